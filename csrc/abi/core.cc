@@ -115,7 +115,7 @@ rlt_error* rlt_init(int32_t threads) {
 
 const char* rlt_cpu_capability(void) {
   static const std::string plain = at::get_cpu_capability(), both = plain + " and BF16";
-  return (rlt::kernels().multiply_pairs != nullptr ? both : plain).c_str();
+  return (rlt::kernels().multiply_pairs ? both : plain).c_str();
 }
 
 int32_t rlt_kernel_sets(rlt_kernel_set* sets, int32_t room, int32_t measure) {

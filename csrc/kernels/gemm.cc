@@ -1,6 +1,7 @@
 #include "kernels/gemm.h"
 
 #include <emmintrin.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -10,28 +11,29 @@
 namespace rlt {
 namespace {
 
-using Product = void (*)(const Tile&);
-
 // The columns of c that do not fill a panel.
-void multiply_last(Product product, Tile t, int64_t columns, const float* b, bool add) {
-  float whole[kTileRows][kPanel];
-  float* c[kTileRows];
-  for (int i = 0; i < t.rows; ++i) {
-    c[i] = t.c[i];
-    t.c[i] = whole[i];
-  }
+void multiply_last(const Product& product, Tile t, int64_t columns, const float* b, bool add) {
+  static thread_local Buffer<float> whole;
+  whole.reserve(t.rows * kPanel);
+  float* const c = t.c;
+  const int64_t c_stride = t.c_stride;
+  t.c = whole.data();
+  t.c_stride = kPanel;
   t.b = b;
   t.panels = 1;
   t.store = Store::kSet;
   product(t);
   for (int i = 0; i < t.rows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) c[i][j] = add ? c[i][j] + whole[i][j] : whole[i][j];
+    for (int64_t j = 0; j < columns; ++j) {
+      float& to = c[i * c_stride + j];
+      to = add ? to + whole[i * kPanel + j] : whole[i * kPanel + j];
+    }
   }
 }
 
-void multiply_tiles(Product product, int64_t m, int64_t n, int64_t k, Matrix a, const Panels& b, float* c,
+void multiply_tiles(const Product& product, int64_t m, int64_t n, int64_t k, Matrix a, const Panels& b, float* c,
                     int64_t c_stride, bool add) {
-  const int64_t whole = n / kPanel, tiles = tiles_of(m);
+  const int64_t whole = n / kPanel, tiles = tiles_of(m, product);
   const int64_t group =
       panels_in_cache(k * kPanel * static_cast<int64_t>(sizeof(float)), kernels().panels_at_once);
   for (int64_t p = 0; p < panels_of(n); p += group) {
@@ -42,22 +44,28 @@ void multiply_tiles(Product product, int64_t m, int64_t n, int64_t k, Matrix a, 
       t.k = k;
       t.panel_stride = b.panel_stride;
       t.k_stride = b.row_stride;
-      for (int r = 0; r < t.rows; ++r) {
-        t.a[r] = a.data + (row + r) * a.stride;
-        t.c[r] = c + (row + r) * c_stride + p * kPanel;
-      }
+      t.a = a.data + row * a.stride;
+      t.a_stride = a.stride;
+      t.c = c + row * c_stride + p * kPanel;
+      t.c_stride = c_stride;
       t.b = b.data + p * b.panel_stride;
       t.panels = std::min(group, whole - p);
       t.store = add ? Store::kAdd : Store::kSet;
       product(t);
       if (p + group <= whole || whole * kPanel == n) continue;
-      for (int r = 0; r < t.rows; ++r) t.c[r] += t.panels * kPanel;
+      t.c += t.panels * kPanel;
       multiply_last(product, t, n - whole * kPanel, b.data + whole * b.panel_stride, add);
     }
   }
 }
 
 }  // namespace
+
+int64_t panels_in_cache(int64_t panel_bytes, int64_t multiple) {
+  // Where a virtual machine does not tell, what the smallest of today's have.
+  static const int64_t cache = std::max<int64_t>(512 << 10, sysconf(_SC_LEVEL2_CACHE_SIZE));
+  return std::max(multiple, cache * 3 / 8 / std::max<int64_t>(1, panel_bytes) / multiple * multiple);
+}
 
 int64_t packed_size(int64_t k, int64_t n) { return panels_of(n) * kPanel * k; }
 
@@ -102,64 +110,83 @@ void multiply(int64_t m, int64_t n, int64_t k, Matrix a, const Panels& b, float*
   multiply_tiles(kernels().multiply_f32, m, n, k, a, b, c, c_stride, add);
 }
 
-void round_rows(int64_t m, int64_t k, Matrix a, uint16_t* out) {
-  for (int64_t i = 0; i < m; ++i) {
-    kernels().round_bf16(a.data + i * a.stride, out, k);
-    out += k;
-    if (k % 2 != 0) *out++ = 0;
-  }
-}
-
 namespace {
 
-// pack_pairs of bᵀ whose rows are odd, so that their words are not aligned; no known model has such weights.
-void pack_odd_pairs(int64_t k, int64_t n, Matrix16 b, float* out) {
+// Rows i and i + 1 of b's columns, side by side in words; what is not there is zero.
+__m128i* interleave(Matrix16 b, int64_t i, int64_t k, int64_t column, int64_t columns, __m128i* to) {
+  const uint16_t *even = b.data + i * b.stride + column, *odd = even + b.stride;
+  uint16_t rows[2][kPanel] = {};
+  if (columns < kPanel || i + 1 == k) {
+    std::copy_n(even, columns, rows[0]);
+    if (i + 1 < k) std::copy_n(odd, columns, rows[1]);
+    even = rows[0], odd = rows[1];
+  }
+  for (int64_t j = 0; j < kPanel; j += 8) {
+    const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(even + j)),
+                  high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(odd + j));
+    _mm_storeu_si128(to++, _mm_unpacklo_epi16(low, high));
+    _mm_storeu_si128(to++, _mm_unpackhi_epi16(low, high));
+  }
+  return to;
+}
+
+// Rows of k as the columns of a panel of words.
+void pack_rows(int64_t columns, int64_t k, const uint16_t* rows, int64_t stride, float* panel) {
   const int64_t pairs = (k + 1) / 2;
-  auto* const halves = reinterpret_cast<uint16_t*>(out);
-  std::fill_n(halves, 2 * packed_size(pairs, n), uint16_t{0});
-  for (int64_t j = 0; j < n; ++j) {
-    uint16_t* const column = halves + j / kPanel * (2 * kPanel * pairs) + j % kPanel * 2;
-    for (int64_t i = 0; i < k; ++i) column[i / 2 * 2 * kPanel + i % 2] = b.data[j * b.stride + i];
+  if (columns < kPanel || k % 2 != 0) std::fill_n(panel, pairs * kPanel, 0.0f);
+  if (k % 2 == 0 && stride % 2 == 0) {
+    return transpose(columns, pairs, {reinterpret_cast<const float*>(rows), stride / 2}, panel, kPanel);
+  }
+  auto* const halves = reinterpret_cast<uint16_t*>(panel);
+  for (int64_t j = 0; j < columns; ++j) {
+    for (int64_t i = 0; i < k; ++i) halves[i / 2 * 2 * kPanel + 2 * j + i % 2] = rows[j * stride + i];
   }
 }
 
 }  // namespace
 
+void round_rows(int64_t m, int64_t k, Matrix a, uint16_t* out) {
+  for (int64_t i = 0; i < m; ++i) {
+    kernels().round_bf16(a.data + i * a.stride, out, k);
+    std::fill_n(out + k, 2 * words_of(k) - k, uint16_t{0});
+    out += 2 * words_of(k);
+  }
+}
+
 Panels pack_pairs(char trans, int64_t k, int64_t n, Matrix16 b, float* out) {
-  const int64_t pairs = (k + 1) / 2;
-  if (trans == 'T' && (k % 2 != 0 || b.stride % 2 != 0)) {
-    pack_odd_pairs(k, n, b, out);
-    return {out, pairs * kPanel, kPanel};
-  }
-  if (trans == 'T') {
-    return pack('T', pairs, n, {reinterpret_cast<const float*>(b.data), b.stride / 2}, out);
-  }
+  const int64_t words = words_of(k);
   for (int64_t column = 0; column < n; column += kPanel) {
-    auto* panel = reinterpret_cast<__m128i*>(out + column * pairs);
-    const int64_t columns = std::min(kPanel, n - column);
-    for (int64_t i = 0; i < k; i += 2) {
-      const uint16_t *even = b.data + i * b.stride + column, *odd = even + b.stride;
-      uint16_t rows[2][kPanel] = {};  // what is not there is zero
-      if (columns < kPanel || i + 1 == k) {
-        std::copy_n(even, columns, rows[0]);
-        if (i + 1 < k) std::copy_n(odd, columns, rows[1]);
-        even = rows[0], odd = rows[1];
-      }
-      for (int64_t j = 0; j < kPanel; j += 8) {
-        const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(even + j)),
-                      high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(odd + j));
-        _mm_storeu_si128(panel++, _mm_unpacklo_epi16(low, high));
-        _mm_storeu_si128(panel++, _mm_unpackhi_epi16(low, high));
-      }
+    float* const panel = out + column * words;
+    const int64_t columns = std::min(kPanel, n - column), pairs = (k + 1) / 2;
+    if (trans == 'T') {
+      pack_rows(columns, k, b.data + column * b.stride, b.stride, panel);
+    } else {
+      auto* to = reinterpret_cast<__m128i*>(panel);
+      for (int64_t i = 0; i < k; i += 2) to = interleave(b, i, k, column, columns, to);
     }
+    std::fill_n(panel + pairs * kPanel, (words - pairs) * kPanel, 0.0f);
   }
-  return {out, pairs * kPanel, kPanel};
+  return {out, words * kPanel, kPanel};
 }
 
 void multiply_pairs(int64_t m, int64_t n, int64_t k, Matrix16 a, const Panels& b, float* c, int64_t c_stride,
                     bool add) {
   const Matrix words{reinterpret_cast<const float*>(a.data), a.stride / 2};
-  multiply_tiles(kernels().multiply_pairs, m, n, (k + 1) / 2, words, b, c, c_stride, add);
+  multiply_tiles(kernels().multiply_pairs, m, n, words_of(k), words, b, c, c_stride, add);
+}
+
+Matrix16 rounded(int64_t rows, int64_t n, Matrix x) {
+  static thread_local Buffer<uint16_t> memory;
+  const int64_t stride = 2 * words_of(n);
+  memory.reserve(rows * stride);
+  round_rows(rows, n, x, memory.data());
+  return {memory.data(), stride};
+}
+
+void multiply_as(bool pairs, int64_t m, int64_t n, int64_t k, Matrix a, const Panels& b, float* c,
+                 int64_t c_stride, bool add) {
+  if (!pairs) return multiply(m, n, k, a, b, c, c_stride, add);
+  multiply_pairs(m, n, k, rounded(m, k, a), b, c, c_stride, add);
 }
 
 void gemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, float* c,
@@ -177,7 +204,7 @@ void gemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, Matrix a,
 void gemm_pairs(char trans_b, int64_t m, int64_t n, int64_t k, Matrix16 a, Matrix16 b, float* c,
                 int64_t c_stride, bool add) {
   static thread_local Buffer<float> panels;
-  panels.reserve(packed_size((k + 1) / 2, n));
+  panels.reserve(packed_size(words_of(k), n));
   multiply_pairs(m, n, k, a, pack_pairs(trans_b, k, n, b, panels.data()), c, c_stride, add);
 }
 

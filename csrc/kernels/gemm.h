@@ -35,18 +35,24 @@ struct Matrix16 {
   const uint16_t* data;
   int64_t stride;
 };
-// Rows [m, k] of a rounded, with a zero at the end of an odd k; out has m rows of even length.
+// Rows [m, k] of a rounded, one behind the other, each filled up with zeros to words_of(k) words.
 void round_rows(int64_t m, int64_t k, Matrix a, uint16_t* out);
-// op(b) [k, n] as panels of words [⌈k/2⌉][16]; packed_size(⌈k/2⌉, n) floats. An odd k ends with a zero.
+// op(b) [k, n] as panels of words [words_of(k)][16], filled up with zeros; packed_size(words_of(k), n) floats.
 Panels pack_pairs(char trans, int64_t k, int64_t n, Matrix16 b, float* out);
-// c [m, n] = a [m, k] b, or c += with add; a's rows are even, with a zero at the end of an odd k.
+// c [m, n] = a [m, k] b, or c += with add; a's rows are filled up with zeros to words_of(k) words.
 void multiply_pairs(int64_t m, int64_t n, int64_t k, Matrix16 a, const Panels& b, float* c, int64_t c_stride,
                     bool add = false);
+
+// x [rows, n] rounded, in memory of the calling thread until its next call.
+Matrix16 rounded(int64_t rows, int64_t n, Matrix x);
+// c [m, n] = a [m, k] b, or c += with add, where with `pairs` a is rounded and b are panels of words.
+void multiply_as(bool pairs, int64_t m, int64_t n, int64_t k, Matrix a, const Panels& b, float* c,
+                 int64_t c_stride, bool add = false);
 
 // c [m, n] = op(a) op(b), or c += with add.
 void gemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, float* c,
           int64_t c_stride, bool add = false);
-// c [m, n] = a [m, k] op(b), or c += with add.
+// c [m, n] = a [m, k] op(b), or c += with add; a as in multiply_pairs.
 void gemm_pairs(char trans_b, int64_t m, int64_t n, int64_t k, Matrix16 a, Matrix16 b, float* c,
                 int64_t c_stride, bool add = false);
 

@@ -3,16 +3,18 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
-#include "kernels/buffer.h"
 #include "kernels/gemm.h"
 #include "kernels/kernels.h"
+#include "kernels/tiles.h"
 
 namespace rlt {
 
 enum class Element { kF32, kBF16, kF16 };
 
-// Weights as panels of 16 outputs, [in][16] each; BF16 as multiply_bf16 has it, with in made even by zeros.
+// Weights as panels of 16 outputs, [in][16] each; BF16 as multiply_bf16 has it, filled up with zeros to whole steps
+// of words.
 struct Group {
   Element element = Element::kF32;
   int64_t in = 0, panels = 0;
@@ -20,25 +22,9 @@ struct Group {
   const float* bias = nullptr;  // [16·panels] or null
 
   int64_t element_size() const { return element == Element::kF32 ? 4 : 2; }
-  int64_t padded_in() const { return element == Element::kBF16 ? (in + 1) / 2 * 2 : in; }
+  int64_t padded_in() const { return element == Element::kBF16 ? 2 * words_of(in) : in; }
   int64_t panel_bytes() const { return kPanel * padded_in() * element_size(); }
 };
-
-// How this processor multiplies by panels of [in] elements.
-struct PanelProduct {
-  void (*multiply)(const Tile&);
-  bool pairs;        // takes rows as words of two bfloat16 each
-  int64_t k;         // rows of a panel
-  int64_t elements;  // that a panel has; a word counts as one
-  int64_t row_bytes;
-
-  int64_t panel_bytes() const { return elements / kPanel * row_bytes; }
-};
-PanelProduct panel_product(Element element, int64_t in);
-
-// Rows [rows, in] of x as panel_product takes them: themselves, or rounded and, where in is odd, filled up
-// with a zero, which words then holds.
-Matrix rows_for(const PanelProduct& product, int64_t rows, int64_t in, Matrix x, Buffer<float>& words);
 
 // What adapters add: u = x·Aᵀ for the A of all layers side by side, then for each panel its layer's part of u
 // times scale·Bᵀ.
@@ -50,6 +36,12 @@ struct LowRank {
   const float* a = nullptr;       // their panels [in][16]
   const Share* shares = nullptr;  // [panels]
   const float* b = nullptr;       // [rank][16] at each panel's offset
+};
+
+// Rows [begin, end) that an adapter adds to.
+struct AdaptedRows {
+  int64_t begin, end;
+  const LowRank* adapter;
 };
 
 constexpr int32_t kNoActivation = -1;
@@ -66,9 +58,9 @@ struct Finish {
 // element.
 void pack_panel(const Group& group, const void* rows, int64_t count, void* panel);
 
-// y [rows, 16·panels, or half of it where gated] from x [rows, in], by all threads. adapter may be null.
+// y [rows, 16·panels, or half of it where gated] from x [rows, in], by all threads. The residual may be y.
 // Which rows are beside a row changes none of its bits.
-void multiply_group(int64_t rows, Matrix x, const Group& group, const LowRank* adapter, const Finish& finish,
-                    float* y, int64_t y_stride);
+void multiply_group(int64_t rows, Matrix x, const Group& group, const std::vector<AdaptedRows>& adapted,
+                    const Finish& finish, float* y, int64_t y_stride);
 
 }  // namespace rlt

@@ -1,19 +1,39 @@
 #include "kernels/kernels.h"
 
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <stdexcept>
 #include <string>
 
 namespace rlt {
 
-extern const Kernels kernels_base, kernels_avx2, kernels_avx512, kernels_avx512_bf16;
+extern const Kernels kernels_base, kernels_avx2, kernels_avx512, kernels_avx512_bf16, kernels_amx,
+    kernels_amx_loops;
+
+namespace {
+
+// The kernel lets a process use the registers of tiles once it has asked for them, and all its threads.
+bool may_use_tiles() {
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  constexpr unsigned kBF16 = 1U << 22, kTiles = 1U << 24;  // of leaf 7
+  unsigned a, b, c, d;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kBF16) == 0 || (d & kTiles) == 0) return false;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+}  // namespace
 
 const InstructionSet* instruction_sets() {
+  static const bool avx512 = __builtin_cpu_supports("x86-64-v4") != 0;
   static const InstructionSet sets[kInstructionSets] = {
-      {"base", &kernels_base, true},
-      {"avx2", &kernels_avx2, __builtin_cpu_supports("x86-64-v3") != 0},
-      {"avx512", &kernels_avx512, __builtin_cpu_supports("x86-64-v4") != 0},
-      {"avx512_bf16", &kernels_avx512_bf16,
-       __builtin_cpu_supports("x86-64-v4") != 0 && __builtin_cpu_supports("avx512bf16") != 0},
+      {"amx_loops", &kernels_amx_loops, true, true},
+      {"base", &kernels_base, true, false},
+      {"avx2", &kernels_avx2, __builtin_cpu_supports("x86-64-v3") != 0, false},
+      {"avx512", &kernels_avx512, avx512, false},
+      {"avx512_bf16", &kernels_avx512_bf16, avx512 && __builtin_cpu_supports("avx512bf16") != 0, false},
+      {"amx", &kernels_amx, avx512 && may_use_tiles(), false},
   };
   return sets;
 }
@@ -37,8 +57,8 @@ const Kernels& kernels() { return *current()->kernels; }
 const char* kernels_name() { return current()->name; }
 void use_kernels(const InstructionSet& set) { current() = &set; }
 
-void refuse_tile(int rows) {
-  throw std::logic_error("a tile has 1 to " + std::to_string(kTileRows) + " rows, not " +
+void refuse_tile(int rows, int most) {
+  throw std::logic_error("a tile has 1 to " + std::to_string(most) + " rows, not " +
                          std::to_string(rows));
 }
 

@@ -13,8 +13,8 @@ namespace rlt {
 // Columns of a panel. A matrix B [k, n] is held as panels of 16 columns, each [k][16]; an n that does not
 // divide is filled up with zeros.
 constexpr int64_t kPanel = 16;
-// Rows of a tile: six by sixteen floats fill the registers of AVX2.
-constexpr int kTileRows = 6;
+// Products of bfloat16 take k in steps of 16 words: rows and panels are filled up with zeros.
+constexpr int64_t kStepWords = 16;
 
 enum class Store {
   kSet,       // c = a·b + bias
@@ -22,11 +22,14 @@ enum class Store {
   kContinue,  // c is where the sum over k starts
 };
 
-// A few rows times some panels: c[i][0, 16·panels) from a[i][0, k).
+// A few rows times some panels: c[i][0, 16·panels) from a[i][0, k), where a row begins a stride behind the one
+// before.
 struct Tile {
-  int rows = 0;  // 1 to kTileRows
-  const float* a[kTileRows];
-  float* c[kTileRows];
+  int rows = 0;  // 1 to what the product takes
+  const float* a = nullptr;
+  int64_t a_stride = 0;
+  float* c = nullptr;
+  int64_t c_stride = 0;
   const void* b = nullptr;
   int64_t k = 0, panels = 0;
   int64_t panel_stride = 0;     // elements from a panel to the next
@@ -40,6 +43,16 @@ struct Tile {
   Store store = Store::kSet;
 };
 
+// A way to multiply tiles, and how high they may be.
+struct Product {
+  void (*multiply)(const Tile&);
+  int rows;
+
+  void operator()(const Tile& t) const { multiply(t); }
+  explicit operator bool() const { return multiply != nullptr; }
+};
+constexpr int kMostRows = 32;  // that any product takes
+
 // What a row of logits z adds to a softmax: over its elements, with e = exp(z - peak).
 struct Moments {
   float sum = 0, weighted = 0;  // Σ e, Σ e (z - peak)
@@ -52,13 +65,13 @@ struct Kernels {
   // ---- products ----
   // Panels that a tile of more than one row takes at once, at most.
   int64_t panels_at_once;
-  void (*multiply_f32)(const Tile&);
+  Product multiply_f32;
   // Rows 2i and 2i + 1 of a panel share 16 words: the even row is their low halves.
-  void (*multiply_bf16)(const Tile&);
-  void (*multiply_f16)(const Tile&);
+  Product multiply_bf16;
+  Product multiply_f16;
   // Both a and b are words of two bfloat16: c = Σ low(a)·low(b) + high(a)·high(b). k and the strides count
-  // words. Null where the instruction set has no products of bfloat16.
-  void (*multiply_pairs)(const Tile&);
+  // words, and k is a multiple of kStepWords. Null where the instruction set has no products of bfloat16.
+  Product multiply_pairs;
   // Rounds to the nearest, ties to even.
   void (*round_bf16)(const float* x, uint16_t* y, int64_t n);
   void (*widen_bf16)(const uint16_t* x, float* y, int64_t n);
@@ -134,18 +147,19 @@ const Kernels& kernels();
 // The name of their instruction set.
 const char* kernels_name();
 
-// What the products do with a tile that has less than one row or more than kTileRows: throws
+// What the products do with a tile that has less than one row or more than they take: throws
 // std::logic_error.
-[[noreturn]] void refuse_tile(int rows);
+[[noreturn]] void refuse_tile(int rows, int most);
 
 // The kernels compiled for an instruction set, whether this processor has it or not.
 struct InstructionSet {
   const char* name;
   const Kernels* kernels;
   bool runs;
+  bool by_name;  // for tests: slow, and never chosen
 };
-constexpr int kInstructionSets = 4;
-// All of them, the widest last.
+constexpr int kInstructionSets = 6;
+// All of them: those by name first, the widest last.
 const InstructionSet* instruction_sets();
 // From now on all threads take those of a set that runs here. Nothing may be computing, and no weights may be
 // packed.

@@ -16,11 +16,19 @@ namespace {
 #include "kernels/rows_impl.h"
 #include "kernels/softmax_impl.h"
 #include "kernels/tiles_impl.h"
+#if defined(RLT_TILES)
+#include "kernels/amx_impl.h"
+constexpr Product kMultiplyPairs{amx::multiply<amx::RLT_TILES>, amx::kRows};
+#elif defined(__AVX512BF16__)
+constexpr Product kMultiplyPairs{multiply<Pairs>, kTileRows};
+#else
+constexpr Product kMultiplyPairs{nullptr, 0};
+#endif
 
 constexpr Kernels kKernels{panels_at_once(kTileRows, 1),
-                           multiply<F32>,
-                           multiply<BF16>,
-                           multiply<F16>,
+                           {multiply<F32>, kTileRows},
+                           {multiply<BF16>, kTileRows},
+                           {multiply<F16>, kTileRows},
                            kMultiplyPairs,
                            round_bf16,
                            widen_bf16,

@@ -9,20 +9,20 @@
 namespace rlt {
 namespace {
 
-// A product that fits the second-level cache: 24 rows of 1024 by 64 columns.
-constexpr int64_t kRows = 24, kInner = 1024, kPanels = 4;
+// A product that fits the second-level cache: 96 rows of 1024 by 64 columns.
+constexpr int64_t kRows = 96, kInner = 1024, kPanels = 4;
 constexpr double kOperations = 2.0 * kRows * kInner * kPanels * kPanel;
 
-double seconds(void (*multiply)(const Tile&), int64_t k, const std::vector<float>& a,
+double seconds(const Product& multiply, int64_t k, const std::vector<float>& a,
                const std::vector<float>& b, std::vector<float>& c) {
   const auto start = std::chrono::steady_clock::now();
-  for (int64_t row = 0; row < kRows; row += kTileRows) {
+  for (int64_t row = 0; row < kRows; row += multiply.rows) {
     Tile t;
-    t.rows = static_cast<int>(std::min<int64_t>(kTileRows, kRows - row));
-    for (int r = 0; r < t.rows; ++r) {
-      t.a[r] = a.data() + (row + r) * k;
-      t.c[r] = c.data() + (row + r) * kPanels * kPanel;
-    }
+    t.rows = static_cast<int>(std::min<int64_t>(multiply.rows, kRows - row));
+    t.a = a.data() + row * k;
+    t.a_stride = k;
+    t.c = c.data() + row * kPanels * kPanel;
+    t.c_stride = kPanels * kPanel;
     t.b = b.data();
     t.k = k;
     t.panels = kPanels;
@@ -43,9 +43,9 @@ void measure(Speed (&speeds)[kInstructionSets]) {
   for (int turn = 0; turn < kTurns; ++turn) {
     for (int i = 0; i < kInstructionSets; ++i) {
       const InstructionSet& set = instruction_sets()[i];
-      if (!set.runs) continue;
+      if (!set.runs || set.by_name) continue;
       const Kernels& k = *set.kernels;
-      const bool pairs = k.multiply_pairs != nullptr;
+      const bool pairs = static_cast<bool>(k.multiply_pairs);
       speeds[i].f32 = std::max(speeds[i].f32, kOperations / seconds(k.multiply_f32, kInner, a, b, c));
       const double bf16 = pairs ? seconds(k.multiply_pairs, kInner / 2, a, b, c)
                                 : seconds(k.multiply_bf16, kInner, a, b, c);

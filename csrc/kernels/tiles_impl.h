@@ -1,5 +1,8 @@
 // Products of tiles; part of set_impl.h, inside its namespace.
 
+// Rows of a tile: six by sixteen floats fill the registers of AVX2.
+constexpr int kTileRows = 6;
+
 // How many panels a tile of so many rows takes at once: enough sums that are independent of each other to
 // hide the latency of the multiply-add, few enough to stay in registers with the weights being widened.
 constexpr int panels_at_once(int rows, int step) {
@@ -46,9 +49,9 @@ RLT_INLINE void multiply_panels(const Tile& t, int64_t first) {
   const float* a[Rows];
   V sum[Rows][Panels * kVectors];
   RLT_UNROLL for (int i = 0; i < Rows; ++i) {
-    a[i] = t.a[i];
+    a[i] = t.a + i * t.a_stride;
     RLT_UNROLL for (int j = 0; j < Panels * kVectors; ++j) {
-      sum[i][j] = t.store == Store::kContinue ? vec(t.c[i] + first * kPanel + j * kLanes) : V{};
+      sum[i][j] = t.store == Store::kContinue ? vec(t.c + i * t.c_stride + first * kPanel + j * kLanes) : V{};
     }
   }
   const Element* b = static_cast<const Element*>(t.b) + first * t.panel_stride;
@@ -90,7 +93,7 @@ RLT_INLINE void multiply_panels(const Tile& t, int64_t first) {
   }
   if (k < t.k) multiply_row<W, Rows, Panels, 0>(a, k, b, panel_stride, sum);
   RLT_UNROLL for (int i = 0; i < Rows; ++i) {
-    float* c = t.c[i] + first * kPanel;
+    float* c = t.c + i * t.c_stride + first * kPanel;
     RLT_UNROLL for (int j = 0; j < Panels * kVectors; ++j) {
       V y = sum[i][j];
       if (t.bias != nullptr) y += vec(t.bias + first * kPanel + j * kLanes);
@@ -124,12 +127,6 @@ void multiply(const Tile& t) {
     case 6:
       return multiply_rows<W, 6>(t);
     default:
-      refuse_tile(t.rows);
+      refuse_tile(t.rows, kTileRows);
   }
 }
-
-#if defined(__AVX512BF16__)
-constexpr auto kMultiplyPairs = multiply<Pairs>;
-#else
-constexpr void (*kMultiplyPairs)(const Tile&) = nullptr;
-#endif

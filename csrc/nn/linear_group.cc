@@ -156,54 +156,56 @@ OptionalTensor LinearGroup::pack_bias() const {
   return bias;
 }
 
-std::shared_ptr<const LinearGroup::Adapters> LinearGroup::adapters() const {
+std::shared_ptr<const LinearGroup::OwnAdapters> LinearGroup::adapters() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   auto [seen, trained] = now(&Linear::a, &Linear::b);
   if (trained || adapters_ == nullptr || adapters_->seen != seen) {
-    const auto made = std::make_shared<Adapters>();
-    pack_adapters(*made);
-    made->seen = std::move(seen);
-    adapters_ = made;
+    adapters_ = std::make_shared<OwnAdapters>(OwnAdapters{pack_adapters(layers_), std::move(seen)});
   }
   return adapters_;
 }
 
-void LinearGroup::pack_adapters(Adapters& to) const {
+LowRank LinearGroup::Adapters::low() const {
+  if (!a) return {};
+  return {a->size(0) * kPanel, a->const_data_ptr<float>(),
+          static_cast<const LowRank::Share*>(shares->const_data_ptr()), b->const_data_ptr<float>()};
+}
+
+LinearGroup::Adapters LinearGroup::pack_adapters(const std::vector<const Linear*>& layers) const {
   const int64_t in = layers_[0]->in(), panels = static_cast<int64_t>(panels_.size());
   std::vector<int64_t> column;
+  std::vector<at::Tensor> bs;
   int64_t columns = 0, b_size = 0;
-  for (const Linear* layer : layers_) {
+  for (const Linear* layer : layers) {
     column.push_back(columns);
+    bs.push_back(layer->b.defined() ? layer->b.detach().to(at::kCPU, at::kFloat).contiguous() : layer->b);
     if (layer->a.defined()) columns += layer->a.size(0);
   }
-  if (columns == 0) return;
+  if (columns == 0) return {};
   // All A as one matrix, whose rows the panels' columns are.
   at::Tensor all = at::empty({columns, in}, at::kFloat),
              a = at::empty({panels_of(columns), in, kPanel}, at::kFloat);
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    if (layers_[i]->a.defined())
-      all.narrow(0, column[i], layers_[i]->a.size(0)).copy_(layers_[i]->a.detach());
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i]->a.defined()) all.narrow(0, column[i], layers[i]->a.size(0)).copy_(layers[i]->a.detach());
   }
   pack('T', in, columns, {all.const_data_ptr<float>(), in}, a.mutable_data_ptr<float>());
   at::Tensor shares = at::zeros({panels, 3}, at::kLong);
   auto* share = static_cast<LowRank::Share*>(shares.mutable_data_ptr());
   for (int64_t p = 0; p < panels; ++p) {
     const size_t i = panels_[static_cast<size_t>(p)].layer;
-    if (!layers_[i]->a.defined()) continue;
-    share[p] = {column[i], layers_[i]->a.size(0), b_size};
+    if (!layers[i]->a.defined()) continue;
+    share[p] = {column[i], layers[i]->a.size(0), b_size};
     b_size += share[p].rank * kPanel;
   }
   at::Tensor b = at::empty({b_size}, at::kFloat);
   for (int64_t p = 0; p < panels; ++p) {
-    if (share[p].rank == 0) continue;
+    const int64_t rank = share[p].rank;
+    if (rank == 0) continue;
     const auto [i, row, count] = panels_[static_cast<size_t>(p)];
-    const at::Tensor dense = layers_[i]->b.detach().contiguous();
-    pack('T', share[p].rank, count, {dense.const_data_ptr<float>() + row * share[p].rank, share[p].rank},
-         b.mutable_data_ptr<float>() + share[p].offset, static_cast<float>(layers_[i]->scale));
+    pack('T', rank, count, {bs[i].const_data_ptr<float>() + row * rank, rank},
+         b.mutable_data_ptr<float>() + share[p].offset, static_cast<float>(layers[i]->scale));
   }
-  to.a = a;
-  to.b = b;
-  to.shares = shares;
+  return {a, b, shares};
 }
 
 }  // namespace rlt::nn

@@ -32,6 +32,11 @@ class LinearGroup {
     at::Tensor w;
     OptionalTensor bias;
   };
+  // The same of adapters; undefined where no layer has one.
+  struct Adapters {
+    OptionalTensor a, b, shares;
+    LowRank low() const;
+  };
 
   // Borrows layers, which must outlive it. With gated, they are gate and up, whose panels alternate, or a
   // layer that holds gate's rows and then as many of up.
@@ -48,6 +53,8 @@ class LinearGroup {
   // Packed when they are first asked for and where they have changed since. Groups of the same weights, those
   // of another model that shares them too, have them together.
   std::shared_ptr<const Weights> weights() const;
+  // Packs the adapters of layers on the same weights: this group's own, or another model's.
+  Adapters pack_adapters(const std::vector<const Linear*>& layers) const;
   const std::vector<const Linear*>& layers() const { return layers_; }
   const std::vector<Panel>& panels() const { return panels_; }
   int64_t width() const { return static_cast<int64_t>(panels_.size()) * kPanel; }
@@ -61,26 +68,24 @@ class LinearGroup {
     bool trained = false;
   };
   // What passes read; replaced as a whole, so that one that is under way keeps its own.
-  struct Adapters {
+  struct OwnAdapters : Adapters {
     std::vector<Seen> seen;
-    OptionalTensor a, b, shares;
   };
 
   at::Tensor call(const at::Tensor& x, bool adapted, int32_t activation,
                   const OptionalTensor& residual) const;
   Now now(at::Tensor Linear::*first, at::Tensor Linear::*second) const;
-  std::shared_ptr<const Adapters> adapters() const;
+  std::shared_ptr<const OwnAdapters> adapters() const;
   std::shared_ptr<const Weights> find_or_pack(std::vector<Seen> now) const;
   at::Tensor pack_weights() const;
   OptionalTensor pack_bias() const;
-  void pack_adapters(Adapters& to) const;
 
   std::vector<const Linear*> layers_;
   bool gated_;
   std::vector<Panel> panels_;
   mutable std::mutex mutex_;
   mutable std::shared_ptr<const Weights> weights_;
-  mutable std::shared_ptr<const Adapters> adapters_;
+  mutable std::shared_ptr<const OwnAdapters> adapters_;
 };
 
 }  // namespace rlt::nn

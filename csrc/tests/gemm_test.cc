@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "check.h"
+#include "kernels/tiles.h"
 #include "support.h"
 
 namespace {
@@ -59,19 +60,19 @@ TEST(gemm_of_bfloat16_equals_sums_in_double) {
   struct Case {
     int64_t m, n, k;
   };
-  if (rlt::kernels().multiply_pairs == nullptr) return;
+  if (!rlt::kernels().multiply_pairs) return;
   Random random(43);
   for (const Case c : {Case{1, 1, 2}, Case{6, 16, 4}, Case{13, 37, 29}, Case{32, 64, 48}, Case{5, 200, 701},
                        Case{200, 90, 1}, Case{3, 20, 0}}) {
     for (const char trans : {'N', 'T'}) {
       for (const bool add : {false, true}) {
-        const int64_t even = (c.k + 1) / 2 * 2, stride = std::max({c.m, c.n, even}) / 2 * 2 + 4;
-        at::Tensor a = random.normal({c.m, stride}).to(at::kBFloat16);
-        a.narrow(1, c.k, even - c.k).zero_();
+        const int64_t whole_k = 2 * rlt::words_of(c.k), stride = std::max({c.m, c.n, whole_k}) / 2 * 2 + 3 * (c.k % 2) + 4;
+        at::Tensor a = random.normal({c.m, stride + stride % 2}).to(at::kBFloat16);
+        a.narrow(1, c.k, whole_k - c.k).zero_();
         const at::Tensor b = random.normal({stride, stride}).to(at::kBFloat16),
                          before = random.normal({c.m, c.n}), after = before.clone();
         const auto halves = [&](const at::Tensor& t) {
-          return rlt::Matrix16{static_cast<const uint16_t*>(t.const_data_ptr()), stride};
+          return rlt::Matrix16{static_cast<const uint16_t*>(t.const_data_ptr()), t.size(1)};
         };
         rlt::gemm_pairs(trans, c.m, c.n, c.k, halves(a), halves(b), after.mutable_data_ptr<float>(), c.n,
                         add);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "check.h"
+#include "kernels/tiles.h"
 #include "rltrain.h"
 
 namespace {
@@ -66,9 +67,14 @@ std::pair<uint16_t, float> rounded(float x, Type type) {
   return {half, x};
 }
 
+const rlt::Product& product_of(const Set& set, Type type) {
+  const Kernels& k = *set.kernels;
+  return type == kF32 ? k.multiply_f32 : type == kBF16 ? k.multiply_bf16 : type == kF16 ? k.multiply_f16 : k.multiply_pairs;
+}
+
 void check_tile(const Set& set, Type type, int rows, int64_t panels, int64_t k, Store store, bool with_bias) {
   const bool of_two = type == kBF16 || type == kPairs;
-  const int64_t n = panels * kPanel, padded = of_two ? (k + 1) / 2 * 2 : k;
+  const int64_t n = panels * kPanel, padded = of_two ? 2 * rlt::words_of(k) : k;
   std::vector<float> a = normal(static_cast<size_t>(rows * k), 1);
   const std::vector<float> start = normal(static_cast<size_t>(rows * n), 2),
                            bias = normal(static_cast<size_t>(n), 3);
@@ -97,20 +103,17 @@ void check_tile(const Set& set, Type type, int rows, int64_t panels, int64_t k, 
   }
   Tile t;
   t.rows = rows;
-  for (int r = 0; r < rows; ++r) {
-    t.a[r] = type == kPairs ? reinterpret_cast<const float*>(halves.data() + r * padded) : a.data() + r * k;
-    t.c[r] = c.data() + r * n;
-  }
+  t.a = type == kPairs ? reinterpret_cast<const float*>(halves.data()) : a.data();
+  t.a_stride = type == kPairs ? padded / 2 : k;
+  t.c = c.data();
+  t.c_stride = n;
   t.b = type == kF32 ? static_cast<const void*>(packed32.data()) : packed16.data();
   t.k = type == kPairs ? padded / 2 : k;
   t.panels = panels;
   t.panel_stride = (type == kPairs ? padded / 2 : padded) * kPanel;
   if (with_bias) t.bias = bias.data();
   t.store = store;
-  (type == kF32     ? set.kernels->multiply_f32
-   : type == kBF16  ? set.kernels->multiply_bf16
-   : type == kPairs ? set.kernels->multiply_pairs
-                    : set.kernels->multiply_f16)(t);
+  product_of(set, type)(t);
   double worst = 0;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t j = 0; j < n; ++j) {
@@ -129,8 +132,7 @@ void check_tile(const Set& set, Type type, int rows, int64_t panels, int64_t k, 
 TEST(kernels_multiply_tiles) {
   for (const Set& set : sets()) {
     for (const Type type : {kF32, kBF16, kF16, kPairs}) {
-      if (type == kPairs && set.kernels->multiply_pairs == nullptr) continue;
-      for (int rows = 1; rows <= rlt::kTileRows; ++rows) {
+      for (int rows = 1; rows <= product_of(set, type).rows; ++rows) {
         for (const int64_t panels : {1, 2, 9}) {
           check_tile(set, type, rows, panels, 37, Store::kSet, true);
           check_tile(set, type, rows, panels, 40, Store::kAdd, true);
@@ -204,22 +206,83 @@ TEST(kernels_multiply_the_same_bits_in_any_tile) {
       for (int64_t p = 0; p < panels; ++p) {
         t.rows = 1;
         t.panels = 1;
-        t.a[0] = a.data() + r * k;
+        t.a = a.data() + r * k;
         t.b = b.data() + p * k * kPanel;
-        t.c[0] = alone.data() + (r * panels + p) * kPanel;
+        t.c = alone.data() + (r * panels + p) * kPanel;
         set.kernels->multiply_f32(t);
       }
     }
     t.b = b.data();
     t.panels = panels;
-    for (t.rows = 1; t.rows <= 6; ++t.rows) {
-      for (int r = 0; r < t.rows; ++r) {
-        t.a[r] = a.data() + r * k;
-        t.c[r] = together.data() + r * panels * kPanel;
-      }
-      set.kernels->multiply_f32(t);
-    }
+    t.a = a.data();
+    t.a_stride = k;
+    t.c = together.data();
+    t.c_stride = panels * kPanel;
+    for (t.rows = 1; t.rows <= 6; ++t.rows) set.kernels->multiply_f32(t);
     EXPECT(alone == together);
+  }
+}
+
+// The bits of a word, or with one chance in four those of a number that is no ordinary one.
+uint16_t any_half(std::mt19937_64& engine) {
+  const uint16_t bits = static_cast<uint16_t>(engine());
+  if (engine() % 4 == 0) return bits;
+  return static_cast<uint16_t>((bits & 0x807f) | (0x70 + bits / 128 % 32) << 7);
+}
+
+// Tiles of bfloat16 in registers are what the loops that stand for the instructions make of them, to the bit, and
+// no row's result depends on the rows or panels beside it.
+TEST(kernels_of_tile_registers_equal_their_loops) {
+  const Kernels* loops = nullptr;
+  for (const Set& set : sets()) {
+    if (std::string(set.name) == "amx_loops") loops = set.kernels;
+  }
+  std::mt19937_64 engine(7);
+  for (const Set& set : sets()) {
+    if (std::string(set.name).rfind("amx", 0) != 0) continue;
+    for (const int rows : {1, 2, 15, 16, 17, 31, 32}) {
+      for (const int64_t panels : {1, 2, 3, 4, 7}) {
+        const int64_t k = rlt::kStepWords * static_cast<int64_t>(1 + engine() % 3), n = panels * kPanel;
+        std::vector<uint16_t> a(static_cast<size_t>(2 * rows * k)), b(static_cast<size_t>(2 * k * n));
+        for (uint16_t& x : a) x = any_half(engine);
+        for (uint16_t& x : b) x = any_half(engine);
+        std::vector<float> start = normal(static_cast<size_t>(rows * n), engine()),
+                           bias = normal(static_cast<size_t>(n), engine());
+        for (size_t i = 0; i < start.size(); i += 5) start[i] *= 1e-39f;
+        for (const Store store : {Store::kSet, Store::kAdd, Store::kContinue}) {
+          Tile t;
+          t.rows = rows;
+          t.a = reinterpret_cast<const float*>(a.data());
+          t.a_stride = t.k = k;
+          t.b = b.data();
+          t.panels = panels;
+          t.panel_stride = k * kPanel;
+          t.c_stride = n;
+          t.store = store;
+          if (store == Store::kSet) t.bias = bias.data();
+          std::vector<float> want = start, got = start, alone = start;
+          t.c = want.data();
+          loops->multiply_pairs(t);
+          t.c = got.data();
+          set.kernels->multiply_pairs(t);
+          t.rows = 1;
+          t.panels = 1;
+          for (int r = 0; r < rows; ++r) {
+            for (int64_t p = 0; p < panels; ++p) {
+              t.a = reinterpret_cast<const float*>(a.data()) + r * k;
+              t.b = b.data() + 2 * p * k * kPanel;
+              t.c = alone.data() + r * n + p * kPanel;
+              if (t.bias != nullptr) t.bias = bias.data() + p * kPanel;
+              set.kernels->multiply_pairs(t);
+            }
+          }
+          for (size_t i = 0; i < want.size(); ++i) {
+            if (std::isnan(want[i]) && std::isnan(got[i]) && std::isnan(alone[i])) continue;
+            EXPECT(std::memcmp(&got[i], &want[i], 4) == 0 && std::memcmp(&alone[i], &want[i], 4) == 0);
+          }
+        }
+      }
+    }
   }
 }
 
@@ -230,7 +293,7 @@ TEST(kernels_multiply_special_numbers) {
   constexpr int64_t k = 9, n = 2 * kPanel;
   for (const Set& set : sets()) {
     for (const Type type : {kF32, kBF16, kF16}) {
-      for (int rows = 1; rows <= rlt::kTileRows; ++rows) {
+      for (int rows = 1; rows <= product_of(set, type).rows; ++rows) {
         const auto halves = [&](float x) {  // as the type stores it
           if (x == kInf) return static_cast<uint16_t>(type == kBF16 ? 0x7f80 : 0x7c00);
           if (x != x) return static_cast<uint16_t>(type == kBF16 ? 0x7fc0 : 0x7e00);
@@ -258,14 +321,15 @@ TEST(kernels_multiply_special_numbers) {
         }
         Tile t;
         t.rows = rows;
-        for (int r = 0; r < rows; ++r) t.a[r] = a.data() + r * k, t.c[r] = c.data() + r * n;
+        t.a = a.data();
+        t.a_stride = k;
+        t.c = c.data();
+        t.c_stride = n;
         t.b = type == kF32 ? static_cast<const void*>(packed32.data()) : packed16.data();
         t.k = k;
         t.panels = 2;
         t.panel_stride = padded * kPanel;
-        (type == kF32    ? set.kernels->multiply_f32
-         : type == kBF16 ? set.kernels->multiply_bf16
-                         : set.kernels->multiply_f16)(t);
+        product_of(set, type)(t);
         for (int r = 0; r < rows; ++r) {
           const float* row = c.data() + r * n;
           const bool infinite = a[static_cast<size_t>(r * k)] == -kInf;
@@ -282,14 +346,15 @@ TEST(kernels_multiply_special_numbers) {
 TEST(kernels_refuse_tiles_of_no_or_too_many_rows) {
   const float a[1] = {1}, b[kPanel] = {};
   for (const Set& set : sets()) {
-    for (const auto multiply :
-         {set.kernels->multiply_f32, set.kernels->multiply_bf16, set.kernels->multiply_f16}) {
-      for (const int rows : {-1, 0, 7}) {
+    for (const Type type : {kF32, kBF16, kF16, kPairs}) {
+      const rlt::Product& multiply = product_of(set, type);
+      if (!multiply) continue;
+      for (const int rows : {-1, 0, multiply.rows + 1}) {
         float c[kPanel] = {7};
         Tile t;
         t.rows = rows;
-        t.a[0] = a;
-        t.c[0] = c;
+        t.a = a;
+        t.c = c;
         t.b = b;
         t.k = t.panels = 1;
         std::string said;
@@ -298,7 +363,7 @@ TEST(kernels_refuse_tiles_of_no_or_too_many_rows) {
         } catch (const std::logic_error& e) {
           said = e.what();
         }
-        EXPECT_EQUAL(said, "a tile has 1 to 6 rows, not " + std::to_string(rows));
+        EXPECT_EQUAL(said, "a tile has 1 to " + std::to_string(multiply.rows) + " rows, not " + std::to_string(rows));
         EXPECT_EQUAL(c[0], 7.0f);
       }
     }

@@ -76,7 +76,7 @@ inline at::Tensor held_by(at::ScalarType type, const at::Tensor& t) {
 // has instructions for that.
 inline bool rounds(at::ScalarType type) {
   if (device().is_cuda()) return type != at::kFloat;
-  return exact() && type == at::kBFloat16 && kernels().multiply_pairs != nullptr;
+  return exact() && type == at::kBFloat16 && kernels().multiply_pairs;
 }
 
 // A leaf that holds a copy of t and collects gradients.

@@ -49,6 +49,7 @@ type benchFigures struct {
 	StepExtra float64           `json:"step_extra_mb"` // peak above the resident memory before, MiB
 	GPU       *gpuFigures       `json:"gpu,omitempty"` // nil on the CPU
 	CPU       string            `json:"cpu_capability"`
+	Kernels   string            `json:"kernels"` // the instruction set of the CPU's
 	Load      float64           `json:"load1"`
 	Versions  map[string]string `json:"versions"`
 }
@@ -164,13 +165,17 @@ func gather(t timing, dtype string, peak, extra float64) (benchFigures, error) {
 	if err != nil {
 		return benchFigures{}, err
 	}
+	kernels, err := torch.CPUKernels()
+	if err != nil {
+		return benchFigures{}, err
+	}
 	load, err := loadAverage()
 	if err != nil {
 		return benchFigures{}, err
 	}
 	return benchFigures{
 		DType: dtype, Device: device, Threads: torch.Threads(), Best: t.best, Median: t.median, Reps: t.reps, CleanReps: t.clean, CPUBest: t.cpu, CPUMedian: t.cpuMedian,
-		PeakRSS: peak, StepExtra: extra, CPU: capability, Load: load,
+		PeakRSS: peak, StepExtra: extra, CPU: capability, Kernels: kernels.Set, Load: load,
 		Versions: map[string]string{"libtorch": torch.LibtorchVersion, "go": strings.TrimPrefix(runtime.Version(), "go")},
 	}, nil
 }

@@ -14,28 +14,40 @@ import (
 type deviceResult struct {
 	Case      string  `json:"case"`
 	CopyGBPS  float64 `json:"copy_gb_s"` // 1e9 bytes read and written per second
-	ProductTF float64 `json:"tflop_s"`   // of a square bf16 matrix product
+	ReadGBPS  float64 `json:"read_gb_s"` // 1e9 bytes read per second, by a sum
+	ProductTF float64 `json:"tflop_s"`   // of a square bf16 matrix product in libtorch
 	Product   int     `json:"product"`   // rows of the matrices
+	// Speeds are those of the CPU kernels on one thread, with data in cache.
+	Speeds []torch.KernelSpeed `json:"kernel_speeds"`
 	benchFigures
 }
 
 const (
 	copiedBytes = 1 << 30
-	productRows = 8192
-	inARow      = 8 // copies or products per repetition; one is too short to time
+	productRows = 8192 // 2048 on a CPU
+	inARow      = 8    // copies or products per repetition; one is too short to time
 )
 
 func deviceBenchCase() benchCase {
 	return benchCase{
 		name:  "device",
-		usage: "peak performance of the device: a large copy and a large bf16 matrix product",
+		usage: "peak performance of the device: a large copy, a large read and a large bf16 matrix product; of a CPU also its kernels",
 		run: func(ctx context.Context, common benchFlags) (benchTable, error) {
-			return deviceBench(ctx, common.reps, copiedBytes, productRows)
+			device, err := torch.DeviceInUse()
+			if err != nil {
+				return nil, err
+			}
+			rows := productRows
+			if device == "cpu" {
+				rows = 2048
+			}
+			return deviceBench(ctx, common.reps, copiedBytes, rows)
 		},
 	}
 }
 
-// deviceBench copies bytes and multiplies square matrices with the given rows. Times and memory are those of the products.
+// deviceBench copies bytes, sums them and multiplies square matrices with the given rows. Times and memory are those of
+// the products.
 func deviceBench(ctx context.Context, reps, bytes, rows int) (result deviceResult, err error) {
 	rng := rand.New(rand.NewPCG(1, 0))
 	source, err := uniform(rng, bytes/4)
@@ -48,6 +60,17 @@ func deviceBench(ctx context.Context, reps, bytes, rows int) (result deviceResul
 		torch.CloseAll(copied)
 		return err
 	}), reps)
+	if err != nil {
+		return result, err
+	}
+	reading, err := bestOf(ctx, repeatedly(func(s *torch.Scope) error {
+		s.Sum(source.T())
+		return nil
+	}), reps)
+	if err != nil {
+		return result, err
+	}
+	kernels, err := torch.CPUKernels()
 	if err != nil {
 		return result, err
 	}
@@ -70,7 +93,8 @@ func deviceBench(ctx context.Context, reps, bytes, rows int) (result deviceResul
 	}
 	flops := 2 * float64(rows) * float64(rows) * float64(rows)
 	return deviceResult{
-		Case: "device", CopyGBPS: inARow * 2 * float64(bytes) / copying.best / 1e9, ProductTF: inARow * flops / figures.Best / 1e12, Product: rows,
+		Case: "device", CopyGBPS: inARow * 2 * float64(bytes) / copying.best / 1e9,
+		ReadGBPS: inARow * float64(bytes) / reading.best / 1e9, Speeds: kernels.Speeds, ProductTF: inARow * flops / figures.Best / 1e12, Product: rows,
 		benchFigures: figures,
 	}, nil
 }
@@ -119,6 +143,10 @@ func (r deviceResult) table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "case\t%s, %s, %d threads, %s\n", r.Case, r.Device, r.Threads, r.CPU)
 	fmt.Fprintf(t, "copy\t%.1f GB/s read and written\n", r.CopyGBPS)
+	fmt.Fprintf(t, "read\t%.1f GB/s\n", r.ReadGBPS)
+	for _, k := range r.Speeds {
+		fmt.Fprintf(t, "kernels %s\t%.0f GFLOP/s of one thread in fp32, %.0f with bf16 weights\n", k.Set, k.F32, k.BF16)
+	}
 	fmt.Fprintf(t, "product\t%.2f TFLOP/s, bf16, %d × %d × %d\n", r.ProductTF, r.Product, r.Product, r.Product)
 	return t.Flush()
 }

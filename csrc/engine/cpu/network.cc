@@ -10,13 +10,6 @@
 namespace rlt::engine {
 namespace {
 
-// Multiply-adds that are worth waking a thread for.
-constexpr int64_t kWork = 1 << 17;
-
-int64_t grain_of(int64_t work_of_one) {
-  return std::max<int64_t>(1, kWork / std::max<int64_t>(1, work_of_one));
-}
-
 template <class T>
 void widen(const T* from, float* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(from[i]);
@@ -81,23 +74,18 @@ void Network::for_linears(const F& f) {
 
 void Network::set_adapter(int32_t number, const nn::Transformer* from) {
   if (from != nullptr) check_shares_weights(decoder_, *from);
-  low_width_ = 0;
   for (size_t i = 0; i < blocks_.size(); ++i) {
     PackedLinear* const to[] = {&blocks_[i].qkv, &blocks_[i].o, &blocks_[i].up, &blocks_[i].down};
     for (size_t j = 0; j < 4; ++j) {
       to[j]->set_adapter(number, from == nullptr ? std::vector<const nn::Linear*>()
                                                  : groups_of(from->groups(i))[j]->layers());
-      low_width_ = std::max(low_width_, to[j]->low_width());
     }
   }
 }
 
 void Network::refresh() {
-  low_width_ = qkv_width_ = 0;
-  for_linears([&](PackedLinear& layer) {
-    layer.refresh();
-    low_width_ = std::max(low_width_, layer.low_width());
-  });
+  qkv_width_ = 0;
+  for_linears([](PackedLinear& layer) { layer.refresh(); });
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const nn::Block& from = decoder_.blocks()[i];
     Block& to = blocks_[i];
@@ -155,7 +143,8 @@ void Network::reserve(Workspace& w, int64_t rows, int64_t outs, int64_t position
   const nn::Config& c = config();
   w.spans.reserve(static_cast<size_t>(rows));
   w.rows.reserve(static_cast<size_t>(rows));
-  w.queries.reserve(static_cast<size_t>(rows));
+  w.written.reserve(static_cast<size_t>(rows));
+  w.prompts.reserve(static_cast<size_t>(rows));
   w.last.reserve(outs * c.hidden_size);
   w.logits.reserve(outs * logits_stride());
   w.x.reserve(rows * c.hidden_size);
@@ -164,7 +153,6 @@ void Network::reserve(Workspace& w, int64_t rows, int64_t outs, int64_t position
   w.qkv.reserve(rows * std::max(qkv_width_, panels_of(c.hidden_size) * kPanel));
   w.attended.reserve(rows * c.heads * c.head_dim);
   w.inner.reserve(rows * inner_width_);
-  w.low.reserve(rows * low_width_);
   w.rotations.reserve(rows * static_cast<int64_t>(c.rope_list.size()) * c.rotary_dim);
   // The first key seen need not begin a panel, nor the last one end it.
   w.score_stride = std::max(w.score_stride, positions + 2 * kPanel);
@@ -172,10 +160,9 @@ void Network::reserve(Workspace& w, int64_t rows, int64_t outs, int64_t position
 }
 
 void Network::list_rows(Workspace& w) const {
-  const nn::Config& c = config();
-  const auto together = static_cast<int32_t>(std::max<int64_t>(1, kTileRows / (c.heads / c.kv_heads)));
   w.rows.clear();
-  w.queries.clear();
+  w.written.clear();
+  w.prompts.clear();
   w.adapted.clear();
   for (size_t s = 0; s < w.spans.size(); ++s) {
     const Work& span = w.spans[s];
@@ -186,11 +173,10 @@ void Network::list_rows(Workspace& w) const {
       }
       w.adapted.back().end += span.count;
     }
+    const bool prompt = span.position < span.prefix_length;
+    if (prompt) w.prompts.push_back({&span, first});
     for (int64_t i = 0; i < span.count; ++i) {
-      if (i % together == 0) {
-        w.queries.push_back({static_cast<int64_t>(w.rows.size()),
-                             static_cast<int32_t>(std::min<int64_t>(together, span.count - i))});
-      }
+      if (!prompt) w.written.push_back(first + i);
       w.rows.push_back({static_cast<int32_t>(s), span.position + i});
     }
   }
@@ -258,8 +244,7 @@ void Network::forward(Workspace& w) const {
   for (size_t n = 0; n < blocks_.size(); ++n) {
     const Block& block = blocks_[n];
     apply_rows(block.attn_norm, w.x, w.h.data(), rows);
-    const Rows in = rows_of(w, w.h, c.hidden_size);
-    multiply(block.qkv, in, w, w.qkv.data(), Store::kSet);
+    block.qkv.multiply(rows_of(w, w.h, c.hidden_size), {}, w.qkv.data(), block.qkv.width());
     attention(block, static_cast<int64_t>(n), w);
     if (c.residual == RLT_RESIDUAL_PARALLEL) apply_rows(block.mlp_norm, w.x, w.h.data(), rows);
     add_linear(block.o, block.post_attn_norm, rows_of(w, w.attended, block.o.in()), w);
@@ -275,32 +260,9 @@ void Network::forward(Workspace& w) const {
   }
 }
 
-void Network::multiply(const PackedLinear& layer, const Rows& in, Workspace& w, float* y, Store store) const {
-  layer.low(in, w.low.data());
-  const Rows taken = layer.take(in, w.words);
-  share(layer.panels(), layer.group(kernels().panels_at_once), grain_of(kPanel * in.count * layer.in()),
-        [&](int64_t begin, int64_t end, int64_t next) {
-          layer.multiply(taken, w.low.data(), begin, end, next, y, layer.width(), store);
-        });
-}
-
 void Network::mlp(const Block& block, Workspace& w) const {
   const nn::Config& c = config();
-  const Rows in = rows_of(w, w.h, c.hidden_size);
-  float* const inner = w.inner.data();
-  if (c.gated) {
-    block.up.low(in, w.low.data());
-    const Rows taken = block.up.take(in, w.words);
-    share(block.up.panels(), block.up.group(kGatedPanels), grain_of(kPanel * in.count * c.hidden_size),
-          [&](int64_t begin, int64_t end, int64_t next) {
-            block.up.multiply_gated(taken, w.low.data(), begin, end, next, c.activation, inner, inner_width_);
-          });
-  } else {
-    multiply(block.up, in, w, inner, Store::kSet);
-    parallel_for(0, in.count, grain(inner_width_), [&](int64_t begin, int64_t end) {
-      kernels().activate(inner + begin * inner_width_, (end - begin) * inner_width_, c.activation);
-    });
-  }
+  block.up.multiply(rows_of(w, w.h, c.hidden_size), {c.activation, c.gated != 0}, w.inner.data(), inner_width_);
   add_linear(block.down, block.post_mlp_norm, rows_of(w, w.inner, inner_width_), w);
 }
 
@@ -308,8 +270,8 @@ void Network::add_linear(const PackedLinear& layer, const Norm& norm, const Rows
   const int64_t n = config().hidden_size;
   // A width that is no multiple of a panel, or a norm on the way, needs a place of its own for the product.
   const bool direct = n % kPanel == 0 && norm.weight.empty();
-  multiply(layer, in, w, direct ? w.x.data() : w.qkv.data(), direct ? Store::kAdd : Store::kSet);
-  if (direct) return;
+  if (direct) return layer.multiply(in, {kNoActivation, false, {w.x.data(), n}}, w.x.data(), n);
+  layer.multiply(in, {}, w.qkv.data(), layer.width());
   parallel_for(0, in.count, grain(n), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       float* y = w.qkv.data() + i * layer.width();
@@ -321,17 +283,14 @@ void Network::add_linear(const PackedLinear& layer, const Norm& norm, const Rows
 
 void Network::head(Workspace& w, int64_t outs) const {
   const nn::Config& c = config();
-  const Rows in = head_.take({w.last.data(), c.hidden_size, outs}, w.words);
-  share(head_.panels(), head_.group(kernels().panels_at_once), grain_of(kPanel * outs * c.hidden_size),
-        [&](int64_t begin, int64_t end, int64_t next) {
-          head_.multiply(in, nullptr, begin, end, next, w.logits.data(), logits_stride(), Store::kSet);
-          if (c.logit_softcap == 0) return;
-          const auto cap = static_cast<float>(c.logit_softcap);
-          for (int64_t i = 0; i < outs; ++i) {
-            kernels().softcap(w.logits.data() + i * logits_stride() + begin * kPanel, (end - begin) * kPanel,
-                              1 / cap, cap);
-          }
-        });
+  head_.multiply({w.last.data(), c.hidden_size, outs}, {}, w.logits.data(), logits_stride());
+  if (c.logit_softcap == 0) return;
+  const auto cap = static_cast<float>(c.logit_softcap);
+  parallel_for(0, outs, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      kernels().softcap(w.logits.data() + i * logits_stride(), c.vocab_size, 1 / cap, cap);
+    }
+  });
 }
 
 }  // namespace rlt::engine

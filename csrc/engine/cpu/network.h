@@ -24,22 +24,22 @@ struct Workspace {
   Buffer<float> logits;     // [outs, logits_stride]
 
   // Of the network.
-  Buffer<float> x, h, qkv, attended, inner, low, rotations;
-  Buffer<float> words;   // rows of the product at hand, rounded
-  Buffer<float> scores;  // for each thread: kTileRows rows of scores, and as many of values
+  Buffer<float> x, h, qkv, attended, inner, rotations;
+  Buffer<float> scores;  // for each thread: rows of scores, and as many of values
   int64_t score_stride = 0;
   struct Row {
     int32_t span;
     int64_t position;
   };
   std::vector<Row> rows;
-  std::vector<AdaptedRows> adapted;
-  // Queries that are attended to together: rows [row, row + count) of a span.
-  struct Query {
+  std::vector<NumberedRows> adapted;
+  std::vector<int64_t> written;  // rows of tokens that were drawn
+  // Spans of prompts, each with its first row.
+  struct Prompt {
+    const Work* span;
     int64_t row;
-    int32_t count;
   };
-  std::vector<Query> queries;
+  std::vector<Prompt> prompts;
 };
 
 class Network {
@@ -89,17 +89,25 @@ class Network {
   void fill_rotations(Workspace& w) const;
   void attention(const Block& block, int64_t layer, Workspace& w) const;
   void place(const Block& block, int64_t layer, Workspace& w, int64_t row, int64_t head) const;
-  void fetch(int64_t layer, const Workspace& w, const Workspace::Query& query, int64_t head) const;
-  void attend(const Block& block, int64_t layer, Workspace& w, const Workspace::Query& query, int64_t head,
-              int64_t first, int64_t heads, float* scores) const;
-  // y [rows, layer.width()] = layer(in)
-  void multiply(const PackedLinear& layer, const Rows& in, Workspace& w, float* y, Store store) const;
+  void fetch(int64_t layer, const Workspace& w, int64_t row, int64_t head) const;
+  void attend(const Block& block, int64_t layer, Workspace& w, int64_t row, int64_t head, int64_t first,
+              int64_t heads, float* scores) const;
+  void prompts(const Block& block, int64_t layer, Workspace& w) const;
+  void attend_prompt(const Block& block, int64_t layer, Workspace& w, const Workspace::Prompt& prompt,
+                     int64_t head, int64_t begin, int64_t end) const;
+  // The first key that the query at a position sees.
+  int64_t first_seen(int64_t layer, int64_t position) const {
+    const int64_t window = config().layer_windows[static_cast<size_t>(layer)];
+    return window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
+  }
   void mlp(const Block& block, Workspace& w) const;
   // x += layer(in), through norm where there is one.
   void add_linear(const PackedLinear& layer, const Norm& norm, const Rows& in, Workspace& w) const;
   Rows rows_of(const Workspace& w, const Buffer<float>& data, int64_t stride) const;
+  // Query rows that are compared with keys together, at most: those of a token's heads that share keys.
+  static int64_t together() { return kernels().multiply_f32.rows; }
   int64_t score_area(const Workspace& w) const {
-    return kTileRows * (w.score_stride + cache_shape().value_dim());
+    return together() * (w.score_stride + cache_shape().value_dim());
   }
 
   const nn::Transformer& decoder_;
@@ -108,7 +116,7 @@ class Network {
   at::Tensor embed_, positions_;  // the decoder's own where that is on the CPU, else copies
   nn::LinearGroup head_group_;
   PackedLinear head_;
-  int64_t qkv_width_ = 0, low_width_ = 0, inner_width_ = 0;
+  int64_t qkv_width_ = 0, inner_width_ = 0;
 };
 
 }  // namespace rlt::engine

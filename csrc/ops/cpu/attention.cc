@@ -3,7 +3,8 @@
 // its keys. Keys and values are packed once for all the queries that see them. A block of queries is scored
 // against the keys it sees, in steps of a panel where its rows do not all see the same; nothing of a length
 // squared is ever kept: backward recomputes the probabilities from the saved log denominators (Dao 2022,
-// §3.1).
+// §3.1). Where weights are of bfloat16 and the processor multiplies in it, so do both products: queries, keys,
+// values, probabilities and their gradients are rounded, sums and softmax are of float32.
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
@@ -16,6 +17,7 @@
 #include "kernels/gemm.h"
 #include "kernels/kernels.h"
 #include "kernels/parallel.h"
+#include "kernels/tiles.h"
 #include "ops/packed.h"
 
 namespace rlt {
@@ -43,7 +45,17 @@ struct Rule {
   bool causal;
   int64_t window;
   float scale, softcap;
+  bool pairs;  // products are of bfloat16
 };
+
+Rule rule_of(bool causal, int64_t window, double scale, double softcap,
+             std::optional<at::ScalarType> compute) {
+  return {causal, window, static_cast<float>(scale), static_cast<float>(softcap),
+          compute == at::kBFloat16 && kernels().multiply_pairs};
+}
+
+// Keys that begin a panel, and where products are of bfloat16 a step of one, too.
+int64_t key_step(const Rule& rule) { return rule.pairs ? 2 * kStepWords : kPanel; }
 
 bool dense_rows(const at::Tensor& t) {
   return (t.size(1) == 1 || t.stride(1) == 1) && (t.size(0) < 2 || t.stride(0) >= t.size(1));
@@ -97,14 +109,21 @@ struct Block {
   int64_t stride() const { return (keys() + 15) / 16 * 16; }
 };
 
-int64_t panel_start(int64_t key) { return key / kPanel * kPanel; }
+int64_t panel_start(const Rule& rule, int64_t key) { return key / key_step(rule) * key_step(rule); }
 
 Block block_at(const Rule& rule, const Span& s, int64_t begin) {
   const int64_t end = std::min(begin + block_rows(rule), s.length), before = s.before_length;
   if (rule.window == 0) return {begin, end, 0, before + (rule.causal ? end : s.length)};
   const int64_t first = std::max<int64_t>(0, before + begin - rule.window + 1);
-  return {begin, end, first < before ? panel_start(first) : before + panel_start(first - before),
+  return {begin, end, first < before ? panel_start(rule, first) : before + panel_start(rule, first - before),
           before + (rule.causal ? end : std::min(end + rule.window - 1, s.length))};
+}
+
+// Floats that op(x) [k, n] takes, and x packed there.
+int64_t size_as(const Rule& rule, int64_t k, int64_t n) { return packed_size(rule.pairs ? words_of(k) : k, n); }
+Panels pack_as(const Rule& rule, char trans, int64_t k, int64_t n, const Matrix& x, float* out) {
+  if (!rule.pairs) return pack(trans, k, n, x, out);
+  return pack_pairs(trans, k, n, trans == 'T' ? rounded(n, k, x) : rounded(k, n, x), out);
 }
 
 // Keys, or values, of one head and sequence: side by side, as the columns of a product, and one below the
@@ -119,7 +138,8 @@ struct Packed {
 };
 
 // Keys of a block that lie together: count of them from one of a sequence on, scored from a column on. A
-// block's own keys begin a triangle at key `diagonal`: none of the rows before see what lies there.
+// block's own keys begin a triangle at key `diagonal`: none of the rows before see what lies there. Tiles of
+// bfloat16 are as high as the triangle's steps would be, so they take all of it.
 struct Piece {
   const Packed* packed;
   int64_t row, from, column, count, diagonal;
@@ -131,7 +151,7 @@ std::array<Piece, 2> pieces(const Rule& rule, const Span& s, const Block& b, con
   const int64_t from = std::max<int64_t>(0, b.first_key - s.before_length);
   return {Piece{before, s.before, b.first_key, 0, std::max<int64_t>(0, s.before_length - b.first_key), -1},
           Piece{own, s.first, from, s.before_length + from - b.first_key, b.last_key - s.before_length - from,
-                rule.causal ? b.begin : -1}};
+                rule.causal && !rule.pairs ? b.begin : -1}};
 }
 
 // Calls f(first row of the block, first key, its column, how many keys) for rectangles that together hold
@@ -147,33 +167,34 @@ void for_steps(const Piece& p, int64_t rows, const F& f) {
 }
 
 // scores [rows, keys] = x kᵀ for rows x [rows, d]
-void score(const Piece& p, int64_t rows, int64_t d, const Matrix& x, const Panels& across, float* scores,
-           int64_t stride) {
+void score(const Rule& rule, const Piece& p, int64_t rows, int64_t d, const Matrix& x, const Panels& across,
+           float* scores, int64_t stride) {
   for_steps(p, rows, [&](int64_t row, int64_t key, int64_t column, int64_t count) {
     const Panels b{across.data + key / kPanel * across.panel_stride, across.panel_stride, across.row_stride};
-    multiply(rows - row, count, d, {x.data + row * x.stride, x.stride}, b, scores + row * stride + column,
-             stride);
+    multiply_as(rule.pairs, rows - row, count, d, {x.data + row * x.stride, x.stride}, b,
+                scores + row * stride + column, stride);
   });
 }
 
 // out [rows, d] = weights k, or += with add
-void blend(const Piece& p, int64_t rows, int64_t d, const float* weights, int64_t stride, const Panels& down,
-           const Matrix& out, bool add) {
+void blend(const Rule& rule, const Piece& p, int64_t rows, int64_t d, const float* weights, int64_t stride,
+           const Panels& down, const Matrix& out, bool add) {
   for_steps(p, rows, [&](int64_t row, int64_t key, int64_t column, int64_t count) {
-    const Panels b{down.data + key * down.row_stride, down.panel_stride, down.row_stride};
-    multiply(rows - row, d, count, {weights + row * stride + column, stride}, b,
-             writable(out) + row * out.stride, out.stride, add);
+    const int64_t first = rule.pairs ? key / 2 : key;
+    const Panels b{down.data + first * down.row_stride, down.panel_stride, down.row_stride};
+    multiply_as(rule.pairs, rows - row, d, count, {weights + row * stride + column, stride}, b,
+                writable(out) + row * out.stride, out.stride, add);
     add = true;
   });
 }
 
 // out [keys of the piece, d] += weightsᵀ x, for weights turned [keys, rows] and x [rows, d] packed.
-void spread(const Piece& p, int64_t rows, int64_t d, const float* turned, int64_t stride, const Panels& x,
-            const Matrix& out) {
+void spread(const Rule& rule, const Piece& p, int64_t rows, int64_t d, const float* turned, int64_t stride,
+            const Panels& x, const Matrix& out) {
   for_steps(p, rows, [&](int64_t row, int64_t key, int64_t column, int64_t count) {
     const Panels b{x.data + row * x.row_stride, x.panel_stride, x.row_stride};
-    multiply(count, d, rows - row, {turned + column * stride + row, stride}, b,
-             writable(out) + key * out.stride, out.stride, true);
+    multiply_as(rule.pairs, count, d, rows - row, {turned + column * stride + row, stride}, b,
+                writable(out) + key * out.stride, out.stride, true);
   });
 }
 
@@ -214,7 +235,7 @@ std::vector<int64_t> families_of(const Shape& s) {
 
 // Floats of a thread's scratch for one matrix of scores of any block of the sequence.
 int64_t score_size(const Rule& rule, const Span& s) {
-  const int64_t keys = s.before_length + s.length + kPanel;  // the first key of a block is rounded down
+  const int64_t keys = s.before_length + s.length + key_step(rule);  // a block's first key is rounded down
   return std::min(s.length, block_rows(rule)) * ((keys + 15) / 16 * 16);
 }
 
@@ -229,14 +250,14 @@ int64_t heads_worth(const Shape& s) {
   return std::max<int64_t>(1, kWork * s.sequences / std::max<int64_t>(1, 2 * s.head_dim * scores));
 }
 
-Panels pack_across(int64_t n, int64_t d, const Matrix& x, float*& at) {
-  const Panels made = pack('T', d, n, x, at);
-  at += packed_size(d, n);
+Panels pack_across(const Rule& rule, int64_t n, int64_t d, const Matrix& x, float*& at) {
+  const Panels made = pack_as(rule, 'T', d, n, x, at);
+  at += size_as(rule, d, n);
   return made;
 }
-Panels pack_down(int64_t n, int64_t d, const Matrix& x, float*& at) {
-  const Panels made = pack('N', n, d, x, at);
-  at += packed_size(n, d);
+Panels pack_down(const Rule& rule, int64_t n, int64_t d, const Matrix& x, float*& at) {
+  const Panels made = pack_as(rule, 'N', n, d, x, at);
+  at += size_as(rule, n, d);
   return made;
 }
 
@@ -247,7 +268,7 @@ void attend(const Rule& rule, const Shape& s, const Span& span, const Block& b,
   const int64_t rows = b.rows(), keys = b.keys(), stride = b.stride(), d = s.head_dim;
   const float after_cap = rule.softcap > 0 ? 1 : rule.scale;
   for (const Piece& p : parts) {
-    if (p.count > 0) score(p, rows, d, q, p.packed->k.across, scores, stride);
+    if (p.count > 0) score(rule, p, rows, d, q, p.packed->k.across, scores, stride);
   }
   for (int64_t i = 0; i < rows; ++i) {
     float* row = scores + i * stride;
@@ -262,7 +283,7 @@ void attend(const Rule& rule, const Shape& s, const Span& span, const Block& b,
   bool add = false;
   for (const Piece& p : parts) {
     if (p.count == 0) continue;
-    blend(p, rows, d, scores, stride, p.packed->v.down, out, add);
+    blend(rule, p, rows, d, scores, stride, p.packed->v.down, out, add);
     add = true;
   }
 }
@@ -271,8 +292,8 @@ std::tuple<at::Tensor, at::Tensor> attention_cpu(const at::Tensor& q, const at::
                                                  const at::Tensor& v, const at::Tensor& cu_seqlens,
                                                  int64_t heads, double scale, bool causal, int64_t window,
                                                  double softcap, const std::optional<at::Tensor>& continues,
-                                                 std::optional<at::ScalarType> /*compute*/) {
-  const Rule rule{causal, window, static_cast<float>(scale), static_cast<float>(softcap)};
+                                                 std::optional<at::ScalarType> compute) {
+  const Rule rule = rule_of(causal, window, scale, softcap, compute);
   const Shape s = check(q, k, v, cu_seqlens, continues, heads, rule);
   at::Tensor out = at::empty(q.sizes(), q.options());
   at::Tensor lse = at::empty({heads, s.rows}, q.options());
@@ -281,7 +302,7 @@ std::tuple<at::Tensor, at::Tensor> attention_cpu(const at::Tensor& q, const at::
   std::vector<int64_t> places{0};
   for (int64_t i = 0; i < s.sequences; ++i) {
     const int64_t n = s.cu[i + 1] - s.cu[i];
-    places.push_back(places.back() + s.kv_heads * (packed_size(d, n) + packed_size(n, d)));
+    places.push_back(places.back() + s.kv_heads * (size_as(rule, d, n) + size_as(rule, n, d)));
   }
   Buffer<float> memory(places.back());
   std::vector<Packed> packed(static_cast<size_t>(s.sequences * s.kv_heads));
@@ -289,9 +310,9 @@ std::tuple<at::Tensor, at::Tensor> attention_cpu(const at::Tensor& q, const at::
   parallel_for(0, s.sequences * s.kv_heads, worth, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t i = task / s.kv_heads, kv = task % s.kv_heads, n = s.cu[i + 1] - s.cu[i];
-      float* at = memory.data() + places[i] + kv * (packed_size(d, n) + packed_size(n, d));
-      packed[task].k.across = pack_across(n, d, head_of(k, s.cu[i], kv, d), at);
-      packed[task].v.down = pack_down(n, d, head_of(v, s.cu[i], kv, d), at);
+      float* at = memory.data() + places[i] + kv * (size_as(rule, d, n) + size_as(rule, n, d));
+      packed[task].k.across = pack_across(rule, n, d, head_of(k, s.cu[i], kv, d), at);
+      packed[task].v.down = pack_down(rule, n, d, head_of(v, s.cu[i], kv, d), at);
     }
   });
   share(s.sequences * s.heads, 1, worth, [&](int64_t task, int64_t, int64_t) {
@@ -317,16 +338,16 @@ struct Passed {
 };
 
 // Keys and values of a sequence's head, each both ways.
-Packed pack_both(const Shape& s, const at::Tensor& k, const at::Tensor& v, int64_t sequence, int64_t kv,
+Packed pack_both(const Rule& rule, const Shape& s, const at::Tensor& k, const at::Tensor& v, int64_t sequence, int64_t kv,
                  Buffer<float>& memory) {
   const int64_t first = s.cu[sequence], n = s.cu[sequence + 1] - first, d = s.head_dim;
-  memory.reserve(2 * packed_size(d, n) + packed_size(n, d));
+  memory.reserve(2 * size_as(rule, d, n) + size_as(rule, n, d));
   float* at = memory.data();
   const Matrix km = head_of(k, first, kv, d), vm = head_of(v, first, kv, d);
   Packed made{};
-  made.k.across = pack_across(n, d, km, at);
-  made.k.down = pack_down(n, d, km, at);
-  made.v.across = pack_across(n, d, vm, at);
+  made.k.across = pack_across(rule, n, d, km, at);
+  made.k.down = pack_down(rule, n, d, km, at);
+  made.v.across = pack_across(rule, n, d, vm, at);
   return made;
 }
 
@@ -348,8 +369,8 @@ void block_backward(const Rule& rule, const Shape& s, const Passed& t, const Spa
         *turned = w.turned.data();
   for (const Piece& p : parts) {
     if (p.count == 0) continue;
-    score(p, rows, d, q, p.packed->k.across, probs, stride);
-    score(p, rows, d, g, p.packed->v.across, scores, stride);
+    score(rule, p, rows, d, q, p.packed->k.across, probs, stride);
+    score(rule, p, rows, d, g, p.packed->v.across, scores, stride);
   }
   for (int64_t i = 0; i < rows; ++i) {
     float *prob = probs + i * stride, *row = scores + i * stride;
@@ -364,16 +385,16 @@ void block_backward(const Rule& rule, const Shape& s, const Passed& t, const Spa
     if (rule.softcap > 0) kernels().softcap_backward(row + r.from, capped, n, rule.softcap);
     hide_rest(row, r, keys);
   }
-  const Panels gp = pack('N', rows, d, g, w.panels.data());
+  const Panels gp = pack_as(rule, 'N', rows, d, g, w.panels.data());
   transpose(rows, keys, {probs, stride}, turned, rows);
-  for (const Piece& p : parts) spread(p, rows, d, turned, rows, gp, head_of(t.grad_v, p.row, kv, d));
-  const Panels qp = pack('N', rows, d, q, w.panels.data());
+  for (const Piece& p : parts) spread(rule, p, rows, d, turned, rows, gp, head_of(t.grad_v, p.row, kv, d));
+  const Panels qp = pack_as(rule, 'N', rows, d, q, w.panels.data());
   transpose(rows, keys, {scores, stride}, turned, rows);
   bool add = false;
   for (const Piece& p : parts) {
     if (p.count == 0) continue;
-    spread(p, rows, d, turned, rows, qp, head_of(t.grad_k, p.row, kv, d));
-    blend(p, rows, d, scores, stride, p.packed->k.down, gq, add);
+    spread(rule, p, rows, d, turned, rows, qp, head_of(t.grad_k, p.row, kv, d));
+    blend(rule, p, rows, d, scores, stride, p.packed->k.down, gq, add);
     add = true;
   }
 }
@@ -385,7 +406,7 @@ void sequence_backward(const Rule& rule, const Shape& s, const Passed& t, const 
   const int64_t d = s.head_dim, group = s.heads / s.kv_heads, size = score_size(rule, span);
   for (Buffer<float>* b : {&w.probs, &w.scores, &w.turned}) b->reserve(size);
   w.capped.reserve(span.before_length + span.length);
-  w.panels.reserve(packed_size(std::min(span.length, block_rows(rule)), d));
+  w.panels.reserve(size_as(rule, std::min(span.length, block_rows(rule)), d));
   for (const at::Tensor& grad : {t.grad_k, t.grad_v}) {
     const Matrix m = head_of(grad, span.first, kv, d);
     for (int64_t i = 0; i < span.length; ++i) std::fill_n(writable(m) + i * m.stride, d, 0.0f);
@@ -403,8 +424,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cpu(
     const at::Tensor& grad, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const at::Tensor& out, const at::Tensor& lse, const at::Tensor& cu_seqlens, int64_t heads, double scale,
     bool causal, int64_t window, double softcap, const std::optional<at::Tensor>& continues,
-    std::optional<at::ScalarType> /*compute*/) {
-  const Rule rule{causal, window, static_cast<float>(scale), static_cast<float>(softcap)};
+    std::optional<at::ScalarType> compute) {
+  const Rule rule = rule_of(causal, window, scale, softcap, compute);
   const Shape s = check(q, k, v, cu_seqlens, continues, heads, rule);
   TORCH_CHECK(grad.sizes() == q.sizes() && grad.is_contiguous() && out.sizes() == q.sizes() &&
                   out.is_contiguous() && lse.numel() == heads * s.rows && lse.is_contiguous(),
@@ -419,9 +440,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_cpu(
     const auto family = static_cast<size_t>(task / s.kv_heads);
     const int64_t kv = task % s.kv_heads;
     Buffer<float> first_memory, memory;
-    const Packed first = pack_both(s, k, v, families[family], kv, first_memory);
+    const Packed first = pack_both(rule, s, k, v, families[family], kv, first_memory);
     for (int64_t i = families[family]; i < families[family + 1]; ++i) {
-      const Packed own = i == families[family] ? first : pack_both(s, k, v, i, kv, memory);
+      const Packed own = i == families[family] ? first : pack_both(rule, s, k, v, i, kv, memory);
       sequence_backward(rule, s, passed, span_of(s, i), kv, first, own);
     }
   });

@@ -14,7 +14,7 @@ namespace rlt {
 // Whether products with w [out, in] round the other side to bfloat16; if not, w is widened.
 bool multiplies_bf16(const at::Tensor& w);
 
-// Dense rows of float32 [N, n] as bfloat16, with a zero at the end where n is odd: [N, n or n + 1].
+// Dense rows of float32 [N, n] as bfloat16, filled up with zeros to whole steps of the products.
 at::Tensor rounded_rows(const at::Tensor& x);
 
 // Rows of a dense matrix of bfloat16, from one on.

@@ -12,6 +12,7 @@
 #include "kernels/gemm.h"
 #include "kernels/kernels.h"
 #include "kernels/parallel.h"
+#include "kernels/tiles.h"
 #include "ops/cpu/bf16.h"
 #include "ops/cpu/widen.h"
 #include "ops/head.h"
@@ -19,10 +20,13 @@
 namespace rlt {
 namespace {
 
-constexpr int64_t kTokens = 512;                 // of a tile, at most
 constexpr int64_t kWeights = int64_t{1} << 19;   // of a tile, at most where it is wider than kNarrow
 constexpr int64_t kNarrow = 32, kWide = 128;     // columns of a tile
 constexpr int64_t kPartials = int64_t{1} << 23;  // floats of partial results at most
+
+// Tokens of a tile, at most: as many logits as the second-level cache holds, so that weights are packed for few
+// blocks of tokens.
+int64_t most_tokens() { return std::clamp<int64_t>(panels_in_cache(4 * kWide, 1), 512, 1024); }
 
 // How a product of hidden state and output weight becomes a logit: z = softcap · tanh((x + b)/softcap)/T,
 // without the tanh where softcap is 0.
@@ -134,7 +138,7 @@ struct Scratch {
 
   // Of weights that are widened, or of logits that are rounded.
   static int64_t room_for_weights(const Head& head, int64_t rows) {
-    if (head.rounded.defined()) return rows * (head.columns + 1) / 2;
+    if (head.rounded.defined()) return rows * words_of(head.columns);
     return head.weight.scalar_type() == at::kFloat ? 0 : head.columns * head.width;
   }
 };
@@ -171,7 +175,7 @@ struct Plan {
 
   explicit Plan(const Head& head) {
     const int64_t threads = thread_count();
-    blocks = (head.tokens + kTokens - 1) / kTokens;
+    blocks = (head.tokens + most_tokens() - 1) / most_tokens();
     if (blocks < threads) {
       blocks = std::clamp<int64_t>(head.tokens / 128, 1, threads);
     } else {
@@ -206,7 +210,7 @@ void add_product(const Head& head, const LogitTile& t, float* out, bool first) {
   const int64_t m = t.rows, k = t.columns, n = head.width;
   if (!head.rounded.defined()) return gemm('N', 'N', m, n, k, {t.z, k}, {t.w, n}, out + t.row * n, n, !first);
   round_rows(m, k, {t.z, k}, t.halves);
-  gemm_pairs('N', m, n, k, {t.halves, (k + 1) / 2 * 2}, rows_of_bf16(head.weight, t.column), out + t.row * n,
+  gemm_pairs('N', m, n, k, {t.halves, 2 * words_of(k)}, rows_of_bf16(head.weight, t.column), out + t.row * n,
              n, !first);
 }
 
@@ -373,7 +377,7 @@ std::tuple<at::Tensor, at::Tensor> weight_grad_cpu(const at::Tensor& grad_logpro
   at::Tensor grad_weight = at::empty({head.vocab, head.width}, at::kFloat);
   at::Tensor grad_bias = at::zeros({head.vocab}, at::kFloat);
   if (head.tokens == 0) return {grad_weight.zero_(), grad_bias};
-  const int64_t rows = std::min(kTokens, head.tokens);
+  const int64_t rows = std::min(most_tokens(), head.tokens);
   parallel_for(0, head.tiles(), 1, [&](int64_t begin, int64_t end) {
     const Scratch scratch(head, rows);
     for (int64_t number = begin; number < end; ++number) {

@@ -1,0 +1,98 @@
+// Attention of prompts: a block of queries is compared with all the keys that it sees, and where weights are of
+// bfloat16 and the processor multiplies in it, so do both products. Sums begin at keys that are the same in every
+// block, so how a prompt is cut changes no bit.
+
+#include "engine/cpu/network.h"
+#include "kernels/gemm.h"
+#include "kernels/parallel.h"
+
+namespace rlt::engine {
+namespace {
+
+constexpr int64_t kBlockRows = 64;            // queries of a group's heads, about
+constexpr int64_t kKeyStep = 2 * kStepWords;  // a panel of keys, and a step of products of bfloat16
+
+int64_t step_start(int64_t key) { return key / kKeyStep * kKeyStep; }
+
+}  // namespace
+
+void Network::prompts(const Block& block, int64_t layer, Workspace& w) const {
+  const nn::Config& c = config();
+  const int64_t group = c.heads / c.kv_heads, width = (group + 2) * c.head_dim;
+  for (const Workspace::Prompt& p : w.prompts) {
+    parallel_for(0, p.span->count * c.kv_heads, grain(8 * width), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) place(block, layer, w, p.row + i / c.kv_heads, i % c.kv_heads);
+    });
+  }
+  // Each part packs the keys that it sees: as few as leave none of the threads without work.
+  const auto spans = static_cast<int64_t>(w.prompts.size());
+  const int64_t parts = spans * c.kv_heads >= 2 * thread_count() ? 1 : thread_count();
+  share(spans * c.kv_heads * parts, 1, 1, [&](int64_t task, int64_t, int64_t) {
+    const int64_t part = task % parts, head = task / parts % c.kv_heads;
+    const Workspace::Prompt& p = w.prompts[static_cast<size_t>(task / parts / c.kv_heads)];
+    attend_prompt(block, layer, w, p, head, p.span->count * part / parts, p.span->count * (part + 1) / parts);
+  });
+}
+
+// Queries [begin, end) of a span, of all heads that share key head `head`.
+void Network::attend_prompt(const Block& block, int64_t layer, Workspace& w, const Workspace::Prompt& prompt,
+                            int64_t head, int64_t begin, int64_t end) const {
+  if (begin == end) return;
+  static thread_local Buffer<float> queries, scores, sums, inverse, packed_keys, packed_values;
+  const nn::Config& c = config();
+  const Work& span = *prompt.span;
+  const int64_t d = c.head_dim, values = cache_shape().value_dim(), group = c.heads / c.kv_heads;
+  const int64_t low = step_start(first_seen(layer, span.position + begin)), keys = span.position + end - low;
+  Panels k{kept(span.prefix).keys(layer, head) + low * d, kPanel * d, kPanel};
+  const Matrix value_rows{kept(span.prefix).values(layer, head) + low * values, values};
+  Panels v = in_place(value_rows);
+  const bool pairs = block.qkv.element() == Element::kBF16 && kernels().multiply_pairs;
+  if (pairs) {
+    const int64_t size = packed_size(words_of(d), kPanel);
+    packed_keys.reserve(panels_of(keys) * size);
+    for (int64_t p = 0; p < panels_of(keys); ++p) {
+      pack_pairs('N', d, kPanel, rounded(d, kPanel, {k.data + p * k.panel_stride, kPanel}),
+                 packed_keys.data() + p * size);
+    }
+    k = {packed_keys.data(), size, kPanel};
+    packed_values.reserve(packed_size(words_of(keys), values));
+    v = pack_pairs('N', keys, values, rounded(keys, values, value_rows), packed_values.data());
+  }
+  const int64_t tokens = std::max<int64_t>(1, kBlockRows / group), stride = panels_of(keys) * kPanel;
+  queries.reserve(tokens * group * d);
+  scores.reserve(tokens * group * stride);
+  sums.reserve(tokens * group * values);
+  inverse.reserve(tokens * group);
+  const auto cap = static_cast<float>(c.attention_softcap);
+  for (int64_t first = begin; first < end; first += tokens) {
+    const int64_t rows = std::min(tokens, end - first) * group, position = span.position + first;
+    const auto row_of = [&](int64_t r) { return prompt.row + first + r / group; };
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* q = w.qkv.data() + row_of(r) * block.qkv.width() + block.q + (head * group + r % group) * block.stride;
+      std::copy_n(q, d, queries.data() + r * d);
+    }
+    // Keys from `from` on, counted from low, of which panels are scored whole.
+    const int64_t from = step_start(first_seen(layer, position)) - low, seen = position + rows / group - low - from,
+                  columns = panels_of(seen) * kPanel;
+    multiply_as(pairs, rows, columns, d, {queries.data(), d},
+                {k.data + from / kPanel * k.panel_stride, k.panel_stride, kPanel}, scores.data(), stride);
+    for (int64_t r = 0; r < rows; ++r) {
+      float* const row = scores.data() + r * stride;
+      const int64_t last = position + r / group, hidden = first_seen(layer, last) - low - from,
+                    count = last + 1 - low - from - hidden;
+      if (cap > 0) kernels().softcap(row + hidden, count, 1 / cap, cap);
+      float peak;
+      inverse[r] = 1.0f / kernels().softmax(row + hidden, count, 1, &peak);
+      std::fill_n(row, hidden, 0.0f);
+      std::fill(row + hidden + count, row + columns, 0.0f);
+    }
+    multiply_as(pairs, rows, values, seen, {scores.data(), stride},
+                {v.data + (pairs ? from / 2 : from) * v.row_stride, v.panel_stride, v.row_stride}, sums.data(), values);
+    for (int64_t r = 0; r < rows; ++r) {
+      float* const out = w.attended.data() + (row_of(r) * c.heads + head * group + r % group) * d;
+      kernels().scale(sums.data() + r * values, inverse[r], out, d);
+    }
+  }
+}
+
+}  // namespace rlt::engine
