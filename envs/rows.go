@@ -10,12 +10,12 @@ import (
 // LabelledRows are the options of a task that reads texts and their labels. Embedded in the options of a task they make
 // it a RowSource.
 type LabelledRows struct {
-	Dataset       string `option:"dataset" arg:"FILE|NAME" common:"true" help:"texts and labels: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
-	DatasetConfig string `option:"dataset_config" needs:"dataset" help:"one of several configurations of --dataset"`
-	TextColumn    string `option:"text_column" default:"text" needs:"dataset" help:"column of --dataset with the text"`
-	LabelColumn   string `option:"label_column" default:"label" needs:"dataset" help:"column of --dataset with the label"`
-	SplitColumn   string `option:"split_column" needs:"dataset" help:"column of --dataset with train, val or test; without it the column split, and where there is none rows are split 70/15/15 by class"`
-	MaxSamples    int    `option:"max_samples" range:"[0,)" help:"use at most this many rows, of classes equally many; 0 = all"`
+	Dataset       string `option:"dataset" arg:"FILE|NAME" common:"true" help:"texts and labels: a file (csv, json, jsonl, parquet, also gzipped), a folder of files, or a name on the hub"`
+	DatasetConfig string `option:"dataset_config" needs:"dataset" help:"configuration of --dataset, if it has several"`
+	TextColumn    string `option:"text_column" default:"text" needs:"dataset" help:"column with the text"`
+	LabelColumn   string `option:"label_column" default:"label" needs:"dataset" help:"column with the label"`
+	SplitColumn   string `option:"split_column" needs:"dataset" help:"column with train, val or test; without it the column split, and if there is none a split of 70/15/15 by class"`
+	MaxSamples    int    `option:"max_samples" range:"[0,)" help:"most rows to use, equally many per class (0 = all)"`
 }
 
 // Check refuses what goes against each other.

@@ -41,7 +41,7 @@ func (v Value) String() string {
 // what is wrong with it, without the option's name.
 func (o *Option) Parse(v Value) (any, error) {
 	if o.Kind != reflect.Slice && v.Syntax == List {
-		return nil, fmt.Errorf("a list where %s is wanted", o.wanted())
+		return nil, fmt.Errorf("expected %s, not a list", o.wanted())
 	}
 	number := v.Syntax == Number || v.Syntax == Untyped
 	wrong := fmt.Errorf("%v is not %s", v, o.wanted())
@@ -73,7 +73,7 @@ func (o *Option) Parse(v Value) (any, error) {
 		return o.parseList(v)
 	}
 	if v.Syntax == Number || v.Syntax == Bool {
-		return nil, fmt.Errorf("%s is not text; write %v", v.Text, v)
+		return nil, fmt.Errorf("%s is not text; put it in quotes: %v", v.Text, v)
 	}
 	return v.Text, o.checkText(v.Text)
 }
@@ -158,9 +158,9 @@ func (o *Option) wanted() string {
 	case reflect.Bool:
 		return "true or false"
 	case reflect.Int:
-		return "a whole number"
+		return "an integer"
 	case reflect.Uint64:
-		return "a whole number from 0"
+		return "an integer of at least 0"
 	case reflect.Float64:
 		return "a number"
 	case reflect.Slice:

@@ -121,7 +121,7 @@ func TestUsageErrors(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
 		{"evil", "unknown command evil; did you mean eval?"},
 		{"eval --modle MODEL", "unknown option --modle of eval; did you mean --model?"},
-		{"eval MODEL", `stray argument "MODEL": eval takes only options, written --name=value`},
+		{"eval MODEL", `unexpected argument "MODEL": eval takes only options, as --name=value`},
 		{"eval", "eval needs --model: the folder of a classifier, or a Hugging Face id"},
 		{"compare --task chat MODEL MODEL", `--task: "chat" is none of intent, text, a_letter, code, gsm8k, math, prompts, reverse_digits, sum_digits, preference`},
 		{"eval --model MODEL --device gpu", `--device: unknown device "gpu"; use auto, cpu, cuda or cuda:NUMBER`},

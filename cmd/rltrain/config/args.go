@@ -74,7 +74,7 @@ func flagEntries(args []string, found *faults) []entry {
 		return unknownName("unknown option "+typed, strings.TrimLeft(typed, "-"), options.Flag)
 	}, found)
 	if len(stray) > 0 {
-		found.add(usagef("stray argument %q: every setting is given as --name=value", stray[0]))
+		found.add(usagef("unexpected argument %q: write settings as --name=value", stray[0]))
 	}
 	entries := make([]entry, len(given))
 	for i, o := range given {

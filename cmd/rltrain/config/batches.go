@@ -39,7 +39,7 @@ func (l *loading) fresh() bool {
 func (l *loading) part(e entry) error {
 	n, err := strconv.Atoi(e.value.Text)
 	if err != nil || n < 1 || n > 1<<20 {
-		return errors.New("want a whole number from 1 to 1048576")
+		return errors.New("must be an integer from 1 to 1048576")
 	}
 	l.parts[e.name] = assignment{n, e.source}
 	return nil
@@ -71,7 +71,7 @@ func (l *loading) batches() {
 		}
 		value, err := o.Parse(options.Value{Text: strconv.Itoa(n)})
 		if err != nil {
-			l.found.add(source.errorf("%s comes to %d: %v", key, n, err))
+			l.found.add(source.errorf("%s would be %d: %v", key, n, err))
 			return
 		}
 		o.Set(value)
@@ -100,7 +100,7 @@ func (l *loading) batches() {
 	batches := size(accumulation)
 	if _, ok := l.parts[perGeneration]; ok {
 		if batches = size(perGeneration); batches%size(accumulation) != 0 {
-			l.found.add(source.errorf("%d batches of a rollout are no whole number of updates of %d batches", batches, size(accumulation)))
+			l.found.add(source.errorf("%d batches per rollout are not a multiple of %d batches per update", batches, size(accumulation)))
 			return
 		}
 		put("minibatches", batches/size(accumulation))
@@ -113,9 +113,9 @@ func (l *loading) batches() {
 	_, said := l.given["prompts_per_step"]
 	switch {
 	case said:
-		l.found.add(l.parts[perDevice].source.errorf("prompts_per_step says how many prompts a step has; keep one"))
+		l.found.add(l.parts[perDevice].source.errorf("prompts_per_step already sets the prompts of a step; keep one of the two"))
 	case answers%group != 0:
-		l.found.add(l.parts[perDevice].source.errorf("%d × %d answers of a step are no whole number of groups of %d; write prompts_per_step and samples_per_prompt", size(perDevice), batches, group))
+		l.found.add(l.parts[perDevice].source.errorf("%d × %d completions per step are not a multiple of %d samples per prompt; set prompts_per_step and samples_per_prompt", size(perDevice), batches, group))
 	default:
 		put("prompts_per_step", answers/group)
 	}

@@ -77,7 +77,7 @@ func (c *Config) check() (found []error) {
 		add(fmt.Errorf("task %s needs --dataset FILE, with %s", c.Task.Name, c.Task.Needs))
 	}
 	if c.Tokens != nil && c.Pretrained() != "" && c.General.Model != c.ofRecipe("model", TinyModel) {
-		add(wrong("model", "applies only without --pretrained-model"))
+		add(wrong("model", "cannot be combined with --pretrained-model"))
 	}
 	// A policy that nobody has taught earns too little to learn from, unless the task's recipe thinks otherwise.
 	untaught := c.Labels != nil && !c.Task.AllowRandomHead || c.Tokens != nil && c.General.Model == TinyModel && (c.Policy != nil || c.ofRecipe("mode", c.Task.Modes()[0]) != envs.RLOnly)
@@ -85,16 +85,16 @@ func (c *Config) check() (found []error) {
 		add(errUntaught)
 	}
 	if c.Policy != nil && c.Labels != nil && c.General.Model == TinyModel {
-		add(wrong("model", "tiny writes: choose --policy generate"))
+		add(wrong("model", "tiny generates labels: use --policy generate"))
 	}
 	if c.Rewarding != nil && c.General.Model == TinyModel {
-		add(wrong("model", "tiny has random weights, of which an adapter makes no reward model: name a model that has learnt, such as the folder of a supervised stage"))
+		add(wrong("model", "tiny has random weights, and an adapter on them makes no reward model: use a trained model, such as the folder of a supervised stage"))
 	}
 	if c.Policy.Scores() && c.Pretrained() == "" && c.General.Model == c.ofRecipe("model", "") {
-		add(wrong("policy", "%s is for language models: name one with --model", policyScore))
+		add(wrong("policy", "%s needs a language model: name one with --model", policyScore))
 	}
 	if c.Judge != nil && c.Judge.Model != "" && c.Rewards.Reward == "" && !slices.ContainsFunc(c.Task.Rewards, func(r envs.NamedReward) bool { return r.NeedsJudge }) {
-		add(wrong("judge", "no reward asks a language model: give questions with --reward rubric:FILE"))
+		add(wrong("judge", "no reward asks a judge: add --reward rubric:FILE"))
 	}
 	samples := 1
 	switch {
@@ -108,25 +108,25 @@ func (c *Config) check() (found []error) {
 	}
 	if f := c.Fresh; f != nil {
 		if longest := c.LongestAnswer(); f.OverlongBuffer > longest {
-			add(wrong("overlong_buffer", "%d is more than the %d tokens that an answer may have", f.OverlongBuffer, longest))
+			add(wrong("overlong_buffer", "%d is more than the longest completion, %d tokens", f.OverlongBuffer, longest))
 		} else {
 			add(rollout.TokensConfig{Options: f.Options, MaxNew: c.ActionTokens(), MaxTotal: longest, Greedy: c.Learning.Needs().Greedy}.Check())
 		}
 		add(f.Remote.Check())
 		if len(f.Remote.URLs) > 0 && c.Pretrained() == "" && c.FullTuning() {
-			add(wrong("rollout_url", "servers take adapters, and this run trains all weights: choose --tuning lora"))
+			add(wrong("rollout_url", "servers take adapters, but this run trains all weights: use --tuning lora"))
 		}
 		if len(f.Remote.URLs) > 0 && f.Filtered() {
 			add(wrong("rollout_url", "completions of servers get importance weights over the unfiltered distribution: leave out top_k, top_p, min_p and repetition_penalty"))
 		}
 		if answers := f.PromptsPerStep * f.SamplesPerPrompt; c.Minibatches != nil && c.Minibatches.Minibatches > answers {
-			add(wrong("minibatches", "%d is more than the %d answers of a step", c.Minibatches.Minibatches, answers))
+			add(wrong("minibatches", "%d is more than the %d completions of a step", c.Minibatches.Minibatches, answers))
 		}
 		if r := c.Regularisation; r.KLCoef > 0 && r.KLType == string(rl.K1) && !r.KLInReward {
-			add(wrong("kl_type", "k1 as a loss has a gradient of mean 0, which holds nothing back: choose k2 or k3, or kl_in_reward"))
+			add(wrong("kl_type", "k1 as a loss has a gradient of mean 0: use k2 or k3, or kl_in_reward"))
 		}
 		if c.Judge != nil && c.Judge.Model != "" && (f.StepTimeout > 0 || f.Async) {
-			add(wrong("judge", "computes where the policy does: it goes neither with step_timeout nor with async"))
+			add(wrong("judge", "computes on the policy's device, so it cannot be combined with step_timeout or async"))
 		}
 	}
 	return found
@@ -145,9 +145,9 @@ func (c *Config) ofRecipe(key, usual string) string {
 func (c *Config) modeOrigin() string {
 	switch s := c.sources["mode"]; s.Layer {
 	case File:
-		return " (chosen at " + s.Position + ")"
+		return " (set at " + s.Position + ")"
 	case Env:
-		return " (chosen by " + s.Name + ")"
+		return " (set by " + s.Name + ")"
 	case Recipe:
 		return " (the default)"
 	}

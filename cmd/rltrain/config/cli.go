@@ -19,7 +19,7 @@ import (
 func TrainCommand(environ []string, run func(context.Context, *Config) error) *cli.Command {
 	return &cli.Command{
 		Name:            "train",
-		Usage:           "train a model (the default command)",
+		Usage:           "train a model (default command)",
 		Flags:           completionFlags(),
 		SkipFlagParsing: true,
 		HideHelp:        true,
@@ -31,7 +31,7 @@ func TrainCommand(environ []string, run func(context.Context, *Config) error) *c
 				if err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(c.App.Writer, "Usage: %s train [--option value ...]\n\nOptions of task %s; --task NAME --help shows those of another: %s.\n\n%s",
+				_, err = fmt.Fprintf(c.App.Writer, "Usage: %s train [--option value ...]\n\nOptions of task %s. For another task use --task NAME --help: %s.\n\n%s",
 					c.App.Name, task, strings.Join(taskNames(), ", "), text)
 				return err
 			}
@@ -202,14 +202,14 @@ func commandArguments(command *cli.Command, args []string) ([]string, error) {
 	wanted := strings.Fields(command.ArgsUsage)
 	switch {
 	case len(positional) > 0 && len(wanted) == 0:
-		found.add(usagef("stray argument %q: %s takes only options, written --name=value", positional[0], command.Name))
+		found.add(usagef("unexpected argument %q: %s takes only options, as --name=value", positional[0], command.Name))
 	case len(wanted) > 0 && strings.HasSuffix(wanted[len(wanted)-1], "...") && len(positional) >= len(wanted):
 	case len(positional) != len(wanted) && found.none():
 		noun := "arguments"
 		if len(wanted) == 1 {
 			noun = "argument"
 		}
-		found.add(usagef("%s takes %d %s, %s, not %d", command.Name, len(wanted), noun, command.ArgsUsage, len(positional)))
+		found.add(usagef("%s needs %d %s, %s, not %d", command.Name, len(wanted), noun, command.ArgsUsage, len(positional)))
 	}
 	if err := found.err(); err != nil {
 		return nil, err

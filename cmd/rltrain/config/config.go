@@ -75,20 +75,20 @@ type Config struct {
 
 // General is what every run has.
 type General struct {
-	Task        string  `option:"task" common:"true" help:"what is learned"`
-	Mode        string  `option:"mode" common:"true" help:"which stages are trained"`
-	Model       string  `option:"model" default:"tiny" arg:"DIR|NAME" common:"true" help:"pretrained model: a folder, or a name on the hub or in the cache; or tiny, a small character-level language model of random weights"`
-	OutputDir   string  `option:"output_dir" default:"models" arg:"DIR" incidental:"true" common:"true" help:"results go to a folder in DIR named after the task and the stage"`
-	Seed        uint64  `option:"seed" default:"42" common:"true" help:"of every random draw"`
-	Device      string  `option:"device" default:"auto" help:"where tensors live: cpu, cuda or cuda:NUMBER; auto = the first GPU where its driver and what make cuda builds are there, else the CPU"`
-	Threads     int     `option:"threads" range:"[0,1024]" incidental:"true" help:"compute threads; 0 = one a core"`
-	DistTimeout float64 `option:"dist_timeout" default:"600" range:"[1,86400]" incidental:"true" help:"seconds that processes that train together wait for one that has died or hangs, before all end"`
+	Task        string  `option:"task" common:"true" help:"what to learn"`
+	Mode        string  `option:"mode" common:"true" help:"stages to train"`
+	Model       string  `option:"model" default:"tiny" arg:"DIR|NAME" common:"true" help:"pretrained model: a folder, a name on the hub or in the cache, or tiny, a small character-level language model with random weights"`
+	OutputDir   string  `option:"output_dir" default:"models" arg:"DIR" incidental:"true" common:"true" help:"folder for results; each stage gets a subfolder named after the task and the stage"`
+	Seed        uint64  `option:"seed" default:"42" common:"true" help:"random seed"`
+	Device      string  `option:"device" default:"auto" help:"cpu, cuda or cuda:NUMBER; auto = the first GPU if its driver and the CUDA plugin (make cuda) are present, else the CPU"`
+	Threads     int     `option:"threads" range:"[0,1024]" incidental:"true" help:"compute threads (0 = one per core)"`
+	DistTimeout float64 `option:"dist_timeout" default:"600" range:"[1,86400]" incidental:"true" help:"seconds to wait for another process before all processes stop, in data parallel training"`
 	train.Memory
 	Resume      bool   `option:"resume" percommand:"true" incidental:"true" common:"true" help:"continue from the newest checkpoint in the output folder"`
-	ResumeFrom  string `option:"resume_from_checkpoint" arg:"DIR|auto" percommand:"true" incidental:"true" help:"continue from this checkpoint of the run; those after it are removed; auto = the newest whole one, as resume"`
-	DryRun      bool   `option:"dry_run" percommand:"true" incidental:"true" common:"true" help:"try some steps of each stage in a folder that is removed again, and tell what the run would be: data, steps, first prompt, rewards, memory"`
-	PrintConfig bool   `option:"print_config" percommand:"true" incidental:"true" help:"print all effective settings as YAML, with where they come from, and do nothing else"`
-	ConfigFile  string `option:"config" arg:"FILE" percommand:"true" incidental:"true" common:"true" help:"YAML file of settings, such as the config.yaml of an earlier run"`
+	ResumeFrom  string `option:"resume_from_checkpoint" arg:"DIR|auto" percommand:"true" incidental:"true" help:"continue from this checkpoint of the run and remove later ones; auto = the newest complete one"`
+	DryRun      bool   `option:"dry_run" percommand:"true" incidental:"true" common:"true" help:"run a few steps of each stage in a temporary folder and print a summary: data, steps, first prompt, rewards, memory"`
+	PrintConfig bool   `option:"print_config" percommand:"true" incidental:"true" help:"print all effective settings as YAML, with their origin, and exit"`
+	ConfigFile  string `option:"config" arg:"FILE" percommand:"true" incidental:"true" common:"true" help:"YAML file of settings, such as config.yaml of an earlier run"`
 }
 
 // choice is what decides which options there are.

@@ -33,7 +33,7 @@ func readFile(path string) (entries []entry, skipped []string, err error) {
 		return nil, nil, fmt.Errorf("reading the configuration: %w", err)
 	}
 	if len(data) > maxFileSize {
-		return nil, nil, usagef("%s: a configuration file has at most %d bytes", path, maxFileSize)
+		return nil, nil, usagef("%s: configuration files are limited to %d bytes", path, maxFileSize)
 	}
 	return parseFile(path, data)
 }
@@ -102,14 +102,14 @@ func (r *fileReader) root(data []byte) (ast.MapNode, error) {
 	}
 	switch len(roots) {
 	case 0:
-		return nil, usagef("%s: the file has no settings", r.path)
+		return nil, usagef("%s: no settings", r.path)
 	case 1:
 	default:
-		return nil, usagef("%s: %d documents; write one", r.path, len(roots))
+		return nil, usagef("%s: %d YAML documents; use one", r.path, len(roots))
 	}
 	root, ok := roots[0].(ast.MapNode)
 	if !ok {
-		return nil, usagef("%s: settings are written as key: value", r.at(roots[0].GetToken()))
+		return nil, usagef("%s: write settings as key: value", r.at(roots[0].GetToken()))
 	}
 	return root, nil
 }
@@ -124,7 +124,7 @@ func (r *fileReader) classifier(root ast.MapNode) (section ast.MapNode, isRouter
 		}
 		section, ok := pairs.Value().(ast.MapNode)
 		if !ok {
-			return nil, false, usagef("%s: classifier: wants a section rl_training", at)
+			return nil, false, usagef("%s: classifier: needs a section rl_training", at)
 		}
 		parts := section.MapRange()
 		for parts.Next() {
@@ -132,7 +132,7 @@ func (r *fileReader) classifier(root ast.MapNode) (section ast.MapNode, isRouter
 				return section, true, nil
 			}
 		}
-		return nil, false, usagef("%s: classifier: has no section rl_training, the one that is read here", at)
+		return nil, false, usagef("%s: classifier: needs a section rl_training, the only one that is read", at)
 	}
 	return nil, false, nil
 }
@@ -148,7 +148,7 @@ func (r *fileReader) section(classifier ast.MapNode) error {
 		}
 		training, ok := parts.Value().(ast.MapNode)
 		if !ok {
-			return usagef("%s: classifier.rl_training: wants keys such as enabled, learning_rate and reward_metric", at)
+			return usagef("%s: classifier.rl_training: needs keys such as enabled, learning_rate and reward_metric", at)
 		}
 		pairs := training.MapRange()
 		for pairs.Next() {
@@ -219,11 +219,11 @@ func scalar(node ast.Node) (options.Value, error) {
 	case *ast.BoolNode:
 		return options.Value{Syntax: options.Bool, Text: n.GetToken().Value}, nil
 	case *ast.NullNode:
-		return options.Value{}, errors.New("has no value; give one or leave the key out")
+		return options.Value{}, errors.New("has no value; add one or remove the key")
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
-		return options.Value{}, errors.New("anchors, aliases and tags are not read; write the value")
+		return options.Value{}, errors.New("anchors, aliases and tags are not supported; write the value")
 	}
-	return options.Value{}, errors.New("is a single value or a list, not a section")
+	return options.Value{}, errors.New("must be a value or a list, not a section")
 }
 
 func (r *fileReader) at(t *token.Token) string {

@@ -65,12 +65,11 @@ func Help(task string, all bool) (string, error) {
 		}
 	}
 	if hidden > 0 {
-		fmt.Fprintf(&b, "\n--help-all shows %d more.\n", hidden)
+		fmt.Fprintf(&b, "\n--help-all shows %d more options.\n", hidden)
 	}
 	b.WriteString(`
-Every setting may also stand in the --config file, its name with underscores (epochs: 3), or in an
-environment variable (RLTRAIN_EPOCHS=3). The command line wins over the environment, and that over
-the file.
+Settings can also come from the --config file (epochs: 3) or from environment variables
+(RLTRAIN_EPOCHS=3). The command line overrides the environment, which overrides the file.
 `)
 	return strings.TrimPrefix(b.String(), "\n"), nil
 }

@@ -328,7 +328,7 @@ func (l *loading) read(e entry) (key string, value any, err error) {
 		if _, err := parse(l.somewhere("gamma"), e); err != nil {
 			return "", nil, err
 		}
-		l.notes = append(l.notes, e.source.Name+" changes nothing: an episode has one action")
+		l.notes = append(l.notes, e.source.Name+" has no effect: an episode has one action")
 		return "", nil, nil
 	}
 	if l.partOfABatch(e.name) {
@@ -351,7 +351,7 @@ func (l *loading) read(e entry) (key string, value any, err error) {
 	}
 	switch {
 	case o.PerCommand && e.source.Layer == File:
-		return "", nil, errors.New("is given with the command, not in a file; leave it out")
+		return "", nil, errors.New("belongs on the command line, not in a file; remove it")
 	case here:
 		return key, value, nil
 	case strings.HasPrefix(e.name, routerSection):
@@ -392,7 +392,7 @@ func parse(o *options.Option, e entry) (any, error) {
 
 func disagreement(key string, a, b assignment) error {
 	if a.source == b.source || a.source.Name == b.source.Name {
-		return b.source.errorf("given twice, with %v and %v; keep one", a.value, b.value)
+		return b.source.errorf("given twice: %v and %v; keep one", a.value, b.value)
 	}
 	where := ""
 	if b.source.Position != "" {

@@ -25,7 +25,7 @@ func NamesTables() string {
 			rows = append(rows, []string{code(a.name), a.meaning(), a.valuesText()})
 		}
 	}
-	section("Other names", "A name of TRL, of transformers or of the trainers whose commands are understood, and the option that it sets here.",
+	section("Other names", "Names of TRL, transformers and other trainers, and the options that they set.",
 		[]string{"name", "sets", "values"}, rows)
 	rows = nil
 	for _, name := range slices.Sorted(maps.Keys(ofTheStage)) {
@@ -35,7 +35,7 @@ func NamesTables() string {
 		}
 		rows = append(rows, []string{code(name), strings.Join(targets, " or ")})
 	}
-	section("Names of the one stage", "Where a run has the RL stage alone (`--mode rl_only`), these mean that stage.", []string{"name", "sets"}, rows)
+	section("Names in runs of one stage", "With `--mode rl_only` these names set the options of the RL stage.", []string{"name", "sets"}, rows)
 	rows = nil
 	for _, key := range slices.Sorted(maps.Keys(otherValues)) {
 		for _, value := range slices.Sorted(maps.Keys(otherValues[key])) {
@@ -47,7 +47,7 @@ func NamesTables() string {
 	for _, name := range slices.Sorted(maps.Keys(fixed)) {
 		rows = append(rows, []string{code(name), code(fixed[name].value), fixed[name].why})
 	}
-	section("Names with one value", "They are taken with the value that says what is always so here, and refused with any other.", []string{"name", "value", "why"}, rows)
+	section("Names with one value", "Accepted with this value, which is how rltrain always works, and refused with any other.", []string{"name", "value", "why"}, rows)
 	rows = nil
 	for _, name := range slices.Sorted(maps.Keys(refused)) {
 		rows = append(rows, []string{code(name), refused[name]})
@@ -55,14 +55,14 @@ func NamesTables() string {
 	for _, family := range refusedFamilies {
 		rows = append(rows, []string{code(family.prefix + "…"), family.why})
 	}
-	section("Names without an equal", "They are refused with these words. Some are understood in a part of the runs: see above.", []string{"name", "what to do"}, rows)
+	section("Names without an equivalent", "Refused with this advice. Some of them work in some runs: see above.", []string{"name", "what to do"}, rows)
 	rows = nil
 	for _, a := range aliases {
 		if key, ok := strings.CutPrefix(a.name, routerSection); ok {
 			rows = append(rows, []string{code(routerSection + key), a.meaning(), a.valuesText()})
 		}
 	}
-	section("A router's file", "A semantic router's YAML is read by `--config` as it is; of its section these are used.", []string{"name", "sets", "values"}, rows)
+	section("A router's file", "`--config` reads the YAML file of a semantic router, and uses these keys of its section.", []string{"name", "sets", "values"}, rows)
 	return strings.ReplaceAll(b.String(), "\n\n\n", "\n\n")
 }
 
@@ -189,13 +189,13 @@ func (a alias) meaning() string {
 	case perDevice:
 		parts = append(parts, code("prompts_per_step")+" in RL alone, with "+code("samples_per_prompt"))
 	case perGeneration:
-		parts = append(parts, code("minibatches")+" and "+code("prompts_per_step")+" in RL alone")
+		parts = append(parts, code("minibatches")+" and "+code("prompts_per_step")+" with `--mode rl_only`")
 	}
 	if a.replay != "" {
-		parts = append(parts, code(a.replay)+" where turns are replayed")
+		parts = append(parts, code(a.replay)+" with a replay buffer")
 	}
 	if a.oneStage != "" {
-		parts = append(parts, code(a.oneStage)+" in a run of one stage")
+		parts = append(parts, code(a.oneStage)+" in runs of one stage")
 	}
 	return strings.Join(parts, "; ")
 }

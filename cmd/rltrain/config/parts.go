@@ -16,7 +16,7 @@ import (
 
 // Start is what a run of one stage may begin with.
 type Start struct {
-	PretrainedModel string `option:"pretrained_model" arg:"DIR|NAME" common:"true" help:"trained policy to go on from, a folder or a name on the hub"`
+	PretrainedModel string `option:"pretrained_model" arg:"DIR|NAME" common:"true" help:"trained policy to start from: a folder or a name on the hub"`
 }
 
 // Adapter is the adapter of a new policy.
@@ -34,7 +34,7 @@ type LoRA struct {
 
 // LabelModel is how a classifier reads.
 type LabelModel struct {
-	MaxLength int    `option:"max_length" default:"512" range:"[3,)" needs:"!pretrained_model" help:"cut texts at this many tokens, special tokens included"`
+	MaxLength int    `option:"max_length" default:"512" range:"[3,)" needs:"!pretrained_model" help:"truncate texts to this many tokens, special tokens included"`
 	DType     string `option:"dtype" default:"auto" allowed:"auto,fp32,bf16,fp16" help:"type of frozen weights; auto = bf16 on a GPU that multiplies in it, else fp32 for an encoder, as stored for a language model"`
 }
 
@@ -47,7 +47,7 @@ const (
 
 // PolicyKind is of tasks that a classifier can learn, or a language model.
 type PolicyKind struct {
-	Kind string `option:"policy" default:"head" allowed:"head,generate,score" help:"what gives a label: a head on an encoder or on a language model; a language model that writes it; or score, one that is asked how probable each label's text is. Without it a head, or where --model names a model, what it writes"`
+	Kind string `option:"policy" default:"head" allowed:"head,generate,score" help:"how a label is chosen: head = a classification head on an encoder or a language model, generate = a language model generates it, score = a language model scores the text of each label; without it generate if --model is given, else head"`
 }
 
 // Scores tells whether labels are scored by their text.
@@ -56,13 +56,13 @@ func (k *PolicyKind) Scores() bool { return k != nil && k.Kind == policyScore }
 // NewLabelModel is a classifier that begins untrained.
 type NewLabelModel struct {
 	LoRA    LoRA   `needs:"!pretrained_model"`
-	Pooling string `option:"pooling" default:"auto" allowed:"auto,mean,family" needs:"!pretrained_model" help:"how an encoder's text becomes one vector: mean of its tokens, or the family's own pooler; auto = as the model's folder says. Of a language model the last token is read"`
+	Pooling string `option:"pooling" default:"auto" allowed:"auto,mean,family" needs:"!pretrained_model" help:"how an encoder's text becomes one vector: mean of its tokens, or the family's own pooler; auto = as the model's folder says; a language model always uses its last token"`
 }
 
 // FrozenWeights says how a language model keeps the weights that are not trained.
 type FrozenWeights struct {
 	DType    string `option:"dtype" default:"auto" allowed:"auto,fp32,bf16,fp16" help:"type of frozen weights; auto = bf16 on a GPU that multiplies in it, else fp32 for an encoder, as stored for a language model"`
-	Quantize string `option:"quantize" default:"none" allowed:"none,nf4,int8" help:"quantize a language model's frozen linear weights on loading and train the adapter on top (QLoRA): nf4 = 4 bits, int8 = 8 bits; products dequantize to bf16; CPU only"`
+	Quantize string `option:"quantize" default:"none" allowed:"none,nf4,int8" help:"quantize a language model's frozen linear weights on loading and train the adapter on top (QLoRA): nf4 = 4 bits, int8 = 8 bits; CPU only"`
 }
 
 // Check refuses a dtype of weights that are quantized.
@@ -88,16 +88,16 @@ func (o *FrozenWeights) WeightType() string {
 type TokenModel struct {
 	FrozenWeights
 	train.Checkpointing
-	Tuning string `option:"tuning" default:"auto" allowed:"auto,lora,full" needs:"!pretrained_model" help:"what is trained: an adapter, or all weights; auto = all weights of the model tiny, an adapter on any other"`
+	Tuning string `option:"tuning" default:"auto" allowed:"auto,lora,full" needs:"!pretrained_model" help:"weights to train: lora = an adapter, full = all; auto = full for model tiny, else lora"`
 	LoRA   LoRA   `needs:"!pretrained_model,tuning=lora or tuning=auto and model!=tiny"`
-	Layers int    `option:"tiny_layers" default:"4" range:"[1,64]" needs:"!pretrained_model,model=tiny" help:"layers of the model tiny"`
-	Hidden int    `option:"tiny_hidden" default:"128" range:"[32,4096]" needs:"!pretrained_model,model=tiny" help:"width of the model tiny, a multiple of 32"`
+	Layers int    `option:"tiny_layers" default:"4" range:"[1,64]" needs:"!pretrained_model,model=tiny" help:"layers of model tiny"`
+	Hidden int    `option:"tiny_hidden" default:"128" range:"[32,4096]" needs:"!pretrained_model,model=tiny" help:"hidden size of model tiny, a multiple of 32"`
 }
 
 // Check refuses a width that is not whole heads.
 func (o *TokenModel) Check() error {
 	if o.Hidden%32 != 0 {
-		return wrong("tiny_hidden", "%d is not a multiple of 32, the width of a head", o.Hidden)
+		return wrong("tiny_hidden", "%d is not a multiple of 32", o.Hidden)
 	}
 	return o.FrozenWeights.Check()
 }
@@ -105,51 +105,51 @@ func (o *TokenModel) Check() error {
 // Imitation is the supervised stage.
 type Imitation struct {
 	Epochs             int `option:"epochs" default:"1" range:"[1,)" extends:"true" common:"true" help:"passes over the training rows"`
-	MaxSteps           int `option:"max_steps" range:"[0,)" extends:"true" common:"true" help:"updates, instead of epochs; 0 = as epochs say, or 1500 where exercises do not end"`
-	BatchSize          int `option:"batch_size" default:"32" range:"[1,1048576]" common:"true" help:"rows an update"`
+	MaxSteps           int `option:"max_steps" range:"[0,)" extends:"true" common:"true" help:"updates, instead of epochs (0 = by epochs, or 1500 for endless problems)"`
+	BatchSize          int `option:"batch_size" default:"32" range:"[1,1048576]" common:"true" help:"batch size, in rows"`
 	train.Optimisation `defaults:"learning_rate=0.001,lr_scheduler_type=constant,warmup_ratio=0.02"`
 	train.Stopping
 }
 
 // LabelImitation is supervised training of a classifier.
 type LabelImitation struct {
-	HeadLearningRate float64 `option:"head_learning_rate" default:"0.001" range:"(0,)" help:"peak rate of the classification head"`
-	Metric           string  `option:"metric_for_best_model" default:"f1_weighted" allowed:"f1_weighted,f1_macro,accuracy,loss" help:"validation figure that picks the best epoch"`
+	HeadLearningRate float64 `option:"head_learning_rate" default:"0.001" range:"(0,)" help:"peak learning rate of the classification head"`
+	Metric           string  `option:"metric_for_best_model" default:"f1_weighted" allowed:"f1_weighted,f1_macro,accuracy,loss" help:"validation metric that selects the best epoch"`
 	algo.SFT
 }
 
 // TextImitation is how a data set of texts is imitated.
 type TextImitation struct {
-	MaxLength       int     `option:"max_length" default:"1024" range:"[0,)" help:"cut texts at this many tokens; 0 = as many as the model reads"`
-	ValidationShare float64 `option:"validation_share" default:"0.05" range:"[0,1)" help:"share of the rows kept for validation, where the data has no split for it"`
-	Packing         bool    `option:"packing" needs:"max_length" help:"count a batch in bins of max_length tokens, filled with as many whole examples as fit, instead of examples"`
-	CompletionOnly  bool    `option:"completion_only_loss" default:"true" help:"of prompt and completion train the completion only"`
-	Metric          string  `option:"metric_for_best_model" default:"loss" allowed:"loss,mean_token_accuracy" help:"validation figure that picks the best epoch"`
-	AssistantOnly   bool    `option:"assistant_only_loss" help:"of messages train what the assistant says only"`
+	MaxLength       int     `option:"max_length" default:"1024" range:"[0,)" help:"truncate texts to this many tokens (0 = the model's limit)"`
+	ValidationShare float64 `option:"validation_share" default:"0.05" range:"[0,1)" help:"fraction of the rows to hold out for validation if the data has no validation split"`
+	Packing         bool    `option:"packing" needs:"max_length" help:"fill each row of a batch with complete examples up to max_length tokens"`
+	CompletionOnly  bool    `option:"completion_only_loss" default:"true" help:"train only on the completion of a row with prompt and completion"`
+	Metric          string  `option:"metric_for_best_model" default:"loss" allowed:"loss,mean_token_accuracy" help:"validation metric that selects the best epoch"`
+	AssistantOnly   bool    `option:"assistant_only_loss" help:"train only on the assistant's messages of a conversation"`
 }
 
 // Warmup is how long worked solutions are imitated.
 type Warmup struct {
-	Until      float64 `option:"warmup_until" default:"0.5" range:"[0,1]" needs:"warmup_check_every>0" help:"stop at the first check at which this share of tries at held-out exercises of each kind is right, drawn as RL draws them"`
-	CheckEvery int     `option:"warmup_check_every" default:"50" range:"[0,)" help:"updates between checks; 0 = there are none"`
+	Until      float64 `option:"warmup_until" default:"0.5" range:"[0,1]" needs:"warmup_check_every>0" help:"stop at the first check at which this fraction of the sampled answers to held-out problems of each kind is correct"`
+	CheckEvery int     `option:"warmup_check_every" default:"50" range:"[0,)" help:"updates between checks (0 = none)"`
 }
 
 // Answers is how exercises are answered and judged.
 type Answers struct {
-	MaxNewTokens int `option:"max_new_tokens" default:"160" range:"[1,1048576]" common:"true" help:"tokens of an answer at most, of a line see max_line_tokens"`
-	EvalSamples  int `option:"eval_samples" default:"200" range:"[1,1048576]" help:"held-out exercises of an evaluation, answered greedily"`
+	MaxNewTokens int `option:"max_new_tokens" default:"160" range:"[1,1048576]" common:"true" help:"longest completion, in tokens; for a line see max_line_tokens"`
+	EvalSamples  int `option:"eval_samples" default:"200" range:"[1,1048576]" help:"held-out problems per evaluation"`
 }
 
 // PromptForm is of tasks that have two.
 type PromptForm struct {
-	Form string `option:"prompt_form" default:"auto" allowed:"auto,short,chat" help:"how an exercise is shown: in short, for small models over characters, or as a conversation with an example; auto = short where the model, as tiny, has no chat template"`
+	Form string `option:"prompt_form" default:"auto" allowed:"auto,short,chat" help:"form of a problem: short = plain text for character-level models, chat = a conversation with an example; auto = chat if the model has a chat template, else short"`
 }
 
 // Lines is of tasks whose solutions have lines.
 type Lines struct {
-	StepMode  string `option:"step_mode" default:"whole" allowed:"line,whole" help:"what an action is: a line of the solution, or all of it"`
-	MaxTokens int    `option:"max_line_tokens" default:"64" range:"[1,1048576]" needs:"step_mode=line or eval_stepwise" help:"tokens of a line at most"`
-	MaxLines  int    `option:"max_trajectory_steps" default:"10" range:"[1,1048576]" needs:"step_mode=line or eval_stepwise" help:"lines of a solution at most"`
+	StepMode  string `option:"step_mode" default:"whole" allowed:"line,whole" help:"what one action is: a line of the solution, or the whole solution"`
+	MaxTokens int    `option:"max_line_tokens" default:"64" range:"[1,1048576]" needs:"step_mode=line or eval_stepwise" help:"longest line, in tokens"`
+	MaxLines  int    `option:"max_trajectory_steps" default:"10" range:"[1,1048576]" needs:"step_mode=line or eval_stepwise" help:"most lines of a solution"`
 }
 
 // TextRewards is what a language model's answers earn.
@@ -159,22 +159,22 @@ type TextRewards struct {
 
 // Judge is the model that rewards ask.
 type Judge struct {
-	Model string `option:"judge" arg:"DIR|NAME" help:"language model that rewards ask, as --reward says, instead of the right answer alone"`
+	Model string `option:"judge" arg:"DIR|NAME" help:"language model as a judge, for rewards that ask one"`
 }
 
 // PreferenceData is how preferences are read.
 type PreferenceData struct {
 	Epochs          int     `option:"epochs" default:"1" range:"[1,)" common:"true" help:"passes over the training rows"`
-	MaxSteps        int     `option:"max_steps" range:"[0,)" common:"true" help:"updates, instead of epochs; 0 = as epochs say"`
-	BatchSize       int     `option:"batch_size" default:"32" range:"[1,1048576]" common:"true" help:"rows an update"`
-	MaxLength       int     `option:"max_length" default:"1024" range:"[0,)" help:"tokens of a prompt with an answer at most; 0 = as many as the model reads"`
-	ValidationShare float64 `option:"validation_share" default:"0.05" range:"[0,1)" help:"share of the rows kept for validation, where the data has no split for it"`
+	MaxSteps        int     `option:"max_steps" range:"[0,)" common:"true" help:"updates, instead of epochs (0 = by epochs)"`
+	BatchSize       int     `option:"batch_size" default:"32" range:"[1,1048576]" common:"true" help:"batch size, in rows"`
+	MaxLength       int     `option:"max_length" default:"1024" range:"[0,)" help:"longest prompt with completion, in tokens (0 = the model's limit)"`
+	ValidationShare float64 `option:"validation_share" default:"0.05" range:"[0,1)" help:"fraction of the rows to hold out for validation if the data has no validation split"`
 }
 
 // PairLearning is how a policy learns from preferences.
 type PairLearning struct {
 	PreferenceData
-	Precompute bool `option:"precompute_ref" help:"ask the reference about all answers before the first update, instead of in each"`
+	Precompute bool `option:"precompute_ref" help:"compute all log-probabilities of the reference before the first update"`
 }
 
 // RewardTraining is how a reward model is trained.
@@ -190,20 +190,20 @@ type RewardTraining struct {
 
 // RL is the stage of reinforcement learning.
 type RL struct {
-	Algorithm    string             `option:"algorithm" common:"true" help:"how the policy is improved"`
+	Algorithm    string             `option:"algorithm" common:"true" help:"reinforcement learning algorithm"`
 	Optimisation train.Optimisation `prefix:"rl_" defaults:"lr_scheduler_type=constant,warmup_ratio=0.1"`
 	Stopping     train.Stopping     `prefix:"rl_"`
 }
 
 // LabelRollouts is what a classifier learns from.
 type LabelRollouts struct {
-	Episodes  int     `option:"rl_episodes" default:"3" range:"[1,)" extends:"true" common:"true" help:"rollouts, each followed by an update; the best by validation is kept"`
-	EvalEvery int     `option:"eval_every" default:"1" range:"[1,)" common:"true" help:"rollouts between evaluations; the best policy is kept"`
-	Share     float64 `option:"rl_share" default:"0" range:"[0,0.9]" needs:"mode=supervised_then_rl" help:"share of each label's training rows that the supervised stage leaves to the RL stage; 0 = both have all"`
+	Episodes  int     `option:"rl_episodes" default:"3" range:"[1,)" extends:"true" common:"true" help:"rollouts, each followed by updates; the best weights by validation are kept"`
+	EvalEvery int     `option:"eval_every" default:"1" range:"[1,)" common:"true" help:"rollouts between evaluations; the best weights are kept"`
+	Share     float64 `option:"rl_share" default:"0" range:"[0,0.9]" needs:"mode=supervised_then_rl" help:"fraction of each label's training rows that only the RL stage sees (0 = both stages see all rows)"`
 	rollout.LabelOptions
 	Reward     string `option:"reward" default:"accuracy" arg:"LIST" common:"true" help:"rewards, NAME or NAME=WEIGHT, joined by commas; or custom, the expression of --reward-expr"`
 	RewardExpr string `option:"reward_expr" arg:"EXPR" needs:"reward=custom" help:"expression over correct, confidence, predicted, label, probs and entropy"`
-	Metric     string `option:"rl_metric_for_best" default:"auto" allowed:"auto,accuracy,f1_macro,f1_weighted,brier,ece" help:"validation figure that picks the best episode; auto = the one the reward is about"`
+	Metric     string `option:"rl_metric_for_best" default:"auto" allowed:"auto,accuracy,f1_macro,f1_weighted,brier,ece" help:"validation metric that selects the best weights; auto = the one that matches the reward"`
 }
 
 const customReward = "custom"
@@ -225,23 +225,23 @@ func (o *LabelRollouts) RewardSpec() (spec, key string) {
 func (o *LabelRollouts) Check() error {
 	switch {
 	case o.Reward == customReward && o.RewardExpr == "":
-		return wrong("reward", "custom needs --reward-expr, an expression such as 'correct - 0.5*(1-correct)*confidence'")
+		return wrong("reward", "custom needs --reward-expr, such as 'correct - 0.5*(1-correct)*confidence'")
 	case strings.Contains(o.RewardExpr, "'") && strings.Contains(o.RewardExpr, `"`):
-		return wrong("reward_expr", "has quotes of both kinds; write one kind")
+		return wrong("reward_expr", "mixes single and double quotes; use one kind")
 	case o.BufferSize < o.Samples:
-		return fmt.Errorf("buffer_size %d does not hold the %d labels of one text; see samples_per_prompt", o.BufferSize, o.Samples)
+		return fmt.Errorf("buffer_size %d is less than samples_per_prompt %d: it holds no text with all its samples", o.BufferSize, o.Samples)
 	case o.BufferSize < o.BatchSize:
-		return fmt.Errorf("buffer_size %d is less than rl_batch_size %d: a minibatch would never fill", o.BufferSize, o.BatchSize)
+		return fmt.Errorf("buffer_size %d is less than rl_batch_size %d: no batch would fill", o.BufferSize, o.BatchSize)
 	}
 	return nil
 }
 
 // Rounds is how often a language model is improved and judged.
 type Rounds struct {
-	Steps        int    `option:"num_steps" default:"30" range:"[1,)" extends:"true" common:"true" help:"rollouts, each followed by an update"`
-	EvalEvery    int    `option:"eval_every" default:"5" range:"[1,)" common:"true" help:"steps between evaluations; the best policy is kept"`
-	Metric       string `option:"rl_metric_for_best" default:"auto" help:"figure of the evaluations that picks the best policy: accuracy, format_rate, reward, accuracy/KIND; auto = the reward where --reward gives one, else the accuracy"`
-	FreshSamples int    `option:"fresh_samples" default:"200" range:"[0,1048576]" help:"exercises that the policy is judged by in the end, none of which was used before; 0 = there are none"`
+	Steps        int    `option:"num_steps" default:"30" range:"[1,)" extends:"true" common:"true" help:"steps: a rollout and its updates"`
+	EvalEvery    int    `option:"eval_every" default:"5" range:"[1,)" common:"true" help:"steps between evaluations; the best weights are kept"`
+	Metric       string `option:"rl_metric_for_best" default:"auto" help:"evaluation metric that selects the best weights: accuracy, format_rate, reward or accuracy/KIND; auto = reward with --reward, else accuracy"`
+	FreshSamples int    `option:"fresh_samples" default:"200" range:"[0,1048576]" help:"unseen test problems for a final evaluation (0 = none)"`
 }
 
 // SourceKind chooses a source of one's own program.
@@ -253,71 +253,71 @@ type SourceKind struct {
 type FreshRollouts struct {
 	rollout.Options
 	Remote  remote.Options
-	Verbose bool `option:"verbose" incidental:"true" help:"print the answers of each step"`
+	Verbose bool `option:"verbose" incidental:"true" help:"print the completions of each step"`
 }
 
 // Minibatches divides a rollout of answers.
 type Minibatches struct {
-	Minibatches int `option:"minibatches" default:"1" range:"[1,)" help:"updates of a pass over a rollout, each on its own part of the answers"`
+	Minibatches int `option:"minibatches" default:"1" range:"[1,)" help:"updates per pass over a rollout, each on its own part of the completions"`
 }
 
 // Values is the value head.
 type Values struct {
-	LearningRate float64 `option:"value_learning_rate" default:"0.001" range:"(0,)" help:"rate of the value head, whose gradient does not reach the adapter"`
+	LearningRate float64 `option:"value_learning_rate" default:"0.001" range:"(0,)" help:"learning rate of the value head; its gradient does not reach the adapter"`
 }
 
 // Replay is how turns out of a buffer are learnt from.
 type Replay struct {
 	rollout.ReplayOptions
-	ReferenceModel  string  `option:"reference_model" arg:"DIR|NAME" needs:"reference" help:"another model for the reference, with the same tokens; without it the policy as it was"`
-	RefUpdateEvery  int     `option:"ref_update_every" default:"2" range:"[0,)" needs:"reference,!reference_model or reference_model=@model" help:"steps after which the reference becomes a copy of the policy; 0 = never"`
-	EvalTemperature float64 `option:"eval_temperature" range:"[0,)" help:"of the answers that are evaluated; 0 = greedy"`
-	EvalTopP        float64 `option:"eval_top_p" default:"0.9" range:"(0,1]" needs:"eval_temperature>0" help:"share of the probability that those answers are drawn from"`
+	ReferenceModel  string  `option:"reference_model" arg:"DIR|NAME" needs:"reference" help:"reference policy, a model with the same tokens; without it the policy as it was"`
+	RefUpdateEvery  int     `option:"ref_update_every" default:"2" range:"[0,)" needs:"reference,!reference_model or reference_model=@model" help:"steps after which the reference becomes a copy of the policy (0 = never)"`
+	EvalTemperature float64 `option:"eval_temperature" range:"[0,)" help:"sampling temperature of evaluations (0 = greedy)"`
+	EvalTopP        float64 `option:"eval_top_p" default:"0.9" range:"(0,1]" needs:"eval_temperature>0" help:"top p of evaluations"`
 }
 
 // Check refuses what goes against each other.
 func (o *Replay) Check() error {
 	if o.BatchSize > o.NumUpdateSteps {
-		return fmt.Errorf("rl_batch_size %d is more than num_update_steps %d: no update would have as many turns", o.BatchSize, o.NumUpdateSteps)
+		return fmt.Errorf("rl_batch_size %d is more than num_update_steps %d: no batch would fill", o.BatchSize, o.NumUpdateSteps)
 	}
 	if slices.Contains([]string{".pkl", ".pickle"}, filepath.Ext(o.BufferCache)) {
-		return wrong("buffer_cache", "%s is the name of a Python pickle, and reading one runs code; the buffer is kept as JSON lines: name it .jsonl", o.BufferCache)
+		return wrong("buffer_cache", "%s: reading a Python pickle runs code; the buffer is a file of JSON lines: name it .jsonl", o.BufferCache)
 	}
 	return nil
 }
 
 // StepwiseEval is of replays of solutions that have lines.
 type StepwiseEval struct {
-	Stepwise bool `option:"eval_stepwise" help:"evaluate line by line instead of in one go"`
+	Stepwise bool `option:"eval_stepwise" help:"evaluate line by line instead of whole solutions"`
 }
 
 // Saving is what a run leaves behind on its way.
 type Saving struct {
-	SaveSteps    int `option:"save_steps" default:"50" range:"[1,)" incidental:"true" common:"true" help:"updates between checkpoints"`
-	Keep         int `option:"save_total_limit" default:"2" range:"[0,)" incidental:"true" help:"newest checkpoints to keep; 0 = all"`
-	KeepRuns     int `option:"keep_runs" default:"3" range:"[1,)" incidental:"true" help:"earlier runs of the same folder to keep, as FOLDER.1, FOLDER.2 and so on; the last finished one stays in any case"`
-	LoggingSteps int `option:"logging_steps" default:"5" range:"[1,)" incidental:"true" help:"updates between log lines"`
+	SaveSteps    int `option:"save_steps" default:"50" range:"[1,)" incidental:"true" common:"true" help:"steps between checkpoints"`
+	Keep         int `option:"save_total_limit" default:"2" range:"[0,)" incidental:"true" help:"newest checkpoints to keep (0 = all)"`
+	KeepRuns     int `option:"keep_runs" default:"3" range:"[1,)" incidental:"true" help:"earlier runs of the same folder to keep, as FOLDER.1, FOLDER.2, ...; the last finished run is always kept"`
+	LoggingSteps int `option:"logging_steps" default:"5" range:"[1,)" incidental:"true" help:"steps between log lines"`
 	// Answers of another number of prompts change no result.
-	Completions int      `option:"keep_completions" default:"2" range:"[-1,)" incidental:"true" help:"prompts of each logged step whose answers are kept in logs/completions.jsonl, with rewards and advantages; 0 = none, -1 = all"`
-	ReportTo    []string `option:"report_to" default:"none" incidental:"true" common:"true" help:"where metrics go beside logs/metrics.jsonl: tensorboard, for logs/tensorboard; wandb, in the offline format, for wandb sync; none"`
-	Project     string   `option:"wandb_project" incidental:"true" help:"project in Weights & Biases; WANDB_PROJECT where it is not given, or else rltrain"`
-	Entity      string   `option:"wandb_entity" incidental:"true" help:"user or team in Weights & Biases; WANDB_ENTITY where it is not given"`
-	RunName     string   `option:"run_name" incidental:"true" help:"name of the run in Weights & Biases; WANDB_NAME where it is not given, or else the name of its folder"`
+	Completions int      `option:"keep_completions" default:"2" range:"[-1,)" incidental:"true" help:"prompts per logged step whose completions are saved in logs/completions.jsonl, with rewards and advantages (0 = none, -1 = all)"`
+	ReportTo    []string `option:"report_to" default:"none" incidental:"true" common:"true" help:"where metrics go besides logs/metrics.jsonl: tensorboard (logs/tensorboard), wandb (offline files for wandb sync) or none"`
+	Project     string   `option:"wandb_project" incidental:"true" help:"Weights & Biases project; without it WANDB_PROJECT, else rltrain"`
+	Entity      string   `option:"wandb_entity" incidental:"true" help:"Weights & Biases user or team; without it WANDB_ENTITY"`
+	RunName     string   `option:"run_name" incidental:"true" help:"Weights & Biases run name; without it WANDB_NAME, else the name of the folder"`
 }
 
 // Check refuses what there is no writer for.
 func (o *Saving) Check() error {
 	for _, name := range o.ReportTo {
 		if !slices.Contains([]string{run.TensorBoard, run.WandB, "none"}, name) {
-			return wrong("report_to", "%q is none of tensorboard, wandb and none", name)
+			return wrong("report_to", "%q is not one of tensorboard, wandb, none", name)
 		}
 	}
 	if slices.Contains(o.ReportTo, "none") && len(o.ReportTo) > 1 {
-		return wrong("report_to", "none stands alone")
+		return wrong("report_to", "none cannot be combined")
 	}
 	for _, given := range []struct{ name, value string }{{"wandb_project", o.Project}, {"wandb_entity", o.Entity}, {"run_name", o.RunName}} {
 		if given.value != "" && !slices.Contains(o.ReportTo, run.WandB) {
-			return wrong(given.name, "is for Weights & Biases; it needs report_to=wandb")
+			return wrong(given.name, "needs report_to=wandb")
 		}
 	}
 	return nil
