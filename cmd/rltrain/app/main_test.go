@@ -130,14 +130,14 @@ func TestUsageErrors(t *testing.T) {
 		{"eval --model MODEL --dataset TMP/plain.csv --text-column label", `text_column and label_column are both "label"; name two columns`},
 		{"eval --model MODEL --dataset TMP/plain.csv --split test", "--split test: TMP/plain.csv has no splits; use --split all, or add a column with train, val or test"},
 		{"eval --model MODEL --max-samples 3", "--max-samples: 3 is below the number of labels; allow at least one row per label"},
-		{"compare MODEL", "compare takes 2 arguments, DIR_A DIR_B, not 1"},
+		{"compare MODEL", "compare needs 2 arguments, DIR_A DIR_B, not 1"},
 		{"predict", "predict needs --model: the folder of a classifier, or a Hugging Face id"},
 		{"predict --model MODEL --top 0", "--top: 0 is out of range; it must be at least 1"},
 		{"predict --model MODEL --top 4", "--top: 4 is out of range; the model has 3 labels"},
 		{"predict --model MODEL --top many", `--top: "many" is not a valid value`},
 		{"predict --model MODEL --threads -1", "--threads: -1 is out of range; it must be 0 to 1024"},
 		{"merge --model MODEL", "merge needs --output-dir DIR for the merged model"},
-		{"report", "report takes 1 argument, DIR..., not 0"},
+		{"report", "report needs 1 argument, DIR..., not 0"},
 		{"completion tcsh", `completion: unknown shell "tcsh"; choose bash, zsh or fish`},
 	} {
 		code, stdout, stderr := f.rltrain("", strings.Fields(test.args)...)

@@ -54,7 +54,7 @@ func TestTextsOfNullRows(t *testing.T) {
 	f.write(t, "TMP/rows.jsonl", `{"text": null}`+"\n"+`{"text": "a b c d"}`+"\n"+`{"text": "e f g h"}`+"\n")
 	f.must(t, "", strings.Fields("train --task chat --dataset TMP/rows.jsonl --model tiny --tiny-layers 1 --tiny-hidden 32 --epochs 1 --output-dir TMP")...)
 	logged := string(readFile(t, f.expand("TMP/chat_supervised/logs/training_log.txt")))
-	for _, want := range []string{"train 2, validation 0", "1 row with null instead of a text left out", "No row is kept for validation: 0.05 of 2 rows is less than one"} {
+	for _, want := range []string{"train 2, validation 0", "1 row skipped: null instead of a text", "No validation rows: --validation-share 0.05 of 2 rows is less than one"} {
 		if !strings.Contains(logged, want) {
 			t.Errorf("the log has no %q:\n%s", want, logged)
 		}

@@ -101,7 +101,7 @@ func TestText(t *testing.T) {
 				t.Errorf("going on: exit code %d: %s", code, errs)
 			}
 			more[slices.Index(more, "--policy")+1] = map[bool]string{false: "score", true: "head"}[test.pooling == policy.PoolScore]
-			if code, _, errs := f.rltrain("", append(more, "--rl-episodes", "1")...); code == 0 || !strings.Contains(errs, "reads texts another way") {
+			if code, _, errs := f.rltrain("", append(more, "--rl-episodes", "1")...); code == 0 || !strings.Contains(errs, "reads texts in another way") {
 				t.Errorf("going on as another kind: exit code %d: %s", code, errs)
 			}
 		})
@@ -141,10 +141,15 @@ func TestTextRefuses(t *testing.T) {
 	f.write(t, "TMP/same.csv", "text,label,split\na b,Art,train\nc d,art ,val\ne f,law,test\n")
 	f.write(t, "TMP/mark.csv", "text,label,split\na b,art,train\nc d,x{text},val\ne f,law,test\n")
 	for _, test := range []struct{ options, want string }{
-		{"--policy score", "--policy: score is for language models: name one with --model"},
+		{"--policy score", "--policy: score needs a language model: name one with --model"},
 		{"--policy score --model BASE --dataset TMP/rows.csv", "is an encoder"},
+<<<<<<< HEAD
 		{"--policy score --model tiny", "tiny writes: choose --policy generate"},
 		{"--policy head --model TMP/lm --pooling mean --dataset TMP/rows.csv", `pooling "mean" is for encoders`},
+=======
+		{"--policy score --model tiny", "tiny generates labels: use --policy generate"},
+		{"--policy head --model TMP/lm --pooling mean --dataset TMP/rows.csv", "is for encoders"},
+>>>>>>> ee97966 (Tests name what errors name)
 		{"--policy generate --model TMP/lm --dataset TMP/rows.csv --max-new-tokens 2 --eval-samples 10", `the label "high" has`},
 		{"--model BASE --policy head --dataset TMP/one.csv", "training needs at least two labels"},
 		{"--model BASE --policy head --dataset TMP/same.csv", "differ only in case or spaces"},

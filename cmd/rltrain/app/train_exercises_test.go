@@ -158,11 +158,11 @@ func TestLongPrompts(t *testing.T) {
 	f.problems(t, "TMP/test.jsonl", 50, 4)
 	f.must(t, "", append(options, "--dataset", "TMP/some.jsonl", "--few-shot", "0")...)
 	log := string(readFile(t, f.expand("TMP/out/gsm8k_rl/logs/training_log.txt")))
-	if want := "warning: 1 of 11 training prompts leave no room for an answer of 4 tokens in the model's 2048 positions, and are left out\n"; !strings.Contains(log, want) {
+	if want := "warning: 1 of 11 training prompts leave no room for 4 new tokens"; !strings.Contains(log, want) {
 		t.Errorf("no %q in\n%s", want, log)
 	}
 	code, _, stderr := f.rltrain("", append(options, "--dataset", "TMP/all.jsonl", "--few-shot", "1")...)
-	if want := "10 of 10 training prompts leave no room for an answer of 4 tokens in the model's 2048 positions; give fewer worked examples in the prompt, as with --few-shot 0"; code != 1 || !strings.Contains(stderr, want) {
+	if want := "10 of 10 training prompts leave no room for 4 new tokens in the model's 2048 positions: lower --max-new-tokens, or show fewer examples with --few-shot"; code != 1 || !strings.Contains(stderr, want) {
 		t.Errorf("exit code %d, %q; want %q", code, stderr, want)
 	}
 }
