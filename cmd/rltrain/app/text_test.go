@@ -143,13 +143,8 @@ func TestTextRefuses(t *testing.T) {
 	for _, test := range []struct{ options, want string }{
 		{"--policy score", "--policy: score needs a language model: name one with --model"},
 		{"--policy score --model BASE --dataset TMP/rows.csv", "is an encoder"},
-<<<<<<< HEAD
-		{"--policy score --model tiny", "tiny writes: choose --policy generate"},
-		{"--policy head --model TMP/lm --pooling mean --dataset TMP/rows.csv", `pooling "mean" is for encoders`},
-=======
 		{"--policy score --model tiny", "tiny generates labels: use --policy generate"},
 		{"--policy head --model TMP/lm --pooling mean --dataset TMP/rows.csv", "is for encoders"},
->>>>>>> ee97966 (Tests name what errors name)
 		{"--policy generate --model TMP/lm --dataset TMP/rows.csv --max-new-tokens 2 --eval-samples 10", `the label "high" has`},
 		{"--model BASE --policy head --dataset TMP/one.csv", "training needs at least two labels"},
 		{"--model BASE --policy head --dataset TMP/same.csv", "differ only in case or spaces"},
