@@ -13,8 +13,8 @@ type AnswerScores struct {
 	Unfinished int `json:"unfinished,omitempty"`
 	// FormatRate is the share of answers in the form that was asked for.
 	FormatRate float64 `json:"format_rate"`
-	// Tiers is the share of answers found in each way, "none" among them.
-	Tiers map[string]float64 `json:"tiers"`
+	// FoundBy is the fraction of answers by how they were found, including "none".
+	FoundBy map[string]float64 `json:"tiers"`
 	// Kinds has each kind of episode on its own, where the task tells kinds apart.
 	Kinds map[string]KindScore `json:"kinds,omitempty"`
 	// Reward is the mean reward, where that is what the policy is measured by.
@@ -22,8 +22,8 @@ type AnswerScores struct {
 	RewardError float64  `json:"-"` // standard error of it
 }
 
-// Judged tells whether answers were compared with right ones.
-func (s AnswerScores) Judged() bool { return s.Tiers["none"] < 1 }
+// Verified reports whether answers were compared with correct ones.
+func (s AnswerScores) Verified() bool { return s.FoundBy["none"] < 1 }
 
 // KindScore says how well episodes of one kind are answered.
 type KindScore struct {
@@ -45,7 +45,7 @@ func (s AnswerScores) Weakest() float64 {
 // one, nil, is neither correct nor formatted, and of tier none. Without episodes every
 // figure is 0.
 func ScoreAnswers(infos []*envs.Info) AnswerScores {
-	s := AnswerScores{N: len(infos), Tiers: map[string]float64{}}
+	s := AnswerScores{N: len(infos), FoundBy: map[string]float64{}}
 	formatted := 0
 	kinds := map[string]KindScore{}
 	tiers := map[string]int{}
@@ -82,7 +82,7 @@ func ScoreAnswers(infos []*envs.Info) AnswerScores {
 		s.Kinds = kinds
 	}
 	for tier, n := range tiers {
-		s.Tiers[tier] = ratio(n, s.N)
+		s.FoundBy[tier] = ratio(n, s.N)
 	}
 	return s
 }

@@ -13,11 +13,11 @@ func TestScoreAnswers(t *testing.T) {
 		{Correct: true, FormatOK: true, FoundBy: "tag"}, {FormatOK: true, FoundBy: "tag"}, {Correct: true, FoundBy: "last_number"}, nil,
 	})
 	want := AnswerScores{N: 4, Correct: 2, Accuracy: 0.5, Interval: wilson(2, 4), FormatRate: 0.5,
-		Tiers: map[string]float64{"tag": 0.5, "last_number": 0.25, "none": 0.25}}
+		FoundBy: map[string]float64{"tag": 0.5, "last_number": 0.25, "none": 0.25}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(AnswerScores{Tiers: map[string]float64{}}, ScoreAnswers(nil)); diff != "" {
+	if diff := cmp.Diff(AnswerScores{FoundBy: map[string]float64{}}, ScoreAnswers(nil)); diff != "" {
 		t.Error(diff)
 	}
 	if got.Weakest() != 0.5 {

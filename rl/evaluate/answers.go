@@ -193,7 +193,7 @@ func AnswerRow(s rl.AnswerScores) report.Row {
 		"eval_accuracy": s.Accuracy, "eval_accuracy_low": s.Interval[0], "eval_accuracy_high": s.Interval[1], "eval_format_rate": s.FormatRate,
 	}
 	switch {
-	case s.Reward != nil && !s.Judged():
+	case s.Reward != nil && !s.Verified():
 		return report.Row{"eval_reward": *s.Reward}
 	case s.Reward != nil:
 		row["eval_reward"] = *s.Reward
@@ -208,7 +208,7 @@ func AnswerRow(s rl.AnswerScores) report.Row {
 func DescribeAnswers(s rl.AnswerScores) string {
 	reward := ""
 	if s.Reward != nil {
-		if reward = fmt.Sprintf("mean reward %.4f of %d answers", *s.Reward, s.N); !s.Judged() {
+		if reward = fmt.Sprintf("mean reward %.4f of %d answers", *s.Reward, s.N); !s.Verified() {
 			return reward
 		}
 		reward += ", "

@@ -64,7 +64,7 @@ func TestUnjudgedAnswersCountNowhere(t *testing.T) {
 	}
 	c := Config{Samples: 1, MaxNew: 2, Seed: 1, Failed: func(episode, _ int, err error) { t.Errorf("episode %d: %v", episode, err) }}
 	scores, err := Evaluate(t.Context(), m, task(3), 0, 9, c)
-	if err != nil || scores.N != 6 || scores.Tiers["none"] > 0 {
+	if err != nil || scores.N != 6 || scores.FoundBy["none"] > 0 {
 		t.Errorf("%+v, %v", scores, err)
 	}
 	if _, err := Evaluate(t.Context(), m, task(1), 0, 9, c); err == nil || !strings.Contains(err.Error(), "none of 9 answers") {

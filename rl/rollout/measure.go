@@ -77,7 +77,7 @@ func describe(m rl.Meter, all []*rl.Trajectory, rewards [][]float64) *rl.Health 
 	for kind, score := range scores.Kinds {
 		kinds[kind] = rl.AnswerCount{N: score.N, Right: score.Correct}
 	}
-	if len(kinds) == 0 && scores.Judged() {
+	if len(kinds) == 0 && scores.Verified() {
 		kinds[""] = rl.AnswerCount{N: scores.N, Right: scores.Correct}
 	}
 	tokens := 0
@@ -87,7 +87,7 @@ func describe(m rl.Meter, all []*rl.Trajectory, rewards [][]float64) *rl.Health 
 	return &rl.Health{
 		Kinds: kinds, Length: float64(tokens) / n,
 		ZeroStd: stats.ZeroStd, Truncated: lengths(m, all), Ended: ended / n, Correct: scores.Accuracy,
-		Formatted: scores.FormatRate, Tiers: scores.Tiers, Failed: float64(stats.Failed) / n,
+		Formatted: scores.FormatRate, Tiers: scores.FoundBy, Failed: float64(stats.Failed) / n,
 	}
 }
 

@@ -179,8 +179,8 @@ func (r answerResults) String() string {
 			r.Unfinished, float64(r.Correct-r.Unfinished)/float64(r.N))
 	}
 	rows = nil
-	for _, tier := range slices.Sorted(maps.Keys(r.Tiers)) {
-		rows = append(rows, []string{tier, fmt.Sprintf("%.4f", r.Tiers[tier])})
+	for _, tier := range slices.Sorted(maps.Keys(r.FoundBy)) {
+		rows = append(rows, []string{tier, fmt.Sprintf("%.4f", r.FoundBy[tier])})
 	}
 	b.WriteString(report.RenderTable([]string{"answer found by", "fraction"}, rows))
 	return b.String()

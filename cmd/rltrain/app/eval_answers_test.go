@@ -75,7 +75,7 @@ func TestEvalAnswers(t *testing.T) {
 			if diff := cmp.Diff(test.correct, got); diff != "" {
 				t.Errorf("correct (-want +got)\n%s", diff)
 			}
-			if diff := cmp.Diff(test.tiers, results.Tiers); diff != "" {
+			if diff := cmp.Diff(test.tiers, results.FoundBy); diff != "" {
 				t.Errorf("tiers (-want +got)\n%s", diff)
 			}
 			if results.Match != test.match || results.FormatRate != test.format || results.Task != test.task {

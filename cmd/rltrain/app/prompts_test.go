@@ -104,7 +104,7 @@ func TestPromptsKeepWhatEarnsMost(t *testing.T) {
 	if err := files.LoadJSON(f.expand("TMP/prompts_rl/logs/eval_results.json"), &scores); err != nil {
 		t.Fatal(err)
 	}
-	if scores.After.Reward == nil || *scores.After.Reward < 0.9 || scores.After.Accuracy != 0 || !scores.After.Judged() {
+	if scores.After.Reward == nil || *scores.After.Reward < 0.9 || scores.After.Accuracy != 0 || !scores.After.Verified() {
 		t.Errorf("%+v", scores.After)
 	}
 }
