@@ -200,7 +200,7 @@ func TestReadErrors(t *testing.T) {
 		{"json comma", "a.json", `[{"text":"q","label":1} {"text":"q"}]`, Columns{}, `:1:25: invalid JSON: expected comma after array element`},
 		{"json cut", "a.json", "[{\"text\":\"q\",\"label\":1},\n{\"text", Columns{}, `:2:1: invalid JSON: unexpected end of file in the array`},
 		{"json cut between", "a.json", "[{\"text\":\"q\",\"label\":1}\n", Columns{}, `:2:1: invalid JSON: unexpected end of file in the array`},
-		{"json trailing", "a.json", `[{"text":"q","label":1}] 7`, Columns{}, `:1:26: invalid JSON: trailing trailing data after the array`},
+		{"json trailing", "a.json", `[{"text":"q","label":1}] 7`, Columns{}, `:1:26: invalid JSON: trailing data after the array`},
 		{"json trailing bracket", "a.json", `[{"text":"q","label":1}]]`, Columns{}, `:1:25: invalid JSON: invalid character ']' looking for beginning of value`},
 	}
 	for _, tt := range tests {
