@@ -13,15 +13,14 @@ import (
 
 const (
 	cardFile = "README.md"
-	// convertedRef is the branch where the Hub keeps datasets of any format as parquet.
+	// convertedRef is the branch in which the Hub keeps a parquet copy of each dataset.
 	convertedRef = "refs/convert/parquet"
 )
 
-// Dataset fetches files of a dataset's repository on the Hub, named as for Model, and returns the folder they
-// are in. choose gets the sorted names of the files and README.md (nil where there is none) and returns those
-// to fetch; where it finds none in the branch main, which is an error of it, it is asked again with the Hub's
-// own conversion to parquet. It may be asked several times: the last answer counts. Shards that the names of
-// others promise, such as train-00000-of-00002.parquet, must be there too.
+// Dataset fetches files of a dataset repository, named as for Model, and returns their folder. choose gets the sorted
+// file names and README.md (nil if there is none) and returns the files to fetch. If choose finds no data on branch
+// main and returns an error, Dataset calls it again with the Hub's parquet copy. choose may be called several times;
+// its last answer counts. All shards that a name announces, such as train-00000-of-00002.parquet, must exist.
 func (c *Client) Dataset(ctx context.Context, dataset string, choose func(names []string, readme []byte) ([]string, error)) (dir string, err error) {
 	r, err := parseRepo(datasetKind, dataset)
 	if err != nil {
@@ -47,10 +46,10 @@ func (c *Client) Dataset(ctx context.Context, dataset string, choose func(names 
 	return dir, nil
 }
 
-// noData is the error of a dataset in which no files were chosen.
+// noData is the error of a dataset in which choose found no files.
 type noData struct{ error }
 
-// dataset fetches the files that choose chooses.
+// dataset fetches the files that choose returns.
 func (c *Client) dataset(ctx context.Context, r repo, choose func([]string, []byte) ([]string, error)) (string, error) {
 	s, err := c.session(r)
 	if err != nil {
@@ -85,7 +84,7 @@ func (t *tree) readme(ctx context.Context) ([]byte, error) {
 
 var shardPattern = regexp.MustCompile(`^(.*-)(\d{5})-of-(\d{5})(\..*)$`)
 
-// lostShards are the names of shards that the others' names, such as train-00000-of-00002.parquet, promise.
+// lostShards lists missing shards: names such as train-00000-of-00002.parquet announce the others.
 func lostShards(names []string) []string {
 	known := map[string]bool{}
 	for _, name := range names {
@@ -110,7 +109,7 @@ func lostShards(names []string) []string {
 	return lost
 }
 
-// some names the first of names.
+// some lists the first few names.
 func some(names []string) string {
 	if len(names) <= 3 {
 		return strings.Join(names, ", ")

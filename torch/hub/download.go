@@ -21,14 +21,13 @@ import (
 
 const (
 	atOnce = 4 // downloads at the same time
-	// maxUnsized bounds a file whose size nobody tells: the Hub tells that of each large one.
+	// maxUnsized bounds files of unknown size. The Hub states the size of every large file.
 	maxUnsized = 1 << 30
-	// furtherBy is how far a try must get to count as one that got further, which bounds their number.
+	// furtherBy is the minimum progress of an attempt, in bytes, that resets the count of failures.
 	furtherBy = 1 << 20
 )
 
-// fetch puts files of the tree into the cache. Those that are there stay; of a tree that is the cache's, all
-// must be.
+// fetch downloads missing files of the tree into the cache. Offline, all of them must be there already.
 func (t *tree) fetch(caller context.Context, names []string) error {
 	if lost := t.lacks(names...); len(lost) > 0 {
 		if t.cached {
@@ -80,7 +79,7 @@ func (t *tree) fetch(caller context.Context, names []string) error {
 	return context.Cause(ctx)
 }
 
-// makeRoom makes the repository's folder and says at once where the files do not fit beside it.
+// makeRoom creates the repository's folder and fails early if the disk is too small for bytes more.
 func (t *tree) makeRoom(bytes int64) error {
 	if err := os.MkdirAll(filepath.Join(t.dir, "blobs"), 0o777); err != nil {
 		return err
@@ -91,12 +90,12 @@ func (t *tree) makeRoom(bytes int64) error {
 	}
 	if free := int64(disk.Bavail) * int64(disk.Bsize); free < bytes {
 		// What is partly there is counted in full: it is little, or the disk is close to full.
-		return fmt.Errorf("the disk of %s has %d MB free, and %d MB are to be fetched; free some, or place the cache elsewhere by HF_HOME", t.dir, free/1e6, bytes/1e6)
+		return fmt.Errorf("the disk of %s has %d MB free, the download needs %d MB; free some space or set HF_HOME to another disk", t.dir, free/1e6, bytes/1e6)
 	}
 	return nil
 }
 
-// advance counts bytes of progress.
+// advance reports progress in bytes.
 func (s *session) advance(done, total int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +106,7 @@ func (s *session) advance(done, total int64) {
 	}
 }
 
-// download fetches one file, unless the cache has its bytes under another name or commit.
+// download fetches one file unless the cache has its content under another name or commit.
 func (t *tree) download(ctx context.Context, name string) error {
 	etag, size, err := t.head(ctx, name)
 	if err != nil {
@@ -125,7 +124,7 @@ func (t *tree) download(ctx context.Context, name string) error {
 		t.advance(max(0, size), 0)
 	} else if err := t.receive(ctx, name, etag, size); err != nil {
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-			return fmt.Errorf("the disk of %s is full; free some and run again, or place the cache elsewhere by HF_HOME: %w", t.dir, err)
+			return fmt.Errorf("the disk of %s is full; free some space or set HF_HOME to another disk, then run again: %w", t.dir, err)
 		}
 		return err
 	}
@@ -134,7 +133,7 @@ func (t *tree) download(ctx context.Context, name string) error {
 
 var etagPattern = regexp.MustCompile(`^\w[\w.-]{0,127}$`)
 
-// head asks for a file's ETag, which names its blob, and size, -1 where the Hub does not say.
+// head asks for a file's ETag, which names its blob, and its size; size is -1 if the Hub does not state it.
 func (t *tree) head(ctx context.Context, name string) (etag string, size int64, err error) {
 	err = t.retry(ctx, func() (bool, error) {
 		return false, t.call(ctx, http.MethodHead, t.address(name), http.Header{}, t.answerTimeout, func(r *http.Response) error {
@@ -147,7 +146,7 @@ func (t *tree) head(ctx context.Context, name string) (etag string, size int64, 
 			}
 			etag = strings.Trim(strings.TrimPrefix(etag, "W/"), `"`)
 			if !etagPattern.MatchString(etag) {
-				return fmt.Errorf("%s gives it the ETag %.140q, which cannot name a file; HF_ENDPOINT must be a Hub", t.endpoint, etag)
+				return fmt.Errorf("%s gives it the ETag %.140q, which is not a valid file name; check HF_ENDPOINT", t.endpoint, etag)
 			}
 			size = t.files[name].size
 			if n, err := strconv.ParseInt(r.Header.Get("X-Linked-Size"), 10, 64); err == nil && n >= 0 {
@@ -161,7 +160,7 @@ func (t *tree) head(ctx context.Context, name string) (etag string, size int64, 
 	return etag, size, err
 }
 
-// transfer is a file on its way into the cache.
+// transfer is a file being downloaded into the cache.
 type transfer struct {
 	*tree
 	name      string
@@ -173,8 +172,8 @@ type transfer struct {
 	validator string                     // the strong ETag of the response that the bytes are from
 }
 
-// receive downloads a blob into ETAG.incomplete, where it goes on after what is there, checks it and gives it
-// its name. The caller holds the lock.
+// receive downloads a blob into ETAG.incomplete, continuing a partial file, checks it and renames it. The caller holds
+// the lock.
 func (t *tree) receive(ctx context.Context, name, etag string, size int64) error {
 	path := t.blob(etag) + ".incomplete"
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
@@ -215,7 +214,7 @@ func (t *tree) receive(ctx context.Context, name, etag string, size int64) error
 		}
 		if !resumed {
 			_ = os.Remove(path)
-			return fmt.Errorf("what arrived has the checksum %s, the Hub announces %s; it was not kept: try again", sum, etag)
+			return fmt.Errorf("the download has checksum %s, the Hub announces %s; it was removed: try again", sum, etag)
 		}
 	}
 	if err := file.Sync(); err != nil {
@@ -224,7 +223,7 @@ func (t *tree) receive(ctx context.Context, name, etag string, size int64) error
 	return os.Rename(path, t.blob(etag))
 }
 
-// restart drops what is there.
+// restart discards the partial file.
 func (d *transfer) restart() error {
 	if d.offset == 0 {
 		return nil
@@ -234,7 +233,7 @@ func (d *transfer) restart() error {
 	return d.file.Truncate(0)
 }
 
-// attempt asks for what is not there, once.
+// attempt requests the missing bytes once.
 func (d *transfer) attempt(ctx context.Context) (further bool, err error) {
 	if d.offset == d.size {
 		return false, d.file.Truncate(d.size)
@@ -253,7 +252,7 @@ func (d *transfer) attempt(ctx context.Context) (further bool, err error) {
 	return further, err
 }
 
-// accept takes the bytes of a response.
+// accept reads the bytes of a response.
 func (d *transfer) accept(r *http.Response) error {
 	from := fmt.Sprintf("bytes %d-", d.offset)
 	switch {
@@ -277,7 +276,7 @@ func (d *transfer) accept(r *http.Response) error {
 	for {
 		n, err := r.Body.Read(buffer)
 		if d.size < 0 && d.offset+int64(n) > d.unsized {
-			return fmt.Errorf("%s sends more than %d bytes of a file whose size the Hub does not tell", r.Request.URL.Host, d.unsized)
+			return fmt.Errorf("%s sends more than %d bytes of a file of unknown size", r.Request.URL.Host, d.unsized)
 		}
 		if d.size >= 0 && d.offset+int64(n) > d.size {
 			return fmt.Errorf("%s sends more than the %d bytes that the Hub announces", r.Request.URL.Host, d.size)
@@ -301,8 +300,7 @@ func (d *transfer) accept(r *http.Response) error {
 
 var sha256Pattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// digest is the hash that a file's ETag is: SHA-256 of large files, git's SHA-1 of the others; nil where it is
-// neither.
+// digest is the hash that the ETag is: SHA-256 for large files, git's SHA-1 for others, nil if it is neither.
 func (t *tree) digest(name, etag string) func(size int64) hash.Hash {
 	switch {
 	case sha256Pattern.MatchString(etag):

@@ -177,7 +177,7 @@ func TestWrongChecksum(t *testing.T) {
 		_, _ = w.Write([]byte(strings.Repeat("x", len(content))))
 		return true
 	}
-	c.refuses(t, "org/name", "model.safetensors: what arrived has the checksum", "the Hub announces "+sha256Of(weights), "try again")
+	c.refuses(t, "org/name", "model.safetensors: the download has checksum", "the Hub announces "+sha256Of(weights), "try again")
 	if exists(blob) || exists(blob+".incomplete") {
 		t.Error("it was kept")
 	}
@@ -196,7 +196,7 @@ func TestWrongChecksum(t *testing.T) {
 		}
 		return false
 	}
-	c.refuses(t, "org/name", "config.json: what arrived has the checksum "+gitOf("[]"), "the Hub announces "+gitOf("{}"))
+	c.refuses(t, "org/name", "config.json: the download has checksum "+gitOf("[]"), "the Hub announces "+gitOf("{}"))
 }
 
 func TestRefusals(t *testing.T) {
@@ -216,16 +216,16 @@ func TestRefusals(t *testing.T) {
 		want   []string
 		pauses []time.Duration
 	}{
-		"no such repository": {answer: status(401, "X-Error-Code", "RepoNotFound"), want: []string{"is neither a folder nor in", "has no model org/name that can be seen without HF_TOKEN"}},
+		"no such repository": {answer: status(401, "X-Error-Code", "RepoNotFound"), want: []string{"is neither a folder nor in", "has no model org/name that is visible without HF_TOKEN"}},
 		"no such repository for the token": {
-			token: "hf_secret", answer: status(404, "X-Error-Code", "RepoNotFound"), want: []string{"has no model org/name that the token in HF_TOKEN may see"},
+			token: "hf_secret", answer: status(404, "X-Error-Code", "RepoNotFound"), want: []string{"has no model org/name that the token in HF_TOKEN can access"},
 		},
 		"gated":               {answer: status(401, "X-Error-Code", "GatedRepo"), want: []string{"model org/name: it is gated: accept its terms at http://127.0.0.1", "/org/name, then set HF_TOKEN"}},
-		"gated for the token": {token: "hf_secret", answer: status(403, "X-Error-Code", "GatedRepo"), want: []string{"the account of the token in HF_TOKEN has no access: ask for it at"}},
+		"gated for the token": {token: "hf_secret", answer: status(403, "X-Error-Code", "GatedRepo"), want: []string{"the account of the token in HF_TOKEN has no access: request access at"}},
 		"a bad token":         {token: "hf_secret", answer: status(401, "X-Error-Message", "Invalid credentials in Authorization header"), want: []string{"the Hub does not accept the token in HF_TOKEN: make a new one at"}},
 		"forbidden":           {answer: status(403, "X-Error-Message", "Access to this resource is disabled.\nOdd"), want: []string{`answers "403 Forbidden": "Access to this resource is disabled.`}},
 		"rate limited": {
-			answer: status(429, "Retry-After", "17"), want: []string{"takes no more requests for now: try again in 17s, or set HF_TOKEN for a higher limit; tried 5 times"},
+			answer: status(429, "Retry-After", "17"), want: []string{"limits requests: try again in 17s, or set HF_TOKEN for a higher limit; tried 5 times"},
 			pauses: []time.Duration{17 * time.Second, 17 * time.Second, 17 * time.Second, 17 * time.Second},
 		},
 		"rate limited for long": {
@@ -236,7 +236,7 @@ func TestRefusals(t *testing.T) {
 			pauses: []time.Duration{2 * time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second},
 		},
 		"broken":    {answer: status(503), want: []string{`answers "503 Service Unavailable"; tried 5 times`}, pauses: four},
-		"not a Hub": {answer: status(200), want: []string{"lists it in a form that is not the Hub's"}},
+		"not a Hub": {answer: status(200), want: []string{"lists it in an unknown format"}},
 		"a teapot":  {answer: status(418), want: []string{`answers "418 I'm a teapot"`}},
 		"cut off":   {answer: func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }, want: []string{"no connection to", "tried 5 times"}, pauses: four},
 		"a carousel": {answer: func(w http.ResponseWriter, r *http.Request) bool {
@@ -460,7 +460,7 @@ func TestUnsizedFile(t *testing.T) {
 	}
 	s.unsized = 1 << 20
 	_, err = s.model(t.Context(), NoWeights, "")
-	wantError(t, "endless", err, "config.json: ", " sends more than 1048576 bytes of a file whose size the Hub does not tell")
+	wantError(t, "endless", err, "config.json: ", " sends more than 1048576 bytes of a file of unknown size")
 }
 
 func TestFullDisk(t *testing.T) {
@@ -472,7 +472,7 @@ func TestFullDisk(t *testing.T) {
 	if err := os.Symlink("/dev/full", blob+".incomplete"); err != nil {
 		t.Fatal(err)
 	}
-	c.refuses(t, "org/name", "model.safetensors: the disk of ", " is full; free some and run again")
+	c.refuses(t, "org/name", "model.safetensors: the disk of ", " is full; free some space")
 
 	// Where the listing says that it will not fit, nothing is begun.
 	h.publish(commit2, map[string]string{"config.json": "{}"})
@@ -484,7 +484,7 @@ func TestFullDisk(t *testing.T) {
 		return true
 	}
 	h.taken()
-	c.refuses(t, "org/name", "MB free, and 1152921504606 MB are to be fetched; free some")
+	c.refuses(t, "org/name", "MB free, the download needs 1152921504606 MB; free some")
 	if log := storeLog(h); len(log) > 0 {
 		t.Errorf("it began: %q", log)
 	}

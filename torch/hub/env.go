@@ -19,7 +19,7 @@ import (
 
 const publicHub = "https://huggingface.co"
 
-// session is one call of a Client about one repository, with what the environment says.
+// session is one call of a Client for one repository, with the settings of the environment.
 type session struct {
 	repo
 	store
@@ -84,7 +84,7 @@ func (c *Client) session(r repo) (*session, error) {
 	return s, nil
 }
 
-// folders are Hugging Face's folder and the cache of repositories, by huggingface_hub's rules.
+// folders returns Hugging Face's home folder and its cache of repositories, by the rules of huggingface_hub.
 func folders() (home, cache string, err error) {
 	user, err := os.UserHomeDir()
 	if err != nil {
@@ -110,7 +110,7 @@ func folders() (home, cache string, err error) {
 	return home, cache, err
 }
 
-// expanded is a variable's path with ~ and the variables in it replaced; one that is not set stays as it is.
+// expanded is the path in a variable with ~ and nested variables expanded. Unset nested variables stay as they are.
 func expanded(variable, user string) string {
 	path := os.Getenv(variable)
 	if path == "~" || strings.HasPrefix(path, "~/") {
@@ -124,7 +124,7 @@ func expanded(variable, user string) string {
 	})
 }
 
-// userToken is the user's token and where it comes from.
+// userToken returns the user's token and its source.
 func userToken(home string) (value, from string, err error) {
 	if yes("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
 		return "", "", nil
@@ -149,7 +149,7 @@ func userToken(home string) (value, from string, err error) {
 	return strings.TrimSpace(string(data)), path, nil
 }
 
-// offline is the variable that forbids the network for a kind of repository, "" where none does.
+// offline returns the variable that forbids the network for a kind of repository, "" if none does.
 func offline(kind string) string {
 	// As in huggingface_hub, a TRANSFORMERS_OFFLINE counts only where the newer name is not set.
 	variable := "HF_HUB_OFFLINE"
@@ -181,7 +181,7 @@ func seconds(variable string) (time.Duration, error) {
 	return time.Duration(n) * time.Second, nil
 }
 
-// wait waits for d, or for the end of ctx.
+// wait sleeps for d or until ctx ends.
 func wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -1,13 +1,11 @@
-// Package hub finds models and datasets: in folders of the user's own, in the cache that `make` fills, in the
-// cache shared with Hugging Face's Python packages, and on the Hugging Face Hub, from which it downloads what
-// is missing into that cache.
+// Package hub finds models and datasets: in the user's folders, in rltrain's cache, in the cache shared with Hugging
+// Face's Python packages, and on the Hugging Face Hub. It downloads what is missing into the caches.
 //
-// The environment is that of huggingface_hub: HF_HOME, HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE and XDG_CACHE_HOME
-// place the cache; HF_ENDPOINT names another Hub; HF_TOKEN, HUGGING_FACE_HUB_TOKEN or the file of HF_TOKEN_PATH
-// holds the token, which HF_HUB_DISABLE_IMPLICIT_TOKEN keeps back; HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE (for
-// datasets HF_DATASETS_OFFLINE too) forbid the network; HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT are the
-// seconds to wait for an answer and for the next bytes of a file, 10 by default. RLTRAIN_CACHE places the cache
-// of `make`.
+// It reads the environment of huggingface_hub. HF_HOME, HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE and XDG_CACHE_HOME set the
+// cache folder. HF_ENDPOINT sets the Hub's address. The token comes from HF_TOKEN, HUGGING_FACE_HUB_TOKEN or the file
+// HF_TOKEN_PATH, unless HF_HUB_DISABLE_IMPLICIT_TOKEN is set. HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE forbid the
+// network, as does HF_DATASETS_OFFLINE for datasets. HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT limit the wait
+// for a response and for further bytes, in seconds (default 10). RLTRAIN_CACHE sets rltrain's cache folder.
 package hub
 
 import (
@@ -24,41 +22,41 @@ import (
 
 // A Client finds models and datasets and downloads what is missing. The zero value is ready to use.
 type Client struct {
-	// Progress hears how far the downloads of one Model or Dataset call for a repository are, in bytes. total
-	// grows when more files become known, such as the shards of a model. Calls never overlap.
+	// Progress is told how far the downloads of one call are, in bytes. total grows as more files become known, such
+	// as the shards of a model. Calls never overlap.
 	Progress func(repository string, done, total int64)
-	// Warn hears, in one line, what the user should know though the call goes on. Calls may overlap.
+	// Warn is told, in one line, what the user should know although the call continues. Calls may overlap.
 	Warn func(message string)
-	// GGUFFile names the GGUF file of models that are folders or repositories; "" takes the Hugging Face layout where there
-	// is one, else the only GGUF file.
+	// GGUFFile names the GGUF file to use in a folder or repository. If it is empty, the Hugging Face layout wins over
+	// a GGUF file.
 	GGUFFile string
 
 	transport http.RoundTripper                                // nil: net/http's own
 	sleep     func(ctx context.Context, d time.Duration) error // nil: the clock's
 }
 
-// Need says which files of a model a caller reads. Configuration, tokenizer and chat templates always come.
+// Need says which files of a model the caller reads. Configuration, tokenizer and chat templates are always fetched.
 type Need int
 
 const (
-	// Weights come too: safetensors, pytorch_model.bin only where there are none, adapters and heads.
+	// Weights fetches safetensors, pytorch_model.bin if there is no safetensors file, adapters and heads.
 	Weights Need = iota
-	// NoWeights leaves the model's own on the Hub; adapters and heads come.
+	// NoWeights skips the model's weights but fetches adapters and heads.
 	NoWeights
 )
 
-// Model is a folder in the Hugging Face layout with a config.json, an adapter_config.json or both. That of a GGUF file
-// has a link to the file in the place of weights.
+// Model is a folder in the Hugging Face layout with config.json, adapter_config.json or both. The folder of a GGUF
+// file has a link to the file instead of weights.
 type Model struct {
 	Dir string
-	// Name is what saved files should call it: the absolute path of a folder or file, org/name of a repository,
-	// org/name/FILE.gguf of a file in one.
+	// Name is the model's name for saved files: the absolute path of a folder or file, org/name of a repository, or
+	// org/name/FILE.gguf of a file in a repository.
 	Name string
-	// Commit is the repository's commit, 40 hexadecimal digits; "" for a folder and for the cache of `make`.
+	// Commit is the repository's commit in 40 hexadecimal digits; "" for local models.
 	Commit string
 }
 
-// CacheDir is where `make` keeps downloads: $RLTRAIN_CACHE, else rltrain in the user's cache folder.
+// CacheDir is rltrain's cache folder: $RLTRAIN_CACHE, or rltrain in the user's cache folder.
 func CacheDir() (string, error) {
 	if dir := os.Getenv("RLTRAIN_CACHE"); dir != "" {
 		return dir, nil
@@ -70,11 +68,16 @@ func CacheDir() (string, error) {
 	return filepath.Join(base, "rltrain"), nil
 }
 
-// Model finds a model: a folder; a GGUF file; one of [KnownModels], which it fetches on first use; a name in rltrain's own cache ("sentence-transformers/all-MiniLM-L6-v2", or its
-// last part where that is not ambiguous); or a repository of the Hub, org/name or org/name@revision, where a
-// revision is a branch, a tag or a commit and "main" by default, or a GGUF file in one, org/name/FILE.gguf. Of a repository it fetches what is needed and
-// not in the cache. A branch is looked up each time; where the Hub gives no answer or no access, what the cache
-// holds of it is used with a warning. Errors are one line and say what to do.
+// Model finds a model. model is one of:
+//
+// - a folder or a GGUF file
+// - a name of [KnownModels], downloaded on first use
+// - a name in rltrain's cache ("sentence-transformers/all-MiniLM-L6-v2", or its last part if that is unique)
+// - a repository of the Hub: org/name or org/name@revision, with a branch, tag or commit (default "main")
+// - a GGUF file in a repository: org/name/FILE.gguf
+//
+// Model downloads the files of a repository that are needed and not cached. It looks a branch up each time; if the Hub
+// does not respond or denies access, it warns and uses the cache. Errors are one line and say what to do.
 func (c *Client) Model(ctx context.Context, model string, need Need) (Model, error) {
 	if info, statErr := os.Stat(model); statErr == nil {
 		return c.folder(model, info)
@@ -118,7 +121,7 @@ func (c *Client) Model(ctx context.Context, model string, need Need) (Model, err
 	return found, nil
 }
 
-// folder is the model in a folder or file of the user's own.
+// folder is the model in a local folder or file.
 func (c *Client) folder(model string, info fs.FileInfo) (Model, error) {
 	dir, err := filepath.Abs(model)
 	if err != nil {
@@ -138,12 +141,12 @@ func (c *Client) folder(model string, info fs.FileInfo) (Model, error) {
 		return imported(file, file)
 	}
 	if !exists(filepath.Join(dir, configFile)) && !exists(filepath.Join(dir, adapterFile)) {
-		return Model{}, fmt.Errorf("model folder %s has neither a %s nor a GGUF file: it is no model", model, configFile)
+		return Model{}, fmt.Errorf("model folder %s has neither a %s nor a GGUF file: it is not a model", model, configFile)
 	}
 	return Model{Dir: dir, Name: dir}, nil
 }
 
-// ownCache is the model in the cache that `make` fills, and no model where there is none of that name.
+// ownCache is the model of this name in rltrain's cache; the zero Model if there is none.
 func ownCache(models, model string) (Model, error) {
 	pattern := filepath.Join(models, model, configFile)
 	if !strings.Contains(model, "/") {
@@ -161,16 +164,16 @@ func ownCache(models, model string) (Model, error) {
 		name, err := filepath.Rel(models, dir)
 		return Model{Dir: dir, Name: filepath.ToSlash(name)}, err
 	default:
-		return Model{}, fmt.Errorf("model %q is ambiguous: %s; give the whole name", model, strings.Join(found, ", "))
+		return Model{}, fmt.Errorf("model %q is ambiguous: %s; give the full name", model, strings.Join(found, ", "))
 	}
 }
 
-// CheckBase is an error where the folder holds no model of its own: an adapter.
+// CheckBase returns an error if the folder has only an adapter.
 func (m Model) CheckBase() error {
 	if exists(filepath.Join(m.Dir, configFile)) {
 		return nil
 	}
-	return fmt.Errorf("%s has no %s: it holds an adapter, not a base model", m.Dir, configFile)
+	return fmt.Errorf("%s has no %s: it is an adapter, not a base model", m.Dir, configFile)
 }
 
 func exists(path string) bool {

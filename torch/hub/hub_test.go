@@ -41,7 +41,7 @@ func TestModelsOfOnesOwn(t *testing.T) {
 		{model: "org/nowhere", want: "HF_HUB_OFFLINE forbids downloads"},
 		{model: "org/one@v1", want: "nothing of org/one@v1 is in the cache"}, // the cache of make knows no revisions
 		{model: "empty", want: "neither a config.json nor a GGUF file"},
-		{model: "adapter", want: "it holds an adapter, not a base model"},
+		{model: "adapter", want: "it is an adapter, not a base model"},
 		{model: "file", want: "does not end in .gguf"},
 		{model: "../mine", want: "does not exist"},
 		{model: "", want: "does not exist"},

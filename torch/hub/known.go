@@ -121,7 +121,7 @@ func (c *Client) Pull(ctx context.Context, name string) (Model, error) {
 // fetchKnown makes the folder of a model.
 func (c *Client) fetchKnown(ctx context.Context, k Known, dir string) error {
 	if variable := offline(modelKind); variable != "" {
-		return fmt.Errorf("it is not in the cache, and %s forbids downloads; run rltrain models pull %s where there is a network", variable, k.Name)
+		return fmt.Errorf("it is not in the cache, and %s forbids downloads; run rltrain models pull %s with network access", variable, k.Name)
 	}
 	cache, err := CacheDir()
 	if err != nil {

@@ -18,7 +18,7 @@ const (
 	adapterFile = "adapter_config.json"
 )
 
-// smallFiles are read beside the weights: of models, of sentence encoders, of adapters, of our own classifiers.
+// smallFiles are fetched with the weights: files of models, sentence encoders, adapters and rltrain's classifiers.
 var smallFiles = []string{
 	configFile, "generation_config.json",
 	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
@@ -28,19 +28,19 @@ var smallFiles = []string{
 	"label_policy.json", "label_mapping.json", "category_mapping.json",
 }
 
-// templatePattern finds the chat templates beyond the default one.
+// templatePattern matches additional chat templates.
 const templatePattern = "additional_chat_templates/*.jinja"
 
-// weightFiles are the layouts of a model's weights, the preferred first: one file, or an index of shards.
+// weightFiles are the layouts of weights in order of preference: one file, or an index of shards.
 var weightFiles = []struct{ file, index string }{
 	{"model.safetensors", "model.safetensors.index.json"},
 	{"pytorch_model.bin", "pytorch_model.bin.index.json"},
 }
 
-// extraWeights go with an adapter or with a classifier of ours.
+// extraWeights belong to an adapter or to one of rltrain's classifiers.
 var extraWeights = []string{"adapter_model.safetensors", "head.safetensors", "value_head.safetensors"}
 
-// model fetches a model; file is the GGUF file that is wanted, "" for none in particular.
+// model fetches a model. file is the GGUF file to use; "" for none in particular.
 func (s *session) model(ctx context.Context, need Need, file string) (Model, error) {
 	chosen := ""
 	t, err := s.at(ctx, (*tree).settled, func(t *tree) (err error) {
@@ -68,7 +68,7 @@ func (s *session) model(ctx context.Context, need Need, file string) (Model, err
 	return Model{Dir: t.snapshot(t.commit), Name: t.id, Commit: t.commit}, nil
 }
 
-// gguf is the GGUF file that is the model: the wanted one, or the only one of a repository without other weights.
+// gguf is the GGUF file to use: wanted, or the only one if the repository has no other weights; "" for none.
 func (t *tree) gguf(wanted string) (string, error) {
 	if wanted == "" {
 		for _, layout := range weightFiles {
@@ -83,12 +83,12 @@ func (t *tree) gguf(wanted string) (string, error) {
 	return chooseGGUF(t.names(), wanted)
 }
 
-// settled says that the cache knows of every small file whether the commit has it.
+// settled reports whether the cache knows of every small file if the commit has it.
 func (t *tree) settled() bool {
 	return !slices.ContainsFunc(t.lacks(smallFiles...), func(name string) bool { return !t.absent(t.commit, name) })
 }
 
-// fetchModel fetches what loading a model takes.
+// fetchModel fetches the files that loading a model reads.
 func (t *tree) fetchModel(ctx context.Context, need Need) error {
 	small := t.has(smallFiles...)
 	for _, name := range t.names() {
@@ -144,7 +144,7 @@ func (t *tree) fetchModel(ctx context.Context, need Need) error {
 	return t.fetch(ctx, weights)
 }
 
-// parseIndex reads the names of shards, in order, from an index of weights.
+// parseIndex reads the sorted names of the shards from an index of weights.
 func parseIndex(data []byte, extension string) ([]string, error) {
 	var index struct {
 		WeightMap map[string]string `json:"weight_map"`

@@ -220,7 +220,7 @@ func TestOffline(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(online.Dir, "..", "..", "refs", "main"), []byte("not a commit"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	c.refuses(t, "org/name", `"not a commit", which is no commit; remove the file`)
+	c.refuses(t, "org/name", `"not a commit", which is not a commit; remove the file`)
 	if log := h.taken(); len(log) > 0 {
 		t.Errorf("requests were made: %q", log)
 	}

@@ -28,18 +28,18 @@ var (
 	commitPattern   = regexp.MustCompile(`^[0-9a-f]{40}$`)
 )
 
-// parseRepo reads org/name or org/name@revision by the Hub's own rules of names.
+// parseRepo reads org/name or org/name@revision by the Hub's naming rules.
 func parseRepo(kind, text string) (repo, error) {
 	id, revision, given := strings.Cut(text, "@")
 	if !idPattern.MatchString(id) || strings.Contains(id, "--") || strings.Contains(id, "..") || strings.HasSuffix(id, ".git") {
-		return repo{}, errors.New("want org/name or org/name@revision, of letters, digits and the signs - _ . in between")
+		return repo{}, errors.New("want org/name or org/name@revision, with letters, digits, -, _ and . in names")
 	}
 	if !given {
 		revision = mainBranch
 	}
 	// It becomes a path below refs.
 	if !revisionPattern.MatchString(revision) || !plainPath(revision) {
-		return repo{}, fmt.Errorf("%.120q is no revision; want a branch, a tag or a commit", revision)
+		return repo{}, fmt.Errorf("%.120q is not a revision; want a branch, tag or commit", revision)
 	}
 	return repo{kind: kind, id: id, revision: revision}, nil
 }
@@ -51,10 +51,10 @@ func (r repo) String() string {
 	return r.id + "@" + r.revision
 }
 
-// pinned says that the revision is a commit, which never changes.
+// pinned reports whether the revision is a commit, which never changes.
 func (r repo) pinned() bool { return commitPattern.MatchString(r.revision) }
 
-// shortens says that the revision is the beginning of a commit, as Git writes it in short.
+// shortens reports whether the revision abbreviates commit.
 func (r repo) shortens(commit string) bool {
 	return shortPattern.MatchString(r.revision) && strings.HasPrefix(commit, r.revision)
 }
@@ -72,7 +72,7 @@ func (r repo) page() string {
 	return r.id
 }
 
-// plainPath says that a slash-separated name stays below the folder it is joined to, whatever the system.
+// plainPath reports whether a slash-separated name stays inside the folder it is joined to, on any system.
 func plainPath(name string) bool {
 	if strings.ContainsAny(name, "\\:\x00") || !filepath.IsLocal(name) {
 		return false

@@ -32,7 +32,7 @@ func (s store) snapshot(commit string) string { return filepath.Join(s.dir, "sna
 
 func (s store) blob(etag string) string { return filepath.Join(s.dir, "blobs", etag) }
 
-// commit is what a revision pointed at when it was last seen, "" where it never was.
+// commit is the commit that a revision pointed at when last seen, "" if it was never seen.
 func (s store) commit(revision string) (string, error) {
 	path := filepath.Join(s.dir, "refs", filepath.FromSlash(revision))
 	data, err := os.ReadFile(path)
@@ -44,12 +44,12 @@ func (s store) commit(revision string) (string, error) {
 	}
 	commit := strings.TrimSpace(string(data))
 	if !commitPattern.MatchString(commit) {
-		return "", fmt.Errorf("%s holds %.60q, which is no commit; remove the file", path, commit)
+		return "", fmt.Errorf("%s holds %.60q, which is not a commit; remove the file", path, commit)
 	}
 	return commit, nil
 }
 
-// begins is the one commit in the cache that begins with what may be a commit in short, "" where there is none.
+// begins is the only cached commit that the abbreviation short fits, "" if there is none or several.
 func (s store) begins(short string) (string, error) {
 	if !shortPattern.MatchString(short) {
 		return "", nil
@@ -71,8 +71,7 @@ func (s store) begins(short string) (string, error) {
 	return found, nil
 }
 
-// setCommit records what a revision points at. A cache that cannot be written stays as it is: what was read
-// from it is there.
+// setCommit records the commit that a revision points at. A read-only cache is left unchanged.
 func (s store) setCommit(revision, commit string) error {
 	if known, err := s.commit(revision); err == nil && known == commit {
 		return nil
@@ -103,7 +102,7 @@ func (s store) setAbsent(commit string, names []string) error {
 	return nil
 }
 
-// absent says that a commit is known not to have a file.
+// absent reports whether a commit is known not to have a file.
 func (s store) absent(commit, name string) bool {
 	return exists(filepath.Join(s.dir, ".no_exist", commit, filepath.FromSlash(name)))
 }
@@ -115,7 +114,7 @@ func unlessReadOnly(err error) error {
 	return err
 }
 
-// files are a commit's files in the cache.
+// files lists a commit's files in the cache.
 func (s store) files(commit string) (files, error) {
 	found := files{}
 	root := s.snapshot(commit)
@@ -152,7 +151,7 @@ func (s store) link(commit, name, etag string) error {
 	return renameio.Symlink(target, path)
 }
 
-// lock waits until no other process or goroutine downloads a blob.
+// lock waits until no other process or goroutine downloads the blob.
 func (s store) lock(ctx context.Context, etag string, waiting func()) (unlock func(), err error) {
 	if err := os.MkdirAll(s.locks, 0o777); err != nil {
 		return nil, err

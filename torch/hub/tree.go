@@ -13,10 +13,10 @@ import (
 	"strings"
 )
 
-// maxListing bounds what is read of a listing: some 300 bytes a file.
+// maxListing bounds a listing, which takes some 300 bytes per file.
 const maxListing = 256 << 20
 
-// file is what is known of a repository's file.
+// file describes a file of a repository.
 type file struct {
 	size int64  // -1 where the Hub does not say
 	git  string // git's SHA-1 of the file, or of what stands for it in git; "" where the Hub does not say
@@ -25,17 +25,17 @@ type file struct {
 // files are a repository's files by slash-separated name.
 type files map[string]file
 
-// has keeps those of the names that there are.
+// has returns the names that exist.
 func (f files) has(names ...string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, ok := f[name]; return !ok })
 }
 
-// lacks keeps the others.
+// lacks returns the names that do not exist.
 func (f files) lacks(names ...string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, ok := f[name]; return ok })
 }
 
-// names are all of them, sorted.
+// names returns all names, sorted.
 func (f files) names() []string { return slices.Sorted(maps.Keys(f)) }
 
 // tree is a repository at one commit.
@@ -46,14 +46,14 @@ type tree struct {
 	cached bool // the files are those in the cache, and there is no way to more
 }
 
-// absence is the error of a tree in the cache without something.
+// absence is the error of a cached tree that lacks a file.
 func (t *tree) absence(what string) error {
 	return fmt.Errorf("%s: not in the cache %s, and %s forbids downloads", what, t.dir, t.offlineVar)
 }
 
-// at calls read with the repository's tree and records afterwards what its revision points at. read fetches
-// what it needs. The tree is the cache's where the network is forbidden, where the cache holds all that is to be
-// known of a commit, and where the Hub does not list it but the cache has what read needs.
+// at calls read with the repository's tree and then records the commit of the revision. read fetches what it needs. at
+// uses the cached tree if the network is forbidden, if the cache knows everything about a pinned commit, or if the Hub
+// does not respond and the cache is sufficient.
 func (s *session) at(ctx context.Context, settled func(*tree) bool, read func(*tree) error) (*tree, error) {
 	cached, err := s.inCache()
 	if err != nil {
@@ -84,7 +84,8 @@ func (s *session) at(ctx context.Context, settled func(*tree) bool, read func(*t
 	return nil, err
 }
 
-// inCache is the tree of the commit that the revision pointed at when last seen, of no commit where it never was.
+// inCache is the tree of the commit that the revision pointed at when last seen; its commit is "" if it was never
+// seen.
 func (s *session) inCache() (*tree, error) {
 	t := &tree{session: s, commit: s.revision, cached: true}
 	var err error
@@ -105,7 +106,7 @@ func (s *session) inCache() (*tree, error) {
 	return t, nil
 }
 
-// list asks the Hub for the tree, patiently or once.
+// list asks the Hub for the tree, with retries if patiently is set.
 func (s *session) list(ctx context.Context, patiently bool) (*tree, error) {
 	address := s.endpoint + "/api/" + s.kind + "s/" + s.id + "/revision/" + url.PathEscape(s.revision) + "?blobs=true"
 	t := &tree{session: s}
@@ -119,7 +120,7 @@ func (s *session) list(ctx context.Context, patiently bool) (*tree, error) {
 				return err
 			}
 			if t.commit, t.files, err = parseListing(data); err != nil {
-				return fmt.Errorf("%s lists it in a form that is not the Hub's: %w", s.endpoint, err)
+				return fmt.Errorf("%s lists it in an unknown format: %w", s.endpoint, err)
 			}
 			return nil
 		})
@@ -131,8 +132,8 @@ func (s *session) list(ctx context.Context, patiently bool) (*tree, error) {
 	return t, s.retry(ctx, ask)
 }
 
-// parseListing reads the commit and the files' sizes from the answer of /api/models/ID/revision/REVISION. Names
-// that could leave a folder are left out.
+// parseListing reads commit and file sizes from the response of /api/models/ID/revision/REVISION. It drops names that
+// could leave a folder.
 func parseListing(data []byte) (commit string, found files, err error) {
 	if len(data) > maxListing {
 		return "", nil, fmt.Errorf("more than %d bytes", maxListing)
@@ -165,7 +166,7 @@ func parseListing(data []byte) (commit string, found files, err error) {
 	return list.Commit, found, nil
 }
 
-// address is where the Hub delivers a file.
+// address is the URL of a file.
 func (t *tree) address(name string) string {
 	parts := strings.Split(name, "/")
 	for i, part := range parts {

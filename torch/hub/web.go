@@ -20,12 +20,12 @@ const (
 	maxFailures  = 5 // in a row, before a request is given up
 	firstPause   = time.Second
 	longestPause = 8 * time.Second
-	// longestAsked is the longest pause that the Hub may ask for.
+	// longestAsked is the longest pause that rltrain accepts when a server asks for one.
 	longestAsked = 5 * time.Minute
 )
 
-// bearer adds the token to requests that go to the Hub, and to no others: redirects end at hosts that are not
-// the Hub's, and net/http would send it on to subdomains and other ports.
+// bearer adds the token to requests to the Hub only. Redirects lead to other hosts, and net/http would send the token
+// to subdomains and other ports.
 type bearer struct {
 	*session
 	next http.RoundTripper
@@ -39,7 +39,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
-// trusted says that an address is the Hub's: the configured one, or the public one that it may stand for.
+// trusted reports whether an address belongs to the Hub: the configured one or the public one.
 func (s *session) trusted(u *url.URL) bool {
 	for _, hub := range []string{s.endpoint, publicHub} {
 		if h, err := url.Parse(hub); err == nil && u.Scheme == h.Scheme && strings.EqualFold(u.Host, h.Host) {
@@ -49,7 +49,7 @@ func (s *session) trusted(u *url.URL) bool {
 	return false
 }
 
-// redirect keeps a HEAD request at the Hub: what it asks is in the headers of the redirect to the store.
+// redirect stops a HEAD request at the Hub: the redirect's headers hold the answer.
 func (s *session) redirect(r *http.Request, via []*http.Request) error {
 	if r.Method == http.MethodHead && !s.trusted(r.URL) {
 		return http.ErrUseLastResponse
@@ -60,7 +60,7 @@ func (s *session) redirect(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// temporary is an error that another try may not meet.
+// temporary is an error that may not occur on the next attempt.
 type temporary struct {
 	error
 	pause time.Duration // what the server asks for
@@ -68,8 +68,8 @@ type temporary struct {
 
 func (t temporary) Unwrap() error { return t.error }
 
-// retry calls f again after temporary errors, with growing pauses, until it has failed maxFailures times in a
-// row; f says whether it got further than before.
+// retry calls f again after temporary errors, with growing pauses, up to maxFailures in a row. f reports whether it
+// made progress.
 func (s *session) retry(ctx context.Context, f func() (further bool, err error)) error {
 	failures, pause := 0, firstPause
 	for {
@@ -94,8 +94,8 @@ func (s *session) retry(ctx context.Context, f func() (further bool, err error))
 	}
 }
 
-// call sends one request and hands its response to use. It gives up when no byte comes for the timeout. Errors
-// of the connection are temporary.
+// call sends one request and passes its response to use. It gives up if no byte arrives within the timeout. Connection
+// errors are temporary.
 func (s *session) call(parent context.Context, method, address string, header http.Header, timeout time.Duration, use func(*http.Response) error) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
@@ -122,7 +122,7 @@ func (s *session) call(parent context.Context, method, address string, header ht
 	return use(response)
 }
 
-// lost is the error of a connection, without the address, which may carry a signature.
+// lost is the error of a connection, without the address, which may contain a signature.
 func (s *session) lost(parent, ctx context.Context, err error) error {
 	// A caller that gave up has its own reason, a signal for one, which is no fault of the Hub.
 	if err := parent.Err(); err != nil {
@@ -153,8 +153,8 @@ const (
 	slowBytes = 60 << 10
 )
 
-// body reads a response. Each wait for bytes has a limit, and so has the time that they drip in; the timer runs only
-// while it is read from, for what is done with the bytes may take its time.
+// body reads a response. It limits each wait for bytes, and the time in which few bytes arrive. The timer runs only
+// during reads, because processing the bytes may take long.
 type body struct {
 	io.ReadCloser
 	timer   *time.Timer
@@ -183,14 +183,14 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// unknown is the error of a repository of which nothing could be learnt: the Hub has none of that name, or not
-// for this user, or is out of reach.
+// unknown is the error of a repository that could not be looked up: it does not exist, is not visible to this user, or
+// the Hub is out of reach.
 type unknown struct{ error }
 
 // missingRevision is the error of a revision that a repository does not have.
 type missingRevision struct{ error }
 
-// refused says in a sentence why the Hub did not deliver a file, or where file is "" a repository's listing.
+// refused says why the Hub did not deliver a file, or the listing if file is "".
 func (s *session) refused(r *http.Response, file string) error {
 	code, message := r.Header.Get("X-Error-Code"), r.Header.Get("X-Error-Message")
 	page := s.endpoint + "/" + s.page()
@@ -201,7 +201,7 @@ func (s *session) refused(r *http.Response, file string) error {
 	case code == "GatedRepo" && s.token == "":
 		return fmt.Errorf("it is gated: accept its terms at %s, then set HF_TOKEN to a token of that account", page)
 	case code == "GatedRepo":
-		return fmt.Errorf("it is gated, and the account of the token in %s has no access: ask for it at %s", s.tokenFrom, page)
+		return fmt.Errorf("it is gated, and the account of the token in %s has no access: request access at %s", s.tokenFrom, page)
 	case code == "RevisionNotFound":
 		return missingRevision{fmt.Errorf("it has no branch, tag or commit %q", s.revision)}
 	case code == "EntryNotFound", code == "" && file != "" && status == http.StatusNotFound:
@@ -209,9 +209,9 @@ func (s *session) refused(r *http.Response, file string) error {
 	case status == http.StatusUnauthorized && s.token != "" && code != "RepoNotFound":
 		return fmt.Errorf("the Hub does not accept the token in %s: make a new one at %s/settings/tokens", s.tokenFrom, s.endpoint)
 	case code == "RepoNotFound", status == http.StatusUnauthorized, status == http.StatusNotFound:
-		seen := "that the token in " + s.tokenFrom + " may see"
+		seen := "that the token in " + s.tokenFrom + " can access"
 		if s.token == "" {
-			seen = "that can be seen without HF_TOKEN"
+			seen = "that is visible without HF_TOKEN"
 		}
 		return unknown{fmt.Errorf("%s has no %s %s %s", s.endpoint, s.kind, s.id, seen)}
 	case status == http.StatusTooManyRequests:
@@ -222,7 +222,7 @@ func (s *session) refused(r *http.Response, file string) error {
 		if s.token == "" {
 			advice += ", or set HF_TOKEN for a higher limit"
 		}
-		return temporary{errors.New("the Hub takes no more requests for now: " + advice), pause}
+		return temporary{errors.New("the Hub limits requests: " + advice), pause}
 	case status == http.StatusRequestTimeout, status >= 500:
 		return temporary{fmt.Errorf("%s answers %q", s.endpoint, r.Status), asked(r.Header)}
 	case message != "":
@@ -232,10 +232,10 @@ func (s *session) refused(r *http.Response, file string) error {
 	}
 }
 
-// resetPattern is the rest of a window in a RateLimit header: "api";r=0;t=55.
+// resetPattern matches the reset time in a RateLimit header: "api";r=0;t=55.
 var resetPattern = regexp.MustCompile(`;\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,6})\b`)
 
-// asked is the pause that a response asks for, 0 where it asks for none.
+// asked is the pause that a response asks for; 0 for none.
 func asked(h http.Header) time.Duration {
 	text := h.Get("Retry-After")
 	if m := resetPattern.FindStringSubmatch(h.Get("RateLimit")); m != nil {

@@ -125,7 +125,7 @@ func TestDoctorRefuses(t *testing.T) {
 		{"doctor --model MODEL --task chat", 2, "--task: does not apply; MODEL is a classifier"},
 		{"doctor --model MODEL --task gsm8k", 2, `--task: "gsm8k" is none of chat, preference, code, reverse_digits, sum_digits`},
 		{"doctor --model BASE", 1, "BASE is an encoder (bert), not a language model; use it for classification tasks"},
-		{"doctor --model TMP", 1, "--model: model folder TMP has neither a config.json nor a GGUF file: it is no model"},
+		{"doctor --model TMP", 1, "--model: model folder TMP has neither a config.json nor a GGUF file: it is not a model"},
 		{"doctor --model TINY", 1, "transformers: open TINY/tokenizer.json: no such file or directory"},
 	} {
 		expand := func(text string) string { return f.expand(strings.ReplaceAll(text, "TINY", tiny.base)) }

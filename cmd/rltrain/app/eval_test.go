@@ -173,9 +173,9 @@ func TestBadInput(t *testing.T) {
 			if err := os.Mkdir(f.model, 0o755); err != nil {
 				t.Fatal(err)
 			}
-		}, "predict --model TMP", "loading the model: model folder TMP has neither a config.json nor a GGUF file: it is no model; did you mean TMP/intent_classifier_rl?"},
+		}, "predict --model TMP", "loading the model: model folder TMP has neither a config.json nor a GGUF file: it is not a model; did you mean TMP/intent_classifier_rl?"},
 		{"no config.json", func(t *testing.T, f folders) { f.remove(t, "BASE/config.json") }, "predict --model MODEL",
-			"loading the model: MODEL/adapter_config.json: base_model_name_or_path: model folder BASE has neither a config.json nor a GGUF file: it is no model"},
+			"loading the model: MODEL/adapter_config.json: base_model_name_or_path: model folder BASE has neither a config.json nor a GGUF file: it is not a model"},
 		{"unknown model_type", func(t *testing.T, f folders) { f.edit(t, "BASE/config.json", `"bert"`, `"gpt5"`) }, "predict --model MODEL",
 			`loading the model: transformers: BASE/config.json: model_type "gpt5" is not supported, want one of bert, distilbert, modernbert, roberta`},
 		{"weights of another shape", func(t *testing.T, f folders) {

@@ -115,7 +115,7 @@ func TestLanguageModelsByName(t *testing.T) {
 	for args, want := range map[string]string{
 		"generate --model org/none":                                          "--model: model \"org/none\" is neither a folder nor in",
 		"--task chat --model org/tiny --dataset org/none":                    "dataset \"org/none\" is neither a file nor a folder",
-		"--task chat --model org/adapter --dataset org/data":                 "it holds an adapter, not a base model; to continue from an adapter use --pretrained-model",
+		"--task chat --model org/adapter --dataset org/data":                 "it is an adapter, not a base model; to continue from an adapter use --pretrained-model",
 		"--task chat --model org/tiny --dataset org/data":                    `choose one with --dataset-config: "main", "none"`,
 		"--task chat --model org/tiny --dataset-config x --dataset rows.csv": "stat rows.csv: no such file or directory",
 	} {

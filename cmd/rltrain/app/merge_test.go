@@ -39,7 +39,7 @@ func TestMergedFolderWithoutConfig(t *testing.T) {
 	f.must(t, "", "merge", "--model", "MODEL", "--output", "TMP/merged")
 	f.remove(t, "TMP/merged/config.json")
 	code, _, stderr := f.rltrain("the cat\n", "predict", "--model", "TMP/merged")
-	want := f.expand("rltrain: loading the model: model folder TMP/merged has neither a config.json nor a GGUF file: it is no model\n")
+	want := f.expand("rltrain: loading the model: model folder TMP/merged has neither a config.json nor a GGUF file: it is not a model\n")
 	if code != 1 || stderr != want {
 		t.Errorf("exit code %d\n got %swant %s", code, stderr, want)
 	}
