@@ -8,18 +8,18 @@ import (
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
-// Causal is the model folder of a causal language model, loaded.
+// Causal is a loaded causal language model.
 type Causal struct {
 	Dir    string
 	Config *Config
 	Model  *torch.Model
-	// Head is the weight of the output layer [V, H], the embedding's own where they are tied;
-	// HeadBias its bias [V], nil where it has none.
+	// Head is the weight of the output layer [V, H], which is the embedding if they are tied. HeadBias is its bias
+	// [V], or nil.
 	Head, HeadBias *torch.Var
 	Weights        map[string]*torch.Var // by the core's names, see rltrain.h
 	Parameters     int64                 // number of weights, tied ones counted once
 	Trainable      bool                  // Weights are parameters
-	// Generation is generation_config.json.
+	// Generation is the content of generation_config.json.
 	Generation GenerationConfig
 
 	quants map[string]torch.QuantType // of quantised weights, by the names of their specs
@@ -27,7 +27,7 @@ type Causal struct {
 	untied bool                       // a change made two of the embedding and the output layer, which are one in Dir
 }
 
-// CausalOptions says how weights are held.
+// CausalOptions says how weights are stored.
 type CausalOptions struct {
 	// DType of embedding and linear weights: "fp32", "bf16" or "fp16"; "" bf16 on a GPU that prefers it
 	// (see [torch.PrefersBF16]), else as stored: the blocks of a GGUF file stay as they are where the core has
@@ -45,9 +45,8 @@ type CausalOptions struct {
 
 var dtypeOptions = map[string]torch.DType{"fp32": torch.F32, "bf16": torch.BF16, "fp16": torch.F16}
 
-// LoadCausal reads the model folder of a causal language model. Weights that keep their dtype are
-// mapped, not copied: the files must not change while the model lives. Errors name the file, and
-// the field or tensor that is wrong.
+// LoadCausal reads the model folder of a causal language model. Weights that keep their dtype are mapped, not copied,
+// so the files must not change while the model is in use. Errors name the file and the field or tensor at fault.
 func LoadCausal(dir string, o CausalOptions) (*Causal, error) {
 	quant, err := o.check()
 	if err != nil {
@@ -106,7 +105,7 @@ func LoadCausal(dir string, o CausalOptions) (*Causal, error) {
 	return c, nil
 }
 
-// build makes the model of the weights.
+// build creates the model from the weights.
 func (c *Causal) build() (err error) {
 	c.Head, c.HeadBias = c.Weights["head.weight"], c.Weights["head.bias"]
 	if c.Head == nil {
@@ -116,7 +115,8 @@ func (c *Causal) build() (err error) {
 	return err
 }
 
-// Share is another model on the same weights, for other adapters. Its Close leaves the weights alone; c is closed after it.
+// Share returns another model on the same weights, to hold other adapters. Close it before c; it leaves the weights
+// open.
 func (c *Causal) Share() (*Causal, error) {
 	shared := *c
 	shared.Model, shared.shared = nil, true
@@ -139,7 +139,7 @@ func (c *Causal) Close() {
 	}
 }
 
-// EOS are the tokens that end a text: those of config.json and of generation_config.json, rising.
+// EOS are the tokens that end a text, from config.json and generation_config.json, sorted.
 func (c *Causal) EOS() []int32 {
 	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.Config.EOS, c.Generation.EOS))))
 }
@@ -197,7 +197,7 @@ func (o CausalOptions) load(files *safetensors.Model, name string, spec TensorSp
 	return constantAs(data, spec.Shape, dtype)
 }
 
-// changes gives changes of tensors by the core's names.
+// changes maps changes of tensors to the core's names.
 func (c *Config) changes(change map[string]func([]float32)) (map[string]func([]float32), error) {
 	changes := map[string]func([]float32){}
 	for _, spec := range c.TensorNames() {
@@ -213,7 +213,7 @@ func (c *Config) changes(change map[string]func([]float32)) (map[string]func([]f
 	return changes, nil
 }
 
-// matrix reports an embedding or a linear weight; positions and types count among the small ones.
+// matrix reports an embedding or a linear weight. Position and type embeddings do not count.
 func (s TensorSpec) matrix() bool {
 	return len(s.Shape) == 2 && s.Name != "positions.weight" && s.Name != "types.weight"
 }
@@ -226,7 +226,7 @@ func (s TensorSpec) elements() int64 {
 	return n
 }
 
-// read is the tensor's values as float32, in the shape of the spec.
+// read returns the tensor's values as float32 in the shape of the spec.
 func (s TensorSpec) read(files *safetensors.Model, name string) ([]float32, error) {
 	data, err := files.Float32s(name)
 	if err == nil && s.Transposed {

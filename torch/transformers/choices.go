@@ -2,11 +2,10 @@ package transformers
 
 import "math"
 
-// maxWindow bounds attention windows; one this wide sees everything.
+// maxWindow bounds attention windows. A window of this size covers everything.
 const maxWindow = 1 << 30
 
-// window reads sliding_window: how many last keys a query sees, itself included; 0 means all,
-// for null.
+// window reads sliding_window, the number of keys that a query attends to, itself included; 0 (null) means all.
 func (f *fields) window(absent int) int {
 	if f.isNull("sliding_window") || absent == 0 && !f.has("sliding_window") {
 		return 0
@@ -14,7 +13,7 @@ func (f *fields) window(absent int) int {
 	return f.size("sliding_window", absent, maxWindow)
 }
 
-// slideAll is one window for all layers; absent is its default, 0 for none.
+// slideAll gives all layers one window; absent is its default, 0 for none.
 func slideAll(absent int) func(*fields, *Config) {
 	return func(f *fields, c *Config) {
 		f.noLayerTypes()
@@ -23,8 +22,7 @@ func slideAll(absent int) func(*fields, *Config) {
 	}
 }
 
-// slideLate is a window for the layers from max_window_layers on, where use_sliding_window asks
-// for it, unless layer_types says which.
+// slideLate gives layers from max_window_layers on a window if use_sliding_window is set, unless layer_types decides.
 func slideLate(f *fields, c *Config) {
 	w := 0
 	if value(f, "use_sliding_window", false) {
@@ -34,7 +32,7 @@ func slideLate(f *fields, c *Config) {
 	c.slide(f, w, func(layer int) bool { return w > 0 && layer >= from })
 }
 
-// slide fills the windows of layers: those that layer_types names, or else by slides.
+// slide fills the windows of the layers that layer_types names, or else of those that slides accepts.
 func (c *Config) slide(f *fields, window int, slides func(layer int) bool) []bool {
 	sliding := make([]bool, c.NumHiddenLayers)
 	for i := range sliding {
@@ -68,22 +66,22 @@ func (c *Config) slide(f *fields, window int, slides func(layer int) bool) []boo
 	return sliding
 }
 
-// noLayerTypes refuses layer_types where transformers does not look at them.
+// noLayerTypes refuses layer_types for model types that ignore it in transformers.
 func (f *fields) noLayerTypes() {
 	if f.has("layer_types") {
 		f.fail("layer_types is not supported for this model_type")
 	}
 }
 
-// forbid refuses a switch that is on.
+// forbid refuses a boolean field that is true.
 func (f *fields) forbid(key string) {
 	if value(f, key, false) {
 		f.fail("%s true is not supported", key)
 	}
 }
 
-// gemmaFields reads what the Gemma families share; caps are the defaults of the soft caps of
-// attention scores and logits.
+// gemmaFields reads the fields that the Gemma families share. The caps are defaults of the soft caps of attention
+// scores and logits.
 func gemmaFields(f *fields, c *Config, attentionCap, logitCap float64) {
 	f.forbid("use_bidirectional_attention")
 	// transformers rounds it to the dtype of the weights; here hidden states are float32 always.
@@ -93,7 +91,7 @@ func gemmaFields(f *fields, c *Config, attentionCap, logitCap float64) {
 	c.core.LogitSoftcap = f.softcap("final_logit_softcapping", logitCap)
 }
 
-// softcap reads a cap; 0 means none, for null.
+// softcap reads a cap; 0 (null) means none.
 func (f *fields) softcap(key string, absent float64) float64 {
 	if f.isNull(key) || absent == 0 && !f.has(key) {
 		return 0
@@ -106,8 +104,8 @@ func gemma2Fields(f *fields, c *Config) {
 	c.slide(f, f.window(4096), func(layer int) bool { return layer%2 == 0 })
 }
 
-// gemma3Fields: layers that slide rotate with a base of their own and without scaling, unless
-// rope_parameters says so by kind of layer.
+// gemma3Fields reads Gemma 3's fields. Sliding layers rotate with their own base and without scaling unless
+// rope_parameters says otherwise.
 func gemma3Fields(f *fields, c *Config) {
 	gemmaFields(f, c, 0, 0)
 	pattern := f.size("sliding_window_pattern", 6, maxLayers)
@@ -130,8 +128,8 @@ func gemma3Fields(f *fields, c *Config) {
 	}
 }
 
-// modernBert reads what modernbert alone has, and describes its blocks to the core: pre-norm, rotating, of
-// which some see only near tokens (Warner et al. 2024, section 2.1).
+// modernBert reads ModernBERT's fields: pre-norm blocks with RoPE, some with a local window (Warner et al. 2024,
+// section 2.1).
 func modernBert(f *fields, c *Config) {
 	switch pooling := text(f, "classifier_pooling", "cls"); pooling {
 	case "cls":

@@ -13,7 +13,7 @@ func (c *Config) HeadLayers() (dense, out string) {
 	return fam.dense, fam.out
 }
 
-// PoolerName is the module that family pooling needs a folder to have, "" where it needs none.
+// PoolerName is the module that pooling "family" requires in a folder; "" for none.
 func (c *Config) PoolerName() string {
 	if pooler := families[c.ModelType].encoder.pooler; len(pooler) > 0 {
 		return pooler[0].module

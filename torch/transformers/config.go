@@ -13,8 +13,8 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// Config is config.json: a model's shape, and what the core builds of it. Fields bear the names of config.json in its
-// usual spelling, whatever the family's.
+// Config is config.json: a model's shape and the description that the core builds it from. Field names follow the
+// usual spelling in config.json.
 type Config struct {
 	ModelType             string // "llama", "bert"
 	VocabSize             int
@@ -28,22 +28,22 @@ type Config struct {
 	LayerNormEps          float64 // of any norm
 	MaxPositionEmbeddings int
 
-	// Of causal language models.
+	// Fields of causal language models.
 	TieWordEmbeddings bool    // the output layer is the embedding
 	EOS               []int32 // eos_token_id, which may be a list; nil where there is none
 	BOS, Pad          int32   // -1 where there is none
 
-	// Of encoders.
+	// Fields of encoders.
 	TypeVocabSize int // 0 where the family has no token types
 	PadTokenID    int // -1 where the file says null
-	// ClassifierMean: the family's classifier reads the mean over a text's tokens, not the first.
+	// ClassifierMean says that the classifier reads the mean over all tokens instead of the first token.
 	ClassifierMean bool
-	// ClassifierActivation follows the dense layer of the family's head where a field says which.
+	// ClassifierActivation follows the dense layer of the head, in families where a field sets it.
 	ClassifierActivation string
-	// ID2Label names the classes in order; nil where the file has no id2label.
+	// ID2Label names the classes in order; nil if the file has no id2label.
 	ID2Label []string
-	// NumLabels is the number of classes of the folder's classification head, if it
-	// has one: len(ID2Label), else num_labels, else 2 as in transformers.
+	// NumLabels is the number of classes of the classification head, if there is one: len(ID2Label), else num_labels,
+	// else 2 as in transformers.
 	NumLabels int
 
 	family  *family         // nil where c was not read but made
@@ -53,13 +53,12 @@ type Config struct {
 	ropes   []ropeSource
 }
 
-// LoadConfig reads config.json of an encoder's folder, LoadCausalConfig that of a causal language model. Both dialects
-// are read, that of transformers 4 and that of 5, with transformers' defaults of absent fields. Another model_type, or
-// a field that is missing, out of range or asks for something unsupported, is an error that names the file and the
-// field.
+// LoadConfig reads config.json of an encoder; LoadCausalConfig that of a causal language model. Both accept the
+// dialects of transformers 4 and 5, with the defaults of transformers. An unknown model_type, or a field that is
+// missing, out of range or unsupported, is an error that names file and field.
 func LoadConfig(dir string) (*Config, error) { return loadConfig(dir, encoders) }
 
-// LoadCausalConfig is described at LoadConfig.
+// LoadCausalConfig reads config.json of a causal language model; see LoadConfig.
 func LoadCausalConfig(dir string) (*Config, error) { return loadConfig(dir, decoders) }
 
 func loadConfig(dir string, table map[string]*family) (*Config, error) {
@@ -178,7 +177,7 @@ func (c *Config) readSizes(f *fields) {
 	}
 }
 
-// readEncoder reads what classifiers have beside.
+// readEncoder reads the fields of classifiers.
 func (c *Config) readEncoder(f *fields, fam *encoderFamily) {
 	if fam.types > 0 {
 		c.TypeVocabSize = f.size("type_vocab_size", fam.types, 1<<16)
@@ -195,7 +194,7 @@ func (c *Config) readEncoder(f *fields, fam *encoderFamily) {
 	}
 }
 
-// readTokens reads the special tokens, of which models with an inner object have some at the top.
+// readTokens reads the special tokens. Models with an inner configuration have some of them at the top level.
 func (c *Config) readTokens(top, f *fields) {
 	where := func(key string) *fields {
 		if top.has(key) {
@@ -208,8 +207,8 @@ func (c *Config) readTokens(top, f *fields) {
 	c.Pad = where("pad_token_id").token("pad_token_id", c.VocabSize)
 }
 
-// tokens reads a token id or a list of them. As in transformers, one that is outside of the vocabulary is one that no
-// text has: it is left out.
+// tokens reads a token id or a list. Ids outside the vocabulary are dropped, as in transformers: no text contains
+// them.
 func (f *fields) tokens(key string, vocab int) []int32 {
 	var ids []int32
 	if raw := f.raw[key]; len(raw) > 0 && raw[0] == '[' {
@@ -220,8 +219,7 @@ func (f *fields) tokens(key string, vocab int) []int32 {
 	return slices.DeleteFunc(ids, func(id int32) bool { return id < 0 || int(id) >= vocab })
 }
 
-// token reads one token id. Models give ids outside of their vocabulary for tokens that they do
-// without: -1 here.
+// token reads one token id; -1 if it is outside the vocabulary, which means that the model does not use it.
 func (f *fields) token(key string, vocab int) int32 {
 	id := value(f, key, int32(-1))
 	if int(id) >= vocab {
@@ -235,7 +233,7 @@ var activations = map[string]torch.Activation{
 	"gelu_new": torch.GELUTanh, "gelu_fast": torch.GELUTanh, "gelu_pytorch_tanh": torch.GELUTanh,
 }
 
-// readBlocks reads what the blocks are made of.
+// readBlocks reads the fields that describe a block.
 func (c *Config) readBlocks(f *fields) {
 	fam := families[c.ModelType]
 	epsKey := "rms_norm_eps"
@@ -273,7 +271,7 @@ func (c *Config) readBlocks(f *fields) {
 	}
 }
 
-// plainCore is what the core builds of a family without anything special.
+// plainCore is the core's description of a model without special fields.
 func (c *Config) plainCore() torch.ModelConfig {
 	fam := families[c.ModelType]
 	return torch.ModelConfig{
@@ -290,7 +288,7 @@ func (c *Config) plainCore() torch.ModelConfig {
 	}
 }
 
-// Core is what the core builds.
+// Core is the core's description of the model.
 func (c *Config) Core() torch.ModelConfig {
 	if c.core.Layers == 0 { // c was not read but made
 		return c.plainCore()
@@ -301,7 +299,7 @@ func (c *Config) Core() torch.ModelConfig {
 func (c *Config) headDim() int { return cmp.Or(c.HeadDim, c.HiddenSize/max(c.NumAttentionHeads, 1)) }
 func (c *Config) kvHeads() int { return cmp.Or(c.NumKeyValueHeads, c.NumAttentionHeads) }
 
-// firstPosition is the row of the position table that a text's first token takes.
+// firstPosition is the row of the position table for the first token of a text.
 func (c *Config) firstPosition() int {
 	if e := families[c.ModelType].encoder; e != nil && e.offset {
 		return c.PadTokenID + 1
@@ -309,9 +307,9 @@ func (c *Config) firstPosition() int {
 	return 0
 }
 
-// MaxLength is the longest sequence that the model can take, in tokens; 0 means any. Learned
-// positions end, and so does the range in which dynamically scaled RoPE does not change with the
-// length; in other language models max_position_embeddings is what the model was trained for, no limit.
+// MaxLength is the maximum length of a sequence in tokens; 0 means no limit. Learned positions limit it, as does
+// dynamic RoPE scaling, which changes with the length beyond. For other language models max_position_embeddings is the
+// training length, not a limit.
 func (c *Config) MaxLength() int {
 	if c.dynamic || c.Core().RotaryDim == 0 || families[c.ModelType].encoder != nil {
 		return c.MaxPositionEmbeddings - c.firstPosition()
@@ -319,7 +317,7 @@ func (c *Config) MaxLength() int {
 	return 0
 }
 
-// activation finds the core's number of a named one.
+// activation maps a name to the core's activation.
 func (f *fields) activation(key, name string) torch.Activation {
 	found, ok := activations[name]
 	if !ok {
@@ -328,9 +326,8 @@ func (f *fields) activation(key, name string) torch.Activation {
 	return found
 }
 
-// refuse reports fields that would make the folder another model than the one
-// this package describes. Fields that change only training, generation or speed
-// in transformers are not looked at.
+// refuse rejects fields that describe an unsupported model. Fields that change only training, generation or speed in
+// transformers are ignored.
 func (f *fields) refuse() {
 	if p := text(f, "position_embedding_type", "absolute"); p != "absolute" {
 		f.fail("position_embedding_type %.40q is not supported, want \"absolute\"", p)
@@ -357,8 +354,7 @@ func (f *fields) padToken(absent, vocab int) int {
 	return id
 }
 
-// labels reads id2label, whose keys are the class numbers in decimal, and
-// num_labels, which old files have in its place.
+// labels reads id2label, whose keys are class numbers in decimal, and num_labels, which older files have instead.
 func (f *fields) labels(c *Config) {
 	byID := value(f, "id2label", map[string]string(nil))
 	c.NumLabels = f.size("num_labels", 2, 1<<20)

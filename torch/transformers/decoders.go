@@ -14,7 +14,7 @@ func rmsRows(names ...string) []moduleRow {
 	return rows
 }
 
-// splitRows are attention with q, k and v of their own.
+// splitRows are the modules of attention with separate q, k and v.
 func splitRows(qkvBias, oBias string) []moduleRow {
 	return []moduleRow{
 		{"q", "self_attn.q_proj", "QH", qkvBias},
@@ -159,6 +159,7 @@ var decoders = map[string]*family{
 		ignored: oldRotary, targets: queryValue,
 	},
 	"gemma3_text": gemma3Family("", []string{"model.", ""}, []string{"lm_head"}, nil),
+	// Larger models include a vision tower, which text does not need; it is ignored.
 	// The larger ones come with a vision tower, which stays out; text alone needs none of it.
 	"gemma3": gemma3Family("text_config",
 		[]string{"model.language_model.", "language_model.model.", "language_model."},

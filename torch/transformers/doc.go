@@ -1,13 +1,10 @@
-// Package transformers knows what a Hugging Face model folder means: its
-// config.json, the names and shapes of its tensors, and its pooling. Package tokenizer has its tokens, package chat
-// its conversations.
+// Package transformers reads Hugging Face model folders: config.json, the names and shapes of tensors, and pooling.
+// Package tokenizer handles tokens, package chat conversations.
 //
-// The format of weights is package safetensors's business. A folder that says something
-// this package cannot honour is refused by an error that names the file and the field
-// or tensor, never read around.
+// Package safetensors reads the weights. If a folder asks for something that this package does not support, it returns
+// an error that names the file and the field or tensor; it never ignores it.
 //
-// Encoders and causal language models are families of one table: they read their fields and find
-// their tensors in the same way; [Load] and [LoadCausal] make what the core runs of them. Inside
-// the program tensors bear the core's names, which are one for all families: "layers.0.q.weight".
-// encoders.go and decoders.go hold, per model_type, how a folder may spell them.
+// Encoders and causal language models are entries of one table: encoders.go and decoders.go say, for each model_type,
+// how folders spell fields and tensors. [Load] and [LoadCausal] create the models. Inside the program tensors have the
+// core's names, the same for all families: "layers.0.q.weight".
 package transformers

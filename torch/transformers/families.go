@@ -9,15 +9,14 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// A family is what a model_type means for fields, names and shapes. Adding one is adding a table.
+// A family describes the fields, names and shapes of a model_type. To add one, add a table.
 //
-// Shapes are spelled by one letter a dimension: V vocabulary, P positions, T token types, H hidden, I
-// intermediate, G twice that, Q all query heads, K all key heads, F queries, keys and values, D one
-// head, C classes.
+// Shapes use one letter per dimension: V vocabulary, P positions, T token types, H hidden, I intermediate, G
+// 2·intermediate, Q all query heads, K all key heads, F queries, keys and values, D one head, C classes.
 type family struct {
-	// own are the family's spellings of fields, by the usual ones.
+	// own maps usual field names to the family's names.
 	own map[string]string
-	// inner is the field that holds the language model's own fields, "" where they lie at the top.
+	// inner is the field that contains the language model's fields; "" if they are at the top level.
 	inner string
 	sizes map[string]int // defaults of shape fields that need not be there
 
@@ -37,10 +36,10 @@ type family struct {
 	normAfter bool // norms stand after the sums
 	qkv       torch.QKVLayout
 	residual  torch.Residual
-	// special reads what only this family has.
+	// special reads fields that only this family has.
 	special func(f *fields, c *Config)
 
-	// prefixes stand before the names of the base model; transformers' own comes first.
+	// prefixes come before the names of the base model; the first is transformers' own.
 	prefixes []string
 	base     []moduleRow       // outside of the layers
 	without  string            // the one module that is not there
@@ -49,39 +48,37 @@ type family struct {
 	conv1D   bool              // files hold linear weights as [in, out]
 	old      map[string]string // endings of names and those that older files have for them
 	ignored  []string          // as ignores reads them
-	// targets are PEFT's LoRA targets when nobody names any; for phi3, which PEFT has none
-	// for, the layer that is like those of the others.
+	// targets are the default LoRA targets in PEFT. PEFT has none for phi3, which gets the equivalent layer.
 	targets []string
 
-	// Of causal language models: names of the output layer, transformers' own in files first.
+	// Of causal language models: names of the output layer, transformers' own first.
 	heads    []string
 	headBias bool
-	// encoder is what encoders have beside; nil for causal language models.
+	// encoder has the fields of encoders; nil for causal language models.
 	encoder *encoderFamily
 }
 
-// An encoderFamily is what a model_type of encoders has for sequence classifiers.
+// An encoderFamily describes the sequence classifiers of an encoder's model_type.
 type encoderFamily struct {
-	// classes begins the names of transformers' classes: "Bert" of BertModel.
+	// classes is the prefix of transformers' class names: "Bert" for BertModel.
 	classes string
-	// types and pad are the defaults of type_vocab_size and pad_token_id; with types 0 there
-	// is no such field.
+	// types and pad are the defaults of type_vocab_size and pad_token_id. If types is 0, the field does not exist.
 	types, pad int
-	// offset: positions begin after the padding token's number.
+	// offset says that positions start after the padding token's id.
 	offset bool
-	// prefix is what task models put before the names of the encoder.
+	// prefix comes before the encoder's names in task models.
 	prefix string
-	// pooler and head are optional, each as a whole.
+	// pooler and head are optional; each is complete or absent.
 	pooler, head []moduleRow
-	// plainPooler: the pooler is the task model's own and takes no prefix.
+	// plainPooler says that the pooler belongs to the task model and has no prefix.
 	plainPooler bool
-	// dense is the layer of the head before the one that gives the logits, "" where there is none.
+	// dense is the layer of the head before the logits; "" for none.
 	dense, out string
-	// act follows the dense layer of the pooler or the head: "tanh".
+	// act is the activation after the dense layer of the pooler or head: "tanh".
 	act string
 }
 
-// families are all of them: causal language models and encoders.
+// families are all model types.
 var families = merged(decoders, encoders)
 
 func merged(tables ...map[string]*family) map[string]*family {
@@ -96,12 +93,12 @@ func modelTypes(table map[string]*family) string {
 	return strings.Join(slices.Sorted(maps.Keys(table)), ", ")
 }
 
-// has reports a module of this name in each layer.
+// has reports whether each layer has a module of this name.
 func (fam *family) has(layer string) bool {
 	return slices.ContainsFunc(fam.rows, func(r moduleRow) bool { return r.layer == layer })
 }
 
-// prefixOf is what task models put before the names of the base model.
+// prefixOf is the prefix of the base model's names in task models.
 func (fam *family) prefixOf() string {
 	if fam.encoder != nil {
 		return fam.encoder.prefix
@@ -109,7 +106,7 @@ func (fam *family) prefixOf() string {
 	return ""
 }
 
-// A TensorSpec is a tensor the model has, or may have.
+// A TensorSpec describes a tensor that the model has or may have.
 type TensorSpec struct {
 	Name       string   // what the core calls it; of a pooler or a head, its Path
 	Path       string   // what transformers' model calls it, of an encoder that stands alone
@@ -117,12 +114,12 @@ type TensorSpec struct {
 	Shape      []int64  // weights of linear modules are [out, in]
 	Transposed bool     // files hold a matrix as [in, out]
 	Candidates []string // what a folder may call it
-	// Group is "" for a tensor that must be there. The tensors of another group, the
-	// "pooler" or the "head", are all there or all absent; those of "tied" repeat another.
+	// Group is "" for a required tensor. Tensors of group "pooler" or "head" are all present or all absent. Tensors of
+	// group "tied" repeat another.
 	Group string
 }
 
-// stored is the shape that files give it.
+// stored is the tensor's shape in files.
 func (s TensorSpec) stored() []int64 {
 	if s.Transposed {
 		return []int64{s.Shape[1], s.Shape[0]}
@@ -140,20 +137,20 @@ type moduleRow struct {
 
 const always = "+"
 
-// Linear is a linear module that can carry LoRA; its weight is [Out, In].
+// Linear is a linear module that can have a LoRA adapter; its weight is [Out, In].
 type Linear struct {
 	Name    string // of the module in transformers' model, as PEFT spells it
 	Layer   string // what the core calls it
 	In, Out int
 }
 
-// numbered puts a layer's number in the place of "N".
+// numbered replaces "N" in a name by a layer's number.
 func numbered(name string, layer int) string {
 	return strings.Replace(name, ".N.", "."+strconv.Itoa(layer)+".", 1)
 }
 
-// ignores reports that a folder's tensor is one of those that files carry and the model does
-// not need. A "*" at an end of a pattern stands for any rest.
+// ignores reports whether a tensor of a folder is one that the model does not need. "*" at either end of a pattern
+// matches anything.
 func ignores(patterns []string, name string) bool {
 	return slices.ContainsFunc(patterns, func(pattern string) bool {
 		if stem, ok := strings.CutSuffix(pattern, "*"); ok {

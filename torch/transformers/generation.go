@@ -10,9 +10,9 @@ import (
 	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
-// GenerationConfig is generation_config.json: the tokens that end a text, and how the model's
-// makers would sample. The sampling fields are defaults for talking to the model; training
-// samples from the model's own distribution.
+// GenerationConfig is generation_config.json: the tokens that end a text and the sampling settings that the model's
+// authors recommend. The settings are defaults for generate and chat; training samples from the model's own
+// distribution.
 type GenerationConfig struct {
 	EOS               []int32 // nil where the file names none
 	BOS, Pad          int32   // -1 where the file names none
@@ -23,9 +23,8 @@ type GenerationConfig struct {
 	RepetitionPenalty float64 // 1: off
 }
 
-// LoadGenerationConfig reads generation_config.json of the model folder dir; a folder without one
-// gives what a file without fields would. Token ids outside of the model's vocabulary are left out;
-// fields out of range are errors that name the file and the field.
+// LoadGenerationConfig reads generation_config.json of the model folder dir; without the file all fields have their
+// defaults. Token ids outside the vocabulary are dropped. A field out of range is an error that names file and field.
 func LoadGenerationConfig(dir string, c *Config) (GenerationConfig, error) {
 	path := filepath.Join(dir, "generation_config.json")
 	data, err := smallfile.Read(path)

@@ -16,14 +16,14 @@ import (
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
-// LlamaShape is the shape of a Llama, or of a Qwen2, whose output layer is its embedding.
+// LlamaShape is the shape of a Llama or Qwen2 with tied embeddings.
 type LlamaShape struct {
 	Vocab, Hidden, Layers, Heads, KVHeads, Intermediate int
 	RopeTheta                                           float64
 	QKVBias                                             bool // of queries, keys and values, which Qwen2 has
 }
 
-// llamaPositions is the length that models of a LlamaShape are said to be made for.
+// llamaPositions is max_position_embeddings of models of a LlamaShape.
 const llamaPositions = 2048
 
 // config is config.json.
@@ -44,9 +44,9 @@ func (s LlamaShape) config(dtype safetensors.DType) ([]byte, error) {
 
 var torchNames = map[safetensors.DType]string{safetensors.F32: "float32", safetensors.BF16: "bfloat16", safetensors.F16: "float16"}
 
-// WriteLlama makes dir the folder of a Llama with weights of dtype, F32, BF16 or F16, drawn from seed as
-// transformers draws them: normal with deviation 0.02, norms at one, biases and the padding token's embedding at zero. Its
-// tokens are characters and, from the 100th on, words that no text has.
+// WriteLlama fills dir with a Llama whose random weights of dtype F32, BF16 or F16 follow seed, initialised as in
+// transformers: normal with standard deviation 0.02, norms 1, biases and the padding token's embedding 0. Tokens are
+// characters; from the 100th on they are words that occur in no text.
 func WriteLlama(dir string, s LlamaShape, dtype safetensors.DType, seed uint64) error {
 	if err := s.write(dir, dtype, seed); err != nil {
 		return fmt.Errorf("transformers: writing a Llama: %w", err)
@@ -96,7 +96,7 @@ func (s LlamaShape) write(dir string, dtype safetensors.DType, seed uint64) erro
 	return safetensors.Write(filepath.Join(dir, "model.safetensors"), tensors, nil)
 }
 
-// RandomLlama is the model of WriteLlama without files, for benchmarks. Matrices are of dtype, norms float32.
+// RandomLlama is the model of WriteLlama without files, for benchmarks. Matrices have type dtype, norms float32.
 func RandomLlama(s LlamaShape, dtype torch.DType, seed uint64) (*Causal, error) {
 	text, err := s.config(safetensors.F32)
 	if err != nil {
@@ -128,8 +128,8 @@ func RandomLlama(s LlamaShape, dtype torch.DType, seed uint64) (*Causal, error) 
 	return c, nil
 }
 
-// randomWeights draws every tensor from a stream of its own: more layers leave the first as they are. The tensors that
-// come next are drawn meanwhile.
+// randomWeights samples each tensor from its own random stream, so that adding layers does not change the first ones.
+// It prepares the next tensors in parallel.
 func randomWeights(c *Config, seed uint64) iter.Seq2[TensorSpec, []float32] {
 	return func(yield func(TensorSpec, []float32) bool) {
 		type drawing struct {
@@ -177,7 +177,7 @@ func randomWeight(c *Config, spec TensorSpec, rng *rand.Rand) []float32 {
 	return data
 }
 
-// tidyJSON is v in lines, with characters as they are.
+// tidyJSON is v as indented JSON without escaped characters.
 func tidyJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

@@ -9,26 +9,25 @@ import (
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
-// Model is a model folder, loaded: the encoder on memory-mapped weights, and the optional parts that its
-// pooling or head may need.
+// Model is a loaded encoder: memory-mapped weights and the optional parts that its pooling or head needs.
 type Model struct {
 	Dir     string
 	Config  *Config
 	Encoder *torch.Model
-	// Pooler is the frozen dense layer [H, H] of family pooling, PoolerNorm the norm [H] after it; nil where
-	// the folder or the family has none.
+	// Pooler is the frozen dense layer [H, H] of pooling "family" and PoolerNorm the norm [H] after it; nil if there
+	// is none.
 	Pooler, PoolerNorm *Dense
-	// Head gives the logits, [C, H], and Dense is the head's layer [H, H] before it; nil where the folder has
-	// no head, Dense also where the family's has one layer.
+	// Head computes the logits [C, H], and Dense is the layer [H, H] before it. Head is nil if the folder has no head,
+	// Dense also if the head has one layer.
 	Dense, Head *Dense
-	// Parameters is the number of weights of the encoder and, where there is one, the pooler.
+	// Parameters counts the weights of the encoder and of the pooler, if there is one.
 	Parameters int64
 }
 
-// Dense is a linear layer's weight [out, in] and bias [out], or a norm's, both [H].
+// Dense is a linear layer with weight [out, in] and bias [out], or a norm with both [H].
 type Dense struct{ Weight, Bias *torch.Var }
 
-// Close frees d; a nil d is fine.
+// Close frees d; d may be nil.
 func (d *Dense) Close() {
 	if d != nil {
 		torch.CloseAll(d.Weight, d.Bias)
@@ -43,9 +42,10 @@ func (m *Model) Close() {
 	}
 }
 
-// Load reads a model folder. Weights are float32, the encoder's embedding and linear layers of dtype, "fp32", "bf16" or
-// "fp16"; "" is bf16 on a GPU that prefers it (see [torch.PrefersBF16]), else float32. They are mapped, not copied, where the file holds that; the files must not change while
-// the model lives. Errors name the file, and the field or tensor that is wrong.
+// Load reads the folder of an encoder. Weights are float32 except the encoder's embedding and linear layers, which
+// have dtype "fp32", "bf16" or "fp16"; "" means bf16 on a GPU that prefers it (see [torch.PrefersBF16]), else float32.
+// Weights are mapped, not copied, if the file has their type, so the files must not change while the model is in use.
+// Errors name the file and the field or tensor at fault.
 func Load(dir, dtype string) (*Model, error) {
 	matrices, known := dtypeOptions[dtype]
 	if !known && dtype != "" {
@@ -67,7 +67,7 @@ func Load(dir, dtype string) (*Model, error) {
 	return load(dir, config, matrices)
 }
 
-// load reads the folder of a model of config; matrices are the type of the encoder's.
+// load reads the folder of a model; matrices is the type of the encoder's matrices.
 func load(dir string, config *Config, matrices torch.DType) (*Model, error) {
 	files, err := safetensors.OpenModel(dir)
 	if err != nil {
@@ -144,11 +144,11 @@ func (m *Model) takeHead(rest map[string]*torch.Var) error {
 	return nil
 }
 
-// dtypes are the stored types that weights may have; Resolve has refused the others.
+// dtypes are the stored types of weights; Resolve refuses others.
 var dtypes = map[safetensors.DType]torch.DType{"F32": torch.F32, "F16": torch.F16, "BF16": torch.BF16}
 
-// mapAs is a tensor of a folder: mapped where it is stored as dtype, else a converted copy. A tensor that is
-// not aligned to its elements, has strides or is quantised, which the formats allow, is copied too.
+// mapAs returns a tensor of a folder as dtype: mapped if it is stored that way, else a converted copy. Tensors that
+// are not aligned, have strides or are quantised are copied too.
 func mapAs(files *safetensors.Model, name string, dtype torch.DType) (*torch.Var, error) {
 	path, entry, _ := files.Entry(name)
 	if !entry.Direct() {
@@ -170,7 +170,7 @@ func mapAs(files *safetensors.Model, name string, dtype torch.DType) (*torch.Var
 	return v, nil
 }
 
-// constantAs is a tensor of data.
+// constantAs makes a tensor of data.
 func constantAs(data []float32, shape []int64, dtype torch.DType) (*torch.Var, error) {
 	v, err := torch.Constant(data, shape...)
 	if err != nil || dtype == torch.F32 {

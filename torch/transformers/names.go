@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Linears lists the linear modules that can carry LoRA, in the order of a forward pass. The
-// output layer is not among them.
+// Linears lists the linear modules that can have LoRA adapters, in the order of a forward pass. The output layer is
+// not one of them.
 func (c *Config) Linears() []Linear {
 	fam := families[c.ModelType]
 	var list []Linear
@@ -26,19 +26,17 @@ func (c *Config) Linears() []Linear {
 	return list
 }
 
-// DefaultTargets are PEFT's LoRA targets of the family when nobody names any: a module is meant
-// by its full name or by an ending at a dot.
+// DefaultTargets are the family's default LoRA targets in PEFT. A target is a full name or the end of one at a dot.
 func (c *Config) DefaultTargets() []string { return slices.Clone(families[c.ModelType].targets) }
 
-// FanInFanOut says that files hold linear weights as [in, out]: PEFT's field of that name.
+// FanInFanOut reports whether files store linear weights as [in, out]; PEFT's field of that name.
 func (c *Config) FanInFanOut() bool { return families[c.ModelType].conv1D }
 
-// Prefix is what the family's task models, such as a sequence classifier, put
-// before the names of the encoder: "bert.".
+// Prefix comes before the encoder's names in task models such as a sequence classifier: "bert.".
 func (c *Config) Prefix() string { return families[c.ModelType].prefixOf() }
 
-// TensorNames lists the model's tensors by the core's names, in the order of a forward pass. The
-// output layer is in the group "tied" where it is the embedding: files need not hold it.
+// TensorNames lists the model's tensors by the core's names, in the order of a forward pass. The output layer has
+// group "tied" if it is the embedding; files need not contain it.
 func (c *Config) TensorNames() []TensorSpec {
 	fam := families[c.ModelType]
 	var specs []TensorSpec
@@ -74,7 +72,7 @@ func (c *Config) TensorNames() []TensorSpec {
 	return specs
 }
 
-// specs are the tensors of one module, that of a layer where its names have an "N".
+// specs are the tensors of one module, in layer number layer if its name has an "N".
 func (c *Config) specs(row moduleRow, layer int, group string) []TensorSpec {
 	fam := families[c.ModelType]
 	name := numbered(row.layer, layer)

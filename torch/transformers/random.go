@@ -8,9 +8,8 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// Random is a model of the given shape with random weights and no files, for benchmarks and tests: norms
-// start at one, biases at zero, the rest is normal with deviation 0.02 as transformers initialises it.
-// dtype is that of the encoder's embedding and linear layers, as Load has it; "" is fp32.
+// Random is a model with random weights and no files, for benchmarks and tests: norms 1, biases 0, others normal with
+// standard deviation 0.02, as in transformers. dtype is that of Load; "" is fp32.
 func Random(config *Config, dtype string, seed uint64) (*Model, error) {
 	matrices, known := dtypeOptions[dtype]
 	if !known && dtype != "" {

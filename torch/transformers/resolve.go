@@ -9,13 +9,13 @@ import (
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
-// Resolve finds the model's tensors in a folder's weights: the core's name to the name in the
-// file. Names come with or without the prefix of the class that wrote them, and in the spelling of
-// older files. The pooler and the classification head are in the result where the folder has them.
-// An output layer that is there although config.json ties it to the embedding must equal it.
+// Resolve finds the model's tensors in a folder and maps the core's names to the names in the file. Names may have the
+// prefix of the class that wrote them or the spelling of older files. The result includes the pooler and the
+// classification head if the folder has them. If config.json ties the output layer to the embedding and the file has
+// both, they must be equal.
 //
-// A tensor that is missing, misshapen (both shapes are told), of a dtype other than F32, F16 and
-// BF16, stored under two names, or unknown to the model is an error that names it.
+// A tensor that is missing, unknown, stored twice, of the wrong shape, or not F32, F16 or BF16 is an error that names
+// it.
 func (c *Config) Resolve(m *safetensors.Model) (map[string]string, error) {
 	names, err := resolve(c.TensorNames(), families[c.ModelType].ignored, m)
 	if err == nil && c.TieWordEmbeddings {
@@ -59,7 +59,7 @@ func resolve(specs []TensorSpec, ignored []string, m *safetensors.Model) (map[st
 	return names, nil
 }
 
-// find is the name in the file of one tensor, "" where there is none.
+// find returns the name of one tensor in the file, "" if it is missing.
 func find(spec TensorSpec, m *safetensors.Model) (string, error) {
 	found := ""
 	for _, name := range spec.Candidates {
@@ -83,11 +83,10 @@ func find(spec TensorSpec, m *safetensors.Model) (string, error) {
 	return found, nil
 }
 
-// listed is how many names an error tells before it only counts.
+// listed is how many names an error lists before it only counts.
 const listed = 3
 
-// leftovers reports tensors the folder lacks and those the model has no place for,
-// together, since a wrong name shows as one of each.
+// leftovers reports missing and unknown tensors together, because a wrong name appears as one of each.
 func leftovers(missing []TensorSpec, extra []string) error {
 	var parts []string
 	if len(missing) > 0 {
@@ -121,7 +120,7 @@ func more(n int) string {
 	return fmt.Sprintf(" and %d more", n-listed)
 }
 
-// checkTied takes an output layer that only repeats the embedding out of names.
+// checkTied removes an output layer that repeats the embedding from names.
 func checkTied(names map[string]string, m *safetensors.Model) error {
 	head, embed := names["head.weight"], names["embed.weight"]
 	if head == "" {

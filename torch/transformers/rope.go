@@ -10,7 +10,7 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// ropeInputs are what a table of frequencies depends on besides its own parameters.
+// ropeInputs are the inputs of a frequency table outside of its parameters.
 type ropeInputs struct {
 	headDim, maxPositions int
 	theta                 float64 // where the parameters name none
@@ -37,8 +37,7 @@ var ropeKinds = map[string]ropeKind{
 	"llama3":       llama3Rope,
 }
 
-// ropeFields are the parameters that some rope_type reads. One that is not here would be a
-// kind of rotation that this package does not know.
+// ropeFields are the parameters that some rope_type reads. Any other would be an unsupported kind of rotation.
 var ropeFields = []string{
 	"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "original_max_position_embeddings",
 	"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate",
@@ -132,7 +131,7 @@ func proportionalRope(f *fields, in ropeInputs, theta float64, rotary int) torch
 	return torch.Rope{InvFreq: w, Factor: 1}
 }
 
-// originalLength is the length that the model was pretrained with.
+// originalLength is the length used in pretraining.
 func originalLength(f *fields, in ropeInputs) int {
 	if in.original > 0 {
 		return in.original
@@ -140,7 +139,7 @@ func originalLength(f *fields, in ropeInputs) int {
 	return f.size("original_max_position_embeddings", in.maxPositions, maxPositions)
 }
 
-// stretch is by how much a model's context was extended: factor, else what the lengths say.
+// stretch is the factor of the context extension: factor, or else the ratio of the lengths.
 func stretch(f *fields, in ropeInputs, original int) float64 {
 	return f.positive("factor", float64(in.maxPositions)/float64(original))
 }
@@ -234,8 +233,7 @@ func llama3Rope(f *fields, in ropeInputs, theta float64, rotary int) torch.Rope 
 	return torch.Rope{InvFreq: w, Factor: 1}
 }
 
-// ropeObject reads the parameters themselves: rope_scaling, as transformers 4 writes them, else
-// rope_parameters.
+// ropeObject reads the parameters: rope_scaling of transformers 4, else rope_parameters.
 func (f *fields) ropeObject() *fields {
 	if old := f.object("rope_scaling"); len(old.raw) > 0 {
 		return old
@@ -243,8 +241,7 @@ func (f *fields) ropeObject() *fields {
 	return f.object("rope_parameters")
 }
 
-// nestedRopes reads the parameters by kind of layer. What transformers 4 writes is about the
-// layers with full attention alone.
+// nestedRopes reads the parameters per kind of layer. Those of transformers 4 apply to layers with full attention.
 func (f *fields) nestedRopes() (full, sliding *fields) {
 	nested := f.object("rope_parameters")
 	for _, key := range slices.Sorted(maps.Keys(nested.raw)) {
@@ -269,7 +266,7 @@ func (f *fields) nestedRopes() (full, sliding *fields) {
 	return full, sliding
 }
 
-// ropeInputs are the fields beside the RoPE parameters.
+// ropeInputs reads the fields outside of the RoPE parameters.
 func (c *Config) ropeInputs(f *fields) ropeInputs {
 	partial := c.family.partial
 	in := ropeInputs{headDim: c.HeadDim, maxPositions: c.MaxPositionEmbeddings, wholeHead: partial == 0, alias: c.family.ropeAlias}
@@ -285,14 +282,14 @@ func (c *Config) ropeInputs(f *fields) ropeInputs {
 	return in
 }
 
-// A ropeSource is what a table was computed from, for files that describe it in their own way.
+// A ropeSource is what a table was computed from, for formats that describe it differently.
 type ropeSource struct {
 	kind          string
 	theta, factor float64
 	original      int // length of pretraining
 }
 
-// addRope computes one more table; the first is that of all layers at first.
+// addRope computes another table. At first all layers use the first one.
 func (c *Config) addRope(f, parameters *fields, in ropeInputs) {
 	if f.err != nil {
 		return

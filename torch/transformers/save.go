@@ -17,7 +17,7 @@ import (
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
-// SaveOptions says what a saved model is besides its weights as they are now.
+// SaveOptions says how a model is saved.
 type SaveOptions struct {
 	// Change is that of CausalOptions: it changes weights as the folder holds them, or as they were
 	// trained. Those that LoadCausal changed must be changed again.
@@ -27,10 +27,9 @@ type SaveOptions struct {
 	DType string
 }
 
-// Save fills the folder dir, which must exist, with the model: its weights under the names of the
-// folder it came from, config.json with nothing changed but the dtype and whether the output layer
-// is the embedding, and the other files of a
-// model byte for byte. Tensors that the model has no use for, such as a vision tower, are copied.
+// Save fills the existing folder dir with the model: weights under the names of its original folder, config.json with
+// only dtype and tie_word_embeddings updated, and the other files of a model unchanged. Tensors that the model does
+// not use, such as a vision tower, are copied.
 func (c *Causal) Save(dir string, o SaveOptions) error {
 	if err := c.save(dir, o); err != nil {
 		return fmt.Errorf("transformers: saving %s: %w", dir, err)
@@ -175,8 +174,8 @@ func (c *Causal) stored(files *safetensors.Model, name string, spec TensorSpec, 
 	return safetensors.FromFloat32sAs(source.DType, source.Name, source.Shape, data).Data, nil
 }
 
-// copyConfig copies config.json; with a dtype, it changes the field that names it, at the top and
-// in the objects within. untied says there that the output layer is not the embedding.
+// copyConfig copies config.json. With a dtype it updates the field that names it, at the top and in nested objects;
+// with untied it sets tie_word_embeddings to false.
 func copyConfig(dir, from string, dtype safetensors.DType, untied bool) error {
 	path := filepath.Join(from, "config.json")
 	data, err := smallfile.Read(path)
@@ -203,7 +202,7 @@ func copyConfig(dir, from string, dtype safetensors.DType, untied bool) error {
 	return outfile.Write(filepath.Join(dir, "config.json"), data, 0o644)
 }
 
-// untie says that the output layer is a weight of its own.
+// untie sets tie_word_embeddings to false.
 func untie(raw map[string]json.RawMessage) error {
 	const key = "tie_word_embeddings"
 	raw[key] = []byte("false")
@@ -220,7 +219,7 @@ func untie(raw map[string]json.RawMessage) error {
 	return err
 }
 
-// nameDType sets the dtype where it is another, and reports whether it had to.
+// nameDType sets the dtype and reports whether it changed.
 func nameDType(raw map[string]json.RawMessage, name string) bool {
 	want, changed := []byte(`"`+name+`"`), false
 	for _, key := range slices.Sorted(maps.Keys(raw)) {
@@ -242,7 +241,7 @@ func nameDType(raw map[string]json.RawMessage, name string) bool {
 	return changed
 }
 
-// extras are the files of a model folder besides its weights and config.json.
+// extras are the files of a model folder besides weights and config.json.
 var extras = []string{
 	"generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
 	"vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model",
@@ -250,8 +249,8 @@ var extras = []string{
 	"preprocessor_config.json", "processor_config.json",
 }
 
-// CopyExtras copies what else a model folder has into dir, byte for byte: tokenizer, chat
-// templates and generation_config.json.
+// CopyExtras copies the remaining files of a model folder into dir unchanged: tokenizer, chat templates and
+// generation_config.json.
 func CopyExtras(dir, from string) error {
 	for _, name := range extras {
 		source := filepath.Join(from, name)

@@ -10,17 +10,18 @@ import (
 
 // The shape of the tiny model where nobody asks for another.
 const (
+	// The default shape of the tiny model.
 	TinyLayers = 4
 	TinyHidden = 128
 )
 
-// tinyHead is the width of a head.
+// tinyHead is the size of a head.
 const tinyHead = 32
 
 // tinySpecials come first in the vocabulary, in the order of their ids.
 var tinySpecials = []string{"<pad>", "<eos>", "<unk>"}
 
-// tinyVocabulary is the special tokens, the line feed and the printable characters of ASCII.
+// tinyVocabulary is the special tokens, the line feed and the printable ASCII characters.
 func tinyVocabulary() []string {
 	tokens := append(tinySpecials[:len(tinySpecials):len(tinySpecials)], "\n")
 	for c := ' '; c <= '~'; c++ {
@@ -29,9 +30,8 @@ func tinyVocabulary() []string {
 	return tokens
 }
 
-// WriteTiny makes dir the folder of a small Llama that reads and writes characters, with weights
-// drawn from seed. hidden is a multiple of 32, the width of a head; the MLP is four times as wide.
-// The folder is like any other.
+// WriteTiny fills dir with a small character-level Llama with random weights of seed. hidden must be a multiple of 32,
+// the head size; the MLP is four times as wide. The result is an ordinary model folder.
 func WriteTiny(dir string, layers, hidden int, seed uint64) error {
 	if layers < 1 || layers > maxLayers {
 		return fmt.Errorf("transformers: tiny: %d layers, want 1 to %d", layers, maxLayers)
@@ -45,8 +45,8 @@ func WriteTiny(dir string, layers, hidden int, seed uint64) error {
 	}, safetensors.F32, seed)
 }
 
-// WriteTinyChat is WriteTiny with a chat template. What has one is shown conversations, which are longer than the
-// texts that exercises can be.
+// WriteTinyChat is WriteTiny with a chat template. Tasks show a model with a template conversations, which are longer
+// than plain texts.
 func WriteTinyChat(dir string, layers, hidden int, seed uint64) error {
 	if err := WriteTiny(dir, layers, hidden, seed); err != nil {
 		return err
@@ -57,8 +57,8 @@ func WriteTinyChat(dir string, layers, hidden int, seed uint64) error {
 	return nil
 }
 
-// tinyTemplate is chat_template.jinja: a line for each message, "user: Hi", and the end token behind what the assistant
-// says.
+// tinyTemplate is chat_template.jinja: one line per message, "user: Hi", and the end token after each assistant
+// message.
 const tinyTemplate = `{%- for message in messages -%}
 {{ message['role'] + ': ' }}
 {%- if message['role'] == 'assistant' -%}
@@ -71,7 +71,7 @@ const tinyTemplate = `{%- for message in messages -%}
 {%- if add_generation_prompt -%}{{ 'assistant: ' }}{%- endif -%}
 `
 
-// tinyTokenizer is tokenizer.json: each character is a word of its own.
+// tinyTokenizer is tokenizer.json: each character is a token.
 func tinyTokenizer(vocabulary []string) map[string]any {
 	ids := map[string]int{}
 	for id, token := range vocabulary {
