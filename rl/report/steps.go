@@ -30,7 +30,7 @@ func RowLine(row Row) string {
 type Progress struct {
 	Stage       string        // the algorithm, or the stage
 	Done, Total int           // steps
-	Left        time.Duration // estimate; 0 if unknown
+	Left        time.Duration // estimate; 0 = by the time of this step
 }
 
 // StepLine is the line of a step on the console, such as
@@ -58,7 +58,7 @@ func StepLine(p Progress, row Row, width int) string {
 	add("format %.0f %%", "format_rate", 100)
 	add("margin %.2f", "rewards/margins", 1)
 	if !add("kl %.2g", "kl/k3", 1) {
-		add("kl %.2g", "approx_kl", 1)
+		add("approx_kl %.2g", "approx_kl", 1)
 	}
 	add("len %.0f", "completions/mean_length", 1)
 	if v, ok := number(row["completions/clipped_ratio"]); ok && v > 0 {
@@ -72,6 +72,9 @@ func StepLine(p Progress, row Row, width int) string {
 	var tail []string
 	if v, ok := number(row["time/step"]); ok {
 		tail = append(tail, pace(v))
+		if p.Left == 0 { // the first step
+			p.Left = time.Duration(v * float64(p.Total-p.Done) * float64(time.Second))
+		}
 	}
 	if p.Left >= time.Second {
 		tail = append(tail, "ETA "+Clock(p.Left))
