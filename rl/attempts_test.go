@@ -68,7 +68,7 @@ func TestMajority(t *testing.T) {
 	}
 }
 
-func TestScoreTries(t *testing.T) {
+func TestScoreAttempts(t *testing.T) {
 	hard := tries("1", "2", "", "nil")
 	for _, info := range hard[:3] {
 		info.Kind = "hard"
@@ -99,7 +99,7 @@ func TestScoreTries(t *testing.T) {
 	}
 }
 
-func TestCompareTries(t *testing.T) {
+func TestCompareAttempts(t *testing.T) {
 	var a, b []Attempts
 	for range 20 {
 		a, b = append(a, tries("r", "1"), tries("1", "2")), append(b, tries("r", "r"), tries("1", "2"))
