@@ -1,0 +1,144 @@
+package rollout
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/dist/disttest"
+	"github.com/rltrain/rltrain/rl/policy"
+)
+
+// streams records the random streams of completions: the engine's random numbers are a function of (seed, stream, sample,
+// token), so that two completions with the same first three would be sampled with the same numbers.
+type streams struct {
+	lock sync.Mutex
+	seen map[[3]uint64]string
+}
+
+// recording is a generator whose streams are recorded.
+type recording struct {
+	Generator
+	*streams
+	t *testing.T
+}
+
+func (r recording) Generate(ctx context.Context, prompts [][]int32, o policy.GenerateOptions, done func(int, []policy.Completion) error) error {
+	r.lock.Lock()
+	for i, prompt := range prompts {
+		stream := uint64(i)
+		if o.Streams != nil {
+			stream = o.Streams[i]
+		}
+		for sample := range o.Samples {
+			if o.Sampling.Temperature == 0 {
+				continue // greedy
+			}
+			key, what := [3]uint64{o.Seed, stream, uint64(sample)}, fmt.Sprintf("sample %d after %v", sample, prompt)
+			if other, twice := r.seen[key]; twice {
+				r.t.Errorf("two completions share the stream %v: %s and %s", key, other, what)
+			}
+			r.seen[key] = what
+		}
+	}
+	r.lock.Unlock()
+	return r.Generator.Generate(ctx, prompts, o, done)
+}
+
+// TestNoStreamIsUsedTwice plays six steps of each source with tasks of one turn, of several turns and of actions that
+// continue a turn.
+func TestNoStreamIsUsedTwice(t *testing.T) {
+	for name, task := range map[string]envs.Task{"one turn": wordy(func(int) bool { return false }), "several turns": spelling, "continued actions": dialogues(4)} {
+		for kind, change := range map[string]func(c *TokensConfig){
+			"rollouts": func(c *TokensConfig) {}, "dynamic": func(c *TokensConfig) { c.DynamicSampling = true },
+			"greedy baseline": func(c *TokensConfig) { c.Greedy = true }, "asynchronous": func(c *TokensConfig) { c.Async, c.MaxStaleness = true, 2 },
+		} {
+			for _, ranks := range []int{1, 2} {
+				t.Run(fmt.Sprintf("%s, %s, %d ranks", name, kind, ranks), func(t *testing.T) {
+					c, all, groups := tokensConfig(), &streams{seen: map[[3]uint64]string{}}, disttest.Groups(t, ranks)
+					c.Steps, c.SamplesPerPrompt = 6, 3
+					change(&c)
+					samplers := make([]*policy.Sampler, ranks)
+					for rank := range ranks {
+						samplers[rank] = sampler(t, tiny(t), 8)
+					}
+					disttest.Each(ranks, func(rank int) {
+						own := c
+						own.Group = groups[rank]
+						src, err := NewTokens(recording{samplers[rank], all, t}, task, own)
+						for step := 0; err == nil && step < c.Steps; step++ {
+							_, err = src.Next(t.Context(), rl.At{Step: step, Version: uint64(step)})
+						}
+						if err != nil {
+							t.Error(err)
+						}
+					})
+					if want := c.Steps * c.PromptsPerStep * c.SamplesPerPrompt; len(all.seen) < want {
+						t.Errorf("%d streams were recorded, want %d or more", len(all.seen), want)
+					}
+				})
+			}
+		}
+		t.Run(name+", replay", func(t *testing.T) {
+			all := &streams{seen: map[[3]uint64]string{}}
+			src, err := NewReplay(recording{sampler(t, tiny(t), 8), all, t}, task, replayConfig())
+			for step := 0; err == nil && step < 6; step++ {
+				_, err = src.Next(t.Context(), rl.At{Step: step, Version: uint64(step)})
+			}
+			if err != nil || len(all.seen) < 48 {
+				t.Errorf("%d streams, %v", len(all.seen), err)
+			}
+		})
+	}
+}
+
+// TestNoChoiceOfALabelSharesItsStream has several labels of a text, and texts that come again in every step.
+func TestNoChoiceOfALabelSharesItsStream(t *testing.T) {
+	c := labelsConfig()
+	c.Samples, c.Values = 4, false
+	src, seen := labels(t, classifier(t), labelRewards(t, "accuracy"), c), map[string]bool{}
+	for step := range 6 {
+		at := rl.At{Step: step}
+		made, err := src.Next(t.Context(), at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range made.Samples {
+			key := fmt.Sprint(src.streamOf(x, at))
+			if seen[key] {
+				t.Errorf("sample %d of text %d in step %d shares its stream", x.Index, x.Prompt, step)
+			}
+			seen[key] = true
+		}
+	}
+	if len(seen) < 6*20 {
+		t.Errorf("only %d choices", len(seen))
+	}
+}
+
+// TestOrderOfEpisodesDoesNotMatter plays episodes of several turns in two orders, and one alone.
+func TestOrderOfEpisodesDoesNotMatter(t *testing.T) {
+	m := sampler(t, tiny(t), 5)
+	tokensOf := func(indices ...int) map[int][][]int32 {
+		all := map[int][][]int32{}
+		for _, g := range played(t, m, spelling, indices, sampled).Groups {
+			for _, x := range g {
+				all[x.Prompt] = append(all[x.Prompt], slices.Clone(x.Tokens))
+			}
+		}
+		return all
+	}
+	want := tokensOf(2, 5, 7, 11)
+	if diff := cmp.Diff(want, tokensOf(11, 7, 2, 5)); diff != "" {
+		t.Errorf("in another order:\n%s", diff)
+	}
+	if diff := cmp.Diff(want[7], tokensOf(7)[7]); diff != "" {
+		t.Errorf("alone:\n%s", diff)
+	}
+}
