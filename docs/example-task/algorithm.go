@@ -11,7 +11,7 @@ import (
 func init() {
 	algo.Register(algo.Definition{
 		Name: "best_of", Help: "train on the best completions of each prompt", Tokens: true,
-		New: func() algo.Algorithm { return &bestOf{Keep: 0.25} },
+		New: func() algo.Algorithm { return &bestOf{} },
 	})
 }
 

@@ -44,7 +44,6 @@ func TestCompareByRewards(t *testing.T) {
 		compare + "--reward rubric:TMP/nowhere TMP/a TMP/b":                                                "--reward: ",
 		compare + "--reward expr:'length' --judge TMP/a TMP/a TMP/b":                                       "--judge: no reward of expr:'length' uses a judge",
 		compare + "--reward expr:'length' --n 0 TMP/a TMP/b":                                               "--n: 0 is out of range",
-		compare + "--reward expr:'length' --eval-samples 3 TMP/a TMP/b":                                    "--eval-samples: does not apply to task preference",
 		compare + "--reward expr:'length' --model TMP/a TMP/a TMP/b":                                       "name two folders of models or adapters",
 		strings.Replace(compare, "new-tokens 3", "new-tokens x", 1) + "--reward expr:'length' TMP/a TMP/b": "--max-new-tokens: \"x\" is not a number",
 	} {

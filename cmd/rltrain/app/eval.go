@@ -36,7 +36,7 @@ func evalCommand() (*cli.Command, error) {
   well low confidence rejects rows with that label.
 
 Language model on problems: rltrain eval --task NAME --model DIR [--adapter DIR]
-  Samples --n answers to each problem of --dataset FILE[,FILE...], or to --eval-samples problems.
+  Samples --n answers to each problem of --dataset FILE[,FILE...], or to --eval-samples problems (also --max-samples, --limit).
   Prints pass@1 to pass@n (unbiased) and majority@n with 95 % intervals, by kind of problem. --output FILE also
   saves the completions.
 

@@ -121,7 +121,7 @@ func TestEvalChoosesRows(t *testing.T) {
 		{"--split-column part --split validation", "val", 1},
 		{"--split-column part --split train", "train", 1},
 		{"--split-column part --split all", "all", 5},
-		{"--split-column part --max-samples 2", "test", 2},
+		{"--split-column part --eval-samples 2", "test", 2},
 	} {
 		told := f.must(t, "", append(args, strings.Fields(test.more)...)...)
 		if all := strings.Contains(told, "those too that the model was trained on"); all != (test.split == "all") {

@@ -117,7 +117,7 @@ func TestUnjudgedTries(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	f.must(t, "", strings.Fields(`train --task a_letter --model tiny --tiny-layers 1 --tiny-hidden 32 --max-new-tokens 1 --eval-samples 2
 		--num-steps 1 --prompts-per-step 1 --samples-per-prompt 2 --letters abcdefghijklmnopqrstuvwxyz --output-dir TMP`)...)
-	eval := strings.Fields("eval --task a_letter --model TMP/a_letter_rl --eval-samples 12 --n 4 --max-new-tokens 1 --letters abcdefghijklmnopqrstuvwxyz --output TMP/found.json --unknown")
+	eval := strings.Fields("eval --task a_letter --model TMP/a_letter_rl --limit 12 --n 4 --max-new-tokens 1 --letters abcdefghijklmnopqrstuvwxyz --output TMP/found.json --unknown")
 	out := f.must(t, "", append(eval, "bcdfghjklmnpqrstvwxyz0123456789.,:;!?()")...)
 	var found problemResults
 	if err := files.LoadJSON(filepath.Join(f.tmp, "found.json"), &found); err != nil {

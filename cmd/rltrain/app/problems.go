@@ -64,6 +64,10 @@ func flagNames(flags []cli.Flag) []string {
 // onlyFlags rejects set flags that are not in names.
 func onlyFlags(c *cli.Context, task string, names []string) error {
 	for _, name := range c.FlagNames() {
+		limit := func(name string) bool { return slices.Contains(config.RowLimits, strings.ReplaceAll(name, "-", "_")) }
+		if limit(name) && slices.ContainsFunc(names, limit) {
+			continue // another name of the one that applies
+		}
 		if c.IsSet(name) && !slices.Contains(names, name) {
 			return shared.UsageErrorf("--%s: does not apply to task %s", name, task)
 		}

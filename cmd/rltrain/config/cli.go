@@ -192,10 +192,11 @@ func commandArguments(command *cli.Command, args []string) ([]string, error) {
 			all = append(all, name)
 		}
 	}
+	limits := limitsOf(boolean)
 	var found faults
 	given, positional := scan(args, func(name string) (bool, bool) {
 		isBool, known := boolean[name]
-		return known, isBool
+		return known || limits != nil && slices.Contains(RowLimits, name), isBool
 	}, func(typed string) error {
 		return usagef("unknown option %s of %s%s", typed, command.Name, didYouMean(strings.TrimLeft(typed, "-"), all, options.Flag))
 	}, &found)
@@ -216,9 +217,28 @@ func commandArguments(command *cli.Command, args []string) ([]string, error) {
 	}
 	var parsed []string
 	for _, o := range given {
-		parsed = append(parsed, options.Flag(o.name)+"="+o.value)
+		names := []string{o.name}
+		if slices.Contains(RowLimits, o.name) {
+			names = limits
+		}
+		for _, name := range names {
+			parsed = append(parsed, options.Flag(name)+"="+o.value)
+		}
 	}
 	return append(append(parsed, "--"), positional...), nil
+}
+
+// RowLimits are the names of how many rows or problems a command reads. Each of them means the one that applies.
+var RowLimits = []string{"eval_samples", "max_samples", "limit"}
+
+// limitsOf are those of RowLimits that a command has.
+func limitsOf(flags map[string]bool) (limits []string) {
+	for _, name := range RowLimits {
+		if _, has := flags[name]; has {
+			limits = append(limits, name)
+		}
+	}
+	return limits
 }
 
 func commandNames(commands []*cli.Command) []string {
