@@ -53,6 +53,14 @@ const char* panel_at(const Group& g, int64_t p) {
   return static_cast<const char*>(g.weights) + p * g.panel_bytes();
 }
 
+// Panels [begin, end) in memory of the calling thread, until its next call.
+const char* unpacked(const Group& g, int64_t begin, int64_t end) {
+  static thread_local Buffer<char> memory;
+  memory.reserve((end - begin) * g.panel_bytes());
+  g.unpack(begin, end, memory.data());
+  return memory.data();
+}
+
 // u [rows, width] = x·Aᵀ of each row's adapter.
 void multiply_low(Matrix x, int64_t in, const std::vector<AdaptedRows>& adapted, float* u, int64_t width) {
   const Product& by = kernels().multiply_f32;
@@ -82,7 +90,7 @@ void multiply_low(Matrix x, int64_t in, const std::vector<AdaptedRows>& adapted,
 // Has t, the i-th of n tiles that go over the same panels, fetch its part of the panels from next on. The
 // first tile finds its own panels in memory where nothing has fetched them, so it leaves that to them.
 void fetch(const Call& call, Tile& t, int64_t i, int64_t n, int64_t next) {
-  if (i == 0 || next + t.panels > call.group.panels) return;
+  if (i == 0 || next + t.panels > call.group.panels || call.group.unpack) return;
   t.ahead = panel_at(call.group, next) + call.group.panel_bytes() * (i - 1) / (n - 1);
   t.ahead_step = (call.by.row_bytes + n - 2) / (n - 1);
 }
@@ -113,9 +121,8 @@ void add_adapters(const Call& call, const Tile& t, int64_t row, int64_t first) {
   }
 }
 
-// t has its rows, of which the first is `row`, counts its panels and says where the sums go.
+// t has its rows, of which the first is `row`, counts its panels and says where they are and the sums go.
 void multiply_tile(const Call& call, Tile t, int64_t row, int64_t first) {
-  t.b = panel_at(call.group, first);
   t.k = call.by.k;
   t.panel_stride = call.by.elements;
   if (call.group.bias != nullptr) t.bias = call.group.bias + first * kPanel;
@@ -161,6 +168,7 @@ void multiply_gated(const Call& call, Tile t, int64_t row, int64_t first) {
 
 // All rows, panels [begin, end); those from next on are fetched meanwhile.
 void multiply_panels(const Call& call, int64_t begin, int64_t end, int64_t next) {
+  const char* weights = call.group.unpack ? unpacked(call.group, begin, end) : panel_at(call.group, begin);
   const int64_t tiles = tiles_of(call.rows, call.by.multiply);
   for (int64_t i = 0; i < tiles; ++i) {
     const int64_t row = tile_begin(call.rows, tiles, i);
@@ -171,6 +179,7 @@ void multiply_panels(const Call& call, int64_t begin, int64_t end, int64_t next)
     const int64_t step = !call.finish.gated ? end - begin : call.rows == 1 ? kPanelsOfOne : kGatedPanels;
     for (int64_t first = begin; first < end; first += step) {
       t.panels = std::min(step, end - first);
+      t.b = weights + (first - begin) * call.group.panel_bytes();
       t.ahead = nullptr;
       fetch(call, t, i, tiles, next + first - begin);
       if (call.finish.gated) {
@@ -222,13 +231,14 @@ void multiply_group(int64_t rows, Matrix x, const Group& group, const std::vecto
   const bool pairs = group.element == Element::kBF16 && kernels().multiply_pairs;
   const Call call{rows,    pairs ? rounded(rows, group.in, x, words) : x, group, by, adapted, low.data(), width, finish, y,
                   y_stride};
-  // Panels at once whose weights stay in the second-level cache while all rows go over them, and so few that
-  // there are some for each thread.
+  // Panels at once whose weights stay in the second-level cache while all rows go over them, the first-level one
+  // where they are unpacked, and so few that there are some for each thread.
   const int64_t multiple = rows == 1       ? kPanelsOfOne
                            : finish.gated ? kGatedPanels
                                           : kernels().panels_at_once;
   const int64_t fair = group.panels / (4 * thread_count()) / multiple * multiple;
-  const int64_t step = std::clamp(fair, multiple, panels_in_cache(group.panel_bytes(), multiple));
+  const int64_t step =
+      group.unpack ? multiple : std::clamp(fair, multiple, panels_in_cache(group.panel_bytes(), multiple));
   share(group.panels, step, grain_of(kPanel * rows * group.in),
         [&](int64_t begin, int64_t end, int64_t next) { multiply_panels(call, begin, end, next); });
 }

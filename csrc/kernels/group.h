@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "kernels/gemm.h"
@@ -20,6 +21,8 @@ struct Group {
   int64_t in = 0, panels = 0;
   const void* weights = nullptr;
   const float* bias = nullptr;  // [16·panels] or null
+  // Writes panels [begin, end) to memory of the calling thread, where weights are kept in fewer bits and are null.
+  std::function<void(int64_t begin, int64_t end, void* panels)> unpack = nullptr;
 
   int64_t element_size() const { return element == Element::kF32 ? 4 : 2; }
   int64_t padded_in() const { return element == Element::kBF16 ? 2 * words_of(in) : in; }
