@@ -1,5 +1,5 @@
-"""Checks exported GGUF files of the model smollm2, in every type, with the package gguf, and with llama.cpp where the package
-llama_cpp is installed: greedy responses to 20 prompts and the perplexity of a text. Run by `make compat`.
+"""Checks exported GGUF files of the model smollm2, in every type, with the package gguf, and with llama.cpp: greedy responses
+to 20 prompts, the perplexity of a text, and an adapter beside its base model. Run by `make compat`.
 """
 import json
 import os
@@ -12,6 +12,11 @@ import numpy as np
 from checks import ROOT, attempt, check, results, rltrain
 from gguf import GGUFReader, dequantize
 
+try:
+    import xllamacpp
+except ImportError:
+    xllamacpp = None
+
 TYPES = {"f32": 0.0, "f16": 5e-4, "bf16": 4e-3, "q8_0": 0.01, "q4_0": 0.13, "q4_1": 0.11, "q4_k": 0.1}  # relative error of a matrix
 QUESTIONS = [
     "What is the capital of France?", "Name three colours.", "What is 2 + 2?", "Write a sentence about the sea.", "Who wrote Hamlet?",
@@ -20,6 +25,7 @@ QUESTIONS = [
     "What is a noun?", "Count from one to five.", "What language is spoken in Brazil?", "What does a dog say?", "Name a fruit.", "What is ice?",
 ]
 NEW = 40
+TOKENS = 128  # of the text whose perplexity is compared
 
 
 def tensors(path):
@@ -33,40 +39,78 @@ def perplexity_here(model, tokens, scratch):
     return float(np.exp(-np.mean(scored["logprobs"])))
 
 
-def perplexity_there(llm, tokens):
-    llm.reset()
-    llm.eval(tokens)
-    logits = np.array(llm.scores[:len(tokens)], dtype=np.float64)
-    logits -= logits.max(axis=1, keepdims=True)
-    chosen = logits[np.arange(len(tokens) - 1), tokens[1:]] - np.log(np.exp(logits[:-1]).sum(axis=1))
-    return float(np.exp(-chosen.mean()))
+class Judge:
+    """llama.cpp on one file."""
+
+    def __init__(self, path, adapter=None):
+        params = xllamacpp.CommonParams()
+        params.model.path, params.n_ctx, params.n_parallel, params.warmup, params.verbosity = str(path), 2048, 1, False, -1
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(os.environ.get("THREADS", 2))
+        params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+        params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        params.use_jinja = True
+        if adapter:
+            loaded = xllamacpp.CommonAdapterLoraInfo()
+            loaded.path, loaded.scale = str(adapter), 1.0
+            params.lora_adapters = [loaded]
+        self.server = xllamacpp.Server(params)
+
+    def greedy(self, messages):
+        answer = self.server.handle_chat_completions({"messages": messages, "temperature": 0, "max_tokens": NEW})
+        return answer["choices"][0]["message"]["content"]
+
+    def perplexity(self, tokens):
+        logprobs = []
+        for i in range(1, len(tokens)):
+            answer = self.server.handle_completions({"prompt": tokens[:i], "n_predict": 1, "n_probs": 1 << 20, "temperature": 0, "cache_prompt": True})
+            top = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+            logprobs.append(next(t["logprob"] for t in top if t["id"] == tokens[i]))
+        return float(np.exp(-np.mean(logprobs)))
+
+
+def conversation(question):
+    return [{"role": "user", "content": question}]
+
+
+def compare_greedy(name, model, judge, scratch):
+    rows = scratch / "questions.jsonl"
+    rows.write_text("".join(json.dumps({"messages": conversation(q)}) + "\n" for q in QUESTIONS))
+    out = rltrain("generate", "--model", model, "--input", rows, "--temperature", 0, "--max-new-tokens", NEW, "--dtype", "fp32")
+    ours = [json.loads(line)["completion"] for line in out.splitlines()]
+    theirs = [judge.greedy(conversation(q)) for q in QUESTIONS]
+    for question, here, there in zip(QUESTIONS, ours, theirs):
+        if here != there:
+            print(f"     {question}\n       rltrain:   {here!r}\n       llama.cpp: {there!r}")
+    same = sum(a == b for a, b in zip(ours, theirs))
+    check(f"greedy responses of llama.cpp, {name}", same == len(QUESTIONS), f"{same} of {len(QUESTIONS)} equal")
 
 
 def check_llama(files, scratch):
-    try:
-        import llama_cpp
-    except ImportError:
-        print("llama_cpp is not installed: llama.cpp is not asked")
+    if xllamacpp is None:
+        print("the package xllamacpp is not installed: llama.cpp is not asked")
         return
-    rows = scratch / "questions.jsonl"
-    rows.write_text("".join(json.dumps({"messages": [{"role": "user", "content": q}]}) + "\n" for q in QUESTIONS))
-    out = rltrain("generate", "--model", files["f32"], "--input", rows, "--temperature", 0, "--max-new-tokens", NEW)
-    ours = [json.loads(line)["completion"] for line in out.splitlines()]
-    llm = llama_cpp.Llama(str(files["f32"]), n_ctx=2048, logits_all=True, verbose=False)
-    same = 0
-    for question, want in zip(QUESTIONS, ours):
-        answer = llm.create_chat_completion([{"role": "user", "content": question}], temperature=0, max_tokens=NEW, repeat_penalty=1.0)
-        got = answer["choices"][0]["message"]["content"]
-        same += got == want
-        if got != want:
-            print(f"     {question}\n       llama.cpp: {got!r}\n       rltrain:   {want!r}")
-    check("greedy responses of llama.cpp", same == len(QUESTIONS), f"{same} of {len(QUESTIONS)} equal")
-    text = (ROOT / "docs" / "architecture.md").read_text() + (ROOT / "LICENSE").read_text()
-    tokens = llm.tokenize(text.encode(), add_bos=False)[:1024]
-    for kind in ("f32", "q8_0", "q4_k"):
-        llm = llama_cpp.Llama(str(files[kind]), n_ctx=2048, logits_all=True, verbose=False)
-        there, here = perplexity_there(llm, tokens), perplexity_here(files[kind], tokens, scratch)
+    judge = Judge(files["f32"])
+    compare_greedy("f32", files["f32"], judge, scratch)
+    text = (ROOT / "docs" / "deploy.md").read_text()[:4000]
+    rows = scratch / "text.jsonl"
+    rows.write_text(json.dumps({"prompt": "", "prompt_ids": [0], "completion": text}) + "\n")
+    tokens = json.loads(rltrain("score", "--model", files["f32"], "--input", rows))["completion_ids"][:TOKENS]
+    for kind in ("f32", "f16", "q8_0", "q4_k"):
+        here, there = perplexity_here(files[kind], tokens, scratch), Judge(files[kind]).perplexity(tokens)
         check(f"perplexity {kind}", abs(there / here - 1) < 0.005, f"{here:.4f} here, {there:.4f} in llama.cpp, {len(tokens)} tokens")
+    check_adapter(files["f32"], scratch)
+
+
+def check_adapter(base, scratch):
+    """An adapter, merged by rltrain and beside the base model in llama.cpp."""
+    rows = scratch / "rows.jsonl"
+    rows.write_text(json.dumps({"messages": [*conversation("What is your favourite colour?"), {"role": "assistant", "content": "Purple, of course!"}]}) + "\n")
+    rows.write_text(rows.read_text() * 8)
+    rltrain("--task", "chat", "--model", base, "--dataset", rows, "--output-dir", scratch / "run", "--epochs", 3, "--batch-size", 4,
+            "--learning-rate", 2e-3, "--lora-target-modules", "q_proj,k_proj,v_proj,o_proj,up_proj")
+    trained = scratch / "run" / "chat_supervised"
+    rltrain("export", "--model", trained, "--adapter-only", "--output", scratch / "lora.gguf")
+    compare_greedy("adapter as GGUF LoRA", trained, Judge(base, scratch / "lora.gguf"), scratch)
 
 
 def main():

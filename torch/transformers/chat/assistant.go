@@ -8,10 +8,10 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
-// RenderAssistant is Render, with what the assistant says in Generated whether the template marks it or not. Where it
-// does not, a turn is what the conversation up to and with it has behind the conversation before it and the opening of
-// the assistant's turn: the message and what ends it. A template that writes a turn
-// in another way once others follow, so that its place cannot be told, is an error.
+// RenderAssistant is Render with the assistant's text in Generated even if the template does not mark it. For such
+// templates, a turn is what a conversation that ends with it adds to the conversation before it and the opening of the
+// assistant's turn: the message and its end. It is an error if the template renders a turn differently once others
+// follow, because its position is then unknown.
 func (t *Templates) RenderAssistant(messages []Message, o Options) (jinja.Rendering, error) {
 	whole, err := t.Render(messages, o)
 	if err != nil || len(whole.Generated) > 0 && !whole.Unplaced {

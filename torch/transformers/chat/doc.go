@@ -1,3 +1,3 @@
-// Package chat turns conversations into text with the chat template of a model folder, as the apply_chat_template
-// of transformers 5 does.
+// Package chat renders conversations with the chat template of a model folder, as apply_chat_template of transformers
+// 5 does.
 package chat

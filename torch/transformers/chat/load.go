@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// ErrNone tells that a folder has no chat template.
+// ErrNone is the error of a folder without a chat template.
 var ErrNone = errors.New("has no chat template (chat_template.jinja, additional_chat_templates, or chat_template in tokenizer_config.json)")
 
-// maxFile bounds the files that are read here, in bytes.
+// maxFile bounds the files read here, in bytes.
 const maxFile = 64 << 20
 
-// Load reads the chat templates of the model folder dir. Files ending in .jinja win over tokenizer_config.json,
-// and that over chat_template.json. A folder without any is an error that is ErrNone; no template is guessed.
+// Load reads the chat templates of the model folder dir. Files ending in .jinja win over tokenizer_config.json, which
+// wins over chat_template.json. Without a template it returns ErrNone; it never guesses one.
 func Load(dir string) (*Templates, error) {
 	for _, read := range []func(string) (*Templates, error){loadJinja, loadConfig, loadProcessor} {
 		t, err := read(dir)
@@ -29,7 +29,7 @@ func Load(dir string) (*Templates, error) {
 	return nil, fmt.Errorf("chat: %s %w", dir, ErrNone)
 }
 
-// read is a file's content, nil where there is no such file.
+// read returns a file's content; nil if the file does not exist.
 func read(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -6,12 +6,12 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
-// Message is a message of a conversation: a JSON object, most often with role and content, whose keys keep their
-// order. It reads and keeps whatever keys are there: tool_calls, name, reasoning_content and so on; the content is
-// a string, a list of parts or null. The zero Message has no keys.
+// Message is a message of a conversation: a JSON object, usually with role and content, whose keys keep their order.
+// It keeps all keys: tool_calls, name, reasoning_content and others. content is a string, a list of parts or null. The
+// zero Message has no keys.
 type Message struct{ fields *jinja.Dict }
 
-// NewMessage is a message of text.
+// NewMessage is a text message.
 func NewMessage(role, content string) Message {
 	d := jinja.NewDict()
 	d.Set("role", role)
@@ -33,7 +33,7 @@ func (m *Message) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Role is the message's role, "" where it has none.
+// Role is the message's role; "" if it has none.
 func (m Message) Role() string {
 	if m.fields == nil {
 		return ""
@@ -43,11 +43,11 @@ func (m Message) Role() string {
 	return s
 }
 
-// reasoningFields are the names under which a message's reasoning is passed, the standard one first.
+// reasoningFields are the names of a message's reasoning, the standard one first.
 var reasoningFields = []string{"reasoning_content", "thinking", "reasoning"}
 
-// seen is m as transformers shows it to a template: without the keys that are null, and with its reasoning under
-// reasoning_content and thinking, whichever name it came by.
+// seen is m as transformers passes it to a template: without null values, and with its reasoning under
+// reasoning_content and thinking, whatever its name was.
 func (m Message) seen() *jinja.Dict {
 	out := jinja.NewDict()
 	if m.fields == nil {

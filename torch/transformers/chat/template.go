@@ -11,8 +11,8 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
-// Templates are the chat templates of a model folder, by name; a folder with one calls it "default". They may be
-// used from several goroutines at once.
+// Templates are the chat templates of a model folder by name; a single one is called "default". They are safe for
+// concurrent use.
 type Templates struct {
 	byName map[string]*named
 }
@@ -22,24 +22,24 @@ type named struct {
 	*jinja.Template
 }
 
-// Options are what a template sees beside the messages.
+// Options are the inputs of a template besides the messages.
 type Options struct {
-	// Name picks a template; "" is tool_use where there are tools and such a template, and default otherwise.
+	// Name selects a template. "" means tool_use if there are tools and such a template, else default.
 	Name string
 	// Tools are the functions that the model may call, as JSON schemas; Documents what it may read. A template
 	// sees none where they are nil.
 	Tools, Documents []*jinja.Dict
-	// AddGenerationPrompt asks for the opening of the assistant's next message at the end.
+	// AddGenerationPrompt adds the opening of the assistant's next message.
 	AddGenerationPrompt bool
 	// Special are the special tokens by name, such as bos_token.
 	Special map[string]string
-	// Variables are further variables of the template, such as enable_thinking; they win over Special.
+	// Variables are other variables of the template, such as enable_thinking; they win over Special.
 	Variables map[string]jinja.Value
-	// Now is the clock of templates that write the date. With the zero time such a template is an error.
+	// Now is the clock for templates that write the date. With the zero time such a template is an error.
 	Now time.Time
 }
 
-// Parse reads one template, which it calls "default"; source names it in messages.
+// Parse reads one template and calls it "default"; source names it in errors.
 func Parse(source, text string) (*Templates, error) {
 	t := &Templates{map[string]*named{}}
 	return t, t.add("default", source, text)
@@ -74,8 +74,8 @@ func (t *Templates) choose(o Options) (*named, error) {
 // fixed are the variables that Render sets itself.
 var fixed = []string{"messages", "tools", "documents", "add_generation_prompt"}
 
-// Render turns a conversation of at least one message into text. Generated of the result are the bytes that the
-// template marks as the assistant's.
+// Render turns a conversation of at least one message into text. Generated marks the bytes that the template marks as
+// the assistant's.
 func (t *Templates) Render(messages []Message, o Options) (jinja.Rendering, error) {
 	if len(messages) == 0 {
 		return jinja.Rendering{}, errors.New("chat: the conversation has no messages")

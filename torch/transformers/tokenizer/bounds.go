@@ -22,7 +22,7 @@ const (
 	leastText        = 500       // bytes; a tokenizer that can take no more is refused
 )
 
-// readTokenizerJSON is the file's content.
+// readTokenizerJSON reads the file, up to a limit.
 func readTokenizerJSON(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -43,7 +43,7 @@ func readTokenizerJSON(path string) ([]byte, error) {
 	return data, err
 }
 
-// longestText is how many bytes of a text the library can be given, by the parts of tokenizer.json.
+// longestText is the maximum number of bytes of a text that the library can be given, derived from tokenizer.json.
 func longestText(parts map[string]json.RawMessage) (int, error) {
 	factor, longest := 1.0, maxText
 	for _, name := range []string{"normalizer", "pre_tokenizer", "decoder"} {
@@ -80,7 +80,7 @@ func longestText(parts map[string]json.RawMessage) (int, error) {
 	return longest, nil
 }
 
-// eachPattern hands over the regular expressions of a part of tokenizer.json.
+// eachPattern calls visit for each regular expression in a part of tokenizer.json.
 func eachPattern(part any, visit func(pattern string) error) error {
 	switch p := part.(type) {
 	case map[string]any:
@@ -102,7 +102,7 @@ func eachPattern(part any, visit func(pattern string) error) error {
 	return nil
 }
 
-// expansion is how many times as long as a text its normalized or decoded form can be, in bytes.
+// expansion is the maximum growth of a text when it is normalised or decoded, in bytes per byte.
 func expansion(part any) (float64, error) {
 	p, ok := part.(map[string]any)
 	if !ok {
@@ -142,8 +142,8 @@ func expansion(part any) (float64, error) {
 	return 1, nil
 }
 
-// precompiledExpansion is the longest entry of SentencePiece's table: the size of a tree, the tree, and the texts that
-// it points to, each of which ends with NUL.
+// precompiledExpansion is the longest entry of SentencePiece's table: the size of a trie, the trie, and the NUL-
+// terminated texts it points to.
 func precompiledExpansion(value any) (float64, error) {
 	text, _ := value.(string)
 	data, err := base64.StdEncoding.DecodeString(text)
@@ -160,11 +160,12 @@ func precompiledExpansion(value any) (float64, error) {
 	return float64(longest), nil
 }
 
-// slack are tokens behind those that are wanted: where a text is cut, the last tokens may be others than in the whole.
+// slack is how many more tokens are read than wanted: the last tokens of a cut text may differ from those of the full
+// text.
 const slack = 64
 
-// start is a piece of text from its start, or with left its end, that most likely has so many tokens; all of a text
-// that is not much longer. Words stay whole where there are any.
+// start is the part of text, from its start or with left from its end, that most likely has n tokens. It is the full
+// text if that is not much longer. It does not cut words if it can avoid it.
 func start(text string, tokens, bytesPerToken int, left bool) string {
 	size := len(text)
 	if n := (uint64(tokens) + slack) * uint64(bytesPerToken); n < uint64(size)/2 {

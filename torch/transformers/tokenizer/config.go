@@ -16,7 +16,7 @@ import (
 	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
-// addedToken is a token beside the model's vocabulary, which text is searched for before it is split.
+// addedToken is a token outside of the model's vocabulary. Text is searched for it before splitting.
 type addedToken struct {
 	ID         int32  `json:"id"`
 	Content    string `json:"content"`
@@ -27,9 +27,9 @@ type addedToken struct {
 	Special    bool   `json:"special"`
 }
 
-// tokenizerConfig is what tokenizer_config.json, and beside one of transformers 4 special_tokens_map.json, say
-// about the ids of a text. Whether add_bos_token and add_eos_token agree with the post_processor of tokenizer.json
-// is not looked at: like transformers 5, the post_processor decides.
+// tokenizerConfig holds the settings of tokenizer_config.json and, for transformers 4, special_tokens_map.json that
+// affect token ids. add_bos_token and add_eos_token are ignored: as in transformers 5 the post_processor of
+// tokenizer.json decides.
 type tokenizerConfig struct {
 	truncationSide string
 	doLowerCase    *bool
@@ -48,7 +48,7 @@ type namedToken struct {
 // specialNames are the special tokens that every tokenizer may have.
 var specialNames = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
 
-// readTokenizerConfig reads the settings of a model folder; a folder without the files has none.
+// readTokenizerConfig reads the settings of a model folder; they are empty if the files are missing.
 func readTokenizerConfig(dir string) (tokenizerConfig, error) {
 	path := filepath.Join(dir, "tokenizer_config.json")
 	data, err := smallfile.Read(path)
@@ -138,10 +138,10 @@ func isEmpty(raw json.RawMessage) bool {
 	return slices.Contains([]string{"", "null", "[]", "{}"}, string(bytes.TrimSpace(raw)))
 }
 
-// isToken tells a token from a setting such as add_bos_token.
+// isToken distinguishes a token from a setting such as add_bos_token.
 func isToken(raw json.RawMessage) bool { return len(raw) > 0 && (raw[0] == '"' || raw[0] == '{') }
 
-// parseSpecial reads a special token: its text, or an object with its content and how text is searched for it.
+// parseSpecial reads a special token: its text, or an object with content and matching rules.
 func parseSpecial(raw json.RawMessage) (addedToken, error) {
 	t := addedToken{Special: true}
 	if raw[0] == '"' {
@@ -172,7 +172,7 @@ func (c *tokenizerConfig) addNamed(name string, raw json.RawMessage) error {
 	return nil
 }
 
-// addExtra reads a list of tokens, or an object of named ones.
+// addExtra reads a list of tokens or an object of named tokens.
 func (c *tokenizerConfig) addExtra(raw json.RawMessage) error {
 	if isEmpty(raw) {
 		return nil

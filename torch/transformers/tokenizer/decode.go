@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// byteTokens are the tokens that stand for single bytes, as far as decoding must know them.
+// byteTokens are the tokens for single bytes that decoding must know.
 type byteTokens struct {
-	// fallback are the tokens <0x00> to <0xFF> of a tokenizer that falls back to bytes.
+	// fallback are the tokens <0x00> to <0xFF> of a tokenizer with byte fallback.
 	fallback map[int32]bool
 	// nul are the tokens whose text has a NUL byte, which the library cannot hand over. In their place it is given
 	// invalid, a token that is never part of valid UTF-8; -1 where there is none.
@@ -40,7 +40,7 @@ func findByteTokens(v *vocabulary, decoder any) byteTokens {
 	return b
 }
 
-// hasType tells whether a part of tokenizer.json is of this type or has one that is.
+// hasType reports whether a part of tokenizer.json has this type or contains a part that has.
 func hasType(part any, name string) bool {
 	switch p := part.(type) {
 	case map[string]any:
@@ -55,9 +55,9 @@ func hasType(part any, name string) bool {
 	return false
 }
 
-// Decode is the text of ids, without the special tokens where skipSpecial is set, as the decoder of tokenizer.json
-// makes it; the clean_up_tokenization_spaces of tokenizer_config.json is not applied. Bytes that are not valid UTF-8
-// come out as U+FFFD, and so does a token with a NUL byte. An id that no token has is an error.
+// Decode returns the text of ids, as the decoder of tokenizer.json makes it; with skipSpecial, without special tokens.
+// It does not apply clean_up_tokenization_spaces. Bytes that are not valid UTF-8 become U+FFFD, as does a token with a
+// NUL byte. An unknown id is an error.
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) (string, error) {
 	out := make([]uint32, 0, len(ids))
 	for _, id := range ids {
@@ -78,7 +78,7 @@ func (t *Tokenizer) checkID(id int32) error {
 	return nil
 }
 
-// decode is the text of ids, which it may change.
+// decode returns the text of ids; it may change ids.
 func (t *Tokenizer) decode(ids []uint32) (string, error) {
 	for i, id := range ids {
 		if !t.bytes.nul[int32(id)] {
@@ -97,10 +97,10 @@ func (t *Tokenizer) decode(ids []uint32) (string, error) {
 	return t.tk.Decode(ids, false), nil
 }
 
-// Decoder turns ids into text as they come. The texts of Push and Flush joined are Decode of all the ids.
+// Decoder turns a stream of ids into text. The concatenated results of Push and Flush equal Decode of all ids.
 //
-// What a token adds to the text depends on those before it (a space, the rest of a character), so a window of tokens
-// is decoded with and without the new ones, and the difference is what they add.
+// The text that a token adds depends on the tokens before it (a space, the rest of a character). Decoder decodes a
+// window of tokens with and without the new ones; the difference is the added text.
 type Decoder struct {
 	t           *Tokenizer
 	skipSpecial bool
@@ -109,15 +109,15 @@ type Decoder struct {
 	text        string // of those tokens
 }
 
-// NewDecoder is a decoder at the start of a text.
+// NewDecoder returns a decoder for a new text.
 func (t *Tokenizer) NewDecoder(skipSpecial bool) *Decoder {
 	return &Decoder{t: t, skipSpecial: skipSpecial}
 }
 
 const replacement = "\uFFFD"
 
-// Push adds an id and returns the text that is certain from then on, which is "" while a character or a run of byte
-// tokens is incomplete. An id that no token has is an error and is not added.
+// Push adds an id and returns the text that is final. It returns "" while a character or a run of byte tokens is
+// incomplete. An unknown id is an error and is not added.
 func (d *Decoder) Push(id int32) (string, error) {
 	if err := d.t.checkID(id); err != nil {
 		return "", err
@@ -141,7 +141,7 @@ func (d *Decoder) Push(id int32) (string, error) {
 	return added, err
 }
 
-// Flush returns the text that Push has held back, and starts a new text.
+// Flush returns the text that Push has held back and starts a new text.
 func (d *Decoder) Flush() (string, error) {
 	text, err := d.t.decode(d.window)
 	added := strings.TrimPrefix(text, d.text)

@@ -13,12 +13,12 @@ import (
 	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
-// ownTokenizer are the model types for which transformers 5 takes tokenizer.json as it is, whatever class the folder
-// names (models/auto/tokenization_auto.py, those that map to TokenizersBackend, and qwen2).
+// ownTokenizer are the model types for which transformers 5 uses tokenizer.json unchanged, whatever class the folder
+// names (models/auto/tokenization_auto.py: those that map to TokenizersBackend, and qwen2).
 var ownTokenizer = []string{"mistral", "phi3", "qwen2", "modernbert"}
 
-// llamaClass tells whether transformers 5 builds the tokenizer of the model folder dir by its class LlamaTokenizer.
-// fields are those of tokenizer_config.json.
+// llamaClass reports whether transformers 5 builds the tokenizer of the model folder dir with LlamaTokenizer. fields
+// are those of tokenizer_config.json.
 func llamaClass(dir string, fields map[string]json.RawMessage) (bool, error) {
 	path := filepath.Join(dir, "config.json")
 	data, err := smallfile.Read(path)
@@ -42,7 +42,7 @@ func llamaClass(dir string, fields map[string]json.RawMessage) (bool, error) {
 	return strings.TrimSuffix(class, "Fast") == "LlamaTokenizer" && !slices.Contains(ownTokenizer, model.Type), nil
 }
 
-// llamaSettings are the settings of LlamaTokenizer, with the defaults of what the folder leaves open.
+// llamaSettings are the settings of LlamaTokenizer, with defaults for missing ones.
 type llamaSettings struct {
 	prepend string // where "▁" goes before a text: first, always or never
 }
@@ -70,10 +70,9 @@ func parseLlama(fields map[string]json.RawMessage) (*llamaSettings, error) {
 	return &llamaSettings{"first"}, nil
 }
 
-// rebuild does to tokenizer.json what transformers 5 does for LlamaTokenizer: vocabulary, merges and post-processor
-// stay; the file's own way to put "▁" before a text, which many files have as a normalizer that does so again behind
-// each special token, gives way to that of the settings. It tells whether it applies: a tokenizer of bytes and one
-// that is not BPE stay as they are.
+// rebuild changes tokenizer.json as LlamaTokenizer of transformers 5 does. It keeps vocabulary, merges and post-
+// processor but replaces how "▁" is put before a text: many files do that with a normaliser, which acts again after
+// each special token. It returns false and changes nothing for byte-level tokenizers and for models other than BPE.
 func (l llamaSettings) rebuild(raw map[string]json.RawMessage) (bool, error) {
 	var model map[string]json.RawMessage
 	if err := json.Unmarshal(raw["model"], &model); err != nil {

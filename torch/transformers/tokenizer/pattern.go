@@ -13,10 +13,10 @@ import (
 // process where one match takes more than 10,000,000 steps back. So how many steps back a pattern may take is counted
 // here before the library sees a text: as a polynomial of the text's length, of which the highest power is kept.
 
-// maxSteps is what a match may take, with room to the library's own limit.
+// maxSteps is the maximum for one match, well below the library's limit.
 const maxSteps = 8e6
 
-// errSteps tells of a pattern whose steps double with each character.
+// errSteps is the error of a pattern whose steps double with each character.
 var errSteps = errors.New("it repeats a group that can match in several ways, which takes time without bound")
 
 // steps is factor·nᵖᵒʷᵉʳ for a text of n characters.
@@ -48,7 +48,7 @@ func (a steps) longest() int {
 	return int(math.Pow(maxSteps/a.factor, 1/float64(a.power)))
 }
 
-// patternSteps are the steps of one match of a pattern in the syntax of Oniguruma.
+// patternSteps is the number of steps of one match of a pattern in Oniguruma's syntax.
 func patternSteps(pattern string) (steps, error) {
 	p := patternParser{rest: pattern}
 	branches, err := p.branches()
@@ -69,10 +69,10 @@ type piece struct {
 	branches  [][]piece // of a group; nil for a character
 }
 
-// unbounded is a number of repetitions that is as good as none.
+// unbounded stands for an unlimited number of repetitions.
 const unbounded = 64
 
-// fixed tells that a piece matches a text in one way only.
+// fixed reports whether the piece can match a text in one way only.
 func (p piece) fixed() bool {
 	if p.assertion || p.atomic {
 		return true
@@ -154,13 +154,14 @@ func (p piece) steps(again bool) (steps, error) {
 	return all.times(times), nil
 }
 
-// patternParser reads the parts of a pattern that decide on its steps; what a character or a class means does not.
+// patternParser reads the structure of a pattern that determines its steps. The meaning of characters and classes does
+// not matter.
 type patternParser struct {
 	rest  string
 	depth int
 }
 
-// maxPatternDepth bounds groups in one another.
+// maxPatternDepth bounds nested groups.
 const maxPatternDepth = 100
 
 func (p *patternParser) take(prefix string) bool {
@@ -171,7 +172,7 @@ func (p *patternParser) take(prefix string) bool {
 	return ok
 }
 
-// branches reads alternatives up to a closing bracket, which stays, or the end.
+// branches reads alternatives up to a closing bracket, which it does not consume, or the end.
 func (p *patternParser) branches() ([][]piece, error) {
 	if p.depth++; p.depth > maxPatternDepth {
 		return nil, errors.New("its groups stand too deep in one another")
@@ -195,7 +196,7 @@ func (p *patternParser) branches() ([][]piece, error) {
 	return all, nil
 }
 
-// atom reads what a quantifier may follow; false for what is nothing, such as a comment.
+// atom reads what a quantifier may follow; false if it is nothing, such as a comment.
 func (p *patternParser) atom() (piece, bool, error) {
 	one := piece{min: 1, max: 1}
 	switch {
@@ -247,7 +248,7 @@ func (p *patternParser) group() (piece, bool, error) {
 	return one, true, nil
 }
 
-// class reads up to the bracket that closes a class; classes stand in one another.
+// class reads up to the bracket that closes a class; classes may be nested.
 func (p *patternParser) class() error {
 	p.take("^")
 	for first, depth := true, 1; p.rest != ""; first = false {
@@ -287,7 +288,7 @@ func (p *patternParser) escape() (piece, bool, error) {
 	return one, true, nil
 }
 
-// quantified reads the quantifiers behind a piece.
+// quantified reads the quantifiers after a piece.
 func (p *patternParser) quantified(one piece) piece {
 	for {
 		from, to, possessive, ok := p.quantifier()

@@ -1,5 +1,5 @@
-// Package tokenizer makes tokens of texts and texts of tokens as a model folder says: tokenizer.json, and the special
-// tokens of tokenizer_config.json and special_tokens_map.json.
+// Package tokenizer converts between texts and tokens as a model folder says: tokenizer.json, and the special tokens
+// of tokenizer_config.json and special_tokens_map.json.
 package tokenizer
 
 import (
@@ -20,28 +20,27 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
-// Tokenizer turns text into token ids and back as the tokenizer.json of a model folder
-// says. It may be used from several goroutines at once.
+// Tokenizer converts text to token ids and back, as tokenizer.json says. It is safe for concurrent use.
 type Tokenizer struct {
 	mu    sync.RWMutex // held for reading while tk is used, for writing by Close
 	tk    *tokenizers.Tokenizer
 	vocab *vocabulary
 	named map[string]string
-	// before and after count the special tokens around a text's own.
+	// before and after count the special tokens around a text.
 	before, after int
 	opening       []int32 // the first of them
 	cutLeft       bool
-	// probe is a text that has tokens, whatever stands before it.
+	// probe is a text that has tokens in any position.
 	probe string
 	bytes byteTokens
 	llama bool
-	// longest are the bytes of a text that the library is given at most.
+	// longest is the maximum number of bytes that the library is given at once.
 	longest int
 }
 
-// Load reads tokenizer.json of the model folder dir, and tokenizer_config.json and special_tokens_map.json
-// where there are such. The truncation and padding that tokenizer.json carries are dropped: lengths are the caller's
-// to choose.
+// Load reads tokenizer.json of the model folder dir and, if present, tokenizer_config.json and
+// special_tokens_map.json. It ignores the truncation and padding settings of tokenizer.json; the caller chooses
+// lengths.
 func Load(dir string) (*Tokenizer, error) {
 	path := filepath.Join(dir, "tokenizer.json")
 	data, err := readTokenizerJSON(path)
@@ -59,7 +58,7 @@ func Load(dir string) (*Tokenizer, error) {
 	return t, nil
 }
 
-// tokenizerFile is what is read of tokenizer.json here.
+// tokenizerFile has the parts of tokenizer.json that this package reads.
 type tokenizerFile struct {
 	Truncation struct {
 		Direction string `json:"direction"`
@@ -157,8 +156,8 @@ func newTokenizer(data []byte, settings tokenizerConfig) (*Tokenizer, error) {
 	return t, nil
 }
 
-// keepSpaces has the spans of tokens include the spaces that stand before them: some post-processors leave them out,
-// which changes no id.
+// keepSpaces makes the spans of tokens include the spaces before them. Some post-processors drop them; ids do not
+// change.
 func keepSpaces(processor any) any {
 	switch p := processor.(type) {
 	case map[string]any:
@@ -176,8 +175,8 @@ func keepSpaces(processor any) any {
 	return processor
 }
 
-// countSpecials finds how many special tokens stand before and after a text. The
-// empty text has all of them and nothing else; a short one shows where they part.
+// countSpecials finds how many special tokens come before and after a text. The empty text has only those; a short
+// text shows where they are split.
 func (t *Tokenizer) countSpecials() error {
 	n := len(t.tk.EncodeWithOptions("", true).IDs)
 	texts := slices.DeleteFunc(append([]string{"a"}, t.vocab.texts...), func(s string) bool {
@@ -212,7 +211,7 @@ func check(text string) error {
 	return nil
 }
 
-// encode is the library's encoding of text, between special tokens or without them.
+// encode is the library's encoding of text, with or without special tokens around it.
 func (t *Tokenizer) encode(text string, special bool, options ...tokenizers.EncodeOption) (tokenizers.Encoding, error) {
 	if err := check(text); err != nil {
 		return tokenizers.Encoding{}, err
@@ -237,8 +236,8 @@ func (t *Tokenizer) encode(text string, special bool, options ...tokenizers.Enco
 	return e, nil
 }
 
-// encodePart is encode of as much of text as has its first n tokens, with left its last ones; a text need not be
-// tokenized whole to be cut. It may have more.
+// encodePart is encode of the part of text that has its first n tokens, or with left its last n. It may return more.
+// Long texts need not be tokenized completely to be cut.
 func (t *Tokenizer) encodePart(text string, n int, left, special bool, options ...tokenizers.EncodeOption) (tokenizers.Encoding, error) {
 	if err := check(text); err != nil {
 		return tokenizers.Encoding{}, err
@@ -252,11 +251,10 @@ func (t *Tokenizer) encodePart(text string, n int, left, special bool, options .
 	}
 }
 
-// Encode is the ids of text between the special tokens of a single sequence. Where
-// they are more than maxLength, the text's own tokens are cut, at the end unless
-// the folder says left, so that the special tokens stay; cut tells. This is what
-// transformers does for truncation=True, max_length=maxLength. A maxLength without
-// room for one token of the text, a NUL byte and invalid UTF-8 are errors.
+// Encode returns the ids of text between the special tokens of a single sequence. If there are more than maxLength, it
+// cuts the text's own tokens and sets cut: at the end, unless the folder says left. Special tokens stay. It equals
+// transformers with truncation=True, max_length=maxLength. A maxLength that leaves no room for the text, a NUL byte
+// and invalid UTF-8 are errors.
 func (t *Tokenizer) Encode(text string, maxLength int) (ids []int32, cut bool, err error) {
 	specials := t.before + t.after
 	if maxLength <= specials {
@@ -281,9 +279,9 @@ func (t *Tokenizer) Encode(text string, maxLength int) (ids []int32, cut bool, e
 	return signed(full), cut, nil
 }
 
-// EncodeRaw is all the ids of text, with the special tokens that the post_processor of tokenizer.json puts around a
-// single sequence or without. Special tokens that stand in the text are tokens in both cases. A NUL byte and invalid
-// UTF-8 are errors.
+// EncodeRaw returns all ids of text, with or without the special tokens that the post_processor of tokenizer.json adds
+// to a single sequence. Special tokens written in the text are tokens in both cases. A NUL byte and invalid UTF-8 are
+// errors.
 func (t *Tokenizer) EncodeRaw(text string, special bool) ([]int32, error) {
 	e, err := t.encode(text, special)
 	return signed(e.IDs), err
@@ -292,13 +290,13 @@ func (t *Tokenizer) EncodeRaw(text string, special bool) ([]int32, error) {
 // Opening are the special tokens that the post_processor puts before a text, such as "<s>".
 func (t *Tokenizer) Opening() []int32 { return slices.Clone(t.opening) }
 
-// EncodeSpans is EncodeRaw without special tokens around the text, and the bytes of the text that each token stands
-// for. Tokens that share a character all have its bytes; a token that stands for nothing in the text has no bytes.
+// EncodeSpans is EncodeRaw without special tokens, plus the bytes of the text that each token covers. Tokens that
+// share a character all have its bytes. A token that covers nothing has an empty span.
 func (t *Tokenizer) EncodeSpans(text string) (ids []int32, spans []jinja.Span, err error) {
 	return t.EncodeStart(text, math.MaxInt)
 }
 
-// EncodeStart is EncodeSpans of the first limit tokens. Of a text that is much longer only the start is tokenized.
+// EncodeStart is EncodeSpans of the first limit tokens. It tokenizes only the start of a text that is much longer.
 func (t *Tokenizer) EncodeStart(text string, limit int) (ids []int32, spans []jinja.Span, err error) {
 	e, err := t.encodePart(text, min(limit, math.MaxInt-slack), false, false, tokenizers.WithReturnOffsets())
 	if err != nil {
@@ -312,8 +310,8 @@ func (t *Tokenizer) EncodeStart(text string, limit int) (ids []int32, spans []ji
 	return signed(e.IDs[:n]), spans, nil
 }
 
-// EncodeDocument is the first limit ids of a text to train on: the special tokens that open a text, the text's own, and
-// end, the token that ends texts; -1 is none. A text that ends with that token itself gets no second one.
+// EncodeDocument returns the first limit ids of a text to train on: the opening special tokens, the text, and end, the
+// token that ends texts (-1 for none). A text that already ends with that token gets no second one.
 func (t *Tokenizer) EncodeDocument(text string, end int32, limit int) ([]int32, error) {
 	written := ""
 	if end >= 0 && int(end) < t.vocab.size() {
@@ -354,18 +352,16 @@ func invalidAt(text string) int {
 	return len(text)
 }
 
-// TokenID finds a token of the vocabulary, added tokens such as "[PAD]" included.
+// TokenID finds a token of the vocabulary, including added tokens such as "[PAD]".
 func (t *Tokenizer) TokenID(token string) (int32, bool) {
 	id, ok := t.vocab.ids[token]
 	return id, ok
 }
 
-// IDs is a copy of the vocabulary: token to id, added tokens included. Every id of
-// Encode is among them, so a model whose vocab_size is above their greatest has a
-// row for each.
+// IDs is a copy of the vocabulary, token to id, including added tokens. It contains every id that Encode can return.
 func (t *Tokenizer) IDs() map[string]int32 { return maps.Clone(t.vocab.ids) }
 
-// CheckModel is an error where a token has no row in a model of vocabSize rows.
+// CheckModel returns an error if a token has no row in a model of vocabSize rows.
 func (t *Tokenizer) CheckModel(vocabSize int) error {
 	if token, id, found := t.vocab.beyond(vocabSize); found {
 		return fmt.Errorf("transformers: the token %q has the id %d, but the model's vocab_size is %d", token, id, vocabSize)
@@ -373,14 +369,14 @@ func (t *Tokenizer) CheckModel(vocabSize int) error {
 	return nil
 }
 
-// LlamaClass tells that the folder names transformers' class LlamaTokenizer, whose way to begin a text stands in for
-// that of tokenizer.json.
+// LlamaClass reports whether the folder names transformers' class LlamaTokenizer, which replaces how tokenizer.json
+// starts a text.
 func (t *Tokenizer) LlamaClass() bool { return t.llama }
 
-// Special are the special tokens by name, such as "eos_token" to "</s>", that the folder names.
+// Special are the special tokens by name: "eos_token" to "</s>".
 func (t *Tokenizer) Special() map[string]string { return maps.Clone(t.named) }
 
-// SpecialID is the id of a special token by name, such as "eos_token"; false where the folder names none.
+// SpecialID is the id of a special token by name, such as "eos_token"; false if the folder does not name one.
 func (t *Tokenizer) SpecialID(name string) (int32, bool) {
 	token, ok := t.named[name]
 	if !ok {
@@ -389,7 +385,7 @@ func (t *Tokenizer) SpecialID(name string) (int32, bool) {
 	return t.TokenID(token)
 }
 
-// Close frees the tokenizer; encoding and decoding are errors from then on.
+// Close frees the tokenizer. Encoding and decoding return errors afterwards.
 func (t *Tokenizer) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// vocabulary is the tokens of a tokenizer: those of the model and the added ones.
+// vocabulary has the tokens of the model and the added tokens.
 type vocabulary struct {
 	ids   map[string]int32
 	base  int // entries of the model's vocabulary
@@ -23,11 +23,11 @@ type vocabulary struct {
 	texts []string // by id, "" where there is none
 }
 
-// maxID bounds ids, so that a wrong one does not ask for gigabytes.
+// maxID bounds ids, so that a wrong one cannot ask for gigabytes.
 const maxID = 1 << 26
 
-// newVocabulary adds the tokens of tokenizer.json and then what the settings name and it lacks, as transformers
-// does: tokens that are nowhere yet get the ids after the last.
+// newVocabulary adds the tokens of tokenizer.json and then missing ones that the settings name, as transformers does.
+// New tokens get the ids after the last.
 func newVocabulary(base map[string]int32, file []addedToken, c tokenizerConfig) (*vocabulary, error) {
 	v := &vocabulary{ids: base, base: len(base), at: map[string]int{}, special: map[int32]bool{}}
 	for _, token := range file {
@@ -99,8 +99,8 @@ func (v *vocabulary) addMissing(token addedToken) {
 	}
 }
 
-// parseVocab reads the two spellings of a vocabulary: token to id, or, for Unigram
-// models, a list of [token, score] in the order of ids.
+// parseVocab reads both forms of a vocabulary: token to id, or, for Unigram models, a list of [token, score] in the
+// order of ids.
 func parseVocab(raw json.RawMessage) (map[string]int32, error) {
 	if !strings.HasPrefix(string(raw), "[") {
 		var ids map[string]int32
