@@ -89,10 +89,13 @@ func export(c *cli.Context) error {
 		}
 		defer p.Close()
 		if format == "hf" {
-			err = p.SaveFull(c.String("output"), c.String("dtype"))
-			if err == nil {
-				_, err = fmt.Fprintln(c.App.Writer, c.String("output"))
+			if err := p.SaveFull(c.String("output"), c.String("dtype")); err != nil {
+				return err
 			}
+			if err := writeModelCard(c.String("output"), p); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(c.App.Writer, c.String("output"))
 			return err
 		}
 		return exportGGUF(c, p, quantizations[at].name, quantizations[at].kind)

@@ -90,5 +90,8 @@ func mergeLanguageModel(ctx context.Context, client *hub.Client, model, output, 
 		return err
 	}
 	defer policy.Close()
-	return policy.Merge(output, dtype)
+	if err := policy.Merge(output, dtype); err != nil {
+		return err
+	}
+	return writeModelCard(output, policy)
 }
