@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := all
 
 # Packages that must build and pass without cgo.
-PURE := ./internal/... ./envs/... ./rl ./rl/report ./lora ./torch/pickle ./torch/gguf ./torch/safetensors ./torch/hub ./torch/transformers/jinja ./torch/transformers/chat
+PURE := ./internal/... ./envs/... ./rl ./rl/report ./lora ./torch/pickle ./torch/gguf/... ./torch/safetensors ./torch/hub ./torch/transformers/jinja ./torch/transformers/chat
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What go needs in its environment; builds libtokenizers.a on first use.
 GOENV = env="$$(scripts/setup/env.sh)" && eval "$$env" &&
