@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// The filters that take the items of a list by what they are or have.
+// Filters that select items of a list by test or attribute.
 
 func mapItems(c *call) Value {
 	out := &List{}
@@ -52,7 +52,7 @@ func choose(c *call, byAttribute, keep bool) Value {
 	return out
 }
 
-// key is what sort, unique, groupby, min and max compare.
+// key is the value that sort, unique, groupby, min and max compare.
 func key(r *run, v Value, attribute Value, caseSensitive bool) Value {
 	if attribute != nil {
 		v = path(r, v, attribute)
@@ -63,7 +63,7 @@ func key(r *run, v Value, attribute Value, caseSensitive bool) Value {
 	return v
 }
 
-// keyed is an item and what it is compared by.
+// keyed is an item with its key.
 type keyed struct{ key, item Value }
 
 func keyAll(c *call, items []Value, attribute Value, caseSensitive bool) []keyed {

@@ -92,7 +92,7 @@ func (r *run) writeRepr(b *strings.Builder, v Value, depth int) {
 	r.paid(b, before)
 }
 
-// paid pays for what was written to b since it had before bytes.
+// paid charges the budget for the bytes written to b since it had before.
 func (r *run) paid(b *strings.Builder, before int) {
 	if r.spend((b.Len() - before) / 64); b.Len() > maxOutput {
 		r.fail("a string is longer than %d bytes", maxOutput)

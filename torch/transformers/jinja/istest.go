@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// tests are what may follow is.
+// tests are the tests that may follow "is".
 var tests map[string]*builtin
 
 func init() { // test and filter look others up

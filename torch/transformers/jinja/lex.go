@@ -51,7 +51,7 @@ type lexer struct {
 	pos    int
 	line   int
 	tokens []token
-	// lineStart tells that what was read last ended with a line break, or nothing was read.
+	// lineStart reports that the last text ended with a line break, or that nothing was read.
 	lineStart bool
 }
 
@@ -166,7 +166,7 @@ func word(s, name string) (string, bool) {
 	return strings.TrimLeftFunc(s, isSpace), ok
 }
 
-// raw reads a whole raw block where there is one.
+// raw reads a raw block, if there is one here.
 func (l *lexer) raw() bool {
 	rest, ok := word(l.src[l.pos:], "raw")
 	if !ok || !strings.HasPrefix(rest, "%}") && !strings.HasPrefix(rest, "-%}") {

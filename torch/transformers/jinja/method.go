@@ -90,7 +90,7 @@ func ofString[T Value](f func(s string) T) *builtin {
 	return define("", func(c *call) Value { return f(c.self.(string)) })
 }
 
-// every tells whether s has characters and f holds for each.
+// every reports whether s is not empty and f holds for each character.
 func every(f func(c rune) bool) *builtin {
 	return ofString(func(s string) bool {
 		return s != "" && strings.IndexFunc(s, func(c rune) bool { return !f(c) }) < 0
@@ -119,7 +119,7 @@ func affix(has func(s, affix string) bool) *builtin {
 	})
 }
 
-// find is the place of a substring in characters; absent says what happens without one.
+// find is the index of a substring in characters; absent decides what happens if it does not occur.
 func find(search func(s, sub string) int, absent func(c *call) Value) *builtin {
 	return define("sub", func(c *call) Value {
 		s := c.self.(string)

@@ -67,7 +67,7 @@ type (
 	loopControl flow
 )
 
-// target is where an assignment goes: a name, an attribute of a namespace, or several of them.
+// target is the target of an assignment: a name, an attribute of a namespace, or several of these.
 type target struct {
 	name, attr string
 	parts      []target
@@ -128,7 +128,7 @@ func (r *run) assign(s *scope, t target, v Value) {
 	}
 }
 
-// setAttr stores what transformers' namespaces store: no name that starts with an underscore.
+// setAttr sets an attribute; like transformers' namespaces it refuses names that start with an underscore.
 func (r *run) setAttr(ns *namespace, name string, v Value) {
 	if name != "" && name[0] == '_' {
 		r.fail("cannot store the attribute %q, which starts with an underscore, on a namespace", name)
@@ -178,7 +178,7 @@ func (r *run) loop(n *forNode, x Value, s *scope, depth int) {
 	}
 }
 
-// noFlow refuses a break or continue in the else of a for, where it has no loop.
+// noFlow refuses break and continue in the else of a for, which is outside the loop.
 func (r *run) noFlow(n *forNode, f flow) {
 	if f != flowOn {
 		fail(n.line, "break or continue outside a loop")
@@ -273,7 +273,7 @@ func (n *withNode) run(r *run, s *scope) flow {
 	return r.all(n.body, c)
 }
 
-// What generation holds is, as in transformers, a block with variables of its own.
+// As in transformers, a generation block has its own variables.
 func (n *generationNode) run(r *run, s *scope) flow {
 	start := r.out.Len()
 	if r.all(n.body, s.child()) != flowOn {

@@ -229,7 +229,7 @@ func (p *parser) params() (names []string, defaults map[string]expr) {
 
 var reserved = []string{"true", "false", "none", "True", "False", "None", "and", "or", "not", "in", "is", "if", "else"}
 
-// target reads a name, (a, b), or where attrs is set also ns.name.
+// target reads a name, (a, b) or, if attrs is set, ns.name.
 func (p *parser) target(attrs bool) target {
 	if p.accept(kOp, "(") {
 		p.nest()

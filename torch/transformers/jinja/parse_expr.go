@@ -186,7 +186,7 @@ func (p *parser) primary() expr {
 	return nil
 }
 
-// list reads items with commas between up to end, before which a comma may stand.
+// list reads comma-separated items up to end; a trailing comma is allowed.
 func (p *parser) list(end string, item func()) {
 	for first := true; !p.accept(kOp, end); first = false {
 		if !first {
@@ -273,7 +273,7 @@ func (p *parser) subscript(line int, x expr) expr {
 	return &itemExpr{line, x, parts[0]}
 }
 
-// filtered reads filters, tests, and calls of what they give.
+// filtered reads filters, tests and calls of their results.
 func (p *parser) filtered(x expr) expr {
 	for n := 0; ; n++ {
 		if n > maxChain {

@@ -28,7 +28,7 @@ const (
 // Template is a parsed template. Renderings may run at the same time.
 type Template struct{ body []node }
 
-// Error is what is wrong with a template or stopped a rendering, and where.
+// Error is an error in a template or its rendering, with its position.
 type Error struct {
 	Line int // counted from 1
 	Err  error
@@ -59,7 +59,7 @@ type Span struct{ Start, End int }
 // Rendering is the result of Render.
 type Rendering struct {
 	Text string
-	// Generated is where the {% generation %} blocks of the template stand in Text, in the order they end.
+	// Generated are the spans of the {% generation %} blocks in Text, in the order they end.
 	Generated []Span
 	// Unplaced tells that a generation block was rendered into a string (in a macro, a set or a filter block),
 	// so that Generated does not have its place.

@@ -11,7 +11,7 @@ import (
 // within a rendering functions, namespaces and loops. Lists and dictionaries do not change once they are made.
 type Value = any
 
-// Undefined stands for what is not there. It prints as nothing; most uses of it are errors that say why it is not.
+// Undefined is the value of missing names. It prints as nothing; most uses of it are errors that say what is missing.
 type Undefined struct{ why string }
 
 // List is a list or a tuple.
@@ -208,7 +208,7 @@ func (r *run) equal(a, b Value, depth int) bool {
 	return a == b
 }
 
-// order is below, at or above 0 as a stands to b, and false where a NaN has no place.
+// order is negative, 0 or positive as a compares to b; false if one is NaN.
 func (r *run) order(a, b Value, depth int) (int, bool) {
 	r.nested(depth)
 	if x, ok := integer(a); ok {
@@ -261,7 +261,7 @@ func (r *run) defined(vs ...Value) {
 	}
 }
 
-// sequence is what a for goes through; false for a value that cannot be gone through.
+// sequence lists the items of an iterable value; false if it is not iterable.
 func (r *run) sequence(v Value) ([]Value, bool) {
 	switch v := v.(type) {
 	case Undefined:
@@ -391,7 +391,7 @@ func (r *run) item(x, key Value) Value {
 	return Undefined{fmt.Sprintf("%s has no element %s", object(x), r.repr(key))}
 }
 
-// index is the place in n items that key names, counted from the end where it is negative.
+// index is the position that key selects among n items; negative keys count from the end.
 func index(key Value, n int) (int64, bool) {
 	i, ok := integer(key)
 	if i < 0 {
