@@ -138,12 +138,12 @@ func TestPreferencesThatTeachNothing(t *testing.T) {
 	f := folders{tmp: t.TempDir(), base: policytest.Encoder(t)}
 	dpo := "train --task preference --algorithm dpo" + tinyPreference
 	for _, test := range []struct{ name, rows, args, want string }{
-		{"equal", `{"prompt": "a", "chosen": "b", "rejected": "b"}`, dpo, "p.jsonl:1: 0 have nothing of an answer within 1024 tokens (raise max_length), 1 have the same answer twice"},
-		{"too long", `{"prompt": "a long prompt", "chosen": "b", "rejected": "c"}`, dpo + " --max-length 5", "1 have nothing of an answer within 5 tokens"},
+		{"equal", `{"prompt": "a", "chosen": "b", "rejected": "b"}`, dpo, "p.jsonl:1: 0 have no token of a response within 1024 tokens (raise max_length), 1 have the same response twice"},
+		{"too long", `{"prompt": "a long prompt", "chosen": "b", "rejected": "c"}`, dpo + " --max-length 5", "1 have no token of a response within 5 tokens"},
 		{"one class", `{"prompt": "a", "completion": "b", "label": true}`, dpo + " --loss-type kto", "1 of 1 answers are good: the loss needs good and bad ones"},
 		{"unpaired", `{"prompt": "a", "completion": "b", "label": true}`, dpo, "not a data set with preference"},
 		{"other prompts", `{"chosen": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "rejected": [{"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}`, dpo, "start with different messages"},
-		{"margin", `{"prompt": "a", "chosen": "law", "rejected": "cat", "margin": "much"}`, "train --mode reward_model --dataset TMP/p.jsonl --model BASE --output-dir TMP", `p.jsonl:1: column "margin": much is no number`},
+		{"margin", `{"prompt": "a", "chosen": "law", "rejected": "cat", "margin": "much"}`, "train --mode reward_model --dataset TMP/p.jsonl --model BASE --output-dir TMP", `p.jsonl:1: column "margin": much is not a number`},
 		{"long for an encoder", `{"prompt": "the cat is a dog the cat is a dog", "chosen": "law", "rejected": "cat"}`, "train --mode reward_model --dataset TMP/p.jsonl --model BASE --output-dir TMP", "1 are longer than 12 tokens"},
 		{"one ranked", `{"prompt": "a", "ranked": ["law"]}`, "train --mode reward_model --dataset TMP/p.jsonl --model BASE --output-dir TMP", "1 responses; want at least two"},
 		{"no reference", `{"prompt": "a", "chosen": "b", "rejected": "c"}` + "\n" + `{"prompt": "a", "chosen": "b", "rejected": "d"}`, dpo + " --loss-type simpo --precompute-ref", "loss simpo has no reference"},
