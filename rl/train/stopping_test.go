@@ -25,9 +25,9 @@ func TestPatience(t *testing.T) {
 	}{
 		{Stopping{}, 8, 6, ""},
 		{Stopping{Patience: 3}, 8, 6, ""},
-		{Stopping{Patience: 2}, 5, 3, "Stopped early: 2 evaluations in a row no better than that after step 3"},
-		{Stopping{Patience: 3, Threshold: 0.1}, 4, 3, "Stopped early: 3 evaluations in a row no better than that after step 3"},
-		{Stopping{Patience: 1}, 2, 1, "Stopped early: 1 evaluation in a row no better than that after step 1"},
+		{Stopping{Patience: 2}, 5, 3, "Early stopping: 2 evaluations in a row without a new best since step 3"},
+		{Stopping{Patience: 3, Threshold: 0.1}, 4, 3, "Early stopping: 3 evaluations in a row without a new best since step 3"},
+		{Stopping{Patience: 1}, 2, 1, "Early stopping: 1 evaluation in a row without a new best since step 1"},
 	} {
 		for _, stopAt := range []int{0, 2, 4} {
 			p := newTable(t, 1)
@@ -62,13 +62,13 @@ func TestPatience(t *testing.T) {
 			if result.Steps != test.last || result.BestStep != test.best {
 				t.Errorf("%+v: ended after step %d, best %d; want %d and %d", test.stopping, result.Steps, result.BestStep, test.last, test.best)
 			}
-			if got := said.lines[len(said.lines)-1]; strings.HasPrefix(got, "Stopped early") != (test.line != "") || test.line != "" && got != test.line {
+			if got := said.lines[len(said.lines)-1]; strings.HasPrefix(got, "Early stopping") != (test.line != "") || test.line != "" && got != test.line {
 				t.Errorf("%+v: last line %q, want %q", test.stopping, got, test.line)
 			}
 		}
 	}
 	_, err := Run(t.Context(), newTable(t, 1), fixed(tokenStep), newGRPO(), Config{Steps: 1, Samples: 4, Optimisation: Optimisation{Schedule: "constant"}, Stopping: Stopping{Patience: 1}}, run.Hooks{})
-	if err == nil || !strings.Contains(err.Error(), "early stopping waits for evaluations") {
+	if err == nil || !strings.Contains(err.Error(), "early_stopping_patience") {
 		t.Errorf("patience without evaluations: %v", err)
 	}
 }
@@ -117,7 +117,7 @@ func TestALongerRun(t *testing.T) {
 	if err != nil || !slices.EqualFunc(want, got, slices.Equal) {
 		t.Errorf("%v; the weights are those of a run of 6 steps: %v", err, slices.EqualFunc(want, got, slices.Equal))
 	}
-	if _, err := train(3, run.Hooks{Resume: dir}); err == nil || !strings.Contains(err.Error(), "has made 4 steps already, and is to make 3") {
+	if _, err := train(3, run.Hooks{Resume: dir}); err == nil || !strings.Contains(err.Error(), "checkpoint is at step 4, past 3 steps") {
 		t.Errorf("a shorter run: %v", err)
 	}
 }

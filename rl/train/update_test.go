@@ -421,7 +421,7 @@ func TestTargetKLStopsTheUpdatesOfAStep(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if n := said.figure("updates")[0]; n == 0 || n > 5 || !strings.Contains(strings.Join(said.lines, "\n"), fmt.Sprintf("stopped the updates of step 1 after %v: KL past 1.5 × 0.001", n)) {
+	if n := said.figure("updates")[0]; n == 0 || n > 5 || !strings.Contains(strings.Join(said.lines, "\n"), fmt.Sprintf("step 1: updates ended after %v: the KL exceeds 1.5 × target_kl 0.001", n)) {
 		t.Errorf("%v updates:\n%s", n, strings.Join(said.lines, "\n"))
 	}
 }
