@@ -107,11 +107,11 @@ func TestEqualGroupsArePredicted(t *testing.T) {
 		tells         []string
 		want          string
 	}{
-		{0.01, 0.93, 8, nil, nil, "; with 8 answers to a prompt of which 1.0 % are right, 92 % are to be expected: try --samples-per-prompt 32, with which it would be 72 %, or other exercises"},
-		{0.5, 0.95, 8, map[string]float64{"answer": 0.5}, []string{"answer"}, "; with 8 answers to a prompt of which 50.0 % are right, 1 % are to be expected, so some exercises are always right and the others never: try --dynamic-sampling"},
-		{0, 1, 8, nil, nil, "of which 0.0 % are right, 100 % are to be expected: try other exercises, a longer warm-up"},
-		{0.5, 1, 1, nil, nil, "them; try other exercises"},
-		{0.3, 1, 8, other, nil, "them; try other exercises"},
+		{0.01, 0.93, 8, nil, nil, "; with 8 samples per prompt and an accuracy of 1.0 %, 92 % is expected: try --samples-per-prompt 32, which makes it 72 %, or other problems"},
+		{0.5, 0.95, 8, map[string]float64{"answer": 0.5}, []string{"answer"}, "; with 8 samples per prompt and an accuracy of 50.0 %, 1 % is expected, so some problems are always solved and the others never: try --dynamic-sampling"},
+		{0, 1, 8, nil, nil, "expected if no sample is correct: try easier problems"},
+		{0.5, 1, 1, nil, nil, "them; try other problems"},
+		{0.3, 1, 8, other, nil, "them; try other problems"},
 	} {
 		var w Watch
 		var alarms []Alarm

@@ -7,22 +7,22 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// What algorithms share: how losses are averaged, advantages over a baseline, and advantages and losses of a value head.
+// What algorithms share: how losses are averaged, advantages over a baseline, advantages and losses of a value head.
 
-// Reductions of a loss over actions, as weight has them.
+// Reductions of a loss over actions.
 const (
 	ReduceToken    = "token"
 	ReduceSequence = "sequence"
 	ReduceDrGRPO   = "dr_grpo"
 )
 
-// ActionWeight is the share of each of a sample's actions in the mean over a minibatch of n samples with actions in all:
+// ActionWeight is the weight of each action of a sample of the given length in a minibatch of n samples:
 //
-//	token     1/actions           every action counts the same (Yu et al. 2025, DAPO, equation 12)
-//	sequence  1/(n·length)        every sample counts the same (Shao et al. 2024, GRPO, equation 3)
-//	dr_grpo   1/(n·longest)       and length has no say (Liu et al. 2025, Dr. GRPO, section 3.2)
+//	token     1/actions           all actions count the same (Yu et al. 2025, DAPO, equation 12)
+//	sequence  1/(n·length)        all samples count the same (Shao et al. 2024, GRPO, equation 3)
+//	dr_grpo   1/(n·longest)       length does not count (Liu et al. 2025, Dr. GRPO, section 3.2)
 //
-// with longest the most actions that a sample may have.
+// with actions the number of actions of the minibatch and longest the most that a sample may have.
 func ActionWeight(reduction string, length, n, actions, longest int) float64 {
 	switch reduction {
 	case ReduceSequence:
@@ -35,7 +35,7 @@ func ActionWeight(reduction string, length, n, actions, longest int) float64 {
 
 // Reduction says how the losses of actions are averaged.
 type Reduction struct {
-	Reduction string `option:"reduction" default:"auto" allowed:"auto,token,sequence,dr_grpo" help:"how tokens' losses are averaged: over all tokens (DAPO), first in each answer, or by the longest answer there may be (Dr. GRPO); auto = sequence for reinforce, token for grpo"`
+	Reduction string `option:"reduction" default:"auto" allowed:"auto,token,sequence,dr_grpo" help:"average of the token losses: token = over all tokens (DAPO), sequence = over each completion first, dr_grpo = divided by the longest completion allowed (Dr. GRPO), auto = sequence for reinforce, token for grpo"`
 }
 
 func (r Reduction) or(auto string) string {
@@ -45,8 +45,8 @@ func (r Reduction) or(auto string) string {
 	return r.Reduction
 }
 
-// compare gives all actions of a sample the advantage of its reward over a baseline. Samples that are not learnt from
-// take part in the comparison.
+// compare sets the advantage of all actions of a sample to its reward minus a baseline. Samples that are not learned from
+// count in the baseline.
 func compare(step *rl.Step, by rl.Advantages, given []float64) {
 	penalised := step.Penalised()
 	advantages := by.Of(penalised, step.Rewards(), given)
@@ -66,8 +66,8 @@ func compare(step *rl.Step, by rl.Advantages, given []float64) {
 	step.Figures.Mean("baseline/mean", removed, n)
 }
 
-// estimate fills in Advantage and Return of a step's samples: GAE over the actions of each episode, in order. The
-// reward of an action has its penalty taken off, and the last one of a sample that of its length.
+// estimate sets Advantage and Return of a step's samples: GAE over the actions of each episode, in order. Rewards are
+// net of penalties; the last action of a sample also gets the penalty of its length.
 func estimate(step *rl.Step, gamma, lambda float64, whiten bool) {
 	var rewards, values []float32
 	var done []bool
@@ -111,7 +111,7 @@ func valueLoss(s *torch.Scope, b *Batch, limit float64) torch.Tensor {
 	return s.Scale(s.Sum(squared), 0.5/float64(b.Actions))
 }
 
-// note tells the terms of an actor and a critic apart.
+// note reports the losses of actor and critic.
 func note(s *torch.Scope, b *Batch, policy, value torch.Tensor) {
 	b.Note(s, "policy_loss", policy)
 	b.Note(s, "value_loss", value)

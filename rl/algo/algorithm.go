@@ -14,85 +14,84 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// Algorithm is one way of learning: what it makes of the samples of a step, and the loss that the policy descends on.
-// The fields of its type are its options, by their tags.
+// Algorithm turns the samples of a step into advantages, and defines the loss. The tagged fields of its type are its
+// options.
 //
-// In each step the trainer asks the source for samples, takes the log-probabilities and values that Needs names, calls
-// Prepare once, and then Loss for each forward pass of each update.
+// In each step the trainer gets samples from the source, computes the log-probabilities and values in Needs, calls Prepare
+// once, and then Loss for each forward pass of each update.
 type Algorithm interface {
 	// Check returns an error if options do not fit together, given the number of samples per prompt. The ranges and the
 	// allowed values in their tags are checked without it.
 	Check(samplesPerPrompt int) error
 
-	// Needs says what the algorithm reads.
+	// Needs says what the trainer and the source must provide.
 	Needs() Needs
 
-	// Prepare turns the rewards of a step into the Advantage of each of its samples, and with values into Return.
-	// What it measures goes into the step's figures.
+	// Prepare sets Advantage of the samples of a step, and Return if the algorithm needs values. It adds what it measures
+	// to the step's figures.
 	Prepare(step *rl.Step) error
 
-	// Loss of the M actions of a batch, a scalar. It is a sum over the batch of what Weight, 1/Samples or 1/Actions
-	// divides by the counts of the whole minibatch, so that its division into batches changes no gradient:
+	// Loss returns the loss of the M actions of a batch, a scalar: a sum weighted by Weight, 1/Samples or 1/Actions, the
+	// counts of the whole minibatch. So the division of a minibatch into batches changes no gradient:
 	//
 	//	∇L = Σ_batches ∇Loss(batch)
 	Loss(s *torch.Scope, b *Batch) torch.Tensor
 }
 
-// Needs is what an algorithm reads beside log π of the actions.
+// Needs is what an algorithm needs besides log π of the actions.
 type Needs struct {
-	Rewards   bool  // samples are what a policy did and was paid for, not what it is to imitate
-	Ratio     Ratio // of what the loss has π/π_old: more than one update a step needs one
+	Rewards   bool  // samples have rewards; false = they are demonstrations or preferences
+	Ratio     Ratio // whose ratio π/π_old the loss has; several updates per step need one
 	Clip      Clip  // of that ratio, for the figures
-	Repeats   bool  // more than one update a step although there is no ratio
-	Values    bool  // Value, and Batch.Value: the policy gets a value head
-	Reference bool  // Reference, and Batch.Reference
-	Labels    bool  // Batch.Labels: the algorithm is for classifiers alone
-	Together  bool  // the samples of a prompt are compared with each other: they stay in one forward pass
-	Scores    bool  // Batch.Scores: the policy is a reward model, whose samples have no log π
-	Replay    bool  // samples come from a replay buffer, which earlier versions of the policy filled
-	// SharedValues is of Values that are part of the policy: their gradient reaches the other weights too, and the loss
-	// needs none from before the update.
+	Repeats   bool  // several updates per step are allowed without a ratio
+	Values    bool  // Sample.Value and Batch.Value, from a value head
+	Reference bool  // Sample.Reference and Batch.Reference
+	Labels    bool  // Batch.Labels; for classifiers only
+	Together  bool  // the samples of a prompt stay in one forward pass
+	Scores    bool  // Batch.Scores, of a reward model; its samples have no log π
+	Replay    bool  // samples come from a replay buffer
+	// SharedValues means that the gradient of Batch.Value reaches all weights, not only the value head, and that the loss
+	// needs no values from before the update.
 	SharedValues bool
-	// Teacher names the model whose distribution Batch.Divergence compares with: a folder, or a name on the hub; "" = none.
+	// Teacher names the model of Batch.Divergence: a folder, or a name on the hub; "" = none.
 	Teacher   string
-	Greedy    bool // Step.Greedy: the reward of each prompt's greedy completion
-	Single    bool // of preferences: rows are single answers, good or bad, and not pairs
-	Dropout   bool // the adapter's dropout is on
-	Reduction string
-	// ByAdvantage says that the gradient of Loss is 0 where all advantages of a sample are, so that such samples need
-	// no backward pass.
+	Greedy    bool   // Step.Greedy, the reward of each prompt's greedy completion
+	Single    bool   // preferences are single responses, good or bad, instead of pairs
+	Dropout   bool   // turn the adapter's dropout on
+	Reduction string // of Batch.Weight
+	// ByAdvantage means that a sample whose advantages are all 0 has no gradient, and needs no backward pass.
 	ByAdvantage bool
 
-	// Choose picks the samples of a step that are learnt from, before anything is asked about them; nil = all.
+	// Choose reduces a step to the samples to learn from; nil = all.
 	Choose func(step *rl.Step)
 
-	// ImplicitReward is what the policy holds a sample of a preference to be worth, given its Σ log π; nil = Σ log π − Σ
-	// log π_ref. Evaluations report it.
+	// ImplicitReward is the reward of a response of a preference, given its Σ log π, for evaluations; nil = Σ log π − Σ
+	// log π_ref.
 	ImplicitReward func(x *rl.Sample, logProb float64) float64
 }
 
-// Ratio says of what a loss takes the ratio π/π_old, and clips it.
+// Ratio says whose ratio π/π_old a loss has.
 type Ratio int
 
 const (
-	NoRatio       Ratio = iota // samples serve one update
+	NoRatio       Ratio = iota // one update per step
 	ActionRatio                // of each action
-	SequenceRatio              // of all actions of a sample together
+	SequenceRatio              // of all actions of a sample
 )
 
-// Clip is the range [1−Low, 1+High] that a ratio is held in.
+// Clip is the range [1−Low, 1+High] of a ratio.
 type Clip struct {
-	Low  float64 `option:"clip_low" default:"0.2" range:"(0,1)" help:"the probability ratio is clipped at 1 - clip_low"`
-	High float64 `option:"clip_high" default:"0.2" range:"(0,)" help:"and at 1 + clip_high"`
+	Low  float64 `option:"clip_low" default:"0.2" range:"(0,1)" help:"lower clip of the probability ratio: 1 - clip_low"`
+	High float64 `option:"clip_high" default:"0.2" range:"(0,)" help:"upper clip of the probability ratio: 1 + clip_high"`
 }
 
-// Batch is M actions of S whole samples of a minibatch, as a loss sees them.
+// Batch is what a loss gets: M actions of S whole samples of a minibatch.
 type Batch struct {
-	LogProbs  torch.Tensor // [M] log π, through which the gradient goes
+	LogProbs  torch.Tensor // [M] log π, with its gradient
 	Old       torch.Tensor // [M] log π_old
-	Reference torch.Tensor // [M] log π_ref; with Needs.Reference, or where the trainer has one
+	Reference torch.Tensor // [M] log π_ref, with Needs.Reference or a KL in the trainer
 	Advantage torch.Tensor // [M]; with Needs.Rewards
-	Weight    torch.Tensor // [M] share of each action in the mean over the minibatch, by Needs.Reduction
+	Weight    torch.Tensor // [M] weight of each action in the mean over the minibatch, by Needs.Reduction
 	Entropy   torch.Tensor // [M] in nats
 
 	Value    torch.Tensor // [M] V, with Needs.Values
@@ -102,27 +101,26 @@ type Batch struct {
 
 	Scores torch.Tensor // [S] of a reward model, with Needs.Scores
 
-	// Divergence is Σ w·D of the policy's distribution from the teacher's over the actions, with Needs.Teacher.
+	// Divergence is Σ w·D(policy, teacher) over the actions, with Needs.Teacher.
 	Divergence func(d policy.Divergence) torch.Tensor
 
-	Samples int // of the whole minibatch
-	Actions int // of the whole minibatch
-	First   bool
+	Samples int            // of the whole minibatch
+	Actions int            // of the whole minibatch
+	First   bool           // this is the first batch of the minibatch
 	Whole   []*rl.Sample   // the whole minibatch
-	Body    []torch.Tensor // the weights that are trained, but for the heads
+	Body    []torch.Tensor // trained weights, without the heads
 	Part    []*rl.Sample   // the S samples
 
-	Figures map[string]float64 // sums over the minibatch of what Note and Add were told
+	Figures map[string]float64 // sums over the minibatch of Note and Add
 }
 
-// Note adds a term of the loss, as it is weighted there, to a figure of the update.
+// Note adds a term of the loss to a figure of the update.
 func (b *Batch) Note(s *torch.Scope, name string, term torch.Tensor) { b.Add(name, s.Item(term)) }
 
-// Add adds a share of the minibatch to a figure of the update.
-func (b *Batch) Add(name string, share float64) { b.Figures[name] += share }
+// Add adds to a figure of the update.
+func (b *Batch) Add(name string, value float64) { b.Figures[name] += value }
 
-// Sequences returns member [S, M], 1 where an action is of a sample, and the advantage [S] of each sample's first
-// action.
+// Sequences returns Members and the advantage [S] of each sample's first action.
 func (b *Batch) Sequences(s *torch.Scope) (member, advantage torch.Tensor) {
 	first := make([]float32, len(b.Part))
 	for i, x := range b.Part {
@@ -131,7 +129,7 @@ func (b *Batch) Sequences(s *torch.Scope) (member, advantage torch.Tensor) {
 	return b.Members(s), s.Floats(first, int64(len(first)))
 }
 
-// Members is [S, M], 1 where an action is of a sample.
+// Members is [S, M], 1 where an action belongs to a sample.
 func (b *Batch) Members(s *torch.Scope) torch.Tensor {
 	n, m := len(b.Part), 0
 	for _, x := range b.Part {

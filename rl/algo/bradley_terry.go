@@ -7,16 +7,16 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// BradleyTerry trains a reward model r on what people prefer (Bradley and Terry 1952; Stiennon et al. 2020, section 3.4):
-// the mean, over the units of a minibatch, of the mean over the pairs of a unit, the better answer first, of
+// BradleyTerry trains a reward model r on preferences (Bradley and Terry 1952; Stiennon et al. 2020, section 3.4). The loss
+// is the mean over the units of a minibatch of the mean over the pairs (chosen, rejected) of a unit of
 //
 //	−log σ(r_c − r_r − m) + c·(r_c + r_r)²
 //
-// with m the margin of the better one, by which the pair should differ (Touvron et al. 2023, equation 2), and c that draws
-// rewards to 0 on average (Eisenstein et al. 2023). A unit is a pair, or a list of several answers, the best first, all
-// pairs of which count (Ouyang et al. 2022, section 3.4).
+// with the margin m by which the pair should differ (Touvron et al. 2023, equation 2), and the weight c that pulls rewards
+// to 0 on average (Eisenstein et al. 2023). A unit is a pair, or a ranking with the best response first, all pairs of which
+// count (Ouyang et al. 2022, section 3.4).
 type BradleyTerry struct {
-	Centring float64 `option:"center_rewards_coefficient" default:"0" range:"[0,)" help:"how much the sum of a pair's rewards is held near 0; 0 = not at all"`
+	Centring float64 `option:"center_rewards_coefficient" default:"0" range:"[0,)" help:"weight of a penalty on the sum of a pair's rewards (0 = off)"`
 }
 
 // Check implements Algorithm.

@@ -8,29 +8,29 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// Distill teaches a student by its own answers (Agarwal et al. 2024, GKD with λ = 1; Gu et al. 2024): of each token that
-// the student wrote, the distribution p that it was drawn from is drawn to that q of a teacher, which reads the same,
+// Distill is on-policy distillation (Agarwal et al. 2024, GKD with λ = 1; Gu et al. 2024). With p the policy's distribution
+// at each token of its own completions, and q the teacher's at the same place,
 //
 //	L = Σ w·D(p, q)
 //
-// with D the reverse KL divergence, the forward one, or the Jensen–Shannon divergence between them. The answers are taken
-// as they are: no gradient goes through what was drawn, and rewards are only measured.
+// with D the reverse KL, the forward KL or the Jensen–Shannon divergence. There is no gradient through the sampling, and
+// rewards are only measured.
 type Distill struct {
-	Teacher    string  `option:"teacher" arg:"DIR|NAME" help:"language model of the same tokenizer that the policy learns to be like, by algorithm distill"`
-	Divergence string  `option:"divergence" default:"reverse" allowed:"reverse,forward,jsd" help:"how far the policy is from its teacher: reverse KL, which keeps to what the teacher finds likely, forward KL, which covers all of it, or Jensen-Shannon"`
-	Mix        float64 `option:"jsd_beta" default:"0.5" range:"(0,1)" needs:"divergence=jsd" help:"share of the teacher in the mixture that divergence jsd measures from"`
+	Teacher    string  `option:"teacher" arg:"DIR|NAME" help:"teacher of algorithm distill: a language model with the same tokenizer"`
+	Divergence string  `option:"divergence" default:"reverse" allowed:"reverse,forward,jsd" help:"divergence to the teacher: reverse KL (mode-seeking), forward KL (mode-covering) or Jensen-Shannon"`
+	Mix        float64 `option:"jsd_beta" default:"0.5" range:"(0,1)" needs:"divergence=jsd" help:"weight of the teacher in the mixture of the Jensen-Shannon divergence"`
 	Reduction
 }
 
 func init() {
-	Register(Definition{Name: "distill", Help: "the policy's own answers, each token of which a teacher judges (on-policy distillation)", Tokens: true,
+	Register(Definition{Name: "distill", Help: "on-policy distillation: the policy's completions, each token compared with a teacher", Tokens: true,
 		New: func() Algorithm { return &Distill{} }})
 }
 
 // Check implements Algorithm.
 func (a *Distill) Check(int) error {
 	if a.Teacher == "" {
-		return errors.New("algorithm distill needs teacher, a language model of the policy's tokenizer")
+		return errors.New("algorithm distill needs teacher, a language model with the policy's tokenizer")
 	}
 	return nil
 }
@@ -40,7 +40,7 @@ func (a *Distill) Needs() Needs {
 	return Needs{Rewards: true, Teacher: a.Teacher, Repeats: true, Reduction: a.Reduction.or(ReduceToken)}
 }
 
-// Prepare implements Algorithm: what an answer earns changes nothing.
+// Prepare implements Algorithm: rewards do not count.
 func (a *Distill) Prepare(step *rl.Step) error {
 	for _, x := range step.Samples {
 		x.Fill(0)

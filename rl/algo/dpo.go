@@ -12,9 +12,9 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// DPO learns from pairs of a chosen and a rejected answer (Rafailov et al. 2023), by one of the losses of its family, or
-// by a weighted sum of several. With L = Σ_t log π of an answer, h = L − L_ref, and l = L/tokens, each is the mean over
-// the pairs of
+// DPO learns from pairs of a chosen and a rejected response (Rafailov et al. 2023), with one loss of its family or a
+// weighted sum of several. With L = Σ_t log π of a response, h = L − L_ref and l = L/tokens, each is the mean over the
+// pairs of
 //
 //	sigmoid   −(1−ε)·log σ(β(h_c − h_r)) − ε·log σ(β(h_r − h_c))          Rafailov et al. 2023, equation 7; ε: Mitchell 2023
 //	robust    the same with −ε for +ε, divided by 1 − 2ε                  Chowdhury et al. 2024, equation 12
@@ -27,28 +27,27 @@ import (
 //	orpo      sft − β·log σ(log odds(e^l_c) − log odds(e^l_r))            Hong et al. 2024, equations 4 to 7
 //	sft       −Σ L_c / Σ tokens_c
 //
-// kto learns from single answers that are good or bad (Ethayarajh et al. 2024, equation 8): the mean of
-// 1 − σ(β(h − K)) for good ones and 1 − σ(β(K − h)) for bad ones, with K ≥ 0 the mean of h over the prompts of the step
-// with each other's answers.
+// kto learns from single responses, good or bad (Ethayarajh et al. 2024, equation 8): the mean of 1 − σ(β(h − K)) for good
+// ones and 1 − σ(β(K − h)) for bad ones, with K ≥ 0 the mean of h over the prompts of the step with each other's responses.
 type DPO struct {
-	Losses            []string `option:"dpo_loss" default:"sigmoid" allowed:"sigmoid,ipo,hinge,robust,apo_zero,apo_down,cpo,simpo,orpo,kto,sft" help:"loss of algorithm dpo, or several joined by commas; cpo, simpo, orpo and sft need no reference, kto takes single answers"`
-	Weights           []string `option:"loss_weights" help:"a weight for each of several losses; without them each has 1"`
-	Beta              float64  `option:"dpo_beta" default:"0.1" range:"(0,)" help:"how far the policy may leave the reference for a preference: less is further; of ipo the regularisation"`
-	Smoothing         float64  `option:"label_smoothing" default:"0" range:"[0,0.5)" needs:"dpo_loss=sigmoid|robust|cpo|simpo" help:"share of the pairs that are the wrong way round"`
-	CPOAlpha          float64  `option:"cpo_alpha" default:"1" range:"[0,)" needs:"dpo_loss=cpo" help:"weight of the likelihood of chosen answers in loss cpo"`
-	SimPOGamma        float64  `option:"simpo_gamma" default:"0.5" range:"[0,)" needs:"dpo_loss=simpo" help:"margin that loss simpo wants, in units of the loss"`
-	DesirableWeight   float64  `option:"desirable_weight" default:"1" range:"(0,)" needs:"dpo_loss=kto" help:"weight of good answers in loss kto"`
-	UndesirableWeight float64  `option:"undesirable_weight" default:"1" range:"(0,)" needs:"dpo_loss=kto" help:"weight of bad answers in loss kto"`
+	Losses            []string `option:"dpo_loss" default:"sigmoid" allowed:"sigmoid,ipo,hinge,robust,apo_zero,apo_down,cpo,simpo,orpo,kto,sft" help:"loss of algorithm dpo, or several joined by commas; cpo, simpo, orpo and sft need no reference; kto takes single responses"`
+	Weights           []string `option:"loss_weights" help:"weights of the losses in dpo_loss; empty = 1 each"`
+	Beta              float64  `option:"dpo_beta" default:"0.1" range:"(0,)" help:"beta of DPO: lower lets the policy move further from the reference"`
+	Smoothing         float64  `option:"label_smoothing" default:"0" range:"[0,0.5)" needs:"dpo_loss=sigmoid|robust|cpo|simpo" help:"fraction of pairs assumed to be labelled the wrong way round"`
+	CPOAlpha          float64  `option:"cpo_alpha" default:"1" range:"[0,)" needs:"dpo_loss=cpo" help:"weight of the likelihood of chosen responses in loss cpo"`
+	SimPOGamma        float64  `option:"simpo_gamma" default:"0.5" range:"[0,)" needs:"dpo_loss=simpo" help:"target margin gamma of loss simpo"`
+	DesirableWeight   float64  `option:"desirable_weight" default:"1" range:"(0,)" needs:"dpo_loss=kto" help:"weight of good responses in loss kto"`
+	UndesirableWeight float64  `option:"undesirable_weight" default:"1" range:"(0,)" needs:"dpo_loss=kto" help:"weight of bad responses in loss kto"`
 
 	kl float64 // K of this step
 }
 
 func init() {
-	Register(Definition{Name: "dpo", Help: "pairs of answers, of a data set or, in other tasks, of the policy's own ranked by their rewards (DPO and its family)", Tokens: true,
+	Register(Definition{Name: "dpo", Help: "DPO and its family, on pairs of a data set, or in other tasks on the policy's completions ranked by reward", Tokens: true,
 		New: func() Algorithm { return &OnlineDPO{} }, Pairs: func() Algorithm { return &DPO{} }})
 }
 
-// pairLosses are the losses of pairs, each [P] or, of sft, the share of the minibatch's one number.
+// pairLosses are the losses of pairs, each [P], or [1] for sft.
 var pairLosses = map[string]func(a *DPO, s *torch.Scope, p pairs) torch.Tensor{
 	"sigmoid": func(a *DPO, s *torch.Scope, p pairs) torch.Tensor { return a.logistic(s, p.ratios(s), 1) },
 	"robust": func(a *DPO, s *torch.Scope, p pairs) torch.Tensor {
@@ -80,10 +79,10 @@ var pairLosses = map[string]func(a *DPO, s *torch.Scope, p pairs) torch.Tensor{
 	"sft": func(_ *DPO, s *torch.Scope, p pairs) torch.Tensor { return p.nll(s) },
 }
 
-// referred are the losses that ask a reference.
+// referred are the losses that need a reference.
 var referred = []string{"sigmoid", "robust", "hinge", "ipo", "apo_zero", "apo_down", "kto"}
 
-// averaged are the losses that see answers by their mean log π, as the figures then do too.
+// averaged are the losses, and then the figures too, that use the mean log π of a response.
 var averaged = []string{"simpo", "orpo"}
 
 // logistic is −(1−ε)·log σ(βx) − sign·ε·log σ(−βx).
@@ -98,15 +97,15 @@ func (a *DPO) logistic(s *torch.Scope, x torch.Tensor, sign float64) torch.Tenso
 
 // logOdds is log(p/(1−p)) of log p < 0.
 func logOdds(s *torch.Scope, logP torch.Tensor) torch.Tensor {
-	const certain = -1e-6 // where the odds would be infinite
+	const certain = -1e-6 // odds stay finite
 	logP = s.Minimum(logP, s.Floats([]float32{certain}, 1))
 	return s.Sub(logP, s.Log(s.Neg(s.Expm1(logP))))
 }
 
-// Known are the losses.
+// Known lists the losses.
 func (a *DPO) Known() []string { return append(slices.Sorted(maps.Keys(pairLosses)), "kto") }
 
-// Unpaired says whether the algorithm takes single answers and not pairs.
+// Unpaired says whether the loss takes single responses instead of pairs.
 func (a *DPO) Unpaired() bool { return slices.Contains(a.Losses, "kto") }
 
 // Check implements Algorithm.
@@ -114,11 +113,11 @@ func (a *DPO) Check(int) error {
 	for i, name := range a.Losses {
 		switch {
 		case slices.Contains(a.Losses[:i], name):
-			return fmt.Errorf("dpo_loss %s is given twice: give it once, with the sum of the weights", name)
+			return fmt.Errorf("dpo_loss %s is given twice; give it once, with the sum of the weights", name)
 		case name == "kto" && len(a.Losses) > 1:
-			return fmt.Errorf("dpo_loss kto takes single answers, and cannot stand beside %s, which take pairs", strings.Join(slices.DeleteFunc(slices.Clone(a.Losses), func(n string) bool { return n == name }), ", "))
+			return fmt.Errorf("dpo_loss kto takes single responses and cannot be combined with %s", strings.Join(slices.DeleteFunc(slices.Clone(a.Losses), func(n string) bool { return n == name }), ", "))
 		case a.Smoothing > 0 && slices.Contains([]string{"hinge", "ipo", "apo_zero", "apo_down", "orpo", "kto"}, name):
-			return fmt.Errorf("dpo_loss %s has no label_smoothing: leave one of them out", name)
+			return fmt.Errorf("dpo_loss %s has no label_smoothing; leave one of them out", name)
 		}
 	}
 	if len(a.Losses) == 0 {
@@ -138,12 +137,12 @@ func (a *DPO) weights() ([]float64, error) {
 		return weights, nil
 	}
 	if len(a.Weights) != len(weights) {
-		return nil, fmt.Errorf("loss_weights has %d numbers for %d losses", len(a.Weights), len(weights))
+		return nil, fmt.Errorf("loss_weights has %d weights for %d losses", len(a.Weights), len(weights))
 	}
 	for i, text := range a.Weights {
 		w, err := strconv.ParseFloat(text, 64)
 		if err != nil || !(w > 0 && w <= 1e6) {
-			return nil, fmt.Errorf("loss_weights: %q is no number above 0, up to 1e6", text)
+			return nil, fmt.Errorf("loss_weights: %q is not a number above 0 and at most 1e6", text)
 		}
 		weights[i] = w
 	}
@@ -156,7 +155,7 @@ func (a *DPO) Needs() Needs {
 	return Needs{Reference: refers, Together: !a.Unpaired(), Single: a.Unpaired(), ImplicitReward: a.implicitReward}
 }
 
-// implicitReward is β times what the losses compare of an answer with Σ log π; with kto less K.
+// implicitReward is β times what the losses compare of a response with Σ log π; minus K with kto.
 func (a *DPO) implicitReward(x *rl.Sample, logProb float64) float64 {
 	switch {
 	case slices.ContainsFunc(a.Losses, func(name string) bool { return slices.Contains(averaged, name) }):
@@ -188,7 +187,7 @@ func (a *DPO) loss(s *torch.Scope, b *Batch) torch.Tensor {
 		return a.kto(s, b)
 	}
 	p := pairsOf(s, b)
-	weights, _ := a.weights() // which Check has seen
+	weights, _ := a.weights() // Check has seen them
 	loss := s.Floats(make([]float32, p.n), int64(p.n))
 	for i, name := range a.Losses {
 		loss = s.Add(loss, s.Scale(pairLosses[name](a, s, p), weights[i]))
@@ -200,7 +199,7 @@ func (a *DPO) loss(s *torch.Scope, b *Batch) torch.Tensor {
 	return s.Scale(s.Sum(loss), p.share)
 }
 
-// kto is the loss of single answers, of which Truth says whether they are good.
+// kto is the loss of single responses; Truth is 1 for good ones.
 func (a *DPO) kto(s *torch.Scope, b *Batch) torch.Tensor {
 	n := int64(len(b.Part))
 	signs, weights, reference := make([]float32, n), make([]float32, n), make([]float32, n)
@@ -234,14 +233,14 @@ func (a *DPO) kto(s *torch.Scope, b *Batch) torch.Tensor {
 	return s.Scale(s.Sum(s.Mul(s.Floats(weights, n), s.Shift(s.Neg(gain), 1))), 1/float64(b.Samples))
 }
 
-// measure notes TRL's figures of pairs.
+// measure reports TRL's figures of pairs.
 func (a *DPO) measure(s *torch.Scope, b *Batch, p pairs) {
 	average := slices.ContainsFunc(a.Losses, func(name string) bool { return slices.Contains(averaged, name) })
 	reward := func(side side) torch.Tensor {
 		if average {
 			return side.mean(s)
 		}
-		return side.ratio(s) // which without a reference is the sum
+		return side.ratio(s) // the sum if there is no reference
 	}
 	chosen, rejected := s.Read(reward(p.chosen)), s.Read(reward(p.rejected))
 	sums := [2][]float32{s.Read(p.chosen.sum), s.Read(p.rejected.sum)}
@@ -260,18 +259,17 @@ func (a *DPO) measure(s *torch.Scope, b *Batch, p pairs) {
 	}
 }
 
-// OnlineDPO is DPO on pairs of the policy's own answers (Guo et al. 2024, section 2): of the answers to a prompt the one
-// with the highest reward is chosen and the one with the lowest rejected. Prompts whose answers all earn the same teach
-// nothing, and are left out.
+// OnlineDPO is DPO on the policy's own completions (Guo et al. 2024, section 2): the completion of a prompt with the highest
+// reward is chosen, the one with the lowest rejected. Prompts whose rewards are all equal are skipped.
 type OnlineDPO struct{ DPO }
 
 // Check implements Algorithm.
 func (a *OnlineDPO) Check(samples int) error {
 	switch {
 	case a.Unpaired():
-		return errors.New("dpo_loss kto takes single answers, and answers of the policy's own are compared in pairs: choose another loss")
+		return errors.New("dpo_loss kto takes single responses, and the policy's completions are compared in pairs; choose another loss")
 	case samples < 2:
-		return fmt.Errorf("samples_per_prompt %d: a pair needs 2", samples)
+		return fmt.Errorf("samples_per_prompt %d: a pair needs at least 2", samples)
 	}
 	return a.DPO.Check(samples)
 }
@@ -283,7 +281,7 @@ func (a *OnlineDPO) Needs() Needs {
 	return n
 }
 
-// choosePairs leaves of each group the best and the worst answer, the first of equals, in this order.
+// choosePairs keeps the best and the worst sample of each group, in this order; of equal ones the first.
 func choosePairs(step *rl.Step) {
 	learnt := map[*rl.Sample]bool{}
 	for _, x := range step.Samples {

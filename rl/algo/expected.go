@@ -6,21 +6,21 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// Expected improves a classifier by rewards that read its own probabilities. They change when the policy does, which a
-// policy gradient does not see, so they are differentiated through, over all labels, exact and without a ratio:
+// Expected improves a classifier with rewards that read its probabilities. A policy gradient misses that they change with
+// the policy, so Expected differentiates through them, exactly, over all labels:
 //
 //	L = −mean_x Σ_a π(a|x)·R(a, π)
 //
-// It learns from the texts of a rollout; which labels were drawn for them has no say.
+// It learns from the texts of a rollout; the sampled labels do not count.
 type Expected struct {
 	Rewards *reward.Labels
-	Clip    Clip // of the ratio that the figures tell of; there is none in the loss
+	Clip    Clip // of the ratio in the figures; the loss has none
 }
 
 // Check implements Algorithm.
 func (a *Expected) Check(int) error { return nil }
 
-// Needs implements Algorithm. The ratio is the figures' alone; the loss stays exact however far the policy moves.
+// Needs implements Algorithm. The ratio is for the figures; the loss is exact however far the policy moves.
 func (a *Expected) Needs() Needs {
 	return Needs{Rewards: true, Ratio: ActionRatio, Clip: a.Clip, Labels: true}
 }

@@ -10,15 +10,15 @@ import (
 //
 //	L = −Σ w·min(ρA, clip(ρ, 1−low, 1+high)·A)
 //
-// The divergence from a reference, where one is asked for, is the trainer's.
+// The trainer adds the KL to a reference.
 type GRPO struct {
-	Scale string `option:"advantage_scale" default:"auto" allowed:"auto,none,group,batch" help:"standard deviation that advantages are divided by; auto = none for reinforce, group for grpo"`
+	Scale string `option:"advantage_scale" default:"auto" allowed:"auto,none,group,batch" help:"standard deviation that divides the advantages: of the prompt's samples (group), of the batch, or none; auto = none for reinforce, group for grpo"`
 	Reduction
 	Clip
 }
 
 func init() {
-	Register(Definition{Name: "grpo", Help: "samples of a prompt compared with each other (GRPO; with its options also Dr. GRPO and DAPO)", Labels: true, Tokens: true,
+	Register(Definition{Name: "grpo", Help: "samples of a prompt compared with each other (GRPO; its options give Dr. GRPO and DAPO)", Labels: true, Tokens: true,
 		New: func() Algorithm { return &GRPO{} }})
 }
 

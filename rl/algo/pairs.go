@@ -8,20 +8,20 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// pairs are the P pairs of a batch, whose samples are by turns chosen and rejected.
+// pairs are the P pairs of a batch. Its samples are chosen and rejected in turn.
 type pairs struct {
 	chosen, rejected side
 	n                int
-	share            float64 // of each pair in the mean over the minibatch
+	share            float64 // weight of each pair in the mean over the minibatch
 	whole            []*rl.Sample
-	tokens           torch.Tensor // [M] 1 where an action is of a chosen answer
+	tokens           torch.Tensor // [M] 1 for actions of a chosen response
 	logProbs         torch.Tensor // [M]
 }
 
-// side are the chosen or the rejected answers.
+// side is the chosen or the rejected responses.
 type side struct {
 	sum       torch.Tensor  // [P] Σ log π
-	reference *torch.Tensor // [P] Σ log π_ref; nil where none is asked for
+	reference *torch.Tensor // [P] Σ log π_ref; nil if none is needed
 	perToken  torch.Tensor  // [P] 1/tokens
 }
 
@@ -53,7 +53,7 @@ func pairsOf(s *torch.Scope, b *Batch) pairs {
 	return p
 }
 
-// ratio is h = L − L_ref, [P]; without a reference L.
+// ratio is h = L − L_ref, [P]; L without a reference.
 func (x side) ratio(s *torch.Scope) torch.Tensor {
 	if x.reference == nil {
 		return x.sum
@@ -69,7 +69,7 @@ func (p pairs) ratios(s *torch.Scope) torch.Tensor {
 	return s.Sub(p.chosen.ratio(s), p.rejected.ratio(s))
 }
 
-// nll is −Σ L_c / Σ tokens_c, both over the whole minibatch, shared out evenly among the pairs of the batch, [1].
+// nll is −Σ L_c / Σ tokens_c over the whole minibatch, divided evenly among the pairs of the batch, [1].
 func (p pairs) nll(s *torch.Scope) torch.Tensor {
 	tokens := 0
 	for i := 0; i < len(p.whole); i += 2 {

@@ -5,21 +5,21 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// PPO is proximal policy optimisation (Schulman et al. 2017, equations 7 and 9), for labels and tokens alike. With
-// ρ = π/π_old of each action and its advantage A by GAE along its episode, whitened over the step,
+// PPO is proximal policy optimisation (Schulman et al. 2017, equations 7 and 9). With ρ = π/π_old of each action and its
+// advantage A by GAE over the actions of its episode, whitened over the step,
 //
 //	L = mean −min(ρA, clip(ρ, 1−low, 1+high)·A)
 //	  + c_v · ½ mean max((V−R)², (V_old + clip(V−V_old, ±ε_v) − R)²)
 //
-// over the M actions of a minibatch. The bonus for entropy is the trainer's. Where an episode has one action, a label,
-// the return is the reward and A = r − V.
+// over the M actions of a minibatch. The trainer adds the entropy bonus. For classifiers an episode is one action, so the
+// return is the reward and A = r − V.
 type PPO struct {
 	Clip
-	Gamma     float64 `option:"gamma" default:"1" range:"[0,1]" needs:"episodes" help:"discount of later rewards"`
-	Lambda    float64 `option:"gae_lambda" default:"0.95" range:"[0,1]" needs:"episodes" help:"lambda of generalised advantage estimation"`
-	ValueClip float64 `option:"value_clip" default:"0.2" range:"[0,)" help:"clip the value's move to this; 0 = never"`
+	Gamma     float64 `option:"gamma" default:"1" range:"[0,1]" needs:"episodes" help:"discount factor of rewards"`
+	Lambda    float64 `option:"gae_lambda" default:"0.95" range:"[0,1]" needs:"episodes" help:"lambda of generalised advantage estimation (GAE)"`
+	ValueClip float64 `option:"value_clip" default:"0.2" range:"[0,)" help:"clip the change of the value to this (0 = off)"`
 	ValueCoef float64 `option:"value_coef" default:"0.5" range:"(0,)" help:"weight of the value loss"`
-	Whiten    bool    `option:"whiten_advantages" default:"true" help:"shift and scale a rollout's advantages to mean 0 and deviation 1"`
+	Whiten    bool    `option:"whiten_advantages" default:"true" help:"scale a rollout's advantages to mean 0 and standard deviation 1"`
 }
 
 func init() {

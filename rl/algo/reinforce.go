@@ -8,17 +8,16 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// Reinforce is REINFORCE with a baseline (Williams 1992): with the advantage A of a sample, its reward less the
-// baseline,
+// Reinforce is REINFORCE with a baseline (Williams 1992): with the advantage A of a sample, its reward minus the baseline,
 //
-//	L = −Σ w·A·log π          ∇L = −∇E[reward], where what it learns from comes from the policy as it is
+//	L = −Σ w·A·log π          ∇L = −∇E[reward] if the samples are the policy's own
 //
 // There is no ratio, so a step has one update.
 type Reinforce struct {
-	Baseline string  `option:"baseline" default:"auto" allowed:"auto,none,group,leave_one_out,batch,moving,greedy" help:"what is subtracted from a reward; auto = moving"`
-	Start    float64 `option:"baseline_start" default:"0.5" needs:"baseline=auto|moving" help:"moving baseline before the first step"`
-	Decay    float64 `option:"baseline_decay" default:"0.9" range:"[0,1)" needs:"baseline=auto|moving" help:"of the moving baseline: b = decay * b + (1 - decay) * mean reward of the step"`
-	Scale    string  `option:"advantage_scale" default:"auto" allowed:"auto,none,group,batch" help:"standard deviation that advantages are divided by; auto = none for reinforce, group for grpo"`
+	Baseline string  `option:"baseline" default:"auto" allowed:"auto,none,group,leave_one_out,batch,moving,greedy" help:"baseline that is subtracted from rewards; auto = moving"`
+	Start    float64 `option:"baseline_start" default:"0.5" needs:"baseline=auto|moving" help:"moving baseline at the first step"`
+	Decay    float64 `option:"baseline_decay" default:"0.9" range:"[0,1)" needs:"baseline=auto|moving" help:"decay of the moving baseline b: b = decay * b + (1 - decay) * mean reward of the step"`
+	Scale    string  `option:"advantage_scale" default:"auto" allowed:"auto,none,group,batch" help:"standard deviation that divides the advantages: of the prompt's samples (group), of the batch, or none; auto = none for reinforce, group for grpo"`
 	Reduction
 
 	average *float64 // of the rewards; nil before the first step

@@ -5,14 +5,14 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// RLOO is REINFORCE that takes a whole completion for one action (Ahmadian et al. 2024, sections 3.2 and 4.1): with the
-// advantage A_i, the reward less the mean of the prompt's other samples, and ρ_i = exp Σ_t (log π − log π_old),
+// RLOO is REINFORCE with a whole completion as one action (Ahmadian et al. 2024, sections 3.2 and 4.1): with the advantage
+// A_i, the reward minus the mean of the prompt's other samples, and ρ_i = exp Σ_t (log π − log π_old),
 //
 //	L = −(1/n) Σ_i min(ρ_i A_i, clip(ρ_i, 1−low, 1+high)·A_i)
 type RLOO struct{ Clip }
 
 func init() {
-	Register(Definition{Name: "rloo", Help: "REINFORCE of whole answers, each compared with the others (RLOO)", Labels: true, Tokens: true,
+	Register(Definition{Name: "rloo", Help: "REINFORCE on whole completions, each compared with the other samples of its prompt (RLOO)", Labels: true, Tokens: true,
 		New: func() Algorithm { return &RLOO{} }})
 }
 

@@ -5,13 +5,13 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// SFT imitates: cross-entropy over the actions of a minibatch, the tokens of texts or the labels of classified ones,
+// SFT is supervised fine-tuning: cross-entropy over the actions of a minibatch, tokens or labels,
 //
 //	L = −(1/M) Σ log π(a|x) + c Σ ‖A‖ + ‖B‖
 //
-// with the second term over the matrices of the adapter. Dropout acts on the adapter's input and on nothing else.
+// with the second term over the matrices of the adapter. Dropout acts on the adapter's input only.
 type SFT struct {
-	FeatureAlignment float64 `option:"feature_alignment" default:"0" range:"[0,)" help:"weight of a penalty on the norms of the adapter's matrices; 0 = none"`
+	FeatureAlignment float64 `option:"feature_alignment" default:"0" range:"[0,)" help:"weight of a penalty on the norms of the adapter's matrices (0 = off)"`
 }
 
 // Check implements Algorithm.

@@ -2,6 +2,7 @@ package evaluate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 
@@ -13,7 +14,7 @@ import (
 	"github.com/rltrain/rltrain/rl/rollout"
 )
 
-// Figures that the best weights of a classifier can be picked by.
+// Metrics that can pick the best weights of a classifier.
 const (
 	MetricLoss       = "loss"
 	MetricAccuracy   = "accuracy"
@@ -21,17 +22,17 @@ const (
 	MetricF1Weighted = "f1_weighted"
 	MetricBrier      = "brier"
 	MetricECE        = "ece"
-	MetricReward     = "reward" // the reward expected over the policy's own choice
+	MetricReward     = "reward" // the reward expected over the policy's choice
 )
 
-// LabelScores is a classifier measured on rows that it does not train on.
+// LabelScores is a classifier evaluated on held-out rows.
 type LabelScores struct {
 	rl.Evaluation
 	Loss   float64 // mean cross-entropy in nats
 	Reward float64 // mean expected reward; 0 without rewards
 }
 
-// by is the named figure, turned so that more is better.
+// by is a metric, negated if lower is better.
 func (v LabelScores) by(metric string) (float64, error) {
 	switch metric {
 	case MetricLoss:
@@ -52,11 +53,11 @@ func (v LabelScores) by(metric string) (float64, error) {
 	return 0, fmt.Errorf("unknown metric %q", metric)
 }
 
-// JudgeLabels judges a classifier on validation rows by a metric, every so many steps. With rewards, which may be nil,
-// it measures the reward expected over the policy's own choice too, where they can be enumerated.
+// Labels evaluates a classifier on validation rows every so many steps, and picks the best by a metric. With rewards, which
+// may be nil, it also computes the reward expected over the policy's choice, if they can be enumerated.
 func Labels(p *policy.Classifier, validation policy.Examples, metric string, every int, rewards *reward.Labels) (*Plan, error) {
 	if validation.Len() == 0 {
-		return nil, fmt.Errorf("no validation rows")
+		return nil, errors.New("no validation rows")
 	}
 	if _, err := (LabelScores{}).by(metric); err != nil {
 		return nil, err
@@ -127,8 +128,8 @@ func crossEntropy(labels []int, probs [][]float32) float64 {
 	return sum / float64(max(1, len(labels)))
 }
 
-// JudgeLoss judges a language model by its loss on samples that it does not train on, every so many steps, an epoch.
-// Without samples it is nil: nothing is judged.
+// Loss evaluates a language model by its loss on validation samples every so many steps, one epoch. Without samples it is
+// nil: no evaluation.
 func Loss(p *policy.CausalLM, validation []*rl.Sample, every int) *Plan {
 	if len(validation) == 0 {
 		return nil
@@ -152,8 +153,8 @@ func Loss(p *policy.CausalLM, validation []*rl.Sample, every int) *Plan {
 	}}
 }
 
-// JudgeAnswers judges a language model by its answers to the first n held-out episodes of a task, played as c says,
-// before the first step, every so many steps, and after the last; with n 0 not at all.
+// Answers evaluates a language model on the first n held-out episodes of a task, played with c: before the first step,
+// every so many steps, and after the last. With n 0 it is nil: no evaluation.
 func Answers(sampler rollout.Generator, task envs.Task, n, every int, c rollout.Config) *Plan {
 	if n == 0 {
 		return nil
@@ -171,7 +172,7 @@ func Answers(sampler rollout.Generator, task envs.Task, n, every int, c rollout.
 			return Scores{}, err
 		}
 		if failed == scores.N && failed > 0 {
-			return Scores{}, fmt.Errorf("none of %d episodes of the evaluation could be played; the first: %w", failed, first)
+			return Scores{}, fmt.Errorf("all %d episodes of the evaluation failed; the first: %w", failed, first)
 		}
 		score, standardError := scores.Accuracy, scores.Interval.StandardError()
 		if scores.Reward != nil {
@@ -180,14 +181,14 @@ func Answers(sampler rollout.Generator, task envs.Task, n, every int, c rollout.
 		return Scores{Score: score, Error: standardError, Value: scores, Row: AnswerRow(scores), Line: func(best int) string {
 			line := "Evaluation: " + DescribeAnswers(scores)
 			if failed > 0 {
-				line += fmt.Sprintf("; %d episodes failed and count as not right, the first: %v", failed, first)
+				line += fmt.Sprintf("; %d episodes failed and count as incorrect, the first: %v", failed, first)
 			}
 			return line + fmt.Sprintf(" (best step: %d)", best)
 		}}, nil
 	}}
 }
 
-// AnswerRow is an evaluation for the metrics.
+// AnswerRow is the metrics of an evaluation.
 func AnswerRow(s rl.AnswerScores) report.Row {
 	row := report.Row{
 		"eval_accuracy": s.Accuracy, "eval_accuracy_low": s.Interval[0], "eval_accuracy_high": s.Interval[1], "eval_format_rate": s.FormatRate,
@@ -204,19 +205,19 @@ func AnswerRow(s rl.AnswerScores) report.Row {
 	return row
 }
 
-// DescribeAnswers is an evaluation for people, on one line.
+// DescribeAnswers is an evaluation on one line.
 func DescribeAnswers(s rl.AnswerScores) string {
 	reward := ""
 	if s.Reward != nil {
-		if reward = fmt.Sprintf("mean reward %.4f of %d answers", *s.Reward, s.N); !s.Verified() {
+		if reward = fmt.Sprintf("mean reward %.4f (n = %d)", *s.Reward, s.N); !s.Verified() {
 			return reward
 		}
 		reward += ", "
 	}
 	unfinished := ""
 	if s.Unfinished > 0 {
-		unfinished = fmt.Sprintf("; %d leave a calculation to do", s.Unfinished)
+		unfinished = fmt.Sprintf("; %d answers leave a calculation open", s.Unfinished)
 	}
-	return reward + fmt.Sprintf("%d/%d correct (%.1f %%, 95 %% interval %.1f to %.1f), %.1f %% formatted%s",
+	return reward + fmt.Sprintf("accuracy %d/%d = %.1f %% (95 %% CI %.1f–%.1f), format rate %.1f %%%s",
 		s.Correct, s.N, 100*s.Accuracy, 100*s.Interval[0], 100*s.Interval[1], 100*s.FormatRate, unfinished)
 }

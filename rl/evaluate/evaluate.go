@@ -1,41 +1,42 @@
+// Package evaluate evaluates policies on held-out data: classifiers, completions, preferences, reward models.
 package evaluate
 
 import (
 	"context"
 	"fmt"
-	"github.com/rltrain/rltrain/rl"
-	"github.com/rltrain/rltrain/rl/report"
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
-// Evaluation is how a policy is judged while it is trained.
+// Plan says how a policy is evaluated during training.
 type Plan struct {
-	// Run judges the policy after so many steps. It is not left half done: it ends with an error only where it fails,
-	// or where ctx ends before the first step.
+	// Run evaluates the policy after so many steps. It ignores the end of ctx, except before the first step.
 	Run      func(ctx context.Context, steps int) (Scores, error)
 	Every    int  // steps between evaluations; 0 = only after the last
-	First    bool // judge the policy before the first step too
+	First    bool // also before the first step
 	KeepBest bool // training ends with the weights of the best evaluation
-	// Metric picks the best by a figure of the row, its name without eval_; "" = by Scores.Score.
+	// Metric is the figure of Scores.Row that picks the best, without its prefix eval_; "" = Scores.Score.
 	Metric string
 }
 
-// Scores is what an evaluation found.
+// Scores is the result of an evaluation.
 type Scores struct {
-	Score float64    // what the best is picked by; more is better
-	Error float64    // standard error of Score; 0 where it is not known, or moves little with what happens to be held out
+	Score float64    // picks the best; higher is better
+	Error float64    // standard error of Score; 0 = unknown, or small
 	Row   report.Row // for the metrics, without the step
 	Line  func(best int) string
-	Value any  // for Result; encodes to JSON
+	Value any  // for train.Result; encodes to JSON
 	Done  bool // the policy is good enough: training ends
 }
 
-// lessIsBetter are figures of evaluations that fall where a policy gets better.
+// lessIsBetter are figures of evaluations for which lower is better.
 var lessIsBetter = []string{"loss", "perplexity", "entropy", "ece", "brier"}
 
-// Pick is what the best is picked by, and its standard error, 0 where it is not known.
+// Pick returns what picks the best, and its standard error, 0 if it is unknown.
 func (e *Plan) Pick(s Scores) (score, standardError float64, err error) {
 	if e.Metric == "" {
 		return s.Score, s.Error, nil
@@ -48,7 +49,7 @@ func (e *Plan) Pick(s Scores) (score, standardError float64, err error) {
 				known = append(known, short)
 			}
 		}
-		return 0, 0, fmt.Errorf("the evaluations have no figure %q to pick the best by: choose %s", e.Metric, strings.Join(known, ", "))
+		return 0, 0, fmt.Errorf("metric %q is not a figure of the evaluations; choose %s", e.Metric, strings.Join(known, ", "))
 	}
 	low, _ := s.Row["eval_"+e.Metric+"_low"].(float64)
 	high, _ := s.Row["eval_"+e.Metric+"_high"].(float64)

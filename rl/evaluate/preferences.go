@@ -14,17 +14,17 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// PreferenceScores are a policy on preferences that it does not train on, with 95 % intervals of a bootstrap over them.
+// PreferenceScores is a policy evaluated on held-out preferences, with 95 % bootstrap intervals.
 type PreferenceScores struct {
 	N        int         `json:"n"`
 	Loss     float64     `json:"loss"`
-	Accuracy rl.Estimate `json:"accuracy"` // share of pairs whose chosen answer has the higher implicit reward
+	Accuracy rl.Estimate `json:"accuracy"` // fraction of pairs whose chosen response has the higher implicit reward
 	Margin   rl.Estimate `json:"margin"`   // of the implicit rewards
 	Chosen   rl.Estimate `json:"logps_chosen"`
 	Rejected rl.Estimate `json:"logps_rejected"`
 }
 
-// preferenceTokens bounds a forward pass of an evaluation.
+// preferenceTokens is how many tokens a forward pass of an evaluation may have.
 const preferenceTokens = 4096
 
 // ScorePreferences evaluates a policy on pairs, or on single answers, with the loss of an algorithm that learns from
@@ -115,8 +115,8 @@ func ask(p policy.Policy, base bool, samples []*rl.Sample, take func(x *rl.Sampl
 	return nil
 }
 
-// JudgePreferences judges a policy by held-out preferences before the first step and every so many steps; the weights
-// with the least loss are kept. Without units it is nil: nothing is judged.
+// Preferences evaluates a policy on held-out preferences before the first step and every so many steps, and keeps the
+// weights with the lowest loss. Without units it is nil: no evaluation.
 func Preferences(p policy.Policy, a algo.Algorithm, units [][]*rl.Sample, every int) *Plan {
 	if len(units) == 0 {
 		return nil
@@ -131,32 +131,32 @@ func Preferences(p policy.Policy, a algo.Algorithm, units [][]*rl.Sample, every 
 			"eval_logps/chosen": v.Chosen.Value, "eval_logps/rejected": v.Rejected.Value,
 		}
 		return Scores{Score: -v.Loss, Row: row, Value: v, Line: func(best int) string {
-			return fmt.Sprintf("Held-out preferences after step %d: %s (best step: %d)", steps, v, best)
+			return fmt.Sprintf("Held-out preferences, step %d: %s (best step: %d)", steps, v, best)
 		}}, nil
 	}}
 }
 
-// String is the scores on one line.
+// String returns the scores on one line.
 func (v PreferenceScores) String() string {
-	return fmt.Sprintf("loss %.4f, accuracy %.1f %% [%.1f, %.1f] of %d, reward margin %.4f [%.4f, %.4f], log-probabilities %.2f and %.2f",
+	return fmt.Sprintf("loss %.4f, accuracy %.1f %% (95 %% CI %.1f–%.1f, n = %d), reward margin %.4f (%.4f to %.4f), log-probabilities %.2f chosen, %.2f rejected",
 		v.Loss, 100*v.Accuracy.Value, 100*v.Accuracy.Interval[0], 100*v.Accuracy.Interval[1], v.N,
 		v.Margin.Value, v.Margin.Interval[0], v.Margin.Interval[1], v.Chosen.Value, v.Rejected.Value)
 }
 
-// RewardScores are a reward model on pairs that it does not train on.
+// RewardScores is a reward model evaluated on held-out pairs.
 type RewardScores struct {
-	N          int         `json:"n"`        // pairs; all of a list count
-	Accuracy   float64     `json:"accuracy"` // share of pairs whose better answer has the higher score
+	N          int         `json:"n"`        // pairs; all pairs of a ranking count
+	Accuracy   float64     `json:"accuracy"` // fraction of pairs whose better response has the higher reward
 	Interval   rl.Interval `json:"interval"` // of it
 	Margin     rl.Estimate `json:"margin"`
 	Loss       float64     `json:"loss"` // −log σ(r_c − r_r)
 	ECE        float64     `json:"ece"`  // of P(chosen) = σ(r_c − r_r), over 15 bins
 	Brier      float64     `json:"brier"`
 	MeanReward float64     `json:"mean_reward"`
-	Longer     rl.Estimate `json:"longer"` // share of pairs whose better answer has more tokens
+	Longer     rl.Estimate `json:"longer"` // fraction of pairs whose better response has more tokens
 }
 
-// ScoreRewards judges a reward model.
+// ScoreRewards evaluates a reward model.
 func ScoreRewards(ctx context.Context, m *policy.RewardModel, units [][]*rl.Sample) (RewardScores, error) {
 	var v RewardScores
 	var sequences [][]int32
@@ -179,7 +179,7 @@ func ScoreRewards(ctx context.Context, m *policy.RewardModel, units [][]*rl.Samp
 				margins = append(margins, margin)
 				longer = append(longer, isLonger(unit[i], unit[j]))
 				v.Loss += math.Log1p(math.Exp(-math.Abs(margin))) + math.Max(0, -margin)
-				// The better answer is by turns the first and the second, so that both say something.
+				// The better response is the first and the second in turn, so that both labels occur.
 				first := float32(1 / (1 + math.Exp(-margin)))
 				label := len(truth) % 2
 				pair := []float32{first, 1 - first}
@@ -202,19 +202,19 @@ func ScoreRewards(ctx context.Context, m *policy.RewardModel, units [][]*rl.Samp
 	return v, nil
 }
 
-// isLonger is 1 where a has more tokens than b, 0 where it has fewer, and between them where they have the same number.
+// isLonger is 1 if a has more tokens than b, 0 if it has fewer, ½ if they have as many.
 func isLonger(a, b *rl.Sample) float64 {
 	return float64(1+cmp.Compare(len(a.Tokens), len(b.Tokens))) / 2
 }
 
-// LengthRule is what a reward model has to beat: the choice of the longer answer, or of the shorter one, whichever is
-// the better one in more of the pairs to learn from.
+// LengthRule is a baseline for reward models: prefer the longer response, or the shorter one, whichever is right for more
+// training pairs.
 type LengthRule struct {
 	Prefers  string      `json:"prefers"`  // longer or shorter
-	Accuracy rl.Estimate `json:"accuracy"` // on the held-out pairs; equal lengths count one half
+	Accuracy rl.Estimate `json:"accuracy"` // on the held-out pairs; equal lengths count ½
 }
 
-// RuleOfLength finds the rule on units to learn from, and measures it on those that held was measured on.
+// RuleOfLength finds the rule on training units, and evaluates it on the pairs of held.
 func RuleOfLength(units [][]*rl.Sample, held RewardScores) LengthRule {
 	longer, n := 0.0, 0.0
 	for _, unit := range units {
@@ -231,13 +231,13 @@ func RuleOfLength(units [][]*rl.Sample, held RewardScores) LengthRule {
 	return LengthRule{"shorter", rl.Estimate{Value: 1 - held.Longer.Value, Interval: rl.Interval{1 - high, 1 - low}}}
 }
 
-// String is the rule on one line.
+// String returns the rule on one line.
 func (r LengthRule) String() string {
-	return fmt.Sprintf("the %s answer is the better one in %.1f %% [%.1f, %.1f] of them", r.Prefers, 100*r.Accuracy.Value, 100*r.Accuracy.Interval[0], 100*r.Accuracy.Interval[1])
+	return fmt.Sprintf("preferring the %s response has accuracy %.1f %% (95 %% CI %.1f–%.1f)", r.Prefers, 100*r.Accuracy.Value, 100*r.Accuracy.Interval[0], 100*r.Accuracy.Interval[1])
 }
 
-// JudgeRewards judges a reward model by held-out pairs before the first step and every so many steps; the weights with
-// the least loss are kept. Without units it is nil.
+// Rewards evaluates a reward model on held-out pairs before the first step and every so many steps, and keeps the weights
+// with the lowest loss. Without units it is nil.
 func Rewards(m *policy.RewardModel, units [][]*rl.Sample, every int) *Plan {
 	if len(units) == 0 {
 		return nil
@@ -249,13 +249,13 @@ func Rewards(m *policy.RewardModel, units [][]*rl.Sample, every int) *Plan {
 		}
 		row := report.Row{"eval_loss": v.Loss, "eval_accuracy": v.Accuracy, "eval_margin": v.Margin.Value, "eval_ece": v.ECE, "eval_brier": v.Brier, "eval_mean_reward": v.MeanReward}
 		return Scores{Score: -v.Loss, Row: row, Value: v, Line: func(best int) string {
-			return fmt.Sprintf("Held-out pairs after step %d: %s (best step: %d)", steps, v, best)
+			return fmt.Sprintf("Held-out pairs, step %d: %s (best step: %d)", steps, v, best)
 		}}, nil
 	}}
 }
 
-// String is the scores on one line.
+// String returns the scores on one line.
 func (v RewardScores) String() string {
-	return fmt.Sprintf("accuracy %.1f %% [%.1f, %.1f] of %d, margin %.4f [%.4f, %.4f], loss %.4f, ECE %.4f, Brier %.4f",
+	return fmt.Sprintf("accuracy %.1f %% (95 %% CI %.1f–%.1f, n = %d), margin %.4f (%.4f to %.4f), loss %.4f, ECE %.4f, Brier %.4f",
 		100*v.Accuracy, 100*v.Interval[0], 100*v.Interval[1], v.N, v.Margin.Value, v.Margin.Interval[0], v.Margin.Interval[1], v.Loss, v.ECE, v.Brier)
 }

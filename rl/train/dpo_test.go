@@ -176,12 +176,12 @@ func TestFiguresOfPairs(t *testing.T) {
 
 func TestPreferenceOptionsThatDoNotGoTogether(t *testing.T) {
 	for want, change := range map[string]func(a *algo.DPO){
-		"has no label_smoothing":   func(a *algo.DPO) { a.Losses, a.Smoothing = []string{"sigmoid", "ipo"}, 0.1 },
-		"cannot stand beside sft":  func(a *algo.DPO) { a.Losses = []string{"sft", "kto"} },
-		"given twice":              func(a *algo.DPO) { a.Losses = []string{"sft", "sft"} },
-		"2 numbers for 1 losses":   func(a *algo.DPO) { a.Weights = []string{"1", "2"} },
-		`"x" is no number above 0`: func(a *algo.DPO) { a.Weights = []string{"x"} },
-		"empty":                    func(a *algo.DPO) { a.Losses = nil },
+		"has no label_smoothing": func(a *algo.DPO) { a.Losses, a.Smoothing = []string{"sigmoid", "ipo"}, 0.1 },
+		"combined with sft":      func(a *algo.DPO) { a.Losses = []string{"sft", "kto"} },
+		"given twice":            func(a *algo.DPO) { a.Losses = []string{"sft", "sft"} },
+		"2 weights for 1 losses": func(a *algo.DPO) { a.Weights = []string{"1", "2"} },
+		`"x" is not a number`:    func(a *algo.DPO) { a.Weights = []string{"x"} },
+		"empty":                  func(a *algo.DPO) { a.Losses = nil },
 	} {
 		a := newDPO("sigmoid")
 		change(a)
@@ -190,11 +190,11 @@ func TestPreferenceOptionsThatDoNotGoTogether(t *testing.T) {
 		}
 	}
 	own := &algo.OnlineDPO{DPO: *newDPO("sigmoid")}
-	if err := own.Check(1); err == nil || !strings.Contains(err.Error(), "a pair needs 2") {
+	if err := own.Check(1); err == nil || !strings.Contains(err.Error(), "samples_per_prompt 1") {
 		t.Error(err)
 	}
 	own.Losses = []string{"kto"}
-	if err := own.Check(2); err == nil || !strings.Contains(err.Error(), "single answers") {
+	if err := own.Check(2); err == nil || !strings.Contains(err.Error(), "single responses") {
 		t.Error(err)
 	}
 }

@@ -93,7 +93,7 @@ func TestBestByANamedFigure(t *testing.T) {
 		return evaluate.Scores{Row: report.Row{"eval_accuracy": 0.1, "eval_reward": 1.0, "epoch": 1.0}}, nil
 	}}
 	_, err := Run(t.Context(), newTable(t, 1), fixed(tokenStep), newGRPO(), Config{Steps: 1, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: e}, run.Hooks{})
-	if err == nil || !strings.Contains(err.Error(), `no figure "acuracy" to pick the best by: choose accuracy, reward`) {
+	if err == nil || !strings.Contains(err.Error(), `"acuracy" is not a figure of the evaluations; choose accuracy, reward`) {
 		t.Errorf("a figure that is not there: %v", err)
 	}
 }

@@ -61,7 +61,7 @@ func TestResume(t *testing.T) {
 		"--num-steps 3 --resume-from-checkpoint TMP/start":            "--resume-from-checkpoint: TMP/start is not a checkpoint of this run",
 		"--num-steps 3 --resume-from-checkpoint " + checkpoint + "00": "checkpoint-100: no such folder",
 		"--num-steps 3 --resume --early-stopping-patience 2":          "--early-stopping-patience: the run in " + dir + " began with 0, not 2",
-		"--num-steps 3 --rl-metric-for-best acc":                      `no figure "acc" to pick the best by: choose `,
+		"--num-steps 3 --rl-metric-for-best acc":                      `"acc" is not a figure of the evaluations; choose `,
 	} {
 		want = f.expand(want)
 		if code, _, errs := f.rltrain("", append(options[:len(options):len(options)], strings.Fields(more)...)...); code == 0 || !strings.Contains(errs, want) {
