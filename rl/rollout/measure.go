@@ -62,8 +62,10 @@ func describe(m rl.Meter, all []*rl.Trajectory, rewards [][]float64) *rl.Health 
 		m.Mean("reward_stderr", stats.StdErr, 1)
 	}
 	m.Total("failed_rewards", float64(stats.Failed))
-	m.Mean("accuracy", float64(scores.Correct), n)
-	m.Mean("format_rate", scores.FormatRate*n, n)
+	if slices.ContainsFunc(all, func(x *rl.Trajectory) bool { return x.Info != nil }) { // the task has answers to compare with
+		m.Mean("accuracy", float64(scores.Correct), n)
+		m.Mean("format_rate", scores.FormatRate*n, n)
+	}
 	for kind, score := range scores.Kinds {
 		m.Mean("accuracy/"+kind, float64(score.Correct), float64(score.N))
 	}
