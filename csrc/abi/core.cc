@@ -136,6 +136,7 @@ rlt_error* rlt_use_kernels(const char* name) {
       if (set.runs && set.name == std::string(name)) return rlt::use_kernels(set);
       if (set.runs) running += (running.empty() ? "" : ", ") + std::string(set.name);
     }
-    TORCH_CHECK(false, "there are no kernels \"", name, "\" for this processor; those that run here are ", running);
+    TORCH_CHECK(false, "there are no kernels \"", name, "\" for this processor; those that run here are ",
+                running);
   });
 }

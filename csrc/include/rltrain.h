@@ -64,14 +64,15 @@ const char* rlt_cpu_capability(void);
 typedef struct rlt_kernel_set {
   const char* name; /* static */
   int32_t runs;     /* 1 where this processor has it, else 0 */
-  double f32, bf16; /* 1e9 operations a second of one thread, with weights of either type; 0 where not measured */
+  double f32,
+      bf16; /* 1e9 operations a second of one thread, with weights of either type; 0 where not measured */
 } rlt_kernel_set;
 /* Lists at most `room` sets, the widest last, and returns how many there are. With `measure` not 0 those that
  * run here multiply for some milliseconds. Cannot fail. */
 int32_t rlt_kernel_sets(rlt_kernel_set* sets, int32_t room, int32_t measure);
 /* Makes all that the CPU computes use a set; until then it is the widest that runs. Errors: no set of that
- * name, or not on this processor. Changes the settings of the process, so no other call may run beside it, and
- * no model may be there. */
+ * name, or not on this processor. Changes the settings of the process, so no other call may run beside it,
+ * and no model may be there. */
 rlt_error* rlt_use_kernels(const char* name);
 
 /* ---- op: every operator of libtorch and of ours, through the boxed dispatcher ---- */
@@ -190,8 +191,9 @@ typedef struct {
  * BF16 or F16, the others are F32; a weight that requires a gradient is trained. A linear weight of a layer
  * may be quantised: layers.N.q.nf4 instead of layers.N.q.weight, U8 [out, bytes of a row] on the CPU, as the
  * operator rltrain::quantize makes it or a GGUF file holds it; formats are int8, nf4, q4_0, q4_1, q8_0, q4_k
- * and q6_k, numbered from 1 in this order. Products dequantise it to BF16. What config points to is copied. The model belongs to the caller (rlt_model_free). Errors name a missing, superfluous or misshapen
- * weight, or a choice that is out of range or does not fit another. */
+ * and q6_k, numbered from 1 in this order. Products dequantise it to BF16. What config points to is copied.
+ * The model belongs to the caller (rlt_model_free). Errors name a missing, superfluous or misshapen weight,
+ * or a choice that is out of range or does not fit another. */
 rlt_error* rlt_model_new(const rlt_model_config* config, const char* const* names, const rlt_tensor* tensors,
                          int32_t n, rlt_model** model);
 

@@ -4,14 +4,16 @@
 
 namespace amx {
 
-constexpr int kHeight = 16;        // rows of a register
+constexpr int kHeight = 16;         // rows of a register
 constexpr int kRows = 2 * kHeight;  // of a tile of the product
 
 // Registers 0 to 3 are sums; 4 and 5 rows of a, 6 and 7 panels of b. With one register of rows, 0 to 3 are as
 // high as that; with two, 0, 1 and 4 are as high as the first, and 2, 3 and 5 as the second.
 struct Heights {
   int first, second;  // second: 0 with one register of rows
-  int of(int t) const { return t >= 6 ? kHeight : (second > 0 && (t == 2 || t == 3 || t == 5)) ? second : first; }
+  int of(int t) const {
+    return t >= 6 ? kHeight : (second > 0 && (t == 2 || t == 3 || t == 5)) ? second : first;
+  }
 };
 
 // Whoever else multiplies on this thread lays the registers out for himself, as oneDNN does, so they are laid
@@ -201,7 +203,8 @@ RLT_INLINE void multiply_panels(Registers& r, const Tile& t, const Heights& heig
     if (ahead != nullptr) ahead += kStepWords * t.ahead_step;
   }
   for_sums<High, Panels>([&](auto number, int high, int panel) __attribute__((always_inline)) {
-    put<decltype(number)::value>(r, t.store, rows[high], t.bias == nullptr ? nullptr : t.bias + (p + panel) * kPanel,
+    put<decltype(number)::value>(r, t.store, rows[high],
+                                 t.bias == nullptr ? nullptr : t.bias + (p + panel) * kPanel,
                                  c_of(high, panel), t.c_stride);
   });
 }

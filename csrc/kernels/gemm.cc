@@ -31,8 +31,8 @@ void multiply_last(const Product& product, Tile t, int64_t columns, const float*
   }
 }
 
-void multiply_tiles(const Product& product, int64_t m, int64_t n, int64_t k, Matrix a, const Panels& b, float* c,
-                    int64_t c_stride, bool add) {
+void multiply_tiles(const Product& product, int64_t m, int64_t n, int64_t k, Matrix a, const Panels& b,
+                    float* c, int64_t c_stride, bool add) {
   const int64_t whole = n / kPanel, tiles = tiles_of(m, product);
   const int64_t group =
       panels_in_cache(k * kPanel * static_cast<int64_t>(sizeof(float)), kernels().panels_at_once);

@@ -37,7 +37,8 @@ struct Matrix16 {
 };
 // Rows [m, k] of a rounded, one behind the other, each filled up with zeros to words_of(k) words.
 void round_rows(int64_t m, int64_t k, Matrix a, uint16_t* out);
-// op(b) [k, n] as panels of words [words_of(k)][16], filled up with zeros; packed_size(words_of(k), n) floats.
+// op(b) [k, n] as panels of words [words_of(k)][16], filled up with zeros; packed_size(words_of(k), n)
+// floats.
 Panels pack_pairs(char trans, int64_t k, int64_t n, Matrix16 b, float* out);
 // c [m, n] = a [m, k] b, or c += with add; a's rows are filled up with zeros to words_of(k) words.
 void multiply_pairs(int64_t m, int64_t n, int64_t k, Matrix16 a, const Panels& b, float* c, int64_t c_stride,

@@ -138,7 +138,9 @@ void multiply_plain(const Call& call, Tile t, int64_t row, int64_t begin, int64_
   const int64_t columns = t.panels * kPanel;
   const Matrix& residual = call.finish.residual;
   const bool add = residual.data != nullptr, act = call.finish.activation != kNoActivation;
-  const auto residual_row = [&](int r) { return residual.data + (row + r) * residual.stride + begin * kPanel; };
+  const auto residual_row = [&](int r) {
+    return residual.data + (row + r) * residual.stride + begin * kPanel;
+  };
   if (add && !act) {
     t.store = Store::kAdd;
     for (int r = 0; r < t.rows && residual.data != call.y; ++r) {
@@ -229,13 +231,14 @@ void multiply_group(int64_t rows, Matrix x, const Group& group, const std::vecto
   multiply_low(x, group.in, adapted, low.data(), width);
   const PanelProduct by = product_of(group);
   const bool pairs = group.element == Element::kBF16 && kernels().multiply_pairs;
-  const Call call{rows,    pairs ? rounded(rows, group.in, x, words) : x, group, by, adapted, low.data(), width, finish, y,
-                  y_stride};
-  // Panels at once whose weights stay in the second-level cache while all rows go over them, the first-level one
-  // where they are unpacked, and so few that there are some for each thread.
-  const int64_t multiple = rows == 1       ? kPanelsOfOne
-                           : finish.gated ? kGatedPanels
-                                          : kernels().panels_at_once;
+  const Call call{rows,    pairs ? rounded(rows, group.in, x, words) : x,
+                  group,   by,
+                  adapted, low.data(),
+                  width,   finish,
+                  y,       y_stride};
+  // Panels at once whose weights stay in the second-level cache while all rows go over them, the first-level
+  // one where they are unpacked, and so few that there are some for each thread.
+  const int64_t multiple = rows == 1 ? kPanelsOfOne : finish.gated ? kGatedPanels : kernels().panels_at_once;
   const int64_t fair = group.panels / (4 * thread_count()) / multiple * multiple;
   const int64_t step =
       group.unpack ? multiple : std::clamp(fair, multiple, panels_in_cache(group.panel_bytes(), multiple));

@@ -14,14 +14,15 @@ namespace rlt {
 
 enum class Element { kF32, kBF16, kF16 };
 
-// Weights as panels of 16 outputs, [in][16] each; BF16 as multiply_bf16 has it, filled up with zeros to whole steps
-// of words.
+// Weights as panels of 16 outputs, [in][16] each; BF16 as multiply_bf16 has it, filled up with zeros to whole
+// steps of words.
 struct Group {
   Element element = Element::kF32;
   int64_t in = 0, panels = 0;
   const void* weights = nullptr;
   const float* bias = nullptr;  // [16·panels] or null
-  // Writes panels [begin, end) to memory of the calling thread, where weights are kept in fewer bits and are null.
+  // Writes panels [begin, end) to memory of the calling thread, where weights are kept in fewer bits and are
+  // null.
   std::function<void(int64_t begin, int64_t end, void* panels)> unpack = nullptr;
 
   int64_t element_size() const { return element == Element::kF32 ? 4 : 2; }

@@ -58,8 +58,7 @@ const char* kernels_name() { return current()->name; }
 void use_kernels(const InstructionSet& set) { current() = &set; }
 
 void refuse_tile(int rows, int most) {
-  throw std::logic_error("a tile has 1 to " + std::to_string(most) + " rows, not " +
-                         std::to_string(rows));
+  throw std::logic_error("a tile has 1 to " + std::to_string(most) + " rows, not " + std::to_string(rows));
 }
 
 }  // namespace rlt

@@ -22,8 +22,8 @@ enum class Store {
   kContinue,  // c is where the sum over k starts
 };
 
-// A few rows times some panels: c[i][0, 16·panels) from a[i][0, k), where a row begins a stride behind the one
-// before.
+// A few rows times some panels: c[i][0, 16·panels) from a[i][0, k), where a row begins a stride behind the
+// one before.
 struct Tile {
   int rows = 0;  // 1 to what the product takes
   const float* a = nullptr;

@@ -69,9 +69,7 @@ float half_at(const uint8_t* b) {
 }
 
 // Eight bytes as floats.
-RLT_INLINE I bytes_at(const uint8_t* b) {
-  return __builtin_convertvector(*reinterpret_cast<const B*>(b), I);
-}
+RLT_INLINE I bytes_at(const uint8_t* b) { return __builtin_convertvector(*reinterpret_cast<const B*>(b), I); }
 RLT_INLINE V floats(I x) { return __builtin_convertvector(x, V); }
 
 // The bits of bfloat16 nearest to x, ties to even, in the low halves. Weights are finite.
@@ -125,13 +123,15 @@ RLT_INLINE void halves(const uint8_t* b, const To& to, const Map& map) {
 template <class To>
 RLT_INLINE void q4_0_block(const uint8_t* b, const To& to) {
   const float d = half_at(b);
-  halves(b + 2, to, [&](I q) __attribute__((always_inline)) { return floats(q - 8) * d; });
+  halves(
+      b + 2, to, [&](I q) __attribute__((always_inline)) { return floats(q - 8) * d; });
 }
 
 template <class To>
 RLT_INLINE void q4_1_block(const uint8_t* b, const To& to) {
   const float d = half_at(b), m = half_at(b + 2);
-  halves(b + 4, to, [&](I q) __attribute__((always_inline)) { return floats(q) * d + m; });
+  halves(
+      b + 4, to, [&](I q) __attribute__((always_inline)) { return floats(q) * d + m; });
 }
 
 RLT_INLINE V signed_at(const uint8_t* b) {

@@ -1,6 +1,7 @@
 // Frozen weights of few bits. A row of a weight is stored by itself: blocks of values, each block with its
 // scale. Values are dequantised as the format says, then rounded to bfloat16, the type that all products with
-// quantised weights use: a quantised model computes the same bits as the bfloat16 model that it dequantises to.
+// quantised weights use: a quantised model computes the same bits as the bfloat16 model that it dequantises
+// to.
 #pragma once
 
 #include <cstdint>

@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kRows = 96, kInner = 1024, kPanels = 4;
 constexpr double kOperations = 2.0 * kRows * kInner * kPanels * kPanel;
 
-double seconds(const Product& multiply, int64_t k, const std::vector<float>& a,
-               const std::vector<float>& b, std::vector<float>& c) {
+double seconds(const Product& multiply, int64_t k, const std::vector<float>& a, const std::vector<float>& b,
+               std::vector<float>& c) {
   const auto start = std::chrono::steady_clock::now();
   for (int64_t row = 0; row < kRows; row += multiply.rows) {
     Tile t;
@@ -47,8 +47,8 @@ void measure(Speed (&speeds)[kInstructionSets]) {
       const Kernels& k = *set.kernels;
       const bool pairs = static_cast<bool>(k.multiply_pairs);
       speeds[i].f32 = std::max(speeds[i].f32, kOperations / seconds(k.multiply_f32, kInner, a, b, c));
-      const double bf16 = pairs ? seconds(k.multiply_pairs, kInner / 2, a, b, c)
-                                : seconds(k.multiply_bf16, kInner, a, b, c);
+      const double bf16 =
+          pairs ? seconds(k.multiply_pairs, kInner / 2, a, b, c) : seconds(k.multiply_bf16, kInner, a, b, c);
       speeds[i].bf16 = std::max(speeds[i].bf16, kOperations / bf16);
     }
   }

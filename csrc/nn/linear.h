@@ -19,9 +19,9 @@ struct Linear {
   at::Tensor weight, bias;  // [out, in], or rows of blocks where quantised; [out] or undefined
   Quant quant = Quant::kNone;
   int64_t inputs = 0;  // where quantised
-  at::Tensor a, b;          // [r, in], [out, r]; undefined without an adapter
-  double scale = 0;         // α/r
-  int64_t index = 0;        // among the model's linear layers: tells their dropout masks apart
+  at::Tensor a, b;     // [r, in], [out, r]; undefined without an adapter
+  double scale = 0;    // α/r
+  int64_t index = 0;   // among the model's linear layers: tells their dropout masks apart
 
   bool quantised() const { return quant != Quant::kNone; }
   int64_t in() const { return quantised() ? inputs : weight.size(1); }

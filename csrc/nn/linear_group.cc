@@ -123,8 +123,7 @@ std::shared_ptr<const LinearGroup::Weights> LinearGroup::find_or_pack(std::vecto
 
 at::Tensor LinearGroup::pack_weights() const {
   std::vector<at::Tensor> dense;
-  for (const Linear* layer : layers_)
-    dense.push_back(layer->dense().to(at::kCPU, type()).contiguous());
+  for (const Linear* layer : layers_) dense.push_back(layer->dense().to(at::kCPU, type()).contiguous());
   Group group;
   group.element = element();
   group.in = dense[0].size(1);

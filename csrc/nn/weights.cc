@@ -30,12 +30,15 @@ at::Tensor Loader::stored(const std::string& name, c10::IntArrayRef shape) {
 at::Tensor Loader::rows(const std::string& name, const QuantFormat& format, int64_t in, int64_t out) {
   const at::Tensor& t = weights_.at(name);
   const int64_t bytes = format.row_bytes(in);
-  TORCH_CHECK(bytes > 0, "weight ", name, " needs a multiple of ", format.values, " inputs, the layer has ", in);
-  TORCH_CHECK(t.scalar_type() == at::kByte && t.sizes() == c10::IntArrayRef({out, bytes}) && t.is_contiguous(),
-              "weight ", name, " is ", t.scalar_type(), " ", t.sizes(), ", want dense uint8 [", out, ", ", bytes,
-              "]");
-  TORCH_CHECK(t.is_cpu(), "weight ", name, " is on ", t.device(),
-              ": quantised weights run on the CPU only; load the model without --quantize, or use --device cpu");
+  TORCH_CHECK(bytes > 0, "weight ", name, " needs a multiple of ", format.values, " inputs, the layer has ",
+              in);
+  TORCH_CHECK(
+      t.scalar_type() == at::kByte && t.sizes() == c10::IntArrayRef({out, bytes}) && t.is_contiguous(),
+      "weight ", name, " is ", t.scalar_type(), " ", t.sizes(), ", want dense uint8 [", out, ", ", bytes,
+      "]");
+  TORCH_CHECK(
+      t.is_cpu(), "weight ", name, " is on ", t.device(),
+      ": quantised weights run on the CPU only; load the model without --quantize, or use --device cpu");
   taken_.insert(name);
   return t;
 }

@@ -14,7 +14,8 @@ namespace rlt {
 // that is only read.
 at::Tensor quantize(const at::Tensor& w, int64_t quant);
 // The weight [out, in] that rows hold, of dtype bfloat16 or float32.
-at::Tensor dequantize(const at::Tensor& rows, int64_t quant, int64_t in, at::ScalarType dtype = at::kBFloat16);
+at::Tensor dequantize(const at::Tensor& rows, int64_t quant, int64_t in,
+                      at::ScalarType dtype = at::kBFloat16);
 
 // linear and lora_linear of a quantised weight. Forward and backward dequantise it into memory that is freed
 // at once, so a graph keeps only what it keeps of other layers.

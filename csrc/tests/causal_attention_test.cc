@@ -104,8 +104,8 @@ TEST(causal_attention_equals_masked_attention) {
   }
 }
 
-// Rounded to bfloat16 on the way, results and gradients are as near as that resolves; sequences whole and cut in
-// two give the same but for the order of sums.
+// Rounded to bfloat16 on the way, results and gradients are as near as that resolves; sequences whole and cut
+// in two give the same but for the order of sums.
 TEST(attention_of_bfloat16_is_near_that_of_floats) {
   if (!rlt::test::exact()) return;  // a GPU's takes other types
   Random random(73);
@@ -113,9 +113,10 @@ TEST(attention_of_bfloat16_is_near_that_of_floats) {
                         Rule{2, 2, 64, 0, 0, false}, Rule{2, 1, 32, 70, 0, false}}) {
     const Inputs in = random_inputs(random, total(kLengths), r), got = leaves(in, at::kFloat),
                  want = leaves(in, at::kDouble);
-    const auto call = [&](const Inputs& x, const Lengths& lengths, const std::optional<at::Tensor>& continues) {
-      return std::get<0>(rlt::varlen_attention(x.q, x.k, x.v, borders(lengths), r.heads, kScale, r.causal, r.window,
-                                               r.softcap, continues, at::kBFloat16));
+    const auto call = [&](const Inputs& x, const Lengths& lengths,
+                          const std::optional<at::Tensor>& continues) {
+      return std::get<0>(rlt::varlen_attention(x.q, x.k, x.v, borders(lengths), r.heads, kScale, r.causal,
+                                               r.window, r.softcap, continues, at::kBFloat16));
     };
     const at::Tensor y = call(got, kLengths, {}), expected = looped(want.q, want.k, want.v, kLengths, r);
     EXPECT_AT_MOST(relative(y, expected), 1e-2, "forward" + text(r));
@@ -126,8 +127,10 @@ TEST(attention_of_bfloat16_is_near_that_of_floats) {
     EXPECT_AT_MOST(relative(got.k.grad(), want.k.grad()), 2e-2, "gradient of k" + text(r));
     EXPECT_AT_MOST(relative(got.v.grad(), want.v.grad()), 2e-2, "gradient of v" + text(r));
     if (!r.causal) continue;
-    const Inputs row = random_inputs(random, 200, r), whole = leaves(row, at::kFloat), cut = leaves(row, at::kFloat);
-    const at::Tensor all = call(whole, {200}, {}), parts = call(cut, {77, 123}, rlt::test::vector_of(std::vector<int32_t>{-1, 0}));
+    const Inputs row = random_inputs(random, 200, r), whole = leaves(row, at::kFloat),
+                 cut = leaves(row, at::kFloat);
+    const at::Tensor all = call(whole, {200}, {}),
+                     parts = call(cut, {77, 123}, rlt::test::vector_of(std::vector<int32_t>{-1, 0}));
     const at::Tensor grad = random.normal(all.sizes());
     all.backward(grad);
     parts.backward(grad);

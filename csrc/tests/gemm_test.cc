@@ -66,7 +66,8 @@ TEST(gemm_of_bfloat16_equals_sums_in_double) {
                        Case{200, 90, 1}, Case{3, 20, 0}}) {
     for (const char trans : {'N', 'T'}) {
       for (const bool add : {false, true}) {
-        const int64_t whole_k = 2 * rlt::words_of(c.k), stride = std::max({c.m, c.n, whole_k}) / 2 * 2 + 3 * (c.k % 2) + 4;
+        const int64_t whole_k = 2 * rlt::words_of(c.k),
+                      stride = std::max({c.m, c.n, whole_k}) / 2 * 2 + 3 * (c.k % 2) + 4;
         at::Tensor a = random.normal({c.m, stride + stride % 2}).to(at::kBFloat16);
         a.narrow(1, c.k, whole_k - c.k).zero_();
         const at::Tensor b = random.normal({stride, stride}).to(at::kBFloat16),

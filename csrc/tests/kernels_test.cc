@@ -69,7 +69,10 @@ std::pair<uint16_t, float> rounded(float x, Type type) {
 
 const rlt::Product& product_of(const Set& set, Type type) {
   const Kernels& k = *set.kernels;
-  return type == kF32 ? k.multiply_f32 : type == kBF16 ? k.multiply_bf16 : type == kF16 ? k.multiply_f16 : k.multiply_pairs;
+  return type == kF32    ? k.multiply_f32
+         : type == kBF16 ? k.multiply_bf16
+         : type == kF16  ? k.multiply_f16
+                         : k.multiply_pairs;
 }
 
 void check_tile(const Set& set, Type type, int rows, int64_t panels, int64_t k, Store store, bool with_bias) {
@@ -230,8 +233,8 @@ uint16_t any_half(std::mt19937_64& engine) {
   return static_cast<uint16_t>((bits & 0x807f) | (0x70 + bits / 128 % 32) << 7);
 }
 
-// Tiles of bfloat16 in registers are what the loops that stand for the instructions make of them, to the bit, and
-// no row's result depends on the rows or panels beside it.
+// Tiles of bfloat16 in registers are what the loops that stand for the instructions make of them, to the bit,
+// and no row's result depends on the rows or panels beside it.
 TEST(kernels_of_tile_registers_equal_their_loops) {
   const Kernels* loops = nullptr;
   for (const Set& set : sets()) {
@@ -363,7 +366,8 @@ TEST(kernels_refuse_tiles_of_no_or_too_many_rows) {
         } catch (const std::logic_error& e) {
           said = e.what();
         }
-        EXPECT_EQUAL(said, "a tile has 1 to " + std::to_string(multiply.rows) + " rows, not " + std::to_string(rows));
+        EXPECT_EQUAL(
+            said, "a tile has 1 to " + std::to_string(multiply.rows) + " rows, not " + std::to_string(rows));
         EXPECT_EQUAL(c[0], 7.0f);
       }
     }

@@ -138,7 +138,8 @@ TEST(group_unpacks_weights_a_step_at_a_time) {
     for (const bool gated : {false, true}) {
       const rlt::Finish finish{gated ? RLT_ACT_SILU : rlt::kNoActivation, gated};
       const int64_t width = there.panels * rlt::kPanel / (gated ? 2 : 1);
-      const at::Tensor x = random.normal({rows, there.in}), want = at::zeros({rows, width}), got = at::zeros({rows, width});
+      const at::Tensor x = random.normal({rows, there.in}), want = at::zeros({rows, width}),
+                       got = at::zeros({rows, width});
       const rlt::Matrix in{x.const_data_ptr<float>(), there.in};
       rlt::multiply_group(rows, in, there, {}, finish, want.mutable_data_ptr<float>(), width);
       rlt::multiply_group(rows, in, packed, {}, finish, got.mutable_data_ptr<float>(), width);

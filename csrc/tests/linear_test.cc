@@ -159,14 +159,15 @@ TEST(linear_of_an_odd_number_of_inputs_rounds_too) {
   for (const int64_t in : {1, 63, 387}) {
     const at::Tensor x = random.normal({40, in}), grad = random.normal({40, 37}),
                      w = random.normal({37, in}, 0.125).to(at::kBFloat16);
-    EXPECT(same_bits(rlt::linear(x, w, std::nullopt),
-                     rlt::linear(held_by(at::kBFloat16, x), w, std::nullopt)));
-    EXPECT(same_bits(rlt::linear_input_grad(grad, w),
-                     rlt::linear_input_grad(held_by(at::kBFloat16, grad), w)));
+    EXPECT(
+        same_bits(rlt::linear(x, w, std::nullopt), rlt::linear(held_by(at::kBFloat16, x), w, std::nullopt)));
+    EXPECT(
+        same_bits(rlt::linear_input_grad(grad, w), rlt::linear_input_grad(held_by(at::kBFloat16, grad), w)));
     rlt::nn::Linear layer;
     layer.weight = w;
-    EXPECT_AT_MOST(relative(rlt::linear(x, w, std::nullopt), rlt::nn::LinearGroup({&layer}).forward(x, false)),
-                   1e-6, "engine and training, " + std::to_string(in));
+    EXPECT_AT_MOST(
+        relative(rlt::linear(x, w, std::nullopt), rlt::nn::LinearGroup({&layer}).forward(x, false)), 1e-6,
+        "engine and training, " + std::to_string(in));
   }
 }
 

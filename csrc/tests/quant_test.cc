@@ -22,7 +22,9 @@ using rlt::test::Random;
 using rlt::test::relative;
 using rlt::test::same_bits;
 
-std::vector<QuantFormat> formats() { return {rlt::quant_formats(), rlt::quant_formats() + rlt::kQuantFormats}; }
+std::vector<QuantFormat> formats() {
+  return {rlt::quant_formats(), rlt::quant_formats() + rlt::kQuantFormats};
+}
 
 // Rows of any bits, but scales that are finite: those that are float16 or float32 lie at known places.
 at::Tensor random_rows(Random& random, const QuantFormat& f, int64_t out, int64_t in) {
@@ -30,7 +32,7 @@ at::Tensor random_rows(Random& random, const QuantFormat& f, int64_t out, int64_
   at::Tensor rows = at::empty({out, f.row_bytes(in)}, at::kByte);
   auto* const bytes = rows.mutable_data_ptr<uint8_t>();
   for (int64_t i = 0; i < rows.numel(); ++i) bytes[i] = static_cast<uint8_t>(random.below(256));
-  const std::vector<int64_t> halves = f.quant == Quant::kQ6_K   ? std::vector<int64_t>{208}
+  const std::vector<int64_t> halves = f.quant == Quant::kQ6_K ? std::vector<int64_t>{208}
                                       : f.quant == Quant::kQ4_1 || f.quant == Quant::kQ4_K
                                           ? std::vector<int64_t>{0, 2}
                                           : std::vector<int64_t>{0};
@@ -40,7 +42,9 @@ at::Tensor random_rows(Random& random, const QuantFormat& f, int64_t out, int64_
   return rows;
 }
 
-int64_t inputs_of(const QuantFormat& f) { return f.values > 64 ? 2 * f.values : f.values > 1 ? 6 * f.values : 101; }
+int64_t inputs_of(const QuantFormat& f) {
+  return f.values > 64 ? 2 * f.values : f.values > 1 ? 6 * f.values : 101;
+}
 
 TEST(quantised_values_are_near_and_extremes_exact) {
   Random random(401);
@@ -49,7 +53,8 @@ TEST(quantised_values_are_near_and_extremes_exact) {
   w[2].zero_();
   w[3][70] = -3;
   for (const Quant quant : {Quant::kInt8, Quant::kNF4}) {
-    const at::Tensor wide = rlt::dequantize(rlt::quantize(w, int64_t(quant)), int64_t(quant), 192, at::kFloat);
+    const at::Tensor wide =
+        rlt::dequantize(rlt::quantize(w, int64_t(quant)), int64_t(quant), 192, at::kFloat);
     const double step = quant == Quant::kInt8 ? 0.5 / 127 : 0.16;  // the widest gap of NF4 is 0.304
     const int64_t block = quant == Quant::kInt8 ? 192 : 64;
     const at::Tensor most = w.view({5, -1, block}).abs().amax(2, true),
@@ -163,7 +168,8 @@ TEST(quantised_models_equal_the_models_that_they_dequantise_to) {
       model.adapt("layers.1.q", la, lb, 0.5);
       rlt::nn::AdapterPass pass;
       pass.on = true;
-      const rlt::nn::Batch batch{tokens, rlt::test::vector_of(positions), rlt::test::borders({25, 35}), {}, {}};
+      const rlt::nn::Batch batch{
+          tokens, rlt::test::vector_of(positions), rlt::test::borders({25, 35}), {}, {}};
       std::vector<at::Tensor> results;
       for (const bool checkpoint : {false, true}) {
         const at::Tensor y = model.forward(batch, pass, checkpoint);
@@ -193,7 +199,8 @@ TEST(quantised_weights_that_do_not_fit_are_refused) {
   };
   EXPECT_THROWS("weight layers.0.q.nf4 is", with("layers.0.q.nf4", random.normal({256, 144})));
   EXPECT_THROWS("weight layers.0.q.nf4 is", with("layers.0.q.nf4", at::zeros({256, 140}, at::kByte)));
-  EXPECT_THROWS("no place for weight layers.0.q.weight", with("layers.0.q.weight", random.normal({256, 256})));
+  EXPECT_THROWS("no place for weight layers.0.q.weight",
+                with("layers.0.q.weight", random.normal({256, 256})));
   EXPECT_THROWS("no place for weight norm.nf4", with("norm.nf4", at::zeros({1, 36}, at::kByte)));
 }
 

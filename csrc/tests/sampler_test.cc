@@ -210,8 +210,13 @@ TEST(sampler_survives_every_parameter) {
     for (const double temperature : {0.0, kTiny, 1e-300, kLow, 3e-39, 1e-38, 1e-3, 1.0, 1e30, 1e39, kHigh}) {
       for (const double penalty : {0.0, kTiny, 1e-46, 1e-30, 1.0, 1.3, 1e39, kHigh}) {
         for (const int64_t top_k : {int64_t{0}, int64_t{1}, int64_t{64}, n - 1, n, INT64_MAX}) {
-          for (const auto& [top_p, min_p] : {std::pair<double, double>{0, 0}, {kTiny, 0}, {kAlmost, kTiny},
-                                             {0.9, 0.1}, {1, 1}, {0, kAlmost}, {0.5, 1}}) {
+          for (const auto& [top_p, min_p] : {std::pair<double, double>{0, 0},
+                                             {kTiny, 0},
+                                             {kAlmost, kTiny},
+                                             {0.9, 0.1},
+                                             {1, 1},
+                                             {0, kAlmost},
+                                             {0.5, 1}}) {
             const rlt_sampling s{penalty, temperature, top_k, top_p, min_p};
             const Draw draw = sampler.draw(row.data(), n, s, seen, {3, 1, 4, 1});
             const bool token = draw.token >= 0 && draw.token < n && !std::isnan(draw.logprob);

@@ -400,18 +400,16 @@ void change(const Adapter& adapter) {
   const double one = 1;
   int64_t bits = 0;
   std::memcpy(&bits, &one, sizeof bits);
-  const std::vector<int64_t> tape{RLT_ARG_TENSORS,
-                                  2,
-                                  static_cast<int64_t>(h.give(adapter.a)),
-                                  static_cast<int64_t>(h.give(adapter.b)),
-                                  RLT_ARG_SCALAR,
-                                  bits};
+  const std::vector<int64_t> tape{
+      RLT_ARG_TENSORS, 2,   static_cast<int64_t>(h.give(adapter.a)), static_cast<int64_t>(h.give(adapter.b)),
+      RLT_ARG_SCALAR,  bits};
   int32_t got = 0;
-  EXPECT_OK(rlt_op_call(add, RLT_NO_GRAD, tape.data(), static_cast<int32_t>(tape.size()), 2, nullptr, 0, &got));
+  EXPECT_OK(
+      rlt_op_call(add, RLT_NO_GRAD, tape.data(), static_cast<int32_t>(tape.size()), 2, nullptr, 0, &got));
 }
 
-// Blocks one by one, joined as on a GPU, and checkpointed: a graph whose parameters an optimiser changed would
-// mix old and new values, so backward refuses it.
+// Blocks one by one, joined as on a GPU, and checkpointed: a graph whose parameters an optimiser changed
+// would mix old and new values, so backward refuses it.
 TEST(backward_refuses_parameters_that_changed) {
   const bool before = std::exchange(rlt::nn::joins_on_cpu, true);
   for (const bool joins : {true, false}) {

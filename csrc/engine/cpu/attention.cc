@@ -81,11 +81,11 @@ void Network::fetch(int64_t layer, const Workspace& w, int64_t row, int64_t head
   if (end > cut) ask_segment(kept(span.tail), end - cut);
 }
 
-// Query heads [first, first + heads), which share key head `head`, of a row of a token that was drawn. scores is
-// the thread's own. The keys of prefix and tail are summed in order of position, so where a sequence is cut
-// changes nothing.
-void Network::attend(const Block& block, int64_t layer, Workspace& w, int64_t row, int64_t head, int64_t first,
-                     int64_t heads, float* scores) const {
+// Query heads [first, first + heads), which share key head `head`, of a row of a token that was drawn. scores
+// is the thread's own. The keys of prefix and tail are summed in order of position, so where a sequence is
+// cut changes nothing.
+void Network::attend(const Block& block, int64_t layer, Workspace& w, int64_t row, int64_t head,
+                     int64_t first, int64_t heads, float* scores) const {
   const nn::Config& c = config();
   const Kernels& kernel = kernels();
   const int64_t d = c.head_dim, values = cache_shape().value_dim();

@@ -262,7 +262,8 @@ void Network::forward(Workspace& w) const {
 
 void Network::mlp(const Block& block, Workspace& w) const {
   const nn::Config& c = config();
-  block.up.multiply(rows_of(w, w.h, c.hidden_size), {c.activation, c.gated != 0}, w.inner.data(), inner_width_);
+  block.up.multiply(rows_of(w, w.h, c.hidden_size), {c.activation, c.gated != 0}, w.inner.data(),
+                    inner_width_);
   add_linear(block.down, block.post_mlp_norm, rows_of(w, w.inner, inner_width_), w);
 }
 

@@ -1,6 +1,6 @@
-// Attention of prompts: a block of queries is compared with all the keys that it sees, and where weights are of
-// bfloat16 and the processor multiplies in it, so do both products. Sums begin at keys that are the same in every
-// block, so how a prompt is cut changes no bit.
+// Attention of prompts: a block of queries is compared with all the keys that it sees, and where weights are
+// of bfloat16 and the processor multiplies in it, so do both products. Sums begin at keys that are the same
+// in every block, so how a prompt is cut changes no bit.
 
 #include "engine/cpu/network.h"
 #include "kernels/gemm.h"
@@ -68,12 +68,13 @@ void Network::attend_prompt(const Block& block, int64_t layer, Workspace& w, con
     const int64_t rows = std::min(tokens, end - first) * group, position = span.position + first;
     const auto row_of = [&](int64_t r) { return prompt.row + first + r / group; };
     for (int64_t r = 0; r < rows; ++r) {
-      const float* q = w.qkv.data() + row_of(r) * block.qkv.width() + block.q + (head * group + r % group) * block.stride;
+      const float* q =
+          w.qkv.data() + row_of(r) * block.qkv.width() + block.q + (head * group + r % group) * block.stride;
       std::copy_n(q, d, queries.data() + r * d);
     }
     // Keys from `from` on, counted from low, of which panels are scored whole.
-    const int64_t from = step_start(first_seen(layer, position)) - low, seen = position + rows / group - low - from,
-                  columns = panels_of(seen) * kPanel;
+    const int64_t from = step_start(first_seen(layer, position)) - low,
+                  seen = position + rows / group - low - from, columns = panels_of(seen) * kPanel;
     multiply_as(pairs, rows, columns, d, {queries.data(), d},
                 {k.data + from / kPanel * k.panel_stride, k.panel_stride, kPanel}, scores.data(), stride);
     for (int64_t r = 0; r < rows; ++r) {
@@ -87,7 +88,8 @@ void Network::attend_prompt(const Block& block, int64_t layer, Workspace& w, con
       std::fill(row + hidden + count, row + columns, 0.0f);
     }
     multiply_as(pairs, rows, values, seen, {scores.data(), stride},
-                {v.data + (pairs ? from / 2 : from) * v.row_stride, v.panel_stride, v.row_stride}, sums.data(), values);
+                {v.data + (pairs ? from / 2 : from) * v.row_stride, v.panel_stride, v.row_stride},
+                sums.data(), values);
     for (int64_t r = 0; r < rows; ++r) {
       float* const out = w.attended.data() + (row_of(r) * c.heads + head * group + r % group) * d;
       kernels().scale(sums.data() + r * values, inverse[r], out, d);

@@ -3,8 +3,8 @@
 // its keys. Keys and values are packed once for all the queries that see them. A block of queries is scored
 // against the keys it sees, in steps of a panel where its rows do not all see the same; nothing of a length
 // squared is ever kept: backward recomputes the probabilities from the saved log denominators (Dao 2022,
-// §3.1). Where weights are of bfloat16 and the processor multiplies in it, so do both products: queries, keys,
-// values, probabilities and their gradients are rounded, sums and softmax are of float32.
+// §3.1). Where weights are of bfloat16 and the processor multiplies in it, so do both products: queries,
+// keys, values, probabilities and their gradients are rounded, sums and softmax are of float32.
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
@@ -120,7 +120,9 @@ Block block_at(const Rule& rule, const Span& s, int64_t begin) {
 }
 
 // Floats that op(x) [k, n] takes, and x packed there.
-int64_t size_as(const Rule& rule, int64_t k, int64_t n) { return packed_size(rule.pairs ? words_of(k) : k, n); }
+int64_t size_as(const Rule& rule, int64_t k, int64_t n) {
+  return packed_size(rule.pairs ? words_of(k) : k, n);
+}
 Panels pack_as(const Rule& rule, char trans, int64_t k, int64_t n, const Matrix& x, float* out) {
   if (!rule.pairs) return pack(trans, k, n, x, out);
   return pack_pairs(trans, k, n, trans == 'T' ? rounded(n, k, x) : rounded(k, n, x), out);
@@ -338,8 +340,8 @@ struct Passed {
 };
 
 // Keys and values of a sequence's head, each both ways.
-Packed pack_both(const Rule& rule, const Shape& s, const at::Tensor& k, const at::Tensor& v, int64_t sequence, int64_t kv,
-                 Buffer<float>& memory) {
+Packed pack_both(const Rule& rule, const Shape& s, const at::Tensor& k, const at::Tensor& v, int64_t sequence,
+                 int64_t kv, Buffer<float>& memory) {
   const int64_t first = s.cu[sequence], n = s.cu[sequence + 1] - first, d = s.head_dim;
   memory.reserve(2 * size_as(rule, d, n) + size_as(rule, n, d));
   float* at = memory.data();

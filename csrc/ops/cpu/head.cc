@@ -24,8 +24,8 @@ constexpr int64_t kWeights = int64_t{1} << 19;   // of a tile, at most where it 
 constexpr int64_t kNarrow = 32, kWide = 128;     // columns of a tile
 constexpr int64_t kPartials = int64_t{1} << 23;  // floats of partial results at most
 
-// Tokens of a tile, at most: as many logits as the second-level cache holds, so that weights are packed for few
-// blocks of tokens.
+// Tokens of a tile, at most: as many logits as the second-level cache holds, so that weights are packed for
+// few blocks of tokens.
 int64_t most_tokens() { return std::clamp<int64_t>(panels_in_cache(4 * kWide, 1), 512, 1024); }
 
 // How a product of hidden state and output weight becomes a logit: z = softcap · tanh((x + b)/softcap)/T,

@@ -90,8 +90,8 @@ at::Tensor linear_group_cpu(const at::Tensor& x, const at::Tensor& w, const Opti
   at::Tensor y = at::empty({rows, width}, x.options());
   std::vector<AdaptedRows> adapted;
   if (a) adapted.push_back({0, rows, &low});
-  multiply_group(rows, {x.const_data_ptr<float>(), x.stride(0)}, g, adapted, finish, y.mutable_data_ptr<float>(),
-                 width);
+  multiply_group(rows, {x.const_data_ptr<float>(), x.stride(0)}, g, adapted, finish,
+                 y.mutable_data_ptr<float>(), width);
   return y;
 }
 

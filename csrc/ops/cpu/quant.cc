@@ -25,7 +25,8 @@ int64_t checked_row_bytes(const char* op, const QuantFormat& format, int64_t in)
 at::Tensor quantize_cpu(const at::Tensor& w, int64_t quant) {
   const QuantFormat& format = checked_format("quantize", quant);
   TORCH_CHECK(can_quantize(format.quant), "quantize: ", format.name, " is only read; use int8 or nf4");
-  TORCH_CHECK(w.dim() == 2 && w.is_contiguous(), "quantize: the weight must be a dense matrix, got ", w.sizes());
+  TORCH_CHECK(w.dim() == 2 && w.is_contiguous(), "quantize: the weight must be a dense matrix, got ",
+              w.sizes());
   check_weight("quantize", w);
   const int64_t rows = w.size(0), in = w.size(1), row_bytes = checked_row_bytes("quantize", format, in);
   at::Tensor out = at::empty({rows, row_bytes}, at::kByte);
@@ -42,11 +43,12 @@ at::Tensor quantize_cpu(const at::Tensor& w, int64_t quant) {
 at::Tensor dequantize_cpu(const at::Tensor& rows, int64_t quant, int64_t in, at::ScalarType dtype) {
   const QuantFormat& format = checked_format("dequantize", quant);
   const int64_t row_bytes = checked_row_bytes("dequantize", format, in);
-  TORCH_CHECK(rows.dim() == 2 && rows.scalar_type() == at::kByte && rows.is_contiguous() &&
-                  rows.size(1) == row_bytes,
-              "dequantize: ", format.name, " rows of ", in, " values are dense uint8 [out, ", row_bytes, "], got ",
-              rows.scalar_type(), " ", rows.sizes());
-  TORCH_CHECK(dtype == at::kBFloat16 || dtype == at::kFloat, "dequantize: want bfloat16 or float32, got ", dtype);
+  TORCH_CHECK(
+      rows.dim() == 2 && rows.scalar_type() == at::kByte && rows.is_contiguous() && rows.size(1) == row_bytes,
+      "dequantize: ", format.name, " rows of ", in, " values are dense uint8 [out, ", row_bytes, "], got ",
+      rows.scalar_type(), " ", rows.sizes());
+  TORCH_CHECK(dtype == at::kBFloat16 || dtype == at::kFloat, "dequantize: want bfloat16 or float32, got ",
+              dtype);
   at::Tensor out = at::empty({rows.size(0), in}, dtype);
   const auto* const from = rows.const_data_ptr<uint8_t>();
   void* const to = out.mutable_data_ptr();
