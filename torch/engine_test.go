@@ -175,7 +175,7 @@ func TestEngineRefuses(t *testing.T) {
 		{"samples must be positive, got 0", func(r *torch.Request) { r.Samples = 0 }},
 		{"max_new 32 exceed the model's 32 positions", func(r *torch.Request) { r.MaxNew = 32 }},
 		{"temperature -0.1", func(r *torch.Request) { r.Sampling.Temperature = -0.1 }},
-		{"top_p 2 is outside", func(r *torch.Request) { r.Sampling.TopP = 2 }},
+		{"top_p 2 must be 0 to 1", func(r *torch.Request) { r.Sampling.TopP = 2 }},
 	} {
 		r := good
 		tc.change(&r)

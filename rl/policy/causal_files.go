@@ -116,9 +116,18 @@ func (p *CausalLM) Save(dir string) error {
 	return nil
 }
 
+// Quantized are the types of the base model's quantized weights, such as "nf4" or "q4_k"; none where it has none.
+func (p *CausalLM) Quantized() (types []string) {
+	for _, t := range p.model.Quantised() {
+		types = append(types, string(t))
+	}
+	return types
+}
+
 // Merge writes dir, which must be new or empty: the policy as one full model in dtype ("" = as the base
 // model is stored), every adapted weight W replaced by W + scale·B·A (Hu et al. 2021, section 4.1; with DoRA
-// as lora.Pair.MergeInto says) and full modules by the adapter's. The folder appears complete or not at all.
+// as lora.Pair.MergeInto says) and full modules by the adapter's. Quantized weights are written dequantized. The folder
+// appears complete or not at all.
 func (p *CausalLM) Merge(dir, dtype string) error {
 	if len(p.adapter.layers) == 0 && p.merged == nil {
 		return fmt.Errorf("merging: %s is a full model already", p.dir)

@@ -174,14 +174,14 @@ func (o CausalOptions) load(files *safetensors.Model, name string, spec TensorSp
 	_, entry, _ := files.Entry(name)
 	dtype := torch.F32
 	if spec.matrix() && !o.Trainable {
-		if dtype = dtypes[entry.DType]; packed(entry) {
+		if dtype = dtypes[entry.DType]; packed(entry) || isNF4(files, name) {
 			dtype = torch.BF16
 		}
 		if asked, ok := dtypeOptions[o.DType]; ok {
 			dtype = asked
 		}
 	}
-	if !spec.Transposed && !o.Trainable && change == nil {
+	if !spec.Transposed && !o.Trainable && change == nil && !isNF4(files, name) {
 		return mapAs(files, name, dtype)
 	}
 	data, err := spec.read(files, name)
@@ -226,9 +226,13 @@ func (s TensorSpec) elements() int64 {
 	return n
 }
 
-// read returns the tensor's values as float32 in the shape of the spec.
-func (s TensorSpec) read(files *safetensors.Model, name string) ([]float32, error) {
-	data, err := files.Float32s(name)
+// read returns the tensor's values as float32, in the shape of the spec.
+func (s TensorSpec) read(files *safetensors.Model, name string) (data []float32, err error) {
+	if isNF4(files, name) {
+		data, err = nf4Values(files, name, s.stored())
+	} else {
+		data, err = files.Float32s(name)
+	}
 	if err == nil && s.Transposed {
 		data = transpose(data, int(s.Shape[1]), int(s.Shape[0]))
 	}

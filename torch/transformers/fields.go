@@ -86,10 +86,13 @@ func (f *fields) object(key string) *fields {
 	return &fields{raw: value(f, key, map[string]json.RawMessage(nil)), at: f.at + key + "."}
 }
 
-// forbidQuantization refuses weights that are not what they say.
+// forbidQuantization refuses weights that are not what they say, other than those of NF4 by bitsandbytes.
 func (f *fields) forbidQuantization() {
-	if q := value(f, "quantization_config", map[string]any{}); len(q) > 0 {
+	if q := value(f, quantKey, map[string]any{}); len(q) > 0 {
 		how, _ := q["quant_method"].(string)
+		if how == "bitsandbytes" && q["load_in_4bit"] == true && q["bnb_4bit_quant_type"] == "nf4" {
+			return
+		}
 		f.fail("quantization_config is not supported: the weights are quantised (%s); name the model that they were made of, with --model where an adapter names this one", cmp.Or(how, "no quant_method"))
 	}
 }

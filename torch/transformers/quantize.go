@@ -47,12 +47,20 @@ func quantName(name string, quant torch.QuantType) string {
 // packed reports a tensor that a GGUF file holds in blocks.
 func packed(e safetensors.Entry) bool { return e.Converted != nil && e.Converted.Tensor.Type.Packed() }
 
-// blocks are those of a layer's weight that a GGUF file holds in a type that the core has, as they are; "" where the
-// weight is stored in another way or wanted in another.
+// blocks are those of a layer's weight that a GGUF file holds in a type that the core has, or bitsandbytes in NF4, as
+// they are; "" where the weight is stored in another way or wanted in another.
 func (o CausalOptions) blocks(files *safetensors.Model, name string, spec TensorSpec, change func([]float32)) (torch.QuantType, *torch.Var, error) {
 	_, entry, _ := files.Entry(name)
-	if !packed(entry) || !spec.layer() || spec.Transposed || change != nil || o.DType != "" || o.Trainable {
+	nf4 := isNF4(files, name) && torch.NF4.RowBytes(spec.Shape[1]) > 0
+	if !packed(entry) && !nf4 || !spec.layer() || spec.Transposed || change != nil || o.DType != "" || o.Trainable {
 		return "", nil, nil
+	}
+	if nf4 {
+		v, err := nf4Rows(files, name, spec.Shape, spec.Shape[1])
+		if err != nil {
+			return "", nil, fmt.Errorf("transformers: %w", err)
+		}
+		return torch.NF4, v, nil
 	}
 	quant := torch.QuantType(strings.ToLower(string(entry.Converted.Tensor.Type)))
 	if !quant.Known() {

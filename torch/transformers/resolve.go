@@ -49,7 +49,7 @@ func resolve(specs []TensorSpec, ignored []string, m *safetensors.Model) (map[st
 	})
 	var extra []string
 	for _, name := range m.Names() {
-		if !used[name] && !ignores(ignored, name) {
+		if !used[name] && !ignores(ignored, name) && !isNF4Part(m, name) {
 			extra = append(extra, name)
 		}
 	}
@@ -69,6 +69,10 @@ func find(spec TensorSpec, m *safetensors.Model) (string, error) {
 		}
 		if found != "" {
 			return "", fmt.Errorf("tensor %s comes twice, as %s and as %s", spec.Path, found, name)
+		}
+		if spec.layer() && isNF4(m, name) { // whose shape is read with it
+			found = name
+			continue
 		}
 		if want := spec.stored(); !slices.Equal(e.Shape, want) {
 			return "", fmt.Errorf("tensor %s has shape %v, config.json asks for %v", name, e.Shape, want)

@@ -124,11 +124,14 @@ func (c *Causal) sources(files *safetensors.Model, change map[string]func([]floa
 		spec, ours := specs[name]
 		source := safetensors.Source{Name: name, DType: entry.DType, Shape: entry.Shape}
 		switch {
-		case repeated[name]:
+		case repeated[name] || isNF4Part(files, name):
 			continue
 		case !ours:
 			source.Data = func() ([]byte, error) { return files.Bytes(name) }
 		default:
+			if packed(entry) || isNF4(files, name) {
+				source.DType, source.Shape = safetensors.BF16, spec.stored()
+			}
 			if dtype != "" {
 				source.DType = dtype
 			}
@@ -182,17 +185,19 @@ func copyConfig(dir, from string, dtype safetensors.DType, untied bool) error {
 	if err != nil {
 		return err
 	}
-	if dtype != "" || untied {
+	quantised := bytes.Contains(data, []byte(quantKey))
+	if dtype != "" || untied || quantised {
 		raw, err := files.Object(data)
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
+		delete(raw, quantKey) // weights are written dequantised
 		if untied {
 			if err := untie(raw); err != nil {
 				return fmt.Errorf("%s: %w", path, err)
 			}
 		}
-		if dtype != "" && nameDType(raw, configDTypes[dtype]) || untied {
+		if dtype != "" && nameDType(raw, configDTypes[dtype]) || untied || quantised {
 			if data, err = json.MarshalIndent(raw, "", "  "); err != nil {
 				return err
 			}
@@ -201,6 +206,9 @@ func copyConfig(dir, from string, dtype safetensors.DType, untied bool) error {
 	}
 	return outfile.Write(filepath.Join(dir, "config.json"), data, 0o644)
 }
+
+// quantKey is where config.json describes quantised weights.
+const quantKey = "quantization_config"
 
 // untie sets tie_word_embeddings to false.
 func untie(raw map[string]json.RawMessage) error {

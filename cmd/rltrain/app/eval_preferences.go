@@ -148,7 +148,7 @@ func preferenceRows(ctx context.Context, c *cli.Context, name string, formats ..
 }
 
 func evalReward(ctx context.Context, c *cli.Context, model, data, output string) error {
-	for _, name := range append(flagNames(preferenceFlags()), "adapter", "dtype", "bf16") {
+	for _, name := range append(flagNames(preferenceFlags()), "adapter", "dtype", "bf16", "quantize", "load-in-4bit", "load-in-8bit") {
 		if c.IsSet(name) {
 			return shared.UsageErrorf("--%s: does not apply; %s is a reward model", name, model)
 		}

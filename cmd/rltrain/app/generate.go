@@ -34,6 +34,9 @@ func languageModelFlags() ([]cli.Flag, error) {
 		&cli.StringFlag{Name: "adapter", Usage: "LoRA adapter for --model: a folder or a Hugging Face id"},
 		&cli.StringFlag{Name: "dtype", Usage: "data type of weights: fp32, bf16 or fp16; GPUs, and CPUs that are fast in bf16, also compute in bf16, other CPUs in fp32", DefaultText: "bf16 on GPUs that support it, else as stored"},
 		&cli.BoolFlag{Name: "bf16", Usage: "alias for --dtype bf16"},
+		&cli.StringFlag{Name: "quantize", Usage: "quantize linear weights on loading: nf4 (4 bits) or int8; CPU only"},
+		&cli.BoolFlag{Name: "load-in-4bit", Usage: "alias for --quantize nf4"},
+		&cli.BoolFlag{Name: "load-in-8bit", Usage: "alias for --quantize int8"},
 	}, flags...), nil
 }
 
@@ -52,12 +55,9 @@ func languageModel(c *cli.Context) (*policy.CausalLM, error) {
 
 // loadLanguageModel loads a language model and, if adapter is not "", its adapter.
 func loadLanguageModel(c *cli.Context, name, adapter string) (*policy.CausalLM, error) {
-	dtype := c.String("dtype")
-	if c.Bool("bf16") {
-		if dtype != "" && dtype != "bf16" {
-			return nil, shared.UsageErrorf("--bf16 and --dtype %s conflict; keep one", dtype)
-		}
-		dtype = "bf16"
+	dtype, err := weightType(c)
+	if err != nil {
+		return nil, err
 	}
 	client, done := shared.HubOf(c)
 	defer done()
@@ -69,6 +69,31 @@ func loadLanguageModel(c *cli.Context, name, adapter string) (*policy.CausalLM, 
 		return nil, fmt.Errorf("%w%s", err, suggestStage(name))
 	}
 	return p, nil
+}
+
+// weightType is how the flags want weights kept, as policy.Config.DType has it.
+func weightType(c *cli.Context) (dtype string, err error) {
+	quantize := c.String("quantize")
+	if quantize != "" && quantize != "nf4" && quantize != "int8" {
+		return "", shared.UsageErrorf("--quantize: %q is neither nf4 nor int8", quantize)
+	}
+	by := "" // the flag that chose dtype
+	for _, choice := range []struct {
+		flag, dtype string
+		given       bool
+	}{
+		{"--dtype", c.String("dtype"), c.String("dtype") != ""}, {"--bf16", "bf16", c.Bool("bf16")}, {"--quantize", quantize, quantize != ""},
+		{"--load-in-4bit", "nf4", c.Bool("load-in-4bit")}, {"--load-in-8bit", "int8", c.Bool("load-in-8bit")},
+	} {
+		if !choice.given {
+			continue
+		}
+		if by != "" && dtype != choice.dtype {
+			return "", shared.UsageErrorf("%s (%s) and %s (%s) conflict; keep one", by, dtype, choice.flag, choice.dtype)
+		}
+		by, dtype = choice.flag, choice.dtype
+	}
+	return dtype, nil
 }
 
 func generateCommand() (*cli.Command, error) {

@@ -118,7 +118,7 @@ func identityOf(c *cli.Context) (identity, error) {
 		return identity{}, err
 	}
 	id := identity{Input: hex.EncodeToString(sum.Sum(nil)), Options: map[string]string{}}
-	for _, name := range []string{"model", "adapter", "dtype", "bf16", "max-new-tokens", "temperature", "top-p", "top-k", "min-p", "repetition-penalty", "stop", "n", "seed", "truncate-prompts"} {
+	for _, name := range []string{"model", "adapter", "dtype", "bf16", "quantize", "load-in-4bit", "load-in-8bit", "max-new-tokens", "temperature", "top-p", "top-k", "min-p", "repetition-penalty", "stop", "n", "seed", "truncate-prompts"} {
 		id.Options[name] = fmt.Sprint(c.Value(name))
 	}
 	return id, nil

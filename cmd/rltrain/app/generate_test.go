@@ -180,7 +180,7 @@ func TestLanguageCommandsRefuse(t *testing.T) {
 		{"generate --model MODEL --input TMP/good.jsonl --max-new-tokens 0", "--max-new-tokens: 0 is out of range; it must be 1 to 1073741824"},
 		{"generate --model MODEL --resume", "--resume needs --input FILE"},
 		{"generate --model MODEL --input TMP/good.jsonl --resume", "--resume: needs --output FILE"},
-		{"generate --model MODEL --bf16 --dtype fp32", "--bf16 and --dtype fp32 conflict"},
+		{"generate --model MODEL --bf16 --dtype fp32", "--dtype (fp32) and --bf16 (bf16) conflict"},
 		{"score --model MODEL", "score needs --input FILE"},
 		{"score --model MODEL --input TMP/empty.jsonl", "TMP/empty.jsonl:1: no completion or completion_ids"},
 		{"score --model MODEL --input TMP/long.jsonl", "no completion or completion_ids"},

@@ -3,7 +3,9 @@ package app
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -58,7 +60,7 @@ func merge(c *cli.Context) error {
 		return fmt.Errorf("%s has no adapter to merge: no label_policy.json and no %s%s", dir, lora.ConfigFile, suggestStage(dir))
 	}
 	return shared.OnThread(c, func(ctx context.Context) error {
-		if err := work(ctx, client, dir, output, dtype); err != nil {
+		if err := work(ctx, client, dir, output, dtype, c.App.ErrWriter); err != nil {
 			return err
 		}
 		_, err := fmt.Fprintln(c.App.Writer, output)
@@ -66,7 +68,7 @@ func merge(c *cli.Context) error {
 	})
 }
 
-func mergeClassifier(ctx context.Context, client *hub.Client, model, output, _ string) error {
+func mergeClassifier(ctx context.Context, client *hub.Client, model, output, _ string, _ io.Writer) error {
 	policy, err := policy.LoadClassifier(ctx, client, model, "fp32", false)
 	if err != nil {
 		return err
@@ -75,7 +77,7 @@ func mergeClassifier(ctx context.Context, client *hub.Client, model, output, _ s
 	return policy.Merge(output)
 }
 
-func mergeReward(ctx context.Context, client *hub.Client, model, output, _ string) error {
+func mergeReward(ctx context.Context, client *hub.Client, model, output, _ string, _ io.Writer) error {
 	m, err := policy.LoadRewardModel(ctx, client, model)
 	if err != nil {
 		return err
@@ -84,12 +86,17 @@ func mergeReward(ctx context.Context, client *hub.Client, model, output, _ strin
 	return m.Merge(output)
 }
 
-func mergeLanguageModel(ctx context.Context, client *hub.Client, model, output, dtype string) error {
+func mergeLanguageModel(ctx context.Context, client *hub.Client, model, output, dtype string, notes io.Writer) error {
 	policy, err := policy.LoadCausalLM(ctx, client, model, "", "", false)
 	if err != nil {
 		return err
 	}
 	defer policy.Close()
+	if quantized := policy.Quantized(); len(quantized) > 0 {
+		if _, err := fmt.Fprintf(notes, "note: the base model is quantized (%s); %s holds its dequantized weights, several times as large. Quantizing that again loses changes of the adapter that are smaller than a step.\n", strings.Join(quantized, ", "), output); err != nil {
+			return err
+		}
+	}
 	if err := policy.Merge(output, dtype); err != nil {
 		return err
 	}

@@ -1,0 +1,67 @@
+package transformers
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/torchtest"
+)
+
+// openFixture opens the weights that bitsandbytes quantised, by scripts/fixtures/quantized.py.
+func openFixture(t *testing.T) *safetensors.Model {
+	t.Helper()
+	dir := t.TempDir()
+	data, err := os.ReadFile(filepath.Join("..", "testdata", "quantized.safetensors"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "model.safetensors"), data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := safetensors.OpenModel(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = files.Close() })
+	return files
+}
+
+// TestNF4EqualsBitsandbytes: weights have the values that bitsandbytes gives them, where their scales are quantised too.
+func TestNF4EqualsBitsandbytes(t *testing.T) {
+	torchtest.NoLeaks(t)
+	files := openFixture(t)
+	for _, name := range []string{"f32", "bf16", "double"} {
+		want, err := files.Float32s(name + ".dequantized")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := nf4Values(files, name+".weight", []int64{6, 192})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name != "f32" { // bitsandbytes gives the type that it was given
+			v, err := constantAs(got, []int64{6, 192}, torch.BF16)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err = v.Read(); err != nil {
+				t.Fatal(err)
+			}
+			v.Close()
+		}
+		for i := range want {
+			if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+				t.Fatalf("%s: value %d is %g, want %g", name, i, got[i], want[i])
+			}
+		}
+	}
+	for _, shape := range [][]int64{{6, 191}, {192, 6}} {
+		if _, err := nf4Values(files, "f32.weight", shape); err == nil {
+			t.Errorf("shape %v is taken for [6 192]", shape)
+		}
+	}
+}
