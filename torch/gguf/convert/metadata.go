@@ -65,15 +65,6 @@ func (m *metadata) number(key string, absent float32) float32 {
 	return float32(read(m, m.own(key), float64(absent), m.file.Float))
 }
 
-func (m *metadata) has(key string) bool {
-	for _, k := range m.file.Keys() {
-		if k == key {
-			return true
-		}
-	}
-	return false
-}
-
 // factors reads a tensor of RoPE divisors, nil where there is none.
 func (m *metadata) factors(name string, n int) []float32 {
 	t, ok := m.file.Tensor(name)
