@@ -89,7 +89,7 @@ func (t *trainer) try(ctx context.Context, w *work, hooks run.Hooks) error {
 	one.total, one.trainable = w.policy.Parameters()
 	t.trial.stages = append(t.trial.stages, one)
 	source := &watched{Source: w.source, steps: w.settings.Steps}
-	trainer, err := train.New(w.policy, source, busy{w.algorithm}, w.settings, hooks)
+	trainer, err := train.New(w.policy, source, &busy{w.algorithm}, w.settings, hooks)
 	if err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func tokensOf(step *rl.Step) (n int) {
 type busy struct{ algo.Algorithm }
 
 // Prepare implements algo.Algorithm.
-func (a busy) Prepare(step *rl.Step) error {
+func (a *busy) Prepare(step *rl.Step) error {
 	if err := a.Algorithm.Prepare(step); err != nil {
 		return err
 	}
