@@ -27,7 +27,7 @@ func TestAnswer(t *testing.T) {
 		}
 	}
 	for _, test := range []struct{ args, want string }{
-		{"1", "answer takes 2 arguments, GOLD ANSWER, not 1"},
+		{"1", "answer needs 2 arguments, GOLD ANSWER, not 1"},
 		{"--answer-match fuzzy 1 2", `--answer-match: unknown answer match "fuzzy"; choose numeric, exact, units or math`},
 	} {
 		if code, _, stderr := f.rltrain("", append([]string{"answer"}, strings.Fields(test.args)...)...); code != shared.ExitUsage || stderr != "rltrain: "+test.want+"\n" {

@@ -34,5 +34,5 @@ func TestModelsAsRewards(t *testing.T) {
 	}
 	f.write(t, "TMP/rubric.yaml", "- question: Is it right?\n")
 	refused("rubric.yaml asks a language model: name one with --judge", short(f.expand("rubric:TMP/rubric.yaml"))...)
-	refused("no reward asks a language model", strings.Fields(f.expand("train --task sum_digits --judge TMP/x --output-dir TMP"))...)
+	refused("--judge: no reward asks a judge: add --reward rubric:FILE", strings.Fields(f.expand("train --task sum_digits --judge TMP/x --output-dir TMP"))...)
 }

@@ -29,7 +29,7 @@ func TestReports(t *testing.T) {
 		t.Errorf("printed %q, and the page does not say what differs", out)
 	}
 	for args, want := range map[string]string{
-		"report":                           "report takes 1 argument, DIR..., not 0",
+		"report":                           "report needs 1 argument, DIR..., not 0",
 		"report TMP/start":                 "is not a run folder",
 		"report " + dir + " TMP/start":     "is not a run folder",
 		"report " + dir + " --port 80":     "--port: needs --watch",

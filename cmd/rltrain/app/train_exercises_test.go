@@ -170,7 +170,7 @@ func TestLongPrompts(t *testing.T) {
 func TestTooManySolutions(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	code, _, stderr := f.rltrain("", strings.Fields("train --task sum_digits --mode supervised --batch-size 1048576 --max-steps 5 --tiny-layers 1 --tiny-hidden 32 --output-dir TMP")...)
-	if want := "--batch-size: 1048576: 5 updates have 1048576 worked solutions each, and all are made before the first; at most 4194304 are"; code != 2 || !strings.Contains(stderr, want) {
+	if want := "--batch-size: 1048576: 5 updates need 5242880 demonstrations, all made before the first; the limit is 4194304"; code != 2 || !strings.Contains(stderr, want) {
 		t.Errorf("exit code %d, %q, want %q", code, stderr, want)
 	}
 }
