@@ -16,7 +16,8 @@ import (
 type task struct {
 	labels      []string
 	template    string // "" = default
-	text        bool   // prompts are text; else messages
+	match       match
+	text        bool // prompts are text; else messages
 	seed        uint64
 	train, held []dataset.Row // held: validation rows, then test rows
 }
@@ -99,18 +100,15 @@ func (e *episode) Solution() string {
 	return e.row.Label
 }
 
-// Step implements envs.Env: the first line of the response is the label, in any case; the reward is 1 if it is correct.
+// Step implements envs.Env: the reward is 1 if the response names the right label and no other; see [match.find].
 func (e *episode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 	if e.done {
 		return envs.Step{}, errors.New("the episode has ended; call Reset")
 	}
 	e.done = true
-	line, _, _ := strings.Cut(strings.TrimSpace(a.Text), "\n")
 	info := &envs.Info{FoundBy: "none", Truth: e.row.Label}
-	for _, label := range e.labels {
-		if normal(line) == normal(label) {
-			info.Answer, info.FoundBy, info.FormatOK, info.Correct = label, "label", true, label == e.row.Label
-		}
+	if label, by := e.match.find(a.Text, e.labels); label != "" {
+		info.Answer, info.FoundBy, info.FormatOK, info.Correct = label, by, by == byLabel, label == e.row.Label
 	}
 	step := envs.Step{Keep: len(a.Text), Done: true, Info: info}
 	if info.Correct {

@@ -29,6 +29,7 @@ type options struct {
 	envs.LabelledRows
 	Labels   []string `option:"labels" needs:"dataset" help:"labels, in the order used by the classifier and the prompt; every label needs a row (default: all labels in the data, sorted)"`
 	Template string   `option:"prompt_template" needs:"policy=generate|score" help:"prompt template with {text} and optionally {labels} (default: a question that names the labels)"`
+	Match    match    `option:"label_match" default:"named" allowed:"named,exact" needs:"policy=generate" help:"how a generated label is found: named = the only label named in the first line that names one, such as The label is: positive.; exact = the first line is the label"`
 }
 
 // Check reports conflicting options.
@@ -126,7 +127,7 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &task{labels: labels, template: o.Template, text: s.Text, seed: s.Seed}
+	t := &task{labels: labels, template: o.Template, match: o.Match, text: s.Text, seed: s.Seed}
 	var val, test []dataset.Row
 	t.train, val, test = dataset.Split(rows, s.Seed)
 	t.held = append(val, test...)

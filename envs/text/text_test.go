@@ -104,7 +104,8 @@ func TestEpisodes(t *testing.T) {
 		}{
 			{" " + row.Label + "\n", envs.Info{Correct: true, FormatOK: true, FoundBy: "label", Answer: row.Label, Truth: row.Label}},
 			{"\n" + strings.ToUpper(row.Label) + " \nbecause", envs.Info{Correct: true, FormatOK: true, FoundBy: "label", Answer: row.Label, Truth: row.Label}},
-			{"It is " + row.Label, envs.Info{FoundBy: "none", Truth: row.Label}},
+			{"It is " + row.Label + ".", envs.Info{Correct: true, FoundBy: "mention", Answer: row.Label, Truth: row.Label}},
+			{"negative or positive", envs.Info{FoundBy: "none", Truth: row.Label}},
 			{"", envs.Info{FoundBy: "none", Truth: row.Label}},
 		} {
 			shown, err := e.Reset(ctx)
