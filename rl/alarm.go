@@ -140,7 +140,7 @@ func (w *Watch) Step(h Health, limits AlarmLimits) (alarms []Alarm) {
 		w.raise(&alarms, "kl", "the KL to the reference policy is %.3g nats per token: try a lower --rl-learning-rate or a higher --kl-coef", h.KL)
 	}
 	if h.Failed >= limits.Failed {
-		w.raise(&alarms, "failed_rewards", "%.0f %% of the samples have no reward: see rewards/NAME/failures in the metrics, and test the reward on a few completions", 100*h.Failed)
+		w.raise(&alarms, "failed_rewards", "%.0f %% of the samples have no reward: see rewards/NAME/failures in the metrics, and try the reward on a few completions", 100*h.Failed)
 	}
 	return alarms
 }
