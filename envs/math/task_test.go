@@ -361,6 +361,12 @@ func TestStepwise(t *testing.T) {
 	if got = step(t, e, "x", envs.StopCancelled); !got.Done || !stdmath.IsNaN(got.Reward) {
 		t.Errorf("cancelled: %+v", got)
 	}
+	task = newTask(t, GSM8K, func(o *Options) { o.Match = answer.Math })
+	e = task.episode(envs.Train, task.bank.Train[0]) // 2+2
+	start(t, e)
+	if got = step(t, e, "The answer is: 2 + 2", envs.StopEnd); got.Reward != 0 || got.Info.Correct || !got.Info.Unfinished {
+		t.Errorf("a calculation: %+v", got)
+	}
 }
 
 func TestWholeCompletion(t *testing.T) {

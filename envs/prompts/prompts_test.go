@@ -133,6 +133,7 @@ func TestEpisode(t *testing.T) {
 	}{
 		{envs.Action{Text: "1.", Stop: envs.StopString}, envs.Step{Keep: 2, Reward: 1, Done: true, Info: &envs.Info{Correct: true, FoundBy: "whole", Answer: "1", Truth: "1", Kind: "3"}}},
 		{envs.Action{Text: "2", Stop: envs.StopEnd}, envs.Step{Keep: 1, Done: true, Info: &envs.Info{FoundBy: "whole", Answer: "2", Truth: "1", Kind: "3"}}},
+		{envs.Action{Text: "2 - 1", Stop: envs.StopEnd}, envs.Step{Keep: 5, Done: true, Info: &envs.Info{Unfinished: true, FoundBy: "whole", Answer: "2 - 1", Truth: "1", Kind: "3"}}},
 		{envs.Action{Text: "1", Stop: envs.StopCancelled}, envs.Step{Keep: 1, Reward: math.NaN(), Done: true}},
 	} {
 		e, _ := begin(t, task)
