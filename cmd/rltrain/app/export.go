@@ -34,7 +34,7 @@ func quantizationNames() string {
 }
 
 func exportCommand() (*cli.Command, error) {
-	flags, err := languageModelFlags()
+	flags, err := storedModelFlags()
 	if err != nil {
 		return nil, err
 	}
@@ -82,14 +82,18 @@ func export(c *cli.Context) error {
 	if format == "hf" && c.String("adapter") == "" && policy.IsClassifierFolder(c.String("model")) {
 		return merge(c)
 	}
+	dtype, err := oneType(storedTypes(c))
+	if err != nil {
+		return err
+	}
 	return shared.OnThread(c, func(ctx context.Context) error {
-		p, err := languageModel(c)
+		p, err := loadAs(c, c.String("model"), c.String("adapter"), dtype)
 		if err != nil {
-			return err
+			return fmt.Errorf("--model: %w", err)
 		}
 		defer p.Close()
 		if format == "hf" {
-			if err := p.SaveFull(c.String("output"), c.String("dtype")); err != nil {
+			if err := p.SaveFull(c.String("output"), dtype); err != nil {
 				return err
 			}
 			if err := writeModelCard(c.String("output"), p); err != nil {

@@ -22,8 +22,18 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// languageModelFlags select a language model, its data type and device.
+// languageModelFlags select a language model, how its weights are kept, and its device.
 func languageModelFlags() ([]cli.Flag, error) {
+	flags, err := storedModelFlags()
+	return append(flags,
+		&cli.StringFlag{Name: "quantize", Usage: "quantize linear weights on loading: nf4 (4 bits) or int8; CPU only"},
+		&cli.BoolFlag{Name: "load-in-4bit", Usage: "alias for --quantize nf4"},
+		&cli.BoolFlag{Name: "load-in-8bit", Usage: "alias for --quantize int8"},
+	), err
+}
+
+// storedModelFlags are languageModelFlags without those that quantize weights on loading.
+func storedModelFlags() ([]cli.Flag, error) {
 	flags, err := config.Flags("threads", "device")
 	if err != nil {
 		return nil, err
@@ -34,9 +44,6 @@ func languageModelFlags() ([]cli.Flag, error) {
 		&cli.StringFlag{Name: "adapter", Usage: "LoRA adapter for --model: a folder or a Hugging Face id"},
 		&cli.StringFlag{Name: "dtype", Usage: "data type of weights: fp32, bf16 or fp16; GPUs, and CPUs that are fast in bf16, also compute in bf16, other CPUs in fp32", DefaultText: "bf16 on GPUs that support it, else as stored"},
 		&cli.BoolFlag{Name: "bf16", Usage: "alias for --dtype bf16"},
-		&cli.StringFlag{Name: "quantize", Usage: "quantize linear weights on loading: nf4 (4 bits) or int8; CPU only"},
-		&cli.BoolFlag{Name: "load-in-4bit", Usage: "alias for --quantize nf4"},
-		&cli.BoolFlag{Name: "load-in-8bit", Usage: "alias for --quantize int8"},
 	}, flags...), nil
 }
 
@@ -59,6 +66,11 @@ func loadLanguageModel(c *cli.Context, name, adapter string) (*policy.CausalLM, 
 	if err != nil {
 		return nil, err
 	}
+	return loadAs(c, name, adapter, dtype)
+}
+
+// loadAs is loadLanguageModel for weights kept as dtype.
+func loadAs(c *cli.Context, name, adapter, dtype string) (*policy.CausalLM, error) {
 	client, done := shared.HubOf(c)
 	defer done()
 	p, err := policy.LoadCausalLM(c.Context, client, name, adapter, dtype, false)
@@ -77,14 +89,25 @@ func weightType(c *cli.Context) (dtype string, err error) {
 	if quantize != "" && quantize != "nf4" && quantize != "int8" {
 		return "", shared.UsageErrorf("--quantize: %q is neither nf4 nor int8", quantize)
 	}
+	return oneType(append(storedTypes(c), typeChoice{"--quantize", quantize, quantize != ""},
+		typeChoice{"--load-in-4bit", "nf4", c.Bool("load-in-4bit")}, typeChoice{"--load-in-8bit", "int8", c.Bool("load-in-8bit")}))
+}
+
+// typeChoice is a flag that can choose how weights are kept.
+type typeChoice struct {
+	flag, dtype string
+	given       bool
+}
+
+// storedTypes are the choices of storedModelFlags.
+func storedTypes(c *cli.Context) []typeChoice {
+	return []typeChoice{{"--dtype", c.String("dtype"), c.String("dtype") != ""}, {"--bf16", "bf16", c.Bool("bf16")}}
+}
+
+// oneType returns what the given choices agree on, "" if none is given.
+func oneType(choices []typeChoice) (dtype string, err error) {
 	by := "" // the flag that chose dtype
-	for _, choice := range []struct {
-		flag, dtype string
-		given       bool
-	}{
-		{"--dtype", c.String("dtype"), c.String("dtype") != ""}, {"--bf16", "bf16", c.Bool("bf16")}, {"--quantize", quantize, quantize != ""},
-		{"--load-in-4bit", "nf4", c.Bool("load-in-4bit")}, {"--load-in-8bit", "int8", c.Bool("load-in-8bit")},
-	} {
+	for _, choice := range choices {
 		if !choice.given {
 			continue
 		}
