@@ -11,9 +11,12 @@ import (
 //go:embed intent.yaml
 var recipe string
 
+//go:embed dataset.yaml
+var dataRecipe string
+
 func init() {
 	envs.Register(envs.Definition{
-		Name: "intent", Help: "classify texts: the built-in questions by subject, or your own data", Recipe: recipe,
+		Name: "intent", Help: "classify texts: the built-in questions by subject, or your own data", Recipe: recipe, DataRecipe: dataRecipe,
 		Options: func() any { return &questions{} }, Folder: "intent_classifier", Default: true, BuiltIn: "built-in questions",
 	})
 }

@@ -64,6 +64,9 @@ func (t *trainer) labelledRows(ctx context.Context) (d labelled, err error) {
 		// it should be of others.
 		if rest, apart := dataset.SetApart(d.train, o.Share); len(apart) > 0 {
 			d.supervised, d.reinforced = rest, apart
+			if err := t.console.Print(fmt.Sprintf("Split: %d labelled rows for supervised training, %d others for RL, which sees whether a label was right and not which one is", len(rest), len(apart))); err != nil {
+				return d, err
+			}
 		}
 	}
 	return d, nil
