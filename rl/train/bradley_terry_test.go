@@ -192,7 +192,7 @@ func TestRewardModelsLearn(t *testing.T) {
 			if v.Accuracy < 0.9 || v.Margin.Value <= 0 || v.N != 20+20*3 {
 				t.Errorf("%s", v)
 			}
-			if text := v.String(); !strings.Contains(text, "of 80") {
+			if text := v.String(); !strings.Contains(text, "n = 80") {
 				t.Error(text)
 			}
 		})

@@ -98,7 +98,7 @@ func TestAServerThatDiesChangesNothing(t *testing.T) {
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("weights (-one server +one of two died)\n%s", diff)
 			}
-			if !strings.Contains(strings.Join(said, "\n"), "its prompts go to 1 others") {
+			if !strings.Contains(strings.Join(said, "\n"), "sending its prompts to 1 others") {
 				t.Errorf("it says %q", said)
 			}
 		})

@@ -3,6 +3,7 @@ package transformers
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -138,7 +139,7 @@ func TestLoadConfigRefuses(t *testing.T) {
 	if _, err := LoadConfig(t.TempDir()); err == nil || !strings.Contains(err.Error(), "config.json") {
 		t.Errorf("no config.json: %v", err)
 	}
-	if _, err := LoadConfig(writeDir(t, map[string]string{"config.json": strings.Repeat(" ", smallfile.Limit+1)})); err == nil || !strings.Contains(err.Error(), "more than") {
+	if _, err := LoadConfig(writeDir(t, map[string]string{"config.json": strings.Repeat(" ", smallfile.Limit+1)})); err == nil || !strings.Contains(err.Error(), strconv.Itoa(smallfile.Limit)) {
 		t.Errorf("endless config.json: %v", err)
 	}
 }

@@ -31,6 +31,7 @@ func TestQuantizeOnLoading(t *testing.T) {
 			if e := torchtest.RelativeError(got, want); e > 0.05 || e == 0 {
 				t.Errorf("logits differ by %g", e)
 			}
+			rounding := torchtest.RelativeError(openCausal(t, name, transformers.CausalOptions{DType: "bf16"}).read(t, c.sequences, false), want)
 			dir := t.TempDir()
 			if err := c.Save(dir, transformers.SaveOptions{}); err != nil {
 				t.Fatal(err)
@@ -41,9 +42,10 @@ func TestQuantizeOnLoading(t *testing.T) {
 			}
 			defer saved.Close()
 			again := causalCase{Causal: saved}.read(t, c.sequences, false)
-			// Products of quantised weights may round their inputs, those of float32 do not.
-			if e := torchtest.RelativeError(got, again); e > 0.01 {
-				t.Errorf("logits of what was saved differ by %g", e)
+			// A quantised model computes in bf16 on processors that are fast at it: what was saved must be as near as the model in
+			// bf16 is to itself in fp32.
+			if e := torchtest.RelativeError(got, again); e > 1.2*rounding {
+				t.Errorf("logits of what was saved differ by %g, bf16's rounding is %g", e, rounding)
 			}
 		})
 	}
