@@ -55,8 +55,8 @@ func TestReadmeIsShort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := strings.Count(string(text), "\n"); n > 150 {
-		t.Errorf("README.md has %d lines, want at most 150", n)
+	if n := strings.Count(string(text), "\n"); n > 120 {
+		t.Errorf("README.md has %d lines, want at most 120", n)
 	}
 }
 

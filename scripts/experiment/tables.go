@@ -53,7 +53,7 @@ func writeTables(page, folder string) error {
 			return err
 		}
 	}
-	for name, what := range map[string]string{"bench_classifier": "Seconds per step in fp32", "bench_language": "Seconds per step"} {
+	for name, what := range map[string]string{"bench_classifier": "Seconds per step in fp32", "bench_language": "Seconds per step", "bench_amx": "Seconds per step"} {
 		var b benchResults
 		if err := readJSON(filepath.Join(folder, name+".json"), &b); err != nil {
 			return err
