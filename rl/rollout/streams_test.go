@@ -11,6 +11,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/dist"
 	"github.com/rltrain/rltrain/rl/dist/disttest"
 	"github.com/rltrain/rltrain/rl/policy"
 )
@@ -54,6 +55,7 @@ func (r recording) Generate(ctx context.Context, prompts [][]int32, o policy.Gen
 // TestNoStreamIsUsedTwice plays six steps of each source with tasks of one turn, of several turns and of actions that
 // continue a turn.
 func TestNoStreamIsUsedTwice(t *testing.T) {
+	single, pair := disttest.Groups(t, 1), disttest.Groups(t, 2)
 	for name, task := range map[string]envs.Task{"one turn": wordy(func(int) bool { return false }), "several turns": spelling, "continued actions": dialogues(4)} {
 		for kind, change := range map[string]func(c *TokensConfig){
 			"rollouts": func(c *TokensConfig) {}, "dynamic": func(c *TokensConfig) { c.DynamicSampling = true },
@@ -61,7 +63,13 @@ func TestNoStreamIsUsedTwice(t *testing.T) {
 		} {
 			for _, ranks := range []int{1, 2} {
 				t.Run(fmt.Sprintf("%s, %s, %d ranks", name, kind, ranks), func(t *testing.T) {
-					c, all, groups := tokensConfig(), &streams{seen: map[[3]uint64]string{}}, disttest.Groups(t, ranks)
+					c, all, groups := tokensConfig(), &streams{seen: map[[3]uint64]string{}}, map[int][]*dist.Group{1: single, 2: pair}[ranks]
+					if ranks > 1 && kind == "asynchronous" { // it exchanges until it ends
+						if name != "several turns" {
+							return
+						}
+						groups = disttest.Groups(t, ranks)
+					}
 					c.Steps, c.SamplesPerPrompt = 6, 3
 					change(&c)
 					samplers := make([]*policy.Sampler, ranks)

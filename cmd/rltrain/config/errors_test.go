@@ -196,7 +196,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--reward-metric=custom"}, want: "--reward-metric: custom needs --reward-expr, such as 'correct - 0.5*(1-correct)*confidence'"},
 		{args: []string{"--reward=custom", `--reward-expr=label == 'a' or label == "b"`}, want: "--reward-expr: mixes single and double quotes; use one kind"},
 		{args: []string{"--dataset=d.csv", "--text-column=label"}, want: `text_column and label_column are both "label"; name two columns`},
-		{args: []string{"--buffer-size=8"}, want: "buffer_size 8 is less than rl_batch_size 16: no batch would fill"},
+		{args: []string{"--buffer-size=8", "--rl-batch-size=16", "--samples-per-prompt=1"}, want: "buffer_size 8 is less than rl_batch_size 16: no batch would fill"},
 	}
 	for _, test := range tests {
 		t.Run(test.want, func(t *testing.T) {

@@ -130,7 +130,8 @@ func TestLoadCommands(t *testing.T) {
 			"model=m lora_target_modules=[query,_SPACE_key] learning_rate=1.0e-05 epochs=4"},
 		// Spellings.
 		{"--max_samples=140 --dataset=q.csv --text_column=question --label-column=category --split-column fold", "",
-			"max_samples=140 dataset=q.csv text_column=question label_column=category split_column=fold"},
+			"max_samples=140 dataset=q.csv text_column=question label_column=category split_column=fold " +
+				"rl_share=0 samples_per_prompt=1 rl_batch_size=16 buffer_size=2000 rl_episodes=3 eval_every=1 update_epochs=4"},
 		{"--resume --whiten-advantages=false", "", "resume=true whiten_advantages=false"},
 		{"--resume=false --dataset=", "", ""},
 		{"--resume True --whiten-advantages False --epochs 4.0 --batch-size=4.0", "", "resume=true whiten_advantages=false epochs=4 batch_size=4"},
