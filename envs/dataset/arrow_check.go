@@ -192,7 +192,7 @@ func (t flatTable) fields(n, depth int) error {
 		case at == 0:
 			return errors.New("a column has no type")
 		case kind == unionType:
-			return errors.New("Arrow unions are not supported; remove the column")
+			return errors.New("cannot read Arrow unions; remove the column")
 		case kind == timestampType:
 			t.flat.table(at).vector(1, 1)
 		default:

@@ -150,5 +150,5 @@ func arrowScalar(values arrow.Array, i int) (any, error) {
 		}
 		return v.Value(i).ToTime(kind.Unit).UTC().Format(layout), nil
 	}
-	return nil, fmt.Errorf("Arrow type %s is not supported; remove the column", values.DataType())
+	return nil, fmt.Errorf("cannot read Arrow type %s; remove the column", values.DataType())
 }

@@ -204,7 +204,7 @@ print(json.dumps([os.path.realpath(sys.executable), sysconfig.get_path("stdlib")
 		return errors.New("not a Python 3 interpreter: it does not report its location")
 	}
 	if version[0] != 3 || version[1] < 8 {
-		return fmt.Errorf("Python %d.%d is too old; 3.8 or newer is needed", version[0], version[1])
+		return fmt.Errorf("needs Python 3.8 or newer, found %d.%d", version[0], version[1])
 	}
 	l.Interpreter = executable
 	l.Read = append(l.Read, executable, library, platform)
