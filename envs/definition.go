@@ -33,16 +33,16 @@ type Definition struct {
 	Stamped bool   // folders of results are named after the algorithm and the time, and every evaluation saves
 
 	OneStep         bool // an episode has one action: a discount changes nothing
-	AllowRandomHead bool // of a RowSource: reinforcement learning may begin with a head that nobody has taught
+	AllowRandomHead bool // of a RowSource: RL may start from a randomly initialised head
 
 	// Preferences says that the records of a RecordSource are preferences.
 	Preferences bool
 
 	// What its episodes can do, of an EpisodeSource.
-	Demonstrations bool          // they are Worked, or are where the data has solutions: they can be imitated
+	Demonstrations bool          // episodes are [Demonstrator]s, at least if the data has solutions: SFT can train on them
 	Forms          bool          // they are shown as text or as messages, as Setup.Text says
 	Lines          bool          // an action is a line or the whole, as Setup.Lines says
-	Rewards        []NamedReward // beside accuracy, which every task has
+	Rewards        []NamedReward // in addition to accuracy, which every task has
 }
 
 // RowSource gives texts with labels. A task that has them trains a classifier.
@@ -123,7 +123,7 @@ type Setup struct {
 	Context context.Context // of what an EpisodeSource downloads; nil is one without an end
 
 	HeldOut  int  // episodes of Eval that the run asks for at most
-	EvalOnly bool // nothing is learnt: all exercises of a data set are episodes of Eval, but for worked examples
+	EvalOnly bool // no training: all problems of a data set are episodes of Eval, except few-shot examples
 	Text     bool // Forms: show text, for a model without a chat template
 
 	Lines     bool // Lines: an action is a line of a solution; else all of it

@@ -114,7 +114,7 @@ type Env interface {
 	Step(ctx context.Context, action Action) (Step, error)
 }
 
-// Demonstrator is an episode that knows a solution: the text that supervised warm-up imitates
+// Demonstrator is an episode that knows a solution: the text that SFT trains on
 // after the first observation. An end token belongs behind it.
 type Demonstrator interface {
 	Env
@@ -143,7 +143,7 @@ type Task interface {
 // PromptFilter is a task that can leave episodes of Train out for good, as those that a model cannot read.
 type PromptFilter interface {
 	Task
-	// FilterPrompts leaves out the episodes that keep refuses, and says how many there were.
+	// FilterPrompts drops the episodes that keep refuses, and returns how many.
 	FilterPrompts(keep func(Env) (bool, error)) (dropped int, err error)
 }
 

@@ -2,10 +2,10 @@ package envs
 
 import "github.com/rltrain/rltrain/envs/dataset"
 
-// ProblemFiles are the files of the exercises to learn from and to be judged by, nil for none: those of the options dataset,
-// with its configuration, and eval_dataset, each a file, a folder or a name on the hub. A data set that is only judged by
-// is its rows for testing, else those for validation, else all; one that is learnt from is judged by those for validation,
-// where there is no other to be judged by.
+// ProblemFiles returns the files of the training and of the evaluation problems, nil for none. They come from the options
+// dataset, with its configuration, and eval_dataset: each a file, a folder or a name on the hub. A data set that only
+// evaluates gives its test split, else its validation split, else all rows. A training set without an evaluation set
+// evaluates on its own validation split.
 func (s Setup) ProblemFiles(set, config, evalSet string) (train, eval []string, err error) {
 	tested := []string{dataset.Test, dataset.Val, dataset.Train}
 	if set != "" {

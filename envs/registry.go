@@ -6,33 +6,23 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/rltrain/rltrain/internal/nearest"
 	"github.com/rltrain/rltrain/internal/options"
+	"github.com/rltrain/rltrain/internal/registry"
 )
 
-var (
-	registryLock sync.RWMutex
-	registry     = map[string]Definition{}
-)
+var tasks registry.Registry[Definition]
 
-// Register makes a task known, usually from an init function. It panics where the definition has a mistake: the name is
+// Register makes a task known, usually from an init function. It panics if the definition has a mistake: the name is
 // empty or taken, the options cannot be read, or they give nothing to learn from.
-func Register(d Definition) {
-	registryLock.Lock()
-	defer registryLock.Unlock()
-	if err := d.check(); err != nil {
-		panic(fmt.Sprintf("envs.Register: task %q: %v", d.Name, err))
-	}
-	registry[d.Name] = d
-}
+func Register(d Definition) { tasks.Add("envs.Register: task", d.Name, d, d.check) }
 
-func (d Definition) check() error {
-	if _, taken := registry[d.Name]; taken || d.Name == "" || d.Help == "" || d.Options == nil {
+func (d Definition) check(earlier map[string]Definition) error {
+	if _, taken := earlier[d.Name]; taken || d.Name == "" || d.Help == "" || d.Options == nil {
 		return errors.New("the name is empty or taken, or help or options are missing")
 	}
-	for _, other := range registry {
+	for _, other := range earlier {
 		if d.Default && other.Default {
 			return fmt.Errorf("%s is the default already", other.Name)
 		}
@@ -47,28 +37,11 @@ func (d Definition) check() error {
 	return err
 }
 
-// Definitions lists the tasks registered, by name.
-func Definitions() []Definition {
-	registryLock.RLock()
-	defer registryLock.RUnlock()
-	var all []Definition
-	for _, name := range slices.Sorted(maps.Keys(registry)) {
-		all = append(all, registry[name])
-	}
-	return all
-}
+// Definitions lists the registered tasks by name.
+func Definitions() []Definition { return tasks.All() }
 
 // Find returns the task of that name.
-func Find(name string) (Definition, error) {
-	var names []string
-	for _, d := range Definitions() {
-		if d.Name == name {
-			return d, nil
-		}
-		names = append(names, d.Name)
-	}
-	return Definition{}, fmt.Errorf("task %q is unknown%s: choose %s", name, didYouMean(name, names), strings.Join(names, ", "))
-}
+func Find(name string) (Definition, error) { return tasks.Find("task", name) }
 
 // Settings are a task's options by name, as text.
 type Settings map[string]string

@@ -10,20 +10,20 @@ import (
 // Health is what the alarms check, once per step. It survives JSON exactly, so a resumed run raises the same alarms as an
 // uninterrupted one.
 type Health struct {
-	ZeroStd   float64                `json:"zero_std"`  // fraction of prompts whose rewards are all equal
-	Group     int                    `json:"group"`     // samples per prompt
-	Truncated float64                `json:"truncated"` // fraction of completions cut at the token limit
-	Ended     float64                `json:"ended"`     // fraction that ended with an end token or a stop string
-	Correct   float64                `json:"correct"`   // accuracy
-	Formatted float64                `json:"formatted"` // format rate
-	Length    float64                `json:"length"`    // mean tokens of a completion
-	Tiers     map[string]float64     `json:"tiers"`     // how answers were found: fraction of each way
-	Kinds     map[string]AnswerCount `json:"kinds"`     // by kind of problem; "" if there are no kinds
-	Spread    map[string]float64     `json:"spread"`    // standard deviation of each weighted reward
-	Tells     []string               `json:"tells"`     // rewards that were higher for every correct answer than for any incorrect one
-	KL        float64                `json:"kl"`        // KL to the reference, in nats per token; 0 without one
-	Failed    float64                `json:"failed"`    // fraction of samples without a reward
-	Taught    bool                   `json:"taught"`    // the policy learns from a teacher; rewards are only measured
+	ZeroStd    float64                `json:"zero_std"`  // fraction of prompts whose rewards are all equal
+	Group      int                    `json:"group"`     // samples per prompt
+	Truncated  float64                `json:"truncated"` // fraction of completions cut at the token limit
+	Ended      float64                `json:"ended"`     // fraction that ended with an end token or a stop string
+	Correct    float64                `json:"correct"`   // accuracy
+	Formatted  float64                `json:"formatted"` // format rate
+	Length     float64                `json:"length"`    // mean tokens of a completion
+	Tiers      map[string]float64     `json:"tiers"`     // how answers were found: fraction of each way
+	Kinds      map[string]AnswerCount `json:"kinds"`     // by kind of problem; "" if there are no kinds
+	Spread     map[string]float64     `json:"spread"`    // standard deviation of each weighted reward
+	Tells      []string               `json:"tells"`     // rewards that were higher for every correct answer than for any incorrect one
+	KL         float64                `json:"kl"`        // KL to the reference, in nats per token; 0 without one
+	Failed     float64                `json:"failed"`    // fraction of samples without a reward
+	HasTeacher bool                   `json:"taught"`    // the policy learns from a teacher; rewards are only measured
 }
 
 // AnswerCount counts attempts.
@@ -151,7 +151,7 @@ func (w *Watch) lasting(alarms *[]Alarm, recent []Health, limits AlarmLimits) {
 	always := func(holds func(h Health) bool) bool {
 		return !slices.ContainsFunc(recent, func(h Health) bool { return !holds(h) })
 	}
-	if always(func(h Health) bool { return h.ZeroStd >= limits.ZeroStd && !h.Taught }) {
+	if always(func(h Health) bool { return h.ZeroStd >= limits.ZeroStd && !h.HasTeacher }) {
 		w.raise(alarms, "equal_rewards", "all samples of %.0f %% of the prompts have equal rewards, for %d steps, so nothing is learned from them; %s", 100*last.ZeroStd, k, equalGroups(recent))
 	}
 	if always(func(h Health) bool { return h.Truncated >= limits.Truncated }) {
@@ -167,7 +167,7 @@ func (w *Watch) lasting(alarms *[]Alarm, recent []Health, limits AlarmLimits) {
 			name = top
 		}
 		share = s
-		return top != "" && top == name && !slices.Contains(h.Tells, top) && s >= limits.Dominance && !h.Taught
+		return top != "" && top == name && !slices.Contains(h.Tells, top) && s >= limits.Dominance && !h.HasTeacher
 	}) {
 		w.raise(alarms, "dominant_reward", "reward %s causes %.0f %% of the differences between samples, for %d steps, so the others hardly count: try other weights, such as %.2g times its present weight", name, 100*share, k, (1-share)/share)
 	}
@@ -225,7 +225,7 @@ func (w *Watch) drifts(alarms *[]Alarm, limits AlarmLimits) {
 	k := limits.Window
 	first, now := meanHealth(w.First), meanHealth(w.Recent[len(w.Recent)-k:])
 	form, length := "a reward for the format", "a reward for length, such as expr:'-0.001*length', or --overlong-buffer"
-	if w.Recent[len(w.Recent)-1].Taught { // rewards do not count
+	if w.Recent[len(w.Recent)-1].HasTeacher { // rewards do not count
 		form, length = "a lower --rl-learning-rate", "a lower --rl-learning-rate"
 	}
 	if w.Best-now.Correct >= limits.Drop {
@@ -244,7 +244,7 @@ func (w *Watch) drifts(alarms *[]Alarm, limits AlarmLimits) {
 
 // neverRight finds kinds of problems that were never solved.
 func (w *Watch) neverRight(alarms *[]Alarm, limits AlarmLimits) {
-	if w.Recent[len(w.Recent)-1].Taught || !paysRight(w.Recent) {
+	if w.Recent[len(w.Recent)-1].HasTeacher || !paysRight(w.Recent) {
 		return
 	}
 	for _, kind := range slices.Sorted(maps.Keys(w.Kinds)) {

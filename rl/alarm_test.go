@@ -31,7 +31,7 @@ func TestAlarms(t *testing.T) {
 		return with(func(h *Health) { h.Spread = map[string]float64{"answer": answer, "expr:length": length} })
 	}
 	untold := func(h Health) Health { h.Tells = nil; return h }
-	taught := func(h Health) Health { h.Taught = true; return h }
+	taught := func(h Health) Health { h.HasTeacher = true; return h }
 	for _, test := range []struct {
 		name    string
 		history []Health
@@ -130,7 +130,7 @@ func TestAdviceSuitsATeacher(t *testing.T) {
 		var w Watch
 		said := map[string]string{}
 		for step := range 15 {
-			h := Health{Ended: 1, Correct: 0.5, Formatted: 0.9, Length: 10, Tiers: map[string]float64{"tag": 1}, Taught: taught}
+			h := Health{Ended: 1, Correct: 0.5, Formatted: 0.9, Length: 10, Tiers: map[string]float64{"tag": 1}, HasTeacher: taught}
 			if step >= 10 {
 				h.Length, h.Tiers = 40, map[string]float64{"last_number": 1}
 			}

@@ -17,7 +17,7 @@ struct Heights {
 };
 
 // Whoever else multiplies on this thread lays the registers out for himself, as oneDNN does, so they are laid
-// out anew for each tile of the product and given up behind it: some 50 ns.
+// out anew for each tile of the product and released after it: some 50 ns.
 class Instructions {
  public:
   explicit Instructions(const Heights& heights) {
@@ -195,7 +195,7 @@ RLT_INLINE void multiply_panels(Registers& r, const Tile& t, const Heights& heig
       if (ahead != nullptr) {
         fetch(ahead + 4 * i * t.panel_stride, kStepWords * t.ahead_step);
       } else {
-        // What comes behind the end of these panels is where the next ones begin.
+        // The next panels begin where these end.
         const int64_t on = k + kAhead * kStepWords < t.k ? 0 : (Panels - 1) * t.panel_stride;
         fetch(reinterpret_cast<const char*>(b + i * t.panel_stride + on) + kAhead * kBytes, kBytes);
       }

@@ -35,7 +35,7 @@ struct Matrix16 {
   const uint16_t* data;
   int64_t stride;
 };
-// Rows [m, k] of a rounded, one behind the other, each filled up with zeros to words_of(k) words.
+// Rows [m, k] of a, rounded and contiguous, each padded with zeros to words_of(k) words.
 void round_rows(int64_t m, int64_t k, Matrix a, uint16_t* out);
 // op(b) [k, n] as panels of words [words_of(k)][16], filled up with zeros; packed_size(words_of(k), n)
 // floats.

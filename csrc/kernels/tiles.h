@@ -8,8 +8,8 @@
 
 namespace rlt {
 
-// Panels of so many bytes that are best multiplied at once, a multiple of what a tile takes: they, as many
-// that come next, and a tile's rows fit the processor's second-level cache.
+// How many panels of panel_bytes each to multiply at once: a multiple of `multiple` for which these panels,
+// the next ones and a tile's rows fit the second-level cache.
 int64_t panels_in_cache(int64_t panel_bytes, int64_t multiple);
 
 inline int64_t panels_of(int64_t columns) { return (columns + kPanel - 1) / kPanel; }

@@ -2,7 +2,7 @@ package answer
 
 import "strings"
 
-// Markers of the final answer in worked solutions.
+// Markers of the final answer in solutions.
 const (
 	phrase  = "the answer is"
 	hash    = "####"
@@ -107,7 +107,7 @@ func group(s string) (inside, rest string, ok bool) {
 	return "", s, false
 }
 
-// Final finds the answer of a worked solution: after the last "the answer is", else after the last "####", else in the last
+// Final finds the answer of a solution: after the last "the answer is", else after the last "####", else in the last
 // \boxed{}, else the last number. The text is the rest of the line without a trailing full stop, or the content of the box;
 // it is meant for the matches Numeric and Units.
 func Final(text string) (answer string, tier FoundBy) {

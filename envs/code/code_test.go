@@ -248,19 +248,19 @@ func TestSlips(t *testing.T) {
 	slipped, seen := 0, map[string]bool{}
 	for i := range 1000 {
 		p := source.at(envs.Warmup, i)
-		if p.Imitated == "" {
+		if p.Demonstration == "" {
 			continue
 		}
 		slipped++
-		if seen[p.Kind] || p.Imitated == p.Solution { // two texts of a problem may be the same
+		if seen[p.Kind] || p.Demonstration == p.Solution { // two texts of a problem may be the same
 			continue
 		}
 		seen[p.Kind] = true
-		if v, err := j.Run(t.Context(), &p, p.complete(p.Imitated), p.Tests); err != nil || v.Class == Pass {
-			t.Errorf("%q: %q: %+v, %v", p.Text, p.Imitated, v, err)
+		if v, err := j.Run(t.Context(), &p, p.complete(p.Demonstration), p.Tests); err != nil || v.Class == Pass {
+			t.Errorf("%q: %q: %+v, %v", p.Text, p.Demonstration, v, err)
 		}
-		if got := (demonstrated{&episode{task: &task{short: true, asText: true}, problem: p}}).Solution(); got != p.Imitated {
-			t.Errorf("%q is imitated, want %q", got, p.Imitated)
+		if got := (demonstrated{&episode{task: &task{short: true, asText: true}, problem: p}}).Solution(); got != p.Demonstration {
+			t.Errorf("%q is imitated, want %q", got, p.Demonstration)
 		}
 	}
 	if slipped < 430 || slipped > 570 || len(seen) != len(families) {
@@ -268,8 +268,8 @@ func TestSlips(t *testing.T) {
 	}
 	for _, part := range []envs.Part{envs.Train, envs.Eval} {
 		for i := range 100 {
-			if p := source.at(part, i); p.Imitated != "" {
-				t.Errorf("%s: %q", part, p.Imitated)
+			if p := source.at(part, i); p.Demonstration != "" {
+				t.Errorf("%s: %q", part, p.Demonstration)
 			}
 		}
 	}

@@ -104,7 +104,7 @@ func (o *oneLines) at(part envs.Part, i int) Problem {
 		s.seen[text] = true
 		p := d.problem()
 		if part == envs.Warmup && o.slips > 0 && s.random.Float64() < o.slips {
-			p.Imitated = d.fill.Replace(d.slip)
+			p.Demonstration = d.fill.Replace(d.slip)
 		}
 		s.all = append(s.all, p)
 	}

@@ -23,20 +23,20 @@ type Test struct {
 
 // Problem is a problem with its tests.
 type Problem struct {
-	Name     string
-	Text     string // the description
-	Prefix   string // the start of the program, which the model continues; "" if the model generates all of it
-	Entry    string // the function that Check calls
-	Solution string // a correct solution; "" if unknown
-	Imitated string // demonstration for SFT, if it differs from Solution
-	Source   string // the program in the other language, for translation
-	Kind     string
-	Setup    []string // Python before the tests
-	Check    string   // Python that defines check(candidate); its assertions are the tests
-	Program  string   // Python program whose assertions are the tests
-	Tests    []Test
-	Hidden   []Test // extra tests for evaluation; rewards never use them
-	Place    string // file and line
+	Name          string
+	Text          string // the description
+	Prefix        string // the start of the program, which the model continues; "" if the model generates all of it
+	Entry         string // the function that Check calls
+	Solution      string // a correct solution; "" if unknown
+	Demonstration string // demonstration for SFT, if it differs from Solution
+	Source        string // the program in the other language, for translation
+	Kind          string
+	Setup         []string // Python before the tests
+	Check         string   // Python that defines check(candidate); its assertions are the tests
+	Program       string   // Python program whose assertions are the tests
+	Tests         []Test
+	Hidden        []Test // extra tests for evaluation; rewards never use them
+	Place         string // file and line
 }
 
 var definition = regexp.MustCompile(`(?m)^(?:def|class)[ \t]+([A-Za-z_]\w*)`)

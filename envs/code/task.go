@@ -151,7 +151,7 @@ type demonstrated struct{ *episode }
 
 // Solution implements envs.Demonstrator.
 func (e demonstrated) Solution() string {
-	solution := cmp.Or(e.problem.Imitated, e.problem.Solution)
+	solution := cmp.Or(e.problem.Demonstration, e.problem.Solution)
 	if e.short && e.asText {
 		return solution
 	}

@@ -5,14 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/options"
+	"github.com/rltrain/rltrain/internal/registry"
 )
 
 // Definition is a reward that lists of rewards can name. [Register] adds one.
@@ -82,24 +80,14 @@ type LabelReward struct {
 	Close   func()
 }
 
-var (
-	registryLock sync.RWMutex
-	registry     = map[string]Definition{}
-)
+var rewards registry.Registry[Definition]
 
 // Register adds a reward, usually from an init function. It panics if the definition is invalid: a bad or taken name, no
 // help, no scoring function, or unreadable options.
-func Register(d Definition) {
-	registryLock.Lock()
-	defer registryLock.Unlock()
-	if err := d.check(); err != nil {
-		panic(fmt.Sprintf("reward.Register: reward %q: %v", d.Name, err))
-	}
-	registry[d.Name] = d
-}
+func Register(d Definition) { rewards.Add("reward.Register: reward", d.Name, d, d.check) }
 
-func (d Definition) check() error {
-	if _, taken := registry[d.Name]; taken || d.Help == "" || d.Text == nil && d.Labels == nil {
+func (d Definition) check(earlier map[string]Definition) error {
+	if _, taken := earlier[d.Name]; taken || d.Help == "" || d.Text == nil && d.Labels == nil {
 		return errors.New("the name is taken, or help or the functions are missing")
 	}
 	if err := checkName(d.Name); err != nil || d.Options == nil {
@@ -121,15 +109,7 @@ func checkName(name string) error {
 }
 
 // Definitions lists the registered rewards by name.
-func Definitions() []Definition {
-	registryLock.RLock()
-	defer registryLock.RUnlock()
-	var all []Definition
-	for _, name := range slices.Sorted(maps.Keys(registry)) {
-		all = append(all, registry[name])
-	}
-	return all
-}
+func Definitions() []Definition { return rewards.All() }
 
 // Function defines a reward by one Go function.
 func Function(name, help string, score envs.Reward) Definition {

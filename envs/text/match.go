@@ -20,8 +20,7 @@ const (
 )
 
 // find returns the label that a response gives, "" if none, and how it was found. The first line that is a label, or that
-// names one, decides. A line that names several labels gives none, so that listing them all earns nothing; nor does a line
-// that denies one.
+// names one, decides. A line that names several labels, or denies one, gives none: listing all labels must not be rewarded.
 func (m match) find(response string, labels []string) (label, by string) {
 	for line := range strings.Lines(strings.TrimSpace(response)) {
 		line = normal(line)
@@ -43,7 +42,7 @@ func (m match) find(response string, labels []string) (label, by string) {
 	return "", ""
 }
 
-// denial ends in front of a label that is said not to be the one.
+// denial matches the end of a text that denies the label after it.
 var denial = regexp.MustCompile(`(^|\W)(not|no|never|neither|isn't|isn’t)\W+((a|an|the|really)\W+)?$`)
 
 // mentions returns the labels that a line names as whole words, in lower case. Of labels at the same place the longest

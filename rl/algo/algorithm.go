@@ -1,14 +1,10 @@
 package algo
 
 import (
-	"fmt"
-	"maps"
-	"slices"
-	"strings"
-	"sync"
+	"errors"
 
-	"github.com/rltrain/rltrain/internal/nearest"
 	"github.com/rltrain/rltrain/internal/options"
+	"github.com/rltrain/rltrain/internal/registry"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
@@ -187,49 +183,32 @@ func (d Definition) Fits(p policy.Policy) bool {
 	return d.Tokens
 }
 
-var (
-	registryLock sync.RWMutex
-	registry     = map[string]Definition{}
-)
+var algorithms registry.Registry[Definition]
 
 // Register makes an algorithm known, usually from an init function. It panics if the name is empty or taken, or if New is
 // missing.
 func Register(d Definition) {
-	registryLock.Lock()
-	defer registryLock.Unlock()
-	if _, taken := registry[d.Name]; taken || d.Name == "" || d.New == nil {
-		panic(fmt.Sprintf("algo.Register: the name %q is empty or taken, or New is missing", d.Name))
+	algorithms.Add("algo.Register: algorithm", d.Name, d.defaulted(), func(earlier map[string]Definition) error {
+		if _, taken := earlier[d.Name]; taken || d.Name == "" || d.New == nil {
+			return errors.New("the name is empty or taken, or New is missing")
+		}
+		return nil
+	})
+}
+
+// defaulted is d with algorithms that have the defaults of their options.
+func (d Definition) defaulted() Definition {
+	if d.New != nil {
+		d.New = withDefaults(d.New)
 	}
-	d.New = withDefaults(d.New)
 	if d.Pairs != nil {
 		d.Pairs = withDefaults(d.Pairs)
 	}
-	registry[d.Name] = d
+	return d
 }
 
-// Definitions lists the algorithms registered, by name.
-func Definitions() []Definition {
-	registryLock.RLock()
-	defer registryLock.RUnlock()
-	var all []Definition
-	for _, name := range slices.Sorted(maps.Keys(registry)) {
-		all = append(all, registry[name])
-	}
-	return all
-}
+// Definitions lists the registered algorithms by name.
+func Definitions() []Definition { return algorithms.All() }
 
-// Find is the definition of an algorithm.
-func Find(name string) (Definition, error) {
-	var names []string
-	for _, d := range Definitions() {
-		if d.Name == name {
-			return d, nil
-		}
-		names = append(names, d.Name)
-	}
-	hint := ""
-	if near := nearest.Name(name, names); near != "" {
-		hint = fmt.Sprintf(" (did you mean %s?)", near)
-	}
-	return Definition{}, fmt.Errorf("algorithm %q is unknown%s: choose %s", name, hint, strings.Join(names, ", "))
-}
+// Find returns the definition of an algorithm.
+func Find(name string) (Definition, error) { return algorithms.Find("algorithm", name) }

@@ -79,8 +79,17 @@ func RenderTable(headers []string, rows [][]string) string {
 	return b.String()
 }
 
-// MarkdownTable formats the same table as Markdown.
+// MarkdownTable formats the same table as Markdown, with aligned columns.
 func MarkdownTable(headers []string, rows [][]string) string {
+	return markdown(headers, rows, true)
+}
+
+// NarrowMarkdownTable is MarkdownTable without padding, for cells as long as help texts.
+func NarrowMarkdownTable(headers []string, rows [][]string) string {
+	return markdown(headers, rows, false)
+}
+
+func markdown(headers []string, rows [][]string, aligned bool) string {
 	escape := strings.NewReplacer("|", `\|`, "\n", " ").Replace
 	escaped := make([][]string, len(rows))
 	for i, row := range rows {
@@ -90,10 +99,15 @@ func MarkdownTable(headers []string, rows [][]string) string {
 		}
 	}
 	widths, right := columns(headers, escaped)
+	for i, w := range widths {
+		if widths[i] = max(3, w); !aligned {
+			widths[i] = 0
+		}
+	}
 	var b strings.Builder
 	line := func(cells []string) {
 		for i := range headers {
-			b.WriteString("| " + pad(cell(cells, i), max(3, widths[i]), right[i]) + " ")
+			b.WriteString("| " + pad(cell(cells, i), widths[i], right[i]) + " ")
 		}
 		b.WriteString("|\n")
 	}

@@ -1,15 +1,13 @@
 package rollout
 
 import (
-	"fmt"
-	"maps"
+	"errors"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/options"
+	"github.com/rltrain/rltrain/internal/registry"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -34,10 +32,7 @@ type Setup struct {
 	Rollout TokensConfig // of [NewTokens]: a source may play episodes by it
 }
 
-var (
-	sourcesLock sync.RWMutex
-	sources     = map[string]SourceDefinition{}
-)
+var sources registry.Registry[SourceDefinition]
 
 // Names of the built-in sources.
 const (
@@ -77,26 +72,19 @@ func (o *ReplayOptions) saved() string {
 // RegisterSource makes a source known, usually from an init function. It panics if the name is empty or taken, if help or
 // New is missing, or if the options cannot be read.
 func RegisterSource(d SourceDefinition) {
-	sourcesLock.Lock()
-	defer sourcesLock.Unlock()
-	if _, taken := sources[d.Name]; taken || d.Name == "" || d.Help == "" || d.New == nil {
-		panic(fmt.Sprintf("rollout.RegisterSource: the name %q is empty or taken, or help or New is missing", d.Name))
+	sources.Add("rollout.RegisterSource: source", d.Name, d, d.check)
+}
+
+func (d SourceDefinition) check(earlier map[string]SourceDefinition) error {
+	if _, taken := earlier[d.Name]; taken || d.Name == "" || d.Help == "" || d.New == nil {
+		return errors.New("the name is empty or taken, or help or New is missing")
 	}
-	if d.Options != nil {
-		if _, err := options.Read(d.Options()); err != nil {
-			panic(fmt.Sprintf("rollout.RegisterSource: source %s: %v", d.Name, err))
-		}
+	if d.Options == nil {
+		return nil
 	}
-	sources[d.Name] = d
+	_, err := options.Read(d.Options())
+	return err
 }
 
 // Sources lists the registered sources by name.
-func Sources() []SourceDefinition {
-	sourcesLock.RLock()
-	defer sourcesLock.RUnlock()
-	var all []SourceDefinition
-	for _, name := range slices.Sorted(maps.Keys(sources)) {
-		all = append(all, sources[name])
-	}
-	return all
-}
+func Sources() []SourceDefinition { return sources.All() }

@@ -64,7 +64,7 @@ func (t *reporter) watch(step *rl.Step) error {
 		return nil
 	}
 	step.Health.KL = m.Get("kl/k3")
-	step.Health.Taught = t.needs.Teacher != ""
+	step.Health.HasTeacher = t.needs.Teacher != ""
 	return t.warn(w.Step(*step.Health, rl.DefaultAlarmLimits()))
 }
 

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	_ "github.com/rltrain/rltrain/cmd/rltrain/app" // registers the tasks
@@ -44,7 +43,7 @@ func write(folder string) error {
 // pages make a page of docs from what it was before.
 var pages = map[string]func(before string) (string, error){
 	"options.md": func(string) (string, error) {
-		return optionsIntro + narrow(config.OptionTables()+"## Rewards\n\n`--reward` takes NAME or NAME=WEIGHT, joined by commas.\n\n"+config.RewardTable()), nil
+		return optionsIntro + config.OptionTables() + "## Rewards\n\n`--reward` takes NAME or NAME=WEIGHT, joined by commas.\n\n" + config.RewardTable(), nil
 	},
 	"from-trl.md": func(before string) (string, error) {
 		const begin, end = "<!-- names -->\n", "<!-- /names -->"
@@ -53,23 +52,8 @@ var pages = map[string]func(before string) (string, error){
 		if !ok || !closed {
 			return "", fmt.Errorf("the marks %q and %q are missing", begin, end)
 		}
-		return head + begin + narrow(config.NamesTables()) + end + tail, nil
+		return head + begin + config.NamesTables() + end + tail, nil
 	},
-}
-
-// padding is what aligns the columns of a table: with cells as long as help texts it would be most of the page.
-var padding = regexp.MustCompile(`(?m) {2,}\|| {2,}$|-{4,}`)
-
-func narrow(tables string) string {
-	return padding.ReplaceAllStringFunc(tables, func(run string) string {
-		switch {
-		case strings.HasPrefix(run, "-"):
-			return "---"
-		case strings.HasSuffix(run, "|"):
-			return " |"
-		}
-		return ""
-	})
 }
 
 const optionsIntro = `# Options

@@ -2,13 +2,29 @@
 package torchtest
 
 import (
+	"fmt"
 	"math"
 	"os"
 	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/rltrain/rltrain/torch"
 )
+
+// Main opens the native library and runs the tests of a package, on one thread: the models are tiny, and waking a second
+// thread costs more than it gives. RLTRAIN_TEST_THREADS sets another number.
+func Main(m *testing.M) {
+	threads := 1
+	if n, err := strconv.Atoi(os.Getenv("RLTRAIN_TEST_THREADS")); err == nil {
+		threads = n
+	}
+	if err := torch.Open(threads); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
 
 // NoLeaks fails t if the test ends with more live tensor handles than it started with, or if a Var was left to the garbage
 // collector.

@@ -80,8 +80,8 @@ func (c *Config) check() (found []error) {
 		add(wrong("model", "cannot be combined with --pretrained-model"))
 	}
 	// A policy that nobody has taught earns too little to learn from, unless the task's recipe thinks otherwise.
-	untaught := c.Labels != nil && !c.Task.AllowRandomHead || c.Tokens != nil && c.General.Model == TinyModel && (c.Policy != nil || c.ofRecipe("mode", c.Task.Modes()[0]) != envs.RLOnly)
-	if c.General.Mode == envs.RLOnly && c.Pretrained() == "" && untaught {
+	randomHead := c.Labels != nil && !c.Task.AllowRandomHead || c.Tokens != nil && c.General.Model == TinyModel && (c.Policy != nil || c.ofRecipe("mode", c.Task.Modes()[0]) != envs.RLOnly)
+	if c.General.Mode == envs.RLOnly && c.Pretrained() == "" && randomHead {
 		add(errUntaught)
 	}
 	if c.Policy != nil && c.Labels != nil && c.General.Model == TinyModel {

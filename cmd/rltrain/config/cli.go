@@ -260,8 +260,8 @@ func usageError(_ *cli.Context, err error, _ bool) error {
 	return usagef("%v", err)
 }
 
-// ProblemFlags are flags of the options with which tasks show and judge exercises, for other subcommands; Load reads
-// their values. Those named in except are left out.
+// ProblemFlags returns, for other subcommands, the flags of the options by which tasks show and verify problems, without
+// those named in except; Load reads their values.
 func ProblemFlags(except ...string) []cli.Flag {
 	var flags []cli.Flag
 	seen := map[string]bool{}

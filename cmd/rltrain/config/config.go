@@ -39,10 +39,10 @@ type Config struct {
 	NewLabel *NewLabelModel `group:"Model"`
 	Tokens   *TokenModel    `group:"Model"`
 
-	Imitation *Imitation      `group:"Supervised stage"`
-	LabelSFT  *LabelImitation `group:"Supervised stage"`
-	TextSFT   *TextImitation  `group:"Supervised stage"`
-	Warmup    *Warmup         `group:"Supervised stage"`
+	Supervised *SupervisedStage  `group:"Supervised stage"`
+	LabelSFT   *ClassifierSFT    `group:"Supervised stage"`
+	TextSFT    *LanguageModelSFT `group:"Supervised stage"`
+	Warmup     *Warmup           `group:"Supervised stage"`
 
 	Rewarding *RewardTraining `group:"Reward model"`
 	Pairs     *PairLearning   `group:"Preferences"`
@@ -200,14 +200,14 @@ func (ch choice) prefer(c *Config) {
 }
 
 func (ch choice) imitate(c *Config, labels, plays bool) {
-	c.Imitation = &Imitation{}
+	c.Supervised = &SupervisedStage{}
 	switch {
 	case labels:
-		c.NewLabel, c.LabelSFT = &NewLabelModel{}, &LabelImitation{}
+		c.NewLabel, c.LabelSFT = &NewLabelModel{}, &ClassifierSFT{}
 	case plays:
 		c.Warmup = &Warmup{}
 	default:
-		c.TextSFT = &TextImitation{}
+		c.TextSFT = &LanguageModelSFT{}
 	}
 }
 

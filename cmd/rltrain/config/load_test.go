@@ -229,8 +229,8 @@ func TestFlagBeatsVariableForTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Imitation.Epochs != 12 || got.General.ConfigFile != "other.yaml" {
-		t.Errorf("epochs %d from %s, want 12 from other.yaml", got.Imitation.Epochs, got.General.ConfigFile)
+	if got.Supervised.Epochs != 12 || got.General.ConfigFile != "other.yaml" {
+		t.Errorf("epochs %d from %s, want 12 from other.yaml", got.Supervised.Epochs, got.General.ConfigFile)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 func NamesTables() string {
 	var b strings.Builder
 	section := func(title, text string, headers []string, rows [][]string) {
-		fmt.Fprintf(&b, "## %s\n\n%s\n\n%s\n", title, text, report.MarkdownTable(headers, rows))
+		fmt.Fprintf(&b, "## %s\n\n%s\n\n%s\n", title, text, report.NarrowMarkdownTable(headers, rows))
 	}
 	var rows [][]string
 	for _, a := range aliases {
@@ -86,7 +86,7 @@ func OptionTables() string {
 		for _, r := range groups[group] {
 			rows = append(rows, r.cells)
 		}
-		fmt.Fprintf(&b, "## %s\n\n%s\n", group, report.MarkdownTable([]string{"option", "what it says", "default", "tasks"}, rows))
+		fmt.Fprintf(&b, "## %s\n\n%s\n", group, report.NarrowMarkdownTable([]string{"option", "what it says", "default", "tasks"}, rows))
 	}
 	return b.String()
 }
@@ -111,7 +111,7 @@ func RewardTable() string {
 			rows = append(rows, []string{code(r.Name), r.Help, "task " + task.Name})
 		}
 	}
-	return report.MarkdownTable([]string{"reward", "what it is", "scores"}, rows)
+	return report.NarrowMarkdownTable([]string{"reward", "what it is", "scores"}, rows)
 }
 
 // describeOption finds an option, the tasks that have it, and its defaults in their recipes.

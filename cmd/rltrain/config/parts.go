@@ -102,8 +102,8 @@ func (o *TokenModel) Check() error {
 	return o.FrozenWeights.Check()
 }
 
-// Imitation is the supervised stage.
-type Imitation struct {
+// SupervisedStage is the supervised stage.
+type SupervisedStage struct {
 	Epochs             int `option:"epochs" default:"1" range:"[1,)" extends:"true" common:"true" help:"passes over the training rows"`
 	MaxSteps           int `option:"max_steps" range:"[0,)" extends:"true" common:"true" help:"updates, instead of epochs (0 = by epochs, or 1500 for endless problems)"`
 	BatchSize          int `option:"batch_size" default:"32" range:"[1,1048576]" common:"true" help:"batch size, in rows"`
@@ -111,15 +111,15 @@ type Imitation struct {
 	train.Stopping
 }
 
-// LabelImitation is supervised training of a classifier.
-type LabelImitation struct {
+// ClassifierSFT is supervised training of a classifier.
+type ClassifierSFT struct {
 	HeadLearningRate float64 `option:"head_learning_rate" default:"0.001" range:"(0,)" help:"peak learning rate of the classification head"`
 	Metric           string  `option:"metric_for_best_model" default:"f1_weighted" allowed:"f1_weighted,f1_macro,accuracy,loss" help:"validation metric that selects the best epoch"`
 	algo.SFT
 }
 
-// TextImitation is how a data set of texts is imitated.
-type TextImitation struct {
+// LanguageModelSFT is how a data set of texts is imitated.
+type LanguageModelSFT struct {
 	MaxLength       int     `option:"max_length" default:"1024" range:"[0,)" help:"truncate texts to this many tokens (0 = the model's limit)"`
 	ValidationShare float64 `option:"validation_share" default:"0.05" range:"[0,1)" help:"fraction of the rows to hold out for validation if the data has no validation split"`
 	Packing         bool    `option:"packing" needs:"max_length" help:"fill each row of a batch with complete examples up to max_length tokens"`

@@ -59,7 +59,7 @@ func (t *trainer) labelledRows(ctx context.Context) (d labelled, err error) {
 		return d, err
 	}
 	d.supervised, d.reinforced = d.train, d.train
-	if o := t.config.LabelRollouts; o != nil && t.config.Imitation != nil && o.Share > 0 {
+	if o := t.config.LabelRollouts; o != nil && t.config.Supervised != nil && o.Share > 0 {
 		// A policy is nearly certain of the rows that it was trained on: they leave little to gain, and say nothing of how sure
 		// it should be of others.
 		if rest, apart := dataset.SetApart(d.train, o.Share); len(apart) > 0 {
@@ -110,7 +110,7 @@ func (t *labelRun) encode(p *policy.Classifier, train []dataset.Row) (e examples
 
 func (t *labelRun) run(ctx context.Context) error {
 	start := t.config.Pretrained()
-	if t.config.Imitation != nil {
+	if t.config.Supervised != nil {
 		if err := t.oneStage(ctx, supervisedStage, start, t.data.supervised, t.supervise); err != nil {
 			return err
 		}
@@ -181,12 +181,12 @@ func (t *labelRun) oneStage(ctx context.Context, name, start string, rows []data
 // supervise builds the supervised stage.
 func (t *labelRun) supervise(_ context.Context, w *work, p *policy.Classifier, e examples) error {
 	c := t.config
-	source, err := epochs.New(e.train.Samples(), c.Imitation.BatchSize, 0, c.General.Seed)
+	source, err := epochs.New(e.train.Samples(), c.Supervised.BatchSize, 0, c.General.Seed)
 	if err != nil {
 		return err
 	}
 	w.what, w.source, w.algorithm, w.label, w.unit = "supervised fine-tuning with LoRA", source, &c.LabelSFT.SFT, "supervised", "update"
-	w.settings = t.settings(updates(c.Imitation.Epochs, c.Imitation.MaxSteps, source.PerEpoch()), c.Imitation.Optimisation, c.Imitation.Stopping, labelMicroTokens, "loss")
+	w.settings = t.settings(updates(c.Supervised.Epochs, c.Supervised.MaxSteps, source.PerEpoch()), c.Supervised.Optimisation, c.Supervised.Stopping, labelMicroTokens, "loss")
 	w.settings.HeadRate = c.LabelSFT.HeadLearningRate
 	w.finish = func(_ context.Context, stage *run.Stage, found train.Result) error {
 		best := (found.BestStep + source.PerEpoch() - 1) / source.PerEpoch()
@@ -254,7 +254,7 @@ func (t *labelRun) reinforce(ctx context.Context, w *work, p *policy.Classifier,
 		return err
 	}
 	w.closing(done)
-	if c.Imitation == nil {
+	if c.Supervised == nil {
 		if err := t.measure(ctx, p, e.test, "before RL", c.Pretrained()); err != nil {
 			return err
 		}

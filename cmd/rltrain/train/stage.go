@@ -123,7 +123,7 @@ func (t *trainer) resumable() error {
 	}
 	var stages []string
 	for _, stage := range []string{supervisedStage, rlStage} {
-		if stage == supervisedStage && t.config.Imitation == nil || stage == rlStage && t.config.RL == nil {
+		if stage == supervisedStage && t.config.Supervised == nil || stage == rlStage && t.config.RL == nil {
 			continue
 		}
 		stages = append(stages, t.stageDir(stage))

@@ -55,13 +55,13 @@ func (t *trainer) supervise(ctx context.Context) error {
 	if c.TextSFT != nil && c.TextSFT.Packing {
 		packing = c.TextSFT.MaxLength
 	}
-	source, err := epochs.New(policy.Samples(rows.Sequences), c.Imitation.BatchSize, packing, c.General.Seed)
+	source, err := epochs.New(policy.Samples(rows.Sequences), c.Supervised.BatchSize, packing, c.General.Seed)
 	if err != nil {
 		return err
 	}
 	w.source, w.splits = source, []report.Split{{Name: dataset.Train, Rows: len(rows.Sequences)}, {Name: "validation", Rows: len(held.Sequences)}}
 	t.noteRows(w, p, rows, held)
-	w.settings = t.settings(updates(c.Imitation.Epochs, c.Imitation.MaxSteps, source.PerEpoch()), c.Imitation.Optimisation, c.Imitation.Stopping, tokenMicroTokens, "loss")
+	w.settings = t.settings(updates(c.Supervised.Epochs, c.Supervised.MaxSteps, source.PerEpoch()), c.Supervised.Optimisation, c.Supervised.Stopping, tokenMicroTokens, "loss")
 	w.settings.Checkpointing = c.Tokens.Checkpointing
 	w.settings.Evaluate = evaluate.Loss(p, policy.Samples(held.Sequences), source.PerEpoch())
 	if w.settings.Evaluate != nil && c.TextSFT != nil {
@@ -213,12 +213,12 @@ func (t *trainer) demonstrations(ctx context.Context, p *policy.CausalLM, task e
 	n, part := task.Len(envs.Train), envs.Train
 	if n == 0 {
 		part = envs.Warmup
-		if c.Imitation.MaxSteps == 0 {
-			c.Imitation.MaxSteps = endlessUpdates
+		if c.Supervised.MaxSteps == 0 {
+			c.Supervised.MaxSteps = endlessUpdates
 		}
-		if n = c.Imitation.MaxSteps * c.Imitation.BatchSize; c.Imitation.MaxSteps > mostDemonstrations/c.Imitation.BatchSize {
+		if n = c.Supervised.MaxSteps * c.Supervised.BatchSize; c.Supervised.MaxSteps > mostDemonstrations/c.Supervised.BatchSize {
 			return rows, held, c.Errorf("batch_size", "%d: %s need %d demonstrations, all made before the first; the limit is %d: lower batch_size or max_steps",
-				c.Imitation.BatchSize, report.Plural(c.Imitation.MaxSteps, "update"), n, mostDemonstrations)
+				c.Supervised.BatchSize, report.Plural(c.Supervised.MaxSteps, "update"), n, mostDemonstrations)
 		}
 	}
 	if rows, err = p.Encode(solutions(ctx, task, part, n), options); err != nil {

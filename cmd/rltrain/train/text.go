@@ -43,7 +43,7 @@ func (t *trainer) text(ctx context.Context) error {
 		}
 		defer done()
 	}
-	if c.Imitation != nil {
+	if c.Supervised != nil {
 		if err := t.supervise(ctx); err != nil {
 			return err
 		}
@@ -78,7 +78,7 @@ func (t *trainer) canLearn(task envs.Task) error {
 	if open, ok := task.(envs.Open); ok && c.RL != nil && c.Rewards.Reward == "" && open.NoAnswers() != "" {
 		return c.Errorf("reward", "is needed, as expr:'...' or cmd:PROGRAM: %s", open.NoAnswers())
 	}
-	if c.Imitation == nil || !c.Task.Demonstrations {
+	if c.Supervised == nil || !c.Task.Demonstrations {
 		return nil
 	}
 	part := envs.Train

@@ -167,7 +167,7 @@ func (t *trainer) chooseStamp() error {
 			return nil
 		}
 	}
-	for stage, has := range map[string]bool{supervisedStage: c.Imitation != nil, rlStage: c.RL != nil} {
+	for stage, has := range map[string]bool{supervisedStage: c.Supervised != nil, rlStage: c.RL != nil} {
 		if !has {
 			continue
 		}

@@ -266,9 +266,9 @@ func (t *trainer) describeStep(s *shared.Sheet, one *tried, step *rl.Step) {
 	s.Row("steps", "%s", report.Count(int64(total)))
 	updates := int(m.Get("updates"))
 	s.Row("a step", "%s with %s tokens, the longest %s; %s", report.Plural(samples, "sample"), report.Count(int64(tokens)), report.Count(int64(longest)), report.Plural(updates, "update"))
-	if one.stage == supervisedStage && len(one.splits) > 0 && c.Imitation != nil {
-		if rest := one.splits[0].Rows % c.Imitation.BatchSize; rest > 0 && c.Imitation.MaxSteps == 0 {
-			s.Row("", "%d does not divide %s: the last batch of an epoch has %d", c.Imitation.BatchSize, report.Plural(one.splits[0].Rows, "row"), rest)
+	if one.stage == supervisedStage && len(one.splits) > 0 && c.Supervised != nil {
+		if rest := one.splits[0].Rows % c.Supervised.BatchSize; rest > 0 && c.Supervised.MaxSteps == 0 {
+			s.Row("", "%d does not divide %s: the last batch of an epoch has %d", c.Supervised.BatchSize, report.Plural(one.splits[0].Rows, "row"), rest)
 		}
 	}
 	if c.Minibatches != nil && one.stage == rlStage && samples%c.Minibatches.Minibatches != 0 {

@@ -1,4 +1,4 @@
-// Attention of tokens that were drawn over the cache: scores, softmax and the sum of values, all by the tile
+// Attention of sampled tokens over the cache: scores, softmax and the sum of values, all by the tile
 // kernels.
 
 #include "engine/cpu/network.h"
@@ -81,7 +81,7 @@ void Network::fetch(int64_t layer, const Workspace& w, int64_t row, int64_t head
   if (end > cut) ask_segment(kept(span.tail), end - cut);
 }
 
-// Query heads [first, first + heads), which share key head `head`, of a row of a token that was drawn. scores
+// Query heads [first, first + heads), which share key head `head`, of the row of a sampled token. scores
 // is the thread's own. The keys of prefix and tail are summed in order of position, so where a sequence is
 // cut changes nothing.
 void Network::attend(const Block& block, int64_t layer, Workspace& w, int64_t row, int64_t head,

@@ -33,7 +33,7 @@ struct Workspace {
   };
   std::vector<Row> rows;
   std::vector<NumberedRows> adapted;
-  std::vector<int64_t> written;  // rows of tokens that were drawn
+  std::vector<int64_t> written;  // rows of sampled tokens
   // Spans of prompts, each with its first row.
   struct Prompt {
     const Work* span;

@@ -1,0 +1,43 @@
+package registry
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestRegistry(t *testing.T) {
+	var r Registry[int]
+	add := func(name string, d int) {
+		r.Add("test.Register", name, d, func(earlier map[string]int) error {
+			if _, taken := earlier[name]; taken {
+				return errors.New("the name is taken")
+			}
+			return nil
+		})
+	}
+	add("beta", 2)
+	add("alpha", 1)
+	if diff := cmp.Diff([]int{1, 2}, r.All()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if d, err := r.Find("letter", "beta"); d != 2 || err != nil {
+		t.Errorf("%d, %v", d, err)
+	}
+	if _, err := r.Find("letter", "bta"); err == nil || err.Error() != `letter "bta" is unknown (did you mean beta?): choose alpha, beta` {
+		t.Errorf("error %v", err)
+	}
+	func() {
+		defer func() {
+			if said, _ := recover().(string); !strings.Contains(said, "test.Register") || !strings.Contains(said, "taken") {
+				t.Errorf("panicked with %q", said)
+			}
+		}()
+		add("beta", 3)
+	}()
+	if d, _ := r.Find("letter", "beta"); d != 2 {
+		t.Errorf("a refused definition replaced the first: %d", d)
+	}
+}
