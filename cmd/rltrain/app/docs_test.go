@@ -16,7 +16,10 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 )
 
-var shellBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```")
+var (
+	shellBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```")
+	yamlBlock  = regexp.MustCompile("(?ms)^```yaml\n(# rltrain --config FILE\n.*?)^```")
+)
 
 // documented returns the arguments of every rltrain command in the shell blocks of a page. A shell without programs
 // expands them, so that quotes, variables and continued lines mean what they mean to a reader.
@@ -68,6 +71,27 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 	if found < 60 {
 		t.Errorf("only %d commands were found", found)
+	}
+}
+
+// TestDocumentedFiles resolves the settings of every YAML block that starts with "# rltrain --config FILE".
+func TestDocumentedFiles(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/from-trl.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := yamlBlock.FindAllSubmatch(text, -1)
+	if len(blocks) < 2 {
+		t.Fatalf("%d files were found", len(blocks))
+	}
+	for _, block := range blocks {
+		file := filepath.Join(t.TempDir(), "config.yaml")
+		if err := os.WriteFile(file, block[1], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := parses(t, []string{"--config", file}); err != nil {
+			t.Errorf("%s%v", block[1], err)
+		}
 	}
 }
 
