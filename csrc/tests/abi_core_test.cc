@@ -1,4 +1,4 @@
-// The C ABI: errors, and handles of nothing.
+// Tests of the C ABI: errors and invalid handles.
 #include <cstring>
 #include <new>
 #include <stdexcept>

@@ -1,4 +1,4 @@
-// The C ABI: models.
+// Tests of the C ABI: models.
 #include <string>
 
 #include "abi_support.h"

@@ -1,4 +1,4 @@
-// The C ABI: calls of operators, what they refuse, and that none leaks.
+// Tests of the C ABI: operator calls, the errors they return, and leaks.
 #include <array>
 #include <cstring>
 #include <string>
@@ -27,7 +27,7 @@ int64_t bits(double value) {
 
 int64_t word(rlt_tensor t) { return static_cast<int64_t>(t); }
 
-// Room for results that notices writes past its end.
+// A result buffer that detects writes past its end.
 struct Results {
   std::array<rlt_tensor, 8> handles{};
   int32_t got = -1;
@@ -66,7 +66,7 @@ TEST(abi_op_call_takes_every_kind_of_argument) {
   EXPECT_OK(r.call(add, {1, word(x), 1, word(x)}, 2));
   EXPECT_EQUAL(rlt::borrow(r.handles[0])[2].item<float>(), 6.0f);
   r.free();
-  // cat([x, x], 0); sum(x, [0], keepdim=true, dtype=None); size(x, 0), whose result is no tensor.
+  // cat([x, x], 0); sum(x, [0], keepdim=true, dtype=None); size(x, 0), which returns no tensor.
   EXPECT_OK(r.call(find("aten::cat"), {6, 2, word(x), word(x), 2, 0}, 2));
   EXPECT_EQUAL(rlt::borrow(r.handles[0]).numel(), 6);
   r.free();
@@ -75,13 +75,13 @@ TEST(abi_op_call_takes_every_kind_of_argument) {
   r.free();
   EXPECT_OK(r.call(find("aten::size", "int"), {1, word(x), 2, 0}, 2));
   EXPECT_EQUAL(r.got, 0);
-  // empty([2], dtype=None, layout=None, device=cpu), and devices that are not there.
+  // empty([2], dtype=None, layout=None, device=cpu), then devices that do not exist.
   EXPECT_OK(r.call(find("aten::empty", "memory_format"), {5, 1, 2, 0, 0, 8, RLT_CPU}, 4));
   EXPECT(rlt::borrow(r.handles[0]).is_cpu());
   r.free();
   EXPECT_ERROR("no device 64", r.call(find("aten::empty", "memory_format"), {5, 1, 2, 0, 0, 8, 64}, 4));
   EXPECT_ERROR("no device", r.call(find("aten::empty", "memory_format"), {5, 1, 2, 0, 0, 8, INT64_MIN}, 4));
-  // A list of results.
+  // An operator that returns a list.
   EXPECT_OK(r.call(find("aten::split", "Tensor"), {1, word(x), 2, 1}, 2));
   EXPECT_EQUAL(r.got, 3);
   r.free();
@@ -112,7 +112,7 @@ TEST(abi_op_call_refuses_malformed_tapes) {
   EXPECT_ERROR("takes 3", r.call(add, {1, word(x), 1, word(x), 7, 0, 7, 0}, 4));
   EXPECT_ERROR("takes 3", r.call(add, {1, word(x)}, -1));
   EXPECT_ERROR("words left", r.call(add, {1, word(x), 1, word(x), 7}, 2));
-  // Kinds that the schema does not want, and tensors that are none.
+  // Argument kinds that the schema does not accept, and tensor handles that are 0.
   EXPECT_ERROR("", r.call(add, {2, 5, 1, word(x)}, 2));
   EXPECT_ERROR("", r.call(add, {0, 1, word(x)}, 2));
   EXPECT_ERROR("", r.call(add, {1, 0, 1, 0}, 2));
@@ -163,8 +163,8 @@ TEST(abi_op_call_keeps_to_its_grad_mode) {
   s.free();
 }
 
-// Words that hold no handle except behind a handle's kind, so that no tape makes the core follow a wild
-// pointer: that, alone, the border cannot check.
+// A random tape. Only the words after a tensor kind are handles, and they are always valid: the core cannot
+// detect a wild pointer, so a tape with one would crash the test.
 std::vector<int64_t> random_tape(Random& random, const std::vector<rlt_tensor>& tensors) {
   const auto any_tensor = [&] {
     return word(tensors[static_cast<size_t>(random.below(static_cast<int64_t>(tensors.size())))]);
@@ -236,7 +236,7 @@ TEST(abi_op_call_survives_random_tapes) {
   EXPECT(worked > 0);
 }
 
-// Good calls with some arguments exchanged: gets past the tape's checks to the operators' own.
+// Valid calls with some arguments swapped: they pass the tape's checks and reach the operators.
 TEST(abi_op_call_survives_random_arguments) {
   const NoLeaks check;
   Handles h;

@@ -1,4 +1,4 @@
-// What the tests of the C ABI share.
+// Helpers for the tests of the C ABI.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace rlt::test {
 
-// The error's text, "" for success; frees it. Every error must be one line that says something.
+// Returns an error's text and frees the error; "" means success. Every error must be one non-empty line.
 inline std::string text_of(rlt_error* e) {
   if (e == nullptr) return "";
   std::string text = rlt_error_text(e);
@@ -26,7 +26,7 @@ inline void expect_error(rlt_error* e, const std::string& part, const char* what
   }
 }
 
-// Fails where a test ends with more handles than it began with.
+// Fails if a test ends with more live handles than it started with.
 class NoLeaks {
  public:
   ~NoLeaks() { EXPECT_EQUAL(rlt_live(), start_); }
@@ -35,7 +35,7 @@ class NoLeaks {
   int64_t start_ = rlt_live();
 };
 
-// Owns handles.
+// Frees its handles when it goes out of scope.
 class Handles {
  public:
   ~Handles() { rlt_tensor_free(all_.data(), static_cast<int32_t>(all_.size())); }

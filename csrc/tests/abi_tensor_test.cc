@@ -1,4 +1,4 @@
-// The C ABI: tensors from memory and from files.
+// Tests of the C ABI: tensors from memory and from files.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ TEST(abi_tensor_from_and_read) {
   EXPECT_ERROR("24 bytes", rlt_tensor_read(t, RLT_F32, back.data(), 20));
   EXPECT_ERROR("24 bytes", rlt_tensor_read(t, RLT_F32, back.data(), -1));
   EXPECT_ERROR("element type", rlt_tensor_read(t, 99, back.data(), sizeof back));
-  // A view is read in its own order, not in its memory's.
+  // A view is read in its logical order, not in memory order.
   EXPECT_OK(rlt_tensor_read(h.give(rlt::borrow(t).t()), RLT_F32, back.data(), sizeof back));
   EXPECT_EQUAL(back[1], 4.0f);
   std::array<int64_t, 8> shape{};
@@ -40,7 +40,7 @@ TEST(abi_tensor_from_and_read) {
   EXPECT_OK(rlt_tensor_shape(t, shape.data(), &ndim));
   EXPECT(ndim == 2 && shape[0] == 2 && shape[1] == 3);
 
-  // Nothing, and a scalar.
+  // An empty tensor and a scalar.
   EXPECT_OK(rlt_tensor_from(data.data(), RLT_F32, nullptr, 0, RLT_CPU, &t));
   EXPECT_EQUAL(rlt::borrow(h.keep(t)).item<float>(), 1.0f);
   dims = {0, 3};
@@ -80,7 +80,7 @@ TEST(abi_tensor_from_refuses_bad_shapes) {
   EXPECT_ERROR("impossible shape", from({huge, huge}));
   EXPECT_ERROR("impossible shape", from({INT64_MAX}));
   EXPECT_ERROR("impossible shape", from({INT64_MAX / 2, 1}));
-  EXPECT_ERROR("", from({huge, 1 << 20}));  // possible, but not here
+  EXPECT_ERROR("", from({huge, 1 << 20}));  // a valid shape, but too large to allocate
   EXPECT_ERROR("0 to 8 dimensions", from(std::vector<int64_t>(9, 1)));
   EXPECT_ERROR("0 to 8 dimensions", rlt_tensor_from(data, RLT_F32, nullptr, -1, RLT_CPU, &t));
   EXPECT_ERROR("element type 6", from({1}, 6));
@@ -101,7 +101,7 @@ TEST(abi_tensor_write) {
   EXPECT_ERROR("do not fit", rlt_tensor_write(0, data.data(), 4));
 }
 
-// A file that is removed at the end of its test.
+// A temporary file, removed when its test ends.
 class File {
  public:
   explicit File(const std::string& bytes) {
@@ -123,8 +123,8 @@ TEST(abi_tensor_map) {
   std::string bytes(static_cast<size_t>(3 * page), '\0');
   const std::array<float, 4> data{1.5f, -2, 3, 4};
   std::memcpy(&bytes[8], data.data(), sizeof data);
-  std::memcpy(&bytes[static_cast<size_t>(2 * page - 8)], data.data(), sizeof data);  // over a page's border
-  std::memcpy(&bytes[static_cast<size_t>(page + 3)], data.data(), sizeof data);      // between two floats
+  std::memcpy(&bytes[static_cast<size_t>(2 * page - 8)], data.data(), sizeof data);  // across a page boundary
+  std::memcpy(&bytes[static_cast<size_t>(page + 3)], data.data(), sizeof data);      // not aligned to a float
   const uint16_t bf16 = 0x3fc0;                                                      // 1.5
   std::memcpy(&bytes[40], &bf16, sizeof bf16);
   auto file = std::make_unique<File>(bytes);
@@ -141,7 +141,7 @@ TEST(abi_tensor_map) {
   float widened = 0;
   EXPECT_OK(rlt_tensor_read(h.keep(t), RLT_F32, &widened, sizeof widened));
   EXPECT_EQUAL(widened, 1.5f);
-  // The last element, and one byte further.
+  // The last element, then one byte past the end.
   EXPECT_OK(rlt_tensor_map(file->path(), 3 * page - 4, RLT_F32, one, 1, &t));
   h.keep(t);
   EXPECT_ERROR("past the end", rlt_tensor_map(file->path(), 3 * page - 3, RLT_F32, one, 1, &t));
@@ -157,7 +157,7 @@ TEST(abi_tensor_map) {
   EXPECT_ERROR("0 to 8 dimensions", rlt_tensor_map(file->path(), 0, RLT_F32, dims, 9, &t));
   EXPECT_ERROR("/nowhere", rlt_tensor_map("/nowhere/x", 0, RLT_F32, one, 1, &t));
   EXPECT_ERROR("/tmp", rlt_tensor_map("/tmp", 0, RLT_F32, one, 1, &t));
-  // What is mapped outlives the file's name.
+  // The mapping stays valid after the file is unlinked.
   EXPECT_OK(rlt_tensor_map(file->path(), 8, RLT_F32, dims, 2, &t));
   h.keep(t);
   file.reset();

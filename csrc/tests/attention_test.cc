@@ -25,7 +25,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   return std::get<0>(rlt::varlen_attention(q, k, v, cu, heads, scale));
 }
 
-// Sequence by sequence and head by head, of composite operators.
+// Reference attention from composite operators, one sequence and one head at a time.
 at::Tensor looped(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Lengths& lengths,
                   int64_t heads, double scale) {
   const int64_t d = q.size(1) / heads;
@@ -88,7 +88,7 @@ TEST(attention_at_each_length_alone) {
     expected.backward(weights.to(at::kDouble));
     const std::string at = " at length " + std::to_string(n);
     EXPECT_AT_MOST(distance(y, expected), 1e-5, "forward" + at);
-    // One row attends to itself alone: its probability is 1 whatever q and k are.
+    // A sequence of one row attends only to itself: the probability is 1 whatever q and k are.
     if (n == 1) {
       EXPECT_AT_MOST(rlt::test::largest(got.q.grad()), 1e-5, "gradient of q" + at);
     } else {
@@ -140,14 +140,14 @@ TEST(attention_of_zero_length_sequences) {
 TEST(attention_stays_finite_at_large_logits) {
   Random random(6);
   const Lengths lengths{40, 1, 17};
-  for (const double spread : {9.0, 80.0, 1000.0}) {  // logits to spread² · a few
+  for (const double spread : {9.0, 80.0, 1000.0}) {  // logits up to a few times spread²
     const Inputs in = random_inputs(random, total(lengths), 32, spread), got = leaves(in, at::kFloat),
                  want = leaves(in, at::kDouble);
     const at::Tensor y = attention(got.q, got.k, got.v, borders(lengths), 2, 0.25);
     const at::Tensor expected = looped(want.q, want.k, want.v, lengths, 2, 0.25);
     y.sum().backward();
     EXPECT(finite(y) && finite(got.q.grad()) && finite(got.k.grad()) && finite(got.v.grad()));
-    // float32 scores carry an error relative to their size, and so do the probabilities.
+    // The error of float32 scores grows with their size, and so does the error of the probabilities.
     EXPECT_AT_MOST(distance(y, expected), 1e-6 * spread * spread, "forward at " + std::to_string(spread));
   }
   // Logits of exactly ±80.
@@ -190,7 +190,7 @@ TEST(attention_twice_is_bitwise_equal) {
   Inputs first;
   at::Tensor first_y;
   for (int run = 0; run < 6; ++run) {
-    // Moves the next allocations, and with them their alignment.
+    // Shifts the following allocations, so that their alignment varies.
     const at::Tensor shift = at::empty({run * 37 + 1}, at::kFloat);
     const std::vector<float> heap(static_cast<size_t>(run * 5 + 1));
     const Inputs now = leaves(in, at::kFloat);

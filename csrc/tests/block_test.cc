@@ -1,4 +1,4 @@
-// RMS norm, rotary positions and the gated activation against float64 composites.
+// RMS norm, rotary embeddings and gated activations against float64 composites.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/relu.h>
@@ -33,7 +33,7 @@ TEST(rms_norm_equals_its_formula) {
       want.backward(upstream.to(at::kDouble));
       const std::string at = " at width " + std::to_string(width) + (plus_one ? ", plus one" : "");
       EXPECT_AT_MOST(relative(y, want), 2e-6, "forward" + at);
-      // One feature is ±1 whatever it is: what flows back to it is all rounding.
+      // With one feature the result is ±1 for any input, so its gradient is only rounding error.
       if (width > 1) EXPECT_AT_MOST(relative(x.grad(), x64.grad()), 1e-5, "gradient of x" + at);
       EXPECT_AT_MOST(relative(w.grad(), w64.grad()), 1e-5, "gradient of weight" + at);
     }
@@ -100,7 +100,7 @@ TEST(gated_act_equals_activation_times_up) {
   for (const int64_t activation : {RLT_ACT_SILU, RLT_ACT_GELU, RLT_ACT_GELU_TANH, RLT_ACT_RELU}) {
     for (const double spread : {0.01, 1.0, 30.0}) {
       const at::Tensor g = random.normal({23, 37}, spread), u = random.normal({23, 37});
-      // Both from one fused matrix: rows lie apart.
+      // Gate and up are halves of one fused matrix, so their rows are strided.
       const at::Tensor fused = leaf(at::cat({g, u}, 1));
       const auto parts = fused.split(37, 1);
       const at::Tensor gate = leaf(g, at::kDouble), up = leaf(u, at::kDouble);

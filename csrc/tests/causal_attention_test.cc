@@ -1,4 +1,4 @@
-// Causal attention: windows, softcap, grouped heads, strided rows; and windows without causality.
+// Causal attention: windows, softcap, grouped heads, strided rows; also windows without causality.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 
@@ -39,14 +39,14 @@ at::Tensor ours(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, c
       rlt::varlen_attention(q, k, v, borders(lengths), r.heads, kScale, r.causal, r.window, r.softcap));
 }
 
-// Sequence by sequence and head by head, of composite operators.
+// Reference attention from composite operators, one sequence and one head at a time.
 at::Tensor looped(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Lengths& lengths,
                   const Rule& r) {
   std::vector<at::Tensor> rows;
   int64_t first = 0;
   for (const int64_t n : lengths) {
     const at::Tensor index = at::arange(n, at::kLong);
-    const at::Tensor back = index.unsqueeze(1).sub(index.unsqueeze(0));  // how far behind its query a key is
+    const at::Tensor back = index.unsqueeze(1).sub(index.unsqueeze(0));  // distance back to the key
     at::Tensor hidden = r.causal ? back.lt(0) : back.gt(n);
     if (r.window > 0) hidden = hidden.logical_or(back.abs().ge(r.window));
     std::vector<at::Tensor> columns;
@@ -95,7 +95,7 @@ TEST(causal_attention_equals_masked_attention) {
     const at::Tensor upstream = random.normal(y.sizes());
     y.backward(upstream);
     expected.backward(upstream.to(at::kDouble));
-    // A window of 1 leaves a query its own key alone, whatever q and k are.
+    // With a window of 1 a query sees only its own key, so q and k have no gradient.
     if (r.window != 1) {
       EXPECT_AT_MOST(relative(got.q.grad(), want.q.grad()), 1e-4, "gradient of q" + text(r));
       EXPECT_AT_MOST(relative(got.k.grad(), want.k.grad()), 1e-4, "gradient of k" + text(r));
@@ -104,10 +104,10 @@ TEST(causal_attention_equals_masked_attention) {
   }
 }
 
-// Rounded to bfloat16 on the way, results and gradients are as near as that resolves; sequences whole and cut
-// in two give the same but for the order of sums.
+// In bfloat16, results and gradients match float32 to bfloat16's precision. Splitting a sequence in two
+// changes only the order of summation.
 TEST(attention_of_bfloat16_is_near_that_of_floats) {
-  if (!rlt::test::exact()) return;  // a GPU's takes other types
+  if (!rlt::test::exact()) return;  // the GPU operators take other types
   Random random(73);
   for (const Rule& r : {Rule{3, 1, 64, 0, 0}, Rule{4, 2, 40, 50, 0}, Rule{2, 2, 17, 0, 3},
                         Rule{2, 2, 64, 0, 0, false}, Rule{2, 1, 32, 70, 0, false}}) {
@@ -140,7 +140,7 @@ TEST(attention_of_bfloat16_is_near_that_of_floats) {
   }
 }
 
-// A sequence of so many rows, and so many that continue it.
+// A prefix of `beginning` rows, and the lengths of the sequences that continue it.
 struct Family {
   int64_t beginning;
   Lengths rests;
@@ -148,10 +148,10 @@ struct Family {
 
 TEST(attention_of_rests_equals_whole_sequences) {
   const std::vector<Family> families{{5, {1, 7}}, {70, {3, 130, 64}}, {9, {}}, {1, {1}}, {128, {128, 1}}};
-  Lengths lengths, whole;          // of the batch that shares beginnings, and of the one that repeats them
-  std::vector<int32_t> continues;  // of the first
+  Lengths lengths, whole;          // of the batch with shared prefixes, and of the batch that repeats them
+  std::vector<int32_t> continues;  // for the shared batch
   std::vector<int64_t> rows,
-      places;  // the first's row for each of the second's, and a place for each of the first's
+      places;  // row in the shared batch of each repeated row, and the reverse
   int64_t first = 0;
   for (const Family& f : families) {
     const auto parent = static_cast<int32_t>(lengths.size());
@@ -258,7 +258,7 @@ TEST(causal_attention_twice_is_bitwise_equal) {
   Inputs first;
   at::Tensor first_y;
   for (int run = 0; run < 4; ++run) {
-    const at::Tensor shift = at::empty({run * 37 + 1}, at::kFloat);  // moves the next allocations
+    const at::Tensor shift = at::empty({run * 37 + 1}, at::kFloat);  // shifts the following allocations
     const Inputs now = leaves(in, at::kFloat);
     const at::Tensor y = ours(now.q, now.k, now.v, kLengths, r);
     y.backward(in.q);
@@ -281,7 +281,7 @@ TEST(causal_attention_refuses_what_does_not_fit) {
   EXPECT_THROWS("a window of -1", call(k, false, -1, 0));
   EXPECT_THROWS("softcap", call(k, true, 0, -2));
   EXPECT_THROWS("softcap", call(k, true, 0, NAN));
-  EXPECT_THROWS("do not fit", call(random.normal({6, 12}), true, 0, 0));  // 3 heads do not divide 4
+  EXPECT_THROWS("do not fit", call(random.normal({6, 12}), true, 0, 0));  // 4 heads are not divisible by 3
   EXPECT_THROWS("do not fit", call(random.normal({6, 6}), true, 0, 0));
   EXPECT_THROWS("dense", call(random.normal({8, 6}).t(), true, 0, 0));
 }

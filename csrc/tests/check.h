@@ -1,4 +1,4 @@
-// A small test harness: TEST registers a function, EXPECT* report file, line and values and carry on.
+// A small test harness: TEST registers a function; EXPECT* report file, line and values, and continue.
 #pragma once
 
 #include <exception>
@@ -8,12 +8,12 @@
 
 namespace rlt::test {
 
-// Adds a test of a file to those that run_all runs.
+// Registers a test for run_all.
 bool add(const char* name, const char* file, void (*body)());
-// Runs every test, or those that are chosen, prints a line for each, and returns how many failed.
+// Runs the chosen tests (all if null), prints a line for each, and returns the number of failures.
 int run_all(bool (*chosen)(const std::string& file, const std::string& test));
 
-// Notes a failure of the running test.
+// Records a failure of the running test.
 void fail(const char* file, int line, const std::string& what);
 
 template <typename A, typename B>
@@ -24,12 +24,12 @@ void expect_equal(const A& got, const B& want, const char* text, const char* fil
   fail(file, line, s.str());
 }
 
-// What limits of EXPECT_AT_MOST are multiplied by.
+// Factor on the limits of EXPECT_AT_MOST.
 inline double tolerance = 1;
-// Whether the CPU's own kernels run, which give the same bits in any batch.
+// Whether the CPU kernels run, which give the same bits for a row in any batch.
 inline bool exact() { return tolerance == 1; }
 
-// Written so that NaN fails.
+// The comparison also fails for NaN.
 inline void expect_at_most(double got, double limit, const std::string& text, const char* file, int line) {
   if (got <= limit * tolerance) return;
   std::ostringstream s;
@@ -37,7 +37,7 @@ inline void expect_at_most(double got, double limit, const std::string& text, co
   fail(file, line, s.str());
 }
 
-// body must throw, with part in the message.
+// Fails unless body throws an error whose message contains part.
 void expect_throws(const std::function<void()>& body, const std::string& part, const char* text,
                    const char* file, int line);
 

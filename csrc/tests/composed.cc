@@ -1,5 +1,5 @@
-// Puts the operators for CUDA, which are made of libtorch's, in the place of the CPU's, so that the tests of
-// those run on them: values, gradients through autograd, models.
+// Replaces the CPU operators by the CUDA operators, which are composed of libtorch's, so that the CPU tests
+// also cover those: values, gradients through autograd, and models.
 #include "composed.h"
 
 #include <ATen/Context.h>
@@ -56,7 +56,7 @@ void use_composed_operators() {
     return std::unique_ptr<engine::Runner>(std::make_unique<cuda::GpuRunner>(decoder, device()));
   });
   nn::joins_on_cpu = device().is_cpu();
-  // Stays: what it registers ends with it.
+  // Static, because its registrations end when it is destroyed.
   static torch::Library library(torch::Library::IMPL, "rltrain", c10::DispatchKey::CPU, __FILE__, __LINE__);
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (name.name.rfind("rltrain::", 0) != 0) continue;
@@ -75,17 +75,17 @@ bool about_operators(const std::string& file, const std::string& test) {
   const std::vector<std::string> files{"attention", "block", "causal_attention", "engine", "head", "linear",
                                        "norm_pool", "step",  "transformer"};
   const std::vector<std::string> of_the_cpu{
-      // These operators take other strides and types, and have their own words about what does not fit.
+      // These operators accept other strides and types, and word their errors differently.
       "attention_refuses_what_does_not_fit", "causal_attention_refuses_what_does_not_fit",
       "rms_norm_of_a_frozen_weight_or_input", "head_refuses_what_does_not_fit",
       "linear_refuses_what_does_not_fit", "linear_gradients_refuse_what_does_not_fit",
       "hash_dropout_refuses_what_does_not_fit", "add_layer_norm_refuses_what_does_not_fit",
       "segment_mean_refuses_what_does_not_fit", "norm_and_pool_take_expanded_gradients",
-      // Libraries' products depend on how many rows there are.
+      // The products of BLAS libraries depend on the number of rows.
       "engine_gives_the_same_bits_in_any_batch", "engine_splits_large_models_by_columns",
-      // A block of rows has all its logits.
+      // These operators compute all logits of a block of rows at once.
       "head_memory_does_not_grow_with_the_vocabulary"};
-  // A GPU rounds both sides of a product to the weight's type; those of cuda_ops know how far that is.
+  // A GPU rounds both sides of a product to the weight's type; the tests in cuda_ops allow for that.
   const std::vector<std::string> of_two_bytes{"linear_of_weights_of_two_bytes",
                                               "lora_linear_on_a_weight_of_two_bytes",
                                               "head_with_weights_of_two_bytes"};

@@ -6,17 +6,17 @@
 
 namespace rlt::test {
 
-// From here on the operators of the CPU are those for CUDA, on tensors of the CPU, and may be ten times as
-// far from what is wanted: they round where the CPU's kernels keep sums of doubles.
+// From here on the CPU operators are the CUDA operators, on CPU tensors, and limits are ten times as wide:
+// these operators round where the CPU kernels sum in double.
 void use_composed_operators();
-// From here on device() is the first GPU, and call_cuda computes there. False where there is none.
+// Makes device() the first GPU, where call_cuda computes. Returns false if there is no GPU.
 bool use_device();
-// Runs an operator for CUDA on arguments of the CPU, which are copied to device(), and results back.
+// Runs a CUDA operator: copies CPU arguments to device() and the results back.
 void call_cuda(const c10::OperatorHandle& op, torch::jit::Stack* stack);
-// Whether a test is about what operators and models give, not about how the CPU computes it.
+// Whether a test checks the results of operators and models, not how the CPU computes them.
 bool about_operators(const std::string& file, const std::string& test);
 
-// Whether a test compares the device with the CPU by itself.
+// Whether a test compares the device with the CPU itself.
 bool about_the_device(const std::string& file, const std::string& test);
 
 }  // namespace rlt::test

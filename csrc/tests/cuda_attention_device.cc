@@ -1,4 +1,4 @@
-// Attention by libtorch's fused kernels, on a GPU: what the CPU's kernels give for the same numbers.
+// Attention by libtorch's fused kernels on a GPU, against the CPU kernels.
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -24,13 +24,13 @@ const at::Device kGpu(at::kCUDA, 0);
 
 struct Case {
   std::vector<int64_t> lengths;
-  std::vector<int32_t> continues;  // empty: none does
+  std::vector<int32_t> continues;  // empty: no sequence continues another
   bool causal;
   int64_t window;
   double softcap;
 };
 
-// Sequences without rows and of one row, and some that no tile of the kernels holds; prompts with answers.
+// Sequences of zero rows, of one row, and longer than a kernel's tile; prompts with completions.
 const std::vector<int64_t> kApart{5, 0, 300, 1, 70}, kShared{200, 7, 130, 1, 12}, kLonely{1, 1, 1};
 const std::vector<int32_t> kRests{-1, 0, 0, 0, -1};
 const std::vector<Case> kCases{{kApart, {}, true, 0, 0},      {kApart, {}, false, 0, 0},
@@ -39,7 +39,7 @@ const std::vector<Case> kCases{{kApart, {}, true, 0, 0},      {kApart, {}, false
                                {kShared, kRests, true, 0, 0}, {kShared, kRests, true, 11, 0},
                                {kLonely, {}, true, 0, 0},     {kShared, kRests, true, 40, 3}};
 
-// Arguments of the operator, q, k and v being parts of one tensor; rounded to `type`.
+// Arguments of the operator: q, k and v are slices of one tensor, rounded to `type`.
 struct Inputs {
   Inputs(const Case& c, int64_t kv_heads, int64_t d, at::ScalarType type, uint64_t seed) {
     Random random(seed);
@@ -76,7 +76,7 @@ std::vector<at::Tensor> run(const std::string& name, Stack stack) {
   return out;
 }
 
-// out, lse, and the gradients of q, k and v, on the CPU.
+// Returns out, lse, and the gradients of q, k and v, on the CPU.
 std::vector<at::Tensor> both(const Inputs& in, const at::Device& device) {
   Stack stack = in.forward(device);
   std::vector<at::Tensor> found = run("varlen_attention", stack);
@@ -87,8 +87,8 @@ std::vector<at::Tensor> both(const Inputs& in, const at::Device& device) {
   return found;
 }
 
-// How far results in a type may be from those of float32, of the greatest: values, gradients. Probabilities
-// and what is summed of them are rounded: to 8 bits in bfloat16, to 11 in float16.
+// Limits of the error of each type against float32, relative to the largest element. Probabilities and the
+// terms of sums are rounded to 8 bits in bfloat16 and to 11 in float16.
 struct Limits {
   at::ScalarType type;
   double values, gradients;
@@ -106,7 +106,7 @@ TEST(device_attention_is_the_cpus) {
           const auto want = both(in, at::kCPU), got = both(in, kGpu);
           const std::vector<std::string> names{"output", "lse", "grad q", "grad k", "grad v"};
           for (size_t i = 0; i < names.size(); ++i) {
-            // A query that sees one key alone has no gradient, nor has the key.
+            // If a query sees only one key, neither of them has a gradient.
             const double error = c.lengths == kLonely ? got[i].sub(want[i]).abs().max().item<double>()
                                                       : relative(got[i], want[i]);
             EXPECT_AT_MOST(error, i < 2 ? limits.values : limits.gradients,
@@ -146,7 +146,7 @@ TEST(device_attention_takes_fused_kernels_where_they_know_the_rule) {
   }
 }
 
-// Float16 itself ends at 6e-8.
+// The smallest positive float16 is 6e-8, above the gradients in this test.
 TEST(device_gradients_of_float16_may_be_small) {
   Inputs in(kCases[6], 2, 64, at::kHalf, 5);
   in.grad = in.grad.mul(1e-9);
@@ -161,7 +161,7 @@ TEST(device_gradients_of_float16_may_be_small) {
   EXPECT_AT_MOST(relative(layer(kGpu), layer(at::kCPU)), 2e-3, "gradient of a layer");
 }
 
-// The gradients of queries are sums of many threads, and those of a prompt's keys of all its answers.
+// Many threads add to the gradient of a query; all completions add to the gradient of a prompt's keys.
 TEST(device_attention_gives_the_same_bits_again) {
   const Case long_ones{{700, 300, 300, 300, 90}, kRests, true, 0, 0};
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
@@ -174,7 +174,7 @@ TEST(device_attention_gives_the_same_bits_again) {
       }
     }
   }
-  EXPECT(!at::globalContext().deterministicAlgorithms());  // as it was
+  EXPECT(!at::globalContext().deterministicAlgorithms());  // the flag is restored
 }
 
 }  // namespace

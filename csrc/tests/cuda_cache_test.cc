@@ -1,4 +1,4 @@
-// The kernels that take a token into a decoder: its embedding, its queries, keys and values.
+// The kernels that feed a token to a decoder: its embedding, queries, keys and values.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
@@ -19,7 +19,8 @@ using rlt::test::Random;
 
 const std::vector<Type> kTypes{Type::kF32, Type::kBF16, Type::kF16};
 
-// Of the largest number: half a unit in the last place of a type's numbers, and what fp32 loses on the way.
+// Error limit relative to the largest number: half a unit in the last place of the type, plus rounding in
+// float32.
 double rounding(Type type) {
   return type == Type::kF32 ? 1e-6 : type == Type::kBF16 ? 0x1p-8 + 1e-6 : 0x1p-11 + 1e-6;
 }
@@ -54,7 +55,7 @@ struct StoreCase {
   bool norm, plus_one, long_rope;
 };
 
-// Heads of x [head_dim] in doubles: norm, then rotation.
+// Reference for heads of x [head_dim] in double: norm, then rotation.
 at::Tensor put(const at::Tensor& x, const at::Tensor& norm, bool plus_one, double eps, int64_t half,
                const std::vector<double>& frequencies, double factor, int64_t position) {
   at::Tensor y = x.to(at::kDouble, false, /*copy=*/true);
@@ -127,7 +128,7 @@ void check_store(const StoreCase& c, Random& random) {
       EXPECT_EQUAL(test::distance(slot.select(0, 1).select(0, h), v.to(test::scalar_type(s.type))), 0.0);
     }
   }
-  // Nothing else has changed.
+  // All other slots still hold their initial value.
   EXPECT_EQUAL(pages.ne(-1000).sum().item<int64_t>(), count * 2 * s.kv_heads * d);
 }
 

@@ -1,4 +1,4 @@
-// Attention to pages against libtorch's products of doubles.
+// Attention over pages, against libtorch's products in double.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
@@ -25,7 +25,7 @@ struct Case {
   std::vector<test::Sequence> sequences;
   int64_t window = 0;
   double softcap = 0;
-  int64_t slack = 0;  // what `longest` is more than the longest
+  int64_t slack = 0;  // how much `longest` exceeds the longest sequence
   double scale = 0.3;
 };
 
@@ -40,7 +40,7 @@ std::string name_of(const Case& c) {
   return name;
 }
 
-// A row at the last position of each sequence, and one before that.
+// Two rows for each sequence: one at its last position, one at the position before.
 class Decode {
  public:
   Decode(const Case& c, Random& random) : c_(c), table_(c.shape, c.sequences, random) {
@@ -106,7 +106,7 @@ class Decode {
 
 void check(const Case& c, Random& random) {
   const Decode decode(c, random);
-  // The types of two bytes round weights and what comes out of them.
+  // Two-byte types round the probabilities and the output.
   const double limit = c.shape.type == Type::kF32 ? 3e-6 : c.shape.type == Type::kBF16 ? 8e-3 : 1e-3;
   const at::Tensor want = decode.want(), whole = decode.run(false), parts = decode.run(true);
   EXPECT_AT_MOST(test::relative(whole, want), limit, name_of(c) + ", whole");
@@ -115,7 +115,7 @@ void check(const Case& c, Random& random) {
 }
 
 const std::vector<Type> kTypes{Type::kF32, Type::kBF16, Type::kF16};
-// Short and long ones, on one segment or two, of whole pages and not, with a prefix that two have.
+// Short and long sequences, in one or two segments, with full and partial pages, two with a shared prefix.
 const std::vector<test::Sequence> kSequences{{0, 1},      {1, 2},     {16, 33},  {0, 48},   {37, 131},
                                              {37, 90, 4}, {120, 121}, {64, 200}, {200, 214}};
 
@@ -146,7 +146,7 @@ TEST(decode_attention_of_sequences_of_any_length) {
     }
     check({{2, 6, 2, 32, type}, kSequences, 0, 1.5}, random);
     check({{3, 12, 2, 128, type}, kSequences, 50, 4, 100}, random);
-    // One sequence in as many parts as a device takes.
+    // One sequence in the maximum number of parts.
     check({{2, 6, 2, 64, type}, {{700, 1500}}, 0, 0, 500}, random);
     check({{2, 2, 1, 64, type}, {{0, 700}}, 300}, random);
   }
@@ -159,7 +159,7 @@ TEST(decode_attention_of_nothing) {
                          0, nullptr, 0, 0, nullptr);
 }
 
-// Scores of ±1000.
+// Scores around ±1000.
 TEST(decode_attention_of_large_scores) {
   Random random(10);
   for (const Type type : kTypes) {

@@ -1,5 +1,5 @@
-// Kernels beside the loops that stand for them where there is no GPU, with results of two bytes an element
-// and arguments that may be null, too, which operators do not ask for.
+// CUDA kernels against their host reference loops. Also covers results in two-byte types and null arguments,
+// which the operators never use.
 #include <ATen/ops/empty.h>
 
 #include <string>
@@ -11,7 +11,7 @@
 #include "rltrain.h"
 #include "support.h"
 
-// CMakeLists.txt compiles the loops in this namespace.
+// CMakeLists.txt compiles the reference loops in this namespace.
 #undef RLT_CUDA_KERNELS_H
 #define cuda reference
 #include "cuda/kernels/kernels.h"
@@ -28,15 +28,15 @@ struct Kind {
   at::ScalarType type;
   rlt::cuda::Type kernels;
   rlt::reference::Type loops;
-  double limit;  // rounding to the type may go either way
+  double limit;  // rounding to the type may differ
 };
 const std::vector<Kind> kKinds{{at::kFloat, rlt::cuda::Type::kF32, rlt::reference::Type::kF32, 2e-6},
                                {at::kBFloat16, rlt::cuda::Type::kBF16, rlt::reference::Type::kBF16, 8e-3},
                                {at::kHalf, rlt::cuda::Type::kF16, rlt::reference::Type::kF16, 1e-3}};
-// In packs and not, of a warp's rows and of a block's, and of more than a block reads at once.
+// Widths with and without packs of four, for one warp or one block, and more than a block reads at once.
 const std::vector<int64_t> kWidths{40, 30, 1, 1024, 2048, 2050, 5000};
 
-// The same numbers on the host and on the device.
+// The same values on the host and on the device.
 struct Both {
   at::Tensor host, device;
 
@@ -46,7 +46,7 @@ struct Both {
   const float* on_device() const { return device.const_data_ptr<float>(); }
 };
 
-// An empty result in both places.
+// An uninitialised result on both sides.
 Both result(int64_t width, at::ScalarType type) {
   return Both(at::empty({kRows, width}, at::TensorOptions(type)));
 }
@@ -73,7 +73,7 @@ TEST(device_norms_give_every_type) {
                                  y.host.mutable_data_ptr(), kind.loops, nullptr, kRows, width);
         expect_same(y, kind.limit, "rms_norm", width);
       }
-      if (width == 1) continue;  // of one feature nothing is left but rounding
+      if (width == 1) continue;  // the gradient of a single feature is only rounding error
       for (const bool residual : {false, true}) {
         const Both y = result(width, kind.type);
         rlt::cuda::layer_norm(stream(), {x.on_device(), stride}, residual ? more.on_device() : nullptr,
@@ -113,7 +113,7 @@ TEST(device_gates_give_every_type) {
 TEST(device_gradients_are_the_loops) {
   Random random(5);
   for (const int64_t width : kWidths) {
-    if (width == 1) continue;  // of one feature nothing is left but rounding
+    if (width == 1) continue;  // the gradient of a single feature is only rounding error
     const int64_t stride = 2 * width + 4;
     const Both x(random.normal({kRows, stride})), grad(random.normal({kRows, stride})),
         w(random.normal({width})), dense(random.normal({kRows, width})), sum(random.normal({kRows, width})),
@@ -174,8 +174,7 @@ TEST(device_rotations_and_masks_are_the_loops) {
   }
 }
 
-// libtorch's products of two bytes with results of float32, to sums of doubles; what is added to has gaps,
-// too.
+// libtorch's two-byte products with float32 results, against sums in double. The destination may be strided.
 TEST(device_products_have_sums_of_float32) {
   Random random(7);
   for (const Kind& kind : kKinds) {
@@ -208,7 +207,7 @@ TEST(device_products_have_sums_of_float32) {
   }
 }
 
-// The slope lies where the logits were, in fewer bytes.
+// The gradient overwrites the logits in place, in a smaller type.
 TEST(device_slopes_give_every_type) {
   Random random(3);
   for (const Kind& kind : kKinds) {
@@ -235,7 +234,7 @@ TEST(device_slopes_give_every_type) {
   }
 }
 
-// As many rows as a batch has, in a vocabulary of today: what does not show where little is there.
+// A batch of rows over a vocabulary of realistic size.
 TEST(device_logprobs_of_large_vocabularies) {
   Random random(4);
   for (const int64_t vocab : {151936, 49153}) {
@@ -254,7 +253,7 @@ TEST(device_logprobs_of_large_vocabularies) {
     expect_same(logprobs, 1e-6, "log-probabilities", vocab);
     expect_same(entropy, 5e-6, "entropies", vocab);
     expect_same(lse, 1e-6, "sums", vocab);
-    // The quotient by the temperature may be the same number for two logits.
+    // Division by the temperature may round two logits to the same number.
     EXPECT_AT_MOST(rlt::test::distance(rank.device.cpu(), rank.host), 1, "ranks");
   }
 }

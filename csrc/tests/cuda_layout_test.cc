@@ -1,4 +1,4 @@
-// Where the sequences of a packed batch lie, for attention on a GPU.
+// Layout of the sequences of a packed batch, for attention on a GPU.
 #include <vector>
 
 #include "check.h"
@@ -12,7 +12,7 @@ using rlt::cuda::Span;
 using rlt::test::device;
 using rlt::test::vector_of;
 
-// A beginning of three rows, two that go on with it, and one alone.
+// A prefix of three rows, two sequences that continue it, and an independent one.
 const std::vector<Span> kSpans{{0, 3, 0, 0}, {3, 2, 0, 3}, {5, 1, 0, 3}, {6, 2, 0, 0}};
 
 bool equal(const at::Tensor& got, const std::vector<int32_t>& want) {
@@ -33,7 +33,7 @@ TEST(cuda_layout_puts_a_beginnings_keys_before_those_that_go_on_with_it) {
   EXPECT(equal(l->taken, {0, 3, 8, 1, 4, 9, 2, 5, 10, 6, 7, 11, 12, 13}));
 }
 
-// What is seen more than once gathers the gradients of all places, in every type that they come in.
+// The gradient of a shared row is the sum over all sequences that see it, in every type of gradient.
 TEST(cuda_layout_sums_the_gradients_of_what_is_seen) {
   const auto l = layout_of(kSpans, device());
   const at::Tensor t = rlt::test::Random(1).normal({8, 5}).to(device());

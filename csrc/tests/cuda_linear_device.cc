@@ -1,5 +1,5 @@
-// Layers on a GPU as training has them: gradients through autograd, of weights of two bytes too, whose layers
-// of one input share what it is rounded to.
+// Training linear layers on a GPU: gradients through autograd, also with two-byte weights, where layers with
+// the same input share its rounded copy.
 #include <string>
 #include <vector>
 
@@ -37,8 +37,8 @@ Inputs draw(at::ScalarType type) {
   return in;
 }
 
-// Queries, keys and values by three layers of x, and attention; the output, then the gradients of x, and of
-// every adapter, on the CPU.
+// Runs queries, keys and values by three layers of x, attention, and a last layer. Returns the output, then
+// the gradients of x and of every adapter, on the CPU.
 std::vector<at::Tensor> learn(const Inputs& in, double p, const at::Device& device) {
   const at::Tensor x = leaf(in.x.to(device)), keys = in.keys.to(device);
   std::vector<at::Tensor> heads, learnt{x};
@@ -58,8 +58,7 @@ std::vector<at::Tensor> learn(const Inputs& in, double p, const at::Device& devi
   return found;
 }
 
-// How far numbers in a type may be from float32's, of the greatest, after a chain of four layers and
-// attention.
+// Error limit of a type against float32, relative to the largest element, after four layers and attention.
 struct Limit {
   at::ScalarType type;
   double limit;
@@ -79,7 +78,7 @@ TEST(device_layers_learn_what_the_cpus_do) {
   }
 }
 
-// What x was rounded to is not taken for what x is now.
+// A cached rounded copy of x is not reused after x has changed.
 TEST(device_layers_see_a_changed_input) {
   const Inputs in = draw(at::kBFloat16);
   const Layer& layer = in.layers[0];

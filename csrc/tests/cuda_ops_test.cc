@@ -1,5 +1,5 @@
-// The operators for CUDA give what the CPU's do, on a GPU, and with loops in the place of kernels on the CPU
-// as well.
+// The CUDA operators give the CPU operators' results: on a GPU, and on the CPU with reference loops in place
+// of the kernels.
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <string>
@@ -56,7 +56,7 @@ std::vector<at::Tensor> run(c10::DispatchKey key, const std::string& name, Stack
   return out;
 }
 
-// Both devices' kernels on the same arguments; returns what the CPU's gave.
+// Compares both devices' kernels on the same arguments; returns the CPU's results.
 std::vector<at::Tensor> compare(const std::string& name, const Stack& stack, double limit = 2e-5) {
   const auto want = run(c10::DispatchKey::CPU, name, stack), got = run(c10::DispatchKey::CUDA, name, stack);
   EXPECT_EQUAL(got.size(), want.size());
@@ -74,9 +74,9 @@ TEST(cuda_has_every_operator_of_the_cpu) {
   size_t ours = 0;
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (name.name.rfind("rltrain::", 0) != 0) continue;
-    if (name.name == "rltrain::select_rows") continue;   // of libtorch's operators, on any device
-    if (name.name == "rltrain::linear_group") continue;  // of weights in the layout of the CPU's tile kernels
-    if (name.name == "rltrain::quantize" || name.name == "rltrain::dequantize") continue;  // of the CPU alone
+    if (name.name == "rltrain::select_rows") continue;   // composed of libtorch's operators, for any device
+    if (name.name == "rltrain::linear_group") continue;  // for weights in the CPU's tile layout
+    if (name.name == "rltrain::quantize" || name.name == "rltrain::dequantize") continue;  // CPU only
     ++ours;
     const auto op =
         c10::Dispatcher::singleton().findSchemaOrThrow(name.name.c_str(), name.overload_name.c_str());
@@ -86,7 +86,7 @@ TEST(cuda_has_every_operator_of_the_cpu) {
       rlt::test::fail(__FILE__, __LINE__, "CUDA: " + name.name);
     }
   }
-  EXPECT_EQUAL(ours, kOps.size());  // those that are compared below
+  EXPECT_EQUAL(ours, kOps.size());  // every operator is compared below
 }
 
 TEST(cuda_linear_layers_are_the_cpus) {
@@ -99,7 +99,7 @@ TEST(cuda_linear_layers_are_the_cpus) {
   for (const double p : {0.0, 0.3}) compare("hash_dropout", {x, keys, 7, p}, 1e-7);
   for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const at::Tensor w = random.normal({out, in}).to(type);
-    // To 8 bits in bfloat16, to 11 in float16.
+    // bfloat16 keeps 8 bits, float16 keeps 11.
     const double limit = !rlt::test::rounds(type) ? 2e-5 : type == at::kBFloat16 ? 1e-2 : 2e-3;
     compare("linear", {x, w, bias}, limit);
     compare("linear", {x, w, c10::IValue()}, limit);
@@ -134,7 +134,7 @@ TEST(cuda_attention_is_the_cpus) {
         &c == &cases[0] ? std::vector<int64_t>{4, 2, 1} : std::vector<int64_t>{2};
     for (const int64_t kv : groups) {
       const int64_t rows = c.cu.select(0, c.cu.numel() - 1).item<int64_t>();
-      const at::Tensor all = random.normal({rows, (heads + 2 * kv) * d});  // rows of q, k, v lie apart
+      const at::Tensor all = random.normal({rows, (heads + 2 * kv) * d});  // rows of q, k and v are strided
       const at::Tensor q = all.narrow(1, 0, heads * d), k = all.narrow(1, heads * d, kv * d),
                        v = all.narrow(1, (heads + kv) * d, kv * d), grad = random.normal({rows, heads * d});
       const Stack in{q, k, v, c.cu, heads, 0.4, c.causal, c.window, c.softcap, c.continues, c10::IValue()};
@@ -145,7 +145,7 @@ TEST(cuda_attention_is_the_cpus) {
   }
 }
 
-// One sequence whose scores do not fit into one block.
+// One sequence with more scores than one block holds.
 TEST(cuda_attention_goes_through_a_long_sequence_in_blocks) {
   Random random(3);
   const int64_t rows = 1100, heads = 8, d = 4;
@@ -158,7 +158,7 @@ TEST(cuda_attention_goes_through_a_long_sequence_in_blocks) {
           {grad, q, k, v, y[0], y[1], cu, heads, 0.5, true, 0, 0.0, c10::IValue(), c10::IValue()}, 1e-4);
 }
 
-// Parts of a wider tensor, whose rows lie apart; narrow rows and wide ones, in packs of four and not.
+// Slices of a wider tensor, with strided rows; narrow and wide rows, in packs of four or not.
 TEST(cuda_blocks_are_the_cpus) {
   Random random(4);
   const int64_t rows = 23;
@@ -170,7 +170,7 @@ TEST(cuda_blocks_are_the_cpus) {
       const auto y = compare("rms_norm", {x, weight, 1e-5, plus_one});
       compare("rms_norm_backward", {grad, x, weight, y[1], plus_one});
     }
-    for (const int64_t half : {5, 3, 4}) {  // all features of a head of 10, some of them
+    for (const int64_t half : {5, 3, 4}) {  // all or some features of a head of 10
       const int64_t head_dim = half == 4 && width % 8 == 0 ? 8 : 10;
       const at::Tensor cos = random.normal({rows, half}), sin = random.normal({rows, half});
       for (const bool inverse : {false, true}) compare("rope", {x, cos, sin, head_dim, inverse});
@@ -193,7 +193,7 @@ TEST(cuda_norms_and_means_are_the_cpus) {
     compare("segment_mean", {x, cu});
     compare("segment_mean_backward", {random.normal({4, width}), cu});
   }
-  const at::Tensor many = borders({40, 1, 0, 300, 9});  // more than threads take at once
+  const at::Tensor many = borders({40, 1, 0, 300, 9});  // more rows than threads read at once
   compare("segment_mean", {random.normal({350, 70}), many});
   compare("segment_mean_backward", {random.normal({5, 70}), many});
 }
@@ -206,8 +206,8 @@ TEST(cuda_token_logprobs_are_the_cpus) {
                      targets = random.ints(rows, vocab), grad_logprobs = random.normal({rows}),
                      grad_entropy = random.normal({rows});
     for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
-      // Slopes are rounded to the weight's type; hidden states are as they come out of that, or ranks of near
-      // logits would change.
+      // The gradients of logits are rounded to the weight's type. Hidden states are rounded here, or the
+      // ranks of close logits would differ.
       const at::Tensor hidden = rlt::test::held_by(type, any);
       const bool rounds = rlt::test::rounds(type);
       const double limit = rounds ? 3e-2 : 2e-5, back_limit = rounds ? 3e-2 : 1e-4;
@@ -225,7 +225,7 @@ TEST(cuda_token_logprobs_are_the_cpus) {
   }
 }
 
-// On a GPU it is an error of who reads the result: looking would wait for the device.
+// On a GPU an invalid target gives NaN, because checking it would wait for the device.
 TEST(cuda_token_logprobs_of_a_target_that_is_none) {
   Random random(7);
   const at::Tensor targets = vector_of(std::vector<int64_t>{2, 4, -1});

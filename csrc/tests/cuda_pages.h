@@ -1,4 +1,4 @@
-// Pages of keys and values on the device under test, for tests of the kernels that generate.
+// Pages of keys and values on the device under test, for tests of the generation kernels.
 #pragma once
 
 #include <ATen/ops/empty.h>
@@ -19,7 +19,7 @@ inline at::ScalarType scalar_type(cuda::Type type) {
   return type == cuda::Type::kF32 ? at::kFloat : type == cuda::Type::kBF16 ? at::kBFloat16 : at::kHalf;
 }
 
-// The bytes of structures, on the device under test.
+// Copies structures to the device under test, as bytes.
 template <typename S>
 at::Tensor bytes_of(const std::vector<S>& all) {
   at::Tensor t = at::empty({static_cast<int64_t>(all.size() * sizeof(S))}, at::kByte);
@@ -32,13 +32,13 @@ const S* as(const at::Tensor& bytes) {
   return static_cast<const S*>(bytes.const_data_ptr());
 }
 
-// A sequence of so many positions, of which the first `prefix` are apart, on pages of an earlier sequence
-// unless shares is -1.
+// A sequence of `length` positions. The first `prefix` have pages of their own, or use those of the earlier
+// sequence `shares`.
 struct Sequence {
   int64_t prefix, length, shares = -1;
 };
 
-// Pages of sequences. They are in no order, and hold NaN where nothing is written.
+// The pages of several sequences, in random order. Unwritten positions hold NaN.
 class PageTable {
  public:
   PageTable(const cuda::Shape& shape, const std::vector<Sequence>& sequences, Random& random) {
@@ -64,7 +64,7 @@ class PageTable {
                     std::numeric_limits<double>::quiet_NaN(), scalar_type(shape.type));
   }
 
-  // Copies host to the device, from where back copies.
+  // Copies host to the device; back() copies the other way.
   void upload() {
     memory_ = host.to(device(), false, /*copy=*/true);
     std::vector<void*> list;
@@ -79,7 +79,7 @@ class PageTable {
   const cuda::Place* on_device() const { return as<cuda::Place>(places_); }
   void* const* pages() const { return as<void*>(list_); }
 
-  // What positions [from, end) have in `of`, which is host or like it: [layers, 2, kv_heads, positions,
+  // Returns positions [from, end) of `of`, which is host or has its shape: [layers, 2, kv_heads, positions,
   // head_dim] for each page.
   std::vector<at::Tensor> runs(const at::Tensor& of, int64_t sequence, int64_t from, int64_t end) const {
     const cuda::Place& place = places[static_cast<size_t>(sequence)];
@@ -100,7 +100,7 @@ class PageTable {
   at::Tensor host;
 
  private:
-  std::vector<int64_t> order_;  // of the list's pages, where they are
+  std::vector<int64_t> order_;  // where each page of the list is
   at::Tensor memory_, list_, places_;
 };
 

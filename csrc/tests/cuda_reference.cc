@@ -1,4 +1,4 @@
-// What the kernels of training compute, as plain loops on host memory, with sums of doubles.
+// Reference loops for the training kernels, on host memory, with sums in double.
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
@@ -25,7 +25,7 @@ void put(void* y, Type type, int64_t i, double value) {
   }
 }
 
-// An activation's value and slope.
+// The value of an activation, and its derivative in slope.
 double activate(int32_t activation, double x, double* slope) {
   const double root = std::sqrt(2 / M_PI);
   switch (activation) {
@@ -56,7 +56,7 @@ uint32_t mix(uint32_t h) {
   return h ^ h >> 16;
 }
 
-// z of a logit, and dz by it.
+// Scales a logit x to z, with dz/dx in slope.
 double logit(double x, double temperature, double softcap, double* slope) {
   const double capped = softcap > 0 ? std::tanh(x / softcap) : 0;
   *slope = (1 - capped * capped) / temperature;
@@ -214,7 +214,7 @@ void token_logprobs_slope(Stream, float* logits, const int64_t* targets, double 
     float* row = logits + i * vocab;
     const double gl = grad_logprobs == nullptr ? 1 : grad_logprobs[i],
                  ge = grad_entropy == nullptr ? 0 : grad_entropy[i], h = ge == 0 ? 0 : entropy[i];
-    // An element of the result never lies behind the logit that it is made of.
+    // In-place: an element of the result is never stored past the logit it comes from.
     for (int64_t j = 0; j < vocab; ++j) {
       double slope;
       const double z = logit(row[j], temperature, softcap, &slope), log_p = std::fmax(z - lse[i], -200);

@@ -1,5 +1,5 @@
-// What the kernels for generating compute (cuda/kernels/kernels.h), as plain loops on host memory: what runs
-// on a GPU can be tested without one.
+// Reference loops for the generation kernels (cuda/kernels/kernels.h), on host memory, so that the GPU engine
+// can be tested without a GPU.
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
@@ -38,7 +38,7 @@ void set(void* data, Type type, int64_t i, float value) {
   }
 }
 
-// A position's key (side 0) or value (side 1) of a head: its page, and the element it begins at.
+// Page of a position's key (side 0) or value (side 1) of a head, and the index of its first element.
 struct Slot {
   void* page;
   int64_t begin;

@@ -1,4 +1,4 @@
-// What stands for a device's graphs where there is none, and the kernel that gathers pages.
+// Replaces device graphs in tests without a GPU, with a reference for the kernel that gathers pages.
 #include <cstring>
 
 #include "cuda/engine/graph.h"

@@ -1,4 +1,4 @@
-// What the kernels of sequences compute, as plain loops on host memory, with sums of doubles.
+// Reference loops for the sequence kernels, on host memory, with sums in double.
 #include <ATen/core/Tensor.h>
 
 #include "cuda/kernels/kernels.h"

@@ -1,5 +1,5 @@
-// Draws on a device against those of the CPU's sampler, which has tests of its own, and against what the
-// filters are to keep.
+// Sampling on a device, against the CPU's sampler (which has its own tests) and against the definitions of
+// the filters.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
@@ -46,7 +46,7 @@ const std::vector<Setting> kSettings{
     {"top_p and min_p", {0, 1.1, 0, 0.97, 0.01}},
 };
 
-// Rows of logits with ids that were met, and what is drawn from them.
+// Rows of logits with the ids seen so far, and the samples to take from them.
 struct Batch {
   int64_t vocab, stride;
   at::Tensor logits;  // [rows, stride]
@@ -80,7 +80,7 @@ struct Batch {
     return {first, first + count};
   }
 
-  // What the CPU draws for pick i.
+  // The CPU's sample for pick i.
   engine::Draw want(size_t i) const {
     const cuda::PickRow& p = picks[i];
     const float* from = logits.const_data_ptr<float>() + p.logits * stride;
@@ -97,7 +97,7 @@ struct Batch {
   }
 };
 
-// Draws are the CPU's but for so many where the rounding of a sum decides.
+// Samples equal the CPU's, except for at most `most` where the rounding of a sum decides.
 void compare(const Batch& batch, double most, const std::string& what) {
   const std::vector<cuda::DrawRow> got = batch.run();
   int64_t others = 0;
@@ -145,12 +145,12 @@ TEST(device_sampler_of_large_vocabularies) {
     for (const Setting& setting : kSettings) {
       for (uint32_t i = 0; i < 3; ++i) batch.add(setting.sampling, 0, i, met_of(batch.vocab));
     }
-    // Where all tokens are alike, one's share is not much more than what rounding moves its borders.
+    // If all tokens are equally likely, rounding moves a token's bounds by almost its probability.
     compare(batch, 3, "spread " + std::to_string(spread));
   }
 }
 
-// How often each token comes.
+// Counts how often each token is sampled.
 std::map<int32_t, int> counts_of(const Batch& batch) {
   std::map<int32_t, int> counts;
   for (const cuda::DrawRow& draw : batch.run()) ++counts[draw.token];
@@ -172,14 +172,14 @@ TEST(device_sampler_draws_in_proportion) {
   }
 }
 
-// At the border of top_k all equals stay, at that of top_p the larger ids.
+// Ties at the cutoff: top_k keeps all of them, top_p keeps the larger ids.
 TEST(device_sampler_at_ties) {
   constexpr uint32_t kDraws = 300;
   Random random(14);
   const auto tokens = [&](const rlt_sampling& s) {
     Batch batch(1, 700, 0, random);
     for (int i = 0; i < 700; ++i) batch.row(0)[i] = -30;
-    // Weights of 0.4, then 0.1 each, and next to nothing.
+    // Weight 4 for one token, 1 for six others, almost 0 for the rest.
     batch.row(0)[350] = std::log(4.0f);
     for (const int id : {20, 31, 344, 346, 600, 699}) batch.row(0)[id] = 0;
     for (uint32_t i = 0; i < kDraws; ++i) batch.add(s, 0, i);
@@ -200,7 +200,7 @@ TEST(device_sampler_where_the_likeliest_is_drawn) {
   Batch batch(2, 600, 0, random);
   for (int i = 0; i < 600; ++i) batch.row(0)[i] = batch.row(1)[i] = -1;
   batch.row(1)[301] = batch.row(1)[580] = 2;
-  batch.add({0, 0, 3, 0.1, 0.5}, 0, 0);  // the first of equals
+  batch.add({0, 0, 3, 0.1, 0.5}, 0, 0);  // the first among equals
   batch.add({0, 0, 0, 0, 0}, 1, 0);
   batch.add({2, 0, 0, 0, 0}, 1, 0, {301});
   const std::vector<cuda::DrawRow> draws = batch.run();
@@ -220,7 +220,7 @@ TEST(device_sampler_refuses_what_is_not_finite) {
   batch.row(0)[123] = NAN;
   batch.row(1)[299] = INFINITY;
   for (int i = 0; i < 300; ++i) batch.row(2)[i] = batch.row(3)[i] = -INFINITY;
-  batch.row(3)[7] = 0;  // the rest cannot be drawn
+  batch.row(3)[7] = 0;  // the only token that can be sampled
   for (const Setting& setting : kSettings) {
     for (int32_t row = 0; row < 5; ++row) batch.add(setting.sampling, row, 3, {7, 8, 123});
   }

@@ -1,4 +1,4 @@
-// A step of training never waits for the GPU: libtorch refuses to where it is told so.
+// A training step never waits for the GPU; libtorch throws if it would.
 #include <c10/cuda/CUDAFunctions.h>
 
 #include "check.h"
@@ -15,7 +15,7 @@ TEST(device_steps_do_not_wait) {
   for (rlt::test::Shape& s : rlt::test::all_shapes()) {
     for (const auto type : {at::kFloat, at::kBFloat16}) {
       rlt::test::Step step(s, type, rlt::test::device());
-      step.run(true, false);  // libraries make their handles
+      step.run(true, false);  // a first run, in which libraries create their handles
       try {
         const NoWaiting strict;
         for (const bool entropy : {false, true}) step.run(entropy, entropy);

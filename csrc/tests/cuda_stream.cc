@@ -1,4 +1,4 @@
-// Loops on the host need no stream.
+// The host loops need no stream.
 #include "cuda/kernels/stream.h"
 
 namespace rlt::cuda {
