@@ -1,4 +1,4 @@
-// Groups of processes, played by threads of this one.
+// Process groups, with a thread in place of each process.
 #include <ATen/ops/full.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -20,7 +20,7 @@ using rlt::test::text_of;
 
 constexpr int kTimeout = 20000;
 
-// A listening socket of the loopback interface, and its port.
+// Opens a listening socket on the loopback interface and stores its port.
 int listen_on_loopback(int32_t* port) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
@@ -44,7 +44,7 @@ bool accepts(int32_t port) {
   return accepted;
 }
 
-// What a process does with its group; it returns the text of its first error.
+// What a rank does with its group. Returns the text of its first error.
 using Body = std::string (*)(rlt_group* group, int rank, int size);
 
 std::string join(int rank, int size, int fd, int32_t port, Body body) {

@@ -1,4 +1,4 @@
-// An engine whose step fails: what it computed is behind what it planned, so it refuses to go on.
+// After a failed step an engine refuses further calls, because its cache may lack what the step planned.
 #include <memory>
 #include <utility>
 
@@ -19,7 +19,7 @@ using rlt::test::request_of;
 
 bool fails = false;
 
-// The CPU's runner, whose steps throw while `fails` is set.
+// The CPU's runner, except that its steps throw while `fails` is set.
 class FailingRunner final : public Runner {
  public:
   explicit FailingRunner(const rlt::nn::Transformer& decoder) : runner_(decoder) {}

@@ -30,7 +30,7 @@ TEST(gemm_equals_sums_in_double) {
     for (const char trans_a : {'N', 'T'}) {
       for (const char trans_b : {'N', 'T'}) {
         for (const bool add : {false, true}) {
-          // Rows lie three elements apart, and what is between those of the result must stay as it is.
+          // Rows are three elements apart, and the gaps between the rows of the result must not change.
           const int64_t stride = std::max({c.m, c.n, c.k}) + 3;
           const at::Tensor a = random.normal({stride, stride}), b = random.normal({stride, stride}),
                            before = random.normal({c.m, stride}), after = before.clone();
@@ -55,7 +55,8 @@ TEST(gemm_equals_sums_in_double) {
   }
 }
 
-// Values that bfloat16 holds; of what lies between rows, and behind an odd k, nothing may come in.
+// All values are exact in bfloat16. The gaps between rows, and the padding of an odd k, must not affect the
+// result.
 TEST(gemm_of_bfloat16_equals_sums_in_double) {
   struct Case {
     int64_t m, n, k;

@@ -60,7 +60,7 @@ Problem in_double(const Problem& p) {
   return d;
 }
 
-// Of composite operators, in the type of p.
+// Reference from composite operators, in the type of p.
 Results composed(const Problem& p) {
   at::Tensor z = at::linear(p.hidden, p.weight, p.bias);
   if (p.softcap > 0) z = at::tanh(z.div(p.softcap)).mul(p.softcap);
@@ -69,7 +69,7 @@ Results composed(const Problem& p) {
   return {all.gather(1, index).squeeze(1), all.exp().mul(all).sum(1).neg(), z.gt(z.gather(1, index)).sum(1)};
 }
 
-// Logprobs, entropy and every gradient against float64. Weights of fewer bits are not trained.
+// Compares log-probabilities, entropy and every gradient with float64. Two-byte weights are never trained.
 void compare(const Problem& values, const std::string& at, double limit_of_gradients = 1e-5) {
   Problem p = values;
   const bool train = values.weight.scalar_type() == at::kFloat;
@@ -146,12 +146,12 @@ TEST(head_with_temperature_and_softcap) {
 TEST(head_with_weights_of_two_bytes) {
   Random random(73);
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
-    // Widths and numbers of logits that are odd, too.
+    // Includes an odd width and an odd vocabulary.
     for (const int64_t width : {33, 64}) {
       Problem p = random_problem(random, 150, width, 777, true);
       p.weight = p.weight.to(type);
       p.hidden = held_by(type, p.hidden);
-      // Probabilities are rounded on the way to a gradient.
+      // Probabilities are rounded before the products that give gradients.
       compare(p, std::string(" of ") + c10::toString(type), rlt::test::rounds(type) ? 5e-3 : 1e-5);
     }
   }
@@ -179,7 +179,7 @@ TEST(head_of_extreme_logits) {
   EXPECT_AT_MOST(relative(r.logprobs, want.logprobs), 1e-5, "logprobs");
   EXPECT_AT_MOST(distance(r.entropy, want.entropy), 1e-3, "entropy");
 
-  // A token that the bias forbids has no share in anything, and a NaN stays in its row.
+  // A token with a bias of -∞ changes nothing, and a NaN affects only its row.
   p = random_problem(random, 3, 8, 700, true);
   p.targets = vector_of<int64_t>({1, 2, 3});
   p.bias->mutable_data_ptr<float>()[0] = -std::numeric_limits<float>::infinity();
@@ -279,7 +279,7 @@ TEST(head_refuses_what_does_not_fit) {
                 with([](Problem& p) { p.weight = p.weight.to(at::kHalf).requires_grad_(true); }));
 }
 
-// Counts the bytes that tensors hold, in place of the usual allocator.
+// Replaces the CPU allocator and counts the bytes that tensors hold.
 class Counter : public c10::Allocator {
  public:
   Counter() : usual_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, 1); }
@@ -328,7 +328,7 @@ TEST(head_memory_does_not_grow_with_the_vocabulary) {
     }
     return counter.most();
   };
-  // The larger vocabulary's logits alone would be 16 MiB. A peak varies with how threads overlap.
+  // The logits of the larger vocabulary would take 16 MiB. The peak varies with the timing of threads.
   const double limit = 400e3;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const bool entropy : {false, true}) {

@@ -1,4 +1,4 @@
-// The kernels for each instruction set that this processor has, against sums in double.
+// The kernels of each instruction set that this processor supports, against sums in double.
 #include "kernels/kernels.h"
 
 #include <algorithm>
@@ -48,7 +48,7 @@ std::vector<float> normal(size_t n, uint64_t seed, double spread = 1) {
 // kPairs: rows and panels of bfloat16.
 enum Type { kF32, kBF16, kF16, kPairs };
 
-// A number that the type holds exactly, as bits and as a float.
+// Rounds x to the type; returns its bits and its value.
 std::pair<uint16_t, float> rounded(float x, Type type) {
   uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
@@ -146,7 +146,7 @@ TEST(kernels_multiply_tiles) {
   }
 }
 
-// The nearest of those that bfloat16 has, the even one of two that are as near.
+// Round to nearest, ties to even.
 TEST(kernels_round_to_bfloat16) {
   const float infinity = std::numeric_limits<float>::infinity();
   const struct {
@@ -159,7 +159,7 @@ TEST(kernels_round_to_bfloat16) {
                {1.01171875f, 0x3f82},  // half way from there to 1.015625
                {1.00390637f, 0x3f81},  // a little above half way
                {-1.00390637f, 0xbf81},
-               {3.4028235e38f, 0x7f80},  // nearer to 2^128 than to what is below
+               {3.4028235e38f, 0x7f80},  // nearer to 2^128 than to the largest bfloat16
                {infinity, 0x7f80},
                {-infinity, 0xff80},
                {1e-40f, 0x0001}};
@@ -171,7 +171,7 @@ TEST(kernels_round_to_bfloat16) {
       EXPECT_EQUAL(got[0], c.want);
       EXPECT_EQUAL(got[2], c.want);
     }
-    // A NaN stays one, whichever bits it has.
+    // A NaN stays a NaN, whichever bits are set.
     for (const uint32_t bits : {0x7f800001U, 0xff800001U, 0x7fffffffU, 0xffffffffU}) {
       float nan;
       uint16_t got;
@@ -182,7 +182,7 @@ TEST(kernels_round_to_bfloat16) {
   }
 }
 
-// The peak of a row with a NaN anywhere is NaN, so that nobody samples from it.
+// The peak of a row that contains a NaN is NaN, so that the row is never sampled from.
 TEST(kernels_keep_nan_as_the_peak) {
   for (const Set& set : sets()) {
     for (const size_t n : {1U, 2U, 7U, 16U, 63U, 64U, 65U, 200U, 256U, 700U}) {
@@ -195,7 +195,7 @@ TEST(kernels_keep_nan_as_the_peak) {
   }
 }
 
-// A row's result does not depend on the rows beside it, nor on the panels.
+// A row's result does not depend on the other rows or the number of panels.
 TEST(kernels_multiply_the_same_bits_in_any_tile) {
   constexpr int64_t k = 53, panels = 9;
   const std::vector<float> a = normal(6 * k, 1), b = normal(k * panels * kPanel, 2);
@@ -226,15 +226,15 @@ TEST(kernels_multiply_the_same_bits_in_any_tile) {
   }
 }
 
-// The bits of a word, or with one chance in four those of a number that is no ordinary one.
+// Random bits; in three of four cases limited to numbers of ordinary size.
 uint16_t any_half(std::mt19937_64& engine) {
   const uint16_t bits = static_cast<uint16_t>(engine());
   if (engine() % 4 == 0) return bits;
   return static_cast<uint16_t>((bits & 0x807f) | (0x70 + bits / 128 % 32) << 7);
 }
 
-// Tiles of bfloat16 in registers are what the loops that stand for the instructions make of them, to the bit,
-// and no row's result depends on the rows or panels beside it.
+// Products in AMX tile registers equal the loops that emulate them bit for bit, and a row's result does not
+// depend on other rows or panels.
 TEST(kernels_of_tile_registers_equal_their_loops) {
   const Kernels* loops = nullptr;
   for (const Set& set : sets()) {
@@ -289,8 +289,8 @@ TEST(kernels_of_tile_registers_equal_their_loops) {
   }
 }
 
-// What the arithmetic of floats says of every element, infinities, NaN and the smallest numbers included; a
-// column's special numbers stay in that column, and a row's in that row.
+// Infinities, NaN and subnormal numbers give what IEEE arithmetic says. A column's special numbers stay in
+// their column, and a row's in their row.
 TEST(kernels_multiply_special_numbers) {
   constexpr float kInf = std::numeric_limits<float>::infinity(), kSmall = 1e-41f;  // subnormal
   constexpr int64_t k = 9, n = 2 * kPanel;
@@ -303,12 +303,12 @@ TEST(kernels_multiply_special_numbers) {
           if (x == kSmall) return uint16_t{3};
           return rounded(x, type).first;
         };
-        // Three times the least positive number of the type.
+        // Three times the smallest positive number of the type.
         const float small = type == kF32 ? kSmall : type == kBF16 ? 3 * 0x1p-133f : 3 * 0x1p-24f;
         std::vector<float> a(static_cast<size_t>(rows * k), 1), b(k * n, 0.5f);
         b[2 * n + 3] = kInf, b[3 * n + 20] = std::nanf("");
         for (int64_t i = 0; i < k; ++i) b[static_cast<size_t>(i * n + 7)] = kSmall;
-        a[0] = rows > 1 ? -kInf : 1;  // the first row alone
+        a[0] = rows > 1 ? -kInf : 1;  // only the first row
         std::vector<float> packed32(k * n), c(static_cast<size_t>(rows * n));
         std::vector<uint16_t> packed16((k + 1) * n);
         const int64_t padded = type == kBF16 ? k + 1 : k;

@@ -1,5 +1,5 @@
-// Linear layers multiplied together: against composite float64 operators, and passes that use them against
-// those that do not.
+// Groups of linear layers: against composite float64 operators, and forward passes with groups against passes
+// without.
 #include "nn/linear_group.h"
 
 #include <ATen/core/grad_mode.h>
@@ -48,7 +48,7 @@ at::Tensor plain(const Linear& l, const at::Tensor& x, bool adapted) {
   return y.add(at::linear(at::linear(wide(x), wide(l.a)), wide(l.b)).mul(l.scale));
 }
 
-// Outputs that do not fill their panels, ranks that differ or are missing, one and many rows.
+// Outputs that do not fill their panels, different or missing ranks, one or many rows.
 TEST(group_equals_its_layers_one_by_one) {
   Random random(301);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
@@ -58,7 +58,7 @@ TEST(group_equals_its_layers_one_by_one) {
       const std::vector<const Linear*> layers{&q, &k, &v};
       const LinearGroup group(layers);
       for (const int64_t rows : {1, 2, 6, 16, 131}) {
-        // Rows that lie apart, as those of a part do.
+        // Strided rows: a slice of a wider tensor.
         const at::Tensor x = held_by(type, random.normal({rows, in + 3})).narrow(1, 1, in);
         for (const bool adapted : {false, true}) {
           const at::Tensor y = group.forward(x, adapted);
@@ -104,7 +104,7 @@ TEST(group_adds_the_residual) {
   }
 }
 
-// Few rows for one thread, and enough for two: none changes another's bits.
+// Batches small enough for one thread and large enough for two give a row the same bits.
 TEST(group_gives_a_row_the_same_bits_in_any_batch) {
   Random random(304);
   const Linear l = layer(random, 384, 1536, 8, true);
@@ -119,7 +119,7 @@ TEST(group_gives_a_row_the_same_bits_in_any_batch) {
   }
 }
 
-// Weights that are unpacked when they are needed give the bits of those that are there.
+// Weights unpacked on demand give the same bits as weights that stay unpacked.
 TEST(group_unpacks_weights_a_step_at_a_time) {
   Random random(309);
   rlt::Group there;
@@ -167,7 +167,7 @@ TEST(group_sees_changed_weights_and_adapters) {
   check("b in place");
   l.a = random.normal({2, 16});
   check("another a");
-  // An optimiser may write without counting a version.
+  // An optimiser may write to a tensor without changing its version counter.
   l.a.requires_grad_(true);
   check("a trained");
   l.a.mutable_data_ptr<float>()[5] += 1;
@@ -202,7 +202,7 @@ TEST(linear_group_refuses_what_does_not_fit) {
   EXPECT_THROWS("outside of a or b", adapt(a, b, {0, 2, 0, 14, 2, 33}));
 }
 
-// What is frozen goes through groups, what is trained through layers, with gradients and without.
+// A frozen model runs its layers in groups, a trained one runs them separately; with and without gradients.
 TEST(transformer_that_is_frozen_equals_one_that_is_trained) {
   for (Shape& s : all_shapes()) {
     Random random(307);

@@ -58,7 +58,7 @@ TEST(linear_of_a_strided_input) {
   const at::Tensor x = leaf(values), x_ref = leaf(values, at::kDouble);
   const at::Tensor y = rlt::linear(x.t(), w, bias), want = reference_linear(x_ref.t(), w, bias);
   EXPECT_AT_MOST(distance(y, want), 1e-5, "forward");
-  // A gradient that is a broadcast scalar, as sum gives, is strided too.
+  // The gradient of sum() is a broadcast scalar, so it is strided as well.
   y.sum().backward();
   want.sum().backward();
   EXPECT_AT_MOST(relative(x.grad(), x_ref.grad()), 1e-5, "gradient of x");
@@ -113,7 +113,7 @@ TEST(linear_refuses_what_does_not_fit) {
   EXPECT_THROWS("trained weight must be float32", rlt::linear(x, leaf(w, at::kHalf), bias));
 }
 
-// Wide enough for more than one portion of widened rows, too.
+// One case is wide enough to widen its weight in several parts.
 TEST(linear_of_weights_of_two_bytes) {
   struct Case {
     int64_t rows, in, out;
@@ -122,7 +122,7 @@ TEST(linear_of_weights_of_two_bytes) {
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
     for (const Case c : {Case{1, 1, 1}, Case{7, 13, 5}, Case{33, 384, 96}, Case{3, 1100, 4100}, Case{0, 8, 4},
                          Case{5, 8, 0}}) {
-      // Processors that multiply bfloat16 round x to it, and the gradient on its way back.
+      // Processors with bfloat16 products round x, and in backward the gradient.
       const at::Tensor values = held_by(type, random.normal({c.rows, c.in})), bias = random.normal({c.out});
       const at::Tensor w = random.normal({c.out, c.in}, 1 / std::sqrt(static_cast<double>(c.in))).to(type);
       const at::Tensor weights = held_by(type, random.normal({c.rows, c.out}));
@@ -138,7 +138,7 @@ TEST(linear_of_weights_of_two_bytes) {
   }
 }
 
-// To the bit what the rounded input gives, and as near to the input's own product as 8 bits are.
+// Bit for bit the result for the rounded input, and within bfloat16's precision of the exact product.
 TEST(linear_rounds_to_bfloat16_where_the_processor_multiplies_it) {
   Random random(27);
   const at::Tensor x = random.normal({40, 64}), grad = random.normal({40, 37}),
@@ -152,7 +152,7 @@ TEST(linear_rounds_to_bfloat16_where_the_processor_multiplies_it) {
   EXPECT_AT_MOST(relative(g, at::matmul(grad.to(at::kDouble), w.to(at::kDouble))), limit, "gradient of x");
 }
 
-// As the engine does, which packs words: an odd number of inputs is no reason to compute something else.
+// The engine's packed weights do so too, therefore an odd number of inputs is no exception.
 TEST(linear_of_an_odd_number_of_inputs_rounds_too) {
   if (!rlt::test::rounds(at::kBFloat16)) return;
   Random random(28);
@@ -178,7 +178,7 @@ at::Tensor widened(const at::Tensor& w) {
 }
 
 TEST(widening_keeps_every_value) {
-  // All 65536 patterns: ±0, subnormals, infinities and NaN included.
+  // All 65536 bit patterns, including ±0, subnormals, infinities and NaN.
   std::vector<int16_t> patterns;
   for (int i = -32768; i < 32768; ++i) patterns.push_back(static_cast<int16_t>(i));
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
@@ -210,7 +210,7 @@ at::Tensor lora(const Lora& l, const at::Tensor& x, const at::Tensor& a, const a
   return std::get<0>(rlt::lora_linear(x, l.w, l.bias, a, b, l.scale, p, l.keys, layer));
 }
 
-// Of composite operators in float64, with the mask as hash_dropout of ones shows it.
+// Reference from composite operators in float64. hash_dropout of ones gives the mask.
 at::Tensor composed(const Lora& l, const at::Tensor& x, const at::Tensor& a, const at::Tensor& b, double p,
                     int64_t layer) {
   const at::Tensor mask = rlt::hash_dropout(at::ones(x.sizes(), at::kFloat), l.keys, layer, p);
@@ -219,7 +219,7 @@ at::Tensor composed(const Lora& l, const at::Tensor& x, const at::Tensor& a, con
 }
 
 void compare_lora(const Lora& l, double p, int64_t layer, bool strided, const std::string& at) {
-  // A leaf whose transpose is x is an x that is not dense.
+  // The transpose of a leaf is an x that is not dense.
   const at::Tensor values = strided ? l.x.t().contiguous() : l.x;
   const at::Tensor x = leaf(values), x_ref = leaf(values, at::kDouble);
   const at::Tensor a = leaf(l.a), a_ref = leaf(l.a, at::kDouble), b = leaf(l.b),
@@ -246,7 +246,7 @@ TEST(lora_linear_equals_its_composition) {
     for (const double p : {0.0, 0.1, 0.5, 0.9}) {
       const std::string at = " at " + std::to_string(c.rows) + "x" + std::to_string(c.in) + "x" +
                              std::to_string(c.out) + ", p " + std::to_string(p);
-      // One element may be dropped whole; a relative error of nothing says nothing.
+      // Dropout may drop the only feature; then there is nothing to compare.
       if (c.in == 1 && p > 0) continue;
       compare_lora(l, p, 3, false, at);
       compare_lora(l, p, 3, true, at + ", strided");
@@ -355,7 +355,7 @@ at::Tensor mask(const std::vector<int64_t>& keys, int64_t features, int64_t laye
 
 double share_kept(const at::Tensor& m) { return m.ne(0).to(at::kDouble).mean().item<double>(); }
 
-// The share of features that both masks keep or both drop.
+// Fraction of the features that both masks keep or both drop.
 double agreement(const at::Tensor& a, const at::Tensor& b) {
   return a.eq(b).to(at::kDouble).mean().item<double>();
 }
@@ -388,10 +388,10 @@ TEST(hash_dropout_is_even_over_features_and_rows) {
 TEST(hash_dropout_depends_on_key_layer_and_feature_alone) {
   const at::Tensor alone = mask({42}, 100, 3, 0.4);
   EXPECT(same_bits(alone[0], mask({7, 8, 42, 9}, 100, 3, 0.4)[2]));
-  std::vector<int64_t> many(500, 42);  // over more than one thread
+  std::vector<int64_t> many(500, 42);  // enough rows for several threads
   const at::Tensor batch = mask(many, 100, 3, 0.4);
   for (int64_t i = 0; i < 500; i += 99) EXPECT(same_bits(alone[0], batch[i]));
-  // A narrower row is the start of a wider one.
+  // A narrower row gets the first elements of a wider row's mask.
   EXPECT(same_bits(alone[0].narrow(0, 0, 33), mask({42}, 33, 3, 0.4)[0]));
 }
 

@@ -75,20 +75,20 @@ int run_all(bool (*chosen)(const std::string& file, const std::string& test)) {
 
 }  // namespace rlt::test
 
-// core_tests [SET]: with the kernels of an instruction set, or the widest that the processor has. With
-// "composed" the tests of operators and models, on the operators that a GPU has. cuda_tests device: the same
-// on a GPU, and those of its kernels.
+// core_tests [SET] runs the tests with the kernels of an instruction set, by default the best that the
+// processor supports. "core_tests composed" runs the tests of operators and models on the composed CUDA
+// operators. "cuda_tests device" does so on a GPU and adds the tests of GPU kernels.
 int main(int argc, char** argv) {
   for (int i = 0; argc > 1 && i < rlt::kInstructionSets; ++i) {
     const rlt::InstructionSet& set = rlt::instruction_sets()[i];
     if (std::string(argv[1]) != set.name) continue;
     if (!set.runs) {
       std::printf("skipped: %s kernels\n", set.name);
-      return 77;  // what ctest calls skipped
+      return 77;  // ctest counts this as skipped
     }
     rlt::use_kernels(set);
   }
-  // Two threads, so that parallel regions are parallel.
+  // Two threads, so that parallel regions do run in parallel.
   if (rlt_error* e = rlt_init(2); e != nullptr) {
     std::printf("rlt_init: %s\n", rlt_error_text(e));
     return 1;

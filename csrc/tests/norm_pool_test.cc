@@ -25,7 +25,7 @@ constexpr double kEps = 1e-12;
 TEST(add_layer_norm_equals_aten_layer_norm) {
   Random random(31);
   for (const int64_t width : {1, 15, 16, 17, 384, 768}) {
-    // The gap of a mean from the spread about it costs digits in any float32 norm.
+    // A mean far larger than the spread costs any float32 norm some digits.
     for (const double mean : {0.0, 10.0, 1e3, -1e4}) {
       const int64_t rows = 50;
       const at::Tensor x_values = random.normal({rows, width}, 1, mean),
@@ -33,7 +33,7 @@ TEST(add_layer_norm_equals_aten_layer_norm) {
       const at::Tensor weight = random.normal({width}, 0.5, 1), bias = random.normal({width});
       const double eps = width == 1 ? 1e-3 : kEps;
       const at::Tensor x = leaf(x_values), residual = leaf(r_values);
-      // From the float32 sum on: what the addition rounds away is not the norm's.
+      // The reference starts from the float32 sum, because the norm cannot undo the rounding of the addition.
       const at::Tensor sum = leaf(x_values.add(r_values), at::kDouble);
       const auto [y, kept_sum, kept_mean, kept_rstd] = rlt::add_layer_norm(x, residual, weight, bias, eps);
       const at::Tensor want = at::layer_norm(sum, {width}, weight.to(at::kDouble), bias.to(at::kDouble), eps);
@@ -43,7 +43,7 @@ TEST(add_layer_norm_equals_aten_layer_norm) {
 
       const std::string at = " at width " + std::to_string(width) + ", mean " + std::to_string(mean);
       const double lost = 1e-6 * std::abs(mean);
-      // One element is its own mean: the result is the bias, and nothing flows back.
+      // A single feature equals its mean: the result is the bias, and x has no gradient.
       if (width == 1) {
         EXPECT_AT_MOST(distance(y, want), 1e-5, "forward" + at);
         EXPECT_AT_MOST(rlt::test::largest(x.grad()), 1e-3, "gradient of x" + at);
@@ -118,7 +118,7 @@ TEST(segment_mean_is_the_mean_of_each_sequence) {
   }
 }
 
-// What backward of sum() hands on has no memory of its own for its elements.
+// The gradient that sum() passes back is expanded: all its elements share one address.
 TEST(norm_and_pool_take_expanded_gradients) {
   Random random(37);
   const at::Tensor weight = random.normal({20}), bias = random.normal({20});
@@ -136,7 +136,7 @@ TEST(norm_and_pool_take_expanded_gradients) {
   EXPECT_THROWS("dense", rlt::segment_mean_backward(one.expand({3, 20}), borders({3, 0, 4})));
   EXPECT_THROWS("dense", rlt::add_layer_norm_backward(one.expand({7, 20}), x, weight, bias.narrow(0, 0, 7),
                                                       bias.narrow(0, 0, 7)));
-  // A mean and a spread that every row shares.
+  // One mean and one rstd, expanded over the rows.
   const at::Tensor shared = at::ones({1}).expand({7});
   EXPECT_THROWS("dense", rlt::add_layer_norm_backward(x, x, weight, shared, shared));
 }

@@ -1,5 +1,5 @@
-// Quantised weights: blocks to values and back, and models on them against the bfloat16 models that they
-// dequantise to, bit for bit.
+// Quantised weights: round trips of blocks, and quantised models against the bfloat16 models they dequantise
+// to, bit for bit.
 #include "kernels/quant.h"
 
 #include <ATen/ops/empty.h>
@@ -26,7 +26,7 @@ std::vector<QuantFormat> formats() {
   return {rlt::quant_formats(), rlt::quant_formats() + rlt::kQuantFormats};
 }
 
-// Rows of any bits, but scales that are finite: those that are float16 or float32 lie at known places.
+// Rows of random bytes, with the exponents of the float16 scales limited so that values stay finite.
 at::Tensor random_rows(Random& random, const QuantFormat& f, int64_t out, int64_t in) {
   if (rlt::can_quantize(f.quant)) return rlt::quantize(random.normal({out, in}, 0.1), int64_t(f.quant));
   at::Tensor rows = at::empty({out, f.row_bytes(in)}, at::kByte);
@@ -62,7 +62,7 @@ TEST(quantised_values_are_near_and_extremes_exact) {
     EXPECT(error.le(most.mul(step)).all().item<bool>());
     EXPECT(wide[2].eq(0).all().item<bool>());
     EXPECT_EQUAL(wide[3][70].item<float>(), -3.0f);
-    // What is quantised once stays.
+    // Quantising a dequantised tensor again gives the same bytes.
     EXPECT(same_bits(rlt::quantize(wide, int64_t(quant)), rlt::quantize(w, int64_t(quant))));
   }
   EXPECT_THROWS("nf4 needs rows of a multiple of 64", rlt::quantize(random.normal({2, 100}), 2));
@@ -71,8 +71,8 @@ TEST(quantised_values_are_near_and_extremes_exact) {
   EXPECT_THROWS("rows of 64 values are dense uint8 [out, 36]", rlt::dequantize(w.to(at::kByte), 2, 64));
 }
 
-// Rows as floats, rounded, and as panels are the same values for every format; panels that lack rows are
-// filled up with zeros.
+// Rows dequantised to float32, to bfloat16 and to panels agree in every format. Missing rows of a panel are
+// zero.
 TEST(dequantised_rows_and_panels_agree) {
   Random random(402);
   for (const QuantFormat& f : formats()) {
@@ -94,7 +94,7 @@ TEST(dequantised_rows_and_panels_agree) {
   }
 }
 
-// Forward and all gradients of a layer with and without an adapter.
+// Forward and all gradients of a layer, with and without an adapter.
 TEST(quantised_layers_equal_the_layers_that_they_dequantise_to) {
   Random random(403);
   for (const QuantFormat& f : formats()) {
@@ -123,7 +123,7 @@ struct Models {
   rlt::nn::Weights dense, quantised;
 };
 
-// A decoder's weights with all linear layers quantised, and the same dequantised.
+// Decoder weights with all linear layers quantised, and the same weights dequantised.
 Models models_of(Random& random, rlt::test::DecoderChoices& choices, const QuantFormat& f) {
   choices.config.hidden_size = 256;
   choices.config.heads = 8;

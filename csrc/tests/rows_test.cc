@@ -1,4 +1,4 @@
-// The row kernels, of the instruction set that the tests run with.
+// The row kernels of the chosen instruction set.
 #include "kernels/kernels.h"
 
 #include <cmath>
@@ -103,7 +103,7 @@ TEST(softmax_keeps_nan_visible) {
   EXPECT(std::isnan(rlt::kernels().softmax(x.data(), 20, 1, &top)));
 }
 
-// What fills up the last vector is no logit: not even where all real ones lie above a threshold of -∞.
+// Padding of the last vector must never count as a logit, even if the threshold is -∞.
 TEST(moments_count_the_logits_alone) {
   for (const int64_t n : {1, 5, 16, 21}) {
     std::vector<float> z(static_cast<size_t>(n), -2.0f);

@@ -36,7 +36,7 @@ std::vector<double> softmax(const std::vector<double>& scores) {
   return p;
 }
 
-// Each filter as transformers' logits processors define it: -inf for what is removed.
+// Reference for each filter, as the logits processors of transformers define it: removed tokens get -inf.
 std::vector<double> reference(const Logits& logits, const rlt_sampling& s, const std::vector<int32_t>& seen) {
   constexpr double kGone = -std::numeric_limits<double>::infinity();
   std::vector<double> x(logits.begin(), logits.end());
@@ -114,7 +114,7 @@ TEST(sampler_draws_from_the_exact_distribution) {
       worst = std::max(worst, std::abs(draw.raw - std::log(raw[id])));
     }
     EXPECT_AT_MOST(worst, 2e-6, setting.name);
-    // Ids that are expected fewer than ten times are counted together.
+    // Ids with fewer than ten expected samples form one bin.
     double chi = 0, rare = 0;
     int freedom = -1, rare_count = 0;
     for (size_t id = 0; id < want.size(); ++id) {
@@ -132,12 +132,12 @@ TEST(sampler_draws_from_the_exact_distribution) {
       chi += (rare_count - rare) * (rare_count - rare) / std::max(rare, 1.0);
       ++freedom;
     }
-    // Five standard deviations above the mean of a chi-square.
+    // Mean of the chi-square plus five standard deviations.
     EXPECT_AT_MOST(chi, freedom + 5 * std::sqrt(2.0 * std::max(freedom, 1)), setting.name);
   }
 }
 
-// The filters keep the same tokens where there are many, most of which cannot be kept, or all alike.
+// Large vocabularies, in which most tokens fall below the cutoff or all are almost equal.
 TEST(sampler_filters_large_vocabularies) {
   for (const double spread : {0.0, 0.01, 1.0, 6.0}) {
     Logits logits = random_logits(20011, spread);
@@ -159,7 +159,7 @@ TEST(sampler_greedy) {
   seen.reset(600);
   Logits logits(600, -1.0f);
   const rlt_sampling greedy{0, 0, 3, 0.1, 0.5}, penalised{2, 0, 0, 0, 0};
-  EXPECT_EQUAL(sampler.draw(logits.data(), 600, greedy, seen, {}).token, 0);  // the lowest of equals
+  EXPECT_EQUAL(sampler.draw(logits.data(), 600, greedy, seen, {}).token, 0);  // the lowest id among equals
   logits[301] = logits[580] = 2;
   const Draw draw = sampler.draw(logits.data(), 600, greedy, seen, {});
   EXPECT_EQUAL(draw.token, 301);
@@ -183,12 +183,12 @@ TEST(sampler_refuses_what_is_not_finite) {
   Logits none(300, -INFINITY);
   EXPECT_EQUAL(sampler.draw(none.data(), 300, {0, 1, 0, 0, 0}, SeenIds(), {}).token,
                int32_t{rlt::engine::kNotFinite});
-  none[7] = 0;  // the rest cannot be drawn
+  none[7] = 0;  // the only token that can be sampled
   EXPECT_EQUAL(sampler.draw(none.data(), 300, {0, 1, 0, 0, 0}, SeenIds(), {}).token, 7);
 }
 
-// Every combination of parameters that the engine accepts gives a token of the vocabulary or kNotFinite, on
-// logits that are ordinary, equal, extreme or not finite.
+// Every parameter combination that the engine accepts gives a token of the vocabulary or kNotFinite, for
+// ordinary, equal, extreme and non-finite logits.
 TEST(sampler_survives_every_parameter) {
   constexpr double kTiny = 5e-324, kLow = 2.9e-39, kHigh = 1e308, kAlmost = 1 - 0x1p-53;
   constexpr float kInf = std::numeric_limits<float>::infinity(), kMax = std::numeric_limits<float>::max();
@@ -229,7 +229,7 @@ TEST(sampler_survives_every_parameter) {
   EXPECT_EQUAL(bad, 0);
 }
 
-// The lowest temperature that the kernels know is greedy unless scores are equal, and has 1 as its mass.
+// Temperatures near 0 act as greedy sampling: the token gets a log-probability of 0.
 TEST(sampler_of_next_to_no_temperature_is_greedy) {
   Logits logits = random_logits(300, 2);
   logits[41] = 9;
@@ -245,7 +245,7 @@ TEST(sampler_of_next_to_no_temperature_is_greedy) {
   }
 }
 
-// The known answers of Random123, the authors' library.
+// Known answers from Random123, the reference implementation.
 TEST(philox_known_answers) {
   using rlt::engine::philox;
   EXPECT_EQUAL(philox(0, 0, 0, 0), 0xe169c58d6627e8d5U);

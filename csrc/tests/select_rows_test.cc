@@ -1,4 +1,4 @@
-// Rows by number, some of them taken more than once, and the setting that fixes the order of sums.
+// Selecting rows by index, with repeats, and the setting that makes sums deterministic.
 #include <ATen/ops/index_select.h>
 
 #include <optional>
@@ -29,7 +29,7 @@ TEST(select_rows_adds_the_gradients_of_rows_that_come_twice) {
   EXPECT_THROWS("a scalar has no rows", rlt::select_rows(at::empty({}, at::kFloat), index));
 }
 
-// Two backward passes that overlap: the one that began first ends first.
+// Two overlapping backward passes: the setting stays on until both have ended.
 TEST(ordered_sums_end_with_the_last_who_wants_them) {
   const auto on = [] { return at::globalContext().deterministicAlgorithms(); };
   EXPECT(!on());

@@ -1,4 +1,4 @@
-// A step of training on a device: forward through adapters with dropout, what a loss reads, backward.
+// A training step on a device: forward through adapters with dropout, the inputs of a loss, backward.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace rlt::test {
 
 class Step {
  public:
-  // Weights of layers, embedding and head are of `type`. The shape must outlive the step.
+  // Linear layers, embedding and head have weights of `type`. The shape must outlive the step.
   Step(Shape& s, at::ScalarType type, const at::Device& place)
       : bidirectional_(s.c.bidirectional != 0),
         model_(s.config(), weights(s, type, place)),
@@ -37,8 +37,8 @@ class Step {
     }
   }
 
-  // Of a decoder the log-probabilities of some tokens, with their entropies or without; of an encoder the
-  // mean of each sequence. With checkpoint, blocks are computed once more in backward.
+  // Computes log-probabilities of some tokens (and their entropies, if asked) for a decoder, the mean of each
+  // sequence for an encoder. With checkpoint, backward recomputes the blocks.
   void run(bool entropy, bool checkpoint) {
     nn::AdapterPass pass;
     pass.on = true;

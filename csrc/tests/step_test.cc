@@ -1,4 +1,4 @@
-// What a step of training looks at: on a GPU it would wait for the device each time.
+// A training step must not read tensor values on the host: on a GPU, each read waits for the device.
 #include <ATen/record_function.h>
 
 #include <mutex>
@@ -10,7 +10,7 @@ namespace {
 
 using rlt::test::Shape;
 
-// Names of operators that bring values of tensors to the host, as often as they ran.
+// The operators that copied tensor values to the host, once for each call.
 struct Reads {
   std::mutex mutex;
   std::string names;
@@ -35,7 +35,7 @@ TEST(a_step_of_training_looks_at_no_value) {
   const auto handle =
       at::addGlobalCallback(at::RecordFunctionCallback(note).scopes({at::RecordScope::FUNCTION}));
   for (Shape& s : rlt::test::all_shapes()) {
-    if (s.c.bidirectional != 0) continue;  // the borders of its sequences, which are on the host
+    if (s.c.bidirectional != 0) continue;  // reads its sequence boundaries, which are on the host
     for (const auto type : {at::kFloat, at::kBFloat16}) {
       rlt::test::Step step(s, type, at::kCPU);
       for (const bool entropy : {false, true}) {

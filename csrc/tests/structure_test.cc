@@ -1,4 +1,4 @@
-// The folders of csrc include only those below them.
+// Each folder of csrc includes only headers of the folders below it.
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// From the top down; the interface is below all.
+// From the top to the bottom; the public headers are at the bottom.
 const std::vector<std::string> kFloors{"cuda", "abi", "dist", "engine", "nn", "ops", "kernels", "include"};
 
 size_t floor_of(const std::string& path) {
@@ -21,9 +21,9 @@ size_t floor_of(const std::string& path) {
 }
 
 TEST(folders_include_only_those_below_them) {
-  const fs::path root = "csrc";  // ctest runs this at the top of the repository
+  const fs::path root = "csrc";  // ctest runs this in the repository root
   EXPECT(fs::is_directory(root / "include"));
-  if (!fs::is_directory(root / "kernels")) return;  // a bundle has the interface alone
+  if (!fs::is_directory(root / "kernels")) return;  // a release bundle contains only the public headers
   EXPECT(fs::is_directory(root / "cuda/kernels"));
   int read = 0;
   for (const auto& entry : fs::recursive_directory_iterator(root)) {
@@ -40,9 +40,9 @@ TEST(folders_include_only_those_below_them) {
         rlt::test::fail(file.c_str(), 0, file + " includes " + name + " from above");
       }
       if (own && floor_of(name) == kFloors.size()) {
-        rlt::test::fail(file.c_str(), 0, file + " includes " + name + ", which is on no floor");
+        rlt::test::fail(file.c_str(), 0, file + " includes " + name + ", which is in no known folder");
       }
-      // What is a device's own is reached through the dispatcher or the runner.
+      // Other folders reach device-specific code through the dispatcher or the runner.
       for (const std::string device : {"ops/cpu/", "engine/cpu/"}) {
         if (own && name.rfind(device, 0) == 0 && file.rfind(device, 0) != 0) {
           rlt::test::fail(file.c_str(), 0, file + " includes " + name + " past the dispatcher or the runner");

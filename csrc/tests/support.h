@@ -16,13 +16,13 @@
 
 namespace rlt::test {
 
-// Where tests that run on any device put their tensors.
+// The device on which device-independent tests allocate their tensors.
 inline at::Device& device() {
   static at::Device place(at::kCPU);
   return place;
 }
 
-// Reproducible normal and integer tensors.
+// Reproducible random tensors, normal or integer.
 class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}
@@ -34,7 +34,7 @@ class Random {
     for (int64_t i = 0; i < t.numel(); ++i) values[i] = static_cast<float>(draw(engine_));
     return t;
   }
-  // In [0, limit).
+  // Values are in [0, limit).
   at::Tensor ints(int64_t n, int64_t limit) {
     at::Tensor t = at::empty({n}, at::kLong);
     for (int64_t i = 0; i < n; ++i) t.mutable_data_ptr<int64_t>()[i] = below(limit);
@@ -54,7 +54,7 @@ at::Tensor vector_of(const std::vector<T>& values) {
   return t;
 }
 
-// The borders of packed sequences of these lengths.
+// Boundaries (cu_seqlens) of packed sequences of these lengths.
 inline at::Tensor borders(const std::vector<int64_t>& lengths) {
   std::vector<int32_t> cu{0};
   for (const int64_t length : lengths) cu.push_back(cu.back() + static_cast<int32_t>(length));
@@ -67,19 +67,19 @@ inline int64_t total(const std::vector<int64_t>& lengths) {
   return sum;
 }
 
-// What a weight's type holds of t: what a product that rounds the other side to it takes for itself.
+// Rounds t to a weight's type, as products do that round both operands.
 inline at::Tensor held_by(at::ScalarType type, const at::Tensor& t) {
   return type == at::kFloat ? t : t.to(type).to(at::kFloat);
 }
 
-// Whether a product with a weight of a type rounds the other side: a GPU's does, and the CPU's own where it
-// has instructions for that.
+// Whether a product with a weight of this type rounds its other operand: on a GPU always, on the CPU if the
+// processor has instructions for bfloat16 products.
 inline bool rounds(at::ScalarType type) {
   if (device().is_cuda()) return type != at::kFloat;
   return exact() && type == at::kBFloat16 && kernels().multiply_pairs;
 }
 
-// A leaf that holds a copy of t and collects gradients.
+// A leaf that requires a gradient and holds a copy of t.
 inline at::Tensor leaf(const at::Tensor& t, at::ScalarType type = at::kFloat) {
   return t.detach().to(type, false, /*copy=*/true).requires_grad_(true);
 }
@@ -88,20 +88,20 @@ inline double largest(const at::Tensor& t) {
   return t.numel() == 0 ? 0 : t.detach().to(at::kDouble).abs().max().item<double>();
 }
 
-// max |got - want|, infinite where shapes differ; NaN stays NaN.
+// max |got - want|; infinite if the shapes differ, NaN if an element is NaN.
 inline double distance(const at::Tensor& got, const at::Tensor& want) {
   if (!got.defined() || got.sizes() != want.sizes()) return std::numeric_limits<double>::infinity();
   return largest(got.detach().to(at::kDouble).sub(want.detach().to(at::kDouble)));
 }
 
-// distance relative to the largest element wanted.
+// distance divided by the largest magnitude in want.
 inline double relative(const at::Tensor& got, const at::Tensor& want) {
   return distance(got, want) / std::max(largest(want), std::numeric_limits<double>::min());
 }
 
 inline bool finite(const at::Tensor& t) { return t.defined() && t.isfinite().all().item<bool>(); }
 
-// The same bits, unlike at::equal for NaN and -0.
+// Bitwise equality; at::equal differs for NaN and -0.
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
          std::memcmp(a.contiguous().const_data_ptr(), b.contiguous().const_data_ptr(), a.nbytes()) == 0;

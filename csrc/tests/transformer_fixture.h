@@ -1,4 +1,4 @@
-// Small transformers with random weights, one for each kind of choice.
+// Small transformers with random weights that cover every configuration choice.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,7 @@
 
 namespace rlt::test {
 
-// A configuration with the arrays that it points to.
+// A configuration and the arrays it points to.
 struct Shape {
   explicit Shape(std::string named) : name(std::move(named)) {
     c.vocab_size = 31;
@@ -31,7 +31,7 @@ struct Shape {
     rope_of = {0, 0};
     tables.resize(1);
   }
-  // Points into this object, which must outlive it.
+  // The result points into this object, which must outlive it.
   const rlt_model_config& config() {
     for (rlt_rope& table : tables) {
       table.inv_freq = frequencies.data();
@@ -61,7 +61,7 @@ Shape shape(const std::string& name, const Change& change) {
   return s;
 }
 
-// The blocks of BERT (Devlin 2019).
+// BERT's blocks (Devlin 2019).
 inline void post_norm(Shape& s) {
   s.c.norm = RLT_NORM_LAYER;
   s.c.norm_after = s.c.embed_norm = s.c.bidirectional = s.biases = s.tied = true;
@@ -71,7 +71,7 @@ inline void post_norm(Shape& s) {
   s.c.rotary_dim = 0;
 }
 
-// Each choice of rlt_model_config at least once, in the combinations that families make.
+// Covers each choice of rlt_model_config at least once, in combinations that real model families use.
 inline std::vector<Shape> all_shapes() {
   return {
       shape("llama", [](Shape&) {}),
@@ -172,7 +172,7 @@ inline std::vector<Shape> all_shapes() {
   };
 }
 
-// The linear layers of block n, in the order of their dropout layers, with their inputs and outputs.
+// A linear layer with its inputs and outputs. linear_layers lists those of block n, ordered by dropout index.
 struct Layer {
   std::string name;
   int64_t in, out;

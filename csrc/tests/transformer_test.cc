@@ -1,4 +1,4 @@
-// Transformers against one written out in composite float64 operators, a sequence at a time.
+// Transformers against a reference from composite float64 operators, one sequence at a time.
 #include "nn/transformer.h"
 
 #include <ATen/core/grad_mode.h>
@@ -65,7 +65,7 @@ struct Adapter {
 using Adapters = std::map<std::string, Adapter>;
 constexpr double kAdapterScale = 0.7;
 
-// The transformer as its papers have it, in float64.
+// The reference transformer in float64.
 class Plain {
  public:
   Plain(const Shape& s, const Weights& weights, const Adapters& adapters, double dropout = 0)
@@ -223,14 +223,14 @@ at::Tensor run(const Transformer& model, const Batch& batch, bool adapted, doubl
   return model.forward({batch.tokens, batch.positions, batch.cu, {}, rows}, pass, checkpoint);
 }
 
-// Weights that are all trained, in the type of the pass.
+// All weights as trained leaves, in the type of the pass.
 Weights trained(const Weights& weights, at::ScalarType type) {
   Weights out;
   for (const auto& [name, w] : weights) out[name] = leaf(w, type);
   return out;
 }
 
-// Adapters on all linear layers but the last block's o.
+// Adapters on all linear layers except o of the last block.
 Adapters adapters_for(Random& random, const Shape& s) {
   Adapters made;
   for (int64_t n = 0; n < s.c.layers; ++n) {
@@ -264,8 +264,8 @@ TEST(transformer_trained_whole_equals_the_plain_one) {
     want.backward(upstream.to(at::kDouble));
     for (const auto& [name, w] : ours) {
       if (name == "head.weight") continue;
-      // A bias of k shifts all scores of a query alike: its gradient is 0 but for rounding. Nothing reads the
-      // types after the first, or the positions before the first: the reference's gradient is 0 there.
+      // A bias of k shifts all scores of a query equally, so its gradient is only rounding error. No token
+      // uses types other than the first or positions before the first, so the reference gradient is 0 there.
       if (name.find(".k.bias") != std::string::npos) continue;
       EXPECT_AT_MOST(relative(w.grad(), reference.at(name).grad()), 2e-4,
                      "gradient of " + name + " of " + s.name);
@@ -313,7 +313,8 @@ TEST(transformer_of_wanted_rows_equals_those_of_all) {
     const at::Tensor rows = rlt::test::vector_of<int64_t>({4, 5, 5, 22, 63, 0});
     const at::Tensor upstream = random.normal({6, s.c.hidden_size});
     std::map<std::string, at::Tensor> all;
-    for (const int kind : {0, 1, 2}) {  // all rows, of which some are taken; those alone; with checkpoints
+    for (const int kind :
+         {0, 1, 2}) {  // all rows, then a selection; only those rows; those rows with checkpoints
       const Adapters ours = leaves(made, at::kFloat);
       Transformer model(s.config(), weights);
       put_on(model, ours);
@@ -356,7 +357,7 @@ TEST(packed_transformer_equals_one_by_one) {
   }
 }
 
-// Gradients of the adapters, or of all weights, with or without checkpointing; twice, to see repeatability.
+// Gradients of adapters or of all weights, with and without checkpointing; run twice to check determinism.
 TEST(checkpointed_transformer_gives_the_same_gradients) {
   for (Shape& s : all_shapes()) {
     Random random(94);
@@ -392,7 +393,7 @@ TEST(checkpointed_transformer_gives_the_same_gradients) {
   }
 }
 
-// Changes an adapter as Go's optimisers do: lists of tensors, through the ABI.
+// Updates an adapter the way the Go optimisers do: through the ABI, with lists of tensors.
 void change(const Adapter& adapter) {
   rlt::test::Handles h;
   rlt_op add = 0;
@@ -408,8 +409,8 @@ void change(const Adapter& adapter) {
       rlt_op_call(add, RLT_NO_GRAD, tape.data(), static_cast<int32_t>(tape.size()), 2, nullptr, 0, &got));
 }
 
-// Blocks one by one, joined as on a GPU, and checkpointed: a graph whose parameters an optimiser changed
-// would mix old and new values, so backward refuses it.
+// With block-by-block, joined (as on a GPU) and checkpointed passes: after an optimiser step, backward would
+// mix old and new values, so it refuses.
 TEST(backward_refuses_parameters_that_changed) {
   const bool before = std::exchange(rlt::nn::joins_on_cpu, true);
   for (const bool joins : {true, false}) {
@@ -423,7 +424,7 @@ TEST(backward_refuses_parameters_that_changed) {
       const Batch batch = random_batch(random, kLengths, s.c.vocab_size);
       const auto loss = [&] { return run(model, batch, true, 0, checkpoint).sum(); };
       const at::Tensor old = loss();
-      loss().backward();  // a pass that shares what the first one copied
+      loss().backward();  // this pass shares the copies that the first pass made
       change(adapters.begin()->second);
       EXPECT_THROWS(checkpoint ? "changed after its forward pass" : "modified by an inplace operation",
                     old.backward());
@@ -433,7 +434,7 @@ TEST(backward_refuses_parameters_that_changed) {
   rlt::nn::joins_on_cpu = before;
 }
 
-// Backward may come when nobody holds the model any more.
+// Backward works after the model has been freed.
 TEST(a_graph_outlives_its_model) {
   const bool before = rlt::nn::joins_on_cpu;
   for (const bool joins : {true, false}) {
@@ -482,7 +483,7 @@ TEST(transformer_names_the_weight_that_is_wrong) {
       const bool may_lack =
           name.find("norm") == std::string::npos ? s.biases != 0 : s.c.bidirectional && !s.c.norm_after;
       if (name == "head.weight" || (bias && may_lack)) {
-        Transformer(s.config(), weights);  // may be absent
+        Transformer(s.config(), weights);  // an optional weight
       } else {
         EXPECT_THROWS("weight " + name + " is missing", Transformer(s.config(), weights));
       }
