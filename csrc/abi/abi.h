@@ -1,4 +1,4 @@
-// What the files behind the C ABI share: handles to tensors and errors by value.
+// Shared by the files that implement the C ABI: tensor handles, and errors as values.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,17 +13,17 @@ struct rlt_error {
 
 namespace rlt {
 
-// Gives ownership of t to the caller of the ABI; an undefined tensor is 0.
+// Transfers ownership of t to the caller; an undefined tensor becomes 0.
 rlt_tensor give(at::Tensor t);
-// A new strong reference to a borrowed handle; 0 is an undefined tensor.
+// Returns a new reference to the tensor of a borrowed handle; 0 gives an undefined tensor.
 at::Tensor borrow(rlt_tensor handle);
-// The exception now being handled, as an error owned by the caller.
+// Converts the exception being handled to an error owned by the caller.
 rlt_error* current_exception() noexcept;
 
 at::ScalarType scalar_type(int32_t dtype);
 c10::Device device_of(int32_t device);
 
-// Every function of the ABI runs its body in here, so that no exception crosses it.
+// Runs the body of an ABI function, so that no exception leaves the library.
 template <typename Body>
 rlt_error* guard(const Body& body) noexcept {
   try {

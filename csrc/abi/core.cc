@@ -17,7 +17,7 @@ namespace {
 
 std::atomic<int64_t> live{0};
 
-// The error for when there is no memory left to build one.
+// A static error, for when there is no memory to allocate one.
 rlt_error& out_of_memory() {
   static rlt_error e{"out of memory"};
   return e;

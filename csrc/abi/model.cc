@@ -8,7 +8,7 @@
 
 namespace {
 
-// Token ids and positions index tables: a bad one must be an error here, not a read outside of them.
+// Checks indices here, because the kernels would read outside the embedding tables.
 void check_range(const at::Tensor& ids, int64_t rows, int64_t limit, const char* what) {
   TORCH_CHECK(ids.dim() == 1 && ids.scalar_type() == at::kLong && ids.is_contiguous() && ids.numel() == rows,
               what, ": want ", rows, " int64 values, got ", ids.scalar_type(), " ", ids.sizes());

@@ -1,4 +1,4 @@
-// What an rlt_model is.
+// The struct behind rlt_model.
 #pragma once
 
 #include "nn/transformer.h"

@@ -1,5 +1,5 @@
-// Every operator through one boxed call: the schema supplies types and defaults, so neither ours nor
-// libtorch's operators need a binding of their own.
+// Calls any operator through the boxed dispatcher. The schema supplies types and defaults, so operators need
+// no bindings.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 
@@ -13,7 +13,7 @@
 namespace rlt {
 namespace {
 
-// Reads a tape word by word and refuses to run past its end.
+// Reads a tape word by word, and throws before it would read past the end.
 class TapeReader {
  public:
   TapeReader(const int64_t* tape, int32_t words) : next_(tape), end_(tape + words) {}
@@ -75,7 +75,7 @@ c10::IValue read_argument(TapeReader& tape) {
   TORCH_CHECK(false, "operator call: unknown argument kind ", kind);
 }
 
-// Owns results until all of them are known to fit.
+// Releases the tensors to the caller only after checking that all of them fit.
 void return_tensors(torch::jit::Stack& stack, const std::string& name, rlt_tensor* rets, int32_t nrets,
                     int32_t* got) {
   std::vector<at::Tensor> results;
@@ -92,8 +92,8 @@ void return_tensors(torch::jit::Stack& stack, const std::string& name, rlt_tenso
   for (size_t i = 0; i < results.size(); ++i) rets[i] = give(std::move(results[i]));
 }
 
-// Counts a change of each tensor in lists that the operator writes to. libtorch does so for single tensors,
-// but not for the lists of its fused optimisers; without it, backward could not see that a parameter changed.
+// Bumps the version of each tensor in the lists that an operator modifies. libtorch does so for single
+// tensors, but not for the lists of its fused optimisers; backward would then miss that a parameter changed.
 void count_changes(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) {
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::AliasInfo* alias = schema.arguments()[i].alias_info();

@@ -1,5 +1,5 @@
-// What two libraries must have been built from alike to be opened together: a digest of the headers and
-// schemas that they share, in a section of its own, where it is read before the second one is opened.
+// A digest of the headers and schemas that the CPU and the CUDA library share. It is in its own section, so
+// that rltrain can compare both digests before loading the second library.
 namespace {
 
 [[gnu::used, gnu::section(".rltrain")]] const char stamp[] = RLT_STAMP;

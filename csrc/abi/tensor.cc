@@ -61,7 +61,7 @@ rlt_error* rlt_tensor_from(const void* data, int32_t dtype, const int64_t* dims,
     const c10::Device place = rlt::device_of(device);
     const auto type = rlt::scalar_type(dtype);
     const auto bytes = rlt::byte_size(rlt::shape(dims, ndim), type);
-    // From pinned memory a GPU copies while the caller goes on.
+    // Pinned memory makes the copy to a GPU asynchronous.
     at::Tensor made =
         at::empty(rlt::shape(dims, ndim), at::TensorOptions(type).pinned_memory(place.is_cuda()));
     if (bytes > 0) std::memcpy(made.mutable_data_ptr(), data, static_cast<size_t>(bytes));

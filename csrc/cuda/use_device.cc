@@ -1,5 +1,5 @@
-// How busy a device is, as the driver's own library knows it. It comes with each driver, and is opened where
-// it is asked for.
+// A device's utilisation, from the driver's NVML library. It comes with every driver, and is loaded on first
+// use.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
@@ -9,7 +9,7 @@
 
 namespace {
 
-// What nvml.h has of it.
+// The parts of nvml.h that are used here.
 using Device = struct nvmlDevice*;
 struct Utilization {
   unsigned gpu, memory;  // percent
@@ -43,7 +43,7 @@ int32_t fail(const char* text, char* message, int32_t size) {
 int32_t rlt_cuda_use(int32_t device, int32_t* percent, char* message, int32_t size) {
   static const Nvml nvml;
   if (!nvml.ready) return fail("the driver's libnvidia-ml.so.1 does not open", message, size);
-  // The driver counts devices in its own order.
+  // NVML numbers devices differently from CUDA, so they are matched by PCI bus id.
   char bus[32];
   if (const cudaError_t code = cudaDeviceGetPCIBusId(bus, sizeof bus, device); code != cudaSuccess) {
     return fail(cudaGetErrorString(code), message, size);

@@ -13,18 +13,18 @@ namespace {
 using Gloo = c10d::ProcessGroupGloo;
 using Work = c10::intrusive_ptr<c10d::Work>;
 
-// The objects are made here and used in libtorch, so both must agree about them whatever the stubs of gloo's
-// headers leave out: sizes as libtorch's own code takes them.
+// Objects of these classes are made here and used in libtorch, so their sizes must be those in libtorch's
+// code, although the stub headers leave out members.
 static_assert(sizeof(Gloo) == 488 && sizeof(Gloo::Options) == 176,
               "this libtorch's ProcessGroupGloo is another one");
 
-// Floats that travel together: enough for the network to be busy, few enough for several to be under way.
+// Floats per all-reduce: enough to keep the network busy, few enough to have several in flight.
 constexpr int64_t kBucket = 4 << 20;
 
-// The gradients of some parameters end to end, on their way.
+// The concatenated gradients of some parameters, in flight.
 struct Bucket {
   std::vector<at::Tensor> params;
-  std::vector<at::Tensor> flat;  // one tensor, as c10d takes it
+  std::vector<at::Tensor> flat;  // one tensor, in the list that c10d expects
   Work work;
 };
 
@@ -36,8 +36,8 @@ at::Tensor zeros(int64_t n) {
   return t;
 }
 
-// Copies are by memcpy: the thread that waits here is none of those that compute, and an operator of ATen
-// would start compute threads for it.
+// Uses memcpy, because this thread does not compute: an ATen operator would start a pool of compute threads
+// for it.
 Bucket fill(std::vector<at::Tensor> params, int64_t n) {
   at::Tensor flat = zeros(n);
   auto* at = flat.data_ptr<float>();
@@ -75,7 +75,7 @@ Group::Group(const c10::intrusive_ptr<Store>& store, const std::string& address,
 Group::~Group() = default;
 
 void Group::sum_grads(const std::vector<at::Tensor>& params) {
-  at::Tensor there = zeros(static_cast<int64_t>(params.size()));  // how many processes have each gradient
+  at::Tensor there = zeros(static_cast<int64_t>(params.size()));  // processes that have each gradient
   std::vector<Bucket> buckets;
   std::vector<at::Tensor> next;
   int64_t floats = 0;

@@ -1,4 +1,4 @@
-// Processes that compute together: c10d's group over gloo.
+// Processes that train together: a c10d group over gloo.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,17 +14,17 @@ namespace rlt::dist {
 
 class Group {
  public:
-  // Connects to all others over the network interface of address, an IP address of this machine. The store is
-  // not needed any more once all have come so far.
+  // Connects to all other processes over the network interface with the IP address `address`. The store is no
+  // longer needed once all processes have connected.
   Group(const c10::intrusive_ptr<Store>& store, const std::string& address, int rank, int size,
         std::chrono::milliseconds timeout);
   ~Group();
 
-  // Sums the gradients of parameters over all processes, in an order that depends on their number alone. A
-  // gradient that is missing counts as 0; one that all miss stays so.
+  // Sums the gradients of parameters over all processes, in an order that depends only on their number. A
+  // missing gradient counts as 0; one missing in all processes stays missing.
   void sum_grads(const std::vector<at::Tensor>& params);
 
-  // Puts the bytes of all processes, as many of each, one after the other into all.
+  // Concatenates `bytes` bytes of every process, in rank order, into all.
   void gather(const void* data, int64_t bytes, void* all);
 
  private:

@@ -1,4 +1,4 @@
-// The place where the processes of a group find each other.
+// The store in which the processes of a group find each other.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -8,15 +8,15 @@
 
 namespace rlt::dist {
 
-// Keys and values behind a TCP port, until it is left. torchrun serves one to its processes.
+// A key-value store over TCP. torchrun serves one to its processes.
 class Store final : public c10d::PrefixStore {
  public:
-  // Serves the store on listen_fd, a listening socket that it takes over, or with -1 connects to host and
-  // port. The keys have prefix before them.
+  // Serves the store on listen_fd, a listening socket that it takes over. With listen_fd = -1, connects to
+  // host and port. All keys get the prefix.
   Store(const std::string& host, uint16_t port, int listen_fd, const std::string& prefix,
         std::chrono::milliseconds timeout);
 
-  // Closes the connection, and the port of who serves. Nothing else may be asked of the store then.
+  // Closes the connection, and the server's port. The store must not be used afterwards.
   void leave() { store_.reset(); }
 };
 

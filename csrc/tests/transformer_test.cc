@@ -313,8 +313,7 @@ TEST(transformer_of_wanted_rows_equals_those_of_all) {
     const at::Tensor rows = rlt::test::vector_of<int64_t>({4, 5, 5, 22, 63, 0});
     const at::Tensor upstream = random.normal({6, s.c.hidden_size});
     std::map<std::string, at::Tensor> all;
-    for (const int kind :
-         {0, 1, 2}) {  // all rows, then a selection; only those rows; those rows with checkpoints
+    for (const int kind : {0, 1, 2}) {  // select from all rows; only those rows; with checkpoints
       const Adapters ours = leaves(made, at::kFloat);
       Transformer model(s.config(), weights);
       put_on(model, ours);

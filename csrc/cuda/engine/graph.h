@@ -1,4 +1,4 @@
-// Work on a device that is recorded once and started again as a whole, and the stream that it runs on.
+// Device work that is recorded once and replayed, and the stream it runs on.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -13,21 +13,21 @@ namespace rlt::cuda {
 class Graph {
  public:
   virtual ~Graph() = default;
-  // Starts what was recorded, on the current stream.
+  // Starts the recorded work on the current stream.
   virtual void replay() = 0;
 };
 
-// Records what body starts on the current stream, which is not the device's default one; nothing runs yet.
-// Graphs that share memory for what is in between must not run at the same time: beside is one of them, or
-// null.
+// Records the work that body starts on the current stream, which must not be the default stream; nothing runs
+// yet. The new graph shares memory for intermediate results with `beside` (unless null), so the two must not
+// run at the same time.
 std::unique_ptr<Graph> record(const Graph* beside, const std::function<void()>& body);
 
-// A stream of a device, which can be recorded on. The CPU has none.
+// A stream that supports recording. Empty on the CPU.
 class Lane {
  public:
   explicit Lane(c10::Device device);
 
-  // While it lives, the thread's work goes to the lane, behind what was begun on the stream before.
+  // While it exists, this thread's work goes to the lane, after the work already on the previous stream.
   class Use {
    public:
     explicit Use(const Lane& lane);

@@ -6,7 +6,7 @@ namespace rlt::cuda {
 namespace {
 
 struct Recorded : Graph {
-  mutable at::cuda::CUDAGraph graph;  // asking for its pool changes nothing
+  mutable at::cuda::CUDAGraph graph;  // pool() is not const
   void replay() override { graph.replay(); }
 };
 
@@ -16,7 +16,7 @@ std::unique_ptr<Graph> record(const Graph* beside, const std::function<void()>& 
   auto made = std::make_unique<Recorded>();
   const auto pool =
       beside == nullptr ? at::cuda::graph_pool_handle() : static_cast<const Recorded*>(beside)->graph.pool();
-  // Other threads may wait for events or free memory meanwhile.
+  // Thread-local mode lets other threads wait for events and free memory during the capture.
   made->graph.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
   try {
     body();

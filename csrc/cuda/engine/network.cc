@@ -14,7 +14,7 @@
 namespace rlt::cuda {
 namespace {
 
-// The type of all products' weights, float32 where they differ: it holds the others.
+// The type of all product weights; float32, which can represent the others, if they differ.
 at::ScalarType common_type(const nn::Transformer& decoder) {
   const at::ScalarType first = decoder.groups(0).o.layers()[0]->weight.scalar_type();
   for (size_t i = 0; i < decoder.blocks().size(); ++i) {
@@ -147,7 +147,7 @@ at::Tensor Network::mix(size_t layer, const at::Tensor& queries, const Pass& pas
   const nn::Config& c = config();
   const int64_t d = c.head_dim, window = c.layer_windows[layer];
   const Stream stream = current_stream(device_);
-  // libtorch's flash attention reads 16 bytes at a time and knows no softcap.
+  // libtorch's flash attention reads 16 bytes at a time and has no softcap.
   const bool flash = pass.borders.defined() && device_.is_cuda() && type_ != at::kFloat && d % 8 == 0 &&
                      d <= 256 && c.attention_softcap == 0;
   if (flash) {
@@ -202,7 +202,7 @@ at::Tensor Network::forward(const Pass& pass) const {
     const Block& block = blocks_[n];
     const at::Tensor normed = norm(block.attn_norm, x, type_);
     const at::Tensor mixed = attend(n, normed, pass, room.mutable_data_ptr());
-    // Where the MLP reads what attention reads, that is taken before the sum changes.
+    // If the MLP reads the same x as attention, compute its input before attention is added to x.
     const at::Tensor before = c.residual == RLT_RESIDUAL_PARALLEL ? norm(block.mlp_norm, x, type_) : normed;
     add(block.o, block.post_attn_norm, x, mixed, pass);
     const at::Tensor in = c.residual == RLT_RESIDUAL_SEQUENTIAL ? norm(block.mlp_norm, x, type_) : before;

@@ -1,5 +1,5 @@
-// A decoder as a device runs it for generating: products by libtorch, the rest by kernels of our own, with
-// keys and values on pages. Sums are float32; what a product or attention reads is of the weights' type.
+// A decoder for generation on a device: products by libtorch, the rest by custom kernels, with keys and
+// values in pages. Sums are float32; products and attention read the weights' type.
 #pragma once
 
 #include <memory>
@@ -11,17 +11,17 @@
 
 namespace rlt::cuda {
 
-// Rows to run; pointers are the device's.
+// Rows to run; the pointers are device pointers.
 struct Pass {
   const Row* rows = nullptr;
   const Place* places = nullptr;
   void* const* pages = nullptr;
-  int64_t count = 0, longest = 0;  // no position is greater
+  int64_t count = 0, longest = 0;  // longest: an upper bound of the positions
   std::vector<Range> ranges;       // of adapters
-  // Prompts, whose rows lie together: borders of rows and of the positions that each sees [S+1] int32;
-  // undefined where every row is a sequence of its own.
+  // Only for prompts, whose rows are contiguous: boundaries of each prompt's rows, and of the positions it
+  // attends to, [S+1] int32. Undefined if every row is a sequence of its own.
   at::Tensor row_borders, borders;
-  int64_t most_rows = 0, most_positions = 0, positions = 0;  // of a sequence; of all
+  int64_t most_rows = 0, most_positions = 0, positions = 0;  // maxima of one sequence; total
 };
 
 class Network {
@@ -29,10 +29,10 @@ class Network {
   // Borrows the decoder, which must outlive it, and runs it on device.
   Network(const nn::Transformer& decoder, c10::Device device);
 
-  // Reads weights and adapters where they may have changed. False: what was recorded cannot be replayed.
+  // Rereads weights and adapters that may have changed. Returns false if recorded graphs are now invalid.
   bool refresh();
-  // Makes the adapter of another decoder on the same weights adapter `number`, or takes that away where from
-  // is null. False as above. Errors: other weights.
+  // Registers the adapter of another decoder with the same weights as adapter `number`; from = null removes
+  // it. Returns false if recorded graphs are now invalid. Errors: different weights.
   bool set_adapter(int32_t number, const nn::Transformer* from);
 
   const nn::Config& config() const { return decoder_.config(); }
@@ -42,9 +42,9 @@ class Network {
 
   // Hidden states after the last block, [count, H] float32.
   at::Tensor forward(const Pass& pass) const;
-  // What the head takes of them, [count, H] of shape().type.
+  // The input of the head, [count, H] of shape().type.
   at::Tensor last(const at::Tensor& x) const;
-  // The head's outputs for such rows, before a softcap, [N, V] float32.
+  // The logits before the softcap, [N, V] float32. last [N, H].
   at::Tensor logits(const at::Tensor& last) const;
   void logits_into(at::Tensor& logits, const at::Tensor& last) const;
 
@@ -54,7 +54,7 @@ class Network {
     nn::Norm attn_norm, q_norm, k_norm, post_attn_norm, mlp_norm, post_mlp_norm;
     Product qkv, o, up, down;
   };
-  // A rope's frequencies on the device.
+  // The frequencies of a RoPE table, on the device.
   struct Rope {
     at::Tensor inv_freq, long_inv_freq;
     double factor, long_factor;
@@ -63,7 +63,7 @@ class Network {
   at::Tensor norm(const nn::Norm& norm, const at::Tensor& x, at::ScalarType type) const;
   at::Tensor attend(size_t layer, const at::Tensor& x, const Pass& pass, void* room) const;
   at::Tensor widen(const Block& block, const at::Tensor& x, const Pass& pass) const;
-  // x += layer(y), through norm where there is one.
+  // x += norm(layer(y)); the norm is optional.
   void add(const Product& layer, const nn::Norm& norm, at::Tensor& x, const at::Tensor& y,
            const Pass& pass) const;
   at::Tensor mix(size_t layer, const at::Tensor& queries, const Pass& pass, void* room) const;

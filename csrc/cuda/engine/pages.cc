@@ -7,7 +7,7 @@
 namespace rlt::cuda {
 namespace {
 
-constexpr int64_t kTogether = int64_t{16} << 20;  // bytes that are taken from the device at a time, or a page
+constexpr int64_t kTogether = int64_t{16} << 20;  // bytes of one allocation, or one page if that is larger
 
 int64_t bytes_of(const Shape& s) {
   const int64_t element = s.type == Type::kF32 ? 4 : 2, align = 256;

@@ -1,4 +1,4 @@
-// Memory of a device for keys and values, in pages that sequences take as they grow.
+// Device memory for keys and values, in pages that are assigned to sequences as they grow.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +11,7 @@
 
 namespace rlt::cuda {
 
-// Gives out pages; memory that was taken from the device is kept for the next sequences.
+// A page allocator. Freed pages are reused and never returned to the device.
 class Pages {
  public:
   Pages(Shape shape, c10::Device device);
@@ -20,13 +20,13 @@ class Pages {
   void give_back(void* page) { free_.push_back(page); }
 
  private:
-  int64_t bytes_;  // of a page
+  int64_t bytes_;  // bytes per page
   c10::Device device_;
   std::vector<at::Tensor> memory_;
   std::vector<void*> free_;
 };
 
-// Its pages hold what has been reached so far.
+// A segment whose pages cover the positions reached so far.
 class PagedSegment : public engine::Segment {
  public:
   explicit PagedSegment(std::shared_ptr<Pages> pages) : pages_(std::move(pages)) {}
@@ -35,11 +35,11 @@ class PagedSegment : public engine::Segment {
   PagedSegment& operator=(const PagedSegment&) = delete;
 
   void resize(int64_t positions) override;
-  // Makes sure of pages for the first so many positions.
+  // Allocates pages for the first `positions` positions.
   void reach(int64_t positions);
   const std::vector<void*>& pages() const { return held_; }
 
-  at::Tensor hidden;  // [1, H] of the last token of a prompt that has run, as the head takes it
+  at::Tensor hidden;  // [1, H], the head's input for the last token of a finished prompt
 
  private:
   std::shared_ptr<Pages> pages_;

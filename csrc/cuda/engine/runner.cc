@@ -20,21 +20,21 @@ PagedSegment& paged(engine::Segment* segment) { return static_cast<PagedSegment&
 
 int64_t pages_of(int64_t positions) { return (positions + kPage - 1) / kPage; }
 
-// The batch that holds so many rows: few sizes, so that few graphs are recorded.
+// Rounds a number of rows up to a batch size; few sizes need few graphs.
 int64_t batch_of(int64_t rows) {
   int64_t size = 1;
   while (size < rows && size < 32) size *= 2;
   return size >= rows ? size : (rows + 31) / 32 * 32;
 }
 
-// Likewise for positions.
+// The same for positions.
 int64_t positions_of(int64_t longest) {
   int64_t size = 256;
   while (size < longest) size *= 2;
   return size;
 }
 
-// Ranges of rows by adapter, from one number a row; rows of an adapter lie together.
+// The ranges of rows that use the same adapter, given each row's adapter; equal ones must be adjacent.
 std::vector<Range> ranges_of(const std::vector<int32_t>& adapters) {
   std::vector<Range> ranges;
   for (size_t i = 0; i < adapters.size(); ++i) {
@@ -84,7 +84,7 @@ void GpuRunner::reserve(int64_t, int64_t picks, int64_t positions) {
   forget();
   slots_ = std::max(slots_, batch_of(picks));
   longest_ = std::max(longest_, positions_of(positions));
-  // A sequence's prefix and tail begin a page each; a place for rows that fill a batch up.
+  // Prefix and tail of a sequence each start a new page. One more place is for padding rows.
   script_ =
       std::make_unique<Script>(slots_, slots_ + 1, slots_ * (pages_of(longest_) + 2) + 1, network_.device());
   const at::TensorOptions on = at::TensorOptions().device(network_.device());
@@ -118,7 +118,7 @@ void GpuRunner::run(std::vector<Item>& items, const std::vector<Pick>& picks) {
   hand_out({&by_samples, &by_prompts});
 }
 
-// The logits of each sample's next token, [N or more, V].
+// Computes the logits of each sample's next token, [N or more, V].
 at::Tensor GpuRunner::run_samples(const std::vector<Item*>& items) {
   const auto n = static_cast<int64_t>(items.size());
   std::vector<int32_t> adapters;
@@ -148,7 +148,7 @@ at::Tensor GpuRunner::run_samples(const std::vector<Item*>& items) {
   pass.longest = positions_of(longest + 1) - 1;
   pass.ranges = ranges_of(adapters);
   at::Tensor logits = logits_.narrow(0, 0, batch);
-  // Samples of several adapters are a batch that seldom comes again.
+  // Batches with several adapters rarely repeat, so they are not recorded.
   const bool alike = adapters.front() == adapters.back();
   if (!alike) {
     compute_samples(pass, logits);
@@ -157,7 +157,7 @@ at::Tensor GpuRunner::run_samples(const std::vector<Item*>& items) {
   if (!pass.ranges.empty()) pass.ranges = {{0, batch, adapters.front()}};
   const auto [found, is_new] = graphs_.try_emplace(Key{batch, pass.longest, adapters.front()});
   if (is_new) {
-    // What runs once makes the libraries ready for a record.
+    // The first run initialises the libraries; the second one is recorded.
     compute_samples(pass, logits);
     return logits;
   }
@@ -174,7 +174,7 @@ void GpuRunner::compute_samples(const Pass& pass, at::Tensor& logits) const {
   network_.logits_into(logits, network_.last(network_.forward(pass)));
 }
 
-// Reads prompts, and says who draws from which row of their logits, [N, V].
+// Runs prompts. Returns the logits [N, V], and in drawing which sample uses which row.
 at::Tensor GpuRunner::run_prompts(const std::vector<Item*>& items, Drawing& drawing,
                                   const std::vector<Pick>& picks) {
   std::vector<Item*> reading;
@@ -194,7 +194,7 @@ at::Tensor GpuRunner::run_prompts(const std::vector<Item*>& items, Drawing& draw
   return hidden.empty() ? at::Tensor() : network_.logits(at::cat(hidden));
 }
 
-// Runs spans of prompts; one that ends its prompt leaves its last token's hidden state there.
+// Runs parts of prompts. A part that ends its prompt stores the last token's hidden state in the segment.
 void GpuRunner::read(const std::vector<Item*>& items) {
   int64_t rows = 0, pages = 0;
   for (const Item* item : items) {
@@ -243,7 +243,7 @@ void GpuRunner::read(const std::vector<Item*>& items) {
   }
 }
 
-// Draws into draws_ from the first-th on.
+// Samples into draws_, starting at index `first`.
 void GpuRunner::draw(const Drawing& drawing, const at::Tensor& logits, int64_t first) {
   const auto n = static_cast<int64_t>(drawing.picks.size());
   if (n == 0) return;
@@ -288,7 +288,7 @@ void GpuRunner::draw(const Drawing& drawing, const at::Tensor& logits, int64_t f
          reinterpret_cast<DrawRow*>(draws_.mutable_data_ptr<uint8_t>()) + first, n);
 }
 
-// Waits for the device, once a step.
+// Waits for the device, once per step.
 void GpuRunner::hand_out(const std::vector<const Drawing*>& drawings) {
   size_t n = 0;
   for (const Drawing* drawing : drawings) n += drawing->picks.size();

@@ -1,5 +1,6 @@
-// The runner of a GPU: a step's running samples are one batch, of few sizes, each recorded as a graph; its
-// prompts are another. Sampling is the device's too: a step takes one copy of numbers there and one back.
+// Runs the engine on a GPU. The running samples of a step form one batch, padded to one of a few sizes, each
+// recorded as a graph; prompts form another. Sampling is on the device too: a step copies numbers to the
+// device once and back once.
 #pragma once
 
 #include <map>
@@ -14,24 +15,24 @@
 
 namespace rlt::cuda {
 
-// What describes a pass's rows, for the device: filled on the host, then sent in one piece.
+// Describes the rows of a pass to the device; filled on the host and copied at once.
 class Script {
  public:
   Script(int64_t rows, int64_t places, int64_t pages, c10::Device device);
 
   void clear();
-  // Adds a sequence, whose beginning and rest are on such pages, and returns its number.
+  // Adds a sequence with the pages of its prefix and its tail; returns its index.
   int32_t add_place(const std::vector<void*>& prefix, int64_t prefix_length, const std::vector<void*>& tail);
   void add_row(const Row& row);
   void send();
 
-  // The device's.
+  // Pointers to the copies on the device.
   const Row* device_rows() const;
   const Place* device_places() const;
   void* const* device_pages() const;
 
  private:
-  int64_t rows_, places_, pages_;  // how many there is room for
+  int64_t rows_, places_, pages_;  // capacities
   int64_t row_count_ = 0, place_count_ = 0, page_count_ = 0;
   at::Tensor host_, there_;  // rows, places, pages
 };
@@ -48,9 +49,9 @@ class GpuRunner : public engine::Runner {
   void run(std::vector<engine::Item>& items, const std::vector<engine::Pick>& picks) override;
 
  private:
-  // Which pass a graph is of: how many rows, how many positions at most, which adapter.
+  // Identifies a graph: number of rows, bound of the positions, adapter.
   using Key = std::tuple<int64_t, int64_t, int32_t>;
-  // Rows of logits and who draws from them.
+  // Samples to take, and the row of logits of each.
   struct Drawing {
     std::vector<const engine::Pick*> picks;
     std::vector<int32_t> rows;
@@ -68,15 +69,15 @@ class GpuRunner : public engine::Runner {
   Network network_;
   Lane lane_;
   std::shared_ptr<Pages> pages_;
-  std::vector<void*> spare_;  // the page of rows that fill a batch up
+  std::vector<void*> spare_;  // the page of padding rows
   int64_t slots_ = 0, longest_ = 0;
   std::unique_ptr<Script> script_;
   at::Tensor logits_;  // [rows of the largest batch, V]
   at::Tensor draws_, host_draws_;
-  std::map<Key, std::unique_ptr<Graph>> graphs_;  // null: it has run once, and is recorded the next time
+  std::map<Key, std::unique_ptr<Graph>> graphs_;  // null: ran once; will be recorded next time
 };
 
-// On the device of the decoder's weights.
+// Makes a runner on the device of the decoder's weights.
 std::unique_ptr<engine::Runner> make_gpu_runner(const nn::Transformer& decoder);
 
 }  // namespace rlt::cuda

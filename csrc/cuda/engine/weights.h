@@ -1,4 +1,4 @@
-// A model's linear layers as a device multiplies by them: those of one input are one matrix.
+// A model's linear layers on a device. Layers with the same input are joined into one matrix.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,15 +10,14 @@
 
 namespace rlt::cuda {
 
-// Whether what was recorded with one would find the other: none of them, or the same memory in the same
-// shape.
+// Whether a recorded graph that used a may use b instead: both undefined, or the same memory, shape and type.
 inline bool same_place(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() == b.defined();
   return a.const_data_ptr() == b.const_data_ptr() && a.sizes() == b.sizes() &&
          a.scalar_type() == b.scalar_type();
 }
 
-// Rows [begin, end) of a pass, by an adapter's number; rows of none are in no range.
+// Rows [begin, end) of a pass that use an adapter. Rows without an adapter are in no range.
 struct Range {
   int64_t begin, end;
   int32_t adapter;
@@ -29,16 +28,16 @@ class Product {
   // Borrows layers, which must outlive it.
   explicit Product(std::vector<const nn::Linear*> layers) : layers_(std::move(layers)) {}
 
-  // Reads weights and adapters where they may have changed. Weights of the device are moved together where
-  // they lie apart, so that there is no second copy of them. False: something lies elsewhere now, so what was
-  // recorded cannot be replayed.
+  // Rereads weights and adapters that may have changed. Weights on the device that are not adjacent are moved
+  // into one matrix, so that there is no second copy. Returns false if an address changed, so that recorded
+  // graphs are invalid.
   bool refresh(c10::Device device);
-  // Makes those of layers the adapter of that number; none takes it away. False as above.
+  // Makes the adapters of layers adapter `number`; an empty list removes it. Returns false as refresh does.
   bool set_adapter(int32_t number, const std::vector<const nn::Linear*>& layers, c10::Device device);
 
-  // The layers' outputs side by side, [N, out] float32. x [N, in].
+  // Returns the concatenated outputs of the layers, [N, out] float32. x [N, in].
   at::Tensor operator()(const at::Tensor& x, const std::vector<Range>& ranges) const;
-  // The same without adapters, to y.
+  // The same without adapters, written to y.
   void into(at::Tensor& y, const at::Tensor& x) const;
   // y += the layers' outputs.
   void add_to(at::Tensor& y, const at::Tensor& x, const std::vector<Range>& ranges) const;
@@ -46,7 +45,7 @@ class Product {
   const std::vector<const nn::Linear*>& layers() const { return layers_; }
 
  private:
-  // a [R, in] of all layers; b [out, R], scaled, in whose rows of a layer all other layers' columns are 0.
+  // a [R, in] stacks the layers' matrices; b [out, R] is block diagonal and includes the scale.
   struct LowRank {
     at::Tensor a, b;
   };

@@ -1,11 +1,11 @@
-// Rotary positions, gated activations and dropout: each element is read once and written once.
+// Rotary embeddings, gated activations and dropout. Each element is read once and written once.
 #include "cuda/kernels/row.cuh"
 #include "rltrain.h"
 
 namespace rlt::cuda {
 namespace {
 
-// A block has a row.
+// One block per row.
 template <int N>
 __global__ void rope_kernel(Matrix x, const float* cos, const float* sin, float sign, float* y, int heads,
                             int head_dim, int half) {
@@ -32,7 +32,7 @@ __global__ void rope_kernel(Matrix x, const float* cos, const float* sin, float 
   }
 }
 
-// An activation's value and its slope.
+// The value of an activation and its derivative.
 template <int Activation>
 __device__ float activate(float x, float* slope) {
   if constexpr (Activation == RLT_ACT_SILU) {
@@ -44,7 +44,7 @@ __device__ float activate(float x, float* slope) {
     *slope = below + x * 0.39894228f * expf(-0.5f * x * x);
     return x * below;
   } else if constexpr (Activation == RLT_ACT_GELU_TANH) {
-    // ½(1 + tanh u) is the logistic function of 2u.
+    // ½(1 + tanh u) = sigmoid(2u).
     const float square = x * x;
     const float sigmoid = 1.0f / (1.0f + expf(-1.5957691216f * x * (1.0f + 0.044715f * square)));
     *slope = sigmoid * (1.0f + x * (1.0f - sigmoid) * 1.5957691216f * (1.0f + 0.134145f * square));
@@ -91,7 +91,7 @@ __global__ void gated_backward_kernel(const float* grad, Matrix gate, Matrix up,
   store(grad_up + row * width + j, u);
 }
 
-// The finaliser of MurmurHash3, 32 bits.
+// The 32-bit finaliser of MurmurHash3.
 __device__ uint32_t mix(uint32_t h) {
   h ^= h >> 16;
   h *= 0x85ebca6bU;
@@ -119,18 +119,18 @@ __global__ void hash_dropout_kernel(const float* x, const int64_t* row_keys, uin
   store(y + row * width + j, a);
 }
 
-// Blocks that have kBlock · n elements of a row each.
+// A grid whose blocks each process kBlock · n elements of a row.
 dim3 tiles(int64_t rows, int64_t width, int n) {
   return {static_cast<unsigned>(rows), static_cast<unsigned>((width + kBlock * n - 1) / (kBlock * n))};
 }
 
-// body gets how many elements a thread takes at once.
+// Calls body with the number of elements that a thread processes at once.
 template <typename Body>
 void with_packs(bool packs, const Body& body) {
   packs ? body(std::integral_constant<int, 4>()) : body(std::integral_constant<int, 1>());
 }
 
-// body gets the activation as the type of an integer.
+// Calls body with the activation as a std::integral_constant.
 template <typename Body>
 void with_activation(int32_t activation, const Body& body) {
   switch (activation) {

@@ -1,11 +1,11 @@
-// A token's way into a decoder: its embedding, and in each layer its query, key and value to where attention
-// finds them.
+// Feeds tokens to a decoder: embedding, and in each layer writing queries, keys and values to where attention
+// reads them.
 #include "cuda/kernels/cache.cuh"
 
 namespace rlt::cuda {
 namespace {
 
-// A block a row. Rounded after each step, as the CPU's.
+// One block per row. Each step is rounded, as on the CPU.
 template <typename T>
 __global__ void embed_kernel(const Row* rows, const T* table, const float* positions, float scale, float* x,
                              int64_t width) {
@@ -30,7 +30,7 @@ struct StoreTask {
   int64_t layer;
 };
 
-// A warp puts head `x` [d], normed and turned, to `to`. area [d] is shared memory of the warp's own.
+// One warp normalises and rotates head `x` [d] and writes it to `to`. area [d] is the warp's shared memory.
 template <typename T>
 __device__ void put_head(const StoreTask& task, const float* x, const float* norm, const float* cosines,
                          const float* sines, float* area, T* to) {
@@ -55,10 +55,10 @@ __device__ void put_head(const StoreTask& task, const float* x, const float* nor
     put(b * c + a * s, to[half + j]);
   }
   for (int j = 2 * half + lane; j < d; j += kWarp) put(area[j], to[j]);
-  __syncwarp();  // the next head takes the same area
+  __syncwarp();  // the next head reuses area
 }
 
-// A block a row: the angles once, then a warp for each head in turn.
+// One block per row: angles first, then its warps take turns at the heads.
 template <typename T>
 __global__ void store_kernel(StoreTask task, T* queries) {
   extern __shared__ float memory[];

@@ -1,4 +1,4 @@
-// What kernels share that write and read pages.
+// Shared by the kernels that write and read pages.
 #pragma once
 
 #include "cuda/kernels/row.cuh"
@@ -9,7 +9,7 @@ __device__ inline float widen(float x) { return x; }
 __device__ inline float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ inline float widen(__half x) { return __half2float(x); }
 
-// Where a position is: the number of its page in the list, and its place on that.
+// Location of a position: index of its page in the list, and slot in the page.
 struct Spot {
   int page, slot;
 };
@@ -20,7 +20,7 @@ __device__ inline Spot find(const Place& place, int position) {
   return {(in_prefix ? place.prefix_page : place.tail_page) + at / int{kPage}, at % int{kPage}};
 }
 
-// The elements of a page before the keys (side 0) or values (side 1) of a head.
+// Offset in a page of the keys (side 0) or values (side 1) of a head.
 __device__ inline int64_t before(const Shape& s, int64_t layer, int64_t side, int64_t head) {
   return ((layer * 2 + side) * s.kv_heads + head) * kPage * s.head_dim;
 }

@@ -1,5 +1,5 @@
-// Attention to pages: how it is divided, the kernel for fp32 and for heads that are not made of pieces of 16
-// bytes, and the one that joins a row's parts.
+// Attention over pages: work division, the kernel for fp32 and for heads that are not a multiple of 16 bytes,
+// and the kernel that merges the parts of a row.
 #include <algorithm>
 
 #include "cuda/kernels/decode.cuh"
@@ -16,7 +16,7 @@ __device__ Pack<T, N> piece(const T* from, bool there) {
   return x;
 }
 
-// The sum of products over the features of Lanes lanes, the same in each of them.
+// Sums products over the features of a group of Lanes lanes; every lane gets the result.
 template <int Lanes, typename T, int N, int Pieces>
 __device__ float product_of(const Pack<T, N> (&a)[Pieces], const Pack<T, N> (&b)[Pieces]) {
   float sum = 0;
@@ -30,18 +30,18 @@ __device__ float product_of(const Pack<T, N> (&a)[Pieces], const Pack<T, N> (&b)
   return sum;
 }
 
-// A softmax of some positions of a query head, as far as it has come, for a lane's features.
+// A running softmax over some positions of a query head, for one lane's features.
 template <typename T, int N, int Pieces>
 struct Softmax {
   float peak = -INFINITY, total = 0, sums[Pieces][N] = {};
 
-  // Adds positions; the score of one that is not seen is -INFINITY.
+  // Adds positions; hidden ones have the score -INFINITY.
   template <int Steps>
   __device__ void add(const float (&scores)[Steps], const Pack<T, N> (&v)[Steps][Pieces]) {
     float top = peak;
 #pragma unroll
     for (int s = 0; s < Steps; ++s) top = fmaxf(top, scores[s]);
-    // Nothing may have been seen yet.
+    // So far all positions may be hidden.
     const float from = top == -INFINITY ? 0.0f : top, factor = exp2f(peak - from);
     peak = top;
     total *= factor;
@@ -63,8 +63,8 @@ struct Softmax {
   }
 };
 
-// Heads of up to D features, read N at a time; up to H query heads a block. A position has Lanes lanes; a
-// lane's pieces of N features are Lanes · N apart. The lanes of a position have a softmax of their own.
+// For heads of up to D features, read N at a time, and up to H query heads per block. Lanes lanes share a
+// position; a lane's pieces of N features are Lanes · N apart. Each group of lanes keeps its own softmax.
 template <typename T, int N, int D, int H>
 __global__ void __launch_bounds__(kDecodeThreads) decode_kernel(DecodeTask task) {
   constexpr int Lanes = D / N < kWarp ? D / N : kWarp, Together = kWarp / Lanes, Pieces = D / (Lanes * N);
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kDecodeThreads) decode_kernel(DecodeTask task)
   all.finish(task, block, static_cast<T*>(task.out));
 }
 
-// A block a row and head. A part without positions has no weights.
+// One block per row and head. A part without positions has weight 0.
 template <typename T>
 __global__ void join_kernel(DecodeTask task) {
   const int d = static_cast<int>(task.shape.head_dim);
@@ -156,7 +156,7 @@ __global__ void join_kernel(DecodeTask task) {
 
 bool pieces_of_16_bytes(const Shape& s) { return s.head_dim % (s.type == Type::kF32 ? 4 : 8) == 0; }
 
-// How many query heads a block takes.
+// Query heads per block.
 int64_t heads_of_block(const Shape& s) {
   if (!pieces_of_16_bytes(s)) return 1;
   if (s.type != Type::kF32) return kMmaHeads;
@@ -167,14 +167,14 @@ struct Division {
   int64_t head_blocks, parts, per;
 };
 
-// Enough parts for two blocks on each of an H100's multiprocessors, none too small for a page a warp. With a
-// window there are no more than without one.
+// Enough parts to put two blocks on each multiprocessor of an H100, but at least one page per warp. A window
+// never gives more parts than no window.
 Division divide(const Shape& s, int64_t count, int64_t longest, int64_t window) {
   constexpr int64_t kBlocks = 264;
   const auto over = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const int64_t head_blocks = over(s.heads / s.kv_heads, heads_of_block(s)),
                 blocks = count * s.kv_heads * head_blocks;
-  // Prefix and tail may each end within a page, and a window begin there.
+  // Prefix and tail may each end, and a window begin, within a page.
   int64_t pages = over(longest + 1, kPage) + 1;
   if (window > 0) pages = std::min(pages, window / kPage + 3);
   const int64_t parts = std::min(over(kBlocks, blocks), std::max<int64_t>(pages / kDecodeWarps, 1));

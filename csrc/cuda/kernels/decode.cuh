@@ -1,7 +1,7 @@
-// What the kernels of attention to pages share. A block takes a row's query heads that have a key head in
-// common, or some of them, and all its pages or a part. Its warps take pages in turn; each keeps a softmax of
-// its own as it goes: the largest score, and the sums of weights and of weighted values relative to that.
-// The softmaxes of all warps and parts are joined in a fixed order.
+// Shared by the kernels of attention over pages. A block processes query heads of one row that share a key
+// head, over all pages or a part of them. Its warps take turns at the pages, each with a running softmax: the
+// largest score, and the sums of weights and weighted values relative to it. The softmaxes of all warps and
+// parts are merged in a fixed order.
 #pragma once
 
 #include <cmath>
@@ -19,16 +19,16 @@ struct DecodeTask {
   void* const* pages;
   const void* queries;
   void* out;
-  // Scores are exponents of 2: inner · q·k, or outer · tanh(inner · q·k) unless outer is 0.
+  // Scores are base-2 exponents: inner · q·k, or outer · tanh(inner · q·k) if outer is not 0.
   float inner, outer;
   int window;
   Shape shape;
   int64_t layer;
-  int group;        // query heads of a key head
-  int head_blocks;  // blocks for these
-  int parts, per;   // so many parts of a row, of so many pages each
-  // With several parts: [rows, heads, parts, head_dim] sums of values, then the same by 2: the largest score,
-  // and the sum of weights.
+  int group;        // query heads per key head
+  int head_blocks;  // blocks per key head
+  int parts, per;   // parts of a row, and pages per part
+  // Only with several parts: [rows, heads, parts, head_dim] sums of values; [rows, heads, parts, 2] largest
+  // score and sum of weights.
   float *sums, *softmaxes;
 };
 
@@ -37,10 +37,10 @@ __device__ inline float score_of(const DecodeTask& task, float product) {
   return task.outer == 0 ? x : task.outer * tanhf(x);
 }
 
-// The pages that a row attends to: those of its prefix, then those of its tail.
+// The pages that a row attends to: first those of its prefix, then those of its tail.
 struct Pages {
   int from, end;  // positions
-  int cut;        // where the tail begins
+  int cut;        // first position of the tail
   int prefix_page, tail_page, prefix_first, tail_first;
   int prefix_count, count;
 
@@ -58,11 +58,11 @@ struct Pages {
     count = prefix_count + (end > cut ? (end - cut + n - 1) / n - tail_first : 0);
   }
 
-  // Number of the i-th page in the list.
+  // Index in the list of the i-th page.
   __device__ int number(int i) const {
     return i < prefix_count ? prefix_page + prefix_first + i : tail_page + tail_first + i - prefix_count;
   }
-  // Of the i-th page the positions from low to before high are seen.
+  // The row attends to slots [low, high) of the i-th page.
   __device__ void bounds(int i, int* low, int* high) const {
     const bool in_prefix = i < prefix_count;
     const int first =
@@ -72,10 +72,10 @@ struct Pages {
   }
 };
 
-// What a block is about.
+// The work of a block.
 struct DecodeBlock {
-  int64_t row, kv_head, head;  // head: the first of its query heads
-  int heads;                   // how many it has
+  int64_t row, kv_head, head;  // head: its first query head
+  int heads;                   // number of query heads
   int part;
 
   __device__ DecodeBlock(const DecodeTask& task, int most) {
@@ -88,14 +88,14 @@ struct DecodeBlock {
   }
 };
 
-// Softmaxes of a block: of Heads heads, each of Streams from other positions.
+// The softmaxes of a block: for each of Heads heads, Streams softmaxes over disjoint positions.
 template <int Streams, int Heads, int D>
 struct Softmaxes {
   float peaks[Streams][Heads], totals[Streams][Heads], weights[Streams][Heads];
   float peak[Heads], total[Heads];
   float sums[Streams][Heads][D];
 
-  // Joins them once all threads have written peaks, totals and sums, and writes what comes of it.
+  // Merges them and writes the result, after all threads have written peaks, totals and sums.
   template <typename T>
   __device__ void finish(const DecodeTask& task, const DecodeBlock& block, T* out) {
     __syncthreads();
@@ -130,7 +130,7 @@ struct Softmaxes {
   }
 };
 
-// For two-byte types whose heads are made of pieces of 16 bytes; the others are in decode.cu.
+// For two-byte types if heads are a multiple of 16 bytes; decode.cu has the rest.
 constexpr int kMmaHeads = 8;
 void decode_mma(cudaStream_t stream, const DecodeTask& task, dim3 grid);
 

@@ -1,7 +1,7 @@
-// Attention to pages for two-byte types, on tensor cores: queries of up to eight heads at once, so that keys
-// and values, which are most of what is read, are read once for them. A lane reads 16 bytes at a time
-// straight to where the products want them; in which order the elements of a sum come is free, so that they
-// need no exchange but that of the softmax's weights.
+// Attention over pages for two-byte types, on tensor cores. Up to eight query heads are processed together,
+// so that keys and values, which dominate memory traffic, are read once for all of them. The order of
+// elements in a sum is free, so each lane reads 16 bytes directly in the layout of the products. Lanes
+// exchange only softmax weights.
 #include "cuda/kernels/decode.cuh"
 #include "cuda/kernels/mma.cuh"
 
@@ -12,9 +12,9 @@ __device__ uint4 piece(const void* from, bool there) {
   return there ? __ldg(static_cast<const uint4*>(from)) : make_uint4(0, 0, 0, 0);
 }
 
-// What a lane of row r and column c (mma.cuh) reads of a page: of keys, elements 8c.. of each 32, of
-// positions r and r + 8; of values, elements 8r.. of each 64, of positions 2c, 2c + 1, 2c + 8, 2c + 9. What
-// no query may see, or is no position at all, counts as 0.
+// What lane (r, c) of mma.cuh reads of a page. Keys: elements 8c.. of each 32, at positions r and r + 8.
+// Values: elements 8r.. of each 64, at positions 2c, 2c + 1, 2c + 8, 2c + 9. Hidden and missing positions
+// read as 0.
 template <typename T, int D>
 struct Fragments {
   uint4 k[D / 32][2], v[D / 64][4];
@@ -39,13 +39,13 @@ struct Fragments {
   }
 };
 
-// The softmaxes of a warp, for a lane's two heads: of the positions so far that it has the scores of.
+// A warp's running softmax for a lane's two heads, over the positions whose scores this lane has.
 struct Two {
   float peak[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
 
-  // Turns scores of a page, of two positions by two heads, into weights, -INFINITY into 0, and gives what
-  // the weights of before are multiplied by. The largest score is that of all lanes: some position of every
-  // page is seen, so that it is a number.
+  // Replaces the scores of a page (two positions by two heads) by weights; -INFINITY becomes 0. factor
+  // rescales earlier weights. The maximum is over all lanes. It is finite, because every page has a visible
+  // position.
   __device__ void add(float (&s)[4], float (&factor)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -62,7 +62,7 @@ struct Two {
   }
 };
 
-// Blocks that a multiprocessor's registers are to have room for.
+// Resident blocks per multiprocessor to limit registers for.
 constexpr int resident(int d) { return d == 64 ? 5 : d == 128 ? 3 : 2; }
 
 template <typename T, int D>
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kDecodeThreads, resident(D)) decode_mma_kernel
   const int64_t key_at = before(task.shape, task.layer, 0, block.kv_head),
                 value_at = before(task.shape, task.layer, 1, block.kv_head);
 
-  // The products' columns are heads: this lane reads head r, and gets the scores of heads 2c and 2c + 1.
+  // The columns of the products are heads: this lane loads head r, and gets scores of heads 2c and 2c + 1.
   uint4 q[D / 32];
   const T* queries =
       static_cast<const T*>(task.queries) + (block.row * task.shape.heads + block.head + r) * d;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kDecodeThreads, resident(D)) decode_mma_kernel
     q[b] = piece(queries + 32 * b + 8 * c, r < block.heads && 32 * b + 8 * c < d);
   }
 
-  // sums[b][t]: of values' elements 64b + 8r + 2t, then the one after, each for heads 2c and 2c + 1.
+  // sums[b][t]: value elements 64b + 8r + 2t and the next one, each for heads 2c and 2c + 1.
   float sums[D / 64][4][4] = {};
   Two softmax;
   const int stop = min(pages.count, (block.part + 1) * task.per);
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kDecodeThreads, resident(D)) decode_mma_kernel
     Fragments<T, D> f;
     f.read(page + key_at, page + value_at, r, c, d, low, high);
 
-    float s[4] = {}, factor[2];  // s: of position r, then r + 8, each for heads 2c and 2c + 1
+    float s[4] = {}, factor[2];  // s: position r, then r + 8, each for heads 2c and 2c + 1
 #pragma unroll
     for (int b = 0; b < D / 32; ++b) {
       multiply(s, f.k[b][0].x, f.k[b][1].x, f.k[b][0].y, f.k[b][1].y, q[b].x, q[b].y, type);

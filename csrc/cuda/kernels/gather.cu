@@ -1,10 +1,10 @@
-// Keys and values of sequences, from their pages into one piece each.
+// Gathers the paged keys and values of sequences into contiguous tensors.
 #include "cuda/kernels/cache.cuh"
 
 namespace rlt::cuda {
 namespace {
 
-// A block a row. T is a piece of 16 bytes, or an element where heads are not made of such.
+// One block per row. T is a 16-byte piece, or an element if heads are not a multiple of 16 bytes.
 template <typename T>
 __global__ void gather_kernel(const Place* places, void* const* pages, const int32_t* borders, int64_t layer,
                               int64_t kv_heads, int64_t pieces, T* k, T* v, int64_t sequences) {

@@ -1,5 +1,5 @@
-// Log-probabilities, entropies and ranks of tokens from rows of logits, and their slopes. A row has a block,
-// which goes through it once.
+// Log-probabilities, entropies and ranks of tokens from rows of logits, and their gradients. One block per
+// row, in one pass.
 #include <cfloat>
 
 #include "cuda/kernels/row.cuh"
@@ -9,12 +9,13 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / kWarp;
-// Where a log-probability stops, so that a token with the probability 0 has none of the entropy. e^-200 is 0.
+// Lower limit of log-probabilities, so that a token of probability 0 adds 0 to the entropy: e^-200 is 0 in
+// float32.
 constexpr float kLeast = -200;
 
-// How a logit becomes z, and dz by the logit.
+// Maps a logit to z, and gives dz/dlogit.
 struct Map {
-  float in, out;  // z = out · tanh(in · logit), or out · logit where in is 0
+  float in, out;  // z = out · tanh(in · logit), or out · logit if in is 0
   float curvature, inverse;
 
   __host__ Map(double temperature, double softcap)
@@ -26,7 +27,7 @@ struct Map {
   __device__ float slope(float z) const { return in > 0 ? (1 - curvature * z * z) * inverse : inverse; }
 };
 
-// A softmax whose logits come one by one (Milakov & Gimelshein 2018).
+// Online softmax (Milakov & Gimelshein 2018).
 struct Softmax {
   float peak = -FLT_MAX;  // not -∞: -∞ - peak must not be NaN
   float sum = 0;          // Σ exp(z - peak)
@@ -64,7 +65,7 @@ __device__ Softmax from_lane(const Softmax& s, int step) {
   return other;
 }
 
-// What all threads of the block have seen; right in thread 0 alone.
+// Merges the softmaxes of a block's threads; only thread 0 gets the result.
 __device__ Softmax merge_block(Softmax s) {
   __shared__ float peak[kWarps], sum[kWarps], weighted[kWarps];
   __shared__ int above[kWarps];
@@ -100,12 +101,12 @@ __global__ void token_logprobs_kernel(const float* logits, const int64_t* target
   const float log_sum = logf(s.sum), h = log_sum - s.weighted / s.sum;
   lse[row] = s.peak + log_sum;
   logprobs[row] = own - s.peak - log_sum;
-  entropy[row] = h < 0 ? 0 : h;  // NaN stays
+  entropy[row] = h < 0 ? 0 : h;  // keeps NaN
   rank[row] = known ? s.above : -1;
 }
 
-// Elements of the result lie where logits were that all threads have read: each round ends before the next
-// writes.
+// In place: each round ends before the next one writes, so a result only overwrites logits that all threads
+// have read.
 template <int N, typename T>
 __global__ void token_logprobs_slope_kernel(float* logits, const int64_t* targets, Map map, const float* lse,
                                             const float* entropy, const float* grad_logprobs,

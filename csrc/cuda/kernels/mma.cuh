@@ -1,8 +1,9 @@
-// A warp's products of 16 x 16 by 16 x 8 elements of two bytes on tensor cores. Lane 4r + c holds
-//   of a (rows by sums): a0 (r; 2c, 2c + 1), a1 (r + 8; the same), a2 (r; 2c + 8, 2c + 9), a3 (r + 8; the
-//   same) of b (sums by columns): b0 (2c, 2c + 1; r), b1 (2c + 8, 2c + 9; r) of the sums: d[0], d[1] (r; 2c,
-//   2c + 1), d[2], d[3] (r + 8; the same)
-// where the first of two elements is in the low half of a word.
+// Warp-level products of 16 x 16 by 16 x 8 two-byte elements on tensor cores. Lane 4r + c holds
+// - of a (rows by sums): a0 (r; 2c, 2c + 1), a1 (r + 8; 2c, 2c + 1), a2 (r; 2c + 8, 2c + 9),
+//   a3 (r + 8; 2c + 8, 2c + 9);
+// - of b (sums by columns): b0 (2c, 2c + 1; r), b1 (2c + 8, 2c + 9; r);
+// - of the result: d[0], d[1] (r; 2c, 2c + 1), d[2], d[3] (r + 8; 2c, 2c + 1).
+// The first of two elements is in the low half of the word.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -29,14 +30,14 @@ __device__ inline void multiply(float (&d)[4], uint32_t a0, uint32_t a1, uint32_
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// Of 8 x 8 elements lane 4r + c gives (r; 2c, 2c + 1) and gets (2c, 2c + 1; r).
+// Transposes 8 x 8 elements: lane 4r + c passes (r; 2c, 2c + 1) and gets (2c, 2c + 1; r).
 __device__ inline uint32_t transpose(uint32_t x) {
   uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
   return y;
 }
 
-// Two numbers in a word, rounded to the nearest.
+// Packs two numbers in a word, rounded to nearest.
 __device__ inline uint32_t pack(float low, float high, const __nv_bfloat16*) {
   return static_cast<uint32_t>(__bfloat16_as_ushort(__float2bfloat16_rn(low))) |
          static_cast<uint32_t>(__bfloat16_as_ushort(__float2bfloat16_rn(high))) << 16;
@@ -47,7 +48,7 @@ __device__ inline uint32_t pack(float low, float high, const __half*) {
          static_cast<uint32_t>(__half_as_ushort(__float2half_rn(high))) << 16;
 }
 
-// The low halves of two words in one, and the high ones.
+// Joins the low halves of two words; high_halves joins the high ones.
 __device__ inline uint32_t low_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
 __device__ inline uint32_t high_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
 

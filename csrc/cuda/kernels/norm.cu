@@ -1,11 +1,11 @@
-// Norms. A row is read once from memory and again from the cache; up to 1024 features have a warp, more a
-// block.
+// Norms. A row is read once from memory and then from the cache, by one warp for up to 1024 features, else by
+// one block.
 #include "cuda/kernels/row.cuh"
 
 namespace rlt::cuda {
 namespace {
 
-// The row of this thread, and its place in it.
+// This thread's row, and its index in the row.
 template <int Threads>
 __device__ int64_t row_of() {
   return static_cast<int64_t>(blockIdx.x) * (kBlock / Threads) + threadIdx.x / Threads;

@@ -1,16 +1,16 @@
-// Sums over rows: a list of them, and the mean of each sequence's.
+// Sums of listed rows, and the mean of each sequence's rows.
 #include "cuda/kernels/row.cuh"
 
 namespace rlt::cuda {
 namespace {
 
-constexpr int kRows = kBlock / kWarp;  // that a block of segment_mean_kernel reads at once
+constexpr int kRows = kBlock / kWarp;  // rows that a block of segment_mean_kernel reads at once
 
 __device__ float value(float x) { return x; }
 __device__ float value(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ float value(__half x) { return __half2float(x); }
 
-// A block a row of y.
+// One block per row of y.
 template <typename T>
 __global__ void sum_rows_kernel(const T* x, const int32_t* begins, const int32_t* rows, float* y,
                                 int64_t width) {
@@ -23,8 +23,8 @@ __global__ void sum_rows_kernel(const T* x, const int32_t* begins, const int32_t
   }
 }
 
-// A block has a segment and as many columns as a warp has threads; its warps take turns at the rows, and add
-// up what they have in their order.
+// One block per segment and kWarp columns. Its warps take turns at the rows, and their sums are added in a
+// fixed order.
 __global__ void segment_mean_kernel(Matrix x, const int32_t* borders, float* y, int64_t width) {
   __shared__ float sums[kRows][kWarp];
   const int64_t s = blockIdx.x, column = static_cast<int64_t>(blockIdx.y) * kWarp + threadIdx.x % kWarp;
@@ -41,7 +41,7 @@ __global__ void segment_mean_kernel(Matrix x, const int32_t* borders, float* y, 
   y[s * width + column] = end > begin ? sum / static_cast<float>(end - begin) : 0.0f;
 }
 
-// A block a row of x.
+// One block per row of x.
 __global__ void segment_mean_backward_kernel(const float* grad, const int32_t* borders, float* grad_x,
                                              int64_t segments, int64_t width) {
   const int64_t row = blockIdx.x, s = segment_of(borders, segments, row);

@@ -1,4 +1,4 @@
-// What kernels share that go through rows: packs of elements, sums over a row in a fixed order, launches.
+// Shared by kernels that process rows: packs of elements, sums over a row in a fixed order, launches.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,7 +17,7 @@ namespace rlt::cuda {
 constexpr int kWarp = 32;
 constexpr int kBlock = 256;  // threads
 
-// N elements that are read or written at once.
+// N elements, read or written together.
 template <typename T, int N>
 struct alignas(N * sizeof(T)) Pack {
   T v[N];
@@ -32,7 +32,7 @@ __device__ inline void put(float x, float& y) { y = x; }
 __device__ inline void put(float x, __nv_bfloat16& y) { y = __float2bfloat16(x); }
 __device__ inline void put(float x, __half& y) { y = __float2half(x); }
 
-// Writes x in the type of y, to the nearest.
+// Converts x to the type of y, rounded to nearest.
 template <typename T, int N>
 __device__ void store(T* y, const Pack<float, N>& x) {
   Pack<T, N> out;
@@ -41,8 +41,8 @@ __device__ void store(T* y, const Pack<float, N>& x) {
   *reinterpret_cast<Pack<T, N>*>(y) = out;
 }
 
-// The sum over the Threads threads of a row, the same in each of them. A row has a warp, or the whole block,
-// of which each call has room of its own.
+// Sums over the Threads threads of a row; every thread gets the result. A row has a warp or a whole block.
+// Each call site has its own shared memory.
 template <int Threads>
 __device__ float row_sum(float x, float (&room)[kBlock / kWarp]) {
 #pragma unroll
@@ -56,7 +56,7 @@ __device__ float row_sum(float x, float (&room)[kBlock / kWarp]) {
   return sum;
 }
 
-// The segment of a row: the last that begins at or before it.
+// The segment that contains a row: the last one that begins at or before it.
 __device__ inline int64_t segment_of(const int32_t* borders, int64_t segments, int64_t row) {
   int64_t low = 0, high = segments;
   while (high - low > 1) {
@@ -70,7 +70,7 @@ __device__ inline int64_t segment_of(const int32_t* borders, int64_t segments, i
   return low;
 }
 
-// A launch that the driver refuses, such as of code for another device, is an error at once.
+// Throws if the last launch failed, for example because the device cannot run this code.
 inline void check_launch(const char* what) {
   if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) {
     throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(code));
@@ -79,14 +79,14 @@ inline void check_launch(const char* what) {
 
 inline cudaStream_t on(Stream stream) { return static_cast<cudaStream_t>(stream); }
 
-// Whether packs of four can be read and written at all of these, some of which may be null.
+// Whether all of these pointers (null allowed) are aligned for packs of four.
 template <typename... P>
 bool aligned(const P*... p) {
   return ((reinterpret_cast<uintptr_t>(p) % 16 == 0) && ...);
 }
 
-// How a kernel goes through rows of this width: body gets how many elements a thread takes at once, as the
-// type of an integer, and how many threads a row has.
+// Chooses how to process rows of this width: calls body with the number of elements per thread, as a
+// std::integral_constant, and the number of threads per row.
 template <typename Body>
 void with_row(int64_t width, bool packs, const Body& body) {
   using std::integral_constant;
@@ -99,7 +99,7 @@ void with_row(int64_t width, bool packs, const Body& body) {
   }
 }
 
-// Calls body with a null pointer to the C++ type of t.
+// Calls body with a null pointer of the C++ type of t.
 template <typename Body>
 void with_type(Type t, const Body& body) {
   switch (t) {

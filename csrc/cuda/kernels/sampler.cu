@@ -1,6 +1,6 @@
-// Draws tokens as engine/cpu/sampler.cc does, a block a token. Weights are counted in whole parts of 2⁴⁰ of
-// the likeliest token's, so that no sum depends on the order of threads. What the filters keep is a rule
-// about a score and its id: they go over all scores to find its limits, and keep no lists.
+// Samples tokens as engine/cpu/sampler.cc does, one block per token. Weights are integers, in units of 2⁻⁴⁰
+// of the most likely token's weight, so that no sum depends on thread order. Filters are conditions on a
+// score and its id: the kernel scans all scores for the limits and keeps no lists.
 #include <cfloat>
 
 #include "cuda/kernels/row.cuh"
@@ -9,11 +9,11 @@ namespace rlt::cuda {
 namespace {
 
 constexpr int kMostThreads = 1024;
-constexpr float kUnit = 0x1p40f;          // the likeliest token's weight
-constexpr int64_t kMostTokens = 1 << 20;  // whose sum fits 64 bits with room to spare
-constexpr uint32_t kAll = 0xffffffff;     // lanes
+constexpr float kUnit = 0x1p40f;          // weight of the most likely token
+constexpr int64_t kMostTokens = 1 << 20;  // the sum of as many weights fits 64 bits
+constexpr uint32_t kAll = 0xffffffff;     // mask of all lanes
 
-// Philox4x32-10, as the CPU's.
+// Philox4x32-10, as on the CPU.
 __device__ uint64_t philox(uint64_t key, uint64_t high, uint32_t middle, uint32_t low) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   uint32_t c0 = low, c1 = middle, c2 = static_cast<uint32_t>(high), c3 = static_cast<uint32_t>(high >> 32);
@@ -29,7 +29,7 @@ __device__ uint64_t philox(uint64_t key, uint64_t high, uint32_t middle, uint32_
   return uint64_t{c1} << 32 | c0;
 }
 
-// Integers in the order of numbers, of which none is NaN; 0 and -0 are the same.
+// Maps numbers (no NaN) to integers of the same order; 0 and -0 are equal.
 __device__ uint32_t ordered(float x) {
   const uint32_t bits = x == 0 ? 0 : __float_as_uint(x);
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000U;
@@ -45,7 +45,7 @@ struct Scores {
   __device__ float capped(float x) const { return softcap == 0 ? x : softcap * tanhf(x * (1 / softcap)); }
   __device__ float at(int i) const { return capped(data[i]); }
 
-  // body(score, i) for i from first below end, step apart. Several are read before the first is used.
+  // Calls body(score, i) for i = first, first + step, … below end. Reads several scores ahead.
   template <typename Body>
   __device__ void visit(int first, int end, int step, const Body& body) const {
     constexpr int kBatch = 8;
@@ -61,11 +61,11 @@ struct Scores {
   }
 };
 
-// What the threads of a block share. Every function that uses it is called by all of them, and leaves it free
-// for the next one.
+// Shared memory of a block. All threads must call the functions that use it; each leaves it free for the
+// next.
 struct Shared {
   uint64_t sums[kMostThreads / kWarp];
-  uint32_t low[256], high[256];  // halves of 256 sums
+  uint32_t low[256], high[256];  // the two halves of 256 sums
   uint32_t bin;
   uint64_t need, mass;
 
@@ -91,7 +91,7 @@ __device__ uint64_t block_max(Shared& s, uint64_t x) {
   return x;
 }
 
-// The first id with the largest score, or -1 where there is none, or one is no number or too large for one.
+// The first id with the largest score; -1 if there is none, or if a score is NaN or +∞.
 __device__ int find_peak(Shared& s, const Scores& scores, int n) {
   uint64_t best = 0;
   bool bad = false;
@@ -105,8 +105,8 @@ __device__ int find_peak(Shared& s, const Scores& scores, int n) {
   return scores.at(id) >= -FLT_MAX ? id : -1;
 }
 
-// Each warp sums mass(score, id) over its share of [begin, end): s.sums, which are to be read, and a barrier
-// passed, before the next call. Returns their sum.
+// Each warp sums mass(score, id) over its part of [begin, end) into s.sums; callers must read these and pass
+// a barrier before the next call. Returns the total.
 template <typename Mass>
 __device__ uint64_t split(Shared& s, const Scores& scores, int begin, int end, const Mass& mass) {
   const int warps = blockDim.x / kWarp, share = (end - begin + warps - 1) / warps;
@@ -123,7 +123,8 @@ __device__ uint64_t split(Shared& s, const Scores& scores, int begin, int end, c
   return total;
 }
 
-// The first id up to which the masses exceed `left`, which is less than their sum. s.sums are those of all n.
+// The first id at which the running sum of masses exceeds `left`. s.sums must hold the sums of all n, with a
+// total above `left`.
 template <typename Mass>
 __device__ int invert(Shared& s, const Scores& scores, int n, uint64_t left, const Mass& mass) {
   const int warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
@@ -149,14 +150,14 @@ __device__ int invert(Shared& s, const Scores& scores, int n, uint64_t left, con
 
 struct Selected {
   uint32_t key;
-  uint64_t need, mass;  // what is still needed of the key's own mass, and that
+  uint64_t need, mass;  // mass: of this key; need: how much of it is needed
 };
 
-// each(f) calls f(key, mass) for a thread's share of keys. From the largest key on, the one with which their
-// masses reach need, which is from 1 to the sum of all: eight bits at a time.
+// Scans keys from the largest down, and returns the one at which their total mass reaches need (1 ≤ need ≤
+// total), eight bits at a time. each(f) calls f(key, mass) for this thread's keys.
 template <typename Each>
 __device__ Selected select(Shared& s, uint64_t need, const Each& each) {
-  uint32_t key = 0, known = 0;  // the bits of key that are known
+  uint32_t key = 0, known = 0;  // bits of key that are known
   for (int shift = 24; shift >= 0; shift -= 8) {
     for (int i = threadIdx.x; i < 256; i += blockDim.x) s.low[i] = s.high[i] = 0;
     __syncthreads();
@@ -164,7 +165,7 @@ __device__ Selected select(Shared& s, uint64_t need, const Each& each) {
       if ((k & known) == key) s.add(k >> shift & 255, mass);
     });
     __syncthreads();
-    if (threadIdx.x < kWarp) {  // a lane has eight sums, the first lane the largest keys'
+    if (threadIdx.x < kWarp) {  // a lane adds eight sums; lane 0 has the largest keys
       const int lane = threadIdx.x, top = 255 - 8 * lane;
       uint64_t own = 0;
       for (int i = 0; i < 8; ++i) own += s.sum(top - i);
@@ -190,12 +191,12 @@ __device__ Selected select(Shared& s, uint64_t need, const Each& each) {
   return {key, need, s.mass};
 }
 
-// What the filters leave of the scores: those from a score on, and of their weights those from one on, of
-// which that itself from an id on.
+// The tokens that pass the filters: scores of at least `score` and weights of at least `weight`; at exactly
+// `weight`, ids of at least `id`.
 struct Kept {
   float peak, inverse;  // weight = exp((score - peak) · inverse)
   double min_p;
-  uint32_t score, weight;  // ordered, and the bits of a positive number
+  uint32_t score, weight;  // in the encoding of ordered; bits of a positive float
   int id;
 
   __device__ float weight_of(float x) const { return expf((x - peak) * inverse); }
@@ -208,10 +209,9 @@ struct Kept {
   }
 };
 
-// The k-th largest score of n > k.
+// The k-th largest of n scores, n > k.
 __device__ uint32_t find_top_k(Shared& s, const Scores& scores, int n, int k) {
-  // The k-th largest of the threads' largest is no more than the k-th largest of all, so that few scores are
-  // left to count.
+  // The k-th largest of the threads' maxima is a lower bound of the result, which leaves few scores to count.
   uint32_t bound = 0;
   if (k <= blockDim.x && n >= blockDim.x) {
     uint32_t own = 0;
@@ -227,7 +227,8 @@ __device__ uint32_t find_top_k(Shared& s, const Scores& scores, int n, int k) {
       .key;
 }
 
-// Of what is kept the fewest of the likeliest that have this share of the mass; among equals the larger ids.
+// Keeps the smallest set of most likely tokens with a fraction top_p of the mass; among equals the larger
+// ids.
 __device__ void find_top_p(Shared& s, const Scores& scores, int n, double top_p, Kept* kept) {
   const Kept before = *kept;
   const uint64_t total = split(s, scores, 0, n, before);
@@ -235,8 +236,7 @@ __device__ void find_top_p(Shared& s, const Scores& scores, int n, double top_p,
   if (total == 0) return;
   const auto share = static_cast<uint64_t>(ceil(top_p * static_cast<double>(total)));
   const uint64_t need = min(max(share, uint64_t{1}), total);
-  // Weights so small that all of them together lie below the border need not be looked at, nor scores that
-  // are surely too low for them.
+  // Skips weights too small to matter even if all n had them, and the scores that give such weights.
   const auto bound = static_cast<uint64_t>((1 - top_p) * static_cast<double>(total) / n);
   const auto lowest =
       static_cast<float>(before.peak + (log(bound / static_cast<double>(kUnit)) - 0.01) / before.inverse);
@@ -257,7 +257,7 @@ __device__ void find_top_p(Shared& s, const Scores& scores, int n, double top_p,
   kept->id = static_cast<int>(first.key);
 }
 
-// A copy of a row, capped, in which the scores of ids that were met are lower.
+// Copies a row, capped, and applies the penalty to the ids in seen.
 __device__ void penalise(const PickRow& pick, const int32_t* seen, const Scores& raw, int n, float* to) {
   raw.visit(threadIdx.x, n, blockDim.x, [&](float x, int i) { to[i] = x; });
   __syncthreads();

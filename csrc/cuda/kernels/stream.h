@@ -1,4 +1,4 @@
-// The stream on which libtorch computes on a device.
+// The stream that libtorch uses on a device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,7 +7,7 @@
 
 namespace rlt::cuda {
 
-// Null for the CPU.
+// Null on the CPU.
 Stream current_stream(const at::Device& device);
 
 }  // namespace rlt::cuda

@@ -1,5 +1,5 @@
-// Attention inside each sequence of a packed batch: by libtorch's fused kernels where they know the rule,
-// else of its products.
+// Attention within each sequence of a packed batch: by libtorch's fused kernels if they support the rule,
+// else composed of libtorch's products.
 #include "cuda/ops/attention.h"
 
 #include <torch/library.h>
@@ -35,7 +35,7 @@ AttentionRule check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
   return {heads, kv, d, scale, causal, window, softcap, compute.value_or(at::kFloat)};
 }
 
-// Of the sequences that have rows.
+// Spans of all non-empty sequences.
 std::vector<Span> spans_of(bool causal, const at::Tensor& cu_seqlens,
                            const std::optional<at::Tensor>& continues, int64_t rows) {
   TORCH_CHECK(causal || !continues.has_value() || !continues->defined(),
@@ -56,13 +56,14 @@ std::vector<Span> spans_of(bool causal, const at::Tensor& cu_seqlens,
   return spans;
 }
 
-// A way to compute it and its backward.
+// An implementation and its backward.
 struct Way {
   decltype(cuda::composed_attention)* forward;
   decltype(cuda::composed_attention_backward)* backward;
 };
 
-// The same for forward and backward. Leaves in rule the type and the window that it takes.
+// Forward and backward must choose alike. Sets the type and the window of rule to those of the
+// implementation.
 Way choose(AttentionRule& rule, const Layout& layout) {
   if (rule.window >= layout.longest_keys) rule.window = 0;
   if (cuda::flash_fits(rule, layout)) return {cuda::flash_attention, cuda::flash_attention_backward};

@@ -1,5 +1,5 @@
-// Attention of libtorch's products, a sequence at a time: a block of its queries at once, so that memory does
-// not grow with the square of its length.
+// Attention composed of libtorch's products, one sequence and one block of queries at a time, so that memory
+// does not grow with the square of the length.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
@@ -13,9 +13,9 @@
 namespace rlt::cuda {
 namespace {
 
-constexpr int64_t kScores = int64_t{1} << 23;  // of a block, at most, where it has more than one row
+constexpr int64_t kScores = int64_t{1} << 23;  // limit per block, unless it has only one row
 
-// Keys or values of a sequence, which begin at key `from`, as [kv_heads, keys, d].
+// Keys or values of a sequence, starting at key `from`, as [kv_heads, keys, d].
 at::Tensor heads_of(const AttentionRule& r, const at::Tensor& t, int64_t from, int64_t keys) {
   return t.narrow(0, from, keys).reshape({keys, r.kv_heads, r.head_dim}).transpose(0, 1);
 }
@@ -24,7 +24,7 @@ at::Tensor rows_of(const AttentionRule& r, const at::Tensor& heads) {
   return heads.transpose(0, 1).reshape({heads.size(1), r.kv_heads * r.head_dim});
 }
 
-// Rows of all heads as [kv_heads, group · rows, d], and back.
+// Rows of all heads as [kv_heads, group · rows, d]; spread_heads is the inverse.
 at::Tensor gather_heads(const AttentionRule& r, const at::Tensor& t, int64_t row, int64_t rows) {
   return t.narrow(0, row, rows)
       .reshape({rows, r.kv_heads, r.heads / r.kv_heads, r.head_dim})
@@ -42,8 +42,7 @@ int64_t block_rows(const AttentionRule& r, const Span& s) {
   return std::clamp<int64_t>(kScores / (r.heads * s.keys()), 1, s.length);
 }
 
-// The scores of rows [begin, begin + rows) of a span, capped, those that are not seen -∞; and q as it was
-// used.
+// The capped scores of rows [begin, begin + rows) of a span, -∞ for hidden keys, and the q they come from.
 struct Block {
   at::Tensor q, scores;  // [kv_heads, group · rows, d], [kv_heads, group, rows, keys]
 };
@@ -56,7 +55,7 @@ Block score(const AttentionRule& r, const Span& s, const at::Tensor& q, const at
   if (!r.causal && r.window == 0) return b;
   const auto options = q.options().dtype(at::kLong);
   const at::Tensor row = at::arange(rows, options).add_(s.before_length + begin).unsqueeze(1);
-  const at::Tensor ahead = at::arange(s.keys(), options).sub(row);  // how far a key is after its query
+  const at::Tensor ahead = at::arange(s.keys(), options).sub(row);  // distance from a query forward to a key
   at::Tensor hidden = r.causal ? ahead.gt(0) : ahead.gt(r.window - 1);
   if (r.window > 0) hidden = hidden.logical_or(ahead.lt(1 - r.window));
   b.scores.masked_fill_(hidden, -std::numeric_limits<float>::infinity());
@@ -101,7 +100,7 @@ Backward composed_attention_backward(const AttentionRule& r, const Layout& layou
       value_sum.add_(at::bmm(probs.transpose(1, 2), g));
       at::Tensor d = at::bmm(g, v.transpose(1, 2)).sub_(g.mul(o).sum(-1, true)).mul_(probs).mul_(r.scale);
       if (r.softcap > 0) {
-        // Where a key is hidden, d is 0 and the cap's slope of -∞ would make it NaN.
+        // Where a key is hidden, d is 0, but the derivative of the cap at -∞ would make it NaN.
         const at::Tensor capped = b.scores.div(r.softcap).clamp_(-1, 1).view(d.sizes());
         d.mul_(capped.square_().neg_().add_(1));
       }

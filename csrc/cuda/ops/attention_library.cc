@@ -17,7 +17,7 @@
 namespace rlt::cuda {
 namespace {
 
-// A grid of blocks may not have more sequences.
+// The limit of a CUDA grid dimension.
 constexpr size_t kMaxSequences = 65535;
 constexpr int64_t kMaxHeadDim = 256;
 
@@ -26,7 +26,7 @@ at::Tensor heads_of(const at::Tensor& t, int64_t heads, at::ScalarType type) {
   return t.to(type).contiguous().view({t.size(0), heads, -1});
 }
 
-// How many keys before a query's own it sees, and how many after; none given: all.
+// Number of keys visible before and after a query's own; nullopt means all.
 struct Window {
   std::optional<int64_t> left, right;
 };
@@ -36,10 +36,11 @@ Window window_of(const AttentionRule& r) {
   return {r.window - 1, r.causal ? 0 : r.window - 1};
 }
 
-// For one query a sequence libtorch takes a kernel of its own, whose lse need not lie as backward's does.
+// With one query per sequence libtorch would use another kernel, whose lse may not have the layout that
+// backward reads.
 int64_t queries(const Layout& l) { return std::max<int64_t>(l.longest, 2); }
 
-// Each head of keys or values as often as there are heads that it serves: [1, keys, heads, d].
+// Repeats each key or value head for all its query heads: [1, keys, heads, d].
 at::Tensor repeated(const AttentionRule& r, const at::Tensor& t) {
   const int64_t n = t.size(0), group = r.heads / r.kv_heads;
   return t.contiguous()
@@ -48,7 +49,7 @@ at::Tensor repeated(const AttentionRule& r, const at::Tensor& t) {
       .reshape({1, n, r.heads, r.head_dim});
 }
 
-// The sum over those.
+// The backward of repeated: sums over the query heads.
 at::Tensor repeated_backward(const AttentionRule& r, const at::Tensor& grad) {
   const int64_t n = grad.size(1);
   return grad.view({n, r.kv_heads, r.heads / r.kv_heads, r.head_dim})
@@ -56,16 +57,16 @@ at::Tensor repeated_backward(const AttentionRule& r, const at::Tensor& grad) {
       .view({n, r.kv_heads * r.head_dim});
 }
 
-// Rows of heads as [1, rows, heads, d].
+// Rows as a batch of one: [1, rows, heads, d].
 at::Tensor batch_of_one(const AttentionRule& r, const at::Tensor& t) {
   return t.contiguous().view({1, t.size(0), r.heads, r.head_dim});
 }
 
-// AttentionKernel::CustomMaskType: none; causal, a sequence's first query being at its first key; causal, its
-// last query being at its last key.
+// AttentionKernel::CustomMaskType: 0 none; 1 causal, first query aligned with first key; 2 causal, last query
+// aligned with last key.
 int64_t mask_of(const AttentionRule& r, const Layout& l) { return !r.causal ? 0 : l.continued() ? 2 : 1; }
 
-// lse [heads, rows] from [sequences, heads, padded()], and back; what no row has is ∞, which makes
+// lse [heads, rows] from [sequences, heads, padded()]; padded is the inverse. Padding is ∞, which makes its
 // probabilities 0.
 at::Tensor unpadded(const AttentionRule& r, const Layout& l, const at::Tensor& lse) {
   TORCH_INTERNAL_ASSERT(lse.size(2) == l.padded());
@@ -107,7 +108,7 @@ Backward flash_attention_backward(const AttentionRule& r, const Layout& l, const
                                   const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
                                   const at::Tensor& out, const at::Tensor& lse) {
   const Window window = window_of(r);
-  const at::Tensor unused = at::empty({0}, q.options().dtype(at::kLong));  // dropout's random numbers
+  const at::Tensor unused = at::empty({0}, q.options().dtype(at::kLong));  // the dropout state
   const bool half = r.compute == at::kHalf;
   const at::Tensor greatest = half ? greatest_of(grad) : at::Tensor();
   const auto whole = [&](const at::Tensor& t, const at::Tensor& like) {
@@ -122,8 +123,8 @@ Backward flash_attention_backward(const AttentionRule& r, const Layout& l, const
   return {whole(grad_q, q), whole(grad_keys, keys), whole(grad_values, values)};
 }
 
-// Windows are known only together with causality, and backward's are wrong where queries and keys begin at
-// different places.
+// The kernels support windows only together with causality, and their backward is wrong for windows if
+// queries and keys begin at different positions.
 bool efficient_fits(const AttentionRule& r, const Layout& l) {
   return l.device.is_cuda() && r.softcap == 0 && r.head_dim % 4 == 0 && r.head_dim <= kMaxHeadDim &&
          (r.window == 0 || (r.causal && !l.continued())) && !l.spans.empty() &&
@@ -142,8 +143,8 @@ Forward efficient_attention(const AttentionRule& r, const Layout& l, const at::T
 Backward efficient_attention_backward(const AttentionRule& r, const Layout& l, const at::Tensor& grad,
                                       const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
                                       const at::Tensor& out, const at::Tensor& lse) {
-  const at::Tensor unused = at::empty({}, at::kLong);  // dropout's random numbers
-  // With the keys in one part, no two blocks of threads add to the same gradient.
+  const at::Tensor unused = at::empty({}, at::kLong);  // the dropout state
+  // If keys are not split, no two thread blocks add to the same gradient.
   const auto found = at::_efficient_attention_backward(
       batch_of_one(r, grad), batch_of_one(r, q), repeated(r, keys), repeated(r, values), /*bias=*/{},
       batch_of_one(r, out), l.rows_at, l.keys_at, l.longest, l.longest_keys, padded(r, l, lse),

@@ -1,4 +1,4 @@
-// RMS norm, rotary positions and the gated activation.
+// RMS norm, rotary embeddings and gated activations.
 #include "ops/block.h"
 
 #include <ATen/ops/empty.h>

@@ -1,5 +1,5 @@
-// Log-probabilities, entropies and ranks of given tokens: as many rows at a time as a fixed number of logits
-// has room for, so the logits of all of them are never there at once.
+// Log-probabilities, entropies and ranks of given tokens, in blocks of rows with a bounded number of logits,
+// so that the logits of all rows never exist at once.
 #include "ops/head.h"
 
 #include <ATen/ops/empty.h>
@@ -16,8 +16,8 @@
 namespace rlt {
 namespace {
 
-constexpr int64_t kLogits = int64_t{1} << 26;  // of a block, at most, where it has more than one row
-constexpr int64_t kTile = 128;                 // rows that products go through at a time
+constexpr int64_t kLogits = int64_t{1} << 26;  // limit per block, unless it has only one row
+constexpr int64_t kTile = 128;                 // blocks are multiples of the products' tile
 
 struct Head {
   at::Tensor hidden, weight, targets;
@@ -38,7 +38,8 @@ struct Head {
                 ids.scalar_type(), " ", ids.sizes(), " on ", ids.device());
     TORCH_CHECK(std::isfinite(t) && t > 0 && std::isfinite(c) && c >= 0, "token_logprobs: temperature ", t,
                 " must be positive and softcap ", c, " not negative");
-    // Those on a GPU are not looked at, which would wait for it: the kernel gives NaN for a bad one.
+    // Targets on a GPU are not checked, which would wait for the device; the kernel returns NaN for invalid
+    // ones.
     for (int64_t i = 0; ids.is_cpu() && i < ids.numel(); ++i) {
       const int64_t target = targets.const_data_ptr<int64_t>()[i];
       TORCH_CHECK(target >= 0 && target < w.size(0), "token_logprobs: target ", target, " at position ", i,
@@ -55,15 +56,15 @@ struct Head {
     if (most > kTile) most -= most % kTile;
     for (int64_t begin = 0; begin < rows(); begin += most) body(begin, std::min(most, rows() - begin));
   }
-  // h wᵀ + b of some rows, [count, V].
+  // h wᵀ + b for a block of rows, [count, V].
   at::Tensor logits(int64_t begin, int64_t count) const {
     at::Tensor z = product(hidden.narrow(0, begin, count), weight);
     return bias ? z.add_(*bias) : z;
   }
 };
 
-// What the loss's derivatives by the logits follow from, [N] each; without gradients that of each row's own
-// log-probability.
+// Inputs of the gradient by the logits, [N] each. Without gradients given, the gradient is that of each row's
+// own log-probability.
 struct RowGrads {
   at::Tensor lse, entropy;
   OptionalTensor logprobs, entropies;
@@ -75,7 +76,7 @@ struct RowGrads {
     if (of_entropies) entropies = dense(head, *of_entropies);
   }
 
-  // The slope of rows whose logits are given, [count, V] of `type`, in their place.
+  // Overwrites the logits of a block by their gradient, [count, V] of `type`.
   at::Tensor slope(const Head& head, at::Tensor logits, int64_t begin, at::ScalarType type) const {
     const auto at = [&](const OptionalTensor& t) { return t ? floats(*t) + begin : nullptr; };
     cuda::token_logprobs_slope(Launch(logits).stream, out(logits),

@@ -1,4 +1,4 @@
-// Tensors as the arguments of kernels.
+// Tensors as kernel arguments.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +11,7 @@
 
 namespace rlt {
 
-// Makes the device of a tensor the current one, as kernels that start on its stream need.
+// Makes a tensor's device the current one, as launches on its stream require.
 class Launch {
  public:
   explicit Launch(const at::Tensor& t) : stream(cuda::current_stream(t.device())), guard_(t.device()) {}
@@ -21,7 +21,7 @@ class Launch {
   c10::DeviceGuard guard_;
 };
 
-// Kernels trust their pointers: all of these are float32 and where the first is.
+// Checks pointers before kernels trust them: all tensors must be float32 and on the first one's device.
 inline void check_floats(const char* what, std::initializer_list<at::Tensor> tensors) {
   for (const at::Tensor& t : tensors) {
     TORCH_CHECK(t.scalar_type() == at::kFloat && t.device() == tensors.begin()->device(), what,
@@ -30,8 +30,8 @@ inline void check_floats(const char* what, std::initializer_list<at::Tensor> ten
   }
 }
 
-// t, or a copy of it, with rows without gaps; rows may lie apart, as those of a part of a fused layer's
-// output do.
+// Returns t, or a copy whose rows have no gaps inside. Rows themselves may be strided, as in a slice of a
+// fused layer's output.
 inline at::Tensor dense_rows(const at::Tensor& t) {
   return t.size(1) < 2 || t.stride(1) == 1 ? t : t.contiguous();
 }

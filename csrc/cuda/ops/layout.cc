@@ -1,4 +1,4 @@
-// Where the sequences of a packed batch lie, on the device that computes attention.
+// The layout of a packed batch, on the device that computes attention.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -11,7 +11,7 @@
 namespace rlt::cuda {
 namespace {
 
-// Which keys each row has: its own, then those of the sequences that go on with it, in their order.
+// Lists the keys of each row: its own, then its copies in the sequences that continue it, in order.
 void list_takers(const std::vector<Span>& spans, const std::vector<int32_t>& row_of, int32_t* taken_at,
                  int32_t* taken) {
   const auto keys = static_cast<int32_t>(row_of.size());
@@ -20,7 +20,7 @@ void list_takers(const std::vector<Span>& spans, const std::vector<int32_t>& row
   const int64_t rows = spans.back().first + spans.back().length;
   for (int64_t i = 0; i < rows; ++i) taken_at[i + 1] += taken_at[i];
   std::vector<int32_t> next(taken_at, taken_at + rows);
-  // A beginning comes before what goes on with it, so a row's own key is met first.
+  // A prefix comes before its continuations, so a row's own key comes first.
   for (int32_t key = 0; key < keys; ++key)
     taken[next[static_cast<size_t>(row_of[static_cast<size_t>(key)])]++] = key;
 }
@@ -48,8 +48,8 @@ std::shared_ptr<const Layout> make(std::vector<Span> spans, const at::Device& de
   }
   const bool continued = l.keys > l.rows;
   const auto n = static_cast<int64_t>(l.spans.size());
-  // One copy to the device for all of it. It is not waited for: a copy from memory that is not pinned has
-  // been read when the call returns.
+  // One asynchronous copy to the device. The host memory is not pinned, so it has been read when the call
+  // returns.
   const int64_t fixed = 2 * (n + 1) + l.rows;
   at::Tensor host = at::zeros({fixed + (continued ? 2 * l.keys + l.rows + 1 : 0)}, at::kInt);
   int32_t* p = host.mutable_data_ptr<int32_t>();

@@ -1,6 +1,6 @@
-// The linear layer and the adapter on it, of libtorch's products. On a GPU they are computed in the weight's
-// type, sums and results being float32; on the CPU the weight is widened, so that results are those of the
-// CPU's kernels.
+// Linear layers and their adapters, composed of libtorch's products. On a GPU products read the weight's
+// type, with float32 sums and results. On the CPU the weight is widened, so that results equal those of the
+// CPU kernels.
 #include "ops/linear.h"
 
 #include <ATen/ops/empty.h>
@@ -49,12 +49,12 @@ at::Tensor hash_dropout_cuda(const at::Tensor& x, const at::Tensor& row_keys, in
   return y;
 }
 
-// What the adapters' products have instead of t: the weight's type, in which the GPU computes them.
+// Converts t to the weight's type, in which the GPU computes the adapters' products.
 at::Tensor as_weight(const at::Tensor& t, const at::Tensor& w) {
   return w.is_cuda() ? t.to(w.scalar_type()) : t;
 }
 
-// x wᵀ + bias; x may be in the weight's type already.
+// x wᵀ + bias; x may already be in the weight's type.
 at::Tensor layer_of(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias) {
   if (w.scalar_type() == at::kFloat || !w.is_cuda()) return at::linear(x, w.to(at::kFloat), bias);
   at::Tensor y = product(x, w);
@@ -103,7 +103,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lora_grads_cuda(const at::Tensor&
   const auto drop = [&](const at::Tensor& t) {
     return p > 0 ? hash_dropout_cuda(t.to(at::kFloat), *row_keys, layer, p) : t;
   };
-  // Rounded once for three products; float16 is rounded by each.
+  // Rounded once for three products; float16 products each scale and round it themselves.
   const at::Tensor g = w.scalar_type() == at::kHalf ? grad : as_weight(grad, w);
   const at::Tensor grad_low = product_of_grad(g, as_weight(b, w).t()).mul_(scale);
   at::Tensor grad_x;

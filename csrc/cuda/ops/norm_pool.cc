@@ -1,4 +1,4 @@
-// Residual + layer norm.
+// Residual addition with layer norm.
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 

@@ -1,2 +1,2 @@
-// In the place of gloo's header, which libtorch does not ship: ProcessGroupGloo.hpp wants it to be there.
+// Replaces gloo's header, which libtorch does not ship but ProcessGroupGloo.hpp includes.
 #pragma once

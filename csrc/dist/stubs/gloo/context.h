@@ -1,11 +1,11 @@
-// In the place of gloo's header, which libtorch does not ship: what ProcessGroupGloo.hpp names of it.
+// Replaces gloo's header, which libtorch does not ship: declares what ProcessGroupGloo.hpp uses.
 #pragma once
 
 #include <chrono>
 
 namespace gloo {
 
-class Context {  // only pointed to
+class Context {  // only used by pointer
  public:
   void setTimeout(std::chrono::milliseconds);
 };

@@ -1,5 +1,5 @@
-// In the place of gloo's header, which libtorch does not ship: what ProcessGroupGloo.hpp derives from. No
-// object of it is made here.
+// Replaces gloo's header, which libtorch does not ship: the base class in ProcessGroupGloo.hpp. Never
+// instantiated here.
 #pragma once
 
 #include <chrono>

@@ -1,9 +1,9 @@
-// In the place of gloo's header, which libtorch does not ship: what ProcessGroupGloo.hpp names of it.
+// Replaces gloo's header, which libtorch does not ship: declares what ProcessGroupGloo.hpp uses.
 #pragma once
 
 namespace gloo::transport {
 
-// Only pointed to.
+// Only used by pointer.
 class Device;
 class UnboundBuffer;
 
