@@ -26,6 +26,10 @@ type Definition struct {
 	// DataRecipe takes the place of Recipe where a data set is named, of a task that can do without; "" = Recipe.
 	DataRecipe string
 
+	// ModelRecipe takes the place of Recipe where the run starts from a pretrained language model, and no DataRecipe
+	// applies; "" = Recipe. A comment after a value is its reason, which --print-config shows.
+	ModelRecipe string
+
 	Needs   string // what --dataset must hold, where the task cannot do without; "" where it can
 	Folder  string // how the folders of its results begin; "" = Name
 	Default bool   // it is the task of a command without --task

@@ -12,9 +12,12 @@ import (
 //go:embed chat.yaml
 var recipe string
 
+//go:embed model.yaml
+var modelRecipe string
+
 func init() {
 	envs.Register(envs.Definition{
-		Name: "chat", Help: "fine-tune a chat model on texts or conversations (SFT)", Recipe: recipe,
+		Name: "chat", Help: "fine-tune a chat model on texts or conversations (SFT)", Recipe: recipe, ModelRecipe: modelRecipe,
 		Options: func() any { return &texts{} }, Needs: "a column text or messages, or prompt and completion",
 	})
 }

@@ -17,9 +17,12 @@ var recipe string
 //go:embed dataset.yaml
 var dataRecipe string
 
+//go:embed model.yaml
+var modelRecipe string
+
 func init() {
 	envs.Register(envs.Definition{
-		Name: "code", Help: "write programs that pass tests, run in a sandbox", Recipe: recipe, DataRecipe: dataRecipe,
+		Name: "code", Help: "write programs that pass tests, run in a sandbox", Recipe: recipe, DataRecipe: dataRecipe, ModelRecipe: modelRecipe,
 		Options: func() any { return &options{} }, Demonstrations: true, Forms: true, Rewards: rewards,
 	})
 }

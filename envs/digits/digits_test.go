@@ -36,21 +36,30 @@ func episode(t *testing.T, task *Task, part envs.Part, index int) *Episode {
 
 func TestAnswerAndSolution(t *testing.T) {
 	for _, test := range []struct {
-		task               string
-		numbers            []int
-		question, solution string
+		task            string
+		numbers         []int
+		question        string
+		solution, plain string
 	}{
-		{Sum, []int{12, 345, 67}, "What is the total digit sum of [12, 345, 67]?", "a707b613c518d422e325f227g128 [ANSWER] 28"},
-		{Sum, []int{100, 10}, "What is the total digit sum of [100, 10]?", "a000b101c001d001e102 [ANSWER] 02"},
-		{Reverse, []int{1234}, "What is 1234 reversed?", "a1b2c3d4,d4c3b2a1 [ANSWER] 4321"},
-		{Reverse, []int{1230}, "What is 1230 reversed?", "a1b2c3d0,d0c3b2a1 [ANSWER] 0321"},
+		{Sum, []int{12, 345, 67}, "What is the total digit sum of [12, 345, 67]?", "a707b613c518d422e325f227g128 [ANSWER] 28",
+			"12: +1=1 +2=3. 345: +3=6 +4=10 +5=15. 67: +6=21 +7=28.\n[ANSWER] 28"},
+		{Sum, []int{12, 345}, "What is the total digit sum of [12, 345]?", "a505b409c312d214e115 [ANSWER] 15",
+			"12: +1=1 +2=3. 345: +3=6 +4=10 +5=15.\n[ANSWER] 15"},
+		{Sum, []int{100, 10}, "What is the total digit sum of [100, 10]?", "a000b101c001d001e102 [ANSWER] 02",
+			"100: +1=1 +0=1 +0=1. 10: +1=2 +0=2.\n[ANSWER] 2"},
+		{Reverse, []int{1234}, "What is 1234 reversed?", "a1b2c3d4,d4c3b2a1 [ANSWER] 4321", "1, 2, 3, 4 backwards is 4, 3, 2, 1.\n[ANSWER] 4321"},
+		{Reverse, []int{1230}, "What is 1230 reversed?", "a1b2c3d0,d0c3b2a1 [ANSWER] 0321", "1, 2, 3, 0 backwards is 0, 3, 2, 1.\n[ANSWER] 0321"},
 	} {
-		e := &Episode{task: test.task, numbers: test.numbers}
+		e := &Episode{task: test.task, numbers: test.numbers, options: Options{Short: true}}
 		if got := e.question(); got != test.question {
 			t.Errorf("question %q, want %q", got, test.question)
 		}
 		if got := e.Solution(); got != test.solution {
 			t.Errorf("solution of %v is %q, want %q", test.numbers, got, test.solution)
+		}
+		e.options.Short = false
+		if got := e.Solution(); got != test.plain || len(test.numbers) == 2 && test.numbers[0] == 12 && !strings.HasSuffix(systemPrompt(test.task), got) {
+			t.Errorf("in words: %q, want %q, also in the prompt", got, test.plain)
 		}
 	}
 }
@@ -65,7 +74,7 @@ func TestSlips(t *testing.T) {
 		{Sum, []int{12, 345}, "a505b409c312d214e115 [ANSWER] 14"},
 		{Reverse, []int{1230}, "a1b2c3d0,d0c3b2a1 [ANSWER] 1230"},
 	} {
-		if got := (&Episode{task: test.name, numbers: test.numbers, slips: true}).Solution(); got != test.want {
+		if got := (&Episode{task: test.name, numbers: test.numbers, slips: true, options: Options{Short: true}}).Solution(); got != test.want {
 			t.Errorf("%q, want %q", got, test.want)
 		}
 		task := newTask(t, test.name, 1, func(o *Options) { o.Short, o.SlipShare = true, .5 })

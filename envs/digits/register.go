@@ -19,13 +19,19 @@ var sumRecipe string
 //go:embed reverse_digits.yaml
 var reverseRecipe string
 
+//go:embed sum_digits_model.yaml
+var sumModelRecipe string
+
+//go:embed reverse_digits_model.yaml
+var reverseModelRecipe string
+
 func init() {
 	envs.Register(envs.Definition{
-		Name: Sum, Help: "sum the digits of a list of integers, step by step", Recipe: sumRecipe,
+		Name: Sum, Help: "sum the digits of a list of integers, step by step", Recipe: sumRecipe, ModelRecipe: sumModelRecipe,
 		Options: func() any { return &lists{} }, Demonstrations: true, Forms: true,
 	})
 	envs.Register(envs.Definition{
-		Name: Reverse, Help: "reverse the digits of an integer, step by step", Recipe: reverseRecipe,
+		Name: Reverse, Help: "reverse the digits of an integer, step by step", Recipe: reverseRecipe, ModelRecipe: reverseModelRecipe,
 		Options: func() any { return &numbers{} }, Demonstrations: true, Forms: true,
 	})
 }

@@ -16,14 +16,20 @@ var mathRecipe string
 //go:embed gsm8k.yaml
 var gsm8kRecipe string
 
+//go:embed gsm8k_model.yaml
+var gsm8kModelRecipe string
+
+//go:embed math_model.yaml
+var mathModelRecipe string
+
 func init() {
 	const columns = "columns question and answer, or problem and solution"
 	envs.Register(envs.Definition{
-		Name: GSM8K, Help: "grade-school word problems from a file, solved step by step", Recipe: gsm8kRecipe, Needs: columns,
+		Name: GSM8K, Help: "grade-school word problems from a file, solved step by step", Recipe: gsm8kRecipe, ModelRecipe: gsm8kModelRecipe, Needs: columns,
 		Options: func() any { return &schoolProblems{} }, Demonstrations: true, Forms: true, Lines: true, Rewards: judged,
 	})
 	envs.Register(envs.Definition{
-		Name: MATH, Help: "competition mathematics from a file, solved step by step", Recipe: mathRecipe, Needs: columns,
+		Name: MATH, Help: "competition mathematics from a file, solved step by step", Recipe: mathRecipe, ModelRecipe: mathModelRecipe, Needs: columns,
 		Options: func() any { return &competitionProblems{} }, Demonstrations: true, Forms: true, Lines: true, Rewards: judged,
 	})
 }

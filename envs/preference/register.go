@@ -13,9 +13,12 @@ import (
 //go:embed preference.yaml
 var recipe string
 
+//go:embed model.yaml
+var modelRecipe string
+
 func init() {
 	envs.Register(envs.Definition{
-		Name: "preference", Help: "train on preferences (DPO and others), or train a reward model", Recipe: recipe, Preferences: true,
+		Name: "preference", Help: "train on preferences (DPO and others), or train a reward model", Recipe: recipe, ModelRecipe: modelRecipe, Preferences: true,
 		Options: func() any { return &files{} }, Needs: "columns chosen and rejected, or prompt, completion and label",
 	})
 }

@@ -16,9 +16,12 @@ import (
 //go:embed prompts.yaml
 var recipe string
 
+//go:embed model.yaml
+var modelRecipe string
+
 func init() {
 	envs.Register(envs.Definition{
-		Name: "prompts", Help: "RL on your own prompts, with your own rewards or correct answers", Recipe: recipe,
+		Name: "prompts", Help: "RL on your own prompts, with your own rewards or correct answers", Recipe: recipe, ModelRecipe: modelRecipe,
 		Needs: "a column prompt or messages", Options: func() any { return &options{} }, Demonstrations: true, Forms: true,
 		Rewards: []envs.NamedReward{{
 			Name: "answer", Help: "1 if the answer matches --answer-column (see --answer-match), else 0",

@@ -16,10 +16,13 @@ import (
 //go:embed text.yaml
 var recipe string
 
+//go:embed model.yaml
+var modelRecipe string
+
 func init() {
 	envs.Register(envs.Definition{
 		Name: "text", Help: "classify texts with RL from the start, with a classifier or a language model: the built-in sentences by sentiment, or your own data",
-		Recipe: recipe, Options: func() any { return &options{} }, Folder: "classification", Stamped: true, OneStep: true, AllowRandomHead: true,
+		Recipe: recipe, ModelRecipe: modelRecipe, Options: func() any { return &options{} }, Folder: "classification", Stamped: true, OneStep: true, AllowRandomHead: true,
 		Demonstrations: true, Forms: true, BuiltIn: "built-in sentences",
 	})
 }

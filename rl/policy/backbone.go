@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -24,7 +25,7 @@ type Config struct {
 	R         int      // rank of the adapter; 0 = no adapter
 	Alpha     float64  // the adapter is scaled by Alpha/R
 	Dropout   float64  // of the adapter's input
-	Targets   []string // endings of the adapted layers' names; empty = the family's
+	Targets   []string // endings of the adapted layers' names, or AllLinear alone; empty = the family's
 	Seed      uint64   // of the adapter and the head
 	Frozen    bool     // the adapter is used, not trained
 
@@ -60,8 +61,11 @@ type backbone struct {
 // kind of policy.
 func (b *backbone) newAdapter(c Config, l lora.Config) error {
 	l.BaseModel, l.Revision, l.R, l.Alpha, l.Dropout, l.TargetModules.Names = b.BaseModel, c.Revision, c.R, c.Alpha, c.Dropout, c.Targets
-	if len(c.Targets) == 0 {
+	switch {
+	case len(c.Targets) == 0:
 		l.TargetModules.Names = b.config.DefaultTargets()
+	case len(c.Targets) == 1 && strings.EqualFold(c.Targets[0], AllLinear):
+		l.TargetModules.Names = b.config.AllTargets()
 	}
 	pairs, err := initialPairs(b.config.Linears(), l, rl.Stream(c.Seed, rl.StreamInit, 0))
 	if err != nil {
@@ -69,6 +73,9 @@ func (b *backbone) newAdapter(c Config, l lora.Config) error {
 	}
 	return b.attach(l, pairs)
 }
+
+// AllLinear is the only one of Config.Targets where every linear layer is adapted, except the output layer.
+const AllLinear = "all-linear"
 
 // attach puts pairs on the model.
 func (b *backbone) attach(l lora.Config, pairs []lora.Pair) error {

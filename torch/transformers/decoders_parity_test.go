@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/safetensors"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -224,6 +227,36 @@ func TestCausalAdapterGradientsEqualPEFT(t *testing.T) {
 				t.Errorf("without the adapter, logits differ by %g", d)
 			}
 		})
+	}
+}
+
+// TestAllTargets: the targets select every linear module of each family.
+func TestAllTargets(t *testing.T) {
+	var configs []*transformers.Config
+	for _, name := range causalCases(t) {
+		config, err := transformers.LoadCausalConfig(filepath.Join("testdata", "causal", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		configs = append(configs, config)
+	}
+	for _, name := range []string{"bert", "encoders/distilbert", "encoders/modernbert", "encoders/roberta"} {
+		config, err := transformers.LoadConfig(filepath.Join("testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		configs = append(configs, config)
+	}
+	for _, config := range configs {
+		var names []string
+		for _, l := range config.Linears() {
+			names = append(names, l.Name)
+		}
+		targets := config.AllTargets()
+		selected, err := lora.Match(names, targets)
+		if diff := cmp.Diff(names, selected); err != nil || diff != "" || len(targets)*config.NumHiddenLayers != len(names) {
+			t.Errorf("%s: %v select other modules than all (error %v)\n%s", config.ModelType, targets, err, diff)
+		}
 	}
 }
 

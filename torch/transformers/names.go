@@ -29,6 +29,18 @@ func (c *Config) Linears() []Linear {
 // DefaultTargets are the family's default LoRA targets in PEFT. A target is a full name or the end of one at a dot.
 func (c *Config) DefaultTargets() []string { return slices.Clone(families[c.ModelType].targets) }
 
+// AllTargets are LoRA targets that select every one of Linears: what follows the layer's number in their names.
+func (c *Config) AllTargets() (targets []string) {
+	for _, linear := range c.Linears() {
+		parts := strings.Split(linear.Name, ".")
+		number := slices.IndexFunc(parts, func(part string) bool { return strings.Trim(part, "0123456789") == "" })
+		if target := strings.Join(parts[number+1:], "."); !slices.Contains(targets, target) {
+			targets = append(targets, target)
+		}
+	}
+	return targets
+}
+
 // FanInFanOut reports whether files store linear weights as [in, out]; PEFT's field of that name.
 func (c *Config) FanInFanOut() bool { return families[c.ModelType].conv1D }
 

@@ -132,10 +132,9 @@ func (c *Config) check() (found []error) {
 	return found
 }
 
-// ofRecipe is what the task's recipe says of an option, or else usual.
+// ofRecipe is what the run's recipe says of an option, or else usual.
 func (c *Config) ofRecipe(key, usual string) string {
-	recipe, _ := recipeOf(c.Task, c.Text("dataset")+c.Text("eval_dataset") != "")
-	if value, e := pick(key, [][]entry{recipe}); e != nil {
+	if value, e := pick(key, [][]entry{c.recipe.entries}); e != nil {
 		return value
 	}
 	return usual

@@ -68,6 +68,7 @@ type Config struct {
 	Samples rollout.SourceDefinition // of reinforcement learning with a language model
 
 	set     *options.Set
+	recipe  recipe
 	sources map[string]Source
 	skipped []string
 	notes   []string
@@ -99,6 +100,8 @@ type choice struct {
 	source    rollout.SourceDefinition // of its samples, with a language model
 	data      bool                     // the user names a data set
 	writes    bool                     // of a task with rows and episodes: a language model writes labels
+	// pretrained: a language model is trained, and its weights are not random
+	pretrained bool
 }
 
 // labels tells whether a classifier is trained.

@@ -3,6 +3,7 @@ package config
 import (
 	"flag"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -42,18 +43,15 @@ func TestEveryRunCanBeBuilt(t *testing.T) {
 // TestRecipesSayWhatDiffers holds recipes to options that runs of the task have, and to other values than their defaults.
 func TestRecipesSayWhatDiffers(t *testing.T) {
 	for _, d := range envs.Definitions() {
-		recipe, err := recipeOf(d, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d.DataRecipe != "" {
-			more, err := recipeOf(d, true)
+		var all []entry
+		for _, ch := range []choice{{task: d}, {task: d, data: true}, {task: d, pretrained: true}} {
+			r, err := ch.recipe()
 			if err != nil {
 				t.Fatal(err)
 			}
-			recipe = append(slices.Clone(recipe), more...)
+			all = append(all, r.entries...)
 		}
-		for _, e := range recipe {
+		for _, e := range all {
 			known, differs := false, false
 			for _, ch := range choicesOf(d) {
 				c, err := ch.build()
@@ -84,6 +82,59 @@ func TestDefaultsGolden(t *testing.T) {
 			t.Fatal(err)
 		}
 		golden(t, "testdata/defaults_"+d.Name+".yaml", string(c.YAML()))
+	}
+}
+
+// TestPretrainedGolden shows the settings of every task that has others for a pretrained language model: they apply where
+// one is named, and those of model tiny stay.
+func TestPretrainedGolden(t *testing.T) {
+	load := func(args ...string) *Config {
+		c, err := Load(args, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	for _, d := range envs.Definitions() {
+		if d.ModelRecipe == "" {
+			continue
+		}
+		args := []string{"--task", d.Name}
+		if d.Needs != "" {
+			args = append(args, "--dataset", "d")
+		}
+		c := load(append(args, "--model", "smollm2")...)
+		golden(t, "testdata/pretrained_"+d.Name+".yaml", string(c.YAML()))
+		if got := c.Text("lora_target_modules"); got != "[all-linear]" {
+			t.Errorf("%s: an adapter on %s", d.Name, got)
+		}
+		again := filepath.Join(t.TempDir(), "config.yaml")
+		if err := os.WriteFile(again, c.YAML(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if diff := Diff(c, load("--config", again)); diff != nil {
+			t.Errorf("%s: read again: %v", d.Name, diff)
+		}
+		if tiny := load(append(args, "--model", TinyModel, "--mode", d.Modes()[0])...); strings.Contains(string(tiny.YAML()), "all-linear") {
+			t.Errorf("%s: settings of a pretrained model for tiny", d.Name)
+		}
+	}
+}
+
+// TestPretrainedPolicy: a folder with an adapter is a pretrained model, a folder with all weights is not.
+func TestPretrainedPolicy(t *testing.T) {
+	adapter, full := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(adapter, "adapter_config.json"), []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{adapter: "8", full: "64"} {
+		c, err := Load([]string{"--task", "sum_digits", "--mode", "rl_only", "--pretrained-model", dir}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Text("prompts_per_step"); got != want {
+			t.Errorf("%s prompts a step, want %s", got, want)
+		}
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/options"
@@ -22,7 +21,8 @@ type entry struct {
 }
 
 // Load reads the configuration from the arguments after the subcommand's name (os.Args[1:] or [2:]) and the environment
-// in the form of os.Environ. It opens the file that --config or RLTRAIN_CONFIG names, and nothing else.
+// in the form of os.Environ. It opens the file that --config or RLTRAIN_CONFIG names, and nothing else; it looks whether
+// --pretrained-model is a folder with an adapter.
 // Every error is a *UsageError, but for a --config file that cannot be read.
 func Load(args, environ []string) (*Config, error) {
 	var found faults
@@ -128,16 +128,14 @@ func choose(layers [][]entry) (choice, error) {
 		given, _ := pick(name, layers)
 		ch.data = ch.data || given != ""
 	}
-	recipe, err := recipeOf(ch.task, ch.data)
+	if err := ch.chooseModel(layers); err != nil {
+		return ch, err
+	}
+	recipe, err := ch.recipe()
 	if err != nil {
 		return ch, err
 	}
-	if ch.task.Labels() && ch.task.Plays() {
-		kind, given := pick("policy", layers)
-		_, named := pick("model", layers)
-		ch.writes = kind == policyGenerate || given == nil && named != nil
-	}
-	layers = append([][]entry{recipe}, layers...)
+	layers = append([][]entry{recipe.entries}, layers...)
 	if ch.mode, _ = pick("mode", layers); !slices.Contains(ch.task.Modes(), ch.mode) {
 		ch.mode = ch.task.Modes()[0]
 	}
@@ -218,11 +216,10 @@ func (ch choice) withRecipe() (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	recipe, err := recipeOf(ch.task, ch.data)
-	if err != nil {
+	if c.recipe, err = ch.recipe(); err != nil {
 		return nil, err
 	}
-	for _, e := range recipe {
+	for _, e := range c.recipe.entries {
 		o := c.set.Find(e.name)
 		if o == nil || slices.Contains(selectors, e.name) {
 			continue
@@ -241,29 +238,6 @@ func (ch choice) withRecipe() (*Config, error) {
 
 // selectors are the options that decide which others there are.
 var selectors = []string{"task", "mode", "algorithm", "source", "policy"}
-
-var (
-	recipeLock sync.Mutex
-	recipes    = map[string][]entry{} // by task
-)
-
-// recipeOf is a task's recipe, with or without data of the user's.
-func recipeOf(d envs.Definition, data bool) ([]entry, error) {
-	text, name := d.Recipe, d.Name
-	if data && d.DataRecipe != "" {
-		text, name = d.DataRecipe, d.Name+" with --dataset"
-	}
-	recipeLock.Lock()
-	defer recipeLock.Unlock()
-	if entries, ok := recipes[name]; ok || text == "" {
-		return entries, nil
-	}
-	entries, _, err := parseFile("recipe of "+name, []byte(text))
-	if err == nil {
-		recipes[name] = entries
-	}
-	return entries, err
-}
 
 // origin notes where a selector was given, for messages about what it decides.
 func (l *loading) origin(key string, layers [][]entry) {

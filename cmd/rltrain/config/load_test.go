@@ -48,6 +48,9 @@ func changes(t testing.TB, c *Config) map[string]string {
 			like = append(like, entriesOf(key, o.Get().(string))...)
 		}
 	}
+	if s, given := c.sources["model"]; given && s.Layer != Recipe {
+		like = append(like, entriesOf("model", c.General.Model)...)
+	}
 	ch, err := choose([][]entry{like})
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +61,10 @@ func changes(t testing.TB, c *Config) map[string]string {
 	}
 	for _, o := range base.set.All() {
 		recipe[o.Name] = yamlValue(o.Get())
+	}
+	if usual, err := choose([][]entry{entriesOf("task", c.General.Task)}); err == nil {
+		plain, _ := usual.withRecipe()
+		recipe["model"] = yamlValue(plain.General.Model)
 	}
 	recipe["mode"], recipe["algorithm"] = usual.mode, usual.algorithm.Name
 	changed := map[string]string{}

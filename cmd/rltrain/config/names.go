@@ -157,8 +157,8 @@ func describeOption(name string) (found *options.Option, group, tasks string, fa
 // usual tells whether the algorithm is that of a command that names none.
 func (ch choice) usual() bool {
 	name := ch.usualAlgorithm()
-	if recipe, err := recipeOf(ch.task, ch.data); err == nil {
-		if value, e := pick("algorithm", [][]entry{recipe}); e != nil {
+	if r, err := ch.recipe(); err == nil {
+		if value, e := pick("algorithm", [][]entry{r.entries}); e != nil {
 			name = value
 		}
 	}

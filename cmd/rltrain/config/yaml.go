@@ -8,7 +8,7 @@ import (
 )
 
 // YAML renders every setting that applies to c, in groups; given back through --config it makes the same configuration.
-// A comment tells where a value came from if that is not the recipe.
+// A comment tells where a value came from, or the recipe's reason for it.
 func (c *Config) YAML() []byte {
 	var b strings.Builder
 	group := ""
@@ -35,7 +35,7 @@ func (c *Config) YAML() []byte {
 func (c *Config) comment(key string) string {
 	switch s := c.sources[key]; {
 	case s.Layer == Recipe:
-		return ""
+		return c.recipe.reasons[key]
 	case s.Position != "":
 		return s.Position
 	default:
