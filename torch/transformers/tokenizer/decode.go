@@ -14,11 +14,14 @@ type byteTokens struct {
 	// invalid, a token that is never part of valid UTF-8; -1 where there is none.
 	nul     map[int32]bool
 	invalid int32
+	// level: text is bytes, so that parts of it can be decoded one by one.
+	level bool
 }
 
 func findByteTokens(v *vocabulary, decoder any) byteTokens {
 	b := byteTokens{fallback: map[int32]bool{}, nul: map[int32]bool{}, invalid: -1}
 	byteLevel, fallback := hasType(decoder, "ByteLevel"), hasType(decoder, "ByteFallback")
+	b.level = byteLevel
 	for token, id := range v.ids {
 		isByte := fallback && len(token) == 6 && strings.HasPrefix(token, "<0x") && strings.HasSuffix(token, ">") &&
 			strings.Trim(token[3:5], "0123456789abcdefABCDEF") == ""
@@ -83,6 +86,14 @@ func (t *Tokenizer) decode(ids []uint32) (string, error) {
 	for i, id := range ids {
 		if !t.bytes.nul[int32(id)] {
 			continue
+		}
+		if t.bytes.invalid < 0 && t.bytes.level {
+			before, err := t.decode(ids[:i])
+			if err != nil {
+				return "", err
+			}
+			after, err := t.decode(ids[i+1:])
+			return before + replacement + after, err
 		}
 		if t.bytes.invalid < 0 {
 			return "", fmt.Errorf("transformers: the text of token %d has a NUL byte", id)

@@ -201,6 +201,29 @@ func TestDecodeNUL(t *testing.T) {
 	}
 }
 
+// A byte-level vocabulary may lack the byte that is never valid, as SmolLM2's does.
+func TestDecodeNULWithoutAnInvalidByte(t *testing.T) {
+	tok := load(t, "testdata/bytes")
+	ids, err := tok.EncodeRaw("the", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nul, _ := tok.TokenID("Ā")
+	ids = append(append(append(ids, nul, nul), ids...), nul)
+	want, err := tok.Decode(ids, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok.bytes.invalid = -1
+	text, err := tok.Decode(ids, false)
+	if err != nil || text != want {
+		t.Errorf("%q, %v; want %q", text, err, want)
+	}
+	if pushed := pushAll(t, tok, ids, false); pushed != text {
+		t.Errorf("%q token by token, %q at once", pushed, text)
+	}
+}
+
 // What Push gives is final: never half a character, and as soon as it is whole.
 func TestPush(t *testing.T) {
 	tests := []struct {
