@@ -85,8 +85,11 @@ type Info struct {
 	Truth    string `json:"truth"`
 	// Unfinished means that the answer is equal to the correct one and leaves a calculation to do. Whether it is Correct
 	// is up to the task's answer form.
-	Unfinished bool   `json:"unfinished,omitempty"`
-	Kind       string `json:"kind,omitempty"` // of the episode, where a task has several that are learnt at their own pace
+	Unfinished bool `json:"unfinished,omitempty"`
+	// Doubted means that the answer is Correct by the task's rule and not by the strictest one, as a list of guesses that
+	// ends in the right number.
+	Doubted bool   `json:"doubted,omitempty"`
+	Kind    string `json:"kind,omitempty"` // of the episode, where a task has several that are learnt at their own pace
 	// Tests are those of a program, where the answer is one; nil where it is not.
 	Tests *Tests `json:"tests,omitempty"`
 }
@@ -95,6 +98,7 @@ type Info struct {
 func (i *Info) CheckForm(f answer.Form) {
 	i.Unfinished = i.Correct && !answer.Finished(i.Truth, i.Answer)
 	i.Correct = i.Correct && (f == answer.AnyForm || !i.Unfinished)
+	i.Doubted = i.Correct && (i.Doubted || i.Unfinished)
 }
 
 // Tests is how a program did against the tests of its problem.

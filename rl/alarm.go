@@ -1,6 +1,7 @@
 package rl
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -24,6 +25,7 @@ type Health struct {
 	KL         float64                `json:"kl"`        // KL to the reference, in nats per token; 0 without one
 	Failed     float64                `json:"failed"`    // fraction of samples without a reward
 	HasTeacher bool                   `json:"taught"`    // the policy learns from a teacher; rewards are only measured
+	Rewarded   Rewarded               `json:"rewarded"`  // what was rewarded
 }
 
 // AnswerCount counts attempts.
@@ -45,17 +47,20 @@ type AlarmLimits struct {
 	Dominance float64 // dominant_reward from this fraction of all differences up
 	KL        float64 // kl above this many nats per token
 	Failed    float64 // failed_rewards from this fraction up
+	Rewarded  int     // echo from this number of rewarded completions in Window steps up
+	Echo      float64 // echo from this fraction of them up
+	Strict    float64 // strict above this difference
 }
 
 // DefaultAlarmLimits returns limits for runs of any size.
 func DefaultAlarmLimits() AlarmLimits {
-	return AlarmLimits{Window: 5, ZeroStd: 0.9, Truncated: 0.5, Ended: 0.5, Drop: 0.25, Drift: 0.3, Length: 2, Tries: 100, Dominance: 0.9, KL: 1, Failed: 0.1}
+	return AlarmLimits{Window: 5, ZeroStd: 0.9, Truncated: 0.5, Ended: 0.5, Drop: 0.25, Drift: 0.3, Length: 2, Tries: 100, Dominance: 0.9, KL: 1, Failed: 0.1, Rewarded: 16, Echo: 0.5, Strict: 0.1}
 }
 
 // Alarm is a sign that a run is going wrong.
 type Alarm struct {
 	Name string
-	Text string // one line: what happened and what to try
+	Text string // one line: what to do, and after a colon what happened
 }
 
 // Watch checks the steps of a run and raises each alarm once. Its size does not grow with the run. It survives JSON exactly.
@@ -70,6 +75,10 @@ type Alarm struct {
 //	length_drift     completions are much longer or shorter than in the first Window, and accuracy is not higher
 //	kl               the KL to the reference is too large, in one step
 //	failed_rewards   many rewards failed, in one step
+//	echo             most rewarded completions, over Window steps or fewer, copy their prompt, or are one text for prompts with
+//	                 different reference answers
+//	strict           the reward accepts more held-out completions than the strictest verifier
+//	few_rows         the best weights are chosen by fewer than 30 held-out rows
 //	overfitting      over three evaluations the training figure rose and the held-out score fell, by more than noise:
 //	                 three standard errors, and 2 %
 //
@@ -137,10 +146,44 @@ func (w *Watch) Step(h Health, limits AlarmLimits) (alarms []Alarm) {
 		w.neverRight(&alarms, limits)
 	}
 	if h.KL > limits.KL {
-		w.raise(&alarms, "kl", "the KL to the reference policy is %.3g nats per token: try a lower --rl-learning-rate or a higher --kl-coef", h.KL)
+		w.raise(&alarms, "kl", "lower --rl-learning-rate or raise --kl-coef: the KL to the reference policy is %.3g nats per token", h.KL)
 	}
 	if h.Failed >= limits.Failed {
-		w.raise(&alarms, "failed_rewards", "%.0f %% of the samples have no reward: see rewards/NAME/failures in the metrics, and try the reward on a few completions", 100*h.Failed)
+		w.raise(&alarms, "failed_rewards", "try the reward on a few completions, and see rewards/NAME/failures in the metrics: %.0f %% of the samples have no reward", 100*h.Failed)
+	}
+	if !h.HasTeacher {
+		w.echo(&alarms, w.Recent[max(0, len(w.Recent)-k):], limits)
+	}
+	return alarms
+}
+
+// echo finds rewards for completions that answer nothing.
+func (w *Watch) echo(alarms *[]Alarm, recent []Health, limits AlarmLimits) {
+	var sum Rewarded
+	for _, h := range recent {
+		r := h.Rewarded
+		sum.N, sum.Echoes, sum.Same = sum.N+r.N, sum.Echoes+r.Echoes, sum.Same+r.Same
+		sum.Echo, sum.Repeats = cmp.Or(r.Echo, sum.Echo), cmp.Or(r.Repeats, sum.Repeats)
+	}
+	const fix = "fix the reward and start again, for example with --answer-form final, --answer-match exact, or a check of your own: "
+	switch {
+	case sum.N < limits.Rewarded:
+	case float64(sum.Echoes) >= limits.Echo*float64(sum.N):
+		w.raise(alarms, "echo", fix+"%d of %d rewarded completions only copy from their prompt, such as %.80q", sum.Echoes, sum.N, sum.Echo)
+	case float64(sum.Same) >= limits.Echo*float64(sum.N):
+		w.raise(alarms, "echo", fix+"%d of %d rewarded completions are the same text for prompts with different answers, such as %.80q", sum.Same, sum.N, sum.Repeats)
+	}
+}
+
+// Strict compares how many held-out completions the reward accepts with how many the strictest verifier accepts.
+func (w *Watch) Strict(s AnswerScores, limits AlarmLimits) (alarms []Alarm) {
+	rewarded, strict := s.Correct, s.Correct-s.Doubted
+	if s.Accepted != nil {
+		rewarded = *s.Accepted
+	}
+	const few = 5 // completions on which two rules may differ by chance
+	if gap := rewarded - strict; gap >= few && float64(gap) > limits.Strict*float64(s.N) {
+		w.raise(&alarms, "strict", "read the best-rewarded completions in report.html before you trust the reward: it accepts %d of %d held-out completions, the strictest verifier only %d", rewarded, s.N, strict)
 	}
 	return alarms
 }
@@ -152,13 +195,14 @@ func (w *Watch) lasting(alarms *[]Alarm, recent []Health, limits AlarmLimits) {
 		return !slices.ContainsFunc(recent, func(h Health) bool { return !holds(h) })
 	}
 	if always(func(h Health) bool { return h.ZeroStd >= limits.ZeroStd && !h.HasTeacher }) {
-		w.raise(alarms, "equal_rewards", "all samples of %.0f %% of the prompts have equal rewards, for %d steps, so nothing is learned from them; %s", 100*last.ZeroStd, k, equalGroups(recent))
+		advice, expected := equalGroups(recent)
+		w.raise(alarms, "equal_rewards", "%s: all samples of %.0f %% of the prompts have equal rewards, for %d steps, so nothing is learned from them%s", advice, 100*last.ZeroStd, k, expected)
 	}
 	if always(func(h Health) bool { return h.Truncated >= limits.Truncated }) {
-		w.raise(alarms, "truncation", "%.0f %% of the completions reach the token limit, for %d steps: try a higher --max-new-tokens", 100*last.Truncated, k)
+		w.raise(alarms, "truncation", "raise --max-new-tokens, or reward shorter completions: %.0f %% of the completions reach the token limit, for %d steps", 100*last.Truncated, k)
 	}
 	if always(func(h Health) bool { return h.Ended <= limits.Ended }) {
-		w.raise(alarms, "missing_end", "only %.0f %% of the completions end with an end token, for %d steps: check that the end token is trained (rltrain doctor shows it), and try a longer warm-up or a higher --max-new-tokens", 100*last.Ended, k)
+		w.raise(alarms, "missing_end", "raise --max-new-tokens, train longer with SFT, and check that the end token is trained (rltrain doctor shows it): only %.0f %% of the completions end with an end token, for %d steps", 100*last.Ended, k)
 	}
 	name, share := "", 0.0
 	if always(func(h Health) bool {
@@ -169,31 +213,31 @@ func (w *Watch) lasting(alarms *[]Alarm, recent []Health, limits AlarmLimits) {
 		share = s
 		return top != "" && top == name && !slices.Contains(h.Tells, top) && s >= limits.Dominance && !h.HasTeacher
 	}) {
-		w.raise(alarms, "dominant_reward", "reward %s causes %.0f %% of the differences between samples, for %d steps, so the others hardly count: try other weights, such as %.2g times its present weight", name, 100*share, k, (1-share)/share)
+		w.raise(alarms, "dominant_reward", "lower the weight of reward %s, for example to %.2g times the present one: it causes %.0f %% of the differences between samples, for %d steps, so the other rewards hardly count", name, (1-share)/share, 100*share, k)
 	}
 }
 
-// equalGroups says how many groups should be all correct or all incorrect, and what to try. With G samples per prompt,
-// each correct with probability p, their fraction is p^G + (1−p)^G. If something else than correctness is rewarded, this
-// predicts nothing.
-func equalGroups(recent []Health) string {
-	const other = "try other problems, a longer warm-up, another reward or a higher --temperature"
+// equalGroups says what to do about equal rewards, and how many of them to expect. With G samples per prompt, each correct
+// with probability p, the fraction of groups that are all correct or all incorrect is p^G + (1−p)^G. If something else than
+// correctness is rewarded, this predicts nothing.
+func equalGroups(recent []Health) (advice, why string) {
+	const other = "choose other problems, a longer SFT stage, another reward or a higher --temperature"
 	h, group := meanHealth(recent), recent[len(recent)-1].Group
 	if group < 2 || !paysRight(recent) {
-		return other
+		return other, ""
 	}
 	chance := func(g int) float64 { return math.Pow(h.Correct, float64(g)) + math.Pow(1-h.Correct, float64(g)) }
 	expected := chance(group)
-	text := fmt.Sprintf("with %d samples per prompt and an accuracy of %.1f %%, %.0f %% is expected", group, 100*h.Correct, 100*expected)
+	why = fmt.Sprintf("; with %d samples per prompt and an accuracy of %.1f %%, %.0f %% is expected", group, 100*h.Correct, 100*expected)
 	switch {
 	case h.Correct == 0:
-		return "that is expected if no sample is correct: try easier problems, more samples per prompt, or SFT first"
+		return "train with SFT first, or choose easier problems or more samples per prompt", "; no sample was correct"
 	case h.Correct == 1:
-		return text + ": " + other
+		return other, why
 	case expected < h.ZeroStd/2:
-		return text + ", so some problems are always solved and the others never: try --dynamic-sampling, or problems in between"
+		return "use --dynamic-sampling, or problems of medium difficulty", why + ", so some problems are always solved and the others never"
 	}
-	return text + fmt.Sprintf(": try --samples-per-prompt %d, which makes it %.0f %%, or ", 4*group, 100*chance(4*group)) + other[len("try "):]
+	return fmt.Sprintf("raise --samples-per-prompt to %d, which makes it %.0f %%, or ", 4*group, 100*chance(4*group)) + other, why
 }
 
 // paysRight says whether correct answers had higher rewards than incorrect ones, as far as the steps show.
@@ -224,21 +268,21 @@ func dominant(spread map[string]float64) (name string, share float64) {
 func (w *Watch) drifts(alarms *[]Alarm, limits AlarmLimits) {
 	k := limits.Window
 	first, now := meanHealth(w.First), meanHealth(w.Recent[len(w.Recent)-k:])
-	form, length := "a reward for the format", "a reward for length, such as expr:'-0.001*length', or --overlong-buffer"
+	form, length := "add a reward for the format", "add a reward for length, such as expr:'-0.001*length', or --overlong-buffer"
 	if w.Recent[len(w.Recent)-1].HasTeacher { // rewards do not count
-		form, length = "a lower --rl-learning-rate", "a lower --rl-learning-rate"
+		form, length = "lower --rl-learning-rate", "lower --rl-learning-rate"
 	}
 	if w.Best-now.Correct >= limits.Drop {
-		w.raise(alarms, "collapse", "accuracy fell from %.0f %% to %.0f %%: go back with --resume-from-checkpoint, and try a lower --rl-learning-rate", 100*w.Best, 100*now.Correct)
+		w.raise(alarms, "collapse", "go back with --resume-from-checkpoint and lower --rl-learning-rate: accuracy fell from %.0f %% to %.0f %%", 100*w.Best, 100*now.Correct)
 	}
 	for _, tier := range slices.Sorted(maps.Keys(now.Tiers)) {
 		if now.Tiers[tier]-first.Tiers[tier] >= limits.Drift && now.Formatted <= first.Formatted {
-			w.raise(alarms, "tier_drift", "answers found by %s rose from %.0f %% to %.0f %%, but the format rate did not rise: read some in logs/completions.jsonl, and try %s", tier, 100*first.Tiers[tier], 100*now.Tiers[tier], form)
+			w.raise(alarms, "tier_drift", "read some of logs/completions.jsonl, and %s: answers found by %s rose from %.0f %% to %.0f %%, but the format rate did not rise", form, tier, 100*first.Tiers[tier], 100*now.Tiers[tier])
 		}
 	}
 	const better = 0.05
 	if grown := now.Length / first.Length; first.Length > 0 && now.Correct < first.Correct+better && (grown >= limits.Length || grown <= 1/limits.Length) {
-		w.raise(alarms, "length_drift", "completions have %.0f tokens, %.0f in the first %d steps, and accuracy did not rise: read some in logs/completions.jsonl, and try %s", now.Length, first.Length, k, length)
+		w.raise(alarms, "length_drift", "read some of logs/completions.jsonl, and %s: completions have %.0f tokens, %.0f in the first %d steps, and accuracy did not rise", length, now.Length, first.Length, k)
 	}
 }
 
@@ -253,7 +297,7 @@ func (w *Watch) neverRight(alarms *[]Alarm, limits AlarmLimits) {
 			if kind == "" {
 				what = "any problem"
 			}
-			w.raise(alarms, "never_right", "none of %d attempts at %s was correct, in %d steps, so nothing is learned from them: try a longer warm-up (--warmup-until) or easier problems", tries.N, what, w.Steps)
+			w.raise(alarms, "never_right", "train longer with SFT (--warmup-until) or choose easier problems: none of %d attempts at %s was correct, in %d steps, so nothing is learned from them", tries.N, what, w.Steps)
 		}
 	}
 }
@@ -280,7 +324,18 @@ func (w *Watch) Evaluated(score, standardError float64) (alarms []Alarm) {
 	// With few held-out samples the score may fall three times in a row by chance.
 	chance := max(3*standardError, 0.02*math.Abs(a[1]))
 	if a[0] < b[0] && b[0] < c[0] && a[1] > b[1] && b[1] > c[1] && a[1]-c[1] >= chance {
-		w.raise(&alarms, "overfitting", "over three evaluations the training figure improved but the held-out score fell (%.4g, %.4g, %.4g; a loss counts negative): the best weights are kept; try fewer epochs, a lower learning rate or more data", a[1], b[1], c[1])
+		w.raise(&alarms, "overfitting", "choose fewer epochs, a lower learning rate or more data: over three evaluations the training figure improved but the held-out score fell (%.4g, %.4g, %.4g; a loss counts negative); the best weights are kept", a[1], b[1], c[1])
+	}
+	return alarms
+}
+
+// fewRows are too few to choose weights by: the 95 % interval of an accuracy of 50 % is 34 points wide.
+const fewRows = 30
+
+// Held checks the number of held-out rows that choose the best weights; 0 is unknown.
+func (w *Watch) Held(rows int) (alarms []Alarm) {
+	if rows > 0 && rows < fewRows {
+		w.raise(&alarms, "few_rows", "hold out more rows (--eval-samples, --eval-dataset or a validation split): the best weights are chosen by only %d, where fewer than %d show mostly chance", rows, fewRows)
 	}
 	return alarms
 }

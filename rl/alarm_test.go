@@ -31,6 +31,9 @@ func TestAlarms(t *testing.T) {
 		return with(func(h *Health) { h.Spread = map[string]float64{"answer": answer, "expr:length": length} })
 	}
 	untold := func(h Health) Health { h.Tells = nil; return h }
+	rewarded := func(n, echoes, same int) Health {
+		return with(func(h *Health) { h.Rewarded = Rewarded{N: n, Echoes: echoes, Same: same, Echo: "74 - 70", Repeats: "see above"} })
+	}
 	taught := func(h Health) Health { h.HasTeacher = true; return h }
 	for _, test := range []struct {
 		name    string
@@ -75,6 +78,14 @@ func TestAlarms(t *testing.T) {
 		{"kl", []Health{with(func(h *Health) { h.KL = 1.5 })}, []string{"kl"}},
 		{"less kl", times(9, with(func(h *Health) { h.KL = 1 })), nil},
 		{"failed rewards", []Health{with(func(h *Health) { h.Failed = 0.1 })}, []string{"failed_rewards"}},
+		{"copies", []Health{rewarded(16, 8, 0)}, []string{"echo"}},
+		{"copies over several steps", []Health{rewarded(4, 3, 0), rewarded(4, 1, 0), rewarded(4, 2, 0), rewarded(4, 2, 0)}, []string{"echo"}},
+		{"fewer copies", times(9, rewarded(100, 49, 0)), nil},
+		{"copies of long ago", append([]Health{rewarded(15, 15, 0)}, times(9, rewarded(16, 0, 0))...), nil},
+		{"few rewarded", times(3, rewarded(5, 5, 5)), nil},
+		{"one text", []Health{rewarded(16, 0, 8)}, []string{"echo"}},
+		{"one text for fewer", times(9, rewarded(100, 0, 49)), nil},
+		{"copies that a teacher likes", []Health{taught(rewarded(16, 16, 16))}, nil},
 		{"fewer failed rewards", times(9, with(func(h *Health) { h.Failed = 0.09 })), nil},
 	} {
 		var w Watch
@@ -107,11 +118,11 @@ func TestEqualGroupsArePredicted(t *testing.T) {
 		tells         []string
 		want          string
 	}{
-		{0.01, 0.93, 8, nil, nil, "; with 8 samples per prompt and an accuracy of 1.0 %, 92 % is expected: try --samples-per-prompt 32, which makes it 72 %, or other problems"},
-		{0.5, 0.95, 8, map[string]float64{"answer": 0.5}, []string{"answer"}, "; with 8 samples per prompt and an accuracy of 50.0 %, 1 % is expected, so some problems are always solved and the others never: try --dynamic-sampling"},
-		{0, 1, 8, nil, nil, "expected if no sample is correct: try easier problems"},
-		{0.5, 1, 1, nil, nil, "them; try other problems"},
-		{0.3, 1, 8, other, nil, "them; try other problems"},
+		{0.01, 0.93, 8, nil, nil, "raise --samples-per-prompt to 32, which makes it 72 %, or choose other problems"},
+		{0.5, 0.95, 8, map[string]float64{"answer": 0.5}, []string{"answer"}, "; with 8 samples per prompt and an accuracy of 50.0 %, 1 % is expected, so some problems are always solved and the others never"},
+		{0, 1, 8, nil, nil, "train with SFT first, or choose easier problems"},
+		{0.5, 1, 1, nil, nil, "choose other problems, a longer SFT stage"},
+		{0.3, 1, 8, other, nil, "choose other problems, a longer SFT stage"},
 	} {
 		var w Watch
 		var alarms []Alarm
@@ -139,7 +150,7 @@ func TestAdviceSuitsATeacher(t *testing.T) {
 			}
 		}
 		for _, name := range []string{"length_drift", "tier_drift"} {
-			if text := said[name]; strings.Contains(text, "reward") == taught || strings.Contains(text, "try a lower --rl-learning-rate") != taught {
+			if text := said[name]; strings.Contains(text, "reward") == taught || strings.Contains(text, "lower --rl-learning-rate:") != taught {
 				t.Errorf("%s, taught %v: %q", name, taught, text)
 			}
 		}
@@ -178,6 +189,34 @@ func TestOverfitting(t *testing.T) {
 		if n != test.want {
 			t.Errorf("%s: %d alarms, want %d", test.name, n, test.want)
 		}
+	}
+}
+
+// TestStrict compares the reward's accuracy with the strictest verifier's, more than once.
+func TestStrict(t *testing.T) {
+	for _, test := range []struct{ n, rewarded, strict, want int }{
+		{100, 60, 60, 0}, {100, 60, 50, 0}, {100, 60, 49, 1}, {20, 9, 5, 0}, {20, 10, 5, 1}, {100, 5, 60, 0}, {0, 0, 0, 0},
+	} {
+		var w Watch
+		var all []Alarm
+		for range 2 {
+			all = append(all, w.Strict(AnswerScores{N: test.n, Correct: test.strict, Accepted: &test.rewarded}, DefaultAlarmLimits())...)
+			w = throughJSON(t, w)
+		}
+		if len(all) != test.want {
+			t.Errorf("%+v: %+v", test, all)
+		}
+	}
+	var w Watch
+	var few []Alarm
+	for _, rows := range []int{0, 30, 29, 28} {
+		few = append(few, w.Held(rows)...)
+	}
+	if len(few) != 1 || !strings.Contains(few[0].Text, "only 29") {
+		t.Errorf("few rows: %+v", few)
+	}
+	if all := w.Strict(AnswerScores{N: 100, Correct: 60, Doubted: 20}, DefaultAlarmLimits()); len(all) != 1 || !strings.Contains(all[0].Text, "accepts 60 of 100 held-out completions, the strictest verifier only 40") {
+		t.Errorf("doubted answers: %+v", all)
 	}
 }
 

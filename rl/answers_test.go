@@ -6,13 +6,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/answer"
 )
 
 func TestScoreAnswers(t *testing.T) {
 	got := ScoreAnswers([]*envs.Info{
 		{Correct: true, FormatOK: true, FoundBy: "tag"}, {FormatOK: true, FoundBy: "tag"}, {Correct: true, FoundBy: "last_number"}, nil,
 	})
-	want := AnswerScores{N: 4, Correct: 2, Accuracy: 0.5, Interval: wilson(2, 4), FormatRate: 0.5,
+	want := AnswerScores{N: 4, Correct: 2, Accuracy: 0.5, Interval: Wilson(2, 4), FormatRate: 0.5,
 		FoundBy: map[string]float64{"tag": 0.5, "last_number": 0.25, "none": 0.25}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -35,5 +36,26 @@ func TestKindsAreScoredApart(t *testing.T) {
 	}
 	if got.Weakest() != 1./3 || got.Accuracy != 0.5 {
 		t.Errorf("the weakest %v of accuracy %v", got.Weakest(), got.Accuracy)
+	}
+}
+
+// TestForms: an answer that leaves a calculation to do counts with one answer form and not with the other, and both
+// accuracies are told.
+func TestForms(t *testing.T) {
+	for _, form := range []answer.Form{answer.FinalForm, answer.AnyForm} {
+		infos := []*envs.Info{{Correct: true, Answer: "74 - 70", Truth: "4"}, {Correct: true, Answer: "4", Truth: "4"}, {Answer: "5", Truth: "4"}, {Answer: "5 - 0", Truth: "4"}}
+		for _, info := range infos {
+			info.CheckForm(form)
+		}
+		s := ScoreAnswers(infos)
+		if got, want := s.Forms(), "--answer-form final: 1/4 = 25.0 % (95 % CI 4.6–69.9), any: 2/4 = 50.0 % (95 % CI 15.0–85.0)"; got != want {
+			t.Errorf("%s: %s", form, got)
+		}
+		if want := map[answer.Form]int{answer.FinalForm: 0, answer.AnyForm: 1}[form]; s.Doubted != want {
+			t.Errorf("%s: %d doubted, want %d", form, s.Doubted, want)
+		}
+	}
+	if got := ScoreAnswers([]*envs.Info{{Correct: true}}).Forms(); got != "" {
+		t.Errorf("equal accuracies are told: %s", got)
 	}
 }

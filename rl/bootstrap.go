@@ -122,7 +122,7 @@ func MeanEstimate(rows []float64) Estimate {
 		binary = binary && (x == 0 || x == 1)
 	}
 	if binary {
-		return Estimate{whole / n, wilson(int(whole), len(rows))}
+		return Estimate{whole / n, Wilson(int(whole), len(rows))}
 	}
 	means := draws()
 	rng := Stream(bootstrapSeed, 4)

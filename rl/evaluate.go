@@ -96,7 +96,7 @@ func Evaluate(labels []string, truth []int, probs [][]float32) Evaluation {
 	}
 	if len(rows) > 0 {
 		e.Intervals = bootstrapIntervals(len(labels), rows, s)
-		e.Intervals.Accuracy = wilson(hits, len(rows))
+		e.Intervals.Accuracy = Wilson(hits, len(rows))
 	}
 	return e
 }
@@ -111,9 +111,9 @@ func (e *Evaluation) SetLatency(ms []float64) {
 	e.LatencyP50, e.LatencyP95 = &p[0], &p[1]
 }
 
-// wilson is the 95 % score interval of a proportion of hits in n trials (Wilson 1927);
+// Wilson is the 95 % score interval of a proportion of hits in n trials (Wilson 1927);
 // n must be above 0.
-func wilson(hits, n int) Interval {
+func Wilson(hits, n int) Interval {
 	p, m := float64(hits)/float64(n), float64(n)
 	center := (p + z*z/(2*m)) / (1 + z*z/m)
 	half := z / (1 + z*z/m) * math.Sqrt(p*(1-p)/m+z*z/(4*m*m))

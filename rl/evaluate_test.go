@@ -74,7 +74,7 @@ func TestWilson(t *testing.T) {
 		{10, 10, Interval{0.722467, 1}},
 		{50, 100, Interval{0.403832, 0.596168}},
 	} {
-		if diff := cmp.Diff(test.want, wilson(test.hits, test.n), fine); diff != "" {
+		if diff := cmp.Diff(test.want, Wilson(test.hits, test.n), fine); diff != "" {
 			t.Errorf("Wilson(%d, %d) (-want +got):\n%s", test.hits, test.n, diff)
 		}
 	}

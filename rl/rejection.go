@@ -101,7 +101,7 @@ func MeasureOutOfScope(threshold float64, in, out []Sureness) (OutOfScope, error
 		}
 	}
 	o.Recall, o.FalseAlarms, o.Accuracy = ratio(caught, o.N), ratio(alarms, o.InScope), ratio(right, o.InScope)
-	o.Intervals = [2]Interval{wilson(caught, o.N), wilson(alarms, o.InScope)}
+	o.Intervals = [2]Interval{Wilson(caught, o.N), Wilson(alarms, o.InScope)}
 	o.AUROC = auroc(in, out)
 	return o, nil
 }

@@ -50,6 +50,13 @@ func Finished(gold, answer string) bool {
 	})
 }
 
+// Certain reports whether a text whose last number is right gives it as its answer: it names no other number, or the match
+// Math finds the same.
+func Certain(gold, text string) bool {
+	verdict, _ := Decide(gold, text)
+	return verdict.Equal || onlyNumber(text) != ""
+}
+
 func read(text string) []*formula.Node {
 	readings, err := formula.Readings(formula.Clean(text))
 	if err != nil {

@@ -43,6 +43,7 @@ func verify(text, gold string, match answer.Match) *envs.Info {
 			found, tier = whole, answer.ByWhole
 		}
 		info.Correct = match.Same(found, gold)
+		info.Doubted = tier == answer.ByLastNumber && !answer.Certain(gold, text)
 	}
 	if tier == answer.ByWhole && !info.Correct && (whole == "" || len(whole) > maxWhole) {
 		found, tier = "", answer.NotFound

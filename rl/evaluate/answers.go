@@ -62,7 +62,7 @@ func Labels(p *policy.Classifier, validation policy.Examples, metric string, eve
 	if _, err := (LabelScores{}).by(metric); err != nil {
 		return nil, err
 	}
-	return &Plan{Every: every, First: rewards != nil, KeepBest: true, Run: func(ctx context.Context, steps int) (Scores, error) {
+	return &Plan{Rows: validation.Len(), Every: every, First: rewards != nil, KeepBest: true, Run: func(ctx context.Context, steps int) (Scores, error) {
 		probs, err := p.Probs(context.WithoutCancel(ctx), validation.IDs)
 		if err != nil {
 			return Scores{}, err
@@ -159,7 +159,7 @@ func Answers(sampler rollout.Generator, task envs.Task, n, every int, c rollout.
 	if n == 0 {
 		return nil
 	}
-	return &Plan{Every: every, First: true, KeepBest: true, Run: func(ctx context.Context, steps int) (Scores, error) {
+	return &Plan{Rows: n, Every: every, First: true, KeepBest: true, Run: func(ctx context.Context, steps int) (Scores, error) {
 		failed := 0
 		var first error
 		c.Failed = func(episode, sample int, err error) {
@@ -214,10 +214,10 @@ func DescribeAnswers(s rl.AnswerScores) string {
 		}
 		reward += ", "
 	}
-	unfinished := ""
-	if s.Unfinished > 0 {
-		unfinished = fmt.Sprintf("; %d answers leave a calculation open", s.Unfinished)
+	forms := s.Forms()
+	if forms != "" {
+		forms = "; " + forms
 	}
 	return reward + fmt.Sprintf("accuracy %d/%d = %.1f %% (95 %% CI %.1f–%.1f), format rate %.1f %%%s",
-		s.Correct, s.N, 100*s.Accuracy, 100*s.Interval[0], 100*s.Interval[1], 100*s.FormatRate, unfinished)
+		s.Correct, s.N, 100*s.Accuracy, 100*s.Interval[0], 100*s.Interval[1], 100*s.FormatRate, forms)
 }

@@ -16,6 +16,7 @@ import (
 type Plan struct {
 	// Run evaluates the policy after so many steps. It ignores the end of ctx, except before the first step.
 	Run      func(ctx context.Context, steps int) (Scores, error)
+	Rows     int  // held-out rows or problems; 0 = unknown
 	Every    int  // steps between evaluations; 0 = only after the last
 	First    bool // also before the first step
 	KeepBest bool // training ends with the weights of the best evaluation

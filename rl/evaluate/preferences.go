@@ -121,7 +121,7 @@ func Preferences(p policy.Policy, a algo.Algorithm, units [][]*rl.Sample, every 
 	if len(units) == 0 {
 		return nil
 	}
-	return &Plan{Every: every, First: true, KeepBest: true, Run: func(ctx context.Context, steps int) (Scores, error) {
+	return &Plan{Rows: len(units), Every: every, First: true, KeepBest: true, Run: func(ctx context.Context, steps int) (Scores, error) {
 		v, err := ScorePreferences(context.WithoutCancel(ctx), p, a, units)
 		if err != nil {
 			return Scores{}, err
@@ -242,7 +242,7 @@ func Rewards(m *policy.RewardModel, units [][]*rl.Sample, every int) *Plan {
 	if len(units) == 0 {
 		return nil
 	}
-	return &Plan{Every: every, First: true, KeepBest: true, Run: func(ctx context.Context, steps int) (Scores, error) {
+	return &Plan{Rows: len(units), Every: every, First: true, KeepBest: true, Run: func(ctx context.Context, steps int) (Scores, error) {
 		v, err := ScoreRewards(context.WithoutCancel(ctx), m, units)
 		if err != nil {
 			return Scores{}, err

@@ -58,6 +58,9 @@ func Evaluate(ctx context.Context, sampler Generator, task envs.Task, from, n in
 			return scores, fmt.Errorf("evaluating: %w", err)
 		}
 		scores.Reward, scores.RewardError = &mean, standardError
+		if n := accepted(played); scores.Verified() && n >= 0 {
+			scores.Accepted = &n
+		}
 	}
 	return scores, nil
 }
@@ -77,6 +80,27 @@ func meanReward(p Played) (mean, standardError float64, err error) {
 	}
 	mean = sum / n
 	return mean, math.Sqrt(max(0, squares/n-mean*mean) / n), nil
+}
+
+// accepted counts the completions with the higher of two rewards; −1 if there are more than two rewards. If there is one, it
+// accepts if it is above 0.
+func accepted(p Played) (n int) {
+	least, most := math.Inf(1), math.Inf(-1)
+	for _, g := range p.Groups {
+		if reward := g[0].Reward(); !math.IsNaN(reward) {
+			least, most = min(least, reward), max(most, reward)
+		}
+	}
+	for _, g := range p.Groups {
+		switch reward := g[0].Reward(); {
+		case math.IsNaN(reward), reward == least && (least < most || most <= 0):
+		case reward != most:
+			return -1
+		default:
+			n++
+		}
+	}
+	return n
 }
 
 // Greedy is c with the most likely tokens instead of sampled ones.

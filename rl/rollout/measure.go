@@ -9,10 +9,11 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/reward"
 	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // measure fills in the figures of a step, the input of the alarms, and its line.
-func (t *Tokens) measure(step *rl.Step, r collection, at rl.At) {
+func (t *Tokens) measure(step *rl.Step, r collection, at rl.At) (err error) {
 	m := step.Figures
 	var all []*rl.Trajectory
 	rewards := make([][]float64, len(r.groups))
@@ -20,7 +21,9 @@ func (t *Tokens) measure(step *rl.Step, r collection, at rl.At) {
 		all = append(all, g...)
 		rewards[i] = g.Rewards()
 	}
-	step.Health = describe(m, all, rewards)
+	if step.Health, err = describe(m, t.sampler.Policy(), all, rewards); err != nil {
+		return err
+	}
 	step.Health.Group, step.Health.Spread, step.Health.Tells = t.config.SamplesPerPrompt, spreads(r.scores), telling(all)
 	for _, x := range all {
 		t.state.Tokens += int64(len(x.Tokens))
@@ -40,7 +43,8 @@ func (t *Tokens) measure(step *rl.Step, r collection, at rl.At) {
 	}
 	m.Mean("time/generation", r.generation.Seconds(), 1)
 	m.Mean("time/environment", r.environment.Seconds(), 1)
-	step.Line = syncLine(rl.ScoreAnswers(infos(all)), "")
+	step.Line = syncLine(infos(all), "")
+	return nil
 }
 
 func infos(all []*rl.Trajectory) []*envs.Info {
@@ -51,8 +55,48 @@ func infos(all []*rl.Trajectory) []*envs.Info {
 	return list
 }
 
+// outcomes are the last turns of the trajectories that have a reward.
+func outcomes(p *policy.CausalLM, all []*rl.Trajectory) (list []rl.Outcome, err error) {
+	shown := map[int]string{} // prompts of single turns by episode
+	for _, x := range all {
+		if len(x.Turns) == 0 || math.IsNaN(x.Reward()) {
+			continue
+		}
+		from := 0
+		if n := len(x.Turns); n > 1 {
+			from = x.Turns[n-2].End
+		}
+		for from < len(x.Tokens) && x.Source[from] != rl.Sampled {
+			from++
+		}
+		o := rl.Outcome{Reward: x.Reward()}
+		if o.Text, err = p.Tokenizer.Decode(x.Tokens[from:], true); err != nil {
+			return nil, err
+		}
+		var known bool
+		if o.Prompt, known = shown[x.Prompt]; !known || len(x.Turns) > 1 {
+			if o.Prompt, err = p.Tokenizer.Decode(x.Tokens[:from], true); err != nil {
+				return nil, err
+			}
+			shown[x.Prompt] = o.Prompt
+		}
+		if x.Info != nil {
+			o.Answer, o.Truth = x.Info.Answer, x.Info.Truth
+		}
+		list = append(list, o)
+	}
+	return list, nil
+}
+
 // describe measures trajectories; rewards are those of each group.
-func describe(m rl.Meter, all []*rl.Trajectory, rewards [][]float64) *rl.Health {
+func describe(m rl.Meter, p *policy.CausalLM, all []*rl.Trajectory, rewards [][]float64) (*rl.Health, error) {
+	seen, err := outcomes(p, all)
+	if err != nil {
+		return nil, err
+	}
+	rewarded := rl.CountRewarded(seen)
+	m.Mean("completions/echo_ratio", float64(rewarded.Echoes), float64(rewarded.N))
+	m.Mean("completions/same_ratio", float64(rewarded.Same), float64(rewarded.N))
 	stats := rl.StatsOf(rewards)
 	scores := rl.ScoreAnswers(infos(all))
 	n := float64(len(all))
@@ -87,10 +131,10 @@ func describe(m rl.Meter, all []*rl.Trajectory, rewards [][]float64) *rl.Health 
 		tokens += x.Len()
 	}
 	return &rl.Health{
-		Kinds: kinds, Length: float64(tokens) / n,
+		Rewarded: rewarded, Kinds: kinds, Length: float64(tokens) / n,
 		ZeroStd: stats.ZeroStd, Truncated: lengths(m, all), Ended: ended / n, Correct: scores.Accuracy,
 		Formatted: scores.FormatRate, Tiers: scores.FoundBy, Failed: float64(stats.Failed) / n,
-	}
+	}, nil
 }
 
 // lengths measures the lengths of the completions, and returns the fraction that was cut off.
@@ -180,13 +224,17 @@ func telling(all []*rl.Trajectory) (names []string) {
 	return names
 }
 
-// syncLine is the line of a step with more figures in it.
-func syncLine(scores rl.AnswerScores, more string) func(m rl.Meter) string {
+// syncLine is the line of a step with more figures in it. Without reference answers nothing is correct or formatted.
+func syncLine(all []*envs.Info, more string) func(m rl.Meter) string {
+	scores := rl.ScoreAnswers(all)
 	return func(m rl.Meter) string {
 		milliseconds := func(a, b string) int64 { return int64(1000 * (m.Get("time/"+a) + m.Get("time/"+b))) }
-		formatted := int(math.Round(scores.FormatRate * float64(scores.N)))
-		return fmt.Sprintf("[SYNC %2.0f] %d/%d correct %d/%d formatted loss=%.4f reward=%.3f %sgen=%dms train=%dms version=%.0f",
-			m.Get("step"), scores.Correct, scores.N, formatted, scores.N, m.Get("loss"), m.Get("reward"), more,
+		verdicts := ""
+		if slices.ContainsFunc(all, func(i *envs.Info) bool { return i != nil }) {
+			verdicts = fmt.Sprintf("%d/%d correct %.0f/%d formatted ", scores.Correct, scores.N, scores.FormatRate*float64(scores.N), scores.N)
+		}
+		return fmt.Sprintf("[SYNC %2.0f] %sloss=%.4f reward=%.3f %sgen=%dms train=%dms version=%.0f",
+			m.Get("step"), verdicts, m.Get("loss"), m.Get("reward"), more,
 			milliseconds("generation", "environment"), milliseconds("logprobs", "update"), m.Get("policy_version"))
 	}
 }

@@ -165,7 +165,9 @@ func (r *Replay) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 		}
 	}
 	r.sample(step, at)
-	r.measure(step, p, added, skipped)
+	if err := r.measure(step, p, added, skipped); err != nil {
+		return nil, err
+	}
 	step.Records = func(prompts int) ([]rl.Record, error) {
 		return records(r.sampler.Policy(), at, p.Groups, nil, nil, prompts)
 	}
@@ -207,7 +209,7 @@ func (r *Replay) sample(step *rl.Step, at rl.At) {
 }
 
 // measure fills in the figures of a step.
-func (r *Replay) measure(step *rl.Step, p Played, added, skipped int) {
+func (r *Replay) measure(step *rl.Step, p Played, added, skipped int) (err error) {
 	m := step.Figures
 	all := slices.Concat(p.Groups...)
 	var rewards []float64
@@ -217,7 +219,9 @@ func (r *Replay) measure(step *rl.Step, p Played, added, skipped int) {
 		r.state.Tokens += int64(len(x.Tokens))
 		turns += len(x.Turns)
 	}
-	step.Health = describe(m, all, [][]float64{rewards})
+	if step.Health, err = describe(m, r.sampler.Policy(), all, [][]float64{rewards}); err != nil {
+		return err
+	}
 	step.Health.ZeroStd = 0 // one sample per episode: no groups whose rewards could be equal
 	rewardFigures(m, p.Scores)
 	m.Last("num_tokens", float64(r.state.Tokens))
@@ -225,5 +229,6 @@ func (r *Replay) measure(step *rl.Step, p Played, added, skipped int) {
 	m.Total("buffer/added", float64(added))
 	m.Total("buffer/skipped", float64(skipped))
 	m.Mean("episode_length", float64(turns), float64(len(all)))
-	step.Line = syncLine(rl.ScoreAnswers(infos(all)), fmt.Sprintf("buffer=%d ", r.buffer.Len()))
+	step.Line = syncLine(infos(all), fmt.Sprintf("buffer=%d ", r.buffer.Len()))
+	return nil
 }

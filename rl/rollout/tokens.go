@@ -294,7 +294,9 @@ func (t *Tokens) step(r collection, at rl.At) (*rl.Step, error) {
 	step.Records = func(prompts int) ([]rl.Record, error) {
 		return records(t.sampler.Policy(), at, r.kept, step.Groups, r.greedy, prompts)
 	}
-	t.measure(step, r, at)
+	if err := t.measure(step, r, at); err != nil {
+		return nil, err
+	}
 	return step, t.notes(step, r, at)
 }
 

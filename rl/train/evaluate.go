@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/dist"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/run"
@@ -75,6 +76,14 @@ func (t *evaluator) evaluate(ctx context.Context) error {
 	}
 	if err := t.warn(t.state.Watch.Evaluated(score, standardError)); err != nil {
 		return err
+	}
+	if err := t.warn(t.state.Watch.Held(e.Rows)); err != nil {
+		return err
+	}
+	if a, ok := scores.Value.(rl.AnswerScores); ok {
+		if err := t.warn(t.state.Watch.Strict(a, rl.DefaultAlarmLimits())); err != nil {
+			return err
+		}
 	}
 	if stop && t.state.Step < t.config.Steps {
 		return t.hooks.Logf("Early stopping: %s in a row without a new best since step %d", report.Plural(j.Waited, "evaluation"), j.BestStep)

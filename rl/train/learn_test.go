@@ -257,7 +257,7 @@ func TestAlarmsTellOfACollapse(t *testing.T) {
 		t.Fatal(err)
 	}
 	collapses := slices.DeleteFunc(slices.Clone(said.lines), func(line string) bool {
-		return !strings.HasPrefix(line, "warning: collapse: accuracy fell from ")
+		return !strings.HasPrefix(line, "warning: collapse: go back with --resume-from-checkpoint")
 	})
 	if len(collapses) != 1 {
 		t.Errorf("%d alarms in\n%s", len(collapses), strings.Join(said.lines, "\n"))

@@ -175,8 +175,7 @@ func (r answerResults) String() string {
 	}
 	b.WriteString(report.RenderTable([]string{"match", "correct", "accuracy", "95 % CI"}, rows) + "\n")
 	if r.Unfinished > 0 {
-		fmt.Fprintf(&b, "%d of these answers leave a calculation to do, such as 74 - 70; --answer-form final, the default in training, takes them for wrong: accuracy %.4f\n\n",
-			r.Unfinished, float64(r.Correct-r.Unfinished)/float64(r.N))
+		fmt.Fprintf(&b, "%d of these answers leave a calculation to do, such as 74 - 70; in training, --answer-form final is the default.\n%s\n\n", r.Unfinished, r.Forms())
 	}
 	rows = nil
 	for _, tier := range slices.Sorted(maps.Keys(r.FoundBy)) {

@@ -1,0 +1,47 @@
+package rl
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestCountRewarded(t *testing.T) {
+	const sum = "What is 74 - 70?"
+	many := func(text string, truth func(i int) string, n int) (all []Outcome) {
+		for i := range n {
+			all = append(all, Outcome{Prompt: fmt.Sprintf("Question %d?", i), Text: text, Truth: truth(i), Reward: 1})
+		}
+		return all
+	}
+	number := func(i int) string { return fmt.Sprint(i) }
+	for _, test := range []struct {
+		name string
+		all  []Outcome
+		want Rewarded
+	}{
+		{"none", nil, Rewarded{}},
+		{"a copied question", []Outcome{{Prompt: sum, Text: " 74-70.", Truth: "4", Reward: 1}}, Rewarded{N: 1, Echoes: 1, Echo: "74-70."}},
+		{"a copied question behind a phrase", []Outcome{{Prompt: sum, Text: "The answer is 74 - 70", Answer: "74 - 70", Truth: "4", Reward: 1}}, Rewarded{N: 1, Echoes: 1, Echo: "74 - 70"}},
+		{"a copy without reward", []Outcome{{Prompt: sum, Text: "74 - 70", Truth: "4", Reward: -1}, {Prompt: sum, Text: "4", Truth: "4", Reward: 1}}, Rewarded{N: 1}},
+		{"all without reward", []Outcome{{Prompt: sum, Text: "74 - 70", Truth: "4", Reward: 0}, {Prompt: sum, Text: "4", Truth: "4", Reward: 0}}, Rewarded{}},
+		{"the answer", []Outcome{{Prompt: sum, Text: "4", Truth: "4", Reward: 1}}, Rewarded{N: 1}},
+		{"the answer worked out", []Outcome{{Prompt: sum, Text: "74 - 70 = 4", Truth: "4", Reward: 1}}, Rewarded{N: 1}},
+		{"an option of the prompt", []Outcome{{Prompt: "A) a cat or B) a dog?", Text: "B) a dog", Truth: "B", Reward: 1}}, Rewarded{N: 1}},
+		{"a name in the prompt", []Outcome{{Prompt: "Ann met Bob. Who met Bob?", Text: "Ann", Truth: "Ann", Reward: 1}}, Rewarded{N: 1}},
+		{"a label without a reference", []Outcome{{Prompt: "positive or negative?", Text: "positive", Reward: 1}}, Rewarded{N: 1}},
+		{"a copy without a reference", []Outcome{{Prompt: "Say something about the sea.", Text: "about the sea", Reward: 1}}, Rewarded{N: 1, Echoes: 1, Echo: "about the sea"}},
+		{"one text for many", many("correct answer: see above", number, 4), Rewarded{N: 4, Same: 4, Repeats: "correct answer: see above"}},
+		{"one text for few", many("correct answer: see above", number, 3), Rewarded{N: 3}},
+		{"one text that answers", many("yes", func(int) string { return "yes" }, 9), Rewarded{N: 9}},
+		{"one list for many", many("0 1 2 3 4 5", number, 6), Rewarded{N: 6, Same: 6, Repeats: "0 1 2 3 4 5"}},
+		{"one label for many without a reference", many("positive", func(int) string { return "" }, 9), Rewarded{N: 9}},
+		{"one text for many without a reference", many("I love this very much!", func(int) string { return "" }, 9), Rewarded{N: 9, Same: 9, Repeats: "I love this very much!"}},
+		{"negative rewards", []Outcome{{Prompt: sum, Text: "74 - 70", Truth: "4", Reward: -1}, {Prompt: sum, Text: "I do not know", Truth: "4", Reward: -2}}, Rewarded{N: 1, Echoes: 1, Echo: "74 - 70"}},
+	} {
+		if diff := cmp.Diff(test.want, CountRewarded(test.all)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+}
