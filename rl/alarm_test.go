@@ -32,7 +32,9 @@ func TestAlarms(t *testing.T) {
 	}
 	untold := func(h Health) Health { h.Tells = nil; return h }
 	rewarded := func(n, echoes, same int) Health {
-		return with(func(h *Health) { h.Rewarded = Rewarded{N: n, Echoes: echoes, Same: same, Echo: "74 - 70", Repeats: "see above"} })
+		return with(func(h *Health) {
+			h.Rewarded = Rewarded{N: n, Echoes: echoes, Same: same, Echo: "74 - 70", Repeats: "see above"}
+		})
 	}
 	taught := func(h Health) Health { h.HasTeacher = true; return h }
 	for _, test := range []struct {
