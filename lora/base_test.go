@@ -55,7 +55,7 @@ func loadBase(t *testing.T, dir string) Config {
 	return c
 }
 
-func TestBaseModelIsFoundWhereItIsMoved(t *testing.T) {
+func TestMovedBaseModelIsFound(t *testing.T) {
 	root := t.TempDir()
 	at := func(name string) string { return filepath.Join(root, filepath.FromSlash(name)) }
 	tiny, far := baseFolder(t, at("out/tiny"), "w"), baseFolder(t, at("models/qwen"), "v")

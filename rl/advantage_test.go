@@ -67,9 +67,9 @@ func TestEqualRewardsHaveAdvantageZero(t *testing.T) {
 	}
 }
 
-// TestPenaltiesAloneAreNotScaledUp has eight right answers that penalties tell apart, beside a prompt with answers of
-// both kinds.
-func TestPenaltiesAloneAreNotScaledUp(t *testing.T) {
+// TestPenaltiesAreNotScaledUp has eight right answers that differ only by penalties, next to a prompt with right
+// and wrong answers.
+func TestPenaltiesAreNotScaledUp(t *testing.T) {
 	var right, wrongToo, paid, unpaid []float64
 	for i := range 8 {
 		penalty := 0.001 * float64(i)
@@ -139,7 +139,7 @@ func TestAdvantagesCheck(t *testing.T) {
 	for _, test := range []struct {
 		kind    Advantages
 		samples int
-		want    string // "" for none
+		want    string // "" = no error
 	}{
 		{Advantages{BaselineGroup, ScaleGroup}, 2, ""},
 		{Advantages{BaselineGroup, ScaleBatch}, 2, ""},
@@ -201,7 +201,7 @@ func throughJSON[T any](t *testing.T, state T) T {
 func TestStatsOf(t *testing.T) {
 	raw := [][]float64{{1, 0}, {1, 1}, {nan, 2}, {nan, nan}}
 	got := StatsOf(raw)
-	// judged: 1 0 1 1 2, mean 1, squares 0+1+0+0+1, unbiased variance 2/4; means of groups 1/2, 1, 2 with variance 7/12
+	// scored: 1 0 1 1 2, mean 1, squares 0+1+0+0+1, unbiased variance 2/4; group means 1/2, 1, 2 with variance 7/12
 	want := GroupStats{Mean: 1, Std: math.Sqrt(0.5), StdErr: math.Sqrt(7.0 / 36), ZeroStd: 0.75, Failed: 3}
 	if diff := cmp.Diff(want, got, cmpopts.EquateApprox(0, 1e-12)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

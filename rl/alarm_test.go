@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestAlarms has for each alarm a run that raises it and one that nearly does.
+// TestAlarms has, for each alarm, a run that raises it and one that nearly does.
 func TestAlarms(t *testing.T) {
 	well := Health{ZeroStd: 0.3, Group: 8, Ended: 0.95, Correct: 0.6, Formatted: 0.9, Length: 40,
 		Tiers: map[string]float64{"tag": 0.9, "last_number": 0.1}, Kinds: map[string]AnswerCount{"2 numbers": {16, 10}, "3 numbers": {16, 4}},
@@ -94,7 +94,7 @@ func TestAlarms(t *testing.T) {
 		var names []string
 		for i, h := range test.history {
 			if i%3 == 2 {
-				w = throughJSON(t, w) // as a resumed run has it
+				w = throughJSON(t, w) // as in a resumed run
 			}
 			for _, alarm := range w.Step(h, DefaultAlarmLimits()) {
 				names = append(names, alarm.Name)
@@ -109,8 +109,8 @@ func TestAlarms(t *testing.T) {
 	}
 }
 
-// TestEqualGroupsArePredicted: p⁸ + (1−p)⁸ of groups of 8 are all right or all wrong by chance. Nothing is predicted of
-// rewards that are not for the right answer.
+// TestEqualGroupsArePredicted: by chance, p⁸ + (1−p)⁸ of the groups of 8 are all right or all wrong. Rewards other than
+// correctness get no prediction.
 func TestEqualGroupsArePredicted(t *testing.T) {
 	other := map[string]float64{"expr:1": 0}
 	for _, test := range []struct {
@@ -137,7 +137,7 @@ func TestEqualGroupsArePredicted(t *testing.T) {
 	}
 }
 
-// TestAdviceSuitsATeacher: what learns nothing from rewards is not told to change them.
+// TestAdviceSuitsATeacher: an algorithm that ignores rewards gets no advice to change them.
 func TestAdviceSuitsATeacher(t *testing.T) {
 	for _, taught := range []bool{false, true} {
 		var w Watch
@@ -159,7 +159,7 @@ func TestAdviceSuitsATeacher(t *testing.T) {
 	}
 }
 
-// TestOverfitting looks at three evaluations, of which the training in between gets better.
+// TestOverfitting has three evaluations while the training loss keeps falling.
 func TestOverfitting(t *testing.T) {
 	for _, test := range []struct {
 		name          string

@@ -8,7 +8,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 )
 
-// counted is PassAt by counting all choices of k of n tries, the first c of which are right.
+// counted is PassAt by brute force: it counts all k-subsets of n attempts, the first c of which are right.
 func counted(n, c, k int) float64 {
 	hits, all := 0, 0
 	for choice := range uint(1) << n {
@@ -38,7 +38,7 @@ func TestPassAtEqualsCounting(t *testing.T) {
 	}
 }
 
-// tries are right where the answer is "r", none where it is "", else wrong.
+// tries are right for "r", missing for "", else wrong.
 func tries(answers ...string) Attempts {
 	var all Attempts
 	for _, a := range answers {
@@ -90,7 +90,7 @@ func TestScoreAttempts(t *testing.T) {
 	if len(s.Kinds) != 2 || s.Kinds[0].Kind != "easy" || s.Kinds[0].Problems != 2 || s.Kinds[0].Mean.Value != 0.625 || s.Kinds[1].PassN.Value != 0 {
 		t.Errorf("kinds %+v", s.Kinds)
 	}
-	// An exercise with fewer tries counts in the figures that need no more.
+	// A problem with too few attempts for one k still counts for smaller k.
 	if s := ScoreAttempts([]Attempts{tries("r", "1", "1"), tries("r"), nil}); s.Problems != 2 || s.N != 3 || s.FormatRate != 0.5 || s.Mean.Value != 2.0/3 || math.Abs(s.Pass[1].Value-2.0/3) > 1e-12 || s.Pass[2].Value != 1 {
 		t.Errorf("%+v", s)
 	}

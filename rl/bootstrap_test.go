@@ -71,15 +71,15 @@ func TestCompareRuns(t *testing.T) {
 	if diff := cmp.Diff(alone, CompareRuns(3, truth, [][][]float32{a, a}, [][][]float32{b, b})); diff != "" {
 		t.Errorf("the same pair twice is not the pair:\n%s", diff)
 	}
-	// Each set is once on either side: what one pair gains the other loses, on every resample.
+	// Swapping the two sides must negate every resample.
 	c := CompareRuns(3, truth, [][][]float32{a, b}, [][][]float32{b, a})
 	if want := (alone.Brier.A + alone.Brier.B) / 2; math.Abs(c.Brier.A-want) > 1e-12 || c.Brier.Difference != 0 || c.Brier.Interval != (Interval{}) {
 		t.Errorf("Brier %+v, want %g on both sides and no difference", c.Brier, want)
 	}
 }
 
-// The same predictions with a better-fitting confidence on every row: pairing must see
-// the Brier gain that two separate intervals could not, and no change of accuracy.
+// The same predictions with better-fitting confidences on every row: pairing must show the Brier gain that two separate
+// intervals would miss, and no change in accuracy.
 func TestCompareUsesThePairing(t *testing.T) {
 	truth, a := classifier(6, 200, 0.75, 0.95)
 	b := make([][]float32, len(a))
@@ -98,8 +98,7 @@ func TestCompareUsesThePairing(t *testing.T) {
 	}
 }
 
-// Over many pairs of equally good classifiers the 95 % interval must miss 0 in about
-// 5 % of the comparisons.
+// Over many pairs of equally good classifiers, the 95 % interval must miss 0 in about 5 %.
 func TestCompareCoverage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("50 bootstraps")
@@ -128,8 +127,8 @@ func TestCompareCoverage(t *testing.T) {
 	}
 }
 
-// calibrated are predictions of every confidence that are right as often as it says: their calibration error is noise,
-// and resamples have more of it.
+// calibrated returns predictions that are right as often as their confidence says. Their calibration error is pure
+// noise, which resampling adds to.
 func calibrated(seed uint64, n int) (truth []int, probs [][]float32) {
 	rng := Stream(seed, 5)
 	for range n {
@@ -144,13 +143,13 @@ func calibrated(seed uint64, n int) (truth []int, probs [][]float32) {
 	return truth, probs
 }
 
-// TestIntervalsHoldTheirEstimates has few rows, and calibration errors that nearly all resamples exceed.
-func TestIntervalsHoldTheirEstimates(t *testing.T) {
+// TestIntervalsContainEstimates has few rows, so nearly all resamples exceed the estimated calibration error.
+func TestIntervalsContainEstimates(t *testing.T) {
 	labels := []string{"x", "y", "z"}
 	atAnEnd := 0
 	for seed := range uint64(60) {
 		truth, a := calibrated(100+seed, 40+4*int(seed))
-		_, b := calibrated(200+seed, 40+4*int(seed)) // of other rows: most of these are wrong
+		_, b := calibrated(200+seed, 40+4*int(seed)) // of other rows: most are wrong
 		e := Evaluate(labels, truth, a)
 		c := Compare(3, truth, a, b)
 		if e.Intervals.ECE[0] == e.ECE {

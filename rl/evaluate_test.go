@@ -28,8 +28,7 @@ func TestEvaluateByHand(t *testing.T) {
 		N: 5, Accuracy: 0.6,
 		F1Macro:    (0.5 + 0.8 + 0) / 3,
 		F1Weighted: (2*0.5 + 2*0.8 + 0) / 5,
-		// Bins: .25 alone (0 right), .5 twice (1 right), .7 (right), 1 (right):
-		// (.25 + |1 − 1| + .3 + 0)/5
+		// Bins: one .25 (0 right), two .5 (1 right), one .7 (right), one 1 (right): (.25 + |1 − 1| + .3 + 0)/5
 		ECE:   0.55 / 5,
 		Brier: (0.12 + 0.62 + 0.375 + 0 + 0.75) / 5,
 		Classes: []ClassScores{
@@ -80,8 +79,8 @@ func TestWilson(t *testing.T) {
 	}
 }
 
-// classifier returns n rows over three classes predicted right with probability skill
-// at confidences around confidence.
+// classifier returns n rows over three classes, each predicted correctly with probability skill, with confidences
+// around confidence.
 func classifier(seed uint64, n int, skill, confidence float32) (truth []int, probs [][]float32) {
 	rng := Stream(seed)
 	for range n {
@@ -97,7 +96,7 @@ func classifier(seed uint64, n int, skill, confidence float32) (truth []int, pro
 	return truth, probs
 }
 
-func TestIntervalsHoldTheFiguresAndAreReproducible(t *testing.T) {
+func TestIntervalsContainFiguresAndAreReproducible(t *testing.T) {
 	truth, probs := classifier(1, 400, 0.8, 0.9)
 	labels := []string{"x", "y", "z"}
 	e := Evaluate(labels, truth, probs)
@@ -115,7 +114,7 @@ func TestIntervalsHoldTheFiguresAndAreReproducible(t *testing.T) {
 		if test.value < test.in[0] || test.value > test.in[1] {
 			t.Errorf("%s: %g lies outside %v", name, test.value, test.in)
 		}
-		// 1.96·2·√(.8·.2/400) ≈ .078 for the rates.
+		// 1.96·2·√(.8·.2/400) ≈ .078 for accuracies.
 		if w := test.in[1] - test.in[0]; w < test.width/2 || w > test.width*1.5 {
 			t.Errorf("%s: width %.3f, want about %.3f", name, w, test.width)
 		}

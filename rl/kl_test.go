@@ -31,7 +31,7 @@ func TestKLValue(t *testing.T) {
 	}
 }
 
-// Averaged over draws from π, k1 and k3 give the divergence Σ π·log(π/ρ); k2 does not.
+// Averaged over samples from π, k1 and k3 estimate the KL Σ π·log(π/ρ); k2 does not.
 func TestKLIsUnbiased(t *testing.T) {
 	policy, reference := []float64{0.5, 0.3, 0.2}, []float64{0.2, 0.3, 0.5}
 	divergence, mean := 0.0, map[KLKind]float64{}

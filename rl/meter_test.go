@@ -28,7 +28,7 @@ func TestMeterKinds(t *testing.T) {
 	}
 }
 
-func TestMeterLeavesOutWhatIsNotFinite(t *testing.T) {
+func TestMeterSkipsNonFinite(t *testing.T) {
 	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 		m := Meter{}
 		m.Mean("mean", bad, 1)
@@ -51,7 +51,7 @@ func TestMeterLeavesOutWhatIsNotFinite(t *testing.T) {
 	}
 }
 
-// TestMeterSumsDoNotOverflow adds finite values whose sum is not.
+// TestMeterSumsDoNotOverflow adds finite values whose sum overflows.
 func TestMeterSumsDoNotOverflow(t *testing.T) {
 	m := Meter{}
 	for range 3 {
@@ -65,7 +65,7 @@ func TestMeterSumsDoNotOverflow(t *testing.T) {
 	}
 }
 
-// TestMergedMetersAreOneMeter divides measurements over two meters, with JSON in between.
+// TestMergedMetersAreOneMeter splits measurements over two meters, with a JSON round trip.
 func TestMergedMetersAreOneMeter(t *testing.T) {
 	rng := Stream(11)
 	whole, first, second := Meter{}, Meter{}, Meter{}
@@ -75,7 +75,7 @@ func TestMergedMetersAreOneMeter(t *testing.T) {
 			part = second
 		}
 		for _, m := range []Meter{whole, part} {
-			v := math.Ldexp(float64(i%7)-3, i%5) // sums of these are exact, in any order
+			v := math.Ldexp(float64(i%7)-3, i%5) // sums of these are exact in any order
 			m.Mean("mean", v, float64(1+i%3))
 			m.Max("max", v)
 			m.Min("min", v)

@@ -74,7 +74,7 @@ func TestMeasureOutOfScope(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Pairs in which the row in scope is surer: 3 of 0.9, 2 of 0.8, 1 of 0.4, 1.5 of 0.5; of 12.
+	// Pairs in which the in-scope row has the higher confidence: 3 for .9, 2 for .8, 1 for .4, 1.5 for .5; of 12.
 	want := OutOfScope{Threshold: 0.5, N: 3, InScope: 4, Recall: 1.0 / 3, FalseAlarms: 0.25, Accuracy: 0.5, AUROC: 7.5 / 12,
 		Intervals: [2]Interval{Wilson(1, 3), Wilson(1, 4)}}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -14,7 +14,7 @@ func TestStreamIsAPureFunction(t *testing.T) {
 	}
 }
 
-// The values are part of the format: a change here changes every recorded run.
+// These values are part of the format: a change would alter every recorded run.
 func TestStreamIsStable(t *testing.T) {
 	if got, want := Stream(42, 1, 2, 3).Uint64(), uint64(2050404075864848589); got != want {
 		t.Errorf("first draw of Stream(42, 1, 2, 3) = %d, want %d", got, want)
@@ -47,9 +47,8 @@ func TestStreamsDiffer(t *testing.T) {
 	}
 }
 
-// Neighbouring ids are the usual case, so the first draws across ids must look as
-// uniform as the draws of one stream: chi-square over 16 cells (15 degrees of freedom,
-// 99.99 % point 44.3), and no correlation between neighbours.
+// Neighbouring ids are the usual case, so first values across ids must look as uniform as one stream: chi-square over
+// 16 cells (15 degrees of freedom, 99.99 % point 44.3), and no correlation between neighbours.
 func TestStreamsAreUniformAcrossIDs(t *testing.T) {
 	const n = 16000
 	var cells [16]int

@@ -24,7 +24,7 @@ func TestSampleOfATrajectory(t *testing.T) {
 			Tokens: []int32{10, 11, 20, 12, 21, 22}, Rows: []int{1, 3, 4}, Actions: []int32{20, 21, 22},
 			Rewards: []float64{0, 0.5, 2}, BehaviorLogProbs: []float32{-0.6, -0.35, -1.5},
 		}},
-		// What was drawn at another temperature is compared with the trainer at that temperature.
+		// Log-probabilities sampled at another temperature are compared at that temperature.
 		{"temperature", tr.Sample(0.7), &Sample{
 			Tokens: []int32{10, 11, 20, 12, 21, 22}, Rows: []int{1, 3, 4}, Actions: []int32{20, 21, 22},
 			Rewards: []float64{0, 0.5, 2}, BehaviorLogProbs: []float32{-0.5, -0.25, -1},
@@ -47,7 +47,7 @@ func TestSampleOfATrajectory(t *testing.T) {
 	}
 }
 
-// TestRewardsOfTurnsWithoutActions go to the action before them, or where there is none yet to the first.
+// TestRewardsOfTurnsWithoutActions go to the previous action, or to the first if there is none.
 func TestRewardsOfTurnsWithoutActions(t *testing.T) {
 	build := func(turns ...[2]float64) *Trajectory { // sampled tokens and reward of each
 		tr := &Trajectory{}
@@ -103,7 +103,7 @@ func TestBatch(t *testing.T) {
 	second.AppendGiven(1)
 	second.AppendSampled(2, -2, -3)
 	second.EndTurn(1)
-	second.AppendGiven(5) // what the environment says last is in no turn
+	second.AppendGiven(5) // the environment's last text is in no turn
 	got := NewBatch([]*Sample{second.Sample(1), tr.TurnSample(1, 1), tr.TurnSample(0, 1)})
 	want := &Batch{
 		Sequences: [][]int32{{1, 2}, {10, 11, 20, 12, 21, 22}, {10, 11, 20, 12, 21}},
@@ -133,7 +133,7 @@ func TestMicroBatches(t *testing.T) {
 		{100, [][2]int{{0, 6}}},
 		{8, [][2]int{{0, 2}, {2, 3}, {3, 6}}},
 		{10, [][2]int{{0, 2}, {2, 4}, {4, 6}}},
-		{1, [][2]int{{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 5}, {5, 6}}}, // one sequence at least
+		{1, [][2]int{{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 5}, {5, 6}}}, // at least one sequence
 	} {
 		if diff := cmp.Diff(test.want, MicroBatches(len(lengths), test.limit, func(i int) int { return lengths[i] })); diff != "" {
 			t.Errorf("%d tokens (-want +got):\n%s", test.limit, diff)
@@ -181,8 +181,8 @@ func TestMinibatches(t *testing.T) {
 	}
 }
 
-// TestMinibatchesAreAFunctionOfTheirArguments gives the same division for the same arguments, whatever was divided in
-// between, and another one for another seed, step or epoch.
+// TestMinibatchesAreAFunctionOfTheirArguments: equal arguments give equal minibatches, whatever was divided before;
+// another seed, step or epoch gives others.
 func TestMinibatchesAreAFunctionOfTheirArguments(t *testing.T) {
 	seen := map[string][3]int{}
 	for round := range 2 {

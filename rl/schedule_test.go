@@ -24,9 +24,9 @@ func TestScheduleAt(t *testing.T) {
 		{"cosine", 110, 0.06, 0, map[int]float64{0: 0.125, 3: 0.5, 6: 0.875, 7: 1, 110: 0}},
 		{"linear", 0, 0.06, 0, map[int]float64{0: 0, 1: 0}},
 		{"cosine", 5, 0, 9, map[int]float64{0: 0.1, 4: 0.5, 8: 0.9, 9: 0}},
-		// A share of 1 is all steps, not one.
+		// A warm-up ratio of 1 is all steps, not one.
 		{"linear", 9, 1, 0, map[int]float64{0: 0.1, 4: 0.5, 8: 0.9, 9: 0}},
-		// The number overrides the share.
+		// The number of steps overrides the ratio.
 		{"constant", 100, 0.5, 4, map[int]float64{0: 0.2, 3: 0.8, 4: 1}},
 	}
 	for _, test := range tests {
@@ -47,7 +47,7 @@ func TestScheduleAt(t *testing.T) {
 	}
 }
 
-// TestWarmupRises has no update that a rate of 0 would waste, and no two alike, whatever the sizes.
+// TestWarmupRises: no update has learning rate 0, and no two have the same, for any length.
 func TestWarmupRises(t *testing.T) {
 	for _, kind := range []string{"constant", "linear", "cosine"} {
 		for total := 1; total <= 40; total++ {

@@ -12,8 +12,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 )
 
-// twoTurns is a prompt of two tokens, a turn with a given token in it, and a turn that
-// failed to be judged.
+// twoTurns is a prompt of two tokens, a turn with a given token in it, and a turn that could not be scored.
 func twoTurns() *Trajectory {
 	t := &Trajectory{Prompt: 3, Index: 1, Version: 7, Stop: envs.StopEnd}
 	t.AppendGiven(10, 11)
@@ -91,8 +90,8 @@ func TestTrajectoryValidate(t *testing.T) {
 	}
 }
 
-// TestEndTurnWithoutATokenPaysTheTurnBefore has an environment that takes an action back and ends.
-func TestEndTurnWithoutATokenPaysTheTurnBefore(t *testing.T) {
+// TestEmptyTurnRewardsTheTurnBefore has an environment that drops an action and ends.
+func TestEmptyTurnRewardsTheTurnBefore(t *testing.T) {
 	tr := twoTurns()
 	tr.Turns[1].Reward = 2
 	tr.EndTurn(-0.5)

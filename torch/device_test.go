@@ -87,8 +87,8 @@ func TestWhatAGPULacksIsSaid(t *testing.T) {
 	}
 }
 
-// TestAutoIsTheCPUWhereSomethingIsMissing: auto selects the CPU without opening a library, which would fail here.
-func TestAutoIsTheCPUWhereSomethingIsMissing(t *testing.T) {
+// TestAutoFallsBackToCPU: auto selects the CPU without opening a library, which would fail here.
+func TestAutoFallsBackToCPU(t *testing.T) {
 	for _, test := range []struct {
 		cuda   string
 		driver bool

@@ -39,7 +39,7 @@ func pythonThat(t *testing.T, prints string) {
 	t.Setenv("LIBTORCH", "")
 }
 
-func TestLibtorchIsThatOfTheVariableOrOfPython(t *testing.T) {
+func TestLibtorchFromVariableOrPython(t *testing.T) {
 	right, old := libtorchFolder(t, LibtorchVersion), libtorchFolder(t, "2.10.0")
 	pythonThat(t, filepath.Join(right, "__init__.py"))
 	if folder, from, err := findLibtorch(); folder != right || from != "python3" || err != nil {
@@ -57,7 +57,7 @@ func TestLibtorchIsThatOfTheVariableOrOfPython(t *testing.T) {
 	}
 }
 
-func TestLibtorchThatIsMissingIsSaid(t *testing.T) {
+func TestMissingLibtorchIsNamed(t *testing.T) {
 	empty := t.TempDir()
 	for name, test := range map[string]struct{ variable, python, want string }{
 		"no folder":        {empty + "/nothing", "", "is not libtorch"},
@@ -80,9 +80,9 @@ func TestLibtorchThatIsMissingIsSaid(t *testing.T) {
 	}
 }
 
-// TestLibraryWithoutASearchPathIsProvided opens what a copy of the core needs that has lost its search path, as that of a
+// TestLibraryWithoutASearchPath opens what a copy of the core needs that has lost its search path, as that of a
 // bundle has.
-func TestLibraryWithoutASearchPathIsProvided(t *testing.T) {
+func TestLibraryWithoutASearchPath(t *testing.T) {
 	path, err := findLibrary()
 	if err != nil {
 		t.Fatal(err)

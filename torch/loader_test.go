@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestLibraryThatIsMissingIsSaid(t *testing.T) {
+func TestMissingLibraryIsNamed(t *testing.T) {
 	t.Setenv("RLTRAIN_LIB", filepath.Join(t.TempDir(), "nothing.so"))
 	if _, err := findLibrary(); err == nil || !strings.Contains(err.Error(), "RLTRAIN_LIB is") {
 		t.Errorf("got %v, want an error that names RLTRAIN_LIB", err)

@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestPackSharedLaysDownWhatSequencesBeginWithOnce(t *testing.T) {
+func TestPackSharedStoresPrefixesOnce(t *testing.T) {
 	prompt := []int32{1, 2, 3, 4, 5, 6, 7, 8, 9}
 	with := func(more ...int32) []int32 { return append(append([]int32{}, prompt...), more...) }
 	for name, test := range map[string]struct {

@@ -98,8 +98,8 @@ func plugin(t *testing.T, defines ...string) {
 	t.Setenv("CUDA_VISIBLE_DEVICES", "4,7")
 }
 
-// TestGPUsThatDoNotServeAreRefused: each error says what is wrong and the fix; auto then uses the CPU.
-func TestGPUsThatDoNotServeAreRefused(t *testing.T) {
+// TestUnsupportedGPUsAreRefused: each error says what is wrong and the fix; auto then uses the CPU.
+func TestUnsupportedGPUsAreRefused(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		gpu     int
@@ -140,8 +140,8 @@ func TestGPUsThatDoNotServeAreRefused(t *testing.T) {
 	}
 }
 
-// TestGPUThatServesIsTaken, by number or by auto.
-func TestGPUThatServesIsTaken(t *testing.T) {
+// TestSupportedGPUIsUsed, by number or by auto.
+func TestSupportedGPUIsUsed(t *testing.T) {
 	plugin(t)
 	for text, want := range map[string]string{"cuda": "cuda:0", "cuda:1": "cuda:1", "auto": "cuda:0", "cpu": "cpu"} {
 		d, err := ParseDevice(text)
@@ -175,8 +175,8 @@ func TestOldGPUsPreferNoBF16(t *testing.T) {
 	}
 }
 
-// TestGPUMemoryAndUseAreThoseOfTheDevice: each number is in its field; the CPU has none.
-func TestGPUMemoryAndUseAreThoseOfTheDevice(t *testing.T) {
+// TestGPUMemoryAndUse: each number is in its field; the CPU has none.
+func TestGPUMemoryAndUse(t *testing.T) {
 	plugin(t)
 	if _, err := gpus(); err != nil { // opens the library
 		t.Fatal(err)

@@ -52,7 +52,7 @@ func TestOperators(t *testing.T) {
 }
 
 // A refused call leaves no state behind for the next one.
-func TestARefusedCallLeavesTheNextOneAlone(t *testing.T) {
+func TestRefusedCallDoesNotAffectTheNext(t *testing.T) {
 	for name, refused := range map[string]func(s *torch.Scope, a torch.Tensor){
 		"a tensor of no scope":   func(s *torch.Scope, a torch.Tensor) { s.Add(a, torch.Tensor{}) },
 		"shapes that do not fit": func(s *torch.Scope, a torch.Tensor) { s.Add(a, s.Floats([]float32{1, 2, 3}, 3)) },

@@ -83,7 +83,7 @@ func TestShown(t *testing.T) {
 	}
 }
 
-func TestSolutionsWhereTheFileHasThem(t *testing.T) {
+func TestSolutionsOfTheFile(t *testing.T) {
 	for columns, want := range map[string]string{`"solution": "s"`: "s", `"completion": "c"`: "c", `"other": "o"`: ""} {
 		path := write(t, "p.jsonl", `{"prompt": "a", "answer": 1, `+columns+`}`+"\n")
 		e, _ := begin(t, newTask(t, envs.Setup{EvalOnly: true}, envs.Settings{"dataset": path}))

@@ -76,7 +76,7 @@ func TestReadsProbs(t *testing.T) {
 	}
 }
 
-func TestScorePanicsWhereProbabilitiesAreRead(t *testing.T) {
+func TestScorePanicsIfProbabilitiesAreRead(t *testing.T) {
 	defer func() {
 		if recover() == nil {
 			t.Error("no panic")

@@ -21,14 +21,14 @@ func TestWeight(t *testing.T) {
 	}
 }
 
-// TestBaselineIsWhatWasTakenOff: the figure is the mean of rewards less advantages, of the samples that have a reward.
-func TestBaselineIsWhatWasTakenOff(t *testing.T) {
+// TestBaselineIsRewardMinusAdvantage: the reported baseline is the mean of reward − advantage over samples with a reward.
+func TestBaselineIsRewardMinusAdvantage(t *testing.T) {
 	sample := func(reward float64) *rl.Sample {
 		return &rl.Sample{Actions: []int32{1, 2}, Rewards: []float64{0, reward}}
 	}
 	step := &rl.Step{Figures: rl.Meter{}, Groups: [][]*rl.Sample{{sample(1), sample(3)}, {sample(4), sample(math.NaN())}}}
 	compare(step, rl.Advantages{Baseline: rl.BaselineGroup, Scale: rl.ScaleNone}, nil)
-	// Means of 2, 2 and 4; a reward that nothing is compared with has no advantage.
+	// Means of 2, 2 and 4; a reward with nothing to compare it with gets no advantage.
 	if got, want := step.Figures.Get("baseline/mean"), (2.0+2+4)/3; math.Abs(got-want) > 1e-12 {
 		t.Errorf("baseline %v, want %v", got, want)
 	}
@@ -37,13 +37,13 @@ func TestBaselineIsWhatWasTakenOff(t *testing.T) {
 	}
 }
 
-// TestMovingBaseline follows the mean reward of each step, and stays if no sample has a reward.
+// TestMovingBaseline follows the mean reward of each step, and keeps its value if no sample has a reward.
 func TestMovingBaseline(t *testing.T) {
 	a := New[Reinforce]()
 	a.Start, a.Decay = 0.5, 0.9
 	for i, step := range []struct {
 		rewards [][]float64
-		want    float64 // .9·.5+.1·1 = .55; .9·.55 = .495; nothing judged, nothing changed
+		want    float64 // .9·.5+.1·1 = .55; .9·.55 = .495; no reward, no change
 	}{{[][]float64{{1}, {1}}, 0.55}, {[][]float64{{0, math.NaN()}}, 0.495}, {[][]float64{{math.NaN()}}, 0.495}} {
 		a.follow(step.rewards)
 		if math.Abs(a.moving()-step.want) > 1e-12 {
@@ -52,7 +52,7 @@ func TestMovingBaseline(t *testing.T) {
 	}
 }
 
-// TestDefaultsPassTheirChecks: an algorithm made by New, and one made from a definition, pass the checks of a trainer.
+// TestDefaultsPassTheirChecks: algorithms from New and from a definition pass the trainer's checks.
 func TestDefaultsPassTheirChecks(t *testing.T) {
 	for _, d := range Definitions() {
 		a := d.New()

@@ -90,7 +90,7 @@ func TestGradientsAreSummed(t *testing.T) {
 			t.Errorf("rank %d: gradient %v, %v", rank, got, err)
 		}
 	})
-	// Two numbers, and one that says whether there is a gradient.
+	// Two numbers, plus one that says whether there is a gradient.
 	if sent := groups[0].Traffic().Since(before); sent.Gradients != 12 || sent.Bytes != 12 || sent.Exchanges != 1 {
 		t.Errorf("rank 0 counts %+v", sent)
 	}
@@ -128,9 +128,9 @@ func TestFailuresAreAllsAndNamed(t *testing.T) {
 	})
 }
 
-// TestPortsAreTheGroups: once all have come, the port that they met at is closed, and what still listens does so on the
-// network of the group alone.
-func TestPortsAreTheGroups(t *testing.T) {
+// TestMeetingPortCloses: once all ranks have joined, the meeting port closes, and the remaining listeners accept only
+// the group's network.
+func TestMeetingPortCloses(t *testing.T) {
 	before := listening(t)
 	port := disttest.FreePort(t)
 	groups := make([]*dist.Group, 2)
@@ -148,14 +148,14 @@ func TestPortsAreTheGroups(t *testing.T) {
 		if _, old := before[inode]; old {
 			continue
 		}
-		// Addresses are hexadecimal, the bytes of an IPv4 address from the last to the first.
+		// Addresses are hexadecimal, with the bytes of an IPv4 address in reverse.
 		if address, number, _ := strings.Cut(at, ":"); address != "0100007F" || number == fmt.Sprintf("%04X", port) {
 			t.Errorf("something listens at %s", at)
 		}
 	}
 }
 
-// listening are the addresses at which this process listens, by the number of the socket.
+// listening returns this process's listening addresses by socket number.
 func listening(t *testing.T) map[string]string {
 	t.Helper()
 	mine := map[string]bool{}
@@ -183,7 +183,7 @@ func listening(t *testing.T) map[string]string {
 	return all
 }
 
-// TestMembersAreCompared has ranks that do not fit: each says which one, and in what.
+// TestMembersAreCompared: each rank reports which rank does not match, and why.
 func TestMembersAreCompared(t *testing.T) {
 	fits := dist.Member{Version: "1", Settings: map[string]string{"seed": "1"}, Data: map[string]string{"dataset": "aa"}}
 	for _, test := range []struct {

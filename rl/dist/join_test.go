@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestStrangersAreNotLetIn: who does not have the token, or does not speak as ranks do, is hung up on, and nobody hears of it.
-func TestStrangersAreNotLetIn(t *testing.T) {
+// TestStrangersAreRejected: a client without the token, or with another protocol, is disconnected silently.
+func TestStrangersAreRejected(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -7,9 +7,9 @@ import (
 	"github.com/rltrain/rltrain/rl"
 )
 
-// TestMetricsTellBetterFromWorse judges two policies by hand-made probabilities: whatever the metric, that which is
-// right and sure of it is better than that which is wrong and sure.
-func TestMetricsTellBetterFromWorse(t *testing.T) {
+// TestMetricsRankPolicies scores two policies with fixed probabilities: under every metric, confidently right
+// must beat confidently wrong.
+func TestMetricsRankPolicies(t *testing.T) {
 	truth := []int{0, 1, 2, 1}
 	scores := func(right float32) LabelScores {
 		probs := make([][]float32, len(truth))
@@ -35,7 +35,7 @@ func TestMetricsTellBetterFromWorse(t *testing.T) {
 	if _, err := good.by("luck"); err == nil {
 		t.Error("luck is a metric")
 	}
-	// The loss of what underflowed stays finite.
+	// The loss of an underflowed probability stays finite.
 	if loss := crossEntropy([]int{0}, [][]float32{{0, 1, 0}}); math.IsInf(loss, 0) || loss < 50 {
 		t.Errorf("the loss of an impossible label is %v", loss)
 	}

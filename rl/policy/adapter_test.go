@@ -21,15 +21,15 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// adapterCases are the adapters in testdata, which PEFT wrote, and the models they are for. In expected.json
-// are the log-probabilities of tokens behind the first, from PEFT.
+// adapterCases are the adapters in testdata, written by PEFT, and their models. expected.json holds PEFT's
+// log-probabilities of the tokens after the first.
 var adapterCases = map[string]string{
 	"patterns": "llama", "rslora": "llama", "regex": "llama", "all_linear": "llama", "layers": "llama", "conv1d": "gpt2",
 	"dora": "llama", "dora_conv1d": "gpt2", "embedding": "llama", "head": "llama", "tied": "llama",
 	"lora_embedding": "llama", "lora_head": "llama", "lora_head_only": "llama", "resized": "llama", "pickled": "llama",
 }
 
-// mergedCases are those that are merged as they are loaded.
+// mergedCases are merged on loading.
 var mergedCases = []string{"dora", "dora_conv1d", "embedding", "head", "tied", "lora_embedding", "lora_head", "lora_head_only", "resized"}
 
 type adapterExpectation struct {
@@ -41,7 +41,7 @@ func adapterData(names ...string) string {
 	return filepath.Join(append([]string{"testdata", "adapters"}, names...)...)
 }
 
-// adapterBase is a copy of a model in testdata, with the tokenizer that goes with it.
+// adapterBase copies a model in testdata, with its tokenizer.
 func adapterBase(t *testing.T, model string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), model)
@@ -69,7 +69,7 @@ func copyFiles(t *testing.T, from, to string) {
 	}
 }
 
-// changeAdapter copies an adapter in testdata with other members in its configuration.
+// changeAdapter copies an adapter in testdata with changes to its configuration.
 func changeAdapter(t *testing.T, name string, members map[string]any) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -92,7 +92,7 @@ func changeAdapter(t *testing.T, name string, members map[string]any) string {
 	return dir
 }
 
-// checkScores compares what the policy says of the tokens with what PEFT says.
+// checkScores compares the policy's log-probabilities with PEFT's.
 func checkScores(t *testing.T, p *CausalLM, ids []int32, want []float64) {
 	t.Helper()
 	scored, err := p.Score(context.Background(), [][]int32{ids[:1]}, [][]int32{ids[1:]})
@@ -121,7 +121,7 @@ func TestAdaptersOfPEFT(t *testing.T) {
 			defer bare.Close()
 			checkScores(t, bare, want.IDs, want.LogProbs[adapterCases[name]])
 
-			// A folder names its base model itself.
+			// The adapter's folder names its base model.
 			p, err := LoadCausalLM(t.Context(), &hub.Client{}, changeAdapter(t, name, map[string]any{"base_model_name_or_path": base}), "", "", false)
 			if err != nil {
 				t.Fatal(err)
@@ -147,7 +147,7 @@ func TestAdaptersOfPEFT(t *testing.T) {
 				return
 			}
 
-			// What is saved means the same, and is the same when it is saved again.
+			// A saved adapter gives the same scores, and saving it again gives the same files.
 			saved, again := t.TempDir(), t.TempDir()
 			if err := p.Save(saved); err != nil {
 				t.Fatal(err)
@@ -178,7 +178,7 @@ func TestAdaptersOfPEFT(t *testing.T) {
 	}
 }
 
-// weightsOf counts the values of an adapter's tensors.
+// weightsOf counts the values in an adapter's tensors.
 func weightsOf(t *testing.T, dir string) int64 {
 	t.Helper()
 	f, err := safetensors.Open(filepath.Join(dir, "adapter_model.safetensors"))
@@ -234,7 +234,7 @@ func TestAdaptersThatDoNotFit(t *testing.T) {
 	}
 }
 
-// TestAdapterNamesItsRevision: the revision of the base model is looked for with its name, and kept.
+// TestAdapterNamesItsRevision: the base model is fetched at the named revision, which saving keeps.
 func TestAdapterNamesItsRevision(t *testing.T) {
 	t.Setenv("RLTRAIN_CACHE", t.TempDir())
 	t.Setenv("HF_HOME", t.TempDir())

@@ -19,7 +19,7 @@ import (
 	template "github.com/rltrain/rltrain/torch/transformers/chat"
 )
 
-// tinyPolicy is a policy on a small character-level model, closed at the test's end.
+// tinyPolicy is a policy on a small character-level model, closed at the end of the test.
 func tinyPolicy(t *testing.T, c Config) *CausalLM {
 	t.Helper()
 	c.Dir = filepath.Join(t.TempDir(), "tiny")
@@ -48,7 +48,7 @@ func completionOf(prompt, completion string) chat.Example {
 	return chat.Example{File: "f", Line: 1, Format: chat.PromptCompletion, Prompt: chat.Content{Text: prompt}, Completion: chat.Content{Text: completion}}
 }
 
-// copies teaches to repeat a letter.
+// copies has examples that repeat a letter.
 func copies(t *testing.T, p *CausalLM) []Sequence {
 	t.Helper()
 	var examples []chat.Example
@@ -69,7 +69,7 @@ func TestEncodeTrainsTheCompletionAndTheEnd(t *testing.T) {
 		name    string
 		example chat.Example
 		options EncodeOptions
-		labels  string // of "ab:cd" and the end, 1 where trained
+		labels  string // of "ab:cd" and the end token, 1 if trained
 		cut     int
 		dropped int
 	}{
@@ -107,7 +107,7 @@ func TestEncodeTrainsTheCompletionAndTheEnd(t *testing.T) {
 	}
 }
 
-// conversationOf is an example of messages: role, content, role, content.
+// conversationOf makes an example from messages: role, content, role, content.
 func conversationOf(turns ...string) chat.Example {
 	e := chat.Example{File: "f", Line: 3, Format: chat.LanguageModelling}
 	for i := 0; i < len(turns); i += 2 {
@@ -116,7 +116,7 @@ func conversationOf(turns ...string) chat.Example {
 	return e
 }
 
-// A text that ends with the end token has one, not two.
+// A text that already ends with the end token gets no second one.
 func TestEncodeEndsOnce(t *testing.T) {
 	p := tinyPolicy(t, Config{})
 	text := func(s string) chat.Example {
@@ -133,7 +133,7 @@ func TestEncodeEndsOnce(t *testing.T) {
 	}
 }
 
-// What the assistant says is trained, whether its template marks it or not.
+// Assistant messages are trained whether or not the template marks them.
 func TestEncodeAssistantOnly(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "tiny")
 	if err := TinyChatModel(dir, 1, 32, 7); err != nil {
@@ -170,7 +170,7 @@ func TestEncodeAssistantOnly(t *testing.T) {
 	}
 }
 
-// gradients are those of one batch, divided as limit says.
+// gradients computes the gradients of one batch, split by limit.
 func gradients(t *testing.T, p *CausalLM, sequences []Sequence, limit int, checkpoint bool) [][]float32 {
 	t.Helper()
 	samples, actions := Samples(sequences), 0
@@ -205,7 +205,7 @@ func gradients(t *testing.T, p *CausalLM, sequences []Sequence, limit int, check
 	return grads
 }
 
-func TestGradientsDoNotDependOnTheDivisionOfABatch(t *testing.T) {
+func TestGradientsDoNotDependOnMicroBatches(t *testing.T) {
 	for _, tuning := range []string{"lora", "full"} {
 		t.Run(tuning, func(t *testing.T) {
 			c := Config{Full: tuning == "full"}
@@ -215,7 +215,7 @@ func TestGradientsDoNotDependOnTheDivisionOfABatch(t *testing.T) {
 			p := tinyPolicy(t, c)
 			sequences := copies(t, p)[:8]
 			sequences[3] = Sequence{IDs: append(sequences[3].IDs, 7, 8, 9), Labels: append(sequences[3].Labels, true, false, true)}
-			for i := range int32(4) { // these share what they begin with
+			for i := range int32(4) { // these share a prefix
 				sequences = append(sequences, Sequence{
 					IDs:    append([]int32{3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, 20+i, 30-i, 9)[:11+(i+1)%3],
 					Labels: append(make([]bool, 10), true, false, i%2 == 0)[:11+(i+1)%3],
@@ -259,7 +259,7 @@ func TestAnswersShareTheirPrompt(t *testing.T) {
 		return logProbs
 	}
 	together := score(ids, rows, targets)
-	// Alone, every last token is read too, so that none is left out.
+	// By themselves, sequences also read their last token, so that every row is compared.
 	alone := slices.Concat(score(ids[:1], []int64{9, 10, 11}, []int64{20, 21, 0})[:2], score(ids[1:2], []int64{9, 10, 11, 12}, []int64{30, 31, 32, 0})[:3], score(ids[2:], []int64{0, 1, 2}, []int64{41, 42, 0})[:2])
 	if d := relative(together, alone); d > 1e-6 {
 		t.Errorf("log-probabilities differ by %.1e from those of each sequence alone", d)
@@ -285,7 +285,7 @@ func relative(got, want []float32) float64 {
 	return math.Sqrt(diff / norm)
 }
 
-// TestStopStringsEndCompletions takes what a policy writes, and has it write the same up to a part of it.
+// TestStopStringsEndCompletions generates a completion, then generates it again with a part of it as the stop string.
 func TestStopStringsEndCompletions(t *testing.T) {
 	p := tinyPolicy(t, Config{})
 	sampler, err := p.NewSampler(2)
@@ -322,7 +322,7 @@ func TestStopStringsEndCompletions(t *testing.T) {
 	}
 }
 
-// TestScoreAgreesWithSampling compares what the policy says of a completion with what it said while it wrote it.
+// TestScoreAgreesWithSampling compares the log-probabilities of a completion with those recorded while sampling it.
 func TestScoreAgreesWithSampling(t *testing.T) {
 	p := tinyPolicy(t, Config{})
 	sampler, err := p.NewSampler(3)
@@ -357,7 +357,7 @@ func TestScoreAgreesWithSampling(t *testing.T) {
 	}
 }
 
-// TestRandomToken counts the weights of a model made for benchmarks, and asks it for what it holds of some sequences.
+// TestRandomToken counts the weights and the sequence memory of a benchmark model.
 func TestRandomToken(t *testing.T) {
 	torchtest.NoLeaks(t)
 	shape := transformers.LlamaShape{Vocab: 40, Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 48, RopeTheta: 1e4}

@@ -29,7 +29,7 @@ func loadPolicy(t *testing.T, dir string) *policy.Classifier {
 	return p
 }
 
-// probabilities of some texts, of 3 to 12 tokens.
+// probabilities of some texts, 3 to 12 tokens long.
 func probabilities(t *testing.T, p *policy.Classifier) []float32 {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(3, 0))
@@ -114,7 +114,7 @@ func TestMergedPolicyPredictsTheSame(t *testing.T) {
 			if _, ok := file.Lookup(test.sample); !ok || len(file.Names()) != test.tensors {
 				t.Errorf("%d tensors, want %d and %s among them: %v", len(file.Names()), test.tensors, test.sample, file.Names())
 			}
-			// A run that starts from the merged model takes its pooling from the folder.
+			// A run that starts from the merged model reads the pooling from the folder.
 			if pooling, err := transformers.PoolingOf(dir); err != nil || pooling != test.pooling {
 				t.Errorf("pooling %q, %v", pooling, err)
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// anotherTiny is a model of other weights and another width that has the tokens of tinyPolicy's.
+// anotherTiny is a model of another width with tinyPolicy's tokens.
 func anotherTiny(t *testing.T) *CausalLM {
 	t.Helper()
 	dir := t.TempDir() + "/other"
@@ -27,7 +27,7 @@ func anotherTiny(t *testing.T) *CausalLM {
 	return p
 }
 
-// distributions are log π of every token at each action, in float64 from the policy's own log-probabilities.
+// distributions is log π of every token at each action, in float64 from the policy's log-probabilities.
 func distributions(t *testing.T, p *CausalLM, x *rl.Sample, temperature float64) [][]float64 {
 	t.Helper()
 	var asked []*rl.Sample
@@ -48,7 +48,7 @@ func distributions(t *testing.T, p *CausalLM, x *rl.Sample, temperature float64)
 	return all
 }
 
-// apart is a divergence as its definition has it.
+// apart is a divergence by its definition.
 func (d Divergence) apart(p, q []float64) float64 {
 	kl := func(a, b []float64) float64 {
 		sum := 0.0
@@ -70,8 +70,8 @@ func (d Divergence) apart(p, q []float64) float64 {
 	return d.Mix*kl(q, m) + (1-d.Mix)*kl(p, m)
 }
 
-// TestDiverge compares the divergences with their definition in float64, and their gradient with differences: by some of
-// the weights of the head, of a layer and of the embedding that both are.
+// TestDiverge compares each divergence with its definition in float64, and its gradient with finite differences for
+// some weights of the head, a layer and the tied embedding.
 func TestDiverge(t *testing.T) {
 	p, teacher := tinyPolicy(t, Config{Full: true}), anotherTiny(t)
 	x := &rl.Sample{Tokens: []int32{3, 9, 14, 20, 8, 1}, Rows: []int{1, 2, 3, 4}, Actions: []int32{14, 20, 8, 1}}
@@ -152,8 +152,8 @@ func TestDiverge(t *testing.T) {
 	}
 }
 
-// TestDivergeFromOneself: a model is as its teacher where it is its teacher, to the last bit of what float32 can tell.
-func TestDivergeFromOneself(t *testing.T) {
+// TestDivergenceFromItself: a model equals itself as teacher, to the last bit of float32.
+func TestDivergenceFromItself(t *testing.T) {
 	p := tinyPolicy(t, Config{R: 2, Alpha: 4})
 	x := &rl.Sample{Tokens: []int32{3, 9, 14}, Rows: []int{0, 1}, Actions: []int32{9, 14}}
 	for _, d := range []Divergence{{Kind: ReverseKL}, {Kind: ForwardKL}, {Kind: JSD, Mix: 0.5}} {

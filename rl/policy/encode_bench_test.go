@@ -9,7 +9,7 @@ import (
 	"github.com/rltrain/rltrain/envs/chat"
 )
 
-// BenchmarkEncode turns rows of a data set into sequences.
+// BenchmarkEncode encodes rows of a data set.
 func BenchmarkEncode(b *testing.B) {
 	dir := filepath.Join(b.TempDir(), "tiny")
 	if err := TinyChatModel(dir, 1, 32, 7); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// TestFamiliesSaveAsPEFTAndMerge: a classifier on an encoder of each family has the tensors that PEFT gives it, and predicts
-// the same when it is read again, and as one full model.
+// TestFamiliesSaveAsPEFTAndMerge: for each encoder family, the saved tensors have PEFT's names, and the classifier
+// predicts the same after reloading and after merging.
 func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
 	folders, err := os.ReadDir(filepath.Join("..", "..", "torch", "transformers", "testdata", "encoders"))
 	if err != nil {
@@ -56,7 +56,7 @@ func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
 				if pooling == transformers.PoolMean {
 					return
 				}
-				// The merged folder has the layout that the fixture came with, where that is not bare.
+				// The merged folder has the fixture's layout, unless that has no prefix.
 				again, err := policy.NewClassifier(policy.Config{Dir: merged, Labels: adapted.Labels, R: 2, Alpha: 4})
 				if err != nil {
 					t.Fatal(err)

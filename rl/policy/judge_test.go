@@ -15,7 +15,7 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// tinyJudge is a judge of random weights over characters, and its folder.
+// tinyJudge returns a judge with random weights over characters, and its folder.
 func tinyJudge(t *testing.T) (*Judge, string) {
 	t.Helper()
 	torchtest.NoLeaks(t)
@@ -105,7 +105,7 @@ func TestJudgeRewardsSteps(t *testing.T) {
 		Observation: envs.Observation{Messages: []envs.Message{{Role: envs.RoleUser, Content: "What is 2+2?"}}},
 		Text:        "We add.\nIt is 4.\n", Action: envs.Action{Text: "It is 4.\n"},
 	}
-	// A model of random weights knows nothing: about 5.5 of 10, and as much Yes as No for each of three letters.
+	// A model with random weights is indifferent: about 5.5 of 10, and equal odds of Yes for each of three letters.
 	if got, err := task.ScoreReward(j, 0.2)(t.Context(), c); err != nil || !(got > 0.02 && got < 0.2) {
 		t.Errorf("score %v, %v", got, err)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// heldBytes is the memory of this process that is of no file and not free.
+// heldBytes is this process's anonymous resident memory.
 func heldBytes(t *testing.T) float64 {
 	t.Helper()
 	torch.ReleaseMemory()
@@ -31,9 +31,9 @@ func heldBytes(t *testing.T) float64 {
 	return 0
 }
 
-// TestFrozenWeightsAreHeldOnce: what completes prompts packs the weights, beside the mapped file; a second sampler, scores
-// and updates read what is there. A policy of its own is what another copy would look like.
-func TestFrozenWeightsAreHeldOnce(t *testing.T) {
+// TestFrozenWeightsAreStoredOnce: a sampler packs the weights once, in addition to the mapped file; a second sampler,
+// scores and updates share them. Another policy shows what a copy would cost.
+func TestFrozenWeightsAreStoredOnce(t *testing.T) {
 	c := Config{Dir: filepath.Join(t.TempDir(), "model"), R: 4, Alpha: 8}
 	if err := TinyModel(c.Dir, 4, 512, 7); err != nil {
 		t.Fatal(err)
@@ -60,12 +60,12 @@ func TestFrozenWeightsAreHeldOnce(t *testing.T) {
 	}
 	p := open()
 	sequences := copies(t, p)
-	gradients(t, p, sequences, 0, false) // what every pass keeps once
+	gradients(t, p, sequences, 0, false) // kept by every pass
 	var m *Sampler
 	for _, part := range []struct {
 		name        string
 		do          func()
-		least, most float64 // copies of the weights that it takes
+		least, most float64 // copies of the weights
 	}{
 		{"a sampler", func() { m = sample(p) }, 0.9, 1.1},
 		{"a second sampler", func() { sample(p) }, -0.1, 0.1},
@@ -90,7 +90,7 @@ func TestFrozenWeightsAreHeldOnce(t *testing.T) {
 	}
 }
 
-// TestCacheGrowsWithCompletions: room for the longest completions that were asked for is taken as they are written.
+// TestCacheGrowsWithCompletions: cache memory grows with the tokens generated, not with the requested maximum.
 func TestCacheGrowsWithCompletions(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "model")
 	if err := TinyModel(dir, 2, 256, 7); err != nil {
@@ -122,7 +122,7 @@ func TestCacheGrowsWithCompletions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(4, 4) // what any completion takes
+	write(4, 4) // needed by any completion
 	before := heldBytes(t)
 	write(longest, 4)
 	const asked = samples * longest * 2 * 2 * 256 * 4 // keys and values of two layers

@@ -15,7 +15,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// perturbed is p with other weights in its adapter and heads.
+// perturbed returns p with changed weights in its adapter and heads.
 func perturbed[P Policy](t *testing.T, p P) P {
 	t.Helper()
 	for k, v := range p.Params() {
@@ -42,9 +42,8 @@ func wide[T float32 | int64](values ...T) []float64 {
 	return out
 }
 
-// TestPartsChangeNothing runs every function that divides a long batch, with parts of one sequence, of 7 tokens, and with
-// one part. Rows differ from each other, so that a part that is computed twice, or rows that are counted from their part's
-// beginning, show.
+// TestPartsChangeNothing runs every function that splits a long batch, with parts of one sequence, parts of 7 tokens,
+// and one part. All rows differ, so a part computed twice, or rows indexed from their part's start, would show.
 func TestPartsChangeNothing(t *testing.T) {
 	torchtest.NoLeaks(t)
 	must := func(err error) {
@@ -136,7 +135,7 @@ func TestPartsChangeNothing(t *testing.T) {
 		return shares
 	}}
 
-	// A teacher's divergence is divided by logits: those of one action, of 7, of all.
+	// A teacher's divergence is split by logits: for one action, for 7, for all.
 	teacher, err := NewCausalLM(Config{Dir: chat, Seed: 9})
 	must(err)
 	defer teacher.Close()

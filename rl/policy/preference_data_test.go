@@ -11,23 +11,23 @@ import (
 	"github.com/rltrain/rltrain/envs/chat"
 )
 
-// pairOf is a row of two answers.
+// pairOf is a row with two answers.
 func pairOf(line int, prompt, chosen, rejected string) chat.Example {
 	return chat.Example{File: "f", Line: line, Format: chat.Preference, Prompt: chat.Content{Text: prompt}, Chosen: chat.Content{Text: chosen}, Rejected: chat.Content{Text: rejected}}
 }
 
-// singleOf is a row of one answer.
+// singleOf is a row with one answer.
 func singleOf(prompt, answer string, good bool) chat.Example {
 	e := completionOf(prompt, answer)
 	e.Format, e.Label = chat.Unpaired, good
 	return e
 }
 
-// TestEncodePreferences: what is cut, and what is left out, of tokens that are a letter each, six at most.
+// TestEncodePreferences: what is truncated and what is skipped, with one token per letter and at most six tokens.
 func TestEncodePreferences(t *testing.T) {
 	p := tinyPolicy(t, Config{})
 	type kept struct {
-		Answers []string // of a unit, the end as a full stop
+		Answers []string // tokens of a unit; a full stop is the end token
 		Truths  []int32
 	}
 	for _, test := range []struct {
@@ -78,7 +78,7 @@ func TestEncodePreferences(t *testing.T) {
 	}
 }
 
-// withNulls gives examples, those without a file as rows with null.
+// withNulls returns examples; rows without a file become null rows.
 func withNulls(examples []chat.Example) iter.Seq2[chat.Example, error] {
 	return func(yield func(chat.Example, error) bool) {
 		for _, e := range examples {

@@ -16,8 +16,8 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// TestRewardModelOfLabels scores by the probability of one of a classifier's labels, in a folder of this program and in
-// one of transformers.
+// TestRewardModelOfLabels scores by the probability of a classifier's label, from a folder of rltrain and from one of
+// transformers.
 func TestRewardModelOfLabels(t *testing.T) {
 	torchtest.NoLeaks(t)
 	dir := policytest.Classifier(t, policytest.Encoder(t), transformers.PoolMean, "bad", "good")
@@ -65,7 +65,7 @@ func TestRewardModelOfLabels(t *testing.T) {
 	}
 }
 
-// TestRewardModelOfTransformers reads the folder of a sequence classifier that no run of this program has left.
+// TestRewardModelOfTransformers reads a sequence classifier saved by transformers.
 func TestRewardModelOfTransformers(t *testing.T) {
 	torchtest.NoLeaks(t)
 	dir := policytest.Classifier(t, policytest.Encoder(t), transformers.PoolFamily, "LABEL_0")
@@ -124,8 +124,8 @@ func TestRewardText(t *testing.T) {
 	}
 }
 
-// TestRewardModelOfALanguageModel reads the state of the last token, whatever stands beside it, and comes back from its
-// folder.
+// TestRewardModelOfALanguageModel reads the state of the last token, whatever the batch, and survives a round trip
+// through its folder.
 func TestRewardModelOfALanguageModel(t *testing.T) {
 	torchtest.NoLeaks(t)
 	base := filepath.Join(t.TempDir(), "tiny")

@@ -51,7 +51,7 @@ func TestObservationsBecomeTokens(t *testing.T) {
 	}
 }
 
-// TestSpell tells how long the text is after each token.
+// TestSpell reports the length of the text after each token.
 func TestSpell(t *testing.T) {
 	p := tinyPolicy(t, Config{})
 	ids, err := p.Tokenizer.EncodeRaw("a+b=", false)
@@ -64,7 +64,7 @@ func TestSpell(t *testing.T) {
 	}
 }
 
-// TestReply gives the same tokens as a conversation that is shown whole.
+// TestReply gives the same tokens as encoding the full conversation.
 func TestReply(t *testing.T) {
 	dir := t.TempDir() + "/tiny"
 	if err := TinyChatModel(dir, 1, 32, 3); err != nil {

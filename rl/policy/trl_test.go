@@ -15,7 +15,7 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// trlCase is a data set, and what TRL's SFTTrainer makes of it.
+// trlCase is a data set with the tokens and labels that TRL's SFTTrainer makes from it.
 type trlCase struct {
 	Name       string    `json:"name"`
 	Model      string    `json:"model"` // a folder
@@ -25,11 +25,11 @@ type trlCase struct {
 	Completion bool      `json:"completion_only_loss"`
 	Assistant  bool      `json:"assistant_only_loss"`
 	IDs        [][]int32 `json:"input_ids"`
-	Labels     [][]int32 `json:"labels"` // -100 where nothing is trained
+	Labels     [][]int32 `json:"labels"` // -100 = not trained
 	Loss       float64   `json:"loss"`
 }
 
-// The cases are those of the file that $RLTRAIN_SFT_CASES names: make compat writes it.
+// $RLTRAIN_SFT_CASES names the file of cases, which make compat writes.
 func TestEncodeAsTRL(t *testing.T) {
 	file := os.Getenv("RLTRAIN_SFT_CASES")
 	if file == "" {
@@ -86,7 +86,7 @@ func checkAsTRL(t *testing.T, c trlCase) {
 		t.Fatalf("ids (-TRL +ours): %s", diff)
 	}
 	for i := range c.Labels {
-		c.Labels[i][0] = -100 // TRL names a label of the first token, which nothing predicts
+		c.Labels[i][0] = -100 // TRL labels the first token, which nothing predicts
 	}
 	if diff := cmp.Diff(c.Labels, labels); diff != "" {
 		t.Fatalf("labels (-TRL +ours): %s", diff)

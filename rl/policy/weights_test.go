@@ -19,7 +19,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// tinyToken is a policy on a small language model: all of its weights, or with r an adapter.
+// tinyToken is a policy on a small language model; it trains all weights, or an adapter if r > 0.
 func tinyToken(t *testing.T, r int) *policy.CausalLM {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "tiny")
@@ -84,7 +84,7 @@ var kinds = []kind{
 	},
 }
 
-// valuesOf is V of a batch.
+// valuesOf returns V of a batch.
 func valuesOf(t *testing.T, p policy.Policy, b *rl.Batch) (values []float32) {
 	t.Helper()
 	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
@@ -96,7 +96,7 @@ func valuesOf(t *testing.T, p policy.Policy, b *rl.Batch) (values []float32) {
 	return values
 }
 
-// parametersOf counts the weights of a policy.
+// parametersOf counts a policy's weights.
 func parametersOf(p policy.Policy) (total, trainable int64) {
 	return p.(interface {
 		Parameters() (total, trainable int64)
@@ -108,7 +108,7 @@ func hasValueFile(dir string) bool {
 	return err == nil
 }
 
-// TestValueHeads are there only where they are asked for, and begin at 0.
+// TestValueHeads: value heads exist only on request and start at 0.
 func TestValueHeads(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestValueHeads(t *testing.T) {
 			if hasValueFile(dir) || slices.ContainsFunc(p.Groups(), isValue) {
 				t.Error("a policy that needs no values has a value head")
 			}
-			for range 2 { // the second time nothing happens
+			for range 2 { // the second call does nothing
 				if err := p.AddValueHead(); err != nil {
 					t.Fatal(err)
 				}
@@ -147,7 +147,7 @@ func TestValueHeads(t *testing.T) {
 	}
 }
 
-// TestValueHeadsTravelWithTheWeights into a folder, a policy that is loaded from it, and back.
+// TestValueHeadsTravelWithTheWeights saves value heads, loads them with a policy, and restores them from a checkpoint.
 func TestValueHeadsTravelWithTheWeights(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {
@@ -192,7 +192,7 @@ func TestValueHeadsTravelWithTheWeights(t *testing.T) {
 				t.Errorf("values (-saved +loaded):\n%s", diff)
 			}
 
-			// A checkpoint puts them back into the policy.
+			// A checkpoint restores the value head.
 			fill(0.3)
 			if err := p.LoadWeights(saved); err != nil {
 				t.Fatal(err)
@@ -200,7 +200,7 @@ func TestValueHeadsTravelWithTheWeights(t *testing.T) {
 			if diff := cmp.Diff(want, valuesOf(t, p, kind.batch)); diff != "" {
 				t.Errorf("values (-saved +put back):\n%s", diff)
 			}
-			// Weights of a policy without a value head give it one of zeros.
+			// Weights without a value head reset it to zeros.
 			if err := p.LoadWeights(headless); err != nil {
 				t.Fatal(err)
 			}
@@ -213,10 +213,9 @@ func TestValueHeadsTravelWithTheWeights(t *testing.T) {
 	}
 }
 
-// TestValuesSendNoGradientToTheBody differentiates values alone.
-// TestPoliciesThatAreUsed loads policies to train them and to use them: both answer the same, and only what is trained has
-// gradients, without which a pass of few tokens is quicker.
-func TestPoliciesThatAreUsed(t *testing.T) {
+// TestInferencePolicies: policies loaded for training and for inference agree, and only the former have gradients,
+// which slow down short passes.
+func TestInferencePolicies(t *testing.T) {
 	torchtest.NoLeaks(t)
 	for _, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {
@@ -274,7 +273,7 @@ func TestValuesSendNoGradientToTheBody(t *testing.T) {
 	}
 }
 
-// TestDecaySparesVectors looks at which weights decay: matrices, not norms, biases and value heads.
+// TestDecaySparesVectors: matrices decay; norms, biases and value heads do not.
 func TestDecaySparesVectors(t *testing.T) {
 	for _, kind := range kinds {
 		for _, p := range []policy.Policy{kind.make(t), tinyToken(t, 0)} {
@@ -301,8 +300,8 @@ func TestDecaySparesVectors(t *testing.T) {
 	}
 }
 
-// TestFresh tells an adapter that was never trained from others.
-func TestFresh(t *testing.T) {
+// TestUntrainedAdapter distinguishes an untrained adapter from others.
+func TestUntrainedAdapter(t *testing.T) {
 	adapted := tinyToken(t, 2)
 	check := func(p policy.Policy, want bool, what string) {
 		t.Helper()
@@ -335,8 +334,8 @@ func TestFresh(t *testing.T) {
 	check(kinds[1].make(t), false, "a classifier, whose head is part of it")
 }
 
-// TestSamplersTakeChangedWeightsOver has two samplers of a policy write before and after its weights change.
-func TestSamplersTakeChangedWeightsOver(t *testing.T) {
+// TestSamplersUseChangedWeights samples with two samplers of a policy before and after its weights change.
+func TestSamplersUseChangedWeights(t *testing.T) {
 	for _, r := range []int{0, 4} {
 		p := tinyToken(t, r)
 		old, err := p.NewSampler(2)
@@ -369,7 +368,7 @@ func TestSamplersTakeChangedWeightsOver(t *testing.T) {
 				weights[i] += 0.05 * float32(i%7-3)
 			}
 		}
-		if err := snapshot.PutBack(p); err != nil { // which says Changed
+		if err := snapshot.PutBack(p); err != nil { // this calls Changed
 			t.Fatal(err)
 		}
 		after := write(old)

@@ -25,7 +25,7 @@ func ask(asText bool) envs.Observation {
 	return envs.Observation{Messages: []envs.Message{{Role: envs.RoleSystem, Content: "Be brief."}, {Role: envs.RoleUser, Content: TextMark + "?"}}}
 }
 
-// languageLabel is a classifier on a small language model whose adapter and head are no longer what they were.
+// languageLabel is a classifier on a small language model, with changed weights in adapter and head.
 func languageLabel(t testing.TB, write func(dir string, layers, width int, seed uint64) error, c Config) *Classifier {
 	t.Helper()
 	c.Dir, c.R, c.Alpha, c.Seed = filepath.Join(t.TempDir(), "tiny"), 4, 8, 5
@@ -66,7 +66,7 @@ func encoded(t testing.TB, p *Classifier, texts ...string) (ids [][]int32) {
 	return ids
 }
 
-// oneByOne is log π of every label, each label's text behind each prompt on its own, by Token alone.
+// oneByOne is log π of every label; Token scores each label after each prompt separately.
 func oneByOne(s *torch.Scope, p *Classifier, prompts [][]int32, base bool) (logProbs [][]torch.Tensor) {
 	for _, prompt := range prompts {
 		var sums []torch.Tensor
@@ -90,8 +90,8 @@ func oneByOne(s *torch.Scope, p *Classifier, prompts [][]int32, base bool) (logP
 	return logProbs
 }
 
-// TestScoredLabelsAreThoseOfEachAlone compares probabilities and gradients with labels that are scored one by one.
-func TestScoredLabelsAreThoseOfEachAlone(t *testing.T) {
+// TestScoredLabelsEqualSeparateScores compares probabilities and gradients with those of labels scored one by one.
+func TestScoredLabelsEqualSeparateScores(t *testing.T) {
 	torchtest.NoLeaks(t)
 	for name, write := range map[string]func(string, int, int, uint64) error{"text": TinyModel, "conversation": TinyChatModel} {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +162,8 @@ func TestScoredLabelsAreThoseOfEachAlone(t *testing.T) {
 	}
 }
 
-// baseScores: without the adapter it is the base model that scores. adapted is the first probability with it.
+// baseScores switches the adapter off and checks that the base model scores. adapted is the first probability with the
+// adapter.
 func baseScores(t *testing.T, p *Classifier, prompts [][]int32, adapted float32) {
 	t.Helper()
 	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
@@ -181,7 +182,7 @@ func baseScores(t *testing.T, p *Classifier, prompts [][]int32, adapted float32)
 	}
 }
 
-// TestScoredValues: the value of a prompt is read off its last token, whatever labels come behind it.
+// TestScoredValues: a prompt's value is read at its last token, whatever the labels.
 func TestScoredValues(t *testing.T) {
 	torchtest.NoLeaks(t)
 	p := languageLabel(t, TinyModel, Config{Labels: artLabels, Prompt: ask})
@@ -210,7 +211,7 @@ func TestScoredValues(t *testing.T) {
 	}
 }
 
-// TestScoredDropout: a prompt meets its own dropout, whatever prompts are asked beside it.
+// TestScoredDropout: a prompt keeps its dropout mask in any batch.
 func TestScoredDropout(t *testing.T) {
 	torchtest.NoLeaks(t)
 	p := languageLabel(t, TinyModel, Config{Labels: artLabels, Prompt: ask, Dropout: 0.5})
@@ -243,8 +244,8 @@ func near(t *testing.T, what string, got, want []float32, tolerance float64) {
 	}
 }
 
-// TestLanguageLabelComesBack saves and loads classifiers on language models, with a value head, and puts weights back.
-func TestLanguageLabelComesBack(t *testing.T) {
+// TestLanguageLabelRoundTrip saves and loads classifiers on language models, with a value head, and restores weights.
+func TestLanguageLabelRoundTrip(t *testing.T) {
 	torchtest.NoLeaks(t)
 	for pooling, c := range map[string]Config{PoolLast: {Labels: artLabels, MaxLength: 20}, PoolScore: {Labels: artLabels, Prompt: ask}} {
 		t.Run(pooling, func(t *testing.T) {
@@ -309,7 +310,7 @@ func TestLanguageLabelComesBack(t *testing.T) {
 	}
 }
 
-// TestLastToken: a head reads the state of a text's last token, and nothing beside the text changes it.
+// TestLastToken: a head reads the state of a text's last token, whatever the rest of the batch.
 func TestLastToken(t *testing.T) {
 	torchtest.NoLeaks(t)
 	p := languageLabel(t, TinyModel, Config{Labels: artLabels})
@@ -384,7 +385,7 @@ func TestScoringRefuses(t *testing.T) {
 			t.Errorf("error %v, want %q", err, test.want)
 		}
 	}
-	// A folder that was tampered with.
+	// A folder with an altered file.
 	p := languageLabel(t, TinyModel, Config{Labels: artLabels, Prompt: ask})
 	saved := t.TempDir()
 	if err := p.Save(saved); err != nil {
@@ -409,7 +410,7 @@ func TestScoringRefuses(t *testing.T) {
 	}
 }
 
-// BenchmarkScore scores 14 labels behind a prompt of 64 tokens: together, with the prompt computed once, and each alone.
+// BenchmarkScore scores 14 labels after a prompt of 64 tokens: with the prompt computed once, and for each label.
 func BenchmarkScore(b *testing.B) {
 	lm, err := RandomCausalLM(transformers.LlamaShape{Vocab: 8192, Hidden: 512, Layers: 8, Heads: 8, KVHeads: 4, Intermediate: 1408, RopeTheta: 10000}, torch.F32, Config{Seed: 1})
 	if err != nil {

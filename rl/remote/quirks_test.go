@@ -16,27 +16,27 @@ import (
 	"github.com/rltrain/rltrain/rl/remote/remotetest"
 )
 
-// What servers with vLLM's protocol do to a training run, rule by rule, and the test that fails without it:
+// How vLLM-compatible servers can disturb a training run, and the test for each:
 //
-//	everything that a server would else take from generation_config.json is said  TestServersWriteByTheWeightsAsTheyAre
-//	token ids go there and come back; text is never tokenised again               TestRefused/no_token_ids, another_prompt
-//	log-probabilities are of the distribution that tokens were drawn from         TestRefused/log-probabilities_of_another_temperature
-//	ones that are capped, missing or too few are refused                          TestRefused/capped_log-probabilities, no_..., too_few_...
-//	choices are put in order by their index                                       TestQuirks/choices_in_another_order
-//	the ids that end a text are said, and nothing else ends one                   TestRefused/an_end_at_a_token_of_its_own
-//	each prompt has a seed of its own, the same at whichever server               TestServersWriteByTheWeightsAsTheyAre, TestQuirks
-//	each version has a name of its own                                            TestServersWriteByTheWeightsAsTheyAre
-//	old versions are unloaded, and their folders go one version later             TestServersWriteByTheWeightsAsTheyAre
-//	versions that are being written by stay                                       TestVersionsInUseStay
-//	an adapter that the server has lost is loaded again                           TestQuirks/an_evicted_adapter
-//	one that it has and does not apply ends the run                               TestAnAdapterThatIsNoLongerAppliedEndsTheRun
-//	a shared file system lags: 404 and 500 are asked again, up to a limit         TestQuirks/lag_..., TestTheLagHasALimit
-//	500 and 429 are asked again, 503 and broken answers go to another server      TestQuirks
-//	a slow drip ends with the time limit                                          TestQuirks/slow_drip
-//	servers may call the folder otherwise; the key goes with every request        TestServersOfAnotherMachine
-//	another model, tokenizer, or fewer positions are refused before step 1        TestRefused
+//	every default of generation_config.json is overridden                         TestServersUseCurrentWeights
+//	requests and responses carry token ids; text is never retokenised             TestRefused/no_token_ids, another_prompt
+//	log-probabilities are of the sampling distribution                            TestRefused/log-probabilities_of_another_temperature
+//	capped, missing or too few log-probabilities are refused                      TestRefused/capped_log-probabilities, no_..., too_few_...
+//	choices are sorted by index                                                   TestQuirks/choices_in_another_order
+//	only the requested stop ids end a text                                        TestRefused/an_end_at_a_token_of_its_own
+//	each prompt has a seed, the same at every server                              TestServersUseCurrentWeights, TestQuirks
+//	each version has a name                                                       TestServersUseCurrentWeights
+//	old versions are unloaded; their folders are removed one version later        TestServersUseCurrentWeights
+//	versions in use stay                                                          TestVersionsInUseStay
+//	an adapter lost by the server is loaded again                                 TestQuirks/an_evicted_adapter
+//	an adapter loaded but not applied ends the run                                TestIgnoredAdapterEndsTheRun
+//	a shared file system lags: 404 and 500 are retried, up to a limit             TestQuirks/lag_..., TestLagIsBounded
+//	500 and 429 are retried; 503 and broken responses go to another server        TestQuirks
+//	the time limit ends a slow drip                                               TestQuirks/slow_drip
+//	servers may mount the folder elsewhere; every request has the key             TestServersOfAnotherMachine
+//	another model or tokenizer, or fewer positions, are refused before step 1     TestRefused
 
-// times makes a quirk of the first n requests of a route.
+// times limits a quirk to the first n requests of a route.
 func times(n int, path string, what func(w http.ResponseWriter, r *http.Request)) func(http.ResponseWriter, *http.Request) bool {
 	var seen atomic.Int64
 	return func(w http.ResponseWriter, r *http.Request) bool {
@@ -52,7 +52,7 @@ func answer(status int) func(http.ResponseWriter, *http.Request) {
 	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "quirk", status) }
 }
 
-// TestQuirks: whatever servers do, each prompt gets what it would have got from one that does nothing.
+// TestQuirks: with any quirk, each prompt gets the same completion as from a healthy server.
 func TestQuirks(t *testing.T) {
 	b := newBench(t, 1)
 	b.learn(t)
@@ -174,7 +174,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// first is a quirk of the first choice of every answer.
+// first applies a quirk to the first choice of every response.
 func first(change func(*remotetest.Choice)) func(*testing.T, *bench) {
 	return func(_ *testing.T, b *bench) {
 		b.servers[0].Change = func(_ remotetest.Order, all []remotetest.Choice) []remotetest.Choice {
@@ -184,7 +184,7 @@ func first(change func(*remotetest.Choice)) func(*testing.T, *bench) {
 	}
 }
 
-// TestServersOfAnotherMachine: they call the folder of the adapters otherwise, and want a key.
+// TestServersOfAnotherMachine: the servers have another path for the adapter folder, and require a key.
 func TestServersOfAnotherMachine(t *testing.T) {
 	b := newBench(t, 1)
 	link := filepath.Join(t.TempDir(), "mounted")
@@ -209,8 +209,8 @@ func TestServersOfAnotherMachine(t *testing.T) {
 	}
 }
 
-// TestTheLagHasALimit: an adapter that never appears ends the waiting.
-func TestTheLagHasALimit(t *testing.T) {
+// TestLagIsBounded: waiting ends if an adapter never appears.
+func TestLagIsBounded(t *testing.T) {
 	b := newBench(t, 1)
 	b.config.Lag = time.Nanosecond
 	b.servers[0].Before = times(1000, "/v1/load_lora_adapter", answer(404))

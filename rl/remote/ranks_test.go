@@ -12,11 +12,11 @@ import (
 	"github.com/rltrain/rltrain/rl/dist/disttest"
 )
 
-// newRanks are benches of ranks that have the same policy and share servers.
+// newRanks returns benches with the same policy that share servers, one per rank.
 func newRanks(t *testing.T, size, servers int) []*bench {
 	t.Helper()
 	first := newBench(t, servers)
-	first.config.Lag = time.Second // an adapter that is gone stays so
+	first.config.Lag = time.Second // a removed adapter stays removed
 	all := []*bench{first}
 	for range size - 1 {
 		b := &bench{policy: newPolicy(t, first.dir), config: first.config, servers: first.servers}
@@ -29,7 +29,7 @@ func newRanks(t *testing.T, size, servers int) []*bench {
 	return all
 }
 
-// begun are the servers of each rank, which end them together.
+// begun starts each rank's servers; closing them is collective.
 func begun(t *testing.T, ranks []*bench) []*Servers {
 	t.Helper()
 	all, errs := make([]*Servers, len(ranks)), make([]error, len(ranks))
@@ -40,7 +40,7 @@ func begun(t *testing.T, ranks []*bench) []*Servers {
 	return all
 }
 
-// share has all ranks share their weights.
+// share has all ranks publish their weights.
 func share(t *testing.T, all []*Servers) {
 	t.Helper()
 	errs := make([]error, len(all))
@@ -50,8 +50,8 @@ func share(t *testing.T, all []*Servers) {
 	}
 }
 
-// TestRanksShareServers: each rank has the same written as one that is alone, by adapters that rank 0 alone gives and takes
-// back, once no rank uses them.
+// TestRanksShareServers: each rank gets the completions of a run on one rank. Only rank 0 loads and unloads adapters,
+// the latter once no rank uses them.
 func TestRanksShareServers(t *testing.T) {
 	alone := newBench(t, 1)
 	one := alone.start(t)
@@ -75,7 +75,7 @@ func TestRanksShareServers(t *testing.T) {
 		t.Errorf("loaded %v, unloaded %v", server.Loaded, server.Unloaded)
 	}
 
-	// The last rank holds the third version while all learn on.
+	// The last rank keeps using the third version while all train on.
 	share(t, all)
 	pinned, err := all[2].Publish(t.Context())
 	if err != nil {
@@ -118,8 +118,8 @@ func TestRanksShareServers(t *testing.T) {
 	}
 }
 
-// TestRanksThatDoNotShare: what a rank has written by weights that the servers do not have is an error.
-func TestRanksThatDoNotShare(t *testing.T) {
+// TestRanksMustShareWeights: sampling with weights that the servers do not have is an error.
+func TestRanksMustShareWeights(t *testing.T) {
 	ranks := newRanks(t, 2, 1)
 	all := begun(t, ranks)
 	defer func() {
@@ -135,8 +135,8 @@ func TestRanksThatDoNotShare(t *testing.T) {
 	}
 }
 
-// TestRanksHearOfARefusal: where a server is not of this model, rank 0 finds it, and all end.
-func TestRanksHearOfARefusal(t *testing.T) {
+// TestRanksStopOnRefusal: if rank 0 finds a server with another model, all ranks stop.
+func TestRanksStopOnRefusal(t *testing.T) {
 	ranks := newRanks(t, 2, 1)
 	ranks[0].servers[0].Raw = true
 	errs := make([]error, len(ranks))

@@ -20,7 +20,7 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// bench is a policy with servers beside it.
+// bench is a policy with servers.
 type bench struct {
 	dir     string // of the model
 	policy  *policy.CausalLM
@@ -98,7 +98,7 @@ func options() policy.GenerateOptions {
 	return policy.GenerateOptions{Samples: 3, MaxNew: 10, Seed: 77, Sampling: torch.Sampling{Temperature: 0.7}}
 }
 
-// write is the ids that servers write, by prompt and sample.
+// write returns the token ids that the servers generate, by prompt and sample.
 func write(t testing.TB, w interface {
 	Generate(context.Context, [][]int32, policy.GenerateOptions, func(int, []policy.Completion) error) error
 }) (ids [][]int32) {
@@ -119,7 +119,7 @@ func write(t testing.TB, w interface {
 	return ids
 }
 
-func TestServersWriteByTheWeightsAsTheyAre(t *testing.T) {
+func TestServersUseCurrentWeights(t *testing.T) {
 	b := newBench(t, 2)
 	s := b.start(t)
 	before := write(t, s)
@@ -162,7 +162,7 @@ func TestServersWriteByTheWeightsAsTheyAre(t *testing.T) {
 	if len(seeds) != len(prompts) || writing != 2*len(prompts)+1 {
 		t.Errorf("%d requests with %d seeds", writing, len(seeds))
 	}
-	// An old version is unloaded at once, and its folder goes with the next one.
+	// An old version is unloaded immediately; its folder is removed with the next one.
 	for range 2 {
 		b.learn(t)
 		write(t, s)
@@ -176,7 +176,7 @@ func TestServersWriteByTheWeightsAsTheyAre(t *testing.T) {
 	}
 }
 
-// TestVersionsInUseStay: what is being written goes on by its version, however many updates later.
+// TestVersionsInUseStay: a running request keeps its version through any number of updates.
 func TestVersionsInUseStay(t *testing.T) {
 	b := newBench(t, 1)
 	b.learn(t)
@@ -204,7 +204,7 @@ func TestVersionsInUseStay(t *testing.T) {
 	}
 }
 
-// unlearn takes back what learn has done last, as another version of the same weights.
+// unlearn reverts the last learn, as a new version with the old weights.
 func (b *bench) unlearn(t testing.TB) {
 	t.Helper()
 	for i, v := range b.policy.Params() {
@@ -222,7 +222,7 @@ func (b *bench) unlearn(t testing.TB) {
 	b.policy.Changed()
 }
 
-func TestAnAdapterThatIsNoLongerAppliedEndsTheRun(t *testing.T) {
+func TestIgnoredAdapterEndsTheRun(t *testing.T) {
 	b := newBench(t, 1)
 	s := b.start(t)
 	write(t, s)
@@ -236,9 +236,9 @@ func TestAnAdapterThatIsNoLongerAppliedEndsTheRun(t *testing.T) {
 	}
 }
 
-// TestTheStepWaits: where no server is left the step waits, says so, and goes on with the first that is back, which has
-// forgotten its adapters.
-func TestTheStepWaits(t *testing.T) {
+// TestStepWaitsForAServer: without a healthy server the step logs that it waits. It continues with the first server that
+// returns, which has lost its adapters.
+func TestStepWaitsForAServer(t *testing.T) {
 	for _, pinned := range []bool{false, true} {
 		t.Run(fmt.Sprintf("pinned=%v", pinned), func(t *testing.T) {
 			b := newBench(t, 2)

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// clock is a time that passes when it is told to.
+// clock is a manual clock.
 type clock struct{ t time.Time }
 
 func (c *clock) now() time.Time          { return c.t }
@@ -29,8 +29,7 @@ func screen(width int) (*Console, *bytes.Buffer, *clock) {
 	return c, &buf, time
 }
 
-// visible plays back what a terminal of one line of progress would show: the
-// lines that were ended, and the text of the last one.
+// visible replays the output as a terminal would show it: the finished lines, and the text of the progress line.
 func visible(t *testing.T, out string) []string {
 	t.Helper()
 	var lines []string
@@ -68,7 +67,7 @@ func TestBarAndLogLines(t *testing.T) {
 	step(1000)
 	bar.Done()
 	bar.Done()
-	bar.Set(1000, "") // a late report must not bring it back
+	bar.Set(1000, "") // a late report must not redraw it
 	if err := c.Print("end\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +105,7 @@ func TestBarFitsItsTerminal(t *testing.T) {
 	}
 }
 
-func TestBarIsDrawnAtABoundedPace(t *testing.T) {
+func TestBarRedrawRateIsBounded(t *testing.T) {
 	c, buf, time := screen(80)
 	bar := c.Bar("sft", "steps", 0, 100000)
 	for i := range 10000 {
@@ -248,7 +247,7 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// TestBrokenConsole drops lines that nobody reads, says so once, and keeps the reason.
+// TestBrokenConsole drops lines that cannot be written, warns once, and keeps the reason.
 func TestBrokenConsole(t *testing.T) {
 	c := NewConsole(brokenWriter{}, io.Discard, time.Now)
 	if err := c.Print("x"); err == nil {

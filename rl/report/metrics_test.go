@@ -52,7 +52,7 @@ func TestMetricsLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tenth, fifth := 0.1, 0.2 // added at run time, where the sum is not 0.3
+	tenth, fifth := 0.1, 0.2 // added at run time, because the constant sum is exactly 0.3
 	rows := []Row{
 		{"step": 1, "loss": tenth + fifth, "lr": 3e-5, "kl": float32(0.1), "tiny": 5e-324},
 		{"step": int64(1) << 53, "nan": math.NaN(), "inf": math.Inf(-1), "nan32": float32(math.NaN())},

@@ -148,7 +148,7 @@ func TestHTML(t *testing.T) {
 	wantError(t, err, "metrics.jsonl: line 2")
 }
 
-// TestReportOfALanguageModel shows evaluations of answers, by when they were made and by kind.
+// TestReportOfALanguageModel shows evaluations by time and by kind.
 func TestReportOfALanguageModel(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "logs"), 0o755); err != nil {

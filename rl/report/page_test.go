@@ -11,7 +11,7 @@ import (
 	"github.com/rltrain/rltrain/rl"
 )
 
-// aRun is the folder of a run whose files are these, by their paths.
+// aRun creates a run's folder from files by path.
 func aRun(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -46,7 +46,7 @@ const someMetrics = `{"step":0,"eval_accuracy":0.1,"eval_accuracy_low":0.05,"eva
 {"step":2,"eval_accuracy":0.3,"eval_accuracy_low":0.2,"eval_accuracy_high":0.4}
 `
 
-// TestPage shows a run whole, asks no other file and no network for anything, and shows what a model wrote as text.
+// TestPage: the page loads no other file, uses no network, and escapes model output.
 func TestPage(t *testing.T) {
 	hostile := `<script>alert(1)</script>`
 	up, down := rl.Record{Step: 1, Prompt: 3, Shown: "what is " + hostile, Tokens: []string{"<b>", "4\n"}, Reward: 1, Advantage: 2, Correct: true, Tier: "tag", Kind: "short"},

@@ -77,7 +77,7 @@ func confusionCounts() [][]int {
 	return counts
 }
 
-// plotDir is where tests draw: set PLOT_DIR to look at the pictures.
+// plotDir is the folder for the pictures; set PLOT_DIR to look at them.
 func plotDir(t *testing.T) string {
 	if dir := os.Getenv("PLOT_DIR"); dir != "" {
 		return dir
@@ -89,7 +89,7 @@ func TestPictures(t *testing.T) {
 	tests := []struct {
 		name  string
 		draw  func(path string) error
-		texts []string // that the picture must hold
+		texts []string // the picture must contain these
 	}{
 		{"supervised", func(path string) error { return Curves(path, Panels(Supervised, supervisedRows())) }, []string{
 			"Training loss", "loss, running mean (40)", "cross-entropy, nats", "Held-out accuracy", "accuracy", "macro F1", "step", "Learning rate", "3e-5",
@@ -164,7 +164,7 @@ func TestPictureErrors(t *testing.T) {
 	}
 }
 
-func TestPanelsLeaveOutWhatIsNotThere(t *testing.T) {
+func TestPanelsSkipMissingFigures(t *testing.T) {
 	titles := func(panels []Panel) (out []string) {
 		for _, p := range panels {
 			out = append(out, fmt.Sprintf("%s:%d", p.Title, len(p.Series)))
@@ -205,7 +205,7 @@ func TestPanelsLeaveOutWhatIsNotThere(t *testing.T) {
 	}
 }
 
-// TestManyClassesFitAPage draws as many classes as Banking77 has.
+// TestManyClassesFitAPage plots as many classes as Banking77 has.
 func TestManyClassesFitAPage(t *testing.T) {
 	const n = 77
 	names, counts := make([]string, n), make([][]int, n)
@@ -235,7 +235,7 @@ func TestManyClassesFitAPage(t *testing.T) {
 	}
 }
 
-// TestReliabilityShowsBothBars looks at a bin whose accuracy is above its confidence: the accuracy has to be seen there.
+// TestReliabilityShowsBothBars has a bin with accuracy above confidence: both bars must be visible.
 func TestReliabilityShowsBothBars(t *testing.T) {
 	path := filepath.Join(plotDir(t), "underconfident.png")
 	if err := Reliability(path, []Bin{{Low: 0, High: 1, Confidence: 0.2, Accuracy: 0.9, Count: 10}}); err != nil {
@@ -257,7 +257,7 @@ func TestReliabilityShowsBothBars(t *testing.T) {
 			seen++
 		}
 	}
-	if seen < 200 { // of some 450 rows of the bar above half of the picture
+	if seen < 200 { // of about 450 rows that the bar has in the upper half
 		t.Errorf("%d pixels of the accuracy bar are in view", seen)
 	}
 }

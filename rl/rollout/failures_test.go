@@ -15,7 +15,7 @@ import (
 	"github.com/rltrain/rltrain/rl"
 )
 
-// unreliable are letters of which some episodes hang, panic or fail.
+// unreliable is the letters task with episodes that hang, panic or fail.
 func unreliable(release chan struct{}) endless {
 	return func(part envs.Part, index int) envs.Env {
 		return &unreliableEpisode{Env: letters(part, index), index: index, release: release}
@@ -38,7 +38,7 @@ func (e *unreliableEpisode) Reset(ctx context.Context) (envs.Observation, error)
 func (e *unreliableEpisode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	switch e.index {
 	case 0:
-		<-e.release // heeds no context
+		<-e.release // ignores its context
 	case 1:
 		panic("broken")
 	}
@@ -51,8 +51,8 @@ func (unjudgedEpisode) Step(context.Context, envs.Action) (envs.Step, error) {
 	return envs.Step{}, fmt.Errorf("%w: the judge is away", envs.ErrNotScored)
 }
 
-// TestUnjudgedAnswersCountNowhere evaluates answers of which some, or all, have no judgement.
-func TestUnjudgedAnswersCountNowhere(t *testing.T) {
+// TestUnscoredAnswersAreSkipped evaluates completions, some or all of which could not be scored.
+func TestUnscoredAnswersAreSkipped(t *testing.T) {
 	m := sampler(t, tiny(t), 4)
 	task := func(every int) endless {
 		return func(part envs.Part, index int) envs.Env {
@@ -72,9 +72,9 @@ func TestUnjudgedAnswersCountNowhere(t *testing.T) {
 	}
 }
 
-// TestEpisodesThatDoNotAnswerAreLeftOut has one episode of four that hangs, one that panics, and one that
-// does not begin. Time is the bubble's: nothing is waited for.
-func TestEpisodesThatDoNotAnswerAreLeftOut(t *testing.T) {
+// TestFailedEpisodesAreSkipped has one episode in four that hangs, one that panics, and one that fails to
+// start. The synctest clock makes the timeouts instant.
+func TestFailedEpisodesAreSkipped(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -111,7 +111,7 @@ func TestEpisodesThatDoNotAnswerAreLeftOut(t *testing.T) {
 	})
 }
 
-// TestFailuresOfARolloutAreErrors where nobody hears of them.
+// TestFailuresOfARolloutAreErrors if there is no callback for them.
 func TestFailuresOfARolloutAreErrors(t *testing.T) {
 	m := sampler(t, tiny(t), 4)
 	c := sampled
@@ -131,7 +131,7 @@ func TestFailuresOfARolloutAreErrors(t *testing.T) {
 	}
 }
 
-// TestNoEpisodeBegins leaves a step without samples, which is no fault of the prompts.
+// TestNoEpisodeBegins: a step without samples does not blame the prompts.
 func TestNoEpisodeBegins(t *testing.T) {
 	closed := endless(func(part envs.Part, index int) envs.Env {
 		return &unreliableEpisode{Env: letters(part, index), index: 3}
@@ -142,8 +142,8 @@ func TestNoEpisodeBegins(t *testing.T) {
 	}
 }
 
-// TestFailedEpisodesKeepWhatTheyWrote, as a turn without a reward; those that did not begin have no tokens.
-func TestFailedEpisodesKeepWhatTheyWrote(t *testing.T) {
+// TestFailedEpisodesKeepTokens as a turn without a reward; episodes that failed to start have no tokens.
+func TestFailedEpisodesKeepTokens(t *testing.T) {
 	c := sampled
 	c.Timeout = time.Hour
 	type failure struct{ episode, sample int }
@@ -162,7 +162,7 @@ func TestFailedEpisodesKeepWhatTheyWrote(t *testing.T) {
 	}
 }
 
-// TestPromptsThatAreTooLong are counted, and the rest is played as it would be without them.
+// TestPromptsThatAreTooLong are counted; the others are played as if these did not exist.
 func TestPromptsThatAreTooLong(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	odd := func(index int) bool { return index%2 == 1 }

@@ -26,7 +26,7 @@ import (
 
 var labelNames = []string{"a", "b", "c"}
 
-// classifier is a random encoder with adapters and a value head that is not 0.
+// classifier is a random encoder with adapters and a non-zero value head.
 func classifier(t *testing.T) *policy.Classifier {
 	t.Helper()
 	torchtest.NoLeaks(t)
@@ -57,7 +57,7 @@ func classifier(t *testing.T) *policy.Classifier {
 	return p
 }
 
-// examples are texts of 3 to 12 tokens with labels.
+// examples are labelled texts, 3 to 12 tokens long.
 func examples(n int) policy.Examples {
 	rng := rand.New(rand.NewPCG(1, 0))
 	var e policy.Examples
@@ -94,8 +94,8 @@ func labels(t *testing.T, p *policy.Classifier, rewards *reward.Labels, c Labels
 	return src
 }
 
-// TestLabelsAreReproduced asks the policy again about the samples of a step, in the minibatches of a first pass: what it
-// held of its choices and of the texts comes out bit by bit, so that the first ratio of an update is exactly 1.
+// TestLabelsAreReproduced scores a step's samples again in the minibatches of a first pass. Log-probabilities and
+// values are bit-identical, so the first ratio of an update is exactly 1.
 func TestLabelsAreReproduced(t *testing.T) {
 	p := classifier(t)
 	for _, micro := range []int{0, 60, -60} {
@@ -135,8 +135,8 @@ func TestLabelsAreReproduced(t *testing.T) {
 	}
 }
 
-// TestLabelsAreDrawnFromThePolicy counts how often each label of a text is chosen over many steps.
-func TestLabelsAreDrawnFromThePolicy(t *testing.T) {
+// TestLabelsAreSampledFromThePolicy counts how often each label of a text is chosen over many steps.
+func TestLabelsAreSampledFromThePolicy(t *testing.T) {
 	p := classifier(t)
 	c := labelsConfig()
 	c.Values = false
@@ -183,8 +183,8 @@ func TestLabelsAreDrawnFromThePolicy(t *testing.T) {
 	}
 }
 
-// TestF1CountsARolloutOnce looks at the running counts of the f1 reward after each step: those of a list that was told
-// of the step's choices once.
+// TestF1CountsARolloutOnce: after each step, the f1 reward's running counts equal those of a list that observed the
+// step's choices once.
 func TestF1CountsARolloutOnce(t *testing.T) {
 	rewards, told := labelRewards(t, "f1"), labelRewards(t, "f1")
 	src := labels(t, classifier(t), rewards, labelsConfig())
@@ -200,7 +200,8 @@ func TestF1CountsARolloutOnce(t *testing.T) {
 	}
 }
 
-// TestEqualRewardsOfRightChoices: of steps of one text, whose rewards are all there is, those teach nothing that were wrong.
+// TestEqualRewardsOfRightChoices: in steps of one text, whose rewards cannot differ, a note warns only if the choice
+// was wrong.
 func TestEqualRewardsOfRightChoices(t *testing.T) {
 	p, c := classifier(t), labelsConfig()
 	c.BufferSize = 1
@@ -218,7 +219,7 @@ func TestEqualRewardsOfRightChoices(t *testing.T) {
 	}
 }
 
-// TestFailedRewardsOfLabels leaves out texts whose reward failed, and has the trainer ask about the others itself.
+// TestFailedRewardsOfLabels skips texts whose reward failed; the trainer scores the others itself.
 func TestFailedRewardsOfLabels(t *testing.T) {
 	p := classifier(t)
 	step := next(t, labels(t, p, labelRewards(t, "expr:'1/correct'=0.5,accuracy"), labelsConfig()), 0)
@@ -245,7 +246,7 @@ func TestFailedRewardsOfLabels(t *testing.T) {
 	}
 }
 
-// TestExpectedRewardsOfLabels pays what is expected over all choices, where rewards read the probabilities.
+// TestExpectedRewardsOfLabels uses the expectation over all choices if rewards read the probabilities.
 func TestExpectedRewardsOfLabels(t *testing.T) {
 	p := classifier(t)
 	e := examples(60)
@@ -268,7 +269,7 @@ func TestExpectedRewardsOfLabels(t *testing.T) {
 	}
 }
 
-// TestProgramsReadTheTexts has a program as a reward, which sees the text that was chosen for.
+// TestProgramsReadTheTexts has a program as reward; it receives the classified text.
 func TestProgramsReadTheTexts(t *testing.T) {
 	dir := t.TempDir()
 	path, heard := filepath.Join(dir, "judge"), filepath.Join(dir, "heard")
@@ -297,8 +298,8 @@ func TestProgramsReadTheTexts(t *testing.T) {
 	}
 }
 
-// TestLabelsGoOnExactly takes a source up again after each step, with the counts of f1.
-func TestLabelsGoOnExactly(t *testing.T) {
+// TestLabelsResumeExactly restores a source after each step, including the counts of f1.
+func TestLabelsResumeExactly(t *testing.T) {
 	p := classifier(t)
 	whole := labels(t, p, labelRewards(t, "accuracy,f1=0.5"), labelsConfig())
 	parts := labels(t, p, labelRewards(t, "accuracy,f1=0.5"), labelsConfig())

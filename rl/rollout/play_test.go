@@ -18,8 +18,8 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// TestSamplesDependOnThemselvesAlone plays the same episodes together and alone, in few slots and many.
-func TestSamplesDependOnThemselvesAlone(t *testing.T) {
+// TestSamplesDoNotDependOnBatch plays the same episodes together and one by one, in few slots and many.
+func TestSamplesDoNotDependOnBatch(t *testing.T) {
 	p := tiny(t)
 	for name, task := range map[string]envs.Task{"letters": letters, "dialogues": dialogues(3)} {
 		together := played(t, sampler(t, p, 2), task, []int{4, 11, 5}, sampled).Groups
@@ -64,7 +64,7 @@ func TestTurnsOfAnEpisode(t *testing.T) {
 				if run++; run > 2 {
 					t.Errorf("%d tokens stand of an action", run)
 				}
-				// At temperature 1 both are of one distribution; they are summed in two orders.
+				// At temperature 1 the two come from the same distribution, summed in different orders.
 				if x.BehaviorLogProbs[i] >= 0 || math.Abs(float64(x.LogProbs[i]-x.BehaviorLogProbs[i])) > 1e-5 {
 					t.Errorf("log-probabilities %v and %v", x.BehaviorLogProbs[i], x.LogProbs[i])
 				}
@@ -81,8 +81,8 @@ func TestTurnsOfAnEpisode(t *testing.T) {
 	}
 }
 
-// TestOutOfPositionsIsTruncation lets episodes run until there is no room for an action, in the middle of a turn or at
-// the end of one. What was earned stays, the turn under way earns nothing, and the sample is truncated.
+// TestOutOfPositionsIsTruncation plays episodes until the context is full, in the middle or at the end of a turn.
+// Earlier rewards stay, the current turn gets none, and the sample is truncated.
 func TestOutOfPositionsIsTruncation(t *testing.T) {
 	m := sampler(t, tiny(t), 1)
 	long := strings.Repeat("x", 600)
@@ -96,7 +96,7 @@ func TestOutOfPositionsIsTruncation(t *testing.T) {
 		for _, whole := range []bool{false, true} {
 			c := sampled
 			c.Samples, c.MaxNew = 1, 900
-			c.Sampling.TopK = 1 // which repeats itself and does not end soon
+			c.Sampling.TopK = 1 // it repeats itself and does not end soon
 			steps := slices.Repeat([]envs.Step{test.step}, 9)
 			x := played(t, m, script(scripted{steps: steps, whole: whole}), []int{0}, c).Groups[0][0]
 			if err := x.Validate(); err != nil {
@@ -116,8 +116,8 @@ func TestOutOfPositionsIsTruncation(t *testing.T) {
 	}
 }
 
-// TestActionsTakenBack has environments that keep nothing of an action and are done, in the first turn and the second.
-func TestActionsTakenBack(t *testing.T) {
+// TestDroppedActions has environments that drop an action and end, in the first or second turn.
+func TestDroppedActions(t *testing.T) {
 	m := sampler(t, tiny(t), 2)
 	done := envs.Step{Done: true, Reward: 0.5}
 	for name, test := range map[string]struct {
@@ -139,8 +139,8 @@ func TestActionsTakenBack(t *testing.T) {
 	}
 }
 
-// TestLogProbabilities compares what a trajectory says of its tokens with what the trainer's forward pass says: of the
-// whole distribution at temperature 1, and of the one that was drawn from where nothing was filtered.
+// TestLogProbabilities compares a trajectory's log-probabilities with the trainer's forward pass: at temperature 1, and
+// at the sampling temperature if nothing was filtered.
 func TestLogProbabilities(t *testing.T) {
 	p := tiny(t)
 	m := sampler(t, p, 4)
@@ -198,7 +198,7 @@ func TestStepsThatMeanNothing(t *testing.T) {
 	}
 }
 
-// stopTask ends an action at most characters and remembers what it was told.
+// stopTask limits an action's characters and records the actions it received.
 type stopTask struct{ heard *[]envs.Action }
 
 func (stopTask) Len(envs.Part) int                          { return 0 }
@@ -239,8 +239,8 @@ func TestStopStringsEndActions(t *testing.T) {
 	}
 }
 
-// TestTurnsEndedByStopStrings plays turns that are cancelled in the engine when their stop string is there: what
-// the engine says of them later is not for the next turn.
+// TestTurnsEndedByStopStrings cancels turns in the engine at their stop string; late tokens must not reach the next
+// turn.
 func TestTurnsEndedByStopStrings(t *testing.T) {
 	c := Config{Samples: 2, MaxNew: 12, Sampling: torch.Sampling{Temperature: 1}, Seed: 4}
 	stopped := 0
@@ -259,7 +259,7 @@ func TestTurnsEndedByStopStrings(t *testing.T) {
 	}
 }
 
-func TestEvaluateIsGreedyWhereItIsAskedToBe(t *testing.T) {
+func TestEvaluateGreedily(t *testing.T) {
 	task, err := digits.New(digits.Sum, 1, digits.Options{Count: 2, Max: 99, Short: true})
 	if err != nil {
 		t.Fatal(err)
@@ -284,7 +284,7 @@ func TestEvaluateIsGreedyWhereItIsAskedToBe(t *testing.T) {
 	}
 }
 
-// short has ten held-out episodes, each its own index's parity.
+// short has ten held-out episodes, each with the parity of its index.
 type short struct{ envs.Task }
 
 func (short) Len(part envs.Part) int {
@@ -301,8 +301,8 @@ func (short) Episode(part envs.Part, index int) (envs.Env, error) {
 	return &scripted{whole: true, steps: []envs.Step{{Done: true, Info: &envs.Info{Correct: index%2 == 0, FoundBy: "tag"}}}}, nil
 }
 
-// TestEvaluateTakesWhatThereIs of a part with an end, from the episode asked for.
-func TestEvaluateTakesWhatThereIs(t *testing.T) {
+// TestEvaluateFiniteParts evaluates a finite part from the requested episode to its end.
+func TestEvaluateFiniteParts(t *testing.T) {
 	m := sampler(t, tiny(t), 4)
 	for _, test := range []struct{ from, n, count, correct int }{{0, 4, 4, 2}, {1, 4, 4, 2}, {1, 3, 3, 1}, {8, 100, 2, 1}, {10, 5, 0, 0}, {99, 5, 0, 0}} {
 		scores, err := Evaluate(t.Context(), m, short{}, test.from, test.n, sampled)
@@ -319,7 +319,7 @@ func TestPlayStops(t *testing.T) {
 	if _, err := Play(ctx, m, letters, envs.Train, []int{0}, sampled); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
-	// To begin many episodes takes long.
+	// Starting many episodes takes long.
 	ctx, cancel = context.WithCancel(t.Context())
 	begun := 0
 	if _, err := Play(ctx, m, counted{letters, &begun, cancel}, envs.Train, make([]int, 100), sampled); !errors.Is(err, context.Canceled) || begun != 3 {
@@ -327,7 +327,7 @@ func TestPlayStops(t *testing.T) {
 	}
 }
 
-// counted ends the context when its third episode begins.
+// counted cancels the context when its third episode starts.
 type counted struct {
 	envs.Task
 	begun *int

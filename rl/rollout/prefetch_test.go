@@ -15,7 +15,7 @@ import (
 	"github.com/rltrain/rltrain/rl"
 )
 
-// slow are episodes that take an hour to answer.
+// slow has episodes that take an hour to answer.
 type slow struct{ envs.Task }
 
 func (s slow) Episode(part envs.Part, index int) (envs.Env, error) {
@@ -30,10 +30,10 @@ func (e slowEpisode) Step(ctx context.Context, a envs.Action) (envs.Step, error)
 	return e.Env.Step(ctx, a)
 }
 
-// TestPrefetching counts the hours that slow episodes keep a run of six steps waiting, and looks at the samples' ages.
+// TestPrefetching counts the hours that a run of six steps waits for slow episodes, and checks the samples' ages.
 func TestPrefetching(t *testing.T) {
 	for _, test := range []struct {
-		staleness int // 0 = nothing is prefetched
+		staleness int // 0 = no prefetching
 		task      envs.Task
 		hours     int
 	}{{1, letters, 3}, {5, letters, 1}, {1, dialogues(2), 7}} {
@@ -67,7 +67,7 @@ func TestPrefetching(t *testing.T) {
 	}
 }
 
-// TestPrefetchedEpisodesAreThoseOfTheStep: nothing but the version that writes is another one than without prefetching.
+// TestPrefetchedEpisodesAreThoseOfTheStep: prefetching changes only the policy version.
 func TestPrefetchedEpisodesAreThoseOfTheStep(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	c := tokensConfig()
@@ -85,9 +85,9 @@ func TestPrefetchedEpisodesAreThoseOfTheStep(t *testing.T) {
 	}
 }
 
-// TestStoppedAheadGoesOnExactly stops prefetched rollouts in the middle of a step and takes them up again with a policy
-// made anew, with the actions of two steps under way.
-func TestStoppedAheadGoesOnExactly(t *testing.T) {
+// TestStoppedPrefetchResumesExactly stops prefetched rollouts in the middle of a step, with the actions of two steps in
+// flight, and resumes them with a new policy.
+func TestStoppedPrefetchResumesExactly(t *testing.T) {
 	c := tokensConfig()
 	c.Steps, c.Async, c.MaxStaleness = 6, true, 2
 	task := dialogues(2)
@@ -99,7 +99,7 @@ func TestStoppedAheadGoesOnExactly(t *testing.T) {
 		learn(t, p, i)
 	}
 
-	for _, at := range []int{1, 9, 13, 22} { // the episode at which the context ends
+	for _, at := range []int{1, 9, 13, 22} { // the context ends at this episode
 		ctx, cancel := context.WithCancel(t.Context())
 		first := tiny(t)
 		src := tokens(t, sampler(t, first, 8), cancelling{task, at, cancel}, c)
@@ -142,7 +142,7 @@ func TestStoppedAheadGoesOnExactly(t *testing.T) {
 	}
 }
 
-// cancelling ends a context where an episode is asked for.
+// cancelling cancels a context when an episode is requested.
 type cancelling struct {
 	envs.Task
 	at     int
@@ -156,7 +156,7 @@ func (c cancelling) Episode(part envs.Part, index int) (envs.Env, error) {
 	return c.Task.Episode(part, index)
 }
 
-// TestPrefetchedOfAnotherTask refuses actions of episodes that do not begin any more.
+// TestPrefetchedOfAnotherTask refuses actions of episodes that the task no longer has.
 func TestPrefetchedOfAnotherTask(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	c := tokensConfig()

@@ -11,13 +11,13 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
-// TestRanksSampleAhead: several ranks have the steps of one that is alone, sampled ahead and of episodes that answer in turns,
-// one of which is too long to begin; a run that is stopped goes on with another number of ranks.
+// TestRanksSampleAhead: several ranks produce the steps of one rank, with prefetching, episodes of several turns, and
+// one prompt that is too long. A stopped run resumes with another number of ranks.
 func TestRanksSampleAhead(t *testing.T) {
 	c := tokensConfig()
 	c.Steps, c.Async, c.MaxStaleness = 6, true, 2
 	task := wordy(func(index int) bool { return index == 5 })
-	// play has so many ranks play the steps [from, to), and returns the steps and the state after them.
+	// play has the given number of ranks play the steps [from, to), and returns the steps and the final state.
 	play := func(ranks int, state []byte, from, to int) (steps []string, after []byte) {
 		groups := disttest.Groups(t, ranks)
 		policies, sources := make([]*policy.CausalLM, ranks), make([]*Tokens, ranks)

@@ -33,7 +33,7 @@ func replay(t *testing.T, m *policy.Sampler, task envs.Task, c ReplayConfig) *Re
 	return r
 }
 
-// TestReplayGivesTurnsWithTheirReturns compares what is drawn with what was played.
+// TestReplayGivesTurnsWithTheirReturns compares sampled turns with those played.
 func TestReplayGivesTurnsWithTheirReturns(t *testing.T) {
 	p := tiny(t)
 	m := sampler(t, p, 8)
@@ -52,7 +52,7 @@ func TestReplayGivesTurnsWithTheirReturns(t *testing.T) {
 			t.Errorf("step %d: %d samples, want %d", i+1, len(step.Samples), want)
 		}
 		oldest, age := uint64(i), 0.0
-		var drawn []int // places in the buffer
+		var drawn []int // capacity of the buffer
 		for _, x := range step.Samples {
 			oldest = min(oldest, x.Version)
 			age += float64(uint64(i)-x.Version) / float64(len(step.Samples))
@@ -96,9 +96,9 @@ func TestReplayGivesTurnsWithTheirReturns(t *testing.T) {
 	}
 }
 
-// TestReplayLeavesOut turns that failed to be judged, with all before them in their episode, and those in which nothing
-// was sampled; episodes that are too long are counted.
-func TestReplayLeavesOut(t *testing.T) {
+// TestReplaySkips unscored turns and all turns before them in the episode, and turns without sampled tokens.
+// Episodes that are too long are counted.
+func TestReplaySkips(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	for name, test := range map[string]struct {
 		task                           envs.Task
@@ -133,8 +133,8 @@ func TestReplayLeavesOut(t *testing.T) {
 	}
 }
 
-// TestReplayGoesOnExactly takes a source up again after each step, buffer included.
-func TestReplayGoesOnExactly(t *testing.T) {
+// TestReplayResumesExactly restores a source, buffer included, after each step.
+func TestReplayResumesExactly(t *testing.T) {
 	p := tiny(t)
 	c := replayConfig()
 	whole, parts := replay(t, sampler(t, p, 8), spelling, c), replay(t, sampler(t, p, 3), spelling, c)
@@ -148,7 +148,7 @@ func TestReplayGoesOnExactly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.BufferSize = 5 // that of the checkpoint counts
+		c.BufferSize = 5 // the checkpoint's value wins
 		parts = replay(t, sampler(t, p, 3), spelling, c)
 		if err := parts.Restore(state); err != nil {
 			t.Fatal(err)
@@ -162,7 +162,7 @@ func TestReplayGoesOnExactly(t *testing.T) {
 	}
 }
 
-// TestReplayBuffer starts a source with what another one has written.
+// TestReplayBuffer starts a source with another one's file.
 func TestReplayBuffer(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	dir := t.TempDir()

@@ -20,7 +20,7 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
-// TestRewardsJudgeTurns has two rewards of three turns, of which one fails where a turn begins with a small letter.
+// TestRewardsJudgeTurns scores three turns with two rewards; one fails on turns that start with a small letter.
 func TestRewardsJudgeTurns(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	c := sampled
@@ -68,8 +68,8 @@ func TestRewardsJudgeTurns(t *testing.T) {
 		t.Errorf("%d judgements, %d failures: %+v", len(judged.Scores.Total), failures, judged.Scores.Rewards)
 	}
 
-	// What a reward sees: the prompt, all that was written, the turn, and what the task itself says.
-	var lock sync.Mutex // turns are judged side by side
+	// The input of a reward: the prompt, the full text, the turn, and the task's reward.
+	var lock sync.Mutex // turns are scored concurrently
 	own = append(own, reward.Function("look", "1", func(_ context.Context, c envs.Completion) (float64, error) {
 		lock.Lock()
 		defer lock.Unlock()
@@ -96,7 +96,7 @@ func TestRewardsJudgeTurns(t *testing.T) {
 	}
 }
 
-// turnText is what the policy wrote in a turn.
+// turnText is the text that the policy generated in a turn.
 func turnText(t *testing.T, p *policy.CausalLM, x *rl.Trajectory, turn int) string {
 	t.Helper()
 	text, err := p.Tokenizer.Decode(x.TurnSample(turn, 1).Actions, true)
@@ -106,7 +106,7 @@ func turnText(t *testing.T, p *policy.CausalLM, x *rl.Trajectory, turn int) stri
 	return text
 }
 
-// TestRewardsOfAStep looks at the figures, the samples that are left, and the note.
+// TestRewardsOfAStep checks the metrics, the remaining samples, and the note.
 func TestRewardsOfAStep(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	c := tokensConfig()
@@ -146,7 +146,7 @@ func TestRewardsOfAStep(t *testing.T) {
 				t.Errorf("%s: mean %v, deviation %v, want %v and %v", name, f.Get(name+"/mean"), f.Get(name+"/std"), mean, std)
 			}
 		}
-		// What the alarms compare is how much each reward, as it is weighted, moves the sum: deviations of all there is.
+		// The alarms compare how much each weighted reward moves the sum: standard deviations over all samples.
 		for name, spread := range map[string]float64{"flaky": population(flaky), "expr:length": 0.5 * population(length)} {
 			if got := step.Health.Spread[name]; math.Abs(got-spread) > 1e-9 {
 				t.Errorf("the alarms hear that reward %s spreads by %v, want %v", name, got, spread)
@@ -163,7 +163,7 @@ func TestRewardsOfAStep(t *testing.T) {
 	}
 }
 
-// TestTelling finds the rewards that paid every right answer more than any wrong one.
+// TestTelling finds the rewards that scored every right answer above every wrong one.
 func TestTelling(t *testing.T) {
 	answered := func(right bool, correct, half, length float64) *rl.Trajectory {
 		return &rl.Trajectory{Info: &envs.Info{Correct: right}, Parts: []rl.RecordedValue{{Name: "correct", Value: rl.Number(correct)}, {Name: "half", Value: rl.Number(half)}, {Name: "length", Value: rl.Number(length)}}}
@@ -187,13 +187,13 @@ func TestTelling(t *testing.T) {
 	}
 }
 
-// TestRewardsOfReplacedPromptsCount too, where dynamic sampling plays more than one round.
+// TestRewardsOfReplacedPromptsCount also if dynamic sampling plays several rounds.
 func TestRewardsOfReplacedPromptsCount(t *testing.T) {
 	c := tokensConfig()
 	c.DynamicSampling = true
 	var err error
 	if c.Rewards, err = reward.ParseText("flaky", []reward.Definition{reward.Function("flaky", "the task's", func(_ context.Context, c envs.Completion) (float64, error) {
-		if c.Observation.Text == "go" { // of every second episode
+		if c.Observation.Text == "go" { // in every second episode
 			return 0, errors.New("not today")
 		}
 		return c.Reward, nil
@@ -218,8 +218,8 @@ func moments(values []float64) (mean, std float64) {
 	return mean, math.Sqrt(std)
 }
 
-// TestNoRewardAtAllIsAnError for every source that plays episodes.
-func TestNoRewardAtAllIsAnError(t *testing.T) {
+// TestAllRewardsFailingIsAnError for every source that plays episodes.
+func TestAllRewardsFailingIsAnError(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	rewards, err := reward.ParseText("expr:'1/(length-length)'", nil, reward.Options{})
 	if err != nil {
@@ -241,8 +241,8 @@ func TestNoRewardAtAllIsAnError(t *testing.T) {
 	}
 }
 
-// TestRewardsOfAVerdictArePaidAtTheEnd plays episodes of three turns, of which the last is judged.
-func TestRewardsOfAVerdictArePaidAtTheEnd(t *testing.T) {
+// TestVerdictRewardsComeLast plays episodes of three turns; only the last is scored.
+func TestVerdictRewardsComeLast(t *testing.T) {
 	rewards, err := reward.ParseText("expr:'2 + correct'", nil, reward.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -270,7 +270,7 @@ func TestRewardsOfAVerdictArePaidAtTheEnd(t *testing.T) {
 	}
 }
 
-// lengthCritic is a reward model that likes long texts, far from 0.
+// lengthCritic is a reward model that prefers long texts and is far from 0.
 type lengthCritic struct{}
 
 func (lengthCritic) Score(_ context.Context, completions []envs.Completion) ([]float64, []error) {
@@ -281,8 +281,8 @@ func (lengthCritic) Score(_ context.Context, completions []envs.Completion) ([]f
 	return scores, make([]error, len(completions))
 }
 
-// TestModelsAreCentredOnTheFirstRollout takes the mean of the first rollout off that and the next one, whether the run
-// is resumed between them or not. An evaluation has the scores as they are.
+// TestModelsAreCentredOnTheFirstRollout subtracts the mean of the first rollout from it and from the next one, even
+// after a resume. Evaluations use the raw scores.
 func TestModelsAreCentredOnTheFirstRollout(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	c := tokensConfig()
@@ -325,7 +325,7 @@ func TestModelsAreCentredOnTheFirstRollout(t *testing.T) {
 	}
 }
 
-// population is the standard deviation of all there is, not an estimate from a sample.
+// population is the population standard deviation, without Bessel's correction.
 func population(values []float64) float64 {
 	_, std := moments(values)
 	n := float64(len(values))

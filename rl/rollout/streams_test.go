@@ -16,8 +16,8 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
-// streams records the random streams of completions: the engine's random numbers are a function of (seed, stream, sample,
-// token), so that two completions with the same first three would be sampled with the same numbers.
+// streams records the random streams of completions. The engine's random numbers are a function of (seed, stream,
+// sample, token), so two completions that share the first three would get the same numbers.
 type streams struct {
 	lock sync.Mutex
 	seen map[[3]uint64]string
@@ -52,7 +52,7 @@ func (r recording) Generate(ctx context.Context, prompts [][]int32, o policy.Gen
 	return r.Generator.Generate(ctx, prompts, o, done)
 }
 
-// TestNoStreamIsUsedTwice plays six steps of each source with tasks of one turn, of several turns and of actions that
+// TestNoStreamIsUsedTwice plays six steps of each source, with tasks of one turn, of several turns, and of actions that
 // continue a turn.
 func TestNoStreamIsUsedTwice(t *testing.T) {
 	single, pair := disttest.Groups(t, 1), disttest.Groups(t, 2)
@@ -106,7 +106,7 @@ func TestNoStreamIsUsedTwice(t *testing.T) {
 	}
 }
 
-// TestNoChoiceOfALabelSharesItsStream has several labels of a text, and texts that come again in every step.
+// TestNoChoiceOfALabelSharesItsStream samples several labels per text, with the same texts in every step.
 func TestNoChoiceOfALabelSharesItsStream(t *testing.T) {
 	c := labelsConfig()
 	c.Samples, c.Values = 4, false
@@ -130,7 +130,7 @@ func TestNoChoiceOfALabelSharesItsStream(t *testing.T) {
 	}
 }
 
-// TestOrderOfEpisodesDoesNotMatter plays episodes of several turns in two orders, and one alone.
+// TestOrderOfEpisodesDoesNotMatter plays episodes of several turns in two orders, and one by itself.
 func TestOrderOfEpisodesDoesNotMatter(t *testing.T) {
 	m := sampler(t, tiny(t), 5)
 	tokensOf := func(indices ...int) map[int][][]int32 {

@@ -16,7 +16,7 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// tiny is a policy on a model of 2 layers and 2,048 positions, of random weights.
+// tiny is a policy on a random model of 2 layers and 2,048 positions.
 func tiny(t *testing.T) *policy.CausalLM {
 	t.Helper()
 	torchtest.NoLeaks(t)
@@ -44,7 +44,7 @@ func sampler(t *testing.T, p *policy.CausalLM, slots int) *policy.Sampler {
 
 var sampled = Config{Samples: 3, MaxNew: 4, Sampling: torch.Sampling{Temperature: 1}, Seed: 9, Step: 2}
 
-// played is what Play gives, without an error.
+// played is Play's result; it fails the test on an error.
 func played(t *testing.T, m *policy.Sampler, task envs.Task, indices []int, c Config) Played {
 	t.Helper()
 	p, err := Play(t.Context(), m, task, envs.Train, indices, c)
@@ -54,7 +54,7 @@ func played(t *testing.T, m *policy.Sampler, task envs.Task, indices []int, c Co
 	return p
 }
 
-// learn moves the weights as a step of training would, by a function of the step.
+// learn changes the weights like a training step would, as a function of the step number.
 func learn(t *testing.T, p *policy.CausalLM, step int) {
 	t.Helper()
 	snapshot, err := run.TakeSnapshot(p)
@@ -71,7 +71,7 @@ func learn(t *testing.T, p *policy.CausalLM, step int) {
 	}
 }
 
-// next is a step of a source, without an error.
+// next returns a source's step; it fails the test on an error.
 func next(t *testing.T, src interface {
 	Next(ctx context.Context, at rl.At) (*rl.Step, error)
 }, step int) *rl.Step {
@@ -83,15 +83,15 @@ func next(t *testing.T, src interface {
 	return s
 }
 
-// endless is a task without a last episode, and index makes its episodes.
+// endless is a task without a last episode; index makes its episodes.
 type endless func(part envs.Part, index int) envs.Env
 
 func (endless) Len(envs.Part) int { return 0 }
 
 func (e endless) Episode(part envs.Part, index int) (envs.Env, error) { return e(part, index), nil }
 
-// letters pays 1 for an action that begins with a small letter and 0 for others. It is a bandit with many
-// arms, of which a quarter pay.
+// letters rewards an action that begins with a small letter with 1 and others with 0: a bandit with many arms, a
+// quarter of which are rewarded.
 var letters = endless(func(part envs.Part, index int) envs.Env {
 	return &letterEpisode{fmt.Sprintf("%s %d:", part, index%7)}
 })
@@ -113,7 +113,8 @@ func (e *letterEpisode) Step(_ context.Context, a envs.Action) (envs.Step, error
 	return envs.Step{Keep: len(a.Text), Reward: reward, Done: true, Info: info}, nil
 }
 
-// dialogues of so many actions keep two bytes of each and answer with a mark; the first of two actions is half a turn.
+// dialogues has the given number of actions per episode, keeps two bytes of each and replies with a mark; the first of
+// two actions is half a turn.
 func dialogues(turns int) endless {
 	return func(envs.Part, int) envs.Env { return &dialogue{turns: turns} }
 }
@@ -131,7 +132,7 @@ func (d *dialogue) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 	}, nil
 }
 
-// spelling pays 1 for each action that begins with a small letter, and ends after three.
+// spelling rewards each action that begins with a small letter with 1, and ends after three.
 var spelling = endless(func(part envs.Part, index int) envs.Env {
 	return &spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%5)}
 })
@@ -164,7 +165,7 @@ func (e *spellingEpisode) Step(_ context.Context, a envs.Action) (envs.Step, err
 	return step, nil
 }
 
-// wordy shows prompts of which those that long says are longer than the context.
+// wordy has prompts longer than the context for the indices that long selects.
 func wordy(long func(index int) bool) endless {
 	return func(part envs.Part, index int) envs.Env {
 		shown := fmt.Sprintf("%s %d:", part, index)
@@ -175,13 +176,13 @@ func wordy(long func(index int) bool) endless {
 	}
 }
 
-// scripted is an episode that answers each action as steps say, in order.
+// scripted is an episode that replies with steps, in order.
 type scripted struct {
 	steps []envs.Step
-	whole bool // of each action all is kept
+	whole bool // every action is kept in full
 }
 
-// script is a task of such episodes.
+// script is a task of scripted episodes.
 func script(s scripted) endless {
 	return func(envs.Part, int) envs.Env { return &scripted{steps: s.steps, whole: s.whole} }
 }

@@ -29,7 +29,7 @@ func tokens(t *testing.T, m *policy.Sampler, task envs.Task, c TokensConfig) *To
 	return src
 }
 
-// encoded is a step as JSON, with rewards that failed as null.
+// encoded is a step as JSON, with failed rewards as null.
 func encoded(t *testing.T, step *rl.Step) string {
 	t.Helper()
 	text := ""
@@ -47,7 +47,7 @@ func encoded(t *testing.T, step *rl.Step) string {
 	return text + string(figures) + strings.Join(step.Notes, "\n")
 }
 
-// TestSamplesOfAStep looks at what becomes of trajectories.
+// TestSamplesOfAStep checks the samples made from trajectories.
 func TestSamplesOfAStep(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	c := tokensConfig()
@@ -64,7 +64,7 @@ func TestSamplesOfAStep(t *testing.T) {
 		if x != step.Groups[i/3][i%3] || x.Episode != i || x.Prompt != i/3 || x.Index != i%3 || x.Version != 7 {
 			t.Errorf("sample %d: prompt %d, sample %d, episode %d, version %d", i, x.Prompt, x.Index, x.Episode, x.Version)
 		}
-		// Three turns of at most two tokens: the limit is the episode's, not the turn's.
+		// Three turns of at most two tokens: the limit applies to the episode, not to the turn.
 		if want := rl.OverlongPenalty(x.Len(), 6, 4); x.Overlong != want || x.Len() < 3 {
 			t.Errorf("sample %d: penalty %v of %d tokens, want %v", i, x.Overlong, x.Len(), want)
 		}
@@ -80,7 +80,8 @@ func TestSamplesOfAStep(t *testing.T) {
 	}
 }
 
-// TestSamplesHaveTheTrainersTemperature: what was drawn at another temperature than 1 is compared with the trainer at it.
+// TestSamplesHaveTheTrainersTemperature: log-probabilities sampled at another temperature than 1 are compared at that
+// temperature.
 func TestSamplesHaveTheTrainersTemperature(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	c := tokensConfig()
@@ -95,7 +96,7 @@ func TestSamplesHaveTheTrainersTemperature(t *testing.T) {
 	}
 }
 
-// TestOverlongCountsTheEpisode: five lines that each reach the limit of a line, within that of an episode.
+// TestOverlongCountsTheEpisode: five lines that each reach the line limit stay within the episode limit.
 func TestOverlongCountsTheEpisode(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	c := tokensConfig()
@@ -138,7 +139,7 @@ func TestMaskOverlong(t *testing.T) {
 	}
 }
 
-// fixed pays the same for every answer to an even episode, and by chance for others.
+// fixed gives every completion of an even episode the same reward, and random rewards in the others.
 var fixed = endless(func(part envs.Part, index int) envs.Env {
 	if index%2 == 0 {
 		return &scripted{whole: true, steps: []envs.Step{{Done: true, Reward: 1, Info: &envs.Info{Correct: true, FoundBy: "tag", Kind: "even"}}}}
@@ -161,7 +162,7 @@ func TestDynamicSampling(t *testing.T) {
 	if len(step.Groups) != 4 || dropped < 3 || src.state.Cursor != 4+dropped || src.Generations() != 8*(4+dropped) {
 		t.Errorf("%d groups are kept, %d dropped, the next episode is %d, %d generations", len(step.Groups), dropped, src.state.Cursor, src.Generations())
 	}
-	// Where nothing differs there is an end to it.
+	// Resampling ends if no rewards differ.
 	none := next(t, tokens(t, m, script(scripted{whole: true, steps: []envs.Step{{Done: true}}}), c), 0)
 	if len(none.Groups) != 0 || none.Figures.Get("dropped_prompts") != maxOversampling*4 {
 		t.Errorf("%d groups are kept, %v dropped", len(none.Groups), none.Figures.Get("dropped_prompts"))
@@ -188,7 +189,7 @@ func TestGreedyAnswersOfAStep(t *testing.T) {
 	}
 }
 
-// TestFiguresOfAStep counts them from the trajectories.
+// TestFiguresOfAStep recomputes the metrics from the trajectories.
 func TestFiguresOfAStep(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	c := tokensConfig()
@@ -243,8 +244,8 @@ func TestVerboseNotesEverySample(t *testing.T) {
 	}
 }
 
-// TestTokensGoOnExactly takes a source up again after each step, and divides its work over other slots.
-func TestTokensGoOnExactly(t *testing.T) {
+// TestTokensResumeExactly restores a source after each step, with another number of slots.
+func TestTokensResumeExactly(t *testing.T) {
 	p := tiny(t)
 	c := tokensConfig()
 	c.DynamicSampling = true

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// saveStep writes a checkpoint whose files tell its step.
+// saveStep writes a checkpoint whose files contain its step.
 func saveStep(t *testing.T, run string, step, keep int) {
 	t.Helper()
 	err := SaveCheckpoint(run, step, keep, func(dir string) error {
@@ -141,8 +141,8 @@ func TestDamagedCheckpoints(t *testing.T) {
 			if step != 2 || len(skipped) != 1 || !strings.HasPrefix(skipped[0], "checkpoint-3: ") || !strings.Contains(skipped[0], d.want) {
 				t.Errorf("latest is %d, skipped %q; want 2 and checkpoint-3: %s", step, skipped, d.want)
 			}
-			// The run goes back to 2 and saves at another step than before: the
-			// damaged later one must neither survive nor push out a whole one.
+			// The run goes back to step 2 and then saves at other steps than before. The damaged later checkpoint must
+			// not survive, nor displace an intact one.
 			saveStep(t, run, 2, 2)
 			if diff := cmp.Diff([]string{"checkpoint-1", "checkpoint-2"}, names(t, filepath.Join(run, "checkpoints"))); diff != "" {
 				t.Error(diff)
@@ -166,8 +166,7 @@ func TestDamagedCheckpoints(t *testing.T) {
 	})
 }
 
-// TestCheckpointKilled rebuilds what a kill leaves at each point of a save and
-// of the save after it.
+// TestCheckpointKilled recreates the state after a kill at each point of a save and of the save after it.
 func TestCheckpointKilled(t *testing.T) {
 	copyDir := func(t *testing.T, from, to string) {
 		t.Helper()
@@ -175,7 +174,7 @@ func TestCheckpointKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// At the start checkpoints 1 and 2 are whole and 3 is being written.
+	// At the start, checkpoints 1 and 2 are complete and 3 is being written.
 	tests := []struct {
 		name  string
 		leave func(t *testing.T, root, whole3 string)
@@ -238,7 +237,7 @@ func TestCheckpointKilled(t *testing.T) {
 	}
 }
 
-func TestForeignNamesAreNoCheckpoints(t *testing.T) {
+func TestForeignNamesAreIgnored(t *testing.T) {
 	run := t.TempDir()
 	saveStep(t, run, 7, 1)
 	root := filepath.Join(run, "checkpoints")
@@ -260,8 +259,8 @@ func TestForeignNamesAreNoCheckpoints(t *testing.T) {
 	}
 }
 
-// TestEveryByteOfACheckpointCounts flips each byte of each file, in one of several ways: the checkpoint is refused, the file is
-// named, and the one before is used.
+// TestEveryByteOfACheckpointCounts changes each byte of each file, in one of several ways: the checkpoint is refused,
+// the error names the file, and the checkpoint before it is used.
 func TestEveryByteOfACheckpointCounts(t *testing.T) {
 	run := t.TempDir()
 	saveStep(t, run, 1, 5)
@@ -275,14 +274,14 @@ func TestEveryByteOfACheckpointCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range data {
-			bits := []byte{0x01, 0x20, 0x29, 0x80, 0xff}[i%5] // 0x20 changes case, 0x29 a space to a tab
+			bits := []byte{0x01, 0x20, 0x29, 0x80, 0xff}[i%5] // 0x20 changes case, 0x29 turns a space into a tab
 			broken := slices.Clone(data)
 			broken[i] ^= bits
 			if err := os.WriteFile(path, broken, 0o644); err != nil {
 				t.Fatal(err)
 			}
 			flips++
-			// What a changed name of a file leads to is told by that name.
+			// A changed file name is reported under the new name.
 			if step, skipped := latest(t, run); step != 1 || len(skipped) != 1 || !strings.Contains(skipped[0], name) && name != "manifest.json" {
 				t.Fatalf("byte %d of %s ^ %#x: step %d, skipped %q", i, name, bits, step, skipped)
 			}

@@ -51,7 +51,7 @@ func names(t *testing.T, dir string) []string {
 	return entryNames(entries)
 }
 
-// wantError checks that err is one line that holds every part.
+// wantError checks that err is one line containing every part.
 func wantError(t *testing.T, err error, parts ...string) {
 	t.Helper()
 	if err == nil {
@@ -110,7 +110,7 @@ func TestRunFromCreateToFinish(t *testing.T) {
 	wantError(t, err, dir, "finished", "nothing to resume")
 }
 
-// end marks a run with a file of that name and ends it; a checkpoint makes it worth keeping.
+// end ends a run that holds a file of that name; a checkpoint makes the run worth keeping.
 func end(t *testing.T, r *Run, name string, checkpoint bool, status Status) {
 	t.Helper()
 	put(t, filepath.Join(r.Dir(), name), "")
@@ -127,7 +127,7 @@ func end(t *testing.T, r *Run, name string, checkpoint bool, status Status) {
 	}
 }
 
-// where tells in which folder beside dir each mark of end lies.
+// where returns the folder next to dir that holds each such file.
 func where(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -141,7 +141,7 @@ func where(t *testing.T, dir string) map[string]string {
 	return found
 }
 
-func TestANewRunTakesTheFolderWhenItHasSavedSomething(t *testing.T) {
+func TestNewRunTakesTheFolderOnItsFirstSave(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "out")
 	end(t, mustCreate(t, dir), "mark-done", false, StatusFinished)
 
@@ -189,7 +189,7 @@ func TestAKillBetweenTheTwoMoves(t *testing.T) {
 	r := mustCreate(t, dir)
 	end(t, r, "mark-old", false, StatusFinished)
 	end(t, mustCreate(t, dir), "mark-new", true, StatusStopped)
-	if err := os.Rename(dir, dir+newSuffix); err != nil { // as it was before the second move
+	if err := os.Rename(dir, dir+newSuffix); err != nil { // as before the second move
 		t.Fatal(err)
 	}
 	again, err := Resume(dir, false)
@@ -327,7 +327,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-func TestResumeWhereThereIsNoRun(t *testing.T) {
+func TestResumeWithoutARun(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Resume(dir, false)
 	wantError(t, err, dir, "not a run folder")

@@ -11,7 +11,7 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// reopened opens the stage of dir again, from a checkpoint or with what has changed.
+// reopened reopens the stage in dir from a checkpoint, or with changes.
 func reopened(dir, from string, changed ...string) (*Stage, string, error) {
 	var out strings.Builder
 	s, err := OpenStage(StageConfig{
@@ -21,8 +21,8 @@ func reopened(dir, from string, changed ...string) (*Stage, string, error) {
 	return s, out.String(), err
 }
 
-// TestStageGoesOnFromANamedCheckpoint, though the run is finished, and forgets those behind it.
-func TestStageGoesOnFromANamedCheckpoint(t *testing.T) {
+// TestStageResumesFromANamedCheckpoint even if the run is finished, and deletes later checkpoints.
+func TestStageResumesFromANamedCheckpoint(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	s, _ := mustStage(t, dir, false)
 	s.config.Keep = 0
@@ -61,8 +61,8 @@ func TestStageGoesOnFromANamedCheckpoint(t *testing.T) {
 	}
 }
 
-// TestFinishedStageGoesOnWhereItIsToLastLonger, and says that it does.
-func TestFinishedStageGoesOnWhereItIsToLastLonger(t *testing.T) {
+// TestFinishedStageResumesForMoreSteps and logs it.
+func TestFinishedStageResumesForMoreSteps(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	s, _ := mustStage(t, dir, false)
 	steps(t, s, 1, 2)

@@ -10,7 +10,7 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// spentCPU is the processor time that the process has had.
+// spentCPU is the process's processor time.
 func spentCPU(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
@@ -20,7 +20,8 @@ func spentCPU(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkLogging measures what a step's row, line, two kept answers and TensorBoard record cost, in processor time too.
+// BenchmarkLogging measures the cost of a step's row, line, two kept completions and TensorBoard record, also in
+// processor time.
 func BenchmarkLogging(b *testing.B) {
 	s, err := OpenStage(StageConfig{
 		Dir: b.TempDir() + "/run", Info: testInfo(), LogEvery: 1, Prompts: 2, Trackers: []string{TensorBoard},

@@ -16,7 +16,7 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// stage opens a stage in dir, whose console is returned.
+// stage opens a stage in dir and returns its console.
 func stage(t *testing.T, dir string, resume bool) (*Stage, *strings.Builder, error) {
 	t.Helper()
 	out := &strings.Builder{}
@@ -36,7 +36,7 @@ func mustStage(t *testing.T, dir string, resume bool) (*Stage, *strings.Builder)
 	return s, out
 }
 
-// steps writes a line, a row and where it is due a checkpoint for each of some steps.
+// steps logs a line and a row for each step, and saves checkpoints when due.
 func steps(t *testing.T, s *Stage, from, to int) {
 	t.Helper()
 	h := s.Hooks("train", "step")
@@ -64,9 +64,9 @@ func read(t *testing.T, parts ...string) string {
 	return string(data)
 }
 
-// TestStageGoesOnWhereItsCheckpointWas writes three steps, of which the last is lost, and goes on: the logs are those of
-// a stage that never stopped.
-func TestStageGoesOnWhereItsCheckpointWas(t *testing.T) {
+// TestStageResumesAtItsCheckpoint loses the last of three steps and resumes: the logs equal those of an
+// uninterrupted stage.
+func TestStageResumesAtItsCheckpoint(t *testing.T) {
 	whole, dir := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "parts")
 	s, _ := mustStage(t, whole, false)
 	steps(t, s, 1, 5)
@@ -74,7 +74,7 @@ func TestStageGoesOnWhereItsCheckpointWas(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	first, _ := mustStage(t, dir, true) // where there is nothing to resume it begins
+	first, _ := mustStage(t, dir, true) // with nothing to resume, it starts
 	if first.Resumed() || first.Hooks("", "").Resume != "" {
 		t.Error("a stage that begins is resumed")
 	}
@@ -125,7 +125,7 @@ func TestStageSkipsADamagedCheckpoint(t *testing.T) {
 	}
 }
 
-// TestStageEnds looks at how each ending is recorded, and at what the user sees of it.
+// TestStageEnds checks what each ending records and prints.
 func TestStageEnds(t *testing.T) {
 	broken := errors.New("broken")
 	for name, test := range map[string]struct {
@@ -150,8 +150,8 @@ func TestStageEnds(t *testing.T) {
 	}
 }
 
-// TestHooksOfNothing train in silence.
-func TestHooksOfNothing(t *testing.T) {
+// TestNilHooks: hooks may be nil.
+func TestNilHooks(t *testing.T) {
 	var h Hooks
 	if err := errors.Join(h.Logf("x"), h.Write(report.Row{})); err != nil {
 		t.Error(err)
@@ -166,7 +166,7 @@ func TestHooksOfNothing(t *testing.T) {
 	}
 }
 
-// TestBrokenSamplesAreKept in a file where there is a folder for it, and named in the error.
+// TestBrokenSamplesAreKept in a file if there is a folder, and the error names the file.
 func TestBrokenSamplesAreKept(t *testing.T) {
 	cause := errors.New("the gradient's norm is NaN")
 	var silent Hooks
@@ -192,8 +192,8 @@ func TestBrokenSamplesAreKept(t *testing.T) {
 	}
 }
 
-// TestAChangedFileOfAFinishedRunIsNoticed, whatever bit of it was flipped.
-func TestAChangedFileOfAFinishedRunIsNoticed(t *testing.T) {
+// TestChangedFileOfAFinishedRunIsDetected whatever bit was flipped.
+func TestChangedFileOfAFinishedRunIsDetected(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	s, _ := mustStage(t, dir, false)
 	if err := s.Finish(func() error {
@@ -202,7 +202,7 @@ func TestAChangedFileOfAFinishedRunIsNoticed(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	put(t, filepath.Join(dir, "README.md"), "my own words") // is for people
+	put(t, filepath.Join(dir, "README.md"), "my own words") // meant for people
 	if _, _, err := stage(t, dir, true); !errors.Is(err, ErrFinished) {
 		t.Errorf("an unchanged run: %v", err)
 	}
@@ -218,8 +218,8 @@ func TestAChangedFileOfAFinishedRunIsNoticed(t *testing.T) {
 	}
 }
 
-// TestAFolderThatGoesAwayEndsTheRun at the next line, not at the end.
-func TestAFolderThatGoesAwayEndsTheRun(t *testing.T) {
+// TestRemovedFolderEndsTheRun at the next line, not at the end.
+func TestRemovedFolderEndsTheRun(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	s, _ := mustStage(t, dir, false)
 	h := s.Hooks("train", "step")
@@ -233,9 +233,9 @@ func TestAFolderThatGoesAwayEndsTheRun(t *testing.T) {
 	}
 }
 
-// TestTheFirstRateIsOfTimedSteps takes a minute for each of two steps: the first, of which nobody knows when it began, is
-// not part of the rate.
-func TestTheFirstRateIsOfTimedSteps(t *testing.T) {
+// TestFirstRateUsesTimedSteps: each of two steps takes a minute. The first started at an unknown time, so the rate
+// ignores it.
+func TestFirstRateUsesTimedSteps(t *testing.T) {
 	now, progress := noon, &strings.Builder{}
 	clock := func() time.Time { return now }
 	s, err := OpenStage(StageConfig{Dir: filepath.Join(t.TempDir(), "run"), Info: testInfo(), Console: report.NewConsole(io.Discard, progress, clock), Now: clock})

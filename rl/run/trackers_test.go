@@ -17,7 +17,7 @@ import (
 	"github.com/rltrain/rltrain/rl/report/wandb"
 )
 
-// tracking opens the stage of dir with trackers.
+// tracking opens the stage in dir with trackers.
 func tracking(t *testing.T, dir string, env map[string]string, names ...string) (*Stage, *strings.Builder) {
 	t.Helper()
 	info := testInfo()
@@ -33,7 +33,7 @@ func tracking(t *testing.T, dir string, env map[string]string, names ...string) 
 	return s, out
 }
 
-// events are the numbers of the only event file of a run.
+// events are the values in a run's only event file.
 func events(t *testing.T, dir string) []tfevents.Scalar {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(dir, "logs", "tensorboard", "events.out.tfevents.*"))
@@ -47,8 +47,8 @@ func events(t *testing.T, dir string) []tfevents.Scalar {
 	return scalars
 }
 
-// TestTrackersGoOnWhereTheCheckpointWas: what was written behind it is not there twice, in any of the files.
-func TestTrackersGoOnWhereTheCheckpointWas(t *testing.T) {
+// TestTrackersResumeAtTheCheckpoint: no file contains rows after the checkpoint twice.
+func TestTrackersResumeAtTheCheckpoint(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	keep := func(s *Stage, steps ...int) {
 		for _, step := range steps {
@@ -99,8 +99,7 @@ func TestTrackersGoOnWhereTheCheckpointWas(t *testing.T) {
 	}
 }
 
-// TestATrackerThatComesLaterHasAllRows.
-func TestATrackerThatComesLaterHasAllRows(t *testing.T) {
+func TestLateTrackerHasAllRows(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	s, _ := tracking(t, dir, nil, "none")
 	steps(t, s, 1, 2)
@@ -120,8 +119,8 @@ func TestATrackerThatComesLaterHasAllRows(t *testing.T) {
 	}
 }
 
-// TestARunGoesOnWithoutATracker that cannot be written, and says so once.
-func TestARunGoesOnWithoutATracker(t *testing.T) {
+// TestRunContinuesWithoutATracker that cannot be written, with one warning.
+func TestRunContinuesWithoutATracker(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	put(t, filepath.Join(dir, "..", "file"), "no folder")
 	s, out := tracking(t, dir, map[string]string{"WANDB_DIR": filepath.Join(dir, "..", "file")}, WandB, TensorBoard)

@@ -12,7 +12,7 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// pair is a weight of two numbers and one of three, in a file.
+// pair is two weights, of two and three numbers, in a file.
 type pair struct {
 	vars    []*torch.Var
 	changed int
@@ -111,8 +111,8 @@ func values(name string, data ...float32) safetensors.Tensor {
 	return safetensors.FromFloat32s(name, []int64{int64(len(data))}, data)
 }
 
-// TestTrainingStateGoesOnExactly trains a few steps on either side of a checkpoint.
-func TestTrainingStateGoesOnExactly(t *testing.T) {
+// TestTrainingStateResumesExactly trains a few steps before and after a checkpoint.
+func TestTrainingStateResumesExactly(t *testing.T) {
 	torchtest.NoLeaks(t)
 	optimizer := func(p *pair) *torch.AdamW {
 		o := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: p.vars, WeightDecay: 0.1})

@@ -10,7 +10,7 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// oneStep is the weights of a table after steps of an algorithm.
+// oneStep returns the weights of a table policy after steps of an algorithm.
 func oneStep(t *testing.T, a algo.Algorithm, samples func(step int) *rl.Step, steps int) []float32 {
 	t.Helper()
 	torchtest.NoLeaks(t)
@@ -30,8 +30,8 @@ func oneStep(t *testing.T, a algo.Algorithm, samples func(step int) *rl.Step, st
 	return slices.Concat(weightsOf(t, p)...)
 }
 
-// TestA2CIsPPOWithoutItsGuards takes the same step with both: where each rollout has one update and nothing is clipped,
-// the ratio is 1 and its gradient that of log π.
+// TestA2CIsPPOWithoutItsGuards: with one update per rollout and no clipping, the ratio is 1 and its gradient that of
+// log π, so both take the same step.
 func TestA2CIsPPOWithoutItsGuards(t *testing.T) {
 	for name, samples := range map[string]func(step int) *rl.Step{"tokens": tokenStep, "labels": labelStep} {
 		a2c := oneStep(t, &algo.A2C{Gamma: 0.9, Lambda: 0.8, ValueCoef: 0.6}, samples, 3)
@@ -42,7 +42,7 @@ func TestA2CIsPPOWithoutItsGuards(t *testing.T) {
 	}
 }
 
-// TestComparedLabelsLearn draws several labels for a text and compares what they earn.
+// TestComparedLabelsLearn samples several labels per text and compares their rewards.
 func TestComparedLabelsLearn(t *testing.T) {
 	for name, a := range map[string]algo.Algorithm{"grpo": newGRPO(), "rloo": newRLOO()} {
 		r := newLabelRun("accuracy")

@@ -10,7 +10,7 @@ import (
 	"github.com/rltrain/rltrain/rl/run"
 )
 
-// supervisedStep returns a step of supervised training on examples, to be taken again and again.
+// supervisedStep returns a repeatable step of supervised training on examples.
 func supervisedStep(t testing.TB, p *policy.Classifier, examples policy.Examples) func() {
 	t.Helper()
 	source, err := epochs.New(examples.Samples(), examples.Len(), 0, 1)
@@ -29,7 +29,7 @@ func supervisedStep(t testing.TB, p *policy.Classifier, examples policy.Examples
 	}
 }
 
-// BenchmarkSFTStep is a whole step of a tiny policy, where overhead outweighs arithmetic.
+// BenchmarkSFTStep is a step of a tiny policy, where overhead exceeds arithmetic.
 func BenchmarkSFTStep(b *testing.B) {
 	step := supervisedStep(b, tinyLabel(b), tinyExamples(8, 1))
 	for b.Loop() {
@@ -37,7 +37,7 @@ func BenchmarkSFTStep(b *testing.B) {
 	}
 }
 
-// BenchmarkPPOStep is a rollout of 8 texts and 4 updates on it.
+// BenchmarkPPOStep is a rollout of 8 texts with 4 updates.
 func BenchmarkPPOStep(b *testing.B) {
 	p, train := tinyLabel(b), tinyExamples(8, 1)
 	source, err := rollout.NewLabels(p, nil, train, labelRewards(b, "accuracy"), rollout.LabelsConfig{

@@ -120,7 +120,7 @@ func TestBradleyTerryByHand(t *testing.T) {
 	}
 }
 
-// tinyReward is a reward model on a tiny language model, or on a tiny encoder.
+// tinyReward is a reward model on a tiny language model or encoder.
 func tinyReward(t testing.TB, encoder bool) *policy.RewardModel {
 	t.Helper()
 	torchtest.NoLeaks(t)
@@ -138,7 +138,7 @@ func tinyReward(t testing.TB, encoder bool) *policy.RewardModel {
 	return m
 }
 
-// scored are n units of two or three answers: the more of token 5 it has the better.
+// scored returns n units of two or three answers; more of token 5 is better.
 func scored(n int, seed uint64) [][]*rl.Sample {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	var units [][]*rl.Sample
@@ -177,7 +177,7 @@ func ofRewards(encoder bool) resumable {
 	}
 }
 
-// TestRewardModelsLearn ranks held-out answers after a second of training, on both kinds of models.
+// TestRewardModelsLearn ranks held-out answers after a second of training, with both kinds of models.
 func TestRewardModelsLearn(t *testing.T) {
 	for name, encoder := range map[string]bool{"encoder": true, "language model": false} {
 		t.Run(name, func(t *testing.T) {
@@ -199,7 +199,7 @@ func TestRewardModelsLearn(t *testing.T) {
 	}
 }
 
-// TestScoreRewardsByHand measures scores that are known.
+// TestScoreRewardsByHand evaluates known scores.
 func TestScoreRewardsByHand(t *testing.T) {
 	m := tinyReward(t, true)
 	units := scored(6, 4)
@@ -234,7 +234,7 @@ func TestScoreRewardsByHand(t *testing.T) {
 	}
 }
 
-// TestRuleOfLength: its direction comes from the pairs to learn from, its figure from the held-out ones.
+// TestRuleOfLength: the direction comes from the training pairs, the accuracy from the held-out ones.
 func TestRuleOfLength(t *testing.T) {
 	of := func(lengths ...int) (unit []*rl.Sample) {
 		for _, n := range lengths {

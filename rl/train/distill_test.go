@@ -15,8 +15,8 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
-// TestDistillComesNearTheTeacher has a student learn by each divergence, which falls by half at least.
-func TestDistillComesNearTheTeacher(t *testing.T) {
+// TestDistillApproachesTheTeacher trains a student with each divergence, which must at least halve.
+func TestDistillApproachesTheTeacher(t *testing.T) {
 	for _, kind := range []string{policy.ReverseKL, policy.ForwardKL, policy.JSD} {
 		t.Run(kind, func(t *testing.T) {
 			r := newTokenRun(func() algo.Algorithm { return &algo.Distill{Teacher: "given", Divergence: kind, Mix: 0.5} })
@@ -33,9 +33,9 @@ func TestDistillComesNearTheTeacher(t *testing.T) {
 	}
 }
 
-// TestDistillDoesNotDependOnTheDivisionOfABatch compares the weights after steps in one forward pass with those in many,
-// and what answers earn changes nothing.
-func TestDistillDoesNotDependOnTheDivisionOfABatch(t *testing.T) {
+// TestDistillDoesNotDependOnMicroBatches compares weights after steps in one forward pass and in many; rewards
+// have no effect.
+func TestDistillDoesNotDependOnMicroBatches(t *testing.T) {
 	after := func(micro int, rewards string) []float32 {
 		r := newTokenRun(func() algo.Algorithm { return &algo.Distill{Teacher: "given"} })
 		r.taught, r.Steps, r.MicroTokens, r.rewards = true, 2, micro, rewards
@@ -64,8 +64,8 @@ func TestDistillDoesNotDependOnTheDivisionOfABatch(t *testing.T) {
 	}
 }
 
-// TestAlarmsOfATeacher: that all answers earn the same is no fault where a teacher corrects them, and what is learnt from
-// gets better as the loss falls, whatever they earn. The answers are cut off here, which is told too.
+// TestAlarmsOfATeacher: equal rewards raise no alarm if a teacher supervises, and training improves as the loss falls.
+// The truncated completions still raise theirs.
 func TestAlarmsOfATeacher(t *testing.T) {
 	r := newTokenRun(func() algo.Algorithm { return &algo.Distill{Teacher: "given"} })
 	r.taught, r.rewards = true, "expr:'1'"

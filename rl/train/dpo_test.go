@@ -21,7 +21,7 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// somePairs are n pairs of answers of 1 to 5 tokens behind prompts, with reference log-probabilities, and log π of all
+// somePairs returns n pairs of answers of 1 to 5 tokens with prompts and reference log-probabilities, and log π of all
 // their actions in order.
 func somePairs(n int) (samples []*rl.Sample, logProbs []float32) {
 	rng := rand.New(rand.NewPCG(4, 2))
@@ -39,7 +39,7 @@ func somePairs(n int) (samples []*rl.Sample, logProbs []float32) {
 	return samples, logProbs
 }
 
-// pairLoss is the loss and its gradient [M], the batch divided in parts at the given samples.
+// pairLoss is the loss and its gradient [M], with the batch split at the given samples.
 func pairLoss(t *testing.T, a *algo.DPO, samples []*rl.Sample, logProbs []float32, parts ...int) (loss float64, grad []float32, figures map[string]float64) {
 	t.Helper()
 	figures = map[string]float64{}
@@ -143,7 +143,7 @@ func TestPreferenceLossesByHand(t *testing.T) {
 	}
 }
 
-// TestFiguresOfPairs computes TRL's figures by hand.
+// TestFiguresOfPairs computes TRL's metrics by hand.
 func TestFiguresOfPairs(t *testing.T) {
 	pair := func(c, r, refC, refR float32) []*rl.Sample {
 		side := func(i int, ref float32) *rl.Sample {
@@ -174,7 +174,7 @@ func TestFiguresOfPairs(t *testing.T) {
 	}
 }
 
-func TestPreferenceOptionsThatDoNotGoTogether(t *testing.T) {
+func TestConflictingPreferenceOptions(t *testing.T) {
 	for want, change := range map[string]func(a *algo.DPO){
 		"has no label_smoothing": func(a *algo.DPO) { a.Losses, a.Smoothing = []string{"sigmoid", "ipo"}, 0.1 },
 		"combined with sft":      func(a *algo.DPO) { a.Losses = []string{"sft", "kto"} },
@@ -199,7 +199,7 @@ func TestPreferenceOptionsThatDoNotGoTogether(t *testing.T) {
 	}
 }
 
-// TestPairsOfOwnAnswers takes the best and the worst of each group, and counts the groups without a difference.
+// TestPairsOfOwnAnswers pairs the best and worst of each group, and counts groups without a difference.
 func TestPairsOfOwnAnswers(t *testing.T) {
 	group := func(rewards ...float64) []*rl.Sample {
 		var all []*rl.Sample
@@ -227,7 +227,7 @@ func TestPairsOfOwnAnswers(t *testing.T) {
 	}
 }
 
-// preferred are n pairs on the tiny model, of which the chosen answer has small letters.
+// preferred returns n pairs for the tiny model; chosen answers have small letters.
 func preferred(t testing.TB, p *policy.CausalLM, n int) [][]*rl.Sample {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(8, 1))
@@ -258,7 +258,7 @@ func preferred(t testing.TB, p *policy.CausalLM, n int) [][]*rl.Sample {
 	return units
 }
 
-// singles are the answers of pairs, each for itself.
+// singles splits pairs into single answers.
 func singles(units [][]*rl.Sample) [][]*rl.Sample {
 	var all [][]*rl.Sample
 	for _, x := range slices.Concat(units...) {
@@ -290,7 +290,7 @@ func ofPairs(a func() *algo.DPO, p func(t testing.TB, r int) *policy.CausalLM, r
 	}
 }
 
-// TestPreferencesAreLearnt raises the margin of pairs by each loss, from 0 where there is a reference.
+// TestPreferencesAreLearnt: each loss raises the margin of pairs, from 0 if there is a reference.
 func TestPreferencesAreLearnt(t *testing.T) {
 	for _, name := range []string{"sigmoid", "ipo", "hinge", "apo_zero", "cpo", "simpo", "orpo", "kto"} {
 		t.Run(name, func(t *testing.T) {
@@ -302,7 +302,7 @@ func TestPreferencesAreLearnt(t *testing.T) {
 			if first := said.figure("rewards/margins")[0]; a.Needs().Reference && math.Abs(first) > 1e-6 {
 				t.Errorf("margin %v before the first update", first)
 			}
-			// Small letters against capitals, by the policy alone.
+			// Small letters against capitals, by the policy's log-probabilities.
 			plain, units := newDPO("simpo"), preferred(t, p, 13)
 			after, err := evaluate.ScorePreferences(t.Context(), p, plain, units)
 			if err != nil {
@@ -319,7 +319,7 @@ func TestPreferencesAreLearnt(t *testing.T) {
 	}
 }
 
-// TestScoreOfPreferences counts by hand what held-out pairs say.
+// TestScoreOfPreferences computes the metrics of held-out pairs by hand.
 func TestScoreOfPreferences(t *testing.T) {
 	p := trainedToken(t, 4)
 	units := preferred(t, p, 6)
@@ -351,7 +351,7 @@ func TestScoreOfPreferences(t *testing.T) {
 	if math.Abs(v.Accuracy.Value-right/6) > 1e-9 || math.Abs(v.Margin.Value-margin) > 1e-4 || math.Abs(v.Loss-loss) > 1e-4 {
 		t.Errorf("%s; want accuracy %v, margin %v, loss %v", v, right/6, margin, loss)
 	}
-	// Without a reference a reward is the mean log-probability of an answer's tokens.
+	// Without a reference, a reward is the mean log-probability of the answer's tokens.
 	a, margin = newDPO("simpo"), 0
 	if v, err = evaluate.ScorePreferences(t.Context(), p, a, units); err != nil {
 		t.Fatal(err)
@@ -364,7 +364,7 @@ func TestScoreOfPreferences(t *testing.T) {
 	}
 }
 
-// TestPrecomputedReference gives the same run, up to rounding, as asking the reference in each step.
+// TestPrecomputedReference gives the same run, up to rounding, as computing the reference in each step.
 func TestPrecomputedReference(t *testing.T) {
 	var asked, precomputed recorded
 	for _, one := range []struct {
@@ -383,7 +383,7 @@ func TestPrecomputedReference(t *testing.T) {
 	}
 }
 
-// TestDivergenceOfSingles: what answers of other prompts say of the divergence, which is never below 0.
+// TestDivergenceOfSingles: the KL estimate from answers to other prompts is never below 0.
 func TestDivergenceOfSingles(t *testing.T) {
 	of := func(old, reference float32) *rl.Sample {
 		return &rl.Sample{Old: []float32{old, -1}, Reference: []float32{reference, -1}}
@@ -402,7 +402,7 @@ func TestDivergenceOfSingles(t *testing.T) {
 	}
 }
 
-// TestScoreOfSingles counts from K, which is the mean ratio of the answers to each other's prompts.
+// TestScoreOfSingles computes the metrics from K, the mean ratio of answers to other prompts.
 func TestScoreOfSingles(t *testing.T) {
 	p := trainedToken(t, 4)
 	a := newDPO("kto")
@@ -451,7 +451,7 @@ func TestScoreOfSingles(t *testing.T) {
 	}
 }
 
-// TestMismatchedAnswers puts each prompt beside the answer of the one before.
+// TestMismatchedAnswers pairs each prompt with the previous prompt's answer.
 func TestMismatchedAnswers(t *testing.T) {
 	x := &rl.Sample{Tokens: []int32{1, 2, 7}, Rows: []int{1}, Actions: []int32{7}, Prompt: 4}
 	y := &rl.Sample{Tokens: []int32{3, 8, 9, 9}, Rows: []int{0, 1, 2}, Actions: []int32{8, 9, 9}, Prompt: 5}

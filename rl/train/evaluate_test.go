@@ -16,10 +16,10 @@ import (
 	"github.com/rltrain/rltrain/rl/run"
 )
 
-// scripted is an evaluation with the scores that it is given, by the number of steps.
+// scripted is an evaluation with given scores by step.
 type scripted struct {
 	scores map[int]float64
-	done   int // steps after which the policy is good enough
+	done   int // after this step the policy is good enough
 	asked  []int
 	seen   map[int]run.Snapshot
 }
@@ -36,7 +36,8 @@ func (s *scripted) evaluation(t *testing.T, p run.Weights, every int) *evaluate.
 	}}
 }
 
-// TestEvaluationsPickTheBest: of equal scores the first; its weights come back, and the result tells it from the last.
+// TestEvaluationsPickTheBest: among equal scores the first wins; its weights are restored, and the result distinguishes
+// it from the last.
 func TestEvaluationsPickTheBest(t *testing.T) {
 	raw := func(score float64) json.RawMessage { return json.RawMessage(fmt.Sprint(score)) }
 	for _, test := range []struct {
@@ -93,7 +94,7 @@ func TestEvaluationsPickTheBest(t *testing.T) {
 	}
 }
 
-// TestRowsGatherSteps writes a row for every two steps, and one for what is left.
+// TestRowsGatherSteps writes a row for every two steps, and one for the remainder.
 func TestRowsGatherSteps(t *testing.T) {
 	rows := func(every int) []report.Row {
 		p := newTable(t, 1)
@@ -129,7 +130,7 @@ func TestRowsGatherSteps(t *testing.T) {
 	}
 }
 
-// TestAlarmOfADivergence: what the alarms look at has the divergence of the step.
+// TestAlarmOfADivergence: the alarms receive the step's KL.
 func TestAlarmOfADivergence(t *testing.T) {
 	p, other := newTable(t, 1), newTable(t, 2)
 	values, err := other.logits.Read()

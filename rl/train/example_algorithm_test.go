@@ -7,13 +7,13 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// plusPlus is REINFORCE++ with a baseline (Hu et al. 2025): rewards less the mean of their group, then whitened over
-// the whole step, and the clipped surrogate of PPO on them. The fields of the struct are its options.
+// plusPlus is REINFORCE++ with a baseline (Hu et al. 2025): rewards minus their group mean, whitened over the step,
+// with PPO's clipped surrogate. The struct's fields are its options.
 type plusPlus struct {
 	algo.Clip `defaults:"clip_high=0.28"`
 }
 
-// In the program's own folder this init makes --algorithm reinforce_pp work, with its options.
+// In your program, this init makes --algorithm reinforce_pp available, with its options.
 func init() {
 	algo.Register(algo.Definition{
 		Name: "reinforce_pp", Help: "REINFORCE++ with a baseline", Tokens: true,
@@ -54,8 +54,8 @@ func (a *plusPlus) Loss(s *torch.Scope, b *algo.Batch) torch.Tensor {
 	return s.Neg(s.Sum(s.Mul(b.Weight, surrogate)))
 }
 
-// An algorithm of one's own is a type with its options, what it makes of rewards, and its loss; registered by name, as
-// those that are built in are.
+// A custom algorithm is a type with options, an advantage function and a loss, registered by name like the built-in
+// ones.
 func ExampleRegister() {
 	trainTiny(&vowelThenDigit{}, must(algo.Find("reinforce_pp")).New(), 0.01, train.Updates{Epochs: 2})
 	// Output:

@@ -15,7 +15,7 @@ import (
 	"github.com/rltrain/rltrain/rl/train"
 )
 
-// counting is an algorithm that knows how many steps it has prepared, in this run and in those that it goes on from.
+// counting is an algorithm that counts the steps it prepared, across resumes.
 type counting struct {
 	algo.SFT
 	steps int
@@ -26,12 +26,12 @@ func (a *counting) Prepare(step *rl.Step) error {
 	return a.SFT.Prepare(step)
 }
 
-// State and Restore are all that a checkpoint needs to hold it. A source has them too.
+// State and Restore are all that a checkpoint needs. Sources have them too.
 func (a *counting) State() any { return a.steps }
 
 func (a *counting) Restore(state json.RawMessage) error { return json.Unmarshal(state, &a.steps) }
 
-// What an algorithm keeps from step to step goes into the checkpoints, and comes back where a run is resumed.
+// State that an algorithm keeps between steps is saved in checkpoints and restored on resume.
 func ExampleTrain_checkpoint() {
 	dir := must(os.MkdirTemp("", "example"))
 	defer os.RemoveAll(dir)
@@ -41,7 +41,7 @@ func ExampleTrain_checkpoint() {
 	train := func(steps int, h run.Hooks) int {
 		p := must(policy.NewCausalLM(policy.Config{Dir: model, Full: true}))
 		defer p.Close()
-		// The third token is to follow the first two.
+		// The third token must follow the first two.
 		source := must(epochs.New([]*rl.Sample{{Tokens: []int32{5, 6, 7}, Rows: []int{1}, Actions: []int32{7}}}, 1, 0, 1))
 		a := &counting{}
 		must(train.Run(context.Background(), p, source, a, train.Config{

@@ -18,8 +18,8 @@ import (
 	"github.com/rltrain/rltrain/rl/train"
 )
 
-// vowelThenDigit is a task of two turns: asked for a vowel, then for a digit, the policy is paid for each. It has no
-// options, so the struct of them is the task as well.
+// vowelThenDigit is a task of two turns that asks for a vowel, then for a digit, and rewards each. It has no options,
+// so its options struct is the task.
 type vowelThenDigit struct{}
 
 func (t *vowelThenDigit) Task(envs.Setup) (envs.Task, error) { return t, nil }
@@ -58,8 +58,8 @@ func (v *interview) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 	return step, nil
 }
 
-// A task of one's own has episodes of as many turns as it likes. Its text stands in the trajectory as tokens
-// that are given, and only what the policy wrote is learnt from.
+// A custom task can have any number of turns per episode. Its text enters the trajectory as given tokens; only the
+// policy's tokens are trained.
 func ExampleTrain_turns() {
 	task := must(envs.New("vowel_then_digit", envs.Setup{Seed: 1}, nil))
 	trainTiny(task, &algo.GRPO{Clip: algo.Clip{Low: 0.2, High: 0.2}}, 0.02, train.Updates{})
@@ -67,7 +67,7 @@ func ExampleTrain_turns() {
 	// right before: 0 %, at best: 100 %
 }
 
-// trainTiny trains a language model of two layers, made on the spot, on a task whose actions are single characters.
+// trainTiny creates a two-layer language model and trains it on a task with single-character actions.
 func trainTiny(task envs.Task, a algo.Algorithm, rate float64, updates train.Updates) {
 	dir := must(os.MkdirTemp("", "example"))
 	defer os.RemoveAll(dir)

@@ -13,10 +13,10 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// digitsOnly pays for an answer by the share of its characters that are digits.
+// digitsOnly rewards a completion with its fraction of digits.
 type digitsOnly struct{}
 
-func (digitsOnly) Len(envs.Part) int { return 0 } // there is no end of episodes
+func (digitsOnly) Len(envs.Part) int { return 0 } // there are infinitely many episodes
 
 func (digitsOnly) Episode(part envs.Part, index int) (envs.Env, error) { return digitsOnly{}, nil }
 
@@ -34,9 +34,8 @@ func (digitsOnly) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 	return envs.Step{Keep: len(a.Text), Reward: float64(digits) / float64(max(1, len(a.Text))), Done: true}, nil
 }
 
-// The loop to read first: everything that reinforcement learning of a language model is, on one page and
-// without the trainer. Sample, compare each reward with those of the same prompt, and make the better samples
-// likelier.
+// Read this first: RL of a language model on one page, without the trainer. Sample, compare each reward with those of
+// the same prompt, and make the better samples more likely.
 func Example_loop() {
 	const (
 		steps, prompts, samples = 20, 4, 8
@@ -56,7 +55,7 @@ func Example_loop() {
 
 	var first, last float64
 	for step := range steps {
-		// What the policy does, and what it is paid for it.
+		// Play the episodes.
 		played := must(rollout.Play(context.Background(), sampler, digitsOnly{}, envs.Train, []int{0, 1, 2, 3}, rollout.Config{
 			Samples: samples, MaxNew: 4, Sampling: torch.Sampling{Temperature: temperature}, Seed: 1, Step: uint64(step),
 		}))
@@ -69,7 +68,7 @@ func Example_loop() {
 			}
 		}
 
-		// How much better each sample is than the others of its prompt.
+		// Compute how much better each sample is than the others of its prompt.
 		var advantages []float64
 		for _, group := range (rl.Advantages{Baseline: rl.BaselineLeaveOneOut, Scale: rl.ScaleNone}).Of(rewards, rewards, nil) {
 			advantages = append(advantages, group...)
@@ -84,8 +83,8 @@ func Example_loop() {
 			s.Backward(s.Scale(s.Sum(s.Mul(advantage, logProbs)), -1/float64(tokens)))
 			return nil
 		}))
-		must(optimizer.Step([]float64{rate}, 1)) // the gradient's norm is clipped at 1
-		p.Changed()                              // the sampler takes the new weights over
+		must(optimizer.Step([]float64{rate}, 1)) // clip the gradient norm at 1
+		p.Changed()                              // the sampler now uses the new weights
 
 		last = rl.StatsOf(rewards).Mean
 		if step == 0 {

@@ -19,8 +19,8 @@ import (
 	"github.com/rltrain/rltrain/rl/train"
 )
 
-// Trains a classifier by reinforcement alone: it is never shown a label, only paid where the one that it
-// chose is right. A policy that is trained already comes from LoadClassifier instead of NewClassifier.
+// Trains a classifier by RL only: it never sees a label, only a reward for right choices. LoadClassifier instead of
+// NewClassifier starts from a trained policy.
 func ExampleTrain_classifier() {
 	ctx := context.Background()
 	model, questions, output := exampleFiles() // a folder in the Hugging Face layout, a CSV file, a new folder

@@ -9,8 +9,8 @@ import (
 	"github.com/rltrain/rltrain/rl/algo"
 )
 
-// TestOlderVersionsAreNotTheSamplersError: how far the sampler is from the trainer is measured where both have the same
-// weights; what an older version drew is meant to differ.
+// TestOlderVersionsAreNotTheSamplersError: the mismatch between sampler and trainer is measured only on samples of the
+// current weights; older versions are expected to differ.
 func TestOlderVersionsAreNotTheSamplersError(t *testing.T) {
 	of := func(version uint64, old, drawn float32) *rl.Sample {
 		return &rl.Sample{Actions: []int32{1}, Version: version, Old: []float32{old}, BehaviorLogProbs: []float32{drawn}}
@@ -23,9 +23,9 @@ func TestOlderVersionsAreNotTheSamplersError(t *testing.T) {
 	}
 }
 
-// TestPenaltiesAloneTeachNoMoreThanThemselves: eight right answers that differ in their penalties are not scaled up
-// to the size of right against wrong.
-func TestPenaltiesAloneTeachNoMoreThanThemselves(t *testing.T) {
+// TestPenaltiesKeepTheirScale: penalties of eight right answers are not scaled up to the difference
+// between right and wrong.
+func TestPenaltiesKeepTheirScale(t *testing.T) {
 	var group []*rl.Sample
 	for i := range 8 {
 		group = append(group, &rl.Sample{Actions: []int32{0}, Rewards: []float64{1}, Penalty: []float64{0.001 * float64(i)}})
@@ -63,7 +63,7 @@ func TestSamplerAndTrainerAgree(t *testing.T) {
 	}
 }
 
-func TestEqualRewardsAreSaid(t *testing.T) {
+func TestEqualRewardsAreReported(t *testing.T) {
 	r := newLabelRun("expr:'0.1'")
 	r.Steps, r.BufferSize = 1, 32
 	var said recorded

@@ -43,7 +43,7 @@ func TestEpochsShowEverythingOnce(t *testing.T) {
 	}
 }
 
-// TestEachStepHasNewPrompts also where a step leaves some out.
+// TestEachStepHasNewPrompts even if a step skips some.
 func TestEachStepHasNewPrompts(t *testing.T) {
 	for name, change := range map[string]func(r *tokenRun){
 		"plain": func(*tokenRun) {}, "dynamic": func(r *tokenRun) { r.DynamicSampling = true }, "async": func(r *tokenRun) { r.Async = true },
@@ -69,7 +69,7 @@ func TestEachStepHasNewPrompts(t *testing.T) {
 	}
 }
 
-// TestEntropyOfPolicies is −Σ p log p over all actions that there are.
+// TestEntropyOfPolicies is −Σ p log p over all actions.
 func TestEntropyOfPolicies(t *testing.T) {
 	token := trainedToken(t, 4)
 	for name, test := range map[string]struct {

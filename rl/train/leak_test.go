@@ -16,8 +16,8 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// TestMemoryStaysFlat takes 600 steps on batches of mixed lengths: no handle may stay behind, and from
-// step 150 on, when every batch has been seen, the process may grow by less than 1 %.
+// TestMemoryStaysFlat takes 600 steps on batches of mixed lengths. No handle may leak, and after step 150, when every
+// batch has been seen, the process may grow by less than 1 %.
 func TestMemoryStaysFlat(t *testing.T) {
 	const steps, settled, size, kinds = 600, 150, 8, 75
 	p := tinyLabel(t)
@@ -38,7 +38,7 @@ func TestMemoryStaysFlat(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tr.Close()
-	thread := torch.NewThread() // as in a run: every thread that computes takes memory of its own
+	thread := torch.NewThread() // as in a run: every computing thread has an arena
 	defer thread.Close()
 	forgotten := torch.Forgotten()
 	var live int64
@@ -67,7 +67,7 @@ func TestMemoryStaysFlat(t *testing.T) {
 	}
 }
 
-// residentMiB is the process's resident memory without what Go's collector has yet to hand back.
+// residentMiB is the process's resident memory minus what Go's collector has not yet released.
 func residentMiB(t *testing.T) float64 {
 	t.Helper()
 	debug.FreeOSMemory()

@@ -50,7 +50,7 @@ func TestSupervisedTrainingOfLabelsLearns(t *testing.T) {
 	}
 }
 
-// TestSupervisedTrainingOfTextsLearns imitates one text for each of two prompts.
+// TestSupervisedTrainingOfTextsLearns trains on one completion for each of two prompts.
 func TestSupervisedTrainingOfTextsLearns(t *testing.T) {
 	for name, packing := range map[string]int{"a sample a row": 0, "packed": 24} {
 		t.Run(name, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestSupervisedTrainingOfTextsLearns(t *testing.T) {
 	}
 }
 
-// texts are prompts of 3 tokens with completions of 2 or 4 that they determine.
+// texts are prompts of 3 tokens that determine completions of 2 or 4.
 func texts(n int) []policy.Sequence {
 	var all []policy.Sequence
 	for i := range n {
@@ -144,7 +144,7 @@ func TestCalibrationRewardFindsTheFrequency(t *testing.T) {
 	}
 }
 
-// TestEachAlgorithmLearns takes the mean reward of a task of one turn from chance to nearly all.
+// TestEachAlgorithmLearns raises the mean reward of a one-turn task from chance to nearly 1.
 func TestEachAlgorithmLearns(t *testing.T) {
 	for _, test := range []struct {
 		name      string
@@ -185,7 +185,7 @@ func TestEachAlgorithmLearns(t *testing.T) {
 				if row["updates"] != 0.0 {
 					version++
 				}
-				if row["policy_version"] != version { // a step that changes nothing makes no new version
+				if row["policy_version"] != version { // a step that changes no weight makes no new version
 					t.Errorf("step %d ends with version %v, want %v", i+1, row["policy_version"], version)
 				}
 			}
@@ -236,14 +236,14 @@ func TestReplayedTurnsTeach(t *testing.T) {
 	}
 }
 
-// wrongSign learns the opposite of what GRPO does.
+// wrongSign is GRPO with the sign of the loss flipped.
 type wrongSign struct{ algo.GRPO }
 
 func (a *wrongSign) Loss(s *torch.Scope, b *algo.Batch) torch.Tensor { return s.Neg(a.GRPO.Loss(s, b)) }
 
-// TestAlarmsTellOfACollapse lets a trained policy learn from a loss with the wrong sign. An alarm is raised once for as
-// long as it lasts.
-func TestAlarmsTellOfACollapse(t *testing.T) {
+// TestAlarmsOnCollapse trains a good policy with the wrong sign of the loss. An alarm is raised once for as long
+// as it lasts.
+func TestAlarmsOnCollapse(t *testing.T) {
 	p := tinyToken(t, 0)
 	r := newTokenRun(newGRPO)
 	r.Steps = 12
@@ -264,9 +264,9 @@ func TestAlarmsTellOfACollapse(t *testing.T) {
 	}
 }
 
-// TestNothingWorseIsHandedOver breaks a good policy with a learning rate far too high: what comes back is the policy
-// as it was given, and the result has the last weights' figure beside the best.
-func TestNothingWorseIsHandedOver(t *testing.T) {
+// TestBestWeightsAreReturned ruins a good policy with a huge learning rate. Training returns the initial weights, and
+// the result has the metric of the last weights too.
+func TestBestWeightsAreReturned(t *testing.T) {
 	p := tinyLabel(t)
 	if _, err := newLabelRun("accuracy").on(t.Context(), t, p, (&recorded{}).hooks()); err != nil {
 		t.Fatal(err)

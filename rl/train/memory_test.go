@@ -17,7 +17,7 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// scarce is a policy on a machine whose memory holds passes of so many tokens.
+// scarce is a policy on a machine with memory for passes of a limited number of tokens.
 type scarce struct {
 	policy.Policy
 	holds int
@@ -42,14 +42,14 @@ func (c *scarce) Forward(s *torch.Scope, b *rl.Batch, pass policy.Pass) policy.O
 	return out
 }
 
-// exhaust asks libtorch for 2^48 bytes, twice what a process can address.
+// exhaust requests 2^48 bytes from libtorch, twice the address space.
 func exhaust(s *torch.Scope) {
 	const n = 1 << 23
 	values := make([]float32, n)
 	s.Mul(s.Floats(values, n, 1), s.Floats(values, 1, n))
 }
 
-// scarceRuns are runs of all that a step asks of its samples.
+// scarceRuns are runs that use everything a step computes.
 var scarceRuns = map[string]func(t *testing.T, micro, holds int, retry bool, h run.Hooks) (policy.Policy, error){
 	"sft with dropout": func(t *testing.T, micro, holds int, retry bool, h run.Hooks) (policy.Policy, error) {
 		p := trainedToken(t, 4)
@@ -93,9 +93,9 @@ func ofScarceTokens(algorithm func() algo.Algorithm, change func(r *tokenRun)) f
 
 var ranOut = regexp.MustCompile(`^warning: step (\d+): out of memory in .* tokens_per_micro_batch to (\d+) `)
 
-// TestStepIsRepeatedWhereMemoryRunsOut: a run that finds in its first step that memory holds less than its passes ends
-// with the same bytes as one that was told so, and logs the same but for the warnings.
-func TestStepIsRepeatedWhereMemoryRunsOut(t *testing.T) {
+// TestStepIsRepeatedWhenOutOfMemory: a run that finds the memory limit in its first step ends byte-identical to a
+// run configured with it, and logs the same except for warnings.
+func TestStepIsRepeatedWhenOutOfMemory(t *testing.T) {
 	for name, train := range scarceRuns {
 		t.Run(name, func(t *testing.T) {
 			var found, told recorded
@@ -135,8 +135,8 @@ func TestStepIsRepeatedWhereMemoryRunsOut(t *testing.T) {
 	}
 }
 
-// TestRepeatedStepsLoseNothing: where memory runs out in the middle of a step, and of a run, the weights are those of a
-// machine with more memory, but for the order of sums.
+// TestRepeatedStepsLoseNothing: if memory runs out in the middle of a step, the weights equal those of a machine with
+// more memory, up to the order of sums.
 func TestRepeatedStepsLoseNothing(t *testing.T) {
 	for name, train := range scarceRuns {
 		var said recorded
@@ -158,8 +158,8 @@ func TestRepeatedStepsLoseNothing(t *testing.T) {
 	}
 }
 
-// TestWhatHelpsWhereMemoryRunsOutIsSaid: which option, and by how much.
-func TestWhatHelpsWhereMemoryRunsOutIsSaid(t *testing.T) {
+// TestOutOfMemoryAdvice: the error names the option and a value.
+func TestOutOfMemoryAdvice(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		holds int

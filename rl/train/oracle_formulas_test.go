@@ -7,9 +7,9 @@ import (
 	"github.com/rltrain/rltrain/rl"
 )
 
-// The advantages and losses of the oracle, each by its definition.
+// The oracle's advantages and losses, each by its definition.
 
-// paid is what a sample earned, and what it earned less the penalties.
+// paid returns a sample's reward, and its reward minus penalties.
 func (o *oracle) paid(acts []action) (raw, penalised float64) {
 	for _, a := range acts {
 		raw += a.x.Rewards[a.at]
@@ -18,7 +18,7 @@ func (o *oracle) paid(acts []action) (raw, penalised float64) {
 	return raw, penalised
 }
 
-// income of an action: its reward less the penalty of the divergence, and of the last one that of the length.
+// income of an action: its reward minus the KL penalty, and for the last action minus the length penalty.
 func (o *oracle) income(a action) float64 {
 	r := a.x.Rewards[a.at]
 	if c := o.c.config; c.KLInReward {
@@ -30,8 +30,8 @@ func (o *oracle) income(a action) float64 {
 	return r
 }
 
-// compared gives the actions of each sample the advantage of its penalised reward r, by its group and by all rewards of
-// the step, without the missing ones; differ says whether those of the group differ before penalties.
+// compared gives each sample's actions the advantage of its penalised reward r within its group and over the step,
+// ignoring missing rewards; differ reports whether the group's rewards differ before penalties.
 func compared(advantage func(o *oracle, g int, step *rl.Step, r float64, group, everyone []float64, differ, allDiffer bool) float64) func(*oracle, *rl.Step, map[*rl.Sample][]action) {
 	return func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
 		var groups, raws [][]float64
@@ -81,7 +81,7 @@ func deviation(x []float64) float64 {
 	return math.Sqrt(sum / float64(len(x)-1))
 }
 
-// returned makes the clamped reward of each sample its advantage.
+// returned uses each sample's clamped reward as its advantage.
 func returned(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
 	for x, list := range acts {
 		total := 0.0
@@ -94,7 +94,7 @@ func returned(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
 	}
 }
 
-// estimated is GAE by its sum Σ (γλ)^l δ, and whitening.
+// estimated is GAE by its sum Σ (γλ)^l δ, with whitening.
 func estimated(gamma, lambda float64, whiten bool) func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
 	return func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
 		var everything []*action
@@ -133,7 +133,7 @@ func estimated(gamma, lambda float64, whiten bool) func(o *oracle, step *rl.Step
 	}
 }
 
-// The losses.
+// Losses.
 
 func policyGradient(o *oracle, acts []action, n float64) (sum float64) {
 	for _, a := range acts {
@@ -194,14 +194,14 @@ func actorCriticOnce(o *oracle, acts []action, n float64) float64 {
 // qTemperature is DQN's.
 const qTemperature = 0.3
 
-// rewarded has the rewards as the targets of DQN.
+// rewarded uses the rewards as DQN's targets.
 func rewarded(_ *oracle, _ *rl.Step, acts map[*rl.Sample][]action) {
 	for x, list := range acts {
 		list[0].ret = x.Rewards[0]
 	}
 }
 
-// regression is the loss of DQN once its targets are known.
+// regression is DQN's loss for known targets.
 func regression(o *oracle, acts []action, n float64) (sum float64) {
 	for _, a := range acts {
 		d := math.Abs(a.v + qTemperature*a.lp - a.ret)
@@ -222,7 +222,7 @@ func imitation(o *oracle, acts []action, n float64) (sum float64) {
 	return sum
 }
 
-// expectation is −mean Σ_a π_a R_a with R = Brier's score as a reward, twice accuracy, and an expression.
+// expectation is −mean Σ_a π_a R_a, where R is the Brier score as a reward, twice the accuracy, and an expression.
 func expectation(o *oracle, acts []action, n float64) (sum float64) {
 	for _, a := range acts {
 		distance := 0.0
@@ -250,7 +250,7 @@ func stable(o *oracle, acts []action, n float64) (sum float64) {
 	return sum
 }
 
-// referenceNLL is the figure of ReplayNLL.
+// referenceNLL is the metric of ReplayNLL.
 func referenceNLL(acts []action, n float64) (sum float64) {
 	for _, a := range acts {
 		sum -= a.ref / a.length / n

@@ -9,7 +9,7 @@ import (
 	"github.com/rltrain/rltrain/rl/algo"
 )
 
-// answer is one of a pair for the oracle.
+// answer is one answer of a pair.
 type pairedAnswer struct{ sum, reference, tokens float64 }
 
 func (x pairedAnswer) h() float64    { return x.sum - x.reference }
@@ -17,7 +17,7 @@ func (x pairedAnswer) mean() float64 { return x.sum / x.tokens }
 
 func sigma(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 
-// pairOracle is the loss of a pair by its definition, without what the likelihood of chosen answers adds.
+// pairOracle is the loss of a pair by its definition, without the likelihood term of chosen answers.
 func pairOracle(name string, a *algo.DPO, c, r pairedAnswer) float64 {
 	h, eps := a.Beta*(c.h()-r.h()), a.Smoothing
 	smoothed := func(x float64) float64 { return -(1-eps)*math.Log(sigma(x)) - eps*math.Log(sigma(-x)) }
@@ -45,7 +45,7 @@ func pairOracle(name string, a *algo.DPO, c, r pairedAnswer) float64 {
 	return 0 // sft
 }
 
-// nllWeight is how much of the likelihood of chosen answers a loss has.
+// nllWeight is the weight of the likelihood of chosen answers in a loss.
 func nllWeight(name string, a *algo.DPO) float64 {
 	return map[string]float64{"cpo": a.CPOAlpha, "orpo": 1, "sft": 1}[name]
 }
@@ -81,7 +81,7 @@ func dpoOracle(a *algo.DPO, samples []*rl.Sample, logProbs []float64) float64 {
 	return loss
 }
 
-// klByHand is K of loss kto.
+// klByHand is K in the loss of kto.
 const klByHand = 0.15
 
 // ktoOracle is the loss of single answers.

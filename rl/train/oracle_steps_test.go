@@ -12,7 +12,7 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// oracleCases are all algorithms, with their options, and the regularisers of the trainer.
+// oracleCases are all algorithms with their options, and the trainer's regularisers.
 func oracleCases(t *testing.T) []oracleCase {
 	clip := algo.Clip{Low: 0.1, High: 0.15}
 	base := Config{
@@ -148,8 +148,8 @@ func oracleCases(t *testing.T) []oracleCase {
 	}
 }
 
-// TestStepsByHand takes three steps of every algorithm, each of up to four updates, and compares with the oracle: what
-// the trainer reports, the moments of AdamW, which are means of the gradients, and the weights.
+// TestStepsByHand takes three steps of every algorithm, each with up to four updates, and compares them with the
+// oracle: the reported metrics, the weights, and AdamW's moments, which are means of the gradients.
 func TestStepsByHand(t *testing.T) {
 	for _, c := range oracleCases(t) {
 		t.Run(c.name, func(t *testing.T) { c.compare(t) })
@@ -238,7 +238,7 @@ func joined(t *testing.T, vs []*torch.Var) (all []float32) {
 	return all
 }
 
-// weightsOf64 are the weights of a table, 0 where it has no value head.
+// weightsOf64 returns a table's weights, 0 for a missing value head.
 func weightsOf64(t *testing.T, p *tablePolicy) []float64 {
 	t.Helper()
 	x := make([]float64, 0, all)

@@ -8,16 +8,16 @@ import (
 	"github.com/rltrain/rltrain/rl/algo"
 )
 
-// What follows computes whole steps of training a second time, in float64 and by hand: log-probabilities by the
-// softmax, losses by their formulas, gradients by differences, and AdamW by its definition. It shares nothing with the
-// trainer but the samples and which of them make a minibatch.
+// The oracle computes training steps a second time, in float64 and by hand: log-probabilities by the softmax, losses by
+// their formulas, gradients by finite differences, and AdamW by its definition. It shares only the samples and their
+// division into minibatches with the trainer.
 
-// action is an action of a minibatch, as the oracle has it.
+// action is an action of a minibatch.
 type action struct {
 	x                 *rl.Sample
-	at                int // which of the sample's
+	at                int // index in the sample
 	state, what       int
-	lp, entropy, v    float64 // at the weights in question
+	lp, entropy, v    float64 // at the current weights
 	pi                []float64
 	old, ref, adv     float64
 	oldV, ret, length float64
@@ -28,15 +28,15 @@ type oracle struct {
 	c       oracleCase
 	x       []float64 // logits, bias, values
 	m, v    []float64 // moments of AdamW
-	count   int       // its steps
-	coef    float64   // of the divergence
+	count   int       // steps of AdamW
+	coef    float64   // KL coefficient
 	moving  float64   // baseline of the next step
 	removed float64   // mean baseline of this step
 }
 
-// oracleCase is an algorithm with the formulas that it has to follow.
+// oracleCase is an algorithm with its formulas.
 type oracleCase struct {
-	referenceNLL bool // the figure of that name is reported
+	referenceNLL bool // the metric of that name is reported
 	name         string
 	algorithm    func() algo.Algorithm
 	config       Config
@@ -44,13 +44,13 @@ type oracleCase struct {
 	samples      func(step int) *rl.Step // nil = tokenStep or labelStep
 	prefetched   bool
 	joined       bool // samples two by two make an episode
-	asked        bool // the source brings log π_old and V, and they are far from those of the weights
+	asked        bool // the source provides log π_old and V, far from those of the weights
 	reduction    string
 	penalty      float64 // feature alignment
 
-	// advantages fills in adv, and with values ret, of a step's actions, sample by sample.
+	// advantages fills in adv, and with values ret, for a step's actions, sample by sample.
 	advantages func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action)
-	// loss is that of a minibatch of n samples.
+	// loss is the loss of a minibatch of n samples.
 	loss func(o *oracle, acts []action, n float64) float64
 	clip algo.Clip
 }
@@ -68,7 +68,7 @@ func (o *oracle) temperature() float64 {
 	return o.c.config.Temperature
 }
 
-// probs is the policy of weights x at a state.
+// probs is the policy with weights x at a state.
 func (o *oracle) probs(x []float64, state int) []float64 {
 	pi, sum := make([]float64, symbols), 0.0
 	for k := range pi {
@@ -81,7 +81,7 @@ func (o *oracle) probs(x []float64, state int) []float64 {
 	return pi
 }
 
-// look fills in what weights x say of actions.
+// look computes log-probabilities and values of actions with weights x.
 func (o *oracle) look(x []float64, acts []action) []action {
 	out := slices.Clone(acts)
 	for i := range out {
@@ -95,7 +95,7 @@ func (o *oracle) look(x []float64, acts []action) []action {
 	return out
 }
 
-// actions are those of a sample.
+// actions returns a sample's actions.
 func (o *oracle) actions(x *rl.Sample) []action {
 	acts := make([]action, len(x.Actions))
 	for i := range acts {
@@ -108,7 +108,7 @@ func (o *oracle) actions(x *rl.Sample) []action {
 	return acts
 }
 
-// weight is the share of an action in the mean over a minibatch of n samples and m actions.
+// weight is an action's weight in the mean over a minibatch of n samples and m actions.
 func (o *oracle) weight(a action, n, m float64) float64 {
 	switch o.c.reduction {
 	case "sequence":
@@ -124,12 +124,12 @@ func divergence(kind string, d float64) float64 {
 	return map[string]float64{"k1": d, "k2": d * d / 2, "k3": math.Exp(-d) - 1 + d}[kind]
 }
 
-// total is the loss of a minibatch with all that the trainer adds, at weights x.
+// total is the loss of a minibatch with all of the trainer's terms, at weights x.
 func (o *oracle) total(x []float64, acts []action, n float64) float64 {
 	c, m := o.c.config, float64(len(acts))
 	acts = o.look(x, acts)
 	sum := o.c.loss(o, acts, n)
-	if o.c.penalty > 0 { // on the norms of the matrices of the body
+	if o.c.penalty > 0 { // on the norms of the body's matrices
 		sum += o.c.penalty * norm(x[:atBias])
 		if !o.c.labels {
 			sum += o.c.penalty * norm(x[atBias:atValue])
@@ -144,7 +144,7 @@ func (o *oracle) total(x []float64, acts []action, n float64) float64 {
 	return sum
 }
 
-// gradient of the loss by central differences.
+// gradient differentiates the loss by central differences.
 func (o *oracle) gradient(acts []action, n float64) []float64 {
 	const h = 1e-5
 	g := make([]float64, all)
@@ -159,7 +159,7 @@ func (o *oracle) gradient(acts []action, n float64) []float64 {
 	return g
 }
 
-// adamW moves the weights, those of the value head clipped apart.
+// adamW updates the weights; the value head is clipped separately.
 func (o *oracle) adamW(g []float64, factor float64) {
 	c := o.c.config
 	rate := func(i int) float64 {
@@ -197,7 +197,7 @@ func norm(x []float64) float64 {
 	return math.Sqrt(sum)
 }
 
-// quiet is the part of the loss that no figure shows: the penalty on norms.
+// quiet is the part of the loss that no metric shows: the penalty on norms.
 func (o *oracle) quiet() float64 {
 	if o.c.penalty == 0 {
 		return 0
@@ -210,7 +210,7 @@ func (o *oracle) quiet() float64 {
 	return with.total(o.x, nil, 1) - without.total(o.x, nil, 1)
 }
 
-// handStep is a step under way.
+// handStep is a step in progress.
 type handStep struct {
 	*rl.Step
 	number    int
@@ -218,11 +218,11 @@ type handStep struct {
 	acts      map[*rl.Sample][]action
 	figures   map[string]float64
 	sequences float64 // Σ log π − log π_ref
-	seen      float64 // actions learnt from
+	seen      float64 // trained actions
 	stopped   bool
 }
 
-// step takes one step and returns the figures that the trainer is to report.
+// step takes one step and returns the metrics that the trainer must report.
 func (o *oracle) step(number int, factor float64, samples *rl.Step, reference []float64) map[string]float64 {
 	c, needs := o.c.config, o.c.algorithm().Needs()
 	step := &handStep{
@@ -262,7 +262,7 @@ func (o *oracle) step(number int, factor float64, samples *rl.Step, reference []
 	return step.figures
 }
 
-// ask fills in what the policy and its reference say before the updates.
+// ask fills in the scores of the policy and its reference before the updates.
 func (o *oracle) ask(step *handStep, reference []float64) {
 	for _, x := range slices.Concat(append(step.Groups, step.Samples)...) {
 		list := o.look(o.x, o.actions(x))
@@ -281,7 +281,7 @@ func (o *oracle) ask(step *handStep, reference []float64) {
 			step.seen++
 		}
 	}
-	if o.c.config.MinibatchSize > 0 || o.c.config.KLCoef == 0 { // replayed turns are asked about one minibatch after the other
+	if o.c.config.MinibatchSize > 0 || o.c.config.KLCoef == 0 { // replayed turns are scored minibatch by minibatch
 		return
 	}
 	for _, x := range step.Samples {
@@ -293,7 +293,7 @@ func (o *oracle) ask(step *handStep, reference []float64) {
 	}
 }
 
-// descend makes the updates of a step.
+// descend makes a step's updates.
 func (o *oracle) descend(step *handStep) {
 	c, needs, figures := o.c.config, o.c.algorithm().Needs(), step.figures
 	var sums handSums
@@ -362,7 +362,7 @@ func (o *oracle) add(s *handSums, acts []action) {
 	s.low, s.high, s.ratios = s.low+low, s.high+high, s.ratios+ratios
 }
 
-// heldBack counts the ratios of a minibatch, and those that the clip holds back from below and from above.
+// heldBack counts the ratios of a minibatch, and those clipped from below and from above.
 func (o *oracle) heldBack(acts []action) (low, high, ratios float64) {
 	together := map[*rl.Sample]float64{}
 	for _, a := range acts {
@@ -386,8 +386,8 @@ func (o *oracle) heldBack(acts []action) (low, high, ratios float64) {
 	return low, high, ratios
 }
 
-// importance weighs the advantages of a sample that an older policy drew, and returns the sum of the weights before
-// they are bounded.
+// importance weights the advantages of a sample from an older policy, and returns the sum of the weights before the
+// bound.
 func (o *oracle) importance(acts []action) (sum float64) {
 	together := 0.0
 	for _, a := range acts {
@@ -404,7 +404,7 @@ func (o *oracle) importance(acts []action) (sum float64) {
 	return sum
 }
 
-// explained is the share of the returns' variance that the values tell.
+// explained is the explained variance of the returns.
 func explained(step *rl.Step, acts map[*rl.Sample][]action) float64 {
 	var returns, left []float64
 	for _, x := range step.Samples {

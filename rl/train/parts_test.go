@@ -14,10 +14,10 @@ import (
 	"github.com/rltrain/rltrain/rl/run"
 )
 
-// partLimit is the key of a limit of tokens that limitOf finds in a context.
+// partLimit is the context key of a token limit.
 type partLimit struct{}
 
-// limitOf is how many tokens a forward pass of a test's run may hold: those that ctx carries, or else tokens.
+// limitOf is the number of tokens allowed in a forward pass: the limit in ctx, or else tokens.
 func limitOf(ctx context.Context, tokens int) int {
 	if limit, ok := ctx.Value(partLimit{}).(int); ok {
 		return limit
@@ -25,12 +25,12 @@ func limitOf(ctx context.Context, tokens int) int {
 	return tokens
 }
 
-// TestPartsChangeNoStep takes the first step of every source with every algorithm in forward passes of one sequence, of 7
-// tokens, and of any number: the figures are the same, the norm of the gradient among them.
+// TestPartsChangeNoStep takes the first step of every source with every algorithm in forward passes of one sequence, of
+// 7 tokens, and of any size: all metrics agree, including the gradient norm.
 func TestPartsChangeNoStep(t *testing.T) {
 	for name, begin := range everyRun() {
 		if strings.HasPrefix(name, "little memory") || strings.HasPrefix(name, "servers") || strings.HasPrefix(name, "programs") {
-			continue // they are runs of another row under other conditions
+			continue // these runs of another row need other conditions
 		}
 		t.Run(name, func(t *testing.T) {
 			first := func(limit int) report.Row {

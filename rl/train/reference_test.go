@@ -15,7 +15,7 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// remembering keeps the samples that a source has handed over.
+// remembering keeps the samples that a source produced.
 type remembering struct {
 	Source
 	steps []*rl.Step
@@ -27,7 +27,7 @@ func (r *remembering) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	return step, err
 }
 
-// asked is what a policy says of samples.
+// asked returns a policy's scores of samples.
 func asked(t *testing.T, p policy.Policy, samples []*rl.Sample, pass policy.Pass) (logProbs []float32) {
 	t.Helper()
 	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
@@ -39,8 +39,8 @@ func asked(t *testing.T, p policy.Policy, samples []*rl.Sample, pass policy.Pass
 	return logProbs
 }
 
-// TestReference looks at the divergence of the first steps. The reference is the policy as training found it, its
-// adapter included, whatever kind it is.
+// TestReference checks the KL of the first steps. The reference is the initial policy, adapter included, for every kind
+// of policy.
 func TestReference(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -80,7 +80,7 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// TestReferenceOfALabelPolicy has heads, which are no adapter.
+// TestReferenceOfALabelPolicy has heads, which are not part of an adapter.
 func TestReferenceOfALabelPolicy(t *testing.T) {
 	r := newLabelRun("accuracy")
 	r.Steps, r.KLCoef, r.KLType, r.BufferSize = 2, 0.1, "k3", 32
@@ -93,11 +93,11 @@ func TestReferenceOfALabelPolicy(t *testing.T) {
 	}
 }
 
-// TestReferenceFollows copies the policy every few steps, never, or takes another model.
+// TestReferenceFollows copies the policy every few steps, never, or uses another model.
 func TestReferenceFollows(t *testing.T) {
 	near := func(p func(t testing.TB, r int) *policy.CausalLM, rank int, change func(c *Config)) []bool {
 		r := newReplayRun(&algo.ReplayKL{Replay: algo.Replay{Min: 0, Max: 10}, Coef: 0.25})
-		r.Steps, r.MinibatchSize = 5, 0 // one update a step: the figure is of the weights before it
+		r.Steps, r.MinibatchSize = 5, 0 // one update per step: the metric is for the weights before it
 		change(&r.Config)
 		var said recorded
 		if _, err := r.on(t.Context(), t, p(t, rank), said.hooks()); err != nil {
@@ -127,7 +127,7 @@ func TestReferenceFollows(t *testing.T) {
 	}
 }
 
-// TestAskingTheReferenceLeavesThePolicy checks that the weights that are lent come back.
+// TestAskingTheReferenceLeavesThePolicy checks that the swapped weights are restored.
 func TestAskingTheReferenceLeavesThePolicy(t *testing.T) {
 	p := trainedToken(t, 4)
 	r, err := newReference(p, nil, false, true)

@@ -26,7 +26,7 @@ import (
 	"github.com/rltrain/rltrain/rl/run"
 )
 
-// resumable is a run that can be begun anew as often as one likes.
+// resumable is a run that can be started any number of times.
 type resumable func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error)
 
 func supervised(p func(t *testing.T) policy.Policy, samples []*rl.Sample, packing int, judge func(t *testing.T, p policy.Policy) *evaluate.Plan) resumable {
@@ -69,7 +69,7 @@ func ofTokens(algorithm func() algo.Algorithm, p func(t testing.TB, r int) *poli
 	}
 }
 
-// ofPrograms has programs judged anew in each run, for rewards that do not read the clock.
+// ofPrograms runs the code task; each run grades its programs again.
 func ofPrograms(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
 	path := filepath.Join(t.TempDir(), "numbers.jsonl")
 	const row = `{"prompt":"NAME","prefix":"def f(x):\n    return ","tests":[{"call":"type(f(1))","expect":"int"},{"call":"f(2) > 1","expect":"True"}]}` + "\n"
@@ -175,17 +175,16 @@ func everyRun() map[string]resumable {
 	}
 }
 
-// TestResumedRunEqualsUninterrupted ends each pair of a source and an algorithm one step behind each checkpoint, so
-// that work is lost, and goes on from the checkpoint with a policy, a source and an algorithm made anew. Rows, lines,
-// result and weights come out the same, byte for byte.
+// TestResumedRunEqualsUninterrupted ends each pair of source and algorithm one step after each checkpoint, so that work
+// is lost, and resumes with a new policy, source and algorithm. Rows, lines, result and weights must be byte-identical.
 func TestResumedRunEqualsUninterrupted(t *testing.T) {
 	for name, again := range everyRun() {
 		t.Run(name, func(t *testing.T) { resumes(t, again, true) })
 	}
 }
 
-// TestStoppedRunEqualsUninterrupted stops runs between two steps, as a user does: the step that was to come is given up
-// and leaves nothing behind.
+// TestStoppedRunEqualsUninterrupted stops runs between two steps, as a user does: the next step is abandoned and leaves
+// no trace.
 func TestStoppedRunEqualsUninterrupted(t *testing.T) {
 	for name, again := range map[string]resumable{
 		"labels × ppo":        ofLabels("accuracy,f1=0.5", func(*labelRun) {}),
@@ -200,7 +199,7 @@ func TestStoppedRunEqualsUninterrupted(t *testing.T) {
 	}
 }
 
-// resumes compares a run with one in parts. Killed, a part ends behind its last checkpoint; else at it.
+// resumes compares a run with one in parts. A killed part ends after its last checkpoint, a stopped part at it.
 func resumes(t *testing.T, again resumable, killed bool) {
 	var whole recorded
 	h := whole.hooks()
@@ -215,7 +214,7 @@ func resumes(t *testing.T, again resumable, killed bool) {
 	}
 
 	dir, resume := t.TempDir(), ""
-	var kept, parts recorded // as of the checkpoint, and so far
+	var kept, parts recorded // at the checkpoint, and now
 	for attempt := 0; ; attempt++ {
 		if attempt > 20 {
 			t.Fatal("the run does not come to its end")
@@ -273,7 +272,7 @@ func resumes(t *testing.T, again resumable, killed bool) {
 	}
 }
 
-// plain is a result without the line breaks that a checkpoint puts into it.
+// plain is a result without the line breaks that checkpoints add.
 func plain(t *testing.T, r Result) string {
 	t.Helper()
 	line, err := json.Marshal(r)
@@ -292,9 +291,9 @@ func weightsOf(t *testing.T, p run.Weights) run.Snapshot {
 	return weights
 }
 
-// TestStoppedPrefetchGoesOnExactly stops an asynchronous run in the middle of a step and takes it up again, with the
-// actions of two steps under way.
-func TestStoppedPrefetchGoesOnExactly(t *testing.T) {
+// TestStoppedPrefetchResumesExactly stops an asynchronous run in the middle of a step, with the actions of two steps in
+// flight, and resumes it.
+func TestStoppedPrefetchResumesExactly(t *testing.T) {
 	r := newTokenRun(newRLOO)
 	r.Steps, r.Async, r.MaxStaleness = 6, true, 2
 	again := func(ctx context.Context, h run.Hooks, task envs.Task) (run.Snapshot, error) {
@@ -337,7 +336,7 @@ func TestStoppedPrefetchGoesOnExactly(t *testing.T) {
 	}
 }
 
-// cancelling ends a context where an episode is asked for.
+// cancelling cancels a context when an episode is requested.
 type cancelling struct {
 	envs.Task
 	at     int
@@ -351,7 +350,7 @@ func (c cancelling) Episode(part envs.Part, index int) (envs.Env, error) {
 	return c.Task.Episode(part, index)
 }
 
-// TestResultsDoNotDependOnGenerators answers different numbers of exercises at the same time.
+// TestResultsDoNotDependOnGenerators generates for different numbers of problems at a time.
 func TestResultsDoNotDependOnGenerators(t *testing.T) {
 	var want []string
 	for _, generators := range []int{1, 2, 16} {
@@ -385,7 +384,7 @@ func TestResultsDoNotDependOnGenerators(t *testing.T) {
 	}
 }
 
-// TestStopIsNotAnError ends the context between two steps: the step under way is finished, and a checkpoint made.
+// TestStopIsNotAnError cancels the context between two steps: the current step is finished and a checkpoint saved.
 func TestStopIsNotAnError(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -17,7 +17,7 @@ import (
 	"github.com/rltrain/rltrain/rl/rollout"
 )
 
-// writer is what a test closes.
+// writer is closed by its test.
 type writer interface {
 	rollout.Generator
 	Close()
@@ -44,9 +44,9 @@ func (r tokenRun) serve(t testing.TB, p *policy.CausalLM) (writer, error) {
 	return remote.New(t.Context(), p, c)
 }
 
-// TestAServerThatDiesChangesNothing: a run on two servers, one of which dies and comes back without its adapters, ends with
-// the weights of a run on one that does not, and each step learns from as many samples.
-func TestAServerThatDiesChangesNothing(t *testing.T) {
+// TestDyingServerChangesNothing: one of two servers dies and returns without its adapters. The run ends with the
+// weights of a run on one healthy server, and each step trains on the same number of samples.
+func TestDyingServerChangesNothing(t *testing.T) {
 	for _, ahead := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ahead=%v", ahead), func(t *testing.T) {
 			train := func(servers int, quirk func(int, *remotetest.Server), told func(string)) (weights [][]float32) {

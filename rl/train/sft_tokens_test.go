@@ -24,7 +24,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// spellingPolicy is a policy on a small character-level model, closed at the test's end.
+// spellingPolicy is a policy on a small character-level model, closed at the end of the test.
 func spellingPolicy(t *testing.T, c policy.Config) *policy.CausalLM {
 	t.Helper()
 	c.Dir = filepath.Join(t.TempDir(), "tiny")
@@ -39,7 +39,7 @@ func spellingPolicy(t *testing.T, c policy.Config) *policy.CausalLM {
 	return p
 }
 
-// copies teaches to repeat a letter.
+// copies has examples that repeat a letter.
 func copies(t *testing.T, p *policy.CausalLM) []*rl.Sample {
 	t.Helper()
 	encoded, err := p.Encode(func(yield func(chat.Example, error) bool) {
@@ -144,7 +144,7 @@ func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {
 	}
 }
 
-func TestGenerateStopsAtStringsAndTellsFinalText(t *testing.T) {
+func TestGenerateStopsAtStringsAndReportsFinalText(t *testing.T) {
 	p := spellingPolicy(t, policy.Config{Full: true})
 	if _, err := quick.train(t.Context(), p, copies(t, p), nil, run.Hooks{}); err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func TestGenerateStopsAtStringsAndTellsFinalText(t *testing.T) {
 	}
 }
 
-func TestTokenSFTResumesAsIfItHadNotStopped(t *testing.T) {
+func TestTokenSFTResumesExactly(t *testing.T) {
 	for _, tuning := range []string{"lora", "full"} {
 		t.Run(tuning, func(t *testing.T) {
 			config := policy.Config{Full: tuning == "full"}
@@ -230,7 +230,7 @@ func TestTokenSFTResumesAsIfItHadNotStopped(t *testing.T) {
 	}
 }
 
-func TestAdapterFolderAndMergedFolderSayTheSame(t *testing.T) {
+func TestAdapterAndMergedFolderAgree(t *testing.T) {
 	p := spellingPolicy(t, policy.Config{R: 4, Alpha: 8})
 	samples := copies(t, p)
 	if _, err := (lessons{epochs: 5, batch: 26}).train(t.Context(), p, samples, nil, run.Hooks{}); err != nil {
@@ -257,7 +257,7 @@ func TestAdapterFolderAndMergedFolderSayTheSame(t *testing.T) {
 	}
 }
 
-// TestRandomTokenLearns on weights of either dtype, checkpointed or not.
+// TestRandomTokenLearns with weights of either dtype, with and without gradient checkpointing.
 func TestRandomTokenLearns(t *testing.T) {
 	torchtest.NoLeaks(t)
 	shape := transformers.LlamaShape{Vocab: 40, Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 48, RopeTheta: 1e4}

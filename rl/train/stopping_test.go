@@ -14,8 +14,7 @@ import (
 	"github.com/rltrain/rltrain/rl/run"
 )
 
-// TestPatience ends a run after so many evaluations in a row that were no better than the best, also where it was
-// stopped and resumed between them.
+// TestPatience ends a run after the given number of evaluations without a new best, also across a resume.
 func TestPatience(t *testing.T) {
 	scores := map[int]float64{0: 0.1, 1: 0.5, 2: 0.4, 3: 0.52, 4: 0.5, 5: 0.51, 6: 0.9, 7: 0.9, 8: 0.9}
 	for _, test := range []struct {
@@ -73,7 +72,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// TestBestByANamedFigure picks the best by a figure of the row, whichever way it gets better.
+// TestBestByANamedFigure selects the best by a metric of the row, whether higher or lower is better.
 func TestBestByANamedFigure(t *testing.T) {
 	for metric, want := range map[string]int{"": 4, "accuracy": 2, "loss": 3} {
 		p := newTable(t, 1)
@@ -98,7 +97,7 @@ func TestBestByANamedFigure(t *testing.T) {
 	}
 }
 
-// TestALongerRun goes on from the last checkpoint of a shorter one, and equals a long one where the rates are constant.
+// TestALongerRun extends a run from its last checkpoint; with a constant learning rate it equals a long run.
 func TestALongerRun(t *testing.T) {
 	dir := t.TempDir()
 	train := func(steps int, h run.Hooks) (run.Snapshot, error) {

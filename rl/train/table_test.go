@@ -15,16 +15,16 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// symbols is how many tokens, and labels, a tablePolicy knows.
+// symbols is the number of tokens, and of labels, that a tablePolicy has.
 const symbols = 5
 
-// tablePolicy is a policy small enough to be computed by hand: the logits of an action are the row of a table that the
-// token before it (of a label: the first token of the text) chooses, and a bias; the value is that token's.
+// tablePolicy is a policy small enough to compute by hand. The logits of an action are a bias plus the table row of the
+// token before it (for a label: the text's first token); the value belongs to that token.
 type tablePolicy struct {
-	logits, bias, value *torch.Var // [symbols, symbols], [symbols], [symbols, 1]; value nil until it is asked for
+	logits, bias, value *torch.Var // [symbols, symbols], [symbols], [symbols, 1]; value is nil until requested
 	base                []float32  // logits without the adapter
 	fresh               bool
-	bodyBias            bool // the bias is part of the body, not of a head
+	bodyBias            bool // the bias belongs to the body, not to a head
 	version             int
 }
 
@@ -144,15 +144,15 @@ func (p *tablePolicy) LoadWeights(dir string) error {
 	return weights.PutBack(p)
 }
 
-// fixed is a source of the samples that a function makes for each step.
+// fixed is a source of samples made by a function of the step.
 type fixed func(step int) *rl.Step
 
 func (f fixed) Next(_ context.Context, at rl.At) (*rl.Step, error) { return f(at.Step), nil }
 func (f fixed) State() any                                         { return nil }
 func (f fixed) Restore(json.RawMessage) error                      { return nil }
 
-// tokenStep is three prompts of four samples of 1 to 4 actions each, of which two were drawn by an older policy, with
-// all that can happen to a sample: rewards that are missing, equal within a prompt, paid on the way, and a penalty.
+// tokenStep has three prompts with four samples of 1 to 4 actions each, two of them from an older policy. It covers all
+// reward cases: missing, equal within a prompt, given on the way, and a penalty.
 func tokenStep(step int) *rl.Step {
 	rng := rand.New(rand.NewPCG(uint64(step), 4))
 	s := &rl.Step{}
@@ -161,7 +161,7 @@ func tokenStep(step int) *rl.Step {
 		for i := range 4 {
 			x := &rl.Sample{Prompt: prompt, Index: i, Episode: prompt*4 + i, Tokens: []int32{rng.Int32N(symbols)}}
 			for range 1 + rng.IntN(4) {
-				given := rng.IntN(2) // what the environment says between two actions
+				given := rng.IntN(2) // environment text between two actions
 				for range given {
 					x.Tokens = append(x.Tokens, rng.Int32N(symbols))
 				}
@@ -207,7 +207,7 @@ func labelStep(step int) *rl.Step {
 	return s
 }
 
-// replayedStep is labelStep with larger rewards, so that some errors are beyond 1, and one choice sampled twice.
+// replayedStep is labelStep with larger rewards, so that some errors exceed 1, and one choice sampled twice.
 func replayedStep(step int) *rl.Step {
 	s := labelStep(step)
 	for _, x := range s.Samples {

@@ -20,7 +20,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// recorded is what a run wrote.
+// recorded is the output of a run.
 type recorded struct {
 	rows  []report.Row
 	lines []string
@@ -36,7 +36,7 @@ func (r *recorded) hooks() run.Hooks {
 	}
 }
 
-// steps are the rows of steps, without those of evaluations.
+// steps are the rows of steps, without evaluations.
 func (r *recorded) steps() []report.Row {
 	var rows []report.Row
 	for _, row := range r.rows {
@@ -47,7 +47,7 @@ func (r *recorded) steps() []report.Row {
 	return rows
 }
 
-// figure is one figure of every step.
+// figure is one metric of every step.
 func (r *recorded) figure(name string) []float64 {
 	var values []float64
 	for _, row := range r.steps() {
@@ -57,7 +57,7 @@ func (r *recorded) figure(name string) []float64 {
 	return values
 }
 
-// encoded is the rows as they stand in a file.
+// encoded is the rows as in a file.
 func encoded(t *testing.T, rows []report.Row) []string {
 	t.Helper()
 	lines := make([]string, len(rows))
@@ -73,7 +73,7 @@ func encoded(t *testing.T, rows []report.Row) []string {
 
 var labelNames = []string{"a", "b", "c"}
 
-// tinyLabel is a random encoder of 2 layers and 16 features, with adapters on all its linear layers.
+// tinyLabel is a random encoder of 2 layers and 16 features, with adapters on all linear layers.
 func tinyLabel(t testing.TB) *policy.Classifier {
 	t.Helper()
 	torchtest.NoLeaks(t)
@@ -88,8 +88,8 @@ func tinyLabel(t testing.TB) *policy.Classifier {
 	return p
 }
 
-// tinyLanguageLabel is a classifier on a language model, with a head on the last token, or with scored the labels' own
-// text in its place.
+// tinyLanguageLabel is a classifier on a language model, with a head on the last token; if scored, it scores the
+// labels' text instead.
 func tinyLanguageLabel(t testing.TB, scored bool) *policy.Classifier {
 	t.Helper()
 	torchtest.NoLeaks(t)
@@ -108,7 +108,7 @@ func tinyLanguageLabel(t testing.TB, scored bool) *policy.Classifier {
 	return p
 }
 
-// tinyExamples are sequences of 3 to 12 noise tokens around two tokens that tell the label.
+// tinyExamples are sequences of 3 to 12 noise tokens around two tokens that determine the label.
 func tinyExamples(n int, seed uint64) policy.Examples {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	var e policy.Examples
@@ -136,13 +136,13 @@ func labelRewards(t testing.TB, list string) *reward.Labels {
 
 // labelRun is a small run on a classifier's choices.
 type labelRun struct {
-	algorithm algo.Algorithm // nil = Expected, or PPO where the rewards do not read probabilities
+	algorithm algo.Algorithm // nil = Expected, or PPO if the rewards do not read probabilities
 	rewards   string
 	rollout.LabelOptions
 	train, validation policy.Examples
 	metric            string
-	replay            int // of what is replayed, how much is kept; 0 = nothing is
-	holds             int // tokens that memory suffices for; 0 = any number
+	replay            int // capacity of the replay buffer; 0 = no replay
+	holds             int // tokens that fit in memory; 0 = unlimited
 	Config
 }
 
@@ -191,7 +191,7 @@ func (r labelRun) on(ctx context.Context, t testing.TB, p *policy.Classifier, h 
 	return Run(ctx, within(p, r.holds), source, a, r.Config, h)
 }
 
-// tinyToken is a policy on a model of 2 layers: all of its weights, or with r an adapter.
+// tinyToken is a policy on a model of 2 layers; it trains all weights, or an adapter if r > 0.
 func tinyToken(t testing.TB, r int) *policy.CausalLM {
 	t.Helper()
 	torchtest.NoLeaks(t)
@@ -207,7 +207,7 @@ func tinyToken(t testing.TB, r int) *policy.CausalLM {
 	return p
 }
 
-// quantizedToken is tinyToken, wider, with weights of four bits below its adapter.
+// quantizedToken is tinyToken, wider, with 4-bit base weights.
 func quantizedToken(t testing.TB, r int) *policy.CausalLM {
 	t.Helper()
 	torchtest.NoLeaks(t)
@@ -223,7 +223,7 @@ func quantizedToken(t testing.TB, r int) *policy.CausalLM {
 	return p
 }
 
-// trainedToken is one with an adapter that an earlier stage has trained.
+// trainedToken is one with an adapter trained in an earlier stage.
 func trainedToken(t testing.TB, r int) *policy.CausalLM {
 	t.Helper()
 	p := tinyToken(t, r)
@@ -246,8 +246,8 @@ func trainedToken(t testing.TB, r int) *policy.CausalLM {
 	return p
 }
 
-// letters pays 1 for an action that begins with a small letter and 0 for others. It is a bandit with many
-// arms, of which a quarter pay.
+// letters rewards an action that begins with a small letter with 1 and others with 0: a bandit with many arms, a
+// quarter of which are rewarded.
 type letters struct{}
 
 func (letters) Len(envs.Part) int { return 0 }
@@ -272,7 +272,7 @@ func (e *letterEpisode) Step(_ context.Context, a envs.Action) (envs.Step, error
 	return step, nil
 }
 
-// spelling pays 1 for each action that begins with a small letter, and ends after three.
+// spelling rewards each action that begins with a small letter with 1, and ends after three.
 type spelling struct{}
 
 func (spelling) Len(envs.Part) int { return 0 }
@@ -304,19 +304,19 @@ func (e *spellingEpisode) Step(_ context.Context, a envs.Action) (envs.Step, err
 
 // tokenRun is a small run on a language model's rollouts.
 type tokenRun struct {
-	algorithm func() algo.Algorithm // anew for each run: algorithms have state
+	algorithm func() algo.Algorithm // new for each run: algorithms have state
 	task      envs.Task
 	rollout.Options
 	maxNew    int
 	greedy    bool
-	rewards   string // with model:smalls among them; "" = the task's own
+	rewards   string // may include model:smalls; "" = the task's reward
 	evaluated int    // episodes of an evaluation
 	every     int    // steps between evaluations
 	Config
 
-	holds   int  // tokens that memory suffices for; 0 = any number
-	taught  bool // by another tiny model, of the same tokens
-	servers int  // that write; 0 = the policy's own sampler does
+	holds   int  // tokens that fit in memory; 0 = unlimited
+	taught  bool // by another tiny model with the same tokens
+	servers int  // rollout servers; 0 = the policy's sampler
 	quirk   func(i int, s *remotetest.Server)
 	told    func(line string)
 }
@@ -332,7 +332,7 @@ func newTokenRun(algorithm func() algo.Algorithm) tokenRun {
 	}
 }
 
-// source is that of the run's rollouts; closing it is the test's.
+// source returns the run's source of rollouts; the test closes it.
 func (r tokenRun) source(t testing.TB, p *policy.CausalLM) (*rollout.Tokens, writer) {
 	t.Helper()
 	var sampler writer
@@ -375,7 +375,7 @@ func (r tokenRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h ru
 	return Run(ctx, within(p, r.holds), source, r.algorithm(), r.Config, h)
 }
 
-// smalls is a reward model that counts small letters, on a scale of its own.
+// smalls is a reward model that counts small letters, on an arbitrary scale.
 type smalls struct{}
 
 func (smalls) Score(_ context.Context, completions []envs.Completion) ([]float64, []error) {
@@ -391,7 +391,7 @@ func (smalls) Score(_ context.Context, completions []envs.Completion) ([]float64
 	return scores, make([]error, len(completions))
 }
 
-// replayRun is a small run on turns out of a buffer.
+// replayRun is a small run on turns from a replay buffer.
 type replayRun struct {
 	algorithm algo.Algorithm
 	rollout.ReplayOptions

@@ -16,7 +16,7 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// trlPreferences is the content of testdata/trl.json, which scripts/fixtures/preferences.py writes.
+// trlPreferences is the content of testdata/trl.json, written by scripts/fixtures/preferences.py.
 type trlPreferences struct {
 	Beta      float64 `json:"beta"`
 	Smoothing float64 `json:"label_smoothing"`
@@ -38,7 +38,7 @@ type trlPreferences struct {
 	} `json:"losses"`
 }
 
-// answered is a sample whose reference has said sum of its answer.
+// answered is a sample with sum as the reference's log-probability of its answer.
 func answered(unit, index int, prompt, answer []int32, sum float32) *rl.Sample {
 	x := &rl.Sample{Tokens: slices.Concat(prompt, answer), Actions: answer, Prompt: unit, Index: index, Truth: int32(1 - index), Reference: make([]float32, len(answer))}
 	x.Reference[0] = sum
@@ -48,7 +48,7 @@ func answered(unit, index int, prompt, answer []int32, sum float32) *rl.Sample {
 	return x
 }
 
-// TestPreferencesAsTRL compares loss, figures and gradient with TRL's on the same model and batch.
+// TestPreferencesAsTRL compares loss, metrics and gradient with TRL's on the same model and batch.
 func TestPreferencesAsTRL(t *testing.T) {
 	torchtest.NoLeaks(t)
 	var want trlPreferences
@@ -95,7 +95,7 @@ func TestPreferencesAsTRL(t *testing.T) {
 			}
 			shared := &training{policy: p, algorithm: a, needs: a.Needs(), config: Config{}.complete()}
 			passes := &passes{ranks: &ranks{training: shared}}
-			shared.needs.Reference = false // it has been asked
+			shared.needs.Reference = false // it has been computed
 			if err := (&scorer{passes: passes}).askAside(step.KLSamples); err != nil {
 				t.Fatal(err)
 			}
@@ -137,7 +137,7 @@ func TestPreferencesAsTRL(t *testing.T) {
 	}
 }
 
-// gradientOf is that of the first layer's down projection [24, 40].
+// gradientOf is the gradient of the first layer's down projection [24, 40].
 func gradientOf(t *testing.T, p *policy.CausalLM, size int) (grad []float32) {
 	t.Helper()
 	for _, v := range p.Params() {

@@ -19,7 +19,7 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// collected is a trainer with what its source gives for the first step.
+// collected is a trainer with its source's first step.
 func collected(t *testing.T, p *policy.CausalLM, r tokenRun) (*Trainer, *rl.Step) {
 	t.Helper()
 	source, sampler := r.source(t, p)
@@ -40,7 +40,7 @@ func collected(t *testing.T, p *policy.CausalLM, r tokenRun) (*Trainer, *rl.Step
 	return tr, step
 }
 
-// prepared asks about the samples of a step as a step of training does.
+// prepared scores a step's samples like a training step.
 func prepared(t *testing.T, tr *Trainer, step *rl.Step) {
 	t.Helper()
 	for _, x := range step.Samples {
@@ -55,7 +55,7 @@ func prepared(t *testing.T, tr *Trainer, step *rl.Step) {
 	}
 }
 
-// gradientsOf are those that a minibatch leaves in the parameters; they are dropped.
+// gradientsOf returns a minibatch's gradients and clears them.
 func gradientsOf(t *testing.T, p run.Weights) []float32 {
 	t.Helper()
 	var all []float32
@@ -75,7 +75,7 @@ func gradientsOf(t *testing.T, p run.Weights) []float32 {
 	return all
 }
 
-// counting counts the forward passes of a policy.
+// counting counts a policy's forward passes.
 type counting struct {
 	policy.Policy
 	passes int
@@ -86,8 +86,8 @@ func (c *counting) Forward(s *torch.Scope, b *rl.Batch, pass policy.Pass) policy
 	return c.Policy.Forward(s, b, pass)
 }
 
-// TestFirstUpdateTakesTheScoringPass: the first part is run once, not twice, and gives the gradient that running it
-// again would.
+// TestFirstUpdateTakesTheScoringPass: the first part runs once, not twice, and gives the gradient that a second run
+// would give.
 func TestFirstUpdateTakesTheScoringPass(t *testing.T) {
 	for _, tokens := range []int{0, 40} {
 		r := newTokenRun(newPPO)
@@ -116,8 +116,7 @@ func TestFirstUpdateTakesTheScoringPass(t *testing.T) {
 	}
 }
 
-// TestFirstRatioIsExactlyOne looks at the first update of a step: what is compared with π_old is π_old itself, to the
-// last bit.
+// TestFirstRatioIsExactlyOne: in a step's first update, log π equals log π_old to the last bit.
 func TestFirstRatioIsExactlyOne(t *testing.T) {
 	for name, algorithm := range map[string]func() algo.Algorithm{"rloo": newRLOO, "grpo": newGRPO, "ppo": newPPO} {
 		for _, minibatches := range []int{1, 3} {
@@ -187,8 +186,8 @@ func TestMicroBatchesChangeNothing(t *testing.T) {
 	}
 }
 
-// TestMicroBatchesChangeNoImitation has dropout, which is each sample's own.
-func TestMicroBatchesChangeNoImitation(t *testing.T) {
+// TestMicroBatchesChangeNoSFT with dropout, which depends on the sample only.
+func TestMicroBatchesChangeNoSFT(t *testing.T) {
 	examples, sequences := tinyExamples(24, 1).Samples(), policy.Samples(texts(24))
 	for name, test := range map[string]struct {
 		p       policy.Policy
@@ -222,7 +221,7 @@ func TestMicroBatchesChangeNoImitation(t *testing.T) {
 	}
 }
 
-// TestMicroBatchesChangeNoPreference: the answers of a pair stay in one pass, however few tokens it may have.
+// TestMicroBatchesChangeNoPreference: the answers of a pair stay in one pass, however low the token limit.
 func TestMicroBatchesChangeNoPreference(t *testing.T) {
 	p := tinyToken(t, 4)
 	pairs := slices.Concat(preferred(t, p, 13)...)
@@ -246,7 +245,7 @@ func TestMicroBatchesChangeNoPreference(t *testing.T) {
 	}
 }
 
-// everything is an algorithm that asks for a backward pass of every sample.
+// everything is an algorithm that needs a backward pass for every sample.
 type everything struct{ algo.Algorithm }
 
 func (a everything) Needs() algo.Needs {
@@ -255,8 +254,8 @@ func (a everything) Needs() algo.Needs {
 	return needs
 }
 
-// TestSamplesWithoutAdvantageNeedNoBackwardPass compares a step that leaves them out of the backward pass with
-// one that does not: the same gradient and the same figures.
+// TestSamplesWithoutAdvantageNeedNoBackwardPass compares a step that skips their backward pass with one that does not:
+// gradient and metrics agree.
 func TestSamplesWithoutAdvantageNeedNoBackwardPass(t *testing.T) {
 	for name, algorithm := range map[string]func() algo.Algorithm{
 		"reinforce": func() algo.Algorithm { return &algo.Reinforce{Baseline: "group"} }, "rloo": newRLOO, "grpo": newGRPO,
@@ -293,7 +292,7 @@ func TestSamplesWithoutAdvantageNeedNoBackwardPass(t *testing.T) {
 	}
 }
 
-// TestNothingToLearnChangesNothing has an update with advantages, and so a momentum, and then one without any.
+// TestNothingToLearnChangesNothing has an update with advantages, which leaves momentum, and then one without any.
 func TestNothingToLearnChangesNothing(t *testing.T) {
 	for _, test := range []struct {
 		name      string
@@ -337,8 +336,8 @@ func TestNothingToLearnChangesNothing(t *testing.T) {
 	}
 }
 
-// TestStepsThatTeachNothingMakeNoVersion pays the same for everything.
-func TestStepsThatTeachNothingMakeNoVersion(t *testing.T) {
+// TestStepsWithoutGradientKeepTheVersion gives every sample the same reward.
+func TestStepsWithoutGradientKeepTheVersion(t *testing.T) {
 	p := newTable(t, 1)
 	tr, err := New(p, fixed(func(at int) *rl.Step {
 		step := tokenStep(at)
@@ -379,7 +378,7 @@ func TestNonFiniteGradientStops(t *testing.T) {
 	for _, h := range []run.Hooks{{}, h} {
 		tr, err := New(p, fixed(func(at int) *rl.Step {
 			step := tokenStep(at)
-			step.Groups[0][1].Rewards[0] = 1e39 // finite, until advantages are float32
+			step.Groups[0][1].Rewards[0] = 1e39 // finite until advantages are float32
 			return step
 		}), &algo.Reinforce{Baseline: "none"}, Config{Steps: 1, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}}, h)
 		if err != nil {
@@ -426,9 +425,9 @@ func TestTargetKLStopsTheUpdatesOfAStep(t *testing.T) {
 	}
 }
 
-// TestDivergenceFarAwayPullsBack has actions that have run away: the loss stays finite, as the metric has it, and its
-// slope leads back.
-func TestDivergenceFarAwayPullsBack(t *testing.T) {
+// TestLargeKLPullsBack has actions far from the reference: loss and metric stay finite, and the gradient
+// points back.
+func TestLargeKLPullsBack(t *testing.T) {
 	for _, d := range []float64{-1000, -30, -20.5, -19.5, -1, 0, 3, 40} {
 		v, err := torch.Parameter([]float32{float32(d)}, 1)
 		if err != nil {
@@ -458,7 +457,7 @@ func TestDivergenceFarAwayPullsBack(t *testing.T) {
 	}
 }
 
-// TestReplayBuffer starts a run with what another one has written.
+// TestReplayBuffer starts a run with another run's buffer.
 func TestReplayBuffer(t *testing.T) {
 	path := t.TempDir() + "/buffer.jsonl"
 	r := newReplayRun(&algo.Replay{Min: 0, Max: 10})

@@ -6,12 +6,13 @@ import (
 	"testing"
 )
 
-// TestStepOnPaper: what grows with the number of GPUs, and what shrinks.
+// TestStepOnPaper: some times grow with the number of GPUs, others shrink.
 func TestStepOnPaper(t *testing.T) {
 	c := cluster{parameters: 100, trained: 10, samples: 64, prompt: 2, answer: 8, updates: 3, peak: 1000, used: 0.5, memory: 400, memoryUsed: 0.5, network: 40, networkUsed: 0.5}
 	m := measuredParts{exchanges: 5, token: 2, hop: 0.1, load: 0.01}
 	one, two := c.step(1, m), c.step(2, m)
-	// 8 steps that read 200 bytes at 200 a second, and for each of 64 samples 10 tokens of 200 operations at 500 a second.
+	// 8 steps that read 200 bytes at 200 bytes/s, and for each of 64 samples 10 tokens of 200 operations at 500
+	// operations/s.
 	if want := 8.0 + 64*10*0.4; math.Abs(one.generate-want) > 1e-9 {
 		t.Errorf("one GPU generates for %v s, want %v", one.generate, want)
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestGPUTables: figures that are there stand beside what the device can do, those that are missing are said to be.
+// TestGPUTables compares measurements with the device's peak, and marks missing ones.
 func TestGPUTables(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "gpu.json")
 	if err := os.WriteFile(path, []byte(`{"gpu": {"name": "Card", "driver_version": "580.1", "memory.total": "81559 MiB"}, "cases": {

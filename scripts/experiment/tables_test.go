@@ -73,7 +73,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// What is counted here is what bench counts.
+// bench counts the same operations.
 func TestProductsAreThoseOfBench(t *testing.T) {
 	var measured map[string]struct {
 		Ours struct {

@@ -1,5 +1,5 @@
-// Package form checks the form of the code that no linter knows: how long files and functions are, and which way the files
-// of a package lean on each other.
+// Package form checks what linters do not: the length of files and functions, and that the files of a package depend on
+// each other in one direction only.
 package form
 
 import (
@@ -24,7 +24,7 @@ const (
 	functionLines = 80
 )
 
-// sources are the Go files of the repository that are no tests, by folder.
+// sources are the repository's non-test Go files, by folder.
 func sources(t *testing.T) map[string][]string {
 	t.Helper()
 	files := map[string][]string{}
@@ -76,8 +76,8 @@ func TestLengths(t *testing.T) {
 	}
 }
 
-// TestFilesLeanOneWay: whoever reads a file of these packages must know the files whose types, functions, methods and
-// fields it uses. None of those may lead back to it.
+// TestFilesLeanOneWay: a file of these packages depends on the files whose types, functions, methods and fields it
+// uses. None of those may depend on it.
 func TestFilesLeanOneWay(t *testing.T) {
 	for _, dir := range []string{"algo", "evaluate", "policy", "train"} {
 		t.Run(dir, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestFilesLeanOneWay(t *testing.T) {
 			if dir == "train" && (!uses["trainer.go"]["update.go"] || !uses["update.go"]["passes.go"]) {
 				t.Fatalf("not all uses are found: %v", uses)
 			}
-			// Files that use no other are removed until none are left.
+			// Remove files without dependencies until none are left.
 			for len(uses) > 0 {
 				before := len(uses)
 				for _, name := range slices.Sorted(maps.Keys(uses)) {
@@ -102,7 +102,7 @@ func TestFilesLeanOneWay(t *testing.T) {
 	}
 }
 
-// empty stands for every imported package.
+// empty replaces every imported package.
 type empty struct{}
 
 func (empty) Import(name string) (*types.Package, error) {

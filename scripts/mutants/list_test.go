@@ -25,7 +25,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestListFitsTheCode tells at once of a fault whose line has changed.
+// TestListFitsTheCode detects mutants whose line has changed.
 func TestListFitsTheCode(t *testing.T) {
 	text, err := os.ReadFile("list.txt")
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package setup_test checks the scripts of the build.
+// Package setup_test checks the build scripts.
 package setup_test
 
 import (
@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestToolsNameACompilerThatIsTooOld puts a g++ of each version before the real one.
+// TestToolsNameACompilerThatIsTooOld puts a g++ of each version before the real one on the path.
 func TestToolsNameACompilerThatIsTooOld(t *testing.T) {
 	for version, want := range map[string]string{
 		"11.4.0": "g++ is version 11.4.0, older than 12",

@@ -132,7 +132,7 @@ func TestOpenCut(t *testing.T) {
 	}
 }
 
-func TestOpenRefusesWhatIsNoFile(t *testing.T) {
+func TestOpenRefusesNonFiles(t *testing.T) {
 	dir := t.TempDir()
 	pipe := filepath.Join(dir, "pipe.gguf")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {

@@ -19,7 +19,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-func TestModelsOfOnesOwn(t *testing.T) {
+func TestCustomModels(t *testing.T) {
 	cache, here := t.TempDir(), t.TempDir()
 	t.Setenv("RLTRAIN_CACHE", cache)
 	t.Setenv("HF_HOME", t.TempDir())

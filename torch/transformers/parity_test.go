@@ -248,9 +248,9 @@ func TestFamilyPoolingEqualsSequenceClassification(t *testing.T) {
 	}
 }
 
-// TestDropoutDependsOnTheSampleAlone: the mask of a sequence is the same in any batch, differs between
+// TestDropoutDoesNotDependOnBatch: the mask of a sequence is the same in any batch, differs between
 // keys, and keeps the expectation.
-func TestDropoutDependsOnTheSampleAlone(t *testing.T) {
+func TestDropoutDoesNotDependOnBatch(t *testing.T) {
 	f := open(t, "bert")
 	f.adapt(t)
 	const p = 0.5

@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestAlarmsOfRuns provokes each alarm by a run that goes wrong in its way. Each is said once, in the log, with what to
-// try; and a run that goes well raises none.
+// TestAlarmsOfRuns provokes each alarm with a run that fails in that way. Each alarm is logged once, with advice; a
+// healthy run raises none.
 func TestAlarmsOfRuns(t *testing.T) {
 	const (
 		letters = `--task prompts --dataset TMP/letters.jsonl --model tiny --tiny-layers 1 --tiny-hidden 32 --prompts-per-step 4 --samples-per-prompt 8 --fresh-samples 0 --eval-samples 30 --eval-every 99 `
@@ -23,7 +23,7 @@ func TestAlarmsOfRuns(t *testing.T) {
 	)
 	f := folders{tmp: t.TempDir()}
 	f.alarming(t)
-	limit := []string{"missing_end", "truncation"} // of one token no answer ends by itself
+	limit := []string{"missing_end", "truncation"} // one token is too few to end a completion
 	for _, test := range []struct {
 		name, args string
 		want       []string
@@ -70,7 +70,7 @@ func TestAlarmsOfRuns(t *testing.T) {
 	}
 }
 
-// alarming writes what TestAlarmsOfRuns learns from and is paid by.
+// alarming writes the data and reward programs of TestAlarmsOfRuns.
 func (f folders) alarming(t *testing.T) {
 	t.Helper()
 	var letters, noise strings.Builder

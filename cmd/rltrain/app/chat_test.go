@@ -11,7 +11,7 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// ggufModel is a folder of a small GGUF model with a chat template, which writes "role: content" lines.
+// ggufModel returns the folder of a small GGUF model whose chat template writes "role: content" lines.
 func ggufModel(t *testing.T) folders {
 	t.Helper()
 	torchtest.NoLeaks(t)
@@ -28,7 +28,7 @@ func ggufModel(t *testing.T) folders {
 	return folders{model: model, tmp: tmp}
 }
 
-// A text prompt is a user message for a model with a chat template, unless --raw.
+// A text prompt becomes a user message if the model has a chat template, unless --raw is given.
 func TestTextPromptsGoThroughTheChatTemplate(t *testing.T) {
 	f := ggufModel(t)
 	f.write(t, "TMP/text.jsonl", `{"id":1,"prompt":"hi"}`+"\n")
@@ -116,7 +116,7 @@ func TestChat(t *testing.T) {
 	}
 }
 
-// Where a conversation passes the model's positions, the oldest turns are forgotten, and a message that is too long is told.
+// A conversation longer than the context drops its oldest turns; a message that is too long gets an error.
 func TestChatForgets(t *testing.T) {
 	f := ggufModel(t)
 	input := strings.Repeat("the cat sat on the mat and the dog ran\n", 8)
@@ -130,7 +130,6 @@ func TestChatForgets(t *testing.T) {
 	}
 }
 
-// The adapter can be switched off.
 func TestChatAdapter(t *testing.T) {
 	f, adapter := trainedAdapter(t)
 	args := []string{"chat", "--max-new-tokens", "8", "--temperature", "0", "--model"}
@@ -142,7 +141,7 @@ func TestChatAdapter(t *testing.T) {
 	}
 }
 
-// A hook takes interrupts until it is released.
+// A hook receives interrupts until it is released.
 func TestOnInterrupt(t *testing.T) {
 	hook := &interruptHook{}
 	ctx := context.WithValue(t.Context(), hookKey{}, hook)

@@ -8,7 +8,7 @@ import (
 	"github.com/rltrain/rltrain/rl"
 )
 
-// TestCodeEndToEnd imitates one-line problems and learns from their tests, which Python runs.
+// TestCodeEndToEnd trains on demonstrations of one-line problems, then on their tests, which Python runs.
 func TestCodeEndToEnd(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	code, _, complaint := f.rltrain("", strings.Fields("--task code --tiny-layers 1 --tiny-hidden 32 --max-steps 4 --batch-size 4 --warmup-check-every 0 --num-steps 2 --logging-steps 1 "+

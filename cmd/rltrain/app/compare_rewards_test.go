@@ -10,7 +10,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// TestCompareByRewards has a classifier and an expression judge two models' answers to the same prompts.
+// TestCompareByRewards scores two models' completions of the same prompts with a classifier and an expression.
 func TestCompareByRewards(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	f.write(t, "TMP/p.jsonl", `{"prompt": "one "}`+"\n"+`{"prompt": "two "}`+"\n"+`{"prompt": "`+strings.Repeat("long ", 40)+`"}`+"\n"+`{"prompt": "`+strings.Repeat("long ", 4000)+`"}`+"\n")

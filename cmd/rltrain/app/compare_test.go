@@ -45,7 +45,7 @@ func TestCompare(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
-	// It evaluates as eval does, and writes nowhere else.
+	// compare evaluates like eval and writes no other file.
 	f.must(t, "", "eval", "--model", other, "--dataset", data, "--output-dir", "TMP/eval")
 	var alone shared.LabelResults
 	readResults(t, f.expand("TMP/eval/logs/eval_results.json"), &alone)
@@ -57,10 +57,10 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// A model whose outputs stand in another order is compared label by label.
+// Models with a different label order are compared label by label.
 func TestCompareReordersLabels(t *testing.T) {
 	f := newFolders(t, transformers.PoolMean)
-	other := filepath.Join(filepath.Dir(f.model), "other") // beside its base model, which it names from there
+	other := filepath.Join(filepath.Dir(f.model), "other") // its config names the base model relative to this folder
 	if err := os.CopyFS(other, os.DirFS(f.model)); err != nil {
 		t.Fatal(err)
 	}

@@ -16,9 +16,8 @@ import (
 	"github.com/rltrain/rltrain/rl/run"
 )
 
-// TestCrash kills runs of every algorithm at 20 moments each, five of them in one run, one in five of them while a
-// checkpoint is being written and the others at random, and goes on with --resume. What the runs leave must equal what
-// a run leaves that was never stopped, byte by byte.
+// TestCrash kills runs of every algorithm at 20 moments each, five per run, and resumes them. One kill in five hits
+// while a checkpoint is written, the others at random. The results must be byte-identical to an uninterrupted run.
 func TestCrash(t *testing.T) {
 	const runs, each = 4, 5
 	l := newLab(t)
@@ -32,7 +31,7 @@ func TestCrash(t *testing.T) {
 			for n := range runs {
 				parts := filepath.Join(t.TempDir(), "out")
 				for i, tries := 0, 0; i < each && tries < 8*each; tries++ {
-					// A run that was killed goes on from its checkpoint, so what is left of it gets shorter.
+					// A resumed run starts at its checkpoint, so later attempts have less time left.
 					after := time.Duration(rand.Float64() * float64(took) * (1 - 0.12*float64(i)))
 					now := func() bool { return false }
 					if i == n {
@@ -42,9 +41,9 @@ func TestCrash(t *testing.T) {
 						i++
 						continue
 					}
-					compareRuns(t, r, whole, parts) // it came to its end before it was hit: another run
+					compareRuns(t, r, whole, parts) // it finished before the kill: compare it and start again
 					again++
-					took = took * 9 / 10 // the machine was busier while the whole run was timed
+					took = took * 9 / 10 // the machine was busier during the timed run
 					if err := os.RemoveAll(parts); err != nil {
 						t.Fatal(err)
 					}
@@ -62,8 +61,8 @@ func TestCrash(t *testing.T) {
 	t.Logf("in all %d kills, %d before the first checkpoint, %d while one was written, %d behind the last step", sum.all, sum.early, sum.writing, sum.late)
 }
 
-// TestCrashOfSignals asks runs to stop, and goes on.
-func TestCrashOfSignals(t *testing.T) {
+// TestCrashSignals interrupts runs with signals and resumes them.
+func TestCrashSignals(t *testing.T) {
 	l := newLab(t)
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1} {
 		r := recipes["grpo"]
@@ -85,9 +84,9 @@ func TestCrashOfSignals(t *testing.T) {
 	}
 }
 
-// TestCrashOfTheDisk fills the disk, or makes it read-only, while a run saves: the error says so, the last good checkpoint
-// stands, and the run goes on from there.
-func TestCrashOfTheDisk(t *testing.T) {
+// TestCrashDisk fills the disk, or makes it read-only, while a run saves. The error names the cause, the last good
+// checkpoint survives, and the run resumes from it.
+func TestCrashDisk(t *testing.T) {
 	l := newLab(t)
 	disk := t.TempDir()
 	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=64m"); err != nil {
@@ -114,7 +113,7 @@ func TestCrashOfTheDisk(t *testing.T) {
 			}
 			_, wait := l.start(t, r, out)
 			deadline := time.Now().Add(time.Minute)
-			for checkpoint := ""; checkpoint == "" && time.Now().Before(deadline); { // spoilt behind its first checkpoint
+			for checkpoint := ""; checkpoint == "" && time.Now().Before(deadline); { // spoil the disk after the first checkpoint
 				checkpoint, _, _, _ = run.LatestCheckpoint(filepath.Join(out, r.stage))
 			}
 			err := test.spoil()
@@ -134,7 +133,7 @@ func TestCrashOfTheDisk(t *testing.T) {
 	}
 }
 
-// readOnly makes a folder one that nothing can be written to, though files elsewhere on its disk are open.
+// readOnly remounts a folder read-only, even if files elsewhere on its disk are open.
 func readOnly(dir string) error {
 	if err := syscall.Mount(dir, dir, "", syscall.MS_BIND, ""); err != nil {
 		return err
@@ -142,7 +141,7 @@ func readOnly(dir string) error {
 	return syscall.Mount("", dir, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, "")
 }
 
-// fill takes all the room of a disk.
+// fill fills a disk.
 func fill(path string) error {
 	f, err := os.Create(path)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// TestModelsAsRewards has a classifier's opinion of a label pay language models and classifiers.
+// TestModelsAsRewards trains language models and classifiers on a classifier's score.
 func TestModelsAsRewards(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	f.questions(t, "TMP/q.jsonl", 20)

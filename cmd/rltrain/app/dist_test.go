@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// killedRanks is how often a rank is killed.
+// killedRanks is how many times a rank is killed.
 const killedRanks = 20
 
-// distSteps are the steps of a rollout's run here.
+// distSteps is the number of steps of a run in this file.
 const distSteps = 20
 
-// TestDistRanks trains with 2 and 4 processes what one trains, of rollouts for twenty steps.
+// TestDistRanks compares 2 and 4 processes with one, for twenty steps of rollouts.
 func TestDistRanks(t *testing.T) {
 	l := newLab(t)
 	for _, name := range []string{
@@ -37,8 +37,8 @@ func TestDistRanks(t *testing.T) {
 	}
 }
 
-// TestDistKills kills a random rank at random moments; other numbers of ranks go on, to where a run ends that was
-// never stopped.
+// TestDistKills kills a random rank at random moments and resumes with other numbers of ranks; the run must end like
+// one that was never stopped.
 func TestDistKills(t *testing.T) {
 	l, rng := newLab(t), rand.New(rand.NewPCG(1, 2))
 	for _, name := range []string{"sft", "grpo", "grpo ahead"} {
@@ -51,7 +51,7 @@ func TestDistKills(t *testing.T) {
 				all := l.startRanks(t, r, several, size, always("--dist-timeout", "10", "--resume"))
 				timer := time.NewTimer(time.Duration(rng.Int64N(int64(2 * took))))
 				<-timer.C
-				_ = all.processes[rng.IntN(size)].Kill() // it may have ended
+				_ = all.processes[rng.IntN(size)].Kill() // it may have finished
 				began := time.Now()
 				all.wait()
 				if spent := time.Since(began); spent > time.Minute {

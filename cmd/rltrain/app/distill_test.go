@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestDistillEndToEnd has a policy learn from a model of another width, and refuses what is no teacher of it.
+// TestDistillEndToEnd distils a teacher of another width, and refuses models that cannot be a teacher.
 func TestDistillEndToEnd(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	const supervised = "train --task sum_digits --mode supervised --tiny-layers 1 --max-steps 1 --warmup-check-every 0 --eval-samples 2 --threads 1 "

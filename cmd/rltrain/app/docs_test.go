@@ -21,8 +21,8 @@ var (
 	yamlBlock  = regexp.MustCompile("(?ms)^```yaml\n(# rltrain --config FILE\n.*?)^```")
 )
 
-// documented returns the arguments of every rltrain command in the shell blocks of a page. A shell without programs
-// expands them, so that quotes, variables and continued lines mean what they mean to a reader.
+// documented returns the arguments of every rltrain command in a page's shell blocks. A real shell without programs
+// expands them, so quotes, variables and continued lines mean what they mean to a reader.
 func documented(t *testing.T, page string) [][]string {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -41,7 +41,7 @@ func documented(t *testing.T, page string) [][]string {
 	}
 	shell := exec.Command(bash, "-c", script)
 	shell.Dir, shell.Env = dir, []string{"PATH=" + filepath.Join(dir, "none"), "CALLS=" + calls, "HOME=" + dir, "KEY=key"}
-	shell.Run() // programs that are missing here are no fault of the page
+	shell.Run() // programs missing here are not the page's fault
 	recorded, err := os.ReadFile(calls)
 	if err != nil {
 		return nil
@@ -53,8 +53,8 @@ func documented(t *testing.T, page string) [][]string {
 	return all
 }
 
-// TestDocumentedCommands parses every rltrain command of the README and of docs, and resolves the settings of those that
-// train.
+// TestDocumentedCommands parses every rltrain command in the README and docs, and resolves the settings of training
+// commands.
 func TestDocumentedCommands(t *testing.T) {
 	pages, err := filepath.Glob("../../../docs/*.md")
 	if err != nil {
@@ -95,7 +95,7 @@ func TestDocumentedFiles(t *testing.T) {
 	}
 }
 
-// parses reports what is wrong with the arguments of a command, without running it.
+// parses returns the errors in a command's arguments, without running it.
 func parses(t *testing.T, args []string) error {
 	t.Helper()
 	app, err := newApp(nil, strings.NewReader(""), io.Discard, io.Discard)

@@ -7,7 +7,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// sheetOf is what doctor prints without the blanks between names and texts.
+// sheetOf is doctor's output without the padding between names and texts.
 func sheetOf(out string) string {
 	lines := strings.Split(out, "\n")
 	for i, line := range lines {
@@ -27,7 +27,8 @@ func wantLines(t *testing.T, out string, want ...string) {
 
 func TestDoctorOnALanguageModel(t *testing.T) {
 	f := newLanguageModel(t)
-	// Vocabulary 99 and 2 layers of width 32: embedding, final norm; of a layer two norms, attention, MLP of 128.
+	// Vocabulary 99, 2 layers of width 32: embedding and final norm; per layer two norms, attention, and an MLP of
+	// width 128.
 	wantLines(t, sheetOf(f.must(t, "", "doctor", "--model", "BASE")),
 		f.expand("Language model BASE"),
 		"family llama: 2 layers, hidden size 32, 1 heads of size 32 (1 KV heads), MLP size 128, vocabulary 99",
@@ -42,7 +43,7 @@ func TestDoctorOnALanguageModel(t *testing.T) {
 		"ids 59 76 69 88 4 77 87 4 22 4 15 4 22 35",
 		"tokens 17, 3 trained",
 		`13 35 "?" no`, `14 4 " " yes`, `15 24 "4" yes`, `16 1 "<eos>" yes`,
-		"KV cache 0.5 KiB per token, 0.5 MiB for 1,000 tokens", // 2 layers, a key and a value of 32 floats
+		"KV cache 0.5 KiB per token, 0.5 MiB for 1,000 tokens", // 2 layers, a key and a value of 32 floats each
 		"training LoRA of rank 16: 4,096 weights, 0.1 MiB with gradients and AdamW; about 4.9 MiB of activations per 1,000 tokens of a micro-batch",
 	)
 	f.remove(t, "BASE/model.safetensors")
@@ -135,7 +136,7 @@ func TestDoctorRefuses(t *testing.T) {
 		}
 	}
 
-	// What can be said of an adapter is said, whatever its base model is.
+	// doctor describes an adapter even if its base model is unknown.
 	f.remove(t, "MODEL/label_policy.json")
 	code, stdout, stderr := f.rltrain("", "doctor", "--model", "MODEL")
 	wantLines(t, sheetOf(stdout), f.expand("base model BASE"), "rltrain loads", `task_type "SEQ_CLS"`)

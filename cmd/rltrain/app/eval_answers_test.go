@@ -11,7 +11,7 @@ import (
 	"github.com/rltrain/rltrain/envs/digits"
 )
 
-// schoolAnswers are right by each rule, by units, by numeric alone, wrong, and without an answer.
+// schoolAnswers are right by each rule, by units, by numeric only, wrong, and without an answer.
 const schoolAnswers = `{"question": "2+1?", "answer": "2+1=3\n#### 3", "completion": "It is 3.\nThe answer is: 3"}
 {"question": "2+1?", "answer": "2+1=3\n#### 3", "completion": "The answer is: 3 bolts."}
 {"question": "2+1?", "answer": "2+1=3\n#### 3", "completion": "The answer is: 3.0"}
@@ -93,7 +93,7 @@ func TestEvalAnswers(t *testing.T) {
 	}
 }
 
-// Answers to digits are judged from a file as they are in training.
+// Answers to digits problems in a file are verified as in training.
 func TestDigitAnswersAreJudgedAsInTraining(t *testing.T) {
 	task, err := digits.New(digits.Sum, 1, digits.Defaults(digits.Sum))
 	if err != nil {
@@ -121,7 +121,7 @@ func TestDigitAnswersAreJudgedAsInTraining(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	step.Info.Kind = "" // a file of answers does not tell it
+	step.Info.Kind = "" // not stored in a file of answers
 	if diff := cmp.Diff(step.Info, judges[0](answer.Numeric)); diff != "" {
 		t.Errorf("(-training +file)\n%s", diff)
 	}

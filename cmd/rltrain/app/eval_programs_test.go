@@ -12,7 +12,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 )
 
-// TestEvalPrograms runs programs of a file.
+// TestEvalPrograms grades the programs in a file.
 func TestEvalPrograms(t *testing.T) {
 	dir := t.TempDir()
 	save := func(name, text string) string {
@@ -63,8 +63,8 @@ func TestEvalPrograms(t *testing.T) {
 	}
 }
 
-// TestUnjudgedProgramsCountNowhere leaves programs out that the sandbox failed at, and says how many.
-func TestUnjudgedProgramsCountNowhere(t *testing.T) {
+// TestUngradedProgramsAreSkipped skips programs the sandbox failed on, and reports how many.
+func TestUngradedProgramsAreSkipped(t *testing.T) {
 	ran := func(problem string, right bool, class string) envs.Program {
 		return envs.Program{Problem: problem, Info: &envs.Info{Correct: right, Tests: &envs.Tests{Class: class, Passed: map[bool]int{true: 2, false: 1}[right], Total: 2}}}
 	}

@@ -17,14 +17,14 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// evalTexts are labelled texts; the last is longer than the model's 12 positions.
+// evalTexts are labelled texts; the last one exceeds the model's 12 positions.
 var evalTexts = [][2]string{
 	{"the cat", "animals"}, {"a dog ?", "animals"}, {"is the horse a cat", "animals"}, {"the judge", "law"},
 	{"a court is the law", "law"}, {"light is a wave", "physics"}, {"the force", "physics"},
 	{strings.Repeat("wave force ", 10), "physics"},
 }
 
-// evalFile writes evalTexts and returns the file's name.
+// evalFile writes evalTexts and returns the path.
 func evalFile(t *testing.T, f folders) string {
 	t.Helper()
 	text := "text,label\n"
@@ -54,7 +54,7 @@ func TestEval(t *testing.T) {
 			var results shared.LabelResults
 			readResults(t, f.expand("MODEL/eval/logs/eval_results.json"), &results)
 
-			// The figures agree with what predict answers.
+			// eval and predict must agree.
 			input := ""
 			for _, row := range evalTexts {
 				input += row[0] + "\n"
@@ -138,7 +138,7 @@ func TestEvalChoosesRows(t *testing.T) {
 	}
 }
 
-// Without --dataset the built-in test questions are used; a classifier of other labels is told so.
+// Without --dataset, eval uses the built-in test questions and refuses a classifier with other labels.
 func TestEvalBuiltin(t *testing.T) {
 	f := newFolders(t, transformers.PoolMean)
 	f.model = policytest.Classifier(t, f.base, transformers.PoolMean, intent.Labels()...)
@@ -150,7 +150,7 @@ func TestEvalBuiltin(t *testing.T) {
 	}
 }
 
-// Every failure is one line on standard error, exit code 1, and leaves the folders as they were.
+// Every failure prints one line to standard error, exits with code 1, and leaves the folders unchanged.
 func TestBadInput(t *testing.T) {
 	file := func(name, text string) func(*testing.T, folders) {
 		return func(t *testing.T, f folders) { f.write(t, name, text) }
@@ -267,8 +267,8 @@ func TestModelCutAnywhere(t *testing.T) {
 	}
 }
 
-// TestEvalLeavesTheRunAlone: what training measured stays, wherever the results of eval go.
-func TestEvalLeavesTheRunAlone(t *testing.T) {
+// TestEvalKeepsTrainingMetrics checks that eval never changes the metrics written by training, wherever its results go.
+func TestEvalKeepsTrainingMetrics(t *testing.T) {
 	f := newFolders(t, transformers.PoolMean)
 	if err := os.MkdirAll(f.model+"/logs", 0o755); err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"github.com/rltrain/rltrain/torch/gguf"
 )
 
-// trainedAdapter is ggufModel with an adapter, trained for a few steps, in TMP/out/chat_supervised.
+// trainedAdapter trains an adapter on ggufModel for a few steps, in TMP/out/chat_supervised.
 func trainedAdapter(t *testing.T) (f folders, adapter string) {
 	t.Helper()
 	f = ggufModel(t)
@@ -22,7 +22,7 @@ func trainedAdapter(t *testing.T) (f folders, adapter string) {
 	return f, f.expand("TMP/out/chat_supervised")
 }
 
-// greedy is what a model answers to "hi".
+// greedy is a model's greedy response to "hi".
 func (f folders) greedy(t *testing.T, model string) string {
 	t.Helper()
 	code, stdout, stderr := f.rltrain("hi\n", "generate", "--model", model, "--temperature", "0", "--max-new-tokens", "12")
@@ -32,7 +32,7 @@ func (f folders) greedy(t *testing.T, model string) string {
 	return stdout
 }
 
-// An exported model answers as before, merged in a GGUF file and in a folder.
+// A merged model answers as before, exported as a GGUF file or as a folder.
 func TestExport(t *testing.T) {
 	f, adapter := trainedAdapter(t)
 	want := f.greedy(t, adapter)
@@ -64,7 +64,7 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// An adapter's file holds what, added to the base model's weights, gives the merged ones.
+// Base weights plus the exported adapter must equal the merged weights.
 func TestExportAdapter(t *testing.T) {
 	f, adapter := trainedAdapter(t)
 	files := map[string]*gguf.File{}

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// held is what a process holds.
+// held is the resources a process uses.
 type held struct{ kilobytes, threads, descriptors int }
 
-// note notes what a process holds now, as Linux counts it, where that is less than before: files that are open while a
-// checkpoint is written are not kept.
+// note keeps the minimum of the resources that Linux reports for a process: files open only while a checkpoint is
+// written do not count.
 func (least *held) note(t *testing.T, pid int) {
 	t.Helper()
 	var h held
@@ -39,9 +39,9 @@ func (least *held) note(t *testing.T, pid int) {
 	least.kilobytes, least.threads, least.descriptors = min(least.kilobytes, h.kilobytes), min(least.threads, h.threads), min(least.descriptors, h.descriptors)
 }
 
-// TestCrashOfNothing trains for 10,000 steps: what the process holds stays as it was after 2,000, but for the exercises
-// that were drawn, which are kept so that none comes twice.
-func TestCrashOfNothing(t *testing.T) {
+// TestCrashResources trains for 10,000 steps: resource use stays as it was after 2,000, except for the record of sampled
+// problems, which prevents repeats.
+func TestCrashResources(t *testing.T) {
 	l := newLab(t)
 	out := filepath.Join(t.TempDir(), "out")
 	r := recipes["grpo"]
@@ -62,7 +62,7 @@ func TestCrashOfNothing(t *testing.T) {
 			t.Fatalf("ended after %d steps with exit code %d:\n%s", steps, code, output)
 		case <-tick.C:
 		}
-		rows, _ := os.ReadFile(filepath.Join(out, r.stage, "logs", "training_log.txt")) // not there in the beginning
+		rows, _ := os.ReadFile(filepath.Join(out, r.stage, "logs", "training_log.txt")) // the file does not exist at first
 		switch steps = bytes.Count(rows, []byte("\n")); {
 		case steps >= 2000 && steps < 2400:
 			early.note(t, process.Pid)

@@ -18,7 +18,7 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// tiny is a folder of a small language model beside room for other files; arguments name them MODEL and TMP.
+// tiny creates a small language model next to a folder for other files; arguments call them MODEL and TMP.
 func tiny(t *testing.T) folders {
 	t.Helper()
 	torchtest.NoLeaks(t)
@@ -110,9 +110,9 @@ func TestGenerateThenScore(t *testing.T) {
 	}
 }
 
-// TestCompletionsDependOnThemselvesAlone: rows that are more than are in memory at once have the same bytes whatever
-// number of them is written at a time and by however many threads.
-func TestCompletionsDependOnThemselvesAlone(t *testing.T) {
+// TestCompletionsDoNotDependOnBatch: a file too large for memory gives byte-identical rows for any batch size and
+// number of threads.
+func TestCompletionsDoNotDependOnBatch(t *testing.T) {
 	f := newLanguageModel(t)
 	var prompts strings.Builder
 	for i := range 300 {
@@ -229,9 +229,9 @@ func TestChatTrainingLeavesAFolderToGenerateWith(t *testing.T) {
 	}
 }
 
-// TestGenerateGoesOnWhereItWasStopped stops a command once some rows are written: they are kept, and what goes on with
-// them ends with the bytes of a command that was never stopped.
-func TestGenerateGoesOnWhereItWasStopped(t *testing.T) {
+// TestGenerateResumes stops a command after some rows. Resuming keeps them, and the file ends
+// byte-identical to an uninterrupted one.
+func TestGenerateResumes(t *testing.T) {
 	f := tiny(t)
 	var prompts strings.Builder
 	for i := range 60 {
@@ -270,7 +270,7 @@ func TestGenerateGoesOnWhereItWasStopped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := half.WriteString("{}\n{\"id\": 7, \"prom"); err != nil { // as a kill leaves it
+	if _, err := half.WriteString("{}\n{\"id\": 7, \"prom"); err != nil { // as after a kill
 		t.Fatal(err)
 	}
 	half.Close()
@@ -296,7 +296,7 @@ func TestGenerateGoesOnWhereItWasStopped(t *testing.T) {
 	}
 }
 
-// TestGenerateWritesToADevice: a link to one stays, and nothing is written beside it.
+// TestGenerateWritesToADevice: a link to a device stays a link, and no temporary file is written next to it.
 func TestGenerateWritesToADevice(t *testing.T) {
 	f := tiny(t)
 	f.write(t, "TMP/in.jsonl", `{"prompt":"ab"}`+"\n")
@@ -314,7 +314,7 @@ func TestGenerateWritesToADevice(t *testing.T) {
 	}
 }
 
-// TestGenerateKeepsNewlines: a prompt may end with the end of its line.
+// TestGenerateKeepsNewlines: a prompt may end with its line's newline.
 func TestGenerateKeepsNewlines(t *testing.T) {
 	f := tiny(t)
 	f.write(t, "TMP/in.jsonl", `{"prompt":"12 34\n"}`+"\n")
@@ -328,9 +328,9 @@ func TestGenerateKeepsNewlines(t *testing.T) {
 	}
 }
 
-// TestEndTokenThatIsNone has a model name an end token beyond its vocabulary, which transformers takes, too: answers end at
-// that of the tokenizer, and it is said.
-func TestEndTokenThatIsNone(t *testing.T) {
+// TestInvalidEndToken: if the model names an end token outside its vocabulary (transformers accepts this), the
+// tokenizer's end token is used, with a note.
+func TestInvalidEndToken(t *testing.T) {
 	f := tiny(t)
 	for _, name := range []string{"MODEL/config.json", "MODEL/generation_config.json"} {
 		f.edit(t, name, `"eos_token_id": 1`, `"eos_token_id": 5000`)
@@ -341,7 +341,7 @@ func TestEndTokenThatIsNone(t *testing.T) {
 	}
 }
 
-// TestAdapterOfQuantisedWeights has an adapter name a base of 4-bit weights: what to write is said, and does it.
+// TestAdapterOfQuantisedWeights: an adapter whose base has 4-bit weights gets an error with a fix, and the fix works.
 func TestAdapterOfQuantisedWeights(t *testing.T) {
 	f := newLanguageModel(t)
 	greedy := []string{"generate", "--temperature", "0", "--max-new-tokens", "9", "--model"}

@@ -17,8 +17,8 @@ import (
 
 const commit = "0123456789abcdef0123456789abcdef01234567"
 
-// serve makes folders the repositories of a Hub on this machine, "models/org/name" or "datasets/org/name" to a
-// folder. downloads counts the files that were fetched.
+// serve serves folders as a local Hub, keyed by "models/org/name" or "datasets/org/name". downloads counts the files
+// fetched.
 func serve(t *testing.T, repositories map[string]string) (downloads *atomic.Int64) {
 	t.Helper()
 	downloads = new(atomic.Int64)
@@ -83,7 +83,7 @@ func TestLanguageModelsByName(t *testing.T) {
 	if code, _, stderr := f.rltrain("", append(train, "--output-dir", "TMP/out")...); code != 0 || stderr != "" {
 		t.Fatalf("exit code %d, %q", code, stderr)
 	}
-	// Of the model weights, two configurations and the tokenizer's two files; of the data a card and two splits.
+	// Model: weights, two configurations, two tokenizer files. Dataset: a card and two splits.
 	if downloads.Load() != 5+3 {
 		t.Errorf("%d files were fetched", downloads.Load())
 	}
@@ -125,7 +125,7 @@ func TestLanguageModelsByName(t *testing.T) {
 	}
 }
 
-// says runs the program and returns what it prints on standard output.
+// says runs the program and returns its standard output.
 func (f folders) says(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
 	code, stdout, stderr := f.rltrain(stdin, args...)
@@ -164,8 +164,7 @@ func TestClassifiersByName(t *testing.T) {
 	}
 }
 
-// A data set of prompts by name: its part for training is learnt from, that for validation judges a run, and that for
-// testing is what eval tries.
+// A prompt dataset loaded by name: its train split trains, validation evaluates during training, and eval uses test.
 func TestPromptsByName(t *testing.T) {
 	f := tiny(t)
 	data := filepath.Join(f.tmp, "data")

@@ -16,7 +16,7 @@ import (
 	"github.com/rltrain/rltrain/rl/dist/disttest"
 )
 
-// rolloutServer is a process of `rltrain serve`.
+// rolloutServer is an `rltrain serve` process.
 type rolloutServer struct {
 	command *exec.Cmd
 	url     string
@@ -33,7 +33,7 @@ func startServer(t *testing.T, binary, model, adapters string) *rolloutServer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = s.command.Process.Kill() // it may be gone
+		_ = s.command.Process.Kill() // it may have exited
 		_ = s.command.Wait()
 	})
 	lines := bufio.NewScanner(out)
@@ -51,9 +51,9 @@ func startServer(t *testing.T, binary, model, adapters string) *rolloutServer {
 	return nil
 }
 
-// TestLoadTrainingOnServersThatAreKilled: a run on two servers, one of which is killed under way, leaves the weights of a run
-// on one server that lives; also where servers write ahead, and where they write for two ranks.
-func TestLoadTrainingOnServersThatAreKilled(t *testing.T) {
+// TestLoadTrainingOnKilledServers: if one of two servers is killed, the run ends with the weights of a run on
+// one healthy server. This holds for asynchronous rollouts and for two ranks.
+func TestLoadTrainingOnKilledServers(t *testing.T) {
 	tmp := t.TempDir()
 	binary := filepath.Join(tmp, "rltrain")
 	if out, err := exec.Command("go", "build", "-o", binary, "..").CombinedOutput(); err != nil {
@@ -69,7 +69,7 @@ func TestLoadTrainingOnServersThatAreKilled(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	model := filepath.Join(tmp, "reverse_digits_supervised")
-	// train has so many ranks train, and returns the last checkpoint.
+	// train runs the given number of ranks and returns the last checkpoint.
 	train := func(name string, ranks int, kill *rolloutServer, more []string, servers ...*rolloutServer) (checkpoint string, weights []byte) {
 		output := filepath.Join(tmp, name)
 		var urls []string

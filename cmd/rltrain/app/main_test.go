@@ -19,10 +19,10 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// labels of the classifiers of these tests.
+// labels are the classifiers' labels.
 var labels = []string{"animals", "law", "physics"}
 
-// folders are the model folders of one test; arguments and messages name them in capitals.
+// folders are a test's model folders; arguments and messages refer to them in capitals.
 type folders struct{ model, base, tmp string }
 
 func newFolders(t *testing.T, pooling string) folders {
@@ -47,7 +47,7 @@ func (f folders) rltrain(stdin string, args ...string) (code int, stdout, stderr
 	return code, out.String(), errs.String()
 }
 
-// must runs the program and fails the test where it fails.
+// must runs the program and fails the test on an error.
 func (f folders) must(t *testing.T, stdin string, args ...string) (stdout string) {
 	t.Helper()
 	code, stdout, stderr := f.rltrain(stdin, args...)
@@ -64,7 +64,6 @@ func (f folders) write(t *testing.T, name, text string) {
 	}
 }
 
-// edit replaces old by new in a file.
 func (f folders) edit(t *testing.T, name, old, new string) {
 	t.Helper()
 	data, err := os.ReadFile(f.expand(name))
@@ -77,7 +76,6 @@ func (f folders) edit(t *testing.T, name, old, new string) {
 	f.write(t, name, strings.Replace(string(data), old, new, 1))
 }
 
-// cut drops the last bytes of a file.
 func (f folders) cut(t *testing.T, name string, bytes int64) {
 	t.Helper()
 	info, err := os.Stat(f.expand(name))
@@ -96,7 +94,7 @@ func (f folders) remove(t *testing.T, name string) {
 	}
 }
 
-// files lists all there is below the folders.
+// files lists every file below the folders.
 func (f folders) files(t *testing.T) []string {
 	t.Helper()
 	var list []string
@@ -241,7 +239,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestCompletionOfValues: behind an option come its values, those that the named task has.
+// TestCompletionOfValues: after an option, shell completion offers the values the named task accepts.
 func TestCompletionOfValues(t *testing.T) {
 	var f folders
 	for args, want := range map[string]string{
@@ -254,7 +252,7 @@ func TestCompletionOfValues(t *testing.T) {
 		"--dataset":                           "",
 	} {
 		got := f.must(t, "", append(strings.Fields(args), "--generate-bash-completion")...)
-		if got = strings.Replace(got, "a_letter\n", "", 1); got != want { // the task of another test
+		if got = strings.Replace(got, "a_letter\n", "", 1); got != want { // the other test's task
 			t.Errorf("%s: got %q, want %q", args, got, want)
 		}
 	}

@@ -23,7 +23,7 @@ func TestMergedFolderServesEveryCommand(t *testing.T) {
 				t.Errorf("printed %q, want %q", got, want)
 			}
 			input := "the cat\na court is the law\nlight is a wave\n"
-			if err := os.RemoveAll(f.base); err != nil { // a merged model stands alone
+			if err := os.RemoveAll(f.base); err != nil { // a merged model needs no base
 				t.Fatal(err)
 			}
 			if got := f.must(t, input, "predict", "--model", "TMP/merged"); strings.Count(got, "\t") != 3 {
@@ -45,7 +45,7 @@ func TestMergedFolderWithoutConfig(t *testing.T) {
 	}
 }
 
-// newLanguageModel makes BASE a small language model and MODEL an adapter on it.
+// newLanguageModel creates a small language model in BASE and an adapter for it in MODEL.
 func newLanguageModel(t *testing.T) folders {
 	t.Helper()
 	torchtest.NoLeaks(t)
@@ -65,7 +65,7 @@ func newLanguageModel(t *testing.T) folders {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, pair := range pairs { // an adapter that changes nothing would hide mistakes
+	for _, pair := range pairs { // a zero adapter would hide mistakes
 		for i := range pair.B {
 			pair.B[i] = float32(i%7-3) / 4
 		}

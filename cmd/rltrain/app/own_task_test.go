@@ -20,7 +20,7 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// aLetter asks for one of some letters; there are as many exercises to be judged by as it is told.
+// aLetter asks for one of several letters; an option sets the number of evaluation problems.
 type aLetter struct {
 	Letters string `option:"letters" default:"aeiou" help:"those to write"`
 	Unknown string `option:"unknown" help:"those of which nobody knows whether they are right"`
@@ -62,8 +62,8 @@ func (t *aLetter) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 	return step, nil
 }
 
-// TestOwnTaskHasHelp lists the options of a task of one's own beside those of training.
-func TestOwnTaskHasHelp(t *testing.T) {
+// TestCustomTaskHelp lists a custom task's options with those of training.
+func TestCustomTaskHelp(t *testing.T) {
 	var f folders
 	out := f.must(t, "", "--task", "a_letter", "--help-all")
 	for _, want := range []string{"--letters NAME", "those to write (default aeiou)", "--held N", "a_letter: write one of some letters", "--num-steps N"} {
@@ -73,8 +73,8 @@ func TestOwnTaskHasHelp(t *testing.T) {
 	}
 }
 
-// TestOwnTask chooses a task by its name in a program that was built with it, and learns it.
-func TestOwnTask(t *testing.T) {
+// TestCustomTask trains a custom task selected by name.
+func TestCustomTask(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	options := strings.Fields(`train --task a_letter --model tiny --tiny-layers 1 --tiny-hidden 32 --max-new-tokens 1
 		--eval-samples 4 --num-steps 25 --prompts-per-step 4 --samples-per-prompt 16 --rl-learning-rate 0.02 --output-dir TMP`)
@@ -112,8 +112,8 @@ func TestOwnTask(t *testing.T) {
 	}
 }
 
-// TestUnjudgedTries has tries that cannot be judged: they count nowhere, and are told of.
-func TestUnjudgedTries(t *testing.T) {
+// TestUngradedSamples: samples that cannot be graded are reported and excluded from every figure.
+func TestUngradedSamples(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	f.must(t, "", strings.Fields(`train --task a_letter --model tiny --tiny-layers 1 --tiny-hidden 32 --max-new-tokens 1 --eval-samples 2
 		--num-steps 1 --prompts-per-step 1 --samples-per-prompt 2 --letters abcdefghijklmnopqrstuvwxyz --output-dir TMP`)...)
@@ -143,7 +143,7 @@ func TestUnjudgedTries(t *testing.T) {
 	}
 }
 
-// TestExampleModule builds the program of docs/example-task, a module of its own, and trains with its task, reward,
+// TestExampleModule builds the program of docs/example-task, a separate module, and trains with its task, reward,
 // algorithm, source and model family.
 func TestExampleModule(t *testing.T) {
 	dir := t.TempDir()
@@ -178,7 +178,7 @@ func TestExampleModule(t *testing.T) {
 	small := strings.Fields("--task count_letters --letters xy --eval-samples 2 --fresh-samples 2 --num-steps 2 --prompts-per-step 2 --samples-per-prompt 4")
 	run(dir, program, append(small, strings.Fields("--tiny-layers 1 --tiny-hidden 32 --max-steps 2 --batch-size 4 --warmup-check-every 0 --reward accuracy,brief=0.1")...)...)
 
-	// The supervised model, as one of the module's own family.
+	// Load the trained model through the module's model family.
 	model := filepath.Join(dir, "models", "count_letters_supervised")
 	config, err := os.ReadFile(filepath.Join(model, "config.json"))
 	if err != nil {

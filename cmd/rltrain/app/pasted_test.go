@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestPastedCommands runs the commands of other trainers with other paths, sizes and numbers of steps. What they set is
-// tested in package config.
+// TestPastedCommands runs commands of other trainers with other paths, sizes and step counts. Package config tests what
+// they set.
 func TestPastedCommands(t *testing.T) {
 	f := tiny(t)
 	var problems, texts, prompts strings.Builder
@@ -23,13 +23,13 @@ func TestPastedCommands(t *testing.T) {
 	f.write(t, "TMP/prompts.jsonl", prompts.String())
 	f.write(t, "TMP/system.txt", "Solve it.")
 	for command, left := range map[string]string{
-		// Mathematics line by line, out of a replay buffer.
+		// Math problems, one per line, from a replay buffer.
 		`--task gsm8k --gsm8k_path TMP/problems.jsonl --train_data_file TMP/problems.jsonl --test_gsm8k_path TMP/held.jsonl --sys_prompt_path TMP/system.txt
 			--model_name_or_path TMP/tiny --ref_model_name TMP/tiny --n_few_shot_examples 2 --num_iterations 1 --num_collection_episodes 2
 			--max_trajectory_steps 2 --num_update_steps 4 --cache_buffer --evaluation_iterations 1 --n_eval_steps 2
 			--buffer_cache_path TMP/buffer.jsonl --gradient_accumulation_steps 2 --save_path TMP/math --n_save_iterations 1 --kl_coeff 0.25 --sym_calc
 			--evaluation_at_start --update_ref_iterations 2 --max_new_tokens 8`: "TMP/buffer.jsonl",
-		// Digits of a small language model and its generators.
+		// Digits with a small language model and its generators.
 		`--task sum_digits --num-steps 1 --num-generators 2 --eval-samples 2 --verbose --mode rl_only --model TMP/tiny --prompts-per-step 2
 			--samples-per-prompt 2 --max-new-tokens 4 --fresh-samples 0 --output-dir TMP/digits`: "TMP/digits/sum_digits_rl/README.md",
 		// TRL's examples.
@@ -48,7 +48,7 @@ func TestPastedCommands(t *testing.T) {
 	}
 }
 
-// Rows with null are left out, of training and of the prompts to try, and that none is held back is said.
+// Rows with null are skipped in training and evaluation; rltrain notes that no prompts are held out.
 func TestTextsOfNullRows(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	f.write(t, "TMP/rows.jsonl", `{"text": null}`+"\n"+`{"text": "a b c d"}`+"\n"+`{"text": "e f g h"}`+"\n")
@@ -64,7 +64,7 @@ func TestTextsOfNullRows(t *testing.T) {
 	}
 }
 
-// An adapter that goes on being trained is announced as one.
+// The log says when training continues an adapter.
 func TestContinuedAdapterIsAnnounced(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	f.write(t, "TMP/rows.jsonl", strings.Repeat(`{"text": "a b c d"}`+"\n", 4))

@@ -60,7 +60,7 @@ func TestPredict(t *testing.T) {
 	if len(distinct) < 10 {
 		t.Errorf("only %d different answers: order is not tested", len(distinct))
 	}
-	// One line alone gives what it gives among others.
+	// A line gives the same result by itself and in a batch.
 	for _, i := range []int{0, 31, 32, 99} {
 		if alone := lines(f.must(t, texts[i], "predict", "--model", "MODEL")); alone[0] != answers[i] {
 			t.Errorf("text %d alone gives %q, among others %q", i, alone[0], answers[i])
@@ -105,7 +105,7 @@ func TestPredictLines(t *testing.T) {
 	}
 }
 
-// first is the answer to one text.
+// first is the prediction for one text.
 func (f folders) first(t *testing.T, text string) string {
 	t.Helper()
 	code, stdout, _ := f.rltrain(text, "predict", "--model", "MODEL")
@@ -115,7 +115,7 @@ func (f folders) first(t *testing.T, text string) string {
 	return stdout
 }
 
-// Each answer is there before the next text is given, as a program on the other ends of two pipes needs.
+// Each prediction is flushed before the next text is sent, as a program at the other end of two pipes needs.
 func TestPredictAnswersAtOnce(t *testing.T) {
 	f := newFolders(t, transformers.PoolMean)
 	in, question := io.Pipe()
@@ -156,13 +156,13 @@ func TestPredictStops(t *testing.T) {
 	if _, err := bufio.NewReader(answers).ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
-	cancel(interrupted{syscall.SIGINT}) // while it waits for the next line
+	cancel(interrupted{syscall.SIGINT}) // while it waits for a line
 	if code := <-done; code != 130 || stderr.String() != "rltrain: stopped by SIGINT\n" {
 		t.Errorf("exit code %d, error %q", code, stderr.String())
 	}
 }
 
-// closedPipe is standard output whose reader has gone.
+// closedPipe is a standard output whose reader has exited.
 type closedPipe struct{}
 
 func (closedPipe) Write([]byte) (int, error) { return 0, syscall.EPIPE }

@@ -14,7 +14,7 @@ import (
 	"github.com/rltrain/rltrain/torch/hub"
 )
 
-// pairsOfLetters are n rows whose chosen answer has small letters.
+// pairsOfLetters returns n rows whose chosen answer has small letters.
 func pairsOfLetters(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -53,7 +53,7 @@ func TestPreferencesEndToEnd(t *testing.T) {
 	if v.N != 40 || v.Accuracy.Value < 0.9 || v.Margin.Value <= 0 || v.Chosen.Value <= v.Rejected.Value || v.PreferenceScores.Loss > 0.5 {
 		t.Errorf("%+v", v)
 	}
-	// Pairs taken apart, of which the model was trained to tell the good from the bad.
+	// Pairs split into single rows, which the trained model should tell apart.
 	f.must(t, "", strings.Fields(evaluate+"TMP/preference_rl --reference TMP/tiny-chat-1x32-seed42 --loss-type kto")...)
 	if err := files.LoadJSON(f.expand("TMP/e.json"), &v); err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestPreferencesEndToEnd(t *testing.T) {
 	}
 }
 
-// reports makes the report of a run, which has to show the figures.
+// reports writes a run's report, which must show the figures.
 func (f folders) reports(t *testing.T, dir string, figures ...float64) {
 	t.Helper()
 	f.must(t, "", "report", dir)
@@ -92,7 +92,7 @@ func (f folders) reports(t *testing.T, dir string, figures ...float64) {
 	}
 }
 
-// TestRewardModelEndToEnd trains a reward model and pays a policy by it.
+// TestRewardModelEndToEnd trains a reward model and uses it as the reward of a policy.
 func TestRewardModelEndToEnd(t *testing.T) {
 	f := folders{tmp: t.TempDir(), base: policytest.Encoder(t)}
 	var b strings.Builder

@@ -22,7 +22,7 @@ import (
 	"github.com/rltrain/rltrain/rl/run"
 )
 
-// asProgram makes this test binary the program itself, so that it can be killed.
+// asProgram makes this test binary run the program, so that tests can kill it.
 const asProgram = "TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -32,14 +32,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// recipe is a run of a few steps that is killed.
+// recipe is a short run to kill.
 type recipe struct {
-	stage string // its folder, with * for the time that is in its name
+	stage string // its folder, with * for the time in its name
 	args  string
 	steps int
 }
 
-// in is the folder of the run in out, where it is there.
+// in returns the run's folder in out.
 func (r recipe) in(out string) string {
 	if found, _ := filepath.Glob(filepath.Join(out, r.stage)); len(found) == 1 {
 		return found[0]
@@ -47,8 +47,8 @@ func (r recipe) in(out string) string {
 	return filepath.Join(out, r.stage)
 }
 
-// recipes are runs of each algorithm on tiny models. START is a language model, BASE an encoder, ROWS labelled texts, PAIRS
-// preferences, WORDS those with words that the encoder knows.
+// recipes are runs of each algorithm on tiny models. START is a language model, BASE an encoder, ROWS labelled texts,
+// PAIRS preferences, and WORDS preferences in words the encoder knows.
 var recipes = map[string]recipe{
 	"sft": {"sum_digits_supervised", `--task sum_digits --mode supervised --tiny-layers 1 --tiny-hidden 32 --max-steps 24 --batch-size 4 --warmup-check-every 8
 		--warmup-until 1 --eval-samples 16 --max-new-tokens 12`, 24},
@@ -85,7 +85,7 @@ const pairArgs = `--dataset PAIRS --validation-share 0.25 --epochs 2 --batch-siz
 const tokenArgs = `--task sum_digits --mode rl_only --pretrained-model START --num-steps 8 --eval-every 3 --prompts-per-step 4 --samples-per-prompt 4
 		--eval-samples 16 --fresh-samples 4 --max-new-tokens 12 --reward expr:'length'`
 
-// lab is where the runs of a test lie.
+// lab holds the folders of a test's runs.
 type lab struct{ folders }
 
 func newLab(t *testing.T) lab {
@@ -105,14 +105,13 @@ func newLab(t *testing.T) lab {
 	return lab{f}
 }
 
-// start starts the program in a process of its own; wait gives its exit code, 128 and the signal's number where one ended
-// it, and what it wrote.
+// start starts the program as a process. wait returns its exit code (128 + the signal's number if a signal ended it)
+// and its output.
 func (l lab) start(t *testing.T, r recipe, out string, more ...string) (*os.Process, func() (int, string)) {
 	t.Helper()
 	return l.startWith(t, r, out, nil, more...)
 }
 
-// startWith is start with variables in the environment.
 func (l lab) startWith(t *testing.T, r recipe, out string, environ []string, more ...string) (*os.Process, func() (int, string)) {
 	t.Helper()
 	args := []string{"--threads", "1", "--save-total-limit", "3", "--logging-steps", "1", "--keep-completions", "-1", "--report-to", "tensorboard", "--output-dir", out}
@@ -143,7 +142,7 @@ func (l lab) startWith(t *testing.T, r recipe, out string, environ []string, mor
 	}
 }
 
-// finish runs the program to its end, and says how long that took.
+// finish runs the program to the end and returns the time it took.
 func (l lab) finish(t *testing.T, r recipe, out string, more ...string) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -154,11 +153,11 @@ func (l lab) finish(t *testing.T, r recipe, out string, more ...string) time.Dur
 	return time.Since(began)
 }
 
-// kills counts where processes were hit.
+// kills counts kills by the state of the run.
 type kills struct{ all, early, writing, late int }
 
-// kill starts the run, or goes on with it, and kills it: after a time, or before that where now says so. It tells whether
-// the process was hit.
+// kill starts or resumes the run and kills it after a time, or as soon as now returns true. It reports whether the
+// process was hit.
 func (l lab) kill(t *testing.T, r recipe, out string, after time.Duration, now func() bool, k *kills) bool {
 	t.Helper()
 	process, wait := l.start(t, r, out, "--resume")
@@ -182,7 +181,7 @@ func (l lab) kill(t *testing.T, r recipe, out string, after time.Duration, now f
 			hit = now()
 		}
 	}
-	_ = process.Kill() // it may have ended
+	_ = process.Kill() // it may have finished
 	<-ended
 	if code == 0 {
 		return false
@@ -205,14 +204,14 @@ func (l lab) kill(t *testing.T, r recipe, out string, after time.Duration, now f
 	return true
 }
 
-// writing says whether a checkpoint is being written, or was when the process died.
+// writing reports whether a checkpoint was being written when the process died.
 func (l lab) writing(r recipe, out string) bool {
 	found, _ := filepath.Glob(filepath.Join(out, r.stage+"*", "checkpoints", "*.tmp"))
 	return len(found) > 0
 }
 
-// TestKilled kills a run of some algorithms twice, once while it writes a checkpoint, and goes on: what it leaves equals
-// what a run leaves that was never stopped. "make crash" does the same with all algorithms and many more moments.
+// TestKilled kills a run of some algorithms twice, once while it writes a checkpoint, and resumes it. The result must
+// equal an uninterrupted run. "make crash" does the same for all algorithms and many more moments.
 func TestKilled(t *testing.T) {
 	l := newLab(t)
 	for _, name := range []string{"sft", "ppo", "grpo", "dpo", "dqn of labels"} {
@@ -234,11 +233,11 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// spent is what the lines of a step say of the clock.
+// spent matches the timings in a step's line.
 var spent = regexp.MustCompile(`(gen|train)=\d+ms`)
 
-// compareRuns compares what two runs of a stage have left, byte by byte, but for what the clock says and what names the
-// folder or the process.
+// compareRuns compares the files of two runs of a stage byte by byte, without timings and names of folders and
+// processes.
 func compareRuns(t *testing.T, r recipe, whole, parts string) (compared int) {
 	t.Helper()
 	a, b := r.in(whole), r.in(parts)
@@ -257,9 +256,9 @@ func compareRuns(t *testing.T, r recipe, whole, parts string) (compared int) {
 		case err != nil:
 			return err
 		case slices.Contains([]string{"run.json", "config.yaml", "README.md", "manifest.json", "offsets.json"}, base), strings.HasPrefix(base, "events.out"):
-			return nil // they name the folder, or have times, or lengths and sums of files with times
+			return nil // these name the folder, or hold times, or lengths and hashes of files with times
 		case strings.HasPrefix(name, "checkpoints/") && filepath.Dir(name) != last:
-			return nil // which older ones there are depends on where the run was stopped
+			return nil // which older checkpoints exist depends on where the run stopped
 		}
 		compared++
 		want, got := timeless(t, path, a), timeless(t, filepath.Join(b, name), b)
@@ -282,7 +281,7 @@ func compareRuns(t *testing.T, r recipe, whole, parts string) (compared int) {
 	return compared
 }
 
-// timeless is a file's content without what the clock said, and with other names for the run's folder and that of all runs.
+// timeless is a file's content without timings, with placeholders for the run's folder and its parent.
 func timeless(t *testing.T, path, dir string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -301,7 +300,7 @@ func timeless(t *testing.T, path, dir string) []byte {
 	}
 	var kept []byte
 	for decoder := json.NewDecoder(bytes.NewReader(data)); decoder.More(); {
-		var row map[string]json.RawMessage // values stay as they were written: the digits count
+		var row map[string]json.RawMessage // values stay as written: every digit counts
 		if err := decoder.Decode(&row); err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}

@@ -26,7 +26,7 @@ func (f folders) questions(t *testing.T, name string, n int) {
 	f.write(t, name, b.String())
 }
 
-// promptRun are the options of a run of a second.
+// promptRun are the options of a one-second run.
 func promptRun(more ...string) []string {
 	return append(strings.Fields(`train --task prompts --dataset TMP/q.jsonl --model tiny --tiny-layers 1 --tiny-hidden 32 --max-new-tokens 2
 		--eval-samples 8 --eval-every 25 --fresh-samples 0 --num-steps 25 --prompts-per-step 4 --samples-per-prompt 16 --rl-learning-rate 0.02
@@ -55,8 +55,8 @@ for n, line in enumerate(sys.stdin, 1):
         os.kill(os.getpid(), 9)
 `
 
-// TestPromptsRise learns from questions without answers, by a reward of the user's own.
-func TestPromptsRise(t *testing.T) {
+// TestPromptsLearn trains on questions without answers, with a custom reward.
+func TestPromptsLearn(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	f.questions(t, "TMP/q.jsonl", 200)
 	f.write(t, "TMP/judge.sh", shellJudge)
@@ -95,8 +95,8 @@ func TestPromptsRise(t *testing.T) {
 	}
 }
 
-// TestPromptsKeepWhatEarnsMost keeps the best policy by the rewards that were named, whatever the right answers are.
-func TestPromptsKeepWhatEarnsMost(t *testing.T) {
+// TestPromptsKeepBestReward selects the best policy by the named rewards, whatever the reference answers.
+func TestPromptsKeepBestReward(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	f.write(t, "TMP/q.jsonl", letters(200))
 	f.must(t, "", promptRun("--reward", `expr:'text matches "[aeiou]" ? 1 : 0'`)...)
@@ -109,7 +109,7 @@ func TestPromptsKeepWhatEarnsMost(t *testing.T) {
 	}
 }
 
-// letters are n questions whose answer is zz.
+// letters returns n questions whose answer is zz.
 func letters(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -118,7 +118,7 @@ func letters(n int) string {
 	return b.String()
 }
 
-// TestPromptsOfSeveralTurns has a program answer, and imitates solutions before.
+// TestPromptsOfSeveralTurns trains on demonstrations, then on dialogues with a program.
 func TestPromptsOfSeveralTurns(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	var b strings.Builder
@@ -191,7 +191,7 @@ func TestPromptsRefuse(t *testing.T) {
 	}
 }
 
-// examined200 is a model that has learnt to say a, and questions for it.
+// examined200 returns a model trained to say a, and questions for it.
 func examined200(t *testing.T) folders {
 	t.Helper()
 	f := folders{tmp: t.TempDir()}
@@ -210,7 +210,7 @@ func examined200(t *testing.T) folders {
 	return f
 }
 
-// TestEvalOfALanguageModel tries exercises several times, and compares two models.
+// TestEvalOfALanguageModel samples several completions per problem, and compares two models.
 func TestEvalOfALanguageModel(t *testing.T) {
 	f := examined200(t)
 	before, err := os.ReadFile(f.expand("TMP/prompts_rl/logs/eval_results.json"))
@@ -224,7 +224,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 	if len(results.Sets) != 2 || results.Sets[0].Problems != 30 || results.Sets[0].N != 4 || len(results.Sets[0].Rows) != 30 {
 		t.Fatalf("%+v", results)
 	}
-	// The figures are those of the tries that were written.
+	// The figures must match the samples in the file.
 	for _, set := range results.Sets {
 		for k := 1; k <= 4; k++ {
 			sum := 0.0
@@ -296,7 +296,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 	}
 }
 
-// TestTurnsOfAConversation puts the marks of the chat template between turns, and tells prompts that are too long.
+// TestTurnsOfAConversation puts the chat template's markers between turns and reports prompts that are too long.
 func TestTurnsOfAConversation(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	if err := policy.TinyChatModel(f.expand("TMP/chat"), 1, 32, 7); err != nil {
@@ -327,7 +327,7 @@ func TestTurnsOfAConversation(t *testing.T) {
 	}
 }
 
-// TestPromptsRewardedByAModel has a classifier pay for the label that it sees in an answer.
+// TestPromptsRewardedByAModel uses the probability of a classifier's label as the reward of a completion.
 func TestPromptsRewardedByAModel(t *testing.T) {
 	f := newFolders(t, transformers.PoolFamily)
 	f.questions(t, "TMP/q.jsonl", 20)

@@ -23,10 +23,10 @@ import (
 type ranks struct {
 	processes []*os.Process
 	waits     []func() (int, string)
-	told      string // folder of what each rank tells torchrun of its failure
+	told      string // folder of the error files that torchrun reads
 }
 
-// startRanks starts a run of size processes; more are further options, by rank.
+// startRanks starts a data-parallel run of size processes; more holds further options by rank.
 func (l lab) startRanks(t *testing.T, r recipe, out string, size int, more func(rank int) []string) *ranks {
 	t.Helper()
 	all := &ranks{told: t.TempDir()}
@@ -43,7 +43,7 @@ func (l lab) startRanks(t *testing.T, r recipe, out string, size int, more func(
 
 func always(more ...string) func(rank int) []string { return func(int) []string { return more } }
 
-// wait waits for all, and returns their exit codes and what they wrote.
+// wait waits for all ranks and returns their exit codes and output.
 func (r *ranks) wait() (codes []int, outputs []string) {
 	for _, wait := range r.waits {
 		code, output := wait()
@@ -52,7 +52,7 @@ func (r *ranks) wait() (codes []int, outputs []string) {
 	return codes, outputs
 }
 
-// cause is what a rank tells torchrun of its failure.
+// cause is the error that a rank reports to torchrun.
 func (r *ranks) cause(t *testing.T, rank int) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(r.told, fmt.Sprint(rank)))
@@ -71,7 +71,7 @@ func (r *ranks) cause(t *testing.T, rank int) string {
 	return said.Message.Message
 }
 
-// finish waits for ranks that are to come to their end.
+// finish waits for ranks that should succeed.
 func (r *ranks) finish(t *testing.T) {
 	t.Helper()
 	codes, outputs := r.wait()
@@ -87,7 +87,7 @@ func (r *ranks) finish(t *testing.T) {
 	}
 }
 
-// written are the answers of a run, with what they earned.
+// written are a run's completions with their rewards.
 func written(t *testing.T, dir string) (rows []string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, "logs", "completions.jsonl"))
@@ -145,7 +145,7 @@ func apart(t *testing.T, a, b string) float64 {
 	return widest
 }
 
-// lastCheckpoint is the newest checkpoint of a run.
+// lastCheckpoint is a run's newest checkpoint.
 func lastCheckpoint(t *testing.T, dir string) string {
 	t.Helper()
 	path, _, _, err := run.LatestCheckpoint(dir)
@@ -155,7 +155,8 @@ func lastCheckpoint(t *testing.T, dir string) string {
 	return path
 }
 
-// sameRun compares a run of several ranks with that of one: the same answers, and weights that differ by rounding.
+// sameRun compares a run of several ranks with a run of one: identical completions, and weights that differ by rounding
+// only.
 func sameRun(t *testing.T, r recipe, one, several string) {
 	t.Helper()
 	a, b := filepath.Join(one, r.stage), filepath.Join(several, r.stage)
@@ -169,8 +170,8 @@ func sameRun(t *testing.T, r recipe, one, several string) {
 	}
 }
 
-// TestRanks trains with two processes: what comes of it is what comes of one. "make dist" does the same with more
-// algorithms and ranks, and kills some of them.
+// TestRanks compares two processes with one. "make dist" does the same with more algorithms and ranks, and kills some
+// of them.
 func TestRanks(t *testing.T) {
 	l := newLab(t)
 	for _, name := range []string{"sft", "grpo", "grpo ahead", "replay"} {
@@ -184,17 +185,17 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// TestRanksEnd has a rank that hangs, one that is stopped, and one that has other options: all end, and say which one it was.
+// TestRanksEnd: if a rank hangs, is stopped, or has other options, all ranks exit and name it.
 func TestRanksEnd(t *testing.T) {
 	l := newLab(t)
 	r, long := recipes["sft"], recipes["sft"]
 	long.args = strings.NewReplacer("--max-steps 24", "--max-steps 3000", "--warmup-check-every 8", "--warmup-check-every 0", "--warmup-until 1", "").Replace(long.args)
-	// under starts two ranks and waits until they have saved something.
+	// under starts two ranks and waits for their first checkpoint.
 	under := func(t *testing.T, out, timeout string) *ranks {
 		all, began := l.startRanks(t, long, out, 2, always("--dist-timeout", timeout)), time.Now()
 		poll := time.NewTicker(10 * time.Millisecond)
 		defer poll.Stop()
-		for range poll.C { // another process makes it
+		for range poll.C { // written by another process
 			if newest, _, _, _ := run.LatestCheckpoint(filepath.Join(out, r.stage)); newest != "" || time.Since(began) > time.Minute {
 				break
 			}

@@ -11,7 +11,7 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
-// TestReports writes the page of a run, compares it with another, and serves it to this machine only.
+// TestReports writes a run's page, compares it with another run, and serves it on localhost only.
 func TestReports(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
-// TestReplay judges the answers of runs again: with the same rewards everything comes out the same, with others not.
-func TestReplay(t *testing.T) {
+// TestRescore rescores the completions of a run: the same rewards reproduce its scores, other rewards change them.
+func TestRescore(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
 		t.Fatal(err)
@@ -41,7 +41,7 @@ func TestReplay(t *testing.T) {
 	if out := f.must(t, "", "rescore", file, "--reward", "expr:'-length-1'"); !strings.Contains(out, "12 completions: 0 rewards and") {
 		t.Errorf("other rewards:\n%s", out)
 	}
-	// A reward that somebody changed is found; so is a file that is something else.
+	// It detects a changed reward and a file of another kind.
 	f.edit(t, file, `"reward":`, `"reward":1`)
 	if out := f.must(t, "", "rescore", file); !strings.Contains(out, " 11 rewards and") {
 		t.Errorf("a changed reward:\n%s", out)
@@ -60,8 +60,8 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestReplayOfLabels does the same with the choices of a classifier.
-func TestReplayOfLabels(t *testing.T) {
+// TestRescoreLabels does the same with a classifier's choices.
+func TestRescoreLabels(t *testing.T) {
 	f := newFolders(t, "mean")
 	var rows strings.Builder
 	rows.WriteString("text,label\n")

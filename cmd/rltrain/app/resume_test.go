@@ -10,8 +10,8 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// TestResume goes on with a finished run for more steps, from its newest checkpoint and from an earlier one, and refuses
-// what a resumed run cannot change.
+// TestResume resumes a finished run for more steps, from its newest checkpoint and from an earlier one, and refuses
+// changes that a resumed run cannot make.
 func TestResume(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
@@ -68,7 +68,7 @@ func TestResume(t *testing.T) {
 			t.Errorf("%s: exit code %d, %q; want %q", more, code, errs, want)
 		}
 	}
-	// The settings of an older version, and a folder that is no run's.
+	// Settings of an older version, and a folder that holds no run.
 	f.edit(t, dir+"/config.yaml", "num_steps: 3", "number_of_steps: 3")
 	if code, _, errs := f.rltrain("", append(options, "--num-steps", "3", "--resume")...); code == 0 || !strings.Contains(errs, "another version") || !strings.Contains(errs, "number_of_steps") {
 		t.Errorf("older settings: exit code %d, %q", code, errs)

@@ -12,7 +12,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// surest is the probability that predict gives the likeliest label of a text.
+// surest is the probability that predict gives the most likely label.
 func surest(t *testing.T, f folders, text string) float64 {
 	t.Helper()
 	var answer struct{ Probability float64 }

@@ -13,7 +13,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// letters writes rows whose label is told by their first letter.
+// letters writes rows whose first letter determines the label.
 func (f folders) letters(t *testing.T, name string) {
 	t.Helper()
 	text := "text,label,split\n"
@@ -24,7 +24,7 @@ func (f folders) letters(t *testing.T, name string) {
 	f.write(t, name, text)
 }
 
-// stageOf is the one folder that a run of task text has left.
+// stageOf is the only folder that a run of task text has created.
 func (f folders) stageOf(t *testing.T, out, algorithm string) string {
 	t.Helper()
 	found, err := filepath.Glob(f.expand(out) + "/classification_" + algorithm + "_*")
@@ -34,7 +34,7 @@ func (f folders) stageOf(t *testing.T, out, algorithm string) string {
 	return found[0]
 }
 
-// TestText trains each kind of policy from a model that nobody has taught, as a user does, and uses what is left.
+// TestText trains each kind of policy from an untrained model, then uses the result.
 func TestText(t *testing.T) {
 	torchtest.NoLeaks(t)
 	f := newFolders(t, transformers.PoolMean)
@@ -83,7 +83,7 @@ func TestText(t *testing.T) {
 			if results.N != 12 {
 				t.Errorf("measured on %d rows, want the 12 test rows", results.N)
 			}
-			// What was measured is what eval finds, and eval agrees with predict.
+			// eval reproduces the training metrics and agrees with predict.
 			var again struct{ Accuracy float64 }
 			f.must(t, "", "eval", "--task", "text", "--model", dir, "--dataset", "TMP/rows.csv", "--output-dir", "TMP/eval")
 			readResults(t, f.expand("TMP/eval/logs/eval_results.json"), &again)
@@ -93,7 +93,7 @@ func TestText(t *testing.T) {
 			if label, _, _ := strings.Cut(f.must(t, "a cat\n", "predict", "--model", dir), "\t"); !slices.Contains(p.Labels, label) {
 				t.Errorf("predicted %q", label)
 			}
-			// It goes on from there, and only as what it is.
+			// Training continues from the result, with the same kind of policy only.
 			more := slices.Concat(few, strings.Fields("--algorithm ppo --policy "+map[bool]string{true: "score", false: "head"}[test.pooling == policy.PoolScore]),
 				[]string{"--rl-episodes", "1", "--pretrained-model", dir, "--output-dir", out + "_more"})
 			more = drop(more, "--rl-episodes")
@@ -108,7 +108,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestTextResumes stops a run of a policy that scores labels in the middle, and finds the weights of one that was not.
+// TestTextResumes stops a label-scoring run in the middle and compares the resumed weights with an uninterrupted run.
 func TestTextResumes(t *testing.T) {
 	torchtest.NoLeaks(t)
 	f := folders{tmp: t.TempDir()}

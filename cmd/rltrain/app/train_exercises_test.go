@@ -14,8 +14,8 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// TestWarmUpOfDigits has a policy that is right often enough from the start, which is handed on as it is, beside one
-// of another size in the same folder; reinforcement goes on in the form of prompt that the policy reads.
+// TestWarmUpOfDigits: a policy that starts above the warm-up threshold is passed on unchanged, next to one of another
+// size in the same folder. RL continues in the prompt format the policy was trained on.
 func TestWarmUpOfDigits(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	options := strings.Fields(`train --task reverse_digits --tiny-layers 1 --tiny-hidden 32 --eval-samples 2 --max-new-tokens 8 --output-dir TMP`)
@@ -43,7 +43,7 @@ func TestWarmUpOfDigits(t *testing.T) {
 	if saved.Hidden != 64 {
 		t.Errorf("a model of width %d, want 64", saved.Hidden)
 	}
-	// The run before lies beside it, whole; while the new one was written beside that, nothing named the place.
+	// The previous run stays complete, and its name did not point to the new run until that was written.
 	for path, want := range map[string]string{dir: "tiny_hidden: 64", dir + ".1": "tiny_hidden: 32"} {
 		if got := string(readFile(t, filepath.Join(path, "config.yaml"))); !strings.Contains(got, want) {
 			t.Errorf("%s/config.yaml lacks %q:\n%s", path, want, got)
@@ -64,8 +64,8 @@ func TestWarmUpOfDigits(t *testing.T) {
 	}
 }
 
-// TestWhatALanguageModelsRunLeaves: prompts to try it with, a model card, and a report of its answers.
-func TestWhatALanguageModelsRunLeaves(t *testing.T) {
+// TestFilesOfALanguageModelRun: example prompts, a model card, and a report of its completions.
+func TestFilesOfALanguageModelRun(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
 		t.Fatal(err)
@@ -94,19 +94,19 @@ func TestWhatALanguageModelsRunLeaves(t *testing.T) {
 	if code, _, stderr := f.rltrain("", "predict", "--model", dir); code != 2 || !strings.Contains(stderr, "is a language model, trained on task sum_digits; use rltrain generate") {
 		t.Errorf("exit code %d, %q", code, stderr)
 	}
-	// The folder of all runs is no model, but says which it has.
+	// The folder of all runs is not a model, but the error names the models in it.
 	if code, _, stderr := f.rltrain("", "generate", "--model", "TMP/out", "--input", "TMP/tried.jsonl"); code == 0 || !strings.Contains(stderr, "did you mean "+dir+"?") {
 		t.Errorf("exit code %d, %q", code, stderr)
 	}
 }
 
-// exercise are options of a run that takes a moment.
+// exercise are the options of a very short run.
 func exercise(more ...string) []string {
 	return append(strings.Fields(`train --task sum_digits --mode rl_only --tiny-layers 1 --tiny-hidden 32 --pretrained-model TMP/start
 		--num-steps 1 --prompts-per-step 2 --samples-per-prompt 2 --eval-samples 2 --fresh-samples 0 --max-new-tokens 6 --output-dir TMP/out`), more...)
 }
 
-// TestRewards trains by a list of rewards, and ends with an error where every one of them fails.
+// TestRewards trains with a list of rewards, and fails if each of them fails.
 func TestRewards(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
@@ -143,7 +143,7 @@ func TestRewards(t *testing.T) {
 	}
 }
 
-// TestLongPrompts leaves prompts out that the model cannot read, and says what to do where all are.
+// TestLongPrompts skips prompts longer than the context, and says what to do if all are.
 func TestLongPrompts(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {

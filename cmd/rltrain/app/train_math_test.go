@@ -18,7 +18,7 @@ import (
 	"github.com/rltrain/rltrain/rl/run"
 )
 
-// problems writes n problems of the official form of GSM8K, from number first on.
+// problems writes n problems in GSM8K's format, numbered from first.
 func (f folders) problems(t *testing.T, name string, first, n int) {
 	t.Helper()
 	var text strings.Builder
@@ -28,7 +28,7 @@ func (f folders) problems(t *testing.T, name string, first, n int) {
 	f.write(t, name, text.String())
 }
 
-// school is a model folder and a judge beside problems.
+// school is a model folder, a judge and problems.
 func school(t *testing.T) folders {
 	t.Helper()
 	f := tiny(t)
@@ -42,7 +42,7 @@ func school(t *testing.T) folders {
 	return f
 }
 
-// learn trains with the options and returns the rows of steps.
+// learn trains with the options and returns the step rows.
 func (f folders) learn(t *testing.T, options ...string) []report.Row {
 	t.Helper()
 	f.must(t, "", options...)
@@ -52,7 +52,7 @@ func (f folders) learn(t *testing.T, options ...string) []report.Row {
 	}
 	var rows []report.Row
 	for _, row := range all {
-		// What follows is a matter of the clock.
+		// Everything after this depends on the clock.
 		maps.DeleteFunc(row, func(name string, _ any) bool { return strings.HasPrefix(name, "time/") })
 		rows = append(rows, row)
 	}
@@ -70,7 +70,8 @@ func (f folders) output(options []string, name ...string) string {
 	return filepath.Join(append([]string{dir, "gsm8k_rl"}, name...)...)
 }
 
-// short makes a run of gsm8k take a fraction of a second; a judge pays what a model of random weights earns.
+// short makes a gsm8k run take a fraction of a second; a judge's score stands in for the reward, which random weights
+// would never get.
 func short(more ...string) []string {
 	return append([]string{
 		"--task", "gsm8k", "--model", "MODEL", "--tuning", "full", "--dataset", "TMP/train.jsonl", "--few-shot", "1", "--judge", "TMP/judge",
@@ -80,7 +81,7 @@ func short(more ...string) []string {
 	}, more...)
 }
 
-// drop leaves options with a value out.
+// drop removes options with a value.
 func drop(options []string, names ...string) []string {
 	options = slices.Clone(options)
 	for _, name := range names {
@@ -90,7 +91,7 @@ func drop(options []string, names ...string) []string {
 	return options
 }
 
-// with gives options other values, or adds them; the value of a switch is "".
+// with changes or adds options; a switch has the value "".
 func with(options []string, changed ...string) []string {
 	options = slices.Clone(options)
 	for i := 0; i < len(changed); i += 2 {
@@ -105,8 +106,7 @@ func with(options []string, changed ...string) []string {
 	return options
 }
 
-// TestEveryOptionChangesWhatItShould trains with one option changed at a time and names a figure that differs
-// from those of a run without.
+// TestEveryOptionChangesWhatItShould changes one option at a time and names a metric that must change with it.
 func TestEveryOptionChangesWhatItShould(t *testing.T) {
 	f := school(t)
 	replayed := f.learn(t, short("--output-dir", "TMP/base")...)
@@ -200,7 +200,7 @@ func differs(t *testing.T, figure string, base, rows []report.Row) {
 	t.Errorf("%s is the same in all rows: %v", figure, rows)
 }
 
-// TestProblemsEndToEnd trains both stages, goes on from a buffer, and keeps what the run was started with.
+// TestProblemsEndToEnd trains both stages, starts from a replay buffer, and keeps the settings the run started with.
 func TestProblemsEndToEnd(t *testing.T) {
 	f := school(t)
 	t.Setenv("WANDB_PROJECT", "apples")

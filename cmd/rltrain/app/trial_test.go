@@ -10,7 +10,7 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
-// TestTrial describes a run of both stages before it starts, and leaves nothing behind.
+// TestTrial describes a run of both stages before it starts, and leaves no files.
 func TestTrial(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
@@ -43,7 +43,7 @@ func TestTrial(t *testing.T) {
 	}
 }
 
-// inProcess runs the program with what it prints on the standard output of the process.
+// inProcess runs the program and captures the process's standard output.
 func inProcess(t *testing.T, f folders, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	out, err := os.CreateTemp(t.TempDir(), "out")
@@ -61,8 +61,8 @@ func inProcess(t *testing.T, f folders, args ...string) (code int, stdout, stder
 	return code, string(data), stderr
 }
 
-// TestAnAdapterThatBindsNothingIsRefused, before a folder is made, and the modules that there are are named.
-func TestAnAdapterThatBindsNothingIsRefused(t *testing.T) {
+// TestAdapterWithoutModulesIsRefused before a folder is created; the error lists the available modules.
+func TestAdapterWithoutModulesIsRefused(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
 		t.Fatal(err)

@@ -58,8 +58,8 @@ func TestLanguageBenchRefuses(t *testing.T) {
 	}
 }
 
-// TestDPOBenchAsksTheReferenceBefore: what a flag changes is in the line that scripts read.
-func TestDPOBenchAsksTheReferenceBefore(t *testing.T) {
+// TestDPOBenchPrecompute: the JSON line reports --precompute.
+func TestDPOBenchPrecompute(t *testing.T) {
 	for _, more := range [][]string{nil, {"--precompute"}} {
 		var out bytes.Buffer
 		app := &cli.App{Commands: []*cli.Command{Command()}, Writer: &out, ExitErrHandler: func(*cli.Context, error) {}}

@@ -9,13 +9,13 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// small has 2 layers of two heads of queries, 4 wide, and one of keys and values.
+// small has 2 layers, two query heads of width 4, and one key/value head.
 var small = transformers.LlamaShape{Vocab: 10, Hidden: 8, Layers: 2, Heads: 2, KVHeads: 1, Intermediate: 16}
 
 func TestStepBytes(t *testing.T) {
 	const (
 		layer = 8*8 + 2*8*4 + 8*8 + 3*8*16 // queries, keys and values, output, MLP
-		cache = 2 * 4                      // of a token in a layer
+		cache = 2 * 4                      // per token and layer
 	)
 	if got, want := stepBytes(small, torch.BF16, 3, 5), 2.0*(2*layer+10*8+2*cache*3*5); got != want {
 		t.Errorf("got %v bytes, want %v", got, want)
@@ -28,18 +28,18 @@ func TestStepBytes(t *testing.T) {
 func TestStepFLOPs(t *testing.T) {
 	layers := 2.0 * (8*8 + 2*8*4 + 8*8 + 3*8*16)
 	q := []policy.Sequence{{IDs: make([]int32, 3), Labels: []bool{false, true, true}}}
-	attention := 6.0 * 2 * 2 * 8 * (1 + 2 + 3) // six products of 8 features a pair of tokens in each layer
+	attention := 6.0 * 2 * 2 * 8 * (1 + 2 + 3) // six products of 8 features per token pair and layer
 	if got, want := stepFLOPs(small, 7, q), 4*layers*3+6*7*3+4*80*2+attention; got != want {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	// One that is twice as long takes more than twice as much: attention is of pairs.
+	// Twice the length takes more than twice the work: attention is quadratic.
 	long := []policy.Sequence{{IDs: make([]int32, 6), Labels: []bool{false, true, true, false, true, true}}}
 	if got, most := stepFLOPs(small, 7, long), 2*stepFLOPs(small, 7, q); got <= most {
 		t.Errorf("got %v for twice the length, want more than %v", got, most)
 	}
 }
 
-// TestDeviceBenchCounts: the rates are those of what was done in the time that is given.
+// TestDeviceBenchCounts: rates are work divided by time.
 func TestDeviceBenchCounts(t *testing.T) {
 	r, err := deviceBench(t.Context(), 1, 1<<12, 32)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 )
 
-// newApp is an application as main builds it; what ran is appended to log.
+// newApp builds an application as main does; each command that runs is appended to log.
 func newApp(t *testing.T, log *strings.Builder) *cli.App {
 	t.Helper()
 	flags, err := Flags("dataset", "text_column", "batch_size", "lora_dropout", "seed", "resume", "device")
@@ -133,7 +133,7 @@ func TestAppHelp(t *testing.T) {
 	}
 }
 
-// TestHelpGolden has the help of one task in full, and of the others the lines that it does not have.
+// TestHelpGolden holds one task's full help, and for the others only the lines that differ.
 func TestHelpGolden(t *testing.T) {
 	const full = "sum_digits"
 	known := map[string]bool{}

@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestEveryRunCanBeBuilt puts every run together, and asks of each option what it needs.
+// TestEveryRunCanBeBuilt builds every run and checks what each option requires.
 func TestEveryRunCanBeBuilt(t *testing.T) {
 	boolean := map[string]bool{}
 	for _, d := range envs.Definitions() {
@@ -40,7 +40,7 @@ func TestEveryRunCanBeBuilt(t *testing.T) {
 	}
 }
 
-// TestRecipesSayWhatDiffers holds recipes to options that runs of the task have, and to other values than their defaults.
+// TestRecipesSayWhatDiffers: a recipe sets only options of its task, and only to values other than the defaults.
 func TestRecipesSayWhatDiffers(t *testing.T) {
 	for _, d := range envs.Definitions() {
 		var all []entry
@@ -185,7 +185,7 @@ func TestAliasesPointAtKeys(t *testing.T) {
 	}
 }
 
-// TestAdviceNamesOptions looks up each option that the answer to another program's name advises.
+// TestAdviceNamesOptions looks up each option named in advice about other programs' options.
 func TestAdviceNamesOptions(t *testing.T) {
 	known := everything().boolean
 	underscored := regexp.MustCompile(`\b[a-z0-9]+(_[a-z0-9]+)+\b`)

@@ -90,12 +90,12 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--mode", "supervised", "--pretrained-model", "m", "--lora-r", "4"}, want: "--lora-r: applies only without --pretrained-model"},
 		{yaml: "bert_model: {model_id: m}", want: "c.yaml:1:1: unknown key bert_model; did you mean base_model?"},
 
-		// All mistakes at once, each with its own neighbour.
+		// All mistakes are reported at once, each with its closest match.
 		{args: []string{"--epoch", "3", "--batch=4", "--gama", "1", "--seed=x"}, want: `unknown option --epoch; did you mean --epochs?; unknown option --batch; did you mean --batch-size?; unknown option --gama; did you mean --gamma?; --seed: "x" is not an integer of at least 0`},
 		{args: []string{"--epochs=0", "--mode=rl", "--rl-episodes=two", "stray"}, env: "RLTRAIN_EPOCH=3", yaml: "lora_r: 0", want: `unexpected argument "stray": write settings as --name=value; unknown environment variable RLTRAIN_EPOCH; did you mean RLTRAIN_EPOCHS?; c.yaml:1:1: lora_r: 0 is out of range; it must be 1 to 1024; --epochs: 0 is out of range; it must be at least 1; --mode: "rl" is not one of supervised_then_rl, supervised, rl_only; --rl-episodes: "two" is not an integer`},
 		{args: []string{"--delta=1", "--use-rslora", "--scale_reward=none"}, want: "unknown option --delta: only clip_high limits the ratio from above; unknown option --use-rslora: adapters are scaled by lora_alpha / lora_r; write lora_alpha; unknown option --scale_reward; did you mean --scale-rewards?"},
 
-		// What no single option shows to be wrong.
+		// Errors that involve several options.
 		{args: []string{"--task=sum_digits", "--baseline=none", "--advantage-scale=group"}, want: "baseline none cannot be divided by the group's standard deviation: choose baseline group, or scale none"},
 		{args: []string{"--task=sum_digits", "--algorithm=rloo", "--samples-per-prompt=1"}, want: "baseline leave_one_out compares the samples of a prompt: take at least 2 samples a prompt"},
 		{args: []string{"--task=sum_digits", "--algorithm=grpo", "--samples-per-prompt=1"}, want: "baseline group compares the samples of a prompt: take at least 2 samples a prompt"},
@@ -106,7 +106,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--task=sum_digits", "--baseline=moving", "--advantage-scale=batch"}, want: "baseline moving cannot be divided by the batch's standard deviation: where the rewards agree nothing bounds the result; choose scale none"},
 		{args: []string{"--task=sum_digits", "--kl-coef=0.1", "--kl-type=k1"}, want: "--kl-type: k1 as a loss has a gradient of mean 0: use k2 or k3, or kl_in_reward"},
 
-		// An episode of one action has nothing to discount.
+		// Episodes with one action have nothing to discount.
 		{args: []string{"--gamma=0.9", "--gae-lambda=0.9"}, want: "--gamma: applies only where an episode has several actions; --gae-lambda: applies only where an episode has several actions"},
 		{args: []string{"--task=sum_digits", "--gamma=0.9"}, want: "--gamma: applies only with --algorithm a2c or ppo or reinforce_replay or reinforce_replay_kl or reinforce_replay_nll"},
 

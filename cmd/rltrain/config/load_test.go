@@ -11,7 +11,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 )
 
-// inFolder makes a folder with one file, c.yaml, the working folder of the test.
+// inFolder creates a folder with one file, c.yaml, and makes it the test's working folder.
 func inFolder(t testing.TB, yaml string) {
 	t.Helper()
 	t.Chdir(t.TempDir())
@@ -22,7 +22,7 @@ func inFolder(t testing.TB, yaml string) {
 	}
 }
 
-// values are all options of c that mean something, as YAML.
+// values are all options of c that apply, as YAML.
 func values(c *Config) map[string]string {
 	all := map[string]string{}
 	for _, o := range c.set.All() {
@@ -33,8 +33,8 @@ func values(c *Config) map[string]string {
 	return all
 }
 
-// changes are the options that make c differ from a run of its task, mode and algorithm with nothing given, and its
-// mode and algorithm where they are not the task's own.
+// changes are the options in which c differs from the defaults of its task, mode and algorithm, plus the mode and
+// algorithm if they are not the task's defaults.
 func changes(t testing.TB, c *Config) map[string]string {
 	t.Helper()
 	recipe := map[string]string{}
@@ -82,7 +82,7 @@ func entriesOf(key, value string) []entry {
 	return []entry{e}
 }
 
-// pairs reads "a=1 b=2".
+// pairs parses "a=1 b=2".
 func pairs(text string) map[string]string {
 	m := map[string]string{}
 	for _, pair := range strings.Fields(text) {
@@ -92,7 +92,7 @@ func pairs(text string) map[string]string {
 	return m
 }
 
-// A semantic router's file as its trainer reads it, amid sections of the router.
+// A semantic router's file as its trainer reads it, among other sections of the router.
 const routerFile = `bert_model:
   model_id: sentence-transformers/all-MiniLM-L12-v2
   threshold: 0.6
@@ -123,7 +123,7 @@ func TestLoadCommands(t *testing.T) {
 	disabled := strings.NewReplacer("ENABLED", "false", "*any", "any").Replace(routerFile)
 	tests := []struct{ command, yaml, want string }{
 		{"", "", ""},
-		// Files. What a section says of a stage that is not trained is left out.
+		// Files. Settings of a stage that is not trained are ignored.
 		{"--config c.yaml", enabled, routerRL},
 		{"--config c.yaml", disabled, "mode=supervised"},
 		{"--config c.yaml --mode supervised_then_rl", disabled, routerRL},
@@ -144,12 +144,12 @@ func TestLoadCommands(t *testing.T) {
 		{"--resume True --whiten-advantages False --epochs 4.0 --batch-size=4.0", "", "resume=true whiten_advantages=false epochs=4 batch_size=4"},
 		{"--reward custom --reward-expr=correct-0.5*(1-correct)*confidence", "", `reward=custom reward_expr="correct-0.5*(1-correct)*confidence"`},
 		{"--warmup-steps 10 --rl-warmup-steps=3", "", "warmup_steps=10 rl_warmup_steps=3"},
-		// Where one stage is trained, its settings have one name.
+		// If one stage is trained, its settings need no prefix.
 		{"--mode rl_only --pretrained-model m --learning-rate 1e-5 --max-grad-norm 0.5 --max-steps 7 --weight-decay 0.1 --lr-scheduler-type cosine --warmup-ratio 0.3", "",
 			"mode=rl_only pretrained_model=m rl_learning_rate=1.0e-05 rl_max_grad_norm=0.5 rl_episodes=7 rl_weight_decay=0.1 rl_lr_scheduler_type=cosine rl_warmup_ratio=0.3"},
 		{"--task gsm8k --dataset d --learning-rate 1e-6 --max-steps 3 --warmup-steps 2", "", "dataset=d rl_learning_rate=1.0e-06 num_steps=3 rl_warmup_steps=2"},
 		{"--wandb --wandb_project p --experiment_name first", "", "report_to=[wandb] wandb_project=p run_name=first"},
-		// Names of TRL whose meaning depends on the trainer.
+		// TRL names whose meaning depends on the trainer.
 		{"--task gsm8k --dataset d --num-iterations 4", "", "dataset=d num_steps=4"},
 		{"--task gsm8k --dataset d --algorithm grpo --num-iterations 1", "", "dataset=d algorithm=grpo"},
 		{"--task gsm8k --dataset d --algorithm grpo --num-iterations 4", "", "dataset=d algorithm=grpo update_epochs=4"},
@@ -159,7 +159,7 @@ func TestLoadCommands(t *testing.T) {
 		{"--task sum_digits --algorithm grpo --loss-type dapo --scale-rewards False", "", "algorithm=grpo reduction=token advantage_scale=none"},
 		{"--task sum_digits --torch-dtype bfloat16 --lr-scheduler-type constant_with_warmup", "", "dtype=bf16 lr_scheduler_type=constant"},
 		{"--task sum_digits --optim adamw_torch --use-vllm False --log-completions", "", "verbose=true"},
-		// What is meant for one algorithm does not reach the others.
+		// Settings of one algorithm do not reach the others.
 		{"--task gsm8k --dataset d --algorithm rloo", "", "dataset=d algorithm=rloo"},
 		{"--task math --dataset d --algorithm ppo --gamma 0.9", "", "dataset=d algorithm=ppo gamma=0.9"},
 	}
@@ -181,7 +181,7 @@ func TestLoadCommands(t *testing.T) {
 	}
 }
 
-// The divergence of gsm8k's recipe is that of the loss stable alone.
+// Only the stable loss uses the KL of gsm8k's recipe.
 func TestRecipeOfOneLoss(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                            "0.25",
@@ -291,7 +291,7 @@ func TestMissingConfigFile(t *testing.T) {
 	}
 }
 
-// TestRouterAlgorithms reads a router's file, whose section of RL training has all of its settings whatever the algorithm.
+// TestRouterAlgorithms reads a router's file, whose RL section has every setting whatever the algorithm.
 func TestRouterAlgorithms(t *testing.T) {
 	for _, name := range []string{"ppo", "a2c", "dqn"} {
 		path := filepath.Join(t.TempDir(), "router.yaml")

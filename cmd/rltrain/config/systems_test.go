@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSystems pastes the commands of other trainers.
+// TestSystems pastes commands of other trainers.
 func TestSystems(t *testing.T) {
 	data, err := os.ReadFile("testdata/systems.txt")
 	if err != nil {
@@ -39,7 +39,7 @@ func TestSystems(t *testing.T) {
 		got := changes(t, c)
 		for name, value := range want {
 			if got[name] == "" && c.Text(name) == strings.Trim(value, `"`) && c.set.Applies(c.set.Find(name)) {
-				delete(want, name) // said for clarity: it is so without being given
+				delete(want, name) // explicit, but the default
 			}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

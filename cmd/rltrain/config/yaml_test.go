@@ -34,7 +34,7 @@ func TestYAMLRoundTrip(t *testing.T) {
 	}
 }
 
-func TestYAMLOfRouterFileStandsAlone(t *testing.T) {
+func TestYAMLOfRouterFileIsComplete(t *testing.T) {
 	inFolder(t, strings.NewReplacer("ENABLED", "false", "*any", "any").Replace(routerFile))
 	c, err := Load([]string{"--config=c.yaml"}, nil)
 	if err != nil {
@@ -144,7 +144,7 @@ func diffText(list []Difference) string {
 	return b.String()
 }
 
-// Whatever a file holds, it is read or refused on one line; what is read can be written and read again.
+// Any file is read or refused with a one-line error; a file that was read survives a round trip.
 func FuzzLoadYAML(f *testing.F) {
 	for _, seed := range []string{
 		"epochs: 3.0\nmode: rl_only\n", routerFile, "", "a", "- a", "a: [1", "seed: 1\nseed: 2", "a: &x 3\nb: *x\n<<: *x", "? [a]\n: 3",

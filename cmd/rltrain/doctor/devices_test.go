@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestPathsAreThoseOfTheOperators: each operator of the core has its row, and gradients share it.
-func TestPathsAreThoseOfTheOperators(t *testing.T) {
+// TestEveryOperatorHasAPath: each operator of the core has its row, which gradients share.
+func TestEveryOperatorHasAPath(t *testing.T) {
 	schema, err := os.ReadFile("../../../csrc/ops/schema.cc")
 	if err != nil {
 		t.Fatal(err)
@@ -27,7 +27,7 @@ func TestPathsAreThoseOfTheOperators(t *testing.T) {
 	}
 	for _, p := range paths {
 		for _, name := range strings.Split(p.what, ", ") {
-			if name != "AdamW" && name != "generation" { // which are no operators
+			if name != "AdamW" && name != "generation" { // these are not operators
 				got = append(got, name)
 			}
 		}

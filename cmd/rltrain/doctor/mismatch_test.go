@@ -7,7 +7,7 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// TestSamplerAndTrainingAgree: to the rounding of fp32, or of bf16 where the processor multiplies in it.
+// TestSamplerAndTrainingAgree up to the rounding of fp32, or of bf16 if the processor multiplies in it.
 func TestSamplerAndTrainingAgree(t *testing.T) {
 	torchtest.NoLeaks(t)
 	for _, limit := range []struct {

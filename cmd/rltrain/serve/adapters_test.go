@@ -16,7 +16,7 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// adapter writes an adapter on the model of s that changes it, each weight by change.
+// adapter writes an adapter for the model of s with every weight equal to change.
 func adapter(t testing.TB, s *running, dir string, seed uint64, change ...func(float32) float32) {
 	t.Helper()
 	if err := s.engine.ask(t.Context(), func() error {
@@ -113,9 +113,9 @@ func TestAdaptersComeAndGo(t *testing.T) {
 	load("c", allowed+"/deep/c", 200, "Success")
 }
 
-// TestABrokenAdapterEndsAlone: requests by an adapter that gives no probabilities are told so, those beside them in the batch
-// get what they would alone.
-func TestABrokenAdapterEndsAlone(t *testing.T) {
+// TestBrokenAdapterFailsOnlyItsRequests: requests with an adapter that gives no probabilities get an error; the others in the
+// batch get the same tokens as by themselves.
+func TestBrokenAdapterFailsOnlyItsRequests(t *testing.T) {
 	allowed := t.TempDir()
 	s := start(t, Config{AdapterDirs: []string{allowed}, MaxAdapters: 1, Slots: 8})
 	adapter(t, s, allowed+"/broken", 1, func(float32) float32 { return float32(math.NaN()) })

@@ -15,8 +15,8 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// BenchmarkAgainstGenerate writes the same completions in turn as `rltrain generate` does and as 200 clients at once ask the
-// server for them, one prompt a request, and reports the best of each by processor time, that of the clients included.
+// BenchmarkAgainstGenerate generates the same completions with `rltrain generate` and through the server with 200
+// clients, one prompt per request. It reports the best processor time of each, clients included.
 func BenchmarkAgainstGenerate(b *testing.B) {
 	for _, shape := range []struct{ layers, hidden int }{{4, 128}, {6, 256}} {
 		b.Run(fmt.Sprintf("layers=%d,hidden=%d", shape.layers, shape.hidden), func(b *testing.B) { againstGenerate(b, shape.layers, shape.hidden) })
@@ -76,7 +76,7 @@ func againstGenerate(b *testing.B, layers, hidden int) {
 		}
 		return sum
 	}
-	// By processor time: a busy machine takes the clock from both.
+	// By processor time: a busy machine distorts wall time for both.
 	rate := func(do func() int) float64 {
 		before := processorTime(b)
 		tokens := do()
@@ -91,8 +91,8 @@ func againstGenerate(b *testing.B, layers, hidden int) {
 	b.ReportMetric(served/generated, "served/generated")
 }
 
-// BenchmarkAdapters writes the same number of completions by the model alone, by one adapter, and by eight adapters and the
-// model in turn, and reports the processor time of a token of each: the least of the rounds.
+// BenchmarkAdapters generates the same number of completions with the model, with one adapter, and with eight adapters
+// and the model in turn. It reports the least processor time per token.
 func BenchmarkAdapters(b *testing.B) {
 	const clients, fresh, adapters = 54, 32, 8
 	dir, allowed := filepath.Join(b.TempDir(), "model"), b.TempDir()
@@ -139,7 +139,7 @@ func BenchmarkAdapters(b *testing.B) {
 	}
 }
 
-// processorTime is what this process has used, in seconds.
+// processorTime is the processor time of this process, in seconds.
 func processorTime(t testing.TB) float64 {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

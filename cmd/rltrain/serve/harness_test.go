@@ -30,7 +30,7 @@ type running struct {
 	client *http.Client
 }
 
-// start serves a small model with a chat template by the name "tiny".
+// start serves a small model with a chat template as "tiny".
 func start(t testing.TB, c Config) *running {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "model")
@@ -91,7 +91,7 @@ func startModel(t testing.TB, dir string, c Config) *running {
 	return s
 }
 
-// send posts a body, or gets where it is empty.
+// send posts a body, or sends GET if it is empty.
 func (s *running) send(t testing.TB, ctx context.Context, path, body string) *http.Response {
 	t.Helper()
 	method := http.MethodPost
@@ -124,7 +124,7 @@ func (s *running) ask(t testing.TB, path, body string) (int, string) {
 	return answer.StatusCode, string(text)
 }
 
-// said is what tests read of an answer or of a piece of one.
+// said is the part of a response, or of a streamed chunk, that tests read.
 type said struct {
 	Choices []struct {
 		Index   int
@@ -181,7 +181,7 @@ func pieces(t testing.TB, answer *http.Response) (all []said) {
 	return all
 }
 
-// idle waits until the engine has nothing to do.
+// idle waits until the engine is idle.
 func (s *running) idle(t testing.TB) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; {
@@ -207,7 +207,7 @@ func (s *running) idle(t testing.TB) {
 	}
 }
 
-// direct is what the engine writes without a server.
+// direct is the engine's completion without a server.
 func direct(t testing.TB, s *running, adapter string, prompts [][]int32, o policy.GenerateOptions) (all [][]policy.Completion) {
 	t.Helper()
 	if err := s.engine.ask(t.Context(), func() error {

@@ -19,8 +19,8 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// manyClients has clients ask at once, every other of which goes away after the first piece of its answer. All others have
-// to get what the engine writes for them alone.
+// manyClients starts concurrent clients; every other one disconnects after the first chunk. The remaining ones must get
+// what the engine generates for each by itself.
 func manyClients(t *testing.T, n, tokens int) {
 	s := start(t, Config{Queue: n, Slots: 16})
 	before := runtime.NumGoroutine()
@@ -78,9 +78,9 @@ func manyClients(t *testing.T, n, tokens int) {
 	}
 }
 
-func TestClientsThatGoAwayLeaveNothingBehind(t *testing.T) { manyClients(t, 24, 40) }
+func TestDisconnectedClientsLeakNothing(t *testing.T) { manyClients(t, 24, 40) }
 
-// hold keeps the engine from its next step until release is called.
+// hold blocks the engine's next step until release is called.
 func (s *running) hold() (release func()) {
 	held, gate := make(chan struct{}), make(chan struct{})
 	s.engine.order(func() {
@@ -91,7 +91,7 @@ func (s *running) hold() (release func()) {
 	return sync.OnceFunc(func() { close(gate) })
 }
 
-// later asks without waiting for the answer.
+// later sends a request without waiting for the response.
 func (s *running) later(t *testing.T, ctx context.Context, body string) (answered <-chan string) {
 	all := make(chan string, 1)
 	go func() {
@@ -122,7 +122,7 @@ func TestTheQueueIsBounded(t *testing.T) {
 	for !s.engine.full() {
 		runtime.Gosched()
 	}
-	// Also one that has found room a moment before.
+	// This includes one admitted just before.
 	if err := s.engine.submit(s.lanes["tiny"], &job{prompts: [][]int32{{5}}, options: policy.GenerateOptions{Samples: 1}}); !errors.Is(err, errBusy) {
 		t.Errorf("a third request: %v", err)
 	}

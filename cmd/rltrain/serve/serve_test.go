@@ -198,7 +198,7 @@ func TestTheKeyGuardsEveryRoute(t *testing.T) {
 	}
 }
 
-// FuzzRequests: whatever is sent, the answer is an error in OpenAI's form or a completion, and the server goes on.
+// FuzzRequests: any request gets an OpenAI error or a completion, and the server stays up.
 func FuzzRequests(f *testing.F) {
 	for _, body := range []string{
 		`{"model":"tiny","prompt":"ab","max_tokens":2}`, `{"model":"tiny","prompt":[[5,6],[7]],"n":2,"max_tokens":2,"logprobs":0,"return_token_ids":true}`,

@@ -8,7 +8,7 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 )
 
-func TestOptionsOfWandBStandBeforeVariables(t *testing.T) {
+func TestWandBOptionsOverrideVariables(t *testing.T) {
 	environ := []string{"WANDB_PROJECT=pears", "WANDB_ENTITY=us", "WANDB_API_KEY=secret", "HOME=/root"}
 	got := wandbVariables(environ, config.Saving{Project: "apples", RunName: "first"})
 	if diff := cmp.Diff(map[string]string{"WANDB_PROJECT": "apples", "WANDB_ENTITY": "us", "WANDB_NAME": "first"}, got); diff != "" {

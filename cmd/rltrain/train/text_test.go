@@ -9,7 +9,7 @@ import (
 	"github.com/rltrain/rltrain/envs/digits"
 )
 
-// TestSolutionsStop: many are made before the first step.
+// TestSolutionsStop: many are generated before the first step.
 func TestSolutionsStop(t *testing.T) {
 	task, err := digits.New(digits.Sum, 1, digits.Defaults(digits.Sum))
 	if err != nil {

@@ -20,7 +20,7 @@ func TestChecksumOfTheFormat(t *testing.T) {
 	}
 }
 
-func TestFileGoesOnWhereItsCheckpointWas(t *testing.T) {
+func TestFileResumesAtItsCheckpoint(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "tensorboard")
 	w, err := Create(dir, noon)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
-// rows are the rows of a run, as JSON by key.
+// rows returns a run's rows as JSON, by key.
 func rows(t *testing.T, data []byte) (all []map[string]string) {
 	t.Helper()
 	records, err := Read(data)
@@ -58,7 +58,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-func TestRunGoesOnWhereItsCheckpointWas(t *testing.T) {
+func TestRunResumesAtItsCheckpoint(t *testing.T) {
 	dir := t.TempDir()
 	r, off := FromEnvironment(map[string]string{"WANDB_PROJECT": "digits", "WANDB_RUN_ID": "abcd1234", "WANDB_TAGS": "a,b", "WANDB_MODE": "offline"})
 	if off {
@@ -99,7 +99,7 @@ func TestRunGoesOnWhereItsCheckpointWas(t *testing.T) {
 	}
 }
 
-// TestRecordsAcrossBlocks puts the ends of records on and around the ends of blocks.
+// TestRecordsAcrossBlocks ends records at and near block boundaries.
 func TestRecordsAcrossBlocks(t *testing.T) {
 	for n := 2*blockSize - 20; n < 2*blockSize+20; n++ {
 		data := append([]byte{}, header...)
