@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs a Python script (default scripts/compat.py) with the pinned transformers, peft and torch, or with the packages of
-# "-r FILE", in a virtual environment in the user's cache that is made on first use. RLTRAIN_PYTHON names a Python that has
-# them already.
+# Run a Python script (default scripts/compat.py) in a virtual environment with the pinned transformers, peft and torch,
+# or with the packages of "-r FILE". The environment is created in the user's cache on first use. If RLTRAIN_PYTHON is
+# set, use that Python and its packages instead.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cache=${RLTRAIN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rltrain}
@@ -19,7 +19,7 @@ if [[ -z $python ]]; then
   exec 9> "$cache/.venv.lock"
   flock 9
   if [[ ! -e $venv/.done ]]; then
-    echo "making the Python environment of the comparison scripts (once)" >&2
+    echo "creating the Python environment for the comparison scripts (once)" >&2
     python3 -m venv --clear "$venv" || {
       echo "error: python3 cannot make a virtual environment; on Debian or Ubuntu: sudo apt-get install -y python3-venv" >&2
       exit 1

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every fuzz target of the module for $FUZZTIME (default 10s).
+# Run every fuzz target of the module for $FUZZTIME (default 10s).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 grep -rn --include='*_test.go' -oE '^func Fuzz[A-Za-z0-9_]*' . | sort | while IFS=: read -r file _ func; do

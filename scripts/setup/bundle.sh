@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes build/rltrain-linux-x86_64.tar.xz: the program, its two libraries, and tests, without libtorch. It runs where
-# there is a libtorch 2.11.0: of $LIBTORCH, or of python3's torch.
+# Build build/rltrain-linux-x86_64.tar.xz: rltrain, its two libraries, and tests, but not libtorch. Running it needs
+# libtorch 2.11.0 from $LIBTORCH or from python3's torch.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 name=rltrain-linux-x86_64 most=$((64 << 20))
@@ -13,7 +13,7 @@ cp build/lib/librltrain.so build/lib/librltrain_cuda.so "$folder/lib/"
 programs=("$folder"/tests/{core,cuda}_tests)
 cp build/core_tests build/cuda_tests "$folder/tests/"
 strip "$folder"/lib/* "${programs[@]}"
-# The program finds a libtorch on the machine where it runs.
+# rltrain locates libtorch when it runs.
 python3 scripts/setup/portable.py "$folder"/lib/* "${programs[@]}"
 eval "$(scripts/setup/env.sh)"
 go build -ldflags='-s -w' -o "$folder/bin/rltrain" ./cmd/rltrain
@@ -23,7 +23,7 @@ for package in torch torch/transformers; do
   if [[ -d $package/testdata ]]; then cp -r "$package/testdata" "$folder/tests/$package/"; fi
 done
 mkdir -p "$folder/tests/csrc"
-cp -r csrc/include "$folder/tests/csrc/" # which a test reads
+cp -r csrc/include "$folder/tests/csrc/" # for a test that reads the headers
 cp scripts/setup/bundle_tests.sh "$folder/tests/run.sh"
 cp LICENSE "$folder/"
 tar -C build/bundle --owner=0 --group=0 --sort=name -c "$name" | xz -T0 > "build/$name.tar.xz"
@@ -32,6 +32,6 @@ if ((size > most)); then
   echo "error: build/$name.tar.xz has $size bytes, more than $most" >&2
   exit 1
 fi
-# The newest version of glibc that a file asks for decides where the bundle runs.
+# The bundle runs where glibc has at least the newest version that a file requires.
 glibc=$(objdump -T "$folder"/bin/* "$folder"/lib/* "$folder"/tests/core_tests | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -1)
 echo "build/$name.tar.xz: $((size >> 20)) MiB; needs ${glibc/_/ } or newer, and libtorch 2.11.0"

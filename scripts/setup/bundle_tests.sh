@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs a bundle's tests with the libtorch of $LIBTORCH, or else of python3's torch. Arguments go to the Go tests, such as
-# -test.run CUDA or -test.bench .
+# Run a bundle's tests with the libtorch of $LIBTORCH, by default that of python3's torch. Arguments go to the Go tests,
+# for example -test.run CUDA or -test.bench .
 set -euo pipefail
 cd "$(dirname "$0")"
 libtorch=${LIBTORCH:-$(cd / && python3 -c "import importlib.util, os; print(os.path.dirname(importlib.util.find_spec('torch').origin))")}
 for set in base avx2 avx512 avx512_bf16; do
   echo "core_tests $set"
-  LD_LIBRARY_PATH=$libtorch/lib OMP_WAIT_POLICY=PASSIVE ./core_tests "$set" || [[ $? == 77 ]] # 77: this CPU has none of it
+  LD_LIBRARY_PATH=$libtorch/lib OMP_WAIT_POLICY=PASSIVE ./core_tests "$set" || [[ $? == 77 ]] # 77: not supported by this CPU
 done
 if command -v nvidia-smi > /dev/null; then
   echo "cuda_tests device"

@@ -1,4 +1,4 @@
-"""Prints the path of clang-format 16.0.6, fetching it if it is nowhere."""
+"""Print the path of clang-format 16.0.6, after fetching it if necessary."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PLACES = {
 
 def main() -> Path:
     folder = fetch.cache_dir() / "clang-format-16.0.6"
-    if not fetch.whole(folder):
+    if not fetch.complete(folder):
         with fetch.locked("clang-format"):
-            if not fetch.whole(folder):
+            if not fetch.complete(folder):
                 fetch.unpack(folder, [(WHEEL, PLACES)])
     program = folder / "clang-format"
     program.chmod(0o755)

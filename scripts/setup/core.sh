@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# core.sh [TARGET [FOLDER [OPTION...]]] builds TARGET (rltrain, the library) in FOLDER (build) against the
-# libtorch that libtorch.py finds; OPTIONs are cmake's, and stay for later calls.
+# core.sh [TARGET [FOLDER [OPTION...]]]: build TARGET (default rltrain, the library) in FOLDER (default build) with the
+# libtorch that libtorch.py finds. OPTIONs go to cmake and persist for later calls.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -20,16 +20,16 @@ for option in "${options[@]}"; do
 done
 cmake --build "$folder" --target "$target" -j2 -- --no-print-directory
 [[ $target == rltrain && $folder == build ]] || exit 0
-# bin/rltrain looks in ../lib.
+# bin/rltrain searches ../lib.
 ln -sfn build/lib lib
-# A program that was moved elsewhere (go install) looks in the cache.
+# An executable installed elsewhere (go install) searches the cache.
 installed=${RLTRAIN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rltrain}/lib/librltrain.so
 if ! cmp -s build/lib/librltrain.so "$installed"; then
   mkdir -p "$(dirname "$installed")"
   cp build/lib/librltrain.so "$installed.new"
   mv "$installed.new" "$installed"
 fi
-# Where there is a library for GPUs, it is of the same build.
+# An existing CUDA library must come from the same build.
 if [[ -f build/lib/librltrain_cuda.so ]]; then
   exec 9>&-
   exec scripts/setup/cuda.sh

@@ -1,8 +1,8 @@
-"""Prints, as options for cmake, where the CUDA half of libtorch 2.11.0 and the compiler of CUDA 13.0 are.
+"""Print the cmake options that locate the CUDA libraries of libtorch 2.11.0 and a CUDA 13.0 compiler.
 
-The libraries are those of the libtorch that libtorch.py finds, where it has them (a Python torch with CUDA);
-else they are fetched into the user's cache, 1.9 GB of wheels, 2.8 GB unpacked. The compiler and the headers are
-those of $CUDA_HOME, where its nvcc is of CUDA 13; else 0.1 GB of wheels.
+The libraries come from the libtorch that libtorch.py finds, if it includes them (a Python torch with CUDA). Otherwise
+they are fetched into the user's cache: 1.9 GB of wheels, 2.8 GB unpacked. The compiler and headers come from
+$CUDA_HOME if its nvcc is CUDA 13, otherwise from 0.1 GB of wheels.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ CCCL = fetch.Wheel(
 TOOLKIT = [
     (libtorch.CUDA_RUNTIME, {"nvidia/cu13/include/": "include/"}),
     (CRT, {"nvidia/cu13/include/": "include/"}),
-    (CCCL, {"nvidia/cu13/include/nv/": "include/nv/"}),  # which the header of bfloat16 includes
+    (CCCL, {"nvidia/cu13/include/nv/": "include/nv/"}),  # included by the bfloat16 header
     (NVCC, {"nvidia/cu13/bin/": "bin/", "nvidia/cu13/include/": "include/"}),
     (NVVM, {"nvidia/cu13/nvvm/": "nvvm/"}),
 ]
 
-# What libtorch_cuda.so is linked against beside what every libtorch has: project, version, the middle of the
-# wheel's name, SHA-256, the folder of its libraries.
+# Libraries that libtorch_cuda.so needs besides those of a CPU libtorch: project, version, middle of the wheel's name,
+# SHA-256, folder of its libraries.
 NEEDED = [
     ("cublas", "13.1.0.3", "manylinux_2_27", "ee8722c1f0145ab246bccb9e452153b5e0515fd094c3678df50b2a0888b8b171", "cu13"),
     ("cudnn-cu13", "9.19.0.56", "manylinux_2_27",
@@ -75,8 +75,8 @@ PARTS = [(libtorch.TORCH, {
 })] + [(wheel(*of[:4]), {f"nvidia/{of[4]}/lib/": "lib/"}) for of in NEEDED]
 
 
-def whole(folder: Path) -> bool:
-    """Says whether folder's libtorch has its CUDA half, and that finds all it needs."""
+def has_cuda(folder: Path) -> bool:
+    """Return whether folder has libtorch's CUDA libraries, and they find all their dependencies."""
     library = folder / "lib/libtorch_cuda.so"
     if not library.is_file():
         return False
@@ -85,21 +85,21 @@ def whole(folder: Path) -> bool:
 
 
 def fetched(name: str, parts: list, gigabytes: int = 0) -> Path:
-    """The cache's folder of that name, made of parts where it is not there; that takes so many gigabytes of disk."""
+    """Return the named folder in the cache, created from parts if missing; needs that many gigabytes of free disk."""
     folder = fetch.cache_dir() / name
-    if not fetch.whole(folder):
+    if not fetch.complete(folder):
         with fetch.locked("cuda"):
-            if not fetch.whole(folder):
+            if not fetch.complete(folder):
                 if (free := shutil.disk_usage(fetch.cache_dir()).free) < gigabytes * 10**9:
                     raise fetch.SetupError(
-                        f"the CUDA libraries take {gigabytes} GB while they are unpacked, and {fetch.cache_dir()} has "
-                        f"{free / 10**9:.1f} GB: make room, or set RLTRAIN_CACHE to a folder elsewhere")
+                        f"unpacking the CUDA libraries takes {gigabytes} GB, but {fetch.cache_dir()} has only "
+                        f"{free / 10**9:.1f} GB free; make room, or set RLTRAIN_CACHE to another folder")
                 fetch.unpack(folder, parts)
     return folder
 
 
 def toolkit() -> Path:
-    """The folder of CUDA 13's bin/nvcc and include/."""
+    """Return the folder with CUDA 13's bin/nvcc and include/."""
     if given := os.environ.get("CUDA_HOME"):
         try:
             said = subprocess.run([f"{given}/bin/nvcc", "--version"], capture_output=True, text=True).stdout
@@ -107,13 +107,13 @@ def toolkit() -> Path:
             said = ""
         if re.search(r"release 13\.", said) and Path(given, "include/cuda_runtime.h").is_file():
             return Path(given).absolute()
-        fetch.say(f"CUDA_HOME={given} has no nvcc of CUDA 13, or not its headers; taking the one of the wheels")
+        fetch.say(f"CUDA_HOME={given} has no CUDA 13 nvcc or headers; using those from wheels")
     return fetched("cuda-toolkit-13.0", TOOLKIT, 1)
 
 
 def main() -> str:
     given = libtorch.main()
-    libraries = given if whole(given) else fetched(f"libtorch-cuda-{libtorch.VERSION}", PARTS, 5)
+    libraries = given if has_cuda(given) else fetched(f"libtorch-cuda-{libtorch.VERSION}", PARTS, 5)
     return f"-DLIBTORCH_CUDA_DIR={libraries}\n-DCUDA_TOOLKIT_DIR={toolkit()}"
 
 

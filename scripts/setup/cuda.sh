@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# cuda.sh [TARGET] builds TARGET (rltrain_cuda, the library beside librltrain.so) with what cuda.py finds or fetches.
+# cuda.sh [TARGET]: build TARGET (default rltrain_cuda, the CUDA library) with what cuda.py finds or fetches.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 target=${1:-rltrain_cuda}
@@ -7,7 +7,7 @@ found=$(python3 scripts/setup/cuda.py)
 mapfile -t options <<< "$found"
 scripts/setup/core.sh "$target" build "${options[@]}"
 [[ $target == rltrain_cuda ]] || exit 0
-# A program that was moved elsewhere looks in the cache.
+# An executable installed elsewhere searches the cache.
 installed=${RLTRAIN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rltrain}/lib
 mkdir -p "$installed"
 cp build/lib/librltrain_cuda.so "$installed/librltrain_cuda.so.new"

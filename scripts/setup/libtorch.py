@@ -1,6 +1,6 @@
-"""Prints the folder of libtorch 2.11.0 (include/ and lib/ in it), fetching it if it is nowhere.
+"""Print the folder of libtorch 2.11.0 (with include/ and lib/), after fetching it if necessary.
 
-Looked for in $LIBTORCH, the torch package of this Python, and the user's cache, in this order.
+Search order: $LIBTORCH, the torch package of this Python, the user's cache.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TORCH = fetch.Wheel(
     "torch", VERSION, "torch-2.11.0-cp312-cp312-manylinux_2_28_x86_64.whl",
     "0f68f4ac6d95d12e896c3b7a912b5871619542ec54d3649cf48cc1edd4dd2756",
     (*fetch.TAGS, "--abi", "cp312"))
-# libtorch_cpu.so of the PyPI wheel is linked against these two, even where there is no GPU.
+# libtorch_cpu.so of the PyPI wheel needs these two libraries even on machines without a GPU.
 CUDA_RUNTIME = fetch.Wheel(
     "nvidia-cuda-runtime", "13.0.96",
     "nvidia_cuda_runtime-13.0.96-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
@@ -49,7 +49,7 @@ PARTS = [
 
 
 def fault(folder: Path) -> str | None:
-    """Says what keeps folder from being the pinned libtorch, or None."""
+    """Return why folder is not the pinned libtorch, or None if it is."""
     if not folder.is_dir():
         return "no such folder"
     for name in NEEDED:
@@ -64,7 +64,7 @@ def fault(folder: Path) -> str | None:
 
 
 def installed() -> Path | None:
-    """The torch package of this Python, if it is the pinned version and its libraries load."""
+    """Return the folder of this Python's torch package if it has the pinned version and its libraries load, else None."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -86,9 +86,9 @@ def main() -> Path:
     if folder := installed():
         return folder
     folder = fetch.cache_dir() / f"libtorch-{VERSION}"
-    if not fetch.whole(folder):
+    if not fetch.complete(folder):
         with fetch.locked("libtorch"):
-            if not fetch.whole(folder):
+            if not fetch.complete(folder):
                 fetch.unpack(folder, PARTS)
     return folder
 

@@ -1,4 +1,4 @@
-"""Prints the interpreter of pepper, a language close to q (chili-pie, MIT), fetching it if needed."""
+"""Print the path of the interpreter of pepper, a q-like language (chili-pie, MIT), after fetching it if necessary."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PLACES = {
 
 def main() -> Path:
     folder = fetch.cache_dir() / "chili-pie-0.11.3"
-    if not fetch.whole(folder):
+    if not fetch.complete(folder):
         with fetch.locked("chili-pie"):
-            if not fetch.whole(folder):
+            if not fetch.complete(folder):
                 fetch.unpack(folder, [(WHEEL, PLACES)])
     program = folder / "chili"
     program.chmod(0o755)

@@ -1,6 +1,6 @@
-"""Takes the folders of this machine out of the search paths of copies of shared libraries and programs.
+"""Replace the search path (RPATH or RUNPATH) of shared libraries and programs by $ORIGIN, the file's folder.
 
-portable.py FILE... leaves $ORIGIN, the file's own folder.
+usage: portable.py FILE...
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def main() -> str:
         data = path.read_bytes()
         old = found[1].encode() + b"\0" if found else b""
         if not found or data.count(old) != 1 or len(old) <= len(b"$ORIGIN"):
-            raise fetch.SetupError(f"{path} has no search path that can be replaced")
+            raise fetch.SetupError(f"{path} has no RPATH that $ORIGIN can replace in place")
         path.write_bytes(data.replace(old, b"$ORIGIN".ljust(len(old), b"\0")))
-    return f"{len(sys.argv) - 1} files search in their own folder"
+    return f"{len(sys.argv) - 1} files now search $ORIGIN"
 
 
 fetch.run(main)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the folder of libtokenizers.a: $LIBTOKENIZERS, the user's cache, or built there by cargo
-# from the sources in the Go module.
+# Print the folder of libtokenizers.a: $LIBTOKENIZERS, or the user's cache, where cargo builds it from the sources in
+# the Go module if it is missing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -25,7 +25,7 @@ build() {
   go mod download github.com/daulet/tokenizers >&2
   source=$(go list -m -f '{{.Dir}}' github.com/daulet/tokenizers)
   mkdir -p "$work"
-  # The module cache is read-only and cargo writes beside Cargo.toml. A build that was stopped goes on.
+  # The module cache is read-only, but cargo writes next to Cargo.toml. An interrupted build resumes.
   cp -r --no-preserve=mode "$source"/{Cargo.toml,Cargo.lock,src,benches,LICENSE} "$work"
   (cd "$work" && cargo build --release --locked --lib --target-dir target >&2 < /dev/null)
   rm -rf "$folder.new"

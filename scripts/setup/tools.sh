@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Checks that the tools of the build are there and new enough; names each that is not, with the line
-# that installs it on Debian and Ubuntu.
+# Check that the build tools are installed and recent enough. For each that is not, print the command that installs it
+# on Debian and Ubuntu.
 set -euo pipefail
 missing=0
 
-# need NAME MINIMUM VERSION INSTALL: VERSION is empty where the tool is not there.
+# need NAME MINIMUM VERSION INSTALL. VERSION is empty if the tool is not installed.
 need() {
   if [[ -z $3 ]]; then
     echo "error: $1 is not installed; on Debian or Ubuntu: $4" >&2
@@ -16,7 +16,7 @@ need() {
   missing=1
 }
 
-# version COMMAND...: the first number with a dot in it that the command prints.
+# version COMMAND...: print the first dotted number in the command's output.
 version() {
   command -v "$1" > /dev/null || return 0
   "$@" 2> /dev/null < /dev/null | grep -oE '[0-9]+(\.[0-9]+)+' | head -n 1 || true
@@ -26,10 +26,10 @@ if [[ $(uname -sm) != "Linux x86_64" ]]; then
   echo "error: this is $(uname -sm); rltrain builds on Linux x86_64" >&2
   exit 1
 fi
-# Go 1.21 and later fetch the toolchain that go.mod asks for.
+# Go 1.21 and later fetch the toolchain that go.mod requires.
 need go 1.21 "$(version go version)" \
   'curl -fsSL https://go.dev/dl/go1.26.0.linux-amd64.tar.gz | sudo tar -C /usr/local -xz && export PATH=/usr/local/go/bin:$PATH'
-# The kernels take vectors and pragmas that g++ 11 compiles wrongly or not at all.
+# g++ 11 miscompiles or rejects vector types and pragmas of the kernels.
 need g++ 12 "$(version g++ -dumpfullversion)" 'sudo apt-get install -y g++'
 need cmake 3.18 "$(version cmake --version)" 'sudo apt-get install -y cmake'
 need python3 3.8 "$(version python3 --version)" 'sudo apt-get install -y python3'
