@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Measures `rltrain bench` beside peers that take the same flags and print the same figures.
+"""Compare `rltrain bench` with peer scripts that take the same flags and print the same figures.
 
 usage: bench_peers.py PEER_PYTHON PEER_FOLDER [--cases classifier|language] [--only CASE ...] [--tuned LIBRARY]
                       [--cpu] [--reps N] [--rounds N] [--out FILE]
 
-The folder has a script for each subcommand of bench, NAME.py. Each case runs ours, the peer and, with --tuned, the
-peer with LIBRARY preloaded, in turns, --rounds times; the best of all repetitions counts. A case in which other
-processes disturbed a side's every turn is marked and measured again by the next call; the other cases that --out
-already holds are not. --tuned is for a library that defines mkl_serv_intel_cpu_true, which sends MKL down the AVX512
-path where the processor is not Intel's. --cpu counts the CPU time of all threads and child processes instead of time,
-for machines on which other work runs, and --threads 1 with it leaves out what threads wait for each other.
+PEER_FOLDER has a script NAME.py for each subcommand of bench. A case runs rltrain, the peer and, with --tuned, the peer
+with LIBRARY preloaded, alternating for --rounds rounds; the best repetition counts. If other processes disturbed every
+round of a side, the case is marked, and the next call measures it again. Other cases already in --out are skipped.
+
+--tuned   for a library that defines mkl_serv_intel_cpu_true, which makes MKL use AVX512 on non-Intel processors
+--cpu     for busy machines: count the CPU time of all threads and child processes instead of wall time; together with
+          --threads 1 this excludes threads waiting for each other
 """
 import argparse
 import json
@@ -18,7 +19,7 @@ import shlex
 import statistics
 import subprocess
 
-# By file of results: name of the case, subcommand, flags, and what only the peer's or only our flags say.
+# Name of the results file -> name of the case -> subcommand, flags, flags only for the peer, flags only for rltrain.
 SETS = {
     "classifier": {
         "sft b32 s32": ("classifier_step", "--mode sft --batch 32 --seq 32"),
@@ -58,9 +59,9 @@ SETS = {
         "startup": ("startup", "--shape smol135"),
     },
 }
-# Peers that count steps instead of repetitions: the first two and the last of them are not measured.
+# Peers that count steps instead of repetitions: they exclude the first two steps and the last one.
 STEPPED = {"grpo_step": 3, "dpo_step": 3}
-# Runs a peer with CPU time for its clock, by which other processes disturb none of it.
+# Runs a peer with CPU time as its clock, so that other processes cannot disturb it.
 CPU_CLOCK = """
 import resource, runpy, sys, time
 def clock():
@@ -76,7 +77,7 @@ except ImportError:
     pass
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-# How many times as fast as the peer each is to be, where there is AVX512.
+# Target speedup over the peer, on processors with AVX512.
 GOALS = {
     "lora_step fp32": 2.0, "lora_step fp32 mixed, peer padded": 3.5, "lora_step fp32 mixed, peer padding-free": 2.1,
     "sft b32 s32": 1.8, "sft b32 s32 mixed": 2.5, "ppo b32 s32": 2.0,
@@ -95,18 +96,18 @@ def arguments():
     p.add_argument("python")
     p.add_argument("folder")
     p.add_argument("--cases", choices=SETS, default="classifier")
-    p.add_argument("--only", nargs="+", metavar="CASE", help="not all cases of the set")
-    p.add_argument("--tuned", help="library to preload into the peer for a third column")
-    p.add_argument("--cpu", action="store_true", help="count CPU time")
-    p.add_argument("--reps", type=int, default=3, help="undisturbed repetitions of a turn")
-    p.add_argument("--rounds", type=int, default=2, help="turns of each side")
+    p.add_argument("--only", nargs="+", metavar="CASE", help="run only these cases")
+    p.add_argument("--tuned", help="also measure the peer with this library preloaded")
+    p.add_argument("--cpu", action="store_true", help="count CPU time instead of wall time")
+    p.add_argument("--reps", type=int, default=3, help="undisturbed repetitions per round")
+    p.add_argument("--rounds", type=int, default=2, help="rounds of each side")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--ours", default=os.path.join(HERE, "..", "bin", "rltrain"))
     p.add_argument("--out", help="default: docs/results/bench_CASES.json")
     a = p.parse_args()
     for case in a.only or []:
         if case not in SETS[a.cases]:
-            p.error(f"no case is called {case!r}; there are " + ", ".join(SETS[a.cases]))
+            p.error(f"unknown case {case!r}; choose from " + ", ".join(SETS[a.cases]))
     a.out = a.out or os.path.join(HERE, "..", "docs", "results", f"bench_{a.cases}.json")
     return a
 
@@ -117,20 +118,20 @@ def measure(command, preload=None):
     result = json.loads(done.stdout)
     if "steps_measured" in result:
         result["reps"] = result.pop("steps_measured")
-    if "split" in result:  # of a peer's startup: nothing was resident before it
+    if "split" in result:  # a peer's startup: the process had no memory before
         result["peak_rss_mb"] = result["step_extra_mb"] = result["split"]["rss_mb"]
     return result
 
 
 def count_cpu(ours):
-    """CPU time in place of time."""
+    """Replace wall time by CPU time."""
     if "tokens_per_s" in ours:
         ours["tokens_per_s"] *= ours["best_s"] / ours["cpu_s"]
     ours["best_s"] = ours["cpu_s"]
 
 
 def merge(turns):
-    """One result of several turns: the best time, the median of medians, the sum of repetitions, the least memory.
+    """Combine rounds: the best time, the median of medians, the sum of repetitions, the least memory.
     Not every peer prints all of them."""
     best = dict(min(turns, key=lambda t: t["best_s"]))
     combined = {"median_s": statistics.median, "reps": sum, "clean_reps": sum, "peak_rss_mb": min, "step_extra_mb": min}
@@ -162,7 +163,7 @@ def run(case, a):
     ours = result["ours"]
     for name in list(sides)[1:]:
         result["ratio_to_" + name] = round(result[name]["best_s"] / ours["best_s"], 3)
-        if result[name].get("real_tokens") != ours.get("real_tokens"):  # lengths drawn otherwise
+        if result[name].get("real_tokens") != ours.get("real_tokens"):  # sampled lengths differ
             result["tokens_ratio_to_" + name] = round(ours["tokens_per_s"] / result[name]["tokens_per_s"], 3)
     if case in GOALS:
         result["goal"] = GOALS[case]
@@ -189,7 +190,7 @@ def main():
         r = results[case]
         line = ", ".join(f"{k} {r[k]['best_s']:.3f} s" for k in ("ours", "peer", "peer_tuned") if k in r)
         note = " (disturbed by other processes: no figure to quote)" if r["disturbed"] else ""
-        print(f"{case}: {line}; {r['ratio_to_peer']} x the peer's speed with {r['memory_of_peer']} of its memory{note}")
+        print(f"{case}: {line}; {r['ratio_to_peer']}x the peer's speed with {r['memory_of_peer']}x its memory{note}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""What transformers makes of templates, conversations and texts, as cases for the Go tests: shared by scripts/fixtures
-and compat.py."""
+"""Expected results of transformers for chat templates, conversations and texts, as cases for the Go tests. Used by
+scripts/fixtures and compat.py."""
 import datetime
 import random
 
@@ -9,7 +9,7 @@ SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_t
 
 
 class Clock(datetime.datetime):
-    """The clock of strftime_now in every case."""
+    """A fixed clock for strftime_now in all cases."""
 
     @classmethod
     def now(cls, tz=None):
@@ -24,7 +24,7 @@ def byte_spans(text, spans):
 
 
 def render(template, messages, tools, documents, prompt, variables):
-    """Text and generation spans of one conversation, as apply_chat_template has them; None and a reason for an error."""
+    """Return the text and generation spans of a conversation, as apply_chat_template gives them, or None and the error."""
     messages = [{k: v for k, v in m.items() if v is not None} for m in messages]
     try:
         texts, spans = chat_template_utils.render_jinja_template(
@@ -47,7 +47,7 @@ def tool(name, properties, required):
 
 
 def conversations():
-    """Conversations of every shape that templates tell apart, by name."""
+    """Return conversations, by name, that cover every structure that templates distinguish."""
     user, assistant = {"role": "user", "content": "Hi <there> 'é'\n"}, {"role": "assistant", "content": " Hello!\n"}
     system = {"role": "system", "content": "Be brief."}
     calls = [{"id": "call00001", "type": "function", "function": {"name": "weather", "arguments": {
@@ -70,7 +70,7 @@ def conversations():
 
 
 def chat_cases(name, template):
-    """A template with every conversation, with and without tools, documents and the variables of reasoning."""
+    """Yield a template with every conversation, with and without tools, documents and reasoning variables."""
     tools = [tool("weather", {"city": {"type": "string", "enum": ["Paris", "東京"]}, "days": {"type": ["integer", "null"], "default": 3}}, ["city"]), tool("noop", {}, [])]
     for kind, messages in conversations().items():
         for i, variables in enumerate([{}, {"enable_thinking": False}, {"enable_thinking": True, "reasoning_effort": "high"}]):
@@ -80,7 +80,7 @@ def chat_cases(name, template):
 
 
 def token_case(tokenizer, folder, text):
-    """One text as ids, as ids between special tokens, and back."""
+    """Encode a text without and with special tokens, and decode it again."""
     plain = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     ids = tokenizer(text, add_special_tokens=True)["input_ids"]
     return {"dir": folder, "text": text, "ids": plain["input_ids"], "special": ids, "spans": byte_spans(text, plain["offset_mapping"]), **decoded(tokenizer, ids)}
@@ -92,12 +92,12 @@ def decoded(tokenizer, ids):
 
 
 def ids_case(tokenizer, folder, ids):
-    """Ids that no text has, back to text."""
+    """Decode ids that no text encodes to."""
     return {"dir": folder, "text": None, "special": ids, **decoded(tokenizer, ids)}
 
 
 def mixed_texts(n, words):
-    """Texts of words, numbers, scripts, white space and symbols."""
+    """Yield texts that mix words, numbers, scripts, white space and symbols."""
     draw = random.Random(9)
     scripts = ["naïve café Ångström", "東京は日本の首都です", "Привет, мир", "مرحبا بالعالم", "नमस्ते", "👩‍👩‍👧 🧪🔬", "e\u0301a\u030a", "ﬁ ½ Ⅷ", "\u200b\u00ad\ufeff"]
     spaces, symbols = [" ", "  ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "   \n "], ["!?", "...", "{}[]()", "<|x|>", "=>", "don't", "I'LL", "#include <a>", "\\n", "$1,000.50", "∫²", "_a_", "--"]

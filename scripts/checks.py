@@ -1,4 +1,4 @@
-"""What the checks of compat.py share: their count, bin/rltrain ($RLTRAIN names another), and adapters in PEFT."""
+"""Helpers for compat.py: counting checks, running bin/rltrain (or $RLTRAIN), loading adapters in PEFT."""
 import contextlib
 import os
 import pathlib
@@ -22,7 +22,7 @@ def check(name, good, detail=""):
 
 @contextlib.contextmanager
 def attempt(name):
-    """An exception is one failed check, and the others go on."""
+    """Turn an exception into one failed check, and continue with the other checks."""
     try:
         yield
     except Exception as e:
@@ -37,7 +37,7 @@ def rltrain(*args, text="", env=None):
 
 
 def loads_in_peft(name, base, folder):
-    """The folder's adapter loads into base, and what is in the model afterwards is what is in the file. Returns it."""
+    """Check that the folder's adapter loads into base, and that the model then has the tensors of the file. Return it."""
     stored = load_file(folder / "adapter_model.safetensors")
     model = PeftModel.from_pretrained(base, folder).eval()
     held = {k.replace(".modules_to_save.default.", ".").replace(".default.", "."): v for k, v in model.state_dict().items()
@@ -46,5 +46,5 @@ def loads_in_peft(name, base, folder):
     check(name, same, f"{len(stored)} tensors" if same else f"tensors differ: {sorted(stored.keys() ^ held.keys())[:4]}")
     moved = max(v.abs().max().item() for k, v in stored.items() if ".lora_B." in k)
     if moved < 1e-3:
-        check(f"{name}: it has been trained", False, f"no entry of B is above {moved:.1e}, so equal outputs would show nothing")
+        check(f"{name}: is trained", False, f"no entry of B is above {moved:.1e}, so equal outputs would show nothing")
     return model

@@ -1,15 +1,15 @@
-"""Checks, with transformers and PEFT, what rltrain writes: run by `make compat`; nothing that runs needs Python.
+"""Check the files that rltrain writes against transformers and PEFT. Run by `make compat`; rltrain itself needs no Python.
 
-Trains small classifiers with bin/rltrain ($RLTRAIN names another) on the default model and on random encoders of every
-family, with both poolings; loads them by the Python code of their own README.md, unchanged but for the texts; and compares
-probabilities with those of `rltrain predict`. Warnings are errors, transformers' deprecations aside. Lets both fetch a
-model from a Hub on this machine into caches that the other then reads.
+Classifiers: trains small ones with bin/rltrain (or $RLTRAIN) on the default model and on random encoders of every family,
+with both poolings. Loads them with the Python code of their README.md, in which only the texts are replaced, and compares
+probabilities with `rltrain predict`. Warnings are errors, except for deprecations in transformers.
 
-Adapters of small language models of every family go to PEFT and come from there, and merged ones go to transformers.
+Hub: rltrain and transformers fetch a model from a local Hub into separate caches, and each then reads the other's cache.
 
-Chat templates, tokenizers and data sets are compared the other way round: what transformers makes of every chat template
-in TRL, and of texts with the tokenizers that come with the Go module of tokenizers and with ones of Llama's kind, and what
-TRL's SFTTrainer makes of data sets is given as cases to the Go tests.
+Language models: exchanges adapters of every family with PEFT, and loads merged models in transformers.
+
+Go tests: passes them cases with the results of transformers and TRL: all chat templates in TRL, texts with the tokenizers of
+the Go module and with Llama tokenizers, and data sets as TRL's SFTTrainer encodes them.
 """
 import contextlib
 import hashlib
@@ -28,9 +28,9 @@ import tempfile
 import threading
 import warnings
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # whatever is loaded must be in the folders
+os.environ["HF_HUB_OFFLINE"] = "1"  # load only local files
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-os.environ.pop("RLTRAIN_PYTHON", None)  # rltrain knows no setting of that name
+os.environ.pop("RLTRAIN_PYTHON", None)  # rltrain does not know this setting
 
 import cases  # noqa: E402
 import torch  # noqa: E402
@@ -48,7 +48,7 @@ from transformers.utils import logging  # noqa: E402
 CACHE = pathlib.Path(os.environ.get("RLTRAIN_CACHE") or pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rltrain")
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
-# What the built-in questions do not have: cuts at the length limit, other scripts, special tokens as text, odd space.
+# Texts unlike the built-in questions: above the length limit, in other scripts, with special tokens or unusual spaces.
 ODD_TEXTS = [
     "a", "?", "the the the the", "[SEP]", "what is [MASK] and [CLS]?", "Café CAFE\u0301 naïve Ångström", "東京 の cat 는 무엇",
     "tab\tand\u00a0no-break   space\u3000wide", "🧪🔬 what?", "x" * 300, "the law of force " * 200, "UPPER lower MiXeD",
@@ -56,11 +56,11 @@ ODD_TEXTS = [
 ]
 
 def unraisable(hint):
-    check("no exception is ignored", False, str(hint.exc_value))  # a warning in a destructor ends here
+    check("no destructor raises an exception", False, str(hint.exc_value))  # a warning in a destructor ends here
 
 
 def predicted(folder, texts, labels):
-    """Probabilities [texts, labels] of rltrain predict."""
+    """Return the probabilities [texts, labels] of rltrain predict."""
     out = rltrain("predict", "--model", folder, "--json", "--top", len(labels), text="\n".join(texts) + "\n")
     rows = []
     for line in out.splitlines():
@@ -70,7 +70,7 @@ def predicted(folder, texts, labels):
 
 
 def by_the_card(folder, texts):
-    """What the Python code in folder's README.md leaves behind, run in that folder on these texts."""
+    """Run the Python code of folder's README.md in that folder on these texts, and return its variables."""
     code, = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)
     code, replaced = re.subn(r"^texts = .*$", lambda _: "texts = " + repr(texts), code, flags=re.M)
     if replaced != 1:
@@ -83,7 +83,7 @@ def by_the_card(folder, texts):
 
 
 def compare(name, logits, probs):
-    """Logits of transformers against probabilities of rltrain, which know the logits but for a constant a row."""
+    """Compare logits of transformers with probabilities of rltrain, which determine logits up to a constant per row."""
     wanted = torch.log_softmax(logits.double(), -1)
     in_logs = (wanted - probs.log()).abs().max().item()
     plain = (wanted.exp() - probs).abs().max().item()
@@ -91,7 +91,7 @@ def compare(name, logits, probs):
 
 
 SHAPE = dict(vocab_size=61, hidden_size=36, num_hidden_layers=3, num_attention_heads=3, intermediate_size=50, max_position_embeddings=48)
-ENCODERS = {  # by family: a configuration, and what transformers calls its classes
+ENCODERS = {  # by family: a configuration, and the prefix of its class names in transformers
     "bert": (BertConfig(**SHAPE, layer_norm_eps=1e-5), "Bert"),
     "roberta": (RobertaConfig(**{**SHAPE, "max_position_embeddings": 50}, type_vocab_size=1, pad_token_id=0), "Roberta"),
     "distilbert": (DistilBertConfig(vocab_size=61, dim=36, n_layers=3, n_heads=3, hidden_dim=50, max_position_embeddings=48), "DistilBert"),
@@ -100,11 +100,11 @@ ENCODERS = {  # by family: a configuration, and what transformers calls its clas
 
 
 def random_encoder(folder, family):
-    """A small encoder as its pretraining left it: names have the family's prefix, and the pretraining heads are there."""
+    """Save a small encoder like a pretrained one: tensor names with the family's prefix, and with pretraining heads."""
     torch.manual_seed(3)
     config, _ = ENCODERS[family]
     model = BertForPreTraining(config) if family == "bert" else AutoModelForMaskedLM.from_config(config)
-    with torch.no_grad():  # away from biases of zero and scales of one, which would hide a missing term
+    with torch.no_grad():  # biases of 0 and scales of 1 would hide a missing term
         for name, p in model.named_parameters():
             p.copy_((1 if p.dim() == 1 and name.endswith("weight") else 0) + 0.15 * torch.randn(p.shape))
     model.save_pretrained(folder)
@@ -117,7 +117,7 @@ def random_encoder(folder, family):
 
 
 def random_rows(path):
-    """Rows over the words of the small tokenizer, with labels that need quoting."""
+    """Write rows of words of the small tokenizer, with labels that need quoting."""
     labels = {'say "cat", dog': ["cat", "dog"], "law/force": ["law", "force"], "où ça": ["where", "what"]}
     others = "the of is a and un happiness running café 東京 zzz".split()
     draw = random.Random(5)
@@ -130,7 +130,7 @@ def random_rows(path):
 
 
 def built_in_texts():
-    """The first questions of every category of the built-in set."""
+    """Return the first questions of every category of the built-in data set."""
     texts = []
     for path in sorted((ROOT / "envs" / "intent" / "data").glob("*.jsonl")):
         texts += [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()[:3]]
@@ -145,7 +145,7 @@ def check_tokenizer(name, folder, base, texts, max_length):
 
 
 def check_classifier(name, folder, base, pooling, texts):
-    """All that is promised about one trained folder."""
+    """Check everything that is documented about a trained folder."""
     labels = [label for _, label in sorted(json.loads((folder / "category_mapping.json").read_text())["idx_to_category"].items(), key=lambda kv: int(kv[0]))]
     max_length = json.loads((folder / "label_policy.json").read_text())["max_length"]
     probs = predicted(folder, texts, labels)
@@ -157,7 +157,7 @@ def check_classifier(name, folder, base, pooling, texts):
         check(f"{name}: README.md's code loads PEFT on {kind}", kind == prefix + ("Model" if pooling == "mean" else "ForSequenceClassification"))
         compare(f"{name}: README.md's code = rltrain predict, {len(texts)} texts", card["logits"], probs)
         answers = [labels[i] for i in probs.argmax(1)]
-        check(f"{name}: README.md's code prints rltrain's answers", [line.split(" 0.")[0].split(" 1.0")[0] for line in card["printed"]] == answers)
+        check(f"{name}: README.md's code prints rltrain's predictions", [line.split(" 0.")[0].split(" 1.0")[0] for line in card["printed"]] == answers)
     with attempt(f"{name}: tokenizer"):
         check_tokenizer(f"{name}: AutoTokenizer on the folder = on the base model", folder, base, texts, max_length)
     with attempt(f"{name}: adapter"):
@@ -178,18 +178,18 @@ def check_classifier(name, folder, base, pooling, texts):
         else:
             model, info = AutoModel.from_pretrained(merged, output_loading_info=True)
         check(f"{name}: merged, {type(model).__name__} has id2label", model.config.id2label == id2label)
-        # A pooler that mean pooling never uses is in the file or not, as in the base model.
+        # Mean pooling does not use the pooler, so it is in the file only if the base model has it.
         lost = [k for k in (*info["missing_keys"], *info["unexpected_keys"]) if not (pooling == "mean" and k.startswith("pooler."))]
         check(f"{name}: merged, no tensor is missing or unexpected", not lost, ", ".join(lost))
 
 
 def check_heads(scratch):
-    """Classifiers that rltrain trains on language models: a head on the state of the last token."""
+    """Check classifiers that rltrain trains on language models, with a head on the last token's state."""
     rows = scratch / "letters.jsonl"
     with open(rows, "w", encoding="utf-8") as f:
         for i in range(90):
             f.write(json.dumps({"text": f"{'adg'[i % 3]} {chr(97 + i % 26)}{chr(97 + i * 7 % 26)}", "label": ["low", 'so "so"', "high"][i % 3]}) + "\n")
-    texts = ["cat", "g", "d1,2and3?", "x" * 30]  # no space: transformers' Qwen2Tokenizer has another alphabet than the tiny model
+    texts = ["cat", "g", "d1,2and3?", "x" * 30]  # no spaces: transformers' Qwen2Tokenizer encodes them differently from the tiny model
     for family in FAMILIES:
         name, base = f"{family}, a head on the last token", scratch / "bases" / family
         with attempt(name):
@@ -212,7 +212,7 @@ def load_base(base, pooling, labels):
 
 
 def go(command, **environment):
-    """Output of a go command in the environment of the tests."""
+    """Return the output of a go command, run in the environment of the tests."""
     done = subprocess.run(["bash", "-euc", f'env="$(scripts/setup/env.sh)"; eval "$env"; {command}'], cwd=ROOT, capture_output=True, text=True,
                           env={**os.environ, **{k: str(v) for k, v in environment.items()}})
     if done.returncode != 0:
@@ -229,7 +229,7 @@ def write_cases(path, rows):
 
 
 def check_chat_templates(scratch):
-    """Every template of TRL with conversations of every shape."""
+    """Check every chat template of TRL with every conversation."""
     folder = pathlib.Path(importlib.util.find_spec("trl").origin).parent / "chat_templates"
     templates = sorted(folder.glob("*.jinja"))
     path = scratch / "chats.jsonl"
@@ -239,7 +239,7 @@ def check_chat_templates(scratch):
 
 
 def check_tokenizers(scratch):
-    """The tokenizer.json files of the Go module: ids, spans and texts of 1,000 mixed strings, and texts of
+    """Check the tokenizer.json files of the Go module: ids, spans and decoding of 1,000 mixed strings, and decoding of
     random ids."""
     data = pathlib.Path(go("go list -m -f '{{.Dir}}' github.com/daulet/tokenizers").strip()) / "test" / "data"
     configs = {"Meta-Llama-3-8B-Instruct": json.loads((data / "meta-llama-3-8b-instruct" / "tokenizer_config.json").read_text())}
@@ -248,7 +248,7 @@ def check_tokenizers(scratch):
     for source in sorted(data.glob("*.json")):
         file = json.loads(source.read_text(encoding="utf-8"))
         if len(file["model"]["vocab"]) < 1000:
-            continue  # cut down to a few tokens, its unknown one not among them
+            continue  # reduced to a few tokens, without its unknown token
         folder = scratch / "tokenizers" / source.stem
         folder.mkdir(parents=True)
         shutil.copyfile(source, folder / "tokenizer.json")
@@ -256,7 +256,7 @@ def check_tokenizers(scratch):
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
         tokenizer = AutoTokenizer.from_pretrained(folder)
         if isinstance(tokenizer.backend_tokenizer.post_processor, processors.ByteLevel):
-            tokenizer.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)  # as ours; no id changes
+            tokenizer.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)  # as in rltrain; ids do not change
         tokenizer.backend_tokenizer.no_truncation()
         tokenizer.backend_tokenizer.no_padding()
         texts = list(cases.mixed_texts(1000, words)) + ODD_TEXTS
@@ -273,12 +273,12 @@ def check_tokenizers(scratch):
 
 
 def check_llama_tokenizers(scratch):
-    """Tokenizers of Llama's kind, by the class and the model type that decide how transformers begins a text."""
+    """Check Llama tokenizers, for each class and model type that changes how transformers encodes the start of a text."""
     data = pathlib.Path(go("go list -m -f '{{.Dir}}' github.com/daulet/tokenizers").strip()) / "test" / "data"
     path = scratch / "llama-tokenizers.jsonl"
     count = write_cases(path, llama_cases(scratch, (data / "long_text.txt").read_text(encoding="utf-8")))
     go("go test -count=1 -run TestTokenizerAsTransformers ./torch/transformers", RLTRAIN_TOKENIZER_CASES=path)
-    check("tokenizers of Llama's kind", count >= 1800, f"{count} cases")
+    check("Llama tokenizers", count >= 1800, f"{count} cases")
 
 
 def short_texts():
@@ -286,7 +286,7 @@ def short_texts():
 
 
 def check_sft(scratch):
-    """Token ids, labels and the loss of data sets, in TRL's SFTTrainer."""
+    """Check token ids, labels and loss of data sets against TRL's SFTTrainer."""
     path = scratch / "sft.jsonl"
     count = write_cases(path, sft_cases(scratch, short_texts()))
     go("go test -count=1 -run TestEncodeAsTRL ./rl/policy", RLTRAIN_SFT_CASES=path)
@@ -294,7 +294,7 @@ def check_sft(scratch):
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """A Hub with one repository, the files of the folder `served`; `log` has the requests for files."""
+    """A Hub with one repository: the files of the folder `served`. `log` records the requests for files."""
     served, log, commit = None, [], "0123456789abcdef0123456789abcdef01234567"
     protocol_version = "HTTP/1.1"
 
@@ -302,7 +302,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
         pass
 
     def files(self):
-        """Of every file the name, the bytes, git's SHA-1 and the ETag: the SHA-256 of a large file."""
+    """Yield for each file its name, bytes, git SHA-1 and ETag (for a large file its SHA-256)."""
         for path in sorted(self.served.iterdir()):
             data = path.read_bytes()
             git = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
@@ -329,19 +329,19 @@ class Hub(http.server.BaseHTTPRequestHandler):
                 if other == name:
                     return self.answer(200, data, {"ETag": f'"{etag}"'})
             return self.answer(404, b"", {"X-Error-Code": "EntryNotFound"})
-        # Python asks for more than there is: the tree below additional_chat_templates.
+        # Python also asks for files that do not exist, such as the tree of additional_chat_templates.
         return self.answer(404, b"", {"X-Error-Code": "EntryNotFound"})
 
     do_HEAD = do_GET
 
     @classmethod
     def taken(cls):
-        """The files sent since the last call."""
+        """Return the files sent since the last call."""
         sent, cls.log = [name for command, name in cls.log if command == "GET"], []
         return sent
 
 
-# Loads the model of the Hub by name and says what the cache is to huggingface_hub.
+# Loads the Hub's model by name and prints what huggingface_hub finds in the cache.
 LOAD = """
 import json, os, warnings
 warnings.simplefilter("error")
@@ -362,7 +362,7 @@ print(json.dumps({
 
 
 def check_hub(scratch, tiny):
-    """Both sides fetch tiny from a Hub by name, each into a cache of its own, and then read the other's."""
+    """Let both sides fetch tiny from a Hub by name, each into its cache, and then read the other's cache."""
     Hub.served = tiny
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -385,30 +385,30 @@ def check_hub(scratch, tiny):
 
     needed = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
     with attempt("hub: the cache of rltrain"):
-        check("hub: rltrain trains on a model of the Hub, and its adapter names it", train("ours", False) == "org/tiny-bert")
+        check("hub: rltrain trains on a model from the Hub, and the adapter names it", train("ours", False) == "org/tiny-bert")
         sent = Hub.taken()
-        check("hub: rltrain fetches every file once", sorted(sent) == needed, ", ".join(sent))
+        check("hub: rltrain fetches each file once", sorted(sent) == needed, ", ".join(sent))
         ours = load("ours", True)
         check("hub: Python reads the cache of rltrain offline", ours["files"] == needed and ours["refs"] == ["main"] and not ours["warnings"], str(ours["warnings"] or ours["files"]))
         check("hub: snapshot_download finds the same files without the network", ours["snapshot"] == needed, str(ours["snapshot"]))
-        check("hub: Python knows from it what the repository does not have", ours["absent"])
+        check("hub: Python reads from it which files the repository lacks", ours["absent"])
         load("ours", False)
         sent = Hub.taken()
-        check("hub: Python fetches nothing again into it", not sent, ", ".join(sent))
+        check("hub: Python fetches nothing again", not sent, ", ".join(sent))
     with attempt("hub: the cache of Python"):
         theirs = load("theirs", False)
         Hub.taken()
-        check("hub: both caches hold one model and one tokenizer", (theirs["sum"], theirs["ids"]) == (ours["sum"], ours["ids"]))
+        check("hub: both caches give the same model and tokenizer", (theirs["sum"], theirs["ids"]) == (ours["sum"], ours["ids"]))
         check("hub: rltrain reads the cache of Python offline", train("theirs", True) == "org/tiny-bert")
         train("theirs", False)
         sent = Hub.taken()
-        check("hub: rltrain fetches nothing again into it", not sent, ", ".join(sent))
+        check("hub: rltrain fetches nothing again", not sent, ", ".join(sent))
     server.shutdown()
     server.server_close()
 
 
 def main():
-    logging.set_verbosity_error()  # its report of a new classification head, for one: what matters is checked
+    logging.set_verbosity_error()  # no reports of new classification heads, which checks cover
     logging.disable_progress_bar()
     sys.unraisablehook = unraisable
     warnings.simplefilter("error")
@@ -423,11 +423,11 @@ def main():
             check_chat_templates(scratch)
         with attempt("tokenizers of the Go module"):
             check_tokenizers(scratch)
-        with attempt("tokenizers of Llama's kind"):
+        with attempt("Llama tokenizers"):
             check_llama_tokenizers(scratch)
         with attempt("data sets of TRL's SFTTrainer"):
             check_sft(scratch)
-        with attempt("preferences beside TRL's trainers"):
+        with attempt("preferences against TRL's trainers"):
             check_preferences(scratch, short_texts())
         with attempt("language models"):
             check_language_models(scratch)
@@ -439,7 +439,7 @@ def main():
             random_encoder(scratch / f"tiny-{family}", family)
         random_rows(scratch / "rows.jsonl")
         small = "the law of force|what is the cat|where is the dog?|un happiness|running , 東京 !|café zzz".split("|")
-        runs = [  # model, its arguments, texts; the stages that are checked
+        runs = [  # model, its arguments, texts, the stages to check
             (minilm, ["--max-samples", 56, "--epochs", 1, "--learning-rate", "5e-3", "--rl-episodes", 1, "--update-epochs", 1,
                       "--rl-learning-rate", "1e-3"], built_in_texts() + ODD_TEXTS, ["rl"]),
             *((scratch / f"tiny-{family}", ["--dataset", scratch / "rows.jsonl", "--learning-rate", "1e-2", "--rl-episodes", 2, "--rl-learning-rate", "5e-3",

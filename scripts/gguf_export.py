@@ -1,5 +1,5 @@
-"""Checks exported GGUF files of the model smollm2, in every type, with the package gguf, and with llama.cpp: greedy responses
-to 20 prompts, the perplexity of a text, and an adapter beside its base model. Run by `make compat`.
+"""Check GGUF exports of the model smollm2 in every type with the package gguf and with llama.cpp: greedy responses to 20
+prompts, the perplexity of a text, and an adapter used with its base model. Run by `make compat`.
 """
 import json
 import os
@@ -25,7 +25,7 @@ QUESTIONS = [
     "What is a noun?", "Count from one to five.", "What language is spoken in Brazil?", "What does a dog say?", "Name a fruit.", "What is ice?",
 ]
 NEW = 40
-TOKENS = 128  # of the text whose perplexity is compared
+TOKENS = 128  # length of the text for comparing perplexities
 
 
 def tensors(path):
@@ -40,7 +40,7 @@ def perplexity_here(model, tokens, scratch):
 
 
 class Judge:
-    """llama.cpp on one file."""
+    """llama.cpp, serving one file."""
 
     def __init__(self, path, adapter=None):
         params = xllamacpp.CommonParams()
@@ -87,7 +87,7 @@ def compare_greedy(name, model, judge, scratch):
 
 def check_llama(files, scratch):
     if xllamacpp is None:
-        print("the package xllamacpp is not installed: llama.cpp is not asked")
+        print("skipped llama.cpp: the package xllamacpp is not installed")
         return
     judge = Judge(files["f32"])
     compare_greedy("f32", files["f32"], judge, scratch)
@@ -95,7 +95,7 @@ def check_llama(files, scratch):
     rows = scratch / "text.jsonl"
     rows.write_text(json.dumps({"prompt": "", "prompt_ids": [0], "completion": text}) + "\n")
     tokens = json.loads(rltrain("score", "--model", files["f32"], "--input", rows))["completion_ids"][:TOKENS]
-    # With quantised weights llama.cpp rounds activations too, which few tokens show.
+    # With quantised weights llama.cpp also rounds activations; a short text hardly shows it.
     for kind, bound in (("f32", 0.005), ("f16", 0.005), ("q8_0", 0.03)):
         here, there = perplexity_here(files[kind], tokens, scratch), Judge(files[kind]).perplexity(tokens)
         check(f"perplexity {kind}", abs(there / here - 1) < bound, f"{here:.4f} here, {there:.4f} in llama.cpp, {len(tokens)} tokens")
@@ -103,7 +103,7 @@ def check_llama(files, scratch):
 
 
 def check_perplexity(files, scratch):
-    """What Q8_0 costs, on more tokens than llama.cpp is asked about."""
+    """Compare the perplexities of Q8_0 and F32, on a longer text than the comparison with llama.cpp."""
     rows = scratch / "long.jsonl"
     rows.write_text(json.dumps({"prompt_ids": [0], "completion": (ROOT / "docs" / "deploy.md").read_text()[:4000]}) + "\n")
     ppl = {}
@@ -114,7 +114,7 @@ def check_perplexity(files, scratch):
 
 
 def check_adapter(base, scratch):
-    """An adapter, merged by rltrain and beside the base model in llama.cpp."""
+    """Compare an adapter merged by rltrain with the same adapter applied by llama.cpp."""
     rows = scratch / "rows.jsonl"
     rows.write_text(json.dumps({"messages": [*conversation("What is your favourite colour?"), {"role": "assistant", "content": "Purple, of course!"}]}) + "\n")
     rows.write_text(rows.read_text() * 8)

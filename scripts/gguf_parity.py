@@ -1,7 +1,7 @@
-"""Compares a GGUF file, by default the model smollm2, with what transformers makes of it: run by `make compat`.
+"""Compare a GGUF file (default: the model smollm2) with transformers. Run by `make compat`.
 
-The logits of every token at three positions of a text, and the tokens of 300 texts, go as cases to the Go tests that read
-the small committed GGUF files.
+Passes cases to the Go tests of the small committed GGUF files: the logits at three positions of a text, and the tokens of
+300 texts.
 """
 import json
 import os
@@ -22,7 +22,7 @@ ODD = ["", " ", "   ", "\n\n\n", "\t", "Größe naïve", "東京 の cat 는 무
 
 
 def texts():
-    """Odd texts, and pieces of this repository."""
+    """Return unusual texts, and excerpts from this repository."""
     rng = random.Random(7)
     files = sorted(ROOT.glob("docs/*.md")) + sorted(ROOT.glob("csrc/**/*.h")) + sorted(ROOT.glob("scripts/*.py"))
     found = list(ODD)
@@ -44,7 +44,8 @@ def main():
     model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32, attn_implementation="eager").eval()
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     if b"smollm" in path.read_bytes()[:1 << 22]:
-        # tokenizer.ggml.pre smollm: digits alone, as in the model's own tokenizer.json. transformers 5.23 splits as GPT-2 does.
+        # transformers 5.23 ignores that tokenizer.ggml.pre is smollm and splits like GPT-2; the model's tokenizer.json
+        # separates digits.
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
     ids = tokenizer("The capital of France is Paris. 12 + 30 = 42, and so on; every sentence is the start of another.")["input_ids"]

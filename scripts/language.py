@@ -1,4 +1,4 @@
-"""Adapters of language models between rltrain and PEFT, both ways, and merged models in transformers: part of compat.py."""
+"""Exchange of language model adapters between rltrain and PEFT, and merged models in transformers: part of compat.py."""
 import json
 import random
 import shutil
@@ -8,7 +8,7 @@ from checks import LIMIT, attempt, check, loads_in_peft, rltrain
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
-VOCABULARY = 99  # of rltrain's tiny model, whose tokenizer goes with all of these
+VOCABULARY = 99  # of rltrain's tiny model, whose tokenizer all of these use
 SHAPE = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=1, pad_token_id=0,
              tie_word_embeddings=False, initializer_range=0.2)
@@ -23,25 +23,25 @@ TARGETS = {"phi3": ["qkv_proj", "down_proj"], "gpt2": ["c_attn", "mlp.c_proj"], 
 
 
 def settings(family):
-    """LoRA configurations of PEFT, by name."""
+    """Yield LoRA configurations of PEFT, by name."""
     targets = TARGETS.get(family, ["q_proj", "v_proj", "down_proj"])
     common = dict(r=3, lora_alpha=7, target_modules=targets, fan_in_fan_out=family == "gpt2")
     first = targets[0]
     yield "dora", common | dict(use_dora=True)
-    if family in ("llama", "gpt2"):  # what differs between families is in the others
+    if family in ("llama", "gpt2"):  # the other cases cover the differences between families
         yield "lora", common
         yield "patterns", common | dict(rank_pattern={rf"1\..*\.{first}": 5, first: 2}, alpha_pattern={targets[-1]: 11})
         yield "rslora", common | dict(use_rslora=True)
         yield "all-linear", common | dict(target_modules="all-linear")
     if family in ("llama", "phi"):
         yield "modules_to_save", common | dict(modules_to_save=["embed_tokens", "lm_head"])
-    if family == "llama":  # stored whole beside their adapters
+    if family == "llama":  # PEFT stores these tables next to their adapters
         yield "lm_head", common | dict(target_modules=[first, "lm_head"])
         yield "embed_tokens", common | dict(target_modules=[first, "embed_tokens"])
 
 
 def log_probs(model, rows):
-    """log p of each token behind the first of each row."""
+    """Return the log-probability of each token after the first, for each row."""
     out = []
     for ids in rows:
         with torch.no_grad():
@@ -51,7 +51,7 @@ def log_probs(model, rows):
 
 
 def scored(rows, scratch, *model):
-    """The same by rltrain score."""
+    """Return the same values from rltrain score."""
     path = scratch / "rows-of-ids.jsonl"
     path.write_text("".join(json.dumps({"prompt_ids": ids[:1], "completion_ids": ids[1:]}) + "\n" for ids in rows))
     out = rltrain("score", "--threads", 1, "--input", path, *model)
@@ -81,7 +81,7 @@ def base_model(family, folder, tiny):
 
 
 def merges(name, adapter, wanted, rows, scratch):
-    """The merged folder is the model of the adapter, in transformers."""
+    """Check that the merged folder equals the model with its adapter, in transformers."""
     merged = scratch / "merged" / name.replace(" ", "-")
     rltrain("merge", "--model", adapter, "--output", merged)
     model, info = AutoModelForCausalLM.from_pretrained(merged, output_loading_info=True)
@@ -125,10 +125,10 @@ def check_language_models(scratch):
     with open(scratch / "talk.jsonl", "w", encoding="utf-8") as f:
         for i in range(24):
             f.write(json.dumps({"prompt": f"{i % 7} and {i % 5} make ", "completion": f"{i % 7 + i % 5}."}) + "\n")
-    # A run of one step leaves rltrain's tiny model, of which the tokenizer is wanted.
+    # A run of one step writes rltrain's tiny model; only its tokenizer is needed.
     rltrain("--task", "chat", "--model", "tiny", "--dataset", scratch / "talk.jsonl", "--output-dir", scratch / "first", "--max-steps", 1)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # these models are too small for more
+    torch.set_num_threads(1)  # more threads do not help for models of this size
     tiny, = (scratch / "first").glob("tiny-*")
     for family in FAMILIES:
         check_family(family, scratch, tiny, rows)

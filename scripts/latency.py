@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Measures how long one text takes, beside transformers, in turns: an encoder of all-MiniLM-L6-v2's shape with random
-weights, ours with an adapter of rank 8 on query and value, theirs without one.
+"""Compare the latency of encoding one text with transformers: an encoder of all-MiniLM-L6-v2's shape with random weights,
+in rltrain with an adapter of rank 8 on query and value, in transformers without one.
 
 usage: scripts/compat.sh scripts/latency.py [--tokens N ...] [--threads N ...] [--rounds N] [--cpu] [--out FILE]
 
-Writes milliseconds by threads and tokens, the best and the median of a round, of which the best round counts. Settings
-that the file has are not measured again. --cpu counts CPU time, for machines on which other work runs.
+Both sides alternate. Writes the best and the median milliseconds of the best round, by threads and tokens. Settings already
+in the file are skipped. --cpu counts CPU time instead of wall time, for busy machines.
 """
 import argparse
 import json
@@ -26,7 +26,7 @@ def arguments():
     p.add_argument("--tokens", type=int, nargs="+", default=[8, 16, 32, 128])
     p.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--cpu", action="store_true", help="count CPU time")
+    p.add_argument("--cpu", action="store_true", help="count CPU time instead of wall time")
     p.add_argument("--ours", default=os.path.join(HERE, "..", "bin", "rltrain"))
     p.add_argument("--out", default=os.path.join(HERE, "..", "docs", "results", "latency.json"))
     return p.parse_args()
@@ -42,7 +42,7 @@ def ours(program, tokens, threads, cpu):
 
 
 def theirs(model, tokens, clock):
-    """A pass and the mean over its tokens."""
+    """Time a forward pass with mean pooling."""
     ids = torch.randint(1000, 30000, (1, tokens), generator=torch.Generator().manual_seed(5))
     mask = torch.ones_like(ids)
     times = []

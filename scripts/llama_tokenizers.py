@@ -1,4 +1,4 @@
-"""Tokenizers of Llama's kind, of pieces that fall back to bytes, in transformers: part of compat.py."""
+"""Llama tokenizers (BPE with byte fallback) in transformers: part of compat.py."""
 import json
 import random
 
@@ -11,7 +11,7 @@ SPECIAL = ["<unk>", "<s>", "</s>"]
 
 
 def pieces(corpus):
-    """tokenizer.json of a vocabulary learnt from corpus, as older folders have it: "▁" is a normalizer's to put."""
+    """Return the tokenizer.json of a vocabulary trained on corpus, in which a normalizer inserts "▁", as in older folders."""
     t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     byte_tokens = [f"<0x{i:02X}>" for i in range(256)]
@@ -43,7 +43,7 @@ def folders(scratch, corpus):
 
 
 def llama_cases(scratch, text):
-    """Ids, spans and texts of 300 strings, a third of them with special tokens as conversations have them."""
+    """Yield ids, spans and decoding of 300 strings; a third contain special tokens as in conversations."""
     words, draw = sorted(set(text.split())), random.Random(6)
     texts = list(cases.mixed_texts(TEXTS, words))
     for i in range(0, TEXTS, 3):

@@ -1,9 +1,9 @@
-"""Training on preferences beside TRL's trainers, from the same file, step by step: part of compat.py.
+"""Preference training against TRL's trainers, on the same file, step by step: part of compat.py.
 
-    scripts/compat.sh scripts/preferences.py FILE...
+usage: scripts/compat.sh scripts/preferences.py FILE...
 
-does the same with the first rows of files in LLaMA-Factory's or OpenAI's layout, JSON or JSON Lines: rltrain reads them as
-they are, TRL in its own layout.
+With FILEs in LLaMA-Factory's or OpenAI's layout (JSON or JSON Lines), does the same with their first rows: rltrain reads
+them unchanged, TRL in its own layout.
 """
 import contextlib
 import json
@@ -24,12 +24,12 @@ from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
 from trl.experimental.cpo import CPOConfig, CPOTrainer, cpo_trainer
 
 STEPS, BETA, LENGTH = 3, 0.2, 1000
-FILE_PAIRS, FILE_LENGTH = 4, 2000  # of a file, of which four times as many single answers are read: some rows are cut there
-FILE_LATER = 1e-3  # from the second update on: Adam carries on the rounding of long rows
+FILE_PAIRS, FILE_LENGTH = 4, 2000  # pairs from a file (four times as many single responses); the limit truncates some rows
+FILE_LATER = 1e-3  # from the second update on, because Adam amplifies rounding of long rows
 FIGURES = ["loss", "grad_norm", "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies", "logps/chosen", "logps/rejected"]
 OPTIONS = {"label_smoothing": "--label-smoothing", "cpo_alpha": "--cpo-alpha", "simpo_gamma": "--simpo-gamma"}
 JUDGED = {"accuracy": "rewards/accuracies", "margin": "rewards/margins", "logps_chosen": "logps/chosen", "logps_rejected": "logps/rejected"}
-LOSSES = [  # our options, TRL's trainer and its settings
+LOSSES = [  # --loss-type, TRL's trainer and its settings
     ("sigmoid", DPOTrainer, DPOConfig, dict(loss_type=["sigmoid"])),
     ("hinge", DPOTrainer, DPOConfig, dict(loss_type=["hinge"])),
     ("ipo", DPOTrainer, DPOConfig, dict(loss_type=["ipo"])),
@@ -71,7 +71,7 @@ def as_the_template_ends(_, chosen, rejected):
 
 
 def by_trl(scratch, model, data, trainer, config, settings, length=LENGTH):
-    """What TRL logs at each step; a batch is the whole file."""
+    """Return what TRL logs at each step; the file is one batch."""
     dataset = load_dataset("json", data_files=str(data), split="train", cache_dir=str(scratch / "cache"))
     args = config(output_dir=str(scratch / "trl"), report_to="none", use_cpu=True, bf16=False, gradient_checkpointing=False, beta=BETA, max_length=length,
                   per_device_train_batch_size=len(dataset), max_steps=STEPS, learning_rate=1e-3, lr_scheduler_type="constant", logging_steps=1,
@@ -98,8 +98,9 @@ def by_rltrain(scratch, model, data, loss, settings, length=LENGTH):
 
 
 def compare(name, ours, theirs, figures, later=LIMIT):
-    """The steps that both log, those behind the first within later, and losses and rewards up to the last bit of the sums
-    that a reward is the difference of. Where policy and reference are still the same, whose reward is greater is rounding."""
+    """Compare the figures that both log: the first step within LIMIT, others within later. Losses and rewards may also
+    differ by the last bit of the sums they are computed from. Skips accuracies where policy and reference are still equal,
+    because rounding decides them."""
     worst, where = 0.0, "no figure"
     for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         for figure in figures:
@@ -113,7 +114,7 @@ def compare(name, ours, theirs, figures, later=LIMIT):
 
 
 def moved(folder, model):
-    """A model that is not what it began with."""
+    """Copy a model and change its weights, so that it differs from the reference."""
     shutil.copytree(model, folder)
     torch.manual_seed(5)
     changed = AutoModelForCausalLM.from_pretrained(model)
@@ -125,7 +126,7 @@ def moved(folder, model):
 
 
 def judged_by_trl(scratch, model, reference, data, trainer, config, settings, length):
-    """TRL's figures of a model that is not trained on the rows; the file is one batch."""
+    """Return TRL's figures for an untrained model on the rows; the file is one batch."""
     dataset = load_dataset("json", data_files=str(data), split="train", cache_dir=str(scratch / "cache"))
     args = config(output_dir=str(scratch / "trl"), report_to="none", use_cpu=True, bf16=False, beta=BETA, max_length=length, per_device_eval_batch_size=len(dataset),
                   disable_tqdm=True, remove_unused_columns=False, **settings)
@@ -146,26 +147,26 @@ def judged_by_rltrain(scratch, model, reference, data, loss, trainer, settings, 
 
 
 def as_messages_end(messages):
-    """TRL's CPOTrainer puts the end token behind what the template writes, which its DPOTrainer and rltrain do not."""
+    """Stop TRL's CPOTrainer from adding an end token after chat templates; its DPOTrainer and rltrain do not add one."""
     return mock.patch.object(cpo_trainer, "add_eos_token_if_needed", as_the_template_ends) if messages else contextlib.nullcontext()
 
 
 def check_eval(scratch, policy, model, what, data, for_trl, setting, messages, length):
-    """rltrain eval of a policy on the rows of data beside the evaluation of TRL's trainer, which reads them from for_trl."""
+    """Compare rltrain eval of a policy on the rows of data with TRL's evaluation, which reads the rows from for_trl."""
     loss, trainer, config, settings = setting
-    name = f"eval of {loss} on {what} beside TRL" + (", smoothed" if "label_smoothing" in settings else "")
+    name = f"eval of {loss} on {what} against TRL" + (", smoothed" if "label_smoothing" in settings else "")
     with attempt(name), warnings.catch_warnings(), as_messages_end(messages):
         warnings.simplefilter("ignore")
         ours = judged_by_rltrain(scratch, policy, model, data, loss, trainer, settings, length)
         theirs = judged_by_trl(scratch, policy, model, for_trl, trainer, config, settings, length)
-        if loss in ("simpo", "kto"):  # TRL's logps are means over tokens in simpo, and its margins of kto are between the sides
+        if loss in ("simpo", "kto"):  # TRL defines these differently: simpo averages logps over tokens, kto takes margins between the sides
             for figure in ["logps/chosen", "logps/rejected"] if loss == "simpo" else ["rewards/margins", "rewards/accuracies"]:
                 theirs.pop(figure, None)
         compare(name, [ours], [theirs], list(ours))
 
 
 def check_judged(scratch, model, data):
-    """Evaluations of all losses, with and without label smoothing."""
+    """Compare evaluations of all losses, with and without label smoothing."""
     policy = moved(scratch / "preferences-moved", model)
     smoothed = [(loss, trainer, config, settings | {"label_smoothing": 0.2}) for loss, trainer, config, settings in LOSSES if loss in ("robust", "cpo", "simpo")]
     for setting in [found for found in LOSSES if "," not in found[0]] + smoothed:
@@ -174,20 +175,20 @@ def check_judged(scratch, model, data):
 
 
 def check_loss(scratch, model, what, data, for_trl, setting, messages, length, later=LIMIT):
-    """Updates of one loss on the rows of data, which TRL reads from for_trl."""
+    """Compare updates with one loss on the rows of data; TRL reads the rows from for_trl."""
     loss, trainer, config, settings = setting
     with attempt(f"TRL, {what}, {loss}"), warnings.catch_warnings(), as_messages_end(messages):
         warnings.simplefilter("ignore")
         torch.manual_seed(1)
         ours, theirs = by_rltrain(scratch, model, data, loss, settings, length), by_trl(scratch, model, for_trl, trainer, config, settings, length)
-        if loss == "kto":  # which answers are set against which prompts hangs on the order of the rows, from the second step on
+        if loss == "kto":  # from the second step on, the order of rows decides which responses are paired with which prompts
             ours, theirs = ours[:1], theirs[:1]
-        figures = FIGURES[:-2] if loss == "simpo" else FIGURES  # TRL's logps are means over tokens in it, ours are sums always
-        compare(f"{loss} on {what} beside TRL, {len(ours)} updates", ours, theirs, figures, later)
+        figures = FIGURES[:-2] if loss == "simpo" else FIGURES  # TRL averages logps over tokens in simpo; rltrain always sums
+        compare(f"{loss} on {what} against TRL, {len(ours)} updates", ours, theirs, figures, later)
 
 
 def check_preferences(scratch, texts):
-    """Each loss on pairs, and each layout of rows with one loss. Of orpo TRL takes the likelihood of the prompt too."""
+    """Compare each loss on pairs, and each layout with one loss. Leaves out orpo, in which TRL includes the prompt."""
     model = model_folder(scratch / "preferences-model", "bytes", TEMPLATE)
     data = {kind: write(scratch / f"{kind}.jsonl", rows(kind, texts)) for kind in ["explicit", "implicit", "messages", "implicit messages", "single"]}
     runs = [("single" if loss[0] == "kto" else "explicit", loss) for loss in LOSSES] + [(kind, LOSSES[0]) for kind in list(data)[1:4]]
@@ -198,7 +199,7 @@ def check_preferences(scratch, texts):
 
 
 def as_trl_reads(row):
-    """A row of LLaMA-Factory's or OpenAI's layout in TRL's."""
+    """Convert a row from LLaMA-Factory's or OpenAI's layout to TRL's."""
     def said(turns):
         names = {"human": "user", "gpt": "assistant"}
         return [{"role": names.get(m.get("role", m.get("from")), m.get("role", m.get("from"))), "content": m.get("content", m.get("value"))} for m in turns]

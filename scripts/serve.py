@@ -1,7 +1,7 @@
-"""Checks with OpenAI's own Python client what `rltrain serve` answers: run by `make compat`; nothing that runs needs Python.
+"""Check `rltrain serve` with OpenAI's Python client. Run by `make compat`; rltrain itself needs no Python.
 
-Trains a tiny model for a few updates, serves it and an adapter of it, and asks for completions, conversations, streams and
-models as a user of that client would, and for what has to be refused.
+Trains a tiny model for a few updates, then serves it with an adapter. Requests completions, conversations, streams and models
+as users of the client do, and sends requests that the server must refuse.
 """
 import contextlib
 import json
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-os.environ.pop("RLTRAIN_PYTHON", None)  # rltrain knows no setting of that name
+os.environ.pop("RLTRAIN_PYTHON", None)  # rltrain does not know this setting
 
 import openai  # noqa: E402
 
@@ -35,7 +35,7 @@ def refused(name, kind, ask, words):
     except Exception as e:
         check(name, False, f"{type(e).__name__}: {e}")
     else:
-        check(name, False, "it was answered")
+        check(name, False, "the server accepted it")
 
 
 def train(output, *args):
@@ -45,7 +45,7 @@ def train(output, *args):
 
 @contextlib.contextmanager
 def serving(*args):
-    """The address of a server, which is stopped at the end."""
+    """Start a server and yield its URL; stop it at the end."""
     server = subprocess.Popen([BINARY, "serve", "--port", "0", "--api-key", KEY, *map(str, args)], stderr=subprocess.PIPE, text=True)
     try:
         for line in server.stderr:
@@ -56,7 +56,7 @@ def serving(*args):
             raise RuntimeError("the server did not start")
     finally:
         server.terminate()
-        check("it stops when it is told to", server.wait(60) == 143)
+        check("it stops on SIGTERM", server.wait(60) == 143)
 
 
 def completions(client):
@@ -72,8 +72,8 @@ def completions(client):
         for c in piece.choices:
             texts[c.index] += c.text
         last = piece
-    check("a stream has the same texts", texts == [c.text for c in whole.choices], repr(texts))
-    check("and its usage", last.usage.completion_tokens == whole.usage.completion_tokens and last.choices == [])
+    check("a stream gives the same texts", texts == [c.text for c in whole.choices], repr(texts))
+    check("a stream ends with its usage", last.usage.completion_tokens == whole.usage.completion_tokens and last.choices == [])
 
 
 def conversations(client):
@@ -83,9 +83,9 @@ def conversations(client):
     check("chat: log-probabilities", len(whole.choices[0].logprobs.content) == whole.usage.completion_tokens)
     stream = list(client.chat.completions.create(model="tiny", messages=talk, max_completion_tokens=8, seed=5, stream=True))
     text = "".join(p.choices[0].delta.content or "" for p in stream)
-    check("chat: a stream has the same text", text == whole.choices[0].message.content and stream[-1].choices[0].finish_reason is not None, repr(text))
+    check("chat: a stream gives the same text", text == whole.choices[0].message.content and stream[-1].choices[0].finish_reason is not None, repr(text))
     by_adapter = client.chat.completions.create(model="taught", messages=talk, max_tokens=8, seed=5)
-    check("chat: by an adapter", by_adapter.model == "taught")
+    check("chat: with an adapter", by_adapter.model == "taught")
     check("models", [m.id for m in client.models.list()] == ["tiny", "taught"] and client.models.retrieve("taught").parent == "tiny")
 
 
@@ -99,10 +99,10 @@ def errors(client, url):
     try:
         ask(model="tiny", prompt="a", top_p=7)
     except openai.BadRequestError as e:
-        check("an error has its parts", (e.param, e.type, e.status_code) == ("top_p", "invalid_request_error", 400), json.dumps(e.body))
+        check("an error has all its fields", (e.param, e.type, e.status_code) == ("top_p", "invalid_request_error", 400), json.dumps(e.body))
     with client.completions.create(model="tiny", prompt="a", max_tokens=2000, n=4, stream=True) as cut:
         next(iter(cut))
-    check("after a stream that was cut off", ask(model="tiny", prompt="a", max_tokens=2).choices[0].finish_reason is not None)
+    check("after a client disconnected", ask(model="tiny", prompt="a", max_tokens=2).choices[0].finish_reason is not None)
 
 
 def main():

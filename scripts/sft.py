@@ -1,4 +1,4 @@
-"""What TRL's SFTTrainer makes of data sets, token ids, labels and the loss, as cases for the Go tests: part of compat.py."""
+"""Token ids, labels and loss from TRL's SFTTrainer, as cases for the Go tests: part of compat.py."""
 import json
 import random
 import shutil
@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from trl import SFTConfig, SFTTrainer
 
 TOKENIZERS = ROOT / "torch" / "transformers" / "tokenizer" / "testdata"
-# Marks what the assistant says, from behind its opening to the end of its turn.
+# Marks assistant turns for training, from after the header to the end of the turn.
 TEMPLATE = """{%- if tools %}{{ '<|im_start|>system\\n' + (tools | tojson) + '<|im_end|>\\n' }}{% endif %}
 {%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}
 {%- if m.role == 'assistant' %}{% generation %}{{ m.content or '' }}
@@ -22,10 +22,10 @@ UNMARKED = TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}
 
 
 def model_folder(folder, tokenizer, template, positions=1024):
-    """A small Llama of random weights with one of the tokenizers of the Go tests."""
+    """Save a small Llama with random weights and a tokenizer of the Go tests."""
     shutil.copytree(TOKENIZERS / tokenizer, folder, ignore=shutil.ignore_patterns("config.json"))
     (folder / "chat_template.jinja").write_text(template)
-    LlamaConfig(vocab_size=8).save_pretrained(folder)  # which class a tokenizer has depends on it
+    LlamaConfig(vocab_size=8).save_pretrained(folder)  # decides the tokenizer's class
     vocabulary = len(AutoTokenizer.from_pretrained(folder))
     torch.manual_seed(4)
     LlamaForCausalLM(LlamaConfig(
@@ -35,7 +35,7 @@ def model_folder(folder, tokenizer, template, positions=1024):
 
 
 def rows(kind, texts, end):
-    """Rows of a data set. Some texts and completions end with the end token already."""
+    """Yield rows of a data set. Some texts and completions already end with the end token."""
     draw = random.Random(kind)
 
     def text(least=1):
@@ -74,7 +74,7 @@ def write(path, found):
 
 
 def divided(scratch, kind, how, found):
-    """The rows in one file, in two, or in one with a column that divides them; and the two parts."""
+    """Write the rows to one file, two files, or one file with a split column. Return the folder and both parts."""
     train, held = found[:8], found[8:]
     folder = scratch / f"{kind}-{how}"
     match how:
@@ -90,7 +90,7 @@ def divided(scratch, kind, how, found):
 
 
 def trained(scratch, model, data, settings):
-    """What the trainer has before its first step: ids, labels and the loss."""
+    """Return the trainer's inputs and loss before its first step: token ids, labels, loss."""
     dataset = load_dataset("json", data_files=str(write(scratch / "trl.jsonl", data)), split="train", cache_dir=str(scratch / "cache"))
     args = SFTConfig(output_dir=str(scratch / "trl"), report_to="none", use_cpu=True, bf16=False, packing=False, dataset_num_proc=None, **settings)
     trainer = SFTTrainer(model=AutoModelForCausalLM.from_pretrained(model), args=args, train_dataset=dataset,
@@ -108,7 +108,7 @@ def trained(scratch, model, data, settings):
 
 
 def sft_cases(scratch, texts):
-    runs = [  # rows, how they are divided, settings
+    runs = [  # kind of rows, how they are split, settings
         ("text", "whole", {}), ("text", "files", {}), ("text", "column", {}), ("text", "whole", {"max_length": 20}),
         ("completion", "whole", {"completion_only_loss": True}), ("completion", "whole", {"completion_only_loss": False}),
         ("completion", "column", {"completion_only_loss": True, "max_length": 200}),
@@ -131,7 +131,7 @@ def sft_cases(scratch, texts):
                     warnings.simplefilter("ignore")
                     made = trained(scratch, model, data, settings)
                 if not made["input_ids"]:
-                    raise RuntimeError(f"{tokenizer}, {kind}: TRL leaves no rows")
+                    raise RuntimeError(f"{tokenizer}, {kind}: TRL dropped all rows")
                 for base in [model, unmarked] if "assistant_only_loss" in settings else [model]:
                     called = ", ".join([name, kind, how, "validation" if validation else "training", *map(str, settings.items()), base.name])
                     yield {"name": called, "model": str(base), "data": str(folder), "validation": validation, **settings, **made}

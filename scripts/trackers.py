@@ -1,5 +1,5 @@
-"""What TensorBoard and the package of Weights & Biases read of a run that rltrain reports to both: the same numbers as
-logs/metrics.jsonl has. Run by `make compat`, or alone with a folder for the run."""
+"""Check that TensorBoard and Weights & Biases read the numbers of logs/metrics.jsonl from a run that reports to both. Run by
+`make compat`, or directly."""
 import http.server
 import json
 import os
@@ -17,7 +17,7 @@ RUN = ("--task", "reverse_digits", "--mode", "rl_only", "--pretrained-model", "S
 
 
 def tracked(row):
-    """The numbers of a row of metrics.jsonl under the names that trackers show."""
+    """Return the numbers of a metrics.jsonl row under the names that trackers show."""
     named = {}
     for name, value in row.items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -43,7 +43,7 @@ def check_tensorboard(run, rows):
 
 
 class Stub(http.server.BaseHTTPRequestHandler):
-    """Answers as the server of W&B does where an offline run is uploaded, and keeps what it is sent."""
+    """A stand-in for the W&B server that accepts the upload of an offline run and keeps what it receives."""
     history, summary, run, complete = [], {}, {}, []
 
     def log_message(self, *args):
@@ -93,7 +93,7 @@ def check_wandb(run, rows):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     env = dict(os.environ, WANDB_BASE_URL=f"http://127.0.0.1:{server.server_port}", WANDB_API_KEY="0" * 40, WANDB_ENTITY="e", WANDB_ERROR_REPORTING="false")
-    where = {"env": env, "cwd": run.parent, "timeout": 300}  # wandb makes a folder where it is called
+    where = {"env": env, "cwd": run.parent, "timeout": 300}  # wandb creates a folder in the current one
     inspected = subprocess.run([bin, "leet", "inspect", "--summary", folder], capture_output=True, text=True, **where)
     check("wandb inspects the run", inspected.returncode == 0 and "train/loss" in inspected.stdout, (inspected.stdout + inspected.stderr)[-300:] if inspected.returncode else "")
     done = subprocess.run([bin, "sync", folder], capture_output=True, text=True, **where)
@@ -104,7 +104,7 @@ def check_wandb(run, rows):
     got = [{k: v for k, v in row.items() if not k.startswith("_")} for row in Stub.history]
     check("W&B gets the numbers of metrics.jsonl", got == wanted, f"{len(got)} rows of {len(wanted)}")
     check("W&B gets the settings", "rl_learning_rate" in Stub.run.get("config", ""), str(sorted(Stub.run)))
-    check("W&B is told that the run came to its end", Stub.complete == [0], str(Stub.complete))
+    check("W&B learns that the run has finished", Stub.complete == [0], str(Stub.complete))
 
 
 def check_trackers(folder):
@@ -115,7 +115,7 @@ def check_trackers(folder):
     args = [str(start / "reverse_digits_supervised") if a == "START" else a for a in RUN]
     out = rltrain(*args, "--output-dir", folder / "out", env=env)
     run = folder / "out" / "reverse_digits_rl"
-    check("the run says how it is uploaded", f"wandb sync {run}/wandb/offline-run-" in out)
+    check("the run prints the upload command", f"wandb sync {run}/wandb/offline-run-" in out)
     rows = [json.loads(line) for line in (run / "logs" / "metrics.jsonl").read_text().splitlines()]
     with attempt("TensorBoard"):
         check_tensorboard(run, rows)
