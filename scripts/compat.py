@@ -302,7 +302,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
         pass
 
     def files(self):
-    """Yield for each file its name, bytes, git SHA-1 and ETag (for a large file its SHA-256)."""
+        """Yield for each file its name, bytes, git SHA-1 and ETag (for a large file its SHA-256)."""
         for path in sorted(self.served.iterdir()):
             data = path.read_bytes()
             git = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
