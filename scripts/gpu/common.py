@@ -1,6 +1,7 @@
-"""What the peers of scripts/gpu share: models of random weights by shape, times, memory, one line of JSON a case.
+"""Shared by the peers in scripts/gpu: models with random weights, timing, memory, one line of JSON per case.
 
-A peer takes the flags of `rltrain bench`'s case of its name and prints the same names of figures. Nothing is fetched.
+A peer takes the flags of the case of `rltrain bench` with its name and prints figures under the same names. Nothing is
+fetched.
 """
 import argparse
 import json
@@ -18,7 +19,7 @@ warnings.filterwarnings("ignore")
 
 import torch  # noqa: E402
 
-# The shapes of cmd/rltrain/bench; each has its embedding for its output layer.
+# The shapes of cmd/rltrain/bench; all tie the output layer to the embedding.
 SHAPES = {
     "tiny": ("llama", dict(num_hidden_layers=4, hidden_size=128, num_attention_heads=4, num_key_value_heads=4,
                            intermediate_size=512, vocab_size=64, rope_theta=1e4)),
@@ -29,22 +30,22 @@ SHAPES = {
 }
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-FIRST_WORD = 3  # the ids before it are special
+FIRST_WORD = 3  # lower ids are special tokens
 
 
 def flags(description):
-    """The flags that all peers have."""
+    """Return a parser with the flags that all peers have."""
     p = argparse.ArgumentParser(description=description)
     p.add_argument("--device", default="cuda")
     p.add_argument("--shape", choices=SHAPES, default="smol135")
-    p.add_argument("--dtype", choices=DTYPES, default="bf16", help="of the frozen weights")
-    p.add_argument("--reps", type=int, default=3, help="repetitions at least")
-    p.add_argument("--seconds", type=float, default=1, help="repeat for so long at least")
+    p.add_argument("--dtype", choices=DTYPES, default="bf16", help="type of the frozen weights")
+    p.add_argument("--reps", type=int, default=3, help="minimum repetitions")
+    p.add_argument("--seconds", type=float, default=1, help="minimum total time in seconds")
     return p
 
 
 def random_model(a):
-    """A model of random weights that no token ends, on the device of --device."""
+    """Return a model with random weights and no end token, on the device of --device."""
     from transformers import AutoConfig, AutoModelForCausalLM
     kind, sizes = SHAPES[a.shape]
     config = AutoConfig.for_model(kind, max_position_embeddings=2048, rms_norm_eps=1e-5, tie_word_embeddings=True,
@@ -58,19 +59,19 @@ def random_model(a):
 
 
 def adapter(r):
-    """LoRA on all linear layers."""
+    """Return a LoRA configuration for all linear layers."""
     from peft import LoraConfig
     return LoraConfig(r=r, lora_alpha=2 * r, lora_dropout=0.0, target_modules=LINEARS, task_type="CAUSAL_LM")
 
 
 def wait(device):
-    """Until the device has done all that it was told to."""
+    """Wait until the device has finished all work."""
     if device != "cpu":
         torch.cuda.synchronize(device)
 
 
 class Memory:
-    """What the allocator of the GPU hands out while a case runs, MiB; nothing on the CPU."""
+    """Memory allocated on the GPU during a case, in MiB; no figures on the CPU."""
 
     def __init__(self, device):
         self.device = device
@@ -89,7 +90,7 @@ class Memory:
 
 
 def best_of(step, a):
-    """Times step after one warm-up."""
+    """Time step after one warm-up."""
     step()
     wait(a.device)
     times = []
@@ -106,12 +107,12 @@ def summary(times):
 
 
 def emit(case, **figures):
-    """One line of JSON, at once: what comes after it may be cut off."""
+    """Print one line of JSON and flush it, because the process may be killed later."""
     versions = {}
     for package in ("torch", "transformers", "peft", "trl"):
         try:
             versions[package] = version(package)
         except ImportError:
-            pass  # not every peer needs each
+            pass  # not every peer needs all packages
     sys.stdout.write(json.dumps({"case": case, **figures, "versions": versions}) + "\n")
     sys.stdout.flush()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The generation of transformers, as it is or with a static cache, for which it compiles the model; a line a batch."""
+"""Generation by transformers, with its default cache or a static one (for which it compiles the model); a line per batch."""
 import time
 
 import torch
@@ -7,7 +7,7 @@ from common import FIRST_WORD, Memory, best_of, emit, flags, random_model
 
 
 class Clock:
-    """Notes when each token is there; generate has waited for the device by then. It stops nothing."""
+    """A stopping criterion that never stops, but records the time of each token, when generate has synchronised."""
 
     def __init__(self, batch, device):
         self.times, self.go_on = [], torch.zeros(batch, dtype=torch.bool, device=device)
@@ -47,10 +47,10 @@ def measure(model, batch, a):
 
 def main():
     p = flags(__doc__)
-    p.add_argument("--batch", type=int, nargs="+", default=[1], help="prompts, of one measurement after the other")
-    p.add_argument("--prompt", type=int, default=64, help="tokens of each prompt")
-    p.add_argument("--new", type=int, default=128, help="tokens to generate for each, at least 2")
-    p.add_argument("--sample", action="store_true", help="draw at temperature 1")
+    p.add_argument("--batch", type=int, nargs="+", default=[1], help="batch sizes to measure, in prompts")
+    p.add_argument("--prompt", type=int, default=64, help="tokens per prompt")
+    p.add_argument("--new", type=int, default=128, help="tokens to generate per prompt, at least 2")
+    p.add_argument("--sample", action="store_true", help="sample at temperature 1 (default: greedy)")
     p.add_argument("--cache", choices=["dynamic", "static"], default="dynamic")
     a = p.parse_args()
     model = random_model(a).eval()

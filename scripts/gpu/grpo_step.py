@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A step of TRL's GRPOTrainer: completions, rewards and an update of LoRA on all linear layers."""
+"""One step of TRL's GRPOTrainer: completions, rewards and an update of LoRA on all linear layers."""
 import contextlib
 import random
 import statistics
@@ -11,11 +11,11 @@ import torch
 from common import Memory, adapter, emit, flags, random_model, wait
 
 LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
-SKIPPED = 2  # steps at the start that are not measured
+SKIPPED = 2  # first steps, not measured
 
 
 def characters():
-    """A tokenizer whose tokens are characters. Ids past them, which a model may draw, decode to nothing."""
+    """Return a character tokenizer. Ids beyond its vocabulary, which the model may sample, decode to nothing."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
     names = ["<pad>", "<eos>", "<unk>", *LETTERS]
@@ -47,7 +47,7 @@ def trainer(a, folder):
 
 
 def timed(of, name, spent, key, device):
-    """Adds up in spent[key] how long a method takes."""
+    """Add the time that calls of a method take to spent[key]."""
     method = getattr(of, name)
 
     def call(*args, **named):
@@ -85,11 +85,11 @@ def measure(a):
 def main():
     p = flags(__doc__)
     p.add_argument("--r", type=int, default=8, help="rank of the adapters")
-    p.add_argument("--group", type=int, default=8, help="completions of each prompt")
-    p.add_argument("--batch", type=int, default=32, help="completions of a step")
-    p.add_argument("--prompt", type=int, default=32, help="tokens of each prompt")
-    p.add_argument("--new", type=int, default=32, help="tokens of each completion")
-    p.add_argument("--beta", type=float, default=0.0, help="coefficient of the divergence from the reference")
+    p.add_argument("--group", type=int, default=8, help="completions per prompt")
+    p.add_argument("--batch", type=int, default=32, help="completions per step")
+    p.add_argument("--prompt", type=int, default=32, help="tokens per prompt")
+    p.add_argument("--new", type=int, default=32, help="tokens per completion")
+    p.add_argument("--beta", type=float, default=0.0, help="coefficient of the KL to the reference policy")
     a = p.parse_args()
     rows, memory = measure(a)
     best = min(rows, key=lambda row: row["step"])

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""A supervised step with transformers and PEFT, on rows that are padded; a line for each way of computing:
+"""One SFT step with transformers and PEFT, on padded rows. Prints a line for each of two ways:
 
-plain: the frozen weights in --dtype, the adapters in fp32, as PEFT makes them; autocast: the same under torch.autocast to
-bf16, as Trainer(bf16=True) does it.
+plain: frozen weights in --dtype and adapters in fp32, PEFT's default
+autocast: the same under torch.autocast to bf16, as with Trainer(bf16=True)
 """
 import torch
 from common import FIRST_WORD, Memory, adapter, best_of, emit, flags, random_model
 
-SHORTEST = 32  # tokens of a sequence of --layout padded
+SHORTEST = 32  # shortest sequence of --layout padded, in tokens
 
 
 def batch_of(a, vocabulary):
-    """Lengths spread evenly from SHORTEST to --seq, as those of `rltrain bench lora_step --layout mixed`."""
+    """Return inputs with lengths spread evenly from SHORTEST to --seq, as in `rltrain bench lora_step --layout mixed`."""
     lengths = [a.seq] * a.batch
     if a.layout == "padded" and a.batch > 1:
         lengths = [SHORTEST + n * (a.seq - SHORTEST) // (a.batch - 1) for n in range(a.batch)]
@@ -47,8 +47,8 @@ def measure(model, inputs, tokens, autocast, a):
 def main():
     p = flags(__doc__)
     p.add_argument("--r", type=int, default=8, help="rank of the adapters")
-    p.add_argument("--batch", type=int, default=8, help="sequences")
-    p.add_argument("--seq", type=int, default=256, help="tokens of the longest sequence")
+    p.add_argument("--batch", type=int, default=8, help="sequences per step")
+    p.add_argument("--seq", type=int, default=256, help="tokens in the longest sequence")
     p.add_argument("--layout", choices=["full", "padded"], default="full")
     p.add_argument("--ckpt", action="store_true", help="gradient checkpointing")
     a = p.parse_args()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Measures `rltrain bench --device cuda` beside transformers, PEFT and TRL on the same GPU.
+"""Compare `rltrain bench --device cuda` with transformers, PEFT and TRL on the same GPU.
 
 usage: run.py [--ours bin/rltrain] [--device cuda] [--seconds 240] [--rounds 1] [--only CASE ...] [--out docs/results/gpu.json]
 
-The peers are the scripts beside this one, run by the Python that runs it. Models have random weights; what is done is the
-same on both sides. Sides take turns, --rounds times, and the best turn counts. Results are written after each process, so
-that a call which is cut off loses nothing; the next one goes on with the cases that lack a side. After --seconds nothing
-more begins, and what runs is ended. --dry is for a machine without a GPU: the same calls with a tiny model, in seconds.
+The peers are the scripts in this folder, run by the same Python as this one. Models have random weights, and both sides do
+the same work. The sides alternate for --rounds rounds, and the best round counts. Results are written after each process, so
+an interrupted call loses nothing; the next call continues with the missing cases. After --seconds nothing new starts, and
+running processes are killed. --dry makes the same calls with a tiny model, in seconds, for machines without a GPU.
 """
 import argparse
 import json
@@ -18,17 +18,17 @@ import sys
 import tempfile
 import time
 
-# How many times as fast as the peer each is to be, by the beginning of its name, and the share of its memory at most.
+# Target speedup over the peer, and maximum fraction of the peer's memory, by prefix of the case's name.
 GOALS = {"generate smol135 b256": 3, "generate qwen1.5b b256": 3, "generate": 5, "lora_step": 2, "grpo_step": 4}
 MEMORY_GOALS = {"lora_step": 0.5}
 HERE = os.path.dirname(os.path.abspath(__file__))
 OURS, PEER, STATIC = "ours", "peer", "peer_static"
-# The figure that says which turn was best.
+# The figure that decides which round was best.
 FIGURE = {"generate": "decode_step_ms", "lora_step": "best_s", "grpo_step": "best_s", "device": "best_s"}
 
 
 class Part:
-    """Calls of a case that one process of a peer measures. batches are --batch of one case each."""
+    """Cases that one process of a peer measures: one for each --batch in batches."""
 
     def __init__(self, case, shape, flags, batches, ours="", peer="", sides=(OURS, PEER), limit=60):
         self.case, self.shape, self.flags, self.batches, self.sides, self.limit = case, shape, flags, batches, sides, limit
@@ -38,7 +38,7 @@ class Part:
         return f"{self.case} {self.shape} b{batch}"
 
     def commands(self, side, a):
-        """What to run, and the names of the cases that it measures."""
+        """Yield each command to run, with the names of the cases that it measures."""
         common = ["--device", a.device] + shlex.split(self.flags) + shlex.split(self.extra[side])
         if self.shape:
             common += ["--shape", self.shape, "--dtype", "bf16"]
@@ -54,7 +54,7 @@ class Part:
 
 
 def plan(dry):
-    """In the order of what is to be known first."""
+    """Return all parts, the most important ones first."""
     if dry:
         return [Part("generate", "tiny", "--sample --prompt 8 --new 4", [1, 2]),
                 Part("lora_step", "tiny", "--seq 64", [4], "--layout mixed", "--layout padded"),
@@ -78,17 +78,17 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--ours", default=os.path.join(HERE, "..", "..", "bin", "rltrain"))
     p.add_argument("--device", default="cuda")
-    p.add_argument("--threads", type=int, default=os.cpu_count(), help="of ours")
-    p.add_argument("--seconds", type=float, default=240, help="that all of it may take")
-    p.add_argument("--rounds", type=int, default=1, help="turns of each side")
-    p.add_argument("--only", nargs="+", metavar="CASE", default=[""], help="cases whose names begin so")
-    p.add_argument("--dry", action="store_true", help="a tiny model")
+    p.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of rltrain")
+    p.add_argument("--seconds", type=float, default=240, help="time limit in seconds")
+    p.add_argument("--rounds", type=int, default=1, help="rounds of each side")
+    p.add_argument("--only", nargs="+", metavar="CASE", default=[""], help="run only cases whose names begin with one of these")
+    p.add_argument("--dry", action="store_true", help="use a tiny model, without a GPU")
     p.add_argument("--out", default=os.path.join(HERE, "..", "..", "docs", "results", "gpu.json"))
     return p.parse_args()
 
 
 def run(command, limit):
-    """The lines of JSON that a command prints within limit seconds, and what went wrong."""
+    """Run a command for at most limit seconds. Return its lines of JSON, and the error or None."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(command, stdout=out, stderr=err, text=True, start_new_session=True)
         error = None
@@ -96,7 +96,7 @@ def run(command, limit):
             if process.wait(timeout=limit):
                 error = f"exit code {process.returncode}"
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # with all that it began
+            os.killpg(process.pid, signal.SIGKILL)  # including its child processes
             process.wait()
             error = f"over {limit:.0f} s"
         out.seek(0)
@@ -121,7 +121,7 @@ def better(case, new, old):
 
 
 def note(results, part, side, names, lines, error, command):
-    """Puts what a process printed where it belongs. A step that a peer can take in several ways counts in its fastest."""
+    """Record what a process printed. If a peer has several ways to do a step, the fastest one counts."""
     shown = " ".join(os.path.basename(word) for word in command)
     for name in names:
         entry = results["cases"].setdefault(name, {})
@@ -150,7 +150,7 @@ def compare(case, entry):
     theirs = entry.get(PEER, {})
     if "gpu" in ours and "gpu" in theirs:
         entry["memory_of_peer"] = round(ours["gpu"]["extra_mb"] / theirs["gpu"]["extra_mb"], 3)
-    if "step_bytes" in ours:  # what must be read is the same for both
+    if "step_bytes" in ours:  # both sides must read the same bytes
         for side in (PEER, STATIC):
             if "decode_step_ms" in entry.get(side, {}):
                 entry[side]["gb_s"] = ours["step_bytes"] / entry[side]["decode_step_ms"] / 1e6
@@ -166,14 +166,14 @@ def save(results, path):
 
 
 def load(a):
-    """Results of earlier calls on a GPU of this name, those that failed left out."""
+    """Load the results of earlier calls on the same kind of GPU, without failed ones."""
     fresh = {"gpu": graphics_card(a.device), "cases": {}}
     if not os.path.exists(a.out):
         return fresh
     with open(a.out) as f:
         earlier = json.load(f)
     if earlier["gpu"] != fresh["gpu"]:
-        raise SystemExit(f"{a.out} is of {earlier['gpu']}, this is {fresh['gpu']}: give another --out")
+        raise SystemExit(f"{a.out} has results of {earlier['gpu']}, but this GPU is {fresh['gpu']}; choose another --out")
     for entry in earlier["cases"].values():
         for side in (OURS, PEER, STATIC):
             if "error" in entry.get(side, {}):
@@ -188,7 +188,7 @@ def measure(part, side, round_, results, a, until):
             continue
         left = until - time.monotonic()
         if left < 3:
-            print(f"no time is left for {names} of {side}", flush=True)
+            print(f"skipped {names} of {side}: out of time", flush=True)
             continue
         began = time.monotonic()
         lines, error = run(command, min(part.limit, left))
