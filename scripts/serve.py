@@ -60,11 +60,11 @@ def serving(*args):
 
 
 def completions(client):
-    whole = client.completions.create(model="tiny", prompt=["1+2=", "3+4="], n=2, max_tokens=8, seed=7, logprobs=0)
-    check("completions", [c.index for c in whole.choices] == [0, 1, 2, 3] and whole.usage.completion_tokens > 0 and whole.object == "text_completion")
-    check("log-probabilities", all(len(c.logprobs.tokens) == len(c.logprobs.token_logprobs) and max(c.logprobs.token_logprobs) <= 0 for c in whole.choices))
+    full = client.completions.create(model="tiny", prompt=["1+2=", "3+4="], n=2, max_tokens=8, seed=7, logprobs=0)
+    check("completions", [c.index for c in full.choices] == [0, 1, 2, 3] and full.usage.completion_tokens > 0 and full.object == "text_completion")
+    check("log-probabilities", all(len(c.logprobs.tokens) == len(c.logprobs.token_logprobs) and max(c.logprobs.token_logprobs) <= 0 for c in full.choices))
     again = client.completions.create(model="tiny", prompt=["1+2=", "3+4="], n=2, max_tokens=8, seed=7)
-    check("a seed repeats", [c.text for c in again.choices] == [c.text for c in whole.choices])
+    check("a seed repeats", [c.text for c in again.choices] == [c.text for c in full.choices])
     ids = client.completions.create(model="tiny", prompt=[[5, 6, 7]], max_tokens=4, temperature=0, extra_body={"return_token_ids": True, "top_k": 1, "stop_token_ids": [9]})
     check("token ids", ids.choices[0].prompt_token_ids == [5, 6, 7] and 0 < len(ids.choices[0].token_ids) <= 4)
     texts, last = [""] * 4, None
@@ -72,21 +72,21 @@ def completions(client):
         for c in piece.choices:
             texts[c.index] += c.text
         last = piece
-    check("a stream gives the same texts", texts == [c.text for c in whole.choices], repr(texts))
-    check("a stream ends with its usage", last.usage.completion_tokens == whole.usage.completion_tokens and last.choices == [])
+    check("a stream gives the same texts", texts == [c.text for c in full.choices], repr(texts))
+    check("a stream ends with its usage", last.usage.completion_tokens == full.usage.completion_tokens and last.choices == [])
 
 
 def conversations(client):
     talk = [{"role": "system", "content": "Be short."}, {"role": "user", "content": [{"type": "text", "text": "1+2?"}]}]
-    whole = client.chat.completions.create(model="tiny", messages=talk, max_completion_tokens=8, seed=5, logprobs=True)
-    check("chat", whole.choices[0].message.role == "assistant" and whole.choices[0].finish_reason in ("stop", "length"))
-    check("chat: log-probabilities", len(whole.choices[0].logprobs.content) == whole.usage.completion_tokens)
+    full = client.chat.completions.create(model="tiny", messages=talk, max_completion_tokens=8, seed=5, logprobs=True)
+    check("chat", full.choices[0].message.role == "assistant" and full.choices[0].finish_reason in ("stop", "length"))
+    check("chat: log-probabilities", len(full.choices[0].logprobs.content) == full.usage.completion_tokens)
     stream = list(client.chat.completions.create(model="tiny", messages=talk, max_completion_tokens=8, seed=5, stream=True))
     text = "".join(p.choices[0].delta.content or "" for p in stream)
-    check("chat: a stream gives the same text", text == whole.choices[0].message.content and stream[-1].choices[0].finish_reason is not None, repr(text))
-    by_adapter = client.chat.completions.create(model="taught", messages=talk, max_tokens=8, seed=5)
-    check("chat: with an adapter", by_adapter.model == "taught")
-    check("models", [m.id for m in client.models.list()] == ["tiny", "taught"] and client.models.retrieve("taught").parent == "tiny")
+    check("chat: a stream gives the same text", text == full.choices[0].message.content and stream[-1].choices[0].finish_reason is not None, repr(text))
+    by_adapter = client.chat.completions.create(model="tuned", messages=talk, max_tokens=8, seed=5)
+    check("chat: with an adapter", by_adapter.model == "tuned")
+    check("models", [m.id for m in client.models.list()] == ["tiny", "tuned"] and client.models.retrieve("tuned").parent == "tiny")
 
 
 def errors(client, url):
@@ -112,7 +112,7 @@ def main():
         rows.write_text("".join(json.dumps({"messages": [{"role": "user", "content": f"{i}+1?"}, {"role": "assistant", "content": str(i + 1)}]}) + "\n" for i in range(64)))
         base = train(scratch / "base", "--dataset", rows)
         adapter = train(scratch / "adapter", "--dataset", rows, "--model", base)
-        with serving("--model", base, "--name", "tiny", "--adapter", f"taught={adapter}") as url:
+        with serving("--model", base, "--name", "tiny", "--adapter", f"tuned={adapter}") as url:
             client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
             completions(client)
             conversations(client)
