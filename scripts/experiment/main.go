@@ -8,6 +8,7 @@
 //	go run ./scripts/experiment distributed
 //	go run ./scripts/experiment memory
 //	go run ./scripts/experiment weights
+//	go run ./scripts/experiment real-models --data FOLDER
 //	go run ./scripts/experiment tables
 //
 // An experiment runs the program itself for each (setting, seed), and writes each result to docs/results at once: a
@@ -89,6 +90,12 @@ var experiments = []struct {
 	{"weights", "weights", 1, 1, func(c *experiment, _ *flag.FlagSet) func(ctx context.Context) error {
 		return (&weightsExperiment{c}).run
 	}},
+	{"real-models", "real-models", 1, 1, func(c *experiment, flags *flag.FlagSet) func(ctx context.Context) error {
+		e := &realExperiment{experiment: c}
+		flags.StringVar(&e.data, "data", "", "folder with clinc150, mmlu_pro, llamafactory_demo and gsm8k")
+		flags.StringVar(&e.only, "only", "", "this row alone")
+		return e.run
+	}},
 }
 
 func run(ctx context.Context, args []string) error {
@@ -112,6 +119,9 @@ func run(ctx context.Context, args []string) error {
 	}
 	if len(args) > 0 && args[0] == "tables" {
 		if err := writeMemoryTable(filepath.Join("docs", "runs.md"), filepath.Join("docs", "results", "memory.json")); err != nil {
+			return err
+		}
+		if err := writeRealTable(filepath.Join("docs", "results", "real-models.md"), filepath.Join("docs", "results", "real-models.json")); err != nil {
 			return err
 		}
 		return writeTables(filepath.Join("docs", "results.md"), filepath.Join("docs", "results"))

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/report"
+)
+
+// realExperiment trains SmolLM2-135M-Instruct on the tasks, with the settings that a user gets who names a pretrained model,
+// but for what bounds the time.
+type realExperiment struct {
+	*experiment
+	data    string // folder of public data sets
+	only    string // row; "" = all
+	results realResults
+}
+
+// realResults is the content of the results file.
+type realResults struct {
+	Runs []realRun `json:"runs"`
+}
+
+// realRun is one row with one seed.
+type realRun struct {
+	Row     string       `json:"row"`
+	Seed    int          `json:"seed"`
+	Options [][]string   `json:"options"` // of each command
+	Seconds float64      `json:"seconds"`
+	CPU     float64      `json:"cpu_seconds"`
+	Load    [2]float64   `json:"load_average"` // of the machine in the last minute, before and after; 2 is a run alone
+	Figures []realFigure `json:"figures"`
+}
+
+// realFigure is what was measured on held-out rows at one point of a run.
+type realFigure struct {
+	When     string      `json:"when"`
+	What     string      `json:"what"`
+	N        int         `json:"n"`
+	Value    float64     `json:"value"`
+	Interval rl.Interval `json:"interval"` // 95 %
+}
+
+// Points of a run.
+const (
+	atStart  = "start"
+	afterSFT = "after SFT"
+	afterRL  = "after RL"
+)
+
+// realCommand is a call of the program. WORK is the row's data, OUT its results, SEED its seed.
+type realCommand struct {
+	options string
+	read    func(out string) ([]realFigure, error)
+}
+
+// realRow is a row of the table.
+type realRow struct {
+	name     string
+	data     func(e *realExperiment, dir string) error // writes what WORK stands for; nil for built-in problems
+	commands []realCommand
+}
+
+func (e *realExperiment) run(ctx context.Context) error {
+	if err := files.LoadJSON(e.out, &e.results); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, row := range realRows {
+		if e.only != "" && e.only != row.name {
+			continue
+		}
+		for _, seed := range e.eachSeed() {
+			if slices.ContainsFunc(e.results.Runs, func(r realRun) bool { return r.Row == row.name && r.Seed == seed }) {
+				continue
+			}
+			r, err := e.train(ctx, row, seed)
+			if err != nil {
+				return fmt.Errorf("%s, seed %d: %w", row.name, seed, err)
+			}
+			fmt.Printf("%-28s seed %d  %s  %.0f s\n", r.Row, r.Seed, strings.Join(r.cells(), "  "), r.Seconds)
+			e.results.Runs = append(e.results.Runs, r)
+			if err := save(e.out, e.results); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// train runs a row's commands.
+func (e *realExperiment) train(ctx context.Context, row realRow, seed int) (realRun, error) {
+	r := realRun{Row: row.name, Seed: seed}
+	name := strings.NewReplacer(" ", "_", ",", "", ":", "").Replace(row.name)
+	data, out := filepath.Join(e.work, name, "data"), filepath.Join(e.work, name, strconv.Itoa(seed))
+	if row.data != nil {
+		if _, err := os.Stat(data); err != nil {
+			if err := errors.Join(os.MkdirAll(data, 0o755), row.data(e, data)); err != nil {
+				return r, errors.Join(err, os.RemoveAll(data))
+			}
+		}
+	}
+	if err := os.RemoveAll(out); err != nil { // what a stopped call left
+		return r, err
+	}
+	r.Load[0] = loadAverage()
+	began := time.Now()
+	for _, c := range row.commands {
+		args := strings.Fields(strings.NewReplacer("WORK", data, "OUT", out, "SEED", strconv.Itoa(seed)).Replace(c.options + " --threads 2"))
+		cpu, _, err := command(ctx, e.program, args...)
+		if err != nil {
+			return r, err
+		}
+		r.CPU += cpu
+		r.Options = append(r.Options, portable(portable(args, data), out))
+		if c.read == nil {
+			continue
+		}
+		figures, err := c.read(out)
+		if err != nil {
+			return r, err
+		}
+		r.Figures = append(r.Figures, figures...)
+	}
+	r.Seconds, r.Load[1] = time.Since(began).Seconds(), loadAverage()
+	return r, nil
+}
+
+// loadAverage is the number of running threads of the machine, averaged over the last minute; 0 where it is not known.
+func loadAverage() float64 {
+	data, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return 0
+	}
+	first, _, _ := strings.Cut(string(data), " ")
+	load, _ := strconv.ParseFloat(first, 64)
+	return load
+}
+
+// at is the figure of a point; nil where there is none.
+func (r realRun) at(when string) *realFigure {
+	i := slices.IndexFunc(r.Figures, func(f realFigure) bool { return f.When == when })
+	if i < 0 {
+		return nil
+	}
+	return &r.Figures[i]
+}
+
+// String is a percentage with its interval.
+func (f *realFigure) String() string {
+	if f == nil {
+		return ""
+	}
+	return fmt.Sprintf("%.1f [%.1f, %.1f]", 100*f.Value, 100*f.Interval[0], 100*f.Interval[1])
+}
+
+func (r realRun) cells() []string {
+	return []string{r.at(atStart).String(), r.at(afterSFT).String(), r.at(afterRL).String()}
+}
+
+// markdown is the experiment's table.
+func (r realResults) markdown() string {
+	var rows [][]string
+	for _, row := range realRows {
+		for _, run := range r.Runs {
+			if run.Row != row.name || len(run.Figures) == 0 {
+				continue
+			}
+			rows = append(rows, append(append([]string{run.Row, fmt.Sprint(run.Seed), fmt.Sprint(run.Figures[len(run.Figures)-1].N)}, run.cells()...),
+				fmt.Sprintf("%.0f", run.CPU/60), fmt.Sprintf("%.0f", run.Seconds/60), fmt.Sprintf("%.0f–%.0f", min(run.Load[0], run.Load[1]), max(run.Load[0], run.Load[1]))))
+		}
+	}
+	return report.MarkdownTable([]string{"row", "seed", "n", "start", "after SFT", "after RL", "CPU min", "min", "load"}, rows)
+}
+
+// writeRealTable writes the table into its page.
+func writeRealTable(page, results string) error {
+	var r realResults
+	if err := files.LoadJSON(results, &r); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	out, err := replaceBlock(string(text), "real-models", r.markdown())
+	if err != nil {
+		return fmt.Errorf("%s: %w", page, err)
+	}
+	return outfile.Write(page, []byte(out), 0o644)
+}

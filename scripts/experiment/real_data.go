@@ -1,0 +1,190 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/outfile"
+)
+
+// arithmeticRow is a problem of arithmetic; no problem is in both files.
+type arithmeticRow struct {
+	Prompt string `json:"prompt"`
+	Answer int    `json:"answer"`
+}
+
+const (
+	arithmeticTrain = 3000
+	arithmeticTest  = 300
+)
+
+// writeArithmetic writes problems to train.jsonl and test.jsonl of a folder.
+func writeArithmetic(dir string, sample func(rng *rand.Rand) arithmeticRow) error {
+	rng, seen := rand.New(rand.NewPCG(39, 1)), map[string]bool{}
+	var rows []any
+	for len(rows) < arithmeticTrain+arithmeticTest {
+		if row := sample(rng); !seen[row.Prompt] {
+			seen[row.Prompt] = true
+			rows = append(rows, row)
+		}
+	}
+	return errors.Join(writeObjects(filepath.Join(dir, "train.jsonl"), rows[:arithmeticTrain]), writeObjects(filepath.Join(dir, "test.jsonl"), rows[arithmeticTrain:]))
+}
+
+// sums writes sums and differences of two numbers of so many digits; no difference is negative.
+func sums(digits int) func(e *realExperiment, dir string) error {
+	low := 1
+	for range digits - 1 {
+		low *= 10
+	}
+	return func(_ *realExperiment, dir string) error {
+		return writeArithmetic(dir, func(rng *rand.Rand) arithmeticRow {
+			a, b, sign, result := low+rng.IntN(9*low), low+rng.IntN(9*low), "+", 0
+			if result = a + b; rng.IntN(2) == 0 {
+				a, b, sign = max(a, b), min(a, b), "-"
+				result = a - b
+			}
+			return arithmeticRow{fmt.Sprintf("What is %d %s %d? Answer with the number only.", a, sign, b), result}
+		})
+	}
+}
+
+// wordProblems writes problems with two steps.
+func wordProblems(_ *realExperiment, dir string) error {
+	names := []string{"Tom", "Ana", "Mia", "Ben", "Eva", "Sam", "Leo", "Zoe"}
+	things := []string{"apples", "books", "pens", "coins", "stamps", "eggs", "cards", "balls"}
+	return writeArithmetic(dir, func(rng *rand.Rand) arithmeticRow {
+		name, thing := names[rng.IntN(len(names))], things[rng.IntN(len(things))]
+		a, b := 10+rng.IntN(40), 2+rng.IntN(20)
+		c := 1 + rng.IntN(a+b-1)
+		text, result := fmt.Sprintf("%s has %d %s, gets %d more and gives %d away.", name, a, thing, b, c), a+b-c
+		if rng.IntN(2) == 0 {
+			bags, each := 2+rng.IntN(8), 2+rng.IntN(9)
+			text, result = fmt.Sprintf("%s has %d bags with %d %s each and finds %d more.", name, bags, each, thing, b), bags*each+b
+		}
+		return arithmeticRow{text + fmt.Sprintf(" How many %s does %s have now? Answer with the number only.", thing, name), result}
+	})
+}
+
+// source is a file or folder of the data sets.
+func (e *realExperiment) source(parts ...string) (string, error) {
+	if e.data == "" {
+		return "", errors.New("name the folder of the data sets with --data")
+	}
+	return filepath.Join(append([]string{e.data}, parts...)...), nil
+}
+
+// clincDomains writes CLINC150 by domain: ten rows of each intent to learn from, two to choose by, four to measure on.
+func clincDomains(e *realExperiment, dir string) error {
+	folder, err := e.source("clinc150")
+	if err != nil {
+		return err
+	}
+	text := &textExperiment{experiment: &experiment{work: dir}, clinc: folder}
+	if err := text.clincRows(); err != nil {
+		return err
+	}
+	rows, err := dataset.Read(text.file("domains"), dataset.Columns{Text: "text", Label: "label", Split: "split"})
+	if err != nil {
+		return err
+	}
+	for i := range rows {
+		rows[i].Label = strings.ReplaceAll(rows[i].Label, "_", " ")
+	}
+	return writeLines(filepath.Join(dir, "rows.jsonl"), few(rows, 1000, 100, 300))
+}
+
+// mmluSubjects writes MMLU-Pro by subject, questions of at most 300 characters.
+func mmluSubjects(e *realExperiment, dir string) error {
+	path, err := e.source("mmlu_pro", "test.jsonl")
+	if err != nil {
+		return err
+	}
+	all, err := dataset.Read(path, dataset.Columns{Text: "question", Label: "category"})
+	if err != nil {
+		return err
+	}
+	var rows []dataset.Row
+	for _, row := range all {
+		if len(row.Text) <= 300 {
+			rows = append(rows, row)
+		}
+	}
+	train, val, test := dataset.Split(rows, splitSeed)
+	for part, of := range map[string][]dataset.Row{dataset.Train: train, dataset.Val: val, dataset.Test: test} {
+		for i := range of {
+			of[i].Split = part
+		}
+	}
+	return writeLines(filepath.Join(dir, "rows.jsonl"), few(append(append(train, val...), test...), 1000, 100, 300))
+}
+
+// few keeps so many shuffled rows of each part.
+func few(rows []dataset.Row, train, val, test int) (kept []dataset.Row) {
+	left := map[string]int{dataset.Train: train, dataset.Val: val, dataset.Test: test}
+	rng := rand.New(rand.NewPCG(splitSeed, 1))
+	rng.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
+	for _, row := range rows {
+		if left[row.Split]--; left[row.Split] >= 0 {
+			kept = append(kept, row)
+		}
+	}
+	return kept
+}
+
+// demoPairs writes the pairs of LLaMA-Factory's demonstration that have at most 4,000 characters, the last 60 held out.
+func demoPairs(e *realExperiment, dir string) error {
+	path, err := e.source("llamafactory_demo", "dpo_en_demo.json")
+	if err != nil {
+		return err
+	}
+	var all []json.RawMessage
+	if err := files.LoadJSON(path, &all); err != nil {
+		return err
+	}
+	var rows []any
+	for _, row := range all {
+		if len(row) <= 4000 {
+			rows = append(rows, row)
+		}
+	}
+	if len(rows) < 120 {
+		return fmt.Errorf("%s: %d short pairs", path, len(rows))
+	}
+	cut := len(rows) - 60
+	return errors.Join(writeObjects(filepath.Join(dir, "train.jsonl"), rows[:cut]), writeObjects(filepath.Join(dir, "validation.jsonl"), rows[cut:]))
+}
+
+// schoolFiles copies GSM8K: all training problems, and 400 problems of the test set, sampled at random.
+func schoolFiles(e *realExperiment, dir string) error {
+	for name, most := range map[string]int{"train.jsonl": 0, "test.jsonl": 400} {
+		path, err := e.source("gsm8k", name)
+		if err != nil {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		lines := strings.SplitAfter(strings.TrimSpace(string(data)), "\n")
+		if most > 0 {
+			rng := rand.New(rand.NewPCG(splitSeed, 1))
+			rng.Shuffle(len(lines), func(i, j int) { lines[i], lines[j] = lines[j], lines[i] })
+			for i := range lines {
+				lines[i] = strings.TrimSpace(lines[i]) + "\n"
+			}
+			lines = lines[:most]
+		}
+		if err := outfile.Write(filepath.Join(dir, name), []byte(strings.Join(lines, "")), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}

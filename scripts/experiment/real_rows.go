@@ -1,0 +1,148 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/evaluate"
+	"github.com/rltrain/rltrain/rl/report"
+)
+
+// arithmetic is the command of a row of arithmetic: GRPO from the instruct model, no supervised stage. The answer is the
+// number alone: the reward accepts no answer that leaves a calculation to do.
+const arithmetic = "--task prompts --model smollm2 --dataset WORK/train.jsonl --eval-dataset WORK/test.jsonl --max-new-tokens 12 " +
+	"--eval-samples 300 --fresh-samples 0 --eval-every 80 --num-steps 80 --seed SEED --output-dir OUT"
+
+// realRows are the rows, in the order of what they are worth.
+var realRows = []realRow{
+	{"arithmetic, two digits", sums(2), []realCommand{{arithmetic, answersOf("prompts_rl", atStart)}}},
+	{"sum_digits", nil, []realCommand{
+		{"eval --task sum_digits --model smollm2 --eval-samples 100 --seed SEED --output OUT/start.json", evaluated("start.json")},
+		{"--task sum_digits --model smollm2 --seed SEED --output-dir OUT", unseen("sum_digits_rl")},
+	}},
+	{"CLINC150 domains, score", clincDomains, []realCommand{{"--task text --model smollm2 --policy score --dataset WORK/rows.jsonl --seed SEED --output-dir OUT", compared}}},
+	{"CLINC150 domains, generate", clincDomains, []realCommand{
+		{"--task text --model smollm2 --mode rl_only --num-steps 1 --dataset WORK/rows.jsonl --eval-samples 200 --seed SEED --output-dir OUT/zero", answersOf("zero/classification_*", atStart)},
+		{"--task text --model smollm2 --mode supervised_then_rl --dataset WORK/rows.jsonl --eval-samples 200 --seed SEED --output-dir OUT", answersOf("classification_reinforce*", afterSFT)},
+	}},
+	{"MMLU-Pro subjects, score", mmluSubjects, []realCommand{{"--task text --model smollm2 --policy score --dataset WORK/rows.jsonl --seed SEED --output-dir OUT", compared}}},
+	{"preferences, DPO", demoPairs, []realCommand{{"--task preference --model smollm2 --dataset WORK --max-length 512 --seed SEED --output-dir OUT", preferred}}},
+	{"code, one line", nil, []realCommand{
+		{"eval --task code --model smollm2 --eval-samples 100 --max-new-tokens 32 --seed SEED --output OUT/start.json", evaluated("start.json")},
+		{"--task code --model smollm2 --seed SEED --output-dir OUT", unseen("code_rl")},
+	}},
+	{"arithmetic, three digits", sums(3), []realCommand{{arithmetic, answersOf("prompts_rl", atStart)}}},
+	{"arithmetic, two-step words", wordProblems, []realCommand{{arithmetic, answersOf("prompts_rl", atStart)}}},
+	{"GSM8K", schoolFiles, []realCommand{
+		{"eval --task gsm8k --model smollm2 --dataset WORK/train.jsonl --eval-dataset WORK/test.jsonl --eval-samples 400 --sym-calc --max-new-tokens 256 --output OUT/start.json", evaluated("start.json")},
+		{"--task gsm8k --model smollm2 --mode supervised_then_rl --algorithm grpo --sym-calc --dataset WORK/train.jsonl --eval-dataset WORK/test.jsonl --eval-samples 400 --eval-every 20 " +
+			"--prompts-per-step 8 --seed SEED --output-dir OUT", answersOf("gsm8k_rl", afterSFT)},
+	}},
+}
+
+// answersOf reads the evaluations of a stage before its first and after its last step, which chose nothing.
+func answersOf(stage, before string) func(out string) ([]realFigure, error) {
+	return func(out string) ([]realFigure, error) {
+		scores, err := answerResults(out, stage)
+		if err != nil {
+			return nil, err
+		}
+		figures := []realFigure{ofAnswers(before, *scores.Before)}
+		if stage[:4] != "zero" {
+			figures = append(figures, ofAnswers(afterRL, *scores.Last))
+		}
+		return figures, nil
+	}
+}
+
+// unseen reads the evaluation before a stage, and that of its best weights on problems which chose nothing.
+func unseen(stage string) func(out string) ([]realFigure, error) {
+	return func(out string) ([]realFigure, error) {
+		scores, err := answerResults(out, stage)
+		if err != nil {
+			return nil, err
+		}
+		return []realFigure{ofAnswers(afterSFT, *scores.Before), ofAnswers(afterRL, *scores.Fresh)}, nil
+	}
+}
+
+func answerResults(out, stage string) (scores report.AnswerResults, err error) {
+	path, err := theOne(filepath.Join(out, stage, "logs", "eval_results.json"))
+	if err == nil {
+		err = readJSON(path, &scores)
+	}
+	return scores, err
+}
+
+// theOne is the only file that a pattern matches.
+func theOne(pattern string) (string, error) {
+	paths, err := filepath.Glob(pattern)
+	if err != nil || len(paths) != 1 {
+		return "", fmt.Errorf("%s: %d files (error %v)", pattern, len(paths), err)
+	}
+	return paths[0], nil
+}
+
+func ofAnswers(when string, s rl.AnswerScores) realFigure {
+	return realFigure{When: when, What: "accuracy", N: s.N, Value: s.Accuracy, Interval: s.Interval}
+}
+
+// evaluated reads what eval wrote: one greedy answer to each problem.
+func evaluated(name string) func(out string) ([]realFigure, error) {
+	return func(out string) ([]realFigure, error) {
+		var found struct {
+			Datasets []struct {
+				Rows []struct{ Correct int } `json:"problems_tried"`
+			}
+		}
+		if err := readJSON(filepath.Join(out, name), &found); err != nil {
+			return nil, err
+		}
+		var infos []*envs.Info
+		for _, row := range found.Datasets[0].Rows {
+			infos = append(infos, &envs.Info{Correct: row.Correct > 0})
+		}
+		return []realFigure{ofAnswers(atStart, rl.ScoreAnswers(infos))}, nil
+	}
+}
+
+// compared reads the test rows of a stage of RL whose policy chooses among labels, before and after.
+func compared(out string) ([]realFigure, error) {
+	path, err := theOne(filepath.Join(out, "classification_*", "logs", "comparison.json"))
+	if err != nil {
+		return nil, err
+	}
+	var change rl.Comparison
+	if err := readJSON(path, &change); err != nil {
+		return nil, err
+	}
+	var figures []realFigure
+	for _, point := range []struct {
+		when  string
+		value float64
+	}{{atStart, change.Accuracy.A}, {afterRL, change.Accuracy.B}} {
+		infos := make([]*envs.Info, change.N)
+		for i := range infos {
+			infos[i] = &envs.Info{Correct: float64(i) < math.Round(point.value*float64(change.N))}
+		}
+		figures = append(figures, ofAnswers(point.when, rl.ScoreAnswers(infos)))
+	}
+	return figures, nil
+}
+
+// preferred reads the held-out pairs of a run of DPO.
+func preferred(out string) ([]realFigure, error) {
+	var scores struct{ Before, Best evaluate.PreferenceScores }
+	path, err := theOne(filepath.Join(out, "preference_*", "logs", "eval_results.json"))
+	if err == nil {
+		err = readJSON(path, &scores)
+	}
+	var figures []realFigure
+	for when, s := range map[string]evaluate.PreferenceScores{atStart: scores.Before, afterRL: scores.Best} {
+		figures = append(figures, realFigure{When: when, What: "reward accuracy", N: s.N, Value: s.Accuracy.Value, Interval: s.Accuracy.Interval})
+	}
+	return figures, err
+}
