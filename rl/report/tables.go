@@ -214,3 +214,11 @@ func Plural(n int, what string) string {
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }
+
+// Shortened returns the beginning of a text, of at most so many runes.
+func Shortened(text string, runes int) string {
+	if r := []rune(text); len(r) > runes {
+		return string(r[:runes]) + "..."
+	}
+	return text
+}

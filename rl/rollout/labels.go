@@ -56,7 +56,6 @@ type labelsState struct {
 	Scores     []reward.Score `json:"scores"`      // of the last step
 	BestReturn float64        `json:"best_return"` // highest mean reward of a step
 	Centre     reward.Centre  `json:"centre"`      // of reward models
-	Equal      bool           `json:"equal"`       // the warning about equal rewards was given
 }
 
 // NewLabels makes a source of the training examples. texts are the examples' texts, for rewards that are programs.
@@ -234,9 +233,8 @@ func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl
 	step := &rl.Step{Figures: rl.Meter{}}
 	rewardFigures(step.Figures, scores)
 	rewards := scores.Total
-	sum, equal, right, failed := 0.0, true, true, 0
+	sum, failed := 0.0, 0
 	for i, x := range samples {
-		right = right && x.Actions[0] == x.Truth
 		x.Rewards, x.Episode = rewards[i:i+1:i+1], i
 		if x.Index == 0 {
 			step.Groups = append(step.Groups, samples[i:i+l.config.Samples:i+l.config.Samples])
@@ -247,7 +245,6 @@ func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl
 		}
 		sum += rewards[i]
 		step.Samples = append(step.Samples, x)
-		equal = equal && rewards[i] == step.Samples[0].Rewards[0]
 	}
 	n := len(step.Samples)
 	mean := sum / float64(max(1, n))
@@ -263,11 +260,6 @@ func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl
 	}
 	if err := l.config.Log("Collected rollout: %d steps, avg return=%.4f, reward_metric=%s", n, mean, strings.Join(l.rewards.Names(), ",")); err != nil {
 		return nil, err
-	}
-	// If every choice is correct there is nothing to learn.
-	if equal && n > 0 && !right && !l.rewards.ReadsProbs() && !l.state.Equal {
-		l.state.Equal = true
-		step.Notes = append(step.Notes, fmt.Sprintf("warning: all rewards of the rollout are %.4g, so the policy learns nothing; try another --reward or a larger --buffer-size", mean))
 	}
 	if failed > 0 {
 		// Fewer samples make other minibatches, whose passes round differently: the trainer computes these again.

@@ -292,6 +292,9 @@ func (t *Tokens) step(r collection, at rl.At) (*rl.Step, error) {
 	}
 	t.state.Generations += len(r.groups) * c.SamplesPerPrompt
 	step.Records = func(prompts int) ([]rl.Record, error) {
+		if len(r.kept) == 0 {
+			return records(t.sampler.Policy(), at, r.groups, nil, nil, prompts)
+		}
 		return records(t.sampler.Policy(), at, r.kept, step.Groups, r.greedy, prompts)
 	}
 	if err := t.measure(step, r, at); err != nil {

@@ -86,6 +86,7 @@ type Config struct {
 	Teacher policy.Policy // for an algorithm that needs one
 
 	Stopping
+	Signal
 	// Precompute are samples whose reference log-probabilities are computed once, before the first step.
 	Precompute []*rl.Sample
 

@@ -2,7 +2,6 @@ package train
 
 import (
 	"math"
-	"strings"
 	"testing"
 
 	"github.com/rltrain/rltrain/rl"
@@ -60,17 +59,5 @@ func TestSamplerAndTrainerAgree(t *testing.T) {
 				t.Errorf("temperature %v, row %d: sampler and trainer differ by %v", temperature, i, d)
 			}
 		}
-	}
-}
-
-func TestEqualRewardsAreReported(t *testing.T) {
-	r := newLabelRun("expr:'0.1'")
-	r.Steps, r.BufferSize = 1, 32
-	var said recorded
-	if _, err := r.on(t.Context(), t, tinyLabel(t), said.hooks()); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(strings.Join(said.lines, "\n"), "all rewards of the rollout are 0.1") {
-		t.Errorf("no warning in %q", said.lines)
 	}
 }

@@ -48,6 +48,9 @@ func (t *reporter) step(step *rl.Step) error {
 			return err
 		}
 	}
+	if err := t.seek(step); err != nil {
+		return err
+	}
 	return t.watch(step)
 }
 

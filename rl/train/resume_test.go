@@ -124,8 +124,11 @@ func everyRun() map[string]resumable {
 		"packed epochs × sft":    supervised(token, policy.Samples(texts(29)), 14, judgeLoss),
 		"labels × ppo":           ofLabels("accuracy,f1=0.5", func(*labelRun) {}),
 		"labels × expected":      ofLabels("calibration,f1=0.1", func(r *labelRun) { r.TargetKL = 0.002 }),
-		"labels × a warning":     ofLabels("expr:'0.1'", func(r *labelRun) { r.algorithm, r.Epochs, r.MinibatchSize = &algo.Reinforce{Decay: 0.5}, 1, 0 }),
-		"labels × reinforce":     ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.Epochs, r.MinibatchSize = &algo.Reinforce{Decay: 0.5}, 1, 0 }),
+		"labels × a warning": ofLabels("expr:'0.1'", func(r *labelRun) {
+			r.AllowNone = true
+			r.algorithm, r.Epochs, r.MinibatchSize = &algo.Reinforce{Decay: 0.5}, 1, 0
+		}),
+		"labels × reinforce": ofLabels("accuracy", func(r *labelRun) { r.algorithm, r.Epochs, r.MinibatchSize = &algo.Reinforce{Decay: 0.5}, 1, 0 }),
 		"labels × a2c": ofLabels("accuracy", func(r *labelRun) {
 			r.algorithm, r.Epochs, r.MinibatchSize = &algo.A2C{Gamma: 1, Lambda: 1, ValueCoef: 0.5}, 1, 0
 		}),
@@ -141,6 +144,7 @@ func everyRun() map[string]resumable {
 		}),
 		"last token × sft":            supervised(func(t *testing.T) policy.Policy { return lastToken(t) }, tinyExamples(13, 1).Samples(), 0, judgeLabels),
 		"tokens × reinforce":          ofTokens(func() algo.Algorithm { return &algo.Reinforce{Start: 0.5, Decay: 0.7} }, tinyToken, 0, nothing),
+		"tokens × no signal":          ofTokens(func() algo.Algorithm { return &algo.Reinforce{Start: 0.5, Decay: 0.99} }, tinyToken, 0, func(r *tokenRun) { r.rewards, r.AllowNone = "expr:'0.1'", true }),
 		"tokens × reinforce, a model": ofTokens(func() algo.Algorithm { return &algo.Reinforce{Baseline: "none"} }, tinyToken, 0, func(r *tokenRun) { r.rewards = "model:smalls" }),
 		"tokens × greedy":             ofTokens(func() algo.Algorithm { return &algo.Reinforce{Baseline: "greedy"} }, tinyToken, 4, func(r *tokenRun) { r.greedy = true }),
 		"tokens × distill":            ofTokens(func() algo.Algorithm { return &algo.Distill{Teacher: "given", Divergence: "jsd", Mix: 0.5} }, tinyToken, 4, func(r *tokenRun) { r.taught = true }),

@@ -33,6 +33,7 @@ type state struct {
 	Judged  evaluations          `json:"judged"`
 	// MicroTokens replaces Config.MicroTokens after memory ran out; 0 = it never did.
 	MicroTokens int             `json:"micro_tokens,omitempty"`
+	Silent      int             `json:"silent,omitempty"` // steps without a signal, from the first on
 	Source      json.RawMessage `json:"source"`
 	Algorithm   json.RawMessage `json:"algorithm"`
 }

@@ -106,10 +106,14 @@ func (t *Trainer) run(ctx context.Context) error {
 				return err
 			}
 		}
-		if t.hooks.SaveDue(t.state.Step) || t.hooks.Save != nil && last {
+		lost := t.reporter.lost()
+		if t.hooks.SaveDue(t.state.Step) || t.hooks.Save != nil && (last || lost != nil) {
 			if err := t.save(); err != nil {
 				return err
 			}
+		}
+		if lost != nil {
+			return lost
 		}
 	}
 	return nil

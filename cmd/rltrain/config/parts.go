@@ -201,6 +201,7 @@ type LabelRollouts struct {
 	EvalEvery int     `option:"eval_every" default:"1" range:"[1,)" common:"true" help:"rollouts between evaluations; the best weights are kept"`
 	Share     float64 `option:"rl_share" default:"0" range:"[0,0.9]" needs:"mode=supervised_then_rl" help:"fraction of each label's training rows that only the RL stage sees (0 = both stages see all rows)"`
 	rollout.LabelOptions
+	train.Signal
 	Reward     string `option:"reward" default:"accuracy" arg:"LIST" common:"true" help:"rewards, NAME or NAME=WEIGHT, joined by commas; or custom, the expression of --reward-expr"`
 	RewardExpr string `option:"reward_expr" arg:"EXPR" needs:"reward=custom" help:"expression over correct, confidence, predicted, label, probs and entropy"`
 	Metric     string `option:"rl_metric_for_best" default:"auto" allowed:"auto,accuracy,f1_macro,f1_weighted,brier,ece" help:"validation metric that selects the best weights; auto = the one that matches the reward"`
@@ -238,10 +239,11 @@ func (o *LabelRollouts) Check() error {
 
 // Rounds is how often a language model is improved and judged.
 type Rounds struct {
-	Steps        int    `option:"num_steps" default:"30" range:"[1,)" extends:"true" common:"true" help:"steps: a rollout and its updates"`
-	EvalEvery    int    `option:"eval_every" default:"5" range:"[1,)" common:"true" help:"steps between evaluations; the best weights are kept"`
-	Metric       string `option:"rl_metric_for_best" default:"auto" help:"evaluation metric that selects the best weights: accuracy, format_rate, reward or accuracy/KIND; auto = reward with --reward, else accuracy"`
-	FreshSamples int    `option:"fresh_samples" default:"200" range:"[0,1048576]" help:"unseen test problems for a final evaluation (0 = none)"`
+	Steps     int    `option:"num_steps" default:"30" range:"[1,)" extends:"true" common:"true" help:"steps: a rollout and its updates"`
+	EvalEvery int    `option:"eval_every" default:"5" range:"[1,)" common:"true" help:"steps between evaluations; the best weights are kept"`
+	Metric    string `option:"rl_metric_for_best" default:"auto" help:"evaluation metric that selects the best weights: accuracy, format_rate, reward or accuracy/KIND; auto = reward with --reward, else accuracy"`
+	train.Signal
+	FreshSamples int `option:"fresh_samples" default:"200" range:"[0,1048576]" help:"unseen test problems for a final evaluation (0 = none)"`
 }
 
 // SourceKind chooses a source of one's own program.

@@ -251,7 +251,7 @@ func (t *trainer) describeSamples(s *shared.Sheet, one *tried, step *rl.Step) er
 		for _, part := range r.Each {
 			each += fmt.Sprintf(", %s %.4g", part.Name, float64(part.Value))
 		}
-		s.Row(fmt.Sprintf("reward %.4g", float64(r.Reward)), "%q%s", shortened(r.Written, 60), each)
+		s.Row(fmt.Sprintf("reward %.4g", float64(r.Reward)), "%q%s", report.Shortened(r.Written, 60), each)
 	}
 	return nil
 }
@@ -281,14 +281,6 @@ func (t *trainer) describeStep(s *shared.Sheet, one *tried, step *rl.Step) {
 		whole := time.Duration(seconds * float64(total) * float64(time.Second))
 		s.Row("time", "%s/step, about %s in all without evaluations", report.Duration(time.Duration(seconds*float64(time.Second))), report.Duration(whole))
 	}
-}
-
-// shortened is the beginning of a text.
-func shortened(text string, runes int) string {
-	if r := []rune(text); len(r) > runes {
-		return string(r[:runes]) + "..."
-	}
-	return text
 }
 
 // maskRows show a sample, and which of its tokens are trained on.

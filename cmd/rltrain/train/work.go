@@ -122,6 +122,11 @@ func (t *trainer) settings(steps int, o train.Optimisation, s train.Stopping, mi
 func (t *trainer) reinforced(steps, microTokens int, summary string) train.Config {
 	c := t.config
 	settings := t.settings(steps, c.RL.Optimisation, c.RL.Stopping, microTokens, summary)
+	if c.Rounds != nil {
+		settings.Signal = c.Rounds.Signal
+	} else if c.LabelRollouts != nil {
+		settings.Signal = c.LabelRollouts.Signal
+	}
 	if c.Updates != nil {
 		settings.Updates = *c.Updates
 	}

@@ -1,0 +1,93 @@
+package train
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/report"
+)
+
+// Signal says what happens if nothing can be learned from the first rollouts.
+type Signal struct {
+	AllowNone bool `option:"allow_no_signal" incidental:"true" help:"continue even if all rewards are equal in the first three steps; without it the run stops with an error"`
+}
+
+// silentSteps is how many steps without a signal, counted from the first, stop a run.
+const silentSteps = 3
+
+// signalHelp is what to try if no rewards differ, the most useful first.
+const signalHelp = "run SFT first (--mode supervised_then_rl), use easier prompts, sample a larger group (--samples-per-prompt), raise --max-new-tokens if completions are truncated, or add a partial reward (--reward)"
+
+// seek counts the steps without a signal from the first step on, and warns after the first.
+func (t *reporter) seek(step *rl.Step) error {
+	s := &t.state
+	if s.Silent != s.Step-1 || !t.needs.Rewards || t.needs.Teacher != "" || step.Records == nil {
+		return nil
+	}
+	records, err := step.Records(-1)
+	if err != nil || len(step.Samples) > 0 && !silent(records) {
+		return err
+	}
+	infos := make([]*envs.Info, len(records))
+	cut, verified := 0, false
+	for i, r := range records {
+		infos[i] = &envs.Info{Correct: r.Correct}
+		verified = verified || r.Tier != "" || r.Truth != ""
+		if r.Stop == string(envs.StopLength) {
+			cut++
+		}
+	}
+	scores, help := rl.ScoreAnswers(infos), signalHelp
+	if verified && scores.Correct == scores.N && scores.N > 0 {
+		help = "use harder prompts or a stricter reward"
+	} else {
+		s.Silent++ // a policy that is always right may go on
+	}
+	if s.Step > 1 {
+		return nil
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "warning: nothing to learn from in the first step: no prompt has completions with different rewards. To get a signal, %s", help)
+	if verified {
+		fmt.Fprintf(&b, "\n  correct: %d of %d = %.1f %% (95 %% CI %.1f–%.1f)", scores.Correct, scores.N, 100*scores.Accuracy, 100*scores.Interval[0], 100*scores.Interval[1])
+	}
+	if len(records) > 0 {
+		fmt.Fprintf(&b, "\n  truncated at the token limit: %.0f %%", 100*float64(cut)/float64(len(records)))
+	}
+	shown := min(3, len(records))
+	for i := range shown {
+		r := records[i*len(records)/shown]
+		fmt.Fprintf(&b, "\n  prompt %d, reward %.4g: %q", r.Prompt, float64(r.Reward), report.Shortened(r.Written, 120))
+	}
+	return t.hooks.Logf("%s", b.String())
+}
+
+// silent says whether no reward tells a better sample from a worse one: those of each prompt are equal, and those of all
+// prompts are too or the algorithm compares only within prompts.
+func silent(records []rl.Record) bool {
+	first, equal, learns := map[int]float64{}, true, false
+	for _, r := range records {
+		value := float64(r.Reward) + r.Overlong
+		if math.IsNaN(value) {
+			continue
+		}
+		if other, ok := first[r.Prompt]; ok && value != other {
+			return false
+		}
+		first[r.Prompt] = value
+		equal = equal && value == first[records[0].Prompt]
+		learns = learns || r.Advantage != 0 // NaN: not known
+	}
+	return equal || !learns
+}
+
+// lost returns an error if the run has had no signal for so long that it stops.
+func (t *reporter) lost() error {
+	if n := t.state.Silent; t.config.AllowNone || n < silentSteps || n < t.state.Step || t.state.Step == t.config.Steps {
+		return nil
+	}
+	return fmt.Errorf("stopped after step %d: no prompt had completions with different rewards in any step, so nothing can be learned; %s. To continue anyway, add --resume --allow-no-signal", t.state.Step, signalHelp)
+}
