@@ -11,6 +11,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/transformers"
 	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
@@ -111,7 +112,7 @@ const defaultPartTokens = 4096
 
 // inParts runs forward passes without a gradient over n sequences, of PartTokens tokens at most each, in order. It stops
 // between parts with ctx's error.
-func (b *backbone) inParts(ctx context.Context, n int, tokens func(i int) int, run func(s *torch.Scope, from, to int) error) error {
+func (b *backbone) inParts(ctx context.Context, n int, tokens func(i int) int, visit func(s *torch.Scope, from, to int) error) error {
 	if n == 0 {
 		return nil
 	}
@@ -119,9 +120,10 @@ func (b *backbone) inParts(ctx context.Context, n int, tokens func(i int) int, r
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error { return run(s, part[0], part[1]) }); err != nil {
+		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error { return visit(s, part[0], part[1]) }); err != nil {
 			return err
 		}
+		run.Working(ctx, part[1], n, 0)
 	}
 	return nil
 }

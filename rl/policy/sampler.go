@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
@@ -183,6 +184,7 @@ func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOpt
 	finished := make([][]Completion, len(prompts))
 	var ids []int64
 	var broken error
+	ended, sampled := 0, 0 // completions and tokens
 	defer func() {
 		if err != nil {
 			for _, id := range ids {
@@ -209,7 +211,9 @@ func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOpt
 				if h.Err != nil {
 					broken = cmp.Or(broken, fmt.Errorf("generating: prompt %d: %w", i+1, h.Err))
 				}
+				sampled++
 				if h.Done {
+					ended++
 					finished[i][h.Sample] = *h.Completion
 					open[i]--
 				}
@@ -222,6 +226,7 @@ func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOpt
 		if err := cmp.Or(m.Step(), broken); err != nil {
 			return err
 		}
+		run.Working(ctx, ended, len(prompts)*o.Samples, sampled)
 		for next < len(ids) && open[next] == 0 {
 			if err := done(next, finished[next]); err != nil {
 				return err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // Generate samples completions with the current weights, as policy.Sampler.Generate does. It sends a prompt to the server
@@ -99,7 +100,7 @@ func (s *Servers) write(ctx context.Context, v *version, prompts [][]int32, o po
 	}
 	look := time.NewTicker(s.config.Retry)
 	defer look.Stop()
-	finished := make([][]policy.Completion, len(prompts))
+	finished, sampled := make([][]policy.Completion, len(prompts)), 0
 	for next := 0; next < len(prompts); {
 		select {
 		case r := <-results:
@@ -108,6 +109,10 @@ func (s *Servers) write(ctx context.Context, v *version, prompts [][]int32, o po
 				return r.err
 			}
 			finished[r.prompt] = r.completions
+			for _, c := range r.completions {
+				sampled += len(c.IDs)
+			}
+			run.Working(ctx, (len(prompts)-waits)*o.Samples, len(prompts)*o.Samples, sampled)
 		case <-look.C:
 			if tend {
 				s.revive(ctx)

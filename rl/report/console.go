@@ -112,6 +112,17 @@ func (c *Console) Warn(text string) {
 	}
 }
 
+// Stopping says that the run stops once the current work is finished. It can be called at any time.
+func (c *Console) Stopping() {
+	c.mu.Lock()
+	text := "stopping"
+	if b := c.bar; b != nil && b.work != "" {
+		text = fmt.Sprintf("finishing step %d (%s)", b.done+1, strings.Fields(b.work)[0])
+	}
+	c.mu.Unlock()
+	c.Warn(text + "; press Ctrl-C again to stop now")
+}
+
 // clear removes the bar from the screen and reports whether there was one.
 func (c *Console) clear() bool {
 	if !c.drawn {
@@ -128,7 +139,7 @@ type Bar struct {
 	label, unit   string
 	first         int
 	done, total   int
-	note          string
+	note, work    string
 	started, last time.Time
 }
 
@@ -141,7 +152,7 @@ func (c *Console) Bar(label, unit string, first, total int) *Bar {
 	now := c.now()
 	b := &Bar{c: c, label: label, unit: unit, first: first, done: first, total: total, started: now, last: now}
 	c.bar = b
-	if c.width() > 0 {
+	if c.width() > 0 && total > 0 {
 		b.draw()
 	}
 	return b
@@ -151,13 +162,26 @@ func (c *Console) Bar(label, unit string, first, total int) *Bar {
 func (b *Bar) Set(done int, note string) {
 	b.c.mu.Lock()
 	defer b.c.mu.Unlock()
-	b.done, b.note = done, note
+	b.done, b.note, b.work = done, note, ""
+	b.show(done >= b.total)
+}
+
+// Work sets what is being done for the next unit ("rollout 24/64 samples").
+func (b *Bar) Work(text string) {
+	b.c.mu.Lock()
+	defer b.c.mu.Unlock()
+	b.work = text
+	b.show(false)
+}
+
+// show draws the bar, or prints its line, if it is due.
+func (b *Bar) show(due bool) {
 	if b.c.bar != b {
 		return
 	}
 	now := b.c.now()
 	if b.c.width() > 0 {
-		if now.Sub(b.last) >= redrawEvery || done >= b.total {
+		if due || now.Sub(b.last) >= redrawEvery {
 			b.last = now
 			b.draw()
 		}
@@ -192,6 +216,12 @@ func (b *Bar) parts(now time.Time) []string {
 		percent = min(100, max(0, 100*b.done/b.total))
 	}
 	parts := []string{fmt.Sprintf("%s %3d%%", b.label, percent), Count(int64(b.done)) + "/" + Count(int64(b.total))}
+	if b.total == 0 && b.work != "" { // no step is finished yet
+		parts = []string{b.label}
+	}
+	if b.work != "" {
+		parts = append(parts, b.work)
+	}
 	elapsed := now.Sub(b.started)
 	if n := b.done - b.first; n > 0 && elapsed > 0 {
 		rate := float64(n) / elapsed.Seconds()
@@ -218,7 +248,7 @@ func (b *Bar) line(width int, now time.Time) string {
 		parts = parts[:len(parts)-1]
 	}
 	free := room - utf8.RuneCountInString(strings.Join(parts, gap)) - len(gap) - len("[]")
-	if free >= barLeft {
+	if free >= barLeft && (b.total > 0 || b.work == "") {
 		cells := min(free, barMost)
 		filled := cells
 		if b.total > 0 {

@@ -268,3 +268,38 @@ func TestBrokenConsole(t *testing.T) {
 type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// TestWorkWithinAStep shows what a step is doing, at a bounded pace, on a terminal and elsewhere, and says it when the run is
+// stopped.
+func TestWorkWithinAStep(t *testing.T) {
+	c, buf, time := screen(80)
+	bar := c.Bar("grpo", "steps", 0, 0)
+	c.Stopping()
+	time.advance(1e9)
+	bar.Work("rollout 1/64 samples")
+	bar.Work("rollout 2/64 samples") // too soon
+	time.advance(1e9)
+	bar.Work("rollout 24/64 samples, 310 tokens/s")
+	c.Stopping()
+	want := []string{"stopping; press Ctrl-C again to stop now", "finishing step 1 (rollout); press Ctrl-C again to stop now", "grpo  rollout 24/64 samples, 310 tokens/s"}
+	if diff := cmp.Diff(want, visible(t, buf.String())); diff != "" {
+		t.Error(diff)
+	}
+	bar = c.Bar("grpo", "steps", 1, 30)
+	time.advance(1e9)
+	bar.Work("update 3/8 micro-batches")
+	if got := bar.line(80, time.t); !strings.Contains(got, "  1/30  update 3/8 micro-batches") {
+		t.Errorf("%q", got)
+	}
+
+	var plain bytes.Buffer
+	c = NewConsole(io.Discard, &plain, time.now)
+	bar = c.Bar("grpo", "steps", 0, 0)
+	for range 60 {
+		time.advance(1e9)
+		bar.Work("evaluation 40/200")
+	}
+	if got := plain.String(); got != strings.Repeat("grpo  evaluation 40/200\n", 2) {
+		t.Errorf("%q in a minute", got)
+	}
+}

@@ -65,6 +65,8 @@ type Record struct {
 	Resumed []time.Time `json:"resumed,omitempty"`
 	// Inexact lists why a resumed run may differ from an uninterrupted one.
 	Inexact []string `json:"inexact,omitempty"`
+	// Seconds is how long each phase took, such as "rollout".
+	Seconds map[string]float64 `json:"seconds,omitempty"`
 	// PeakMemory is the peak resident memory of the run's processes in bytes; 0 if unknown.
 	PeakMemory int64 `json:"peak_memory_bytes,omitempty"`
 	// Files has the SHA-256 sums of the output files of a finished run; see sealed.
@@ -242,6 +244,9 @@ func (r Record) About() report.About {
 	}
 	if r.Ended != nil {
 		facts = slices.Insert(facts, 3, report.Setting{Name: "duration", Value: report.Duration(r.Ended.Sub(r.Started))})
+	}
+	if shares := Shares(r.Seconds); shares != "" {
+		facts = append(facts, report.Setting{Name: "time", Value: shares})
 	}
 	if r.PeakMemory > 0 {
 		facts = append(facts, report.Setting{Name: "peak memory", Value: fmt.Sprintf("%.0f MiB", float64(r.PeakMemory)/(1<<20))})

@@ -37,6 +37,7 @@ type StageConfig struct {
 	Trackers []string
 	Settings map[string]any
 	Config   string
+	Times    bool // print the share of each phase at the end
 	Console  *report.Console
 	Now      func() time.Time
 }
@@ -53,6 +54,8 @@ type Stage struct {
 	from       int       // steps done at the first call of Hooks.Progress
 	began      time.Time // when that was
 	bar        *report.Bar
+	timed      bool // bar began with a finished step
+	phases     *Phases
 	checkpoint string // to resume from; "" = start from step 0
 }
 
@@ -72,6 +75,7 @@ type offsets struct {
 // OpenStage creates the run folder, or resumes it at its newest complete checkpoint.
 func OpenStage(c StageConfig) (*Stage, error) {
 	s := &Stage{config: c}
+	s.phases = &Phases{now: c.Now, show: s.work, spent: map[string]time.Duration{}}
 	var err error
 	if c.Resume {
 		record, readErr := ReadRun(c.Dir)
@@ -263,12 +267,13 @@ func (s *Stage) there() error {
 
 // Hooks returns the hooks of the run folder. label and unit name the progress bar.
 func (s *Stage) Hooks(label, unit string) Hooks {
+	s.bar = s.config.Console.Bar(label, unit, 0, 0)
 	h := Hooks{
-		Group: s.config.Group, Log: s.Printf, Row: s.row, LogEvery: s.config.LogEvery, Now: s.config.Now,
+		Phases: s.phases, Group: s.config.Group, Log: s.Printf, Row: s.row, LogEvery: s.config.LogEvery, Now: s.config.Now,
 		Step: s.step, Keep: s.keep, Prompts: s.config.Prompts,
 		Progress: func(done, total int, note string) {
-			if s.bar == nil {
-				s.bar = s.config.Console.Bar(label, unit, done, total) // the first step was not timed
+			if !s.timed { // the first step is not
+				s.bar, s.timed = s.config.Console.Bar(label, unit, done, total), true
 				s.from, s.began = done, s.config.Now()
 			}
 			s.progress = report.Progress{Stage: label, Done: done, Total: total}
@@ -286,6 +291,16 @@ func (s *Stage) Hooks(label, unit string) Hooks {
 		h.Save = nil
 	}
 	return h
+}
+
+// Phases measures the phases of the stage.
+func (s *Stage) Phases() *Phases { return s.phases }
+
+// work shows progress within a step.
+func (s *Stage) work(text string) {
+	if s.bar != nil {
+		s.bar.Work(text)
+	}
 }
 
 func (s *Stage) endBar() {
@@ -351,6 +366,10 @@ func (s *Stage) Close(status Status, ending string) error {
 	s.trackers.close(code)
 	if status == StatusFinished {
 		errs = append(errs, s.run.Settle())
+	}
+	s.run.record.Seconds = s.phases.seconds(s.run.record.Seconds)
+	if shares := Shares(s.run.record.Seconds); s.config.Times && shares != "" {
+		errs = append(errs, s.config.Console.Print("Time of stage "+s.Name()+": "+shares))
 	}
 	errs = append(errs, s.run.Finish(status, ending, s.config.Now()))
 	return errors.Join(errs...)

@@ -36,6 +36,7 @@ func (t *evaluator) ifDue(ctx context.Context) error {
 // evaluate runs the plan, and reports what it found.
 func (t *evaluator) evaluate(ctx context.Context) error {
 	e, j := t.config.Evaluate, &t.state.Judged
+	t.hooks.Phases.Begin(run.PhaseEvaluation)
 	torch.ReleaseMemory()
 	defer torch.ReleaseMemory()
 	scores, err := e.Run(ctx, t.state.Step)

@@ -14,6 +14,8 @@ import (
 type passes struct {
 	*ranks
 	kept *kept
+
+	micro, micros, tokens int // micro-batches and tokens of a step's updates so far; micros is 0 outside of them
 }
 
 // kept is a forward pass that scored the first part of a step. The first update has the same weights, so it goes back
@@ -71,6 +73,7 @@ func (p *passes) forward(mode torch.Mode, batch []*rl.Sample, visit visitor) err
 		}); err != nil {
 			return err
 		}
+		p.tick(part)
 	}
 	return nil
 }
@@ -105,10 +108,19 @@ func (p *passes) takeKept(samples []*rl.Sample, visit func(s *torch.Scope, part 
 	if k == nil || len(samples) < len(k.part) || samples[0] != k.part[0] {
 		return 0, nil
 	}
+	defer p.tick(k.part)
 	return len(k.part), k.held.Do(func(s *torch.Scope) error {
 		visit(s, k.part, k.batch, k.out)
 		return nil
 	})
+}
+
+// tick shows that a micro-batch of an update is done.
+func (p *passes) tick(part []*rl.Sample) {
+	if p.micros > 0 {
+		p.micro, p.tokens = p.micro+1, p.tokens+rl.Tokens(part)
+		p.hooks.Phases.Within(p.micro, p.micros, p.tokens)
+	}
 }
 
 // release frees the kept pass.

@@ -28,7 +28,7 @@ func (t *reporter) seek(step *rl.Step) error {
 		return nil
 	}
 	records, err := step.Records(-1)
-	if err != nil || len(step.Samples) > 0 && !silent(records) {
+	if err != nil || len(step.Samples) > 0 && !silent(records, t.needs.ByAdvantage) {
 		return err
 	}
 	infos := make([]*envs.Info, len(records))
@@ -67,8 +67,8 @@ func (t *reporter) seek(step *rl.Step) error {
 
 // silent says whether no reward tells a better sample from a worse one: those of each prompt are equal, and those of all
 // prompts are too or the algorithm compares only within prompts.
-func silent(records []rl.Record) bool {
-	first, equal, learns := map[int]float64{}, true, false
+func silent(records []rl.Record, byAdvantage bool) bool {
+	first, equal, learns := map[int]float64{}, true, !byAdvantage
 	for _, r := range records {
 		value := float64(r.Reward) + r.Overlong
 		if math.IsNaN(value) {

@@ -43,7 +43,7 @@ func Run(ctx context.Context, p policy.Policy, src Source, a algo.Algorithm, c C
 		return Result{}, err
 	}
 	defer t.Close()
-	if err := t.run(ctx); err != nil {
+	if err := t.run(h.Phases.Show(ctx)); err != nil {
 		return Result{}, t.stopped(err)
 	}
 	if best := t.evaluator.best; c.Evaluate != nil && c.Evaluate.KeepBest && best != nil {
@@ -157,6 +157,7 @@ func (t *Trainer) Step(ctx context.Context) (rl.Meter, error) {
 	if err := t.hooks.Group.Agree(ctx); err != nil { // all ranks start the step, or none
 		return nil, err
 	}
+	t.hooks.Phases.Begin(run.PhaseRollout)
 	step, err := t.source.Next(t.hooks.Group.Whole(ctx), rl.At{Step: t.state.Step, Version: t.state.Version})
 	if err != nil {
 		return nil, err
@@ -165,6 +166,8 @@ func (t *Trainer) Step(ctx context.Context) (rl.Meter, error) {
 	if step.Figures == nil {
 		step.Figures = rl.Meter{}
 	}
+	t.hooks.Phases.Begin(run.PhaseUpdate)
+	t.hooks.Phases.Move(run.PhaseRollout, run.PhaseReward, step.Figures.Get("time/environment"))
 	if err := t.learn(step); err != nil {
 		return nil, err
 	}
@@ -241,6 +244,7 @@ func (t *Trainer) save() error {
 			return fmt.Errorf("checkpoint: %w", err)
 		}
 	}
+	t.hooks.Phases.Begin(run.PhaseCheckpoint)
 	c := t.checkpoint()
 	c.Reference = t.scorer.reference.weights
 	return t.hooks.Save(s.Step, c.Save)

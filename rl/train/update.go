@@ -69,7 +69,17 @@ func (t *updater) rates() []float64 {
 func (t *updater) learn(step *rl.Step) (moved int, err error) {
 	c := t.config
 	total := 0
-	defer func() { step.Figures.Total("updates", float64(moved)) }()
+	t.micro, t.tokens = 0, 0
+	for epoch := range c.Epochs {
+		for _, batch := range t.minibatches(step.Samples, epoch) {
+			learning, idle := t.idle(batch)
+			t.micros += len(t.parts(t.own(learning))) + len(t.parts(t.own(idle)))
+		}
+	}
+	defer func() {
+		step.Figures.Total("updates", float64(moved))
+		t.micros = 0
+	}()
 	for epoch := range c.Epochs {
 		kl, actions := 0.0, 0.0
 		for _, batch := range t.minibatches(step.Samples, epoch) {

@@ -50,6 +50,7 @@ func Run(ctx context.Context, c *config.Config) error {
 // run trains.
 func (t *trainer) run(ctx context.Context) error {
 	c := t.config
+	defer context.AfterFunc(ctx, t.console.Stopping)()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	t.console.OnBroken(stop)

@@ -73,6 +73,7 @@ func (t *trainer) learn(ctx context.Context, w *work) (finished bool, err error)
 			}
 		}
 		hooks := stage.Hooks(w.label, w.unit)
+		ctx = hooks.Phases.Show(ctx)
 		if t.trial != nil {
 			if err := t.try(ctx, w, hooks); err != nil {
 				return err
@@ -89,6 +90,7 @@ func (t *trainer) learn(ctx context.Context, w *work) (finished bool, err error)
 		if err := drawCurves(stage); err != nil {
 			return err
 		}
+		hooks.Phases.Begin(run.PhaseEvaluation)
 		return w.finish(ctx, stage, result)
 	})
 }
