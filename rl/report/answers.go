@@ -2,15 +2,18 @@ package report
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"html"
 	"html/template"
+	"io"
 	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -48,48 +51,109 @@ const (
 	labelTexts        = 8
 )
 
-// moments returns completions of the first and the last recorded step.
-func moments(dir string) ([]moment, error) {
-	path := filepath.Join(dir, "logs", "completions.jsonl")
-	first, last, err := firstAndLast(path)
-	if err != nil || len(first) == 0 {
-		return nil, err
+// readAnswers shows completions of the first, the middle and the last recorded step.
+func readAnswers(dir string, p *page) error {
+	steps, err := recordedSteps(filepath.Join(dir, "logs", "completions.jsonl"))
+	if err != nil {
+		return err
 	}
-	all := []moment{{fmt.Sprintf("Step %d", first[0].Step), exchanges(first)}}
-	if last[0].Step != first[0].Step {
-		all = append(all, moment{fmt.Sprintf("Step %d", last[0].Step), exchanges(last)})
+	for i, records := range steps {
+		title := fmt.Sprintf("Step %d", records[0].Step)
+		if i == 0 || i == len(steps)-1 {
+			p.Moments = append(p.Moments, moment{title, exchanges(records)})
+		}
+		if records[0].Truth != "" { // a classifier's labels
+			continue
+		}
+		p.Best.Headers = append(p.Best.Headers, title)
+		for row, text := range best(records) {
+			if row == len(p.Best.Rows) {
+				p.Best.Rows = append(p.Best.Rows, make([]string, len(steps)))
+			}
+			p.Best.Rows[row][i] = text
+		}
 	}
-	return all, nil
+	return nil
 }
 
-// firstAndLast reads the records of the first and the last step of a file; none if the file does not exist.
-func firstAndLast(path string) (first, last []rl.Record, err error) {
+// recordedSteps reads the records of the first, the middle and the last step of a file, each once.
+func recordedSteps(path string) (steps [][]rl.Record, err error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil
+		return nil, nil
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer f.Close()
-	lines := bufio.NewReader(f)
-	for number := 1; ; number++ {
-		line, err := lines.ReadBytes('\n')
-		if err != nil {
-			return first, last, nil // the end, or an incomplete line
-		}
-		var r rl.Record
-		if err := json.Unmarshal(line, &r); err != nil {
-			return nil, nil, fmt.Errorf("%s:%d: %w", path, number, err)
-		}
-		if len(first) == 0 || first[0].Step == r.Step {
-			first = append(first, r)
-		}
-		if len(last) > 0 && last[0].Step != r.Step {
-			last = nil
-		}
-		last = append(last, r)
+	type place struct {
+		step         int
+		from, number int64
 	}
+	var places []place
+	at := place{}
+	lines := bufio.NewReader(f)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err != nil { // the end, or an incomplete line
+			places = append(places, place{from: at.from})
+			break
+		}
+		at.number++
+		if err := json.Unmarshal(line, &struct{ Step *int }{&at.step}); err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", path, at.number, err)
+		}
+		if n := len(places); n == 0 || places[n-1].step != at.step {
+			places = append(places, at)
+		}
+		at.from += int64(len(line))
+	}
+	n := len(places) - 1
+	for _, i := range slices.Compact([]int{0, n / 2, n - 1}) {
+		if i < 0 || n == 0 {
+			continue
+		}
+		part := json.NewDecoder(io.NewSectionReader(f, places[i].from, places[i+1].from-places[i].from))
+		var records []rl.Record
+		for part.More() {
+			var r rl.Record
+			if err := part.Decode(&r); err != nil {
+				return nil, fmt.Errorf("%s:%d: %w", path, places[i].number+int64(len(records)), err)
+			}
+			records = append(records, r)
+		}
+		steps = append(steps, records)
+	}
+	return steps, nil
+}
+
+// mostBest is how many of a step's best-rewarded completions a page lists.
+const mostBest = 10
+
+// marks are the special tokens of chat templates.
+var marks = regexp.MustCompile(`<\|[^|<>]*\|>|</?s>`)
+
+// best describes the completions with the highest rewards, equal ones once.
+func best(records []rl.Record) (texts []string) {
+	for _, r := range byReward(records) {
+		verdict := ""
+		if r.Tier != "" {
+			verdict = map[bool]string{true: " correct", false: " wrong"}[r.Correct]
+		}
+		prompt := []rune(strings.Join(strings.Fields(marks.ReplaceAllString(r.Shown, " ")), " "))
+		text := fmt.Sprintf("%s%s: …%s → %q", short(r.Reward), verdict, string(prompt[max(0, len(prompt)-60):]), r.Written)
+		if len(texts) < mostBest && !slices.Contains(texts, text) {
+			texts = append(texts, text)
+		}
+	}
+	return texts
+}
+
+// byReward sorts records, the highest reward first; failed ones are last.
+func byReward(records []rl.Record) []rl.Record {
+	return slices.SortedStableFunc(slices.Values(records), func(a, b rl.Record) int {
+		return cmp.Compare(float64(b.Reward), float64(a.Reward))
+	})
 }
 
 // exchanges returns the first prompts of records, each with its best and worst completions.
@@ -113,16 +177,7 @@ func exchanges(records []rl.Record) []exchange {
 		for to < len(records) && records[to].Prompt == records[from].Prompt {
 			to++
 		}
-		group := slices.Clone(records[from:to])
-		slices.SortStableFunc(group, func(a, b rl.Record) int {
-			switch x, y := float64(a.Reward), float64(b.Reward); {
-			case x > y:
-				return -1
-			case x < y:
-				return 1
-			}
-			return 0
-		})
+		group := byReward(records[from:to])
 		if n := len(group); n > promptCompletions {
 			group = append(group[:promptCompletions/2:promptCompletions/2], group[n-promptCompletions/2:]...)
 		}

@@ -27,6 +27,7 @@ type page struct {
 	Charts   []drawn
 	Pictures []picture
 	Moments  []moment
+	Best     Table // best-rewarded completions of three steps
 	Last     Table
 	Differ   Table // settings that are not equal in all runs
 	Config   string
@@ -168,11 +169,6 @@ func readScores(dir string, p *page) (err error) {
 	if p.Sections, err = sections(dir); err == nil {
 		p.Alarms, err = alarms(dir)
 	}
-	return err
-}
-
-func readAnswers(dir string, p *page) (err error) {
-	p.Moments, err = moments(dir)
 	return err
 }
 

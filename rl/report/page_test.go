@@ -2,11 +2,15 @@ package report
 
 import (
 	"encoding/json"
+	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/rl"
 )
@@ -83,6 +87,47 @@ func TestPage(t *testing.T) {
 	watched, err := HTML(dir, About{Title: "digits"}, true)
 	if err != nil || !strings.Contains(string(watched), `fetch("stamp")`) {
 		t.Errorf("a watched page does not look for more: %v", err)
+	}
+}
+
+// TestPageOfTheBestRewarded: the completions with the highest rewards of the first, the middle and the last step are side
+// by side, equal ones once, those without a reward last.
+func TestPageOfTheBestRewarded(t *testing.T) {
+	var records []rl.Record
+	for step := 1; step <= 5; step++ {
+		for i := range 24 {
+			records = append(records, rl.Record{Step: step, Prompt: i / 4, Sample: i % 4, Shown: fmt.Sprintf("<|im_start|>user\nWhat is %d - 7?<|im_end|>", i/4),
+				Written: fmt.Sprintf("text %d of %d", i/2, step), Reward: rl.Number(i / 2), Tier: "whole", Correct: i > 20})
+		}
+	}
+	records[0].Reward = rl.Number(math.NaN())
+	dir := aRun(t, map[string]string{"logs/completions.jsonl": lines(t, records...) + `{"step": 6, "half`})
+	var p page
+	if err := readAnswers(dir, &p); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"Step 1", "Step 3", "Step 5"}, p.Best.Headers); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if n := len(p.Best.Rows); n != mostBest {
+		t.Fatalf("%d rows", n)
+	}
+	if diff := cmp.Diff([]string{`11 correct: …user What is 5 - 7? → "text 11 of 1"`, `11 correct: …user What is 5 - 7? → "text 11 of 3"`, `11 correct: …user What is 5 - 7? → "text 11 of 5"`}, p.Best.Rows[0]); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if last := p.Best.Rows[9][1]; last != `3 wrong: …user What is 1 - 7? → "text 3 of 3"` {
+		t.Error(last)
+	}
+	for n, want := range map[int]int{24: 1, 48: 2} { // of one step, of two
+		few := aRun(t, map[string]string{"logs/completions.jsonl": lines(t, records[:n]...)})
+		p = page{}
+		if err := readAnswers(few, &p); err != nil || len(p.Best.Headers) != want || len(p.Moments) != want {
+			t.Errorf("%d records: %q, %v", n, p.Best.Headers, err)
+		}
+	}
+	page, err := HTML(dir, About{}, false)
+	if err != nil || !strings.Contains(string(page), "<h2>Best-rewarded completions</h2>") {
+		t.Errorf("no heading on the page, %v", err)
 	}
 }
 
