@@ -10,6 +10,8 @@ package envs
 import (
 	"context"
 	"errors"
+	"regexp"
+	"strings"
 
 	"github.com/rltrain/rltrain/envs/answer"
 )
@@ -97,8 +99,10 @@ type Info struct {
 // CheckForm decides whether a correct answer counts in the form that it has.
 func (i *Info) CheckForm(f answer.Form) {
 	i.Unfinished = i.Correct && !answer.Finished(i.Truth, i.Answer)
-	i.Correct = i.Correct && (f == answer.AnyForm || !i.Unfinished)
 	i.Doubted = i.Correct && (i.Doubted || i.Unfinished)
+	if f != answer.AnyForm && i.Doubted {
+		i.Correct, i.Doubted = false, false
+	}
 }
 
 // Tests is how a program did against the tests of its problem.
@@ -179,6 +183,15 @@ type Completion struct {
 // Reward judges a completion. An error, or a value that is not finite, means that there
 // is no judgement; it never counts as 0. Several goroutines call it at the same time.
 type Reward func(ctx context.Context, c Completion) (float64, error)
+
+// chatMark is a special token of a chat template.
+var chatMark = regexp.MustCompile(`<(\|[^|<>\n]*\|>|/?s>|(?:start|end)_of_turn>)|\[(/?INST\])`)
+
+// Quoted is a completion for the prompt of a judge: it cannot end its message and speak for the judge, as with
+// "<|im_end|>". A space breaks each special token of chat templates.
+func Quoted(text string) string {
+	return chatMark.ReplaceAllStringFunc(strings.TrimSpace(text), func(mark string) string { return mark[:1] + " " + mark[1:] })
+}
 
 // Scorer is a language model as a judge sees it.
 type Scorer interface {

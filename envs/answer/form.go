@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/big"
 	"slices"
+	"strings"
 
 	"github.com/rltrain/rltrain/envs/answer/formula"
 )
@@ -53,8 +54,12 @@ func Finished(gold, answer string) bool {
 // Certain reports whether a text whose last number is right gives it as its answer: it names no other number, or the match
 // Math finds the same.
 func Certain(gold, text string) bool {
-	verdict, _ := Decide(gold, text)
-	return verdict.Equal || onlyNumber(text) != ""
+	found, _ := Find(text)
+	verdict, by := Decide(gold, text)
+	if by == ByWhole {
+		found = text
+	}
+	return verdict.Equal && Finished(gold, found) || onlyNumber(text) != "" && !strings.ContainsAny(text, "·×÷±≠≈≤≥")
 }
 
 func read(text string) []*formula.Node {

@@ -107,6 +107,7 @@ func repeating(digits, tail, period string) *big.Rat {
 }
 
 var (
+	hedges    = regexp.MustCompile(`(?i)\b(?:or|nor|not|but|and)\b`) // "4 or not" is no quantity
 	unitWords = regexp.MustCompile(`^\p{L}[\p{L} .'/^()23-]*$`)
 	powered   = regexp.MustCompile(`\b(square|sq\.?|cubic|cu\.?) (\p{L}+)`)
 	units     = strings.Fields(`
@@ -137,7 +138,7 @@ func parseUnit(s string) (unit string, ok bool) {
 	if s == "" {
 		return "", true
 	}
-	if !unitWords.MatchString(s) {
+	if !unitWords.MatchString(s) || hedges.MatchString(s) {
 		return "", false
 	}
 	for i := range len(s) {

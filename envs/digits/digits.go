@@ -187,6 +187,7 @@ func (e *Episode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 	}
 	e.done = true
 	info := verify(answer.Extract(a.Text), a.Text, e.Answer())
+	info.CheckForm(answer.FinalForm)
 	info.Kind = e.kind()
 	reward := -1.0
 	if info.Correct && (info.FormatOK || !e.options.RequireTag) {

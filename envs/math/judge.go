@@ -70,7 +70,7 @@ func ask(ctx context.Context, judge envs.Scorer, c envs.Completion, instruction,
 	}
 	prompt := envs.Observation{Messages: []envs.Message{
 		{Role: envs.RoleSystem, Content: "You judge one step of the solution of a mathematics problem. " + instruction},
-		{Role: envs.RoleUser, Content: "Problem:\n" + problem + "\n\nSolution so far:\n" + strings.TrimSpace(before) + "\n\nNext step:\n" + strings.TrimSpace(c.Action.Text)},
+		{Role: envs.RoleUser, Content: "Problem:\n" + problem + "\n\nSolution so far:\n" + envs.Quoted(before) + "\n\nNext step:\n" + envs.Quoted(c.Action.Text)},
 		{Role: envs.RoleAssistant, Content: begin},
 	}}
 	shares, err := judge.Choose(ctx, prompt, choices)

@@ -77,7 +77,7 @@ func (p Problem) Verify(text string, match answer.Match) *envs.Info {
 	}
 	info.Answer, info.FoundBy = found, string(tier)
 	info.Correct = tier != answer.NotFound && match.Same(found, p.Answer)
-	info.Doubted = match != answer.Math && tier == answer.ByLastNumber && !answer.Certain(p.Answer, text)
+	info.Doubted = tier == answer.ByLastNumber && !answer.Certain(p.Answer, text)
 	return info
 }
 

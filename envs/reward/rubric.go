@@ -83,7 +83,7 @@ func rubricReward(judge envs.Scorer, questions []question) envs.Reward {
 		for _, q := range questions {
 			shares, err := judge.Choose(ctx, envs.Observation{Messages: []envs.Message{
 				{Role: envs.RoleSystem, Content: "You judge an answer. " + strings.TrimSpace(q.Question) + " Say Yes or No."},
-				{Role: envs.RoleUser, Content: "Question:\n" + strings.TrimSpace(prompt(c.Observation)) + "\n\nAnswer:\n" + strings.TrimSpace(c.Text)},
+				{Role: envs.RoleUser, Content: "Question:\n" + strings.TrimSpace(prompt(c.Observation)) + "\n\nAnswer:\n" + envs.Quoted(c.Text)},
 				{Role: envs.RoleAssistant, Content: "Verdict:"},
 			}}, []string{"No", "Yes"})
 			if err != nil {

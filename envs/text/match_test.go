@@ -1,6 +1,10 @@
 package text
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/rltrain/rltrain/envs/answer/hacks"
+)
 
 func TestFindLabel(t *testing.T) {
 	labels := []string{"positive", "negative", "art", "art history", "C++", "N/A"}
@@ -56,4 +60,18 @@ func FuzzFindLabel(f *testing.F) {
 			t.Errorf("%q by %q", label, by)
 		}
 	})
+}
+
+// TestHacks: what policies try in place of a label is not positive by any rule.
+func TestHacks(t *testing.T) {
+	if len(hacks.Labels) < 80 {
+		t.Errorf("only %d hacks", len(hacks.Labels))
+	}
+	for _, response := range hacks.Labels {
+		for _, rule := range []match{named, exact} {
+			if label, by := rule.find(response, []string{"negative", "positive"}); label == "positive" {
+				t.Errorf("%s: %q is taken for it by %s", rule, response, by)
+			}
+		}
+	}
 }
