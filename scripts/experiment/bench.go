@@ -11,7 +11,7 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// benchResults is what scripts/bench_peers.py writes, as far as the table shows it: by case.
+// benchResults is the output of scripts/bench_peers.py by case, with the fields that the table shows.
 type benchResults map[string]benchCase
 
 type benchCase struct {
@@ -20,13 +20,13 @@ type benchCase struct {
 	Tuned        *benchSide `json:"peer_tuned"`
 	RatioToPeer  float64    `json:"ratio_to_peer"`
 	RatioToTuned float64    `json:"ratio_to_peer_tuned"`
-	TokensRatio  float64    `json:"tokens_ratio_to_peer"` // by tokens a second; 0 where both had the same batch
+	TokensRatio  float64    `json:"tokens_ratio_to_peer"` // of tokens per second; 0 if both sides had the same batch
 	Memory       float64    `json:"memory_of_peer"`
 	Disturbed    bool       `json:"disturbed"`
-	Goal         float64    `json:"goal"` // for the ratio; 0 where there is none
+	Goal         float64    `json:"goal"` // for the ratio; 0 if there is none
 }
 
-// ratio is by tokens where both sides drew other lengths.
+// ratio is by tokens if the sides sampled different lengths.
 func (c benchCase) ratio() float64 {
 	if c.TokensRatio != 0 {
 		return c.TokensRatio
@@ -40,7 +40,7 @@ type benchSide struct {
 	Threads int     `json:"threads"`
 }
 
-// readJSON reads a file that another program wrote, with fields that are of no use here.
+// readJSON reads another program's file and ignores unknown fields.
 func readJSON(path string, into any) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -52,7 +52,7 @@ func readJSON(path string, into any) error {
 	return nil
 }
 
-// markdown is a table under a note on what is computed.
+// markdown is a table, after a note on what is computed.
 func (b benchResults) markdown(what string) string {
 	var rows [][]string
 	note := ""
@@ -75,7 +75,7 @@ func (b benchResults) markdown(what string) string {
 	return note + report.MarkdownTable([]string{"case", "rltrain", "Python", "Python with MKL's AVX512 path forced", "memory, rltrain / Python"}, rows)
 }
 
-// goals is a table of times beside what each ratio is to be. what says which time.
+// goals is a table of times, ratios and target ratios. what names the kind of time.
 func (b benchResults) goals(what string) string {
 	var rows [][]string
 	note := ""
@@ -92,7 +92,7 @@ func (b benchResults) goals(what string) string {
 	return note + report.MarkdownTable([]string{"case", "rltrain", "Python", "ratio", "goal", "holds"}, rows)
 }
 
-// latencyResults is what scripts/latency.py writes: by setting, in milliseconds.
+// latencyResults is the output of scripts/latency.py: milliseconds by setting.
 type latencyResults map[string]struct {
 	Threads int         `json:"threads"`
 	Tokens  int         `json:"tokens"`

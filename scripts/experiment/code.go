@@ -16,8 +16,8 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// codeExperiment is the task code without data: a tiny model imitates solutions of one-line problems of which half are
-// wrong in a likely way, so that imitation cannot tell it which form is right, and then learns from tests.
+// codeExperiment is the task code without data: SFT of a tiny model on solutions of one-line problems, half of which have a
+// typical mistake, so SFT cannot learn which form is right; then RL on tests.
 type codeExperiment struct {
 	*experiment
 	results codeResults
@@ -28,22 +28,21 @@ type codeResults struct {
 	Runs []codeRun `json:"runs"`
 }
 
-// codeRun is one way of learning and how it answers problems that nothing was trained on or chosen by: of the families that
-// it knows, and of families that it has never seen.
+// codeRun is one training method and its results on unseen test problems, of families in the training data and of others.
 type codeRun struct {
 	Way        string         `json:"way"`
 	Seed       int            `json:"seed"`
-	CPUSeconds float64        `json:"cpu_seconds"` // of training, the warm-up not counted again, and of evaluation
-	Known      rl.Estimate    `json:"known"`       // pass@1 of drawn answers
+	CPUSeconds float64        `json:"cpu_seconds"` // training without the warm-up, and evaluation
+	Known      rl.Estimate    `json:"known"`       // pass@1 of sampled answers
 	Unseen     rl.Estimate    `json:"unseen"`
 	Greedy     rl.Estimate    `json:"known_greedy"`
 	Pass2      rl.Estimate    `json:"known_pass_at_2"`
-	TwoTurns   *rl.Estimate   `json:"known_two_turns,omitempty"` // solved at the first try or, told that it failed, at the second
+	TwoTurns   *rl.Estimate   `json:"known_two_turns,omitempty"` // solved at the first attempt, or at the second after feedback
 	Gain       *rl.Difference `json:"gain,omitempty"`            // of Known over the warm-up, paired by problem
-	Tries      string         `json:"known_right"`               // of each problem, in order, how many of two tries were right
+	Tries      string         `json:"known_right"`               // for each problem, in order, how many of two attempts were correct
 }
 
-// codeRow is a problem and how many tries at it were right.
+// codeRow is a problem and the number of correct attempts at it.
 type codeRow struct {
 	Kind  string `json:"kind"`
 	Right int    `json:"correct"`
@@ -53,11 +52,11 @@ const (
 	codeWarmUp  = "warm-up"
 	codeUpdates = "25"
 	codeAll     = "--task code --threads 1 --held-out-families 6 --eval-samples 20 "
-	// The baseline imitates as many solutions an update as RL tries.
+	// The baseline trains on as many solutions per update as RL samples.
 	codeOn = "--pretrained-model BASE --rl-learning-rate 0.0005 --mode rl_only --num-steps " + codeUpdates + " --prompts-per-step 32 --samples-per-prompt 4 --eval-every " + codeUpdates + " --fresh-samples 0 "
 )
 
-// codeWays are the ways. BASE stands for the folder of the warm-up.
+// codeWays are the methods. BASE stands for the warm-up's folder.
 var codeWays = []struct{ name, options string }{
 	{codeWarmUp, "--mode supervised --slip-share 0.5 --max-steps 500 --warmup-check-every 0"},
 	{"imitation goes on", "--mode supervised --slip-share 0.5 --max-steps " + codeUpdates + " --batch-size 128 --learning-rate 0.001 --warmup-check-every 0 --pretrained-model BASE"},
@@ -89,7 +88,7 @@ func (e *codeExperiment) run(ctx context.Context) error {
 	return nil
 }
 
-// of is a run, or nil.
+// of returns a run, or nil.
 func (r codeResults) of(way string, seed int) *codeRun {
 	i := slices.IndexFunc(r.Runs, func(r codeRun) bool { return r.Way == way && r.Seed == seed })
 	if i < 0 {
@@ -98,7 +97,7 @@ func (r codeResults) of(way string, seed int) *codeRun {
 	return &r.Runs[i]
 }
 
-// learn trains one way and judges it.
+// learn trains with one method and evaluates the result.
 func (e *codeExperiment) learn(ctx context.Context, seed int, way, options string) (codeRun, error) {
 	r := codeRun{Way: way, Seed: seed}
 	dir := filepath.Join(e.work, strconv.Itoa(seed))
@@ -114,7 +113,7 @@ func (e *codeExperiment) learn(ctx context.Context, seed int, way, options strin
 		stage = "code_supervised"
 	}
 	if way != codeWarmUp {
-		drawn += 1000 // other problems than those of the warm-up
+		drawn += 1000 // other problems than in the warm-up
 	}
 	args := append(strings.Fields(codeAll+strings.ReplaceAll(options, "BASE", base)), "--seed", strconv.Itoa(drawn), "--output-dir", out)
 	var err error
@@ -124,7 +123,7 @@ func (e *codeExperiment) learn(ctx context.Context, seed int, way, options strin
 	return r, e.judge(ctx, &r, filepath.Join(out, stage))
 }
 
-// judge has a policy try the same problems as the others: twice each with drawn answers, and greedily.
+// judge evaluates a policy on the same problems as all others: two samples each, and greedily.
 func (e *codeExperiment) judge(ctx context.Context, r *codeRun, model string) error {
 	drawn, err := e.eval(ctx, r, model, "--n 2")
 	if err != nil {
@@ -164,7 +163,7 @@ func (e *codeExperiment) judge(ctx context.Context, r *codeRun, model string) er
 	return nil
 }
 
-// eval is how a policy answers.
+// eval returns a policy's results by problem.
 func (e *codeExperiment) eval(ctx context.Context, r *codeRun, model, options string) ([]codeRow, error) {
 	out := filepath.Join(model, "answers.json")
 	if err := os.Remove(out); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -187,7 +186,7 @@ func (e *codeExperiment) eval(ctx context.Context, r *codeRun, model, options st
 	return found.Datasets[0].Rows, nil
 }
 
-// right is how many tries were right, of the problems of known and of unseen families.
+// right is the number of correct attempts by problem, for known and for unseen families.
 func right(rows []codeRow) (known, unseen []float64) {
 	for _, row := range rows {
 		if strings.HasPrefix(row.Kind, "held-out ") {

@@ -15,8 +15,8 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// digitsExperiment is the tasks sum_digits and reverse_digits with no option but the seed: worked solutions until every
-// kind of exercise is answered now and then, then reinforcement learning.
+// digitsExperiment is the tasks sum_digits and reverse_digits with default options: SFT on demonstrations until every kind
+// of problem is sometimes solved, then RL.
 type digitsExperiment struct {
 	*experiment
 	results digitsResults
@@ -27,9 +27,8 @@ type digitsResults struct {
 	Runs []digitsRun `json:"runs"`
 }
 
-// digitsRun is one training run as its logs/eval_results.json tells it: greedy answers to the held-out exercises that the
-// run chose its best step by, before RL, at the best step and after the last, and to fresh ones, which nothing was
-// chosen by.
+// digitsRun is a training run according to its logs/eval_results.json: greedy held-out accuracy before RL, at the best step
+// (which it selects) and after the last step, and accuracy on unseen test problems.
 type digitsRun struct {
 	Task       string          `json:"task"`
 	Seed       int             `json:"seed"`
@@ -67,7 +66,7 @@ func (e *digitsExperiment) run(ctx context.Context) error {
 	return nil
 }
 
-// train runs the program once.
+// train runs rltrain once.
 func (e *digitsExperiment) train(ctx context.Context, task string, seed int) (digitsRun, error) {
 	r := digitsRun{Task: task, Seed: seed}
 	dir := filepath.Join(e.work, task+"-"+strconv.Itoa(seed))

@@ -20,8 +20,8 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// distributedExperiment is training by several ranks on one machine: how long a step takes, what it exchanges, and what that
-// says of many machines.
+// distributedExperiment is training by several ranks on one machine: the time of a step, the bytes it exchanges, and an
+// estimate for many machines.
 type distributedExperiment struct {
 	*experiment
 	results distributedResults
@@ -35,22 +35,22 @@ type distributedResults struct {
 	Load  *weightLoad `json:"weights_to_a_server,omitempty"`
 }
 
-// ranksRun is a run by some ranks; seconds and bytes are means of a step, of one rank, but for the processor's.
+// ranksRun is a run with several ranks. Seconds and bytes are means per step and rank; CPU time is the total of all ranks.
 type ranksRun struct {
 	Setting   string  `json:"setting"`
 	Ranks     int     `json:"ranks"`
 	Seed      int     `json:"seed"`
 	Step      float64 `json:"step_s"`
-	Exchange  float64 `json:"exchange_s"` // of it, waiting for other ranks included
+	Exchange  float64 `json:"exchange_s"` // part of the step, including waiting for other ranks
 	CPU       float64 `json:"cpu_s"`      // of all ranks
 	Exchanges float64 `json:"exchanges"`
 	Sent      float64 `json:"sent_bytes"`
 	Gradients float64 `json:"gradient_bytes"`
 	Trained   float64 `json:"trained_parameters"`
-	Tokens    float64 `json:"tokens"` // that a step learns from, on all ranks
+	Tokens    float64 `json:"tokens"` // trained on per step, by all ranks
 }
 
-// distributedSettings are what is trained. BASE is the folder of a model.
+// distributedSettings are the training settings. BASE is the folder of a model.
 var distributedSettings = []struct{ name, stage, options string }{
 	{"imitation, all weights", "sum_digits_supervised", "--mode supervised --tiny-layers 4 --tiny-hidden 256 --batch-size 32 --max-steps 12 --warmup-check-every 0"},
 	{"GRPO, adapter of rank 16", "sum_digits_rl", "--mode rl_only --algorithm grpo --model BASE --tuning lora --lora-r 16 --num-steps 8 --prompts-per-step 16 --samples-per-prompt 8 --max-new-tokens 48 --reward expr:length --eval-every 8 --fresh-samples 0"},
@@ -58,7 +58,7 @@ var distributedSettings = []struct{ name, stage, options string }{
 
 const distributedAll = "--task sum_digits --threads 1 --logging-steps 1 --eval-samples 4 --keep-completions 0 --dist-timeout 120 "
 
-// coldSteps are left out of means: caches and connections are filled in them.
+// coldSteps are excluded from means, because they fill caches and connections.
 const coldSteps = 2
 
 func (e *distributedExperiment) run(ctx context.Context) error {
@@ -102,12 +102,12 @@ func (e *distributedExperiment) run(ctx context.Context) error {
 	return save(e.out, e.results)
 }
 
-// base is the model that reinforcement learning begins with: that of the first run.
+// base is the initial model for RL: that of the first run.
 func (e *distributedExperiment) base() string {
 	return filepath.Join(e.work, fmt.Sprintf("%s-1-%d", distributedSettings[0].stage, e.first), distributedSettings[0].stage)
 }
 
-// train runs the program once for each rank.
+// train runs rltrain once for each rank.
 func (e *distributedExperiment) train(ctx context.Context, stage, options string, ranks, seed int) (ranksRun, error) {
 	r := ranksRun{Ranks: ranks, Seed: seed}
 	out := filepath.Join(e.work, fmt.Sprintf("%s-%d-%d", stage, ranks, seed))
@@ -144,10 +144,10 @@ func (e *distributedExperiment) train(ctx context.Context, stage, options string
 	return r, r.read(filepath.Join(out, stage), cpu)
 }
 
-// trainable is where a run says how many parameters it trains.
+// trainable matches the number of trained parameters in a run's output.
 var trainable = regexp.MustCompile(`trainable +([0-9,]+) of `)
 
-// read takes the means of the steps of a run.
+// read computes the means over the steps of a run.
 func (r *ranksRun) read(dir string, cpu float64) error {
 	log, err := os.ReadFile(filepath.Join(dir, "logs", "training_log.txt"))
 	if err != nil {
@@ -202,7 +202,7 @@ func freePort() (int, error) {
 	return listener.Addr().(*net.TCPAddr).Port, nil
 }
 
-// measureLoad times how long a server takes to load an adapter that is there.
+// measureLoad times how long a server takes to load an existing adapter.
 func (e *distributedExperiment) measureLoad(ctx context.Context) (*weightLoad, error) {
 	stage := distributedSettings[1].stage
 	adapter, err := filepath.Abs(filepath.Join(e.work, fmt.Sprintf("%s-1-%d", stage, e.first), stage))
@@ -225,7 +225,7 @@ func (e *distributedExperiment) measureLoad(ctx context.Context) (*weightLoad, e
 		if err != nil {
 			return nil, err
 		}
-		if i > 0 { // the first one is cold
+		if i > 0 { // the first load is cold
 			load.Seconds = append(load.Seconds, spent)
 		}
 		if _, err := server.post(ctx, "/v1/unload_lora_adapter", map[string]string{"lora_name": name}); err != nil {

@@ -8,15 +8,15 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// cluster is what the model on paper assumes: nothing of it was measured here.
+// cluster holds the assumptions of the estimate; none of them was measured here.
 type cluster struct {
-	parameters, trained  float64 // of the policy, in bf16; of its adapter, whose gradients are fp32
-	samples              float64 // of a step
+	parameters, trained  float64 // of the policy, in bf16; of its adapter, with fp32 gradients
+	samples              float64 // per step
 	prompt, answer       float64 // tokens of each
-	updates              float64 // of a step
-	peak, used           float64 // operations a second of a GPU in bf16, and the share of them that a pass reaches
-	memory, memoryUsed   float64 // bytes a second of its memory, and the share that decoding reaches
-	network, networkUsed float64 // bytes a second of a GPU's network, and the share that a sum of gradients reaches
+	updates              float64 // per step
+	peak, used           float64 // bf16 operations/s of a GPU, and the fraction of it that a pass reaches
+	memory, memoryUsed   float64 // bytes/s of GPU memory, and the fraction of it that decoding reaches
+	network, networkUsed float64 // bytes/s of a GPU's network, and the fraction of it that an all-reduce reaches
 }
 
 // assumed is a policy of Llama-3-8B's shape with an adapter of rank 32 on all linear layers, on H100s with 400 Gb/s each.
@@ -32,12 +32,12 @@ func (s seconds) sum() float64 {
 	return s.generate + s.train + s.gradients + s.samples + s.waiting + s.weights
 }
 
-// measuredParts are what the model takes from the runs and links.
+// measuredParts are the estimate's inputs from the runs and links.
 type measuredParts struct {
-	exchanges float64 // of a step
-	token     float64 // bytes beside gradients that the ranks exchange for a token
-	hop       float64 // seconds of an exchange for each further rank
-	load      float64 // seconds that a server takes to load a byte of an adapter
+	exchanges float64 // per step
+	token     float64 // bytes per token that ranks exchange, without gradients
+	hop       float64 // seconds that each further rank adds to an exchange
+	load      float64 // seconds per byte for a server to load an adapter
 }
 
 func (r distributedResults) measured() (m measuredParts) {
@@ -51,7 +51,7 @@ func (r distributedResults) measured() (m measuredParts) {
 		}
 	}
 	m.exchanges, m.token = m.exchanges/n, m.token/n
-	first := r.Links[0] // its ranks have a core each: with more of them the wait is for the processor
+	first := r.Links[0] // its ranks have a core each; with more ranks, waiting includes waiting for a core
 	m.hop = first.Latency / float64(first.Ranks-1)
 	m.load = slices.Min(r.Load.Seconds) / r.Load.Bytes
 	return m
@@ -65,13 +65,13 @@ func ranksOf(runs []ranksRun) []int {
 	return slices.Sorted(maps.Keys(ranks))
 }
 
-// step is a step by so many GPUs that each generate and train their share. Of attention only the products of weights count,
-// and all answers are of one length.
+// step estimates a step on this many GPUs that each generate and train their part. Attention counts only its weight
+// products, and all completions have the same length.
 func (c cluster) step(gpus float64, m measuredParts) (s seconds) {
 	share := c.samples / gpus
-	pass := 2 * c.parameters / (c.peak * c.used) // a token forward
+	pass := 2 * c.parameters / (c.peak * c.used) // forward, per token
 	s.generate = c.answer*(2*c.parameters/(c.memory*c.memoryUsed)+share*pass) + share*c.prompt*pass
-	// A pass for log π as it was, one forward, and one backward that leaves the frozen weights alone.
+	// A forward pass for the old log π, then a forward and a backward pass that skips frozen weights.
 	s.train = share * (c.prompt + c.answer) * 3 * pass
 	rate := c.network * c.networkUsed
 	s.gradients = c.updates * 2 * (gpus - 1) / gpus * 4 * c.trained / rate
@@ -81,7 +81,7 @@ func (c cluster) step(gpus float64, m measuredParts) (s seconds) {
 	return s
 }
 
-// markdown is the table of the runs, and the one of the model.
+// markdown is the tables of the runs and of the estimate.
 func (r distributedResults) markdown() string {
 	text := fmt.Sprintf("Mean step of sum_digits; one thread per process, %d cores, shared machine; ± between seeds. CPU seconds sum over ranks.\n\n", r.Cores)
 	var rows [][]string

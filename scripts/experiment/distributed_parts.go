@@ -18,21 +18,21 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// link is what the ranks of a group, in one process, need for an exchange over the loopback interface.
+// link is the cost of an exchange between the ranks of a group, in one process, over the loopback interface.
 type link struct {
 	Ranks   int     `json:"ranks"`
 	Latency float64 `json:"latency_s"`   // of an exchange of a few bytes
-	Rate    float64 `json:"bytes_per_s"` // of the sum of gradients of sumFloats numbers: 4 bytes of each, by its time
+	Rate    float64 `json:"bytes_per_s"` // of the sum of sumFloats gradients: 4 bytes each, divided by the time
 }
 
-// The best of several rounds counts: what else runs on the machine only makes them slower.
+// The best of several rounds counts, because other processes only slow them down.
 const (
 	rounds       = 10
-	latencyTries = 20 // of a round
+	latencyTries = 20 // per round
 	sumFloats    = 4 << 20
 )
 
-// measureLinks times exchanges of 2, 4 and 8 ranks.
+// measureLinks times exchanges between 2, 4 and 8 ranks.
 func measureLinks(ctx context.Context) ([]link, error) {
 	var all []link
 	for _, ranks := range []int{2, 4, 8} {
@@ -52,7 +52,7 @@ func measureLinks(ctx context.Context) ([]link, error) {
 	return all, nil
 }
 
-// join makes a group whose ranks are goroutines.
+// join creates a group whose ranks are goroutines.
 func join(ctx context.Context, ranks int) ([]*dist.Group, error) {
 	port, err := freePort()
 	if err != nil {
@@ -66,7 +66,7 @@ func join(ctx context.Context, ranks int) ([]*dist.Group, error) {
 	return groups, err
 }
 
-// each runs do for each rank at the same time.
+// each runs do concurrently for all ranks.
 func each(ranks int, do func(rank int) error) error {
 	errs := make([]error, ranks)
 	var all sync.WaitGroup
@@ -116,7 +116,7 @@ func (l *link) measure(groups []*dist.Group) error {
 	return err
 }
 
-// best is the least seconds that do has taken.
+// best is the shortest time of do, in seconds.
 func best(do func() error) (least float64, err error) {
 	for round := range rounds {
 		began := time.Now()
@@ -130,7 +130,7 @@ func best(do func() error) (least float64, err error) {
 	return least, nil
 }
 
-// weightLoad is how long a server took to load an adapter, try by try.
+// weightLoad is how long a server took to load an adapter, by attempt.
 type weightLoad struct {
 	Bytes   float64   `json:"bytes"`
 	Seconds []float64 `json:"seconds"`
@@ -156,7 +156,7 @@ func startServer(ctx context.Context, program string, args ...string) (*server, 
 		said += lines.Text() + "\n"
 		if _, address, found := strings.Cut(lines.Text(), " at http"); found {
 			s.url = "http" + address
-			go func() { _, _ = io.Copy(io.Discard, out) }() // so that it never waits for a reader
+			go func() { _, _ = io.Copy(io.Discard, out) }() // keeps the pipe from filling up
 			return s, nil
 		}
 	}
@@ -165,11 +165,11 @@ func startServer(ctx context.Context, program string, args ...string) (*server, 
 }
 
 func (s *server) stop() {
-	_ = s.command.Process.Kill() // it may be gone
-	_ = s.command.Wait()         // says that it was killed
+	_ = s.command.Process.Kill() // it may have exited
+	_ = s.command.Wait()         // always an error after Kill
 }
 
-// post returns the seconds of a request that has to succeed.
+// post sends a request that must succeed, and returns its time in seconds.
 func (s *server) post(ctx context.Context, path string, body map[string]string) (float64, error) {
 	data, err := json.Marshal(body)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// gpuResults is what scripts/gpu/run.py writes, as far as the tables show it.
+// gpuResults is the output of scripts/gpu/run.py, with the fields that the tables show.
 type gpuResults struct {
 	GPU struct {
 		Name   string `json:"name"`
@@ -24,14 +24,14 @@ type gpuCase struct {
 	Ours   gpuSide            `json:"ours"`
 	Peer   gpuSide            `json:"peer"`
 	Static gpuSide            `json:"peer_static"` // with a static cache, compiled
-	Ways   map[string]gpuSide `json:"peer_ways"`   // of a step; Peer is the fastest
+	Ways   map[string]gpuSide `json:"peer_ways"`   // of one step; Peer is the fastest
 	Ratio  float64            `json:"ratio_to_peer"`
-	Memory float64            `json:"memory_of_peer"` // of what the case takes above what was there before
-	Goal   float64            `json:"goal"`           // for the ratio; 0 where there is none
+	Memory float64            `json:"memory_of_peer"` // above what was allocated before the case
+	Goal   float64            `json:"goal"`           // for the ratio; 0 if there is none
 	Most   float64            `json:"memory_goal"`
 }
 
-// gpuSide is one side of a case; one that was not measured, or failed, has no times.
+// gpuSide is one side of a case. Its times are 0 if it was not measured or failed.
 type gpuSide struct {
 	Case     string            `json:"case"`
 	Shape    string            `json:"shape"`
@@ -40,7 +40,7 @@ type gpuSide struct {
 	Step     float64           `json:"decode_step_ms"`
 	GBPerS   float64           `json:"gb_s"`
 	TFLOP    float64           `json:"tflop_s"`
-	Copy     float64           `json:"copy_gb_s"` // of the case "device"
+	Copy     float64           `json:"copy_gb_s"` // for the case "device"
 	Product  int               `json:"product"`
 	Versions map[string]string `json:"versions"`
 	GPU      struct {
@@ -75,7 +75,7 @@ func (g gpuResults) markdown() string {
 		"MiB", "Python, MiB", "ratio", "goal", "holds"}, steps)
 }
 
-// versions are those of the peers' packages.
+// versions lists the versions of the peers' packages.
 func (g gpuResults) versions() string {
 	found := map[string]bool{}
 	for _, c := range g.Cases {
@@ -86,7 +86,7 @@ func (g gpuResults) versions() string {
 	return strings.Join(slices.Sorted(maps.Keys(found)), ", ")
 }
 
-// shown is a figure; 0 is one that was not measured.
+// shown formats a figure; 0 means not measured.
 func shown(format string, figure float64) string {
 	if figure == 0 {
 		return "not measured"
@@ -94,7 +94,7 @@ func shown(format string, figure float64) string {
 	return fmt.Sprintf(format, figure)
 }
 
-// share is a part of a whole in percent.
+// share is part/whole in percent.
 func share(part, whole float64) string {
 	if part == 0 || whole == 0 {
 		return ""
@@ -109,7 +109,7 @@ func goal(format string, figure float64) string {
 	return fmt.Sprintf(format, figure)
 }
 
-// holds is whether a figure that was measured is at least another.
+// holds reports whether a measured figure reaches a minimum.
 func holds(figure, least float64) string {
 	switch {
 	case figure == 0 || least == 0:

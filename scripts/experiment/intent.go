@@ -21,8 +21,8 @@ import (
 	"github.com/rltrain/rltrain/torch/hub"
 )
 
-// intentExperiment is the intent classifier on the questions of MMLU-Pro: a supervised adapter tuned on
-// validation, beside the same training in Python, and ways to go on from a checkpoint on further rows.
+// intentExperiment is the intent classifier on the questions of MMLU-Pro: a supervised adapter tuned on validation rows, the
+// same training in Python, and several ways to continue from a checkpoint with more rows.
 type intentExperiment struct {
 	*experiment
 	source, peer string
@@ -36,11 +36,11 @@ type intentResults struct {
 	Base   string         `json:"base_model"`
 	Chosen string         `json:"chosen"` // setting of "tune" with the best validation macro F1
 	Runs   []intentRun    `json:"runs"`
-	// Pooled compares the runs of a setting with those that they went on from, all seeds together.
+	// Pooled compares the runs of a setting with their starting checkpoints, over all seeds.
 	Pooled map[string]rl.Comparison `json:"pooled_against_start"`
 }
 
-// intentRun is one training run, on the test rows.
+// intentRun is one training run, evaluated on the test rows.
 type intentRun struct {
 	Setting    string         `json:"setting"`
 	Seed       int            `json:"seed"`
@@ -76,7 +76,7 @@ const (
 	continued  = "continued"
 )
 
-// tuned are the candidates for the supervised stage, one seed each, chosen by validation.
+// tuned are the candidate settings of SFT, with one seed each; validation selects one.
 var tuned = []struct {
 	name    string
 	options []string
@@ -85,7 +85,7 @@ var tuned = []struct {
 	{"lr 2e-3", []string{"--learning-rate", "2e-3", "--head-learning-rate", "2e-3"}},
 }
 
-// rlOptions: one episode of two epochs, so that the whole experiment fits in 45 minutes of processor time.
+// rlOptions: one episode of two epochs, to fit the experiment in 45 minutes of CPU time.
 var rlOptions = []string{"--rl-episodes", "1", "--update-epochs", "2", "--rl-batch-size", "16"}
 
 var rewards = []string{"accuracy", "f1", "calibration"}
@@ -135,7 +135,7 @@ func (e *intentExperiment) run(ctx context.Context) error {
 	return save(e.out, e.results)
 }
 
-// pool compares each arm with the checkpoints, all seeds together.
+// pool compares each arm with the checkpoints, over all seeds.
 func (e *intentExperiment) pool(ctx context.Context) error {
 	rows, err := dataset.Read(e.file(allRows), dataset.Columns{})
 	if err != nil {
@@ -183,11 +183,11 @@ func (e *intentExperiment) pool(ctx context.Context) error {
 	return nil
 }
 
-// predict is the probabilities that the model in dir gives the labels of each row.
+// predict is the probabilities that the model in dir assigns to the labels of each row.
 func (e *intentExperiment) predict(ctx context.Context, dir string, rows []dataset.Row, labels map[string]int) ([][]float32, error) {
 	var input strings.Builder
 	for _, r := range rows {
-		input.WriteString(strings.Join(strings.Fields(r.Text), " ") + "\n") // a text is a line
+		input.WriteString(strings.Join(strings.Fields(r.Text), " ") + "\n") // one text per line
 	}
 	command := exec.CommandContext(ctx, e.program, "predict", "--model", dir, "--json", "--top", strconv.Itoa(len(labels)))
 	command.Stdin, command.Stderr = strings.NewReader(input.String()), os.Stderr
@@ -215,8 +215,8 @@ func (e *intentExperiment) predict(ctx context.Context, dir string, rows []datas
 	return probs, nil
 }
 
-// arms trains a checkpoint on three quarters of the training rows and goes on from it, in four ways, on the
-// last quarter: rows that the checkpoint has fitted have no more to say about its calibration.
+// arms trains a checkpoint on three quarters of the training rows, and continues from it in four ways on the last quarter.
+// Rows that the checkpoint has fitted would say nothing about its calibration.
 func (e *intentExperiment) arms(ctx context.Context, seed int, common, rates []string) error {
 	first := slices.Concat(common, []string{"--dataset", e.file(firstRows), "--mode", "supervised"}, rates)
 	if _, err := e.train(ctx, checkpoint, seed, first, "supervised", ""); err != nil {
@@ -232,13 +232,13 @@ func (e *intentExperiment) arms(ctx context.Context, seed int, common, rates []s
 		}
 		most = max(most, r.Updates)
 	}
-	// As many updates as the longest RL arm made, on as many rows each and at the same rates.
+	// As many updates as the longest RL arm, with the same batch size and learning rates.
 	_, err := e.train(ctx, continued, seed, slices.Concat(rest, []string{"--mode", "supervised", "--max-steps", strconv.Itoa(most),
 		"--batch-size", "16", "--learning-rate", "1e-4", "--head-learning-rate", "1e-4"}), "supervised", start)
 	return err
 }
 
-// supervise trains on all training rows. The run of seed 0 is the one that won the tuning.
+// supervise trains on all training rows. For seed 0 it reuses the run that won the tuning.
 func (e *intentExperiment) supervise(ctx context.Context, seed int, options []string) error {
 	if seed > 0 {
 		_, err := e.train(ctx, supervised, seed, options, "supervised", "")
@@ -252,16 +252,16 @@ func (e *intentExperiment) supervise(ctx context.Context, seed int, options []st
 	return e.add(r)
 }
 
-// Files of rows, all with the same validation and test rows.
+// Files of rows; all have the same validation and test rows.
 const (
-	allRows   = "split.jsonl" // our program and the peer both read it
+	allRows   = "split.jsonl" // read by rltrain and the peer
 	firstRows = "first.jsonl" // three quarters of the training rows
 	restRows  = "rest.jsonl"  // the last quarter
 )
 
 func (e *intentExperiment) file(name string) string { return filepath.Join(e.work, name) }
 
-// split writes the rows with their parts, once.
+// split writes the rows with their splits, once.
 func (e *intentExperiment) split() error {
 	if _, err := os.Stat(e.file(allRows)); errors.Is(err, fs.ErrNotExist) {
 		if e.source == "" {
@@ -282,7 +282,7 @@ func (e *intentExperiment) split() error {
 	}
 	e.results.Rows = map[string]int{}
 	var first, rest []dataset.Row
-	seen := map[string]int{} // training rows of each label
+	seen := map[string]int{} // training rows by label
 	for _, r := range rows {
 		e.results.Rows[r.Split]++
 		if r.Split != dataset.Train || seen[r.Label]%4 != 3 {
@@ -335,8 +335,8 @@ func (e *intentExperiment) folder(setting string, seed int) string {
 	return filepath.Join(e.work, strings.NewReplacer(" ", "_", ",", "").Replace(setting)+"-"+strconv.Itoa(seed))
 }
 
-// train runs the program for one (setting, seed), unless the results have it already. start is the folder of
-// the policy that the run goes on from, to compare with; "" = none.
+// train runs rltrain for one (setting, seed), unless the results have that run. start is the folder of the policy that the
+// run continues from, to compare with; "" for none.
 func (e *intentExperiment) train(ctx context.Context, setting string, seed int, options []string, stage, start string) (intentRun, error) {
 	if r, ok := e.find(setting, seed); ok {
 		return r, nil
@@ -379,7 +379,7 @@ func (e *intentExperiment) train(ctx context.Context, setting string, seed int, 
 	return r, e.add(r)
 }
 
-// compare measures a run against the checkpoint it came from, on the same test rows.
+// compare compares a run with the checkpoint it started from, on the same test rows.
 func (e *intentExperiment) compare(ctx context.Context, start, model string) (*rl.Comparison, error) {
 	file := e.file("comparison.json")
 	if _, _, err := command(ctx, e.program, "compare", start, model, "--dataset", e.file(allRows), "--output", file); err != nil {
@@ -395,7 +395,7 @@ func (e *intentExperiment) compare(ctx context.Context, start, model string) (*r
 	return &c.Comparison, json.Unmarshal(data, &c)
 }
 
-// runPeer trains the Python peer on the same rows with the same rates.
+// runPeer trains the Python peer on the same rows with the same learning rates.
 func (e *intentExperiment) runPeer(ctx context.Context, seed int, options []string) error {
 	if _, ok := e.find(peerRun, seed); ok {
 		return nil

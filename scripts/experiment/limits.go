@@ -8,10 +8,10 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// body is a transformer as far as its products go: widths in features, with an adapter of rank on some layers.
+// body describes the matrix products of a transformer: widths in features, with an adapter of the given rank on some layers.
 type body struct {
 	layers, hidden, queries, keys, inner, vocab int
-	gated                                       bool // three matrices of hidden·inner a layer, else two
+	gated                                       bool // three matrices of hidden·inner per layer, else two
 	rank                                        int
 	adapted                                     []string // q, k, v, o, up (with gate) and down
 }
@@ -23,7 +23,7 @@ var (
 	bertBase    = body{12, 768, 768, 768, 3072, 0, false, 8, []string{"q", "v"}}
 )
 
-// weights are those of all layers' matrices, and of the adapters.
+// weights are the numbers of weights in all layers' matrices and in the adapters.
 func (b body) weights() (frozen, trained float64) {
 	ups := 1
 	if b.gated {
@@ -41,18 +41,18 @@ func (b body) weights() (frozen, trained float64) {
 	return frozen, trained
 }
 
-// pass are the multiplications and additions of a forward pass, and where it is for training of the gradients of inputs
-// and adapters: of so many tokens, pairs of a token and one that it looks at, and tokens that have log-probabilities.
+// pass is the number of multiplications and additions of a forward pass over this many tokens, pairs of a query and a
+// visible key, and tokens with log-probabilities. With training it includes the gradients of inputs and adapters.
 func (b body) pass(tokens, pairs, labels float64, training bool) float64 {
 	frozen, trained := b.weights()
 	head, attention := float64(b.vocab*b.hidden), float64(b.layers*b.queries)*pairs
 	if !training {
-		return 2*frozen*tokens + 2*head*labels + 4*attention // an adapter that is off costs nothing
+		return 2*frozen*tokens + 2*head*labels + 4*attention // a disabled adapter costs nothing
 	}
 	return 4*frozen*tokens + 6*trained*tokens + 4*head*labels + 12*attention
 }
 
-// causal are the pairs of a sequence of n tokens behind others that it looks at too.
+// causal is the number of pairs of a query and a visible key, for a sequence of n tokens after others.
 func causal(n, before float64) float64 { return n*before + n*(n+1)/2 }
 
 // spreadLengths are the lengths of a mixed batch of bench.
@@ -65,7 +65,7 @@ func spreadLengths(batch, shortest, longest int) (lengths []float64) {
 
 func same(batch, length int) []float64 { return slices.Repeat([]float64{float64(length)}, batch) }
 
-// sft is a supervised step of a language model, whose tokens but for the first of a sequence are labels.
+// sft is an SFT step of a language model; all tokens except the first of a sequence are labels.
 func (b body) sft(lengths []float64) (flops float64) {
 	for _, n := range lengths {
 		flops += b.pass(n, causal(n, 0), n-1, true)
@@ -73,7 +73,7 @@ func (b body) sft(lengths []float64) (flops float64) {
 	return flops
 }
 
-// classify is a supervised step of a classifier, whose tokens look at all of their sequence.
+// classify is a supervised step of a classifier, with bidirectional attention.
 func (b body) classify(lengths []float64) (flops float64) {
 	for _, n := range lengths {
 		flops += b.pass(n, n*n, 0, true)
@@ -81,7 +81,8 @@ func (b body) classify(lengths []float64) (flops float64) {
 	return flops
 }
 
-// dpo is a step of four pairs of answers of 192 tokens to a prompt of 64, which is passed once, and once for the reference.
+// dpo is a step with four pairs of completions of 192 tokens to a prompt of 64. The prompt is computed once, and once for
+// the reference.
 func (b body) dpo() float64 {
 	const pairs, prompt, answer = 4, 64, 192
 	tokens, looks := prompt+2*answer, causal(prompt, 0)+2*causal(answer, prompt)
@@ -89,10 +90,10 @@ func (b body) dpo() float64 {
 	return pairs * one
 }
 
-// logProbs are the logits of 2048 tokens, and their gradient to the hidden states.
+// logProbs is the work for the logits of 2048 tokens, and for their gradient by the hidden states.
 const logProbs = 2 * 2 * 2048 * 49152 * 576
 
-// products are what a step of a case can't do without. The forward of a rollout of "ppo" is that of its first update.
+// products is the minimum work of a case's step. The first update of "ppo" reuses the forward pass of the rollout.
 var products = map[string]float64{
 	"lora_step fp32":                          smol135.sft(same(8, 256)),
 	"lora_step fp32 mixed, peer padded":       smol135.sft(spreadLengths(8, 32, 256)),
@@ -106,15 +107,15 @@ var products = map[string]float64{
 	"ppo b32 s32":                             4 * bertBase.classify(same(32, 32)),
 }
 
-// productResults is the part of products.json that limits are made of.
+// productResults is the part of products.json that limits uses.
 type productResults struct {
 	Loop struct {
 		AVX512 float64 `json:"avx512"`
-	} `json:"bare_loop_of_multiply_adds"` // GFLOP/s of a core
+	} `json:"bare_loop_of_multiply_adds"` // GFLOP/s per core
 }
 
-// limits is a table of what ratios could be at most, by the times of CPU and by those of the clock, where a goal does not
-// hold for one of them.
+// limits is a table of the highest possible ratios, by CPU time and by wall time, for the cases that miss a goal in one of
+// them.
 func limits(p productResults, cpu, clock benchResults) string {
 	names := map[string]bool{}
 	for _, results := range []benchResults{cpu, clock} {
@@ -133,7 +134,7 @@ func limits(p productResults, cpu, clock benchResults) string {
 				row = append(row, "", "")
 				continue
 			}
-			// At the full speed of the loop, with nothing but products; tokens count where lengths were drawn otherwise.
+			// The time at the loop's full speed with nothing but products; ratios are by tokens if lengths were sampled differently.
 			most := c.ratio() * c.Ours.Best / (products[name] / (1e9 * p.Loop.AVX512 * float64(c.Ours.Threads)))
 			row[2] = fmt.Sprintf("%.1f×", c.Goal)
 			row = append(row, fmt.Sprintf("%.2f×", 0.9*most), fmt.Sprintf("%.0f %%", 100*c.Goal/most))

@@ -18,7 +18,7 @@ import (
 	runs "github.com/rltrain/rltrain/rl/run"
 )
 
-// memoryExperiment is what --dry-run says of the memory of runs, beside what they then held at most.
+// memoryExperiment compares the memory that --dry-run predicts with the peak of the runs.
 type memoryExperiment struct {
 	*experiment
 	results memoryResults
@@ -37,8 +37,8 @@ type memoryRun struct {
 	Peak     float64 `json:"peak_mib"`
 }
 
-// plannedRuns are of many kinds. TEXTS are documents of 20 to 2,000 characters, SHORT of 10 to 60, PAIRS preferences of
-// many lengths, START and INTENT what the supervised runs leave.
+// plannedRuns cover many kinds of runs. TEXTS are documents of 20 to 2,000 characters, SHORT of 10 to 60, PAIRS preferences
+// of many lengths; START and INTENT are outputs of the supervised runs.
 var plannedRuns = []struct{ name, options string }{
 	{"intent, supervised", "--mode supervised --epochs 1"},
 	{"intent, PPO", "--mode rl_only --pretrained-model INTENT --rl-episodes 4 --eval-every 2"},
@@ -149,7 +149,7 @@ func (r memoryResults) markdown() string {
 	return report.MarkdownTable([]string{"run", "--dry-run, MiB", "measured, MiB", "error, %"}, rows)
 }
 
-// writeMemoryTable puts the table into the page.
+// writeMemoryTable writes the table into the page.
 func writeMemoryTable(page, results string) error {
 	var r memoryResults
 	if err := files.LoadJSON(results, &r); err != nil {

@@ -17,9 +17,8 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// preferenceExperiment learns from preferences whose truth is known: of two answers of a model to a sum of digits, one is wrong. A
-// reward model and losses of the family of DPO begin with a model that has imitated for a while; what they make of it is
-// measured by greedy answers to exercises that nothing was trained on.
+// preferenceExperiment learns from preferences with a known truth: of two completions to a sum of digits, one is wrong. A
+// reward model and DPO-like losses start from a model after some SFT. The result is greedy accuracy on unseen test problems.
 type preferenceExperiment struct {
 	*experiment
 	real, only string
@@ -32,26 +31,26 @@ type preferenceResults struct {
 	Real *realPairs      `json:"orca_dpo,omitempty"`
 }
 
-// preferenceRun is one way of learning from the pairs, and for the reward model its figures on held-out pairs.
+// preferenceRun is one method of learning from the pairs; for the reward model it has the figures on held-out pairs.
 type preferenceRun struct {
 	Way        string                 `json:"way"`
 	Seed       int                    `json:"seed"`
 	CPUSeconds float64                `json:"cpu_seconds"`
 	Before     float64                `json:"accuracy_before,omitempty"`
 	After      float64                `json:"accuracy_after,omitempty"`
-	Difference *rl.Difference         `json:"difference,omitempty"` // of greedy accuracy, paired by exercise
+	Difference *rl.Difference         `json:"difference,omitempty"` // of greedy accuracy, paired by problem
 	Reward     *evaluate.RewardScores `json:"reward_model,omitempty"`
 	Teacher    *float64               `json:"accuracy_teacher,omitempty"`
 }
 
-// realPairs is a reward model on pairs of people's data.
+// realPairs is a reward model trained on pairs of human data.
 type realPairs struct {
 	Seeds      []evaluate.RewardScores `json:"seeds"`
 	CPUSeconds []float64               `json:"cpu_seconds"`
 }
 
-// preferenceWays are the ways, by the options that tell them from each other. BASE is the model that policies begin with, PAIRS
-// its pairs, MANY more of them, JUDGE what the reward model begins with, and REWARD the reward model.
+// preferenceWays are the methods, by options. BASE is the policies' initial model, PAIRS its pairs, MANY more of them, JUDGE
+// the reward model's initial model, and REWARD the reward model.
 var preferenceWays = []struct {
 	name    string
 	options string
@@ -92,7 +91,7 @@ func (e *preferenceExperiment) run(ctx context.Context) error {
 			if err := begin(ctx, dir, seed); err != nil {
 				return err
 			}
-			if strings.Contains(way.options, "REWARD") && !made(rewardIn(dir)) { // its row is there, its folder is not: made again
+			if strings.Contains(way.options, "REWARD") && !made(rewardIn(dir)) { // the results have its row but its folder is gone: train it again
 				if _, err := e.learn(ctx, dir, seed, preferenceWays[0].name, preferenceWays[0].options); err != nil {
 					return fmt.Errorf("reward model, seed %d: %w", seed, err)
 				}
@@ -111,7 +110,7 @@ func (e *preferenceExperiment) run(ctx context.Context) error {
 	return e.onReal(ctx)
 }
 
-// base makes the models that the ways begin with, and the pairs of answers, once for a seed.
+// base trains the initial models and writes the pairs, once per seed.
 func (e *preferenceExperiment) base(ctx context.Context, dir string, seed int) error {
 	if made(filepath.Join(dir, "pairs", "validation.jsonl")) {
 		return nil
@@ -125,14 +124,14 @@ func (e *preferenceExperiment) base(ctx context.Context, dir string, seed int) e
 	return e.writeOwnPairs(ctx, dir, filepath.Join(dir, baseFolder), seed)
 }
 
-// judgeIn is the folder of the model that a reward model begins with, which has imitated right solutions alone: two layers do
-// not compare an answer with the sums before it.
+// judgeIn is the folder of the reward model's initial model. It is trained only on correct solutions, because two layers do
+// not learn to compare an answer with the sums before it.
 func judgeIn(dir string) string { return filepath.Join(dir, "judge") }
 
 // rewardIn is the folder of the reward model.
 func rewardIn(dir string) string { return filepath.Join(dir, "reward_model", "preference_reward") }
 
-// imitate trains a model on worked solutions, unless it is there.
+// imitate trains a model on demonstrations, unless it exists.
 func (e *preferenceExperiment) imitate(ctx context.Context, dir string, seed int, options string) error {
 	if made(filepath.Join(dir, baseFolder, "model.safetensors")) {
 		return nil
@@ -147,7 +146,7 @@ func made(path string) bool {
 	return err == nil
 }
 
-// learn runs one way and measures what it gives.
+// learn trains with one method and evaluates the result.
 func (e *preferenceExperiment) learn(ctx context.Context, dir string, seed int, name, options string) (preferenceRun, error) {
 	r := preferenceRun{Way: name, Seed: seed}
 	base := filepath.Join(dir, baseFolder)
@@ -172,7 +171,7 @@ func (e *preferenceExperiment) learn(ctx context.Context, dir string, seed int, 
 	return r, err
 }
 
-// compare is the greedy accuracy of two models on exercises that nothing was trained on, and the difference of the second.
+// compare returns the greedy accuracy of two models on unseen test problems, and the difference of the second.
 func (e *preferenceExperiment) compare(ctx context.Context, path, a, b string) (of, than float64, d *rl.Difference, err error) {
 	if _, _, err := command(ctx, e.program, append([]string{"compare"}, append(strings.Fields("--task sum_digits --threads 1 --eval-samples 300 --seed 9000 "+easySums), "--output", path, a, b)...)...); err != nil {
 		return 0, 0, nil, err
@@ -189,7 +188,7 @@ func (e *preferenceExperiment) compare(ctx context.Context, path, a, b string) (
 	return found.A.Datasets[0].Mean.Value, found.B.Datasets[0].Mean.Value, &found.Comparisons[0].Mean, nil
 }
 
-// onReal trains MiniLM as a reward model on pairs of people's data, where a file of such is given.
+// onReal trains MiniLM as a reward model on pairs of human data, if a file of them is given.
 func (e *preferenceExperiment) onReal(ctx context.Context) error {
 	if e.real == "" {
 		return nil
@@ -217,7 +216,7 @@ func (e *preferenceExperiment) onReal(ctx context.Context) error {
 	return nil
 }
 
-// figures are those of a run, for people.
+// figures formats the figures of a run.
 func (r preferenceRun) figures() string {
 	if r.Reward != nil {
 		return r.Reward.String()

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// distillation is learning from a larger model that corrects the student's own answers.
+// Distillation: a larger model corrects the student's completions.
 const (
 	distillation = "distillation"
 	distilled    = "--task sum_digits --mode rl_only --pretrained-model STUDENT --algorithm distill --teacher TEACHER " + easySums +
@@ -17,7 +17,7 @@ const (
 func teacherIn(dir string) string { return filepath.Join(dir, "teacher") }
 func studentIn(dir string) string { return filepath.Join(dir, "student") }
 
-// teacher makes the two models of a seed.
+// teacher trains the two models of a seed.
 func (e *preferenceExperiment) teacher(ctx context.Context, dir string, seed int) error {
 	if err := e.imitate(ctx, teacherIn(dir), seed, "--tiny-hidden 64 --max-steps 1400"); err != nil {
 		return err
@@ -25,7 +25,7 @@ func (e *preferenceExperiment) teacher(ctx context.Context, dir string, seed int
 	return e.imitate(ctx, studentIn(dir), seed, "--tiny-hidden 32 --max-steps 700")
 }
 
-// distil teaches the student, and compares it with itself and with the teacher.
+// distil trains the student, and compares it with its initial model and with the teacher.
 func (e *preferenceExperiment) distil(ctx context.Context, dir string, seed int, name, options string) (preferenceRun, error) {
 	r := preferenceRun{Way: name, Seed: seed}
 	teacher, student, out := filepath.Join(teacherIn(dir), baseFolder), filepath.Join(studentIn(dir), baseFolder), filepath.Join(dir, name)
@@ -43,5 +43,5 @@ func (e *preferenceExperiment) distil(ctx context.Context, dir string, seed int,
 	return r, err
 }
 
-// recovered is the share of the gap between student and teacher that is gone.
+// recovered is the fraction of the gap between student and teacher that training has closed.
 func (r preferenceRun) recovered() float64 { return (r.After - r.Before) / (*r.Teacher - r.Before) }

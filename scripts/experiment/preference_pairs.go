@@ -16,10 +16,10 @@ import (
 	"github.com/rltrain/rltrain/internal/outfile"
 )
 
-// ownPair is a row of preferences: of two answers that the model itself wrote, a right one and a wrong one. Each is a draw
-// from all right or all wrong answers that the model gives, as often as it gives them: then what a loss of pairs pulls at
-// first is what reinforcement learning would. Pairs of different answers only, or drawn colder than the model is trained,
-// push the steps that good and bad answers share.
+// ownPair is a pair of completions by the model itself, a correct one and a wrong one. Each is sampled from the model's
+// correct or wrong completions at their natural frequency, so that the first gradient of a pair loss points where RL's
+// would. Pairs of only distinct completions, or sampled at a lower temperature, would also reduce the probability of steps
+// that both share.
 type ownPair struct {
 	Prompt   string `json:"prompt"`
 	Chosen   string `json:"chosen"`
@@ -27,15 +27,15 @@ type ownPair struct {
 }
 
 const (
-	promptsAsked = 6000 // exercises whose answers become pairs for a reward model to learn from
-	promptsFew   = 3000 // of them, those for policies
-	promptsHeld  = 300  // others, whose pairs are held out
+	promptsAsked = 6000 // problems whose completions become pairs for a reward model
+	promptsFew   = 3000 // the subset for policies
+	promptsHeld  = 300  // other problems, for held-out pairs
 	answersEach  = 8
-	pairsEach    = 4 // of an exercise at most
+	pairsEach    = 4 // at most, per problem
 )
 
-// writeOwnPairs has the model in base answer exercises, and writes the pairs to train.jsonl and validation.jsonl in the
-// folders many (for a reward model) and pairs (for policies) of dir. No exercise is in both files.
+// writeOwnPairs samples completions from the model in base, and writes the pairs to train.jsonl and validation.jsonl in
+// dir/many (for a reward model) and dir/pairs (for policies). No problem is in both files.
 func (e *preferenceExperiment) writeOwnPairs(ctx context.Context, dir, base string, seed int) error {
 	task, err := digits.New(digits.Sum, uint64(1000+seed), digits.Options{Count: 2, Max: 99, Short: true})
 	if err != nil {
@@ -75,8 +75,8 @@ func (e *preferenceExperiment) writeOwnPairs(ctx context.Context, dir, base stri
 	return nil
 }
 
-// readOwnPairs judges the answers, and pairs those to each exercise: to learn from, the first few of them for policies, and
-// held out.
+// readOwnPairs verifies the completions and pairs those of each problem: pairs to learn from (the first few for policies)
+// and held-out pairs.
 func readOwnPairs(ctx context.Context, task *digits.Task, path string) (pairs [2][]any, few int, err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// command runs a program and returns its processor time in seconds and its standard output.
+// command runs a program and returns its CPU time in seconds and its standard output.
 func command(ctx context.Context, name string, args ...string) (float64, string, error) {
 	c := exec.CommandContext(ctx, name, args...)
 	var stdout, stderr bytes.Buffer
@@ -27,7 +27,7 @@ func command(ctx context.Context, name string, args ...string) (float64, string,
 	return (c.ProcessState.UserTime() + c.ProcessState.SystemTime()).Seconds(), stdout.String(), nil
 }
 
-// portable leaves the work folder out of recorded options.
+// portable removes the work folder from recorded options.
 func portable(options []string, work string) []string {
 	out := make([]string, len(options))
 	for i, o := range options {
@@ -36,7 +36,7 @@ func portable(options []string, work string) []string {
 	return out
 }
 
-// updatesIn is the number of the last step that the metrics have.
+// updatesIn is the number of the last step in the metrics.
 func updatesIn(rows []report.Row) int {
 	n := 0
 	for _, row := range rows {
@@ -47,7 +47,7 @@ func updatesIn(rows []report.Row) int {
 	return n
 }
 
-// save writes results whole or not at all.
+// save writes results atomically.
 func save(path string, results any) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -55,7 +55,7 @@ func save(path string, results any) error {
 	return files.SaveJSON(path, results)
 }
 
-// writeLines writes labelled rows as JSON lines, with the part that each is of.
+// writeLines writes labelled rows as JSON lines, with the split of each.
 func writeLines(path string, rows []dataset.Row) error {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)

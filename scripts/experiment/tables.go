@@ -16,8 +16,7 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// writeTables replaces what stands between <!-- NAME --> and <!-- /NAME --> in the page by the tables made
-// from the results.
+// writeTables replaces the text between <!-- NAME --> and <!-- /NAME --> in the page by tables of the results.
 func writeTables(page, folder string) error {
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -32,7 +31,7 @@ func writeTables(page, folder string) error {
 		return err
 	}
 	bodies := map[string]string{"intent_mmlu_pro": r.markdown(), "digits": digits.markdown()}
-	// An experiment that nobody has run yet has no table.
+	// An experiment without results has no table.
 	add := func(name string, read func(path string, into any) error, into any, table func() string) error {
 		err := read(filepath.Join(folder, name+".json"), into)
 		if err == nil {

@@ -16,9 +16,9 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// textExperiment is classifiers that learn from rewards beside the same model that is told the labels: on the built-in
-// sentences and on the ten domains of CLINC150. Beside them stand supervised models of its 150 intents, which have to
-// tell texts that are none of them, and of MMLU-Pro's categories, and a small language model that writes its labels.
+// textExperiment compares classifiers that learn from rewards with the same model trained on labels: on the built-in
+// sentences and on the ten domains of CLINC150. It also has supervised models of CLINC150's 150 intents, which must detect
+// out-of-scope texts, and of MMLU-Pro's categories, and a small language model that generates labels.
 type textExperiment struct {
 	*experiment
 	clinc, mmlu string
@@ -33,7 +33,7 @@ type textResults struct {
 	Frozen []frozenRun `json:"frozen,omitempty"`
 }
 
-// textRun is one training run on held-out rows that nothing was chosen by.
+// textRun is one training run, evaluated on held-out rows that nothing was selected by.
 type textRun struct {
 	Data       string      `json:"data"`
 	Way        string      `json:"way"`
@@ -43,9 +43,9 @@ type textRun struct {
 	N          int         `json:"n"`
 	Accuracy   float64     `json:"accuracy"`
 	Interval   rl.Interval `json:"interval"`
-	// Before is the same before reinforcement learning, of a language model that writes.
+	// Before is the accuracy before RL, for language models.
 	Before *float64 `json:"accuracy_before,omitempty"`
-	// OutOfScope is how texts without a label were told from others.
+	// OutOfScope is the detection of texts without a label.
 	OutOfScope *rl.OutOfScope `json:"out_of_scope,omitempty"`
 }
 
@@ -58,13 +58,13 @@ const (
 	letters    = "letters, written"
 )
 
-// textWay is a way of learning, by its options.
+// textWay is a method, by its options.
 type textWay struct{ name, options string }
 
 const told = "supervised"
 
-// labelWays are what is compared on the sentences and on the domains. The settings were chosen with seed 101, which is not
-// in the results.
+// labelWays are the methods compared on the sentences and the domains. The settings were chosen with seed 101, which the
+// results do not include.
 var labelWays = []textWay{
 	{told, "--mode supervised --epochs 6 --lr-scheduler-type linear"},
 	{"reinforce", "--algorithm reinforce --entropy-coef 0.05" + manyLabels},
@@ -74,11 +74,11 @@ var labelWays = []textWay{
 	{"dqn", "--algorithm dqn --replay-size 2048 --replay-updates 1 --rl-batch-size 2048 --epsilon-end 0.5" + manyLabels},
 }
 
-// manyLabels: in a rollout a text is computed once for all of the LABELS that are drawn for it. RATE is the learning rate,
-// EPISODES the number of rollouts. What dqn keeps is the last rollout.
+// manyLabels computes a text once per rollout for all LABELS labels sampled for it. RATE is the learning rate, EPISODES the
+// number of rollouts. dqn's replay buffer holds the last rollout.
 const manyLabels = " --buffer-size 2048 --samples-per-prompt LABELS --rl-learning-rate RATE --rl-episodes EPISODES --eval-every 100"
 
-// textPlan is the runs, the quickest first.
+// textPlan is the runs, the fastest first.
 var textPlan = []struct {
 	data string
 	ways []textWay
@@ -128,17 +128,17 @@ func (e *textExperiment) run(ctx context.Context) error {
 	return nil
 }
 
-// train runs the program once, unless the results have the run.
+// train runs rltrain once, unless the results have the run.
 func (e *textExperiment) train(ctx context.Context, data, file string, way textWay, seed int) error {
 	if slices.ContainsFunc(e.results.Runs, func(r textRun) bool { return r.Data == data && r.Way == way.name && r.Seed == seed }) {
 		return nil
 	}
 	dir := filepath.Join(e.work, strings.NewReplacer(" ", "_", ",", "").Replace(data+"-"+way.name)+"-"+strconv.Itoa(seed))
-	if err := os.RemoveAll(dir); err != nil { // what a stopped call left
+	if err := os.RemoveAll(dir); err != nil { // remains of an interrupted call
 		return err
 	}
 	episodes, labels, rate := e.episodes, "64", "0.002"
-	if data == sentiment { // it has a fifth of the rows, and two labels in place of ten
+	if data == sentiment { // a fifth of the rows, and two labels instead of ten
 		episodes, labels, rate = max(1, episodes*2/9), "128", "0.001"
 	}
 	options := append([]string{"--task", "text"}, strings.Fields(strings.NewReplacer("EPISODES", strconv.Itoa(episodes), "LABELS", labels, "RATE", rate).Replace(way.options))...)
@@ -183,8 +183,8 @@ func (e *textExperiment) train(ctx context.Context, data, file string, way textW
 	return save(e.out, e.results)
 }
 
-// read takes the figures of a run's eval_results.json: of a classifier those of the test rows, of a language model that
-// writes those before and after the last step, which chose nothing.
+// read reads the figures of a run's eval_results.json: for a classifier those of the test rows, for a language model those
+// before the first and after the last step, which selected nothing.
 func (r *textRun) read(path string) error {
 	var scores struct {
 		N         int     `json:"n"`

@@ -12,7 +12,7 @@ import (
 
 func (e *textExperiment) file(name string) string { return filepath.Join(e.work, name+".jsonl") }
 
-// rows writes the rows of a set of texts, and returns their file: "" where they are built in or their source is not named.
+// rows writes the rows of a set of texts and returns their file, or "" if they are built in or have no source.
 func (e *textExperiment) rows(data string) (string, error) {
 	switch data {
 	case domains, intents:
@@ -37,14 +37,14 @@ func (e *textExperiment) rows(data string) (string, error) {
 	return "", nil
 }
 
-// Parts of the domains' rows that are used: ten rows of each intent to learn from, two to choose by, ten to measure on.
+// Rows of each intent that the domains use: ten for training, two for validation, ten for the test.
 const (
 	domainTrain = 10
 	domainVal   = 2
 	domainTest  = 10
 )
 
-// clincRows writes CLINC150 as it is divided: its intents, the same with the texts that have none, and a tenth by domain.
+// clincRows writes CLINC150 in its original splits: its intents, the same with out-of-scope texts, and a tenth by domain.
 func (e *textExperiment) clincRows() error {
 	var parts map[string][][2]string
 	if err := files.LoadJSON(filepath.Join(e.clinc, "data_full.json"), &parts); err != nil {
@@ -74,7 +74,7 @@ func (e *textExperiment) clincRows() error {
 			}
 		}
 		if part.split == dataset.Train {
-			continue // a classifier that rejects has never seen what it is to reject
+			continue // a classifier that rejects never sees out-of-scope texts in training
 		}
 		for _, row := range parts["oos_"+part.split] {
 			all = append(all, dataset.Row{Text: row[0], Label: row[1], Split: part.split})
@@ -93,7 +93,7 @@ func (e *textExperiment) clincRows() error {
 	return nil
 }
 
-// letterRows are made-up words; the label says where in the alphabet the third letter stands.
+// letterRows are made-up words; the label is the part of the alphabet that the third letter is in.
 func letterRows() []dataset.Row {
 	rng := rand.New(rand.NewPCG(17, 17))
 	var rows []dataset.Row
@@ -116,7 +116,7 @@ func letterRows() []dataset.Row {
 	return rows
 }
 
-// writeRows writes rows as JSON lines, unless the file is there.
+// writeRows writes rows as JSON lines, unless the file exists.
 func writeRows(path string, rows []dataset.Row) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil

@@ -15,11 +15,11 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
 
-// frozenRun is a linear classifier on the encoder's vectors as they come, on CLINC150's intents: what training the encoder
-// has to beat. How strongly it is held near 0 was chosen on the validation rows.
+// frozenRun is a linear classifier on the encoder's untrained vectors, for CLINC150's intents: the baseline for training the
+// encoder. The validation rows select its regularisation.
 type frozenRun struct {
 	Way      string      `json:"way"`
-	C        float64     `json:"c"` // weight of the rows' mean loss beside half the squared norm of the weights, times the rows
+	C        float64     `json:"c"` // weight of the sum of losses relative to half the squared norm of the weights
 	N        int         `json:"n"`
 	Accuracy float64     `json:"accuracy"`
 	Interval rl.Interval `json:"interval"`
@@ -29,7 +29,7 @@ type frozenRun struct {
 // encoderName is the encoder of the task text.
 const encoderName = "sentence-transformers/all-MiniLM-L6-v2"
 
-// vectors are rows in one split: unit vectors [n, H] and labels.
+// vectors are the rows of one split: unit vectors [n, H] and labels.
 type vectors struct {
 	x     []float32
 	label []int
@@ -79,7 +79,7 @@ func (e *textExperiment) frozen(ctx context.Context, file string) error {
 	})
 }
 
-// embed is the encoder's mean vector of each row, of length 1, by split.
+// embed returns the encoder's normalised mean vector of each row, by split.
 func embed(ctx context.Context, rows []dataset.Row) (parts map[string]*vectors, labels []string, width int, err error) {
 	found, err := new(hub.Client).Model(ctx, encoderName, hub.Weights)
 	if err != nil {
@@ -129,10 +129,10 @@ func embed(ctx context.Context, rows []dataset.Row) (parts map[string]*vectors, 
 	return parts, labels, width, nil
 }
 
-// fitSteps of AdamW on all rows bring the loss near its minimum.
+// fitSteps of AdamW on all rows bring the loss close to its minimum.
 const fitSteps = 150
 
-// fit trains a linear layer and measures it on the validation and the test rows.
+// fit trains a linear layer and evaluates it on the validation and test rows.
 func fit(parts map[string]*vectors, labels []string, width int, c float64,
 	loss func(s *torch.Scope, scores torch.Tensor, truth []int, classes int) torch.Tensor) (val, test rl.Evaluation, err error) {
 	classes := len(labels)
@@ -185,7 +185,7 @@ func crossEntropy(s *torch.Scope, scores torch.Tensor, truth []int, _ int) torch
 	return s.Scale(s.Sum(s.Pick(s.LogSoftmax(scores), s.Ints(index, int64(len(index))))), -1/float64(len(truth)))
 }
 
-// squaredHinge is Σ_k max(0, 1 − y_k·score_k)² of each row's classes against all others, the mean over rows.
+// squaredHinge is Σ_k max(0, 1 − y_k·score_k)², one class against all others, averaged over rows.
 func squaredHinge(s *torch.Scope, scores torch.Tensor, truth []int, classes int) torch.Tensor {
 	signs := make([]float32, len(truth)*classes)
 	for i, label := range truth {

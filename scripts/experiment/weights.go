@@ -11,18 +11,18 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// weightsExperiment measures what memory models take beside the files of their weights.
+// weightsExperiment compares the memory of models with the size of their weight files.
 type weightsExperiment struct{ *experiment }
 
-// weightsResults are what bench prints, by its arguments.
+// weightsResults is the output of bench, by its arguments.
 type weightsResults map[string]struct {
 	Weights   float64 `json:"weights_mb"`
-	Anonymous float64 `json:"anonymous_mb,omitempty"` // startup's
-	Engine    float64 `json:"engine_mb,omitempty"`    // grpo_step's
+	Anonymous float64 `json:"anonymous_mb,omitempty"` // from startup
+	Engine    float64 `json:"engine_mb,omitempty"`    // from grpo_step
 	Held      float64 `json:"held_mb,omitempty"`
 }
 
-// benched are the arguments of bench, and what the table calls them.
+// benched are the arguments of bench, with their names in the table.
 var benched = []struct{ args, name string }{
 	{"startup --shape smol135", "generate, SmolLM2-135M's shape, fp32"},
 	{"startup --shape smol135 --dtype bf16", "generate, SmolLM2-135M's shape, bf16"},

@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// fault is a change of one line, and the test that is to notice it.
+// fault is a one-line change, and the test that must catch it.
 type fault struct {
 	file          string
-	before, after string // parts of the line; before stands once in the file
+	before, after string // parts of the line; before occurs once in the file
 	pkg, test     string
 	line          int // of the list
 }
 
-// parse reads the list: for each fault the lines
+// parse reads the list. A fault has the lines
 //
 //	@ file
-//	- what stands there
-//	+ what the fault makes of it
+//	- text to replace
+//	+ replacement
 //	= package test
 //
-// where the file of the fault before goes on until there is another. Lines of other kinds are for people.
+// and applies to the same file as the one before if it has no @ line. Other lines are comments.
 func parse(text string) ([]fault, error) {
 	var faults []fault
 	var f fault

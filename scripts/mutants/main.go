@@ -1,6 +1,6 @@
-// Command mutants puts faults into the code, one line at a time, and runs the test that is to notice each. Run it from
-// the root of the repository; arguments choose faults by a part of their file's or test's name. It ends with status 1 where a
-// fault goes unnoticed, does not fit the code any more, or does not compile.
+// Command mutants puts faults into the code, one line at a time, and runs the test that must catch each. Run it in the root
+// of the repository; arguments select faults by a part of their file's or test's name. It exits with status 1 if a fault is
+// not caught, no longer fits the code, or does not compile.
 package main
 
 import (
@@ -18,10 +18,10 @@ import (
 	"time"
 )
 
-// parallel is how many faults are tried at the same time: while one is linked, another one computes.
+// parallel is the number of faults tried concurrently: while one links, another computes.
 const parallel = 4
 
-// timeout ends what takes too long, which says nothing of the fault.
+// timeout stops a test that takes too long, which proves nothing about the fault.
 const timeout = 5 * time.Minute
 
 func main() {
@@ -86,9 +86,9 @@ func run(chosen []string) error {
 	return nil
 }
 
-// healthy checks that the tests pass where there is no fault.
+// healthy checks that the tests pass without a fault.
 func healthy(faults []fault) error {
-	tests := map[string][]string{} // names of the functions, by package
+	tests := map[string][]string{} // names of test functions, by package
 	for _, f := range faults {
 		name, _, _ := strings.Cut(f.test, "/")
 		if !slices.Contains(tests[f.pkg], name) {
@@ -104,15 +104,15 @@ func healthy(faults []fault) error {
 	return nil
 }
 
-// test runs tests of a package, for so long at most.
+// test runs tests of a package, within a time limit.
 func test(limit time.Duration, pkg, pattern string, more ...string) (output string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	// Most of the time goes into linking, which is shorter without what debuggers read.
-	// limit ends it, not a limit of go test's own, whose panic would look like a fault that was noticed.
+	// Linking dominates, and is faster without debug information. limit stops the test instead of go test's timeout, whose
+	// panic would look like a caught fault.
 	args := append([]string{"test", "-vet=off", "-ldflags=-s -w", "-timeout=0", "-failfast", "-run", pattern}, more...)
 	command := exec.CommandContext(ctx, "go", append(args, "./"+pkg)...)
-	// What go starts ends with it, or a test without an end would stay behind.
+	// Kills the process group, because a test that never ends would outlive go.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
 	out, err := command.CombinedOutput()
@@ -122,7 +122,7 @@ func test(limit time.Duration, pkg, pattern string, more ...string) (output stri
 	return string(out), err
 }
 
-// try puts a fault in and says why it was not noticed.
+// try applies a fault, and returns an error unless a test catches it.
 func (f fault) try(work string) error {
 	changed, err := f.apply()
 	if err != nil {
@@ -135,7 +135,7 @@ func (f fault) try(work string) error {
 	if err != nil {
 		return err
 	}
-	// The tree stays as it is: the compiler is told to read another file in place of this one.
+	// The source tree stays unchanged: an overlay makes the compiler read another file in place of this one.
 	copied, overlay := filepath.Join(work, filepath.Base(f.file)), filepath.Join(work, "overlay.json")
 	replace, err := json.Marshal(map[string]map[string]string{"Replace": {file: copied}})
 	if err != nil {
@@ -164,7 +164,7 @@ func (f fault) try(work string) error {
 	return nil
 }
 
-// apply is the text of the file with the fault in it.
+// apply returns the file's text with the fault in it.
 func (f fault) apply() (string, error) {
 	text, err := os.ReadFile(f.file)
 	if err != nil {

@@ -40,7 +40,7 @@ func write(folder string) error {
 	return nil
 }
 
-// pages make a page of docs from what it was before.
+// pages generate a page of docs from its previous content.
 var pages = map[string]func(before string) (string, error){
 	"options.md": func(string) (string, error) {
 		return optionsIntro + config.OptionTables() + "## Rewards\n\n`--reward` takes NAME or NAME=WEIGHT, joined by commas.\n\n" + config.RewardTable(), nil
