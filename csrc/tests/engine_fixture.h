@@ -1,4 +1,4 @@
-// A small decoder with random weights for any configuration, and what its engine should say.
+// A small decoder with random weights for any configuration, and the expected output of its engine.
 #pragma once
 
 #include <ATen/ops/linear.h>
@@ -18,7 +18,7 @@
 
 namespace rlt::test {
 
-// A configuration with the arrays that it points to.
+// A configuration and the arrays it points to.
 struct DecoderChoices {
   DecoderChoices() {
     config.vocab_size = 50;
@@ -38,7 +38,7 @@ struct DecoderChoices {
     config.embedding_scale = 1;
   }
 
-  // The configuration, pointing into this object.
+  // The result points into this object.
   const rlt_model_config& get() {
     windows.resize(static_cast<size_t>(config.layers));
     ropes.resize(static_cast<size_t>(config.layers));
@@ -62,7 +62,7 @@ struct DecoderChoices {
   std::vector<rlt_rope> tables;
   int64_t switch_length = 0;
   bool biases = false, tied = true;
-  at::ScalarType type = at::kFloat;  // of the linear weights
+  at::ScalarType type = at::kFloat;  // of linear weights
 };
 
 inline nn::Weights decoder_weights(const DecoderChoices& choices, Random& random) {
@@ -136,7 +136,7 @@ struct Completion {
   std::vector<float> logprobs, raw;
   int32_t reason = RLT_GOES_ON;
 
-  // To the bit where the CPU's kernels run; by tokens elsewhere, with log-probabilities nearby.
+  // The CPU kernels give equal bits. Elsewhere tokens must be equal, and log-probabilities close.
   bool operator==(const Completion& o) const {
     const auto same = [](const std::vector<float>& a, const std::vector<float>& b) {
       return std::equal(a.begin(), a.end(), b.begin(), b.end(),
@@ -158,7 +158,7 @@ inline void note(Completions& all, const rlt_event& e) {
   c.raw.push_back(e.raw);
 }
 
-// Steps until nothing is left to do.
+// Runs the engine until it has no work left.
 inline Completions run(engine::Engine& engine, int64_t max_tokens) {
   Completions all;
   for (;;) {

@@ -1,4 +1,4 @@
-// The generation engine: its cached, batched decoding against a forward pass of the whole sequence.
+// The generation engine: its cached, batched decoding against a forward pass over the full sequence.
 #include "engine/engine.h"
 
 #include "check.h"
@@ -33,7 +33,7 @@ void adapt(rlt::nn::Transformer& decoder, Random& random, const std::string& lay
   }
 }
 
-// The engine's raw log-probabilities against a forward pass without a cache.
+// The largest error of the engine's raw log-probabilities against a forward pass without a cache.
 double largest_error(const rlt::nn::Transformer& decoder, const std::vector<int32_t>& prompt,
                      const Completion& c, bool adapter) {
   std::vector<int32_t> ids = prompt;
@@ -131,8 +131,8 @@ TEST(engine_equals_the_full_forward) {
     choice.change(choices);
     rlt::nn::Weights weights = rlt::test::decoder_weights(choices, random);
     rlt::nn::Transformer decoder(choices.get(), weights);
-    // 16-bit weights are widened, or what they are multiplied by is rounded: the same values in fp32 say what
-    // is right. The engine for a GPU rounds on the CPU too.
+    // Two-byte weights are widened, or the other operand is rounded to their type. The reference is the same
+    // values in fp32. The GPU engine also rounds on the CPU.
     const bool rounds =
         choices.type != at::kFloat && (rlt::test::rounds(choices.type) || !rlt::test::exact());
     const double of_bf16 = rlt::test::exact() ? 0.2 : 0.03;
@@ -149,7 +149,7 @@ TEST(engine_equals_the_full_forward) {
     const std::vector<std::vector<int32_t>> prompts{prompt_of(random, 1, 50), prompt_of(random, 37, 50),
                                                     prompt_of(random, 16, 50)};
     for (size_t i = 0; i < prompts.size(); ++i) {
-      rlt_request r = request_of(2, 70, i);  // the cache grows meanwhile
+      rlt_request r = request_of(2, 70, i);  // enough tokens to grow the cache
       r.adapter = i != 2;
       engine.submit(r, prompts[i]);
     }
@@ -193,7 +193,7 @@ TEST(engine_gives_the_same_bits_in_any_batch) {
   }
 }
 
-// Models that are too large to be run once a thread are split by columns instead.
+// If a model is too large to run once per thread, threads split the columns instead.
 TEST(engine_splits_large_models_by_columns) {
   Random random(13);
   DecoderChoices choices;
@@ -254,14 +254,14 @@ TEST(engine_stops_cancels_and_reuses_slots) {
   engine.submit(request_of(5, 10), prompt);
   EXPECT_EQUAL(engine.step(64).size(), size_t{2});
   Completions got;
-  engine.cancel(1, 4);  // waiting
+  engine.cancel(1, 4);  // a waiting sample
   engine.cancel(1, 4);
   const std::vector<rlt_event> events = engine.step(64);
   EXPECT_EQUAL(events.size(), size_t{3});
   EXPECT_EQUAL(events[0].sample, 4);
   EXPECT_EQUAL(events[0].token, -1);
   EXPECT_EQUAL(events[0].reason, int32_t{RLT_CANCELLED});
-  engine.cancel(1, 0);  // running
+  engine.cancel(1, 0);  // a running sample
   for (const auto& [key, c] : run(engine, 2)) {
     if (key.second == 0) {
       EXPECT_EQUAL(c.reason, int32_t{RLT_CANCELLED});
@@ -271,7 +271,7 @@ TEST(engine_stops_cancels_and_reuses_slots) {
     }
   }
   EXPECT(engine.step(64).empty());
-  engine.cancel(1, 1);  // ended: nothing happens
+  engine.cancel(1, 1);  // a finished sample: no effect
   EXPECT(engine.idle());
   EXPECT_EQUAL(engine.submit(request_of(1, 10), prompt), int64_t{2});
   EXPECT(run(engine, 64).at({2, 0}) == want.at({1, 0}));
@@ -293,7 +293,7 @@ TEST(engine_refresh_reads_what_changed) {
   EXPECT_AT_MOST(error(), 1e-4, "fresh");
   weights["layers.0.up.weight"].mul_(2);
   weights["layers.1.attn_norm.weight"].mul_(2);
-  EXPECT(!rlt::test::exact() || error() > 1e-3);  // only the CPU has a copy
+  EXPECT(!rlt::test::exact() || error() > 1e-3);  // only the CPU engine has a copy of the weights
   engine.refresh();
   EXPECT_AT_MOST(error(), 1e-4, "changed weights");
   adapt(decoder, random, "v", 3);
@@ -356,7 +356,7 @@ TEST(engine_refuses_bad_requests) {
   EXPECT_THROWS("request 1 has no sample 1 of 1", engine.cancel(1, 1));
 }
 
-// What is no number in one sample stays there: also a slot that it had is as good as new.
+// Non-finite values stay within their sample, and its slot can be reused.
 TEST(engine_ends_samples_that_are_not_finite_alone) {
   Random random(18);
   DecoderChoices choices;
@@ -381,7 +381,7 @@ TEST(engine_ends_samples_that_are_not_finite_alone) {
   }
 }
 
-// Requests by three adapters and by none in one batch get what each gets alone.
+// Requests with three adapters and without one, in one batch, give the same results as separately.
 TEST(engine_runs_adapters_in_one_batch) {
   for (const Case& choice : cases()) {
     Random random(19);
@@ -440,10 +440,10 @@ TEST(engine_adapters_come_and_go) {
   EXPECT_THROWS("there is no adapter 2", engine.submit(r, prompt));
   engine.set_adapter(2, &other);
   int64_t id = engine.submit(r, prompt);
-  engine.set_adapter(3, &other);  // others may come meanwhile
+  engine.set_adapter(3, &other);  // other adapters may be registered meanwhile
   EXPECT_THROWS("1 samples by adapter 2 have not ended", engine.set_adapter(2, nullptr));
   EXPECT_AT_MOST(largest_error(other, prompt, run(engine, 64).at({id, 0}), true), 1e-4, "first");
-  engine.refresh();  // leaves them
+  engine.refresh();  // keeps the registered adapters
   adapt(other, random, "up", 20);
   engine.set_adapter(2, &other);
   id = engine.submit(r, prompt);
