@@ -153,6 +153,15 @@ void round_rows(int64_t m, int64_t k, Matrix a, uint16_t* out) {
   }
 }
 
+void round_in_place(float* x, int64_t n) {
+  uint16_t halves[256];
+  for (int64_t i = 0; i < n; i += 256) {
+    const int64_t count = std::min<int64_t>(256, n - i);
+    kernels().round_bf16(x + i, halves, count);
+    kernels().widen_bf16(halves, x + i, count);
+  }
+}
+
 Panels pack_pairs(char trans, int64_t k, int64_t n, Matrix16 b, float* out) {
   const int64_t words = words_of(k);
   for (int64_t column = 0; column < n; column += kPanel) {

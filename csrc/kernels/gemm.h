@@ -37,6 +37,8 @@ struct Matrix16 {
 };
 // Rows [m, k] of a, rounded and contiguous, each padded with zeros to words_of(k) words.
 void round_rows(int64_t m, int64_t k, Matrix a, uint16_t* out);
+// x rounded to bfloat16.
+void round_in_place(float* x, int64_t n);
 // op(b) [k, n] as panels of words [words_of(k)][16], filled up with zeros; packed_size(words_of(k), n)
 // floats.
 Panels pack_pairs(char trans, int64_t k, int64_t n, Matrix16 b, float* out);

@@ -14,6 +14,7 @@
 #include "check.h"
 #include "engine/engine.h"
 #include "nn/transformer.h"
+#include "ops/head.h"
 #include "support.h"
 
 namespace rlt::test {
@@ -112,22 +113,41 @@ inline nn::Weights decoder_weights(const DecoderChoices& choices, Random& random
   return w;
 }
 
-// Log-probabilities of the next token after each of ids, [n, V]: a forward pass without a cache.
-inline at::Tensor full_forward(const nn::Transformer& decoder, const std::vector<int32_t>& ids,
-                               bool adapter) {
+// Hidden states of ids, a forward pass without a cache.
+inline at::Tensor hidden_states(const nn::Transformer& decoder, const std::vector<int32_t>& ids,
+                                bool adapter) {
   const at::NoGradGuard no_grad;
   std::vector<int64_t> tokens(ids.begin(), ids.end()), positions;
   for (size_t i = 0; i < ids.size(); ++i) positions.push_back(static_cast<int64_t>(i));
   nn::AdapterPass pass;
   pass.on = adapter;
-  const at::Tensor hidden = decoder.forward(
+  return decoder.forward(
       {vector_of(tokens), vector_of(positions), borders({static_cast<int64_t>(ids.size())}), {}, {}}, pass);
+}
+
+// Log-probabilities of the next token after each of ids, [n, V].
+inline at::Tensor full_forward(const nn::Transformer& decoder, const std::vector<int32_t>& ids,
+                               bool adapter) {
   const nn::Linear& head = decoder.head();
-  at::Tensor logits = at::linear(hidden, head.weight.to(at::kFloat));
+  at::Tensor logits = at::linear(hidden_states(decoder, ids, adapter), head.weight.to(at::kFloat));
   if (head.bias.defined()) logits = logits.add(head.bias);
   const double cap = decoder.config().logit_softcap;
   if (cap > 0) logits = at::tanh(logits.div(cap)).mul(cap);
   return at::log_softmax(logits, 1);
+}
+
+// What training takes for the log-probabilities of a completion, [n].
+inline at::Tensor trained_logprobs(const nn::Transformer& decoder, const std::vector<int32_t>& prompt,
+                                   const std::vector<int32_t>& completion) {
+  std::vector<int32_t> ids = prompt;
+  ids.insert(ids.end(), completion.begin(), completion.end() - 1);
+  const auto n = static_cast<int64_t>(completion.size());
+  const at::Tensor hidden = hidden_states(decoder, ids, true);
+  const nn::Linear& head = decoder.head();
+  const OptionalTensor bias = head.bias.defined() ? OptionalTensor(head.bias) : std::nullopt;
+  return std::get<0>(token_logprobs(hidden.narrow(0, hidden.size(0) - n, n), head.weight, bias,
+                                    vector_of(std::vector<int64_t>(completion.begin(), completion.end())), 1,
+                                    decoder.config().logit_softcap, false));
 }
 
 // A sample's tokens and their log-probabilities.

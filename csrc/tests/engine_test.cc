@@ -17,7 +17,8 @@ using rlt::test::Random;
 using rlt::test::request_of;
 using rlt::test::run;
 
-void adapt(rlt::nn::Transformer& decoder, Random& random, const std::string& layer, int64_t rank) {
+void adapt(rlt::nn::Transformer& decoder, Random& random, const std::string& layer, int64_t rank,
+           bool trained = false) {
   for (int64_t i = 0; i < decoder.config().layers; ++i) {
     const std::string name = "layers." + std::to_string(i) + "." + layer;
     const auto& block = decoder.blocks()[static_cast<size_t>(i)];
@@ -29,7 +30,8 @@ void adapt(rlt::nn::Transformer& decoder, Random& random, const std::string& lay
                           : layer == "gate_up" ? block.gate_up.weight
                           : layer == "up"      ? block.up.weight
                                                : block.down.weight;
-    decoder.adapt(name, random.normal({rank, w.size(1)}, 0.3), random.normal({w.size(0), rank}, 0.3), 0.5);
+    const at::Tensor a = random.normal({rank, w.size(1)}, 0.3), b = random.normal({w.size(0), rank}, 0.3);
+    decoder.adapt(name, a.set_requires_grad(trained), b.set_requires_grad(trained), 0.5);
   }
 }
 
@@ -159,6 +161,32 @@ TEST(engine_equals_the_full_forward) {
       EXPECT_EQUAL(completion.reason, int32_t{RLT_LENGTH});
       EXPECT_AT_MOST(largest_error(wide, prompts[i], completion, i != 2), limit, choice.name);
     }
+  }
+}
+
+// The sampler's log-probabilities are those that training computes: both round the same values, and only the
+// order of some sums differs.
+TEST(engine_says_what_training_says) {
+  for (const Case& choice : cases()) {
+    Random random(21);
+    DecoderChoices choices;
+    choice.change(choices);
+    if (choices.type == at::kFloat) choices.type = at::kBFloat16;
+    rlt::nn::Transformer decoder(choices.get(), rlt::test::decoder_weights(choices, random));
+    for (const std::string& layer : choice.adapted) adapt(decoder, random, layer, 3, true);
+    Engine engine(decoder, 4, {});
+    const std::vector<int32_t> prompt = prompt_of(random, 23, 50);
+    rlt_request r = request_of(8, 40);
+    r.adapter = 1;
+    engine.submit(r, prompt);
+    double sum = 0, n = 0;
+    for (const auto& [key, c] : run(engine, 11)) {
+      const at::Tensor said = rlt::test::trained_logprobs(decoder, prompt, c.tokens);
+      for (size_t i = 0; i < c.raw.size(); ++i, ++n) {
+        sum += std::abs(said[static_cast<int64_t>(i)].item<double>() - c.raw[i]);
+      }
+    }
+    EXPECT_AT_MOST(sum / n, 2e-4, choice.name);
   }
 }
 

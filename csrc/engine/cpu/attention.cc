@@ -1,5 +1,6 @@
-// Attention of sampled tokens over the cache: scores, softmax and the sum of values, all by the tile
-// kernels.
+// Attention of sampled tokens over the cache: scores, softmax and the sum of values, all by the tile kernels.
+// Queries, keys, values and probabilities are rounded where training rounds them, so that both compute the
+// same log-probabilities.
 
 #include "engine/cpu/network.h"
 #include "kernels/parallel.h"
@@ -29,8 +30,8 @@ void Network::attention(const Block& block, int64_t layer, Workspace& w) const {
   });
 }
 
-// Norms, rotates and scales a row's queries of the heads that share key head `head`, and moves that head's
-// key and value to the cache.
+// Norms and rotates a row's queries of the heads that share key head `head`, and moves that head's key and
+// value to the cache.
 void Network::place(const Block& block, int64_t layer, Workspace& w, int64_t row, int64_t head) const {
   const nn::Config& c = config();
   const auto [s, position] = w.rows[static_cast<size_t>(row)];
@@ -42,18 +43,18 @@ void Network::place(const Block& block, int64_t layer, Workspace& w, int64_t row
     const auto ropes = static_cast<int64_t>(c.rope_list.size());
     rotation = w.rotations.data() + (row * ropes + c.layer_ropes[static_cast<size_t>(layer)]) * c.rotary_dim;
   }
+  const bool round = block.rounds();
   const auto turn = [&](float* x, const Norm& norm) {
     if (c.qk_norm) apply(norm, x, x, c.head_dim);
     if (half > 0) kernels().rotate(x, rotation, rotation + half, 1, x, half, 2 * half);
+    if (round) round_in_place(x, c.head_dim);
   };
   for (int64_t h = head * group; h < (head + 1) * group; ++h) {
-    float* q = base + block.q + h * block.stride;
-    turn(q, block.q_norm);
-    kernels().scale(q, static_cast<float>(c.attention_scale), q, c.head_dim);
+    turn(base + block.q + h * block.stride, block.q_norm);
   }
-  float* k = base + block.k + head * block.stride;
-  const float* v = base + block.v + head * block.stride;
+  float *k = base + block.k + head * block.stride, *v = base + block.v + head * block.stride;
   turn(k, block.k_norm);
+  if (round) round_in_place(v, c.head_dim);
   if (position < span.prefix_length) {
     kept(span.prefix).write(layer, head, position, k, v);
   } else {
@@ -116,14 +117,7 @@ void Network::attend(const Block& block, int64_t layer, Workspace& w, int64_t ro
   t.c += std::max(cut, origin) - origin;
   kernel.multiply_f32(t);
 
-  const auto cap = static_cast<float>(c.attention_softcap);
-  float inverse[kMostRows];
-  for (int r = 0; r < t.rows; ++r) {
-    float* seen = scores + r * stride + (low - origin);
-    if (cap > 0) kernel.softcap(seen, end - low, 1 / cap, cap);
-    float peak;
-    inverse[r] = 1.0f / kernel.softmax(seen, end - low, 1, &peak);
-  }
+  for (int r = 0; r < t.rows; ++r) to_probabilities(block, scores + r * stride + (low - origin), end - low);
 
   // A head whose width is no multiple of a panel is summed in a place of its own.
   float* const out = w.attended.data() + (row * c.heads + first) * d;
@@ -145,9 +139,17 @@ void Network::attend(const Block& block, int64_t layer, Workspace& w, int64_t ro
   t.b = kept(span.tail).values(layer, head) + (begin - cut) * values;
   t.k = end - begin;
   kernel.multiply_f32(t);
-  for (int r = 0; r < t.rows; ++r) {
-    for (int64_t j = 0; j < d; ++j) out[r * d + j] = t.c[r * values + j] * inverse[r];
-  }
+  for (int r = 0; r < t.rows && t.c != out; ++r) std::copy_n(t.c + r * values, d, out + r * d);
+}
+
+void Network::to_probabilities(const Block& block, float* scores, int64_t n) const {
+  const auto scale = static_cast<float>(config().attention_scale),
+             cap = static_cast<float>(config().attention_softcap);
+  if (cap > 0) kernels().softcap(scores, n, scale / cap, cap);
+  float peak;
+  const float sum = kernels().softmax(scores, n, cap > 0 ? 1 : scale, &peak);
+  kernels().scale(scores, 1 / sum, scores, n);
+  if (block.rounds()) round_in_place(scores, n);
 }
 
 }  // namespace rlt::engine

@@ -75,6 +75,9 @@ class Network {
     PackedLinear qkv, o, up, down;  // up: gate and up alternating where gated
     // Where head 0 of q, k, v starts in a row of qkv, and how far the next one is.
     int64_t q, k, v, stride;
+
+    // Whether attention multiplies in bfloat16, as training does with the same weights.
+    bool rounds() const { return qkv.element() == Element::kBF16 && kernels().multiply_pairs; }
   };
 
   void build_block(const nn::Groups& from, Block& to) const;
@@ -92,6 +95,8 @@ class Network {
   void fetch(int64_t layer, const Workspace& w, int64_t row, int64_t head) const;
   void attend(const Block& block, int64_t layer, Workspace& w, int64_t row, int64_t head, int64_t first,
               int64_t heads, float* scores) const;
+  // Turns the scores of a query's n keys into its probabilities.
+  void to_probabilities(const Block& block, float* scores, int64_t n) const;
   void prompts(const Block& block, int64_t layer, Workspace& w) const;
   void attend_prompt(const Block& block, int64_t layer, Workspace& w, const Workspace::Prompt& prompt,
                      int64_t head, int64_t begin, int64_t end) const;

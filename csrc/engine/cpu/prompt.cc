@@ -38,7 +38,7 @@ void Network::prompts(const Block& block, int64_t layer, Workspace& w) const {
 void Network::attend_prompt(const Block& block, int64_t layer, Workspace& w, const Workspace::Prompt& prompt,
                             int64_t head, int64_t begin, int64_t end) const {
   if (begin == end) return;
-  static thread_local Buffer<float> queries, scores, sums, inverse, packed_keys, packed_values;
+  static thread_local Buffer<float> queries, scores, sums, packed_keys, packed_values;
   const nn::Config& c = config();
   const Work& span = *prompt.span;
   const int64_t d = c.head_dim, values = cache_shape().value_dim(), group = c.heads / c.kv_heads;
@@ -46,7 +46,7 @@ void Network::attend_prompt(const Block& block, int64_t layer, Workspace& w, con
   Panels k{kept(span.prefix).keys(layer, head) + low * d, kPanel * d, kPanel};
   const Matrix value_rows{kept(span.prefix).values(layer, head) + low * values, values};
   Panels v = in_place(value_rows);
-  const bool pairs = block.qkv.element() == Element::kBF16 && kernels().multiply_pairs;
+  const bool pairs = block.rounds();
   if (pairs) {
     const int64_t size = packed_size(words_of(d), kPanel);
     packed_keys.reserve(panels_of(keys) * size);
@@ -62,8 +62,6 @@ void Network::attend_prompt(const Block& block, int64_t layer, Workspace& w, con
   queries.reserve(tokens * group * d);
   scores.reserve(tokens * group * stride);
   sums.reserve(tokens * group * values);
-  inverse.reserve(tokens * group);
-  const auto cap = static_cast<float>(c.attention_softcap);
   for (int64_t first = begin; first < end; first += tokens) {
     const int64_t rows = std::min(tokens, end - first) * group, position = span.position + first;
     const auto row_of = [&](int64_t r) { return prompt.row + first + r / group; };
@@ -81,9 +79,7 @@ void Network::attend_prompt(const Block& block, int64_t layer, Workspace& w, con
       float* const row = scores.data() + r * stride;
       const int64_t last = position + r / group, hidden = first_seen(layer, last) - low - from,
                     count = last + 1 - low - from - hidden;
-      if (cap > 0) kernels().softcap(row + hidden, count, 1 / cap, cap);
-      float peak;
-      inverse[r] = 1.0f / kernels().softmax(row + hidden, count, 1, &peak);
+      to_probabilities(block, row + hidden, count);
       std::fill_n(row, hidden, 0.0f);
       std::fill(row + hidden + count, row + columns, 0.0f);
     }
@@ -92,7 +88,7 @@ void Network::attend_prompt(const Block& block, int64_t layer, Workspace& w, con
                 sums.data(), values);
     for (int64_t r = 0; r < rows; ++r) {
       float* const out = w.attended.data() + (row_of(r) * c.heads + head * group + r % group) * d;
-      kernels().scale(sums.data() + r * values, inverse[r], out, d);
+      std::copy_n(sums.data() + r * values, d, out);
     }
   }
 }
