@@ -33,12 +33,17 @@ func Read(structs ...any) (*Set, error) {
 	return s, s.readAll(structs)
 }
 
-// Defaults sets the options of structs, given by pointers, to their defaults. It panics if a declaration cannot be read.
-func Defaults(structs ...any) {
-	if _, err := Read(structs...); err != nil {
+// MustRead is Read for declarations that are part of the program: it panics if one is wrong.
+func MustRead(structs ...any) *Set {
+	s, err := Read(structs...)
+	if err != nil {
 		panic(err)
 	}
+	return s
 }
+
+// Defaults sets the options of structs, given by pointers, to their defaults. It panics if a declaration cannot be read.
+func Defaults(structs ...any) { MustRead(structs...) }
 
 // Check returns an error if an option of structs, given by pointers, is out of its range or not one of its allowed values.
 // An empty text stands for the default. Options that do not apply are not checked.

@@ -48,10 +48,8 @@ func Run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 		}
 		return 0
 	}
-	app, err := newApp(environ, stdin, stdout, stderr)
-	if err == nil {
-		args, err = config.Arguments(app, args)
-	}
+	app := newApp(environ, stdin, stdout, stderr)
+	args, err := config.Arguments(app, args)
 	if err == nil {
 		err = app.RunContext(ctx, args)
 	}
@@ -91,7 +89,7 @@ func explain(ctx context.Context, err error) (code int, message string) {
 	return exitFailure, err.Error()
 }
 
-func newApp(environ []string, stdin io.Reader, stdout, stderr io.Writer) (*cli.App, error) {
+func newApp(environ []string, stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 	app := &cli.App{
 		Name:  "rltrain",
 		Usage: "fine-tune language models and text classifiers with supervised and reinforcement learning",
@@ -100,19 +98,15 @@ rltrain COMMAND --help                 show help for a command`,
 		Version: shared.Version,
 		Reader:  stdin, Writer: stdout, ErrWriter: stderr,
 		EnableBashCompletion: true,
-		Commands:             []*cli.Command{config.TrainCommand(environ, train.Run)},
+		Commands: []*cli.Command{
+			config.TrainCommand(environ, train.Run), evalCommand(), compareCommand(), predictCommand(), generateCommand(), chatCommand(), scoreCommand(),
+			serveCommand(), exportCommand(), modelsCommand(), mergeCommand(), doctor.Command(), reportCommand(), rescoreCommand(), sandboxCommand(),
+			bench.Command(), answerCommand(), completionCommand(),
+		},
 	}
-	for _, command := range []func() (*cli.Command, error){evalCommand, compareCommand, predictCommand, generateCommand, chatCommand, scoreCommand, serveCommand, exportCommand} {
-		c, err := command()
-		if err != nil {
-			return nil, err
-		}
-		app.Commands = append(app.Commands, c)
-	}
-	app.Commands = append(app.Commands, modelsCommand(), mergeCommand(), doctor.Command(), reportCommand(), rescoreCommand(), sandboxCommand(), bench.Command(), answerCommand(), completionCommand())
 	for _, c := range app.Commands {
 		// Allows a folder called help as an argument.
 		c.HideHelpCommand = true
 	}
-	return app, nil
+	return app
 }

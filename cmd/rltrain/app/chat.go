@@ -9,21 +9,20 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/term"
 
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/options"
 )
 
-// The sampling of a chat where neither an option nor generation_config.json says otherwise.
-const (
-	chatTemperature = 0.7
-	chatTopP        = 0.9
-)
+// chatSettings are what /set changes.
+type chatSettings struct {
+	samplingOptions `defaults:"max_new_tokens=512,temperature=0.7,top_p=0.9"`
+}
 
-func chatCommand() (*cli.Command, error) {
-	flags, err := languageModelFlags()
-	if err != nil {
-		return nil, err
-	}
+func chatCommand() *cli.Command {
+	s := &chatSession{}
+	s.set = options.MustRead(&s.settings)
 	return &cli.Command{
 		Name:  "chat",
 		Usage: "talk to a language model in the terminal",
@@ -35,24 +34,14 @@ terminal, each line is a message and only the responses go to standard output.
    rltrain chat --model models/text_rl          # an adapter; /adapter off compares it with its base`,
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "system", Usage: "system prompt"},
-			&cli.IntFlag{Name: "max-new-tokens", Value: 512, Usage: "maximum tokens of a response"},
-			&cli.Float64Flag{Name: "temperature", Value: chatTemperature, Usage: "sampling temperature (0 = greedy)"},
-			&cli.Float64Flag{Name: "top-p", Value: chatTopP, Usage: "sample from the most likely tokens with this total probability (0 = all)"},
-			&cli.IntFlag{Name: "top-k", Usage: "sample from the k most likely tokens (0 = all)"},
-			&cli.Float64Flag{Name: "min-p", Usage: "sample from tokens with at least this fraction of the most likely one's probability (0 = all)"},
-			&cli.Float64Flag{Name: "repetition-penalty", Usage: "divide the logits of earlier tokens by this (0 = off)"},
-			&cli.Uint64Flag{Name: "seed", Value: 42, Usage: "random seed"},
 			ignoreGenerationFlag(),
-		}, flags...),
-		Action: runChat,
-	}, nil
+		}, append(config.OptionFlags(s.set), languageModelFlags()...)...),
+		Action: s.start,
+	}
 }
 
-func runChat(c *cli.Context) error {
-	s := &chatSession{settings: newChatSettings(c), system: c.String("system"), out: bufio.NewWriter(c.App.Writer), notes: c.App.ErrWriter}
-	if err := s.settings.check(); err != nil {
-		return shared.UsageErrorf("--%v", err)
-	}
+func (s *chatSession) start(c *cli.Context) error {
+	s.system, s.out, s.notes = c.String("system"), bufio.NewWriter(c.App.Writer), c.App.ErrWriter
 	if file, ok := c.App.Reader.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
 		s.terminal = true
 	}
@@ -67,8 +56,8 @@ func runChat(c *cli.Context) error {
 			return err
 		}
 		defer sampler.Close()
-		s.policy, s.sampler, s.base = p, sampler, false
-		sampleAsModel(c, p, &s.settings.sampling)
+		s.policy, s.sampler = p, sampler
+		sampleAsModel(c, p, &s.settings.samplingOptions)
 		if p.Templates == nil {
 			s.note("%s has no chat template: it continues the text of the conversation instead of answering", p.BaseModel)
 		}

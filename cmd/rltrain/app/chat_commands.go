@@ -2,71 +2,10 @@ package app
 
 import (
 	"cmp"
-	"fmt"
-	"strconv"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
-	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/internal/options"
 )
-
-// chatSettings are what /set changes.
-type chatSettings struct {
-	sampling torch.Sampling
-	maxNew   int
-	seed     uint64
-}
-
-func newChatSettings(c *cli.Context) chatSettings {
-	return chatSettings{
-		sampling: torch.Sampling{
-			Temperature: c.Float64("temperature"), TopK: c.Int("top-k"), TopP: c.Float64("top-p"), MinP: c.Float64("min-p"),
-			RepetitionPenalty: c.Float64("repetition-penalty"),
-		},
-		maxNew: c.Int("max-new-tokens"), seed: c.Uint64("seed"),
-	}
-}
-
-// A chatSetting is one of chatSettings: its value now, and the values that it takes.
-type chatSetting struct {
-	name      string
-	value     float64
-	low, high float64
-	whole     bool
-	set       func(s *chatSettings, x float64)
-}
-
-func (s chatSettings) list() []chatSetting {
-	return []chatSetting{
-		{"temperature", s.sampling.Temperature, 0, 1e6, false, func(s *chatSettings, x float64) { s.sampling.Temperature = x }},
-		{"top_p", s.sampling.TopP, 0, 1, false, func(s *chatSettings, x float64) { s.sampling.TopP = x }},
-		{"top_k", float64(s.sampling.TopK), 0, 1 << 30, true, func(s *chatSettings, x float64) { s.sampling.TopK = int(x) }},
-		{"min_p", s.sampling.MinP, 0, 1, false, func(s *chatSettings, x float64) { s.sampling.MinP = x }},
-		{"repetition_penalty", s.sampling.RepetitionPenalty, 0, 1e6, false, func(s *chatSettings, x float64) { s.sampling.RepetitionPenalty = x }},
-		{"max_new_tokens", float64(s.maxNew), 1, 1 << 30, true, func(s *chatSettings, x float64) { s.maxNew = int(x) }},
-		{"seed", float64(s.seed), 0, 1 << 53, true, func(s *chatSettings, x float64) { s.seed = uint64(x) }},
-	}
-}
-
-// check finds a setting out of range.
-func (s chatSettings) check() error {
-	for _, setting := range s.list() {
-		if setting.name != "seed" { // any is one
-			if err := setting.fits(setting.value); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (s chatSetting) fits(x float64) error {
-	if !(x >= s.low && x <= s.high) || s.whole && x != float64(int64(x)) {
-		return fmt.Errorf("%s: %s is out of range; it must be %s to %s", s.name, plainNumber(x), plainNumber(s.low), plainNumber(s.high))
-	}
-	return nil
-}
 
 const chatHelp = `/system TEXT      set the system prompt (/system alone shows it, /system - removes it)
 /reset            forget the conversation
@@ -101,7 +40,7 @@ func (s *chatSession) command(line string) (quit bool) {
 			s.note("[system prompt set; /reset to start the conversation anew]")
 		}
 	case "/set":
-		s.set(strings.Fields(strings.ReplaceAll(rest, "=", " ")))
+		s.change(strings.Fields(strings.ReplaceAll(rest, "=", " ")))
 	case "/adapter":
 		s.adapter(rest)
 	default:
@@ -110,36 +49,29 @@ func (s *chatSession) command(line string) (quit bool) {
 	return false
 }
 
-// set changes a setting, or shows all.
-func (s *chatSession) set(words []string) {
+// change changes a setting, or shows all.
+func (s *chatSession) change(words []string) {
 	if len(words) == 0 {
-		for _, setting := range s.settings.list() {
-			s.note("%s %s", setting.name, plainNumber(setting.value))
+		for _, o := range s.set.All() {
+			s.note("%s %v", o.Name, o.Get())
 		}
 		return
 	}
-	for _, setting := range s.settings.list() {
-		if setting.name != strings.ReplaceAll(words[0], "-", "_") {
-			continue
-		}
-		if len(words) != 2 {
-			s.note("%s %s; to change it: /set %s VALUE", setting.name, plainNumber(setting.value), setting.name)
-			return
-		}
-		x, err := strconv.ParseFloat(words[1], 64)
+	o := s.set.Find(strings.ReplaceAll(words[0], "-", "_"))
+	switch {
+	case o == nil:
+		s.note("unknown setting %s; /set lists them", words[0])
+	case len(words) != 2:
+		s.note("%s %v; to change it: /set %s VALUE", o.Name, o.Get(), o.Name)
+	default:
+		value, err := o.Parse(options.Value{Text: words[1]})
 		if err != nil {
-			s.note("%s: %q is not a number", setting.name, words[1])
+			s.note("%s: %v", o.Name, err)
 			return
 		}
-		if err := setting.fits(x); err != nil {
-			s.note("%v", err)
-			return
-		}
-		setting.set(&s.settings, x)
-		s.note("[%s %s]", setting.name, plainNumber(x))
-		return
+		o.Set(value)
+		s.note("[%s %v]", o.Name, value)
 	}
-	s.note("unknown setting %s; /set lists them", words[0])
 }
 
 // adapter chooses between the adapter and the base model.

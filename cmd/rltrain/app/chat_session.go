@@ -12,6 +12,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -21,6 +22,7 @@ type chatSession struct {
 	policy   *policy.CausalLM
 	sampler  *policy.Sampler
 	settings chatSettings
+	set      *options.Set // of settings
 	system   string
 	history  []envs.Message // the user's and the assistant's, in turns
 	turns    uint64         // responses so far: each has a random stream of its own
@@ -84,7 +86,7 @@ func (s *chatSession) respond(ctx context.Context, text string) error {
 	s.setCancel(cancel)
 	var said strings.Builder
 	o := policy.GenerateOptions{
-		Samples: 1, MaxNew: s.settings.maxNew, Sampling: s.settings.sampling, Seed: s.settings.seed, Streams: []uint64{s.turns}, Base: s.base,
+		Samples: 1, MaxNew: s.settings.MaxNew, Sampling: s.settings.torch(), Seed: s.settings.Seed, Streams: []uint64{s.turns}, Base: s.base,
 		OnText: func(_, _ int, text string) {
 			said.WriteString(text)
 			_, _ = s.out.WriteString(text)
@@ -106,7 +108,7 @@ func (s *chatSession) respond(ctx context.Context, text string) error {
 	case stopped:
 		s.note(" [stopped]")
 	case reason == torch.ReasonLength:
-		s.note(" [cut at %d tokens; /set max_new_tokens N]", s.settings.maxNew)
+		s.note(" [cut at %d tokens; /set max_new_tokens N]", s.settings.MaxNew)
 	}
 	s.history = append(s.history, envs.Message{Role: envs.RoleAssistant, Content: said.String()})
 	_, _ = s.out.WriteString("\n")
@@ -121,7 +123,7 @@ func (s *chatSession) setCancel(cancel context.CancelFunc) {
 
 // fit is the tokens of the conversation. The oldest turns are forgotten where it is longer than the model allows.
 func (s *chatSession) fit() ([]int32, error) {
-	room, forgotten := s.policy.MaxLength()-s.settings.maxNew, 0
+	room, forgotten := s.policy.MaxLength()-s.settings.MaxNew, 0
 	for {
 		ids, err := s.tokens()
 		if err != nil || len(ids) <= room {
@@ -134,7 +136,7 @@ func (s *chatSession) fit() ([]int32, error) {
 			return ids, err
 		}
 		if len(s.history) < 3 {
-			return nil, fmt.Errorf("the message has %d tokens; with %d for the response, the model's %d positions leave %d", len(ids), s.settings.maxNew, s.policy.MaxLength(), room)
+			return nil, fmt.Errorf("the message has %d tokens; with %d for the response, the model's %d positions leave %d", len(ids), s.settings.MaxNew, s.policy.MaxLength(), room)
 		}
 		s.history = slices.Clone(s.history[2:])
 		forgotten += 2

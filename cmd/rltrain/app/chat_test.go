@@ -111,7 +111,7 @@ func TestChat(t *testing.T) {
 			t.Errorf("%s: got %q and %q, want %q", input, stdout, stderr, want)
 		}
 	}
-	if code, _, stderr := f.rltrain("", "chat", "--model", "MODEL", "--top-p", "2"); code != 2 || !strings.Contains(stderr, "top_p") {
+	if code, _, stderr := f.rltrain("", "chat", "--model", "MODEL", "--top-p", "2"); code != 2 || !strings.Contains(stderr, "--top-p: 2") {
 		t.Errorf("--top-p 2: exit code %d, %q", code, stderr)
 	}
 }

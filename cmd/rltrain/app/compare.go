@@ -3,14 +3,12 @@ package app
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
-	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
@@ -23,15 +21,7 @@ type compareResults struct {
 	Comparison rl.Comparison       `json:"comparison"`
 }
 
-func compareCommand() (*cli.Command, error) {
-	flags, err := rowFlags()
-	if err != nil {
-		return nil, err
-	}
-	more, err := languageModelFlags()
-	if err != nil {
-		return nil, err
-	}
+func compareCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "compare",
 		Usage:     "compare two models on the same data",
@@ -43,12 +33,12 @@ func compareCommand() (*cli.Command, error) {
     and --reward model:DIR (a reward model) or --reward rubric:FILE --judge DIR (an LLM as judge)
 
 Differences are B - A, with 95 % intervals from a paired bootstrap over texts, problems or prompts.`,
-		Flags: joinFlags(flags, []cli.Flag{
+		Flags: joinFlags(rowFlags(), []cli.Flag{
 			shared.TaskFlag(slices.Concat(labelTasks(), problemTasks(), preferenceTasks())...), &cli.StringFlag{Name: "output", Usage: "write the results to this JSON file"},
 			answerMatchFlag(),
-		}, more, problemFlags(), rewardFlags()),
+		}, languageModelFlags(), problemFlags(), rewardFlags()),
 		Action: compare,
-	}, nil
+	}
 }
 
 func compare(c *cli.Context) error {
@@ -59,64 +49,47 @@ func compare(c *cli.Context) error {
 	if !slices.Contains(labelTasks(), task) {
 		return compareProblems(c)
 	}
-	flags, err := rowFlags()
-	if err != nil {
-		return err
-	}
-	if err := onlyFlags(c, task, append(flagNames(flags), "task", "output")); err != nil {
+	if err := onlyFlags(c, "to task "+task, []string{"task", "output"}, rowFlags()); err != nil {
 		return err
 	}
 	chosen, err := chooseRows(c)
 	if err != nil {
 		return err
 	}
-	output := c.String("output")
-	return shared.OnThread(c, func(ctx context.Context) error {
-		a, err := loadPolicy(c, c.Args().Get(0))
-		if err != nil {
-			return err
+	return intoResults(c, func(ctx context.Context) (fmt.Stringer, error) { return compareLabels(ctx, c, chosen) })
+}
+
+// compareLabels compares two classifiers on the same rows.
+func compareLabels(ctx context.Context, c *cli.Context, chosen chosenRows) (results compareResults, err error) {
+	var policies [2]*policy.Classifier
+	var examples [2]policy.Examples
+	for i := range policies {
+		if policies[i], err = loadPolicy(c, c.Args().Get(i)); err != nil {
+			return results, err
 		}
-		defer a.Close()
-		b, err := loadPolicy(c, c.Args().Get(1))
-		if err != nil {
-			return err
+		defer policies[i].Close()
+	}
+	a, b := policies[0], policies[1]
+	order, err := matchLabels(c.Args().Slice(), a.Labels, b.Labels)
+	if err != nil {
+		return results, err
+	}
+	for i, p := range policies {
+		if examples[i], err = chosen.encode(p); err != nil {
+			return results, err
 		}
-		defer b.Close()
-		order, err := matchLabels(c.Args().Slice(), a.Labels, b.Labels)
-		if err != nil {
-			return err
+	}
+	var probs [2][][]float32
+	for i, into := range []*shared.LabelResults{&results.A, &results.B} {
+		if *into, probs[i], err = evaluateLabels(ctx, c, c.Args().Get(i), chosen, policies[i], examples[i]); err != nil {
+			return results, err
 		}
-		var examples [2]policy.Examples
-		for i, p := range []*policy.Classifier{a, b} {
-			if examples[i], err = chosen.encode(p); err != nil {
-				return err
-			}
-		}
-		if output != "" {
-			if err := makeDirs(filepath.Dir(output)); err != nil {
-				return err
-			}
-		}
-		var results compareResults
-		var probsA, probsB [][]float32
-		if results.A, probsA, err = evaluateLabels(ctx, c, c.Args().Get(0), chosen, a, examples[0]); err != nil {
-			return err
-		}
-		if results.B, probsB, err = evaluateLabels(ctx, c, c.Args().Get(1), chosen, b, examples[1]); err != nil {
-			return err
-		}
-		for i, p := range probsB {
-			probsB[i] = reorder(p, order)
-		}
-		results.Comparison = rl.Compare(len(a.Labels), examples[0].Labels, probsA, probsB)
-		if output != "" {
-			if err := files.SaveJSON(output, results); err != nil {
-				return err
-			}
-		}
-		_, err = fmt.Fprint(c.App.Writer, results)
-		return err
-	})
+	}
+	for i, p := range probs[1] {
+		probs[1][i] = reorder(p, order)
+	}
+	results.Comparison = rl.Compare(len(a.Labels), examples[0].Labels, probs[0], probs[1])
+	return results, nil
 }
 
 // matchLabels returns the index in b of each label of a. Both must have the same labels. dirs names the models in errors.

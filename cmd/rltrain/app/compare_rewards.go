@@ -3,8 +3,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -16,7 +14,6 @@ import (
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
-	"github.com/rltrain/rltrain/torch"
 )
 
 // rewardFlags are the flags of compare for preference tasks.
@@ -64,32 +61,19 @@ func newRewardRun(c *cli.Context) (run rewardRun, err error) {
 	if run.spec == "" || c.String("dataset") == "" {
 		return run, shared.UsageErrorf("compare --task %s needs --dataset FILE with prompts, and --reward", c.String("task"))
 	}
-	o := policy.GenerateOptions{Samples: c.Int("n"), MaxNew: 256, Seed: 42, Sampling: torch.Sampling{Temperature: c.Float64("temperature"), TopP: c.Float64("top-p")}}
-	if o.Samples > 1 && !c.IsSet("temperature") {
-		o.Sampling.Temperature = 1
+	var o samplingOptions
+	if err := settingsOf(c, "max-new-tokens", "seed").Set(&o); err != nil {
+		return run, usageFault(err)
 	}
-	if text := c.String("max-new-tokens"); text != "" {
-		if o.MaxNew, err = strconv.Atoi(text); err != nil || o.MaxNew < 1 || o.MaxNew > 1<<20 {
-			return run, shared.UsageErrorf("--max-new-tokens: %q is not a number from 1 to %d", text, 1<<20)
-		}
-	}
-	if text := c.String("seed"); text != "" {
-		if o.Seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return run, shared.UsageErrorf("--seed: %q is not a non-negative integer", text)
-		}
-	}
-	run.options = o
-	return run, checkSampling(o.Samples, o.Sampling)
+	run.options = policy.GenerateOptions{MaxNew: o.MaxNew, Seed: o.Seed}
+	run.options.Samples, run.options.Sampling, err = samplingOf(c)
+	return run, err
 }
 
 // compareRewards scores the responses of two language models to the same prompts.
 func compareRewards(c *cli.Context) error {
-	flags, err := languageModelFlags()
-	if err != nil {
-		return err
-	}
-	names := append(flagNames(slices.Concat(flags, rewardFlags())), "task", "dataset", "output", "max-samples", "max-new-tokens", "seed", "n", "temperature", "top-p")
-	if err := onlyFlags(c, c.String("task"), names); err != nil {
+	names := []string{"task", "dataset", "output", "max-samples", "max-new-tokens", "seed", "n", "temperature", "top-p"}
+	if err := onlyFlags(c, "to task "+c.String("task"), names, languageModelFlags(), rewardFlags()); err != nil {
 		return err
 	}
 	if err := rejectModelFlags(c); err != nil {

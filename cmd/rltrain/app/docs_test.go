@@ -98,10 +98,7 @@ func TestDocumentedFiles(t *testing.T) {
 // parses returns the errors in a command's arguments, without running it.
 func parses(t *testing.T, args []string) error {
 	t.Helper()
-	app, err := newApp(nil, strings.NewReader(""), io.Discard, io.Discard)
-	if err != nil {
-		return err
-	}
+	app := newApp(nil, strings.NewReader(""), io.Discard, io.Discard)
 	for i, command := range app.Commands {
 		if command.Name == "train" {
 			app.Commands[i] = config.TrainCommand(nil, func(context.Context, *config.Config) error { return nil })

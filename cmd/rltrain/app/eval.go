@@ -18,15 +18,7 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-func evalCommand() (*cli.Command, error) {
-	flags, err := rowFlags()
-	if err != nil {
-		return nil, err
-	}
-	more, err := languageModelFlags()
-	if err != nil {
-		return nil, err
-	}
+func evalCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "eval",
 		Usage: "evaluate a model, or completions from a file",
@@ -53,10 +45,10 @@ Programs from a file: rltrain eval --task code --dataset PROBLEMS --completions 
 		Flags: joinFlags([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: "classifier or language model: a folder, such as models/intent_classifier_rl, or a Hugging Face id"},
 			shared.TaskFlag(evaluatedTasks()...),
-		}, flags, more, answerFlags(), preferenceFlags(), problemFlags(),
+		}, rowFlags(), languageModelFlags(), answerFlags(), preferenceFlags(), problemFlags(),
 			scopeFlags(), []cli.Flag{&cli.StringFlag{Name: "output-dir", Usage: "folder for logs/ and plots/", DefaultText: "eval in the folder of --model"}}),
 		Action: eval,
-	}, nil
+	}
 }
 
 // evaluatedTasks lists the tasks of eval, the default one first.
@@ -86,11 +78,7 @@ func eval(c *cli.Context) error {
 	if !slices.Contains(labelTasks(), task) {
 		return evalProblems(c)
 	}
-	flags, err := rowFlags()
-	if err != nil {
-		return err
-	}
-	if err := onlyFlags(c, task, append(flagNames(joinFlags(flags, scopeFlags())), "task", "model", "output", "output-dir")); err != nil {
+	if err := onlyFlags(c, "to task "+task, []string{"task", "model", "output", "output-dir"}, rowFlags(), scopeFlags()); err != nil {
 		return err
 	}
 	dir, err := model(c)

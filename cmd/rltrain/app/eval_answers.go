@@ -1,12 +1,9 @@
 package app
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -15,8 +12,6 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/answer"
-	"github.com/rltrain/rltrain/internal/files"
-	"github.com/rltrain/rltrain/internal/outfile"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/report"
 )
@@ -66,10 +61,8 @@ func evalAnswers(c *cli.Context) error {
 	if !slices.Contains(answerTasks(), results.Task) {
 		return shared.UsageErrorf("--completions: choose a --task with answers: %s", strings.Join(answerTasks(), ", "))
 	}
-	for _, name := range c.FlagNames() {
-		if !slices.Contains([]string{"task", "completions", "completion-field", "answer-match", "output", "output-dir", "output-rows"}, name) {
-			return shared.UsageErrorf("--%s: does not apply with --completions FILE", name)
-		}
+	if err := onlyFlags(c, "with --completions FILE", append([]string{"answer-match"}, completionsFlags...)); err != nil {
+		return err
 	}
 	if c.IsSet("completion-field") {
 		if results.Field = c.String("completion-field"); results.Field == "" {
@@ -103,26 +96,14 @@ func evalAnswers(c *cli.Context) error {
 		results.Matches[match] = rl.ScoreAnswers(infos)
 	}
 	results.AnswerScores = results.Matches[results.Match]
-	if path := c.String("output-rows"); path != "" {
-		if err := saveAnswerRows(path, judges, results.Match); err != nil {
-			return err
-		}
-	}
-	output := c.String("output")
-	switch {
-	case output != "" && c.String("output-dir") != "":
-		return shared.UsageErrorf("--output and --output-dir conflict; keep one")
-	case output == "":
-		output = filepath.Join(c.String("output-dir"), "logs", "eval_results.json")
-	}
-	if err := newResults(output); err != nil {
+	if err := saveRows(c.String("output-rows"), answerRows(judges, results.Match)); err != nil {
 		return err
 	}
-	if err := files.SaveJSON(output, results); err != nil {
+	output, err := completionsOutput(c)
+	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(c.App.Writer, "%s\nWrote %s\n", results, output)
-	return err
+	return printResults(c, output, results)
 }
 
 // answerRow is a line of --output-rows.
@@ -137,14 +118,8 @@ type answerRow struct {
 	Rule       string `json:"rule"` // the rule that decided
 }
 
-// saveAnswerRows writes the verdict on each completion.
-func saveAnswerRows(path string, judges []envs.Verifier, match answer.Match) error {
-	if err := makeDirs(filepath.Dir(path)); err != nil {
-		return err
-	}
-	var b bytes.Buffer
-	lines := json.NewEncoder(&b)
-	lines.SetEscapeHTML(false)
+// answerRows returns the verdict on each completion.
+func answerRows(judges []envs.Verifier, match answer.Match) (rows []answerRow) {
 	for i, judge := range judges {
 		info := judge(match)
 		row := answerRow{Row: i + 1, Correct: info.Correct, Gold: info.Truth, Answer: info.Answer, Tier: info.FoundBy, Rule: "no answer"}
@@ -152,14 +127,9 @@ func saveAnswerRows(path string, judges []envs.Verifier, match answer.Match) err
 			verdict := match.Compare(info.Truth, info.Answer)
 			row.GoldRead, row.AnswerRead, row.Rule = verdict.Gold, verdict.Answer, verdict.Rule
 		}
-		if err := lines.Encode(row); err != nil {
-			return fmt.Errorf("writing row %d: %w", i+1, err)
-		}
+		rows = append(rows, row)
 	}
-	if err := outfile.Write(path, b.Bytes(), 0o644); err != nil {
-		return err
-	}
-	return nil
+	return rows
 }
 
 // String returns the tables that eval prints.

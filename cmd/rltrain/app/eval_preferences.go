@@ -91,11 +91,7 @@ func skippedRows(cut, dropped, equal, null int) string {
 // evalPreferences measures a policy or a reward model on preference pairs.
 func evalPreferences(c *cli.Context) error {
 	model, data := c.String("model"), c.String("dataset")
-	flags, err := languageModelFlags()
-	if err != nil {
-		return err
-	}
-	if err := onlyFlags(c, c.String("task"), append(flagNames(slices.Concat(flags, preferenceFlags())), "task", "dataset", "output")); err != nil {
+	if err := onlyFlags(c, "to task "+c.String("task"), []string{"task", "dataset", "output"}, languageModelFlags(), preferenceFlags()); err != nil {
 		return err
 	}
 	if model == "" || data == "" {
@@ -116,15 +112,11 @@ func evalPreferences(c *cli.Context) error {
 	if err := a.Check(1); err != nil {
 		return shared.UsageErrorf("%v", err)
 	}
-	output := c.String("output")
-	if err := newResults(output); err != nil {
-		return err
-	}
-	return shared.OnThread(c, func(ctx context.Context) error {
+	return intoResults(c, func(ctx context.Context) (fmt.Stringer, error) {
 		if policy.IsRewardFolder(model) {
-			return evalReward(ctx, c, model, data, output)
+			return evalReward(ctx, c, model, data)
 		}
-		return evalPolicy(ctx, c, a, preferenceResults{Model: model, Reference: c.String("reference"), Dataset: data, Loss: a.Losses[0], Beta: a.Beta}, output)
+		return evalPolicy(ctx, c, a, preferenceResults{Model: model, Reference: c.String("reference"), Dataset: data, Loss: a.Losses[0], Beta: a.Beta})
 	})
 }
 
@@ -147,46 +139,44 @@ func preferenceRows(ctx context.Context, c *cli.Context, name string, formats ..
 	return chat.Examples(rows, formats...), nil
 }
 
-func evalReward(ctx context.Context, c *cli.Context, model, data, output string) error {
+func evalReward(ctx context.Context, c *cli.Context, model, data string) (r rewardResults, err error) {
 	for _, name := range append(flagNames(preferenceFlags()), "adapter", "dtype", "bf16", "quantize", "load-in-4bit", "load-in-8bit") {
 		if c.IsSet(name) {
-			return shared.UsageErrorf("--%s: does not apply; %s is a reward model", name, model)
+			return r, shared.UsageErrorf("--%s: does not apply; %s is a reward model", name, model)
 		}
 	}
 	client, done := shared.HubOf(c)
 	defer done()
 	m, err := policy.LoadRewardModel(ctx, client, model)
 	if err != nil {
-		return err
+		return r, err
 	}
 	defer m.Close()
 	rows, err := preferenceRows(ctx, c, data, chat.Preference, chat.Ranking)
 	if err != nil {
-		return err
+		return r, err
 	}
 	found, err := m.Units(rows)
 	if err != nil {
-		return err
+		return r, err
 	}
-	r := rewardResults{Model: model, Dataset: data, Dropped: found.Dropped, Equal: found.Equal, Null: found.Null}
-	if r.RewardScores, err = evaluate.ScoreRewards(ctx, m, found.Units); err != nil {
-		return err
-	}
-	return printResults(c, output, r)
+	r = rewardResults{Model: model, Dataset: data, Dropped: found.Dropped, Equal: found.Equal, Null: found.Null}
+	r.RewardScores, err = evaluate.ScoreRewards(ctx, m, found.Units)
+	return r, err
 }
 
-func evalPolicy(ctx context.Context, c *cli.Context, a *algo.DPO, r preferenceResults, output string) error {
+func evalPolicy(ctx context.Context, c *cli.Context, a *algo.DPO, r preferenceResults) (preferenceResults, error) {
 	p, err := loadLanguageModel(c, r.Model, c.String("adapter"))
 	if err != nil {
-		return fmt.Errorf("--model: %w", err)
+		return r, fmt.Errorf("--model: %w", err)
 	}
 	defer p.Close()
 	refers := a.Needs().Reference
 	switch {
 	case !refers && r.Reference != "":
-		return shared.UsageErrorf("--reference: loss %s uses no reference policy", r.Loss)
+		return r, shared.UsageErrorf("--reference: loss %s uses no reference policy", r.Loss)
 	case refers && r.Reference == "" && !p.Trainable():
-		return shared.UsageErrorf("--model: %s is not an adapter; pass --reference DIR, which loss %s needs", r.Model, r.Loss)
+		return r, shared.UsageErrorf("--model: %s is not an adapter; pass --reference DIR, which loss %s needs", r.Model, r.Loss)
 	}
 	formats := []chat.Format{chat.Preference}
 	if a.Unpaired() {
@@ -194,11 +184,11 @@ func evalPolicy(ctx context.Context, c *cli.Context, a *algo.DPO, r preferenceRe
 	}
 	rows, err := preferenceRows(ctx, c, r.Dataset, formats...)
 	if err != nil {
-		return err
+		return r, err
 	}
 	found, err := p.EncodePreferences(rows, c.Int("max-length"), a.Unpaired())
 	if err != nil {
-		return err
+		return r, err
 	}
 	r.Cut, r.Dropped, r.Equal, r.Null = found.Cut, found.Dropped, found.Equal, found.Null
 	asked := slices.Concat(found.Units...)
@@ -211,23 +201,21 @@ func evalPolicy(ctx context.Context, c *cli.Context, a *algo.DPO, r preferenceRe
 		if r.Reference != "" {
 			other, err := loadLanguageModel(c, r.Reference, "")
 			if err != nil {
-				return fmt.Errorf("--reference: %w", err)
+				return r, fmt.Errorf("--reference: %w", err)
 			}
 			defer other.Close()
 			if other.VocabSize() != p.VocabSize() {
-				return shared.UsageErrorf("--reference: %s has %d tokens, %s has %d; choose a model with the same tokenizer", r.Reference, other.VocabSize(), r.Model, p.VocabSize())
+				return r, shared.UsageErrorf("--reference: %s has %d tokens, %s has %d; choose a model with the same tokenizer", r.Reference, other.VocabSize(), r.Model, p.VocabSize())
 			}
 			reference, base = other, false
 		}
 		if err := evaluate.AskReference(reference, base, slices.Concat(asked, aside)); err != nil {
-			return err
+			return r, err
 		}
 	}
 	if err := evaluate.PrepareKL(p, a, aside); err != nil {
-		return err
+		return r, err
 	}
-	if r.PreferenceScores, err = evaluate.ScorePreferences(ctx, p, a, found.Units); err != nil {
-		return err
-	}
-	return printResults(c, output, r)
+	r.PreferenceScores, err = evaluate.ScorePreferences(ctx, p, a, found.Units)
+	return r, err
 }

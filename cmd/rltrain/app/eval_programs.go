@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -17,8 +16,6 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
-	"github.com/rltrain/rltrain/internal/files"
-	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/internal/outfile"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/report"
@@ -71,7 +68,7 @@ func evalPrograms(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	output, err := programOutput(c)
+	output, err := completionsOutput(c)
 	if err != nil {
 		return err
 	}
@@ -79,37 +76,47 @@ func evalPrograms(c *cli.Context) error {
 		programResults: programResults{Task: c.String("task"), Dataset: c.String("dataset"), Completions: c.String("completions"), Classes: map[string]int{}, PassAt: map[string]float64{}},
 		passes:         map[string][]bool{}, rates: map[string]float64{},
 	}
-	var lines bytes.Buffer
-	rows := json.NewEncoder(&lines)
-	rows.SetEscapeHTML(false)
-	var failed error
+	var rows []programRow
 	progress := programProgress(c)
 	each := func(p envs.Program) {
 		progress(p)
-		failed = cmp.Or(failed, rows.Encode(t.add(p)))
+		rows = append(rows, t.add(p))
 	}
 	t.Problems, err = task.(envs.ProgramSource).Programs(c.Context, envs.Setup{EvalOnly: true}, t.Completions, cmp.Or(c.String("completion-field"), "completion"), each)
-	if err := cmp.Or(err, failed); err != nil {
+	if err != nil {
 		return usageFault(err)
 	}
 	if t.N == 0 {
 		return fmt.Errorf("the sandbox ran none of %d programs; first error: %s", t.Excluded, t.Failure)
 	}
 	t.score()
-	if path := c.String("output-rows"); path != "" {
-		if err := makeDirs(filepath.Dir(path)); err != nil {
-			return err
-		}
-		if err := outfile.Write(path, lines.Bytes(), 0o644); err != nil {
-			return err
-		}
-	}
-	if err := files.SaveJSON(output, t.programResults); err != nil {
+	if err := saveRows(c.String("output-rows"), rows); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(c.App.Writer, "%s\nWrote %s\n", t.programResults, output)
-	return err
+	return printResults(c, output, t.programResults)
 }
+
+// saveRows writes rows to a JSON Lines file, unless path is "".
+func saveRows[T any](path string, rows []T) error {
+	if path == "" {
+		return nil
+	}
+	var b bytes.Buffer
+	lines := json.NewEncoder(&b)
+	lines.SetEscapeHTML(false)
+	for i, row := range rows {
+		if err := lines.Encode(row); err != nil {
+			return fmt.Errorf("writing row %d: %w", i+1, err)
+		}
+	}
+	if err := makeDirs(filepath.Dir(path)); err != nil {
+		return err
+	}
+	return outfile.Write(path, b.Bytes(), 0o644)
+}
+
+// completionsFlags are the flags that always apply with --completions.
+var completionsFlags = []string{"task", "completions", "completion-field", "output", "output-dir", "output-rows"}
 
 // programOptions returns the task's options from the command line. An option that does not apply is an error.
 func programOptions(c *cli.Context) (any, error) {
@@ -117,31 +124,16 @@ func programOptions(c *cli.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	own := flagNames(config.ProblemFlags())
-	settings := envs.Settings{}
-	for _, name := range c.FlagNames() {
-		switch {
-		case slices.Contains([]string{"task", "completions", "completion-field", "output", "output-dir", "output-rows"}, name):
-		case name == "dataset" || slices.Contains(own, name):
-			settings[strings.ReplaceAll(name, "-", "_")] = fmt.Sprint(c.Value(name))
-		default:
-			return nil, shared.UsageErrorf("--%s: does not apply with --completions FILE", name)
-		}
+	own := append(flagNames(config.ProblemFlags()), "dataset")
+	if err := onlyFlags(c, "with --completions FILE", slices.Concat(own, completionsFlags)); err != nil {
+		return nil, err
 	}
 	o := d.Options()
-	return o, usageFault(settings.Set(o))
+	return o, usageFault(settingsOf(c, own...).Set(o))
 }
 
-// usageFault converts an error that names an option to a usage error.
-func usageFault(err error) error {
-	if wrong := (*envs.OptionError)(nil); errors.As(err, &wrong) {
-		return shared.UsageErrorf("%s: %v", options.Flag(wrong.Option), wrong.Err)
-	}
-	return err
-}
-
-// programOutput returns the path of the results file after checking that it is writable.
-func programOutput(c *cli.Context) (string, error) {
+// completionsOutput returns the path of the results of --completions after checking that it is writable.
+func completionsOutput(c *cli.Context) (string, error) {
 	output := c.String("output")
 	switch {
 	case output != "" && c.String("output-dir") != "":

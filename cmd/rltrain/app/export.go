@@ -33,11 +33,7 @@ func quantizationNames() string {
 	return strings.Join(names, ", ")
 }
 
-func exportCommand() (*cli.Command, error) {
-	flags, err := storedModelFlags()
-	if err != nil {
-		return nil, err
-	}
+func exportCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "export",
 		Usage: "write a trained model for llama.cpp, Ollama, vLLM or transformers",
@@ -52,9 +48,9 @@ llama.cpp's --lora. --format hf writes a model folder for transformers, vLLM and
 			&cli.StringFlag{Name: "quantize", Value: "q8_0", Usage: "type of the GGUF file's matrices: " + quantizationNames()},
 			&cli.BoolFlag{Name: "adapter-only", Usage: "write the adapter alone, not merged"},
 			&cli.StringFlag{Name: "output", Aliases: []string{"output-dir"}, Usage: "gguf: a file name that ends in .gguf, or a folder; hf: a new or empty folder"},
-		}, flags...),
+		}, storedModelFlags()...),
 		Action: export,
-	}, nil
+	}
 }
 
 func export(c *cli.Context) error {

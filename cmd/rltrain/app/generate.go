@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"strconv"
 
 	"github.com/urfave/cli/v2"
@@ -17,34 +18,30 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/internal/outfile"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
 )
 
 // languageModelFlags select a language model, how its weights are kept, and its device.
-func languageModelFlags() ([]cli.Flag, error) {
-	flags, err := storedModelFlags()
-	return append(flags,
+func languageModelFlags() []cli.Flag {
+	return append(storedModelFlags(),
 		&cli.StringFlag{Name: "quantize", Usage: "quantize linear weights on loading: nf4 (4 bits) or int8; CPU only"},
 		&cli.BoolFlag{Name: "load-in-4bit", Usage: "alias for --quantize nf4"},
 		&cli.BoolFlag{Name: "load-in-8bit", Usage: "alias for --quantize int8"},
-	), err
+	)
 }
 
 // storedModelFlags are languageModelFlags without those that quantize weights on loading.
-func storedModelFlags() ([]cli.Flag, error) {
-	flags, err := config.Flags("threads", "device")
-	if err != nil {
-		return nil, err
-	}
+func storedModelFlags() []cli.Flag {
 	return append([]cli.Flag{
 		&cli.StringFlag{Name: "model", Usage: "language model: smollm2, a model or adapter folder, a GGUF file, or org/name on the Hugging Face Hub"},
 		ggufFlag(),
 		&cli.StringFlag{Name: "adapter", Usage: "LoRA adapter for --model: a folder or a Hugging Face id"},
 		&cli.StringFlag{Name: "dtype", Usage: "data type of weights: fp32, bf16 or fp16; GPUs, and CPUs that are fast in bf16, also compute in bf16, other CPUs in fp32", DefaultText: "bf16 on GPUs that support it, else as stored"},
 		&cli.BoolFlag{Name: "bf16", Usage: "alias for --dtype bf16"},
-	}, flags...), nil
+	}, config.Flags("threads", "device")...)
 }
 
 // languageModel loads the model of languageModelFlags.
@@ -119,11 +116,30 @@ func oneType(choices []typeChoice) (dtype string, err error) {
 	return dtype, nil
 }
 
-func generateCommand() (*cli.Command, error) {
-	flags, err := languageModelFlags()
-	if err != nil {
-		return nil, err
-	}
+// samplingOptions are the options of commands that sample text.
+type samplingOptions struct {
+	MaxNew            int     `option:"max_new_tokens" default:"256" range:"[1,1048576]" help:"maximum tokens per completion"`
+	Temperature       float64 `option:"temperature" default:"1" range:"[0,1000000]" help:"sampling temperature; 0 = greedy"`
+	TopP              float64 `option:"top_p" range:"[0,1]" help:"nucleus sampling: sample from the top tokens with this total probability; 0 = off"`
+	TopK              int     `option:"top_k" range:"[0,1048576]" help:"sample from the k most likely tokens; 0 = off"`
+	MinP              float64 `option:"min_p" range:"[0,1]" help:"drop tokens below this fraction of the top token's probability; 0 = off"`
+	RepetitionPenalty float64 `option:"repetition_penalty" range:"[0,1000000]" help:"penalty on tokens already in the context, above 1 to discourage repetition; 0 = off"`
+	Seed              uint64  `option:"seed" default:"42" help:"random seed; completion j of prompt i depends only on it, not on the batch"`
+}
+
+func (o samplingOptions) torch() torch.Sampling {
+	return torch.Sampling{Temperature: o.Temperature, TopK: o.TopK, TopP: o.TopP, MinP: o.MinP, RepetitionPenalty: o.RepetitionPenalty}
+}
+
+// generateOptions are the options of generate that say what to generate.
+type generateOptions struct {
+	samplingOptions
+	Samples   int `option:"n" default:"1" range:"[1,1048576]" help:"completions per prompt"`
+	BatchSize int `option:"batch_size" default:"32" range:"[1,65536]" help:"completions to generate at the same time; does not change results"`
+}
+
+func generateCommand() *cli.Command {
+	var o generateOptions
 	return &cli.Command{
 		Name:  "generate",
 		Usage: "generate completions with a language model",
@@ -134,62 +150,24 @@ length). A stopped command keeps finished rows in FILE.partial; --resume continu
 Without --input, each line of standard input is a prompt, and its completion is streamed to standard output.
 
 If the model has a chat template, each prompt becomes a user message; --raw sends prompts unchanged.`,
-		Flags: append([]cli.Flag{
+		Flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "input", Usage: "file of prompts: json, jsonl, csv or parquet, optionally gzipped"},
 			&cli.StringFlag{Name: "output", Usage: "JSON Lines file to write", DefaultText: "standard output"},
-			&cli.IntFlag{Name: "max-new-tokens", Value: 256, Usage: "maximum tokens per completion"},
-			&cli.Float64Flag{Name: "temperature", Value: 1, Usage: "sampling temperature; 0 = greedy"},
-			&cli.Float64Flag{Name: "top-p", Usage: "nucleus sampling: sample from the top tokens with this total probability; 0 = off"},
-			&cli.IntFlag{Name: "top-k", Usage: "sample from the k most likely tokens; 0 = off"},
-			&cli.Float64Flag{Name: "min-p", Usage: "drop tokens below this fraction of the top token's probability; 0 = off"},
-			&cli.Float64Flag{Name: "repetition-penalty", Usage: "penalty on tokens already in the context, above 1 to discourage repetition; 0 = off"},
+		}, config.OptionFlags(options.MustRead(&o)), []cli.Flag{
 			&cli.StringSliceFlag{Name: "stop", Usage: "stop before this text; repeatable"},
-			&cli.IntFlag{Name: "n", Value: 1, Usage: "completions per prompt"},
-			&cli.Uint64Flag{Name: "seed", Value: 42, Usage: "random seed; completion j of prompt i depends only on it, not on the batch"},
-			&cli.IntFlag{Name: "batch-size", Value: 32, Usage: "completions to generate at the same time; does not change results"},
 			&cli.BoolFlag{Name: "resume", Usage: "continue a stopped command from FILE.partial, where FILE is --output"},
 			&cli.BoolFlag{Name: "keep-newlines", Usage: "keep the line feed of standard input in the prompt, as the digits tasks train with it"},
 			rawFlag(), ignoreGenerationFlag(),
 			&cli.BoolFlag{Name: "truncate-prompts", Usage: "truncate long prompts at the start instead of rejecting them"},
-		}, flags...),
-		Action: generate,
-	}, nil
+		}, languageModelFlags()),
+		Action: func(c *cli.Context) error { return generate(c, o) },
+	}
 }
 
-func generateOptions(c *cli.Context) (policy.GenerateOptions, error) {
-	o := policy.GenerateOptions{
-		Samples: c.Int("n"), MaxNew: c.Int("max-new-tokens"), Stop: c.StringSlice("stop"), Seed: c.Uint64("seed"),
-		Sampling: torch.Sampling{
-			Temperature: c.Float64("temperature"), TopK: c.Int("top-k"), TopP: c.Float64("top-p"), MinP: c.Float64("min-p"),
-			RepetitionPenalty: c.Float64("repetition-penalty"),
-		},
-	}
-	for _, limit := range []struct {
-		flag      string
-		value     float64
-		low, high float64
-	}{
-		{"max-new-tokens", float64(o.MaxNew), 1, 1 << 30}, {"n", float64(o.Samples), 1, 1 << 20},
-		{"batch-size", float64(c.Int("batch-size")), 1, 1 << 16}, {"temperature", o.Sampling.Temperature, 0, 1e6},
-		{"top-k", float64(o.Sampling.TopK), 0, 1 << 30}, {"top-p", o.Sampling.TopP, 0, 1}, {"min-p", o.Sampling.MinP, 0, 1},
-		{"repetition-penalty", o.Sampling.RepetitionPenalty, 0, 1e6},
-	} {
-		if !(limit.value >= limit.low && limit.value <= limit.high) {
-			return o, shared.UsageErrorf("--%s: %s is out of range; it must be %s to %s", limit.flag, plainNumber(limit.value), plainNumber(limit.low), plainNumber(limit.high))
-		}
-	}
-	for _, stop := range o.Stop {
-		if stop == "" {
-			return o, shared.UsageErrorf("--stop: the text is empty")
-		}
-	}
-	return o, nil
-}
-
-func generate(c *cli.Context) error {
-	o, err := generateOptions(c)
-	if err != nil {
-		return err
+func generate(c *cli.Context, given generateOptions) error {
+	stops := c.StringSlice("stop")
+	if slices.Contains(stops, "") {
+		return shared.UsageErrorf("--stop: the text is empty")
 	}
 	return shared.OnThread(c, func(ctx context.Context) error {
 		p, err := languageModel(c)
@@ -197,14 +175,15 @@ func generate(c *cli.Context) error {
 			return err
 		}
 		defer p.Close()
-		sampler, err := p.NewSampler(c.Int("batch-size"))
+		sampler, err := p.NewSampler(given.BatchSize)
 		if err != nil {
 			return err
 		}
 		defer sampler.Close()
 		fmt.Fprintln(c.App.ErrWriter, "rltrain: stop tokens: "+shared.EOSNames(p))
-		sampleAsModel(c, p, &o.Sampling)
+		sampleAsModel(c, p, &given.samplingOptions)
 		sayTemplate(c, p)
+		o := policy.GenerateOptions{Samples: given.Samples, MaxNew: given.MaxNew, Stop: stops, Seed: given.Seed, Sampling: given.torch()}
 		if c.String("input") == "" {
 			for _, name := range []string{"output", "resume"} {
 				if c.IsSet(name) {

@@ -177,7 +177,7 @@ func TestLanguageCommandsRefuse(t *testing.T) {
 		{"generate --model MODEL --input TMP/messages.jsonl", "no chat template"},
 		{"generate --model MODEL --input TMP/nothing.jsonl", "TMP/nothing.jsonl:1"},
 		{"generate --model MODEL --input TMP/good.jsonl --temperature -1", "--temperature: -1 is out of range"},
-		{"generate --model MODEL --input TMP/good.jsonl --max-new-tokens 0", "--max-new-tokens: 0 is out of range; it must be 1 to 1073741824"},
+		{"generate --model MODEL --input TMP/good.jsonl --max-new-tokens 0", "--max-new-tokens: 0 is out of range; it must be 1 to 1048576"},
 		{"generate --model MODEL --resume", "--resume needs --input FILE"},
 		{"generate --model MODEL --input TMP/good.jsonl --resume", "--resume: needs --output FILE"},
 		{"generate --model MODEL --bf16 --dtype fp32", "--dtype (fp32) and --bf16 (bf16) conflict"},

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
@@ -26,11 +27,15 @@ const (
 	maxLine      = 1 << 20 // bytes
 )
 
-func predictCommand() (*cli.Command, error) {
-	flags, err := config.Flags("threads", "device")
-	if err != nil {
-		return nil, err
-	}
+// predictOptions say what predict prints.
+type predictOptions struct {
+	Top       int     `option:"top" default:"1" range:"[1,)" help:"number of labels to print per line, most likely first"`
+	JSON      bool    `option:"json" help:"print JSON Lines; a blank line prints null"`
+	Rejection float64 `option:"rejection" range:"[0,1]" help:"print (rejected) instead of a label below this probability; see eval --out-of-scope-label (0 = off)"`
+}
+
+func predictCommand() *cli.Command {
+	var o predictOptions
 	return &cli.Command{
 		Name:  "predict",
 		Usage: "classify lines of standard input",
@@ -39,23 +44,13 @@ after an unreadable line the exit code is 1. Predictions are printed as soon as 
 		Flags: append([]cli.Flag{
 			modelFlag(),
 			dtypeFlag(),
-			&cli.IntFlag{Name: "top", Value: 1, Usage: "number of labels to print per line, most likely first"},
-			&cli.BoolFlag{Name: "json", Usage: "print JSON Lines; a blank line prints null"},
-			rejectionFlag("print "+rejected+" instead of a label below this probability; see eval --out-of-scope-label", "off"),
-		}, flags...),
-		Action: predict,
-	}, nil
+		}, append(config.OptionFlags(options.MustRead(&o)), config.Flags("threads", "device")...)...),
+		Action: func(c *cli.Context) error { return predict(c, o) },
+	}
 }
 
-func predict(c *cli.Context) error {
+func predict(c *cli.Context, o predictOptions) error {
 	dir, err := model(c)
-	if err != nil {
-		return err
-	}
-	if c.Int("top") < 1 {
-		return shared.UsageErrorf("--top: %d is out of range; it must be at least 1", c.Int("top"))
-	}
-	least, err := rejection(c)
 	if err != nil {
 		return err
 	}
@@ -65,8 +60,8 @@ func predict(c *cli.Context) error {
 			return err
 		}
 		defer policy.Close()
-		if top := c.Int("top"); top > len(policy.Labels) {
-			return shared.UsageErrorf("--top: %d is out of range; the model has %d labels", top, len(policy.Labels))
+		if o.Top > len(policy.Labels) {
+			return shared.UsageErrorf("--top: %d is out of range; the model has %d labels", o.Top, len(policy.Labels))
 		}
 		input, regular := c.App.Reader, false
 		if file, ok := input.(*os.File); ok {
@@ -76,7 +71,7 @@ func predict(c *cli.Context) error {
 				fmt.Fprintln(c.App.ErrWriter, "Type one text per line; Ctrl-D to end.")
 			}
 		}
-		p := &predictor{policy: policy, out: bufio.NewWriter(c.App.Writer), top: c.Int("top"), least: least, json: c.Bool("json"), warn: c.App.ErrWriter}
+		p := &predictor{policy: policy, out: bufio.NewWriter(c.App.Writer), predictOptions: o, warn: c.App.ErrWriter}
 		err = p.run(ctx, input, regular)
 		if p.cut > 0 {
 			fmt.Fprintf(c.App.ErrWriter, "rltrain: truncated %d of %d texts to %d tokens\n", p.cut, p.texts, policy.MaxLength)
@@ -145,11 +140,9 @@ func readLine(in *bufio.Reader) (string, error) {
 
 // predictor classifies lines of text.
 type predictor struct {
+	predictOptions
 	policy     *policy.Classifier
 	out        *bufio.Writer
-	top        int
-	least      float64 // minimum probability of a label
-	json       bool
 	read       int // lines
 	texts, cut int // non-blank lines, and truncated ones among them
 	bad        int // lines that could not be read
@@ -272,20 +265,20 @@ var plain = strings.NewReplacer("\t", " ", "\n", " ", "\r", " ")
 func (p *predictor) print(probs []float32) error {
 	if probs == nil {
 		text := "\n"
-		if p.json {
+		if p.JSON {
 			text = "null\n"
 		}
 		_, err := p.out.WriteString(text)
 		return err
 	}
 	var best []scored
-	for _, i := range ranked(probs)[:p.top] {
+	for _, i := range ranked(probs)[:p.Top] {
 		best = append(best, scored{p.policy.Labels[i], probs[i]})
 	}
-	tooLow := float64(best[0].Probability) < p.least
-	if p.json {
+	tooLow := float64(best[0].Probability) < p.Rejection
+	if p.JSON {
 		answer := prediction{scored: best[0], Rejected: tooLow}
-		if p.top > 1 {
+		if p.Top > 1 {
 			answer.Top = best
 		}
 		encoder := json.NewEncoder(p.out)

@@ -16,7 +16,7 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
-	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
@@ -31,12 +31,28 @@ func problemTasks() []string {
 
 // problemFlags are the flags that sample answers to the problems of a task.
 func problemFlags() []cli.Flag {
-	return append([]cli.Flag{
-		&cli.IntFlag{Name: "n", Value: 1, Usage: "language model: samples per problem"},
-		&cli.Float64Flag{Name: "temperature", Usage: "language model: sampling temperature; 0 = greedy", DefaultText: "0 for one sample, 1 for several"},
-		&cli.Float64Flag{Name: "top-p", Usage: "language model: nucleus sampling from the top tokens with this total probability; 0 = off"},
+	return slices.Concat(config.OptionFlags(options.MustRead(&problemSampling{})), []cli.Flag{
 		&cli.StringFlag{Name: "seed", Usage: "random seed of samples and of generated problems", DefaultText: "42"},
-	}, config.ProblemFlags("dataset", "eval_dataset", "answer_match")...)
+	}, config.ProblemFlags("dataset", "eval_dataset", "answer_match"))
+}
+
+// problemSampling is how answers to problems are sampled.
+type problemSampling struct {
+	Samples     int     `option:"n" default:"1" range:"[1,65536]" help:"language model: samples per problem"`
+	Temperature float64 `option:"temperature" range:"[0,1000000]" help:"language model: sampling temperature; 0 = greedy; without it 1 if --n is above 1"`
+	TopP        float64 `option:"top_p" range:"[0,1]" help:"language model: nucleus sampling from the top tokens with this total probability; 0 = off"`
+}
+
+// samplingOf reads problemSampling.
+func samplingOf(c *cli.Context) (samples int, sampling torch.Sampling, err error) {
+	samples, sampling = c.Int("n"), torch.Sampling{Temperature: c.Float64("temperature"), TopP: c.Float64("top-p")}
+	switch {
+	case samples > 1 && !c.IsSet("temperature"):
+		sampling.Temperature = 1
+	case samples > 1 && sampling.Temperature == 0:
+		err = shared.UsageErrorf("--temperature 0: all %d samples of a problem would be equal; use --n 1, or a temperature above 0", samples)
+	}
+	return samples, sampling, err
 }
 
 // joinFlags joins lists of flags. If names repeat, the first flag counts.
@@ -61,15 +77,16 @@ func flagNames(flags []cli.Flag) []string {
 	return names
 }
 
-// onlyFlags rejects set flags that are not in names.
-func onlyFlags(c *cli.Context, task string, names []string) error {
+// onlyFlags rejects given flags that are neither in names nor in lists; to says what they do not apply to.
+func onlyFlags(c *cli.Context, to string, names []string, lists ...[]cli.Flag) error {
+	names = append(names, flagNames(slices.Concat(lists...))...)
+	limit := func(name string) bool { return slices.Contains(config.RowLimits, strings.ReplaceAll(name, "-", "_")) }
 	for _, name := range c.FlagNames() {
-		limit := func(name string) bool { return slices.Contains(config.RowLimits, strings.ReplaceAll(name, "-", "_")) }
 		if limit(name) && slices.ContainsFunc(names, limit) {
 			continue // another name of the one that applies
 		}
 		if c.IsSet(name) && !slices.Contains(names, name) {
-			return shared.UsageErrorf("--%s: does not apply to task %s", name, task)
+			return shared.UsageErrorf("--%s: does not apply %s", name, to)
 		}
 	}
 	return nil
@@ -86,14 +103,9 @@ type problemEval struct {
 
 // newProblemEval reads the flags.
 func newProblemEval(c *cli.Context) (problemEval, error) {
-	x := problemEval{task: c.String("task"), samples: c.Int("n"), datasets: []string{c.String("dataset")}}
-	flags, err := languageModelFlags()
-	if err != nil {
-		return x, err
-	}
+	x := problemEval{task: c.String("task"), datasets: []string{c.String("dataset")}}
 	of := append(config.ProblemFlags("dataset", "eval_dataset"), &cli.StringFlag{Name: "seed"})
-	names := append(flagNames(joinFlags(flags, problemFlags(), of)), "task", "dataset", "output")
-	if err := onlyFlags(c, x.task, names); err != nil {
+	if err := onlyFlags(c, "to task "+x.task, []string{"task", "dataset", "output"}, languageModelFlags(), problemFlags(), of); err != nil {
 		return x, err
 	}
 	for _, name := range flagNames(of) {
@@ -106,26 +118,9 @@ func newProblemEval(c *cli.Context) (problemEval, error) {
 			x.datasets = strings.Split(name, ",")
 		}
 	}
-	x.sampling = torch.Sampling{Temperature: c.Float64("temperature"), TopP: c.Float64("top-p")}
-	if x.samples > 1 && !c.IsSet("temperature") {
-		x.sampling.Temperature = 1
-	}
-	return x, checkSampling(x.samples, x.sampling)
-}
-
-// checkSampling rejects invalid sampling options.
-func checkSampling(n int, sampling torch.Sampling) error {
-	switch {
-	case n < 1 || n > 1<<16:
-		return shared.UsageErrorf("--n: %d is out of range; it must be 1 to 65536", n)
-	case !(sampling.Temperature >= 0 && sampling.Temperature <= 1e6):
-		return shared.UsageErrorf("--temperature: %v is out of range; it must be 0 to 1000000", sampling.Temperature)
-	case !(sampling.TopP >= 0 && sampling.TopP <= 1):
-		return shared.UsageErrorf("--top-p: %v is out of range; it must be 0 to 1", sampling.TopP)
-	case n > 1 && sampling.Temperature == 0:
-		return shared.UsageErrorf("--temperature 0: all %d samples of a problem would be equal; use --n 1, or a temperature above 0", n)
-	}
-	return nil
+	var err error
+	x.samples, x.sampling, err = samplingOf(c)
+	return x, err
 }
 
 // problemResults is the content of eval's --output for a language model.
@@ -227,10 +222,7 @@ func openProblems(c *cli.Context, p *policy.CausalLM, settings *config.Config) (
 	client, done := shared.HubOf(c)
 	defer done()
 	setup := envs.Setup{
-		Context: c.Context, Find: func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error) {
-			return shared.FindDataset(ctx, client, name, config, splits...)
-		},
-		Seed: settings.General.Seed, EvalOnly: true, HeldOut: settings.Answers.EvalSamples,
+		Context: c.Context, Find: shared.Finder(client), Seed: settings.General.Seed, EvalOnly: true, HeldOut: settings.Answers.EvalSamples,
 		Text: form != nil && (form.Form == "short" || form.Form == "auto" && p.Templates == nil),
 	}
 	task, err := settings.Settings.(envs.EpisodeSource).Task(setup)

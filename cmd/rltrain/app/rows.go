@@ -1,9 +1,9 @@
 package app
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -17,19 +17,10 @@ import (
 )
 
 // rowFlags select labelled rows, threads and device.
-func rowFlags() ([]cli.Flag, error) {
-	flags, err := config.Flags("dataset", "dataset_config", "text_column", "label_column")
-	if err != nil {
-		return nil, err
-	}
-	more, err := config.Flags("max_samples", "threads", "device")
-	if err != nil {
-		return nil, err
-	}
-	flags = append(flags,
+func rowFlags() []cli.Flag {
+	return append(config.Flags("dataset", "dataset_config", "text_column", "label_column", "max_samples", "threads", "device"),
 		&cli.StringFlag{Name: "split-column", Usage: "column of --dataset with train, val or test", DefaultText: "split, if present"},
 		&cli.StringFlag{Name: "split", Usage: "rows to use: test, val, train or all", DefaultText: "test, or all if rows have no split"})
-	return append(flags, more...), nil
 }
 
 // labelTasks lists the classification tasks, the default one first.
@@ -118,24 +109,37 @@ func (r chosenRows) encode(p *policy.Classifier) (policy.Examples, error) {
 	return examples, err
 }
 
+// settingsOf returns those of the named flags that are given.
+func settingsOf(c *cli.Context, flags ...string) envs.Settings {
+	settings := envs.Settings{}
+	for _, flag := range flags {
+		if c.IsSet(flag) {
+			settings[strings.ReplaceAll(flag, "-", "_")] = fmt.Sprint(c.Value(flag))
+		}
+	}
+	return settings
+}
+
+// usageFault converts an error that names an option to a usage error.
+func usageFault(err error) error {
+	if wrong := (*envs.OptionError)(nil); errors.As(err, &wrong) {
+		return shared.UsageErrorf("%s: %v", options.Flag(wrong.Option), wrong.Err)
+	}
+	return err
+}
+
 // readRows reads the rows of --dataset, or the built-in ones.
 func readRows(c *cli.Context) ([]dataset.Row, error) {
-	settings := envs.Settings{}
-	for _, flag := range []string{"dataset", "dataset-config", "text-column", "label-column", "split-column"} {
-		if !c.IsSet(flag) {
-			continue
-		}
-		if c.String("dataset") == "" {
-			return nil, shared.UsageErrorf("--%s: needs --dataset FILE", flag)
-		}
-		settings[strings.ReplaceAll(flag, "-", "_")] = c.String(flag)
+	flags := []string{"dataset", "dataset-config", "text-column", "label-column", "split-column"}
+	if at := slices.IndexFunc(flags, c.IsSet); at >= 0 && c.String("dataset") == "" {
+		return nil, shared.UsageErrorf("--%s: needs --dataset FILE", flags[at])
 	}
 	d, err := envs.Find(c.String("task"))
 	if err != nil {
 		return nil, err
 	}
 	o := d.Options()
-	if err := settings.Set(o); err != nil {
+	if err := settingsOf(c, flags...).Set(o); err != nil {
 		return nil, err
 	}
 	if checked, ok := o.(interface{ Check() error }); ok {
@@ -145,9 +149,7 @@ func readRows(c *cli.Context) ([]dataset.Row, error) {
 	}
 	client, done := shared.HubOf(c)
 	defer done()
-	rows, err := o.(envs.RowSource).Rows(c.Context, envs.Setup{Find: func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error) {
-		return shared.FindDataset(ctx, client, name, config, splits...)
-	}})
+	rows, err := o.(envs.RowSource).Rows(c.Context, envs.Setup{Find: shared.Finder(client)})
 	if fault := (*envs.OptionError)(nil); errors.As(err, &fault) {
 		return nil, fmt.Errorf("%s: %w", options.Flag(fault.Option), fault.Err)
 	}

@@ -10,15 +10,23 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs/sandbox"
+	"github.com/rltrain/rltrain/internal/options"
 )
 
 // maxProgram is the maximum length of a program in bytes.
 const maxProgram = 1 << 20
 
+// sandboxOptions are the limits of sandbox, by default those of [sandbox.Usual].
+type sandboxOptions struct {
+	Timeout float64 `option:"timeout" default:"10" range:"(0,86400]" help:"time limit in seconds"`
+	Memory  int     `option:"memory_mb" default:"1024" range:"[16,1048576]" help:"memory limit of all its processes, in MiB"`
+}
+
 func sandboxCommand() *cli.Command {
-	usual := sandbox.Usual()
+	var o sandboxOptions
 	return &cli.Command{
 		Name:  "sandbox",
 		Usage: "run an untrusted program in the sandbox",
@@ -27,29 +35,21 @@ output, sandbox-error), exit_code, stdout, stderr, cpu_s, peak_mb and tier.
 
 The program sees only the files of its language: no network, no environment, no other processes. Its child processes
 end with it. rltrain doctor shows which sandbox this machine supports.`,
-		Flags: []cli.Flag{
+		Flags: append(config.OptionFlags(options.MustRead(&o)),
 			&cli.StringFlag{Name: "language", Value: sandbox.Python, Usage: "programming language: " + strings.Join(sandbox.Languages, ", ")},
 			&cli.StringFlag{Name: "interpreter", Usage: "path of the interpreter", DefaultText: "found in PATH"},
-			&cli.Float64Flag{Name: "timeout", Value: usual.Wall.Seconds(), Usage: "time limit in seconds"},
-			&cli.IntFlag{Name: "memory-mb", Value: int(usual.Memory >> 20), Usage: "memory limit of all its processes, in MiB"},
 			&cli.StringFlag{Name: "stdin", Usage: "`FILE` for the program's standard input", DefaultText: "empty"},
 			&cli.StringFlag{Name: "tier", Usage: "require this tier of isolation", DefaultText: "the strongest available"},
 			&cli.BoolFlag{Name: "unsafe-exec", Usage: "if no sandbox works, run the program with limits only: it can read and change everything you can"},
-		},
-		Action: runSandbox,
+		),
+		Action: func(c *cli.Context) error { return runSandbox(c, o) },
 	}
 }
 
-func runSandbox(c *cli.Context) error {
+func runSandbox(c *cli.Context, o sandboxOptions) error {
 	limits := sandbox.Usual()
-	if s := c.Float64("timeout"); !(s > 0 && s <= 86400) {
-		return shared.UsageErrorf("--timeout: %v is out of range; it must be above 0 and at most 86400", s)
-	}
-	limits.Wall = time.Duration(c.Float64("timeout") * float64(time.Second))
-	if mb := c.Int("memory-mb"); mb < 16 || mb > 1<<20 {
-		return shared.UsageErrorf("--memory-mb: %d is out of range; it must be 16 to 1048576", mb)
-	}
-	limits.Memory = int64(c.Int("memory-mb")) << 20
+	limits.Wall = time.Duration(o.Timeout * float64(time.Second))
+	limits.Memory = int64(o.Memory) << 20
 	limits.AddressSpace = limits.Memory + 512<<20
 	var input []byte
 	if path := c.String("stdin"); path != "" {

@@ -17,21 +17,8 @@ import (
 func scopeFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "out-of-scope-label", Usage: "label of rows that belong to none of the model's labels"},
-		rejectionFlag("with --out-of-scope-label: reject texts whose top label is below this probability", "chosen on split val"),
+		&cli.Float64Flag{Name: "rejection", Usage: "with --out-of-scope-label: reject texts whose top label is below this probability", DefaultText: "chosen on split val"},
 	}
-}
-
-func rejectionFlag(usage, usual string) cli.Flag {
-	return &cli.Float64Flag{Name: "rejection", Usage: usage, DefaultText: usual}
-}
-
-// rejection returns --rejection.
-func rejection(c *cli.Context) (float64, error) {
-	p := c.Float64("rejection")
-	if !(p >= 0 && p <= 1) {
-		return 0, shared.UsageErrorf("--rejection: %v is out of range; it must be 0 to 1", p)
-	}
-	return p, nil
 }
 
 // outOfScopeRows are the rows outside a classifier's labels, and the validation rows that choose the threshold.
@@ -60,9 +47,10 @@ func splitOutOfScope(c *cli.Context, p *policy.Classifier, chosen *chosenRows) (
 		return nil, shared.UsageErrorf("--out-of-scope-label: %s has %d rows with label %q and %d with other labels; both are needed", chosen.name, len(o.rows), o.label, len(chosen.rows))
 	}
 	if given {
-		var err error
-		o.threshold, err = rejection(c)
-		return o, err
+		if o.threshold = c.Float64("rejection"); !(o.threshold >= 0 && o.threshold <= 1) {
+			return nil, shared.UsageErrorf("--rejection: %v is out of range; it must be 0 to 1", o.threshold)
+		}
+		return o, nil
 	}
 	o.in, o.out = o.divide(chosen.val)
 	if o.chosen = dataset.Val; len(o.in) == 0 || len(o.out) == 0 {

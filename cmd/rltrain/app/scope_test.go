@@ -47,7 +47,7 @@ func TestPredictRejects(t *testing.T) {
 		}
 	}
 	for _, wrong := range []string{"1.5", "-0.1", "NaN"} {
-		if code, _, stderr := f.rltrain("", "predict", "--model", "MODEL", "--rejection", wrong); code != 2 || !strings.Contains(stderr, "it must be 0 to 1") {
+		if code, _, stderr := f.rltrain("", "predict", "--model", "MODEL", "--rejection", wrong); code != 2 || !strings.Contains(stderr, "--rejection: ") {
 			t.Errorf("--rejection %s: code %d, %s", wrong, code, stderr)
 		}
 	}

@@ -1,10 +1,12 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,15 +14,26 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	serving "github.com/rltrain/rltrain/cmd/rltrain/serve"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/options"
 )
 
-func serveCommand() (*cli.Command, error) {
-	flags, err := languageModelFlags()
-	if err != nil {
-		return nil, err
-	}
+// serveOptions are the options of serve that have a range.
+type serveOptions struct {
+	Port        int     `option:"port" default:"8000" range:"[0,65535]" help:"port to listen on; 0 = any free port"`
+	MaxAdapters int     `option:"max_adapters" default:"4" range:"[0,1024]" help:"maximum number of loaded adapters"`
+	BatchSize   int     `option:"batch_size" default:"64" range:"[1,4096]" help:"maximum completions generated at the same time"`
+	Queue       int     `option:"queue" default:"256" range:"[1,1048576]" help:"maximum waiting requests; further ones get status 429"`
+	Timeout     float64 `option:"timeout" range:"[0,1000000]" help:"time limit per request in seconds; 0 = none"`
+	Grace       float64 `option:"grace" default:"30" range:"[0,1000000]" help:"seconds to finish running requests when the server stops"`
+	LogProbs    string  `option:"logprobs_mode" default:"processed_logprobs" allowed:"processed_logprobs,raw_logprobs" help:"returned log-probs: processed_logprobs (after temperature and filters) or raw_logprobs"`
+}
+
+func serveCommand() *cli.Command {
+	var o serveOptions
+	flags := languageModelFlags()
 	for i, f := range flags {
 		if f.Names()[0] == "adapter" {
 			flags[i] = &cli.StringSliceFlag{Name: "adapter", Usage: "LoRA adapter to serve, as NAME=DIR; repeatable"}
@@ -31,46 +44,22 @@ func serveCommand() (*cli.Command, error) {
 		Usage: "serve a language model with an OpenAI-compatible API",
 		Description: `Routes: /v1/completions, /v1/chat/completions, /v1/models, /v1/load_lora_adapter, /v1/unload_lora_adapter, /health,
 /metrics. Requests select the model by --name, or an adapter by its name. Streaming is supported.`,
-		Flags: append([]cli.Flag{
+		Flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "host", Value: "127.0.0.1", Usage: "address to listen on; non-loopback addresses need --api-key"},
-			&cli.IntFlag{Name: "port", Value: 8000, Usage: "port to listen on; 0 = any free port"},
 			&cli.StringFlag{Name: "api-key", Usage: "require this key in every request, as Authorization: Bearer KEY", EnvVars: []string{"RLTRAIN_API_KEY"}},
 			&cli.StringFlag{Name: "name", Usage: "model name in requests", DefaultText: "--model"},
 			&cli.StringSliceFlag{Name: "adapter-dir", Usage: "allow requests to load adapters from this folder and below; repeatable", DefaultText: "requests cannot load adapters"},
-			&cli.IntFlag{Name: "max-adapters", Value: 4, Usage: "maximum number of loaded adapters"},
-			&cli.IntFlag{Name: "batch-size", Value: 64, Usage: "maximum completions generated at the same time"},
-			&cli.IntFlag{Name: "queue", Value: 256, Usage: "maximum waiting requests; further ones get status 429"},
-			&cli.Float64Flag{Name: "timeout", Usage: "time limit per request in seconds; 0 = none"},
-			&cli.Float64Flag{Name: "grace", Value: 30, Usage: "seconds to finish running requests when the server stops"},
-			&cli.StringFlag{Name: "logprobs-mode", Value: "processed_logprobs", Usage: "returned log-probs: processed_logprobs (after temperature and filters) or raw_logprobs"},
-		}, flags...),
-		Action: serveAction,
-	}, nil
+		}, config.OptionFlags(options.MustRead(&o)), flags),
+		Action: func(c *cli.Context) error { return runServer(c, o) },
+	}
 }
 
 // serveConfig reads the flags.
-func serveConfig(c *cli.Context) (serving.Config, error) {
+func serveConfig(c *cli.Context, o serveOptions) (serving.Config, error) {
 	s := serving.Config{
-		Name: c.String("name"), Adapters: map[string]string{}, AdapterDirs: c.StringSlice("adapter-dir"), MaxAdapters: c.Int("max-adapters"),
-		Slots: c.Int("batch-size"), Queue: c.Int("queue"), Key: c.String("api-key"), Raw: c.String("logprobs-mode") == "raw_logprobs",
-		Timeout: time.Duration(c.Float64("timeout") * float64(time.Second)), Grace: time.Duration(c.Float64("grace") * float64(time.Second)),
-	}
-	if s.Name == "" {
-		s.Name = c.String("model")
-	}
-	for _, limit := range []struct {
-		flag             string
-		value, low, high float64
-	}{
-		{"port", float64(c.Int("port")), 0, 65535}, {"max-adapters", float64(s.MaxAdapters), 0, 1024}, {"batch-size", float64(s.Slots), 1, 4096},
-		{"queue", float64(s.Queue), 1, 1 << 20}, {"timeout", c.Float64("timeout"), 0, 1e6}, {"grace", c.Float64("grace"), 0, 1e6},
-	} {
-		if !(limit.value >= limit.low && limit.value <= limit.high) {
-			return s, shared.UsageErrorf("--%s: %s is out of range; it must be %s to %s", limit.flag, plainNumber(limit.value), plainNumber(limit.low), plainNumber(limit.high))
-		}
-	}
-	if mode := c.String("logprobs-mode"); mode != "processed_logprobs" && mode != "raw_logprobs" {
-		return s, shared.UsageErrorf("--logprobs-mode: %q is neither processed_logprobs nor raw_logprobs", mode)
+		Name: cmp.Or(c.String("name"), c.String("model")), Adapters: map[string]string{}, AdapterDirs: c.StringSlice("adapter-dir"), MaxAdapters: o.MaxAdapters,
+		Slots: o.BatchSize, Queue: o.Queue, Key: c.String("api-key"), Raw: o.LogProbs == "raw_logprobs",
+		Timeout: time.Duration(o.Timeout * float64(time.Second)), Grace: time.Duration(o.Grace * float64(time.Second)),
 	}
 	if c.IsSet("api-key") && s.Key == "" {
 		return s, shared.UsageErrorf("--api-key: the key is empty")
@@ -103,8 +92,8 @@ func serveConfig(c *cli.Context) (serving.Config, error) {
 	return s, nil
 }
 
-func serveAction(c *cli.Context) error {
-	config, err := serveConfig(c)
+func runServer(c *cli.Context, o serveOptions) error {
+	config, err := serveConfig(c, o)
 	if err != nil {
 		return err
 	}
@@ -119,7 +108,7 @@ func serveAction(c *cli.Context) error {
 		fmt.Fprintln(c.App.ErrWriter, "rltrain: "+shared.OneLine(fmt.Sprintf(format, args...)))
 	}
 	// Fail on a port in use before loading a large model.
-	listener, err := net.Listen("tcp", net.JoinHostPort(c.String("host"), strconv.Itoa(c.Int("port"))))
+	listener, err := net.Listen("tcp", net.JoinHostPort(c.String("host"), strconv.Itoa(o.Port)))
 	if err != nil {
 		return fmt.Errorf("--port: %w", err)
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/rl/policy"
-	"github.com/rltrain/rltrain/torch"
 )
 
 func rawFlag() cli.Flag {
@@ -35,25 +34,23 @@ func sayTemplate(c *cli.Context, p *policy.CausalLM) {
 }
 
 // sampleAsModel takes sampling settings that were not given from generation_config.json, and tells which.
-func sampleAsModel(c *cli.Context, p *policy.CausalLM, s *torch.Sampling) {
+func sampleAsModel(c *cli.Context, p *policy.CausalLM, o *samplingOptions) {
 	if c.Bool("ignore-generation-config") {
 		return
 	}
 	g := p.Generation()
 	var taken []string
-	take := func(flag string, into *float64, value, off float64) {
+	take := func(flag string, value, off float64, into func(float64)) {
 		if value != off && !c.IsSet(flag) {
-			*into = value
+			into(value)
 			taken = append(taken, fmt.Sprintf("%s=%s", strings.ReplaceAll(flag, "-", "_"), plainNumber(value)))
 		}
 	}
-	topK := float64(s.TopK)
-	take("temperature", &s.Temperature, g.Temperature, 1)
-	take("top-k", &topK, float64(g.TopK), 0)
-	take("top-p", &s.TopP, g.TopP, 1)
-	take("min-p", &s.MinP, g.MinP, 0)
-	take("repetition-penalty", &s.RepetitionPenalty, g.RepetitionPenalty, 1)
-	s.TopK = int(topK)
+	take("temperature", g.Temperature, 1, func(x float64) { o.Temperature = x })
+	take("top-k", float64(g.TopK), 0, func(x float64) { o.TopK = int(x) })
+	take("top-p", g.TopP, 1, func(x float64) { o.TopP = x })
+	take("min-p", g.MinP, 0, func(x float64) { o.MinP = x })
+	take("repetition-penalty", g.RepetitionPenalty, 1, func(x float64) { o.RepetitionPenalty = x })
 	if len(taken) > 0 {
 		fmt.Fprintf(c.App.ErrWriter, "rltrain: sampling defaults from generation_config.json: %s; --ignore-generation-config keeps rltrain's\n", strings.Join(taken, " "))
 	}

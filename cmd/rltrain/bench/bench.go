@@ -3,39 +3,46 @@ package bench
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl/train"
 	"github.com/rltrain/rltrain/torch"
 )
 
-// benchCase is a subcommand of rltrain bench.
-type benchCase struct {
-	name, usage string
-	flags       []cli.Flag
+// benchCase is a subcommand of rltrain bench: a struct of its options, whose JSON is part of the result.
+type benchCase interface {
 	// run measures the case on the compute thread.
-	run func(ctx context.Context, common benchFlags) (benchTable, error)
+	run(ctx context.Context, reps int) (*result, error)
 }
 
-// benchTable is the result of a case. Its JSON is one line.
-type benchTable interface{ table(w io.Writer) error }
+// result is what a case measured.
+type result struct {
+	figures
+	more map[string]any // figures of this case, by their names in JSON
+	// The table: what is measured, the lines before and after the figures of all cases, and the speed of the best repetition.
+	about         string
+	before, after []string
+	speed         string
+}
 
-// benchFlags are the flags of all cases.
-type benchFlags struct{ reps int }
-
-// benchFigures are the metrics of all cases.
-type benchFigures struct {
+// figures are the metrics of all cases.
+type figures struct {
 	DType     string            `json:"dtype"`
 	Device    string            `json:"device"` // "cpu", "cuda:0"
 	Threads   int               `json:"threads"`
@@ -61,68 +68,92 @@ type gpuFigures struct {
 	Reserved float64 `json:"reserved_mb"` // reserved on the GPU
 }
 
-// Command returns the command bench.
-func Command() *cli.Command {
-	command := &cli.Command{Name: "bench", Usage: "measure speed and memory on this machine"}
-	for _, c := range []benchCase{classifierBenchCase(), loraBenchCase(), logprobBenchCase(), generateBenchCase(), grpoBenchCase(), dpoBenchCase(), startupBenchCase(), deviceBenchCase()} {
-		command.Subcommands = append(command.Subcommands, c.command())
-	}
-	return command
+// commonOptions are those of all cases.
+type commonOptions struct {
+	Reps    int    `option:"reps" default:"3" range:"[1,65536]" help:"minimum number of undisturbed repetitions"`
+	Threads int    `option:"threads" default:"2" range:"[1,1024]" help:"compute threads"`
+	Device  string `option:"device" default:"cpu" help:"cpu, cuda, cuda:N or auto"`
+	JSON    bool   `option:"json" help:"print one line of JSON"`
 }
 
-func (b benchCase) command() *cli.Command {
-	var common benchFlags
+// Command returns the command bench.
+func Command() *cli.Command {
+	return &cli.Command{Name: "bench", Usage: "measure speed and memory on this machine", Subcommands: []*cli.Command{
+		command("classifier_step", "classifier training step: random encoder, LoRA on query and value", &classifierBench{}),
+		command("lora_step", "SFT step of a language model: random Llama, LoRA on all linear layers", &loraBench{}),
+		command("logprob", "log-probs of tokens from hidden states and the output weight", &logprobBench{}),
+		command("generate", "generation with a random language model", &generateBench{}),
+		command("grpo_step", "GRPO step: rollouts, rewards, advantages and updates; random Llama, LoRA on all linear layers", &grpoBench{}),
+		command("dpo_step", "DPO step: reference log-probs, loss and update; random Llama, LoRA on all linear layers", &dpoBench{}),
+		command("startup", "time from process start to the first token of a random language model", &startupBench{}),
+		command("device", "peak performance of the device: a large copy, a large read and a large bf16 matrix product; of a CPU also its kernels", &deviceBench{}),
+	}}
+}
+
+func command(name, usage string, b benchCase) *cli.Command {
+	var common commonOptions
 	return &cli.Command{
-		Name: b.name, Usage: b.usage,
-		Flags: append(b.flags,
-			&cli.IntFlag{Name: "reps", Value: 3, Usage: "minimum number of undisturbed repetitions", Destination: &common.reps},
-			&cli.IntFlag{Name: "threads", Value: 2, Usage: "compute threads"},
-			&cli.StringFlag{Name: "device", Value: "cpu", Usage: "cpu, cuda, cuda:N or auto"},
-			&cli.BoolFlag{Name: "json", Usage: "print one line of JSON"}),
+		Name: name, Usage: usage, Flags: config.OptionFlags(options.MustRead(b, &common)),
 		Action: func(c *cli.Context) error {
-			result, err := b.measure(c, common)
-			if err != nil {
-				return fmt.Errorf("bench %s: %w", b.name, err)
+			if c.Args().Present() {
+				return fmt.Errorf("bench %s: unexpected argument %q", name, c.Args().First())
 			}
-			if c.Bool("json") {
-				return json.NewEncoder(c.App.Writer).Encode(result)
-			}
-			return result.table(c.App.Writer)
+			return shared.OnThread(c, func(ctx context.Context) error {
+				r, err := b.run(ctx, common.Reps)
+				switch {
+				case err != nil:
+					return fmt.Errorf("bench %s: %w", name, err)
+				case common.JSON:
+					return r.json(c.App.Writer, name, b)
+				}
+				return r.table(c.App.Writer, name)
+			})
 		},
 	}
 }
 
-func (b benchCase) measure(c *cli.Context, common benchFlags) (result benchTable, err error) {
-	if c.Args().Present() {
-		return nil, fmt.Errorf("unexpected argument %q", c.Args().First())
-	}
-	if err := checkBounds(bound{"reps", common.reps, 1, 1 << 16}, bound{"threads", c.Int("threads"), 1, 1 << 10}); err != nil {
-		return nil, err
-	}
-	err = shared.OnThread(c, func(ctx context.Context) error {
-		result, err = b.run(ctx, common)
-		return err
-	})
-	return result, err
-}
-
-// bound is the value of a flag and its range.
-type bound struct {
-	flag            string
-	value, low, top int
-}
-
-func checkBounds(bounds ...bound) error {
-	for _, n := range bounds {
-		if n.value < n.low || n.value > n.top {
-			return fmt.Errorf("--%s: %d is out of range; it must be %d to %d", n.flag, n.value, n.low, n.top)
+// json prints the options and the figures of a case as one line of JSON.
+func (r *result) json(w io.Writer, name string, b benchCase) error {
+	line := map[string]any{"case": name}
+	for _, part := range []any{b, r.figures} {
+		data, err := json.Marshal(part)
+		if err != nil {
+			return err
 		}
+		if err := json.Unmarshal(data, &line); err != nil {
+			return err
+		}
+	}
+	maps.Copy(line, r.more)
+	return json.NewEncoder(w).Encode(line)
+}
+
+func (r *result) table(w io.Writer, name string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "case\t%s, %s, %s, %d threads, %s\n", name, r.about, r.DType, r.Threads, r.CPU)
+	lines := r.before
+	if r.speed != "" {
+		lines = append(lines, fmt.Sprintf("best\t%.4f s\t%s", r.Best, r.speed),
+			fmt.Sprintf("median\t%.4f s\t%d repetitions, %d undisturbed", r.Median, r.Reps, r.CleanReps),
+			fmt.Sprintf("peak memory\t%.0f MiB\t%.0f MiB above the start", r.PeakRSS, r.StepExtra))
+		if r.GPU != nil {
+			lines = append(lines, fmt.Sprintf("GPU memory\t%.0f MiB\t%.0f MiB above the start, %.0f MiB reserved", r.GPU.Peak, r.GPU.Extra, r.GPU.Reserved))
+		}
+	}
+	fmt.Fprintln(t, strings.Join(append(lines, r.after...), "\n"))
+	return t.Flush()
+}
+
+// inRange checks an option whose range depends on others.
+func inRange(name string, value, low, high int) error {
+	if value < low || value > high {
+		return fmt.Errorf("--%s: %d is out of range; it must be %d to %d", name, value, low, high)
 	}
 	return nil
 }
 
 // measureStep repeats step and returns the metrics of all cases.
-func measureStep(ctx context.Context, step func() error, reps int, dtype string) (f benchFigures, err error) {
+func measureStep(ctx context.Context, step func() error, reps int, dtype string) (f figures, err error) {
 	debug.FreeOSMemory() // temporary copies of the weights are not part of the step
 	before, err := memoryStatus("self", "VmRSS")
 	if err != nil {
@@ -156,38 +187,16 @@ func measureStep(ctx context.Context, step func() error, reps int, dtype string)
 }
 
 // gather completes the metrics of all cases from times and memory.
-func gather(t timing, dtype string, peak, extra float64) (benchFigures, error) {
-	capability, err := torch.CPUCapability()
-	if err != nil {
-		return benchFigures{}, err
-	}
-	device, err := torch.DeviceInUse()
-	if err != nil {
-		return benchFigures{}, err
-	}
-	kernels, err := torch.CPUKernels()
-	if err != nil {
-		return benchFigures{}, err
-	}
-	load, err := loadAverage()
-	if err != nil {
-		return benchFigures{}, err
-	}
-	return benchFigures{
+func gather(t timing, dtype string, peak, extra float64) (figures, error) {
+	capability, err1 := torch.CPUCapability()
+	device, err2 := torch.DeviceInUse()
+	kernels, err3 := torch.CPUKernels()
+	load, err4 := loadAverage()
+	return figures{
 		DType: dtype, Device: device, Threads: torch.Threads(), Best: t.best, Median: t.median, Reps: t.reps, CleanReps: t.clean, CPUBest: t.cpu, CPUMedian: t.cpuMedian,
 		PeakRSS: peak, StepExtra: extra, CPU: capability, Kernels: kernels.Set, Load: load,
 		Versions: map[string]string{"libtorch": torch.LibtorchVersion, "go": strings.TrimPrefix(runtime.Version(), "go")},
-	}, nil
-}
-
-// times prints the metrics of all cases; speed is that of the best repetition.
-func (f benchFigures) times(w io.Writer, speed string) {
-	fmt.Fprintf(w, "best\t%.4f s\t%s\n", f.Best, speed)
-	fmt.Fprintf(w, "median\t%.4f s\t%d repetitions, %d undisturbed\n", f.Median, f.Reps, f.CleanReps)
-	fmt.Fprintf(w, "peak memory\t%.0f MiB\t%.0f MiB above the start\n", f.PeakRSS, f.StepExtra)
-	if f.GPU != nil {
-		fmt.Fprintf(w, "GPU memory\t%.0f MiB\t%.0f MiB above the start, %.0f MiB reserved\n", f.GPU.Peak, f.GPU.Extra, f.GPU.Reserved)
-	}
+	}, errors.Join(err1, err2, err3, err4)
 }
 
 // benchRate is a learning rate that keeps values in a normal range.

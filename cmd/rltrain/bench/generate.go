@@ -3,11 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"text/tabwriter"
-
-	"github.com/urfave/cli/v2"
 
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/transformers"
@@ -15,119 +11,73 @@ import (
 
 // generateBench is the case generate.
 type generateBench struct {
-	shape, dtype       string
-	batch, prompt, new int
-	sample             bool
+	randomLlama
+	Batch  int  `json:"batch" option:"batch" default:"8" range:"[1,4096]" help:"prompts per batch"`
+	Prompt int  `json:"prompt" option:"prompt" default:"64" range:"[1,2046]" help:"tokens per prompt"`
+	New    int  `json:"new" option:"new" default:"128" range:"[2,2047]" help:"tokens to generate per prompt, at least 2"`
+	Sample bool `json:"-" option:"sample" help:"sample at temperature 1 instead of greedy decoding"`
 }
 
-// generateResult is the result of generateBench.
-type generateResult struct {
-	Case             string  `json:"case"`
-	Shape            string  `json:"shape"`
-	Batch            int     `json:"batch"`
-	Prompt           int     `json:"prompt"`
-	New              int     `json:"new"`
-	Mode             string  `json:"mode"`
-	TokensPerS       float64 `json:"tokens_per_s"`
-	FirstToken       float64 `json:"first_token_s"`
-	DecodeTokensPerS float64 `json:"decode_tokens_per_s"`
-	DecodeStep       float64 `json:"decode_step_ms"`
-	StepBytes        float64 `json:"step_bytes"` // bytes of weights and KV cache read per decode step, halfway through
-	GBPerS           float64 `json:"gb_s"`       // StepBytes per DecodeStep, 1e9 bytes per second
-	benchFigures
-}
-
-func generateBenchCase() benchCase {
-	var b generateBench
-	return benchCase{
-		name:  "generate",
-		usage: "generation with a random language model",
-		flags: []cli.Flag{
-			&cli.StringFlag{Name: "shape", Value: "tiny", Usage: shapeNames, Destination: &b.shape},
-			&cli.StringFlag{Name: "dtype", Value: "fp32", Usage: "dtype of the weights: fp32 or bf16", Destination: &b.dtype},
-			&cli.IntFlag{Name: "batch", Value: 8, Usage: "prompts per batch", Destination: &b.batch},
-			&cli.IntFlag{Name: "prompt", Value: 64, Usage: "tokens per prompt", Destination: &b.prompt},
-			&cli.IntFlag{Name: "new", Value: 128, Usage: "tokens to generate per prompt, at least 2", Destination: &b.new},
-			&cli.BoolFlag{Name: "sample", Usage: "sample at temperature 1 instead of greedy decoding", Destination: &b.sample},
-		},
-		run: func(ctx context.Context, common benchFlags) (benchTable, error) { return b.run(ctx, common.reps) },
+func (b *generateBench) run(ctx context.Context, reps int) (*result, error) {
+	if err := inRange("new", b.New, 2, llamaLongest-b.Prompt); err != nil {
+		return nil, err
 	}
-}
-
-func (b generateBench) run(ctx context.Context, reps int) (result generateResult, err error) {
-	shape, err := llamaShape(b.shape)
-	if err != nil {
-		return result, err
-	}
-	dtype, err := weightDType(b.dtype)
-	if err != nil {
-		return result, err
-	}
-	if err := checkBounds(bound{"batch", b.batch, 1, 1 << 12}, bound{"prompt", b.prompt, 1, llamaLongest - 2}, bound{"new", b.new, 2, llamaLongest - b.prompt}); err != nil {
-		return result, err
-	}
+	shape, dtype := b.shape(), dtypes[b.DType]
 	m, err := transformers.RandomLlama(shape, dtype, 1)
 	if err != nil {
-		return result, err
+		return nil, err
 	}
 	defer m.Close()
-	engine, err := torch.NewEngine(m.Model, torch.EngineConfig{Slots: b.batch})
+	engine, err := torch.NewEngine(m.Model, torch.EngineConfig{Slots: b.Batch})
 	if err != nil {
-		return result, err
+		return nil, err
 	}
 	defer engine.Close()
 	rng := rand.New(rand.NewPCG(6, 0))
-	prompts := make([][]int32, b.batch)
+	prompts := make([][]int32, b.Batch)
 	for i := range prompts {
-		for range b.prompt {
-			prompts[i] = append(prompts[i], int32(firstWord+rng.IntN(shape.Vocab-firstWord)))
-		}
+		prompts[i] = randomTokens(rng, b.Prompt, firstWord, shape.Vocab)
+	}
+	mode, sampling := "greedy", torch.Sampling{}
+	if b.Sample {
+		mode, sampling.Temperature = "sample", 1
 	}
 	generate := func(tokens int) error {
 		for _, prompt := range prompts {
-			r := torch.Request{Prompt: prompt, Samples: 1, MaxNew: tokens, Seed: 1}
-			if b.sample {
-				r.Sampling.Temperature = 1
-			}
-			if _, err := engine.Submit(r); err != nil {
+			if _, err := engine.Submit(torch.Request{Prompt: prompt, Samples: 1, MaxNew: tokens, Seed: 1, Sampling: sampling}); err != nil {
 				return err
 			}
 		}
 		for engine.Unfinished() > 0 {
-			if _, err := engine.Step(max(torch.StepTokens(), b.batch)); err != nil {
+			if _, err := engine.Step(max(torch.StepTokens(), b.Batch)); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	full, err := measureStep(ctx, func() error { return generate(b.new) }, reps, b.dtype)
+	full, err := measureStep(ctx, func() error { return generate(b.New) }, reps, b.DType)
 	if err != nil {
-		return result, err
+		return nil, err
 	}
 	first, err := bestOf(ctx, func() error { return generate(1) }, reps)
 	if err != nil {
-		return result, err
-	}
-	mode := "greedy"
-	if b.sample {
-		mode = "sample"
+		return nil, err
 	}
 	decode := full.Best - first.best
-	step, bytes := decode/float64(b.new-1), stepBytes(shape, dtype, b.batch, b.prompt+b.new/2)
-	return generateResult{
-		Case: "generate", Shape: b.shape, Batch: b.batch, Prompt: b.prompt, New: b.new, Mode: mode,
-		TokensPerS: float64(b.batch*b.new) / full.Best, FirstToken: first.best,
-		DecodeTokensPerS: float64(b.batch*(b.new-1)) / decode, DecodeStep: 1e3 * step,
-		StepBytes: bytes, GBPerS: bytes / step / 1e9,
-		benchFigures: full,
+	step, bytes := decode/float64(b.New-1), stepBytes(shape, dtype, b.Batch, b.Prompt+b.New/2)
+	decoding, rate := float64(b.Batch*(b.New-1))/decode, float64(b.Batch*b.New)/full.Best
+	return &result{
+		figures: full,
+		more: map[string]any{
+			"mode": mode, "tokens_per_s": rate, "first_token_s": first.best, "decode_tokens_per_s": decoding, "decode_step_ms": 1e3 * step,
+			"step_bytes": bytes, // of weights and KV cache that a decode step reads, halfway through
+			"gb_s":       bytes / step / 1e9,
+		},
+		about: b.Shape + ", " + mode,
+		before: []string{
+			fmt.Sprintf("batch\t%d prompts of %d tokens, %d new tokens each", b.Batch, b.Prompt, b.New),
+			fmt.Sprintf("first token\t%.4f s\tthen %.3f ms/step, %.1f tokens/s, %.1f GB/s", first.best, 1e3*step, decoding, bytes/step/1e9),
+		},
+		speed: fmt.Sprintf("%.1f tokens/s", rate),
 	}, nil
-}
-
-func (r generateResult) table(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "case\t%s, %s, %s, %s, %d threads, %s\n", r.Case, r.Shape, r.DType, r.Mode, r.Threads, r.CPU)
-	fmt.Fprintf(t, "batch\t%d prompts of %d tokens, %d new tokens each\n", r.Batch, r.Prompt, r.New)
-	fmt.Fprintf(t, "first token\t%.4f s\tthen %.3f ms/step, %.1f tokens/s, %.1f GB/s\n", r.FirstToken, r.DecodeStep, r.DecodeTokensPerS, r.GBPerS)
-	r.times(t, fmt.Sprintf("%.1f tokens/s", r.TokensPerS))
-	return t.Flush()
 }

@@ -1,10 +1,12 @@
 package bench
 
 import (
-	"fmt"
+	"math/rand/v2"
+	"path/filepath"
 
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/safetensors"
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
@@ -16,26 +18,78 @@ var llamaShapes = map[string]transformers.LlamaShape{
 }
 
 const (
-	shapeNames   = "tiny, smol135 or qwen1.5b"
 	llamaLongest = 2048
 	firstWord    = 3 // lower ids are special tokens
 )
 
-func llamaShape(name string) (transformers.LlamaShape, error) {
-	shape, known := llamaShapes[name]
-	if !known {
-		return shape, fmt.Errorf("--shape: unknown shape %.40q; choose %s", name, shapeNames)
-	}
-	return shape, nil
+// dtypes are the choices of --dtype.
+var dtypes = map[string]torch.DType{"fp32": torch.F32, "bf16": torch.BF16}
+
+// randomLlama is a random Llama, with LoRA on all linear layers when it is trained.
+type randomLlama struct {
+	Shape string `json:"shape" option:"shape" default:"tiny" allowed:"tiny,smol135,qwen1.5b" help:"tiny, smol135 or qwen1.5b"`
+	DType string `json:"-" option:"dtype" default:"fp32" allowed:"fp32,bf16" help:"dtype of the frozen weights: fp32 or bf16"`
 }
 
-// weightDType returns the dtype of --dtype.
-func weightDType(name string) (torch.DType, error) {
-	dtype, known := map[string]torch.DType{"fp32": torch.F32, "bf16": torch.BF16}[name]
-	if !known {
-		return dtype, fmt.Errorf("--dtype: %.40q is not fp32 or bf16", name)
+func (l randomLlama) shape() transformers.LlamaShape { return llamaShapes[l.Shape] }
+
+// weights returns the size of the stored matrices in MiB.
+func (l randomLlama) weights() float64 {
+	layers, head := products(l.shape())
+	return float64(dtypes[l.DType].Size()) * (layers + head) / (1 << 20)
+}
+
+// write writes the model with a character tokenizer into a folder below dir.
+func (l randomLlama) write(dir string) (model string, err error) {
+	stored := safetensors.F32
+	if l.DType == "bf16" {
+		stored = safetensors.BF16
 	}
-	return dtype, nil
+	model = filepath.Join(dir, "model")
+	return model, transformers.WriteLlama(model, l.shape(), stored, 1)
+}
+
+// adaptedLlama is a randomLlama with an adapter.
+type adaptedLlama struct {
+	randomLlama
+	R int `json:"r" option:"r" default:"8" range:"[1,)" help:"LoRA rank"`
+}
+
+// config is the adapter: on all linear layers, with alpha twice the rank.
+func (l adaptedLlama) config() policy.Config {
+	return policy.Config{
+		BaseModel: "random", R: l.R, Alpha: 2 * float64(l.R), Seed: 1,
+		Targets: []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"},
+	}
+}
+
+func (l adaptedLlama) policy() (*policy.CausalLM, error) {
+	if err := inRange("r", l.R, 1, l.shape().Hidden); err != nil {
+		return nil, err
+	}
+	return policy.RandomCausalLM(l.shape(), dtypes[l.DType], l.config())
+}
+
+// spread returns n lengths: all longest if shortest is 0, else spread evenly from shortest to longest in random order, so
+// that their sum equals the expected sum of uniform lengths.
+func spread(rng *rand.Rand, n, shortest, longest int) []int {
+	lengths := rng.Perm(n)
+	for i, at := range lengths {
+		lengths[i] = longest
+		if shortest > 0 && n > 1 {
+			lengths[i] = shortest + at*(longest-shortest)/(n-1)
+		}
+	}
+	return lengths
+}
+
+// randomTokens returns n tokens from low to below high.
+func randomTokens(rng *rand.Rand, n, low, high int) []int32 {
+	ids := make([]int32, n)
+	for i := range ids {
+		ids[i] = int32(low + rng.IntN(high-low))
+	}
+	return ids
 }
 
 // widths returns the number of query features and of key features, which equals that of values.

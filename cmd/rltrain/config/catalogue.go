@@ -60,7 +60,7 @@ func newCatalogue(definitions []envs.Definition) *catalogue {
 				continue
 			}
 			seen[part.Type()] = true
-			for _, o := range mustRead(part.Interface()).All() {
+			for _, o := range options.MustRead(part.Interface()).All() {
 				if _, known := all.boolean[o.Name]; !known {
 					all.names = append(all.names, o.Name)
 				}
@@ -71,22 +71,13 @@ func newCatalogue(definitions []envs.Definition) *catalogue {
 	all.choices = sync.OnceValue(func() map[string][]choice {
 		having := map[string][]choice{}
 		for _, ch := range choices {
-			for _, o := range mustRead(ch.parts()).All() {
+			for _, o := range options.MustRead(ch.parts()).All() {
 				having[o.Name] = append(having[o.Name], ch)
 			}
 		}
 		return having
 	})
 	return all
-}
-
-// mustRead reads options that were read when their task was registered, or that a test reads.
-func mustRead(part any) *options.Set {
-	set, err := options.Read(part)
-	if err != nil {
-		panic(err)
-	}
-	return set
 }
 
 // choicesOf are all ways of training a task.

@@ -78,48 +78,57 @@ func completionFlags() []cli.Flag {
 	return flags
 }
 
-// Flags makes cli flags of the named keys of the default task, with their help and the recipe's defaults, for other
-// subcommands.
-func Flags(keys ...string) ([]cli.Flag, error) {
+// Flags makes cli flags of options of the default task, with its recipe's defaults, for other subcommands. It panics if
+// the task has no such option.
+func Flags(keys ...string) []cli.Flag {
 	ch, err := choose(nil)
 	if err != nil {
-		return nil, err
+		panic(err)
 	}
 	c, err := ch.withRecipe()
 	if err != nil {
-		return nil, err
+		panic(err)
 	}
 	flags := make([]cli.Flag, len(keys))
-	for i, name := range keys {
-		o := c.set.Find(name)
-		if o == nil {
-			return nil, fmt.Errorf("task %s has no setting called %s%s", ch.task.Name, name, didYouMean(name, names(), plain))
-		}
-		flag := strings.ReplaceAll(name, "_", "-")
-		switch v := o.Get().(type) {
-		case bool:
-			flags[i] = &cli.BoolFlag{Name: flag, Usage: o.Help, Value: v}
-		case int:
-			flags[i] = &cli.IntFlag{Name: flag, Usage: o.Help, Value: v, Action: checked[int](o)}
-		case uint64:
-			flags[i] = &cli.Uint64Flag{Name: flag, Usage: o.Help, Value: v, Action: checked[uint64](o)}
-		case float64:
-			flags[i] = &cli.Float64Flag{Name: flag, Usage: o.Help, Value: v, Action: checked[float64](o)}
-		case string:
-			flags[i] = &cli.StringFlag{Name: flag, Usage: o.Help, Value: v, Action: checked[string](o)}
-		default:
-			return nil, fmt.Errorf("%s has no plain flag", name)
-		}
+	for i, key := range keys {
+		flags[i] = flagOf(c.set.Find(key))
 	}
-	return flags, nil
+	return flags
 }
 
-// checked holds a flag of another subcommand to the range and the values of its option.
-func checked[T any](o *options.Option) func(*cli.Context, T) error {
-	return func(_ *cli.Context, value T) error {
-		if _, err := parse(o, entry{name: o.Name, value: options.Value{Text: fmt.Sprint(value)}}); err != nil {
+// OptionFlags makes cli flags that check and set options.
+func OptionFlags(set *options.Set) []cli.Flag {
+	var flags []cli.Flag
+	for _, o := range set.All() {
+		flags = append(flags, flagOf(o))
+	}
+	return flags
+}
+
+func flagOf(o *options.Option) cli.Flag {
+	name := strings.TrimPrefix(options.Flag(o.Name), "--")
+	switch v := o.Get().(type) {
+	case bool:
+		return &cli.BoolFlag{Name: name, Usage: o.Help, Value: v, Action: setting[bool](o)}
+	case int:
+		return &cli.IntFlag{Name: name, Usage: o.Help, Value: v, Action: setting[int](o)}
+	case uint64:
+		return &cli.Uint64Flag{Name: name, Usage: o.Help, Value: v, Action: setting[uint64](o)}
+	case float64:
+		return &cli.Float64Flag{Name: name, Usage: o.Help, Value: v, Action: setting[float64](o)}
+	default:
+		return &cli.StringFlag{Name: name, Usage: o.Help, Value: fmt.Sprint(v), Action: setting[string](o)}
+	}
+}
+
+// setting checks the value of a flag and sets its option.
+func setting[T any](o *options.Option) func(*cli.Context, T) error {
+	return func(_ *cli.Context, given T) error {
+		value, err := parse(o, entry{name: o.Name, value: options.Value{Text: fmt.Sprint(given)}})
+		if err != nil {
 			return usagef("%s: %v", options.Flag(o.Name), err)
 		}
+		o.Set(value)
 		return nil
 	}
 }
@@ -272,7 +281,7 @@ func ProblemFlags(except ...string) []cli.Flag {
 		if !d.Plays() || d.Labels() {
 			continue
 		}
-		of := mustRead(&struct {
+		of := options.MustRead(&struct {
 			Settings any
 			Answers  Answers
 			Form     PromptForm

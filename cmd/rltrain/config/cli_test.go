@@ -15,10 +15,7 @@ import (
 // newApp builds an application as main does; each command that runs is appended to log.
 func newApp(t *testing.T, log *strings.Builder) *cli.App {
 	t.Helper()
-	flags, err := Flags("dataset", "text_column", "batch_size", "lora_dropout", "seed", "resume", "device")
-	if err != nil {
-		t.Fatal(err)
-	}
+	flags := Flags("dataset", "text_column", "batch_size", "lora_dropout", "seed", "resume", "device")
 	record := func(c *cli.Context) error {
 		log.WriteString(c.Command.Name + " dataset=" + c.String("dataset") + " text=" + c.String("text-column") +
 			" args=" + strings.Join(c.Args().Slice(), "|"))
@@ -166,13 +163,6 @@ func TestHelpGolden(t *testing.T) {
 		}
 	}
 	golden(t, "testdata/help_differences.txt", differences.String())
-}
-
-func TestFlagsOfUnknownKey(t *testing.T) {
-	_, err := Flags("datset")
-	if err == nil || err.Error() != "task intent has no setting called datset; did you mean dataset?" {
-		t.Errorf("got %v", err)
-	}
 }
 
 func BenchmarkTrainCommand(b *testing.B) {

@@ -74,6 +74,13 @@ func FindDataset(ctx context.Context, client *hub.Client, name, config string, s
 	return dataset.Under(dir, parts), nil
 }
 
+// Finder is FindDataset by a client, as envs.Setup takes it.
+func Finder(client *hub.Client) func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error) {
+	return func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error) {
+		return FindDataset(ctx, client, name, config, splits...)
+	}
+}
+
 // IsAdapter tells a folder with an adapter in it.
 func IsAdapter(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, lora.ConfigFile))
