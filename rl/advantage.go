@@ -7,25 +7,25 @@ import (
 	"strings"
 )
 
-// Baseline says what is subtracted from a reward to make it an advantage.
+// Baseline is what is subtracted from a reward to make it an advantage.
 type Baseline string
 
 const (
 	BaselineNone        Baseline = "none"
-	BaselineGroup       Baseline = "group"         // the mean of the prompt's samples (GRPO)
-	BaselineLeaveOneOut Baseline = "leave_one_out" // the mean of the prompt's other samples (RLOO)
-	BaselineBatch       Baseline = "batch"         // the mean of all samples
-	BaselineMoving      Baseline = "moving"        // a moving average of the rewards of earlier steps
-	BaselineGreedy      Baseline = "greedy"        // the reward of the prompt's greedy answer (ReMax)
+	BaselineGroup       Baseline = "group"         // mean of the prompt's samples (GRPO)
+	BaselineLeaveOneOut Baseline = "leave_one_out" // mean of the prompt's other samples (RLOO)
+	BaselineBatch       Baseline = "batch"         // mean of all samples
+	BaselineMoving      Baseline = "moving"        // moving average of the rewards of earlier steps
+	BaselineGreedy      Baseline = "greedy"        // reward of the prompt's greedy completion (ReMax)
 )
 
-// Scale says what an advantage is divided by.
+// Scale is what an advantage is divided by.
 type Scale string
 
 const (
 	ScaleNone  Scale = "none"
-	ScaleGroup Scale = "group" // the standard deviation of the prompt's rewards
-	ScaleBatch Scale = "batch" // the standard deviation of all rewards
+	ScaleGroup Scale = "group" // standard deviation of the prompt's rewards
+	ScaleBatch Scale = "batch" // standard deviation of all rewards
 )
 
 // scaleEpsilon is added to a standard deviation before it divides, as in TRL.
@@ -33,27 +33,23 @@ const scaleEpsilon = 1e-4
 
 // Advantages turns rewards into advantages:
 //
-//	none, moving, greedy   r − b, with b 0 or as given for the prompt
+//	none, moving, greedy   r − b, with b = 0 or the prompt's given baseline
 //	group, batch           (r − mean)/(std + 1e-4), or r − mean with ScaleNone
 //	leave_one_out          r_i − Σ_{j≠i} r_j/(n−1)
 //
-// Standard deviations are unbiased. Where all rewards that a mean is taken over are
-// equal, the advantage is exactly 0; computing it would divide the rounding error of
-// the mean. Where penalties alone tell the rewards of a group apart, their difference
-// stays as it is: divided by its own deviation, the least penalty would count as much
-// as a wrong answer. A reward that is NaN is missing: it takes no part in means and deviations,
-// and its own advantage is 0. So is that of a sample left without anything to be
-// compared with.
+// Standard deviations are unbiased. If all rewards behind a mean are equal, the advantage is exactly 0: dividing would
+// amplify the rounding error of the mean. If only penalties differ within a group, advantages are not scaled: else the
+// smallest penalty would count as much as a wrong answer. A NaN reward is missing: means and deviations skip it, and its own
+// advantage is 0, as is that of a sample with nothing to compare with.
 //
-// Sources: group, Shao et al. 2024 (GRPO), equation 4, and TRL for the 1e-4; ScaleNone
-// for it, Liu et al. 2025 (Dr. GRPO); leave_one_out, Ahmadian et al. 2024 (RLOO),
-// section 4.1; greedy, Li et al. 2023 (ReMax).
+// Sources: group, Shao et al. 2024 (GRPO), equation 4, and TRL for the 1e-4; ScaleNone for it, Liu et al. 2025 (Dr. GRPO);
+// leave_one_out, Ahmadian et al. 2024 (RLOO), section 4.1; greedy, Li et al. 2023 (ReMax).
 type Advantages struct {
 	Baseline Baseline
 	Scale    Scale
 }
 
-// Check says whether the combination makes sense with that many samples a prompt.
+// Check rejects combinations that make no sense with that many samples per prompt.
 func (a Advantages) Check(samples int) error {
 	baselines := []Baseline{BaselineNone, BaselineGroup, BaselineLeaveOneOut, BaselineBatch, BaselineMoving, BaselineGreedy}
 	if !slices.Contains(baselines, a.Baseline) {
@@ -64,11 +60,11 @@ func (a Advantages) Check(samples int) error {
 		return fmt.Errorf("advantage scale %q is unknown: choose %s", a.Scale, join(scales))
 	}
 	if samples < 1 {
-		return fmt.Errorf("%d samples a prompt: at least 1 is needed", samples)
+		return fmt.Errorf("%d samples per prompt: at least 1 is needed", samples)
 	}
 	switch {
 	case (a.Baseline == BaselineGroup || a.Baseline == BaselineLeaveOneOut) && samples < 2:
-		return fmt.Errorf("baseline %s compares the samples of a prompt: take at least 2 samples a prompt", a.Baseline)
+		return fmt.Errorf("baseline %s compares the samples of a prompt: use at least 2 samples per prompt", a.Baseline)
 	case a.Scale == ScaleGroup && a.Baseline != BaselineGroup:
 		return fmt.Errorf("baseline %s cannot be divided by the group's standard deviation: choose baseline group, or scale none", a.Baseline)
 	case a.Scale == ScaleBatch && a.Baseline != BaselineGroup && a.Baseline != BaselineBatch:
@@ -85,10 +81,8 @@ func join[T ~string](names []T) string {
 	return strings.Join(texts, ", ")
 }
 
-// Of returns the advantage of each reward. groups holds the rewards of each prompt's
-// samples with penalties, raw without; given is one baseline a prompt for moving and
-// greedy, where NaN is a missing one, and nil for the others. The combination must have
-// passed Check.
+// Of returns the advantage of each reward. groups holds the rewards of each prompt's samples with penalties, raw without.
+// given has a baseline per prompt for moving and greedy, NaN if it is missing. The combination must have passed Check.
 func (a Advantages) Of(groups, raw [][]float64, given []float64) [][]float64 {
 	all, allRaw := slices.Concat(groups...), slices.Concat(raw...)
 	out := make([][]float64, len(groups))
@@ -131,53 +125,40 @@ func (a Advantages) Of(groups, raw [][]float64, given []float64) [][]float64 {
 	return out
 }
 
-// Differ says whether at least two rewards are there that are not equal: whether a
-// group has anything to teach. NaN is missing.
-func Differ(rewards []float64) bool {
-	first := math.NaN()
-	for _, r := range rewards {
-		switch {
-		case math.IsNaN(r):
-		case math.IsNaN(first):
-			first = r
-		case r != first:
-			return true
-		}
-	}
-	return false
+// present returns the rewards that are not missing.
+func present(rewards []float64) []float64 {
+	return slices.DeleteFunc(slices.Clone(rewards), math.IsNaN)
 }
 
-// rewardMoments are the mean and the unbiased standard deviation of the n rewards that
-// are there; both are 0 where they are not defined.
+// Differ says whether two rewards differ, so that the group can teach something. NaN is missing.
+func Differ(rewards []float64) bool {
+	there := present(rewards)
+	return len(there) > 0 && slices.Min(there) != slices.Max(there)
+}
+
+// rewardMoments returns the mean and the unbiased standard deviation of the n rewards that are not missing; undefined ones
+// are 0.
 func rewardMoments(rewards []float64) (mean, std float64, n int) {
-	for _, r := range rewards {
-		if !math.IsNaN(r) {
-			mean += r
-			n++
-		}
-	}
-	if n == 0 {
+	there := present(rewards)
+	if n = len(there); n == 0 {
 		return 0, 0, 0
 	}
+	for _, r := range there {
+		mean += r
+	}
 	mean /= float64(n)
-	if n == 1 {
-		return mean, 0, n
+	for _, r := range there {
+		std += (r - mean) * (r - mean)
 	}
-	sum := 0.0
-	for _, r := range rewards {
-		if !math.IsNaN(r) {
-			sum += (r - mean) * (r - mean)
-		}
-	}
-	return mean, math.Sqrt(sum / float64(n-1)), n
+	return mean, math.Sqrt(std / float64(max(1, n-1))), n
 }
 
 // GroupStats describe the rewards of one step.
 type GroupStats struct {
-	Mean    float64 // over the samples judged
-	Std     float64 // unbiased, over the samples judged
+	Mean    float64 // over samples with a reward
+	Std     float64 // unbiased, over samples with a reward
 	StdErr  float64 // standard error of Mean: over groups if there are several, else over samples
-	ZeroStd float64 // share of groups whose rewards do not differ
+	ZeroStd float64 // fraction of groups whose rewards are all equal
 	Failed  int     // samples without a reward
 }
 

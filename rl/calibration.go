@@ -1,11 +1,12 @@
 package rl
 
+import "slices"
+
 // eceBins is the number of equal-width confidence bins of the calibration error.
 const eceBins = 15
 
-// confidenceBin returns the bin (b/15, (b+1)/15] that holds confidence. The edges are
-// rounded to float32, the precision of the probabilities, so a confidence that is an
-// edge falls into the bin below it. A confidence of 0 counts in the lowest bin.
+// confidenceBin returns the bin (b/15, (b+1)/15] of a confidence; 0 is in the lowest bin. Edges are rounded to float32, the
+// precision of the probabilities, so a confidence on an edge falls into the bin below it.
 func confidenceBin(confidence float32) int {
 	bin := 0
 	for bin < eceBins-1 && confidence > float32(float64(bin+1)/eceBins) {
@@ -27,8 +28,7 @@ func brierScore(probs []float32, truth int) float64 {
 	return sum
 }
 
-// scoredRow is what all metrics need of one prediction, so that a bootstrap resample
-// costs a few additions a row.
+// scoredRow is what all metrics need of a prediction: a bootstrap resample costs a few additions per row.
 type scoredRow struct {
 	truth, predicted int
 	bin              int
@@ -36,17 +36,11 @@ type scoredRow struct {
 	brier            float64
 }
 
-// scoreRows scores one prediction a row: the label with the highest probability, the
-// first of equals.
+// scoreRows scores the predictions: the label with the highest probability, the first of equal ones.
 func scoreRows(truth []int, probs [][]float32) []scoredRow {
 	rows := make([]scoredRow, len(truth))
 	for i, p := range probs {
-		best := 0
-		for k := range p {
-			if p[k] > p[best] {
-				best = k
-			}
-		}
+		best := slices.Index(p, slices.Max(p))
 		row := scoredRow{truth: truth[i], predicted: best, bin: confidenceBin(p[best]), brier: brierScore(p, truth[i])}
 		row.gap = -float64(p[best])
 		if best == truth[i] {
@@ -60,7 +54,7 @@ func scoreRows(truth []int, probs [][]float32) []scoredRow {
 // tally accumulates scored rows; its metrics are those of the rows added since reset.
 type tally struct {
 	n                       int
-	hits, support, assigned []int // a class: true positives, true rows, predicted rows
+	hits, support, assigned []int // by class: true positives, true rows, predicted rows
 	gap                     [eceBins]float64
 	brier                   float64
 }
@@ -88,7 +82,7 @@ func (t *tally) add(row *scoredRow) {
 	t.brier += row.brier
 }
 
-// scores are the figures that come with an interval.
+// scores are the metrics that have an interval.
 type scores struct{ accuracy, f1Macro, f1Weighted, ece, brier float64 }
 
 // f1 is 2TP/(predicted + true), 0 for a class with neither.
@@ -117,8 +111,7 @@ func (t *tally) scores() scores {
 	s.accuracy = float64(hits) / n
 	s.f1Macro /= float64(present)
 	for _, gap := range t.gap {
-		// |accuracy − confidence| of a bin, weighted by its share of the rows, is
-		// |sum of the gaps|/n.
+		// |accuracy − confidence| of a bin, weighted by its fraction of the rows, is |sum of the gaps|/n.
 		s.ece += max(gap, -gap) / n
 	}
 	s.brier = t.brier / n

@@ -1,10 +1,7 @@
-// Package rl holds the parts of learning that need no tensors: trajectories and the
-// samples made of them, advantages and returns, the replay buffer, schedules, figures,
-// evaluation, random streams.
+// Package rl holds the parts of learning that need no tensors: trajectories and samples, advantages and returns, replay
+// buffers, schedules, metrics, evaluation, random streams.
 //
-// Everything here is plain Go on slices and builds without cgo. What acts is in
-// rl/policy, how episodes are played in rl/rollout, what a run leaves behind in rl/run,
-// the losses in rl/algo. Nothing here reads the clock or a global random source. What
-// carries state has State and Restore; a state encodes to JSON and comes back exactly,
-// so that a resumed run goes on as if it had never stopped.
+// It is plain Go on slices and builds without cgo. It reads neither the clock nor a global random source. What has state has
+// State and Restore; a state survives JSON exactly, so a resumed run continues as if it had never stopped. Policies are in
+// rl/policy, episodes in rl/rollout, run folders in rl/run, losses in rl/algo.
 package rl

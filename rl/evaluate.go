@@ -8,24 +8,23 @@ import (
 // Interval is a 95 % confidence interval, lower end first.
 type Interval [2]float64
 
-// StandardError is that of the figure, as the interval tells it.
+// StandardError is the standard error that the interval implies.
 func (i Interval) StandardError() float64 { return (i[1] - i[0]) / (2 * z) }
 
-// z standard errors on both sides are a 95 % interval.
+// z is the half width of a 95 % interval in standard errors.
 const z = 1.959963984540054
 
-// ClassScores are the figures of one label.
+// ClassScores are the metrics of one label.
 type ClassScores struct {
 	Label     string  `json:"label"`
-	Precision float64 `json:"precision"` // 0 when the label was never predicted
-	Recall    float64 `json:"recall"`    // 0 when the label never occurs
-	F1        float64 `json:"f1"`        // 0 when neither
-	Support   int     `json:"support"`   // rows that carry the label
+	Precision float64 `json:"precision"` // 0 if the label was never predicted
+	Recall    float64 `json:"recall"`    // 0 if the label never occurs
+	F1        float64 `json:"f1"`        // 0 if neither
+	Support   int     `json:"support"`   // rows with the label
 }
 
-// Intervals holds the 95 % intervals of the summary figures: Wilson's for accuracy,
-// percentile bootstrap intervals over rows for the others. Each holds its figure: where the
-// percentiles leave it out, as those of a calibration error can, the nearer end is the figure.
+// Intervals holds 95 % intervals: Wilson's for accuracy, percentile bootstrap over rows for the others. Each contains its
+// metric: if the percentiles leave it out, as those of a calibration error can, the nearer end is the metric.
 type Intervals struct {
 	Accuracy   Interval `json:"accuracy"`
 	F1Macro    Interval `json:"f1_macro"`
@@ -34,24 +33,23 @@ type Intervals struct {
 	Brier      Interval `json:"brier"`
 }
 
-// Evaluation is how well a classifier's probabilities fit the truth.
+// Evaluation measures a classifier's probabilities.
 type Evaluation struct {
 	N        int     `json:"n"`
 	Accuracy float64 `json:"accuracy"`
-	// F1Macro is the plain mean of F1 over the labels that occur in the truth or in the
-	// predictions. A label with neither has F1 0 in Classes and stays out of this mean,
-	// as in scikit-learn's f1_score with zero_division=0 and its default labels.
+	// F1Macro is the mean of F1 over the labels that occur in the truth or in the predictions, as in scikit-learn's f1_score
+	// with zero_division=0 and its default labels. Other labels have F1 0 in Classes.
 	F1Macro    float64 `json:"f1_macro"`
 	F1Weighted float64 `json:"f1_weighted"` // mean of F1 weighted by support
-	// ECE is the expected calibration error of the predicted label's probability over
-	// 15 bins of equal width, each (lo, hi] (Guo et al. 2017, equation 3), in [0,1].
+	// ECE is the expected calibration error of the predicted label's probability, in [0,1], over 15 bins (lo, hi] of equal
+	// width (Guo et al. 2017, equation 3).
 	ECE float64 `json:"ece"`
 	// Brier is Σ_k (p_k − 1[k = truth])² averaged over rows, in [0,2] (Brier 1950).
 	Brier     float64       `json:"brier"`
 	Classes   []ClassScores `json:"classes"`
 	Confusion [][]int       `json:"confusion"` // Confusion[truth][predicted], rows counted
 	Intervals Intervals     `json:"intervals"`
-	// Latency percentiles of one prediction in milliseconds; nil where not measured.
+	// Latency percentiles of one prediction in milliseconds; nil if not measured.
 	LatencyP50 *float64 `json:"latency_p50_ms,omitempty"`
 	LatencyP95 *float64 `json:"latency_p95_ms,omitempty"`
 }
@@ -59,13 +57,11 @@ type Evaluation struct {
 // resamples is the number of bootstrap resamples behind every interval.
 const resamples = 2000
 
-// bootstrapSeed keys the resampling streams. It is fixed: the same predictions always
-// give the same intervals.
+// bootstrapSeed is fixed, so equal predictions have equal intervals.
 const bootstrapSeed = 0x626f6f74
 
-// Evaluate scores probs, shape [rows][labels], against truth, an index into labels for
-// each row. The prediction is the label with the highest probability, the first of
-// equals. Without rows every figure is 0. It panics when shapes or indices do not fit.
+// Evaluate scores probs [rows][labels] against truth, an index into labels per row. The prediction is the label with the
+// highest probability, the first of equal ones. Without rows all metrics are 0. It panics if shapes or indices do not fit.
 func Evaluate(labels []string, truth []int, probs [][]float32) Evaluation {
 	checkPredictions("rl.Evaluate", len(labels), truth, probs)
 	rows := scoreRows(truth, probs)
@@ -101,8 +97,7 @@ func Evaluate(labels []string, truth []int, probs [][]float32) Evaluation {
 	return e
 }
 
-// SetLatency records the median and the 95th percentile of ms, the milliseconds each
-// prediction took. Nothing is recorded for an empty slice.
+// SetLatency records the median and the 95th percentile of ms, the milliseconds of each prediction, if there are any.
 func (e *Evaluation) SetLatency(ms []float64) {
 	if len(ms) == 0 {
 		return
@@ -111,8 +106,7 @@ func (e *Evaluation) SetLatency(ms []float64) {
 	e.LatencyP50, e.LatencyP95 = &p[0], &p[1]
 }
 
-// Wilson is the 95 % score interval of a proportion of hits in n trials (Wilson 1927);
-// n must be above 0.
+// Wilson is the 95 % score interval of hits in n > 0 trials (Wilson 1927).
 func Wilson(hits, n int) Interval {
 	p, m := float64(hits)/float64(n), float64(n)
 	center := (p + z*z/(2*m)) / (1 + z*z/m)

@@ -5,16 +5,14 @@ import (
 	"math"
 )
 
-// KLKind names an estimator of the divergence of the policy from its reference, from
-// tokens that the policy drew (Schulman 2020, "Approximating KL Divergence"). With
-// d = log π − log π_ref of the token drawn:
+// KLKind is an estimator of the KL to the reference policy from sampled tokens (Schulman 2020, "Approximating KL Divergence").
+// With d = log π − log π_ref of the sampled token:
 //
-//	k1 = d             unbiased, and may be negative
-//	k2 = ½d²           biased in value; as a loss its gradient is that of the divergence
-//	k3 = e^−d − 1 + d  unbiased, and never negative
+//	k1 = d             unbiased, may be negative
+//	k2 = ½d²           biased; as a loss it has the gradient of the KL
+//	k3 = e^−d − 1 + d  unbiased, never negative
 //
-// As losses, k1 has a gradient of mean 0 and k3 that of the reverse divergence; as
-// part of the reward, k1 gives the right gradient.
+// As losses, k1 has a gradient of mean 0 and k3 that of the reverse KL; in the reward, k1 gives the right gradient.
 type KLKind string
 
 const (
@@ -23,8 +21,7 @@ const (
 	K3 KLKind = "k3"
 )
 
-// klBound is where Value stops growing exponentially: beyond d = −20 a single token
-// would drown every average and, in a loss, overflow.
+// klBound is where Value stops growing exponentially: beyond d = −20 one token would dominate every mean and overflow a loss.
 const klBound = 20
 
 // ParseKLKind reads the name of an estimator.
@@ -36,9 +33,8 @@ func ParseKLKind(name string) (KLKind, error) {
 	return "", fmt.Errorf("KL estimator %q is unknown: choose k1, k2 or k3", name)
 }
 
-// Value is the estimate from one token, for metrics and for rewards. d is not clamped
-// in k1 and k2; k3 continues below d = −20 along its tangent, so that it stays finite
-// and still grows.
+// Value is the estimate from one token, for metrics and rewards. Below d = −20, k3 continues along its tangent, so that it
+// stays finite and keeps growing.
 func (k KLKind) Value(logProb, reference float64) float64 {
 	d := logProb - reference
 	switch k {
@@ -53,17 +49,16 @@ func (k KLKind) Value(logProb, reference float64) float64 {
 	return math.Expm1(-d) + d
 }
 
-// KLController holds the coefficient of a KL penalty: fixed, or adapted so that the
-// divergence stays near a target (Ziegler et al. 2019, section 2.2):
+// KLController holds the coefficient of a KL penalty: fixed, or adapted to keep the KL near a target (Ziegler et al. 2019,
+// section 2.2):
 //
 //	e = clip(KL/target − 1, −0.2, 0.2)        coefficient ← coefficient·(1 + e·min(1, n/horizon))
 type KLController struct {
 	coef, target, horizon float64
 }
 
-// NewKLController starts at coef, at least 0. target is the divergence of a sequence in
-// nats and horizon a number of sequences, both above 0, or both 0 for a coefficient
-// that stays.
+// NewKLController starts at coef, at least 0. target is the KL per completion in nats and horizon a number of completions;
+// both are above 0, or both 0 for a fixed coefficient.
 func NewKLController(coef, target, horizon float64) (*KLController, error) {
 	fixed, adaptive := target == 0 && horizon == 0, target > 0 && horizon > 0
 	if !(coef >= 0) || !fixed && !adaptive || math.IsInf(coef+target+horizon, 0) {
@@ -75,11 +70,10 @@ func NewKLController(coef, target, horizon float64) (*KLController, error) {
 	return &KLController{coef: coef, target: target, horizon: horizon}, nil
 }
 
-// Coef is the coefficient now.
+// Coef is the current coefficient.
 func (c *KLController) Coef() float64 { return c.coef }
 
-// Update adapts the coefficient to the mean divergence kl of n sequences. A value that
-// is not finite is no measurement and changes nothing.
+// Update adapts the coefficient to the mean kl of n completions, if it is finite.
 func (c *KLController) Update(kl float64, n int) {
 	if c.target == 0 || math.IsNaN(kl) || math.IsInf(kl, 0) {
 		return
@@ -88,7 +82,7 @@ func (c *KLController) Update(kl float64, n int) {
 	c.coef *= 1 + e*min(1, float64(n)/c.horizon)
 }
 
-// KLControllerState is all of a KLController that changes.
+// KLControllerState is the state of a KLController.
 type KLControllerState struct {
 	Coef float64 `json:"coef"`
 }

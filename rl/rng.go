@@ -6,13 +6,9 @@ import (
 	"math/rand/v2"
 )
 
-// Stream returns the random stream that belongs to seed and ids, for example
-// Stream(seed, step, prompt, sample).
-//
-// It is a pure function of its arguments: a draw depends on what it is for and never
-// on batch size, worker or the draws made before it. The key is the SHA-256 of seed
-// and ids as little-endian words, so streams whose ids differ in one bit, in order or
-// in number are unrelated; the first 128 bits of it seed a PCG generator.
+// Stream returns the random stream of seed and ids, for example Stream(seed, step, prompt, sample). It is a pure function of its
+// arguments, so random numbers do not depend on batch size, worker or earlier numbers. The first 128 bits of the SHA-256 of
+// seed and ids, as little-endian words, seed a PCG generator.
 func Stream(seed uint64, ids ...uint64) *rand.Rand {
 	var fixed [8 * 8]byte
 	words := binary.LittleEndian.AppendUint64(fixed[:0], seed)
@@ -23,7 +19,7 @@ func Stream(seed uint64, ids ...uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:16])))
 }
 
-// Purposes of random streams: the first id after the seed. Their numbers are part of what a seed means.
+// Purposes of random streams: the first id after the seed. Changing a number changes the results of every seed.
 const (
 	StreamInit = iota + 1
 	StreamShuffle

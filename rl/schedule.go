@@ -5,16 +5,15 @@ import (
 	"math"
 )
 
-// Schedule is a learning-rate schedule with linear warm-up: a pure function of the
-// step, so it has no state to save.
+// Schedule is a learning-rate schedule with linear warm-up: a pure function of the step.
 type Schedule struct {
 	Kind   string // "linear", "cosine" or "constant"
-	Total  int    // optimiser steps of the whole run
+	Total  int    // optimiser steps of the run
 	Warmup int    // optimiser steps of warm-up
 }
 
-// NewSchedule checks and returns a schedule over total optimiser steps. The warm-up is ratio, a share of total in
-// [0,1], rounded up, or steps where that is above 0.
+// NewSchedule returns a schedule over total optimiser steps. The warm-up is steps if that is above 0, else the fraction ratio
+// of total, rounded up.
 func NewSchedule(kind string, total int, ratio float64, steps int) (Schedule, error) {
 	switch kind {
 	case "linear", "cosine", "constant":
@@ -30,17 +29,15 @@ func NewSchedule(kind string, total int, ratio float64, steps int) (Schedule, er
 	return Schedule{Kind: kind, Total: total, Warmup: steps}, nil
 }
 
-// At returns the factor in [0,1] to multiply the peak learning rate by for the update
-// that follows step finished updates (the first update is step 0; step is never negative).
+// At returns the factor in [0,1] of the peak learning rate for the update after step finished updates:
 //
-//	warm-up    (step+1)/(Warmup+1)                  while step < Warmup
-//	linear     (Total−step)/(Total−Warmup)          after it, 0 from Total on
+//	warm-up    (step+1)/(Warmup+1)                  if step < Warmup
+//	linear     (Total−step)/(Total−Warmup)          then, 0 from Total
 //	cosine     ½(1+cos π·(step−Warmup)/(Total−Warmup))
 //	constant   1
 //
-// These are the factors of transformers' get_{linear,cosine,constant}_schedule_with_warmup
-// (half a cosine wave), except that its warm-up, step/Warmup, wastes the first update on a
-// rate of 0, and that past Total the cosine stays at 0 where theirs rises again.
+// These are the factors of transformers' get_{linear,cosine,constant}_schedule_with_warmup, except that its warm-up,
+// step/Warmup, wastes the first update on a rate of 0, and that here the cosine stays at 0 from Total.
 func (s Schedule) At(step int) float64 {
 	if step < s.Warmup {
 		return float64(step+1) / float64(s.Warmup+1)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/torch"
@@ -120,10 +121,8 @@ func (a *adapter) fresh() (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		for _, x := range b {
-			if x != 0 {
-				return false, nil
-			}
+		if slices.ContainsFunc(b, func(x float32) bool { return x != 0 }) {
+			return false, nil
 		}
 	}
 	return true, nil
@@ -182,11 +181,15 @@ func (a *adapter) changes() (map[string]func([]float32), error) {
 	if err != nil {
 		return nil, err
 	}
+	return mergeChanges(pairs), nil
+}
+
+func mergeChanges(pairs []lora.Pair) map[string]func([]float32) {
 	changes := map[string]func([]float32){}
 	for _, pair := range pairs {
 		changes[pair.Module+".weight"] = pair.MergeInto
 	}
-	return changes, nil
+	return changes
 }
 
 func (a *adapter) close() {

@@ -95,7 +95,7 @@ func changeAdapter(t *testing.T, name string, members map[string]any) string {
 // checkScores compares the policy's log-probabilities with PEFT's.
 func checkScores(t *testing.T, p *CausalLM, ids []int32, want []float64) {
 	t.Helper()
-	scored, err := p.Score(context.Background(), [][]int32{ids[:1]}, [][]int32{ids[1:]})
+	scored, err := p.Score(context.Background(), [][]int32{ids[:1]}, [][]int32{ids[1:]}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -103,8 +103,8 @@ func (b *backbone) Fresh() (bool, error) {
 	return b.adapter.fresh()
 }
 
-// Trainable says whether the policy has an adapter; a merged model has none.
-func (b *backbone) Trainable() bool { return len(b.adapter.layers) > 0 }
+// Adapted says whether the policy has an adapter beside its weights; a merged model has none.
+func (b *backbone) Adapted() bool { return len(b.adapter.layers) > 0 }
 
 // defaultPartTokens is large enough for full matrix products, and small enough that the activations of a part stay in tens
 // of megabytes.

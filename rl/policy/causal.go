@@ -269,7 +269,7 @@ func (p *CausalLM) Parameters() (total, trainable int64) {
 	if p.model.Trainable {
 		trainable = total
 	}
-	head := p.value.size(p.width())
+	head := p.value.size()
 	return total + head, trainable + head
 }
 

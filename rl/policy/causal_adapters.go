@@ -37,9 +37,6 @@ func (p *CausalLM) WithAdapter(dir string) (*CausalLM, error) {
 	return q, nil
 }
 
-// Adapted reports whether p has an adapter beside its weights, which GenerateOptions.Base leaves out.
-func (p *CausalLM) Adapted() bool { return len(p.adapter.layers) > 0 }
-
 // Load puts the adapter of another policy beside that of the sampler's own, with whose weights it must have been made
 // (WithAdapter). Both write in one batch. It is copied; GenerateOptions.Adapter asks for it by the number.
 func (m *Sampler) Load(p *CausalLM) (adapter int, err error) {
@@ -66,7 +63,7 @@ func (m *Sampler) Unload(adapter int) error {
 
 // SaveAdapter writes the adapter alone, as PEFT does, for a server that has the base model.
 func (p *CausalLM) SaveAdapter(dir string) error {
-	if len(p.adapter.layers) == 0 {
+	if !p.Adapted() {
 		return errors.New("the policy has no adapter: all weights are trained")
 	}
 	return p.adapter.save(dir, nil)

@@ -71,13 +71,10 @@ func (p *CausalLM) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptio
 	var out TokenExamples
 	var err error
 	out.Null, err = inBatches(examples, func(batch []chat.Example) error { return p.encodeBatch(&out, batch, o) })
-	if err != nil {
-		return out, err
+	if err == nil && len(out.Sequences) == 0 && out.Dropped > 0 {
+		err = fmt.Errorf("none of %d examples has a token to train on within %d tokens; raise max_length", out.Dropped, o.MaxLength)
 	}
-	if len(out.Sequences) == 0 && out.Dropped > 0 {
-		return out, fmt.Errorf("none of %d examples has a token to train on within %d tokens; raise max_length", out.Dropped, o.MaxLength)
-	}
-	return out, nil
+	return out, err
 }
 
 // encodedAtOnce is how many examples all processors encode together.

@@ -3,8 +3,6 @@ package policy
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/rltrain/rltrain/internal/outfile"
 	"github.com/rltrain/rltrain/lora"
@@ -22,7 +20,7 @@ func LoadCausalLM(ctx context.Context, client *hub.Client, model, adapter, dtype
 	}
 	c := Config{Dir: found.Dir, BaseModel: found.Name, Revision: found.Commit, DType: dtype}
 	own := false // the adapter is model's own
-	if _, err := os.Stat(filepath.Join(found.Dir, lora.ConfigFile)); err == nil {
+	if has(found.Dir, lora.ConfigFile) {
 		if adapter != "" {
 			return nil, fmt.Errorf("%s is an adapter itself; give its base model, or leave out the other adapter", model)
 		}
@@ -137,24 +135,21 @@ func (p *CausalLM) Merge(dir, dtype string) error {
 
 // TinyModel makes dir the folder of a small character-level language model of random weights, unless it exists.
 func TinyModel(dir string, layers, hidden int, seed uint64) error {
-	return tinyModel(dir, func(dir string) error { return transformers.WriteTiny(dir, layers, hidden, seed) })
+	return tinyModel(dir, layers, hidden, seed, transformers.WriteTiny)
 }
 
 // TinyChatModel is TinyModel with a chat template.
 func TinyChatModel(dir string, layers, hidden int, seed uint64) error {
-	return tinyModel(dir, func(dir string) error { return transformers.WriteTinyChat(dir, layers, hidden, seed) })
+	return tinyModel(dir, layers, hidden, seed, transformers.WriteTinyChat)
 }
 
-func tinyModel(dir string, write func(dir string) error) error {
-	made := func() bool {
-		_, err := os.Stat(filepath.Join(dir, "model.safetensors"))
-		return err == nil
-	}
-	if made() {
+func tinyModel(dir string, layers, hidden int, seed uint64, write func(dir string, layers, hidden int, seed uint64) error) error {
+	const weights = "model.safetensors"
+	if has(dir, weights) {
 		return nil
 	}
-	err := outfile.Folder(dir, write)
-	if err != nil && made() { // by another run meanwhile
+	err := outfile.Folder(dir, func(dir string) error { return write(dir, layers, hidden, seed) })
+	if err != nil && has(dir, weights) { // by another run meanwhile
 		return nil
 	}
 	return err

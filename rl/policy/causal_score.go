@@ -17,13 +17,8 @@ type Scored struct {
 	Rank     []int64   // number of more likely tokens
 }
 
-// Score runs the policy on prompts with given completions. Neither may be empty.
-func (p *CausalLM) Score(ctx context.Context, prompts, completions [][]int32) ([]Scored, error) {
-	return p.ScoreAt(ctx, prompts, completions, 1)
-}
-
-// ScoreAt is Score of the distribution at a temperature above 0.
-func (p *CausalLM) ScoreAt(ctx context.Context, prompts, completions [][]int32, temperature float64) ([]Scored, error) {
+// Score runs the policy, at a temperature above 0, on prompts with given completions. Neither may be empty.
+func (p *CausalLM) Score(ctx context.Context, prompts, completions [][]int32, temperature float64) ([]Scored, error) {
 	sequences := make([]Sequence, len(prompts))
 	for i, prompt := range prompts {
 		n := len(prompt) + len(completions[i])

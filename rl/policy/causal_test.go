@@ -344,7 +344,7 @@ func TestScoreAgreesWithSampling(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	scored, err := p.Score(t.Context(), prompts, completions)
+	scored, err := p.Score(t.Context(), prompts, completions, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -233,7 +233,7 @@ func (p *Classifier) Close() {
 
 // Parameters counts the weights: all of them, and those that training changes (a value head included).
 func (p *Classifier) Parameters() (total, trainable int64) {
-	trainable = p.adapter.size() + p.head.size() + p.value.size(p.width())
+	trainable = p.adapter.size() + p.head.size() + p.value.size()
 	return p.parameters + trainable, trainable
 }
 

@@ -86,8 +86,7 @@ func (p *Classifier) LoadWeights(dir string) error {
 func (p *Classifier) readHead(dir string, extra map[string]safetensors.Tensor) ([][]float32, error) {
 	switch {
 	case p.Pooling == transformers.PoolMean:
-		weight, bias, err := readPair(filepath.Join(dir, headFile), "head.weight", "head.bias", int64(len(p.Labels)), int64(p.width()))
-		return [][]float32{weight, bias}, err
+		return p.head.readFile(filepath.Join(dir, headFile))
 	case p.model != nil && p.model.Head != nil && extra == nil:
 		return p.folderHead()
 	}

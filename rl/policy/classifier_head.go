@@ -96,15 +96,34 @@ func (h *classHead) tensors() ([]safetensors.Tensor, error) {
 
 // from finds the values of the parts among tensors.
 func (h *classHead) from(tensors map[string]safetensors.Tensor) ([][]float32, error) {
-	var values [][]float32
-	for _, part := range h.parts {
-		t, ok := tensors[part.name]
+	return h.values(func(name string) ([]float32, error) {
+		t, ok := tensors[name]
 		if !ok {
-			return nil, fmt.Errorf("tensor %s is missing", part.name)
+			return nil, fmt.Errorf("tensor %s is missing", name)
 		}
-		data, err := t.Float32s()
+		return t.Float32s()
+	})
+}
+
+// readFile reads the values of the parts from a file.
+func (h *classHead) readFile(path string) ([][]float32, error) {
+	file, err := safetensors.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	values, err := h.values(file.Float32s)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return values, nil
+}
+
+func (h *classHead) values(read func(name string) ([]float32, error)) (values [][]float32, err error) {
+	for _, part := range h.parts {
+		data, err := read(part.name)
 		if err == nil && int64(len(data)) != part.size() {
-			err = fmt.Errorf("tensor %s has shape %v, want %v", part.name, t.Shape, part.dims)
+			err = fmt.Errorf("tensor %s has %d values, want shape %v", part.name, len(data), part.dims)
 		}
 		if err != nil {
 			return nil, err

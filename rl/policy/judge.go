@@ -90,15 +90,12 @@ func (j *Judge) Choose(ctx context.Context, prompt envs.Observation, choices []s
 
 // sharesOf turns the log-probabilities of sequences of tokens into shares.
 func sharesOf(written [][]int32, logProbs []float64) []float64 {
-	highest := math.Inf(-1)
-	for _, l := range logProbs {
-		highest = max(highest, l)
-	}
+	highest := slices.Max(logProbs)
 	mass := make([]float64, len(written))
 	for i, l := range logProbs {
 		mass[i] = math.Exp(l - highest)
 	}
-	shares := append([]float64(nil), mass...)
+	shares := slices.Clone(mass)
 	for i := range written {
 		longest := -1 // the longest choice that this one goes on from
 		for k := range written {

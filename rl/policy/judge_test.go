@@ -63,7 +63,7 @@ func TestJudgeChoosesByProbability(t *testing.T) {
 			}
 			prompts, completions = append(prompts, prompt), append(completions, ids)
 		}
-		scored, err := j.policy.Score(t.Context(), prompts, completions)
+		scored, err := j.policy.Score(t.Context(), prompts, completions, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

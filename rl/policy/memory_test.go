@@ -75,7 +75,7 @@ func TestFrozenWeightsAreStoredOnce(t *testing.T) {
 			}
 		}, -0.1, 0.1},
 		{"scores", func() {
-			if _, err := p.Score(t.Context(), [][]int32{{5, 6, 7}}, [][]int32{{8, 9}}); err != nil {
+			if _, err := p.Score(t.Context(), [][]int32{{5, 6, 7}}, [][]int32{{8, 9}}, 1); err != nil {
 				t.Fatal(err)
 			}
 		}, -0.1, 0.1},

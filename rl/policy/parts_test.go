@@ -106,7 +106,7 @@ func TestPartsChangeNothing(t *testing.T) {
 	}
 	limitLM := func(tokens int) { lm.PartTokens = tokens }
 	cases["scores of completions"] = part{limitLM, func() (all []float64) {
-		scored, err := lm.ScoreAt(t.Context(), prompts, completions, 0.7)
+		scored, err := lm.Score(t.Context(), prompts, completions, 0.7)
 		must(err)
 		for _, one := range scored {
 			all = append(append(append(all, wide(one.LogProbs...)...), wide(one.Entropy...)...), wide(one.Rank...)...)

@@ -40,18 +40,14 @@ func (f *Preferences) skip(e chat.Example) {
 // text. With singles each response is a unit, and Truth says whether it is good. Errors name the file and line of a row that
 // cannot be encoded.
 func (p *CausalLM) EncodePreferences(examples iter.Seq2[chat.Example, error], maxLength int, singles bool) (Preferences, error) {
-	o := EncodeOptions{MaxLength: maxLength, CompletionOnly: true}
-	o.MaxLength = p.LimitLength(o.MaxLength)
+	o := EncodeOptions{MaxLength: p.LimitLength(maxLength), CompletionOnly: true}
 	var out Preferences
 	var err error
 	out.Null, err = inBatches(examples, func(batch []chat.Example) error { return p.encodePreferences(&out, batch, o, singles) })
-	if err != nil {
-		return out, err
+	if left := out.Dropped + out.Equal; err == nil && len(out.Units) == 0 && left > 0 {
+		err = fmt.Errorf("none of %d rows can be trained on, the first is %s: %d have no token of a response within %d tokens (raise max_length), %d have the same response twice", left, out.First, out.Dropped, o.MaxLength, out.Equal)
 	}
-	if left := out.Dropped + out.Equal; len(out.Units) == 0 && left > 0 {
-		return out, fmt.Errorf("none of %d rows can be trained on, the first is %s: %d have no token of a response within %d tokens (raise max_length), %d have the same response twice", left, out.First, out.Dropped, o.MaxLength, out.Equal)
-	}
-	return out, nil
+	return out, err
 }
 
 // encodePreferences adds the units of examples to out, in their order.

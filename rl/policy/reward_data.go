@@ -17,17 +17,16 @@ import (
 // prompt drops its unit.
 func (m *RewardModel) Units(examples iter.Seq2[chat.Example, error]) (Preferences, error) {
 	var out Preferences
-	var batch []chat.Example
-	for e, err := range examples {
-		if errors.Is(err, chat.ErrNull) {
-			out.Null++
-			continue
-		}
-		if err != nil {
-			return out, err
-		}
-		batch = append(batch, e)
+	var err error
+	out.Null, err = inBatches(examples, func(batch []chat.Example) error { return m.encodeUnits(&out, batch) })
+	if left := out.Dropped + out.Equal; err == nil && len(out.Units) == 0 && left > 0 {
+		err = fmt.Errorf("none of %d rows can be trained on, the first is %s: %d are longer than %d tokens (raise max_length), %d have the same response twice", left, out.First, out.Dropped, m.MaxLength, out.Equal)
 	}
+	return out, err
+}
+
+// encodeUnits adds the units of examples to out, in their order.
+func (m *RewardModel) encodeUnits(out *Preferences, batch []chat.Example) error {
 	units, errs := make([][]*rl.Sample, len(batch)), make([]error, len(batch))
 	onAllProcessors(len(batch), func(i int) { units[i], errs[i] = m.unit(batch[i]) })
 	for i, unit := range units {
@@ -37,7 +36,7 @@ func (m *RewardModel) Units(examples iter.Seq2[chat.Example, error]) (Preference
 			out.Dropped++
 			out.skip(e)
 		case errs[i] != nil:
-			return out, fmt.Errorf("%s:%d: %w", e.File, e.Line, errs[i])
+			return fmt.Errorf("%s:%d: %w", e.File, e.Line, errs[i])
 		case slices.ContainsFunc(unit[1:], func(x *rl.Sample) bool { return slices.Equal(x.Tokens, unit[0].Tokens) }):
 			out.Equal++
 			out.skip(e)
@@ -45,10 +44,7 @@ func (m *RewardModel) Units(examples iter.Seq2[chat.Example, error]) (Preference
 			out.add(unit)
 		}
 	}
-	if left := out.Dropped + out.Equal; len(out.Units) == 0 && left > 0 {
-		return out, fmt.Errorf("none of %d rows can be trained on, the first is %s: %d are longer than %d tokens (raise max_length), %d have the same response twice", left, out.First, out.Dropped, m.MaxLength, out.Equal)
-	}
-	return out, nil
+	return nil
 }
 
 func (m *RewardModel) unit(e chat.Example) ([]*rl.Sample, error) {

@@ -49,18 +49,19 @@ func (a savedAdapter) base(ctx context.Context, client *hub.Client) (hub.Model, 
 
 // fits checks the shapes against a model whose layers have prefix before the adapter's names; name is the model's.
 func (a savedAdapter) fits(model *transformers.Config, prefix, name string) error {
-	if err := fits(model, a.config, a.pairs, prefix); err != nil {
-		return fmt.Errorf("%s does not fit %s: %w", a.dir, name, err)
+	return a.wrap(fits(model, a.config, a.pairs, prefix), name)
+}
+
+func (a savedAdapter) wrap(err error, model string) error {
+	if err != nil {
+		return fmt.Errorf("%s does not fit %s: %w", a.dir, model, err)
 	}
 	return nil
 }
 
 // fitsLanguageModel is FitsLanguageModel of a model called name.
 func (a savedAdapter) fitsLanguageModel(model *transformers.Config, name string) error {
-	if err := FitsLanguageModel(model, a.config, a.pairs, a.extra); err != nil {
-		return fmt.Errorf("%s does not fit %s: %w", a.dir, name, err)
-	}
-	return nil
+	return a.wrap(FitsLanguageModel(model, a.config, a.pairs, a.extra), name)
 }
 
 // mergedOnly names what of the adapter can only be merged into the weights, "" for nothing.
@@ -78,10 +79,7 @@ func (a savedAdapter) mergedOnly() string {
 
 // changes are what merging the adapter does to a model's weights, by name.
 func (a savedAdapter) changes() (map[string]func([]float32), error) {
-	all := map[string]func([]float32){}
-	for _, pair := range a.pairs {
-		all[pair.Module+".weight"] = pair.MergeInto
-	}
+	all := mergeChanges(a.pairs)
 	for name, tensor := range a.extra {
 		data, err := tensor.Float32s()
 		if err != nil {

@@ -12,60 +12,54 @@ import (
 // valueFile holds v_head.summary.weight [1, H] and v_head.summary.bias [1], as TRL names them.
 const valueFile = "value_head.safetensors"
 
-// valueHead is a linear layer from a state of width H to a value.
-type valueHead struct {
-	weight, bias *torch.Var // [1, H], [1]
-}
-
-// of is V of the states x [M, H], [M]. Its gradient ends here unless it is to go through: the first errors of a head that
-// starts at zero would otherwise drown what the policy has to learn.
-func (h *valueHead) of(s *torch.Scope, x torch.Tensor, pass Pass) torch.Tensor {
-	if !pass.EndToEnd {
-		x = s.Detach(x)
-	}
-	return s.Squeeze(s.Linear(x, h.weight.T(), h.bias.T()))
-}
+// valueHead is a linear layer from a state of width H to a value. On a nil head the methods do nothing.
+type valueHead struct{ classHead }
 
 // newValueHead makes the head in dir, or a head of zeros where dir has none; dir may be "".
 func newValueHead(dir string, width int64) (*valueHead, error) {
-	weight, bias, err := readValueHead(dir, width)
-	if err != nil {
-		return nil, fmt.Errorf("value head: %w", err)
-	}
 	h := &valueHead{}
-	if h.weight, err = torch.Parameter(weight, 1, width); err != nil {
-		return nil, fmt.Errorf("value head: %w", err)
+	h.layer("v_head.summary", 1, width, &h.out)
+	values, err := h.read(dir)
+	if err == nil {
+		err = h.set(values)
 	}
-	if h.bias, err = torch.Parameter(bias, 1); err != nil {
-		h.weight.Close()
+	if err != nil {
+		h.close()
 		return nil, fmt.Errorf("value head: %w", err)
 	}
 	return h, nil
 }
 
-func readValueHead(dir string, width int64) (weight, bias []float32, err error) {
+// read reads the head in dir, zeros where dir has none.
+func (h *valueHead) read(dir string) ([][]float32, error) {
 	path := filepath.Join(dir, valueFile)
 	if _, err := os.Stat(path); dir == "" || err != nil {
-		return make([]float32, width), make([]float32, 1), nil
+		return h.sampled(func() float64 { return 0 }), nil
 	}
-	return readPair(path, "v_head.summary.weight", "v_head.summary.bias", 1, width)
+	return h.readFile(path)
 }
 
-// On a nil head the methods do nothing.
+// of is V of the states x [M, H], [M]. Its gradient ends here unless pass.EndToEnd: the first errors of a head that starts at
+// zero would otherwise drown what the policy has to learn.
+func (h *valueHead) of(s *torch.Scope, x torch.Tensor, pass Pass) torch.Tensor {
+	if !pass.EndToEnd {
+		x = s.Detach(x)
+	}
+	return s.Squeeze(h.logits(s, x))
+}
 
-// size is the number of weights on a state of some width.
-func (h *valueHead) size(width int) int64 {
+func (h *valueHead) size() int64 {
 	if h == nil {
 		return 0
 	}
-	return int64(width + 1)
+	return h.classHead.size()
 }
 
 func (h *valueHead) params() []*torch.Var {
 	if h == nil {
 		return nil
 	}
-	return []*torch.Var{h.weight, h.bias}
+	return h.classHead.params()
 }
 
 func (h *valueHead) groups() []Group {
@@ -79,18 +73,11 @@ func (h *valueHead) save(dir string) error {
 	if h == nil {
 		return nil
 	}
-	weight, err := h.weight.Read()
+	tensors, err := h.tensors()
 	if err != nil {
 		return err
 	}
-	bias, err := h.bias.Read()
-	if err != nil {
-		return err
-	}
-	return safetensors.Write(filepath.Join(dir, valueFile), []safetensors.Tensor{
-		safetensors.FromFloat32s("v_head.summary.weight", []int64{1, int64(len(weight))}, weight),
-		safetensors.FromFloat32s("v_head.summary.bias", []int64{1}, bias),
-	}, nil)
+	return safetensors.Write(filepath.Join(dir, valueFile), tensors, nil)
 }
 
 // load puts back what save wrote.
@@ -98,41 +85,18 @@ func (h *valueHead) load(dir string) error {
 	if h == nil {
 		return nil
 	}
-	shape, err := h.weight.Shape()
+	values, err := h.read(dir)
+	if err == nil {
+		err = h.write(values)
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: value %w", dir, err)
 	}
-	weight, bias, err := readValueHead(dir, shape[1])
-	if err != nil {
-		return err
-	}
-	if err := h.weight.Write(weight); err != nil {
-		return fmt.Errorf("%s: value head: %w", dir, err)
-	}
-	return h.bias.Write(bias)
+	return nil
 }
 
 func (h *valueHead) close() {
 	if h != nil {
-		torch.CloseAll(h.weight, h.bias)
+		h.classHead.close()
 	}
-}
-
-// readPair reads a linear layer's weight [out, in] and bias [out] from a file.
-func readPair(path, weightName, biasName string, out, in int64) (weight, bias []float32, err error) {
-	file, err := safetensors.Open(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer file.Close()
-	if weight, err = file.Float32s(weightName); err != nil {
-		return nil, nil, err
-	}
-	if bias, err = file.Float32s(biasName); err != nil {
-		return nil, nil, err
-	}
-	if int64(len(weight)) != out*in || int64(len(bias)) != out {
-		return nil, nil, fmt.Errorf("%s: a head of %d and %d values, want [%d %d] and [%d]", path, len(weight), len(bias), out, in, out)
-	}
-	return weight, bias, nil
 }

@@ -193,14 +193,14 @@ func TestScoredValues(t *testing.T) {
 	for i := range weight {
 		weight[i] = float32(i%5) - 2
 	}
-	if err := p.value.weight.Write(weight); err != nil {
+	if err := p.value.out.Weight.Write(weight); err != nil {
 		t.Fatal(err)
 	}
 	prompts := encoded(t, p, "a wave", "the old law of 1812")
 	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		got := s.Read(p.Forward(s, &rl.Batch{Sequences: prompts, Actions: []int64{0, 1}}, Pass{Values: true}).Values)
 		states := p.lm.lastStates(s, prompts, torch.Pass{Adapter: true})
-		want := s.Read(s.Squeeze(s.Linear(states, p.value.weight.T(), p.value.bias.T())))
+		want := s.Read(s.Squeeze(s.Linear(states, p.value.out.Weight.T(), p.value.out.Bias.T())))
 		near(t, "a value", got, want, 1e-4)
 		if got[0] == got[1] {
 			t.Error("two prompts have the same value")
@@ -253,7 +253,7 @@ func TestLanguageLabelRoundTrip(t *testing.T) {
 			if err := p.AddValueHead(); err != nil {
 				t.Fatal(err)
 			}
-			if err := p.value.bias.Write([]float32{0.5}); err != nil {
+			if err := p.value.out.Bias.Write([]float32{0.5}); err != nil {
 				t.Fatal(err)
 			}
 			ids := encoded(t, p, "a wave", "the law")
@@ -270,7 +270,7 @@ func TestLanguageLabelRoundTrip(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer q.Close()
-			if q.Pooling != pooling || q.MaxLength != p.MaxLength || !slices.Equal(q.Labels, artLabels) || !q.Trainable() {
+			if q.Pooling != pooling || q.MaxLength != p.MaxLength || !slices.Equal(q.Labels, artLabels) || !q.Adapted() {
 				t.Errorf("loaded: pooling %s, %d tokens, labels %q", q.Pooling, q.MaxLength, q.Labels)
 			}
 			if err := q.AddValueHead(); err != nil {
@@ -287,7 +287,7 @@ func TestLanguageLabelRoundTrip(t *testing.T) {
 				}
 			}
 			same(q)
-			if bias, err := q.value.bias.Read(); err != nil || bias[0] != 0.5 {
+			if bias, err := q.value.out.Bias.Read(); err != nil || bias[0] != 0.5 {
 				t.Errorf("value head's bias %v, %v", bias, err)
 			}
 			for _, v := range q.Params() {

@@ -128,7 +128,7 @@ func TestServersUseCurrentWeights(t *testing.T) {
 	if cmp.Equal(before, after) {
 		t.Fatal("the weights have changed, and what is written has not")
 	}
-	own, err := b.policy.ScoreAt(t.Context(), [][]int32{prompts[0]}, after[:1], 0.7)
+	own, err := b.policy.Score(t.Context(), [][]int32{prompts[0]}, after[:1], 0.7)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ func (s *Servers) try(ctx context.Context, one *server, v *version, how trial) e
 
 // gap returns the mean absolute difference between a server's log-probs and the policy's.
 func (s *Servers) gap(ctx context.Context, prompts, written [][]int32, said []float32, temperature float64) (float64, error) {
-	scored, err := s.policy.ScoreAt(ctx, prompts, written, temperature)
+	scored, err := s.policy.Score(ctx, prompts, written, temperature)
 	if err != nil {
 		return 0, err
 	}

@@ -128,7 +128,7 @@ func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {
 	if diff := cmp.Diff([]string{"a stop", "q stop", "z stop"}, texts); diff != "" {
 		t.Errorf("completions (-want +got):\n%s", diff)
 	}
-	scored, err := loaded.Score(t.Context(), prompts, completions)
+	scored, err := loaded.Score(t.Context(), prompts, completions, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/cmd/rltrain/train"
-	"github.com/rltrain/rltrain/internal/outfile"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/report"
 )
@@ -81,10 +80,7 @@ func rescore(c *cli.Context) error {
 	if err := console.Print(rescoreTable(kept, again, c.IsSet("reward"), train.WhyOther(loaded))); err != nil {
 		return err
 	}
-	if out := c.String("output"); out != "" {
-		return writeRecords(out, again)
-	}
-	return nil
+	return saveRows(c.String("output"), again)
 }
 
 // same compares numbers within float32 rounding; NaN equals NaN.
@@ -168,14 +164,3 @@ func readRecords(path string) ([]rl.Record, error) {
 	return all, nil
 }
 
-func writeRecords(path string, records []rl.Record) error {
-	var out []byte
-	for _, r := range records {
-		line, err := json.Marshal(r)
-		if err != nil {
-			return err
-		}
-		out = append(append(out, line...), '\n')
-	}
-	return outfile.Write(path, out, 0o644)
-}

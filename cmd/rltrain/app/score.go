@@ -16,11 +16,7 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-func scoreCommand() (*cli.Command, error) {
-	flags, err := languageModelFlags()
-	if err != nil {
-		return nil, err
-	}
+func scoreCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "score",
 		Usage: "compute log-probabilities of given completions",
@@ -31,9 +27,9 @@ more likely tokens). A text completion has no end token; pass completion_ids to 
 			rawFlag(),
 			&cli.StringFlag{Name: "input", Usage: "file of prompts and completions: json, jsonl, csv or parquet, optionally gzipped"},
 			&cli.StringFlag{Name: "output", Usage: "JSON Lines file to write", DefaultText: "standard output"},
-		}, flags...),
+		}, languageModelFlags()...),
 		Action: score,
-	}, nil
+	}
 }
 
 // scoredRow has the fields that output rows add to input rows.
@@ -101,7 +97,7 @@ func scoreBatch(ctx context.Context, p *policy.CausalLM, batch []promptRow, out 
 			return err
 		}
 	}
-	scored, err := p.Score(ctx, prompts, completions)
+	scored, err := p.Score(ctx, prompts, completions, 1)
 	if err != nil {
 		return err
 	}

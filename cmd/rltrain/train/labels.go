@@ -226,7 +226,7 @@ func (t *labelRun) load(ctx context.Context, dir string) (*policy.Classifier, er
 	if err != nil {
 		return nil, c.Errorf("pretrained_model", "%v", err)
 	}
-	if !p.Trainable() {
+	if !p.Adapted() {
 		p.Close()
 		return nil, c.Errorf("pretrained_model", "%s holds a merged model without an adapter to train", dir)
 	}
