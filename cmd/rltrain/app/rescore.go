@@ -163,4 +163,3 @@ func readRecords(path string) ([]rl.Record, error) {
 	}
 	return all, nil
 }
-
