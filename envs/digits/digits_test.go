@@ -260,7 +260,7 @@ func TestConversation(t *testing.T) {
 		}
 		// The example in the instruction is correct and in the answer format.
 		example := answer.Extract(shown.Messages[0].Content)
-		want := map[string]int64{Sum: 28, Reverse: 4321}[name]
+		want := map[string]int64{Sum: 15, Reverse: 4321}[name]
 		if example.FoundBy != answer.ByTag || example.Value.Cmp(new(big.Rat).SetInt64(want)) != 0 {
 			t.Errorf("%s: the example's answer is %+v", name, example)
 		}
