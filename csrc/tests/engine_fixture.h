@@ -113,7 +113,7 @@ inline nn::Weights decoder_weights(const DecoderChoices& choices, Random& random
   return w;
 }
 
-// Hidden states of ids, a forward pass without a cache.
+// Hidden states of ids, by a forward pass without a cache.
 inline at::Tensor hidden_states(const nn::Transformer& decoder, const std::vector<int32_t>& ids,
                                 bool adapter) {
   const at::NoGradGuard no_grad;
@@ -136,7 +136,7 @@ inline at::Tensor full_forward(const nn::Transformer& decoder, const std::vector
   return at::log_softmax(logits, 1);
 }
 
-// What training takes for the log-probabilities of a completion, [n].
+// The log-probabilities of a completion as training computes them, [n].
 inline at::Tensor trained_logprobs(const nn::Transformer& decoder, const std::vector<int32_t>& prompt,
                                    const std::vector<int32_t>& completion) {
   std::vector<int32_t> ids = prompt;
