@@ -65,7 +65,7 @@ func (o *guessing) Episode(part envs.Part, index int) (envs.Env, error) {
 	return &guess{number: 1 + index%100, guesses: o.Guesses}, nil
 }
 
-// A task of one's own is registered by name; its episodes may have several turns.
+// A custom task is registered by name; its episodes may have several turns.
 func Example() {
 	envs.Register(envs.Definition{
 		Name: "guess", Help: "find a number by halving", Options: func() any { return &guessing{} },
@@ -85,7 +85,7 @@ func Example() {
 		panic(err)
 	}
 	fmt.Print(shown.Text)
-	for low, high := 1, 100; ; { // a player that halves the interval
+	for low, high := 1, 100; ; { // a player that bisects the interval
 		middle := (low + high) / 2
 		action := fmt.Sprintf("%d\n", middle)
 		step, err := episode.Step(ctx, envs.Action{Text: action, Stop: envs.StopString})

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// countdown is a task without a point: its options are what these tests look at.
+// countdown is a task whose only purpose is its options.
 type countdown struct {
 	From  int     `option:"from" default:"10" range:"[1,100]" help:"where it begins"`
 	Share float64 `option:"share" range:"[0,1]" help:"a share"`

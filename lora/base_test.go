@@ -104,7 +104,7 @@ func TestBaseModelSeenFromTheWorkingFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir(t.TempDir())
-	baseFolder(t, "../tiny", "v") // which is not what the adapter's own folder has beside it
+	baseFolder(t, "../tiny", "v") // not the folder next to the adapter
 	if c := loadBase(t, adapter); c.BaseModel != filepath.Join(filepath.Dir(adapter), "tiny") {
 		t.Error(c.BaseModel)
 	}
@@ -142,7 +142,7 @@ func TestCheckBase(t *testing.T) {
 	if err := (Config{}).CheckBase(base); err != nil {
 		t.Errorf("an adapter that does not say: %v", err)
 	}
-	// The folder is gone at the end of a run; the adapter is still saved.
+	// The folder disappears during a run; the adapter is still saved.
 	if err := os.RemoveAll(base); err != nil {
 		t.Fatal(err)
 	}

@@ -41,8 +41,7 @@ func withDriver(t *testing.T, there bool) {
 	t.Cleanup(func() { driverFiles = before })
 }
 
-// coreIn is a folder with a file where the native core would be, and one where the CUDA library would be, if it holds
-// anything.
+// coreIn creates a folder with a fake native core, and a fake CUDA library with the given content if that is not empty.
 func coreIn(t *testing.T, cuda string) {
 	t.Helper()
 	folder := t.TempDir()

@@ -8,8 +8,8 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// FuzzSampling drives an engine with any sampling parameters: it refuses them, or every token is of the vocabulary and
-// has a log-probability. What is not finite ends its own request alone.
+// FuzzSampling runs an engine with arbitrary sampling parameters: either it refuses them, or every token is in the
+// vocabulary and has a log-probability. Non-finite values end only their request.
 func FuzzSampling(f *testing.F) {
 	c := smallDecoder()
 	rng := rand.New(rand.NewPCG(8, 0))

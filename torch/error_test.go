@@ -23,7 +23,7 @@ func TestOutOfMemoryIsKnown(t *testing.T) {
 	if err == nil || OutOfMemory(err) || OutOfMemory(nil) {
 		t.Errorf("%v is taken for a matter of memory", err)
 	}
-	// Texts of libtorch and CUDA on a GPU.
+	// Messages of libtorch and CUDA on a GPU.
 	for _, text := range []string{
 		"CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.19 GiB of which 3.06 MiB is free.",
 		"CUDA error: out of memory",

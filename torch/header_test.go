@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestHeaderIsSmallAndDocumented reads the C header: few functions, each with a comment of its own and a place in the
-// list of those that are looked up as the library is opened.
+// TestHeaderIsSmallAndDocumented reads the C header: few functions, each with a comment and an entry in the list of
+// symbols looked up at load time.
 func TestHeaderIsSmallAndDocumented(t *testing.T) {
 	read := func(path ...string) string {
 		data, err := os.ReadFile(filepath.Join(path...))

@@ -55,7 +55,7 @@ func TestSpeedsAreMeasuredOnce(t *testing.T) {
 			t.Errorf("%v: measured %d times, want %d", step, measured, step.measured)
 		}
 	}
-	// Nowhere to keep them: no folder, or one that is a file.
+	// The speeds cannot be saved: there is no folder, or it is a file.
 	for _, path := range []string{"", filepath.Join(path, "in-a-file", "kernels.json")} {
 		if diff := cmp.Diff(want, speedsFor("c", path, measure)); diff != "" {
 			t.Errorf("%q: (-want +got)\n%s", path, diff)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// libtorchFolder looks like a libtorch of a version.
+// libtorchFolder makes a folder that looks like libtorch of a version.
 func libtorchFolder(t *testing.T, version string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -28,7 +28,7 @@ func libtorchFolder(t *testing.T, version string) string {
 	return folder
 }
 
-// pythonThat is the only program on the path, and prints a line for whatever it is asked.
+// pythonThat is the only program on the path; it prints a line for any arguments.
 func pythonThat(t *testing.T, prints string) {
 	t.Helper()
 	folder := t.TempDir()

@@ -19,7 +19,7 @@ func TestMissingLibraryIsNamed(t *testing.T) {
 	}
 }
 
-// TestTruncatedLibraryIsAnError: the system's loader maps such a file and the process dies when it is used.
+// TestTruncatedLibraryIsAnError: the system's loader would map the file, and the process would crash later.
 func TestTruncatedLibraryIsAnError(t *testing.T) {
 	path, err := findLibrary()
 	if err != nil {

@@ -180,7 +180,7 @@ func TestNewDecoderErrors(t *testing.T) {
 	}
 }
 
-// adaptAll puts adapters on all linear layers and returns their matrices.
+// adaptAll adds adapters to all linear layers and returns their matrices.
 func adaptAll(t testing.TB, m *torch.Model, c torch.ModelConfig, rank int, rng *rand.Rand) []*torch.Var {
 	t.Helper()
 	var params []*torch.Var
@@ -210,7 +210,7 @@ func adaptAll(t testing.TB, m *torch.Model, c torch.ModelConfig, rank int, rng *
 	return params
 }
 
-// gradients runs a step whose loss is a thousandth of the sum of the squared hidden states, and takes the gradients out.
+// gradients runs a step whose loss is a thousandth of the sum of squared hidden states, and returns the gradients.
 func gradients(t testing.TB, m *torch.Model, p torch.Packed, pass torch.Pass, params []*torch.Var) (found [][]float32) {
 	t.Helper()
 	if err := torch.Do(torch.Train, func(s *torch.Scope) error {
@@ -266,9 +266,9 @@ func TestCheckpointGivesTheSameGradients(t *testing.T) {
 	}
 }
 
-// BenchmarkDecoderStep is a LoRA step, head and optimiser apart, of a decoder of 135 million parameters with
-// adapters of rank 8 on all linear layers, on 8 sequences of 256 tokens. GFLOP/s counts what a step cannot
-// do without: a product forward and one backward for each frozen weight.
+// BenchmarkDecoderStep is a LoRA step, without head and optimiser, of a decoder with 135 million parameters and
+// adapters of rank 8 on all linear layers, on 8 sequences of 256 tokens. GFLOP/s counts the minimum: a forward and a
+// backward product per frozen weight.
 func BenchmarkDecoderStep(b *testing.B) {
 	c := torch.ModelConfig{
 		VocabSize: 49152, HiddenSize: 576, Layers: 30, Heads: 9, KVHeads: 3, HeadDim: 64, IntermediateSize: 1536, MaxPositions: 2048,

@@ -12,7 +12,7 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// Logits 0, ln 2, ln 5 give probabilities 1/8, 2/8, 5/8; at temperature ½, squared, 1/30, 4/30, 25/30.
+// Logits 0, ln 2, ln 5 have probabilities 1/8, 2/8, 5/8; at temperature ½ (squared) 1/30, 4/30, 25/30.
 func TestTokenLogProbs(t *testing.T) {
 	torchtest.NoLeaks(t)
 	ln := func(x float64) float32 { return float32(math.Log(x)) }
@@ -60,7 +60,7 @@ func TestTokenLogProbs(t *testing.T) {
 				}
 				s.Backward(s.Sum(logprobs))
 				if tc.name == "plain" {
-					// The target's weight less its mean: ln 5 - (2 ln 2 + 5 ln 5)/8, and the same for 0.
+					// The target's weight minus its mean: ln 5 - (2 ln 2 + 5 ln 5)/8, and the same for 0.
 					grad, _ := s.Grad(hidden)
 					mean := (2*ln(2) + 5*ln(5)) / 8
 					if diff := torchtest.MaxDiff(s.Read(grad), []float32{ln(5) - mean, -mean}); diff > 1e-5 {
@@ -78,7 +78,7 @@ func TestTokenLogProbs(t *testing.T) {
 
 func TestTokenLogProbsOfStoredWeights(t *testing.T) {
 	torchtest.NoLeaks(t)
-	exact, err := torch.Constant([]float32{1, -2, 0.5, 3, -0.25, 4}, 3, 2) // in every type, as the hidden state is
+	exact, err := torch.Constant([]float32{1, -2, 0.5, 3, -0.25, 4}, 3, 2) // in every type, like the hidden state
 	if err != nil {
 		t.Fatal(err)
 	}

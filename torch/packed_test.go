@@ -51,7 +51,7 @@ func TestPackSharedStoresPrefixesOnce(t *testing.T) {
 	}
 }
 
-// TestPackSharedSeparatesPrompts: the answers to two prompts that begin alike stay two families, where together
+// TestPackSharedSeparatesPrompts: completions of two prompts with a common prefix stay two groups, because together
 // they would share less.
 func TestPackSharedSeparatesPrompts(t *testing.T) {
 	a, b := make([]int32, 40), make([]int32, 40)

@@ -68,7 +68,7 @@ int32_t rlt_cuda_try(int32_t device, char* message, int32_t size) {
 #endif
 `
 
-// plugin compiles pluginSource next to a fake core, and makes it the CUDA library.
+// plugin compiles pluginSource next to a fake core and makes it the CUDA library.
 func plugin(t *testing.T, defines ...string) {
 	t.Helper()
 	const headers = "../csrc/include"
@@ -79,7 +79,7 @@ func plugin(t *testing.T, defines ...string) {
 	coreIn(t, "anything")
 	withDriver(t, true)
 	folder := os.Getenv("RLTRAIN_LIB")
-	// Where it looks for libtorch there is one, as far as the name goes.
+	// A folder that passes for libtorch by its name.
 	if err := os.WriteFile(filepath.Join(folder, cudaNeeds[len(cudaNeeds)-1]), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestUnsupportedGPUsAreRefused(t *testing.T) {
 				t.Errorf("got more than a line: %v", err)
 			}
 			want := Device{}
-			if test.gpu > 0 && test.defines == nil { // the first GPU is none that is refused
+			if test.gpu > 0 && test.defines == nil { // the first GPU is not refused
 				want = Device{cuda: true}
 			}
 			if got, err := (Device{auto: true}).resolve(); err != nil || got != want {
@@ -167,7 +167,7 @@ func TestSupportedGPUIsUsed(t *testing.T) {
 	}
 }
 
-// TestOldGPUsPreferNoBF16, which they do not multiply in.
+// TestOldGPUsPreferNoBF16, because they have no bfloat16 arithmetic.
 func TestOldGPUsPreferNoBF16(t *testing.T) {
 	plugin(t, "MAJOR=7")
 	if got, err := (Device{cuda: true}).prefersBF16(); err != nil || got {

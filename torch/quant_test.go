@@ -20,7 +20,7 @@ import (
 
 var quantTypes = []torch.QuantType{torch.Int8, torch.NF4, torch.Q4_0, torch.Q4_1, torch.Q8_0, torch.Q4_K, torch.Q6_K}
 
-// bits are those of floats, which tell -0 from 0.
+// bits are the bits of floats, which distinguish -0 from 0.
 func bits(floats []float32) []uint32 {
 	b := make([]uint32, len(floats))
 	for i, f := range floats {
@@ -29,7 +29,7 @@ func bits(floats []float32) []uint32 {
 	return b
 }
 
-// dequantize is rows of t as values of dtype, read as float32.
+// dequantize reads rows of t as float32, through dtype.
 func dequantize(t testing.TB, q torch.QuantType, rows []byte, out, in int64, dtype torch.DType) []float32 {
 	t.Helper()
 	v, err := q.Blocks(rows, out, in)
@@ -49,8 +49,8 @@ func dequantize(t testing.TB, q torch.QuantType, rows []byte, out, in int64, dty
 	return data
 }
 
-// TestQuantizedEqualsBitsandbytes: what bitsandbytes stores has the values that it gives it, and is what the core makes of
-// the same weight, both to the bit.
+// TestQuantizedEqualsBitsandbytes: weights stored by bitsandbytes dequantise to its values, and the core quantises the
+// same weight to the same bits.
 func TestQuantizedEqualsBitsandbytes(t *testing.T) {
 	torchtest.NoLeaks(t)
 	f, err := safetensors.Open("testdata/quantized.safetensors")
@@ -126,7 +126,8 @@ func TestQuantizedEqualsBitsandbytes(t *testing.T) {
 	}
 }
 
-// TestBlocksEqualGGUF: the blocks of GGUF have the values that torch/gguf gives them, which are those of the package gguf.
+// TestBlocksEqualGGUF: the core dequantises GGUF blocks to the values of torch/gguf, which equal those of the Python
+// package gguf.
 func TestBlocksEqualGGUF(t *testing.T) {
 	torchtest.NoLeaks(t)
 	rng := rand.New(rand.NewPCG(4, 0))
@@ -138,7 +139,7 @@ func TestBlocksEqualGGUF(t *testing.T) {
 		for i := range rows {
 			rows[i] = byte(rng.UintN(256))
 		}
-		for i := range blocks { // scales that are finite, subnormal ones among them
+		for i := range blocks { // finite scales, including subnormal ones
 			for at := range size / 2 {
 				half := rows[i*size+2*at:]
 				if h := binary.LittleEndian.Uint16(half); h&0x7c00 == 0x7c00 {
@@ -180,7 +181,8 @@ type learner struct {
 	weights int64 // bytes of the layers' linear weights
 }
 
-// newLearner makes a learner whose layers are kept as quant says, "" for bfloat16. All have the same weights and adapters.
+// newLearner makes a learner whose layers are stored as quant says, "" for bfloat16. All learners have the same weights
+// and adapters.
 func newLearner(t testing.TB, quant torch.QuantType) learner {
 	c := smallDecoder()
 	c.HiddenSize, c.HeadDim, c.RotaryDim, c.IntermediateSize = 64, 16, 16, 128
@@ -251,7 +253,7 @@ func newLearner(t testing.TB, quant torch.QuantType) learner {
 	return l
 }
 
-// learn makes steps and returns the loss before each.
+// learn takes steps and returns the loss before each.
 func (l learner) learn(t testing.TB, steps int) (losses []float64) {
 	rng := rand.New(rand.NewPCG(13, 0))
 	var texts [][]int32
@@ -290,8 +292,8 @@ func (l learner) learn(t testing.TB, steps int) (losses []float64) {
 	return losses
 }
 
-// TestQLoRA trains adapters on quantised weights: it learns as on bfloat16 ones, in a fraction of the memory, and an engine
-// gives the same completions in any batch.
+// TestQLoRA trains adapters on quantised weights: the loss falls as on bfloat16 weights, with a fraction of the memory,
+// and an engine gives the same completions in any batch.
 func TestQLoRA(t *testing.T) {
 	torchtest.NoLeaks(t)
 	bf16 := newLearner(t, "")

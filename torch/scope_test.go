@@ -218,8 +218,8 @@ func TestAdamW(t *testing.T) {
 	}
 }
 
-// TestAdamWClipsGroupsApart reads off the first moments, a tenth of the clipped gradients, by which norm each group was
-// clipped: two groups by that of both, one by its own.
+// TestAdamWClipsGroupsApart infers from the first moments, a tenth of the clipped gradients, which norm clipped each
+// group: two groups share a norm, one is separate.
 func TestAdamWClipsGroupsApart(t *testing.T) {
 	torchtest.NoLeaks(t)
 	const limit = 5
@@ -261,7 +261,7 @@ func TestAdamWClipsGroupsApart(t *testing.T) {
 		}
 		o := torch.NewAdamW(torch.AdamEps, append(groups, torch.ParamGroup{Apart: true})...)
 		backward(1)
-		norm, err := o.Step(make([]float64, 4), test.limit) // a rate of 0: the parameters stay
+		norm, err := o.Step(make([]float64, 4), test.limit) // learning rate 0: the parameters stay
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// stepModel has six layers of a decoder of 135 million parameters, with adapters of rank 8 on all of them.
+// stepModel is six layers of a decoder with 135 million parameters, with adapters of rank 8 on all of them.
 func stepModel(b *testing.B) (*torch.Model, *torch.Var, []*torch.Var) {
 	c := torch.ModelConfig{
 		VocabSize: 8192, HiddenSize: 576, Layers: 6, Heads: 9, KVHeads: 3, HeadDim: 64, IntermediateSize: 1536, MaxPositions: 2048,
@@ -21,7 +21,7 @@ func stepModel(b *testing.B) (*torch.Model, *torch.Var, []*torch.Var) {
 	return m, weights["embed.weight"], adaptAll(b, m, c, 8, rng)
 }
 
-// learn is a step's forward and backward: the mean log-probability of each next token.
+// learn is a step's forward and backward pass: the mean log-probability of each next token.
 func learn(b *testing.B, m *torch.Model, head *torch.Var, batch torch.Packed, params []*torch.Var) {
 	if err := torch.Do(torch.Train, func(s *torch.Scope) error {
 		h, _ := s.Hidden(m, batch, torch.Pass{Adapter: true})
@@ -37,7 +37,7 @@ func learn(b *testing.B, m *torch.Model, head *torch.Var, batch torch.Packed, pa
 	}
 }
 
-// bestOf runs step as long as b asks and reports its fastest run, which other programs disturb least.
+// bestOf runs step as often as b asks and reports the fastest run, which other programs disturb least.
 func bestOf(b *testing.B, step func()) {
 	best := time.Duration(1 << 62)
 	for b.Loop() {

@@ -65,7 +65,8 @@ func TestLayoutsOfTRL(t *testing.T) {
 	}
 }
 
-// manyRows is the size of the files of TestMemory, and maxGrowth the allowed heap growth while reading one, in bytes.
+// manyRows is the number of rows in TestMemory's files, and maxGrowth the allowed heap growth while reading one, in
+// bytes.
 const (
 	manyRows  = 1_000_000
 	maxGrowth = 32 << 20

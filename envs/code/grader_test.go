@@ -27,7 +27,7 @@ func newTestGrader(t testing.TB) *Grader {
 	if err != nil {
 		t.Skip(err)
 	}
-	j.limits.Memory, j.limits.Wall = 256<<20, 3*time.Minute // a busy machine is slow, and no program here waits for nothing
+	j.limits.Memory, j.limits.Wall = 256<<20, 3*time.Minute // for busy machines; no program here waits for anything
 	t.Cleanup(func() {
 		if err := j.Close(); err != nil {
 			t.Error(err)
@@ -151,7 +151,7 @@ func BenchmarkPair(b *testing.B) {
 		}
 	})
 	b.StopTimer()
-	if err := j.Close(); err != nil { // what it used is known when it has ended
+	if err := j.Close(); err != nil { // processor time is known after the exit
 		b.Fatal(err)
 	}
 	each := (children(b) - began + processor(b) - own) / float64(n)

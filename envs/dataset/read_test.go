@@ -134,7 +134,7 @@ func TestReadErrors(t *testing.T) {
 	tests := []struct {
 		name, file, content string
 		cols                Columns
-		want                string // behind the path
+		want                string // after the path
 	}{
 		{"extension", "a.txt", "", Columns{}, `: unknown data set extension ".txt"; use .csv, .json, .jsonl (or one of them with .gz or .zst), .parquet or .arrow`},
 		{"empty csv", "a.csv", "", Columns{}, `: the file is empty; want a header row with the columns "text" and "label"`},

@@ -9,7 +9,7 @@ import (
 	"github.com/rltrain/rltrain/envs/answer/hacks"
 )
 
-// TestHacks: what policies try in place of an answer scores nothing by any rule.
+// TestHacks: what policies try instead of an answer scores nothing by any rule.
 func TestHacks(t *testing.T) {
 	count := 0
 	for gold, all := range hacks.Answers {

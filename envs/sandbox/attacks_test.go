@@ -6,10 +6,11 @@ import "testing"
 type attack struct {
 	name, program string
 	slow          bool // for `make crash`
-	contained     bool // only by a tier that is more than limits
+	contained     bool // blocked only by isolation stronger than limits
 }
 
-// common is in front of each attack. OUTSIDE stands for a file of the machine, beside which OUTSIDE.socket listens, PARENT for the number of a process.
+// common precedes each attack. OUTSIDE is a file of the machine, next to which OUTSIDE.socket listens; PARENT is a
+// process id.
 const common = `
 import os, sys, time, signal, errno
 def no(f, *args):

@@ -211,8 +211,7 @@ func TestAttacks(t *testing.T) {
 	})
 }
 
-// TestAttacksOnNobody runs the attacks in a sandbox of an unprivileged user, whose files then also belong to the program's
-// user.
+// TestAttacksOnNobody runs the attacks as an unprivileged user who also owns the files.
 func TestAttacksOnNobody(t *testing.T) {
 	if !slow() || os.Geteuid() != 0 {
 		t.Skip("is for root, in make crash")

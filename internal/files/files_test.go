@@ -56,7 +56,7 @@ func put(t *testing.T, path, text string) {
 	}
 }
 
-// wantError checks that err is one line that holds every part.
+// wantError checks that err is one line containing every part.
 func wantError(t *testing.T, err error, parts ...string) {
 	t.Helper()
 	if err == nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Every value of 16 bits survives, NaNs as NaNs.
+// Every 16-bit value survives a round trip; NaNs stay NaNs.
 func TestRoundTrip(t *testing.T) {
 	for i := range 1 << 16 {
 		h := uint16(i)

@@ -1,4 +1,4 @@
-// Package links has no code: its test follows the links of the project's pages.
+// Package links only has a test, which follows the links of the project's pages.
 package links
 
 import (
@@ -13,10 +13,10 @@ import (
 
 const root = "../.."
 
-// link is [text](target) or ![text](target) of Markdown; a target with blanks is none.
+// link is [text](target) or ![text](target) in Markdown; a target with spaces is not a link.
 var link = regexp.MustCompile(`\]\(([^()\s]+)\)`)
 
-// TestLinks follows every link of a page to a file of the project, and to a heading of a page.
+// TestLinks follows every link to a file of the project or a heading of a page.
 func TestLinks(t *testing.T) {
 	pages := 0
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
@@ -49,7 +49,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestReadmeIsShort: what does not fit stands in docs.
+// TestReadmeIsShort: details belong in docs.
 func TestReadmeIsShort(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "README.md"))
 	if err != nil {
@@ -60,14 +60,14 @@ func TestReadmeIsShort(t *testing.T) {
 	}
 }
 
-// follow tells what is wrong with a link on the page of path, "" where nothing is.
+// follow returns what is wrong with a link on the page at path, or "".
 func follow(path, target string) string {
 	u, err := url.Parse(target)
 	if err != nil {
 		return err.Error()
 	}
 	if u.Scheme != "" {
-		return "" // elsewhere
+		return "" // external
 	}
 	to := path
 	if u.Path != "" {
@@ -91,13 +91,13 @@ func follow(path, target string) string {
 	return "the page has no such heading"
 }
 
-// anchor is the name of a heading in links.
+// anchor is the link name of a heading.
 func anchor(heading string) string {
 	heading = strings.ToLower(strings.TrimSpace(strings.TrimLeft(heading, "#")))
 	return strings.ReplaceAll(regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(heading, ""), " ", "-")
 }
 
-// withoutCode leaves blocks of code out.
+// withoutCode removes code blocks.
 func withoutCode(text string) string {
 	parts := strings.Split(text, "\n```")
 	var b strings.Builder

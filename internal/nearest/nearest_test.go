@@ -9,7 +9,7 @@ func TestName(t *testing.T) {
 		"rl-episode":   "rl_episodes",
 		"learning-rat": "learning_rate",
 		"see":          "seed",
-		"delta":        "", // two edits of five letters
+		"delta":        "", // two edits in five letters
 		"x":            "",
 		"":             "",
 		"temperature":  "",

@@ -223,7 +223,7 @@ func TestRange(t *testing.T) {
 	}
 }
 
-// Whatever stands in a tag, it is read or refused.
+// Any tag is read or refused.
 func FuzzTags(f *testing.F) {
 	for _, seed := range []string{"[1,2]", "0|(,)", "a=b|c,!d,e>1 or f and g!=h", "x=@y", "((,", "a>b", " or ", ","} {
 		f.Add(seed, seed)

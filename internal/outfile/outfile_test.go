@@ -94,7 +94,7 @@ func TestWriteThroughLinks(t *testing.T) {
 	}
 }
 
-// What is not a regular file stays what it is.
+// Anything but a regular file keeps its type.
 func TestWriteToDevicesAndPipes(t *testing.T) {
 	if err := Write(os.DevNull, []byte("x"), 0o644); err != nil {
 		t.Error(err)
@@ -178,7 +178,7 @@ func TestCloseGivesUp(t *testing.T) {
 	}
 }
 
-// A killed process's file goes away with the next write, one that is being written stays.
+// The next write removes the temporary file of a killed process, but not one being written.
 func TestStaleFilesAreRemoved(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "out")

@@ -28,7 +28,7 @@ func TestFieldsComeBack(t *testing.T) {
 	if fields[2].Double() != -0.1 || fields[3].Float() != 1.5 {
 		t.Errorf("floats %v and %v", fields[2].Double(), fields[3].Float())
 	}
-	// The bytes of 300 as a field of number 1 are those of the specification.
+	// The bytes of 300 in field 1 are those of the specification.
 	if string(m[:3]) != "\x08\xac\x02" {
 		t.Errorf("% x", m[:3])
 	}

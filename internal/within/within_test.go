@@ -22,7 +22,7 @@ func TestDo(t *testing.T) {
 		{"heeds nothing", func(context.Context) (int, error) { time.Sleep(time.Hour); return 7, nil }, "timeout after 1m0s"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			defer time.Sleep(2 * time.Hour) // of the bubble: whatever was given up ends before it
+			defer time.Sleep(2 * time.Hour) // of the bubble: abandoned calls end before it
 			value, err := Do(t.Context(), time.Minute, test.do)
 			if test.want == "" && (value != 7 || err != nil) || test.want != "" && (value != 0 || err == nil || err.Error() != test.want) {
 				t.Errorf("%s: %d, %v", test.name, value, err)

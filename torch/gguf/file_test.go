@@ -22,7 +22,7 @@ func open(t *testing.T, path string) *gguf.File {
 	return f
 }
 
-// Every type is dequantised to the bits of the package gguf.
+// Every type dequantises to the same bits as in the Python package gguf.
 func TestDequantize(t *testing.T) {
 	f := open(t, "testdata/types.gguf")
 	want, err := safetensors.Open("testdata/types.safetensors")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Whatever the bytes: an error, or a file all of which can be read.
+// Any bytes give an error, or a file that can be read completely.
 func FuzzHeader(f *testing.F) {
 	data, err := os.ReadFile(filepath.Join("testdata", "split-00002-of-00002.gguf"))
 	if err != nil {
@@ -45,7 +45,7 @@ func FuzzHeader(f *testing.F) {
 	})
 }
 
-// seed is a file of one metadata pair and a tensor of two blocks.
+// seed is a file with one metadata pair and a tensor of two blocks.
 func seed(version uint32, alignment int, key string, value ...any) []byte {
 	var b bytes.Buffer
 	b.WriteString("GGUF")

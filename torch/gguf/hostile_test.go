@@ -13,7 +13,7 @@ import (
 	"github.com/rltrain/rltrain/torch/gguf"
 )
 
-// A raw file is written field by field, whatever it claims.
+// A raw file is written field by field, valid or not.
 type raw struct{ bytes.Buffer }
 
 func (r *raw) put(values ...any) *raw {
@@ -30,14 +30,14 @@ func (r *raw) put(values ...any) *raw {
 	return r
 }
 
-// header begins a file.
+// header starts a file.
 func header(tensors, pairs uint64) *raw {
 	r := &raw{}
 	r.WriteString("GGUF")
 	return r.put(uint32(3), tensors, pairs)
 }
 
-// tensor describes one of dimensions dims, the fastest first.
+// tensor describes a tensor with dimensions dims, fastest first.
 func (r *raw) tensor(name string, kind uint32, offset uint64, dims ...uint64) *raw {
 	return r.put(name, uint32(len(dims)), dims, kind, offset)
 }
@@ -114,7 +114,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// A file that is cut at any byte is an error, never a panic.
+// A file truncated at any byte is an error, never a panic.
 func TestOpenCut(t *testing.T) {
 	data, err := os.ReadFile("testdata/split-00001-of-00002.gguf")
 	if err != nil {
@@ -148,7 +148,7 @@ func TestOpenRefusesNonFiles(t *testing.T) {
 	}
 }
 
-// Opening a file of one large array takes no memory for it.
+// Opening a file with one large array allocates no memory for it.
 func TestOpenIsFrugal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.gguf")
 	r := header(0, 1).put("a.b", uint32(9), uint32(0), uint64(64<<20))

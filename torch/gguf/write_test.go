@@ -15,7 +15,7 @@ import (
 	"github.com/rltrain/rltrain/torch/gguf"
 )
 
-// Values are quantised to the bytes of the package gguf.
+// Values quantise to the same bytes as in the Python package gguf.
 func TestQuantize(t *testing.T) {
 	f := open(t, "testdata/quantized.gguf")
 	plain, _ := f.Tensor("F32")
@@ -35,7 +35,7 @@ func TestQuantize(t *testing.T) {
 	}
 }
 
-// deviation is the root of the mean squared error over that of the values.
+// deviation is the root mean square error relative to that of the values.
 func deviation(values, other []float32) float64 {
 	e, n := 0.0, 0.0
 	for i, v := range values {
@@ -45,8 +45,8 @@ func deviation(values, other []float32) float64 {
 	return math.Sqrt(e / n)
 }
 
-// The package gguf has no Q4_K to compare with: it must be nearer to the values than the other types of four bits, and
-// keep blocks of equal values.
+// The Python package gguf cannot write Q4_K, so there is nothing to compare: it must be more accurate than the other
+// 4-bit types, and keep blocks of equal values exactly.
 func TestQuantizeK(t *testing.T) {
 	f := open(t, "testdata/quantized.gguf")
 	plain, _ := f.Tensor("F32")
@@ -114,7 +114,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// A file that cannot be written whole is not there.
+// A failed write leaves no file.
 func TestWriteFails(t *testing.T) {
 	full := errors.New("no data")
 	for name, s := range map[string]gguf.Source{

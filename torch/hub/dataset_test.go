@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// fetched is the contents of the files in a dataset whose names begin with a prefix, in the order of names.
+// fetched returns the contents of a dataset's files with the given name prefix, ordered by name.
 func fetched(t *testing.T, c *tester, dataset, prefix string) ([]string, error) {
 	t.Helper()
 	var chosen []string

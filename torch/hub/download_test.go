@@ -21,10 +21,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// weights are long enough for a cut connection to have brought something.
+// weights are long enough that a cut connection has delivered something.
 var weights = strings.Repeat("0123456789abcdef", 1<<16)
 
-// oneFile publishes a model whose weights are one large file and returns where its blob goes.
+// oneFile publishes a model whose weights are one large file and returns the path of its blob.
 func oneFile(h *fakeHub) (blob string) {
 	h.publish(commit1, map[string]string{"config.json": "{}", "model.safetensors": weights}, name)
 	return filepath.Join(os.Getenv("HF_HOME"), "hub", "models--org--name", "blobs", sha256Of(weights))
@@ -129,7 +129,7 @@ func TestCutConnections(t *testing.T) {
 		t.Error(diff)
 	}
 
-	// A store that never delivers is given up, and what came stays for the next run.
+	// The client gives up on a store that never delivers, and keeps the partial file for the next run.
 	h, c = newFake(t), newTester()
 	blob = oneFile(h)
 	h.deliver = func(w http.ResponseWriter, r *http.Request, content string) bool {
@@ -148,7 +148,7 @@ func TestCutConnections(t *testing.T) {
 	}
 }
 
-// A store whose file changed between two parts sends the whole, by If-Range.
+// If a file changes between two parts, the store sends all of it, because of If-Range.
 func TestChangedBetweenParts(t *testing.T) {
 	h, c := newFake(t), newTester()
 	blob := oneFile(h)
@@ -252,7 +252,7 @@ func TestRefusals(t *testing.T) {
 		if diff := cmp.Diff(tc.pauses, c.pauses); diff != "" {
 			t.Errorf("%s: %s", what, diff)
 		}
-		// The same answers to requests for a file.
+		// Both servers answer requests for a file alike.
 		h = newFake(t)
 		t.Setenv("HF_TOKEN", tc.token)
 		h.publish(commit1, tinyModel(), name)
@@ -265,7 +265,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Requests to the store for which it has no good answer come back to the Hub, which signs them again.
+// If the store refuses a request, the client asks the Hub for a new signed address.
 func TestStoreErrors(t *testing.T) {
 	h, c := newFake(t), newTester()
 	blob := oneFile(h)
@@ -284,7 +284,7 @@ func TestStoreErrors(t *testing.T) {
 	}
 }
 
-// The token stays at the Hub through every redirect: to another port, to another host and back.
+// The token only goes to the Hub, through every redirect: to another port, to another host and back.
 func TestTokenStaysAtTheHub(t *testing.T) {
 	h, c := newFake(t), newTester()
 	t.Setenv("HF_TOKEN", "hf_secret")
@@ -328,7 +328,7 @@ func TestTokenStaysAtTheHub(t *testing.T) {
 	}
 }
 
-// A store that falls silent is asked again.
+// The client retries if a store stalls.
 func TestSilence(t *testing.T) {
 	h, c := newFake(t), newTester()
 	blob := oneFile(h)
@@ -390,7 +390,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// A signal has a reason of its own; what comes back is still the caller's end.
+// A signal has its own cause; the returned error is still the caller's cancellation.
 func TestCancelWithAReason(t *testing.T) {
 	h, c := newFake(t), newTester()
 	oneFile(h)
@@ -406,7 +406,7 @@ func TestCancelWithAReason(t *testing.T) {
 	}
 }
 
-// A store that drips is asked again for the rest, and given up where that does not help.
+// The client asks a slow store again for the remaining bytes, and gives up if that does not help.
 func TestDrip(t *testing.T) {
 	h, c := newFake(t), newTester()
 	oneFile(h)
@@ -428,7 +428,7 @@ func TestDrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	var ticks atomic.Int64
-	s.now = func() time.Time { return time.Unix(ticks.Add(1), 0) } // a second for each look at the clock
+	s.now = func() time.Time { return time.Unix(ticks.Add(1), 0) } // a second per look at the clock
 	_, err = s.model(t.Context(), Weights, "")
 	wantError(t, "drip", err, "model.safetensors: ", " sends ", " bytes in 1m", "; tried 5 times")
 	if log := storeLog(h); len(log) != 5 || !strings.Contains(log[4], "bytes=") {
@@ -436,7 +436,7 @@ func TestDrip(t *testing.T) {
 	}
 }
 
-// A file whose size nobody tells has a bound.
+// A file of unknown size has a limit.
 func TestUnsizedFile(t *testing.T) {
 	h, c := newFake(t), newTester()
 	h.publish(commit1, map[string]string{"config.json": "{}"}, name)
@@ -474,7 +474,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	c.refuses(t, "org/name", "model.safetensors: the disk of ", " is full; free some space")
 
-	// Where the listing says that it will not fit, nothing is begun.
+	// If the listing shows that the disk is too small, no download starts.
 	h.publish(commit2, map[string]string{"config.json": "{}"})
 	h.answer = func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.HasPrefix(r.URL.Path, "/api/") {
@@ -497,7 +497,7 @@ func TestLock(t *testing.T) {
 	if err := os.MkdirAll(locks, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// As the Python package does, by flock(2) on this file.
+	// As in the Python package: flock(2) on this file.
 	held, err := os.Create(filepath.Join(locks, sha256Of(weights)+".lock"))
 	if err != nil {
 		t.Fatal(err)
@@ -534,7 +534,7 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// Goroutines and processes that want the same model at once download it once, and all get it.
+// Goroutines and processes that want the same model at the same time download it once.
 func TestAtOnce(t *testing.T) {
 	if os.Getenv("HUB_TEST_CHILD") != "" {
 		m, err := new(Client).Model(t.Context(), "org/name", Weights)

@@ -22,15 +22,15 @@ const (
 	commit2 = "2222222222222222222222222222222222222222"
 )
 
-// fakeHub is a Hub and the store that it sends readers of large files to, on two ports of this machine.
+// fakeHub is a Hub, and the store to which it redirects readers of large files, on two local ports.
 type fakeHub struct {
 	hub, store *httptest.Server
 
 	mu      sync.Mutex
 	refs    map[string]string            // "models/org/name@main" to a commit
-	files   map[string]map[string]string // commit to contents by name; names that end in .safetensors or .parquet are large
+	files   map[string]map[string]string // commit to contents by name; names ending in .safetensors or .parquet are large
 	log     []string                     // requests as METHOD path, those to the store as STORE name [range]
-	leaks   int                          // requests to the store with a token
+	leaks   int                          // requests to the store that had a token
 	answer  func(w http.ResponseWriter, r *http.Request) bool
 	deliver func(w http.ResponseWriter, r *http.Request, content string) bool
 }
@@ -65,7 +65,7 @@ func gitOf(content string) string {
 	return fmt.Sprintf("%x", sha1.Sum([]byte(fmt.Sprintf("blob %d\x00%s", len(content), content))))
 }
 
-// taken is the log since the last call.
+// taken returns the log since the last call.
 func (h *fakeHub) taken() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -172,7 +172,7 @@ func (h *fakeHub) serveStore(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader([]byte(content)))
 }
 
-// cut sends the first n bytes of what is asked for and breaks the connection.
+// cut sends the first n bytes of the requested range and closes the connection.
 func cut(w http.ResponseWriter, content string, n int) {
 	w.Header().Set("Content-Length", fmt.Sprint(len(content)))
 	_, _ = w.Write([]byte(content[:n]))
@@ -180,7 +180,7 @@ func cut(w http.ResponseWriter, content string, n int) {
 	panic(http.ErrAbortHandler)
 }
 
-// publish puts files of a model on the Hub.
+// publish adds files of a model to the Hub.
 func (h *fakeHub) publish(commit string, files map[string]string, refs ...string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -190,7 +190,7 @@ func (h *fakeHub) publish(commit string, files map[string]string, refs ...string
 	}
 }
 
-// tester is a client that does not wait and keeps what it says.
+// tester is a client that does not wait and records its warnings.
 type tester struct {
 	Client
 	mu          sync.Mutex
@@ -225,7 +225,7 @@ func (c *tester) get(t *testing.T, model string) Model {
 	return m
 }
 
-// refuses wants an error of one line that holds every part of want.
+// refuses expects a one-line error containing every part of want.
 func (c *tester) refuses(t *testing.T, model string, want ...string) {
 	t.Helper()
 	_, err := c.Model(t.Context(), model, Weights)

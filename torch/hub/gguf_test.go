@@ -81,7 +81,7 @@ func TestGGUFModels(t *testing.T) {
 	}
 }
 
-// A file that changes is read again.
+// A changed file is read again.
 func TestGGUFChanges(t *testing.T) {
 	content := tinyGGUF(t)
 	newFake(t)

@@ -39,7 +39,7 @@ func TestCustomModels(t *testing.T) {
 		{model: "twin", want: "is ambiguous"},
 		{model: "nowhere", want: "is neither a folder nor in"},
 		{model: "org/nowhere", want: "HF_HUB_OFFLINE forbids downloads"},
-		{model: "org/one@v1", want: "nothing of org/one@v1 is in the cache"}, // the cache of make knows no revisions
+		{model: "org/one@v1", want: "nothing of org/one@v1 is in the cache"}, // rltrain's cache has no revisions
 		{model: "empty", want: "neither a config.json nor a GGUF file"},
 		{model: "adapter", want: "it is an adapter, not a base model"},
 		{model: "file", want: "does not end in .gguf"},

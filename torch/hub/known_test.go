@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// fakeIndex serves one wheel, which holds a model of one file, and makes it the only known model.
+// fakeIndex serves one wheel, which contains a single-file model, and makes it the only known model.
 type fakeIndex struct {
 	*httptest.Server
 	wheel    []byte
 	requests []string
-	serve    []byte // in the place of the wheel where not nil
+	serve    []byte // replaces the wheel if not nil
 }
 
 func newIndex(t *testing.T) *fakeIndex {
@@ -86,7 +86,7 @@ func TestPull(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "__init__.py")); err == nil {
 		t.Error("other members were unpacked")
 	}
-	if left, _ := filepath.Glob(filepath.Join(os.Getenv("RLTRAIN_CACHE"), "downloads", "*.whl*")); len(left) > 1 { // the lock's file stays
+	if left, _ := filepath.Glob(filepath.Join(os.Getenv("RLTRAIN_CACHE"), "downloads", "*.whl*")); len(left) > 1 { // the lock file stays
 		t.Errorf("downloads were left: %q", left)
 	}
 	if list, err := ListCached(); err != nil || len(list) != 1 || list[0].Dir != dir {
@@ -94,7 +94,7 @@ func TestPull(t *testing.T) {
 	}
 }
 
-// A download continues where an earlier process stopped, and starts again where that was damaged.
+// A download continues where an earlier process stopped, and restarts if the partial file is damaged.
 func TestPullContinues(t *testing.T) {
 	for name, half := range map[string]func(wheel []byte) []byte{
 		"half":    func(wheel []byte) []byte { return wheel[:len(wheel)/2] },

@@ -15,7 +15,7 @@ import (
 
 const name = "models/org/name@main"
 
-// tinyModel has two shards, an index, and files that nobody needs.
+// tinyModel has two shards, an index, and files that are not needed.
 func tinyModel() map[string]string {
 	return map[string]string{
 		"config.json": "{}", "tokenizer.json": `{"a":1}`, "generation_config.json": "{ }",
@@ -250,7 +250,7 @@ func TestUnreachable(t *testing.T) {
 	c.refuses(t, "org/other", `model "org/other" is neither a folder nor in`, "no connection to "+h.hub.URL)
 }
 
-// A cache filled by others: files instead of links, blobs that are links, cut files, links to nothing.
+// A cache filled by other programs: files instead of links, blobs that are links, truncated files, dangling links.
 func TestOddCaches(t *testing.T) {
 	h, c := newFake(t), newTester()
 	files := map[string]string{"config.json": "{}", "tokenizer.json": "{ }", "vocab.txt": "words", "model.safetensors": "weights"}
@@ -293,7 +293,7 @@ func TestOddCaches(t *testing.T) {
 	}
 }
 
-// An adapter of older days is pickled; it is fetched where there is nothing newer.
+// Old adapters are pickled; they are fetched if there is nothing newer.
 func TestModelFetchesPickledAdapters(t *testing.T) {
 	for _, both := range []bool{false, true} {
 		h, c := newFake(t), newTester()
@@ -309,7 +309,7 @@ func TestModelFetchesPickledAdapters(t *testing.T) {
 	}
 }
 
-// A commit in short is found in the cache, without the network too; where two begin so, the Hub is to say which.
+// An abbreviated commit is found in the cache, even offline; if it is ambiguous, the Hub decides.
 func TestModelOfAShortCommit(t *testing.T) {
 	h, c := newFake(t), newTester()
 	h.publish(commit1, tinyModel(), name)
@@ -333,7 +333,7 @@ func TestModelOfAShortCommit(t *testing.T) {
 	c.refuses(t, "org/name@1111111", "nothing of")
 }
 
-// What has the form of a path is never asked of the Hub, with whatever token.
+// A name that looks like a path is never sent to the Hub.
 func TestPathsNeverGoToTheHub(t *testing.T) {
 	h, c := newFake(t), newTester()
 	t.Setenv("HF_TOKEN", "hf_secret")

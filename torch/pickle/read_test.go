@@ -50,7 +50,7 @@ func tensor(storage string, offset int64, shape, strides string) string {
 	return rebuild + "(" + storage + number(offset) + shape + strides + no + emptyHooks + "tR"
 }
 
-// plain is a tensor [2, 3] of the six halves of record 0.
+// plain is a tensor [2, 3] with the six float16 values of record 0.
 var plain = tensor(in(halfStorage, "0", 6), 0, numbers(2, 3), numbers(3, 1))
 
 func dictOf(items ...string) string { return begin + "}(" + strings.Join(items, "") + "u." }
@@ -79,7 +79,7 @@ func archive(t testing.TB, records ...record) []byte {
 	return b.Bytes()
 }
 
-// file is an archive with this program and one record of six halves.
+// file is an archive with this program and one record of six float16 values.
 func file(t testing.TB, program string, more ...record) []byte {
 	t.Helper()
 	return archive(t, append([]record{{name: "m/data.pkl", data: program}, {name: "m/data/0", data: "aabbccddeeff"}}, more...)...)
@@ -233,7 +233,7 @@ func TestReadCutAtEveryByte(t *testing.T) {
 	}
 }
 
-// FuzzRead: tensors lie within the file, with no more elements than it has bytes.
+// FuzzRead: tensors are within the file and have at most as many elements as it has bytes.
 func FuzzRead(f *testing.F) {
 	f.Add(file(f, dictOf(word("a"), plain)))
 	f.Add(file(f, begin+ordered+")R(u}b."))
@@ -247,7 +247,7 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) { check(t, data) })
 }
 
-// FuzzProgram is FuzzRead of a whole archive around data.pkl.
+// FuzzProgram is FuzzRead of an archive around data.pkl.
 func FuzzProgram(f *testing.F) {
 	f.Add([]byte(dictOf(word("a"), plain, word("b"), plain)))
 	f.Add([]byte(dictOf(word("a"), tensor(in(halfStorage, "0", 6), 1, numbers(2, 2), numbers(1, 3)))))

@@ -13,7 +13,7 @@ import (
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
-// kinds is a folder with a pytorch_model.bin; scripts/fixtures/pickles.py makes it.
+// kinds is a folder with a pytorch_model.bin, written by scripts/fixtures/pickles.py.
 var kinds = filepath.Join("testdata", "kinds")
 
 func openKinds(t *testing.T) *safetensors.Model {
@@ -26,8 +26,8 @@ func openKinds(t *testing.T) *safetensors.Model {
 	return m
 }
 
-// TestBinEqualsSafetensors: every dtype, views with strides and offsets and shared storages give the bytes of
-// the same tensors in safetensors.
+// TestBinEqualsSafetensors: every dtype, views with strides and offsets, and shared storages read as the bytes of the
+// same tensors in safetensors.
 func TestBinEqualsSafetensors(t *testing.T) {
 	m := openKinds(t)
 	want, err := safetensors.Open(filepath.Join(kinds, "same.safetensors"))

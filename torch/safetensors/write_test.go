@@ -101,7 +101,7 @@ func TestTensorFloat32sRefuses(t *testing.T) {
 	}
 }
 
-// TestNarrowing: every value of a narrow type is exact; values between are rounded to nearest, ties to even.
+// TestNarrowing: values of a narrow type are exact; others are rounded to nearest, ties to even.
 func TestNarrowing(t *testing.T) {
 	as := func(d safetensors.DType, values ...float32) []float32 {
 		back, err := safetensors.FromFloat32sAs(d, "x", []int64{int64(len(values))}, values).Float32s()

@@ -8,7 +8,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// BenchmarkHidden is a forward pass without gradients, of an encoder of MiniLM's shape.
+// BenchmarkHidden is a forward pass, without gradients, of an encoder with MiniLM's shape.
 func BenchmarkHidden(b *testing.B) {
 	model, err := transformers.Random(&transformers.Config{
 		ModelType: "bert", VocabSize: 30522, HiddenSize: 384, NumHiddenLayers: 6, NumAttentionHeads: 12, IntermediateSize: 1536,

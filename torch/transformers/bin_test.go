@@ -9,8 +9,8 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// TestBinLoadsAsSafetensors: the same weights in pytorch_model.bin, whole or in shards, make the same model, bit
-// for bit. scripts/fixtures/pickles.py makes them.
+// TestBinLoadsAsSafetensors: the same weights in pytorch_model.bin, in one file or in shards, make a bit-identical
+// model. scripts/fixtures/pickles.py writes them.
 func TestBinLoadsAsSafetensors(t *testing.T) {
 	torchtest.NoLeaks(t)
 	var states [2][]float32
@@ -52,7 +52,7 @@ func hiddenOf(t *testing.T, model *torch.Model) (data []float32) {
 	return data
 }
 
-// TestBinSavesAsSafetensors: a model that came as pytorch_model.bin is saved in safetensors.
+// TestBinSavesAsSafetensors: a model loaded from pytorch_model.bin is saved in safetensors.
 func TestBinSavesAsSafetensors(t *testing.T) {
 	torchtest.NoLeaks(t)
 	from, err := transformers.LoadCausal(filepath.Join("testdata", "bin", "llama_dynamic"), transformers.CausalOptions{})

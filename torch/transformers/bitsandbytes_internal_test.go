@@ -11,7 +11,7 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// openFixture opens the weights that bitsandbytes quantised, by scripts/fixtures/quantized.py.
+// openFixture opens weights quantised by bitsandbytes; scripts/fixtures/quantized.py writes them.
 func openFixture(t *testing.T) *safetensors.Model {
 	t.Helper()
 	dir := t.TempDir()
@@ -30,7 +30,7 @@ func openFixture(t *testing.T) *safetensors.Model {
 	return files
 }
 
-// TestNF4EqualsBitsandbytes: weights have the values that bitsandbytes gives them, where their scales are quantised too.
+// TestNF4EqualsBitsandbytes: weights have the same values as in bitsandbytes, also with nested scales.
 func TestNF4EqualsBitsandbytes(t *testing.T) {
 	torchtest.NoLeaks(t)
 	files := openFixture(t)
@@ -43,7 +43,7 @@ func TestNF4EqualsBitsandbytes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if name != "f32" { // bitsandbytes gives the type that it was given
+		if name != "f32" { // bitsandbytes returns the type of its input
 			v, err := constantAs(got, []int64{6, 192}, torch.BF16)
 			if err != nil {
 				t.Fatal(err)

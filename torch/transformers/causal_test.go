@@ -17,7 +17,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// folder copies a fixture's model into a new folder, its tensors changed by change.
+// folder copies a fixture's model into a new folder; change changes its tensors.
 func folder(t *testing.T, name string, change func(map[string]safetensors.Tensor)) string {
 	t.Helper()
 	from, dir := filepath.Join("testdata", "causal", name), t.TempDir()
@@ -116,7 +116,7 @@ func TestLoadCausalOptionsRefused(t *testing.T) {
 	}
 }
 
-// TestTiedOutputLayerMayBeThere: some folders repeat the embedding as the output layer.
+// TestTiedOutputLayerMayBeThere: some folders store the tied output layer too.
 func TestTiedOutputLayerMayBeThere(t *testing.T) {
 	torchtest.NoLeaks(t)
 	dir := folder(t, "llama", func(m map[string]safetensors.Tensor) {
@@ -141,7 +141,7 @@ func TestTiedOutputLayerMayBeThere(t *testing.T) {
 	}
 }
 
-// TestLoadCausalSpellings: names without the prefix of the model's class, and over several files.
+// TestLoadCausalSpellings: names without the prefix of the model's class, and weights in several files.
 func TestLoadCausalSpellings(t *testing.T) {
 	c := openCausal(t, "llama", transformers.CausalOptions{})
 	want := tensorsOf(t, filepath.Join("testdata", "causal", "llama"))
@@ -186,7 +186,7 @@ func TestTrainableWeights(t *testing.T) {
 			if d := torchtest.MaxDiff(c.read(t, c.sequences, false), c.want(t, "logits")); d > tolerance {
 				t.Errorf("logits differ by %g", d)
 			}
-			// The weights are copies: what is written to one stays out of the file.
+			// The weights are copies: writing to one does not change the file.
 			norm := c.Weights["norm.weight"]
 			if err := norm.Write(make([]float32, c.Config.HiddenSize)); err != nil {
 				t.Fatal(err)
@@ -223,7 +223,7 @@ func TestTrainableWeights(t *testing.T) {
 	}
 }
 
-// TestSaveMerged: a merged model computes what the adapted one does.
+// TestSaveMerged: a merged model computes the same as the adapted one.
 func TestSaveMerged(t *testing.T) {
 	for _, name := range []string{"llama", "gpt2", "gpt_neox", "phi3_window", "gemma3"} {
 		t.Run(name, func(t *testing.T) {
@@ -257,7 +257,7 @@ func TestSaveMerged(t *testing.T) {
 	}
 }
 
-// TestSaveUnchanged: nothing but what was merged differs, and the other files are copied as they are.
+// TestSaveUnchanged: only merged weights differ, and the other files are copied.
 func TestSaveUnchanged(t *testing.T) {
 	dir := folder(t, "llama_linear", func(map[string]safetensors.Tensor) {})
 	files := map[string]string{

@@ -13,7 +13,7 @@ import (
 	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
-// tinyConfig is config.json of a small model, as transformers 5.23.0 wrote it.
+// tinyConfig is config.json of a small model, as written by transformers 5.23.0.
 const tinyConfig = `{
   "add_cross_attention": false, "architectures": ["BertForSequenceClassification"],
   "attention_probs_dropout_prob": 0.1, "bos_token_id": null, "classifier_dropout": null,
@@ -33,7 +33,7 @@ func tiny() *Config {
 	}
 }
 
-// writeDir makes a folder of these files.
+// writeDir creates a folder of these files.
 func writeDir(t testing.TB, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -49,7 +49,7 @@ func writeDir(t testing.TB, files map[string]string) string {
 	return dir
 }
 
-// swap replaces one part of a text that must be there.
+// swap replaces part of a text, which must occur.
 func swap(t testing.TB, text, from, to string) string {
 	t.Helper()
 	if !strings.Contains(text, from) {

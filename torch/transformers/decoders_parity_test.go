@@ -18,7 +18,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// causalCase is a folder that scripts/fixtures/causal.py made, with what transformers and PEFT computed.
+// causalCase is a folder written by scripts/fixtures/causal.py, with the results of transformers and PEFT.
 type causalCase struct {
 	*transformers.Causal
 	expected  *safetensors.File
@@ -83,7 +83,7 @@ func (c causalCase) want(t *testing.T, name string) []float32 {
 	return data
 }
 
-// logits are those of every token, [N, V], by plain operators.
+// logits are the logits of every token, [N, V], by plain operators.
 func (c causalCase) logits(s *torch.Scope, sequences [][]int32, adapter bool) torch.Tensor {
 	hidden, _ := s.Hidden(c.Model, torch.Pack(sequences), torch.Pass{Adapter: adapter})
 	return c.head(s, hidden)
@@ -137,7 +137,7 @@ func TestCausalLogitsEqualTransformers(t *testing.T) {
 	}
 }
 
-// TestCausalGreedyTokensEqualTransformers computes each token from the whole text before it.
+// TestCausalGreedyTokensEqualTransformers computes each token from the full text before it.
 func TestCausalGreedyTokensEqualTransformers(t *testing.T) {
 	for _, name := range causalCases(t) {
 		t.Run(name, func(t *testing.T) {
@@ -181,7 +181,7 @@ func (c causalCase) adapt(t *testing.T) map[string]*torch.Var {
 	return params
 }
 
-// meanLoss is the mean cross-entropy of every token after the first of its text.
+// meanLoss is the mean cross-entropy of all tokens but the first of each text.
 func (c causalCase) meanLoss(s *torch.Scope, adapter bool) torch.Tensor {
 	var rows, targets []int64
 	row := int64(0)
@@ -260,7 +260,7 @@ func TestAllTargets(t *testing.T) {
 	}
 }
 
-// TestDefaultTargetsAreLinears: each default target means a module of every layer.
+// TestDefaultTargetsAreLinears: each default target matches a module of every layer.
 func TestDefaultTargetsAreLinears(t *testing.T) {
 	for _, name := range causalCases(t) {
 		config, err := transformers.LoadCausalConfig(filepath.Join("testdata", "causal", name))

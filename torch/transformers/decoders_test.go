@@ -12,7 +12,7 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// small is config.json of a model_type with the fields that have no default, and more.
+// small is config.json of a model_type with the fields that have no default, plus more.
 func small(kind, more string) string {
 	if kind == "gpt2" {
 		return `{"model_type":"gpt2","vocab_size":50,"n_embd":16,"n_layer":2,"n_head":2,"n_positions":32` + more + `}`
@@ -29,7 +29,7 @@ func mustParse(t *testing.T, text string) *Config {
 	return c
 }
 
-// TestCausalDefaults: what absent fields mean, family by family.
+// TestCausalDefaults checks the defaults of absent fields, family by family.
 func TestCausalDefaults(t *testing.T) {
 	tests := []struct {
 		kind, more             string
@@ -67,7 +67,7 @@ func TestCausalDefaults(t *testing.T) {
 			if tt.rotary > 2 {
 				theta = math.Pow(d.Ropes[0].InvFreq[1], -float64(tt.rotary)/2)
 			} else {
-				theta = tt.theta // one frequency is 1 whatever the base
+				theta = tt.theta // the first frequency is 1 for any base
 			}
 			got := []any{c.NumKeyValueHeads, c.HeadDim, d.NormEps, d.AttentionScale, d.Activation, c.TieWordEmbeddings, d.RotaryDim, math.Round(theta), d.AttentionSoftcap, d.LogitSoftcap}
 			want := []any{tt.kvHeads, tt.headDim, tt.eps, tt.scale, tt.activation, tt.tied, tt.rotary, tt.theta, tt.attentionCap, tt.logitCap}
@@ -81,7 +81,7 @@ func TestCausalDefaults(t *testing.T) {
 	}
 }
 
-// TestGemma3TextConfig: the larger models say little of their language model and leave the rest to defaults.
+// TestGemma3TextConfig: the larger models leave most fields of their language model to defaults.
 func TestGemma3TextConfig(t *testing.T) {
 	c := mustParse(t, `{"model_type":"gemma3","eos_token_id":[1,106],"text_config":{"hidden_size":2560,"intermediate_size":10240,"model_type":"gemma3_text","num_hidden_layers":34,"rope_scaling":{"factor":8.0,"rope_type":"linear"},"sliding_window":1024},"vision_config":{}}`)
 	if c.VocabSize != 262208 || c.NumAttentionHeads != 8 || c.NumKeyValueHeads != 4 || c.HeadDim != 256 || !c.TieWordEmbeddings || c.MaxPositionEmbeddings != 131072 {

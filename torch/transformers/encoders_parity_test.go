@@ -13,7 +13,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// encoderCases are the folders that scripts/fixtures/encoder_families.py made.
+// encoderCases are the folders written by scripts/fixtures/encoder_families.py.
 func encoderCases(t *testing.T) []string {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join("testdata", "encoders"))
@@ -35,8 +35,7 @@ func (f fixture) logits(s *torch.Scope, sequences [][]int32, head map[string]*to
 	return s.Linear(x, head[out+".weight"].T(), head[out+".bias"].T())
 }
 
-// headParams are the head's tensors as parameters: those of the fixture, and where the folder has a head,
-// they must be its own.
+// headParams are the fixture's head tensors as parameters. If the folder has a head, they must equal it.
 func (f fixture) headParams(t *testing.T) map[string]*torch.Var {
 	t.Helper()
 	params := map[string]*torch.Var{}

@@ -25,7 +25,7 @@ func loadFP32(t *testing.T, dir string) *transformers.Causal {
 	return model
 }
 
-// exported is the folder of a model that was written as GGUF and read again.
+// exported writes a model as GGUF, reads it again and returns the folder.
 func exported(t *testing.T, model *transformers.Causal, o transformers.GGUFOptions) string {
 	t.Helper()
 	path, dir := filepath.Join(t.TempDir(), "m.gguf"), t.TempDir()
@@ -38,7 +38,7 @@ func exported(t *testing.T, model *transformers.Causal, o transformers.GGUFOptio
 	return dir
 }
 
-// What is exported as F32 and read again computes the same, from a GGUF file and from a folder of safetensors.
+// An F32 export computes the same after reading it again, from a GGUF file and from a folder of safetensors.
 func TestExportRoundTrip(t *testing.T) {
 	for name, dir := range ggufFolders(t) {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestExportRoundTrip(t *testing.T) {
 	}
 }
 
-// Quantised exports hold the types that were asked for, and 1-D tensors as F32.
+// Quantised exports have the requested types, and F32 for 1-D tensors.
 func TestExportTypes(t *testing.T) {
 	model := loadFP32(t, ggufFolders(t)["llama-F16"])
 	for _, kind := range []gguf.Type{gguf.F16, gguf.BF16, gguf.Q8_0, gguf.Q4_0, gguf.Q4_1, gguf.Q4_K} {
@@ -108,7 +108,7 @@ func TestExportTypes(t *testing.T) {
 	}
 }
 
-// Changes are made to the weights on their way, as adapters are merged.
+// Weights can be changed during the export, for example to merge adapters.
 func TestExportChanges(t *testing.T) {
 	dir := ggufFolders(t)["qwen2-Q8_0"]
 	c := readCase(t, "qwen2-Q8_0")
@@ -129,7 +129,7 @@ func TestExportChanges(t *testing.T) {
 	}
 }
 
-// What GGUF has no form for is told by name.
+// The error names what GGUF cannot represent.
 func TestExportRefuses(t *testing.T) {
 	shape := transformers.LlamaShape{Vocab: 99, Hidden: 32, Layers: 1, Heads: 1, KVHeads: 1, Intermediate: 32, RopeTheta: 1e4}
 	dir := t.TempDir()

@@ -17,7 +17,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
 
-// ggufCase is what transformers computed of a GGUF file, by scripts/fixtures/gguf_models.py.
+// ggufCase has the results of transformers for a GGUF file; scripts/fixtures/gguf_models.py writes them.
 type ggufCase struct {
 	IDs       []int32     `json:"ids"`
 	Positions []int       `json:"positions"`
@@ -28,12 +28,13 @@ type ggufCase struct {
 	} `json:"texts"`
 }
 
-// ggufCases is the folder of GGUF files and their cases: those of testdata, or of a larger model by scripts/gguf_parity.py.
+// ggufCases is the folder of GGUF files with their cases: testdata, or that of a larger model by
+// scripts/gguf_parity.py.
 func ggufCases() string {
 	return stdcmp.Or(os.Getenv("RLTRAIN_GGUF_CASES"), filepath.Join("testdata", "gguf"))
 }
 
-// ggufFolders are model folders of the GGUF files by name.
+// ggufFolders are the model folders of the GGUF files, by name.
 func ggufFolders(t *testing.T) map[string]string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(ggufCases(), "*.gguf"))
@@ -86,7 +87,7 @@ func TestGGUFLogits(t *testing.T) {
 	}
 }
 
-// The tokenizer of a GGUF file gives the tokens of transformers'.
+// The tokenizer of a GGUF file gives transformers' tokens.
 func TestGGUFTokens(t *testing.T) {
 	for name, dir := range ggufFolders(t) {
 		t.Run(name, func(t *testing.T) {

@@ -9,8 +9,7 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// TestEncodersHoldMatricesInTwoBytes, as on a GPU: the families' embeddings and linear layers are rounded to 8 bits,
-// and nothing else is.
+// TestEncodersHoldMatricesInTwoBytes as on a GPU: embeddings and linear layers are rounded to 8 bits, and nothing else.
 func TestEncodersHoldMatricesInTwoBytes(t *testing.T) {
 	const root = "testdata/encoders"
 	entries, err := os.ReadDir(root)

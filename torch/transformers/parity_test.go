@@ -11,7 +11,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// The fixtures hold what transformers and PEFT computed; scripts/fixtures/encoder.py makes them.
+// scripts/fixtures/encoder.py writes the fixtures: results of transformers and PEFT.
 const tolerance = 1e-4
 
 type fixture struct {
@@ -100,7 +100,7 @@ func TestHiddenStatesEqualTransformers(t *testing.T) {
 	}
 }
 
-// Weights that were rounded move hidden states by about as much as bfloat16 resolves, and by something.
+// Rounded weights change hidden states by about the resolution of bfloat16, and do change them.
 func TestHiddenStatesInBF16(t *testing.T) {
 	for _, name := range []string{"bert", "bert_odd"} {
 		t.Run(name, func(t *testing.T) {
@@ -128,7 +128,7 @@ func TestHiddenStatesInBF16(t *testing.T) {
 	}
 }
 
-// adapt puts the fixture's adapters on and returns their matrices by name.
+// adapt adds the fixture's adapters and returns their matrices by name.
 func (f fixture) adapt(t *testing.T) map[string]*torch.Var {
 	t.Helper()
 	return f.adaptFrom(t, 6.0/4)

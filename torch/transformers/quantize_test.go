@@ -14,8 +14,8 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// TestQuantizeOnLoading: a model quantised as it is read is near the one that is stored, and Save writes the dequantised
-// weights, which make the same model without blocks.
+// TestQuantizeOnLoading: a model quantised on loading is close to the stored one. Save writes the dequantised weights,
+// which give the same model without blocks.
 func TestQuantizeOnLoading(t *testing.T) {
 	for _, name := range []string{"llama", "gpt2", "phi3", "gpt_neox", "gemma2"} {
 		t.Run(name, func(t *testing.T) {
@@ -42,8 +42,8 @@ func TestQuantizeOnLoading(t *testing.T) {
 			}
 			defer saved.Close()
 			again := causalCase{Causal: saved}.read(t, c.sequences, false)
-			// A quantised model computes in bf16 on processors that are fast at it: what was saved must be as near as the model in
-			// bf16 is to itself in fp32.
+			// On processors with fast bf16, a quantised model computes in it: the saved model must be as close as the
+			// bf16 model is to itself in fp32.
 			if e := torchtest.RelativeError(got, again); e > 1.2*rounding {
 				t.Errorf("logits of what was saved differ by %g, bf16's rounding is %g", e, rounding)
 			}
@@ -51,7 +51,7 @@ func TestQuantizeOnLoading(t *testing.T) {
 	}
 }
 
-// TestBlocksStayAsStored: blocks that the core has are not dequantised as a GGUF file is read, and others are.
+// TestBlocksStayAsStored: GGUF blocks of types that the core has are not dequantised on loading; others are.
 func TestBlocksStayAsStored(t *testing.T) {
 	for name, dir := range ggufFolders(t) {
 		t.Run(name, func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestBlocksStayAsStored(t *testing.T) {
 	}
 }
 
-// TestQuantizeRefuses what blocks cannot hold, naming the weight.
+// TestQuantizeRefuses weights that do not fit blocks; the error names the weight.
 func TestQuantizeRefuses(t *testing.T) {
 	dir := folder(t, "llama", func(map[string]safetensors.Tensor) {})
 	_, err := transformers.LoadCausal(dir, transformers.CausalOptions{DType: "nf4"})
@@ -92,8 +92,8 @@ func TestQuantizeRefuses(t *testing.T) {
 	}
 }
 
-// TestBitsandbytesFolder: weights that bitsandbytes stored in NF4 make the model that the same weights make when they are
-// quantised on loading, to the bit, and Save writes a folder without quantisation.
+// TestBitsandbytesFolder: NF4 weights stored by bitsandbytes give a model bit-identical to quantising the weights on
+// loading, and Save writes a folder without quantisation.
 func TestBitsandbytesFolder(t *testing.T) {
 	torchtest.NoLeaks(t)
 	plain, stored := filepath.Join(t.TempDir(), "plain"), t.TempDir()
@@ -150,7 +150,7 @@ func TestBitsandbytesFolder(t *testing.T) {
 	}
 }
 
-// nf4Tensors are a weight of the folder dir as bitsandbytes stores it.
+// nf4Tensors returns a weight of the folder dir as bitsandbytes stores it.
 func nf4Tensors(t *testing.T, dir string, w safetensors.Tensor) []safetensors.Tensor {
 	t.Helper()
 	files, err := safetensors.OpenModel(dir)

@@ -60,7 +60,7 @@ func TestResolve(t *testing.T) {
 		name    string
 		tensors []safetensors.Tensor
 		size    int
-		want    map[string]string // some of the result
+		want    map[string]string // part of the result
 	}{
 		{
 			"AutoModel", append(weights(c, same), safetensors.FromInt64s("embeddings.position_ids", []int64{1, 1}, []int64{0})), 37,

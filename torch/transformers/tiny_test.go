@@ -104,7 +104,7 @@ func TestTinyRefuses(t *testing.T) {
 	}
 }
 
-// TestRandomLlama: the model without files is the one with files, in each dtype and family.
+// TestRandomLlama: the model without files equals the one with files, in each dtype and family.
 func TestRandomLlama(t *testing.T) {
 	torchtest.NoLeaks(t)
 	shape := transformers.LlamaShape{Vocab: 120, Hidden: 24, Layers: 2, Heads: 3, KVHeads: 1, Intermediate: 40, RopeTheta: 1e5}

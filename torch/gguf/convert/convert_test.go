@@ -14,7 +14,7 @@ import (
 	"github.com/rltrain/rltrain/torch/gguf/convert"
 )
 
-// llama is the metadata of a Llama of one layer and eight tokens.
+// llama is the metadata of a Llama with one layer and eight tokens.
 func llama() []gguf.Pair {
 	return []gguf.Pair{
 		{Key: "general.architecture", Value: "llama"},
@@ -30,7 +30,7 @@ func llama() []gguf.Pair {
 	}
 }
 
-// with changes one pair, or takes it out where value is nil.
+// with changes one pair, or removes it if value is nil.
 func with(pairs []gguf.Pair, key string, value any) []gguf.Pair {
 	pairs = slices.DeleteFunc(pairs, func(p gguf.Pair) bool { return p.Key == key })
 	if value != nil {
@@ -39,7 +39,7 @@ func with(pairs []gguf.Pair, key string, value any) []gguf.Pair {
 	return pairs
 }
 
-// write writes a file with an embedding, and tensors of the given names and shapes.
+// write writes a file with an embedding and the named tensors.
 func write(t *testing.T, pairs []gguf.Pair, tensors map[string][]int64) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "m.gguf")
@@ -140,7 +140,7 @@ func TestWriteFolderRefuses(t *testing.T) {
 	}
 }
 
-// Interleaving and its inverse give the rows back.
+// Interleaving and its inverse restore the rows.
 func TestInterleave(t *testing.T) {
 	const heads, rows, width = 2, 12, 3
 	values := make([]float32, rows*width)
@@ -149,7 +149,7 @@ func TestInterleave(t *testing.T) {
 	}
 	want := slices.Clone(values)
 	convert.Interleave(values, heads, width)
-	if values[width] != 3*width { // the second row is the first of the second half of the head
+	if values[width] != 3*width { // the second row is the first of the head's second half
 		t.Errorf("row 1 begins with %g", values[width])
 	}
 	raw, err := gguf.F32.Quantize(values)

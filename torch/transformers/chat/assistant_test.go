@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Templates of the kinds in use, without marks of what the assistant says.
+// Common templates without {% generation %} marks.
 var unmarked = map[string]string{
 	"chatml": `{% for m in messages %}<|im_start|>{{ m.role }}
 {{ m.content }}<|im_end|>
@@ -78,7 +78,7 @@ func parsed(t *testing.T, text string) Message {
 	return m
 }
 
-// Where the template marks what the assistant says, the marks count; and they are what is found without them.
+// If the template marks the assistant's text, the marks apply, and they match what is found without them.
 func TestRenderAssistantMarked(t *testing.T) {
 	marked := `{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}</s>{% endgeneration %}{% else %}{{ m.content }}</s>{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`
 	messages := []Message{NewMessage("user", "a"), NewMessage("assistant", "one"), NewMessage("user", "c"), NewMessage("assistant", "two")}

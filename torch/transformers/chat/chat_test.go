@@ -15,8 +15,8 @@ import (
 // clock is the time of strftime_now in the cases.
 var clock = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
-// A chatCase is a conversation, and what transformers makes of it: the text and the bytes of its generation blocks,
-// or nothing where it raises.
+// A chatCase is a conversation and transformers' rendering: the text and the bytes of its generation blocks, or nothing
+// if it raises.
 type chatCase struct {
 	Name      string            `json:"name"`
 	Template  string            `json:"template"`
@@ -59,7 +59,7 @@ func objects(t *testing.T, data json.RawMessage) []*jinja.Dict {
 	return all
 }
 
-// The cases are those of testdata, and those of the file that $RLTRAIN_CHAT_CASES names.
+// The cases are in testdata, and in the file named by $RLTRAIN_CHAT_CASES.
 func TestRenderAsTransformers(t *testing.T) {
 	files := []string{"testdata/chats.jsonl"}
 	if more := os.Getenv("RLTRAIN_CHAT_CASES"); more != "" {

@@ -14,8 +14,8 @@ import (
 // clock is the time of strftime_now in the cases.
 var clock = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
-// readCases reads the variables of testdata/templates.jsonl, and the templates with what transformers makes of them;
-// Text is nil where it raises.
+// readCases reads testdata/templates.jsonl: the variables, and the templates with transformers' output; Text is nil if
+// it raises.
 func readCases(t testing.TB) (*Dict, []templateCase) {
 	t.Helper()
 	data, err := os.ReadFile("testdata/templates.jsonl")
@@ -122,7 +122,7 @@ func TestErrorsNameTheLine(t *testing.T) {
 	}
 }
 
-// Templates that would take memory or time without end stop with an error.
+// Templates with unbounded memory or time stop with an error.
 func TestLimits(t *testing.T) {
 	grow := func(x string) string {
 		return "{% set ns = namespace(x=" + x + ") %}{% for i in range(90000) %}{% for j in range(90000) %}{% set ns.x = %s %}{% endfor %}{% endfor %}"
@@ -209,7 +209,7 @@ func TestParseJSON(t *testing.T) {
 	}
 }
 
-// Whatever the template, Parse and Render come back, with text or an *Error.
+// For any template, Parse and Render return, with text or an *Error.
 func FuzzRender(f *testing.F) {
 	variables, cases := readCases(f)
 	for _, c := range cases {
@@ -240,7 +240,7 @@ func FuzzParseJSON(f *testing.F) {
 		d.Set("v", v)
 		out, err := render("{{ v | tojson }}", d)
 		if err != nil {
-			return // a number that JSON does not have, or depth
+			return // a number that JSON lacks, or depth
 		}
 		if _, err := ParseJSON([]byte(out.Text)); err != nil && !strings.Contains(out.Text, "Infinity") {
 			t.Errorf("%s: %v", out.Text, err)

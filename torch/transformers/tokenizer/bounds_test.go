@@ -12,14 +12,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// splitting is the tokenizer.json of a tokenizer of words that a pattern splits.
+// splitting is a tokenizer.json of words split by a pattern.
 func splitting(t testing.TB, pattern string) string {
 	return words(t, map[string]any{"pre_tokenizer": map[string]any{
 		"type": "Split", "pattern": map[string]string{"Regex": pattern}, "behavior": "Isolated", "invert": false,
 	}})
 }
 
-// words is the tokenizer.json of a tokenizer of two words, with some parts.
+// words is a tokenizer.json with two words and some optional parts.
 func words(t testing.TB, parts map[string]any) string {
 	t.Helper()
 	file := map[string]any{
@@ -67,7 +67,7 @@ func TestTokenizerFileTooLarge(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(path, 20<<30); err != nil { // takes no room on disk
+	if err := os.Truncate(path, 20<<30); err != nil { // sparse on disk
 		t.Skip(err)
 	}
 	if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "tokenizer.json has 21474836480 bytes, more than") {
@@ -75,7 +75,7 @@ func TestTokenizerFileTooLarge(t *testing.T) {
 	}
 }
 
-// A text that is too long at once is an error; where only its start is wanted, there is no need for the rest.
+// A text that is too long to encode at once is an error; if only its start is needed, the remainder is not tokenized.
 func TestLongTexts(t *testing.T) {
 	tok := load(t, "testdata/bytes")
 	long := strings.Repeat("the law of force ", 1<<20)
@@ -101,7 +101,7 @@ func TestLongTexts(t *testing.T) {
 	if _, _, err := split.EncodeStart(spaces, 512); err == nil || !strings.Contains(err.Error(), "bytes, more than the") {
 		t.Error(err)
 	}
-	// Steps back that grow with the square of a text's length: far shorter texts are too long.
+	// If backtracking grows with the square of a text's length, far shorter texts are too long.
 	square := load(t, writeDir(t, map[string]string{"tokenizer.json": splitting(t, `a*a*b`)}))
 	if _, err := square.EncodeRaw(strings.Repeat("a", 1000), false); err != nil {
 		t.Error(err)
@@ -111,7 +111,7 @@ func TestLongTexts(t *testing.T) {
 	}
 }
 
-// The first tokens of a long text, and the last where a folder cuts from the left, are those of the whole.
+// The first tokens of a long text, or the last if the folder truncates on the left, equal those of the full encoding.
 func TestStartIsThatOfTheWhole(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	units := []string{"the ", "law", " of", "force", "\n", "  ", "1234", "東京", "é", "👩‍🔬", "don't ", "<s>", "</s>", "x", "\t"}
@@ -146,7 +146,7 @@ func TestStartIsThatOfTheWhole(t *testing.T) {
 	}
 }
 
-// The text's end is written once.
+// The end token is written once.
 func TestEncodeDocument(t *testing.T) {
 	tests := []struct {
 		name, dir, text string
@@ -165,7 +165,7 @@ func TestEncodeDocument(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			tok := load(t, filepath.Join("testdata", tt.dir))
-			if tt.ids == nil { // a character as the end
+			if tt.ids == nil { // a character as the end token
 				tt.end, _ = tok.TokenID("=")
 				one, _ := tok.TokenID("1")
 				two, _ := tok.TokenID("2")
@@ -179,7 +179,7 @@ func TestEncodeDocument(t *testing.T) {
 	}
 }
 
-// A row of twenty megabytes at a usual length.
+// A row of twenty megabytes at a typical maximum length.
 func BenchmarkEncodeLong(b *testing.B) {
 	tok := load(b, "testdata/bytes")
 	long := strings.Repeat("the law of force ", 20<<20/17)

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A tokenCase is a text, and what transformers makes of it; or, without a text, ids and their text.
+// A tokenCase is a text with transformers' tokens, or, without a text, ids with their text.
 type tokenCase struct {
 	Dir     string   `json:"dir"`
 	Text    *string  `json:"text"`
@@ -21,7 +21,7 @@ type tokenCase struct {
 	Skipped string   `json:"skipped"`
 }
 
-// The cases are those of testdata, and those of the file that $RLTRAIN_TOKENIZER_CASES names.
+// The cases are in testdata, and in the file named by $RLTRAIN_TOKENIZER_CASES.
 func TestTokenizerAsTransformers(t *testing.T) {
 	files := []string{"testdata/tokenizers.jsonl"}
 	if more := os.Getenv("RLTRAIN_TOKENIZER_CASES"); more != "" {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// published are the split patterns of tokenizers in use.
+// published are the split patterns of published tokenizers.
 var published = map[string]string{
 	"gpt2":     `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`,
 	"llama3":   `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
@@ -18,7 +18,7 @@ var published = map[string]string{
 	"every":    `[\s\S]`,
 }
 
-// A text of half a megabyte goes through them all: one that makes each go back as often as it can.
+// They all split a text of half a megabyte that makes each of them backtrack as often as it can.
 func TestPublishedPatterns(t *testing.T) {
 	for name, pattern := range published {
 		s, err := patternSteps(pattern)

@@ -12,7 +12,7 @@ import (
 	"github.com/rltrain/rltrain/internal/files"
 )
 
-// change is a copy of a folder of testdata with fields of its files replaced; null stays null.
+// change copies a folder of testdata with changed fields in its files; null stays null.
 func change(t testing.TB, dir string, files map[string]map[string]any) string {
 	t.Helper()
 	out := map[string]string{}
@@ -46,8 +46,8 @@ func config(fields map[string]any) map[string]map[string]any {
 	return map[string]map[string]any{"tokenizer_config.json": fields}
 }
 
-// Which token each name stands for, and which ids those that tokenizer.json lacks get, is what transformers prints
-// for the same folders.
+// transformers prints, for the same folders, which token each name refers to and the ids of tokens that tokenizer.json
+// lacks.
 func TestSpecialTokens(t *testing.T) {
 	map4 := map[string]any{"bos_token": map[string]any{"content": "<c>", "special": true}, "eos_token": "<d>"}
 	tests := []struct {
@@ -116,7 +116,7 @@ func TestSpecialTokensRefused(t *testing.T) {
 	}
 }
 
-// A tokenizer without an unknown token fails on what it does not know, and not on what has no tokens.
+// A tokenizer without an unknown token fails on unknown text, but not on text without tokens.
 func TestEncodeRawRefuses(t *testing.T) {
 	digits := map[string]any{"type": "WordLevel", "unk_token": "?", "vocab": map[string]any{"1": 0, "2": 1}}
 	tok := load(t, change(t, "characters", map[string]map[string]any{"tokenizer.json": {"model": digits, "added_tokens": []any{}}, "tokenizer_config.json": {"eos_token": nil, "pad_token": nil, "unk_token": nil}}))
@@ -137,7 +137,7 @@ func TestEncodeRawRefuses(t *testing.T) {
 	}
 }
 
-// Whose way to begin a text is used is seen from outside.
+// LlamaClass reports how texts start.
 func TestLlamaClass(t *testing.T) {
 	for dir, want := range map[string]bool{"llama/first": true, "llama/always": true, "llama/never": true, "llama/mistral": false, "llama/other": false, "bytes": false} {
 		if got := load(t, filepath.Join("testdata", dir)).LlamaClass(); got != want {
@@ -181,7 +181,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// A NUL byte cannot pass through the library; it becomes U+FFFD, as bytes that are not valid UTF-8 do.
+// A NUL byte cannot pass through the library; it becomes U+FFFD, like invalid UTF-8.
 func TestDecodeNUL(t *testing.T) {
 	for dir, token := range map[string]string{"testdata/bytes": "Ā", "testdata/fallback": "<0x00>"} {
 		tok := load(t, dir)
@@ -224,7 +224,7 @@ func TestDecodeNULWithoutAnInvalidByte(t *testing.T) {
 	}
 }
 
-// What Push gives is final: never half a character, and as soon as it is whole.
+// Push returns only final text: never part of a character, and each character as soon as it is complete.
 func TestPush(t *testing.T) {
 	tests := []struct {
 		dir  string
@@ -260,7 +260,7 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// Whatever the settings, they are read or refused, and tokens keep their ids.
+// Any settings are read or refused, and tokens keep their ids.
 func FuzzTokenizerConfig(f *testing.F) {
 	for _, dir := range []string{"bytes", "fallback", "characters", "wordpiece"} {
 		data, err := os.ReadFile(filepath.Join("testdata", dir, "tokenizer_config.json"))
@@ -290,7 +290,7 @@ func FuzzTokenizerConfig(f *testing.F) {
 	})
 }
 
-// Whatever the ids, the decoder's texts are Decode's.
+// For any ids, the decoder's concatenated texts equal Decode.
 func FuzzDecoder(f *testing.F) {
 	f.Add([]byte("\x00\x03\xe2\x82\xac\x01the"), false)
 	f.Add([]byte{233, 160, 180, 0, 233, 160}, true)

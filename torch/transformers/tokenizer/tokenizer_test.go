@@ -32,8 +32,8 @@ func read(t testing.TB, name string) string {
 	return string(data)
 }
 
-// encode.json holds what transformers makes of the same texts; its tokenizer.json
-// asks for truncation at 4 and padding to 6, which must not show.
+// encode.json has transformers' tokens for the same texts; its tokenizer.json asks for truncation at 4 and padding to
+// 6, which must be ignored.
 func TestEncode(t *testing.T) {
 	var cases []struct {
 		Text      string  `json:"text"`
@@ -64,7 +64,7 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// Without a tokenizer_config.json the side is that of tokenizer.json.
+// Without a tokenizer_config.json, tokenizer.json decides the truncation side.
 func TestEncodeCutsAsTokenizerJSONSays(t *testing.T) {
 	file := swap(t, read(t, "tokenizer.json"), `"direction": "Right",
   "max_length"`, `"direction": "Left",
