@@ -8,62 +8,60 @@ import (
 	"github.com/rltrain/rltrain/envs/dataset"
 )
 
-// Definition is all that a task says about itself. The command line, its help, the file of settings and their checks
-// follow from it.
+// Definition describes a task. The command line, its help, the settings file and their checks are derived from it.
 type Definition struct {
 	Name string // of --task
-	Help string // what is learned, in one line
+	Help string // what the model learns, in one line
 
-	// Options returns a pointer to a new struct of the task's own options, fields with the tags of
-	// package internal/options. What a task gives is what this struct can do: it is one or several of RowSource,
-	// RecordSource, EpisodeSource and AnswerSource. A method Check() error, where it has one, says what is wrong with
-	// its values.
+	// Options returns a pointer to a new struct of the task's options, fields with the tags of package
+	// internal/options. The struct implements one or more of RowSource, RecordSource, EpisodeSource and AnswerSource. A
+	// method Check() error, if there is one, checks the options together.
 	Options func() any
 
-	// Recipe is YAML with the settings, of the task and of training, whose defaults are others for this task.
+	// Recipe is YAML with the settings, of the task and of training, whose defaults differ for this task.
 	Recipe string
 
-	// DataRecipe takes the place of Recipe where a data set is named, of a task that can do without; "" = Recipe.
+	// DataRecipe replaces Recipe if the task can do without a data set but one is given; "" = Recipe.
 	DataRecipe string
 
 	// ModelRecipe takes the place of Recipe where the run starts from a pretrained language model, and no DataRecipe
 	// applies; "" = Recipe. A comment after a value is its reason, which --print-config shows.
 	ModelRecipe string
 
-	Needs   string // what --dataset must hold, where the task cannot do without; "" where it can
-	Folder  string // how the folders of its results begin; "" = Name
+	Needs   string // what --dataset must hold; "" if it is optional
+	Folder  string // prefix of its output folders; "" = Name
 	Default bool   // it is the task of a command without --task
-	BuiltIn string // what its own data is called; "" where it has none, or for the exercises of its name
-	Stamped bool   // folders of results are named after the algorithm and the time, and every evaluation saves
+	BuiltIn string // name of its built-in data; "" if it has none, or generates problems
+	Stamped bool   // output folders are named after algorithm and time, and every evaluation saves
 
-	OneStep         bool // an episode has one action: a discount changes nothing
+	OneStep         bool // episodes have one action, so discounting has no effect
 	AllowRandomHead bool // of a RowSource: RL may start from a randomly initialised head
 
-	// Preferences says that the records of a RecordSource are preferences.
+	// Preferences means that the records of a RecordSource are preferences.
 	Preferences bool
 
-	// What its episodes can do, of an EpisodeSource.
+	// Properties of an EpisodeSource.
 	Demonstrations bool          // episodes are [Demonstrator]s, at least if the data has solutions: SFT can train on them
-	Forms          bool          // they are shown as text or as messages, as Setup.Text says
-	Lines          bool          // an action is a line or the whole, as Setup.Lines says
+	Forms          bool          // prompts are text or messages, depending on Setup.Text
+	Lines          bool          // an action is a line or the full response, depending on Setup.Lines
 	Rewards        []NamedReward // in addition to accuracy, which every task has
 }
 
-// RowSource gives texts with labels. A task that has them trains a classifier.
+// RowSource provides labelled texts. Its task trains a classifier.
 type RowSource interface {
-	// Rows are those of all splits; where they name none they are divided 70/15/15.
+	// Rows returns the rows of all splits; without splits, they are divided 70/15/15.
 	Rows(ctx context.Context, s Setup) ([]dataset.Row, error)
-	// LabelsOf are the labels of rows, in the order of a classifier's probabilities.
+	// LabelsOf returns the labels of rows, in the order of a classifier's probabilities.
 	LabelsOf(rows []dataset.Row) ([]string, error)
 }
 
-// Prompting is a RowSource whose texts a language model can be asked about.
+// Prompting is a RowSource that can prompt a language model about its texts.
 type Prompting interface {
-	// Prompt is what it is shown of a text, with "{text}" in the text's place: as text, or as messages.
+	// Prompt returns the prompt, with "{text}" as a placeholder: as text, or as messages.
 	Prompt(labels []string, asText bool) Observation
 }
 
-// RecordSource gives texts, conversations, or prompts with completions for a language model to imitate.
+// RecordSource provides texts, conversations, or prompts with completions for SFT of a language model.
 type RecordSource interface {
 	Records(ctx context.Context, s Setup) (Records, error)
 }
@@ -71,72 +69,72 @@ type RecordSource interface {
 // Records are rows in the layouts of package chat.
 type Records struct {
 	Train      iter.Seq2[dataset.Record, error]
-	Validation iter.Seq2[dataset.Record, error] // nil, or without a row: a share of Train is kept for it
+	Validation iter.Seq2[dataset.Record, error] // nil or empty: a fraction of Train is held out
 }
 
-// EpisodeSource gives episodes for a language model to play.
+// EpisodeSource provides episodes for a language model.
 type EpisodeSource interface {
 	Task(s Setup) (Task, error)
 }
 
 // Several is an EpisodeSource whose episodes have several actions.
 type Several interface {
-	// Actions is how many an episode has at most.
+	// Actions is the maximum number of actions per episode.
 	Actions() int
 }
 
-// AnswerSource judges answers that something else wrote to a file.
+// AnswerSource verifies answers in a file that another program wrote.
 type AnswerSource interface {
-	// Answers reads the file; the completion of a row is in the named field. usual is the rule of comparison that the
-	// task has itself.
+	// Answers reads the file; the completion of a row is in the named field. usual is the task's default comparison
+	// rule.
 	Answers(path, field string) (judges []Verifier, usual answer.Match, err error)
 }
 
-// ProgramSource runs programs that something else wrote to a file.
+// ProgramSource grades programs in a file that another program wrote.
 type ProgramSource interface {
-	// Programs runs the completion in the named field of each row, and hands over what came of it in the order of the
-	// rows. problems is how many there are in the data set.
+	// Programs runs the completion in the named field of each row and yields the results in row order. problems is the
+	// number of problems in the data set.
 	Programs(ctx context.Context, s Setup, path, field string, each func(Program)) (problems int, err error)
 }
 
-// Program is what came of a program of a file.
+// Program is the result of a program in a file.
 type Program struct {
 	Problem string // its name
 	Row     int    // in the file, from 1
 	Rows    int    // of the file
-	Info    *Info  // nil where the sandbox failed: then nothing is known of the program
+	Info    *Info  // nil if the sandbox failed: nothing is known about the program
 	Failure string // of the sandbox, or why the first test failed
 }
 
-// Verifier compares one completion with the right answer.
+// Verifier compares one completion with the correct answer.
 type Verifier func(match answer.Match) *Info
 
-// NamedReward is a reward of the task's own, for lists of rewards.
+// NamedReward is a reward that a task adds to those of reward lists.
 type NamedReward struct {
 	Name, Help string
-	NeedsJudge bool // it asks a language model; the first such is the reward of a run that has a judge and names none
-	// New makes the reward; options is what Definition.Options returned, with its values, judge nil unless Judged.
+	NeedsJudge bool // it asks a judge; the first of these is the default reward of a run with a judge
+	// New makes the reward. options is the struct of Definition.Options with its values; judge is nil unless Judged.
 	New func(options any, judge Scorer) Reward
 }
 
-// Setup is how a run uses a task.
+// Setup says how a run uses a task.
 type Setup struct {
 	Seed uint64 // of every random choice of the task
 	// Find finds the files of a data set: a file, a folder, or a name on the hub.
 	Find    func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error)
-	Context context.Context // of what an EpisodeSource downloads; nil is one without an end
+	Context context.Context // of an EpisodeSource's downloads; nil means no limit
 
-	HeldOut  int  // episodes of Eval that the run asks for at most
-	EvalOnly bool // no training: all problems of a data set are episodes of Eval, except few-shot examples
+	HeldOut  int  // maximum number of Eval episodes that the run requests
+	EvalOnly bool // no training: all problems of a data set are Eval episodes, except few-shot examples
 	Text     bool // Forms: show text, for a model without a chat template
 
-	Lines     bool // Lines: an action is a line of a solution; else all of it
+	Lines     bool // Lines: an action is a line of a solution; else the full solution
 	EvalLines bool // Lines: the same for Eval
-	MaxLines  int  // Lines: of a solution at most
+	MaxLines  int  // Lines: maximum lines per solution
 }
 
-// Parts are the files of a data set that an option names, for an EpisodeSource: a file, a folder, or a name on the hub, of
-// which the splits are wanted, all with none. Without Find the name is that of a file.
+// Parts finds the files of a data set named by an option, for an EpisodeSource: a file, a folder, or a name on the hub.
+// It returns the given splits, or all if there are none. Without Find, the name is a file.
 func (s Setup) Parts(option, name, config string, splits ...string) ([]dataset.Part, error) {
 	if s.Find == nil {
 		return []dataset.Part{{Split: dataset.Train, Files: []string{name}}}, nil
@@ -152,7 +150,7 @@ func (s Setup) Parts(option, name, config string, splits ...string) ([]dataset.P
 	return parts, nil
 }
 
-// OptionError is what is wrong with the value of a task's option.
+// OptionError is an invalid value of a task's option.
 type OptionError struct {
 	Option string // its name
 	Err    error
@@ -163,13 +161,13 @@ func (e *OptionError) Unwrap() error { return e.Err }
 
 // Modes of training.
 const (
-	Supervised       = "supervised"         // the supervised stage alone
+	Supervised       = "supervised"         // only the supervised stage
 	SupervisedThenRL = "supervised_then_rl" // the supervised stage, then reinforcement learning
-	RLOnly           = "rl_only"            // reinforcement learning, or preferences, alone
-	RewardModel      = "reward_model"       // a reward model of preferences
+	RLOnly           = "rl_only"            // only reinforcement learning, or preferences
+	RewardModel      = "reward_model"       // a reward model from preferences
 )
 
-// Modes are the modes of training that the task has, the default first, but for what its recipe says.
+// Modes returns the task's training modes, the default first, before its recipe applies.
 func (d Definition) Modes() []string {
 	o := d.Options()
 	_, rows := o.(RowSource)
@@ -186,13 +184,13 @@ func (d Definition) Modes() []string {
 	return []string{Supervised}
 }
 
-// Labels tells whether the task trains a classifier, and not a language model.
+// Labels reports whether the task trains a classifier instead of a language model.
 func (d Definition) Labels() bool {
 	_, ok := d.Options().(RowSource)
 	return ok
 }
 
-// Plays tells whether the task has episodes.
+// Plays reports whether the task has episodes.
 func (d Definition) Plays() bool {
 	_, ok := d.Options().(EpisodeSource)
 	return ok

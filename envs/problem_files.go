@@ -40,7 +40,7 @@ func (s Setup) ProblemFiles(set, config, evalSet string) (train, eval []string, 
 	return train, eval, nil
 }
 
-// firstOf is the files of the first of some splits that a data set has, nil where it has none of them.
+// firstOf returns the files of the first of some splits that a data set has, or nil.
 func firstOf(parts []dataset.Part, splits []string) []string {
 	for _, split := range splits {
 		if files, err := dataset.FilesOf(parts, split); err == nil {

@@ -14,8 +14,8 @@ import (
 
 var tasks registry.Registry[Definition]
 
-// Register makes a task known, usually from an init function. It panics if the definition has a mistake: the name is
-// empty or taken, the options cannot be read, or they give nothing to learn from.
+// Register makes a task known, usually from an init function. It panics if the definition is invalid: a name that is
+// empty or taken, unreadable options, or options that are no source of data.
 func Register(d Definition) { tasks.Add("envs.Register: task", d.Name, d, d.check) }
 
 func (d Definition) check(earlier map[string]Definition) error {
@@ -46,7 +46,7 @@ func Find(name string) (Definition, error) { return tasks.Find("task", name) }
 // Settings are a task's options by name, as text.
 type Settings map[string]string
 
-// Set gives the options of a struct, which Definition.Options made, their defaults and then these values.
+// Set sets the options of a struct from Definition.Options to their defaults, then to these values.
 func (s Settings) Set(o any) error {
 	set, err := options.Read(o)
 	if err != nil {
@@ -70,7 +70,7 @@ func (s Settings) Set(o any) error {
 	return nil
 }
 
-// New makes the episodes of the task of that name with some of its options set.
+// New creates a task by name, with some of its options set.
 func New(name string, setup Setup, settings Settings) (Task, error) {
 	d, err := Find(name)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/rltrain/rltrain/envs/dataset"
 )
 
-// LabelledRows are the options of a task that reads texts and their labels. Embedded in the options of a task they make
-// it a RowSource.
+// LabelledRows are the options of a task that reads labelled texts. Embedded in a task's options, they make it a
+// RowSource.
 type LabelledRows struct {
 	Dataset       string `option:"dataset" arg:"FILE|NAME" common:"true" help:"texts and labels: a file (csv, json, jsonl, parquet, also gzipped), a folder of files, or a name on the hub"`
 	DatasetConfig string `option:"dataset_config" needs:"dataset" help:"configuration of --dataset, if it has several"`
@@ -18,7 +18,7 @@ type LabelledRows struct {
 	MaxSamples    int    `option:"max_samples" range:"[0,)" help:"most rows to use, equally many per class (0 = all)"`
 }
 
-// Check refuses what goes against each other.
+// Check reports conflicting options.
 func (o *LabelledRows) Check() error {
 	if o.TextColumn == o.LabelColumn {
 		return fmt.Errorf("text_column and label_column are both %q; name two columns", o.TextColumn)
@@ -39,10 +39,10 @@ func (o *LabelledRows) Rows(ctx context.Context, s Setup) ([]dataset.Row, error)
 	return o.Balanced(rows)
 }
 
-// LabelsOf are the labels of rows, sorted.
+// LabelsOf returns the labels of rows, sorted.
 func (o *LabelledRows) LabelsOf(rows []dataset.Row) ([]string, error) { return dataset.Labels(rows) }
 
-// Balanced takes as many rows of each label as MaxSamples allows.
+// Balanced limits the rows of each label to MaxSamples in total.
 func (o *LabelledRows) Balanced(rows []dataset.Row) ([]dataset.Row, error) {
 	if o.MaxSamples == 0 {
 		return rows, nil

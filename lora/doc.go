@@ -1,9 +1,10 @@
-// Package lora reads and writes low-rank adapters in PEFT's format, and does the arithmetic that they need outside a model.
+// Package lora reads and writes low-rank adapters in PEFT's format, and does the arithmetic that they need outside a
+// model.
 //
-// An adapter gives a linear module with weight W [out, in] a pair A [r, in] and B [out, r]. The module then computes with
-// W + scale·B·A (Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", §4.1, where scale is α/r). On disk
-// it is a folder with adapter_config.json and adapter_model.safetensors.
+// An adapter gives a linear module with weight W [out, in] a pair A [r, in] and B [out, r]. The module then computes
+// with W + scale·B·A (Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", §4.1, where scale is α/r).
+// On disk it is a folder with adapter_config.json and adapter_model.safetensors.
 //
 // PEFT stores many variants under the same file names. This package refuses unsupported ones by name, so that it never
-// applies an adapter as something else.
+// misinterprets an adapter.
 package lora

@@ -89,7 +89,7 @@ func compile(format, pattern string) (*regexp.Regexp, error) {
 	if strings.Contains(pattern, "{,") || strings.Contains(pattern, "[:") {
 		return nil, fmt.Errorf("pattern %.120q uses {,n} or a nested class, which are not supported; list the modules by name", pattern)
 	}
-	// Compile it alone first: it must not rely on the parentheses of format.
+	// Compile it by itself first: it must not rely on the parentheses of format.
 	if _, err := regexp.Compile(pattern); err != nil {
 		return nil, fmt.Errorf("pattern %.120q is not supported (no lookaround, no backreferences): %.120q", pattern, err.Error())
 	}

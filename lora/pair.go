@@ -43,9 +43,9 @@ func (p Pair) check() error {
 	return nil
 }
 
-// MergeInto adds Scale·B·A to w [Out, In], row-major. With Magnitude, it then scales each row to that norm (Liu et al. 2024,
-// "DoRA: Weight-Decomposed Low-Rank Adaptation", eq. 5; the paper's columns are rows here, as in PEFT). It sums in float64
-// and rounds once. It panics if w has another size.
+// MergeInto adds Scale·B·A to w [Out, In], row-major. With Magnitude, it then scales each row to that norm (Liu et al.
+// 2024, "DoRA: Weight-Decomposed Low-Rank Adaptation", eq. 5; the paper's columns are rows here, as in PEFT). It sums
+// in float64 and rounds once. It panics if w has another size.
 func (p Pair) MergeInto(w []float32) {
 	if err := p.check(); err != nil {
 		panic("lora: " + err.Error())

@@ -15,8 +15,8 @@ const (
 	suffixEmbeddingB = ".lora_embedding_B" // [H, r]
 )
 
-// tables are the last name components of embeddings and output layers, which have a row per token. PEFT stores such a module
-// next to its adapter, or alone if the vocabulary was resized.
+// tables are the last name components of embeddings and output layers, which have a row per token. PEFT stores such a
+// module next to its adapter, or by itself if the vocabulary was resized.
 var tables = []string{"embed_tokens", "lm_head", "wte", "embed_in", "embed_out"}
 
 // isTable reports whether a tensor belongs to one of tables.

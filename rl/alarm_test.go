@@ -153,7 +153,7 @@ func TestAdviceSuitsATeacher(t *testing.T) {
 		}
 		for _, name := range []string{"length_drift", "tier_drift"} {
 			if text := said[name]; strings.Contains(text, "reward") == taught || strings.Contains(text, "lower --rl-learning-rate:") != taught {
-				t.Errorf("%s, taught %v: %q", name, taught, text)
+				t.Errorf("%s, teacher %v: %q", name, taught, text)
 			}
 		}
 	}

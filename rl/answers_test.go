@@ -39,8 +39,7 @@ func TestKindsAreScoredApart(t *testing.T) {
 	}
 }
 
-// TestForms: an answer that leaves a calculation to do counts with one answer form and not with the other, and both
-// accuracies are told.
+// TestForms: an unfinished answer counts only with AnyForm, and the line has both accuracies.
 func TestForms(t *testing.T) {
 	for _, form := range []answer.Form{answer.FinalForm, answer.AnyForm} {
 		infos := []*envs.Info{{Correct: true, Answer: "74 - 70", Truth: "4"}, {Correct: true, Answer: "4", Truth: "4"}, {Answer: "5", Truth: "4"}, {Answer: "5 - 0", Truth: "4"}}
@@ -56,6 +55,6 @@ func TestForms(t *testing.T) {
 		}
 	}
 	if got := ScoreAnswers([]*envs.Info{{Correct: true}}).Forms(); got != "" {
-		t.Errorf("equal accuracies are told: %s", got)
+		t.Errorf("equal accuracies are both printed: %s", got)
 	}
 }

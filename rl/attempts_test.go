@@ -34,7 +34,7 @@ func TestPassAtEqualsCounting(t *testing.T) {
 		}
 	}
 	if got := PassAt(10000, 5000, 5000); got != 1 { // 1 - C(5000,5000)/C(10000,5000)
-		t.Errorf("%v of many tries", got)
+		t.Errorf("%v for many attempts", got)
 	}
 }
 

@@ -56,7 +56,7 @@ func TestCompareAgreesWithEvaluate(t *testing.T) {
 			t.Errorf("%s: %+v, want A %g and B %g", name, test.got, test.a, test.b)
 		}
 		if d := test.got; d.Difference < d.Interval[0] || d.Difference > d.Interval[1] {
-			t.Errorf("%s: difference %g lies outside %v", name, d.Difference, d.Interval)
+			t.Errorf("%s: difference %g is outside %v", name, d.Difference, d.Interval)
 		}
 	}
 	if diff := cmp.Diff(c, Compare(3, truth, a, b)); diff != "" {
@@ -91,7 +91,7 @@ func TestCompareUsesThePairing(t *testing.T) {
 	}
 	c := Compare(3, truth, a, b)
 	if c.Brier.Interval[1] >= 0 {
-		t.Errorf("Brier difference %+v: the interval should lie below 0", c.Brier)
+		t.Errorf("Brier difference %+v: the interval should be below 0", c.Brier)
 	}
 	if c.Accuracy.Interval != (Interval{}) {
 		t.Errorf("accuracy difference %+v, want exactly none", c.Accuracy)
@@ -165,12 +165,12 @@ func TestIntervalsContainEstimates(t *testing.T) {
 			"difference of ece": {c.ECE.Difference, c.ECE.Interval}, "difference of brier": {c.Brier.Difference, c.Brier.Interval},
 		} {
 			if test.estimate < test.in[0] || test.estimate > test.in[1] {
-				t.Errorf("seed %d, %d rows: %s %g lies outside %v", seed, len(truth), name, test.estimate, test.in)
+				t.Errorf("seed %d, %d rows: %s %g is outside %v", seed, len(truth), name, test.estimate, test.in)
 			}
 		}
 	}
 	if atAnEnd == 0 {
-		t.Error("no calibration error lies below the percentiles of its resamples: the test shows nothing")
+		t.Error("no calibration error is below the percentiles of its resamples: the test shows nothing")
 	}
 }
 
@@ -201,7 +201,7 @@ func TestCompareMeans(t *testing.T) {
 	}
 	// The pairing is used: the means themselves are uncertain by 0.04.
 	if d.Interval[0] <= 0 || d.Interval[1]-d.Interval[0] > 0.01 {
-		t.Errorf("interval %v, want one of about ±0.003 that leaves 0 out", d.Interval)
+		t.Errorf("interval %v, want about ±0.003 without 0", d.Interval)
 	}
 	if same := CompareMeans(a, a); same.Difference != 0 || same.Interval != (Interval{}) {
 		t.Errorf("a set against itself: %+v", same)

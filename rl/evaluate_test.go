@@ -112,7 +112,7 @@ func TestIntervalsContainFiguresAndAreReproducible(t *testing.T) {
 		"brier":       {e.Brier, e.Intervals.Brier, 0.13},
 	} {
 		if test.value < test.in[0] || test.value > test.in[1] {
-			t.Errorf("%s: %g lies outside %v", name, test.value, test.in)
+			t.Errorf("%s: %g is outside %v", name, test.value, test.in)
 		}
 		// 1.96·2·√(.8·.2/400) ≈ .078 for accuracies.
 		if w := test.in[1] - test.in[0]; w < test.width/2 || w > test.width*1.5 {

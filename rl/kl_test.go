@@ -42,7 +42,7 @@ func TestKLIsUnbiased(t *testing.T) {
 		}
 	}
 	if math.Abs(mean[K1]-divergence) > 1e-12 || math.Abs(mean[K3]-divergence) > 1e-12 || math.Abs(mean[K2]-divergence) < 1e-3 {
-		t.Errorf("divergence %g, estimates %v", divergence, mean)
+		t.Errorf("KL %g, estimates %v", divergence, mean)
 	}
 }
 

@@ -92,6 +92,6 @@ func TestSelective(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if all := Selective([]Sureness{{0.5, true}, {0.5, false}}); len(all) != 1 || all[0].N != 2 {
-		t.Errorf("rows that are equally sure are told apart: %v", all)
+		t.Errorf("equally confident rows are separated: %v", all)
 	}
 }

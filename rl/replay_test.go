@@ -49,7 +49,7 @@ func TestReplayIsFirstInFirstOut(t *testing.T) {
 		seen[e.Return] = true
 	}
 	if len(seen) != 3 {
-		t.Errorf("50 draws saw %v", seen)
+		t.Errorf("50 samples saw %v", seen)
 	}
 	if diff := cmp.Diff(r.Sample(Stream(2), 9), r.Sample(Stream(2), 9), cmpopts.EquateNaNs()); diff != "" {
 		t.Error("the same stream deals differently")

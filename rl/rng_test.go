@@ -9,7 +9,7 @@ func TestStreamIsAPureFunction(t *testing.T) {
 	first, second := Stream(42, 1, 2, 3), Stream(42, 1, 2, 3)
 	for i := range 100 {
 		if a, b := first.Uint64(), second.Uint64(); a != b {
-			t.Fatalf("draw %d: %d and %d from the same seed and ids", i, a, b)
+			t.Fatalf("value %d: %d and %d from the same seed and ids", i, a, b)
 		}
 	}
 }
@@ -17,7 +17,7 @@ func TestStreamIsAPureFunction(t *testing.T) {
 // These values are part of the format: a change would alter every recorded run.
 func TestStreamIsStable(t *testing.T) {
 	if got, want := Stream(42, 1, 2, 3).Uint64(), uint64(2050404075864848589); got != want {
-		t.Errorf("first draw of Stream(42, 1, 2, 3) = %d, want %d", got, want)
+		t.Errorf("first value of Stream(42, 1, 2, 3) = %d, want %d", got, want)
 	}
 }
 

@@ -77,7 +77,7 @@ func TestRewardsOfTurnsWithoutActions(t *testing.T) {
 			t.Errorf("%v (-want +got):\n%s", test.turns, diff)
 		}
 		if len(s.Rewards) > 0 && s.HasReward() && s.Reward() != tr.Reward() {
-			t.Errorf("%v: the sample earned %v, its trajectory %v", test.turns, s.Reward(), tr.Reward())
+			t.Errorf("%v: sample's reward %v, trajectory's %v", test.turns, s.Reward(), tr.Reward())
 		}
 	}
 }
@@ -85,11 +85,11 @@ func TestRewardsOfTurnsWithoutActions(t *testing.T) {
 func TestPenalties(t *testing.T) {
 	s := &Sample{Actions: []int32{5, 6}, Rewards: []float64{0.25, 1}, Overlong: -0.5, Penalty: []float64{0.125, -0.25}}
 	if s.Reward() != 1.25 || s.Penalised() != 1.25-0.5-0.125+0.25 || !s.HasReward() {
-		t.Errorf("reward %v, with penalties %v, judged: %t", s.Reward(), s.Penalised(), s.HasReward())
+		t.Errorf("reward %v, with penalties %v, scored: %t", s.Reward(), s.Penalised(), s.HasReward())
 	}
 	s.Rewards[0] = math.NaN()
 	if s.HasReward() || !math.IsNaN(s.Penalised()) {
-		t.Error("a sample that was not judged has a reward")
+		t.Error("an unscored sample has a reward")
 	}
 	s.Fill(-2)
 	if diff := cmp.Diff([]float32{-2, -2}, s.Advantage); diff != "" {

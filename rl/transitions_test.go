@@ -36,7 +36,7 @@ func TestTransitionsAreFirstInFirstOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	if drawn := b.Sample(Stream(1), 4); drawn != nil {
-		t.Errorf("%d drawn from nothing", len(drawn))
+		t.Errorf("%d sampled from nothing", len(drawn))
 	}
 	all := transitions(1, 2, 3, 4, 5)
 	b.Add(all[:2]...)
@@ -46,7 +46,7 @@ func TestTransitionsAreFirstInFirstOut(t *testing.T) {
 		seen[x.Action] = true
 	}
 	if diff := cmp.Diff(map[int32]bool{12: true, 13: true, 14: true}, seen); diff != "" || b.Len() != 3 {
-		t.Errorf("%d held; drawn (-want +got):\n%s", b.Len(), diff)
+		t.Errorf("%d held; sampled (-want +got):\n%s", b.Len(), diff)
 	}
 	state, err := json.Marshal(b.State())
 	if err != nil {

@@ -37,7 +37,7 @@ func (s *Scope) hostInts(data []int64, dims ...int64) Tensor {
 	return s.own(newTensor("Ints", unsafe.Pointer(unsafe.SliceData(data)), len(data), I64, Device{}, dims))
 }
 
-// Int32s copies data into an int32 tensor of shape dims: sequence borders, which the CPU reads on any device.
+// Int32s copies data into an int32 tensor of shape dims: sequence boundaries, which the CPU reads on any device.
 func (s *Scope) Int32s(data []int32, dims ...int64) Tensor {
 	return s.own(newTensor("Int32s", unsafe.Pointer(unsafe.SliceData(data)), len(data), I32, Device{}, dims))
 }

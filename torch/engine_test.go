@@ -93,7 +93,7 @@ func TestEngine(t *testing.T) {
 		got := complete(t, e, 100)
 		for key, c := range want {
 			if diff := cmp.Diff(c, got[key]); diff != "" {
-				t.Errorf("sample %v (-alone +batched):\n%s", key, diff)
+				t.Errorf("sample %v (-separate +batched):\n%s", key, diff)
 			}
 			if cmp.Equal(c.Tokens, got[sampleKey{id, key.sample}].Tokens) {
 				t.Error("another stream gave the same tokens")

@@ -18,34 +18,34 @@ import (
 	"github.com/rltrain/rltrain/torch/hub"
 )
 
-// Kernels says which instruction set the CPU's kernels use, and how fast those that run here are.
+// Kernels names the instruction set that the CPU kernels use, and the speed of those that run here.
 type Kernels struct {
 	Set    string        `json:"set"`
 	Speeds []KernelSpeed `json:"speeds"`
 }
 
-// KernelSpeed is how fast an instruction set multiplies: 1e9 operations a second of one thread.
+// KernelSpeed is the multiplication speed of an instruction set: 1e9 operations per second of one thread.
 type KernelSpeed struct {
 	Set  string  `json:"set"`
 	F32  float64 `json:"f32"`
 	BF16 float64 `json:"bf16"` // with weights of bfloat16
 }
 
-// kernelsVariable names the set to use, instead of the fastest.
+// kernelsVariable names the instruction set to use instead of the fastest.
 const kernelsVariable = "RLTRAIN_KERNELS"
 
 // chosenKernels is set once, by open, and by UseKernels.
 var chosenKernels Kernels
 
-// CPUKernels opens the core and says what its kernels use.
+// CPUKernels opens the core and returns what its kernels use.
 func CPUKernels() (Kernels, error) {
 	err := Open(0)
 	return chosenKernels, err
 }
 
-// UseKernels makes the core compute with an instruction set that an earlier process computed with, so that results
-// are the same to the bit. RLTRAIN_KERNELS stands before it. It has to come before there are models. Where the set
-// does not run on this processor, that of CPUKernels stays.
+// UseKernels makes the core use the instruction set of an earlier process, so that results are bit-identical.
+// RLTRAIN_KERNELS overrides it. Call it before creating models. If this processor lacks the set, that of CPUKernels
+// stays.
 func UseKernels(set string) error {
 	if err := Open(0); err != nil {
 		return err
@@ -67,9 +67,9 @@ func useKernels(set string) error {
 	return nil
 }
 
-// chooseKernels takes the set that RLTRAIN_KERNELS names, or the fastest. Speeds are measured once for a type of
-// processor and kept in the user's cache, so that each process on a machine chooses the same; nothing else depends
-// on the file, which may be missing.
+// chooseKernels uses the set named by RLTRAIN_KERNELS, or the fastest. Speeds are measured once per processor type and
+// saved in the user's cache, so that every process on a machine chooses the same set. Nothing else depends on that
+// file, which may be missing.
 func chooseKernels() error {
 	running := kernelSets(false)
 	path := ""
@@ -86,7 +86,7 @@ func chooseKernels() error {
 	return useKernels(fastest(chosenKernels.Speeds))
 }
 
-// speeds are of the sets that run here, in the core's order.
+// speeds measures the sets that run here, in the core's order.
 type speeds []KernelSpeed
 
 func (s speeds) names() (names []string) {
@@ -96,7 +96,7 @@ func (s speeds) names() (names []string) {
 	return names
 }
 
-// kernelSets lists the sets that run here, without those that are for tests alone where they are measured.
+// kernelSets lists the sets that run here; for measuring, without those used only in tests.
 func kernelSets(measure bool) (found speeds) {
 	var sets [16]C.rlt_kernel_set
 	measured := C.int32_t(0)
@@ -113,8 +113,8 @@ func kernelSets(measure bool) (found speeds) {
 	return found
 }
 
-// speedsFor are the speeds that the file at path has for a processor, else those that measure finds, which it then
-// keeps there. Where the file cannot be read or written, they are measured each time.
+// speedsFor returns the speeds in the file at path for a processor, else measures and saves them. If the file cannot be
+// read or written, they are measured each time.
 func speedsFor(processor, path string, measure func() []KernelSpeed) []KernelSpeed {
 	kept := map[string][]KernelSpeed{}
 	if path != "" {
@@ -128,13 +128,13 @@ func speedsFor(processor, path string, measure func() []KernelSpeed) []KernelSpe
 	found := measure()
 	kept[processor] = found
 	if path != "" && os.MkdirAll(filepath.Dir(path), 0o755) == nil {
-		_ = files.SaveJSON(path, kept) // a cache that cannot be written is measured again
+		_ = files.SaveJSON(path, kept) // if the cache is not writable, measure again next time
 	}
 	return found
 }
 
-// fastest is the set that multiplies with weights of bfloat16 fastest, of those that are fast with float32; of sets
-// that are nearly equal the widest, so that chance decides nothing. "" where there is none.
+// fastest returns the set that is fastest with bfloat16 weights, among those that are fast with float32; of nearly
+// equal sets the widest, so that noise decides nothing. "" if there is none.
 func fastest(sets []KernelSpeed) string {
 	const nearly = 0.85
 	f32 := func(s KernelSpeed) float64 { return s.F32 }
@@ -149,7 +149,7 @@ func fastest(sets []KernelSpeed) string {
 	return sets[len(sets)-1].Set
 }
 
-// processor is the type of this machine's: its maker, name and numbers.
+// processor is the type of this machine's processor: vendor, name and numbers.
 func processor() string {
 	file, err := os.Open("/proc/cpuinfo")
 	if err != nil {

@@ -70,7 +70,7 @@ func preload(path string) error {
 }
 
 // findLibtorch returns the libtorch folder, with include and lib, and its source: LIBTORCH, else the torch package of
-// python3. Python runs for nothing else.
+// python3. Python is used for nothing else.
 func findLibtorch() (folder, from string, err error) {
 	if given := os.Getenv("LIBTORCH"); given != "" {
 		return given, "LIBTORCH", checkLibtorch("LIBTORCH", given)

@@ -80,8 +80,7 @@ func TestMissingLibtorchIsNamed(t *testing.T) {
 	}
 }
 
-// TestLibraryWithoutASearchPath opens what a copy of the core needs that has lost its search path, as that of a
-// bundle has.
+// TestLibraryWithoutASearchPath opens the libraries needed by a core without a search path, as in a bundle.
 func TestLibraryWithoutASearchPath(t *testing.T) {
 	path, err := findLibrary()
 	if err != nil {

@@ -26,7 +26,7 @@ func TestTruncatedLibraryIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := checkWhole(path, map[string]bool{}); err != nil {
-		t.Fatalf("the whole library: %v", err)
+		t.Fatalf("the complete library: %v", err)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {

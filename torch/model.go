@@ -93,8 +93,8 @@ type Pass struct {
 	Rows []int64
 }
 
-// Hidden runs the model on a packed batch. It returns the last layer's hidden states after the final norm, if any, [N, H] or
-// [len(Rows), H], and the batch's borders [S+1] for pooling.
+// Hidden runs the model on a packed batch. It returns the last layer's hidden states after the final norm, if any, [N,
+// H] or [len(Rows), H], and the batch's sequence boundaries [S+1] for pooling.
 func (s *Scope) Hidden(m *Model, p Packed, pass Pass) (hidden, cuSeqlens Tensor) {
 	n := int64(len(p.Tokens))
 	cuSeqlens = s.Int32s(p.CuSeqlens, int64(len(p.CuSeqlens)))

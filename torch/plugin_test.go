@@ -98,7 +98,7 @@ func plugin(t *testing.T, defines ...string) {
 	t.Setenv("CUDA_VISIBLE_DEVICES", "4,7")
 }
 
-// TestUnsupportedGPUsAreRefused: each error says what is wrong and the fix; auto then uses the CPU.
+// TestUnsupportedGPUsAreRefused: each error names the problem and the fix; auto then uses the CPU.
 func TestUnsupportedGPUsAreRefused(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -140,7 +140,7 @@ func TestUnsupportedGPUsAreRefused(t *testing.T) {
 	}
 }
 
-// TestSupportedGPUIsUsed, by number or by auto.
+// TestSupportedGPUIsUsed by number or by auto.
 func TestSupportedGPUIsUsed(t *testing.T) {
 	plugin(t)
 	for text, want := range map[string]string{"cuda": "cuda:0", "cuda:1": "cuda:1", "auto": "cuda:0", "cpu": "cpu"} {

@@ -11,16 +11,16 @@ import (
 	"unsafe"
 )
 
-// QuantType is how a frozen linear weight [out, in] is stored in few bits: in rows of blocks, each block with its scale.
-// A model takes such a weight by the name "layers.0.q.nf4" instead of "layers.0.q.weight", on the CPU only. Its products,
-// in training and in an [Engine], are those of the bfloat16 weight that it dequantises to, bit for bit.
+// QuantType is how a frozen linear weight [out, in] is quantised: rows of blocks, each block with its scale. A model
+// takes it under a name such as "layers.0.q.nf4" instead of "layers.0.q.weight", on the CPU only. Its products, in
+// training and in an [Engine], are bit-identical to those of the bfloat16 weight that it dequantises to.
 type QuantType string
 
-// The types, as rltrain.h numbers them.
+// The types, with their numbers in rltrain.h.
 const (
-	Int8 QuantType = "int8" // w = q·absmax/127, one absmax a row
+	Int8 QuantType = "int8" // w = q·absmax/127, one absmax per row
 	NF4  QuantType = "nf4"  // the 4 bits of QLoRA (Dettmers et al. 2023) in blocks of 64, w = code[q]·absmax
-	Q4_0 QuantType = "q4_0" // the others are GGUF's, which the core only reads
+	Q4_0 QuantType = "q4_0" // GGUF types, which the core only reads
 	Q4_1 QuantType = "q4_1"
 	Q8_0 QuantType = "q8_0"
 	Q4_K QuantType = "q4_k"
@@ -37,7 +37,7 @@ var (
 	opDequantize = &op{name: "rltrain::dequantize"}
 )
 
-// number is that of rltrain.h, 0 for a type that there is not.
+// number returns the type's number in rltrain.h, 0 if unknown.
 func (t QuantType) number() int64 {
 	for i, q := range quantTypes {
 		if q.t == t {
@@ -47,10 +47,10 @@ func (t QuantType) number() int64 {
 	return 0
 }
 
-// Known reports a type that the core has.
+// Known reports whether the core has the type.
 func (t QuantType) Known() bool { return t.number() > 0 }
 
-// RowBytes is the size of a row of in values; 0 where blocks cannot hold that many.
+// RowBytes returns the size of a row of in values; 0 if blocks do not divide it.
 func (t QuantType) RowBytes(in int64) int64 {
 	n := t.number()
 	if n == 0 || in < 1 || in%quantTypes[n-1].values != 0 {
@@ -60,8 +60,8 @@ func (t QuantType) RowBytes(in int64) int64 {
 	return q.header + in/q.values*q.bytes
 }
 
-// Quantize is v, a weight [out, in] of F32, BF16 or F16, in rows of blocks of t, Int8 or NF4. Errors: an in that the blocks
-// do not divide.
+// Quantize returns v, a weight [out, in] of F32, BF16 or F16, as rows of blocks of t, Int8 or NF4. Errors: an in that
+// the blocks do not divide.
 func (v *Var) Quantize(t QuantType) (quantized *Var, err error) {
 	err = Do(NoGrad, func(s *Scope) error {
 		quantized = s.Keep(s.call(opQuantize, operand(v.T()), integer(t.number())))
@@ -70,8 +70,8 @@ func (v *Var) Quantize(t QuantType) (quantized *Var, err error) {
 	return quantized, err
 }
 
-// Dequantize is the weight [out, in] whose rows of blocks of t are v: in F32 exactly as t defines it, or in BF16 as
-// products take it.
+// Dequantize returns the weight [out, in] stored in v as rows of blocks of t: in F32 exactly as t defines it, or in
+// BF16 as products use it.
 func (v *Var) Dequantize(t QuantType, in int64, dtype DType) (dense *Var, err error) {
 	err = Do(NoGrad, func(s *Scope) error {
 		dense = s.Keep(s.call(opDequantize, operand(v.T()), integer(t.number()), integer(in), integer(scalarTypes[dtype])))
@@ -80,7 +80,7 @@ func (v *Var) Dequantize(t QuantType, in int64, dtype DType) (dense *Var, err er
 	return dense, err
 }
 
-// Blocks copies rows of blocks of t, row major, into a Var for NewModel. Errors: data is not out rows of in values.
+// Blocks copies rows of blocks of t, row-major, into a Var for NewModel. Errors: data is not out rows of in values.
 func (t QuantType) Blocks(data []byte, out, in int64) (v *Var, err error) {
 	row := t.RowBytes(in)
 	if row == 0 || int64(len(data)) != out*row {
@@ -93,7 +93,7 @@ func (t QuantType) Blocks(data []byte, out, in int64) (v *Var, err error) {
 	return v, err
 }
 
-// ReadBytes copies rows of blocks out, row major.
+// ReadBytes copies rows of blocks out, row-major.
 func (v *Var) ReadBytes() (data []byte, err error) {
 	err = Do(NoGrad, func(s *Scope) error {
 		data = make([]byte, elements(s.Shape(v.T())))
@@ -103,8 +103,8 @@ func (v *Var) ReadBytes() (data []byte, err error) {
 	return data, err
 }
 
-// JoinNF4 is rows of NF4 from the parts that bitsandbytes stores: codes, two a byte, the first in the high half, and the
-// absmax of each 64 values. Errors: blocks that cross rows.
+// JoinNF4 returns rows of NF4 from the tensors that bitsandbytes stores: codes, two per byte with the first in the high
+// half, and the absmax of each 64 values. Errors: blocks that cross rows.
 func JoinNF4(codes []byte, absmax []float32, in int64) ([]byte, error) {
 	if in%64 != 0 || len(codes) != 32*len(absmax) {
 		return nil, fmt.Errorf("torch: %d bytes of codes and %d scales are no nf4 rows of %d values, a multiple of 64", len(codes), len(absmax), in)
@@ -118,7 +118,8 @@ func JoinNF4(codes []byte, absmax []float32, in int64) ([]byte, error) {
 	return rows, nil
 }
 
-// JoinInt8 is rows of Int8 from the parts that bitsandbytes stores: values [out, in], and the absmax of each row.
+// JoinInt8 returns rows of Int8 from the tensors that bitsandbytes stores: values [out, in], and the absmax of each
+// row.
 func JoinInt8(values []byte, absmax []float32) ([]byte, error) {
 	if len(absmax) == 0 || len(values)%len(absmax) != 0 {
 		return nil, fmt.Errorf("torch: %d values and %d scales are no int8 rows", len(values), len(absmax))

@@ -169,7 +169,7 @@ func TestQuantizedRefuses(t *testing.T) {
 		t.Error("q3_k is known")
 	}
 	if _, err := torch.JoinNF4(make([]byte, 64), make([]float32, 1), 128); err == nil {
-		t.Error("a scale is missing, and nobody says so")
+		t.Error("no error for a missing scale")
 	}
 }
 
@@ -299,7 +299,7 @@ func TestQLoRA(t *testing.T) {
 	bf16 := newLearner(t, "")
 	want := bf16.learn(t, 20)
 	if last := want[len(want)-1]; last > 0.8*want[0] {
-		t.Fatalf("loss %.3f after %.3f: nothing is learnt", last, want[0])
+		t.Fatalf("loss %.3f after %.3f: no improvement", last, want[0])
 	}
 	for quant, least := range map[torch.QuantType]float64{torch.NF4: 3.5, torch.Int8: 1.8} {
 		l := newLearner(t, quant)
@@ -321,7 +321,7 @@ func TestQLoRA(t *testing.T) {
 		together := complete(t, batched, 64)
 		for key, c := range complete(t, alone, 8) {
 			if diff := cmp.Diff(c, together[key]); diff != "" {
-				t.Errorf("%s: sample %v (-alone +batched):\n%s", quant, key, diff)
+				t.Errorf("%s: sample %v (-separate +batched):\n%s", quant, key, diff)
 			}
 		}
 	}

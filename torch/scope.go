@@ -24,7 +24,7 @@ const (
 // DType is the element type of a tensor in the native core.
 type DType int32
 
-// Element types. Computation is in F32; the others are for ids, borders and stored weights.
+// Element types. Computation is in F32; the others are for ids, sequence boundaries and stored weights.
 const (
 	F32  DType = C.RLT_F32
 	I64  DType = C.RLT_I64

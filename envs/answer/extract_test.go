@@ -10,7 +10,7 @@ func rat(t *testing.T, s string) *big.Rat {
 	t.Helper()
 	value, ok := new(big.Rat).SetString(s)
 	if !ok {
-		t.Fatalf("%q is no number", s)
+		t.Fatalf("%q is not a number", s)
 	}
 	return value
 }
@@ -121,7 +121,7 @@ func FuzzExtract(f *testing.F) {
 		if got.Value != nil {
 			again := Extract("[ANSWER] " + got.Text)
 			if again.Value == nil || again.FoundBy != ByTag || again.Value.Cmp(got.Value) != 0 {
-				t.Fatalf("Extract(%q) found %q = %s, which reads as %v behind a tag", text, got.Text, got.Value, again)
+				t.Fatalf("Extract(%q) found %q = %s, which reads as %v after a tag", text, got.Text, got.Value, again)
 			}
 		}
 	})

@@ -172,6 +172,6 @@ func TestGoldenCounts(t *testing.T) {
 	}
 	t.Logf("%d rows: exact %d, on the last line %d, numeric %d, units %d", n, whole, last, numeric, units)
 	if n != 1319 || whole != 230 || last != 230 {
-		t.Errorf("exact matches %d of %d, on the last line alone %d; want 230 of 1319 both ways", whole, n, last)
+		t.Errorf("exact matches %d of %d, in the last line %d; want 230 of 1319 both ways", whole, n, last)
 	}
 }

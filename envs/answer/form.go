@@ -9,21 +9,21 @@ import (
 	"github.com/rltrain/rltrain/envs/answer/formula"
 )
 
-// Form is which forms of a correct answer count.
+// Form says in which form a correct answer counts.
 type Form string
 
 const (
-	// FinalForm accepts answers that are worked out: no operation is left that the correct answer does not have. 74 - 70 is
-	// not an answer to a question whose answer is 4.
+	// FinalForm accepts only finished answers: no operation is left that the correct answer does not have. 74 - 70 does
+	// not answer a question whose answer is 4.
 	FinalForm Form = "final"
-	// AnyForm accepts every answer that means the same.
+	// AnyForm accepts every equivalent answer.
 	AnyForm Form = "any"
 )
 
-// Finished reports whether answer, which is equal to gold, is worked out. Numerals, decimals, fractions in lowest terms,
-// mixed numbers, percentages, scientific notation and quantities are; so is an equation that ends in one. Other
-// operations, functions and constants, such as roots and π, count as worked out where gold has them too. Text that is no
-// formula is finished.
+// Finished reports whether answer, which is equal to gold, is fully worked out. This holds for numerals, decimals,
+// fractions in lowest terms, mixed numbers, percentages, scientific notation, quantities, and equations ending in one
+// of these. Other operations, functions and constants, such as roots and π, are accepted if gold has them too. Text
+// that is not a formula is finished.
 func Finished(gold, answer string) bool {
 	if len(gold) > maxAnswer || len(answer) > maxAnswer {
 		return true // compared as text
@@ -70,7 +70,7 @@ func read(text string) []*formula.Node {
 	return readings
 }
 
-// lastMember is the last member of a chain of equations, the result that it states.
+// lastMember is the last member of a chain of equations: its result.
 func lastMember(n *formula.Node) *formula.Node {
 	if n.Kind == formula.Relation && !slices.ContainsFunc(n.Ops, func(op string) bool { return op != "=" }) {
 		return n.Args[len(n.Args)-1]
@@ -78,7 +78,7 @@ func lastMember(n *formula.Node) *formula.Node {
 	return n
 }
 
-// operations adds what is left to do in n to found.
+// operations adds the unevaluated operations of n to found.
 func operations(n *formula.Node, found map[string]bool) {
 	if finalNumber(n) {
 		return

@@ -68,7 +68,7 @@ func TestOrder(t *testing.T) {
 		t.Errorf("rounds %v and %v", first, second)
 	}
 	if diff := cmp.Diff(first, round(0)); diff != "" {
-		t.Errorf("another time around (-first +again):\n%s", diff)
+		t.Errorf("second epoch (-first +second):\n%s", diff)
 	}
 	for i, want := range []string{"x", "y"} {
 		if e, err := b.At(envs.Eval, i); e != want || err != nil {
@@ -82,7 +82,7 @@ func TestOrder(t *testing.T) {
 	}
 	dropped, err := b.FilterPrompts(func(e string) (bool, error) { return e > "c", nil })
 	if dropped != 3 || err != nil || b.Len(envs.Train) != 4 || b.Len(envs.Eval) != 2 {
-		t.Errorf("%d left out, %v", dropped, err)
+		t.Errorf("%d dropped, %v", dropped, err)
 	}
 	if _, err := b.At(envs.Train, 6); err != nil {
 		t.Error(err)

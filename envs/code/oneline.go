@@ -12,7 +12,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 )
 
-// family is a kind of one-line problem. A and B stand for numbers, T and U for texts, which vary by problem.
+// family is a kind of one-line problem. The placeholders A and B are numbers, T and U texts; they vary by problem.
 type family struct {
 	name, text, solution string
 	slip                 string // a plausible wrong solution
@@ -65,7 +65,7 @@ var families = []family{
 type oneLines struct {
 	seed uint64
 	held int // number of families, at the end, used only for evaluation
-	// slips is the fraction of demonstrations that are wrong, so that SFT alone does not show which solution is correct.
+	// slips is the fraction of wrong demonstrations, so that SFT by itself does not show which solution is correct.
 	slips float64
 
 	lock  sync.Mutex

@@ -122,7 +122,7 @@ func TestRecordsErrors(t *testing.T) {
 			var got error
 			for r, err := range Records(path) {
 				if got != nil {
-					t.Error("more records behind an error")
+					t.Error("more records after an error")
 				}
 				if got = err; err != nil && r.File != "" {
 					t.Errorf("record %v with an error", r)

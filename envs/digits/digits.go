@@ -103,9 +103,9 @@ func (t *Task) Episode(part envs.Part, index int) (envs.Env, error) {
 
 // sample makes one problem; below(n) is uniform on [0,n).
 //
-// Uniform sampling makes short numbers rare (one in ten), too rare to learn with the rest, and shows the last list
-// positions least. The training splits therefore use short numbers half of the time (in every other list) and sample
-// longer lists more often.
+// Uniform sampling makes short numbers rare (one in ten), too rare to learn, and shows the last list positions least.
+// The training splits therefore use short numbers half of the time (in every other list) and sample longer lists more
+// often.
 func (t *Task) sample(part envs.Part, below func(n int) int) []int {
 	learn := part != envs.Eval
 	if t.name == Reverse {

@@ -40,7 +40,7 @@ func init() {
 type common struct {
 	Max        int  `option:"digits_max" default:"999" range:"[10,1e15]" help:"largest integer"`
 	RequireTag bool `option:"require_tag" help:"reward only answers marked with [ANSWER]"`
-	// As in the task code, demonstrations alone then do not show which answer is correct.
+	// As in the task code, demonstrations by themselves then do not show which answer is correct.
 	SlipShare float64 `option:"slip_share" range:"[0,1)" help:"fraction of demonstrations with a plausible mistake, for experiments on what RL adds to SFT"`
 }
 

@@ -100,7 +100,7 @@ func FuzzNewProblem(f *testing.F) {
 			t.Fatalf("%q, %q: %+v", question, solution, p)
 		}
 		if info := p.Verify(p.Solution, answer.Exact); !info.Correct || !info.FormatOK {
-			t.Fatalf("the solution of %+v is judged %+v", p, info)
+			t.Fatalf("the solution of %+v: %+v", p, info)
 		}
 	})
 }
@@ -257,10 +257,10 @@ func TestRewardOfTurns(t *testing.T) {
 	for i, line := range []string{"We add.\n", "2+2=4.\n", "The answer is: 4\n"} {
 		got := step(t, e, line, envs.StopString)
 		if i < 2 && got.Reward != 0.25 || i == 2 && !stdmath.IsNaN(got.Reward) {
-			t.Errorf("line %d pays %v", i, got.Reward)
+			t.Errorf("line %d: reward %v", i, got.Reward)
 		}
 		if c := judged[i]; c.Action.Text != line || !strings.HasSuffix(c.Text, line) || (c.Info != nil) != (i == 2) || c.Observation.Messages[0].Content != "What is 2+2?" {
-			t.Errorf("line %d is judged as %+v", i, c)
+			t.Errorf("line %d: completion %+v", i, c)
 		}
 	}
 	e = task.episode(envs.Eval, task.bank.Eval[0])
@@ -268,7 +268,7 @@ func TestRewardOfTurns(t *testing.T) {
 		t.Errorf("stops at %q", o.Stop)
 	}
 	if got := step(t, e, "We add.\nThe answer is: 22\n", envs.StopEnd); got.Reward != 1 || len(judged) != 3 {
-		t.Errorf("evaluation pays %v", got.Reward)
+		t.Errorf("evaluation reward %v", got.Reward)
 	}
 }
 
@@ -516,11 +516,11 @@ func TestJudgeRewards(t *testing.T) {
 	text := scorer.asked[0].Messages[1].Content
 	for _, part := range []string{"Problem:\nWhat is 2+2?\n", "Solution so far:\nWe add.\n", "Next step:\nIt is 4."} {
 		if !strings.Contains(text, part) {
-			t.Errorf("the judge is asked %q, without %q", text, part)
+			t.Errorf("the judge's prompt %q lacks %q", text, part)
 		}
 	}
 	if last := scorer.asked[0].Messages[2]; last.Role != envs.RoleAssistant || last.Content != "Score (from 1 to 10):" {
-		t.Errorf("the judge begins with %+v", last)
+		t.Errorf("the judge's last message: %+v", last)
 	}
 
 	aspects := &judge{shares: []float64{0.25, 0.75}}
@@ -529,7 +529,7 @@ func TestJudgeRewards(t *testing.T) {
 	}
 	c.Info = &envs.Info{Correct: true, FormatOK: true}
 	if got, err := AspectsReward(aspects, 2)(t.Context(), c); got != 2 || err != nil || len(aspects.asked) != 3 {
-		t.Errorf("the final answer is paid %v, %v", got, err)
+		t.Errorf("reward of the final answer: %v, %v", got, err)
 	}
 	for _, bad := range []*judge{{err: errors.New("no model")}, {shares: []float64{1}}} {
 		if _, err := ScoreReward(bad, 1)(t.Context(), c); err == nil || !strings.Contains(err.Error(), "asking the judge") {
@@ -562,11 +562,11 @@ func TestOfficialFiles(t *testing.T) {
 			}
 			for _, match := range []answer.Match{answer.Exact, answer.Math} {
 				if info := p.Verify(p.Solution, match); !info.Correct || !info.FormatOK {
-					t.Errorf("the solution of %q is judged %+v by %s", p.Question, info, match)
+					t.Errorf("the solution of %q: %+v by %s", p.Question, info, match)
 				}
 			}
 			if n, err := formula.Parse(p.Answer); err != nil || n.Kind != formula.Number {
-				t.Errorf("the answer %q is no number: %v", p.Answer, err)
+				t.Errorf("the answer %q is not a number: %v", p.Answer, err)
 			}
 		}
 	}

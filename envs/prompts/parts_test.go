@@ -64,7 +64,7 @@ func TestPartsOfADataSet(t *testing.T) {
 		if err != nil || task.Len(envs.Train) != c.train || task.Len(envs.Eval) != c.judged {
 			t.Errorf("%+v: %v", c, err)
 			if err == nil {
-				t.Errorf("%d to learn from, %d to be judged by", task.Len(envs.Train), task.Len(envs.Eval))
+				t.Errorf("%d training prompts, %d evaluation prompts", task.Len(envs.Train), task.Len(envs.Eval))
 			}
 		}
 	}

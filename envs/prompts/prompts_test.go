@@ -145,7 +145,7 @@ func TestEpisode(t *testing.T) {
 			t.Errorf("%+v (-want +got):\n%s", test.action, diff)
 		}
 		if _, err := e.Step(t.Context(), test.action); err == nil {
-			t.Error("an episode goes on after its end")
+			t.Error("an episode continues after its end")
 		}
 	}
 	open := newTask(t, envs.Setup{EvalOnly: true}, envs.Settings{"dataset": write(t, "q.jsonl", `{"prompt": "a"}`)})
@@ -154,7 +154,7 @@ func TestEpisode(t *testing.T) {
 		t.Errorf("%+v, %v of a row without an answer", step, err)
 	}
 	if why := open.(envs.Open).NoAnswers(); !strings.Contains(why, `q.jsonl has no column "answer"`) {
-		t.Errorf("it is not judged since %q", why)
+		t.Errorf("NoAnswers: %q", why)
 	}
 }
 

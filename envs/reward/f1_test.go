@@ -155,6 +155,6 @@ func TestF1RewardBeatsAccuracyOnNineToOne(t *testing.T) {
 		t.Errorf("macro F1 is %.3f with the f1 reward and %.3f with accuracy; want at least .1 more", f1, plainF1)
 	}
 	if plainAccuracy < accuracy {
-		t.Errorf("accuracy is %.3f with its own reward and %.3f with f1", plainAccuracy, accuracy)
+		t.Errorf("accuracy is %.3f with the accuracy reward and %.3f with f1", plainAccuracy, accuracy)
 	}
 }

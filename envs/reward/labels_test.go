@@ -58,7 +58,7 @@ func TestScore(t *testing.T) {
 			t.Errorf("%s: reads probabilities", test.spec)
 		}
 		if got := score(t, r, test.action, test.truth); got != test.want {
-			t.Errorf("%s: action %d where %d is right scores %g, want %g", test.spec, test.action, test.truth, got, test.want)
+			t.Errorf("%s: action %d for truth %d scores %g, want %g", test.spec, test.action, test.truth, got, test.want)
 		}
 	}
 }
@@ -154,10 +154,10 @@ func TestExpectedOfABatchIsThatOfItsSamples(t *testing.T) {
 			t.Errorf("sample %d: total %g", i, scores.Total[i])
 		}
 		if diff := cmp.Diff(one.Total[0], scores.Total[i], cmpopts.EquateNaNs()); diff != "" {
-			t.Errorf("sample %d: total (-alone +in the batch):\n%s", i, diff)
+			t.Errorf("sample %d: total (-separate +batch):\n%s", i, diff)
 		}
 		if diff := cmp.Diff(slope, grad[2*i:2*i+2]); diff != "" {
-			t.Errorf("sample %d: gradient (-alone +in the batch):\n%s", i, diff)
+			t.Errorf("sample %d: gradient (-separate +batch):\n%s", i, diff)
 		}
 	}
 }

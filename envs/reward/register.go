@@ -29,7 +29,7 @@ type Definition struct {
 	NeedsJudge bool // it asks a language model, Setup.Judge
 	NeedsTruth bool // it reads envs.Completion.Info, how the task verified the answer
 
-	// Text makes the reward of completions; nil if the reward is for labels alone.
+	// Text makes the reward of completions; nil if the reward is only for labels.
 	Text func(Setup) (TextReward, error)
 
 	// Labels makes the reward of a classifier's labels. Without it Text scores labels, as if they had been generated.

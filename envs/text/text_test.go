@@ -19,7 +19,7 @@ func TestBuiltin(t *testing.T) {
 	for _, r := range rows {
 		counts[r.Label]++
 		if seen[r.Text] || r.Text != strings.TrimSpace(r.Text) || len(strings.Fields(r.Text)) < 4 {
-			t.Errorf("%s:%d: %q stands there twice, or is no sentence", r.File, r.Line, r.Text)
+			t.Errorf("%s:%d: %q is a duplicate, or not a sentence", r.File, r.Line, r.Text)
 		}
 		seen[r.Text] = true
 	}

@@ -1,4 +1,4 @@
-// Package errtest checks errors in tests by what they name (file, line, field, value) and not by their sentences.
+// Package errtest checks errors in tests by what they name (file, line, field, value), not by their sentences.
 package errtest
 
 import "strings"

@@ -30,11 +30,11 @@ func ToFloat16(v float32) uint16 {
 		return sign | 0x7e00
 	case exp >= 0x1f:
 		return sign | 0x7c00
-	case exp <= 0: // subnormal: counted in steps of 2^-24
+	case exp <= 0: // subnormal: in steps of 2^-24
 		steps := math.RoundToEven(math.Abs(float64(v)) * (1 << 24))
 		return sign | uint16(steps)
 	}
-	// A carry of the fraction runs into the exponent, as it should, up to infinity.
+	// A carry out of the fraction increments the exponent, correctly, up to infinity.
 	whole := uint32(exp)<<23 | frac
 	return sign | uint16((whole+0xfff+whole>>13&1)>>13)
 }
@@ -43,7 +43,7 @@ func ToFloat16(v float32) uint16 {
 func ToBFloat16(v float32) uint16 {
 	b := math.Float32bits(v)
 	if v != v {
-		return uint16(b>>16) | 0x40 // a quiet NaN, whatever bits are dropped
+		return uint16(b>>16) | 0x40 // a quiet NaN, even if the remaining bits are zero
 	}
 	return uint16((b + 0x7fff + b>>16&1) >> 16)
 }

@@ -8,10 +8,10 @@ import (
 	"sync"
 )
 
-// Declaration is what the tags of a field say.
+// Declaration is the content of a field's tags.
 type Declaration struct {
 	Help       string
-	Arg        string // what the help text calls the value; never empty, but for a bool
+	Arg        string // placeholder in the help text; empty only for a bool
 	Kind       reflect.Kind
 	Allowed    []string
 	Range      Range
@@ -25,7 +25,7 @@ type Declaration struct {
 	start       any
 }
 
-// declarations are those that were read before, by struct and field: a program asks for the same ones often.
+// declarations caches parsed tags by struct and field, because a program reads the same ones often.
 var declarations sync.Map
 
 type fieldOf struct {

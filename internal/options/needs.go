@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// A condition is alternatives, each of tests that must all hold.
+// A condition is a list of alternatives, each of tests that must all hold.
 type condition [][]test
 
-// test is one comparison with the value of an option.
+// test compares the value of an option.
 type test struct {
-	name   string   // of the option; one with the prefix of the option that needs it comes first
+	name   string   // of the option; one with the prefix of the dependent option comes first
 	op     string   // "" (true, or not empty), "!", "=", "!=", ">"
 	values []string // of = and !=
 	limit  float64  // of >
@@ -50,7 +50,7 @@ func parseNeeds(text string) (all []condition, err error) {
 	return all, nil
 }
 
-// Missing says what the option needs in order to mean something, as what follows "applies only"; "" where it has it.
+// Missing returns the unmet condition of the option, as text that completes "applies only"; "" if it applies.
 func (s *Set) Missing(o *Option) string {
 	for _, c := range slices.Concat(o.outer, o.needs) {
 		first := ""
@@ -80,7 +80,7 @@ func (s *Set) missingOf(prefix string, tests []test) string {
 	return ""
 }
 
-// missing is what a test wants. An option that does not apply itself holds nothing that another could need.
+// missing returns the unmet part of a test. An option that does not apply itself satisfies no condition.
 func (s *Set) missing(prefix string, t test) string {
 	o := s.byName[prefix+t.name]
 	if o == nil {
@@ -142,5 +142,5 @@ func number(v reflect.Value) float64 {
 	return 0
 }
 
-// Applies tells whether the option means anything beside the values of the others.
+// Applies reports whether the option has an effect, given the values of the others.
 func (s *Set) Applies(o *Option) bool { return s.Missing(o) == "" }

@@ -212,7 +212,7 @@ func TestRange(t *testing.T) {
 		}
 		for _, x := range test.in {
 			if !r.Holds(x) {
-				t.Errorf("%s leaves %v out", text, x)
+				t.Errorf("%s excludes %v", text, x)
 			}
 		}
 		for _, x := range test.out {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Range is an interval of numbers; the zero Range holds all.
+// Range is an interval of numbers; the zero Range contains all.
 type Range struct {
 	low, high         float64
 	openLow, openHigh bool
@@ -15,7 +15,7 @@ type Range struct {
 	bounded           bool
 }
 
-// ParseRange reads an interval such as "(0,1]", "[1,)" or "0|[1,9]"; "" holds all numbers.
+// ParseRange reads an interval such as "(0,1]", "[1,)" or "0|[1,9]"; "" contains all numbers.
 func ParseRange(text string) (Range, error) {
 	if text == "" {
 		return Range{}, nil
@@ -47,16 +47,16 @@ func ParseRange(text string) (Range, error) {
 	return r, nil
 }
 
-// Bounded tells whether the range leaves anything out.
+// Bounded reports whether the range excludes any number.
 func (r Range) Bounded() bool { return r.bounded }
 
-// Holds tells whether x is in the range.
+// Holds reports whether x is in the range.
 func (r Range) Holds(x float64) bool {
 	return !r.bounded || r.zeroToo && x == 0 ||
 		(x > r.low || x == r.low && !r.openLow) && (x < r.high || x == r.high && !r.openHigh)
 }
 
-// String is the range in words, as what follows "must be".
+// String returns the range in words that complete "must be".
 func (r Range) String() string {
 	lower, upper := "at least "+plainNumber(r.low), "at most "+plainNumber(r.high)
 	if r.openLow {
@@ -80,7 +80,7 @@ func (r Range) String() string {
 	return text
 }
 
-// plainNumber writes numbers of everyday size without an exponent.
+// plainNumber formats numbers of everyday size without an exponent.
 func plainNumber(x float64) string {
 	if x == math.Trunc(x) && math.Abs(x) < 1e9 {
 		return strconv.FormatFloat(x, 'f', -1, 64)

@@ -18,16 +18,16 @@ type Option struct {
 	value  reflect.Value
 }
 
-// Set is the options of some structs, in the order of their fields.
+// Set is the options of some structs, in field order.
 type Set struct {
 	list   []*Option
 	byName map[string]*Option
-	facts  map[string]string // by name; "" where it holds, else what is missing
-	keep   bool              // options keep their values, and conditions on names that the set lacks hold
+	facts  map[string]string // by name; "" if the fact holds, else what is missing
+	keep   bool              // options keep their values, and conditions on names missing in the set hold
 }
 
 // Read finds the options of structs, given by pointers, and sets each to its default. An error is a mistake in a
-// declaration: a tag that cannot be read, or a name that occurs twice.
+// declaration: an unreadable tag, or a duplicate name.
 func Read(structs ...any) (*Set, error) {
 	s := &Set{byName: map[string]*Option{}}
 	return s, s.readAll(structs)
@@ -82,7 +82,7 @@ func (s *Set) readAll(structs []any) error {
 	return nil
 }
 
-// outer is what the tags of enclosing fields say.
+// outer is the tags of the enclosing fields.
 type outer struct {
 	prefix, group string
 	needs         []condition
@@ -127,7 +127,7 @@ func (s *Set) read(v reflect.Value, o outer) error {
 	return nil
 }
 
-// enter adds the tags of a field that holds further options.
+// enter adds the tags of a field that contains further options.
 func (o outer) enter(tag reflect.StructTag) (outer, error) {
 	if group := tag.Get("group"); group != "" {
 		o.group = group
@@ -139,7 +139,7 @@ func (o outer) enter(tag reflect.StructTag) (outer, error) {
 	o.needs = append(o.needs[:len(o.needs):len(o.needs)], needs...)
 	prefix := tag.Get("prefix")
 	defaults := map[string]string{}
-	for name, value := range o.defaults { // those of further out win
+	for name, value := range o.defaults { // tags of outer fields win
 		if inside, ok := strings.CutPrefix(name, prefix); ok {
 			defaults[inside] = value
 		}
@@ -177,13 +177,14 @@ func newOption(in reflect.Type, i int, value reflect.Value, o outer) (*Option, e
 	return option, nil
 }
 
-// All lists the options in the order of their fields.
+// All lists the options in field order.
 func (s *Set) All() []*Option { return s.list }
 
 // Find returns the option of that name, or nil.
 func (s *Set) Find(name string) *Option { return s.byName[name] }
 
-// Fact lets conditions name what is no option: whether it holds, and what to say after "applies only" where not.
+// Fact lets conditions name something other than an option: whether it holds, and the text that completes "applies
+// only" if not.
 func (s *Set) Fact(name string, holds bool, missing string) {
 	if holds {
 		missing = ""
@@ -194,19 +195,19 @@ func (s *Set) Fact(name string, holds bool, missing string) {
 	s.facts[name] = missing
 }
 
-// Get is the option's value now.
+// Get returns the option's current value.
 func (o *Option) Get() any {
 	if o.Kind == reflect.String {
-		return o.value.String() // whatever the name of the field's type
+		return o.value.String() // whatever the field's named type
 	}
 	return o.value.Interface()
 }
 
-// Default is the option's value before it was set.
+// Default returns the option's default.
 func (o *Option) Default() any { return o.start }
 
 // Set changes the value; v comes from Parse.
 func (o *Option) Set(v any) { o.value.Set(reflect.ValueOf(v).Convert(o.value.Type())) }
 
-// Flag is the option as it is written on a command line.
+// Flag returns the option as written on a command line.
 func Flag(name string) string { return "--" + strings.ReplaceAll(name, "_", "-") }

@@ -12,7 +12,8 @@ import (
 	"github.com/rltrain/rltrain/internal/nearest"
 )
 
-// Syntax is what the way in which a value is written says about it: YAML tells numbers from text, a command line does not.
+// Syntax is what the source of a value says about its type: YAML distinguishes numbers from text, a command line does
+// not.
 type Syntax int
 
 const (
@@ -23,11 +24,11 @@ const (
 	List
 )
 
-// Value is a value as given.
+// Value is an unparsed value.
 type Value struct {
 	Syntax Syntax
-	Text   string   // of all but List
-	List   []string // of List
+	Text   string   // except for List
+	List   []string // for List
 }
 
 func (v Value) String() string {
@@ -37,8 +38,8 @@ func (v Value) String() string {
 	return strconv.Quote(v.Text)
 }
 
-// Parse makes v a value of the option's kind, and holds it to the option's range and to its allowed values. The error is
-// what is wrong with it, without the option's name.
+// Parse converts v to the option's kind and checks range and allowed values. The error does not include the option's
+// name.
 func (o *Option) Parse(v Value) (any, error) {
 	if o.Kind != reflect.Slice && v.Syntax == List {
 		return nil, fmt.Errorf("expected %s, not a list", o.wanted())
@@ -78,10 +79,10 @@ func (o *Option) Parse(v Value) (any, error) {
 	return v.Text, o.checkText(v.Text)
 }
 
-// maxExact bounds the whole numbers that a float64 holds exactly.
+// maxExact is the largest integer range that a float64 represents exactly.
 const maxExact = 1 << 53
 
-// wholeNumber reads 3, and 3.0 as some programs write it.
+// wholeNumber reads 3, and also 3.0, as some programs write it.
 func wholeNumber(text string) (int, bool) {
 	if n, err := strconv.Atoi(text); err == nil {
 		return n, true
@@ -106,7 +107,7 @@ func ParseBool(v Value) (any, error) {
 	return false, fmt.Errorf("%v is not true or false", v)
 }
 
-// parseList reads names in a YAML list or joined by commas.
+// parseList reads names from a YAML list or separated by commas.
 func (o *Option) parseList(v Value) (any, error) {
 	list := v.List
 	if v.Syntax != List {
@@ -152,7 +153,7 @@ func (o *Option) checkText(text string) error {
 	return fmt.Errorf("%q is not one of %s%s", text, strings.Join(o.Allowed, ", "), hint)
 }
 
-// wanted names the option's kind in messages.
+// wanted describes the option's kind for errors.
 func (o *Option) wanted() string {
 	switch o.Kind {
 	case reflect.Bool:

@@ -11,7 +11,7 @@ import (
 	"github.com/rltrain/rltrain/internal/nearest"
 )
 
-// Registry holds definitions by name. The zero value is empty. It may be used by several goroutines.
+// Registry holds definitions by name. The zero value is empty. It is safe for concurrent use.
 type Registry[D any] struct {
 	lock sync.RWMutex
 	all  map[string]D
@@ -42,7 +42,7 @@ func (r *Registry[D]) All() []D {
 	return all
 }
 
-// Find returns the definition of a name. The error calls it by kind, and lists the names.
+// Find returns the definition with a name. The error names the kind and lists the names.
 func (r *Registry[D]) Find(kind, name string) (D, error) {
 	r.lock.RLock()
 	defer r.lock.RUnlock()

@@ -41,7 +41,7 @@ func Do[T any](ctx context.Context, limit time.Duration, do func(ctx context.Con
 	case <-within.Done():
 		o.err = within.Err()
 	}
-	// do may have noticed the end of ctx first.
+	// do may have noticed the cancelled ctx first.
 	if o.err != nil && ctx.Err() != nil {
 		return *new(T), ctx.Err()
 	}

@@ -57,7 +57,7 @@ func TestSharesAreAllOfIt(t *testing.T) {
 		}
 	}
 	if from, to := (*dist.Group)(nil).Share(5); from != 0 || to != 5 {
-		t.Errorf("a process alone has [%d, %d) of 5", from, to)
+		t.Errorf("a single process has [%d, %d) of 5", from, to)
 	}
 }
 
@@ -119,11 +119,11 @@ func TestFailuresAreAllsAndNamed(t *testing.T) {
 			t.Errorf("rank %d: %v", rank, err)
 		}
 		if err := groups[rank].Agree(own); !errors.Is(err, context.Canceled) {
-			t.Errorf("rank %d, of which one was stopped: %v", rank, err)
+			t.Errorf("rank %d, with one rank stopped: %v", rank, err)
 		}
 		whole := groups[rank].Whole(own)
 		if whole.Err() != nil || dist.Until(whole) != own {
-			t.Errorf("rank %d: a whole work ends with %v, or forgets its context", rank, whole.Err())
+			t.Errorf("rank %d: completed work ends with %v, or forgets its context", rank, whole.Err())
 		}
 	})
 }

@@ -39,11 +39,11 @@ func TestStrangersAreRejected(t *testing.T) {
 		"of another protocol": knock(nil, "GET / HTTP/1.1\r\n\r\n"),
 	} {
 		if m, err := l.receive(time.Now().Add(time.Minute)); err == nil {
-			t.Errorf("one %s hears %+v", name, m)
+			t.Errorf("a client %s receives %+v", name, m)
 		}
 	}
 	knock(&message{Kind: hello, Rank: 1, Size: 2, Member: &Member{Version: "v"}, Token: "token"}, "")
 	if g := <-guests; g.hello.Member.Version != "v" {
-		t.Errorf("%+v was let in", g.hello)
+		t.Errorf("%+v was accepted", g.hello)
 	}
 }

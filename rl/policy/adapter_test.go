@@ -168,7 +168,7 @@ func TestAdaptersOfPEFT(t *testing.T) {
 				one, errOne := os.ReadFile(filepath.Join(saved, file))
 				two, errTwo := os.ReadFile(filepath.Join(again, file))
 				if errOne != nil || errTwo != nil || !slices.Equal(one, two) {
-					t.Errorf("%s changes as it is saved again", file)
+					t.Errorf("%s changes when saved again", file)
 				}
 			}
 			if total, trainable := p.Parameters(); trainable != weightsOf(t, saved) || total <= trainable {

@@ -246,7 +246,7 @@ func TestAnswersShareTheirPrompt(t *testing.T) {
 		t.Errorf("%d tokens are computed, want 10 of the prompt and 5 others: nothing is read off the last ones", n)
 	}
 	if packed, _ := p.pack(ids, rows, torch.Pass{Dropout: torch.Dropout{P: 0.1}}); len(packed.Tokens) != 25 {
-		t.Errorf("with dropout %d tokens are computed, want 25: each answer drops features of its own", len(packed.Tokens))
+		t.Errorf("with dropout %d tokens are computed, want 25: completions have different masks", len(packed.Tokens))
 	}
 	score := func(ids [][]int32, rows, targets []int64) (logProbs []float32) {
 		t.Helper()
@@ -262,7 +262,7 @@ func TestAnswersShareTheirPrompt(t *testing.T) {
 	// By themselves, sequences also read their last token, so that every row is compared.
 	alone := slices.Concat(score(ids[:1], []int64{9, 10, 11}, []int64{20, 21, 0})[:2], score(ids[1:2], []int64{9, 10, 11, 12}, []int64{30, 31, 32, 0})[:3], score(ids[2:], []int64{0, 1, 2}, []int64{41, 42, 0})[:2])
 	if d := relative(together, alone); d > 1e-6 {
-		t.Errorf("log-probabilities differ by %.1e from those of each sequence alone", d)
+		t.Errorf("log-probabilities differ by %.1e from those of separate sequences", d)
 	}
 	slices.Reverse(rows)
 	slices.Reverse(targets)
@@ -307,14 +307,14 @@ func TestStopStringsEndCompletions(t *testing.T) {
 	}
 	whole, told := generate()
 	if len(whole.Text) < 8 || told != whole.Text {
-		t.Fatalf("the policy writes %q and tells %q: too little for this test", whole.Text, told)
+		t.Fatalf("the policy generates %q and reports %q: too little for this test", whole.Text, told)
 	}
 	stop := whole.Text[4:6]
 	at := strings.Index(whole.Text, stop)
 	for _, also := range []string{"", stop + "\x00", whole.Text[6:]} {
 		got, told := generate(stop, also+"\x00")
 		if got.Text != whole.Text[:at] || got.Reason != torch.ReasonStop || told != got.Text || len(got.IDs) != at+2 {
-			t.Errorf("stopped at %q of %q: %+v, and told %q", stop, whole.Text, got, told)
+			t.Errorf("stopped at %q of %q: %+v, reported %q", stop, whole.Text, got, told)
 		}
 		if diff := cmp.Diff(whole.IDs[:len(got.IDs)], got.IDs); diff != "" {
 			t.Errorf("other tokens (-whole +stopped):\n%s", diff)
@@ -337,7 +337,7 @@ func TestScoreAgreesWithSampling(t *testing.T) {
 		completions[prompt], sampled = c[0].IDs, append(sampled, c[0].LogProbs)
 		for i, drawn := range c[0].BehaviorLogProbs {
 			if drawn < c[0].LogProbs[i] || drawn > 0 {
-				t.Errorf("token %d was drawn from fewer with %v, of all it has %v", i, drawn, c[0].LogProbs[i])
+				t.Errorf("token %d: log-probability %v under the filter, %v without", i, drawn, c[0].LogProbs[i])
 			}
 		}
 		return nil

@@ -27,7 +27,7 @@ func heldBytes(t *testing.T) float64 {
 			return 1024 * kilobytes
 		}
 	}
-	t.Skip("the system does not tell")
+	t.Skip("the system does not report memory")
 	return 0
 }
 

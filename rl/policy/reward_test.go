@@ -183,7 +183,7 @@ func TestRewardModelOfALanguageModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		if math.Abs(alone[0]-together[i]) > 1e-5 || math.Abs(other[0]-together[i]) < 1e-4 {
-			t.Errorf("answer %d: score %v, alone and loaded %v, with another last token %v", i, together[i], alone[0], other[0])
+			t.Errorf("answer %d: score %v, unbatched and reloaded %v, with another last token %v", i, together[i], alone[0], other[0])
 		}
 	}
 	if _, err := m.Encode(chat.Content{Text: strings.Repeat("x", 50)}, chat.Content{Text: "y"}); err == nil || !strings.Contains(err.Error(), "longer than the 40 tokens") {

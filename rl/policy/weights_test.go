@@ -206,7 +206,7 @@ func TestValueHeadsTravelWithTheWeights(t *testing.T) {
 			}
 			for _, v := range valuesOf(t, p, kind.batch) {
 				if v != 0 {
-					t.Errorf("a value head of no file says %v", v)
+					t.Errorf("a new value head returns %v", v)
 				}
 			}
 		})

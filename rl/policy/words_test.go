@@ -101,7 +101,7 @@ func TestScoredLabelsEqualSeparateScores(t *testing.T) {
 			}
 			prompts := encoded(t, p, "a wave", "the old law of 1812", "a wave", "x")
 			if startsWith(p.words.tokens[1], p.words.tokens[0]) {
-				t.Errorf("%q has no end of its own before %q: %v", artLabels[0], artLabels[1], p.words.tokens)
+				t.Errorf("%q has no end token before %q: %v", artLabels[0], artLabels[1], p.words.tokens)
 			}
 			actions := []int64{2, 0, 1, 1}
 			weights := []float64{1, -0.5, 2, 0.7}
@@ -357,7 +357,7 @@ func TestLongTextsInAPrompt(t *testing.T) {
 	}
 	p.MaxLength = 5
 	if _, err := p.Encode([]dataset.Row{{Text: text, Label: "law", File: "rows.csv", Line: 3}}); err == nil || !strings.Contains(err.Error(), "rows.csv:3: the prompt has 88 tokens") {
-		t.Errorf("a prompt that leaves no room: %v", err)
+		t.Errorf("a prompt that fills the context: %v", err)
 	}
 }
 

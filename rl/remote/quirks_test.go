@@ -115,7 +115,7 @@ func TestQuirks(t *testing.T) {
 				t.Errorf("(-without +with)\n%s", diff)
 			}
 			if said := strings.Join(b.said, "\n"); c.said == "" && said != "" || !strings.Contains(said, c.said) {
-				t.Errorf("it says %q, want %q", said, c.said)
+				t.Errorf("log %q, want %q", said, c.said)
 			}
 		})
 	}

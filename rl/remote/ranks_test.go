@@ -62,7 +62,7 @@ func TestRanksShareServers(t *testing.T) {
 		share(t, all)
 		disttest.Each(len(all), func(rank int) {
 			if diff := cmp.Diff(want, write(t, all[rank])); diff != "" {
-				t.Errorf("update %d, rank %d (-alone +rank):\n%s", step, rank, diff)
+				t.Errorf("update %d, rank %d (-single +rank):\n%s", step, rank, diff)
 			}
 		})
 		alone.learn(t)
@@ -101,7 +101,7 @@ func TestRanksShareServers(t *testing.T) {
 	}
 	share(t, all)
 	if !slices.Contains(server.Unloaded, held) {
-		t.Errorf("unloaded %v, and not %s, which nobody uses", server.Unloaded, held)
+		t.Errorf("unloaded %v, want the unused %s", server.Unloaded, held)
 	}
 
 	disttest.Each(len(all), func(rank int) { write(t, all[rank]) })
@@ -114,7 +114,7 @@ func TestRanksShareServers(t *testing.T) {
 	all[0].Close()
 	folders, err := os.ReadDir(ranks[0].config.Dir)
 	if err != nil || len(folders) != 0 || len(server.Unloaded) != len(server.Loaded) {
-		t.Errorf("at the end %d folders are left, %v; loaded %v, unloaded %v", len(folders), err, server.Loaded, server.Unloaded)
+		t.Errorf("%d folders remain, %v; loaded %v, unloaded %v", len(folders), err, server.Loaded, server.Unloaded)
 	}
 }
 

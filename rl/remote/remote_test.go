@@ -106,7 +106,7 @@ func write(t testing.TB, w interface {
 	next := 0
 	if err := w.Generate(t.Context(), prompts, options(), func(i int, done []policy.Completion) error {
 		if i != next {
-			t.Errorf("prompt %d is told before prompt %d", i, next)
+			t.Errorf("prompt %d is reported before prompt %d", i, next)
 		}
 		next++
 		for _, c := range done {
@@ -134,7 +134,7 @@ func TestServersUseCurrentWeights(t *testing.T) {
 	}
 	if err := s.Generate(t.Context(), prompts[:1], options(), func(_ int, done []policy.Completion) error {
 		if d := torchtest.MaxDiff(done[0].BehaviorLogProbs, own[0].LogProbs); !slices.Equal(done[0].IDs, after[0]) || d > 1e-4 {
-			t.Errorf("log-probabilities differ from the policy's own by %g", d)
+			t.Errorf("log-probabilities differ from the policy's by %g", d)
 		}
 		return nil
 	}); err != nil {
@@ -148,7 +148,7 @@ func TestServersUseCurrentWeights(t *testing.T) {
 				continue
 			}
 			if o.TopP == nil || o.TopK == nil || o.MinP == nil || o.RepetitionPenalty == nil || o.Temperature == nil || o.LogProbs == nil || *o.LogProbs != 0 || !o.TokenIDs || !slices.Equal(o.StopIDs, b.policy.EOS()) {
-				t.Errorf("a request leaves something to the server's defaults: %+v", o)
+				t.Errorf("a request relies on the server's defaults: %+v", o)
 			}
 			if o.MaxTokens == 10 {
 				seeds[o.Seed] = true
@@ -200,7 +200,7 @@ func TestVersionsInUseStay(t *testing.T) {
 	b.learn(t)
 	write(t, s)
 	if one := b.servers[0]; !slices.Contains(one.Unloaded, one.Loaded[0]) {
-		t.Errorf("unloaded %v, and not the first, which nobody uses", one.Unloaded)
+		t.Errorf("unloaded %v, want the unused first version", one.Unloaded)
 	}
 }
 
@@ -280,7 +280,7 @@ func TestStepWaitsForAServer(t *testing.T) {
 			said := strings.Join(b.said, "\n")
 			for _, line := range []string{"sending its prompts to 1 others", "no other server is left, so the step waits", b.servers[0].URL + " is back"} {
 				if !strings.Contains(said, line) {
-					t.Errorf("it does not say %q:\n%s", line, said)
+					t.Errorf("the log lacks %q:\n%s", line, said)
 				}
 			}
 		})

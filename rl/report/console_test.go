@@ -113,7 +113,7 @@ func TestBarRedrawRateIsBounded(t *testing.T) {
 		bar.Set(i, "")
 	}
 	if n := strings.Count(buf.String(), clearLine); n < 90 || n > 110 {
-		t.Errorf("drawn %d times in 10 seconds", n)
+		t.Errorf("redrawn %d times in 10 seconds", n)
 	}
 }
 
@@ -251,7 +251,7 @@ func TestFormats(t *testing.T) {
 func TestBrokenConsole(t *testing.T) {
 	c := NewConsole(brokenWriter{}, io.Discard, time.Now)
 	if err := c.Print("x"); err == nil {
-		t.Error("an error was lost where nobody hears of it")
+		t.Error("an error was lost")
 	}
 	told := 0
 	c.OnBroken(func() { told++ })
@@ -261,7 +261,7 @@ func TestBrokenConsole(t *testing.T) {
 		}
 	}
 	if told != 1 || !errors.Is(c.Err(), io.ErrClosedPipe) {
-		t.Errorf("told %d times, error %v", told, c.Err())
+		t.Errorf("warned %d times, error %v", told, c.Err())
 	}
 }
 

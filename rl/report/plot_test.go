@@ -312,7 +312,7 @@ func TestTicks(t *testing.T) {
 		}
 	}
 	if got := (ticks{most: 7, whole: true}).Ticks(1, 3); len(got) != 3 || got[1].Label != "2" {
-		t.Errorf("whole ticks of 1 to 3: %v", got)
+		t.Errorf("integer ticks of 1 to 3: %v", got)
 	}
 }
 

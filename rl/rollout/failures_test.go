@@ -100,7 +100,7 @@ func TestFailedEpisodesAreSkipped(t *testing.T) {
 			}
 		}
 		if steps[0].Health.Failed != 0.75 {
-			t.Errorf("the alarms hear of %v", steps[0].Health.Failed)
+			t.Errorf("the alarms receive %v", steps[0].Health.Failed)
 		}
 		if notes := strings.Join(steps[0].Notes, "\n"); !strings.Contains(notes, "warning: 24 episodes of step 1 failed and are dropped, 8 of them because of the timeout") {
 			t.Errorf("notes %q", notes)
@@ -152,7 +152,7 @@ func TestFailedEpisodesKeepTokens(t *testing.T) {
 	groups := played(t, sampler(t, tiny(t), 4), unreliable(nil), []int{3, 1, 2}, c).Groups
 	want := []failure{{3, 0}, {3, 1}, {3, 2}, {1, 0}, {1, 1}, {1, 2}}
 	if !slices.Equal(want, heard) {
-		t.Errorf("heard of %v, want %v", heard, want)
+		t.Errorf("failures %v, want %v", heard, want)
 	}
 	for i, x := range slices.Concat(groups...) {
 		wrote := x.Len() > 0 && len(x.Turns) == 1 && x.Validate() == nil

@@ -52,7 +52,7 @@ func TestExplore(t *testing.T) {
 	}
 	for k, want := range []float64{0.1, 0.8, 0.1} {
 		if got := float64(count[k]) / 4000; math.Abs(got-want) > 0.025 {
-			t.Errorf("label %d in %.3f of the draws, want %.2f", k, got, want)
+			t.Errorf("label %d in %.3f of the samples, want %.2f", k, got, want)
 		}
 	}
 }

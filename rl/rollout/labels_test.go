@@ -153,7 +153,7 @@ func TestLabelsAreSampledFromThePolicy(t *testing.T) {
 		texts := map[int]bool{}
 		for _, x := range step.Samples {
 			if texts[x.Prompt] {
-				t.Errorf("text %d is drawn twice in a step", x.Prompt)
+				t.Errorf("text %d is sampled twice in a step", x.Prompt)
 			}
 			texts[x.Prompt], seen[x.Prompt] = true, true
 			counts[x.Actions[0]]++
@@ -179,7 +179,7 @@ func TestLabelsAreSampledFromThePolicy(t *testing.T) {
 		}
 	}
 	if len(seen) != 60 {
-		t.Errorf("%d of 60 texts are ever drawn", len(seen))
+		t.Errorf("%d of 60 texts are ever sampled", len(seen))
 	}
 }
 
@@ -195,7 +195,7 @@ func TestF1CountsARolloutOnce(t *testing.T) {
 		}
 		told.Observe(choices, reward.Scores{Rewards: make([]reward.Score, 1)})
 		if diff := cmp.Diff(told.State(), rewards.State()); diff != "" {
-			t.Errorf("step %d (-told once +counted):\n%s", i+1, diff)
+			t.Errorf("step %d (-observed once +counted):\n%s", i+1, diff)
 		}
 	}
 }
@@ -264,7 +264,7 @@ func TestExpectedRewardsOfLabels(t *testing.T) {
 			want -= d * d / 2
 		}
 		if math.Abs(x.Reward()-want) > 1e-5 {
-			t.Errorf("text %d earns %v, want %v", x.Prompt, x.Reward(), want)
+			t.Errorf("text %d: reward %v, want %v", x.Prompt, x.Reward(), want)
 		}
 	}
 }
@@ -359,7 +359,7 @@ func TestLabelsStop(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	if after, err := json.Marshal(src.State()); err != nil || string(before) != string(after) {
-		t.Errorf("a step given up leaves the state %s, %v; it was %s", after, err, before)
+		t.Errorf("a cancelled step leaves the state %s, %v; it was %s", after, err, before)
 	}
 }
 

@@ -29,7 +29,7 @@ func TestSamplesDoNotDependOnBatch(t *testing.T) {
 			alone = append(alone, played(t, m, task, []int{index}, sampled).Groups...)
 		}
 		if diff := cmp.Diff(together, alone); diff != "" {
-			t.Errorf("%s: (-together +alone):\n%s", name, diff)
+			t.Errorf("%s: (-batch +separate):\n%s", name, diff)
 		}
 		for _, g := range together {
 			for _, x := range g {
@@ -164,7 +164,7 @@ func TestLogProbabilities(t *testing.T) {
 			}
 		}
 		if want := test.sampling != (torch.Sampling{Temperature: 1}); filtered != want {
-			t.Errorf("%+v: tokens were drawn from another distribution: %t", test.sampling, filtered)
+			t.Errorf("%+v: tokens were sampled from another distribution: %t", test.sampling, filtered)
 		}
 		var logProbs []float32
 		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
@@ -176,7 +176,7 @@ func TestLogProbabilities(t *testing.T) {
 		for _, x := range samples {
 			for i, drawn := range x.BehaviorLogProbs {
 				if math.Abs(float64(drawn-logProbs[i])) > 1e-4 {
-					t.Errorf("%+v, trainer at %v: log π is %v, the trainer says %v", test.sampling, test.trainer, drawn, logProbs[i])
+					t.Errorf("%+v, trainer at %v: sampler's log π %v, trainer's %v", test.sampling, test.trainer, drawn, logProbs[i])
 				}
 			}
 			logProbs = logProbs[x.Len():]

@@ -137,7 +137,7 @@ func TestStoppedPrefetchResumesExactly(t *testing.T) {
 			learn(t, second, i)
 		}
 		if flights := len(resumed.state.Flights); flights != 0 {
-			t.Errorf("%d rollouts are left", flights)
+			t.Errorf("%d rollouts remain", flights)
 		}
 	}
 }

@@ -81,7 +81,7 @@ func TestReplayGivesTurnsWithTheirReturns(t *testing.T) {
 			}
 		}
 		if cmp.Equal(before, drawn) {
-			t.Errorf("step %d draws the same places of the buffer as the step before", i+1)
+			t.Errorf("step %d samples the same entries as the step before", i+1)
 		}
 		before = drawn
 		if oldest+2 < uint64(i) || math.Abs(f.Get("buffer/staleness")-age) > 1e-9 {

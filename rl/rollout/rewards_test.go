@@ -65,7 +65,7 @@ func TestRewardsJudgeTurns(t *testing.T) {
 		}
 	}
 	if len(judged.Scores.Total) != 2*8*3 || failures == 0 || judged.Scores.Rewards[1].Failures != failures || judged.Scores.Rewards[0].Failures != 0 {
-		t.Errorf("%d judgements, %d failures: %+v", len(judged.Scores.Total), failures, judged.Scores.Rewards)
+		t.Errorf("%d scores, %d failures: %+v", len(judged.Scores.Total), failures, judged.Scores.Rewards)
 	}
 
 	// The input of a reward: the prompt, the full text, the turn, and the task's reward.
@@ -149,7 +149,7 @@ func TestRewardsOfAStep(t *testing.T) {
 		// The alarms compare how much each weighted reward moves the sum: standard deviations over all samples.
 		for name, spread := range map[string]float64{"flaky": population(flaky), "expr:length": 0.5 * population(length)} {
 			if got := step.Health.Spread[name]; math.Abs(got-spread) > 1e-9 {
-				t.Errorf("the alarms hear that reward %s spreads by %v, want %v", name, got, spread)
+				t.Errorf("spread of reward %s in the alarms: %v, want %v", name, got, spread)
 			}
 		}
 		mean, std := moments(total)

@@ -147,6 +147,6 @@ func TestOrderOfEpisodesDoesNotMatter(t *testing.T) {
 		t.Errorf("in another order:\n%s", diff)
 	}
 	if diff := cmp.Diff(want[7], tokensOf(7)[7]); diff != "" {
-		t.Errorf("alone:\n%s", diff)
+		t.Errorf("separately:\n%s", diff)
 	}
 }

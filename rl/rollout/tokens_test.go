@@ -132,7 +132,7 @@ func TestMaskOverlong(t *testing.T) {
 		t.Errorf("%d samples to learn from, want %d; %d to compare", len(masked.Samples), want, len(slices.Concat(masked.Groups...)))
 	}
 	if slices.ContainsFunc(masked.Samples, func(x *rl.Sample) bool { return x.Truncated }) {
-		t.Error("a sample that was cut off is learnt from")
+		t.Error("a truncated sample is trained on")
 	}
 	if got, want := masked.Figures.Get("completions/clipped_ratio"), 1-float64(want)/32; got != want || masked.Health.Truncated != want {
 		t.Errorf("%v are cut off, want %v", got, want)
@@ -184,7 +184,7 @@ func TestGreedyAnswersOfAStep(t *testing.T) {
 	greedy.Samples, greedy.MaxNew = 1, 3
 	for i, g := range played(t, m, letters, []int{0, 1, 2, 3}, greedy).Groups {
 		if step.Greedy[i] != g[0].Reward() {
-			t.Errorf("episode %d: the greedy answer earns %v, want %v", i, step.Greedy[i], g[0].Reward())
+			t.Errorf("episode %d: reward of the greedy answer %v, want %v", i, step.Greedy[i], g[0].Reward())
 		}
 	}
 }
@@ -223,7 +223,7 @@ func TestFiguresOfAStep(t *testing.T) {
 		}
 	}
 	if share := f.Get("frac_reward_zero_std"); share < 0.5 || share != step.Health.ZeroStd {
-		t.Errorf("%v of the prompts have equal rewards, the alarms hear %v", share, step.Health.ZeroStd)
+		t.Errorf("%v of the prompts have equal rewards, the alarms receive %v", share, step.Health.ZeroStd)
 	}
 	if line := step.Line(f); !strings.HasPrefix(line, fmt.Sprintf("[SYNC  0] %.0f/32 correct %.0f/32 formatted ", right, formatted)) {
 		t.Errorf("line %q", line)
@@ -265,7 +265,7 @@ func TestTokensResumeExactly(t *testing.T) {
 		}
 	}
 	if err := parts.Restore(json.RawMessage(`{"cursor":"x"}`)); err == nil {
-		t.Error("a state that is none is taken")
+		t.Error("an invalid state is accepted")
 	}
 }
 

@@ -291,7 +291,7 @@ func TestEveryByteOfACheckpointCounts(t *testing.T) {
 		}
 	}
 	if step, skipped := latest(t, run); step != 2 || skipped != nil {
-		t.Errorf("whole again: step %d, %q", step, skipped)
+		t.Errorf("after repair: step %d, %q", step, skipped)
 	}
 	t.Logf("%d flips", flips)
 }

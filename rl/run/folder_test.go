@@ -147,7 +147,7 @@ func TestNewRunTakesTheFolderOnItsFirstSave(t *testing.T) {
 
 	r := mustCreate(t, dir)
 	if r.Dir() != dir+".new" || r.Home() != dir {
-		t.Errorf("the new run lies in %s, at home in %s", r.Dir(), r.Home())
+		t.Errorf("the new run is in %s, its home is %s", r.Dir(), r.Home())
 	}
 	end(t, r, "mark-failed", false, StatusFailed)
 	if diff := cmp.Diff(map[string]string{"mark-done": "out", "mark-failed": "out.new"}, where(t, dir)); diff != "" {

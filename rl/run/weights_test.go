@@ -93,7 +93,7 @@ func TestSnapshots(t *testing.T) {
 		t.Errorf("a snapshot is the weights themselves (-want +got):\n%s", diff)
 	}
 	if err := s.PutBack(p); err != nil || p.changed != 1 {
-		t.Errorf("error %v, told of %d changes", err, p.changed)
+		t.Errorf("error %v, %d changes reported", err, p.changed)
 	}
 	if diff := cmp.Diff(Snapshot{{1, 2}, {3, 4, 50}}, p.values(t)); diff != "" {
 		t.Errorf("put back (-want +got):\n%s", diff)
@@ -140,7 +140,7 @@ func TestTrainingStateResumesExactly(t *testing.T) {
 				t.Fatal(err)
 			}
 			if resumed.changed != 1 {
-				t.Errorf("the weights were told of %d changes", resumed.changed)
+				t.Errorf("%d changes reported", resumed.changed)
 			}
 			if diff := cmp.Diff(&counters{2, 1.0 / 3}, back.State); diff != "" {
 				t.Errorf("state (-want +got):\n%s", diff)

@@ -27,7 +27,7 @@ func TestDistillApproachesTheTeacher(t *testing.T) {
 			}
 			found := seen.figure("divergence")
 			if first, last := found[0], found[len(found)-1]; !(first > 0 && last < first/2) {
-				t.Errorf("divergence %v at first, %v in the end", first, last)
+				t.Errorf("KL %v at first, %v at the end", first, last)
 			}
 		})
 	}
@@ -57,10 +57,10 @@ func TestDistillDoesNotDependOnMicroBatches(t *testing.T) {
 	near := cmp.Comparer(func(a, b float32) bool { return math.Abs(float64(a-b)) < 1e-4 })
 	whole := after(0, "")
 	if diff := cmp.Diff(whole, after(40, ""), near); diff != "" {
-		t.Errorf("in parts (-whole +parts):\n%s", diff)
+		t.Errorf("in parts (-one pass +parts):\n%s", diff)
 	}
 	if diff := cmp.Diff(whole, after(0, "expr:'length'=-1")); diff != "" {
-		t.Errorf("with other rewards (-own +other):\n%s", diff)
+		t.Errorf("with other rewards (-task's +other):\n%s", diff)
 	}
 }
 

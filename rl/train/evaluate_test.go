@@ -70,7 +70,7 @@ func TestEvaluationsPickTheBest(t *testing.T) {
 				t.Errorf("result (-want +got):\n%s", diff)
 			}
 			if !slices.Equal(test.asked, test.script.asked) {
-				t.Errorf("judged after %v steps, want %v", test.script.asked, test.asked)
+				t.Errorf("evaluated after %v steps, want %v", test.script.asked, test.asked)
 			}
 			if !slices.EqualFunc(weightsOf(t, p), test.script.seen[got.BestStep], slices.Equal) {
 				t.Errorf("the weights are not those of step %d", got.BestStep)

@@ -61,7 +61,7 @@ func TestEachStepHasNewPrompts(t *testing.T) {
 			}
 			for _, x := range step.Samples {
 				if x.Index == 0 && x.Prompt <= last {
-					t.Errorf("%s: step %d has prompt %d again", name, at+1, x.Prompt)
+					t.Errorf("%s: step %d repeats prompt %d", name, at+1, x.Prompt)
 				}
 				last = max(last, x.Prompt)
 			}

@@ -113,7 +113,7 @@ func TestStepIsRepeatedWhenOutOfMemory(t *testing.T) {
 					t.Errorf("memory ran out late: %s", line)
 				}
 				if !strings.Contains(line, "DefaultCPUAllocator: can't allocate memory") {
-					t.Errorf("the line does not tell what libtorch says: %s", line)
+					t.Errorf("the line lacks libtorch's error: %s", line)
 				}
 				micro, _ = strconv.Atoi(said[2])
 				return true

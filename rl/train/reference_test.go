@@ -61,7 +61,7 @@ func TestReference(t *testing.T) {
 			}
 			for i, kl := range said.figure("kl/k2") {
 				if i == 0 && kl > 1e-9 || i > 0 && !(kl > 1e-6) {
-					t.Errorf("step %d: a divergence of %v from the reference", i+1, kl)
+					t.Errorf("step %d: KL %v to the reference", i+1, kl)
 				}
 			}
 			for at, step := range seen.steps {
@@ -89,7 +89,7 @@ func TestReferenceOfALabelPolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if kl := said.figure("kl/k3"); kl[0] > 1e-9 || kl[1] < 1e-6 {
-		t.Errorf("divergence %v", kl)
+		t.Errorf("KL %v", kl)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestReferenceFollows(t *testing.T) {
 		{"another model", []bool{false, false, false, false, false}, near(tinyToken, 4, func(c *Config) { c.Reference = trainedToken(t, 4) })},
 	} {
 		if diff := cmp.Diff(test.want, test.got); diff != "" {
-			t.Errorf("%s: steps without divergence (-want +got):\n%s", test.name, diff)
+			t.Errorf("%s: steps with zero KL (-want +got):\n%s", test.name, diff)
 		}
 	}
 }

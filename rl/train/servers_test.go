@@ -66,7 +66,7 @@ func TestDyingServerChangesNothing(t *testing.T) {
 					}
 				}
 				if weighed < r.Steps {
-					t.Errorf("%d rows of %d steps tell how what servers wrote was weighed", weighed, r.Steps)
+					t.Errorf("%d of %d rows have importance weights", weighed, r.Steps)
 				}
 				for _, v := range p.Params() {
 					values, err := v.Read()
@@ -99,7 +99,7 @@ func TestDyingServerChangesNothing(t *testing.T) {
 				t.Errorf("weights (-one server +one of two died)\n%s", diff)
 			}
 			if !strings.Contains(strings.Join(said, "\n"), "sending its prompts to 1 others") {
-				t.Errorf("it says %q", said)
+				t.Errorf("log %q", said)
 			}
 		})
 	}

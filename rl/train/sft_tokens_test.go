@@ -162,7 +162,7 @@ func TestGenerateStopsAtStringsAndReportsFinalText(t *testing.T) {
 	o := policy.GenerateOptions{Samples: 1, MaxNew: 4, Stop: []string{"k"}, OnText: func(_, _ int, text string) { told += text }}
 	if err := sampler.Generate(t.Context(), [][]int32{prompt}, o, func(_ int, c []policy.Completion) error {
 		if c[0].Text != "" || c[0].Reason != torch.ReasonStop || len(c[0].IDs) != 1 || told != "" {
-			t.Errorf("got %+v and told %q", c[0], told)
+			t.Errorf("got %+v, reported %q", c[0], told)
 		}
 		return nil
 	}); err != nil {
@@ -213,7 +213,7 @@ func TestTokenSFTResumesExactly(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(want, append(first, rest...)); diff != "" {
-				t.Errorf("metrics (-whole +resumed):\n%s", diff)
+				t.Errorf("metrics (-uninterrupted +resumed):\n%s", diff)
 			}
 			a, err := run.TakeSnapshot(whole)
 			if err != nil {

@@ -111,7 +111,7 @@ func TestFirstUpdateTakesTheScoringPass(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(first, gradientsOf(t, tr.policy)); diff != "" {
-			t.Errorf("another gradient than that of a pass of its own: %s", diff)
+			t.Errorf("the gradient differs from that of a separate pass: %s", diff)
 		}
 	}
 }
@@ -281,7 +281,7 @@ func TestSamplesWithoutAdvantageNeedNoBackwardPass(t *testing.T) {
 		want, wantFigures, none := gradient(everything{tr.algorithm}.Needs())
 		got, figures, idle := gradient(tr.algorithm.Needs())
 		if none != 0 || idle < len(step.Groups[0]) {
-			t.Fatalf("%s: %d and %d samples are left out", name, none, idle)
+			t.Fatalf("%s: %d and %d samples are skipped", name, none, idle)
 		}
 		if e := torchtest.RelativeError(got, want); !(e < 1e-5) {
 			t.Errorf("%s: the gradient differs by %v", name, e)

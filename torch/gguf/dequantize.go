@@ -7,7 +7,7 @@ import (
 	"github.com/rltrain/rltrain/internal/half"
 )
 
-// Every product is rounded to float32 on its own, by a conversion: fused multiply-add would give other bits.
+// A conversion rounds every product to float32 separately: fused multiply-add would give other bits.
 
 func half16(b []byte) float32 { return half.Float16(binary.LittleEndian.Uint16(b)) }
 
@@ -35,7 +35,7 @@ func fromQ4_1(dst []float32, b []byte) {
 	}
 }
 
-// fifth gives the fifth bits of values i and i+16, in the place of bit 4.
+// fifth returns the fifth bits of values i and i+16, at bit 4.
 func fifth(high uint32, i int) (first, second byte) {
 	return byte(high>>i&1) << 4, byte(high>>(i+16)&1) << 4
 }

@@ -12,8 +12,8 @@ func fromQ2_K(dst []float32, b []byte) {
 	}
 }
 
-// fromQ3_K: 256 high bits, 64 bytes of four low parts, 16 scales of six bits in 12 bytes, d.
-// w = d·(s − 32)·(q − 4 where the high bit is clear)
+// fromQ3_K: 256 high bits, 64 bytes of four low parts, 16 scales of six bits in 12 bytes, d. w = d·(s − 32)·(q − 4 if
+// the high bit is clear)
 func fromQ3_K(dst []float32, b []byte) {
 	high, qs, packed, d := b[:32], b[32:96], b[96:108], half16(b[108:])
 	for group := range 16 {
@@ -31,7 +31,7 @@ func fromQ3_K(dst []float32, b []byte) {
 	}
 }
 
-// scaleAndMinimum are those of one of eight groups, six bits each in 12 bytes.
+// scaleAndMinimum returns those of one of eight groups, six bits each in 12 bytes.
 func scaleAndMinimum(packed []byte, group int) (scale, minimum byte) {
 	if group < 4 {
 		return packed[group] & 63, packed[group+4] & 63

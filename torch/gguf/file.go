@@ -8,34 +8,33 @@ import (
 	"syscall"
 )
 
-// defaultAlignment is that of tensors where metadata sets none, in bytes.
+// defaultAlignment is the alignment of tensors in bytes, unless metadata sets one.
 const defaultAlignment = 32
 
-// File is an open GGUF model: one file, or all files of a split. Its methods may be called from several goroutines at
-// once, Close excepted.
+// File is an open GGUF model: one file, or all files of a split. All methods but Close are safe for concurrent use.
 type File struct {
 	path    string
-	keys    []string // of metadata, in the order of the file
+	keys    []string // of metadata, in file order
 	values  map[string]value
 	tensors []Tensor
 	index   map[string]int
 	mapped  map[string][]byte // by path
 }
 
-// Tensor is one tensor as a header describes it.
+// Tensor is a tensor as described by a header.
 type Tensor struct {
 	Name string
 	Type Type
-	// Shape begins with the slowest dimension, as in PyTorch; the file has it reversed. A matrix is [out, in], and its
-	// rows consist of whole blocks.
+	// Shape starts with the slowest dimension, as in PyTorch; the file stores it reversed. A matrix is [out, in], and
+	// its rows consist of full blocks.
 	Shape []int64
-	// Path is the file that holds the data, from byte Offset on, Size bytes long.
+	// Path is the file that holds the data, Size bytes long, at byte Offset.
 	Path         string
 	Offset, Size int64
 }
 
-// Open opens the GGUF file at path and, where it is part of a split, the other parts, which lie beside it. Errors name
-// the file and the metadata key or tensor at fault.
+// Open opens the GGUF file at path and, if it is part of a split, the other parts in the same folder. Errors name the
+// file and the invalid metadata key or tensor.
 func Open(path string) (*File, error) {
 	paths, err := parts(path)
 	if err != nil {
@@ -110,13 +109,13 @@ func mapFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-// Path is the file that has the metadata: the first part of a split.
+// Path returns the file with the metadata: the first part of a split.
 func (f *File) Path() string { return f.path }
 
-// Keys lists the keys of the metadata in the order of the file.
+// Keys lists the metadata keys in file order.
 func (f *File) Keys() []string { return slices.Clone(f.keys) }
 
-// Tensors lists all tensors in the order of the header.
+// Tensors lists all tensors in header order.
 func (f *File) Tensors() []Tensor { return slices.Clone(f.tensors) }
 
 // Tensor finds a tensor by name.
@@ -128,13 +127,13 @@ func (f *File) Tensor(name string) (Tensor, bool) {
 	return f.tensors[i], true
 }
 
-// Bytes is the stored data of a tensor, in the file's mapped memory: valid until Close, not to be changed.
+// Bytes returns the stored data of a tensor in mapped memory: read-only, and valid until Close.
 func (f *File) Bytes(t Tensor) []byte { return f.mapped[t.Path][t.Offset:][:t.Size] }
 
-// Float32s is the dequantised data of a tensor, row-major.
+// Float32s returns the dequantised data of a tensor, row-major.
 func (f *File) Float32s(t Tensor) []float32 { return t.Type.Dequantize(f.Bytes(t)) }
 
-// Dequantize is the values of whole blocks of type t.
+// Dequantize returns the values of full blocks of type t.
 func (t Type) Dequantize(blocks []byte) []float32 {
 	format := formats[t]
 	n := len(blocks) / format.bytes

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Bounds of a header, far above any real file's.
+// Limits on a header, far above any real file.
 const (
 	maxPairs      = 1 << 16
 	maxTensors    = 1 << 18
@@ -29,7 +29,7 @@ func (c *cursor) fail(format string, args ...any) {
 	}
 }
 
-// take is the next n bytes, nil after an error.
+// take returns the next n bytes, nil after an error.
 func (c *cursor) take(n uint64, what string) []byte {
 	if c.err != nil {
 		return nil
@@ -57,7 +57,7 @@ func (c *cursor) u64(what string) uint64 {
 	return 0
 }
 
-// name is a short string, copied.
+// name copies a short string.
 func (c *cursor) name(what string) string {
 	n := c.u64("the length of " + what)
 	if c.err == nil && (n == 0 || n > maxName) {
@@ -66,7 +66,7 @@ func (c *cursor) name(what string) string {
 	return string(c.take(n, what))
 }
 
-// skipString passes a string.
+// skipString skips a string.
 func (c *cursor) skipString(what string) { c.take(c.u64("the length of "+what), what) }
 
 // value reads a metadata value of key.
@@ -154,7 +154,7 @@ func (f *File) header(data []byte) (tensors []Tensor, err error) {
 	return tensors, f.place(tensors, c.at, len(data))
 }
 
-// tensor reads a tensor's description; Offset counts from the start of the data.
+// tensor reads a tensor's description; Offset is relative to the start of the data.
 func (c *cursor) tensor(number int) Tensor {
 	t := Tensor{Name: c.name(fmt.Sprintf("the name of tensor %d", number))}
 	what := "tensor " + quote(t.Name)
@@ -188,7 +188,7 @@ func (c *cursor) tensor(number int) Tensor {
 	return t
 }
 
-// place turns offsets into those of the file and checks that tensors lie inside, aligned and apart.
+// place converts offsets to file offsets and checks that tensors are within the file, aligned and disjoint.
 func (f *File) place(tensors []Tensor, headerEnd, size int) error {
 	const key = "general.alignment"
 	alignment, ok, err := f.Int(key)

@@ -10,7 +10,8 @@ import (
 	"github.com/rltrain/rltrain/internal/half"
 )
 
-// Quantize is values as blocks of type t, which must be one of those that are written. The values are whole blocks.
+// Quantize returns values, which must fill full blocks, as blocks of type t, which must be a type that this package
+// writes.
 func (t Type) Quantize(values []float32) ([]byte, error) {
 	f := formats[t]
 	if f.quantize == nil {
@@ -21,7 +22,7 @@ func (t Type) Quantize(values []float32) ([]byte, error) {
 	}
 	blocks := len(values) / f.values
 	data := make([]byte, blocks*f.bytes)
-	// Blocks are independent; workers take equal shares.
+	// Blocks are independent; workers get equal parts.
 	workers := max(1, min(runtime.GOMAXPROCS(0), blocks/1024))
 	var all sync.WaitGroup
 	for w := range workers {
@@ -43,7 +44,7 @@ func toBF16(dst []byte, v []float32) {
 
 func putHalf(dst []byte, v float32) { binary.LittleEndian.PutUint16(dst, half.ToFloat16(v)) }
 
-// inverse is 1/d, and 0 for 0: a block of equal values.
+// inverse is 1/d, or 0 for 0: a block of equal values.
 func inverse(d float32) float32 {
 	if d == 0 {
 		return 0
@@ -65,7 +66,7 @@ func toQ8_0(dst []byte, v []float32) {
 	}
 }
 
-// extreme is the value of the largest magnitude, with its sign.
+// extreme returns the value with the largest magnitude, with its sign.
 func extreme(v []float32) float32 {
 	at := 0
 	for i, x := range v {

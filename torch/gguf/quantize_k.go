@@ -6,13 +6,13 @@ const (
 	groups    = 8  // of 32 values in a block of Q4_K
 	topScale  = 63 // scales and minima have six bits
 	topLevel  = 15 // values have four
-	searched  = 20 // scales that are tried beside the plain one
+	searched  = 20 // scales to try in addition to the plain one
 	firstStep = -1.0
 	stepWidth = 0.1
 )
 
-// toQ4_K finds scale and minimum of each group of 32 values, then rounds them to six bits of a common d and dmin, and last
-// the values.
+// toQ4_K finds scale and minimum of each group of 32 values, rounds them to six bits of a common d and dmin, and
+// finally rounds the values.
 func toQ4_K(dst []byte, v []float32) {
 	var scales, minima [groups]float64
 	topS, topM := 0.0, 0.0
@@ -57,8 +57,9 @@ func sixBits(x, top float64) byte {
 	return byte(min(math.RoundToEven(x*topScale/top), topScale))
 }
 
-// affine finds scale and minimum, both at least 0, with which scale·q − minimum is near the values, q being 0 to 15. Among
-// several roundings it takes the one of the least squared error after a weighted regression; large values weigh more.
+// affine finds a scale and minimum, both at least 0, such that scale·q − minimum is close to the values, with q from 0
+// to 15. Of several roundings it uses the one with the least squared error after a weighted regression; large values
+// weigh more.
 func affine(v []float32) (scale, minimum float64) {
 	low, high, squares := 0.0, float64(v[0]), 0.0
 	for _, x := range v {

@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// splitName is the end of the name of a part: "-00001-of-00003.gguf".
+// splitName matches the end of a part's name: "-00001-of-00003.gguf".
 var splitName = regexp.MustCompile(`^(.*)-(\d{5})-of-(\d{5})\.gguf$`)
 
 const (
@@ -17,7 +17,7 @@ const (
 	splitTensors = "split.tensors.count"
 )
 
-// parts are all files of the model that path is or is part of, the first one first.
+// parts returns all files of the model that contains path, in order.
 func parts(path string) ([]string, error) {
 	m := splitName.FindStringSubmatch(filepath.Base(path))
 	if m == nil {
@@ -38,7 +38,7 @@ func parts(path string) ([]string, error) {
 	return list, nil
 }
 
-// checkPart compares what metadata says about splits with where the file was found: part i of n, from 0.
+// checkPart compares split metadata with the file's name: part i of n, from 0.
 func (f *File) checkPart(i, n int) error {
 	for key, want := range map[string]int{splitNumber: i, splitCount: n} {
 		found, ok, err := f.Int(key)
@@ -52,7 +52,7 @@ func (f *File) checkPart(i, n int) error {
 	return nil
 }
 
-// checkSplit compares the number of tensors in all parts with the one that the first part names.
+// checkSplit compares the number of tensors in all parts with the number in the first part's metadata.
 func (f *File) checkSplit(n int) error {
 	want, ok, err := f.Int(splitTensors)
 	if err != nil {

@@ -28,14 +28,14 @@ const (
 	IQ4NL Type = "IQ4_NL"
 )
 
-// A format says how a type is stored: bytes for each block of values.
+// A format says how a type is stored: bytes per block of values.
 type format struct {
 	id     uint32
 	values int // in a block
 	bytes  int // of a block
 	// dequantize writes the values of one block.
 	dequantize func(dst []float32, block []byte)
-	// quantize writes the block of values; nil where this package does not write the type.
+	// quantize encodes the values of one block; nil if this package does not write the type.
 	quantize func(dst []byte, values []float32)
 }
 
@@ -91,13 +91,13 @@ func readType(id uint32) (Type, error) {
 	return "", fmt.Errorf("type %s is not supported, want one of %s", name, strings.Join(list, ", "))
 }
 
-// Packed reports a type whose values lie in blocks.
+// Packed reports whether a type stores values in blocks.
 func (t Type) Packed() bool { return formats[t].values > 1 }
 
-// Block is how many values share a block, and the block's bytes.
+// Block returns the values and bytes per block.
 func (t Type) Block() (values, bytes int) { return formats[t].values, formats[t].bytes }
 
-// sizeOf is the number of values and bytes of a tensor of this shape.
+// sizeOf returns the number of values and bytes of a tensor of this shape.
 func (t Type) sizeOf(shape []int64) (values, bytes int64, err error) {
 	n := uint64(1)
 	for _, d := range shape {

@@ -50,10 +50,10 @@ func (k kind) width() int {
 	return 0
 }
 
-// A value is a metadata value that has been checked but not decoded: its bytes in the file.
+// A value is a checked but undecoded metadata value: its bytes in the file.
 type value struct {
 	kind  kind
-	array bool // n of the kind
+	array bool // number of elements of kind
 	n     int
 	raw   []byte
 }
@@ -65,7 +65,7 @@ func (v value) String() string {
 	return v.kind.String()
 }
 
-// integer is an integer scalar.
+// integer decodes an integer scalar.
 func integer(k kind, b []byte) (int64, bool) {
 	switch k {
 	case kindUint8:
@@ -89,7 +89,7 @@ func integer(k kind, b []byte) (int64, bool) {
 	return 0, false
 }
 
-// number is an integer or floating-point scalar.
+// number decodes an integer or floating-point scalar.
 func number(k kind, b []byte) (float64, bool) {
 	switch k {
 	case kindFloat32:
@@ -101,7 +101,7 @@ func number(k kind, b []byte) (float64, bool) {
 	return float64(n), ok
 }
 
-// get decodes the value of key, all of it; ok is false where there is no such key.
+// get decodes the value of key; ok is false if the key is missing.
 func get[T any](f *File, key, want string, array bool, decode func(v value) ([]T, bool)) (list []T, ok bool, err error) {
 	v, ok := f.values[key]
 	if !ok {
@@ -159,45 +159,45 @@ func texts(v value) ([]string, bool) {
 
 func boolean(k kind, b []byte) (bool, bool) { return b[0] != 0, k == kindBool }
 
-// Int is an integer of metadata; ok is false where there is none of that key.
+// Int returns an integer of the metadata; ok is false if the key is missing.
 func (f *File) Int(key string) (n int64, ok bool, err error) {
 	return one(get(f, key, "an integer", false, scalars(integer)))
 }
 
-// Float is a number of metadata.
+// Float returns a number of the metadata.
 func (f *File) Float(key string) (x float64, ok bool, err error) {
 	return one(get(f, key, "a number", false, scalars(number)))
 }
 
-// Bool is a truth value of metadata.
+// Bool returns a boolean of the metadata.
 func (f *File) Bool(key string) (b, ok bool, err error) {
 	return one(get(f, key, "a bool", false, scalars(boolean)))
 }
 
-// Text is a string of metadata.
+// Text returns a string of the metadata.
 func (f *File) Text(key string) (s string, ok bool, err error) {
 	return one(get(f, key, "a string of UTF-8", false, texts))
 }
 
-// Ints is an array of integers.
+// Ints returns an array of integers.
 func (f *File) Ints(key string) (list []int64, ok bool, err error) {
 	return get(f, key, "an array of integers", true, scalars(integer))
 }
 
-// Floats is an array of numbers.
+// Floats returns an array of numbers.
 func (f *File) Floats(key string) (list []float64, ok bool, err error) {
 	return get(f, key, "an array of numbers", true, scalars(number))
 }
 
-// Bools is an array of truth values.
+// Bools returns an array of booleans.
 func (f *File) Bools(key string) (list []bool, ok bool, err error) {
 	return get(f, key, "an array of bools", true, scalars(boolean))
 }
 
-// Texts is an array of strings.
+// Texts returns an array of strings.
 func (f *File) Texts(key string) (list []string, ok bool, err error) {
 	return get(f, key, "an array of strings of UTF-8", true, texts)
 }
 
-// IsArray reports whether metadata has an array under key.
+// IsArray reports whether the value of key is an array.
 func (f *File) IsArray(key string) bool { return f.values[key].array }

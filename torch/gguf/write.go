@@ -10,13 +10,13 @@ import (
 	"github.com/rltrain/rltrain/internal/outfile"
 )
 
-// A Pair is one entry of metadata. Value is a uint32, int32, float32, bool, string, []string, []int32 or []float32.
+// A Pair is one metadata entry. Value is a uint32, int32, float32, bool, string, []string, []int32 or []float32.
 type Pair struct {
 	Key   string
 	Value any
 }
 
-// A Source is a tensor to write: Data gives its blocks when their turn comes.
+// A Source is a tensor to write; Data returns its blocks when it is written.
 type Source struct {
 	Name  string
 	Type  Type
@@ -24,7 +24,7 @@ type Source struct {
 	Data  func() ([]byte, error)
 }
 
-// Write writes a GGUF file of version 3. The file appears whole or not at all.
+// Write writes a GGUF file of version 3, atomically.
 func Write(path string, metadata []Pair, tensors []Source) error {
 	file, err := outfile.Create(path, 0o644)
 	if err != nil {
@@ -43,7 +43,7 @@ func Write(path string, metadata []Pair, tensors []Source) error {
 	return nil
 }
 
-// encoder appends values in the file's form.
+// encoder appends values in the file's format.
 type encoder struct{ b []byte }
 
 func (e *encoder) u32(n uint32) { e.b = binary.LittleEndian.AppendUint32(e.b, n) }
@@ -143,10 +143,10 @@ func write(out io.Writer, metadata []Pair, tensors []Source) error {
 	return nil
 }
 
-// padded is n rounded up to the alignment of files that are written.
+// padded rounds n up to the alignment of written files.
 func padded(n int64) int64 { return (n + defaultAlignment - 1) &^ (defaultAlignment - 1) }
 
-// Pairs are the metadata whose keys satisfy keep, to write again.
+// Pairs returns the metadata entries whose keys satisfy keep, to be written again.
 func (f *File) Pairs(keep func(key string) bool) ([]Pair, error) {
 	var list []Pair
 	for _, key := range f.keys {
@@ -162,7 +162,7 @@ func (f *File) Pairs(keep func(key string) bool) ([]Pair, error) {
 	return list, nil
 }
 
-// again is the value of a key as Write takes it; integers become the type that llama.cpp gives them.
+// again returns the value of a key as Write needs it; integers get the type that llama.cpp uses.
 func (f *File) again(key string) (any, error) {
 	v := f.values[key]
 	switch {

@@ -11,16 +11,16 @@ import (
 	"github.com/rltrain/rltrain/torch/gguf"
 )
 
-// Cached is a model that lies in a cache, or one of [KnownModels] that does not yet.
+// Cached is a model in a cache, or one of [KnownModels] that may not be cached yet.
 type Cached struct {
-	Name    string // to give as --model
-	Title   string // in a few words; "" where nothing says
-	Licence string // "" where nothing says
-	Dir     string // "" where it is not in a cache
-	Bytes   int64  // of the files, or of those to fetch
+	Name    string // for --model
+	Title   string // in a few words; "" if unknown
+	Licence string // "" if unknown
+	Dir     string // "" if not cached
+	Bytes   int64  // of the files, or of the files to download
 }
 
-// ListCached lists the models of [KnownModels], then what else is in rltrain's own cache and in that of the Hub, by name.
+// ListCached lists [KnownModels], then the other models in rltrain's cache and the Hub's cache, by name.
 func ListCached() ([]Cached, error) {
 	var list []Cached
 	seen := map[string]bool{}
@@ -62,7 +62,7 @@ func ListCached() ([]Cached, error) {
 	return append(list, others...), nil
 }
 
-// cachedAt is the model of a config.json of rltrain's cache, or of a snapshot in the Hub's.
+// cachedAt returns the model of a config.json in rltrain's cache, or of a snapshot in the Hub's.
 func cachedAt(path, cache, repositories string) Cached {
 	if rest, err := filepath.Rel(repositories, path); err == nil && filepath.IsLocal(rest) {
 		repository, _, _ := strings.Cut(filepath.ToSlash(rest), "/")
@@ -74,7 +74,7 @@ func cachedAt(path, cache, repositories string) Cached {
 	return Cached{Name: filepath.ToSlash(name), Licence: licence(dir), Dir: dir, Bytes: folderBytes(dir)}
 }
 
-// folderBytes is the size of the files in dir and those that its links point to.
+// folderBytes returns the size of the files in dir, following links.
 func folderBytes(dir string) (n int64) {
 	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
@@ -85,7 +85,7 @@ func folderBytes(dir string) (n int64) {
 	return n
 }
 
-// licence is what the head of README.md or the metadata of a GGUF file says.
+// licence returns the licence in the header of README.md or the metadata of a GGUF file.
 func licence(dir string) string {
 	if file, err := os.Open(filepath.Join(dir, cardFile)); err == nil {
 		defer file.Close()

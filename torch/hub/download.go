@@ -21,7 +21,7 @@ import (
 
 const (
 	atOnce = 4 // downloads at the same time
-	// maxUnsized bounds files of unknown size. The Hub states the size of every large file.
+	// maxUnsized limits files of unknown size. The Hub states the size of every large file.
 	maxUnsized = 1 << 30
 	// furtherBy is the minimum progress of an attempt, in bytes, that resets the count of failures.
 	furtherBy = 1 << 20
@@ -46,7 +46,7 @@ func (t *tree) fetch(caller context.Context, names []string) error {
 	var bytes int64
 	for _, name := range names {
 		size := t.files[name].size
-		// A cut file, left by a crash, is fetched again.
+		// A truncated file, left by a crash, is fetched again.
 		if cached, ok := have[name]; !ok || size >= 0 && cached.size != size {
 			wanted = append(wanted, name)
 			bytes += max(0, size)
@@ -86,10 +86,10 @@ func (t *tree) makeRoom(bytes int64) error {
 	}
 	var disk syscall.Statfs_t
 	if err := syscall.Statfs(t.dir, &disk); err != nil {
-		return nil // then writing will tell
+		return nil // writing will show
 	}
 	if free := int64(disk.Bavail) * int64(disk.Bsize); free < bytes {
-		// What is partly there is counted in full: it is little, or the disk is close to full.
+		// Partial downloads count in full: they are small, or the disk is almost full.
 		return fmt.Errorf("the disk of %s has %d MB free, the download needs %d MB; free some space or set HF_HOME to another disk", t.dir, free/1e6, bytes/1e6)
 	}
 	return nil
@@ -165,10 +165,10 @@ type transfer struct {
 	*tree
 	name      string
 	file      *os.File
-	hash      func(size int64) hash.Hash // of the file's bytes gives its ETag; nil where nothing does
-	size      int64                      // -1 where it is not known
-	offset    int64                      // bytes that are there
-	best      int64                      // the largest offset that counted as getting further
+	hash      func(size int64) hash.Hash // its digest of the file's bytes is the ETag; nil if none is known
+	size      int64                      // -1 if unknown
+	offset    int64                      // bytes received
+	best      int64                      // the largest offset that counted as progress
 	validator string                     // the strong ETag of the response that the bytes are from
 }
 
@@ -187,7 +187,7 @@ func (t *tree) receive(ctx context.Context, name, etag string, size int64) error
 	}
 	d := &transfer{tree: t, name: name, file: file, hash: t.digest(name, etag), size: size, offset: info.Size()}
 	d.advance(d.offset, 0)
-	// Only a checksum can tell whether what an earlier process left is the file's beginning.
+	// Only a checksum can tell whether an earlier process left the correct beginning of the file.
 	if d.hash == nil || size >= 0 && d.offset > size {
 		if err := d.restart(); err != nil {
 			return err
@@ -300,7 +300,7 @@ func (d *transfer) accept(r *http.Response) error {
 
 var sha256Pattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// digest is the hash that the ETag is: SHA-256 for large files, git's SHA-1 for others, nil if it is neither.
+// digest returns the hash that the ETag is: SHA-256 for large files, git's SHA-1 for others, nil if it is neither.
 func (t *tree) digest(name, etag string) func(size int64) hash.Hash {
 	switch {
 	case sha256Pattern.MatchString(etag):

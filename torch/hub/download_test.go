@@ -386,7 +386,7 @@ func TestCancel(t *testing.T) {
 	h.deliver, c.Progress = nil, nil
 	c.get(t, "org/name")
 	if log := storeLog(h); log[len(log)-1] != "STORE model.safetensors bytes=1000-" || read(t, blob) != weights {
-		t.Errorf("it did not go on where it stopped: %q", log)
+		t.Errorf("it did not continue where it stopped: %q", log)
 	}
 }
 
@@ -432,7 +432,7 @@ func TestDrip(t *testing.T) {
 	_, err = s.model(t.Context(), Weights, "")
 	wantError(t, "drip", err, "model.safetensors: ", " sends ", " bytes in 1m", "; tried 5 times")
 	if log := storeLog(h); len(log) != 5 || !strings.Contains(log[4], "bytes=") {
-		t.Errorf("it did not go on where it stopped: %q", log)
+		t.Errorf("it did not continue where it stopped: %q", log)
 	}
 }
 

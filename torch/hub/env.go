@@ -23,22 +23,22 @@ const publicHub = "https://huggingface.co"
 type session struct {
 	repo
 	store
-	endpoint   string // address of the Hub, without a slash at its end
-	token      string // "" sends none
-	tokenFrom  string // where it was found
-	offlineVar string // the variable that forbids the network; "" allows it
+	endpoint   string // address of the Hub, without a trailing slash
+	token      string // "" for none
+	tokenFrom  string // its source
+	offlineVar string // the variable that forbids the network; "" if allowed
 
 	answerTimeout, bytesTimeout time.Duration
 
 	http    *http.Client
 	sleep   func(ctx context.Context, d time.Duration) error
 	now     func() time.Time
-	unsized int64 // bytes of a file whose size the Hub does not tell, at most
+	unsized int64 // maximum bytes of a file whose size the Hub does not state
 	warn    func(message string)
-	reached atomic.Bool // the Hub has answered before
+	reached atomic.Bool // the Hub has responded before
 
 	progress    func(repository string, done, total int64)
-	mu          sync.Mutex // guards what follows, and calls of progress
+	mu          sync.Mutex // guards the fields below, and calls of progress
 	done, total int64
 }
 
@@ -151,7 +151,7 @@ func userToken(home string) (value, from string, err error) {
 
 // offline returns the variable that forbids the network for a kind of repository, "" if none does.
 func offline(kind string) string {
-	// As in huggingface_hub, a TRANSFORMERS_OFFLINE counts only where the newer name is not set.
+	// As in huggingface_hub, TRANSFORMERS_OFFLINE counts only if the newer variable is not set.
 	variable := "HF_HUB_OFFLINE"
 	if os.Getenv(variable) == "" {
 		variable = "TRANSFORMERS_OFFLINE"

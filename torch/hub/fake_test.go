@@ -244,7 +244,7 @@ func wantError(t *testing.T, what string, err error, want ...string) {
 		}
 	}
 	if strings.ContainsAny(err.Error(), "\n") || strings.Contains(err.Error(), "hf_secret") || strings.Contains(err.Error(), "signature") {
-		t.Errorf("%s: %q is more than one line or tells a secret", what, err)
+		t.Errorf("%s: %q has several lines or contains a secret", what, err)
 	}
 }
 

@@ -21,8 +21,8 @@ const ggufEnd = ".gguf"
 // importVersion changes when package convert writes other files for the same GGUF.
 const importVersion = "1"
 
-// imported is the model in a GGUF file: a folder of the cache with what its metadata says and a link to it. The folder is
-// made again when the file changes.
+// imported returns the model in a GGUF file: a cached folder with files made from its metadata, and a link to it. A
+// changed file gets a new folder.
 func imported(path, name string) (Model, error) {
 	m, err := importGGUF(path, name, nil)
 	if err != nil {
@@ -53,11 +53,11 @@ func importGGUF(path, name string, generation map[string]any) (Model, error) {
 	return Model{Dir: dir, Name: name}, nil
 }
 
-// partName is the end of the name of a later part of a split file.
+// partName matches the end of the name of a later part of a split file.
 var partName = regexp.MustCompile(`-(\d{5})-of-\d{5}\.gguf$`)
 
-// chooseGGUF picks the GGUF file of a model among the names of a folder or repository: the wanted one, or the only one.
-// Vision projectors and the later parts of split files are no models of their own. It returns "" where there is none.
+// chooseGGUF selects the GGUF file of a model among the names in a folder or repository: the wanted one, or the only
+// one. Vision projectors and later parts of split files do not count. It returns "" if there is none.
 func chooseGGUF(names []string, wanted string) (string, error) {
 	var found []string
 	for _, name := range names {
@@ -81,7 +81,7 @@ func chooseGGUF(names []string, wanted string) (string, error) {
 	return found[0], nil
 }
 
-// folderGGUF is the GGUF file of a folder, "" where the folder is a model in the Hugging Face layout or has none.
+// folderGGUF returns the GGUF file of a folder, "" if the folder is a model in the Hugging Face layout or has none.
 func (c *Client) folderGGUF(dir string) (string, error) {
 	if c.GGUFFile == "" {
 		for _, layout := range weightFiles {
@@ -108,7 +108,7 @@ func (c *Client) folderGGUF(dir string) (string, error) {
 	return filepath.Join(dir, name), nil
 }
 
-// repoGGUF reads org/name/FILE.gguf, with a revision behind the name or none.
+// repoGGUF parses org/name/FILE.gguf, optionally with a revision after the name.
 func repoGGUF(model string) (repository, file string, ok bool) {
 	parts := strings.SplitN(model, "/", 3)
 	if len(parts) < 3 || !strings.HasSuffix(model, ggufEnd) {
@@ -117,7 +117,7 @@ func repoGGUF(model string) (repository, file string, ok bool) {
 	return parts[0] + "/" + parts[1], parts[2], true
 }
 
-// fetchGGUF fetches a GGUF file of a repository, all its parts where it is split.
+// fetchGGUF downloads a GGUF file of a repository, with all parts if it is split.
 func (t *tree) fetchGGUF(ctx context.Context, name string) error {
 	names := []string{name}
 	if m := partName.FindStringSubmatchIndex(name); m != nil {
@@ -131,7 +131,7 @@ func (t *tree) fetchGGUF(ctx context.Context, name string) error {
 	return t.fetch(ctx, names)
 }
 
-// checkModelFile refuses a file that is no GGUF.
+// checkModelFile refuses a file that is not GGUF.
 func checkModelFile(model string, info fs.FileInfo) error {
 	if !strings.HasSuffix(model, ggufEnd) {
 		return fmt.Errorf("model %s is a file, and its name does not end in %s; name a GGUF file or the model's folder", model, ggufEnd)

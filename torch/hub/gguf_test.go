@@ -76,7 +76,7 @@ func TestGGUFModels(t *testing.T) {
 			continue
 		}
 		if strings.HasSuffix(c.name, ".gguf") && !(exists(filepath.Join(got.Dir, "config.json")) && exists(filepath.Join(got.Dir, "model.gguf"))) {
-			t.Errorf("%s: %s is no model folder", c.model, got.Dir)
+			t.Errorf("%s: %s is not a model folder", c.model, got.Dir)
 		}
 	}
 }

@@ -31,8 +31,8 @@ type Client struct {
 	// a GGUF file.
 	GGUFFile string
 
-	transport http.RoundTripper                                // nil: net/http's own
-	sleep     func(ctx context.Context, d time.Duration) error // nil: the clock's
+	transport http.RoundTripper                                // nil: net/http's default
+	sleep     func(ctx context.Context, d time.Duration) error // nil: the system clock
 }
 
 // Need says which files of a model the caller reads. Configuration, tokenizer and chat templates are always fetched.

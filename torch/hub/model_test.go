@@ -99,11 +99,11 @@ func TestModelFillsTheCacheAsPythonDoes(t *testing.T) {
 	h.taken()
 	c.get(t, "org/name")
 	if diff := cmp.Diff([]string{"GET /api/models/org/name/revision/main"}, h.taken()); diff != "" {
-		t.Error("asking again:", diff)
+		t.Error("second call:", diff)
 	}
 	c.get(t, "org/name@"+commit1)
 	if log := h.taken(); len(log) > 0 {
-		t.Errorf("a commit in the cache is asked for again: %q", log)
+		t.Errorf("a cached commit is requested again: %q", log)
 	}
 	if len(c.warnings)+len(c.pauses) > 0 {
 		t.Errorf("warnings %q, pauses %v", c.warnings, c.pauses)
@@ -184,7 +184,7 @@ func TestRevisions(t *testing.T) {
 	if log := h.taken(); slices.ContainsFunc(log, func(line string) bool {
 		return strings.HasPrefix(line, "STORE") || strings.HasPrefix(line, "GET") && strings.Contains(line, "/resolve/") && !strings.HasSuffix(line, "/config.json")
 	}) {
-		t.Errorf("files that stayed the same came again: %q", log)
+		t.Errorf("unchanged files were downloaded again: %q", log)
 	}
 	if m := c.get(t, "org/name@v1/x"); m.Commit != commit1 || m.Name != "org/name" {
 		t.Errorf("v1/x is %+v", m)
@@ -304,7 +304,7 @@ func TestModelFetchesPickledAdapters(t *testing.T) {
 		h.publish(commit1, files, name)
 		m := c.get(t, "org/name")
 		if _, err := os.Stat(filepath.Join(m.Dir, "adapter_model.bin")); (err == nil) == both {
-			t.Errorf("beside safetensors: %t; the pickled one is there: %t", both, err == nil)
+			t.Errorf("with safetensors: %t; the pickled adapter exists: %t", both, err == nil)
 		}
 	}
 }

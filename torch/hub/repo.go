@@ -17,7 +17,7 @@ const (
 // repo is a repository of the Hub at a revision.
 type repo struct {
 	kind     string // modelKind or datasetKind
-	id       string // org/name, or the name alone of the oldest ones
+	id       string // org/name, or only the name for the oldest ones
 	revision string // a branch, tag, commit or other ref
 }
 

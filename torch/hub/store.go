@@ -17,12 +17,12 @@ import (
 
 // store is one repository's folder in the cache, laid out as huggingface_hub 2.4 does:
 //
-//	blobs/ETAG                  the bytes of a file, or a link to them; ETAG.incomplete while they arrive
+//	blobs/ETAG                  the bytes of a file, or a link to them; ETAG.incomplete during the download
 //	refs/REVISION               the commit that a branch or tag pointed at when last seen, without a newline
 //	snapshots/COMMIT/FILE       a relative link to the blob
-//	.no_exist/COMMIT/FILE       empty: the commit is known to have no such file
+//	.no_exist/COMMIT/FILE       empty: the commit is known not to have this file
 //
-// Locks are on files beside it, .locks/REPOSITORY/ETAG.lock, by flock(2), and stay there unlocked.
+// Lock files, .locks/REPOSITORY/ETAG.lock next to it, are locked by flock(2) and never removed.
 type store struct {
 	dir   string
 	locks string
@@ -64,7 +64,7 @@ func (s store) begins(short string) (string, error) {
 			continue
 		}
 		if found != "" {
-			return "", nil // the Hub is to say which
+			return "", nil // the Hub decides
 		}
 		found = entry.Name()
 	}
@@ -125,7 +125,7 @@ func (s store) files(commit string) (files, error) {
 		if err != nil {
 			return err
 		}
-		// A link whose blob is gone is no file.
+		// A link whose blob is gone is not a file.
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
 			name, err := filepath.Rel(root, path)
 			if err != nil {

@@ -13,13 +13,13 @@ import (
 	"strings"
 )
 
-// maxListing bounds a listing, which takes some 300 bytes per file.
+// maxListing bounds a listing, which takes about 300 bytes per file.
 const maxListing = 256 << 20
 
 // file describes a file of a repository.
 type file struct {
-	size int64  // -1 where the Hub does not say
-	git  string // git's SHA-1 of the file, or of what stands for it in git; "" where the Hub does not say
+	size int64  // -1 if the Hub does not say
+	git  string // git's SHA-1 of the file, or of its LFS pointer; "" if the Hub does not say
 }
 
 // files are a repository's files by slash-separated name.
@@ -43,7 +43,7 @@ type tree struct {
 	*session
 	files
 	commit string
-	cached bool // the files are those in the cache, and there is no way to more
+	cached bool // only the cached files are known, and there is no network
 }
 
 // absence is the error of a cached tree that lacks a file.

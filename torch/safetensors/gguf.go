@@ -12,12 +12,12 @@ import (
 	"github.com/rltrain/rltrain/torch/gguf/convert"
 )
 
-// ggufDTypes are the dtypes of tensors that GGUF stores as safetensors does; quantised tensors read as F32.
+// ggufDTypes are the dtypes of tensors that GGUF stores like safetensors; quantised tensors read as F32.
 var ggufDTypes = map[gguf.Type]DType{gguf.F32: F32, gguf.F16: F16, gguf.BF16: BF16}
 
-// openGGUF opens the weights of a GGUF file, under the names and in the order that transformers gives them.
+// openGGUF opens the weights of a GGUF file, under transformers' names and in its order.
 func openGGUF(path string) (*Model, error) {
-	target, err := filepath.EvalSymlinks(path) // the parts of a split lie beside the file itself
+	target, err := filepath.EvalSymlinks(path) // the parts of a split are next to the file itself
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %w", err)
 	}
@@ -69,7 +69,7 @@ func (m *Model) addGGUF(source *gguf.File) error {
 	return nil
 }
 
-// convert is the data of a tensor that GGUF stores in another way, as its DType.
+// convert returns the data of a tensor that GGUF stores differently, as its DType.
 func (f *File) convert(e Entry) []byte {
 	w := e.Converted
 	data := w.Rows(f.gguf.Bytes(w.Tensor))
@@ -84,16 +84,16 @@ func (f *File) convert(e Entry) []byte {
 	return raw
 }
 
-// Packed is a quantised tensor as it is stored.
+// Packed is a quantised tensor as stored.
 type Packed struct {
 	Type  gguf.Type // of the blocks
 	Shape []int64   // [out, in]
-	// Blocks are row-major, in the order of transformers' rows; every row consists of whole blocks.
+	// Blocks are row-major, with rows in transformers' order; every row consists of full blocks.
 	Blocks []byte
 }
 
-// Packed reads the blocks of a tensor that a GGUF file holds quantised; ok is false for any other tensor. The blocks are
-// the caller's own.
+// Packed reads the blocks of a quantised tensor in a GGUF file; ok is false for any other tensor. The caller owns the
+// blocks.
 func (m *Model) Packed(name string) (p Packed, ok bool) {
 	f := m.home[name]
 	if f == nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// Main opens the native library and runs the tests of a package, on one thread: the models are tiny, and waking a second
-// thread costs more than it gives. RLTRAIN_TEST_THREADS sets another number.
+// Main opens the native library and runs the tests of a package on one thread: the models are tiny, and waking a second
+// thread costs more than it saves. RLTRAIN_TEST_THREADS sets another number.
 func Main(m *testing.M) {
 	threads := 1
 	if n, err := strconv.Atoi(os.Getenv("RLTRAIN_TEST_THREADS")); err == nil {

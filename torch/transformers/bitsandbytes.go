@@ -10,18 +10,18 @@ import (
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
-// bitsandbytes stores a weight of NF4 as its codes, two a byte, under the weight's own name, and these tensors beside it.
+// bitsandbytes stores an NF4 weight as its codes, two per byte, under the weight's name, and these tensors next to it.
 const nf4State = ".quant_state.bitsandbytes__nf4"
 
 var nf4Parts = []string{nf4State, ".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"}
 
-// isNF4 reports a weight that bitsandbytes stored in NF4.
+// isNF4 reports whether bitsandbytes stored a weight in NF4.
 func isNF4(files *safetensors.Model, name string) bool {
 	_, _, ok := files.Entry(name + nf4State)
 	return ok
 }
 
-// isNF4Part reports a tensor that belongs to a weight of NF4.
+// isNF4Part reports whether a tensor belongs to an NF4 weight.
 func isNF4Part(files *safetensors.Model, name string) bool {
 	return slices.ContainsFunc(nf4Parts, func(part string) bool {
 		weight, ok := strings.CutSuffix(name, part)
@@ -71,7 +71,7 @@ func readNF4(files *safetensors.Model, name string, shape []int64) (codes []byte
 	return codes, absmax, err
 }
 
-// readNested reads scales that are quantised themselves: map[q]·nested + offset, with one nested scale for each block.
+// readNested reads quantised scales: map[q]·nested + offset, with one nested scale per block.
 func readNested(files *safetensors.Model, name string, block int, offset float32) ([]float32, error) {
 	q, err := files.Bytes(name + ".absmax")
 	if err != nil {
@@ -95,7 +95,7 @@ func readNested(files *safetensors.Model, name string, block int, offset float32
 	return absmax, nil
 }
 
-// nf4Rows is a weight of NF4 as rows that the core takes, of `in` values each: 64 make a row of every block.
+// nf4Rows returns an NF4 weight as rows that the core takes, with `in` values each: 64 rows fill complete blocks.
 func nf4Rows(files *safetensors.Model, name string, shape []int64, in int64) (*torch.Var, error) {
 	codes, absmax, err := readNF4(files, name, shape)
 	if err != nil {
@@ -108,7 +108,7 @@ func nf4Rows(files *safetensors.Model, name string, shape []int64, in int64) (*t
 	return torch.NF4.Blocks(rows, shape[0]*shape[1]/in, in)
 }
 
-// nf4Values are the values of a weight of NF4, row-major as it is stored.
+// nf4Values returns the values of an NF4 weight, row-major as stored.
 func nf4Values(files *safetensors.Model, name string, shape []int64) ([]float32, error) {
 	rows, err := nf4Rows(files, name, shape, 64)
 	if err != nil {

@@ -23,30 +23,29 @@ type Causal struct {
 	Generation GenerationConfig
 
 	quants map[string]torch.QuantType // of quantised weights, by the names of their specs
-	shared bool                       // the weights are another's
-	untied bool                       // a change made two of the embedding and the output layer, which are one in Dir
+	shared bool                       // the weights belong to another model
+	untied bool                       // a change has split the tied embedding and output layer of Dir
 }
 
 // CausalOptions says how weights are stored.
 type CausalOptions struct {
-	// DType of embedding and linear weights: "fp32", "bf16" or "fp16"; "" bf16 on a GPU that prefers it
-	// (see [torch.PrefersBF16]), else as stored: the blocks of a GGUF file stay as they are where the core has
-	// their type (see [torch.QuantType]), and become bf16 elsewhere. "nf4" and "int8" quantise the layers' linear
-	// weights as they are read and keep the others as stored. Norms, biases and learned positions are float32
-	// always.
+	// DType of embedding and linear weights: "fp32", "bf16" or "fp16". "" means bf16 on a GPU that prefers it (see
+	// [torch.PrefersBF16]), else as stored: blocks of a GGUF file stay if the core has their type (see
+	// [torch.QuantType]), else become bf16. "nf4" and "int8" quantise the layers' linear weights on loading and keep
+	// the others as stored. Norms, biases and learned positions are always float32.
 	DType string
-	// Trainable makes every weight a float32 parameter in memory of its own.
+	// Trainable makes every weight a float32 parameter in separate memory.
 	Trainable bool
-	// Change changes weights as they are read, as float32 in the shape of their TensorSpec, by a name of the
-	// tensor in the folder: adapters are merged here. An embedding and an output layer that are one become two
-	// where only one of them, or each, is changed.
+	// Change changes weights on loading, as float32 in the shape of their TensorSpec, given a name of the tensor in the
+	// folder: adapters are merged here. If only one of a tied embedding and output layer is changed, or each
+	// separately, they become two weights.
 	Change map[string]func(weight []float32)
 }
 
 var dtypeOptions = map[string]torch.DType{"fp32": torch.F32, "bf16": torch.BF16, "fp16": torch.F16}
 
 // LoadCausal reads the model folder of a causal language model. Weights that keep their dtype are mapped, not copied,
-// so the files must not change while the model is in use. Errors name the file and the field or tensor at fault.
+// so the files must not change while the model is in use. Errors name the file and the invalid field or tensor.
 func LoadCausal(dir string, o CausalOptions) (*Causal, error) {
 	quant, err := o.check()
 	if err != nil {
@@ -115,8 +114,7 @@ func (c *Causal) build() (err error) {
 	return err
 }
 
-// Share returns another model on the same weights, to hold other adapters. Close it before c; it leaves the weights
-// open.
+// Share returns another model on the same weights, for other adapters. Close it before c; it leaves the weights open.
 func (c *Causal) Share() (*Causal, error) {
 	shared := *c
 	shared.Model, shared.shared = nil, true
@@ -139,12 +137,12 @@ func (c *Causal) Close() {
 	}
 }
 
-// EOS are the tokens that end a text, from config.json and generation_config.json, sorted.
+// EOS returns the tokens that end a text, from config.json and generation_config.json, sorted.
 func (c *Causal) EOS() []int32 {
 	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.Config.EOS, c.Generation.EOS))))
 }
 
-// load adds one weight to c as the options want it, quantised to quant unless that is "".
+// load adds one weight to c according to the options, quantised to quant unless that is "".
 func (c *Causal) load(files *safetensors.Model, name string, spec TensorSpec, change func([]float32), o CausalOptions, quant torch.QuantType) error {
 	stored, v, err := o.blocks(files, name, spec, change)
 	switch {
@@ -169,7 +167,7 @@ func (c *Causal) load(files *safetensors.Model, name string, spec TensorSpec, ch
 	return nil
 }
 
-// load is one weight as the options want it, dense.
+// load returns one weight according to the options, dense.
 func (o CausalOptions) load(files *safetensors.Model, name string, spec TensorSpec, change func([]float32)) (*torch.Var, error) {
 	_, entry, _ := files.Entry(name)
 	dtype := torch.F32
@@ -213,7 +211,7 @@ func (c *Config) changes(change map[string]func([]float32)) (map[string]func([]f
 	return changes, nil
 }
 
-// matrix reports an embedding or a linear weight. Position and type embeddings do not count.
+// matrix reports whether a tensor is an embedding or linear weight. Position and type embeddings do not count.
 func (s TensorSpec) matrix() bool {
 	return len(s.Shape) == 2 && s.Name != "positions.weight" && s.Name != "types.weight"
 }

@@ -137,7 +137,7 @@ func TestTiedOutputLayerMayBeThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, ok := tensorsOf(t, saved)["lm_head.weight"]; ok {
-		t.Error("the output layer was saved beside the embedding")
+		t.Error("the output layer was saved in addition to the embedding")
 	}
 }
 

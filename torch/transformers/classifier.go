@@ -6,8 +6,8 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// HeadLayers names the linear modules of the family's classification head: out, which gives the logits,
-// and dense before it, "" where there is none or it is frozen with the encoder, as BERT's pooler is.
+// HeadLayers names the linear modules of the family's classification head: out, which gives the logits, and dense
+// before it. dense is "" if there is none or if it is frozen with the encoder, like BERT's pooler.
 func (c *Config) HeadLayers() (dense, out string) {
 	fam := families[c.ModelType].encoder
 	return fam.dense, fam.out
@@ -21,15 +21,15 @@ func (c *Config) PoolerName() string {
 	return ""
 }
 
-// Architectures are the names of transformers' classes of the encoder and of its sequence classifier.
+// Architectures returns the names of transformers' classes of the encoder and its sequence classifier.
 func (c *Config) Architectures() (encoder, classifier string) {
 	name := families[c.ModelType].encoder.classes
 	return name + "Model", name + "ForSequenceClassification"
 }
 
-// Features is what the family's sequence classifiers multiply their last weights with, [S, H], of a batch: one vector a
-// text of the hidden states through a dense layer and its activation. dense is that layer of the head as it is
-// trained, where the family's head has one; else Pooler is used.
+// Features returns the input [S, H] of the last layer of the family's sequence classifiers, for a batch: one vector per
+// text, after a dense layer and its activation. dense is that layer of the trained head, if the family has one; else
+// Pooler is used.
 func (m *Model) Features(s *torch.Scope, packed torch.Packed, pass torch.Pass, dense *Dense) torch.Tensor {
 	var x torch.Tensor
 	if m.Config.ClassifierMean {
@@ -57,7 +57,7 @@ func (c *Config) headActivation() string {
 	return cmp.Or(c.ClassifierActivation, families[c.ModelType].encoder.act)
 }
 
-// headActivations are those that heads may have.
+// headActivations are the activations that heads may have.
 var headActivations = map[string]func(*torch.Scope, torch.Tensor) torch.Tensor{
 	"tanh": (*torch.Scope).Tanh, "relu": (*torch.Scope).ReLU, "gelu": (*torch.Scope).GELU, "silu": (*torch.Scope).SiLU,
 }

@@ -21,24 +21,24 @@ type Config struct {
 	HiddenSize            int
 	NumHiddenLayers       int
 	NumAttentionHeads     int // a multiple of NumKeyValueHeads
-	NumKeyValueHeads      int // 0: as many as there are heads
+	NumKeyValueHeads      int // 0: the number of heads
 	HeadDim               int // 0: HiddenSize over NumAttentionHeads
 	IntermediateSize      int
-	HiddenAct             string  // "gelu", the exact one with erf, or another of those the core knows
+	HiddenAct             string  // "gelu", the exact one with erf, or another of the core's
 	LayerNormEps          float64 // of any norm
 	MaxPositionEmbeddings int
 
 	// Fields of causal language models.
 	TieWordEmbeddings bool    // the output layer is the embedding
-	EOS               []int32 // eos_token_id, which may be a list; nil where there is none
-	BOS, Pad          int32   // -1 where there is none
+	EOS               []int32 // eos_token_id, which may be a list; nil if missing
+	BOS, Pad          int32   // -1 if missing
 
 	// Fields of encoders.
-	TypeVocabSize int // 0 where the family has no token types
-	PadTokenID    int // -1 where the file says null
-	// ClassifierMean says that the classifier reads the mean over all tokens instead of the first token.
+	TypeVocabSize int // 0 if the family has no token types
+	PadTokenID    int // -1 if the file says null
+	// ClassifierMean means that the classifier reads the mean over all tokens instead of the first token.
 	ClassifierMean bool
-	// ClassifierActivation follows the dense layer of the head, in families where a field sets it.
+	// ClassifierActivation follows the head's dense layer, in families with a field for it.
 	ClassifierActivation string
 	// ID2Label names the classes in order; nil if the file has no id2label.
 	ID2Label []string
@@ -46,7 +46,7 @@ type Config struct {
 	// else 2 as in transformers.
 	NumLabels int
 
-	family  *family         // nil where c was not read but made
+	family  *family         // nil if c was created, not read
 	biases  map[string]bool // fields that say whether layers have biases
 	core    torch.ModelConfig
 	dynamic bool // the rope's kind
@@ -74,8 +74,8 @@ func loadConfig(dir string, table map[string]*family) (*Config, error) {
 	return c, nil
 }
 
-// Upper bounds of sizes, far above any real model. They keep a hostile file from asking for
-// unbounded work before its tensors can prove it wrong.
+// Upper bounds of sizes, far above any real model. They keep a hostile file from causing unbounded work before its
+// tensors prove it wrong.
 const (
 	maxVocab     = 1 << 24
 	maxWidth     = 1 << 16
@@ -290,7 +290,7 @@ func (c *Config) plainCore() torch.ModelConfig {
 
 // Core is the core's description of the model.
 func (c *Config) Core() torch.ModelConfig {
-	if c.core.Layers == 0 { // c was not read but made
+	if c.core.Layers == 0 { // c was created, not read
 		return c.plainCore()
 	}
 	return c.core

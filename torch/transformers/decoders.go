@@ -159,8 +159,7 @@ var decoders = map[string]*family{
 		ignored: oldRotary, targets: queryValue,
 	},
 	"gemma3_text": gemma3Family("", []string{"model.", ""}, []string{"lm_head"}, nil),
-	// Larger models include a vision tower, which text does not need; it is ignored.
-	// The larger ones come with a vision tower, which stays out; text alone needs none of it.
+	// The larger models include a vision tower, which is ignored: text does not need it.
 	"gemma3": gemma3Family("text_config",
 		[]string{"model.language_model.", "language_model.model.", "language_model."},
 		[]string{"lm_head", "language_model.lm_head"},

@@ -6,7 +6,7 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// postNorm is a family of blocks like BERT's, with the modules of a layer under its names.
+// postNorm is a family of blocks like BERT's, with the given module names.
 func postNorm(fam family, embeddings []moduleRow, q, k, v, o, attentionNorm, up, down, mlpNorm string) *family {
 	fam.activation, fam.partial = "gelu", -1
 	fam.normKind, fam.normAfter, fam.plainHeads = torch.NormLayer, true, true
@@ -28,7 +28,7 @@ func postNorm(fam family, embeddings []moduleRow, q, k, v, o, attentionNorm, up,
 	return &fam
 }
 
-// bert is postNorm under BERT's own names.
+// bert is postNorm with BERT's module names.
 func bert(fam family) *family {
 	fam.layers = "encoder.layer.N."
 	return postNorm(fam, bertEmbeddings, "attention.self.query", "attention.self.key", "attention.self.value",
@@ -75,7 +75,7 @@ var encoders = map[string]*family{
 			dense: "classifier.dense", out: "classifier.out_proj", act: "tanh",
 		},
 		targets: []string{"query", "value"},
-		// Sequence classifiers do without the pooler.
+		// Sequence classifiers do not use the pooler.
 		ignored: []string{"lm_head.*", "pooler.*", "roberta.pooler.*"},
 	}),
 	"distilbert": postNorm(family{
@@ -106,7 +106,7 @@ var encoders = map[string]*family{
 			{"embed_norm", "embeddings.norm", "H", "norm_bias"},
 			{"norm", "final_norm", "H", "norm_bias"},
 		},
-		without: "layers.0.attn_norm", // the norm of the embeddings is right before
+		without: "layers.0.attn_norm", // the norm of the embeddings comes directly before
 		rows: []moduleRow{
 			{"attn_norm", "attn_norm", "H", "norm_bias"},
 			{"qkv", "attn.Wqkv", "FH", "attention_bias"},

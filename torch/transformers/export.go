@@ -7,15 +7,15 @@ import (
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
-// ExportedTensor is a weight of a model on its way into a file.
+// ExportedTensor is a weight to be exported.
 type ExportedTensor struct {
 	Spec TensorSpec
-	// Values are the weight as it is now, as float32, in the shape of Spec.
+	// Values returns the current weight as float32, in the shape of Spec.
 	Values func() ([]float32, error)
 }
 
-// Export hands use the model's weights as they are now, changed as [SaveOptions].Change says, in the order of a forward
-// pass; tied ones once. Values may be called until use returns.
+// Export calls use with the model's current weights, changed by [SaveOptions].Change, in the order of a forward pass;
+// tied weights once. Values may be called until use returns.
 func (c *Causal) Export(change map[string]func(weight []float32), use func([]ExportedTensor) error) error {
 	files, err := safetensors.OpenModel(c.Dir)
 	if err != nil {
@@ -23,7 +23,7 @@ func (c *Causal) Export(change map[string]func(weight []float32), use func([]Exp
 	}
 	defer files.Close()
 	stored := *c.Config
-	stored.TieWordEmbeddings = stored.TieWordEmbeddings || c.untied // as the folder has it
+	stored.TieWordEmbeddings = stored.TieWordEmbeddings || c.untied // as in the folder
 	names, err := stored.Resolve(files)
 	if err != nil {
 		return err

@@ -18,22 +18,22 @@ type family struct {
 	own map[string]string
 	// inner is the field that contains the language model's fields; "" if they are at the top level.
 	inner string
-	sizes map[string]int // defaults of shape fields that need not be there
+	sizes map[string]int // defaults of optional shape fields
 
 	kvHeads, headDim int  // defaults; 0: as many as heads, hidden_size over heads
-	plainHeads       bool // no field may say otherwise
+	plainHeads       bool // no field may override it
 	eps              float64
-	fixedEps         bool // no field may say otherwise
+	fixedEps         bool // no field may override it
 	activation       string
 	theta            float64
-	partial          float64           // default share of a head that rotates; 0: all of it, always; -1: learned positions
+	partial          float64           // default fraction of a head that rotates; 0: always all of it; -1: learned positions
 	ropeAlias        map[string]string // the family's other names of rope_types
 	tied             bool
 	fourfold         bool // intermediate_size defaults to 4·hidden_size
 	attentionBias    bool // default of the field
 
 	normKind  torch.NormKind
-	normAfter bool // norms stand after the sums
+	normAfter bool // norms come after the sums
 	qkv       torch.QKVLayout
 	residual  torch.Residual
 	// special reads fields that only this family has.
@@ -42,16 +42,16 @@ type family struct {
 	// prefixes come before the names of the base model; the first is transformers' own.
 	prefixes []string
 	base     []moduleRow       // outside of the layers
-	without  string            // the one module that is not there
+	without  string            // the one module that is missing
 	layers   string            // "layers.N."
 	rows     []moduleRow       // within a layer
-	conv1D   bool              // files hold linear weights as [in, out]
-	old      map[string]string // endings of names and those that older files have for them
-	ignored  []string          // as ignores reads them
+	conv1D   bool              // files store linear weights as [in, out]
+	old      map[string]string // name suffixes and their spellings in older files
+	ignored  []string          // patterns of tensors to ignore, see ignores
 	// targets are the default LoRA targets in PEFT. PEFT has none for phi3, which gets the equivalent layer.
 	targets []string
 
-	// Of causal language models: names of the output layer, transformers' own first.
+	// Of causal language models: names of the output layer, transformers' first.
 	heads    []string
 	headBias bool
 	// encoder has the fields of encoders; nil for causal language models.
@@ -64,13 +64,13 @@ type encoderFamily struct {
 	classes string
 	// types and pad are the defaults of type_vocab_size and pad_token_id. If types is 0, the field does not exist.
 	types, pad int
-	// offset says that positions start after the padding token's id.
+	// offset means that positions start after the padding token's id.
 	offset bool
 	// prefix comes before the encoder's names in task models.
 	prefix string
 	// pooler and head are optional; each is complete or absent.
 	pooler, head []moduleRow
-	// plainPooler says that the pooler belongs to the task model and has no prefix.
+	// plainPooler means that the pooler belongs to the task model and has no prefix.
 	plainPooler bool
 	// dense is the layer of the head before the logits; "" for none.
 	dense, out string
@@ -108,12 +108,12 @@ func (fam *family) prefixOf() string {
 
 // A TensorSpec describes a tensor that the model has or may have.
 type TensorSpec struct {
-	Name       string   // what the core calls it; of a pooler or a head, its Path
-	Path       string   // what transformers' model calls it, of an encoder that stands alone
-	Prefix     string   // what sequence classifiers put before Path
+	Name       string   // the core's name; for a pooler or a head, its Path
+	Path       string   // transformers' name, without the prefix of a task model
+	Prefix     string   // the prefix of sequence classifiers before Path
 	Shape      []int64  // weights of linear modules are [out, in]
-	Transposed bool     // files hold a matrix as [in, out]
-	Candidates []string // what a folder may call it
+	Transposed bool     // files store a matrix as [in, out]
+	Candidates []string // possible names in a folder
 	// Group is "" for a required tensor. Tensors of group "pooler" or "head" are all present or all absent. Tensors of
 	// group "tied" repeat another.
 	Group string
@@ -132,7 +132,7 @@ type moduleRow struct {
 	layer  string // the core's name
 	module string // transformers' name
 	shape  string // of the weight
-	bias   string // "", always, or the field of config.json that asks for one
+	bias   string // "" for always, or the field of config.json that enables it
 }
 
 const always = "+"
@@ -140,17 +140,16 @@ const always = "+"
 // Linear is a linear module that can have a LoRA adapter; its weight is [Out, In].
 type Linear struct {
 	Name    string // of the module in transformers' model, as PEFT spells it
-	Layer   string // what the core calls it
+	Layer   string // the core's name
 	In, Out int
 }
 
-// numbered replaces "N" in a name by a layer's number.
+// numbered replaces "N" in a name by a layer number.
 func numbered(name string, layer int) string {
 	return strings.Replace(name, ".N.", "."+strconv.Itoa(layer)+".", 1)
 }
 
-// ignores reports whether a tensor of a folder is one that the model does not need. "*" at either end of a pattern
-// matches anything.
+// ignores reports whether the model ignores a tensor of the folder. "*" at either end of a pattern matches anything.
 func ignores(patterns []string, name string) bool {
 	return slices.ContainsFunc(patterns, func(pattern string) bool {
 		if stem, ok := strings.CutSuffix(pattern, "*"); ok {

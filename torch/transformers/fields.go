@@ -11,8 +11,8 @@ import (
 // fields reads the members of a JSON object and keeps the first error.
 type fields struct {
 	raw map[string]json.RawMessage
-	at  string            // where the object lies in the file, "rope_parameters."; "" for the file itself
-	own map[string]string // the family's spelling of a field that has one
+	at  string            // the object's position in the file, "rope_parameters."; "" for the file itself
+	own map[string]string // the family's spelling of renamed fields
 	err error
 }
 
@@ -22,10 +22,10 @@ func (f *fields) fail(format string, args ...any) {
 	}
 }
 
-// spelled is the name of a field in the file.
+// spelled returns the name of a field in the file.
 func (f *fields) spelled(key string) string { return cmp.Or(f.own[key], key) }
 
-// value reads a member, absent where it is null or not there.
+// value reads a member; absent is the default for a missing or null one.
 func value[T any](f *fields, key string, absent T) T {
 	key = f.spelled(key)
 	raw, ok := f.raw[key]
@@ -42,7 +42,7 @@ func value[T any](f *fields, key string, absent T) T {
 
 func text(f *fields, key, absent string) string { return value(f, key, absent) }
 
-// required, as the default of a size or a positive number, makes the field obligatory.
+// required, as the default of a size or a positive number, makes the field mandatory.
 const required = -1
 
 // size reads an integer from 1 to limit.
@@ -78,15 +78,15 @@ func (f *fields) has(key string) bool {
 	return ok && string(raw) != "null"
 }
 
-// isNull reports a member that is there and null.
+// isNull reports whether a member exists and is null.
 func (f *fields) isNull(key string) bool { return string(f.raw[f.spelled(key)]) == "null" }
 
-// object reads a member that is an object of its own; its raw is nil where there is none.
+// object reads a member that is itself an object; its raw is nil if missing.
 func (f *fields) object(key string) *fields {
 	return &fields{raw: value(f, key, map[string]json.RawMessage(nil)), at: f.at + key + "."}
 }
 
-// forbidQuantization refuses weights that are not what they say, other than those of NF4 by bitsandbytes.
+// forbidQuantization refuses quantised weights, except NF4 of bitsandbytes.
 func (f *fields) forbidQuantization() {
 	if q := value(f, quantKey, map[string]any{}); len(q) > 0 {
 		how, _ := q["quant_method"].(string)

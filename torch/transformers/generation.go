@@ -14,10 +14,10 @@ import (
 // authors recommend. The settings are defaults for generate and chat; training samples from the model's own
 // distribution.
 type GenerationConfig struct {
-	EOS               []int32 // nil where the file names none
-	BOS, Pad          int32   // -1 where the file names none
+	EOS               []int32 // nil if missing
+	BOS, Pad          int32   // -1 if missing
 	DoSample          bool
-	Temperature       float64 // 1 where the file names none
+	Temperature       float64 // 1 if missing
 	TopK              int     // 0: off
 	TopP, MinP        float64 // TopP 1, MinP 0: off
 	RepetitionPenalty float64 // 1: off

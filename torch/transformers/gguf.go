@@ -10,19 +10,19 @@ import (
 	"github.com/rltrain/rltrain/torch/gguf/convert"
 )
 
-// GGUFOptions say what a GGUF file of a model is.
+// GGUFOptions describe the GGUF file to write.
 type GGUFOptions struct {
 	Type   gguf.Type // of matrices: F32, F16, BF16, Q8_0, Q4_0, Q4_1 or Q4_K
-	Name   string    // general.name, for people
+	Name   string    // general.name, a display name
 	Change map[string]func(weight []float32)
 }
 
-// fileTypes are llama.cpp's numbers of what most of a file's matrices are.
+// fileTypes are llama.cpp's numbers for the type of most matrices in a file.
 var fileTypes = map[gguf.Type]uint32{gguf.F32: 0, gguf.F16: 1, gguf.Q4_0: 2, gguf.Q4_1: 3, gguf.Q8_0: 7, gguf.Q4_K: 14, gguf.BF16: 32}
 
-// SaveGGUF writes the model to one GGUF file that llama.cpp reads: weights, configuration, tokenizer and chat template.
-// Vectors are F32. With types of four bits the embedding and the output layer are Q8_0; a matrix whose rows do not fit the
-// blocks of a type gets the next larger one that they fit. What has no form in GGUF is an error that names it.
+// SaveGGUF writes the model to one GGUF file for llama.cpp: weights, configuration, tokenizer and chat template.
+// Vectors are F32. With 4-bit types, the embedding and the output layer are Q8_0; a matrix whose rows do not fit a
+// type's blocks gets the next larger type that fits. What GGUF cannot represent is an error that names it.
 func (c *Causal) SaveGGUF(path string, o GGUFOptions) error {
 	if _, ok := fileTypes[o.Type]; !ok {
 		return fmt.Errorf("transformers: type %s is not one that GGUF files are written with", o.Type)
@@ -52,7 +52,7 @@ func (c *Causal) SaveGGUF(path string, o GGUFOptions) error {
 	})
 }
 
-// ggufSources are the model's tensors as GGUF has them.
+// ggufSources are the model's tensors in GGUF's form.
 func (c *Config) ggufSources(e convert.Exported, tensors []ExportedTensor, kind gguf.Type) ([]gguf.Source, error) {
 	var sources []gguf.Source
 	for _, t := range tensors {
@@ -96,7 +96,7 @@ func matrixType(kind gguf.Type, spec TensorSpec) gguf.Type {
 	return gguf.F16
 }
 
-// ggufPairs is the metadata of the shape, and tensors that belong to it.
+// ggufPairs returns the metadata of the shape, and the tensors that belong to it.
 func (c *Config) ggufPairs(e convert.Exported) (pairs []gguf.Pair, factors []gguf.Source, err error) {
 	core := c.Core()
 	own := func(key string, value any) { pairs = append(pairs, gguf.Pair{Key: e.Name + "." + key, Value: value}) }
@@ -124,7 +124,7 @@ func (c *Config) ggufPairs(e convert.Exported) (pairs []gguf.Pair, factors []ggu
 	if core.Activation != want {
 		return nil, nil, fmt.Errorf("hidden_act %q has no form in GGUF's architecture %s", c.HiddenAct, e.Name)
 	}
-	// llama.cpp takes the scale of scores from the head, and from the hidden size in the largest Gemmas.
+	// llama.cpp derives the scale of scores from the head size, and in the largest Gemmas from the hidden size.
 	scale := 1 / math.Sqrt(float64(c.headDim()))
 	if e.Name == "gemma2" && c.NumHiddenLayers == 46 || e.Name == "gemma3" && c.NumHiddenLayers == 62 {
 		scale = 1 / math.Sqrt(float64(c.HiddenSize/c.NumAttentionHeads))
@@ -139,7 +139,7 @@ func (c *Config) ggufPairs(e convert.Exported) (pairs []gguf.Pair, factors []ggu
 	return pairs, factors, err
 }
 
-// ggufWindow writes the sliding window, where the layers that have one are those that llama.cpp takes them for.
+// ggufWindow writes the sliding window, if the layers with a window are those that llama.cpp assumes.
 func (c *Config) ggufWindow(e convert.Exported, own func(string, any)) error {
 	windows := c.Core().Windows
 	slides := map[string]func(layer int) bool{
@@ -185,7 +185,7 @@ func (c *Config) ggufRope(e convert.Exported, own func(string, any)) ([]gguf.Sou
 		return gguf.Source{Name: name, Type: gguf.F32, Shape: []int64{int64(len(values))}, Data: func() ([]byte, error) { return gguf.F32.Quantize(values) }}
 	}
 	switch source.kind {
-	case "default", "dynamic": // the latter differs beyond the context alone
+	case "default", "dynamic": // the latter differs only beyond the context
 		return nil, nil
 	case "linear":
 		own("rope.scaling.type", "linear")

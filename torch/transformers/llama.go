@@ -44,9 +44,9 @@ func (s LlamaShape) config(dtype safetensors.DType) ([]byte, error) {
 
 var torchNames = map[safetensors.DType]string{safetensors.F32: "float32", safetensors.BF16: "bfloat16", safetensors.F16: "float16"}
 
-// WriteLlama fills dir with a Llama whose random weights of dtype F32, BF16 or F16 follow seed, initialised as in
+// WriteLlama writes a Llama to dir, with random weights of dtype F32, BF16 or F16 from seed, initialised as in
 // transformers: normal with standard deviation 0.02, norms 1, biases and the padding token's embedding 0. Tokens are
-// characters; from the 100th on they are words that occur in no text.
+// characters; from id 100 on they are words that occur in no text.
 func WriteLlama(dir string, s LlamaShape, dtype safetensors.DType, seed uint64) error {
 	if err := s.write(dir, dtype, seed); err != nil {
 		return fmt.Errorf("transformers: writing a Llama: %w", err)

@@ -42,10 +42,10 @@ func (m *Model) Close() {
 	}
 }
 
-// Load reads the folder of an encoder. Weights are float32 except the encoder's embedding and linear layers, which
-// have dtype "fp32", "bf16" or "fp16"; "" means bf16 on a GPU that prefers it (see [torch.PrefersBF16]), else float32.
+// Load reads the folder of an encoder. Weights are float32 except the encoder's embedding and linear layers, which have
+// dtype "fp32", "bf16" or "fp16"; "" means bf16 on a GPU that prefers it (see [torch.PrefersBF16]), else float32.
 // Weights are mapped, not copied, if the file has their type, so the files must not change while the model is in use.
-// Errors name the file and the field or tensor at fault.
+// Errors name the file and the invalid field or tensor.
 func Load(dir, dtype string) (*Model, error) {
 	matrices, known := dtypeOptions[dtype]
 	if !known && dtype != "" {

@@ -26,7 +26,7 @@ func (c *Config) Linears() []Linear {
 	return list
 }
 
-// DefaultTargets are the family's default LoRA targets in PEFT. A target is a full name or the end of one at a dot.
+// DefaultTargets are the family's default LoRA targets in PEFT. A target is a full name, or a suffix after a dot.
 func (c *Config) DefaultTargets() []string { return slices.Clone(families[c.ModelType].targets) }
 
 // AllTargets are LoRA targets that select every one of Linears: what follows the layer's number in their names.

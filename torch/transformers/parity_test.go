@@ -248,8 +248,8 @@ func TestFamilyPoolingEqualsSequenceClassification(t *testing.T) {
 	}
 }
 
-// TestDropoutDoesNotDependOnBatch: the mask of a sequence is the same in any batch, differs between
-// keys, and keeps the expectation.
+// TestDropoutDoesNotDependOnBatch: a sequence's mask is the same in any batch, differs between keys, and preserves the
+// expectation.
 func TestDropoutDoesNotDependOnBatch(t *testing.T) {
 	f := open(t, "bert")
 	f.adapt(t)

@@ -12,19 +12,18 @@ import (
 	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
-// How token vectors become one vector a text.
+// How token vectors become one vector per text.
 const (
 	// PoolMean is the mean over the text's tokens, special ones included.
 	PoolMean = "mean"
-	// PoolFamily is what the family's sequence classifiers do; for bert the first
-	// token through the pooler and tanh.
+	// PoolFamily is the pooling of the family's sequence classifiers; for bert the first token through the pooler and
+	// tanh.
 	PoolFamily = "family"
 )
 
-// PoolingOf is the pooling a model folder was made for: PoolMean where
-// modules.json of sentence-transformers has a Pooling module whose config.json
-// says mean, else PoolFamily. A modules.json or a Pooling config that cannot be
-// read is an error.
+// PoolingOf returns the pooling that a model folder was trained with: PoolMean if modules.json of sentence-transformers
+// has a Pooling module whose config.json says mean, else PoolFamily. An unreadable modules.json or Pooling config is an
+// error.
 func PoolingOf(dir string) (string, error) {
 	path := filepath.Join(dir, "modules.json")
 	data, err := smallfile.Read(path)
@@ -43,7 +42,7 @@ func PoolingOf(dir string) (string, error) {
 		return "", fmt.Errorf("transformers: %s: %w", path, err)
 	}
 	for _, m := range modules {
-		// Releases moved the class between packages; its own name stayed.
+		// Releases moved the class between packages; only its name is stable.
 		if m.Type != "Pooling" && !strings.HasSuffix(m.Type, ".Pooling") {
 			continue
 		}
@@ -55,8 +54,8 @@ func PoolingOf(dir string) (string, error) {
 	return PoolFamily, nil
 }
 
-// poolingMode reads both spellings of a Pooling config: one field that names the
-// mode, and one boolean a mode, of which only mean may be set.
+// poolingMode reads both spellings of a Pooling config: one field that names the mode, and one boolean per mode, of
+// which only mean may be set.
 func poolingMode(path string) (string, error) {
 	data, err := smallfile.Read(path)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 // Quantizable are the dtypes of CausalOptions that quantise.
 var Quantizable = []torch.QuantType{torch.NF4, torch.Int8}
 
-// check refuses a DType that there is not or that does not fit. quant is the type that it quantises to, "" for none.
+// check refuses an unknown DType or one that does not fit. quant is the type that it quantises to, "" for none.
 func (o CausalOptions) check() (quant torch.QuantType, err error) {
 	for _, t := range Quantizable {
 		if string(t) == o.DType {
@@ -36,7 +36,7 @@ func (o CausalOptions) check() (quant torch.QuantType, err error) {
 	return quant, err
 }
 
-// layer reports the weight of a block's linear layer, not of the embedding or the output layer.
+// layer reports whether a spec is a linear weight of a layer, as opposed to the embedding or the output layer.
 func (s TensorSpec) layer() bool { return s.matrix() && strings.HasPrefix(s.Name, "layers.") }
 
 // quantName is the core's name of a quantised weight.
@@ -44,11 +44,11 @@ func quantName(name string, quant torch.QuantType) string {
 	return strings.TrimSuffix(name, "weight") + string(quant)
 }
 
-// packed reports a tensor that a GGUF file holds in blocks.
+// packed reports whether a GGUF file stores a tensor in blocks.
 func packed(e safetensors.Entry) bool { return e.Converted != nil && e.Converted.Tensor.Type.Packed() }
 
-// blocks are those of a layer's weight that a GGUF file holds in a type that the core has, or bitsandbytes in NF4, as
-// they are; "" where the weight is stored in another way or wanted in another.
+// blocks returns the stored blocks of a layer's weight if a GGUF file has it in a type of the core, or bitsandbytes in
+// NF4. The type is "" if the weight is stored or wanted in another way.
 func (o CausalOptions) blocks(files *safetensors.Model, name string, spec TensorSpec, change func([]float32)) (torch.QuantType, *torch.Var, error) {
 	_, entry, _ := files.Entry(name)
 	nf4 := isNF4(files, name) && torch.NF4.RowBytes(spec.Shape[1]) > 0
@@ -74,7 +74,7 @@ func (o CausalOptions) blocks(files *safetensors.Model, name string, spec Tensor
 	return quant, v, nil
 }
 
-// quantize takes the place of v by its rows of blocks.
+// quantize replaces v by its rows of blocks.
 func quantize(v *torch.Var, spec TensorSpec, quant torch.QuantType) (*torch.Var, error) {
 	defer v.Close()
 	if in := spec.Shape[1]; quant.RowBytes(in) == 0 {
@@ -87,12 +87,12 @@ func quantize(v *torch.Var, spec TensorSpec, quant torch.QuantType) (*torch.Var,
 	return rows, nil
 }
 
-// Quantised are the types of the layers' linear weights, in order; none where they are not quantised.
+// Quantised returns the types of the layers' linear weights, in order; none if they are not quantised.
 func (c *Causal) Quantised() []torch.QuantType {
 	return slices.Compact(slices.Sorted(maps.Values(c.quants)))
 }
 
-// dequantized is the weight of a quantised layer as products take it, in the shape of its spec.
+// dequantized returns the weight of a quantised layer as products use it, in the shape of its spec.
 func (c *Causal) dequantized(spec TensorSpec) ([]float32, error) {
 	quant := c.quants[spec.Name]
 	dense, err := c.Weights[quantName(spec.Name, quant)].Dequantize(quant, spec.Shape[1], torch.BF16)

@@ -9,7 +9,7 @@ import (
 )
 
 // Random is a model with random weights and no files, for benchmarks and tests: norms 1, biases 0, others normal with
-// standard deviation 0.02, as in transformers. dtype is that of Load; "" is fp32.
+// standard deviation 0.02, as in transformers. dtype is as in Load; "" is fp32.
 func Random(config *Config, dtype string, seed uint64) (*Model, error) {
 	matrices, known := dtypeOptions[dtype]
 	if !known && dtype != "" {

@@ -5,9 +5,9 @@ import (
 	"maps"
 )
 
-// RegisterFamily makes a model_type known whose models are built like those of another one, such as a Llama under a name of
-// its own. fields are its spellings of the fields of config.json, by the usual ones; it may be nil. Call it from an init
-// function. It panics if modelType is taken or like is unknown.
+// RegisterFamily registers a model_type whose models have the architecture of another one, such as a renamed Llama.
+// fields maps the usual names of config.json fields to its spellings; it may be nil. Call it from an init function. It
+// panics if modelType is taken or like is unknown.
 func RegisterFamily(modelType, like string, fields map[string]string) {
 	fam := families[like]
 	if modelType == "" || families[modelType] != nil || fam == nil {

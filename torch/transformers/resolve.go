@@ -87,7 +87,7 @@ func find(spec TensorSpec, m *safetensors.Model) (string, error) {
 	return found, nil
 }
 
-// listed is how many names an error lists before it only counts.
+// listed is the number of names that an error lists before it only counts.
 const listed = 3
 
 // leftovers reports missing and unknown tensors together, because a wrong name appears as one of each.

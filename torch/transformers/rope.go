@@ -10,14 +10,14 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// ropeInputs are the inputs of a frequency table outside of its parameters.
+// ropeInputs are the inputs of a frequency table that its parameters do not contain.
 type ropeInputs struct {
 	headDim, maxPositions int
-	theta                 float64 // where the parameters name none
-	partial               float64 // the fraction of a head's features that rotate, likewise
+	theta                 float64 // if the parameters name none
+	partial               float64 // default fraction of a head's features that rotate
 	wholeHead             bool    // the family rotates all features, whatever the fraction
-	// original is original_max_position_embeddings where config.json has it outside of
-	// the parameters, where it wins; 0 where it has not.
+	// original is original_max_position_embeddings if config.json has it outside of the parameters, where it wins; else
+	// 0.
 	original int
 	alias    map[string]string // other names of rope_types
 }
@@ -37,21 +37,19 @@ var ropeKinds = map[string]ropeKind{
 	"llama3":       llama3Rope,
 }
 
-// ropeFields are the parameters that some rope_type reads. Any other would be an unsupported kind of rotation.
+// ropeFields are the known parameters of all rope_types. Any other would be an unsupported kind of rotation.
 var ropeFields = []string{
 	"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "original_max_position_embeddings",
 	"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate",
 	"short_factor", "long_factor", "low_freq_factor", "high_freq_factor",
-	"finetuned", // a remark of some YaRN models
+	"finetuned", // a remark in some YaRN models
 }
 
-// rope computes the table that one set of RoPE parameters describes, in float64 as
-// transformers' modeling_rope_utils.py does in float32. rotary is how many leading
-// features of a head rotate.
+// rope computes the table for one set of RoPE parameters, in float64; transformers' modeling_rope_utils.py does it in
+// float32. rotary is the number of leading features of a head that rotate.
 //
-// The dynamic kind recomputes its frequencies for each length above
-// max_position_embeddings; below, it is the plain one. Only that part is computed here, and
-// [Config.MaxLength] bounds sequences accordingly.
+// The dynamic kind recomputes its frequencies for each length above max_position_embeddings; below, it is the plain
+// one. Only that part is computed here, and [Config.MaxLength] bounds sequences accordingly.
 func rope(f *fields, in ropeInputs) (table torch.Rope, kind string, rotary int) {
 	for _, key := range slices.Sorted(maps.Keys(f.raw)) {
 		if f.has(key) && !slices.Contains(ropeFields, key) {
@@ -69,7 +67,7 @@ func rope(f *fields, in ropeInputs) (table torch.Rope, kind string, rotary int) 
 	partial := f.positive("partial_rotary_factor", in.partial)
 	switch {
 	case kind == "proportional":
-		partial = 1 // its fraction is of pairs that move; the others stand still
+		partial = 1 // its fraction is of pairs that rotate; the others have angle 0
 	case in.wholeHead && partial != 1:
 		f.fail("partial_rotary_factor %g is not supported for this model_type", partial)
 	case partial > 1:
@@ -115,8 +113,8 @@ func dynamicRope(f *fields, _ ropeInputs, theta float64, rotary int) torch.Rope 
 	return torch.Rope{InvFreq: plainFrequencies(theta, rotary), Factor: 1}
 }
 
-// proportionalRope rotates the first partial_rotary_factor of the pairs, with the
-// frequencies of a whole head, and leaves the others at angle 0.
+// proportionalRope rotates the first partial_rotary_factor of the pairs, with the frequencies of a full head, and
+// leaves the others at angle 0.
 func proportionalRope(f *fields, in ropeInputs, theta float64, rotary int) torch.Rope {
 	factor := f.positive("factor", 1)
 	share := f.positive("partial_rotary_factor", in.partial)
@@ -162,7 +160,7 @@ func yarnRope(f *fields, in ropeInputs, theta float64, rotary int) torch.Rope {
 	}
 	attention = value(f, "attention_factor", attention)
 
-	// The pair that turns this often over the original length.
+	// The pair that makes this number of turns over the original length.
 	pair := func(turns float64) float64 {
 		return float64(rotary) * math.Log(float64(original)/(turns*2*math.Pi)) / (2 * math.Log(theta))
 	}
@@ -172,7 +170,7 @@ func yarnRope(f *fields, in ropeInputs, theta float64, rotary int) torch.Rope {
 	}
 	low, high = max(low, 0), min(high, float64(rotary-1))
 	if low == high {
-		high += 0.001 // as transformers keeps the ramp from dividing by 0
+		high += 0.001 // transformers avoids a division by 0 in the same way
 	}
 	w := plainFrequencies(theta, rotary)
 	for i := range w {
@@ -182,8 +180,8 @@ func yarnRope(f *fields, in ropeInputs, theta float64, rotary int) torch.Rope {
 	return torch.Rope{InvFreq: w, Factor: attention}
 }
 
-// longRope is LongRoPE (Ding et al. 2024): each frequency has a divisor of its own, one for
-// sequences within the original length and one for longer ones.
+// longRope is LongRoPE (Ding et al. 2024): each frequency has one divisor for sequences within the original length and
+// one for longer ones.
 func longRope(f *fields, in ropeInputs, theta float64, rotary int) torch.Rope {
 	original := originalLength(f, in)
 	attention := 1.0
@@ -209,9 +207,8 @@ func longRope(f *fields, in ropeInputs, theta float64, rotary int) torch.Rope {
 	}
 }
 
-// llama3Rope is that of Llama 3.1: frequencies whose wave is longer than the original length
-// over low_freq_factor are divided by factor, those shorter than over high_freq_factor kept,
-// those between interpolated.
+// llama3Rope is Llama 3.1's: frequencies with a wavelength above the original length / low_freq_factor are divided by
+// factor, those below the original length / high_freq_factor kept, those between interpolated.
 func llama3Rope(f *fields, in ropeInputs, theta float64, rotary int) torch.Rope {
 	factor := f.positive("factor", required)
 	low, high := f.positive("low_freq_factor", required), f.positive("high_freq_factor", required)
@@ -282,7 +279,7 @@ func (c *Config) ropeInputs(f *fields) ropeInputs {
 	return in
 }
 
-// A ropeSource is what a table was computed from, for formats that describe it differently.
+// A ropeSource is the input of a table, for formats that describe it differently.
 type ropeSource struct {
 	kind          string
 	theta, factor float64

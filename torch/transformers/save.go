@@ -19,17 +19,17 @@ import (
 
 // SaveOptions says how a model is saved.
 type SaveOptions struct {
-	// Change is that of CausalOptions: it changes weights as the folder holds them, or as they were
-	// trained. Those that LoadCausal changed must be changed again.
+	// Change is that of CausalOptions: it changes weights as stored in the folder, or as trained. Changes made by
+	// LoadCausal must be made again.
 	Change map[string]func(weight []float32)
-	// DType of the weights: "fp32", "bf16" or "fp16"; "" as the folder holds them, and float32
-	// where they were trained. Quantised weights are written dequantised.
+	// DType of the weights: "fp32", "bf16" or "fp16"; "" as stored in the folder, or float32 for trained weights.
+	// Quantised weights are written dequantised.
 	DType string
 }
 
 // Save fills the existing folder dir with the model: weights under the names of its original folder, config.json with
-// only dtype and tie_word_embeddings updated, and the other files of a model unchanged. Tensors that the model does
-// not use, such as a vision tower, are copied.
+// only dtype and tie_word_embeddings updated, and the other files of a model unchanged. Tensors that the model does not
+// use, such as a vision tower, are copied.
 func (c *Causal) Save(dir string, o SaveOptions) error {
 	if err := c.save(dir, o); err != nil {
 		return fmt.Errorf("transformers: saving %s: %w", dir, err)
@@ -95,10 +95,10 @@ func (c *Causal) save(dir string, o SaveOptions) error {
 	return CopyExtras(dir, c.Dir)
 }
 
-// sources are all tensors of the folder, those of the model as they are now.
+// sources are all tensors of the folder, with the model's current weights.
 func (c *Causal) sources(files *safetensors.Model, change map[string]func([]float32), dtype safetensors.DType) ([]safetensors.Source, error) {
 	config := *c.Config
-	config.TieWordEmbeddings = config.TieWordEmbeddings || c.untied // as the folder has it
+	config.TieWordEmbeddings = config.TieWordEmbeddings || c.untied // as stored in the folder
 	names, err := config.Resolve(files)
 	if err != nil {
 		return nil, err
@@ -148,7 +148,7 @@ func (c *Causal) sources(files *safetensors.Model, change map[string]func([]floa
 	return sources, nil
 }
 
-// stored is the data of the weight name of the folder, as the file source describes holds it.
+// stored returns the data of the folder's weight name as stored in the file that source describes.
 func (c *Causal) stored(files *safetensors.Model, name string, spec TensorSpec, source safetensors.Source, change func([]float32)) ([]byte, error) {
 	_, entry, _ := files.Entry(name)
 	_, quantised := c.quants[spec.Name]
@@ -249,7 +249,7 @@ func nameDType(raw map[string]json.RawMessage, name string) bool {
 	return changed
 }
 
-// extras are the files of a model folder besides weights and config.json.
+// extras are the files of a model folder other than weights and config.json.
 var extras = []string{
 	"generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
 	"vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model",

@@ -8,7 +8,7 @@ import (
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
-// The shape of the tiny model where nobody asks for another.
+// Default shape of the tiny model.
 const (
 	// The default shape of the tiny model.
 	TinyLayers = 4
@@ -30,8 +30,8 @@ func tinyVocabulary() []string {
 	return tokens
 }
 
-// WriteTiny fills dir with a small character-level Llama with random weights of seed. hidden must be a multiple of 32,
-// the head size; the MLP is four times as wide. The result is an ordinary model folder.
+// WriteTiny writes a small character-level Llama to dir, with random weights from seed. hidden must be a multiple of
+// 32, the head size; the MLP is four times as wide. The result is an ordinary model folder.
 func WriteTiny(dir string, layers, hidden int, seed uint64) error {
 	if layers < 1 || layers > maxLayers {
 		return fmt.Errorf("transformers: tiny: %d layers, want 1 to %d", layers, maxLayers)
@@ -45,8 +45,8 @@ func WriteTiny(dir string, layers, hidden int, seed uint64) error {
 	}, safetensors.F32, seed)
 }
 
-// WriteTinyChat is WriteTiny with a chat template. Tasks show a model with a template conversations, which are longer
-// than plain texts.
+// WriteTinyChat is WriteTiny with a chat template. For a model with a template, tasks use conversations, which are
+// longer than plain texts.
 func WriteTinyChat(dir string, layers, hidden int, seed uint64) error {
 	if err := WriteTiny(dir, layers, hidden, seed); err != nil {
 		return err

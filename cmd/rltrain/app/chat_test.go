@@ -56,7 +56,7 @@ func TestTextPromptsGoThroughTheChatTemplate(t *testing.T) {
 		t.Errorf("--raw changes nothing: %q", got)
 	}
 	if code, _, stderr := f.rltrain("hi\n", "generate", "--model", "MODEL", "--max-new-tokens", "1"); code != 0 || strings.Count(stderr, "--raw") != 1 {
-		t.Errorf("exit code %d; it is not said once that a template is applied: %q", code, stderr)
+		t.Errorf("exit code %d; want one note about the template: %q", code, stderr)
 	}
 }
 
@@ -67,7 +67,7 @@ func TestSamplingDefaultsOfTheModel(t *testing.T) {
 	_, greedy, _ := f.rltrain("ab\n", append(args, "--temperature", "0")...)
 	_, got, stderr := f.rltrain("ab\n", args...)
 	if got != greedy || !strings.Contains(stderr, "temperature=0 top_p=0.5") {
-		t.Errorf("got %q, want the greedy %q; said %q", got, greedy, stderr)
+		t.Errorf("got %q, want the greedy %q; stderr %q", got, greedy, stderr)
 	}
 	for _, more := range [][]string{{"--ignore-generation-config"}, {"--temperature", "1", "--top-p", "0"}} {
 		if code, got, _ := f.rltrain("ab\n", append(args, more...)...); code != 0 || got == greedy {
@@ -137,7 +137,7 @@ func TestChatAdapter(t *testing.T) {
 	_, stdout, _ := f.rltrain("hi\n/reset\n/adapter off\nhi\n/reset\n/adapter on\nhi\n", append(args, adapter)...)
 	with, _, _ := strings.Cut(stdout, "\n")
 	if stdout != with+"\n"+base+with+"\n" || with+"\n" == base {
-		t.Errorf("on, off and on again gave %q; the base model says %q", stdout, base)
+		t.Errorf("adapter on, off, on: %q; base model: %q", stdout, base)
 	}
 }
 

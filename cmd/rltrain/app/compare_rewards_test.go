@@ -35,7 +35,7 @@ func TestCompareByRewards(t *testing.T) {
 	}
 	f.must(t, "", strings.Fields(compare+"--reward expr:'length' TMP/a TMP/a")...)
 	if r = read(); r.Mean.Difference != 0 || r.Wins.Value != 0.5 || r.Mean.A != 3 {
-		t.Errorf("a model beside itself: %+v", r)
+		t.Errorf("a model compared with itself: %+v", r)
 	}
 	for args, want := range map[string]string{
 		compare + "TMP/a TMP/b":                                                                            "needs --dataset FILE with prompts, and --reward",

@@ -51,14 +51,14 @@ func TestCrash(t *testing.T) {
 				l.finish(t, r, parts, "--resume")
 				compareRuns(t, r, whole, parts)
 			}
-			t.Logf("%s: %d kills, %d before the first checkpoint, %d while one was written, %d behind the last step; %d runs compared", name, k.all, k.early, k.writing, k.late, runs+again)
+			t.Logf("%s: %d kills, %d before the first checkpoint, %d during one, %d after the last step; %d runs compared", name, k.all, k.early, k.writing, k.late, runs+again)
 			if k.all < runs*each {
 				t.Errorf("%d kills, want %d", k.all, runs*each)
 			}
 			sum.all, sum.early, sum.writing, sum.late = sum.all+k.all, sum.early+k.early, sum.writing+k.writing, sum.late+k.late
 		})
 	}
-	t.Logf("in all %d kills, %d before the first checkpoint, %d while one was written, %d behind the last step", sum.all, sum.early, sum.writing, sum.late)
+	t.Logf("total: %d kills, %d before the first checkpoint, %d during one, %d after the last step", sum.all, sum.early, sum.writing, sum.late)
 }
 
 // TestCrashSignals interrupts runs with signals and resumes them.
@@ -90,7 +90,7 @@ func TestCrashDisk(t *testing.T) {
 	l := newLab(t)
 	disk := t.TempDir()
 	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=64m"); err != nil {
-		t.Skipf("a disk of one's own needs the right to mount one: %v", err)
+		t.Skipf("cannot mount a disk: %v", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) })
 	for _, name := range []string{"sft", "grpo", "ppo of labels"} {

@@ -17,7 +17,7 @@ func TestDistillEndToEnd(t *testing.T) {
 	f.must(t, "", strings.Fields(distill+"--teacher TMP/large/sum_digits_supervised --divergence jsd --jsd-beta 0.3")...)
 	metrics, err := os.ReadFile(f.expand("TMP/small/sum_digits_rl/logs/metrics.jsonl"))
 	if err != nil || strings.Count(string(metrics), `"divergence":`) != 2 {
-		t.Errorf("want the divergence of 2 steps: %v\n%s", err, metrics)
+		t.Errorf("want the KL of 2 steps: %v\n%s", err, metrics)
 	}
 	for args, want := range map[string]string{
 		distill:                           "needs teacher",

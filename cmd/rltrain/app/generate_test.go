@@ -264,7 +264,7 @@ func TestGenerateResumes(t *testing.T) {
 		t.Fatalf("exit code %d, %q, want an end of %q", code, stderr.String(), want)
 	}
 	if _, err := os.Stat(f.expand("TMP/out.jsonl")); err == nil {
-		t.Error("the output has its name before it is whole")
+		t.Error("the output has its final name before it is complete")
 	}
 	half, err := os.OpenFile(part, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {

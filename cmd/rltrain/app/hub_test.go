@@ -188,7 +188,7 @@ func TestPromptsByName(t *testing.T) {
 		After struct{ N int }
 	}
 	if err := json.Unmarshal(readFile(t, f.expand("TMP/out/prompts_rl/logs/eval_results.json")), &judged); err != nil || judged.After.N != 5 {
-		t.Errorf("judged by %d prompts, %v", judged.After.N, err)
+		t.Errorf("evaluated on %d prompts, %v", judged.After.N, err)
 	}
 	printed := f.says(t, "", strings.Fields("eval --task prompts --dataset org/prompts --model TMP/out/prompts_rl --max-new-tokens 2")...)
 	if !strings.Contains(printed, "org/prompts: task=prompts problems=4") {

@@ -122,7 +122,7 @@ func TestLoadTrainingOnKilledServers(t *testing.T) {
 			t.Fatalf("%v\n%s%s", err, said, complaints.String())
 		}
 		if len(servers) > 1 && !strings.Contains(said, "sending its prompts to 1 others") {
-			t.Errorf("%s: nobody missed the server:\n%s", name, said)
+			t.Errorf("%s: the log does not mention the killed server:\n%s", name, said)
 		}
 		checkpoint = filepath.Join(output, "reverse_digits_rl", "checkpoints", "checkpoint-8")
 		if weights, err = os.ReadFile(filepath.Join(checkpoint, "adapter_model.safetensors")); err != nil {

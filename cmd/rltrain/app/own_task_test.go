@@ -128,7 +128,7 @@ func TestUngradedSamples(t *testing.T) {
 		tried, right = tried+len(row.Samples), right+row.Correct
 	}
 	if set.Unscored == 0 || set.Unscored+tried != 48 || set.Failed != 0 || right == 0 || set.N != 4 && set.Problems != 12 {
-		t.Errorf("%d tries, %d right, %+v", tried, right, set)
+		t.Errorf("%d samples, %d right, %+v", tried, right, set)
 	}
 	if want := fmt.Sprintf("warning: skipped %d samples that could not be scored; first error: problem", set.Unscored); !strings.Contains(out, want) {
 		t.Errorf("no %q in\n%s", want, out)

@@ -63,7 +63,7 @@ func TestPredict(t *testing.T) {
 	// A line gives the same result by itself and in a batch.
 	for _, i := range []int{0, 31, 32, 99} {
 		if alone := lines(f.must(t, texts[i], "predict", "--model", "MODEL")); alone[0] != answers[i] {
-			t.Errorf("text %d alone gives %q, among others %q", i, alone[0], answers[i])
+			t.Errorf("text %d by itself: %q, in a batch: %q", i, alone[0], answers[i])
 		}
 	}
 	if got := f.must(t, "", "predict", "--model", "MODEL"); got != "" {

@@ -323,7 +323,7 @@ func TestTurnsOfAConversation(t *testing.T) {
 		}
 	}
 	if turns == 0 {
-		t.Errorf("no tries have a second turn: %+v", results.Sets[0].Rows)
+		t.Errorf("no sample has a second turn: %+v", results.Sets[0].Rows)
 	}
 }
 

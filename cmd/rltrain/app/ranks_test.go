@@ -242,7 +242,7 @@ func TestRanksEnd(t *testing.T) {
 		}
 		for rank := range 2 {
 			if cause := all.cause(t, rank); !strings.Contains(cause, "rank 1") {
-				t.Errorf("rank %d tells torchrun %q", rank, cause)
+				t.Errorf("rank %d reports %q to torchrun", rank, cause)
 			}
 		}
 	})
@@ -254,7 +254,7 @@ func TestRanksEnd(t *testing.T) {
 				t.Errorf("rank %d: exit code %d:\n%s", rank, codes[rank], output)
 			}
 			if cause := all.cause(t, rank); !strings.Contains(output, cause) {
-				t.Errorf("rank %d tells torchrun %q, and says\n%s", rank, cause, output)
+				t.Errorf("rank %d reports %q to torchrun and prints\n%s", rank, cause, output)
 			}
 		}
 	})

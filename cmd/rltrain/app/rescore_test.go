@@ -35,7 +35,7 @@ func TestRescore(t *testing.T) {
 			t.Errorf("%s:\n%s", algorithm, out)
 		}
 		if again, err := readRecords(f.expand("TMP/again.jsonl")); err != nil || len(again) != 12 || !same(again[5].Advantage, records[5].Advantage) {
-			t.Errorf("written: %d answers, %v", len(again), err)
+			t.Errorf("%d rescored answers, %v", len(again), err)
 		}
 	}
 	if out := f.must(t, "", "rescore", file, "--reward", "expr:'-length-1'"); !strings.Contains(out, "12 completions: 0 rewards and") {

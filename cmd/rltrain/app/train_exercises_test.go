@@ -119,7 +119,7 @@ func TestRewards(t *testing.T) {
 		t.Fatal(err)
 	}
 	if reward, length := rows[1]["reward"].(float64), rows[1]["rewards/expr:length/mean"].(float64); reward <= 0 || reward != length/2 {
-		t.Errorf("a reward of %v where the mean length is %v", reward, length)
+		t.Errorf("reward %v, want the mean length %v", reward, length)
 	}
 	for reward, want := range map[string]string{
 		"expr:'1/0'": "rewards failed for all 4 samples",

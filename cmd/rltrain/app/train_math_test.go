@@ -252,6 +252,6 @@ func TestProblemsEndToEnd(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(f.expand("TMP/wrong/gsm8k_rl")); err == nil {
-		t.Error("a run that could not begin has left its folder")
+		t.Error("a run that failed to start left its folder")
 	}
 }

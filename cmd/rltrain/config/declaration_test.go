@@ -163,7 +163,7 @@ func TestAliasesPointAtKeys(t *testing.T) {
 			}
 		}
 		if _, ok := known[a.name]; ok || a.key == "" && refused[a.name] == "" && a.inert == "" && a.name != accumulation {
-			t.Errorf("alias %s is a key, or has none", a.name)
+			t.Errorf("alias %s is a key, or has no key", a.name)
 		}
 	}
 	for name := range refused {
@@ -192,7 +192,7 @@ func TestAdviceNamesOptions(t *testing.T) {
 	check := func(name, why string) {
 		for _, option := range underscored.FindAllString(why, -1) {
 			if _, ok := known[option]; !ok && !slices.Contains([]string{"adamw_torch", "dr_grpo", "chat_template"}, option) {
-				t.Errorf("%s advises %s, which is no option: %s", name, option, why)
+				t.Errorf("%s advises %s, which is not an option: %s", name, option, why)
 			}
 		}
 	}

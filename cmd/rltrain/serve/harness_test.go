@@ -190,7 +190,7 @@ func (s *running) idle(t testing.TB) {
 			busy = len(s.engine.running) + len(s.engine.line) + s.engine.sampler.Unfinished()
 			for _, l := range s.engine.lanes {
 				if busy == 0 && l.jobs != 0 {
-					t.Errorf("%s counts %d requests, and there are none", l.name, l.jobs)
+					t.Errorf("%s counts %d requests, want 0", l.name, l.jobs)
 				}
 			}
 			return nil

@@ -53,7 +53,7 @@ func TestCompletionsAreTheEngines(t *testing.T) {
 	}
 	for i, c := range whole.Choices {
 		if texts[i] != c.Text || !slices.Equal(ids[i], c.IDs) || reasons[i] != *c.Reason {
-			t.Errorf("choice %d streamed: %q %v %s, whole: %q %v %s", i, texts[i], ids[i], reasons[i], c.Text, c.IDs, *c.Reason)
+			t.Errorf("choice %d streamed: %q %v %s, unstreamed: %q %v %s", i, texts[i], ids[i], reasons[i], c.Text, c.IDs, *c.Reason)
 		}
 	}
 	if last := stream[len(stream)-1]; last.Usage == nil || last.Usage.Completion != tokens {
@@ -66,7 +66,7 @@ func TestRawLogProbabilities(t *testing.T) {
 	want := direct(t, s, "", [][]int32{{5}}, policy.GenerateOptions{Samples: 1, MaxNew: 6, Sampling: torch.Sampling{}})
 	got := s.complete(t, "/v1/completions", `{"model":"tiny","prompt":[5],"max_tokens":6,"temperature":0,"logprobs":0}`)
 	if diff := cmp.Diff(want[0][0].LogProbs, got.Choices[0].Logs.Values); diff != "" {
-		t.Errorf("(-model's own +server)\n%s", diff)
+		t.Errorf("(-model +server)\n%s", diff)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestStopsAndChat(t *testing.T) {
 	cut := s.complete(t, "/v1/completions", fmt.Sprintf(greedy, `,"stop":`+string(text))).Choices[0]
 	at := strings.Index(whole.Text, whole.Text[3:5])
 	if cut.Text != whole.Text[:at] || *cut.Reason != "stop" {
-		t.Errorf("stopped before %s: %q, whole %q", text, cut.Text, whole.Text)
+		t.Errorf("stopped before %s: %q, full text %q", text, cut.Text, whole.Text)
 	}
 	first := slices.Index(whole.IDs, whole.IDs[4])
 	cut = s.complete(t, "/v1/completions", fmt.Sprintf(greedy, fmt.Sprintf(`,"stop_token_ids":[%d]`, whole.IDs[4]))).Choices[0]

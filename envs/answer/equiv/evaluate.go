@@ -25,9 +25,9 @@ const (
 	differ
 )
 
-// evaluate compares two expressions by value: a single value, or values at fixed real and complex points. Disjoint balls
-// prove a difference; equality needs agreement in spareBits wherever both have a value. With widen, a decimal stands for all
-// numbers that round to it.
+// evaluate compares two expressions by value: a single value, or values at fixed real and complex points. Disjoint
+// balls prove a difference; equality needs agreement in spareBits wherever both have a value. With widen, a decimal
+// means all numbers that round to it.
 func (c *comparison) evaluate(a, b *f.Node, widen bool) bool {
 	conventions := []bool{false}
 	if plainLog(a) || plainLog(b) { // log may be natural or to base 10; both must agree

@@ -203,7 +203,7 @@ func (c *comparison) chain(n *f.Node) *f.Node {
 	return value
 }
 
-// named compares sides of which one names its values.
+// named compares sides, one of which names its values.
 func (c *comparison) named(a, b *f.Node) (equal, ok bool) {
 	x, y := assignments(a), assignments(b)
 	if x == nil && y == nil {

@@ -146,7 +146,7 @@ func normalText(s string) string {
 	for _, command := range []string{`\text`, `\textbf`, `\mathrm`, `\mbox`, `\operatorname`, `\mathbf`, `\textit`} {
 		s = strings.ReplaceAll(s, command+"{", "{")
 	}
-	if strings.ContainsAny(s, `^_\`) { // braces say what a power or a command is of
+	if strings.ContainsAny(s, `^_\`) { // braces delimit the operand of a power or command
 		s = group.ReplaceAllString(strings.ToLower(s), "$1")
 	} else {
 		s = strings.NewReplacer("{", "", "}", "").Replace(strings.ToLower(s))
@@ -173,7 +173,7 @@ func sameText(a, b string) bool {
 	return strings.ContainsRune(x, '\\') && strings.ReplaceAll(x, " ", "") == strings.ReplaceAll(y, " ", "")
 }
 
-// nothing are ways to say that there is no solution.
+// nothing are the ways to say that there is no solution.
 var nothing = map[string]bool{"none": true, "no solution": true, "no solutions": true, "no real solution": true, "no real solutions": true, "empty set": true, "no such": true, "does not exist": true, "dne": true, "undefined": true, "nonexistent": true}
 
 // numberWords are small integers in words.

@@ -113,7 +113,7 @@ func (c *comparison) numbers(a, b *f.Node) bool {
 	return false
 }
 
-// leastDigits is the minimum of significant digits for a decimal to stand for a rounded number.
+// leastDigits is the number of significant digits from which a decimal may be a rounded number.
 const leastDigits = 3
 
 // hasDecimals reports whether a decimal with enough digits occurs.
@@ -130,7 +130,7 @@ func hasDecimals(n *f.Node) bool {
 }
 
 // written compares a decimal with an exact value: it must be that value, rounded or truncated after its last digit, and
-// closer than a thousandth. Within expressions, each decimal stands for all numbers that round to it.
+// closer than a thousandth. Within expressions, each decimal means all numbers that round to it.
 func (c *comparison) written(a, b *f.Node) bool {
 	if !hasDecimals(a) {
 		a, b = b, a

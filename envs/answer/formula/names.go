@@ -39,10 +39,10 @@ var relations = map[string]string{
 // applied are letters that are functions if a bracket follows.
 var applied = map[string]bool{"f": true, "g": true, "h": true, "F": true, "G": true, "H": true, "O": true, "Theta": true, "Omega": true, "phi": true, "Gamma": true, "psi": true, "zeta": true, "P": true, "Q": true, "T": true, "R": true, "p": true, "q": true}
 
-// groups of letters that stand for products where three or more are typed together.
+// groups of letters that are products, although three or more are typed together.
 var productLetters = []string{"abcd", "wxyz", "pqrs", "klmn", "uvw", "rst", "ABCD", "XYZ", "PQR"}
 
-// words of two letters that are no product.
+// words of two letters that are not products.
 var shortWords = map[string]bool{
 	"no": true, "on": true, "up": true, "is": true, "am": true, "pm": true, "us": true, "it": true, "he": true, "we": true, "me": true, "my": true, "or": true, "if": true, "in": true, "of": true, "to": true, "so": true, "do": true, "go": true, "by": true, "at": true, "as": true, "an": true, "be": true,
 }

@@ -192,7 +192,7 @@ func (p *parser) label() string {
 	return t.text
 }
 
-// ends reports whether a word is the capitals of a line or figure, alone in braces.
+// ends reports whether a word is the capitals of a line or figure, in braces by themselves.
 func (p *parser) ends(word string) bool {
 	before, behind := &p.tokens[max(p.at-1, 0)], p.ahead(1)
 	return len(word) <= 4 && strings.ToUpper(word) == word && before.kind == symbolToken && before.text == "{" && behind.kind == symbolToken && behind.text == "}"

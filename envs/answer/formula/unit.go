@@ -201,8 +201,8 @@ func withoutRemark(words []string) ([]string, error) {
 
 var joinedSigns = strings.NewReplacer(" / ", "/", "deg °", "°")
 
-// canonicalUnit brings words into the form that units are compared in: the names of
-// unitNames, singular, powers behind, "" for what says nothing.
+// canonicalUnit brings words into the form in which units are compared: the names of unitNames, singular, powers last,
+// "" for words without meaning.
 func canonicalUnit(words []string) string {
 	var out []string
 	power := ""

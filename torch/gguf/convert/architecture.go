@@ -10,12 +10,12 @@ import (
 	"github.com/rltrain/rltrain/torch/gguf"
 )
 
-// An architecture is what a general.architecture of GGUF means for names and values.
+// An architecture maps the names and values of a GGUF general.architecture.
 type architecture struct {
 	modelType, class string            // of config.json
 	modules          map[string]string // within a layer: GGUF's name to that of transformers
-	// interleaved: llama.cpp rotates neighbouring features, transformers those half a head apart. Rows of the query and key
-	// weights are in llama.cpp's order.
+	// interleaved: llama.cpp rotates neighbouring features, transformers features half a head apart. The rows of query
+	// and key weights are in llama.cpp's order.
 	interleaved bool
 	// plusOne: norms are stored as 1 + w.
 	plusOne bool
@@ -36,7 +36,7 @@ var gemmaNorms = map[string]string{
 	"ffn_norm": "pre_feedforward_layernorm", "post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm",
 }
 
-// joined is all tables in one; later ones win.
+// joined merges tables; later ones win.
 func joined(tables ...map[string]string) map[string]string {
 	all := map[string]string{}
 	for _, table := range tables {
@@ -58,7 +58,7 @@ var architectures = map[string]architecture{
 	"gemma3": {modelType: "gemma3_text", class: "Gemma3ForCausalLM", modules: joined(attention, gated, gemmaNorms, headNorms), plusOne: true},
 }
 
-// architectureOf is that of a file, and its name.
+// architectureOf returns the architecture of a file, and its name.
 func architectureOf(f *gguf.File) (architecture, string, error) {
 	const key = "general.architecture"
 	name, ok, err := f.Text(key)
@@ -85,14 +85,14 @@ var topNames = map[string]string{
 	embedding: "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight", outputHead: "lm_head.weight",
 }
 
-// The tensors that hold divisors of RoPE frequencies, which belong to the configuration.
+// Tensors with divisors of RoPE frequencies, which are part of the configuration.
 const (
 	RopeFactors  = "rope_freqs.weight"
 	LongFactors  = "rope_factors_long.weight"
 	ShortFactors = "rope_factors_short.weight"
 )
 
-// name is transformers' name of a tensor, "" for one that a model folder does without.
+// name returns transformers' name of a tensor, "" for one that model folders do not have.
 func (a architecture) name(tensor string) (string, error) {
 	if name, ok := topNames[tensor]; ok {
 		return name, nil
@@ -110,11 +110,11 @@ func (a architecture) name(tensor string) (string, error) {
 	return "", fmt.Errorf("tensor %.120q is not one of a %s model", tensor, a.modelType)
 }
 
-// A Weight is a tensor of a GGUF file as a model folder has it.
+// A Weight is a tensor of a GGUF file as in a model folder.
 type Weight struct {
 	Name   string // in transformers
 	Tensor gguf.Tensor
-	// Heads, above 0, says that the rows are interleaved within each of so many heads; see [Interleaved].
+	// Heads, if positive, is the number of heads within which the rows are interleaved; see [Interleaved].
 	Heads int
 	// Shift is added to the stored values.
 	Shift float32
@@ -174,16 +174,16 @@ func interleavedHeads(tensor string, heads, kvHeads int) int {
 	return 0
 }
 
-// Interleaved is the row of a GGUF tensor that is row of transformers' weight, of rows rows in all: llama.cpp has the
-// two halves of a head in turns.
+// Interleaved maps a row of transformers' weight, which has rows rows, to its row in the GGUF tensor: llama.cpp
+// alternates between the two halves of a head.
 func Interleaved(row, rows, heads int) int {
 	d := rows / heads
 	head, i := row/d, row%d
 	return head*d + i%(d/2)*2 + i/(d/2)
 }
 
-// Rows puts the rows of stored data, each of the same number of bytes, into transformers' order. It returns data itself
-// where the order is the same.
+// Rows puts the rows of stored data, each with the same number of bytes, into transformers' order. It returns data
+// itself if the order is the same.
 func (w Weight) Rows(data []byte) []byte {
 	if w.Heads == 0 {
 		return data

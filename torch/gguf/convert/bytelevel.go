@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The regular expressions by which byte-level vocabularies split text, as their makers wrote them.
+// Regular expressions by which byte-level vocabularies split text, as published.
 const (
 	gpt2Split   = "" // the one of the ByteLevel pre-tokenizer
 	llama3Split = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
@@ -19,10 +19,10 @@ const (
 // A split is one way to split text.
 type split struct {
 	regex     string
-	digits    bool // each digit is alone
+	digits    bool // each digit is separate
 	nfc       bool // text is normalised first
 	whole     bool // a word that is a token stays one, whatever the merges
-	bos       bool // the beginning token goes before a text where metadata says nothing
+	bos       bool // default for adding the beginning token to a text
 	canonical bool // the name to write for it
 }
 
@@ -39,7 +39,7 @@ var splits = map[string]split{
 	"gpt-4o": {regex: gpt4oSplit, canonical: true}, "llama4": {regex: gpt4oSplit},
 }
 
-// byteLevel fills tokenizer.json of a vocabulary of bytes.
+// byteLevel fills in tokenizer.json for a vocabulary of bytes.
 func (v *vocabulary) byteLevel(file map[string]any) error {
 	s, ok := splits[v.pre()]
 	if !ok {

@@ -7,7 +7,7 @@ import (
 	"github.com/rltrain/rltrain/torch/gguf"
 )
 
-// config is config.json of a file. Vocabulary and tied embeddings are what the tensors show.
+// config returns config.json of a file. Vocabulary and tied embeddings follow from the tensors.
 func config(f *gguf.File) (map[string]any, error) {
 	a, arch, err := architectureOf(f)
 	if err != nil {
@@ -48,7 +48,7 @@ func config(f *gguf.File) (map[string]any, error) {
 	return c, m.err
 }
 
-// special reads what one architecture alone has.
+// special reads the fields of a single architecture.
 var special = map[string]func(m *metadata, c map[string]any, headDim, rotary int){
 	"llama": func(m *metadata, c map[string]any, headDim, _ int) {
 		rope(m, c, headDim, 1e4)
@@ -85,8 +85,8 @@ var special = map[string]func(m *metadata, c map[string]any, headDim, rotary int
 	},
 }
 
-// gemma reads what both Gemmas have. Only their largest models, of 27B and largest layers, scale scores by the hidden
-// size; files do not say so, and llama.cpp goes by the number of layers too.
+// gemma reads the fields of both Gemmas. Only their largest models (27B, most layers) scale scores by the hidden size.
+// Files do not say so; llama.cpp uses the number of layers too.
 func gemma(m *metadata, c map[string]any, headDim, largest int) {
 	c["hidden_activation"] = "gelu_pytorch_tanh"
 	c["query_pre_attn_scalar"] = headDim
@@ -140,8 +140,8 @@ func rope(m *metadata, c map[string]any, headDim int, theta float32) {
 	}
 }
 
-// llama3Scaling are the parameters of the llama3 kind whose divisors are factors, and where there are none that is how
-// the file spells them: divisors as they are.
+// llama3Scaling returns the parameters of the llama3 kind with these divisors. If there are none, it returns the
+// divisors as the file spells them.
 func llama3Scaling(factors []float32, theta float64, headDim int) map[string]any {
 	factor := factors[len(factors)-1]
 	const low, high, original = 1.0, 4.0, 8192.0

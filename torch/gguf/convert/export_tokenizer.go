@@ -14,16 +14,16 @@ import (
 	"github.com/rltrain/rltrain/torch/gguf"
 )
 
-// The kinds of tokens that only exports write.
+// Kinds of tokens used only by exports.
 const (
 	normalToken = 1
 	unusedToken = 5
 	byteToken   = 6
 )
 
-// TokenizerPairs is the metadata of the tokenizer of the model folder dir: that of its GGUF file where it has one, else what
-// tokenizer.json and tokenizer_config.json say. rows are those of the embedding. Errors name the file and the part that has
-// no form in GGUF.
+// TokenizerPairs returns the tokenizer metadata of the model folder dir: that of its GGUF file if it has one, else from
+// tokenizer.json and tokenizer_config.json. rows is the number of embedding rows. Errors name the file and the part
+// that GGUF cannot represent.
 func TokenizerPairs(dir string, rows int) ([]gguf.Pair, error) {
 	source := filepath.Join(dir, WeightsFile)
 	if _, err := os.Stat(source); err == nil {
@@ -54,7 +54,7 @@ func TokenizerPairs(dir string, rows int) ([]gguf.Pair, error) {
 	return pairs, nil
 }
 
-// tokenizerFile is what exports read of tokenizer.json.
+// tokenizerFile is the part of tokenizer.json that exports read.
 type tokenizerFile struct {
 	AddedTokens []struct {
 		ID      int    `json:"id"`
@@ -72,7 +72,7 @@ type tokenizerFile struct {
 	} `json:"model"`
 }
 
-// settings are what exports read of tokenizer_config.json, chat_template.jinja and generation_config.json.
+// settings are the parts of tokenizer_config.json, chat_template.jinja and generation_config.json that exports read.
 type settings struct {
 	special  map[string]string // "bos_token"
 	template string
@@ -102,7 +102,7 @@ func readSettings(dir string) (s settings, err error) {
 			s.special[name] = token.Content
 		}
 	}
-	_ = json.Unmarshal(fields["chat_template"], &s.template) // a list of named ones has a default in files of its own
+	_ = json.Unmarshal(fields["chat_template"], &s.template) // a list of named templates has its default in a separate file
 	data, err = smallfile.Read(filepath.Join(dir, "chat_template.jinja"))
 	if err == nil {
 		s.template = string(data)
@@ -173,7 +173,7 @@ func (t tokenizerFile) pairs(s settings, rows int) ([]gguf.Pair, error) {
 	return pairs, nil
 }
 
-// around says whether special tokens go before and after a text.
+// around reports whether special tokens go before and after a text.
 func (t tokenizerFile) around() (before, after bool) {
 	var p struct {
 		Type   string           `json:"type"`
@@ -223,7 +223,7 @@ func (t tokenizerFile) model(tokens []string, ids map[string]int) ([]gguf.Pair, 
 		return nil, err
 	}
 	if t.Model.ByteFallback {
-		// llama.cpp merges by the scores of tokens: those of an earlier merge are higher.
+		// llama.cpp merges by token scores: earlier merges have higher scores.
 		scores := make([]float32, len(tokens))
 		ranked := map[string]bool{}
 		for rank, m := range merges {
@@ -254,7 +254,7 @@ func (t tokenizerFile) model(tokens []string, ids map[string]int) ([]gguf.Pair, 
 	return []gguf.Pair{{Key: ggml + "model", Value: "gpt2"}, {Key: ggml + "pre", Value: pre}, {Key: ggml + "merges", Value: lines}}, nil
 }
 
-// preName is what llama.cpp calls the way in which the pre-tokenizer splits text.
+// preName is llama.cpp's name for the way the pre-tokenizer splits text.
 func (t tokenizerFile) preName() (string, error) {
 	type part struct {
 		Type    string            `json:"type"`

@@ -14,12 +14,12 @@ import (
 	"github.com/rltrain/rltrain/torch/gguf"
 )
 
-// WeightsFile is the name, in a folder of [WriteFolder], of a symbolic link to the GGUF file.
+// WeightsFile is the name of a symbolic link to the GGUF file in a folder of [WriteFolder].
 const WeightsFile = "model.gguf"
 
-// WriteFolder fills dir, which must exist, with what a model folder has besides weights, from the metadata of the GGUF
-// file at path, and links to the file for the weights. generation are further fields of generation_config.json. Errors
-// name the key or tensor at fault.
+// WriteFolder fills dir, which must exist, with the files of a model folder except weights, from the metadata of the
+// GGUF file at path, and links to the file for the weights. generation holds further fields of generation_config.json.
+// Errors name the invalid key or tensor.
 func WriteFolder(dir, path string, generation map[string]any) error {
 	f, err := gguf.Open(path)
 	if err != nil {
@@ -52,7 +52,7 @@ func WriteFolder(dir, path string, generation map[string]any) error {
 	return nil
 }
 
-// folder is the content of all files by name.
+// folder returns the contents of all files by name.
 func folder(f *gguf.File, more map[string]any) (map[string][]byte, error) {
 	c, err := config(f)
 	if err != nil {

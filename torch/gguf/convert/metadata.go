@@ -20,7 +20,7 @@ func (m *metadata) fail(format string, args ...any) {
 	}
 }
 
-// read reads a key; absent is the value where there is none.
+// read reads a key; absent is the default.
 func read[T any](m *metadata, key string, absent T, get func(string) (T, bool, error)) T {
 	v, ok, err := get(key)
 	if err != nil && m.err == nil {
@@ -32,10 +32,10 @@ func read[T any](m *metadata, key string, absent T, get func(string) (T, bool, e
 	return v
 }
 
-// own is the key of the architecture: "llama.block_count".
+// own is the architecture's key: "llama.block_count".
 func (m *metadata) own(key string) string { return m.arch + "." + key }
 
-// size reads a positive integer of the architecture, which some files give for each layer: then all must be one.
+// size reads a positive integer of the architecture. Some files give it per layer; then all must be equal.
 func (m *metadata) size(key string, absent int) int {
 	key = m.own(key)
 	var n int64
@@ -65,7 +65,7 @@ func (m *metadata) number(key string, absent float32) float32 {
 	return float32(read(m, m.own(key), float64(absent), m.file.Float))
 }
 
-// factors reads a tensor of RoPE divisors, nil where there is none.
+// factors reads a tensor of RoPE divisors, nil if missing.
 func (m *metadata) factors(name string, n int) []float32 {
 	t, ok := m.file.Tensor(name)
 	if !ok {

@@ -37,8 +37,8 @@ func Export(modelType string) (Exported, error) {
 	return e, nil
 }
 
-// Tensor is GGUF's name of a weight, which transformers calls name within its base model: "layers.0.mlp.up_proj.weight",
-// with any prefix. Heads, above 0, says in how many heads its rows are to be interleaved; shift is to be added to its
+// Tensor returns GGUF's name of a weight, given transformers' name in the base model: "layers.0.mlp.up_proj.weight",
+// with any prefix. heads, if positive, is the number of heads to interleave its rows in; shift must be added to its
 // values.
 func (e Exported) Tensor(name string, heads, kvHeads int) (tensor string, interleaved int, shift float32, err error) {
 	shift = 0
@@ -64,7 +64,7 @@ func (e Exported) Tensor(name string, heads, kvHeads int) (tensor string, interl
 	return "", 0, 0, fmt.Errorf("tensor %.120q has no name in GGUF", name)
 }
 
-// Interleave puts rows of width values, in transformers' order, into GGUF's, in place.
+// Interleave reorders rows of width values from transformers' order to GGUF's, in place.
 func Interleave(values []float32, heads, width int) {
 	rows := len(values) / width
 	from := slices.Clone(values)

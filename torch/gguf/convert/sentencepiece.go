@@ -9,7 +9,7 @@ import (
 
 const space = "▁"
 
-// sentencePiece fills tokenizer.json of a vocabulary of SentencePiece's BPE, whose merges are what its scores imply.
+// sentencePiece fills in tokenizer.json for a SentencePiece BPE vocabulary, whose scores imply its merges.
 func (v *vocabulary) sentencePiece(file map[string]any) error {
 	if len(v.scores) == 0 {
 		return fmt.Errorf("%sscores is missing", ggml)
@@ -62,11 +62,11 @@ func (v *vocabulary) sentencePiece(file map[string]any) error {
 	return nil
 }
 
-// maxPiece bounds the length of a token that is cut into pairs, in bytes: real ones have some 50.
+// maxPiece is the maximum length in bytes of a token that is split into pairs; real ones have about 50.
 const maxPiece = 512
 
-// impliedMerges are all pairs of tokens that make a token, the best token first. Ties are broken as transformers breaks
-// them: shorter left part, then shorter right part, then the order of ids.
+// impliedMerges returns all pairs of tokens that make a token, best token first. Ties are broken as in transformers:
+// shorter left part, then shorter right part, then id.
 func impliedMerges(tokens []string, vocab map[string]int, rank []float64) [][2]string {
 	type merge struct {
 		pair        [2]string
@@ -95,7 +95,7 @@ func impliedMerges(tokens []string, vocab map[string]int, rank []float64) [][2]s
 			return cmp.Or(vocab[a.pair[0]]-vocab[b.pair[0]], vocab[a.pair[1]]-vocab[b.pair[1]])
 		})
 	}
-	// Python's sort in reverse keeps equal elements in order, and lengths fall too.
+	// Python's reversed sort keeps equal elements in order, and lengths decrease too.
 	slices.SortStableFunc(all, func(a, b merge) int {
 		return cmp.Or(cmp.Compare(b.rank, a.rank), b.left-a.left, b.right-a.right)
 	})

@@ -6,14 +6,14 @@ import (
 	"github.com/rltrain/rltrain/torch/gguf"
 )
 
-// The kinds of tokens in tokenizer.ggml.token_type.
+// Kinds of tokens in tokenizer.ggml.token_type.
 const (
 	unknownToken = 2
 	controlToken = 3
-	definedToken = 4 // by the user: searched for in text, but no control token
+	definedToken = 4 // by the user: searched for in text, but not a control token
 )
 
-// vocabulary is what the keys of tokenizer.ggml say.
+// vocabulary is the content of the tokenizer.ggml keys.
 type vocabulary struct {
 	m         *metadata
 	model     string // "gpt2" or "llama"
@@ -81,7 +81,7 @@ func (v *vocabulary) pre() string { return read(v.m, ggml+"pre", "default", v.m.
 
 func (v *vocabulary) is(id int, kind int64) bool { return len(v.types) > 0 && v.types[id] == kind }
 
-// added are the tokens that text is searched for before it is split.
+// added are the tokens that are searched for before a text is split.
 func (v *vocabulary) added() []map[string]any {
 	list := []map[string]any{}
 	for id, token := range v.tokens {
@@ -96,7 +96,7 @@ func (v *vocabulary) added() []map[string]any {
 	return list
 }
 
-// json is tokenizer.json.
+// json returns tokenizer.json.
 func (v *vocabulary) json() (map[string]any, error) {
 	file := map[string]any{
 		"version": "1.0", "truncation": nil, "padding": nil, "added_tokens": v.added(), "normalizer": nil, "post_processor": v.processor(),
@@ -139,7 +139,7 @@ func (v *vocabulary) processor() any {
 	return map[string]any{"type": "TemplateProcessing", "single": alone, "pair": single, "special_tokens": specials}
 }
 
-// config is tokenizer_config.json.
+// config returns tokenizer_config.json.
 func (v *vocabulary) config(maxLength any) map[string]any {
 	c := map[string]any{
 		"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": maxLength, "clean_up_tokenization_spaces": false,
@@ -156,10 +156,10 @@ func (v *vocabulary) config(maxLength any) map[string]any {
 	return c
 }
 
-// ends are control tokens that end a turn of a chat, whatever eos_token_id says; llama.cpp knows them by name too.
+// ends are control tokens that end a chat turn, whatever eos_token_id says; llama.cpp also knows them by name.
 var ends = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>"}
 
-// ending are the tokens that end a text.
+// ending returns the tokens that end a text.
 func (v *vocabulary) ending() []int64 {
 	var ids []int64
 	have := map[int64]bool{}

@@ -26,7 +26,7 @@ func (t *Templates) RenderAssistant(messages []Message, o Options) (jinja.Render
 		if err != nil {
 			return jinja.Rendering{}, fmt.Errorf("chat: message %d: %w", i+1, err)
 		}
-		// An assistant's second message in a row may go on with the turn of the first.
+		// A second consecutive assistant message may continue the turn of the first.
 		if n := len(whole.Generated); n > 0 && span.Start < whole.Generated[n-1].End {
 			span.Start = min(whole.Generated[n-1].End, span.End)
 		}
@@ -35,7 +35,7 @@ func (t *Templates) RenderAssistant(messages []Message, o Options) (jinja.Render
 	return whole, nil
 }
 
-// turn is where message i, one of the assistant's, stands in the text of a conversation.
+// turn returns the position of message i, an assistant message, in the text of a conversation.
 func (t *Templates) turn(text string, messages []Message, i int, o Options) (jinja.Span, error) {
 	before, opened, err := t.opening(text, messages, i, o)
 	if err != nil {
@@ -46,17 +46,17 @@ func (t *Templates) turn(text string, messages []Message, i int, o Options) (jin
 	if err != nil {
 		return jinja.Span{}, fmt.Errorf("rendering the conversation up to it: %w", err)
 	}
-	// The opening may begin a thought, which is not in the text where the template drops thoughts of earlier turns.
+	// The opening may start a thought, which the template drops from earlier turns.
 	start := common(opened, text)
 	if start < len(before) {
 		return jinja.Span{}, errUnplaced
 	}
 	own := with.Text[common(with.Text, text[:start]):]
-	if !strings.HasPrefix(text[start:], own) { // a text's last turn may have the end of the text
+	if !strings.HasPrefix(text[start:], own) { // a text's last turn may end with the end of the text
 		own = strings.TrimSuffix(own, o.Special["eos_token"])
 	}
 	for from := range own {
-		// What the template leaves out once others follow, a thought, stands at the turn's start.
+		// A thought that the template drops once other messages follow is at the turn's start.
 		if strings.HasPrefix(text[start:], own[from:]) {
 			if strings.TrimSpace(own[from:]) == "" {
 				break
@@ -69,7 +69,7 @@ func (t *Templates) turn(text string, messages []Message, i int, o Options) (jin
 
 var errUnplaced = errors.New("the chat template writes the turn in another way when others follow, so that what the assistant says cannot be told; give a template that marks it with {% generation %}")
 
-// opening is the text of the first n messages, and with what opens the assistant's next turn.
+// opening renders the first n messages, and the same plus the opening of the assistant's next turn.
 func (t *Templates) opening(text string, messages []Message, n int, o Options) (before, opened string, err error) {
 	o.AddGenerationPrompt = false
 	without, err := t.Render(messages[:max(n, 1)], o)
@@ -90,7 +90,7 @@ func (t *Templates) opening(text string, messages []Message, n int, o Options) (
 	return text[:at], text[:at+len(opener)], nil
 }
 
-// common is the length of what two texts begin with.
+// common returns the length of the common prefix of two texts.
 func common(a, b string) int {
 	n := min(len(a), len(b))
 	for i := range n {

@@ -14,7 +14,7 @@ import (
 // ErrNone is the error of a folder without a chat template.
 var ErrNone = errors.New("has no chat template (chat_template.jinja, additional_chat_templates, or chat_template in tokenizer_config.json)")
 
-// maxFile bounds the files read here, in bytes.
+// maxFile limits the size of the files read here, in bytes.
 const maxFile = 64 << 20
 
 // Load reads the chat templates of the model folder dir. Files ending in .jinja win over tokenizer_config.json, which

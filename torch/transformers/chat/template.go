@@ -18,7 +18,7 @@ type Templates struct {
 }
 
 type named struct {
-	source string // where it was found, for messages
+	source string // its source, for messages
 	*jinja.Template
 }
 
@@ -26,16 +26,16 @@ type named struct {
 type Options struct {
 	// Name selects a template. "" means tool_use if there are tools and such a template, else default.
 	Name string
-	// Tools are the functions that the model may call, as JSON schemas; Documents what it may read. A template
-	// sees none where they are nil.
+	// Tools are the functions that the model may call, as JSON schemas; Documents what it may read. A template does not
+	// see nil ones.
 	Tools, Documents []*jinja.Dict
 	// AddGenerationPrompt adds the opening of the assistant's next message.
 	AddGenerationPrompt bool
 	// Special are the special tokens by name, such as bos_token.
 	Special map[string]string
-	// Variables are other variables of the template, such as enable_thinking; they win over Special.
+	// Variables are other variables of the template, such as enable_thinking; they override Special.
 	Variables map[string]jinja.Value
-	// Now is the clock for templates that write the date. With the zero time such a template is an error.
+	// Now is the clock for templates that print the date. If it is zero, such a template is an error.
 	Now time.Time
 }
 
@@ -74,7 +74,7 @@ func (t *Templates) choose(o Options) (*named, error) {
 // fixed are the variables that Render sets itself.
 var fixed = []string{"messages", "tools", "documents", "add_generation_prompt"}
 
-// Render turns a conversation of at least one message into text. Generated marks the bytes that the template marks as
+// Render turns a conversation of at least one message into text. Generated lists the bytes that the template marks as
 // the assistant's.
 func (t *Templates) Render(messages []Message, o Options) (jinja.Rendering, error) {
 	if len(messages) == 0 {

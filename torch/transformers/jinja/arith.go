@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// arith is a op b of Python.
+// arith is Python's a op b.
 func (r *run) arith(op string, a, b Value) Value {
 	r.defined(a, b)
 	if v, ok := r.sequenceArith(op, a, b); ok {
@@ -46,7 +46,7 @@ func (r *run) arith(op string, a, b Value) Value {
 	return math.Pow(f, g)
 }
 
-// sequenceArith joins and repeats strings and lists and fills in the places of a format.
+// sequenceArith joins and repeats strings and lists, and formats strings with %.
 func (r *run) sequenceArith(op string, a, b Value) (Value, bool) {
 	if _, ok := integer(a); ok && op == "*" {
 		a, b = b, a
@@ -83,7 +83,7 @@ func (r *run) sequenceArith(op string, a, b Value) (Value, bool) {
 	return nil, false
 }
 
-// repeats pays for n times size bytes.
+// repeats charges the budget for n copies of size bytes.
 func (r *run) repeats(size int, n int64) {
 	if size > 0 && n > int64(maxOutput/size) {
 		r.fail("a repeated value is longer than %d bytes", maxOutput)

@@ -9,25 +9,25 @@ import (
 // builtin is a filter, a test, a method or a function, with the parameters that Python gives it.
 type builtin struct {
 	params []param
-	rest   bool // any further arguments are taken as they are
+	rest   bool // it accepts any further arguments
 	fn     func(c *call) Value
 }
 
 type param struct {
 	name     string
 	required bool
-	value    Value // where it is not given
+	value    Value // the default
 }
 
-// call is a builtin's arguments, one for each parameter and then the rest.
+// call is a builtin's arguments, one per parameter, then further ones.
 type call struct {
 	r    *run
-	self Value // what a filter or test is applied to, or the value of a method
+	self Value // the input of a filter or test, or the object of a method
 	args []Value
-	kw   []kwarg // those that no parameter took
+	kw   []kwarg // those without a parameter
 }
 
-// define reads a signature such as "old new count=-1" or "name *".
+// define parses a signature such as "old new count=-1" or "name *".
 func define(signature string, fn func(c *call) Value) *builtin {
 	b := &builtin{fn: fn}
 	for _, field := range strings.Fields(signature) {
@@ -134,7 +134,7 @@ func (r *run) call(f Value, args []Value, kw []kwarg) Value {
 	return nil
 }
 
-// bind is a builtin as a value.
+// bind returns a builtin as a value.
 func (b *builtin) bind(name string, self Value) *function {
 	return &function{name, func(r *run, args []Value, kw []kwarg) Value { return b.use(r, name, self, args, kw) }}
 }

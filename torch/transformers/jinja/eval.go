@@ -31,7 +31,7 @@ type (
 	sliceExpr struct {
 		line  int
 		x     expr
-		parts [3]expr // start, stop, step; nil where absent
+		parts [3]expr // start, stop, step; nil if absent
 	}
 	kwargExpr struct {
 		name string
@@ -174,7 +174,7 @@ func (n *sliceExpr) eval(r *run, s *scope) Value {
 	return nil
 }
 
-// slice is xs[start:stop:step] of Python.
+// slice is Python's xs[start:stop:step].
 func slice[T any](r *run, xs []T, at [3]*int64) []T {
 	n, step := int64(len(xs)), int64(1)
 	if at[2] != nil {
@@ -210,7 +210,7 @@ func slice[T any](r *run, xs []T, at [3]*int64) []T {
 
 func (c *callExpr) eval(r *run, s *scope) Value { return c.invoke(r, s) }
 
-// invoke calls with the arguments of the expression and more after them.
+// invoke calls with the arguments of the expression, followed by more.
 func (c *callExpr) invoke(r *run, s *scope, more ...kwarg) Value {
 	f := r.eval(c.f, s)
 	args, kw := r.evalAll(c.args, s), append(r.evalKw(c.kw, s), more...)
@@ -315,7 +315,7 @@ func (n *binaryExpr) eval(r *run, s *scope) Value {
 	return r.arith(n.op, a, b)
 }
 
-// concat joins strings and pays for the result.
+// concat joins strings and charges the budget for the result.
 func (r *run) concat(parts ...string) string {
 	n := 0
 	for _, p := range parts {

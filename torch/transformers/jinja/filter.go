@@ -9,10 +9,10 @@ import (
 	"unicode"
 )
 
-// filters are those of jinja2 that chat templates use, tojson as transformers has it.
+// filters are jinja2's filters that chat templates use; tojson is that of transformers.
 var filters map[string]*builtin
 
-func init() { // map, select and their kin find other filters and tests by name
+func init() { // map, select and the like look up other filters and tests by name
 	filters = map[string]*builtin{
 		"abs":        define("", absolute),
 		"attr":       define("name", attr),
@@ -62,14 +62,14 @@ func init() { // map, select and their kin find other filters and tests by name
 	}
 }
 
-// stringFilter applies a method of strings to what x prints as.
+// stringFilter applies a string method to x, converted to text.
 func stringFilter(name, signature string) *builtin {
 	return define(signature, func(c *call) Value {
 		return stringMethods[name].use(c.r, name, c.r.str(c.self), c.args, nil)
 	})
 }
 
-// titleFilter is not the method title: words end at white space, hyphens and opening brackets alone.
+// titleFilter differs from the method title: only white space, hyphens and opening brackets end words.
 func titleFilter(c *call) Value {
 	inWord := false
 	return strings.Map(func(r rune) rune {
@@ -113,7 +113,7 @@ func attr(c *call) Value {
 	if m, ok := method(c.self, name); ok {
 		return m
 	}
-	if _, ok := c.self.(*Dict); ok { // an entry is no attribute
+	if _, ok := c.self.(*Dict); ok { // an entry is not an attribute
 		return Undefined{object(c.self) + " has no attribute '" + name + "'"}
 	}
 	return c.r.attribute(c.self, name)

@@ -29,7 +29,7 @@ func mapItems(c *call) Value {
 	return out
 }
 
-// choose keeps the items for which a test holds, or with keep unset those for which it does not.
+// choose keeps the items that pass a test or, if keep is false, those that fail it.
 func choose(c *call, byAttribute, keep bool) Value {
 	out := &List{}
 	for _, item := range c.r.items(c.self) {

@@ -8,7 +8,7 @@ import (
 	"unicode"
 )
 
-// formatFloat is repr of a Python float.
+// formatFloat is Python's repr of a float.
 func formatFloat(f float64) string {
 	switch a := math.Abs(f); {
 	case math.IsNaN(f):
@@ -130,7 +130,7 @@ func quote(b *strings.Builder, s string) {
 	b.WriteRune(q)
 }
 
-// percent fills the places of format as Python's format % arg does.
+// percent is Python's format % arg.
 func (r *run) percent(format string, arg Value) string {
 	args := []Value{arg}
 	if l, ok := arg.(*List); ok && l.Tuple {
@@ -180,7 +180,7 @@ func (r *run) percent(format string, arg Value) string {
 	return r.concat(b.String())
 }
 
-// place is one place of a format: its flags and width, its letter and its value.
+// place is one placeholder of a format: its flags and width, its letter and its value.
 func (r *run) place(flags string, letter byte, v Value) string {
 	digits := "0123456789"
 	width := strings.TrimLeft(flags, "-+ 0#")
@@ -219,8 +219,7 @@ func (r *run) place(flags string, letter byte, v Value) string {
 	return ""
 }
 
-// braces fills the places {}, {0} and {name} as Python's str.format does; what a place may say beyond them, a
-// conversion or a width, is refused.
+// braces fills the placeholders {}, {0} and {name} like Python's str.format; it refuses conversions and format specs.
 func (r *run) braces(format string, args []Value, kw []kwarg) string {
 	var b strings.Builder
 	next := 0
@@ -249,7 +248,7 @@ func (r *run) braces(format string, args []Value, kw []kwarg) string {
 	return r.concat(b.String())
 }
 
-// named finds the argument that a place of a format names.
+// named finds the argument that a placeholder names.
 func (r *run) named(name string, args []Value, kw []kwarg) Value {
 	if n, err := strconv.Atoi(name); err == nil && n >= 0 && n < len(args) {
 		return args[n]

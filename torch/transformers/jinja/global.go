@@ -28,7 +28,7 @@ func init() {
 	}
 }
 
-// entries adds a dictionary or pairs and then the keyword arguments to d.
+// entries adds a dictionary or pairs, then the keyword arguments, to d.
 func entries(c *call, d *Dict) *Dict {
 	switch from := c.args[0].(type) {
 	case nil:
@@ -85,14 +85,14 @@ func rangeOf(c *call) Value {
 	return l
 }
 
-// layouts are the directives of strftime that are layouts of package time.
+// layouts are the strftime directives that are layouts of package time.
 var layouts = map[byte]string{
 	'a': "Mon", 'A': "Monday", 'b': "Jan", 'B': "January", 'c': "Mon Jan _2 15:04:05 2006", 'd': "02", 'D': "01/02/06",
 	'e': "_2", 'F': "2006-01-02", 'H': "15", 'h': "Jan", 'I': "03", 'm': "01", 'M': "04", 'n': "\n", 'p': "PM",
 	'R': "15:04", 'S': "05", 't': "\t", 'T': "15:04:05", 'x': "01/02/06", 'X': "15:04:05", 'y': "06", 'Y': "2006",
 }
 
-// strftime is datetime.strftime in the C locale on a time without a zone.
+// strftime is datetime.strftime in the C locale, for a time without a zone.
 func (r *run) strftime(format string) string {
 	var b strings.Builder
 	for i := 0; i < len(format); i++ {

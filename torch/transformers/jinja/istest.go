@@ -7,7 +7,7 @@ import (
 // tests are the tests that may follow "is".
 var tests map[string]*builtin
 
-func init() { // test and filter look others up
+func init() { // test and filter look up others
 	tests = map[string]*builtin{
 		"defined":     define("", func(c *call) Value { return !isType[Undefined](c.self) }),
 		"undefined":   define("", func(c *call) Value { return isType[Undefined](c.self) }),
@@ -55,7 +55,7 @@ func isIterable(v Value) bool {
 	return false
 }
 
-// remainder is v modulo by, of integers or floats.
+// remainder is v modulo by, for integers or floats.
 func (r *run) remainder(v, by Value) float64 {
 	if n, ok := by.(int); ok {
 		by = int64(n)
@@ -71,7 +71,7 @@ func caseTest(c *call, method string) Value {
 	return stringMethods[method].use(c.r, method, c.r.str(c.self), nil, nil)
 }
 
-// same is Python's is, which for lists and dictionaries asks for the very same one.
+// same is Python's is: for lists and dictionaries, the identical object.
 func same(a, b Value) bool {
 	if isType[Undefined](a) || isType[Undefined](b) {
 		return false

@@ -78,12 +78,12 @@ func parseJSON(d *json.Decoder, depth int) (Value, error) {
 	return t, nil
 }
 
-// jsonWriter is json.dumps of Python.
+// jsonWriter is Python's json.dumps.
 type jsonWriter struct {
 	r      *run
 	b      strings.Builder
 	ascii  bool
-	indent string // a step of indentation, used where pretty is set
+	indent string // an indentation step, if pretty is set
 	pretty bool
 	comma  string
 	colon  string

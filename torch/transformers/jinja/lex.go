@@ -41,17 +41,17 @@ func (t token) String() string {
 	return fmt.Sprintf("%.40q", t.text)
 }
 
-// isSpace is str.isspace() of Python, on which strip() and the template's own trimming rest.
+// isSpace is Python's str.isspace(), on which strip() and template trimming rely.
 func isSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }
 
-// lexer splits a template into text and the tokens of its tags. The trimming of white space around tags follows
-// jinja2.lexer with trim_blocks and lstrip_blocks.
+// lexer splits a template into text and the tokens of its tags. White space around tags is trimmed as in jinja2.lexer
+// with trim_blocks and lstrip_blocks.
 type lexer struct {
 	src    string
 	pos    int
 	line   int
 	tokens []token
-	// lineStart reports that the last text ended with a line break, or that nothing was read.
+	// lineStart reports whether the last text ended with a line break, or nothing was read.
 	lineStart bool
 }
 
@@ -92,7 +92,7 @@ func lex(source string) []token {
 
 func (l *lexer) add(k kind, text string) { l.tokens = append(l.tokens, token{k, text, l.line}) }
 
-// skip moves on by n bytes.
+// skip advances by n bytes.
 func (l *lexer) skip(n int) {
 	read := l.src[l.pos : l.pos+n]
 	l.line += strings.Count(read, "\n")
@@ -113,7 +113,8 @@ func (l *lexer) nextTag() int {
 	}
 }
 
-// text adds what stands before a tag that begins with sign, at whose line's start blanks go where block is set.
+// text adds the text before a tag that starts with sign. If block is set, it drops blanks at the start of the tag's
+// line.
 func (l *lexer) text(raw string, sign byte, block bool) {
 	text := raw
 	if sign == '-' {
@@ -130,7 +131,7 @@ func (l *lexer) text(raw string, sign byte, block bool) {
 	l.line += strings.Count(raw, "\n")
 }
 
-// closeTag reads the end of a tag and the white space that goes with it.
+// closeTag reads the end of a tag and the white space that belongs to it.
 func (l *lexer) closeTag(end string) {
 	sign := byte(0)
 	if c := l.src[l.pos]; c == '-' || c == '+' {
@@ -291,7 +292,7 @@ func (l *lexer) number(rest string) {
 	l.skip(n)
 }
 
-// quoted reads a string literal with the escapes of Python.
+// quoted reads a string literal with Python's escapes.
 func (l *lexer) quoted(rest string, quote byte) {
 	var b strings.Builder
 	line := l.line

@@ -1,6 +1,6 @@
 package jinja
 
-// attribute is an attribute of the variable loop.
+// attribute returns an attribute of the variable loop.
 func (l *loopState) attribute(name string) (Value, bool) {
 	switch name {
 	case "index":

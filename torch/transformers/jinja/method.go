@@ -8,13 +8,13 @@ import (
 	"unicode/utf8"
 )
 
-// mutating are the methods that change a value, which templates do not get.
+// mutating are the methods that change a value, which templates may not call.
 var mutating = map[string][]string{
 	"list": {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"},
 	"dict": {"clear", "pop", "popitem", "setdefault", "update"},
 }
 
-// method is a method of a value of Python.
+// method returns a method of a Python value.
 func method(x Value, name string) (Value, bool) {
 	var table map[string]*builtin
 	switch x.(type) {
@@ -119,7 +119,7 @@ func affix(has func(s, affix string) bool) *builtin {
 	})
 }
 
-// find is the index of a substring in characters; absent decides what happens if it does not occur.
+// find returns the index of a substring in characters; absent decides what happens if it does not occur.
 func find(search func(s, sub string) int, absent func(c *call) Value) *builtin {
 	return define("sub", func(c *call) Value {
 		s := c.self.(string)
@@ -137,7 +137,7 @@ func notFound(c *call) Value {
 	return nil
 }
 
-// pad fills s up to a width; left is the share of the n characters of fill that goes before it.
+// pad fills s up to a width; left is how many of the n fill characters go before it.
 func pad(left func(n, width int) int) *builtin {
 	return define("width fill= ", func(c *call) Value {
 		s, fill := c.self.(string), " "
@@ -154,7 +154,7 @@ func pad(left func(n, width int) int) *builtin {
 	})
 }
 
-// partition cuts s around the separator that search finds; without one, s is the part at whole.
+// partition splits s around the separator that search finds; without one, s is the part at whole.
 func partition(search func(s, sep string) int, whole int) *builtin {
 	return define("sep", func(c *call) Value {
 		s, sep := c.self.(string), c.separator()
@@ -235,7 +235,7 @@ func joinStrings(c *call, sep string) Value {
 	return c.r.joined(texts, sep, n)
 }
 
-// joined joins strings that have n bytes with their separators.
+// joined joins strings with n bytes in total and their separators.
 func (r *run) joined(texts []string, sep string, n int) string {
 	if r.built(n + 32*len(texts)); n > maxOutput {
 		r.fail("a string is longer than %d bytes", maxOutput)
@@ -253,7 +253,7 @@ func replace(c *call) Value {
 	return strings.Replace(s, old, with, limit)
 }
 
-// split and rsplit are the methods of Python, at most maxsplit times from their end.
+// split and rsplit are Python's methods, with at most maxsplit splits from their end.
 func split(c *call) Value {
 	s, limit := c.self.(string), c.number(1)
 	if c.args[0] == nil {
@@ -322,7 +322,7 @@ func (c *call) parts(texts []string) Value {
 
 func splitLines(c *call) Value { return c.parts(splitText(c.self.(string), c.flag(0))) }
 
-// splitText is str.splitlines.
+// splitText is Python's str.splitlines.
 func splitText(s string, keepEnds bool) []string {
 	parts := []string{}
 	for s != "" {

@@ -1,6 +1,6 @@
 package jinja
 
-// Statements. Each runs in a scope and says how the flow goes on.
+// Statements. Each runs in a scope and returns how control flow continues.
 type flow uint8
 
 const (
@@ -142,7 +142,7 @@ func (n *forNode) run(r *run, s *scope) flow {
 	return flowOn
 }
 
-// loop runs the rounds of a for over x; depth counts the calls of loop() around it.
+// loop runs a for over x; depth counts nested calls of loop().
 func (r *run) loop(n *forNode, x Value, s *scope, depth int) {
 	items := r.items(x)
 	if n.cond != nil {
@@ -185,7 +185,7 @@ func (r *run) noFlow(n *forNode, f flow) {
 	}
 }
 
-// againNode is a for that its own body calls as loop(x).
+// againNode is a for that its body calls as loop(x).
 type againNode struct {
 	n     *forNode
 	x     Value
@@ -221,7 +221,7 @@ func (n *macroNode) run(_ *run, s *scope) flow {
 	return flowOn
 }
 
-// macro is n as a function that sees the variables of s.
+// macro returns n as a function that sees the variables of s.
 func (n *macroNode) macro(s *scope) *function {
 	return &function{name: n.name, call: func(r *run, args []Value, kw []kwarg) Value {
 		c := s.child()

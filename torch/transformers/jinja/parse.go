@@ -16,7 +16,7 @@ func (p *parser) cur() token { return p.tokens[p.i] }
 
 func (p *parser) fail(format string, args ...any) { fail(p.cur().line, format, args...) }
 
-// nest guards against tags or brackets that are too deep; the caller takes one off p.depth when it is out.
+// nest limits the depth of tags and brackets; the caller decrements p.depth afterwards.
 func (p *parser) nest() {
 	if p.depth++; p.depth > maxNested {
 		p.fail("the template nests more than %d deep", maxNested)
@@ -54,8 +54,8 @@ func (p *parser) end(k kind) {
 	p.i++
 }
 
-// body reads statements up to a tag named in ends, whose name it consumes and returns, or without ends up to
-// the end of the template.
+// body reads statements up to a tag named in ends, whose name it consumes and returns; without ends, up to the end of
+// the template.
 func (p *parser) body(ends ...string) ([]node, string) {
 	p.nest()
 	line := p.tokens[max(p.i-1, 0)].line // of the tag before
@@ -86,7 +86,7 @@ func (p *parser) body(ends ...string) ([]node, string) {
 	}
 }
 
-// block reads the rest of a tag, its body and its end tag.
+// block reads the remainder of a tag, its body and its end tag.
 func (p *parser) block(end string) []node {
 	p.end(kTagEnd)
 	body, _ := p.body(end)
@@ -248,7 +248,7 @@ func (p *parser) target(attrs bool) target {
 	return target{name: name}
 }
 
-// targets reads one target or several with commas between.
+// targets reads one target or several separated by commas.
 func (p *parser) targets(attrs bool) target {
 	first := p.target(attrs)
 	if !p.is(kOp, ",") {

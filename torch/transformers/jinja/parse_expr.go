@@ -23,7 +23,7 @@ func (p *parser) expression() expr {
 	return x
 }
 
-// tuple is one expression or several with commas between. Without inlineIf an if ends it, as in a for.
+// tuple is one expression or several separated by commas. Without inlineIf, an if ends it, as in a for.
 func (p *parser) tuple(inlineIf bool) expr {
 	one := p.or
 	if inlineIf {
@@ -51,7 +51,7 @@ func (p *parser) and() expr {
 	return p.chain(p.not, func() (string, bool) { return "and", p.accept(kName, "and") })
 }
 
-// chain reads operands of one precedence, which group to the left.
+// chain reads operands of one precedence, left-associative.
 func (p *parser) chain(operand func() expr, operator func() (string, bool)) expr {
 	x := operand()
 	for n := 0; ; n++ {

@@ -1,11 +1,11 @@
 // Package jinja renders the Jinja templates of Hugging Face chat models as transformers does: Jinja 3.1 with
 // trim_blocks, lstrip_blocks, the loop controls break and continue, the {% generation %} tag, immutable lists and
-// dictionaries, a tojson that keeps the order of keys and the characters as they are, and the functions
-// raise_exception, strftime_now, namespace, dict and range. What chat templates have no use for (blocks, includes,
-// imports, autoescape, argument unpacking) is refused when a template is parsed.
+// dictionaries, a tojson that keeps the order of keys and does not escape characters, and the functions
+// raise_exception, strftime_now, namespace, dict and range. Parse refuses what chat templates do not use (blocks,
+// includes, imports, autoescape, argument unpacking).
 //
-// A template is a program of strangers. It can compute with the values it is given and nothing else, and Render
-// bounds its work, its depth and its output.
+// A template is untrusted code. It can only compute with its inputs, and Render bounds its work, its depth and its
+// output.
 package jinja
 
 import (
@@ -14,18 +14,18 @@ import (
 	"time"
 )
 
-// Limits of one template and one rendering. Templates of published models stay orders of magnitude below them.
+// Limits of one template and one rendering. Published models stay orders of magnitude below them.
 const (
 	maxSource = 1 << 20  // bytes of a template
-	maxNested = 200      // tags or brackets in one another
+	maxNested = 200      // nested tags or brackets
 	maxChain  = 2000     // operators in one chain such as a ~ b ~ c
-	maxDepth  = 5000     // expressions and statements being evaluated, macros called by macros included
-	maxNest   = 500      // lists and dictionaries in one another when printed, compared or read
+	maxDepth  = 5000     // nested expressions and statements, and macros called by macros
+	maxNest   = 500      // nested lists and dictionaries when printed, compared or read
 	maxWork   = 2 << 20  // steps; building or scanning 64 bytes or 2 elements is one
 	maxOutput = 64 << 20 // bytes of the text
 )
 
-// Template is a parsed template. Renderings may run at the same time.
+// Template is a parsed template. It is safe for concurrent use.
 type Template struct{ body []node }
 
 // Error is an error in a template or its rendering, with its position.
@@ -42,7 +42,7 @@ type Raised struct{ Message string }
 
 func (r *Raised) Error() string { return r.Message }
 
-// Parse reads a template. Its errors are of type *Error.
+// Parse parses a template. Its errors are of type *Error.
 func Parse(source string) (t *Template, err error) {
 	defer catch(&err)
 	if len(source) > maxSource {
@@ -61,13 +61,13 @@ type Rendering struct {
 	Text string
 	// Generated are the spans of the {% generation %} blocks in Text, in the order they end.
 	Generated []Span
-	// Unplaced tells that a generation block was rendered into a string (in a macro, a set or a filter block),
-	// so that Generated does not have its place.
+	// Unplaced means that a generation block was rendered into a string (in a macro, a set or a filter block), so its
+	// position is unknown and not in Generated.
 	Unplaced bool
 }
 
-// Render runs the template on variables. now is the clock of strftime_now; with a zero now a template that asks
-// for the time is an error. Errors are of type *Error, and wrap *Raised for raise_exception.
+// Render runs the template on variables. now is the clock of strftime_now; if it is zero, a template that asks for the
+// time is an error. Errors are of type *Error, and wrap *Raised for raise_exception.
 func (t *Template) Render(variables *Dict, now time.Time) (out Rendering, err error) {
 	defer catch(&err)
 	r := &run{now: now, line: 1, out: &strings.Builder{}}
@@ -100,7 +100,7 @@ func catch(err *error) {
 // run is the state of one rendering.
 type run struct {
 	now         time.Time
-	line        int // of the statement or call being run
+	line        int // of the current statement or call
 	work, depth int
 	out         *strings.Builder
 	captured    int // strings being built around out
@@ -116,10 +116,10 @@ func (r *run) spend(n int) {
 	}
 }
 
-// built pays for a string of n bytes.
+// built charges the budget for a string of n bytes.
 func (r *run) built(n int) { r.spend(1 + n/64) }
 
-// listed pays for a list of n items.
+// listed charges the budget for a list of n items.
 func (r *run) listed(n int) { r.spend(1 + n/2) }
 
 func (r *run) enter() {
@@ -151,8 +151,8 @@ func (r *run) capture(body []node, s *scope) string {
 	return text
 }
 
-// scope holds the variables of a template, a loop round, a macro call or a block. Most hold a few, among which
-// looking through is faster than hashing.
+// scope holds the variables of a template, a loop iteration, a macro call or a block. Most hold a few, for which linear
+// search is faster than hashing.
 type scope struct {
 	vars []variable
 	up   *scope

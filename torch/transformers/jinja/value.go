@@ -7,11 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// Value is what a template computes with: nil (None), bool, int64, float64, string, *List, *Dict, Undefined, and
-// within a rendering functions, namespaces and loops. Lists and dictionaries do not change once they are made.
+// Value is a value in a template: nil (None), bool, int64, float64, string, *List, *Dict, Undefined, and during a
+// rendering functions, namespaces and loops. Lists and dictionaries are immutable.
 type Value = any
 
-// Undefined is the value of missing names. It prints as nothing; most uses of it are errors that say what is missing.
+// Undefined is the value of missing names. It prints as nothing; most uses of it are errors that name what is missing.
 type Undefined struct{ why string }
 
 // List is a list or a tuple.
@@ -20,16 +20,16 @@ type List struct {
 	Tuple bool
 }
 
-// Dict is a dictionary from strings whose keys keep the order in which they were set first.
+// Dict is a dictionary with string keys in insertion order.
 type Dict struct {
 	keys   []string
 	values map[string]Value
 }
 
-// NewDict is an empty dictionary.
+// NewDict returns an empty dictionary.
 func NewDict() *Dict { return &Dict{values: map[string]Value{}} }
 
-// Set adds or replaces; a dictionary that a template has seen must stay as it is.
+// Set adds or replaces a value; do not change a dictionary that a template has seen.
 func (d *Dict) Set(key string, v Value) {
 	if _, ok := d.values[key]; !ok {
 		d.keys = append(d.keys, key)
@@ -43,10 +43,10 @@ func (d *Dict) Get(key string) (Value, bool) {
 	return v, ok
 }
 
-// Keys are the keys in order; the caller must not change them.
+// Keys returns the keys in order; the caller must not change them.
 func (d *Dict) Keys() []string { return d.keys }
 
-// Len is the number of keys.
+// Len returns the number of keys.
 func (d *Dict) Len() int { return len(d.keys) }
 
 // namespace is a dictionary whose attributes a template can set.
@@ -70,8 +70,8 @@ type loopState struct {
 	items   []Value
 	index   int // counted from 0
 	depth   int
-	last    Value // what loop.changed saw last
-	changed bool  // whether it saw anything
+	last    Value // the last argument of loop.changed
+	changed bool  // whether there was one
 	again   func(x Value) string
 }
 
@@ -104,7 +104,7 @@ func typeName(v Value) string {
 	return "function"
 }
 
-// object is how jinja2 names v in messages.
+// object is jinja2's name for v in messages.
 func object(v Value) string {
 	if v == nil {
 		return "None"
@@ -154,7 +154,7 @@ func number(v Value) (float64, bool) {
 	return float64(n), ok
 }
 
-// nested guards walks through lists and dictionaries that hold others.
+// nested limits the depth of walks through lists and dictionaries.
 func (r *run) nested(depth int) {
 	r.spend(1)
 	if depth > maxNest {
@@ -252,7 +252,7 @@ func compareNumbers[T int | int64 | float64](x, y T) int {
 	return 0
 }
 
-// defined fails with the reason of the first of vs that is not.
+// defined fails with the reason of the first undefined value in vs.
 func (r *run) defined(vs ...Value) {
 	for _, v := range vs {
 		if u, ok := v.(Undefined); ok {

@@ -13,12 +13,12 @@ import (
 	"unicode/utf8"
 )
 
-// A tokenizer.json comes from strangers, and the library that runs it takes what memory and time it asks for, or ends
-// the process. So the size of the file and of the texts that the library is given are bounded here.
+// A tokenizer.json is untrusted, and the library that runs it uses as much memory and time as it asks for, or ends the
+// process. So the sizes of the file and of the texts passed to the library are bounded here.
 const (
 	maxTokenizerFile = 256 << 20 // bytes; the largest known ones have 35 MB
-	maxText          = 4 << 20   // bytes of a text at once; ids and spans take about 150 times as many
-	maxExpanded      = 64 << 20  // bytes of a text that the normalizer has made longer
+	maxText          = 4 << 20   // bytes of a text to encode at once; ids and spans take about 150 times as much
+	maxExpanded      = 64 << 20  // bytes of a text after normalisation
 	leastText        = 500       // bytes; a tokenizer that can take no more is refused
 )
 
@@ -43,7 +43,7 @@ func readTokenizerJSON(path string) ([]byte, error) {
 	return data, err
 }
 
-// longestText is the maximum number of bytes of a text that the library can be given, derived from tokenizer.json.
+// longestText is the maximum number of bytes of a text to pass to the library, derived from tokenizer.json.
 func longestText(parts map[string]json.RawMessage) (int, error) {
 	factor, longest := 1.0, maxText
 	for _, name := range []string{"normalizer", "pre_tokenizer", "decoder"} {

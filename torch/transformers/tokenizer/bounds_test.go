@@ -94,7 +94,7 @@ func TestLongTexts(t *testing.T) {
 		t.Errorf("%v, %t, %v", ids, cut, err)
 	}
 	if _, _, err := tok.EncodeStart(long+"\xff", 100); err == nil {
-		t.Error("invalid UTF-8 far behind the tokens that are wanted is not seen")
+		t.Error("invalid UTF-8 far after the requested tokens is accepted")
 	}
 	spaces := strings.Repeat(" ", 11_000_000)
 	split := load(t, writeDir(t, map[string]string{"tokenizer.json": splitting(t, published["llama3"])}))
@@ -130,7 +130,7 @@ func TestStartIsThatOfTheWhole(t *testing.T) {
 			}
 			ids, places, err := right.EncodeStart(text, n)
 			if err != nil || !cmp.Equal(whole[:n], ids) || !cmp.Equal(spans[:n], places) {
-				t.Fatalf("%s: the first %d tokens are others than the whole text's: %v", dir, n, err)
+				t.Fatalf("%s: the first %d tokens differ from those of the full text: %v", dir, n, err)
 			}
 			full, err := left.EncodeRaw(text, true)
 			if err != nil {
@@ -140,7 +140,7 @@ func TestStartIsThatOfTheWhole(t *testing.T) {
 			own := n - left.before - left.after
 			last := full[len(full)-left.after-own : len(full)-left.after]
 			if err != nil || !cut || !cmp.Equal(last, ids[left.before:n-left.after]) {
-				t.Fatalf("%s: the last %d tokens are others than the whole text's: %v", dir, n, err)
+				t.Fatalf("%s: the last %d tokens differ from those of the full text: %v", dir, n, err)
 			}
 		}
 	}

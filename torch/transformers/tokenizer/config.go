@@ -33,7 +33,7 @@ type addedToken struct {
 type tokenizerConfig struct {
 	truncationSide string
 	doLowerCase    *bool
-	llama          *llamaSettings // nil where the class is another
+	llama          *llamaSettings // nil if the class is another
 	// named are the special tokens by name, such as bos_token, in the order in which transformers adds them.
 	named []namedToken
 	// extra are special tokens without names; declared are those of added_tokens_decoder, by index.
@@ -62,7 +62,7 @@ func readTokenizerConfig(dir string) (tokenizerConfig, error) {
 	if err != nil {
 		return tokenizerConfig{}, fmt.Errorf("transformers: %s: %w", path, err)
 	}
-	// Where tokenizer_config.json lists the added tokens itself, transformers leaves the older file alone.
+	// If tokenizer_config.json lists the added tokens itself, transformers ignores the older file.
 	if _, ok := config["added_tokens_decoder"]; !ok {
 		older := filepath.Join(dir, "special_tokens_map.json")
 		switch data, err := smallfile.Read(older); {

@@ -10,8 +10,8 @@ import (
 type byteTokens struct {
 	// fallback are the tokens <0x00> to <0xFF> of a tokenizer with byte fallback.
 	fallback map[int32]bool
-	// nul are the tokens whose text has a NUL byte, which the library cannot hand over. In their place it is given
-	// invalid, a token that is never part of valid UTF-8; -1 where there is none.
+	// nul are the tokens whose text has a NUL byte, which the library cannot return. It gets invalid in their place, a
+	// token that is never part of valid UTF-8; -1 if there is none.
 	nul     map[int32]bool
 	invalid int32
 	// level: text is bytes, so that parts of it can be decoded one by one.
@@ -116,7 +116,7 @@ type Decoder struct {
 	t           *Tokenizer
 	skipSpecial bool
 	window      []uint32
-	old         int    // tokens of the window whose text is given out
+	old         int    // tokens of the window whose text has been returned
 	text        string // of those tokens
 }
 

@@ -70,9 +70,10 @@ func parseLlama(fields map[string]json.RawMessage) (*llamaSettings, error) {
 	return &llamaSettings{"first"}, nil
 }
 
-// rebuild changes tokenizer.json as LlamaTokenizer of transformers 5 does. It keeps vocabulary, merges and post-
-// processor but replaces how "▁" is put before a text: many files do that with a normaliser, which acts again after
-// each special token. It returns false and changes nothing for byte-level tokenizers and for models other than BPE.
+// rebuild changes tokenizer.json as LlamaTokenizer of transformers 5 does. It keeps vocabulary, merges and
+// post-processor but replaces how "▁" is put before a text: many files do that with a normaliser, which acts again
+// after each special token. It returns false and changes nothing for byte-level tokenizers and for models other than
+// BPE.
 func (l llamaSettings) rebuild(raw map[string]json.RawMessage) (bool, error) {
 	var model map[string]json.RawMessage
 	if err := json.Unmarshal(raw["model"], &model); err != nil {

@@ -9,9 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// The library that splits texts tries the ways in which a regular expression may match one by one, and ends the
-// process where one match takes more than 10,000,000 steps back. So how many steps back a pattern may take is counted
-// here before the library sees a text: as a polynomial of the text's length, of which the highest power is kept.
+// The library that splits texts backtracks over regular expressions, and ends the process if one match takes more than
+// 10,000,000 backtracking steps. So the steps of a pattern are bounded here before the library sees a text: as a
+// polynomial in the text's length, reduced to its highest power.
 
 // maxSteps is the maximum for one match, well below the library's limit.
 const maxSteps = 8e6
@@ -48,7 +48,7 @@ func (a steps) longest() int {
 	return int(math.Pow(maxSteps/a.factor, 1/float64(a.power)))
 }
 
-// patternSteps is the number of steps of one match of a pattern in Oniguruma's syntax.
+// patternSteps returns the steps of one match of a pattern in Oniguruma's syntax.
 func patternSteps(pattern string) (steps, error) {
 	p := patternParser{rest: pattern}
 	branches, err := p.branches()
@@ -63,9 +63,9 @@ func patternSteps(pattern string) (steps, error) {
 
 // piece is a part of a pattern with its quantifier.
 type piece struct {
-	min, max  int       // how often it stands; max -1 is without bound
-	atomic    bool      // it gives nothing back
-	assertion bool      // it takes no text
+	min, max  int       // number of repetitions; max -1 is unbounded
+	atomic    bool      // it never backtracks
+	assertion bool      // it consumes no text
 	branches  [][]piece // of a group; nil for a character
 }
 
@@ -86,7 +86,8 @@ func (p piece) once() piece {
 	return p
 }
 
-// branchSteps are the steps of alternatives. fails tells that what follows may not match, so that each way is tried.
+// branchSteps returns the steps of alternatives. fails means that the following part may fail, so that every way is
+// tried.
 func branchSteps(branches [][]piece, fails bool) (steps, error) {
 	sum := steps{}
 	for _, sequence := range branches {
@@ -100,7 +101,7 @@ func branchSteps(branches [][]piece, fails bool) (steps, error) {
 }
 
 func sequenceSteps(sequence []piece, fails bool) (steps, error) {
-	rest, last := steps{factor: 1}, steps{} // last is done once: when nothing can fail any more
+	rest, last := steps{factor: 1}, steps{} // last is done once: nothing can fail any more
 	for _, p := range slices.Backward(sequence) {
 		again := fails && !p.atomic && !p.assertion
 		own, err := p.steps(again)
@@ -121,7 +122,7 @@ func sequenceSteps(sequence []piece, fails bool) (steps, error) {
 	return rest.plus(last), nil
 }
 
-// steps are those of one piece; again tells that all its ways are tried.
+// steps returns the steps of one piece; again means that all its ways are tried.
 func (p piece) steps(again bool) (steps, error) {
 	one := steps{factor: 1}
 	if len(p.branches) > 0 {
@@ -196,7 +197,7 @@ func (p *patternParser) branches() ([][]piece, error) {
 	return all, nil
 }
 
-// atom reads what a quantifier may follow; false if it is nothing, such as a comment.
+// atom reads what a quantifier may follow; false for nothing, such as a comment.
 func (p *patternParser) atom() (piece, bool, error) {
 	one := piece{min: 1, max: 1}
 	switch {

@@ -310,7 +310,7 @@ func FuzzDecoder(f *testing.F) {
 				t.Fatal(err)
 			}
 			if pushed := pushAll(t, tok, ids, skip); pushed != whole {
-				t.Errorf("%v: %q token by token, %q at once", ids, pushed, whole)
+				t.Errorf("%v: %q token by token, %q together", ids, pushed, whole)
 			}
 		}
 	})

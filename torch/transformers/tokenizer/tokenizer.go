@@ -1,5 +1,5 @@
-// Package tokenizer converts between texts and tokens as a model folder says: tokenizer.json, and the special tokens
-// of tokenizer_config.json and special_tokens_map.json.
+// Package tokenizer converts between texts and tokens according to a model folder: tokenizer.json, and the special
+// tokens of tokenizer_config.json and special_tokens_map.json.
 package tokenizer
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
-// Tokenizer converts text to token ids and back, as tokenizer.json says. It is safe for concurrent use.
+// Tokenizer converts text to token ids and back according to tokenizer.json. It is safe for concurrent use.
 type Tokenizer struct {
 	mu    sync.RWMutex // held for reading while tk is used, for writing by Close
 	tk    *tokenizers.Tokenizer
@@ -106,8 +106,8 @@ func newTokenizer(data []byte, settings tokenizerConfig) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	// transformers builds BERT's normalizer from tokenizer_config.json. Where the two
-	// files agree there is nothing to choose.
+	// transformers builds BERT's normalizer from tokenizer_config.json. If the two files agree, there is nothing to
+	// choose.
 	if l := settings.doLowerCase; l != nil && file.Normalizer.Type == "BertNormalizer" && *l != file.Normalizer.Lowercase {
 		return nil, fmt.Errorf("normalizer.lowercase is %t, but tokenizer_config.json has do_lower_case %t: make them agree", file.Normalizer.Lowercase, *l)
 	}
@@ -225,7 +225,7 @@ func (t *Tokenizer) encode(text string, special bool, options ...tokenizers.Enco
 		return tokenizers.Encoding{}, errors.New("transformers: the tokenizer is closed")
 	}
 	e := t.tk.EncodeWithOptions(text, special, options...)
-	// The library's errors look like no ids at all, which some texts have rightly.
+	// The library reports errors as an empty list of ids, which is correct for some texts.
 	failed := special && len(e.IDs) < t.before+t.after
 	if len(e.IDs) == 0 && text != "" {
 		failed = failed || len(t.tk.EncodeWithOptions(text+t.probe, false).IDs) == 0
@@ -319,7 +319,7 @@ func (t *Tokenizer) EncodeDocument(text string, end int32, limit int) ([]int32, 
 	}
 	_, added := t.vocab.at[written]
 	if added && !strings.HasSuffix(text, written) {
-		text += written // as the text's own, so that its flags count: it may take the spaces before it
+		text += written // as part of the text, so that its flags apply: it may absorb the spaces before it
 	}
 	ids, _, err := t.EncodeStart(text, limit)
 	if err != nil {
@@ -358,7 +358,8 @@ func (t *Tokenizer) TokenID(token string) (int32, bool) {
 	return id, ok
 }
 
-// IDs is a copy of the vocabulary, token to id, including added tokens. It contains every id that Encode can return.
+// IDs returns a copy of the vocabulary, token to id, including added tokens. It contains every id that Encode can
+// return.
 func (t *Tokenizer) IDs() map[string]int32 { return maps.Clone(t.vocab.ids) }
 
 // CheckModel returns an error if a token has no row in a model of vocabSize rows.

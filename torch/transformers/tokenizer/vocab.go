@@ -14,16 +14,16 @@ type vocabulary struct {
 	ids   map[string]int32
 	base  int // entries of the model's vocabulary
 	added []addedToken
-	// at has the place in added of each added token.
+	// at maps each added token to its index in added.
 	at map[string]int
 	// special are the ids of special tokens.
 	special map[int32]bool
-	// known tells, for each id up to the greatest, whether there is such a token.
+	// known reports, for each id up to the greatest, whether there is a token with it.
 	known []bool
-	texts []string // by id, "" where there is none
+	texts []string // by id, "" if there is none
 }
 
-// maxID bounds ids, so that a wrong one cannot ask for gigabytes.
+// maxID bounds ids, so that a wrong one cannot allocate gigabytes.
 const maxID = 1 << 26
 
 // newVocabulary adds the tokens of tokenizer.json and then missing ones that the settings name, as transformers does.
@@ -67,7 +67,7 @@ func newVocabulary(base map[string]int32, file []addedToken, c tokenizerConfig) 
 	return v, nil
 }
 
-// add makes token an added one, or replaces the added one of its text, and returns its id.
+// add makes token an added one, or replaces the added one with its text, and returns its id.
 func (v *vocabulary) add(token addedToken) int32 {
 	if token.Content == "" {
 		return 0
@@ -92,7 +92,7 @@ func (v *vocabulary) add(token addedToken) int32 {
 	return id
 }
 
-// addMissing adds token where no added token has its text.
+// addMissing adds token if no added token has its text.
 func (v *vocabulary) addMissing(token addedToken) {
 	if _, ok := v.at[token.Content]; !ok {
 		v.add(token)
@@ -130,7 +130,7 @@ func parseVocab(raw json.RawMessage) (map[string]int32, error) {
 // size is one more than the greatest id.
 func (v *vocabulary) size() int { return len(v.known) }
 
-// beyond is the first token whose id is size or above.
+// beyond returns the first token whose id is size or above.
 func (v *vocabulary) beyond(size int) (token string, id int32, found bool) {
 	i := slices.IndexFunc(v.texts[min(size, len(v.texts)):], func(text string) bool { return text != "" })
 	if i < 0 {
