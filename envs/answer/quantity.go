@@ -107,7 +107,7 @@ func repeating(digits, tail, period string) *big.Rat {
 }
 
 var (
-	hedges    = regexp.MustCompile(`(?i)\b(?:or|nor|not|but|and)\b`) // "4 or not" is no quantity
+	hedges    = regexp.MustCompile(`(?i)\b(?:or|nor|not|but|and)\b`) // "4 or not" is not a quantity
 	unitWords = regexp.MustCompile(`^\p{L}[\p{L} .'/^()23-]*$`)
 	powered   = regexp.MustCompile(`\b(square|sq\.?|cubic|cu\.?) (\p{L}+)`)
 	units     = strings.Fields(`

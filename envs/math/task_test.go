@@ -210,7 +210,7 @@ func TestTaskParts(t *testing.T) {
 		{"an evaluation file instead", func(o *Options) { o.Eval, o.HoldOut = file(other), 4 }, 10, 5, 2},
 		{"held out of problems that come twice", func(o *Options) {
 			o.Train, o.HoldOut = file(write(t, "twice.jsonl", official(6)+official(6))), 3
-		}, 2, 3, 2}, // without 0 and 1, of 2 3 4 5 2 3 4 5 the last three, and 3, 4 and 5 not learnt from
+		}, 2, 3, 2}, // 0 and 1 are examples; the last three of 2 3 4 5 2 3 4 5 are held out, with their duplicates
 	} {
 		task := newTask(t, GSM8K, test.change)
 		if task.Len(envs.Train) != test.train || task.Len(envs.Eval) != test.eval || len(task.examples) != test.examples {

@@ -25,7 +25,7 @@ var hackedRewards = map[string]map[string]float64{
 	"accuracy": {"accuracy": 0, "accuracy=2": 0},
 	"expr": {
 		"expr:'correct'": 0, "expr:'correct and formatted'": 0, "expr:'correct ? 1 : -1'": -1, "expr:'correct - 0.001*length'": 0, "expr:'answer == truth and correct'": 0,
-		"expr:'0.9*correct + 0.1*formatted'": 0.1, "accuracy,expr:'formatted'=0.2": 0.2, // the format alone earns its part, not more
+		"expr:'0.9*correct + 0.1*formatted'": 0.1, "accuracy,expr:'formatted'=0.2": 0.2, // the format only scores its weight
 	},
 	"cmd":    {"cmd:'sh ZERO'": 0},
 	"rubric": {"rubric:RUBRIC": 0},

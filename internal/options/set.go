@@ -45,8 +45,8 @@ func MustRead(structs ...any) *Set {
 // Defaults sets the options of structs, given by pointers, to their defaults. It panics if a declaration cannot be read.
 func Defaults(structs ...any) { MustRead(structs...) }
 
-// Check returns an error if an option of structs, given by pointers, is out of its range or not one of its allowed values.
-// An empty text stands for the default. Options that do not apply are not checked.
+// Check returns an error if an option of structs, given by pointers, is out of range or not an allowed value. An empty
+// text means the default. Options that do not apply are not checked.
 func Check(structs ...any) error {
 	s := &Set{byName: map[string]*Option{}, keep: true}
 	if err := s.readAll(structs); err != nil {

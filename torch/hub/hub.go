@@ -22,10 +22,10 @@ import (
 
 // A Client finds models and datasets and downloads what is missing. The zero value is ready to use.
 type Client struct {
-	// Progress is told how far the downloads of one call are, in bytes. total grows as more files become known, such
+	// Progress reports the downloads of one call, in bytes. total grows as more files become known, such
 	// as the shards of a model. Calls never overlap.
 	Progress func(repository string, done, total int64)
-	// Warn is told, in one line, what the user should know although the call continues. Calls may overlap.
+	// Warn receives one-line warnings; the call continues. Calls may overlap.
 	Warn func(message string)
 	// GGUFFile names the GGUF file to use in a folder or repository. If it is empty, the Hugging Face layout wins over
 	// a GGUF file.

@@ -70,8 +70,8 @@ func (f folders) output(options []string, name ...string) string {
 	return filepath.Join(append([]string{dir, "gsm8k_rl"}, name...)...)
 }
 
-// short makes a gsm8k run take a fraction of a second; a judge's score stands in for the reward, which random weights
-// would never get.
+// short makes a gsm8k run take a fraction of a second; a judge scores it, because random weights never
+// give a correct answer.
 func short(more ...string) []string {
 	return append([]string{
 		"--task", "gsm8k", "--model", "MODEL", "--tuning", "full", "--dataset", "TMP/train.jsonl", "--few-shot", "1", "--judge", "TMP/judge",

@@ -27,7 +27,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--algorithm=dqn", "--entropy-coef=0.1"}, want: "--entropy-coef: … with --algorithm a2c or grpo or ppo or reinforce or rloo"},
 		{args: []string{"--algorithm=ppo", "--epsilon-start=0.5"}, want: "--epsilon-start: … with --algorithm dqn"},
 		{args: []string{"--algorithm=dqn", "--epsilon-start=0.5", "--epsilon-end=0.6"}, want: "epsilon_end 0.6 is above epsilon_start 0.5; exploration must not grow"},
-		{args: []string{"--algorithm=grpo", "--samples-per-prompt=1"}, want: "baseline group compares the samples of a prompt: take at least 2 samples a prompt"},
+		{args: []string{"--algorithm=grpo", "--samples-per-prompt=1"}, want: "baseline group … at least 2 samples"},
 		{args: []string{"--buffer-size=16", "--samples-per-prompt=32"}, want: "buffer_size 16 is less than samples_per_prompt 32: it holds no text with all its samples"},
 		{args: []string{"--task=sum_digits", "--mode=rl_only"}, want: "mode rl_only needs --pretrained-model DIR, the folder of a finished supervised stage"},
 		{args: []string{"--task=sum_digits", "--clip-low=0.1"}, want: "--clip-low: … with --algorithm grpo or ppo or rloo"},
@@ -99,8 +99,8 @@ func TestUsageErrors(t *testing.T) {
 
 		// Errors that involve several options.
 		{args: []string{"--task=sum_digits", "--baseline=none", "--advantage-scale=group"}, want: "baseline none cannot be divided by the group's standard deviation: choose baseline group, or scale none"},
-		{args: []string{"--task=sum_digits", "--algorithm=rloo", "--samples-per-prompt=1"}, want: "baseline leave_one_out compares the samples of a prompt: take at least 2 samples a prompt"},
-		{args: []string{"--task=sum_digits", "--algorithm=grpo", "--samples-per-prompt=1"}, want: "baseline group compares the samples of a prompt: take at least 2 samples a prompt"},
+		{args: []string{"--task=sum_digits", "--algorithm=rloo", "--samples-per-prompt=1"}, want: "baseline leave_one_out … at least 2 samples"},
+		{args: []string{"--task=sum_digits", "--algorithm=grpo", "--samples-per-prompt=1"}, want: "baseline group … at least 2 samples"},
 		{args: []string{"--task=sum_digits", "--algorithm=ppo", "--value-coef=0"}, want: "--value-coef: 0 … more than 0"},
 		{args: []string{"--task=sum_digits", "--async", "--baseline=greedy"}, want: "baseline greedy does not work with async: the greedy completions would be of another policy; choose baseline group or batch"},
 		{args: []string{"--task=sum_digits", "--async", "--dynamic-sampling"}, want: "dynamic_sampling does not work with async: the next prompts depend on rewards that are not known yet"},
