@@ -59,7 +59,7 @@ func (s Settings) Set(o any) error {
 	for _, name := range slices.Sorted(maps.Keys(s)) {
 		option := set.Find(name)
 		if option == nil {
-			return &OptionError{name, fmt.Errorf("does not apply%s: choose from %s", didYouMean(name, names), strings.Join(names, ", "))}
+			return &OptionError{name, fmt.Errorf("does not apply: choose from %s%s", strings.Join(names, ", "), nearest.Hint(name, names, nil))}
 		}
 		value, err := option.Parse(options.Value{Text: s[name]})
 		if err != nil {
@@ -89,11 +89,4 @@ func New(name string, setup Setup, settings Settings) (Task, error) {
 		return nil, fmt.Errorf("task %s: %w", name, err)
 	}
 	return task, nil
-}
-
-func didYouMean(name string, known []string) string {
-	if near := nearest.Name(name, known); near != "" {
-		return fmt.Sprintf(" (did you mean %s?)", near)
-	}
-	return ""
 }

@@ -47,8 +47,8 @@ func TestRegistry(t *testing.T) {
 		settings Settings
 		want     string
 	}{
-		{"countdwn", nil, `task "countdwn" is unknown (did you mean countdown?)`},
-		{"countdown", Settings{"form": "3"}, "task countdown: option form: does not apply (did you mean from?): choose from from, share, loud, word"},
+		{"countdwn", nil, `task "countdwn" is unknown`},
+		{"countdown", Settings{"form": "3"}, "task countdown: option form: does not apply: choose from from, share, loud, word; did you mean from?"},
 		{"countdown", Settings{"from": "x"}, `task countdown: option from: "x" is not an integer`},
 		{"countdown", Settings{"from": "0"}, "task countdown: option from: 0 is out of range; it must be 1 to 100"},
 		{"countdown", Settings{"word": "stip"}, `"stip" is not one of go, stop; did you mean stop?`},

@@ -122,11 +122,7 @@ func readCompletions(path, field string, problems []Problem) ([]completion, erro
 		case name == "":
 			return nil, fmt.Errorf("%s: field \"task_id\" is missing", r.Place())
 		case p == nil:
-			hint := ""
-			if near := nearest.Name(name, names); near != "" {
-				hint = fmt.Sprintf("; did you mean %s?", words.Quote(near))
-			}
-			return nil, fmt.Errorf("%s: task_id %s is not in the data set%s", r.Place(), words.Quote(name), hint)
+			return nil, fmt.Errorf("%s: task_id %s is not in the data set%s", r.Place(), words.Quote(name), nearest.Hint(name, names, words.Quote))
 		case !ok:
 			return nil, fmt.Errorf("%s: field %q is missing or not text", r.Place(), field)
 		}

@@ -53,9 +53,5 @@ func unknownLabel(r Row, labels []string) error {
 	if more := len(labels) - maxListed; more > 0 {
 		list += fmt.Sprintf(" and %d more", more)
 	}
-	hint := ""
-	if near := nearest.Name(r.Label, labels); near != "" {
-		hint = fmt.Sprintf("; did you mean %s?", words.Quote(near))
-	}
-	return fmt.Errorf("%s: label %s is not one of %s%s", place{path: r.File, line: r.Line}, words.Quote(r.Label), list, hint)
+	return fmt.Errorf("%s: label %s is not one of %s%s", place{path: r.File, line: r.Line}, words.Quote(r.Label), list, nearest.Hint(r.Label, labels, words.Quote))
 }

@@ -178,9 +178,5 @@ func missing(where place, name string, present []string) error {
 	if len(present) == 0 {
 		return fmt.Errorf("%s: no column %s; the object is empty", where, words.Quote(name))
 	}
-	hint := ""
-	if near := nearest.Name(name, present); near != "" {
-		hint = fmt.Sprintf("; did you mean %s?", words.Quote(near))
-	}
-	return fmt.Errorf("%s: no column %s; columns are %s%s", where, words.Quote(name), words.List(present), hint)
+	return fmt.Errorf("%s: no column %s; columns are %s%s", where, words.Quote(name), words.List(present), nearest.Hint(name, present, words.Quote))
 }

@@ -2,9 +2,12 @@ package reward
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/expr-lang/expr/ast"
+
+	"github.com/rltrain/rltrain/internal/nearest"
 )
 
 // expression is a parsed and checked reward expression, ready to evaluate and differentiate. The grammar and the syntax
@@ -168,13 +171,13 @@ func (c *compiler) identifier(n *ast.IdentifierNode) (*node, error) {
 	case "probs":
 		return nil, errorAt(n, "probs is a list; write probs[0], probs[%q], probs[label], max(probs) or min(probs)", c.labels[0])
 	}
-	return nil, errorAt(n, "unknown name %s%s; use %s", hintQuote(n.Value), didYouMean(n.Value, expressionNames), strings.Join(expressionNames, ", "))
+	return nil, errorAt(n, "unknown name %s%s; use %s", hintQuote(n.Value), nearest.Hint(n.Value, expressionNames, strconv.Quote), strings.Join(expressionNames, ", "))
 }
 
 func (c *compiler) labelIndex(n ast.Node, name string) (int, error) {
 	index := slices.Index(c.labels, name)
 	if index < 0 {
-		return 0, errorAt(n, "%s is not a label%s", hintQuote(name), didYouMean(name, c.labels))
+		return 0, errorAt(n, "%s is not a label%s", hintQuote(name), nearest.Hint(name, c.labels, strconv.Quote))
 	}
 	return index, nil
 }
@@ -387,7 +390,7 @@ func (c *compiler) call(n ast.Node, name string, arguments []ast.Node) (*node, e
 	case "min":
 		op, most = opMin, maxExpression
 	default:
-		return nil, errorAt(n, "unknown function %s%s; use %s", hintQuote(name), didYouMean(name, expressionFunctions), strings.Join(expressionFunctions, ", "))
+		return nil, errorAt(n, "unknown function %s%s; use %s", hintQuote(name), nearest.Hint(name, expressionFunctions, strconv.Quote), strings.Join(expressionFunctions, ", "))
 	}
 	if len(arguments) < least || len(arguments) > most {
 		return nil, errorAt(n, "%s does not take %d arguments", name, len(arguments))

@@ -115,7 +115,7 @@ func (p *piece) find(body string, known []Definition) error {
 	case body == "":
 		return fmt.Errorf("the list of rewards has an empty item; choose from %s", strings.Join(choices, ", "))
 	case p.of == nil:
-		return fmt.Errorf("unknown reward %s%s; choose from %s", hintQuote(name), didYouMean(name, names), strings.Join(choices, ", "))
+		return fmt.Errorf("unknown reward %s%s; choose from %s", hintQuote(name), nearest.Hint(name, names, strconv.Quote), strings.Join(choices, ", "))
 	case p.of.Argument != "":
 		return fmt.Errorf("reward %s needs an argument; write %s", name, p.of.Written())
 	case bracket && p.of.Options == nil:
@@ -278,14 +278,6 @@ func hintQuote(s string) string {
 		return strconv.Quote(string(runes[:80])) + "…"
 	}
 	return strconv.Quote(s)
-}
-
-// didYouMean returns `, did you mean "x"?` for the known name closest to name, or "".
-func didYouMean(name string, known []string) string {
-	if near := nearest.Name(name, known); near != "" {
-		return fmt.Sprintf(", did you mean %q?", near)
-	}
-	return ""
 }
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }

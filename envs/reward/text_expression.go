@@ -7,6 +7,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/expr-lang/expr/vm"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/nearest"
 )
 
 // textExpression is a compiled expression over completions.
@@ -156,7 +158,7 @@ func (w *textWalk) identifier(n *ast.IdentifierNode) error {
 		return errorAt(n, "%s is available only in rewards of classifiers", n.Value)
 	}
 	if !slices.Contains(textNames, n.Value) {
-		return errorAt(n, "unknown name %s%s; use %s", hintQuote(n.Value), didYouMean(n.Value, textNames), strings.Join(textNames, ", "))
+		return errorAt(n, "unknown name %s%s; use %s", hintQuote(n.Value), nearest.Hint(n.Value, textNames, strconv.Quote), strings.Join(textNames, ", "))
 	}
 	w.names[n.Value] = true
 	return nil
@@ -164,7 +166,7 @@ func (w *textWalk) identifier(n *ast.IdentifierNode) error {
 
 func (w *textWalk) call(n ast.Node, name string, arguments []ast.Node) error {
 	if !slices.Contains(textFunctions, name) {
-		return errorAt(n, "unknown function %s%s; use %s", hintQuote(name), didYouMean(name, textFunctions), strings.Join(textFunctions, ", "))
+		return errorAt(n, "unknown function %s%s; use %s", hintQuote(name), nearest.Hint(name, textFunctions, strconv.Quote), strings.Join(textFunctions, ", "))
 	}
 	return w.all(arguments...)
 }

@@ -110,7 +110,7 @@ func TestExpressionsThatFail(t *testing.T) {
 
 func TestTextExpressionErrors(t *testing.T) {
 	for _, test := range []struct{ source, want string }{
-		{"lenght", `column 1: unknown name "lenght", did you mean "length"?`},
+		{"lenght", `column 1: unknown name "lenght"; did you mean "length"?`},
 		{"1 + confidence", "column 5: confidence is available only in rewards of classifiers"},
 		{"probs[0]", "column 1: probs is available only in rewards of classifiers"},
 		{"$env", `column 1: unknown name "$env"`},
@@ -130,7 +130,7 @@ func TestTextExpressionErrors(t *testing.T) {
 		{"repeat(text, 1000000)", `unknown function "repeat"`},
 		{"len(replace(text, '', text))", `column 5: unknown function "replace"`},
 		{"now() > 0", `unknown function "now"`},
-		{"lenn(text)", `unknown function "lenn", did you mean "len"?`},
+		{"lenn(text)", `unknown function "lenn"; did you mean "len"?`},
 		{"let x = text + text; len(x + x)", "this construct is not supported"},
 		{"length; 1", "this construct is not supported"},
 		{"{'a': 1}.a", "this construct is not supported"},

@@ -155,7 +155,7 @@ func TestParseTextErrors(t *testing.T) {
 	own := map[string]envs.Reward{"answer": lengthReward, "format": lengthReward}
 	for _, test := range []struct{ spec, want string }{
 		{"", "has an empty item; choose from accuracy, answer, cmd:'PROGRAM ARGS', expr:'EXPR', format, model:DIR"},
-		{"answr", `unknown reward "answr", did you mean "answer"?`},
+		{"answr", `unknown reward "answr"; did you mean "answer"?`},
 		{"f1", `unknown reward "f1"`},
 		{"answer(top=1)", "has no options"},
 		{"answer,answer=2", `"answer" occurs twice`},

@@ -24,6 +24,19 @@ func Name(name string, candidates []string) string {
 	return best
 }
 
+// Hint is the end of a message about an unknown name: "; did you mean NAME?", or "" if none is close. format renders the name;
+// nil leaves it as it is.
+func Hint(name string, candidates []string, format func(string) string) string {
+	near := Name(name, candidates)
+	if near == "" {
+		return ""
+	}
+	if format != nil {
+		near = format(near)
+	}
+	return "; did you mean " + near + "?"
+}
+
 func fold(name string) string { return strings.ToLower(strings.ReplaceAll(name, "-", "_")) }
 
 // editDistance is the optimal string alignment distance, in bytes.

@@ -146,11 +146,7 @@ func (o *Option) checkText(text string) error {
 	case len(o.Allowed) == 1:
 		return fmt.Errorf("%q: the only choice is %s", text, o.Allowed[0])
 	}
-	hint := ""
-	if near := nearest.Name(text, o.Allowed); near != "" {
-		hint = "; did you mean " + near + "?"
-	}
-	return fmt.Errorf("%q is not one of %s%s", text, strings.Join(o.Allowed, ", "), hint)
+	return fmt.Errorf("%q is not one of %s%s", text, strings.Join(o.Allowed, ", "), nearest.Hint(text, o.Allowed, nil))
 }
 
 // wanted describes the option's kind for errors.

@@ -51,9 +51,5 @@ func (r *Registry[D]) Find(kind, name string) (D, error) {
 		return d, nil
 	}
 	names := slices.Sorted(maps.Keys(r.all))
-	hint := ""
-	if near := nearest.Name(name, names); near != "" {
-		hint = fmt.Sprintf(" (did you mean %s?)", near)
-	}
-	return d, fmt.Errorf("%s %q is unknown%s: choose %s", kind, name, hint, strings.Join(names, ", "))
+	return d, fmt.Errorf("%s %q is unknown: choose %s%s", kind, name, strings.Join(names, ", "), nearest.Hint(name, names, nil))
 }

@@ -27,7 +27,7 @@ func TestAlgorithmsAreFoundByName(t *testing.T) {
 		t.Errorf("algorithms for labels and tokens, an example's among them (-want +got):\n%s", diff)
 	}
 	_, err := algo.Find("gprpo")
-	if want := `algorithm "gprpo" is unknown (did you mean grpo?): choose a2c, distill, dpo, dqn, grpo, ppo, reinforce, reinforce_pp, reinforce_replay, reinforce_replay_kl, reinforce_replay_nll, rloo`; err == nil || err.Error() != want {
+	if want := `algorithm "gprpo" is unknown: choose a2c, distill, dpo, dqn, grpo, ppo, reinforce, reinforce_pp, reinforce_replay, reinforce_replay_kl, reinforce_replay_nll, rloo; did you mean grpo?`; err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
 	for _, d := range []algo.Definition{{Name: "grpo", New: newGRPO}, {Name: "empty"}, {New: newGRPO}} {

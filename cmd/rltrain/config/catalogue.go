@@ -139,15 +139,7 @@ func unknownName(blame, name string, format func(string) string) error {
 	if why := whyRefused(canonical(name)); why != "" {
 		return usagef("%s: %s", blame, why)
 	}
-	return usagef("%s%s", blame, didYouMean(name, names(), format))
-}
-
-// didYouMean is the tail of a message about an unknown name; format renders the suggestion.
-func didYouMean(name string, candidates []string, format func(string) string) string {
-	if s := nearest.Name(name, candidates); s != "" {
-		return "; did you mean " + format(s) + "?"
-	}
-	return ""
+	return usagef("%s%s", blame, nearest.Hint(name, names(), format))
 }
 
 func canonical(name string) string { return strings.ReplaceAll(name, "-", "_") }

@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/nearest"
 	"github.com/rltrain/rltrain/internal/options"
 )
 
@@ -162,7 +163,7 @@ func Arguments(app *cli.App, argv []string) ([]string, error) {
 	}
 	command := app.Command(args[0])
 	if command == nil {
-		return nil, usagef("unknown command %s%s", args[0], didYouMean(args[0], commandNames(app.Commands), plain))
+		return nil, usagef("unknown command %s%s", args[0], nearest.Hint(args[0], commandNames(app.Commands), nil))
 	}
 	if command.SkipFlagParsing {
 		return argv, nil
@@ -176,7 +177,7 @@ func Arguments(app *cli.App, argv []string) ([]string, error) {
 			i := slices.IndexFunc(command.Subcommands, func(c *cli.Command) bool { return c.HasName(args[0]) })
 			if i < 0 {
 				names := commandNames(command.Subcommands)
-				return nil, usagef("unknown command %s of %s%s", args[0], command.Name, didYouMean(args[0], names, plain))
+				return nil, usagef("unknown command %s of %s%s", args[0], command.Name, nearest.Hint(args[0], names, nil))
 			}
 			command = command.Subcommands[i]
 			command.OnUsageError = usageError
@@ -207,7 +208,7 @@ func commandArguments(command *cli.Command, args []string) ([]string, error) {
 		isBool, known := boolean[name]
 		return known || limits != nil && slices.Contains(RowLimits, name), isBool
 	}, func(typed string) error {
-		return usagef("unknown option %s of %s%s", typed, command.Name, didYouMean(strings.TrimLeft(typed, "-"), all, options.Flag))
+		return usagef("unknown option %s of %s%s", typed, command.Name, nearest.Hint(strings.TrimLeft(typed, "-"), all, options.Flag))
 	}, &found)
 	wanted := strings.Fields(command.ArgsUsage)
 	switch {

@@ -155,7 +155,7 @@ func (r *fileReader) section(classifier ast.MapNode) error {
 			at, name := r.key(pairs.Key())
 			full := routerSection + name
 			if aliasByName[full] == nil {
-				return usagef("%s: unknown key %s%s", at, full, didYouMean(name, routerKeys(), plain))
+				return usagef("%s: unknown key %s%s", at, full, nearest.Hint(name, routerKeys(), nil))
 			}
 			if err := r.add(full, at, pairs.Value()); err != nil {
 				return err
