@@ -2,19 +2,17 @@ package rl
 
 import "slices"
 
-// Batch is samples laid out for one pass of a policy: S sequences with M actions in all, those of a sample side by
-// side.
+// Batch is the input of one forward pass: S sequences with M actions, by sample.
 type Batch struct {
 	Sequences [][]int32 // [S]
-	// Rows are the positions, in the sequences laid end to end, whose state predicts each action; nil where each
-	// sequence has one action, its label.
+	// Rows are the positions, in the concatenated sequences, whose state predicts each action; nil for labels.
 	Rows    []int64  // [M]
 	Actions []int64  // [M]
 	Lengths []int    // [S] actions of each sequence
-	Dropout []uint64 // [S] keys of the dropout masks; nil where there is no dropout
+	Dropout []uint64 // [S] keys of the dropout masks; nil without dropout
 }
 
-// NewBatch lays out samples, each with at least one action.
+// NewBatch makes a batch of samples with at least one action each.
 func NewBatch(samples []*Sample) *Batch {
 	b := &Batch{}
 	begin := int64(0)
@@ -42,8 +40,8 @@ func (b *Batch) Spread(values []float64) []float32 {
 	return out
 }
 
-// MicroBatches divides n sequences into consecutive parts [begin, end) of at most limit tokens each (0 = one
-// part), at least one sequence a part.
+// MicroBatches divides n sequences into consecutive parts [begin, end) of at most limit tokens (0 = one part), at least one
+// sequence each.
 func MicroBatches(n, limit int, length func(i int) int) [][2]int {
 	if limit <= 0 {
 		return [][2]int{{0, n}}
@@ -60,7 +58,7 @@ func MicroBatches(n, limit int, length func(i int) int) [][2]int {
 	return append(parts, [2]int{begin, n})
 }
 
-// Units are the runs of neighbouring samples that have the same Prompt: the answers to one prompt, or a pair.
+// Units groups consecutive samples with the same Prompt: the completions of a prompt, or a pair.
 func Units(samples []*Sample) [][]*Sample {
 	var units [][]*Sample
 	for i, x := range samples {
@@ -73,8 +71,8 @@ func Units(samples []*Sample) [][]*Sample {
 	return units
 }
 
-// Parts divides samples into consecutive parts for forward passes of at most limit tokens each (0 = one part), at least
-// one sample a part. With together the samples of a unit stay in one part.
+// Parts divides samples into consecutive parts of at most limit tokens (0 = one part), at least one sample each. With together,
+// units are not divided.
 func Parts(samples []*Sample, together bool, limit int) [][]*Sample {
 	var units [][]*Sample
 	if together {
@@ -100,7 +98,7 @@ func Tokens(samples []*Sample) int {
 	return tokens
 }
 
-// PerSample calls take with each sample and its share of values, which has one for each action.
+// PerSample calls take with each sample and the values of its actions.
 func PerSample(samples []*Sample, values []float32, take func(x *Sample, values []float32)) {
 	for _, x := range samples {
 		n := x.Len()

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Difference is one figure of two prediction sets on the same rows.
+// Difference compares a metric of two prediction sets on the same rows.
 type Difference struct {
 	A          float64  `json:"a"`
 	B          float64  `json:"b"`
@@ -14,8 +14,7 @@ type Difference struct {
 	Interval   Interval `json:"interval"`   // 95 % interval of the difference
 }
 
-// Comparison puts two prediction sets on the same rows side by side. A higher accuracy
-// and F1 and a lower calibration error and Brier score are better.
+// Comparison compares two prediction sets on the same rows. Higher accuracy and F1, and lower ECE and Brier score, are better.
 type Comparison struct {
 	N        int        `json:"n"`
 	Accuracy Difference `json:"accuracy"`
@@ -24,18 +23,16 @@ type Comparison struct {
 	Brier    Difference `json:"brier"`
 }
 
-// Compare scores probabilities a and b, both of shape [rows][classes], against the same
-// truth and gives the paired percentile bootstrap interval of each difference: 2,000
-// resamples of the rows, each applied to both sets, from a fixed stream (Efron and
-// Tibshirani 1993, chapter 13), stretched to hold the difference itself where it does not.
-// Figures are those of Evaluate. Without rows every figure is 0. It panics when shapes or indices do not fit.
+// Compare scores probabilities a and b, [rows][classes], against the same truth, with paired percentile bootstrap intervals of
+// the differences: 2,000 resamples of the rows, each applied to both sets, from a fixed stream (Efron and Tibshirani 1993,
+// chapter 13), extended to contain the difference. Metrics are those of Evaluate; without rows they are 0. It panics if shapes
+// or indices do not fit.
 func Compare(classes int, truth []int, a, b [][]float32) Comparison {
 	return CompareRuns(classes, truth, [][][]float32{a}, [][][]float32{b})
 }
 
-// CompareRuns is Compare of training runs of several seeds: b[i], of shape [rows][classes], belongs to a[i], and
-// every figure is the mean over the pairs. A resample draws the same rows for all runs, since what one run finds
-// hard the others do too; the interval speaks of other rows, not of other seeds.
+// CompareRuns is Compare for training runs with several seeds: b[i] belongs to a[i], and metrics are means over the pairs. A
+// resample has the same rows for all runs, because rows are hard for all of them: the interval is about other rows, not seeds.
 func CompareRuns(classes int, truth []int, a, b [][][]float32) Comparison {
 	if len(a) != len(b) {
 		panic(fmt.Sprintf("rl.CompareRuns: %d runs against %d", len(a), len(b)))
@@ -54,7 +51,7 @@ func CompareRuns(classes int, truth []int, a, b [][][]float32) Comparison {
 	}
 	wholeA, wholeB := runsA.mean(), runsB.mean()
 
-	accuracy, f1, ece, brier := draws(), draws(), draws(), draws()
+	var samplesA, samplesB []scores
 	rng := Stream(bootstrapSeed, 2)
 	for range resamples {
 		runsA.reset()
@@ -64,50 +61,57 @@ func CompareRuns(classes int, truth []int, a, b [][][]float32) Comparison {
 			runsA.add(i)
 			runsB.add(i)
 		}
-		sa, sb := runsA.mean(), runsB.mean()
-		accuracy = append(accuracy, sb.accuracy-sa.accuracy)
-		f1 = append(f1, sb.f1Macro-sa.f1Macro)
-		ece = append(ece, sb.ece-sa.ece)
-		brier = append(brier, sb.brier-sa.brier)
+		samplesA, samplesB = append(samplesA, runsA.mean()), append(samplesB, runsB.mean())
+	}
+	difference := func(of func(scores) float64) Difference {
+		draws := make([]float64, resamples)
+		for i := range draws {
+			draws[i] = of(samplesB[i]) - of(samplesA[i])
+		}
+		return newDifference(of(wholeA), of(wholeB), draws)
 	}
 	return Comparison{
 		N:        len(truth),
-		Accuracy: newDifference(wholeA.accuracy, wholeB.accuracy, accuracy),
-		F1Macro:  newDifference(wholeA.f1Macro, wholeB.f1Macro, f1),
-		ECE:      newDifference(wholeA.ece, wholeB.ece, ece),
-		Brier:    newDifference(wholeA.brier, wholeB.brier, brier),
+		Accuracy: difference(func(s scores) float64 { return s.accuracy }),
+		F1Macro:  difference(func(s scores) float64 { return s.f1Macro }),
+		ECE:      difference(func(s scores) float64 { return s.ece }),
+		Brier:    difference(func(s scores) float64 { return s.brier }),
 	}
 }
 
-// CompareMeans gives the paired percentile bootstrap interval of the difference of two means over the same rows. A row
-// where either is NaN is left out; without rows every figure is 0. It panics when the lengths differ.
+// CompareMeans compares two means over the same rows by a paired percentile bootstrap. It skips rows with NaN; without rows
+// everything is 0. It panics if the lengths differ.
 func CompareMeans(a, b []float64) Difference {
 	if len(a) != len(b) {
 		panic(fmt.Sprintf("rl.CompareMeans: %d rows against %d", len(a), len(b)))
 	}
-	var rows [][2]float64
-	var whole [2]float64
+	var rows []float64 // differences
+	sumA, sumB := 0.0, 0.0
 	for i := range a {
 		if !math.IsNaN(a[i]) && !math.IsNaN(b[i]) {
-			rows = append(rows, [2]float64{a[i], b[i]})
-			whole[0], whole[1] = whole[0]+a[i], whole[1]+b[i]
+			rows = append(rows, b[i]-a[i])
+			sumA, sumB = sumA+a[i], sumB+b[i]
 		}
 	}
 	if len(rows) == 0 {
 		return Difference{}
 	}
 	n := float64(len(rows))
-	differences := draws()
-	rng := Stream(bootstrapSeed, 3)
-	for range resamples {
+	return newDifference(sumA/n, sumB/n, resampledMeans(3, rows))
+}
+
+// resampledMeans returns the means of bootstrap resamples of rows.
+func resampledMeans(stream uint64, rows []float64) []float64 {
+	means := make([]float64, resamples)
+	rng := Stream(bootstrapSeed, stream)
+	for i := range means {
 		sum := 0.0
 		for range rows {
-			row := rows[rng.IntN(len(rows))]
-			sum += row[1] - row[0]
+			sum += rows[rng.IntN(len(rows))]
 		}
-		differences = append(differences, sum/n)
+		means[i] = sum / float64(len(rows))
 	}
-	return newDifference(whole[0]/n, whole[1]/n, differences)
+	return means
 }
 
 // MeanEstimate returns the mean of rows with its 95 % interval: Wilson's if every row is 0 or 1, else the percentile
@@ -124,16 +128,7 @@ func MeanEstimate(rows []float64) Estimate {
 	if binary {
 		return Estimate{whole / n, Wilson(int(whole), len(rows))}
 	}
-	means := draws()
-	rng := Stream(bootstrapSeed, 4)
-	for range resamples {
-		sum := 0.0
-		for range rows {
-			sum += rows[rng.IntN(len(rows))]
-		}
-		means = append(means, sum/n)
-	}
-	return Estimate{whole / n, interval(means, whole/n)}
+	return Estimate{whole / n, interval(resampledMeans(4, rows), whole/n)}
 }
 
 func newDifference(a, b float64, draws []float64) Difference {
@@ -180,10 +175,9 @@ func (r *runs) mean() scores {
 	return mean
 }
 
-// bootstrapIntervals fills all intervals but that of accuracy, which has a closed form; whole are the figures of all
-// rows.
+// bootstrapIntervals returns all intervals except that of accuracy, which has a closed form; whole are the metrics of all rows.
 func bootstrapIntervals(classes int, rows []scoredRow, whole scores) Intervals {
-	f1Macro, f1Weighted, ece, brier := draws(), draws(), draws(), draws()
+	var drawn []scores
 	sample := newTally(classes)
 	rng := Stream(bootstrapSeed, 1)
 	for range resamples {
@@ -191,29 +185,29 @@ func bootstrapIntervals(classes int, rows []scoredRow, whole scores) Intervals {
 		for range rows {
 			sample.add(&rows[rng.IntN(len(rows))])
 		}
-		s := sample.scores()
-		f1Macro = append(f1Macro, s.f1Macro)
-		f1Weighted = append(f1Weighted, s.f1Weighted)
-		ece = append(ece, s.ece)
-		brier = append(brier, s.brier)
+		drawn = append(drawn, sample.scores())
+	}
+	of := func(of func(scores) float64) Interval {
+		draws := make([]float64, len(drawn))
+		for i, s := range drawn {
+			draws[i] = of(s)
+		}
+		return interval(draws, of(whole))
 	}
 	return Intervals{
-		F1Macro: interval(f1Macro, whole.f1Macro), F1Weighted: interval(f1Weighted, whole.f1Weighted),
-		ECE: interval(ece, whole.ece), Brier: interval(brier, whole.brier),
+		F1Macro: of(func(s scores) float64 { return s.f1Macro }), F1Weighted: of(func(s scores) float64 { return s.f1Weighted }),
+		ECE: of(func(s scores) float64 { return s.ece }), Brier: of(func(s scores) float64 { return s.brier }),
 	}
 }
 
-func draws() []float64 { return make([]float64, 0, resamples) }
-
-// interval is the percentile interval of draws, stretched to estimate where that lies outside. Resamples of a
-// calibration error are mostly above it: each bin's miss counts with its size, and a resample has more noise to miss by.
+// interval is the percentile interval of draws, extended to contain estimate. Resampled calibration errors are mostly above
+// it, because a resample is noisier.
 func interval(draws []float64, estimate float64) Interval {
 	p := percentiles(draws, 0.025, 0.975)
 	return Interval{min(p[0], estimate), max(p[1], estimate)}
 }
 
-// percentiles returns the given quantiles of x, interpolated linearly between order
-// statistics (numpy's default). x must not be empty and keeps its order.
+// percentiles returns quantiles of a non-empty x, interpolated linearly between order statistics (numpy's default).
 func percentiles(x []float64, quantiles ...float64) []float64 {
 	sorted := slices.Sorted(slices.Values(x))
 	out := make([]float64, len(quantiles))

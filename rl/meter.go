@@ -5,20 +5,18 @@ import (
 	"math"
 )
 
-// Meter collects the figures of a run between two lines of its metrics. Each figure has a kind of its own: a
-// mean over whatever was counted, a greatest or a least value, a total, or the last one. It encodes to JSON and comes back
-// exactly, so that a resumed run writes what an uninterrupted one does. A value that is not finite, or that makes a
-// sum infinite, is no measurement and is left out.
+// Meter collects metrics between two rows. Each has a kind: mean, maximum, minimum, total or last value. It survives JSON
+// exactly. It ignores values that are not finite or make a sum infinite.
 type Meter map[string]Figure
 
 // Figure is one entry of a Meter.
 type Figure struct {
 	Kind  FigureKind `json:"kind"`
-	Value float64    `json:"value"` // of a mean the sum
-	Count float64    `json:"count"` // of a mean what it is divided by
+	Value float64    `json:"value"` // the sum, for a mean
+	Count float64    `json:"count"` // the divisor of a mean
 }
 
-// FigureKind says how two measurements become one.
+// FigureKind says how two values combine.
 type FigureKind string
 
 const (
@@ -36,16 +34,16 @@ func (m Meter) Mean(name string, sum, count float64) {
 	}
 }
 
-// Max keeps the greatest value.
+// Max keeps the largest value.
 func (m Meter) Max(name string, value float64) { m.add(name, Figure{maxFigure, value, 1}) }
 
-// Min keeps the least value.
+// Min keeps the smallest value.
 func (m Meter) Min(name string, value float64) { m.add(name, Figure{minFigure, value, 1}) }
 
 // Total adds values up.
 func (m Meter) Total(name string, value float64) { m.add(name, Figure{totalFigure, value, 1}) }
 
-// Last keeps the value that was measured last.
+// Last keeps the last value.
 func (m Meter) Last(name string, value float64) { m.add(name, Figure{lastFigure, value, 1}) }
 
 // Merge adds the figures of another meter.
@@ -74,7 +72,7 @@ func (m Meter) add(name string, f Figure) {
 	}
 }
 
-// Get is the value of a figure, 0 where there is none.
+// Get is the value of a figure, 0 if there is none.
 func (m Meter) Get(name string) float64 {
 	f := m[name]
 	if f.Kind == meanFigure {

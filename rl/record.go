@@ -3,47 +3,47 @@ package rl
 import (
 	"encoding/json"
 	"math"
+	"slices"
 )
 
-// Record is one answer of a policy as logs/completions.jsonl keeps it: what was asked, what was written, what that
-// earned, and what the algorithm made of it.
+// Record is one completion in logs/completions.jsonl, with its rewards and advantages.
 type Record struct {
 	Step    int    `json:"step"`
-	Version uint64 `json:"policy_version"` // of the policy that wrote it
-	Prompt  int    `json:"prompt"`         // which episode of the task, or row of the data
-	Sample  int    `json:"sample"`         // which answer to it
+	Version uint64 `json:"policy_version"` // of the policy
+	Prompt  int    `json:"prompt"`         // number of the episode, or row of the data
+	Sample  int    `json:"sample"`         // number of the sample
 
-	Shown   string          `json:"shown"`             // the prompt as the policy read it, or the text
-	Written string          `json:"written"`           // all that followed, the environment's words included; or the label
-	Actions []string        `json:"actions,omitempty"` // what the policy wrote, where there was more than one action
+	Shown   string          `json:"shown"`             // the prompt, or the text
+	Written string          `json:"written"`           // everything after it, including text of the environment; or the label
+	Actions []string        `json:"actions,omitempty"` // the completions, if there is more than one action
 	Stop    string          `json:"stop,omitempty"`
-	Truth   string          `json:"truth,omitempty"` // the right label
+	Truth   string          `json:"truth,omitempty"` // the correct label
 	Correct bool            `json:"correct"`
 	Form    bool            `json:"formatted"`
 	Tier    string          `json:"tier,omitempty"` // how the answer was found
 	Kind    string          `json:"kind,omitempty"`
 	Reward  Number          `json:"reward"`
-	Each    []RecordedValue `json:"rewards,omitempty"` // of the list of rewards, where there is one
+	Each    []RecordedValue `json:"rewards,omitempty"` // of each reward in a list
 
-	Advantage Number   `json:"advantage"`            // mean over its actions; null where it was not learnt from
-	Tokens    []string `json:"tokens,omitempty"`     // what the policy wrote, token by token
-	PerToken  []Number `json:"advantages,omitempty"` // of each token, where they differ
+	Advantage Number   `json:"advantage"`            // mean over its actions; null if not learned from
+	Tokens    []string `json:"tokens,omitempty"`     // the sampled tokens
+	PerToken  []Number `json:"advantages,omitempty"` // of each token, if they differ
 
-	// What an advantage depends on beside the rewards of a group, for computing it again.
-	PerAction []Number `json:"action_rewards,omitempty"` // where more than the last action is paid
+	// The other inputs of the advantage, to recompute it.
+	PerAction []Number `json:"action_rewards,omitempty"` // if not only the last action has a reward
 	Value     []Number `json:"values,omitempty"`
 	Penalty   []Number `json:"penalties,omitempty"`
 	Overlong  float64  `json:"overlong,omitempty"`
-	Greedy    *Number  `json:"greedy,omitempty"` // reward of the greedy answer to the prompt
+	Greedy    *Number  `json:"greedy,omitempty"` // reward of the prompt's greedy completion
 }
 
-// RecordedValue is what one of the rewards gave.
+// RecordedValue is the value of one reward.
 type RecordedValue struct {
 	Name  string `json:"name"`
 	Value Number `json:"value"`
 }
 
-// Number is a float64 that JSON can hold: null stands for what is no number.
+// Number is a float64 in JSON: null if it is not finite.
 type Number float64
 
 // MarshalJSON implements json.Marshaler.
@@ -63,7 +63,7 @@ func (n *Number) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*float64)(n))
 }
 
-// Numbers are values that JSON can hold.
+// Numbers converts values.
 func Numbers[T float32 | float64](values []T) []Number {
 	var all []Number
 	for _, v := range values {
@@ -72,7 +72,7 @@ func Numbers[T float32 | float64](values []T) []Number {
 	return all
 }
 
-// Learnt fills in what was made of a sample.
+// Learnt fills in rewards and advantages of a sample.
 func (r *Record) Learnt(x *Sample) {
 	r.Reward, r.Overlong = Number(x.Reward()), x.Overlong
 	r.Advantage = Number(math.NaN())
@@ -90,10 +90,7 @@ func (r *Record) Learnt(x *Sample) {
 		}
 	}
 	r.Value, r.Penalty = Numbers(x.Value), Numbers(x.Penalty)
-	for i, reward := range x.Rewards {
-		if i < len(x.Rewards)-1 && reward != 0 {
-			r.PerAction = Numbers(x.Rewards)
-			break
-		}
+	if n := len(x.Rewards); n > 0 && slices.ContainsFunc(x.Rewards[:n-1], func(reward float64) bool { return reward != 0 }) {
+		r.PerAction = Numbers(x.Rewards)
 	}
 }

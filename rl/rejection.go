@@ -6,31 +6,30 @@ import (
 	"slices"
 )
 
-// OutOfScope says how well a classifier tells texts that have none of its labels, by rejecting what it is less sure of
-// than a threshold: the probability of the likeliest label.
+// OutOfScope measures how well rejecting predictions below a threshold finds texts that have none of a classifier's labels.
 type OutOfScope struct {
-	Label     string  `json:"label"`     // that marks such rows in the data
-	Threshold float64 `json:"threshold"` // below it a text is rejected
-	Chosen    string  `json:"chosen_on"` // split whose rows chose the threshold; "" where it was given
+	Label     string  `json:"label"`     // of such rows in the data
+	Threshold float64 `json:"threshold"` // texts with a lower top probability are rejected
+	Chosen    string  `json:"chosen_on"` // split that chose the threshold; "" if it was given
 	N         int     `json:"n"`         // rows out of scope
-	InScope   int     `json:"in_scope"`  // and the others
-	// Recall is the share of the rows out of scope that are rejected, FalseAlarms that of the others.
+	InScope   int     `json:"in_scope"`  // other rows
+	// Recall is the fraction of out-of-scope rows that are rejected, FalseAlarms that of the others.
 	Recall      float64     `json:"recall"`
 	FalseAlarms float64     `json:"false_alarms"`
 	Intervals   [2]Interval `json:"intervals"` // Wilson's, of Recall and FalseAlarms
-	// Accuracy is the share of the rows in scope that get their label and are not rejected.
+	// Accuracy is the fraction of in-scope rows that get their label and are not rejected.
 	Accuracy float64 `json:"in_scope_accuracy"`
-	// AUROC is the chance that a row in scope is surer of its label than one out of scope, equals counting half.
+	// AUROC is the probability that an in-scope row has a higher top probability than an out-of-scope one; ties count half.
 	AUROC float64 `json:"auroc"`
 }
 
-// Sureness is how sure a classifier is of the label that it gives a row.
+// Sureness is the confidence of a prediction.
 type Sureness struct {
-	P     float32 // of the likeliest label
+	P     float32 // of the top label
 	Right bool
 }
 
-// SurenessOf is that of each row; truth is an index into its probabilities, -1 for a row without a label.
+// SurenessOf returns the confidence of each row; truth is an index into its probabilities, -1 without a label.
 func SurenessOf(truth []int, probs [][]float32) []Sureness {
 	rows := make([]Sureness, len(probs))
 	for i, p := range probs {
@@ -40,12 +39,11 @@ func SurenessOf(truth []int, probs [][]float32) []Sureness {
 	return rows
 }
 
-// errNoScope is returned where rows of one kind are missing.
+// errNoScope reports that one kind of rows is missing.
 var errNoScope = errors.New("rows in scope and rows out of scope are both needed")
 
-// RejectionThreshold is the threshold at which the mean of the accuracy in scope and the recall of rows out of scope is
-// highest, the lowest of equals. It lies between the probabilities of two rows, so that rows that are rounded otherwise
-// are on the same side.
+// RejectionThreshold is the lowest threshold that maximises the mean of in-scope accuracy and out-of-scope recall. It is midway
+// between the probabilities of two rows, so that rounding does not change their side.
 func RejectionThreshold(in, out []Sureness) (float64, error) {
 	if len(in) == 0 || len(out) == 0 {
 		return 0, errNoScope
@@ -80,7 +78,7 @@ func RejectionThreshold(in, out []Sureness) (float64, error) {
 	return threshold, nil
 }
 
-// MeasureOutOfScope counts what a threshold does. The caller fills in Label and Chosen.
+// MeasureOutOfScope measures a threshold. The caller fills in Label and Chosen.
 func MeasureOutOfScope(threshold float64, in, out []Sureness) (OutOfScope, error) {
 	if len(in) == 0 || len(out) == 0 {
 		return OutOfScope{}, errNoScope
@@ -106,7 +104,7 @@ func MeasureOutOfScope(threshold float64, in, out []Sureness) (OutOfScope, error
 	return o, nil
 }
 
-// auroc ranks both kinds together (Mann and Whitney 1947).
+// auroc ranks all rows (Mann and Whitney 1947).
 func auroc(in, out []Sureness) float64 {
 	type row struct {
 		p  float32
@@ -120,7 +118,7 @@ func auroc(in, out []Sureness) float64 {
 		rows = append(rows, row{x.P, false})
 	}
 	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(a.p, b.p) })
-	below, pairs := 0.0, 0.0 // rows out of scope that are less sure
+	below, pairs := 0.0, 0.0 // out-of-scope rows with a lower probability
 	for from := 0; from < len(rows); {
 		to, ins, outs := from, 0.0, 0.0
 		for ; to < len(rows) && rows[to].p == rows[from].p; to++ {
@@ -137,15 +135,15 @@ func auroc(in, out []Sureness) float64 {
 	return pairs / (float64(len(in)) * float64(len(out)))
 }
 
-// Covered is the accuracy of a classifier on the rows that it is surest of.
+// Covered is the accuracy on the most confident rows.
 type Covered struct {
-	Coverage  float64 `json:"coverage"`  // share of the rows that are answered
-	Threshold float64 `json:"threshold"` // probability that the likeliest label of an answered row has at least
+	Coverage  float64 `json:"coverage"`  // fraction of rows
+	Threshold float64 `json:"threshold"` // their lowest top probability
 	N         int     `json:"n"`
 	Accuracy  float64 `json:"accuracy"`
 }
 
-// Selective is the accuracy at falling coverage. Rows as sure as the last that is answered are answered too.
+// Selective returns the accuracy at decreasing coverage. Rows with the same probability stay together.
 func Selective(rows []Sureness) []Covered {
 	if len(rows) == 0 {
 		return nil

@@ -6,46 +6,70 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/rltrain/rltrain/internal/outfile"
 	"io"
 	"math"
 	"math/rand/v2"
 	"os"
-	"slices"
+
+	"github.com/rltrain/rltrain/internal/outfile"
 )
 
-// Experience is one turn of a trajectory with the return it led to.
+// fifo is a buffer of bounded capacity, first in, first out. It is not safe for concurrent use.
+type fifo[T any] struct {
+	capacity int
+	items    []T
+}
+
+func newFIFO[T any](capacity int) (fifo[T], error) {
+	if capacity < 1 {
+		return fifo[T]{}, fmt.Errorf("replay buffer: capacity %d is below 1", capacity)
+	}
+	return fifo[T]{capacity: capacity}, nil
+}
+
+// Len is the number of items.
+func (b *fifo[T]) Len() int { return len(b.items) }
+
+// add appends items and drops the oldest beyond the capacity.
+func (b *fifo[T]) add(items ...T) {
+	b.items = append(b.items, items...)
+	if over := len(b.items) - b.capacity; over > 0 {
+		clear(b.items[:over]) // free them
+		b.items = b.items[over:]
+	}
+}
+
+// Sample samples n items with replacement; none if the buffer is empty.
+func (b *fifo[T]) Sample(rng *rand.Rand, n int) []T {
+	if len(b.items) == 0 {
+		return nil
+	}
+	sampled := make([]T, n)
+	for i := range sampled {
+		sampled[i] = b.items[rng.IntN(len(b.items))]
+	}
+	return sampled
+}
+
+// Experience is one turn of a trajectory and its return.
 type Experience struct {
 	Trajectory *Trajectory
 	Turn       int
 	Return     float64
 }
 
-// Replay is a buffer of experiences, first in, first out. What it holds was written by
-// earlier policies: learning from it is off-policy, and without importance weights, as
-// in the stepwise REINFORCE it serves, biased.
-//
-// A Replay is not safe for concurrent use.
-type Replay struct {
-	capacity int
-	items    []Experience
-}
+// Replay is a replay buffer of turns. Earlier policies generated them: learning from it is off-policy and, without importance
+// weights, biased.
+type Replay struct{ fifo[Experience] }
 
-// NewReplay returns an empty buffer that holds at most capacity experiences, at least 1.
+// NewReplay returns an empty buffer of up to capacity turns, at least 1.
 func NewReplay(capacity int) (*Replay, error) {
-	if capacity < 1 {
-		return nil, fmt.Errorf("replay buffer: capacity %d is below 1", capacity)
-	}
-	return &Replay{capacity: capacity}, nil
+	b, err := newFIFO[Experience](capacity)
+	return &Replay{b}, err
 }
 
-// Len is the number of experiences held.
-func (r *Replay) Len() int { return len(r.items) }
-
-// Add appends every turn of a trajectory with its return, and drops the oldest
-// experiences beyond the capacity. A return that is not finite is missing, and its turn
-// is left out; skipped counts them. It panics when the lengths differ. The trajectory
-// must not change afterwards.
+// Add appends the turns of a trajectory with their returns and drops the oldest beyond the capacity. It skips and counts turns
+// whose return is not finite. It panics if the lengths differ. The trajectory must not change afterwards.
 func (r *Replay) Add(t *Trajectory, returns []float64) (skipped int) {
 	if len(returns) != len(t.Turns) {
 		panic(fmt.Sprintf("rl.Replay.Add: %d returns for %d turns", len(returns), len(t.Turns)))
@@ -55,42 +79,25 @@ func (r *Replay) Add(t *Trajectory, returns []float64) (skipped int) {
 			skipped++
 			continue
 		}
-		if len(r.items) == r.capacity {
-			r.items[0] = Experience{} // free its trajectory
-			r.items = r.items[1:]
-		}
-		r.items = append(r.items, Experience{Trajectory: t, Turn: turn, Return: g})
+		r.add(Experience{Trajectory: t, Turn: turn, Return: g})
 	}
 	return skipped
 }
 
-// Sample returns n experiences drawn with replacement, none where the buffer is empty.
-func (r *Replay) Sample(rng *rand.Rand, n int) []Experience {
-	if len(r.items) == 0 {
-		return nil
-	}
-	drawn := make([]Experience, n)
-	for i := range drawn {
-		drawn[i] = r.items[rng.IntN(len(r.items))]
-	}
-	return drawn
-}
-
-// ReplayState is all of a Replay, for a checkpoint. Finite values come back exactly
-// from JSON.
+// ReplayState is the state of a Replay. It survives JSON exactly.
 type ReplayState struct {
 	Capacity int           `json:"capacity"`
 	Entries  []ReplayEntry `json:"entries"`
 }
 
-// ReplayEntry is a run of experiences of one trajectory, oldest first.
+// ReplayEntry holds consecutive turns of one trajectory, oldest first.
 type ReplayEntry struct {
 	Trajectory *Trajectory `json:"trajectory"`
 	Turns      []int       `json:"turns"`
 	Returns    []float64   `json:"returns"`
 }
 
-// State returns everything the buffer holds. It shares the trajectories with it.
+// State returns the content of the buffer and shares its trajectories.
 func (r *Replay) State() ReplayState {
 	s := ReplayState{Capacity: r.capacity}
 	for i, e := range r.items {
@@ -103,8 +110,7 @@ func (r *Replay) State() ReplayState {
 	return s
 }
 
-// Restore replaces what the buffer holds, capacity included, by s. A state whose parts
-// do not fit together is an error and leaves the buffer as it was.
+// Restore replaces the content and the capacity by s. An invalid state is an error and changes nothing.
 func (r *Replay) Restore(s ReplayState) error {
 	if s.Capacity < 1 {
 		return fmt.Errorf("restoring a replay buffer: capacity %d is below 1", s.Capacity)
@@ -153,8 +159,7 @@ type replayHeader struct {
 	Entries  int    `json:"entries"`
 }
 
-// Save writes the buffer to path, atomically: JSON lines, a header and then one entry a
-// line.
+// Save writes the buffer to path, atomically: JSON lines, a header, then an entry per line.
 func (r *Replay) Save(path string) error {
 	state := r.State()
 	var buf bytes.Buffer
@@ -169,8 +174,7 @@ func (r *Replay) Save(path string) error {
 	return outfile.Write(path, buf.Bytes(), 0o644)
 }
 
-// Load adds what [Replay.Save] wrote to path to the buffer; the capacity stays, and
-// what is beyond it is dropped, oldest first. A Python pickle is refused as such:
+// Load adds what [Replay.Save] wrote, and drops the oldest turns beyond the capacity. It refuses a Python pickle, because
 // reading one runs code.
 func (r *Replay) Load(path string) error {
 	file, err := os.Open(path)
@@ -182,8 +186,7 @@ func (r *Replay) Load(path string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	items := slices.Concat(r.items, entries)
-	r.items = items[max(0, len(items)-r.capacity):]
+	r.add(entries...)
 	return nil
 }
 
@@ -229,5 +232,60 @@ func readLine(lines *bufio.Reader, into any) error {
 	if err := dec.Decode(into); err != nil {
 		return fmt.Errorf("not a line of a replay buffer: %w", err)
 	}
+	return nil
+}
+
+// Transition is one choice of a label policy and its reward.
+type Transition struct {
+	Tokens  []int32 `json:"tokens"` // what the policy read
+	Action  int32   `json:"action"`
+	Reward  float64 `json:"reward"`
+	Prompt  int     `json:"prompt"`
+	Truth   int32   `json:"truth"`
+	Version uint64  `json:"version"` // of the policy that acted
+}
+
+// TransitionOf is the choice of a sample with one action and a reward.
+func TransitionOf(x *Sample) *Transition {
+	return &Transition{Tokens: x.Tokens, Action: x.Actions[0], Reward: x.Reward(), Prompt: x.Prompt, Truth: x.Truth, Version: x.Version}
+}
+
+// Sample is the transition as a sample to learn from.
+func (x *Transition) Sample() *Sample {
+	return &Sample{
+		Tokens: x.Tokens, Actions: []int32{x.Action}, Truth: x.Truth, Prompt: x.Prompt, Version: x.Version, Rewards: []float64{x.Reward},
+	}
+}
+
+// Transitions is a replay buffer of choices.
+type Transitions struct{ fifo[*Transition] }
+
+// NewTransitions returns an empty buffer of up to capacity transitions, at least 1.
+func NewTransitions(capacity int) (*Transitions, error) {
+	b, err := newFIFO[*Transition](capacity)
+	return &Transitions{b}, err
+}
+
+// Add appends transitions and drops the oldest beyond the capacity.
+func (b *Transitions) Add(items ...*Transition) { b.add(items...) }
+
+// State is the content of the buffer, oldest first.
+func (b *Transitions) State() any { return b.items }
+
+// Restore replaces the content by a State. If it does not fit, Restore returns an error and the buffer stays as it was.
+func (b *Transitions) Restore(state json.RawMessage) error {
+	var items []*Transition
+	if err := json.Unmarshal(state, &items); err != nil {
+		return fmt.Errorf("restoring a replay buffer: %w", err)
+	}
+	if len(items) > b.capacity {
+		return fmt.Errorf("restoring a replay buffer: capacity %d does not fit %d transitions", b.capacity, len(items))
+	}
+	for i, x := range items {
+		if x == nil || len(x.Tokens) == 0 || x.Action < 0 {
+			return fmt.Errorf("restoring a replay buffer: transition %d has no text or no action", i)
+		}
+	}
+	b.items = items
 	return nil
 }

@@ -1,50 +1,50 @@
 package rl
 
 import (
+	"context"
+	"encoding/json"
 	"math"
 	"slices"
 )
 
-// Sample is one sequence of tokens for one forward pass, with the M actions in it that a loss reads. An action
-// is a token that a language model wrote or is to imitate, or the label of a text. A completion is one sample
-// with many actions; an episode of classifications is several samples, one after the other, with one action
-// each.
+// Sample is one sequence of tokens for one forward pass, with its M actions. An action is a token that a language model
+// generated or is trained on, or the label of a text. A completion is one sample with many actions.
 //
-// Slices of length M have an entry for each action, in order. The source of samples fills in the first part,
-// the trainer the second, the algorithm the third.
+// Slices of length M have an entry per action. The source fills in the first part, the trainer the second, the algorithm the
+// third.
 type Sample struct {
-	Tokens  []int32 // what the policy reads; for a language model up to the last action at least
-	Rows    []int   // [M] index of the token whose state predicts each action; nil where the whole text does (a label)
-	Actions []int32 // [M] ids of tokens, or the index of the label
-	Truth   int32   // the right label, where samples have labels
+	Tokens  []int32 // input of the policy; for a language model up to the last action at least
+	Rows    []int   // [M] index of the token whose state predicts each action; nil if the entire text does (a label)
+	Actions []int32 // [M] token ids, or the index of the label
+	Truth   int32   // the correct label, if samples have labels
 
-	Prompt  int    // which prompt or row of the task this is, for messages and logs
-	Index   int    // which sample of its prompt
-	Episode int    // number of its episode in the step; samples of an episode lie side by side, in order
+	Prompt  int    // number of the prompt or row
+	Index   int    // number of the sample among those of its prompt
+	Episode int    // number of its episode in the step; samples of an episode are consecutive
 	Version uint64 // of the policy that acted
 
-	Margin float64 // by which it should be better than those behind it in its unit, for reward models
+	Margin float64 // by how much it should be better than those after it in its unit, for reward models
 
-	// Rewards are what each action earned, [M], without penalties; NaN where judging failed. A sample without actions,
-	// which others are compared with, has one.
+	// Rewards has the reward of each action, [M], without penalties; NaN if it failed. A sample without actions, which others
+	// are compared with, has one.
 	Rewards          []float64
-	Overlong         float64   // penalty of the episode's length, at most 0
-	Truncated        bool      // cut off by a limit of tokens
-	BehaviorLogProbs []float32 // [M] log π of each action as the policy had it that acted; nil where nothing acted
+	Overlong         float64   // length penalty of the episode, at most 0
+	Truncated        bool      // cut at the token limit
+	BehaviorLogProbs []float32 // [M] log π of each action under the policy that sampled it; nil for data
 
-	Old       []float32 // [M] log π at the start of the step's updates
+	Old       []float32 // [M] log π before the step's updates
 	Reference []float32 // [M] log π of the reference policy; nil without one
-	Value     []float32 // [M] V at the start of the step's updates; nil without a value head
-	Penalty   []float64 // [M] of the divergence from the reference, where it is part of the reward; nil without
+	Value     []float32 // [M] V before the step's updates; nil without a value head
+	Penalty   []float64 // [M] KL penalty in the reward; nil if the reward has none
 
 	Advantage []float32 // [M]
-	Return    []float32 // [M] what V is to become; nil without a value head
+	Return    []float32 // [M] target of V; nil without a value head
 }
 
 // Len is the number of actions, M.
 func (s *Sample) Len() int { return len(s.Actions) }
 
-// Reward is what the sample earned in all, without penalties; NaN where judging failed.
+// Reward is the total reward without penalties; NaN if it failed.
 func (s *Sample) Reward() float64 {
 	sum := 0.0
 	for _, r := range s.Rewards {
@@ -53,7 +53,7 @@ func (s *Sample) Reward() float64 {
 	return sum
 }
 
-// Penalised is Reward with the penalties of length and of the divergence from the reference.
+// Penalised is Reward with the penalties for length and KL.
 func (s *Sample) Penalised() float64 {
 	sum := s.Reward() + s.Overlong
 	for _, p := range s.Penalty {
@@ -65,7 +65,7 @@ func (s *Sample) Penalised() float64 {
 // HasReward says whether the sample has a reward.
 func (s *Sample) HasReward() bool { return !math.IsNaN(s.Reward()) }
 
-// Fill gives all actions the same advantage.
+// Fill sets the advantage of all actions.
 func (s *Sample) Fill(advantage float64) {
 	s.Advantage = make([]float32, s.Len())
 	for i := range s.Advantage {
@@ -73,10 +73,9 @@ func (s *Sample) Fill(advantage float64) {
 	}
 }
 
-// Minibatches divides n samples for one pass over a step into count parts of nearly equal size, or, where size
-// is above 0, into parts of size, the last of which may be smaller. The division is a function of the arguments
-// alone. Indices within a part are sorted, so that samples of one prompt stay side by side. There are no empty
-// parts.
+// Minibatches divides n samples at random into count parts of nearly equal size or, if size is above 0, into parts of that
+// size, the last of which may be smaller. It is a pure function of its arguments. Indices within a part are sorted, so that
+// samples of a prompt stay together. No part is empty.
 func Minibatches(seed uint64, step, epoch, n, count, size int) [][]int {
 	if size > 0 {
 		count = (n + size - 1) / size
@@ -95,4 +94,68 @@ func Minibatches(seed uint64, step, epoch, n, count, size int) [][]int {
 		}
 	}
 	return parts
+}
+
+// Step is what a source provides for one step of training.
+type Step struct {
+	Samples []*Sample // to learn from, by prompt; may be empty
+	// Groups has all samples by prompt, including those without a reward and those not learned from: algorithms compare the
+	// rewards of a group. nil for supervised samples.
+	Groups [][]*Sample
+	// KLSamples get log-probabilities of the policy and its reference before the step, but are not learned from.
+	KLSamples []*Sample
+	Greedy    []float64 // reward of each group's greedy completion, NaN if it has none; nil unless the source provides them
+	// Prefetched says that an earlier version of the policy, or a server, may have sampled, so samples get importance weights.
+	Prefetched bool
+
+	Figures Meter                  // metrics of the source
+	Health  *Health                // for the alarms; nil without episodes
+	Line    func(all Meter) string // log line after the update; nil = none
+	Notes   []string               // warnings and samples to print after that line
+	// Records returns the completions of the first prompts, of all if prompts is negative, with their advantages; nil = none.
+	Records func(prompts int) ([]Record, error)
+}
+
+// At is the state of training when a source makes a step.
+type At struct {
+	Step    int    // steps finished
+	Version uint64 // updates of the policy so far
+}
+
+// StepSource provides samples. The trainer calls Next once per step. If ctx ends, Next stops, and a checkpoint then continues
+// as if it had not been called.
+type StepSource interface {
+	Stateful
+	Next(ctx context.Context, at At) (*Step, error)
+}
+
+// Stateful is something that a checkpoint must hold.
+type Stateful interface {
+	State() any                          // survives JSON exactly
+	Restore(state json.RawMessage) error // of a State
+}
+
+// Rewards returns the rewards of each group's samples, NaN if they failed.
+func (s *Step) Rewards() [][]float64 { return s.rewards((*Sample).Reward) }
+
+// Penalised returns the same with penalties.
+func (s *Step) Penalised() [][]float64 { return s.rewards((*Sample).Penalised) }
+
+func (s *Step) rewards(of func(*Sample) float64) [][]float64 {
+	all := make([][]float64, len(s.Groups))
+	for g, group := range s.Groups {
+		for _, x := range group {
+			all[g] = append(all[g], of(x))
+		}
+	}
+	return all
+}
+
+// Spread sets the advantages of the samples, one per entry of Rewards.
+func (s *Step) Spread(advantages [][]float64) {
+	for g, group := range s.Groups {
+		for i, x := range group {
+			x.Fill(advantages[g][i])
+		}
+	}
 }

@@ -13,38 +13,37 @@ import (
 type Source uint8
 
 const (
-	Given   Source = iota // prompt, calculator result, text of the environment: never trained on
-	Sampled               // drawn from the policy
+	Given   Source = iota // prompt, calculator result, text of the environment: not trained on
+	Sampled               // from the policy
 )
 
-// Trajectory is one episode as the token stream that the policy read and wrote. Tokens
-// stay the tokens that were sampled; nothing is tokenized again. Tokens, Source, BehaviorLogProbs
-// and LogProbs have one entry a token; turns lie end to end and cover every sampled token.
+// Trajectory is the token stream of one episode. Sampled tokens are never tokenized again. Tokens, Source, BehaviorLogProbs and
+// LogProbs have one entry per token; consecutive turns cover every sampled token.
 type Trajectory struct {
-	Prompt  int    `json:"prompt"`  // which episode of the task
-	Index   int    `json:"sample"`  // which sample of it, from 0
-	Version uint64 `json:"version"` // of the policy that wrote it
+	Prompt  int    `json:"prompt"`  // number of the episode
+	Index   int    `json:"sample"`  // number of the sample, from 0
+	Version uint64 `json:"version"` // of the policy
 
 	Tokens           []int32   `json:"tokens"`
 	Source           []Source  `json:"source"`
-	BehaviorLogProbs []float32 `json:"behavior_logprobs"` // nats, under the distribution sampled from; 0 where given
-	LogProbs         []float32 `json:"logprobs"`          // log π in nats, at temperature 1 and unfiltered; 0 where given
+	BehaviorLogProbs []float32 `json:"behavior_logprobs"` // nats, of the distribution sampled from; 0 for given tokens
+	LogProbs         []float32 `json:"logprobs"`          // log π in nats, at temperature 1, unfiltered; 0 for given tokens
 
 	Turns []Turn          `json:"turns"`
 	Stop  envs.StopReason `json:"stop"` // why the last action ended
 	Info  *envs.Info      `json:"info,omitempty"`
-	Parts []RecordedValue `json:"-"` // what each reward of a list gave, for the records
+	Parts []RecordedValue `json:"-"` // each reward of a list, for the records
 }
 
-// Turn is one action with all that the environment put into it.
+// Turn is one action with the text that the environment added.
 type Turn struct {
-	End    int     // index behind its last token; it starts where the turn before ends
-	Reward float64 // NaN where judging failed
+	End    int     // index after its last token; it starts at the end of the previous turn
+	Reward float64 // NaN if it failed
 }
 
 type turnJSON struct {
 	End    int      `json:"end"`
-	Reward *float64 `json:"reward"` // null where judging failed
+	Reward *float64 `json:"reward"` // null if it failed
 }
 
 // MarshalJSON writes a failed reward as null.
@@ -69,25 +68,24 @@ func (t *Turn) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// AppendGiven appends tokens that the policy did not write.
+// AppendGiven appends tokens that the policy did not sample.
 func (t *Trajectory) AppendGiven(tokens ...int32) {
 	for _, token := range tokens {
 		t.add(token, Given, 0, 0)
 	}
 }
 
-// AppendSampled appends a token that the policy drew, with its two log-probabilities.
-func (t *Trajectory) AppendSampled(token int32, drawn, logProb float32) {
-	t.add(token, Sampled, drawn, logProb)
+// AppendSampled appends a sampled token with its two log-probabilities.
+func (t *Trajectory) AppendSampled(token int32, behavior, logProb float32) {
+	t.add(token, Sampled, behavior, logProb)
 }
 
-func (t *Trajectory) add(token int32, source Source, drawn, logProb float32) {
+func (t *Trajectory) add(token int32, source Source, behavior, logProb float32) {
 	t.Tokens, t.Source = append(t.Tokens, token), append(t.Source, source)
-	t.BehaviorLogProbs, t.LogProbs = append(t.BehaviorLogProbs, drawn), append(t.LogProbs, logProb)
+	t.BehaviorLogProbs, t.LogProbs = append(t.BehaviorLogProbs, behavior), append(t.LogProbs, logProb)
 }
 
-// EndTurn closes a turn behind the last token. Where there is no token since the turn before, its reward goes to
-// that turn.
+// EndTurn ends a turn after the last token. If it has no tokens, its reward goes to the previous turn.
 func (t *Trajectory) EndTurn(reward float64) {
 	if n := len(t.Turns); n > 0 && t.Turns[n-1].End == len(t.Tokens) {
 		t.Turns[n-1].Reward += reward
@@ -103,8 +101,7 @@ func (t *Trajectory) turnStart(turn int) int {
 	return t.Turns[turn-1].End
 }
 
-// Reward is the sum over the turns, NaN where one of them could not be judged and where
-// there is none.
+// Reward is the sum over the turns; NaN without turns or if one failed.
 func (t *Trajectory) Reward() float64 {
 	if len(t.Turns) == 0 {
 		return math.NaN()
@@ -134,14 +131,13 @@ func (t *Trajectory) Len() int {
 	return n
 }
 
-// Sample is the trajectory as something to learn from: its sampled tokens are the actions, and the reward of a
-// turn is that of the turn's last action. What a turn without an action earned goes to the action before it, or to
-// the first. temperature is that of the trainer, which divides the logits by it too.
+// Sample converts the trajectory to a sample: sampled tokens are actions, and the reward of a turn is that of its last action.
+// The reward of a turn without an action goes to the action before it, or to the first. temperature is that of the trainer.
 func (t *Trajectory) Sample(temperature float64) *Sample {
 	return t.sample(0, len(t.Turns), temperature)
 }
 
-// TurnSample is one turn of the trajectory, with all that stands before it as context.
+// TurnSample converts one turn to a sample, with everything before it as context.
 func (t *Trajectory) TurnSample(turn int, temperature float64) *Sample {
 	return t.sample(turn, turn+1, temperature)
 }
@@ -150,7 +146,7 @@ func (t *Trajectory) sample(from, to int, temperature float64) *Sample {
 	s := &Sample{Prompt: t.Prompt, Index: t.Index, Version: t.Version, Truncated: t.Stop == envs.StopLength}
 	logProbs := t.BehaviorLogProbs
 	if temperature == 1 {
-		logProbs = t.LogProbs // whatever was filtered
+		logProbs = t.LogProbs // also if the distribution was filtered
 	}
 	owed := 0.0
 	for turn := from; turn < to; turn++ {
@@ -170,7 +166,7 @@ func (t *Trajectory) sample(from, to int, temperature float64) *Sample {
 	return s
 }
 
-// Validate checks what the fields promise each other.
+// Validate checks that the fields are consistent.
 func (t *Trajectory) Validate() error {
 	n := len(t.Tokens)
 	if len(t.Source) != n || len(t.BehaviorLogProbs) != n || len(t.LogProbs) != n {
@@ -199,10 +195,10 @@ func (t *Trajectory) Validate() error {
 	return nil
 }
 
-// Group is the samples of one prompt.
+// Group has the samples of one prompt.
 type Group []*Trajectory
 
-// Rewards lists the total rewards, NaN where judging failed.
+// Rewards lists the total rewards, NaN if they failed.
 func (g Group) Rewards() []float64 {
 	rewards := make([]float64, len(g))
 	for i, t := range g {

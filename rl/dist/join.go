@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -267,7 +268,7 @@ func (p *Place) receive(ctx context.Context, store *torch.Store, own string, m M
 	if refusal != "" {
 		answer = message{Kind: failed, Text: refusal}
 	}
-	for _, r := range sorted(links) {
+	for _, r := range slices.Sorted(maps.Keys(links)) {
 		if err := links[r].send(answer); err != nil && refusal == "" {
 			refusal = fmt.Sprintf("lost rank %d: %v", r, err)
 		}
@@ -276,13 +277,4 @@ func (p *Place) receive(ctx context.Context, store *torch.Store, own string, m M
 		return nil, errors.New(refusal)
 	}
 	return links, nil
-}
-
-func sorted(links map[int]*link) []int {
-	var ranks []int
-	for r := range links {
-		ranks = append(ranks, r)
-	}
-	slices.Sort(ranks)
-	return ranks
 }

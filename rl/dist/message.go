@@ -2,6 +2,7 @@ package dist
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -97,11 +98,9 @@ func (m Member) differs(from Member, rank int) string {
 		return fmt.Sprintf("rank %d runs version %s, rank 0 runs %s", rank, m.Version, from.Version)
 	}
 	compare := func(a, b map[string]string, say func(name, a, b string) string) string {
-		names := slices.Sorted(maps.Keys(a))
-		names = append(names, slices.Sorted(maps.Keys(b))...)
-		for _, name := range names {
+		for _, name := range append(slices.Sorted(maps.Keys(a)), slices.Sorted(maps.Keys(b))...) {
 			if a[name] != b[name] {
-				return say(name, orNothing(a[name]), orNothing(b[name]))
+				return say(name, cmp.Or(a[name], "nothing"), cmp.Or(b[name], "nothing"))
 			}
 		}
 		return ""
@@ -114,11 +113,4 @@ func (m Member) differs(from Member, rank int) string {
 	return compare(m.Data, from.Data, func(name, a, b string) string {
 		return fmt.Sprintf("%s has different content on rank %d (%s) and rank 0 (%s)", name, rank, a, b)
 	})
-}
-
-func orNothing(text string) string {
-	if text == "" {
-		return "nothing"
-	}
-	return text
 }

@@ -92,12 +92,8 @@ func FromEnvironment(environ []string) (*Place, error) {
 // torchrun reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 func (e *environment) torchrun() *Place {
 	p := &Place{}
-	if _, given := e.values["WORLD_SIZE"]; given {
-		p.Size = e.need("WORLD_SIZE", "RANK", 1, mostRanks)
-		p.Rank = e.need("RANK", "WORLD_SIZE", 0, mostRanks)
-	} else {
-		p.Size = e.need("WORLD_SIZE", "RANK", 1, mostRanks)
-	}
+	p.Size = e.need("WORLD_SIZE", "RANK", 1, mostRanks)
+	p.Rank = e.need("RANK", "WORLD_SIZE", 0, mostRanks)
 	p.LocalSize, _ = e.number("LOCAL_WORLD_SIZE", 1, mostRanks)
 	if p.Size > 1 {
 		e.master(p, "WORLD_SIZE")
@@ -190,10 +186,8 @@ func (p *Place) Local() int {
 	if p.LocalSize > 0 {
 		return p.LocalSize
 	}
-	if ip := net.ParseIP(p.Host); p.Host == "localhost" || ip != nil && ip.IsLoopback() {
-		if !p.InCluster {
-			return p.Size
-		}
+	if p.loopback() && !p.InCluster {
+		return p.Size
 	}
 	return 1
 }

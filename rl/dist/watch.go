@@ -188,11 +188,7 @@ func (w *watch) fail(why string) {
 	}
 	var told sync.WaitGroup
 	for _, l := range w.links {
-		told.Add(1)
-		go func() {
-			defer told.Done()
-			_ = l.send(message{Kind: failed, Rank: w.rank, Text: why}) // fails for a lost rank
-		}()
+		told.Go(func() { _ = l.send(message{Kind: failed, Rank: w.rank, Text: why}) }) // fails for a lost rank
 	}
 	reached := make(chan struct{})
 	go func() { told.Wait(); close(reached) }()

@@ -1,5 +1,4 @@
-// Package epochs has the sources of what is imitated and preferred: data sets, shuffled anew in each epoch, of which a
-// trainer takes so many samples, bins or pairs a step.
+// Package epochs has sources for supervised samples and preferences: data sets, shuffled in each epoch.
 package epochs
 
 import (
@@ -8,14 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 
 	"github.com/rltrain/rltrain/rl"
 )
 
-// Source is a source of samples to imitate: a data set, shuffled anew in each epoch, so many samples a step, the last
-// of an epoch perhaps fewer. Its order is a function of the seed and the step, so it has no state but a count.
+// Source is a source of supervised samples: a data set, shuffled in each epoch. The last step of an epoch may have fewer samples.
+// The order is a function of the seed and the step, so its only state is a count.
 type Source struct {
-	bins      [][]*rl.Sample // samples that count as one
+	bins      [][]*rl.Sample // packed samples
 	batchSize int
 	seed      uint64
 	tokens    int64
@@ -23,19 +23,14 @@ type Source struct {
 	epoch     int
 }
 
-// New makes a source of the samples. With packing above 0 a batch is not so many samples, but so many bins of at
-// most packing tokens.
+// New makes a source. If packing is above 0, a batch has batchSize bins of at most packing tokens, instead of samples.
 func New(samples []*rl.Sample, batchSize, packing int, seed uint64) (*Source, error) {
 	if len(samples) == 0 || batchSize < 1 {
-		return nil, errors.New("supervised training: no training rows, or no row a batch")
+		return nil, errors.New("supervised training: no training rows, or no rows per batch")
 	}
-	var bins [][]*rl.Sample
-	for _, bin := range packBins(samples, packing) {
-		var members []*rl.Sample
-		for _, i := range bin {
-			members = append(members, samples[i])
-		}
-		bins = append(bins, members)
+	bins := slices.Collect(slices.Chunk(samples, 1))
+	if packing > 0 {
+		bins = bestFit(samples, func(x *rl.Sample) int { return len(x.Tokens) }, packing)
 	}
 	return newSource(bins, batchSize, seed), nil
 }
@@ -47,7 +42,7 @@ func newSource(bins [][]*rl.Sample, batchSize int, seed uint64) *Source {
 // PerEpoch is the number of steps of an epoch.
 func (e *Source) PerEpoch() int { return (len(e.bins) + e.batchSize - 1) / e.batchSize }
 
-// Next implements algo.Source.
+// Next implements rl.StepSource.
 func (e *Source) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -74,24 +69,7 @@ func (e *Source) State() any { return e.tokens }
 // Restore implements rl.Stateful.
 func (e *Source) Restore(state json.RawMessage) error { return json.Unmarshal(state, &e.tokens) }
 
-// packBins gathers samples into bins of at most size tokens, best fit, longest first (the packing of
-// Krell et al. 2021); a longer one has a bin of its own. With size 0 each sample is a bin.
-func packBins(samples []*rl.Sample, size int) [][]int {
-	order := make([]int, len(samples))
-	for i := range order {
-		order[i] = i
-	}
-	if size == 0 {
-		bins := make([][]int, len(order))
-		for i := range bins {
-			bins[i] = order[i : i+1]
-		}
-		return bins
-	}
-	return bestFit(order, func(i int) int { return len(samples[i].Tokens) }, size)
-}
-
-// Sum is a sum of all samples, by which processes that train together see whether they have read the same data.
+// Sum is a checksum of all samples, to check that ranks have the same data.
 func (e *Source) Sum() uint64 {
 	h := fnv.New64a()
 	for _, bin := range e.bins {
@@ -100,4 +78,80 @@ func (e *Source) Sum() uint64 {
 		}
 	}
 	return h.Sum64()
+}
+
+// bestFit packs items into bins of a size: the longest first, each into the fullest bin with room (Krell et al.
+// 2021). Items of equal length keep their order. A longer item gets its own bin.
+func bestFit[T any](items []T, length func(T) int, size int) [][]T {
+	items = slices.Clone(items)
+	slices.SortStableFunc(items, func(a, b T) int { return length(b) - length(a) })
+	var bins [][]T
+	byRoom := make([][]int, size+1) // bins by free tokens
+	for _, item := range items {
+		n := length(item)
+		room := n
+		for room <= size && len(byRoom[room]) == 0 {
+			room++
+		}
+		bin := len(bins)
+		if room <= size {
+			last := len(byRoom[room]) - 1
+			bin = byRoom[room][last]
+			byRoom[room] = byRoom[room][:last]
+		} else {
+			bins = append(bins, nil)
+			room = size
+		}
+		bins[bin] = append(bins[bin], item)
+		if left := room - n; left > 0 {
+			byRoom[left] = append(byRoom[left], bin)
+		}
+	}
+	return bins
+}
+
+// Preferences is a source of pairs or single responses. The samples of a unit are consecutive, with its number as their Prompt.
+type Preferences struct {
+	*Source
+	mismatch int // maximum tokens of a prompt with another prompt's response; 0 = no such samples
+}
+
+// NewPreferences makes a source with batchSize units per step. If mismatch is above 0, KLSamples of each step are Mismatches of its
+// samples, cut at mismatch tokens, for loss kto.
+func NewPreferences(units [][]*rl.Sample, batchSize, mismatch int, seed uint64) *Preferences {
+	return &Preferences{newSource(units, batchSize, seed), mismatch}
+}
+
+// Next implements rl.StepSource.
+func (p *Preferences) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
+	step, err := p.Source.Next(ctx, at)
+	if err != nil || p.mismatch == 0 {
+		return step, err
+	}
+	step.KLSamples = Mismatches(step.Samples, p.mismatch)
+	return step, nil
+}
+
+// Mismatches pairs the prompt of each sample with the response of the previous one, as TRL does, cut at limit tokens.
+func Mismatches(samples []*rl.Sample, limit int) (out []*rl.Sample) {
+	for i, x := range samples {
+		if y := Mismatched(x, samples[(i+len(samples)-1)%len(samples)], limit); y != nil {
+			out = append(out, y)
+		}
+	}
+	return out
+}
+
+// Mismatched is the prompt of x with the response of y; nil if no token of the response fits.
+func Mismatched(x, y *rl.Sample, limit int) *rl.Sample {
+	prompt, answer := x.Tokens[:x.Rows[0]+1], y.Tokens[y.Rows[0]+1:]
+	answer = answer[:min(len(answer), max(0, limit-len(prompt)))]
+	if len(answer) == 0 {
+		return nil
+	}
+	z := &rl.Sample{Tokens: slices.Concat(prompt, answer), Actions: answer, Prompt: x.Prompt}
+	for i := range answer {
+		z.Rows = append(z.Rows, len(prompt)-1+i)
+	}
+	return z
 }

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -95,11 +96,8 @@ func reason(data []byte) string {
 		Message string
 	}
 	if json.Unmarshal(data, &body) == nil {
-		if body.Error.Message != "" {
-			return body.Error.Message
-		}
-		if body.Message != "" {
-			return body.Message
+		if text := cmp.Or(body.Error.Message, body.Message); text != "" {
+			return text
 		}
 	}
 	return strings.TrimSpace(string(data))
@@ -157,15 +155,9 @@ const leastLogProb = -1000
 func (s *server) completions(ctx context.Context, p *policy.CausalLM, name string, prompt []int32, o policy.GenerateOptions, seed int64) ([]policy.Completion, error) {
 	// Send the stop token ids too: a server may know fewer.
 	q := order{
-		Model: name, Prompt: [][]int32{prompt}, N: o.Samples, MaxTokens: o.MaxNew, Temperature: o.Sampling.Temperature, TopP: o.Sampling.TopP,
-		TopK: o.Sampling.TopK, MinP: o.Sampling.MinP, RepetitionPenalty: o.Sampling.RepetitionPenalty, Seed: seed,
+		Model: name, Prompt: [][]int32{prompt}, N: o.Samples, MaxTokens: o.MaxNew, Temperature: o.Sampling.Temperature, TopP: cmp.Or(o.Sampling.TopP, 1),
+		TopK: o.Sampling.TopK, MinP: o.Sampling.MinP, RepetitionPenalty: cmp.Or(o.Sampling.RepetitionPenalty, 1), Seed: seed,
 		Stop: o.Stop, StopIDs: p.EOS(), TokenIDs: true,
-	}
-	if q.TopP == 0 {
-		q.TopP = 1
-	}
-	if q.RepetitionPenalty == 0 {
-		q.RepetitionPenalty = 1
 	}
 	var a answered
 	if err := s.call(ctx, s.limit, http.MethodPost, "/v1/completions", q, &a); err != nil {

@@ -101,10 +101,7 @@ func New(ctx context.Context, p *policy.CausalLM, c Config) (*Servers, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Dir = dir
-	if c.ServerDir == "" {
-		c.ServerDir = dir
-	}
+	c.Dir, c.ServerDir = dir, cmp.Or(c.ServerDir, dir)
 	var random [6]byte
 	_, _ = rand.Read(random[:]) // never fails
 	s := &Servers{config: c, policy: p, run: hex.EncodeToString(random[:]), changed: make(chan struct{})}

@@ -61,11 +61,8 @@ type labelsState struct {
 // NewLabels makes a source of the training examples. texts are the examples' texts, for rewards that are programs.
 func NewLabels(p *policy.Classifier, texts []string, train policy.Examples, rewards *reward.Labels, c LabelsConfig) (*Labels, error) {
 	c.Samples = max(1, c.Samples)
-	if train.Len() == 0 || c.BufferSize < 1 || c.BatchSize < 1 {
-		return nil, fmt.Errorf("%d training rows, buffer_size %d, rl_batch_size %d: each must be at least 1", train.Len(), c.BufferSize, c.BatchSize)
-	}
-	if c.BufferSize < c.Samples {
-		return nil, fmt.Errorf("buffer_size %d is less than samples_per_prompt %d", c.BufferSize, c.Samples)
+	if train.Len() == 0 || c.BufferSize < c.Samples || c.BatchSize < 1 {
+		return nil, fmt.Errorf("%d training rows, buffer_size %d, rl_batch_size %d: each must be at least 1, and buffer_size at least samples_per_prompt %d", train.Len(), c.BufferSize, c.BatchSize, c.Samples)
 	}
 	if c.Log == nil {
 		c.Log = func(string, ...any) error { return nil }

@@ -1,6 +1,9 @@
 package rollout
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -8,8 +11,10 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/internal/within"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // measure fills in the figures of a step, the input of the alarms, and its line.
@@ -113,8 +118,9 @@ func describe(m rl.Meter, p *policy.CausalLM, all []*rl.Trajectory, rewards [][]
 	for kind, score := range scores.Kinds {
 		m.Mean("accuracy/"+kind, float64(score.Correct), float64(score.N))
 	}
-	ended := 0.0
+	ended, tokens := 0.0, 0
 	for _, x := range all {
+		tokens += x.Len()
 		if x.Stop == envs.StopEnd || x.Stop == envs.StopString {
 			ended++
 		}
@@ -125,10 +131,6 @@ func describe(m rl.Meter, p *policy.CausalLM, all []*rl.Trajectory, rewards [][]
 	}
 	if len(kinds) == 0 && scores.Verified() {
 		kinds[""] = rl.AnswerCount{N: scores.N, Right: scores.Correct}
-	}
-	tokens := 0
-	for _, x := range all {
-		tokens += x.Len()
 	}
 	return &rl.Health{
 		Rewarded: rewarded, Kinds: kinds, Length: float64(tokens) / n,
@@ -168,15 +170,10 @@ func lengths(m rl.Meter, all []*rl.Trajectory) (truncated float64) {
 // rewardFigures are the figures of each reward.
 func rewardFigures(m rl.Meter, scores reward.Scores) {
 	for _, score := range scores.Rewards {
-		sum, squares, n := 0.0, 0.0, 0.0
-		for _, v := range score.Values {
-			if !math.IsNaN(v) {
-				sum, squares, n = sum+v, squares+v*v, n+1
-			}
-		}
+		sum, variance, n := momentsOf(score.Values)
 		m.Mean("rewards/"+score.Name+"/mean", sum, n)
 		if n > 1 {
-			m.Mean("rewards/"+score.Name+"/std", math.Sqrt(max(0, squares-sum*sum/n)/(n-1)), 1)
+			m.Mean("rewards/"+score.Name+"/std", math.Sqrt(variance*n/(n-1)), 1)
 		}
 		m.Total("rewards/"+score.Name+"/failures", float64(score.Failures))
 	}
@@ -186,17 +183,22 @@ func rewardFigures(m rl.Meter, scores reward.Scores) {
 func spreads(scores reward.Scores) map[string]float64 {
 	all := map[string]float64{}
 	for _, score := range scores.Rewards {
-		sum, squares, n := 0.0, 0.0, 0.0
-		for _, v := range score.Values {
-			if !math.IsNaN(v) {
-				sum, squares, n = sum+v, squares+v*v, n+1
-			}
-		}
-		if n > 0 {
-			all[score.Name] = math.Abs(score.Weight) * math.Sqrt(max(0, squares/n-sum*sum/(n*n)))
+		if _, variance, n := momentsOf(score.Values); n > 0 {
+			all[score.Name] = math.Abs(score.Weight) * math.Sqrt(variance)
 		}
 	}
 	return all
+}
+
+// momentsOf are the sum, the population variance and the number of the values that are not NaN.
+func momentsOf(values []float64) (sum, variance, n float64) {
+	squares := 0.0
+	for _, v := range values {
+		if !math.IsNaN(v) {
+			sum, squares, n = sum+v, squares+v*v, n+1
+		}
+	}
+	return sum, max(0, squares-sum*sum/max(1, n)) / max(1, n), n
 }
 
 // telling are the rewards that are higher for every correct answer than for any wrong one; none unless there are both.
@@ -237,4 +239,130 @@ func syncLine(all []*envs.Info, more string) func(m rl.Meter) string {
 			m.Get("step"), verdicts, m.Get("loss"), m.Get("reward"), more,
 			milliseconds("generation", "environment"), milliseconds("logprobs", "update"), m.Get("policy_version"))
 	}
+}
+
+// failures are the episodes of a step that failed or whose prompt is too long.
+type failures struct {
+	n, timeouts, tooLong int
+	first                error
+}
+
+func (f *failures) add(episode, sample int, err error) {
+	if f.n++; f.n == 1 {
+		f.first = fmt.Errorf("episode %d, sample %d: %w", episode, sample, err)
+	}
+	if errors.Is(err, within.ErrTimeout) {
+		f.timeouts++
+	}
+	if errors.Is(err, ErrTooLong) {
+		f.tooLong++
+	}
+}
+
+// report adds the failures to the figures and the notes of a step, counted from 0. It is an error if no prompt fits the
+// model.
+func (f *failures) report(step *rl.Step, number int, groups []rl.Group) error {
+	step.Figures.Total("failed_episodes", float64(f.n))
+	step.Figures.Total("timeouts", float64(f.timeouts))
+	if f.n == 0 {
+		return nil
+	}
+	begun := func(g rl.Group) bool {
+		return slices.ContainsFunc(g, func(x *rl.Trajectory) bool { return len(x.Tokens) > 0 })
+	}
+	if f.tooLong == f.n && !slices.ContainsFunc(groups, begun) {
+		return fmt.Errorf("no prompt of step %d fits the model; shorten the prompts or put fewer examples in them (few_shot); the first: %w", number+1, f.first)
+	}
+	step.Notes = append(step.Notes, fmt.Sprintf("warning: %d episodes of step %d failed and are dropped, %d of them because of the timeout; the first: %v", f.n, number+1, f.timeouts, f.first))
+	return nil
+}
+
+// Evaluate plays n episodes of the evaluation part once each, starting with from, and scores the answers. It plays fewer if
+// the part has fewer. c.Rewards score only tasks that are envs.Open.
+func Evaluate(ctx context.Context, sampler Generator, task envs.Task, from, n int, c Config) (rl.AnswerScores, error) {
+	if most := task.Len(envs.Eval); most > 0 {
+		n = max(0, min(n, most-from))
+	}
+	indices := upFrom(from, n)
+	c.Samples = 1
+	if _, open := task.(envs.Open); !open {
+		c.Rewards = nil
+	}
+	var failed error // without c.Failed
+	unverified, failedBefore := map[int]bool{}, c.Failed
+	c.Failed = func(episode, sample int, err error) {
+		switch {
+		case errors.Is(err, envs.ErrNotScored):
+			unverified[episode] = true
+		case failedBefore != nil:
+			failedBefore(episode, sample, err)
+		default:
+			failed = cmp.Or(failed, err)
+		}
+	}
+	played, err := Play(ctx, sampler, task, envs.Eval, indices, c)
+	if err := cmp.Or(err, failed); err != nil {
+		return rl.AnswerScores{}, fmt.Errorf("evaluating: %w", err)
+	}
+	var infos []*envs.Info
+	for i, g := range played.Groups {
+		if !unverified[indices[i]] {
+			infos = append(infos, g[0].Info)
+		}
+	}
+	if len(infos) == 0 && n > 0 {
+		return rl.AnswerScores{}, fmt.Errorf("evaluating: none of %d answers could be verified", n)
+	}
+	scores := rl.ScoreAnswers(infos)
+	if c.Rewards != nil {
+		mean, standardError, err := meanReward(played)
+		if err != nil {
+			return scores, fmt.Errorf("evaluating: %w", err)
+		}
+		scores.Reward, scores.RewardError = &mean, standardError
+		if n := accepted(played); scores.Verified() && n >= 0 {
+			scores.Accepted = &n
+		}
+	}
+	return scores, nil
+}
+
+// meanReward is over the episodes that have a reward, with its standard error.
+func meanReward(p Played) (mean, standardError float64, err error) {
+	var rewards []float64
+	for _, g := range p.Groups {
+		rewards = append(rewards, g.Rewards()...)
+	}
+	sum, variance, n := momentsOf(rewards)
+	if n == 0 {
+		return 0, 0, cmp.Or(p.Scores.AllFailed(), errors.New("no episode has a reward"))
+	}
+	return sum / n, math.Sqrt(variance / n), nil
+}
+
+// accepted counts the completions with the higher of two rewards; −1 if there are more than two rewards. If there is one, it
+// accepts if it is above 0.
+func accepted(p Played) (n int) {
+	least, most := math.Inf(1), math.Inf(-1)
+	for _, g := range p.Groups {
+		if reward := g[0].Reward(); !math.IsNaN(reward) {
+			least, most = min(least, reward), max(most, reward)
+		}
+	}
+	for _, g := range p.Groups {
+		switch reward := g[0].Reward(); {
+		case math.IsNaN(reward), reward == least && (least < most || most <= 0):
+		case reward != most:
+			return -1
+		default:
+			n++
+		}
+	}
+	return n
+}
+
+// Greedy is c with the most likely tokens instead of sampled ones.
+func (c Config) Greedy() Config {
+	c.Sampling = torch.Sampling{RepetitionPenalty: c.Sampling.RepetitionPenalty}
+	return c
 }

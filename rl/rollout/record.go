@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"math"
+	"slices"
 
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -23,9 +24,7 @@ func records(p *policy.CausalLM, at rl.At, groups []rl.Group, samples [][]*rl.Sa
 			if t.Info != nil {
 				r.Correct, r.Form, r.Tier, r.Kind = t.Info.Correct, t.Info.FormatOK, t.Info.FoundBy, t.Info.Kind
 			}
-			for _, part := range t.Parts {
-				r.Each = append(r.Each, rl.RecordedValue{Name: part.Name, Value: part.Value})
-			}
+			r.Each = slices.Clone(t.Parts)
 			if samples != nil {
 				r.Learnt(samples[g][i])
 			}

@@ -97,10 +97,13 @@ func NewTokens(sampler Generator, task envs.Task, c TokensConfig) (*Tokens, erro
 	}
 	servers, _ := sampler.(*remote.Servers)
 	if servers != nil && c.Filtered() {
-		return nil, errors.New("completions of servers get importance weights over the unfiltered distribution: leave out top_k, top_p, min_p and repetition_penalty")
+		return nil, fmt.Errorf("rollout_url %w", ErrFiltered)
 	}
 	return &Tokens{config: c, sampler: sampler, servers: servers, task: task}, c.Check()
 }
+
+// ErrFiltered refuses sampling filters with importance weights.
+var ErrFiltered = errors.New("needs importance weights over the unfiltered distribution: leave out top_k, top_p, min_p and repetition_penalty")
 
 // Check returns what is wrong with the configuration.
 func (c TokensConfig) Check() error {
@@ -116,7 +119,7 @@ func (c TokensConfig) Check() error {
 	case c.Async && c.Greedy:
 		return errors.New("baseline greedy does not work with async: the greedy completions would be of another policy; choose baseline group or batch")
 	case c.Async && c.Filtered():
-		return errors.New("async needs importance weights over the unfiltered distribution: leave out top_k, top_p, min_p and repetition_penalty")
+		return fmt.Errorf("async %w", ErrFiltered)
 	case c.OverlongBuffer < 0 || c.MaxTotal > 0 && c.OverlongBuffer > c.MaxTotal:
 		return fmt.Errorf("overlong_buffer %d: want 0 to the %d tokens of a completion", c.OverlongBuffer, c.MaxTotal)
 	}

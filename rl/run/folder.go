@@ -3,12 +3,15 @@
 package run
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -148,39 +151,27 @@ func (r *Run) Continue(now Info, changed []string) (differences []string, err er
 			differences = append(differences, fmt.Sprintf("%s was %v, is now %v", what, a, b))
 		}
 	}
-	names := make([]string, 0, len(was.Versions)+len(now.Versions))
-	for name := range was.Versions {
-		names = append(names, name)
-	}
-	for name := range now.Versions {
-		names = append(names, name)
-	}
+	names := slices.AppendSeq(slices.Collect(maps.Keys(was.Versions)), maps.Keys(now.Versions))
 	slices.Sort(names)
+	const none = "none"
 	for _, name := range slices.Compact(names) {
-		differ("version of "+name, orNone(was.Versions[name]), orNone(now.Versions[name]))
+		differ("version of "+name, cmp.Or(was.Versions[name], none), cmp.Or(now.Versions[name], none))
 	}
 	differ("device", was.Device, now.Device)
-	differ("dtype of frozen weights", orNone(was.DType), orNone(now.DType))
+	differ("dtype of frozen weights", cmp.Or(was.DType, none), cmp.Or(now.DType, none))
 	differ("threads", was.Threads, now.Threads)
 	differ("cpu", was.CPU, now.CPU)
-	differ("kernels", orNone(was.Kernels.Set), orNone(now.Kernels.Set))
+	differ("kernels", cmp.Or(was.Kernels.Set, none), cmp.Or(now.Kernels.Set, none))
 	differ("seed", was.Seed, now.Seed)
-
 	for _, d := range differences {
-		r.addInexact(d)
+		if !slices.Contains(r.record.Inexact, d) {
+			r.record.Inexact = append(r.record.Inexact, d)
+		}
 	}
 	r.record.PID = os.Getpid()
 	r.record.Status, r.record.Ending, r.record.Ended, r.record.Files = StatusRunning, "", nil, nil
 	r.record.Resumed = append(r.record.Resumed, now.Started)
 	return differences, r.write()
-}
-
-func (r *Run) addInexact(reason string) bool {
-	if slices.Contains(r.record.Inexact, reason) {
-		return false
-	}
-	r.record.Inexact = append(r.record.Inexact, reason)
-	return true
 }
 
 // Finish records how the run ended and unlocks its folder. The run must not be used afterwards.
@@ -254,20 +245,25 @@ func (r Record) About() report.About {
 	if n := len(r.Resumed); n > 0 {
 		facts = append(facts, report.Setting{Name: "resumed", Value: report.Plural(n, "time")})
 	}
-	names := make([]string, 0, len(r.Versions))
-	for name := range r.Versions {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
 		facts = append(facts, report.Setting{Name: name, Value: r.Versions[name]})
 	}
 	return report.About{Title: r.Task + ": " + r.Stage, Stage: r.Stage, Facts: facts, Inexact: r.Inexact}
 }
 
-func orNone(s string) string {
-	if s == "" {
-		return "none"
+// PeakMemory returns the peak resident memory of this process in bytes, from /proc/self/status; 0 if unknown.
+func PeakMemory() int64 {
+	data, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
 	}
-	return s
+	for line := range strings.Lines(string(data)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kilobytes, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
+			if err == nil {
+				return kilobytes << 10
+			}
+		}
+	}
+	return 0
 }

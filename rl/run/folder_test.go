@@ -338,3 +338,11 @@ func TestResumeWithoutARun(t *testing.T) {
 	_, err = Resume(dir, false)
 	wantError(t, err, "run.json", "line 2")
 }
+
+func entryNames(entries []os.DirEntry) []string {
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names
+}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gofrs/flock"
 )
 
 // newSuffix ends the name of a new run's folder while an older run uses its final name.
@@ -52,9 +54,12 @@ func clear(dir string) error {
 	}
 	if !isRun(dir) {
 		// A process killed while it creates its run leaves only these files.
-		foreign := slices.DeleteFunc(entryNames(entries), func(name string) bool {
-			return name == lockFile || strings.HasPrefix(name, "."+runFile)
-		})
+		var foreign []string
+		for _, e := range entries {
+			if name := e.Name(); name != lockFile && !strings.HasPrefix(name, "."+runFile) {
+				foreign = append(foreign, name)
+			}
+		}
 		if len(foreign) > 0 {
 			return fmt.Errorf("%s is not a run of %s and contains %s; choose another folder or empty it", filepath.Base(dir), program, someOf(foreign))
 		}
@@ -183,18 +188,58 @@ func removeRun(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-func entryNames(entries []fs.DirEntry) []string {
-	names := make([]string, len(entries))
-	for i, e := range entries {
-		names[i] = e.Name()
-	}
-	return names
-}
-
 func someOf(names []string) string {
 	const shown = 3
 	if len(names) > shown {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
 	}
 	return strings.Join(names, ", ")
+}
+
+// lockFile is locked by the process that writes a run folder.
+const lockFile = ".lock"
+
+// dirLock keeps other processes from writing a folder. The kernel releases it when the process dies.
+type dirLock struct {
+	file *flock.Flock
+	path string
+}
+
+// lockDir locks dir. The error names the process that holds the lock.
+func lockDir(dir string) (*dirLock, error) {
+	path := filepath.Join(dir, lockFile)
+	for {
+		file := flock.New(path)
+		got, err := file.TryLock()
+		if err != nil {
+			return nil, fmt.Errorf("locking: %w; choose a writable folder", err)
+		}
+		if !got {
+			_ = file.Close()
+			return nil, errors.New(busy(dir))
+		}
+		// The previous owner removes the file before it unlocks it, so the locked file may be gone.
+		held, err := file.Stat()
+		if seen, serr := os.Stat(path); err == nil && serr == nil && os.SameFile(held, seen) {
+			return &dirLock{file: file, path: path}, nil
+		}
+		_ = file.Close()
+	}
+}
+
+// moved updates the path after the folder was renamed.
+func (l *dirLock) moved(dir string) { l.path = filepath.Join(dir, lockFile) }
+
+// release removes the file and unlocks it. It ignores errors: an unlocked file blocks nobody.
+func (l *dirLock) release() {
+	_ = os.Remove(l.path)
+	_ = l.file.Close()
+}
+
+func busy(dir string) string {
+	text := "in use by another process"
+	if record, err := ReadRun(dir); err == nil && record.PID > 0 {
+		text += fmt.Sprintf(" (pid %d)", record.PID)
+	}
+	return text + "; wait for it, or choose another folder"
 }

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -76,24 +77,15 @@ type offsets struct {
 func OpenStage(c StageConfig) (*Stage, error) {
 	s := &Stage{config: c}
 	s.phases = &Phases{now: c.Now, show: s.work, spent: map[string]time.Duration{}}
-	var err error
-	if c.Resume {
-		record, readErr := ReadRun(c.Dir)
-		switch {
-		case readErr == nil && record.Status == StatusFinished && c.From == "" && c.Changed == nil:
-			if err := record.Verify(c.Dir); err != nil {
-				return nil, err
-			}
-			return nil, ErrFinished
-		case readErr == nil:
-			err = s.reopen()
-		case errors.Is(readErr, fs.ErrNotExist):
-			s.run, err = Create(c.Dir, c.KeepRuns, c.Info)
-		default:
-			err = readErr
-		}
-	} else {
+	record, err := ReadRun(c.Dir)
+	switch {
+	case !c.Resume || errors.Is(err, fs.ErrNotExist):
 		s.run, err = Create(c.Dir, c.KeepRuns, c.Info)
+	case err != nil:
+	case record.Status == StatusFinished && c.From == "" && c.Changed == nil:
+		return nil, cmp.Or(record.Verify(c.Dir), ErrFinished)
+	default:
+		err = s.reopen()
 	}
 	if err != nil {
 		return nil, err
@@ -312,22 +304,17 @@ func (s *Stage) endBar() {
 
 func (s *Stage) save(step int, write func(dir string) error) error {
 	var at offsets
-	var err error
-	if at.Metrics, err = s.metrics.Offset(); err != nil {
-		return err
-	}
-	if at.Log, err = s.log.Offset(); err != nil {
-		return err
-	}
-	if at.Completions, err = s.kept.Offset(); err != nil {
-		return err
+	for _, log := range []struct {
+		offset func() (int64, error)
+		into   *int64
+	}{{s.metrics.Offset, &at.Metrics}, {s.log.Offset, &at.Log}, {s.kept.Offset, &at.Completions}} {
+		var err error
+		if *log.into, err = log.offset(); err != nil {
+			return err
+		}
 	}
 	at.Trackers = s.trackers.states()
-	keep := s.config.Keep
-	if keep == 0 {
-		keep = math.MaxInt
-	}
-	if err := SaveCheckpoint(s.run.Dir(), step, keep, func(dir string) error {
+	if err := SaveCheckpoint(s.run.Dir(), step, cmp.Or(s.config.Keep, math.MaxInt), func(dir string) error {
 		if err := write(dir); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -189,15 +190,7 @@ func openWandB(c StageConfig, run *Run, saved json.RawMessage) (tracker, error) 
 		w, err = wandb.OpenAt(dir, s)
 	} else {
 		about.Started, about.Config = c.Now(), c.Settings
-		if about.Project == "" {
-			about.Project = program
-		}
-		if about.Name == "" {
-			about.Name = filepath.Base(run.Home())
-		}
-		if about.JobType == "" {
-			about.JobType = c.Info.Stage
-		}
+		about.Project, about.Name, about.JobType = cmp.Or(about.Project, program), cmp.Or(about.Name, filepath.Base(run.Home())), cmp.Or(about.JobType, c.Info.Stage)
 		w, err = wandb.Create(dir, about)
 	}
 	if err != nil {

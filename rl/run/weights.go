@@ -40,31 +40,25 @@ func TakeSnapshot(w Weights) (Snapshot, error) {
 }
 
 // Take copies the weights into s.
-func (s Snapshot) Take(w Weights) error {
-	params := w.Params()
-	if len(s) != len(params) {
-		return fmt.Errorf("copying weights: snapshot has %d tensors, want %d", len(s), len(params))
-	}
-	for i, v := range params {
-		if err := v.ReadInto(s[i]); err != nil {
-			return fmt.Errorf("copying weights: %w", err)
-		}
-	}
-	return nil
-}
+func (s Snapshot) Take(w Weights) error { return s.each("copying", w, (*torch.Var).ReadInto) }
 
 // PutBack writes the snapshot into the weights.
 func (s Snapshot) PutBack(w Weights) error {
+	err := s.each("restoring", w, (*torch.Var).Write)
+	w.Changed()
+	return err
+}
+
+func (s Snapshot) each(doing string, w Weights, do func(v *torch.Var, data []float32) error) error {
 	params := w.Params()
 	if len(s) != len(params) {
-		return fmt.Errorf("restoring weights: snapshot has %d tensors, want %d", len(s), len(params))
+		return fmt.Errorf("%s weights: snapshot has %d tensors, want %d", doing, len(s), len(params))
 	}
 	for i, v := range params {
-		if err := v.Write(s[i]); err != nil {
-			return fmt.Errorf("restoring weights: %w", err)
+		if err := do(v, s[i]); err != nil {
+			return fmt.Errorf("%s weights: %w", doing, err)
 		}
 	}
-	w.Changed()
 	return nil
 }
 
@@ -156,8 +150,7 @@ func (t *TrainingState) restore(dir string) error {
 	if err := t.readMoments(filepath.Join(dir, optimizerFile)); err != nil {
 		return err
 	}
-	steps := saved.OptimizerSteps
-	if err := t.Optimizer.Continue(steps); err != nil {
+	if err := t.Optimizer.Continue(saved.OptimizerSteps); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
 	n := len(t.Weights.Params())
