@@ -117,7 +117,7 @@ func (c *Config) check() (found []error) {
 			add(wrong("rollout_url", "servers take adapters, but this run trains all weights: use --tuning lora"))
 		}
 		if len(f.Remote.URLs) > 0 && f.Filtered() {
-			add(wrong("rollout_url", "completions of servers get importance weights over the unfiltered distribution: leave out top_k, top_p, min_p and repetition_penalty"))
+			add(wrong("rollout_url", "%w", rollout.ErrFiltered))
 		}
 		if answers := f.PromptsPerStep * f.SamplesPerPrompt; c.Minibatches != nil && c.Minibatches.Minibatches > answers {
 			add(wrong("minibatches", "%d is more than the %d completions of a step", c.Minibatches.Minibatches, answers))

@@ -3,6 +3,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"encoding/json"
@@ -236,9 +237,7 @@ func bodyOf(err error) (int, errorBody) {
 		status, body.Message = http.StatusGatewayTimeout, "the request exceeded the server's time limit"
 	}
 	body.Code = status
-	if body.Type = errorTypes[status]; body.Type == "" {
-		body.Type = "invalid_request_error"
-	}
+	body.Type = cmp.Or(errorTypes[status], "invalid_request_error")
 	return status, body
 }
 

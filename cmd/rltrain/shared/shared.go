@@ -3,10 +3,13 @@ package shared
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/urfave/cli/v2"
@@ -175,4 +178,71 @@ func Texts(n, cut int) string {
 		text += ", " + report.Count(int64(cut)) + " of them cut to the model's length"
 	}
 	return text
+}
+
+// Sheet is headings, each with rows of a name and a text.
+type Sheet struct{ strings.Builder }
+
+// Head begins a part.
+func (s *Sheet) Head(format string, args ...any) {
+	if s.Len() > 0 {
+		s.WriteString("\n")
+	}
+	s.WriteString(OneLine(fmt.Sprintf(format, args...)) + "\n")
+}
+
+// Row adds a row to it.
+func (s *Sheet) Row(name, format string, args ...any) {
+	fmt.Fprintf(s, "  %-17s %s\n", name, OneLine(fmt.Sprintf(format, args...)))
+}
+
+// Block adds lines, as a table, set in.
+func (s *Sheet) Block(lines string) {
+	s.WriteString("  " + strings.ReplaceAll(strings.TrimSuffix(lines, "\n"), "\n", "\n  ") + "\n")
+}
+
+// latencyTexts are measured one at a time, after a few that warm caches.
+const (
+	latencyTexts  = 200
+	latencyWarmup = 5
+)
+
+// MeasureLatency is the time of predictions of one text each, in milliseconds.
+func MeasureLatency(ctx context.Context, p *policy.Classifier, ids [][]int32) ([]float64, error) {
+	var ms []float64
+	for i := range min(len(ids), latencyTexts) + latencyWarmup {
+		began := time.Now()
+		if _, err := p.Probs(ctx, ids[i%len(ids):][:1]); err != nil {
+			return nil, err
+		}
+		if i >= latencyWarmup {
+			ms = append(ms, float64(time.Since(began).Microseconds())/1000)
+		}
+	}
+	return ms, nil
+}
+
+// launcherFile is the variable by which torchrun names a file of each process it starts. It shows what the first one that
+// fails has written there as the cause.
+const launcherFile = "TORCHELASTIC_ERROR_FILE"
+
+// TellLauncher writes why the process has failed where its launcher looks for it, if there is one that does.
+func TellLauncher(environ []string, why string) error {
+	for _, pair := range environ {
+		path, ours := strings.CutPrefix(pair, launcherFile+"=")
+		if !ours || path == "" {
+			continue
+		}
+		data, err := json.Marshal(map[string]any{"message": map[string]any{
+			"message":   why,
+			"extraInfo": map[string]string{"py_callstack": why, "timestamp": strconv.FormatInt(time.Now().Unix(), 10)},
+		}})
+		if err == nil {
+			err = os.WriteFile(path, data, 0o644)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", launcherFile, err)
+		}
+	}
+	return nil
 }
