@@ -195,7 +195,7 @@ func TestBadInput(t *testing.T) {
 			}, nil); err != nil {
 				t.Fatal(err)
 			}
-		}, "predict --model MODEL", "loading the model: MODEL/head.safetensors: a head of 32 and 2 values, want [3 16] and [3]"},
+		}, "predict --model MODEL", "loading the model: MODEL/head.safetensors: tensor head.weight has 32 values, want shape [3 16]"},
 		{"no labels", func(t *testing.T, f folders) { f.remove(t, "MODEL/category_mapping.json") }, "predict --model MODEL",
 			"loading the model: reading labels: open MODEL/category_mapping.json: no such file or directory"},
 

@@ -123,7 +123,7 @@ func TestRewards(t *testing.T) {
 	}
 	for reward, want := range map[string]string{
 		"expr:'1/0'": "rewards failed for all 4 samples",
-		"acuracy":    `--reward: unknown reward "acuracy", did you mean "accuracy"?`,
+		"acuracy":    `--reward: unknown reward "acuracy"; did you mean "accuracy"?`,
 		"score":      `--reward: unknown reward "score"`,
 	} {
 		code, _, stderr := f.rltrain("", append(options, "--reward", reward)...)
