@@ -197,9 +197,6 @@ func (r *Run) Dir() string { return r.dir }
 // Home is its path once the run has a checkpoint or has finished.
 func (r *Run) Home() string { return r.home }
 
-// Record is the current content of run.json.
-func (r *Run) Record() Record { return r.record }
-
 // File returns the path of a file in a subfolder of the run ("logs", "plots", "results"), which it creates if needed.
 func (r *Run) File(folder, name string) (string, error) {
 	dir := filepath.Join(r.dir, folder)

@@ -144,8 +144,7 @@ func (r compareResults) String() string {
 	}{
 		{"accuracy", r.Comparison.Accuracy}, {"F1 macro", r.Comparison.F1Macro}, {"ECE", r.Comparison.ECE}, {"Brier", r.Comparison.Brier},
 	} {
-		rows = append(rows, []string{f.name, fmt.Sprintf("%.4f", f.d.A), fmt.Sprintf("%.4f", f.d.B), fmt.Sprintf("%+.4f", f.d.Difference),
-			fmt.Sprintf("%+.4f to %+.4f", f.d.Interval[0], f.d.Interval[1])})
+		rows = append(rows, differenceRow(f.name, f.d))
 	}
 	for _, f := range []struct {
 		name string

@@ -188,34 +188,27 @@ func promptsOf(ctx context.Context, c *cli.Context) ([]chat.Content, error) {
 
 // answer samples a model's responses to prompts; nil for prompts that leave no room.
 func (run rewardRun) answer(ctx context.Context, c *cli.Context, model string, prompts []chat.Content) ([][]envs.Completion, error) {
-	p, err := loadLanguageModel(c, model, "")
-	if err != nil {
-		return nil, fmt.Errorf("loading %s: %w", model, err)
-	}
-	defer p.Close()
-	sampler, err := p.NewSampler(evalSlots)
-	if err != nil {
-		return nil, err
-	}
-	defer sampler.Close()
 	answers, o := make([][]envs.Completion, len(prompts)), run.options
-	var asked [][]int32
-	var of []int
-	for i, prompt := range prompts {
-		ids, err := p.EncodePrompt(prompt)
-		if err != nil {
-			return nil, fmt.Errorf("%s, prompt %d: %w", model, i+1, err)
+	err := withSampler(c, model, "", evalSlots, func(sampler *policy.Sampler) error {
+		var asked [][]int32
+		var of []int
+		p := sampler.Policy()
+		for i, prompt := range prompts {
+			ids, err := p.EncodePrompt(prompt)
+			if err != nil {
+				return fmt.Errorf("%s, prompt %d: %w", model, i+1, err)
+			}
+			if len(ids) > 0 && len(ids)+o.MaxNew <= p.MaxLength() {
+				asked, of, o.Streams = append(asked, ids), append(of, i), append(o.Streams, uint64(i))
+			}
 		}
-		if len(ids) > 0 && len(ids)+o.MaxNew <= p.MaxLength() {
-			asked, of, o.Streams = append(asked, ids), append(of, i), append(o.Streams, uint64(i))
-		}
-	}
-	err = sampler.Generate(ctx, asked, o, func(at int, completions []policy.Completion) error {
-		i := of[at]
-		for _, written := range completions {
-			answers[i] = append(answers[i], envs.Completion{Observation: shownOf(prompts[i]), Text: written.Text, Action: envs.Action{Text: written.Text, Stop: envs.StopEnd}})
-		}
-		return nil
+		return sampler.Generate(ctx, asked, o, func(at int, completions []policy.Completion) error {
+			i := of[at]
+			for _, written := range completions {
+				answers[i] = append(answers[i], envs.Completion{Observation: shownOf(prompts[i]), Text: written.Text, Action: envs.Action{Text: written.Text, Stop: envs.StopEnd}})
+			}
+			return nil
+		})
 	})
 	return answers, err
 }

@@ -80,6 +80,21 @@ func loadAs(c *cli.Context, name, adapter, dtype string) (*policy.CausalLM, erro
 	return p, nil
 }
 
+// withSampler loads a language model and calls work with a sampler of it.
+func withSampler(c *cli.Context, name, adapter string, slots int, work func(sampler *policy.Sampler) error) error {
+	p, err := loadLanguageModel(c, name, adapter)
+	if err != nil {
+		return fmt.Errorf("loading %s: %w", name, err)
+	}
+	defer p.Close()
+	sampler, err := p.NewSampler(slots)
+	if err != nil {
+		return err
+	}
+	defer sampler.Close()
+	return work(sampler)
+}
+
 // weightType is how the flags want weights kept, as policy.Config.DType has it.
 func weightType(c *cli.Context) (dtype string, err error) {
 	quantize := c.String("quantize")

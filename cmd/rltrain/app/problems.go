@@ -194,26 +194,19 @@ func (x problemEval) measure(ctx context.Context, c *cli.Context, model, adapter
 		}
 		configs = append(configs, settings)
 	}
-	p, err := loadLanguageModel(c, model, adapter)
-	if err != nil {
-		return results, fmt.Errorf("loading %s: %w", model, err)
-	}
-	defer p.Close()
-	sampler, err := p.NewSampler(evalSlots)
-	if err != nil {
-		return results, err
-	}
-	defer sampler.Close()
-	for i, settings := range configs {
-		set, err := x.set(ctx, c, sampler, settings)
-		if err != nil {
-			return results, err
+	err := withSampler(c, model, adapter, evalSlots, func(sampler *policy.Sampler) error {
+		for i, settings := range configs {
+			set, err := x.set(ctx, c, sampler, settings)
+			if err != nil {
+				return err
+			}
+			set.Dataset = x.datasets[i]
+			results.Sets = append(results.Sets, set)
+			results.Seed, results.MaxNew = settings.General.Seed, settings.Answers.MaxNewTokens
 		}
-		set.Dataset = x.datasets[i]
-		results.Sets = append(results.Sets, set)
-		results.Seed, results.MaxNew = settings.General.Seed, settings.Answers.MaxNewTokens
-	}
-	return results, nil
+		return nil
+	})
+	return results, err
 }
 
 // openProblems returns the problems of a data set and the number to evaluate.

@@ -47,13 +47,6 @@ func Load(args, environ []string) (*Config, error) {
 	return c, nil
 }
 
-// Defaults are the settings of a task without any given.
-func Defaults(task string) (*Config, error) {
-	var found faults
-	c := load([][]entry{{{name: "task", value: options.Value{Text: task}, source: Source{Layer: Flag, Name: "--task"}}}}, &found)
-	return c, found.err()
-}
-
 // loading is a configuration under way.
 type loading struct {
 	choice
