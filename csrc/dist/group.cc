@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <cstring>
+#include <mutex>
 
 #define USE_C10D_GLOO
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -57,11 +58,25 @@ void check(const at::Tensor& p) {
               "a gradient is not dense");
 }
 
+// libtorch's FlightRecorder adds a group to a std::map of the process when the group starts its first call,
+// and looks it up at each later one, without a lock.
+std::mutex starting;
+
 }  // namespace
 
 struct Group::Connections {
   c10::intrusive_ptr<Gloo> gloo;
   int size;
+
+  // Collective calls, started one at a time.
+  Work allreduce(std::vector<at::Tensor>& tensors) {
+    const std::lock_guard<std::mutex> lock(starting);
+    return gloo->allreduce(tensors);
+  }
+  Work allgather(at::Tensor& all, at::Tensor& own) {
+    const std::lock_guard<std::mutex> lock(starting);
+    return gloo->_allgather_base(all, own);
+  }
 };
 
 Group::Group(const c10::intrusive_ptr<Store>& store, const std::string& address, int rank, int size,
@@ -86,12 +101,12 @@ void Group::sum_grads(const std::vector<at::Tensor>& params) {
     floats += params[i].numel();
     if (floats < kBucket && i + 1 < params.size()) continue;
     buckets.push_back(fill(std::move(next), floats));
-    buckets.back().work = connections_->gloo->allreduce(buckets.back().flat);
+    buckets.back().work = connections_->allreduce(buckets.back().flat);
     next.clear();
     floats = 0;
   }
   std::vector<at::Tensor> counts{there};
-  connections_->gloo->allreduce(counts)->wait();
+  connections_->allreduce(counts)->wait();
   const auto* has = there.data_ptr<float>();
   for (Bucket& bucket : buckets) {
     bucket.work->wait();
@@ -110,7 +125,7 @@ void Group::gather(const void* data, int64_t bytes, void* all) {
   at::Tensor own = at::empty({bytes}, at::kByte);
   at::Tensor joined = at::empty({connections_->size * bytes}, at::kByte);
   std::memcpy(own.data_ptr<uint8_t>(), data, bytes);
-  connections_->gloo->_allgather_base(joined, own)->wait();
+  connections_->allgather(joined, own)->wait();
   std::memcpy(all, joined.data_ptr<uint8_t>(), joined.numel());
 }
 

@@ -77,6 +77,24 @@ void run(int size, Body body) {
   EXPECT(!accepts(port));
 }
 
+// The first calls of groups that are of one process change a list of libtorch's.
+TEST(groups_start_at_the_same_time) {
+  constexpr int kThreads = 4, kGroups = 24;
+  std::vector<std::string> texts(kThreads);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&texts, t] {
+      for (int i = 0; i < kGroups && texts[t].empty(); ++i) {
+        int32_t port = 0;
+        const int fd = listen_on_loopback(&port);
+        texts[t] = join(0, 1, fd, port, [](rlt_group*, int, int) { return std::string(); });
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& text : texts) EXPECT_EQUAL(text, "");
+}
+
 TEST(gather_is_in_the_order_of_ranks) {
   run(3, [](rlt_group* group, int rank, int size) {
     const int64_t own[2] = {rank, 10 * rank};
