@@ -38,12 +38,10 @@ PanelProduct product_of(const Group& g) {
 // A call that is under way.
 struct Call {
   int64_t rows;
-  Matrix x;  // rounded where the product takes pairs
+  const Prepared& in;
   const Group& group;
   const PanelProduct& by;
   const std::vector<AdaptedRows>& adapted;
-  const float* u;  // [rows, u_width]
-  int64_t u_width;
   const Finish& finish;
   float* y;
   int64_t y_stride;
@@ -104,17 +102,25 @@ void add_adapters(const Call& call, const Tile& t, int64_t row, int64_t first) {
     for (int64_t at = from; at < to; at += by.rows) {
       Tile part;
       part.rows = static_cast<int>(std::min<int64_t>(by.rows, to - at));
-      part.panels = 1;
       part.store = Store::kAdd;
-      part.a_stride = call.u_width;
+      part.a_stride = call.in.u_stride;
       part.c_stride = t.c_stride;
-      for (int64_t p = first; p < first + t.panels; ++p) {
-        const auto [column, rank, offset] = adapter->shares[p];
+      for (int64_t p = first; p < first + t.panels; p += part.panels) {
+        const LowRank::Share* const share = adapter->shares + p;
+        const auto [column, rank, offset] = *share;
+        // The panels of a layer follow each other.
+        part.panels = 1;
+        while (p + part.panels < first + t.panels && share[part.panels].column == column &&
+               share[part.panels].rank == rank &&
+               share[part.panels].offset == offset + part.panels * rank * kPanel) {
+          ++part.panels;
+        }
         if (rank == 0) continue;
-        part.a = call.u + at * call.u_width + column;
+        part.a = call.in.u + at * call.in.u_stride + column;
         part.c = t.c + (at - row) * t.c_stride + (p - first) * kPanel;
         part.b = adapter->b + offset;
         part.k = rank;
+        part.panel_stride = rank * kPanel;
         by(part);
       }
     }
@@ -176,8 +182,8 @@ void multiply_panels(const Call& call, int64_t begin, int64_t end, int64_t next)
     const int64_t row = tile_begin(call.rows, tiles, i);
     Tile t;
     t.rows = static_cast<int>(tile_begin(call.rows, tiles, i + 1) - row);
-    t.a = call.x.data + row * call.x.stride;
-    t.a_stride = call.x.stride;
+    t.a = call.in.x.data + row * call.in.x.stride;
+    t.a_stride = call.in.x.stride;
     const int64_t step = !call.finish.gated ? end - begin : call.rows == 1 ? kPanelsOfOne : kGatedPanels;
     for (int64_t first = begin; first < end; first += step) {
       t.panels = std::min(step, end - first);
@@ -191,6 +197,22 @@ void multiply_panels(const Call& call, int64_t begin, int64_t end, int64_t next)
       }
     }
   }
+}
+
+// Panels at once: their weights stay in the second-level cache while all rows go over them, and there are
+// some for each thread.
+int64_t panels_of_step(int64_t rows, const Group& group, const Finish& finish) {
+  constexpr int64_t kMany = 512;  // rows, which each step reads again
+  const int64_t multiple = rows == 1 ? kPanelsOfOne : finish.gated ? kGatedPanels : kernels().panels_at_once;
+  const int64_t most = panels_in_cache(group.panel_bytes(), multiple), threads = thread_count();
+  if (rows >= kMany) {
+    const int64_t steps = threads * ((group.panels + threads * most - 1) / (threads * most)),
+                  step = (group.panels + steps - 1) / steps, unit = finish.gated ? kGatedPanels : 2;
+    return (step + unit - 1) / unit * unit;
+  }
+  // Where they are unpacked, the first-level cache.
+  if (group.unpack) return multiple;
+  return std::clamp(group.panels / (4 * threads) / multiple * multiple, multiple, most);
 }
 
 // x as words of two bfloat16.
@@ -229,20 +251,18 @@ void multiply_group(int64_t rows, Matrix x, const Group& group, const std::vecto
   for (const AdaptedRows& run : adapted) width = std::max(width, run.adapter->width);
   low.reserve(rows * width);
   multiply_low(x, group.in, adapted, low.data(), width);
-  const PanelProduct by = product_of(group);
   const bool pairs = group.element == Element::kBF16 && kernels().multiply_pairs;
-  const Call call{rows,    pairs ? rounded(rows, group.in, x, words) : x,
-                  group,   by,
-                  adapted, low.data(),
-                  width,   finish,
-                  y,       y_stride};
-  // Panels at once whose weights stay in the second-level cache while all rows go over them, the first-level
-  // one where they are unpacked, and so few that there are some for each thread.
-  const int64_t multiple = rows == 1 ? kPanelsOfOne : finish.gated ? kGatedPanels : kernels().panels_at_once;
-  const int64_t fair = group.panels / (4 * thread_count()) / multiple * multiple;
-  const int64_t step =
-      group.unpack ? multiple : std::clamp(fair, multiple, panels_in_cache(group.panel_bytes(), multiple));
-  share(group.panels, step, grain_of(kPanel * rows * group.in),
+  multiply_prepared(rows, {pairs ? rounded(rows, group.in, x, words) : x, low.data(), width}, group, adapted,
+                    finish, y, y_stride);
+}
+
+void multiply_prepared(int64_t rows, const Prepared& x, const Group& group,
+                       const std::vector<AdaptedRows>& adapted, const Finish& finish, float* y,
+                       int64_t y_stride) {
+  if (rows == 0) return;
+  const PanelProduct by = product_of(group);
+  const Call call{rows, x, group, by, adapted, finish, y, y_stride};
+  share(group.panels, panels_of_step(rows, group, finish), grain_of(kPanel * rows * group.in),
         [&](int64_t begin, int64_t end, int64_t next) { multiply_panels(call, begin, end, next); });
 }
 

@@ -67,4 +67,16 @@ void pack_panel(const Group& group, const void* rows, int64_t count, void* panel
 void multiply_group(int64_t rows, Matrix x, const Group& group, const std::vector<AdaptedRows>& adapted,
                     const Finish& finish, float* y, int64_t y_stride);
 
+// What multiply_group makes of x first: rows rounded as words where the product takes pairs, and each
+// adapter's u.
+struct Prepared {
+  Matrix x;
+  const float* u = nullptr;
+  int64_t u_stride = 0;
+};
+// The same of rows that are prepared already; the adapters' a is not read.
+void multiply_prepared(int64_t rows, const Prepared& x, const Group& group,
+                       const std::vector<AdaptedRows>& adapted, const Finish& finish, float* y,
+                       int64_t y_stride);
+
 }  // namespace rlt

@@ -37,8 +37,8 @@ Heads project(const Block& block, const BlockPass& pass, const at::Tensor& x) {
     return {parts[0], parts[1], parts[2]};
   }
   if (c.qkv == RLT_QKV_SPLIT) {
-    return {block.q.forward(x, pass.adapter), block.k.forward(x, pass.adapter),
-            block.v.forward(x, pass.adapter)};
+    const auto parts = forward_all({&block.q, &block.k, &block.v}, x, pass.adapter);
+    return {parts[0], parts[1], parts[2]};
   }
   const at::Tensor all = pass.groups != nullptr   ? pass.groups->qkv.forward(x, pass.adapter.on)
                          : pass.joints != nullptr ? pass.joints->qkv.forward(x, pass.adapter.on)[0]
@@ -101,7 +101,8 @@ at::Tensor widen(const Block& block, const BlockPass& pass, const at::Tensor& x)
   }
   if (!c.gated) return activate(c.activation, block.up.forward(x, pass.wanted));
   if (!c.fused_gate_up) {
-    return gated_act(block.gate.forward(x, pass.wanted), block.up.forward(x, pass.wanted), c.activation);
+    const auto parts = forward_all({&block.gate, &block.up}, x, pass.wanted);
+    return gated_act(parts[0], parts[1], c.activation);
   }
   const auto parts = block.gate_up.forward(x, pass.wanted).split(c.intermediate_size, 1);
   return gated_act(parts[0], parts[1], c.activation);

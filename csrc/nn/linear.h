@@ -2,6 +2,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+
+#include <vector>
 
 #include "ops/linear.h"
 #include "ops/quant.h"
@@ -33,15 +36,40 @@ struct Linear {
     return quantised() ? dequantize(weight, static_cast<int64_t>(quant), inputs) : weight.detach();
   }
 
+  bool frozen() const { return !weight.requires_grad() && !(bias.defined() && bias.requires_grad()); }
+  OptionalTensor shift() const { return bias.defined() ? OptionalTensor(bias) : std::nullopt; }
+
   at::Tensor forward(const at::Tensor& x, const AdapterPass& pass) const {
-    const OptionalTensor shift = bias.defined() ? OptionalTensor(bias) : std::nullopt;
-    if (quantised() && (!pass.on || !a.defined())) return quant_linear(x, weight, quant, shift);
+    if (quantised() && (!pass.on || !a.defined())) return quant_linear(x, weight, quant, shift());
     if (quantised()) {
-      return quant_lora_linear(x, weight, quant, shift, a, b, scale, pass.dropout, pass.row_keys, index);
+      return quant_lora_linear(x, weight, quant, shift(), a, b, scale, pass.dropout, pass.row_keys, index);
     }
-    if (!pass.on || !a.defined()) return rlt::linear(x, weight, shift);
-    return std::get<0>(rlt::lora_linear(x, weight, shift, a, b, scale, pass.dropout, pass.row_keys, index));
+    if (!pass.on || !a.defined()) return rlt::linear(x, weight, shift());
+    return std::get<0>(rlt::lora_linear(x, weight, shift(), a, b, scale, pass.dropout, pass.row_keys, index));
   }
 };
+
+// The outputs of layers of the same input. On the CPU frozen layers share their passes over x and its
+// gradient.
+inline std::vector<at::Tensor> forward_all(const std::vector<const Linear*>& layers, const at::Tensor& x,
+                                           const AdapterPass& pass) {
+  bool together = x.is_cpu() && pass.dropout == 0, adapted = false;
+  for (const Linear* l : layers) {
+    together = together && !l->quantised() && l->frozen();
+    adapted = adapted || (pass.on && l->a.defined());
+  }
+  std::vector<at::Tensor> out;
+  // Without an adapter there is nothing to keep x for.
+  if (!together || (!adapted && at::GradMode::is_enabled())) {
+    for (const Linear* l : layers) out.push_back(l->forward(x, pass));
+    return out;
+  }
+  std::vector<AdaptedLinear> all;
+  for (const Linear* l : layers) {
+    const bool on = pass.on && l->a.defined();
+    all.push_back({l->weight, l->shift(), on ? l->a : at::Tensor(), on ? l->b : at::Tensor(), l->scale});
+  }
+  return linears(x, all);
+}
 
 }  // namespace rlt::nn

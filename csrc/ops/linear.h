@@ -5,10 +5,23 @@
 
 #include <optional>
 #include <tuple>
+#include <vector>
 
 namespace rlt {
 
 using OptionalTensor = std::optional<at::Tensor>;
+
+// A frozen layer [out, in] and its adapter, which is undefined where there is none.
+struct AdaptedLinear {
+  at::Tensor w;
+  OptionalTensor bias;
+  at::Tensor a, b;
+  double scale = 0;
+
+  int64_t rank() const { return a.defined() ? a.size(0) : 0; }
+};
+// The outputs of layers of the same input, on the CPU, where they share passes over it and its gradient.
+std::vector<at::Tensor> linears(const at::Tensor& x, const std::vector<AdaptedLinear>& layers);
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias);
 std::tuple<at::Tensor, at::Tensor> lora_linear(const at::Tensor& x, const at::Tensor& w,

@@ -80,6 +80,7 @@ bool about_operators(const std::string& file, const std::string& test) {
       "rms_norm_of_a_frozen_weight_or_input", "head_refuses_what_does_not_fit",
       "linear_refuses_what_does_not_fit", "linear_gradients_refuse_what_does_not_fit",
       "hash_dropout_refuses_what_does_not_fit", "add_layer_norm_refuses_what_does_not_fit",
+      "linears_equal_their_layers",  // only the CPU has them
       "segment_mean_refuses_what_does_not_fit", "norm_and_pool_take_expanded_gradients",
       // The products of BLAS libraries depend on the number of rows.
       "engine_gives_the_same_bits_in_any_batch", "engine_splits_large_models_by_columns",

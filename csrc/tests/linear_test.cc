@@ -294,6 +294,51 @@ TEST(lora_linear_trains_its_weight_where_asked) {
   }
 }
 
+// Layers of the same input: the second has no adapter, the last output is not used where `unused`.
+void compare_linears(at::ScalarType type, bool unused) {
+  Random random(27);
+  constexpr int64_t kRows = 600, kIn = 48;
+  const at::Tensor values = held_by(type, random.normal({kRows, kIn}));
+  const at::Tensor x = leaf(values), x_ref = leaf(values);
+  std::vector<rlt::AdaptedLinear> layers;
+  std::vector<at::Tensor> params, wanted, weights;
+  at::Tensor want, sum;
+  for (const int64_t out : {32, 21, 80}) {
+    Lora l = random_lora(random, 1, kIn, out, 5);
+    l.w = l.w.to(type);
+    const at::Tensor a = leaf(l.a), b = leaf(l.b), a_ref = leaf(l.a), b_ref = leaf(l.b);
+    const bool adapted = out != 21;
+    layers.push_back({l.w, l.bias, adapted ? a : at::Tensor(), adapted ? b : at::Tensor(), l.scale});
+    weights.push_back(held_by(type, random.normal({kRows, out})));
+    if (unused && out == 80) continue;
+    const at::Tensor y =
+        adapted ? std::get<0>(rlt::lora_linear(x_ref, l.w, l.bias, a_ref, b_ref, l.scale, 0, {}, 0))
+                : rlt::linear(x_ref, l.w, l.bias);
+    wanted.push_back(y.detach());
+    want = want.defined() ? want.add(y.mul(weights.back()).sum()) : y.mul(weights.back()).sum();
+    if (adapted) params.insert(params.end(), {a, a_ref, b, b_ref});
+  }
+  const std::vector<at::Tensor> got = rlt::linears(x, layers);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    EXPECT(same_bits(got[i], wanted[i]));
+    const at::Tensor y = got[i].mul(weights[i]).sum();
+    sum = sum.defined() ? sum.add(y) : y;
+  }
+  sum.backward();
+  want.backward();
+  EXPECT_AT_MOST(relative(x.grad(), x_ref.grad()), 1e-5, "gradient of x");
+  for (size_t i = 0; i < params.size(); i += 2) {
+    EXPECT_AT_MOST(relative(params[i].grad(), params[i + 1].grad()), 1e-6, "gradient of an adapter");
+  }
+}
+
+TEST(linears_equal_their_layers) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    compare_linears(type, false);
+    compare_linears(type, true);
+  }
+}
+
 TEST(lora_linear_accumulates_gradients) {
   Random random(17);
   const Lora l = random_lora(random, 10, 8, 6, 2);

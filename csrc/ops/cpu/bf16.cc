@@ -1,94 +1,89 @@
 #include "ops/cpu/bf16.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <optional>
 
-#include "kernels/buffer.h"
 #include "kernels/kernels.h"
 #include "kernels/parallel.h"
 #include "kernels/tiles.h"
 
 namespace rlt {
-namespace {
-
-// Words that are packed at once, at most: they are read again from the caches.
-constexpr int64_t kPacked = int64_t{1} << 20;
-
-// y [m, n] = x op(w) for the rounded rows x of [m, k]: threads pack some columns of w together, then share
-// the rows.
-at::Tensor product(char trans, int64_t m, int64_t n, int64_t k, const at::Tensor& x, const at::Tensor& w) {
-  at::Tensor y = at::empty({m, n}, at::kFloat);
-  if (y.numel() == 0) return y;
-  float* const out = y.mutable_data_ptr<float>();
-  const Product& by = kernels().multiply_pairs;
-  const int64_t words = words_of(k), panel = words * kPanel,
-                panels = std::clamp<int64_t>(kPacked / std::max<int64_t>(1, panel), 1, panels_of(n));
-  Buffer<float> packed(panels * panel);
-  for (int64_t first = 0; first < n; first += panels * kPanel) {
-    const int64_t columns = std::min(panels * kPanel, n - first);
-    parallel_for(0, panels_of(columns), grain(panel), [&](int64_t begin, int64_t end) {
-      const int64_t column = first + begin * kPanel;
-      const Matrix16 from =
-          trans == 'T' ? rows_of_bf16(w, column) : Matrix16{rows_of_bf16(w, 0).data + column, w.size(1)};
-      pack_pairs(trans, k, std::min((end - begin) * kPanel, n - column), from, packed.data() + begin * panel);
-    });
-    parallel_for(0, tiles_of(m, by), grain(columns * words), [&](int64_t begin, int64_t end) {
-      const int64_t row = begin * by.rows;
-      multiply_pairs(std::min(end * by.rows, m) - row, columns, k, rows_of_bf16(x, row),
-                     {packed.data(), panel, kPanel}, out + row * n + first, n);
-    });
-  }
-  return y;
-}
-
-}  // namespace
 
 bool multiplies_bf16(const at::Tensor& w) {
   return w.scalar_type() == at::kBFloat16 && kernels().multiply_pairs;
 }
 
+at::Tensor empty_rounded(int64_t rows, int64_t n) {
+  return at::empty({rows, 2 * words_of(n)}, at::kBFloat16);
+}
+
+void round_rows_into(const at::Tensor& rounded, int64_t row, int64_t count, const Matrix& x, int64_t n) {
+  round_rows(count, n, x, static_cast<uint16_t*>(rounded.mutable_data_ptr()) + row * rounded.size(1));
+}
+
 at::Tensor rounded_rows(const at::Tensor& x) {
-  const int64_t rows = x.size(0), n = x.size(1), stride = 2 * words_of(n);
-  at::Tensor rounded = at::empty({rows, stride}, at::kBFloat16);
-  auto* const to = static_cast<uint16_t*>(rounded.mutable_data_ptr());
+  const int64_t n = x.size(1);
+  at::Tensor rounded = empty_rounded(x.size(0), n);
   const float* const from = x.const_data_ptr<float>();
-  parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
-    round_rows(end - begin, n, {from + begin * n, n}, to + begin * stride);
+  parallel_for(0, x.size(0), grain(n), [&](int64_t begin, int64_t end) {
+    round_rows_into(rounded, begin, end - begin, {from + begin * n, n}, n);
   });
   return rounded;
 }
 
+Epilogue::Epilogue(char trans, int64_t column, int64_t rank, int64_t n, Matrix from, float scale)
+    : b(packed_size(rank, n)) {
+  if (rank > 0) pack(trans, rank, n, from, b.data(), scale);
+  for (int64_t p = 0; p < panels_of(n); ++p) shares.push_back({column, rank, p * rank * kPanel});
+  low = {rank, nullptr, shares.data(), b.data()};
+}
+
 namespace {
 
-// Layers of one input follow each other, as those of q, k and v do: its rounded rows are kept for them.
-at::Tensor rounded_input(const at::Tensor& x) {
-  if (x.is_inference()) return rounded_rows(x);  // which counts no versions
-  struct Last {
-    c10::weak_intrusive_ptr<c10::TensorImpl> of;  // holds its address, so that no other tensor has that
-    uint32_t version;
-    at::Tensor result;
+// op(w) as panels that each thread packs where it multiplies by them.
+Group panels_of_weight(char trans, const at::Tensor& w) {
+  const int64_t k = w.size(trans == 'T' ? 1 : 0), n = w.size(trans == 'T' ? 0 : 1);
+  Group g;
+  g.element = Element::kBF16;
+  g.in = k;
+  g.panels = panels_of(n);
+  g.unpack = [=, from = rows_of_bf16(w, 0)](int64_t begin, int64_t end, void* panels) {
+    const int64_t column = begin * kPanel;
+    pack_pairs(trans, k, std::min(end * kPanel, n) - column,
+               {from.data + (trans == 'T' ? column * from.stride : column), from.stride},
+               static_cast<float*>(panels));
   };
-  static thread_local std::optional<Last> last;
-  const auto version = static_cast<uint32_t>(x._version());
-  if (!last || last->of._unsafe_get_target() != x.unsafeGetTensorImpl() || last->version != version) {
-    last.reset();
-    last = Last{c10::weak_intrusive_ptr<c10::TensorImpl>(x.getIntrusivePtr()), version, rounded_rows(x)};
-  }
-  return last->result;
+  return g;
 }
 
 }  // namespace
 
-at::Tensor bf16_linear(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias) {
-  at::Tensor y = product('T', x.size(0), w.size(0), w.size(1), rounded_input(x), w);
-  if (bias) y.add_(*bias);
-  return y;
-}
-
-at::Tensor bf16_input_grad(const at::Tensor& grad, const at::Tensor& w) {
-  return product('N', grad.size(0), w.size(1), w.size(0), rounded_rows(grad), w);
+at::Tensor bf16_product(char trans, const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias,
+                        const AdapterRows& adapter, at::Tensor sum) {
+  const int64_t rows = x.size(0), n = w.size(trans == 'T' ? 0 : 1);
+  Group g = panels_of_weight(trans, w);
+  const int64_t width = g.panels * kPanel;
+  if (width != n && sum.defined()) return sum.add_(bf16_product(trans, x, w, bias, adapter, {}));
+  at::Tensor y = sum.defined() ? sum : at::empty({rows, width}, at::kFloat), padded;
+  if (bias) {
+    padded = *bias;
+    if (width != n) {
+      padded = at::zeros({width}, at::kFloat);
+      padded.narrow(0, 0, n).copy_(*bias);
+    }
+    padded = padded.contiguous();
+    g.bias = padded.const_data_ptr<float>();
+  }
+  Finish finish;
+  float* const out = y.mutable_data_ptr<float>();
+  if (sum.defined()) finish.residual = {out, width};
+  std::vector<AdaptedRows> adapted;
+  if (adapter.u != nullptr) adapted.push_back({0, rows, &adapter.epilogue->low});
+  const Matrix words{static_cast<const float*>(x.const_data_ptr()), x.size(1) / 2};
+  multiply_prepared(rows, {words, adapter.u, adapter.stride}, g, adapted, finish, out, width);
+  return width == n ? y : y.narrow(1, 0, n).contiguous();
 }
 
 }  // namespace rlt

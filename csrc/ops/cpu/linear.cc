@@ -16,7 +16,7 @@
 #include "kernels/kernels.h"
 #include "kernels/parallel.h"
 #include "ops/cpu/bf16.h"
-#include "ops/cpu/low_rank.h"
+#include "ops/cpu/layers.h"
 #include "ops/cpu/widen.h"
 #include "ops/linear.h"
 
@@ -64,7 +64,7 @@ void for_widened_rows(const at::Tensor& w, const Body& body) {
 
 at::Tensor any_linear(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias) {
   if (w.scalar_type() == at::kFloat) return dense_linear(x, w, bias);
-  if (multiplies_bf16(w)) return bf16_linear(x, w, bias);
+  if (multiplies_bf16(w)) return bf16_product('T', rounded_rows(x), w, bias, {}, {});
   at::Tensor y = at::empty({x.size(0), w.size(0)}, x.options());
   for_widened_rows(w, [&](int64_t first, const at::Tensor& rows) {
     const int64_t count = rows.size(0);
@@ -86,12 +86,13 @@ void check_grad(const at::Tensor& grad, const at::Tensor& other, int64_t rows, i
               ", or is not dense");
 }
 
-// grad w
+}  // namespace
+
 at::Tensor input_grad_cpu(const at::Tensor& grad, const at::Tensor& w) {
   check_weight("linear", w);
   check_grad(grad, w, grad.size(0), w.size(0));
   if (w.scalar_type() == at::kFloat) return dense_linear(grad, w.t(), std::nullopt);
-  if (multiplies_bf16(w)) return bf16_input_grad(grad, w);
+  if (multiplies_bf16(w)) return bf16_product('N', rounded_rows(grad), w, {}, {}, {});
   at::Tensor sum;
   for_widened_rows(w, [&](int64_t first, const at::Tensor& rows) {
     const at::Tensor part =
@@ -101,16 +102,18 @@ at::Tensor input_grad_cpu(const at::Tensor& grad, const at::Tensor& w) {
   return sum.defined() ? sum : at::zeros({grad.size(0), w.size(1)}, grad.options());
 }
 
+at::Tensor linear_cpu(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias) {
+  check_linear(x, w, bias);
+  return any_linear(x.contiguous(), w, bias);
+}
+
+namespace {
+
 // gradᵀ x. oneDNN copies both into a layout of its own, which it wins back only where it is ahead of MKL.
 at::Tensor weight_grad_cpu(const at::Tensor& grad, const at::Tensor& x) {
   check_grad(grad, x, x.size(0), grad.size(1));
   static const bool wide = at::get_cpu_capability().rfind("AVX512", 0) == 0;
   return wide ? dense_linear(grad.t(), x.t(), std::nullopt) : at::mm(grad.t(), x);
-}
-
-at::Tensor linear_cpu(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias) {
-  check_linear(x, w, bias);
-  return any_linear(x.contiguous(), w, bias);
 }
 
 at::Tensor hash_dropout_cpu(const at::Tensor& x, const at::Tensor& row_keys, int64_t layer, double p) {
@@ -150,9 +153,8 @@ std::tuple<at::Tensor, at::Tensor> lora_linear_cpu(const at::Tensor& x_any, cons
   check_linear(x_any, w, bias);
   check_adapter(w, a, b, p, row_keys);
   const at::Tensor x = x_any.contiguous();
-  at::Tensor y = any_linear(x, w, bias);
-  const at::Tensor dropped = p > 0 ? hash_dropout(x, *row_keys, layer, p) : x;
-  return {y, add_low_rank(dropped, a.contiguous(), b.contiguous(), scale, y)};
+  auto out = forward_layers(x, p > 0 ? hash_dropout(x, *row_keys, layer, p) : x, {{w, bias, a, b, scale}});
+  return {out.y[0], out.low};
 }
 
 // With u = drop(x) aᵀ: dB = scale · dyᵀu; du = scale · dy B; dA = duᵀ drop(x); dx = dy W + drop'(du A).
@@ -165,17 +167,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lora_grads_cpu(const at::Tensor& 
   check_grad(grad, w, x.size(0), w.size(0));
   check_adapter(w, a, b, p, row_keys);
   TORCH_CHECK(x.dim() == 2 && x.size(1) == w.size(1) && x.is_contiguous() && low.dim() == 2 &&
-                  low.size(0) == x.size(0) && low.size(1) == a.size(0) && low.is_contiguous(),
+                  low.size(0) == x.size(0) && low.size(1) == a.size(0) && low.stride(1) == 1,
               "lora_grads: x ", x.sizes(), " and low ", low.sizes(), " do not fit w ", w.sizes(),
               ", or are not dense");
   const auto drop = [&](const at::Tensor& t) { return p > 0 ? hash_dropout(t, *row_keys, layer, p) : t; };
-  at::Tensor grad_x;
-  if (needs_x) grad_x = input_grad_cpu(grad, w);
-  at::Tensor grad_dropped = p > 0 && needs_x ? at::zeros_like(grad_x) : grad_x;
-  const auto [grad_a, grad_b] = low_rank_grads(grad, drop(x), low, a.contiguous(), b.contiguous(), scale,
-                                               needs_x ? &grad_dropped : nullptr);
-  if (p > 0 && needs_x) grad_x.add_(drop(grad_dropped));
-  return {grad_x, grad_a, grad_b};
+  auto found = backward_layers({grad}, drop(x), {{w, {}, a, b, scale}}, low, needs_x, p > 0);
+  if (p > 0 && needs_x) found.x.add_(drop(found.adapted));
+  return {found.x, found.a[0], found.b[0]};
 }
 
 }  // namespace
