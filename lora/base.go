@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
 // baseHashKey is the metadata key for the hash of the base weights. PEFT complains about unknown fields in
@@ -132,7 +134,7 @@ type stamp struct {
 }
 
 func (k *known) of(path string) (sum [sha256.Size]byte, err error) {
-	f, err := os.Open(path)
+	f, err := smallfile.Open(path)
 	if err != nil {
 		return sum, err
 	}

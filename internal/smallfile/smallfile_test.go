@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/smallfile"
@@ -26,6 +27,21 @@ func TestRead(t *testing.T) {
 		}
 		if data, err := smallfile.Read(path); (err == nil) != fits || fits && int64(len(data)) != size {
 			t.Errorf("%d bytes: %d read, error %v", size, len(data), err)
+		}
+	}
+}
+
+func TestOpenNeverBlocks(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Skip(err)
+	}
+	for _, path := range []string{pipe, "/dev/zero", t.TempDir()} {
+		if f, err := smallfile.Open(path); err == nil {
+			f.Close()
+			t.Errorf("%s was opened", path)
+		} else if !strings.Contains(err.Error(), path) {
+			t.Error(err)
 		}
 	}
 }

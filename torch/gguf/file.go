@@ -3,9 +3,10 @@ package gguf
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"syscall"
+
+	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
 // defaultAlignment is the alignment of tensors in bytes, unless metadata sets one.
@@ -87,21 +88,18 @@ func (f *File) add(path string, data []byte, i, n int) error {
 }
 
 func mapFile(path string) ([]byte, error) {
-	info, err := os.Stat(path) // before opening: a pipe would block
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errors.New("it is not a regular file")
-	}
-	if info.Size() < 24 {
-		return nil, fmt.Errorf("%d bytes are too few for a GGUF file", info.Size())
-	}
-	file, err := os.Open(path)
+	file, err := smallfile.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() < 24 {
+		return nil, fmt.Errorf("%d bytes are too few for a GGUF file", info.Size())
+	}
 	data, err := syscall.Mmap(int(file.Fd()), 0, int(info.Size()), syscall.PROT_READ, syscall.MAP_PRIVATE)
 	if err != nil {
 		return nil, fmt.Errorf("mapping it: %w", err)

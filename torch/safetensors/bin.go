@@ -4,13 +4,14 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/rltrain/rltrain/internal/smallfile"
 	"github.com/rltrain/rltrain/torch/pickle"
 )
 
 // OpenBin opens a torch.save file such as pytorch_model.bin, like [Open]. Tensors keep the order of its dictionary. It reads
 // the file once to verify its checksums.
 func OpenBin(path string) (*File, error) {
-	f, err := os.Open(path)
+	f, err := smallfile.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %w", err)
 	}
@@ -26,9 +27,6 @@ func newBin(f *os.File) (*File, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("is not a regular file")
 	}
 	tensors, err := pickle.Read(f, info.Size())
 	if err != nil {

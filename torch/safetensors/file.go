@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/rltrain/rltrain/internal/smallfile"
 	"github.com/rltrain/rltrain/torch/gguf"
 )
 
@@ -24,7 +25,7 @@ type File struct {
 // Open opens the file at path and validates its header against the file's size. It reads no tensor data. Errors name the
 // file and the tensor.
 func Open(path string) (*File, error) {
-	f, err := os.Open(path)
+	f, err := smallfile.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %w", err)
 	}
@@ -40,9 +41,6 @@ func newFile(f *os.File) (*File, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("is not a regular file")
 	}
 	var prefix [8]byte
 	if info.Size() < int64(len(prefix)) {

@@ -113,7 +113,7 @@ func (s *Server) adapterOrder(w http.ResponseWriter, r *http.Request) (o adapter
 	if s.stops() {
 		return o, errStopped
 	}
-	if err = readBody(w, r, &o, nil); err != nil {
+	if err = readBody(w, r, longestOrder, &o, nil); err != nil {
 		return o, err
 	}
 	switch {

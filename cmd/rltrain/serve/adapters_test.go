@@ -2,6 +2,7 @@ package serve
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -10,8 +11,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
+	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -111,6 +114,27 @@ func TestAdaptersComeAndGo(t *testing.T) {
 	}
 	s.idle(t)
 	load("c", allowed+"/deep/c", 200, "Success")
+}
+
+// TestPipes: a named pipe among an adapter's files is refused, and the server goes on.
+func TestPipes(t *testing.T) {
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, Config{AdapterDirs: []string{root}, MaxAdapters: 2})
+	for _, file := range []string{lora.ConfigFile, lora.WeightsFile} {
+		dir := filepath.Join(root, file)
+		adapter(t, s, dir, 3)
+		if err := errors.Join(os.Remove(filepath.Join(dir, file)), syscall.Mkfifo(filepath.Join(dir, file), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		status, text := s.ask(t, "/v1/load_lora_adapter", fmt.Sprintf(`{"lora_name":"x","lora_path":%q}`, dir))
+		if status != 400 || !strings.Contains(text, "not a regular file") {
+			t.Errorf("%s: status %d, %s", file, status, text)
+		}
+		s.complete(t, "/v1/completions", `{"model":"tiny","prompt":[5],"max_tokens":1}`)
+	}
 }
 
 // TestBrokenAdapterFailsOnlyItsRequests: requests with an adapter that gives no probabilities get an error; the others in the

@@ -70,7 +70,11 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return bad("messages", "messages: %v", err)
 	}
-	prompt, err := l.policy.EncodePrompt(chat.Content{Messages: messages})
+	var prompt []int32
+	err = s.prepare(r.Context(), func() (err error) {
+		prompt, err = l.policy.EncodePrompt(chat.Content{Messages: messages})
+		return err
+	})
 	if err != nil {
 		return bad("messages", "messages: %v", err)
 	}
@@ -99,9 +103,9 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 			if q.LogProbs {
 				c.LogProbs = &chatLogProbs{Content: []chatLogProb{}}
 				for i, id := range p.ids {
-					token := spell(l.policy, id)
+					token, bytes := spell(l.policy, id)
 					one := chatLogProb{Token: token, LogProb: p.logs[i], Bytes: []int{}, Top: []any{}}
-					for _, b := range []byte(token) {
+					for _, b := range bytes {
 						one.Bytes = append(one.Bytes, int(b))
 					}
 					c.LogProbs.Content = append(c.LogProbs.Content, one)

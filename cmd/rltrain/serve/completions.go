@@ -2,8 +2,10 @@ package serve
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"net/http"
+	"unicode/utf8"
 
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -69,7 +71,11 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	if n := or(q.LogProbs, 0); n != 0 {
 		return bad("logprobs", "logprobs %d is not supported; use 0 for the log-probs of the generated tokens", n)
 	}
-	prompts, err := s.prompts(l.policy, q)
+	var prompts [][]int32
+	err = s.prepare(r.Context(), func() (err error) {
+		prompts, err = s.prompts(r.Context(), l.policy, q)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -101,8 +107,9 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	return s.write(w, r, l, &q.sampling, f)
 }
 
-// prompts converts a text, a list of texts, token ids or lists of token ids to lists of token ids.
-func (s *Server) prompts(p *policy.CausalLM, q completionsBody) ([][]int32, error) {
+// prompts converts a text, a list of texts, token ids or lists of token ids to lists of token ids. It counts prompts before
+// it reads any, and stops when ctx ends.
+func (s *Server) prompts(ctx context.Context, p *policy.CausalLM, q completionsBody) ([][]int32, error) {
 	raw := bytes.TrimSpace(q.Prompt)
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, bad("prompt", "prompt is missing")
@@ -110,31 +117,44 @@ func (s *Server) prompts(p *policy.CausalLM, q completionsBody) ([][]int32, erro
 	if string(raw) == "[]" {
 		return nil, bad("prompt", "prompt is an empty list")
 	}
-	var texts []string
-	var lists [][]int32
-	if text, ok := decoded[string](raw); ok {
-		texts = []string{text}
-	} else if several, ok := decoded[[]string](raw); ok {
-		texts = several
-	} else if ids, ok := decoded[[]int32](raw); ok {
-		lists = [][]int32{ids}
-	} else if several, ok := decoded[[][]int32](raw); ok {
-		lists = several
-	} else {
-		return nil, bad("prompt", "prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids")
+	items := []json.RawMessage{raw}
+	if kind := kindOf(raw); kind == '[' {
+		limit, several := mostChoices, true
+		if first := kindOf(raw[1:]); first != '"' && first != '[' { // the token ids of one prompt
+			limit, several = p.MaxLength(), false
+		}
+		var ok bool
+		if items, ok = elements(raw, limit); !ok {
+			return nil, bad("prompt", "prompt is a list of more than %d elements", limit)
+		}
+		if !several {
+			items = []json.RawMessage{raw}
+		}
 	}
-	for i, text := range texts {
-		ids, err := p.Tokenizer.EncodeRaw(text, false)
-		if err == nil && or(q.SpecialTokens, true) {
-			ids, err = p.EncodePrompt(chat.Content{Text: text})
+	var lists [][]int32
+	for i, item := range items {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		var ids tokenIDs
+		var text string
+		var err error
+		switch kindOf(item) {
+		case '[':
+			err = json.Unmarshal(item, &ids)
+		case '"':
+			if err = json.Unmarshal(item, &text); err == nil && or(q.SpecialTokens, true) {
+				ids, err = p.EncodePrompt(chat.Content{Text: text})
+			} else if err == nil {
+				ids, err = p.Tokenizer.EncodeRaw(text, false)
+			}
+		default:
+			return nil, bad("prompt", "prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids")
 		}
 		if err != nil {
 			return nil, bad("prompt", "prompt %d: %v", i+1, err)
 		}
 		lists = append(lists, ids)
-	}
-	if len(lists) > mostChoices {
-		return nil, bad("prompt", "%d prompts exceed the limit of %d", len(lists), mostChoices)
 	}
 	for i, ids := range lists {
 		if len(ids) == 0 {
@@ -147,20 +167,56 @@ func (s *Server) prompts(p *policy.CausalLM, q completionsBody) ([][]int32, erro
 	return lists, nil
 }
 
-func decoded[T any](raw []byte) (value T, ok bool) {
-	ok = json.Unmarshal(raw, &value) == nil
-	return value, ok
+// kindOf returns the first character of a JSON value.
+func kindOf(raw []byte) byte {
+	if raw = bytes.TrimLeft(raw, " \t\r\n"); len(raw) == 0 {
+		return 0
+	}
+	return raw[0]
+}
+
+// elements splits a JSON list. ok is false if it has more than limit elements.
+func elements(list json.RawMessage, limit int) (items []json.RawMessage, ok bool) {
+	decoder := json.NewDecoder(bytes.NewReader(list))
+	_, _ = decoder.Token() // the bracket; list is valid JSON
+	for decoder.More() {
+		var item json.RawMessage
+		if len(items) == limit || decoder.Decode(&item) != nil {
+			return nil, false
+		}
+		items = append(items, item)
+	}
+	return items, true
 }
 
 // part is a whole choice, or the new part of a streamed one.
 type part struct {
-	index  int
-	text   string
-	before int // bytes of text sent before
-	ids    []int32
-	logs   []float32
-	first  bool
-	done   *policy.Completion
+	index   int
+	text    string
+	offsets *offsets
+	ids     []int32
+	logs    []float32
+	first   bool
+	done    *policy.Completion
+}
+
+// offsets counts the characters of a choice's tokens.
+type offsets struct {
+	begun   bool
+	chars   int    // complete ones
+	pending []byte // of an incomplete one
+}
+
+// add returns the place of a token's first character in the text, in characters.
+func (o *offsets) add(token []byte) int {
+	at := o.chars
+	o.pending = append(o.pending, token...)
+	for len(o.pending) > 0 && utf8.FullRune(o.pending) {
+		_, n := utf8.DecodeRune(o.pending)
+		o.pending = o.pending[n:]
+		o.chars++
+	}
+	return at
 }
 
 // reason returns finish_reason; nil for an unfinished choice.
@@ -178,21 +234,21 @@ func (p *part) reason() *string {
 // logProbs names each token by its decoded text.
 func (p *part) logProbs(of *policy.CausalLM) *logProbs {
 	out := &logProbs{Tokens: []string{}, Values: []float32{}, Top: []map[string]float32{}, Offsets: []int{}}
-	at := p.before
 	for i, id := range p.ids {
-		token := spell(of, id)
+		token, bytes := spell(of, id)
 		out.Tokens, out.Values = append(out.Tokens, token), append(out.Values, p.logs[i])
 		out.Top = append(out.Top, map[string]float32{token: p.logs[i]})
-		out.Offsets = append(out.Offsets, at)
-		at += len(token)
+		out.Offsets = append(out.Offsets, p.offsets.add(bytes))
 	}
 	return out
 }
 
-func spell(p *policy.CausalLM, id int32) string {
+// spell returns a token's text, in which incomplete characters are U+FFFD, and its bytes.
+func spell(p *policy.CausalLM, id int32) (string, []byte) {
 	text, err := p.Tokenizer.Decode([]int32{id}, false)
-	if err != nil {
-		return ""
+	bytes, wrong := p.Tokenizer.TokenBytes(id)
+	if err != nil || wrong != nil {
+		return "", nil
 	}
-	return text
+	return text, bytes
 }

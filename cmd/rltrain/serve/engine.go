@@ -83,6 +83,7 @@ type engine struct {
 	slots     int
 	processed bool // return log-probs after temperature and filters
 	figures   *figures
+	logf      func(format string, args ...any)
 	finished  chan struct{}
 
 	lock    sync.Mutex
@@ -118,7 +119,7 @@ func (e *engine) order(f func()) {
 // ask runs f on the thread and waits for its result.
 func (e *engine) ask(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
-	e.order(func() { done <- f() })
+	e.order(func() { done <- guarded(e.logf, f) })
 	select {
 	case err := <-done:
 		return err
@@ -232,7 +233,7 @@ func (e *engine) step() bool {
 	if e.sampler == nil || e.sampler.Unfinished() == 0 {
 		return false
 	}
-	if err := e.sampler.Step(); err != nil {
+	if err := guarded(e.logf, e.sampler.Step); err != nil {
 		e.repair(err)
 	}
 	return true

@@ -6,10 +6,12 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"mime"
 	"net/http"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -21,31 +23,33 @@ import (
 
 // Limits of a request.
 const (
-	longestBody  = 16 << 20
-	bodyPatience = time.Minute // to receive the body
-	mostChoices  = 4096        // per request
-	mostSamples  = 128         // per prompt
+	longestBody  = 16 << 20 // of a request for completions
+	longestOrder = 64 << 10 // of other requests
+	mostChoices  = 4096     // per request
+	mostSamples  = 128      // per prompt
 	mostStops    = 16
 	longestStop  = 1024
 )
 
-// readBody decodes the JSON object of a request. Unknown fields are errors, except those in neutral with one of their
-// listed values, which have no effect.
-func readBody(w http.ResponseWriter, r *http.Request, into any, neutral map[string][]string) error {
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+// readBody decodes the JSON object of a request with at most limit bytes. Unknown fields are errors, except those in
+// neutral with one of their listed values, which have no effect. Names of fields are case-sensitive.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64, into any, neutral map[string][]string) error {
+	// A browser sends Origin. Without JSON's type, any page that is open there could send requests to a local server.
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if r.Header.Get("Origin") != "" && (err != nil || kind != "application/json") {
 		return refuse(http.StatusUnsupportedMediaType, "", "send JSON with the header Content-Type: application/json")
 	}
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyPatience)) // not all connections support it
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, longestBody))
-	_ = control.SetReadDeadline(time.Time{})
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var long *http.MaxBytesError
 	switch {
 	case errors.As(err, &long):
 		return refuse(http.StatusRequestEntityTooLarge, "", "the body is longer than %d bytes", long.Limit)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return refuse(http.StatusRequestTimeout, "", "the body did not arrive in time")
 	case err != nil:
 		return refuse(http.StatusBadRequest, "", "reading the body: %v", err)
 	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // generation may take longer
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &fields); err != nil || fields == nil {
 		return refuse(http.StatusBadRequest, "", "the body is not a JSON object%s", because(err))
@@ -58,13 +62,17 @@ func readBody(w http.ResponseWriter, r *http.Request, into any, neutral map[stri
 			return bad(name, "%s %.100s is not supported", name, compact(value))
 		}
 	}
+	known := fieldNames(reflect.TypeOf(into).Elem())
+	for name := range fields {
+		if !slices.Contains(known, name) {
+			return bad(name, "%.100s is not supported", name)
+		}
+	}
 	rest, err := json.Marshal(fields)
 	if err != nil {
 		return err
 	}
-	decoder := json.NewDecoder(bytes.NewReader(rest))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(into); err != nil {
+	if err := json.Unmarshal(rest, into); err != nil {
 		var kind *json.UnmarshalTypeError
 		var own *refusal
 		switch {
@@ -74,13 +82,19 @@ func readBody(w http.ResponseWriter, r *http.Request, into any, neutral map[stri
 			field := strings.TrimPrefix(kind.Field, "sampling.")
 			return bad(field, "%s: got a %s, want %s", field, kind.Value, jsonKind(kind.Type))
 		}
-		name := strings.Trim(strings.TrimPrefix(err.Error(), "json: unknown field "), `"`)
-		if _, ok := fields[name]; ok {
-			return bad(name, "%.100s is not supported", name)
-		}
 		return refuse(http.StatusBadRequest, "", "decoding the body%s", because(err))
 	}
 	return nil
+}
+
+// fieldNames lists the JSON names of a struct's fields, those of embedded structs included.
+func fieldNames(t reflect.Type) (names []string) {
+	for _, f := range reflect.VisibleFields(t) {
+		if name := f.Tag.Get("json"); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // jsonKind names the JSON type that decodes into t.
@@ -137,7 +151,7 @@ type sampling struct {
 	RepetitionPenalty *float64    `json:"repetition_penalty"`
 	Seed              *int64      `json:"seed"`
 	Stop              stopTexts   `json:"stop"`
-	StopIDs           []int32     `json:"stop_token_ids"`
+	StopIDs           tokenIDs    `json:"stop_token_ids"`
 	Stream            bool        `json:"stream"`
 	StreamOptions     *streamWish `json:"stream_options"`
 	TokenIDs          bool        `json:"return_token_ids"`
@@ -146,6 +160,25 @@ type sampling struct {
 
 type streamWish struct {
 	Usage bool `json:"include_usage"`
+}
+
+// tokenIDs is a list of token ids. null within it is an error, which encoding/json would read as 0.
+type tokenIDs []int32
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (t *tokenIDs) UnmarshalJSON(data []byte) error {
+	var ids []*int32
+	if err := json.Unmarshal(data, &ids); err != nil {
+		return err
+	}
+	*t = nil
+	for i, id := range ids {
+		if id == nil {
+			return fmt.Errorf("token id %d is null", i+1)
+		}
+		*t = append(*t, *id)
+	}
+	return nil
 }
 
 // stopTexts is a string or a list of strings.
@@ -184,6 +217,9 @@ func (q *sampling) options(p *policy.CausalLM, prompts, longest, usual int) (o p
 		Sampling: torch.Sampling{
 			Temperature: or(q.Temperature, 1), TopP: or(q.TopP, 1), TopK: max(0, or(q.TopK, 0)), MinP: or(q.MinP, 0), RepetitionPenalty: or(q.RepetitionPenalty, 1),
 		},
+	}
+	if o.Sampling.TopP == 0 { // OpenAI's way to ask for the most likely token
+		o.Sampling.TopP, o.Sampling.TopK = 1, 1
 	}
 	for _, limit := range []struct {
 		name             string

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -121,6 +123,12 @@ func TestRefusals(t *testing.T) {
 		{completion, `{"model":"tiny","prompt":[[]]}`, 400, "prompt", "prompt 1 is empty"},
 		{completion, `{"model":"tiny","prompt":{}}`, 400, "prompt", "must be a string"},
 		{completion, `{"model":"tiny","prompt":[1,99999]}`, 400, "prompt", "99999 is not a token id"},
+		{completion, `{"model":"tiny","prompt":[null,5]}`, 400, "prompt", "token id 1 is null"},
+		{completion, `{"model":"tiny","prompt":[[5],[6,null]]}`, 400, "prompt", "prompt 2: token id 2 is null"},
+		{completion, `{"model":"tiny","prompt":["a",5]}`, 400, "prompt", "must be a string"},
+		{completion, `{"model":"tiny","prompt":["a"` + strings.Repeat(`,"a"`, mostChoices) + `]}`, 400, "prompt", "more than 4096 elements"},
+		{completion, `{"model":"tiny","prompt":"a","stop_token_ids":[null]}`, 400, "", "token id 1 is null"},
+		{completion, `{"model":"tiny","prompt":"a","Temperature":0}`, 400, "Temperature", "not supported"},
 		{completion, `{"model":"tiny","prompt":[-1]}`, 400, "prompt", "-1 is not a token id"},
 		{completion, `{"model":"tiny","prompt":"a\u0000b"}`, 400, "prompt", "prompt 1"},
 		{completion, `{"model":"tiny","prompt":"a","max_tokens":0}`, 400, "max_tokens", "max_tokens 0 is out of range"},
@@ -163,14 +171,99 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%.80s: status %d, param %q, %s\nwant %d, %q, %s", c.body, status, param, got.Error.Message, c.status, c.param, c.want)
 		}
 	}
-	answer, err := http.Post(s.url+"/v1/completions", "text/plain", strings.NewReader(`{"model":"tiny","prompt":"a"}`))
-	if err != nil {
-		t.Fatal(err)
+	status, text := s.ask(t, "/v1/load_lora_adapter", `{"lora_name":"`+strings.Repeat("a", longestOrder)+`"}`)
+	if status != http.StatusRequestEntityTooLarge {
+		t.Errorf("a long request for an adapter: status %d, %s", status, text)
 	}
-	answer.Body.Close()
-	if answer.StatusCode != http.StatusUnsupportedMediaType {
-		t.Errorf("a body of plain text: status %d", answer.StatusCode)
+}
+
+// TestPagesOfABrowser: a page in a browser cannot use a local server with a request that needs no permission.
+func TestPagesOfABrowser(t *testing.T) {
+	s := start(t, Config{})
+	for _, c := range []struct {
+		kind, origin string
+		status       int
+	}{
+		{"", "", 200}, {"application/x-www-form-urlencoded", "", 200}, {"application/json; charset=utf-8", "", 200},
+		{"text/plain", "http://example.com", 415}, {"", "http://example.com", 415}, {"application/json", "http://example.com", 200},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/v1/completions", strings.NewReader(`{"model":"tiny","prompt":"a","max_tokens":1}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Header.Set("Content-Type", c.kind); c.kind == "" {
+			r.Header.Del("Content-Type")
+		}
+		if c.origin != "" {
+			r.Header.Set("Origin", c.origin)
+		}
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		if answer.StatusCode != c.status {
+			t.Errorf("type %q, origin %q: status %d, want %d", c.kind, c.origin, answer.StatusCode, c.status)
+		}
 	}
+}
+
+func TestTopP0IsGreedy(t *testing.T) {
+	s := start(t, Config{})
+	greedy := s.complete(t, "/v1/completions", `{"model":"tiny","prompt":"ab","max_tokens":8,"temperature":0,"return_token_ids":true}`).Choices[0].IDs
+	for seed := range 3 {
+		got := s.complete(t, "/v1/completions", fmt.Sprintf(`{"model":"tiny","prompt":"ab","max_tokens":8,"top_p":0,"seed":%d,"return_token_ids":true}`, seed)).Choices[0].IDs
+		if diff := cmp.Diff(greedy, got); diff != "" {
+			t.Errorf("seed %d (-greedy +top_p 0)\n%s", seed, diff)
+		}
+	}
+}
+
+// TestOffsets: tokens that are parts of characters have their own bytes, and places in characters of the text.
+func TestOffsets(t *testing.T) {
+	var o offsets
+	got := []int{}
+	for _, token := range []string{"a", "\xe2", "\x82", "\xac", "bc", "\xf0\x9f", "\x98\x80d", "\xff", "e"} {
+		got = append(got, o.add([]byte(token)))
+	}
+	if diff := cmp.Diff([]int{0, 1, 1, 1, 2, 4, 4, 6, 7}, got); diff != "" { // a€bc😀d�e
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestSlowBodies: a body that does not arrive is given up, with the key and without.
+func TestSlowBodies(t *testing.T) {
+	s := start(t, Config{Key: "secret", BodyPatience: 50 * time.Millisecond, StrangerPatience: 50 * time.Millisecond})
+	for _, c := range []struct {
+		path, key string
+		status    string
+	}{{"/v1/completions", "secret", "408"}, {"/v1/completions", "", "401"}, {"/nothing", "secret", "404"}} {
+		connection, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer connection.Close()
+		fmt.Fprintf(connection, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 1000\r\n\r\n{", c.path, c.key)
+		all, err := io.ReadAll(connection) // ends when the server closes the connection
+		if err != nil || !strings.Contains(string(all), "HTTP/1.1 "+c.status) {
+			t.Errorf("%s, key %q: %q, %v", c.path, c.key, all, err)
+		}
+	}
+}
+
+// TestPanic: a panic in a request ends that request alone.
+func TestPanic(t *testing.T) {
+	s := start(t, Config{Logf: func(string, ...any) {}})
+	if err := s.engine.ask(t.Context(), func() error { panic("fault") }); err == nil || !strings.Contains(err.Error(), "fault") {
+		t.Errorf("error %v", err)
+	}
+	h := s.route("GET /x", func(http.ResponseWriter, *http.Request) error { panic("fault") })
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/x", nil))
+	if w.Code != http.StatusInternalServerError {
+		t.Errorf("status %d", w.Code)
+	}
+	s.complete(t, "/v1/completions", `{"model":"tiny","prompt":[5],"max_tokens":1}`)
 }
 
 func TestTheKeyGuardsEveryRoute(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -29,8 +31,12 @@ type Config struct {
 	Timeout     time.Duration // per request; 0 = none
 	Grace       time.Duration // for running requests when the server stops
 	Key         string        // API key of every request; "" = none
-	Raw         bool          // return log-probs before temperature and filters
-	Logf        func(format string, args ...any)
+
+	BodyPatience     time.Duration // to receive the body of a request; 0 = a minute
+	StrangerPatience time.Duration // the same for requests without the key; 0 = 5 s
+
+	Raw  bool // return log-probs before temperature and filters
+	Logf func(format string, args ...any)
 }
 
 // Server serves one model. Its engine runs on the thread of Serve.
@@ -41,6 +47,8 @@ type Server struct {
 	figures *figures
 	started time.Time
 
+	preparing chan struct{} // places for requests whose texts become tokens
+
 	lock     sync.Mutex
 	lanes    map[string]*lane // available to requests, by name
 	names    []string         // of lanes, oldest first
@@ -49,8 +57,8 @@ type Server struct {
 
 // New creates a server for p, which the caller closes after Serve returns. Call New on the thread of Serve.
 func New(p *policy.CausalLM, c Config) (*Server, error) {
-	s := &Server{config: c, base: p, figures: newFigures(), started: time.Now(), lanes: map[string]*lane{}}
-	s.engine = &engine{slots: c.Slots, most: c.Queue, processed: !c.Raw, figures: s.figures, finished: make(chan struct{}), called: make(chan struct{}, 1), running: map[*job]struct{}{}}
+	s := &Server{config: c, base: p, figures: newFigures(), started: time.Now(), lanes: map[string]*lane{}, preparing: make(chan struct{}, runtime.NumCPU())}
+	s.engine = &engine{slots: c.Slots, most: c.Queue, logf: c.Logf, processed: !c.Raw, figures: s.figures, finished: make(chan struct{}), called: make(chan struct{}, 1), running: map[*job]struct{}{}}
 	s.open(&lane{name: c.Name, policy: p})
 	if err := s.engine.start(); err != nil {
 		return nil, err
@@ -119,7 +127,15 @@ func (s *Server) Handler() http.Handler {
 		routes.Handle(r.pattern, s.route(r.pattern, r.answer))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !s.allowed(r) {
+		// net/http reads the rest of a body after an early response, so the deadline is set before anything is refused.
+		allowed, patience := s.allowed(r), cmp.Or(s.config.BodyPatience, time.Minute)
+		if !allowed {
+			patience = cmp.Or(s.config.StrangerPatience, 5*time.Second)
+		}
+		if r.ContentLength != 0 {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(patience)) // not all connections support it
+		}
+		if !allowed {
 			s.figures.answered("any", http.StatusUnauthorized)
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			writeError(w, refuse(http.StatusUnauthorized, "", "missing or wrong API key; send the header Authorization: Bearer KEY"))
@@ -149,13 +165,24 @@ func (s *Server) route(pattern string, answer func(http.ResponseWriter, *http.Re
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		seen := &watched{ResponseWriter: w}
-		err := answer(seen, r)
+		err := guarded(s.config.Logf, func() error { return answer(seen, r) })
 		if err != nil && seen.status == 0 {
 			writeError(seen, err)
 		}
 		s.figures.answered(path, seen.status)
 		s.figures.took(time.Since(began))
 	})
+}
+
+// guarded runs f and turns a panic into an error, so that one request cannot end the server.
+func guarded(logf func(string, ...any), f func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			logf("internal error: %v; please report it with this stack: %s", r, debug.Stack())
+			err = fmt.Errorf("internal error: %v", r)
+		}
+	}()
+	return f()
 }
 
 // watched records the status of a response.

@@ -37,13 +37,24 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, into any, neutral 
 	if s.engine.full() {
 		return nil, errBusy
 	}
-	if err := readBody(w, r, into, neutral); err != nil {
+	if err := readBody(w, r, longestBody, into, neutral); err != nil {
 		return nil, err
 	}
 	if q.Model == "" {
 		return nil, bad("model", "model is missing")
 	}
 	return s.lane(q.Model)
+}
+
+// prepare runs f, which turns the texts of a request into tokens, when one of a few places for that is free.
+func (s *Server) prepare(ctx context.Context, f func() error) error {
+	select {
+	case s.preparing <- struct{}{}:
+		defer func() { <-s.preparing }()
+		return f()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // write runs a job and writes the response. It cancels the job on a timeout or if the client disconnects.
@@ -98,7 +109,7 @@ func (s *Server) whole(ctx context.Context, w http.ResponseWriter, f *form, coun
 		over = ended
 		for _, n := range all {
 			count.Completion += len(n.done.IDs)
-			choices[n.choice] = f.choice(&part{index: n.choice, text: n.done.Text, ids: n.done.IDs, logs: s.engine.logs(*n.done), first: true, done: n.done})
+			choices[n.choice] = f.choice(&part{index: n.choice, text: n.done.Text, ids: n.done.IDs, logs: s.engine.logs(*n.done), offsets: &offsets{}, first: true, done: n.done})
 		}
 	}
 	count.Total = count.Prompt + count.Completion
@@ -108,10 +119,7 @@ func (s *Server) whole(ctx context.Context, w http.ResponseWriter, f *form, coun
 
 // stream writes the response as server-sent events.
 func (s *Server) stream(ctx context.Context, w http.ResponseWriter, q *sampling, f *form, count usage) error {
-	sent := make([]int, len(f.job.prompts)*f.job.options.Samples) // bytes of text by choice; -1 = nothing yet
-	for i := range sent {
-		sent[i] = -1
-	}
+	texts := make([]offsets, len(f.job.prompts)*f.job.options.Samples) // by choice
 	events := &events{w: w}
 	for over := false; !over; {
 		all, ended, err := s.next(ctx, f.job)
@@ -125,9 +133,9 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, q *sampling,
 		}
 		over = ended
 		for _, p := range gather(all) {
-			p.first = sent[p.index] < 0
-			p.before = max(0, sent[p.index])
-			sent[p.index] = p.before + len(p.text)
+			p.offsets = &texts[p.index]
+			p.first = !p.offsets.begun
+			p.offsets.begun = true
 			count.Completion += len(p.ids)
 			events.send(answer{f.id, f.piece, time.Now().Unix(), f.model, []any{f.choice(p)}, nil})
 		}

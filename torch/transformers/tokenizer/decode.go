@@ -1,9 +1,11 @@
 package tokenizer
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 )
 
 // byteTokens are the tokens for single bytes that decoding must know.
@@ -72,6 +74,50 @@ func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) (string, error) {
 		}
 	}
 	return t.decode(out)
+}
+
+// byteAlphabet returns the bytes by the characters that stand for them in byte-level tokens (Radford et al. 2019):
+// printable characters of Latin-1 for themselves, U+0100 and later for the others.
+var byteAlphabet = sync.OnceValue(func() map[rune]byte {
+	bytes, next := map[rune]byte{}, rune(0x100)
+	for b := range 256 {
+		if b > ' ' && b < 0x7f || b > 0xa0 && b != 0xad {
+			bytes[rune(b)] = byte(b)
+			continue
+		}
+		bytes[next] = byte(b)
+		next++
+	}
+	return bytes
+})
+
+// TokenBytes returns the bytes that a token stands for, which may be part of a character. An unknown id is an error.
+func (t *Tokenizer) TokenBytes(id int32) ([]byte, error) {
+	if err := t.checkID(id); err != nil {
+		return nil, err
+	}
+	text := t.vocab.texts[id]
+	_, added := t.vocab.at[text]
+	switch {
+	case added:
+		return []byte(text), nil
+	case t.bytes.fallback[id]:
+		return hex.DecodeString(text[3:5])
+	case t.bytes.level:
+		var out []byte
+		for _, r := range text {
+			b, known := byteAlphabet()[r]
+			if !known {
+				return []byte(text), nil
+			}
+			out = append(out, b)
+		}
+		return out, nil
+	case strings.Contains(text, "▁"):
+		return []byte(strings.ReplaceAll(text, "▁", " ")), nil
+	}
+	text, err := t.decode([]uint32{uint32(id)})
+	return []byte(text), err
 }
 
 func (t *Tokenizer) checkID(id int32) error {
