@@ -14,7 +14,6 @@ import (
 
 	"github.com/rltrain/rltrain/cmd/rltrain/bench"
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
-	"github.com/rltrain/rltrain/cmd/rltrain/doctor"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/cmd/rltrain/train"
 	_ "github.com/rltrain/rltrain/envs/chat"
@@ -100,7 +99,7 @@ rltrain COMMAND --help                 show help for a command`,
 		EnableBashCompletion: true,
 		Commands: []*cli.Command{
 			config.TrainCommand(environ, train.Run), evalCommand(), compareCommand(), predictCommand(), generateCommand(), chatCommand(), scoreCommand(),
-			serveCommand(), exportCommand(), modelsCommand(), mergeCommand(), doctor.Command(), reportCommand(), rescoreCommand(), sandboxCommand(),
+			serveCommand(), exportCommand(), modelsCommand(), mergeCommand(), doctorCommand(), reportCommand(), rescoreCommand(), sandboxCommand(),
 			bench.Command(), answerCommand(), completionCommand(),
 		},
 	}

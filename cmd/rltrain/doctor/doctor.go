@@ -22,8 +22,22 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
+// Signal measures what RL on --task can learn from --model, with some flags of its own.
+type Signal struct {
+	Flags    []cli.Flag
+	Tasks    []string
+	Describe func(*cli.Context, *shared.Sheet) error
+}
+
 // Command returns the command doctor.
-func Command() *cli.Command {
+func Command(signal Signal) *cli.Command {
+	examples := exampleTasks()
+	tasks := slices.Clone(examples)
+	for _, task := range signal.Tasks {
+		if !slices.Contains(tasks, task) {
+			tasks = append(tasks, task)
+		}
+	}
 	return &cli.Command{
 		Name:  "doctor",
 		Usage: "check this machine, or describe a model without loading its weights",
@@ -36,16 +50,19 @@ With --model:
   - adapter: also the PEFT fields in use, and whether rltrain and vLLM load it
   - classifier: labels and base model
 
+With --model and --task NAME (and --dataset FILE if the task needs one), it also loads the weights and samples completions:
+pass@1 and pass@8 before training, truncated completions, and whether RL has something to learn from.
+
 "rltrain doctor train" with the options of a run does the same as train --dry-run.`,
-		Flags: []cli.Flag{
+		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: "model, adapter or classifier: a folder or a Hugging Face id"},
-			shared.TaskFlag(exampleTasks()...),
-		},
-		Action: doctor,
+			shared.TaskFlag(tasks...),
+		}, signal.Flags...),
+		Action: func(c *cli.Context) error { return doctor(c, signal, examples) },
 	}
 }
 
-func doctor(c *cli.Context) error {
+func doctor(c *cli.Context, signal Signal, examples []string) error {
 	name := c.String("model")
 	if name == "" {
 		if c.IsSet("task") {
@@ -62,6 +79,10 @@ func doctor(c *cli.Context) error {
 		return fmt.Errorf("--model: %w", err)
 	}
 	var s shared.Sheet
+	example := c.String("task")
+	if !slices.Contains(examples, example) {
+		example = examples[0] // the task needs data
+	}
 	switch {
 	case policy.IsClassifierFolder(found.Dir):
 		if c.IsSet("task") {
@@ -69,9 +90,12 @@ func doctor(c *cli.Context) error {
 		}
 		err = describeClassifier(&s, found.Dir)
 	case shared.IsAdapter(found.Dir):
-		err = describeAdapter(&s, find, found.Dir, c.String("task"))
+		err = describeAdapter(&s, find, found.Dir, example)
 	default:
-		err = describeLanguageModel(&s, found.Dir, c.String("task"), 0)
+		err = describeLanguageModel(&s, found.Dir, example, 0)
+	}
+	if err == nil && c.IsSet("task") && slices.Contains(signal.Tasks, c.String("task")) {
+		err = signal.Describe(c, &s)
 	}
 	if _, printErr := fmt.Fprint(c.App.Writer, s.String()); printErr != nil {
 		return printErr
