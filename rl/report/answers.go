@@ -66,7 +66,7 @@ func readAnswers(dir string, p *page) error {
 			continue
 		}
 		p.Best.Headers = append(p.Best.Headers, title)
-		for row, text := range best(records) {
+		for row, text := range Best(records) {
 			if row == len(p.Best.Rows) {
 				p.Best.Rows = append(p.Best.Rows, make([]string, len(steps)))
 			}
@@ -133,8 +133,8 @@ const mostBest = 10
 // marks are the special tokens of chat templates.
 var marks = regexp.MustCompile(`<\|[^|<>]*\|>|</?s>`)
 
-// best describes the completions with the highest rewards, equal ones once.
-func best(records []rl.Record) (texts []string) {
+// Best describes the ten completions of a step with the highest rewards, equal ones once.
+func Best(records []rl.Record) (texts []string) {
 	for _, r := range byReward(records) {
 		verdict := ""
 		if r.Tier != "" {

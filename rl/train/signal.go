@@ -18,8 +18,8 @@ type Signal struct {
 // silentSteps is how many steps without a signal, counted from the first, stop a run.
 const silentSteps = 3
 
-// signalHelp is what to try if no rewards differ, the most useful first.
-const signalHelp = "run SFT first (--mode supervised_then_rl), use easier prompts, sample a larger group (--samples-per-prompt), raise --max-new-tokens if completions are truncated, or add a partial reward (--reward)"
+// SignalHelp is what to try if no rewards differ, the most useful first.
+const SignalHelp = "run SFT first (--mode supervised_then_rl), use easier prompts, sample a larger group (--samples-per-prompt), raise --max-new-tokens if completions are truncated, or add a partial reward (--reward)"
 
 // seek counts the steps without a signal from the first step on, and warns after the first.
 func (t *reporter) seek(step *rl.Step) error {
@@ -40,7 +40,7 @@ func (t *reporter) seek(step *rl.Step) error {
 			cut++
 		}
 	}
-	scores, help := rl.ScoreAnswers(infos), signalHelp
+	scores, help := rl.ScoreAnswers(infos), SignalHelp
 	if verified && scores.Correct == scores.N && scores.N > 0 {
 		help = "use harder prompts or a stricter reward"
 	} else {
@@ -89,5 +89,5 @@ func (t *reporter) lost() error {
 	if n := t.state.Silent; t.config.AllowNone || n < silentSteps || n < t.state.Step || t.state.Step == t.config.Steps {
 		return nil
 	}
-	return fmt.Errorf("stopped after step %d: no prompt had completions with different rewards in any step, so nothing can be learned; %s. To continue anyway, add --resume --allow-no-signal", t.state.Step, signalHelp)
+	return fmt.Errorf("stopped after step %d: no prompt had completions with different rewards in any step, so nothing can be learned; %s. To continue anyway, add --resume --allow-no-signal", t.state.Step, SignalHelp)
 }

@@ -9,6 +9,7 @@
 //	go run ./scripts/experiment memory
 //	go run ./scripts/experiment weights
 //	go run ./scripts/experiment real-models --data FOLDER
+//	go run ./scripts/experiment hacks
 //	go run ./scripts/experiment tables
 //
 // An experiment runs the program itself for each (setting, seed), and writes each result to docs/results at once: a
@@ -96,6 +97,12 @@ var experiments = []struct {
 		flags.StringVar(&e.only, "only", "", "this row alone")
 		return e.run
 	}},
+	{"hacks", "hacks", 1, 1, func(c *experiment, flags *flag.FlagSet) func(ctx context.Context) error {
+		e := &hacksExperiment{experiment: c}
+		flags.IntVar(&e.steps, "steps", 100, "steps of GRPO against each reward")
+		flags.StringVar(&e.only, "only", "", "this reward alone, by its options")
+		return e.run
+	}},
 }
 
 func run(ctx context.Context, args []string) error {
@@ -122,6 +129,9 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		if err := writeRealTable(filepath.Join("docs", "results", "real-models.md"), filepath.Join("docs", "results", "real-models.json")); err != nil {
+			return err
+		}
+		if err := writeHacksTable(filepath.Join("docs", "results", "hacks.md"), filepath.Join("docs", "results", "hacks.json")); err != nil {
 			return err
 		}
 		return writeTables(filepath.Join("docs", "results.md"), filepath.Join("docs", "results"))

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/rl/train"
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
@@ -46,8 +47,15 @@ func TestDoctorOnALanguageModel(t *testing.T) {
 		"KV cache 0.5 KiB per token, 0.5 MiB for 1,000 tokens", // 2 layers, a key and a value of 32 floats each
 		"training LoRA of rank 16: 4,096 weights, 0.1 MiB with gradients and AdamW; about 4.9 MiB of activations per 1,000 tokens of a micro-batch",
 	)
+	out := sheetOf(f.must(t, "", "doctor", "--model", "BASE", "--task", "sum_digits", "--eval-samples", "4", "--max-new-tokens", "3"))
+	wantLines(t, out, "Signal for RL on sum_digits (4 problems, 8 samples each, temperature 1)", "pass@1 0.0 % (95 % CI 0.0–49.0)", "pass@8 0.0 % (95 % CI 0.0–49.0)",
+		"truncated 100.0 % of the completions", "to learn 0 of 4 problems have correct and incorrect samples; the others teach nothing", "what helps "+train.SignalHelp)
 	f.remove(t, "BASE/model.safetensors")
-	wantLines(t, sheetOf(f.must(t, "", "doctor", "--model", "BASE", "--task", "sum_digits")),
+	code, out, _ := f.rltrain("", "doctor", "--model", "BASE", "--task", "sum_digits")
+	if code != 1 {
+		t.Errorf("exit code %d of a measurement without weights", code)
+	}
+	wantLines(t, sheetOf(out),
 		"weights missing: no model*.safetensors and no pytorch_model*.bin in the folder",
 		"First prompt of sum_digits (plain text: no chat template)",
 		"weights 0.1 MiB as fp32, 0.1 MiB as bf16",
@@ -124,7 +132,7 @@ func TestDoctorRefuses(t *testing.T) {
 	}{
 		{"doctor --task sum_digits", 2, "--task: needs --model with a language model"},
 		{"doctor --model MODEL --task chat", 2, "--task: does not apply; MODEL is a classifier"},
-		{"doctor --model MODEL --task gsm8k", 2, `--task: "gsm8k" is none of chat, preference, code, reverse_digits, sum_digits`},
+		{"doctor --model MODEL --task gsm9k", 2, `--task: "gsm9k" is none of chat, preference, code, reverse_digits, sum_digits, a_letter, gsm8k, math, prompts`},
 		{"doctor --model BASE", 1, "BASE is an encoder (bert), not a language model; use it for classification tasks"},
 		{"doctor --model TMP", 1, "--model: model folder TMP has neither a config.json nor a GGUF file: it is not a model"},
 		{"doctor --model TINY", 1, "transformers: open TINY/tokenizer.json: no such file or directory"},

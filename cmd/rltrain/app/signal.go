@@ -6,6 +6,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/doctor"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
@@ -22,7 +23,8 @@ const (
 
 func doctorCommand() (*cli.Command, error) {
 	flags, err := languageModelFlags()
-	return doctor.Command(doctor.Signal{Flags: joinFlags(flags, problemFlags())[1:], Tasks: problemTasks(), Describe: describeSignal}), err
+	flags = joinFlags(flags, problemFlags(), config.ProblemFlags())[1:] // without --model
+	return doctor.Command(doctor.Signal{Flags: flags, Tasks: problemTasks(), Describe: describeSignal}), err
 }
 
 // describeSignal measures what RL on a task can learn from at the start: it samples completions and shows pass@1, pass@n
@@ -73,7 +75,7 @@ func (set problemSet) describeSignal(s *shared.Sheet) {
 	s.Row("to learn", "%d of %d problems have correct and incorrect samples; the others teach nothing", mixed, len(set.Rows))
 	for i := range min(signalShown, len(set.Rows)) {
 		row := set.Rows[i*len(set.Rows)/signalShown]
-		s.Row(fmt.Sprintf("problem %d", row.Index), "%.120q, correct answer %.40q", row.Samples[0].Text, row.Truth)
+		s.Row(fmt.Sprintf("sample of %d", row.Index), "%.120q, correct answer %.40q", row.Samples[0].Text, row.Truth)
 	}
 	const enough = 4 // a quarter of the problems
 	switch {
