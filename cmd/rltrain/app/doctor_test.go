@@ -75,8 +75,8 @@ func TestDoctorOnAChatTemplate(t *testing.T) {
 	)
 	out := sheetOf(f.must(t, "", "doctor", "--model", "BASE", "--task", "reverse_digits"))
 	wantLines(t, out, "First prompt of reverse_digits (messages)", "...")
-	if strings.Contains(out, "problem") {
-		t.Errorf("unexpected problem:\n%s", out)
+	if strings.Contains(out, "\nproblem ") {
+		t.Errorf("a problem where there is none:\n%s", out)
 	}
 
 	f.write(t, "BASE/chat_template.jinja", messages+"\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}")

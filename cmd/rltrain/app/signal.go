@@ -21,10 +21,9 @@ const (
 	signalShown    = 3 // completions
 )
 
-func doctorCommand() (*cli.Command, error) {
-	flags, err := languageModelFlags()
-	flags = joinFlags(flags, problemFlags(), config.ProblemFlags())[1:] // without --model
-	return doctor.Command(doctor.Signal{Flags: flags, Tasks: problemTasks(), Describe: describeSignal}), err
+func doctorCommand() *cli.Command {
+	flags := joinFlags(languageModelFlags(), problemFlags(), config.ProblemFlags())[1:] // without --model
+	return doctor.Command(doctor.Signal{Flags: flags, Tasks: problemTasks(), Describe: describeSignal})
 }
 
 // describeSignal measures what RL on a task can learn from at the start: it samples completions and shows pass@1, pass@n
