@@ -16,6 +16,10 @@ import (
 const arithmetic = "--task prompts --model smollm2 --dataset WORK/train.jsonl --eval-dataset WORK/test.jsonl --max-new-tokens 12 " +
 	"--eval-samples 300 --fresh-samples 0 --eval-every 80 --num-steps 80 --seed SEED --output-dir OUT"
 
+// scored is the command of a row whose policy chooses among labels: RL from right and wrong alone. With ten labels and more
+// a rollout needs more texts than with two.
+const scored = "--task text --model smollm2 --policy score --dataset WORK/rows.jsonl --buffer-size 512 --rl-batch-size 128 --rl-episodes 30 --seed SEED --output-dir OUT"
+
 // realRows are the rows, in the order of what they are worth.
 var realRows = []realRow{
 	{"arithmetic, two digits", sums(2), []realCommand{{arithmetic, answersOf("prompts_rl", atStart)}}},
@@ -23,17 +27,17 @@ var realRows = []realRow{
 		{"eval --task sum_digits --model smollm2 --eval-samples 100 --seed SEED --output OUT/start.json", evaluated("start.json")},
 		{"--task sum_digits --model smollm2 --seed SEED --output-dir OUT", unseen("sum_digits_rl")},
 	}},
-	{"CLINC150 domains, score", clincDomains, []realCommand{{"--task text --model smollm2 --policy score --dataset WORK/rows.jsonl --seed SEED --output-dir OUT", compared}}},
-	{"CLINC150 domains, generate", clincDomains, []realCommand{
+		{"CLINC150 domains, generate", clincDomains, []realCommand{
 		{"--task text --model smollm2 --mode rl_only --num-steps 1 --dataset WORK/rows.jsonl --eval-samples 200 --seed SEED --output-dir OUT/zero", answersOf("zero/classification_*", atStart)},
-		{"--task text --model smollm2 --mode supervised_then_rl --dataset WORK/rows.jsonl --eval-samples 200 --seed SEED --output-dir OUT", answersOf("classification_reinforce*", afterSFT)},
+		{"--task text --model smollm2 --mode supervised_then_rl --dataset WORK/rows.jsonl --eval-samples 200 --eval-every 40 --seed SEED --output-dir OUT", answersOf("classification_grpo*", afterSFT)},
 	}},
-	{"MMLU-Pro subjects, score", mmluSubjects, []realCommand{{"--task text --model smollm2 --policy score --dataset WORK/rows.jsonl --seed SEED --output-dir OUT", compared}}},
-	{"preferences, DPO", demoPairs, []realCommand{{"--task preference --model smollm2 --dataset WORK --max-length 512 --seed SEED --output-dir OUT", preferred}}},
+	{"preferences, DPO", demoPairs, []realCommand{{"--task preference --model smollm2 --dataset WORK --max-length 512 --epochs 3 --seed SEED --output-dir OUT", preferred}}},
 	{"code, one line", nil, []realCommand{
 		{"eval --task code --model smollm2 --eval-samples 100 --max-new-tokens 32 --seed SEED --output OUT/start.json", evaluated("start.json")},
 		{"--task code --model smollm2 --seed SEED --output-dir OUT", unseen("code_rl")},
 	}},
+	{"CLINC150 domains, score", clincDomains, []realCommand{{scored, compared}}},
+	{"MMLU-Pro subjects, score", mmluSubjects, []realCommand{{scored, compared}}},
 	{"arithmetic, three digits", sums(3), []realCommand{{arithmetic, answersOf("prompts_rl", atStart)}}},
 	{"arithmetic, two-step words", wordProblems, []realCommand{{arithmetic, answersOf("prompts_rl", atStart)}}},
 	{"GSM8K", schoolFiles, []realCommand{
