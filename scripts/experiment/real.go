@@ -59,6 +59,9 @@ const (
 	afterRL  = "after RL"
 )
 
+// answerCharacters is a figure beside the one of the table: the mean length of answers.
+const answerCharacters = "characters of an answer"
+
 // realCommand is a call of the program. WORK is the row's data, OUT its results, SEED its seed.
 type realCommand struct {
 	options string
@@ -147,9 +150,9 @@ func loadAverage() float64 {
 	return load
 }
 
-// at is the figure of a point; nil where there is none.
+// at is the figure of a point, in percent; nil where there is none.
 func (r realRun) at(when string) *realFigure {
-	i := slices.IndexFunc(r.Figures, func(f realFigure) bool { return f.When == when })
+	i := slices.IndexFunc(r.Figures, func(f realFigure) bool { return f.When == when && f.What != answerCharacters })
 	if i < 0 {
 		return nil
 	}
@@ -173,14 +176,22 @@ func (r realResults) markdown() string {
 	var rows [][]string
 	for _, row := range realRows {
 		for _, run := range r.Runs {
-			if run.Row != row.name || len(run.Figures) == 0 {
+			if run.Row != row.name || run.at(afterRL) == nil {
 				continue
 			}
-			rows = append(rows, append(append([]string{run.Row, fmt.Sprint(run.Seed), fmt.Sprint(run.Figures[len(run.Figures)-1].N)}, run.cells()...),
+			rows = append(rows, append(append([]string{run.Row, fmt.Sprint(run.Seed), fmt.Sprint(run.at(afterRL).N)}, run.cells()...),
 				fmt.Sprintf("%.0f", run.CPU/60), fmt.Sprintf("%.0f", run.Seconds/60), fmt.Sprintf("%.0f–%.0f", min(run.Load[0], run.Load[1]), max(run.Load[0], run.Load[1]))))
 		}
 	}
-	return report.MarkdownTable([]string{"row", "seed", "n", "start", "after SFT", "after RL", "CPU min", "min", "load"}, rows)
+	text := ""
+	for _, run := range r.Runs {
+		for _, f := range run.Figures {
+			if f.What == answerCharacters {
+				text += fmt.Sprintf("\n%s, seed %d, %s: answers of %.0f [%.0f, %.0f] characters, n = %d.\n", run.Row, run.Seed, f.When, f.Value, f.Interval[0], f.Interval[1], f.N)
+			}
+		}
+	}
+	return report.MarkdownTable([]string{"row", "seed", "n", "start", "after SFT", "after RL", "CPU min", "min", "load"}, rows) + text
 }
 
 // writeRealTable writes the table into its page.

@@ -139,7 +139,8 @@ func few(rows []dataset.Row, train, val, test int) (kept []dataset.Row) {
 	return kept
 }
 
-// demoPairs writes the pairs of LLaMA-Factory's demonstration that have at most 4,000 characters, the last 60 held out.
+// demoPairs writes the pairs of LLaMA-Factory's demonstration that have at most 4,000 characters, the last 60 held out, and the prompts of
+// those of one turn.
 func demoPairs(e *realExperiment, dir string) error {
 	path, err := e.source("llamafactory_demo", "dpo_en_demo.json")
 	if err != nil {
@@ -158,8 +159,19 @@ func demoPairs(e *realExperiment, dir string) error {
 	if len(rows) < 120 {
 		return fmt.Errorf("%s: %d short pairs", path, len(rows))
 	}
-	cut := len(rows) - 60
-	return errors.Join(writeObjects(filepath.Join(dir, "train.jsonl"), rows[:cut]), writeObjects(filepath.Join(dir, "validation.jsonl"), rows[cut:]))
+	cut, pairs := len(rows)-60, filepath.Join(dir, "pairs")
+	var prompts []any
+	for _, row := range rows[cut:] {
+		var pair struct{ Conversations []struct{ Value string } }
+		if err := json.Unmarshal(row.(json.RawMessage), &pair); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if len(pair.Conversations) == 1 {
+			prompts = append(prompts, map[string]string{"prompt": pair.Conversations[0].Value})
+		}
+	}
+	return errors.Join(os.MkdirAll(pairs, 0o755), writeObjects(filepath.Join(pairs, "train.jsonl"), rows[:cut]),
+		writeObjects(filepath.Join(pairs, "validation.jsonl"), rows[cut:]), writeObjects(filepath.Join(dir, "asked.jsonl"), prompts))
 }
 
 // schoolFiles copies GSM8K: all training problems, and 400 problems of the test set, sampled at random.

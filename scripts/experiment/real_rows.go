@@ -1,9 +1,12 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
+	"unicode/utf8"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl"
@@ -20,6 +23,9 @@ const arithmetic = "--task prompts --model smollm2 --dataset WORK/train.jsonl --
 // a rollout needs more texts than with two.
 const scored = "--task text --model smollm2 --policy score --dataset WORK/rows.jsonl --buffer-size 512 --rl-batch-size 128 --rl-episodes 30 --seed SEED --output-dir OUT"
 
+// asked generates answers to the prompts of held-out pairs.
+const asked = "generate --input WORK/asked.jsonl --max-new-tokens 256 --temperature 0 "
+
 // realRows are the rows, in the order of what they are worth.
 var realRows = []realRow{
 	{"arithmetic, two digits", sums(2), []realCommand{{arithmetic, answersOf("prompts_rl", atStart)}}},
@@ -27,11 +33,15 @@ var realRows = []realRow{
 		{"eval --task sum_digits --model smollm2 --eval-samples 100 --seed SEED --output OUT/start.json", evaluated("start.json")},
 		{"--task sum_digits --model smollm2 --seed SEED --output-dir OUT", unseen("sum_digits_rl")},
 	}},
-		{"CLINC150 domains, generate", clincDomains, []realCommand{
+	{"CLINC150 domains, generate", clincDomains, []realCommand{
 		{"--task text --model smollm2 --mode rl_only --num-steps 1 --dataset WORK/rows.jsonl --eval-samples 200 --seed SEED --output-dir OUT/zero", answersOf("zero/classification_*", atStart)},
 		{"--task text --model smollm2 --mode supervised_then_rl --dataset WORK/rows.jsonl --eval-samples 200 --eval-every 40 --seed SEED --output-dir OUT", answersOf("classification_grpo*", afterSFT)},
 	}},
-	{"preferences, DPO", demoPairs, []realCommand{{"--task preference --model smollm2 --dataset WORK --max-length 512 --epochs 3 --seed SEED --output-dir OUT", preferred}}},
+	{"preferences, DPO", demoPairs, []realCommand{
+		{asked + "--model smollm2 --output OUT/start.jsonl", answerLength(atStart, "start.jsonl")},
+		{"--task preference --model smollm2 --dataset WORK/pairs --max-length 512 --epochs 3 --seed SEED --output-dir OUT", preferred},
+		{asked + "--model OUT/preference_rl --output OUT/end.jsonl", answerLength(afterRL, "end.jsonl")},
+	}},
 	{"code, one line", nil, []realCommand{
 		{"eval --task code --model smollm2 --eval-samples 100 --max-new-tokens 32 --seed SEED --output OUT/start.json", evaluated("start.json")},
 		{"--task code --model smollm2 --seed SEED --output-dir OUT", unseen("code_rl")},
@@ -137,16 +147,35 @@ func compared(out string) ([]realFigure, error) {
 	return figures, nil
 }
 
+// answerLength reads the mean number of characters of generated answers.
+func answerLength(when, name string) func(out string) ([]realFigure, error) {
+	return func(out string) ([]realFigure, error) {
+		f, err := os.Open(filepath.Join(out, name))
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		var lengths []float64
+		for d := json.NewDecoder(f); d.More(); {
+			var row struct{ Completion string }
+			if err := d.Decode(&row); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			lengths = append(lengths, float64(utf8.RuneCountInString(row.Completion)))
+		}
+		mean := rl.MeanEstimate(lengths)
+		return []realFigure{{When: when, What: answerCharacters, N: len(lengths), Value: mean.Value, Interval: mean.Interval}}, nil
+	}
+}
+
 // preferred reads the held-out pairs of a run of DPO.
 func preferred(out string) ([]realFigure, error) {
-	var scores struct{ Before, Best evaluate.PreferenceScores }
+	var scores struct{ Best evaluate.PreferenceScores }
 	path, err := theOne(filepath.Join(out, "preference_*", "logs", "eval_results.json"))
 	if err == nil {
 		err = readJSON(path, &scores)
 	}
-	var figures []realFigure
-	for when, s := range map[string]evaluate.PreferenceScores{atStart: scores.Before, afterRL: scores.Best} {
-		figures = append(figures, realFigure{When: when, What: "reward accuracy", N: s.N, Value: s.Accuracy.Value, Interval: s.Accuracy.Interval})
-	}
-	return figures, err
+	// Before the first step all implicit rewards are 0: there is no accuracy.
+	s := scores.Best
+	return []realFigure{{When: afterRL, What: "reward accuracy", N: s.N, Value: s.Accuracy.Value, Interval: s.Accuracy.Interval}}, err
 }
