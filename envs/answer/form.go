@@ -70,12 +70,18 @@ func read(text string) []*formula.Node {
 	return readings
 }
 
-// lastMember is the last member of a chain of equations: its result.
+// lastMember is the result of a chain of equations: its last member that is not just a name. 74 - 70 = x and
+// 74 - 70 = … are not worked out.
 func lastMember(n *formula.Node) *formula.Node {
-	if n.Kind == formula.Relation && !slices.ContainsFunc(n.Ops, func(op string) bool { return op != "=" }) {
-		return n.Args[len(n.Args)-1]
+	if n.Kind != formula.Relation || slices.ContainsFunc(n.Ops, func(op string) bool { return op != "=" }) {
+		return n
 	}
-	return n
+	for _, member := range slices.Backward(n.Args) {
+		if member.Kind != formula.Name {
+			return member
+		}
+	}
+	return n.Args[len(n.Args)-1]
 }
 
 // operations adds the unevaluated operations of n to found.
