@@ -139,8 +139,7 @@ func few(rows []dataset.Row, train, val, test int) (kept []dataset.Row) {
 	return kept
 }
 
-// demoPairs writes the pairs of LLaMA-Factory's demonstration that have at most 4,000 characters, the last 60 held out, and the prompts of
-// those of one turn.
+// demoPairs writes the pairs of LLaMA-Factory's demonstration that have at most 4,000 characters.
 func demoPairs(e *realExperiment, dir string) error {
 	path, err := e.source("llamafactory_demo", "dpo_en_demo.json")
 	if err != nil {
@@ -150,28 +149,67 @@ func demoPairs(e *realExperiment, dir string) error {
 	if err := files.LoadJSON(path, &all); err != nil {
 		return err
 	}
-	var rows []any
+	var rows []json.RawMessage
 	for _, row := range all {
 		if len(row) <= 4000 {
 			rows = append(rows, row)
 		}
 	}
-	if len(rows) < 120 {
-		return fmt.Errorf("%s: %d short pairs", path, len(rows))
-	}
-	cut, pairs := len(rows)-60, filepath.Join(dir, "pairs")
-	var prompts []any
-	for _, row := range rows[cut:] {
+	return writePairs(dir, rows, func(row json.RawMessage) ([]any, error) {
 		var pair struct{ Conversations []struct{ Value string } }
-		if err := json.Unmarshal(row.(json.RawMessage), &pair); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
+		err := json.Unmarshal(row, &pair)
+		if err != nil || len(pair.Conversations) != 1 {
+			return nil, err
 		}
-		if len(pair.Conversations) == 1 {
-			prompts = append(prompts, map[string]string{"prompt": pair.Conversations[0].Value})
+		return []any{map[string]string{"prompt": pair.Conversations[0].Value}}, nil
+	})
+}
+
+// orcaPairs writes the pairs of orca_dpo that have 2,500 to 4,000 characters. Settings were chosen with shorter ones.
+func orcaPairs(e *realExperiment, dir string) error {
+	path, err := e.source("orca_dpo", "validation.jsonl")
+	if err != nil {
+		return err
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var rows []json.RawMessage
+	for line := range strings.Lines(string(data)) {
+		if len(line) > 2500 && len(line) <= 4000 {
+			rows = append(rows, json.RawMessage(line))
 		}
 	}
-	return errors.Join(os.MkdirAll(pairs, 0o755), writeObjects(filepath.Join(pairs, "train.jsonl"), rows[:cut]),
-		writeObjects(filepath.Join(pairs, "validation.jsonl"), rows[cut:]), writeObjects(filepath.Join(dir, "asked.jsonl"), prompts))
+	return writePairs(dir, rows, func(row json.RawMessage) ([]any, error) {
+		var pair struct{ Input struct{ Messages json.RawMessage } }
+		err := json.Unmarshal(row, &pair)
+		return []any{map[string]any{"messages": pair.Input.Messages}}, err
+	})
+}
+
+// writePairs writes pairs to the folder pairs, the last 60 held out, and 30 of the prompts of those that asked gives.
+func writePairs(dir string, rows []json.RawMessage, asked func(row json.RawMessage) ([]any, error)) error {
+	if len(rows) < 120 {
+		return fmt.Errorf("%d pairs are short enough; at least 120 are needed", len(rows))
+	}
+	var parts [2][]any
+	var prompts []any
+	cut, pairs := len(rows)-60, filepath.Join(dir, "pairs")
+	for i, row := range rows {
+		if i < cut {
+			parts[0] = append(parts[0], row)
+			continue
+		}
+		parts[1] = append(parts[1], row)
+		more, err := asked(row)
+		if err != nil {
+			return err
+		}
+		prompts = append(prompts, more...)
+	}
+	return errors.Join(os.MkdirAll(pairs, 0o755), writeObjects(filepath.Join(pairs, "train.jsonl"), parts[0]),
+		writeObjects(filepath.Join(pairs, "validation.jsonl"), parts[1]), writeObjects(filepath.Join(dir, "asked.jsonl"), prompts[:min(30, len(prompts))]))
 }
 
 // schoolFiles copies GSM8K: all training problems, and 400 problems of the test set, sampled at random.

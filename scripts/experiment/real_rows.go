@@ -6,6 +6,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/rltrain/rltrain/envs"
@@ -16,8 +18,13 @@ import (
 
 // arithmetic is the command of a row of arithmetic: GRPO from the instruct model, no supervised stage. The answer is the
 // number alone: the reward accepts no answer that leaves a calculation to do.
-const arithmetic = "--task prompts --model smollm2 --dataset WORK/train.jsonl --eval-dataset WORK/test.jsonl --max-new-tokens 12 " +
+const arithmetic = "--task prompts --model smollm2 --dataset WORK/train.jsonl --eval-dataset WORK/test.jsonl --max-new-tokens TOKENS " +
 	"--eval-samples 300 --fresh-samples 0 --eval-every 80 --num-steps 80 --seed SEED --output-dir OUT"
+
+// arithmeticIn is the command with so many tokens for an answer.
+func arithmeticIn(tokens int) string {
+	return strings.Replace(arithmetic, "TOKENS", strconv.Itoa(tokens), 1)
+}
 
 // scored is the command of a row whose policy chooses among labels: RL from right and wrong alone. With ten labels and more
 // a rollout needs more texts than with two.
@@ -26,9 +33,16 @@ const scored = "--task text --model smollm2 --policy score --dataset WORK/rows.j
 // asked generates answers to the prompts of held-out pairs.
 const asked = "generate --input WORK/asked.jsonl --max-new-tokens 256 --temperature 0 "
 
+// preferences are the commands of a row of DPO.
+var preferences = []realCommand{
+	{asked + "--model smollm2 --output OUT/start.jsonl", answerLength(atStart, "start.jsonl")},
+	{"--task preference --model smollm2 --dataset WORK/pairs --max-length 512 --epochs 3 --seed SEED --output-dir OUT", preferred},
+	{asked + "--model OUT/preference_rl --output OUT/end.jsonl", answerLength(afterRL, "end.jsonl")},
+}
+
 // realRows are the rows, in the order of what they are worth.
 var realRows = []realRow{
-	{"arithmetic, two digits", sums(2), []realCommand{{arithmetic, answersOf("prompts_rl", atStart)}}},
+	{"arithmetic, two digits", sums(2), []realCommand{{arithmeticIn(12), answersOf("prompts_rl", atStart)}}},
 	{"sum_digits", nil, []realCommand{
 		{"eval --task sum_digits --model smollm2 --eval-samples 100 --seed SEED --output OUT/start.json", evaluated("start.json")},
 		{"--task sum_digits --model smollm2 --seed SEED --output-dir OUT", unseen("sum_digits_rl")},
@@ -37,19 +51,16 @@ var realRows = []realRow{
 		{"--task text --model smollm2 --mode rl_only --num-steps 1 --dataset WORK/rows.jsonl --eval-samples 200 --seed SEED --output-dir OUT/zero", answersOf("zero/classification_*", atStart)},
 		{"--task text --model smollm2 --mode supervised_then_rl --dataset WORK/rows.jsonl --eval-samples 200 --eval-every 40 --seed SEED --output-dir OUT", answersOf("classification_grpo*", afterSFT)},
 	}},
-	{"preferences, DPO", demoPairs, []realCommand{
-		{asked + "--model smollm2 --output OUT/start.jsonl", answerLength(atStart, "start.jsonl")},
-		{"--task preference --model smollm2 --dataset WORK/pairs --max-length 512 --epochs 3 --seed SEED --output-dir OUT", preferred},
-		{asked + "--model OUT/preference_rl --output OUT/end.jsonl", answerLength(afterRL, "end.jsonl")},
-	}},
+	{"preferences, demonstration", demoPairs, preferences},
+	{"preferences, Orca", orcaPairs, preferences},
 	{"code, one line", nil, []realCommand{
 		{"eval --task code --model smollm2 --eval-samples 100 --max-new-tokens 32 --seed SEED --output OUT/start.json", evaluated("start.json")},
 		{"--task code --model smollm2 --seed SEED --output-dir OUT", unseen("code_rl")},
 	}},
 	{"CLINC150 domains, score", clincDomains, []realCommand{{scored, compared}}},
 	{"MMLU-Pro subjects, score", mmluSubjects, []realCommand{{scored, compared}}},
-	{"arithmetic, three digits", sums(3), []realCommand{{arithmetic, answersOf("prompts_rl", atStart)}}},
-	{"arithmetic, two-step words", wordProblems, []realCommand{{arithmetic, answersOf("prompts_rl", atStart)}}},
+	{"arithmetic, three digits", sums(3), []realCommand{{arithmeticIn(12), answersOf("prompts_rl", atStart)}}},
+	{"arithmetic, two-step words", wordProblems, []realCommand{{arithmeticIn(40), answersOf("prompts_rl", atStart)}}},
 	{"GSM8K", schoolFiles, []realCommand{
 		{"eval --task gsm8k --model smollm2 --dataset WORK/train.jsonl --eval-dataset WORK/test.jsonl --eval-samples 400 --sym-calc --max-new-tokens 256 --output OUT/start.json", evaluated("start.json")},
 		{"--task gsm8k --model smollm2 --mode supervised_then_rl --algorithm grpo --sym-calc --dataset WORK/train.jsonl --eval-dataset WORK/test.jsonl --eval-samples 400 --eval-every 20 " +
