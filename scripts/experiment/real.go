@@ -104,8 +104,7 @@ func (e *realExperiment) run(ctx context.Context) error {
 // train runs a row's commands.
 func (e *realExperiment) train(ctx context.Context, row realRow, seed int) (realRun, error) {
 	r := realRun{Row: row.name, Seed: seed}
-	name := strings.NewReplacer(" ", "_", ",", "", ":", "").Replace(row.name)
-	data, out := filepath.Join(e.work, name, "data"), filepath.Join(e.work, name, strconv.Itoa(seed))
+	data, out := filepath.Join(e.work, folderOf(row.name), "data"), filepath.Join(e.work, folderOf(row.name), strconv.Itoa(seed))
 	if row.data != nil {
 		if _, err := os.Stat(data); err != nil {
 			if err := errors.Join(os.MkdirAll(data, 0o755), row.data(e, data)); err != nil {
@@ -119,13 +118,14 @@ func (e *realExperiment) train(ctx context.Context, row realRow, seed int) (real
 	r.Load[0] = loadAverage()
 	began := time.Now()
 	for _, c := range row.commands {
-		args := strings.Fields(strings.NewReplacer("WORK", data, "OUT", out, "SEED", strconv.Itoa(seed)).Replace(c.options + " --threads 2"))
+		two := filepath.Join(e.work, folderOf("arithmetic, two digits"), strconv.Itoa(seed), "prompts_rl")
+		args := strings.Fields(strings.NewReplacer("WORK", data, "OUT", out, "TWO", two, "SEED", strconv.Itoa(seed)).Replace(c.options + " --threads 2"))
 		cpu, _, err := command(ctx, e.program, args...)
 		if err != nil {
 			return r, err
 		}
 		r.CPU += cpu
-		r.Options = append(r.Options, portable(portable(args, data), out))
+		r.Options = append(r.Options, portable(portable(portable(args, data), out), e.work))
 		if c.read == nil {
 			continue
 		}
@@ -138,6 +138,9 @@ func (e *realExperiment) train(ctx context.Context, row realRow, seed int) (real
 	r.Seconds, r.Load[1] = time.Since(began).Seconds(), loadAverage()
 	return r, nil
 }
+
+// folderOf is the folder of a row.
+func folderOf(row string) string { return strings.NewReplacer(" ", "_", ",", "").Replace(row) }
 
 // loadAverage is the number of running threads of the machine, averaged over the last minute; 0 where it is not known.
 func loadAverage() float64 {

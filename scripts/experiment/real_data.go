@@ -182,7 +182,9 @@ func orcaPairs(e *realExperiment, dir string) error {
 		}
 	}
 	return writePairs(dir, rows, func(row json.RawMessage) ([]any, error) {
-		var pair struct{ Input struct{ Messages json.RawMessage } }
+		var pair struct {
+			Input struct{ Messages json.RawMessage }
+		}
 		err := json.Unmarshal(row, &pair)
 		return []any{map[string]any{"messages": pair.Input.Messages}}, err
 	})
