@@ -93,7 +93,7 @@ func Labels(p *policy.Classifier, validation policy.Examples, metric string, eve
 
 func (v LabelScores) scores(metric string, row report.Row, line func(best int) string) (Scores, error) {
 	score, err := v.by(metric)
-	scores := Scores{Score: score, Row: row, Line: line, Value: v}
+	scores := Scores{Name: metric, Score: score, Row: row, Line: line, Value: v}
 	switch metric {
 	case MetricAccuracy, MetricF1Macro, MetricF1Weighted:
 		scores.Error = v.Intervals.Accuracy.StandardError()
@@ -141,7 +141,7 @@ func Loss(p *policy.CausalLM, validation []*rl.Sample, every int) *Plan {
 		}
 		epoch := (steps + every - 1) / every
 		return Scores{
-			Score: -v.Loss, Value: v,
+			Name: "loss", Score: -v.Loss, Value: v,
 			Row: report.Row{
 				"epoch": float64(epoch), "eval_loss": v.Loss, "eval_perplexity": v.Perplexity(),
 				"eval_mean_token_accuracy": v.Accuracy, "eval_entropy": v.Entropy,
@@ -174,11 +174,11 @@ func Answers(sampler rollout.Generator, task envs.Task, n, every int, c rollout.
 		if failed == scores.N && failed > 0 {
 			return Scores{}, fmt.Errorf("all %d episodes of the evaluation failed; the first: %w", failed, first)
 		}
-		score, standardError := scores.Accuracy, scores.Interval.StandardError()
+		name, score, standardError := "accuracy", scores.Accuracy, scores.Interval.StandardError()
 		if scores.Reward != nil {
-			score, standardError = *scores.Reward, scores.RewardError
+			name, score, standardError = "reward", *scores.Reward, scores.RewardError
 		}
-		return Scores{Score: score, Error: standardError, Value: scores, Row: AnswerRow(scores), Line: func(best int) string {
+		return Scores{Name: name, Score: score, Error: standardError, Value: scores, Row: AnswerRow(scores), Line: func(best int) string {
 			line := "Evaluation: " + DescribeAnswers(scores)
 			if failed > 0 {
 				line += fmt.Sprintf("; %d episodes failed and count as incorrect, the first: %v", failed, first)

@@ -2,6 +2,7 @@
 package evaluate
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -26,6 +27,7 @@ type Plan struct {
 
 // Scores is the result of an evaluation.
 type Scores struct {
+	Name  string     // of Score, such as "accuracy"
 	Score float64    // picks the best; higher is better
 	Error float64    // standard error of Score; 0 = unknown, or small
 	Row   report.Row // for the metrics, without the step
@@ -36,6 +38,14 @@ type Scores struct {
 
 // lessIsBetter are figures of evaluations for which lower is better.
 var lessIsBetter = []string{"loss", "perplexity", "entropy", "ece", "brier"}
+
+// Describe names a score that Pick returned.
+func (e *Plan) Describe(score float64, name string) string {
+	if name = cmp.Or(e.Metric, name, "score"); slices.Contains(lessIsBetter, name) {
+		score = -score
+	}
+	return fmt.Sprintf("%s %.4g", name, score)
+}
 
 // Pick returns what picks the best, and its standard error, 0 if it is unknown.
 func (e *Plan) Pick(s Scores) (score, standardError float64, err error) {

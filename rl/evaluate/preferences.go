@@ -130,7 +130,7 @@ func Preferences(p policy.Policy, a algo.Algorithm, units [][]*rl.Sample, every 
 			"eval_loss": v.Loss, "eval_rewards/accuracies": v.Accuracy.Value, "eval_rewards/margins": v.Margin.Value,
 			"eval_logps/chosen": v.Chosen.Value, "eval_logps/rejected": v.Rejected.Value,
 		}
-		return Scores{Score: -v.Loss, Row: row, Value: v, Line: func(best int) string {
+		return Scores{Name: "loss", Score: -v.Loss, Row: row, Value: v, Line: func(best int) string {
 			return fmt.Sprintf("Held-out preferences, step %d: %s (best step: %d)", steps, v, best)
 		}}, nil
 	}}
@@ -248,7 +248,7 @@ func Rewards(m *policy.RewardModel, units [][]*rl.Sample, every int) *Plan {
 			return Scores{}, err
 		}
 		row := report.Row{"eval_loss": v.Loss, "eval_accuracy": v.Accuracy, "eval_margin": v.Margin.Value, "eval_ece": v.ECE, "eval_brier": v.Brier, "eval_mean_reward": v.MeanReward}
-		return Scores{Score: -v.Loss, Row: row, Value: v, Line: func(best int) string {
+		return Scores{Name: "loss", Score: -v.Loss, Row: row, Value: v, Line: func(best int) string {
 			return fmt.Sprintf("Held-out pairs, step %d: %s (best step: %d)", steps, v, best)
 		}}, nil
 	}}

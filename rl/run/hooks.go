@@ -27,6 +27,8 @@ type Hooks struct {
 	Phases *Phases
 	// Progress is called after each step.
 	Progress func(done, total int, note string)
+	// Deadline is when training stops between two steps, or before a step that would end later, as a rule; zero = never.
+	Deadline time.Time
 	// Now is the clock; nil = rows have no times.
 	Now func() time.Time
 
@@ -45,6 +47,14 @@ type Hooks struct {
 
 // ErrStopped is returned by training whose context ended. It has saved a checkpoint if Save is set.
 var ErrStopped = errors.New("stopped before the end")
+
+// ErrTimeUp is the ErrStopped of training that reached its Deadline.
+var ErrTimeUp = fmt.Errorf("%w: the time limit is reached", ErrStopped)
+
+// Late reports whether work of a duration would end after the deadline.
+func (h Hooks) Late(work time.Duration) bool {
+	return !h.Deadline.IsZero() && h.Time().Add(work).After(h.Deadline)
+}
 
 // Logf writes a line to the console and the training log.
 func (h Hooks) Logf(format string, args ...any) error {

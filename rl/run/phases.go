@@ -32,6 +32,8 @@ type Phases struct {
 	spent map[string]time.Duration
 	name  string
 	since time.Time
+	// Tokens is how many tokens the last update learned from.
+	Tokens int
 }
 
 // Begin ends the current phase and begins another; "" begins none.
@@ -68,6 +70,9 @@ func (p *Phases) Within(done, total, tokens int) {
 	}
 	p.mu.Lock()
 	name, elapsed := p.name, p.now().Sub(p.since).Seconds()
+	if name == PhaseUpdate {
+		p.Tokens = tokens
+	}
 	p.mu.Unlock()
 	if name == "" {
 		return
@@ -77,6 +82,13 @@ func (p *Phases) Within(done, total, tokens int) {
 		text += fmt.Sprintf(", %s tokens/s", report.Count(int64(float64(tokens)/elapsed)))
 	}
 	p.show(text)
+}
+
+// Spent returns how long a phase that has ended took so far.
+func (p *Phases) Spent(name string) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.spent[name]
 }
 
 // seconds returns the seconds of each phase so far, with those of earlier processes.

@@ -38,7 +38,8 @@ type StageConfig struct {
 	Trackers []string
 	Settings map[string]any
 	Config   string
-	Times    bool // print the share of each phase at the end
+	Deadline time.Time // as in Hooks
+	Times    bool      // print the share of each phase at the end
 	Console  *report.Console
 	Now      func() time.Time
 }
@@ -55,6 +56,7 @@ type Stage struct {
 	from       int       // steps done at the first call of Hooks.Progress
 	began      time.Time // when that was
 	bar        *report.Bar
+	ending     string
 	timed      bool // bar began with a finished step
 	phases     *Phases
 	checkpoint string // to resume from; "" = start from step 0
@@ -277,7 +279,7 @@ func (s *Stage) Hooks(label, unit string) Hooks {
 				s.endBar()
 			}
 		},
-		SaveEvery: s.config.SaveEvery, Save: s.save, Resume: s.checkpoint, Dump: s.dump,
+		Deadline: s.config.Deadline, SaveEvery: s.config.SaveEvery, Save: s.save, Resume: s.checkpoint, Dump: s.dump,
 	}
 	if s.config.Group.Rank() > 0 {
 		h.Save = nil
@@ -362,12 +364,15 @@ func (s *Stage) Close(status Status, ending string) error {
 	return errors.Join(errs...)
 }
 
+// End sets what run.json says about the end of a finished run.
+func (s *Stage) End(text string) { s.ending = text }
+
 // Finish calls run and closes the stage, with or without an error.
 func (s *Stage) Finish(run func() error) error {
 	if err := run(); err != nil {
 		return s.Settle(err)
 	}
-	return s.Close(StatusFinished, "training completed")
+	return s.Close(StatusFinished, cmp.Or(s.ending, "training completed"))
 }
 
 // Settle closes the stage after an error: as stopped if it can be resumed, else as failed. It returns the error to show.
@@ -376,7 +381,11 @@ func (s *Stage) Settle(err error) error {
 		err = ErrStopped // after training, whose result is saved
 	}
 	if errors.Is(err, ErrStopped) {
-		return errors.Join(err, s.Close(StatusStopped, "stopped by the user, after saving"))
+		ending := "stopped by the user, after saving"
+		if errors.Is(err, ErrTimeUp) {
+			ending = "stopped at the time limit, after saving; resume to continue"
+		}
+		return errors.Join(err, s.Close(StatusStopped, ending))
 	}
 	return errors.Join(err, s.Close(StatusFailed, err.Error()))
 }

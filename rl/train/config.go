@@ -87,6 +87,8 @@ type Config struct {
 
 	Stopping
 	Signal
+	// KeepLast is called after the last step, before the best weights take the place of others; nil = nobody wants those.
+	KeepLast func() error
 	// Precompute are samples whose reference log-probabilities are computed once, before the first step.
 	Precompute []*rl.Sample
 
@@ -113,6 +115,7 @@ type Result struct {
 	Steps              int
 	Version            uint64 // number of steps that changed the policy
 	BestStep           int
+	Unimproved         string // how the scores compare if training kept the start as the best; "" = it kept something better
 	Before, Best, Last json.RawMessage
 }
 

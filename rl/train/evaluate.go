@@ -58,6 +58,7 @@ func (t *evaluator) evaluate(ctx context.Context) error {
 		}
 		score, scores.Done = first.Score, first.Done
 	}
+	j.LastScore = e.Describe(score, scores.Name)
 	if err := t.compare(score); err != nil {
 		return err
 	}

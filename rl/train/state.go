@@ -44,8 +44,11 @@ type evaluations struct {
 	Best      json.RawMessage `json:"best,omitempty"`
 	Last      json.RawMessage `json:"last,omitempty"`
 	BestScore float64         `json:"best_score"`
-	BestStep  int             `json:"best_step"`
-	Waited    int             `json:"waited,omitempty"` // evaluations since the best
+	// BeforeScore and LastScore are scores in words, such as "accuracy 0.25".
+	BeforeScore string `json:"before_score,omitempty"`
+	LastScore   string `json:"last_score,omitempty"`
+	BestStep    int    `json:"best_step"`
+	Waited      int    `json:"waited,omitempty"` // evaluations since the best
 }
 
 // refers says whether log π_ref is needed.

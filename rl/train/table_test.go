@@ -147,9 +147,9 @@ func (p *tablePolicy) LoadWeights(dir string) error {
 // fixed is a source of samples made by a function of the step.
 type fixed func(step int) *rl.Step
 
-func (f fixed) Next(_ context.Context, at rl.At) (*rl.Step, error) { return f(at.Step), nil }
-func (f fixed) State() any                                         { return nil }
-func (f fixed) Restore(json.RawMessage) error                      { return nil }
+func (f fixed) Next(ctx context.Context, at rl.At) (*rl.Step, error) { return f(at.Step), ctx.Err() }
+func (f fixed) State() any                                           { return nil }
+func (f fixed) Restore(json.RawMessage) error                        { return nil }
 
 // tokenStep has three prompts with four samples of 1 to 4 actions each, two of them from an older policy. It covers all
 // reward cases: missing, equal within a prompt, given on the way, and a penalty.

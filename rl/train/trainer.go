@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
@@ -44,15 +45,23 @@ func Run(ctx context.Context, p policy.Policy, src Source, a algo.Algorithm, c C
 	}
 	defer t.Close()
 	if err := t.run(h.Phases.Show(ctx)); err != nil {
-		return Result{}, t.stopped(err)
+		return Result{}, t.stopped(ctx, err)
 	}
+	j, unimproved := t.state.Judged, ""
 	if best := t.evaluator.best; c.Evaluate != nil && c.Evaluate.KeepBest && best != nil {
+		if c.KeepLast != nil {
+			if err := c.KeepLast(); err != nil {
+				return Result{}, err
+			}
+		}
 		if err := best.PutBack(p); err != nil {
 			return Result{}, err
 		}
+		if j.BestStep == 0 {
+			unimproved = fmt.Sprintf("%s at the start, %s after the last step", j.BeforeScore, j.LastScore)
+		}
 	}
-	j := t.state.Judged
-	return Result{Steps: t.state.Step, Version: t.state.Version, BestStep: j.BestStep, Before: j.Before, Best: j.Best, Last: j.Last}, nil
+	return Result{Unimproved: unimproved, Steps: t.state.Step, Version: t.state.Version, BestStep: j.BestStep, Before: j.Before, Best: j.Best, Last: j.Last}, nil
 }
 
 // New makes a trainer, which the caller closes. Most callers want Run.
@@ -93,7 +102,13 @@ func (t *Trainer) run(ctx context.Context) error {
 	if err := t.start(ctx); err != nil {
 		return err
 	}
-	for t.state.Step < t.config.Steps && !t.state.Done {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	for took := time.Duration(0); t.state.Step < t.config.Steps && !t.state.Done; {
+		began := t.hooks.Time()
+		if took > 0 && t.hooks.Late(took) {
+			stop() // as at a signal: all ranks start the step, or none
+		}
 		if _, err := t.Step(ctx); err != nil {
 			return err
 		}
@@ -115,6 +130,7 @@ func (t *Trainer) run(ctx context.Context) error {
 		if lost != nil {
 			return lost
 		}
+		took = t.hooks.Time().Sub(began)
 	}
 	return nil
 }
@@ -143,7 +159,7 @@ func (t *Trainer) start(ctx context.Context) error {
 		ctx = context.WithoutCancel(ctx) // all ranks finish it, or none
 	}
 	err := t.evaluator.evaluate(ctx)
-	t.state.Judged.Before = t.state.Judged.Last
+	t.state.Judged.Before, t.state.Judged.BeforeScore = t.state.Judged.Last, t.state.Judged.LastScore
 	return err
 }
 
@@ -275,13 +291,16 @@ func (t *Trainer) resume() error {
 
 // stopped turns the end of a context into run.ErrStopped, and saves a checkpoint if it can. A step under way has changed
 // nothing yet; before the first evaluation there is nothing to save.
-func (t *Trainer) stopped(err error) error {
-	e := t.config.Evaluate
+func (t *Trainer) stopped(ctx context.Context, err error) error {
+	e, stopped := t.config.Evaluate, run.ErrStopped
+	if ctx.Err() == nil && !t.hooks.Deadline.IsZero() {
+		stopped = run.ErrTimeUp
+	}
 	switch {
 	case !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
 		return err
 	case t.hooks.Save == nil, t.scorer.reference == nil, e != nil && e.First && t.state.Judged.Before == nil:
-		return run.ErrStopped
+		return stopped
 	}
-	return errors.Join(run.ErrStopped, t.save())
+	return errors.Join(stopped, t.save())
 }

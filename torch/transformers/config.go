@@ -376,3 +376,10 @@ func (f *fields) labels(c *Config) {
 	}
 	c.ID2Label, c.NumLabels = labels, len(labels)
 }
+
+// ActivationBytes estimates what the backward pass of a token reads: inputs of norms and linears, queries, keys, values and MLP
+// intermediates, in fp32.
+func (c *Config) ActivationBytes() int64 {
+	queries, keys := c.NumAttentionHeads*c.HeadDim, c.NumKeyValueHeads*c.HeadDim
+	return int64(4 * c.NumHiddenLayers * (4*c.HiddenSize + 2*queries + 2*keys + 3*c.IntermediateSize))
+}

@@ -31,6 +31,7 @@ import (
 const (
 	exitFailure = 1
 	exitSignal  = 128
+	exitTimeUp  = 124 // as of timeout(1)
 )
 
 // Main runs rltrain with the arguments of the process and exits.
@@ -72,6 +73,8 @@ func explain(ctx context.Context, err error) (code int, message string) {
 	switch {
 	case err == nil:
 		return 0, ""
+	case errors.Is(err, run.ErrTimeUp):
+		return exitTimeUp, err.Error() + "; saved; run the same command with --resume to continue"
 	case errors.Is(err, run.ErrStopped) && errors.Is(err, syscall.EPIPE):
 		return exitSignal + int(syscall.SIGPIPE), "stopped and saved: the output was closed; run the same command with --resume to continue"
 	case errors.Is(err, syscall.EPIPE): // the reader of the output has closed it

@@ -302,6 +302,7 @@ type Saving struct {
 	// Answers of another number of prompts change no result.
 	Completions int      `option:"keep_completions" default:"2" range:"[-1,)" incidental:"true" help:"prompts per logged step whose completions are saved in logs/completions.jsonl, with rewards and advantages (0 = none, -1 = all)"`
 	ReportTo    []string `option:"report_to" default:"none" incidental:"true" common:"true" help:"where metrics go besides logs/metrics.jsonl: tensorboard (logs/tensorboard), wandb (offline files for wandb sync) or none"`
+	Weights     string   `option:"keep" default:"best" allowed:"best,last,both" help:"weights that a stage saves: best = those of the best evaluation, last = those after the last step, both = the best, and the last in the subfolder last"`
 	Times       bool     `option:"time" incidental:"true" help:"print at the end which fraction of the time each phase took: rollout, reward, update, evaluation, checkpoint"`
 	Project     string   `option:"wandb_project" incidental:"true" help:"Weights & Biases project; without it WANDB_PROJECT, else rltrain"`
 	Entity      string   `option:"wandb_entity" incidental:"true" help:"Weights & Biases user or team; without it WANDB_ENTITY"`

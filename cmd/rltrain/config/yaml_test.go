@@ -103,6 +103,7 @@ keep_runs: 3
 logging_steps: 10
 keep_completions: 2
 report_to: [none]
+keep: best
 time: false
 wandb_project: ""
 wandb_entity: ""

@@ -34,12 +34,9 @@ func memoryRows(s *shared.Sheet, c *transformers.Config, parameters, stored, ada
 		}
 		what = fmt.Sprintf("LoRA of rank %d", usual.R)
 	}
-	// Per weight: the weight, its gradient and AdamW's two moments. Per token: the activations that the backward pass reads,
-	// which are inputs of norms and linears, queries, keys, values and MLP intermediates.
-	queries, keys := c.NumAttentionHeads*c.HeadDim, c.NumKeyValueHeads*c.HeadDim
-	perToken := int64(4 * c.NumHiddenLayers * (4*c.HiddenSize + 2*queries + 2*keys + 3*c.IntermediateSize))
+	// Per weight: the weight, its gradient and AdamW's two moments.
 	s.Row("training", "%s: %s weights, %s with gradients and AdamW; about %s of activations per 1,000 tokens of a micro-batch",
-		what, millions(adapter), mebibytes(16*adapter), mebibytes(1000*perToken))
+		what, millions(adapter), mebibytes(16*adapter), mebibytes(1000*c.ActivationBytes()))
 	return nil
 }
 

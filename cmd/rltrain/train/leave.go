@@ -33,6 +33,9 @@ type prompt struct {
 // languageModel writes the model card, prints what came of the stage, and says where the model is and how to try it.
 func (t *trainer) languageModel(stage *run.Stage, p *policy.CausalLM, what, lines string, results report.Table) error {
 	home := stage.Home()
+	if t.verdict != "" && !p.Full() {
+		return stage.Printf("%s", lines)
+	}
 	if _, err := report.WriteCard(stage.Dir(), report.LanguageCard{
 		Name: filepath.Base(home), Task: t.config.Task.Name, Stage: what, BaseModel: p.BaseModel,
 		Adapter: shared.IsAdapter(stage.Dir()), Chat: p.Templates != nil,

@@ -52,7 +52,7 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 	stage, err := run.OpenStage(run.StageConfig{
 		Group: t.group,
 		Dir:   dir, Resume: resume, From: from, Changed: changed, SaveEvery: saveEvery, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
-		LogEvery: c.Saving.LoggingSteps, Prompts: c.Saving.Completions, Trackers: c.Saving.ReportTo, Settings: c.Effective(), Config: string(c.YAML()), Console: t.console, Now: time.Now, Times: c.Saving.Times,
+		LogEvery: c.Saving.LoggingSteps, Prompts: c.Saving.Completions, Trackers: c.Saving.ReportTo, Settings: c.Effective(), Config: string(c.YAML()), Console: t.console, Now: time.Now, Times: c.Saving.Times, Deadline: t.limit,
 		Info: run.Info{Task: c.Task.Name, Stage: name, Command: t.command, Versions: versions(), Device: device, DType: dtype,
 			Threads: torch.Threads(), CPU: cpuModel(), Kernels: kernels, Seed: c.General.Seed, Started: time.Now(), Environment: wandbVariables(os.Environ(), c.Saving)},
 	})

@@ -35,6 +35,8 @@ type trainer struct {
 	hub     *hub.Client
 	group   *dist.Group // the ranks that train together; nil = this process alone
 	stamp   string      // when the run began, in the names of its folders; "" where they have none
+	limit   time.Time   // when the run stops between two steps; zero = never
+	verdict string      // last line of a run that helped nobody
 	trial   *trial      // of a run that is only tried; else nil
 }
 
@@ -43,6 +45,9 @@ func Run(ctx context.Context, c *config.Config) error {
 	t := &trainer{config: c, command: os.Args, console: report.NewConsole(os.Stdout, os.Stderr, time.Now)}
 	if c.General.PrintConfig {
 		return t.console.Print(string(c.YAML()))
+	}
+	if limit, err := c.General.Limit(); err == nil && limit > 0 {
+		t.limit = time.Now().Add(limit)
 	}
 	return t.ranks(ctx, os.Environ())
 }
@@ -101,6 +106,9 @@ func (t *trainer) run(ctx context.Context) error {
 	err := thread.Do(ctx, work)
 	if errors.Is(err, context.Canceled) {
 		err = run.ErrStopped // nothing is lost outside of a stage
+	}
+	if err == nil && t.verdict != "" {
+		err = t.console.Print(t.verdict)
 	}
 	return errors.Join(err, t.console.Err())
 }

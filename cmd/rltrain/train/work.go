@@ -2,6 +2,10 @@ package train
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
 
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
@@ -61,6 +65,9 @@ func (w *work) note(line string) {
 
 // learn trains a stage, unless an earlier process has finished it; then finished is true. A dry run tries some steps of it.
 func (t *trainer) learn(ctx context.Context, w *work) (finished bool, err error) {
+	if !t.limit.IsZero() && time.Now().After(t.limit) {
+		return false, run.ErrTimeUp
+	}
 	return t.stage(w.stage, func(stage *run.Stage) error {
 		if !stage.Resumed() {
 			if err := t.begin(stage, w); err != nil {
@@ -72,7 +79,8 @@ func (t *trainer) learn(ctx context.Context, w *work) (finished bool, err error)
 				return err
 			}
 		}
-		hooks := stage.Hooks(w.label, w.unit)
+		t.keep(stage, w)
+		hooks := t.estimated(stage, w)
 		ctx = hooks.Phases.Show(ctx)
 		if t.trial != nil {
 			if err := t.try(ctx, w, hooks); err != nil {
@@ -84,8 +92,10 @@ func (t *trainer) learn(ctx context.Context, w *work) (finished bool, err error)
 		if err != nil {
 			return err
 		}
-		if err := w.policy.Save(stage.Dir()); err != nil {
-			return err
+		if t.saves(stage, w, result) {
+			if err := w.policy.Save(stage.Dir()); err != nil {
+				return err
+			}
 		}
 		if err := drawCurves(stage); err != nil {
 			return err
@@ -93,6 +103,39 @@ func (t *trainer) learn(ctx context.Context, w *work) (finished bool, err error)
 		hooks.Phases.Begin(run.PhaseEvaluation)
 		return w.finish(ctx, stage, result)
 	})
+}
+
+// keep has the stage save the weights of --keep.
+func (t *trainer) keep(stage *run.Stage, w *work) {
+	switch which := t.config.Saving.Weights; {
+	case w.settings.Evaluate == nil:
+	case which == "last":
+		w.settings.Evaluate.KeepBest = false
+	case which == "both":
+		w.settings.KeepLast = func() error {
+			dir := filepath.Join(stage.Dir(), "last")
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return err
+			}
+			return w.policy.Save(dir)
+		}
+	}
+}
+
+// saves says whether the weights are worth saving. An adapter of a language model that is that of the start is not.
+func (t *trainer) saves(stage *run.Stage, w *work, result train.Result) bool {
+	if result.Unimproved == "" {
+		return true
+	}
+	what, saved := map[bool]string{true: "RL", false: "Training"}[w.stage == rlStage], "the saved weights are those of the start"
+	p, language := w.policy.(*policy.CausalLM)
+	unsaved := language && !p.Full()
+	if unsaved {
+		saved = "no adapter was saved; use " + w.from
+	}
+	t.verdict = fmt.Sprintf("%s did not improve on the start (%s): %s", what, result.Unimproved, saved)
+	stage.End(t.verdict)
+	return !unsaved
 }
 
 // begin prints what is about to happen.
@@ -106,6 +149,7 @@ func (t *trainer) begin(stage *run.Stage, w *work) error {
 		Task: t.config.Task.Name, Stage: w.what, Model: w.from, Total: total, Trainable: trainable, Device: device,
 		Threads: torch.Threads(), Data: t.dataName(), Output: stage.Home(), Splits: w.splits,
 	}
+	w.note(t.plan(w, trainable))
 	for _, line := range append([]string{header.String()}, w.notes...) {
 		if err := stage.Printf("%s", line); err != nil {
 			return err

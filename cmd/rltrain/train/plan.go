@@ -1,0 +1,123 @@
+package train
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/run"
+)
+
+// longRun is how long a run may take without a word about what shortens it.
+const longRun = 30 * time.Minute
+
+// lengths are the options that decide how long a run takes, those of the supervised stage first.
+var lengths = []string{
+	"max_steps", "epochs", "batch_size", "num_steps", "rl_episodes", "buffer_size", "prompts_per_step", "samples_per_prompt", "max_new_tokens",
+	"eval_samples", "eval_every", "warmup_check_every",
+}
+
+// sizes are the samples of a step, and the most tokens that the policy generates for one; 0 for samples of a data set.
+func (t *trainer) sizes(stage string) (samples, tokens int) {
+	c := t.config
+	switch {
+	case c.Rewarding != nil:
+		return c.Rewarding.BatchSize, 0
+	case stage == supervisedStage:
+		return c.Supervised.BatchSize, 0
+	case c.Pairs != nil:
+		return c.Pairs.BatchSize, 0
+	case c.LabelRollouts != nil:
+		return c.LabelRollouts.BufferSize, 1
+	case c.Replay != nil:
+		return c.Replay.PromptsPerStep, c.LongestAnswer()
+	}
+	return c.Fresh.PromptsPerStep * c.Fresh.SamplesPerPrompt, c.LongestAnswer()
+}
+
+// amount is a number of steps in words.
+func (t *trainer) amount(stage, unit string, steps int) string {
+	samples, tokens := t.sizes(stage)
+	text := fmt.Sprintf("%s of %s", report.Plural(steps, unit), report.Plural(samples, "sample"))
+	if tokens > 1 {
+		text += fmt.Sprintf(" of up to %s", report.Plural(tokens, "new token"))
+	}
+	return text
+}
+
+// rlSteps is the number of steps of the RL stage.
+func (t *trainer) rlSteps() int {
+	if c := t.config; c.LabelRollouts != nil {
+		return c.LabelRollouts.Episodes
+	}
+	return t.config.Rounds.Steps
+}
+
+// plan says what a stage is going to do, and what follows.
+func (t *trainer) plan(w *work, trainable int64) string {
+	c := t.config
+	text := "Plan: " + t.amount(w.stage, w.unit, w.settings.Steps)
+	if w.stage == supervisedStage && c.RL != nil {
+		text += "; then RL, " + t.amount(rlStage, "step", t.rlSteps())
+	}
+	if n := w.settings.Evaluate; n != nil && n.Rows > 0 {
+		text += fmt.Sprintf("; %s per evaluation", report.Plural(n.Rows, "held-out row"))
+	}
+	// What is in memory now, gradients and AdamW's moments, and the activations of a micro-batch.
+	memory := run.PeakMemory() + 12*trainable
+	if p, ok := w.policy.(*policy.CausalLM); ok {
+		memory += p.ActivationBytes() * int64(w.settings.MicroTokens)
+	}
+	return text + fmt.Sprintf("; at most about %.1f GiB of memory", float64(memory)/(1<<30))
+}
+
+// estimated returns a stage's hooks, which say after the first step how long the run will take.
+func (t *trainer) estimated(stage *run.Stage, w *work) run.Hooks {
+	h := stage.Hooks(w.label, w.unit)
+	progress, told := h.Progress, t.trial != nil
+	h.Progress = func(done, total int, note string) {
+		progress(done, total, note)
+		if !told {
+			told = true
+			_ = t.console.Print(t.estimate(h.Phases, w, total-done)) // an error comes again with the next line
+		}
+	}
+	return h
+}
+
+// estimate says how long the rest of the run takes, by the phases of its first step.
+func (t *trainer) estimate(p *run.Phases, w *work, steps int) string {
+	c := t.config
+	p.Begin("") // ends the update
+	step := p.Spent(run.PhaseRollout) + p.Spent(run.PhaseReward) + p.Spent(run.PhaseUpdate)
+	left := time.Duration(steps) * step
+	measured := "without evaluations"
+	if once, e := p.Spent(run.PhaseEvaluation), w.settings.Evaluate; once > 0 && e != nil {
+		left += once * time.Duration(1+steps/max(1, e.Every))
+		measured = "with evaluations"
+	}
+	text := fmt.Sprintf("The first %s took %s: about %s left for this stage, %s", w.unit, report.Duration(step), report.Duration(left), measured)
+	if w.stage == supervisedStage && c.RL != nil && p.Tokens > 0 {
+		// A guess: generating a token takes as long as training on it.
+		samples, tokens := t.sizes(rlStage)
+		perToken := p.Spent(run.PhaseUpdate) / time.Duration(p.Tokens)
+		rl := perToken * time.Duration(2*samples*tokens*t.rlSteps())
+		if c.LabelRollouts != nil { // which read whole texts
+			rl = p.Spent(run.PhaseUpdate) / time.Duration(c.Supervised.BatchSize) * time.Duration(2*samples*t.rlSteps())
+		}
+		text += fmt.Sprintf("; RL afterwards up to %s (a guess)", report.Duration(rl))
+		left += rl
+	}
+	if left < longRun {
+		return text
+	}
+	var options []string
+	for _, key := range lengths {
+		if value := c.Text(key); value != "" && (w.stage == supervisedStage || c.StageOf(key) != supervisedStage) {
+			options = append(options, "--"+strings.ReplaceAll(key, "_", "-")+" "+value)
+		}
+	}
+	return text + fmt.Sprintf("\nThat is more than %s. To shorten it, lower some of: %s; or stop it with --max-time 30m and --resume it later", report.Duration(longRun), strings.Join(options, ", "))
+}
