@@ -98,6 +98,16 @@ func (s LlamaShape) write(dir string, dtype safetensors.DType, seed uint64) erro
 
 // RandomLlama is the model of WriteLlama without files, for benchmarks. Matrices have type dtype, norms float32.
 func RandomLlama(s LlamaShape, dtype torch.DType, seed uint64) (*Causal, error) {
+	return randomLlama(s, dtype, "", seed)
+}
+
+// RandomQuantized is RandomLlama in BF16 whose layers' linear weights are quantised to quant. Errors: a type that neither
+// the core nor package gguf quantises to.
+func RandomQuantized(s LlamaShape, quant torch.QuantType, seed uint64) (*Causal, error) {
+	return randomLlama(s, torch.BF16, quant, seed)
+}
+
+func randomLlama(s LlamaShape, dtype torch.DType, quant torch.QuantType, seed uint64) (*Causal, error) {
 	text, err := s.config(safetensors.F32)
 	if err != nil {
 		return nil, err
@@ -106,8 +116,18 @@ func RandomLlama(s LlamaShape, dtype torch.DType, seed uint64) (*Causal, error) 
 	if err != nil {
 		return nil, err
 	}
-	c := &Causal{Config: config, Weights: map[string]*torch.Var{}}
+	c := &Causal{Config: config, Weights: map[string]*torch.Var{}, quants: map[string]torch.QuantType{}}
 	for spec, data := range randomWeights(config, seed) {
+		c.Parameters += spec.elements()
+		if quant != "" && spec.layer() {
+			v, err := quantizeValues(data, spec, quant)
+			if err != nil {
+				c.Close()
+				return nil, err
+			}
+			c.Weights[quantName(spec.Name, quant)], c.quants[spec.Name] = v, quant
+			continue
+		}
 		v, err := torch.Constant(data, spec.Shape...)
 		if err == nil && spec.matrix() && dtype != torch.F32 {
 			wide := v
@@ -119,7 +139,6 @@ func RandomLlama(s LlamaShape, dtype torch.DType, seed uint64) (*Causal, error) 
 			return nil, err
 		}
 		c.Weights[spec.Name] = v
-		c.Parameters += spec.elements()
 	}
 	if err := c.build(); err != nil {
 		c.Close()

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/gguf"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
@@ -85,6 +86,22 @@ func quantize(v *torch.Var, spec TensorSpec, quant torch.QuantType) (*torch.Var,
 		return nil, fmt.Errorf("transformers: quantising %s: %w", spec.Name, err)
 	}
 	return rows, nil
+}
+
+// quantizeValues is the rows of blocks of a weight that is not stored anywhere.
+func quantizeValues(data []float32, spec TensorSpec, quant torch.QuantType) (*torch.Var, error) {
+	if !slices.Contains(Quantizable, quant) {
+		blocks, err := gguf.Type(strings.ToUpper(string(quant))).Quantize(data)
+		if err != nil {
+			return nil, fmt.Errorf("transformers: quantising %s: %w", spec.Name, err)
+		}
+		return quant.Blocks(blocks, spec.Shape[0], spec.Shape[1])
+	}
+	v, err := torch.Constant(data, spec.Shape...)
+	if err != nil {
+		return nil, err
+	}
+	return quantize(v, spec, quant)
 }
 
 // Quantised returns the types of the layers' linear weights, in order; none if they are not quantised.

@@ -12,10 +12,11 @@ import (
 // generateBench is the case generate.
 type generateBench struct {
 	randomLlama
-	Batch  int  `json:"batch" option:"batch" default:"8" range:"[1,4096]" help:"prompts per batch"`
-	Prompt int  `json:"prompt" option:"prompt" default:"64" range:"[1,2046]" help:"tokens per prompt"`
-	New    int  `json:"new" option:"new" default:"128" range:"[2,2047]" help:"tokens to generate per prompt, at least 2"`
-	Sample bool `json:"-" option:"sample" help:"sample at temperature 1 instead of greedy decoding"`
+	Quantize string `json:"quantize,omitempty" option:"quantize" allowed:"nf4,int8,q8_0,q4_0,q4_1" help:"quantise the linear layers of a bf16 model: nf4, int8, q8_0, q4_0 or q4_1"`
+	Batch    int    `json:"batch" option:"batch" default:"8" range:"[1,4096]" help:"prompts per batch"`
+	Prompt   int    `json:"prompt" option:"prompt" default:"64" range:"[1,2046]" help:"tokens per prompt"`
+	New      int    `json:"new" option:"new" default:"128" range:"[2,2047]" help:"tokens to generate per prompt, at least 2"`
+	Sample   bool   `json:"-" option:"sample" help:"sample at temperature 1 instead of greedy decoding"`
 }
 
 func (b *generateBench) run(ctx context.Context, reps int) (*result, error) {
@@ -23,7 +24,13 @@ func (b *generateBench) run(ctx context.Context, reps int) (*result, error) {
 		return nil, err
 	}
 	shape, dtype := b.shape(), dtypes[b.DType]
-	m, err := transformers.RandomLlama(shape, dtype, 1)
+	layer, kind := float64(dtype.Size()), b.DType
+	draw := func() (*transformers.Causal, error) { return transformers.RandomLlama(shape, dtype, 1) }
+	if quant := torch.QuantType(b.Quantize); quant != "" {
+		dtype, kind, layer = torch.BF16, b.Quantize, float64(quant.RowBytes(int64(shape.Hidden)))/float64(shape.Hidden)
+		draw = func() (*transformers.Causal, error) { return transformers.RandomQuantized(shape, quant, 1) }
+	}
+	m, err := draw()
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +62,7 @@ func (b *generateBench) run(ctx context.Context, reps int) (*result, error) {
 		}
 		return nil
 	}
-	full, err := measureStep(ctx, func() error { return generate(b.New) }, reps, b.DType)
+	full, err := measureStep(ctx, func() error { return generate(b.New) }, reps, kind)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +71,7 @@ func (b *generateBench) run(ctx context.Context, reps int) (*result, error) {
 		return nil, err
 	}
 	decode := full.Best - first.best
-	step, bytes := decode/float64(b.New-1), stepBytes(shape, dtype, b.Batch, b.Prompt+b.New/2)
+	step, bytes := decode/float64(b.New-1), stepBytes(shape, layer, dtype, b.Batch, b.Prompt+b.New/2)
 	decoding, rate := float64(b.Batch*(b.New-1))/decode, float64(b.Batch*b.New)/full.Best
 	return &result{
 		figures: full,

@@ -104,11 +104,11 @@ func products(s transformers.LlamaShape) (layers, head float64) {
 }
 
 // stepBytes returns the minimum bytes that a decode step reads: every matrix, and the keys and values of batch sequences of
-// length tokens, all in dtype.
-func stepBytes(s transformers.LlamaShape, dtype torch.DType, batch, length int) float64 {
+// length tokens. layer is the bytes per weight of the layers; the rest is in dtype.
+func stepBytes(s transformers.LlamaShape, layer float64, dtype torch.DType, batch, length int) float64 {
 	layers, head := products(s)
 	_, keys := widths(s)
-	return float64(dtype.Size()) * (layers + head + float64(s.Layers*2*keys)*float64(batch*length))
+	return layer*layers + float64(dtype.Size())*(head+float64(s.Layers*2*keys)*float64(batch*length))
 }
 
 // stepFLOPs returns the minimum operations of an SFT step of an adapter with trained weights:
