@@ -61,6 +61,11 @@ type Checkpointing struct {
 	Checkpoint bool `option:"gradient_checkpointing" help:"keep only each block's input and recompute the rest: less memory, a third more time"`
 }
 
+// Signal says what happens if nothing can be learned from the first rollouts.
+type Signal struct {
+	AllowNone bool `option:"allow_no_signal" incidental:"true" help:"continue even if all rewards are equal in the first three steps; without it the run stops with an error"`
+}
+
 // Config configures a Trainer. Defaults sets its options to the defaults of their tags.
 type Config struct {
 	Steps int

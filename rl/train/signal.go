@@ -10,11 +10,6 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// Signal says what happens if nothing can be learned from the first rollouts.
-type Signal struct {
-	AllowNone bool `option:"allow_no_signal" incidental:"true" help:"continue even if all rewards are equal in the first three steps; without it the run stops with an error"`
-}
-
 // silentSteps is how many steps without a signal, counted from the first, stop a run.
 const silentSteps = 3
 
@@ -22,7 +17,7 @@ const silentSteps = 3
 const SignalHelp = "run SFT first (--mode supervised_then_rl), use easier prompts, sample a larger group (--samples-per-prompt), raise --max-new-tokens if completions are truncated, or add a partial reward (--reward)"
 
 // seek counts the steps without a signal from the first step on, and warns after the first.
-func (t *reporter) seek(step *rl.Step) error {
+func (t *training) seek(step *rl.Step) error {
 	s := &t.state
 	if s.Silent != s.Step-1 || !t.needs.Rewards || t.needs.Teacher != "" || step.Records == nil {
 		return nil
@@ -85,7 +80,7 @@ func silent(records []rl.Record, byAdvantage bool) bool {
 }
 
 // lost returns an error if the run has had no signal for so long that it stops.
-func (t *reporter) lost() error {
+func (t *training) lost() error {
 	if n := t.state.Silent; t.config.AllowNone || n < silentSteps || n < t.state.Step || t.state.Step == t.config.Steps {
 		return nil
 	}

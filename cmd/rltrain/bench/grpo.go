@@ -68,10 +68,8 @@ func (b *grpoBench) run(ctx context.Context, reps int) (*result, error) {
 		return nil, err
 	}
 	source, err := rollout.NewTokens(sampler, digitSums{tokens: b.Prompt}, rollout.TokensConfig{
-		Options: rollout.Options{
-			PromptsPerStep: b.Batch / b.Group, SamplesPerPrompt: b.Group, NumGenerators: b.Batch / b.Group, Sampling: rollout.Sampling{Temperature: 1},
-		},
-		Steps: math.MaxInt32, MaxNew: b.New, Seed: 3, Now: time.Now,
+		Options: rollout.Options{PromptsPerStep: b.Batch / b.Group, SamplesPerPrompt: b.Group, NumGenerators: b.Batch / b.Group, Sampling: rollout.Sampling{Temperature: 1}},
+		Steps:   math.MaxInt32, MaxNew: b.New, Seed: 3, Now: time.Now,
 	})
 	if err != nil {
 		return nil, err
