@@ -180,7 +180,7 @@ func TestPromptsByName(t *testing.T) {
 	}
 	downloads := serve(t, map[string]string{"datasets/org/prompts": data})
 	f.says(t, "", strings.Fields("--task prompts --dataset org/prompts --model TMP/tiny --max-new-tokens 2 --prompts-per-step 2 --samples-per-prompt 2 "+
-		"--num-steps 1 --eval-samples 5 --fresh-samples 0 --output-dir TMP/out")...)
+		"--num-steps 1 --keep last --eval-samples 5 --fresh-samples 0 --output-dir TMP/out")...)
 	if downloads.Load() != 2 {
 		t.Errorf("%d files were fetched for training", downloads.Load())
 	}
