@@ -118,7 +118,8 @@ func (e *realExperiment) train(ctx context.Context, row realRow, seed int) (real
 	r.Load[0] = loadAverage()
 	began := time.Now()
 	for _, c := range row.commands {
-		args := strings.Fields(strings.NewReplacer("WORK", data, "OUT", out, "SEED", strconv.Itoa(seed)).Replace(c.options + " --threads 2"))
+		two := filepath.Join(e.work, folderOf(realRows[0].name), strconv.Itoa(seed), "prompts_rl")
+		args := strings.Fields(strings.NewReplacer("WORK", data, "OUT", out, "TWO", two, "SEED", strconv.Itoa(seed)).Replace(c.options + " --threads 2"))
 		cpu, _, err := command(ctx, e.program, args...)
 		if err != nil {
 			return r, err
