@@ -13,6 +13,8 @@ constexpr int64_t kWork = 1 << 17;
 // Panels that are computed before gate and up become one, and that a single row is multiplied by at once: as
 // many sums hide what each waits for.
 constexpr int64_t kGatedPanels = 4, kPanelsOfOne = 8;
+// Panels that are unpacked at once for a single tile.
+constexpr int64_t kStepPanels = 4;
 
 int64_t grain_of(int64_t work_of_one) {
   return std::max<int64_t>(1, kWork / std::max<int64_t>(1, work_of_one));
@@ -45,18 +47,27 @@ struct Call {
   const Finish& finish;
   float* y;
   int64_t y_stride;
+  int64_t hop = 0;  // panels from those at hand to the same thread's next
+
+  // Panels of few bits are unpacked for each tile, which is the only one.
+  bool in_steps() const { return group.quant != nullptr && rows <= by.multiply.rows; }
 };
 
 const char* panel_at(const Group& g, int64_t p) {
   return static_cast<const char*>(g.weights) + p * g.panel_bytes();
 }
 
-// Panels [begin, end) in memory of the calling thread, until its next call.
-const char* unpacked(const Group& g, int64_t begin, int64_t end) {
-  static thread_local Buffer<char> memory;
-  memory.reserve((end - begin) * g.panel_bytes());
-  g.unpack(begin, end, memory.data());
-  return memory.data();
+// k [from, to) of panels [begin, end) in memory of the calling thread, until its next call. Panels from next
+// on are the next that it reads after k is through.
+const char* unpacked(const Group& g, int64_t begin, int64_t end, int64_t from, int64_t to, int64_t next) {
+  static thread_local Buffer<uint16_t> memory;
+  const int64_t size = g.unpack ? g.panel_bytes() / 2 : kPanel * (to - from);
+  memory.reserve((end - begin) * size);
+  if (g.unpack) g.unpack(begin, end, memory.data());
+  for (int64_t p = begin; p < end && g.quant != nullptr; ++p) {
+    g.quant->unpack(p, from, to, next + p - begin, memory.data() + (p - begin) * size);
+  }
+  return reinterpret_cast<const char*>(memory.data());
 }
 
 // u [rows, width] = x·Aᵀ of each row's adapter.
@@ -88,7 +99,7 @@ void multiply_low(Matrix x, int64_t in, const std::vector<AdaptedRows>& adapted,
 // Has t, the i-th of n tiles that go over the same panels, fetch its part of the panels from next on. The
 // first tile finds its own panels in memory where nothing has fetched them, so it leaves that to them.
 void fetch(const Call& call, Tile& t, int64_t i, int64_t n, int64_t next) {
-  if (i == 0 || next + t.panels > call.group.panels || call.group.unpack) return;
+  if (i == 0 || next + t.panels > call.group.panels || call.group.weights == nullptr) return;
   t.ahead = panel_at(call.group, next) + call.group.panel_bytes() * (i - 1) / (n - 1);
   t.ahead_step = (call.by.row_bytes + n - 2) / (n - 1);
 }
@@ -127,12 +138,40 @@ void add_adapters(const Call& call, const Tile& t, int64_t row, int64_t first) {
   }
 }
 
+// Panels that are unpacked for t alone: a step of k at a time, which comes and goes in the first-level cache.
+// Sums wait for the next step in memory as they are, so this changes no bit.
+void multiply_steps(const Call& call, const Tile& t, int64_t first) {
+  constexpr int64_t kCache = 32 << 10, kBytes = 2 * kPanel;  // of a panel's row of k
+  constexpr int64_t kStep = QuantPanels::kStep;
+  alignas(64) float sums[kMostRows * kStepPanels * kPanel];
+  const int64_t k = call.group.padded_in(), columns = t.panels * kPanel,
+                step = std::max(kStep, kCache / (t.panels * kBytes) / kStep * kStep);
+  Tile part = t;
+  if (t.store == Store::kAdd) part.c = sums, part.c_stride = columns, part.store = Store::kSet;
+  for (int64_t from = 0; from < k; from += step) {
+    const int64_t to = std::min(from + step, k), of_k = call.by.row_bytes / kBytes;
+    part.b = unpacked(call.group, first, first + t.panels, from, to, first + call.hop);
+    part.a = t.a + from / of_k;
+    part.k = std::min(to / of_k, t.k) - from / of_k;
+    part.panel_stride = t.panel_stride * (to - from) / k;
+    part.bias = to == k ? t.bias : nullptr;
+    call.by.multiply(part);
+    part.store = Store::kContinue;
+  }
+  if (part.c == t.c) return;
+  for (int r = 0; r < t.rows; ++r) kernels().add_scaled(1, sums + r * columns, t.c + r * t.c_stride, columns);
+}
+
 // t has its rows, of which the first is `row`, counts its panels and says where they are and the sums go.
 void multiply_tile(const Call& call, Tile t, int64_t row, int64_t first) {
   t.k = call.by.k;
   t.panel_stride = call.by.elements;
   if (call.group.bias != nullptr) t.bias = call.group.bias + first * kPanel;
-  call.by.multiply(t);
+  if (call.in_steps()) {
+    multiply_steps(call, t, first);
+  } else {
+    call.by.multiply(t);
+  }
   add_adapters(call, t, row, first);
 }
 
@@ -176,7 +215,13 @@ void multiply_gated(const Call& call, Tile t, int64_t row, int64_t first) {
 
 // All rows, panels [begin, end); those from next on are fetched meanwhile.
 void multiply_panels(const Call& call, int64_t begin, int64_t end, int64_t next) {
-  const char* weights = call.group.unpack ? unpacked(call.group, begin, end) : panel_at(call.group, begin);
+  const Group& g = call.group;
+  const char* weights = nullptr;
+  if (g.weights != nullptr) {
+    weights = panel_at(g, begin);
+  } else if (!call.in_steps()) {
+    weights = unpacked(g, begin, end, 0, g.padded_in(), next);
+  }
   const int64_t tiles = tiles_of(call.rows, call.by.multiply);
   for (int64_t i = 0; i < tiles; ++i) {
     const int64_t row = tile_begin(call.rows, tiles, i);
@@ -187,7 +232,7 @@ void multiply_panels(const Call& call, int64_t begin, int64_t end, int64_t next)
     const int64_t step = !call.finish.gated ? end - begin : call.rows == 1 ? kPanelsOfOne : kGatedPanels;
     for (int64_t first = begin; first < end; first += step) {
       t.panels = std::min(step, end - first);
-      t.b = weights + (first - begin) * call.group.panel_bytes();
+      t.b = weights == nullptr ? nullptr : weights + (first - begin) * g.panel_bytes();
       t.ahead = nullptr;
       fetch(call, t, i, tiles, next + first - begin);
       if (call.finish.gated) {
@@ -262,8 +307,13 @@ void multiply_prepared(int64_t rows, const Prepared& x, const Group& group,
   if (rows == 0) return;
   const PanelProduct by = product_of(group);
   const Call call{rows, x, group, by, adapted, finish, y, y_stride};
-  share(group.panels, panels_of_step(rows, group, finish), grain_of(kPanel * rows * group.in),
-        [&](int64_t begin, int64_t end, int64_t next) { multiply_panels(call, begin, end, next); });
+  const int64_t step = call.in_steps() ? kStepPanels : panels_of_step(rows, group, finish);
+  share(group.panels, step, grain_of(kPanel * rows * group.in),
+        [&](int64_t begin, int64_t end, int64_t next) {
+          Call own = call;
+          own.hop = next - begin;
+          multiply_panels(own, begin, end, next);
+        });
 }
 
 }  // namespace rlt

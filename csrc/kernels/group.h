@@ -8,6 +8,7 @@
 
 #include "kernels/gemm.h"
 #include "kernels/kernels.h"
+#include "kernels/quant_panels.h"
 #include "kernels/tiles.h"
 
 namespace rlt {
@@ -21,9 +22,10 @@ struct Group {
   int64_t in = 0, panels = 0;
   const void* weights = nullptr;
   const float* bias = nullptr;  // [16·panels] or null
-  // Writes panels [begin, end) to memory of the calling thread, where weights are kept in fewer bits and are
+  // Writes panels [begin, end) to memory of the calling thread, where weights are not kept as panels and are
   // null.
   std::function<void(int64_t begin, int64_t end, void* panels)> unpack = nullptr;
+  const QuantPanels* quant = nullptr;  // BF16 in fewer bits; weights are null then
 
   int64_t element_size() const { return element == Element::kF32 ? 4 : 2; }
   int64_t padded_in() const { return element == Element::kBF16 ? 2 * words_of(in) : in; }

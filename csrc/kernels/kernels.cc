@@ -26,14 +26,15 @@ bool may_use_tiles() {
 }  // namespace
 
 const InstructionSet* instruction_sets() {
-  static const bool avx512 = __builtin_cpu_supports("x86-64-v4") != 0;
+  static const bool avx512 = __builtin_cpu_supports("x86-64-v4") != 0,
+                    bf16 = avx512 && __builtin_cpu_supports("avx512bf16") != 0;
   static const InstructionSet sets[kInstructionSets] = {
       {"amx_loops", &kernels_amx_loops, true, true},
       {"base", &kernels_base, true, false},
       {"avx2", &kernels_avx2, __builtin_cpu_supports("x86-64-v3") != 0, false},
       {"avx512", &kernels_avx512, avx512, false},
-      {"avx512_bf16", &kernels_avx512_bf16, avx512 && __builtin_cpu_supports("avx512bf16") != 0, false},
-      {"amx", &kernels_amx, avx512 && may_use_tiles(), false},
+      {"avx512_bf16", &kernels_avx512_bf16, bf16, false},
+      {"amx", &kernels_amx, bf16 && may_use_tiles(), false},
   };
   return sets;
 }

@@ -53,6 +53,17 @@ struct Product {
 };
 constexpr int kMostRows = 32;  // that any product takes
 
+// How a panel of bfloat16 is kept in fewer bits (quant_panels.h): in blocks of k, each with a scale for each
+// of the 16 outputs and something to add where `adds`, as float16 or float32. w = T(q)·scale·factor + addend.
+struct FewBits {
+  bool bytes;  // T(q) is the signed byte q, else the number that the table has for four bits
+  bool adds;
+  bool halves;         // scales are float16
+  int64_t values;      // of k that share a scale; the last block may be shorter
+  const float* table;  // [16]
+  float factor;        // 1: none
+};
+
 // What a row of logits z adds to a softmax: over its elements, with e = exp(z - peak).
 struct Moments {
   float sum = 0, weighted = 0;  // Σ e, Σ e (z - peak)
@@ -138,6 +149,11 @@ struct Kernels {
   // z²), where log p = z - lse.
   void (*logits_backward)(float* z, int64_t n, float lse, float entropy, float grad_logprob,
                           float grad_entropy, float inverse, float curvature);
+
+  // ---- weights of few bits ----
+  // Writes k rows of a panel, a multiple of 32, as multiply_bf16 takes it. Brings to the caches what lies
+  // `ahead` bytes behind the blocks that are read.
+  void (*unpack)(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead, uint16_t* panel);
 };
 
 constexpr int64_t kSumBlock = 256;

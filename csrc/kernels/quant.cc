@@ -13,6 +13,25 @@
 #define RLT_INLINE static inline __attribute__((always_inline))
 
 namespace rlt {
+
+// The 16 values of NF4 (Dettmers 2023, appendix E), as bitsandbytes has them.
+const float kNF4Values[16] = {-1.0f,
+                              -0.6961928009986877f,
+                              -0.5250730514526367f,
+                              -0.39491748809814453f,
+                              -0.28444138169288635f,
+                              -0.18477343022823334f,
+                              -0.09105003625154495f,
+                              0.0f,
+                              0.07958029955625534f,
+                              0.16093020141124725f,
+                              0.24611230194568634f,
+                              0.33791524171829224f,
+                              0.44070982933044434f,
+                              0.5626170039176941f,
+                              0.7229568362236023f,
+                              1.0f};
+
 namespace {
 
 // All that takes or returns vectors is inlined, so their ABI does not matter.
@@ -28,23 +47,6 @@ typedef uint8_t B __attribute__((RLT_VECTOR(uint8_t)));
 typedef int8_t S __attribute__((RLT_VECTOR(int8_t)));
 #undef RLT_VECTOR
 
-// The 16 values of NF4 (Dettmers 2023, appendix E), as bitsandbytes has them.
-constexpr float kNormal[16] = {-1.0f,
-                               -0.6961928009986877f,
-                               -0.5250730514526367f,
-                               -0.39491748809814453f,
-                               -0.28444138169288635f,
-                               -0.18477343022823334f,
-                               -0.09105003625154495f,
-                               0.0f,
-                               0.07958029955625534f,
-                               0.16093020141124725f,
-                               0.24611230194568634f,
-                               0.33791524171829224f,
-                               0.44070982933044434f,
-                               0.5626170039176941f,
-                               0.7229568362236023f,
-                               1.0f};
 constexpr int64_t kNF4Block = 64;
 
 float float_at(const uint8_t* b) {
@@ -101,7 +103,7 @@ struct ToBF16 {
 
 template <class To>
 RLT_INLINE void nf4_block(const uint8_t* b, const To& to) {
-  const V low = *reinterpret_cast<const V*>(kNormal), high = *reinterpret_cast<const V*>(kNormal + 8);
+  const V low = *reinterpret_cast<const V*>(kNF4Values), high = *reinterpret_cast<const V*>(kNF4Values + 8);
   const float absmax = float_at(b);
   for (int i = 0; i < 4; ++i) {
     const I q = bytes_at(b + 4 + 8 * i);
@@ -144,16 +146,24 @@ RLT_INLINE void q8_0_block(const uint8_t* b, const To& to) {
   for (int i = 0; i < 32; i += kLanes) To::put(to, i, signed_at(b + 2 + i) * d);
 }
 
+struct ScaleAndMinimum {
+  int scale, minimum;
+};
+
+// Those of a group of Q4_K, six bits each in 12 bytes.
+RLT_INLINE ScaleAndMinimum six_bits(const uint8_t* packed, int g) {
+  if (g < 4) return {packed[g] & 63, packed[g + 4] & 63};
+  const uint8_t low = packed[g + 4];
+  return {(low & 15) | (packed[g - 4] >> 2 & 48), low >> 4 | (packed[g] >> 2 & 48)};
+}
+
 // Eight groups of 32 values: d, dmin, a scale and a minimum of six bits each for a group, and the halves of
 // 32 bytes for two groups. w = d·s·q - dmin·m
 template <class To>
 RLT_INLINE void q4_k_block(const uint8_t* b, const To& to) {
   const float d = half_at(b), least = half_at(b + 2);
-  const uint8_t* packed = b + 4;
   for (int g = 0; g < 8; ++g) {
-    const uint8_t low = packed[g + (g < 4 ? 0 : 4)];
-    const int scale = g < 4 ? low & 63 : (low & 15) | (packed[g - 4] >> 2 & 48),
-              minimum = g < 4 ? packed[g + 4] & 63 : low >> 4 | (packed[g] >> 2 & 48);
+    const auto [scale, minimum] = six_bits(b + 4, g);
     const float s = d * static_cast<float>(scale), m = least * static_cast<float>(minimum);
     const uint8_t* const qs = b + 16 + g / 2 * 32;
     for (int i = 0; i < 32; i += kLanes) {
@@ -178,28 +188,26 @@ RLT_INLINE void q6_k_block(const uint8_t* b, const To& to) {
   }
 }
 
-constexpr float kInverse127 = 7.874015718698502e-3f;
-
-// Values [first, first + count) of a row; first is a multiple of the block, and count is or reaches the end.
+// All of a row of `in` values.
 template <class To>
-RLT_INLINE void values(Quant quant, const uint8_t* row, int64_t first, int64_t count, To to) {
+RLT_INLINE void values(Quant quant, const uint8_t* row, int64_t in, To to) {
   if (quant == Quant::kInt8) {
     const float absmax = float_at(row);
-    const uint8_t* const q = row + 4 + first;
+    const uint8_t* const q = row + 4;
     int64_t i = 0;
-    for (; i + kLanes <= count; i += kLanes) To::put(to, i, signed_at(q + i) * absmax * kInverse127);
-    if (i == count) return;
+    for (; i + kLanes <= in; i += kLanes) To::put(to, i, signed_at(q + i) * absmax * kInt8Factor);
+    if (i == in) return;
     uint8_t rest[kLanes] = {};
-    std::copy_n(q + i, count - i, rest);
+    std::copy_n(q + i, in - i, rest);
     std::remove_reference_t<decltype(*to.y)> last[kLanes];
-    To::put(To{last}, 0, signed_at(rest) * absmax * kInverse127);
-    std::copy_n(last, count - i, to.y + i);
+    To::put(To{last}, 0, signed_at(rest) * absmax * kInt8Factor);
+    std::copy_n(last, in - i, to.y + i);
     return;
   }
   const QuantFormat& format = format_of(quant);
-  const uint8_t* b = row + first / format.values * format.bytes;
+  const uint8_t* b = row;
   const auto each = [&](auto block) __attribute__((always_inline)) {
-    for (int64_t i = 0; i < count; i += format.values, b += format.bytes) block(b, To{to.y + i});
+    for (int64_t i = 0; i < in; i += format.values, b += format.bytes) block(b, To{to.y + i});
   };
   switch (quant) {
     case Quant::kNF4:
@@ -216,31 +224,6 @@ RLT_INLINE void values(Quant quant, const uint8_t* row, int64_t first, int64_t c
       return each([](const uint8_t* at, const To& t) __attribute__((always_inline)) { q6_k_block(at, t); });
   }
 }
-
-// y [8, 8] = xᵀ in words.
-RLT_INLINE void transpose8(const uint32_t* x, int64_t x_stride, uint32_t* y, int64_t y_stride) {
-  U r[8], t[8];
-  for (int i = 0; i < 8; ++i) r[i] = *reinterpret_cast<const U*>(x + i * x_stride);
-  const U low = {0, 8, 1, 9, 4, 12, 5, 13}, high = {2, 10, 3, 11, 6, 14, 7, 15};
-  for (int i = 0; i < 8; i += 2) {
-    t[i] = __builtin_shuffle(r[i], r[i + 1], low);
-    t[i + 1] = __builtin_shuffle(r[i], r[i + 1], high);
-  }
-  const U first = {0, 1, 8, 9, 4, 5, 12, 13}, second = {2, 3, 10, 11, 6, 7, 14, 15};
-  for (int i = 0; i < 8; i += 4) {
-    r[i] = __builtin_shuffle(t[i], t[i + 2], first);
-    r[i + 1] = __builtin_shuffle(t[i], t[i + 2], second);
-    r[i + 2] = __builtin_shuffle(t[i + 1], t[i + 3], first);
-    r[i + 3] = __builtin_shuffle(t[i + 1], t[i + 3], second);
-  }
-  const U lows = {0, 1, 2, 3, 8, 9, 10, 11}, highs = {4, 5, 6, 7, 12, 13, 14, 15};
-  for (int i = 0; i < 4; ++i) {
-    *reinterpret_cast<U*>(y + i * y_stride) = __builtin_shuffle(r[i], r[i + 4], lows);
-    *reinterpret_cast<U*>(y + (i + 4) * y_stride) = __builtin_shuffle(r[i], r[i + 4], highs);
-  }
-}
-
-constexpr int64_t kChunk = 256;  // values of a row at a time, a multiple of every block
 
 }  // namespace
 
@@ -267,7 +250,7 @@ float largest(const float* x, int64_t n) {
 // The nearest code, the lower one of two that are as near.
 uint8_t normal_code(float x) {
   int code = 0;
-  while (code < 15 && x > (kNormal[code] + kNormal[code + 1]) / 2) ++code;
+  while (code < 15 && x > (kNF4Values[code] + kNF4Values[code + 1]) / 2) ++code;
   return static_cast<uint8_t>(code);
 }
 
@@ -293,36 +276,62 @@ void quantize_row(Quant quant, const float* x, int64_t in, uint8_t* row) {
   }
 }
 
+void split_block(Quant quant, const uint8_t* row, int64_t first, int64_t n, QuantParts* parts) {
+  const QuantFormat& format = format_of(quant);
+  const uint8_t* const b = row + format.header + first / format.values * format.bytes;
+  const int64_t at = first % format.values;
+  const auto each = [&](const auto& q) {
+    for (int64_t i = 0; i < n; ++i) parts->q[i] = static_cast<int8_t>(q(i));
+  };
+  const auto halves_of_16 = [&](const uint8_t* qs) {
+    each([&](int64_t i) { return i < 16 ? qs[i] & 15 : qs[i - 16] >> 4; });
+  };
+  const auto scale = [&](float x, float addend = 0) {
+    std::memcpy(&parts->scale, &x, sizeof x);
+    std::memcpy(&parts->addend, &addend, sizeof addend);
+  };
+  const auto half = [](const uint8_t* from) { return from[0] | uint32_t{from[1]} << 8; };
+  switch (quant) {
+    case Quant::kInt8:
+      scale(float_at(row));
+      return each([&](int64_t i) { return b[i]; });
+    case Quant::kNF4:
+      scale(float_at(b));
+      return each([&](int64_t i) { return i % 2 == 0 ? b[4 + i / 2] >> 4 : b[4 + i / 2] & 15; });
+    case Quant::kQ4_0:
+      parts->scale = half(b);
+      return halves_of_16(b + 2);
+    case Quant::kQ4_1:
+      parts->scale = half(b);
+      parts->addend = half(b + 2);
+      return halves_of_16(b + 4);
+    case Quant::kQ8_0:
+      parts->scale = half(b);
+      return each([&](int64_t i) { return b[2 + i]; });
+    case Quant::kQ4_K: {
+      const auto g = static_cast<int>(at / 32);
+      const auto [factor, minimum] = six_bits(b + 4, g);
+      scale(half_at(b) * static_cast<float>(factor), -(half_at(b + 2) * static_cast<float>(minimum)));
+      return each([&](int64_t i) { return b[16 + g / 2 * 32 + i] >> (g % 2 * 4) & 15; });
+    }
+    default: {
+      const auto g = static_cast<int>(at / 32), part = g % 4;
+      const uint8_t *const low = b + g / 4 * 64 + part % 2 * 32 + at % 32, *const high =
+                                                                               b + 128 + g / 4 * 32 + at % 32;
+      scale(half_at(b + 208) * static_cast<float>(static_cast<int8_t>(b[192 + at / 16])));
+      return each([&](int64_t i) {
+        return ((low[i] >> (part / 2 * 4) & 15) | (high[i] >> (part * 2) & 3) << 4) - 32;
+      });
+    }
+  }
+}
+
 RLT_CLONES void dequantize_row(Quant quant, const uint8_t* row, int64_t in, float* y) {
-  values(quant, row, 0, in, ToFloats{y});
+  values(quant, row, in, ToFloats{y});
 }
 
 RLT_CLONES void dequantize_row(Quant quant, const uint8_t* row, int64_t in, uint16_t* y) {
-  values(quant, row, 0, in, ToBF16{y});
-}
-
-RLT_CLONES void dequantize_panel(Quant quant, const uint8_t* rows, int64_t count, int64_t in,
-                                 uint16_t* panel) {
-  alignas(64) uint16_t lines[kPanel * kChunk];
-  const int64_t row_bytes = format_of(quant).row_bytes(in);
-  std::memset(lines + count * kChunk, 0, static_cast<size_t>((kPanel - count) * kChunk) * sizeof *lines);
-  for (int64_t first = 0; first < in; first += kChunk, panel += kPanel * kChunk) {
-    const int64_t n = std::min(kChunk, in - first), words = (n + 1) / 2;
-    for (int64_t r = 0; r < count; ++r) {
-      values(quant, rows + r * row_bytes, first, n, ToBF16{lines + r * kChunk});
-      if (n % 2 != 0) lines[r * kChunk + n] = 0;
-    }
-    const auto* from = reinterpret_cast<const uint32_t*>(lines);
-    auto* to = reinterpret_cast<uint32_t*>(panel);
-    int64_t w = 0;
-    for (; w + 8 <= words; w += 8) {
-      transpose8(from + w, kChunk / 2, to + w * kPanel, kPanel);
-      transpose8(from + 8 * (kChunk / 2) + w, kChunk / 2, to + w * kPanel + 8, kPanel);
-    }
-    for (; w < words; ++w) {
-      for (int64_t r = 0; r < kPanel; ++r) to[w * kPanel + r] = from[r * (kChunk / 2) + w];
-    }
-  }
+  values(quant, row, in, ToBF16{y});
 }
 
 }  // namespace rlt

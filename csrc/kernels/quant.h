@@ -45,8 +45,16 @@ void quantize_row(Quant quant, const float* x, int64_t in, uint8_t* row);
 void dequantize_row(Quant quant, const uint8_t* row, int64_t in, float* y);
 void dequantize_row(Quant quant, const uint8_t* row, int64_t in, uint16_t* y);
 
-// Writes count ≤ 16 rows as a panel of bfloat16 (kernels.h, multiply_bf16): rows of `in` values that begin
-// row_bytes apart, missing rows and an odd `in` filled up with zeros.
-void dequantize_panel(Quant quant, const uint8_t* rows, int64_t count, int64_t in, uint16_t* panel);
+// A block by its parts, for those who pack it otherwise: w = (T(q)·scale)·factor + addend, each step rounded
+// to float32. T(q) is kNF4Values[q] for kNF4, q - 8 for kQ4_0, else q; factor is kInt8Factor for kInt8,
+// else 1. Scale and addend are the bits of float16 for kQ4_0, kQ4_1 and kQ8_0, else of float32.
+extern const float kNF4Values[16];
+constexpr float kInt8Factor = 7.874015718698502e-3f;  // 1/127
+struct QuantParts {
+  uint32_t scale = 0, addend = 0;
+  int8_t q[128];
+};
+// The parts of values [first, first + n) of a row, which share a scale; n is at most 128.
+void split_block(Quant quant, const uint8_t* row, int64_t first, int64_t n, QuantParts* parts);
 
 }  // namespace rlt

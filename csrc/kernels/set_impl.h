@@ -13,6 +13,7 @@ namespace {
 
 #include "kernels/vector_impl.h"
 // What is made of vectors:
+#include "kernels/quant_impl.h"
 #include "kernels/rows_impl.h"
 #include "kernels/softmax_impl.h"
 #include "kernels/tiles_impl.h"
@@ -56,7 +57,8 @@ constexpr Kernels kKernels{panels_at_once(kTileRows, 1),
                            sum_exp,
                            exp_blocks,
                            moments,
-                           logits_backward};
+                           logits_backward,
+                           few::unpack};
 
 }  // namespace
 }  // namespace rlt

@@ -210,11 +210,6 @@ Joints::Joints(const Groups& g)
 
 bool Joints::fit() const { return qkv.fits() && o.fits() && up.fits() && down.fits(); }
 
-bool quantised(const Block& block) {
-  return std::any_of(std::begin(kLinears), std::end(kLinears),
-                     [&](Linear Block::*layer) { return (block.*layer).quantised(); });
-}
-
 bool trained(const Block& block) { return !parameters(block, true).empty(); }
 
 at::Tensor apply_norm(const Config& c, const Norm& norm, const at::Tensor& x) {

@@ -54,9 +54,6 @@ struct BlockPass {
   AdapterPass wanted;                    // adapter as it is for those rows
 };
 
-// Whether any of its layers is quantised.
-bool quantised(const Block& block);
-
 // Whether a gradient of anything in it is asked for, adapters included.
 bool trained(const Block& block);
 

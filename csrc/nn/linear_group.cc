@@ -74,6 +74,18 @@ at::Tensor LinearGroup::call(const at::Tensor& x, bool adapted, int32_t activati
                              const OptionalTensor& residual) const {
   const auto weights = this->weights();
   const at::Tensor rows = x.stride(1) == 1 ? x : x.contiguous();
+  if (!weights->quant.empty()) {
+    const Group group = weights->group(*this);
+    const int64_t count = rows.size(0), width = this->width() / (gated_ ? 2 : 1);
+    const auto own = adapted ? adapters() : nullptr;
+    const LowRank low = adapted ? own->low() : LowRank();
+    Finish finish{activation, gated_};
+    if (residual) finish.residual = {residual->const_data_ptr<float>(), residual->stride(0)};
+    at::Tensor y = at::empty({count, width}, rows.options());
+    multiply_group(count, {rows.const_data_ptr<float>(), rows.stride(0)}, group, {{0, count, &low}}, finish,
+                   y.mutable_data_ptr<float>(), width);
+    return y;
+  }
   if (!adapted) {
     return linear_group(rows, weights->w, weights->bias, std::nullopt, std::nullopt, std::nullopt, activation,
                         gated_, residual);
@@ -101,7 +113,7 @@ std::shared_ptr<const LinearGroup::Weights> LinearGroup::weights() const {
   if (!trained && weights_ != nullptr && weights_->seen == seen) return weights_;
   weights_.reset();  // frees its memory before there is a second
   if (!trained) return weights_ = find_or_pack(std::move(seen));
-  return std::make_shared<Weights>(Weights{std::move(seen), pack_weights(), pack_bias()});
+  return pack_all(std::move(seen));
 }
 
 std::shared_ptr<const LinearGroup::Weights> LinearGroup::find_or_pack(std::vector<Seen> now) const {
@@ -116,9 +128,41 @@ std::shared_ptr<const LinearGroup::Weights> LinearGroup::find_or_pack(std::vecto
     if (auto made = found->second.lock(); made != nullptr && made->seen == now) return made;
   }
   for (auto at = all->begin(); at != all->end();) at = at->second.expired() ? all->erase(at) : std::next(at);
-  auto made = std::make_shared<const Weights>(Weights{std::move(now), pack_weights(), pack_bias()});
+  auto made = pack_all(std::move(now));
   (*all)[key] = made;
   return made;
+}
+
+// Layers that are all quantised stay in few bits.
+std::shared_ptr<const LinearGroup::Weights> LinearGroup::pack_all(std::vector<Seen> now) const {
+  const auto made = std::make_shared<Weights>();
+  made->seen = std::move(now);
+  made->bias = pack_bias();
+  if (!std::all_of(layers_.begin(), layers_.end(), [](const Linear* l) { return l->quantised(); })) {
+    made->w = pack_weights();
+    return made;
+  }
+  std::vector<QuantRows> rows;
+  for (const auto& [i, row, count] : panels_) {
+    const Linear& layer = *layers_[i];
+    rows.push_back({layer.quant, layer.weight.const_data_ptr<uint8_t>() + row * layer.weight.size(1), count});
+  }
+  made->quant = QuantPanels(rows, layers_[0]->in());
+  return made;
+}
+
+Group LinearGroup::Weights::group(const LinearGroup& of) const {
+  Group g;
+  g.element = of.element();
+  g.in = of.layers()[0]->in();
+  g.panels = of.width() / kPanel;
+  if (quant.empty()) {
+    g.weights = w.const_data_ptr();
+  } else {
+    g.quant = &quant;
+  }
+  if (bias) g.bias = bias->const_data_ptr<float>();
+  return g;
 }
 
 at::Tensor LinearGroup::pack_weights() const {

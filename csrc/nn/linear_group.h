@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/group.h"
+#include "kernels/quant_panels.h"
 #include "nn/linear.h"
 
 namespace rlt::nn {
@@ -29,8 +30,12 @@ class LinearGroup {
   // As linear_group takes them, on the CPU.
   struct Weights {
     std::vector<Seen> seen;
-    at::Tensor w;
+    at::Tensor w;  // undefined where all layers are quantised
     OptionalTensor bias;
+    QuantPanels quant;  // empty elsewhere
+
+    Group group(const LinearGroup& of) const;
+    int64_t bytes() const { return quant.empty() ? static_cast<int64_t>(w.nbytes()) : quant.bytes(); }
   };
   // The same of adapters; undefined where no layer has one.
   struct Adapters {
@@ -77,6 +82,7 @@ class LinearGroup {
   Now now(at::Tensor Linear::*first, at::Tensor Linear::*second) const;
   std::shared_ptr<const OwnAdapters> adapters() const;
   std::shared_ptr<const Weights> find_or_pack(std::vector<Seen> now) const;
+  std::shared_ptr<const Weights> pack_all(std::vector<Seen> now) const;
   at::Tensor pack_weights() const;
   OptionalTensor pack_bias() const;
 

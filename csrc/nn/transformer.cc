@@ -146,8 +146,7 @@ bool Transformer::grouped(int64_t rows, const AdapterPass& pass) const {
   const auto frozen = [](const at::Tensor& t) { return !t.defined() || !t.requires_grad(); };
   return rows <= kFew && pass.dropout == 0 && embed_.is_cpu() && frozen(embed_) && frozen(positions_) &&
          frozen(types_) && frozen(embed_norm_.weight) && frozen(embed_norm_.bias) &&
-         std::none_of(blocks().begin(), blocks().end(), trained) &&
-         std::none_of(blocks().begin(), blocks().end(), quantised);
+         std::none_of(blocks().begin(), blocks().end(), trained);
 }
 
 // A GPU's passes are as long as it takes to start their operators, unless their batches are large. Brings the

@@ -9,8 +9,6 @@
 #include <ATen/ops/silu.h>
 #include <ATen/ops/zeros.h>
 
-#include <cstring>
-
 #include "check.h"
 #include "transformer_fixture.h"
 
@@ -115,35 +113,6 @@ TEST(group_gives_a_row_the_same_bits_in_any_batch) {
       if (first + rows > 200) continue;
       EXPECT(
           same_bits(group.forward(x.narrow(0, first, rows), true, RLT_ACT_GELU), all.narrow(0, first, rows)));
-    }
-  }
-}
-
-// Weights unpacked on demand give the same bits as weights that stay unpacked.
-TEST(group_unpacks_weights_a_step_at_a_time) {
-  Random random(309);
-  rlt::Group there;
-  there.element = rlt::Element::kBF16;
-  there.in = 70;
-  there.panels = 22;
-  const at::Tensor weights = random.normal({there.panels, there.padded_in(), rlt::kPanel}).to(at::kBFloat16);
-  there.weights = weights.const_data_ptr();
-  rlt::Group packed = there;
-  packed.weights = nullptr;
-  packed.unpack = [&](int64_t begin, int64_t end, void* panels) {
-    std::memcpy(panels, static_cast<const char*>(there.weights) + begin * there.panel_bytes(),
-                static_cast<size_t>((end - begin) * there.panel_bytes()));
-  };
-  for (const int64_t rows : {1, 2, 70}) {
-    for (const bool gated : {false, true}) {
-      const rlt::Finish finish{gated ? RLT_ACT_SILU : rlt::kNoActivation, gated};
-      const int64_t width = there.panels * rlt::kPanel / (gated ? 2 : 1);
-      const at::Tensor x = random.normal({rows, there.in}), want = at::zeros({rows, width}),
-                       got = at::zeros({rows, width});
-      const rlt::Matrix in{x.const_data_ptr<float>(), there.in};
-      rlt::multiply_group(rows, in, there, {}, finish, want.mutable_data_ptr<float>(), width);
-      rlt::multiply_group(rows, in, packed, {}, finish, got.mutable_data_ptr<float>(), width);
-      EXPECT(same_bits(got, want));
     }
   }
 }

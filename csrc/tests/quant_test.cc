@@ -11,6 +11,9 @@
 
 #include "check.h"
 #include "engine_fixture.h"
+#include "kernels/quant_panels.h"
+#include "kernels/tiles.h"
+#include "nn/linear_group.h"
 #include "ops/quant.h"
 #include "support.h"
 
@@ -18,6 +21,7 @@ namespace {
 
 using rlt::Quant;
 using rlt::QuantFormat;
+using rlt::nn::Linear;
 using rlt::test::Random;
 using rlt::test::relative;
 using rlt::test::same_bits;
@@ -46,6 +50,18 @@ int64_t inputs_of(const QuantFormat& f) {
   return f.values > 64 ? 2 * f.values : f.values > 1 ? 6 * f.values : 101;
 }
 
+Linear quantised_layer(Random& random, const QuantFormat& f, int64_t out) {
+  Linear made;
+  made.quant = f.quant;
+  made.inputs = f.values > 1 ? 512 - f.values % 256 : 301;
+  made.weight = random_rows(random, f, out, made.inputs);
+  made.bias = random.normal({out});
+  made.a = random.normal({3, made.inputs}, 0.1);
+  made.b = random.normal({out, 3}, 0.1);
+  made.scale = 0.7;
+  return made;
+}
+
 TEST(quantised_values_are_near_and_extremes_exact) {
   Random random(401);
   at::Tensor w = random.normal({5, 192}, 0.02);
@@ -71,25 +87,80 @@ TEST(quantised_values_are_near_and_extremes_exact) {
   EXPECT_THROWS("rows of 64 values are dense uint8 [out, 36]", rlt::dequantize(w.to(at::kByte), 2, 64));
 }
 
-// Rows dequantised to float32, to bfloat16 and to panels agree in every format. Missing rows of a panel are
-// zero.
-TEST(dequantised_rows_and_panels_agree) {
+// Rows as floats and rounded are the same values for every format.
+TEST(dequantised_rows_agree) {
   Random random(402);
   for (const QuantFormat& f : formats()) {
-    const int64_t in = inputs_of(f), out = 16, even = (in + 1) / 2 * 2;
-    const at::Tensor rows = random_rows(random, f, out, in);
-    const at::Tensor wide = rlt::dequantize(rows, int64_t(f.quant), in, at::kFloat),
-                     half = rlt::dequantize(rows, int64_t(f.quant), in);
+    const int64_t in = inputs_of(f);
+    const at::Tensor rows = random_rows(random, f, 16, in),
+                     wide = rlt::dequantize(rows, int64_t(f.quant), in, at::kFloat);
     EXPECT(rlt::test::finite(wide));
-    EXPECT(same_bits(half, wide.to(at::kBFloat16)));
+    EXPECT(same_bits(rlt::dequantize(rows, int64_t(f.quant), in), wide.to(at::kBFloat16)));
+  }
+}
+
+// Calls f for each set of kernels that runs here, chosen; the slow ones, which are for tests, only if asked
+// to.
+template <class F>
+void for_kernels(bool slow, const F& f) {
+  const std::string chosen = rlt::kernels_name();
+  for (const bool back : {false, true}) {
+    for (int i = 0; i < rlt::kInstructionSets; ++i) {
+      const rlt::InstructionSet& set = rlt::instruction_sets()[i];
+      if (!set.runs || (set.by_name && !slow && !back) || (back && set.name != chosen)) continue;
+      rlt::use_kernels(set);
+      if (!back) f();
+    }
+  }
+}
+
+// Panels of few bits are those of the rows, by the kernels of every instruction set, in any steps of k;
+// outputs and k that there are not are zeros.
+TEST(unpacked_panels_equal_dequantised_rows) {
+  Random random(406);
+  for (const QuantFormat& f : formats()) {
+    const int64_t in = f.values > 1 ? 768 - 3 * f.values % 256 : 301, words = rlt::words_of(in);
+    const at::Tensor rows = random_rows(random, f, 16, in),
+                     want = rlt::dequantize(rows, int64_t(f.quant), in);
     for (const int64_t count : {1, 7, 16}) {
-      at::Tensor panel = at::empty({even / 2, 16, 2}, at::kBFloat16).fill_(NAN);
-      rlt::dequantize_panel(f.quant, rows.const_data_ptr<uint8_t>(), count, in,
-                            static_cast<uint16_t*>(panel.mutable_data_ptr()));
-      const at::Tensor turned = panel.permute({1, 0, 2}).reshape({16, even});
-      EXPECT(same_bits(turned.narrow(0, 0, count).narrow(1, 0, in).contiguous(), half.narrow(0, 0, count)));
-      EXPECT(turned.narrow(0, count, 16 - count).eq(0).all().item<bool>());
-      if (even > in) EXPECT(turned.narrow(1, in, 1).eq(0).all().item<bool>());
+      const rlt::QuantRows from{f.quant, rows.const_data_ptr<uint8_t>(), count};
+      const rlt::QuantPanels panels({{f.quant, from.rows, 16}, from}, in);
+      for_kernels(true, [&] {
+        at::Tensor panel = at::empty({words, 16, 2}, at::kBFloat16).fill_(NAN);
+        auto* const out = static_cast<uint16_t*>(panel.mutable_data_ptr());
+        for (int64_t k = 0; k < 2 * words; k += 256) {
+          panels.unpack(1, k, std::min(k + 256, 2 * words), 0, out + k * 16);
+        }
+        const at::Tensor turned = panel.permute({1, 0, 2}).reshape({16, 2 * words});
+        EXPECT(same_bits(turned.narrow(0, 0, count).narrow(1, 0, in).contiguous(), want.narrow(0, 0, count)));
+        EXPECT(turned.narrow(0, count, 16 - count).eq(0).all().item<bool>());
+        EXPECT(turned.narrow(1, in, 2 * words - in).eq(0).all().item<bool>());
+      });
+    }
+  }
+}
+
+// Products with panels of few bits are those with the panels that they unpack to, to the bit: one row, a
+// tile, many.
+TEST(products_unpack_weights_a_step_at_a_time) {
+  Random random(407);
+  for (const QuantFormat& f : formats()) {
+    Linear gate = quantised_layer(random, f, 80), up = quantised_layer(random, f, 80);
+    Linear dense[2] = {gate, up};
+    for (Linear& l : dense) l.weight = l.dense(), l.quant = Quant::kNone;
+    for (const bool gated : {false, true}) {
+      for_kernels(f.quant == Quant::kNF4, [&] {
+        const rlt::nn::LinearGroup few({&gate, &up}, gated), plain({&dense[0], &dense[1]}, gated),
+            last({&gate}), last_plain({&dense[0]});
+        for (const int64_t rows : {1, 2, 33, 70}) {
+          const at::Tensor x = random.normal({rows, gate.in()}), y = random.normal({rows, 80});
+          const int32_t activation = gated ? RLT_ACT_SILU : rlt::kNoActivation;
+          for (const bool adapted : {false, true}) {
+            EXPECT(same_bits(few.forward(x, adapted, activation), plain.forward(x, adapted, activation)));
+            EXPECT(same_bits(last.forward_add(x, adapted, y), last_plain.forward_add(x, adapted, y)));
+          }
+        }
+      });
     }
   }
 }

@@ -5,8 +5,7 @@ namespace rlt::engine {
 void PackedLinear::refresh() {
   weights_.reset();  // frees what is of no use any more before there is more
   weights_ = group_->weights();
-  packed_ = {group_->element(), in(), width() / kPanel, weights_->w.const_data_ptr(),
-             weights_->bias ? weights_->bias->const_data_ptr<float>() : nullptr};
+  packed_ = weights_->group(*group_);
   set_adapter(1, group_->layers());
 }
 

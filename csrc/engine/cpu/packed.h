@@ -38,7 +38,7 @@ class PackedLinear {
   int64_t width() const { return group_->width(); }
   int64_t in() const { return group_->layers()[0]->in(); }
   Element element() const { return packed_.element; }
-  int64_t bytes() const { return packed_.panels * packed_.panel_bytes(); }
+  int64_t bytes() const { return weights_->bytes(); }
   // y [rows, …] = x·Wᵀ + bias, each row's adapter and what finish adds, as multiply_group has it.
   void multiply(const Rows& x, const Finish& finish, float* y, int64_t y_stride) const;
 

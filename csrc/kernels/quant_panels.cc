@@ -1,0 +1,101 @@
+#include "kernels/quant_panels.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/parallel.h"
+#include "kernels/tiles.h"
+
+namespace rlt {
+namespace {
+
+constexpr float kCounted[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+constexpr float kCentred[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+
+FewBits bits_of(Quant quant) {
+  switch (quant) {
+    case Quant::kInt8:
+      return {true, false, false, QuantPanels::kStep, nullptr, kInt8Factor};
+    case Quant::kNF4:
+      return {false, false, false, 64, kNF4Values, 1};
+    case Quant::kQ4_0:
+      return {false, false, true, 32, kCentred, 1};
+    case Quant::kQ4_1:
+      return {false, true, true, 32, kCounted, 1};
+    case Quant::kQ8_0:
+      return {true, false, true, 32, nullptr, 1};
+    case Quant::kQ4_K:  // scales are products of two numbers
+      return {false, true, false, 32, kCounted, 1};
+    default:
+      return {true, false, false, 16, nullptr, 1};
+  }
+}
+
+// The first k values' bytes: whole blocks, or whole steps of one.
+int64_t bytes_of(const FewBits& by, int64_t k) {
+  const int64_t scales = kPanel * (by.halves ? 2 : 4) * (by.adds ? 2 : 1);
+  return (k + by.values - 1) / by.values * scales + k * kPanel / (by.bytes ? 1 : 2);
+}
+
+// Output r's part of a block of n values.
+void put_values(const FewBits& by, const int8_t* q, int64_t n, int64_t r, uint8_t* to) {
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t at = 2 * r + i % 2;  // among the 32 floats of two rows of k
+    if (by.bytes) {
+      to[i / 2 * 2 * kPanel + at] = static_cast<uint8_t>(q[i]);
+    } else {
+      const int64_t nibble = i % 8 / 2 * 2 + at / kPanel, word = at % kPanel;
+      uint8_t& byte = to[i / 8 * 64 + 4 * word + nibble / 2];
+      byte = static_cast<uint8_t>(byte | (q[i] & 15) << (nibble % 2 * 4));
+    }
+  }
+}
+
+void pack_rows(const FewBits& by, const QuantRows& from, int64_t in, uint8_t* to) {
+  const size_t number = by.halves ? 2 : 4;  // bytes
+  const int64_t row_bytes = format_of(from.quant).row_bytes(in),
+                addends = kPanel * static_cast<int64_t>(number), scales = by.adds ? 2 * addends : addends;
+  QuantParts parts;
+  for (int64_t first = 0; first < in; first += by.values) {
+    const int64_t n = std::min(by.values, in - first);
+    for (int64_t r = 0; r < from.count; ++r) {
+      split_block(from.quant, from.rows + r * row_bytes, first, n, &parts);
+      std::memcpy(to + r * number, &parts.scale, number);
+      if (by.adds) std::memcpy(to + addends + r * number, &parts.addend, number);
+      put_values(by, parts.q, n, r, to + scales);
+    }
+    to += scales + by.values * kPanel / (by.bytes ? 1 : 2);
+  }
+}
+
+}  // namespace
+
+QuantPanels::QuantPanels(const std::vector<QuantRows>& panels, int64_t in) : width_(2 * words_of(in)) {
+  int64_t size = 0;
+  for (const QuantRows& from : panels) {
+    panels_.push_back({bits_of(from.quant), size});
+    size += bytes_of(panels_.back().by, width_);
+  }
+  memory_ = Buffer<uint8_t>(size);
+  parallel_for(0, static_cast<int64_t>(panels.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) {
+      const Panel& panel = panels_[static_cast<size_t>(p)];
+      uint8_t* const to = memory_.data() + panel.offset;
+      std::memset(to, 0, static_cast<size_t>(bytes_of(panel.by, width_)));
+      pack_rows(panel.by, panels[static_cast<size_t>(p)], in, to);
+    }
+  });
+}
+
+void QuantPanels::unpack(int64_t panel, int64_t begin, int64_t end, int64_t next, uint16_t* out) const {
+  const auto& [by, offset] = panels_[static_cast<size_t>(panel)];
+  const int64_t from = offset + bytes_of(by, begin);
+  int64_t ahead = bytes_of(by, end) - bytes_of(by, begin);
+  if (end == width_) {
+    const bool more = next < static_cast<int64_t>(panels_.size());
+    ahead = more ? panels_[static_cast<size_t>(next)].offset - from : 0;
+  }
+  kernels().unpack(by, memory_.data() + from, end - begin, ahead, out);
+}
+
+}  // namespace rlt
