@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/remote"
@@ -328,3 +329,42 @@ func (o *Saving) Check() error {
 }
 
 var errUntaught = errors.New("mode rl_only needs --pretrained-model DIR, the folder of a finished supervised stage")
+
+// General is what every run has.
+type General struct {
+	Task        string  `option:"task" common:"true" help:"what to learn"`
+	Mode        string  `option:"mode" common:"true" help:"stages to train"`
+	Model       string  `option:"model" default:"tiny" arg:"DIR|NAME" common:"true" help:"pretrained model: a folder, a GGUF file, smollm2 or another name of rltrain models, a name on the hub, or tiny, a small character-level language model with random weights"`
+	OutputDir   string  `option:"output_dir" default:"models" arg:"DIR" incidental:"true" common:"true" help:"folder for results; each stage gets a subfolder named after the task and the stage"`
+	Seed        uint64  `option:"seed" default:"42" common:"true" help:"random seed"`
+	Device      string  `option:"device" default:"auto" help:"cpu, cuda or cuda:NUMBER; auto = the first GPU if its driver and the CUDA plugin (make cuda) are present, else the CPU"`
+	Threads     int     `option:"threads" range:"[0,1024]" incidental:"true" help:"compute threads (0 = one per core)"`
+	DistTimeout float64 `option:"dist_timeout" default:"600" range:"[1,86400]" incidental:"true" help:"seconds to wait for another process before all processes stop, in data parallel training"`
+	train.Memory
+	MaxTime     string `option:"max_time" arg:"DURATION" percommand:"true" incidental:"true" help:"stop between two steps after this time, such as 20m or 1h30m, saved and ready for --resume; counts all stages"`
+	Resume      bool   `option:"resume" percommand:"true" incidental:"true" common:"true" help:"continue from the newest checkpoint in the output folder"`
+	ResumeFrom  string `option:"resume_from_checkpoint" arg:"DIR|auto" percommand:"true" incidental:"true" help:"continue from this checkpoint of the run and remove later ones; auto = the newest complete one"`
+	DryRun      bool   `option:"dry_run" percommand:"true" incidental:"true" common:"true" help:"run a few steps of each stage in a temporary folder and print a summary: data, steps, first prompt, rewards, memory"`
+	PrintConfig bool   `option:"print_config" percommand:"true" incidental:"true" help:"print all effective settings as YAML, with their origin, and exit"`
+	ConfigFile  string `option:"config" arg:"FILE" percommand:"true" incidental:"true" common:"true" help:"YAML file of settings, such as config.yaml of an earlier run"`
+}
+
+// Check refuses a --max-time that is not a duration.
+func (o *General) Check() error {
+	if _, err := o.Limit(); err != nil {
+		return wrong("max_time", "%q is not a duration above 0, such as 20m or 1h30m", o.MaxTime)
+	}
+	return nil
+}
+
+// Limit is the time that the command may take; 0 = any.
+func (o *General) Limit() (time.Duration, error) {
+	if o.MaxTime == "" {
+		return 0, nil
+	}
+	limit, err := time.ParseDuration(o.MaxTime)
+	if err == nil && limit <= 0 {
+		err = errors.New("not above 0")
+	}
+	return limit, err
+}
