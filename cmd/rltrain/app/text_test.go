@@ -50,7 +50,7 @@ func TestText(t *testing.T) {
 		{"encoder as its family", "grpo", "--model BASE --policy head --pooling family --algorithm grpo", transformers.PoolFamily, "GRPO Episode 3/3"},
 		{"last token", "a2c", "--model TMP/lm --policy head --algorithm a2c", policy.PoolLast, "A2C Episode 3/3"},
 		{"scored", "ppo", "--model TMP/lm --policy score --algorithm ppo --labels lower,high,low --prompt-template {labels}?{text}=", policy.PoolScore, `"lower" or "high" or "low"?`},
-		{"scored, usual prompt", "reinforce", "--model TMP/lm --policy score", policy.PoolScore, `Classify the following text as "high" or "low" or "lower".`},
+		{"scored, usual prompt", "grpo", "--model TMP/lm --policy score", policy.PoolScore, `Classify the following text as "high" or "low" or "lower".`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			out := "TMP/" + strings.ReplaceAll(test.name, " ", "_")
