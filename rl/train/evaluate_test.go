@@ -49,7 +49,7 @@ func TestEvaluationsPickTheBest(t *testing.T) {
 		{"a best in between", scripted{scores: map[int]float64{0: 0.1, 2: 0.5, 4: 0.5, 5: 0.3}},
 			Result{Steps: 5, Version: 5, BestStep: 2, Before: raw(0.1), Best: raw(0.5), Last: raw(0.3)}, []int{0, 2, 4, 5}},
 		{"nothing better", scripted{scores: map[int]float64{0: 0.6, 2: 0.5, 4: 0.6, 5: 0.3}},
-			Result{Steps: 5, Version: 5, BestStep: 0, Before: raw(0.6), Best: raw(0.6), Last: raw(0.3)}, []int{0, 2, 4, 5}},
+			Result{Steps: 5, Version: 5, BestStep: 0, Unimproved: "score 0.6 at the start, score 0.3 after the last step", Before: raw(0.6), Best: raw(0.6), Last: raw(0.3)}, []int{0, 2, 4, 5}},
 		{"scores below 0", scripted{scores: map[int]float64{0: -3, 2: -2, 4: -2.5, 5: -4}},
 			Result{Steps: 5, Version: 5, BestStep: 2, Before: raw(-3), Best: raw(-2), Last: raw(-4)}, []int{0, 2, 4, 5}},
 		{"good enough", scripted{scores: map[int]float64{0: 0.1, 2: 0.4, 4: 0.9}, done: 4},

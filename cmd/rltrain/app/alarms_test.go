@@ -32,9 +32,9 @@ func TestAlarmsOfRuns(t *testing.T) {
 		{"a kind that is never right", one + fast + `--num-steps 14 --kind-column sort`, []string{"equal_rewards", "missing_end", "never_right", "truncation"}},
 		{"shorter and shorter", several + fast + `--num-steps 40 --reward expr:'-length'`, []string{"equal_rewards", "length_drift", "tier_drift"}},
 		{"one reward dominates", several + `--num-steps 6 --reward expr:'length',expr:'text~contains~"b"'=0.1`, []string{"dominant_reward"}},
-		{"far from the reference", one + `--rl-learning-rate 0.05 --num-steps 25 --kl-coef 0.001 --reward expr:'text~in~["a","e","i"]'`, append([]string{"equal_rewards", "kl"}, limit...)},
+		{"far from the reference", one + `--rl-learning-rate 0.05 --num-steps 25 --kl-coef 0.001 --reward expr:'text~in~["a","e","i"]'`, []string{"equal_rewards", "kl", "missing_end", "strict", "truncation"}},
 		{"judgements that fail", one + `--num-steps 2 --reward cmd:sh~TMP/failing.sh`, []string{"failed_rewards"}},
-		{"what is right is not paid any more", one + fast + `--num-steps 50 --allow-no-signal --reward cmd:sh~TMP/turning.sh`, append([]string{"collapse", "equal_rewards"}, limit...)},
+		{"what is right is not paid any more", one + fast + `--num-steps 50 --allow-no-signal --reward cmd:sh~TMP/turning.sh`, []string{"collapse", "equal_rewards", "missing_end", "strict", "truncation"}},
 		{"texts learnt by heart", `--task chat --dataset TMP/noise.jsonl --model tiny --tiny-layers 1 --tiny-hidden 64 --epochs 16 --learning-rate 0.01 --lr-scheduler-type constant --validation-share 0.5 --batch-size 4`, []string{"overfitting"}},
 		{"well", several + `--num-steps 12 --reward expr:'text~contains~"b"'`, nil},
 	} {

@@ -31,7 +31,7 @@ func TestPastedCommands(t *testing.T) {
 			--evaluation_at_start --update_ref_iterations 2 --max_new_tokens 8`: "TMP/buffer.jsonl",
 		// Digits with a small language model and its generators.
 		`--task sum_digits --num-steps 1 --num-generators 2 --eval-samples 2 --verbose --mode rl_only --model TMP/tiny --prompts-per-step 2
-			--samples-per-prompt 2 --max-new-tokens 4 --fresh-samples 0 --output-dir TMP/digits`: "TMP/digits/sum_digits_rl/README.md",
+			--samples-per-prompt 2 --max-new-tokens 4 --fresh-samples 0 --output-dir TMP/digits`: "TMP/digits/sum_digits_rl/run.json",
 		// TRL's examples.
 		`--task chat --model_name_or_path tiny --tiny-layers 1 --tiny-hidden 32 --dataset_name TMP/texts.jsonl --learning_rate 2.0e-4 --num_train_epochs 1 --packing
 			--per_device_train_batch_size 2 --gradient_accumulation_steps 2 --gradient_checkpointing --use_peft --lora_r 4 --lora_alpha 16
@@ -39,7 +39,7 @@ func TestPastedCommands(t *testing.T) {
 		`--task prompts --algorithm grpo --dataset TMP/prompts.jsonl --model_name_or_path TMP/tiny --output_dir TMP/GRPO --learning_rate 1e-5
 			--torch_dtype bfloat16 --max_completion_length 4 --use_peft --lora_target_modules q_proj, v_proj --log_completions --per_device_train_batch_size 4
 			--num_generations 4 --importance_sampling_level token --epsilon 3e-4 --epsilon_high 4e-4 --beta 0.0 --loss_type grpo
-			--gradient_accumulation_steps 2 --steps_per_generation 4 --max_steps 1 --eval_samples 2 --fresh_samples 0`: "TMP/GRPO/prompts_rl/adapter_config.json",
+			--gradient_accumulation_steps 2 --steps_per_generation 4 --max_steps 1 --eval_samples 2 --fresh_samples 0`: "TMP/GRPO/prompts_rl/run.json",
 	} {
 		f.must(t, "", append([]string{"train"}, strings.Fields(command)...)...)
 		if _, err := os.Stat(f.expand(left)); err != nil {
