@@ -64,11 +64,11 @@ func CompareRuns(classes int, truth []int, a, b [][][]float32) Comparison {
 		samplesA, samplesB = append(samplesA, runsA.mean()), append(samplesB, runsB.mean())
 	}
 	difference := func(of func(scores) float64) Difference {
-		draws := make([]float64, resamples)
-		for i := range draws {
-			draws[i] = of(samplesB[i]) - of(samplesA[i])
+		values := make([]float64, resamples)
+		for i := range values {
+			values[i] = of(samplesB[i]) - of(samplesA[i])
 		}
-		return newDifference(of(wholeA), of(wholeB), draws)
+		return newDifference(of(wholeA), of(wholeB), values)
 	}
 	return Comparison{
 		N:        len(truth),
@@ -131,8 +131,8 @@ func MeanEstimate(rows []float64) Estimate {
 	return Estimate{whole / n, interval(resampledMeans(4, rows), whole/n)}
 }
 
-func newDifference(a, b float64, draws []float64) Difference {
-	return Difference{a, b, b - a, interval(draws, b-a)}
+func newDifference(a, b float64, values []float64) Difference {
+	return Difference{a, b, b - a, interval(values, b-a)}
 }
 
 // runs tallies the same rows of several prediction sets.
@@ -177,7 +177,7 @@ func (r *runs) mean() scores {
 
 // bootstrapIntervals returns all intervals except that of accuracy, which has a closed form; whole are the metrics of all rows.
 func bootstrapIntervals(classes int, rows []scoredRow, whole scores) Intervals {
-	var drawn []scores
+	var resampled []scores
 	sample := newTally(classes)
 	rng := Stream(bootstrapSeed, 1)
 	for range resamples {
@@ -185,14 +185,14 @@ func bootstrapIntervals(classes int, rows []scoredRow, whole scores) Intervals {
 		for range rows {
 			sample.add(&rows[rng.IntN(len(rows))])
 		}
-		drawn = append(drawn, sample.scores())
+		resampled = append(resampled, sample.scores())
 	}
 	of := func(of func(scores) float64) Interval {
-		draws := make([]float64, len(drawn))
-		for i, s := range drawn {
-			draws[i] = of(s)
+		values := make([]float64, len(resampled))
+		for i, s := range resampled {
+			values[i] = of(s)
 		}
-		return interval(draws, of(whole))
+		return interval(values, of(whole))
 	}
 	return Intervals{
 		F1Macro: of(func(s scores) float64 { return s.f1Macro }), F1Weighted: of(func(s scores) float64 { return s.f1Weighted }),
@@ -200,10 +200,10 @@ func bootstrapIntervals(classes int, rows []scoredRow, whole scores) Intervals {
 	}
 }
 
-// interval is the percentile interval of draws, extended to contain estimate. Resampled calibration errors are mostly above
+// interval is the percentile interval of values, extended to contain estimate. Resampled calibration errors are mostly above
 // it, because a resample is noisier.
-func interval(draws []float64, estimate float64) Interval {
-	p := percentiles(draws, 0.025, 0.975)
+func interval(values []float64, estimate float64) Interval {
+	p := percentiles(values, 0.025, 0.975)
 	return Interval{min(p[0], estimate), max(p[1], estimate)}
 }
 

@@ -53,7 +53,7 @@ const (
 
 // readAnswers shows completions of the first, the middle and the last recorded step.
 func readAnswers(dir string, p *page) error {
-	steps, err := recordedSteps(filepath.Join(dir, "logs", "completions.jsonl"))
+	steps, err := RecordedSteps(filepath.Join(dir, "logs", "completions.jsonl"))
 	if err != nil {
 		return err
 	}
@@ -76,8 +76,9 @@ func readAnswers(dir string, p *page) error {
 	return nil
 }
 
-// recordedSteps reads the records of the first, the middle and the last step of a file, each once.
-func recordedSteps(path string) (steps [][]rl.Record, err error) {
+// RecordedSteps reads the records of the first, the middle and the last step of a completions file, each once. A missing file
+// has none.
+func RecordedSteps(path string) (steps [][]rl.Record, err error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

@@ -215,7 +215,7 @@ func Plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// Shortened returns the beginning of a text, of at most so many runes.
+// Shortened returns the first runes of a text, with ... if it cut the rest.
 func Shortened(text string, runes int) string {
 	if r := []rune(text); len(r) > runes {
 		return string(r[:runes]) + "..."

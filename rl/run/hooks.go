@@ -23,7 +23,7 @@ type Hooks struct {
 	// Keep takes completions of a logged step: those of Prompts prompts, or of all if Prompts is negative.
 	Keep    func(records []rl.Record) error
 	Prompts int
-	// Phases is told which phase of a step begins; nil = nobody is.
+	// Phases measures the phases of a step and shows progress; nil = neither.
 	Phases *Phases
 	// Progress is called after each step.
 	Progress func(done, total int, note string)

@@ -63,7 +63,7 @@ func (p *Phases) Move(from, to string, seconds float64) {
 	p.spent[to] += d
 }
 
-// Within shows how far the current phase is: done of total, with so many tokens.
+// Within shows the progress of the current phase: done of total, with the tokens so far.
 func (p *Phases) Within(done, total, tokens int) {
 	if p == nil {
 		return

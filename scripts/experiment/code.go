@@ -107,15 +107,15 @@ func (e *codeExperiment) learn(ctx context.Context, seed int, way, options strin
 			return r, fmt.Errorf("the warm-up's folder is gone: remove its row from %s: %w", e.out, err)
 		}
 	}
-	out := filepath.Join(dir, strings.NewReplacer(" ", "_", ",", "").Replace(way))
-	stage, drawn := "code_rl", seed
+	out := filepath.Join(dir, folderOf(way))
+	stage, problems := "code_rl", seed
 	if strings.Contains(options, "supervised") {
 		stage = "code_supervised"
 	}
 	if way != codeWarmUp {
-		drawn += 1000 // other problems than in the warm-up
+		problems += 1000 // other problems than in the warm-up
 	}
-	args := append(strings.Fields(codeAll+strings.ReplaceAll(options, "BASE", base)), "--seed", strconv.Itoa(drawn), "--output-dir", out)
+	args := append(strings.Fields(codeAll+strings.ReplaceAll(options, "BASE", base)), "--seed", strconv.Itoa(problems), "--output-dir", out)
 	var err error
 	if r.CPUSeconds, _, err = command(ctx, e.program, args...); err != nil {
 		return r, err
@@ -125,7 +125,7 @@ func (e *codeExperiment) learn(ctx context.Context, seed int, way, options strin
 
 // judge evaluates a policy on the same problems as all others: two samples each, and greedily.
 func (e *codeExperiment) judge(ctx context.Context, r *codeRun, model string) error {
-	drawn, err := e.eval(ctx, r, model, "--n 2")
+	sampled, err := e.eval(ctx, r, model, "--n 2")
 	if err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (e *codeExperiment) judge(ctx context.Context, r *codeRun, model string) er
 	if err != nil {
 		return err
 	}
-	known, unseen := right(drawn)
+	known, unseen := right(sampled)
 	for _, n := range known {
 		r.Tries += strconv.Itoa(int(n))
 	}

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -124,8 +122,15 @@ func (e *hacksExperiment) train(ctx context.Context, reward, data, out string) (
 			r.Alarms = append(r.Alarms, name)
 		}
 	}
-	r.Best, err = bestOfLast(filepath.Join(logs, "completions.jsonl"))
-	return r, err
+	steps, err := report.RecordedSteps(filepath.Join(logs, "completions.jsonl"))
+	if err != nil {
+		return r, err
+	}
+	if len(steps) == 0 {
+		return r, fmt.Errorf("%s: no completions", logs)
+	}
+	r.Best = report.Best(steps[len(steps)-1])
+	return r, nil
 }
 
 // strict counts the answers that the strictest verifier accepts.
@@ -134,29 +139,6 @@ func strict(s *rl.AnswerScores) hackScore {
 		return hackScore{}
 	}
 	return hackScore{s.Correct - s.Doubted, s.N}
-}
-
-// bestOfLast lists the ten best-rewarded completions of the last step.
-func bestOfLast(path string) ([]string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	var last []rl.Record
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<24)
-	for lines.Scan() {
-		var r rl.Record
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		if len(last) > 0 && last[0].Step != r.Step {
-			last = nil
-		}
-		last = append(last, r)
-	}
-	return report.Best(last), lines.Err()
 }
 
 // markdown is the experiment's table.

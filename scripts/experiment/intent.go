@@ -332,7 +332,7 @@ func (e *intentExperiment) add(r intentRun) error {
 }
 
 func (e *intentExperiment) folder(setting string, seed int) string {
-	return filepath.Join(e.work, strings.NewReplacer(" ", "_", ",", "").Replace(setting)+"-"+strconv.Itoa(seed))
+	return filepath.Join(e.work, folderOf(setting)+"-"+strconv.Itoa(seed))
 }
 
 // train runs rltrain for one (setting, seed), unless the results have that run. start is the folder of the policy that the

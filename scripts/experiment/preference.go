@@ -150,7 +150,7 @@ func made(path string) bool {
 func (e *preferenceExperiment) learn(ctx context.Context, dir string, seed int, name, options string) (preferenceRun, error) {
 	r := preferenceRun{Way: name, Seed: seed}
 	base := filepath.Join(dir, baseFolder)
-	out := filepath.Join(dir, strings.NewReplacer(" ", "_", ",", "").Replace(name))
+	out := filepath.Join(dir, folderOf(name))
 	args := strings.Fields(strings.NewReplacer("BASE", base, "PAIRS", filepath.Join(dir, "pairs"), "MANY", filepath.Join(dir, "many"),
 		"JUDGE", filepath.Join(judgeIn(dir), baseFolder), "REWARD", rewardIn(dir)).Replace(options))
 	var err error

@@ -139,9 +139,6 @@ func (e *realExperiment) train(ctx context.Context, row realRow, seed int) (real
 	return r, nil
 }
 
-// folderOf is the folder of a row.
-func folderOf(row string) string { return strings.NewReplacer(" ", "_", ",", "").Replace(row) }
-
 // loadAverage is the number of running threads of the machine, averaged over the last minute; 0 where it is not known.
 func loadAverage() float64 {
 	data, err := os.ReadFile("/proc/loadavg")

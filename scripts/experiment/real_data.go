@@ -38,7 +38,7 @@ func writeArithmetic(dir string, sample func(rng *rand.Rand) arithmeticRow) erro
 	return errors.Join(writeObjects(filepath.Join(dir, "train.jsonl"), rows[:arithmeticTrain]), writeObjects(filepath.Join(dir, "test.jsonl"), rows[arithmeticTrain:]))
 }
 
-// sums writes sums and differences of two numbers of so many digits; no difference is negative.
+// sums writes sums and differences of two numbers with the given number of digits; no difference is negative.
 func sums(digits int) func(e *realExperiment, dir string) error {
 	low := 1
 	for range digits - 1 {
@@ -126,7 +126,7 @@ func mmluSubjects(e *realExperiment, dir string) error {
 	return writeLines(filepath.Join(dir, "rows.jsonl"), few(append(append(train, val...), test...), 1000, 100, 300))
 }
 
-// few keeps so many shuffled rows of each part.
+// few keeps a limited number of shuffled rows of each part.
 func few(rows []dataset.Row, train, val, test int) (kept []dataset.Row) {
 	left := map[string]int{dataset.Train: train, dataset.Val: val, dataset.Test: test}
 	rng := rand.New(rand.NewPCG(splitSeed, 1))

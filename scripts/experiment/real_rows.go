@@ -21,7 +21,7 @@ import (
 const arithmetic = "--task prompts --model smollm2 --dataset WORK/train.jsonl --eval-dataset WORK/test.jsonl --max-new-tokens TOKENS " +
 	"--eval-samples 300 --fresh-samples 0 --eval-every 80 --num-steps 80 --seed SEED --output-dir OUT"
 
-// arithmeticIn is the command with so many tokens for an answer.
+// arithmeticIn returns the command with a token limit for an answer.
 func arithmeticIn(tokens int) string {
 	return strings.Replace(arithmetic, "TOKENS", strconv.Itoa(tokens), 1)
 }

@@ -27,6 +27,9 @@ func command(ctx context.Context, name string, args ...string) (float64, string,
 	return (c.ProcessState.UserTime() + c.ProcessState.SystemTime()).Seconds(), stdout.String(), nil
 }
 
+// folderOf returns the name of the folder of a setting or row.
+func folderOf(name string) string { return strings.NewReplacer(" ", "_", ",", "").Replace(name) }
+
 // portable removes the work folder from recorded options.
 func portable(options []string, work string) []string {
 	out := make([]string, len(options))

@@ -133,7 +133,7 @@ func (e *textExperiment) train(ctx context.Context, data, file string, way textW
 	if slices.ContainsFunc(e.results.Runs, func(r textRun) bool { return r.Data == data && r.Way == way.name && r.Seed == seed }) {
 		return nil
 	}
-	dir := filepath.Join(e.work, strings.NewReplacer(" ", "_", ",", "").Replace(data+"-"+way.name)+"-"+strconv.Itoa(seed))
+	dir := filepath.Join(e.work, folderOf(data+"-"+way.name)+"-"+strconv.Itoa(seed))
 	if err := os.RemoveAll(dir); err != nil { // remains of an interrupted call
 		return err
 	}
