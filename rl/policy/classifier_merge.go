@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/outfile"
@@ -60,10 +59,7 @@ func (p *Classifier) writeMerged(dir string) error {
 	if err := describeMerged(filepath.Join(dir, "config.json"), architecture); err != nil {
 		return err
 	}
-	if err := files.SaveJSON(filepath.Join(dir, "id2label.json"), p.id2Label()); err != nil {
-		return err
-	}
-	return p.writeMergedCard(dir)
+	return files.SaveJSON(filepath.Join(dir, "id2label.json"), p.id2Label())
 }
 
 // mergedTensors are the base model's tensors under the names of the merged model, adapters added.
@@ -146,53 +142,3 @@ func (p *Classifier) saveMeanPooling(dir string) error {
 		"pooling_mode_max_tokens": false, "pooling_mode_mean_sqrt_len_tokens": false,
 	})
 }
-
-// writeMergedCard writes README.md.
-func (p *Classifier) writeMergedCard(dir string) error {
-	load := `model = AutoModelForSequenceClassification.from_pretrained(".").eval()`
-	imports := "from transformers import AutoModelForSequenceClassification, AutoTokenizer"
-	logits := "    logits = model(**batch).logits"
-	if p.Pooling == transformers.PoolMean {
-		imports = "from safetensors.torch import load_file\nfrom transformers import AutoModel, AutoTokenizer"
-		load = `model = AutoModel.from_pretrained(".").eval()
-head = load_file("head.safetensors")  # head.weight [C, H], head.bias [C]`
-		logits = `    hidden = model(**batch).last_hidden_state  # [S, T, H]
-    mask = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
-    pooled = (hidden * mask).sum(1) / mask.sum(1)  # mean over tokens, not normalised
-    logits = pooled @ head["head.weight"].T + head["head.bias"]`
-	}
-	text := fmt.Sprintf(mergedCard, p.BaseModel, len(p.Labels), strings.Join(p.Labels, ", "), imports, load, p.MaxLength, logits)
-	return outfile.Write(filepath.Join(dir, "README.md"), []byte(text), 0o644)
-}
-
-const mergedCard = `---
-library_name: transformers
-pipeline_tag: text-classification
-tags:
-- rltrain
----
-
-# A text classifier
-
-%s with its LoRA adapter merged into the weights. It sorts a text into one of %d classes: %s.
-
-With rltrain, one text a line:
-
-` + "```sh\nrltrain predict --model . < texts.txt\n```" + `
-
-With Python, in this folder (` + "`pip install torch transformers safetensors`" + `):
-
-` + "```python" + `
-import torch
-%s
-
-tokenizer = AutoTokenizer.from_pretrained(".")
-%s
-texts = ["Which enzyme unwinds DNA?"]
-batch = tokenizer(texts, padding=True, truncation=True, max_length=%d, return_tensors="pt")
-with torch.no_grad():
-%s
-for text, p in zip(texts, logits.softmax(-1)):
-    print(model.config.id2label[int(p.argmax())], round(float(p.max()), 4), text)
-` + "```" + `
-`

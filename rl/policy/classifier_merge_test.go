@@ -60,10 +60,10 @@ func TestMergedPolicyPredictsTheSame(t *testing.T) {
 		files                 []string
 	}{
 		{transformers.PoolMean, "BertModel", 39, "encoder.layer.0.attention.self.query.weight", []string{
-			"1_Pooling", "README.md", "category_mapping.json", "config.json", "head.safetensors", "id2label.json", "label_mapping.json",
+			"1_Pooling", "category_mapping.json", "config.json", "head.safetensors", "id2label.json", "label_mapping.json",
 			"label_policy.json", "model.safetensors", "modules.json", "tokenizer.json"}},
 		{transformers.PoolFamily, "BertForSequenceClassification", 41, "bert.encoder.layer.0.attention.self.query.weight", []string{
-			"README.md", "category_mapping.json", "config.json", "id2label.json", "label_mapping.json", "label_policy.json", "model.safetensors",
+			"category_mapping.json", "config.json", "id2label.json", "label_mapping.json", "label_policy.json", "model.safetensors",
 			"tokenizer.json"}},
 	} {
 		t.Run(test.pooling, func(t *testing.T) {

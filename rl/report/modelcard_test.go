@@ -13,14 +13,13 @@ import (
 func testCard(pooling string) Card {
 	return Card{
 		Name: "intent_classifier_rl", Stage: "rl", BaseModel: "sentence-transformers/all-MiniLM-L6-v2",
-		Pooling: pooling, MaxLength: 128, Labels: fourteen, Datasets: []string{"TIGER-Lab/MMLU-Pro"},
+		Adapter: true, Pooling: pooling, MaxLength: 128, Labels: fourteen,
 		Data: "Trained on 2,100 questions.",
 		Results: Table{
 			[]string{"stage", "accuracy", "Brier"},
 			[][]string{{"supervised", "0.8123", "0.2711"}, {"rl", "0.8201", "0.2512"}},
 		},
 		Settings: []Setting{{"learning_rate", "1e-5"}, {"reward_metric", "calibration"}},
-		Metrics:  []Setting{{"approx_kl", "0.0051"}},
 		Versions: []Setting{{"rltrain", "0.1.0"}, {"libtorch", "2.11.0"}},
 	}
 }
@@ -28,32 +27,30 @@ func testCard(pooling string) Card {
 func TestModelCards(t *testing.T) {
 	local := testCard("family")
 	local.BaseModel = `/home/ada/my "bert"`
-	local.Datasets, local.Results, local.Metrics, local.Versions, local.Settings = nil, Table{}, nil, nil, nil
-	for name, card := range map[string]Card{"card_mean.md": testCard("mean"), "card_family.md": testCard("family"), "card_local.md": local} {
+	local.Results, local.Versions, local.Settings = Table{}, nil, nil
+	merged := testCard("mean")
+	merged.Adapter, merged.Stage, merged.Data, merged.Results, merged.Versions, merged.Settings = false, "", "", Table{}, nil, nil
+	for name, card := range map[string]Card{
+		"card_mean.md": testCard("mean"), "card_family.md": testCard("family"), "card_local.md": local, "card_merged.md": merged,
+	} {
 		text, err := card.Markdown()
 		if err != nil {
 			t.Fatal(err)
 		}
 		golden(t, name, text)
 	}
-	bad := testCard("max")
-	_, err := bad.Markdown()
-	wantError(t, err, `"max"`)
-	bad = testCard("mean")
-	bad.MaxLength = 0
-	_, err = bad.Markdown()
-	wantError(t, err, "0 tokens")
 }
 
 func TestLanguageCards(t *testing.T) {
-	adapter := LanguageCard{
+	adapter := Card{
 		Name: "gsm8k_rl", Task: "gsm8k", Stage: "reinforcement learning with grpo", BaseModel: "Qwen/Qwen2.5-0.5B-Instruct", Adapter: true, Chat: true,
 		Data:     "Trained on train.jsonl.",
 		Results:  AnswerTable([]NamedScores{{"Before", rl.AnswerScores{N: 200, Correct: 60, Accuracy: 0.3, Interval: rl.Interval{0.24, 0.37}, FormatRate: 0.9}}}),
 		Settings: []Setting{{"num_steps", "30"}}, Versions: []Setting{{"rltrain", "0.1.0"}},
 	}
-	for name, card := range map[string]LanguageCard{
+	for name, card := range map[string]Card{
 		"card_language_adapter.md": adapter,
+		"card_language_merged.md":  {Name: "mine", BaseModel: "Qwen/Qwen2.5-0.5B-Instruct", Merged: true, Chat: true},
 		"card_language_whole.md":   {Name: "sum_digits_rl", Task: "sum_digits", Stage: "rl", BaseModel: "./tiny"},
 	} {
 		text, err := card.Markdown()

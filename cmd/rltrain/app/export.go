@@ -17,6 +17,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/outfile"
 	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/torch/gguf"
 	"github.com/rltrain/rltrain/torch/transformers/chat"
 )
@@ -96,7 +97,7 @@ func export(c *cli.Context) error {
 			if err := p.SaveFull(c.String("output"), dtype); err != nil {
 				return err
 			}
-			if err := writeModelCard(c.String("output"), p); err != nil {
+			if err := writeModelCard(c.String("output"), languageCard(p)); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintln(c.App.Writer, c.String("output"))
@@ -148,46 +149,20 @@ func exportGGUF(c *cli.Context, p *policy.CausalLM, quantize string, kind gguf.T
 	return err
 }
 
-// modelCard is README.md of a full language model: its base model, its name, and how to use it.
-const modelCard = `---
-%slibrary_name: transformers
-pipeline_tag: text-generation
-tags:
-- rltrain
----
-
-# %s
-
-A full model written by [rltrain](https://github.com/rltrain/rltrain) from %s%s.
-
-` + "```python" + `
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained(".")
-model = AutoModelForCausalLM.from_pretrained(".")
-` + "```" + `
-
-` + "```sh" + `
-rltrain chat --model .
-vllm serve .
-` + "```" + `
-`
-
-// writeModelCard writes README.md into the folder of a full language model. The front matter names the base model if that is
-// on the Hub: a path means nothing elsewhere.
-func writeModelCard(dir string, p *policy.CausalLM) error {
+// writeModelCard writes README.md into the folder of a full model.
+func writeModelCard(dir string, card report.Card) error {
 	path, err := filepath.Abs(dir)
 	if err != nil {
 		return err
 	}
-	front, merged := "", ""
-	if p.Adapted() {
-		merged = ", with the trained adapter merged"
-	}
-	if name := p.BaseModel; strings.Count(name, "/") == 1 && !filepath.IsAbs(name) {
-		front = "base_model: " + name + "\n"
-	}
-	return outfile.Write(filepath.Join(dir, "README.md"), fmt.Appendf(nil, modelCard, front, filepath.Base(path), "`"+filepath.Base(p.BaseModel)+"`", merged), 0o644)
+	card.Name = filepath.Base(path)
+	_, err = report.WriteCard(dir, card)
+	return err
+}
+
+// languageCard is the card of a full language model that p is written as.
+func languageCard(p *policy.CausalLM) report.Card {
+	return report.Card{BaseModel: p.BaseModel, Merged: p.Adapted(), Chat: p.Templates != nil}
 }
 
 // An ollamaTemplate is a chat template in Ollama's form, and what it writes.

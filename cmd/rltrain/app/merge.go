@@ -12,6 +12,7 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/torch/hub"
 )
 
@@ -48,57 +49,58 @@ func merge(c *cli.Context) error {
 	if err != nil {
 		return fmt.Errorf("--model: %w%s", err, suggestStage(dir))
 	}
-	work := mergeLanguageModel
-	if reward := policy.IsRewardFolder(found.Dir); reward || policy.IsClassifierFolder(found.Dir) {
-		if dtype != "" {
-			return shared.UsageErrorf("--dtype: does not apply; %s is a classifier", dir)
-		}
-		if work = mergeClassifier; reward {
-			work = mergeReward
-		}
-	} else if !shared.IsAdapter(found.Dir) {
+	reward := policy.IsRewardFolder(found.Dir)
+	classifier := reward || policy.IsClassifierFolder(found.Dir)
+	if classifier && dtype != "" {
+		return shared.UsageErrorf("--dtype: does not apply; %s is a classifier", dir)
+	} else if !classifier && !shared.IsAdapter(found.Dir) {
 		return fmt.Errorf("%s has no adapter to merge: no label_policy.json and no %s%s", dir, lora.ConfigFile, suggestStage(dir))
 	}
 	return shared.OnThread(c, func(ctx context.Context) error {
-		if err := work(ctx, client, dir, output, dtype, c.App.ErrWriter); err != nil {
-			return err
+		var card report.Card
+		var err error
+		if classifier {
+			card, err = mergeClassifier(ctx, client, dir, output, reward)
+		} else {
+			card, err = mergeLanguageModel(ctx, client, dir, output, dtype, c.App.ErrWriter)
 		}
-		_, err := fmt.Fprintln(c.App.Writer, output)
+		if err == nil {
+			err = writeModelCard(output, card)
+		}
+		if err == nil {
+			_, err = fmt.Fprintln(c.App.Writer, output)
+		}
 		return err
 	})
 }
 
-func mergeClassifier(ctx context.Context, client *hub.Client, model, output, _ string, _ io.Writer) error {
-	policy, err := policy.LoadClassifier(ctx, client, model, "fp32", false)
-	if err != nil {
-		return err
+func mergeClassifier(ctx context.Context, client *hub.Client, model, output string, reward bool) (card report.Card, err error) {
+	var p *policy.Classifier
+	if reward {
+		var m *policy.RewardModel
+		if m, err = policy.LoadRewardModel(ctx, client, model); err == nil {
+			p = m.Classifier
+		}
+	} else {
+		p, err = policy.LoadClassifier(ctx, client, model, "fp32", false)
 	}
-	defer policy.Close()
-	return policy.Merge(output)
+	if err != nil {
+		return card, err
+	}
+	defer p.Close()
+	return report.Card{BaseModel: p.BaseModel, Merged: true, Labels: p.Labels, Pooling: p.Pooling, MaxLength: p.MaxLength}, p.Merge(output)
 }
 
-func mergeReward(ctx context.Context, client *hub.Client, model, output, _ string, _ io.Writer) error {
-	m, err := policy.LoadRewardModel(ctx, client, model)
+func mergeLanguageModel(ctx context.Context, client *hub.Client, model, output, dtype string, notes io.Writer) (card report.Card, err error) {
+	p, err := policy.LoadCausalLM(ctx, client, model, "", "", false)
 	if err != nil {
-		return err
+		return card, err
 	}
-	defer m.Close()
-	return m.Merge(output)
-}
-
-func mergeLanguageModel(ctx context.Context, client *hub.Client, model, output, dtype string, notes io.Writer) error {
-	policy, err := policy.LoadCausalLM(ctx, client, model, "", "", false)
-	if err != nil {
-		return err
-	}
-	defer policy.Close()
-	if quantized := policy.Quantized(); len(quantized) > 0 {
+	defer p.Close()
+	if quantized := p.Quantized(); len(quantized) > 0 {
 		if _, err := fmt.Fprintf(notes, "note: the base model is quantized (%s); %s holds its dequantized weights, several times as large. Quantizing that again loses changes of the adapter that are smaller than a step.\n", strings.Join(quantized, ", "), output); err != nil {
-			return err
+			return card, err
 		}
 	}
-	if err := policy.Merge(output, dtype); err != nil {
-		return err
-	}
-	return writeModelCard(output, policy)
+	return languageCard(p), p.Merge(output, dtype)
 }

@@ -54,7 +54,7 @@ func mostFrequent(labels []int, classes int) float64 {
 func (t *labelRun) card(p *policy.Classifier, r labelResult) report.Card {
 	e := r.evaluation
 	return report.Card{
-		Name: filepath.Base(r.dir), Stage: r.name, BaseModel: p.BaseModel, Pooling: p.Pooling,
+		Name: filepath.Base(r.dir), Stage: r.name, BaseModel: p.BaseModel, Adapter: true, Pooling: p.Pooling,
 		MaxLength: p.MaxLength, Labels: p.Labels,
 		Data: fmt.Sprintf("%s: %d training, %d validation and %d test rows", t.dataName(), len(t.data.train), len(t.data.val), len(t.data.test)),
 		Results: report.Table{

@@ -36,7 +36,7 @@ func (t *trainer) languageModel(stage *run.Stage, p *policy.CausalLM, what, line
 	if t.verdict != "" && !p.Full() {
 		return stage.Printf("%s", lines)
 	}
-	if _, err := report.WriteCard(stage.Dir(), report.LanguageCard{
+	if _, err := report.WriteCard(stage.Dir(), report.Card{
 		Name: filepath.Base(home), Task: t.config.Task.Name, Stage: what, BaseModel: p.BaseModel,
 		Adapter: shared.IsAdapter(stage.Dir()), Chat: p.Templates != nil,
 		Data: "Trained on " + t.dataName() + ".", Results: results, Settings: t.cardSettings(), Versions: cardVersions(),
