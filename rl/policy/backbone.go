@@ -128,6 +128,14 @@ func (b *backbone) inParts(ctx context.Context, n int, tokens func(i int) int, v
 	return nil
 }
 
+// ActivationBytes estimates the memory that training takes per token of a micro-batch.
+func (b *backbone) ActivationBytes(checkpointed bool) int64 {
+	return b.config.ActivationBytes(checkpointed)
+}
+
+// CacheBytes is the memory that a generated token or one of a prompt takes while completions are sampled.
+func (b *backbone) CacheBytes() int64 { return b.config.CacheBytes() }
+
 // isLanguageModel says whether dir has a language model, not an encoder.
 func isLanguageModel(dir string) bool {
 	_, err := transformers.LoadCausalConfig(dir)

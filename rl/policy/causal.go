@@ -276,9 +276,6 @@ func (p *CausalLM) Parameters() (total, trainable int64) {
 // MaxLength is the number of the model's positions.
 func (p *CausalLM) MaxLength() int { return p.config.Core().MaxPositions }
 
-// ActivationBytes estimates the memory that training takes per token of a micro-batch.
-func (p *CausalLM) ActivationBytes() int64 { return p.config.ActivationBytes() }
-
 // LimitLength is the longest sequence within a limit of n tokens and the model's own; n = 0 is no limit.
 func (p *CausalLM) LimitLength(n int) int {
 	if n == 0 {

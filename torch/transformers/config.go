@@ -378,8 +378,17 @@ func (f *fields) labels(c *Config) {
 }
 
 // ActivationBytes estimates what the backward pass of a token reads: inputs of norms and linears, queries, keys, values and MLP
-// intermediates, in fp32.
-func (c *Config) ActivationBytes() int64 {
+// intermediates, in fp32. With checkpointing that is the input of each block, and the rest of one block.
+func (c *Config) ActivationBytes(checkpointed bool) int64 {
 	queries, keys := c.NumAttentionHeads*c.HeadDim, c.NumKeyValueHeads*c.HeadDim
-	return int64(4 * c.NumHiddenLayers * (4*c.HiddenSize + 2*queries + 2*keys + 3*c.IntermediateSize))
+	block := 4*c.HiddenSize + 2*queries + 2*keys + 3*c.IntermediateSize
+	if checkpointed {
+		return int64(4 * (c.NumHiddenLayers*c.HiddenSize + block))
+	}
+	return int64(4 * c.NumHiddenLayers * block)
+}
+
+// CacheBytes is what a token takes in the KV cache: a key and a value per KV head, in fp32.
+func (c *Config) CacheBytes() int64 {
+	return int64(2 * 4 * c.NumHiddenLayers * c.NumKeyValueHeads * c.HeadDim)
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -27,8 +29,8 @@ func TestTrial(t *testing.T) {
 		}
 		for _, want := range []string{
 			"sum_digits: supervised fine-tuning of all weights\n", "  steps             7\n", "trained on", `"<eos>"  yes`, f.expand("  output            TMP/out/sum_digits_supervised\n"),
-			"sum_digits: reinforcement learning with grpo\n  starts from       the dry run", "  steps             9\n", "9 samples with", "2 updates", "2 minibatches of 9 samples",
-			"First prompt\n  sum [", "Rewards of three samples\n", "expr:length ", "MiB, measured in this dry run\n",
+			"sum_digits: reinforcement learning with grpo\n  starts from       the dry run", "  steps             9\n", "9 samples with", "2 updates", "  measured          2 samples with", "rollout ",
+			"First prompt\n  sum [", "Rewards of 2 samples", "expr:length ", "MiB in this dry run\n", "  extrapolated      at most ",
 		} {
 			if !strings.Contains(out, want) {
 				t.Errorf("%s: no %q in\n%s", command, want, out)
@@ -40,6 +42,31 @@ func TestTrial(t *testing.T) {
 	}
 	if code, out, errs := inProcess(t, f, "--task", "sum_digits", "--print-config", "--seed", "7"); code != 0 || !strings.Contains(out, "seed: 7  # --seed\n") || !strings.Contains(out, "num_steps: ") {
 		t.Errorf("--print-config: exit code %d, %q, %q", code, out, errs)
+	}
+}
+
+// TestTrialIsBounded asks for more than could be computed in a test: a dry run's work does not depend on these options.
+func TestTrialIsBounded(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
+		t.Fatal(err)
+	}
+	f.write(t, "TMP/long.jsonl", strings.Repeat(`{"text": "`+strings.Repeat("one two three ", 400)+"\"}\n", 64))
+	measured := regexp.MustCompile(`measured +(\d+) samples? with (\d+) tokens`)
+	for _, command := range []string{
+		"--task sum_digits --mode rl_only --model TMP/start --num-steps 100000 --prompts-per-step 4096 --samples-per-prompt 64 --eval-samples 100000 --update-epochs 64 --algorithm grpo",
+		"--task chat --model tiny --dataset TMP/long.jsonl --batch-size 64 --max-length 4096 --epochs 1000",
+	} {
+		code, out, errs := inProcess(t, f, strings.Fields(f.expand(command+" --dry-run --output-dir TMP/out"))...)
+		found := measured.FindStringSubmatch(out)
+		if code != 0 || found == nil {
+			t.Fatalf("%s: exit code %d, %q\n%s", command, code, errs, out)
+		}
+		samples, _ := strconv.Atoi(found[1])
+		tokens, _ := strconv.Atoi(found[2])
+		if samples > 2 || tokens > 512 {
+			t.Errorf("%s: trained on %d samples with %d tokens, want at most 2 with 512", command, samples, tokens)
+		}
 	}
 }
 

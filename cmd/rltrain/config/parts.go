@@ -344,7 +344,7 @@ type General struct {
 	MaxTime     string `option:"max_time" arg:"DURATION" percommand:"true" incidental:"true" help:"stop between two steps after this time, such as 20m or 1h30m, saved and ready for --resume; counts all stages"`
 	Resume      bool   `option:"resume" percommand:"true" incidental:"true" common:"true" help:"continue from the newest checkpoint in the output folder"`
 	ResumeFrom  string `option:"resume_from_checkpoint" arg:"DIR|auto" percommand:"true" incidental:"true" help:"continue from this checkpoint of the run and remove later ones; auto = the newest complete one"`
-	DryRun      bool   `option:"dry_run" percommand:"true" incidental:"true" common:"true" help:"run a few steps of each stage in a temporary folder and print a summary: data, steps, first prompt, rewards, memory"`
+	DryRun      bool   `option:"dry_run" percommand:"true" incidental:"true" common:"true" help:"run two small steps of each stage in a temporary folder and print a summary: data, steps, first prompt, rewards, time, memory"`
 	PrintConfig bool   `option:"print_config" percommand:"true" incidental:"true" help:"print all effective settings as YAML, with their origin, and exit"`
 	ConfigFile  string `option:"config" arg:"FILE" percommand:"true" incidental:"true" common:"true" help:"YAML file of settings, such as config.yaml of an earlier run"`
 }

@@ -19,8 +19,7 @@ func memoryRows(s *shared.Sheet, c *transformers.Config, parameters, stored, ada
 	} else {
 		s.Row("weights", "%s as fp32, %s as bf16", mebibytes(4*parameters), mebibytes(2*parameters))
 	}
-	// A key and a value per KV head, in fp32.
-	token := int64(2 * 4 * c.NumHiddenLayers * c.NumKeyValueHeads * c.HeadDim)
+	token := c.CacheBytes()
 	s.Row("KV cache", "%.1f KiB per token, %s for 1,000 tokens", float64(token)/(1<<10), mebibytes(1000*token))
 	what := "this adapter"
 	if adapter == 0 {
@@ -36,7 +35,7 @@ func memoryRows(s *shared.Sheet, c *transformers.Config, parameters, stored, ada
 	}
 	// Per weight: the weight, its gradient and AdamW's two moments.
 	s.Row("training", "%s: %s weights, %s with gradients and AdamW; about %s of activations per 1,000 tokens of a micro-batch",
-		what, millions(adapter), mebibytes(16*adapter), mebibytes(1000*c.ActivationBytes()))
+		what, millions(adapter), mebibytes(16*adapter), mebibytes(1000*c.ActivationBytes(false)))
 	return nil
 }
 

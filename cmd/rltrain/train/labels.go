@@ -254,7 +254,7 @@ func (t *labelRun) reinforce(ctx context.Context, w *work, p *policy.Classifier,
 		return err
 	}
 	w.closing(done)
-	if c.Supervised == nil {
+	if c.Supervised == nil && t.trial == nil {
 		if err := t.measure(ctx, p, e.test, "before RL", c.Pretrained()); err != nil {
 			return err
 		}
@@ -282,7 +282,7 @@ func (t *labelRun) reinforce(ctx context.Context, w *work, p *policy.Classifier,
 	var player *rollout.Labels
 	w.open = func(stage *run.Stage) (err error) {
 		if player, err = rollout.NewLabels(p, textsOf(t.data.reinforced), e.train, rewards, rollout.LabelsConfig{
-			LabelOptions: o.LabelOptions, Whole: whole, Steps: o.Episodes, Values: learning.Needs().Values, Epsilon: c.LabelReplay != nil,
+			LabelOptions: t.trial.limitLabels(o.LabelOptions), Whole: whole, Steps: o.Episodes, Values: learning.Needs().Values, Epsilon: c.LabelReplay != nil,
 			MicroTokens: w.settings.MicroTokens, Seed: c.General.Seed, Log: stage.Keepf, Algorithm: c.RL.Algorithm,
 		}); err != nil {
 			return err

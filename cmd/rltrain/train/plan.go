@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/run"
 )
@@ -67,9 +66,7 @@ func (t *trainer) plan(w *work, trainable int64) string {
 	}
 	// What is in memory now, gradients and AdamW's moments, and the activations of a micro-batch.
 	memory := run.PeakMemory() + 12*trainable
-	if p, ok := w.policy.(*policy.CausalLM); ok {
-		memory += p.ActivationBytes() * int64(w.settings.MicroTokens)
-	}
+	memory += w.policy.ActivationBytes(w.settings.Checkpoint) * int64(w.settings.MicroTokens)
 	return text + fmt.Sprintf("; at most about %.1f GiB of memory", float64(memory)/(1<<30))
 }
 

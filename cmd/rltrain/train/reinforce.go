@@ -176,6 +176,7 @@ func (t *trainer) source(sampler rollout.Generator, task envs.Task, rewards *rew
 	if c.Fresh != nil {
 		s.Rollout.Options, s.Rollout.Verbose = c.Fresh.Options, c.Fresh.Verbose
 	}
+	t.trial.limit(&s)
 	return c.Samples.New(s)
 }
 

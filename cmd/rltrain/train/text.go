@@ -67,6 +67,10 @@ func (t *trainer) task(ctx context.Context, asText bool) (envs.Task, error) {
 		return nil, c.Blame(err)
 	}
 	if n := task.Len(envs.Eval); n > 0 && n < c.Answers.EvalSamples && c.Task.Needs == "" && c.Text("dataset") == "" {
+		if c.Source("eval_samples") == (config.Source{}) {
+			c.Answers.EvalSamples = n
+			return task, nil
+		}
 		return nil, c.Errorf("eval_samples", "%d: task %s has only %d held-out episodes", c.Answers.EvalSamples, c.Task.Name, n)
 	}
 	return task, nil

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
@@ -17,40 +16,33 @@ import (
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/rl/train"
-	"github.com/rltrain/rltrain/torch"
 )
 
-// trial is a dry run: some steps of each stage are run in a temporary folder.
+// trial is a dry run: small steps of each stage in a temporary folder.
 type trial struct {
 	output string // where the run would write
-	stages []*tried
+	sheet  shared.Sheet
+	stages int
+	memory int64 // most that a stage is expected to take
 }
 
-// tried is a stage of it.
-type tried struct {
-	*work
-	total, trainable int64
-	seen             shared.Sheet // what there is to say of a step
-}
-
-// trialAnswers is how many held-out problems a dry run answers at most: as many as are answered at the same time.
-const trialAnswers = samplerSlots
-
-// A stage is tried for some updates, and for more while they take little time: its memory grows over them, as tensors of
-// many sizes fragment it. The time is that of the processor, so that a busy machine gives the same result.
+// What a dry run computes at most in each stage, whatever the model and the options: trialSteps steps of one update. The
+// first one also pays for what is done once, so the last one is measured.
 const (
-	trialUpdates = 3
-	trialMost    = 40
-	trialTime    = 20 * time.Second // of each thread
-	trialScan    = 10000            // steps of a data set that are searched for the one with most tokens
+	trialSteps   = 2
+	trialSamples = 2     // of one prompt
+	trialNew     = 16    // tokens generated for an action
+	trialTokens  = 512   // of all samples that a step trains on
+	trialScan    = 10000 // steps of a data set that are searched for the one with most tokens
 )
 
-// dryRun runs some steps of each stage in a temporary folder, and prints a summary of the run.
+// dryRun runs small steps of each stage in a temporary folder, and prints a summary of the run.
 func (t *trainer) dryRun(ctx context.Context) error {
 	c, console := t.config, t.console
-	output := c.General.OutputDir
+	t.trial = &trial{output: c.General.OutputDir}
 	folder, err := os.MkdirTemp("", "rltrain-trial-")
 	if err != nil {
 		return fmt.Errorf("--dry-run: %w", err)
@@ -58,21 +50,13 @@ func (t *trainer) dryRun(ctx context.Context) error {
 	defer os.RemoveAll(folder)
 	c.General.OutputDir, c.General.Resume, c.General.ResumeFrom = folder, false, ""
 	c.Saving.ReportTo, c.Saving.Completions = nil, 0
-	if c.Answers != nil {
-		c.Answers.EvalSamples = min(c.Answers.EvalSamples, trialAnswers)
-	}
-	if c.Replay != nil {
-		c.Replay.CacheBuffer = false
-	}
-	t.trial, t.console = &trial{output: output}, report.NewConsole(io.Discard, io.Discard, time.Now)
+	t.console = report.NewConsole(io.Discard, io.Discard, time.Now)
 	runErr := t.run(ctx)
-	var s shared.Sheet
-	for _, one := range t.trial.stages {
-		t.describe(&s, one)
-	}
-	if peak := run.PeakMemory(); peak > 0 {
+	s := &t.trial.sheet
+	if peak := run.PeakMemory(); peak > 0 && t.trial.memory > 0 {
 		s.Head("Memory")
-		s.Row("peak", "%.0f MiB, measured in this dry run", float64(peak)/(1<<20))
+		s.Row("measured", "%.0f MiB in this dry run", float64(peak)/(1<<20))
+		s.Row("extrapolated", "at most %.0f MiB", float64(t.trial.memory)/(1<<20))
 	}
 	switch {
 	case errors.Is(runErr, run.ErrStopped):
@@ -83,89 +67,149 @@ func (t *trainer) dryRun(ctx context.Context) error {
 	return errors.Join(console.Print(s.String()), runErr)
 }
 
-// try runs some steps of a stage, with an evaluation before and after.
+// limit bounds what a source of rollouts plays in a dry run. A run itself has no trial.
+func (r *trial) limit(s *rollout.Setup) {
+	if r == nil {
+		return
+	}
+	c := &s.Rollout
+	c.PromptsPerStep, c.SamplesPerPrompt = 1, min(trialSamples, c.SamplesPerPrompt)
+	c.MaxNew, c.MaxTotal = min(trialNew, c.MaxNew), min(trialNew, c.MaxTotal)
+	c.DynamicSampling, c.Async, c.OverlongBuffer = false, false, 0
+	if buffer, ok := s.Options.(*rollout.ReplayOptions); ok {
+		small := *buffer
+		small.PromptsPerStep, small.NumUpdateSteps, small.CacheBuffer = 1, trialSamples, false
+		s.Options = &small
+	}
+}
+
+// limitLabels bounds the rollouts of a classifier in a dry run.
+func (r *trial) limitLabels(o rollout.LabelOptions) rollout.LabelOptions {
+	if r != nil {
+		o.Samples, o.BufferSize = min(trialSamples, o.Samples), trialSamples
+	}
+	return o
+}
+
+// phases are the time that a step took.
+type phases struct{ rollout, reward, update time.Duration }
+
+func phasesOf(p *run.Phases) phases {
+	p.Begin("") // ends the current one
+	return phases{p.Spent(run.PhaseRollout), p.Spent(run.PhaseReward), p.Spent(run.PhaseUpdate)}
+}
+
+// try runs small steps of a stage, and adds what they show to the summary.
 func (t *trainer) try(ctx context.Context, w *work, hooks run.Hooks) error {
-	one := &tried{work: w}
-	one.total, one.trainable = w.policy.Parameters()
-	t.trial.stages = append(t.trial.stages, one)
-	source := &watched{Source: w.source, steps: w.settings.Steps}
-	trainer, err := train.New(w.policy, source, &busy{w.algorithm}, w.settings, hooks)
+	s := w.settings
+	s.Evaluate, s.Precompute, s.Patience = nil, nil, 0
+	s.Epochs, s.TargetKL, s.Minibatches, s.MinibatchSize = 1, 0, 1, 0
+	source := &small{Source: w.source, together: w.algorithm.Needs().Together, steps: s.Steps}
+	trainer, err := train.New(w.policy, source, &busy{w.algorithm}, s, hooks)
 	if err != nil {
 		return err
 	}
 	defer trainer.Close()
-	evaluate := func() (done bool, err error) {
-		if w.settings.Evaluate == nil {
-			return false, nil
-		}
-		torch.ReleaseMemory()
-		defer torch.ReleaseMemory()
-		scores, err := w.settings.Evaluate.Run(ctx, 0)
-		return scores.Done, err
-	}
-	if w.settings.Evaluate != nil && w.settings.Evaluate.First {
-		if done, err := evaluate(); err != nil || done {
+	var before, after phases
+	for range min(trialSteps, s.Steps) {
+		before = phasesOf(hooks.Phases)
+		if _, err := trainer.Step(ctx); err != nil {
 			return err
 		}
+		after = phasesOf(hooks.Phases)
 	}
-	began := processorTime()
-	for steps, updates := 0, 0; steps < w.settings.Steps; steps++ {
-		if updates >= trialMost || updates >= trialUpdates && processorTime()-began > trialTime*time.Duration(torch.Threads()) {
-			break
-		}
-		figures, err := trainer.Step(ctx)
-		if err != nil {
-			return err
-		}
-		updates += max(1, int(figures.Get("updates")))
-	}
-	t.describeStep(&one.seen, one, source.last)
-	if err := t.describeSamples(&one.seen, one, source.last); err != nil {
-		return err
-	}
-	_, err = evaluate()
-	return err
+	return t.describe(w, source, phases{after.rollout - before.rollout, after.reward - before.reward, after.update - before.update})
 }
 
-// watched is a source that keeps the step it gave last. Of a data set it gives the step with most tokens first, so that few
-// steps show how much memory a run takes.
-type watched struct {
+// small is a source of small steps: the first samples of those that another gives, cut. Of a data set it takes the step with
+// most tokens, which decides how much memory a run needs.
+type small struct {
 	train.Source
-	steps int
-	last  *rl.Step
+	together bool // samples of a unit are not divided
+	steps    int  // of the run
+
+	heavy                    int       // step of the data set that has most tokens
+	first                    rl.Sample // of the first step, before it was cut
+	samples, tokens, longest int       // of the first step, as the source gave it
+	step                     *rl.Step  // the last one, cut
+}
+
+// ofData says whether the samples are those of a data set.
+func (s *small) ofData() bool {
+	_, ok := s.Source.(interface{ PerEpoch() int })
+	return ok
 }
 
 // Next implements train.Source.
-func (s *watched) Next(ctx context.Context, at rl.At) (step *rl.Step, err error) {
-	if _, ok := s.Source.(interface{ PerEpoch() int }); ok && s.last == nil {
-		if at.Step, err = s.heaviest(ctx, at); err != nil {
-			return nil, err
+func (s *small) Next(ctx context.Context, at rl.At) (step *rl.Step, err error) {
+	if s.ofData() {
+		if s.step == nil {
+			if s.heavy, err = s.heaviest(ctx, at); err != nil {
+				return nil, err
+			}
+		}
+		at.Step = s.heavy
+	}
+	if step, err = s.Source.Next(ctx, at); err != nil || len(step.Samples) == 0 {
+		return step, err
+	}
+	if s.step == nil {
+		s.first, s.samples, s.tokens = *step.Samples[0], len(step.Samples), rl.Tokens(step.Samples)
+		for _, x := range step.Samples {
+			s.longest = max(s.longest, len(x.Tokens))
 		}
 	}
-	s.last, err = s.Source.Next(ctx, at)
-	return s.last, err
+	unit := step.Samples[:min(trialSamples, len(step.Samples))]
+	if s.together {
+		unit = rl.Units(step.Samples)[0]
+	}
+	step.Samples, step.KLSamples = unit, step.KLSamples[:min(1, len(step.KLSamples))]
+	for _, x := range slices.Concat(step.Samples, step.KLSamples) {
+		shorten(x, max(2, trialTokens/len(unit)))
+	}
+	s.step = step
+	return step, nil
 }
 
 // heaviest is the step of a data set that has most tokens.
-func (s *watched) heaviest(ctx context.Context, at rl.At) (heaviest int, err error) {
+func (s *small) heaviest(ctx context.Context, at rl.At) (heaviest int, err error) {
 	most := 0
 	for i := range min(s.steps, trialScan) {
 		step, err := s.Source.Next(ctx, rl.At{Step: i, Version: at.Version})
 		if err != nil {
 			return 0, err
 		}
-		if n := tokensOf(step); n > most {
+		if n := rl.Tokens(step.Samples); n > most {
 			most, heaviest = n, i
 		}
 	}
 	return heaviest, nil
 }
 
-func tokensOf(step *rl.Step) (n int) {
-	for _, x := range step.Samples {
-		n += len(x.Tokens)
+// shorten leaves the last action of a sample and the tokens before it, n tokens in all; of a text with a label its beginning.
+func shorten(x *rl.Sample, n int) {
+	if len(x.Tokens) <= n {
+		return
 	}
-	return n
+	if x.Rows == nil {
+		x.Tokens = x.Tokens[:n]
+		return
+	}
+	end := min(len(x.Tokens), x.Rows[len(x.Rows)-1]+2)
+	begin := max(0, end-n)
+	x.Tokens = x.Tokens[begin:end]
+	from, _ := slices.BinarySearch(x.Rows, begin)
+	rows := make([]int, len(x.Rows)-from)
+	for i, row := range x.Rows[from:] {
+		rows[i] = row - begin
+	}
+	x.Rows, x.Actions = rows, x.Actions[from:]
+	if x.Rewards != nil {
+		x.Rewards = x.Rewards[from:]
+	}
+	if x.BehaviorLogProbs != nil {
+		x.BehaviorLogProbs = x.BehaviorLogProbs[from:]
+	}
 }
 
 // busy is an algorithm that has something to learn even if all rewards are equal: a dry run takes the time and the memory
@@ -191,52 +235,140 @@ func (a *busy) Prepare(step *rl.Step) error {
 	return nil
 }
 
-// processorTime is what all threads of this process have computed for.
-func processorTime() time.Duration {
-	var used syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
-		return 0
+// describe adds a stage to the summary.
+func (t *trainer) describe(w *work, source *small, took phases) error {
+	c, s := t.config, &t.trial.sheet
+	s.Head("%s: %s", c.Task.Name, w.what)
+	if !strings.HasPrefix(w.from, c.General.OutputDir) {
+		s.Row("model", "%s", w.from)
 	}
-	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
-}
-
-// describe is what there is to say of a stage.
-func (t *trainer) describe(s *shared.Sheet, one *tried) {
-	c := t.config
-	s.Head("%s: %s", c.Task.Name, one.what)
-	if !strings.HasPrefix(one.from, c.General.OutputDir) {
-		s.Row("model", "%s", one.from)
-	}
-	if one != t.trial.stages[0] {
+	if t.trial.stages++; t.trial.stages > 1 {
 		s.Row("starts from", "the dry run of the stage before, which has learnt little: the run's completions will differ")
 	}
-	s.Row("trainable", "%s of %s parameters", report.Count(one.trainable), report.Count(one.total))
+	total, trainable := w.policy.Parameters()
+	s.Row("trainable", "%s of %s parameters", report.Count(trainable), report.Count(total))
 	data := t.dataName()
-	for _, split := range one.splits {
-		if split.Rows == 0 { // held-out problems that are made up come as they are needed
-			continue
+	for _, split := range w.splits {
+		if split.Rows > 0 { // held-out problems that are made up come as they are needed
+			data += fmt.Sprintf(", %s %s", split.Name, report.Count(int64(split.Rows)))
 		}
-		data += fmt.Sprintf(", %s %s", split.Name, report.Count(int64(split.Rows)))
 	}
 	s.Row("data", "%s", data)
-	s.Row("output", "%s", strings.Replace(t.stageDir(one.stage), c.General.OutputDir, t.trial.output, 1))
-	if one.seen.Len() == 0 {
-		s.Row("steps", "none: the policy is good enough already")
+	s.Row("output", "%s", strings.Replace(t.stageDir(w.stage), c.General.OutputDir, t.trial.output, 1))
+	if source.step == nil || len(source.step.Samples) == 0 {
+		s.Row("steps", "%s; the first gave no sample to learn from", report.Count(int64(w.settings.Steps)))
+		return nil
 	}
-	s.WriteString(one.seen.String())
+	t.describeStep(w, source, took)
+	return t.describeSamples(w, source)
+}
+
+// describeStep says what a step of the run is, what was measured of a small one, and what follows for the run.
+func (t *trainer) describeStep(w *work, source *small, took phases) {
+	c, s, n := t.config, &t.trial.sheet, t.whole(w, source)
+	s.Row("steps", "%s", report.Count(int64(w.settings.Steps)))
+	upTo := "up to "
+	if source.ofData() {
+		upTo = "" // the one with most tokens
+	}
+	s.Row("a step", "%s with %s%s tokens, the longest %s; %s", report.Plural(n.samples, "sample"), upTo, report.Count(int64(n.tokens)), report.Count(int64(n.longest)), report.Plural(n.updates, "update"))
+	if w.stage == supervisedStage && len(w.splits) > 0 && c.Supervised != nil {
+		if rest := w.splits[0].Rows % c.Supervised.BatchSize; rest > 0 && c.Supervised.MaxSteps == 0 {
+			s.Row("", "%d does not divide %s: the last batch of an epoch has %d", c.Supervised.BatchSize, report.Plural(w.splits[0].Rows, "row"), rest)
+		}
+	}
+	learned := rl.Tokens(source.step.Samples)
+	s.Row("measured", "%s with %s: rollout %s, reward %s, update %s", report.Plural(len(source.step.Samples), "sample"), report.Plural(learned, "token"),
+		report.Duration(took.rollout), report.Duration(took.reward), report.Duration(took.update))
+	step := t.stepTime(w, source, took, n)
+	s.Row("extrapolated", "at most about %s/step, %s in all without evaluations", report.Duration(step), report.Duration(step*time.Duration(w.settings.Steps)))
+	t.trial.memory = max(t.trial.memory, t.expected(w, source, n))
+}
+
+// stepTime is how long a step of the run takes at most.
+func (t *trainer) stepTime(w *work, source *small, took phases, n wholeStep) time.Duration {
+	token := took.update / time.Duration(rl.Tokens(source.step.Samples))
+	step := token*time.Duration(n.tokens*max(1, w.settings.Epochs)) + took.reward*time.Duration(n.played)/trialSamples
+	if t.config.LabelRollouts != nil {
+		return step + took.rollout*time.Duration(n.played)/trialSamples
+	}
+	if n.played == 0 {
+		return step
+	}
+	// A pass that generates a token of each completion reads all weights, however few completions there are; of many, each
+	// token also takes the time of a forward pass, a third of an update.
+	passes := 0
+	for _, x := range source.step.Samples {
+		passes = max(passes, x.Len())
+	}
+	waves := (n.played + t.slots() - 1) / t.slots()
+	return step + took.rollout*time.Duration(waves*n.generated)/time.Duration(passes) + token/3*time.Duration(n.played*n.longest)
+}
+
+// wholeStep is a step of the run itself.
+type wholeStep struct {
+	samples, tokens, longest, updates int // trained on
+	played, generated                 int // samples, and tokens of each at most; 0 for a data set
+}
+
+// whole is a step of the run, by the options and, for the length of prompts, by what the dry run has seen.
+func (t *trainer) whole(w *work, source *small) (n wholeStep) {
+	c := t.config
+	n.samples, n.tokens, n.longest = source.samples, source.tokens, source.longest
+	if !source.ofData() {
+		n.played, n.generated = t.sizes(w.stage)
+		n.samples = n.played
+		n.longest = len(source.first.Tokens) - source.first.Len() + n.generated
+		if c.Replay != nil {
+			n.samples = c.Replay.NumUpdateSteps
+		} else if c.LabelReplay != nil {
+			n.samples = c.LabelReplay.Updates * c.LabelRollouts.BatchSize
+		}
+		n.tokens = n.samples * n.longest
+	}
+	n.updates = max(1, w.settings.Minibatches)
+	if size := w.settings.MinibatchSize; size > 0 {
+		n.updates = (n.samples + size - 1) / size
+	}
+	n.updates *= max(1, w.settings.Epochs)
+	return n
+}
+
+// expected is how much memory a stage takes at most: what the dry run took, the activations of a larger forward pass, the KV
+// cache of more and longer completions, and a copy of the best weights.
+func (t *trainer) expected(w *work, source *small, n wholeStep) int64 {
+	c, epochs := t.config, max(1, w.settings.Epochs)
+	pass := n.tokens * epochs / n.updates
+	if limit := w.settings.MicroTokens; limit > 0 {
+		pass = min(pass, limit)
+	}
+	pass = max(pass, n.longest) - rl.Tokens(source.step.Samples)
+	memory := run.PeakMemory() + w.policy.ActivationBytes(w.settings.Checkpoint)*int64(max(0, pass))
+	if _, trainable := w.policy.Parameters(); w.settings.Evaluate != nil {
+		memory += 4 * trainable
+	}
+	if c.Answers != nil {
+		slots := samplerSlots
+		if w.stage == rlStage {
+			slots = t.slots()
+		}
+		memory += w.policy.CacheBytes() * int64(slots*(n.longest+c.LongestAnswer()))
+	}
+	return memory
 }
 
 // describeSamples shows what is learnt from: the first sample of a supervised stage, with its mask, or the first prompt and
 // the rewards of some completions.
-func (t *trainer) describeSamples(s *shared.Sheet, one *tried, step *rl.Step) error {
-	p, language := one.policy.(*policy.CausalLM)
-	if step.Records == nil && language && len(step.Samples) > 0 {
-		return maskRows(s, p, step.Samples[0])
+func (t *trainer) describeSamples(w *work, source *small) error {
+	s := &t.trial.sheet
+	p, language := w.policy.(*policy.CausalLM)
+	if source.step.Records == nil {
+		if !language {
+			return nil
+		}
+		return maskRows(s, p, &source.first)
 	}
-	if step.Records == nil {
-		return nil
-	}
-	records, err := step.Records(3)
+	records, err := source.step.Records(trialSamples)
 	if err != nil || len(records) == 0 {
 		return err
 	}
@@ -244,9 +376,8 @@ func (t *trainer) describeSamples(s *shared.Sheet, one *tried, step *rl.Step) er
 		s.Head("First prompt")
 		s.Block(records[0].Shown)
 	}
-	s.Head("Rewards of three samples")
-	for i := 0; i < len(records) && i < 3; i++ {
-		r := records[i]
+	s.Head("Rewards of %s, cut after %d tokens", report.Plural(len(records), "sample"), trialNew)
+	for _, r := range records[:min(trialSamples, len(records))] {
 		each := ""
 		for _, part := range r.Each {
 			each += fmt.Sprintf(", %s %.4g", part.Name, float64(part.Value))
@@ -254,33 +385,6 @@ func (t *trainer) describeSamples(s *shared.Sheet, one *tried, step *rl.Step) er
 		s.Row(fmt.Sprintf("reward %.4g", float64(r.Reward)), "%q%s", report.Shortened(r.Written, 60), each)
 	}
 	return nil
-}
-
-// describeStep says what a step is, and how long it takes.
-func (t *trainer) describeStep(s *shared.Sheet, one *tried, step *rl.Step) {
-	c, m, total := t.config, step.Figures, one.settings.Steps
-	samples, longest, tokens := len(step.Samples), 0, tokensOf(step)
-	for _, x := range step.Samples {
-		longest = max(longest, len(x.Tokens))
-	}
-	s.Row("steps", "%s", report.Count(int64(total)))
-	updates := int(m.Get("updates"))
-	s.Row("a step", "%s with %s tokens, the longest %s; %s", report.Plural(samples, "sample"), report.Count(int64(tokens)), report.Count(int64(longest)), report.Plural(updates, "update"))
-	if one.stage == supervisedStage && len(one.splits) > 0 && c.Supervised != nil {
-		if rest := one.splits[0].Rows % c.Supervised.BatchSize; rest > 0 && c.Supervised.MaxSteps == 0 {
-			s.Row("", "%d does not divide %s: the last batch of an epoch has %d", c.Supervised.BatchSize, report.Plural(one.splits[0].Rows, "row"), rest)
-		}
-	}
-	if c.Minibatches != nil && one.stage == rlStage && samples%c.Minibatches.Minibatches != 0 {
-		s.Row("", "%d minibatches of %s: their sizes differ by one", c.Minibatches.Minibatches, report.Plural(samples, "sample"))
-	}
-	if limit := c.General.MicroTokens; limit > 0 && tokens > limit {
-		s.Row("", "forward passes hold at most %s tokens", report.Count(int64(limit)))
-	}
-	if seconds := m.Get("time/step"); seconds > 0 {
-		whole := time.Duration(seconds * float64(total) * float64(time.Second))
-		s.Row("time", "%s/step, about %s in all without evaluations", report.Duration(time.Duration(seconds*float64(time.Second))), report.Duration(whole))
-	}
 }
 
 // maskRows show a sample, and which of its tokens are trained on.

@@ -43,6 +43,8 @@ type work struct {
 type learner interface {
 	policy.Policy
 	Parameters() (total, trainable int64)
+	ActivationBytes(checkpointed bool) int64
+	CacheBytes() int64
 	Save(dir string) error
 }
 

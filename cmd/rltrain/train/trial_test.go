@@ -1,0 +1,93 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/rollout"
+)
+
+// TestTrialTakesTheHeaviestStep and trains on the last tokens of its first samples, or of its first unit.
+func TestTrialTakesTheHeaviestStep(t *testing.T) {
+	for name, test := range map[string]struct {
+		together        bool
+		samples, tokens int
+	}{
+		"samples": {false, trialSamples, trialTokens},
+		"a unit":  {true, 4, trialTokens},
+	} {
+		source := &small{Source: batches{}, together: test.together, steps: 3}
+		for range trialSteps {
+			step, err := source.Next(context.Background(), rl.At{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := rl.Tokens(step.Samples); len(step.Samples) != test.samples || n != test.tokens {
+				t.Errorf("%s: %d samples with %d tokens, want %d with %d", name, len(step.Samples), n, test.samples, test.tokens)
+			}
+			for _, x := range step.Samples {
+				for i, row := range x.Rows {
+					if x.Tokens[row+1] != x.Actions[i] {
+						t.Fatalf("%s: row %d predicts token %d, want %d", name, row, x.Tokens[row+1], x.Actions[i])
+					}
+				}
+				if last := x.Actions[len(x.Actions)-1]; last != 15999 {
+					t.Errorf("%s: the last action is %d, want the sample's last", name, last)
+				}
+			}
+		}
+		if source.samples != 8 || source.longest != 16000 || source.tokens != 8*16000 {
+			t.Errorf("%s: the step has %d samples with %d tokens, the longest %d; want those before the cut", name, source.samples, source.tokens, source.longest)
+		}
+	}
+}
+
+// batches is a data set of three steps, of 8 samples of two units each; the second step has the longest.
+type batches struct{}
+
+func (batches) PerEpoch() int                 { return 3 }
+func (batches) State() any                    { return nil }
+func (batches) Restore(json.RawMessage) error { return nil }
+func (batches) Next(_ context.Context, at rl.At) (*rl.Step, error) {
+	length := []int{1000, 16000, 500}[at.Step]
+	step := &rl.Step{}
+	for i := range 8 {
+		x := &rl.Sample{Prompt: i / 4}
+		for token := range length {
+			x.Tokens = append(x.Tokens, int32(token))
+		}
+		for row := length / 2; row < length-1; row++ {
+			x.Rows, x.Actions = append(x.Rows, row), append(x.Actions, x.Tokens[row+1])
+		}
+		step.Samples = append(step.Samples, x)
+	}
+	return step, nil
+}
+
+// TestTrialLimitsRollouts whatever the options ask for.
+func TestTrialLimitsRollouts(t *testing.T) {
+	buffer := &rollout.ReplayOptions{PromptsPerStep: 512, NumUpdateSteps: 4096, CacheBuffer: true}
+	asked := rollout.Setup{Options: buffer, Rollout: rollout.TokensConfig{MaxNew: 4096, MaxTotal: 9000}}
+	asked.Rollout.PromptsPerStep, asked.Rollout.SamplesPerPrompt, asked.Rollout.DynamicSampling = 512, 64, true
+	limited := asked
+	(&trial{}).limit(&limited)
+	r := limited.Rollout
+	got := []int{r.PromptsPerStep, r.SamplesPerPrompt, r.MaxNew, r.MaxTotal}
+	if want := []int{1, trialSamples, trialNew, trialNew}; !slices.Equal(got, want) || r.DynamicSampling {
+		t.Errorf("prompts, samples, tokens and tokens in all: %v, want %v", got, want)
+	}
+	if b := limited.Options.(*rollout.ReplayOptions); b.PromptsPerStep != 1 || b.NumUpdateSteps != trialSamples || b.CacheBuffer || !buffer.CacheBuffer {
+		t.Errorf("the replay buffer's options: %+v", b)
+	}
+	if labels := (&trial{}).limitLabels(rollout.LabelOptions{BufferSize: 2000, Samples: 8}); labels.BufferSize != trialSamples || labels.Samples != trialSamples {
+		t.Errorf("a classifier's rollouts: %+v", labels)
+	}
+	var none *trial
+	same := asked
+	if none.limit(&same); same.Rollout.MaxNew != asked.Rollout.MaxNew {
+		t.Error("a run that is no trial is limited")
+	}
+}
