@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -147,42 +146,6 @@ supervised  22%  90/400  1.0 steps/s  ETA 5:10  loss 0.5
 	if diff := cmp.Diff(want, buf.String()); diff != "" {
 		t.Error(diff)
 	}
-}
-
-func TestLogGoesToConsoleAndFile(t *testing.T) {
-	c, buf, _ := screen(80)
-	path := filepath.Join(t.TempDir(), "training_log.txt")
-	log, err := CreateLog(path, c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Bar("rl", "updates", 0, 10)
-	print := func(format string, args ...any) {
-		t.Helper()
-		if err := log.Printf(format, args...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	print("PPO Episode %d/%d", 1, 3)
-	offset, err := log.Offset()
-	if err != nil {
-		t.Fatal(err)
-	}
-	print("PPO Episode 2/3\n")
-	log.Close()
-	if diff := cmp.Diff([]string{"PPO Episode 1/3", "PPO Episode 2/3"}, visible(t, buf.String())[:2]); diff != "" {
-		t.Error(diff)
-	}
-	if log, err = OpenLogAt(path, offset, c); err != nil {
-		t.Fatal(err)
-	}
-	print("resumed")
-	log.Close()
-	if got := readFile(t, path); got != "PPO Episode 1/3\nresumed\n" {
-		t.Errorf("the file holds %q", got)
-	}
-	_, err = OpenLogAt(path, offset+1, c)
-	wantError(t, err, path)
 }
 
 type brokenPipe struct{}

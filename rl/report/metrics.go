@@ -18,81 +18,24 @@ import (
 // resumed run equal those of an uninterrupted one.
 type Row map[string]any
 
-// Metrics appends rows to metrics.jsonl: one JSON object per line, with sorted keys and the shortest numbers that
-// round-trip.
-//
-// JSON has no NaN or infinity. Both become null, which pandas, jq and DuckDB read as a missing number.
-type Metrics struct{ log *logFile }
-
-// CreateMetrics creates an empty file, or truncates the one at path.
-func CreateMetrics(path string) (*Metrics, error) {
-	log, err := createLogFile(path)
-	if err != nil {
-		return nil, err
-	}
-	return &Metrics{log}, nil
-}
-
-// OpenMetricsAt continues the file of a stopped run at offset, the value of [Metrics.Offset] at its checkpoint. It
-// truncates later rows. A shorter file, or one without a line feed before offset, is an error.
-func OpenMetricsAt(path string, offset int64) (*Metrics, error) {
-	log, err := openLogFileAt(path, offset)
-	if err != nil {
-		return nil, err
-	}
-	return &Metrics{log}, nil
-}
-
-// Write appends one row. A value that is not a number, string or bool is an error that names its key.
-func (m *Metrics) Write(row Row) error {
-	line, err := encodeRow(row)
-	if err != nil {
-		return fmt.Errorf("%s: %w", m.log.f.Name(), err)
-	}
-	if err := m.log.append(line); err != nil {
-		return fmt.Errorf("writing metrics: %w", err)
-	}
-	return nil
-}
-
-// Offset syncs the file to disk and returns its length in bytes, for the checkpoint.
-func (m *Metrics) Offset() (int64, error) { return m.log.sync() }
-
-// Close closes the file.
-func (m *Metrics) Close() error { return m.log.f.Close() }
-
-func encodeRow(row Row) ([]byte, error) {
-	out := []byte{'{'}
-	for i, key := range slices.Sorted(maps.Keys(row)) {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		value := row[key]
+// MarshalJSON encodes a row with sorted keys and the shortest numbers that round-trip. JSON has no NaN or infinity: both
+// become null, which pandas, jq and DuckDB read as a missing number. A value that is not a number, string or bool is an
+// error that names its key.
+func (r Row) MarshalJSON() ([]byte, error) {
+	out := make(map[string]any, len(r))
+	for key, value := range r {
 		switch v := value.(type) {
-		case float64:
-			if math.IsNaN(v) || math.IsInf(v, 0) {
-				value = nil
-			}
-		case float32:
-			if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+		case float64, float32:
+			if _, finite := number(v); !finite {
 				value = nil
 			}
 		case nil, string, bool, int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64:
 		default:
 			return nil, fmt.Errorf("metric %q: type %T is not a number, string or bool", key, value)
 		}
-		for j, part := range []any{key, value} {
-			if j == 1 {
-				out = append(out, ':')
-			}
-			text, err := encodeJSON(part)
-			if err != nil {
-				return nil, fmt.Errorf("metric %q: %w", key, err)
-			}
-			out = append(out, text...)
-		}
+		out[key] = value
 	}
-	return append(out, '}', '\n'), nil
+	return encodeJSON(out)
 }
 
 func encodeJSON(v any) ([]byte, error) {

@@ -48,7 +48,7 @@ func writeFile(t *testing.T, path, text string) {
 
 func TestMetricsLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "metrics.jsonl")
-	m, err := CreateMetrics(path)
+	m, err := OpenLines(path, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestMetricsLines(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	offset, err := m.Offset()
+	offset, err := m.Sync()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,20 +101,20 @@ func TestMetricsLines(t *testing.T) {
 
 func TestMetricsResume(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "metrics.jsonl")
-	write := func(m *Metrics, steps ...int) int64 {
+	write := func(m Lines, steps ...int) int64 {
 		t.Helper()
 		for _, step := range steps {
 			if err := m.Write(Row{"step": step}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		offset, err := m.Offset()
+		offset, err := m.Sync()
 		if err != nil {
 			t.Fatal(err)
 		}
 		return offset
 	}
-	m, err := CreateMetrics(path)
+	m, err := OpenLines(path, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestMetricsResume(t *testing.T) {
 	}
 	file.Close()
 
-	m, err = OpenMetricsAt(path, offset)
+	m, err = OpenLines(path, offset)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,11 +141,11 @@ func TestMetricsResume(t *testing.T) {
 		t.Errorf("%q, offset %d; want %q", got, end, want)
 	}
 
-	_, err = OpenMetricsAt(path, end+1)
+	_, err = OpenLines(path, end+1)
 	wantError(t, err, path, "44 bytes", "byte 45")
-	_, err = OpenMetricsAt(path, end-1)
+	_, err = OpenLines(path, end-1)
 	wantError(t, err, path, "not the end of a line")
-	_, err = OpenMetricsAt(path+"x", 0)
+	_, err = OpenLines(path+"x", 1)
 	wantError(t, err, path+"x")
 	if got := readFile(t, path); got != want {
 		t.Errorf("an error changed the file: %q", got)
@@ -191,14 +191,14 @@ func FuzzParseMetrics(f *testing.F) {
 		}
 		var again []byte
 		for _, row := range rows {
-			line, err := encodeRow(row)
+			line, err := encodeJSON(row)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if !json.Valid(line) {
 				t.Fatalf("wrote %q", line)
 			}
-			again = append(again, line...)
+			again = append(append(again, line...), '\n')
 		}
 		back, err := parseMetrics(again)
 		if err != nil {

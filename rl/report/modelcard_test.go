@@ -105,7 +105,7 @@ func TestHTML(t *testing.T) {
 	}
 	golden(t, "report_started.html", page())
 
-	m, err := CreateMetrics(filepath.Join(dir, "logs", "metrics.jsonl"))
+	m, err := OpenLines(filepath.Join(dir, "logs", "metrics.jsonl"), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,9 +48,9 @@ type StageConfig struct {
 type Stage struct {
 	config     StageConfig
 	run        *Run
-	log        *report.Log
-	metrics    *report.Metrics
-	kept       *report.Lines
+	log        report.Lines
+	metrics    report.Lines
+	kept       report.Lines // completions
 	trackers   trackers
 	progress   report.Progress
 	from       int       // steps done at the first call of Hooks.Progress
@@ -140,43 +140,38 @@ func (s *Stage) startFrom() (dir string, step int, skipped []string, err error) 
 	return dir, step, nil, err
 }
 
+// logs are the files that grow with the run, each with its length in at.
+func (s *Stage) logs(at *offsets) []grown {
+	return []grown{{"metrics.jsonl", &s.metrics, &at.Metrics}, {"training_log.txt", &s.log, &at.Log}, {CompletionsFile, &s.kept, &at.Completions}}
+}
+
+type grown struct {
+	name   string
+	lines  *report.Lines
+	length *int64
+}
+
 func (s *Stage) openLogs() error {
-	var paths [3]string
-	var err error
-	for i, name := range []string{"metrics.jsonl", "training_log.txt", CompletionsFile} {
-		if paths[i], err = s.run.File("logs", name); err != nil {
-			return err
-		}
-	}
-	s.trackers.warn = s.config.Console.Warn
-	if s.checkpoint == "" {
-		if s.metrics, err = report.CreateMetrics(paths[0]); err != nil {
-			return err
-		}
-		if s.log, err = report.CreateLog(paths[1], s.config.Console); err != nil {
-			return err
-		}
-		s.trackers.begin(s.config, s.run, nil, nil)
-		s.kept, err = report.CreateLines(paths[2])
-		return err
-	}
 	var at offsets
-	if err := files.LoadJSON(filepath.Join(s.checkpoint, offsetsFile), &at); err != nil {
-		return err
+	if s.checkpoint != "" {
+		if err := files.LoadJSON(filepath.Join(s.checkpoint, offsetsFile), &at); err != nil {
+			return err
+		}
 	}
-	if s.metrics, err = report.OpenMetricsAt(paths[0], at.Metrics); err != nil {
-		return err
+	for _, log := range s.logs(&at) {
+		path, err := s.run.File("logs", log.name)
+		if err != nil {
+			return err
+		}
+		if *log.lines, err = report.OpenLines(path, *log.length); err != nil {
+			return err
+		}
 	}
-	if s.log, err = report.OpenLogAt(paths[1], at.Log, s.config.Console); err != nil {
-		return err
-	}
-	if s.kept, err = report.OpenLinesAt(paths[2], at.Completions); err != nil {
-		return err
-	}
-	rows, err := report.ReadMetrics(paths[0])
+	rows, err := report.ReadMetrics(s.metrics.Name())
 	if err != nil {
 		return err
 	}
+	s.trackers.warn = s.config.Console.Warn
 	s.trackers.begin(s.config, s.run, at.Trackers, rows)
 	return nil
 }
@@ -204,7 +199,11 @@ func (s *Stage) Printf(format string, args ...any) error {
 	if err := s.there(); err != nil {
 		return err
 	}
-	return s.log.Printf(format, args...)
+	text := fmt.Sprintf(format, args...)
+	if err := s.config.Console.Print(text); err != nil {
+		return err
+	}
+	return s.log.Print(text)
 }
 
 // row writes a row of metrics.
@@ -235,7 +234,7 @@ func (s *Stage) Keepf(format string, args ...any) error {
 	if err := s.there(); err != nil {
 		return err
 	}
-	return s.log.Keep(fmt.Sprintf(format, args...))
+	return s.log.Print(fmt.Sprintf(format, args...))
 }
 
 // keep saves completions of the policy.
@@ -306,12 +305,9 @@ func (s *Stage) endBar() {
 
 func (s *Stage) save(step int, write func(dir string) error) error {
 	var at offsets
-	for _, log := range []struct {
-		offset func() (int64, error)
-		into   *int64
-	}{{s.metrics.Offset, &at.Metrics}, {s.log.Offset, &at.Log}, {s.kept.Offset, &at.Completions}} {
+	for _, log := range s.logs(&at) {
 		var err error
-		if *log.into, err = log.offset(); err != nil {
+		if *log.length, err = log.lines.Sync(); err != nil {
 			return err
 		}
 	}
@@ -339,14 +335,10 @@ func (s *Stage) dump(name string, v any) (string, error) {
 func (s *Stage) Close(status Status, ending string) error {
 	s.endBar()
 	var errs []error
-	if s.metrics != nil {
-		errs = append(errs, s.metrics.Close())
-	}
-	if s.log != nil {
-		errs = append(errs, s.log.Close())
-	}
-	if s.kept != nil {
-		errs = append(errs, s.kept.Close())
+	for _, log := range s.logs(&offsets{}) {
+		if log.lines.Appender != nil {
+			errs = append(errs, log.lines.Close())
+		}
 	}
 	code := 0
 	if status != StatusFinished {

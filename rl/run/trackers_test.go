@@ -1,7 +1,6 @@
 package run
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -13,8 +12,6 @@ import (
 
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/report"
-	"github.com/rltrain/rltrain/rl/report/tfevents"
-	"github.com/rltrain/rltrain/rl/report/wandb"
 )
 
 // tracking opens the stage in dir with trackers.
@@ -33,22 +30,36 @@ func tracking(t *testing.T, dir string, env map[string]string, names ...string) 
 	return s, out
 }
 
-// events are the values in a run's only event file.
-func events(t *testing.T, dir string) []tfevents.Scalar {
+// only is the content of the only file of a run with a name.
+func only(t *testing.T, dir string, name ...string) string {
 	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(dir, "logs", "tensorboard", "events.out.tfevents.*"))
+	paths, err := filepath.Glob(filepath.Join(append([]string{dir}, name...)...))
 	if err != nil || len(paths) != 1 {
-		t.Fatalf("event files %v, %v", paths, err)
+		t.Fatalf("files %v, %v", paths, err)
 	}
-	scalars, err := tfevents.Read(strings.NewReader(read(t, paths[0])))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return scalars
+	return read(t, paths[0])
 }
 
-// TestTrackersResumeAtTheCheckpoint: no file contains rows after the checkpoint twice.
+var (
+	boardFile = []string{"logs", "tensorboard", "events.out.tfevents.*"}
+	wandbFile = []string{"wandb", "offline-run-*", "run-*.wandb"}
+)
+
+// uninterrupted is the folder of a run of some steps.
+func uninterrupted(t *testing.T, env map[string]string, last int) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "run")
+	s, _ := tracking(t, dir, env, TensorBoard, WandB)
+	steps(t, s, 1, last)
+	if err := s.Finish(func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestTrackersResumeAtTheCheckpoint: the files equal those of an uninterrupted run.
 func TestTrackersResumeAtTheCheckpoint(t *testing.T) {
+	env := map[string]string{"WANDB_RUN_ID": "abcd1234"}
 	dir := filepath.Join(t.TempDir(), "run")
 	keep := func(s *Stage, steps ...int) {
 		for _, step := range steps {
@@ -57,7 +68,7 @@ func TestTrackersResumeAtTheCheckpoint(t *testing.T) {
 			}
 		}
 	}
-	s, _ := tracking(t, dir, nil, TensorBoard, WandB)
+	s, _ := tracking(t, dir, env, TensorBoard, WandB)
 	keep(s, 1, 2)
 	steps(t, s, 1, 2)
 	steps(t, s, 3, 3)
@@ -65,36 +76,28 @@ func TestTrackersResumeAtTheCheckpoint(t *testing.T) {
 	if err := s.Settle(ErrStopped); !errors.Is(err, ErrStopped) {
 		t.Fatal(err)
 	}
-	s, out := tracking(t, dir, nil, TensorBoard, WandB)
+	s, out := tracking(t, dir, env, TensorBoard, WandB)
 	steps(t, s, 3, 4)
 	if err := s.Finish(func() error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	want := []tfevents.Scalar{{Step: 1, Tag: "train/global_step", Value: 1}, {Step: 2, Tag: "train/global_step", Value: 2}, {Step: 3, Tag: "train/global_step", Value: 3}, {Step: 4, Tag: "train/global_step", Value: 4}}
-	if diff := cmp.Diff(want, events(t, dir)); diff != "" {
-		t.Errorf("TensorBoard (-want +got):\n%s", diff)
+	whole := uninterrupted(t, env, 4)
+	for _, file := range []struct {
+		name []string
+		row  string // in every row
+	}{{boardFile, "train/global_step"}, {wandbFile, "_runtime"}} {
+		got := only(t, dir, file.name...)
+		if got != only(t, whole, file.name...) {
+			t.Errorf("%v differs from that of an uninterrupted run", file.name)
+		}
+		if n := strings.Count(got, file.row); n < 4 {
+			t.Errorf("%v: %d rows", file.name, n)
+		}
 	}
 	if diff := cmp.Diff(2, strings.Count(read(t, dir, "logs", CompletionsFile), `"written":"<a>"`)); diff != "" {
 		t.Errorf("completions: %s", diff)
 	}
-	runs, err := filepath.Glob(filepath.Join(dir, "wandb", "offline-run-*", "run-*.wandb"))
-	if err != nil || len(runs) != 1 {
-		t.Fatalf("runs %v, %v", runs, err)
-	}
-	records, err := wandb.Read([]byte(read(t, runs[0])))
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows := 0
-	for _, r := range records {
-		if bytes.Contains(r, []byte("_runtime")) {
-			rows++
-		}
-	}
-	if rows != 4 {
-		t.Errorf("%d rows for W&B, want 4", rows)
-	}
-	if want := "wandb sync " + filepath.Dir(runs[0]) + "\n"; !strings.HasSuffix(out.String(), want) {
+	if want := "wandb sync " + filepath.Join(dir, "wandb", "offline-run-"+noon.Format("20060102_150405")+"-abcd1234") + "\n"; !strings.HasSuffix(out.String(), want) {
 		t.Errorf("console %q, want %q", out, want)
 	}
 }
@@ -111,8 +114,8 @@ func TestLateTrackerHasAllRows(t *testing.T) {
 	if err := s.Finish(func() error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if got := events(t, dir); len(got) != 3 || got[0].Step != 1 {
-		t.Errorf("TensorBoard: %v", got)
+	if only(t, dir, boardFile...) != only(t, uninterrupted(t, map[string]string{"WANDB_MODE": "disabled"}, 3), boardFile...) {
+		t.Error("the event file differs from that of a run that was tracked from the start")
 	}
 	if _, err := os.Stat(filepath.Join(dir, "wandb")); err == nil {
 		t.Error("W&B is written though it is disabled")

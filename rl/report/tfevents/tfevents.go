@@ -5,12 +5,10 @@
 package tfevents
 
 import (
-	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -18,14 +16,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/outfile"
 	"github.com/rltrain/rltrain/internal/wire"
 )
 
 // Writer appends events to a file. It is not safe for concurrent use.
-type Writer struct {
-	f      *os.File
-	offset int64
-}
+type Writer struct{ file *outfile.Appender }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -44,62 +40,41 @@ func Create(dir string, now time.Time) (*Writer, error) {
 	if err != nil || host == "" {
 		host = "localhost"
 	}
-	f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("events.out.tfevents.%010d.%s.%d.0", now.Unix(), host, os.Getpid())), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
+	file, err := outfile.AppendAt(filepath.Join(dir, fmt.Sprintf("events.out.tfevents.%010d.%s.%d.0", now.Unix(), host, os.Getpid())), 0)
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{f: f}
+	w := &Writer{file}
 	var event wire.Message
 	event.Double(1, seconds(now))
 	event.Text(3, "brain.Event:2")
 	if err := w.record(event); err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, errors.Join(err, file.Close())
 	}
 	return w, nil
 }
 
-// OpenAt continues a file at an offset of [Writer.Offset] and truncates what follows.
+// OpenAt continues a file at an offset of [Writer.Offset] and removes what follows.
 func OpenAt(path string, offset int64) (*Writer, error) {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err == nil && info.Size() < offset {
-		err = fmt.Errorf("%s was changed after the checkpoint: it has %d bytes, the checkpoint is at byte %d", path, info.Size(), offset)
-	}
-	if err == nil {
-		err = f.Truncate(offset)
-	}
-	if err == nil {
-		_, err = f.Seek(offset, io.SeekStart)
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return &Writer{f, offset}, nil
+	file, err := outfile.AppendAt(path, offset)
+	return &Writer{file}, err
 }
 
 // Name is the file's name in its folder.
-func (w *Writer) Name() string { return filepath.Base(w.f.Name()) }
+func (w *Writer) Name() string { return filepath.Base(w.file.Name()) }
 
 // Offset syncs the file to disk and returns its length in bytes.
-func (w *Writer) Offset() (int64, error) { return w.offset, w.f.Sync() }
+func (w *Writer) Offset() (int64, error) { return w.file.Sync() }
 
 // Close closes the file.
-func (w *Writer) Close() error { return w.f.Close() }
+func (w *Writer) Close() error { return w.file.Close() }
 
 func (w *Writer) record(data []byte) error {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(data)))
 	b = binary.LittleEndian.AppendUint32(b, masked(b))
 	b = append(b, data...)
 	b = binary.LittleEndian.AppendUint32(b, masked(data))
-	n, err := w.f.Write(b)
-	if err != nil {
-		return errors.Join(err, w.f.Truncate(w.offset)) // readers stop at a partial record
-	}
-	w.offset += int64(n)
-	return nil
+	return w.file.Append(b)
 }
 
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
@@ -207,79 +182,4 @@ func valueOf(setting any) (kind int64, v wire.Message) {
 	}
 	v.Bytes(3, fmt.Append(nil, setting))
 	return 1, v
-}
-
-// Scalar is a number of an event file.
-type Scalar struct {
-	Step  int64
-	Tag   string
-	Value float32
-}
-
-// Read reads the numbers of an event file and verifies its checksums.
-func Read(r io.Reader) ([]Scalar, error) {
-	in := bufio.NewReader(r)
-	var all []Scalar
-	for {
-		var head [12]byte
-		if _, err := io.ReadFull(in, head[:]); errors.Is(err, io.EOF) {
-			return all, nil
-		} else if err != nil {
-			return all, fmt.Errorf("reading the length of a record: %w", err)
-		}
-		size := binary.LittleEndian.Uint64(head[:8])
-		if masked(head[:8]) != binary.LittleEndian.Uint32(head[8:]) || size > 1<<30 {
-			return all, errors.New("wrong checksum of a length")
-		}
-		data, err := io.ReadAll(io.LimitReader(in, int64(size)+4))
-		if err != nil || uint64(len(data)) != size+4 {
-			return all, fmt.Errorf("record of %d bytes is truncated", size)
-		}
-		if masked(data[:size]) != binary.LittleEndian.Uint32(data[size:]) {
-			return all, errors.New("wrong checksum of a record")
-		}
-		scalars, err := scalarsOf(data[:size])
-		if err != nil {
-			return all, err
-		}
-		all = append(all, scalars...)
-	}
-}
-
-func scalarsOf(event []byte) (all []Scalar, err error) {
-	fields, err := wire.Fields(event)
-	if err != nil {
-		return nil, err
-	}
-	step := int64(0)
-	for _, f := range fields {
-		switch f.Number {
-		case 2:
-			step = int64(f.Value)
-		case 5:
-			values, err := wire.Fields(f.Bytes)
-			if err != nil {
-				return nil, err
-			}
-			for _, v := range values {
-				parts, err := wire.Fields(v.Bytes)
-				if err != nil {
-					return nil, err
-				}
-				one, isScalar := Scalar{Step: step}, false
-				for _, part := range parts {
-					switch part.Number {
-					case 1:
-						one.Tag = string(part.Bytes)
-					case 2:
-						one.Value, isScalar = part.Float(), true
-					}
-				}
-				if isScalar {
-					all = append(all, one)
-				}
-			}
-		}
-	}
-	return all, nil
 }

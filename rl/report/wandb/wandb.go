@@ -5,13 +5,11 @@
 package wandb
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -20,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/outfile"
 	"github.com/rltrain/rltrain/internal/wire"
 )
 
@@ -58,7 +57,7 @@ type State struct {
 
 // Writer appends to a run. It is not safe for concurrent use.
 type Writer struct {
-	f     *os.File
+	file  *outfile.Appender
 	state State
 }
 
@@ -85,46 +84,32 @@ func Create(dir string, r Run) (*Writer, error) {
 	if err := os.MkdirAll(filepath.Join(dir, s.Folder, "files"), 0o755); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(s.file(dir), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
+	w, err := OpenAt(dir, s)
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{f, s}
 	if err := w.begin(r); err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, errors.Join(err, w.file.Close())
 	}
 	return w, nil
 }
 
 func (s State) file(dir string) string { return filepath.Join(dir, s.Folder, "run-"+s.ID+".wandb") }
 
-// OpenAt continues a run in dir at a state and truncates what follows.
+// OpenAt continues a run in dir at a state and removes what follows.
 func OpenAt(dir string, s State) (*Writer, error) {
-	f, err := os.OpenFile(s.file(dir), os.O_RDWR, 0)
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err == nil && info.Size() < s.Offset {
-		err = fmt.Errorf("%s was changed after the checkpoint: it has %d bytes, the checkpoint is at byte %d", f.Name(), info.Size(), s.Offset)
-	}
-	if err == nil {
-		err = f.Truncate(s.Offset)
-	}
-	if err == nil {
-		_, err = f.Seek(s.Offset, io.SeekStart)
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return &Writer{f, s}, nil
+	file, err := outfile.AppendAt(s.file(dir), s.Offset)
+	return &Writer{file, s}, err
 }
 
 // Folder is the run's folder, relative to the dir of Create.
 func (w *Writer) Folder() string { return w.state.Folder }
 
 // State syncs the file to disk and returns the writer's position.
-func (w *Writer) State() (State, error) { return w.state, w.f.Sync() }
+func (w *Writer) State() (State, error) {
+	_, err := w.file.Sync()
+	return w.state, err
+}
 
 // begin writes the records before the first row.
 func (w *Writer) begin(r Run) error {
@@ -216,7 +201,9 @@ func (w *Writer) Finish(at time.Time, code int) error {
 	var exit wire.Message
 	exit.Int(1, int64(code))
 	exit.Int(2, int64(at.Sub(w.state.Started).Seconds()))
-	return errors.Join(w.record(18, exit), w.f.Sync(), w.f.Close())
+	err := w.record(18, exit)
+	_, synced := w.file.Sync()
+	return errors.Join(err, synced, w.file.Close())
 }
 
 // record writes one record: its number, and its content as the field kind.
@@ -229,11 +216,10 @@ func (w *Writer) record(kind int, what wire.Message) error {
 }
 
 func (w *Writer) write(data []byte) error {
-	n, err := w.f.Write(data)
-	if err != nil {
-		return errors.Join(err, w.f.Truncate(w.state.Offset))
+	if err := w.file.Append(data); err != nil {
+		return err
 	}
-	w.state.Offset += int64(n)
+	w.state.Offset += int64(len(data))
 	return nil
 }
 
@@ -272,39 +258,4 @@ func chunks(offset int64, data []byte) []byte {
 			return out
 		}
 	}
-}
-
-// Read reads the records of a file and verifies its checksums.
-func Read(data []byte) ([]wire.Message, error) {
-	if !bytes.HasPrefix(data, header) {
-		return nil, errors.New("not a W&B file: wrong header")
-	}
-	var records []wire.Message
-	var record wire.Message
-	for at := len(header); at < len(data); {
-		if left := blockSize - at%blockSize; left < chunkHead {
-			at += left
-			continue
-		}
-		if len(data)-at < chunkHead {
-			return records, fmt.Errorf("byte %d: truncated chunk", at)
-		}
-		sum, n, kind := binary.LittleEndian.Uint32(data[at:]), int(binary.LittleEndian.Uint16(data[at+4:])), data[at+6]
-		if n > len(data)-at-chunkHead {
-			return records, fmt.Errorf("byte %d: truncated chunk", at)
-		}
-		part := data[at+chunkHead : at+chunkHead+n]
-		if crc32.Update(crc32.ChecksumIEEE([]byte{kind}), crc32.IEEETable, part) != sum {
-			return records, fmt.Errorf("byte %d: wrong checksum of a chunk", at)
-		}
-		at += chunkHead + n
-		record = append(record, part...)
-		if kind == whole || kind == last {
-			records, record = append(records, record), nil
-		}
-	}
-	if record != nil {
-		return records, errors.New("the last record is truncated")
-	}
-	return records, nil
 }
