@@ -21,9 +21,9 @@ const (
 
 // tracker writes metrics for another program.
 type tracker interface {
-	row(at time.Time, step int64, numbers map[string]float64) error
-	state() (any, error) // position for a checkpoint, synced to disk; encodes to JSON
-	close(at time.Time, code int) error
+	Row(at time.Time, step int64, numbers map[string]float64) error
+	State() (any, error) // position for a checkpoint, synced to disk; encodes to JSON
+	Close(at time.Time, code int) error
 }
 
 // trackers are those of a stage. A tracker that fails is dropped; training continues without it.
@@ -85,7 +85,7 @@ func (t *trackers) to(name string, row report.Row) {
 	}
 	numbers := report.Tracked(row)
 	step := numbers[wandb.StepKey]
-	if err := one.row(t.now(), int64(step), numbers); err != nil {
+	if err := one.Row(t.now(), int64(step), numbers); err != nil {
 		t.lost(name, err)
 	}
 }
@@ -94,7 +94,7 @@ func (t *trackers) to(name string, row report.Row) {
 func (t *trackers) states() map[string]json.RawMessage {
 	all := map[string]json.RawMessage{}
 	for name, one := range t.open {
-		state, err := one.state()
+		state, err := one.State()
 		if err == nil {
 			all[name], err = json.Marshal(state)
 		}
@@ -109,21 +109,13 @@ func (t *trackers) states() map[string]json.RawMessage {
 func (t *trackers) close(code int) {
 	for _, name := range t.names {
 		if one := t.open[name]; one != nil {
-			if err := one.close(t.now(), code); err != nil {
+			if err := one.Close(t.now(), code); err != nil {
 				t.lost(name, err)
 			}
 		}
 	}
 	t.open = nil
 }
-
-// boardState is the position in an event file.
-type boardState struct {
-	File   string `json:"file"`
-	Offset int64  `json:"offset"`
-}
-
-type board struct{ *tfevents.Writer }
 
 // boardFolder, in logs/, holds the event files.
 const boardFolder = "tensorboard"
@@ -134,15 +126,11 @@ func openTensorBoard(c StageConfig, run *Run, saved json.RawMessage) (tracker, e
 		return nil, err
 	}
 	if saved != nil {
-		var s boardState
+		var s tfevents.State
 		if err := json.Unmarshal(saved, &s); err != nil {
 			return nil, err
 		}
-		w, err := tfevents.OpenAt(filepath.Join(dir, filepath.Base(s.File)), s.Offset)
-		if err != nil {
-			return nil, err
-		}
-		return board{w}, nil
+		return tfevents.OpenAt(dir, s)
 	}
 	w, err := tfevents.Create(dir, c.Now())
 	if err != nil {
@@ -151,19 +139,8 @@ func openTensorBoard(c StageConfig, run *Run, saved json.RawMessage) (tracker, e
 	if err := w.Settings(c.Now(), c.Settings, "train/loss", "train/reward", "eval/accuracy", "eval/reward", "eval/loss"); err != nil {
 		return nil, err
 	}
-	return board{w}, w.Text(c.Now(), 0, "config", "    "+strings.ReplaceAll(c.Config, "\n", "\n    "))
+	return w, w.Text(c.Now(), 0, "config", "    "+strings.ReplaceAll(c.Config, "\n", "\n    "))
 }
-
-func (b board) row(at time.Time, step int64, numbers map[string]float64) error {
-	return b.Scalars(at, step, numbers)
-}
-
-func (b board) state() (any, error) {
-	offset, err := b.Offset()
-	return boardState{b.Name(), offset}, err
-}
-
-func (b board) close(time.Time, int) error { return b.Close() }
 
 type wandbRun struct {
 	*wandb.Writer
@@ -202,18 +179,8 @@ func openWandB(c StageConfig, run *Run, saved json.RawMessage) (tracker, error) 
 	}}, nil
 }
 
-func (w wandbRun) row(at time.Time, _ int64, numbers map[string]float64) error {
-	row := map[string]any{}
-	for name, v := range numbers {
-		row[name] = v
-	}
-	return w.Row(at, row)
-}
-
-func (w wandbRun) state() (any, error) { return w.State() }
-
-func (w wandbRun) close(at time.Time, code int) error {
-	err := w.Finish(at, code)
+func (w wandbRun) Close(at time.Time, code int) error {
+	err := w.Writer.Close(at, code)
 	if err == nil {
 		w.sync()
 	}

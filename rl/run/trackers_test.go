@@ -127,7 +127,7 @@ func TestRunContinuesWithoutATracker(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	put(t, filepath.Join(dir, "..", "file"), "no folder")
 	s, out := tracking(t, dir, map[string]string{"WANDB_DIR": filepath.Join(dir, "..", "file")}, WandB, TensorBoard)
-	if err := s.trackers.open[TensorBoard].close(noon, 0); err != nil {
+	if err := s.trackers.open[TensorBoard].Close(noon, 0); err != nil {
 		t.Fatal(err)
 	}
 	steps(t, s, 1, 4)

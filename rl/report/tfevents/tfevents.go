@@ -54,20 +54,29 @@ func Create(dir string, now time.Time) (*Writer, error) {
 	return w, nil
 }
 
-// OpenAt continues a file at an offset of [Writer.Offset] and removes what follows.
-func OpenAt(path string, offset int64) (*Writer, error) {
-	file, err := outfile.AppendAt(path, offset)
+// OpenAt continues a file in dir at a state and removes what follows.
+func OpenAt(dir string, s State) (*Writer, error) {
+	file, err := outfile.AppendAt(filepath.Join(dir, filepath.Base(s.File)), s.Offset)
 	return &Writer{file}, err
 }
 
 // Name is the file's name in its folder.
 func (w *Writer) Name() string { return filepath.Base(w.file.Name()) }
 
-// Offset syncs the file to disk and returns its length in bytes.
-func (w *Writer) Offset() (int64, error) { return w.file.Sync() }
+// State is the position of a Writer, for checkpoints.
+type State struct {
+	File   string `json:"file"` // its name in its folder
+	Offset int64  `json:"offset"`
+}
 
-// Close closes the file.
-func (w *Writer) Close() error { return w.file.Close() }
+// State syncs the file to disk and returns the writer's [State].
+func (w *Writer) State() (any, error) {
+	offset, err := w.file.Sync()
+	return State{w.Name(), offset}, err
+}
+
+// Close closes the file. The format has no place for the time or an exit code.
+func (w *Writer) Close(time.Time, int) error { return w.file.Close() }
 
 func (w *Writer) record(data []byte) error {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(data)))
@@ -91,8 +100,8 @@ func (w *Writer) event(at time.Time, step int64, values ...wire.Message) error {
 	return w.record(event)
 }
 
-// Scalars writes the numbers of one step by tag, as float32.
-func (w *Writer) Scalars(at time.Time, step int64, numbers map[string]float64) error {
+// Row writes the numbers of one step by tag, as float32.
+func (w *Writer) Row(at time.Time, step int64, numbers map[string]float64) error {
 	var values []wire.Message
 	for _, tag := range slices.Sorted(maps.Keys(numbers)) {
 		var v wire.Message

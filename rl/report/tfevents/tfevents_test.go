@@ -37,18 +37,18 @@ func TestFileResumesAtItsCheckpoint(t *testing.T) {
 	}
 	must(w.Settings(noon, map[string]any{"lr": 1e-4, "task": "digits", "on": true, "steps": 3, "targets": []string{"q", "v"}}, "train/reward"))
 	must(w.Text(noon, 0, "config", "lr: 1e-4"))
-	must(w.Scalars(noon, 1, map[string]float64{"train/loss": 0.5, "train/reward": -1}))
-	offset, err := w.Offset()
+	must(w.Row(noon, 1, map[string]float64{"train/loss": 0.5, "train/reward": -1}))
+	state, err := w.State()
 	must(err)
-	must(w.Scalars(noon, 2, map[string]float64{"train/loss": 99}))
-	must(w.Scalars(noon, 3, map[string]float64{"train/loss": 99}))
-	must(w.Close())
+	must(w.Row(noon, 2, map[string]float64{"train/loss": 99}))
+	must(w.Row(noon, 3, map[string]float64{"train/loss": 99}))
+	must(w.Close(noon, 0))
 
 	path := filepath.Join(dir, w.Name())
-	again, err := OpenAt(path, offset)
+	again, err := OpenAt(dir, state.(State))
 	must(err)
-	must(again.Scalars(noon, 2, map[string]float64{"train/loss": 0.25}))
-	must(again.Close())
+	must(again.Row(noon, 2, map[string]float64{"train/loss": 0.25}))
+	must(again.Close(noon, 0))
 	data, err := os.ReadFile(path)
 	must(err)
 	got, err := Read(bytes.NewReader(data))
@@ -64,7 +64,7 @@ func TestFileResumesAtItsCheckpoint(t *testing.T) {
 			t.Fatalf("byte %d of %d flipped: nothing is noticed", i, len(data))
 		}
 	}
-	if _, err := OpenAt(path, int64(len(data))+1); err == nil {
+	if _, err := OpenAt(dir, State{w.Name(), int64(len(data)) + 1}); err == nil {
 		t.Error("a file that is shorter than its checkpoint is taken")
 	}
 }
@@ -75,10 +75,10 @@ func FuzzRead(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	if err := w.Scalars(noon, 3, map[string]float64{"a": 1}); err != nil {
+	if err := w.Row(noon, 3, map[string]float64{"a": 1}); err != nil {
 		f.Fatal(err)
 	}
-	_ = w.Close()
+	_ = w.Close(noon, 0)
 	data, err := os.ReadFile(filepath.Join(dir, w.Name()))
 	if err != nil {
 		f.Fatal(err)

@@ -105,8 +105,8 @@ func OpenAt(dir string, s State) (*Writer, error) {
 // Folder is the run's folder, relative to the dir of Create.
 func (w *Writer) Folder() string { return w.state.Folder }
 
-// State syncs the file to disk and returns the writer's position.
-func (w *Writer) State() (State, error) {
+// State syncs the file to disk and returns the writer's [State].
+func (w *Writer) State() (any, error) {
 	_, err := w.file.Sync()
 	return w.state, err
 }
@@ -169,8 +169,8 @@ func keyed(field int, key string, value any) (wire.Message, error) {
 	return m, nil
 }
 
-// Row writes one row of numbers and strings as a step of the run.
-func (w *Writer) Row(at time.Time, row map[string]any) error {
+// Row writes one row of numbers, the training step of which is among them, as a step of the run.
+func (w *Writer) Row(at time.Time, _ int64, row map[string]float64) error {
 	var history, summary, step wire.Message
 	add := func(key string, value any) error {
 		item, err := keyed(2, key, value)
@@ -196,8 +196,8 @@ func (w *Writer) Row(at time.Time, row map[string]any) error {
 	return errors.Join(w.record(2, history), w.record(3, summary))
 }
 
-// Finish ends the run with an exit code and closes the file. W&B shows a run without it as crashed.
-func (w *Writer) Finish(at time.Time, code int) error {
+// Close ends the run with an exit code and closes the file. W&B shows a run without it as crashed.
+func (w *Writer) Close(at time.Time, code int) error {
 	var exit wire.Message
 	exit.Int(1, int64(code))
 	exit.Int(2, int64(at.Sub(w.state.Started).Seconds()))

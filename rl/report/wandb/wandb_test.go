@@ -66,15 +66,15 @@ func TestRunResumesAtItsCheckpoint(t *testing.T) {
 	}
 	r.Started, r.Config = noon, map[string]any{"lr": 1e-4}
 	w := must(Create(dir, r))
-	check(t, w.Row(noon.Add(time.Second), map[string]any{"train/loss": 0.5, StepKey: 1}))
+	check(t, w.Row(noon.Add(time.Second), 0, map[string]float64{"train/loss": 0.5, StepKey: 1}))
 	state := must(w.State())
-	check(t, w.Row(noon.Add(time.Second), map[string]any{"train/loss": 99}))
-	check(t, w.Finish(noon, 1))
+	check(t, w.Row(noon.Add(time.Second), 0, map[string]float64{"train/loss": 99}))
+	check(t, w.Close(noon, 1))
 	var saved State
 	check(t, json.Unmarshal(must(json.Marshal(state)), &saved))
 	w = must(OpenAt(dir, saved))
-	check(t, w.Row(noon.Add(2*time.Second), map[string]any{"train/loss": 0.25, StepKey: 2}))
-	check(t, w.Finish(noon.Add(3*time.Second), 0))
+	check(t, w.Row(noon.Add(2*time.Second), 0, map[string]float64{"train/loss": 0.25, StepKey: 2}))
+	check(t, w.Close(noon.Add(3*time.Second), 0))
 
 	path := filepath.Join(dir, "wandb", "offline-run-20260304_120000-abcd1234", "run-abcd1234.wandb")
 	data := must(os.ReadFile(path))
