@@ -81,7 +81,7 @@ func TestVerdicts(t *testing.T) {
 		{"longer than any program", "    return a + b\n" + strings.Repeat("#", maxProgram), Syntax, 0},
 		{"a lone surrogate", "    return '\\ud800'\n", Wrong, 0},
 	} {
-		v, err := j.Run(t.Context(), p, p.program(test.body, false), p.Tests)
+		v, err := j.Run(t.Context(), p, p.program(test.body), p.Tests)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,6 +168,7 @@ func TestReadRefuses(t *testing.T) {
 }
 
 func TestExtract(t *testing.T) {
+	const bad, good = "```python\ndef inc(x):\n    return 0\n```\n", "def inc(x):\n    return x + 1"
 	for _, test := range []struct {
 		text      string
 		reasoning bool
@@ -183,10 +184,42 @@ func TestExtract(t *testing.T) {
 		{"The final answer: y", true, "y", false},
 		{"answer: y", false, "answer: y", true},
 		{"", false, "", false},
+		{"<think>\n" + bad + "No.\n</think>\n```python\n" + good + "\n```", false, good, true},
+		{"First\n" + bad + "No.\n</think>\n\n```python\n" + good + "\n```", false, good, true},
+		{"<think>\nAdd one.\n</think>\n" + good, false, good, true},
+		{"```python\r\ndef inc(x):\r\n    return x + 1\r\n```\r\n", false, good, true},
+		{"```python title=\"a.py\"\n" + good + "\n```", false, good, true},
+		{"```Python3 {.numberLines}\n" + good + "\n```", false, good, true},
+		{"~~~~python\n" + good + "\n~~~~", false, good, true},
+		{"````python\n" + good + "\n```\n````", false, good + "\n```", true},
+		{bad + "Better:\n```python\n" + good + "\n```", false, good, true},                          // the last
+		{"```python\n" + good + "\n```\nUse it:\n```python\nprint(inc(1))\n```", false, good, true}, // the one with the function
+		{"```\n" + good + "\n```\nOutput:\n```\n2\n```", false, good, true},                         // also without a language
+		{"```python\n" + good + "\n```\nOr:\n```python\ndef inc(x):\n    ret", false, good, true},   // the last is cut
+		{"```bash\npip install x\n```\n```python\n" + good, false, good, true},                      // the only one in the language
+		{"1. ```python\n   x\n   ```\n2. ```text\ny\n```", false, "   x", true},                     // in a list
+		{"```python\nasync def inc(x):\n    pass\n```\n```python\nincrement = 1\n```", false, "async def inc(x):\n    pass", true},
 	} {
-		got, formatted := Extract(test.text, "python", test.reasoning)
+		got, formatted := Extract(test.text, "python", test.reasoning, "inc")
 		if got != test.want || formatted != test.formatted {
 			t.Errorf("%q: %q, %v", test.text, got, formatted)
+		}
+	}
+}
+
+// TestWholePrograms: an answer that repeats the prefix replaces it; what must come first does.
+func TestWholePrograms(t *testing.T) {
+	const whole = "def inc(x):\n    return x + 1\n"
+	for _, test := range []struct{ prefix, answer, want string }{
+		{"def inc(x):\n    \"\"\"One more.\"\"\"\n", "    return x + 1\n", "def inc(x):\n    \"\"\"One more.\"\"\"\n    return x + 1\n"},
+		{"def inc(x):\n", whole, "def inc(x):\n    pass\n\n" + whole},
+		{"def inc(x):\n", "from __future__ import annotations\n" + whole, "from __future__ import annotations\ndef inc(x):\n    pass\n\n" + whole},
+		{"def inc(x):\n", "    return x + 1\n\n" + whole, "def inc(x):\n    return x + 1\n\n" + whole}, // continues
+		{"def inc(x):\n    return ", whole, whole},
+		{"def inc(x):\n    return ", "x + 1", "def inc(x):\n    return x + 1"},
+	} {
+		if got := (&Problem{Prefix: test.prefix, Entry: "inc"}).program(test.answer); got != test.want {
+			t.Errorf("%q: %q, want %q", test.answer, got, test.want)
 		}
 	}
 }
@@ -321,7 +354,7 @@ func TestEpisode(t *testing.T) {
 		want     string
 	}{
 		{envs.Settings{"dataset": write(t, "bad.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":[{"call":"f(4)","expect":"8"}]}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, `problem "a": the reference solution fails its tests (wrong: a test failed)`},
-		{envs.Settings{"dataset": write(t, "tests.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":"assert f(1) == ("}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, "the tests did not come to their end: SyntaxError:"},
+		{envs.Settings{"dataset": write(t, "tests.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":"assert f(1) == ("}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, "the tests do not parse: SyntaxError:"},
 		{envs.Settings{"dataset": write(t, "none.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":"f(1)"}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, "the tests assert nothing"},
 		{envs.Settings{"language": "q"}, "option language: q needs --dataset"},
 		{envs.Settings{"language": "pepper", "dataset": write(t, "io.jsonl", `{"prompt":"a","tests":[{"output":"1"}]}`+"\n"+`{"prompt":"b","tests":[{"output":"1"}]}`), "interpreter": "/nowhere/chili"}, "no interpreter for pepper found; pip install chili-pie"},
@@ -368,7 +401,7 @@ func FuzzExtract(f *testing.F) {
 	f.Add("```python\nx\n```", true)
 	f.Add("<answer>answer: ```", false)
 	f.Fuzz(func(t *testing.T, text string, reasoning bool) {
-		if program, _ := Extract(text, "python", reasoning); len(program) > len(text) {
+		if program, _ := Extract(text, "python", reasoning, "f"); len(program) > len(text) {
 			t.Fatalf("%q is longer than %q", program, text)
 		}
 	})

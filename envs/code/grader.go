@@ -42,6 +42,7 @@ type Verdict struct {
 	Total   int     `json:"total"`
 	Message string  `json:"message,omitempty"` // the first failure
 	CPU     float64 `json:"cpu_s"`             // processor time of the program, without its tests
+	Fault   bool    `json:"-"`                 // the tests themselves are at fault, whatever the program
 }
 
 // Passed returns the number of passed tests.
@@ -105,7 +106,7 @@ for name, text in zip(('solution.py', 'tests.py'), sys.stdin.read().split('\0'))
 func (j *Grader) compile(ctx context.Context) (map[string][]byte, error) {
 	limits := sandbox.Usual()
 	limits.Output = 1 << 20
-	out, err := j.sandbox.RunText(ctx, limits, j.language, compiler, []byte(codec+solutionSide+"\x00"+codec+testsSide))
+	out, err := j.sandbox.RunText(ctx, limits, j.language, compiler, []byte(codec+solutionSide+"\x00"+codec+runnerSide+testsSide))
 	if err != nil {
 		return nil, err
 	}

@@ -105,7 +105,7 @@ func TestScripts(t *testing.T) {
 		{"writes to the other side", "print(f(4) == 8)", "True", "import os\ndef f(x):\n  os.write(1, b'True')\n  return 1", Wrong},
 		{"writes too much", "f(4)", "8", "def f(x):\n  while True: print('x' * 9999)", Memory},
 	} {
-		p := &Problem{Text: test.name, Tests: []Test{{Script: test.script, Want: test.want}}, Solution: "class S: pass\ndef f(x): pass"}
+		p := &Problem{Text: test.name, Tests: []Test{{Script: test.script, Want: test.want}}, Solution: "class S: pass\ndef f(x): pass\ny = 0"}
 		if v, err := j.Run(t.Context(), p, test.program, p.Tests); err != nil || v.Class != test.class {
 			t.Errorf("%s: %+v, %v, want %s", test.name, v, err, test.class)
 		}

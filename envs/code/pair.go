@@ -25,12 +25,15 @@ var codec string
 //go:embed solution.py
 var solutionSide string
 
+//go:embed runner.py
+var runnerSide string
+
 //go:embed tests.py
 var testsSide string
 
 // asserted runs the program in one process and its tests in another.
 func (j *Grader) asserted(ctx context.Context, p *Problem, program string, tests []Test) (Verdict, error) {
-	t := harnessInput{mode: "each", entry: p.Entry, setup: p.Setup, defined: p.defined()}
+	t := p.harness("each")
 	for _, one := range tests {
 		t.units = append(t.units, one.Assert)
 	}
@@ -51,8 +54,16 @@ func (j *Grader) asserted(ctx context.Context, p *Problem, program string, tests
 type harnessInput struct {
 	mode, entry  string
 	setup, units []string
-	defined      []string
-	reference    string // the reference solution, "" if there is none
+	defined      []string // functions and classes of the reference solution
+	values       []string // its variables
+	reference    string   // the reference solution, "" if there is none
+}
+
+// harness is the input of a problem's test process, without its tests.
+func (p *Problem) harness(mode string) harnessInput {
+	t := harnessInput{mode: mode, entry: p.Entry, setup: p.Setup}
+	t.defined, t.values = p.defined()
+	return t
 }
 
 // pair runs a program and its tests, and returns their output if requested.
@@ -64,13 +75,14 @@ func (j *Grader) pair(ctx context.Context, program string, t harnessInput, input
 	// Tests get the same random numbers each time, but a program cannot predict them.
 	all := sha256.Sum256([]byte(program + "\x00" + strings.Join(t.units, "\x00")))
 	var payload strings.Builder
-	payload.WriteString("l8:")
+	payload.WriteString("l9:")
 	for _, text := range []string{nonce, t.mode, t.entry} {
 		packText(&payload, text)
 	}
 	packTexts(&payload, t.setup)
 	packTexts(&payload, t.units)
 	packTexts(&payload, t.defined)
+	packTexts(&payload, t.values)
 	packText(&payload, t.reference)
 	packText(&payload, hex.EncodeToString(all[:]))
 	solution := j.side(solutionFile, []byte(input))
@@ -145,6 +157,8 @@ func readReport(nonce string, solution, tests sandbox.Outcome) (v Verdict, writt
 		case '.':
 			ended = true
 			continue
+		case 'X':
+			loaded, ended, worst, v.Fault = false, true, Runtime, true
 		case '!':
 			loaded, ended, worst = false, true, Runtime
 			if strings.Contains(note, "SyntaxError") || strings.Contains(note, "IndentationError") || strings.Contains(note, "TabError") {
@@ -180,7 +194,7 @@ func readReport(nonce string, solution, tests sandbox.Outcome) (v Verdict, writt
 		switch {
 		case v.Message != "":
 		case ended && len(v.Tests) == 0:
-			v.Message = "the tests assert nothing"
+			v.Message, v.Fault = "the tests assert nothing", true
 		case tests.Status == sandbox.Failed:
 			v.Message = "the tests did not come to their end: " + lastLines(tests.Stderr, 1)
 		default:
@@ -202,7 +216,9 @@ var classMessages = map[Class]string{Timeout: "the program took too long", Memor
 
 // scripted runs a Python script in a process next to the program's, and compares its output.
 func (j *Grader) scripted(ctx context.Context, p *Problem, program string, t Test) (Verdict, error) {
-	v, written, err := j.pair(ctx, program, harnessInput{mode: "script", setup: p.Setup, units: []string{t.Script}, defined: p.defined()}, t.Input)
+	h := p.harness("script")
+	h.units = []string{t.Script}
+	v, written, err := j.pair(ctx, program, h, t.Input)
 	if err == nil && v.Class == Pass {
 		v.Class, v.Message = wrote(written, t.Want)
 	}

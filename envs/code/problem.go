@@ -26,7 +26,7 @@ type Problem struct {
 	Name          string
 	Text          string // the description
 	Prefix        string // the start of the program, which the model continues; "" if the model generates all of it
-	Entry         string // the function that Check calls
+	Entry         string // the function that Check calls; for other tests also several names, with commas
 	Solution      string // a correct solution; "" if unknown
 	Demonstration string // demonstration for SFT, if it differs from Solution
 	Source        string // the program in the other language, for translation
@@ -39,14 +39,30 @@ type Problem struct {
 	Place         string // file and line
 }
 
-var definition = regexp.MustCompile(`(?m)^(?:def|class)[ \t]+([A-Za-z_]\w*)`)
+var definition = regexp.MustCompile(`(?m)^(?:(?:async[ \t]+)?def|class)[ \t]+([A-Za-z_]\w*)|^([A-Za-z_]\w*)[ \t]*(?::[^=\n]*)?=[^=]`)
 
-// defined returns the functions and classes of the reference solution, which tests may call.
-func (p *Problem) defined() []string {
-	var names []string
+// defined returns what the reference solution defines, which tests may use: functions and classes, and variables.
+func (p *Problem) defined() (names, variables []string) {
 	for _, found := range definition.FindAllStringSubmatch(p.complete(p.Solution), -1) {
-		names = append(names, found[1])
+		if found[1] != "" {
+			names = append(names, found[1])
+		} else {
+			variables = append(variables, found[2])
+		}
 	}
+	return names, variables
+}
+
+// names are what a program should define: the function to test, else what the reference solution defines.
+func (p *Problem) names() []string {
+	if p.Entry != "" {
+		names := strings.Split(p.Entry, ",")
+		for i := range names {
+			names[i] = strings.TrimSpace(names[i])
+		}
+		return names
+	}
+	names, _ := p.defined()
 	return names
 }
 

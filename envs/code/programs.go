@@ -87,8 +87,8 @@ func (o *options) Programs(ctx context.Context, s envs.Setup, path, field string
 // graded runs one completion.
 func (o *options) graded(ctx context.Context, grader *Grader, row completion) (envs.Program, error) {
 	p := row.problem
-	answer, formatted := Extract(row.text, o.Language, o.Reasoning)
-	program := p.program(answer, fenced(row.text))
+	answer, formatted := Extract(row.text, o.Language, o.Reasoning, p.names()...)
+	program := p.program(answer)
 	v, err := grader.Run(ctx, p, program, slices.Concat(p.Tests, p.Hidden))
 	one := envs.Program{Problem: p.Name, Failure: v.Message}
 	if err == nil && v.Class != Sandbox {

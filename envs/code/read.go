@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -114,6 +115,9 @@ func (f fields) has(name string) bool {
 	return ok
 }
 
+// checkFunction matches HumanEval's kind of tests, which a runner calls with the function.
+var checkFunction = regexp.MustCompile(`(?m)^def check\(`)
+
 // readRow reads a row in any of the layouts.
 func readRow(f fields, language string) (Problem, error) {
 	p := Problem{Name: f.name()}
@@ -153,7 +157,9 @@ func readRow(f fields, language string) (Problem, error) {
 		get(&p.Check, "check")
 		p.Setup = list("setup")
 		if value, ok := f.Get("tests"); ok {
-			if program, isText := value.(string); isText {
+			if program, isText := value.(string); isText && p.Check == "" && p.Entry != "" && checkFunction.MatchString(program) {
+				p.Check = program
+			} else if isText {
 				p.Program = program
 			} else {
 				var err error

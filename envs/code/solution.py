@@ -17,11 +17,12 @@ def main():
         return objects[int(word)]
 
     def failed(e):
-        name, text = 'Exception', ''
+        name, text, own, said = 'Exception', '', [], ''
         for c in type(e).__mro__:
             if c.__module__ == 'builtins':
                 name = c.__name__
                 break
+            own.append(str(c.__name__))
         try:
             text = '%s: %s' % (type(e).__name__, e)
             tb, line = e.__traceback__, 0
@@ -32,9 +33,22 @@ def main():
             line = line or (getattr(e, 'lineno', 0) if isinstance(e, SyntaxError) else 0)
             if line:
                 text = 'line %d: %s' % (line, text)
+            said = e.args[0] if len(e.args) == 1 and type(e.args[0]) is str else str(e)
         except BaseException:
             pass
-        send(['raise', name, text[:2000]], keep)
+        send(['raise', name, text[:2000], own[:8], said[:2000]], keep)
+
+    loops = []
+
+    def awaited(value):
+        import asyncio
+
+        async def wait():
+            return await value
+
+        if not loops:
+            loops.append(asyncio.new_event_loop())
+        return loops[0].run_until_complete(wait())
 
     try:
         exec(compile(text, 'solution.py', 'exec'), space)
@@ -45,7 +59,10 @@ def main():
     while True:
         what, target, name, args, kwargs = receive(known)
         try:
-            if what == 'set':
+            if what == 'await':
+                f = awaited
+                args = [target]
+            elif what == 'set':
                 f = setattr
                 args = [target, name] + args
             elif target is not None:

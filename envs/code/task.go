@@ -12,6 +12,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/bank"
+	"github.com/rltrain/rltrain/envs/sandbox"
 	"github.com/rltrain/rltrain/internal/words"
 )
 
@@ -91,22 +92,27 @@ func (t *task) read(s envs.Setup) error {
 	return err
 }
 
-// checkSolutions refuses problems whose reference solution fails their tests.
+// checkSolutions refuses problems whose reference solution fails their tests, and those whose tests are at fault.
 func (t *task) checkSolutions(ctx context.Context, all []Problem) error {
 	var bad []string
 	for i := range all {
 		p := &all[i]
-		if p.Solution == "" {
+		program := p.complete(p.Solution)
+		if p.Solution == "" && t.options.Language == sandbox.Python {
+			program = "pass"
+		} else if p.Solution == "" {
 			continue
 		}
-		v, err := t.grader.Run(ctx, p, p.complete(p.Solution), slices.Concat(p.Tests, p.Hidden))
+		v, err := t.grader.Run(ctx, p, program, slices.Concat(p.Tests, p.Hidden))
 		if err != nil {
 			return err
 		}
-		if v.Class == Sandbox {
+		switch {
+		case v.Class == Sandbox:
 			return fmt.Errorf("%s: running the reference solution: %s", p.Place, v.Message)
-		}
-		if v.Class != Pass {
+		case v.Fault:
+			bad = append(bad, fmt.Sprintf("%s: problem %s: %s", p.Place, words.Quote(p.Name), v.Message))
+		case v.Class != Pass && p.Solution != "":
 			bad = append(bad, fmt.Sprintf("%s: problem %s: the reference solution fails its tests (%s: %s)", p.Place, words.Quote(p.Name), v.Class, v.Message))
 		}
 	}
@@ -207,8 +213,8 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 			text = strings.TrimSuffix(text, stop)
 		}
 	}
-	answer, formatted := Extract(text, e.options.Language, e.options.Reasoning)
-	program := e.problem.program(answer, fenced(text))
+	answer, formatted := Extract(text, e.options.Language, e.options.Reasoning, e.problem.names()...)
+	program := e.problem.program(answer)
 	v, err := e.grader.Run(ctx, &e.problem, program, e.tests())
 	if err != nil {
 		return envs.Step{}, err
@@ -236,18 +242,32 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	return step, nil
 }
 
-// program builds the full program from an answer. A fenced block may repeat the prefix.
-func (p *Problem) program(answer string, fenced bool) string {
+// program builds the full program from an answer, which continues the prefix or repeats it.
+func (p *Problem) program(answer string) string {
 	if strings.TrimSpace(answer) == "" {
 		return ""
 	}
-	if fenced && p.Prefix != "" && strings.Contains(answer, "def "+p.Entry) {
+	if p.Prefix != "" && defines(answer, p.Entry) && !strings.HasPrefix(answer, " ") && !strings.HasPrefix(answer, "\t") {
 		if strings.HasSuffix(p.Prefix, " ") { // the function header is incomplete, so the answer replaces it
 			return answer
 		}
-		return p.complete("    pass\n\n" + answer)
+		future, answer := futures(answer)
+		return future + p.complete("    pass\n\n"+answer)
 	}
 	return p.complete(answer)
+}
+
+// futures separates what must come first in a Python program.
+func futures(program string) (future, rest string) {
+	var lines strings.Builder
+	for line := range strings.Lines(program) {
+		if strings.HasPrefix(line, "from __future__ import ") && !strings.Contains(line, "(") {
+			future += strings.TrimRight(line, "\n") + "\n"
+		} else {
+			lines.WriteString(line)
+		}
+	}
+	return future, lines.String()
 }
 
 // reward is the reward of a verdict.

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"encoding/binary"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -89,7 +88,7 @@ func confine(m means, l Limits, b box, at streams, errors int, ready [2]int, use
 		landlock(p, target, m.Landlock, allowed(m, b, dir))
 	}
 	if m.Seccomp {
-		newFilter(m).steps(p, target)
+		newFilter(m, b.Waits).steps(p, target)
 	}
 	p.do(target, "unblocking signals", unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, make([]byte, 8), 0, 8)
 	if b.Trial != nil {
@@ -143,11 +142,11 @@ func setLimits(p *plan, list *[]step, resource int, soft, hard uint64) {
 	p.do(list, "setting limits", unix.SYS_PRLIMIT64, 0, resource, both, 0)
 }
 
-// limits bounds a single process; a watcher bounds the memory of all.
+// limits bounds a single process; a watcher bounds the memory and the processor time of all.
 func limits(p *plan, list *[]step, m means, l Limits) {
 	seconds := uint64(l.Wall.Seconds()) + 2
 	if l.CPU > 0 {
-		seconds = uint64(max(1, math.Ceil(l.CPU.Seconds())))
+		seconds = uint64(l.seconds())
 	}
 	// The signal of the soft limit shows that it was reached; the final processor time may be slightly less.
 	setLimits(p, list, unix.RLIMIT_CPU, seconds, seconds+1)

@@ -46,6 +46,7 @@ type box struct {
 	Argv, Env []string
 	Files     []File
 	Read      []string // readable paths, including everything below
+	Waits     bool     // it may not change how ended children are handled
 	Trial     *attempt // instead of a program
 }
 

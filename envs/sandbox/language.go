@@ -24,6 +24,7 @@ type Language struct {
 	Roomy       bool     // it reserves unused address space, so that cannot be limited
 	OutOfMemory *regexp.Regexp
 
+	calls     bool // programs can make any system call, and the interpreter works without a handler of SIGCHLD
 	suffix    string
 	arguments []string // before the file
 	env       []string
@@ -62,7 +63,7 @@ var languages = map[string]known{
 		programs: []string{"python3", "/usr/local/bin/python3", "/usr/bin/python3"}, variable: "PYTHON_INTERPRETER_PATH",
 		install: "install Python 3.8 or newer (apt-get install python3)",
 		language: Language{
-			suffix: ".py", show: "print('X')", arguments: []string{"-s", "-S", "-B"}, env: []string{"PYTHONHASHSEED=0", "PYTHONUTF8=1"},
+			calls: true, suffix: ".py", show: "print('X')", arguments: []string{"-s", "-S", "-B"}, env: []string{"PYTHONHASHSEED=0", "PYTHONUTF8=1"},
 			OutOfMemory: regexp.MustCompile(`(?m)^MemoryError|can't allocate memory|Cannot allocate memory`),
 			syntax:      regexp.MustCompile(`(?m)^(SyntaxError|IndentationError|TabError): `),
 		},

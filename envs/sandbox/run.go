@@ -27,7 +27,7 @@ func (s *Sandbox) once(ctx context.Context, l Limits, programs []Program, anew b
 	}
 	inputs := make([][]byte, len(programs))
 	for i, p := range programs {
-		b := box{Argv: []string{p.Language.Interpreter}, Env: p.Env, Files: p.Files, Read: p.Language.Read}
+		b := box{Argv: []string{p.Language.Interpreter}, Env: p.Env, Files: p.Files, Read: p.Language.Read, Waits: p.Language.calls}
 		for _, arg := range p.Argv {
 			b.Argv = append(b.Argv, strings.ReplaceAll(arg, "{}", folder))
 		}
@@ -131,7 +131,7 @@ func (e ended) outcome(w written, language *Language, l Limits) Outcome {
 		o.Status = Output
 	case e.Memory:
 		o.Status = Memory
-	case e.Deadline || e.Signal == int(unix.SIGXCPU) || e.Signal == int(unix.SIGKILL) && l.CPU > 0 && e.CPU >= 0.8*l.CPU.Seconds():
+	case e.Deadline || e.Signal == int(unix.SIGXCPU) || l.CPU > 0 && e.CPU > l.seconds() || e.Signal == int(unix.SIGKILL) && l.CPU > 0 && e.CPU >= 0.8*l.CPU.Seconds():
 		// With two programs, the first may be killed with the second before it reports its own end, and the two measurements of
 		// its time differ slightly.
 		o.Status = Timeout

@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"slices"
@@ -39,7 +40,7 @@ const (
 // Limits bound a program's resources.
 type Limits struct {
 	Wall         time.Duration // from its start
-	CPU          time.Duration // processor time per process, in full seconds; 0 = as Wall
+	CPU          time.Duration // processor time of all processes together, in full seconds; 0 = Wall, for each process
 	Memory       int64         // bytes, for all processes together
 	AddressSpace int64         // bytes per process; 0 = no limit
 	Output       int           // bytes for each of its two outputs
@@ -48,6 +49,9 @@ type Limits struct {
 	Files        int
 	Processes    int // and threads
 }
+
+// seconds is the limit of processor time.
+func (l Limits) seconds() float64 { return max(1, math.Ceil(l.CPU.Seconds())) }
 
 // Usual returns limits for short programs.
 func Usual() Limits {

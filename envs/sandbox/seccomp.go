@@ -46,11 +46,7 @@ var onFilesOfUser = []uintptr{
 }
 
 // forbiddenValues are argument values that forbid a call.
-var forbiddenValues = []struct {
-	number   uintptr
-	argument int
-	values   []uint32
-}{
+var forbiddenValues = []argumentValues{
 	{unix.SYS_FCNTL, 1, []uint32{unix.F_SETOWN, unix.F_SETSIG, unix.F_SETOWN_EX, unix.F_NOTIFY, unix.F_SETPIPE_SZ, unix.F_SETLEASE}},
 	{unix.SYS_PRCTL, 0, []uint32{unix.PR_SET_PDEATHSIG, unix.PR_SET_PTRACER, unix.PR_SET_MM, unix.PR_SET_CHILD_SUBREAPER}},
 	// A limit of 1 keeps crash collectors from being started; 0 would not.
@@ -69,6 +65,12 @@ var forbiddenBits = []bits{
 // emptying truncates files, which Landlock cannot deny before version 3.
 var emptying = []bits{{unix.SYS_OPEN, 1, unix.O_TRUNC, unix.O_TRUNC}, {unix.SYS_OPENAT, 2, unix.O_TRUNC, unix.O_TRUNC}}
 
+type argumentValues struct {
+	number   uintptr
+	argument int
+	values   []uint32
+}
+
 type bits struct {
 	number      uintptr
 	argument    int
@@ -78,11 +80,7 @@ type bits struct {
 // onlyValues are calls allowed only with one of these argument values. Calls on processes may name only the caller. Calls
 // on open files may only ask for a terminal or set read and write flags: others can change a read-only file behind
 // Landlock.
-var onlyValues = []struct {
-	number   uintptr
-	argument int
-	values   []uint32
-}{
+var onlyValues = []argumentValues{
 	{unix.SYS_SOCKETPAIR, 0, []uint32{unix.AF_UNIX}}, {unix.SYS_PRLIMIT64, 0, own}, {unix.SYS_SCHED_SETAFFINITY, 0, own}, {unix.SYS_SCHED_SETSCHEDULER, 0, own},
 	{unix.SYS_SCHED_SETPARAM, 0, own}, {unix.SYS_SCHED_SETATTR, 0, own},
 	{unix.SYS_IOCTL, 1, []uint32{unix.TCGETS, unix.TCGETS2, unix.TCSETS, unix.TIOCGWINSZ, unix.TIOCGPGRP, unix.TIOCINQ, 0x5421 /* FIONBIO */, 0x5450 /* FIONCLEX */, 0x5451 /* FIOCLEX */}},
@@ -100,7 +98,9 @@ type filter struct {
 }
 
 // newFilter forbids what no program needs. Without a PID namespace, it also forbids calls on other processes.
-func newFilter(m means) *filter {
+//
+// waits also forbids changing how ended children are handled: the processor time of ignored ones would be counted nowhere.
+func newFilter(m means, waits bool) *filter {
 	alone, f := m.alone(), &filter{}
 	f.load(dataArch)
 	f.unless(unix.SECCOMP_RET_KILL_PROCESS, unix.AUDIT_ARCH_X86_64)
@@ -125,7 +125,11 @@ func newFilter(m means) *filter {
 		f.when(unix.SYS_FORK, refuse)
 		f.when(unix.SYS_VFORK, refuse)
 	}
-	for _, v := range forbiddenValues {
+	values := forbiddenValues
+	if waits {
+		values = append(slices.Clone(values), argumentValues{unix.SYS_RT_SIGACTION, 0, []uint32{uint32(unix.SIGCHLD)}})
+	}
+	for _, v := range values {
 		f.of(v.number, func() {
 			f.load(dataArgument + 8*v.argument)
 			for _, value := range v.values {

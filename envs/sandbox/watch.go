@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchEvery is the interval of memory checks.
+// watchEvery is the interval of checks of memory and processor time.
 const watchEvery = 20 * time.Millisecond
 
-// watch kills the programs at their time limit, or when they use too much memory together.
+// watch kills the programs at their time limit, or when their processes use too much memory or processor time together.
 func (w *watched) watch(j *job, done chan struct{}) {
 	deadline := time.After(j.Limits.Wall)
 	tick := time.NewTicker(watchEvery)
@@ -39,8 +39,16 @@ func (w *watched) watch(j *job, done chan struct{}) {
 				astray = w.astray()
 			}
 			for _, r := range w.boxes {
-				if !r.gone && astray+usageOf(r.pid, 0, false).memory > j.Limits.Memory {
+				if r.gone {
+					continue
+				}
+				u := usageOf(r.pid, 0, j.Limits.CPU > 0)
+				switch {
+				case astray+u.memory > j.Limits.Memory:
 					r.out.Memory = true
+					r.kill()
+				case j.Limits.CPU > 0 && u.seconds > j.Limits.seconds():
+					r.out.Deadline = true
 					r.kill()
 				}
 			}
