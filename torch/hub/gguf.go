@@ -76,23 +76,26 @@ func chooseGGUF(names []string, wanted string) (string, error) {
 	case len(found) == 0:
 		return "", nil
 	case len(found) > 1:
-		return "", fmt.Errorf("it has %d GGUF files: %s; name one, as in --model DIR/%s", len(found), strings.Join(found[:min(len(found), 20)], ", "), found[0])
+		return "", fmt.Errorf("it has %d GGUF files: %s; choose one with --gguf-file %s", len(found), strings.Join(found[:min(len(found), 20)], ", "), found[0])
 	}
 	return found[0], nil
 }
 
 // folderGGUF returns the GGUF file of a folder, "" if the folder is a model in the Hugging Face layout or has none.
-func (c *Client) folderGGUF(dir string) (string, error) {
-	if c.GGUFFile == "" {
-		for _, layout := range weightFiles {
-			if exists(filepath.Join(dir, layout.file)) || exists(filepath.Join(dir, layout.index)) {
-				return "", nil
-			}
-		}
-		if exists(filepath.Join(dir, adapterFile)) || exists(filepath.Join(dir, convert.WeightsFile)) && exists(filepath.Join(dir, configFile)) {
+func folderGGUF(dir string) (string, error) {
+	for _, layout := range weightFiles {
+		if exists(filepath.Join(dir, layout.file)) || exists(filepath.Join(dir, layout.index)) {
 			return "", nil
 		}
 	}
+	if exists(filepath.Join(dir, adapterFile)) || exists(filepath.Join(dir, convert.WeightsFile)) && exists(filepath.Join(dir, configFile)) {
+		return "", nil
+	}
+	return ggufIn(dir, "")
+}
+
+// ggufIn returns the wanted GGUF file of a folder, or the only one; "" if there is none.
+func ggufIn(dir, wanted string) (string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return "", err
@@ -101,20 +104,42 @@ func (c *Client) folderGGUF(dir string) (string, error) {
 	for _, entry := range entries {
 		names = append(names, entry.Name())
 	}
-	name, err := chooseGGUF(names, c.GGUFFile)
+	name, err := chooseGGUF(names, wanted)
 	if name == "" || err != nil {
 		return "", err
 	}
 	return filepath.Join(dir, name), nil
 }
 
-// repoGGUF parses org/name/FILE.gguf, optionally with a revision after the name.
-func repoGGUF(model string) (repository, file string, ok bool) {
+// WithFile returns the name, for [Client.Model], of one GGUF file of a model that is a folder or a repository. With file ""
+// that is the model.
+func WithFile(model, file string) (string, error) {
+	if file == "" {
+		return model, nil
+	}
+	if _, ok := knownModel(model); ok || strings.HasSuffix(model, ggufEnd) {
+		return "", fmt.Errorf("model %s has no GGUF files to choose from", model)
+	}
+	if !strings.HasSuffix(file, ggufEnd) {
+		return "", fmt.Errorf("%q does not end in %s", file, ggufEnd)
+	}
+	if !exists(model) { // a repository
+		return model + "/" + file, nil
+	}
+	path, err := ggufIn(model, file)
+	if err != nil {
+		return "", fmt.Errorf("model %s: %w", model, err)
+	}
+	return path, nil
+}
+
+// repoGGUF parses org/name/FILE.gguf, optionally with a revision after the name; file is "" for another name.
+func repoGGUF(model string) (repository, file string) {
 	parts := strings.SplitN(model, "/", 3)
 	if len(parts) < 3 || !strings.HasSuffix(model, ggufEnd) {
-		return model, "", false
+		return model, ""
 	}
-	return parts[0] + "/" + parts[1], parts[2], true
+	return parts[0] + "/" + parts[1], parts[2]
 }
 
 // fetchGGUF downloads a GGUF file of a repository, with all parts if it is split.

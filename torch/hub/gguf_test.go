@@ -56,15 +56,21 @@ func TestGGUFModels(t *testing.T) {
 		{model: "org/one/a.Q4_1.gguf", name: "org/one/a.Q4_1.gguf"},
 		{model: "org/many", file: "b.gguf", name: "org/many/b.gguf"},
 		{model: "org/many/a.gguf", name: "org/many/a.gguf"},
-		{model: "many", want: "DIR/a.gguf"},
+		{model: "many", want: "--gguf-file a.gguf"},
+		{model: "many", file: "a", want: ".gguf"},
+		{model: "one/m.gguf", file: "m.gguf", want: "one/m.gguf"},
+		{model: "smollm2", file: "m.gguf", want: "smollm2"},
 		{model: "many", file: "c.gguf", want: "c.gguf"},
 		{model: "org/many", file: "c.gguf", want: "c.gguf"},
 		{model: "org/one/none.gguf", want: "none.gguf"},
 		{model: "bad.gguf", want: "cut short"},
 		{model: "weights.bin", want: ".gguf"},
 	} {
-		client := &Client{GGUFFile: c.file}
-		got, err := client.Model(t.Context(), c.model, Weights)
+		name, err := WithFile(c.model, c.file)
+		var got Model
+		if err == nil {
+			got, err = new(Client).Model(t.Context(), name, Weights)
+		}
 		if c.want != "" {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: got %v, want %q", c.model, err, c.want)

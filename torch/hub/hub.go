@@ -27,9 +27,6 @@ type Client struct {
 	Progress func(repository string, done, total int64)
 	// Warn receives one-line warnings; the call continues. Calls may overlap.
 	Warn func(message string)
-	// GGUFFile names the GGUF file to use in a folder or repository. If it is empty, the Hugging Face layout wins over
-	// a GGUF file.
-	GGUFFile string
 
 	transport http.RoundTripper                                // nil: net/http's default
 	sleep     func(ctx context.Context, d time.Duration) error // nil: the system clock
@@ -80,7 +77,7 @@ func CacheDir() (string, error) {
 // does not respond or denies access, it warns and uses the cache. Errors are one line and say what to do.
 func (c *Client) Model(ctx context.Context, model string, need Need) (Model, error) {
 	if info, statErr := os.Stat(model); statErr == nil {
-		return c.folder(model, info)
+		return folder(model, info)
 	} else if !errors.Is(statErr, fs.ErrNotExist) {
 		return Model{}, fmt.Errorf("model: %w", statErr)
 	}
@@ -95,10 +92,7 @@ func (c *Client) Model(ctx context.Context, model string, need Need) (Model, err
 		return Model{}, err
 	}
 	models := filepath.Join(cache, "models")
-	model, file, ok := repoGGUF(model)
-	if !ok {
-		file = c.GGUFFile
-	}
+	model, file := repoGGUF(model)
 	r, err := parseRepo(modelKind, model)
 	if err != nil {
 		return Model{}, fmt.Errorf("model folder %q does not exist, and it names no repository: %w", model, err)
@@ -122,7 +116,7 @@ func (c *Client) Model(ctx context.Context, model string, need Need) (Model, err
 }
 
 // folder is the model in a local folder or file.
-func (c *Client) folder(model string, info fs.FileInfo) (Model, error) {
+func folder(model string, info fs.FileInfo) (Model, error) {
 	dir, err := filepath.Abs(model)
 	if err != nil {
 		return Model{}, fmt.Errorf("model %s: %w", model, err)
@@ -133,7 +127,7 @@ func (c *Client) folder(model string, info fs.FileInfo) (Model, error) {
 		}
 		return imported(dir, dir)
 	}
-	file, err := c.folderGGUF(dir)
+	file, err := folderGGUF(dir)
 	if err != nil {
 		return Model{}, fmt.Errorf("model %s: %w", model, err)
 	}

@@ -109,6 +109,9 @@ rltrain COMMAND --help                 show help for a command`,
 	for _, c := range app.Commands {
 		// Allows a folder called help as an argument.
 		c.HideHelpCommand = true
+		if c.Before == nil {
+			c.Before = chooseGGUF
+		}
 	}
 	return app
 }

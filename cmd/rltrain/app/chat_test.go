@@ -155,3 +155,44 @@ func TestOnInterrupt(t *testing.T) {
 		t.Errorf("the hook was called after its release: %d", n)
 	}
 }
+
+// TestChosenGGUF of a folder with several, in every command that takes a language model.
+func TestChosenGGUF(t *testing.T) {
+	f := ggufModel(t)
+	data, err := os.ReadFile(f.model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(f.expand("TMP/many"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f.write(t, "TMP/many/a.gguf", string(data))
+	f.write(t, "TMP/many/b.gguf", string(data))
+	f.write(t, "TMP/rows.jsonl", `{"prompt":"hi","completion":"yes"}`+"\n")
+	for _, command := range []string{
+		"generate --model TMP/many", "chat --model TMP/many", "export --model TMP/many --output TMP/out.gguf", "doctor --model TMP/many",
+		"train --task chat --dataset TMP/rows.jsonl --model TMP/many --validation-share 0 --dry-run",
+	} {
+		if code, _, stderr := f.rltrain("", strings.Fields(command)...); code == 0 || !strings.Contains(stderr, "--gguf-file a.gguf") {
+			t.Errorf("%s: exit code %d, %q; want a word about --gguf-file", command, code, stderr)
+		}
+		if code, out, stderr := inProcess(t, f, strings.Fields(command+" --gguf-file b.gguf")...); code != 0 {
+			t.Errorf("%s --gguf-file b.gguf: exit code %d, %q, %q", command, code, out, stderr)
+		}
+	}
+	for command, want := range map[string]string{
+		"generate --gguf-file b.gguf":                                    "--model",
+		"generate --model TMP/many --gguf-file c.gguf":                   "c.gguf",
+		"generate --model TMP/many/a.gguf --gguf-file b.gguf":            "a.gguf",
+		"train --task sum_digits --gguf-file b.gguf":                     "--model",
+		"train --task sum_digits --model TMP/many --gguf-file none.gguf": "none.gguf",
+		"predict --model TMP/many --gguf-file b.gguf":                    "gguf-file",
+	} {
+		if code, _, stderr := f.rltrain("", strings.Fields(command)...); code != 2 || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d, %q; want a usage error with %q", command, code, stderr, want)
+		}
+	}
+	if _, out, _ := inProcess(t, f, strings.Fields("--task sum_digits --model TMP/many --gguf-file b.gguf --print-config")...); !strings.Contains(out, "many/b.gguf") {
+		t.Errorf("--print-config does not name the file:\n%s", out)
+	}
+}

@@ -34,9 +34,26 @@ if the cache has the model.`,
 	}
 }
 
-// ggufFlag chooses among the GGUF files of a model.
+// ggufFile is the flag that chooses among the GGUF files of a model.
+const ggufFile = "gguf-file"
+
 func ggufFlag() cli.Flag {
-	return &cli.StringFlag{Name: "gguf-file", Usage: "GGUF file to use when --model is a folder or repository with several"}
+	return &cli.StringFlag{Name: ggufFile, Usage: "GGUF file to use if the model is a folder or repository with several"}
+}
+
+// chooseGGUF has --model name the file of --gguf-file.
+func chooseGGUF(c *cli.Context) error {
+	if !c.IsSet(ggufFile) {
+		return nil
+	}
+	if c.String("model") == "" {
+		return shared.UsageErrorf("--%s: needs --model, the folder or repository with the file", ggufFile)
+	}
+	name, err := hub.WithFile(c.String("model"), c.String(ggufFile))
+	if err != nil {
+		return shared.UsageErrorf("--%s: %v", ggufFile, err)
+	}
+	return c.Set("model", name)
 }
 
 func listModels(c *cli.Context) error {
@@ -66,7 +83,11 @@ func pullModel(c *cli.Context) error {
 	}
 	client, done := shared.HubOf(c)
 	defer done()
-	found, err := client.Model(c.Context, c.Args().First(), hub.Weights)
+	name, err := hub.WithFile(c.Args().First(), c.String(ggufFile))
+	if err != nil {
+		return shared.UsageErrorf("--%s: %v", ggufFile, err)
+	}
+	found, err := client.Model(c.Context, name, hub.Weights)
 	if err != nil {
 		return err
 	}

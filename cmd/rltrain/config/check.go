@@ -10,6 +10,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/torch/hub"
 )
 
 // wrong is what is wrong with the value of an option.
@@ -130,6 +131,20 @@ func (c *Config) check() (found []error) {
 		}
 	}
 	return found
+}
+
+// chooseGGUF has the model name the file of gguf_file, so that nothing else needs to know of it.
+func (c *Config) chooseGGUF() (err error) {
+	if c.General.GGUFFile == "" {
+		return nil
+	}
+	if c.General.Model == c.ofRecipe("model", TinyModel) || c.Pretrained() != "" {
+		return c.Errorf("gguf_file", "needs --model, the folder or repository with the file")
+	}
+	if c.General.Model, err = hub.WithFile(c.General.Model, c.General.GGUFFile); err != nil {
+		return c.Errorf("gguf_file", "%v", err)
+	}
+	return nil
 }
 
 // ofRecipe is what the run's recipe says of an option, or else usual.

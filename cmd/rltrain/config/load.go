@@ -92,6 +92,11 @@ func load(layers [][]entry, found *faults) *Config {
 			found.add(err)
 		}
 	}
+	if found.none() {
+		if err := c.chooseGGUF(); err != nil {
+			found.add(err)
+		}
+	}
 	return c
 }
 

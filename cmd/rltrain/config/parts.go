@@ -335,6 +335,7 @@ type General struct {
 	Task        string  `option:"task" common:"true" help:"what to learn"`
 	Mode        string  `option:"mode" common:"true" help:"stages to train"`
 	Model       string  `option:"model" default:"tiny" arg:"DIR|NAME" common:"true" help:"pretrained model: a folder, a GGUF file, smollm2 or another name of rltrain models, a name on the hub, or tiny, a small character-level language model with random weights"`
+	GGUFFile    string  `option:"gguf_file" arg:"NAME" percommand:"true" help:"GGUF file to use if --model is a folder or repository with several"`
 	OutputDir   string  `option:"output_dir" default:"models" arg:"DIR" incidental:"true" common:"true" help:"folder for results; each stage gets a subfolder named after the task and the stage"`
 	Seed        uint64  `option:"seed" default:"42" common:"true" help:"random seed"`
 	Device      string  `option:"device" default:"auto" help:"cpu, cuda or cuda:NUMBER; auto = the first GPU if its driver and the CUDA plugin (make cuda) are present, else the CPU"`

@@ -47,9 +47,7 @@ func NewHub(console *report.Console) (client *hub.Client, done func()) {
 
 // HubOf is NewHub of a command without a console of its own.
 func HubOf(c *cli.Context) (client *hub.Client, done func()) {
-	client, done = NewHub(report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now))
-	client.GGUFFile = c.String("gguf-file")
-	return client, done
+	return NewHub(report.NewConsole(c.App.Writer, c.App.ErrWriter, time.Now))
 }
 
 // FindDataset finds the parts of a data set: a file or a folder, as dataset.Find does, or a repository of the
