@@ -6,10 +6,10 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/text"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 )
@@ -31,9 +31,9 @@ func Bins(confidence []float32, correct []bool) []Bin {
 		bins[i].Low, bins[i].High = float64(i)/n, float64(i+1)/n
 	}
 	for i, c := range confidence {
-		at := 0
-		for at < n-1 && c > float32(bins[at].High) {
-			at++
+		at := slices.IndexFunc(bins[:n-1], func(b Bin) bool { return c <= float32(b.High) })
+		if at < 0 {
+			at = n - 1
 		}
 		b := &bins[at]
 		b.Count++
@@ -67,18 +67,19 @@ func Reliability(path string, bins []Bin) error {
 		title = fmt.Sprintf("Reliability (ECE %.4f, n = %s)", ece/float64(total), Count(int64(total)))
 	}
 	top := newPlot(title, "", "accuracy")
-	var bars, counts rectangles
-	var gaps outlines
 	blue := blend(palette[0], 0.6)
+	bars, counts := boxes(blue), boxes(blue)
+	gaps := &plotter.Polygon{LineStyle: draw.LineStyle{Color: palette[1], Width: vg.Points(1.3)}}
 	most := 0
 	for _, b := range bins {
 		if b.Count == 0 {
 			continue
 		}
 		most = max(most, b.Count)
-		bars = append(bars, rectangle{b.Low, b.High, 0, b.Accuracy, blue})
-		gaps = append(gaps, rectangle{b.Low, b.High, min(b.Accuracy, b.Confidence), max(b.Accuracy, b.Confidence), palette[1]})
-		counts = append(counts, rectangle{b.Low, b.High, 0, float64(b.Count), blue})
+		inset := 0.03 * (b.High - b.Low)
+		bars.XYs = append(bars.XYs, box(b.Low, b.High, 0, b.Accuracy))
+		gaps.XYs = append(gaps.XYs, box(b.Low+inset, b.High-inset, b.Accuracy, b.Confidence))
+		counts.XYs = append(counts.XYs, box(b.Low, b.High, 0, float64(b.Count)))
 	}
 	diagonal, err := plotter.NewLine(plotter.XYs{{X: 0, Y: 0}, {X: 1, Y: 1}})
 	if err != nil {
@@ -87,8 +88,8 @@ func Reliability(path string, bins []Bin) error {
 	diagonal.LineStyle = draw.LineStyle{Color: ink, Width: vg.Points(1), Dashes: []vg.Length{vg.Points(4), vg.Points(3)}}
 	top.Add(bars, gaps, diagonal)
 	top.Legend.Top, top.Legend.Left, top.Legend.XOffs = true, true, vg.Points(6)
-	top.Legend.Add("accuracy", swatch(blue))
-	top.Legend.Add("gap to confidence", frame(palette[1]))
+	top.Legend.Add("accuracy", bars)
+	top.Legend.Add("gap to confidence", gaps)
 	top.Legend.Add("perfectly calibrated", diagonal)
 	top.X.Min, top.X.Max, top.Y.Min, top.Y.Max = 0, 1, 0, 1
 	top.X.Tick.Marker, top.Y.Tick.Marker = ticks{most: 10}, ticks{most: 10}
@@ -114,8 +115,9 @@ func Confusion(path string, classes []string, counts [][]int) error {
 		title = "Confusion matrix (blue: correct, red: wrong; darker = larger fraction of the true class)"
 	}
 	p := newPlot(title, "predicted", "true")
-	var cells rectangles
-	var numbers []cellText
+	style := p.X.Tick.Label
+	style.XAlign, style.YAlign = draw.XCenter, draw.YCenter
+	numbers := &plotter.Labels{}
 	for i, row := range counts {
 		if len(row) != n {
 			return fmt.Errorf("drawing %s: row %d has %d counts for %d classes", path, i, len(row), n)
@@ -137,15 +139,18 @@ func Confusion(path string, classes []string, counts [][]int) error {
 					tint = blend(palette[1], 0.3+0.7*fraction)
 				}
 			}
-			cells = append(cells, rectangle{float64(j) - 0.5, float64(j) + 0.5, y - 0.5, y + 0.5, tint})
+			x := float64(j)
+			p.Add(boxes(tint, box(x-0.5, x+0.5, y-0.5, y+0.5)))
 			if c != 0 && !small {
-				numbers = append(numbers, cellText{float64(j), y, Count(int64(c)), fraction > 0.5})
+				if style.Color = ink; fraction > 0.5 {
+					style.Color = color.White
+				}
+				numbers.XYs, numbers.Labels = append(numbers.XYs, plotter.XY{X: x, Y: y}), append(numbers.Labels, Count(int64(c)))
+				numbers.TextStyle = append(numbers.TextStyle, style)
 			}
 		}
 	}
-	style := p.X.Tick.Label
-	style.XAlign, style.YAlign = draw.XCenter, draw.YCenter
-	p.Add(cells, cellTexts{numbers, style})
+	p.Add(numbers)
 	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = -0.5, float64(n)-0.5, -0.5, float64(n)-0.5
 
 	var across, down plot.ConstantTicks
@@ -176,12 +181,7 @@ const manyClasses = 20
 func DrawEvaluation(plots string, labels []string, truth []int, probs [][]float32, counts [][]int) error {
 	confidence, correct := make([]float32, len(probs)), make([]bool, len(probs))
 	for i, p := range probs {
-		best := 0
-		for j := range p {
-			if p[j] > p[best] {
-				best = j
-			}
-		}
+		best := slices.Index(p, slices.Max(p))
 		confidence[i], correct[i] = p[best], best == truth[i]
 	}
 	if err := os.MkdirAll(plots, 0o755); err != nil {
@@ -193,76 +193,11 @@ func DrawEvaluation(plots string, labels []string, truth []int, probs [][]float3
 	return Confusion(filepath.Join(plots, "confusion.png"), labels, counts)
 }
 
-// rectangle is a filled box in data coordinates.
-type rectangle struct {
-	x0, x1, y0, y1 float64
-	fill           color.RGBA
+// boxes are filled boxes with white edges.
+func boxes(fill color.Color, rings ...plotter.XYs) *plotter.Polygon {
+	return &plotter.Polygon{XYs: rings, Color: fill, LineStyle: draw.LineStyle{Color: color.White, Width: vg.Points(0.7)}}
 }
 
-// outlines are empty boxes with a diagonal, which leave the bars below visible.
-type outlines []rectangle
-
-// Plot implements [plot.Plotter].
-func (rs outlines) Plot(c draw.Canvas, p *plot.Plot) {
-	x, y := p.Transforms(&c)
-	inset := vg.Points(1.5)
-	for _, r := range rs {
-		frame(r.fill).draw(&c, vg.Point{X: x(r.x0) + inset, Y: y(r.y0)}, vg.Point{X: x(r.x1) - inset, Y: y(r.y1)})
-	}
-}
-
-// frame is an outline in a legend.
-type frame color.RGBA
-
-// Thumbnail implements [plot.Thumbnailer].
-func (f frame) Thumbnail(c *draw.Canvas) { f.draw(c, c.Min, c.Max) }
-
-func (f frame) draw(c *draw.Canvas, low, high vg.Point) {
-	edge := draw.LineStyle{Color: color.RGBA(f), Width: vg.Points(1.3)}
-	c.StrokeLines(edge, []vg.Point{low, {X: high.X, Y: low.Y}, high, {X: low.X, Y: high.Y}, low}, []vg.Point{low, high})
-}
-
-type rectangles []rectangle
-
-// Plot implements [plot.Plotter].
-func (rs rectangles) Plot(c draw.Canvas, p *plot.Plot) {
-	x, y := p.Transforms(&c)
-	edge := draw.LineStyle{Color: color.White, Width: vg.Points(0.7)}
-	for _, r := range rs {
-		corners := []vg.Point{{X: x(r.x0), Y: y(r.y0)}, {X: x(r.x1), Y: y(r.y0)}, {X: x(r.x1), Y: y(r.y1)}, {X: x(r.x0), Y: y(r.y1)}}
-		c.FillPolygon(r.fill, corners)
-		c.StrokeLines(edge, append(corners, corners[0]))
-	}
-}
-
-// swatch is a colour in a legend.
-type swatch color.RGBA
-
-// Thumbnail implements [plot.Thumbnailer].
-func (s swatch) Thumbnail(c *draw.Canvas) {
-	c.FillPolygon(color.RGBA(s), []vg.Point{c.Min, {X: c.Max.X, Y: c.Min.Y}, c.Max, {X: c.Min.X, Y: c.Max.Y}})
-}
-
-// cellText is a number in a cell of the confusion matrix.
-type cellText struct {
-	x, y  float64
-	text  string
-	light bool // on a dark cell
-}
-
-type cellTexts struct {
-	cells []cellText
-	style text.Style
-}
-
-// Plot implements [plot.Plotter].
-func (t cellTexts) Plot(c draw.Canvas, p *plot.Plot) {
-	x, y := p.Transforms(&c)
-	for _, cell := range t.cells {
-		style := t.style
-		if cell.light {
-			style.Color = color.White
-		}
-		c.FillText(style, vg.Point{X: x(cell.x), Y: y(cell.y)}, cell.text)
-	}
+func box(x0, x1, y0, y1 float64) plotter.XYs {
+	return plotter.XYs{{X: x0, Y: y0}, {X: x1, Y: y0}, {X: x1, Y: y1}, {X: x0, Y: y1}}
 }
