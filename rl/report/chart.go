@@ -82,16 +82,12 @@ func drawSeries(b *strings.Builder, a axes, s Series, whose string) {
 		path(level, fmt.Sprintf("M%g %.1fH%g", chartLeft, a.y(s.Y[0]), chartWidth-chartRight))
 		return
 	}
-	y, low, high := s.Y, s.Low, s.High
-	if window := max(smoothLeast, len(y)/15); s.Style == Smooth && len(y) >= 2*smoothLeast {
-		path(faintClass, polyline(a, s.X, y))
-		y = runningMean(y, window)
-		if low != nil {
-			low, high = runningMean(low, window), runningMean(high, window)
-		}
+	shown, window := s.smoothed()
+	if window > 0 {
+		path(faintClass, polyline(a, s.X, s.Y))
 	}
-	dots := s.Style == Points || len(y) == 1
-	if low != nil && !dots {
+	y, low, high := shown.Y, shown.Low, shown.High
+	if low != nil && !s.dotted() {
 		back := ""
 		for i := len(s.X) - 1; i >= 0; i-- {
 			back += fmt.Sprintf("L%.1f %.1f", a.x(s.X[i]), a.y(low[i]))
@@ -99,7 +95,7 @@ func drawSeries(b *strings.Builder, a axes, s Series, whose string) {
 		path(bandClass, polyline(a, s.X, high)+back+"Z")
 	}
 	path(lineClass, polyline(a, s.X, y))
-	if !dots {
+	if !s.dotted() {
 		return
 	}
 	for i := range y {

@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"github.com/rltrain/rltrain/internal/outfile"
 	"image/color"
 	"math"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,6 +18,8 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgimg"
 	"gonum.org/v1/plot/vg/vgsvg"
+
+	"github.com/rltrain/rltrain/internal/outfile"
 )
 
 // Style is how a series is drawn.
@@ -135,41 +137,38 @@ func addSeries(p *plot.Plot, s Series, c color.RGBA, meaning *legend) error {
 		meaning.add(s.Label, f)
 		return nil
 	}
-	line, err := plotter.NewLine(points(s.X, s.Y))
+	shown, window := s.smoothed()
+	if err := addIntervals(p, shown, c); err != nil {
+		return err
+	}
+	label := s.Label
+	if window > 0 {
+		faint, err := plotter.NewLine(points(s.X, s.Y))
+		if err != nil {
+			return err
+		}
+		faint.LineStyle = draw.LineStyle{Color: blend(c, 0.35), Width: vg.Points(0.7)}
+		p.Add(faint)
+		meaning.add(label, faint)
+		label = fmt.Sprintf("%s, running mean (%d)", label, window)
+	}
+	line, err := plotter.NewLine(points(shown.X, shown.Y))
 	if err != nil {
 		return err
 	}
-	line.LineStyle = draw.LineStyle{Color: c, Width: vg.Points(1.6)}
-	if err := addIntervals(p, s, c); err != nil {
+	line.LineStyle = draw.LineStyle{Color: c, Width: vg.Points(1.7)}
+	p.Add(line)
+	if !s.dotted() {
+		meaning.add(label, line)
+		return nil
+	}
+	dots, err := plotter.NewScatter(points(s.X, s.Y))
+	if err != nil {
 		return err
 	}
-	switch {
-	case s.Style == Smooth && len(s.Y) >= 2*smoothLeast:
-		faint := c
-		line.Color, line.Width = blend(faint, 0.35), vg.Points(0.7)
-		p.Add(line)
-		window := max(smoothLeast, len(s.Y)/15)
-		smooth, err := plotter.NewLine(points(s.X, runningMean(s.Y, window)))
-		if err != nil {
-			return err
-		}
-		smooth.LineStyle = draw.LineStyle{Color: c, Width: vg.Points(1.8)}
-		p.Add(smooth)
-		meaning.add(s.Label, line)
-		meaning.add(fmt.Sprintf("%s, running mean (%d)", s.Label, window), smooth)
-		return nil
-	case s.Style == Points || len(s.Y) == 1:
-		dots, err := plotter.NewScatter(points(s.X, s.Y))
-		if err != nil {
-			return err
-		}
-		dots.GlyphStyle = draw.GlyphStyle{Color: c, Radius: vg.Points(3), Shape: draw.CircleGlyph{}}
-		p.Add(line, dots)
-		meaning.add(s.Label, line, dots)
-		return nil
-	}
-	p.Add(line)
-	meaning.add(s.Label, line)
+	dots.GlyphStyle = draw.GlyphStyle{Color: c, Radius: vg.Points(3), Shape: draw.CircleGlyph{}}
+	p.Add(dots)
+	meaning.add(label, line, dots)
 	return nil
 }
 
@@ -178,7 +177,7 @@ func addIntervals(p *plot.Plot, s Series, c color.RGBA) error {
 	if s.Low == nil {
 		return nil
 	}
-	if s.Style == Points || len(s.Y) == 1 {
+	if s.dotted() {
 		errs := make(plotter.YErrors, len(s.Y))
 		for i := range errs {
 			errs[i].Low, errs[i].High = s.Low[i]-s.Y[i], s.High[i]-s.Y[i]
@@ -195,20 +194,9 @@ func addIntervals(p *plot.Plot, s Series, c color.RGBA) error {
 		p.Add(bars)
 		return nil
 	}
-	low, high := s.Low, s.High
-	if window := max(smoothLeast, len(s.Y)/15); s.Style == Smooth && len(s.Y) >= 2*smoothLeast {
-		low, high = runningMean(low, window), runningMean(high, window)
-	}
-	edge := points(s.X, high)
-	for i := len(s.X) - 1; i >= 0; i-- {
-		edge = append(edge, plotter.XY{X: s.X[i], Y: low[i]})
-	}
-	band, err := plotter.NewPolygon(edge)
-	if err != nil {
-		return err
-	}
-	band.Color, band.LineStyle = blend(c, 0.16), draw.LineStyle{}
-	p.Add(band)
+	edge, back := points(s.X, s.High), points(s.X, s.Low)
+	slices.Reverse(back)
+	p.Add(&plotter.Polygon{XYs: []plotter.XYs{append(edge, back...)}, Color: blend(c, 0.16)})
 	return nil
 }
 
@@ -222,6 +210,24 @@ func points(x, y []float64) plotter.XYs {
 
 // smoothLeast is the shortest window of a running mean. Series shorter than two windows are not smoothed.
 const smoothLeast = 5
+
+// dotted reports whether the values of the series are dots.
+func (s Series) dotted() bool { return s.Style == Points || len(s.Y) == 1 }
+
+// smoothed returns the running mean of a noisy series and of its intervals, over a window of values. Others stay as they
+// are; their window is 0.
+func (s Series) smoothed() (mean Series, window int) {
+	if s.Style != Smooth || len(s.Y) < 2*smoothLeast {
+		return s, 0
+	}
+	window = max(smoothLeast, len(s.Y)/15)
+	mean = s
+	mean.Y = runningMean(s.Y, window)
+	if s.Low != nil {
+		mean.Low, mean.High = runningMean(s.Low, window), runningMean(s.High, window)
+	}
+	return mean, window
+}
 
 // runningMean averages up to window values that end at each position. It never looks ahead, so the curve of a longer run
 // starts like that of a shorter one.
