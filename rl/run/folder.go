@@ -248,19 +248,24 @@ func (r Record) About() report.About {
 	return report.About{Title: r.Task + ": " + r.Stage, Stage: r.Stage, Facts: facts, Inexact: r.Inexact}
 }
 
-// PeakMemory returns the peak resident memory of this process in bytes, from /proc/self/status; 0 if unknown.
+// PeakMemory returns the peak resident memory of this process in bytes; 0 if unknown.
 func PeakMemory() int64 {
-	data, err := os.ReadFile("/proc/self/status")
+	bytes, _ := MemoryStatus("self", "VmHWM")
+	return bytes
+}
+
+// MemoryStatus returns a field of /proc/PROCESS/status, such as VmRSS, in bytes.
+func MemoryStatus(process, field string) (int64, error) {
+	path := "/proc/" + process + "/status"
+	data, err := os.ReadFile(path)
 	if err != nil {
-		return 0
+		return 0, err
 	}
 	for line := range strings.Lines(string(data)) {
-		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			kilobytes, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
-			if err == nil {
-				return kilobytes << 10
-			}
+		if rest, ok := strings.CutPrefix(line, field+":"); ok {
+			kilobytes, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			return kilobytes << 10, err
 		}
 	}
-	return 0
+	return 0, fmt.Errorf("%s has no field %s", path, field)
 }

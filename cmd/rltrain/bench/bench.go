@@ -23,6 +23,9 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/internal/options"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/rl/train"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -45,15 +48,10 @@ type result struct {
 
 // figures are the metrics of all cases.
 type figures struct {
-	DType     string            `json:"dtype"`
-	Device    string            `json:"device"` // "cpu", "cuda:0"
-	Threads   int               `json:"threads"`
-	Best      float64           `json:"best_s"`
-	Median    float64           `json:"median_s"`
-	Reps      int               `json:"reps"`
-	CleanReps int               `json:"clean_reps"` // not disturbed by other processes
-	CPUBest   float64           `json:"cpu_s"`      // CPU time of all threads and child processes, best repetition
-	CPUMedian float64           `json:"cpu_median_s"`
+	DType   string `json:"dtype"`
+	Device  string `json:"device"` // "cpu", "cuda:0"
+	Threads int    `json:"threads"`
+	timing
 	PeakRSS   float64           `json:"peak_rss_mb"`   // MiB
 	StepExtra float64           `json:"step_extra_mb"` // peak above the resident memory before, MiB
 	GPU       *gpuFigures       `json:"gpu,omitempty"` // nil on the CPU
@@ -195,8 +193,7 @@ func gather(t timing, dtype string, peak, extra float64) (figures, error) {
 	kernels, err3 := torch.CPUKernels()
 	load, err4 := loadAverage()
 	return figures{
-		DType: dtype, Device: device, Threads: torch.Threads(), Best: t.best, Median: t.median, Reps: t.reps, CleanReps: t.clean, CPUBest: t.cpu, CPUMedian: t.cpuMedian,
-		PeakRSS: peak, StepExtra: extra, CPU: capability, Kernels: kernels.Set, Load: load,
+		DType: dtype, Device: device, Threads: torch.Threads(), timing: t, PeakRSS: peak, StepExtra: extra, CPU: capability, Kernels: kernels.Set, Load: load,
 		Versions: map[string]string{"libtorch": torch.LibtorchVersion, "go": strings.TrimPrefix(runtime.Version(), "go")},
 	}, errors.Join(err1, err2, err3, err4)
 }
@@ -204,18 +201,31 @@ func gather(t timing, dtype string, peak, extra float64) (figures, error) {
 // benchRate is a learning rate that keeps values in a normal range.
 const benchRate = 1e-4
 
-// training configures endless training steps.
-func training(c train.Config) train.Config {
+// newTrainer returns a trainer of endless steps.
+func newTrainer(p policy.Policy, source train.Source, a algo.Algorithm, c train.Config) (*train.Trainer, error) {
 	c.Steps = math.MaxInt32
 	c.Optimisation = train.Optimisation{LearningRate: benchRate, Schedule: "constant", MaxGradNorm: 1}
-	return c
+	return train.New(p, source, a, c, run.Hooks{Now: time.Now})
+}
+
+// measureTraining measures the steps of a trainer.
+func measureTraining(ctx context.Context, p policy.Policy, source train.Source, a algo.Algorithm, c train.Config, reps int, dtype string) (figures, error) {
+	trainer, err := newTrainer(p, source, a, c)
+	if err != nil {
+		return figures{}, err
+	}
+	defer trainer.Close()
+	return measureStep(ctx, func() error { _, err := trainer.Step(ctx); return err }, reps, dtype)
 }
 
 // timing is the result of bestOf, in seconds.
 type timing struct {
-	best, median   float64
-	cpu, cpuMedian float64
-	reps, clean    int
+	Best      float64 `json:"best_s"`
+	Median    float64 `json:"median_s"`
+	Reps      int     `json:"reps"`
+	CleanReps int     `json:"clean_reps"` // not disturbed by other processes
+	CPUBest   float64 `json:"cpu_s"`      // CPU time of all threads and child processes, best repetition
+	CPUMedian float64 `json:"cpu_median_s"`
 }
 
 // bestOf times step after one warm-up, for at least reps repetitions and 1 s. Repetitions do not count if other processes
@@ -266,7 +276,7 @@ func bestOf(ctx context.Context, step func() error, reps int) (timing, error) {
 	}
 	slices.Sort(times)
 	slices.Sort(cpus)
-	return timing{best: times[0], median: median(times), cpu: cpus[0], cpuMedian: median(cpus), reps: len(times), clean: clean}, nil
+	return timing{times[0], median(times), len(times), clean, cpus[0], median(cpus)}, nil
 }
 
 // median returns the median of sorted numbers.
@@ -277,18 +287,8 @@ func median(sorted []float64) float64 {
 
 // memoryStatus returns a field of /proc/PROCESS/status in MiB.
 func memoryStatus(process, field string) (float64, error) {
-	path := "/proc/" + process + "/status"
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(data)) {
-		if rest, ok := strings.CutPrefix(line, field+":"); ok {
-			kilobytes, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 64)
-			return kilobytes / 1024, err
-		}
-	}
-	return 0, fmt.Errorf("%s has no field %s", path, field)
+	bytes, err := run.MemoryStatus(process, field)
+	return float64(bytes) / (1 << 20), err
 }
 
 // held returns the anonymous memory of this process in MiB, after releasing free memory.

@@ -11,7 +11,6 @@ import (
 	"github.com/rltrain/rltrain/rl/epochs"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/rollout"
-	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/rl/train"
 	"github.com/rltrain/rltrain/torch/transformers"
 )
@@ -76,17 +75,15 @@ func (b *classifierBench) run(ctx context.Context, reps int) (*result, error) {
 	}
 	defer p.Close()
 	examples, tokens := b.examples()
-	step := func() error { _, err := p.Probs(ctx, examples.IDs); return err }
-	if b.Mode != "infer" {
-		trainer, err := b.trainer(p, examples)
-		if err != nil {
-			return nil, err
-		}
-		defer trainer.Close()
-		step = func() error { _, err := trainer.Step(ctx); return err }
+	var f figures
+	switch b.Mode {
+	case "infer":
+		f, err = measureStep(ctx, func() error { _, err := p.Probs(ctx, examples.IDs); return err }, reps, b.DType)
+	case "sft":
+		f, err = b.sft(ctx, p, examples, reps)
+	default:
+		f, err = b.ppo(ctx, p, examples, reps)
 	}
-
-	f, err := measureStep(ctx, step, reps, b.DType)
 	if err != nil {
 		return nil, err
 	}
@@ -103,27 +100,29 @@ func (b *classifierBench) run(ctx context.Context, reps int) (*result, error) {
 	}, nil
 }
 
-// trainer repeats SFT updates, or rollouts with their updates, on all examples.
-func (b *classifierBench) trainer(p *policy.Classifier, examples policy.Examples) (*train.Trainer, error) {
-	if b.Mode == "sft" {
-		source, err := epochs.New(examples.Samples(), b.Batch, 0, 0)
-		if err != nil {
-			return nil, err
-		}
-		return train.New(p, source, &algo.SFT{}, training(train.Config{}), run.Hooks{})
+// sft measures updates on all examples.
+func (b *classifierBench) sft(ctx context.Context, p *policy.Classifier, examples policy.Examples, reps int) (figures, error) {
+	source, err := epochs.New(examples.Samples(), b.Batch, 0, 0)
+	if err != nil {
+		return figures{}, err
 	}
+	return measureTraining(ctx, p, source, &algo.SFT{}, train.Config{}, reps, b.DType)
+}
+
+// ppo measures rollouts on all examples with their updates.
+func (b *classifierBench) ppo(ctx context.Context, p *policy.Classifier, examples policy.Examples, reps int) (figures, error) {
 	rewards, err := reward.ParseLabels("accuracy", p.Labels, reward.Options{})
 	if err != nil {
-		return nil, err
+		return figures{}, err
 	}
 	source, err := rollout.NewLabels(p, nil, examples, rewards, rollout.LabelsConfig{
 		LabelOptions: rollout.LabelOptions{BufferSize: b.Batch, BatchSize: b.Batch}, Values: true,
 	})
 	if err != nil {
-		return nil, err
+		return figures{}, err
 	}
 	ppo := &algo.PPO{Clip: algo.Clip{Low: 0.2, High: 0.2}, Gamma: 1, ValueCoef: 0.5, Whiten: true}
-	return train.New(p, source, ppo, training(train.Config{
+	return measureTraining(ctx, p, source, ppo, train.Config{
 		Updates: train.Updates{Epochs: b.Epochs}, Regularisation: train.Regularisation{EntropyCoef: 0.01},
-	}), run.Hooks{})
+	}, reps, b.DType)
 }

@@ -76,7 +76,7 @@ func measureDevice(ctx context.Context, reps, bytes, rows int) (*result, error) 
 		return nil, err
 	}
 	flops := inARow * 2 * math.Pow(float64(rows), 3) / f.Best / 1e12
-	copied, read := inARow*2*float64(bytes)/copying.best/1e9, inARow*float64(bytes)/reading.best/1e9
+	copied, read := inARow*2*float64(bytes)/copying.Best/1e9, inARow*float64(bytes)/reading.Best/1e9
 	r := &result{
 		figures: f,
 		more: map[string]any{

@@ -3,14 +3,12 @@ package bench
 import (
 	"context"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/epochs"
-	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/rl/train"
 )
 
@@ -54,16 +52,11 @@ func (b *dpoBench) run(ctx context.Context, reps int) (*result, error) {
 	}
 	defer p.Close()
 	units := b.units(p.VocabSize())
-	c := training(train.Config{Steps: math.MaxInt32, Seed: 3})
+	c := train.Config{Seed: 3}
 	if b.Precompute {
 		c.Precompute = slices.Concat(units...)
 	}
-	trainer, err := train.New(p, epochs.NewPreferences(units, b.Pairs, 0, 3), &algo.DPO{Losses: []string{"sigmoid"}, Beta: 0.1}, c, run.Hooks{})
-	if err != nil {
-		return nil, err
-	}
-	defer trainer.Close()
-	f, err := measureStep(ctx, func() error { _, err := trainer.Step(ctx); return err }, reps, b.DType)
+	f, err := measureTraining(ctx, p, epochs.NewPreferences(units, b.Pairs, 0, 3), &algo.DPO{Losses: []string{"sigmoid"}, Beta: 0.1}, c, reps, b.DType)
 	if err != nil {
 		return nil, err
 	}

@@ -70,20 +70,20 @@ func (b *generateBench) run(ctx context.Context, reps int) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	decode := full.Best - first.best
+	decode := full.Best - first.Best
 	step, bytes := decode/float64(b.New-1), stepBytes(shape, layer, dtype, b.Batch, b.Prompt+b.New/2)
 	decoding, rate := float64(b.Batch*(b.New-1))/decode, float64(b.Batch*b.New)/full.Best
 	return &result{
 		figures: full,
 		more: map[string]any{
-			"mode": mode, "tokens_per_s": rate, "first_token_s": first.best, "decode_tokens_per_s": decoding, "decode_step_ms": 1e3 * step,
+			"mode": mode, "tokens_per_s": rate, "first_token_s": first.Best, "decode_tokens_per_s": decoding, "decode_step_ms": 1e3 * step,
 			"step_bytes": bytes, // of weights and KV cache that a decode step reads, halfway through
 			"gb_s":       bytes / step / 1e9,
 		},
 		about: b.Shape + ", " + mode,
 		before: []string{
 			fmt.Sprintf("batch\t%d prompts of %d tokens, %d new tokens each", b.Batch, b.Prompt, b.New),
-			fmt.Sprintf("first token\t%.4f s\tthen %.3f ms/step, %.1f tokens/s, %.1f GB/s", first.best, 1e3*step, decoding, bytes/step/1e9),
+			fmt.Sprintf("first token\t%.4f s\tthen %.3f ms/step, %.1f tokens/s, %.1f GB/s", first.Best, 1e3*step, decoding, bytes/step/1e9),
 		},
 		speed: fmt.Sprintf("%.1f tokens/s", rate),
 	}, nil

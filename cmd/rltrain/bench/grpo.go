@@ -18,7 +18,6 @@ import (
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/rollout"
-	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/rl/train"
 )
 
@@ -74,10 +73,10 @@ func (b *grpoBench) run(ctx context.Context, reps int) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	trainer, err := train.New(p, source, &algo.GRPO{Clip: algo.Clip{Low: 0.2, High: 0.2}}, training(train.Config{
+	trainer, err := newTrainer(p, source, &algo.GRPO{Clip: algo.Clip{Low: 0.2, High: 0.2}}, train.Config{
 		Updates: train.Updates{Epochs: b.Iters}, Regularisation: train.Regularisation{KLCoef: b.Beta, KLType: string(rl.K3)},
 		Samples: b.Group, Longest: b.New, Seed: 3,
-	}), run.Hooks{Now: time.Now})
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/epochs"
 	"github.com/rltrain/rltrain/rl/policy"
-	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/rl/train"
 )
 
@@ -54,12 +53,7 @@ func (b *loraBench) run(ctx context.Context, reps int) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	trainer, err := train.New(p, source, &algo.SFT{}, training(train.Config{Checkpointing: train.Checkpointing{Checkpoint: b.Checkpoint}}), run.Hooks{})
-	if err != nil {
-		return nil, err
-	}
-	defer trainer.Close()
-	f, err := measureStep(ctx, func() error { _, err := trainer.Step(ctx); return err }, reps, b.DType)
+	f, err := measureTraining(ctx, p, source, &algo.SFT{}, train.Config{Checkpointing: train.Checkpointing{Checkpoint: b.Checkpoint}}, reps, b.DType)
 	if err != nil {
 		return nil, err
 	}
