@@ -18,27 +18,20 @@ import (
 )
 
 // measure fills in the figures of a step, the input of the alarms, and its line.
-func (t *Tokens) measure(step *rl.Step, r collection, at rl.At) (err error) {
-	m := step.Figures
-	var all []*rl.Trajectory
+func (t *Tokens) measure(step *rl.Step, r collection, at rl.At) error {
+	m, all := step.Figures, slices.Concat(r.groups...)
 	rewards := make([][]float64, len(r.groups))
 	for i, g := range r.groups {
-		all = append(all, g...)
 		rewards[i] = g.Rewards()
 	}
-	if step.Health, err = describe(m, t.sampler.Policy(), all, rewards); err != nil {
+	if err := t.measureAll(step, r, all, rewards); err != nil {
 		return err
 	}
 	step.Health.Group, step.Health.Spread, step.Health.Tells = t.config.SamplesPerPrompt, spreads(r.scores), telling(all)
-	for _, x := range all {
-		t.state.Tokens += int64(len(x.Tokens))
-	}
-	m.Last("num_tokens", float64(t.state.Tokens))
 	m.Mean("frac_reward_zero_std", step.Health.ZeroStd, 1)
 	if t.config.DynamicSampling {
 		m.Total("dropped_prompts", float64(r.dropped))
 	}
-	rewardFigures(m, r.scores)
 	if t.config.Async {
 		oldest := at.Version
 		for _, x := range step.Samples {
@@ -46,9 +39,23 @@ func (t *Tokens) measure(step *rl.Step, r collection, at rl.At) (err error) {
 		}
 		m.Max("staleness", float64(at.Version-oldest))
 	}
+	step.Line = syncLine(infos(all), "")
+	return nil
+}
+
+// measureAll fills in the figures of all that was played; rewards are those of each group.
+func (t *Tokens) measureAll(step *rl.Step, r collection, all []*rl.Trajectory, rewards [][]float64) (err error) {
+	m := step.Figures
+	if step.Health, err = describe(m, t.sampler.Policy(), all, rewards); err != nil {
+		return err
+	}
+	for _, x := range all {
+		t.state.Tokens += int64(len(x.Tokens))
+	}
+	m.Last("num_tokens", float64(t.state.Tokens))
+	rewardFigures(m, r.scores)
 	m.Mean("time/generation", r.generation.Seconds(), 1)
 	m.Mean("time/environment", r.environment.Seconds(), 1)
-	step.Line = syncLine(infos(all), "")
 	return nil
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/rltrain/rltrain/envs/reward"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/dist"
-	"github.com/rltrain/rltrain/torch"
 )
 
 // ReplayOptions say how a step samples turns from a replay buffer.
@@ -48,40 +47,36 @@ type ReplayConfig struct {
 // without importance weights, which is biased. Turns whose reward failed, turns without a sampled token and failed episodes
 // are dropped.
 type Replay struct {
-	config  ReplayConfig
-	sampler Generator
-	task    envs.Task
-	buffer  *rl.Replay
-	state   replayState
+	config ReplayConfig
+	player *Tokens // plays the episodes of a step
+	buffer *rl.Replay
 }
 
 type replayState struct {
-	Cursor int            `json:"cursor"`
-	Tokens int64          `json:"tokens"`
+	tokensState
 	Buffer rl.ReplayState `json:"buffer"`
-	Centre reward.Centre  `json:"centre"` // of reward models
-	// Rewards is what rewards remember.
-	Rewards *reward.State `json:"rewards,omitempty"`
 }
 
 // NewReplay makes a source, and loads its buffer. The caller keeps owning the sampler.
 func NewReplay(sampler Generator, task envs.Task, c ReplayConfig) (*Replay, error) {
 	switch {
-	case c.PromptsPerStep < 1 || c.NumUpdateSteps < 1 || c.MaxNew < 1:
-		return nil, fmt.Errorf("%d prompts per step, %d new tokens, %d turns per step: each must be at least 1", c.PromptsPerStep, c.MaxNew, c.NumUpdateSteps)
-	case !(c.Temperature > 0):
-		return nil, fmt.Errorf("temperature %v: rollouts need one above 0", c.Temperature)
+	case c.NumUpdateSteps < 1:
+		return nil, fmt.Errorf("num_update_steps %d: it must be at least 1", c.NumUpdateSteps)
 	case !(c.Gamma >= 0 && c.Gamma <= 1):
 		return nil, fmt.Errorf("gamma %v: want one in [0,1]", c.Gamma)
 	}
-	if c.Now == nil {
-		c.Now = func() time.Time { return time.Time{} }
+	player, err := NewTokens(sampler, task, TokensConfig{
+		Options: Options{PromptsPerStep: c.PromptsPerStep, SamplesPerPrompt: 1, Sampling: Sampling{Temperature: c.Temperature}},
+		MaxNew:  c.MaxNew, Rewards: c.Rewards, Seed: c.Seed, Now: c.Now, Group: c.Group,
+	})
+	if err != nil {
+		return nil, err
 	}
 	buffer, err := rl.NewReplay(c.BufferSize)
 	if err != nil {
 		return nil, err
 	}
-	r := &Replay{config: c, sampler: sampler, task: task, buffer: buffer}
+	r := &Replay{config: c, player: player, buffer: buffer}
 	if c.Load == "" {
 		return r, nil
 	}
@@ -93,7 +88,7 @@ func (r *Replay) load(path string) error {
 	if err := r.buffer.Load(path); err != nil {
 		return err
 	}
-	p := r.sampler.Policy()
+	p := r.player.sampler.Policy()
 	for _, e := range r.buffer.State().Entries {
 		x := e.Trajectory
 		if len(x.Tokens) > p.MaxLength() {
@@ -117,59 +112,43 @@ func (r *Replay) load(path string) error {
 func (r *Replay) Len() int { return r.buffer.Len() }
 
 // State implements rl.Stateful.
-func (r *Replay) State() any {
-	r.state.Buffer, r.state.Rewards = r.buffer.State(), stateOf(r.config.Rewards)
-	return r.state
-}
+func (r *Replay) State() any { return replayState{r.player.State().(tokensState), r.buffer.State()} }
 
 // Restore implements rl.Stateful.
 func (r *Replay) Restore(state json.RawMessage) error {
-	if err := json.Unmarshal(state, &r.state); err != nil {
+	var s struct{ Buffer rl.ReplayState }
+	if err := json.Unmarshal(state, &s); err != nil {
 		return err
 	}
-	if err := restoreRewards(r.config.Rewards, r.state.Rewards); err != nil {
+	if err := r.player.Restore(state); err != nil {
 		return err
 	}
-	return r.buffer.Restore(r.state.Buffer)
+	return r.buffer.Restore(s.Buffer)
 }
 
 // Next implements train.Source.
 func (r *Replay) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	c := r.config
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	began := c.Now()
-	var failed failures
-	p, err := play(ctx, r.sampler, r.task, envs.Train, upFrom(r.state.Cursor, c.PromptsPerStep), Config{
-		Group: c.Group, Samples: 1, MaxNew: c.MaxNew, Seed: c.Seed, Step: uint64(at.Step), Version: at.Version, Rewards: c.Rewards, Centre: &r.state.Centre,
-		Sampling: torch.Sampling{Temperature: c.Temperature}, Failed: failed.add,
-	}, c.Now)
+	played, err := r.player.collect(ctx, at)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.Scores.AllFailed(); err != nil {
-		return nil, err
-	}
 	step := &rl.Step{Figures: rl.Meter{}}
-	if err := failed.report(step, at.Step, p.Groups); err != nil {
+	if err := played.failed.report(step, at.Step, played.groups); err != nil {
 		return nil, err
 	}
-	r.state.Cursor += c.PromptsPerStep
-	step.Figures.Mean("time/generation", (c.Now().Sub(began) - p.Environment).Seconds(), 1)
-	step.Figures.Mean("time/environment", p.Environment.Seconds(), 1)
-	added, skipped := r.keep(p.Groups)
+	added, skipped := r.keep(played.groups)
 	if c.Save != "" {
 		if err := r.buffer.Save(c.Save); err != nil {
 			return nil, err
 		}
 	}
 	r.sample(step, at)
-	if err := r.measure(step, p, added, skipped); err != nil {
+	if err := r.measure(step, played, added, skipped); err != nil {
 		return nil, err
 	}
 	step.Records = func(prompts int) ([]rl.Record, error) {
-		return records(r.sampler.Policy(), at, p.Groups, nil, nil, prompts)
+		return records(r.player.sampler.Policy(), at, played.groups, nil, nil, prompts)
 	}
 	return step, nil
 }
@@ -209,22 +188,18 @@ func (r *Replay) sample(step *rl.Step, at rl.At) {
 }
 
 // measure fills in the figures of a step.
-func (r *Replay) measure(step *rl.Step, p Played, added, skipped int) (err error) {
+func (r *Replay) measure(step *rl.Step, p collection, added, skipped int) error {
 	m := step.Figures
-	all := slices.Concat(p.Groups...)
-	var rewards []float64
+	all := slices.Concat(p.groups...)
 	turns := 0
 	for _, x := range all {
-		rewards = append(rewards, x.Reward())
-		r.state.Tokens += int64(len(x.Tokens))
 		turns += len(x.Turns)
 	}
-	if step.Health, err = describe(m, r.sampler.Policy(), all, [][]float64{rewards}); err != nil {
+	// One sample per episode: there are no groups whose rewards could be equal.
+	if err := r.player.measureAll(step, p, all, [][]float64{rl.Group(all).Rewards()}); err != nil {
 		return err
 	}
-	step.Health.ZeroStd = 0 // one sample per episode: no groups whose rewards could be equal
-	rewardFigures(m, p.Scores)
-	m.Last("num_tokens", float64(r.state.Tokens))
+	step.Health.ZeroStd = 0
 	m.Last("buffer/size", float64(r.buffer.Len()))
 	m.Total("buffer/added", float64(added))
 	m.Total("buffer/skipped", float64(skipped))

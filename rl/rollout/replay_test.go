@@ -236,7 +236,7 @@ func TestReplayRefuses(t *testing.T) {
 		want   string
 		change func(c *ReplayConfig)
 	}{
-		{"each must be at least 1", func(c *ReplayConfig) { c.NumUpdateSteps = 0 }},
+		{"num_update_steps 0", func(c *ReplayConfig) { c.NumUpdateSteps = 0 }},
 		{"0 prompts per step", func(c *ReplayConfig) { c.PromptsPerStep = 0 }},
 		{"0 new tokens", func(c *ReplayConfig) { c.MaxNew = 0 }},
 		{"temperature 0", func(c *ReplayConfig) { c.Temperature = 0 }},

@@ -129,25 +129,11 @@ func (c TokensConfig) Check() error {
 // State implements rl.Stateful.
 func (t *Tokens) State() any {
 	t.settleFlights()
-	t.state.Rewards = stateOf(t.config.Rewards)
+	if t.config.Rewards != nil {
+		rewards := t.config.Rewards.State()
+		t.state.Rewards = &rewards
+	}
 	return t.state
-}
-
-// stateOf is what rewards remember; nil without rewards.
-func stateOf(rewards *reward.Text) *reward.State {
-	if rewards == nil {
-		return nil
-	}
-	s := rewards.State()
-	return &s
-}
-
-// restoreRewards gives rewards back what they remembered.
-func restoreRewards(rewards *reward.Text, s *reward.State) error {
-	if rewards == nil || s == nil {
-		return nil
-	}
-	return rewards.Restore(*s)
 }
 
 // Restore implements rl.Stateful.
@@ -155,7 +141,10 @@ func (t *Tokens) Restore(state json.RawMessage) error {
 	if err := json.Unmarshal(state, &t.state); err != nil {
 		return err
 	}
-	return restoreRewards(t.config.Rewards, t.state.Rewards)
+	if t.config.Rewards == nil || t.state.Rewards == nil {
+		return nil
+	}
+	return t.config.Rewards.Restore(*t.state.Rewards)
 }
 
 // Generations is the number of completions sampled so far.
@@ -186,25 +175,31 @@ type collection struct {
 
 // Next implements train.Source. If ctx ends, a checkpoint made then continues as if the step had never begun.
 func (t *Tokens) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	collect := t.collect
-	if t.config.Async {
-		collect = t.collectPrefetched
-	}
-	r, err := collect(ctx, at)
+	r, err := t.collect(ctx, at)
 	if err != nil {
-		return nil, err
-	}
-	if err := r.scores.AllFailed(); err != nil {
 		return nil, err
 	}
 	return t.step(r, at)
 }
 
-// collect plays the episodes of a step.
+// collect plays the episodes of a step. It is an error if all rewards failed.
 func (t *Tokens) collect(ctx context.Context, at rl.At) (collection, error) {
+	if err := ctx.Err(); err != nil {
+		return collection{}, err
+	}
+	play := t.collectNow
+	if t.config.Async {
+		play = t.collectPrefetched
+	}
+	r, err := play(ctx, at)
+	if err != nil {
+		return r, err
+	}
+	return r, r.scores.AllFailed()
+}
+
+// collectNow plays the episodes of a step with the current policy.
+func (t *Tokens) collectNow(ctx context.Context, at rl.At) (collection, error) {
 	c := t.config
 	began := c.Now()
 	var r collection
