@@ -7,11 +7,13 @@ package envs
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"regexp"
 	"strings"
 
 	"github.com/rltrain/rltrain/envs/answer"
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 // Roles of a message.
@@ -24,7 +26,27 @@ const (
 // Message is one turn of a conversation.
 type Message struct {
 	Role    string `json:"role"`
-	Content string `json:"content"`
+	Content string `json:"content"` // its text
+	// Fields is the complete message if it has more than a role and a text, such as tool_calls; else nil. Templates and
+	// programs see it instead of Role and Content.
+	Fields dataset.Object `json:"-"`
+}
+
+// MarshalJSON implements json.Marshaler.
+func (m Message) MarshalJSON() ([]byte, error) {
+	if m.Fields != nil {
+		return m.Fields.MarshalJSON()
+	}
+	type plain Message
+	return json.Marshal(plain(m))
+}
+
+// TemplateInputs are what a chat template reads besides the messages.
+type TemplateInputs struct {
+	Tools     []any `json:",omitempty"` // function descriptions; nil for none
+	Documents []any `json:",omitempty"` // objects to answer from; nil for none
+	// TemplateArgs are extra variables, such as enable_thinking.
+	TemplateArgs dataset.Object `json:",omitempty"`
 }
 
 // Observation is the start of an episode: either Messages, to render with the model's chat template, or Text, used as
@@ -32,6 +54,7 @@ type Message struct {
 type Observation struct {
 	Text     string
 	Messages []Message
+	TemplateInputs
 	// Stop lists strings that end an action; each is part of the action it ends. Without them, only the end token and
 	// the length limit do.
 	Stop []string

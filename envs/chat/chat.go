@@ -12,6 +12,7 @@ import (
 	"iter"
 	"strings"
 
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
 )
 
@@ -32,8 +33,9 @@ func (f Format) String() string {
 }
 
 // Message is one turn of a conversation. "role" is a non-empty string. "content" is a string or a list of parts {"type":
-// "text", "text": …}; it may be null or missing if there are "tool_calls". Other fields keep the file's order; nulls are
-// dropped, because Arrow gives every message all fields.
+// "text", "text": …}; it may be null or missing if there are "tool_calls". Other fields keep the file's order.
+// A field that is null is dropped; within fields nulls stay, unless the file is Parquet or Arrow, which give every struct
+// all fields.
 type Message dataset.Object
 
 // Role returns the speaker: system, user, assistant, tool, or another name that the template knows.
@@ -43,21 +45,28 @@ func (m Message) Role() string {
 	return role
 }
 
-// Text returns the content, with the parts of a list joined.
+// Text returns the content, with the parts of a list joined by newlines.
 func (m Message) Text() string {
 	value, _ := dataset.Object(m).Get("content")
-	switch content := value.(type) {
-	case string:
-		return content
-	case []any:
-		var all strings.Builder
-		for _, part := range content {
-			text, _ := part.(dataset.Object).Get("text")
-			all.WriteString(text.(string))
-		}
-		return all.String()
+	if text, ok := value.(string); ok {
+		return text
 	}
-	return ""
+	return strings.Join(m.Parts(), "\n")
+}
+
+// Parts returns the texts of a content that is a list, nil if it is not.
+func (m Message) Parts() []string {
+	value, _ := dataset.Object(m).Get("content")
+	list, ok := value.([]any)
+	if !ok {
+		return nil
+	}
+	texts := make([]string, len(list))
+	for i, part := range list {
+		text, _ := part.(dataset.Object).Get("text")
+		texts[i], _ = text.(string)
+	}
+	return texts
 }
 
 // Content is a text, or a conversation if Messages is not nil. It is valid UTF-8 without NUL.
@@ -84,9 +93,7 @@ type Example struct {
 	Label      bool      // whether the completion is good
 	Ranked     []Content // at least two, best first
 
-	Tools []any // function descriptions for the template; nil for none
-	// TemplateArgs are extra template variables.
-	TemplateArgs dataset.Object
+	envs.TemplateInputs
 	// Extra holds the other columns, for rewards.
 	Extra dataset.Object
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/errtest"
 )
@@ -56,7 +57,7 @@ func TestExamples(t *testing.T) {
 	}{
 		{"text", `{"text":"q","id":7}`, nil, Example{Format: LanguageModelling, Text: text("q"), Extra: dataset.Object{{Name: "id", Value: int64(7)}}}},
 		{"messages", `{"messages":[` + say("user", "q") + `,` + say("assistant", "a") + `],"tools":"[{\"name\":\"f\",\"x\":null}]","chat_template_kwargs":{"think":false}}`, nil,
-			Example{Format: LanguageModelling, Text: chat("user: q", "assistant: a"), Tools: []any{dataset.Object{{Name: "name", Value: "f"}}}, TemplateArgs: dataset.Object{{Name: "think", Value: false}}}},
+			Example{Format: LanguageModelling, Text: chat("user: q", "assistant: a"), TemplateInputs: envs.TemplateInputs{Tools: []any{dataset.Object{{Name: "name", Value: "f"}}}, TemplateArgs: dataset.Object{{Name: "think", Value: false}}}}},
 		{"prompt", `{"prompt":"q","answer":"72"}`, nil, Example{Format: PromptOnly, Prompt: text("q"), Extra: dataset.Object{{Name: "answer", Value: "72"}}}},
 		{"prompt with a completion beside it", `{"prompt":"q","completion":"a"}`, []Format{PromptOnly},
 			Example{Format: PromptOnly, Prompt: text("q"), Extra: dataset.Object{{Name: "completion", Value: "a"}}}},
@@ -96,7 +97,7 @@ func TestExamples(t *testing.T) {
 		{"demonstrations of conversations", `{"messages":[` + say("user", "q") + `],"chosen":"a","completion":"b"}`, []Format{Preference},
 			Example{Format: Preference, Prompt: chat("user: q"), Chosen: chat("assistant: a"), Rejected: chat("assistant: b")}},
 		{"OpenAI preference", `{"input":{"messages":[` + say("user", "q") + `],"tools":[{"n":1}]},"preferred_output":[` + say("assistant", "a") + `],"non_preferred_output":[` + say("assistant", "b") + `]}`, nil,
-			Example{Format: Preference, Prompt: chat("user: q"), Chosen: chat("assistant: a"), Rejected: chat("assistant: b"), Tools: []any{dataset.Object{{Name: "n", Value: int64(1)}}}}},
+			Example{Format: Preference, Prompt: chat("user: q"), Chosen: chat("assistant: a"), Rejected: chat("assistant: b"), TemplateInputs: envs.TemplateInputs{Tools: []any{dataset.Object{{Name: "n", Value: int64(1)}}}}}},
 		{"nulls and parts", `{"messages":[{"role":"user","name":null,"content":[{"type":"text","text":"a","image":null},{"type":"text","text":"b"}]},{"tool_calls":[{"f":{"x":null,"y":[null]}}],"content":null,"role":"assistant"}]}`, nil,
 			Example{Format: LanguageModelling, Text: Content{Messages: []Message{
 				{{Name: "role", Value: "user"}, {Name: "content", Value: []any{dataset.Object{{Name: "type", Value: "text"}, {Name: "text", Value: "a"}}, dataset.Object{{Name: "type", Value: "text"}, {Name: "text", Value: "b"}}}}},

@@ -55,6 +55,7 @@ var layouts = []*Layout{
 	{LanguageModelling, []string{"conversations"}, nil, readConversation("conversations")},
 	{LanguageModelling, []string{"text"}, nil, func(r *row, e *Example) error { return r.content(&e.Text, "text") }},
 	{PromptOnly, []string{"prompt"}, nil, func(r *row, e *Example) error { return r.content(&e.Prompt, "prompt") }},
+	{PromptOnly, []string{"messages"}, nil, func(r *row, e *Example) error { return r.conversation(&e.Prompt, "messages") }},
 	{PromptOnly, []string{"instruction"}, nil, func(r *row, e *Example) error { return r.alpaca(&e.Prompt) }},
 }
 
@@ -132,8 +133,10 @@ func (l *Layout) Example(r dataset.Record) (Example, error) {
 			return Example{}, fmt.Errorf("%s: column %s is missing (the first row has it); %s", r.Place(), words.Quote(name), columns)
 		}
 	}
-	in := row{fields: r.Fields}
-	if err := in.first(l.read(&in, &e), in.tools(&e), in.templateArgs(&e)); err != nil {
+	in := row{fields: r.Fields, padded: r.Padded}
+	inputs, err := in.templateInputs()
+	e.TemplateInputs = inputs
+	if err := in.first(l.read(&in, &e), err); err != nil {
 		return Example{}, fmt.Errorf("%s: %w", r.Place(), err)
 	}
 	for _, f := range r.Fields {

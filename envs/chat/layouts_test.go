@@ -2,6 +2,7 @@ package chat
 
 import (
 	"bufio"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -12,11 +13,12 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/parquet-go/parquet-go"
 
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 // TestLayoutsOfTRL: the files in testdata, written by the datasets library with every field in every message, mean the same
-// in both formats, without the nulls.
+// in both formats, but for the nulls: in JSON they could be meant, and stay.
 func TestLayoutsOfTRL(t *testing.T) {
 	call := dataset.Object{{Name: "type", Value: "function"}, {Name: "function", Value: dataset.Object{
 		{Name: "name", Value: "weather"}, {Name: "arguments", Value: dataset.Object{{Name: "city", Value: "Bern"}}}}}}
@@ -37,9 +39,9 @@ func TestLayoutsOfTRL(t *testing.T) {
 		"sft_text": {{Format: LanguageModelling, Text: text("Rain? No.")}, {Format: LanguageModelling, Text: text("Snow?")}},
 		"sft_messages": {{Format: LanguageModelling, Text: chat("user: Rain?", "assistant: No."), Extra: extra("id", int64(1))},
 			{Format: LanguageModelling, Text: chat("user: And ☃?", "assistant: Maybe.", "user: Rain?", "assistant: No."), Extra: extra("id", nil)}},
-		"sft_tools": {{Format: LanguageModelling, Text: with(chat("user: Rain?"), calls, result, turn("assistant", "No.")), Tools: tools},
+		"sft_tools": {{Format: LanguageModelling, Text: with(chat("user: Rain?"), calls, result, turn("assistant", "No.")), TemplateInputs: envs.TemplateInputs{Tools: tools}},
 			{Format: LanguageModelling, Text: chat("user: And ☃?", "assistant: No.")}},
-		"sft_tools_as_json": {{Format: LanguageModelling, Text: chat("user: Rain?", "assistant: No."), Tools: tools}},
+		"sft_tools_as_json": {{Format: LanguageModelling, Text: chat("user: Rain?", "assistant: No."), TemplateInputs: envs.TemplateInputs{Tools: tools}}},
 		"sft_completion": {{Format: PromptCompletion, Prompt: asked, Completion: with(Content{}, calls)},
 			{Format: PromptCompletion, Prompt: other, Completion: said}},
 		"dpo": {{Format: Preference, Prompt: asked, Chosen: said, Rejected: worse, Extra: extra("score", 0.5)},
@@ -58,11 +60,29 @@ func TestLayoutsOfTRL(t *testing.T) {
 				t.Errorf("%s%s: %v", name, extension, err)
 				continue
 			}
+			if extension == ".jsonl" {
+				for i := range got {
+					got[i] = unpadded(got[i])
+				}
+			}
 			if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Example{}, "File", "Line")); diff != "" {
 				t.Errorf("%s%s (-want +got):\n%s", name, extension, diff)
 			}
 		}
 	}
+}
+
+// unpadded drops the nulls of messages and tools.
+func unpadded(e Example) Example {
+	for _, c := range []Content{e.Text, e.Prompt, e.Completion, e.Chosen, e.Rejected} {
+		for i, m := range c.Messages {
+			c.Messages[i] = Message(withoutNulls(dataset.Object(m)).(dataset.Object))
+		}
+	}
+	if e.Tools != nil {
+		e.Tools = withoutNulls(e.Tools).([]any)
+	}
+	return e
 }
 
 // manyRows is the number of rows in TestMemory's files, and maxGrowth the allowed heap growth while reading one, in
@@ -143,4 +163,45 @@ func TestMemory(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Nulls of JSON are meant; those in structs of Parquet and Arrow may stand for missing fields.
+func TestNulls(t *testing.T) {
+	value, err := dataset.Parse(`{"messages":[{"role":"user","content":"q","name":null},{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":{"unit":null}}}]}],"tools":[{"name":"f","default":null}],"documents":["a",null]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for padded, want := range map[bool]string{
+		false: `[{"role":"user","content":"q"} {"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":{"unit":null}}}]}] {"name":"f","default":null}`,
+		true:  `[{"role":"user","content":"q"} {"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":{}}}]}] {"name":"f"}`,
+	} {
+		r := dataset.Record{File: "f", Line: 1, Fields: value.(dataset.Object), Padded: padded}
+		layout, err := Detect(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := layout.Example(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		for _, m := range e.Text.Messages {
+			all = append(all, marshal(t, dataset.Object(m)))
+		}
+		if got := fmt.Sprint(all) + " " + marshal(t, e.Tools[0].(dataset.Object)); got != want {
+			t.Errorf("padded %v: %s, want %s", padded, got, want)
+		}
+		if _, kept := e.Extra.Get("documents"); e.Documents != nil || !kept {
+			t.Errorf("a list of texts is taken for documents: %v", e.Documents)
+		}
+	}
+}
+
+func marshal(t *testing.T, o dataset.Object) string {
+	t.Helper()
+	data, err := o.MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
 }

@@ -4,13 +4,17 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// Messages reads a conversation: a list of messages, or one message. Errors name the message and the fault. The error is
+// Messages reads a conversation: a list of messages, or one message; padded is of the record that has it. Errors name the message and the fault. The error is
 // ErrNull if a message has null content.
-func Messages(value any) ([]Message, error) {
+func Messages(value any, padded bool) ([]Message, error) {
+	if padded {
+		value = withoutNulls(value)
+	}
 	turns, ok := value.([]any)
 	if !ok {
 		turns = []any{value}
@@ -27,6 +31,18 @@ func Messages(value any) ([]Message, error) {
 		out[i] = m
 	}
 	return out, nil
+}
+
+// Said converts messages for an episode.
+func Said(messages []Message) []envs.Message {
+	said := make([]envs.Message, len(messages))
+	for i, m := range messages {
+		said[i] = envs.Message{Role: m.Role(), Content: m.Text()}
+		if content, _ := dataset.Object(m).Get("content"); len(m) != 2 || dataset.Kind(content) != "a string" {
+			said[i].Fields = dataset.Object(m)
+		}
+	}
+	return said
 }
 
 // message reads {"role", "content"}, or ShareGPT's {"from", "value"}.
@@ -47,7 +63,7 @@ func message(value any) (Message, error) {
 		if f.Value == nil && f.Name != "content" {
 			continue
 		}
-		m = append(m, dataset.Field{Name: f.Name, Value: withoutNulls(f.Value)})
+		m = append(m, dataset.Field{Name: f.Name, Value: f.Value})
 		calls = calls || f.Name == "tool_calls"
 	}
 	role, _ := dataset.Object(m).Get("role")
@@ -107,13 +123,14 @@ func checkText(value any) error {
 	return nil
 }
 
-// withoutNulls drops null fields at any depth. List elements stay.
+// withoutNulls drops null fields of structs at any depth, which Parquet and Arrow add to give all structs the same fields.
+// List elements stay, and so does the content of a message, whose null means that the row is empty.
 func withoutNulls(value any) any {
 	switch v := value.(type) {
 	case dataset.Object:
 		out := dataset.Object{}
 		for _, f := range v {
-			if f.Value != nil {
+			if f.Value != nil || f.Name == "content" || f.Name == "value" {
 				out = append(out, dataset.Field{Name: f.Name, Value: withoutNulls(f.Value)})
 			}
 		}

@@ -44,8 +44,12 @@ func readReplies(name string) func(*row, *Example) error {
 func readOpenAI(r *row, e *Example) error {
 	input, _ := r.get("input").(dataset.Object)
 	inner := row{fields: input}
-	if err := inner.first(inner.conversation(&e.Prompt, "messages"), inner.tools(e)); err != nil {
+	tools, err := inner.list("tools")
+	if err := inner.first(inner.conversation(&e.Prompt, "messages"), err); err != nil {
 		return inColumn("input", err)
+	}
+	if tools != nil {
+		e.Tools = tools
 	}
 	return r.first(r.answer(&e.Chosen, "preferred_output"), alike(&e.Prompt, "input", &e.Chosen, "preferred_output"),
 		r.answer(&e.Rejected, "non_preferred_output"), alike(&e.Prompt, "input", &e.Rejected, "non_preferred_output"))

@@ -3,9 +3,11 @@ package chat
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/words"
 )
@@ -13,12 +15,16 @@ import (
 // row reads the columns of a record and remembers which it read.
 type row struct {
 	fields dataset.Object
+	padded bool // see dataset.Record
 	used   []string
 }
 
 func (r *row) get(name string) any {
 	r.used = append(r.used, name)
 	value, _ := r.fields.Get(name)
+	if r.padded {
+		value = withoutNulls(value)
+	}
 	return value
 }
 
@@ -58,7 +64,7 @@ func (r *row) answer(to *Content, name string) (err error) {
 		to.Text = value
 		return nil
 	case []any, dataset.Object:
-		if to.Messages, err = Messages(value); err != nil {
+		if to.Messages, err = Messages(value, false); err != nil {
 			return inColumn(name, err)
 		}
 		return nil
@@ -179,7 +185,7 @@ func (r *row) conversation(to *Content, name string) error {
 			return inColumn(name, errors.New("got a string, want a list of messages or its JSON"))
 		}
 		to.Text = ""
-		if to.Messages, err = Messages(value); err != nil {
+		if to.Messages, err = Messages(value, false); err != nil {
 			return inColumn(name, err)
 		}
 	}
@@ -213,39 +219,57 @@ func labelOf(value any) (bool, error) {
 	return false, fmt.Errorf("got %s, want true or false", dataset.Kind(value))
 }
 
-// tools reads the functions offered to the model: a list, or a list in JSON.
-func (r *row) tools(e *Example) error {
-	value := r.get("tools")
+// templateInputs reads what a chat template gets besides the messages. A column documents that is no list of objects is
+// data for rewards.
+func (r *row) templateInputs() (in envs.TemplateInputs, err error) {
+	if in.Tools, err = r.list("tools"); err != nil {
+		return in, err
+	}
+	if value, _ := r.fields.Get("documents"); isObjects(value) {
+		if in.Documents, err = r.list("documents"); err != nil {
+			return in, err
+		}
+	}
+	switch value := r.get("chat_template_kwargs").(type) {
+	case nil:
+	case dataset.Object:
+		in.TemplateArgs = value
+	default:
+		return in, inColumn("chat_template_kwargs", fmt.Errorf("got %s, want an object", dataset.Kind(value)))
+	}
+	return in, nil
+}
+
+// TemplateInputs reads the columns tools, documents and chat_template_kwargs of a row that another package reads.
+func TemplateInputs(r dataset.Record) (envs.TemplateInputs, error) {
+	return (&row{fields: r.Fields, padded: r.Padded}).templateInputs()
+}
+
+func isObjects(value any) bool {
+	list, ok := value.([]any)
+	return ok && !slices.ContainsFunc(list, func(one any) bool { _, object := one.(dataset.Object); return !object })
+}
+
+// list reads an optional list, or a list in JSON, as CSV stores it; nil if it is empty.
+func (r *row) list(name string) ([]any, error) {
+	value := r.get(name)
 	if text, ok := value.(string); ok {
 		value = nil
 		if text != "" {
 			var err error
 			if value, err = dataset.Parse(text); err != nil {
-				return inColumn("tools", err)
+				return nil, inColumn(name, err)
 			}
 		}
 	}
-	switch value := value.(type) {
-	case nil:
-	case []any:
-		if len(value) > 0 {
-			e.Tools = withoutNulls(value).([]any)
-		}
-	default:
-		return inColumn("tools", fmt.Errorf("got %s, want a list", dataset.Kind(value)))
+	list, ok := value.([]any)
+	switch {
+	case value == nil, ok && len(list) == 0:
+		return nil, nil
+	case !ok:
+		return nil, inColumn(name, fmt.Errorf("got %s, want a list", dataset.Kind(value)))
 	}
-	return nil
-}
-
-func (r *row) templateArgs(e *Example) error {
-	switch value := r.get("chat_template_kwargs").(type) {
-	case nil:
-	case dataset.Object:
-		e.TemplateArgs = withoutNulls(value).(dataset.Object)
-	default:
-		return inColumn("chat_template_kwargs", fmt.Errorf("got %s, want an object", dataset.Kind(value)))
-	}
-	return nil
+	return list, nil
 }
 
 // plain refuses text that tokenizers would cut or change.

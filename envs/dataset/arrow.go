@@ -60,7 +60,7 @@ func readArrowFrom(in io.Reader, size int64, path string, want *wanted, each fun
 				}
 				fields[j] = Field{c.name, value}
 			}
-			if err := each(Record{File: path, Line: row, Fields: fields}); err != nil {
+			if err := each(Record{File: path, Line: row, Fields: fields, Padded: true}); err != nil {
 				return err
 			}
 		}

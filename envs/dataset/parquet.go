@@ -124,7 +124,7 @@ func (p *parquetFile) readGroup(i int, row *int, each func(Record) error) error 
 		if err != nil {
 			return damaged(where, err)
 		}
-		if err := each(Record{File: p.path, Line: *row, Fields: fields}); err != nil {
+		if err := each(Record{File: p.path, Line: *row, Fields: fields, Padded: true}); err != nil {
 			return err
 		}
 	}

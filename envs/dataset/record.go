@@ -20,6 +20,9 @@ type Record struct {
 	Line   int
 	Column int    // byte in that line, 1-based, in .json files; else 0
 	Fields Object // in file order
+	// Padded means that a null in a struct may stand for a missing field, since the file format gives all structs of a
+	// column the same fields.
+	Padded bool
 }
 
 // Place is the record's position for errors: file:line or file:line:column.

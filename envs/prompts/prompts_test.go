@@ -1,6 +1,7 @@
 package prompts
 
 import (
+	"encoding/json"
 	"io"
 	"math"
 	"os"
@@ -236,4 +237,29 @@ func FuzzSplitStop(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A prompt may be a conversation, of which nothing is lost.
+func TestConversations(t *testing.T) {
+	const row = `{"prompt": [{"role": "user", "content": "2+2="}, {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]}, {"role": "tool", "content": "4"}], "answer": 4, "tools": [{"name": "add"}], "chat_template_kwargs": {"think": false}}`
+	path := write(t, "p.jsonl", row)
+	_, shown := begin(t, newTask(t, envs.Setup{EvalOnly: true}, envs.Settings{"dataset": path}))
+	var roles []string
+	for _, m := range shown.Messages {
+		data, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		roles = append(roles, string(data))
+	}
+	want := []string{`{"role":"user","content":"2+2="}`, `{"role":"assistant","content":"","tool_calls":[{"function":{"name":"add"}}]}`, `{"role":"tool","content":"4"}`}
+	if diff := cmp.Diff(want, roles); diff != "" {
+		t.Errorf("messages (-want +got):\n%s", diff)
+	}
+	if len(shown.Tools) != 1 || len(shown.TemplateArgs) != 1 {
+		t.Errorf("tools %v, arguments %v", shown.Tools, shown.TemplateArgs)
+	}
+	if _, err := envs.New("prompts", envs.Setup{EvalOnly: true, Text: true}, envs.Settings{"dataset": path}); err == nil || !strings.Contains(err.Error(), "p.jsonl:1: messages need a chat template") {
+		t.Errorf("messages without a template: %v", err)
+	}
 }

@@ -19,6 +19,7 @@ type prompt struct {
 	place    string // in errors
 	text     string // the prompt, or
 	messages []envs.Message
+	inputs   envs.TemplateInputs // of messages, or of a text that becomes one
 	answer   string
 	solution string
 	kind     string
@@ -27,12 +28,16 @@ type prompt struct {
 
 // key identifies duplicates.
 func (e prompt) key() string {
-	if e.messages == nil {
-		return e.text
-	}
 	var b strings.Builder
+	b.WriteString(e.text)
 	for _, m := range e.messages {
 		b.WriteString(m.Role + ": " + m.Content + "\n")
+		if m.Fields != nil {
+			fmt.Fprintln(&b, m.Fields)
+		}
+	}
+	if in := e.inputs; in.Tools != nil || in.Documents != nil || in.TemplateArgs != nil {
+		fmt.Fprintln(&b, in)
 	}
 	return b.String()
 }
@@ -41,7 +46,7 @@ func (e prompt) key() string {
 type columns struct {
 	answer, kind string // "" if the rows have none
 	solution     string
-	messages     bool
+	asked        string // the column of the prompt
 }
 
 // solutionColumns are the columns that may hold a demonstration.
@@ -53,9 +58,12 @@ const usualAnswer = "answer"
 // columnsOf finds the columns of a file from its first row.
 func (o *options) columnsOf(r dataset.Record) (columns, error) {
 	has := func(name string) bool { _, ok := r.Fields.Get(name); return ok }
-	c := columns{answer: o.AnswerColumn, kind: o.KindColumn, messages: !has("prompt")}
+	c := columns{answer: o.AnswerColumn, kind: o.KindColumn, asked: "prompt"}
 	list := "its columns are " + words.List(r.Fields.Names())
-	if c.messages && !has("messages") {
+	if !has("prompt") {
+		c.asked = "messages"
+	}
+	if !has(c.asked) {
 		return c, fmt.Errorf("%s: no column prompt or messages; %s", r.Place(), list)
 	}
 	for _, name := range solutionColumns {
@@ -102,10 +110,18 @@ func (o *options) read(name string, files ...string) ([]prompt, columns, error) 
 // prompt reads a row.
 func (c columns) prompt(r dataset.Record) (e prompt, err error) {
 	e = prompt{place: r.Place(), row: r.Fields}
-	if c.messages {
-		e.messages, err = messages(r.Fields)
-	} else {
-		e.text, err = text(r.Fields, "prompt")
+	if e.inputs, err = chat.TemplateInputs(r); err != nil {
+		return e, err
+	}
+	switch value, _ := r.Fields.Get(c.asked); value.(type) {
+	case []any, dataset.Object:
+		e.messages, err = messages(c.asked, value, r.Padded)
+	default:
+		if c.asked == "messages" {
+			e.messages, err = messages(c.asked, value, r.Padded)
+		} else {
+			e.text, err = text(r.Fields, c.asked)
+		}
 	}
 	for _, column := range []struct {
 		name string
@@ -151,34 +167,24 @@ func text(row dataset.Object, column string) (string, error) {
 }
 
 // messages reads a conversation that does not end with the assistant.
-func messages(row dataset.Object) ([]envs.Message, error) {
-	value, _ := row.Get("messages")
+func messages(column string, value any, padded bool) ([]envs.Message, error) {
+	inColumn := func(err error) error { return fmt.Errorf("column %s: %w", words.Quote(column), err) }
 	if value == nil {
-		return nil, errors.New(`column "messages" is null or missing; fill it or remove the row`)
+		return nil, inColumn(errors.New("null or missing; fill it or remove the row"))
 	}
 	if list, ok := value.(string); ok { // CSV stores it as text
 		parsed, err := dataset.Parse(list)
 		if err != nil {
-			return nil, fmt.Errorf(`column "messages": want a list of messages or its JSON: %w`, err)
+			return nil, inColumn(fmt.Errorf("want a list of messages or its JSON: %w", err))
 		}
 		value = parsed
 	}
-	read, err := chat.Messages(value)
+	read, err := chat.Messages(value, padded)
 	if err != nil {
-		return nil, fmt.Errorf(`column "messages": %w`, err)
+		return nil, inColumn(err)
 	}
-	var out []envs.Message
-	for i, m := range read {
-		role, _ := dataset.Object(m).Get("role")
-		content, _ := dataset.Object(m).Get("content")
-		said, ok := content.(string)
-		if !ok {
-			return nil, fmt.Errorf(`column "messages": message %d: content is %s; want text`, i+1, dataset.Kind(content))
-		}
-		out = append(out, envs.Message{Role: role.(string), Content: said})
+	if last := read[len(read)-1]; last.Role() == envs.RoleAssistant {
+		return nil, inColumn(errors.New("the last message is the assistant's, but the policy generates that one; remove it or move it to a column solution"))
 	}
-	if out[len(out)-1].Role == envs.RoleAssistant {
-		return nil, errors.New(`column "messages": the last message is the assistant's, but the policy generates that one; remove it or move it to a column solution`)
-	}
-	return out, nil
+	return chat.Said(read), nil
 }

@@ -112,8 +112,10 @@ func (t *task) takeExamples() error {
 
 // showable refuses messages for a model without a chat template.
 func (t *task) showable(all []prompt) error {
-	if t.asText && len(all) > 0 && all[0].messages != nil {
-		return fmt.Errorf("%s: messages need a chat template, which this model lacks; use a column prompt, or another model", all[0].place)
+	for _, e := range all {
+		if t.asText && e.messages != nil {
+			return fmt.Errorf("%s: messages need a chat template, which this model lacks; use a column prompt with text, or another model", e.place)
+		}
 	}
 	return nil
 }
@@ -198,6 +200,7 @@ func (t *task) shown(e prompt) envs.Observation {
 		o.Text = b.String() + e.text
 		return o
 	}
+	o.TemplateInputs = e.inputs
 	said := e.said()
 	if t.system != "" && said[0].Role != envs.RoleSystem {
 		o.Messages = append(o.Messages, envs.Message{Role: envs.RoleSystem, Content: t.system})

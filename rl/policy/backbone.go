@@ -37,6 +37,8 @@ type Config struct {
 	MaxLength int      // Classifier and RewardModel: cut texts at this many tokens; 0 = the model's positions
 	// Prompt asks for a Classifier with PoolScore: what the model reads, with TextMark for the text, as text or as messages.
 	Prompt func(asText bool) envs.Observation
+	// Template is for a language model's chat template; a zero clock means now.
+	Template TemplateSettings
 
 	merged map[string]func([]float32) // changes of a CausalLM's weights that an adapter makes
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sort"
+	"time"
 
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/rl"
@@ -21,18 +22,21 @@ import (
 type CausalLM struct {
 	*backbone                 // its adapter is empty if all weights are trained
 	Templates *chat.Templates // nil if the folder has no chat template
+	Template  TemplateSettings
 
-	model   *transformers.Causal
-	merged  map[string]func([]float32) // changes of the weights that an adapter made, by name; nil for none
-	eos     []int32                    // ids that end a text, the one that training appends first
-	version uint64                     // counts the changes of the weights
-	shared  bool                       // the tokenizer and the model's weights are another policy's
+	model    *transformers.Causal
+	merged   map[string]func([]float32) // changes of the weights that an adapter made, by name; nil for none
+	eos      []int32                    // ids that end a text, the one that training appends first
+	added    []int32                    // those of eos that the model's files do not name
+	endToken string                     // of EndAt; "" without it
+	version  uint64                     // counts the changes of the weights
+	shared   bool                       // the tokenizer and the model's weights are another policy's
 }
 
 // NewCausalLM makes a policy on a pretrained model. Its adapter changes nothing yet and is a function of the seed.
 func NewCausalLM(c Config) (*CausalLM, error) {
 	// Reading a large vocabulary takes about as long as opening the native core, which the weights wait for.
-	p := &CausalLM{backbone: &backbone{source: c.Dir}, model: &transformers.Causal{}, merged: c.merged}
+	p := &CausalLM{backbone: &backbone{source: c.Dir}, model: &transformers.Causal{}, merged: c.merged, Template: c.Template}
 	var failed error
 	done := make(chan struct{})
 	go func() {
@@ -98,19 +102,11 @@ func (p *CausalLM) loadText(dir string) error {
 		return err
 	}
 	p.Templates = templates
-	if id, ok := p.Tokenizer.SpecialID("eos_token"); ok {
-		p.eos = append(p.eos, id)
+	if p.Template.Now.IsZero() {
+		p.Template.Now = time.Now()
 	}
-	for _, id := range p.model.EOS() {
-		if !slices.Contains(p.eos, id) {
-			p.eos = append(p.eos, id)
-		}
-	}
-	return nil
+	return p.findEnds()
 }
-
-// EOS are the ids that end a text: the tokenizer's, those of config.json and of generation_config.json.
-func (p *CausalLM) EOS() []int32 { return slices.Clone(p.eos) }
 
 // Forward implements Policy. A token is predicted by the state before it.
 func (p *CausalLM) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {

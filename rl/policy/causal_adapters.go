@@ -27,7 +27,7 @@ func (p *CausalLM) WithAdapter(dir string) (*CausalLM, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &CausalLM{backbone: &backbone{Tokenizer: p.Tokenizer, source: dir}, Templates: p.Templates, eos: p.eos, shared: true}
+	q := &CausalLM{backbone: &backbone{Tokenizer: p.Tokenizer, source: dir}, Templates: p.Templates, Template: p.Template, eos: p.eos, shared: true}
 	q.use(model, p.BaseModel)
 	q.adapter.frozen = true
 	if err := q.attach(saved.config, saved.pairs); err != nil {

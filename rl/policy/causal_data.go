@@ -1,15 +1,15 @@
 package policy
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
-	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
-	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/rl"
 	template "github.com/rltrain/rltrain/torch/transformers/chat"
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
@@ -20,6 +20,8 @@ type Sequence struct {
 	IDs []int32
 	// Labels says of each token whether it is trained on; the first never is.
 	Labels []bool
+	// shortened means that the prompt was rendered without the opening of a thought; see promptWithin.
+	shortened bool
 }
 
 func (q Sequence) labels() int {
@@ -54,6 +56,7 @@ type TokenExamples struct {
 	Cut       int // examples longer than the limit
 	Dropped   int // examples without a label after cutting
 	Null      int // rows without a text
+	Shortened int // prompts without the thought that the template opens; see promptWithin
 }
 
 // EncodeOptions say which tokens of an example are trained on.
@@ -113,6 +116,9 @@ func (p *CausalLM) encodeBatch(out *TokenExamples, batch []chat.Example, o Encod
 			q.IDs, q.Labels = q.IDs[:o.MaxLength], q.Labels[:o.MaxLength]
 			out.Cut++
 		}
+		if q.shortened {
+			out.Shortened++
+		}
 		if q.labels() == 0 {
 			out.Dropped++
 			continue
@@ -132,7 +138,7 @@ func (p *CausalLM) encodeExample(e chat.Example, o EncodeOptions) (Sequence, err
 		if o.AssistantOnly {
 			how = (*template.Templates).RenderAssistant
 		}
-		rendered, err := p.render(e.Text.Messages, e, false, how)
+		rendered, err := p.render(e.Text.Messages, e.TemplateInputs, false, how)
 		if err != nil {
 			return Sequence{}, err
 		}
@@ -156,23 +162,48 @@ func (p *CausalLM) encodeExample(e chat.Example, o EncodeOptions) (Sequence, err
 		prompt, err := p.Tokenizer.EncodeDocument(e.Prompt.Text, -1, o.MaxLength+1)
 		return Sequence{IDs: ids}.labelsAfter(prompt), err
 	}
-	prompt, err := p.render(e.Prompt.Messages, e, true, (*template.Templates).Render)
+	prompt, err := p.render(e.Prompt.Messages, e.TemplateInputs, true, (*template.Templates).Render)
 	if err != nil {
 		return Sequence{}, err
 	}
-	whole, err := p.render(slices.Concat(e.Prompt.Messages, e.Completion.Messages), e, false, (*template.Templates).Render)
+	whole, err := p.render(slices.Concat(e.Prompt.Messages, e.Completion.Messages), e.TemplateInputs, false, (*template.Templates).Render)
 	if err != nil {
 		return Sequence{}, err
 	}
-	if len(whole.Text) < len(prompt.Text) || whole.Text[:len(prompt.Text)] != prompt.Text {
-		return Sequence{}, errors.New("the chat template renders the prompt differently when the completion follows; give the conversation as messages")
+	given, shortened := prompt.Text, false
+	if !strings.HasPrefix(whole.Text, given) {
+		if given, err = p.promptWithin(whole.Text, given, e); err != nil {
+			return Sequence{}, err
+		}
+		shortened = true
 	}
 	ids, _, err := p.Tokenizer.EncodeStart(whole.Text, o.MaxLength+1)
+	q := Sequence{IDs: ids, shortened: shortened}
 	if err != nil || !o.CompletionOnly {
-		return Sequence{IDs: ids}.allLabels(), err
+		return q.allLabels(), err
 	}
-	given, _, err := p.Tokenizer.EncodeStart(prompt.Text, o.MaxLength+1)
-	return Sequence{IDs: ids}.labelsAfter(given), err
+	promptIDs, _, err := p.Tokenizer.EncodeStart(given, o.MaxLength+1)
+	return q.labelsAfter(promptIDs), err
+}
+
+// promptWithin is what the renderings of a prompt and of the complete conversation begin with, as in TRL: a template may
+// open the assistant's turn with a thought that turns of the past do not have.
+func (p *CausalLM) promptWithin(whole, prompt string, e chat.Example) (string, error) {
+	before, err := p.render(e.Prompt.Messages, e.TemplateInputs, false, (*template.Templates).Render)
+	if err != nil {
+		return "", err
+	}
+	n := 0
+	for n < min(len(whole), len(prompt)) && whole[n] == prompt[n] {
+		n++
+	}
+	for n > 0 && n < len(whole) && !utf8.RuneStart(whole[n]) {
+		n--
+	}
+	if n < len(strings.TrimRightFunc(before.Text, unicode.IsSpace)) {
+		return "", errors.New("the chat template renders the messages of the prompt differently when the completion follows, so their border is unknown; use another template, or plain text")
+	}
+	return whole[:n], nil
 }
 
 // end is the token that ends a text, -1 if there is none.
@@ -203,82 +234,21 @@ func (q Sequence) labelsAfter(prompt []int32) Sequence {
 	return q
 }
 
-// renderer is a way to render a conversation.
-type renderer = func(*template.Templates, []template.Message, template.Options) (jinja.Rendering, error)
-
-// render applies the chat template; prompt opens the assistant's next turn.
-func (p *CausalLM) render(messages []chat.Message, e chat.Example, prompt bool, how renderer) (jinja.Rendering, error) {
-	if p.Templates == nil {
-		return jinja.Rendering{}, fmt.Errorf("the data has messages, but %s %w", p.dir, template.ErrNone)
-	}
-	o := template.Options{AddGenerationPrompt: prompt, Special: p.Tokenizer.Special()}
-	var err error
-	if o.Tools, o.Variables, err = templateValues(e); err != nil {
-		return jinja.Rendering{}, err
-	}
-	converted := make([]template.Message, len(messages))
-	for i, m := range messages {
-		data, err := dataset.Object(m).MarshalJSON()
-		if err == nil {
-			err = json.Unmarshal(data, &converted[i])
-		}
-		if err != nil {
-			return jinja.Rendering{}, fmt.Errorf("message %d: %w", i+1, err)
-		}
-	}
-	return how(p.Templates, converted, o)
-}
-
-// EncodePrompt is the tokens of a prompt: a text after the tokenizer's opening tokens, or a conversation whose next turn is
-// the assistant's.
-func (p *CausalLM) EncodePrompt(c chat.Content) ([]int32, error) {
-	if c.Conversational() {
-		rendered, err := p.render(c.Messages, chat.Example{}, true, (*template.Templates).Render)
+// EncodePrompt is the tokens of an example's prompt: a text after the tokenizer's opening tokens, or a conversation whose
+// next turn is the assistant's.
+func (p *CausalLM) EncodePrompt(e chat.Example) ([]int32, error) {
+	if e.Prompt.Conversational() {
+		rendered, err := p.render(e.Prompt.Messages, e.TemplateInputs, true, (*template.Templates).Render)
 		if err != nil {
 			return nil, err
 		}
 		return p.Tokenizer.EncodeRaw(rendered.Text, false)
 	}
-	ids, err := p.Tokenizer.EncodeRaw(c.Text, false)
+	return p.EncodeText(e.Prompt.Text)
+}
+
+// EncodeText is the tokens of a text after the tokenizer's opening tokens.
+func (p *CausalLM) EncodeText(text string) ([]int32, error) {
+	ids, err := p.Tokenizer.EncodeRaw(text, false)
 	return slices.Concat(p.Tokenizer.Opening(), ids), err
-}
-
-// templateValues are what an example passes to its template: tools and other arguments.
-func templateValues(e chat.Example) (tools []*jinja.Dict, variables map[string]jinja.Value, err error) {
-	convert := func(v any) (jinja.Value, error) {
-		data, err := json.Marshal(v)
-		if err != nil {
-			return nil, err
-		}
-		return jinja.ParseJSON(data)
-	}
-	for i, tool := range e.Tools {
-		v, err := convert(tool)
-		if err != nil {
-			return nil, nil, fmt.Errorf("tool %d: %w", i+1, err)
-		}
-		d, ok := v.(*jinja.Dict)
-		if !ok {
-			return nil, nil, fmt.Errorf("tool %d is not an object", i+1)
-		}
-		tools = append(tools, d)
-	}
-	for _, field := range e.TemplateArgs {
-		if variables == nil {
-			variables = map[string]jinja.Value{}
-		}
-		if variables[field.Name], err = convert(field.Value); err != nil {
-			return nil, nil, fmt.Errorf("template argument %s: %w", field.Name, err)
-		}
-	}
-	return tools, variables, nil
-}
-
-// Conversation is an environment's messages as examples have them.
-func Conversation(messages []envs.Message) []chat.Message {
-	out := make([]chat.Message, len(messages))
-	for i, m := range messages {
-		out[i] = chat.Message{{Name: "role", Value: m.Role}, {Name: "content", Value: m.Content}}
-	}
-	return out
 }

@@ -111,6 +111,9 @@ func (p *CausalLM) Save(dir string) error {
 	if err == nil && !p.model.Trainable {
 		err = transformers.CopyExtras(dir, p.dir)
 	}
+	if err == nil {
+		err = p.saveEnds(dir)
+	}
 	if err != nil {
 		return fmt.Errorf("saving the policy: %w", err)
 	}
@@ -173,7 +176,10 @@ func (p *CausalLM) SaveFull(dir, dtype string) error {
 	changes, err := p.mergedChanges()
 	if err == nil {
 		err = outfile.Folder(dir, func(dir string) error {
-			return p.model.Save(dir, transformers.SaveOptions{DType: dtype, Change: changes})
+			if err := p.model.Save(dir, transformers.SaveOptions{DType: dtype, Change: changes}); err != nil {
+				return err
+			}
+			return p.saveEnds(dir)
 		})
 	}
 	if err != nil {

@@ -293,7 +293,7 @@ func TestStopStringsEndCompletions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sampler.Close()
-	prompt, err := p.EncodePrompt(chat.Content{Text: "k:"})
+	prompt, err := p.EncodeText("k:")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
 package policy
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"iter"
 	"slices"
@@ -14,11 +14,13 @@ import (
 // its samples are neighbours and have its number as their Prompt.
 type Preferences struct {
 	Units   [][]*rl.Sample
-	Cut     int    // units with a response longer than the limit
-	Dropped int    // units with a response that cutting removed
-	Equal   int    // pairs of equal responses
-	Null    int    // rows without a text
-	First   string // file and line of the first dropped or equal unit
+	Cut     int // units with a response longer than the limit
+	Dropped int // units with a response that cutting removed
+	Equal   int // pairs of equal responses
+	Null    int // rows without a text
+	// Shortened counts rows whose prompt lost the thought that the template opens; see TokenExamples.
+	Shortened int
+	First     string // file and line of the first dropped or equal unit
 }
 
 // add numbers a unit.
@@ -58,7 +60,7 @@ func (p *CausalLM) encodePreferences(out *Preferences, batch []chat.Example, o E
 			e := batch[i]
 			e.Format, e.Completion = chat.PromptCompletion, answer
 			q, err := p.encodeExample(e, o)
-			encoded[i], errs[i] = append(encoded[i], q), errors.Join(errs[i], err)
+			encoded[i], errs[i] = append(encoded[i], q), cmp.Or(errs[i], err)
 		}
 	})
 	for i, sequences := range encoded {
@@ -70,6 +72,9 @@ func (p *CausalLM) encodePreferences(out *Preferences, batch []chat.Example, o E
 			out.Equal++
 			out.skip(e)
 			continue
+		}
+		if slices.ContainsFunc(sequences, func(q Sequence) bool { return q.shortened }) {
+			out.Shortened++
 		}
 		cut, empty := false, false
 		for k, q := range sequences {

@@ -128,18 +128,19 @@ func (m *RewardModel) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 	return Output{Scores: m.scores(s, b.Sequences, torch.Pass{Adapter: true, Checkpoint: pass.Checkpoint})}
 }
 
-// Encode is the tokens of a prompt with a completion. A language model reads them with its chat template and the token that
+// Encode is the tokens of an example's prompt with its completion. A language model reads them with its chat template and the token that
 // ends a text, as in training; an encoder reads RewardText. More than MaxLength tokens are an error, since a cut completion
 // has another reward.
-func (m *RewardModel) Encode(prompt, completion chat.Content) (ids []int32, err error) {
+func (m *RewardModel) Encode(e chat.Example) (ids []int32, err error) {
 	long := false
 	if m.lm != nil {
-		q, err := m.lm.encodeExample(chat.Example{Format: chat.PromptCompletion, Prompt: prompt, Completion: completion}, EncodeOptions{MaxLength: m.MaxLength})
+		e.Format = chat.PromptCompletion
+		q, err := m.lm.encodeExample(e, EncodeOptions{MaxLength: m.MaxLength})
 		if err != nil {
 			return nil, err
 		}
 		ids, long = q.IDs, len(q.IDs) > m.MaxLength
-	} else if ids, long, err = m.EncodeText(RewardText(prompt, completion)); err != nil {
+	} else if ids, long, err = m.EncodeText(RewardText(e.Prompt, e.Completion)); err != nil {
 		return nil, err
 	}
 	if long {
@@ -165,16 +166,17 @@ func RewardText(prompt, answer chat.Content) string {
 	return strings.Join(parts, "\n\n")
 }
 
-// PromptAndCompletion is the prompt and the answer of a finished completion.
-func PromptAndCompletion(c envs.Completion) (prompt, answer chat.Content) {
-	if c.Observation.Messages == nil {
-		return chat.Content{Text: c.Observation.Text}, chat.Content{Text: c.Text}
+// Answered is the prompt and the answer of a finished completion.
+func Answered(c envs.Completion) (e chat.Example) {
+	e.Prompt.Text, e.Completion.Text, e.TemplateInputs = c.Observation.Text, c.Text, c.Observation.TemplateInputs
+	if messages, text := c.Observation.Messages, c.Text; messages != nil {
+		if last := len(messages) - 1; messages[last].Role == envs.RoleAssistant { // the completion continues it
+			messages, text = messages[:last], messages[last].Content+text
+		}
+		e.Prompt = chat.Content{Messages: Conversation(messages)}
+		e.Completion = chat.Content{Messages: Conversation([]envs.Message{{Role: envs.RoleAssistant, Content: text}})}
 	}
-	messages, text := c.Observation.Messages, c.Text
-	if last := len(messages) - 1; messages[last].Role == envs.RoleAssistant { // the completion continues it
-		messages, text = messages[:last], messages[last].Content+text
-	}
-	return chat.Content{Messages: Conversation(messages)}, chat.Content{Messages: Conversation([]envs.Message{{Role: envs.RoleAssistant, Content: text}})}
+	return e
 }
 
 // scores are r of S sequences, [S].
@@ -247,7 +249,9 @@ func (m *RewardModel) unit(e chat.Example) ([]*rl.Sample, error) {
 	}
 	var unit []*rl.Sample
 	for _, answer := range answers {
-		ids, err := m.Encode(e.Prompt, answer)
+		answered := e
+		answered.Completion = answer
+		ids, err := m.Encode(answered)
 		if err != nil {
 			return nil, err
 		}

@@ -33,7 +33,7 @@ func TestRewardModelOfLabels(t *testing.T) {
 	defer m.Close()
 	var sequences [][]int32
 	for _, text := range []string{"the judge", "a"} {
-		ids, err := m.Encode(chat.Content{Text: text + "\n"}, chat.Content{Text: " law ?"})
+		ids, err := m.Encode(answered(text + "\n", " law ?"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +52,7 @@ func TestRewardModelOfLabels(t *testing.T) {
 			t.Errorf("text %d: score %v, P(good) %v", i, scores[i], probs[i][1])
 		}
 	}
-	if _, err := m.Encode(chat.Content{Text: strings.Repeat("the cat ", 6)}, chat.Content{Text: "law"}); err == nil || !strings.Contains(err.Error(), "12 tokens") {
+	if _, err := m.Encode(answered(strings.Repeat("the cat ", 6), "law")); err == nil || !strings.Contains(err.Error(), "12 tokens") {
 		t.Errorf("a text that is too long: %v", err)
 	}
 	for name, want := range map[string]string{
@@ -110,16 +110,20 @@ func TestRewardModelOfTransformers(t *testing.T) {
 	}
 }
 
+func answered(prompt, completion string) chat.Example {
+	return chat.Example{Prompt: chat.Content{Text: prompt}, Completion: chat.Content{Text: completion}}
+}
+
 func TestRewardText(t *testing.T) {
-	prompt, answer := policy.PromptAndCompletion(envs.Completion{
+	e := policy.Answered(envs.Completion{
 		Observation: envs.Observation{Messages: []envs.Message{{Role: "system", Content: "Be brief. "}, {Role: "user", Content: "Well?"}, {Role: "assistant", Content: "I say "}}},
 		Text:        "no.\n",
 	})
-	if got, want := policy.RewardText(prompt, answer), "system: Be brief.\n\nuser: Well?\n\nassistant: I say no."; got != want {
+	if got, want := policy.RewardText(e.Prompt, e.Completion), "system: Be brief.\n\nuser: Well?\n\nassistant: I say no."; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	prompt, answer = policy.PromptAndCompletion(envs.Completion{Observation: envs.Observation{Text: "Q: 1+1\n"}, Text: " 2"})
-	if got, want := policy.RewardText(prompt, answer), "Q: 1+1\n\n2"; got != want {
+	e = policy.Answered(envs.Completion{Observation: envs.Observation{Text: "Q: 1+1\n"}, Text: " 2"})
+	if got, want := policy.RewardText(e.Prompt, e.Completion), "Q: 1+1\n\n2"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -151,7 +155,7 @@ func TestRewardModelOfALanguageModel(t *testing.T) {
 	}
 	var sequences [][]int32
 	for _, answer := range []string{"a law", "a cat", ""} {
-		ids, err := m.Encode(chat.Content{Text: "say something now: "}, chat.Content{Text: answer})
+		ids, err := m.Encode(answered("say something now: ", answer))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +190,7 @@ func TestRewardModelOfALanguageModel(t *testing.T) {
 			t.Errorf("answer %d: score %v, unbatched and reloaded %v, with another last token %v", i, together[i], alone[0], other[0])
 		}
 	}
-	if _, err := m.Encode(chat.Content{Text: strings.Repeat("x", 50)}, chat.Content{Text: "y"}); err == nil || !strings.Contains(err.Error(), "longer than the 40 tokens") {
+	if _, err := m.Encode(answered(strings.Repeat("x", 50), "y")); err == nil || !strings.Contains(err.Error(), "longer than the 40 tokens") {
 		t.Error(err)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/rltrain/rltrain/envs"
-	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/torch/transformers"
 	template "github.com/rltrain/rltrain/torch/transformers/chat"
 	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
@@ -39,20 +38,13 @@ func ReadCausalLM(dir string) (*CausalLM, error) {
 // EncodeObservation is the tokens of what an episode shows first.
 func (p *CausalLM) EncodeObservation(o envs.Observation) ([]int32, error) {
 	if len(o.Messages) == 0 {
-		return p.EncodePrompt(chat.Content{Text: o.Text})
-	}
-	if p.Templates == nil {
-		return nil, fmt.Errorf("the task shows messages, but %s %w", p.dir, template.ErrNone)
+		return p.EncodeText(o.Text)
 	}
 	messages, opening := o.Messages, ""
 	if last := messages[len(messages)-1]; last.Role == envs.RoleAssistant {
 		messages, opening = messages[:len(messages)-1], last.Content
 	}
-	converted := make([]template.Message, len(messages))
-	for i, m := range messages {
-		converted[i] = template.NewMessage(m.Role, m.Content)
-	}
-	rendered, err := p.Templates.Render(converted, template.Options{AddGenerationPrompt: true, Special: p.Tokenizer.Special()})
+	rendered, err := p.render(Conversation(messages), o.TemplateInputs, true, (*template.Templates).Render)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +54,7 @@ func (p *CausalLM) EncodeObservation(o envs.Observation) ([]int32, error) {
 // Ask is the tokens of what a user says: a message through the chat template where the model has one, else the text.
 func (p *CausalLM) Ask(text string) ([]int32, error) {
 	if p.Templates == nil {
-		return p.EncodePrompt(chat.Content{Text: text})
+		return p.EncodeText(text)
 	}
 	return p.EncodeObservation(envs.Observation{Messages: []envs.Message{{Role: envs.RoleUser, Content: text}}})
 }
@@ -73,15 +65,12 @@ func (p *CausalLM) Generation() transformers.GenerationConfig { return p.model.G
 // turnMark is the assistant's message in a conversation that is rendered for what follows it.
 const turnMark = "rltrainTURN"
 
-// EncodeReply is the tokens after an assistant's message that the user answers: the end of that message (unless ended says that
+// EncodeReply is the tokens after an assistant's message that the user answers, in a conversation with inputs in: the end of that message (unless ended says that
 // it has an end token), the user's message, and the opening of the assistant's next one.
-func (p *CausalLM) EncodeReply(text string, ended bool) ([]int32, error) {
-	if p.Templates == nil {
-		return nil, fmt.Errorf("the task answers with messages, but %s %w", p.dir, template.ErrNone)
-	}
-	rendered, err := p.Templates.Render([]template.Message{
-		template.NewMessage(envs.RoleUser, "-"), template.NewMessage(envs.RoleAssistant, turnMark), template.NewMessage(envs.RoleUser, text),
-	}, template.Options{AddGenerationPrompt: true, Special: p.Tokenizer.Special()})
+func (p *CausalLM) EncodeReply(in envs.TemplateInputs, text string, ended bool) ([]int32, error) {
+	rendered, err := p.render(Conversation([]envs.Message{
+		{Role: envs.RoleUser, Content: "-"}, {Role: envs.RoleAssistant, Content: turnMark}, {Role: envs.RoleUser, Content: text},
+	}), in, true, (*template.Templates).Render)
 	if err != nil {
 		return nil, err
 	}

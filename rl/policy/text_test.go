@@ -93,12 +93,12 @@ func TestReply(t *testing.T) {
 		if ended {
 			ids = append(ids, p.EOS()[0])
 		}
-		reply, err := p.EncodeReply("c", ended)
+		reply, err := p.EncodeReply(envs.TemplateInputs{}, "c", ended)
 		if err != nil || !slices.Equal(append(ids, reply...), want) {
 			t.Errorf("ended %t: %v and %v, %v; want %v", ended, ids, reply, err, want)
 		}
 	}
-	if _, err := tinyPolicy(t, Config{}).EncodeReply("c", true); err == nil || !strings.Contains(err.Error(), "chat template") {
+	if _, err := tinyPolicy(t, Config{}).EncodeReply(envs.TemplateInputs{}, "c", true); err == nil || !strings.Contains(err.Error(), "chat template") {
 		t.Errorf("without a template: %v", err)
 	}
 }

@@ -147,7 +147,7 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 	}
 	e.AppendGiven(given...)
 	if step.Reply != "" {
-		reply, err := r.sampler.Policy().EncodeReply(step.Reply, a.Action.Stop == envs.StopEnd)
+		reply, err := r.sampler.Policy().EncodeReply(e.shown.TemplateInputs, step.Reply, a.Action.Stop == envs.StopEnd)
 		if err != nil {
 			return err
 		}

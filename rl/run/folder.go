@@ -49,6 +49,8 @@ type Info struct {
 	CPU      string            `json:"cpu"` // model name of the processor
 	Kernels  torch.Kernels     `json:"kernels"`
 	Seed     uint64            `json:"seed"`
+	// TemplateDate is the day that chat templates print, such as "2026-01-31"; "" where nothing is a language model.
+	TemplateDate string `json:"template_date,omitempty"`
 	// Environment holds variables for trackers, such as WANDB_PROJECT.
 	Environment map[string]string `json:"environment,omitempty"`
 	// Started is when this process started or resumed the run.

@@ -111,7 +111,7 @@ func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {
 	defer sampler.Close()
 	var prompts, completions [][]int32
 	for _, letter := range []string{"a", "q", "z"} {
-		ids, err := loaded.EncodePrompt(chat.Content{Text: letter + ":"})
+		ids, err := loaded.EncodeText(letter + ":")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -154,7 +154,7 @@ func TestGenerateStopsAtStringsAndReportsFinalText(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sampler.Close()
-	prompt, err := p.EncodePrompt(chat.Content{Text: "k:"})
+	prompt, err := p.EncodeText("k:")
 	if err != nil {
 		t.Fatal(err)
 	}

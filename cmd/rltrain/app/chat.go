@@ -18,7 +18,6 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
-	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
@@ -332,5 +331,5 @@ func (s *chatSession) tokens() ([]int32, error) {
 	for _, m := range s.history {
 		parts = append(parts, m.Content)
 	}
-	return s.policy.EncodePrompt(chat.Content{Text: strings.TrimLeft(strings.Join(parts, "\n"), "\n")})
+	return s.policy.EncodeText(strings.TrimLeft(strings.Join(parts, "\n"), "\n"))
 }

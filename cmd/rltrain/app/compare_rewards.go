@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -166,17 +165,17 @@ func meanOf(scores reward.Scores) (float64, error) {
 }
 
 // promptsOf reads the prompts of --dataset and ignores responses.
-func promptsOf(ctx context.Context, c *cli.Context) ([]chat.Content, error) {
+func promptsOf(ctx context.Context, c *cli.Context) ([]chat.Example, error) {
 	rows, err := preferenceRows(ctx, c, c.String("dataset"), chat.PromptOnly, chat.Preference, chat.Unpaired)
 	if err != nil {
 		return nil, err
 	}
-	var prompts []chat.Content
+	var prompts []chat.Example
 	for e, err := range rows {
 		if err != nil {
 			return nil, err
 		}
-		if prompts = append(prompts, e.Prompt); len(prompts) == c.Int("max-samples") {
+		if prompts = append(prompts, e); len(prompts) == c.Int("max-samples") {
 			break
 		}
 	}
@@ -187,7 +186,7 @@ func promptsOf(ctx context.Context, c *cli.Context) ([]chat.Content, error) {
 }
 
 // answer samples a model's responses to prompts; nil for prompts that leave no room.
-func (run rewardRun) answer(ctx context.Context, c *cli.Context, model string, prompts []chat.Content) ([][]envs.Completion, error) {
+func (run rewardRun) answer(ctx context.Context, c *cli.Context, model string, prompts []chat.Example) ([][]envs.Completion, error) {
 	answers, o := make([][]envs.Completion, len(prompts)), run.options
 	err := withSampler(c, model, "", evalSlots, func(sampler *policy.Sampler) error {
 		var asked [][]int32
@@ -214,13 +213,10 @@ func (run rewardRun) answer(ctx context.Context, c *cli.Context, model string, p
 }
 
 // shownOf converts a prompt to an observation.
-func shownOf(prompt chat.Content) envs.Observation {
-	if !prompt.Conversational() {
-		return envs.Observation{Text: prompt.Text}
-	}
-	var o envs.Observation
-	for _, m := range prompt.Messages {
-		o.Messages = append(o.Messages, envs.Message{Role: m.Role(), Content: strings.TrimSpace(m.Text())})
+func shownOf(prompt chat.Example) envs.Observation {
+	o := envs.Observation{Text: prompt.Prompt.Text, TemplateInputs: prompt.TemplateInputs}
+	if prompt.Prompt.Conversational() {
+		o.Messages = chat.Said(prompt.Prompt.Messages)
 	}
 	return o
 }

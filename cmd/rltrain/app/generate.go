@@ -16,6 +16,7 @@ import (
 
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/options"
@@ -35,13 +36,13 @@ func languageModelFlags() []cli.Flag {
 
 // storedModelFlags are languageModelFlags without those that quantize weights on loading.
 func storedModelFlags() []cli.Flag {
-	return append([]cli.Flag{
+	return slices.Concat([]cli.Flag{
 		&cli.StringFlag{Name: "model", Usage: "language model: smollm2, a model or adapter folder, a GGUF file, or org/name on the Hugging Face Hub"},
 		ggufFlag(),
 		&cli.StringFlag{Name: "adapter", Usage: "LoRA adapter for --model: a folder or a Hugging Face id"},
 		&cli.StringFlag{Name: "dtype", Usage: "data type of weights: fp32, bf16 or fp16; GPUs, and CPUs that are fast in bf16, also compute in bf16, other CPUs in fp32", DefaultText: "bf16 on GPUs that support it, else as stored"},
 		&cli.BoolFlag{Name: "bf16", Usage: "alias for --dtype bf16"},
-	}, config.Flags("threads", "device")...)
+	}, config.OptionFlags(options.MustRead(&config.Conversations{})), config.Flags("threads", "device"))
 }
 
 // languageModel loads the model of languageModelFlags.
@@ -77,7 +78,29 @@ func loadAs(c *cli.Context, name, adapter, dtype string) (*policy.CausalLM, erro
 		}
 		return nil, fmt.Errorf("%w%s", err, suggestStage(name))
 	}
+	if err := speak(c, p); err != nil {
+		p.Close()
+		return nil, err
+	}
 	return p, nil
+}
+
+// speak has the model render conversations and end texts as the flags say.
+func speak(c *cli.Context, p *policy.CausalLM) (err error) {
+	o := config.Conversations{TemplateDate: c.String("template-date"), TemplateArgs: c.String("chat-template-kwargs"), EOSToken: c.String("eos-token")}
+	if err := o.Check(); err != nil {
+		return usageFault(err)
+	}
+	p.Template.Args, _ = o.Args()
+	if date, _ := o.Date(); !date.IsZero() {
+		p.Template.Now = date
+	}
+	if o.EOSToken != "" {
+		if err := p.EndAt(o.EOSToken); err != nil {
+			return shared.UsageErrorf("--eos-token: %v", err)
+		}
+	}
+	return nil
 }
 
 // withSampler loads a language model and calls work with a sampler of it.
@@ -229,13 +252,13 @@ func (e *tooLongError) Error() string {
 func plainNumber(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
 // eachPrompt reads the prompts of a file one by one. A prompt of more than room tokens is an error, or is truncated at the
-// start if truncate is true. text tokenizes plain-text prompts.
-func eachPrompt(path string, p *policy.CausalLM, text func(string) ([]int32, error), room int, truncate bool) iter.Seq2[promptRow, error] {
+// start if truncate is true. raw sends plain-text prompts unchanged.
+func eachPrompt(path string, p *policy.CausalLM, raw bool, room int, truncate bool) iter.Seq2[promptRow, error] {
 	return func(yield func(promptRow, error) bool) {
 		for r, err := range dataset.Records(path) {
 			row := promptRow{record: r}
 			if err == nil {
-				row, err = readPrompt(r, p, text, room, truncate)
+				row, err = readPrompt(r, p, raw, room, truncate)
 			}
 			if !yield(row, err) || err != nil {
 				return
@@ -244,8 +267,8 @@ func eachPrompt(path string, p *policy.CausalLM, text func(string) ([]int32, err
 	}
 }
 
-func readPrompt(r dataset.Record, p *policy.CausalLM, text func(string) ([]int32, error), room int, truncate bool) (promptRow, error) {
-	ids, err := promptIDs(r, p, text)
+func readPrompt(r dataset.Record, p *policy.CausalLM, raw bool, room int, truncate bool) (promptRow, error) {
+	ids, err := promptIDs(r, p, raw)
 	switch {
 	case err != nil:
 		return promptRow{}, fmt.Errorf("%s: %w", r.Place(), err)
@@ -279,18 +302,11 @@ func countPrompts(path string, rows iter.Seq2[promptRow, error], check func(prom
 	return n, cut, nil
 }
 
-// promptIDs returns the tokens of a row's prompt_ids, prompt or messages.
-func promptIDs(r dataset.Record, p *policy.CausalLM, text func(string) ([]int32, error)) ([]int32, error) {
+// promptIDs returns the tokens of a row's prompt_ids, prompt or messages. A prompt that is text becomes a user's message
+// where the model has a chat template, unless raw is set.
+func promptIDs(r dataset.Record, p *policy.CausalLM, raw bool) ([]int32, error) {
 	if value, ok := r.Fields.Get("prompt_ids"); ok {
 		return tokenIDs("prompt_ids", value, p.VocabSize())
-	}
-	if value, ok := r.Fields.Get("prompt"); ok {
-		if prompt, ok := value.(string); ok {
-			return text(prompt)
-		}
-	}
-	if messages, ok := r.Fields.Get("messages"); ok {
-		r.Fields = dataset.Object{{Name: "prompt", Value: messages}}
 	}
 	layout, err := chat.Detect(r, chat.PromptOnly)
 	if err != nil {
@@ -300,7 +316,10 @@ func promptIDs(r dataset.Record, p *policy.CausalLM, text func(string) ([]int32,
 	if err != nil {
 		return nil, err
 	}
-	return p.EncodePrompt(e.Prompt)
+	if p.Templates != nil && !raw && !e.Prompt.Conversational() {
+		e.Prompt = chat.Content{Messages: policy.Conversation([]envs.Message{userMessage(e.Prompt.Text)})}
+	}
+	return p.EncodePrompt(e)
 }
 
 // tokenIDs reads a list of token ids below limit.
@@ -332,7 +351,10 @@ func generateFile(ctx context.Context, c *cli.Context, p *policy.CausalLM, sampl
 	if o.MaxNew >= p.MaxLength() {
 		return shared.UsageErrorf("--max-new-tokens: %d leaves no room for a prompt in the context of %d tokens", o.MaxNew, p.MaxLength())
 	}
-	rows := eachPrompt(c.String("input"), p, promptOf(c, p), p.MaxLength()-o.MaxNew, c.Bool("truncate-prompts"))
+	if date, ok := resumedDate(c); ok && !c.IsSet("template-date") {
+		p.Template.Now = date
+	}
+	rows := eachPrompt(c.String("input"), p, c.Bool("raw"), p.MaxLength()-o.MaxNew, c.Bool("truncate-prompts"))
 	n, cut, err := countPrompts(c.String("input"), rows, nil)
 	if long := (*tooLongError)(nil); errors.As(err, &long) {
 		return fmt.Errorf("%w; shorten it, lower --max-new-tokens, or pass --truncate-prompts", err)
@@ -343,7 +365,7 @@ func generateFile(ctx context.Context, c *cli.Context, p *policy.CausalLM, sampl
 	if cut > 0 {
 		fmt.Fprintf(c.App.ErrWriter, "rltrain: truncated %d of %d prompts at the start\n", cut, n)
 	}
-	g := &generation{sampler: sampler, options: o, rows: rows, n: n, at: max(leastAtOnce, promptsAtOnce*c.Int("batch-size"))}
+	g := &generation{sampler: sampler, options: o, date: p.Template.Now.Format(config.DateLayout), rows: rows, n: n, at: max(leastAtOnce, promptsAtOnce*c.Int("batch-size"))}
 	if path := c.String("output"); path != "" && !notRegular(path) {
 		return g.toFile(ctx, c, path)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/outfile"
@@ -41,6 +42,7 @@ type generation struct {
 	at      int // rows in memory at once
 	done    int // rows whose completions were written
 	tokens  int
+	date    string // of the chat template
 }
 
 // run writes the rows after the first skip ones, and calls kept after each.
@@ -104,6 +106,8 @@ func notRegular(path string) bool {
 type identity struct {
 	Input   string            `json:"input_sha256"`
 	Options map[string]string `json:"options"`
+	// Date is what the chat template printed; a resumed command prints it again.
+	Date string `json:"template_date"`
 }
 
 // identityOf returns the identity of a command.
@@ -118,10 +122,20 @@ func identityOf(c *cli.Context) (identity, error) {
 		return identity{}, err
 	}
 	id := identity{Input: hex.EncodeToString(sum.Sum(nil)), Options: map[string]string{}}
-	for _, name := range []string{"model", "adapter", "dtype", "bf16", "quantize", "load-in-4bit", "load-in-8bit", "max-new-tokens", "temperature", "top-p", "top-k", "min-p", "repetition-penalty", "stop", "n", "seed", "truncate-prompts"} {
+	for _, name := range []string{"model", "adapter", "dtype", "bf16", "quantize", "load-in-4bit", "load-in-8bit", "max-new-tokens", "temperature", "top-p", "top-k", "min-p", "repetition-penalty", "stop", "n", "seed", "truncate-prompts", "raw", "template-date", "chat-template-kwargs", "eos-token"} {
 		id.Options[name] = fmt.Sprint(c.Value(name))
 	}
 	return id, nil
+}
+
+// resumedDate is the date that the chat template printed before the command that --resume continues was stopped.
+func resumedDate(c *cli.Context) (date time.Time, ok bool) {
+	var before identity
+	if !c.Bool("resume") || files.LoadJSON(c.String("output")+".partial.json", &before) != nil {
+		return date, false
+	}
+	date, err := time.Parse(config.DateLayout, before.Date)
+	return date, err == nil
 }
 
 // toFile writes path atomically. Until then, and after a stop, path.partial holds the finished rows.
@@ -134,6 +148,7 @@ func (g *generation) toFile(ctx context.Context, c *cli.Context, path string) er
 	if err != nil {
 		return err
 	}
+	id.Date = g.date
 	if err := makeDirs(filepath.Dir(path)); err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
-	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/run"
@@ -119,7 +118,7 @@ func ignoreGenerationFlag() cli.Flag {
 // promptOf turns a text prompt into tokens: a user message through the chat template where the model has one, unless --raw.
 func promptOf(c *cli.Context, p *policy.CausalLM) func(text string) ([]int32, error) {
 	if c.Bool("raw") {
-		return func(text string) ([]int32, error) { return p.EncodePrompt(chat.Content{Text: text}) }
+		return p.EncodeText
 	}
 	return p.Ask
 }

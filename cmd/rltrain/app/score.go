@@ -55,7 +55,7 @@ func score(c *cli.Context) error {
 		}
 		defer p.Close()
 		sayTemplate(c, p)
-		rows := eachPrompt(c.String("input"), p, promptOf(c, p), p.MaxLength()-1, false)
+		rows := eachPrompt(c.String("input"), p, c.Bool("raw"), p.MaxLength()-1, false)
 		n, _, err := countPrompts(c.String("input"), rows, func(r promptRow) error {
 			_, err := completionOf(r, p)
 			return err

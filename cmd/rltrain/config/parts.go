@@ -88,6 +88,7 @@ func (o *FrozenWeights) WeightType() string {
 // TokenModel is a language model.
 type TokenModel struct {
 	FrozenWeights
+	Conversations
 	train.Checkpointing
 	Tuning string `option:"tuning" default:"auto" allowed:"auto,lora,full" needs:"!pretrained_model" help:"weights to train: lora = an adapter, full = all; auto = full for model tiny, else lora"`
 	LoRA   LoRA   `needs:"!pretrained_model,tuning=lora or tuning=auto and model!=tiny"`
@@ -99,6 +100,9 @@ type TokenModel struct {
 func (o *TokenModel) Check() error {
 	if o.Hidden%32 != 0 {
 		return wrong("tiny_hidden", "%d is not a multiple of 32", o.Hidden)
+	}
+	if err := o.Conversations.Check(); err != nil {
+		return err
 	}
 	return o.FrozenWeights.Check()
 }
@@ -165,8 +169,8 @@ type Judge struct {
 
 // PreferenceData is how preferences are read.
 type PreferenceData struct {
-	Epochs          int     `option:"epochs" default:"1" range:"[1,)" common:"true" help:"passes over the training rows"`
-	MaxSteps        int     `option:"max_steps" range:"[0,)" common:"true" help:"updates, instead of epochs (0 = by epochs)"`
+	Epochs          int     `option:"epochs" default:"1" range:"[1,)" extends:"true" common:"true" help:"passes over the training rows"`
+	MaxSteps        int     `option:"max_steps" range:"[0,)" extends:"true" common:"true" help:"updates, instead of epochs (0 = by epochs)"`
 	BatchSize       int     `option:"batch_size" default:"32" range:"[1,1048576]" common:"true" help:"batch size, in rows"`
 	MaxLength       int     `option:"max_length" default:"1024" range:"[0,)" help:"longest prompt with completion, in tokens (0 = the model's limit)"`
 	ValidationShare float64 `option:"validation_share" default:"0.05" range:"[0,1)" help:"fraction of the rows to hold out for validation if the data has no validation split"`
@@ -186,7 +190,16 @@ type RewardTraining struct {
 	Adapter
 	Pooling string `option:"pooling" default:"auto" allowed:"auto,mean,family" help:"how an encoder's text becomes one vector: mean of its tokens, or the family's own pooler; auto = as the model's folder says; a language model always uses its last token"`
 	FrozenWeights
+	Conversations
 	train.Checkpointing
+}
+
+// Check refuses what goes against each other.
+func (o *RewardTraining) Check() error {
+	if err := o.Conversations.Check(); err != nil {
+		return err
+	}
+	return o.FrozenWeights.Check()
 }
 
 // RL is the stage of reinforcement learning.

@@ -27,7 +27,7 @@ func describeExample(s *shared.Sheet, p *policy.CausalLM, task string) error {
 		kind = "messages"
 	}
 	s.Head("First prompt of %s (%s)", task, kind)
-	ids, err := p.EncodePrompt(example.Prompt)
+	ids, err := p.EncodePrompt(example)
 	if err != nil {
 		s.Row("problem", "%v", err)
 		return nil

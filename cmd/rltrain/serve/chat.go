@@ -66,13 +66,13 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return bad("messages", "messages: %v", err)
 	}
-	messages, err := chat.Messages(value)
+	messages, err := chat.Messages(value, false)
 	if err != nil {
 		return bad("messages", "messages: %v", err)
 	}
 	var prompt []int32
 	err = s.prepare(r.Context(), func() (err error) {
-		prompt, err = l.policy.EncodePrompt(chat.Content{Messages: messages})
+		prompt, err = l.policy.EncodePrompt(chat.Example{Prompt: chat.Content{Messages: messages}})
 		return err
 	})
 	if err != nil {

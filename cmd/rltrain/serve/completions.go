@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"unicode/utf8"
 
-	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -144,7 +143,7 @@ func (s *Server) prompts(ctx context.Context, p *policy.CausalLM, q completionsB
 			err = json.Unmarshal(item, &ids)
 		case '"':
 			if err = json.Unmarshal(item, &text); err == nil && or(q.SpecialTokens, true) {
-				ids, err = p.EncodePrompt(chat.Content{Text: text})
+				ids, err = p.EncodeText(text)
 			} else if err == nil {
 				ids, err = p.Tokenizer.EncodeRaw(text, false)
 			}

@@ -87,8 +87,7 @@ func (m critic) Score(ctx context.Context, completions []envs.Completion) ([]flo
 	var sequences [][]int32
 	var of []int
 	for i, c := range completions {
-		prompt, answer := policy.PromptAndCompletion(c)
-		ids, err := m.model.Encode(prompt, answer)
+		ids, err := m.model.Encode(policy.Answered(c))
 		if err != nil {
 			errs[i] = err
 			continue

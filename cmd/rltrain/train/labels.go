@@ -208,7 +208,7 @@ func (t *labelRun) beginning(ctx context.Context, start string) (*policy.Classif
 	}
 	made := adapter(c.NewLabel.LoRA.Adapter, model, c.General.Seed)
 	made.Dropout, made.Labels, made.Pooling, made.MaxLength = c.NewLabel.LoRA.Dropout, t.data.labels, unlessAuto(c.NewLabel.Pooling), c.Labels.MaxLength
-	made.DType = unlessAuto(c.Labels.DType)
+	made.DType, made.Template = unlessAuto(c.Labels.DType), t.template
 	if c.Policy.Scores() {
 		task, ok := c.Settings.(envs.Prompting)
 		if !ok {

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
-	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/dataset"
@@ -54,7 +53,7 @@ func (t *trainer) prefer(ctx context.Context) error {
 		label: c.RL.Algorithm, unit: "update",
 	}
 	notePreferences(w, rows, held)
-	w.note("Texts end at " + shared.EOSNames(p))
+	noteEnds(w, p)
 	w.settings.Checkpointing = c.Tokens.Checkpointing
 	w.settings.Evaluate = evaluate.Preferences(p, c.Learning, held.Units, source.PerEpoch())
 	switch {
@@ -159,6 +158,7 @@ func notePreferences(w *work, rows, held policy.Preferences) {
 		{rows.Dropped + held.Dropped, "%s skipped: max_length leaves nothing of an answer, or the row does not fit; the first is " + first},
 		{rows.Equal + held.Equal, "%s skipped: both answers are the same; the first is " + first},
 		{rows.Null + held.Null, "%s skipped: null instead of a text"},
+		{rows.Shortened + held.Shortened, "%s without the thought that the chat template opens: its completion does not begin with one"},
 	} {
 		if one.n > 0 {
 			w.note(fmt.Sprintf(one.text, report.Plural(one.n, "row")))
@@ -177,7 +177,7 @@ func (t *trainer) rewardModel(ctx context.Context) error {
 		return err
 	}
 	made := adapter(o.Adapter, base, c.General.Seed)
-	made.MaxLength, made.Pooling, made.DType = o.MaxLength, unlessAuto(o.Pooling), o.WeightType()
+	made.MaxLength, made.Pooling, made.DType, made.Template = o.MaxLength, unlessAuto(o.Pooling), o.WeightType(), t.template
 	m, err := policy.NewRewardModel(made)
 	if err != nil {
 		return c.Errorf("model", "%v", err)

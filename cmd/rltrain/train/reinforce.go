@@ -46,6 +46,9 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 	if n := task.Len(envs.Train); n > 0 {
 		w.splits = []report.Split{{Name: "train", Rows: n}, {Name: "held out", Rows: task.Len(envs.Eval)}}
 	}
+	if len(p.AddedEOS()) > 0 {
+		noteEnds(w, p)
+	}
 	if err := t.firstPrompt(ctx, w, p, task); err != nil {
 		return err
 	}

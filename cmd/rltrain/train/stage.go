@@ -54,7 +54,7 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 		Dir:   dir, Resume: resume, From: from, Changed: changed, SaveEvery: saveEvery, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
 		LogEvery: c.Saving.LoggingSteps, Prompts: c.Saving.Completions, Trackers: c.Saving.ReportTo, Settings: c.Effective(), Config: string(c.YAML()), Console: t.console, Now: time.Now, Times: c.Saving.Times, Deadline: t.limit,
 		Info: run.Info{Task: c.Task.Name, Stage: name, Command: t.command, Versions: versions(), Device: device, DType: dtype,
-			Threads: torch.Threads(), CPU: cpuModel(), Kernels: kernels, Seed: c.General.Seed, Started: time.Now(), Environment: wandbVariables(os.Environ(), c.Saving)},
+			Threads: torch.Threads(), CPU: cpuModel(), Kernels: kernels, Seed: c.General.Seed, Started: time.Now(), TemplateDate: t.templateDate(), Environment: wandbVariables(os.Environ(), c.Saving)},
 	})
 	if errors.Is(err, run.ErrFinished) {
 		called := map[string]string{supervisedStage: "supervised", rlStage: "RL", rewardStage: "reward model"}[name]

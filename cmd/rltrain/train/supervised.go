@@ -78,10 +78,21 @@ func (t *trainer) supervise(ctx context.Context) error {
 	return err
 }
 
+// noteEnds says where texts end.
+func noteEnds(w *work, p *policy.CausalLM) {
+	w.note("Texts end at " + shared.EOSNames(p))
+	if added := p.AddedEOS(); len(added) > 0 {
+		w.note(fmt.Sprintf("warning: %s is no end of a text in the model's files; rltrain stops there and adds it to generation_config.json of what it saves", shared.TokenNames(p, added, "")))
+	}
+}
+
 // noteRows says where texts end, and which rows are not trained on as they are.
 func (t *trainer) noteRows(w *work, p *policy.CausalLM, rows, held policy.TokenExamples) {
 	o := t.config.TextSFT
-	w.note("Texts end at " + shared.EOSNames(p))
+	noteEnds(w, p)
+	if n := rows.Shortened + held.Shortened; n > 0 {
+		w.note(report.Plural(n, "prompt") + " without the thought that the chat template opens: the completion does not begin with one")
+	}
 	if cut := rows.Cut + held.Cut; cut > 0 {
 		limit := p.MaxLength()
 		if o != nil {

@@ -129,7 +129,7 @@ func (t *trainer) startingModel(ctx context.Context, start, stage string) (*poli
 		if err != nil {
 			return nil, c.Errorf("pretrained_model", "%v", err)
 		}
-		return p, nil
+		return p, t.speak(p)
 	}
 	model, err := t.modelFolder(ctx)
 	if err != nil {
@@ -142,7 +142,23 @@ func (t *trainer) startingModel(ctx context.Context, start, stage string) (*poli
 	o := adapter(lora.Adapter, model, c.General.Seed)
 	o.Dropout, o.Full = lora.Dropout, c.FullTuning()
 	o.DType = t.dtype()
-	return policy.NewCausalLM(o)
+	p, err := policy.NewCausalLM(o)
+	if err != nil {
+		return nil, err
+	}
+	return p, t.speak(p)
+}
+
+// speak has the policy render conversations and end texts as the run says.
+func (t *trainer) speak(p *policy.CausalLM) error {
+	p.Template = t.template
+	if token := t.config.Tokens.EOSToken; token != "" {
+		if err := p.EndAt(token); err != nil {
+			p.Close()
+			return t.config.Errorf("eos_token", "%v", err)
+		}
+	}
+	return nil
 }
 
 // modelFolder is the folder of --model; of the model tiny it is made, with a chat template for tasks that imitate.

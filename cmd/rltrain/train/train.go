@@ -15,6 +15,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/rl/dist"
+	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/torch"
@@ -38,6 +39,8 @@ type trainer struct {
 	limit   time.Time   // when the run stops between two steps; zero = never
 	verdict string      // last line of a run that helped nobody
 	trial   *trial      // of a run that is only tried; else nil
+
+	template policy.TemplateSettings // of language models
 }
 
 // Run runs the stages of the configuration's mode, or with --print-config or --dry-run describes them.
@@ -53,7 +56,7 @@ func Run(ctx context.Context, c *config.Config) error {
 }
 
 // run trains.
-func (t *trainer) run(ctx context.Context) error {
+func (t *trainer) run(ctx context.Context) (err error) {
 	c := t.config
 	defer context.AfterFunc(ctx, t.console.Stopping)()
 	ctx, stop := context.WithCancel(ctx)
@@ -81,6 +84,9 @@ func (t *trainer) run(ctx context.Context) error {
 			return err
 		}
 	}
+	if t.template, err = t.templateSettings(); err != nil {
+		return err
+	}
 	work := t.text
 	switch {
 	case c.Pairs != nil:
@@ -103,7 +109,7 @@ func (t *trainer) run(ctx context.Context) error {
 	}
 	thread := torch.NewThread()
 	defer thread.Close()
-	err := thread.Do(ctx, work)
+	err = thread.Do(ctx, work)
 	if errors.Is(err, context.Canceled) {
 		err = run.ErrStopped // nothing is lost outside of a stage
 	}

@@ -19,6 +19,9 @@ func NewMessage(role, content string) Message {
 	return Message{d}
 }
 
+// MessageOf is a message with fields, which the caller must not change any more.
+func MessageOf(fields *jinja.Dict) Message { return Message{fields} }
+
 // UnmarshalJSON reads an object.
 func (m *Message) UnmarshalJSON(data []byte) error {
 	v, err := jinja.ParseJSON(data)

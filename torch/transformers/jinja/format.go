@@ -3,6 +3,7 @@ package jinja
 import (
 	"fmt"
 	"math"
+	"math/big"
 	"strconv"
 	"strings"
 	"unicode"
@@ -53,6 +54,8 @@ func (r *run) writeRepr(b *strings.Builder, v Value, depth int) {
 		b.WriteString(map[bool]string{true: "True", false: "False"}[v])
 	case int64:
 		b.WriteString(strconv.FormatInt(v, 10))
+	case *big.Int:
+		b.WriteString(v.String())
 	case float64:
 		b.WriteString(formatFloat(v))
 	case string:

@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"math/big"
 	"strings"
 )
 
@@ -14,14 +15,14 @@ func init() { // test and filter look up others
 		"none":        define("", func(c *call) Value { return c.self == nil }),
 		"string":      define("", func(c *call) Value { return isType[string](c.self) }),
 		"boolean":     define("", func(c *call) Value { return isType[bool](c.self) }),
-		"integer":     define("", func(c *call) Value { return isType[int64](c.self) }),
+		"integer":     define("", func(c *call) Value { return isType[int64](c.self) || isType[*big.Int](c.self) }),
 		"float":       define("", func(c *call) Value { return isType[float64](c.self) }),
 		"true":        define("", func(c *call) Value { return c.self == true }),
 		"false":       define("", func(c *call) Value { return c.self == false }),
 		"mapping":     define("", func(c *call) Value { return isType[*Dict](c.self) }),
 		"callable":    define("", func(c *call) Value { return isType[*function](c.self) }),
 		"escaped":     define("", func(*call) Value { return false }),
-		"number":      define("", func(c *call) Value { _, ok := number(c.self); return ok }),
+		"number":      define("", func(c *call) Value { _, ok := number(c.self); return ok || isType[*big.Int](c.self) }),
 		"sequence":    define("", func(c *call) Value { _, ok := length(c.self); return ok }),
 		"iterable":    define("", func(c *call) Value { return isIterable(c.self) }),
 		"odd":         define("", func(c *call) Value { return c.r.remainder(c.self, 2) != 0 }),

@@ -199,7 +199,7 @@ func TestParseJSON(t *testing.T) {
 	d := NewDict()
 	d.Set("v", v)
 	out, err := render("{{ v | tojson }}", d)
-	if want := `{"z": {"b": true}, "a": [1.0, 100.0, 0, 1.2345678901234567e+19, null, "é"]}`; err != nil || out.Text != want {
+	if want := `{"z": {"b": true}, "a": [1.0, 100.0, 0, 12345678901234567890, null, "é"]}`; err != nil || out.Text != want {
 		t.Errorf("%s, %v, want %s", out.Text, err, want)
 	}
 	for _, bad := range []string{"", "{", "[1", `{"a"`, "1 2", "nul", strings.Repeat("[", 100000)} {
@@ -259,5 +259,24 @@ func BenchmarkRender(b *testing.B) {
 		if _, err := parsed.Render(variables, clock); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// Integers keep their digits, as Python's do.
+func TestLongIntegers(t *testing.T) {
+	v, err := ParseJSON([]byte(`{"a":12345678901234567890123,"b":-12345678901234567890123,"c":12345678901234567890123,"d":1e30}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := Parse("{{ v | tojson }} {{ v.a }} {{ v.a == v.c }} {{ v.a == v.b }} {{ v.a is number }} {{ v.a is integer }} {{ v.d is integer }}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := NewDict()
+	d.Set("v", v)
+	got, err := parsed.Render(d, clock)
+	const want = `{"a": 12345678901234567890123, "b": -12345678901234567890123, "c": 12345678901234567890123, "d": 1e+30} 12345678901234567890123 True False True True False`
+	if err != nil || got.Text != want {
+		t.Errorf("%q, %v; want %q", got.Text, err, want)
 	}
 }

@@ -7,12 +7,13 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/big"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// ParseJSON reads one JSON value; objects keep the order of their keys. Integers beyond 64 bits become floats.
+// ParseJSON reads one JSON value; objects keep the order of their keys, integers all their digits.
 func ParseJSON(data []byte) (Value, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
@@ -69,6 +70,10 @@ func parseJSON(d *json.Decoder, depth int) (Value, error) {
 		if n, err := strconv.ParseInt(t.String(), 10, 64); err == nil {
 			return n, nil
 		}
+		if digits := strings.TrimPrefix(t.String(), "-"); len(digits) <= maxDigits && strings.Trim(digits, "0123456789") == "" {
+			n, _ := new(big.Int).SetString(t.String(), 10)
+			return n, nil
+		}
 		f, err := t.Float64()
 		if err != nil && !math.IsInf(f, 0) {
 			return nil, err
@@ -77,6 +82,9 @@ func parseJSON(d *json.Decoder, depth int) (Value, error) {
 	}
 	return t, nil
 }
+
+// maxDigits is the longest integer that Python reads; longer ones become floats.
+const maxDigits = 4300
 
 // jsonWriter is Python's json.dumps.
 type jsonWriter struct {
@@ -109,6 +117,8 @@ func (w *jsonWriter) write(v Value, depth int) {
 		w.b.WriteString(strconv.FormatBool(v))
 	case int64:
 		w.b.WriteString(strconv.FormatInt(v, 10))
+	case *big.Int:
+		w.b.WriteString(v.String())
 	case float64:
 		switch {
 		case math.IsNaN(v):

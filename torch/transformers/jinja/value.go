@@ -3,11 +3,13 @@ package jinja
 import (
 	"fmt"
 	"math"
+	"math/big"
 	"strings"
 	"unicode/utf8"
 )
 
-// Value is a value in a template: nil (None), bool, int64, float64, string, *List, *Dict, Undefined, and during a
+// Value is a value in a template: nil (None), bool, int64, *big.Int (of JSON integers beyond
+// 64 bits; it can be printed and compared), float64, string, *List, *Dict, Undefined, and during a
 // rendering functions, namespaces and loops. Lists and dictionaries are immutable.
 type Value = any
 
@@ -81,7 +83,7 @@ func typeName(v Value) string {
 		return "None"
 	case bool:
 		return "bool"
-	case int64:
+	case int64, *big.Int:
 		return "int"
 	case float64:
 		return "float"
@@ -174,6 +176,9 @@ func (r *run) equal(a, b Value, depth int) bool {
 		return ok && x == y
 	}
 	switch a := a.(type) {
+	case *big.Int:
+		b, ok := b.(*big.Int)
+		return ok && a.Cmp(b) == 0
 	case string:
 		b, ok := b.(string)
 		r.built(min(len(a), len(b)))

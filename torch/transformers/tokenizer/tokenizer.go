@@ -377,6 +377,9 @@ func (t *Tokenizer) LlamaClass() bool { return t.llama }
 // Special are the special tokens by name: "eos_token" to "</s>".
 func (t *Tokenizer) Special() map[string]string { return maps.Clone(t.named) }
 
+// SetSpecial names token a special token, such as "eos_token". It must not be called while others use the tokenizer.
+func (t *Tokenizer) SetSpecial(name, token string) { t.named[name] = token }
+
 // SpecialID is the id of a special token by name, such as "eos_token"; false if the folder does not name one.
 func (t *Tokenizer) SpecialID(name string) (int32, bool) {
 	token, ok := t.named[name]

@@ -1,0 +1,128 @@
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/internal/words"
+	template "github.com/rltrain/rltrain/torch/transformers/chat"
+)
+
+// findEnds collects the ids that end a text: the tokenizer's, those of config.json and generation_config.json, and the token
+// with which the chat template ends the assistant's turn. Without the last one, a base model with a chat template would be
+// trained on turns and never stop after one.
+func (p *CausalLM) findEnds() error {
+	if id, ok := p.Tokenizer.SpecialID("eos_token"); ok {
+		p.eos = append(p.eos, id)
+	}
+	for _, id := range p.model.EOS() {
+		if !slices.Contains(p.eos, id) {
+			p.eos = append(p.eos, id)
+		}
+	}
+	end, err := p.turnEnd()
+	if err != nil || end < 0 || slices.Contains(p.eos, end) {
+		return err
+	}
+	p.eos, p.added = append(p.eos, end), append(p.added, end)
+	return nil
+}
+
+// turnEnd is the special token after the assistant's message in the chat template, -1 if there is none.
+func (p *CausalLM) turnEnd() (int32, error) {
+	if p.Templates == nil {
+		return -1, nil
+	}
+	o, err := p.templateOptions(envs.TemplateInputs{}, false)
+	if err != nil {
+		return -1, err
+	}
+	rendered, err := p.Templates.Render([]template.Message{template.NewMessage(envs.RoleUser, "-"), template.NewMessage(envs.RoleAssistant, turnMark)}, o)
+	if err != nil {
+		return -1, nil // it may need what only the data has
+	}
+	_, rest, _ := strings.Cut(rendered.Text, turnMark)
+	ids, err := p.Tokenizer.EncodeRaw(strings.TrimSpace(rest), false)
+	if err != nil || len(ids) == 0 {
+		return -1, err
+	}
+	text, err := p.Tokenizer.Decode(ids[:1], true)
+	if err != nil || text != "" {
+		return -1, err
+	}
+	return ids[0], nil
+}
+
+// EOS are the ids that end a text, the one that training appends first.
+func (p *CausalLM) EOS() []int32 { return slices.Clone(p.eos) }
+
+// AddedEOS are those of EOS that the model's files do not name as such. Save writes them to generation_config.json.
+func (p *CausalLM) AddedEOS() []int32 { return slices.Clone(p.added) }
+
+// EndAt makes token, which the vocabulary must have, the end of texts that training appends and templates see. Save
+// writes it to generation_config.json and tokenizer_config.json.
+func (p *CausalLM) EndAt(token string) error {
+	id, ok := p.Tokenizer.TokenID(token)
+	if !ok {
+		return fmt.Errorf("the model has no token %s", words.Quote(token))
+	}
+	p.Tokenizer.SetSpecial("eos_token", token)
+	if !slices.Contains(p.eos, id) {
+		p.added = append(p.added, id)
+	}
+	p.eos = append([]int32{id}, slices.DeleteFunc(p.eos, func(other int32) bool { return other == id })...)
+	p.endToken = token
+	return nil
+}
+
+// saveEnds writes the added ends to the files of a saved model.
+func (p *CausalLM) saveEnds(dir string) error {
+	if len(p.added) > 0 {
+		ids := make([]any, len(p.eos))
+		for i, id := range p.eos {
+			ids[i] = int64(id)
+		}
+		if err := setField(filepath.Join(dir, "generation_config.json"), "eos_token_id", ids); err != nil {
+			return err
+		}
+	}
+	if p.endToken == "" {
+		return nil
+	}
+	return setField(filepath.Join(dir, "tokenizer_config.json"), "eos_token", p.endToken)
+}
+
+// setField sets a field of a JSON file, which may be missing, and keeps the others.
+func setField(path, name string, value any) error {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		data, err = []byte("{}"), nil
+	}
+	if err != nil {
+		return err
+	}
+	parsed, err := dataset.Parse(string(data))
+	object, ok := parsed.(dataset.Object)
+	if err != nil || !ok {
+		return fmt.Errorf("%s is not a JSON object: %w", path, err)
+	}
+	line, err := object.With(name, value).MarshalJSON()
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	var text bytes.Buffer
+	if err := json.Indent(&text, line, "", "  "); err != nil {
+		return err
+	}
+	return outfile.Write(path, append(text.Bytes(), '\n'), 0o644)
+}

@@ -1,0 +1,181 @@
+package policy
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/envs/dataset"
+	template "github.com/rltrain/rltrain/torch/transformers/chat"
+)
+
+// conversational is a policy with a chat template.
+func conversational(t *testing.T, text string) *CausalLM {
+	t.Helper()
+	p := tinyPolicy(t, Config{})
+	var err error
+	if p.Templates, err = template.Parse("test", text); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// readConversation reads a row of JSON with a prompt.
+func readConversation(t *testing.T, row string) chat.Example {
+	t.Helper()
+	value, err := dataset.Parse(row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := dataset.Record{File: "f", Line: 1, Fields: value.(dataset.Object)}
+	layout, err := chat.Detect(r, chat.PromptOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := layout.Example(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// TestPromptsAsTemplatesSeeThem renders rows of every kind for generation, and as an episode shows them.
+func TestPromptsAsTemplatesSeeThem(t *testing.T) {
+	const said = "{% for m in messages %}{{ m.role }}={{ m.content or '' }}{% for c in m.tool_calls or [] %}CALL{{ c.function.arguments | tojson }}{% endfor %};{% endfor %}"
+	const joined = "{% for m in messages %}{{ m.role + '=' + m.content + ';' }}{% endfor %}"
+	const listed = "{% for m in messages %}{{ m.role }}={% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %};{% endfor %}"
+	const first = "{% for m in messages %}{{ m.role }}={% if m.content is string %}{{ m.content }}{% else %}{{ m.content[0].text }}{% endif %};{% endfor %}"
+	const ask = `"messages":[{"role":"user","content":"hi"}]`
+	const parts = `"messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}]`
+	for name, c := range map[string]struct{ template, row, want, wantErr string }{
+		"clock":                            {template: "{{ strftime_now('%d %b %Y') }}", row: "{" + ask + "}", want: "03 Feb 2026"},
+		"date_string":                      {template: "{% if date_string is not defined %}{% set date_string = strftime_now('%F') %}{% endif %}{{ date_string }}", row: "{" + ask + `,"chat_template_kwargs":{"date_string":"today"}}`, want: "today"},
+		"tools":                            {template: "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}", row: "{" + ask + `,"tools":[{"name":"f","p":{"default":null,"n":12345678901234567890123}}]}`, want: `{"name": "f", "p": {"default": null, "n": 12345678901234567890123}}`},
+		"documents":                        {template: "{% for d in documents or [] %}{{ d.title }}{% endfor %}", row: "{" + ask + `,"documents":[{"title":"a"},{"title":"b"}]}`, want: "ab"},
+		"arguments of all conversations":   {template: "{{ think }}{{ depth }}", row: "{" + ask + `,"chat_template_kwargs":{"depth":2}}`, want: "False2"},
+		"calls":                            {template: said, row: `{"prompt":[{"role":"assistant","content":"","tool_calls":[{"function":{"arguments":{"a":null}}}]},{"role":"tool","content":"4"}]}`, want: `assistant=CALL{"a": null};tool=4;`},
+		"parts of a template for texts":    {template: joined, row: "{" + parts + "}", want: "user=one\ntwo;"},
+		"parts of a template that prints":  {template: said, row: "{" + parts + "}", want: "user=one\ntwo;"},
+		"parts of a template that reads":   {template: listed, row: "{" + parts + "}", want: "user=onetwo;"},
+		"parts of a template that forgets": {template: first, row: "{" + parts + "}", wantErr: "message 1: the chat template drops a part"},
+	} {
+		p := conversational(t, c.template)
+		p.Template = TemplateSettings{Now: time.Date(2026, 2, 3, 0, 0, 0, 0, time.UTC), Args: dataset.Object{{Name: "think", Value: false}, {Name: "depth", Value: int64(1)}}}
+		e := readConversation(t, c.row)
+		prompt, err := p.EncodePrompt(e)
+		shown, other := p.EncodeObservation(envs.Observation{Messages: chat.Said(e.Prompt.Messages), TemplateInputs: e.TemplateInputs})
+		if c.wantErr != "" {
+			if err == nil || !strings.Contains(err.Error(), c.wantErr) || other == nil {
+				t.Errorf("%s: %v, %v; want %q", name, err, other, c.wantErr)
+			}
+			continue
+		}
+		if err != nil || other != nil {
+			t.Errorf("%s: %v, %v", name, err, other)
+			continue
+		}
+		want, err := p.Tokenizer.EncodeRaw(c.want, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := p.Tokenizer.Decode(prompt, false); !slices.Equal(prompt, want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+		if !slices.Equal(shown, prompt) {
+			t.Errorf("%s: an episode shows other tokens than a file", name)
+		}
+	}
+}
+
+// A template may open the assistant's turn with a thought that turns of the past do not have.
+func TestOpenedThought(t *testing.T) {
+	const opening = "{% for m in messages %}{{ m.role + ':' + m.content }}{% endfor %}{% if add_generation_prompt %}assistant:<think>{% endif %}"
+	const other = "{% for m in messages %}{{ m.role + ':' + m.content + (loop.length | string) }}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+	pair := chat.Example{File: "f", Line: 7, Format: chat.Preference, Prompt: conversationOf("user", "q").Text, Chosen: conversationOf("assistant", "good").Text, Rejected: conversationOf("assistant", "bad").Text}
+	p := conversational(t, opening)
+	got, err := p.EncodePreferences(examplesOf(pair), 0, false)
+	if err != nil || got.Shortened != 1 || len(got.Units) != 1 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for i, want := range []string{"good", "bad"} {
+		var actions []int32
+		for _, a := range got.Units[0][i].Actions {
+			actions = append(actions, int32(a))
+		}
+		if text, err := p.Tokenizer.Decode(actions, false); err != nil || text != want {
+			t.Errorf("%q is compared, want %q; %v", text, want, err)
+		}
+	}
+	_, err = conversational(t, other).EncodePreferences(examplesOf(pair), 0, false)
+	if err == nil || !strings.HasPrefix(err.Error(), "f:7: ") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("a template that renders the prompt in another way: %v", err)
+	}
+}
+
+// TestEnds: a model stops at the token with which its template ends a turn, and says so in what it saves.
+func TestEnds(t *testing.T) {
+	const turns = "{% for m in messages %}{{ m.role + ':' + m.content + '<unk>\n' }}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+	dir := filepath.Join(t.TempDir(), "tiny")
+	if err := TinyModel(dir, 1, 32, 3); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		template, token string
+		eos, added      []int32
+		saved           string // eos_token of tokenizer_config.json
+	}{
+		{"", "", []int32{1}, nil, "<eos>"},
+		{strings.Replace(turns, "<unk>", "", 1), "", []int32{1}, nil, "<eos>"},
+		{strings.Replace(turns, "<unk>", "<eos>", 1), "", []int32{1}, nil, "<eos>"},
+		{turns, "", []int32{1, 2}, []int32{2}, "<eos>"},
+		{turns, "<unk>", []int32{2, 1}, []int32{2}, "<unk>"},
+		{"", "<pad>", []int32{0, 1}, []int32{0}, "<pad>"},
+		{turns, "<none>", nil, nil, ""},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(c.template), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		p, err := NewCausalLM(Config{Dir: dir, Full: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.token != "" {
+			err = p.EndAt(c.token)
+		}
+		if c.eos == nil {
+			if err == nil || !strings.Contains(err.Error(), c.token) {
+				t.Errorf("a token that the model lacks: %v", err)
+			}
+			p.Close()
+			continue
+		}
+		out := t.TempDir()
+		if err := p.Save(out); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(p.EOS(), c.eos) || !slices.Equal(p.AddedEOS(), c.added) {
+			t.Errorf("%q with %q: ends at %v, added %v; want %v, %v", c.template, c.token, p.EOS(), p.AddedEOS(), c.eos, c.added)
+		}
+		p.Close()
+		again, err := ReadCausalLM(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(again.EOS(), c.eos) || again.AddedEOS() != nil {
+			t.Errorf("%q with %q: saved, it ends at %v, added %v", c.template, c.token, again.EOS(), again.AddedEOS())
+		}
+		again.Close()
+		var saved struct {
+			EOS string `json:"eos_token"`
+		}
+		if data, err := os.ReadFile(filepath.Join(out, "tokenizer_config.json")); err != nil || json.Unmarshal(data, &saved) != nil || saved.EOS != c.saved {
+			t.Errorf("%q with %q: tokenizer_config.json has the end %q, want %q; %v", c.template, c.token, saved.EOS, c.saved, err)
+		}
+	}
+}
