@@ -57,7 +57,7 @@ func TestExamples(t *testing.T) {
 	}{
 		{"text", `{"text":"q","id":7}`, nil, Example{Format: LanguageModelling, Text: text("q"), Extra: dataset.Object{{Name: "id", Value: int64(7)}}}},
 		{"messages", `{"messages":[` + say("user", "q") + `,` + say("assistant", "a") + `],"tools":"[{\"name\":\"f\",\"x\":null}]","chat_template_kwargs":{"think":false}}`, nil,
-			Example{Format: LanguageModelling, Text: chat("user: q", "assistant: a"), TemplateInputs: envs.TemplateInputs{Tools: []any{dataset.Object{{Name: "name", Value: "f"}}}, TemplateArgs: dataset.Object{{Name: "think", Value: false}}}}},
+			Example{Format: LanguageModelling, Text: chat("user: q", "assistant: a"), TemplateInputs: envs.TemplateInputs{Tools: []any{dataset.Object{{Name: "name", Value: "f"}, {Name: "x", Value: nil}}}, TemplateArgs: dataset.Object{{Name: "think", Value: false}}}}},
 		{"prompt", `{"prompt":"q","answer":"72"}`, nil, Example{Format: PromptOnly, Prompt: text("q"), Extra: dataset.Object{{Name: "answer", Value: "72"}}}},
 		{"prompt with a completion beside it", `{"prompt":"q","completion":"a"}`, []Format{PromptOnly},
 			Example{Format: PromptOnly, Prompt: text("q"), Extra: dataset.Object{{Name: "completion", Value: "a"}}}},
@@ -100,8 +100,8 @@ func TestExamples(t *testing.T) {
 			Example{Format: Preference, Prompt: chat("user: q"), Chosen: chat("assistant: a"), Rejected: chat("assistant: b"), TemplateInputs: envs.TemplateInputs{Tools: []any{dataset.Object{{Name: "n", Value: int64(1)}}}}}},
 		{"nulls and parts", `{"messages":[{"role":"user","name":null,"content":[{"type":"text","text":"a","image":null},{"type":"text","text":"b"}]},{"tool_calls":[{"f":{"x":null,"y":[null]}}],"content":null,"role":"assistant"}]}`, nil,
 			Example{Format: LanguageModelling, Text: Content{Messages: []Message{
-				{{Name: "role", Value: "user"}, {Name: "content", Value: []any{dataset.Object{{Name: "type", Value: "text"}, {Name: "text", Value: "a"}}, dataset.Object{{Name: "type", Value: "text"}, {Name: "text", Value: "b"}}}}},
-				{{Name: "tool_calls", Value: []any{dataset.Object{{Name: "f", Value: dataset.Object{{Name: "y", Value: []any{nil}}}}}}}, {Name: "content", Value: nil}, {Name: "role", Value: "assistant"}},
+				{{Name: "role", Value: "user"}, {Name: "content", Value: []any{dataset.Object{{Name: "type", Value: "text"}, {Name: "text", Value: "a"}, {Name: "image", Value: nil}}, dataset.Object{{Name: "type", Value: "text"}, {Name: "text", Value: "b"}}}}},
+				{{Name: "tool_calls", Value: []any{dataset.Object{{Name: "f", Value: dataset.Object{{Name: "x", Value: nil}, {Name: "y", Value: []any{nil}}}}}}}, {Name: "content", Value: nil}, {Name: "role", Value: "assistant"}},
 			}}}},
 		{"a class label is no preference", `{"text":"q","label":"law"}`, nil, Example{Format: LanguageModelling, Text: text("q"), Extra: dataset.Object{{Name: "label", Value: "law"}}}},
 	}
@@ -155,9 +155,9 @@ func TestExamplesErrors(t *testing.T) {
 		accept     []Format
 		want       string
 	}{
-		{"unknown columns", `{"question":"q","answer":"a"}`, []Format{PromptOnly}, `:1: not a data set with prompt only: columns are "question", "answer"; want prompt, or instruction`},
+		{"unknown columns", `{"question":"q","answer":"a"}`, []Format{PromptOnly}, `:1: not a data set with prompt only: columns are "question", "answer"; want prompt, or messages, or instruction`},
 		{"wrong kind", `{"text":"q"}`, []Format{Preference}, `:1: not a data set with preference: columns are "text"; want input + preferred_output + non_preferred_output, or conversations + chosen + rejected, or messages + chosen + rejected, or instruction + chosen + rejected, or prompt + chosen + rejected, or chosen + rejected, or prompt + chosen + completion, or messages + chosen + completion`},
-		{"no columns", `{}`, []Format{PromptOnly}, `:1: not a data set with prompt only: no columns … want prompt, or instruction`},
+		{"no columns", `{}`, []Format{PromptOnly}, `:1: not a data set with prompt only: no columns … want prompt, or messages, or instruction`},
 		{"other columns later", `{"text":"q"}` + "\n" + `{"prompt":"q"}`, nil, `:2: column "text" is missing … columns are "prompt"`},
 		{"null", `{"text":null}`, nil, `:1: column "text": null instead`},
 		{"label of another kind", `{"prompt":"q","completion":"a","label":3}`, []Format{Unpaired, Preference}, `:1: column "label": … number "3" … true or false`},
