@@ -33,7 +33,7 @@ func TestRewardModelOfLabels(t *testing.T) {
 	defer m.Close()
 	var sequences [][]int32
 	for _, text := range []string{"the judge", "a"} {
-		ids, err := m.Encode(answered(text + "\n", " law ?"))
+		ids, err := m.Encode(answered(text+"\n", " law ?"))
 		if err != nil {
 			t.Fatal(err)
 		}
