@@ -103,7 +103,7 @@ func stated(sentence string) string {
 	if to == nil || denied.MatchString(sentence) || strings.HasSuffix(strings.ToLower(sentence[:to[1]]), "than") {
 		return ""
 	}
-	rest := strings.Trim(sentence[to[1]:], " .:*")
+	rest := spoken(strings.TrimLeft(sentence[to[1]:], " .:*"))
 	if !isFormula(rest) {
 		return ""
 	}
@@ -116,7 +116,9 @@ func lastSentence(text string) string {
 	if len(line) > maxSentence {
 		line = strings.ToValidUTF8(line[len(line)-maxSentence:], "")
 	}
-	line = strings.TrimRight(line, " .")
+	if !strings.HasSuffix(line, "!.") { // a factorial
+		line = strings.TrimRight(line, " .")
+	}
 	return line[strings.LastIndex(line, ". ")+1:]
 }
 
@@ -223,10 +225,11 @@ func announcedAnswer(text string) (answer string, tier FoundBy) {
 	at := -1
 	tier = NotFound
 	if inside, from, ok := boxes(text); ok {
-		answer, tier, at = inside, ByBoxed, from
+		answer, tier, at = nearly.ReplaceAllString(inside, ""), ByBoxed, from
 	}
+	shut := -1
 	if inside, from := element(text); from > at {
-		answer, tier, at = inside, ByTag, from
+		answer, tier, at, shut = spoken(inside), ByTag, from, lastFold(text, "</answer>")
 	}
 	places := announcement.FindAllStringIndex(text, -1)
 	for i := len(places) - 1; i >= max(0, len(places)-maxAnnouncements) && places[i][0] > at; i-- {
@@ -237,7 +240,7 @@ func announcedAnswer(text string) (answer string, tier FoundBy) {
 		switch {
 		case text[places[i][0]] == '#':
 			return said, ByHash
-		case text[places[i][0]] == '[':
+		case text[places[i][0]] == '[', at >= 0 && tier == ByTag && places[i][0] < shut:
 			return said, ByTag
 		}
 		return said, ByPhrase
@@ -425,7 +428,7 @@ func sentence(s string) string {
 			s = s[:i]
 		}
 	}
-	s = strings.TrimRight(strings.TrimSpace(s), " .*_\"”")
+	s = spoken(s)
 	if isFormula(s) {
 		return s
 	}
