@@ -4,13 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/rl/policy"
-	"github.com/rltrain/rltrain/rl/report"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 )
@@ -56,48 +54,11 @@ func describeExample(s *shared.Sheet, p *policy.CausalLM, task string) error {
 		s.Row("problem", "no trained token fits into the context of %d tokens", p.MaxLength())
 		return nil
 	}
-	return labelRows(s, p, encoded.Sequences[0])
-}
-
-// The table shows tokensBefore tokens before the first trained one, then the first and the last tokens.
-const (
-	tokensBefore = 3
-	tokensFirst  = 16
-	tokensLast   = 6
-)
-
-func labelRows(s *shared.Sheet, p *policy.CausalLM, q policy.Sequence) error {
-	first, trained, ends := len(q.Labels), 0, false
-	for i, label := range q.Labels {
-		if label {
-			first, trained = min(first, i), trained+1
-			ends = ends || slices.Contains(p.EOS(), q.IDs[i])
-		}
-	}
-	s.Row("tokens", "%d, %d trained", len(q.IDs), trained)
-	if !ends {
+	x := policy.Samples(encoded.Sequences[:1])[0]
+	if !slices.ContainsFunc(x.Actions, func(id int32) bool { return slices.Contains(p.EOS(), id) }) {
 		s.Row("problem", "no stop token is trained on, so the model would not learn to stop")
 	}
-	first = max(0, first-tokensBefore)
-	var rows [][]string
-	for i := first; i < len(q.IDs); i++ {
-		if i == first+tokensFirst && i < len(q.IDs)-tokensLast {
-			rows = append(rows, []string{"", "", "...", ""})
-			i = len(q.IDs) - tokensLast
-		}
-		text, err := p.Tokenizer.Decode(q.IDs[i:i+1], false)
-		if err != nil {
-			return err
-		}
-		label := "no"
-		if q.Labels[i] {
-			label = "yes"
-		}
-		rows = append(rows, []string{strconv.Itoa(i), strconv.Itoa(int(q.IDs[i])), strconv.Quote(text), label})
-	}
-	table := report.RenderTable([]string{"token", "id", "text", "trained"}, rows)
-	s.Block(table)
-	return nil
+	return s.TrainedTokens(p, x)
 }
 
 // exampleTasks lists the language model tasks with an example that needs no data, SFT tasks first.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -366,7 +365,8 @@ func (t *trainer) describeSamples(w *work, source *small) error {
 		if !language {
 			return nil
 		}
-		return maskRows(s, p, &source.first)
+		s.Head("First sample")
+		return s.TrainedTokens(p, &source.first)
 	}
 	records, err := source.step.Records(trialSamples)
 	if err != nil || len(records) == 0 {
@@ -384,32 +384,5 @@ func (t *trainer) describeSamples(w *work, source *small) error {
 		}
 		s.Row(fmt.Sprintf("reward %.4g", float64(r.Reward)), "%q%s", report.Shortened(r.Written, 60), each)
 	}
-	return nil
-}
-
-// maskRows show a sample, and which of its tokens are trained on.
-func maskRows(s *shared.Sheet, p *policy.CausalLM, x *rl.Sample) error {
-	trained := map[int]bool{}
-	first := len(x.Tokens)
-	for _, row := range x.Rows {
-		trained[row+1] = true
-		first = min(first, row+1)
-	}
-	s.Head("First sample")
-	s.Row("tokens", "%d, %d trained on", len(x.Tokens), len(x.Rows))
-	const before, most = 4, 14
-	var rows [][]string
-	for i := max(0, first-before); i < len(x.Tokens); i++ {
-		if len(rows) == most && i < len(x.Tokens)-3 {
-			rows = append(rows, []string{"", "", "...", ""})
-			i = len(x.Tokens) - 3
-		}
-		text, err := p.Tokenizer.Decode(x.Tokens[i:i+1], false)
-		if err != nil {
-			return err
-		}
-		rows = append(rows, []string{strconv.Itoa(i), strconv.Itoa(int(x.Tokens[i])), strconv.Quote(text), map[bool]string{true: "yes", false: "no"}[trained[i]]})
-	}
-	s.Block(report.RenderTable([]string{"token", "id", "text", "trained"}, rows))
 	return nil
 }
