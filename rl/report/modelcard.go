@@ -28,6 +28,9 @@ type Table struct {
 	Rows    [][]string
 }
 
+// String formats the table for a terminal.
+func (t Table) String() string { return RenderTable(t.Headers, t.Rows) }
+
 // Setting is a name and its value.
 type Setting struct{ Name, Value string }
 

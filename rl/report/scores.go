@@ -80,7 +80,7 @@ func scoreSections(title, path string) ([]Section, error) {
 		if _, err := readOptional(path, &e); err != nil {
 			return nil, err
 		}
-		return []Section{{title, scoreTable(e)}, {"Classes", classTable(e)}, {"Most often confused", confusedTable(e)}}, nil
+		return []Section{{title, ScoreTable(e)}, {"Classes", ClassTable(e)}, {"Most often confused", confusedTable(e)}}, nil
 	case form.Best != nil:
 		var r preferenceResults
 		if _, err := readOptional(path, &r); err != nil {
@@ -172,16 +172,16 @@ func answerSections(title string, all []NamedScores) []Section {
 	return sections
 }
 
-func scoreTable(e rl.Evaluation) Table {
-	t := Table{Headers: []string{fmt.Sprintf("n = %s", Count(int64(e.N))), "value", "95 % CI"}}
-	add := func(name string, value float64, in rl.Interval) {
-		t.Rows = append(t.Rows, []string{name, fmt.Sprintf("%.4f", value), fmt.Sprintf("%.4f–%.4f", in[0], in[1])})
-	}
-	add("accuracy", e.Accuracy, e.Intervals.Accuracy)
-	add("macro F1", e.F1Macro, e.Intervals.F1Macro)
-	add("weighted F1", e.F1Weighted, e.Intervals.F1Weighted)
-	add("ECE", e.ECE, e.Intervals.ECE)
-	add("Brier", e.Brier, e.Intervals.Brier)
+// ScoreTable has a row for each metric of a classifier.
+func ScoreTable(e rl.Evaluation) Table {
+	in := e.Intervals
+	t := Table{Headers: []string{fmt.Sprintf("n = %s", Count(int64(e.N))), "value", "95 % CI"}, Rows: [][]string{
+		EstimateRow("accuracy", rl.Estimate{Value: e.Accuracy, Interval: in.Accuracy}),
+		EstimateRow("macro F1", rl.Estimate{Value: e.F1Macro, Interval: in.F1Macro}),
+		EstimateRow("weighted F1", rl.Estimate{Value: e.F1Weighted, Interval: in.F1Weighted}),
+		EstimateRow("ECE", rl.Estimate{Value: e.ECE, Interval: in.ECE}),
+		EstimateRow("Brier", rl.Estimate{Value: e.Brier, Interval: in.Brier}),
+	}}
 	if e.LatencyP50 != nil && e.LatencyP95 != nil {
 		t.Rows = append(t.Rows, []string{"latency p50", fmt.Sprintf("%.2f ms", *e.LatencyP50), ""},
 			[]string{"latency p95", fmt.Sprintf("%.2f ms", *e.LatencyP95), ""})
@@ -189,7 +189,13 @@ func scoreTable(e rl.Evaluation) Table {
 	return t
 }
 
-func classTable(e rl.Evaluation) Table {
+// EstimateRow is a metric with its interval.
+func EstimateRow(name string, e rl.Estimate) []string {
+	return []string{name, fmt.Sprintf("%.4f", e.Value), fmt.Sprintf("%.4f–%.4f", e.Interval[0], e.Interval[1])}
+}
+
+// ClassTable has a row for each class of a classifier.
+func ClassTable(e rl.Evaluation) Table {
 	t := Table{Headers: []string{"class", "precision", "recall", "F1", "rows"}}
 	for _, c := range e.Classes {
 		t.Rows = append(t.Rows, []string{
@@ -223,16 +229,22 @@ func confusedTable(e rl.Evaluation) Table {
 
 func differenceTable(d LabelDifference) Table {
 	t := Table{Headers: []string{"before: " + d.Before, "before", "after", "difference", "95 % CI, paired"}}
-	add := func(name string, x rl.Difference) {
-		t.Rows = append(t.Rows, []string{name, fmt.Sprintf("%.4f", x.A), fmt.Sprintf("%.4f", x.B), fmt.Sprintf("%+.4f", x.Difference),
-			fmt.Sprintf("%+.4f to %+.4f", x.Interval[0], x.Interval[1])})
-	}
 	if d.Reward != nil {
-		add("expected reward", *d.Reward)
+		t.Rows = append(t.Rows, DifferenceRow("expected reward", *d.Reward))
 	}
-	add("accuracy", d.Accuracy)
-	add("macro F1", d.F1Macro)
-	add("ECE", d.ECE)
-	add("Brier", d.Brier)
+	t.Rows = append(t.Rows, ComparisonRows(d.Comparison)...)
 	return t
+}
+
+// ComparisonRows has a row for each metric of two classifiers.
+func ComparisonRows(c rl.Comparison) [][]string {
+	return [][]string{
+		DifferenceRow("accuracy", c.Accuracy), DifferenceRow("macro F1", c.F1Macro), DifferenceRow("ECE", c.ECE), DifferenceRow("Brier", c.Brier),
+	}
+}
+
+// DifferenceRow is a metric of both sides, and their difference with its interval.
+func DifferenceRow(name string, d rl.Difference) []string {
+	return []string{name, fmt.Sprintf("%.4f", d.A), fmt.Sprintf("%.4f", d.B), fmt.Sprintf("%+.4f", d.Difference),
+		fmt.Sprintf("%+.4f to %+.4f", d.Interval[0], d.Interval[1])}
 }

@@ -137,15 +137,7 @@ func reorder(p []float32, order []int) []float32 {
 func (r compareResults) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, split %s: %s\nA: %s\nB: %s\n\n", r.A.Dataset, r.A.Split, shared.Texts(r.A.N, max(r.A.Cut, r.B.Cut)), r.A.Model, r.B.Model)
-	rows := [][]string{}
-	for _, f := range []struct {
-		name string
-		d    rl.Difference
-	}{
-		{"accuracy", r.Comparison.Accuracy}, {"F1 macro", r.Comparison.F1Macro}, {"ECE", r.Comparison.ECE}, {"Brier", r.Comparison.Brier},
-	} {
-		rows = append(rows, differenceRow(f.name, f.d))
-	}
+	rows := report.ComparisonRows(r.Comparison)
 	for _, f := range []struct {
 		name string
 		a, b *float64

@@ -45,7 +45,7 @@ func (r rewardComparison) String() string {
 	if r.Failed > 0 {
 		text += fmt.Sprintf("warning: skipped %d prompts whose reward failed; first error: %s\n", r.Failed, r.Failure)
 	}
-	text += "\n" + report.RenderTable([]string{"metric", "A", "B", "B - A", "95 % CI"}, [][]string{differenceRow("mean reward", r.Mean)})
+	text += "\n" + report.RenderTable([]string{"metric", "A", "B", "B - A", "95 % CI"}, [][]string{report.DifferenceRow("mean reward", r.Mean)})
 	return text + fmt.Sprintf("\nwin rate of B: %.1f %% (95 %% CI %.1f–%.1f; ties count half)\n", 100*r.Wins.Value, 100*r.Wins.Interval[0], 100*r.Wins.Interval[1])
 }
 

@@ -98,10 +98,10 @@ func (r problemResults) String() string {
 		var rows [][]string
 		for k, f := range set.Pass {
 			if k == 0 || k+1 == set.N || k&(k+1) == 0 { // 1, 2, 4, 8 … n
-				rows = append(rows, figureRow(fmt.Sprintf("pass@%d", k+1), f))
+				rows = append(rows, report.EstimateRow(fmt.Sprintf("pass@%d", k+1), f))
 			}
 		}
-		rows = append(rows, figureRow(fmt.Sprintf("majority@%d", set.N), set.Majority), figureRow("mean", set.Mean))
+		rows = append(rows, report.EstimateRow(fmt.Sprintf("majority@%d", set.N), set.Majority), report.EstimateRow("mean", set.Mean))
 		if set.TestRate != nil {
 			rows = append(rows, []string{"tests passed, best sample", fmt.Sprintf("%.4f", *set.TestRate), ""})
 		}
@@ -112,17 +112,13 @@ func (r problemResults) String() string {
 		if len(set.Kinds) > 0 {
 			rows = nil
 			for _, kind := range set.Kinds {
-				rows = append(rows, append(figureRow(kind.Kind, kind.Mean), fmt.Sprintf("%.4f", kind.PassN.Value), report.Count(int64(kind.Problems))))
+				rows = append(rows, append(report.EstimateRow(kind.Kind, kind.Mean), fmt.Sprintf("%.4f", kind.PassN.Value), report.Count(int64(kind.Problems))))
 			}
 			b.WriteString("\n" + report.RenderTable([]string{"kind", "pass@1", "95 % CI", fmt.Sprintf("pass@%d", set.N), "problems"}, rows))
 		}
 		b.WriteString("\n")
 	}
 	return strings.TrimSuffix(b.String(), "\n")
-}
-
-func figureRow(name string, f rl.Estimate) []string {
-	return []string{name, fmt.Sprintf("%.4f", f.Value), fmt.Sprintf("%.4f–%.4f", f.Interval[0], f.Interval[1])}
 }
 
 // skipped warns of problems and samples without a verdict.
@@ -209,12 +205,12 @@ func (r problemComparison) String() string {
 		var rows [][]string
 		for k, d := range compared.Pass {
 			if n := len(compared.Pass); k == 0 || k+1 == n || k&(k+1) == 0 {
-				rows = append(rows, differenceRow(fmt.Sprintf("pass@%d", k+1), d))
+				rows = append(rows, report.DifferenceRow(fmt.Sprintf("pass@%d", k+1), d))
 			}
 		}
-		rows = append(rows, differenceRow(fmt.Sprintf("majority@%d", len(compared.Pass)), compared.Majority))
+		rows = append(rows, report.DifferenceRow(fmt.Sprintf("majority@%d", len(compared.Pass)), compared.Majority))
 		for _, kind := range compared.Kinds {
-			rows = append(rows, differenceRow("pass@1 of "+kind.Kind, kind.Mean))
+			rows = append(rows, report.DifferenceRow("pass@1 of "+kind.Kind, kind.Mean))
 		}
 		b.WriteString(report.RenderTable([]string{"metric", "A", "B", "B - A", "95 % CI"}, rows))
 		if i+1 < len(r.Comparisons) {
@@ -222,9 +218,4 @@ func (r problemComparison) String() string {
 		}
 	}
 	return b.String()
-}
-
-func differenceRow(name string, d rl.Difference) []string {
-	return []string{name, fmt.Sprintf("%.4f", d.A), fmt.Sprintf("%.4f", d.B), fmt.Sprintf("%+.4f", d.Difference),
-		fmt.Sprintf("%+.4f to %+.4f", d.Interval[0], d.Interval[1])}
 }

@@ -85,7 +85,7 @@ func TestEval(t *testing.T) {
 				t.Errorf("latency %v, %v", results.LatencyP50, results.LatencyP95)
 			}
 			for _, want := range []string{
-				"split all: 8 texts, 1 of them cut to the model's length", fmt.Sprintf("accuracy         %.4f", results.Accuracy), "animals",
+				"split all: 8 texts, 1 of them cut to the model's length", fmt.Sprintf("accuracy      %.4f", results.Accuracy), "animals",
 				f.expand("Wrote MODEL/eval/logs/eval_results.json, MODEL/eval/plots/reliability.png, MODEL/eval/plots/confusion.png"),
 			} {
 				if !strings.Contains(out, want) {
@@ -124,7 +124,7 @@ func TestEvalChoosesRows(t *testing.T) {
 		{"--split-column part --eval-samples 2", "test", 2},
 	} {
 		told := f.must(t, "", append(args, strings.Fields(test.more)...)...)
-		if all := strings.Contains(told, "those too that the model was trained on"); all != (test.split == "all") {
+		if all := strings.Contains(told, "including any that the model was trained on"); all != (test.split == "all") {
 			t.Errorf("%q: training rows are spoken of: %v", test.more, all)
 		}
 		var results shared.LabelResults

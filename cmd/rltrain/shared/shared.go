@@ -121,34 +121,11 @@ func (r LabelResults) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s on %s, split %s: %s\n", r.Model, r.Dataset, r.Split, Texts(r.N, r.Cut))
 	if r.Split == AllRows {
-		b.WriteString("All rows are measured, those too that the model was trained on where it was trained on this data.\n")
+		b.WriteString("All rows are evaluated, including any that the model was trained on.\n")
 	}
-	b.WriteString("\n")
-	rows := [][]string{}
-	for _, f := range []struct {
-		name  string
-		value float64
-		in    rl.Interval
-	}{
-		{"accuracy", r.Accuracy, r.Intervals.Accuracy},
-		{"F1 macro", r.F1Macro, r.Intervals.F1Macro},
-		{"F1 weighted", r.F1Weighted, r.Intervals.F1Weighted},
-		{"ECE", r.ECE, r.Intervals.ECE},
-		{"Brier", r.Brier, r.Intervals.Brier},
-	} {
-		rows = append(rows, []string{f.name, fmt.Sprintf("%.4f", f.value), fmt.Sprintf("%.4f to %.4f", f.in[0], f.in[1])})
-	}
-	if r.LatencyP50 != nil {
-		rows = append(rows, []string{"latency p50, ms", fmt.Sprintf("%.2f", *r.LatencyP50)}, []string{"latency p95, ms", fmt.Sprintf("%.2f", *r.LatencyP95)})
-	}
-	b.WriteString(report.RenderTable([]string{"figure", "value", "95 % interval"}, rows) + "\n")
-	rows = nil
-	for _, class := range r.Classes {
-		rows = append(rows, []string{class.Label, fmt.Sprintf("%.4f", class.Precision), fmt.Sprintf("%.4f", class.Recall),
-			fmt.Sprintf("%.4f", class.F1), report.Count(int64(class.Support))})
-	}
-	b.WriteString(report.RenderTable([]string{"class", "precision", "recall", "F1", "texts"}, rows))
-	if rows = nil; len(r.Selective) > 1 {
+	b.WriteString("\n" + report.ScoreTable(r.Evaluation).String() + "\n" + report.ClassTable(r.Evaluation).String())
+	if len(r.Selective) > 1 {
+		var rows [][]string
 		for _, part := range r.Selective {
 			rows = append(rows, []string{fmt.Sprintf("%.1f %%", 100*part.Coverage), fmt.Sprintf("%.4f", part.Threshold), fmt.Sprintf("%.4f", part.Accuracy), report.Count(int64(part.N))})
 		}
