@@ -41,6 +41,7 @@ type Config struct {
 	Template TemplateSettings
 
 	merged map[string]func([]float32) // changes of a CausalLM's weights that an adapter makes
+	scored bool                       // CausalLM: the folder may be a classifier's
 }
 
 // backbone is what every policy has: a pretrained model with low-rank pairs on it, a tokenizer, and a value head where the

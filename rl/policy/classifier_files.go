@@ -89,6 +89,17 @@ func (p *Classifier) readHead(dir string, extra map[string]safetensors.Tensor) (
 		return p.head.readFile(filepath.Join(dir, headFile))
 	case p.model != nil && p.model.Head != nil && extra == nil:
 		return p.folderHead()
+	case p.Pooling == PoolLast && extra == nil: // merged
+		file, err := safetensors.OpenModel(dir)
+		if err != nil {
+			return nil, err
+		}
+		defer file.Close()
+		values, err := p.head.values(file.Float32s)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", dir, err)
+		}
+		return values, nil
 	}
 	values, err := p.head.from(extra)
 	if err != nil {
@@ -111,6 +122,17 @@ func (p *Classifier) Save(dir string) error {
 }
 
 func (p *Classifier) saveCommon(dir string) error {
+	if err := p.saveRecords(dir); err != nil {
+		return err
+	}
+	if err := p.saveConfig(dir, p.dir, func(map[string]any) {}); err != nil {
+		return err
+	}
+	return transformers.CopyExtras(dir, p.dir)
+}
+
+// saveRecords writes the files of a policy that only rltrain knows.
+func (p *Classifier) saveRecords(dir string) error {
 	if !p.IsReward() {
 		if err := WriteMapping(dir, p.Labels); err != nil {
 			return err
@@ -120,19 +142,13 @@ func (p *Classifier) saveCommon(dir string) error {
 	if p.IsReward() && p.lm != nil {
 		name, record = rewardFile, rewardRecord{p.MaxLength}
 	}
-	if err := files.SaveJSON(filepath.Join(dir, name), record); err != nil {
-		return err
-	}
-	if err := p.saveConfig(dir); err != nil {
-		return err
-	}
-	return transformers.CopyExtras(dir, p.dir)
+	return files.SaveJSON(filepath.Join(dir, name), record)
 }
 
-// saveConfig copies the model's config.json and changes the labels.
-func (p *Classifier) saveConfig(dir string) error {
+// saveConfig copies config.json from another folder, or the same, with the policy's labels and a change.
+func (p *Classifier) saveConfig(dir, from string, change func(config map[string]any)) error {
 	var raw map[string]json.RawMessage
-	if err := files.LoadJSON(filepath.Join(p.dir, "config.json"), &raw); err != nil {
+	if err := files.LoadJSON(filepath.Join(from, "config.json"), &raw); err != nil {
 		return err
 	}
 	config := map[string]any{}
@@ -145,6 +161,7 @@ func (p *Classifier) saveConfig(dir string) error {
 	}
 	config["id2label"], config["label2id"] = p.id2Label(), label2id
 	delete(config, "num_labels")
+	change(config)
 	return files.SaveJSON(filepath.Join(dir, "config.json"), config)
 }
 
@@ -214,7 +231,7 @@ func (p *Classifier) load(ctx context.Context, client *hub.Client, dir, dtype st
 	var a savedAdapter // none in the folder of a merged model
 	base := hub.Model{Dir: dir}
 	onLanguageModel := p.Pooling == PoolLast || p.Pooling == PoolScore
-	if onLanguageModel || has(dir, lora.ConfigFile) {
+	if has(dir, lora.ConfigFile) {
 		if a, err = readAdapter(dir); err != nil {
 			return err
 		}
@@ -269,17 +286,23 @@ func (p *Classifier) loadOnEncoder(base hub.Model, a savedAdapter, dtype string,
 }
 
 func (p *Classifier) loadOnLanguageModel(base hub.Model, a savedAdapter, dtype string, frozen bool) error {
-	lm, err := NewCausalLM(Config{Dir: base.Dir, BaseModel: base.Name, Revision: base.Commit, DType: dtype})
+	merged := a.dir == ""
+	lm, err := NewCausalLM(Config{Dir: base.Dir, BaseModel: base.Name, Revision: base.Commit, DType: dtype, scored: merged && p.Pooling == PoolLast})
 	if err != nil {
 		return err
 	}
 	p.useLanguageModel(lm)
 	p.adapter.frozen = frozen
-	if p.Pooling == PoolLast {
-		return lm.attachScored(a)
+	if p.Pooling == PoolScore {
+		if err := p.words.spell(lm, p.Labels); err != nil {
+			return fmt.Errorf("%s: %w", base.Dir, err)
+		}
 	}
-	if err := p.words.spell(lm, p.Labels); err != nil {
-		return fmt.Errorf("%s: %w", a.dir, err)
+	switch {
+	case merged:
+		return nil
+	case p.Pooling == PoolLast:
+		return lm.attachScored(a)
 	}
 	if err := a.fitsLanguageModel(lm.config, lm.dir); err != nil {
 		return err

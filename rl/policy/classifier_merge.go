@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/outfile"
@@ -13,23 +14,53 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// Merge writes dir, which must be new or empty: the policy as one full model in float32, every adapted weight
-// W replaced by W + scale·B·A (Hu et al. 2021, section 4.1). LoadClassifier reads it; so does transformers
-// without PEFT: as AutoModelForSequenceClassification with PoolFamily, as AutoModel and head.safetensors with PoolMean. The
-// value head is not written, since a merged model has no adapter to train.
+// Merge writes dir, which must be new or empty: the policy as one full model, every adapted weight W replaced by
+// W + scale·B·A (Hu et al. 2021, section 4.1). LoadClassifier and LoadRewardModel read it; so does transformers without PEFT:
+// as AutoModelForSequenceClassification with PoolFamily and PoolLast, as AutoModel and head.safetensors with PoolMean, as
+// AutoModelForCausalLM with PoolScore. The value head is not written, since a merged model has no adapter to train.
 //
-// The folder appears complete or not at all.
-func (p *Classifier) Merge(dir string) error {
-	if p.lm != nil {
-		return errors.New("merging: rltrain merges classifiers and reward models on encoders only; merge one on a language model with PEFT")
-	}
-	if len(p.adapter.layers) == 0 {
+// An encoder is written in float32; a language model in dtype, "" as the base model is stored, with its score layer in
+// float32. The folder appears complete or not at all.
+func (p *Classifier) Merge(dir, dtype string) error {
+	write := p.writeMerged
+	switch {
+	case len(p.adapter.layers) == 0:
 		return fmt.Errorf("merging: %s is a full model already", p.dir)
+	case p.lm != nil:
+		write = func(dir string) error { return p.writeMergedLanguageModel(dir, dtype) }
+	case dtype != "":
+		return errors.New("merging: an encoder is written in float32")
 	}
-	if err := outfile.Folder(dir, p.writeMerged); err != nil {
+	if err := outfile.Folder(dir, write); err != nil {
 		return fmt.Errorf("merging: %w", err)
 	}
 	return nil
+}
+
+// OnLanguageModel says whether the policy reads texts with a language model, not an encoder.
+func (p *Classifier) OnLanguageModel() bool { return p.lm != nil }
+
+func (p *Classifier) writeMergedLanguageModel(dir, dtype string) error {
+	changes, err := p.lm.mergedChanges()
+	if err != nil {
+		return err
+	}
+	score, err := p.head.tensors()
+	if err != nil {
+		return err
+	}
+	if err := p.lm.model.Save(dir, transformers.SaveOptions{DType: dtype, Change: changes, Extra: score}); err != nil {
+		return err
+	}
+	if err := p.saveRecords(dir); err != nil {
+		return err
+	}
+	return p.saveConfig(dir, dir, func(config map[string]any) {
+		var names []string
+		if raw, _ := config["architectures"].(json.RawMessage); p.Pooling == PoolLast && json.Unmarshal(raw, &names) == nil && len(names) > 0 {
+			config["architectures"] = []string{strings.Replace(names[0], "ForCausalLM", "ForSequenceClassification", 1)}
+		}
+	})
 }
 
 func (p *Classifier) writeMerged(dir string) error {

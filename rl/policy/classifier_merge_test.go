@@ -71,7 +71,7 @@ func TestMergedPolicyPredictsTheSame(t *testing.T) {
 			encoder := policytest.Encoder(t)
 			adapted := loadPolicy(t, policytest.Classifier(t, encoder, test.pooling, "law", "physics", "animals"))
 			dir := filepath.Join(t.TempDir(), "new", "merged")
-			if err := adapted.Merge(dir); err != nil {
+			if err := adapted.Merge(dir, ""); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(test.files, namesIn(t, dir)); diff != "" {
@@ -140,7 +140,7 @@ func TestMergeRefuses(t *testing.T) {
 		file:                      "merging: open " + file + ": not a directory; choose a new folder",
 		filepath.Join(file, "in"): "merging: lstat " + filepath.Join(file, "in") + ": not a directory; choose a new folder",
 	} {
-		if err := policy.Merge(dir); err == nil || err.Error() != want {
+		if err := policy.Merge(dir, ""); err == nil || err.Error() != want {
 			t.Errorf("\n got %v\nwant %s", err, want)
 		}
 	}
@@ -152,11 +152,11 @@ func TestMergeRefuses(t *testing.T) {
 	if err := os.Mkdir(empty, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := policy.Merge(empty); err != nil {
+	if err := policy.Merge(empty, ""); err != nil {
 		t.Fatal(err)
 	}
 	again := filepath.Join(parent, "again")
-	if err := loadPolicy(t, empty).Merge(again); err == nil || err.Error() != "merging: "+empty+" is a full model already" {
+	if err := loadPolicy(t, empty).Merge(again, ""); err == nil || err.Error() != "merging: "+empty+" is a full model already" {
 		t.Errorf("merging a merged model: %v", err)
 	}
 	if diff := cmp.Diff([]string{"empty", "file", "full"}, namesIn(t, parent)); diff != "" {
@@ -175,7 +175,7 @@ func TestMergedConfigNamesItsDType(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "merged")
-	if err := loadPolicy(t, policytest.Classifier(t, encoder, transformers.PoolMean, "law", "physics")).Merge(dir); err != nil {
+	if err := loadPolicy(t, policytest.Classifier(t, encoder, transformers.PoolMean, "law", "physics")).Merge(dir, ""); err != nil {
 		t.Fatal(err)
 	}
 	clear(config)

@@ -41,7 +41,7 @@ func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
 					}
 				}
 				merged := filepath.Join(t.TempDir(), "merged")
-				if err := adapted.Merge(merged); err != nil {
+				if err := adapted.Merge(merged, ""); err != nil {
 					t.Fatal(err)
 				}
 				var config map[string]json.RawMessage

@@ -92,7 +92,7 @@ func readRewardModel(dir string) (*Classifier, error) {
 		return ReadClassifier(dir)
 	}
 	p := &Classifier{Labels: []string{rewardLabel}, Pooling: PoolLast}
-	if has(dir, lora.ConfigFile) { // on a language model
+	if has(dir, lora.ConfigFile) || has(dir, rewardFile) { // on a language model
 		var record rewardRecord
 		if err := files.LoadJSON(filepath.Join(dir, rewardFile), &record); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err

@@ -78,7 +78,7 @@ func TestRewardModelOfTransformers(t *testing.T) {
 	}
 	defer p.Close()
 	merged := filepath.Join(t.TempDir(), "merged")
-	if err := p.Merge(merged); err != nil {
+	if err := p.Merge(merged, ""); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(filepath.Join(merged, "label_policy.json")); err != nil {
@@ -177,6 +177,24 @@ func TestRewardModelOfALanguageModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer loaded.Close()
+	merged := filepath.Join(t.TempDir(), "merged")
+	if err := loaded.Merge(merged, ""); err != nil {
+		t.Fatal(err)
+	}
+	full, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, merged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	scores, err := full.Scores(t.Context(), sequences)
+	if err != nil || full.MaxLength != m.MaxLength {
+		t.Fatal(err, full.MaxLength)
+	}
+	for i, score := range scores {
+		if math.Abs(score-together[i]) > 1e-5 {
+			t.Errorf("answer %d: the merged model scores %v, the adapter %v", i, score, together[i])
+		}
+	}
 	for i, ids := range sequences {
 		alone, err := loaded.Scores(t.Context(), [][]int32{ids})
 		if err != nil {

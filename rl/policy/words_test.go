@@ -4,12 +4,14 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/hub"
@@ -303,8 +305,34 @@ func TestLanguageLabelRoundTrip(t *testing.T) {
 			if fresh, err := q.Fresh(); err != nil || fresh {
 				t.Errorf("a trained policy is fresh: %v, %v", fresh, err)
 			}
-			if err := p.Merge(filepath.Join(t.TempDir(), "merged")); err == nil || !strings.Contains(err.Error(), "PEFT") {
-				t.Errorf("merging: %v", err)
+			merged := filepath.Join(t.TempDir(), "merged")
+			if err := p.Merge(merged, ""); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.RemoveAll(p.dir); err != nil { // a merged model needs no base
+				t.Fatal(err)
+			}
+			m, err := LoadClassifier(t.Context(), &hub.Client{}, merged, "", false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			after, err := m.Probs(t.Context(), encoded(t, m, "a wave", "the law"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range before {
+				near(t, "a merged probability", after[i], before[i], 1e-5)
+			}
+			if m.Pooling != pooling || m.MaxLength != p.MaxLength || m.Adapted() || !slices.Equal(m.Labels, artLabels) {
+				t.Errorf("merged: pooling %s, %d tokens, labels %q, adapted %v", m.Pooling, m.MaxLength, m.Labels, m.Adapted())
+			}
+			var config map[string]any
+			if err := files.LoadJSON(filepath.Join(merged, "config.json"), &config); err != nil {
+				t.Fatal(err)
+			}
+			if want := map[string]string{PoolLast: "LlamaForSequenceClassification", PoolScore: "LlamaForCausalLM"}[pooling]; !reflect.DeepEqual(config["architectures"], []any{want}) {
+				t.Errorf("architectures %q, want %s", config["architectures"], want)
 			}
 		})
 	}

@@ -40,6 +40,8 @@ type CausalOptions struct {
 	// folder: adapters are merged here. If only one of a tied embedding and output layer is changed, or each
 	// separately, they become two weights.
 	Change map[string]func(weight []float32)
+	// Scored accepts the folder of a sequence classifier: see Config.
+	Scored bool
 }
 
 var dtypeOptions = map[string]torch.DType{"fp32": torch.F32, "bf16": torch.BF16, "fp16": torch.F16}
@@ -64,6 +66,7 @@ func LoadCausal(dir string, o CausalOptions) (*Causal, error) {
 		return nil, err
 	}
 	defer files.Close()
+	config.Scored = o.Scored
 	names, err := config.Resolve(files)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,11 @@ import (
 // A tensor that is missing, unknown, stored twice, of the wrong shape, or not F32, F16 or BF16 is an error that names
 // it.
 func (c *Config) Resolve(m *safetensors.Model) (map[string]string, error) {
-	names, err := resolve(c.TensorNames(), families[c.ModelType].ignored, m)
+	ignored := families[c.ModelType].ignored
+	if c.Scored {
+		ignored = append(slices.Clone(ignored), "score.weight")
+	}
+	names, err := resolve(c.TensorNames(), ignored, m)
 	if err == nil && c.TieWordEmbeddings {
 		err = checkTied(names, m)
 	}

@@ -25,6 +25,8 @@ type SaveOptions struct {
 	// DType of the weights: "fp32", "bf16" or "fp16"; "" as stored in the folder, or float32 for trained weights.
 	// Quantised weights are written dequantised.
 	DType string
+	// Extra tensors are written with the weights, such as the score layer of a sequence classifier.
+	Extra []safetensors.Tensor
 }
 
 // Save fills the existing folder dir with the model: weights under the names of its original folder, config.json with
@@ -85,6 +87,9 @@ func (c *Causal) save(dir string, o SaveOptions) error {
 	sources, err := c.sources(files, o.Change, dtype)
 	if err != nil {
 		return err
+	}
+	for _, t := range o.Extra {
+		sources = append(sources, safetensors.Source{Name: t.Name, DType: t.DType, Shape: t.Shape, Data: func() ([]byte, error) { return t.Data, nil }})
 	}
 	if err := safetensors.WriteSources(filepath.Join(dir, "model.safetensors"), sources, nil); err != nil {
 		return err

@@ -80,7 +80,7 @@ func export(c *cli.Context) error {
 	case format == "gguf" && (c.IsSet("dtype") || c.Bool("bf16")):
 		return shared.UsageErrorf("--dtype applies only with --format hf; --quantize sets the type of a GGUF file's matrices")
 	}
-	if format == "hf" && c.String("adapter") == "" && policy.IsClassifierFolder(c.String("model")) {
+	if model := c.String("model"); format == "hf" && c.String("adapter") == "" && (policy.IsClassifierFolder(model) || policy.IsRewardFolder(model)) {
 		return merge(c)
 	}
 	dtype, err := oneType(storedTypes(c))

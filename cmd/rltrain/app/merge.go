@@ -22,12 +22,13 @@ func mergeCommand() *cli.Command {
 		Usage: "merge an adapter into its base model",
 		Description: `The result loads in transformers without peft:
   - language model: AutoModelForCausalLM, and vLLM
-  - classifier, pooling family: AutoModelForSequenceClassification
-  - classifier, pooling mean: AutoModel with head.safetensors; its README.md shows how`,
+  - classifier and reward model, pooling family or on a language model: AutoModelForSequenceClassification
+  - classifier, pooling mean: AutoModel with head.safetensors; its README.md shows how
+  - classifier, policy score: AutoModelForCausalLM`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: "classifier, reward model or adapter of a language model: a folder or a Hugging Face id"},
 			&cli.StringFlag{Name: "output-dir", Aliases: []string{"output"}, Usage: "new or empty folder for the merged model"},
-			&cli.StringFlag{Name: "dtype", Usage: "language model: data type of the weights: fp32, bf16 or fp16", DefaultText: "that of the base model"},
+			&cli.StringFlag{Name: "dtype", Usage: "data type of a language model's weights: fp32, bf16 or fp16", DefaultText: "that of the base model"},
 		},
 		Action: merge,
 	}
@@ -51,16 +52,14 @@ func merge(c *cli.Context) error {
 	}
 	reward := policy.IsRewardFolder(found.Dir)
 	classifier := reward || policy.IsClassifierFolder(found.Dir)
-	if classifier && dtype != "" {
-		return shared.UsageErrorf("--dtype: does not apply; %s is a classifier", dir)
-	} else if !classifier && !shared.IsAdapter(found.Dir) {
+	if !classifier && !shared.IsAdapter(found.Dir) {
 		return fmt.Errorf("%s has no adapter to merge: no label_policy.json and no %s%s", dir, lora.ConfigFile, suggestStage(dir))
 	}
 	return shared.OnThread(c, func(ctx context.Context) error {
 		var card report.Card
 		var err error
 		if classifier {
-			card, err = mergeClassifier(ctx, client, dir, output, reward)
+			card, err = mergeClassifier(ctx, client, dir, output, dtype, reward)
 		} else {
 			card, err = mergeLanguageModel(ctx, client, dir, output, dtype, c.App.ErrWriter)
 		}
@@ -74,7 +73,7 @@ func merge(c *cli.Context) error {
 	})
 }
 
-func mergeClassifier(ctx context.Context, client *hub.Client, model, output string, reward bool) (card report.Card, err error) {
+func mergeClassifier(ctx context.Context, client *hub.Client, model, output, dtype string, reward bool) (card report.Card, err error) {
 	var p *policy.Classifier
 	if reward {
 		var m *policy.RewardModel
@@ -88,7 +87,10 @@ func mergeClassifier(ctx context.Context, client *hub.Client, model, output stri
 		return card, err
 	}
 	defer p.Close()
-	return report.Card{BaseModel: p.BaseModel, Merged: true, Labels: p.Labels, Pooling: p.Pooling, MaxLength: p.MaxLength}, p.Merge(output)
+	if dtype != "" && !p.OnLanguageModel() {
+		return card, shared.UsageErrorf("--dtype: does not apply; %s is a classifier on an encoder", model)
+	}
+	return report.Card{BaseModel: p.BaseModel, Merged: true, Labels: p.Labels, Pooling: p.Pooling, MaxLength: p.MaxLength}, p.Merge(output, dtype)
 }
 
 func mergeLanguageModel(ctx context.Context, client *hub.Client, model, output, dtype string, notes io.Writer) (card report.Card, err error) {

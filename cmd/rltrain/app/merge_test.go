@@ -138,7 +138,7 @@ func TestMergeRefuses(t *testing.T) {
 	}{
 		{"merge --model MODEL --output TMP/m --dtype int8", `--dtype: "int8" is not one of fp32, bf16, fp16`, 2},
 		{"merge --output TMP/m", "merge needs --model: a classifier, a reward model or an adapter of a language model", 2},
-		{"merge --model CLASSIFIER --output TMP/m --dtype bf16", "--dtype: does not apply; CLASSIFIER is a classifier", 2},
+		{"merge --model CLASSIFIER --output TMP/m --dtype bf16", "--dtype: does not apply; CLASSIFIER is a classifier on an encoder", 2},
 		{"merge --model BASE --output TMP/m", "BASE has no adapter to merge: no label_policy.json and no adapter_config.json", 1},
 		{"merge --model TMP/none --output TMP/m", "--model: model folder TMP/none does not exist", 1},
 		{"merge --model MODEL --output MODEL", "writing the model: MODEL is not empty; choose a new folder", 1},
