@@ -12,7 +12,10 @@ import (
 //	k2 = ½d²           biased; as a loss it has the gradient of the KL
 //	k3 = e^−d − 1 + d  unbiased, never negative
 //
-// As losses, k1 has a gradient of mean 0 and k3 that of the reverse KL; in the reward, k1 gives the right gradient.
+// A loss is a mean over samples of the policy before the update. There k1 has a gradient of mean 0, and k3 that of the
+// forward KL, KL(π_ref‖π): its ∇ is (1 − π_ref/π)·∇log π. Multiplied by the ratio ρ = π/π_old, as TRL does, both have the
+// gradient of the reverse KL, KL(π‖π_ref), whose mean over samples is E[log(π/π_ref)·∇log π]. In the reward, k1 has that
+// gradient too.
 type KLKind string
 
 const (

@@ -99,6 +99,8 @@ func Minibatches(seed uint64, step, epoch, n, count, size int) [][]int {
 // Step is what a source provides for one step of training.
 type Step struct {
 	Samples []*Sample // to learn from, by prompt; may be empty
+	// Masked is how many more samples count in means over samples, although nothing is learned from them.
+	Masked int
 	// Groups has all samples by prompt, including those without a reward and those not learned from: algorithms compare the
 	// rewards of a group. nil for supervised samples.
 	Groups [][]*Sample

@@ -25,8 +25,10 @@ type ParamGroup struct {
 	Apart       bool // the gradient is clipped by its own norm, separately from the other groups
 }
 
-// AdamW is Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2), β = (0.9, 0.999), in fp32.
+// AdamW is Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2), in fp32.
 type AdamW struct {
+	Beta1, Beta2 float64 // decay of the moments: 0.9 and 0.999 unless set before the first step
+
 	groups []ParamGroup
 	eps    float64
 	steps  int
@@ -40,7 +42,7 @@ const AdamEps = 1e-8
 
 // NewAdamW optimises groups, some of which may be empty. The caller keeps ownership of the parameters.
 func NewAdamW(eps float64, groups ...ParamGroup) *AdamW {
-	return &AdamW{groups: groups, eps: eps}
+	return &AdamW{Beta1: 0.9, Beta2: 0.999, groups: groups, eps: eps}
 }
 
 func (o *AdamW) params() []*Var {
@@ -149,7 +151,7 @@ func (o *AdamW) Step(rates []float64, maxNorm float64) (norm float64, err error)
 			const amsgrad, maximize = false, false
 			s.callInto(nil, opFusedAdamW, operands(tensors(g.Params)), operands(grads[at:at+n]),
 				operands(tensors(o.first[i])), operands(tensors(o.second[i])), operands(nil), operands(counts),
-				real64(rates[i]), real64(0.9), real64(0.999), real64(g.WeightDecay), real64(o.eps),
+				real64(rates[i]), real64(o.Beta1), real64(o.Beta2), real64(g.WeightDecay), real64(o.eps),
 				boolean(amsgrad), boolean(maximize))
 			at += n
 		}

@@ -1,6 +1,7 @@
 package options
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -22,6 +23,7 @@ const (
 	Number
 	Bool
 	List
+	Null // YAML's null, or an empty section
 )
 
 // Value is an unparsed value.
@@ -41,6 +43,9 @@ func (v Value) String() string {
 // Parse converts v to the option's kind and checks range and allowed values. The error does not include the option's
 // name.
 func (o *Option) Parse(v Value) (any, error) {
+	if v.Syntax == Null {
+		return nil, errors.New("has no value; add one or remove the key")
+	}
 	if o.Kind != reflect.Slice && v.Syntax == List {
 		return nil, fmt.Errorf("expected %s, not a list", o.wanted())
 	}

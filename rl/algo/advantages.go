@@ -22,13 +22,14 @@ const (
 //	sequence  1/(n·length)        all samples count the same (Shao et al. 2024, GRPO, equation 3)
 //	dr_grpo   1/(n·longest)       length does not count (Liu et al. 2025, Dr. GRPO, section 3.2)
 //
-// with actions the number of actions of the minibatch and longest the most that a sample may have.
-func ActionWeight(reduction string, length, n, actions, longest int) float64 {
+// with actions the number of actions of the minibatch and longest the most that a sample may have. n counts masked samples
+// too, and is fractional if they are shared out among minibatches.
+func ActionWeight(reduction string, length int, n float64, actions, longest int) float64 {
 	switch reduction {
 	case ReduceSequence:
-		return 1 / (float64(n) * float64(length))
+		return 1 / (n * float64(length))
 	case ReduceDrGRPO:
-		return 1 / (float64(n) * float64(longest))
+		return 1 / (n * float64(longest))
 	}
 	return 1 / float64(actions)
 }

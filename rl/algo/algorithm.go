@@ -100,7 +100,7 @@ type Batch struct {
 	// Divergence is Σ w·D(policy, teacher) over the actions, with Needs.Teacher.
 	Divergence func(d policy.Divergence) torch.Tensor
 
-	Samples int            // of the whole minibatch
+	Samples float64        // of the whole minibatch, with its share of Step.Masked
 	Actions int            // of the whole minibatch
 	First   bool           // this is the first batch of the minibatch
 	Whole   []*rl.Sample   // the whole minibatch

@@ -231,7 +231,7 @@ func (a *DPO) kto(s *torch.Scope, b *Batch) torch.Tensor {
 			b.Add("rewards/margins", float64(signs[i])*r)
 		}
 	}
-	return s.Scale(s.Sum(s.Mul(s.Floats(weights, n), s.Shift(s.Neg(gain), 1))), 1/float64(b.Samples))
+	return s.Scale(s.Sum(s.Mul(s.Floats(weights, n), s.Shift(s.Neg(gain), 1))), 1/b.Samples)
 }
 
 // measure reports TRL's figures of pairs.
@@ -339,7 +339,7 @@ type side struct {
 }
 
 func pairsOf(s *torch.Scope, b *Batch) pairs {
-	p := pairs{n: len(b.Part) / 2, share: 2 / float64(b.Samples), whole: b.Whole, logProbs: b.LogProbs}
+	p := pairs{n: len(b.Part) / 2, share: 2 / b.Samples, whole: b.Whole, logProbs: b.LogProbs}
 	var isChosen []float32
 	var perToken [2][]float32
 	var rows [2][]int64

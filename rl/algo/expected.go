@@ -56,5 +56,5 @@ func (a *Expected) Loss(s *torch.Scope, b *Batch) torch.Tensor {
 		linear += g * float64(flat[i])
 	}
 	product := s.Sum(s.Mul(probs, s.Floats(slope, s.Shape(probs)...)))
-	return s.Scale(s.Shift(s.Neg(product), linear-objective), 1/float64(b.Samples))
+	return s.Scale(s.Shift(s.Neg(product), linear-objective), 1/b.Samples)
 }

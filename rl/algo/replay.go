@@ -72,7 +72,7 @@ func (a *ReplayKL) Loss(s *torch.Scope, b *Batch) torch.Tensor {
 	if a.Coef == 0 {
 		return a.Replay.Loss(s, b)
 	}
-	perToken := s.Scale(b.Weight, float64(b.Samples))
+	perToken := s.Scale(b.Weight, b.Samples)
 	penalty := s.Scale(s.Mul(perToken, s.Sub(b.LogProbs, b.Reference)), a.Coef)
 	return reinforceLoss(s, b.LogProbs, s.Sub(b.Advantage, penalty), b.Weight)
 }

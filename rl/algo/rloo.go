@@ -38,5 +38,5 @@ func (a *RLOO) Loss(s *torch.Scope, b *Batch) torch.Tensor {
 	ratio := s.Exp(s.SumLast(s.Mul(member, s.Sub(b.LogProbs, b.Old))))
 	clipped := s.Clamp(ratio, 1-a.Low, 1+a.High)
 	worst := s.Minimum(s.Mul(ratio, advantage), s.Mul(clipped, advantage))
-	return s.Scale(s.Sum(worst), -1/float64(b.Samples))
+	return s.Scale(s.Sum(worst), -1/b.Samples)
 }

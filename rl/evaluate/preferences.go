@@ -46,7 +46,7 @@ func ScorePreferences(ctx context.Context, p policy.Policy, a algo.Algorithm, un
 		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 			out := p.Forward(s, rl.NewBatch(part), policy.Pass{Temperature: 1})
 			rl.PerSample(part, s.Read(out.LogProbs), func(_ *rl.Sample, v []float32) { sums = append(sums, rl.Total(v)) })
-			b := &algo.Batch{LogProbs: out.LogProbs, Samples: len(samples), Actions: actions, Whole: samples, Part: part, Figures: figures}
+			b := &algo.Batch{LogProbs: out.LogProbs, Samples: float64(len(samples)), Actions: actions, Whole: samples, Part: part, Figures: figures}
 			scores.Loss += s.Item(a.Loss(s, b))
 			return nil
 		}); err != nil {

@@ -40,7 +40,7 @@ type Options struct {
 	SamplesPerPrompt int `option:"samples_per_prompt" default:"8" range:"[1,65536]" common:"true" help:"completions per prompt"`
 	NumGenerators    int `option:"num_generators" default:"2" range:"[1,4096]" help:"prompts completed at the same time; results do not depend on it"`
 	Sampling
-	MaskOverlong    bool    `option:"mask_overlong" help:"do not train on completions that the token limit cut off"`
+	MaskOverlong    bool    `option:"mask_overlong" help:"do not train on completions that the token limit cut off; means over completions count them, as in TRL"`
 	OverlongBuffer  int     `option:"overlong_buffer" default:"0" range:"[0,1048576]" help:"tokens before the limit over which a length penalty grows from 0 to 1 (0 = no penalty)"`
 	DynamicSampling bool    `option:"dynamic_sampling" help:"replace prompts whose completions all have the same reward"`
 	StepTimeout     float64 `option:"step_timeout" default:"0" range:"0|[0.001,1e6]" help:"time limit of an environment step, in seconds; slower samples are dropped and counted (0 = no limit)"`
@@ -282,7 +282,11 @@ func (t *Tokens) step(r collection, at rl.At) (*rl.Step, error) {
 				x.Overlong = rl.OverlongPenalty(x.Len(), c.MaxTotal, c.OverlongBuffer)
 			}
 			samples = append(samples, x)
-			if x.HasReward() && x.Len() > 0 && !(c.MaskOverlong && x.Truncated) {
+			switch {
+			case !x.HasReward() || x.Len() == 0:
+			case c.MaskOverlong && x.Truncated:
+				step.Masked++
+			default:
 				step.Samples = append(step.Samples, x)
 			}
 		}

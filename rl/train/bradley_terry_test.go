@@ -68,7 +68,7 @@ func TestBradleyTerryByHand(t *testing.T) {
 					t.Fatal(err)
 				}
 				if err := torch.Do(torch.Train, func(s *torch.Scope) error {
-					l := a.Loss(s, &algo.Batch{Scores: v.T(), Samples: len(samples), Whole: samples, Part: samples[at:end], Figures: figures})
+					l := a.Loss(s, &algo.Batch{Scores: v.T(), Samples: float64(len(samples)), Whole: samples, Part: samples[at:end], Figures: figures})
 					loss += s.Item(l)
 					s.Backward(l)
 					g, _ := s.Grad(v)

@@ -15,6 +15,7 @@ import (
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // Source gives the samples of each step.
@@ -23,10 +24,14 @@ type Source = rl.StepSource
 // Optimisation says how gradients become weights.
 type Optimisation struct {
 	LearningRate float64 `option:"learning_rate" default:"1e-4" range:"(0,)" common:"true" help:"peak learning rate"`
-	Schedule     string  `option:"lr_scheduler_type" default:"linear" allowed:"linear,cosine,constant" help:"learning-rate schedule after warm-up"`
-	WarmupRatio  float64 `option:"warmup_ratio" default:"0" range:"[0,1]" help:"fraction of the updates with a rising learning rate"`
-	WarmupSteps  int     `option:"warmup_steps" default:"0" range:"[0,)" help:"number of updates with a rising learning rate; overrides warmup_ratio"`
+	Schedule     string  `option:"lr_scheduler_type" default:"linear" allowed:"linear,cosine,constant,constant_with_warmup,cosine_with_min_lr" help:"learning-rate schedule, by transformers' names"`
+	WarmupRatio  float64 `option:"warmup_ratio" default:"0" range:"[0,1]" needs:"lr_scheduler_type!=constant" help:"fraction of the updates with a rising learning rate; the first of them has a rate of 0"`
+	WarmupSteps  int     `option:"warmup_steps" default:"0" range:"[0,)" needs:"lr_scheduler_type!=constant" help:"number of updates with a rising learning rate; overrides warmup_ratio"`
+	MinRate      float64 `option:"min_lr_rate" default:"0" range:"[0,1]" needs:"lr_scheduler_type=cosine_with_min_lr" help:"learning rate at the end, as a fraction of the peak"`
 	WeightDecay  float64 `option:"weight_decay" default:"0" range:"[0,)" help:"weight decay of AdamW, decoupled; not on norms and biases"`
+	AdamBeta1    float64 `option:"adam_beta1" default:"0.9" range:"[0,1)" help:"decay of AdamW's first moment"`
+	AdamBeta2    float64 `option:"adam_beta2" default:"0.999" range:"[0,1)" help:"decay of AdamW's second moment"`
+	AdamEpsilon  float64 `option:"adam_epsilon" default:"1e-8" range:"(0,)" help:"epsilon of AdamW"`
 	MaxGradNorm  float64 `option:"max_grad_norm" default:"1" range:"[0,)" help:"clip gradients to this norm (0 = off)"`
 }
 
@@ -40,14 +45,16 @@ type Updates struct {
 //
 //	− EntropyCoef · Σ w·H(π)          + KLCoef · Σ w·k(log π − log π_ref), unless KLInReward
 //
-// with the weights w of the algorithm's reduction.
+// with the weights w of the algorithm's reduction. With KLCorrection each k is multiplied by the ratio ρ = π/π_old: then its
+// expectation is the KL, and its gradient that of the KL, although the sampling policy is an older one.
 type Regularisation struct {
-	EntropyCoef float64 `option:"entropy_coef" default:"0" range:"[0,)" help:"weight of the entropy bonus"`
-	KLCoef      float64 `option:"kl_coef" default:"0" range:"[0,)" common:"true" help:"weight of the KL to the reference policy (0 = off)"`
-	KLType      string  `option:"kl_type" default:"k3" allowed:"k1,k2,k3" needs:"kl_coef>0" help:"KL estimator; k1 needs kl_in_reward, because as a loss its mean gradient is 0"`
-	KLInReward  bool    `option:"kl_in_reward" needs:"kl_coef>0" help:"subtract the KL from the reward instead of adding it to the loss"`
-	KLTarget    float64 `option:"kl_target" default:"0" range:"[0,)" needs:"kl_coef>0" help:"target KL per completion, in nats; adapts kl_coef (0 = keep kl_coef fixed)"`
-	KLHorizon   float64 `option:"kl_horizon" default:"10000" range:"[1,)" needs:"kl_target>0" help:"completions over which kl_coef adapts"`
+	EntropyCoef  float64 `option:"entropy_coef" default:"0" range:"[0,)" help:"weight of the entropy bonus"`
+	KLCoef       float64 `option:"kl_coef" default:"0" range:"[0,)" common:"true" help:"weight of the KL to the reference policy (0 = off)"`
+	KLType       string  `option:"kl_type" default:"k3" allowed:"k1,k2,k3" needs:"kl_coef>0" help:"KL estimator; k1 needs kl_in_reward, because as a loss its mean gradient is 0"`
+	KLInReward   bool    `option:"kl_in_reward" needs:"kl_coef>0" help:"subtract the KL from the reward instead of adding it to the loss"`
+	KLCorrection bool    `option:"use_bias_correction_kl" needs:"kl_coef>0,!kl_in_reward" help:"multiply the KL of each token by its probability ratio, as TRL does by default: an unbiased gradient of the KL"`
+	KLTarget     float64 `option:"kl_target" default:"0" range:"[0,)" needs:"kl_coef>0" help:"target KL per completion, in nats; adapts kl_coef (0 = keep kl_coef fixed)"`
+	KLHorizon    float64 `option:"kl_horizon" default:"10000" range:"[1,)" needs:"kl_target>0" help:"completions over which kl_coef adapts"`
 }
 
 // Memory says how forward passes fit into memory.
@@ -128,6 +135,9 @@ func (c Config) complete() Config {
 	c.Epochs, c.Minibatches, c.Samples = max(1, c.Epochs), max(1, c.Minibatches), max(1, c.Samples)
 	if c.Temperature == 0 {
 		c.Temperature = 1
+	}
+	if c.AdamBeta1 == 0 && c.AdamBeta2 == 0 && c.AdamEpsilon == 0 {
+		c.AdamBeta1, c.AdamBeta2, c.AdamEpsilon = 0.9, 0.999, torch.AdamEps
 	}
 	if c.KLTarget == 0 {
 		c.KLHorizon = 0

@@ -60,7 +60,7 @@ func pairLoss(t *testing.T, a *algo.DPO, samples []*rl.Sample, logProbs []float3
 		}
 		logProbs = logProbs[m:]
 		if err := torch.Do(torch.Train, func(s *torch.Scope) error {
-			b := &algo.Batch{LogProbs: v.T(), Samples: len(samples), Actions: actions, Whole: samples, Part: part, Figures: figures}
+			b := &algo.Batch{LogProbs: v.T(), Samples: float64(len(samples)), Actions: actions, Whole: samples, Part: part, Figures: figures}
 			l := a.Loss(s, b)
 			loss += s.Item(l)
 			s.Backward(l)

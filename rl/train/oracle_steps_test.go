@@ -16,7 +16,7 @@ import (
 func oracleCases(t *testing.T) []oracleCase {
 	clip := algo.Clip{Low: 0.1, High: 0.15}
 	base := Config{
-		Steps: 4, Optimisation: Optimisation{LearningRate: 0.05, Schedule: "linear", WarmupSteps: 1, WeightDecay: 0.1},
+		Steps: 4, Optimisation: Optimisation{LearningRate: 0.05, Schedule: "linear", WeightDecay: 0.1},
 		ValueRate: 0.08, HeadRate: 0.03, Temperature: 0.7, Longest: 6, Samples: 4, Memory: Memory{MicroTokens: 7}, Seed: 3,
 	}
 	with := func(changes ...func(c *Config)) Config {
@@ -32,6 +32,8 @@ func oracleCases(t *testing.T) []oracleCase {
 	kl := func(kind string, inReward bool) func(c *Config) {
 		return func(c *Config) { c.KLCoef, c.KLType, c.KLInReward = 0.2, kind, inReward }
 	}
+	corrected := func(c *Config) { c.KLCorrection = true }
+	betas := func(c *Config) { c.AdamBeta1, c.AdamBeta2, c.AdamEpsilon = 0.8, 0.95, 1e-3 }
 	adaptive := func(c *Config) { c.KLTarget, c.KLHorizon = 0.3, 40 }
 	drawn := func(c *Config) { c.MinibatchSize = 5 }
 	fast := func(c *Config) { c.LearningRate, c.HeadRate = 0.4, 0.4 }
@@ -120,6 +122,12 @@ func oracleCases(t *testing.T) []oracleCase {
 		{name: "grpo", clip: clip, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: scaled, loss: surrogate},
 		{name: "grpo, entropy and k2", clip: clip, algorithm: grpo("", "sequence"), config: with(twice, entropy, kl("k2", false)), reduction: "sequence", advantages: scaled, loss: surrogate},
 		{name: "grpo, adaptive k3", clip: clip, algorithm: grpo("", ""), config: with(twice, kl("k3", false), adaptive, clipped), reduction: "token", advantages: scaled, loss: surrogate},
+		{name: "grpo, k3 times the ratio", clip: clip, algorithm: grpo("", ""), config: with(twice, kl("k3", false), corrected, betas), reduction: "token", advantages: scaled, loss: surrogate},
+		{name: "grpo, k3 times the ratio, far from the old policy", asked: true, clip: clip, algorithm: grpo("", "sequence"), config: with(twice, kl("k3", false), corrected), reduction: "sequence", advantages: scaled, loss: surrogate},
+		{name: "grpo by samples, masked ones", masked: 5, clip: clip, algorithm: grpo("", "sequence"), config: with(twice, kl("k2", false)), reduction: "sequence", advantages: scaled, loss: surrogate},
+		{name: "dr grpo, masked samples", masked: 5, clip: clip, algorithm: grpo("none", "dr_grpo"), config: with(entropy), reduction: "dr_grpo", advantages: group, loss: surrogate},
+		{name: "grpo by tokens, masked samples", masked: 5, clip: clip, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: scaled, loss: surrogate},
+		{name: "rloo, masked samples", masked: 3, clip: clip, algorithm: rloo, config: with(), advantages: others, loss: sequenceSurrogate},
 		{name: "dr grpo", clip: clip, algorithm: grpo("none", "dr_grpo"), config: with(twice, entropy), reduction: "dr_grpo", advantages: group, loss: surrogate},
 		{name: "grpo, k1 in the reward", clip: clip, algorithm: grpo("", ""), config: with(twice, kl("k1", true), adaptive), reduction: "token", advantages: scaled, loss: surrogate},
 		{name: "grpo, k2 in the reward, by all", clip: clip, algorithm: grpo("batch", ""), config: with(twice, kl("k2", true)), reduction: "token", advantages: byAll, loss: surrogate},
@@ -169,7 +177,7 @@ func (c oracleCase) compare(t *testing.T) {
 	}
 	source := func(at int) *rl.Step {
 		step := samples(at)
-		step.Prefetched = c.prefetched
+		step.Prefetched, step.Masked = c.prefetched, c.masked
 		if c.joined {
 			for i, x := range step.Samples {
 				x.Episode = i / 2
@@ -195,7 +203,7 @@ func (c oracleCase) compare(t *testing.T) {
 	defer trainer.Close()
 	o := &oracle{c: c, x: weightsOf64(t, p), m: make([]float64, all), v: make([]float64, all), coef: config.KLCoef, moving: 0.3}
 	reference := weightsOf64(t, other)
-	for at, factor := range []float64{1. / 2, 1, 2. / 3} {
+	for at, factor := range []float64{1, 3. / 4, 1. / 2} {
 		want := o.step(at, factor, source(at), reference)
 		got, err := trainer.Step(t.Context())
 		if err != nil {

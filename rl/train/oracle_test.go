@@ -47,6 +47,7 @@ type oracleCase struct {
 	asked        bool // the source provides log π_old and V, far from those of the weights
 	reduction    string
 	penalty      float64 // feature alignment
+	masked       int     // samples of a step that count in means only
 
 	// advantages fills in adv, and with values ret, for a step's actions, sample by sample.
 	advantages func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action)
@@ -138,7 +139,11 @@ func (o *oracle) total(x []float64, acts []action, n float64) float64 {
 	for _, a := range acts {
 		sum -= c.EntropyCoef * o.weight(a, n, m) * a.entropy
 		if c.KLCoef > 0 && !c.KLInReward {
-			sum += o.coef * o.weight(a, n, m) * divergence(c.KLType, a.lp-a.ref)
+			ratio := 1.0
+			if c.KLCorrection {
+				ratio = math.Exp(a.lp - a.old)
+			}
+			sum += o.coef * o.weight(a, n, m) * ratio * divergence(c.KLType, a.lp-a.ref)
 		}
 	}
 	return sum
@@ -179,13 +184,17 @@ func (o *oracle) adamW(g []float64, factor float64) {
 		}
 	}
 	o.count++
+	beta1, beta2, epsilon := 0.9, 0.999, 1e-8
+	if c.AdamEpsilon > 0 {
+		beta1, beta2, epsilon = c.AdamBeta1, c.AdamBeta2, c.AdamEpsilon
+	}
 	for i := range g {
-		o.m[i], o.v[i] = 0.9*o.m[i]+0.1*g[i], 0.999*o.v[i]+0.001*g[i]*g[i]
-		mean, square := o.m[i]/(1-math.Pow(0.9, float64(o.count))), o.v[i]/(1-math.Pow(0.999, float64(o.count)))
+		o.m[i], o.v[i] = beta1*o.m[i]+(1-beta1)*g[i], beta2*o.v[i]+(1-beta2)*g[i]*g[i]
+		mean, square := o.m[i]/(1-math.Pow(beta1, float64(o.count))), o.v[i]/(1-math.Pow(beta2, float64(o.count)))
 		if i < atBias {
 			o.x[i] *= 1 - rate(i)*c.WeightDecay
 		}
-		o.x[i] -= rate(i) * mean / (math.Sqrt(square) + 1e-8)
+		o.x[i] -= rate(i) * mean / (math.Sqrt(square) + epsilon)
 	}
 }
 
@@ -305,7 +314,7 @@ func (o *oracle) descend(step *handStep) {
 			for _, i := range part {
 				batch = append(batch, step.acts[step.Samples[i]]...)
 			}
-			now, n := o.look(o.x, batch), float64(len(part))
+			now, n := o.look(o.x, batch), float64(len(part))*(1+float64(step.Masked)/float64(len(step.Samples)))
 			o.add(&pass, now)
 			if c.TargetKL > 0 && pass.kl/pass.actions > 1.5*c.TargetKL {
 				step.stopped = true

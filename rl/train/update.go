@@ -18,13 +18,14 @@ type updater struct {
 	optimizer *torch.AdamW
 	roles     []policy.Role // of the optimiser's groups
 	body      []*torch.Var  // trained weights, without the heads
+	masked    float64       // masked samples of the step for each that is learned from
 }
 
 // newUpdater makes the optimiser of the policy's weights.
 func newUpdater(p *passes) (*updater, error) {
 	t := &updater{passes: p}
 	var err error
-	if t.schedule, err = rl.NewSchedule(p.config.Schedule, p.config.Steps, p.config.WarmupRatio, p.config.WarmupSteps); err != nil {
+	if t.schedule, err = rl.NewSchedule(p.config.Schedule, p.config.Steps, p.config.WarmupRatio, p.config.WarmupSteps, p.config.MinRate); err != nil {
 		return nil, err
 	}
 	var groups []torch.ParamGroup
@@ -44,7 +45,8 @@ func newUpdater(p *passes) (*updater, error) {
 	if len(t.body) == 0 {
 		return nil, errors.New("the policy has no weights to train: it was loaded without an adapter, or with a merged one")
 	}
-	t.optimizer = torch.NewAdamW(torch.AdamEps, groups...)
+	t.optimizer = torch.NewAdamW(t.config.AdamEpsilon, groups...)
+	t.optimizer.Beta1, t.optimizer.Beta2 = t.config.AdamBeta1, t.config.AdamBeta2
 	return t, nil
 }
 
@@ -70,6 +72,7 @@ func (t *updater) learn(step *rl.Step) (moved int, err error) {
 	c := t.config
 	total := 0
 	t.micro, t.tokens = 0, 0
+	t.masked = float64(step.Masked) / float64(max(1, len(step.Samples)))
 	for epoch := range c.Epochs {
 		for _, batch := range t.minibatches(step.Samples, epoch) {
 			learning, idle := t.idle(batch)
@@ -213,13 +216,14 @@ func (t *updater) batch(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out poli
 		}
 		return s.Floats(all, m)
 	}
+	samples := float64(n) * (1 + t.masked)
 	shares := make([]float64, len(part))
 	for i, x := range part {
-		shares[i] = algo.ActionWeight(t.needs.Reduction, x.Len(), n, actions, t.config.Longest)
+		shares[i] = algo.ActionWeight(t.needs.Reduction, x.Len(), samples, actions, t.config.Longest)
 	}
 	lb := &algo.Batch{
 		LogProbs: out.LogProbs, Entropy: out.Entropy, Labels: out.Labels, Weight: s.Floats(b.Spread(shares), m),
-		Scores: out.Scores, Samples: n, Actions: actions, Part: part, Figures: figures,
+		Scores: out.Scores, Samples: samples, Actions: actions, Part: part, Figures: figures,
 	}
 	if t.needs.Rewards {
 		lb.Old = vector(func(x *rl.Sample) []float32 { return x.Old })
@@ -259,7 +263,11 @@ func (t *updater) loss(s *torch.Scope, b *algo.Batch) torch.Tensor {
 		loss = s.Sub(loss, s.Scale(s.Sum(s.Mul(b.Weight, b.Entropy)), c.EntropyCoef))
 	}
 	if c.KLCoef > 0 && !c.KLInReward {
-		loss = s.Add(loss, s.Scale(lossOfKL(s, c.KLType, b.LogProbs, b.Reference, b.Weight), t.kl.Coef()))
+		weight := b.Weight
+		if c.KLCorrection {
+			weight = s.Mul(weight, s.Exp(s.Sub(b.LogProbs, b.Old)))
+		}
+		loss = s.Add(loss, s.Scale(lossOfKL(s, c.KLType, b.LogProbs, b.Reference, weight), t.kl.Coef()))
 	}
 	b.Note(s, "loss", loss)
 	return loss

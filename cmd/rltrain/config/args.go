@@ -10,14 +10,14 @@ import (
 
 // option is one --name with its value, as typed.
 type option struct {
-	name  string // canonical spelling, no dashes in front
-	typed string // --name as typed
-	value string
+	name   string   // canonical spelling, no dashes in front
+	typed  string   // --name as typed
+	values []string // at least one
 }
 
-// scan splits arguments into options and positional arguments. kind tells of a canonical name whether it exists and
-// whether it is a boolean, which may stand alone; unknown makes the error for one that does not exist.
-func scan(args []string, kind func(name string) (known, boolean bool), unknown func(typed string) error, found *faults) (given []option, positional []string) {
+// scan splits arguments into options and positional arguments. kind tells of a canonical name whether it exists and how it
+// is written; unknown makes the error for one that does not exist.
+func scan(args []string, kind func(name string) (known bool, s shape), unknown func(typed string) error, found *faults) (given []option, positional []string) {
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
 		if arg == "--" {
@@ -32,57 +32,99 @@ func scan(args []string, kind func(name string) (known, boolean bool), unknown f
 		if len(typed) == 2 {
 			name = typed[1:] // -n
 		}
-		known, boolean := kind(name)
+		known, form := kind(name)
 		follows := i+1 < len(args) && !strings.HasPrefix(args[i+1], "--")
-		switch {
-		case !known || !strings.HasPrefix(typed, "--") && len(typed) > 2:
+		if positive, ok := strings.CutPrefix(name, "no_"); ok && !known && !assigned {
+			if there, of := kind(positive); there && (of == aSwitch || of == anything) {
+				given = append(given, option{name: positive, typed: typed, values: []string{"false"}})
+				continue
+			}
+		}
+		if !known || !strings.HasPrefix(typed, "--") && len(typed) > 2 {
 			found.add(unknown(typed))
 			if !assigned && follows && !strings.HasPrefix(args[i+1], "-") {
 				i++ // most likely its value
 			}
 			continue
-		case assigned:
-		case boolean:
-			value = "true"
-			if follows && slices.Contains([]string{"true", "false", "True", "False"}, args[i+1]) {
-				i++
-				value = args[i]
+		}
+		values := []string{value}
+		if !assigned {
+			var err error
+			if values, err = valuesOf(args[i:], typed, form); err != nil {
+				found.add(err)
+				continue
 			}
-		case i+1 == len(args):
-			found.add(usagef("%s: needs a value", typed))
-			continue
-		case !follows:
-			found.add(usagef("%s: needs a value, but %s follows; write %s=VALUE if the value starts with --", typed, args[i+1], typed))
-			continue
-		default:
-			i++
-			value = args[i]
-			for strings.HasSuffix(value, ",") && i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") { // a, b
-				i++
-				value += args[i]
+			i += len(values)
+			if len(values) == 0 {
+				values = []string{"true"}
 			}
 		}
-		given = append(given, option{name, typed, value})
+		given = append(given, option{name, typed, values})
 	}
 	return given, positional
 }
 
+// valuesOf are the values that follow the option at the front of args; none is true.
+func valuesOf(args []string, typed string, form shape) ([]string, error) {
+	rest := args[1:]
+	n := slices.IndexFunc(rest, func(a string) bool { return strings.HasPrefix(a, "--") })
+	if n < 0 {
+		n = len(rest)
+	}
+	switch {
+	case form == aSwitch:
+		if n > 0 && slices.Contains([]string{"true", "false", "True", "False"}, rest[0]) {
+			return rest[:1], nil
+		}
+		return nil, nil
+	case form == anything:
+		return rest[:n], nil
+	case len(rest) == 0:
+		return nil, usagef("%s: needs a value", typed)
+	case n == 0:
+		return nil, usagef("%s: needs a value, but %s follows; write %s=VALUE if the value starts with --", typed, rest[0], typed)
+	case form == aList:
+		return rest[:n], nil
+	}
+	n = 1
+	for strings.HasSuffix(rest[n-1], ",") && n < len(rest) && !strings.HasPrefix(rest[n], "-") { // a, b
+		n++
+	}
+	return rest[:n], nil
+}
+
+// value is what an option was given: one text, or a list.
+func (o option) value() options.Value {
+	if len(o.values) == 1 || strings.HasSuffix(o.values[0], ",") {
+		return options.Value{Text: strings.Join(o.values, "")}
+	}
+	return options.Value{Syntax: options.List, List: o.values}
+}
+
 // flagEntries reads the training command's arguments.
 func flagEntries(args []string, found *faults) []entry {
-	given, stray := scan(args, func(name string) (bool, bool) {
-		return isName(name), isBoolean(name)
-	}, func(typed string) error {
+	given, stray := scan(args, kindOf, func(typed string) error {
 		return unknownName("unknown option "+typed, strings.TrimLeft(typed, "-"), options.Flag)
 	}, found)
 	if len(stray) > 0 {
 		found.add(usagef("unexpected argument %q: write settings as --name=value", stray[0]))
 	}
-	entries := make([]entry, len(given))
-	for i, o := range given {
-		entries[i] = entry{name: o.name, value: options.Value{Text: o.value}, source: Source{Layer: Flag, Name: o.typed}}
+	var entries []entry
+	for _, o := range given {
+		source := Source{Layer: Flag, Name: o.typed}
+		if isSection(o.name) {
+			inside, err := sectionOf(o.name, o.value().Text, source)
+			found.add(err)
+			entries = append(entries, inside...)
+			continue
+		}
+		entries = append(entries, entry{o.name, o.value(), source})
 	}
 	return entries
 }
+
+// kindOf tells whether there is an option of the training command, and how it is written.
+func kindOf(name string) (known bool, form shape) { return isName(name), shapeOf(name) }
 
 // Environment variables that are read elsewhere and are no settings of a run.
 var otherVariables = map[string]bool{"RLTRAIN_LIB": true, "RLTRAIN_KERNELS": true, "RLTRAIN_CACHE": true, "RLTRAIN_PYTHON": true, "RLTRAIN_TEST_THREADS": true}
@@ -114,7 +156,7 @@ func Completions(args []string) (values []string, ok bool) {
 	if !isName(name) {
 		return nil, false
 	}
-	if isBoolean(name) {
+	if shapeOf(name) == aSwitch {
 		return []string{"false", "true"}, true
 	}
 	if a := aliasByName[name]; a != nil {
@@ -128,10 +170,10 @@ func Completions(args []string) (values []string, ok bool) {
 		name = a.key
 	}
 	task := ""
-	given, _ := scan(args[:len(args)-1], func(name string) (bool, bool) { return isName(name), isBoolean(name) }, func(string) error { return nil }, &faults{})
+	given, _ := scan(args[:len(args)-1], kindOf, func(string) error { return nil }, &faults{})
 	for _, o := range given {
 		if o.name == "task" {
-			task = o.value
+			task = o.values[0]
 		}
 	}
 	for _, ch := range everything().choices()[name] {

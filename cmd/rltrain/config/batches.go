@@ -3,11 +3,9 @@ package config
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 
 	"github.com/rltrain/rltrain/envs"
-	"github.com/rltrain/rltrain/internal/options"
 )
 
 // Names that say the size of an update in several parts, as TRL and transformers do. They are worked out together when
@@ -16,6 +14,7 @@ const (
 	accumulation  = "gradient_accumulation_steps" // batches of an update
 	perDevice     = "per_device_train_batch_size" // rows, or answers, of a batch
 	perGeneration = "steps_per_generation"        // batches of a rollout
+	perRollout    = "generation_batch_size"       // answers of a rollout
 )
 
 // partOfABatch tells whether a name is one of those in this run. Where turns are replayed, and where a batch has rows,
@@ -24,7 +23,7 @@ func (l *loading) partOfABatch(name string) bool {
 	switch name {
 	case accumulation:
 		return !l.replays()
-	case perDevice, perGeneration:
+	case perDevice, perGeneration, perRollout:
 		return !l.replays() && l.fresh()
 	}
 	return false
@@ -47,8 +46,15 @@ func (l *loading) part(e entry) error {
 
 // batches sets the options that those names come to.
 func (l *loading) batches() {
+	for name, a := range l.parts { // what somebody gave goes before TRL's defaults
+		for _, key := range []string{"prompts_per_step", "minibatches"} {
+			if given, ok := l.given[key]; ok && a.source.Layer == Theirs && given.source.Layer > Theirs {
+				delete(l.parts, name)
+			}
+		}
+	}
 	var named []string // that were given
-	for _, name := range []string{accumulation, perGeneration, perDevice} {
+	for _, name := range []string{accumulation, perGeneration, perDevice, perRollout} {
 		if _, ok := l.parts[name]; ok {
 			named = append(named, name)
 		}
@@ -63,24 +69,7 @@ func (l *loading) batches() {
 		return 1
 	}
 	source := l.parts[named[0]].source
-	put := func(key string, n int) {
-		o := l.set.Find(key)
-		if o == nil {
-			l.found.add(source.errorf("%s", l.elsewhere(key, l.modeOrigin())))
-			return
-		}
-		value, err := o.Parse(options.Value{Text: strconv.Itoa(n)})
-		if err != nil {
-			l.found.add(source.errorf("%s would be %d: %v", key, n, err))
-			return
-		}
-		o.Set(value)
-		l.sources[key] = source
-		if !slices.Contains(l.order, key) {
-			l.order = append(l.order, key)
-		}
-		l.given[key] = assignment{value, source}
-	}
+	put := func(key string, n int) { l.put(key, strconv.Itoa(n), source) }
 	number := func(key string) int {
 		n, _ := strconv.Atoi(fmt.Sprint(l.set.Find(key).Get()))
 		return n
@@ -96,6 +85,21 @@ func (l *loading) batches() {
 		}
 		put(key, number(key)*size(accumulation))
 		return
+	}
+	if whole, ok := l.parts[perRollout]; ok {
+		answers, group, device := whole.value.(int), number("samples_per_prompt"), l.parts[perDevice]
+		switch {
+		case answers%group != 0:
+			l.found.add(whole.source.errorf("%d completions per step are not a multiple of %d samples per prompt", answers, group))
+			return
+		case device.value == nil:
+			put("prompts_per_step", answers/group)
+			return
+		case answers%device.value.(int) != 0:
+			l.found.add(whole.source.errorf("%d completions per step are not a multiple of %d completions per batch", answers, device.value))
+			return
+		}
+		l.parts[perGeneration] = assignment{answers / device.value.(int), whole.source}
 	}
 	batches := size(accumulation)
 	if _, ok := l.parts[perGeneration]; ok {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -18,6 +19,8 @@ import (
 type catalogue struct {
 	names   []string        // in the order of help
 	boolean map[string]bool // of names; every name is in it
+	lists   map[string]bool // names that take several values
+	groups  map[string]string
 	choices func() map[string][]choice
 }
 
@@ -40,7 +43,7 @@ func everything() *catalogue {
 
 // newCatalogue reads each part that runs have once; which runs have an option is found out where somebody asks.
 func newCatalogue(definitions []envs.Definition) *catalogue {
-	all := &catalogue{boolean: map[string]bool{}}
+	all := &catalogue{boolean: map[string]bool{}, lists: map[string]bool{}, groups: map[string]string{}}
 	seen := map[reflect.Type]bool{}
 	var choices []choice
 	for _, d := range definitions {
@@ -65,6 +68,8 @@ func newCatalogue(definitions []envs.Definition) *catalogue {
 					all.names = append(all.names, o.Name)
 				}
 				all.boolean[o.Name] = o.Kind == reflect.Bool
+				all.lists[o.Name] = o.Kind == reflect.Slice
+				all.groups[o.Name] = cmp.Or(all.groups[o.Name], o.Group, c.Type().Field(i).Tag.Get("group"))
 			}
 		}
 	}
@@ -105,23 +110,44 @@ func choicesOf(d envs.Definition) []choice {
 	return all
 }
 
-// isName tells whether a flat name is understood: a key, an alias, or one with a fixed value.
+// isName tells whether a flat name is understood: a key, an alias, or another name of other trainers.
 func isName(name string) bool {
-	_, isFixed := fixed[name]
 	_, isKey := everything().boolean[name]
-	return isKey || isFixed || plainAlias(name)
+	_, rewritten := rewritings[name]
+	return isKey || rewritten || plainAlias(name) || ruleOf(name) != nil || isSection(name)
 }
 
-// isBoolean tells whether a name takes true or false.
-func isBoolean(name string) bool {
-	if f, ok := fixed[name]; ok {
-		return f.value == "true" || f.value == "false"
+// shape is how an option is written on a command line.
+type shape int
+
+const (
+	oneValue shape = iota
+	aSwitch        // true or false, or nothing
+	aList          // one or several values
+	anything       // none, one or several
+)
+
+// shapeOf is the shape of a name that isName knows.
+func shapeOf(name string) shape {
+	all := everything()
+	switch a := aliasByName[name]; {
+	case a != nil && a.isSwitch(), a != nil && a.values == nil && all.boolean[a.key], all.boolean[name]:
+		return aSwitch
+	case all.lists[name], a != nil && (all.lists[a.key] || all.lists[a.pairs]), slices.Contains(lists, name):
+		return aList
+	case ruleOf(name) != nil && a == nil:
+		return anything
+	case slices.Contains(switches, name):
+		return aSwitch
 	}
-	if a := aliasByName[name]; a != nil {
-		return a.isSwitch() || a.values == nil && everything().boolean[a.key]
-	}
-	return everything().boolean[name]
+	return oneValue
 }
+
+// Shapes of names that are rewritten.
+var (
+	lists    = []string{"reward_funcs", "reward_weights"}
+	switches = []string{"greater_is_better", "shuffle_dataset"}
+)
 
 // names lists what isName accepts, keys first, for suggestions.
 func names() []string {
@@ -134,12 +160,23 @@ func names() []string {
 	return list
 }
 
-// unknownName is the error for a name that is none of ours; format renders the suggestion.
+// unknownName is the error for a name that is none of ours, with the nearest one and the group that help shows it in; format
+// renders the name.
 func unknownName(blame, name string, format func(string) string) error {
-	if why := whyRefused(canonical(name)); why != "" {
-		return usagef("%s: %s", blame, why)
+	return usagef("%s%s", blame, nearest.Hint(name, names(), func(near string) string {
+		if group := everything().group(near); group != "" {
+			return format(near) + " (" + group + ")"
+		}
+		return format(near)
+	}))
+}
+
+// group is the heading of help that a key or an alias stands under.
+func (all *catalogue) group(name string) string {
+	if a := aliasByName[name]; a != nil {
+		name = cmp.Or(a.key, a.oneStage)
 	}
-	return usagef("%s%s", blame, nearest.Hint(name, names(), format))
+	return all.groups[name]
 }
 
 func canonical(name string) string { return strings.ReplaceAll(name, "-", "_") }

@@ -41,6 +41,11 @@ func (l *loading) checkNeeds() {
 			o.Set(o.Default())
 			continue
 		}
+		if given.source.Layer == Theirs {
+			o.Set(o.Default())
+			delete(l.sources, key)
+			continue
+		}
 		if given.source.Layer == File {
 			if recipe == nil {
 				recipe, _ = l.withRecipe()

@@ -51,10 +51,10 @@ func asksForHelp(args []string) bool {
 
 // taskOf is the task that --help is about.
 func taskOf(args []string) string {
-	given, _ := scan(args, func(name string) (bool, bool) { return isName(name), isBoolean(name) }, func(string) error { return nil }, &faults{})
+	given, _ := scan(args, kindOf, func(string) error { return nil }, &faults{})
 	for _, o := range given {
-		if o.name == "task" && slices.Contains(taskNames(), o.value) {
-			return o.value
+		if o.name == "task" && slices.Contains(taskNames(), o.values[0]) {
+			return o.values[0]
 		}
 	}
 	ch, err := choose(nil)
@@ -204,9 +204,9 @@ func commandArguments(command *cli.Command, args []string) ([]string, error) {
 	}
 	limits := limitsOf(boolean)
 	var found faults
-	given, positional := scan(args, func(name string) (bool, bool) {
+	given, positional := scan(args, func(name string) (bool, shape) {
 		isBool, known := boolean[name]
-		return known || limits != nil && slices.Contains(RowLimits, name), isBool
+		return known || limits != nil && slices.Contains(RowLimits, name), map[bool]shape{true: aSwitch}[isBool]
 	}, func(typed string) error {
 		return usagef("unknown option %s of %s%s", typed, command.Name, nearest.Hint(strings.TrimLeft(typed, "-"), all, options.Flag))
 	}, &found)
@@ -232,7 +232,7 @@ func commandArguments(command *cli.Command, args []string) ([]string, error) {
 			names = limits
 		}
 		for _, name := range names {
-			parsed = append(parsed, options.Flag(name)+"="+o.value)
+			parsed = append(parsed, options.Flag(name)+"="+o.value().Text)
 		}
 	}
 	return append(append(parsed, "--"), positional...), nil

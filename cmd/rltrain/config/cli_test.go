@@ -78,7 +78,7 @@ func TestApp(t *testing.T) {
 func TestAppErrors(t *testing.T) {
 	tests := []struct{ args, want string }{
 		{"evil", "unknown command evil; did you mean eval?"},
-		{"--epoch=3", "unknown option --epoch; … --epochs?"},
+		{"--epoch=3", "unknown option --epoch; … --epochs (Supervised stage)?"},
 		{"train models", `unexpected argument "models" … --name=value`},
 		{"eval --datset d", "unknown option --datset of eval; … --dataset?"},
 		{"eval --dataset", "--dataset: needs a value"},

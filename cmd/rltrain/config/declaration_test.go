@@ -162,18 +162,20 @@ func TestAliasesPointAtKeys(t *testing.T) {
 				t.Errorf("alias %s: no key %s", a.name, key)
 			}
 		}
-		if _, ok := known[a.name]; ok || a.key == "" && refused[a.name] == "" && a.inert == "" && a.name != accumulation {
+		if _, ok := known[a.name]; ok || a.key == "" && ruleOf(a.name) == nil && a.inert == "" && a.name != accumulation {
 			t.Errorf("alias %s is a key, or has no key", a.name)
 		}
 	}
-	for name := range refused {
-		if _, ok := known[name]; ok {
-			t.Errorf("%s is refused and a key", name)
+	seen := map[string]bool{}
+	for _, r := range rules {
+		if _, ok := known[r.name]; ok || seen[r.name] {
+			t.Errorf("%s has a rule and is a key, or has two rules", r.name)
 		}
+		seen[r.name] = true
 	}
 	for name := range known {
-		if refused[name] == "" && whyRefused(name) != "" {
-			t.Errorf("%s is a key of a family that is refused", name)
+		if r := ruleOf(name); r != nil {
+			t.Errorf("%s is a key, and of the names %s", name, r.name)
 		}
 	}
 	for name, others := range ofTheStage {
@@ -191,18 +193,25 @@ func TestAdviceNamesOptions(t *testing.T) {
 	underscored := regexp.MustCompile(`\b[a-z0-9]+(_[a-z0-9]+)+\b`)
 	check := func(name, why string) {
 		for _, option := range underscored.FindAllString(why, -1) {
-			if _, ok := known[option]; !ok && !slices.Contains([]string{"adamw_torch", "dr_grpo", "chat_template"}, option) {
+			if _, ok := known[option]; !ok && !slices.Contains([]string{"dr_grpo", "chat_template", "use_adaptive_entropy", "push_to_hub", "sync_ref_model", "reward_funcs"}, option) {
 				t.Errorf("%s advises %s, which is not an option: %s", name, option, why)
 			}
 		}
 	}
-	for name, why := range refused {
-		check(name, why)
+	for _, r := range rules {
+		check(r.name, r.why)
 	}
-	for name, f := range fixed {
-		check(name, f.why)
+}
+
+// TestEveryOptionOfTRLHasAMeaning: each is an option here, sets one, or has a rule.
+func TestEveryOptionOfTRLHasAMeaning(t *testing.T) {
+	list, _ := trlOptions()
+	if len(list) < 240 {
+		t.Errorf("%d options", len(list))
 	}
-	for _, family := range refusedFamilies {
-		check(family.prefix, family.why)
+	for _, o := range list {
+		if o.here() == "" || !isName(o.name) {
+			t.Errorf("%s of TRL is unknown", o.name)
+		}
 	}
 }

@@ -36,6 +36,7 @@ type Layer int
 // The layers, lowest first.
 const (
 	Recipe Layer = iota
+	Theirs       // TRL's defaults
 	File
 	Env
 	Flag

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -59,22 +60,18 @@ func parseFile(path string, data []byte) (entries []entry, skipped []string, err
 		switch {
 		case isRouter && name == "classifier":
 			continue
-		case isName(name):
-			if err := r.add(name, at, pairs.Value()); err != nil {
-				return nil, nil, err
-			}
-		case isRouter && (isSection || isList || nearest.Name(name, names()) == "" && whyRefused(name) == ""):
+		case isName(name) && !(isRouter && (isSection || isList) && ruleOf(name) != nil):
+			r.found.add(r.add(name, at, pairs.Value()))
+		case isRouter && (isSection || isList || nearest.Name(name, names()) == ""):
 			r.skipped = append(r.skipped, name)
 		default:
-			return nil, nil, unknownName(at+": unknown key "+name, name, plain)
+			r.found.add(unknownName(at+": unknown key "+name, name, plain))
 		}
 	}
 	if isRouter {
-		if err := r.section(classifier); err != nil {
-			return nil, nil, err
-		}
+		r.found.add(r.section(classifier))
 	}
-	return r.entries, r.skipped, nil
+	return r.entries, r.skipped, r.found.err()
 }
 
 // fileReader collects the entries of one file.
@@ -82,6 +79,7 @@ type fileReader struct {
 	path    string
 	entries []entry
 	skipped []string
+	found   faults
 }
 
 // root parses the file into its one top-level mapping.
@@ -155,11 +153,10 @@ func (r *fileReader) section(classifier ast.MapNode) error {
 			at, name := r.key(pairs.Key())
 			full := routerSection + name
 			if aliasByName[full] == nil {
-				return usagef("%s: unknown key %s%s", at, full, nearest.Hint(name, routerKeys(), nil))
+				r.found.add(usagef("%s: unknown key %s%s", at, full, nearest.Hint(name, routerKeys(), nil)))
+				continue
 			}
-			if err := r.add(full, at, pairs.Value()); err != nil {
-				return err
-			}
+			r.found.add(r.add(full, at, pairs.Value()))
 		}
 	}
 	return nil
@@ -183,18 +180,21 @@ func (r *fileReader) key(node ast.MapKeyNode) (at, name string) {
 	return r.at(t), canonical(t.Value)
 }
 
-// add appends the entry of one pair.
+// add appends the entry of one pair, or the entries of a section whose keys are settings.
 func (r *fileReader) add(name, at string, node ast.Node) error {
 	source := Source{Layer: File, Name: name, Position: at}
-	value, err := scalar(node)
-	if list, ok := node.(*ast.SequenceNode); ok {
-		value.Syntax, err = options.List, nil
-		for _, item := range list.Values {
-			v, itemErr := scalar(item)
-			if itemErr != nil {
-				err = itemErr
-			}
-			value.List = append(value.List, v.Text)
+	if section, ok := node.(ast.MapNode); ok && isSection(name) {
+		return r.addSection(name, section)
+	}
+	value, err := nodeValue(node)
+	if _, ok := node.(ast.MapNode); ok && slices.Contains(jsonValues, name) {
+		value, err = jsonValue(node)
+	}
+	if rule := ruleOf(name); rule != nil && err != nil {
+		if _, isMap := node.(ast.MapNode); rule.any || isMap && emptySection(node) {
+			value, err = options.Value{Syntax: options.Null}, nil
+		} else {
+			err = errors.New(rule.why)
 		}
 	}
 	if err != nil {
@@ -202,6 +202,83 @@ func (r *fileReader) add(name, at string, node ast.Node) error {
 	}
 	r.entries = append(r.entries, entry{name: name, value: value, source: source})
 	return nil
+}
+
+// addSection reads the keys of a section, each a setting.
+func (r *fileReader) addSection(name string, section ast.MapNode) error {
+	pairs := section.MapRange()
+	for pairs.Next() {
+		at, key := r.key(pairs.Key())
+		if full := insideSection(name, key); full == "" {
+			r.found.add(unknownName(at+": unknown key "+name+"."+key, key, plain))
+		} else {
+			r.found.add(r.add(full, at, pairs.Value()))
+		}
+	}
+	return nil
+}
+
+// jsonValues are options whose value is a JSON object, which a file may write as a section.
+var jsonValues = []string{"chat_template_kwargs"}
+
+func jsonValue(node ast.Node) (options.Value, error) {
+	text, err := yaml.YAMLToJSON([]byte(node.String()))
+	return options.Value{Text: strings.TrimSpace(string(text))}, err
+}
+
+func emptySection(node ast.Node) bool {
+	section, ok := node.(ast.MapNode)
+	return ok && !section.MapRange().Next()
+}
+
+// nodeValue reads a value or a list of them.
+func nodeValue(node ast.Node) (options.Value, error) {
+	list, ok := node.(*ast.SequenceNode)
+	if !ok {
+		return scalar(node)
+	}
+	value := options.Value{Syntax: options.List}
+	for _, item := range list.Values {
+		v, err := scalar(item)
+		if err == nil && v.Syntax == options.Null {
+			err = errors.New("has an item without a value")
+		}
+		if err != nil {
+			return value, err
+		}
+		value.List = append(value.List, v.Text)
+	}
+	return value, nil
+}
+
+// sections are names whose value is a section of settings, and what its keys are called here.
+var sections = map[string]map[string]string{
+	"model_init_kwargs":   {"dtype": "dtype", "torch_dtype": "dtype", "revision": "model_revision", "attn_implementation": "attn_implementation", "use_cache": "use_cache", "trust_remote_code": "trust_remote_code"},
+	"generation_kwargs":   {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repetition_penalty", "max_new_tokens": "max_new_tokens"},
+	"lr_scheduler_kwargs": {"min_lr_rate": "min_lr_rate", "min_lr": "min_lr"},
+}
+
+func isSection(name string) bool { return sections[name] != nil }
+
+// insideSection is the name of a section's key; "" if it has none.
+func insideSection(section, key string) string { return sections[section][key] }
+
+// sectionOf reads a section that was given as text, such as {"dtype": "bfloat16"}.
+func sectionOf(name, text string, source Source) ([]entry, error) {
+	file, err := parser.ParseBytes([]byte(text), 0)
+	if err != nil || len(file.Docs) != 1 {
+		return nil, source.errorf("%q is not a section such as {\"key\": value}", text)
+	}
+	section, ok := file.Docs[0].Body.(ast.MapNode)
+	if !ok {
+		return nil, source.errorf("%q is not a section such as {\"key\": value}", text)
+	}
+	r := fileReader{path: source.Name}
+	r.found.add(r.addSection(name, section))
+	for i := range r.entries {
+		r.entries[i].source = Source{Layer: source.Layer, Name: source.Name + " " + r.entries[i].name}
+	}
+	return r.entries, r.found.err()
 }
 
 // scalar reads a value and what its syntax says about its type.
@@ -219,7 +296,7 @@ func scalar(node ast.Node) (options.Value, error) {
 	case *ast.BoolNode:
 		return options.Value{Syntax: options.Bool, Text: n.GetToken().Value}, nil
 	case *ast.NullNode:
-		return options.Value{}, errors.New("has no value; add one or remove the key")
+		return options.Value{Syntax: options.Null}, nil
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
 		return options.Value{}, errors.New("anchors, aliases and tags are not supported; write the value")
 	}

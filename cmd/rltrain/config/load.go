@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -55,6 +56,11 @@ type loading struct {
 	given map[string]assignment
 	order []string              // of given
 	parts map[string]assignment // of the size of an update
+	noted map[string]entry      // for combine
+
+	layers     [][]entry
+	theirNames bool     // a name is that of another trainer
+	needless   []string // names that only another trainer's runtime needs
 }
 
 // assignment is a value of a key's type and where it was given.
@@ -76,8 +82,16 @@ func load(layers [][]entry, found *faults) *Config {
 		found.add(err)
 		return nil
 	}
-	l := loading{choice: ch, Config: c, found: found, given: map[string]assignment{}, parts: map[string]assignment{}}
+	l := loading{choice: ch, Config: c, found: found, given: map[string]assignment{}, parts: map[string]assignment{}, noted: map[string]entry{}, layers: layers}
+	l.theirNames = slices.ContainsFunc(layers, func(entries []entry) bool { return slices.ContainsFunc(entries, entry.theirs) })
 	l.origin("mode", layers)
+	trainer := l.trlTrainer()
+	switch given, e := pick("defaults", layers); {
+	case given == "trl" && trainer == "":
+		found.add(e.source.errorf("TRL has no trainer for this run"))
+	case given == "trl":
+		l.theirDefaults(trainer)
+	}
 	for _, entries := range layers {
 		l.layer(entries)
 	}
@@ -86,6 +100,10 @@ func load(layers [][]entry, found *faults) *Config {
 		c.sources[key] = l.given[key].source
 	}
 	l.batches()
+	l.combine()
+	if l.needless != nil {
+		c.notes = append(c.notes, "not needed here: "+strings.Join(l.needless, ", "))
+	}
 	l.checkNeeds()
 	if found.none() {
 		for _, err := range c.check() {
@@ -95,6 +113,11 @@ func load(layers [][]entry, found *faults) *Config {
 	if found.none() {
 		if err := c.chooseGGUF(); err != nil {
 			found.add(err)
+		}
+	}
+	if found.none() && l.theirNames && trainer != "" && c.General.Defaults != "trl" {
+		if text := l.differences(trainer); text != "" {
+			c.notes = append(c.notes, text)
 		}
 	}
 	return c
@@ -261,7 +284,7 @@ func (l *loading) layer(entries []entry) {
 		}
 	}
 	var also []func()
-	for _, e := range entries {
+	for _, e := range l.rewrite(entries) {
 		key, value, err := l.read(e)
 		if err != nil {
 			l.found.add(e.source.errorf("%v", err))
@@ -284,13 +307,40 @@ func (l *loading) layer(entries []entry) {
 	}
 }
 
+// rewrite puts the entries that names stand for in their place.
+func (l *loading) rewrite(entries []entry) (all []entry) {
+	for _, e := range entries {
+		r, ok := rewritings[e.name]
+		if !ok || e.value.Syntax == options.Null {
+			all = append(all, e)
+			continue
+		}
+		written, err := r.read(l, e)
+		if err != nil {
+			l.found.add(e.source.errorf("%v", err))
+		}
+		all = append(all, written...)
+	}
+	return all
+}
+
 // read finds the key and the value of an entry. The key is "" where there is nothing to set.
 func (l *loading) read(e entry) (key string, value any, err error) {
-	if f, ok := fixed[e.name]; ok {
-		if same := strings.EqualFold(e.value.Text, f.value); !same || e.value.Syntax == options.List {
-			return "", nil, fmt.Errorf("%s: %s", e.value, f.why)
+	if rule := ruleOf(e.name); rule != nil && aliasByName[e.name] == nil {
+		if rule.any && !slices.Contains(l.needless, e.name) {
+			l.needless = append(l.needless, e.name)
 		}
-		return "", nil, nil
+		return "", nil, rule.check(e.value)
+	}
+	if e.value.Syntax == options.Null {
+		value, ok := unset[e.name]
+		if !ok && !optionalThere(e.name) {
+			return "", nil, errors.New("has no value; add one or remove the key")
+		}
+		if !ok {
+			return "", nil, nil
+		}
+		e.value = options.Value{Text: value}
 	}
 	if a := aliasByName[e.name]; a != nil && a.inert != "" {
 		l.notes = append(l.notes, e.source.Name+" changes nothing: "+a.inert)
@@ -308,7 +358,7 @@ func (l *loading) read(e entry) (key string, value any, err error) {
 	}
 	key = l.target(l.Config, e.name)
 	if key == "" {
-		return "", nil, errors.New(refused[e.name])
+		return "", nil, errors.New(cmp.Or(ruleOf(e.name), &rule{why: "does not apply to this run"}).why)
 	}
 	o := l.set.Find(key)
 	here := o != nil

@@ -157,7 +157,7 @@ func TestLoadCommands(t *testing.T) {
 		{"--task sum_digits --algorithm grpo --epsilon 0.1 --epsilon-high 0.28", "", "algorithm=grpo clip_low=0.1 clip_high=0.28"},
 		{"--task sum_digits --algorithm grpo --epsilon-high 0.28 --epsilon 0.1", "", "algorithm=grpo clip_low=0.1 clip_high=0.28"},
 		{"--task sum_digits --algorithm grpo --loss-type dapo --scale-rewards False", "", "algorithm=grpo reduction=token advantage_scale=none"},
-		{"--task sum_digits --torch-dtype bfloat16 --lr-scheduler-type constant_with_warmup", "", "dtype=bf16 lr_scheduler_type=constant"},
+		{"--task sum_digits --torch-dtype bfloat16 --lr-scheduler-type constant_with_warmup", "", "dtype=bf16 lr_scheduler_type=constant_with_warmup"},
 		{"--task sum_digits --optim adamw_torch --use-vllm False --log-completions", "", "verbose=true"},
 		// Settings of one algorithm do not reach the others.
 		{"--task gsm8k --dataset d --algorithm rloo", "", "dataset=d algorithm=rloo"},

@@ -20,12 +20,18 @@ func NamesTables() string {
 		fmt.Fprintf(&b, "## %s\n\n%s\n\n%s\n", title, text, report.NarrowMarkdownTable(headers, rows))
 	}
 	var rows [][]string
+	list, known := trlOptions()
+	for _, o := range list {
+		rows = append(rows, []string{code(o.name), o.where(), o.here()})
+	}
+	section("Options of TRL 1.16", "Every option of TRL's configurations, its default in each of them, and what it is here.", []string{"option", "default in TRL", "in rltrain"}, rows)
+	rows = nil
 	for _, a := range aliases {
-		if plainAlias(a.name) {
+		if plainAlias(a.name) && known[a.name] == nil {
 			rows = append(rows, []string{code(a.name), a.meaning(), a.valuesText()})
 		}
 	}
-	section("Other names", "Names of TRL, transformers and other trainers, and the options that they set.",
+	section("Names of other trainers", "Older names of TRL, and names of alignment-handbook, open-r1, Unsloth and others.",
 		[]string{"name", "sets", "values"}, rows)
 	rows = nil
 	for _, name := range slices.Sorted(maps.Keys(ofTheStage)) {
@@ -44,18 +50,19 @@ func NamesTables() string {
 	}
 	section("Other values", "", []string{"option", "value", "the same as"}, rows)
 	rows = nil
-	for _, name := range slices.Sorted(maps.Keys(fixed)) {
-		rows = append(rows, []string{code(name), code(fixed[name].value), fixed[name].why})
+	for i := range rules {
+		if r := &rules[i]; known[r.name] == nil {
+			rows = append(rows, []string{code(r.name), r.here()})
+		}
 	}
-	section("Names with one value", "Accepted with this value, which is how rltrain always works, and refused with any other.", []string{"name", "value", "why"}, rows)
+	section("Names that set nothing", "Names of accelerate, DeepSpeed and other programs, beside those of TRL above. … stands for any ending.", []string{"name", "in rltrain"}, rows)
 	rows = nil
-	for _, name := range slices.Sorted(maps.Keys(refused)) {
-		rows = append(rows, []string{code(name), refused[name]})
+	for _, name := range slices.Sorted(maps.Keys(rewardFunctions)) {
+		if rewardFunctions[name] != "" {
+			rows = append(rows, []string{code(name), code(rewardFunctions[name])})
+		}
 	}
-	for _, family := range refusedFamilies {
-		rows = append(rows, []string{code(family.prefix + "…"), family.why})
-	}
-	section("Names without an equivalent", "Refused with this advice. Some of them work in some runs: see above.", []string{"name", "what to do"}, rows)
+	section("Reward functions", "What `reward_funcs` may name, beside rltrain's own rewards.", []string{"function", "`--reward`"}, rows)
 	rows = nil
 	for _, a := range aliases {
 		if key, ok := strings.CutPrefix(a.name, routerSection); ok {
@@ -188,6 +195,8 @@ func (a alias) meaning() string {
 		parts = append(parts, "multiplies the batch: "+code("batch_size")+", and in RL alone "+code("prompts_per_step")+" or "+code("rl_batch_size"))
 	case perDevice:
 		parts = append(parts, code("prompts_per_step")+" in RL alone, with "+code("samples_per_prompt"))
+	case perRollout:
+		parts = append(parts, code("prompts_per_step")+" × "+code("samples_per_prompt")+", with `--mode rl_only`")
 	case perGeneration:
 		parts = append(parts, code("minibatches")+" and "+code("prompts_per_step")+" with `--mode rl_only`")
 	}

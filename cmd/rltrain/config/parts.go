@@ -112,7 +112,7 @@ type SupervisedStage struct {
 	Epochs             int `option:"epochs" default:"1" range:"[1,)" extends:"true" common:"true" help:"passes over the training rows"`
 	MaxSteps           int `option:"max_steps" range:"[0,)" extends:"true" common:"true" help:"updates, instead of epochs (0 = by epochs, or 1500 for endless problems)"`
 	BatchSize          int `option:"batch_size" default:"32" range:"[1,1048576]" common:"true" help:"batch size, in rows"`
-	train.Optimisation `defaults:"learning_rate=0.001,lr_scheduler_type=constant,warmup_ratio=0.02"`
+	train.Optimisation `defaults:"learning_rate=0.001,lr_scheduler_type=constant_with_warmup,warmup_ratio=0.02"`
 	train.Stopping
 }
 
@@ -127,6 +127,7 @@ type ClassifierSFT struct {
 type LanguageModelSFT struct {
 	MaxLength       int     `option:"max_length" default:"1024" range:"[0,)" help:"truncate texts to this many tokens (0 = the model's limit)"`
 	ValidationShare float64 `option:"validation_share" default:"0.05" range:"[0,1)" help:"fraction of the rows to hold out for validation if the data has no validation split"`
+	EvalEvery       int     `option:"eval_every" range:"[0,)" help:"updates between evaluations (0 = after each epoch)"`
 	Packing         bool    `option:"packing" needs:"max_length" help:"fill each row of a batch with complete examples up to max_length tokens"`
 	CompletionOnly  bool    `option:"completion_only_loss" default:"true" help:"train only on the completion of a row with prompt and completion"`
 	Metric          string  `option:"metric_for_best_model" default:"loss" allowed:"loss,mean_token_accuracy" help:"validation metric that selects the best epoch"`
@@ -174,6 +175,7 @@ type PreferenceData struct {
 	BatchSize       int     `option:"batch_size" default:"32" range:"[1,1048576]" common:"true" help:"batch size, in rows"`
 	MaxLength       int     `option:"max_length" default:"1024" range:"[0,)" help:"longest prompt with completion, in tokens (0 = the model's limit)"`
 	ValidationShare float64 `option:"validation_share" default:"0.05" range:"[0,1)" help:"fraction of the rows to hold out for validation if the data has no validation split"`
+	EvalEvery       int     `option:"eval_every" range:"[0,)" help:"updates between evaluations (0 = after each epoch)"`
 }
 
 // PairLearning is how a policy learns from preferences.
@@ -205,7 +207,7 @@ func (o *RewardTraining) Check() error {
 // RL is the stage of reinforcement learning.
 type RL struct {
 	Algorithm    string             `option:"algorithm" common:"true" help:"reinforcement learning algorithm"`
-	Optimisation train.Optimisation `prefix:"rl_" defaults:"lr_scheduler_type=constant,warmup_ratio=0.1"`
+	Optimisation train.Optimisation `prefix:"rl_" defaults:"lr_scheduler_type=constant_with_warmup,warmup_ratio=0.1"`
 	Stopping     train.Stopping     `prefix:"rl_"`
 }
 
@@ -267,6 +269,7 @@ type SourceKind struct {
 
 // FreshRollouts are learnt from once, by the policy that wrote them.
 type FreshRollouts struct {
+	Epochs int `option:"rl_epochs" range:"[0,)" extends:"true" help:"passes over the training prompts, instead of num_steps; the last incomplete step of a pass is left out (0 = by num_steps)"`
 	rollout.Options
 	Remote  remote.Options
 	Verbose bool `option:"verbose" incidental:"true" help:"print the completions of each step"`
@@ -350,6 +353,7 @@ type General struct {
 	Model       string  `option:"model" default:"tiny" arg:"DIR|NAME" common:"true" help:"pretrained model: a folder, a GGUF file, smollm2 or another name of rltrain models, a name on the hub, or tiny, a small character-level language model with random weights"`
 	GGUFFile    string  `option:"gguf_file" arg:"NAME" percommand:"true" help:"GGUF file to use if --model is a folder or repository with several"`
 	OutputDir   string  `option:"output_dir" default:"models" arg:"DIR" incidental:"true" common:"true" help:"folder for results; each stage gets a subfolder named after the task and the stage"`
+	Defaults    string  `option:"defaults" default:"rltrain" allowed:"rltrain,trl" help:"whose defaults apply where nothing is given: trl = those of TRL 1.16's trainer of the same kind"`
 	Seed        uint64  `option:"seed" default:"42" common:"true" help:"random seed"`
 	Device      string  `option:"device" default:"auto" help:"cpu, cuda or cuda:NUMBER; auto = the first GPU if its driver and the CUDA plugin (make cuda) are present, else the CPU"`
 	Threads     int     `option:"threads" range:"[0,1024]" incidental:"true" help:"compute threads (0 = one per core)"`

@@ -56,6 +56,7 @@ task: intent
 mode: supervised  # --mode
 model: sentence-transformers/all-MiniLM-L6-v2
 output_dir: models
+defaults: rltrain
 seed: 42
 device: auto
 threads: 0
@@ -90,6 +91,9 @@ lr_scheduler_type: cosine
 warmup_ratio: 0.06
 warmup_steps: 0
 weight_decay: 0.01
+adam_beta1: 0.9
+adam_beta2: 0.999
+adam_epsilon: 1.0e-08
 max_grad_norm: 1
 early_stopping_patience: 0
 head_learning_rate: 0.001

@@ -48,8 +48,11 @@ func (t *trainer) amount(stage, unit string, steps int) string {
 
 // rlSteps is the number of steps of the RL stage.
 func (t *trainer) rlSteps() int {
-	if c := t.config; c.LabelRollouts != nil {
+	switch c := t.config; {
+	case c.LabelRollouts != nil:
 		return c.LabelRollouts.Episodes
+	case c.Fresh != nil && c.Fresh.Epochs > 0 && t.prompts > 0:
+		return c.Fresh.Epochs * max(1, t.prompts/c.Fresh.PromptsPerStep)
 	}
 	return t.config.Rounds.Steps
 }

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -55,7 +56,7 @@ func (t *trainer) prefer(ctx context.Context) error {
 	notePreferences(w, rows, held)
 	noteEnds(w, p)
 	w.settings.Checkpointing = c.Tokens.Checkpointing
-	w.settings.Evaluate = evaluate.Preferences(p, c.Learning, held.Units, source.PerEpoch())
+	w.settings.Evaluate = evaluate.Preferences(p, c.Learning, held.Units, cmp.Or(c.Pairs.EvalEvery, source.PerEpoch()))
 	switch {
 	case needs.Reference && c.Pairs.Precompute:
 		w.settings.Precompute = slices.Concat(slices.Concat(rows.Units...), slices.Concat(held.Units...))
@@ -195,7 +196,7 @@ func (t *trainer) rewardModel(ctx context.Context) error {
 	}
 	notePreferences(w, rows, held)
 	w.settings.HeadRate, w.settings.Checkpointing = o.HeadLearningRate, o.Checkpointing
-	w.settings.Evaluate = evaluate.Rewards(m, held.Units, source.PerEpoch())
+	w.settings.Evaluate = evaluate.Rewards(m, held.Units, cmp.Or(o.EvalEvery, source.PerEpoch()))
 	w.finish = func(_ context.Context, stage *run.Stage, result train.Result) error {
 		before, best, err := decode[evaluate.RewardScores](result)
 		if err != nil {

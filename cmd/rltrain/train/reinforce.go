@@ -40,7 +40,7 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 	defer closeTask(task)
 	w := &work{
 		stage: rlStage, what: "reinforcement learning with " + c.RL.Algorithm, from: cmp.Or(start, c.General.Model), policy: p,
-		algorithm: c.Learning, settings: t.reinforced(c.Rounds.Steps, tokenMicroTokens, "reward"), label: c.RL.Algorithm, unit: "step",
+		algorithm: c.Learning, settings: t.reinforced(t.rlSteps(), tokenMicroTokens, "reward"), label: c.RL.Algorithm, unit: "step",
 	}
 	defer w.close()
 	if n := task.Len(envs.Train); n > 0 {
@@ -170,7 +170,7 @@ func (t *trainer) slots() int {
 func (t *trainer) source(sampler rollout.Generator, task envs.Task, rewards *reward.Text) (train.Source, error) {
 	c := t.config
 	s := rollout.Setup{Options: c.SourceOptions, Sampler: sampler, Task: task, Rollout: rollout.TokensConfig{
-		Steps: c.Rounds.Steps, MaxNew: c.ActionTokens(), MaxTotal: c.LongestAnswer(), Greedy: c.Learning.Needs().Greedy,
+		Steps: t.rlSteps(), MaxNew: c.ActionTokens(), MaxTotal: c.LongestAnswer(), Greedy: c.Learning.Needs().Greedy,
 		Rewards: rewards, Seed: c.General.Seed, Now: time.Now, Group: t.group,
 	}}
 	if c.Samples.Name == rollout.Buffer {

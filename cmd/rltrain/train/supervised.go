@@ -63,7 +63,11 @@ func (t *trainer) supervise(ctx context.Context) error {
 	t.noteRows(w, p, rows, held)
 	w.settings = t.settings(updates(c.Supervised.Epochs, c.Supervised.MaxSteps, source.PerEpoch()), c.Supervised.Optimisation, c.Supervised.Stopping, tokenMicroTokens, "loss")
 	w.settings.Checkpointing = c.Tokens.Checkpointing
-	w.settings.Evaluate = evaluate.Loss(p, policy.Samples(held.Sequences), source.PerEpoch())
+	every := source.PerEpoch()
+	if c.TextSFT != nil && c.TextSFT.EvalEvery > 0 {
+		every = c.TextSFT.EvalEvery
+	}
+	w.settings.Evaluate = evaluate.Loss(p, policy.Samples(held.Sequences), every)
 	if w.settings.Evaluate != nil && c.TextSFT != nil {
 		w.settings.Evaluate.Metric = c.TextSFT.Metric
 	}

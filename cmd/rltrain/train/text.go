@@ -115,7 +115,14 @@ func (t *trainer) evalLines() bool {
 // taskFor is the task in the form that the policy reads: left to choose, as text where it has no chat template.
 func (t *trainer) taskFor(ctx context.Context, p *policy.CausalLM) (envs.Task, error) {
 	form := t.config.Form
-	return t.task(ctx, form != nil && (form.Form == "short" || form.Form == "auto" && p.Templates == nil))
+	task, err := t.task(ctx, form != nil && (form.Form == "short" || form.Form == "auto" && p.Templates == nil))
+	if err != nil {
+		return nil, err
+	}
+	if t.prompts = task.Len(envs.Train); t.prompts == 0 && t.config.Fresh != nil && t.config.Fresh.Epochs > 0 {
+		return nil, t.config.Errorf("rl_epochs", "task %s has problems without end: use num_steps", t.config.Task.Name)
+	}
+	return task, nil
 }
 
 // startingModel is the model of --model with what is to be trained, or the trained policy in start.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,6 +36,7 @@ type trainer struct {
 	console *report.Console
 	hub     *hub.Client
 	group   *dist.Group // the ranks that train together; nil = this process alone
+	prompts int         // training prompts of the task; 0 = without end
 	stamp   string      // when the run began, in the names of its folders; "" where they have none
 	limit   time.Time   // when the run stops between two steps; zero = never
 	verdict string      // last line of a run that helped nobody
@@ -47,7 +49,11 @@ type trainer struct {
 func Run(ctx context.Context, c *config.Config) error {
 	t := &trainer{config: c, command: os.Args, console: report.NewConsole(os.Stdout, os.Stderr, time.Now)}
 	if c.General.PrintConfig {
-		return t.console.Print(string(c.YAML()))
+		text := string(c.YAML())
+		for _, note := range slices.Backward(c.Notes()) {
+			text = "# " + note + "\n" + text
+		}
+		return t.console.Print(text)
 	}
 	if limit, err := c.General.Limit(); err == nil && limit > 0 {
 		t.limit = time.Now().Add(limit)
