@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,17 +62,31 @@ type Played struct {
 	Scores      reward.Scores // of Config.Rewards; empty without them
 	Environment time.Duration // spent in the episodes and rewards, or waiting for them; 0 without a clock
 
-	unscored []turnID // turns that Scores are of, in their order
-	failed   []failedEpisode
+	Unscored []turnID        // turns that Scores are of, in their order
+	Failed   []failedEpisode // for Config.Failed
 }
 
 // turnID is a turn that Config.Rewards score.
 type turnID struct{ Group, Sample, Turn int }
 
-// failedEpisode is a call of Config.Failed.
+// failedEpisode is a sample of an episode that failed. As an error it is one of failureKinds, on every rank.
 type failedEpisode struct {
-	episode, sample int
-	err             error
+	Episode, Sample int
+	Text            string
+	Kind            int // index of failureKinds; -1 = another
+}
+
+// failureKinds are the errors of episodes that callers tell apart.
+var failureKinds = []error{within.ErrTimeout, ErrTooLong, envs.ErrNotScored}
+
+func (f failedEpisode) Error() string { return f.Text }
+
+// Unwrap returns the kind of the failure.
+func (f failedEpisode) Unwrap() error {
+	if f.Kind < 0 {
+		return nil
+	}
+	return failureKinds[f.Kind]
 }
 
 // Play plays the episodes of a part and returns their samples, in the order of indices: the tokens of what was shown,
@@ -104,8 +119,8 @@ func play(ctx context.Context, sampler Generator, task envs.Task, part envs.Part
 
 // settled reports the failed episodes, and gives the turns the rewards of Config.Rewards.
 func (p Played) settled(c Config) Played {
-	for _, f := range p.failed {
-		c.Failed(f.episode, f.sample, f.err)
+	for _, f := range p.Failed {
+		c.Failed(f.Episode, f.Sample, f)
 	}
 	if c.Rewards == nil {
 		return p
@@ -113,7 +128,7 @@ func (p Played) settled(c Config) Played {
 	if c.Centre != nil {
 		c.Centre.Apply(&p.Scores)
 	}
-	for i, at := range p.unscored {
+	for i, at := range p.Unscored {
 		x := p.Groups[at.Group][at.Sample]
 		x.Turns[at.Turn].Reward += p.Scores.Total[i]
 		for n, one := range p.Scores.Rewards {
@@ -226,7 +241,7 @@ func (r *rollout) finish(ctx context.Context) (Played, error) {
 	if err := r.playOut(ctx); err != nil {
 		return Played{}, err
 	}
-	p := Played{Groups: r.groups, unscored: r.unscored, failed: r.failed}
+	p := Played{Groups: r.groups, Unscored: r.unscored, Failed: r.failed}
 	if r.config.Rewards != nil {
 		began := r.now()
 		var err error
@@ -310,6 +325,7 @@ func (r *rollout) fail(ctx context.Context, e *episode, err error) error {
 	case r.config.Failed == nil:
 		return err
 	}
-	r.failed = append(r.failed, failedEpisode{e.Prompt, e.Index, err})
+	kind := slices.IndexFunc(failureKinds, func(kind error) bool { return errors.Is(err, kind) })
+	r.failed = append(r.failed, failedEpisode{e.Prompt, e.Index, err.Error(), kind})
 	return nil
 }

@@ -2,13 +2,10 @@ package rollout
 
 import (
 	"context"
-	"errors"
-	"time"
+	"slices"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/reward"
-	"github.com/rltrain/rltrain/internal/within"
-	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/dist"
 	"github.com/rltrain/rltrain/rl/remote"
 )
@@ -31,25 +28,21 @@ func share(ctx context.Context, g *dist.Group, sampler Generator, n int, play fu
 		return Played{}, err
 	}
 	var all Played
-	for rank, part := range parts {
-		if rank == g.Rank() {
-			all = all.join(own)
-		} else {
-			all = all.join(part.received())
-		}
+	for _, part := range parts {
+		all = all.join(part.received())
 	}
 	return all, nil
 }
 
 // join adds what another rank has played, behind p.
 func (p Played) join(q Played) Played {
-	for _, at := range q.unscored {
-		p.unscored = append(p.unscored, turnID{at.Group + len(p.Groups), at.Sample, at.Turn})
+	for _, at := range q.Unscored {
+		p.Unscored = append(p.Unscored, turnID{at.Group + len(p.Groups), at.Sample, at.Turn})
 	}
 	p.Groups = append(p.Groups, q.Groups...)
 	p.Scores = joinScores(p.Scores, q.Scores)
 	p.Environment = max(p.Environment, q.Environment)
-	p.failed = append(p.failed, q.failed...)
+	p.Failed = append(p.Failed, q.Failed...)
 	return p
 }
 
@@ -71,62 +64,23 @@ func joinScores(a, b reward.Scores) reward.Scores {
 
 // sentPlayed is Played as it travels between ranks.
 type sentPlayed struct {
-	Groups      []rl.Group
-	Informed    []bool // of each trajectory: gob does not distinguish nil from a pointer to a zero value
-	Unscored    []turnID
-	Scores      reward.Scores
-	Failed      []sentFailure
-	Environment time.Duration
-}
-
-type sentFailure struct {
-	Episode, Sample  int
-	Text             string
-	Timeout, TooLong bool
+	Played
+	Informed []bool // of each trajectory: gob does not distinguish nil from a pointer to a zero value
 }
 
 func sent(p Played) sentPlayed {
-	s := sentPlayed{Groups: p.Groups, Unscored: p.unscored, Scores: p.Scores, Environment: p.Environment}
-	for _, g := range p.Groups {
-		for _, x := range g {
-			s.Informed = append(s.Informed, x.Info != nil)
-		}
-	}
-	for _, f := range p.failed {
-		s.Failed = append(s.Failed, sentFailure{f.episode, f.sample, f.err.Error(), errors.Is(f.err, within.ErrTimeout), errors.Is(f.err, ErrTooLong)})
+	s := sentPlayed{Played: p}
+	for _, x := range slices.Concat(p.Groups...) {
+		s.Informed = append(s.Informed, x.Info != nil)
 	}
 	return s
 }
 
 func (s sentPlayed) received() Played {
-	at := 0
-	for _, g := range s.Groups {
-		for _, x := range g {
-			if s.Informed[at] && x.Info == nil {
-				x.Info = &envs.Info{}
-			}
-			at++
+	for i, x := range slices.Concat(s.Groups...) {
+		if s.Informed[i] && x.Info == nil {
+			x.Info = &envs.Info{}
 		}
 	}
-	p := Played{Groups: s.Groups, Scores: s.Scores, Environment: s.Environment, unscored: s.Unscored}
-	for _, f := range s.Failed {
-		err := remoteError{text: f.Text}
-		switch {
-		case f.Timeout:
-			err.kind = within.ErrTimeout
-		case f.TooLong:
-			err.kind = ErrTooLong
-		}
-		p.failed = append(p.failed, failedEpisode{f.Episode, f.Sample, err})
-	}
-	return p
+	return s.Played
 }
-
-// remoteError is the error of an episode of another rank.
-type remoteError struct {
-	text string
-	kind error // nil, or what errors.Is is to find
-}
-
-func (e remoteError) Error() string { return e.text }
-func (e remoteError) Unwrap() error { return e.kind }
