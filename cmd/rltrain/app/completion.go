@@ -1,6 +1,7 @@
 package app
 
 import (
+	_ "embed"
 	"io"
 	"strings"
 
@@ -8,6 +9,14 @@ import (
 
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+)
+
+// The completion scripts ask rltrain for words; if there are none, the shell completes file names.
+var (
+	//go:embed completion.bash
+	bashCompletion string
+	//go:embed completion.fish
+	fishCompletion string
 )
 
 func completionCommand() *cli.Command {
@@ -52,37 +61,3 @@ func completeValue(args []string) (values []string, ok bool) {
 	}
 	return config.Completions(args)
 }
-
-// bashCompletion asks rltrain for words; if there are none, bash completes file names.
-const bashCompletion = `_rltrain() {
-  local word="${COMP_WORDS[COMP_CWORD]}"
-  local asked=("${COMP_WORDS[@]:0:$COMP_CWORD}")
-  [[ $word == "=" ]] && word=""
-  [[ $word == -* ]] && asked+=("${word/#--/-}") # nothing after a bare -- is an option
-  COMPREPLY=($(compgen -W "$("${asked[@]}" --generate-bash-completion 2> /dev/null)" -- "$word"))
-}
-complete -o bashdefault -o default -F _rltrain rltrain
-`
-
-// fishCompletion does the same for fish.
-const fishCompletion = `function __rltrain_complete
-  set -l words (commandline -opc)
-  set -l word (commandline -ct)
-  set -l option ''
-  switch $word
-    case '--*=*'
-      set option (string split -m 1 = -- $word)[1]
-      set -a words $option
-      set option $option=
-    case '-*'
-      set -a words (string replace -r '^--' - -- $word) # nothing after a bare -- is an option
-  end
-  set -l found $option(command $words --generate-bash-completion 2> /dev/null)
-  if set -q found[1]
-    printf '%s\n' $found
-  else
-    __fish_complete_path $word
-  end
-end
-complete -c rltrain -f -a '(__rltrain_complete)'
-`
