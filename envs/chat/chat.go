@@ -112,8 +112,8 @@ func (e Example) Conversational() bool {
 var ErrNull = errors.New("null instead of a text or a conversation; fill it or remove the row")
 
 // Examples reads the records in one of the accepted formats, or in any format if accept is empty. The first record decides
-// the column layout (see Detect); all others must match it. The sequence ends at the first error. Rows with ErrNull do not
-// end it: they carry File, Line and the error, so that the caller can count and skip them.
+// the column layout (see Detect); all others must match it. A row that cannot be used carries File, Line and a
+// *dataset.RowError, so that the caller can count and skip it; ErrNull is one. Any other error ends the sequence.
 func Examples(records iter.Seq2[dataset.Record, error], accept ...Format) iter.Seq2[Example, error] {
 	return func(yield func(Example, error) bool) {
 		var layout *Layout
@@ -130,18 +130,14 @@ func Examples(records iter.Seq2[dataset.Record, error], accept ...Format) iter.S
 				}
 			}
 			e, err := layout.Example(r)
-			if errors.Is(err, ErrNull) {
-				if !yield(Example{File: r.File, Line: r.Line}, err) {
-					return
-				}
-				continue
-			}
 			if err == nil && !first && e.Conversational() != conversational {
 				err = fmt.Errorf("%s: the row is %s, but earlier rows are %s; split the data set", r.Place(), form(e.Conversational()), form(conversational))
 			}
 			if err != nil {
-				yield(Example{}, err)
-				return
+				if !yield(Example{File: r.File, Line: r.Line}, &dataset.RowError{Err: err}) {
+					return
+				}
+				continue
 			}
 			first, conversational = false, e.Conversational()
 			if !yield(e, nil) {

@@ -26,16 +26,17 @@ func init() {
 type texts struct {
 	Dataset       string `option:"dataset" arg:"FILE|NAME" common:"true" help:"text, messages, or prompt and completion: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
 	DatasetConfig string `option:"dataset_config" needs:"dataset" help:"configuration of --dataset, if it has several"`
-	MaxSamples    int    `option:"max_samples" range:"[0,)" help:"maximum rows per split (0 = all)"`
+	dataset.OnBadRow
+	MaxSamples int `option:"max_samples" range:"[0,)" help:"maximum rows per split (0 = all)"`
 }
 
 func (o *texts) Records(ctx context.Context, s envs.Setup) (envs.Records, error) {
-	return Records(ctx, s, o.Dataset, o.DatasetConfig, o.MaxSamples)
+	return Records(ctx, s, o.Dataset, o.DatasetConfig, o.MaxSamples, o.OnBadRow)
 }
 
 // Records returns the rows of a data set's training split and, if it has one, of its validation split: the first most rows
 // of each, or all if most is 0. Errors in finding the data set are OptionErrors of dataset.
-func Records(ctx context.Context, s envs.Setup, name, config string, most int) (envs.Records, error) {
+func Records(ctx context.Context, s envs.Setup, name, config string, most int, bad dataset.OnBadRow) (envs.Records, error) {
 	parts, err := s.Find(ctx, name, config, "train", "validation")
 	if err != nil {
 		return envs.Records{}, &envs.OptionError{Option: "dataset", Err: err}
@@ -44,7 +45,7 @@ func Records(ctx context.Context, s envs.Setup, name, config string, most int) (
 	if err != nil {
 		return envs.Records{}, err
 	}
-	records := envs.Records{Train: first(divided.Train, most)}
+	records := envs.Records{Train: first(divided.Train, most), SkipBad: bad.Faults().Skip}
 	if divided.Given {
 		records.Validation = first(divided.Validation, most)
 	}

@@ -9,7 +9,9 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/rl"
 	template "github.com/rltrain/rltrain/torch/transformers/chat"
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
@@ -53,14 +55,17 @@ func Samples(sequences []Sequence) []*rl.Sample {
 // TokenExamples are the sequences of a data set.
 type TokenExamples struct {
 	Sequences []Sequence
-	Cut       int // examples longer than the limit
-	Dropped   int // examples without a label after cutting
-	Null      int // rows without a text
-	Shortened int // prompts without the thought that the template opens; see promptWithin
+	Cut       int            // examples longer than the limit
+	Dropped   int            // examples without a label after cutting
+	Null      int            // rows without a text
+	Masked    int            // conversations of which the assistant's messages alone are trained on
+	Bad       dataset.Faults // rows that cannot be encoded
+	Shortened int            // prompts without the thought that the template opens; see promptWithin
 }
 
 // EncodeOptions say which tokens of an example are trained on.
 type EncodeOptions struct {
+	SkipBad        bool // drop rows that cannot be encoded; otherwise they are an error
 	MaxLength      int  // cut examples after this many tokens; 0 = the model's positions
 	CompletionOnly bool // train on the completion, not on the prompt
 	AssistantOnly  bool // train on what the template marks as the assistant's, not on the other messages
@@ -73,7 +78,8 @@ func (p *CausalLM) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptio
 	o.MaxLength = p.LimitLength(o.MaxLength)
 	var out TokenExamples
 	var err error
-	out.Null, err = inBatches(examples, func(batch []chat.Example) error { return p.encodeBatch(&out, batch, o) })
+	out.Bad.Skip = o.SkipBad
+	out.Null, err = inBatches(&out.Bad, examples, func(batch []chat.Example) error { return p.encodeBatch(&out, batch, o) })
 	if err == nil && len(out.Sequences) == 0 && out.Dropped > 0 {
 		err = fmt.Errorf("none of %d examples has a token to train on within %d tokens; raise max_length", out.Dropped, o.MaxLength)
 	}
@@ -83,12 +89,19 @@ func (p *CausalLM) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptio
 // encodedAtOnce is how many examples all processors encode together.
 const encodedAtOnce = 512
 
-// inBatches passes examples to take in batches, and counts the rows whose text is null.
-func inBatches(examples iter.Seq2[chat.Example, error], take func(batch []chat.Example) error) (null int, err error) {
+// inBatches passes examples to take in batches. It counts the rows whose text is null, and adds those that cannot be read to
+// bad.
+func inBatches(bad *dataset.Faults, examples iter.Seq2[chat.Example, error], take func(batch []chat.Example) error) (null int, err error) {
 	batch := make([]chat.Example, 0, encodedAtOnce)
 	for e, err := range examples {
 		if errors.Is(err, chat.ErrNull) {
 			null++
+			continue
+		}
+		if _, ok := errors.AsType[*dataset.RowError](err); ok {
+			if err := bad.Add(err); err != nil {
+				return null, err
+			}
 			continue
 		}
 		if err != nil {
@@ -101,7 +114,10 @@ func inBatches(examples iter.Seq2[chat.Example, error], take func(batch []chat.E
 			batch = batch[:0]
 		}
 	}
-	return null, take(batch)
+	if err := take(batch); err != nil {
+		return null, err
+	}
+	return null, bad.Err()
 }
 
 // encodeBatch adds the sequences of examples to out, in their order.
@@ -110,11 +126,17 @@ func (p *CausalLM) encodeBatch(out *TokenExamples, batch []chat.Example, o Encod
 	onAllProcessors(len(batch), func(i int) { encoded[i], errs[i] = p.encodeExample(batch[i], o) })
 	for i, q := range encoded {
 		if errs[i] != nil {
-			return fmt.Errorf("%s:%d: %w", batch[i].File, batch[i].Line, errs[i])
+			if err := out.Bad.Add(rowError(batch[i], errs[i])); err != nil {
+				return err
+			}
+			continue
 		}
 		if len(q.IDs) > o.MaxLength {
 			q.IDs, q.Labels = q.IDs[:o.MaxLength], q.Labels[:o.MaxLength]
 			out.Cut++
+		}
+		if o.AssistantOnly && batch[i].Text.Conversational() {
+			out.Masked++
 		}
 		if q.shortened {
 			out.Shortened++
@@ -128,6 +150,17 @@ func (p *CausalLM) encodeBatch(out *TokenExamples, batch []chat.Example, o Encod
 	return nil
 }
 
+// rowError names the row of an error.
+func rowError(e chat.Example, err error) error { return fmt.Errorf("%s:%d: %w", e.File, e.Line, err) }
+
+// Counts returns how many of the tokens are trained on.
+func (x TokenExamples) Counts() (trained, tokens int) {
+	for _, q := range x.Sequences {
+		trained, tokens = trained+q.labels(), tokens+len(q.IDs)
+	}
+	return trained, tokens
+}
+
 func (p *CausalLM) encodeExample(e chat.Example, o EncodeOptions) (Sequence, error) {
 	switch {
 	case e.Format == chat.LanguageModelling && !e.Conversational():
@@ -135,6 +168,9 @@ func (p *CausalLM) encodeExample(e chat.Example, o EncodeOptions) (Sequence, err
 		return Sequence{IDs: ids}.allLabels(), err
 	case e.Format == chat.LanguageModelling:
 		how := (*template.Templates).Render
+		if o.AssistantOnly && !slices.ContainsFunc(e.Text.Messages, func(m chat.Message) bool { return m.Role() == envs.RoleAssistant }) {
+			return Sequence{}, errors.New("no message is the assistant's, so there is nothing to train on")
+		}
 		if o.AssistantOnly {
 			how = (*template.Templates).RenderAssistant
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -14,10 +15,11 @@ import (
 // its samples are neighbours and have its number as their Prompt.
 type Preferences struct {
 	Units   [][]*rl.Sample
-	Cut     int // units with a response longer than the limit
-	Dropped int // units with a response that cutting removed
-	Equal   int // pairs of equal responses
-	Null    int // rows without a text
+	Cut     int            // units with a response longer than the limit
+	Dropped int            // units with a response that cutting removed
+	Equal   int            // pairs of equal responses
+	Null    int            // rows without a text
+	Bad     dataset.Faults // rows that cannot be encoded
 	// Shortened counts rows whose prompt lost the thought that the template opens; see TokenExamples.
 	Shortened int
 	First     string // file and line of the first dropped or equal unit
@@ -39,13 +41,14 @@ func (f *Preferences) skip(e chat.Example) {
 }
 
 // EncodePreferences turns preferences into samples whose actions are the tokens of the responses, with the token that ends a
-// text. With singles each response is a unit, and Truth says whether it is good. Errors name the file and line of a row that
-// cannot be encoded.
-func (p *CausalLM) EncodePreferences(examples iter.Seq2[chat.Example, error], maxLength int, singles bool) (Preferences, error) {
-	o := EncodeOptions{MaxLength: p.LimitLength(maxLength), CompletionOnly: true}
+// text. With singles each response is a unit, and Truth says whether it is good. Of o only MaxLength and SkipBad count.
+// Errors name the file and line of a row that cannot be encoded.
+func (p *CausalLM) EncodePreferences(examples iter.Seq2[chat.Example, error], o EncodeOptions, singles bool) (Preferences, error) {
+	o.MaxLength, o.CompletionOnly = p.LimitLength(o.MaxLength), true
 	var out Preferences
 	var err error
-	out.Null, err = inBatches(examples, func(batch []chat.Example) error { return p.encodePreferences(&out, batch, o, singles) })
+	out.Bad.Skip = o.SkipBad
+	out.Null, err = inBatches(&out.Bad, examples, func(batch []chat.Example) error { return p.encodePreferences(&out, batch, o, singles) })
 	if left := out.Dropped + out.Equal; err == nil && len(out.Units) == 0 && left > 0 {
 		err = fmt.Errorf("none of %d rows can be trained on, the first is %s: %d have no token of a response within %d tokens (raise max_length), %d have the same response twice", left, out.First, out.Dropped, o.MaxLength, out.Equal)
 	}
@@ -66,7 +69,10 @@ func (p *CausalLM) encodePreferences(out *Preferences, batch []chat.Example, o E
 	for i, sequences := range encoded {
 		e := batch[i]
 		if errs[i] != nil {
-			return fmt.Errorf("%s:%d: %w", e.File, e.Line, errs[i])
+			if err := out.Bad.Add(rowError(e, errs[i])); err != nil {
+				return err
+			}
+			continue
 		}
 		if len(sequences) == 2 && slices.Equal(sequences[0].IDs, sequences[1].IDs) && len(sequences[0].IDs) <= o.MaxLength {
 			out.Equal++

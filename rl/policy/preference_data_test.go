@@ -49,7 +49,7 @@ func TestEncodePreferences(t *testing.T) {
 			want: []kept{{[]string{"b."}, []int32{1}}, {[]string{"c."}, []int32{0}}, {[]string{"d."}, []int32{0}}, {[]string{"e."}, []int32{1}}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := p.EncodePreferences(withNulls(test.examples), 6, test.singles)
+			got, err := p.EncodePreferences(withNulls(test.examples), EncodeOptions{MaxLength: 6}, test.singles)
 			if err != nil {
 				t.Fatal(err)
 			}

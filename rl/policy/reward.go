@@ -209,11 +209,12 @@ func (m *RewardModel) Scores(ctx context.Context, sequences [][]int32) ([]float6
 
 // Units turns preferences and rankings into units for a reward model: a sample per response to a prompt, the best first. The
 // column margin says by how much the first should be better. A response that does not fit into MaxLength tokens with its
-// prompt drops its unit.
-func (m *RewardModel) Units(examples iter.Seq2[chat.Example, error]) (Preferences, error) {
+// prompt drops its unit; with skipBad, so does a row that cannot be encoded.
+func (m *RewardModel) Units(examples iter.Seq2[chat.Example, error], skipBad bool) (Preferences, error) {
 	var out Preferences
 	var err error
-	out.Null, err = inBatches(examples, func(batch []chat.Example) error { return m.encodeUnits(&out, batch) })
+	out.Bad.Skip = skipBad
+	out.Null, err = inBatches(&out.Bad, examples, func(batch []chat.Example) error { return m.encodeUnits(&out, batch) })
 	if left := out.Dropped + out.Equal; err == nil && len(out.Units) == 0 && left > 0 {
 		err = fmt.Errorf("none of %d rows can be trained on, the first is %s: %d are longer than %d tokens (raise max_length), %d have the same response twice", left, out.First, out.Dropped, m.MaxLength, out.Equal)
 	}
@@ -231,7 +232,9 @@ func (m *RewardModel) encodeUnits(out *Preferences, batch []chat.Example) error 
 			out.Dropped++
 			out.skip(e)
 		case errs[i] != nil:
-			return fmt.Errorf("%s:%d: %w", e.File, e.Line, errs[i])
+			if err := out.Bad.Add(rowError(e, errs[i])); err != nil {
+				return err
+			}
 		case slices.ContainsFunc(unit[1:], func(x *rl.Sample) bool { return slices.Equal(x.Tokens, unit[0].Tokens) }):
 			out.Equal++
 			out.skip(e)

@@ -99,7 +99,7 @@ func TestOpenedThought(t *testing.T) {
 	const other = "{% for m in messages %}{{ m.role + ':' + m.content + (loop.length | string) }}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
 	pair := chat.Example{File: "f", Line: 7, Format: chat.Preference, Prompt: conversationOf("user", "q").Text, Chosen: conversationOf("assistant", "good").Text, Rejected: conversationOf("assistant", "bad").Text}
 	p := conversational(t, opening)
-	got, err := p.EncodePreferences(examplesOf(pair), 0, false)
+	got, err := p.EncodePreferences(examplesOf(pair), EncodeOptions{}, false)
 	if err != nil || got.Shortened != 1 || len(got.Units) != 1 {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -112,7 +112,7 @@ func TestOpenedThought(t *testing.T) {
 			t.Errorf("%q is compared, want %q; %v", text, want, err)
 		}
 	}
-	_, err = conversational(t, other).EncodePreferences(examplesOf(pair), 0, false)
+	_, err = conversational(t, other).EncodePreferences(examplesOf(pair), EncodeOptions{}, false)
 	if err == nil || !strings.HasPrefix(err.Error(), "f:7: ") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("a template that renders the prompt in another way: %v", err)
 	}

@@ -156,7 +156,7 @@ func evalReward(ctx context.Context, c *cli.Context, model, data string) (r rewa
 	if err != nil {
 		return r, err
 	}
-	found, err := m.Units(rows)
+	found, err := m.Units(rows, false)
 	if err != nil {
 		return r, err
 	}
@@ -186,7 +186,7 @@ func evalPolicy(ctx context.Context, c *cli.Context, a *algo.DPO, r preferenceRe
 	if err != nil {
 		return r, err
 	}
-	found, err := p.EncodePreferences(rows, c.Int("max-length"), a.Unpaired())
+	found, err := p.EncodePreferences(rows, policy.EncodeOptions{MaxLength: c.Int("max-length")}, a.Unpaired())
 	if err != nil {
 		return r, err
 	}

@@ -382,13 +382,15 @@ func (c *Config) Resuming() (bool, string) {
 	}
 }
 
-// StageOf is the stage that an option belongs to: "supervised", "rl", or "" for both.
+// StageOf is the stage that an option belongs to: "supervised", "rl", "reward", or "" for all.
 func (c *Config) StageOf(key string) string {
 	switch o := c.set.Find(key); {
 	case o != nil && o.Group == "Supervised stage":
 		return envs.Supervised
-	case o != nil && o.Group == "Reinforcement learning stage":
+	case o != nil && (o.Group == "Reinforcement learning stage" || o.Group == "Preferences"):
 		return "rl"
+	case o != nil && o.Group == "Reward model":
+		return "reward"
 	}
 	return ""
 }

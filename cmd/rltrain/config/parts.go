@@ -131,7 +131,8 @@ type LanguageModelSFT struct {
 	Packing         bool    `option:"packing" needs:"max_length" help:"fill each row of a batch with complete examples up to max_length tokens"`
 	CompletionOnly  bool    `option:"completion_only_loss" default:"true" help:"train only on the completion of a row with prompt and completion"`
 	Metric          string  `option:"metric_for_best_model" default:"loss" allowed:"loss,mean_token_accuracy" help:"validation metric that selects the best epoch"`
-	AssistantOnly   bool    `option:"assistant_only_loss" help:"train only on the assistant's messages of a conversation"`
+	AssistantOnly   bool    `option:"assistant_only_loss" default:"true" help:"train only on the assistant's messages of a conversation"`
+	ShowExample     bool    `option:"show_example" percommand:"true" incidental:"true" help:"print the first training example with the trained tokens in colour, or between « and » where the output is no terminal"`
 }
 
 // Warmup is how long worked solutions are imitated.

@@ -26,8 +26,10 @@ const tryPrompts = 3
 
 // prompt is a row of tryFile, as the command generate reads it.
 type prompt struct {
-	Prompt   string `json:"prompt,omitempty"`
-	Messages []any  `json:"messages,omitempty"`
+	Prompt   string         `json:"prompt,omitempty"`
+	Messages []any          `json:"messages,omitempty"`
+	Tools    []any          `json:"tools,omitempty"`
+	Args     dataset.Object `json:"chat_template_kwargs,omitempty"`
 }
 
 // languageModel writes the model card, prints what came of the stage, and says where the model is and how to try it.
@@ -66,7 +68,7 @@ func trySolving(ctx context.Context, stage *run.Stage, task envs.Task) error {
 		if err != nil {
 			return err
 		}
-		row := prompt{Prompt: shown.Text}
+		row := prompt{Prompt: shown.Text, Tools: shown.Tools, Args: shown.TemplateArgs}
 		for _, m := range shown.Messages {
 			row.Messages = append(row.Messages, m)
 		}
@@ -109,7 +111,7 @@ func beginning(e chat.Example) (row prompt) {
 		}
 		row.Messages = append(row.Messages, dataset.Object(m))
 	}
-	row.Prompt = content.Text
+	row.Prompt, row.Tools, row.Args = content.Text, e.Tools, e.TemplateArgs
 	if words := strings.Fields(row.Prompt); e.Format == chat.LanguageModelling && len(words) > 0 {
 		row.Prompt = strings.Join(words[:(len(words)+3)/4], " ")
 	}

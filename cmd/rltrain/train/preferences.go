@@ -35,8 +35,8 @@ func (t *trainer) prefer(ctx context.Context) error {
 	if needs.Single {
 		mismatch, formats = p.LimitLength(c.Pairs.MaxLength), []chat.Format{chat.Unpaired, chat.Preference}
 	}
-	rows, held, err := t.preferences(ctx, c.Pairs.PreferenceData, formats, func(examples iter.Seq2[chat.Example, error]) (policy.Preferences, error) {
-		return p.EncodePreferences(examples, c.Pairs.MaxLength, needs.Single)
+	rows, held, err := t.preferences(ctx, c.Pairs.PreferenceData, formats, func(examples iter.Seq2[chat.Example, error], skipBad bool) (policy.Preferences, error) {
+		return p.EncodePreferences(examples, policy.EncodeOptions{MaxLength: c.Pairs.MaxLength, SkipBad: skipBad}, needs.Single)
 	})
 	if err != nil {
 		return err
@@ -126,14 +126,14 @@ func bothSides(units [][]*rl.Sample) error {
 
 // preferences reads the data set's training and validation rows. Without a validation split a fraction of the training
 // rows is kept for it.
-func (t *trainer) preferences(ctx context.Context, o config.PreferenceData, formats []chat.Format, encode func(iter.Seq2[chat.Example, error]) (policy.Preferences, error)) (rows, held policy.Preferences, err error) {
+func (t *trainer) preferences(ctx context.Context, o config.PreferenceData, formats []chat.Format, encode func(rows iter.Seq2[chat.Example, error], skipBad bool) (policy.Preferences, error)) (rows, held policy.Preferences, err error) {
 	c := t.config
 	records, err := c.Settings.(envs.RecordSource).Records(ctx, t.setup())
 	if err != nil {
 		return rows, held, c.Blame(err)
 	}
-	if rows, err = encode(chat.Examples(records.Train, formats...)); err == nil && records.Validation != nil {
-		held, err = encode(chat.Examples(records.Validation, formats...))
+	if rows, err = encode(chat.Examples(records.Train, formats...), records.SkipBad); err == nil && records.Validation != nil {
+		held, err = encode(chat.Examples(records.Validation, formats...), records.SkipBad)
 	}
 	if err != nil {
 		return rows, held, c.Errorf("dataset", "%v", err)
@@ -151,6 +151,8 @@ func notePreferences(w *work, rows, held policy.Preferences) {
 	if first == "" {
 		first = held.First
 	}
+	noteBad(w, &rows.Bad, &held.Bad)
+	noteContradictions(w, rows.Units)
 	for _, one := range []struct {
 		n    int
 		text string

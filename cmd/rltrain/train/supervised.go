@@ -61,6 +61,11 @@ func (t *trainer) supervise(ctx context.Context) error {
 	}
 	w.source, w.splits = source, []report.Split{{Name: dataset.Train, Rows: len(rows.Sequences)}, {Name: "validation", Rows: len(held.Sequences)}}
 	t.noteRows(w, p, rows, held)
+	if c.TextSFT != nil && c.TextSFT.ShowExample {
+		if err := t.showExample(p, rows.Sequences[0]); err != nil {
+			return err
+		}
+	}
 	w.settings = t.settings(updates(c.Supervised.Epochs, c.Supervised.MaxSteps, source.PerEpoch()), c.Supervised.Optimisation, c.Supervised.Stopping, tokenMicroTokens, "loss")
 	w.settings.Checkpointing = c.Tokens.Checkpointing
 	every := source.PerEpoch()
@@ -97,6 +102,9 @@ func (t *trainer) noteRows(w *work, p *policy.CausalLM, rows, held policy.TokenE
 	if n := rows.Shortened + held.Shortened; n > 0 {
 		w.note(report.Plural(n, "prompt") + " without the thought that the chat template opens: the completion does not begin with one")
 	}
+	noteTrained(w, rows)
+	noteBad(w, &rows.Bad, &held.Bad)
+	noteShared(w, rows.Sequences, held.Sequences)
 	if cut := rows.Cut + held.Cut; cut > 0 {
 		limit := p.MaxLength()
 		if o != nil {
@@ -253,7 +261,7 @@ func (t *trainer) records(ctx context.Context, p *policy.CausalLM) (rows, held p
 	if err != nil {
 		return rows, held, c.Blame(err)
 	}
-	o := policy.EncodeOptions{MaxLength: c.TextSFT.MaxLength, CompletionOnly: c.TextSFT.CompletionOnly, AssistantOnly: c.TextSFT.AssistantOnly}
+	o := policy.EncodeOptions{SkipBad: records.SkipBad, MaxLength: c.TextSFT.MaxLength, CompletionOnly: c.TextSFT.CompletionOnly, AssistantOnly: c.TextSFT.AssistantOnly}
 	if rows, err = p.Encode(chat.Examples(records.Train, chat.LanguageModelling, chat.PromptCompletion), o); err != nil {
 		return rows, held, err
 	}

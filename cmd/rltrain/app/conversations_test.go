@@ -1,0 +1,93 @@
+package app
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rltrain/rltrain/rl/run"
+)
+
+// turns is a chat template that ends each turn with a token that is no end of the model, and tells the day.
+const turns = "{{ strftime_now('%d') }}{% for m in messages %}{{ m.role + ': ' + m.content + '<unk>\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+
+// TestTrainOnConversations trains a model whose files do not say where a turn ends.
+func TestTrainOnConversations(t *testing.T) {
+	f := tiny(t)
+	f.write(t, "MODEL/chat_template.jinja", turns)
+	rows := strings.Repeat(`{"messages":[{"role":"system","content":"be"},{"role":"user","content":"hi"},{"role":"assistant","content":"yo"}]}`+"\n", 32)
+	f.write(t, "TMP/bad.jsonl", rows+`{"messages":[{"role":"user","content":"hi"}]}`+"\n"+`{"messages":[{"role":"user","content":5}]}`+"\n")
+	train := strings.Fields("--task chat --model MODEL --tuning full --learning-rate 0.02 --threads 1 --validation-share 0 --output-dir TMP/out --dataset")
+
+	code, _, stderr := f.rltrain("", append(train, "TMP/bad.jsonl")...)
+	if code == 0 || !strings.Contains(stderr, "bad.jsonl:33: no message is the assistant's") || !strings.Contains(stderr, "bad.jsonl:34: ") || !strings.Contains(stderr, "--on-bad-row skip") {
+		t.Errorf("bad rows: %d, %s", code, stderr)
+	}
+	code, _, stderr = f.rltrain("", append(train, "TMP/bad.jsonl", "--on-bad-row", "skip", "--epochs", "20", "--template-date", "2026-02-03")...)
+	log := string(readFile(t, f.expand("TMP/out/chat_supervised/logs/training_log.txt")))
+	for _, want := range []string{
+		"2 rows skipped", "Trained tokens: 128 of 1248 in 32 examples; the assistant's messages only (TRL: all messages",
+		`warning: token 2 "<unk>" is no end of a text in the model's files`,
+	} {
+		if !strings.Contains(log, want) {
+			t.Errorf("no %q in %s", want, log)
+		}
+	}
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	f.write(t, "TMP/ask.jsonl", `{"messages":[{"role":"system","content":"be"},{"role":"user","content":"hi"}]}`)
+	f.write(t, "TMP/parts.jsonl", `{"prompt":[{"role":"system","content":"be"},{"role":"user","content":[{"type":"text","text":"hi"}]}]}`)
+	for _, ask := range []string{"TMP/ask.jsonl", "TMP/parts.jsonl"} {
+		code, stdout, stderr := f.rltrain("", "generate", "--model", "TMP/out/chat_supervised", "--template-date", "2026-02-03", "--temperature", "0", "--max-new-tokens", "20", "--input", ask)
+		var row outputRow
+		if err := json.Unmarshal([]byte(stdout), &row); code != 0 || err != nil || row.Completion != "yo" || row.FinishReason != "stop" {
+			t.Errorf("%s: %d, %s%s", ask, code, stdout, stderr)
+		}
+	}
+	var generation struct {
+		EOS []int `json:"eos_token_id"`
+	}
+	data, err := os.ReadFile(f.expand("TMP/out/chat_supervised/generation_config.json"))
+	if err != nil || json.Unmarshal(data, &generation) != nil || len(generation.EOS) != 2 || generation.EOS[1] != 2 {
+		t.Errorf("%s, %v", data, err)
+	}
+}
+
+// A resumed run renders conversations as on the day that it began, and goes on for longer.
+func TestResumedConversations(t *testing.T) {
+	f := tiny(t)
+	f.write(t, "MODEL/chat_template.jinja", turns)
+	f.write(t, "TMP/rows.jsonl", strings.Repeat(`{"prompt":[{"role":"user","content":"q"}],"chosen":[{"role":"assistant","content":"good"}],"rejected":[{"role":"assistant","content":"bad"}]}`+"\n", 8))
+	for stage, options := range map[string]string{"preference_rl": "--algorithm dpo", "preference_reward": "--mode reward_model"} {
+		args := append(strings.Fields("--task preference --model MODEL --threads 1 --validation-share 0 --output-dir TMP/out --dataset TMP/rows.jsonl --epochs"), strings.Fields("1 "+options)...)
+		if code, _, stderr := f.rltrain("", args...); code != 0 {
+			t.Fatal(stderr)
+		}
+		path := filepath.Join(f.expand("TMP/out"), stage, "run.json")
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		record, err := run.ReadRun(filepath.Dir(path))
+		if err != nil || record.TemplateDate == "" {
+			t.Fatalf("%s: date %q, %v", stage, record.TemplateDate, err)
+		}
+		if err := os.WriteFile(path, []byte(strings.Replace(string(data), record.TemplateDate, "2020-01-02", 1)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for i, arg := range args {
+			if arg == "--epochs" {
+				args[i+1] = "2"
+			}
+		}
+		code, _, stderr := f.rltrain("", append(args, "--resume")...)
+		log := string(readFile(t, filepath.Join(filepath.Dir(path), "logs", "training_log.txt")))
+		record, err = run.ReadRun(filepath.Dir(path))
+		if code != 0 || err != nil || record.TemplateDate != "2020-01-02" || !strings.Contains(log, "2/2") {
+			t.Errorf("%s: %d, date %q, %v\n%s%s", stage, code, record.TemplateDate, err, log, stderr)
+		}
+	}
+}

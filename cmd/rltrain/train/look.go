@@ -1,0 +1,111 @@
+package train
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/term"
+
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/report"
+)
+
+// noteTrained says how many of the tokens are trained on, and where TRL would train on others.
+func noteTrained(w *work, rows policy.TokenExamples) {
+	trained, tokens := rows.Counts()
+	line := fmt.Sprintf("Trained tokens: %d of %d in %s", trained, tokens, report.Plural(len(rows.Sequences), "example"))
+	if rows.Masked > 0 {
+		line += "; the assistant's messages only (TRL: all messages, as with --assistant-only-loss=false)"
+	}
+	w.note(line)
+}
+
+// noteBad says how many rows were dropped because they cannot be used.
+func noteBad(w *work, all ...*dataset.Faults) {
+	for _, faults := range all {
+		if n, first := faults.Skipped(); n > 0 {
+			w.note(fmt.Sprintf("warning: %s skipped that cannot be used; the first: %v", report.Plural(n, "row"), first))
+		}
+	}
+}
+
+// noteShared warns of validation rows that are trained on.
+func noteShared(w *work, rows, held []policy.Sequence) {
+	seen := make(map[uint64]bool, len(rows))
+	for _, q := range rows {
+		seen[sumOf(q.IDs)] = true
+	}
+	n := 0
+	for _, q := range held {
+		if seen[sumOf(q.IDs)] {
+			n++
+		}
+	}
+	if n > 0 {
+		w.note(fmt.Sprintf("warning: remove duplicates: %d of %d validation rows are training rows too, so their figures are too good", n, len(held)))
+	}
+}
+
+// sumOf tells sequences of tokens apart; FNV-1a.
+func sumOf(ids []int32) uint64 {
+	sum := uint64(14695981039346656037)
+	for _, id := range ids {
+		sum = (sum ^ uint64(id)) * 1099511628211
+	}
+	return sum
+}
+
+// noteContradictions warns of pairs that another row has the other way round.
+func noteContradictions(w *work, units [][]*rl.Sample) {
+	seen, n := map[[2]uint64]bool{}, 0
+	for _, unit := range units {
+		if len(unit) != 2 {
+			continue
+		}
+		chosen, rejected := sumOf(unit[0].Tokens), sumOf(unit[1].Tokens)
+		if seen[[2]uint64{rejected, chosen}] {
+			n++
+		}
+		seen[[2]uint64{chosen, rejected}] = true
+	}
+	if n > 0 {
+		w.note(fmt.Sprintf("warning: remove contradictions: %s the other way round than another row", report.Plural(n, "pair")))
+	}
+}
+
+// showExample prints an example as the model reads it, with what is trained on marked.
+func (t *trainer) showExample(p *policy.CausalLM, q policy.Sequence) error {
+	begin, end := "«", "»"
+	if term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == "" {
+		begin, end = "\x1b[32m", "\x1b[0m"
+	}
+	text, err := marked(p, q, begin, end)
+	if err != nil {
+		return err
+	}
+	return t.console.Print("First example, trained between " + begin + "these marks" + end + ":\n" + text)
+}
+
+// marked is the text of a sequence with marks around what is trained on.
+func marked(p *policy.CausalLM, q policy.Sequence, begin, end string) (string, error) {
+	var b strings.Builder
+	for from := 0; from < len(q.IDs); {
+		to := from + 1
+		for to < len(q.IDs) && q.Labels[to] == q.Labels[from] {
+			to++
+		}
+		text, err := p.Tokenizer.Decode(q.IDs[from:to], false)
+		if err != nil {
+			return "", err
+		}
+		if q.Labels[from] {
+			text = begin + text + end
+		}
+		b.WriteString(text)
+		from = to
+	}
+	return b.String(), nil
+}

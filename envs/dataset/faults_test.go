@@ -1,0 +1,46 @@
+package dataset
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// All bad rows are told at once, or skipped and counted.
+func TestFaults(t *testing.T) {
+	for n, want := range map[int]string{
+		0: "", 1: "f:1: bad", 2: "2 rows cannot be used; fix them, or drop them with --on-bad-row skip: f:1: bad; f:2: bad",
+		7: "7 rows cannot be used; fix them, or drop them with --on-bad-row skip: f:1: bad; f:2: bad; f:3: bad; f:4: bad; f:5: bad; and 2 more",
+	} {
+		for _, skip := range []bool{false, true} {
+			f := OnBadRow{map[bool]string{false: "error", true: "skip"}[skip]}.Faults()
+			for i := range n {
+				if err := f.Add(fmt.Errorf("f:%d: bad", i+1)); err != nil {
+					t.Errorf("%d rows stop it: %v", n, err)
+				}
+			}
+			skipped, first := f.Skipped()
+			err := f.Err()
+			switch {
+			case skip && (err != nil || skipped != n || (first != nil) != (n > 0)):
+				t.Errorf("%d rows skipped: %v, %d, %v", n, err, skipped, first)
+			case !skip && (skipped != 0 || (err == nil) != (want == "") || err != nil && err.Error() != want):
+				t.Errorf("%d rows: %v, want %q; %d skipped", n, err, want, skipped)
+			}
+		}
+	}
+	f := Faults{}
+	var stopped error
+	for i := 0; stopped == nil; i++ {
+		stopped = f.Add(errors.Join(errNoRows))
+		if i > mostFaults {
+			t.Fatal("it never stops")
+		}
+	}
+	if !errors.Is(stopped, errNoRows) || !strings.Contains(stopped.Error(), "1000 rows") {
+		t.Error(stopped)
+	}
+}
+
+var errNoRows = errors.New("bad")
