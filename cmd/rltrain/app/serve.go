@@ -3,8 +3,10 @@ package app
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -47,7 +49,7 @@ func serveCommand() *cli.Command {
 		Flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "host", Value: "127.0.0.1", Usage: "address to listen on; non-loopback addresses need --api-key"},
 			&cli.StringFlag{Name: "api-key", Usage: "require this key in every request, as Authorization: Bearer KEY", EnvVars: []string{"RLTRAIN_API_KEY"}},
-			&cli.StringFlag{Name: "name", Usage: "model name in requests", DefaultText: "--model"},
+			&cli.StringFlag{Name: "name", Aliases: []string{"served-model-name"}, Usage: "model name in requests", DefaultText: "the last element of --model"},
 			&cli.StringSliceFlag{Name: "adapter-dir", Usage: "allow requests to load adapters from this folder and below; repeatable", DefaultText: "requests cannot load adapters"},
 		}, config.OptionFlags(options.MustRead(&o)), flags),
 		Action: func(c *cli.Context) error { return runServer(c, o) },
@@ -57,7 +59,7 @@ func serveCommand() *cli.Command {
 // serveConfig reads the flags.
 func serveConfig(c *cli.Context, o serveOptions) (serving.Config, error) {
 	s := serving.Config{
-		Name: cmp.Or(c.String("name"), c.String("model")), Adapters: map[string]string{}, AdapterDirs: c.StringSlice("adapter-dir"), MaxAdapters: o.MaxAdapters,
+		Name: cmp.Or(c.String("name"), servedName(c.String("model"))), Adapters: map[string]string{}, AdapterDirs: c.StringSlice("adapter-dir"), MaxAdapters: o.MaxAdapters,
 		Slots: o.BatchSize, Queue: o.Queue, Key: c.String("api-key"), Raw: o.LogProbs == "raw_logprobs",
 		Timeout: time.Duration(o.Timeout * float64(time.Second)), Grace: time.Duration(o.Grace * float64(time.Second)),
 	}
@@ -125,6 +127,33 @@ func runServer(c *cli.Context, o serveOptions) error {
 		}
 		config.Logf("stop tokens: %s", shared.EOSNames(p))
 		config.Logf("serving %s at http://%s", config.Name, listener.Addr())
+		config.Logf("try: %s", tryCommand(config, listener.Addr().String(), p.Templates != nil))
 		return server.Serve(ctx, listener)
 	})
+}
+
+// servedName is the default model name in requests: a folder's or file's own name, otherwise model itself, such as a
+// Hugging Face id.
+func servedName(model string) string {
+	if _, err := os.Stat(model); err == nil {
+		return filepath.Base(filepath.Clean(model))
+	}
+	return model
+}
+
+// tryCommand is a shell command that sends a first request.
+func tryCommand(s serving.Config, address string, chat bool) string {
+	route, body := "/v1/completions", map[string]any{"model": s.Name, "prompt": "Once upon a time", "max_tokens": 20}
+	if chat {
+		route, body = "/v1/chat/completions", map[string]any{"model": s.Name, "messages": []map[string]string{{"role": "user", "content": "Hello"}}, "max_tokens": 50}
+	}
+	data, err := json.Marshal(body)
+	if err != nil { // strings and numbers always encode
+		return ""
+	}
+	key := ""
+	if s.Key != "" {
+		key = ` -H "Authorization: Bearer $RLTRAIN_API_KEY"`
+	}
+	return "curl http://" + address + route + key + " -d " + shared.ShellQuote(string(data))
 }

@@ -6,18 +6,20 @@ import (
 
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // chatBody is the body of /v1/chat/completions.
 type chatBody struct {
 	Messages      json.RawMessage `json:"messages"`
 	LogProbs      bool            `json:"logprobs"`
+	TopLogProbs   *int            `json:"top_logprobs"`
 	MaxCompletion *int            `json:"max_completion_tokens"`
 	sampling
 }
 
 var chatNeutral = map[string][]string{
-	"top_logprobs": {"0"}, "tools": {"[]"}, "tool_choice": {`"none"`}, "parallel_tool_calls": {any_}, "response_format": {`{"type":"text"}`},
+	"tools": {"[]"}, "tool_choice": {`"none"`}, "parallel_tool_calls": {any_}, "response_format": {`{"type":"text"}`},
 	"modalities": {`["text"]`}, "add_generation_prompt": {"true"}, "continue_final_message": {"false"}, "service_tier": {`"auto"`},
 	"echo": {"false"},
 }
@@ -31,7 +33,18 @@ type chatLogProb struct {
 	Token   string  `json:"token"`
 	LogProb float32 `json:"logprob"`
 	Bytes   []int   `json:"bytes"`
-	Top     []any   `json:"top_logprobs"`
+
+	Top []chatLogProb `json:"top_logprobs,omitzero"` // empty, not nil, for a generated token; alternatives have none
+}
+
+// chatLogProbOf describes a token with its log-prob.
+func chatLogProbOf(of *policy.CausalLM, id int32, log float32) chatLogProb {
+	token, bytes := spell(of, id)
+	one := chatLogProb{Token: token, LogProb: log, Bytes: []int{}}
+	for _, b := range bytes {
+		one.Bytes = append(one.Bytes, int(b))
+	}
+	return one
 }
 
 type chatLogProbs struct {
@@ -82,13 +95,19 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 		return bad("messages", "messages: the prompt is empty")
 	}
 	room := l.policy.MaxLength() - len(prompt)
-	o, err := q.options(l.policy, 1, room, room)
+	o, err := q.options(l.policy, 1, room, 1, room)
 	if err != nil {
 		return err
 	}
-	j := &job{prompts: [][]int32{prompt}, options: o, stream: q.Stream}
+	if !q.LogProbs && q.TopLogProbs != nil {
+		return bad("top_logprobs", "top_logprobs needs logprobs: true")
+	}
+	top := -1
+	if q.LogProbs {
+		top = or(q.TopLogProbs, 0)
+	}
 	f := &form{
-		id: "chatcmpl-" + newID(), object: "chat.completion", piece: "chat.completion.chunk", model: l.name, policy: l.policy, job: j,
+		id: "chatcmpl-" + newID(), object: "chat.completion", piece: "chat.completion.chunk", lane: l, job: &job{prompts: [][]int32{prompt}, options: o}, top: top,
 		choice: func(p *part) any {
 			c := chatChoice{Index: p.index, Reason: p.reason()}
 			said := &chatMessage{Content: &p.text}
@@ -103,10 +122,11 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 			if q.LogProbs {
 				c.LogProbs = &chatLogProbs{Content: []chatLogProb{}}
 				for i, id := range p.ids {
-					token, bytes := spell(l.policy, id)
-					one := chatLogProb{Token: token, LogProb: p.logs[i], Bytes: []int{}, Top: []any{}}
-					for _, b := range bytes {
-						one.Bytes = append(one.Bytes, int(b))
+					log, likely := p.at(i)
+					one := chatLogProbOf(l.policy, id, log)
+					one.Top = []chatLogProb{}
+					for j, other := range likely.IDs {
+						one.Top = append(one.Top, chatLogProbOf(l.policy, other, likely.LogProbs[j]))
 					}
 					c.LogProbs.Content = append(c.LogProbs.Content, one)
 				}
@@ -117,5 +137,8 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 			return c
 		},
 	}
-	return s.write(w, r, l, &q.sampling, f)
+	if err := s.allowTop(f, "top_logprobs"); err != nil {
+		return err
+	}
+	return s.write(w, r, &q.sampling, f)
 }

@@ -16,10 +16,11 @@ type completionsBody struct {
 	Prompt        json.RawMessage `json:"prompt"`
 	LogProbs      *int            `json:"logprobs"`
 	SpecialTokens *bool           `json:"add_special_tokens"`
+	Echo          bool            `json:"echo"`
 	sampling
 }
 
-var completionsNeutral = map[string][]string{"echo": {"false"}, "suffix": {`""`}, "best_of": {"1"}}
+var completionsNeutral = map[string][]string{"suffix": {`""`}, "best_of": {"1"}}
 
 func init() {
 	for name, values := range commonNeutral {
@@ -30,7 +31,7 @@ func init() {
 // logProbs are log-probs in the format of OpenAI's completions.
 type logProbs struct {
 	Tokens  []string             `json:"tokens"`
-	Values  []float32            `json:"token_logprobs"`
+	Values  []*float32           `json:"token_logprobs"` // null for the first token of a text
 	Top     []map[string]float32 `json:"top_logprobs"`
 	Offsets []int                `json:"text_offset"`
 }
@@ -67,9 +68,6 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if n := or(q.LogProbs, 0); n != 0 {
-		return bad("logprobs", "logprobs %d is not supported; use 0 for the log-probs of the generated tokens", n)
-	}
 	var prompts [][]int32
 	err = s.prepare(r.Context(), func() (err error) {
 		prompts, err = s.prompts(r.Context(), l.policy, q)
@@ -83,13 +81,16 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 		longest = max(longest, len(ids))
 	}
 	// OpenAI's API defaults to 16 tokens.
-	o, err := q.options(l.policy, len(prompts), l.policy.MaxLength()-longest, 16)
+	fewest := 1
+	if q.Echo {
+		fewest = 0
+	}
+	o, err := q.options(l.policy, len(prompts), l.policy.MaxLength()-longest, fewest, 16)
 	if err != nil {
 		return err
 	}
-	j := &job{prompts: prompts, options: o, stream: q.Stream}
 	f := &form{
-		id: "cmpl-" + newID(), object: "text_completion", piece: "text_completion", model: l.name, policy: l.policy, job: j,
+		id: "cmpl-" + newID(), object: "text_completion", piece: "text_completion", lane: l, job: &job{prompts: prompts, options: o}, top: or(q.LogProbs, -1),
 		choice: func(p *part) any {
 			c := completionChoice{Index: p.index, Text: p.text, Reason: p.reason()}
 			if q.LogProbs != nil {
@@ -103,7 +104,26 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 			return c
 		},
 	}
-	return s.write(w, r, l, &q.sampling, f)
+	if q.Echo {
+		f.echo = func(prompt int) (string, error) { return q.text(l.policy, prompts, prompt) }
+	}
+	if err := s.allowTop(f, "logprobs"); err != nil {
+		return err
+	}
+	return s.write(w, r, &q.sampling, f)
+}
+
+// text is the text of a prompt: as sent, or that of its tokens.
+func (q *completionsBody) text(p *policy.CausalLM, prompts [][]int32, i int) (string, error) {
+	var text string
+	var texts []string
+	switch {
+	case json.Unmarshal(q.Prompt, &text) == nil:
+		return text, nil
+	case json.Unmarshal(q.Prompt, &texts) == nil:
+		return texts[i], nil
+	}
+	return p.Tokenizer.Decode(prompts[i], or(q.Special, true))
 }
 
 // prompts converts a text, a list of texts, token ids or lists of token ids to lists of token ids. It counts prompts before
@@ -197,6 +217,8 @@ type part struct {
 	logs    []float32
 	first   bool
 	done    *policy.Completion
+	written int                  // generated tokens among ids
+	top     []policy.TopLogProbs // of ids, with alternatives and with echo; of the first token of a text without a log-prob
 }
 
 // offsets counts the characters of a choice's tokens.
@@ -232,12 +254,25 @@ func (p *part) reason() *string {
 
 // logProbs names each token by its decoded text.
 func (p *part) logProbs(of *policy.CausalLM) *logProbs {
-	out := &logProbs{Tokens: []string{}, Values: []float32{}, Top: []map[string]float32{}, Offsets: []int{}}
+	out := &logProbs{Tokens: []string{}, Values: []*float32{}, Top: []map[string]float32{}, Offsets: []int{}}
 	for i, id := range p.ids {
 		token, bytes := spell(of, id)
-		out.Tokens, out.Values = append(out.Tokens, token), append(out.Values, p.logs[i])
-		out.Top = append(out.Top, map[string]float32{token: p.logs[i]})
-		out.Offsets = append(out.Offsets, p.offsets.add(bytes))
+		out.Tokens, out.Offsets = append(out.Tokens, token), append(out.Offsets, p.offsets.add(bytes))
+		if i == 0 && p.unknown() {
+			out.Values, out.Top = append(out.Values, nil), append(out.Top, nil)
+			continue
+		}
+		log, top := p.at(i)
+		out.Values = append(out.Values, &log)
+		likely := map[string]float32{token: log}
+		for j, other := range top.IDs {
+			// Two tokens can have one text, such as parts of a character; the more likely one is named.
+			text, _ := spell(of, other)
+			if had, ok := likely[text]; !ok || had < top.LogProbs[j] {
+				likely[text] = top.LogProbs[j]
+			}
+		}
+		out.Top = append(out.Top, likely)
 	}
 	return out
 }

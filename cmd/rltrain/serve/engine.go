@@ -26,6 +26,7 @@ type job struct {
 	prompts [][]int32
 	options policy.GenerateOptions
 	stream  bool // report tokens as they are generated
+	raw     bool // return log-probs before temperature and filters
 
 	lane *lane
 	next int     // prompt to submit next
@@ -80,11 +81,10 @@ func (j *job) heard() (all []news, over bool, err error) {
 
 // engine generates the completions of all requests, of all adapters, in one batch on the thread of run.
 type engine struct {
-	slots     int
-	processed bool // return log-probs after temperature and filters
-	figures   *figures
-	logf      func(format string, args ...any)
-	finished  chan struct{}
+	slots    int
+	figures  *figures
+	logf     func(format string, args ...any)
+	finished chan struct{}
 
 	lock    sync.Mutex
 	orders  []func() // to run on the thread
@@ -281,7 +281,7 @@ func (e *engine) hear(j *job, prompt int, h policy.Progress) {
 	}
 	n := news{choice: prompt*j.options.Samples + h.Sample, text: h.Text}
 	last := len(h.Completion.IDs) - 1
-	n.ids, n.logs = h.Completion.IDs[last:last+1:last+1], e.logs(*h.Completion)[last:last+1:last+1]
+	n.ids, n.logs = h.Completion.IDs[last:last+1:last+1], j.logs(*h.Completion)[last:last+1:last+1]
 	if h.Done {
 		n.done = h.Completion
 	}
@@ -295,11 +295,11 @@ func (e *engine) hear(j *job, prompt int, h policy.Progress) {
 }
 
 // logs returns the log-probs of a completion that the server returns.
-func (e *engine) logs(c policy.Completion) []float32 {
-	if e.processed {
-		return c.BehaviorLogProbs
+func (j *job) logs(c policy.Completion) []float32 {
+	if j.raw {
+		return c.LogProbs
 	}
-	return c.LogProbs
+	return c.BehaviorLogProbs
 }
 
 // start creates the sampler and loads all adapters.

@@ -209,9 +209,9 @@ func or[T any](value *T, otherwise T) T {
 	return *value
 }
 
-// options converts the fields to options of the sampler. longest is the room after the longest prompt in tokens, usual the
-// default of max_tokens.
-func (q *sampling) options(p *policy.CausalLM, prompts, longest, usual int) (o policy.GenerateOptions, err error) {
+// options converts the fields to options of the sampler. longest is the room after the longest prompt in tokens; fewest and
+// usual are the minimum and the default of max_tokens.
+func (q *sampling) options(p *policy.CausalLM, prompts, longest, fewest, usual int) (o policy.GenerateOptions, err error) {
 	o = policy.GenerateOptions{
 		Samples: or(q.N, 1), MaxNew: or(q.MaxTokens, usual), Stop: q.Stop, StopIDs: q.StopIDs,
 		Sampling: torch.Sampling{
@@ -233,10 +233,10 @@ func (q *sampling) options(p *policy.CausalLM, prompts, longest, usual int) (o p
 		}
 	}
 	switch {
-	case longest < 1:
+	case longest < fewest:
 		return o, bad("prompt", "the prompt leaves no room in the context of %d tokens", p.MaxLength())
-	case o.MaxNew < 1 || o.MaxNew > longest:
-		return o, bad("max_tokens", "max_tokens %d is out of range; the prompt leaves room for 1 to %d in the context of %d tokens", o.MaxNew, longest, p.MaxLength())
+	case o.MaxNew < fewest || o.MaxNew > longest:
+		return o, bad("max_tokens", "max_tokens %d is out of range; the prompt leaves room for %d to %d in the context of %d tokens", o.MaxNew, fewest, longest, p.MaxLength())
 	case prompts*o.Samples > mostChoices:
 		return o, bad("n", "%d prompts with %d completions each exceed the limit of %d", prompts, o.Samples, mostChoices)
 	case len(o.Stop) > mostStops:

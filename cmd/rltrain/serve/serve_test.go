@@ -141,8 +141,14 @@ func TestRefusals(t *testing.T) {
 		{completion, `{"model":"tiny","prompt":"a","stop":[""]}`, 400, "stop", "1 to 1024"},
 		{completion, `{"model":"tiny","prompt":"a","stop":7}`, 400, "stop", "a string or a list of strings"},
 		{completion, `{"model":"tiny","prompt":"a","stop_token_ids":[-3]}`, 400, "stop_token_ids", "not a token id"},
-		{completion, `{"model":"tiny","prompt":"a","logprobs":5}`, 400, "logprobs", "use 0"},
-		{completion, `{"model":"tiny","prompt":"a","echo":true}`, 400, "echo", "echo true is not supported"},
+		{completion, `{"model":"tiny","prompt":"a","logprobs":21}`, 400, "logprobs", "0 to 20"},
+		{completion, `{"model":"tiny","prompt":"a","logprobs":-2}`, 400, "logprobs", "0 to 20"},
+		{completion, `{"model":"tiny","prompt":"a","logprobs":2,"top_k":3}`, 400, "logprobs", "raw_logprobs"},
+		{completion, `{"model":"tiny","prompt":"a","logprobs":2,"repetition_penalty":1.1}`, 400, "logprobs", "raw_logprobs"},
+		{completion, `{"model":"tiny","prompt":"a","echo":1}`, 400, "echo", "true or false"},
+		{conversation, `{"model":"tiny","messages":[{"role":"user","content":"a"}],"top_logprobs":3}`, 400, "top_logprobs", "logprobs"},
+		{conversation, `{"model":"tiny","messages":[{"role":"user","content":"a"}],"logprobs":true,"top_logprobs":21}`, 400, "top_logprobs", "0 to 20"},
+		{conversation, `{"model":"tiny","messages":[{"role":"user","content":"a"}],"echo":true}`, 400, "echo", "not supported"},
 		{completion, `{"model":"tiny","prompt":"a","best_of":3}`, 400, "best_of", "not supported"},
 		{completion, `{"model":"tiny","prompt":"a","presence_penalty":0.5}`, 400, "presence_penalty", "not supported"},
 		{completion, `{"model":"tiny","prompt":"a","wish":1}`, 400, "wish", "wish is not supported"},
@@ -298,6 +304,8 @@ func FuzzRequests(f *testing.F) {
 		`{"model":"tiny","messages":[{"role":"user","content":"1+2"}],"max_tokens":2,"stream":true,"stream_options":{"include_usage":true}}`,
 		`{"model":"tiny","prompt":"a","stop":["b"],"stop_token_ids":[7],"temperature":0,"top_k":-1,"min_p":0.1,"repetition_penalty":2}`,
 		`{"lora_name":"a","lora_path":"/tmp/../etc"}`, `{"model":"tiny","messages":[{"role":"user","content":[{"type":"text","text":"x"}]}],"max_tokens":1}`, `[`, `{"prompt":{"prompt":1}}`, ``,
+		`{"model":"tiny","prompt":["a",[5,6]],"echo":true,"max_tokens":0,"logprobs":0,"n":2}`, `{"model":"tiny","prompt":[5],"echo":true,"max_tokens":1,"logprobs":20,"temperature":3e-39,"top_p":1e-300,"stream":true}`,
+		`{"model":"tiny","messages":[{"role":"user","content":"a"}],"max_tokens":2,"logprobs":true,"top_logprobs":20,"temperature":1e-40}`,
 	} {
 		for route := range 4 {
 			f.Add(route, []byte(body))

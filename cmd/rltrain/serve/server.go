@@ -58,7 +58,7 @@ type Server struct {
 // New creates a server for p, which the caller closes after Serve returns. Call New on the thread of Serve.
 func New(p *policy.CausalLM, c Config) (*Server, error) {
 	s := &Server{config: c, base: p, figures: newFigures(), started: time.Now(), lanes: map[string]*lane{}, preparing: make(chan struct{}, runtime.NumCPU())}
-	s.engine = &engine{slots: c.Slots, most: c.Queue, logf: c.Logf, processed: !c.Raw, figures: s.figures, finished: make(chan struct{}), called: make(chan struct{}, 1), running: map[*job]struct{}{}}
+	s.engine = &engine{slots: c.Slots, most: c.Queue, logf: c.Logf, figures: s.figures, finished: make(chan struct{}), called: make(chan struct{}, 1), running: map[*job]struct{}{}}
 	s.open(&lane{name: c.Name, policy: p})
 	if err := s.engine.start(); err != nil {
 		return nil, err

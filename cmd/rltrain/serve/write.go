@@ -10,16 +10,15 @@ import (
 	"net/http"
 	"slices"
 	"time"
-
-	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // form is the format of a response.
 type form struct {
 	id, object, piece string // piece is the object of a stream's chunks
-	model             string
-	policy            *policy.CausalLM
+	lane              *lane
 	job               *job
+	echo              func(prompt int) (string, error) // the text of a prompt that a choice begins with; nil = without
+	top               int                              // alternatives of each token; −1 = no log-probs
 	choice            func(*part) any
 }
 
@@ -58,7 +57,7 @@ func (s *Server) prepare(ctx context.Context, f func() error) error {
 }
 
 // write runs a job and writes the response. It cancels the job on a timeout or if the client disconnects.
-func (s *Server) write(w http.ResponseWriter, r *http.Request, l *lane, q *sampling, f *form) error {
+func (s *Server) write(w http.ResponseWriter, r *http.Request, q *sampling, f *form) error {
 	ctx := r.Context()
 	if s.config.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -66,14 +65,18 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, l *lane, q *sampl
 		defer cancel()
 	}
 	f.job.options.Special = !or(q.Special, true)
-	if err := s.engine.submit(l, f.job); err != nil {
+	f.job.stream = q.Stream && !f.evaluated()
+	f.job.raw = s.config.Raw || greedy(f.job.options.Sampling)
+	if f.job.options.MaxNew == 0 {
+		f.job.unwritten()
+	} else if err := s.engine.submit(f.lane, f.job); err != nil {
 		return err
 	}
 	tokens := 0
 	for _, ids := range f.job.prompts {
 		tokens += len(ids)
 	}
-	s.figures.read(l.name, tokens)
+	s.figures.read(f.lane.name, tokens)
 	count := usage{Prompt: tokens}
 	if q.Stream {
 		return s.stream(ctx, w, q, f, count)
@@ -109,11 +112,16 @@ func (s *Server) whole(ctx context.Context, w http.ResponseWriter, f *form, coun
 		over = ended
 		for _, n := range all {
 			count.Completion += len(n.done.IDs)
-			choices[n.choice] = f.choice(&part{index: n.choice, text: n.done.Text, ids: n.done.IDs, logs: s.engine.logs(*n.done), offsets: &offsets{}, first: true, done: n.done})
+			p, err := s.finished(ctx, f, n)
+			if err != nil {
+				s.engine.cancel(f.job)
+				return err
+			}
+			choices[n.choice] = f.choice(p)
 		}
 	}
 	count.Total = count.Prompt + count.Completion
-	writeJSON(w, http.StatusOK, answer{f.id, f.object, time.Now().Unix(), f.model, choices, &count})
+	writeJSON(w, http.StatusOK, answer{f.id, f.object, time.Now().Unix(), f.lane.name, choices, &count})
 	return nil
 }
 
@@ -123,7 +131,12 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, q *sampling,
 	events := &events{w: w}
 	for over := false; !over; {
 		all, ended, err := s.next(ctx, f.job)
+		var parts []*part
+		if err == nil {
+			parts, err = s.parts(ctx, f, all)
+		}
 		if err != nil {
+			s.engine.cancel(f.job)
 			if events.begun {
 				_, body := bodyOf(err)
 				events.send(map[string]errorBody{"error": body})
@@ -132,12 +145,12 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, q *sampling,
 			return err
 		}
 		over = ended
-		for _, p := range gather(all) {
+		for _, p := range parts {
 			p.offsets = &texts[p.index]
 			p.first = !p.offsets.begun
 			p.offsets.begun = true
-			count.Completion += len(p.ids)
-			events.send(answer{f.id, f.piece, time.Now().Unix(), f.model, []any{f.choice(p)}, nil})
+			count.Completion += p.written
+			events.send(answer{f.id, f.piece, time.Now().Unix(), f.lane.name, []any{f.choice(p)}, nil})
 		}
 		if events.err != nil { // the client disconnected or does not read
 			s.engine.cancel(f.job)
@@ -147,7 +160,7 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, q *sampling,
 	}
 	if q.StreamOptions != nil && q.StreamOptions.Usage {
 		count.Total = count.Prompt + count.Completion
-		events.send(answer{f.id, f.piece, time.Now().Unix(), f.model, []any{}, &count})
+		events.send(answer{f.id, f.piece, time.Now().Unix(), f.lane.name, []any{}, &count})
 	}
 	events.data([]byte("[DONE]"))
 	return nil
@@ -164,6 +177,7 @@ func gather(all []news) []*part {
 		}
 		p.text += n.text
 		p.ids, p.logs = append(p.ids, n.ids...), append(p.logs, n.logs...)
+		p.written = len(p.ids)
 		if n.done != nil {
 			p.done = n.done
 		}

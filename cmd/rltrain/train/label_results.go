@@ -86,7 +86,7 @@ func (t *labelRun) compare(ctx context.Context) error {
 		}
 	}
 	last := results[len(results)-1].dir
-	return t.console.Print("Saved in " + last + ". Try: echo " + shellQuote(exampleLine(t.data.test[0].Text)) + " | rltrain predict --model " + shellWord(last))
+	return t.console.Print("Saved in " + last + ". Try: echo " + shared.ShellQuote(exampleLine(t.data.test[0].Text)) + " | rltrain predict --model " + shared.ShellWord(last))
 }
 
 // difference prints and saves what RL has changed.

@@ -50,7 +50,7 @@ func (t *trainer) languageModel(stage *run.Stage, p *policy.CausalLM, what, line
 			return err
 		}
 	}
-	return t.console.Print("Saved in " + home + ". Try: rltrain generate --model " + shellWord(home) + " --input " + shellWord(filepath.Join(home, "logs", tryFile)))
+	return t.console.Print("Saved in " + home + ". Try: rltrain generate --model " + shared.ShellWord(home) + " --input " + shared.ShellWord(filepath.Join(home, "logs", tryFile)))
 }
 
 // trySolving keeps held-out exercises to try the policy with.
@@ -152,17 +152,4 @@ func cardVersions() []report.Setting {
 // exampleLine is a text as one line of standard input.
 func exampleLine(text string) string {
 	return strings.Join(strings.Fields(text), " ")
-}
-
-// shellQuote puts a text into quotes that a shell leaves alone.
-func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
-
-// shellWord quotes what is no plain path.
-func shellWord(path string) string {
-	for _, r := range path {
-		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/+=@%:,", r) {
-			return shellQuote(path)
-		}
-	}
-	return path
 }

@@ -215,7 +215,7 @@ func (t *trainer) rewardModel(ctx context.Context) error {
 		if err := stage.Printf("%s", line); err != nil {
 			return err
 		}
-		return t.console.Print("Saved in " + stage.Home() + ". Use it as a reward: --reward model:" + shellWord(stage.Home()))
+		return t.console.Print("Saved in " + stage.Home() + ". Use it as a reward: --reward model:" + shared.ShellWord(stage.Home()))
 	}
 	_, err = t.learn(ctx, w)
 	return err

@@ -1,0 +1,193 @@
+package serve
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// evaluatedText is a completion with the model's log-probs of its tokens.
+type evaluatedText struct {
+	Text string
+	IDs  []int32 `json:"token_ids"`
+	Logs struct {
+		Tokens  []string
+		Values  []*float32           `json:"token_logprobs"`
+		Top     []map[string]float32 `json:"top_logprobs"`
+		Offsets []int                `json:"text_offset"`
+	} `json:"logprobs"`
+	Reason string `json:"finish_reason"`
+}
+
+func (s *running) evaluate(t testing.TB, body string) []evaluatedText {
+	t.Helper()
+	status, text := s.ask(t, "/v1/completions", body)
+	var got struct{ Choices []evaluatedText }
+	if err := json.Unmarshal([]byte(text), &got); err != nil || status != http.StatusOK {
+		t.Fatalf("%s: status %d, %s", body, status, text)
+	}
+	return got.Choices
+}
+
+// scored are the model's log-probs of all tokens but the first.
+func scored(t testing.TB, s *running, ids []int32, temperature float64) (logs []float32) {
+	t.Helper()
+	if err := s.engine.ask(t.Context(), func() error {
+		all, err := s.base.Score(t.Context(), [][]int32{ids[:1]}, [][]int32{ids[1:]}, temperature)
+		if err == nil {
+			logs = all[0].LogProbs
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return logs
+}
+
+func compareLogProbs(t *testing.T, what string, want []float32, got []*float32) {
+	t.Helper()
+	values := make([]float32, len(got))
+	for i, v := range got {
+		if v == nil {
+			t.Errorf("%s: token %d has no log-prob", what, i)
+			continue
+		}
+		values[i] = *v
+	}
+	if diff := cmp.Diff(want, values, cmpopts.EquateApprox(0, 1e-5)); diff != "" {
+		t.Errorf("%s, log-probs (-model +server)\n%s", what, diff)
+	}
+}
+
+func TestEchoScoresThePrompt(t *testing.T) {
+	s := start(t, Config{})
+	prompts := [][]int32{{5, 6, 7, 20, 21}, {8, 9}}
+	for _, tokens := range []int{0, 1, 4} {
+		got := s.evaluate(t, fmt.Sprintf(`{"model":"tiny","prompt":[[5,6,7,20,21],[8,9]],"echo":true,"logprobs":3,"max_tokens":%d,"temperature":0,"return_token_ids":true}`, tokens))
+		for i, c := range got {
+			n := len(prompts[i])
+			if len(c.IDs) != n+tokens || !slices.Equal(c.IDs[:n], prompts[i]) || c.Reason != "length" {
+				t.Fatalf("prompt %d, max_tokens %d: %+v", i, tokens, c)
+			}
+			if c.Logs.Values[0] != nil || c.Logs.Top[0] != nil {
+				t.Errorf("the first token has log-prob %v and alternatives %v", c.Logs.Values[0], c.Logs.Top[0])
+			}
+			compareLogProbs(t, "echo", scored(t, s, c.IDs, 1), c.Logs.Values[1:])
+			for j, top := range c.Logs.Top[1:] {
+				best := float32(math.Inf(-1))
+				for _, l := range top {
+					best = max(best, l)
+				}
+				if len(top) < 1 || len(top) > 4 || *c.Logs.Values[j+1] > best {
+					t.Errorf("token %d: %v among %v", j+1, *c.Logs.Values[j+1], top)
+				}
+				if j+1 >= n && *c.Logs.Values[j+1] != best { // greedy
+					t.Errorf("generated token %d has log-prob %v, the best of %v", j+1, *c.Logs.Values[j+1], top)
+				}
+			}
+		}
+	}
+	text := s.evaluate(t, `{"model":"tiny","prompt":["ab","é"],"echo":true,"max_tokens":0}`)
+	if text[0].Text != "ab" || text[1].Text != "é" {
+		t.Errorf("%+v", text)
+	}
+}
+
+func TestAlternatives(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		raw         bool
+		request     string
+		temperature float64 // of the log-probs
+	}{
+		{"sampled", false, `"temperature":0.7`, 0.7},
+		{"greedy", false, `"temperature":0`, 1},
+		{"the model's own", true, `"temperature":0.7,"top_k":5`, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := start(t, Config{Raw: c.raw})
+			body := fmt.Sprintf(`{"model":"tiny","prompt":[5,6,7],"max_tokens":6,"seed":3,%s,"return_token_ids":true,"logprobs":20}`, c.request)
+			got := s.evaluate(t, body)[0]
+			ids := append([]int32{5, 6, 7}, got.IDs...)
+			compareLogProbs(t, c.name, scored(t, s, ids, c.temperature)[2:], got.Logs.Values)
+			stream := pieces(t, s.send(t, t.Context(), "/v1/completions", body[:len(body)-1]+`,"stream":true}`))
+			if len(stream) != 1 || stream[0].Choices[0].Text != got.Text {
+				t.Errorf("streamed: %+v, at once: %q", stream, got.Text)
+			}
+		})
+	}
+}
+
+func TestChatAlternatives(t *testing.T) {
+	s := start(t, Config{})
+	status, text := s.ask(t, "/v1/chat/completions", `{"model":"tiny","messages":[{"role":"user","content":"a"}],"max_tokens":5,"temperature":0,"logprobs":true,"top_logprobs":5}`)
+	var got struct {
+		Choices []struct {
+			Logs struct {
+				Content []struct {
+					LogProb float32
+					Token   string
+					Top     []struct {
+						Token   string
+						LogProb float32
+						Bytes   []int
+					} `json:"top_logprobs"`
+				}
+			} `json:"logprobs"`
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &got); err != nil || status != http.StatusOK {
+		t.Fatalf("status %d, %s", status, text)
+	}
+	content := got.Choices[0].Logs.Content
+	if len(content) != 5 {
+		t.Fatalf("%s", text)
+	}
+	for _, token := range content {
+		if len(token.Top) != 5 || token.Top[0].LogProb != token.LogProb || token.Top[0].Token != token.Token {
+			t.Errorf("%+v: the first alternative of a greedy token is the token", token)
+		}
+		if !slices.IsSortedFunc(token.Top, func(a, b struct {
+			Token   string
+			LogProb float32
+			Bytes   []int
+		}) int {
+			return int(math.Copysign(1, float64(b.LogProb-a.LogProb)))
+		}) {
+			t.Errorf("%+v is not sorted", token.Top)
+		}
+	}
+}
+
+func TestTopLogProbsAreADistribution(t *testing.T) {
+	s := start(t, Config{})
+	if err := s.engine.ask(t.Context(), func() error {
+		got, err := s.base.TopLogProbs(t.Context(), []int32{5, 6, 7}, 1, 4, 1)
+		if err != nil {
+			return err
+		}
+		all, err := s.base.TopLogProbs(t.Context(), []int32{5, 6, 7}, 1, s.base.VocabSize(), 1)
+		if err != nil {
+			return err
+		}
+		for i, one := range got {
+			sum := 0.0
+			for _, l := range all[i].LogProbs {
+				sum += math.Exp(float64(l))
+			}
+			if math.Abs(sum-1) > 1e-5 || !slices.Equal(one.IDs, all[i].IDs[:4]) || !slices.IsSortedFunc(all[i].LogProbs, func(a, b float32) int { return int(math.Copysign(1, float64(b-a))) }) {
+				t.Errorf("token %d: probabilities sum to %v; the best 4 are %v, of all %v", i+1, sum, one.IDs, all[i].IDs[:4])
+			}
+		}
+		_, err = s.base.TopLogProbs(t.Context(), []int32{5}, 1, 4, 1)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
