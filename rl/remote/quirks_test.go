@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/rl/policy"
-	"github.com/rltrain/rltrain/rl/remote/remotetest"
 )
 
 // How vLLM-compatible servers can disturb a training run, and the test for each:
@@ -93,7 +92,7 @@ func TestQuirks(t *testing.T) {
 			})
 		}, said: "no complete response within 2s"},
 		{name: "choices in another order", quirk: func(b *bench) {
-			b.servers[0].Change = func(_ remotetest.Order, all []remotetest.Choice) []remotetest.Choice {
+			b.servers[0].Change = func(_ fakeOrder, all []fakeChoice) []fakeChoice {
 				slices.Reverse(all)
 				return all
 			}
@@ -132,12 +131,12 @@ func TestRefused(t *testing.T) {
 			if err := policy.TinyModel(dir, 1, 32, 6); err != nil {
 				t.Fatal(err)
 			}
-			b.config.URLs[0] = remotetest.New(t, dir).URL
+			b.config.URLs[0] = newFakeServer(t, dir).URL
 		}, "nats on average, above rollout_tolerance"},
 		{"adapters that are not applied", func(t *testing.T, b *bench) { b.learn(t); b.servers[0].Frozen = true }, "does not apply the adapter"},
 		{"log-probabilities of another temperature", func(_ *testing.T, b *bench) { b.servers[0].Raw = true }, "at temperature 1, not 0.7; start it with --logprobs-mode processed_logprobs"},
 		{"another tokenizer", func(_ *testing.T, b *bench) {
-			b.servers[0].Change = func(o remotetest.Order, all []remotetest.Choice) []remotetest.Choice {
+			b.servers[0].Change = func(o fakeOrder, all []fakeChoice) []fakeChoice {
 				if o.Model == "base" {
 					all[0].PromptIDs = all[0].PromptIDs[1:]
 				}
@@ -146,15 +145,15 @@ func TestRefused(t *testing.T) {
 		}, "it has another tokenizer"},
 		{"fewer positions", func(_ *testing.T, b *bench) { b.servers[0].Length = 39 }, "has a context of 39 tokens; 40 are needed"},
 		{"no such model", func(_ *testing.T, b *bench) { b.config.Model = "mine" }, "it has no model mine, only base"},
-		{"capped log-probabilities", first(func(c *remotetest.Choice) { c.LogProbs.Values[0] = -9999.0 }), "an impossible log-prob"},
-		{"no log-probability", first(func(c *remotetest.Choice) { c.LogProbs.Values[0] = nil }), "an impossible log-prob"},
-		{"too few log-probabilities", first(func(c *remotetest.Choice) { c.LogProbs.Values = c.LogProbs.Values[1:] }), "not have one log-prob per token"},
-		{"no token ids", first(func(c *remotetest.Choice) { c.IDs = nil }), "has no token_ids"},
-		{"tokens of another vocabulary", first(func(c *remotetest.Choice) { c.IDs[0] = 9999 }), "token 9999 is out of range"},
-		{"another prompt", first(func(c *remotetest.Choice) { c.PromptIDs = append([]int32{1}, c.PromptIDs...) }), "changed the prompt"},
-		{"a choice twice", first(func(c *remotetest.Choice) { c.Index = 1 }), "is a duplicate"},
-		{"an end at a token of its own", first(func(c *remotetest.Choice) { c.Reason, c.IDs[len(c.IDs)-1] = "stop", 20 }), "stops at token 20, which is not a stop token here"},
-		{"more tokens than asked for", first(func(c *remotetest.Choice) { c.IDs = append(c.IDs, make([]int32, 99)...) }), "more than max_tokens"},
+		{"capped log-probabilities", first(func(c *fakeChoice) { c.LogProbs.Values[0] = -9999.0 }), "an impossible log-prob"},
+		{"no log-probability", first(func(c *fakeChoice) { c.LogProbs.Values[0] = nil }), "an impossible log-prob"},
+		{"too few log-probabilities", first(func(c *fakeChoice) { c.LogProbs.Values = c.LogProbs.Values[1:] }), "not have one log-prob per token"},
+		{"no token ids", first(func(c *fakeChoice) { c.IDs = nil }), "has no token_ids"},
+		{"tokens of another vocabulary", first(func(c *fakeChoice) { c.IDs[0] = 9999 }), "token 9999 is out of range"},
+		{"another prompt", first(func(c *fakeChoice) { c.PromptIDs = append([]int32{1}, c.PromptIDs...) }), "changed the prompt"},
+		{"a choice twice", first(func(c *fakeChoice) { c.Index = 1 }), "is a duplicate"},
+		{"an end at a token of its own", first(func(c *fakeChoice) { c.Reason, c.IDs[len(c.IDs)-1] = "stop", 20 }), "stops at token 20, which is not a stop token here"},
+		{"more tokens than asked for", first(func(c *fakeChoice) { c.IDs = append(c.IDs, make([]int32, 99)...) }), "more than max_tokens"},
 		{"nobody there", func(_ *testing.T, b *bench) { b.servers[0].Die() }, "EOF"},
 		{"a wrong key", func(_ *testing.T, b *bench) {
 			b.servers[0].Before = func(w http.ResponseWriter, r *http.Request) bool { answer(401)(w, r); return true }
@@ -175,9 +174,9 @@ func TestRefused(t *testing.T) {
 }
 
 // first applies a quirk to the first choice of every response.
-func first(change func(*remotetest.Choice)) func(*testing.T, *bench) {
+func first(change func(*fakeChoice)) func(*testing.T, *bench) {
 	return func(_ *testing.T, b *bench) {
-		b.servers[0].Change = func(_ remotetest.Order, all []remotetest.Choice) []remotetest.Choice {
+		b.servers[0].Change = func(_ fakeOrder, all []fakeChoice) []fakeChoice {
 			change(&all[0])
 			return all
 		}

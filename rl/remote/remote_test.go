@@ -15,7 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/rl/policy"
-	"github.com/rltrain/rltrain/rl/remote/remotetest"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
@@ -24,7 +23,7 @@ import (
 type bench struct {
 	dir     string // of the model
 	policy  *policy.CausalLM
-	servers []*remotetest.Server
+	servers []*fakeServer
 	config  Config
 	lock    sync.Mutex
 	said    []string
@@ -47,7 +46,7 @@ func newBench(t testing.TB, servers int) *bench {
 		b.said = append(b.said, fmt.Sprintf(format, args...))
 	}
 	for range servers {
-		one := remotetest.New(t, dir)
+		one := newFakeServer(t, dir)
 		b.servers = append(b.servers, one)
 		b.config.URLs = append(b.config.URLs, one.URL)
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
-	"github.com/rltrain/rltrain/rl/remote/remotetest"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/rl/run"
@@ -317,7 +316,7 @@ type tokenRun struct {
 	holds   int  // tokens that fit in memory; 0 = unlimited
 	taught  bool // by another tiny model with the same tokens
 	servers int  // rollout servers; 0 = the policy's sampler
-	quirk   func(i int, s *remotetest.Server)
+	quirk   func(i int, s *rolloutServer)
 	told    func(line string)
 }
 

@@ -1,5 +1,4 @@
-// Package remotetest is a server that writes for a policy as vLLM does, with its quirks, for tests.
-package remotetest
+package remote
 
 import (
 	"context"
@@ -17,8 +16,8 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// Order is a request for completions.
-type Order struct {
+// fakeOrder is a request for completions.
+type fakeOrder struct {
 	Model             string
 	Prompt            json.RawMessage
 	N                 int
@@ -35,73 +34,73 @@ type Order struct {
 	TokenIDs          bool    `json:"return_token_ids"`
 }
 
-// Choice is a completion as the server sends it; a quirk may change it.
-type Choice struct {
-	Index     int       `json:"index"`
-	Text      string    `json:"text"`
-	Reason    string    `json:"finish_reason"`
-	IDs       []int32   `json:"token_ids"`
-	PromptIDs []int32   `json:"prompt_token_ids"`
-	LogProbs  *LogProbs `json:"logprobs"`
+// fakeChoice is a completion as the server sends it; a quirk may change it.
+type fakeChoice struct {
+	Index     int           `json:"index"`
+	Text      string        `json:"text"`
+	Reason    string        `json:"finish_reason"`
+	IDs       []int32       `json:"token_ids"`
+	PromptIDs []int32       `json:"prompt_token_ids"`
+	LogProbs  *fakeLogProbs `json:"logprobs"`
 }
 
-// LogProbs are those of a choice's tokens.
-type LogProbs struct {
+// fakeLogProbs are those of a choice's tokens.
+type fakeLogProbs struct {
 	Values []any `json:"token_logprobs"`
 }
 
-// Server is one. Its fields may be changed between requests under Lock.
-type Server struct {
+// fakeServer samples for a policy as vLLM does, with its quirks. Its fields may be changed between requests under Lock.
+type fakeServer struct {
 	sync.Mutex
 	URL string
 	// Before may answer a request instead of the server: then it returns true.
 	Before func(w http.ResponseWriter, r *http.Request) bool
 	// Change changes what a request for completions is answered.
-	Change func(o Order, choices []Choice) []Choice
+	Change func(o fakeOrder, choices []fakeChoice) []fakeChoice
 	Raw    bool // log-probabilities are those of temperature 1
 	Frozen bool // adapters are loaded and not applied
 	Length int  // what it says of the model's positions; 0 = nothing
 
-	Orders   []Order  // requests for completions
-	Loaded   []string // adapters, in the order in which they came
-	Paths    []string // their folders
+	Orders   []fakeOrder // requests for completions
+	Loaded   []string    // adapters, in the order in which they came
+	Paths    []string    // their folders
 	Unloaded []string
 
 	t        testing.TB
 	http     *httptest.Server
 	thread   *torch.Thread
-	base     writer
-	adapters map[string]writer
+	base     fakeModel
+	adapters map[string]fakeModel
 }
 
-// writer is a model that can write.
-type writer struct {
+// fakeModel generates.
+type fakeModel struct {
 	*policy.CausalLM
 	*policy.Sampler
 }
 
-func newWriter(p *policy.CausalLM, err error) (writer, error) {
+func newFakeModel(p *policy.CausalLM, err error) (fakeModel, error) {
 	if err != nil {
-		return writer{}, err
+		return fakeModel{}, err
 	}
 	sampler, err := p.NewSampler(4)
 	if err != nil {
 		p.Close()
 	}
-	return writer{p, sampler}, err
+	return fakeModel{p, sampler}, err
 }
 
-func (w writer) close() {
+func (w fakeModel) close() {
 	w.Sampler.Close()
 	w.CausalLM.Close()
 }
 
-// New starts a server of the model of a folder; it ends with the test.
-func New(t testing.TB, dir string) *Server {
+// newFakeServer starts a server of the model of a folder; it ends with the test.
+func newFakeServer(t testing.TB, dir string) *fakeServer {
 	t.Helper()
-	s := &Server{t: t, thread: torch.NewThread(), adapters: map[string]writer{}}
+	s := &fakeServer{t: t, thread: torch.NewThread(), adapters: map[string]fakeModel{}}
 	if err := s.do(func() (err error) {
-		s.base, err = newWriter(policy.NewCausalLM(policy.Config{Dir: dir}))
+		s.base, err = newFakeModel(policy.NewCausalLM(policy.Config{Dir: dir}))
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -118,12 +117,12 @@ func New(t testing.TB, dir string) *Server {
 	return s
 }
 
-func (s *Server) do(f func() error) error {
+func (s *fakeServer) do(f func() error) error {
 	return s.thread.Do(context.Background(), func(context.Context) error { return f() })
 }
 
 // Forget drops all adapters, as a server that was started anew.
-func (s *Server) Forget() {
+func (s *fakeServer) Forget() {
 	s.Lock()
 	defer s.Unlock()
 	for name, p := range s.adapters {
@@ -133,7 +132,7 @@ func (s *Server) Forget() {
 }
 
 // ServeHTTP answers one request at a time.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.Lock()
 	before := s.Before
 	s.Unlock()
@@ -149,7 +148,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if s.Length > 0 {
 			model["max_model_len"] = s.Length
 		}
-		write(w, 200, map[string]any{"data": []any{model}})
+		fakeAnswer(w, 200, map[string]any{"data": []any{model}})
 	case "/v1/load_lora_adapter":
 		s.load(w, r)
 	case "/v1/unload_lora_adapter":
@@ -163,45 +162,45 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			s.Unloaded = append(s.Unloaded, o.Name)
 			return
 		}
-		fail(w, 404, "no such adapter")
+		fakeError(w, 404, "no such adapter")
 	case "/v1/completions":
 		s.complete(w, r)
 	default:
-		fail(w, 404, "no such route")
+		fakeError(w, 404, "no such route")
 	}
 }
 
-func (s *Server) load(w http.ResponseWriter, r *http.Request) {
+func (s *fakeServer) load(w http.ResponseWriter, r *http.Request) {
 	var o struct {
 		Name string `json:"lora_name"`
 		Path string `json:"lora_path"`
 	}
 	_ = json.NewDecoder(r.Body).Decode(&o)
 	if _, ok := s.adapters[o.Name]; ok {
-		fail(w, 400, fmt.Sprintf("The lora adapter '%s' has already been loaded.", o.Name))
+		fakeError(w, 400, fmt.Sprintf("The lora adapter '%s' has already been loaded.", o.Name))
 		return
 	}
 	if _, err := os.Stat(filepath.Join(o.Path, "adapter_config.json")); err != nil {
-		fail(w, 404, "no adapter there")
+		fakeError(w, 404, "no adapter there")
 		return
 	}
 	if err := s.do(func() error {
-		p, err := newWriter(s.base.WithAdapter(o.Path))
+		p, err := newFakeModel(s.base.WithAdapter(o.Path))
 		if err == nil {
 			s.adapters[o.Name] = p
 		}
 		return err
 	}); err != nil {
-		fail(w, 400, err.Error())
+		fakeError(w, 400, err.Error())
 		return
 	}
 	s.Loaded, s.Paths = append(s.Loaded, o.Name), append(s.Paths, o.Path)
 }
 
-func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
-	var o Order
+func (s *fakeServer) complete(w http.ResponseWriter, r *http.Request) {
+	var o fakeOrder
 	if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
-		fail(w, 400, err.Error())
+		fakeError(w, 400, err.Error())
 		return
 	}
 	s.Orders = append(s.Orders, o)
@@ -210,7 +209,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 		p, ok = s.base, true
 	}
 	if !ok {
-		fail(w, 404, "The model `"+o.Model+"` does not exist.")
+		fakeError(w, 404, "The model `"+o.Model+"` does not exist.")
 		return
 	}
 	var prompts [][]int32
@@ -218,20 +217,20 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 	if json.Unmarshal(o.Prompt, &text) == nil {
 		ids, err := p.Tokenizer.EncodeRaw(text, false)
 		if err != nil {
-			fail(w, 400, err.Error())
+			fakeError(w, 400, err.Error())
 			return
 		}
 		prompts = [][]int32{ids}
 	} else if err := json.Unmarshal(o.Prompt, &prompts); err != nil {
-		fail(w, 400, err.Error())
+		fakeError(w, 400, err.Error())
 		return
 	}
 	options := policy.GenerateOptions{Samples: o.N, MaxNew: o.MaxTokens, Stop: o.Stop, StopIDs: o.StopIDs, Seed: uint64(o.Seed),
 		Sampling: torch.Sampling{Temperature: *o.Temperature, TopP: *o.TopP, TopK: *o.TopK, MinP: *o.MinP, RepetitionPenalty: *o.RepetitionPenalty}}
-	var choices []Choice
+	var choices []fakeChoice
 	keep := func(i int, done []policy.Completion) error {
 		for j, c := range done {
-			logs := &LogProbs{}
+			logs := &fakeLogProbs{}
 			for t := range c.IDs {
 				value := float64(c.BehaviorLogProbs[t])
 				if s.Raw {
@@ -239,32 +238,32 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 				}
 				logs.Values = append(logs.Values, value)
 			}
-			choices = append(choices, Choice{i*o.N + j, c.Text, string(c.Reason), c.IDs, slices.Clone(prompts[i]), logs})
+			choices = append(choices, fakeChoice{i*o.N + j, c.Text, string(c.Reason), c.IDs, slices.Clone(prompts[i]), logs})
 		}
 		return nil
 	}
 	if err := s.do(func() error { return p.Generate(context.Background(), prompts, options, keep) }); err != nil {
-		fail(w, 400, err.Error())
+		fakeError(w, 400, err.Error())
 		return
 	}
 	if s.Change != nil {
 		choices = s.Change(o, choices)
 	}
-	write(w, 200, map[string]any{"model": o.Model, "choices": choices})
+	fakeAnswer(w, 200, map[string]any{"model": o.Model, "choices": choices})
 }
 
-func fail(w http.ResponseWriter, status int, message string) {
-	write(w, status, map[string]any{"error": map[string]any{"message": message, "code": status}})
+func fakeError(w http.ResponseWriter, status int, message string) {
+	fakeAnswer(w, status, map[string]any{"error": map[string]any{"message": message, "code": status}})
 }
 
-func write(w http.ResponseWriter, status int, value any) {
+func fakeAnswer(w http.ResponseWriter, status int, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(value) // the client has gone
 }
 
 // Die makes the server cut every connection off, until the result is called.
-func (s *Server) Die() (rise func()) {
+func (s *fakeServer) Die() (rise func()) {
 	s.Lock()
 	defer s.Unlock()
 	before := s.Before
