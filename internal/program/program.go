@@ -36,7 +36,7 @@ type Program struct {
 
 // New looks up the program of a command line without starting it. timeout applies to each question.
 func New(line string, timeout time.Duration) (*Program, error) {
-	command, err := splitWords(line)
+	command, err := Words(line)
 	if err != nil {
 		return nil, err
 	}

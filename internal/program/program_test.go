@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestSplitWords(t *testing.T) {
+func TestWords(t *testing.T) {
 	for command, want := range map[string][]string{
 		"./judge":                      {"./judge"},
 		"  python3\tjudge.py\n -v ":    {"python3", "judge.py", "-v"},
@@ -17,7 +17,7 @@ func TestSplitWords(t *testing.T) {
 		`my\ judge \' "it's" '"' "\$"`: {"my judge", "'", "it's", `"`, `\$`},
 		"sh -c 'echo $HOME; a | b'":    {"sh", "-c", "echo $HOME; a | b"},
 	} {
-		got, err := splitWords(command)
+		got, err := Words(command)
 		if err != nil {
 			t.Errorf("%s: %v", command, err)
 		}

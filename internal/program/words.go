@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// splitWords splits a command into words with a shell's quoting rules: '…' is literal, in "…" a backslash escapes " and \,
+// Words splits a command into words with a shell's quoting rules: '…' is literal, in "…" a backslash escapes " and \,
 // and outside quotes a backslash escapes any character.
-func splitWords(command string) ([]string, error) {
+func Words(command string) ([]string, error) {
 	var words []string
 	var word strings.Builder
 	var quote byte // 0 outside quotes

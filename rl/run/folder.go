@@ -51,6 +51,10 @@ type Info struct {
 	Seed     uint64            `json:"seed"`
 	// TemplateDate is the day that chat templates print, such as "2026-01-31"; "" where nothing is a language model.
 	TemplateDate string `json:"template_date,omitempty"`
+	// Config is the text of config.yaml.
+	Config string `json:"config,omitempty"`
+	// Inputs has sums of what the settings name.
+	Inputs Inputs `json:"inputs,omitempty"`
 	// Environment holds variables for trackers, such as WANDB_PROJECT.
 	Environment map[string]string `json:"environment,omitempty"`
 	// Started is when this process started or resumed the run.
@@ -170,6 +174,7 @@ func (r *Run) Continue(now Info, changed []string) (differences []string, err er
 			r.record.Inexact = append(r.record.Inexact, d)
 		}
 	}
+	r.record.Config, r.record.Inputs = now.Config, now.Inputs
 	r.record.PID = os.Getpid()
 	r.record.Status, r.record.Ending, r.record.Ended, r.record.Files = StatusRunning, "", nil, nil
 	r.record.Resumed = append(r.record.Resumed, now.Started)

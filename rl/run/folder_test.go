@@ -300,6 +300,7 @@ func TestResume(t *testing.T) {
 	now.Started = noon.Add(time.Hour)
 	now.Threads = 8
 	now.Versions = map[string]string{"rltrain": "1", "go": "go1.26"}
+	now.Inputs = Inputs{"dataset": {"a.jsonl": "2"}}
 	got, err := r.Continue(now, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -320,6 +321,9 @@ func TestResume(t *testing.T) {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff([]time.Time{now.Started}, record.Resumed); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(now.Inputs, record.Inputs); diff != "" {
 		t.Error(diff)
 	}
 	if record.Threads != 2 || record.Status != StatusRunning {

@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/rltrain/rltrain/internal/files"
@@ -28,16 +29,16 @@ type StageConfig struct {
 	// Changed lists changed lengths of a resumed run ("num_steps was 2, is now 4"). If it is not empty, a finished run can
 	// resume.
 	Changed   []string
+	Inexact   []string    // other reasons why a resumed run may differ from an uninterrupted one
 	SaveEvery int         // steps between checkpoints
 	Keep      int         // newest checkpoints to keep; 0 = all
 	KeepRuns  int         // earlier runs in Dir to keep; 0 = 1
 	LogEvery  int         // steps between rows
 	Prompts   int         // prompts of a logged step whose completions are saved; 0 = none, below 0 = all
 	Group     *dist.Group // as in Hooks; only rank 0 saves checkpoints
-	// Trackers also get the metrics: TensorBoard, WandB. Settings and Config, the text of config.yaml, are for them.
+	// Trackers also get the metrics: TensorBoard, WandB. Settings are for them.
 	Trackers []string
 	Settings map[string]any
-	Config   string
 	Deadline time.Time // as in Hooks
 	Times    bool      // print the share of each phase at the end
 	Console  *report.Console
@@ -115,7 +116,7 @@ func (s *Stage) reopen() error {
 		}
 	}
 	s.checkpoint = dir
-	differences, err := s.run.Continue(c.Info, c.Changed)
+	differences, err := s.run.Continue(c.Info, slices.Concat(c.Changed, c.Inexact))
 	if err != nil {
 		return err
 	}

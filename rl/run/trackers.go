@@ -139,7 +139,7 @@ func openTensorBoard(c StageConfig, run *Run, saved json.RawMessage) (tracker, e
 	if err := w.Settings(c.Now(), c.Settings, "train/loss", "train/reward", "eval/accuracy", "eval/reward", "eval/loss"); err != nil {
 		return nil, err
 	}
-	return w, w.Text(c.Now(), 0, "config", "    "+strings.ReplaceAll(c.Config, "\n", "\n    "))
+	return w, w.Text(c.Now(), 0, "config", "    "+strings.ReplaceAll(c.Info.Config, "\n", "\n    "))
 }
 
 type wandbRun struct {

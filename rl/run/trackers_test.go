@@ -18,10 +18,10 @@ import (
 func tracking(t *testing.T, dir string, env map[string]string, names ...string) (*Stage, *strings.Builder) {
 	t.Helper()
 	info := testInfo()
-	info.Environment = env
+	info.Environment, info.Config = env, "seed: 1\n"
 	out := &strings.Builder{}
 	s, err := OpenStage(StageConfig{
-		Dir: dir, Info: info, Resume: true, SaveEvery: 2, LogEvery: 1, Trackers: names, Settings: map[string]any{"seed": 1}, Config: "seed: 1\n",
+		Dir: dir, Info: info, Resume: true, SaveEvery: 2, LogEvery: 1, Trackers: names, Settings: map[string]any{"seed": 1},
 		Console: report.NewConsole(out, out, func() time.Time { return noon }), Now: func() time.Time { return noon }, Prompts: 1,
 	})
 	if err != nil {

@@ -32,6 +32,7 @@ func (c *Client) Dataset(ctx context.Context, dataset string, choose func(names 
 		converted := repo{kind: r.kind, id: r.id, revision: convertedRef}
 		found, cerr := c.dataset(ctx, converted, choose)
 		if cerr == nil {
+			c.commits.Store(dataset, filepath.Base(found))
 			return found, nil
 		}
 		err = fmt.Errorf("%w; its conversion to parquet: %w", err, cerr)
@@ -43,6 +44,7 @@ func (c *Client) Dataset(ctx context.Context, dataset string, choose func(names 
 	if err != nil {
 		return "", fmt.Errorf("dataset %s: %w", r, err)
 	}
+	c.commits.Store(dataset, filepath.Base(dir))
 	return dir, nil
 }
 

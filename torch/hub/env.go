@@ -86,7 +86,7 @@ func (c *Client) session(r repo) (*session, error) {
 
 // folders returns Hugging Face's home folder and its cache of repositories, by the rules of huggingface_hub.
 func folders() (home, cache string, err error) {
-	user, err := os.UserHomeDir()
+	user, err := homeDir()
 	if err != nil {
 		return "", "", fmt.Errorf("finding the home folder: %w", err)
 	}
@@ -134,7 +134,7 @@ func userToken(home string) (value, from string, err error) {
 			return value, variable, nil
 		}
 	}
-	user, err := os.UserHomeDir()
+	user, err := homeDir()
 	if err != nil {
 		return "", "", fmt.Errorf("finding the home folder: %w", err)
 	}

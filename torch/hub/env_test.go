@@ -30,6 +30,14 @@ func TestEnvironment(t *testing.T) {
 			t.Errorf("%v: %s, %v", tc.set, cache, err)
 		}
 	}
+	t.Setenv("HOME", "") // as in services and containers
+	t.Setenv("HF_HUB_CACHE", "/new")
+	if _, cache, err := folders(); err != nil || cache != "/new" {
+		t.Errorf("without $HOME: %s, %v", cache, err)
+	}
+	if cache, err := CacheDir(); err != nil || !filepath.IsAbs(cache) {
+		t.Errorf("without $HOME: %s, %v", cache, err)
+	}
 	for _, tc := range []struct {
 		set                   map[string]string
 		model, dataset, token string

@@ -15,8 +15,10 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"os/user"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -30,6 +32,14 @@ type Client struct {
 
 	transport http.RoundTripper                                // nil: net/http's default
 	sleep     func(ctx context.Context, d time.Duration) error // nil: the system clock
+	commits   sync.Map                                         // of the repositories found, by the name asked for
+}
+
+// Commit is the commit of a repository of the Hub that this client has found by name, "" if it has found none.
+func (c *Client) Commit(name string) string {
+	commit, _ := c.commits.Load(name)
+	text, _ := commit.(string)
+	return text
 }
 
 // Need says which files of a model the caller reads. Configuration, tokenizer and chat templates are always fetched.
@@ -58,11 +68,29 @@ func CacheDir() (string, error) {
 	if dir := os.Getenv("RLTRAIN_CACHE"); dir != "" {
 		return dir, nil
 	}
-	base, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("finding the user's cache folder: %w", err)
+	if dir := os.Getenv("XDG_CACHE_HOME"); dir != "" {
+		return filepath.Join(dir, "rltrain"), nil
 	}
-	return filepath.Join(base, "rltrain"), nil
+	home, err := homeDir()
+	if err != nil {
+		return "", fmt.Errorf("finding the user's cache folder: %w; set RLTRAIN_CACHE", err)
+	}
+	return filepath.Join(home, ".cache", "rltrain"), nil
+}
+
+// homeDir is the user's home folder: $HOME, else that of the user's entry. Services and containers often have no $HOME.
+func homeDir() (string, error) {
+	if home, err := os.UserHomeDir(); err == nil {
+		return home, nil
+	}
+	entry, err := user.Current()
+	if err != nil {
+		return "", err
+	}
+	if entry.HomeDir == "" {
+		return "", errors.New("$HOME is not set")
+	}
+	return entry.HomeDir, nil
 }
 
 // Model finds a model. model is one of:
@@ -87,18 +115,20 @@ func (c *Client) Model(ctx context.Context, model string, need Need) (Model, err
 	if _, ok := knownModel(model); ok {
 		return c.Pull(ctx, model)
 	}
-	cache, err := CacheDir()
-	if err != nil {
-		return Model{}, err
+	models := ""
+	if cache, err := CacheDir(); err == nil { // else the Hub's cache may do
+		models = filepath.Join(cache, "models")
 	}
-	models := filepath.Join(cache, "models")
+	asked := model
 	model, file := repoGGUF(model)
 	r, err := parseRepo(modelKind, model)
 	if err != nil {
 		return Model{}, fmt.Errorf("model folder %q does not exist, and it names no repository: %w", model, err)
 	}
-	if found, err := ownCache(models, model); err != nil || found.Dir != "" {
-		return found, err
+	if models != "" {
+		if found, err := ownCache(models, model); err != nil || found.Dir != "" {
+			return found, err
+		}
 	}
 	s, err := c.session(r)
 	if err != nil {
@@ -112,6 +142,7 @@ func (c *Client) Model(ctx context.Context, model string, need Need) (Model, err
 	if err != nil {
 		return Model{}, fmt.Errorf("model %s: %w", r, err)
 	}
+	c.commits.Store(asked, found.Commit)
 	return found, nil
 }
 

@@ -48,7 +48,7 @@ func TestCrash(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				l.finish(t, r, parts, "--resume")
+				l.finish(t, r, parts, "--resume=auto")
 				compareRuns(t, r, whole, parts)
 			}
 			t.Logf("%s: %d kills, %d before the first checkpoint, %d during one, %d after the last step; %d runs compared", name, k.all, k.early, k.writing, k.late, runs+again)
@@ -69,17 +69,17 @@ func TestCrashSignals(t *testing.T) {
 		whole, parts := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "out")
 		took := l.finish(t, r, whole)
 		for _, share := range []float64{0.5, 0.7} {
-			process, wait := l.start(t, r, parts, "--resume")
+			process, wait := l.start(t, r, parts, "--resume=auto")
 			time.AfterFunc(time.Duration(share*float64(took)), func() { _ = process.Signal(signal) })
 			code, output := wait()
 			if code == 0 {
 				continue
 			}
-			if lines := strings.Split(strings.TrimSpace(output), "\n"); code != 128+int(signal) || !strings.Contains(lines[len(lines)-1], "--resume") {
+			if lines := strings.Split(strings.TrimSpace(output), "\n"); code != 128+int(signal) || !strings.Contains(lines[len(lines)-1], "--resume=auto") {
 				t.Errorf("%s: exit code %d:\n%s", signal, code, output)
 			}
 		}
-		l.finish(t, r, parts, "--resume")
+		l.finish(t, r, parts, "--resume=auto")
 		compareRuns(t, r, whole, parts)
 	}
 }
@@ -127,7 +127,7 @@ func TestCrashDisk(t *testing.T) {
 			if _, step, skipped, err := run.LatestCheckpoint(filepath.Join(out, r.stage)); err != nil || step == 0 || skipped != nil {
 				t.Errorf("%s, %s: the newest checkpoint is of step %d, skipped %q, %v", name, test.name, step, skipped, err)
 			}
-			l.finish(t, r, out, "--resume")
+			l.finish(t, r, out, "--resume=auto")
 			compareRuns(t, r, whole, out)
 		}
 	}

@@ -48,7 +48,7 @@ func TestDistKills(t *testing.T) {
 			took := l.finish(t, r, one)
 			for range killedRanks / 2 {
 				size := 2 + rng.IntN(3)
-				all := l.startRanks(t, r, several, size, always("--dist-timeout", "10", "--resume"))
+				all := l.startRanks(t, r, several, size, always("--dist-timeout", "10", "--resume=auto"))
 				timer := time.NewTimer(time.Duration(rng.Int64N(int64(2 * took))))
 				<-timer.C
 				_ = all.processes[rng.IntN(size)].Kill() // it may have finished
@@ -58,7 +58,7 @@ func TestDistKills(t *testing.T) {
 					t.Errorf("the others ended after %v", spent)
 				}
 			}
-			l.startRanks(t, r, several, 3, always("--resume")).finish(t)
+			l.startRanks(t, r, several, 3, always("--resume=auto")).finish(t)
 			sameRun(t, r, one, several)
 		})
 	}

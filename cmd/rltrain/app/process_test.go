@@ -160,7 +160,7 @@ type kills struct{ all, early, writing, late int }
 // process was hit.
 func (l lab) kill(t *testing.T, r recipe, out string, after time.Duration, now func() bool, k *kills) bool {
 	t.Helper()
-	process, wait := l.start(t, r, out, "--resume")
+	process, wait := l.start(t, r, out, "--resume=auto")
 	ended := make(chan struct{})
 	code, output := 0, ""
 	go func() {
@@ -227,7 +227,7 @@ func TestKilled(t *testing.T) {
 				t.Fatal("the run was not hit")
 			}
 			l.kill(t, r, parts, 5*time.Minute, func() bool { return l.writing(r, parts) }, &k)
-			l.finish(t, r, parts, "--resume")
+			l.finish(t, r, parts, "--resume=auto")
 			compareRuns(t, r, whole, parts)
 		})
 	}

@@ -1,13 +1,17 @@
 package app
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // TestResume resumes a finished run for more steps, from its newest checkpoint and from an earlier one, and refuses
@@ -32,7 +36,7 @@ func TestResume(t *testing.T) {
 		}
 		return n
 	}
-	run := func(more ...string) string {
+	train := func(more ...string) string {
 		t.Helper()
 		code, out, errs := f.rltrain("", append(options[:len(options):len(options)], more...)...)
 		if code != 0 {
@@ -40,18 +44,18 @@ func TestResume(t *testing.T) {
 		}
 		return out
 	}
-	run("--num-steps", "2", "--logging-steps", "1")
-	run("--num-steps", "2", "--resume", "--logging-steps", "2") // nothing to do; logging may change
+	train("--num-steps", "2", "--logging-steps", "1")
+	train("--num-steps", "2", "--resume", "--logging-steps", "2") // nothing to do; logging may change
 	if n := steps(); n != 2 {
 		t.Fatalf("%d steps, want 2", n)
 	}
-	run("--num-steps", "3", "--logging-steps", "1", "--resume-from-checkpoint", "auto")
+	train("--num-steps", "3", "--logging-steps", "1", "--resume-from-checkpoint", "auto")
 	if n := steps(); n != 3 {
 		t.Errorf("%d steps, want 3", n)
 	}
 	weights := string(readFile(t, filepath.Join(dir, "model.safetensors")))
 	checkpoint := filepath.Join(dir, "checkpoints", "checkpoint-1")
-	run("--num-steps", "3", "--logging-steps", "1", "--resume-from-checkpoint", checkpoint)
+	train("--num-steps", "3", "--logging-steps", "1", "--resume-from-checkpoint", checkpoint)
 	if again := string(readFile(t, filepath.Join(dir, "model.safetensors"))); steps() != 3 || again != weights {
 		t.Errorf("%d steps from an earlier checkpoint, the same weights: %v", steps(), again == weights)
 	}
@@ -69,7 +73,7 @@ func TestResume(t *testing.T) {
 		}
 	}
 	// Settings of an older version, and a folder that holds no run.
-	f.edit(t, dir+"/config.yaml", "num_steps: 3", "number_of_steps: 3")
+	f.edit(t, dir+"/run.json", "\\nnum_steps: 3", "\\nnumber_of_steps: 3")
 	if code, _, errs := f.rltrain("", append(options, "--num-steps", "3", "--resume")...); code == 0 || !strings.Contains(errs, "another version") || !strings.Contains(errs, "number_of_steps") {
 		t.Errorf("older settings: exit code %d, %q", code, errs)
 	}
@@ -80,7 +84,88 @@ func TestResume(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.write(t, dir+"/thesis.tex", "mine")
-	if code, _, errs := f.rltrain("", append(options, "--num-steps", "3", "--resume")...); code == 0 || !strings.Contains(errs, "is not a run of rltrain and contains thesis.tex") {
-		t.Errorf("another's folder: exit code %d, %q", code, errs)
+	for resume, want := range map[string]string{"--resume": "--resume: no run of these settings is in", "--resume=auto": "is not a run of rltrain and contains thesis.tex"} {
+		if code, _, errs := f.rltrain("", append(options, "--num-steps", "3", resume)...); code == 0 || !strings.Contains(errs, want) {
+			t.Errorf("another's folder, %s: exit code %d, %q", resume, code, errs)
+		}
+	}
+}
+
+// TestResumeKnowsInputs: a run goes on with the files that it began with, and with its settings even if config.yaml is lost.
+func TestResumeKnowsInputs(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	var rows strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&rows, "{\"prompt\": \"Name a letter, question %d: \", \"answer\": \"a\"}\n", i)
+	}
+	files := map[string]string{
+		"rows.jsonl": rows.String(),
+		"judge.sh":   `exec sed -u 's/.*"id":\([0-9]*\).*/{"id":\1,"reward":1}/'` + "\n",
+	}
+	for name, text := range files {
+		f.write(t, f.expand("TMP/"+name), text)
+	}
+	if err := policy.TinyModel(f.expand("TMP/model"), 1, 32, 1); err != nil {
+		t.Fatal(err)
+	}
+	dir := f.expand("TMP/out/prompts_rl")
+	train := func(more ...string) (int, string, string) {
+		t.Helper()
+		return f.rltrain("", append(strings.Fields(f.expand("--task prompts --dataset TMP/rows.jsonl --model TMP/model --max-new-tokens 4 --prompts-per-step 2 --samples-per-prompt 2 --eval-samples 4 "+
+			"--fresh-samples 0 --threads 1 --output-dir TMP/out --allow-no-signal")), append([]string{"--reward", f.expand("cmd:sh 'TMP/judge.sh'")}, more...)...)...)
+	}
+	if code, _, errs := train("--num-steps", "1", "--resume=auto"); code != 0 {
+		t.Fatal(errs)
+	}
+	record, err := run.ReadRun(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for setting, name := range map[string]string{"dataset": "rows.jsonl", "reward": "judge.sh", "model": "model"} {
+		if record.Inputs[setting][f.expand("TMP/"+name)] == "" {
+			t.Errorf("run.json has no sum of %s %s: %v", setting, name, record.Inputs)
+		}
+	}
+	for _, test := range []struct{ setting, file string }{{"dataset", "rows.jsonl"}, {"reward", "judge.sh"}, {"model", "model/config.json"}} {
+		path := f.expand("TMP/" + test.file)
+		was := string(readFile(t, path))
+		f.write(t, path, strings.Replace(was+"\n", "question 7", "question 70", 1))
+		for _, steps := range []string{"1", "2"} { // finished, and to be extended
+			if code, _, errs := train("--num-steps", steps, "--resume"); code == 0 || !strings.Contains(errs, "--"+test.setting+": ") || !strings.Contains(errs, "--allow-changed "+test.setting) {
+				t.Errorf("%s changed, %s steps: exit code %d, %q", test.file, steps, code, errs)
+			}
+		}
+		f.write(t, path, was)
+	}
+	f.write(t, f.expand("TMP/rows.jsonl"), rows.String()+"{\"prompt\": \"One more: \", \"answer\": \"a\"}\n")
+	if code, _, errs := train("--num-steps", "2", "--resume", "--allow-changed", "reward"); code == 0 || !strings.Contains(errs, "--allow-changed dataset") {
+		t.Errorf("another change is allowed: exit code %d, %q", code, errs)
+	}
+	if code, _, errs := train("--num-steps", "2", "--resume", "--allow-changed", "dataset"); code != 0 {
+		t.Errorf("an allowed change: exit code %d, %q", code, errs)
+	}
+	if record, err = run.ReadRun(dir); err != nil || !slices.ContainsFunc(record.Inexact, func(why string) bool { return strings.HasPrefix(why, "dataset: ") }) {
+		t.Errorf("run.json says %q, %v", record.Inexact, err)
+	}
+	if err := os.Remove(filepath.Join(dir, "config.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	for more, want := range map[string]string{"--seed 7": "--seed: the run in " + dir + " began with 42, not 7", "--allow-changed seed": "seed names no file here"} {
+		if code, _, errs := train(append(strings.Fields(more), "--num-steps", "3", "--resume")...); code == 0 || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit code %d, %q; want %q", more, code, errs, want)
+		}
+	}
+	var all map[string]any
+	if err := json.Unmarshal(readFile(t, dir+"/run.json"), &all); err != nil {
+		t.Fatal(err)
+	}
+	delete(all, "config") // as earlier versions wrote it
+	text, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.write(t, dir+"/run.json", string(text))
+	if code, _, errs := train("--num-steps", "3", "--resume"); code == 0 || !strings.Contains(errs, "its settings are unknown") {
+		t.Errorf("no settings: exit code %d, %q", code, errs)
 	}
 }

@@ -8,6 +8,9 @@ import (
 	"github.com/rltrain/rltrain/internal/options"
 )
 
+// auto, as the value of resume, continues a run or starts it.
+const auto = "auto"
+
 // option is one --name with its value, as typed.
 type option struct {
 	name   string   // canonical spelling, no dashes in front
@@ -73,7 +76,7 @@ func valuesOf(args []string, typed string, form shape) ([]string, error) {
 	}
 	switch {
 	case form == aSwitch:
-		if n > 0 && slices.Contains([]string{"true", "false", "True", "False"}, rest[0]) {
+		if n > 0 && (slices.Contains([]string{"true", "false", "True", "False"}, rest[0]) || typed == "--resume" && rest[0] == auto) {
 			return rest[:1], nil
 		}
 		return nil, nil
@@ -112,6 +115,9 @@ func flagEntries(args []string, found *faults) []entry {
 	var entries []entry
 	for _, o := range given {
 		source := Source{Layer: Flag, Name: o.typed}
+		if o.name == "resume" && o.value().Text == auto {
+			o.name = "resume_from_checkpoint"
+		}
 		if isSection(o.name) {
 			inside, err := sectionOf(o.name, o.value().Text, source)
 			found.add(err)

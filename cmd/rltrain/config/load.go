@@ -48,6 +48,21 @@ func Load(args, environ []string) (*Config, error) {
 	return c, nil
 }
 
+// Stored is the configuration that the text of a config.yaml says; path is for errors.
+func Stored(path string, text []byte) (*Config, error) {
+	var found faults
+	file, skipped, err := parseFile(path, text)
+	if err != nil {
+		return nil, err
+	}
+	c := load([][]entry{file}, &found)
+	if err := found.err(); err != nil {
+		return nil, err
+	}
+	c.skipped = append(skipped, c.skipped...)
+	return c, nil
+}
+
 // loading is a configuration under way.
 type loading struct {
 	choice

@@ -141,6 +141,7 @@ func TestLoadCommands(t *testing.T) {
 				"rl_share=0 samples_per_prompt=1 rl_batch_size=16 buffer_size=2000 rl_episodes=3 eval_every=1 update_epochs=4"},
 		{"--resume --whiten-advantages=false", "", "resume=true whiten_advantages=false"},
 		{"--resume=false --dataset=", "", ""},
+		{"--resume auto --seed 1", "", "resume_from_checkpoint=auto seed=1"},
 		{"--resume True --whiten-advantages False --epochs 4.0 --batch-size=4.0", "", "resume=true whiten_advantages=false epochs=4 batch_size=4"},
 		{"--reward custom --reward-expr=correct-0.5*(1-correct)*confidence", "", `reward=custom reward_expr="correct-0.5*(1-correct)*confidence"`},
 		{"--warmup-steps 10 --rl-warmup-steps=3", "", "warmup_steps=10 rl_warmup_steps=3"},

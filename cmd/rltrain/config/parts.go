@@ -360,18 +360,22 @@ type General struct {
 	Threads     int     `option:"threads" range:"[0,1024]" incidental:"true" help:"compute threads (0 = one per core)"`
 	DistTimeout float64 `option:"dist_timeout" default:"600" range:"[1,86400]" incidental:"true" help:"seconds to wait for another process before all processes stop, in data parallel training"`
 	train.Memory
-	MaxTime     string `option:"max_time" arg:"DURATION" percommand:"true" incidental:"true" help:"stop between two steps after this time, such as 20m or 1h30m, saved and ready for --resume; counts all stages"`
-	Resume      bool   `option:"resume" percommand:"true" incidental:"true" common:"true" help:"continue from the newest checkpoint in the output folder"`
-	ResumeFrom  string `option:"resume_from_checkpoint" arg:"DIR|auto" percommand:"true" incidental:"true" help:"continue from this checkpoint of the run and remove later ones; auto = the newest complete one"`
-	DryRun      bool   `option:"dry_run" percommand:"true" incidental:"true" common:"true" help:"run two small steps of each stage in a temporary folder and print a summary: data, steps, first prompt, rewards, time, memory"`
-	PrintConfig bool   `option:"print_config" percommand:"true" incidental:"true" help:"print all effective settings as YAML, with their origin, and exit"`
-	ConfigFile  string `option:"config" arg:"FILE" percommand:"true" incidental:"true" common:"true" help:"YAML file of settings, such as config.yaml of an earlier run"`
+	MaxTime      string   `option:"max_time" arg:"DURATION" percommand:"true" incidental:"true" help:"stop between two steps after this time, such as 20m or 1h30m, saved and ready for --resume; counts all stages"`
+	Resume       bool     `option:"resume" percommand:"true" incidental:"true" common:"true" help:"continue from the newest checkpoint in the output folder; an error without one. --resume auto starts then"`
+	ResumeFrom   string   `option:"resume_from_checkpoint" arg:"DIR|auto" percommand:"true" incidental:"true" help:"continue from this checkpoint of the run and remove later ones; auto = the newest complete one"`
+	AllowChanged []string `option:"allow_changed" arg:"A,B,..." percommand:"true" incidental:"true" help:"resume although the files of these settings have changed, such as dataset,reward; the run is marked inexact"`
+	DryRun       bool     `option:"dry_run" percommand:"true" incidental:"true" common:"true" help:"run two small steps of each stage in a temporary folder and print a summary: data, steps, first prompt, rewards, time, memory"`
+	PrintConfig  bool     `option:"print_config" percommand:"true" incidental:"true" help:"print all effective settings as YAML, with their origin, and exit"`
+	ConfigFile   string   `option:"config" arg:"FILE" percommand:"true" incidental:"true" common:"true" help:"YAML file of settings, such as config.yaml of an earlier run"`
 }
 
 // Check refuses a --max-time that is not a duration.
 func (o *General) Check() error {
 	if _, err := o.Limit(); err != nil {
 		return wrong("max_time", "%q is not a duration above 0, such as 20m or 1h30m", o.MaxTime)
+	}
+	if len(o.AllowChanged) > 0 && !o.Resume && o.ResumeFrom == "" {
+		return wrong("allow_changed", "applies only with --resume")
 	}
 	return nil
 }

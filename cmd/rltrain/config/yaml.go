@@ -100,6 +100,24 @@ type Difference struct {
 	Extends   bool // a run in progress may go on with B: it says how long
 }
 
+// Named are the texts of the settings that name files, folders, models or programs, by setting.
+func (c *Config) Named() map[string][]string {
+	all := map[string][]string{}
+	for _, o := range c.set.All() {
+		names := strings.Contains(o.Arg, "FILE") || strings.Contains(o.Arg, "DIR") || o.Arg == "PROGRAM" || o.Name == "reward"
+		if !names || o.Incidental || o.PerCommand || !c.set.Applies(o) {
+			continue
+		}
+		switch v := o.Get().(type) {
+		case string:
+			all[o.Name] = []string{v}
+		case []string:
+			all[o.Name] = v
+		}
+	}
+	return all
+}
+
 // Decisive are the settings that results depend on, as YAML has them.
 func (c *Config) Decisive() map[string]string {
 	all := map[string]string{}

@@ -2,14 +2,14 @@ package train
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -119,52 +119,19 @@ func (t *trainer) leaveWith(ended <-chan struct{}, grace time.Duration) {
 // member is what has to be the same for all ranks.
 func (t *trainer) member() (dist.Member, error) {
 	m := dist.Member{Version: shared.Version + ", libtorch " + torch.LibtorchVersion, Settings: t.config.Decisive(), Data: map[string]string{}}
-	for name, value := range m.Settings {
-		sum, err := contentSum(strings.Trim(value, `"'`))
-		if err != nil {
-			return m, t.config.Errorf(name, "%v", err)
-		}
-		if sum != "" {
-			m.Data[name] = sum
+	in, err := t.inputs()
+	if err != nil {
+		return m, err
+	}
+	for setting, sums := range in {
+		for _, name := range slices.Sorted(maps.Keys(sums)) {
+			m.Data[setting] = strings.TrimSpace(m.Data[setting] + " " + name + " " + sums[name])
 		}
 	}
-	if t.config.General.Resume {
+	if resume, _ := t.config.Resuming(); resume {
 		m.Settings["resume"] = "true"
 	}
 	return m, nil
-}
-
-// wholeFile is how much of a file is read to compare it: weights of a model beyond it are compared by their size.
-const wholeFile = 256 << 20
-
-// contentSum is a sum of the file, or of the files of the folder, that value names; "" where it names none.
-func contentSum(value string) (string, error) {
-	if info, err := os.Stat(value); value == "" || err != nil || !info.Mode().IsRegular() && !info.IsDir() {
-		return "", nil
-	}
-	sum := sha256.New()
-	err := filepath.WalkDir(value, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || !e.Type().IsRegular() {
-			return err
-		}
-		file, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		info, err := file.Stat()
-		if err != nil {
-			return err
-		}
-		name, err := filepath.Rel(value, path)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(sum, "%s %d\n", name, info.Size())
-		_, err = io.Copy(sum, io.LimitReader(file, wholeFile))
-		return err
-	})
-	return hex.EncodeToString(sum.Sum(nil)[:6]), err
 }
 
 // aside makes the run of a rank above 0 write into a folder of its own, which is removed at its end, and say nothing: the

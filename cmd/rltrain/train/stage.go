@@ -3,9 +3,11 @@ package train
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,9 +38,13 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 	if err != nil {
 		return false, err
 	}
-	var changed []string
+	inputs, err := t.inputs()
+	if err != nil {
+		return false, err
+	}
+	var changed, inexact []string
 	if resume {
-		if changed, err = t.sameConfig(name); err != nil {
+		if changed, inexact, err = t.same(name, inputs); err != nil {
 			return false, err
 		}
 	}
@@ -51,10 +57,10 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 	}
 	stage, err := run.OpenStage(run.StageConfig{
 		Group: t.group,
-		Dir:   dir, Resume: resume, From: from, Changed: changed, SaveEvery: saveEvery, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
-		LogEvery: c.Saving.LoggingSteps, Prompts: c.Saving.Completions, Trackers: c.Saving.ReportTo, Settings: c.Effective(), Config: string(c.YAML()), Console: t.console, Now: time.Now, Times: c.Saving.Times, Deadline: t.limit,
+		Dir:   dir, Resume: resume, From: from, Changed: changed, Inexact: inexact, SaveEvery: saveEvery, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
+		LogEvery: c.Saving.LoggingSteps, Prompts: c.Saving.Completions, Trackers: c.Saving.ReportTo, Settings: c.Effective(), Console: t.console, Now: time.Now, Times: c.Saving.Times, Deadline: t.limit,
 		Info: run.Info{Task: c.Task.Name, Stage: name, Command: t.command, Versions: versions(), Device: device, DType: dtype,
-			Threads: torch.Threads(), CPU: cpuModel(), Kernels: kernels, Seed: c.General.Seed, Started: time.Now(), TemplateDate: t.templateDate(), Environment: wandbVariables(os.Environ(), c.Saving)},
+			Threads: torch.Threads(), CPU: cpuModel(), Kernels: kernels, Seed: c.General.Seed, Started: time.Now(), TemplateDate: t.templateDate(), Config: string(c.YAML()), Inputs: inputs, Environment: wandbVariables(os.Environ(), c.Saving)},
 	})
 	if errors.Is(err, run.ErrFinished) {
 		called := map[string]string{supervisedStage: "supervised", rlStage: "RL", rewardStage: "reward model"}[name]
@@ -84,17 +90,39 @@ func (t *trainer) chosenDType() (string, error) {
 	return "bf16", nil
 }
 
-// sameConfig refuses to resume a stage under other settings than it began with. Those that say how long it goes on may
-// differ; they are returned in words.
-func (t *trainer) sameConfig(stage string) (changed []string, err error) {
+// same refuses to resume a stage whose settings or inputs are others than it began with. Settings that say how long it goes on
+// may differ, and inputs that the user allows; both are returned in words.
+func (t *trainer) same(stage string, inputs run.Inputs) (changed, inexact []string, err error) {
 	dir := t.stageDir(stage)
-	path := filepath.Join(dir, "config.yaml")
-	if _, err := os.Stat(path); err != nil {
-		return nil, nil // nothing to resume yet
+	record, err := run.ReadRun(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil // nothing to resume yet
 	}
-	old, err := config.Load([]string{"--config", path}, nil)
 	if err != nil {
-		return nil, fmt.Errorf("resuming %s: its config.yaml is of another version: %w", dir, err)
+		return nil, nil, err
+	}
+	if changed, err = t.sameConfig(stage, record.Config); err != nil {
+		return nil, nil, err
+	}
+	inexact, err = t.sameInputs(dir, record.Inputs, inputs)
+	return changed, inexact, err
+}
+
+// sameConfig compares the settings that a stage began with, text, with today's.
+func (t *trainer) sameConfig(stage, text string) (changed []string, err error) {
+	dir := t.stageDir(stage)
+	path := filepath.Join(dir, "run.json")
+	if text == "" { // of an earlier version
+		path = filepath.Join(dir, "config.yaml")
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("resuming %s: its settings are unknown: %w; restore the file, or start over without --resume", dir, err)
+		}
+		text = string(data)
+	}
+	old, err := config.Stored(path, []byte(text))
+	if err != nil {
+		return nil, fmt.Errorf("resuming %s: its settings are of another version: %w", dir, err)
 	}
 	for _, d := range config.Diff(old, t.config) {
 		if !d.Extends {
@@ -113,6 +141,15 @@ func (t *trainer) sameConfig(stage string) (changed []string, err error) {
 		changed = append(changed, fmt.Sprintf("%s was %s, is now %s", d.Key, d.A, d.B))
 	}
 	return changed, nil
+}
+
+// somethingToResume refuses to resume a run that is not there.
+func (t *trainer) somethingToResume() error {
+	c := t.config
+	if !c.General.Resume || c.General.ResumeFrom != "" || slices.ContainsFunc([]string{supervisedStage, rlStage, rewardStage}, t.begun) {
+		return nil
+	}
+	return c.Errorf("resume", "no run of these settings is in %s; start one without --resume, or pass --resume auto to resume or start", c.General.OutputDir)
 }
 
 // resumable refuses a checkpoint to resume from that is of no stage of this run, or of one that another has begun from.
@@ -153,6 +190,11 @@ func (t *trainer) sameKernels() error {
 		}
 	}
 	return nil
+}
+
+// begun reports whether a stage has a run folder.
+func (t *trainer) begun(stage string) bool {
+	return isThere(filepath.Join(t.stageDir(stage), "run.json"))
 }
 
 func isThere(path string) bool {

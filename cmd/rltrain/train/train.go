@@ -90,6 +90,9 @@ func (t *trainer) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if err := t.somethingToResume(); err != nil {
+		return err
+	}
 	if t.template, err = t.templateSettings(); err != nil {
 		return err
 	}

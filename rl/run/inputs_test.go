@@ -1,0 +1,78 @@
+package run
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestSum(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sum := func(name string) string {
+		t.Helper()
+		got, err := Sum(filepath.Join(dir, name), filepath.Join(dir, "rows", "out"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	write("rows/a.jsonl", "one")
+	write("rows/out/log.txt", "x")
+	write("model/config.json", "{}")
+	write("model/README.md", "x")
+	before := map[string]string{"rows": sum("rows"), "rows/a.jsonl": sum("rows/a.jsonl"), "model": sum("model")}
+	for _, test := range []struct {
+		file, text string
+		changed    []string
+	}{
+		{"rows/a.jsonl", "one", nil},
+		{"rows/out/log.txt", "y", nil},
+		{"model/README.md", "y", nil},
+		{"model/results.json", "y", nil},
+		{"rows/a.jsonl", "two", []string{"rows", "rows/a.jsonl"}},
+		{"rows/b.jsonl", "", []string{"rows"}},
+		{"model/chat_template.jinja", "y", []string{"model"}},
+		{"model/config.json", "{ }", []string{"model"}},
+	} {
+		write(test.file, test.text)
+		var changed []string
+		for _, name := range []string{"rows", "rows/a.jsonl", "model"} {
+			if now := sum(name); now != before[name] {
+				changed, before[name] = append(changed, name), now
+			}
+		}
+		if diff := cmp.Diff(test.changed, changed); diff != "" {
+			t.Errorf("%s: %s", test.file, diff)
+		}
+	}
+	if got := sum("none"); got != "" {
+		t.Errorf("the sum of nothing is %q", got)
+	}
+}
+
+func TestInputsChanged(t *testing.T) {
+	was, now := Inputs{}, Inputs{}
+	was.Add("dataset", "a", "1")
+	was.Add("dataset", "b", "2")
+	was.Add("reward", "judge.py", "3")
+	was.Add("teacher", "gone", "4")
+	now.Add("dataset", "a", "1")
+	now.Add("dataset", "b", "")
+	now.Add("reward", "judge.py", "5")
+	now.Add("model", "new", "6")
+	if diff := cmp.Diff([]Input{{"reward", "judge.py"}}, was.Changed(now)); diff != "" {
+		t.Error(diff)
+	}
+}
