@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/dataset"
