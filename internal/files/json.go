@@ -6,9 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/rltrain/rltrain/internal/outfile"
 	"io"
 	"os"
+
+	"github.com/rltrain/rltrain/internal/outfile"
 )
 
 // SaveJSON writes v to path, indented and atomically. A value that JSON cannot represent (NaN, infinity) is an error and
@@ -29,6 +30,19 @@ func EncodeJSON(v any) ([]byte, error) {
 	enc.SetIndent("", "  ")
 	err := enc.Encode(v)
 	return buf.Bytes(), err
+}
+
+// SaveLines writes rows to path, atomically, one line of JSON each.
+func SaveLines[T any](path string, rows []T) error {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	for i, row := range rows {
+		if err := enc.Encode(row); err != nil {
+			return fmt.Errorf("writing %s, line %d: %w", path, i+1, err)
+		}
+	}
+	return outfile.Write(path, buf.Bytes(), 0o644)
 }
 
 // LoadJSON decodes path into the value that into points to. An unknown field, a wrong type or trailing data is an error

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 const (
@@ -35,4 +36,17 @@ func List(names []string) string {
 		out += fmt.Sprintf(" and %d more", more)
 	}
 	return out
+}
+
+// Printable quotes the characters of s that a terminal would obey, such as line feeds.
+func Printable(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsPrint(r) {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return b.String()
 }

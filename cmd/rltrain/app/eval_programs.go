@@ -1,9 +1,7 @@
 package app
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -16,7 +14,7 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
-	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/report"
 )
@@ -73,8 +71,8 @@ func evalPrograms(c *cli.Context) error {
 		return err
 	}
 	t := &programTally{
-		programResults: programResults{Task: c.String("task"), Dataset: c.String("dataset"), Completions: c.String("completions"), Classes: map[string]int{}, PassAt: map[string]float64{}},
-		passes:         map[string][]bool{}, rates: map[string]float64{},
+		programResults: programResults{Task: c.String("task"), Dataset: c.String("dataset"), Completions: c.String("completions"), PassAt: map[string]float64{}},
+		attempts:       map[string]rl.Attempts{},
 	}
 	var rows []programRow
 	progress := programProgress(c)
@@ -101,18 +99,10 @@ func saveRows[T any](path string, rows []T) error {
 	if path == "" {
 		return nil
 	}
-	var b bytes.Buffer
-	lines := json.NewEncoder(&b)
-	lines.SetEscapeHTML(false)
-	for i, row := range rows {
-		if err := lines.Encode(row); err != nil {
-			return fmt.Errorf("writing row %d: %w", i+1, err)
-		}
-	}
 	if err := makeDirs(filepath.Dir(path)); err != nil {
 		return err
 	}
-	return outfile.Write(path, b.Bytes(), 0o644)
+	return files.SaveLines(path, rows)
 }
 
 // completionsFlags are the flags that always apply with --completions.
@@ -162,8 +152,7 @@ func programProgress(c *cli.Context) func(envs.Program) {
 // programTally collects the outcome of each program.
 type programTally struct {
 	programResults
-	passes map[string][]bool  // by problem: whether each completion passes
-	rates  map[string]float64 // by problem: fraction of tests that the best completion passes
+	attempts map[string]rl.Attempts // by problem
 }
 
 // add counts a program and returns its row.
@@ -176,9 +165,7 @@ func (t *programTally) add(p envs.Program) programRow {
 	}
 	tests := p.Info.Tests
 	row.Class, row.Passed, row.Total, row.Seconds = tests.Class, tests.Passed, tests.Total, tests.Seconds
-	t.passes[p.Problem] = append(t.passes[p.Problem], p.Info.Correct)
-	t.rates[p.Problem] = max(t.rates[p.Problem], float64(tests.Passed)/float64(max(1, tests.Total)))
-	t.Classes[tests.Class]++
+	t.attempts[p.Problem] = append(t.attempts[p.Problem], p.Info)
 	t.N++
 	if p.Info.Correct {
 		t.Passed++
@@ -188,33 +175,53 @@ func (t *programTally) add(p envs.Program) programRow {
 
 // score computes the metrics from the outcomes.
 func (t *programTally) score() {
-	t.Attempted = len(t.passes)
-	names := slices.Sorted(maps.Keys(t.passes)) // sums are reproducible
+	t.Attempted = len(t.attempts)
+	var all []rl.Attempts
+	fewest := t.N
+	for _, name := range slices.Sorted(maps.Keys(t.attempts)) { // sums are reproducible
+		all, fewest = append(all, t.attempts[name]), min(fewest, len(t.attempts[name]))
+	}
 	for _, k := range atKs {
-		sum, n := 0.0, 0
-		for _, name := range names {
-			all := t.passes[name]
-			if len(all) < k {
-				continue
+		sum := 0.0
+		for _, attempts := range all {
+			if k <= fewest {
+				sum += attempts.Pass(k)
 			}
-			passed := 0
-			for _, ok := range all {
-				if ok {
-					passed++
-				}
-			}
-			sum += rl.PassAt(len(all), passed, k)
-			n++
 		}
-		if n > 0 && n == len(t.passes) {
-			t.PassAt[fmt.Sprintf("pass@%d", k)] = sum / float64(n)
+		if k <= fewest {
+			t.PassAt[fmt.Sprintf("pass@%d", k)] = sum / float64(len(all))
 		}
 	}
 	t.Pass1 = t.PassAt["pass@1"]
-	for _, name := range names {
-		t.TestRate += t.rates[name]
+	rate, classes := programFigures(all)
+	t.TestRate, t.Classes = *rate, classes
+}
+
+// programFigures returns the fraction of tests that the best program passes, averaged over problems, and the number of
+// programs by outcome. Both are nil if no attempt is a program.
+func programFigures(all []rl.Attempts) (testRate *float64, classes map[string]int) {
+	var best []float64
+	for _, attempts := range all {
+		rate, ran := 0.0, false
+		for _, info := range attempts {
+			if info == nil || info.Tests == nil {
+				continue
+			}
+			if classes == nil {
+				classes = map[string]int{}
+			}
+			classes[info.Tests.Class]++
+			rate, ran = max(rate, float64(info.Tests.Passed)/float64(max(1, info.Tests.Total))), true
+		}
+		if ran {
+			best = append(best, rate)
+		}
 	}
-	t.TestRate /= float64(len(names))
+	if len(best) == 0 {
+		return nil, nil
+	}
+	mean := rl.MeanEstimate(best).Value
+	return &mean, classes
 }
 
 // String returns the text that eval prints.

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // TestEvalPrograms grades the programs in a file.
@@ -69,7 +70,7 @@ func TestUngradedProgramsAreSkipped(t *testing.T) {
 		return envs.Program{Problem: problem, Info: &envs.Info{Correct: right, Tests: &envs.Tests{Class: class, Passed: map[bool]int{true: 2, false: 1}[right], Total: 2}}}
 	}
 	lost := func(problem string) envs.Program { return envs.Program{Problem: problem, Failure: "no process"} }
-	tally := &programTally{programResults: programResults{Problems: 3, Classes: map[string]int{}, PassAt: map[string]float64{}}, passes: map[string][]bool{}, rates: map[string]float64{}}
+	tally := &programTally{programResults: programResults{Problems: 3, PassAt: map[string]float64{}}, attempts: map[string]rl.Attempts{}}
 	for _, p := range []envs.Program{ran("a", true, "pass"), lost("a"), ran("b", false, "wrong"), ran("b", true, "pass"), lost("c"), lost("c")} {
 		if row := tally.add(p); (row.Class == "sandbox-error") != (p.Info == nil) || row.Message != p.Failure {
 			t.Errorf("%+v becomes %+v", p, row)

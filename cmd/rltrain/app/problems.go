@@ -293,33 +293,8 @@ func (x problemEval) set(ctx context.Context, c *cli.Context, sampler *policy.Sa
 		return set, fmt.Errorf("all %d samples failed; first error: %s", set.Failed, set.Failure)
 	}
 	set.PassScores = rl.ScoreAttempts(all)
-	set.countPrograms()
+	set.TestRate, set.Classes = programFigures(all)
 	return set, nil
-}
-
-// countPrograms computes TestRate and Classes.
-func (s *problemSet) countPrograms() {
-	var best []float64
-	for _, row := range s.Rows {
-		rate, ran := 0.0, false
-		for _, one := range row.Samples {
-			if one.Tests == nil {
-				continue
-			}
-			if s.Classes == nil {
-				s.Classes = map[string]int{}
-			}
-			s.Classes[one.Tests.Class]++
-			rate, ran = max(rate, float64(one.Tests.Passed)/float64(max(1, one.Tests.Total))), true
-		}
-		if ran {
-			best = append(best, rate)
-		}
-	}
-	if len(best) > 0 {
-		mean := rl.MeanEstimate(best).Value
-		s.TestRate = &mean
-	}
 }
 
 // attemptsAt returns a problem with its samples.

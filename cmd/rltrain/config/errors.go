@@ -3,9 +3,9 @@ package config
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
-	"unicode"
+
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // UsageError is a mistake in what the user typed: one line, exit code 2.
@@ -14,20 +14,7 @@ type UsageError struct{ message string }
 func (e *UsageError) Error() string { return e.message }
 
 func usagef(format string, args ...any) error {
-	return &UsageError{printable(fmt.Sprintf(format, args...))}
-}
-
-// printable keeps a message on one line and free of control characters, whatever a name or value held.
-func printable(s string) string {
-	var b strings.Builder
-	for _, r := range s {
-		if unicode.IsPrint(r) {
-			b.WriteRune(r)
-		} else {
-			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
-		}
-	}
-	return b.String()
+	return &UsageError{words.Printable(fmt.Sprintf(format, args...))}
 }
 
 // Layer is a place that settings come from; a higher one wins.

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 // YAML renders every setting that applies to c, in groups; given back through --config it makes the same configuration.
@@ -25,7 +27,7 @@ func (c *Config) YAML() []byte {
 		}
 		line := o.Name + ": " + yamlValue(o.Get())
 		if text := c.comment(o.Name); text != "" {
-			line += "  # " + printable(text)
+			line += "  # " + words.Printable(text)
 		}
 		b.WriteString(line + "\n")
 	}

@@ -10,10 +10,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/rltrain/rltrain/internal/words"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
@@ -33,15 +33,7 @@ func UsageErrorf(format string, args ...any) error {
 
 // OneLine keeps a message on one line and free of control characters, whatever names it quotes.
 func OneLine(message string) string {
-	var b strings.Builder
-	for _, r := range strings.ReplaceAll(message, "\n", "; ") {
-		if unicode.IsPrint(r) {
-			b.WriteRune(r)
-		} else {
-			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
-		}
-	}
-	return b.String()
+	return words.Printable(strings.ReplaceAll(message, "\n", "; "))
 }
 
 // OnThread runs work where libtorch computes best, with the threads of --threads, on the device of --device where the

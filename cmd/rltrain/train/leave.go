@@ -2,7 +2,6 @@ package train
 
 import (
 	"context"
-	"encoding/json"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -11,7 +10,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/dataset"
-	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/run"
@@ -123,15 +122,7 @@ func saveRows(stage *run.Stage, rows []prompt) error {
 	if err != nil {
 		return err
 	}
-	var b strings.Builder
-	lines := json.NewEncoder(&b)
-	lines.SetEscapeHTML(false)
-	for _, row := range rows {
-		if err := lines.Encode(row); err != nil {
-			return err
-		}
-	}
-	return outfile.Write(path, []byte(b.String()), 0o644)
+	return files.SaveLines(path, rows)
 }
 
 // cardSettings are the settings of the run.
