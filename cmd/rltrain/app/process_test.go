@@ -114,6 +114,33 @@ func (l lab) start(t *testing.T, r recipe, out string, more ...string) (*os.Proc
 
 func (l lab) startWith(t *testing.T, r recipe, out string, environ []string, more ...string) (*os.Process, func() (int, string)) {
 	t.Helper()
+	cmd := l.command(t, r, out, more...)
+	cmd.Env = append(cmd.Env, environ...)
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd.Process, func() (int, string) { return exitCode(t, cmd), output.String() }
+}
+
+// exitCode waits for the end of a process: its exit code, or 128 + the number of the signal that ended it.
+func exitCode(t *testing.T, cmd *exec.Cmd) int {
+	t.Helper()
+	err := cmd.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return cmd.ProcessState.ExitCode()
+}
+
+// command is a call of the program.
+func (l lab) command(t *testing.T, r recipe, out string, more ...string) *exec.Cmd {
+	t.Helper()
 	args := []string{"--threads", "1", "--save-total-limit", "3", "--logging-steps", "1", "--keep-completions", "-1", "--report-to", "tensorboard", "--output-dir", out}
 	if !slices.Contains(more, "--save-steps") {
 		more = append(more, "--save-steps", "2")
@@ -122,24 +149,8 @@ func (l lab) startWith(t *testing.T, r recipe, out string, environ []string, mor
 		args = append(args, strings.NewReplacer("START", l.tmp+"/start", "BASE", l.base, "ROWS", l.tmp+"/rows.csv", "PAIRS", l.tmp+"/pairs.jsonl", "WORDS", l.tmp+"/words.jsonl", "'", "").Replace(arg))
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], append(args, more...)...)
-	cmd.Env = append(append(os.Environ(), asProgram+"=1", "OMP_NUM_THREADS=1"), environ...)
-	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	return cmd.Process, func() (int, string) {
-		err := cmd.Wait()
-		var exit *exec.ExitError
-		if err != nil && !errors.As(err, &exit) {
-			t.Fatal(err)
-		}
-		code := cmd.ProcessState.ExitCode()
-		if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
-			code = 128 + int(status.Signal())
-		}
-		return code, output.String()
-	}
+	cmd.Env = append(os.Environ(), asProgram+"=1", "OMP_NUM_THREADS=1")
+	return cmd
 }
 
 // finish runs the program to the end and returns the time it took.

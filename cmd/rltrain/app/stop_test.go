@@ -1,0 +1,121 @@
+package app
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/rltrain/rltrain/rl/run"
+)
+
+// TestTimeIsUp: --max-time ends a run after a step with exit code 124, saved; the resumed run equals an uninterrupted one.
+func TestTimeIsUp(t *testing.T) {
+	l := newLab(t)
+	r := recipes["grpo"]
+	whole, parts := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "out")
+	l.finish(t, r, whole)
+	for range 2 { // each process takes one step
+		_, wait := l.start(t, r, parts, "--resume", "--max-time", "1ms")
+		if code, output := wait(); code != 124 || !strings.Contains(output, "--resume") {
+			t.Fatalf("exit code %d, want 124 and a word about --resume:\n%s", code, output)
+		}
+	}
+	l.finish(t, r, parts, "--resume")
+	compareRuns(t, r, whole, parts)
+}
+
+// TestKeptWeights: --keep chooses between the best weights and the last ones. They differ, since the validation rows
+// contradict the training rows.
+func TestKeptWeights(t *testing.T) {
+	l := newLab(t)
+	r := recipe{"chat_supervised", `--task chat --model tiny --tiny-layers 1 --tiny-hidden 32 --dataset TMP/chat --epochs 8 --batch-size 4 --learning-rate 0.01 --tuning full`, 0}
+	r.args = strings.ReplaceAll(r.args, "TMP", l.tmp)
+	if err := os.Mkdir(l.expand("TMP/chat"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l.write(t, "TMP/chat/train.jsonl", strings.Repeat(`{"prompt":"ab","completion":" ba"}`+"\n", 16))
+	l.write(t, "TMP/chat/validation.jsonl", strings.Repeat(`{"prompt":"ab","completion":" 7+7"}`+"\n", 4))
+	weights := func(keep, name string) []byte {
+		t.Helper()
+		out := filepath.Join(l.tmp, keep)
+		if _, err := os.Stat(out); err != nil {
+			l.finish(t, r, out, "--keep", keep)
+		}
+		data, err := os.ReadFile(filepath.Join(r.in(out), name, "model.safetensors"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	best, last := weights("best", ""), weights("last", "")
+	if bytes.Equal(best, last) {
+		t.Fatal("the best weights are the last: the test shows nothing")
+	}
+	if !bytes.Equal(weights("both", ""), best) || !bytes.Equal(weights("both", "last"), last) {
+		t.Error("--keep both: the folder has not the best weights, or its subfolder last not the last")
+	}
+	if _, err := os.Stat(filepath.Join(r.in(filepath.Join(l.tmp, "best")), "last")); err == nil {
+		t.Error("--keep best has a subfolder last")
+	}
+}
+
+// TestSecondInterrupt: the first Ctrl-C waits for the update, the second ends the process at once; the resumed run equals an
+// uninterrupted one.
+func TestSecondInterrupt(t *testing.T) {
+	l := newLab(t)
+	r := recipes["grpo"]
+	r.args = strings.NewReplacer("--num-steps 8", "--num-steps 3", "--update-epochs 2", "--update-epochs 60").Replace(r.args)
+	r.steps = 3
+	whole, parts := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "out")
+	l.finish(t, r, whole, "--save-steps", "1")
+	for tries := 0; ; tries++ {
+		if tries == 5 {
+			t.Fatal("every second signal came after the end of the process")
+		}
+		if err := os.RemoveAll(parts); err != nil {
+			t.Fatal(err)
+		}
+		if l.interruptTwice(t, r, parts) {
+			break
+		}
+	}
+	if _, step, _, err := run.LatestCheckpoint(r.in(parts)); err != nil || step == r.steps {
+		t.Errorf("the newest checkpoint is of step %d, %v", step, err)
+	}
+	l.finish(t, r, parts, "--resume", "--save-steps", "1")
+	compareRuns(t, r, whole, parts)
+}
+
+// interruptTwice starts a run and interrupts it after its first step and once more as soon as it has answered. It reports
+// whether the second signal ended the process, which may have finished before.
+func (l lab) interruptTwice(t *testing.T, r recipe, out string) bool {
+	t.Helper()
+	cmd := l.command(t, r, out, "--save-steps", "1")
+	pipe, err := cmd.StderrPipe()
+	if err == nil {
+		cmd.Stdout = cmd.Stderr // lines about steps, and the answer
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	answered := false
+	lines := bufio.NewScanner(pipe)
+	for lines.Scan() {
+		switch line := lines.Text(); {
+		case strings.Contains(line, "1/3"):
+			_ = cmd.Process.Signal(syscall.SIGINT)
+		case strings.Contains(line, "press Ctrl-C again") && !answered:
+			answered = true
+			_ = cmd.Process.Signal(syscall.SIGINT)
+		}
+	}
+	if code := exitCode(t, cmd); code != 130 || !answered {
+		t.Errorf("exit code %d, answered %v; want 130 after an answer", code, answered)
+	}
+	return cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled()
+}
