@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -34,7 +35,7 @@ type Bank[E any] struct {
 // as the same problem.
 //
 // Few-shot examples are removed from both sets. Without an evaluation file, the last holdOut problems of train are held
-// out, and their duplicates are dropped from train. A problem in both files is an error. Errors call a problem noun.
+// out, or the last fifth if there are no more than that, and their duplicates are dropped from train. A problem in both files is an error. Errors call a problem noun.
 func Divide[E any](seed uint64, noun string, train, eval Source[E], examples []E, holdOut int, key func(E) string) (*Bank[E], error) {
 	b := &Bank[E]{seed: seed}
 	for _, part := range []struct {
@@ -48,6 +49,9 @@ func Divide[E any](seed uint64, noun string, train, eval Source[E], examples []E
 	}
 	if eval.Path == "" {
 		keep := len(b.Train) - holdOut
+		if fifth := len(b.Train) / 5; keep < 1 && fifth > 0 {
+			keep = len(b.Train) - fifth
+		}
 		if keep < 1 {
 			return nil, fmt.Errorf("%s: %d %ss are too few to hold out %d for evaluation; lower --eval-samples or pass --eval-dataset", train.Path, len(b.Train), noun, holdOut)
 		}
@@ -127,9 +131,13 @@ func (b *Bank[E]) FilterPrompts(keep func(E) (bool, error)) (dropped int, err er
 	return dropped, nil
 }
 
-// Instruction reads the text file named by the option system_prompt.
+// Instruction is the system prompt that the option system_prompt gives: the text of a file, or itself if it has several
+// words, no file has that name, and it does not end like the name of a file.
 func Instruction(path string) (string, error) {
 	data, err := os.ReadFile(path)
+	if end := filepath.Ext(path); err != nil && len(strings.Fields(path)) > 1 && (len(end) < 2 || strings.Contains(end, " ")) {
+		return strings.TrimSpace(path), nil
+	}
 	text := strings.TrimSpace(string(data))
 	if err == nil && text == "" {
 		err = fmt.Errorf("%s is empty", path)

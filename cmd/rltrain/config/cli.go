@@ -20,7 +20,7 @@ import (
 func TrainCommand(environ []string, run func(context.Context, *Config) error) *cli.Command {
 	return &cli.Command{
 		Name:            "train",
-		Usage:           "train a model (default command)",
+		Usage:           "train a model (default command); sft, dpo, kto, reward, grpo and rloo are the same with TRL's task",
 		Flags:           completionFlags(),
 		SkipFlagParsing: true,
 		HideHelp:        true,
@@ -162,6 +162,9 @@ func Arguments(app *cli.App, argv []string) ([]string, error) {
 		return append(append([]string{argv[0], "train"}, args[2:]...), "--dry-run"), nil
 	}
 	command := app.Command(args[0])
+	if implied, ok := trlCommands[args[0]]; ok && command == nil {
+		return append(append([]string{argv[0], "train"}, impliedBy(implied, args[1:])...), args[1:]...), nil
+	}
 	if command == nil {
 		return nil, usagef("unknown command %s%s", args[0], nearest.Hint(args[0], commandNames(app.Commands), nil))
 	}
@@ -189,6 +192,28 @@ func Arguments(app *cli.App, argv []string) ([]string, error) {
 	}
 	parsed, err := commandArguments(command, args)
 	return append(words, parsed...), err
+}
+
+// trlCommands are TRL's commands, and the options of train that they imply.
+var trlCommands = map[string][]string{
+	"sft":    {"--task=chat"},
+	"dpo":    {"--task=preference", "--algorithm=dpo"},
+	"kto":    {"--task=preference", "--algorithm=dpo", "--dpo-loss=kto"},
+	"reward": {"--mode=reward_model"},
+	"grpo":   {"--task=prompts", "--mode=rl_only", "--algorithm=grpo"},
+	"rloo":   {"--task=prompts", "--mode=rl_only", "--algorithm=rloo"},
+}
+
+// impliedBy are the implied options that args do not set otherwise.
+func impliedBy(implied, args []string) (kept []string) {
+	given, _ := scan(args, kindOf, func(string) error { return nil }, &faults{})
+	for _, one := range implied {
+		name := canonical(strings.TrimPrefix(one[:strings.Index(one, "=")], "--"))
+		if !slices.ContainsFunc(given, func(o option) bool { return o.name == name }) {
+			kept = append(kept, one)
+		}
+	}
+	return kept
 }
 
 // commandArguments puts a subcommand's arguments into the form the cli library reads without surprises.

@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"github.com/rltrain/rltrain/internal/options"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
 )
 
 // trlTable has the options of TRL 1.16: name, kind, and the default in each trainer's configuration, - where a trainer
@@ -181,6 +183,9 @@ func (l *loading) theirDefaults(trainer string) {
 	l.found = real
 }
 
+// autos are what auto means with algorithm grpo.
+var autos = map[string]string{"advantage_scale": string(rl.ScaleGroup), "reduction": algo.ReduceToken}
+
 // differences are the defaults in which this run differs from TRL's trainer, and which nobody gave.
 func (l *loading) differences(trainer string) string {
 	var ignored faults
@@ -195,7 +200,12 @@ func (l *loading) differences(trainer string) string {
 		if l.sources[o.Name] != (Source{}) || theirs.sources[o.Name].Layer != Theirs || !l.set.Applies(o) || other == nil || !theirs.set.Applies(other) {
 			continue
 		}
-		switch ours, its := yamlValue(o.Get()), yamlValue(other.Get()); {
+		ours, its := yamlValue(o.Get()), yamlValue(other.Get())
+		if auto := autos[o.Name]; ours == "auto" && auto != "" {
+			ours = auto
+		}
+		switch {
+		case o.Name == "defaults":
 		case o.Name == "tuning":
 			if l.FullTuning() != theirs.FullTuning() {
 				parts = append(parts, "tuning lora (full)")
