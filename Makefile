@@ -67,6 +67,8 @@ bench: core models ## all Go benchmarks
 compat: all cuda ## compare with transformers, peft and OpenAI's client (needs Python; makes virtual environments); compile for GPUs
 	@scripts/compat.sh -r scripts/serve.txt scripts/serve.py
 	@scripts/compat.sh
+	@scripts/compat.sh scripts/trl_options.py
+	@scripts/compat.sh scripts/trl_runs.py
 	@scripts/compat.sh scripts/gguf_parity.py
 	@scripts/compat.sh scripts/gguf_export.py
 

@@ -92,7 +92,7 @@ def by_rltrain(scratch, model, data, loss, settings, length=LENGTH):
         count = len(f.readlines())
     rltrain("--task", "preference", "--algorithm", "dpo", "--loss-type", loss, "--beta", BETA, "--model", model, "--dataset", data, "--output-dir", output,
             "--tuning", "full", "--batch-size", count, "--max-steps", STEPS, "--learning-rate", 1e-3, "--lr-scheduler-type", "constant",
-            "--rl-warmup-ratio", 0, "--logging-steps", 1, "--validation-share", 0, "--threads", 1, "--max-length", length, *more)
+            "--logging-steps", 1, "--validation-share", 0, "--threads", 1, "--max-length", length, *more)
     lines = (output / "preference_rl" / "logs" / "metrics.jsonl").read_text().splitlines()
     return [step for step in map(json.loads, lines) if "loss" in step]
 

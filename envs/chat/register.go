@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"iter"
+	"slices"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
@@ -24,32 +25,57 @@ func init() {
 
 // texts are the options of the task.
 type texts struct {
-	Dataset       string `option:"dataset" arg:"FILE|NAME" common:"true" help:"text, messages, or prompt and completion: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
+	Dataset string `option:"dataset" arg:"FILE|NAME" common:"true" help:"text, messages, or prompt and completion: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
+	Rows
+}
+
+func (o *texts) Records(ctx context.Context, s envs.Setup) (envs.Records, error) {
+	return o.Rows.Records(ctx, s, o.Dataset)
+}
+
+// Rows are the options that say which rows of a data set are read.
+type Rows struct {
 	DatasetConfig string `option:"dataset_config" needs:"dataset" help:"configuration of --dataset, if it has several"`
+	TrainSplit    string `option:"train_split" default:"train" help:"split to train on"`
+	EvalSplit     string `option:"eval_split" default:"validation" help:"split to evaluate on; if the data lacks it, training rows are held out (see --validation-share)"`
 	dataset.OnBadRow
 	MaxSamples int `option:"max_samples" range:"[0,)" help:"maximum rows per split (0 = all)"`
 }
 
-func (o *texts) Records(ctx context.Context, s envs.Setup) (envs.Records, error) {
-	return Records(ctx, s, o.Dataset, o.DatasetConfig, o.MaxSamples, o.OnBadRow)
-}
-
-// Records returns the rows of a data set's training split and, if it has one, of its validation split: the first most rows
-// of each, or all if most is 0. Errors in finding the data set are OptionErrors of dataset.
-func Records(ctx context.Context, s envs.Setup, name, config string, most int, bad dataset.OnBadRow) (envs.Records, error) {
-	parts, err := s.Find(ctx, name, config, "train", "validation")
+// Records returns the rows of a data set's training split and, if it has one, of its evaluation split. Errors in finding
+// the data set are OptionErrors of dataset or of a split.
+func (o Rows) Records(ctx context.Context, s envs.Setup, name string) (envs.Records, error) {
+	parts, err := s.Find(ctx, name, o.DatasetConfig, o.TrainSplit, o.EvalSplit)
 	if err != nil {
 		return envs.Records{}, &envs.OptionError{Option: "dataset", Err: err}
+	}
+	if parts, err = o.named(parts); err != nil {
+		return envs.Records{}, err
 	}
 	divided, err := dataset.Divide(parts)
 	if err != nil {
 		return envs.Records{}, err
 	}
-	records := envs.Records{Train: first(divided.Train, most), SkipBad: bad.Faults().Skip}
+	records := envs.Records{Train: first(divided.Train, o.MaxSamples), SkipBad: o.OnBadRow.Faults().Skip}
 	if divided.Given {
-		records.Validation = first(divided.Validation, most)
+		records.Validation = first(divided.Validation, o.MaxSamples)
 	}
 	return records, nil
+}
+
+// named gives the splits that were asked for the usual names.
+func (o Rows) named(parts []dataset.Part) ([]dataset.Part, error) {
+	var named []dataset.Part
+	for _, split := range []struct{ option, name, usual string }{{"train_split", o.TrainSplit, dataset.Train}, {"eval_split", o.EvalSplit, dataset.Val}} {
+		files, err := dataset.FilesOf(parts, split.name)
+		switch {
+		case err == nil:
+			named = append(named, dataset.Part{Split: split.usual, Files: files})
+		case split.option == "train_split" || !slices.Contains([]string{"validation", dataset.Val, dataset.Test}, split.name):
+			return nil, &envs.OptionError{Option: split.option, Err: err}
+		}
+	}
+	return named, nil
 }
 
 // first yields the first n records, or all if n is 0.

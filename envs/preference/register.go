@@ -8,7 +8,6 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
-	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 //go:embed preference.yaml
@@ -26,13 +25,11 @@ func init() {
 
 // files are the options of the task.
 type files struct {
-	Dataset       string `option:"dataset" arg:"FILE|NAME" common:"true" help:"prompts with chosen and rejected responses, or with one labelled response: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
-	DatasetConfig string `option:"dataset_config" needs:"dataset" help:"configuration of --dataset, if it has several"`
-	dataset.OnBadRow
-	MaxSamples int `option:"max_samples" range:"[0,)" help:"maximum rows per split (0 = all)"`
+	Dataset string `option:"dataset" arg:"FILE|NAME" common:"true" help:"prompts with chosen and rejected responses, or with one labelled response: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
+	chat.Rows
 }
 
 // Records implements envs.RecordSource.
 func (o *files) Records(ctx context.Context, s envs.Setup) (envs.Records, error) {
-	return chat.Records(ctx, s, o.Dataset, o.DatasetConfig, o.MaxSamples, o.OnBadRow)
+	return o.Rows.Records(ctx, s, o.Dataset)
 }

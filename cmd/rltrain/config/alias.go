@@ -81,7 +81,6 @@ var aliases = []alias{
 	{name: "use_peft", key: "tuning", values: onOff("lora", "full")},
 	{name: "r", key: "lora_r"},
 	{name: "target_modules", key: "lora_target_modules"},
-	{name: "random_state", key: "seed"},
 	{name: "use_gradient_checkpointing", key: "gradient_checkpointing", values: map[string]string{"true": "true", "false": "false", "unsloth": "true"}},
 	{name: "activation_checkpointing", key: "gradient_checkpointing"},
 	{name: "use_cpu", key: "device", values: onOff("cpu", "auto")},

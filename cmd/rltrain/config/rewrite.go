@@ -37,6 +37,9 @@ func init() {
 		"report_to":                 {"the same; all is tensorboard,wandb", (*loading).reportTo},
 		"metric_for_best_model":     {"the same; eval_ in front is dropped", (*loading).metric},
 		"greater_is_better":         {"must agree with `metric_for_best_model`", (*loading).greater},
+		"dataset_train_split":       {"`train_split`", (*loading).split},
+		"dataset_test_split":        {"`eval_split`", (*loading).split},
+		"use_peft":                  {"`tuning`: false → full, true → lora; a reward model is always an adapter with a head", (*loading).peft},
 		"shuffle_dataset":           {"rows are shuffled, by seed", (*loading).shuffle},
 		"project":                   {"`wandb_project`; huggingface is TRL's for trackio", (*loading).project},
 		"run_name":                  {"the same, with `report_to` wandb", (*loading).runName},
@@ -109,6 +112,32 @@ func (l *loading) textField(e entry) ([]entry, error) {
 		return nil, nil
 	}
 	return []entry{e}, nil
+}
+
+func (l *loading) peft(e entry) ([]entry, error) {
+	on, err := options.ParseBool(e.value)
+	if l.Rewarding == nil || err != nil {
+		return []entry{e}, nil
+	}
+	if on == false {
+		return nil, errors.New("false: a reward model is an adapter with a head; use true")
+	}
+	return nil, nil
+}
+
+// split names a split of tasks that read rows; the others read the usual splits.
+func (l *loading) split(e entry) ([]entry, error) {
+	key, usual := "train_split", []string{"train"}
+	if e.name == "dataset_test_split" {
+		key, usual = "eval_split", []string{"test", "validation"}
+	}
+	if l.set.Find(key) != nil {
+		return []entry{e.as(key, e.value.Text)}, nil
+	}
+	if !slices.Contains(usual, e.value.Text) {
+		return nil, fmt.Errorf("%v: task %s reads the split %s; name another split's file as dataset or eval_dataset", e.value, l.task.Name, usual[0])
+	}
+	return nil, nil
 }
 
 func (l *loading) reportTo(e entry) ([]entry, error) {
