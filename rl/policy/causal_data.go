@@ -79,7 +79,8 @@ func (p *CausalLM) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptio
 	var out TokenExamples
 	var err error
 	out.Bad.Skip = o.SkipBad
-	out.Null, err = inBatches(&out.Bad, examples, func(batch []chat.Example) error { return p.encodeBatch(&out, batch, o) })
+	encode := func(e chat.Example) (Sequence, error) { return p.encodeExample(e, o) }
+	out.Null, err = encodeAll(&out.Bad, examples, encode, func(e chat.Example, q Sequence) { out.add(e, q, o) })
 	if err == nil && len(out.Sequences) == 0 && out.Dropped > 0 {
 		err = fmt.Errorf("none of %d examples has a token to train on within %d tokens; raise max_length", out.Dropped, o.MaxLength)
 	}
@@ -89,10 +90,23 @@ func (p *CausalLM) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptio
 // encodedAtOnce is how many examples all processors encode together.
 const encodedAtOnce = 512
 
-// inBatches passes examples to take in batches. It counts the rows whose text is null, and adds those that cannot be read to
-// bad.
-func inBatches(bad *dataset.Faults, examples iter.Seq2[chat.Example, error], take func(batch []chat.Example) error) (null int, err error) {
+// encodeAll encodes examples on all processors, and passes them to take in their order. Rows that cannot be read or encoded
+// are added to bad. It counts the rows whose text is null.
+func encodeAll[T any](bad *dataset.Faults, examples iter.Seq2[chat.Example, error], encode func(e chat.Example) (T, error), take func(e chat.Example, encoded T)) (null int, err error) {
 	batch := make([]chat.Example, 0, encodedAtOnce)
+	flush := func() error {
+		encoded, errs := make([]T, len(batch)), make([]error, len(batch))
+		onAllProcessors(len(batch), func(i int) { encoded[i], errs[i] = encode(batch[i]) })
+		for i, e := range batch {
+			if errs[i] == nil {
+				take(e, encoded[i])
+			} else if err := bad.Add(rowError(e, errs[i])); err != nil {
+				return err
+			}
+		}
+		batch = batch[:0]
+		return nil
+	}
 	for e, err := range examples {
 		if errors.Is(err, chat.ErrNull) {
 			null++
@@ -108,46 +122,34 @@ func inBatches(bad *dataset.Faults, examples iter.Seq2[chat.Example, error], tak
 			return null, err
 		}
 		if batch = append(batch, e); len(batch) == encodedAtOnce {
-			if err := take(batch); err != nil {
+			if err := flush(); err != nil {
 				return null, err
 			}
-			batch = batch[:0]
 		}
 	}
-	if err := take(batch); err != nil {
+	if err := flush(); err != nil {
 		return null, err
 	}
 	return null, bad.Err()
 }
 
-// encodeBatch adds the sequences of examples to out, in their order.
-func (p *CausalLM) encodeBatch(out *TokenExamples, batch []chat.Example, o EncodeOptions) error {
-	encoded, errs := make([]Sequence, len(batch)), make([]error, len(batch))
-	onAllProcessors(len(batch), func(i int) { encoded[i], errs[i] = p.encodeExample(batch[i], o) })
-	for i, q := range encoded {
-		if errs[i] != nil {
-			if err := out.Bad.Add(rowError(batch[i], errs[i])); err != nil {
-				return err
-			}
-			continue
-		}
-		if len(q.IDs) > o.MaxLength {
-			q.IDs, q.Labels = q.IDs[:o.MaxLength], q.Labels[:o.MaxLength]
-			out.Cut++
-		}
-		if o.AssistantOnly && batch[i].Text.Conversational() {
-			out.Masked++
-		}
-		if q.shortened {
-			out.Shortened++
-		}
-		if q.labels() == 0 {
-			out.Dropped++
-			continue
-		}
-		out.Sequences = append(out.Sequences, q)
+// add adds the sequence of an example, cut at the limit.
+func (t *TokenExamples) add(e chat.Example, q Sequence, o EncodeOptions) {
+	if len(q.IDs) > o.MaxLength {
+		q.IDs, q.Labels = q.IDs[:o.MaxLength], q.Labels[:o.MaxLength]
+		t.Cut++
 	}
-	return nil
+	if o.AssistantOnly && e.Text.Conversational() {
+		t.Masked++
+	}
+	if q.shortened {
+		t.Shortened++
+	}
+	if q.labels() == 0 {
+		t.Dropped++
+		return
+	}
+	t.Sequences = append(t.Sequences, q)
 }
 
 // rowError names the row of an error.

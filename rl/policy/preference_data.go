@@ -48,70 +48,65 @@ func (p *CausalLM) EncodePreferences(examples iter.Seq2[chat.Example, error], o 
 	var out Preferences
 	var err error
 	out.Bad.Skip = o.SkipBad
-	out.Null, err = inBatches(&out.Bad, examples, func(batch []chat.Example) error { return p.encodePreferences(&out, batch, o, singles) })
-	if left := out.Dropped + out.Equal; err == nil && len(out.Units) == 0 && left > 0 {
-		err = fmt.Errorf("none of %d rows can be trained on, the first is %s: %d have no token of a response within %d tokens (raise max_length), %d have the same response twice", left, out.First, out.Dropped, o.MaxLength, out.Equal)
-	}
-	return out, err
+	out.Null, err = encodeAll(&out.Bad, examples, func(e chat.Example) (sequences []Sequence, err error) {
+		for _, answer := range answersOf(e) {
+			e.Format, e.Completion = chat.PromptCompletion, answer
+			q, failed := p.encodeExample(e, o)
+			sequences, err = append(sequences, q), cmp.Or(err, failed)
+		}
+		return sequences, err
+	}, func(e chat.Example, sequences []Sequence) { out.encoded(e, sequences, o.MaxLength, singles) })
+	return out, cmp.Or(err, out.empty(fmt.Sprintf("have no token of a response within %d tokens", o.MaxLength)))
 }
 
-// encodePreferences adds the units of examples to out, in their order.
-func (p *CausalLM) encodePreferences(out *Preferences, batch []chat.Example, o EncodeOptions, singles bool) error {
-	encoded, errs := make([][]Sequence, len(batch)), make([]error, len(batch))
-	onAllProcessors(len(batch), func(i int) {
-		for _, answer := range answersOf(batch[i]) {
-			e := batch[i]
-			e.Format, e.Completion = chat.PromptCompletion, answer
-			q, err := p.encodeExample(e, o)
-			encoded[i], errs[i] = append(encoded[i], q), cmp.Or(errs[i], err)
-		}
-	})
-	for i, sequences := range encoded {
-		e := batch[i]
-		if errs[i] != nil {
-			if err := out.Bad.Add(rowError(e, errs[i])); err != nil {
-				return err
-			}
-			continue
-		}
-		if len(sequences) == 2 && slices.Equal(sequences[0].IDs, sequences[1].IDs) && len(sequences[0].IDs) <= o.MaxLength {
-			out.Equal++
-			out.skip(e)
-			continue
-		}
-		if slices.ContainsFunc(sequences, func(q Sequence) bool { return q.shortened }) {
-			out.Shortened++
-		}
-		cut, empty := false, false
-		for k, q := range sequences {
-			if len(q.IDs) > o.MaxLength {
-				sequences[k].IDs, sequences[k].Labels = q.IDs[:o.MaxLength], q.Labels[:o.MaxLength]
-				cut = true
-			}
-			empty = empty || sequences[k].labels() == 0
-		}
-		if empty || cut && len(sequences) == 2 && slices.Equal(sequences[0].IDs, sequences[1].IDs) {
-			out.Dropped++
-			out.skip(e)
-			continue
-		}
-		if cut {
-			out.Cut++
-		}
-		unit := Samples(sequences)
-		unit[0].Truth = 1
-		if e.Format == chat.Unpaired && !e.Label {
-			unit[0].Truth = 0
-		}
-		if !singles {
-			out.add(unit)
-			continue
-		}
-		for _, x := range unit {
-			out.add([]*rl.Sample{x})
-		}
+// empty is the error of data without a unit to train on, where rows were dropped for the reason why.
+func (f *Preferences) empty(why string) error {
+	left := f.Dropped + f.Equal
+	if len(f.Units) > 0 || left == 0 {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("none of %d rows can be trained on, the first is %s: %d %s (raise max_length), %d have the same response twice", left, f.First, f.Dropped, why, f.Equal)
+}
+
+// encoded adds the units of an example, cut at the limit.
+func (f *Preferences) encoded(e chat.Example, sequences []Sequence, limit int, singles bool) {
+	same := func() bool { return len(sequences) == 2 && slices.Equal(sequences[0].IDs, sequences[1].IDs) }
+	if same() && len(sequences[0].IDs) <= limit {
+		f.Equal++
+		f.skip(e)
+		return
+	}
+	if slices.ContainsFunc(sequences, func(q Sequence) bool { return q.shortened }) {
+		f.Shortened++
+	}
+	cut, empty := false, false
+	for k, q := range sequences {
+		if len(q.IDs) > limit {
+			sequences[k].IDs, sequences[k].Labels = q.IDs[:limit], q.Labels[:limit]
+			cut = true
+		}
+		empty = empty || sequences[k].labels() == 0
+	}
+	if empty || cut && same() {
+		f.Dropped++
+		f.skip(e)
+		return
+	}
+	if cut {
+		f.Cut++
+	}
+	unit := Samples(sequences)
+	unit[0].Truth = 1
+	if e.Format == chat.Unpaired && !e.Label {
+		unit[0].Truth = 0
+	}
+	if !singles {
+		f.add(unit)
+		return
+	}
+	for _, x := range unit {
+		f.add([]*rl.Sample{x})
+	}
 }
 
 // answersOf are the responses of an example, the better one first.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -214,35 +215,25 @@ func (m *RewardModel) Units(examples iter.Seq2[chat.Example, error], skipBad boo
 	var out Preferences
 	var err error
 	out.Bad.Skip = skipBad
-	out.Null, err = inBatches(&out.Bad, examples, func(batch []chat.Example) error { return m.encodeUnits(&out, batch) })
-	if left := out.Dropped + out.Equal; err == nil && len(out.Units) == 0 && left > 0 {
-		err = fmt.Errorf("none of %d rows can be trained on, the first is %s: %d are longer than %d tokens (raise max_length), %d have the same response twice", left, out.First, out.Dropped, m.MaxLength, out.Equal)
-	}
-	return out, err
-}
-
-// encodeUnits adds the units of examples to out, in their order.
-func (m *RewardModel) encodeUnits(out *Preferences, batch []chat.Example) error {
-	units, errs := make([][]*rl.Sample, len(batch)), make([]error, len(batch))
-	onAllProcessors(len(batch), func(i int) { units[i], errs[i] = m.unit(batch[i]) })
-	for i, unit := range units {
-		e := batch[i]
+	out.Null, err = encodeAll(&out.Bad, examples, func(e chat.Example) ([]*rl.Sample, error) {
+		unit, err := m.unit(e)
+		if errors.Is(err, errLonger) {
+			return nil, nil
+		}
+		return unit, err
+	}, func(e chat.Example, unit []*rl.Sample) {
 		switch {
-		case errors.Is(errs[i], errLonger):
+		case unit == nil:
 			out.Dropped++
 			out.skip(e)
-		case errs[i] != nil:
-			if err := out.Bad.Add(rowError(e, errs[i])); err != nil {
-				return err
-			}
 		case slices.ContainsFunc(unit[1:], func(x *rl.Sample) bool { return slices.Equal(x.Tokens, unit[0].Tokens) }):
 			out.Equal++
 			out.skip(e)
 		default:
 			out.add(unit)
 		}
-	}
-	return nil
+	})
+	return out, cmp.Or(err, out.empty(fmt.Sprintf("are longer than %d tokens", m.MaxLength)))
 }
 
 func (m *RewardModel) unit(e chat.Example) ([]*rl.Sample, error) {
