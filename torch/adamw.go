@@ -91,9 +91,12 @@ func (o *AdamW) init() error {
 
 // NonFiniteError means that a step was refused because the gradient norm is NaN or infinite. Parameters and optimiser state
 // are unchanged.
-type NonFiniteError struct{ Norm float64 }
+type NonFiniteError struct {
+	What  string // what is not finite, such as the gradient norm
+	Value float64
+}
 
-func (e *NonFiniteError) Error() string { return fmt.Sprintf("the gradient norm is %v", e.Norm) }
+func (e *NonFiniteError) Error() string { return fmt.Sprintf("the %s is %v", e.What, e.Value) }
 
 // Step clips the gradients of all groups together to the norm maxNorm (0 = off), each Apart group separately. It then moves
 // each group by its learning rate rates[i] and drops the gradients. It returns the norm before clipping, without Apart
@@ -131,7 +134,7 @@ func (o *AdamW) Step(rates []float64, maxNorm float64) (norm float64, err error)
 		clipped, norms = append(clipped, together), append(norms, norm)
 		for _, n := range norms {
 			if math.IsNaN(n) || math.IsInf(n, 0) {
-				return &NonFiniteError{n}
+				return &NonFiniteError{"gradient norm", n}
 			}
 		}
 		for i, n := range norms {

@@ -28,30 +28,67 @@ func unpacker(path string) (name string, unpack func(io.Reader) (in io.Reader, d
 }
 
 func unpackGzip(r io.Reader) (io.Reader, func()) {
-	z, err := gzip.NewReader(bufio.NewReader(r))
+	packed := &measured{r: r}
+	z, err := gzip.NewReader(bufio.NewReader(packed))
 	if err != nil {
 		return failing{unpackError("gzip", err)}, func() {}
 	}
-	return unpacking{z, "gzip"}, func() { z.Close() }
+	return &unpacking{r: z, packed: packed, format: "gzip"}, func() { z.Close() }
 }
 
 func unpackZstd(r io.Reader) (io.Reader, func()) {
-	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
+	packed := &measured{r: r}
+	z, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
 	if err != nil {
 		return failing{unpackError("zstd", err)}, func() {}
 	}
-	return unpacking{z, "zstd"}, z.Close
+	return &unpacking{r: z, packed: packed, format: "zstd"}, z.Close
 }
 
-// unpacking marks read errors as decompression errors.
-type unpacking struct {
-	r      io.Reader
-	format string
+// Progress, unless nil, gets a line about a file that takes long to unpack. Set it before reading.
+var Progress func(line string)
+
+// A compressed file is refused when it has unpacked to more than maxUnpacked bytes and maxRatio times its size: text packs
+// to a tenth, and one that packs to a hundredth is an accident or an attack.
+const (
+	maxRatio = 100
+	sayEvery = 256 << 20 // bytes between lines of progress
+	mega     = 1 << 20
+)
+
+var maxUnpacked int64 = 1 << 30
+
+// measured counts the bytes read.
+type measured struct {
+	r io.Reader
+	n int64
 }
 
 // Read implements io.Reader.
-func (u unpacking) Read(p []byte) (int, error) {
+func (m *measured) Read(p []byte) (int, error) {
+	n, err := m.r.Read(p)
+	m.n += int64(n)
+	return n, err
+}
+
+// unpacking bounds what a file unpacks to, and marks read errors as decompression errors.
+type unpacking struct {
+	r      io.Reader
+	packed *measured
+	format string
+	n      int64 // bytes unpacked
+}
+
+// Read implements io.Reader.
+func (u *unpacking) Read(p []byte) (int, error) {
 	n, err := u.r.Read(p)
+	if Progress != nil && u.n/sayEvery != (u.n+int64(n))/sayEvery {
+		Progress(fmt.Sprintf("reading %s data: %d MiB unpacked so far", u.format, (u.n+int64(n))/mega))
+	}
+	u.n += int64(n)
+	if u.n > maxUnpacked && u.n > maxRatio*u.packed.n {
+		return n, fmt.Errorf("decompressing %s data: %d MiB unpack to more than %d MiB; if the file is right, unpack it yourself", u.format, u.packed.n/mega, u.n/mega)
+	}
 	if err != nil && err != io.EOF {
 		err = unpackError(u.format, err)
 	}

@@ -38,7 +38,7 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 		}
 	}
 	if o.Turns != "" {
-		if t.other, err = program.New(o.Turns, time.Minute); err != nil {
+		if t.other, err = program.New(o.Turns, time.Minute, nil); err != nil {
 			return nil, &envs.OptionError{Option: "turns_cmd", Err: err}
 		}
 	}

@@ -57,8 +57,9 @@
 // The program must flush its output after each line.
 //
 // Each question has [Options.Timeout], counted from the reply to the one before it, for the first one from the start of
-// the program. After a timeout or an invalid line, the question fails, and rltrain kills the program's process group and
-// restarts it for the remaining questions. A program that exits is restarted too, and gets its open questions again; if it
+// the program. After a timeout or an invalid line, the question fails, and rltrain kills the program with all processes that it
+// started and restarts it for the remaining questions. The first timeout is printed at once ([Options.Warn]). A program and its
+// processes end with rltrain, however that ends. A program that exits is restarted too, and gets its open questions again; if it
 // exited without any reply, the first of them fails. After three starts in a row without a reply, all questions fail.
 // Errors quote the last line of the program's standard error.
 package reward

@@ -92,6 +92,7 @@ func (p piece) ofLabels(s Setup) (LabelReward, error) {
 		return LabelReward{}, errors.New("it scores generated text, not labels")
 	}
 	text, err := p.of.Text(s)
+	text.late = s.Late
 	r := LabelReward{State: text.State, Restore: text.Restore, Close: text.Close, Choices: func(ctx context.Context, choices []Choice) ([]float64, []error) {
 		said := text.score(ctx, labelCompletions(s.Labels, choices), 1, s.Timeout)
 		return said.values, said.errs
@@ -222,7 +223,7 @@ type labelQuestion struct {
 
 // labelProgram is the reward cmd:PROGRAM of labels.
 func labelProgram(s Setup) (LabelReward, error) {
-	p, err := program.New(s.Argument, s.Timeout)
+	p, err := program.New(s.Argument, s.Timeout, s.Late)
 	if err != nil {
 		return LabelReward{}, err
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rltrain/rltrain/envs"
@@ -17,6 +18,8 @@ import (
 type Options struct {
 	// Timeout limits one call of a Go function or program; 0 is a minute, negative is an error.
 	Timeout time.Duration
+	// Warn gets a line at the first timeout of each reward; nil drops it.
+	Warn func(line string)
 	// Critic opens the model named by model:DIR; nil makes such a reward an error.
 	Critic func(name string) (envs.Critic, error)
 	// NoTruth means that no task verifies the completions; rewards with NeedsTruth are then unknown.
@@ -50,7 +53,19 @@ type piece struct {
 
 // setup returns the Setup for the reward.
 func (p piece) setup(o Options, labels []string) Setup {
-	return Setup{Argument: p.argument, Options: p.options, Labels: labels, Timeout: o.Timeout, Judge: o.Judge, Critic: o.Critic}
+	return Setup{Argument: p.argument, Options: p.options, Labels: labels, Timeout: o.Timeout, Late: p.late(o.Warn), Judge: o.Judge, Critic: o.Critic}
+}
+
+// late returns what to call with a score's timeout: it warns of the first.
+func (p piece) late(warn func(string)) func(error) {
+	var once sync.Once
+	return func(err error) {
+		if warn != nil {
+			once.Do(func() {
+				warn(fmt.Sprintf("warning: raise --reward-timeout if reward %s needs more time: %v; samples without a reward are left out", p.name, err))
+			})
+		}
+	}
 }
 
 // parseList reads a list of known rewards.

@@ -235,9 +235,14 @@ func TestProgramThatHangsIsKilledWithItsChildren(t *testing.T) {
 	t.Parallel()
 	command, dir := shell(t, `case $line in *hang*) exec 9> "$dir/held"; sleep 1000 & echo stuck >&2; wait ;; esac; `+good)
 	gone := held(t, dir)
-	values, errs := judge(t, parseText(t, command, nil, Options{Timeout: 2 * time.Second}), "a", "hang", "b")
-	if diff := cmp.Diff([]float64{1, nan, 1}, values, cmpopts.EquateNaNs()); diff != "" {
+	var warnings []string
+	r := parseText(t, command, nil, Options{Timeout: 2 * time.Second, Warn: func(line string) { warnings = append(warnings, line) }})
+	values, errs := judge(t, r, "a", "hang", "hang", "b")
+	if diff := cmp.Diff([]float64{1, nan, nan, 1}, values, cmpopts.EquateNaNs()); diff != "" {
 		t.Errorf("values (-want +got):\n%s\n%q", diff, errs)
+	}
+	if len(warnings) != 1 || !strings.Contains(warnings[0], "--reward-timeout") || !strings.Contains(warnings[0], "timeout after 2s") {
+		t.Errorf("warnings %q, want one", warnings)
 	}
 	if want := `timeout after 2s; last line of standard error: "stuck"`; errs[1] != want {
 		t.Errorf("error %q, want %q", errs[1], want)

@@ -44,6 +44,7 @@ type Setup struct {
 	Options  any           // the struct of Definition.Options with its values set
 	Labels   []string      // of the classifier; nil for completions
 	Timeout  time.Duration // per score
+	Late     func(error)   // is called with the error of each timeout, at once
 	Judge    envs.Scorer   // nil if there is no judge
 	Critic   func(name string) (envs.Critic, error)
 }
@@ -55,6 +56,8 @@ type TextReward struct {
 	Each envs.Reward
 	// Batch scores several completions; an entry of errs says why one has no score.
 	Batch func(ctx context.Context, completions []envs.Completion) (values []float64, errs []error)
+
+	late func(error) // see Setup.Late
 
 	Observe func(values []float64) // the rollout's rewards, NaN for a failure; nil = stateless
 	State   func() any

@@ -3,6 +3,7 @@ package reward
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -67,10 +68,12 @@ func ParseText(spec string, own []Definition, o Options) (*Text, error) {
 		return nil, err
 	}
 	for _, p := range r.pieces {
-		one, err := p.of.Text(p.setup(o, nil))
+		setup := p.setup(o, nil)
+		one, err := p.of.Text(setup)
 		if err != nil {
 			return nil, fmt.Errorf("reward %s: %w", hintQuote(p.name), err)
 		}
+		one.late = setup.Late
 		r.rewards = append(r.rewards, one)
 	}
 	return r, nil
@@ -147,6 +150,9 @@ func (r TextReward) score(ctx context.Context, completions []envs.Completion, pa
 		wait.Go(func() {
 			defer func() { <-slots }()
 			said.values[i], said.errs[i] = within.Do(ctx, timeout, func(ctx context.Context) (float64, error) { return r.Each(ctx, c) })
+			if r.late != nil && errors.Is(said.errs[i], within.ErrTimeout) {
+				r.late(said.errs[i])
+			}
 		})
 	}
 	wait.Wait()
@@ -167,7 +173,7 @@ type textQuestion struct {
 
 // textProgram is the reward cmd:PROGRAM of completions.
 func textProgram(s Setup) (TextReward, error) {
-	p, err := program.New(s.Argument, s.Timeout)
+	p, err := program.New(s.Argument, s.Timeout, s.Late)
 	if err != nil {
 		return TextReward{}, err
 	}

@@ -14,6 +14,7 @@ import (
 // process is a running program. One goroutine uses the other ends of its channels.
 type process struct {
 	command   *exec.Cmd
+	control   io.Closer     // ends the guard
 	questions chan []byte   // input lines; closing it closes the input
 	answers   chan []byte   // output lines; closed at end of output
 	killed    chan struct{} // closed by kill
@@ -21,16 +22,20 @@ type process struct {
 	answered  bool // it has replied at least once
 }
 
-// start starts a program in a new process group, so that kill ends all of its children and Ctrl-C does not reach it.
+// start starts a program under a guard, so that kill and the end of this process end all of its children.
 func start(words []string) (*process, error) {
+	command, control, err := guarded(words)
+	if err != nil {
+		return nil, fmt.Errorf("starting the program: %w", err)
+	}
 	r := &process{
-		command:   exec.Command(words[0], words[1:]...),
+		command: command, control: control,
 		questions: make(chan []byte, maxWaiting), answers: make(chan []byte), killed: make(chan struct{}),
 	}
-	r.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	r.command.Stderr = &r.errors
-	// A process outside the group may keep the pipes open.
+	// A process that escaped the guard may keep the pipes open.
 	r.command.WaitDelay = closeLimit
+	defer r.command.ExtraFiles[0].Close()
 	input, err := r.command.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("starting the program: %w", err)
@@ -40,6 +45,7 @@ func start(words []string) (*process, error) {
 		return nil, fmt.Errorf("starting the program: %w", err)
 	}
 	if err := r.command.Start(); err != nil {
+		control.Close()
 		return nil, fmt.Errorf("starting the program: %w", err)
 	}
 	go r.write(input)
@@ -92,10 +98,12 @@ func (r *process) say(line []byte) bool {
 // full reports whether the process still has unread questions.
 func (r *process) full() bool { return len(r.questions) == cap(r.questions) }
 
-// kill ends the process group and returns its exit status and its last line of standard error.
+// kill ends the program with its children and returns its exit status and its last line of standard error.
 func (r *process) kill() (status, lastWords string) {
-	// The pid is not reused before Wait. An error means that the group is gone.
-	_ = syscall.Kill(-r.command.Process.Pid, syscall.SIGKILL)
+	_ = r.control.Close() // the guard ends all
+	// The pid is not reused before Wait.
+	late := time.AfterFunc(closeLimit, func() { _ = syscall.Kill(-r.command.Process.Pid, syscall.SIGKILL) })
+	defer late.Stop()
 	close(r.killed)
 	status = "exit status 0"
 	if err := r.command.Wait(); err != nil {

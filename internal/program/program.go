@@ -26,6 +26,7 @@ const (
 type Program struct {
 	command []string
 	timeout time.Duration
+	late    func(error) // nil = nothing
 
 	turn    chan struct{} // held by the current batch, which alone uses the fields below
 	running *process      // nil if not running
@@ -34,8 +35,9 @@ type Program struct {
 	broken  error // why no more questions are sent
 }
 
-// New looks up the program of a command line without starting it. timeout applies to each question.
-func New(line string, timeout time.Duration) (*Program, error) {
+// New looks up the program of a command line without starting it. timeout applies to each question;
+// late, unless nil, gets the error of each question that is not answered in time, at once.
+func New(line string, timeout time.Duration, late func(error)) (*Program, error) {
 	command, err := Words(line)
 	if err != nil {
 		return nil, err
@@ -43,7 +45,7 @@ func New(line string, timeout time.Duration) (*Program, error) {
 	if _, err := exec.LookPath(command[0]); err != nil {
 		return nil, err
 	}
-	return &Program{command: command, timeout: timeout, turn: make(chan struct{}, 1)}, nil
+	return &Program{command: command, timeout: timeout, late: late, turn: make(chan struct{}, 1)}, nil
 }
 
 // Close stops the program; later questions fail.
@@ -198,6 +200,9 @@ func (b *batch[T]) giveUp(reason error) {
 	}
 	if said != "" {
 		reason = fmt.Errorf("%w; last line of standard error: %s", reason, words.Quote(said))
+	}
+	if p.late != nil && errors.Is(reason, within.ErrTimeout) {
+		p.late(reason)
 	}
 	b.fail(b.waiting[0].sample, reason)
 	b.waiting = b.waiting[1:]

@@ -195,6 +195,7 @@ func TestMembersAreCompared(t *testing.T) {
 		{"setting", dist.Member{Version: "1", Settings: map[string]string{"seed": "7"}}, "rank 1 has seed 7, rank 0 has 1"},
 		{"missing setting", dist.Member{Version: "1"}, "rank 1 has seed nothing, rank 0 has 1"},
 		{"more settings", dist.Member{Version: "1", Settings: map[string]string{"seed": "1", "top_k": "3"}}, "rank 1 has top_k 3, rank 0 has nothing"},
+		{"fault", dist.Member{Fault: "rows.jsonl is missing"}, "rank 1 cannot take part: rows.jsonl is missing"},
 		{"data", dist.Member{Version: "1", Settings: fits.Settings, Data: map[string]string{"dataset": "bb"}}, "dataset has different content on rank 1 (bb) and rank 0 (aa)"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -205,6 +206,26 @@ func TestMembersAreCompared(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestRankThatEndsBeforeAllMet: the others do not wait for the rest of the timeout.
+func TestRankThatEndsBeforeAllMet(t *testing.T) {
+	port := disttest.FreePort(t)
+	ctx, leave := context.WithCancel(t.Context())
+	errs := make([]error, 2)
+	began := time.Now()
+	disttest.Each(2, func(rank int) { // rank 2 never comes
+		place := dist.Place{Rank: rank, Size: 3, Host: "127.0.0.1", Port: port}
+		own := t.Context()
+		if rank == 1 {
+			own = ctx
+			time.AfterFunc(time.Second, leave)
+		}
+		_, errs[rank] = dist.Join(own, place, dist.Member{}, time.Minute)
+	})
+	if spent := time.Since(began); spent > 20*time.Second || errs[0] == nil || !strings.Contains(errs[0].Error(), "rank 1 ended before all ranks had joined") {
+		t.Errorf("after %v: %v", spent, errs[0])
 	}
 }
 

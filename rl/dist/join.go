@@ -1,6 +1,7 @@
 package dist
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -171,9 +172,10 @@ func (p *Place) meet(ctx context.Context, store *torch.Store, own string, m Memb
 	if err := l.send(message{Kind: hello, Rank: p.Rank, Size: p.Size, Token: token, Member: &m}); err != nil {
 		return nil, "", fmt.Errorf("rank 0 at %s: %w", at, err)
 	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	answer, err := l.receive(deadline)
-	if err != nil {
-		return nil, "", fmt.Errorf("rank 0 did not admit this rank: %w", err)
+	if stop(); err != nil {
+		return nil, "", fmt.Errorf("rank 0 did not admit this rank: %w", cmp.Or(ctx.Err(), err))
 	}
 	if answer.Kind != welcome {
 		return nil, "", errors.New(answer.Text)
@@ -216,6 +218,9 @@ func greet(ctx context.Context, listener net.Listener, token string) <-chan gues
 	return guests
 }
 
+// lookEvery is how often rank 0 looks whether a rank that has joined is still there.
+const lookEvery = 100 * time.Millisecond
+
 // receive admits the other ranks on rank 0.
 func (p *Place) receive(ctx context.Context, store *torch.Store, own string, m Member) (map[int]*link, error) {
 	var secret [16]byte
@@ -234,8 +239,17 @@ func (p *Place) receive(ctx context.Context, store *torch.Store, own string, m M
 	guests := greet(ctx, listener, token)
 	links := map[int]*link{}
 	refusal := ""
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
 	for len(links) < p.Size-1 && refusal == "" {
 		select {
+		case <-look.C:
+			for _, r := range slices.Sorted(maps.Keys(links)) {
+				if links[r].ended() {
+					refusal = fmt.Sprintf("rank %d ended before all ranks had joined", r)
+					break
+				}
+			}
 		case <-ctx.Done():
 			var missing []string
 			for r := 1; r < p.Size; r++ {

@@ -12,7 +12,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // watch ends all ranks if one dies or hangs, with an error that names it. Every rank sends heartbeats to rank 0, and rank 0
@@ -249,6 +252,7 @@ type Member struct {
 	Version  string            `json:"version"`  // of the program
 	Settings map[string]string `json:"settings"` // settings that results depend on
 	Data     map[string]string `json:"data"`     // checksums of input files
+	Fault    string            `json:"fault"`    // why the process cannot take part; the others then end with it
 }
 
 // kind is the type of a message.
@@ -309,6 +313,20 @@ func (l *link) send(m message) error {
 // errEnded reports a connection closed by the other side.
 var errEnded = errors.New("connection closed")
 
+// ended reports whether the other side has closed the connection. It reads nothing.
+func (l *link) ended() bool {
+	raw, err := l.conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return true
+	}
+	ended := false
+	err = raw.Control(func(fd uintptr) {
+		n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		ended = n == 0 && err == nil || err != nil && err != unix.EAGAIN && err != unix.EINTR
+	})
+	return ended || err != nil
+}
+
 // receive waits for a message until the deadline.
 func (l *link) receive(deadline time.Time) (m message, err error) {
 	if err := l.conn.SetReadDeadline(deadline); err != nil {
@@ -325,6 +343,12 @@ func (l *link) receive(deadline time.Time) (m message, err error) {
 
 // differs describes how a rank differs from rank 0; "" if it matches.
 func (m Member) differs(from Member, rank int) string {
+	switch {
+	case m.Fault != "":
+		return fmt.Sprintf("rank %d cannot take part: %s", rank, m.Fault)
+	case from.Fault != "":
+		return "rank 0 cannot take part: " + from.Fault
+	}
 	if m.Version != from.Version {
 		return fmt.Sprintf("rank %d runs version %s, rank 0 runs %s", rank, m.Version, from.Version)
 	}

@@ -256,6 +256,9 @@ func (m *RewardModel) unit(e chat.Example) ([]*rl.Sample, error) {
 	return unit, err
 }
 
+// maxMargin is far above any difference of scores.
+const maxMargin = 1e6
+
 // marginOf reads the column margin, 0 if there is none.
 func marginOf(e chat.Example) (float64, error) {
 	value, ok := e.Extra.Get("margin")
@@ -265,6 +268,9 @@ func marginOf(e chat.Example) (float64, error) {
 	margin, err := strconv.ParseFloat(fmt.Sprint(value), 64)
 	if err != nil || math.IsNaN(margin) || math.IsInf(margin, 0) {
 		return 0, fmt.Errorf("column \"margin\": %v is not a number", value)
+	}
+	if math.Abs(margin) > maxMargin {
+		return 0, fmt.Errorf("column \"margin\": %v is beyond what can be learned, %g; scale the margins", value, maxMargin)
 	}
 	return margin, nil
 }

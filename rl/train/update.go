@@ -3,6 +3,7 @@ package train
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/rltrain/rltrain/rl"
@@ -173,6 +174,10 @@ func (t *updater) gradient(batch []*rl.Sample) (*update, error) {
 	if err := t.sum(u.figures, u.sums()); err != nil || u.idle {
 		return u, err
 	}
+	// The gradient may be finite nevertheless, and the rows of the run would lack a loss without a word.
+	if loss := u.figures["loss"]; math.IsNaN(loss) || math.IsInf(loss, 0) {
+		return u, errors.Join(&torch.NonFiniteError{What: "loss", Value: loss}, torch.ZeroGrad(t.policy.Params()))
+	}
 	return u, t.sumGrads()
 }
 
@@ -284,7 +289,7 @@ func (t *updater) diverge(s *torch.Scope, b *rl.Batch, weight torch.Tensor, stud
 	return loss
 }
 
-// explain names the samples of a minibatch if its gradient is not finite.
+// explain names the samples of a minibatch if its loss or gradient is not finite.
 func (t *updater) explain(batch []*rl.Sample, err error) error {
 	var nonFinite *torch.NonFiniteError
 	if !errors.As(err, &nonFinite) {

@@ -402,6 +402,30 @@ func TestNonFiniteGradientStops(t *testing.T) {
 	}
 }
 
+// infinite is an algorithm whose loss is infinite and whose gradient is not.
+type infinite struct{ *algo.Reinforce }
+
+func (a *infinite) Loss(s *torch.Scope, b *algo.Batch) torch.Tensor {
+	b.Add("loss", math.Inf(1))
+	return a.Reinforce.Loss(s, b)
+}
+
+func TestNonFiniteLossStops(t *testing.T) {
+	p := newTable(t, 1)
+	tr, err := New(p, fixed(tokenStep), &infinite{&algo.Reinforce{Baseline: "none"}}, Config{Steps: 1, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}}, run.Hooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	before := weightsOf(t, p)
+	if _, err = tr.Step(t.Context()); err == nil || !strings.Contains(err.Error(), "step 1") || !strings.Contains(err.Error(), "the loss is +Inf") {
+		t.Errorf("error %v", err)
+	}
+	if !slices.EqualFunc(before, weightsOf(t, p), slices.Equal) {
+		t.Error("the weights have changed")
+	}
+}
+
 func TestTargetKLStopsTheUpdatesOfAStep(t *testing.T) {
 	r := newTokenRun(newGRPO)
 	r.Steps, r.Epochs, r.TargetKL, r.LearningRate = 1, 20, 1e-3, 0.05

@@ -162,7 +162,16 @@ type Lines struct {
 // TextRewards is what a language model's answers earn.
 type TextRewards struct {
 	Reward string `option:"reward" arg:"LIST" common:"true" help:"rewards in place of the task's own, NAME or NAME=WEIGHT, joined by commas"`
+	RewardTime
 }
+
+// RewardTime is the time limit of rewards.
+type RewardTime struct {
+	Timeout float64 `option:"reward_timeout" default:"60" range:"[0.001,86400]" arg:"SECONDS" incidental:"true" help:"seconds that a reward may take for one completion; a program gets them for each question. A sample without a reward in time is left out"`
+}
+
+// Limit is the limit of one score.
+func (o RewardTime) Limit() time.Duration { return time.Duration(o.Timeout * float64(time.Second)) }
 
 // Judge is the model that rewards ask.
 type Judge struct {
@@ -221,7 +230,8 @@ type LabelRollouts struct {
 	train.Signal
 	Reward     string `option:"reward" default:"accuracy" arg:"LIST" common:"true" help:"rewards, NAME or NAME=WEIGHT, joined by commas; or custom, the expression of --reward-expr"`
 	RewardExpr string `option:"reward_expr" arg:"EXPR" needs:"reward=custom" help:"expression over correct, confidence, predicted, label, probs and entropy"`
-	Metric     string `option:"rl_metric_for_best" default:"auto" allowed:"auto,accuracy,f1_macro,f1_weighted,brier,ece" help:"validation metric that selects the best weights; auto = the one that matches the reward"`
+	RewardTime
+	Metric string `option:"rl_metric_for_best" default:"auto" allowed:"auto,accuracy,f1_macro,f1_weighted,brier,ece" help:"validation metric that selects the best weights; auto = the one that matches the reward"`
 }
 
 const customReward = "custom"

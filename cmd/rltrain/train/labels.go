@@ -308,7 +308,7 @@ func (t *labelRun) reinforce(ctx context.Context, w *work, p *policy.Classifier,
 func (t *labelRun) labelRewards(ctx context.Context, labels []string) (rewards *reward.Labels, done func(), err error) {
 	spec, key := t.config.LabelRollouts.RewardSpec()
 	models := shared.NewModels(ctx, t.hub)
-	if rewards, err = reward.ParseLabels(spec, labels, reward.Options{Critic: models.Critic}); err != nil {
+	if rewards, err = reward.ParseLabels(spec, labels, reward.Options{Timeout: t.config.LabelRollouts.RewardTime.Limit(), Warn: t.console.Warn, Critic: models.Critic}); err != nil {
 		models.Close()
 		return nil, nil, t.config.Errorf(key, "%v", err)
 	}

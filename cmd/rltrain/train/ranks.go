@@ -64,12 +64,15 @@ func (t *trainer) runRank(ctx context.Context, place *dist.Place) (err error) {
 	if err := torch.Open(c.General.Threads); err != nil {
 		return err
 	}
-	member, err := t.member()
-	if err != nil {
-		return err
+	member, fault := t.member()
+	if fault != nil {
+		member.Fault = shared.OneLine(fault.Error())
 	}
 	timeout := time.Duration(c.General.DistTimeout * float64(time.Second))
-	if t.group, err = dist.Join(ctx, *place, member, timeout); err != nil {
+	if t.group, err = dist.Join(ctx, *place, member, timeout); fault != nil || err != nil {
+		if fault != nil {
+			return fault // what the group says is the same
+		}
 		return err
 	}
 	ended := make(chan struct{})
@@ -84,10 +87,11 @@ func (t *trainer) runRank(ctx context.Context, place *dist.Place) (err error) {
 		return err
 	}
 	if place.Rank > 0 {
-		if err := t.aside(); err != nil {
+		done, err := t.aside()
+		if err != nil {
 			return err
 		}
-		defer os.RemoveAll(t.config.General.OutputDir)
+		defer done()
 	}
 	go t.leaveWith(ended, timeout/5)
 	if err := t.mirror(); err != nil {
@@ -136,11 +140,11 @@ func (t *trainer) member() (dist.Member, error) {
 
 // aside makes the run of a rank above 0 write into a folder of its own, which is removed at its end, and say nothing: the
 // run's folder is rank 0's.
-func (t *trainer) aside() error {
+func (t *trainer) aside() (done func(), err error) {
 	c := t.config
-	scratch, err := os.MkdirTemp("", "rltrain-rank-")
+	scratch, done, err := newScratch("rltrain-rank-")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if resume, from := c.Resuming(); resume && from != "" {
 		c.General.ResumeFrom = t.moved(from, scratch)
@@ -151,7 +155,7 @@ func (t *trainer) aside() error {
 		c.Replay.CacheBuffer = false
 	}
 	t.console = report.NewConsole(io.Discard, io.Discard, time.Now)
-	return nil
+	return done, nil
 }
 
 // moved is where a checkpoint of the run, .../STAGE/checkpoints/checkpoint-N, lies in another output folder.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -42,11 +41,11 @@ const (
 func (t *trainer) dryRun(ctx context.Context) error {
 	c, console := t.config, t.console
 	t.trial = &trial{output: c.General.OutputDir}
-	folder, err := os.MkdirTemp("", "rltrain-trial-")
+	folder, done, err := newScratch("rltrain-trial-")
 	if err != nil {
 		return fmt.Errorf("--dry-run: %w", err)
 	}
-	defer os.RemoveAll(folder)
+	defer done()
 	c.General.OutputDir, c.General.Resume, c.General.ResumeFrom = folder, false, ""
 	c.Saving.ReportTo, c.Saving.Completions = nil, 0
 	t.console = report.NewConsole(io.Discard, io.Discard, time.Now)
