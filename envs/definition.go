@@ -2,6 +2,7 @@ package envs
 
 import (
 	"context"
+	"fmt"
 	"iter"
 
 	"github.com/rltrain/rltrain/envs/answer"
@@ -123,7 +124,8 @@ type Setup struct {
 	Seed uint64 // of every random choice of the task
 	// Find finds the files of a data set: a file, a folder, or a name on the hub.
 	Find    func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error)
-	Context context.Context // of an EpisodeSource's downloads; nil means no limit
+	Tell    func(line string) // what the user should know about the data; nil = nobody is told
+	Context context.Context   // of an EpisodeSource's downloads; nil means no limit
 
 	HeldOut  int  // maximum number of Eval episodes that the run requests
 	EvalOnly bool // no training: all problems of a data set are Eval episodes, except few-shot examples
@@ -149,6 +151,13 @@ func (s Setup) Parts(option, name, config string, splits ...string) ([]dataset.P
 		return nil, &OptionError{option, err}
 	}
 	return parts, nil
+}
+
+// TellSkipped tells how many rows were dropped because they cannot be used.
+func (s Setup) TellSkipped(faults *dataset.Faults) {
+	if n, first := faults.Skipped(); n > 0 && s.Tell != nil {
+		s.Tell(fmt.Sprintf("warning: %d rows skipped that cannot be used; the first: %v", n, first))
+	}
 }
 
 // OptionError is an invalid value of a task's option.

@@ -15,7 +15,8 @@ type LabelledRows struct {
 	TextColumn    string `option:"text_column" default:"text" needs:"dataset" help:"column with the text"`
 	LabelColumn   string `option:"label_column" default:"label" needs:"dataset" help:"column with the label"`
 	SplitColumn   string `option:"split_column" needs:"dataset" help:"column with train, val or test; without it the column split, and if there is none a split of 70/15/15 by class"`
-	MaxSamples    int    `option:"max_samples" range:"[0,)" help:"most rows to use, equally many per class (0 = all)"`
+	dataset.OnBadRow
+	MaxSamples int `option:"max_samples" range:"[0,)" help:"most rows to use, equally many per class (0 = all)"`
 }
 
 // Check reports conflicting options.
@@ -32,14 +33,19 @@ func (o *LabelledRows) Rows(ctx context.Context, s Setup) ([]dataset.Row, error)
 	if err != nil {
 		return nil, &OptionError{"dataset", err}
 	}
-	rows, err := dataset.ReadParts(parts, dataset.Columns{Text: o.TextColumn, Label: o.LabelColumn, Split: o.SplitColumn})
+	faults := o.Faults()
+	rows, err := dataset.ReadParts(parts, dataset.Columns{Text: o.TextColumn, Label: o.LabelColumn, Split: o.SplitColumn}, faults)
 	if err != nil {
 		return nil, err
 	}
+	if rows, err = dataset.Distinct(rows, faults); err != nil {
+		return nil, err
+	}
+	s.TellSkipped(faults)
 	return o.Balanced(rows)
 }
 
-// LabelsOf returns the labels of rows, sorted.
+// LabelsOf returns the labels of rows, in the order of dataset.Labels.
 func (o *LabelledRows) LabelsOf(rows []dataset.Row) ([]string, error) { return dataset.Labels(rows) }
 
 // Balanced limits the rows of each label to MaxSamples in total.

@@ -1,23 +1,37 @@
 package dataset
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/rltrain/rltrain/internal/nearest"
 	"github.com/rltrain/rltrain/internal/words"
 )
 
-// Labels returns the distinct labels of rows in byte order, the order of a model's classes. Fewer than two labels are an
-// error, because there is nothing to classify.
+// Labels returns the distinct labels of rows in the order of a model's classes: that of the file's list of classes, else
+// numbers by value, else by bytes. Fewer than two labels are an error, because there is nothing to classify.
 func Labels(rows []Row) ([]string, error) {
-	set := map[string]bool{}
+	classes := map[string]int{}
+	numbers := true
 	for _, r := range rows {
-		set[r.Label] = true
+		if _, known := classes[r.Label]; !known {
+			_, err := strconv.ParseInt(r.Label, 10, 64)
+			numbers = numbers && err == nil
+		}
+		classes[r.Label] = r.Class
 	}
-	labels := slices.Sorted(maps.Keys(set))
+	labels := slices.SortedFunc(maps.Keys(classes), func(a, b string) int {
+		if by := cmp.Compare(classes[a], classes[b]); by != 0 || !numbers {
+			return cmp.Or(by, cmp.Compare(a, b))
+		}
+		x, _ := strconv.ParseInt(a, 10, 64)
+		y, _ := strconv.ParseInt(b, 10, 64)
+		return cmp.Or(cmp.Compare(x, y), cmp.Compare(a, b))
+	})
 	if len(labels) < 2 {
 		if len(rows) == 0 {
 			return nil, fmt.Errorf("no rows; training needs rows with at least two labels")

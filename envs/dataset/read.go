@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,7 +21,8 @@ const (
 // Row is a labelled text.
 type Row struct {
 	Text  string // valid UTF-8 without NUL, not blank
-	Label string // as in the file; integers as decimal text
+	Label string // as in the file; integers as decimal text, booleans as true and false
+	Class int    // place of Label in the file's list of classes, 1-based; 0 if the file has none
 	Split string // Train, Val or Test; "" if the file has no split column
 	File  string // path passed to Read
 	Line  int    // first line of the row, 1-based
@@ -37,17 +39,26 @@ type Columns struct {
 
 // Read returns the rows of a file in file order; see Records for the formats.
 //
-// The text must be a string, the label a string or an integer. Anything else is a one-line error with file, line and
-// column: a missing column, a null, a blank text or label, a split column with other values or gaps, a file without rows,
-// and whatever Records refuses.
+// The text must be a string, the label a string, an integer or a boolean; the number of a class whose name the file knows
+// becomes the name. Anything else is a one-line error with file, line and column: a missing column, a null, a blank text or
+// label, a split column with other values or gaps, a file without rows, and whatever Records refuses.
 func Read(path string, cols Columns) ([]Row, error) {
-	return ReadParts([]Part{{Train, []string{path}}}, cols)
+	var faults Faults
+	rows, err := ReadParts([]Part{{Train, []string{path}}}, cols, &faults)
+	if err == nil {
+		err = faults.Err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return rows, nil
 }
 
 // ReadParts reads the files of several parts in order. With several parts, each row gets the split of its part; with one,
-// the split column decides.
-func ReadParts(parts []Part, cols Columns) ([]Row, error) {
+// the split column decides. Rows that cannot be used are left out and added to faults, whose Err the caller checks.
+func ReadParts(parts []Part, cols Columns, faults *Faults) ([]Row, error) {
 	c := newCollector(cols)
+	c.faults = faults
 	if len(parts) > 1 && c.needSplit {
 		return nil, fmt.Errorf("column %s: the data set already has files for the splits %s and %s; drop --split-column", words.Quote(c.cols.Split), parts[0].Split, parts[1].Split)
 	}
@@ -59,11 +70,12 @@ func ReadParts(parts []Part, cols Columns) ([]Row, error) {
 			}
 		}
 		for _, path := range part.Files {
-			before := len(c.rows)
+			before := c.read
+			c.classes = classNames(path, c.cols.Label)
 			if err := readFile(path, c.want(), c.add); err != nil {
 				return nil, err
 			}
-			if len(c.rows) == before {
+			if c.read == before {
 				return nil, fmt.Errorf("%s: no rows", path)
 			}
 		}
@@ -77,6 +89,9 @@ type collector struct {
 	part      string // split of all rows; "" = use the split column
 	needSplit bool   // the caller named the split column
 	rows      []Row
+	read      int // rows, bad ones included
+	faults    *Faults
+	classes   []string // of the file, by number
 	// labels interns the labels; otherwise every row would hold a copy.
 	labels map[string]string
 }
@@ -110,16 +125,17 @@ func (c *collector) want() *wanted {
 
 // add checks and keeps one row.
 func (c *collector) add(r Record) error {
+	c.read++
 	text, label, part, err := c.values(r.Fields)
 	if err != nil {
-		return fmt.Errorf("%s: %w", r.Place(), err)
+		return c.faults.Add(fmt.Errorf("%s: %w", r.Place(), err))
 	}
 	shared, ok := c.labels[label]
 	if !ok {
 		shared = label
 		c.labels[shared] = shared
 	}
-	c.rows = append(c.rows, Row{Text: text, Label: shared, Split: part, File: r.File, Line: r.Line})
+	c.rows = append(c.rows, Row{Text: text, Label: shared, Class: slices.Index(c.classes, shared) + 1, Split: part, File: r.File, Line: r.Line})
 	return nil
 }
 
@@ -130,7 +146,7 @@ func (c *collector) values(fields Object) (text, label, part string, err error) 
 		return "", "", "", fmt.Errorf("column %s: got %s, want a string", words.Quote(c.cols.Text), Kind(value))
 	}
 	value, _ = fields.Get(c.cols.Label)
-	if label, err = labelOf(value); err != nil {
+	if label, err = c.labelOf(value); err != nil {
 		return "", "", "", fmt.Errorf("column %s: %w", words.Quote(c.cols.Label), err)
 	}
 	split := ""
@@ -162,20 +178,31 @@ func (c *collector) values(fields Object) (text, label, part string, err error) 
 	return text, label, part, nil
 }
 
-func labelOf(value any) (string, error) {
+func (c *collector) labelOf(value any) (string, error) {
 	switch v := value.(type) {
 	case string:
 		return v, nil
+	case bool:
+		return strconv.FormatBool(v), nil
 	case int64:
+		switch {
+		case c.classes == nil:
+		case v == -1:
+			return "", errors.New("the row has no label (-1)")
+		case v < 0 || v >= int64(len(c.classes)):
+			return "", fmt.Errorf("%d is the number of none of the %d classes", v, len(c.classes))
+		default:
+			return c.classes[v], nil
+		}
 		return strconv.FormatInt(v, 10), nil
 	case json.Number:
 		if digits(v.String()) {
 			return v.String(), nil
 		}
 	case []any:
-		return "", errors.New("got an array, want one label (a string or an integer)")
+		return "", errors.New("got an array, want one label (a string, an integer or a boolean)")
 	}
-	return "", fmt.Errorf("got %s, want a string or an integer", Kind(value))
+	return "", fmt.Errorf("got %s, want a string, an integer or a boolean", Kind(value))
 }
 
 func partOf(split string) (string, error) {

@@ -161,12 +161,11 @@ func TestReadErrors(t *testing.T) {
 		{"csv empty text", "a.csv", "text,label\n  ,a\n", Columns{}, `:2: column "text" is empty; fill it or remove the row`},
 		{"csv empty label", "a.csv", "text,label\nq,\n", Columns{}, `:2: column "label" is empty; fill it or remove the row`},
 		{"json empty text", "a.json", `[{"text":"","label":"a"}]`, Columns{}, `:1:2: column "text" is empty; fill it or remove the row`},
-		{"null", "a.jsonl", ok + `{"text":"q","label":null}`, Columns{}, `:2: column "label": got null, want a string or an integer`},
+		{"null", "a.jsonl", ok + `{"text":"q","label":null}`, Columns{}, `:2: column "label": got null, want a string, an integer or a boolean`},
 		{"text number", "a.jsonl", `{"text":1,"label":"a"}`, Columns{}, `:1: column "text": got the number "1", want a string`},
-		{"label fraction", "a.jsonl", `{"text":"q","label":1.5}`, Columns{}, `:1: column "label": got the number "1.5", want a string or an integer`},
-		{"label boolean", "a.jsonl", `{"text":"q","label":true}`, Columns{}, `:1: column "label": got a boolean, want a string or an integer`},
-		{"label minus zero", "a.jsonl", `{"text":"q","label":-0}`, Columns{}, `:1: column "label": got the number "-0", want a string or an integer`},
-		{"label array", "a.jsonl", `{"text":"q","label":["a"]}`, Columns{}, `:1: column "label": got an array, want one label (a string or an integer)`},
+		{"label fraction", "a.jsonl", `{"text":"q","label":1.5}`, Columns{}, `:1: column "label": got the number "1.5", want a string, an integer or a boolean`},
+		{"label minus zero", "a.jsonl", `{"text":"q","label":-0}`, Columns{}, `:1: column "label": got the number "-0", want a string, an integer or a boolean`},
+		{"label array", "a.jsonl", `{"text":"q","label":["a"]}`, Columns{}, `:1: column "label": got an array, want one label (a string, an integer or a boolean)`},
 		{"duplicate key", "a.jsonl", `{"text":"q","label":"a","t\u0065xt":"r"}`, Columns{}, `:1: key "text" occurs twice; remove one`},
 		{"not an object", "a.jsonl", ok + `"q"`, Columns{}, `:2: got a string, want an object with the columns "text" and "label"`},
 		{"element not an object", "a.json", `[{"text":"q","label":"a"}, 3]`, Columns{}, `:1:28: got the number "3", want an object with the columns "text" and "label"`},
@@ -273,8 +272,8 @@ func text(err error) string {
 
 func TestReadParts(t *testing.T) {
 	train, more, test := write(t, "a.jsonl", `{"text":"a","label":1,"split":"odd"}`), write(t, "b.csv", "text,label\nb,2\n"), write(t, "c.jsonl", `{"text":"c","label":1}`)
-	rows, err := ReadParts([]Part{{"train", []string{train, more}}, {"validation", []string{test}}}, Columns{})
-	want := []Row{{"a", "1", Train, train, 1}, {"b", "2", Train, more, 2}, {"c", "1", Val, test, 1}}
+	rows, err := ReadParts([]Part{{"train", []string{train, more}}, {"validation", []string{test}}}, Columns{}, &Faults{})
+	want := []Row{{"a", "1", 0, Train, train, 1}, {"b", "2", 0, Train, more, 2}, {"c", "1", 0, Val, test, 1}}
 	if diff := cmp.Diff(want, rows); diff != "" || err != nil {
 		t.Error(err, diff)
 	}
@@ -287,7 +286,7 @@ func TestReadParts(t *testing.T) {
 		"a split column too":     {[]Part{{"train", []string{more}}, {"test", []string{test}}}, Columns{Split: "s"}, `column "s": the data set already has files for the splits train and test; drop --split-column`},
 		"an empty file":          {[]Part{{"train", []string{more, write(t, "d.csv", "text,label\n")}}}, Columns{}, "d.csv: no rows"},
 	} {
-		if _, err := ReadParts(tt.parts, tt.cols); !strings.HasSuffix(text(err), tt.want) {
+		if _, err := ReadParts(tt.parts, tt.cols, &Faults{}); !strings.HasSuffix(text(err), tt.want) {
 			t.Errorf("%s: got %v, want %s", name, err, tt.want)
 		}
 	}

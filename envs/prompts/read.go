@@ -84,12 +84,14 @@ func (o *options) columnsOf(r dataset.Record) (columns, error) {
 	return c, nil
 }
 
-// read reads the prompts of files; errors call the files name.
-func (o *options) read(name string, files ...string) ([]prompt, columns, error) {
+// read reads the prompts of files; errors call the files name. Rows that cannot be used are added to faults.
+func (o *options) read(faults *dataset.Faults, name string, files ...string) ([]prompt, columns, error) {
 	var all []prompt
 	var c columns
+	first := true
 	for r, err := range dataset.Records(files...) {
-		if err == nil && all == nil {
+		if err == nil && first {
+			first = false
 			c, err = o.columnsOf(r)
 		}
 		if err != nil {
@@ -97,9 +99,15 @@ func (o *options) read(name string, files ...string) ([]prompt, columns, error) 
 		}
 		e, err := c.prompt(r)
 		if err != nil {
-			return nil, c, fmt.Errorf("%s: %w", r.Place(), err)
+			if err := faults.Add(fmt.Errorf("%s: %w", r.Place(), err)); err != nil {
+				return nil, c, err
+			}
+			continue
 		}
 		all = append(all, e)
+	}
+	if err := faults.Err(); err != nil {
+		return nil, c, err
 	}
 	if all == nil {
 		return nil, c, fmt.Errorf("%s: no rows", name)

@@ -40,8 +40,9 @@ func rightAnswer(_ context.Context, c envs.Completion) (float64, error) {
 
 // options are the options of the task.
 type options struct {
-	Dataset      string       `option:"dataset" arg:"FILE|NAME" common:"true" help:"prompt or messages: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
-	Config       string       `option:"dataset_config" needs:"dataset" help:"configuration of --dataset, if it has several"`
+	Dataset string `option:"dataset" arg:"FILE|NAME" common:"true" help:"prompt or messages: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
+	Config  string `option:"dataset_config" needs:"dataset" help:"configuration of --dataset, if it has several"`
+	dataset.OnBadRow
 	EvalDataset  string       `option:"eval_dataset" arg:"FILE|NAME" help:"evaluation prompts; reads the test split if there is one (default: the validation split of --dataset, else its last eval_samples rows)"`
 	FewShot      string       `option:"few_shot_dataset" arg:"FILE" help:"file of few-shot examples to show before each prompt"`
 	SystemPrompt string       `option:"system_prompt" arg:"FILE|TEXT" help:"system prompt: a text file, or the text itself if it has several words"`

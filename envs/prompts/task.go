@@ -8,6 +8,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/bank"
+	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/program"
 	"github.com/rltrain/rltrain/internal/words"
 )
@@ -67,7 +68,8 @@ func (t *task) fill(s envs.Setup) error {
 		}
 		file := of.source
 		file.Path = of.name
-		all, c, err := o.read(of.name, of.files...)
+		faults := o.Faults()
+		all, c, err := o.read(faults, of.name, of.files...)
 		if err != nil {
 			return err
 		}
@@ -78,12 +80,35 @@ func (t *task) fill(s envs.Setup) error {
 		if err := t.showable(all); err != nil {
 			return err
 		}
+		s.TellSkipped(faults)
+		tellContradictions(s, all)
 	}
 	if err := t.takeExamples(); err != nil {
 		return err
 	}
 	t.Bank, err = bank.Divide(s.Seed, "prompt", train, eval, t.examples, s.HeldOut, prompt.key)
 	return err
+}
+
+// tellContradictions tells of prompts whose rows have different answers.
+func tellContradictions(s envs.Setup, all []prompt) {
+	if s.Tell == nil {
+		return
+	}
+	seen, n, first := map[string]prompt{}, 0, ""
+	for _, e := range all {
+		other, met := seen[e.key()]
+		if !met {
+			seen[e.key()] = e
+		} else if other.answer != e.answer {
+			if n++; first == "" {
+				first = fmt.Sprintf("%s has %s, %s has %s", other.place, words.Quote(other.answer), e.place, words.Quote(e.answer))
+			}
+		}
+	}
+	if n > 0 {
+		s.Tell(fmt.Sprintf("warning: correct the answers: %d rows have another one than an earlier row with the same prompt (first: %s)", n, first))
+	}
 }
 
 // takeExamples reads the few-shot examples.
@@ -94,7 +119,7 @@ func (t *task) takeExamples() error {
 	}
 	examples := *t.options
 	examples.KindColumn = ""
-	all, c, err := examples.read(path, path)
+	all, c, err := examples.read(&dataset.Faults{}, path, path)
 	if err != nil {
 		return err
 	}

@@ -55,6 +55,7 @@ func (t *trainer) labelledRows(ctx context.Context) (d labelled, err error) {
 			return d, fmt.Errorf("%s: no %s rows; add rows, or name all three parts in a split column", t.dataName(), part.name)
 		}
 	}
+	t.review(rows, d)
 	if err := t.warnOfOverlap(d); err != nil {
 		return d, err
 	}

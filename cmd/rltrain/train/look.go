@@ -3,6 +3,7 @@ package train
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	"golang.org/x/term"
@@ -12,6 +13,43 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
 )
+
+// shownLabels is how many labels the table of the data has, those with a remark aside.
+const shownLabels = 20
+
+// review prints how many rows the labels of the user's data have in each split, and what is doubtful about them.
+func (t *trainer) review(rows []dataset.Row, d labelled) {
+	if t.config.Text("dataset") == "" {
+		return
+	}
+	found := dataset.ReviewRows(rows)
+	counts := map[string][3]int{}
+	for i, part := range [][]dataset.Row{d.train, d.val, d.test} {
+		for _, r := range part {
+			n := counts[r.Label]
+			n[i]++
+			counts[r.Label] = n
+		}
+	}
+	var table [][]string
+	hidden := 0
+	for i, l := range found.Labels {
+		if i >= shownLabels && found.Doubts[l.Label] == "" {
+			hidden++
+			continue
+		}
+		n := counts[l.Label]
+		table = append(table, []string{strconv.Quote(l.Label), strconv.Itoa(n[0]), strconv.Itoa(n[1]), strconv.Itoa(n[2]), found.Doubts[l.Label]})
+	}
+	text := "Data: " + report.Plural(len(rows), "row") + " with " + report.Plural(len(found.Labels), "label") + "\n" + report.RenderTable([]string{"label", "train", "val", "test", ""}, table)
+	if hidden > 0 {
+		text += fmt.Sprintf("\n... and %d labels with fewer rows", hidden)
+	}
+	t.tell(text)
+	for _, line := range found.Warnings() {
+		t.tell(line)
+	}
+}
 
 // noteTrained says how many of the tokens are trained on, and where TRL would train on others.
 func noteTrained(w *work, rows policy.TokenExamples) {

@@ -13,6 +13,7 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/envs/reward"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/rollout"
@@ -23,6 +24,15 @@ import (
 func (t *trainer) text(ctx context.Context) error {
 	c := t.config
 	start := c.Pretrained()
+	if source, ok := c.Settings.(envs.RowSource); ok {
+		rows, err := source.Rows(ctx, t.setup())
+		if err != nil {
+			return c.Blame(err)
+		}
+		d := labelled{}
+		d.train, d.val, d.test = dataset.Split(rows, c.General.Seed)
+		t.review(rows, d)
+	}
 	if c.Task.Plays() {
 		// What is wrong with the task is found before anything is made.
 		task, err := t.task(ctx, c.Form != nil && c.Form.Form == "short")

@@ -43,6 +43,7 @@ type trainer struct {
 	trial   *trial      // of a run that is only tried; else nil
 
 	template policy.TemplateSettings // of language models
+	told     []string                // lines about the data
 }
 
 // Run runs the stages of the configuration's mode, or with --print-config or --dry-run describes them.
@@ -130,9 +131,17 @@ func (t *trainer) run(ctx context.Context) (err error) {
 
 // setup is how the task is used.
 func (t *trainer) setup() envs.Setup {
-	return envs.Setup{Seed: t.config.General.Seed, Find: func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error) {
+	return envs.Setup{Seed: t.config.General.Seed, Tell: t.tell, Find: func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error) {
 		return shared.FindDataset(ctx, t.hub, name, config, splits...)
 	}}
+}
+
+// tell prints a line about the data, unless it has been printed: some data is read twice.
+func (t *trainer) tell(line string) {
+	if !slices.Contains(t.told, line) {
+		t.told = append(t.told, line)
+		_ = t.console.Print(line) // an error is the console's own, and comes again
+	}
 }
 
 // dataName is what the run learns from, for people.
