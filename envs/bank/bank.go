@@ -34,10 +34,19 @@ type Bank[E any] struct {
 // Divide builds a bank from a training file and an evaluation file; either may be missing. Problems with equal keys count
 // as the same problem.
 //
-// Few-shot examples are removed from both sets. Without an evaluation file, the last holdOut problems of train are held
-// out, or the last fifth if there are no more than that, and their duplicates are dropped from train. A problem in both files is an error. Errors call a problem noun.
+// Few-shot examples are not trained on, and an example that an evaluation file has is an error. Without an evaluation file,
+// the last holdOut problems of train are held out, or the last fifth if there are no more than that, and their duplicates are
+// dropped from train. A problem in both files is an error. Errors call a problem noun.
 func Divide[E any](seed uint64, noun string, train, eval Source[E], examples []E, holdOut int, key func(E) string) (*Bank[E], error) {
 	b := &Bank[E]{seed: seed}
+	if eval.Path != "" {
+		evaluated := keys(eval.All, key)
+		for _, e := range examples {
+			if evaluated[key(e)] {
+				return nil, fmt.Errorf("%s: the %s %.60q is a few-shot example too: the model would be shown what it is asked; remove it from one of the files", eval.Path, noun, key(e))
+			}
+		}
+	}
 	for _, part := range []struct {
 		from Source[E]
 		into *[]E

@@ -8,6 +8,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/answer"
 	"github.com/rltrain/rltrain/envs/bank"
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 //go:embed math.yaml
@@ -48,7 +49,7 @@ type problems struct {
 	Config         string       `option:"dataset_config" needs:"dataset" help:"configuration of --dataset, if it has several"`
 	EvalDataset    string       `option:"eval_dataset" arg:"FILE|NAME" help:"evaluation problems; reads the test split if there is one (default: the validation split of --dataset, else its last eval_samples problems)"`
 	KindColumn     string       `option:"kind_column" help:"column with a category such as level or subject; metrics are reported per category"`
-	FewShotDataset string       `option:"few_shot_dataset" arg:"FILE" help:"file of few-shot examples (default: the first problems of --dataset); examples are removed from training and evaluation"`
+	FewShotDataset string       `option:"few_shot_dataset" arg:"FILE" help:"file of few-shot examples (default: the first training problems of the data set); examples are not trained on, and evaluated problems are no examples"`
 	FewShot        int          `option:"few_shot" default:"8" range:"[0,1000]" help:"few-shot examples in the prompt"`
 	SystemPrompt   string       `option:"system_prompt" arg:"FILE" help:"text file with the system prompt, instead of the built-in one"`
 	Match          answer.Match `option:"answer_match" default:"exact" allowed:"exact,numeric,units,math" help:"how to compare answers: exact text, number, quantity with unit, or mathematical meaning"`
@@ -62,8 +63,11 @@ func (o *problems) task(name string, s envs.Setup, more func(*Options)) (envs.Ta
 		return nil, err
 	}
 	options := Options{
-		KindColumn: o.KindColumn, FewShotFile: o.FewShotDataset, FewShot: o.FewShot, HoldOut: s.HeldOut,
+		KindColumn: o.KindColumn, FewShot: o.FewShot, HoldOut: s.HeldOut,
 		Stepwise: s.Lines, EvalStepwise: s.EvalLines, MaxSteps: s.MaxLines, Plain: s.Text, Match: o.Match, Form: o.Form,
+	}
+	if options.Examples, err = o.examples(s, train); err != nil {
+		return nil, err
 	}
 	if train != nil {
 		options.Train = Files{o.Dataset, train}
@@ -80,6 +84,30 @@ func (o *problems) task(name string, s envs.Setup, more func(*Options)) (envs.Ta
 		}
 	}
 	return New(name, s.Seed, options)
+}
+
+// examples are the files of few-shot examples: those of few_shot_dataset, or where nothing is trained the training split of
+// the evaluated data set.
+func (o *problems) examples(s envs.Setup, train []string) (Files, error) {
+	if name := o.FewShotDataset; name != "" {
+		return Files{name, []string{name}}, nil
+	}
+	if train != nil || o.FewShot == 0 {
+		return Files{}, nil
+	}
+	set, option, config := o.Dataset, "dataset", o.Config
+	if o.EvalDataset != "" && o.EvalDataset != set {
+		set, option, config = o.EvalDataset, "eval_dataset", ""
+	}
+	parts, err := s.Parts(option, set, config)
+	if err != nil || len(parts) < 2 {
+		return Files{}, err
+	}
+	files, err := dataset.FilesOf(parts, dataset.Train)
+	if err != nil {
+		return Files{}, nil // it has no training split
+	}
+	return Files{set, files}, nil
 }
 
 // answers reads problems with completions.

@@ -11,11 +11,11 @@ import (
 
 // Options say where the problems are, how they are shown and how answers are verified.
 type Options struct {
-	Train       Files  // training problems
-	Eval        Files  // evaluation problems
-	KindColumn  string // column with a problem's kind, "" for none
-	FewShotFile string // file of few-shot examples; "" takes them from Train, else from Eval
-	FewShot     int    // number of examples, from the start of that file
+	Train      Files  // training problems
+	Eval       Files  // evaluation problems
+	KindColumn string // column with a problem's kind, "" for none
+	Examples   Files  // few-shot examples; without a name they are taken from Train. None is a problem of Eval
+	FewShot    int    // number of examples, from the start of these files
 	// HoldOut is how many of the last problems of Train are held out for evaluation if Eval is empty.
 	HoldOut int
 
@@ -94,22 +94,31 @@ func New(name string, seed uint64, o Options) (*Task, error) {
 
 // takeExamples reads the few-shot examples.
 func (t *Task) takeExamples(name string, train, eval bank.Source[Problem]) error {
-	source := train
+	source, n := train, t.options.FewShot
 	switch {
-	case t.options.FewShotFile != "":
-		source.Path = t.options.FewShotFile
+	case n == 0:
+		return nil
+	case t.options.Examples.Name != "":
+		source.Path = t.options.Examples.Name
 		var err error
-		if source.All, err = Read(Files{source.Path, []string{source.Path}}, name, ""); err != nil {
+		if source.All, err = Read(t.options.Examples, name, ""); err != nil {
 			return err
 		}
 	case train.Path == "":
-		source = eval
+		return &envs.OptionError{Option: "few_shot", Err: fmt.Errorf("the %d examples would be problems of %s, which are evaluated; pass --few-shot-dataset FILE with others, or --few-shot 0", n, eval.Path)}
 	}
-	n := t.options.FewShot
-	if n > len(source.All) {
-		return fmt.Errorf("%s: %d problems are too few for %d few-shot examples", source.Path, len(source.All), n)
+	evaluated := map[string]bool{}
+	for _, p := range eval.All {
+		evaluated[p.Question] = true
 	}
-	t.examples = source.All[:n:n]
+	for _, p := range source.All {
+		if len(t.examples) < n && !evaluated[p.Question] {
+			t.examples = append(t.examples, p)
+		}
+	}
+	if len(t.examples) < n {
+		return fmt.Errorf("%s: %d problems are too few for %d few-shot examples, which must not be evaluated", source.Path, len(t.examples), n)
+	}
 	return nil
 }
 

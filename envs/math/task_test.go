@@ -194,7 +194,7 @@ func step(t *testing.T, e envs.Env, text string, stop envs.StopReason) envs.Step
 
 func TestTaskParts(t *testing.T) {
 	other := write(t, "other.jsonl", strings.ReplaceAll(official(5), "What is", "How much is"))
-	first := write(t, "first.jsonl", official(3))
+	first, six := write(t, "first.jsonl", official(3)), write(t, "six.jsonl", official(6))
 	for _, test := range []struct {
 		name                  string
 		change                func(*Options)
@@ -202,9 +202,10 @@ func TestTaskParts(t *testing.T) {
 	}{
 		{"examples from the training file", nil, 10, 0, 2},
 		{"evaluation file untouched", func(o *Options) { o.Eval = file(other) }, 10, 5, 2},
-		{"examples from the evaluation file", func(o *Options) { o.Train, o.Eval = Files{}, file(other) }, 0, 3, 2},
-		{"examples from their own file", func(o *Options) { o.FewShotFile = other }, 12, 0, 2},
-		{"examples from another file with the same problems", func(o *Options) { o.FewShotFile = first }, 10, 0, 2},
+		{"examples from their own file for the evaluation file alone", func(o *Options) { o.Train, o.Eval, o.Examples = Files{}, file(other), file(first) }, 0, 5, 2},
+		{"no example is evaluated", func(o *Options) { o.Train, o.Eval, o.Examples = Files{}, file(first), file(six) }, 0, 3, 2},
+		{"examples from their own file", func(o *Options) { o.Examples = Files{other, []string{other}} }, 12, 0, 2},
+		{"examples from another file with the same problems", func(o *Options) { o.Examples = Files{first, []string{first}} }, 10, 0, 2},
 		{"no examples", func(o *Options) { o.FewShot = 0 }, 12, 0, 0},
 		{"held out", func(o *Options) { o.HoldOut = 4 }, 6, 4, 2},
 		{"an evaluation file instead", func(o *Options) { o.Eval, o.HoldOut = file(other), 4 }, 10, 5, 2},
@@ -446,7 +447,8 @@ func TestNewRefuses(t *testing.T) {
 		{envs.Setup{}, nil, "no file of problems"},
 		{envs.Setup{}, envs.Settings{"dataset": three}, "3 problems are too few for 8 few-shot examples"},
 		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "3"}, "no problem is left after 3 few-shot examples"},
-		{envs.Setup{}, envs.Settings{"dataset": five, "eval_dataset": three, "few_shot": "1"}, `share the problem "What is 1+1?"`},
+		{envs.Setup{}, envs.Settings{"dataset": five, "eval_dataset": three, "few_shot": "1"}, `share the problem "What is 0+0?"`},
+		{envs.Setup{EvalOnly: true}, envs.Settings{"dataset": three, "few_shot": "1"}, "few_shot: the 1 examples would be problems of "},
 		{envs.Setup{HeldOut: 2}, envs.Settings{"dataset": three, "few_shot": "1"}, "2 problems are too few to hold out 2"},
 		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "-1"}, "few_shot: -1 is out of range"},
 		{envs.Setup{Lines: true}, envs.Settings{"dataset": three, "few_shot": "1"}, "max_steps is 0"},

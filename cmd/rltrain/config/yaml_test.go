@@ -71,6 +71,7 @@ dataset_config: ""
 text_column: text
 label_column: label
 split_column: ""
+on_bad_row: error
 max_samples: 0
 
 # Model
