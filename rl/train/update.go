@@ -117,21 +117,26 @@ func (t *updater) learn(step *rl.Step) (moved int, err error) {
 	return moved, nil
 }
 
+// learns says whether the reward of a sample says anything about its actions.
+func learns(x *rl.Sample) bool {
+	return slices.ContainsFunc(x.Advantage, func(a float32) bool { return a != 0 })
+}
+
 // idle separates the samples of a batch without a gradient: those of a prompt whose rewards are all equal. Only the whole
 // batch reproduces log-probabilities that were computed before, so a batch that has them stays whole.
 func (t *updater) idle(batch []*rl.Sample) (learning, idle []*rl.Sample) {
 	c := t.config
-	if !t.needs.ByAdvantage || c.EntropyCoef != 0 || c.KLCoef > 0 {
+	if !t.needs.ByAdvantage || c.KLCoef > 0 {
 		return batch, nil
 	}
 	for _, x := range batch {
-		if slices.ContainsFunc(x.Advantage, func(a float32) bool { return a != 0 }) {
+		if learns(x) {
 			learning = append(learning, x)
 		} else {
 			idle = append(idle, x)
 		}
 	}
-	if t.scored && len(learning) > 0 {
+	if (t.scored || c.EntropyCoef != 0) && len(learning) > 0 {
 		return batch, nil
 	}
 	return learning, idle
@@ -264,7 +269,8 @@ func (t *updater) loss(s *torch.Scope, b *algo.Batch) torch.Tensor {
 	if !t.needs.Values { // else the algorithm notes its terms
 		b.Note(s, "policy_loss", loss)
 	}
-	if c.EntropyCoef != 0 {
+	// Where no reward says anything, the bonus alone would make the policy more random.
+	if c.EntropyCoef != 0 && (!t.needs.ByAdvantage || slices.ContainsFunc(b.Whole, learns)) {
 		loss = s.Sub(loss, s.Scale(s.Sum(s.Mul(b.Weight, b.Entropy)), c.EntropyCoef))
 	}
 	if c.KLCoef > 0 && !c.KLInReward {

@@ -303,7 +303,7 @@ func TestNothingToLearnChangesNothing(t *testing.T) {
 	}{
 		{"reinforce", newReinforce, 1, func(*Config) {}, true},
 		{"grpo", newGRPO, 2, func(*Config) {}, true},
-		{"grpo with entropy", newGRPO, 1, func(c *Config) { c.EntropyCoef = 0.1 }, false},
+		{"grpo with entropy", newGRPO, 1, func(c *Config) { c.EntropyCoef = 0.1 }, true},
 		{"grpo with a reference", newGRPO, 1, func(c *Config) { c.KLCoef, c.KLType = 0.1, "k3" }, false},
 		{"ppo", newPPO, 1, func(*Config) {}, false},
 	} {

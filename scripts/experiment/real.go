@@ -59,8 +59,11 @@ const (
 	afterRL  = "after RL"
 )
 
-// answerCharacters is a figure beside the one of the table: the mean length of answers.
-const answerCharacters = "characters of an answer"
+// Figures that the table has no column for: the mean length of answers, and the change that RL makes on the same rows.
+const (
+	answerCharacters = "characters of an answer"
+	pairedChange     = "paired change of accuracy"
+)
 
 // realCommand is a call of the program. WORK is the row's data, OUT its results, SEED its seed.
 type realCommand struct {
@@ -152,7 +155,7 @@ func loadAverage() float64 {
 
 // at is the figure of a point, in percent; nil where there is none.
 func (r realRun) at(when string) *realFigure {
-	i := slices.IndexFunc(r.Figures, func(f realFigure) bool { return f.When == when && f.What != answerCharacters })
+	i := slices.IndexFunc(r.Figures, func(f realFigure) bool { return f.When == when && f.What != answerCharacters && f.What != pairedChange })
 	if i < 0 {
 		return nil
 	}
@@ -180,18 +183,29 @@ func (r realResults) markdown() string {
 				continue
 			}
 			rows = append(rows, append(append([]string{run.Row, fmt.Sprint(run.Seed), fmt.Sprint(run.at(afterRL).N)}, run.cells()...),
-				fmt.Sprintf("%.0f", run.CPU/60), fmt.Sprintf("%.0f", run.Seconds/60), fmt.Sprintf("%.0f–%.0f", min(run.Load[0], run.Load[1]), max(run.Load[0], run.Load[1]))))
+				unlessZero("%.0f", run.CPU/60), fmt.Sprintf("%.0f", run.Seconds/60), unlessZero("%.0f", min(run.Load[0], run.Load[1]))+unlessZero("–%.0f", max(run.Load[0], run.Load[1]))))
 		}
 	}
 	text := ""
 	for _, run := range r.Runs {
 		for _, f := range run.Figures {
-			if f.What == answerCharacters {
+			switch f.What {
+			case pairedChange:
+				text += fmt.Sprintf("\n%s, seed %d: RL changed accuracy by %+.1f [%+.1f, %+.1f] points, paired, n = %d.\n", run.Row, run.Seed, 100*f.Value, 100*f.Interval[0], 100*f.Interval[1], f.N)
+			case answerCharacters:
 				text += fmt.Sprintf("\n%s, seed %d, %s: answers of %.0f [%.0f, %.0f] characters, n = %d.\n", run.Row, run.Seed, f.When, f.Value, f.Interval[0], f.Interval[1], f.N)
 			}
 		}
 	}
 	return report.MarkdownTable([]string{"row", "seed", "n", "start", "after SFT", "after RL", "CPU min", "min", "load"}, rows) + text
+}
+
+// unlessZero is a figure, or nothing where it was not measured.
+func unlessZero(format string, value float64) string {
+	if value == 0 {
+		return ""
+	}
+	return fmt.Sprintf(format, value)
 }
 
 // writeRealTable writes the table into its page.

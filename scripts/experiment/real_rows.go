@@ -27,8 +27,8 @@ func arithmeticIn(tokens int) string {
 }
 
 // scored is the command of a row whose policy chooses among labels: RL from right and wrong alone. With ten labels and more
-// a rollout needs more texts than with two.
-const scored = "--task text --model smollm2 --policy score --dataset WORK/rows.jsonl --buffer-size 512 --rl-batch-size 128 --rl-episodes 30 --seed SEED --output-dir OUT"
+// a rollout needs more choices than with two.
+const scored = "--task text --model smollm2 --policy score --dataset WORK/rows.jsonl --buffer-size 128 --rl-batch-size 64 --rl-episodes 25 --seed SEED --output-dir OUT"
 
 // asked generates answers to the prompts of held-out pairs.
 const asked = "generate --input WORK/asked.jsonl --max-new-tokens 256 --temperature 0 "
@@ -58,8 +58,9 @@ var realRows = []realRow{
 		{"eval --task code --model smollm2 --eval-samples 100 --max-new-tokens 32 --seed SEED --output OUT/start.json", evaluated("start.json")},
 		{"--task code --model smollm2 --seed SEED --output-dir OUT", unseen("code_rl")},
 	}},
-	{"CLINC150 domains, score", clincDomains, []realCommand{{scored, compared}}},
-	{"MMLU-Pro subjects, score", mmluSubjects, []realCommand{{scored, compared}}},
+	{"CLINC150 domains, score", clincDomains, []realCommand{{scored, compared("classification_*", atStart)}}},
+	{"MMLU-Pro subjects, score", mmluSubjects, []realCommand{{scored, compared("classification_*", atStart)}}},
+	{"intent, the defaults", nil, []realCommand{{"--mode supervised_then_rl --seed SEED --output-dir OUT", compared("intent_classifier_rl", afterSFT)}}},
 	{"arithmetic, three digits", sums(3), []realCommand{{strings.Replace(arithmeticIn(20), "--model smollm2", "--pretrained-model TWO", 1), answersOf("prompts_rl", atStart)}}},
 	{"arithmetic, two-step words", wordProblems, []realCommand{{arithmeticIn(40), answersOf("prompts_rl", atStart)}}},
 	{"GSM8K", schoolFiles, []realCommand{
@@ -135,28 +136,31 @@ func evaluated(name string) func(out string) ([]realFigure, error) {
 	}
 }
 
-// compared reads the test rows of a stage of RL whose policy chooses among labels, before and after.
-func compared(out string) ([]realFigure, error) {
-	path, err := theOne(filepath.Join(out, "classification_*", "logs", "comparison.json"))
-	if err != nil {
-		return nil, err
-	}
-	var change rl.Comparison
-	if err := readJSON(path, &change); err != nil {
-		return nil, err
-	}
-	var figures []realFigure
-	for _, point := range []struct {
-		when  string
-		value float64
-	}{{atStart, change.Accuracy.A}, {afterRL, change.Accuracy.B}} {
-		infos := make([]*envs.Info, change.N)
-		for i := range infos {
-			infos[i] = &envs.Info{Correct: float64(i) < math.Round(point.value*float64(change.N))}
+// compared reads the test rows of a stage of RL whose policy chooses among labels: before, after, and the change.
+func compared(stage, before string) func(out string) ([]realFigure, error) {
+	return func(out string) ([]realFigure, error) {
+		path, err := theOne(filepath.Join(out, stage, "logs", "comparison.json"))
+		if err != nil {
+			return nil, err
 		}
-		figures = append(figures, ofAnswers(point.when, rl.ScoreAnswers(infos)))
+		var change rl.Comparison
+		if err := readJSON(path, &change); err != nil {
+			return nil, err
+		}
+		var figures []realFigure
+		for _, point := range []struct {
+			when  string
+			value float64
+		}{{before, change.Accuracy.A}, {afterRL, change.Accuracy.B}} {
+			infos := make([]*envs.Info, change.N)
+			for i := range infos {
+				infos[i] = &envs.Info{Correct: float64(i) < math.Round(point.value*float64(change.N))}
+			}
+			figures = append(figures, ofAnswers(point.when, rl.ScoreAnswers(infos)))
+		}
+		gain := change.Accuracy
+		return append(figures, realFigure{When: afterRL, What: pairedChange, N: change.N, Value: gain.Difference, Interval: gain.Interval}), nil
 	}
-	return figures, nil
 }
 
 // answerLength reads the mean number of characters of generated answers.
