@@ -35,7 +35,7 @@ func TestAlarmsOfRuns(t *testing.T) {
 		{"far from the reference", one + `--rl-learning-rate 0.05 --num-steps 25 --kl-coef 0.001 --reward expr:'text~in~["a","e","i"]'`, []string{"equal_rewards", "kl", "missing_end", "strict", "truncation"}},
 		{"judgements that fail", one + `--num-steps 2 --reward cmd:sh~TMP/failing.sh`, []string{"failed_rewards"}},
 		{"what is right is not paid any more", one + fast + `--num-steps 50 --allow-no-signal --reward cmd:sh~TMP/turning.sh`, []string{"collapse", "equal_rewards", "missing_end", "strict", "truncation"}},
-		{"texts learnt by heart", `--task chat --dataset TMP/noise.jsonl --model tiny --tiny-layers 1 --tiny-hidden 64 --epochs 16 --learning-rate 0.01 --lr-scheduler-type constant --validation-share 0.5 --batch-size 4`, []string{"overfitting"}},
+		{"texts learnt by heart", `--task chat --dataset TMP/noise.jsonl --model tiny --tiny-layers 1 --tiny-hidden 64 --epochs 16 --learning-rate 0.01 --lr-scheduler-type constant_with_warmup --validation-share 0.5 --batch-size 4`, []string{"overfitting"}},
 		{"well", several + `--num-steps 12 --reward expr:'text~contains~"b"'`, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -39,7 +39,7 @@ func TestPastedCommands(t *testing.T) {
 		`--task prompts --algorithm grpo --dataset TMP/prompts.jsonl --model_name_or_path TMP/tiny --output_dir TMP/GRPO --learning_rate 1e-5
 			--torch_dtype bfloat16 --max_completion_length 4 --use_peft --lora_target_modules q_proj, v_proj --log_completions --per_device_train_batch_size 4
 			--num_generations 4 --importance_sampling_level token --epsilon 3e-4 --epsilon_high 4e-4 --beta 0.0 --loss_type grpo
-			--gradient_accumulation_steps 2 --steps_per_generation 4 --max_steps 1 --eval_samples 2 --fresh_samples 0`: "TMP/GRPO/prompts_rl/run.json",
+			--gradient_accumulation_steps 2 --steps_per_generation 4 --max_steps 2 --eval_samples 2 --fresh_samples 0`: "TMP/GRPO/prompts_rl/run.json",
 	} {
 		f.must(t, "", append([]string{"train"}, strings.Fields(command)...)...)
 		if _, err := os.Stat(f.expand(left)); err != nil {
