@@ -131,6 +131,9 @@ func TestMaskOverlong(t *testing.T) {
 	if len(masked.Samples) != want || len(slices.Concat(masked.Groups...)) != 32 {
 		t.Errorf("%d samples to learn from, want %d; %d to compare", len(masked.Samples), want, len(slices.Concat(masked.Groups...)))
 	}
+	if all.Masked != 0 || masked.Masked != 32-want {
+		t.Errorf("%d and %d masked samples, want none and %d", all.Masked, masked.Masked, 32-want)
+	}
 	if slices.ContainsFunc(masked.Samples, func(x *rl.Sample) bool { return x.Truncated }) {
 		t.Error("a truncated sample is trained on")
 	}

@@ -46,14 +46,23 @@ var pages = map[string]func(before string) (string, error){
 		return optionsIntro + config.OptionTables() + "## Rewards\n\n`--reward` takes NAME or NAME=WEIGHT, joined by commas.\n\n" + config.RewardTable(), nil
 	},
 	"from-trl.md": func(before string) (string, error) {
-		const begin, end = "<!-- names -->\n", "<!-- /names -->"
-		head, rest, ok := strings.Cut(before, begin)
-		_, tail, closed := strings.Cut(rest, end)
-		if !ok || !closed {
-			return "", fmt.Errorf("the marks %q and %q are missing", begin, end)
+		page, err := between(before, "names", config.NamesTables())
+		if err != nil {
+			return "", err
 		}
-		return head + begin + config.NamesTables() + end + tail, nil
+		return between(page, "defaults", config.DefaultsTable()+"\n")
 	},
+}
+
+// between replaces what stands between the marks of a name.
+func between(page, name, text string) (string, error) {
+	begin, end := "<!-- "+name+" -->\n", "<!-- /"+name+" -->"
+	head, rest, ok := strings.Cut(page, begin)
+	_, tail, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		return "", fmt.Errorf("the marks %q and %q are missing", begin, end)
+	}
+	return head + begin + text + end + tail, nil
 }
 
 const optionsIntro = `# Options

@@ -193,7 +193,7 @@ func ruleOf(name string) *rule {
 
 // check returns an error for a value that would ask for something else than rltrain does.
 func (r *rule) check(v options.Value) error {
-	if r.any || v.Syntax == options.Null {
+	if r.any || v.Syntax == options.Null || v.Syntax == options.List && len(v.List) == 0 {
 		return nil
 	}
 	for _, value := range r.values {

@@ -86,6 +86,18 @@ type assignment struct {
 
 // load makes the configuration that layers of entries say, the lowest first. It is nil where the task is unknown.
 func load(layers [][]entry, found *faults) *Config {
+	l := loadAll(layers, found)
+	if l == nil {
+		return nil
+	}
+	if trainer := l.trlTrainer(); found.none() && l.theirNames && trainer != "" && l.General.Defaults != "trl" {
+		l.noteDifferences(trainer)
+	}
+	return l.Config
+}
+
+// loadAll is load without the note of what differs from TRL's defaults.
+func loadAll(layers [][]entry, found *faults) *loading {
 	layers = replayLosses(layers)
 	ch, err := choose(layers)
 	if err != nil {
@@ -97,7 +109,7 @@ func load(layers [][]entry, found *faults) *Config {
 		found.add(err)
 		return nil
 	}
-	l := loading{choice: ch, Config: c, found: found, given: map[string]assignment{}, parts: map[string]assignment{}, noted: map[string]entry{}, layers: layers}
+	l := &loading{choice: ch, Config: c, found: found, given: map[string]assignment{}, parts: map[string]assignment{}, noted: map[string]entry{}, layers: layers}
 	l.theirNames = slices.ContainsFunc(layers, func(entries []entry) bool { return slices.ContainsFunc(entries, entry.theirs) })
 	l.origin("mode", layers)
 	trainer := l.trlTrainer()
@@ -130,12 +142,7 @@ func load(layers [][]entry, found *faults) *Config {
 			found.add(err)
 		}
 	}
-	if found.none() && l.theirNames && trainer != "" && c.General.Defaults != "trl" {
-		if text := l.differences(trainer); text != "" {
-			c.notes = append(c.notes, text)
-		}
-	}
-	return c
+	return l
 }
 
 // choose finds the task, the mode and the algorithm in the layers, in the task's recipe, or the defaults.

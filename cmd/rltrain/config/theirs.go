@@ -12,6 +12,7 @@ import (
 	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/report"
 )
 
 // trlTable has the options of TRL 1.16: name, kind, and the default in each trainer's configuration, - where a trainer
@@ -186,15 +187,17 @@ func (l *loading) theirDefaults(trainer string) {
 // autos are what auto means with algorithm grpo.
 var autos = map[string]string{"advantage_scale": string(rl.ScaleGroup), "reduction": algo.ReduceToken}
 
+// difference is a default that is another in TRL's trainer.
+type difference struct{ option, ours, theirs string }
+
 // differences are the defaults in which this run differs from TRL's trainer, and which nobody gave.
-func (l *loading) differences(trainer string) string {
+func (l *loading) differences() (found []difference) {
 	var ignored faults
 	layers := append([][]entry{{{"defaults", options.Value{Text: "trl"}, Source{Layer: Theirs}}}}, l.layers...)
-	theirs := load(layers, &ignored)
+	theirs := loadAll(layers, &ignored)
 	if theirs == nil || !ignored.none() {
-		return ""
+		return nil
 	}
-	var parts []string
 	for _, o := range l.set.All() {
 		other := theirs.set.Find(o.Name)
 		if l.sources[o.Name] != (Source{}) || theirs.sources[o.Name].Layer != Theirs || !l.set.Applies(o) || other == nil || !theirs.set.Applies(other) {
@@ -208,16 +211,44 @@ func (l *loading) differences(trainer string) string {
 		case o.Name == "defaults":
 		case o.Name == "tuning":
 			if l.FullTuning() != theirs.FullTuning() {
-				parts = append(parts, "tuning lora (full)")
+				found = append(found, difference{"tuning", "lora", "full"})
 			}
 		case o.Name == "rl_epochs" && l.sources["num_steps"] == Source{} && its != ours:
-			parts = append(parts, fmt.Sprintf("num_steps %d (%s epochs)", l.Rounds.Steps, its))
+			found = append(found, difference{"num_steps", fmt.Sprint(l.Rounds.Steps), its + " epochs"})
 		case o.Name != "rl_epochs" && its != ours:
-			parts = append(parts, fmt.Sprintf("%s %s (%s)", o.Name, ours, its))
+			found = append(found, difference{o.Name, ours, its})
 		}
 	}
-	if parts == nil {
-		return ""
+	return found
+}
+
+// noteDifferences says where defaults differ from TRL's to those who use its names.
+func (l *loading) noteDifferences(trainer string) {
+	var parts []string
+	for _, d := range l.differences() {
+		parts = append(parts, fmt.Sprintf("%s %s (%s)", d.option, d.ours, d.theirs))
 	}
-	return "differs from TRL's " + trlTrainers[trainer] + ": " + strings.Join(parts, ", ") + "; --defaults trl takes theirs"
+	if parts != nil {
+		l.notes = append(l.notes, "differs from TRL's "+trlTrainers[trainer]+": "+strings.Join(parts, ", ")+"; --defaults trl takes theirs")
+	}
+}
+
+// DefaultsTable are the defaults that are others in TRL, for a pretrained language model.
+func DefaultsTable() string {
+	var rows [][]string
+	for _, run := range []struct{ trainer, args string }{
+		{"sft", "--task chat"}, {"dpo", "--task preference"}, {"reward", "--mode reward_model"},
+		{"grpo", "--task prompts --algorithm grpo"}, {"rloo", "--task prompts --algorithm rloo"},
+	} {
+		var found faults
+		layers := [][]entry{flagEntries(append(strings.Fields(run.args), "--dataset", "d", "--model", "m"), &found)}
+		l := loadAll(layers, &found)
+		if l == nil || !found.none() {
+			panic(found.err())
+		}
+		for _, d := range l.differences() {
+			rows = append(rows, []string{trlTrainers[run.trainer], code(d.option), code(d.ours), code(d.theirs)})
+		}
+	}
+	return report.NarrowMarkdownTable([]string{"trainer", "option", "rltrain", "TRL"}, rows)
 }

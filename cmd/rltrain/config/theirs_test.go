@@ -1,0 +1,199 @@
+package config
+
+import (
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/errtest"
+)
+
+// TestForeignNames reads names of other trainers, each with what it sets.
+func TestForeignNames(t *testing.T) {
+	const grpo = "--task prompts --algorithm grpo --dataset d --model m "
+	for _, test := range []struct{ command, yaml, want string }{
+		// Lists by spaces, switches, values that are true here.
+		{"--task chat --dataset d --model m --lora_target_modules q_proj v_proj --report_to tensorboard wandb --packing", "", "lora_target_modules=[q_proj,_SPACE_v_proj] report_to=[tensorboard,_SPACE_wandb] packing=true"},
+		{"--task preference --dataset d --model m --loss_type sigmoid sft --loss_weights 1.0 0.4 --no_remove_unused_columns", "", `dpo_loss=[sigmoid,_SPACE_sft] loss_weights=["1.0",_SPACE_"0.4"]`},
+		{"--task chat --dataset d --model m --adam_epsilon 1e-8 --bf16 False --attn_implementation sdpa --eval_strategy no --lora_task_type CAUSAL_LM --use_cpu --disable_tqdm True --overwrite_output_dir --optim ADAMW_TORCH_FUSED --max_steps -1 --neftune_noise_alpha 0.0",
+			"", "validation_share=0 device=cpu"},
+		{"--task chat --dataset d --model m --no-packing --use_cpu False --do_eval --fsdp full_shard auto_wrap", "", ""},
+		{"--task chat --dataset d --model m --use_gradient_checkpointing unsloth --r 8 --target_modules q_proj --model_revision abc", "", "gradient_checkpointing=true lora_r=8 lora_target_modules=[q_proj] model=\"m@abc\""},
+		{"--task chat --dataset d --model m --dataset_train_split train_sft --dataset_test_split test_sft --warmup_steps 0.1 --metric_for_best_model eval_loss --greater_is_better False", "",
+			"train_split=train_sft eval_split=test_sft warmup_ratio=0.1"},
+		{"--task chat --dataset d --model m --lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs {\"min_lr_rate\":0.2}", "", "lr_scheduler_type=cosine_with_min_lr min_lr_rate=0.2"},
+		// Files: null is not set, sections.
+		{"--task chat --dataset d --model m --config c.yaml", "hub_model_id: null\nmax_length: null\nreport_to: []\nlora_target_modules: null\ngradient_checkpointing_kwargs: {use_reentrant: false}\nmodel_init_kwargs:\n  torch_dtype: bfloat16\n  attn_implementation: eager\ncallbacks: []\n",
+			"max_length=0 dtype=bf16"},
+		{"--task prompts --algorithm grpo --dataset d --model m --config c.yaml", "generation_kwargs: {top_p: 0.9}\nchat_template_kwargs:\n  enable_thinking: false\n", `top_p=0.9 chat_template_kwargs="{\"enable_thinking\":_SPACE_false}"`},
+		// Rewards.
+		{grpo + "--reward_funcs accuracy_reward", "", "reward=accuracy"},
+		{grpo + "--reward_funcs accuracy answer --reward_weights 1.0 0.5", "", `reward="accuracy=1.0,answer=0.5"`},
+		{grpo + "--reward_model_name_or_path judge --reward_funcs accuracy --reward_weights 2 1", "", `reward="model:judge=2,accuracy=1"`},
+		// Steps are updates in TRL: a rollout has num_iterations × steps_per_generation / gradient_accumulation_steps of them.
+		{grpo + "--max_steps 12 --num_iterations 2 --steps_per_generation 6 --gradient_accumulation_steps 2 --per_device_train_batch_size 4 --num_generations 4", "",
+			"num_steps=2 update_epochs=2 minibatches=3 prompts_per_step=6 samples_per_prompt=4"},
+		{grpo + "--max_steps 5 --num_train_epochs 3", "", "num_steps=5"},
+		{grpo + "--num_train_epochs 2", "", "rl_epochs=2"},
+		{grpo + "--generation_batch_size 16 --per_device_train_batch_size 4 --num_generations 8", "", "prompts_per_step=2 minibatches=4"},
+		{grpo + "--generation_batch_size 16 --num_generations 8", "", "prompts_per_step=2"},
+		// RLOO subtracts the KL from the reward.
+		{"--task prompts --algorithm rloo --dataset d --model m --beta 0.05", "", "algorithm=rloo kl_coef=0.05 kl_in_reward=true kl_type=k1"},
+		{"--task prompts --algorithm rloo --dataset d --model m --beta 0", "", "algorithm=rloo"},
+		{"--mode reward_model --dataset d --model m --use_peft --eval_strategy epoch", "", "mode=reward_model"},
+	} {
+		t.Run(test.command, func(t *testing.T) {
+			inFolder(t, test.yaml)
+			c, err := Load(strings.Fields(test.command), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, got := pairs(test.want), changes(t, c)
+			for _, name := range []string{"task", "dataset", "model", "config"} {
+				if want[name] == "" {
+					delete(got, name)
+				}
+			}
+			for name, value := range want { // a value that is the default
+				if got[name] == "" && yamlValue(c.set.Find(name).Get()) == value {
+					delete(want, name)
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestForeignErrors(t *testing.T) {
+	const grpo = "--task prompts --algorithm grpo --dataset d --model m "
+	for _, test := range []struct{ command, yaml, want string }{
+		{"--task chat --dataset d --config c.yaml", "epohcs: 1\nmodel_init_kwargs: {dtipe: fp32}\nuse_dora: true\nlearning_rate: fast\n", "c.yaml:1:1: unknown key epohcs; … epochs (Supervised stage) … c.yaml:2:21: unknown key model_init_kwargs.dtipe; … dtype … c.yaml:3:1: use_dora: … c.yaml:4:1: learning_rate: "},
+		{"--task chat --dataset d --config c.yaml", "datasets:\n- path: a\n", "c.yaml:1:1: datasets: … one data set"},
+		{"--task chat --dataset d --config c.yaml", "epochs: null\n", "c.yaml:1:1: epochs: has no value; add one or remove the key"},
+		{grpo + "--max_steps 3 --num_iterations 2", "", "--max_steps: … a rollout has 2 of them here: make 3 a multiple of 2"},
+		{grpo + "--reward_funcs my.module.reward", "", "--reward_funcs: my.module.reward is Python code: … reward=cmd:PROGRAM"},
+		{grpo + "--reward_funcs accuracy --reward_weights 1 2", "", "--reward_weights: 2 weights for 1 rewards"},
+		{grpo + "--reward_funcs accuracy accuracy_reward", "", "--reward_funcs: accuracy_reward is what another"},
+		{grpo + "--reward_weights 1", "", "--reward_weights: needs reward_funcs … "},
+		{grpo + "--generation_batch_size 10 --num_generations 8", "", "--generation_batch_size: 10 completions per step are not a multiple of 8"},
+		{grpo + "--loss_type cispo", "", `--loss_type: "cispo" is not one of bnpo, dapo, dr_grpo, grpo`},
+		{grpo + "--shuffle_dataset False", "", "--shuffle_dataset: false: "},
+		{"--task chat --dataset d --loss_type dft", "", `--loss_type: "dft": SFT has the loss nll`},
+		{"--task chat --dataset d --greater_is_better True", "", "--greater_is_better: metric loss is better if it is less"},
+		{"--task chat --dataset d --model m@a --model_revision b", "", "--model_revision: model m@a has a revision already"},
+		{"--task chat --dataset d --lr_scheduler_type constant --warmup_steps 3", "", "--warmup_steps: applies only with another --lr-scheduler-type than constant"},
+		{"--task sum_digits --defaults trl", "", "--defaults: TRL has no trainer for this run"},
+		{"--mode reward_model --dataset d --model m --use_peft False", "", "--use_peft: false: … use true"},
+		{"--task chat --dataset d --eval_strategy sometimes", "", `--eval_strategy: "sometimes" is not one of no, steps, epoch`},
+	} {
+		t.Run(test.want, func(t *testing.T) {
+			inFolder(t, test.yaml)
+			if _, err := Load(strings.Fields(test.command), nil); !errtest.Has(err, test.want) {
+				t.Errorf("\n got %v\nwant %s", err, test.want)
+			}
+		})
+	}
+}
+
+// TestTRLDefaults: --defaults trl takes each default of TRL's trainer that an option has, and what is given goes before it.
+// A command with TRL's names notes where its defaults differ.
+func TestTRLDefaults(t *testing.T) {
+	load := func(command string) *Config {
+		t.Helper()
+		c, err := Load(strings.Fields(command), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", command, err)
+		}
+		return c
+	}
+	for command, want := range map[string]string{
+		"--task chat --dataset d --model m":                                                                  "tuning=full learning_rate=2.0e-05 lr_scheduler_type=linear warmup_ratio=0 epochs=3 batch_size=8 max_length=1024 validation_share=0 keep=last packing=false weight_decay=0 max_grad_norm=1",
+		"--task chat --dataset d --model m --use_peft --epochs 1":                                            "tuning=lora lora_r=16 lora_alpha=32 lora_dropout=0.05 lora_target_modules=[] epochs=1",
+		"--task preference --dataset d --model m":                                                            "rl_learning_rate=1.0e-06 dpo_beta=0.1 epochs=3 batch_size=8 rl_lr_scheduler_type=linear rl_warmup_ratio=0",
+		"--task prompts --algorithm grpo --dataset d --model m":                                              "prompts_per_step=1 samples_per_prompt=8 rl_epochs=3 max_new_tokens=512 kl_coef=0 reduction=token advantage_scale=group rl_learning_rate=1.0e-06",
+		"--task prompts --algorithm grpo --dataset d --model m --beta 0.1 --num-generations 4 --num-steps 7": "use_bias_correction_kl=true prompts_per_step=2 num_steps=7 rl_epochs=0",
+		"--task prompts --algorithm rloo --dataset d --model m":                                              "samples_per_prompt=2 prompts_per_step=4 kl_coef=0.05 kl_in_reward=true kl_type=k1",
+		"--mode reward_model --dataset d --model m":                                                          "learning_rate=0.0001 epochs=3",
+	} {
+		c := load(command + " --defaults trl")
+		for name, value := range pairs(want) {
+			if got := yamlValue(c.set.Find(name).Get()); got != value {
+				t.Errorf("%s: %s is %s, want %s", command, name, got, value)
+			}
+		}
+		inFolder(t, string(c.YAML()))
+		if diff := Diff(c, load("--config c.yaml")); diff != nil {
+			t.Errorf("%s: read again: %v", command, diff)
+		}
+	}
+	for command, want := range map[string][]string{
+		"--task chat --dataset_name d --model m":                                                            {"differs from TRL's SFTConfig: ", "learning_rate 0.0002 (2.0e-05)", "tuning lora (full)", "lr_scheduler_type cosine (linear)", "--defaults trl takes theirs"},
+		"--task prompts --algorithm grpo --dataset d --model_name_or_path m --num_generations 4":            {"GRPOConfig", "prompts_per_step 8 (2)", "num_steps 100 (3 epochs)"},
+		"--task chat --dataset d --model m":                                                                 nil,
+		"--task chat --dataset d --model m --dataset_num_proc 3 --attn_implementation eager --defaults trl": {"not needed here: dataset_num_proc, attn_implementation"},
+	} {
+		notes := strings.Join(load(command).Notes(), "\n")
+		for _, part := range want {
+			if !strings.Contains(notes, part) {
+				t.Errorf("%s: %q is missing in the notes %q", command, part, notes)
+			}
+		}
+		if want == nil && notes != "" {
+			t.Errorf("%s: notes %q", command, notes)
+		}
+		for _, wrong := range []string{"reduction auto", "advantage_scale auto", "defaults rltrain"} {
+			if strings.Contains(notes, wrong) {
+				t.Errorf("%s: %q in the notes %q", command, wrong, notes)
+			}
+		}
+	}
+}
+
+// TestRewardFunctionsAreRewards reads each reward that stands for another trainer's function.
+func TestRewardFunctionsAreRewards(t *testing.T) {
+	for _, name := range slices.Sorted(maps.Keys(rewardFunctions)) {
+		_, err := Load([]string{"--task", "prompts", "--algorithm", "grpo", "--dataset", "d", "--reward_funcs", name}, nil)
+		if (err == nil) != (rewardFunctions[name] != "") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Any arguments are read or refused with a one-line error.
+func FuzzArguments(f *testing.F) {
+	for _, seed := range []string{
+		"--task chat --dataset d --lora_target_modules a b --no_packing", "--lr_scheduler_kwargs {\"min_lr_rate\":1}", "--reward_funcs a b --reward_weights 1",
+		"--a=b --", "-n 3 -x", "--max_steps -1 --warmup_steps .5", "--model_init_kwargs {a:", "--generation_kwargs [1]", "--no_no_x --fsdp", "--eval_strategy",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, line string) {
+		args := slices.DeleteFunc(strings.Fields(line), func(a string) bool { return strings.Contains(a, "config") })
+		if _, err := Load(args, nil); err != nil && strings.ContainsAny(err.Error(), "\n\r") {
+			t.Errorf("error of several lines: %q", err)
+		}
+	})
+}
+
+// TestTableOfTRL: the table is complete, and each line has every column.
+func TestTableOfTRL(t *testing.T) {
+	data, err := os.ReadFile("trl.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	if got := strings.Split(lines[0], "\t")[2:]; !slices.Equal(got, trlColumns) {
+		t.Errorf("columns %v, want %v", got, trlColumns)
+	}
+	for _, line := range lines {
+		if n := strings.Count(line, "\t"); n != len(trlColumns)+1 {
+			t.Errorf("%d cells: %s", n+1, line)
+		}
+	}
+}

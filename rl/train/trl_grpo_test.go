@@ -1,0 +1,94 @@
+package train
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/policy/policytest"
+	"github.com/rltrain/rltrain/torch/torchtest"
+)
+
+// trlGRPO is the content of testdata/trl_grpo.json, written by scripts/fixtures/grpo.py.
+type trlGRPO struct {
+	Rows []struct {
+		Prompt, Completion []int32
+		Advantage          float32
+		Old, Reference     []float32
+		Truncated          bool
+	}
+	Longest int
+	Cases   []struct {
+		LossType          string `json:"loss_type"`
+		Beta              float64
+		Corrected, Masked bool
+		ClipHigh          float64 `json:"clip_high"`
+		Loss              float64
+		GradientNorm      float64 `json:"gradient_norm"`
+		Gradient          []float64
+	}
+}
+
+// TestGRPOAsTRL compares loss and gradient with TRL's on the same model and completions, for each way of averaging, with
+// and without the KL, its correction, and completions that were cut off and masked.
+func TestGRPOAsTRL(t *testing.T) {
+	torchtest.NoLeaks(t)
+	var want trlGRPO
+	if err := files.LoadJSON("testdata/trl_grpo.json", &want); err != nil {
+		t.Fatal(err)
+	}
+	reductions := map[string]string{"grpo": algo.ReduceSequence, "bnpo": algo.ReduceToken, "dapo": algo.ReduceToken, "dr_grpo": algo.ReduceDrGRPO}
+	for _, c := range want.Cases {
+		t.Run(fmt.Sprintf("%s, beta %g, corrected %v, masked %v", c.LossType, c.Beta, c.Corrected, c.Masked), func(t *testing.T) {
+			p, err := policy.NewCausalLM(policy.Config{Dir: policytest.Fixture(t, "causal/llama"), Full: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			step := &rl.Step{Figures: rl.Meter{}}
+			for i, row := range want.Rows {
+				x := answered(i, 0, row.Prompt, row.Completion, 0)
+				x.Old, x.Reference = row.Old, row.Reference
+				for range x.Actions {
+					x.Advantage = append(x.Advantage, row.Advantage)
+				}
+				if row.Truncated && c.Masked {
+					step.Masked++
+				} else {
+					step.Samples = append(step.Samples, x)
+				}
+			}
+			a := &algo.GRPO{Clip: algo.Clip{Low: 0.2, High: c.ClipHigh}, Reduction: algo.Reduction{Reduction: reductions[c.LossType]}}
+			config := Config{Steps: 1, Samples: 2, Longest: want.Longest, Optimisation: Optimisation{LearningRate: 1e-3, Schedule: "constant"}, Regularisation: Regularisation{KLCoef: c.Beta, KLType: string(rl.K3), KLCorrection: c.Corrected}}
+			trainer, err := New(p, fixed(func(int) *rl.Step { return step }), a, config, (&recorded{}).hooks())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer trainer.Close()
+			trainer.updater.masked = float64(step.Masked) / float64(len(step.Samples))
+			u, err := trainer.updater.gradient(step.Samples)
+			if err != nil {
+				t.Fatal(err)
+			}
+			near := func(what string, got, want float64) {
+				if math.Abs(got-want) > 1e-5*(1+math.Abs(want)) {
+					t.Errorf("%s %v, TRL has %v", what, got, want)
+				}
+			}
+			near("loss", u.figures["loss"], c.Loss)
+			grad := gradientOf(t, p, 24*40)
+			norm := 0.0
+			for _, g := range grad {
+				norm += float64(g) * float64(g)
+			}
+			near("norm of the gradient", math.Sqrt(norm), c.GradientNorm)
+			for i, g := range c.Gradient {
+				near("gradient", float64(grad[i]), g)
+			}
+		})
+	}
+}
