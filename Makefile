@@ -10,26 +10,26 @@ GOENV = env="$$(scripts/setup/env.sh)" && eval "$$env" &&
 
 .PHONY: all core cuda bundle cli models env test check lint asan race fuzz bench compat load crash dist mutants fixtures clean help
 
-all: core cli models ## everything: the core, bin/rltrain and the default model (the default)
+all: core cli models ## build everything: the core, bin/rltrain and the default models (the default target)
 
-core: build/.tools ## the C++ core, build/lib/librltrain.so
+core: build/.tools ## build the C++ core, build/lib/librltrain.so
 	@scripts/setup/core.sh
 
-cuda: core ## librltrain_cuda.so, for --device cuda; fetches 1.9 GB where no Python torch has the libraries
+cuda: core ## build librltrain_cuda.so, for --device cuda; downloads 1.9 GB if no Python torch has the CUDA libraries
 	@scripts/setup/cuda.sh
 
-bundle: cuda cli ## build/rltrain-linux-x86_64.tar.xz: what runs with another machine's libtorch, and its tests
+bundle: cuda cli ## build rltrain and its tests for a machine with another libtorch: build/rltrain-linux-x86_64.tar.xz
 	@scripts/setup/bundle.sh
 
-cli: build/.tools ## bin/rltrain
+cli: build/.tools ## build bin/rltrain
 	@$(GOENV) go build -o bin/rltrain ./cmd/rltrain
 
-models: cli ## put the models smollm2 and all-MiniLM-L6-v2 and the interpreter of pepper into the cache
+models: cli ## download the models all-MiniLM-L6-v2 and smollm2, and the interpreter of recipe pepper, to the cache
 	@bin/rltrain models pull all-MiniLM-L6-v2 > /dev/null
 	@bin/rltrain models pull smollm2 > /dev/null
 	@python3 scripts/setup/pepper.py > /dev/null
 
-env: build/.tools ## print the exports for plain go test, go vet and gopls: eval "$$(make env)"
+env: build/.tools ## print the environment that go test, go vet and gopls need; use it with eval "$$(make env)"
 	@scripts/setup/env.sh
 
 test: core cli models ## build everything and run all tests
@@ -39,32 +39,32 @@ test: core cli models ## build everything and run all tests
 	CGO_ENABLED=0 go test $(PURE)
 	@echo go test, all other packages; $(GOENV) go test $$(comm -23 <(go list ./... | sort) <(go list $(PURE) | sort))
 
-check: core ## what fails most often, in two minutes: go vet, the pure Go packages, the C++ tests with the fastest kernels
+check: core ## run the quick tests, about two minutes: go vet, the pure Go packages, the C++ tests with the fastest kernels
 	@$(GOENV) go vet ./...
 	@CGO_ENABLED=0 go test $(PURE)
 	@scripts/setup/core.sh core_tests
 	@cd build && ./core_tests
 
-asan: build/.tools ## the C++ tests under the address and undefined behaviour sanitizers, in build/asan
+asan: build/.tools ## run the C++ tests with the address and undefined behavior sanitizers, in build/asan
 	@scripts/setup/core.sh core_tests build/asan -DRLTRAIN_SANITIZE=ON
 	@cd build/asan && ctest --output-on-failure
 
-lint: build/.tools ## gofmt, go vet, staticcheck, clang-format
+lint: build/.tools ## run gofmt, go vet, staticcheck and clang-format
 	@files="$$(gofmt -l .)"; [[ -z $$files ]] || { echo "not gofmt-ed:"; echo "$$files"; exit 1; }
 	@$(GOENV) go vet ./... && go run $(STATICCHECK) ./...
 	@format="$$(python3 scripts/setup/clang_format.py)" && \
 	  find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' | xargs "$$format" --dry-run -Werror
 
-race: core models ## all Go tests under the race detector
+race: core models ## run all Go tests with the race detector
 	@$(GOENV) go test -race ./...
 
-fuzz: core models ## every fuzz target for FUZZTIME (10s)
+fuzz: core models ## run every fuzz target for $$FUZZTIME (default 10s)
 	@$(GOENV) scripts/fuzz.sh
 
-bench: core models ## all Go benchmarks
+bench: core models ## run all Go benchmarks
 	@$(GOENV) go test -run '^$$' -bench . -benchmem ./...
 
-compat: all cuda ## compare with transformers, peft and OpenAI's client (needs Python; makes virtual environments); compile for GPUs
+compat: all cuda ## compare with transformers, peft, TRL, llama.cpp and OpenAI's client, and compile for GPUs (needs Python; creates virtual environments)
 	@scripts/compat.sh -r scripts/serve.txt scripts/serve.py
 	@scripts/compat.sh
 	@scripts/compat.sh scripts/trl_options.py
@@ -72,23 +72,23 @@ compat: all cuda ## compare with transformers, peft and OpenAI's client (needs P
 	@scripts/compat.sh scripts/gguf_parity.py
 	@scripts/compat.sh scripts/gguf_export.py
 
-load: all ## 200 clients of a server at once, half of them cut off; training on servers that are killed
+load: all ## test a server with 200 clients at once, half of which disconnect, and training with rollout servers that are killed
 	@$(GOENV) go test -count=1 -timeout 20m -run Load -tags load ./cmd/...
 
-crash: all ## kill training runs and resume them
+crash: all ## test that killed training runs resume
 	@$(GOENV) go test -count=1 -timeout 90m -run Crash -tags crash ./cmd/...
 	@$(GOENV) go test -count=1 -timeout 30m -tags crash ./envs/sandbox
 
-dist: all ## train with several processes what one trains, and kill some of them
+dist: all ## test training with several processes: same results as with one, and what happens if some are killed
 	@$(GOENV) go test -count=1 -timeout 30m -run Dist -tags dist ./cmd/rltrain/app
 
-mutants: core ## put faults into the code, one line at a time; the tests have to notice each
+mutants: core ## change the code one line at a time and check that the tests fail each time
 	@$(GOENV) go run ./scripts/mutants
 
 fixtures: ## regenerate the committed parity fixtures (needs Python)
 	@for script in scripts/fixtures/*.py; do scripts/compat.sh "$$script"; done
 
-clean: ## remove what make built here; the cache stays
+clean: ## delete build, bin and lib; keep the cache
 	rm -rf build bin lib
 
 help: ## list the targets
