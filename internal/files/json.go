@@ -1,4 +1,4 @@
-// Package files writes JSON atomically and reads it strictly.
+// Package files finds files, writes JSON atomically and reads it strictly.
 package files
 
 import (
@@ -8,9 +8,23 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/rltrain/rltrain/internal/outfile"
 )
+
+// Exist says whether there is a file or folder at path.
+func Exist(path ...string) bool {
+	_, err := os.Stat(filepath.Join(path...))
+	return err == nil
+}
+
+// Same says whether both paths lead to one file or folder.
+func Same(a, b string) bool {
+	infoA, errA := os.Stat(a)
+	infoB, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
+}
 
 // SaveJSON writes v to path, indented and atomically. A value that JSON cannot represent (NaN, infinity) is an error and
 // leaves the file unchanged.

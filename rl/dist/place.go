@@ -96,19 +96,19 @@ func (e *environment) torchrun() *Place {
 	p.Rank = e.need("RANK", "WORLD_SIZE", 0, mostRanks)
 	p.LocalSize, _ = e.number("LOCAL_WORLD_SIZE", 1, mostRanks)
 	if p.Size > 1 {
-		e.master(p, "WORLD_SIZE")
+		e.master(p, "", "WORLD_SIZE")
 	}
 	p.Served = e.values["TORCHELASTIC_USE_AGENT_STORE"] == "True"
 	p.Attempt = e.values["TORCHELASTIC_RESTART_COUNT"]
 	return p
 }
 
-// master reads the rendezvous address.
-func (e *environment) master(p *Place, because string) {
-	if p.Host = e.values["MASTER_ADDR"]; p.Host == "" && e.err == nil {
-		e.err = fmt.Errorf("environment variable %s is set, but MASTER_ADDR is not; set it to the machine of rank 0", because)
+// master reads the rendezvous address from variables whose names begin with prefix.
+func (e *environment) master(p *Place, prefix, because string) {
+	if p.Host = e.values[prefix+"MASTER_ADDR"]; p.Host == "" && e.err == nil {
+		e.err = fmt.Errorf("environment variable %s is set, but %sMASTER_ADDR is not; set it to the machine of rank 0", because, prefix)
 	}
-	p.Port = e.need("MASTER_PORT", because, 1, mostPort)
+	p.Port = e.need(prefix+"MASTER_PORT", because, 1, mostPort)
 }
 
 // pet reads the PET_* variables, which Kubeflow's Trainer sets in each pod. A pod with one process needs no launcher.
@@ -120,10 +120,7 @@ func (e *environment) pet() *Place {
 		e.err = fmt.Errorf("environment variable PET_NPROC_PER_NODE is %q, but this is one process; start several per pod with torchrun --no-python", each)
 	}
 	if p.Size > 1 {
-		if p.Host = e.values["PET_MASTER_ADDR"]; p.Host == "" && e.err == nil {
-			e.err = fmt.Errorf("environment variable PET_NNODES is set, but PET_MASTER_ADDR is not; set it to the machine of rank 0")
-		}
-		p.Port = e.need("PET_MASTER_PORT", "PET_NNODES", 1, mostPort)
+		e.master(p, "PET_", "PET_NNODES")
 	}
 	return p
 }
@@ -141,7 +138,7 @@ func (e *environment) slurm() *Place {
 		return p
 	}
 	if e.values["MASTER_ADDR"] != "" || e.values["MASTER_PORT"] != "" {
-		e.master(p, "SLURM_PROCID")
+		e.master(p, "", "SLURM_PROCID")
 		return p
 	}
 	nodes := e.values["SLURM_STEP_NODELIST"]

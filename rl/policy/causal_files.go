@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/outfile"
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/torch/gguf"
@@ -23,7 +24,7 @@ func LoadCausalLM(ctx context.Context, client *hub.Client, model, adapter, dtype
 	}
 	c := Config{Dir: found.Dir, BaseModel: found.Name, Revision: found.Commit, DType: dtype}
 	own := false // the adapter is model's own
-	if has(found.Dir, lora.ConfigFile) {
+	if files.Exist(found.Dir, lora.ConfigFile) {
 		if adapter != "" {
 			return nil, fmt.Errorf("%s is an adapter itself; give its base model, or leave out the other adapter", model)
 		}
@@ -151,11 +152,11 @@ func TinyChatModel(dir string, layers, hidden int, seed uint64) error {
 
 func tinyModel(dir string, layers, hidden int, seed uint64, write func(dir string, layers, hidden int, seed uint64) error) error {
 	const weights = "model.safetensors"
-	if has(dir, weights) {
+	if files.Exist(dir, weights) {
 		return nil
 	}
 	err := outfile.Folder(dir, func(dir string) error { return write(dir, layers, hidden, seed) })
-	if err != nil && has(dir, weights) { // by another run meanwhile
+	if err != nil && files.Exist(dir, weights) { // by another run meanwhile
 		return nil
 	}
 	return err

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strconv"
 
@@ -175,12 +174,7 @@ func (p *Classifier) id2Label() map[string]string {
 }
 
 // IsClassifierFolder says whether dir has what Save or Merge of a Classifier wrote.
-func IsClassifierFolder(dir string) bool { return has(dir, policyFile) }
-
-func has(dir, file string) bool {
-	_, err := os.Stat(filepath.Join(dir, file))
-	return err == nil
-}
+func IsClassifierFolder(dir string) bool { return files.Exist(dir, policyFile) }
 
 // ReadClassifier reads the Labels, Pooling and MaxLength of a saved Classifier. The policy has no weights: it cannot compute
 // and need not be closed.
@@ -231,7 +225,7 @@ func (p *Classifier) load(ctx context.Context, client *hub.Client, dir, dtype st
 	var a savedAdapter // none in the folder of a merged model
 	base := hub.Model{Dir: dir}
 	onLanguageModel := p.Pooling == PoolLast || p.Pooling == PoolScore
-	if has(dir, lora.ConfigFile) {
+	if files.Exist(dir, lora.ConfigFile) {
 		if a, err = readAdapter(dir); err != nil {
 			return err
 		}

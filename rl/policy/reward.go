@@ -93,7 +93,7 @@ func readRewardModel(dir string) (*Classifier, error) {
 		return ReadClassifier(dir)
 	}
 	p := &Classifier{Labels: []string{rewardLabel}, Pooling: PoolLast}
-	if has(dir, lora.ConfigFile) || has(dir, rewardFile) { // on a language model
+	if files.Exist(dir, lora.ConfigFile) || files.Exist(dir, rewardFile) { // on a language model
 		var record rewardRecord
 		if err := files.LoadJSON(filepath.Join(dir, rewardFile), &record); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
@@ -118,7 +118,7 @@ func IsRewardFolder(dir string) bool {
 		p, err := ReadClassifier(dir)
 		return err == nil && p.IsReward()
 	}
-	return has(dir, rewardFile)
+	return files.Exist(dir, rewardFile)
 }
 
 // AddValueHead implements Policy: reward models have no values.

@@ -2,9 +2,9 @@ package policy
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
@@ -33,7 +33,7 @@ func newValueHead(dir string, width int64) (*valueHead, error) {
 // read reads the head in dir, zeros where dir has none.
 func (h *valueHead) read(dir string) ([][]float32, error) {
 	path := filepath.Join(dir, valueFile)
-	if _, err := os.Stat(path); dir == "" || err != nil {
+	if dir == "" || !files.Exist(path) {
 		return h.sampled(func() float64 { return 0 }), nil
 	}
 	return h.readFile(path)

@@ -76,11 +76,8 @@ func readSettings(dir string) (map[string]string, error) {
 		return nil, nil
 	}
 	settings := map[string]string{}
-	for line := range strings.Lines(string(data)) {
-		if key, value, ok := strings.Cut(strings.TrimSpace(line), ": "); ok && !strings.HasPrefix(key, "#") {
-			value, _, _ = strings.Cut(value, "  # ") // the comment names its source
-			settings[key] = value
-		}
+	for _, s := range Settings(data) {
+		settings[s.Name] = s.Value
 	}
 	return settings, err
 }

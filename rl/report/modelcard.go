@@ -34,6 +34,17 @@ func (t Table) String() string { return RenderTable(t.Headers, t.Rows) }
 // Setting is a name and its value.
 type Setting struct{ Name, Value string }
 
+// Settings are those of the text of a config.yaml.
+func Settings(text []byte) (settings []Setting) {
+	for line := range strings.Lines(string(text)) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), ": "); ok && !strings.HasPrefix(key, "#") {
+			value, _, _ = strings.Cut(value, "  # ") // the comment names its source
+			settings = append(settings, Setting{Name: key, Value: value})
+		}
+	}
+	return settings
+}
+
 // Wide reports whether the setting takes a full line of a page.
 func (s Setting) Wide() bool { return len(s.Value) > 26 }
 

@@ -63,7 +63,7 @@ func sections(dir string) ([]Section, error) {
 const EvalFolder = "eval"
 
 // scoreSections returns the tables of an eval_results.json of any of the four kinds.
-func scoreSections(title, path string) ([]Section, error) {
+func scoreSections(title, path string) (all []Section, err error) {
 	var form struct {
 		F1     *float64         `json:"f1_macro"`
 		Before *json.RawMessage `json:"before"`
@@ -77,30 +77,22 @@ func scoreSections(title, path string) ([]Section, error) {
 	switch {
 	case form.F1 != nil:
 		var e rl.Evaluation
-		if _, err := readOptional(path, &e); err != nil {
-			return nil, err
-		}
-		return []Section{{title, ScoreTable(e)}, {"Classes", ClassTable(e)}, {"Most often confused", confusedTable(e)}}, nil
+		_, err = readOptional(path, &e)
+		all = []Section{{title, ScoreTable(e)}, {"Classes", ClassTable(e)}, {"Most often confused", confusedTable(e)}}
 	case form.Best != nil:
 		var r preferenceResults
-		if _, err := readOptional(path, &r); err != nil {
-			return nil, err
-		}
-		return []Section{{title, r.table()}}, nil
+		_, err = readOptional(path, &r)
+		all = []Section{{title, r.table()}}
 	case form.Before != nil || form.After != nil:
 		var r AnswerResults
-		if _, err := readOptional(path, &r); err != nil {
-			return nil, err
-		}
-		return answerSections(title, r.Named()), nil
+		_, err = readOptional(path, &r)
+		all = answerSections(title, r.Named())
 	case form.Format != nil:
 		var s rl.AnswerScores
-		if _, err := readOptional(path, &s); err != nil {
-			return nil, err
-		}
-		return answerSections(title, []NamedScores{{"after training", s}}), nil
+		_, err = readOptional(path, &s)
+		all = answerSections(title, []NamedScores{{"after training", s}})
 	}
-	return nil, nil
+	return all, err
 }
 
 // readOptional reads JSON and reports whether the file exists.

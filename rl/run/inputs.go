@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/rltrain/rltrain/internal/files"
 )
 
 // Inputs are sums of the files, folders and models that a run reads: by setting and by the name that the setting gives.
@@ -52,10 +54,10 @@ func Sum(path, skip string) (string, error) {
 	if path == "" || err != nil || !info.Mode().IsRegular() && !info.IsDir() {
 		return "", nil
 	}
-	isModel := info.IsDir() && (isThere(filepath.Join(path, "config.json")) || isThere(filepath.Join(path, "adapter_config.json")))
+	isModel := info.IsDir() && (files.Exist(path, "config.json") || files.Exist(path, "adapter_config.json"))
 	sum := sha256.New()
 	err = filepath.WalkDir(path, func(at string, e fs.DirEntry, err error) error {
-		if err == nil && e.IsDir() && skip != "" && sameFolder(at, skip) {
+		if err == nil && e.IsDir() && skip != "" && files.Same(at, skip) {
 			return filepath.SkipDir
 		}
 		if err != nil || e.IsDir() || isModel && !ofModel(e.Name()) {
@@ -94,18 +96,4 @@ func ofModel(name string) bool {
 		}
 	}
 	return false
-}
-
-func isThere(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
-func sameFolder(a, b string) bool {
-	x, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	y, err := os.Stat(b)
-	return err == nil && os.SameFile(x, y)
 }

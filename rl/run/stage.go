@@ -287,9 +287,6 @@ func (s *Stage) Hooks(label, unit string) Hooks {
 	return h
 }
 
-// Phases measures the phases of the stage.
-func (s *Stage) Phases() *Phases { return s.phases }
-
 // work shows progress within a step.
 func (s *Stage) work(text string) {
 	if s.bar != nil {

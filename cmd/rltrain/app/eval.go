@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -95,7 +94,7 @@ func eval(c *cli.Context) error {
 			return err
 		}
 		defer p.Close()
-		if _, err := os.Stat(dir); err != nil && c.String("output-dir") == "" {
+		if !files.Exist(dir) && c.String("output-dir") == "" {
 			return shared.UsageErrorf("--model: %s is not a folder; pass --output-dir DIR for the results", dir)
 		}
 		outside, err := splitOutOfScope(c, p, &chosen)

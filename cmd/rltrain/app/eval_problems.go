@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -76,12 +75,7 @@ func runOf(output string) (dir string, ok bool) {
 	if filepath.Base(output) != "eval_results.json" || filepath.Base(logs) != "logs" {
 		return dir, false
 	}
-	for _, path := range []string{output, filepath.Join(dir, "run.json")} {
-		if _, err := os.Stat(path); err != nil {
-			return dir, false
-		}
-	}
-	return dir, true
+	return dir, files.Exist(output) && files.Exist(dir, "run.json")
 }
 
 // String returns the tables that eval prints.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -113,10 +113,8 @@ func newProblemEval(c *cli.Context) (problemEval, error) {
 			x.settings = append(x.settings, fmt.Sprintf("--%s=%v", name, c.Value(name)))
 		}
 	}
-	if name := x.datasets[0]; strings.Contains(name, ",") {
-		if _, err := os.Stat(name); err != nil { // else the comma is part of the file name
-			x.datasets = strings.Split(name, ",")
-		}
+	if name := x.datasets[0]; strings.Contains(name, ",") && !files.Exist(name) { // else the comma is part of the file name
+		x.datasets = strings.Split(name, ",")
 	}
 	var err error
 	x.samples, x.sampling, err = samplingOf(c)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -19,6 +18,7 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	serving "github.com/rltrain/rltrain/cmd/rltrain/serve"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/options"
 )
 
@@ -135,7 +135,7 @@ func runServer(c *cli.Context, o serveOptions) error {
 // servedName is the default model name in requests: a folder's or file's own name, otherwise model itself, such as a
 // Hugging Face id.
 func servedName(model string) string {
-	if _, err := os.Stat(model); err == nil {
+	if files.Exist(model) {
 		return filepath.Base(filepath.Clean(model))
 	}
 	return model

@@ -1,11 +1,10 @@
 package config
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/lora"
 )
 
@@ -43,11 +42,7 @@ func (ch *choice) chooseModel(layers [][]entry) error {
 
 // adapted tells whether a trained policy is an adapter, so that its base model is a pretrained one.
 func adapted(folder string) bool {
-	if folder == "" {
-		return false
-	}
-	_, err := os.Stat(filepath.Join(folder, lora.ConfigFile))
-	return err == nil
+	return folder != "" && files.Exist(folder, lora.ConfigFile)
 }
 
 // recipe is the one of the task that applies.

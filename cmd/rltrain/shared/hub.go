@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/torch/hub"
@@ -80,17 +81,4 @@ func Finder(client *hub.Client) func(ctx context.Context, name, config string, s
 }
 
 // IsAdapter tells a folder with an adapter in it.
-func IsAdapter(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, lora.ConfigFile))
-	return err == nil
-}
-
-// SameFolder is false too where one of them is not there.
-func SameFolder(a, b string) bool {
-	infoA, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	infoB, err := os.Stat(b)
-	return err == nil && os.SameFile(infoA, infoB)
-}
+func IsAdapter(dir string) bool { return files.Exist(dir, lora.ConfigFile) }

@@ -62,7 +62,7 @@ func (t *labelRun) card(p *policy.Classifier, r labelResult) report.Card {
 			Rows: [][]string{{strconv.Itoa(e.N), fmt.Sprintf("%.4f", e.Accuracy), fmt.Sprintf("%.4f", e.F1Macro),
 				fmt.Sprintf("%.4f", e.F1Weighted), fmt.Sprintf("%.4f", e.ECE), fmt.Sprintf("%.4f", e.Brier)}},
 		},
-		Settings: t.cardSettings(), Versions: cardVersions(),
+		Settings: report.Settings(t.config.YAML()), Versions: cardVersions(),
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/epochs"
@@ -239,7 +240,7 @@ func (t *labelRun) load(ctx context.Context, dir string) (*policy.Classifier, er
 	switch {
 	case c.Source("model") == (config.Source{}):
 		c.General.Model = p.BaseModel
-	case dir == c.Pretrained() && c.General.Model != p.BaseModel && !shared.SameFolder(c.General.Model, p.BaseModel):
+	case dir == c.Pretrained() && c.General.Model != p.BaseModel && !files.Same(c.General.Model, p.BaseModel):
 		base := p.BaseModel
 		p.Close()
 		return nil, c.Errorf("model", "%s: the policy in %s is an adapter of %s; omit --model", c.General.Model, dir, base)

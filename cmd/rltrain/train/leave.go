@@ -40,7 +40,7 @@ func (t *trainer) languageModel(stage *run.Stage, p *policy.CausalLM, what, line
 	if _, err := report.WriteCard(stage.Dir(), report.Card{
 		Name: filepath.Base(home), Task: t.config.Task.Name, Stage: what, BaseModel: p.BaseModel,
 		Adapter: shared.IsAdapter(stage.Dir()), Chat: p.Templates != nil,
-		Data: "Trained on " + t.dataName() + ".", Results: results, Settings: t.cardSettings(), Versions: cardVersions(),
+		Data: "Trained on " + t.dataName() + ".", Results: results, Settings: report.Settings(t.config.YAML()), Versions: cardVersions(),
 	}); err != nil {
 		return err
 	}
@@ -123,17 +123,6 @@ func saveRows(stage *run.Stage, rows []prompt) error {
 		return err
 	}
 	return files.SaveLines(path, rows)
-}
-
-// cardSettings are the settings of the run.
-func (t *trainer) cardSettings() (settings []report.Setting) {
-	for line := range strings.Lines(string(t.config.YAML())) {
-		if key, value, ok := strings.Cut(strings.TrimSpace(line), ": "); ok && !strings.HasPrefix(key, "#") {
-			value, _, _ = strings.Cut(value, "  # ") // where a value came from
-			settings = append(settings, report.Setting{Name: key, Value: value})
-		}
-	}
-	return settings
 }
 
 func cardVersions() []report.Setting {

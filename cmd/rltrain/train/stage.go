@@ -48,7 +48,7 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 			return false, err
 		}
 	}
-	if !shared.SameFolder(filepath.Dir(filepath.Dir(from)), dir) {
+	if !files.Same(filepath.Dir(filepath.Dir(from)), dir) {
 		from = ""
 	}
 	saveEvery := c.Saving.SaveSteps
@@ -131,7 +131,7 @@ func (t *trainer) sameConfig(stage, text string) (changed []string, err error) {
 		if t.config.StageOf(d.Key) != stage {
 			continue
 		}
-		if next := t.stageDir(rlStage); stage == supervisedStage && t.config.RL != nil && isThere(next) {
+		if next := t.stageDir(rlStage); stage == supervisedStage && t.config.RL != nil && files.Exist(next) {
 			return nil, t.config.Errorf(d.Key, "the run in %s began with %v, not %v, and the RL stage in %s has started from its result: move that away, or start over without --resume", dir, d.A, d.B, next)
 		}
 		_, done, _, err := run.LatestCheckpoint(dir)
@@ -164,13 +164,13 @@ func (t *trainer) resumable() error {
 			continue
 		}
 		stages = append(stages, t.stageDir(stage))
-		if !shared.SameFolder(filepath.Dir(filepath.Dir(from)), t.stageDir(stage)) {
+		if !files.Same(filepath.Dir(filepath.Dir(from)), t.stageDir(stage)) {
 			continue
 		}
-		if next := t.stageDir(rlStage); stage == supervisedStage && t.config.RL != nil && isThere(next) {
+		if next := t.stageDir(rlStage); stage == supervisedStage && t.config.RL != nil && files.Exist(next) {
 			return t.config.Errorf("resume_from_checkpoint", "%s: the RL stage in %s has started from the result of this stage: move that away first", from, next)
 		}
-		if !isThere(from) {
+		if !files.Exist(from) {
 			return t.config.Errorf("resume_from_checkpoint", "%s: no such folder", from)
 		}
 		return nil
@@ -194,12 +194,7 @@ func (t *trainer) sameKernels() error {
 
 // begun reports whether a stage has a run folder.
 func (t *trainer) begun(stage string) bool {
-	return isThere(filepath.Join(t.stageDir(stage), "run.json"))
-}
-
-func isThere(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
+	return files.Exist(t.stageDir(stage), "run.json")
 }
 
 // save writes JSON to logs/.

@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
-	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/torch/hub"
@@ -139,7 +139,7 @@ func (t *trainer) taskFor(ctx context.Context, p *policy.CausalLM) (envs.Task, e
 func (t *trainer) startingModel(ctx context.Context, start, stage string) (*policy.CausalLM, error) {
 	c := t.config
 	if start != "" {
-		if shared.SameFolder(start, t.stageDir(stage)) {
+		if files.Same(start, t.stageDir(stage)) {
 			return nil, c.Errorf("pretrained_model", "%s is the folder that this run writes; choose another --output-dir", start)
 		}
 		p, err := policy.LoadCausalLM(ctx, t.hub, start, "", t.dtype(), true)
