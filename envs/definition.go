@@ -106,6 +106,8 @@ type Program struct {
 	Rows    int    // of the file
 	Info    *Info  // nil if the sandbox failed: nothing is known about the program
 	Failure string // of the sandbox, or why the first test failed
+	// Prompt is the problem's text, Completion the row's.
+	Prompt, Completion string
 }
 
 // Verifier compares one completion with the correct answer.

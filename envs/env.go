@@ -129,7 +129,8 @@ type Tests struct {
 	Class   string  `json:"class"`  // the outcome, in a word
 	Passed  int     `json:"passed"` // of Total
 	Total   int     `json:"total"`
-	Seconds float64 `json:"cpu_s"` // of processor time
+	Seconds float64 `json:"cpu_s"`             // of processor time
+	Message string  `json:"message,omitempty"` // about the first failure
 	Program string  `json:"program"`
 }
 

@@ -332,6 +332,14 @@ func (w *Watch) Evaluated(score, standardError float64) (alarms []Alarm) {
 // fewRows are too few to choose weights by: the 95 % interval of an accuracy of 50 % is 34 points wide.
 const fewRows = 30
 
+// FewRows is a warning about figures of n rows that show mostly chance, on a line; "" if n is enough.
+func FewRows(n int, what string) string {
+	if n >= fewRows {
+		return ""
+	}
+	return fmt.Sprintf("warning: evaluate at least %d %s: figures of %d say next to nothing\n", fewRows, what, n)
+}
+
 // Held checks the number of held-out rows that choose the best weights; 0 is unknown.
 func (w *Watch) Held(rows int) (alarms []Alarm) {
 	if rows > 0 && rows < fewRows {

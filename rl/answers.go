@@ -124,7 +124,7 @@ func ScoreAnswers(infos []*envs.Info) AnswerScores {
 // Estimate is a mean over problems.
 type Estimate struct {
 	Value    float64  `json:"value"`
-	Interval Interval `json:"interval"` // percentile bootstrap over the problems
+	Interval Interval `json:"interval"` // 95 %, over the problems
 }
 
 // PassScores are the figures of several attempts at each problem.
@@ -273,7 +273,7 @@ func meanOf(all []Attempts, figure func(Attempts) float64) Estimate {
 	for i, attempts := range all {
 		values[i] = figure(attempts)
 	}
-	return MeanEstimate(values)
+	return RateEstimate(values)
 }
 
 // AttemptsComparison compares two policies on the same problems, with paired bootstrap intervals over the problems.

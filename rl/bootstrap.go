@@ -114,21 +114,32 @@ func resampledMeans(stream uint64, rows []float64) []float64 {
 	return means
 }
 
-// MeanEstimate returns the mean of rows with its 95 % interval: Wilson's if every row is 0 or 1, else the percentile
-// bootstrap over rows. A bootstrap of 0 of 38 would be [0, 0]; Wilson's interval is [0, 0.092]. Without rows it is 0.
+// MeanEstimate returns the mean of rows with its 95 % interval, the percentile bootstrap over rows. Without rows it is 0.
 func MeanEstimate(rows []float64) Estimate {
 	if len(rows) == 0 {
 		return Estimate{}
 	}
-	n, whole, binary := float64(len(rows)), 0.0, true
+	whole := 0.0
 	for _, x := range rows {
 		whole += x
-		binary = binary && (x == 0 || x == 1)
 	}
-	if binary {
-		return Estimate{whole / n, Wilson(int(whole), len(rows))}
+	mean := whole / float64(len(rows))
+	return Estimate{mean, interval(resampledMeans(4, rows), mean)}
+}
+
+// RateEstimate is MeanEstimate of rows in [0,1]. Its interval is Wilson's if every row is 0, ½ (a tie) or 1, or if all are
+// equal: a bootstrap of 0 of 38 would be [0, 0], Wilson's interval is [0, 0.092].
+func RateEstimate(rows []float64) Estimate {
+	hits, votes, same := 0.0, true, true
+	for _, x := range rows {
+		hits += x
+		votes = votes && (x == 0 || x == 0.5 || x == 1)
+		same = same && x == rows[0]
 	}
-	return Estimate{whole / n, interval(resampledMeans(4, rows), whole/n)}
+	if n := float64(len(rows)); n > 0 && (votes || same) {
+		return Estimate{hits / n, wilson(hits, n)}
+	}
+	return MeanEstimate(rows)
 }
 
 func newDifference(a, b float64, values []float64) Difference {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 func TestPercentiles(t *testing.T) {
@@ -24,6 +25,30 @@ func TestPercentiles(t *testing.T) {
 		if got := percentiles(test.x, test.q)[0]; math.Abs(got-test.want) > 1e-12 {
 			t.Errorf("quantile %g of %v = %g, want %g", test.q, test.x, got, test.want)
 		}
+	}
+}
+
+func TestRateEstimate(t *testing.T) {
+	for _, test := range []struct {
+		rows []float64
+		want Estimate
+	}{
+		{make([]float64, 38), Estimate{0, Interval{0, 0.0918}}},
+		{[]float64{1, 1, 1, 1}, Estimate{1, Interval{0.5101, 1}}},
+		{[]float64{1, 0, 0.5, 0.5}, Estimate{0.5, Interval{0.1500, 0.8500}}},
+		{[]float64{0.25, 0.25, 0.25, 0.25}, Estimate{0.25, Interval{0.0456, 0.6994}}},
+		{nil, Estimate{}},
+	} {
+		if diff := cmp.Diff(test.want, RateEstimate(test.rows), cmpopts.EquateApprox(0, 1e-4)); diff != "" {
+			t.Errorf("%v: %s", test.rows, diff)
+		}
+	}
+	// Several attempts at each problem: the bootstrap over problems. Quantities are no rates.
+	if e := RateEstimate([]float64{0.25, 0.75, 0.5, 0.25, 1, 0}); e.Interval[0] <= 0 || e.Interval[1] >= 1 {
+		t.Errorf("%+v", e)
+	}
+	if e := MeanEstimate(make([]float64, 38)); e.Interval != (Interval{}) {
+		t.Errorf("%+v", e)
 	}
 }
 

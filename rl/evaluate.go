@@ -108,8 +108,11 @@ func (e *Evaluation) SetLatency(ms []float64) {
 }
 
 // Wilson is the 95 % score interval of hits in n > 0 trials (Wilson 1927).
-func Wilson(hits, n int) Interval {
-	p, m := float64(hits)/float64(n), float64(n)
+func Wilson(hits, n int) Interval { return wilson(float64(hits), float64(n)) }
+
+// wilson also takes halves, of ties.
+func wilson(hits, m float64) Interval {
+	p := hits / m
 	center := (p + z*z/(2*m)) / (1 + z*z/m)
 	half := z / (1 + z*z/m) * math.Sqrt(p*(1-p)/m+z*z/(4*m*m))
 	return Interval{max(0, center-half), min(1, center+half)}

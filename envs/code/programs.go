@@ -90,11 +90,11 @@ func (o *options) graded(ctx context.Context, grader *Grader, row completion) (e
 	answer, formatted := Extract(row.text, o.Language, o.Reasoning, p.names()...)
 	program := p.program(answer)
 	v, err := grader.Run(ctx, p, program, slices.Concat(p.Tests, p.Hidden))
-	one := envs.Program{Problem: p.Name, Failure: v.Message}
+	one := envs.Program{Problem: p.Name, Failure: v.Message, Prompt: p.Text, Completion: row.text}
 	if err == nil && v.Class != Sandbox {
 		one.Info = &envs.Info{
 			Correct: v.Class == Pass, FormatOK: formatted, FoundBy: string(v.Class), Answer: answer, Kind: p.Kind,
-			Tests: &envs.Tests{Class: string(v.Class), Passed: v.Passed(), Total: v.Total, Seconds: v.CPU, Program: program},
+			Tests: &envs.Tests{Class: string(v.Class), Passed: v.Passed(), Total: v.Total, Seconds: v.CPU, Message: v.Message, Program: program},
 		}
 	}
 	return one, err

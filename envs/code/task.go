@@ -236,7 +236,7 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	step.Done = true
 	step.Info = &envs.Info{
 		Correct: v.Class == Pass, FormatOK: formatted, FoundBy: string(v.Class), Answer: answer, Truth: e.problem.Solution, Kind: e.problem.Kind,
-		Tests: &envs.Tests{Class: string(v.Class), Passed: v.Passed(), Total: v.Total, Seconds: v.CPU, Program: program},
+		Tests: &envs.Tests{Class: string(v.Class), Passed: v.Passed(), Total: v.Total, Seconds: v.CPU, Message: v.Message, Program: program},
 	}
 	step.Reward = e.options.reward(v)
 	return step, nil

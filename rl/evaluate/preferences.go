@@ -29,7 +29,7 @@ const preferenceTokens = 4096
 
 // ScorePreferences evaluates a policy on pairs, or on single answers, with the loss of an algorithm that learns from
 // them. Its samples carry the reference's log-probabilities if the loss needs them. Accuracy and margin are those of the
-// implicit rewards: of a pair the chosen answer's less the rejected one's, of a single answer its own, negated if the answer
+// implicit rewards, where ties count ½: of a pair the chosen answer's less the rejected one's, of a single answer its own, negated if the answer
 // is bad.
 func ScorePreferences(ctx context.Context, p policy.Policy, a algo.Algorithm, units [][]*rl.Sample) (PreferenceScores, error) {
 	samples, needs := slices.Concat(units...), a.Needs()
@@ -73,12 +73,15 @@ func ScorePreferences(ctx context.Context, p policy.Policy, a algo.Algorithm, un
 			margin = -margin
 		}
 		margins = append(margins, margin)
-		right = append(right, map[bool]float64{true: 1}[margin > 0])
+		right = append(right, preferred(margin))
 	}
-	scores.Accuracy, scores.Margin = rl.MeanEstimate(right), rl.MeanEstimate(margins)
+	scores.Accuracy, scores.Margin = rl.RateEstimate(right), rl.MeanEstimate(margins)
 	scores.Chosen, scores.Rejected = rl.MeanEstimate(sides[true]), rl.MeanEstimate(sides[false])
 	return scores, nil
 }
+
+// preferred is 1 if the better response has the higher reward, 0 if it has the lower one, ½ if both are equal.
+func preferred(margin float64) float64 { return float64(1+cmp.Compare(margin, 0)) / 2 }
 
 func implicitReward(needs algo.Needs, x *rl.Sample, sum float64) float64 {
 	if needs.ImplicitReward != nil {
@@ -146,7 +149,7 @@ func (v PreferenceScores) String() string {
 // RewardScores is a reward model evaluated on held-out pairs.
 type RewardScores struct {
 	N          int         `json:"n"`        // pairs; all pairs of a ranking count
-	Accuracy   float64     `json:"accuracy"` // fraction of pairs whose better response has the higher reward
+	Accuracy   float64     `json:"accuracy"` // fraction of pairs whose better response has the higher reward; ties count ½
 	Interval   rl.Interval `json:"interval"` // of it
 	Margin     rl.Estimate `json:"margin"`
 	Loss       float64     `json:"loss"` // −log σ(r_c − r_r)
@@ -169,14 +172,14 @@ func ScoreRewards(ctx context.Context, m *policy.RewardModel, units [][]*rl.Samp
 	}
 	var truth []int
 	var probs [][]float32
-	var margins, longer []float64
+	var margins, right, longer []float64
 	at := 0
 	for _, unit := range units {
 		for i := range unit {
 			v.MeanReward += rewards[at+i] / float64(len(rewards))
 			for j := i + 1; j < len(unit); j++ {
 				margin := rewards[at+i] - rewards[at+j]
-				margins = append(margins, margin)
+				margins, right = append(margins, margin), append(right, preferred(margin))
 				longer = append(longer, isLonger(unit[i], unit[j]))
 				v.Loss += math.Log1p(math.Exp(-math.Abs(margin))) + math.Max(0, -margin)
 				// The better response is the first and the second in turn, so that both labels occur.
@@ -196,8 +199,9 @@ func ScoreRewards(ctx context.Context, m *policy.RewardModel, units [][]*rl.Samp
 		return v, nil
 	}
 	e := rl.Evaluate([]string{"first", "second"}, truth, probs)
-	v.Accuracy, v.Interval, v.ECE, v.Brier = e.Accuracy, e.Intervals.Accuracy, e.ECE, e.Brier
-	v.Margin, v.Longer = rl.MeanEstimate(margins), rl.MeanEstimate(longer)
+	accuracy := rl.RateEstimate(right)
+	v.Accuracy, v.Interval, v.ECE, v.Brier = accuracy.Value, accuracy.Interval, e.ECE, e.Brier
+	v.Margin, v.Longer = rl.MeanEstimate(margins), rl.RateEstimate(longer)
 	v.Loss /= float64(v.N)
 	return v, nil
 }

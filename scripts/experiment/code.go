@@ -141,7 +141,7 @@ func (e *codeExperiment) judge(ctx context.Context, r *codeRun, model string) er
 	r.Known, r.Unseen = mapped(known, half), mapped(unseen, half)
 	r.Pass2 = mapped(known, func(n float64) float64 { return min(n, 1) })
 	first, _ := right(greedy)
-	r.Greedy = rl.MeanEstimate(first)
+	r.Greedy = rl.RateEstimate(first)
 	if r.Way != codeWarmUp {
 		var before, after []float64
 		for i, n := range e.results.of(codeWarmUp, r.Seed).Tries {
@@ -158,7 +158,7 @@ func (e *codeExperiment) judge(ctx context.Context, r *codeRun, model string) er
 		return err
 	}
 	solved, _ := right(turns)
-	two := rl.MeanEstimate(solved)
+	two := rl.RateEstimate(solved)
 	r.TwoTurns = &two
 	return nil
 }

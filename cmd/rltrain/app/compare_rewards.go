@@ -146,7 +146,7 @@ func (run rewardRun) compare(ctx context.Context, c *cli.Context) (r rewardCompa
 	if r.Prompts = len(wins); r.Prompts == 0 {
 		return r, fmt.Errorf("no prompt has rewards for both models: of %d prompts, %d leave no room for a response and %d rewards failed; first error: %s", len(prompts), r.TooLong, r.Failed, r.Failure)
 	}
-	r.Mean, r.Wins = rl.CompareMeans(earned[0], earned[1]), rl.MeanEstimate(wins)
+	r.Mean, r.Wins = rl.CompareMeans(earned[0], earned[1]), rl.RateEstimate(wins)
 	return r, nil
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -65,10 +66,8 @@ func eval(c *cli.Context) error {
 		}
 		return evalAnswers(c)
 	}
-	for _, name := range []string{"completion-field", "output-rows"} {
-		if c.IsSet(name) {
-			return shared.UsageErrorf("--%s: needs --completions FILE", name)
-		}
+	if c.IsSet("completion-field") {
+		return shared.UsageErrorf("--completion-field: needs --completions FILE")
 	}
 	task := c.String("task")
 	if slices.Contains(preferenceTasks(), task) {
@@ -77,7 +76,7 @@ func eval(c *cli.Context) error {
 	if !slices.Contains(labelTasks(), task) {
 		return evalProblems(c)
 	}
-	if err := onlyFlags(c, "to task "+task, []string{"task", "model", "output", "output-dir"}, rowFlags(), scopeFlags()); err != nil {
+	if err := onlyFlags(c, "to task "+task, []string{"task", "model", "output", "output-dir", "output-rows"}, rowFlags(), scopeFlags()); err != nil {
 		return err
 	}
 	dir, err := model(c)
@@ -122,6 +121,9 @@ func eval(c *cli.Context) error {
 		if err := report.DrawEvaluation(plots, p.Labels, examples.Labels, probs, results.Confusion); err != nil {
 			return err
 		}
+		if err := saveRows(c.String("output-rows"), labelRows(chosen.rows, p.Labels, examples.Labels, probs)); err != nil {
+			return err
+		}
 		path := cmp.Or(c.String("output"), logs+"/eval_results.json")
 		if err := files.SaveJSON(path, results); err != nil {
 			return err
@@ -129,6 +131,29 @@ func eval(c *cli.Context) error {
 		_, err = fmt.Fprintf(c.App.Writer, "%s\nWrote %s, %s/reliability.png, %s/confusion.png\n", results, path, plots, plots)
 		return err
 	})
+}
+
+// labelRow is a line of --output-rows.
+type labelRow struct {
+	Row         int                `json:"row"` // from 1
+	Text        string             `json:"text"`
+	Label       string             `json:"label"`
+	Predicted   string             `json:"predicted"`
+	Correct     bool               `json:"correct"`
+	Probability map[string]float32 `json:"probabilities"`
+}
+
+// labelRows returns the prediction for each row.
+func labelRows(rows []dataset.Row, labels []string, truth []int, probs [][]float32) (all []labelRow) {
+	for i, p := range probs {
+		best := labels[slices.Index(p, slices.Max(p))]
+		row := labelRow{i + 1, rows[i].Text, labels[truth[i]], best, best == labels[truth[i]], map[string]float32{}}
+		for k, label := range labels {
+			row.Probability[label] = p[k]
+		}
+		all = append(all, row)
+	}
+	return all
 }
 
 // evaluateLabels measures the classifier loaded from dir.

@@ -34,7 +34,7 @@ func answerFlags() []cli.Flag {
 		&cli.StringFlag{Name: "completion-field", Usage: "field of --completions with the completion", DefaultText: "completion"},
 		answerMatchFlag(),
 		&cli.StringFlag{Name: "output", Usage: "write the results to this JSON file", DefaultText: "logs/eval_results.json in --output-dir; none for a language model"},
-		&cli.StringFlag{Name: "output-rows", Usage: "JSON Lines file with the parsed answers and the verdict for each row of --completions"},
+		&cli.StringFlag{Name: "output-rows", Usage: "JSON Lines file with the verdict on each row: prompt, completion, parsed answer, why it is wrong"},
 	}
 }
 
@@ -137,6 +137,7 @@ func (r answerResults) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: task=%s n=%s format_rate=%.1f%% answer_match=%s\n\n",
 		r.Completions, r.Task, report.Count(int64(r.N)), 100*r.FormatRate, r.Match)
+	b.WriteString(rl.FewRows(r.N, "completions"))
 	var rows [][]string
 	for _, match := range answerMatches {
 		s := r.Matches[match]

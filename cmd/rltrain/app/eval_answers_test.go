@@ -149,7 +149,7 @@ func TestEvalAnswersRefuses(t *testing.T) {
 		{"--task gsm8k --answer-match fuzzy --completions TMP/a.jsonl", 2, `--answer-match: unknown answer match "fuzzy"; choose numeric, exact, units or math`},
 		{"--task gsm8k --completion-field= --completions TMP/a.jsonl", 2, "--completion-field: the name is empty"},
 		{"--model MODEL --answer-match exact", 2, "--answer-match: does not apply to task intent"},
-		{"--model MODEL --output-rows x.jsonl", 2, "--output-rows: needs --completions FILE"},
+		{"--model MODEL --completion-field x", 2, "--completion-field: needs --completions FILE"},
 		{"--task gsm8k --completions TMP/no.jsonl", 1, "reading data set: open TMP/no.jsonl: no such file or directory"},
 		{"--task gsm8k --completions TMP/a.jsonl --completion-field out", 1, `TMP/a.jsonl:1: field "out" is missing or not text`},
 		{"--task gsm8k --completions TMP/none.jsonl", 1, "TMP/none.jsonl: the file is empty; want one JSON object per line"},

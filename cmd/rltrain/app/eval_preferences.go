@@ -54,7 +54,7 @@ type preferenceResults struct {
 
 // String returns the text that eval prints.
 func (r preferenceResults) String() string {
-	return fmt.Sprintf("%s on %s, loss_type=%s beta=%g: %s%s\n", r.Model, r.Dataset, r.Loss, r.Beta, r.PreferenceScores, skippedRows(r.Cut, r.Dropped, r.Equal, r.Null))
+	return fmt.Sprintf("%s on %s, loss_type=%s beta=%g: %s%s\n", r.Model, r.Dataset, r.Loss, r.Beta, r.PreferenceScores, skippedRows(r.Cut, r.Dropped, r.Equal, r.Null)) + rl.FewRows(r.N, "pairs")
 }
 
 // rewardResults is the content of eval's --output for a reward model.
@@ -69,7 +69,7 @@ type rewardResults struct {
 
 // String returns the text that eval prints.
 func (r rewardResults) String() string {
-	return fmt.Sprintf("%s on %s: %s; chosen response is the longer one in %.1f %%%s\n", r.Model, r.Dataset, r.RewardScores, 100*r.Longer.Value, skippedRows(0, r.Dropped, r.Equal, r.Null))
+	return fmt.Sprintf("%s on %s: %s; chosen response is the longer one in %.1f %%%s\n", r.Model, r.Dataset, r.RewardScores, 100*r.Longer.Value, skippedRows(0, r.Dropped, r.Equal, r.Null)) + rl.FewRows(r.N, "pairs")
 }
 
 func skippedRows(cut, dropped, equal, null int) string {

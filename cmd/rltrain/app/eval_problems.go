@@ -20,12 +20,16 @@ func evalProblems(c *cli.Context) error {
 	if c.String("model") == "" {
 		return shared.UsageErrorf("eval --task %s needs --model DIR (a language model or an adapter) or --completions FILE", c.String("task"))
 	}
-	x, err := newProblemEval(c)
+	x, err := newProblemEval(c, "output-rows")
 	if err != nil {
 		return err
 	}
 	return intoResults(c, func(ctx context.Context) (fmt.Stringer, error) {
-		return x.measure(ctx, c, c.String("model"), c.String("adapter"))
+		results, err := x.measure(ctx, c, c.String("model"), c.String("adapter"))
+		if err != nil {
+			return nil, err
+		}
+		return results, saveRows(c.String("output-rows"), results.rows())
 	})
 }
 
@@ -88,7 +92,7 @@ func (r problemResults) String() string {
 		}
 		fmt.Fprintf(&b, "%s on %s: task=%s problems=%s samples_per_problem=%d temperature=%g format_rate=%.1f%%\n",
 			r.Model, on, r.Task, report.Count(int64(set.Problems)), set.N, r.Temperature, 100*set.FormatRate)
-		b.WriteString(set.skipped(r.MaxNew) + "\n")
+		b.WriteString(set.skipped(r.MaxNew) + rl.FewRows(set.Problems, "problems") + "\n")
 		var rows [][]string
 		for k, f := range set.Pass {
 			if k == 0 || k+1 == set.N || k&(k+1) == 0 { // 1, 2, 4, 8 … n
@@ -195,7 +199,7 @@ func (r problemComparison) String() string {
 		}
 		fmt.Fprintf(&b, "%s: problems=%s samples_per_problem=%d temperature=%g\nA: %s\nB: %s\n",
 			on, report.Count(int64(compared.Problems)), len(compared.Pass), r.A.Temperature, r.A.Model, r.B.Model)
-		b.WriteString(r.A.Sets[i].skipped(r.A.MaxNew) + r.B.Sets[i].skipped(r.B.MaxNew) + "\n")
+		b.WriteString(r.A.Sets[i].skipped(r.A.MaxNew) + r.B.Sets[i].skipped(r.B.MaxNew) + rl.FewRows(compared.Problems, "problems") + "\n")
 		var rows [][]string
 		for k, d := range compared.Pass {
 			if n := len(compared.Pass); k == 0 || k+1 == n || k&(k+1) == 0 {

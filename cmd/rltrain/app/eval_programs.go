@@ -39,6 +39,8 @@ type programResults struct {
 	// PassAt has the unbiased estimates by "pass@k", for every k that all problems have completions for.
 	PassAt map[string]float64 `json:"pass_at"`
 	Pass1  float64            `json:"pass@1"`
+	// Intervals are the 95 % intervals of PassAt, over problems.
+	Intervals map[string]rl.Interval `json:"intervals"`
 	// TestRate is the fraction of tests that the best completion passes, averaged over problems.
 	TestRate float64        `json:"test_rate"`
 	Classes  map[string]int `json:"classes"`
@@ -48,13 +50,15 @@ type programResults struct {
 
 // programRow is a line of --output-rows.
 type programRow struct {
-	Row     int     `json:"row"`
-	TaskID  string  `json:"task_id"`
-	Class   string  `json:"class"`
-	Passed  int     `json:"passed"`
-	Total   int     `json:"total"`
-	Seconds float64 `json:"cpu_s"`
-	Message string  `json:"message,omitempty"`
+	Row        int     `json:"row"`
+	TaskID     string  `json:"task_id"`
+	Class      string  `json:"class"`
+	Passed     int     `json:"passed"`
+	Total      int     `json:"total"`
+	Seconds    float64 `json:"cpu_s"`
+	Message    string  `json:"message,omitempty"`
+	Prompt     string  `json:"prompt"`
+	Completion string  `json:"completion"`
 }
 
 // atKs lists the k of pass@k.
@@ -157,7 +161,7 @@ type programTally struct {
 
 // add counts a program and returns its row.
 func (t *programTally) add(p envs.Program) programRow {
-	row := programRow{Row: p.Row, TaskID: p.Problem, Class: "sandbox-error", Message: p.Failure}
+	row := programRow{Row: p.Row, TaskID: p.Problem, Class: "sandbox-error", Message: p.Failure, Prompt: p.Prompt, Completion: p.Completion}
 	if p.Info == nil {
 		t.Excluded++
 		t.Failure = cmp.Or(t.Failure, p.Failure)
@@ -181,16 +185,17 @@ func (t *programTally) score() {
 	for _, name := range slices.Sorted(maps.Keys(t.attempts)) { // sums are reproducible
 		all, fewest = append(all, t.attempts[name]), min(fewest, len(t.attempts[name]))
 	}
+	t.Intervals = map[string]rl.Interval{}
 	for _, k := range atKs {
-		sum := 0.0
+		if k > fewest {
+			break
+		}
+		var passes []float64
 		for _, attempts := range all {
-			if k <= fewest {
-				sum += attempts.Pass(k)
-			}
+			passes = append(passes, attempts.Pass(k))
 		}
-		if k <= fewest {
-			t.PassAt[fmt.Sprintf("pass@%d", k)] = sum / float64(len(all))
-		}
+		name, e := fmt.Sprintf("pass@%d", k), rl.RateEstimate(passes)
+		t.PassAt[name], t.Intervals[name] = e.Value, e.Interval
 	}
 	t.Pass1 = t.PassAt["pass@1"]
 	rate, classes := programFigures(all)
@@ -228,15 +233,16 @@ func programFigures(all []rl.Attempts) (testRate *float64, classes map[string]in
 func (r programResults) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d of %d programs pass (%d of %d problems)\n", r.Completions, r.Passed, r.N, r.Attempted, r.Problems)
+	b.WriteString(rl.FewRows(r.Attempted, "problems"))
 	var rows [][]string
 	for _, k := range atKs {
 		name := fmt.Sprintf("pass@%d", k)
 		if value, ok := r.PassAt[name]; ok {
-			rows = append(rows, []string{name, fmt.Sprintf("%.4f", value)})
+			rows = append(rows, report.EstimateRow(name, rl.Estimate{Value: value, Interval: r.Intervals[name]}))
 		}
 	}
-	rows = append(rows, []string{"tests passed, best program", fmt.Sprintf("%.4f", r.TestRate)})
-	b.WriteString(report.RenderTable([]string{"metric", "value"}, rows))
+	rows = append(rows, []string{"tests passed, best program", fmt.Sprintf("%.4f", r.TestRate), ""})
+	b.WriteString(report.RenderTable([]string{"metric", "value", "95 % CI"}, rows))
 	b.WriteString("\noutcomes: " + classes(r.Classes))
 	if r.Excluded > 0 {
 		fmt.Fprintf(&b, "\nwarning: skipped %d programs that the sandbox failed to run; first error: %s", r.Excluded, r.Failure)

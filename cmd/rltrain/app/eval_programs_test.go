@@ -31,8 +31,8 @@ func TestEvalPrograms(t *testing.T) {
 		code := Run(t.Context(), append([]string{"rltrain", "eval", "--task", "code"}, args...), nil, strings.NewReader(""), &out, &errors)
 		return code, out.String(), errors.String()
 	}
-	output := filepath.Join(dir, "out.json")
-	code, printed, complaint := run("--language", "python", "--dataset", problems, "--completions", rows, "--output", output)
+	output, verdicts := filepath.Join(dir, "out.json"), filepath.Join(dir, "rows.jsonl")
+	code, printed, complaint := run("--language", "python", "--dataset", problems, "--completions", rows, "--output", output, "--output-rows", verdicts)
 	if strings.Contains(complaint, "no interpreter") || strings.Contains(complaint, "no sandbox") {
 		t.Skip(complaint)
 	}
@@ -50,6 +50,13 @@ func TestEvalPrograms(t *testing.T) {
 	want := map[string]int{"pass": 1, "wrong": 1, "empty": 1}
 	if diff := cmp.Diff(want, got.Classes); diff != "" || got.N != 3 || got.Passed != 1 || got.Pass1 != .25 || got.TestRate != .5 || got.Excluded != 0 || len(got.PassAt) != 1 {
 		t.Errorf("%+v %s", got, diff)
+	}
+	if text, err := os.ReadFile(verdicts); err != nil || strings.Count(string(text), "\n") != 3 || !strings.Contains(string(text), `"class":"wrong","passed":1,"total":2`) ||
+		!strings.Contains(string(text), `"prompt":"Double.","completion":"def f(x): return 4"`) {
+		t.Errorf("rows %s, %v", text, err)
+	}
+	if !strings.Contains(printed, "at least 30 problems") {
+		t.Errorf("nothing is said of 2 problems: %s", printed)
 	}
 	for want, args := range map[string][]string{
 		`task_id "c" is not in the data set`:             {"--dataset", problems, "--completions", save("x.jsonl", `{"task_id":"c","completion":""}`)},
@@ -77,9 +84,11 @@ func TestUngradedProgramsAreSkipped(t *testing.T) {
 		}
 	}
 	tally.score()
+	got1 := rl.RateEstimate([]float64{1, .5}).Interval
 	want := programResults{
 		Problems: 3, Attempted: 2, N: 3, Passed: 2, Pass1: .75, PassAt: map[string]float64{"pass@1": .75}, TestRate: 1,
-		Classes: map[string]int{"pass": 2, "wrong": 1}, Excluded: 3, Failure: "no process",
+		Intervals: map[string]rl.Interval{"pass@1": got1},
+		Classes:   map[string]int{"pass": 2, "wrong": 1}, Excluded: 3, Failure: "no process",
 	}
 	if diff := cmp.Diff(want, tally.programResults); diff != "" {
 		t.Error(diff)

@@ -50,10 +50,14 @@ func TestEval(t *testing.T) {
 	for _, pooling := range []string{transformers.PoolMean, transformers.PoolFamily} {
 		t.Run(pooling, func(t *testing.T) {
 			f := newFolders(t, pooling)
-			out := f.must(t, "", "eval", "--task", "intent", "--model", "MODEL", "--dataset", evalFile(t, f))
+			out := f.must(t, "", "eval", "--task", "intent", "--model", "MODEL", "--dataset", evalFile(t, f), "--output-rows", "TMP/rows.jsonl")
 			var results shared.LabelResults
 			readResults(t, f.expand("MODEL/eval/logs/eval_results.json"), &results)
 
+			right := strings.Count(string(readFile(t, f.expand("TMP/rows.jsonl"))), `"correct":true`)
+			if want := float64(right) / float64(len(evalTexts)); results.Accuracy != want {
+				t.Errorf("accuracy %v, %v of the rows", results.Accuracy, want)
+			}
 			// eval and predict must agree.
 			input := ""
 			for _, row := range evalTexts {

@@ -15,6 +15,7 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/answer"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl"
@@ -101,11 +102,11 @@ type problemEval struct {
 	settings []string // options of the task
 }
 
-// newProblemEval reads the flags.
-func newProblemEval(c *cli.Context) (problemEval, error) {
+// newProblemEval reads the flags; more may be given too.
+func newProblemEval(c *cli.Context, more ...string) (problemEval, error) {
 	x := problemEval{task: c.String("task"), datasets: []string{c.String("dataset")}}
 	of := append(config.ProblemFlags("dataset", "eval_dataset"), &cli.StringFlag{Name: "seed"})
-	if err := onlyFlags(c, "to task "+x.task, []string{"task", "dataset", "output"}, languageModelFlags(), problemFlags(), of); err != nil {
+	if err := onlyFlags(c, "to task "+x.task, append([]string{"task", "dataset", "output"}, more...), languageModelFlags(), problemFlags(), of); err != nil {
 		return x, err
 	}
 	for _, name := range flagNames(of) {
@@ -148,7 +149,8 @@ type problemSet struct {
 	Classes  map[string]int `json:"classes,omitempty"`
 	Rows     []problemRow   `json:"problems_tried"`
 
-	infos map[int]rl.Attempts // by index of the problem
+	infos       map[int]rl.Attempts // by index of the problem
+	skippedRows []sampleRow
 }
 
 // problemRow is a problem with its samples.
@@ -171,7 +173,52 @@ type attempt struct {
 	Tier      string          `json:"tier"`
 	Tokens    int             `json:"tokens"` // sampled tokens
 	Stop      envs.StopReason `json:"stop"`
+	Why       string          `json:"why,omitempty"`   // it is not correct
 	Tests     *envs.Tests     `json:"tests,omitempty"` // programs only
+}
+
+// sampleRow is a line of --output-rows.
+type sampleRow struct {
+	Dataset string `json:"dataset,omitempty"`
+	Row     int    `json:"row"`    // of the problem, from 1
+	Sample  int    `json:"sample"` // from 1
+	Prompt  string `json:"prompt"`
+	attempt
+	Truth string `json:"truth"`
+	Kind  string `json:"kind,omitempty"`
+}
+
+// rows are the samples of all data sets, and the problems that were skipped.
+func (r problemResults) rows() (all []sampleRow) {
+	for _, set := range r.Sets {
+		for _, p := range set.Rows {
+			for i, one := range p.Samples {
+				all = append(all, sampleRow{set.Dataset, p.Index + 1, i + 1, p.Prompt, one, p.Truth, p.Kind})
+			}
+		}
+		for _, s := range set.skippedRows {
+			s.Dataset = set.Dataset
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// whyWrong says why a sample is not correct; "" if it is.
+func whyWrong(info *envs.Info) string {
+	switch {
+	case info == nil:
+		return "the episode ended without a verdict"
+	case info.Correct:
+		return ""
+	case info.Tests != nil:
+		return strings.TrimSuffix(info.Tests.Class+": "+info.Tests.Message, ": ")
+	case info.Unfinished:
+		return "the answer leaves a calculation to do"
+	case info.FoundBy == string(answer.NotFound):
+		return "no answer found"
+	}
+	return "the answer differs"
 }
 
 // evalSlots is the number of samples generated at the same time.
@@ -240,17 +287,23 @@ func (x problemEval) set(ctx context.Context, c *cli.Context, sampler *policy.Sa
 	if open, ok := task.(io.Closer); ok {
 		defer open.Close()
 	}
-	tooLong, unscored := map[int]bool{}, map[[2]int]bool{}
+	tooLong, unscored, failed := map[int]bool{}, map[[2]int]bool{}, map[[2]int]string{}
 	how := rollout.Config{
 		Samples: x.samples, MaxNew: settings.Answers.MaxNewTokens, Sampling: x.sampling, Seed: settings.General.Seed,
 		Failed: func(episode, sample int, err error) {
+			skip := sampleRow{Row: episode + 1, Sample: sample + 1, attempt: attempt{Why: err.Error()}}
 			switch why := fmt.Sprintf("problem %d: %v", episode, err); {
 			case errors.Is(err, rollout.ErrTooLong):
+				if !tooLong[episode] {
+					set.skippedRows = append(set.skippedRows, skip)
+				}
 				tooLong[episode] = true
 			case errors.Is(err, envs.ErrNotScored):
+				set.skippedRows = append(set.skippedRows, skip)
 				unscored[[2]int{episode, sample}] = true
 				set.Unscored, set.Why = set.Unscored+1, cmp.Or(set.Why, why)
 			default:
+				failed[[2]int{episode, sample}] = err.Error()
 				set.Failed, set.Failure = set.Failed+1, cmp.Or(set.Failure, why)
 			}
 		},
@@ -277,6 +330,9 @@ func (x problemEval) set(ctx context.Context, c *cli.Context, sampler *policy.Sa
 			row, err := attemptsAt(ctx, sampler.Policy(), task, index, judged)
 			if err != nil {
 				return set, err
+			}
+			for s, x := range judged {
+				row.Samples[s].Why = cmp.Or(failed[[2]int{index, x.Index}], row.Samples[s].Why)
 			}
 			set.Rows, all, set.infos[index] = append(set.Rows, row), append(all, row.infos), row.infos
 		}
@@ -327,6 +383,7 @@ func attemptsAt(ctx context.Context, p *policy.CausalLM, task envs.Task, index i
 			one.Correct, one.Formatted, one.Answer, one.Tier, one.Tests = info.Correct, info.FormatOK, info.Answer, info.FoundBy, info.Tests
 			row.Truth, row.Kind = info.Truth, info.Kind
 		}
+		one.Why = whyWrong(x.Info)
 		row.Samples, row.infos = append(row.Samples, one), append(row.infos, x.Info)
 	}
 	row.Correct = row.infos.Correct()

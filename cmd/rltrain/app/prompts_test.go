@@ -1,6 +1,7 @@
 package app
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -217,7 +218,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := strings.Fields("--task prompts --dataset TMP/aa.jsonl,TMP/a.jsonl --n 4 --max-new-tokens 2 --output TMP/out/results.json")
+	args := strings.Fields("--task prompts --dataset TMP/aa.jsonl,TMP/a.jsonl --n 4 --max-new-tokens 2 --output TMP/out/results.json --output-rows TMP/out/rows.jsonl")
 	out := f.must(t, "", append([]string{"eval", "--model", "TMP/prompts_rl"}, args...)...)
 	var results problemResults
 	readResults(t, f.expand("TMP/out/results.json"), &results)
@@ -245,6 +246,16 @@ func TestEvalOfALanguageModel(t *testing.T) {
 			}
 		}
 	}
+	text, err := os.ReadFile(f.expand("TMP/out/rows.jsonl"))
+	if err != nil || strings.Count(string(text), "\n") != 240 {
+		t.Errorf("%d rows, %v", strings.Count(string(text), "\n"), err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var row sampleRow
+		if err := json.Unmarshal([]byte(line), &row); err != nil || row.Prompt == "" || row.Truth == "" || row.Correct != (row.Why == "") || row.Row < 1 || row.Sample < 1 || row.Sample > 4 {
+			t.Fatalf("%s: %v", line, err)
+		}
+	}
 	if results.Sets[0].Mean.Value == 0 || results.Sets[0].Rows[0].Truth != "aa" {
 		t.Errorf("%+v", results.Sets[0].PassScores)
 	}
@@ -270,7 +281,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 		}
 	}
 	greedy := f.must(t, "", strings.Fields("eval --task sum_digits --model TMP/prompts_rl --eval-samples 6 --max-new-tokens 4 --digits-max 99")...)
-	if !strings.Contains(greedy, "sum_digits: task=sum_digits problems=6 samples_per_problem=1 temperature=0") || !strings.Contains(greedy, "kind") {
+	if !strings.Contains(greedy, "evaluate at least 30 problems") || !strings.Contains(greedy, "sum_digits: task=sum_digits problems=6 samples_per_problem=1 temperature=0") || !strings.Contains(greedy, "kind") {
 		t.Errorf("printed\n%s", greedy)
 	}
 	for wrong, want := range map[string]string{

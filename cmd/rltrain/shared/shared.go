@@ -115,6 +115,7 @@ func (r LabelResults) String() string {
 	if r.Split == AllRows {
 		b.WriteString("All rows are evaluated, including any that the model was trained on.\n")
 	}
+	b.WriteString(rl.FewRows(r.N, "texts"))
 	b.WriteString("\n" + report.ScoreTable(r.Evaluation).String() + "\n" + report.ClassTable(r.Evaluation).String())
 	if len(r.Selective) > 1 {
 		var rows [][]string
