@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 
 	"github.com/gofrs/flock"
+
+	"github.com/rltrain/rltrain/internal/files"
 )
 
 // inUse is the file in a scratch folder that its process keeps locked.
@@ -38,7 +40,7 @@ func newScratch(prefix string) (dir string, done func(), err error) {
 // removeDead removes a scratch folder that no process uses. One without the file is just being made, or belongs to others.
 func removeDead(dir string) {
 	path := filepath.Join(dir, inUse)
-	if !isThere(path) {
+	if !files.Exist(path) {
 		return
 	}
 	lock := flock.New(path)

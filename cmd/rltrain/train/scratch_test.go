@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/files"
 )
 
 // TestScratch: folders of killed processes are removed, others stay.
@@ -30,7 +32,7 @@ func TestScratch(t *testing.T) {
 		t.Fatal(err)
 	}
 	there := func() map[string]bool {
-		return map[string]bool{"used": isThere(used), "dead": isThere(dead), "foreign": isThere(foreign), "mine": isThere(mine)}
+		return map[string]bool{"used": files.Exist(used), "dead": files.Exist(dead), "foreign": files.Exist(foreign), "mine": files.Exist(mine)}
 	}
 	if diff := cmp.Diff(map[string]bool{"used": true, "dead": false, "foreign": true, "mine": true}, there()); diff != "" {
 		t.Error(diff)
