@@ -35,6 +35,8 @@ const (
 	trialNew     = 16    // tokens generated for an action
 	trialTokens  = 512   // of all samples that a step trains on
 	trialScan    = 10000 // steps of a data set that are searched for the one with most tokens
+	// trialRest is what evaluations, pictures and the allocators of a longer run take.
+	trialRest = 160 << 20
 )
 
 // dryRun runs small steps of each stage in a temporary folder, and prints a summary of the run.
@@ -341,7 +343,7 @@ func (t *trainer) expected(w *work, source *small, n wholeStep) int64 {
 		pass = min(pass, limit)
 	}
 	pass = max(pass, n.longest) - rl.Tokens(source.step.Samples)
-	memory := run.PeakMemory() + w.policy.ActivationBytes(w.settings.Checkpoint)*int64(max(0, pass))
+	memory := run.PeakMemory() + trialRest + w.policy.ActivationBytes(w.settings.Checkpoint)*int64(max(0, pass))
 	if _, trainable := w.policy.Parameters(); w.settings.Evaluate != nil {
 		memory += 4 * trainable
 	}
