@@ -69,6 +69,19 @@ func overlay(panels []Panel, panel Panel, run string) []Panel {
 	return append(panels, Panel{panel.Title, panel.XLabel, label, []Series{s}})
 }
 
+// DifferingSettings is a table of the settings of two runs that are not equal; without rows if one folder is no run's.
+func DifferingSettings(a, b string) (Table, error) {
+	runs := []Compared{{Name: "A"}, {Name: "B"}}
+	settings := make([]map[string]string, 2)
+	for i, dir := range []string{a, b} {
+		var err error
+		if settings[i], err = readSettings(dir); err != nil || settings[i] == nil {
+			return Table{}, err
+		}
+	}
+	return differing(runs, settings), nil
+}
+
 // readSettings reads the lines of config.yaml by key.
 func readSettings(dir string) (map[string]string, error) {
 	data, err := os.ReadFile(filepath.Join(dir, "config.yaml"))

@@ -34,7 +34,7 @@ type Progress struct {
 }
 
 // StepLine is the line of a step on the console, such as
-// "grpo 4/60  reward 0.48 ±0.03  acc 36 %  kl 0.02  len 12  12.1 s/step  ETA 11:20". It drops the least important figures
+// "grpo 4/60  reward 0.48 ±0.03  sampled acc 36 %  kl 0.02  len 12  12.1 s/step  ETA 11:20". It drops the least important figures
 // if it is wider than width columns; 0 = no limit. It is empty if the row has no figure of a step.
 func StepLine(p Progress, row Row, width int) string {
 	var parts []string
@@ -51,7 +51,11 @@ func StepLine(p Progress, row Row, width int) string {
 		parts[0] += fmt.Sprintf(" ±%.2f", v)
 	}
 	for _, accuracy := range []string{"rewards/accuracies", "accuracy", "mean_token_accuracy"} {
-		if add("acc %.0f %%", accuracy, 100) {
+		format := "acc %.0f %%"
+		if _, rollouts := number(row["reward"]); rollouts {
+			format = "sampled " + format // evaluations are greedy
+		}
+		if add(format, accuracy, 100) {
 			break
 		}
 	}

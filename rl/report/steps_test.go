@@ -19,7 +19,7 @@ func TestStepLine(t *testing.T) {
 		width    int
 		want     string
 	}{
-		"rollout":     {at, rollout, 0, "reinforce  4/60  reward 0.48 ±0.03  acc 36 %  kl 0.021  len 12  12.1 s/step  ETA 11:20"},
+		"rollout":     {at, rollout, 0, "reinforce  4/60  reward 0.48 ±0.03  sampled acc 36 %  kl 0.021  len 12  12.1 s/step  ETA 11:20"},
 		"narrow":      {at, rollout, 60, "reinforce  4/60  reward 0.48 ±0.03  12.1 s/step  ETA 11:20"},
 		"very narrow": {at, rollout, 10, "reinforce  4/60  reward 0.48 ±0.03  12.1 s/step  ETA 11:20"},
 		"supervised": {

@@ -41,7 +41,20 @@ Differences are B - A, with 95 % intervals from a paired bootstrap over texts, p
 	}
 }
 
+// compare compares two models, and shows in which settings their runs differ.
 func compare(c *cli.Context) error {
+	if err := compareModels(c); err != nil {
+		return err
+	}
+	differ, err := report.DifferingSettings(c.Args().Get(0), c.Args().Get(1))
+	if err != nil || len(differ.Rows) == 0 {
+		return err
+	}
+	_, err = fmt.Fprint(c.App.Writer, "\n"+differ.String())
+	return err
+}
+
+func compareModels(c *cli.Context) error {
 	task := c.String("task")
 	if slices.Contains(preferenceTasks(), task) {
 		return compareRewards(c)

@@ -88,7 +88,14 @@ func TestCompareReordersLabels(t *testing.T) {
 	if err := policy.WriteMapping(other, []string{"law", "physics", "animals"}); err != nil {
 		t.Fatal(err)
 	}
-	f.must(t, "", "compare", "MODEL", other, "--dataset", evalFile(t, f), "--output", "TMP/results.json")
+	f.write(t, f.expand("MODEL/config.yaml"), "# Training\nseed: 1\nepochs: 2  # --epochs\n")
+	f.write(t, other+"/config.yaml", "seed: 1\nepochs: 3  # default\nlora_r: 8\n")
+	out := f.must(t, "", "compare", "MODEL", other, "--dataset", evalFile(t, f), "--output", "TMP/results.json")
+	for setting, want := range map[string]bool{"epochs   2  3": true, "lora_r      8": true, "seed": false} {
+		if strings.Contains(out, setting) != want {
+			t.Errorf("settings that differ: %q is there: %v\n%s", setting, !want, out)
+		}
+	}
 	var results compareResults
 	readResults(t, f.expand("TMP/results.json"), &results)
 	if c := results.Comparison; c.Accuracy.Difference != 0 || c.F1Macro.Difference != 0 || max(c.Brier.Difference, -c.Brier.Difference) > 1e-6 {
