@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
 // GenerationConfig is generation_config.json: the tokens that end a text and the sampling settings that the model's
-// authors recommend. The settings are defaults for generate and chat; training samples from the model's own
+// authors recommend. The settings are defaults for generate, chat and serve; training samples from the model's own
 // distribution.
 type GenerationConfig struct {
 	EOS               []int32 // nil if missing
@@ -21,6 +22,22 @@ type GenerationConfig struct {
 	TopK              int     // 0: off
 	TopP, MinP        float64 // TopP 1, MinP 0: off
 	RepetitionPenalty float64 // 1: off
+}
+
+// Sampling are the settings that change how tokens are sampled, as name=value; "" if there are none.
+func (g GenerationConfig) Sampling() string {
+	var all []string
+	for _, one := range []struct {
+		name       string
+		value, off float64
+	}{
+		{"temperature", g.Temperature, 1}, {"top_k", float64(g.TopK), 0}, {"top_p", g.TopP, 1}, {"min_p", g.MinP, 0}, {"repetition_penalty", g.RepetitionPenalty, 1},
+	} {
+		if one.value != one.off {
+			all = append(all, fmt.Sprintf("%s=%g", one.name, one.value))
+		}
+	}
+	return strings.Join(all, " ")
 }
 
 // LoadGenerationConfig reads generation_config.json of the model folder dir; without the file all fields have their

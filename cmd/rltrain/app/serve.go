@@ -20,6 +20,8 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/options"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // serveOptions are the options of serve that have a range.
@@ -51,6 +53,7 @@ func serveCommand() *cli.Command {
 			&cli.StringFlag{Name: "api-key", Usage: "require this key in every request, as Authorization: Bearer KEY", EnvVars: []string{"RLTRAIN_API_KEY"}},
 			&cli.StringFlag{Name: "name", Aliases: []string{"served-model-name"}, Usage: "model name in requests", DefaultText: "the last element of --model"},
 			&cli.StringSliceFlag{Name: "adapter-dir", Usage: "allow requests to load adapters from this folder and below; repeatable", DefaultText: "requests cannot load adapters"},
+			ignoreGenerationFlag(),
 		}, config.OptionFlags(options.MustRead(&o)), flags),
 		Action: func(c *cli.Context) error { return runServer(c, o) },
 	}
@@ -94,6 +97,13 @@ func serveConfig(c *cli.Context, o serveOptions) (serving.Config, error) {
 	return s, nil
 }
 
+// servedSampling is how requests sample that say nothing.
+func servedSampling(c *cli.Context, p *policy.CausalLM) torch.Sampling {
+	o := samplingOptions{Temperature: 1, TopP: 1, RepetitionPenalty: 1}
+	sampleAsModel(c, p, &o)
+	return o.torch()
+}
+
 func runServer(c *cli.Context, o serveOptions) error {
 	config, err := serveConfig(c, o)
 	if err != nil {
@@ -121,6 +131,7 @@ func runServer(c *cli.Context, o serveOptions) error {
 			return fmt.Errorf("--model: %w", err)
 		}
 		defer p.Close()
+		config.Defaults = servedSampling(c, p)
 		server, err := serving.New(p, config)
 		if err != nil {
 			return err

@@ -12,6 +12,7 @@ import (
 // chatBody is the body of /v1/chat/completions.
 type chatBody struct {
 	Messages      json.RawMessage `json:"messages"`
+	TemplateArgs  json.RawMessage `json:"chat_template_kwargs"`
 	LogProbs      bool            `json:"logprobs"`
 	TopLogProbs   *int            `json:"top_logprobs"`
 	MaxCompletion *int            `json:"max_completion_tokens"`
@@ -83,9 +84,13 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return bad("messages", "messages: %v", err)
 	}
+	e := chat.Example{Prompt: chat.Content{Messages: messages}}
+	if e.TemplateArgs, err = templateArgs(q.TemplateArgs); err != nil {
+		return err
+	}
 	var prompt []int32
 	err = s.prepare(r.Context(), func() (err error) {
-		prompt, err = l.policy.EncodePrompt(chat.Example{Prompt: chat.Content{Messages: messages}})
+		prompt, err = l.policy.EncodePrompt(e)
 		return err
 	})
 	if err != nil {
@@ -95,7 +100,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 		return bad("messages", "messages: the prompt is empty")
 	}
 	room := l.policy.MaxLength() - len(prompt)
-	o, err := q.options(l.policy, 1, room, 1, room)
+	o, err := q.options(l.policy, s.defaults(or(q.TopLogProbs, 0) > 0), 1, room, 1, room)
 	if err != nil {
 		return err
 	}
@@ -141,4 +146,17 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return s.write(w, r, &q.sampling, f)
+}
+
+// templateArgs reads variables for the chat template, such as enable_thinking.
+func templateArgs(data json.RawMessage) (dataset.Object, error) {
+	if len(data) == 0 || string(data) == "null" {
+		return nil, nil
+	}
+	value, err := dataset.Parse(string(data))
+	args, ok := value.(dataset.Object)
+	if err != nil || !ok {
+		return nil, bad("chat_template_kwargs", "chat_template_kwargs: want an object such as {\"enable_thinking\": false}")
+	}
+	return args, nil
 }

@@ -85,7 +85,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	if q.Echo {
 		fewest = 0
 	}
-	o, err := q.options(l.policy, len(prompts), l.policy.MaxLength()-longest, fewest, 16)
+	o, err := q.options(l.policy, s.defaults(or(q.LogProbs, 0) > 0 || q.Echo), len(prompts), l.policy.MaxLength()-longest, fewest, 16)
 	if err != nil {
 		return err
 	}

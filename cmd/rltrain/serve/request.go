@@ -209,13 +209,27 @@ func or[T any](value *T, otherwise T) T {
 	return *value
 }
 
-// options converts the fields to options of the sampler. longest is the room after the longest prompt in tokens; fewest and
+// unfiltered samples from all tokens.
+func unfiltered(temperature float64) torch.Sampling {
+	return torch.Sampling{Temperature: temperature, TopP: 1, RepetitionPenalty: 1}
+}
+
+// defaults are how a request samples where it does not say it. Log-probs of a text that goes through the model once more are
+// those of the distribution without filters, so that only a request's own filters are refused.
+func (s *Server) defaults(evaluated bool) torch.Sampling {
+	if evaluated && !s.config.Raw {
+		return unfiltered(s.config.Defaults.Temperature)
+	}
+	return s.config.Defaults
+}
+
+// options converts the fields to options of the sampler; d are the values of missing ones. longest is the room after the longest prompt in tokens; fewest and
 // usual are the minimum and the default of max_tokens.
-func (q *sampling) options(p *policy.CausalLM, prompts, longest, fewest, usual int) (o policy.GenerateOptions, err error) {
+func (q *sampling) options(p *policy.CausalLM, d torch.Sampling, prompts, longest, fewest, usual int) (o policy.GenerateOptions, err error) {
 	o = policy.GenerateOptions{
 		Samples: or(q.N, 1), MaxNew: or(q.MaxTokens, usual), Stop: q.Stop, StopIDs: q.StopIDs,
 		Sampling: torch.Sampling{
-			Temperature: or(q.Temperature, 1), TopP: or(q.TopP, 1), TopK: max(0, or(q.TopK, 0)), MinP: or(q.MinP, 0), RepetitionPenalty: or(q.RepetitionPenalty, 1),
+			Temperature: or(q.Temperature, d.Temperature), TopP: or(q.TopP, d.TopP), TopK: max(0, or(q.TopK, d.TopK)), MinP: or(q.MinP, d.MinP), RepetitionPenalty: or(q.RepetitionPenalty, d.RepetitionPenalty),
 		},
 	}
 	if o.Sampling.TopP == 0 { // OpenAI's way to ask for the most likely token

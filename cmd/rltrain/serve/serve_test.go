@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -337,4 +339,49 @@ func FuzzRequests(f *testing.F) {
 			t.Errorf("%q: status %d, %s", body, answer.StatusCode, text)
 		}
 	})
+}
+
+// TestDefaults: a model's own sampling settings apply to requests that give none, and never to log-probs of alternatives.
+func TestDefaults(t *testing.T) {
+	s := start(t, Config{Defaults: torch.Sampling{Temperature: 1, TopK: 1, TopP: 1, RepetitionPenalty: 1}})
+	ids := func(more string) []int32 {
+		return s.complete(t, "/v1/completions", `{"model":"tiny","prompt":"ab","max_tokens":12,"return_token_ids":true,"seed":3`+more+`}`).Choices[0].IDs
+	}
+	greedy := ids(`,"temperature":0`)
+	if got := ids(""); !slices.Equal(got, greedy) {
+		t.Errorf("without fields: %v, want %v", got, greedy)
+	}
+	own := ids(`,"top_k":0`)
+	if slices.Equal(own, greedy) {
+		t.Error("a request's own top_k changes nothing")
+	}
+	if got := ids(`,"logprobs":2`); !slices.Equal(got, own) {
+		t.Errorf("with alternatives: %v, want %v", got, own)
+	}
+}
+
+// TestContentParts: a content in parts is the same prompt, and variables reach the template.
+func TestContentParts(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "model")
+	if err := policy.TinyModel(dir, 1, 32, 5); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("{% if think is defined and not think %}no {% endif %}{% for m in messages %}{% if m.content is string %}{{ m.content }}{% endif %}{% endfor %}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s := startModel(t, dir, Config{})
+	for body, want := range map[string]int{
+		`"messages":[{"role":"user","content":"a question"}]`:                                                    10,
+		`"messages":[{"role":"user","content":[{"type":"text","text":"a question"}]}]`:                           10,
+		`"messages":[{"role":"user","content":"a question"}],"chat_template_kwargs":{"think":false}`:             13,
+		`"messages":[{"role":"user","content":"a question"}],"chat_template_kwargs":null`:                        10,
+		`"messages":[{"role":"user","content":[{"type":"text","text":"a "},{"type":"text","text":"question"}]}]`: 11,
+	} {
+		if got := s.complete(t, "/v1/chat/completions", `{"model":"tiny","max_tokens":1,`+body+`}`).Usage.Prompt; got != want {
+			t.Errorf("%s: %d tokens, want %d", body, got, want)
+		}
+	}
+	if status, text := s.ask(t, "/v1/chat/completions", `{"model":"tiny","messages":[{"role":"user","content":"a"}],"chat_template_kwargs":[1]}`); status != http.StatusBadRequest || !strings.Contains(text, "chat_template_kwargs") {
+		t.Errorf("%d, %s", status, text)
+	}
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // Config configures a server.
@@ -34,6 +35,9 @@ type Config struct {
 
 	BodyPatience     time.Duration // to receive the body of a request; 0 = a minute
 	StrangerPatience time.Duration // the same for requests without the key; 0 = 5 s
+
+	// Defaults are how requests sample that say nothing; the zero value is OpenAI's defaults.
+	Defaults torch.Sampling
 
 	Raw  bool // return log-probs before temperature and filters
 	Logf func(format string, args ...any)
@@ -57,6 +61,9 @@ type Server struct {
 
 // New creates a server for p, which the caller closes after Serve returns. Call New on the thread of Serve.
 func New(p *policy.CausalLM, c Config) (*Server, error) {
+	if c.Defaults == (torch.Sampling{}) {
+		c.Defaults = unfiltered(1)
+	}
 	s := &Server{config: c, base: p, figures: newFigures(), started: time.Now(), lanes: map[string]*lane{}, preparing: make(chan struct{}, runtime.NumCPU())}
 	s.engine = &engine{slots: c.Slots, most: c.Queue, logf: c.Logf, figures: s.figures, finished: make(chan struct{}), called: make(chan struct{}, 1), running: map[*job]struct{}{}}
 	s.open(&lane{name: c.Name, policy: p})

@@ -61,6 +61,14 @@ func noteTrained(w *work, rows policy.TokenExamples) {
 	w.note(line)
 }
 
+// noteGeneration says that RL does not sample as the makers of the model suggest: the loss needs the probabilities of the
+// policy itself. TRL does the same.
+func noteGeneration(w *work, p *policy.CausalLM) {
+	if said := p.Generation().Sampling(); said != "" {
+		w.note("Sampling: as the options say; generation_config.json suggests " + said + ", for generate, chat and serve")
+	}
+}
+
 // noteBad says how many rows were dropped because they cannot be used.
 func noteBad(w *work, all ...*dataset.Faults) {
 	for _, faults := range all {

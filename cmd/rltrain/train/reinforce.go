@@ -46,6 +46,7 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 	if n := task.Len(envs.Train); n > 0 {
 		w.splits = []report.Split{{Name: "train", Rows: n}, {Name: "held out", Rows: task.Len(envs.Eval)}}
 	}
+	noteGeneration(w, p)
 	if len(p.AddedEOS()) > 0 {
 		noteEnds(w, p)
 	}
