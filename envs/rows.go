@@ -38,12 +38,18 @@ func (o *LabelledRows) Rows(ctx context.Context, s Setup) ([]dataset.Row, error)
 	if err != nil {
 		return nil, err
 	}
+	if n := dataset.DistinctLabels(rows); n > mostLabels && n*10 > len(rows)*9 {
+		return nil, &OptionError{"label_column", fmt.Errorf("column %q has %d different values in %d rows, so it is no label; name another column", o.LabelColumn, n, len(rows))}
+	}
 	if rows, err = dataset.Distinct(rows, faults); err != nil {
 		return nil, err
 	}
 	s.TellSkipped(faults)
 	return o.Balanced(rows)
 }
+
+// mostLabels is the number of labels that may have one row each.
+const mostLabels = 8
 
 // LabelsOf returns the labels of rows, in the order of dataset.Labels.
 func (o *LabelledRows) LabelsOf(rows []dataset.Row) ([]string, error) { return dataset.Labels(rows) }

@@ -2,6 +2,7 @@ package dataset
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -9,20 +10,36 @@ import (
 type Faults struct {
 	// Skip drops bad rows, which are counted; otherwise they are an error.
 	Skip  bool
-	first []error // the first shownFaults
+	kinds []fault // the first shownFaults
 	n     int
 }
 
-// shownFaults is the number of bad rows that an error lists, and mostFaults the number after which reading stops.
+// fault is what is wrong with some rows.
+type fault struct {
+	place string // of the first row
+	what  string
+	rows  int
+	first error
+}
+
+// shownFaults is the number of different faults that an error lists, and mostFaults the number of rows after which reading
+// stops.
 const (
 	shownFaults = 5
 	mostFaults  = 1000
 )
 
-// Add notes the fault of a row, an error that names it. It returns an error if reading on is pointless.
+// Add notes the fault of a row, an error that begins with the row's place and a colon. It returns an error if reading on is
+// pointless.
 func (f *Faults) Add(err error) error {
-	if f.n++; len(f.first) < shownFaults {
-		f.first = append(f.first, err)
+	f.n++
+	place, what, _ := strings.Cut(err.Error(), ": ")
+	at := slices.IndexFunc(f.kinds, func(k fault) bool { return k.what == what })
+	switch {
+	case at >= 0:
+		f.kinds[at].rows++
+	case len(f.kinds) < shownFaults:
+		f.kinds = append(f.kinds, fault{place, what, 1, err})
 	}
 	if f.n >= mostFaults {
 		return f.Err()
@@ -35,7 +52,7 @@ func (f *Faults) Skipped() (n int, first error) {
 	if !f.Skip || f.n == 0 {
 		return 0, nil
 	}
-	return f.n, f.first[0]
+	return f.n, f.kinds[0].first
 }
 
 // Err returns an error if there are bad rows that may not be skipped. It lists the first ones.
@@ -44,16 +61,22 @@ func (f *Faults) Err() error {
 	case f.Skip || f.n == 0:
 		return nil
 	case f.n == 1:
-		return f.first[0]
+		return f.kinds[0].first
 	}
-	var list strings.Builder
-	for _, err := range f.first {
-		list.WriteString("; " + err.Error())
+	var list []string
+	var all []error
+	told := 0
+	for _, k := range f.kinds {
+		text := k.place
+		if k.rows > 1 {
+			text += fmt.Sprintf(" and %d more", k.rows-1)
+		}
+		list, all, told = append(list, text+": "+k.what), append(all, k.first), told+k.rows
 	}
-	if more := f.n - len(f.first); more > 0 {
-		fmt.Fprintf(&list, "; and %d more", more)
+	if more := f.n - told; more > 0 {
+		list = append(list, fmt.Sprintf("and %d rows with other faults", more))
 	}
-	return &manyFaults{fmt.Sprintf("%d rows cannot be used; fix them, or drop them with --on-bad-row skip: %s", f.n, strings.TrimPrefix(list.String(), "; ")), f.first}
+	return &manyFaults{fmt.Sprintf("%d rows cannot be used; fix them, or drop them with --on-bad-row skip: %s", f.n, strings.Join(list, "; ")), all}
 }
 
 // manyFaults is the error of several rows.

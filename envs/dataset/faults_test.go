@@ -10,13 +10,13 @@ import (
 // All bad rows are told at once, or skipped and counted.
 func TestFaults(t *testing.T) {
 	for n, want := range map[int]string{
-		0: "", 1: "f:1: bad", 2: "2 rows cannot be used; fix them, or drop them with --on-bad-row skip: f:1: bad; f:2: bad",
-		7: "7 rows cannot be used; fix them, or drop them with --on-bad-row skip: f:1: bad; f:2: bad; f:3: bad; f:4: bad; f:5: bad; and 2 more",
+		0: "", 1: "f:1: bad 1", 2: "2 rows cannot be used; fix them, or drop them with --on-bad-row skip: f:1: bad 1; f:2: bad 2",
+		8: "8 rows cannot be used; fix them, or drop them with --on-bad-row skip: f:1 and 1 more: bad 1; f:2: bad 2; f:3: bad 3; f:4: bad 4; f:5: bad 5; and 2 rows with other faults",
 	} {
 		for _, skip := range []bool{false, true} {
 			f := OnBadRow{map[bool]string{false: "error", true: "skip"}[skip]}.Faults()
 			for i := range n {
-				if err := f.Add(fmt.Errorf("f:%d: bad", i+1)); err != nil {
+				if err := f.Add(fmt.Errorf("f:%d: bad %d", i+1, i%7+1)); err != nil {
 					t.Errorf("%d rows stop it: %v", n, err)
 				}
 			}

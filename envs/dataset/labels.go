@@ -41,6 +41,15 @@ func Labels(rows []Row) ([]string, error) {
 	return labels, nil
 }
 
+// DistinctLabels is the number of different labels.
+func DistinctLabels(rows []Row) int {
+	labels := map[string]bool{}
+	for _, r := range rows {
+		labels[r.Label] = true
+	}
+	return len(labels)
+}
+
 // LabelIndex returns the index in labels of each row's label. An unknown label is an error that names the row, because a
 // model cannot predict a class that it was not trained on.
 func LabelIndex(rows []Row, labels []string) ([]int, error) {

@@ -100,6 +100,8 @@ func encodeAll[T any](bad *dataset.Faults, examples iter.Seq2[chat.Example, erro
 		for i, e := range batch {
 			if errs[i] == nil {
 				take(e, encoded[i])
+			} else if errors.Is(errs[i], template.ErrNone) { // not the row's fault
+				return rowError(e, errs[i])
 			} else if err := bad.Add(rowError(e, errs[i])); err != nil {
 				return err
 			}

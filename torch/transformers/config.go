@@ -99,6 +99,9 @@ func parseConfig(data []byte, table map[string]*family) (*Config, error) {
 		return nil, fmt.Errorf("model_type is missing, want one of %s", modelTypes(table))
 	}
 	fam := table[c.ModelType]
+	if families[c.ModelType] != nil && families[c.ModelType].encoder != nil && fam == nil {
+		return nil, fmt.Errorf("model_type %q is that of an encoder, which classifies texts and cannot generate any; choose a language model: %s", c.ModelType, modelTypes(table))
+	}
 	if fam == nil {
 		return nil, fmt.Errorf("model_type %.40q is not supported, want one of %s", c.ModelType, modelTypes(table))
 	}

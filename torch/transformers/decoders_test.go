@@ -131,7 +131,7 @@ func TestMaxLength(t *testing.T) {
 
 func TestLoadCausalConfigRefuses(t *testing.T) {
 	tests := []struct{ kind, more, want string }{
-		{"bert", ``, `model_type "bert" is not supported, want one of gemma2`},
+		{"bert", ``, `model_type "bert" is that of an encoder, which classifies texts and cannot generate any; choose a language model: gemma2`},
 		{"llama", `,"hidden_size":null`, "hidden_size is missing"},
 		{"llama", `,"num_hidden_layers":2000`, "num_hidden_layers 2000 is not between 1 and 1024"},
 		{"llama", `,"num_attention_heads":3`, "hidden_size 16 is not a multiple of num_attention_heads 3"},

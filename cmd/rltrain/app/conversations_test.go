@@ -91,3 +91,37 @@ func TestResumedConversations(t *testing.T) {
 		}
 	}
 }
+
+// TestErrorsOfData: what is wrong with the data or the model is said once, with what to do.
+func TestErrorsOfData(t *testing.T) {
+	f := tiny(t)
+	f.write(t, "TMP/talk.jsonl", strings.Repeat(`{"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"yo"}]}`+"\n", 4))
+	labelled := "id,text,label\n"
+	for i := range 20 {
+		labelled += strings.Repeat("x", i+1) + ",some text " + strings.Repeat("y", i+1) + "," + []string{"a", "b"}[i%2] + "\n"
+	}
+	f.write(t, "TMP/labelled.csv", labelled)
+	for args, want := range map[string][]string{
+		"--task intent --dataset TMP/talk.jsonl":                                   {"talk.jsonl:1", `no column "text"`, "--task chat"},
+		"--task preference --algorithm dpo --model MODEL --dataset TMP/talk.jsonl": {"talk.jsonl:1", "--task chat"},
+		"--task gsm8k --model MODEL --dataset TMP/talk.jsonl":                      {"talk.jsonl:1", "--task chat"},
+		"--task prompts --mode rl_only --model MODEL --dataset TMP/labelled.csv":   {"labelled.csv:2", "--task intent"},
+		"--task intent --dataset TMP/labelled.csv --label-column id":               {"--label-column", `"id"`, "20 different values"},
+		"--task chat --model MODEL --dataset TMP/talk.jsonl":                       {"talk.jsonl:1", "no chat template", "choose a chat model"},
+		"predict --model MODEL":                                                    {"is a language model", "rltrain generate"},
+		"generate --model MODEL --input TMP/labelled.csv":                          {"labelled.csv:2", `"id", "text", "label"`, "prompt_ids"},
+	} {
+		code, _, stderr := f.rltrain("", strings.Fields(args+" --threads 1")...)
+		if code == 0 {
+			t.Errorf("%s: exit code 0", args)
+		}
+		for _, part := range want {
+			if strings.Count(stderr, part) != 1 && !strings.HasPrefix(part, "--") {
+				t.Errorf("%s: %q is %d times in %s", args, part, strings.Count(stderr, part), stderr)
+			}
+			if !strings.Contains(stderr, part) {
+				t.Errorf("%s: no %q in %s", args, part, stderr)
+			}
+		}
+	}
+}

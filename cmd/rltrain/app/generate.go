@@ -11,6 +11,7 @@ import (
 	"iter"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -270,6 +271,8 @@ func eachPrompt(path string, p *policy.CausalLM, raw bool, room int, truncate bo
 func readPrompt(r dataset.Record, p *policy.CausalLM, raw bool, room int, truncate bool) (promptRow, error) {
 	ids, err := promptIDs(r, p, raw)
 	switch {
+	case err != nil && strings.HasPrefix(err.Error(), r.Place()+": "):
+		return promptRow{}, err
 	case err != nil:
 		return promptRow{}, fmt.Errorf("%s: %w", r.Place(), err)
 	case len(ids) == 0:
@@ -310,7 +313,7 @@ func promptIDs(r dataset.Record, p *policy.CausalLM, raw bool) ([]int32, error) 
 	}
 	layout, err := chat.Detect(r, chat.PromptOnly)
 	if err != nil {
-		return nil, fmt.Errorf("no prompt, prompt_ids or messages: %w", err)
+		return nil, fmt.Errorf("%w, or prompt_ids", err)
 	}
 	e, err := layout.Example(r)
 	if err != nil {

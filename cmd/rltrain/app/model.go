@@ -14,6 +14,8 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch/hub"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // modelFlag selects a classifier.
@@ -42,6 +44,11 @@ func loadPolicy(c *cli.Context, name string) (*policy.Classifier, error) {
 	if err != nil {
 		if record, unread := run.ReadRun(name); unread == nil && !policy.IsClassifierFolder(name) {
 			return nil, shared.UsageErrorf("%s is a language model, trained on task %s; use rltrain generate", name, record.Task)
+		}
+		if found, unfound := client.Model(c.Context, name, hub.Weights); unfound == nil {
+			if _, other := transformers.LoadCausalConfig(found.Dir); other == nil {
+				return nil, shared.UsageErrorf("%s is a language model and not a classifier; use rltrain generate or rltrain chat, or train a classifier on it: rltrain train --model %[1]s --dataset FILE", name)
+			}
 		}
 		return nil, fmt.Errorf("loading the model: %w%s", err, suggestStage(name))
 	}

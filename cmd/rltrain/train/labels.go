@@ -42,7 +42,7 @@ func (t *trainer) labelledRows(ctx context.Context) (d labelled, err error) {
 	source := t.config.Settings.(envs.RowSource)
 	rows, err := source.Rows(ctx, t.setup())
 	if err != nil {
-		return d, t.config.Blame(err)
+		return d, t.suggestTask(ctx, t.config.Blame(err))
 	}
 	if d.labels, err = source.LabelsOf(rows); err != nil {
 		return d, err

@@ -137,7 +137,7 @@ func (t *trainer) preferences(ctx context.Context, o config.PreferenceData, form
 		held, err = encode(chat.Examples(records.Validation, formats...), records.SkipBad)
 	}
 	if err != nil {
-		return rows, held, c.Errorf("dataset", "%v", err)
+		return rows, held, t.suggestTask(ctx, c.Errorf("dataset", "%v", err))
 	}
 	if len(held.Units) == 0 {
 		rows.Units, held.Units = keepForValidation(rows.Units, o.ValidationShare, c.General.Seed)

@@ -47,6 +47,7 @@ func (t *trainer) supervise(ctx context.Context) error {
 		rows, held, err = t.demonstrations(ctx, p, task)
 	} else {
 		rows, held, err = t.records(ctx, p)
+		err = t.suggestTask(ctx, err)
 	}
 	if err != nil {
 		return err

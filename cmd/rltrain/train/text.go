@@ -74,7 +74,7 @@ func (t *trainer) task(ctx context.Context, asText bool) (envs.Task, error) {
 	}
 	task, err := c.Settings.(envs.EpisodeSource).Task(s)
 	if err != nil {
-		return nil, c.Blame(err)
+		return nil, t.suggestTask(ctx, c.Blame(err))
 	}
 	if n := task.Len(envs.Eval); n > 0 && n < c.Answers.EvalSamples && c.Task.Needs == "" && c.Text("dataset") == "" {
 		if c.Source("eval_samples") == (config.Source{}) {
