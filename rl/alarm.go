@@ -6,6 +6,8 @@ import (
 	"maps"
 	"math"
 	"slices"
+
+	"github.com/rltrain/rltrain/envs/answer"
 )
 
 // Health is what the alarms check, once per step. It survives JSON exactly, so a resumed run raises the same alarms as an
@@ -71,7 +73,8 @@ type Alarm struct {
 //	dominant_reward  one reward, not the correct answer, causes nearly all differences, for Window steps
 //	never_right      no attempt at a kind of problem was correct, of Tries or more over 2·Window steps, though it is rewarded
 //	collapse         accuracy over Window steps is below that of the best Window before
-//	tier_drift       more answers are found in one way than in the first Window, and the format rate is not higher
+//	tier_drift       more answers are found in one way than in the first Window, and the format rate is not higher;
+//	                 completions that are the answer alone do not count
 //	length_drift     completions are much longer or shorter than in the first Window, and accuracy is not higher
 //	kl               the KL to the reference is too large, in one step
 //	failed_rewards   many rewards failed, in one step
@@ -276,6 +279,9 @@ func (w *Watch) drifts(alarms *[]Alarm, limits AlarmLimits) {
 		w.raise(alarms, "collapse", "go back with --resume-from-checkpoint and lower --rl-learning-rate: accuracy fell from %.0f %% to %.0f %%", 100*w.Best, 100*now.Correct)
 	}
 	for _, tier := range slices.Sorted(maps.Keys(now.Tiers)) {
+		if tier == string(answer.ByWhole) { // an answer and nothing else is no worse form
+			continue
+		}
 		if now.Tiers[tier]-first.Tiers[tier] >= limits.Drift && now.Formatted <= first.Formatted {
 			w.raise(alarms, "tier_drift", "read some of logs/completions.jsonl, and %s: answers found by %s rose from %.0f %% to %.0f %%, but the format rate did not rise", form, tier, 100*first.Tiers[tier], 100*now.Tiers[tier])
 		}

@@ -58,6 +58,7 @@ func TestAlarms(t *testing.T) {
 		{"a small fall", append(times(10, well), times(9, with(func(h *Health) { h.Correct = 0.36 }))...), nil},
 		{"drift", append(times(10, well), times(5, with(func(h *Health) { h.Formatted, h.Tiers = 0.5, map[string]float64{"tag": 0.5, "last_number": 0.5} }))...), []string{"tier_drift"}},
 		{"drift, long after the first window", append(times(40, well), times(5, with(func(h *Health) { h.Formatted, h.Tiers = 0.5, map[string]float64{"tag": 0.5, "last_number": 0.5} }))...), []string{"tier_drift"}},
+		{"the answer alone is no drift", append(times(10, with(func(h *Health) { h.Tiers = map[string]float64{"whole": 0.2, "last_number": 0.8} })), times(5, with(func(h *Health) { h.Tiers = map[string]float64{"whole": 1} }))...), nil},
 		{"learning the form is no drift", append(times(10, with(func(h *Health) { h.Formatted, h.Tiers = 0.2, map[string]float64{"tag": 0.2, "last_number": 0.8} })), times(5, well)...), nil},
 		{"longer and no better", append(times(10, well), times(5, longer(80, 0.6))...), []string{"length_drift"}},
 		{"shorter and no better", append(times(10, well), times(5, longer(20, 0.6))...), []string{"length_drift"}},
