@@ -54,6 +54,7 @@ var aliases = []alias{
 
 	{name: "base_model", key: "model"},
 	{name: "eval_problems", key: "eval_samples"},
+	{name: "limit", key: "max_samples"},
 	{name: "test_case_rewards_only", key: "reward", values: onOff("tests", "")},
 
 	{name: "wandb", key: "report_to", values: onOff("wandb", "none")},

@@ -186,6 +186,12 @@ func (r *fileReader) add(name, at string, node ast.Node) error {
 	if section, ok := node.(ast.MapNode); ok && isSection(name) {
 		return r.addSection(name, section)
 	}
+	if read := mixtures[name]; read != nil && node.Type() != ast.NullType {
+		if err := read(r, source, node); err != nil {
+			return source.errorf("%v", err)
+		}
+		return nil
+	}
 	value, err := nodeValue(node)
 	if _, ok := node.(ast.MapNode); ok && slices.Contains(jsonValues, name) {
 		value, err = jsonValue(node)

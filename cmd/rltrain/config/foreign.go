@@ -126,10 +126,10 @@ var rules = slices.Concat(
 	refuse("delta", otherClip),
 	refuse("data_seed", "seed also sets the order of rows"),
 	refuse("dataset_kwargs", "columns are found by name; see text_column"),
-	refuse("datasets", "rltrain trains on one data set: name a file or a folder of files as dataset"),
-	refuse("dataset_mixture", "rltrain trains on one data set: name a file or a folder of files as dataset"),
-	refuse("dataset_mixer", "rltrain trains on one data set: name a file or a folder of files as dataset"),
-	refuse("dataset_splits", "rltrain trains on the split train and evaluates on the split validation, or test"),
+	refuse("datasets", "name a file or a folder of files as dataset; a file of settings may list one data set"),
+	refuse("dataset_mixture", "name a file or a folder of files as dataset; a file of settings may list one data set"),
+	refuse("dataset_mixer", "name a file or a folder of files as dataset; a file of settings may list one data set"),
+	refuse("dataset_splits", "use train_split and eval_split; a file of settings may list both"),
 	refuse("chat_template_path", "put chat_template.jinja into the model's folder"),
 	refuse("chat_template", "put chat_template.jinja into the model's folder"),
 	refuse("lora_modules_to_save", "rltrain trains adapters and the head of a classifier"),
@@ -197,7 +197,7 @@ func (r *rule) check(v options.Value) error {
 		return nil
 	}
 	for _, value := range r.values {
-		if v.Syntax != options.List && sameValue(value, switched(v)) {
+		if v.Syntax != options.List && (sameValue(value, v.Text) || sameValue(value, switched(v))) {
 			return nil
 		}
 	}

@@ -40,6 +40,8 @@ func init() {
 		"dataset_train_split":       {"`train_split`", (*loading).split},
 		"dataset_test_split":        {"`eval_split`", (*loading).split},
 		"use_peft":                  {"`tuning`: false → full, true → lora; a reward model is always an adapter with a head", (*loading).peft},
+		"use_bias_correction_kl":    {"the same, with `kl_coef` above 0", (*loading).combined},
+		"lora_dropout":              {"the same; reward models have none", (*loading).dropout},
 		"shuffle_dataset":           {"rows are shuffled, by seed", (*loading).shuffle},
 		"project":                   {"`wandb_project`; huggingface is TRL's for trackio", (*loading).project},
 		"run_name":                  {"the same, with `report_to` wandb", (*loading).runName},
@@ -123,6 +125,13 @@ func (l *loading) peft(e entry) ([]entry, error) {
 		return nil, errors.New("false: a reward model is an adapter with a head; use true")
 	}
 	return nil, nil
+}
+
+func (l *loading) dropout(e entry) ([]entry, error) {
+	if x, err := strconv.ParseFloat(e.value.Text, 64); err == nil && x == 0 && l.Rewarding != nil {
+		return nil, nil
+	}
+	return []entry{e}, nil
 }
 
 // split names a split of tasks that read rows; the others read the usual splits.
@@ -231,7 +240,27 @@ func (l *loading) combine() {
 		l.set.Find("rl_epochs").Set(0)
 		delete(l.sources, "rl_epochs")
 	}
+	l.correctKL()
 	l.combineRewards()
+}
+
+// correctKL sets use_bias_correction_kl, which TRL's defaults turn on whether or not there is a KL.
+func (l *loading) correctKL() {
+	e, ok := l.noted["use_bias_correction_kl"]
+	if !ok {
+		return
+	}
+	on, err := options.ParseBool(e.value)
+	switch {
+	case err != nil:
+		l.found.add(e.source.errorf("%v", err))
+	case l.Regularisation == nil:
+		l.found.add(e.source.errorf("%s", l.elsewhere(e.name, l.modeOrigin())))
+	case l.Regularisation.KLCoef > 0 && !l.Regularisation.KLInReward:
+		l.put(e.name, e.value.Text, e.source)
+	case on == true && e.source.Layer != Theirs:
+		l.notes = append(l.notes, e.source.Name+" changes nothing without a KL in the loss: see kl_coef")
+	}
 }
 
 // sourceLater tells whether a comes from a higher layer than b.

@@ -30,6 +30,10 @@ func TestForeignNames(t *testing.T) {
 		{"--task chat --dataset d --model m --config c.yaml", "hub_model_id: null\nmax_length: null\nreport_to: []\nlora_target_modules: null\ngradient_checkpointing_kwargs: {use_reentrant: false}\nmodel_init_kwargs:\n  torch_dtype: bfloat16\n  attn_implementation: eager\ncallbacks: []\n",
 			"max_length=0 dtype=bf16"},
 		{"--task prompts --algorithm grpo --dataset d --model m --config c.yaml", "generation_kwargs: {top_p: 0.9}\nchat_template_kwargs:\n  enable_thinking: false\n", `top_p=0.9 chat_template_kwargs="{\"enable_thinking\":_SPACE_false}"`},
+		// Data sets of handbooks' files.
+		{"--task chat --model m --config c.yaml", "dataset_mixer:\n  org/rows: 1.0\ndataset_splits: [train_sft, test_sft]\n", `dataset=org/rows train_split=train_sft eval_split=test_sft`},
+		{"--task chat --model m --config c.yaml", "dataset_mixture:\n  datasets:\n  - id: org/rows\n    config: default\n    split: train_sft\n    columns: [messages]\n    weight: 1.0\n  seed: 0\n  test_split_size: 0.1\n", "dataset=org/rows dataset_config=default train_split=train_sft validation_share=0.1"},
+		{"--task chat --model m --config c.yaml", "datasets:\n- path: rows\n", "dataset=rows"},
 		// Rewards.
 		{grpo + "--reward_funcs accuracy_reward", "", "reward=accuracy"},
 		{grpo + "--reward_funcs accuracy answer --reward_weights 1.0 0.5", "", `reward="accuracy=1.0,answer=0.5"`},
@@ -53,7 +57,7 @@ func TestForeignNames(t *testing.T) {
 				t.Fatal(err)
 			}
 			want, got := pairs(test.want), changes(t, c)
-			for _, name := range []string{"task", "dataset", "model", "config"} {
+			for _, name := range []string{"task", "dataset", "model", "config", "defaults"} {
 				if want[name] == "" {
 					delete(got, name)
 				}
@@ -74,7 +78,7 @@ func TestForeignErrors(t *testing.T) {
 	const grpo = "--task prompts --algorithm grpo --dataset d --model m "
 	for _, test := range []struct{ command, yaml, want string }{
 		{"--task chat --dataset d --config c.yaml", "epohcs: 1\nmodel_init_kwargs: {dtipe: fp32}\nuse_dora: true\nlearning_rate: fast\n", "c.yaml:1:1: unknown key epohcs; … epochs (Supervised stage) … c.yaml:2:21: unknown key model_init_kwargs.dtipe; … dtype … c.yaml:3:1: use_dora: … c.yaml:4:1: learning_rate: "},
-		{"--task chat --dataset d --config c.yaml", "datasets:\n- path: a\n", "c.yaml:1:1: datasets: … one data set"},
+		{"--task chat --dataset d --config c.yaml", "datasets:\n- path: a\n- path: b\n", "c.yaml:1:1: datasets: … one data set"},
 		{"--task chat --dataset d --config c.yaml", "epochs: null\n", "c.yaml:1:1: epochs: has no value; add one or remove the key"},
 		{grpo + "--max_steps 3 --num_iterations 2", "", "--max_steps: … a rollout has 2 of them here: make 3 a multiple of 2"},
 		{grpo + "--reward_funcs my.module.reward", "", "--reward_funcs: my.module.reward is Python code: … reward=cmd:PROGRAM"},
@@ -194,6 +198,45 @@ func TestTableOfTRL(t *testing.T) {
 	for _, line := range lines {
 		if n := strings.Count(line, "\t"); n != len(trlColumns)+1 {
 			t.Errorf("%d cells: %s", n+1, line)
+		}
+	}
+}
+
+// TestEveryDefaultOfTRLIsAccepted gives each option of each trainer its default, as a flag, or null in a file.
+func TestEveryDefaultOfTRLIsAccepted(t *testing.T) {
+	list, _ := trlOptions()
+	commands := map[string][]string{
+		"sft": {"--task=chat", "--dataset=d"}, "dpo": {"--task=preference", "--dataset=d"}, "kto": {"--task=preference", "--dataset=d", "--dpo-loss=kto"},
+		"reward": {"--mode=reward_model", "--dataset=d"}, "grpo": {"--task=prompts", "--algorithm=grpo", "--dataset=d"}, "rloo": {"--task=prompts", "--algorithm=rloo", "--dataset=d"},
+	}
+	refused := []string{"reward use_peft", "reward lora_dropout", "kto train_sampling_strategy"}
+	for trainer, command := range commands {
+		for _, o := range list {
+			value, ok := o.defaults[trainer]
+			for _, other := range []string{"model", "script"} {
+				if !ok {
+					value, ok = o.defaults[other]
+				}
+			}
+			if !ok || o.name == "model_name_or_path" || o.name == "dataset_name" {
+				continue
+			}
+			args := slices.Clone(command)
+			if value == "null" || value == "[]" {
+				inFolder(t, o.name+": "+value+"\n")
+				args = append(args, "--config=c.yaml")
+			} else {
+				args = append(args, "--"+o.name, strings.Trim(value, `[]"`))
+			}
+			if trainer != "reward" || o.name != "use_peft" {
+				args = append(args, "--model=m")
+			}
+			if strings.HasPrefix(o.name, "lora_") && trainer != "reward" {
+				args = append(args, "--use_peft")
+			}
+			if _, err := Load(args, nil); (err != nil) != slices.Contains(refused, trainer+" "+o.name) {
+				t.Errorf("%s %s=%s: %v", trainer, o.name, value, err)
+			}
 		}
 	}
 }
