@@ -84,6 +84,19 @@ func TestShown(t *testing.T) {
 	}
 }
 
+// TestColumnsByName: the prompt's column can be named, and a file without answers has them in its solutions.
+func TestColumnsByName(t *testing.T) {
+	path := write(t, "p.jsonl", `{"problem": "1+1=", "solution": "It is \\boxed{2}."}`+"\n")
+	e, shown := begin(t, newTask(t, envs.Setup{EvalOnly: true, Text: true}, envs.Settings{"dataset": path, "prompt_column": "problem"}))
+	if shown.Text != "1+1=" {
+		t.Errorf("prompt %q", shown.Text)
+	}
+	step, err := e.Step(t.Context(), envs.Action{Text: "2"})
+	if err != nil || step.Reward != 1 {
+		t.Errorf("reward %v, %v", step.Reward, err)
+	}
+}
+
 func TestSolutionsOfTheFile(t *testing.T) {
 	for columns, want := range map[string]string{`"solution": "s"`: "s", `"completion": "c"`: "c", `"other": "o"`: ""} {
 		path := write(t, "p.jsonl", `{"prompt": "a", "answer": 1, `+columns+`}`+"\n")

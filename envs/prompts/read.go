@@ -60,7 +60,12 @@ func (o *options) columnsOf(r dataset.Record) (columns, error) {
 	has := func(name string) bool { _, ok := r.Fields.Get(name); return ok }
 	c := columns{answer: o.AnswerColumn, kind: o.KindColumn, asked: "prompt"}
 	list := "its columns are " + words.List(r.Fields.Names())
-	if !has("prompt") {
+	switch {
+	case o.PromptColumn != "" && !has(o.PromptColumn):
+		return c, &envs.OptionError{Option: "prompt_column", Err: fmt.Errorf("%s has no column %s; %s", r.File, words.Quote(o.PromptColumn), list)}
+	case o.PromptColumn != "":
+		c.asked = o.PromptColumn
+	case !has("prompt"):
 		c.asked = "messages"
 	}
 	if !has(c.asked) {
@@ -75,6 +80,8 @@ func (o *options) columnsOf(r dataset.Record) (columns, error) {
 	case has(c.answer):
 	case c.answer != usualAnswer:
 		return c, &envs.OptionError{Option: "answer_column", Err: fmt.Errorf("%s has no column %s; %s", r.File, words.Quote(c.answer), list)}
+	case c.solution == solutionColumns[0]:
+		c.answer = c.solution // as TRL's rewards of accuracy read it
 	default:
 		c.answer = ""
 	}

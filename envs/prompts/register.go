@@ -46,7 +46,8 @@ type options struct {
 	EvalDataset  string       `option:"eval_dataset" arg:"FILE|NAME" help:"evaluation prompts; reads the test split if there is one (default: the validation split of --dataset, else its last eval_samples rows)"`
 	FewShot      string       `option:"few_shot_dataset" arg:"FILE" help:"file of few-shot examples to show before each prompt"`
 	SystemPrompt string       `option:"system_prompt" arg:"FILE|TEXT" help:"system prompt: a text file, or the text itself if it has several words"`
-	AnswerColumn string       `option:"answer_column" default:"answer" help:"column of --dataset with the correct answer; without it, set --reward"`
+	PromptColumn string       `option:"prompt_column" help:"column of --dataset with the prompt: text or messages (default: prompt, else messages)"`
+	AnswerColumn string       `option:"answer_column" default:"answer" help:"column of --dataset with the correct answer, or else solution; without it, set --reward"`
 	KindColumn   string       `option:"kind_column" help:"column of --dataset with a category; metrics are reported per category"`
 	Match        answer.Match `option:"answer_match" default:"math" allowed:"math,numeric,units,exact" help:"how to compare answers: mathematical meaning, number, quantity with unit, or exact text"`
 	Form         answer.Form  `option:"answer_form" default:"final" allowed:"final,any" help:"final = an answer with a calculation left to do, such as 74 - 70, is wrong; any = every answer with the right meaning is correct"`

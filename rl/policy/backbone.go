@@ -25,6 +25,7 @@ type Config struct {
 	DType     string   // of frozen weights: "fp32", "bf16", "fp16", of a language model "nf4" and "int8" too; "" = as transformers.Load and CausalOptions have it
 	R         int      // rank of the adapter; 0 = no adapter
 	Alpha     float64  // the adapter is scaled by Alpha/R
+	RSLoRA    bool     // the adapter is scaled by Alpha/√R
 	Dropout   float64  // of the adapter's input
 	Targets   []string // endings of the adapted layers' names, or AllLinear alone; empty = the family's
 	Seed      uint64   // of the adapter and the head
@@ -64,7 +65,7 @@ type backbone struct {
 // newAdapter puts new pairs on the model, which change nothing yet and are a function of the seed. l has what depends on the
 // kind of policy.
 func (b *backbone) newAdapter(c Config, l lora.Config) error {
-	l.BaseModel, l.Revision, l.R, l.Alpha, l.Dropout, l.TargetModules.Names = b.BaseModel, c.Revision, c.R, c.Alpha, c.Dropout, c.Targets
+	l.BaseModel, l.Revision, l.R, l.Alpha, l.RSLoRA, l.Dropout, l.TargetModules.Names = b.BaseModel, c.Revision, c.R, c.Alpha, c.RSLoRA, c.Dropout, c.Targets
 	switch {
 	case len(c.Targets) == 0:
 		l.TargetModules.Names = b.config.DefaultTargets()

@@ -66,6 +66,7 @@ var aliases = []alias{
 	{name: "model_name", key: "model"},
 	{name: "dataset_name", key: "dataset"},
 	{name: "dataset_text_field", key: "text_column"},
+	{name: "dataset_prompt_column", key: "prompt_column"},
 	{name: "num_train_epochs", key: "epochs"},
 	{name: perDevice, key: "batch_size"},
 	{name: perGeneration},

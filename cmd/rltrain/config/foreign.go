@@ -13,6 +13,7 @@ import (
 type rule struct {
 	name   string   // or the beginning of names, with … at its end
 	values []string // that say what rltrain does anyway; other values are refused
+	near   []string // that say nearly that; accepted with a note of why
 	any    bool     // every value is accepted, because only the other trainer's runtime needs one
 	why    string   // what rltrain does, or what to use instead
 }
@@ -82,7 +83,8 @@ var rules = slices.Concat(
 	only("push_to_hub", uploadsNothing, "false"),
 	only("push_to_hub_revision", uploadsNothing, "false"),
 	only("push_model", uploadsNothing, "false"),
-	only("optim", "the optimiser is AdamW, with its moments in fp32", "adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw", "paged_adamw_32bit"),
+	[]rule{{name: "optim", why: "the optimiser is AdamW, with its moments in fp32", values: []string{"adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw", "paged_adamw_32bit"},
+		near: []string{"adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit"}}},
 	only("importance_sampling_level", "ratios are per token, or with algorithm rloo per completion", "token"),
 	only("average_tokens_across_devices", "losses always count the tokens of all processes", "true"),
 	only("bnb_4bit_quant_type", "4-bit weights are nf4", "nf4"),
@@ -110,7 +112,6 @@ var rules = slices.Concat(
 	only("truncation_mode", "texts are cut at their end", "keep_start"),
 	only("use_adaptive_entropy", "use entropy_coef, which is constant", "false"),
 	only("use_dora", "rltrain loads DoRA adapters, but trains only LoRA", "false"),
-	only("use_rslora", "adapters are scaled by lora_alpha / lora_r; multiply lora_alpha by the root of lora_r", "false"),
 	only("use_weighting", "all pairs have the same weight", "false"),
 	only("bias", "LoRA trains no biases", "none"),
 	only("is_encoder_decoder", "encoder-decoder models are not supported", "false"),
@@ -196,7 +197,7 @@ func (r *rule) check(v options.Value) error {
 	if r.any || v.Syntax == options.Null || v.Syntax == options.List && len(v.List) == 0 {
 		return nil
 	}
-	for _, value := range r.values {
+	for _, value := range slices.Concat(r.values, r.near) {
 		if v.Syntax != options.List && (sameValue(value, v.Text) || sameValue(value, switched(v))) {
 			return nil
 		}

@@ -352,6 +352,9 @@ func (l *loading) read(e entry) (key string, value any, err error) {
 		if rule.any && !slices.Contains(l.needless, e.name) {
 			l.needless = append(l.needless, e.name)
 		}
+		if slices.Contains(rule.near, strings.ToLower(e.value.Text)) {
+			l.notes = append(l.notes, e.source.Name+" "+e.value.Text+": "+rule.why)
+		}
 		return "", nil, rule.check(e.value)
 	}
 	if e.value.Syntax == options.Null {

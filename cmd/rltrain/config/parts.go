@@ -24,6 +24,7 @@ type Start struct {
 type Adapter struct {
 	R       int      `option:"lora_r" default:"16" range:"[1,1024]" help:"rank of the adapter"`
 	Alpha   int      `option:"lora_alpha" default:"32" range:"[1,)" help:"scale the adapter's output by lora_alpha / lora_r"`
+	RSLoRA  bool     `option:"use_rslora" help:"scale the adapter's output by lora_alpha / √lora_r instead"`
 	Targets []string `option:"lora_target_modules" help:"modules that get an adapter, by the end of their name; all-linear = every linear layer except the output layer; empty = the model family's"`
 }
 

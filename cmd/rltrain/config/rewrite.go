@@ -42,6 +42,8 @@ func init() {
 		"use_peft":                  {"`tuning`: false → full, true → lora; a reward model is always an adapter with a head", (*loading).peft},
 		"use_bias_correction_kl":    {"the same, with `kl_coef` above 0", (*loading).combined},
 		"lora_dropout":              {"the same; reward models have none", (*loading).dropout},
+		"load_in_4bit":              {"`quantize`: false → none, true → nf4, which multiplies as bfloat16", (*loading).fourBits},
+		"save_path":                 {"`output_dir`, unless that is given too", (*loading).savePath},
 		"shuffle_dataset":           {"rows are shuffled, by seed", (*loading).shuffle},
 		"project":                   {"`wandb_project`; huggingface is TRL's for trackio", (*loading).project},
 		"run_name":                  {"the same, with `report_to` wandb", (*loading).runName},
@@ -132,6 +134,24 @@ func (l *loading) dropout(e entry) ([]entry, error) {
 		return nil, nil
 	}
 	return []entry{e}, nil
+}
+
+func (l *loading) fourBits(e entry) ([]entry, error) {
+	if on, err := options.ParseBool(e.value); err == nil && on == true {
+		l.noted[e.name] = e
+	}
+	return []entry{e}, nil
+}
+
+// savePath is where Unsloth puts another copy of the model.
+func (l *loading) savePath(e entry) ([]entry, error) {
+	if lastOf("output_dir", l.layers...) == e.value.Text || !slices.ContainsFunc(l.layers, func(entries []entry) bool {
+		return slices.ContainsFunc(entries, func(e entry) bool { return e.name == "output_dir" })
+	}) {
+		return []entry{e}, nil
+	}
+	l.notes = append(l.notes, e.source.Name+" changes nothing: the model is in output_dir")
+	return nil, nil
 }
 
 // split names a split of tasks that read rows; the others read the usual splits.
@@ -241,6 +261,9 @@ func (l *loading) combine() {
 		delete(l.sources, "rl_epochs")
 	}
 	l.correctKL()
+	if e, ok := l.noted["load_in_4bit"]; ok && l.set.Find("dtype") != nil && l.set.Find("dtype").Get() == "bf16" {
+		l.put("dtype", "auto", e.source) // 4-bit weights multiply as bfloat16
+	}
 	l.combineRewards()
 }
 

@@ -117,7 +117,11 @@ func (r *rule) here() string {
 	case r.any:
 		return "not needed: " + r.why
 	case r.values != nil:
-		return "only " + code(strings.Join(r.values, "`, `")) + ": " + r.why
+		text := "only " + code(strings.Join(r.values, "`, `"))
+		if r.near != nil {
+			text += ", or with a note " + code(strings.Join(r.near, "`, `"))
+		}
+		return text + ": " + r.why
 	}
 	return "refused: " + r.why
 }

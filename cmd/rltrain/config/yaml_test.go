@@ -79,6 +79,7 @@ max_length: 512
 dtype: auto
 lora_r: 4  # RLTRAIN_LORA_R
 lora_alpha: 16
+use_rslora: false
 lora_target_modules: []
 lora_dropout: 0.1
 pooling: auto
