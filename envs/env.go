@@ -223,3 +223,13 @@ type Critic interface {
 	// Score returns a number per completion. An entry of errs says why a completion has none.
 	Score(ctx context.Context, completions []Completion) (scores []float64, errs []error)
 }
+
+// Begin makes an episode of a task and resets it.
+func Begin(ctx context.Context, task Task, part Part, index int) (Env, Observation, error) {
+	episode, err := task.Episode(part, index)
+	if err != nil {
+		return nil, Observation{}, err
+	}
+	shown, err := episode.Reset(ctx)
+	return episode, shown, err
+}

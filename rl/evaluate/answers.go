@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/reward"
@@ -105,11 +106,7 @@ func (v LabelScores) scores(metric string, row report.Row, line func(best int) s
 
 // expectedReward is the mean over the rows whose reward did not fail.
 func expectedReward(rewards *reward.Labels, truths []int, probs [][]float32) float64 {
-	var flat []float32
-	for _, row := range probs {
-		flat = append(flat, row...)
-	}
-	scores, _ := rewards.Expected(truths, flat)
+	scores, _ := rewards.Expected(truths, slices.Concat(probs...))
 	sum, n := 0.0, 0.0
 	for _, total := range scores.Total {
 		if !math.IsNaN(total) {

@@ -354,11 +354,7 @@ func (x problemEval) set(ctx context.Context, c *cli.Context, sampler *policy.Sa
 // attemptsAt returns a problem with its samples.
 func attemptsAt(ctx context.Context, p *policy.CausalLM, task envs.Task, index int, group rl.Group) (problemRow, error) {
 	row := problemRow{Index: index}
-	episode, err := task.Episode(envs.Eval, index)
-	if err != nil {
-		return row, err
-	}
-	shown, err := episode.Reset(ctx)
+	_, shown, err := envs.Begin(ctx, task, envs.Eval, index)
 	if err != nil {
 		return row, err
 	}

@@ -67,6 +67,12 @@ func scan(args []string, kind func(name string) (known bool, s shape), unknown f
 	return given, positional
 }
 
+// glance reads the options of the training command, but for what is wrong with them.
+func glance(args []string) []option {
+	given, _ := scan(args, kindOf, func(string) error { return nil }, &faults{})
+	return given
+}
+
 // valuesOf are the values that follow the option at the front of args; none is true.
 func valuesOf(args []string, typed string, form shape) ([]string, error) {
 	rest := args[1:]
@@ -176,8 +182,7 @@ func Completions(args []string) (values []string, ok bool) {
 		name = a.key
 	}
 	task := ""
-	given, _ := scan(args[:len(args)-1], kindOf, func(string) error { return nil }, &faults{})
-	for _, o := range given {
+	for _, o := range glance(args[:len(args)-1]) {
 		if o.name == "task" {
 			task = o.values[0]
 		}

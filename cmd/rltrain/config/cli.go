@@ -51,8 +51,7 @@ func asksForHelp(args []string) bool {
 
 // taskOf is the task that --help is about.
 func taskOf(args []string) string {
-	given, _ := scan(args, kindOf, func(string) error { return nil }, &faults{})
-	for _, o := range given {
+	for _, o := range glance(args) {
 		if o.name == "task" && slices.Contains(taskNames(), o.values[0]) {
 			return o.values[0]
 		}
@@ -206,7 +205,7 @@ var trlCommands = map[string][]string{
 
 // impliedBy are the implied options that args do not set otherwise.
 func impliedBy(implied, args []string) (kept []string) {
-	given, _ := scan(args, kindOf, func(string) error { return nil }, &faults{})
+	given := glance(args)
 	for _, one := range implied {
 		name := canonical(strings.TrimPrefix(one[:strings.Index(one, "=")], "--"))
 		if !slices.ContainsFunc(given, func(o option) bool { return o.name == name }) {

@@ -59,11 +59,7 @@ func trySolving(ctx context.Context, stage *run.Stage, task envs.Task) error {
 		if n := task.Len(envs.Eval); n > 0 && i >= n {
 			break
 		}
-		episode, err := task.Episode(envs.Eval, i)
-		if err != nil {
-			return err
-		}
-		shown, err := episode.Reset(ctx)
+		_, shown, err := envs.Begin(ctx, task, envs.Eval, i)
 		if err != nil {
 			return err
 		}

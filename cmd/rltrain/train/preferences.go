@@ -148,26 +148,14 @@ func (t *trainer) preferences(ctx context.Context, o config.PreferenceData, form
 // notePreferences says which rows are not trained on as they are.
 func notePreferences(w *work, rows, held policy.Preferences) {
 	w.splits = []report.Split{{Name: dataset.Train, Rows: len(rows.Units)}, {Name: "validation", Rows: len(held.Units)}}
-	first := rows.First
-	if first == "" {
-		first = held.First
-	}
+	first := cmp.Or(rows.First, held.First)
 	noteBad(w, &rows.Bad, &held.Bad)
 	noteContradictions(w, rows.Units)
-	for _, one := range []struct {
-		n    int
-		text string
-	}{
-		{rows.Cut + held.Cut, "%s truncated: an answer is longer than max_length allows"},
-		{rows.Dropped + held.Dropped, "%s skipped: max_length leaves nothing of an answer, or the row does not fit; the first is " + first},
-		{rows.Equal + held.Equal, "%s skipped: both answers are the same; the first is " + first},
-		{rows.Null + held.Null, "%s skipped: null instead of a text"},
-		{rows.Shortened + held.Shortened, "%s without the thought that the chat template opens: its completion does not begin with one"},
-	} {
-		if one.n > 0 {
-			w.note(fmt.Sprintf(one.text, report.Plural(one.n, "row")))
-		}
-	}
+	w.count(rows.Cut+held.Cut, "row", "truncated: an answer is longer than max_length allows")
+	w.count(rows.Dropped+held.Dropped, "row", "skipped: max_length leaves nothing of an answer, or the row does not fit; the first is "+first)
+	w.count(rows.Equal+held.Equal, "row", "skipped: both answers are the same; the first is "+first)
+	w.count(rows.Null+held.Null, "row", "skipped: null instead of a text")
+	w.count(rows.Shortened+held.Shortened, "row", "without the thought that the chat template opens: its completion does not begin with one")
 }
 
 // rewardStage is how the folder of a reward model ends.

@@ -100,11 +100,7 @@ func pay(r *rl.Record, scores reward.Scores, n int) {
 
 // replayed are the turns of one answer, and into r goes how it is judged.
 func replayed(ctx context.Context, task envs.Task, r *rl.Record) (turns []envs.Completion, err error) {
-	env, err := task.Episode(envs.Train, r.Prompt)
-	if err != nil {
-		return nil, err
-	}
-	shown, err := env.Reset(ctx)
+	env, shown, err := envs.Begin(ctx, task, envs.Train, r.Prompt)
 	if err != nil {
 		return nil, err
 	}

@@ -100,25 +100,17 @@ func noteEnds(w *work, p *policy.CausalLM) {
 func (t *trainer) noteRows(w *work, p *policy.CausalLM, rows, held policy.TokenExamples) {
 	o := t.config.TextSFT
 	noteEnds(w, p)
-	if n := rows.Shortened + held.Shortened; n > 0 {
-		w.note(report.Plural(n, "prompt") + " without the thought that the chat template opens: the completion does not begin with one")
-	}
+	w.count(rows.Shortened+held.Shortened, "prompt", "without the thought that the chat template opens: the completion does not begin with one")
 	noteTrained(w, rows)
 	noteBad(w, &rows.Bad, &held.Bad)
 	noteShared(w, rows.Sequences, held.Sequences)
-	if cut := rows.Cut + held.Cut; cut > 0 {
-		limit := p.MaxLength()
-		if o != nil {
-			limit = p.LimitLength(o.MaxLength)
-		}
-		w.note(fmt.Sprintf("%s truncated to %d tokens", report.Plural(cut, "example"), limit))
+	limit := p.MaxLength()
+	if o != nil {
+		limit = p.LimitLength(o.MaxLength)
 	}
-	if null := rows.Null + held.Null; null > 0 {
-		w.note(report.Plural(null, "row") + " skipped: null instead of a text")
-	}
-	if dropped := rows.Dropped + held.Dropped; dropped > 0 {
-		w.note(report.Plural(dropped, "example") + " skipped: no token to train on")
-	}
+	w.count(rows.Cut+held.Cut, "example", fmt.Sprintf("truncated to %d tokens", limit))
+	w.count(rows.Null+held.Null, "row", "skipped: null instead of a text")
+	w.count(rows.Dropped+held.Dropped, "example", "skipped: no token to train on")
 	if o != nil && o.ValidationShare > 0 && len(held.Sequences) == 0 {
 		w.note(fmt.Sprintf("No validation rows: --validation-share %g of %s is less than one row; raise it to get some", o.ValidationShare, report.Plural(len(rows.Sequences), "row")))
 	}

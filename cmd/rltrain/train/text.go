@@ -224,11 +224,7 @@ func solutions(ctx context.Context, task envs.Task, part envs.Part, n int) iter.
 
 func solution(ctx context.Context, task envs.Task, part envs.Part, i int) (chat.Example, error) {
 	e := chat.Example{File: "exercise", Line: i + 1, Format: chat.PromptCompletion}
-	episode, err := task.Episode(part, i)
-	if err != nil {
-		return e, err
-	}
-	shown, err := episode.Reset(ctx)
+	episode, shown, err := envs.Begin(ctx, task, part, i)
 	if err != nil {
 		return e, err
 	}
@@ -273,11 +269,7 @@ func (t *trainer) firstPrompt(ctx context.Context, w *work, p *policy.CausalLM, 
 	if err := t.choicesFit(p, task); err != nil {
 		return err
 	}
-	episode, err := task.Episode(envs.Train, 0)
-	if err != nil {
-		return err
-	}
-	shown, err := episode.Reset(ctx)
+	_, shown, err := envs.Begin(ctx, task, envs.Train, 0)
 	if err != nil {
 		return err
 	}

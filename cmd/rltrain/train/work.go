@@ -65,6 +65,13 @@ func (w *work) note(line string) {
 	}
 }
 
+// count notes something about n rows, unless there are none.
+func (w *work) count(n int, of, text string) {
+	if n > 0 {
+		w.note(report.Plural(n, of) + " " + text)
+	}
+}
+
 // learn trains a stage, unless an earlier process has finished it; then finished is true. A dry run tries some steps of it.
 func (t *trainer) learn(ctx context.Context, w *work) (finished bool, err error) {
 	if !t.limit.IsZero() && time.Now().After(t.limit) {
