@@ -38,6 +38,11 @@ func (o *options) Programs(ctx context.Context, s envs.Setup, path, field string
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, grader.Close()) }()
+	if o.CheckSolutions {
+		if err := o.checkProblems(ctx, grader, unsolved(all)); err != nil {
+			return 0, err
+		}
+	}
 	done := make([]envs.Program, len(rows))
 	finished := make([]chan error, len(rows))
 	for i := range finished {

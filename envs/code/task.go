@@ -48,8 +48,12 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 	if t.grader, err = NewGrader(ctx, o.Language, o.Interpreter, seconds(o.Timeout), o.Unsafe); err != nil {
 		return nil, err
 	}
-	if b, ok := t.problems.(*filtered); ok && o.CheckSolutions && !s.EvalOnly {
-		if err := t.checkSolutions(ctx, slices.Concat(b.Train, b.Eval)); err != nil {
+	if b, ok := t.problems.(*filtered); ok && o.CheckSolutions {
+		all := slices.Concat(b.Train, b.Eval)
+		if s.EvalOnly {
+			all = unsolved(all)
+		}
+		if err := o.checkProblems(ctx, t.grader, all); err != nil {
 			return nil, errors.Join(err, t.Close())
 		}
 	}
@@ -92,18 +96,25 @@ func (t *task) read(s envs.Setup) error {
 	return err
 }
 
-// checkSolutions refuses problems whose reference solution fails their tests, and those whose tests are at fault.
-func (t *task) checkSolutions(ctx context.Context, all []Problem) error {
+// unsolved are the problems without a reference solution. An evaluation checks only the tests of these, which nobody has run.
+func unsolved(all []Problem) []Problem {
+	return slices.DeleteFunc(slices.Clone(all), func(p Problem) bool { return p.Solution != "" })
+}
+
+// checkProblems refuses problems whose reference solution fails their tests, and those whose tests are at fault.
+func (o *options) checkProblems(ctx context.Context, grader *Grader, all []Problem) error {
 	var bad []string
 	for i := range all {
 		p := &all[i]
 		program := p.complete(p.Solution)
-		if p.Solution == "" && t.options.Language == sandbox.Python {
+		switch {
+		case p.Solution != "":
+		case o.Language != sandbox.Python, len(p.Tests) > 0 && p.Tests[0].Assert == "" && p.Tests[0].Script == "":
+			continue // only tests in Python can be at fault without a program
+		default:
 			program = "pass"
-		} else if p.Solution == "" {
-			continue
 		}
-		v, err := t.grader.Run(ctx, p, program, slices.Concat(p.Tests, p.Hidden))
+		v, err := grader.Run(ctx, p, program, slices.Concat(p.Tests, p.Hidden))
 		if err != nil {
 			return err
 		}

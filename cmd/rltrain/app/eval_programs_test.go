@@ -60,6 +60,7 @@ func TestEvalPrograms(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		`task_id "c" is not in the data set`:             {"--dataset", problems, "--completions", save("x.jsonl", `{"task_id":"c","completion":""}`)},
+		"the tests use g, np, which they do not define":  {"--dataset", save("z.jsonl", `{"task_id":"a","prompt":"x","tests":"assert np.all(g(1))"}`), "--completions", save("w.jsonl", `{"task_id":"a","completion":""}`)},
 		`field "completion" is missing`:                  {"--dataset", problems, "--completions", save("y.jsonl", `{"task_id":"a"}`)},
 		"--dataset: is needed":                           {"--completions", rows},
 		"--n: does not apply with --completions":         {"--dataset", problems, "--completions", rows, "--n", "3"},
