@@ -112,7 +112,7 @@ func (p *Classifier) readHead(dir string, extra map[string]safetensors.Tensor) (
 func (p *Classifier) Save(dir string) error {
 	err := p.SaveWeights(dir)
 	if err == nil {
-		err = p.saveCommon(dir)
+		err = p.saveCommon(dir, func(map[string]any) {})
 	}
 	if err != nil {
 		return fmt.Errorf("saving the policy: %w", err)
@@ -120,11 +120,12 @@ func (p *Classifier) Save(dir string) error {
 	return nil
 }
 
-func (p *Classifier) saveCommon(dir string) error {
+// saveCommon writes what both an adapter and a merged encoder have beside their weights; change is for config.json.
+func (p *Classifier) saveCommon(dir string, change func(config map[string]any)) error {
 	if err := p.saveRecords(dir); err != nil {
 		return err
 	}
-	if err := p.saveConfig(dir, p.dir, func(map[string]any) {}); err != nil {
+	if err := p.saveConfig(dir, p.dir, change); err != nil {
 		return err
 	}
 	return transformers.CopyExtras(dir, p.dir)

@@ -84,10 +84,15 @@ func (p *Classifier) writeMerged(dir string) error {
 	if err := safetensors.Write(filepath.Join(dir, "model.safetensors"), tensors, nil); err != nil {
 		return err
 	}
-	if err := p.saveCommon(dir); err != nil {
-		return err
-	}
-	if err := describeMerged(filepath.Join(dir, "config.json"), architecture); err != nil {
+	err = p.saveCommon(dir, func(config map[string]any) {
+		config["architectures"] = []string{architecture}
+		for _, key := range []string{"dtype", "torch_dtype"} {
+			if _, ok := config[key]; ok {
+				config[key] = "float32"
+			}
+		}
+	})
+	if err != nil {
 		return err
 	}
 	return files.SaveJSON(filepath.Join(dir, "id2label.json"), p.id2Label())
@@ -131,21 +136,6 @@ func (p *Classifier) mergedTensors() ([]safetensors.Tensor, error) {
 		tensors = append(tensors, safetensors.FromFloat32s(name, spec.Shape, data))
 	}
 	return tensors, nil
-}
-
-// describeMerged updates config.json: architecture and dtype of the merged weights.
-func describeMerged(path, architecture string) error {
-	var config map[string]json.RawMessage
-	if err := files.LoadJSON(path, &config); err != nil {
-		return err
-	}
-	config["architectures"] = fmt.Appendf(nil, "[%q]", architecture)
-	for _, key := range []string{"dtype", "torch_dtype"} {
-		if _, ok := config[key]; ok {
-			config[key] = json.RawMessage(`"float32"`)
-		}
-	}
-	return files.SaveJSON(path, config)
 }
 
 // saveMeanPooling writes sentence-transformers' files for mean pooling. The base model's may add a normalisation, which the

@@ -116,13 +116,20 @@ func setField(path, name string, value any) error {
 	if err != nil || !ok {
 		return fmt.Errorf("%s is not a JSON object: %w", path, err)
 	}
-	line, err := object.With(name, value).MarshalJSON()
+	text, err := indented(object.With(name, value))
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	var text bytes.Buffer
-	if err := json.Indent(&text, line, "", "  "); err != nil {
-		return err
+	return outfile.Write(path, text, 0o644)
+}
+
+// indented is the text of a file with an object, whose fields keep their order.
+func indented(object dataset.Object) ([]byte, error) {
+	line, err := object.MarshalJSON()
+	if err != nil {
+		return nil, err
 	}
-	return outfile.Write(path, append(text.Bytes(), '\n'), 0o644)
+	var text bytes.Buffer
+	err = json.Indent(&text, line, "", "  ")
+	return append(text.Bytes(), '\n'), err
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/outfile"
 )
 
@@ -62,22 +63,17 @@ func ReadMapping(dir string) ([]string, error) {
 	return first, nil
 }
 
-// encodeMapping formats by hand because encoding/json would sort "0", "1", "10".
+// encodeMapping keeps the order of the labels: encoding/json would sort "0", "1", "10".
 func encodeMapping(labels []string) ([]byte, error) {
 	if err := checkLabels(labels); err != nil {
 		return nil, err
 	}
-	var out bytes.Buffer
-	out.WriteString("{\n  \"category_to_idx\": {")
-	for i, l := range labels {
-		fmt.Fprintf(&out, "%s\n    %s: %d", comma(i), encodeString(l), i)
+	var toIndex, toName dataset.Object
+	for i, label := range labels {
+		toIndex = append(toIndex, dataset.Field{Name: label, Value: int64(i)})
+		toName = append(toName, dataset.Field{Name: strconv.Itoa(i), Value: label})
 	}
-	out.WriteString("\n  },\n  \"idx_to_category\": {")
-	for i, l := range labels {
-		fmt.Fprintf(&out, "%s\n    \"%d\": %s", comma(i), i, encodeString(l))
-	}
-	out.WriteString("\n  }\n}\n")
-	return out.Bytes(), nil
+	return indented(dataset.Object{{Name: "category_to_idx", Value: toIndex}, {Name: "idx_to_category", Value: toName}})
 }
 
 func wrongType(err *json.UnmarshalTypeError) error {
@@ -88,18 +84,6 @@ func wrongType(err *json.UnmarshalTypeError) error {
 		return fmt.Errorf("field %s: got a JSON %s, want a name for every index", err.Field, err.Value)
 	}
 	return fmt.Errorf("got a JSON %s, want an object with the fields category_to_idx and idx_to_category", err.Value)
-}
-
-func comma(i int) string {
-	if i == 0 {
-		return ""
-	}
-	return ","
-}
-
-func encodeString(s string) []byte {
-	b, _ := json.Marshal(s) // a string cannot fail
-	return b
 }
 
 func checkLabels(labels []string) error {
