@@ -136,14 +136,14 @@ func checkPredictions(caller string, classes int, truth []int, probs [][]float32
 	}
 }
 
-// eceBins is the number of equal-width confidence bins of the calibration error.
-const eceBins = 15
+// ECEBins is the number of equal-width confidence bins of the calibration error.
+const ECEBins = 15
 
-// confidenceBin returns the bin (b/15, (b+1)/15] of a confidence; 0 is in the lowest bin. Edges are rounded to float32, the
+// ConfidenceBin returns the bin (b/15, (b+1)/15] of a confidence; 0 is in the lowest bin. Edges are rounded to float32, the
 // precision of the probabilities, so a confidence on an edge falls into the bin below it.
-func confidenceBin(confidence float32) int {
+func ConfidenceBin(confidence float32) int {
 	bin := 0
-	for bin < eceBins-1 && confidence > float32(float64(bin+1)/eceBins) {
+	for bin < ECEBins-1 && confidence > float32(float64(bin+1)/ECEBins) {
 		bin++
 	}
 	return bin
@@ -175,7 +175,7 @@ func scoreRows(truth []int, probs [][]float32) []scoredRow {
 	rows := make([]scoredRow, len(truth))
 	for i, p := range probs {
 		best := slices.Index(p, slices.Max(p))
-		row := scoredRow{truth: truth[i], predicted: best, bin: confidenceBin(p[best]), brier: brierScore(p, truth[i])}
+		row := scoredRow{truth: truth[i], predicted: best, bin: ConfidenceBin(p[best]), brier: brierScore(p, truth[i])}
 		row.gap = -float64(p[best])
 		if best == truth[i] {
 			row.gap++
@@ -189,7 +189,7 @@ func scoreRows(truth []int, probs [][]float32) []scoredRow {
 type tally struct {
 	n                       int
 	hits, support, assigned []int // by class: true positives, true rows, predicted rows
-	gap                     [eceBins]float64
+	gap                     [ECEBins]float64
 	brier                   float64
 }
 
@@ -202,7 +202,7 @@ func (t *tally) reset() {
 	clear(t.hits)
 	clear(t.support)
 	clear(t.assigned)
-	t.n, t.gap, t.brier = 0, [eceBins]float64{}, 0
+	t.n, t.gap, t.brier = 0, [ECEBins]float64{}, 0
 }
 
 func (t *tally) add(row *scoredRow) {

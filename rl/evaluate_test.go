@@ -58,7 +58,7 @@ func TestConfidenceBin(t *testing.T) {
 		{0.2, 2}, {math.Nextafter32(0.2, 1), 3},
 		{0.5, 7}, {0.999, 14}, {1, 14}, {1.0000001, 14},
 	} {
-		if got := confidenceBin(test.confidence); got != test.want {
+		if got := ConfidenceBin(test.confidence); got != test.want {
 			t.Errorf("confidence %v is in bin %d, want %d", test.confidence, got, test.want)
 		}
 	}

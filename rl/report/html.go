@@ -149,10 +149,9 @@ func charts(panels []Panel) []drawn {
 	var all []drawn
 	for _, p := range panels {
 		d := drawn{Title: p.Title, YLabel: p.YLabel}
-		switch {
-		case p.single():
+		if p.single() {
 			d.Values = p.values()
-		default:
+		} else {
 			d.SVG = chart(p)
 		}
 		if len(p.Series) > 1 && d.Values == nil {

@@ -6,8 +6,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 
+	"github.com/rltrain/rltrain/rl"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
@@ -22,23 +22,17 @@ type Bin struct {
 	Count                int
 }
 
-// Bins sorts predictions into 15 bins of equal width, (low, high], as for the expected calibration error (Guo et al. 2017).
-// confidence is the probability of the predicted class, in [0,1]; correct has the same length.
-func Bins(confidence []float32, correct []bool) []Bin {
-	const n = 15
-	bins := make([]Bin, n)
+// Bins sorts predictions into the bins of the expected calibration error.
+func Bins(rows []rl.Sureness) []Bin {
+	bins := make([]Bin, rl.ECEBins)
 	for i := range bins {
-		bins[i].Low, bins[i].High = float64(i)/n, float64(i+1)/n
+		bins[i].Low, bins[i].High = float64(i)/rl.ECEBins, float64(i+1)/rl.ECEBins
 	}
-	for i, c := range confidence {
-		at := slices.IndexFunc(bins[:n-1], func(b Bin) bool { return c <= float32(b.High) })
-		if at < 0 {
-			at = n - 1
-		}
-		b := &bins[at]
+	for _, row := range rows {
+		b := &bins[rl.ConfidenceBin(row.P)]
 		b.Count++
-		b.Confidence += float64(c)
-		if correct[i] {
+		b.Confidence += float64(row.P)
+		if row.Right {
 			b.Accuracy++
 		}
 	}
@@ -179,15 +173,10 @@ const manyClasses = 20
 // DrawEvaluation draws the reliability diagram and the confusion matrix of an evaluation into the folder plots, which it
 // creates if needed. probs is [len(truth)][classes]; counts is as for [Confusion].
 func DrawEvaluation(plots string, labels []string, truth []int, probs [][]float32, counts [][]int) error {
-	confidence, correct := make([]float32, len(probs)), make([]bool, len(probs))
-	for i, p := range probs {
-		best := slices.Index(p, slices.Max(p))
-		confidence[i], correct[i] = p[best], best == truth[i]
-	}
 	if err := os.MkdirAll(plots, 0o755); err != nil {
 		return fmt.Errorf("drawing: %w", err)
 	}
-	if err := Reliability(filepath.Join(plots, "reliability.png"), Bins(confidence, correct)); err != nil {
+	if err := Reliability(filepath.Join(plots, "reliability.png"), Bins(rl.SurenessOf(truth, probs))); err != nil {
 		return err
 	}
 	return Confusion(filepath.Join(plots, "confusion.png"), labels, counts)

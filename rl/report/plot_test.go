@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/rltrain/rltrain/rl"
 )
 
 var fourteen = []string{
@@ -265,7 +266,7 @@ func TestReliabilityShowsBothBars(t *testing.T) {
 func TestBins(t *testing.T) {
 	third := float32(5) / 15 // the upper edge of bin 4, which it belongs to
 	var got []Bin
-	for i, b := range Bins([]float32{0, third, 0.9375, 1, 1}, []bool{true, false, true, true, false}) {
+	for i, b := range Bins([]rl.Sureness{{P: 0, Right: true}, {P: third}, {P: 0.9375, Right: true}, {P: 1, Right: true}, {P: 1}}) {
 		if b.Count > 0 {
 			b.Low, b.High = float64(i), 0
 			got = append(got, b)
