@@ -20,18 +20,19 @@ from sft import TEMPLATE, model_folder
 
 ROWS, STEPS = 8, 10
 WHOLE = f"--per_device_train_batch_size {ROWS} --num_train_epochs {STEPS} --logging_steps 1 --save_strategy no --report_to none --use_cpu True --bf16 False"
+HALVES = WHOLE.replace(f"size {ROWS}", f"size {ROWS // 2} --gradient_accumulation_steps 2")
 GRPO = "--num_generations 4 --max_completion_length 8 --use_peft --lora_r 4"
 
 # The name, TRL's command, its arguments, and whether TRL's losses are compared. DATA and MODEL stand for folders.
 COMMANDS = [
-    ("sft, all weights", "sft", f"--model_name_or_path MODEL --dataset_name DATA/sft {WHOLE} --learning_rate 2.0e-3 --lr_scheduler_type linear --warmup_steps 2 "
+    ("sft, all weights, accumulated", "sft", f"--model_name_or_path MODEL --dataset_name DATA/sft {HALVES} --learning_rate 2.0e-3 --lr_scheduler_type linear --warmup_steps 2 "
      "--weight_decay 0.01 --max_grad_norm 0.5 --max_length 512 --attn_implementation eager --gradient_checkpointing False --eval_strategy no --disable_tqdm True", True),
     ("sft, texts, cosine, AdamW's settings", "sft", f"--model_name_or_path MODEL --dataset_name DATA/texts --dataset_text_field text {WHOLE} --learning_rate 1e-3 "
      "--lr_scheduler_type cosine --warmup_steps 0.2 --adam_beta1 0.8 --adam_beta2 0.95 --adam_epsilon 1e-6 --optim adamw_torch --dataloader_num_workers 0 "
      "--save_total_limit 1 --load_best_model_at_end False", True),
     ("sft, prompt and completion, floor of the rate", "sft", f"--model_name_or_path MODEL --dataset_name DATA/pairs {WHOLE} --learning_rate 1e-3 "
      "--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs {\"min_lr_rate\":0.1} --warmup_steps 2 --completion_only_loss True --dataset_num_proc 1", True),
-    ("dpo, all weights", "dpo", f"--model_name_or_path MODEL --dataset_name DATA/dpo {WHOLE} --learning_rate 1e-3 --beta 0.2 --max_length 512 --no_remove_unused_columns "
+    ("dpo, all weights, accumulated", "dpo", f"--model_name_or_path MODEL --dataset_name DATA/dpo {HALVES} --learning_rate 1e-3 --beta 0.2 --max_length 512 --no_remove_unused_columns "
      "--precompute_ref_log_probs False --lr_scheduler_type constant --adam_beta2 0.99", True),
     ("dpo, two losses with weights", "dpo", f"--model_name_or_path MODEL --dataset_name DATA/dpo {WHOLE} --learning_rate 5e-4 --loss_type sigmoid sft --loss_weights 1.0 0.4 "
      "--lr_scheduler_type constant_with_warmup --warmup_steps 3 --max_steps 10", True),

@@ -149,6 +149,7 @@ var rules = slices.Concat(
 	refuse("callbacks", "rltrain calls no Python"),
 	refuse("benchmarks", "use the command eval after training"),
 	refuse("min_lr", "use min_lr_rate, a fraction of the peak learning rate"),
+	refuse("env", "set variables of the environment in the shell"),
 	refuse("cache_dir", "set the variables HF_HOME or HF_HUB_CACHE"),
 	refuse("eval_k", optionOfEval),
 	refuse("repeat_eval_problems", optionOfEval),
