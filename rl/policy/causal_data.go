@@ -58,6 +58,7 @@ type TokenExamples struct {
 	Cut       int            // examples longer than the limit
 	Dropped   int            // examples without a label after cutting
 	Null      int            // rows without a text
+	Empty     int            // examples whose response is empty
 	Masked    int            // conversations of which the assistant's messages alone are trained on
 	Bad       dataset.Faults // rows that cannot be encoded
 	Shortened int            // prompts without the thought that the template opens; see promptWithin
@@ -151,7 +152,20 @@ func (t *TokenExamples) add(e chat.Example, q Sequence, o EncodeOptions) {
 		t.Dropped++
 		return
 	}
+	if emptyResponse(e) {
+		t.Empty++
+	}
 	t.Sequences = append(t.Sequences, q)
+}
+
+// emptyResponse tells whether an example teaches to say nothing.
+func emptyResponse(e chat.Example) bool {
+	if e.Format == chat.PromptCompletion && !e.Completion.Conversational() {
+		return strings.TrimSpace(e.Completion.Text) == ""
+	}
+	return slices.ContainsFunc(slices.Concat(e.Text.Messages, e.Completion.Messages), func(m chat.Message) bool {
+		return m.Role() == envs.RoleAssistant && len(m) == 2 && strings.TrimSpace(m.Text()) == ""
+	})
 }
 
 // rowError names the row of an error.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -73,7 +74,7 @@ func LoadCausalLM(ctx context.Context, client *hub.Client, model, adapter, dtype
 		return nil, err
 	}
 	p.source, p.adapter.frozen = adapter, !trainable
-	if err := p.attach(saved.config, saved.pairs); err != nil {
+	if err := cmp.Or(p.readEnds(adapter), p.attach(saved.config, saved.pairs)); err != nil {
 		p.Close()
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/lora"
@@ -146,6 +147,13 @@ func (p *Classifier) limit() int {
 		return p.lm.MaxLength() - p.words.longest()
 	}
 	return p.config.MaxLength()
+}
+
+// SetClock sets the clock of a language model's chat template; zero leaves it as it is.
+func (p *Classifier) SetClock(now time.Time) {
+	if p.lm != nil && !now.IsZero() {
+		p.lm.Template.Now = now
+	}
 }
 
 // shorten keeps MaxLength within the model's limit.

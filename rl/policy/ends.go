@@ -15,6 +15,7 @@ import (
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/outfile"
 	"github.com/rltrain/rltrain/internal/words"
+	"github.com/rltrain/rltrain/torch/transformers"
 	template "github.com/rltrain/rltrain/torch/transformers/chat"
 )
 
@@ -82,6 +83,33 @@ func (p *CausalLM) EndAt(token string) error {
 	}
 	p.eos = append([]int32{id}, slices.DeleteFunc(p.eos, func(other int32) bool { return other == id })...)
 	p.endToken = token
+	return nil
+}
+
+// readEnds takes over the ends that saveEnds wrote into an adapter's folder.
+func (p *CausalLM) readEnds(dir string) error {
+	data, err := os.ReadFile(filepath.Join(dir, "tokenizer_config.json"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var named struct {
+		EOS json.RawMessage `json:"eos_token"`
+	}
+	token := ""
+	if err == nil && json.Unmarshal(data, &named) == nil && json.Unmarshal(named.EOS, &token) == nil && token != p.Tokenizer.Special()["eos_token"] {
+		if err := p.EndAt(token); err != nil {
+			return fmt.Errorf("%s: eos_token of tokenizer_config.json: %w", dir, err)
+		}
+	}
+	generation, err := transformers.LoadGenerationConfig(dir, p.config)
+	if err != nil {
+		return err
+	}
+	for _, id := range generation.EOS {
+		if !slices.Contains(p.eos, id) {
+			p.eos, p.added = append(p.eos, id), append(p.added, id)
+		}
+	}
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl"
@@ -16,9 +17,10 @@ type Judge struct {
 	policy *CausalLM
 }
 
-// NewJudge loads the model in dir, which needs a chat template. dtype is that of Config.
-func NewJudge(dir, dtype string) (*Judge, error) {
-	p, err := NewCausalLM(Config{Dir: dir, DType: dtype})
+// NewJudge loads the model in dir, which needs a chat template. dtype is that of Config, and now the clock of the template;
+// zero means now.
+func NewJudge(dir, dtype string, now time.Time) (*Judge, error) {
+	p, err := NewCausalLM(Config{Dir: dir, DType: dtype, Template: TemplateSettings{Now: now}})
 	if err != nil {
 		return nil, fmt.Errorf("judge: %w", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -23,14 +24,14 @@ func tinyJudge(t *testing.T) (*Judge, string) {
 	if err := TinyModel(dir, 2, 32, 9); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := NewJudge(dir, ""); err == nil || !strings.Contains(err.Error(), "no chat template") {
+	if _, err := NewJudge(dir, "", time.Time{}); err == nil || !strings.Contains(err.Error(), "no chat template") {
 		t.Fatalf("a judge without a template: error %v", err)
 	}
 	text := "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"
 	if err := os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j, err := NewJudge(dir, "")
+	j, err := NewJudge(dir, "", time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -126,7 +127,7 @@ func TestPartsChangeNothing(t *testing.T) {
 		must(err)
 		return []float64{v.Loss, v.Entropy, v.Accuracy, float64(v.Labels)}
 	}}
-	judge, err := NewJudge(chat, "")
+	judge, err := NewJudge(chat, "", time.Time{})
 	must(err)
 	defer judge.Close()
 	cases["judge"] = part{func(tokens int) { judge.policy.PartTokens = tokens }, func() []float64 {

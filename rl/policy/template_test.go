@@ -12,6 +12,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/torch/hub"
 	template "github.com/rltrain/rltrain/torch/transformers/chat"
 )
 
@@ -177,5 +178,43 @@ func TestEnds(t *testing.T) {
 		if data, err := os.ReadFile(filepath.Join(out, "tokenizer_config.json")); err != nil || json.Unmarshal(data, &saved) != nil || saved.EOS != c.saved {
 			t.Errorf("%q with %q: tokenizer_config.json has the end %q, want %q; %v", c.template, c.token, saved.EOS, c.saved, err)
 		}
+	}
+}
+
+// The ends that a run chose are those of its adapter, too.
+func TestEndsOfAnAdapter(t *testing.T) {
+	p := tinyPolicy(t, Config{R: 2, Alpha: 4})
+	if err := p.EndAt("<unk>"); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := p.Save(dir); err != nil {
+		t.Fatal(err)
+	}
+	again, err := LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if !slices.Equal(again.EOS(), []int32{2, 1}) || again.Tokenizer.Special()["eos_token"] != "<unk>" {
+		t.Errorf("it ends at %v, named %s", again.EOS(), again.Tokenizer.Special()["eos_token"])
+	}
+}
+
+// Examples that teach to say nothing are counted.
+func TestEmptyResponses(t *testing.T) {
+	p := conversational(t, "{% for m in messages %}{{ m.role }}:{{ m.content or '' }}<eos>{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}")
+	conversation := func(pairs ...string) chat.Example { return conversationOf(pairs...) }
+	got, err := p.Encode(examplesOf(conversation("user", "q", "assistant", "a"), conversation("user", "q", "assistant", " ")), EncodeOptions{AssistantOnly: true})
+	if err != nil || got.Empty != 1 || len(got.Sequences) != 2 || got.Masked != 2 {
+		t.Errorf("%d empty of %d, %d masked, %v", got.Empty, len(got.Sequences), got.Masked, err)
+	}
+	got, err = p.Encode(examplesOf(completionOf("a", "b"), completionOf("a", "")), EncodeOptions{})
+	if err != nil || got.Empty != 1 {
+		t.Errorf("%d empty, %v", got.Empty, err)
+	}
+	_, err = p.Encode(examplesOf(conversation("user", "q"), conversation("user", "r")), EncodeOptions{AssistantOnly: true})
+	if err == nil || !strings.Contains(err.Error(), "2 rows cannot be used") || !strings.Contains(err.Error(), "no message is the assistant's") {
+		t.Errorf("conversations without an assistant: %v", err)
 	}
 }

@@ -49,7 +49,7 @@ type Info struct {
 	CPU      string            `json:"cpu"` // model name of the processor
 	Kernels  torch.Kernels     `json:"kernels"`
 	Seed     uint64            `json:"seed"`
-	// TemplateDate is the day that chat templates print, such as "2026-01-31"; "" where nothing is a language model.
+	// TemplateDate is the day that chat templates print, such as "2026-01-31".
 	TemplateDate string `json:"template_date,omitempty"`
 	// Config is the text of config.yaml.
 	Config string `json:"config,omitempty"`

@@ -169,7 +169,7 @@ func TestLanguageCommandsRefuse(t *testing.T) {
 	f.write(t, "TMP/nothing.jsonl", `{"text":"a"}`+"\n")
 	for _, c := range []struct{ args, want string }{
 		{"generate --input TMP/good.jsonl", "generate needs --model"},
-		{"generate --model MODEL --input TMP/empty.jsonl", "TMP/empty.jsonl:2: the prompt is empty"},
+		{"generate --model MODEL --input TMP/empty.jsonl", "TMP/empty.jsonl:2: column \"prompt\" is empty"},
 		{"generate --model MODEL --input TMP/ids.jsonl", "TMP/ids.jsonl:1: prompt_ids[1]: 99 is not a token id between 0 and 98"},
 		{"generate --model MODEL --input TMP/long.jsonl --max-new-tokens 9", "TMP/long.jsonl:1: prompt has 2040 tokens; at most 2039 fit into the context of 2048 tokens; shorten it, lower --max-new-tokens, or pass --truncate-prompts\n"},
 		{"generate --model MODEL --input TMP/huge.jsonl", "TMP/huge.jsonl:2: transformers: the text has 4194305 bytes, more than the "},

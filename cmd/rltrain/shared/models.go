@@ -2,6 +2,7 @@ package shared
 
 import (
 	"context"
+	"time"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -17,6 +18,8 @@ type Models struct {
 	thread  *torch.Thread
 	critics []*policy.RewardModel
 	judge   *policy.Judge
+
+	Now time.Time // clock of chat templates; zero means now
 }
 
 // NewModels has none yet; ctx is that of downloads.
@@ -36,6 +39,7 @@ func (m *Models) Critic(name string) (envs.Critic, error) {
 	if err != nil {
 		return nil, err
 	}
+	model.SetClock(m.Now)
 	m.start()
 	m.critics = append(m.critics, model)
 	return critic{model, m.thread}, nil
@@ -48,7 +52,7 @@ func (m *Models) OpenJudge(name, dtype string) error {
 		return err
 	}
 	m.start()
-	m.judge, err = policy.NewJudge(found.Dir, dtype)
+	m.judge, err = policy.NewJudge(found.Dir, dtype, m.Now)
 	return err
 }
 

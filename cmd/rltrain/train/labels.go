@@ -177,6 +177,7 @@ func (t *labelRun) oneStage(ctx context.Context, name, start string, rows []data
 		return err
 	}
 	defer earlier.Close()
+	earlier.SetClock(t.template.Now)
 	return t.measure(ctx, earlier, e.test, name, dir)
 }
 
@@ -228,6 +229,7 @@ func (t *labelRun) load(ctx context.Context, dir string) (*policy.Classifier, er
 	if err != nil {
 		return nil, c.Errorf("pretrained_model", "%v", err)
 	}
+	p.SetClock(t.template.Now)
 	if !p.Adapted() {
 		p.Close()
 		return nil, c.Errorf("pretrained_model", "%s holds a merged model without an adapter to train", dir)
@@ -310,6 +312,7 @@ func (t *labelRun) reinforce(ctx context.Context, w *work, p *policy.Classifier,
 func (t *labelRun) labelRewards(ctx context.Context, labels []string) (rewards *reward.Labels, done func(), err error) {
 	spec, key := t.config.LabelRollouts.RewardSpec()
 	models := shared.NewModels(ctx, t.hub)
+	models.Now = t.template.Now
 	if rewards, err = reward.ParseLabels(spec, labels, reward.Options{Timeout: t.config.LabelRollouts.RewardTime.Limit(), Warn: t.console.Warn, Critic: models.Critic}); err != nil {
 		models.Close()
 		return nil, nil, t.config.Errorf(key, "%v", err)

@@ -78,11 +78,14 @@ func noteBad(w *work, all ...*dataset.Faults) {
 	}
 }
 
-// noteShared warns of validation rows that are trained on.
+// noteShared tells of rows that occur twice, and warns of validation rows that are trained on.
 func noteShared(w *work, rows, held []policy.Sequence) {
 	seen := make(map[uint64]bool, len(rows))
 	for _, q := range rows {
 		seen[sumOf(q.IDs)] = true
+	}
+	if n := len(rows) - len(seen); n > 0 {
+		w.note(fmt.Sprintf("note: training rows that repeat an earlier row: %d", n))
 	}
 	n := 0
 	for _, q := range held {

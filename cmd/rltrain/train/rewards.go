@@ -20,6 +20,7 @@ func (t *trainer) rewards(ctx context.Context) (rewards *reward.Text, done func(
 		return nil, done, nil
 	}
 	models := shared.NewModels(ctx, t.hub)
+	models.Now = t.template.Now
 	list, err := reward.ParseText(spec, reward.OfTask(c.Task.Rewards, c.Settings), reward.Options{Timeout: c.Rewards.Limit(), Warn: t.console.Warn, Judge: models, Critic: models.Critic})
 	if err != nil {
 		models.Close()

@@ -103,6 +103,9 @@ func (t *trainer) noteRows(w *work, p *policy.CausalLM, rows, held policy.TokenE
 	w.count(rows.Shortened+held.Shortened, "prompt", "without the thought that the chat template opens: the completion does not begin with one")
 	noteTrained(w, rows)
 	noteBad(w, &rows.Bad, &held.Bad)
+	if n := rows.Empty + held.Empty; n > 0 {
+		w.note(fmt.Sprintf("warning: check the data: %s with an empty response, which teaches the model to say nothing", report.Plural(n, "example")))
+	}
 	noteShared(w, rows.Sequences, held.Sequences)
 	limit := p.MaxLength()
 	if o != nil {

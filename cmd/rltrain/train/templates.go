@@ -13,7 +13,7 @@ import (
 func (t *trainer) templateSettings() (s policy.TemplateSettings, err error) {
 	o := t.config.Conversations()
 	if o == nil {
-		return s, nil
+		o = &config.Conversations{} // a classifier may be a language model that scores labels
 	}
 	if s.Args, err = o.Args(); err != nil {
 		return s, err
@@ -39,10 +39,5 @@ func dayOf(t time.Time) time.Time {
 	return time.Date(t.Year(), t.Month(), t.Day(), 0, 0, 0, 0, time.UTC)
 }
 
-// templateDate is the day that chat templates print, as run.json has it; "" where there is no language model.
-func (t *trainer) templateDate() string {
-	if t.config.Conversations() == nil {
-		return ""
-	}
-	return t.template.Now.Format(config.DateLayout)
-}
+// templateDate is the day that chat templates print, as run.json has it.
+func (t *trainer) templateDate() string { return t.template.Now.Format(config.DateLayout) }
