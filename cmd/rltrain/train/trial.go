@@ -216,6 +216,23 @@ func shorten(x *rl.Sample, n int) {
 // of a step.
 type busy struct{ algo.Algorithm }
 
+// Needs implements algo.Algorithm: if it chooses no samples, all stay, better and worse ones in turn.
+func (a *busy) Needs() algo.Needs {
+	needs := a.Algorithm.Needs()
+	if choose := needs.Choose; choose != nil {
+		needs.Choose = func(step *rl.Step) {
+			all := step.Samples
+			if choose(step); len(step.Samples) == 0 {
+				step.Samples = all
+				for i, x := range all {
+					x.Fill(float64(1 - 2*(i%2)))
+				}
+			}
+		}
+	}
+	return needs
+}
+
 // Prepare implements algo.Algorithm.
 func (a *busy) Prepare(step *rl.Step) error {
 	if err := a.Algorithm.Prepare(step); err != nil {
