@@ -245,6 +245,9 @@ func announcedAnswer(text string) (answer string, tier FoundBy) {
 		}
 		return said, ByPhrase
 	}
+	if tier == NotFound {
+		return announcedBefore(text)
+	}
 	return answer, tier
 }
 

@@ -15,7 +15,10 @@ var (
 	nearly = regexp.MustCompile(`(?i)^(?:(?:about|approximately|approx\.?|roughly|around|exactly|equal to|simply|just)\s+|\\approx(?:eq)?\s*|\\sim(?:eq)?\s*|[≈~∼]\s*)`)
 	// remarked are remarks on how a number was written.
 	remarked = regexp.MustCompile(`(?i)\s*\((?:rounded|approx|to the nearest|nearest)[^()]*\)$`)
-	option   = regexp.MustCompile(`^(?i:the )?(?i:option|choice|letter|answer)\s*:?\s*\(?([A-Z])\)?(?:$|[).:,]\s*|\s*[-–]\s)`)
+	// before are announcements after the answer: B is correct, 72 is the answer.
+	before = regexp.MustCompile(`(?:^|\s)[*_"(]*([A-Z]|[-$£€]?\d[\d.,/]*%?)[*_")]*\s+is\s+(?i:(?:the\s+|my\s+|our\s+)?(?:(?:final|correct|right|best)\s+)*(?:answer|option|choice)|(?:correct|right))\b`)
+	doubts = regexp.MustCompile(`(?i)\b(?:if|whether|not|neither|nor|or|and|unless|why)\W*(?:option|choice|answer)?\W*$`)
+	option = regexp.MustCompile(`^(?i:the )?(?i:option|choice|letter|answer)\s*:?\s*\(?([A-Z])\)?(?:$|[).:,]\s*|\s*[-–]\s)`)
 )
 
 // spoken reads an answer as a sentence says it, where words stand for signs: negative 5, USD 5, option B, about 5, 5 (rounded).
@@ -45,4 +48,17 @@ func emphasised(s string) string {
 		return s
 	}
 	return strings.TrimSpace(head)
+}
+
+// announcedBefore finds the last answer that stands before its announcement, unless a word before it puts it in doubt.
+func announcedBefore(text string) (answer string, tier FoundBy) {
+	places := before.FindAllStringSubmatchIndex(text, -1)
+	if len(places) == 0 {
+		return "", NotFound
+	}
+	last := places[len(places)-1]
+	if doubts.MatchString(text[:last[2]]) {
+		return "", NotFound
+	}
+	return text[last[2]:last[3]], ByPhrase
 }

@@ -48,6 +48,18 @@ func TestSpoken(t *testing.T) {
 		{"B", "The answer is option A or B", false},
 		{"B", "The answer is option Bad", false},
 		{"A", "The answer is a guess", false},
+		{"B", "Option B is correct.", true},
+		{"B", "Therefore **B** is the correct answer.", true},
+		{"B", "So (B) is the right choice.", true},
+		{"B", "Option A is correct. No, option B is correct.", true},
+		{"A", "Option A is correct. No, option B is correct.", false},
+		{"B", "I do not know if B is correct.", false},
+		{"B", "A or B is the answer.", false},
+		{"B", "B is not correct.", false},
+		{"72", "After all of that, **72** is the answer.", true},
+		{"72", "72 is the answer.", true},
+		{"72", "71 or 72 is the answer.", false},
+		{"72", "The answer is 71, not 72 is the answer.", false},
 	} {
 		if got, tier := Decide(test.gold, test.text); got.Equal != test.equal {
 			found, _ := Find(test.text)
