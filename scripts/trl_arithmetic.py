@@ -85,8 +85,8 @@ with tempfile.TemporaryDirectory() as scratch:
         peft_config=LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"),
         args=GRPOConfig(output_dir=f"{scratch}/out", per_device_train_batch_size=64, num_generations=8, max_completion_length=NEW, beta=0.0,
                         learning_rate=2e-4, lr_scheduler_type="constant_with_warmup", warmup_steps=round(0.1 * options.steps), max_steps=options.steps,
-                        temperature=1.0, bf16=True, use_cpu=not torch.cuda.is_available(), save_strategy="no", report_to=[], logging_steps=1,
-                        seed=options.seed),
+                        temperature=1.0, gradient_checkpointing=False, bf16=True, use_cpu=not torch.cuda.is_available(), save_strategy="no",
+                        report_to=[], logging_steps=1, seed=options.seed),
     )
     began = time.monotonic()
     trainer.train()

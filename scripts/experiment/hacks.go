@@ -152,7 +152,7 @@ func (r hackResults) markdown() string {
 		rows = append(rows, []string{"`" + run.Reward + "`", fmt.Sprint(run.Steps), fmt.Sprintf("%.2f → %.2f", run.Rewards[0], run.Rewards[1]),
 			run.Before.String(), run.After.String(), strings.Join(run.Alarms, ", "), best})
 	}
-	return report.NarrowMarkdownTable([]string{"reward", "steps", "mean reward", "strict accuracy before", "after", "alarms", "best-rewarded completion of the last step"}, rows)
+	return report.NarrowMarkdownTable([]string{"reward", "steps", "mean reward", "strict accuracy before", "after", "warnings", "best-rewarded completion of the last step"}, rows)
 }
 
 // writeHacksTable writes the table to its page.
@@ -164,6 +164,7 @@ func writeHacksTable(page, results string) error {
 		}
 		return err
 	}
-	return outfile.Write(page, []byte("# Rewards trained against\n\nSmolLM2-135M-Instruct, two-digit sums and differences, GRPO. "+
-		"If the reward rises and strict accuracy does not, the policy exploits the reward.\n\n"+r.markdown()), 0o644)
+	return outfile.Write(page, []byte("# Rewards trained against\n\nSmolLM2-135M-Instruct, two-digit sums and differences, GRPO with 64 completions a step, one seed\n"+
+		"(`go run ./scripts/experiment hacks`). If the reward rises and strict accuracy does not, the policy exploits the reward. Accuracy is\n"+
+		"on held-out problems, by `--answer-form final`, with a 95 % interval in percent. Warnings are those that the run printed.\n\n"+r.markdown()), 0o644)
 }
