@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
-"""Measures the speed of each type of weights beside llama.cpp: tokens/s of one completion, and of a prompt of 512 tokens.
+"""Measures quantised weights: speed beside llama.cpp, and QLoRA beside LoRA on bf16 weights.
 
 usage: quantized.py PEER_PYTHON GGUF_FOLDER [--rounds N] [--out FILE]
 
 PEER_PYTHON has llama_cpp. GGUF_FOLDER has smollm2-TYPE.gguf for f32, bf16, q8_0, q4_0 and q4_1, as `rltrain export --model
-smollm2 --format gguf --quantize TYPE` writes them. rltrain runs a random model of the same shape. Both take turns, with two
-threads; the best turn counts. nf4 and int8, which llama.cpp lacks, are compared with rltrain's bf16 alone. Types that the
-results file has are not measured again.
+smollm2 --format gguf --quantize TYPE` writes them. Speed: tokens/s of one completion, and of a prompt of 512 tokens, with two
+threads; rltrain runs a random model of the same shape. Both take turns, and the best turn counts. nf4 and int8, which llama.cpp
+lacks, are compared with rltrain's bf16 alone. QLoRA: the losses of 20 steps of SFT on smollm2, and the peak memory. Each row is
+saved when it is complete, and not measured again.
 """
 import argparse
+import glob
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -69,6 +72,32 @@ def better(best, new):
     return {k: min(v, best.get(k, v)) if k.endswith("_s") else v for k, v in new.items()}
 
 
+def qlora(program, quantize):
+    """Losses of 20 steps of SFT on paragraphs of the documentation, and the peak memory with and without activations."""
+    with tempfile.TemporaryDirectory() as folder:
+        def train(name, texts, *options):
+            data, out = os.path.join(folder, name + ".jsonl"), os.path.join(folder, name)
+            with open(data, "w") as f:
+                for text in texts:
+                    f.write(json.dumps({"text": text}) + "\n")
+            command = [program, "--task", "chat", "--mode", "supervised", "--model", "smollm2", "--dataset", data, "--quantize", quantize,
+                       "--output-dir", out, "--threads", "2", *options]
+            if quantize == "none":
+                command += ["--dtype", "bf16"]
+            subprocess.run(command, check=True, capture_output=True, text=True)
+            with open(os.path.join(out, "chat_supervised", "run.json")) as f:
+                peak = json.load(f)["peak_memory_bytes"]
+            with open(os.path.join(out, "chat_supervised", "logs", "metrics.jsonl")) as f:
+                return peak, [row["loss"] for row in map(json.loads, f) if "loss" in row]
+        paragraphs = []
+        for path in sorted(glob.glob(os.path.join(HERE, "..", "docs", "*.md"))):
+            with open(path) as f:
+                paragraphs += [p for p in f.read().split("\n\n") if len(p) > 400 and not p.startswith(("|", "`"))]
+        peak, losses = train("long", paragraphs, "--max-steps", "20", "--batch-size", "8", "--max-length", "256")
+        least, _ = train("short", ["One two three four."] * 4, "--max-steps", "2", "--batch-size", "1")
+    return {"losses": losses, "peak_bytes": peak, "peak_without_activations_bytes": least}
+
+
 def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("python")
@@ -81,21 +110,30 @@ def main():
     if os.path.exists(a.out):
         with open(a.out) as f:
             results = json.load(f)
-    speed = results.setdefault("speed", {})
-    missing = [t for t in FLAGS if t not in speed]
-    found = {t: {"ours": {}, "peer": {}} for t in missing}
-    for _ in range(a.rounds):
-        for t in missing:
-            path = os.path.join(a.folder, f"smollm2-{t}.gguf")
-            found[t]["ours"] = better(found[t]["ours"], ours(a.ours, FLAGS[t]))
+
+    def save(part, name, row):
+        results.setdefault(part, {})[name] = row
+        print(name, json.dumps(row), flush=True)
+        with open(a.out + ".new", "w") as f:
+            json.dump(results, f, indent=1, sort_keys=True)
+            f.write("\n")
+        os.replace(a.out + ".new", a.out)
+
+    for t in FLAGS:
+        if t in results.get("speed", {}):
+            continue
+        path, row = os.path.join(a.folder, f"smollm2-{t}.gguf"), {"ours": {}, "bf16": {}, "peer": {}}
+        for _ in range(a.rounds):
+            row["ours"] = better(row["ours"], ours(a.ours, FLAGS[t]))
+            if t not in ("f32", "bf16"):
+                row["bf16"] = better(row["bf16"], ours(a.ours, FLAGS["bf16"]))  # beside it, as other work on the machine varies
             if os.path.exists(path):
                 run = subprocess.run([a.python, __file__, "--peer", path], check=True, capture_output=True, text=True)
-                found[t]["peer"] = better(found[t]["peer"], json.loads(run.stdout))
-            print(t, json.dumps(found[t]), flush=True)
-    speed.update(found)
-    with open(a.out, "w") as f:
-        json.dump(results, f, indent=1, sort_keys=True)
-        f.write("\n")
+                row["peer"] = better(row["peer"], json.loads(run.stdout))
+        save("speed", t, row)
+    for quantize in ("none", "nf4"):
+        if quantize not in results.get("qlora", {}):
+            save("qlora", quantize, qlora(a.ours, quantize))
 
 
 if sys.argv[1:2] == ["--peer"]:

@@ -171,7 +171,7 @@ func TestEngineRefuses(t *testing.T) {
 		change func(*torch.Request)
 	}{
 		{"prompt is empty", func(r *torch.Request) { r.Prompt = nil }},
-		{"prompt: 23 at 1 is outside of [0, 23)", func(r *torch.Request) { r.Prompt = []int32{1, 23} }},
+		{"prompt: 23 at 1 is not in [0, 23)", func(r *torch.Request) { r.Prompt = []int32{1, 23} }},
 		{"samples must be positive, got 0", func(r *torch.Request) { r.Samples = 0 }},
 		{"max_new 32 exceed the model's 32 positions", func(r *torch.Request) { r.MaxNew = 32 }},
 		{"temperature -0.1", func(r *torch.Request) { r.Sampling.Temperature = -0.1 }},

@@ -12,7 +12,6 @@
 
 #define RLT_FUNCTIONS(X)                                                                        \
   X(rlt_abi_version)                                                                            \
-  X(rlt_libtorch_version)                                                                       \
   X(rlt_error_text)                                                                             \
   X(rlt_error_free)                                                                             \
   X(rlt_init)                                                                                   \
@@ -26,7 +25,6 @@
   X(rlt_tensor_map)                                                                             \
   X(rlt_tensor_read)                                                                            \
   X(rlt_tensor_shape)                                                                           \
-  X(rlt_tensor_device)                                                                          \
   X(rlt_tensor_write)                                                                           \
   X(rlt_tensor_require_grad)                                                                    \
   X(rlt_tensor_grad)                                                                            \

@@ -108,10 +108,11 @@ func open(threads int) error {
 	if C.rlt_open(cpath, &message[0], C.int(len(message))) != 0 {
 		return fmt.Errorf("torch: opening the native core: %s; run `make` to rebuild it", C.GoString(&message[0]))
 	}
-	if got := int(C.rlt_abi_version()); got != C.RLT_ABI_VERSION {
+	var libtorch *C.char
+	if got := int(C.rlt_abi_version(&libtorch)); got != C.RLT_ABI_VERSION {
 		return fmt.Errorf("torch: %s has interface version %d, this program needs %d; run `make` to rebuild both", path, got, C.RLT_ABI_VERSION)
 	}
-	if got := C.GoString(C.rlt_libtorch_version()); got != LibtorchVersion {
+	if got := C.GoString(libtorch); got != LibtorchVersion {
 		return fmt.Errorf("torch: %s was built with libtorch %s, want %s; run `make` to rebuild it", path, got, LibtorchVersion)
 	}
 	if err := nativeError("open", C.rlt_init(C.int32_t(threads))); err != nil {

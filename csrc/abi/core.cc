@@ -25,7 +25,7 @@ rlt_error& out_of_memory() {
 
 std::string first_line(const std::string& text) {
   const auto begin = text.find_first_not_of('\n');
-  if (begin == std::string::npos) return "an error without a message";
+  if (begin == std::string::npos) return "unknown error";
   return text.substr(begin, text.find('\n', begin) - begin);
 }
 
@@ -81,15 +81,16 @@ at::ScalarType scalar_type(int32_t dtype) {
 
 c10::Device device_of(int32_t device) {
   if (device == RLT_CPU) return at::kCPU;
-  TORCH_CHECK(device >= 0 && device < at::detail::getCUDAHooks().deviceCount(), "there is no device ",
-              device);
+  TORCH_CHECK(device >= 0 && device < at::detail::getCUDAHooks().deviceCount(), "no device ", device);
   return {at::kCUDA, static_cast<c10::DeviceIndex>(device)};
 }
 
 }  // namespace rlt
 
-int32_t rlt_abi_version(void) { return RLT_ABI_VERSION; }
-const char* rlt_libtorch_version(void) { return TORCH_VERSION; }
+int32_t rlt_abi_version(const char** libtorch) {
+  *libtorch = TORCH_VERSION;
+  return RLT_ABI_VERSION;
+}
 const char* rlt_error_text(const rlt_error* e) { return e->text.c_str(); }
 void rlt_error_free(rlt_error* e) {
   if (e != nullptr && e != &rlt::out_of_memory()) delete e;
@@ -136,7 +137,6 @@ rlt_error* rlt_use_kernels(const char* name) {
       if (set.runs && set.name == std::string(name)) return rlt::use_kernels(set);
       if (set.runs) running += (running.empty() ? "" : ", ") + std::string(set.name);
     }
-    TORCH_CHECK(false, "there are no kernels \"", name, "\" for this processor; those that run here are ",
-                running);
+    TORCH_CHECK(false, "this processor does not run the kernels \"", name, "\"; it runs ", running);
   });
 }

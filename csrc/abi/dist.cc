@@ -15,7 +15,7 @@ struct rlt_group {
 rlt_error* rlt_store_open(const char* host, int32_t port, int32_t listen_fd, const char* prefix,
                           int32_t timeout_ms, rlt_store** store) {
   return rlt::guard([&] {
-    TORCH_CHECK(port > 0 && port < 65536, "port ", port, ": want 1 to 65535");
+    TORCH_CHECK(port > 0 && port < 65536, "port ", port, " is not in 1 to 65535");
     auto made = c10::make_intrusive<rlt::dist::Store>(host, static_cast<uint16_t>(port), listen_fd, prefix,
                                                       std::chrono::milliseconds(timeout_ms));
     *store = std::make_unique<rlt_store>(rlt_store{std::move(made)}).release();
@@ -31,7 +31,7 @@ rlt_error* rlt_store_get(rlt_store* store, const char* key, int32_t timeout_ms, 
     store->store->wait({key}, std::chrono::milliseconds(timeout_ms));
     const std::string found = store->store->get_to_str(key);
     TORCH_CHECK(static_cast<int64_t>(found.size()) < room, "the value of ", key, " has ", found.size(),
-                " bytes");
+                " bytes, room for ", room - 1);
     found.copy(value, found.size());
     value[found.size()] = 0;
   });
@@ -54,7 +54,7 @@ rlt_error* rlt_group_sum_grads(rlt_group* group, const rlt_tensor* params, int32
     std::vector<at::Tensor> tensors;
     for (int32_t i = 0; i < n; ++i) {
       tensors.push_back(rlt::borrow(params[i]));
-      TORCH_CHECK(tensors.back().defined(), "parameter ", i, " is a handle of nothing");
+      TORCH_CHECK(tensors.back().defined(), "parameter ", i, " is an undefined tensor");
     }
     group->group.sum_grads(tensors);
   });

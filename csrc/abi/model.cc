@@ -15,7 +15,7 @@ void check_range(const at::Tensor& ids, int64_t rows, int64_t limit, const char*
   const at::Tensor host = ids.cpu();
   const int64_t* values = host.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < rows; ++i) {
-    TORCH_CHECK(values[i] >= 0 && values[i] < limit, what, ": ", values[i], " at ", i, " is outside of [0, ",
+    TORCH_CHECK(values[i] >= 0 && values[i] < limit, what, ": ", values[i], " at ", i, " is not in [0, ",
                 limit, ")");
   }
 }

@@ -20,7 +20,7 @@ class TapeReader {
 
   int64_t left() const { return end_ - next_; }
   int64_t word() {
-    TORCH_CHECK(next_ < end_, "operator call: the argument tape ends early");
+    TORCH_CHECK(next_ < end_, "operator call: the argument tape is too short");
     return *next_++;
   }
   double real() {
@@ -31,7 +31,7 @@ class TapeReader {
   }
   c10::IntArrayRef list() {
     const int64_t n = word();
-    TORCH_CHECK(n >= 0 && n <= left(), "operator call: a list of ", n, " runs past the tape");
+    TORCH_CHECK(n >= 0 && n <= left(), "operator call: a list of ", n, " items does not fit the tape");
     const c10::IntArrayRef values(next_, static_cast<size_t>(n));
     next_ += n;
     return values;
@@ -68,7 +68,7 @@ c10::IValue read_argument(TapeReader& tape) {
       return at::Scalar(tape.real());
     case RLT_ARG_DEVICE: {
       const int64_t device = tape.word();
-      TORCH_CHECK(device >= INT32_MIN && device <= INT32_MAX, "operator call: there is no device ", device);
+      TORCH_CHECK(device >= INT32_MIN && device <= INT32_MAX, "operator call: no device ", device);
       return device_of(static_cast<int32_t>(device));
     }
   }
@@ -87,7 +87,7 @@ void return_tensors(torch::jit::Stack& stack, const std::string& name, rlt_tenso
     }
   }
   TORCH_CHECK(nrets >= 0 && results.size() <= static_cast<size_t>(nrets), name, ": ", results.size(),
-              " results, room for ", nrets);
+              " results do not fit the room for ", nrets);
   *got = static_cast<int32_t>(results.size());
   for (size_t i = 0; i < results.size(); ++i) rets[i] = give(std::move(results[i]));
 }
@@ -109,11 +109,11 @@ void call(const c10::OperatorHandle& op, int32_t mode, TapeReader tape, int32_t 
   const c10::FunctionSchema& schema = op.schema();
   const auto& formals = schema.arguments();
   TORCH_CHECK(nargs >= 0 && static_cast<size_t>(nargs) <= formals.size(), schema.name(), ": got ", nargs,
-              " arguments, takes ", formals.size());
+              " arguments, takes at most ", formals.size());
   torch::jit::Stack stack;
   stack.reserve(formals.size());
   for (int32_t i = 0; i < nargs; ++i) stack.push_back(read_argument(tape));
-  TORCH_CHECK(tape.left() == 0, schema.name(), ": ", tape.left(), " words left on the argument tape");
+  TORCH_CHECK(tape.left() == 0, schema.name(), ": ", tape.left(), " unused words on the argument tape");
   for (size_t i = stack.size(); i < formals.size(); ++i) {
     TORCH_CHECK(formals[i].default_value(), schema.name(), ": argument ", formals[i].name(), " is missing");
     stack.push_back(*formals[i].default_value());

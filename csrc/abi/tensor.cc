@@ -16,14 +16,14 @@ namespace rlt {
 namespace {
 
 c10::IntArrayRef shape(const int64_t* dims, int32_t ndim) {
-  TORCH_CHECK(ndim >= 0 && ndim <= 8, "a tensor has 0 to 8 dimensions, got ", ndim);
+  TORCH_CHECK(ndim >= 0 && ndim <= 8, "a tensor has at most 8 dimensions, got ", ndim);
   return {dims, static_cast<size_t>(ndim)};
 }
 
 int64_t byte_size(c10::IntArrayRef dims, at::ScalarType type) {
   int64_t bytes = static_cast<int64_t>(c10::elementSize(type));
   for (const int64_t d : dims) {
-    TORCH_CHECK(d >= 0 && !__builtin_mul_overflow(bytes, d, &bytes), "impossible shape ", dims);
+    TORCH_CHECK(d >= 0 && !__builtin_mul_overflow(bytes, d, &bytes), "invalid shape ", dims);
   }
   return bytes;
 }
@@ -44,7 +44,7 @@ at::Tensor map_file(const char* path, int64_t offset, at::ScalarType type, c10::
   }
   const int cause = errno;
   close(fd);
-  TORCH_CHECK(fits, path, ": ", bytes, " bytes at ", offset, " lie past the end of the file");
+  TORCH_CHECK(fits, path, ": ", bytes, " bytes at offset ", offset, " are past the end of the file");
   if (bytes == 0) return at::empty(dims, type);
   TORCH_CHECK(base != MAP_FAILED, "map ", path, ": ", std::strerror(cause));
   const auto length = static_cast<size_t>(lead + bytes);
@@ -89,17 +89,9 @@ rlt_error* rlt_tensor_read(rlt_tensor t, int32_t dtype, void* data, int64_t byte
 rlt_error* rlt_tensor_shape(rlt_tensor t, int64_t* dims, int32_t* ndim) {
   return rlt::guard([&] {
     const at::Tensor tensor = rlt::borrow(t);
-    TORCH_CHECK(tensor.dim() <= 8, "a tensor of ", tensor.dim(), " dimensions");
+    TORCH_CHECK(tensor.dim() <= 8, "a tensor has at most 8 dimensions, this one ", tensor.dim());
     *ndim = static_cast<int32_t>(tensor.dim());
     for (int32_t i = 0; i < *ndim; ++i) dims[i] = tensor.size(i);
-  });
-}
-
-rlt_error* rlt_tensor_device(rlt_tensor t, int32_t* device) {
-  return rlt::guard([&] {
-    const at::Tensor tensor = rlt::borrow(t);
-    TORCH_CHECK(tensor.defined(), "device: a handle of nothing");
-    *device = tensor.is_cpu() ? int32_t{RLT_CPU} : int32_t{tensor.device().index()};
   });
 }
 
@@ -108,7 +100,7 @@ rlt_error* rlt_tensor_write(rlt_tensor t, const float* data, int64_t count) {
     const at::NoGradGuard no_grad;
     at::Tensor target = rlt::borrow(t);
     TORCH_CHECK(target.scalar_type() == at::kFloat && target.is_contiguous() && target.numel() == count,
-                "write: ", count, " values do not fit a tensor of ", target.sizes());
+                "write: ", count, " values for a tensor of shape ", target.sizes());
     target.copy_(at::from_blob(const_cast<float*>(data), target.sizes(), at::kFloat));
   });
 }

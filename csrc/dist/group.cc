@@ -17,7 +17,7 @@ using Work = c10::intrusive_ptr<c10d::Work>;
 // Objects of these classes are made here and used in libtorch, so their sizes must be those in libtorch's
 // code, although the stub headers leave out members.
 static_assert(sizeof(Gloo) == 488 && sizeof(Gloo::Options) == 176,
-              "this libtorch's ProcessGroupGloo is another one");
+              "ProcessGroupGloo of this libtorch has another size");
 
 // Floats per all-reduce: enough to keep the network busy, few enough to have several in flight.
 constexpr int64_t kBucket = 4 << 20;
@@ -53,7 +53,7 @@ Bucket fill(std::vector<at::Tensor> params, int64_t n) {
 void check(const at::Tensor& p) {
   const at::Tensor& grad = p.grad();
   TORCH_CHECK(p.scalar_type() == at::kFloat && p.device().is_cpu(),
-              "gradients are summed in fp32 on the CPU");
+              "gradients must be fp32 on the CPU to be summed");
   TORCH_CHECK(!grad.defined() || (grad.is_contiguous() && grad.numel() == p.numel()),
               "a gradient is not dense");
 }

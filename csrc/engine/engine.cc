@@ -39,7 +39,7 @@ Engine::Engine(const nn::Transformer& decoder, int32_t slots, std::vector<int32_
     : runner_(make_runner(decoder)), eos_(std::move(eos)) {
   TORCH_CHECK(slots > 0, "slots must be positive, got ", slots);
   for (const int32_t id : eos_) {
-    TORCH_CHECK(id >= 0 && id < runner_->config().vocab_size, "eos: ", id, " is outside of [0, ",
+    TORCH_CHECK(id >= 0 && id < runner_->config().vocab_size, "eos: ", id, " is not in [0, ",
                 runner_->config().vocab_size, ")");
   }
   slots_.resize(static_cast<size_t>(slots));
@@ -56,7 +56,7 @@ int64_t Engine::submit(const rlt_request& request, std::vector<int32_t> prompt) 
   TORCH_CHECK(!prompt.empty(), "the prompt is empty: it needs at least one token");
   for (size_t i = 0; i < prompt.size(); ++i) {
     TORCH_CHECK(prompt[i] >= 0 && prompt[i] < c.vocab_size, "prompt: ", prompt[i], " at ", i,
-                " is outside of [0, ", c.vocab_size, ")");
+                " is not in [0, ", c.vocab_size, ")");
   }
   TORCH_CHECK(request.samples > 0, "samples must be positive, got ", request.samples);
   TORCH_CHECK(request.max_new > 0, "max_new must be positive, got ", request.max_new);

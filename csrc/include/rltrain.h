@@ -21,7 +21,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_ABI_VERSION 8
+#define RLT_ABI_VERSION 9
 
 typedef uintptr_t rlt_tensor; /* owned at::TensorImpl*, 0 = undefined */
 typedef uintptr_t rlt_op;     /* borrowed, never freed */
@@ -42,10 +42,9 @@ enum { RLT_CPU = -1 };
 
 /* ---- core ---- */
 
-/* RLT_ABI_VERSION of the library. Cannot fail. */
-int32_t rlt_abi_version(void);
-/* The libtorch version that the library was compiled with, "2.11.0". The text is static. Cannot fail. */
-const char* rlt_libtorch_version(void);
+/* RLT_ABI_VERSION of the library. Sets *libtorch to the libtorch version that it was compiled with, "2.11.0",
+ * a static text. Cannot fail. */
+int32_t rlt_abi_version(const char** libtorch);
 /* The message of an error, one line without a C++ backtrace. Valid until e is freed. */
 const char* rlt_error_text(const rlt_error* e);
 /* Frees e; NULL is allowed. */
@@ -115,8 +114,6 @@ rlt_error* rlt_tensor_map(const char* path, int64_t offset, int32_t dtype, const
 rlt_error* rlt_tensor_read(rlt_tensor t, int32_t dtype, void* data, int64_t bytes);
 /* Shape of t; dims has room for 8. Errors: t has more dimensions. */
 rlt_error* rlt_tensor_shape(rlt_tensor t, int64_t* dims, int32_t* ndim);
-/* The device of t. Errors: an undefined tensor. */
-rlt_error* rlt_tensor_device(rlt_tensor t, int32_t* device);
 /* Overwrites t with data (row major, F32). Errors: t is not dense F32 of count elements. Changes t. */
 rlt_error* rlt_tensor_write(rlt_tensor t, const float* data, int64_t count);
 /* Makes the leaf t a parameter, so that backward accumulates its gradient. Errors: t is not a leaf, or has an
@@ -188,8 +185,8 @@ typedef struct {
  * ".weight", with an optional ".bias" (required for layer norms of a causal model). Linear weights may be
  * F32, BF16 or F16; others are F32. A weight that requires a gradient is trained.
  *
- * A linear weight of a layer may be quantised: layers.N.q.nf4 instead of layers.N.q.weight, U8 [out, bytes
- * per row] on the CPU, in the format of the operator rltrain::quantize or of a GGUF file. The formats are
+ * A linear weight of a layer, or head, may be quantised: layers.N.q.nf4 instead of layers.N.q.weight, U8
+ * [out, bytes per row] on the CPU, in the format of the operator rltrain::quantize or of a GGUF file. They are
  * int8, nf4, q4_0, q4_1, q8_0, q4_k and q6_k, numbered from 1 in this order. Products dequantise it to BF16.
  *
  * Copies config and its arrays. The caller owns the model (rlt_model_free). Errors: a missing, unknown or

@@ -7,30 +7,24 @@ namespace amx {
 constexpr int kHeight = 16;         // rows of a register
 constexpr int kRows = 2 * kHeight;  // of a tile of the product
 
-// Registers 0 to 3 are sums; 4 and 5 rows of a, 6 and 7 panels of b. With one register of rows, 0 to 3 are as
-// high as that; with two, 0, 1 and 4 are as high as the first, and 2, 3 and 5 as the second.
-struct Heights {
-  int first, second;  // second: 0 with one register of rows
-  int of(int t) const {
-    return t >= 6 ? kHeight : (second > 0 && (t == 2 || t == 3 || t == 5)) ? second : first;
-  }
+// The size of each register.
+struct Layout {
+  uint16_t bytes[8];  // of a row
+  uint8_t rows[8];
 };
 
 // Whoever else multiplies on this thread lays the registers out for himself, as oneDNN does, so they are laid
 // out anew for each tile of the product and released after it: some 50 ns.
 class Instructions {
  public:
-  explicit Instructions(const Heights& heights) {
+  explicit Instructions(const Layout& layout) {
     struct alignas(64) {
       uint8_t palette = 1, start_row = 0, reserved[14] = {};
       uint16_t bytes[16] = {};
       uint8_t rows[16] = {};
-    } layout;
-    for (int t = 0; t < 8; ++t) {
-      layout.bytes[t] = 64;
-      layout.rows[t] = static_cast<uint8_t>(heights.of(t));
-    }
-    asm volatile("ldtilecfg %0" ::"m"(layout));
+    } all;
+    for (int t = 0; t < 8; ++t) all.bytes[t] = layout.bytes[t], all.rows[t] = layout.rows[t];
+    asm volatile("ldtilecfg %0" ::"m"(all));
   }
   ~Instructions() { asm volatile("tilerelease"); }
 
@@ -66,7 +60,7 @@ RLT_INLINE float high_half(uint32_t word) { return flush(float_of(word & 0xffff0
 
 class Loops {
  public:
-  explicit Loops(const Heights& heights) : heights_(heights) {}
+  explicit Loops(const Layout& layout) : layout_(layout) {}
 
   template <int T>
   void zero() {
@@ -74,20 +68,22 @@ class Loops {
   }
   template <int T>
   void load(const void* from, int64_t stride) {
-    for (int i = 0; i < heights_.of(T); ++i) {
-      __builtin_memcpy(registers_[T][i], static_cast<const uint32_t*>(from) + i * stride, 64);
+    for (int i = 0; i < layout_.rows[T]; ++i) {
+      __builtin_memcpy(registers_[T][i], static_cast<const uint32_t*>(from) + i * stride, layout_.bytes[T]);
     }
   }
   template <int T>
   void store(float* to, int64_t stride) {
-    for (int i = 0; i < heights_.of(T); ++i) __builtin_memcpy(to + i * stride, registers_[T][i], 64);
+    for (int i = 0; i < layout_.rows[T]; ++i) {
+      __builtin_memcpy(to + i * stride, registers_[T][i], layout_.bytes[T]);
+    }
   }
   // Intel's definition of tdpbf16ps: even and odd elements are summed apart, from 0 and by fused
   // multiply-adds, then together, then to what was there.
   template <int Sums, int A, int B>
   void multiply() {
-    for (int i = 0; i < heights_.of(A); ++i) {
-      for (int j = 0; j < 16; ++j) {
+    for (int i = 0; i < layout_.rows[A]; ++i) {
+      for (int j = 0; j < layout_.bytes[B] / 4; ++j) {
         float even = 0, odd = 0;
         for (int k = 0; k < 16; ++k) {
           const uint32_t a = registers_[A][i][k], b = registers_[B][k][j];
@@ -101,8 +97,17 @@ class Loops {
   }
 
  private:
-  Heights heights_;
+  Layout layout_;
   uint32_t registers_[8][kHeight][16];
+};
+
+// Registers 0 to 3 are sums; 4 and 5 rows of a, 6 and 7 panels of b. With one register of rows, 0 to 3 are as
+// high as that; with two, 0, 1 and 4 are as high as the first, and 2, 3 and 5 as the second.
+struct Heights {
+  int first, second;  // second: 0 with one register of rows
+  int of(int t) const {
+    return t >= 6 ? kHeight : (second > 0 && (t == 2 || t == 3 || t == 5)) ? second : first;
+  }
 };
 
 // A number that a function's body can use as a constant.
@@ -213,7 +218,12 @@ template <class Registers>
 void multiply(const Tile& t) {
   if (t.rows < 1 || t.rows > kRows) refuse_tile(t.rows, kRows);
   const Heights heights{t.rows < kHeight ? t.rows : kHeight, t.rows > kHeight ? t.rows - kHeight : 0};
-  Registers r(heights);
+  Layout layout;
+  for (int i = 0; i < 8; ++i) {
+    layout.bytes[i] = 64;
+    layout.rows[i] = static_cast<uint8_t>(heights.of(i));
+  }
+  Registers r(layout);
   int64_t p = 0;
   if (heights.second > 0) {
     for (; p + 2 <= t.panels; p += 2) multiply_panels<2, 2>(r, t, heights, p);
@@ -222,6 +232,78 @@ void multiply(const Tile& t) {
   }
   for (; p + 4 <= t.panels; p += 4) multiply_panels<1, 4>(r, t, heights, p);
   for (; p < t.panels; ++p) multiply_panels<1, 1>(r, t, heights, p);
+}
+
+// ---- weights of few bits ----
+// They are unpacked to rows of outputs, which are an A of the instruction as they are: it sums the same
+// products in the same order with a and b exchanged. B is a turned, and the sums are [outputs][rows].
+
+constexpr int kFewPanels = 4;
+
+template <int T, class Registers>
+RLT_INLINE void put_turned(Registers& r, const Tile& t, int64_t panel) {
+  alignas(64) float sums[kPanel * kHeight], turned[kPanel];
+  const int64_t width = t.rows;
+  r.template store<T>(sums, width);
+  for (int i = 0; i < t.rows; ++i) {
+    float *row = sums, *const c = t.c + i * t.c_stride + panel * kPanel;
+    if (width > 1) {
+      for (int64_t j = 0; j < kPanel; ++j) turned[j] = sums[j * width + i];
+      row = turned;
+    }
+    RLT_UNROLL for (int64_t j = 0; j < kPanel; j += kLanes) {
+      V y = vec(row + j);
+      if (t.bias != nullptr) y += vec(t.bias + panel * kPanel + j);
+      if (t.store == Store::kAdd) y += vec(c + j);
+      vec(c + j) = y;
+    }
+  }
+}
+
+template <int Panels, class Registers>
+RLT_INLINE void multiply_few_panels(Registers& r, const Tile& t, const FewPanel* panels) {
+  constexpr int64_t kStep = 128, kPanelWords = kPanel * kStep / 2;  // k at once
+  alignas(64) uint32_t rows[Panels * kPanelWords];
+  const uint8_t* blocks[Panels];
+  for (int p = 0; p < Panels; ++p) blocks[p] = panels[p].blocks;
+  for_sums<1, Panels>([&](auto number, int, int)
+                          __attribute__((always_inline)) { r.template zero<decltype(number)::value>(); });
+  for (int64_t k = 0; k < t.k; k += kStep / 2) {
+    const int64_t words = t.k - k < kStep / 2 ? t.k - k : kStep / 2;
+    for (int p = 0; p < Panels; ++p) {
+      blocks[p] = few::unpack(*panels[p].by, blocks[p], 2 * words, panels[p].ahead,
+                              reinterpret_cast<uint16_t*>(rows + p * kPanelWords), kStep);
+    }
+    for (int64_t i = 0; i < words; i += kStepWords) {
+      r.template load<6>(t.a + (k + i) * t.a_stride, t.a_stride);
+      for_sums<1, Panels>([&](auto number, int, int panel) __attribute__((always_inline)) {
+        r.template load<4>(rows + panel * kPanelWords + i, kStep / 2);
+        r.template multiply<decltype(number)::value, 4, 6>();
+      });
+    }
+  }
+  for_sums<1, Panels>([&](auto number, int, int panel) __attribute__((always_inline)) {
+    put_turned<decltype(number)::value>(r, t, panel);
+  });
+}
+
+template <class Registers>
+void multiply_few(const Tile& t, const FewPanel* panels) {
+  if (t.rows < 1 || t.rows > kHeight) refuse_tile(t.rows, kHeight);
+  Layout layout;
+  for (int i = 0; i < 8; ++i) {
+    layout.rows[i] = kHeight;
+    layout.bytes[i] = i == 4 ? 64 : static_cast<uint16_t>(4 * t.rows);
+  }
+  Registers r(layout);
+  if (t.panels == kFewPanels) return multiply_few_panels<kFewPanels>(r, t, panels);
+  for (int64_t p = 0; p < t.panels; ++p) {
+    Tile one = t;
+    one.panels = 1;
+    one.c += p * kPanel;
+    if (t.bias != nullptr) one.bias += p * kPanel;
+    multiply_few_panels<1>(r, one, panels + p);
+  }
 }
 
 }  // namespace amx

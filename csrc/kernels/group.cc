@@ -49,6 +49,8 @@ struct Call {
   int64_t y_stride;
   int64_t hop = 0;  // panels from those at hand to the same thread's next
 
+  const float* turned = nullptr;  // x [k][rows] for multiply_few
+
   // Panels of few bits are unpacked for each tile, which is the only one.
   bool in_steps() const { return group.quant != nullptr && rows <= by.multiply.rows; }
 };
@@ -162,12 +164,23 @@ void multiply_steps(const Call& call, const Tile& t, int64_t first) {
   for (int r = 0; r < t.rows; ++r) kernels().add_scaled(1, sums + r * columns, t.c + r * t.c_stride, columns);
 }
 
+void multiply_few(const Call& call, Tile t, int64_t first) {
+  const FewProduct& by = kernels().multiply_few;
+  FewPanel panels[kStepPanels];
+  t.a = call.turned;
+  t.a_stride = call.rows;
+  for (int64_t p = 0; p < t.panels; ++p) panels[p] = call.group.quant->at(first + p, first + p + call.hop);
+  by.multiply(t, panels);
+}
+
 // t has its rows, of which the first is `row`, counts its panels and says where they are and the sums go.
 void multiply_tile(const Call& call, Tile t, int64_t row, int64_t first) {
   t.k = call.by.k;
   t.panel_stride = call.by.elements;
   if (call.group.bias != nullptr) t.bias = call.group.bias + first * kPanel;
-  if (call.in_steps()) {
+  if (call.turned != nullptr) {
+    multiply_few(call, t, first);
+  } else if (call.in_steps()) {
     multiply_steps(call, t, first);
   } else {
     call.by.multiply(t);
@@ -306,7 +319,13 @@ void multiply_prepared(int64_t rows, const Prepared& x, const Group& group,
                        int64_t y_stride) {
   if (rows == 0) return;
   const PanelProduct by = product_of(group);
-  const Call call{rows, x, group, by, adapted, finish, y, y_stride};
+  Call call{rows, x, group, by, adapted, finish, y, y_stride};
+  if (group.quant != nullptr && rows <= kernels().multiply_few.rows) {
+    static thread_local Buffer<float> turned;
+    turned.reserve(rows * by.k);
+    if (rows > 1) transpose(rows, by.k, x.x, turned.data(), rows);
+    call.turned = rows > 1 ? turned.data() : x.x.data;
+  }
   const int64_t step = call.in_steps() ? kStepPanels : panels_of_step(rows, group, finish);
   share(group.panels, step, grain_of(kPanel * rows * group.in),
         [&](int64_t begin, int64_t end, int64_t next) {

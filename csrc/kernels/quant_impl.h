@@ -75,8 +75,8 @@ RLT_INLINE void put(const Line& line, uint16_t* words) {
 }
 
 template <bool kBytes, bool kAdds, bool kFactor>
-RLT_INLINE void unpack_as(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead,
-                          uint16_t* words) {
+RLT_INLINE const uint8_t* unpack_as(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead,
+                                    uint16_t* words) {
   constexpr int64_t kRows = kBytes ? 2 : 4;  // of words, that 64 bytes hold
   const int64_t scales = kPanel * (by.halves ? 2 : 4);
   for (int64_t first = 0; first < k; first += by.values) {
@@ -108,13 +108,15 @@ RLT_INLINE void unpack_as(const FewBits& by, const uint8_t* blocks, int64_t k, i
       }
     }
   }
+  return blocks;
 }
 
-void unpack(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead, uint16_t* panel) {
+const uint8_t* unpack(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead, uint16_t* panel,
+                      int64_t) {
   if (by.adds) return unpack_as<false, true, false>(by, blocks, k, ahead, panel);
   if (!by.bytes) return unpack_as<false, false, false>(by, blocks, k, ahead, panel);
   if (by.factor != 1) return unpack_as<true, false, true>(by, blocks, k, ahead, panel);
-  unpack_as<true, false, false>(by, blocks, k, ahead, panel);
+  return unpack_as<true, false, false>(by, blocks, k, ahead, panel);
 }
 
 }  // namespace few

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/gemm.h"
 #include "kernels/parallel.h"
 #include "kernels/tiles.h"
 
@@ -31,6 +32,9 @@ FewBits bits_of(Quant quant) {
   }
 }
 
+// Whether kernels() unpack panels to rows of outputs.
+bool by_rows() { return kernels().multiply_few.rows > 0; }
+
 // The first k values' bytes: whole blocks, or whole steps of one.
 int64_t bytes_of(const FewBits& by, int64_t k) {
   const int64_t scales = kPanel * (by.halves ? 2 : 4) * (by.adds ? 2 : 1);
@@ -39,14 +43,22 @@ int64_t bytes_of(const FewBits& by, int64_t k) {
 
 // Output r's part of a block of n values.
 void put_values(const FewBits& by, const int8_t* q, int64_t n, int64_t r, uint8_t* to) {
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t at = 2 * r + i % 2;  // among the 32 floats of two rows of k
-    if (by.bytes) {
-      to[i / 2 * 2 * kPanel + at] = static_cast<uint8_t>(q[i]);
+  const bool in_rows = by_rows();
+  const int64_t run = std::min<int64_t>(by.values, 32);
+  const auto four = [&](int64_t byte, int64_t high, int8_t value) {
+    to[byte] = static_cast<uint8_t>(to[byte] | (value & 15) << (high * 4));
+  };
+  for (int64_t k = 0; k < n; ++k) {
+    const int64_t at = 2 * r + k % 2;  // among the 32 floats of two rows of k
+    if (by.bytes && in_rows) {
+      to[k / run * run * kPanel + r * run + k % run] = static_cast<uint8_t>(q[k] + (by.halves ? 128 : 0));
+    } else if (by.bytes) {
+      to[k / 2 * 2 * kPanel + at] = static_cast<uint8_t>(q[k]);
+    } else if (in_rows) {
+      four(k / 32 * 32 * kPanel / 2 + r / 4 * 64 + k % 32 * 2 + r % 4 / 2, r % 2, q[k]);
     } else {
-      const int64_t nibble = i % 8 / 2 * 2 + at / kPanel, word = at % kPanel;
-      uint8_t& byte = to[i / 8 * 64 + 4 * word + nibble / 2];
-      byte = static_cast<uint8_t>(byte | (q[i] & 15) << (nibble % 2 * 4));
+      const int64_t nibble = k % 8 / 2 * 2 + at / kPanel, word = at % kPanel;
+      four(k / 8 * 64 + 4 * word + nibble / 2, nibble % 2, q[k]);
     }
   }
 }
@@ -87,15 +99,28 @@ QuantPanels::QuantPanels(const std::vector<QuantRows>& panels, int64_t in) : wid
   });
 }
 
-void QuantPanels::unpack(int64_t panel, int64_t begin, int64_t end, int64_t next, uint16_t* out) const {
+FewPanel QuantPanels::at(int64_t panel, int64_t next) const {
   const auto& [by, offset] = panels_[static_cast<size_t>(panel)];
-  const int64_t from = offset + bytes_of(by, begin);
-  int64_t ahead = bytes_of(by, end) - bytes_of(by, begin);
-  if (end == width_) {
-    const bool more = next < static_cast<int64_t>(panels_.size());
-    ahead = more ? panels_[static_cast<size_t>(next)].offset - from : 0;
+  const bool more = next < static_cast<int64_t>(panels_.size());
+  return {&by, memory_.data() + offset, more ? panels_[static_cast<size_t>(next)].offset - offset : 0};
+}
+
+void QuantPanels::unpack(int64_t panel, int64_t begin, int64_t end, int64_t next, uint16_t* out) const {
+  FewPanel from = at(panel, next);
+  const int64_t skipped = bytes_of(*from.by, begin), bytes = bytes_of(*from.by, end) - skipped;
+  from.blocks += skipped;
+  if (!by_rows()) {
+    const int64_t ahead = end < width_ ? bytes : std::max<int64_t>(0, from.ahead - skipped);
+    kernels().unpack(*from.by, from.blocks, end - begin, ahead, out, 0);
+    return;
   }
-  kernels().unpack(by, memory_.data() + from, end - begin, ahead, out);
+  alignas(64) float rows[kPanel * kStep / 2];  // words of two values each
+  for (int64_t k = begin; k < end; k += kStep, out += kPanel * kStep) {
+    const int64_t n = std::min(kStep, end - k);
+    auto* const to = reinterpret_cast<uint16_t*>(rows);
+    from.blocks = kernels().unpack(*from.by, from.blocks, n, from.ahead, to, kStep);
+    transpose(kPanel, n / 2, {rows, kStep / 2}, reinterpret_cast<float*>(out), kPanel);
+  }
 }
 
 }  // namespace rlt

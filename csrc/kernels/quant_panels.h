@@ -18,10 +18,13 @@ struct QuantRows {
   int64_t count;
 };
 
-// A panel is blocks of k as FewBits has them: the outputs' scales and addends, then for k in steps of 8 (4
-// where values are bytes) 64 bytes. Of two rows of k, floats are ordered as quant_impl.h says: they are 32
-// bytes, or the same four bits of 16 words for the first 16 and the next ones for the others. Outputs that
-// there are not, and k behind the last, are zeros.
+// A panel is blocks of k as FewBits has them: the outputs' scales and addends, then their values, in the order
+// in which kernels() unpack them, so panels fit the kernels that were in use when they were made:
+//   - to rows (quant_rows_impl.h): for each 32 of k (16 if a block has no more) bytes by output, or words, each
+//     with the four bits of four outputs for an element of k;
+//   - to panels (quant_impl.h): for k in steps of 8 (4 if values are bytes) 64 bytes. Two rows of k are 32
+//     bytes, or the same four bits of 16 words for the first 16 floats and the next four for the others.
+// Missing outputs, and k past the last, are zeros.
 class QuantPanels {
  public:
   QuantPanels() = default;
@@ -32,9 +35,11 @@ class QuantPanels {
   int64_t bytes() const { return memory_.size(); }
   // k that a step begins and ends at, unless it ends the panel.
   static constexpr int64_t kStep = 128;
-  // Writes k [begin, end) of a panel as multiply_bf16 (kernels.h) takes it, end at most whole steps of words.
-  // Those from there on are fetched meanwhile, or the beginning of panel `next` where there are no more.
+  // Writes k [begin, end) of a panel as multiply_bf16 (kernels.h) takes it, end at most whole steps of words,
+  // and prefetches what comes next: of this panel, or of panel `next`, if there is one.
   void unpack(int64_t panel, int64_t begin, int64_t end, int64_t next, uint16_t* out) const;
+  // The whole panel for multiply_few.
+  FewPanel at(int64_t panel, int64_t next) const;
 
  private:
   struct Panel {

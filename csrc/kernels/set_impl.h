@@ -13,17 +13,23 @@ namespace {
 
 #include "kernels/vector_impl.h"
 // What is made of vectors:
-#include "kernels/quant_impl.h"
 #include "kernels/rows_impl.h"
 #include "kernels/softmax_impl.h"
 #include "kernels/tiles_impl.h"
 #if defined(RLT_TILES)
+#include "kernels/quant_rows_impl.h"
+// Takes weights from there:
 #include "kernels/amx_impl.h"
 constexpr Product kMultiplyPairs{amx::multiply<amx::RLT_TILES>, amx::kRows};
+constexpr FewProduct kMultiplyFew{amx::multiply_few<amx::RLT_TILES>, amx::kHeight, amx::kFewPanels};
 #elif defined(__AVX512BF16__)
 constexpr Product kMultiplyPairs{multiply<Pairs>, kTileRows};
 #else
 constexpr Product kMultiplyPairs{nullptr, 0};
+#endif
+#if !defined(RLT_TILES)
+#include "kernels/quant_impl.h"
+constexpr FewProduct kMultiplyFew{nullptr, 0, 0};
 #endif
 
 constexpr Kernels kKernels{panels_at_once(kTileRows, 1),
@@ -58,7 +64,8 @@ constexpr Kernels kKernels{panels_at_once(kTileRows, 1),
                            exp_blocks,
                            moments,
                            logits_backward,
-                           few::unpack};
+                           few::unpack,
+                           kMultiplyFew};
 
 }  // namespace
 }  // namespace rlt

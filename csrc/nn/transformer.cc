@@ -64,6 +64,14 @@ Rotation rotate(const Rope& rope, const at::Tensor& positions, const int32_t* cu
   return out;
 }
 
+// Whether there is a weight of a linear layer, in any type.
+bool has_linear(const Loader& load, const std::string& name) {
+  const QuantFormat* const formats = quant_formats();
+  return load.has(name + ".weight") || std::any_of(formats, formats + kQuantFormats, [&](const QuantFormat& f) {
+    return load.has(name + "." + f.name);
+  });
+}
+
 }  // namespace
 
 Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
@@ -122,7 +130,7 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
     }
   }
   if (!c.norm_after) norm_ = norm("norm", width);
-  if (load.has("head.weight")) {
+  if (has_linear(load, "head")) {
     head_ = load.linear("head", width, c.vocab_size);
   } else {
     head_.weight = embed_;

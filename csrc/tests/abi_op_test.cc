@@ -99,9 +99,9 @@ TEST(abi_op_call_refuses_malformed_tapes) {
   Results r;
   const rlt_tensor x = h.give(at::empty({2, 3}, at::kFloat).fill_(1));
   const rlt_op add = find("aten::add", "Tensor"), sum = find("aten::sum", "dim_IntList");
-  EXPECT_ERROR("ends early", r.call(add, {}, 2));
-  EXPECT_ERROR("ends early", r.call(add, {1}, 2));
-  EXPECT_ERROR("ends early", r.call(add, {1, word(x), 1}, 2));
+  EXPECT_ERROR("too short", r.call(add, {}, 2));
+  EXPECT_ERROR("too short", r.call(add, {1}, 2));
+  EXPECT_ERROR("too short", r.call(add, {1, word(x), 1}, 2));
   EXPECT_ERROR("unknown argument kind 9", r.call(add, {9}, 1));
   EXPECT_ERROR("unknown argument kind -1", r.call(add, {-1}, 1));
   EXPECT_ERROR("past the tape", r.call(sum, {1, word(x), 5, 2, 0}, 2));
@@ -109,9 +109,9 @@ TEST(abi_op_call_refuses_malformed_tapes) {
   EXPECT_ERROR("past the tape", r.call(sum, {1, word(x), 5, INT64_MAX}, 2));
   EXPECT_ERROR("past the tape", r.call(sum, {1, word(x), 5, INT64_MIN}, 2));
   EXPECT_ERROR("is missing", r.call(add, {1, word(x)}, 1));
-  EXPECT_ERROR("takes 3", r.call(add, {1, word(x), 1, word(x), 7, 0, 7, 0}, 4));
-  EXPECT_ERROR("takes 3", r.call(add, {1, word(x)}, -1));
-  EXPECT_ERROR("words left", r.call(add, {1, word(x), 1, word(x), 7}, 2));
+  EXPECT_ERROR("takes at most 3", r.call(add, {1, word(x), 1, word(x), 7, 0, 7, 0}, 4));
+  EXPECT_ERROR("takes at most 3", r.call(add, {1, word(x)}, -1));
+  EXPECT_ERROR("unused words", r.call(add, {1, word(x), 1, word(x), 7}, 2));
   // Argument kinds that the schema does not accept, and tensor handles that are 0.
   EXPECT_ERROR("", r.call(add, {2, 5, 1, word(x)}, 2));
   EXPECT_ERROR("", r.call(add, {0, 1, word(x)}, 2));

@@ -57,12 +57,9 @@ TEST(abi_tensors_know_their_device) {
   rlt_tensor t = 0;
   EXPECT_OK(rlt_tensor_from(data, RLT_F32, dims, 1, RLT_CPU, &t));
   h.keep(t);
-  int32_t device = 7;
-  EXPECT_OK(rlt_tensor_device(t, &device));
-  EXPECT_EQUAL(device, int32_t{RLT_CPU});
-  EXPECT_ERROR("handle of nothing", rlt_tensor_device(0, &device));
+  EXPECT(rlt::borrow(t).is_cpu());
   for (const int32_t none : {INT32_MIN, -2, 64, INT32_MAX}) {
-    EXPECT_ERROR("there is no device " + std::to_string(none),
+    EXPECT_ERROR("no device " + std::to_string(none),
                  rlt_tensor_from(data, RLT_F32, dims, 1, none, &t));
   }
 }
@@ -75,14 +72,14 @@ TEST(abi_tensor_from_refuses_bad_shapes) {
     return rlt_tensor_from(data, dtype, dims.data(), static_cast<int32_t>(dims.size()), RLT_CPU, &t);
   };
   const int64_t huge = int64_t{1} << 40;
-  EXPECT_ERROR("impossible shape", from({-1}));
-  EXPECT_ERROR("impossible shape", from({2, INT64_MIN}));
-  EXPECT_ERROR("impossible shape", from({huge, huge}));
-  EXPECT_ERROR("impossible shape", from({INT64_MAX}));
-  EXPECT_ERROR("impossible shape", from({INT64_MAX / 2, 1}));
+  EXPECT_ERROR("invalid shape", from({-1}));
+  EXPECT_ERROR("invalid shape", from({2, INT64_MIN}));
+  EXPECT_ERROR("invalid shape", from({huge, huge}));
+  EXPECT_ERROR("invalid shape", from({INT64_MAX}));
+  EXPECT_ERROR("invalid shape", from({INT64_MAX / 2, 1}));
   EXPECT_ERROR("", from({huge, 1 << 20}));  // a valid shape, but too large to allocate
-  EXPECT_ERROR("0 to 8 dimensions", from(std::vector<int64_t>(9, 1)));
-  EXPECT_ERROR("0 to 8 dimensions", rlt_tensor_from(data, RLT_F32, nullptr, -1, RLT_CPU, &t));
+  EXPECT_ERROR("at most 8 dimensions", from(std::vector<int64_t>(9, 1)));
+  EXPECT_ERROR("at most 8 dimensions", rlt_tensor_from(data, RLT_F32, nullptr, -1, RLT_CPU, &t));
   EXPECT_ERROR("element type 6", from({1}, 6));
   EXPECT_ERROR("element type -1", from({1}, -1));
   EXPECT_EQUAL(t, rlt_tensor{0});
@@ -151,10 +148,10 @@ TEST(abi_tensor_map) {
   EXPECT_ERROR("past the end", rlt_tensor_map(file->path(), INT64_MIN, RLT_F32, one, 1, &t));
   const int64_t long_dims[] = {page, 1}, negative[] = {-1}, overflow[] = {INT64_MAX, 4};
   EXPECT_ERROR("past the end", rlt_tensor_map(file->path(), 0, RLT_F32, long_dims, 2, &t));
-  EXPECT_ERROR("impossible shape", rlt_tensor_map(file->path(), 0, RLT_F32, negative, 1, &t));
-  EXPECT_ERROR("impossible shape", rlt_tensor_map(file->path(), 0, RLT_F32, overflow, 2, &t));
+  EXPECT_ERROR("invalid shape", rlt_tensor_map(file->path(), 0, RLT_F32, negative, 1, &t));
+  EXPECT_ERROR("invalid shape", rlt_tensor_map(file->path(), 0, RLT_F32, overflow, 2, &t));
   EXPECT_ERROR("element type 99", rlt_tensor_map(file->path(), 0, 99, one, 1, &t));
-  EXPECT_ERROR("0 to 8 dimensions", rlt_tensor_map(file->path(), 0, RLT_F32, dims, 9, &t));
+  EXPECT_ERROR("at most 8 dimensions", rlt_tensor_map(file->path(), 0, RLT_F32, dims, 9, &t));
   EXPECT_ERROR("/nowhere", rlt_tensor_map("/nowhere/x", 0, RLT_F32, one, 1, &t));
   EXPECT_ERROR("/tmp", rlt_tensor_map("/tmp", 0, RLT_F32, one, 1, &t));
   // The mapping stays valid after the file is unlinked.

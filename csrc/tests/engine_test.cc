@@ -356,7 +356,7 @@ TEST(engine_refuses_bad_requests) {
   DecoderChoices choices;
   rlt::nn::Transformer decoder(choices.get(), rlt::test::decoder_weights(choices, random));
   EXPECT_THROWS("slots must be positive, got 0", Engine(decoder, 0, {}));
-  EXPECT_THROWS("eos: 50 is outside of [0, 50)", Engine(decoder, 1, {50}));
+  EXPECT_THROWS("eos: 50 is not in [0, 50)", Engine(decoder, 1, {50}));
   Engine engine(decoder, 2, {});
   const rlt_request good = request_of(1, 4);
   const auto with = [&](const std::function<void(rlt_request&)>& change) {
@@ -365,7 +365,7 @@ TEST(engine_refuses_bad_requests) {
     return engine.submit(r, {1, 2});
   };
   EXPECT_THROWS("the prompt is empty", engine.submit(good, {}));
-  EXPECT_THROWS("prompt: 50 at 1 is outside of [0, 50)", engine.submit(good, {1, 50}));
+  EXPECT_THROWS("prompt: 50 at 1 is not in [0, 50)", engine.submit(good, {1, 50}));
   EXPECT_THROWS("prompt: -1 at 0", engine.submit(good, {-1}));
   EXPECT_THROWS("samples must be positive, got 0", with([](rlt_request& r) { r.samples = 0; }));
   EXPECT_THROWS("max_new must be positive, got 0", with([](rlt_request& r) { r.max_new = 0; }));

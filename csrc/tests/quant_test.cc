@@ -124,8 +124,8 @@ TEST(unpacked_panels_equal_dequantised_rows) {
                      want = rlt::dequantize(rows, int64_t(f.quant), in);
     for (const int64_t count : {1, 7, 16}) {
       const rlt::QuantRows from{f.quant, rows.const_data_ptr<uint8_t>(), count};
-      const rlt::QuantPanels panels({{f.quant, from.rows, 16}, from}, in);
       for_kernels(true, [&] {
+        const rlt::QuantPanels panels({{f.quant, from.rows, 16}, from}, in);
         at::Tensor panel = at::empty({words, 16, 2}, at::kBFloat16).fill_(NAN);
         auto* const out = static_cast<uint16_t*>(panel.mutable_data_ptr());
         for (int64_t k = 0; k < 2 * words; k += 256) {

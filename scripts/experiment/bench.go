@@ -38,6 +38,8 @@ type benchSide struct {
 	Best    float64 `json:"best_s"`
 	CPU     string  `json:"cpu_capability"`
 	Threads int     `json:"threads"`
+	Step    float64 `json:"decode_step_ms"`
+	Bytes   float64 `json:"step_bytes"` // that a decode step reads at least
 }
 
 // readJSON reads another program's file and ignores unknown fields.

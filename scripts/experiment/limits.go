@@ -143,3 +143,26 @@ func limits(p productResults, cpu, clock benchResults) string {
 	}
 	return report.MarkdownTable([]string{"case", "GFLOP per step", "goal", "limit, CPU time", "goal needs", "limit, wall clock", "goal needs"}, rows)
 }
+
+// amxLimits is amx_limits.json: what the processor of bench_amx.json can do, and the goals that its cases miss.
+type amxLimits struct {
+	Loop  float64            `json:"loop_gflop_s"` // of bare multiply-adds in fp32
+	Read  float64            `json:"read_gb_s"`
+	Goals map[string]float64 `json:"goals"`
+}
+
+// markdown is a table of the speed that each case reached and would need for its goal, as fractions of the limit: reading for
+// decode steps, else multiply-adds.
+func (l amxLimits) markdown(results benchResults) string {
+	var rows [][]string
+	for _, name := range slices.Sorted(maps.Keys(l.Goals)) {
+		c := results[name]
+		ratio, limit, speed := c.ratio(), "multiply-adds", products[name]/1e9/c.Ours.Best/l.Loop
+		if c.Ours.Step > 0 {
+			ratio, limit, speed = c.Peer.Step/c.Ours.Step, "reading", c.Ours.Bytes/1e6/c.Ours.Step/l.Read
+		}
+		rows = append(rows, []string{name, fmt.Sprintf("%.1f×", l.Goals[name]), fmt.Sprintf("%.2f×", ratio), limit,
+			fmt.Sprintf("%.0f %%", 100*speed), fmt.Sprintf("%.0f %%", 100*speed*l.Goals[name]/ratio)})
+	}
+	return report.MarkdownTable([]string{"case", "goal", "ratio", "limit", "reached", "goal needs"}, rows)
+}

@@ -59,8 +59,12 @@ func writeTables(page, folder string) error {
 		}
 		bodies[name] = b.markdown(what)
 	}
-	var cpu, clock benchResults
+	var cpu, clock, amx benchResults
 	var products productResults
+	var atMost amxLimits
+	if err := readJSON(filepath.Join(folder, "bench_amx.json"), &amx); err != nil {
+		return err
+	}
 	for _, timed := range []struct {
 		name string
 		into any
@@ -69,6 +73,7 @@ func writeTables(page, folder string) error {
 		{"bench_cpu", &cpu, func() string { return cpu.goals("CPU seconds per step on") }},
 		{"bench_clock", &clock, func() string { return clock.goals("Seconds per step on") }},
 		{"products", &products, func() string { return limits(products, cpu, clock) }},
+		{"amx_limits", &atMost, func() string { return atMost.markdown(amx) }},
 	} {
 		if err := add(timed.name, readJSON, timed.into, timed.body); err != nil {
 			return err

@@ -73,6 +73,20 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// A decode step is limited by reading, other cases by multiply-adds.
+func TestAMXLimits(t *testing.T) {
+	l := amxLimits{Loop: 100, Read: 10, Goals: map[string]float64{"decode": 3, "sft b32 s32": 2}}
+	text := l.markdown(benchResults{
+		"decode":      {Ours: benchSide{Step: 20, Bytes: 1e8}, Peer: benchSide{Step: 40}},
+		"sft b32 s32": {RatioToPeer: 1.5, Ours: benchSide{Best: products["sft b32 s32"] / 30e9}},
+	})
+	for _, want := range []string{"| decode | 3.0× | 2.00× | reading | 50 % | 75 % |", "| sft b32 s32 | 2.0× | 1.50× | multiply-adds | 30 % | 40 % |"} {
+		if !strings.Contains(strings.Join(strings.Fields(text), " "), want) {
+			t.Errorf("the table lacks %q:\n%s", want, text)
+		}
+	}
+}
+
 // bench counts the same operations.
 func TestProductsAreThoseOfBench(t *testing.T) {
 	var measured map[string]struct {

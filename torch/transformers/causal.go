@@ -2,6 +2,7 @@ package transformers
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/rltrain/rltrain/torch"
@@ -23,6 +24,7 @@ type Causal struct {
 	Generation GenerationConfig
 
 	quants map[string]torch.QuantType // of quantised weights, by the names of their specs
+	packed packedHead                 // what generation multiplies by in place of Head, if the file has it in few bits
 	shared bool                       // the weights belong to another model
 	untied bool                       // a change has split the tied embedding and output layer of Dir
 }
@@ -113,7 +115,13 @@ func (c *Causal) build() (err error) {
 	if c.Head == nil {
 		c.Head = c.Weights["embed.weight"]
 	}
-	c.Model, err = torch.NewModel(c.Config.Core(), c.Weights)
+	weights := c.Weights
+	if c.packed.rows != nil {
+		weights = maps.Clone(weights)
+		delete(weights, "head.weight")
+		weights[quantName("head.weight", c.packed.quant)] = c.packed.rows
+	}
+	c.Model, err = torch.NewModel(c.Config.Core(), weights)
 	return err
 }
 
@@ -138,6 +146,9 @@ func (c *Causal) Close() {
 	for _, v := range c.Weights {
 		v.Close()
 	}
+	if c.packed.rows != nil {
+		c.packed.rows.Close()
+	}
 }
 
 // EOS returns the tokens that end a text, from config.json and generation_config.json, sorted.
@@ -147,10 +158,14 @@ func (c *Causal) EOS() []int32 {
 
 // load adds one weight to c according to the options, quantised to quant unless that is "".
 func (c *Causal) load(files *safetensors.Model, name string, spec TensorSpec, change func([]float32), o CausalOptions, quant torch.QuantType) error {
-	stored, v, err := o.blocks(files, name, spec, change)
-	switch {
-	case err != nil:
+	stored, v, err := o.blocks(files, name, spec, c.Config.head(spec), change)
+	if err != nil {
 		return err
+	}
+	if stored != "" && !spec.layer() {
+		c.packed, stored = packedHead{stored, v}, ""
+	}
+	switch {
 	case stored != "":
 		quant = stored
 	default:

@@ -9,10 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/rltrain/rltrain/internal/outfile"
 	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/gguf"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
@@ -101,8 +103,8 @@ func RandomLlama(s LlamaShape, dtype torch.DType, seed uint64) (*Causal, error) 
 	return randomLlama(s, dtype, "", seed)
 }
 
-// RandomQuantized is RandomLlama in BF16 whose layers' linear weights are quantised to quant. Errors: a type that neither
-// the core nor package gguf quantises to.
+// RandomQuantized is RandomLlama in BF16 whose layers' linear weights are quantised to quant, and its output layer as well
+// if that is a type of GGUF, as its files have it. Errors: a type that neither the core nor package gguf quantises to.
 func RandomQuantized(s LlamaShape, quant torch.QuantType, seed uint64) (*Causal, error) {
 	return randomLlama(s, torch.BF16, quant, seed)
 }
@@ -127,6 +129,15 @@ func randomLlama(s LlamaShape, dtype torch.DType, quant torch.QuantType, seed ui
 			}
 			c.Weights[quantName(spec.Name, quant)], c.quants[spec.Name] = v, quant
 			continue
+		}
+		if quant != "" && !slices.Contains(Quantizable, quant) && config.head(spec) {
+			kind := torch.QuantType(strings.ToLower(string(matrixType(gguf.Type(strings.ToUpper(string(quant))), spec))))
+			rows, err := quantizeValues(data, spec, kind)
+			if err != nil {
+				c.Close()
+				return nil, err
+			}
+			c.packed = packedHead{kind, rows}
 		}
 		v, err := torch.Constant(data, spec.Shape...)
 		if err == nil && spec.matrix() && dtype != torch.F32 {

@@ -48,12 +48,23 @@ func quantName(name string, quant torch.QuantType) string {
 // packed reports whether a GGUF file stores a tensor in blocks.
 func packed(e safetensors.Entry) bool { return e.Converted != nil && e.Converted.Tensor.Type.Packed() }
 
-// blocks returns the stored blocks of a layer's weight if a GGUF file has it in a type of the core, or bitsandbytes in
-// NF4. The type is "" if the weight is stored or wanted in another way.
-func (o CausalOptions) blocks(files *safetensors.Model, name string, spec TensorSpec, change func([]float32)) (torch.QuantType, *torch.Var, error) {
+// packedHead is an output layer in few bits. Training and the embedding use the dense weight with the same values.
+type packedHead struct {
+	quant torch.QuantType
+	rows  *torch.Var
+}
+
+// head reports whether the output layer multiplies by a spec's weight.
+func (c *Config) head(spec TensorSpec) bool {
+	return spec.Name == "head.weight" || spec.Name == "embed.weight" && c.TieWordEmbeddings
+}
+
+// blocks returns the stored blocks of a layer's or the output layer's weight if a GGUF file has it in a type of the core,
+// or bitsandbytes in NF4. The type is "" if the weight is stored or wanted in another way.
+func (o CausalOptions) blocks(files *safetensors.Model, name string, spec TensorSpec, head bool, change func([]float32)) (torch.QuantType, *torch.Var, error) {
 	_, entry, _ := files.Entry(name)
 	nf4 := isNF4(files, name) && torch.NF4.RowBytes(spec.Shape[1]) > 0
-	if !packed(entry) && !nf4 || !spec.layer() || spec.Transposed || change != nil || o.DType != "" || o.Trainable {
+	if !packed(entry) && !nf4 || !spec.layer() && !head || spec.Transposed || change != nil || o.DType != "" || o.Trainable {
 		return "", nil, nil
 	}
 	if nf4 {

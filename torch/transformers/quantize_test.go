@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/safetensors"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -75,8 +77,36 @@ func TestBlocksStayAsStored(t *testing.T) {
 			if e := torchtest.RelativeError(causalCase{Causal: c}.read(t, ids, false), causalCase{Causal: plain}.read(t, ids, false)); e > 0.03 {
 				t.Errorf("logits differ by %g", e)
 			}
+			wide, err := transformers.LoadCausal(dir, transformers.CausalOptions{DType: "bf16"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer wide.Close()
+			if diff := cmp.Diff(generated(t, wide, ids[0]), generated(t, c, ids[0])); quant.Known() && diff != "" {
+				t.Errorf("generated tokens with bf16 weights (-), with blocks (+):\n%s", diff)
+			}
 		})
 	}
+}
+
+// generated returns the events of greedy decoding: tokens and their log-probs.
+func generated(t *testing.T, c *transformers.Causal, prompt []int32) (all []torch.Event) {
+	e, err := torch.NewEngine(c.Model, torch.EngineConfig{Slots: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if _, err := e.Submit(torch.Request{Prompt: prompt, Samples: 1, MaxNew: 8, Seed: 1}); err != nil {
+		t.Fatal(err)
+	}
+	for e.Unfinished() > 0 {
+		events, err := e.Step(torch.StepTokens())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, events...)
+	}
+	return all
 }
 
 // TestQuantizeRefuses weights that do not fit blocks; the error names the weight.

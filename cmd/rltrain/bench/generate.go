@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/transformers"
@@ -12,7 +13,7 @@ import (
 // generateBench is the case generate.
 type generateBench struct {
 	randomLlama
-	Quantize string `json:"quantize,omitempty" option:"quantize" allowed:"nf4,int8,q8_0,q4_0,q4_1" help:"quantise the linear layers of a bf16 model: nf4, int8, q8_0, q4_0 or q4_1"`
+	Quantize string `json:"quantize,omitempty" option:"quantize" allowed:"nf4,int8,q8_0,q4_0,q4_1" help:"quantise a bf16 model: its linear layers to nf4 or int8; q8_0, q4_0, q4_1: also its output layer, to q8_0"`
 	Batch    int    `json:"batch" option:"batch" default:"8" range:"[1,4096]" help:"prompts per batch"`
 	Prompt   int    `json:"prompt" option:"prompt" default:"64" range:"[1,2046]" help:"tokens per prompt"`
 	New      int    `json:"new" option:"new" default:"128" range:"[2,2047]" help:"tokens to generate per prompt, at least 2"`
@@ -24,10 +25,17 @@ func (b *generateBench) run(ctx context.Context, reps int) (*result, error) {
 		return nil, err
 	}
 	shape, dtype := b.shape(), dtypes[b.DType]
+	perWeight := func(quant torch.QuantType) float64 {
+		return float64(quant.RowBytes(int64(shape.Hidden))) / float64(shape.Hidden)
+	}
 	layer, kind := float64(dtype.Size()), b.DType
+	head := layer
 	draw := func() (*transformers.Causal, error) { return transformers.RandomLlama(shape, dtype, 1) }
 	if quant := torch.QuantType(b.Quantize); quant != "" {
-		dtype, kind, layer = torch.BF16, b.Quantize, float64(quant.RowBytes(int64(shape.Hidden)))/float64(shape.Hidden)
+		dtype, kind, layer, head = torch.BF16, b.Quantize, perWeight(quant), float64(torch.BF16.Size())
+		if strings.HasPrefix(b.Quantize, "q") {
+			head = perWeight(torch.Q8_0) // as a GGUF file has it
+		}
 		draw = func() (*transformers.Causal, error) { return transformers.RandomQuantized(shape, quant, 1) }
 	}
 	m, err := draw()
@@ -71,7 +79,7 @@ func (b *generateBench) run(ctx context.Context, reps int) (*result, error) {
 		return nil, err
 	}
 	decode := full.Best - first.Best
-	step, bytes := decode/float64(b.New-1), stepBytes(shape, layer, dtype, b.Batch, b.Prompt+b.New/2)
+	step, bytes := decode/float64(b.New-1), stepBytes(shape, layer, head, dtype, b.Batch, b.Prompt+b.New/2)
 	decoding, rate := float64(b.Batch*(b.New-1))/decode, float64(b.Batch*b.New)/full.Best
 	return &result{
 		figures: full,

@@ -104,11 +104,11 @@ func products(s transformers.LlamaShape) (layers, head float64) {
 }
 
 // stepBytes returns the minimum bytes that a decode step reads: every matrix, and the keys and values of batch sequences of
-// length tokens. layer is the bytes per weight of the layers; the rest is in dtype.
-func stepBytes(s transformers.LlamaShape, layer float64, dtype torch.DType, batch, length int) float64 {
-	layers, head := products(s)
+// length tokens. layer and head are the bytes per weight of the layers and of the output layer; the rest is in dtype.
+func stepBytes(s transformers.LlamaShape, layer, head float64, dtype torch.DType, batch, length int) float64 {
+	layers, outputs := products(s)
 	_, keys := widths(s)
-	return layer*layers + float64(dtype.Size())*(head+float64(s.Layers*2*keys)*float64(batch*length))
+	return layer*layers + head*outputs + float64(dtype.Size())*float64(s.Layers*2*keys)*float64(batch*length)
 }
 
 // stepFLOPs returns the minimum operations of an SFT step of an adapter with trained weights:

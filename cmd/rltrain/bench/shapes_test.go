@@ -17,13 +17,13 @@ func TestStepBytes(t *testing.T) {
 		layer = 8*8 + 2*8*4 + 8*8 + 3*8*16 // queries, keys and values, output, MLP
 		cache = 2 * 4                      // per token and layer
 	)
-	if got, want := stepBytes(small, 2, torch.BF16, 3, 5), 2.0*(2*layer+10*8+2*cache*3*5); got != want {
+	if got, want := stepBytes(small, 2, 2, torch.BF16, 3, 5), 2.0*(2*layer+10*8+2*cache*3*5); got != want {
 		t.Errorf("got %v bytes, want %v", got, want)
 	}
-	if got, want := stepBytes(small, 4, torch.F32, 1, 1), 2*stepBytes(small, 2, torch.BF16, 1, 1); got != want {
+	if got, want := stepBytes(small, 4, 4, torch.F32, 1, 1), 2*stepBytes(small, 2, 2, torch.BF16, 1, 1); got != want {
 		t.Errorf("in four bytes: got %v, want %v", got, want)
 	}
-	if got, want := stepBytes(small, 2, torch.BF16, 1, 1)-stepBytes(small, 0.5, torch.BF16, 1, 1), 1.5*2*layer; got != want {
+	if got, want := stepBytes(small, 2, 2, torch.BF16, 1, 1)-stepBytes(small, 0.5, 2, torch.BF16, 1, 1), 1.5*2*layer; got != want {
 		t.Errorf("layers in four bits save %v bytes, want %v", got, want)
 	}
 }
