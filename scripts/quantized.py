@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Measures quantised weights: speed beside llama.cpp, and QLoRA beside LoRA on bf16 weights.
 
-usage: quantized.py PEER_PYTHON GGUF_FOLDER [--rounds N] [--out FILE]
+usage: quantized.py PEER_PYTHON GGUF_FOLDER [--cpu] [--rounds N] [--out FILE]
 
 PEER_PYTHON has llama_cpp. GGUF_FOLDER has smollm2-TYPE.gguf for f32, bf16, q8_0, q4_0 and q4_1, as `rltrain export --model
 smollm2 --format gguf --quantize TYPE` writes them. Speed: tokens/s of one completion, and of a prompt of 512 tokens, with two
 threads; rltrain runs a random model of the same shape. Both take turns, and the best turn counts. nf4 and int8, which llama.cpp
-lacks, are compared with rltrain's bf16 alone. QLoRA: the losses of 20 steps of SFT on smollm2, and the peak memory. Each row is
+lacks, are compared with rltrain's bf16 alone. With --cpu: CPU time of one thread, for a machine with other work. QLoRA: the losses of 20 steps of SFT on smollm2, and the peak memory. Each row is
 saved when it is complete, and not measured again.
 """
 import argparse
@@ -24,8 +24,9 @@ FLAGS.update({t: ("--quantize", t) for t in ("q8_0", "q4_0", "q4_1", "int8", "nf
 PROMPT, NEW, DECODE_PROMPT = 512, 48, 64
 
 
-def peer(path):
+def peer(path, cpu):
     """Prints the seconds of a prompt and of a decode step, each the best of several."""
+    clock, threads = (time.process_time, 1) if cpu else (time.perf_counter, 2)
     import ctypes
     import llama_cpp as l
     quiet = l.llama_log_callback(lambda level, text, user: None)
@@ -33,16 +34,16 @@ def peer(path):
     l.llama_backend_init()
     model = l.llama_model_load_from_file(path.encode(), l.llama_model_default_params())
     p = l.llama_context_default_params()
-    p.n_ctx, p.n_batch, p.n_ubatch, p.n_threads, p.n_threads_batch = 1024, PROMPT, PROMPT, 2, 2
+    p.n_ctx, p.n_batch, p.n_ubatch, p.n_threads, p.n_threads_batch = 1024, PROMPT, PROMPT, threads, threads
     context = l.llama_init_from_model(model, p)
 
     def run(tokens):
         array = (l.llama_token * len(tokens))(*tokens)
-        start = time.perf_counter()
+        start = clock()
         if l.llama_decode(context, l.llama_batch_get_one(array, len(tokens))) != 0:
             sys.exit("llama_decode failed")
         l.llama_get_logits(context)
-        return time.perf_counter() - start
+        return clock() - start
 
     def clear():
         l.llama_memory_clear(l.llama_get_memory(context), True)
@@ -57,14 +58,18 @@ def peer(path):
     print(json.dumps({"prompt_s": min(prompts), "step_s": min(steps)}))
 
 
-def ours(program, flags):
+def ours(program, flags, cpu):
     def bench(prompt, new):
         command = [program, "bench", "generate", "--shape", "smol135", *flags, "--batch", "1", "--prompt", str(prompt),
-                   "--new", str(new), "--reps", "1", "--json"]
+                   "--new", str(new), "--reps", "3", "--threads", "1" if cpu else "2", "--json"]
         return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    decode = bench(DECODE_PROMPT, NEW)
-    return {"prompt_s": bench(PROMPT, 2)["first_token_s"], "step_s": decode["decode_step_ms"] / 1e3, "step_cpu_s": decode["cpu_s"] / NEW,
-            "step_bytes": decode["step_bytes"], "kernels": decode["kernels"], "load": decode["load1"]}
+    decode, prompt = bench(DECODE_PROMPT, NEW), bench(PROMPT, 2)
+    seconds = {"prompt_s": prompt["first_token_s"], "step_s": decode["decode_step_ms"] / 1e3}
+    if cpu:  # the bench counts the CPU time of everything, so a step is a difference
+        short = bench(DECODE_PROMPT, 2)
+        seconds["step_s"] = (decode["cpu_s"] - short["cpu_s"]) / (NEW - 2)
+        seconds["prompt_s"] = prompt["cpu_s"] - seconds["step_s"]
+    return {**seconds, "step_bytes": decode["step_bytes"], "kernels": decode["kernels"], "load": decode["load1"]}
 
 
 def better(best, new):
@@ -102,6 +107,7 @@ def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("python")
     a.add_argument("folder")
+    a.add_argument("--cpu", action="store_true")
     a.add_argument("--rounds", type=int, default=2)
     a.add_argument("--ours", default=os.path.join(HERE, "..", "bin", "rltrain"))
     a.add_argument("--out", default=os.path.join(HERE, "..", "docs", "results", "quantized.json"))
@@ -119,24 +125,25 @@ def main():
             f.write("\n")
         os.replace(a.out + ".new", a.out)
 
+    part = "cpu" if a.cpu else "speed"
     for t in FLAGS:
-        if t in results.get("speed", {}):
+        if t in results.get(part, {}):
             continue
         path, row = os.path.join(a.folder, f"smollm2-{t}.gguf"), {"ours": {}, "bf16": {}, "peer": {}}
         for _ in range(a.rounds):
-            row["ours"] = better(row["ours"], ours(a.ours, FLAGS[t]))
+            row["ours"] = better(row["ours"], ours(a.ours, FLAGS[t], a.cpu))
             if t not in ("f32", "bf16"):
-                row["bf16"] = better(row["bf16"], ours(a.ours, FLAGS["bf16"]))  # beside it, as other work on the machine varies
+                row["bf16"] = better(row["bf16"], ours(a.ours, FLAGS["bf16"], a.cpu))  # beside it, as other work on the machine varies
             if os.path.exists(path):
-                run = subprocess.run([a.python, __file__, "--peer", path], check=True, capture_output=True, text=True)
+                run = subprocess.run([a.python, __file__, "--peer", path, *["--cpu"] * a.cpu], check=True, capture_output=True, text=True)
                 row["peer"] = better(row["peer"], json.loads(run.stdout))
-        save("speed", t, row)
+        save(part, t, row)
     for quantize in ("none", "nf4"):
         if quantize not in results.get("qlora", {}):
             save("qlora", quantize, qlora(a.ours, quantize))
 
 
 if sys.argv[1:2] == ["--peer"]:
-    peer(sys.argv[2])
+    peer(sys.argv[2], "--cpu" in sys.argv)
 else:
     main()
