@@ -7,8 +7,10 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/run"
@@ -43,6 +45,12 @@ type Config struct {
 
 	merged map[string]func([]float32) // changes of a CausalLM's weights that an adapter makes
 	scored bool                       // CausalLM: the folder may be a classifier's
+}
+
+// TemplateSettings are what the chat template gets in all conversations.
+type TemplateSettings struct {
+	Now  time.Time      // clock of strftime_now
+	Args dataset.Object // variables, such as enable_thinking; those of a conversation win
 }
 
 // backbone is what every policy has: a pretrained model with low-rank pairs on it, a tokenizer, and a value head where the

@@ -105,8 +105,26 @@ func (p *CausalLM) loadText(dir string) error {
 	if p.Template.Now.IsZero() {
 		p.Template.Now = time.Now()
 	}
-	return p.findEnds()
+	if id, ok := p.Tokenizer.SpecialID("eos_token"); ok {
+		p.eos = append(p.eos, id)
+	}
+	for _, id := range p.model.EOS() {
+		if !slices.Contains(p.eos, id) {
+			p.eos = append(p.eos, id)
+		}
+	}
+	end, err := turnEnd(p.Templates, p.Tokenizer, p.Template.Now)
+	if err == nil && end >= 0 && !slices.Contains(p.eos, end) {
+		p.eos, p.added = append(p.eos, end), append(p.added, end)
+	}
+	return err
 }
+
+// EOS are the ids that end a text, the one that training appends first.
+func (p *CausalLM) EOS() []int32 { return slices.Clone(p.eos) }
+
+// AddedEOS are those of EOS that the model's files do not name as such. Save writes them to generation_config.json.
+func (p *CausalLM) AddedEOS() []int32 { return slices.Clone(p.added) }
 
 // Forward implements Policy. A token is predicted by the state before it.
 func (p *CausalLM) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {

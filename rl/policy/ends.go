@@ -9,66 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
-	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/outfile"
 	"github.com/rltrain/rltrain/internal/words"
 	"github.com/rltrain/rltrain/torch/transformers"
-	template "github.com/rltrain/rltrain/torch/transformers/chat"
 )
-
-// findEnds collects the ids that end a text: the tokenizer's, those of config.json and generation_config.json, and the token
-// with which the chat template ends the assistant's turn. Without the last one, a base model with a chat template would be
-// trained on turns and never stop after one.
-func (p *CausalLM) findEnds() error {
-	if id, ok := p.Tokenizer.SpecialID("eos_token"); ok {
-		p.eos = append(p.eos, id)
-	}
-	for _, id := range p.model.EOS() {
-		if !slices.Contains(p.eos, id) {
-			p.eos = append(p.eos, id)
-		}
-	}
-	end, err := p.turnEnd()
-	if err != nil || end < 0 || slices.Contains(p.eos, end) {
-		return err
-	}
-	p.eos, p.added = append(p.eos, end), append(p.added, end)
-	return nil
-}
-
-// turnEnd is the special token after the assistant's message in the chat template, -1 if there is none.
-func (p *CausalLM) turnEnd() (int32, error) {
-	if p.Templates == nil {
-		return -1, nil
-	}
-	o, err := p.templateOptions(envs.TemplateInputs{}, false)
-	if err != nil {
-		return -1, err
-	}
-	rendered, err := p.Templates.Render([]template.Message{template.NewMessage(envs.RoleUser, "-"), template.NewMessage(envs.RoleAssistant, turnMark)}, o)
-	if err != nil {
-		return -1, nil // it may need what only the data has
-	}
-	_, rest, _ := strings.Cut(rendered.Text, turnMark)
-	ids, err := p.Tokenizer.EncodeRaw(strings.TrimSpace(rest), false)
-	if err != nil || len(ids) == 0 {
-		return -1, err
-	}
-	text, err := p.Tokenizer.Decode(ids[:1], true)
-	if err != nil || text != "" {
-		return -1, err
-	}
-	return ids[0], nil
-}
-
-// EOS are the ids that end a text, the one that training appends first.
-func (p *CausalLM) EOS() []int32 { return slices.Clone(p.eos) }
-
-// AddedEOS are those of EOS that the model's files do not name as such. Save writes them to generation_config.json.
-func (p *CausalLM) AddedEOS() []int32 { return slices.Clone(p.added) }
 
 // EndAt makes token, which the vocabulary must have, the end of texts that training appends and templates see. Save
 // writes it to generation_config.json and tokenizer_config.json.

@@ -6,7 +6,6 @@ import (
 	"math/big"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
@@ -14,12 +13,6 @@ import (
 	template "github.com/rltrain/rltrain/torch/transformers/chat"
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
-
-// TemplateSettings are what the chat template gets in all conversations.
-type TemplateSettings struct {
-	Now  time.Time      // clock of strftime_now
-	Args dataset.Object // variables, such as enable_thinking; those of a conversation win
-}
 
 // renderer is a way to render a conversation.
 type renderer = func(*template.Templates, []template.Message, template.Options) (jinja.Rendering, error)

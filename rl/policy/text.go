@@ -62,9 +62,6 @@ func (p *CausalLM) Ask(text string) ([]int32, error) {
 // Generation is how the model's makers would sample, from generation_config.json.
 func (p *CausalLM) Generation() transformers.GenerationConfig { return p.model.Generation }
 
-// turnMark is the assistant's message in a conversation that is rendered for what follows it.
-const turnMark = "rltrainTURN"
-
 // EncodeReply is the tokens after an assistant's message that the user answers, in a conversation with inputs in: the end of that message (unless ended says that
 // it has an end token), the user's message, and the opening of the assistant's next one.
 func (p *CausalLM) EncodeReply(in envs.TemplateInputs, text string, ended bool) ([]int32, error) {

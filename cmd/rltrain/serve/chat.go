@@ -1,7 +1,9 @@
 package serve
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 
 	"github.com/rltrain/rltrain/envs/chat"
@@ -73,31 +75,9 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 		}
 		q.MaxTokens = q.MaxCompletion
 	}
-	if len(q.Messages) == 0 {
-		return bad("messages", "messages is missing")
-	}
-	value, err := dataset.Parse(string(q.Messages))
+	prompt, err := s.chatPrompt(r.Context(), l, q)
 	if err != nil {
-		return bad("messages", "messages: %v", err)
-	}
-	messages, err := chat.Messages(value, false)
-	if err != nil {
-		return bad("messages", "messages: %v", err)
-	}
-	e := chat.Example{Prompt: chat.Content{Messages: messages}}
-	if e.TemplateArgs, err = templateArgs(q.TemplateArgs); err != nil {
 		return err
-	}
-	var prompt []int32
-	err = s.prepare(r.Context(), func() (err error) {
-		prompt, err = l.policy.EncodePrompt(e)
-		return err
-	})
-	if err != nil {
-		return bad("messages", "messages: %v", err)
-	}
-	if len(prompt) == 0 {
-		return bad("messages", "messages: the prompt is empty")
 	}
 	room := l.policy.MaxLength() - len(prompt)
 	o, err := q.options(l.policy, s.defaults(or(q.TopLogProbs, 0) > 0), 1, room, 1, room)
@@ -159,4 +139,33 @@ func templateArgs(data json.RawMessage) (dataset.Object, error) {
 		return nil, bad("chat_template_kwargs", "chat_template_kwargs: want an object such as {\"enable_thinking\": false}")
 	}
 	return args, nil
+}
+
+// chatPrompt is the tokens of a request's messages, of which there is at least one.
+func (s *Server) chatPrompt(ctx context.Context, l *lane, q chatBody) (prompt []int32, err error) {
+	if len(q.Messages) == 0 {
+		return nil, bad("messages", "messages is missing")
+	}
+	value, err := dataset.Parse(string(q.Messages))
+	if err != nil {
+		return nil, bad("messages", "messages: %v", err)
+	}
+	var e chat.Example
+	if e.Prompt.Messages, err = chat.Messages(value, false); err != nil {
+		return nil, bad("messages", "messages: %v", err)
+	}
+	if e.TemplateArgs, err = templateArgs(q.TemplateArgs); err != nil {
+		return nil, err
+	}
+	err = s.prepare(ctx, func() (err error) {
+		prompt, err = l.policy.EncodePrompt(e)
+		return err
+	})
+	if err == nil && len(prompt) == 0 {
+		err = errors.New("the prompt is empty")
+	}
+	if err != nil {
+		return nil, bad("messages", "messages: %v", err)
+	}
+	return prompt, nil
 }
