@@ -329,23 +329,6 @@ func (l *loading) layer(entries []entry) {
 	}
 }
 
-// rewrite puts the entries that names stand for in their place.
-func (l *loading) rewrite(entries []entry) (all []entry) {
-	for _, e := range entries {
-		r, ok := rewritings[e.name]
-		if !ok || e.value.Syntax == options.Null {
-			all = append(all, e)
-			continue
-		}
-		written, err := r.read(l, e)
-		if err != nil {
-			l.found.add(e.source.errorf("%v", err))
-		}
-		all = append(all, written...)
-	}
-	return all
-}
-
 // read finds the key and the value of an entry. The key is "" where there is nothing to set.
 func (l *loading) read(e entry) (key string, value any, err error) {
 	if rule := ruleOf(e.name); rule != nil && aliasByName[e.name] == nil {

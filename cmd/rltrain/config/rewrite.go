@@ -50,6 +50,23 @@ func init() {
 	}
 }
 
+// rewrite puts the entries that names stand for in their place.
+func (l *loading) rewrite(entries []entry) (all []entry) {
+	for _, e := range entries {
+		r, ok := rewritings[e.name]
+		if !ok || e.value.Syntax == options.Null {
+			all = append(all, e)
+			continue
+		}
+		written, err := r.read(l, e)
+		if err != nil {
+			l.found.add(e.source.errorf("%v", err))
+		}
+		all = append(all, written...)
+	}
+	return all
+}
+
 // as is an entry under another name with another value.
 func (e entry) as(name, value string) entry {
 	return entry{name, options.Value{Text: value}, e.source}

@@ -158,7 +158,8 @@ func FuzzLoadYAML(f *testing.F) {
 		"epochs: 3.0\nmode: rl_only\n", routerFile, "", "a", "- a", "a: [1", "seed: 1\nseed: 2", "a: &x 3\nb: *x\n<<: *x", "? [a]\n: 3",
 		"{epochs: 3, gamma: }", "model: |\n  x\n  y\n", "model: !!str 3", "reward_expr: \"\\u0085\\x7f\"\nreward: custom",
 		"lora_target_modules: [a, 'b', \"c\"]", "dataset: \"a\\tb\"\ntext_column: ' x '", "\ufeffseed: 0x10\r\n", "a: \"x\x00y\"", "---\n---\n%",
-		"classifier: {rl_training: {enabled: true}}",
+		"classifier: {rl_training: {enabled: true}}", "model_init_kwargs: {dtype: fp32, x: [}", "dataset_mixer: {a: 1.0}\ndataset_splits: [b]", "datasets: [{path: a}]",
+		"dataset_mixture: {datasets: [{id: a, weight: }], seed: 1}", "chat_template_kwargs: {a: {b: [1]}}\ntask: chat", "hub_token: null\nmax_length: null", "deepspeed: {a: {}}",
 	} {
 		f.Add([]byte(seed))
 	}
