@@ -201,15 +201,22 @@ func readReport(nonce string, solution, tests sandbox.Outcome) (v Verdict, writt
 			v.Message = "the tests did not come to their end"
 		}
 	}
-	// How the program ended is more precise than the failed test. But if it was killed with its tests, that says nothing.
-	for _, o := range []sandbox.Outcome{solution, tests} {
-		class := map[sandbox.Status]Class{sandbox.Timeout: Timeout, sandbox.Memory: Memory, sandbox.Output: Output}[o.Status]
-		if class != "" && (v.Class == Runtime || !ended) {
-			v.Class, v.Message = class, classMessages[class]
-			break
-		}
+	if v.Class == Runtime || !ended {
+		v.stoppedBy(solution, tests)
 	}
 	return v, written
+}
+
+// stoppedBy sets the class of the limit that a process reached: how the program ended is more precise than the failed test.
+// But if it was killed with its tests, that says nothing.
+func (v *Verdict) stoppedBy(outcomes ...sandbox.Outcome) {
+	for _, o := range outcomes {
+		class := map[sandbox.Status]Class{sandbox.Timeout: Timeout, sandbox.Memory: Memory, sandbox.Output: Output}[o.Status]
+		if class != "" {
+			v.Class, v.Message = class, classMessages[class]
+			return
+		}
+	}
 }
 
 var classMessages = map[Class]string{Timeout: "the program took too long", Memory: "the program took too much memory", Output: "the program wrote too much"}

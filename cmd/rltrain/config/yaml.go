@@ -107,7 +107,8 @@ func (c *Config) Named() map[string][]string {
 	all := map[string][]string{}
 	for _, o := range c.set.All() {
 		names := strings.Contains(o.Arg, "FILE") || strings.Contains(o.Arg, "DIR") || o.Arg == "PROGRAM" || o.Name == "reward"
-		if !names || o.Incidental || o.PerCommand || !c.set.Applies(o) {
+		written := o.Name == "buffer_cache" && !c.Replay.LoadBuffer // by the run itself
+		if !names || o.Incidental || o.PerCommand || written || !c.set.Applies(o) {
 			continue
 		}
 		switch v := o.Get().(type) {

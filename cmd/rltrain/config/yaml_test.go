@@ -190,3 +190,26 @@ func loadBytes(data []byte) (*Config, error) {
 	c := load([][]entry{entries}, &found)
 	return c, found.err()
 }
+
+// TestNamed: settings that name what a run reads, and not what it writes.
+func TestNamed(t *testing.T) {
+	for _, test := range []struct {
+		args string
+		want map[string][]string
+	}{
+		{"--task=sum_digits --algorithm=reinforce_replay --buffer-cache=b.jsonl --cache-buffer", map[string][]string{"buffer_cache": nil}},
+		{"--task=sum_digits --algorithm=reinforce_replay --buffer-cache=b.jsonl --load-buffer", map[string][]string{"buffer_cache": {"b.jsonl"}}},
+		{"--task=prompts --dataset=p.jsonl --reward=cmd:judge --turns-cmd=turns", map[string][]string{"dataset": {"p.jsonl"}, "reward": {"cmd:judge"}, "turns_cmd": {"turns"}, "output_dir": nil, "config": nil}},
+	} {
+		c, err := Load(strings.Fields(test.args), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := c.Named()
+		for name, want := range test.want {
+			if diff := cmp.Diff(want, named[name]); diff != "" {
+				t.Errorf("%s: %s: %s", test.args, name, diff)
+			}
+		}
+	}
+}
