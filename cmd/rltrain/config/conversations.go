@@ -9,7 +9,7 @@ import (
 
 // Conversations say how a language model's chat template renders conversations, and where texts end.
 type Conversations struct {
-	TemplateDate string `option:"template_date" arg:"DATE" help:"date that the chat template prints, such as 2026-01-31; without it the day the run began"`
+	TemplateDate string `option:"template_date" arg:"DATE" help:"date that the chat template prints (strftime_now, date_string), such as 2026-01-31; without it the day the run began"`
 	TemplateArgs string `option:"chat_template_kwargs" arg:"JSON" help:"variables for the chat template, such as '{\"enable_thinking\": false}'; the column chat_template_kwargs of a row wins"`
 	EOSToken     string `option:"eos_token" arg:"TOKEN" help:"token that ends a text, instead of the tokenizer's; it is saved with the model"`
 }
@@ -38,13 +38,21 @@ func (o *Conversations) Date() (time.Time, error) {
 	return date, nil
 }
 
-// Args are the variables of the chat template.
+// dateString is how templates of Llama write the variable date_string.
+const dateString = "02 Jan 2006"
+
+// Args are the variables of the chat template. A date that is given is date_string, too, which some templates read instead of
+// a clock.
 func (o *Conversations) Args() (dataset.Object, error) {
 	args, err := TemplateArgs(o.TemplateArgs)
 	if err != nil {
 		return nil, wrong("chat_template_kwargs", "%v", err)
 	}
-	return args, nil
+	date, err := o.Date()
+	if _, given := args.Get("date_string"); err != nil || date.IsZero() || given {
+		return args, err
+	}
+	return args.With("date_string", date.Format(dateString)), nil
 }
 
 // TemplateArgs reads the variables of a chat template, a JSON object; "" is none.

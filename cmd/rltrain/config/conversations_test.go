@@ -1,0 +1,38 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestConversations(t *testing.T) {
+	for _, c := range []struct {
+		o    Conversations
+		args string
+		err  string
+	}{
+		{Conversations{}, "{}", ""},
+		{Conversations{TemplateArgs: `{"enable_thinking": false}`}, `{"enable_thinking":false}`, ""},
+		{Conversations{TemplateDate: "2026-01-31", TemplateArgs: `{"a": 1}`}, `{"a":1,"date_string":"31 Jan 2026"}`, ""},
+		{Conversations{TemplateDate: "2026-01-31", TemplateArgs: `{"date_string": "today"}`}, `{"date_string":"today"}`, ""},
+		{Conversations{TemplateDate: "31.1.2026"}, "", "template_date"},
+		{Conversations{TemplateArgs: "[1]"}, "", "chat_template_kwargs"},
+		{Conversations{TemplateArgs: "{"}, "", "chat_template_kwargs"},
+	} {
+		err := c.o.Check()
+		if c.err != "" {
+			if err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%+v: %v, want an error of %s", c.o, err, c.err)
+			}
+			continue
+		}
+		args, other := c.o.Args()
+		if err != nil || other != nil {
+			t.Errorf("%+v: %v, %v", c.o, err, other)
+			continue
+		}
+		if data, err := args.MarshalJSON(); err != nil || string(data) != c.args {
+			t.Errorf("%+v: %s, %v; want %s", c.o, data, err, c.args)
+		}
+	}
+}
