@@ -146,7 +146,7 @@ func shapeOf(name string) shape {
 // Shapes of names that are rewritten.
 var (
 	lists    = []string{"reward_funcs", "reward_weights"}
-	switches = []string{"greater_is_better", "shuffle_dataset"}
+	switches = []string{"disable_dropout", "greater_is_better", "shuffle_dataset"}
 )
 
 // names lists what isName accepts, keys first, for suggestions.

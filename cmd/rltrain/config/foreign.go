@@ -76,7 +76,6 @@ var rules = slices.Concat(
 	needless(constantEntropy, "entropy_coef_…", "entropy_target"),
 	needless(otherLoss, "sapo_…", "vespo_…", "discopop_tau", "f_alpha_divergence_coef"),
 	needless("prompts are never truncated, as in TRL 1.16; those without room for a completion are skipped", "max_prompt_length"),
-	needless("models have no dropout here; see lora_dropout for the adapter's", "disable_dropout"),
 	needless("a run's folder has the model in any case; see export for other formats", "save_model", "save_method", "quantization", "quantization_method"),
 
 	// These have one value here.

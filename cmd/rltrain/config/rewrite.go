@@ -44,6 +44,7 @@ func init() {
 		"lora_dropout":              {"the same; reward models have none", (*loading).dropout},
 		"load_in_4bit":              {"`quantize`: false → none, true → nf4, which multiplies as bfloat16", (*loading).fourBits},
 		"save_path":                 {"`output_dir`, unless that is given too", (*loading).savePath},
+		"disable_dropout":           {"true: only SFT has dropout, on the adapter; in RL also false", (*loading).noDropout},
 		"shuffle_dataset":           {"rows are shuffled, by seed", (*loading).shuffle},
 		"project":                   {"`wandb_project`; huggingface is TRL's for trackio", (*loading).project},
 		"run_name":                  {"the same, with `report_to` wandb", (*loading).runName},
@@ -151,6 +152,14 @@ func (l *loading) dropout(e entry) ([]entry, error) {
 		return nil, nil
 	}
 	return []entry{e}, nil
+}
+
+func (l *loading) noDropout(e entry) ([]entry, error) {
+	on, err := options.ParseBool(e.value)
+	if err == nil && on == false && (l.Rewarding != nil || l.Pairs != nil) {
+		err = errors.New("false: only SFT has dropout, on the adapter; use true")
+	}
+	return nil, err
 }
 
 func (l *loading) fourBits(e entry) ([]entry, error) {

@@ -96,6 +96,7 @@ func TestForeignErrors(t *testing.T) {
 		{"--task chat --dataset d --lr_scheduler_type constant --warmup_steps 3", "", "--warmup_steps: applies only with another --lr-scheduler-type than constant"},
 		{"--task sum_digits --defaults trl", "", "--defaults: TRL has no trainer for this run"},
 		{"--mode reward_model --dataset d --model m --use_peft False", "", "--use_peft: false: … use true"},
+		{"--task preference --dataset d --model m --disable_dropout False", "", "--disable_dropout: false: only SFT has dropout"},
 		{"--task chat --dataset d --eval_strategy sometimes", "", `--eval_strategy: "sometimes" is not one of no, steps, epoch`},
 	} {
 		t.Run(test.want, func(t *testing.T) {
