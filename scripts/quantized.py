@@ -19,8 +19,8 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FLAGS = {"f32": ("--dtype", "fp32"), "bf16": ("--dtype", "bf16")}
-FLAGS.update({t: ("--quantize", t) for t in ("q8_0", "q4_0", "q4_1", "int8", "nf4")})
+FLAGS = {t: ("--quantize", t) for t in ("nf4", "q8_0", "q4_0", "q4_1", "int8")}
+FLAGS.update({"bf16": ("--dtype", "bf16"), "f32": ("--dtype", "fp32")})
 PROMPT, NEW, DECODE_PROMPT = 512, 48, 64
 
 
@@ -61,7 +61,7 @@ def peer(path, cpu):
 def ours(program, flags, cpu):
     def bench(prompt, new):
         command = [program, "bench", "generate", "--shape", "smol135", *flags, "--batch", "1", "--prompt", str(prompt),
-                   "--new", str(new), "--reps", "3", "--threads", "1" if cpu else "2", "--json"]
+                   "--new", str(new), "--reps", "2", "--threads", "1" if cpu else "2", "--json"]
         return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     decode, prompt = bench(DECODE_PROMPT, NEW), bench(PROMPT, 2)
     seconds = {"prompt_s": prompt["first_token_s"], "step_s": decode["decode_step_ms"] / 1e3}
@@ -86,7 +86,7 @@ def qlora(program, quantize):
                 for text in texts:
                     f.write(json.dumps({"text": text}) + "\n")
             command = [program, "--task", "chat", "--mode", "supervised", "--model", "smollm2", "--dataset", data, "--quantize", quantize,
-                       "--output-dir", out, "--threads", "2", *options]
+                       "--output-dir", out, "--threads", "2", "--logging-steps", "1", *options]
             if quantize == "none":
                 command += ["--dtype", "bf16"]
             subprocess.run(command, check=True, capture_output=True, text=True)
@@ -98,7 +98,7 @@ def qlora(program, quantize):
         for path in sorted(glob.glob(os.path.join(HERE, "..", "docs", "*.md"))):
             with open(path) as f:
                 paragraphs += [p for p in f.read().split("\n\n") if len(p) > 400 and not p.startswith(("|", "`"))]
-        peak, losses = train("long", paragraphs, "--max-steps", "20", "--batch-size", "8", "--max-length", "256")
+        peak, losses = train("long", paragraphs, "--max-steps", "20", "--batch-size", "4", "--max-length", "128")
         least, _ = train("short", ["One two three four."] * 4, "--max-steps", "2", "--batch-size", "1")
     return {"losses": losses, "peak_bytes": peak, "peak_without_activations_bytes": least}
 

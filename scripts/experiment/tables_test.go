@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -130,5 +131,19 @@ func TestBenchTable(t *testing.T) {
 	want := [][]string{{"mixed, disturbed", "1.00", "2.00 (2.00×; 2.20× per token)", "not measured", "0.50×"}, {"step", "2.00", "5.00 (2.50×)", "3.00 (1.50×)", "0.25×"}}
 	if diff := cmp.Diff(want, cells); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestQuantizedTable(t *testing.T) {
+	var r quantizedResults
+	if err := json.Unmarshal([]byte(`{"cpu": {"nf4": {"ours": {"step_s": 0.01, "prompt_s": 0.2, "step_bytes": 1.2e8}, "bf16": {"step_s": 0.016}, "peer": {}}},
+ "qlora": {"nf4": {"losses": [3, 2], "peak_bytes": 1073741824, "peak_without_activations_bytes": 536870912}}}`), &r); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(strings.Fields(r.markdown()), " ")
+	for _, want := range []string{"| nf4 | 120 | 10.0 | 1.60× | | |", "| nf4 | 2.500 | 1024 | 512 |"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the table lacks %q:\n%s", want, text)
+		}
 	}
 }
