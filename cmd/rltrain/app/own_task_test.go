@@ -99,7 +99,7 @@ func TestCustomTask(t *testing.T) {
 	for wrong, want := range map[string]string{
 		"--mode supervised_then_rl": `--mode: "supervised_then_rl": the only choice is rl_only`,
 		"--size 3":                  "unknown option --size",
-		"--leters a":                "unknown option --leters; did you mean --letters?",
+		"--leters a":                "unknown option --leters; did you mean --letters",
 		"--letters=":                "--letters: is empty",
 		"--held 3":                  "--eval-samples: 4: task a_letter has only 3",
 		"--held -1":                 "--held: -1 is out of range; it must be at least 0",
