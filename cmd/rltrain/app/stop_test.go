@@ -19,7 +19,7 @@ func TestTimeIsUp(t *testing.T) {
 	whole, parts := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "out")
 	l.finish(t, r, whole)
 	for range 2 { // each process takes one step
-		_, wait := l.start(t, r, parts, "--resume", "--max-time", "1ms")
+		_, wait := l.start(t, r, parts, "--resume=auto", "--max-time", "1ms")
 		if code, output := wait(); code != 124 || !strings.Contains(output, "--resume") {
 			t.Fatalf("exit code %d, want 124 and a word about --resume:\n%s", code, output)
 		}
