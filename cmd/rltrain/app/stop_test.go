@@ -24,7 +24,7 @@ func TestTimeIsUp(t *testing.T) {
 			t.Fatalf("exit code %d, want 124 and a word about --resume:\n%s", code, output)
 		}
 	}
-	l.finish(t, r, parts, "--resume")
+	l.finish(t, r, parts, "--resume=auto")
 	compareRuns(t, r, whole, parts)
 }
 
