@@ -64,8 +64,9 @@ fuzz: core models ## run every fuzz target for $$FUZZTIME (default 10s)
 bench: core models ## run all Go benchmarks
 	@$(GOENV) go test -run '^$$' -bench . -benchmem ./...
 
-compat: all cuda ## compare with transformers, peft, TRL, llama.cpp and OpenAI's client, and compile for GPUs (needs Python; creates virtual environments)
+compat: all cuda ## compare with transformers, peft, TRL, llama.cpp, OpenAI's client and lm-evaluation-harness, and compile for GPUs (needs Python; creates virtual environments)
 	@scripts/compat.sh -r scripts/serve.txt scripts/serve.py
+	@scripts/compat.sh -r scripts/harness.txt scripts/harness.py
 	@scripts/compat.sh
 	@scripts/compat.sh scripts/trl_options.py
 	@scripts/compat.sh scripts/trl_runs.py
