@@ -75,7 +75,7 @@ func TestCrashSignals(t *testing.T) {
 			if code == 0 {
 				continue
 			}
-			if lines := strings.Split(strings.TrimSpace(output), "\n"); code != 128+int(signal) || !strings.Contains(lines[len(lines)-1], "--resume=auto") {
+			if lines := strings.Split(strings.TrimSpace(output), "\n"); code != 128+int(signal) || !strings.Contains(lines[len(lines)-1], "--resume auto") {
 				t.Errorf("%s: exit code %d:\n%s", signal, code, output)
 			}
 		}

@@ -163,13 +163,13 @@ func TestExplain(t *testing.T) {
 		{context.Background(), fmt.Errorf("while loading: %w", usage), 2, "while loading: " + usage.Error()},
 		{context.Background(), shared.UsageErrorf("--top: %d", 0), 2, "--top: 0"},
 		{context.Background(), fmt.Errorf("printing: %w", syscall.EPIPE), 0, ""},
-		{stopped(syscall.SIGINT), fmt.Errorf("ppo: %w", run.ErrStopped), 130, "ppo: stopped before the end; run the same command with --resume to continue"},
-		{stopped(syscall.SIGTERM), run.ErrStopped, 143, "stopped before the end; run the same command with --resume to continue"},
+		{stopped(syscall.SIGINT), fmt.Errorf("ppo: %w", run.ErrStopped), 130, "ppo: stopped before the end; run the same command with --resume auto to continue"},
+		{stopped(syscall.SIGTERM), run.ErrStopped, 143, "stopped before the end; run the same command with --resume auto to continue"},
 		{stopped(syscall.SIGINT), fmt.Errorf("predicting: %w", context.Canceled), 130, "stopped by SIGINT"},
 		{stopped(syscall.SIGTERM), errors.New("disk full"), 1, "disk full"},
-		{stopped(syscall.SIGUSR1), run.ErrStopped, 138, "stopped before the end; run the same command with --resume to continue"},
-		{stopped(syscall.SIGHUP), run.ErrStopped, 129, "stopped before the end; run the same command with --resume to continue"},
-		{context.Background(), errors.Join(run.ErrStopped, syscall.EPIPE), 141, "stopped and saved: the output was closed; run the same command with --resume to continue"},
+		{stopped(syscall.SIGUSR1), run.ErrStopped, 138, "stopped before the end; run the same command with --resume auto to continue"},
+		{stopped(syscall.SIGHUP), run.ErrStopped, 129, "stopped before the end; run the same command with --resume auto to continue"},
+		{context.Background(), errors.Join(run.ErrStopped, syscall.EPIPE), 141, "stopped and saved: the output was closed; run the same command with --resume auto to continue"},
 	} {
 		if code, message := explain(test.ctx, test.err); code != test.code || message != test.want {
 			t.Errorf("%v: got %d %q, want %d %q", test.err, code, message, test.code, test.want)
