@@ -100,7 +100,8 @@ rlt_error* rlt_tensor_write(rlt_tensor t, const float* data, int64_t count) {
     const at::NoGradGuard no_grad;
     at::Tensor target = rlt::borrow(t);
     TORCH_CHECK(target.scalar_type() == at::kFloat && target.is_contiguous() && target.numel() == count,
-                "write: ", count, " values for a tensor of shape ", target.sizes());
+                "write: ", count, " values for a tensor of shape ", target.sizes(), " and type ",
+                target.scalar_type(), "; it must be contiguous, float32 and of as many values");
     target.copy_(at::from_blob(const_cast<float*>(data), target.sizes(), at::kFloat));
   });
 }

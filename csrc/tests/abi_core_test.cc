@@ -31,7 +31,7 @@ TEST(abi_kernel_sets_are_measured_and_chosen_by_name) {
   }
   EXPECT_EQUAL(rlt_kernel_sets(&first, 1, 0), n);
   EXPECT(first.name == sets[0].name && first.f32 == 0);
-  EXPECT_ERROR("those that run here are amx_loops, base", rlt_use_kernels("none"));
+  EXPECT_ERROR("it runs amx_loops, base", rlt_use_kernels("none"));
 }
 
 TEST(abi_handles_of_nothing_are_errors) {

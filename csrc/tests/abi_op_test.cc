@@ -104,10 +104,10 @@ TEST(abi_op_call_refuses_malformed_tapes) {
   EXPECT_ERROR("too short", r.call(add, {1, word(x), 1}, 2));
   EXPECT_ERROR("unknown argument kind 9", r.call(add, {9}, 1));
   EXPECT_ERROR("unknown argument kind -1", r.call(add, {-1}, 1));
-  EXPECT_ERROR("past the tape", r.call(sum, {1, word(x), 5, 2, 0}, 2));
-  EXPECT_ERROR("past the tape", r.call(sum, {1, word(x), 5, -1}, 2));
-  EXPECT_ERROR("past the tape", r.call(sum, {1, word(x), 5, INT64_MAX}, 2));
-  EXPECT_ERROR("past the tape", r.call(sum, {1, word(x), 5, INT64_MIN}, 2));
+  EXPECT_ERROR("does not fit the tape", r.call(sum, {1, word(x), 5, 2, 0}, 2));
+  EXPECT_ERROR("does not fit the tape", r.call(sum, {1, word(x), 5, -1}, 2));
+  EXPECT_ERROR("does not fit the tape", r.call(sum, {1, word(x), 5, INT64_MAX}, 2));
+  EXPECT_ERROR("does not fit the tape", r.call(sum, {1, word(x), 5, INT64_MIN}, 2));
   EXPECT_ERROR("is missing", r.call(add, {1, word(x)}, 1));
   EXPECT_ERROR("takes at most 3", r.call(add, {1, word(x), 1, word(x), 7, 0, 7, 0}, 4));
   EXPECT_ERROR("takes at most 3", r.call(add, {1, word(x)}, -1));

@@ -59,8 +59,7 @@ TEST(abi_tensors_know_their_device) {
   h.keep(t);
   EXPECT(rlt::borrow(t).is_cpu());
   for (const int32_t none : {INT32_MIN, -2, 64, INT32_MAX}) {
-    EXPECT_ERROR("no device " + std::to_string(none),
-                 rlt_tensor_from(data, RLT_F32, dims, 1, none, &t));
+    EXPECT_ERROR("no device " + std::to_string(none), rlt_tensor_from(data, RLT_F32, dims, 1, none, &t));
   }
 }
 
@@ -92,10 +91,12 @@ TEST(abi_tensor_write) {
   const std::array<float, 4> data{1, 2, 3, 4};
   EXPECT_OK(rlt_tensor_write(t, data.data(), 4));
   EXPECT_EQUAL(rlt::borrow(t)[1][0].item<float>(), 3.0f);
-  EXPECT_ERROR("3 values do not fit", rlt_tensor_write(t, data.data(), 3));
-  EXPECT_ERROR("do not fit", rlt_tensor_write(h.give(rlt::borrow(t).detach().t()), data.data(), 4));
-  EXPECT_ERROR("do not fit", rlt_tensor_write(h.give(at::empty({4}, at::kLong)), data.data(), 4));
-  EXPECT_ERROR("do not fit", rlt_tensor_write(0, data.data(), 4));
+  EXPECT_ERROR("3 values for a tensor of shape [2, 2]", rlt_tensor_write(t, data.data(), 3));
+  EXPECT_ERROR("it must be contiguous, float32",
+               rlt_tensor_write(h.give(rlt::borrow(t).detach().t()), data.data(), 4));
+  EXPECT_ERROR("it must be contiguous, float32",
+               rlt_tensor_write(h.give(at::empty({4}, at::kLong)), data.data(), 4));
+  EXPECT_ERROR("it must be contiguous, float32", rlt_tensor_write(0, data.data(), 4));
 }
 
 // A temporary file, removed when its test ends.
