@@ -72,17 +72,21 @@ func explain(ctx context.Context, err error) (code int, message string) {
 	var usage *config.UsageError
 	var exit cli.ExitCoder
 	var stop interrupted
+	resume := "; run the same command with --resume auto to continue" // auto: the run may not have begun
+	if part := (partlyGenerated{}); errors.As(err, &part) {
+		resume = "; run the same command with --resume to continue"
+	}
 	switch {
 	case err == nil:
 		return 0, ""
 	case errors.Is(err, run.ErrTimeUp):
-		return exitTimeUp, err.Error() + "; run the same command with --resume auto to continue"
+		return exitTimeUp, err.Error() + resume
 	case errors.Is(err, run.ErrStopped) && errors.Is(err, syscall.EPIPE):
-		return exitSignal + int(syscall.SIGPIPE), "stopped and saved: the output was closed; run the same command with --resume auto to continue"
+		return exitSignal + int(syscall.SIGPIPE), "stopped and saved: the output was closed" + resume
 	case errors.Is(err, syscall.EPIPE): // the reader of the output has closed it
 		return 0, ""
 	case errors.As(context.Cause(ctx), &stop) && errors.Is(err, run.ErrStopped):
-		return exitSignal + int(stop.signal), err.Error() + "; run the same command with --resume auto to continue"
+		return exitSignal + int(stop.signal), err.Error() + resume
 	case errors.As(context.Cause(ctx), &stop) && errors.Is(err, context.Canceled):
 		return exitSignal + int(stop.signal), stop.Error()
 	case errors.As(err, &usage):

@@ -214,6 +214,14 @@ func (g *generation) finished(file *os.File) (prompts int, end int64, err error)
 	}
 }
 
+// partlyGenerated is the stop of a generation that has saved a part, which --resume continues.
+type partlyGenerated struct{ kept string }
+
+func (p partlyGenerated) Error() string { return run.ErrStopped.Error() + ": " + p.kept }
+
+// Unwrap makes it a run.ErrStopped.
+func (p partlyGenerated) Unwrap() error { return run.ErrStopped }
+
 // stopped adds to err what an interrupted command has saved.
 func (g *generation) stopped(err error, part, about string) error {
 	if g.done == 0 {
@@ -221,7 +229,7 @@ func (g *generation) stopped(err error, part, about string) error {
 	}
 	kept := fmt.Sprintf("%s has %d of %d prompts", part, g.done, g.n)
 	if errors.Is(err, context.Canceled) {
-		return fmt.Errorf("%w: %s", run.ErrStopped, kept)
+		return partlyGenerated{kept}
 	}
 	return fmt.Errorf("%w; %s; run the same command with --resume to continue", err, kept)
 }
