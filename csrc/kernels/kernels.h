@@ -56,8 +56,8 @@ constexpr int kMostRows = 32;  // that any product takes
 // How a panel of bfloat16 is kept in fewer bits (quant_panels.h): in blocks of k, each with a scale for each
 // of the 16 outputs and something to add where `adds`, as float16 or float32. w = T(q)·scale·factor + addend.
 struct FewBits {
-  // T(q) is a signed byte q (q - 128 of a byte if scales are float16 and there is multiply_few), else the value
-  // in the table for four bits.
+  // T(q) is a signed byte q (q - 128 of a byte if scales are float16 and there is multiply_few), else the
+  // value in the table for four bits.
   bool bytes;
   bool adds;
   bool halves;         // scales are float16
@@ -165,12 +165,12 @@ struct Kernels {
                           float grad_entropy, float inverse, float curvature);
 
   // ---- weights of few bits ----
-  // Writes k rows of a panel, a multiple of 32, as multiply_bf16 takes it; with multiply_few, k values of each
-  // output, a stride apart. Returns the end of the blocks. Prefetches `ahead` bytes past what it reads.
-  const uint8_t* (*unpack)(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead,
-                           uint16_t* rows, int64_t stride);
-  // multiply_pairs by panels of few bits, with a [k words][rows]. Null where that is not faster than unpacking
-  // panels for multiply_pairs.
+  // Writes k rows of a panel, a multiple of 32, as multiply_bf16 takes it; with multiply_few, k values of
+  // each output, a stride apart. Returns the end of the blocks. Prefetches `ahead` bytes past what it reads.
+  const uint8_t* (*unpack)(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead, uint16_t* rows,
+                           int64_t stride);
+  // multiply_pairs by panels of few bits, with a [k words][rows]. Null where that is not faster than
+  // unpacking panels for multiply_pairs.
   FewProduct multiply_few;
 };
 

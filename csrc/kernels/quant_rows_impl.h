@@ -29,7 +29,8 @@ struct Signed {
   RLT_INLINE V at(const FewBits& by, float scale, float, const uint8_t* q) {
 #if defined(__AVX512BF16__)
     // The form with a mask: GCC 12 warns about its own header in the other one.
-    const auto wide = (I)_mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(q)));
+    const auto wide =
+        (I)_mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(q)));
 #else
     I wide;
     for (int j = 0; j < kLanes; ++j) wide[j] = static_cast<int8_t>(q[j]);
@@ -48,8 +49,8 @@ struct Offset {
     const __m512i power = _mm512_set1_epi32(0x47000000),
                   from = _mm512_setr_epi32(0, 1 << 8, 2 << 8, 3 << 8, 4 << 8, 5 << 8, 6 << 8, 7 << 8, 8 << 8,
                                            9 << 8, 10 << 8, 11 << 8, 12 << 8, 13 << 8, 14 << 8, 15 << 8),
-                  all = _mm512_maskz_broadcast_i32x4(
-                      0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(q)));
+                  all = _mm512_maskz_broadcast_i32x4(0xffff,
+                                                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(q)));
     return (V)_mm512_mask_shuffle_epi8(power, 0x2222222222222222, all, from) * scale + shift;
   }
 #else
@@ -112,9 +113,7 @@ class Table {
 };
 
 // To the second-level cache: a panel that comes next would take the first from the one at hand.
-RLT_INLINE void fetch(const uint8_t* from) {
-  _mm_prefetch(reinterpret_cast<const char*>(from), _MM_HINT_T1);
-}
+RLT_INLINE void fetch(const uint8_t* from) { _mm_prefetch(reinterpret_cast<const char*>(from), _MM_HINT_T1); }
 
 // A block of 16 outputs whose values are bytes; kRun of k follow each other.
 template <class Values, int64_t kRun>

@@ -67,9 +67,9 @@ Rotation rotate(const Rope& rope, const at::Tensor& positions, const int32_t* cu
 // Whether there is a weight of a linear layer, in any type.
 bool has_linear(const Loader& load, const std::string& name) {
   const QuantFormat* const formats = quant_formats();
-  return load.has(name + ".weight") || std::any_of(formats, formats + kQuantFormats, [&](const QuantFormat& f) {
-    return load.has(name + "." + f.name);
-  });
+  return load.has(name + ".weight") ||
+         std::any_of(formats, formats + kQuantFormats,
+                     [&](const QuantFormat& f) { return load.has(name + "." + f.name); });
 }
 
 }  // namespace
