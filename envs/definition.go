@@ -126,7 +126,7 @@ type Setup struct {
 	Seed uint64 // of every random choice of the task
 	// Find finds the files of a data set: a file, a folder, or a name on the hub.
 	Find    func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error)
-	Tell    func(line string) // what the user should know about the data; nil = nobody is told
+	Tell    func(line string) // prints what the user should know about the data; nil = silent
 	Context context.Context   // of an EpisodeSource's downloads; nil means no limit
 
 	HeldOut  int  // maximum number of Eval episodes that the run requests

@@ -96,7 +96,8 @@ func (t *task) read(s envs.Setup) error {
 	return err
 }
 
-// unsolved are the problems without a reference solution. An evaluation checks only the tests of these, which nobody has run.
+// unsolved are the problems without a reference solution. An evaluation checks only their tests, which no solution has
+// passed.
 func unsolved(all []Problem) []Problem {
 	return slices.DeleteFunc(slices.Clone(all), func(p Problem) bool { return p.Solution != "" })
 }

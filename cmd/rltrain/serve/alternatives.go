@@ -67,14 +67,11 @@ func (s *Server) finished(ctx context.Context, f *form, n news) (*part, error) {
 	if !f.evaluated() {
 		return p, nil
 	}
-	prompt := f.job.prompts[n.choice/f.job.options.Samples]
+	at := n.choice / f.job.options.Samples
+	prompt := f.job.prompts[at]
 	ids, from := slices.Concat(prompt, c.IDs), len(prompt)
 	if f.echo != nil {
-		text, err := f.echo(n.choice / f.job.options.Samples)
-		if err != nil {
-			return nil, fmt.Errorf("decoding a prompt: %w", err)
-		}
-		p.text, p.ids, from = text+p.text, ids, 1
+		p.text, p.ids, from = f.echo[at]+p.text, ids, 1
 	}
 	if f.top < 0 {
 		return p, nil

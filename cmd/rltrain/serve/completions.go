@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"unicode/utf8"
 
@@ -105,7 +106,9 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 		},
 	}
 	if q.Echo {
-		f.echo = func(prompt int) (string, error) { return q.text(l.policy, prompts, prompt) }
+		if f.echo, err = q.texts(l.policy, prompts); err != nil {
+			return err
+		}
 	}
 	if err := s.allowTop(f, "logprobs"); err != nil {
 		return err
@@ -113,17 +116,22 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	return s.write(w, r, &q.sampling, f)
 }
 
-// text is the text of a prompt: as sent, or that of its tokens.
-func (q *completionsBody) text(p *policy.CausalLM, prompts [][]int32, i int) (string, error) {
+// texts are the texts of the prompts: as sent, or those of their tokens.
+func (q *completionsBody) texts(p *policy.CausalLM, prompts [][]int32) (texts []string, err error) {
 	var text string
-	var texts []string
 	switch {
 	case json.Unmarshal(q.Prompt, &text) == nil:
-		return text, nil
+		return []string{text}, nil
 	case json.Unmarshal(q.Prompt, &texts) == nil:
-		return texts[i], nil
+		return texts, nil
 	}
-	return p.Tokenizer.Decode(prompts[i], or(q.Special, true))
+	texts = make([]string, len(prompts))
+	for i, ids := range prompts {
+		if texts[i], err = p.Tokenizer.Decode(ids, or(q.Special, true)); err != nil {
+			return nil, fmt.Errorf("decoding a prompt: %w", err)
+		}
+	}
+	return texts, nil
 }
 
 // prompts converts a text, a list of texts, token ids or lists of token ids to lists of token ids. It counts prompts before

@@ -223,8 +223,8 @@ func (s *Server) defaults(evaluated bool) torch.Sampling {
 	return s.config.Defaults
 }
 
-// options converts the fields to options of the sampler; d are the values of missing ones. longest is the room after the longest prompt in tokens; fewest and
-// usual are the minimum and the default of max_tokens.
+// options converts the fields to options of the sampler; d are the values of missing ones. longest is the room after the
+// longest prompt in tokens; fewest and usual are the minimum and the default of max_tokens.
 func (q *sampling) options(p *policy.CausalLM, d torch.Sampling, prompts, longest, fewest, usual int) (o policy.GenerateOptions, err error) {
 	o = policy.GenerateOptions{
 		Samples: or(q.N, 1), MaxNew: or(q.MaxTokens, usual), Stop: q.Stop, StopIDs: q.StopIDs,

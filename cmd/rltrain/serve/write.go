@@ -17,8 +17,8 @@ type form struct {
 	id, object, piece string // piece is the object of a stream's chunks
 	lane              *lane
 	job               *job
-	echo              func(prompt int) (string, error) // the text of a prompt that a choice begins with; nil = without
-	top               int                              // alternatives of each token; −1 = no log-probs
+	echo              []string // texts of the prompts, which choices begin with; nil = without
+	top               int      // alternatives of each token; −1 = no log-probs
 	choice            func(*part) any
 }
 
