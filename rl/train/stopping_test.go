@@ -43,11 +43,16 @@ func TestPatience(t *testing.T) {
 				}
 				return write(h.Resume)
 			}
+			stops, wantStops := 0, 0
+			if 0 < stopAt && stopAt <= test.last {
+				wantStops = 1
+			}
 			for err := run.ErrStopped; errors.Is(err, run.ErrStopped); {
 				ctx, cancel := context.WithCancel(t.Context())
 				h.Progress = func(done, _ int, _ string) {
 					if done == stopAt && h.Resume != "" {
 						cancel()
+						stops++
 						stopAt = 0
 					}
 				}
@@ -57,6 +62,9 @@ func TestPatience(t *testing.T) {
 				if err != nil && !errors.Is(err, run.ErrStopped) {
 					t.Fatal(err)
 				}
+			}
+			if stops != wantStops {
+				t.Errorf("%+v: stopped %d times, want %d", test.stopping, stops, wantStops)
 			}
 			if result.Steps != test.last || result.BestStep != test.best {
 				t.Errorf("%+v: ended after step %d, best %d; want %d and %d", test.stopping, result.Steps, result.BestStep, test.last, test.best)

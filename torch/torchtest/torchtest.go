@@ -2,6 +2,8 @@
 package torchtest
 
 import (
+	"errors"
+	"flag"
 	"fmt"
 	"math"
 	"os"
@@ -23,14 +25,39 @@ func Main(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	os.Exit(Run(m))
+}
+
+// Run runs the tests of a package and returns the status for os.Exit. It makes the go command's cached results depend on
+// the native library: the go command records the files that a test reads only after TestMain has called Run, so it misses a
+// library that TestMain or a child process opens.
+func Run(m *testing.M) int {
+	status := m.Run()
+	log := flag.Lookup("test.testlogfile").Value.String()
+	if log == "" {
+		return status
+	}
+	err := appendTo(log, "stat "+os.Getenv("RLTRAIN_LIB")+"\n")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "recording the native library as an input of the tests:", err)
+		return 1
+	}
+	return status
+}
+
+func appendTo(path, text string) error {
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
 }
 
 // NoLeaks fails t if the test ends with more live tensor handles than it started with, or if a Var was left to the garbage
 // collector.
 func NoLeaks(t testing.TB) {
 	t.Helper()
-	watchLibrary()
 	live, forgotten := torch.Live(), torch.Forgotten()
 	t.Cleanup(func() {
 		runtime.GC()
@@ -42,10 +69,6 @@ func NoLeaks(t testing.TB) {
 		}
 	})
 }
-
-// watchLibrary makes the go command's cached test results depend on the native library. TestMain opens the library before
-// the go command records which files a test reads.
-func watchLibrary() { os.Stat(os.Getenv("RLTRAIN_LIB")) }
 
 // RelativeError is ‖got − want‖/‖want‖, or ‖got‖ if want is all zeros.
 func RelativeError(got, want []float32) float64 {

@@ -20,6 +20,7 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
 	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // asProgram makes this test binary run the program, so that tests can kill it.
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		Main()
 	}
-	os.Exit(m.Run())
+	os.Exit(torchtest.Run(m))
 }
 
 // recipe is a short run to kill.
