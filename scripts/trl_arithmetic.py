@@ -22,13 +22,14 @@ NEW = 12  # tokens of a completion
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", type=pathlib.Path, required=True, help="folder with train.jsonl and test.jsonl")
-parser.add_argument("--steps", type=int, default=80)
+parser.add_argument("--steps", type=int, default=160)
 parser.add_argument("--minutes", type=float, default=60, help="stop training after this time")
 parser.add_argument("--held-out", type=int, default=300)
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--threads", type=int, default=2)
 options = parser.parse_args()
 torch.set_num_threads(options.threads)
+device = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def right(text, answer):
@@ -53,7 +54,7 @@ def accuracy(model, tokenizer, held):
     for at in range(0, len(held), 50):
         part = held[at:at + 50]
         texts = [tokenizer.apply_chat_template([{"role": "user", "content": r["prompt"]}], add_generation_prompt=True, tokenize=False) for r in part]
-        batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
+        batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False).to(device)
         with torch.no_grad():
             out = model.generate(**batch, max_new_tokens=NEW, do_sample=False)
         answers = tokenizer.batch_decode(out[:, batch["input_ids"].shape[1]:], skip_special_tokens=True)
@@ -75,7 +76,7 @@ with tempfile.TemporaryDirectory() as scratch:
     folder = f"{scratch}/smollm2"
     rltrain("export", "--model", "smollm2", "--format", "hf", "--dtype", "bf16", "--output", folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device)
     held = rows("test.jsonl")[:options.held_out]
     result = {"before": accuracy(model, tokenizer, held)}
     trainer = GRPOTrainer(
@@ -85,7 +86,7 @@ with tempfile.TemporaryDirectory() as scratch:
         peft_config=LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"),
         args=GRPOConfig(output_dir=f"{scratch}/out", per_device_train_batch_size=64, num_generations=8, max_completion_length=NEW, beta=0.0,
                         learning_rate=2e-4, lr_scheduler_type="constant_with_warmup", warmup_steps=round(0.1 * options.steps), max_steps=options.steps,
-                        temperature=1.0, gradient_checkpointing=False, bf16=True, use_cpu=not torch.cuda.is_available(), save_strategy="no",
+                        temperature=1.0, gradient_checkpointing=False, bf16=True, use_cpu=device == "cpu", save_strategy="no",
                         report_to=[], logging_steps=1, seed=options.seed),
     )
     began = time.monotonic()

@@ -41,6 +41,10 @@ struct Layers {
   std::mutex copying;  // of the adapters' parameters to the joints
 };
 
+// Inline: the library for GPUs calls them, which has the headers of nn but not its code.
+inline const std::vector<Block>& Transformer::blocks() const { return layers_->blocks; }
+inline const Groups& Transformer::groups(size_t block) const { return layers_->groups[block]; }
+
 // What a block needs to know of the batch and of its own place.
 struct BlockPass {
   std::shared_ptr<const Config> config;

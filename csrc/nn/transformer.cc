@@ -143,9 +143,6 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
   }
 }
 
-const std::vector<Block>& Transformer::blocks() const { return layers_->blocks; }
-const Groups& Transformer::groups(size_t block) const { return layers_->groups[block]; }
-
 // Few rows wait for the weights, which a group reads once; many are faster in a library's products. What is
 // trained goes through the layers with gradients and without, so that both give the same bits: the first
 // ratio of an update is 1.

@@ -95,12 +95,14 @@ var experiments = []struct {
 		e := &realExperiment{experiment: c}
 		flags.StringVar(&e.data, "data", "", "folder with clinc150, mmlu_pro, llamafactory_demo and gsm8k")
 		flags.StringVar(&e.only, "only", "", "this row alone")
+		flags.StringVar(&e.device, "device", "cpu", "cpu, or cuda")
 		return e.run
 	}},
 	{"hacks", "hacks", 1, 1, func(c *experiment, flags *flag.FlagSet) func(ctx context.Context) error {
 		e := &hacksExperiment{experiment: c}
 		flags.IntVar(&e.steps, "steps", 100, "steps of GRPO against each reward")
 		flags.StringVar(&e.only, "only", "", "this reward alone, by its options")
+		flags.StringVar(&e.device, "device", "cpu", "cpu, or cuda")
 		return e.run
 	}},
 }

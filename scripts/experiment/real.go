@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -24,6 +25,7 @@ type realExperiment struct {
 	*experiment
 	data    string // folder of public data sets
 	only    string // row; "" = all
+	device  string // as the program's --device has it
 	results realResults
 }
 
@@ -36,6 +38,7 @@ type realResults struct {
 type realRun struct {
 	Row     string       `json:"row"`
 	Seed    int          `json:"seed"`
+	Device  string       `json:"device"`
 	Options [][]string   `json:"options"` // of each command
 	Seconds float64      `json:"seconds"`
 	CPU     float64      `json:"cpu_seconds"`
@@ -106,7 +109,14 @@ func (e *realExperiment) run(ctx context.Context) error {
 
 // train runs a row's commands.
 func (e *realExperiment) train(ctx context.Context, row realRow, seed int) (realRun, error) {
-	r := realRun{Row: row.name, Seed: seed}
+	r := realRun{Row: row.name, Seed: seed, Device: "CPU"}
+	if e.device != "cpu" {
+		name, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=name", "--format=csv,noheader").Output()
+		if err != nil {
+			return r, fmt.Errorf("name of the GPU: %w", err)
+		}
+		r.Device, _, _ = strings.Cut(strings.TrimPrefix(strings.TrimSpace(string(name)), "NVIDIA "), " ")
+	}
 	data, out := filepath.Join(e.work, folderOf(row.name), "data"), filepath.Join(e.work, folderOf(row.name), strconv.Itoa(seed))
 	if row.data != nil {
 		if _, err := os.Stat(data); err != nil {
@@ -122,7 +132,7 @@ func (e *realExperiment) train(ctx context.Context, row realRow, seed int) (real
 	began := time.Now()
 	for _, c := range row.commands {
 		two := filepath.Join(e.work, folderOf(realRows[0].name), strconv.Itoa(seed), "prompts_rl")
-		args := strings.Fields(strings.NewReplacer("WORK", data, "OUT", out, "TWO", two, "SEED", strconv.Itoa(seed)).Replace(c.options + " --threads 2"))
+		args := strings.Fields(strings.NewReplacer("WORK", data, "OUT", out, "TWO", two, "SEED", strconv.Itoa(seed)).Replace(c.options + " --threads 2 --device " + e.device))
 		cpu, _, err := command(ctx, e.program, args...)
 		if err != nil {
 			return r, err
@@ -182,7 +192,7 @@ func (r realResults) markdown() string {
 			if run.Row != row.name || run.at(afterRL) == nil {
 				continue
 			}
-			rows = append(rows, append(append([]string{run.Row, fmt.Sprint(run.Seed), fmt.Sprint(run.at(afterRL).N)}, run.cells()...),
+			rows = append(rows, append(append([]string{run.Row, run.Device, fmt.Sprint(run.Seed), fmt.Sprint(run.at(afterRL).N)}, run.cells()...),
 				unlessZero("%.0f", run.CPU/60), fmt.Sprintf("%.0f", run.Seconds/60), unlessZero("%.0f", min(run.Load[0], run.Load[1]))+unlessZero("–%.0f", max(run.Load[0], run.Load[1]))))
 		}
 	}
@@ -197,7 +207,7 @@ func (r realResults) markdown() string {
 			}
 		}
 	}
-	return report.MarkdownTable([]string{"row", "seed", "n", "start", "after SFT", "after RL", "CPU min", "min", "load"}, rows) + text
+	return report.MarkdownTable([]string{"row", "device", "seed", "n", "start", "after SFT", "after RL", "CPU min", "min", "load"}, rows) + text
 }
 
 // unlessZero is a figure, or nothing where it was not measured.

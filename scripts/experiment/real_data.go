@@ -81,8 +81,14 @@ func (e *realExperiment) source(parts ...string) (string, error) {
 	return filepath.Join(append([]string{e.data}, parts...)...), nil
 }
 
-// clincDomains writes CLINC150 by domain: ten rows of each intent to learn from, two to choose by, four to measure on.
-func clincDomains(e *realExperiment, dir string) error {
+// clincDomains writes CLINC150 by domain.
+func clincDomains(e *realExperiment, dir string) error { return clinc(e, dir, "domains", 1000) }
+
+// clincIntents writes CLINC150 by intent, of which there are 150; no text is out of scope.
+func clincIntents(e *realExperiment, dir string) error { return clinc(e, dir, "intents", 5000) }
+
+// clinc writes CLINC150 by domain or intent: rows to learn from, 100 to choose by, 300 to measure on.
+func clinc(e *realExperiment, dir, labels string, train int) error {
 	folder, err := e.source("clinc150")
 	if err != nil {
 		return err
@@ -91,14 +97,14 @@ func clincDomains(e *realExperiment, dir string) error {
 	if err := text.clincRows(); err != nil {
 		return err
 	}
-	rows, err := dataset.Read(text.file("domains"), dataset.Columns{Text: "text", Label: "label", Split: "split"})
+	rows, err := dataset.Read(text.file(labels), dataset.Columns{Text: "text", Label: "label", Split: "split"})
 	if err != nil {
 		return err
 	}
 	for i := range rows {
 		rows[i].Label = strings.ReplaceAll(rows[i].Label, "_", " ")
 	}
-	return writeLines(filepath.Join(dir, "rows.jsonl"), few(rows, 1000, 100, 300))
+	return writeLines(filepath.Join(dir, "rows.jsonl"), few(rows, train, 100, 300))
 }
 
 // mmluSubjects writes MMLU-Pro by subject, questions of at most 300 characters.
@@ -214,29 +220,28 @@ func writePairs(dir string, rows []json.RawMessage, asked func(row json.RawMessa
 		writeObjects(filepath.Join(pairs, "validation.jsonl"), parts[1]), writeObjects(filepath.Join(dir, "asked.jsonl"), prompts[:min(30, len(prompts))]))
 }
 
-// schoolFiles copies GSM8K: all training problems, and 400 problems of the test set, sampled at random.
+// schoolFiles writes GSM8K: its test set, and its training problems, of which 200 are held out to choose by.
 func schoolFiles(e *realExperiment, dir string) error {
-	for name, most := range map[string]int{"train.jsonl": 0, "test.jsonl": 400} {
+	read := func(name string) ([]string, error) {
 		path, err := e.source("gsm8k", name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		data, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		lines := strings.SplitAfter(strings.TrimSpace(string(data)), "\n")
-		if most > 0 {
-			rng := rand.New(rand.NewPCG(splitSeed, 1))
-			rng.Shuffle(len(lines), func(i, j int) { lines[i], lines[j] = lines[j], lines[i] })
-			for i := range lines {
-				lines[i] = strings.TrimSpace(lines[i]) + "\n"
-			}
-			lines = lines[:most]
-		}
-		if err := outfile.Write(filepath.Join(dir, name), []byte(strings.Join(lines, "")), 0o644); err != nil {
-			return err
-		}
+		return strings.Split(strings.TrimSpace(string(data)), "\n"), err
 	}
-	return nil
+	train, err := read("train.jsonl")
+	if err != nil {
+		return err
+	}
+	test, err := read("test.jsonl")
+	if err != nil {
+		return err
+	}
+	rng := rand.New(rand.NewPCG(splitSeed, 1))
+	rng.Shuffle(len(train), func(i, j int) { train[i], train[j] = train[j], train[i] })
+	write := func(name string, lines []string) error {
+		return outfile.Write(filepath.Join(dir, name), []byte(strings.Join(lines, "\n")+"\n"), 0o644)
+	}
+	return errors.Join(write("held.jsonl", train[:200]), write("train.jsonl", train[200:]), write("test.jsonl", test))
 }

@@ -19,7 +19,7 @@ import (
 // arithmetic is the command of a row of arithmetic: GRPO from the instruct model, no supervised stage. The answer is the
 // number alone: the reward accepts no answer that leaves a calculation to do.
 const arithmetic = "--task prompts --model smollm2 --dataset WORK/train.jsonl --eval-dataset WORK/test.jsonl --max-new-tokens TOKENS " +
-	"--eval-samples 300 --fresh-samples 0 --eval-every 80 --num-steps 80 --seed SEED --output-dir OUT"
+	"--eval-samples 300 --fresh-samples 0 --eval-every 160 --num-steps 160 --seed SEED --output-dir OUT"
 
 // arithmeticIn returns the command with a token limit for an answer.
 func arithmeticIn(tokens int) string {
@@ -45,7 +45,7 @@ var preferences = []realCommand{
 var realRows = []realRow{
 	{"arithmetic, two digits", sums(2), []realCommand{{arithmeticIn(12), answersOf("prompts_rl", atStart)}}},
 	{"sum_digits", nil, []realCommand{
-		{"eval --task sum_digits --model smollm2 --eval-samples 100 --seed SEED --output OUT/start.json", evaluated("start.json")},
+		{"eval --task sum_digits --model smollm2 --eval-samples 100 --seed SEED --output OUT/start.json", evaluated(atStart, "start.json")},
 		{"--task sum_digits --model smollm2 --seed SEED --output-dir OUT", unseen("sum_digits_rl")},
 	}},
 	{"CLINC150 domains, generate", clincDomains, []realCommand{
@@ -55,19 +55,35 @@ var realRows = []realRow{
 	{"preferences, demonstration", demoPairs, preferences},
 	{"preferences, Orca", orcaPairs, preferences},
 	{"code, one line", nil, []realCommand{
-		{"eval --task code --model smollm2 --eval-samples 100 --max-new-tokens 32 --seed SEED --output OUT/start.json", evaluated("start.json")},
+		{"eval --task code --model smollm2 --eval-samples 100 --max-new-tokens 32 --seed SEED --output OUT/start.json", evaluated(atStart, "start.json")},
 		{"--task code --model smollm2 --seed SEED --output-dir OUT", unseen("code_rl")},
 	}},
 	{"CLINC150 domains, score", clincDomains, []realCommand{{scored, compared("classification_*", atStart)}}},
+	{"CLINC150 intents, generate", clincIntents, []realCommand{
+		{"--task text --model smollm2 --mode rl_only --num-steps 1 --dataset WORK/rows.jsonl --eval-samples 300 --seed SEED --output-dir OUT/zero", answersOf("zero/classification_*", atStart)},
+		{"--task text --model smollm2 --mode supervised_then_rl --dataset WORK/rows.jsonl --eval-samples 300 --eval-every 40 --max-steps 300 --seed SEED --output-dir OUT", answersOf("classification_grpo*", afterSFT)},
+	}},
+	{"CLINC150 intents, score", clincIntents, []realCommand{{scored, compared("classification_*", atStart)}}},
+	{"MMLU-Pro subjects, generate", mmluSubjects, []realCommand{
+		{"--task text --model smollm2 --mode rl_only --num-steps 1 --dataset WORK/rows.jsonl --eval-samples 300 --seed SEED --output-dir OUT/zero", answersOf("zero/classification_*", atStart)},
+		{"--task text --model smollm2 --mode supervised_then_rl --dataset WORK/rows.jsonl --eval-samples 300 --eval-every 40 --seed SEED --output-dir OUT", answersOf("classification_grpo*", afterSFT)},
+	}},
 	{"MMLU-Pro subjects, score", mmluSubjects, []realCommand{{scored, compared("classification_*", atStart)}}},
 	{"intent, the defaults", nil, []realCommand{{"--mode supervised_then_rl --seed SEED --output-dir OUT", compared("intent_classifier_rl", afterSFT)}}},
 	{"arithmetic, three digits", sums(3), []realCommand{{strings.Replace(arithmeticIn(20), "--model smollm2", "--pretrained-model TWO", 1), answersOf("prompts_rl", atStart)}}},
 	{"arithmetic, two-step words", wordProblems, []realCommand{{arithmeticIn(40), answersOf("prompts_rl", atStart)}}},
 	{"GSM8K", schoolFiles, []realCommand{
-		{"eval --task gsm8k --model smollm2 --dataset WORK/train.jsonl --eval-dataset WORK/test.jsonl --eval-samples 400 --sym-calc --max-new-tokens 256 --output OUT/start.json", evaluated("start.json")},
-		{"--task gsm8k --model smollm2 --mode supervised_then_rl --algorithm grpo --sym-calc --dataset WORK/train.jsonl --eval-dataset WORK/test.jsonl --eval-samples 400 --eval-every 20 " +
-			"--prompts-per-step 8 --seed SEED --output-dir OUT", answersOf("gsm8k_rl", afterSFT)},
+		{schoolTest("smollm2", "start"), evaluated(atStart, "start.json")},
+		{"--task gsm8k --model smollm2 --mode supervised_then_rl --algorithm grpo --sym-calc --dataset WORK/train.jsonl --eval-dataset WORK/held.jsonl --eval-samples 200 " +
+			"--max-steps 900 --num-steps 100 --eval-every 20 --keep last --seed SEED --output-dir OUT", nil},
+		{schoolTest("OUT/gsm8k_supervised", "sft"), evaluated(afterSFT, "sft.json")},
+		{schoolTest("OUT/gsm8k_rl", "rl"), evaluated(afterRL, "rl.json")},
 	}},
+}
+
+// schoolTest is the command that measures a model on GSM8K's test set, all of it.
+func schoolTest(model, name string) string {
+	return "eval --task gsm8k --model " + model + " --dataset WORK/train.jsonl --eval-dataset WORK/test.jsonl --eval-samples 1319 --sym-calc --max-new-tokens 256 --output OUT/" + name + ".json"
 }
 
 // answersOf reads the evaluations of a stage before its first and after its last step, which chose nothing.
@@ -118,7 +134,7 @@ func ofAnswers(when string, s rl.AnswerScores) realFigure {
 }
 
 // evaluated reads what eval wrote: one greedy answer to each problem.
-func evaluated(name string) func(out string) ([]realFigure, error) {
+func evaluated(when, name string) func(out string) ([]realFigure, error) {
 	return func(out string) ([]realFigure, error) {
 		var found struct {
 			Datasets []struct {
@@ -132,7 +148,7 @@ func evaluated(name string) func(out string) ([]realFigure, error) {
 		for _, row := range found.Datasets[0].Rows {
 			infos = append(infos, &envs.Info{Correct: row.Correct > 0})
 		}
-		return []realFigure{ofAnswers(atStart, rl.ScoreAnswers(infos))}, nil
+		return []realFigure{ofAnswers(when, rl.ScoreAnswers(infos))}, nil
 	}
 }
 
