@@ -1,12 +1,15 @@
 // Command mutants puts faults into the code, one line at a time, and runs the test that must catch each. Run it in the root
 // of the repository; arguments select faults by a part of their file's or test's name. It exits with status 1 if a fault is
 // not caught, no longer fits the code, or does not compile.
+//
+// With -sample N it instead takes N random faults of ten kinds from the learning code and runs all tests near them.
 package main
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -25,7 +28,17 @@ const parallel = 4
 const timeout = 5 * time.Minute
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	n := flag.Int("sample", 0, "number of random faults to try instead of the list")
+	seed := flag.Uint64("seed", 1, "random seed of the sample")
+	out := flag.String("out", "", "file for the results of the sample")
+	flag.Parse()
+	var err error
+	if *n > 0 {
+		err = sample(*n, *seed, *out)
+	} else {
+		err = run(flag.Args())
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}

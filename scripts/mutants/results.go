@@ -1,0 +1,142 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/rltrain/rltrain/internal/files"
+)
+
+// verdict is what became of a mutant.
+type verdict struct {
+	mutant
+	Noticed    string `json:"noticed,omitempty"`    // the test that noticed it
+	Equivalent string `json:"equivalent,omitempty"` // why no test can
+	Suite      string `json:"-"`
+}
+
+func (v verdict) String() string {
+	where := fmt.Sprintf("%s:%d (%s)", v.File, v.Line, v.Operator)
+	switch {
+	case v.Equivalent != "":
+		return where + ": equivalent"
+	case v.Noticed != "":
+		return where + ": noticed by " + v.Noticed
+	}
+	return where + ": UNNOTICED\n  - " + v.Before + "\n  + " + v.After
+}
+
+// sampleResults are the results of a sample.
+type sampleResults struct {
+	Seed       uint64    `json:"seed"`
+	Mutants    int       `json:"mutants"`
+	Equivalent int       `json:"equivalent"`
+	Noticed    int       `json:"noticed"`
+	Operators  []counted `json:"operators"`
+	Packages   []counted `json:"packages"`
+	Survivors  []verdict `json:"survivors"`
+
+	kept map[string]verdict
+}
+
+// counted is how many mutants of a kind are noticed, without the equivalent ones.
+type counted struct {
+	Name    string `json:"name"`
+	Mutants int    `json:"mutants"`
+	Noticed int    `json:"noticed"`
+}
+
+// stored is a verdict in the file of an unfinished sample.
+type stored struct {
+	Name, Noticed, Equivalent, Suite string
+}
+
+func (r *sampleResults) load(path string) error {
+	r.kept = map[string]verdict{}
+	var all []stored
+	err := files.LoadJSON(path, &all)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, s := range all {
+		r.kept[s.Name] = verdict{Noticed: s.Noticed, Equivalent: s.Equivalent, Suite: s.Suite}
+	}
+	return err
+}
+
+func (r *sampleResults) save(path string) error {
+	var all []stored
+	for name, v := range r.kept {
+		all = append(all, stored{name, v.Noticed, v.Equivalent, v.Suite})
+	}
+	return files.SaveJSON(path, all)
+}
+
+// finish prints the survivors, and writes the results to out if it is not "".
+func (r *sampleResults) finish(mutants []mutant, out string) error {
+	count := func(list *[]counted, name string, noticed bool) {
+		i := 0
+		for i < len(*list) && (*list)[i].Name != name {
+			i++
+		}
+		if i == len(*list) {
+			*list = append(*list, counted{Name: name})
+		}
+		(*list)[i].Mutants++
+		if noticed {
+			(*list)[i].Noticed++
+		}
+	}
+	r.Mutants = len(mutants)
+	for _, m := range mutants {
+		v := r.kept[m.name()]
+		if v.Equivalent != "" {
+			r.Equivalent++
+			continue
+		}
+		noticed := v.Noticed != ""
+		count(&r.Operators, m.Operator, noticed)
+		count(&r.Packages, m.pkg, noticed)
+		if noticed {
+			r.Noticed++
+		} else {
+			r.Survivors = append(r.Survivors, v)
+		}
+	}
+	fmt.Printf("%d of %d mutants are noticed; %d more are equivalent to the code\n", r.Noticed, r.Mutants-r.Equivalent, r.Equivalent)
+	for _, v := range r.Survivors {
+		fmt.Println(v)
+	}
+	if out == "" {
+		return nil
+	}
+	return files.SaveJSON(out, r)
+}
+
+// equivalents reads the mutants that change nothing that a test can see, with their reasons. The file has the form of
+// the list of faults, with the reason in the last line of each.
+func equivalents(path string) (map[string]string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	reasons := map[string]string{}
+	var m mutant
+	for line := range strings.Lines(string(text)) {
+		kind, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch kind {
+		case "@":
+			m = mutant{File: rest}
+		case "-":
+			m.Before = rest
+		case "+":
+			m.After = rest
+		case "=":
+			reasons[m.name()] = rest
+		}
+	}
+	return reasons, nil
+}
