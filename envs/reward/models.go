@@ -40,10 +40,16 @@ func (c *Centre) Apply(s *Scores) {
 		}
 		mean, known := c.Means[r.Name]
 		if !known {
-			if r.N == 0 {
+			n := 0.0
+			for _, v := range r.Values { // of all ranks; r.Mean is of this one
+				if !math.IsNaN(v) {
+					mean, n = mean+v, n+1
+				}
+			}
+			if n == 0 {
 				continue
 			}
-			mean = r.Mean
+			mean /= n
 			if c.Means == nil {
 				c.Means = map[string]float64{}
 			}

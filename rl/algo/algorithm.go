@@ -108,6 +108,7 @@ type Batch struct {
 	Part    []*rl.Sample   // the S samples
 
 	Figures map[string]float64 // sums over the minibatch of Note and Add
+	Bounds  rl.Meter           // smallest and largest values of the minibatch
 }
 
 // Note adds a term of the loss to a figure of the update.

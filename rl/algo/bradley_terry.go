@@ -1,8 +1,6 @@
 package algo
 
 import (
-	"math"
-
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -63,19 +61,8 @@ func (a *BradleyTerry) Loss(s *torch.Scope, b *Batch) torch.Tensor {
 	}
 	for _, r := range s.Read(b.Scores) {
 		b.Add("mean_reward", float64(r)/float64(len(b.Whole)))
-		b.Bound("min_reward", "max_reward", float64(r))
+		b.Bounds.Min("min_reward", float64(r))
+		b.Bounds.Max("max_reward", float64(r))
 	}
 	return loss
-}
-
-// Bound widens two figures so that value is between them.
-func (b *Batch) Bound(low, high string, value float64) {
-	for name, pick := range map[string]func(a, b float64) float64{low: math.Min, high: math.Max} {
-		if old, ok := b.Figures[name]; ok {
-			value := pick(old, value)
-			b.Figures[name] = value
-			continue
-		}
-		b.Figures[name] = value
-	}
 }

@@ -129,6 +129,7 @@ func lossOfKL(s *torch.Scope, kind string, logProbs, reference, weight torch.Ten
 // update is what an update of the weights measures: sums over its minibatch.
 type update struct {
 	figures         map[string]float64 // terms of the loss, as weighted there
+	bounds          rl.Meter           // smallest and largest values
 	entropy, kl     float64            // nats; kl is ρ − 1 − log ρ
 	low, high       float64            // clipped ratios
 	ratios, actions float64            // counts
@@ -143,7 +144,7 @@ func (u *update) sums() []*float64 {
 
 // forget starts the passes of an update again.
 func (u *update) forget() {
-	*u = update{figures: map[string]float64{}, actions: u.actions, idle: u.idle}
+	*u = update{figures: map[string]float64{}, bounds: rl.Meter{}, actions: u.actions, idle: u.idle}
 }
 
 // fill adds the update to the figures of its step.
@@ -151,6 +152,7 @@ func (u *update) fill(m rl.Meter, norm float64, needs algo.Needs, accuracy strin
 	for name, sum := range u.figures {
 		m.Mean(name, sum, 1)
 	}
+	m.Merge(u.bounds)
 	m.Mean("grad_norm", norm, 1)
 	if needs.Scores {
 		return

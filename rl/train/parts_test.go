@@ -10,8 +10,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/rl/dist"
+	"github.com/rltrain/rltrain/rl/dist/disttest"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // partLimit is the context key of a token limit.
@@ -25,41 +28,53 @@ func limitOf(ctx context.Context, tokens int) int {
 	return tokens
 }
 
-// TestPartsChangeNoStep takes the first step of every source with every algorithm in forward passes of one sequence, of
-// 7 tokens, and of any size: all metrics agree, including the gradient norm.
-func TestPartsChangeNoStep(t *testing.T) {
+// TestPartsAndRanksChangeNoStep takes the first step of every source with every algorithm in forward passes of one
+// sequence, of 7 tokens, and of any size, and with two and three ranks: all metrics agree, including the gradient norm.
+func TestPartsAndRanksChangeNoStep(t *testing.T) {
+	alone, groups := []*dist.Group{nil}, map[string][]*dist.Group{"2 ranks": disttest.Groups(t, 2), "3 ranks": disttest.Groups(t, 3)}
 	for name, begin := range everyRun() {
 		if strings.HasPrefix(name, "little memory") || strings.HasPrefix(name, "servers") || strings.HasPrefix(name, "programs") {
 			continue // these runs of another row need other conditions
 		}
 		t.Run(name, func(t *testing.T) {
-			first := func(limit int) report.Row {
+			first := func(limit int, ranks []*dist.Group) (row report.Row) {
 				ctx, cancel := context.WithCancel(context.WithValue(t.Context(), partLimit{}, limit))
 				defer cancel()
-				var row report.Row
-				h := (&recorded{}).hooks()
-				h.LogEvery = 1
-				h.Row = func(r report.Row) error {
-					if _, ok := r["learning_rate"]; ok && row == nil {
-						row = maps.Clone(r)
+				disttest.Each(len(ranks), func(rank int) {
+					h := (&recorded{}).hooks()
+					h.LogEvery, h.Group = 1, ranks[rank]
+					h.Row = func(r report.Row) error {
+						if _, ok := r["learning_rate"]; ok && row == nil && rank == 0 {
+							row = maps.Clone(r)
+							cancel()
+						}
+						return nil
+					}
+					h.Save = func(int, func(string) error) error { return nil }
+					if _, _, err := begin(ctx, t, h); err != nil && !errors.Is(err, run.ErrStopped) {
+						t.Errorf("rank %d: %v", rank, err)
 						cancel()
 					}
-					return nil
-				}
-				h.Save = func(int, func(string) error) error { return nil }
-				if _, _, err := begin(ctx, t, h); err != nil && !errors.Is(err, run.ErrStopped) {
-					t.Fatal(err)
-				}
+				})
+				maps.DeleteFunc(row, func(name string, _ any) bool {
+					return strings.HasPrefix(name, "dist/") || strings.HasPrefix(name, "time/")
+				})
 				return row
 			}
-			want := first(0)
+			torchtest.NoLeaks(t)
+			want := first(0, alone)
 			if norm, _ := want["grad_norm"].(float64); !(norm > 0) {
 				t.Fatalf("the norm of the gradient is %v", want["grad_norm"])
 			}
-			for _, tokens := range []int{1, 7} {
-				if diff := cmp.Diff(want, first(tokens), cmpopts.EquateApprox(1e-3, 1e-5), cmpopts.EquateNaNs()); diff != "" {
-					t.Errorf("passes of %d tokens (-any number +parts):\n%s", tokens, diff)
+			compare := func(what string, got report.Row) {
+				if diff := cmp.Diff(want, got, cmpopts.EquateApprox(1e-3, 1e-5), cmpopts.EquateNaNs()); diff != "" {
+					t.Errorf("%s (-one pass +%[1]s):\n%s", what, diff)
 				}
+			}
+			compare("passes of one sequence", first(1, alone))
+			compare("passes of 7 tokens", first(7, alone))
+			for what, ranks := range groups {
+				compare(what, first(0, ranks))
 			}
 		})
 	}

@@ -84,16 +84,17 @@ func referenceOf(x *rl.Sample) *[]float32 { return &x.Reference }
 // shared is what an update measures, as ranks send it.
 type shared struct {
 	Figures map[string]float64
+	Bounds  rl.Meter
 	Sums    []float64
 }
 
-// sum adds up figures and sums of all ranks, in the order of the ranks, so that all get the same bits.
-func (r *ranks) sum(figures map[string]float64, sums []*float64) error {
+// sum adds up what all ranks measured in an update, in the order of the ranks, so that all get the same bits.
+func (r *ranks) sum(u *update) error {
 	g := r.hooks.Group
 	if g.Size() == 1 {
 		return nil
 	}
-	own := shared{Figures: maps.Clone(figures)}
+	sums, own := u.sums(), shared{Figures: maps.Clone(u.figures), Bounds: u.bounds}
 	for _, x := range sums {
 		own.Sums = append(own.Sums, *x)
 		*x = 0
@@ -102,11 +103,12 @@ func (r *ranks) sum(figures map[string]float64, sums []*float64) error {
 	if err != nil {
 		return err
 	}
-	clear(figures)
+	clear(u.figures)
 	for _, part := range all {
 		for _, name := range slices.Sorted(maps.Keys(part.Figures)) {
-			figures[name] += part.Figures[name]
+			u.figures[name] += part.Figures[name]
 		}
+		u.bounds.Merge(part.Bounds)
 		for i, x := range sums {
 			*x += part.Sums[i]
 		}

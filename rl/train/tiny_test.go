@@ -10,6 +10,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/reward"
 	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/dist"
 	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
@@ -318,6 +319,7 @@ type tokenRun struct {
 	servers int  // rollout servers; 0 = the policy's sampler
 	quirk   func(i int, s *rolloutServer)
 	told    func(line string)
+	group   *dist.Group
 }
 
 func newTokenRun(algorithm func() algo.Algorithm) tokenRun {
@@ -351,7 +353,7 @@ func (r tokenRun) source(t testing.TB, p *policy.CausalLM) (*rollout.Tokens, wri
 		}
 	}
 	source, err := rollout.NewTokens(sampler, r.task, rollout.TokensConfig{
-		Options: r.Options, Steps: r.Steps, MaxNew: r.maxNew, Greedy: r.greedy, Rewards: rewards, Seed: r.Seed,
+		Options: r.Options, Steps: r.Steps, MaxNew: r.maxNew, Greedy: r.greedy, Rewards: rewards, Seed: r.Seed, Group: r.group,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -362,6 +364,7 @@ func (r tokenRun) source(t testing.TB, p *policy.CausalLM) (*rollout.Tokens, wri
 func (r tokenRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h run.Hooks) (Result, error) {
 	t.Helper()
 	r.MicroTokens = limitOf(ctx, r.MicroTokens)
+	r.group = h.Group
 	source, sampler := r.source(t, p)
 	defer sampler.Close()
 	r.Samples, r.Temperature = r.SamplesPerPrompt, r.Options.Temperature
@@ -422,7 +425,7 @@ func (r replayRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h r
 	}
 	defer sampler.Close()
 	source, err := rollout.NewReplay(sampler, spelling{}, rollout.ReplayConfig{
-		ReplayOptions: r.ReplayOptions, MaxNew: r.maxNew, Seed: r.Seed, Load: r.load, Save: r.save,
+		ReplayOptions: r.ReplayOptions, MaxNew: r.maxNew, Seed: r.Seed, Load: r.load, Save: r.save, Group: h.Group,
 	})
 	if err != nil {
 		return Result{}, err

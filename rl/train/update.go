@@ -144,7 +144,7 @@ func (t *updater) idle(batch []*rl.Sample) (learning, idle []*rl.Sample) {
 
 // gradient accumulates the gradient of a minibatch's loss.
 func (t *updater) gradient(batch []*rl.Sample) (*update, error) {
-	u := &update{figures: map[string]float64{}}
+	u := &update{figures: map[string]float64{}, bounds: rl.Meter{}}
 	for _, x := range batch {
 		u.actions += float64(x.Len())
 	}
@@ -176,7 +176,7 @@ func (t *updater) gradient(batch []*rl.Sample) (*update, error) {
 			return u, err
 		}
 	}
-	if err := t.sum(u.figures, u.sums()); err != nil || u.idle {
+	if err := t.sum(u); err != nil || u.idle {
 		return u, err
 	}
 	// The gradient may be finite nevertheless, and the rows of the run would lack a loss without a word.
@@ -196,7 +196,7 @@ func (t *updater) run(u *update, batch, learning, idle []*rl.Sample, first bool)
 	}
 	descend := func(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out policy.Output) {
 		u.count(s, part, out, t.needs)
-		lb := t.batch(s, part, b, out, len(batch), int(u.actions), u.figures)
+		lb := t.batch(s, part, b, out, len(batch), int(u.actions), u)
 		lb.First, lb.Whole, first = first, batch, false
 		s.Backward(t.loss(s, lb))
 	}
@@ -217,7 +217,7 @@ func (t *updater) run(u *update, batch, learning, idle []*rl.Sample, first bool)
 }
 
 // batch is a part as the loss sees it; n and actions are counts of the whole minibatch.
-func (t *updater) batch(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out policy.Output, n, actions int, figures map[string]float64) *algo.Batch {
+func (t *updater) batch(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out policy.Output, n, actions int, u *update) *algo.Batch {
 	m := int64(len(b.Actions))
 	vector := func(list func(x *rl.Sample) []float32) torch.Tensor {
 		all := make([]float32, 0, m)
@@ -233,7 +233,7 @@ func (t *updater) batch(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out poli
 	}
 	lb := &algo.Batch{
 		LogProbs: out.LogProbs, Entropy: out.Entropy, Labels: out.Labels, Weight: s.Floats(b.Spread(shares), m),
-		Scores: out.Scores, Samples: samples, Actions: actions, Part: part, Figures: figures,
+		Scores: out.Scores, Samples: samples, Actions: actions, Part: part, Figures: u.figures, Bounds: u.bounds,
 	}
 	if t.needs.Rewards {
 		lb.Old = vector(func(x *rl.Sample) []float32 { return x.Old })
