@@ -28,8 +28,8 @@ var nearby = []string{"rl", "lora", "envs", "torch"}
 // switchFile is added to each package that has mutants.
 const switchFile = "zz_mutants.go"
 
-// switchText is a file that puts in the mutant whose number is in the environment. With RLTRAIN_MUTANTS_REACHED it
-// writes a file named by the number of each mutant that is reached.
+// switchText is a file that puts in the mutant whose number is in the environment. If that is -1, it prints the number of
+// each mutant that is reached, at most once a millisecond.
 func switchText(pkg string) []byte {
 	return []byte("package " + pkg + `
 
@@ -37,18 +37,23 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"time"
 )
 
 var (
 	mutantChosen, _ = strconv.Atoi(os.Getenv("RLTRAIN_MUTANT"))
-	mutantReached   = os.Getenv("RLTRAIN_MUTANTS_REACHED")
-	mutantSeen      sync.Map
+	// A child of a test prints something else.
+	mutantPrints = mutantChosen < 0 && len(os.Args) > 2 && os.Args[2] == "-test.v"
+	mutantOut    = os.Stdout // examples replace it
+	mutantSeen   sync.Map
 )
 
 func mutantOn(id int) bool {
-	if mutantReached != "" {
-		if _, seen := mutantSeen.LoadOrStore(id, true); !seen {
-			os.WriteFile(mutantReached+"/"+strconv.Itoa(id), nil, 0o644)
+	if mutantPrints {
+		now := time.Now()
+		if last, seen := mutantSeen.Load(id); !seen || now.Sub(last.(time.Time)) > time.Millisecond {
+			mutantSeen.Store(id, now)
+			mutantOut.WriteString("@mutant " + strconv.Itoa(id) + "@\n")
 		}
 	}
 	return id == mutantChosen
@@ -99,9 +104,9 @@ type sampler struct {
 	results  *sampleResults
 }
 
-// sample tries n mutants. Its results are kept in build/mutants, so that an interrupted sample continues.
+// sample tries n mutants. Its results are kept in build/_mutants, so that an interrupted sample continues.
 func sample(n int, seed uint64, out string) error {
-	s := sampler{work: filepath.Join("build", "mutants"), results: &sampleResults{Seed: seed}}
+	s := sampler{work: filepath.Join("build", "_mutants"), results: &sampleResults{Seed: seed}}
 	if err := os.MkdirAll(s.work, 0o755); err != nil {
 		return err
 	}
@@ -156,7 +161,7 @@ func sample(n int, seed uint64, out string) error {
 func each[T any](items []T, f func(i int, item T) error) error {
 	var wait sync.WaitGroup
 	next, errs := make(chan int), make([]error, len(items))
-	for range 2 {
+	for range 3 {
 		wait.Go(func() {
 			for i := range next {
 				errs[i] = f(i, items[i])

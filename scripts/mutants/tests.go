@@ -16,14 +16,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/rltrain/rltrain/internal/files"
 )
 
-// function is a top-level test.
+// function is a test, or a part of a long one.
 type function struct {
 	Folder, Name string
 	Seconds      float64
@@ -37,8 +36,8 @@ type suite struct {
 	sum       string
 }
 
-// record runs each test alone, and notes which mutants it reaches. It keeps what it finds as long as the binary of the
-// package is the same.
+// record runs the tests without a fault, and notes which mutants each reaches. It keeps what it finds as long as the
+// binary of the package is the same.
 func (s *sampler) record(binaries map[string]string) (*suite, error) {
 	all := &suite{binaries: binaries}
 	for _, folder := range slices.Sorted(maps.Keys(binaries)) {
@@ -65,40 +64,76 @@ func (s *sampler) record(binaries map[string]string) (*suite, error) {
 	return all, nil
 }
 
-// reach runs the tests of a binary, one at a time.
+// reach runs the tests of a binary. The mutants that they reach stand between their names in the output.
 func (s *sampler) reach(folder, path string) ([]function, error) {
-	out, err := execute(time.Minute, folder, path, nil, "-test.list", "^(Test|Example|Fuzz)")
+	fmt.Printf("running the tests of %s without a fault\n", folder)
+	out, err := execute(20*time.Minute, folder, path, []string{"RLTRAIN_MUTANT=-1"}, "-test.v", "-test.run", "^(Test|Example|Fuzz)")
 	if err != nil {
-		return nil, fmt.Errorf("listing the tests of %s: %w\n%s", folder, err, out)
+		return nil, fmt.Errorf("the tests of %s fail without a fault: %w\n%s", folder, err, out)
+	}
+	return parts(folder, out), nil
+}
+
+var (
+	beginning = regexp.MustCompile(`^=== (?:RUN|NAME|CONT) +(\S+)`)
+	ending    = regexp.MustCompile(`^ *--- PASS: (\S+) \((\d+\.\d+)s\)`)
+	reached   = regexp.MustCompile(`@mutant (\d+)@`)
+)
+
+// long is the number of seconds above which the parts of a test are run alone.
+const long = 3
+
+// parts reads what tests reach from their output.
+func parts(folder, out string) []function {
+	current, seen, seconds := "", map[string]map[int]bool{}, map[string]float64{}
+	for line := range strings.Lines(out) {
+		for _, found := range reached.FindAllStringSubmatch(line, -1) {
+			id, _ := strconv.Atoi(found[1])
+			for name := current; ; name = name[:max(0, strings.LastIndex(name, "/"))] {
+				if seen[name] == nil {
+					seen[name] = map[int]bool{}
+				}
+				if seen[name][id] = true; !strings.Contains(name, "/") {
+					break
+				}
+			}
+		}
+		line = reached.ReplaceAllString(line, "")
+		if begun := beginning.FindStringSubmatch(line); begun != nil {
+			current = begun[1]
+		} else if ended := ending.FindStringSubmatch(line); ended != nil {
+			seconds[ended[1]], _ = strconv.ParseFloat(ended[2], 64)
+		}
 	}
 	var tests []function
-	for name := range strings.FieldsSeq(out) {
-		tests = append(tests, function{Folder: folder, Name: name})
-	}
-	fmt.Printf("running %d tests of %s without a fault\n", len(tests), folder)
-	var lock sync.Mutex
-	err = each(tests, func(i int, f function) error {
-		dir, err := os.MkdirTemp("", "reached")
-		if err != nil {
-			return err
+	for _, name := range slices.Sorted(maps.Keys(seconds)) {
+		top, _, sub := strings.Cut(name, "/")
+		deep := strings.Count(name, "/") > 1
+		split := seconds[top] > long && slices.ContainsFunc(slices.Collect(maps.Keys(seconds)), func(n string) bool { return strings.HasPrefix(n, top+"/") })
+		if deep || sub != split {
+			continue
 		}
-		defer os.RemoveAll(dir)
-		start := time.Now()
-		if out, err := execute(10*time.Minute, folder, path, []string{"RLTRAIN_MUTANTS_REACHED=" + dir}, "-test.run", "^"+f.Name+"$"); err != nil {
-			return fmt.Errorf("%s of %s fails without a fault: %w\n%s", f.Name, folder, err, out)
-		}
-		f.Seconds = time.Since(start).Seconds()
-		reached, err := os.ReadDir(dir)
-		for _, file := range reached {
-			id, _ := strconv.Atoi(file.Name())
+		f := function{Folder: folder, Name: name, Seconds: seconds[name]}
+		for id := range seen[name] {
 			f.Reached = append(f.Reached, id)
 		}
-		lock.Lock()
-		defer lock.Unlock()
-		tests[i] = f
-		return err
-	})
-	return tests, err
+		for id := range seen[""] { // before the first test
+			f.Reached = append(f.Reached, id)
+		}
+		if sub { // and before the first part
+			for id := range seen[top] {
+				inPart := false
+				for n := range seconds {
+					inPart = inPart || strings.HasPrefix(n, top+"/") && seen[n][id]
+				}
+				if !inPart {
+					f.Reached = append(f.Reached, id)
+				}
+			}
+		}
+		tests = append(tests, f)
+	}
+	return tests
 }
 
 // try runs the tests that reach a mutant, the nearest and quickest first, and returns the one that notices it; "" if
@@ -137,13 +172,12 @@ func (s *sampler) try(id int, m mutant, all *suite) (string, error) {
 		groups = append(groups, inGroups(folders[folder])...)
 	}
 	for _, group := range groups {
-		var names []string
 		var seconds float64
 		for _, f := range group {
-			names, seconds = append(names, f.Name), seconds+f.Seconds
+			seconds += f.Seconds
 		}
 		limit := time.Duration((20 + 3*seconds) * float64(time.Second))
-		out, err := execute(limit, group[0].Folder, binaries[group[0].Folder], []string{"RLTRAIN_MUTANT=" + strconv.Itoa(id)}, "-test.failfast", "-test.run", "^("+strings.Join(names, "|")+")$")
+		out, err := execute(limit, group[0].Folder, binaries[group[0].Folder], []string{"RLTRAIN_MUTANT=" + strconv.Itoa(id)}, "-test.failfast", "-test.run", patternOf(group))
 		if err == nil {
 			continue
 		}
@@ -160,15 +194,34 @@ func (s *sampler) try(id int, m mutant, all *suite) (string, error) {
 
 var failure = regexp.MustCompile(`(?m)^--- FAIL: (\S+)`)
 
-// inGroups divides tests of a package into those that take two seconds, and ten times as long each.
+// patternOf selects the tests of a group: parts of one test, or whole tests.
+func patternOf(group []function) string {
+	var tops, subs []string
+	for _, f := range group {
+		top, sub, _ := strings.Cut(f.Name, "/")
+		tops, subs = append(tops, regexp.QuoteMeta(top)), append(subs, regexp.QuoteMeta(sub))
+	}
+	if subs[0] == "" {
+		return "^(" + strings.Join(tops, "|") + ")$"
+	}
+	return "^" + tops[0] + "$/^(" + strings.Join(subs, "|") + ")$"
+}
+
+// inGroups divides tests of a package into those that take two seconds, ten times as long, and so on.
 func inGroups(tests []function) [][]function {
 	slices.SortStableFunc(tests, func(a, b function) int { return cmp.Compare(a.Seconds, b.Seconds) })
 	var groups [][]function
 	limit, sum := 2.0, 0.0
+	top := func(f function) string {
+		if top, _, sub := strings.Cut(f.Name, "/"); sub {
+			return top
+		}
+		return ""
+	}
 	for i, f := range tests {
-		if i == 0 || sum+f.Seconds > limit {
-			if i > 0 {
-				limit *= 10
+		if i == 0 || sum+f.Seconds > limit || top(f) != top(tests[i-1]) {
+			if i > 0 && sum+f.Seconds > limit {
+				limit *= 5
 			}
 			groups, sum = append(groups, nil), 0
 		}
@@ -182,7 +235,7 @@ func inGroups(tests []function) [][]function {
 func execute(limit time.Duration, folder, path string, env []string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	command := exec.CommandContext(ctx, "nice", append([]string{path, "-test.timeout=0"}, args...)...)
+	command := exec.CommandContext(ctx, "nice", append([]string{"-n", "3", path, "-test.timeout=0"}, args...)...)
 	command.Dir, command.Env = folder, append(os.Environ(), env...)
 	// A test that never ends may have children.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
