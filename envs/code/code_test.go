@@ -46,6 +46,7 @@ func TestVerdicts(t *testing.T) {
 		{"right", "    return a + b\n", Pass, 3},
 		{"wrong", "    return a - b\n", Wrong, 0},
 		{"partly right", "    return 3 if a == 1 else None\n", Wrong, 1},
+		{"dies after a test", "    if a == 1: return 3\n    import os; os._exit(1)\n", Runtime, 1},
 		{"empty", " \n", Empty, 0},
 		{"syntax", "    retrun a\n", Syntax, 0},
 		{"raises", "    raise KeyError(a)\n", Runtime, 0},
@@ -85,8 +86,8 @@ func TestVerdicts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if v.Class != test.class || v.Passed() != test.passed && v.Class != Output {
-			t.Errorf("%s: %+v, want %s and %d tests", test.name, v, test.class, test.passed)
+		if v.Class != test.class || v.Passed() != test.passed && v.Class != Output || v.Passed() > 0 && v.Total != 3 {
+			t.Errorf("%s: %+v, want %s and %d of 3 tests", test.name, v, test.class, test.passed)
 		}
 	}
 }
@@ -383,16 +384,32 @@ func TestQuality(t *testing.T) {
 	}
 }
 
+// TestRewards computes each reward by hand, also of runs that ended before the last test.
 func TestRewards(t *testing.T) {
 	o := &options{BaseWeight: 1, PerfectWeight: 2, PerfectBonus: 3, TimeBonus: 4, Scale: .5, Timeout: 5}
-	c := envs.Completion{Info: &envs.Info{Tests: &envs.Tests{Class: "pass", Passed: 4, Total: 4, Seconds: 1, Program: "x = 1\n"}}}
-	for _, r := range rewards {
-		want := map[string]float64{"tests": .5 * (1 + 6 + 3.2), "partial": 1, "perfect": 1, "time": .8, "style": 1, "documentation": 0, "complexity": 1, "quality": 2. / 3}[r.Name]
-		if got, err := r.New(o, nil)(context.Background(), c); err != nil || math.Abs(got-want) > 1e-12 {
-			t.Errorf("%s: %v, %v, want %v", r.Name, got, err, want)
+	for _, test := range []struct {
+		verdict                       Verdict
+		tests, partial, perfect, time float64
+	}{
+		{Verdict{Class: Pass, Tests: []bool{true, true, true, true}, Total: 4, CPU: 1}, .5 * (1 + 6 + 3.2), 1, 1, .8},
+		{Verdict{Class: Pass, Tests: []bool{true}, Total: 1, CPU: 6}, .5 * (1 + 6), 1, 1, 0},
+		{Verdict{Class: Wrong, Tests: []bool{true, false, true, false}, Total: 4, CPU: 1}, .25, .5, 0, 0},
+		{Verdict{Class: Timeout, Tests: []bool{true}, Total: 4, CPU: 5}, .125, .25, 0, 0}, // three did not run
+		{Verdict{Class: Runtime, Total: 4}, 0, 0, 0, 0},
+	} {
+		v := test.verdict
+		c := envs.Completion{Info: &envs.Info{Tests: &envs.Tests{Class: string(v.Class), Passed: v.Passed(), Total: v.Total, Seconds: v.CPU, Program: "x = 1\n"}}}
+		want := map[string]float64{"tests": test.tests, "partial": test.partial, "perfect": test.perfect, "time": test.time, "style": 1, "documentation": 0, "complexity": 1, "quality": 2. / 3}
+		for _, r := range rewards {
+			if got, err := r.New(o, nil)(context.Background(), c); err != nil || math.Abs(got-want[r.Name]) > 1e-12 {
+				t.Errorf("%s of %+v: %v, %v, want %v", r.Name, v, got, err, want[r.Name])
+			}
+			if _, err := r.New(o, nil)(context.Background(), envs.Completion{Reward: math.NaN()}); err == nil {
+				t.Errorf("%s has a value of a program that was not run", r.Name)
+			}
 		}
-		if _, err := r.New(o, nil)(context.Background(), envs.Completion{Reward: math.NaN()}); err == nil {
-			t.Errorf("%s has a value of a program that was not run", r.Name)
+		if got := o.reward(v); math.Abs(got-test.tests) > 1e-12 {
+			t.Errorf("reward of %+v: %v, want %v", v, got, test.tests)
 		}
 	}
 }
