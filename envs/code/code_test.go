@@ -2,6 +2,7 @@ package code
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/envs/sandbox"
 )
 
@@ -33,7 +35,7 @@ const humanEvalRow = `{"task_id":"X/0","prompt":"def add(a, b):\n    \"\"\"Add.\
 // TestVerdicts runs programs against tests, most of all programs that try to pass without solving the problem.
 func TestVerdicts(t *testing.T) {
 	j := newTestGrader(t)
-	problems, err := Read(write(t, "p.jsonl", humanEvalRow), "python", "")
+	problems, err := Read(&dataset.Faults{}, write(t, "p.jsonl", humanEvalRow), "python", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +122,7 @@ func TestLayouts(t *testing.T) {
 		{write(t, "script.jsonl", `{"prompt":"Double.","solution":"def f(x): return 2*x","tests":[{"script":"print(f(4))","output":"8"}]}`), 1},
 		{folder, 2},
 	} {
-		problems, err := Read(test.path, "python", QToPython)
+		problems, err := Read(&dataset.Faults{}, test.path, "python", QToPython)
 		if err != nil || len(problems) != 1 {
 			t.Errorf("%s: %v, %v", test.path, problems, err)
 			continue
@@ -150,20 +152,20 @@ func TestReadRefuses(t *testing.T) {
 		"nul.jsonl":      {`{"prompt":"x\u0000","tests":"assert 1"}`, "NUL"},
 	} {
 		path := write(t, name, test.text)
-		if _, err := Read(path, "python", ""); err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), name) {
+		if _, err := Read(&dataset.Faults{}, path, "python", ""); err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: error %v, want one with %q", name, err, test.want)
 		}
 	}
 	folder := filepath.Dir(write(t, "a/problem_description.txt", "x"))
-	if _, err := Read(filepath.Dir(folder), "q", PythonToQ); err == nil || !strings.Contains(err.Error(), "reading python_sol.py") {
+	if _, err := Read(&dataset.Faults{}, filepath.Dir(folder), "q", PythonToQ); err == nil || !strings.Contains(err.Error(), "reading python_sol.py") {
 		t.Errorf("error %v", err)
 	}
 	for task, language := range map[string]string{QToPython: "q", DescriptionToQ: "python", PythonToQ: "python"} {
-		if _, err := Read(filepath.Dir(folder), language, task); err == nil || !strings.Contains(err.Error(), "does not fit language "+language) {
+		if _, err := Read(&dataset.Faults{}, filepath.Dir(folder), language, task); err == nil || !strings.Contains(err.Error(), "does not fit language "+language) {
 			t.Errorf("%s in %s: error %v", task, language, err)
 		}
 	}
-	if _, err := Read(write(t, "q.jsonl", humanEvalRow), "q", ""); err == nil || !strings.Contains(err.Error(), "only with language python") {
+	if _, err := Read(&dataset.Faults{}, write(t, "q.jsonl", humanEvalRow), "q", ""); err == nil || !strings.Contains(err.Error(), "only with language python") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -432,7 +434,7 @@ func FuzzRead(f *testing.F) {
 		if err := os.WriteFile(path, data, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		problems, err := Read(path, "python", "")
+		problems, err := Read(&dataset.Faults{}, path, "python", "")
 		if (err == nil) == (len(problems) == 0) {
 			t.Fatalf("%d problems, %v", len(problems), err)
 		}
@@ -446,7 +448,7 @@ func TestPepper(t *testing.T) {
 		t.Skip(err)
 	}
 	t.Cleanup(func() { _ = j.Close() })
-	problems, err := Read(write(t, "p.jsonl", `{"prompt":"Double.","solution":"f:{[x] 2*x}","tests":[{"script":"show f 4;","output":"8"},{"script":"show sum f[1 2 3]","output":"12"}],"hidden_tests":[{"script":"show f -1;","output":"-2"}]}`), sandbox.Pepper, "")
+	problems, err := Read(&dataset.Faults{}, write(t, "p.jsonl", `{"prompt":"Double.","solution":"f:{[x] 2*x}","tests":[{"script":"show f 4;","output":"8"},{"script":"show sum f[1 2 3]","output":"12"}],"hidden_tests":[{"script":"show f -1;","output":"-2"}]}`), sandbox.Pepper, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -470,5 +472,36 @@ func TestPepper(t *testing.T) {
 		if v, err := j.Run(t.Context(), p, test.program, slices.Concat(p.Tests, p.Hidden)); err != nil || v.Class != test.class || v.Passed() != test.passed {
 			t.Errorf("%q: %+v, %v, want %s and %d tests", test.program, v, err, test.class, test.passed)
 		}
+	}
+}
+
+// TestBadRows: problems that cannot be used are all listed, or dropped and counted: bad rows, and solutions that fail.
+func TestBadRows(t *testing.T) {
+	newTestGrader(t)
+	const good = `{"name":"%d","prompt":"Double %[1]d.","solution":"def f(x): return 2*x","tests":"assert f(2) == 4"}` + "\n"
+	text := `{"name":"wrong","prompt":"Triple.","solution":"def f(x): return 2*x","tests":"assert f(2) == 6"}` + "\n"
+	for i := range 4 {
+		text += fmt.Sprintf(good, i)
+	}
+	text += fmt.Sprintf(good, 3) + `{"prompt":3}`
+	path := write(t, "p.jsonl", text)
+	options := func(onBadRow string) *options {
+		return &options{Dataset: path, Language: "python", Turns: 1, Timeout: 2, CheckSolutions: true, OnBadRow: dataset.OnBadRow{OnBadRow: onBadRow}}
+	}
+	if _, err := options("error").Task(envs.Setup{HeldOut: 1}); err == nil || !strings.Contains(err.Error(), "2 rows cannot be used") || !strings.Contains(err.Error(), "p.jsonl:6: duplicate problem name") {
+		t.Errorf("error %v", err)
+	}
+	var told []string
+	o := options("skip")
+	made, err := o.Task(envs.Setup{HeldOut: 1, Tell: func(line string) { told = append(told, line) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer made.(*task).Close()
+	if n := made.Len(envs.Train); n != 3 {
+		t.Errorf("%d training problems", n)
+	}
+	if len(told) != 2 || !strings.Contains(told[0], "2 rows skipped") || !strings.Contains(told[1], "the reference solution fails its tests") {
+		t.Errorf("told %q", told)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 // TestFalsePasses: tests that are easy to fool, and programs that try.
@@ -71,7 +73,7 @@ func TestFalseChecks(t *testing.T) {
 		{pack, "    return a + b\n", Pass},
 		{pack, "    return 3\n", Wrong},
 	} {
-		problems, err := Read(write(t, "p.jsonl", test.row), "python", "")
+		problems, err := Read(&dataset.Faults{}, write(t, "p.jsonl", test.row), "python", "")
 		if err != nil {
 			t.Fatal(err)
 		}

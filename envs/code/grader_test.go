@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/envs/sandbox"
 )
 
@@ -48,7 +49,7 @@ func TestReferences(t *testing.T) {
 		file string
 		n    int
 	}{{"humaneval/HumanEval.jsonl.gz", 164}, {"mbpp/sanitized-mbpp.json", 427}} {
-		problems, err := Read(folder+"/"+set.file, "python", "")
+		problems, err := Read(&dataset.Faults{}, folder+"/"+set.file, "python", "")
 		if err != nil || len(problems) != set.n {
 			t.Fatalf("%s: %d problems, %v", set.file, len(problems), err)
 		}
@@ -89,7 +90,7 @@ func TestNotGraded(t *testing.T) {
 	works := j.language
 	broken := *works
 	broken.Interpreter = "/nowhere/python"
-	problems, err := Read(write(t, "p.jsonl", `{"name":"asserted","prompt":"Double.","tests":[{"call":"f(2)","expect":"4"}]}`+"\n"+`{"name":"compared","prompt":"Say 4.","tests":[{"input":"","output":"4"}]}`), "python", "")
+	problems, err := Read(&dataset.Faults{}, write(t, "p.jsonl", `{"name":"asserted","prompt":"Double.","tests":[{"call":"f(2)","expect":"4"}]}`+"\n"+`{"name":"compared","prompt":"Say 4.","tests":[{"input":"","output":"4"}]}`), "python", "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 // Test is one test of a problem: Python assertions, or an input with the expected output.
@@ -96,14 +98,18 @@ func (p *Problem) check() error {
 	return nil
 }
 
-// distinct refuses duplicate problem names.
-func distinct(problems []Problem) error {
+// distinct returns the problems with different names and adds the others to faults.
+func distinct(faults *dataset.Faults, problems []Problem) ([]Problem, error) {
 	seen := map[string]string{}
+	var kept []Problem
 	for _, p := range problems {
-		if before, twice := seen[p.Name]; twice {
-			return fmt.Errorf("%s: duplicate problem name %q, first used at %s; rename one", p.Place, p.Name, before)
+		before, twice := seen[p.Name]
+		if !twice {
+			seen[p.Name] = p.Place
+			kept = append(kept, p)
+		} else if err := faults.Add(fmt.Errorf("%s: duplicate problem name %q, first used at %s; rename one", p.Place, p.Name, before)); err != nil {
+			return nil, err
 		}
-		seen[p.Name] = p.Place
 	}
-	return nil
+	return kept, nil
 }

@@ -25,11 +25,12 @@ func (o *options) Programs(ctx context.Context, s envs.Setup, path, field string
 	if o.Dataset == "" {
 		return 0, &envs.OptionError{Option: "dataset", Err: errors.New("is needed: it has the problems of the completions")}
 	}
-	all, err := Read(o.Dataset, o.Language, o.CodeTask)
+	faults := o.Faults()
+	all, err := Read(faults, o.Dataset, o.Language, o.CodeTask)
 	if err != nil {
 		return 0, err
 	}
-	rows, err := readCompletions(path, field, all)
+	rows, err := readCompletions(faults, path, field, all)
 	if err != nil {
 		return 0, err
 	}
@@ -39,10 +40,13 @@ func (o *options) Programs(ctx context.Context, s envs.Setup, path, field string
 	}
 	defer func() { err = errors.Join(err, grader.Close()) }()
 	if o.CheckSolutions {
-		if err := o.checkProblems(ctx, grader, unsolved(all)); err != nil {
+		bad, err := o.checkProblems(ctx, grader, unsolved(all), faults)
+		if err != nil {
 			return 0, err
 		}
+		rows = slices.DeleteFunc(rows, func(c completion) bool { return bad[c.problem.Place] })
 	}
+	s.TellSkipped(faults)
 	done := make([]envs.Program, len(rows))
 	finished := make([]chan error, len(rows))
 	for i := range finished {
@@ -105,8 +109,8 @@ func (o *options) graded(ctx context.Context, grader *Grader, row completion) (e
 	return one, err
 }
 
-// readCompletions reads rows, each for one of the problems.
-func readCompletions(path, field string, problems []Problem) ([]completion, error) {
+// readCompletions reads rows, each for one of the problems. Rows that cannot be used are added to faults.
+func readCompletions(faults *dataset.Faults, path, field string, problems []Problem) ([]completion, error) {
 	byName := map[string]*Problem{}
 	var names []string
 	for i := range problems {
@@ -123,15 +127,24 @@ func readCompletions(path, field string, problems []Problem) ([]completion, erro
 		p := byName[name]
 		value, _ := f.Get(field)
 		text, ok := value.(string)
+		var fault error
 		switch {
 		case name == "":
-			return nil, fmt.Errorf("%s: field \"task_id\" is missing", r.Place())
+			fault = fmt.Errorf("%s: field \"task_id\" is missing", r.Place())
 		case p == nil:
-			return nil, fmt.Errorf("%s: task_id %s is not in the data set%s", r.Place(), words.Quote(name), nearest.Hint(name, names, words.Quote))
+			fault = fmt.Errorf("%s: task_id %s is not in the data set%s", r.Place(), words.Quote(name), nearest.Hint(name, names, words.Quote))
 		case !ok:
-			return nil, fmt.Errorf("%s: field %q is missing or not text", r.Place(), field)
+			fault = fmt.Errorf("%s: field %q is missing or not text", r.Place(), field)
+		default:
+			rows = append(rows, completion{p, text})
+			continue
 		}
-		rows = append(rows, completion{p, text})
+		if err := faults.Add(fault); err != nil {
+			return nil, err
+		}
+	}
+	if err := faults.Err(); err != nil {
+		return nil, err
 	}
 	if len(rows) == 0 {
 		return nil, fmt.Errorf("%s: no rows", path)

@@ -1,6 +1,7 @@
 package code
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -14,8 +15,8 @@ import (
 )
 
 // Read reads problems from a file or folder: HumanEval, MBPP, rows in rltrain's layout, or a folder with one folder per
-// problem. language is the programs' language.
-func Read(path, language, task string) ([]Problem, error) {
+// problem. language is the programs' language. Rows that cannot be used are added to faults.
+func Read(faults *dataset.Faults, path, language, task string) ([]Problem, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
@@ -25,21 +26,25 @@ func Read(path, language, task string) ([]Problem, error) {
 		if (task == QToPython) != (language == "python") {
 			return nil, fmt.Errorf("%s: code_task %s does not fit language %s; use %s with python, the other tasks with q or pepper", path, task, language, QToPython)
 		}
-		problems, err = readFolder(path, task)
+		problems, err = readFolder(faults, path, task)
 	} else {
-		problems, err = readFile(path, language)
+		problems, err = readFile(faults, path, language)
 	}
-	if err != nil {
+	if err == nil {
+		problems, err = distinct(faults, problems)
+	}
+	if err := cmp.Or(err, faults.Err()); err != nil {
 		return nil, err
 	}
 	if len(problems) == 0 {
 		return nil, fmt.Errorf("%s: no problems", path)
 	}
-	return problems, distinct(problems)
+	return problems, nil
 }
 
-func readFile(path, language string) ([]Problem, error) {
+func readFile(faults *dataset.Faults, path, language string) ([]Problem, error) {
 	var problems []Problem
+	rows := 0
 	for r, err := range dataset.Records(path) {
 		if err != nil {
 			return nil, err
@@ -48,14 +53,15 @@ func readFile(path, language string) ([]Problem, error) {
 		if err == nil {
 			err = p.check()
 		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", r.Place(), err)
+		if p.Place = r.Place(); p.Name == "" {
+			p.Name = fmt.Sprint(rows)
 		}
-		p.Place = r.Place()
-		if p.Name == "" {
-			p.Name = fmt.Sprint(len(problems))
+		rows++
+		if err == nil {
+			problems = append(problems, p)
+		} else if err := faults.Add(fmt.Errorf("%s: %w", p.Place, err)); err != nil {
+			return nil, err
 		}
-		problems = append(problems, p)
 	}
 	return problems, nil
 }
@@ -256,7 +262,7 @@ const (
 )
 
 // readFolder reads a folder with one folder per problem.
-func readFolder(path, task string) ([]Problem, error) {
+func readFolder(faults *dataset.Faults, path, task string) ([]Problem, error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
 		return nil, err
@@ -267,11 +273,11 @@ func readFolder(path, task string) ([]Problem, error) {
 			continue
 		}
 		p, err := readProblem(filepath.Join(path, entry.Name()), task)
-		if err != nil {
+		if p.Name = entry.Name(); err == nil {
+			problems = append(problems, p)
+		} else if err := faults.Add(err); err != nil {
 			return nil, err
 		}
-		p.Name = entry.Name()
-		problems = append(problems, p)
 	}
 	return problems, nil
 }
@@ -282,7 +288,7 @@ func readProblem(folder, task string) (Problem, error) {
 	need := func(name string) (string, error) {
 		text, err := os.ReadFile(filepath.Join(folder, name))
 		if err != nil {
-			return "", fmt.Errorf("problem %s: reading %s: %w", folder, name, err)
+			return "", fmt.Errorf("%s: reading %s: %w", folder, name, err)
 		}
 		return strings.ReplaceAll(string(text), "\r\n", "\n"), nil
 	}
@@ -328,7 +334,7 @@ func readProblem(folder, task string) (Problem, error) {
 		p.Tests = append(p.Tests, t)
 	}
 	if len(p.Tests) == 0 {
-		return p, fmt.Errorf("problem %s: no tests; file %s is missing", folder, fmt.Sprintf(test, "1"))
+		return p, fmt.Errorf("%s: no tests; file %s is missing", folder, fmt.Sprintf(test, "1"))
 	}
 	return p, nil
 }

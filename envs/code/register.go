@@ -9,6 +9,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/bank"
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 //go:embed code.yaml
@@ -29,7 +30,8 @@ func init() {
 
 // options are the options of the task.
 type options struct {
-	Dataset        string  `option:"dataset" arg:"FILE|DIR" common:"true" help:"problems: HumanEval, MBPP, a file with prompt and tests, or a folder with one folder per problem (default: built-in one-line problems)"`
+	Dataset string `option:"dataset" arg:"FILE|DIR" common:"true" help:"problems: HumanEval, MBPP, a file with prompt and tests, or a folder with one folder per problem (default: built-in one-line problems)"`
+	dataset.OnBadRow
 	EvalDataset    string  `option:"eval_dataset" arg:"FILE|DIR" help:"evaluation problems (default: the last eval_samples problems of --dataset)"`
 	Language       string  `option:"language" default:"python" allowed:"python,node,q,pepper" common:"true" help:"language of the programs"`
 	Interpreter    string  `option:"interpreter" arg:"FILE" help:"interpreter of the language (default: found on this machine)"`

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/bank"
+	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/envs/sandbox"
 	"github.com/rltrain/rltrain/internal/words"
 )
@@ -49,15 +50,34 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 		return nil, err
 	}
 	if b, ok := t.problems.(*filtered); ok && o.CheckSolutions {
-		all := slices.Concat(b.Train, b.Eval)
-		if s.EvalOnly {
-			all = unsolved(all)
-		}
-		if err := o.checkProblems(ctx, t.grader, all); err != nil {
+		if err := o.checkBank(ctx, s, t.grader, b); err != nil {
 			return nil, errors.Join(err, t.Close())
 		}
 	}
 	return t, nil
+}
+
+// checkBank checks all problems; those that may be dropped are.
+func (o *options) checkBank(ctx context.Context, s envs.Setup, grader *Grader, b *filtered) error {
+	all := slices.Concat(b.Train, b.Eval)
+	if s.EvalOnly {
+		all = unsolved(all)
+	}
+	faults := o.Faults()
+	bad, err := o.checkProblems(ctx, grader, all, faults)
+	if err != nil {
+		return err
+	}
+	s.TellSkipped(faults)
+	for _, part := range []*[]Problem{&b.Train, &b.Eval} {
+		had := len(*part)
+		*part = slices.DeleteFunc(slices.Clone(*part), func(p Problem) bool { return bad[p.Place] })
+		if had > 0 && len(*part) == 0 {
+			_, first := faults.Skipped()
+			return fmt.Errorf("no problem is left: %w", first)
+		}
+	}
+	return nil
 }
 
 // Close stops the grader.
@@ -80,10 +100,12 @@ func (t *task) read(s envs.Setup) error {
 		if file.Path == "" {
 			continue
 		}
+		faults := o.Faults()
 		var err error
-		if file.All, err = Read(file.Path, o.Language, o.CodeTask); err != nil {
+		if file.All, err = Read(faults, file.Path, o.Language, o.CodeTask); err != nil {
 			return err
 		}
+		s.TellSkipped(faults)
 		if most := []int{o.MaxTrain, o.MaxTest}[i]; most > 0 && len(file.All) > most+held*(1-i) {
 			file.All = file.All[:most+held*(1-i)]
 		}
@@ -102,9 +124,10 @@ func unsolved(all []Problem) []Problem {
 	return slices.DeleteFunc(slices.Clone(all), func(p Problem) bool { return p.Solution != "" })
 }
 
-// checkProblems refuses problems whose reference solution fails their tests, and those whose tests are at fault.
-func (o *options) checkProblems(ctx context.Context, grader *Grader, all []Problem) error {
-	var bad []string
+// checkProblems adds to faults the problems whose reference solution fails their tests, and those whose tests are at fault, and
+// returns their places.
+func (o *options) checkProblems(ctx context.Context, grader *Grader, all []Problem, faults *dataset.Faults) (bad map[string]bool, err error) {
+	bad = map[string]bool{}
 	for i := range all {
 		p := &all[i]
 		program := p.complete(p.Solution)
@@ -117,25 +140,28 @@ func (o *options) checkProblems(ctx context.Context, grader *Grader, all []Probl
 		}
 		v, err := grader.Run(ctx, p, program, slices.Concat(p.Tests, p.Hidden))
 		if err != nil {
-			return err
+			return nil, err
 		}
+		fault := ""
 		switch {
 		case v.Class == Sandbox:
-			return fmt.Errorf("%s: running the reference solution: %s", p.Place, v.Message)
+			return nil, fmt.Errorf("%s: running the reference solution: %s", p.Place, v.Message)
 		case v.Fault:
-			bad = append(bad, fmt.Sprintf("%s: problem %s: %s", p.Place, words.Quote(p.Name), v.Message))
+			fault = v.Message
 		case v.Class != Pass && p.Solution != "":
-			bad = append(bad, fmt.Sprintf("%s: problem %s: the reference solution fails its tests (%s: %s)", p.Place, words.Quote(p.Name), v.Class, v.Message))
+			fault = fmt.Sprintf("the reference solution fails its tests (%s: %s)", v.Class, v.Message)
+		default:
+			continue
+		}
+		bad[p.Place] = true
+		if err := faults.Add(fmt.Errorf("%s: problem %s: %s", p.Place, words.Quote(p.Name), fault)); err != nil {
+			return nil, err
 		}
 	}
-	if bad == nil {
-		return nil
+	if err := faults.Err(); err != nil {
+		return nil, fmt.Errorf("%w; fix them, or accept them with --check-solutions=false", err)
 	}
-	more := ""
-	if len(bad) > 1 {
-		more = fmt.Sprintf(", and %d more", len(bad)-1)
-	}
-	return fmt.Errorf("%s%s; fix them or pass --check-solutions=false", bad[0], more)
+	return bad, nil
 }
 
 // FilterPrompts implements envs.PromptFilter for problems from files.

@@ -82,55 +82,79 @@ func (p Problem) Verify(text string, match answer.Match) *envs.Info {
 }
 
 // Read reads problems from files in any format of [dataset.Records]: rows with the fields question and answer, or problem
-// and solution. kind names an optional column with the problem's kind. Other fields are ignored.
-func Read(files Files, task, kind string) ([]Problem, error) {
-	problems, _, err := read(files, task, kind, "")
+// and solution. kind names an optional column with the problem's kind. Other fields are ignored. Rows that cannot be used are
+// added to faults.
+func Read(faults *dataset.Faults, files Files, task, kind string) ([]Problem, error) {
+	problems, _, err := read(faults, files, task, kind, "")
 	return problems, err
 }
 
 // ReadCompletions reads problems with a generated solution in the named field.
-func ReadCompletions(path, task, field string) (problems []Problem, completions []string, err error) {
-	return read(Files{path, []string{path}}, task, "", field)
+func ReadCompletions(faults *dataset.Faults, path, task, field string) (problems []Problem, completions []string, err error) {
+	return read(faults, Files{path, []string{path}}, task, "", field)
 }
 
-func read(files Files, task, kind, field string) (problems []Problem, completions []string, err error) {
+func read(faults *dataset.Faults, files Files, task, kind, field string) (problems []Problem, completions []string, err error) {
+	first := true
 	for r, err := range dataset.Records(files.Paths...) {
 		if err != nil {
 			return nil, nil, err
 		}
-		question, solution := "problem", "solution"
-		if _, ok := r.Fields.Get("question"); ok {
-			question, solution = "question", "answer"
+		p, completion, err := readRow(r, task, field)
+		if err == nil {
+			p.Kind, err = kindOf(r, kind, first)
 		}
-		names := []string{question, solution}
-		if field != "" {
-			names = append(names, field)
-		}
-		values := make([]string, len(names))
-		for i, name := range names {
-			value, _ := r.Fields.Get(name)
-			text, ok := value.(string)
-			if !ok {
-				return nil, nil, fmt.Errorf("%s: field %q is missing or not text", r.Place(), name)
-			}
-			values[i] = text
-		}
-		p, err := NewProblem(task, values[0], values[1])
-		if err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", r.Place(), err)
-		}
-		if p.Kind, err = kindOf(r, kind, problems == nil); err != nil {
+		first = false
+		switch {
+		case isOption(err):
 			return nil, nil, err
+		case err != nil:
+			if err := faults.Add(fmt.Errorf("%s: %w", r.Place(), err)); err != nil {
+				return nil, nil, err
+			}
+			continue
 		}
 		problems = append(problems, p)
 		if field != "" {
-			completions = append(completions, values[2])
+			completions = append(completions, completion)
 		}
+	}
+	if err := faults.Err(); err != nil {
+		return nil, nil, err
 	}
 	if len(problems) == 0 {
 		return nil, nil, fmt.Errorf("%s: no problems", files.Name)
 	}
 	return problems, completions, nil
+}
+
+func isOption(err error) bool {
+	_, is := errors.AsType[*envs.OptionError](err)
+	return is
+}
+
+// readRow reads a problem, and the completion in field unless that is "".
+func readRow(r dataset.Record, task, field string) (p Problem, completion string, err error) {
+	question, solution := "problem", "solution"
+	if _, ok := r.Fields.Get("question"); ok {
+		question, solution = "question", "answer"
+	}
+	text := func(name string) (text string) {
+		value, _ := r.Fields.Get(name)
+		text, ok := value.(string)
+		if !ok && err == nil {
+			err = fmt.Errorf("field %q is missing or not text", name)
+		}
+		return text
+	}
+	asked, solved := text(question), text(solution)
+	if field != "" {
+		completion = text(field)
+	}
+	if err == nil {
+		p, err = NewProblem(task, asked, solved)
+	}
+	return p, completion, err
 }
 
 // kindOf returns the kind column of a row as text.
@@ -148,5 +172,5 @@ func kindOf(r dataset.Record, column string, first bool) (string, error) {
 	if !ok && first {
 		return "", &envs.OptionError{Option: "kind_column", Err: fmt.Errorf("%s has no column %s; its columns are %s", r.File, words.Quote(column), words.List(r.Fields.Names()))}
 	}
-	return "", fmt.Errorf("%s: column %s is missing, or neither text nor a number", r.Place(), words.Quote(column))
+	return "", fmt.Errorf("column %s is missing, or neither text nor a number", words.Quote(column))
 }

@@ -45,8 +45,9 @@ var judged = []envs.NamedReward{
 
 // problems are the options that both tasks share.
 type problems struct {
-	Dataset        string       `option:"dataset" arg:"FILE|NAME" common:"true" help:"question and answer, or problem and solution: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
-	Config         string       `option:"dataset_config" needs:"dataset" help:"configuration of --dataset, if it has several"`
+	Dataset string `option:"dataset" arg:"FILE|NAME" common:"true" help:"question and answer, or problem and solution: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
+	Config  string `option:"dataset_config" needs:"dataset" help:"configuration of --dataset, if it has several"`
+	dataset.OnBadRow
 	EvalDataset    string       `option:"eval_dataset" arg:"FILE|NAME" help:"evaluation problems; reads the test split if there is one (default: the validation split of --dataset, else its last eval_samples problems)"`
 	KindColumn     string       `option:"kind_column" help:"column with a category such as level or subject; metrics are reported per category"`
 	FewShotDataset string       `option:"few_shot_dataset" arg:"FILE" help:"file of few-shot examples (default: the first training problems of the data set); examples are not trained on, and evaluated problems are no examples"`
@@ -63,7 +64,7 @@ func (o *problems) task(name string, s envs.Setup, more func(*Options)) (envs.Ta
 		return nil, err
 	}
 	options := Options{
-		KindColumn: o.KindColumn, FewShot: o.FewShot, HoldOut: s.HeldOut,
+		KindColumn: o.KindColumn, FewShot: o.FewShot, HoldOut: s.HeldOut, OnBadRow: o.OnBadRow, Skipped: s.TellSkipped,
 		Stepwise: s.Lines, EvalStepwise: s.EvalLines, MaxSteps: s.MaxLines, Plain: s.Text, Match: o.Match, Form: o.Form,
 	}
 	if options.Examples, err = o.examples(s, train); err != nil {
@@ -112,7 +113,7 @@ func (o *problems) examples(s envs.Setup, train []string) (Files, error) {
 
 // answers reads problems with completions.
 func (o *problems) answers(path, task, field string) (verifiers []envs.Verifier, err error) {
-	problems, completions, err := ReadCompletions(path, task, field)
+	problems, completions, err := ReadCompletions(o.Faults(), path, task, field)
 	for i, p := range problems {
 		verifiers = append(verifiers, func(match answer.Match) *envs.Info { return p.Verify(completions[i], match) })
 	}

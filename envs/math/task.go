@@ -7,6 +7,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/answer"
 	"github.com/rltrain/rltrain/envs/bank"
+	"github.com/rltrain/rltrain/envs/dataset"
 )
 
 // Options say where the problems are, how they are shown and how answers are verified.
@@ -18,6 +19,9 @@ type Options struct {
 	FewShot    int    // number of examples, from the start of these files
 	// HoldOut is how many of the last problems of Train are held out for evaluation if Eval is empty.
 	HoldOut int
+	// OnBadRow says what happens to rows that cannot be used; Skipped, unless nil, is told of those dropped.
+	OnBadRow dataset.OnBadRow
+	Skipped  func(*dataset.Faults)
 
 	Stepwise     bool   // an action is a line; else the full solution
 	EvalStepwise bool   // the same for evaluation
@@ -79,9 +83,13 @@ func New(name string, seed uint64, o Options) (*Task, error) {
 		if of.from.Name == "" {
 			continue
 		}
+		faults := o.OnBadRow.Faults()
 		var err error
-		if of.into.All, err = Read(of.from, name, o.KindColumn); err != nil {
+		if of.into.All, err = Read(faults, of.from, name, o.KindColumn); err != nil {
 			return nil, err
+		}
+		if o.Skipped != nil {
+			o.Skipped(faults)
 		}
 	}
 	t := &Task{options: o}
@@ -101,7 +109,7 @@ func (t *Task) takeExamples(name string, train, eval bank.Source[Problem]) error
 	case t.options.Examples.Name != "":
 		source.Path = t.options.Examples.Name
 		var err error
-		if source.All, err = Read(t.options.Examples, name, ""); err != nil {
+		if source.All, err = Read(&dataset.Faults{}, t.options.Examples, name, ""); err != nil {
 			return err
 		}
 	case train.Path == "":

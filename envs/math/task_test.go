@@ -54,7 +54,7 @@ func TestRead(t *testing.T) {
 		}},
 		{"a number is a kind too", MATH, "level", `{"problem": "p", "solution": "\\boxed{1}", "level": 3}`, []Problem{{MATH, "p", "\\boxed{1}", "1", "3"}}},
 	} {
-		got, err := Read(file(write(t, "problems.json", test.content)), test.task, test.kind)
+		got, err := Read(&dataset.Faults{}, file(write(t, "problems.json", test.content)), test.task, test.kind)
 		if err != nil {
 			t.Errorf("%s: %v", test.name, err)
 		}
@@ -62,7 +62,7 @@ func TestRead(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", test.name, diff)
 		}
 	}
-	problems, completions, err := ReadCompletions(write(t, "c.json", `{"problem":"p","solution":"#### 3","written":"The answer is: 3."}`), GSM8K, "written")
+	problems, completions, err := ReadCompletions(&dataset.Faults{}, write(t, "c.json", `{"problem":"p","solution":"#### 3","written":"The answer is: 3."}`), GSM8K, "written")
 	if err != nil || len(problems) != 1 || !cmp.Equal(completions, []string{"The answer is: 3."}) {
 		t.Errorf("%v, %v, %v", problems, completions, err)
 	}
@@ -80,7 +80,7 @@ func TestReadRefuses(t *testing.T) {
 		"null":                                   "null, want an object",
 	} {
 		path := write(t, "problems.jsonl", content)
-		if _, err := Read(file(path), GSM8K, ""); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), path) {
+		if _, err := Read(&dataset.Faults{}, file(path), GSM8K, ""); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), path) {
 			t.Errorf("%q: error %v, want one with %q", content, err, want)
 		}
 	}
@@ -153,7 +153,7 @@ func TestJudge(t *testing.T) {
 
 func TestReadRefusesAFileWithoutProblems(t *testing.T) {
 	path := write(t, "problems.json", "[]")
-	if _, err := Read(file(path), GSM8K, ""); err == nil || err.Error() != path+": no problems" {
+	if _, err := Read(&dataset.Faults{}, file(path), GSM8K, ""); err == nil || err.Error() != path+": no problems" {
 		t.Errorf("error %v", err)
 	}
 }
@@ -548,7 +548,7 @@ func TestOfficialFiles(t *testing.T) {
 	}
 	worked, agree := 0, 0
 	for name, n := range map[string]int{"train.jsonl": 7473, "test.jsonl": 1319} {
-		problems, err := Read(file(filepath.Join(folder, "gsm8k", name)), GSM8K, "")
+		problems, err := Read(&dataset.Faults{}, file(filepath.Join(folder, "gsm8k", name)), GSM8K, "")
 		if err != nil || len(problems) != n {
 			t.Errorf("%s: %d problems, %v; want %d", name, len(problems), err, n)
 		}
@@ -573,7 +573,7 @@ func TestOfficialFiles(t *testing.T) {
 		}
 	}
 	t.Logf("calculator: %d annotations worked out, %d agree", worked, agree)
-	problems, completions, err := ReadCompletions(filepath.Join(folder, "llm_rl_eval", "l1b_ft_test.json"), GSM8K, "generated_solution")
+	problems, completions, err := ReadCompletions(&dataset.Faults{}, filepath.Join(folder, "llm_rl_eval", "l1b_ft_test.json"), GSM8K, "generated_solution")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -588,5 +588,25 @@ func TestOfficialFiles(t *testing.T) {
 	t.Logf("of %d: %v", len(problems), correct)
 	if len(problems) != 1319 || correct[answer.Exact] != 230 {
 		t.Errorf("%d of %d are exact matches, want 230 of 1319", correct[answer.Exact], len(problems))
+	}
+}
+
+// TestBadRows: all rows that cannot be used are listed, or dropped and counted.
+func TestBadRows(t *testing.T) {
+	path := write(t, "p.jsonl", official(3)+`{"question": "q"}`+"\n"+official(1)+`{"question": 3, "answer": "#### 1"}`+"\n"+`{"question": "q", "answer": "none"}`)
+	_, err := Read(&dataset.Faults{}, file(path), GSM8K, "")
+	if err == nil || !strings.Contains(err.Error(), "3 rows cannot be used") || !strings.Contains(err.Error(), "p.jsonl:4: ") || !strings.Contains(err.Error(), "p.jsonl:7: ") {
+		t.Errorf("error %v", err)
+	}
+	o := Defaults(GSM8K)
+	var skipped int
+	o.Eval, o.FewShot, o.OnBadRow, o.Skipped = file(path), 0, dataset.OnBadRow{OnBadRow: "skip"}, func(f *dataset.Faults) { skipped, _ = f.Skipped() }
+	task, err := New(GSM8K, 1, o)
+	if err != nil || skipped != 3 || task.Len(envs.Eval) != 4 {
+		t.Errorf("%d rows skipped, %v", skipped, err)
+	}
+	// A column that is missing from all rows is a wrong option, not a bad row.
+	if _, err := Read(&dataset.Faults{Skip: true}, file(path), GSM8K, "level"); !isOption(err) {
+		t.Errorf("error %v", err)
 	}
 }

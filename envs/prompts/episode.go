@@ -12,6 +12,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/program"
+	"github.com/rltrain/rltrain/internal/within"
 	"github.com/rltrain/rltrain/internal/words"
 )
 
@@ -37,7 +38,7 @@ func (e *episode) Reset(context.Context) (envs.Observation, error) {
 }
 
 // Step takes a turn. The reward is 1 if the last turn has the correct answer, else 0; earlier turns get 0. Without answers
-// in the file, or after cancellation, there is no reward.
+// in the file, after cancellation, or without a reply in time, there is no reward.
 func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	if e.done {
 		return envs.Step{}, errors.New("the episode has ended; call Reset")
@@ -58,7 +59,11 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	e.done = e.other == nil || e.turn == e.options.MaxTurns || a.Stop == envs.StopLength
 	if !e.done {
 		reply, err := e.ask(ctx, text)
-		if err != nil {
+		switch {
+		case errors.Is(err, within.ErrTimeout):
+			e.done, step.Done, step.Reward = true, true, math.NaN()
+			return step, nil
+		case err != nil:
 			return envs.Step{}, fmt.Errorf("%s: turn program: %w", e.prompt.place, err)
 		}
 		if e.done = reply.done; !e.done {

@@ -217,6 +217,29 @@ case $line in *'"text":"bad"'*) echo "{\"id\":$id,\"error\":\"no\"}" ;;
 	}
 }
 
+// A turn program that does not reply in time costs the episode its reward, and the first time-out is told. One that never
+// replies ends the run.
+func TestTurnProgramThatHangs(t *testing.T) {
+	path := write(t, "p.jsonl", `{"prompt": "a", "answer": 1}`+"\n")
+	program := write(t, "hang.sh", "IFS= read -r line; exec sleep 600\n")
+	var told []string
+	setup := envs.Setup{EvalOnly: true, Tell: func(line string) { told = append(told, line) }}
+	task := newTask(t, setup, envs.Settings{"dataset": path, "turns_cmd": "sh " + program, "turns_timeout": "0.05"})
+	for range 3 {
+		e, _ := begin(t, task)
+		if step, err := e.Step(t.Context(), envs.Action{Text: "1", Stop: envs.StopEnd}); err != nil || !step.Done || !math.IsNaN(step.Reward) {
+			t.Errorf("%+v, %v", step, err)
+		}
+	}
+	if len(told) != 1 || !strings.Contains(told[0], "--turns-timeout") {
+		t.Errorf("told %q", told)
+	}
+	e, _ := begin(t, task)
+	if _, err := e.Step(t.Context(), envs.Action{Text: "1", Stop: envs.StopEnd}); err == nil || !strings.Contains(err.Error(), "started 3 times without an answer") {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestRightAnswer(t *testing.T) {
 	if v, err := rightAnswer(t.Context(), envs.Completion{Reward: 1}); v != 1 || err != nil {
 		t.Errorf("%v, %v", v, err)

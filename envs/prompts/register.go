@@ -53,6 +53,7 @@ type options struct {
 	Form         answer.Form  `option:"answer_form" default:"final" allowed:"final,any" help:"final = an answer with a calculation left to do, such as 74 - 70, is wrong; any = every answer with the right meaning is correct"`
 	Stop         string       `option:"stop" arg:"A,B,..." help:"stop strings, kept in the completion; \\n is a newline, \\, a comma"`
 	Turns        string       `option:"turns_cmd" arg:"PROGRAM" help:"program that replies to the model in multi-turn episodes, over JSON lines"`
+	TurnsTimeout float64      `option:"turns_timeout" default:"60" range:"[0.001,86400]" arg:"SECONDS" needs:"turns_cmd" incidental:"true" help:"seconds that the turn program may take for one reply; an episode without a reply in time ends without a reward"`
 	MaxTurns     int          `option:"max_turns" default:"8" range:"[1,1024]" needs:"turns_cmd" help:"maximum model turns per episode"`
 }
 

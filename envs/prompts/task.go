@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rltrain/rltrain/envs"
@@ -39,7 +40,7 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 		}
 	}
 	if o.Turns != "" {
-		if t.other, err = program.New(o.Turns, time.Minute, nil); err != nil {
+		if t.other, err = program.New(o.Turns, time.Duration(o.TurnsTimeout*float64(time.Second)), late(s)); err != nil {
 			return nil, &envs.OptionError{Option: "turns_cmd", Err: err}
 		}
 	}
@@ -47,6 +48,18 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 		return nil, err
 	}
 	return t, nil
+}
+
+// late returns what to call with each time-out of the turn program: it tells of the first.
+func late(s envs.Setup) func(error) {
+	var once sync.Once
+	return func(err error) {
+		if s.Tell != nil {
+			once.Do(func() {
+				s.Tell(fmt.Sprintf("warning: raise --turns-timeout if the turn program needs more time: %v; episodes without a reply are left out", err))
+			})
+		}
+	}
 }
 
 // fill reads the files.

@@ -9,8 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rltrain/rltrain/internal/scratch"
 )
 
 // once runs programs in a helper; anew starts a fresh one after a failure.
@@ -18,7 +21,7 @@ func (s *Sandbox) once(ctx context.Context, l Limits, programs []Program, anew b
 	j := job{Means: s.means, Limits: l}
 	folder := home
 	if s.means.Tier != Namespaces {
-		dir, err := writeFiles(programs)
+		dir, err := s.writeFiles(programs)
 		if err != nil {
 			return nil, err
 		}
@@ -65,12 +68,43 @@ func shared() string {
 	return os.TempDir()
 }
 
-// writeFiles writes the programs' files to a new world-readable folder.
-func writeFiles(programs []Program) (dir string, err error) {
-	if dir, err = os.MkdirTemp(shared(), fmt.Sprintf("rltrain-sandbox-%d-", os.Getpid())); err != nil {
+// folders are the folders of programs, in one that is made when it is needed first.
+type folders struct {
+	lock sync.Mutex
+	dir  string
+	done func() // removes it
+}
+
+// make returns a new world-readable folder.
+func (f *folders) make() (dir string, err error) {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	if f.dir == "" {
+		if f.dir, f.done, err = scratch.New(shared(), "rltrain-sandbox-"); err != nil {
+			return "", err
+		}
+		if err := os.Chmod(f.dir, 0o711); err != nil {
+			return "", err
+		}
+	}
+	if dir, err = os.MkdirTemp(f.dir, ""); err != nil {
 		return "", err
 	}
-	err = os.Chmod(dir, 0o755)
+	return dir, os.Chmod(dir, 0o755)
+}
+
+func (f *folders) remove() {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	if f.dir != "" {
+		f.done()
+		f.dir = ""
+	}
+}
+
+// writeFiles writes the programs' files to a new world-readable folder.
+func (s *Sandbox) writeFiles(programs []Program) (dir string, err error) {
+	dir, err = s.folders.make()
 	for _, p := range programs {
 		for _, f := range p.Files {
 			if err == nil {
@@ -82,7 +116,9 @@ func writeFiles(programs []Program) (dir string, err error) {
 		}
 	}
 	if err != nil {
-		_ = os.RemoveAll(dir)
+		if dir != "" {
+			_ = os.RemoveAll(dir)
+		}
 		return "", fmt.Errorf("writing a program: %w", err)
 	}
 	return dir, nil
@@ -153,12 +189,13 @@ func (m means) try() error {
 	if m.Tier == Landlock && m.Landlock == 0 {
 		return errors.New("the kernel has no Landlock (needs Linux 5.13 or newer with lsm=landlock)")
 	}
-	secret, err := os.CreateTemp("", "rltrain-trial-")
+	hidden, done, err := scratch.New("", "rltrain-hidden-")
 	if err != nil {
 		return err
 	}
-	defer func() { _, _ = secret.Close(), os.Remove(secret.Name()) }()
-	if err := secret.Chmod(0o644); err != nil {
+	defer done()
+	secret := filepath.Join(hidden, "secret")
+	if err := errors.Join(os.Chmod(hidden, 0o755), os.WriteFile(secret, nil, 0o644), os.Chmod(secret, 0o644)); err != nil {
 		return err
 	}
 	l := Usual()
@@ -168,12 +205,13 @@ func (m means) try() error {
 			l.Processes = 2 // the first process has the same user
 		}
 	}
-	j := job{Means: m, Limits: l, Boxes: []box{{Trial: &attempt{Secret: secret.Name()}, Argv: []string{""}, Read: machine()}}}
+	j := job{Means: m, Limits: l, Boxes: []box{{Trial: &attempt{Secret: secret}, Argv: []string{""}, Read: machine()}}}
 	if m.Tier != Namespaces {
-		if j.Dir, err = writeFiles(nil); err != nil {
+		var f folders
+		defer f.remove()
+		if j.Dir, err = f.make(); err != nil {
 			return err
 		}
-		defer func() { _ = os.RemoveAll(j.Dir) }()
 	}
 	h, err := startHelper()
 	if err != nil {

@@ -105,6 +105,8 @@ type Sandbox struct {
 	means means
 	slots chan struct{} // limit the programs that run at the same time
 	idle  chan *helper  // at most as many as slots
+
+	folders folders
 }
 
 // Finding is the test result for a kind of isolation.
@@ -226,6 +228,7 @@ func (s *Sandbox) helper(anew bool) (*helper, error) {
 
 // Close stops the helpers. They also end with this process, but then their resource use is not counted.
 func (s *Sandbox) Close() error {
+	defer s.folders.remove()
 	var all error
 	for {
 		select {

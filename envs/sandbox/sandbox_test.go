@@ -128,7 +128,7 @@ func stateNow(t *testing.T) state {
 		return len(names)
 	}
 	var s state
-	s.files, s.folders = count("/proc/self/fd/*"), count(fmt.Sprintf("%s/rltrain-sandbox-%d-*", shared(), os.Getpid()))
+	s.files, s.folders = count("/proc/self/fd/*"), count(fmt.Sprintf("%s/rltrain-sandbox-%d-*/*", shared(), os.Getpid()))
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)

@@ -211,7 +211,7 @@ func (b *batch[T]) giveUp(reason error) {
 		return
 	}
 	if p.silent++; p.silent == maxSilent {
-		p.broken = fmt.Errorf("the program was started %d times without an answer; last error: %w", maxSilent, reason)
+		p.broken = fmt.Errorf("the program was started %d times without an answer; last error: %v", maxSilent, reason) // not itself a time-out
 	}
 }
 

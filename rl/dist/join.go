@@ -43,6 +43,11 @@ func Join(ctx context.Context, p Place, m Member, timeout time.Duration) (*Group
 	if err != nil {
 		return nil, fail(err)
 	}
+	if p.Rank != 0 || p.Served {
+		if err := p.served(ctx); err != nil {
+			return nil, fail(err)
+		}
+	}
 	store, err := within(ctx, func() (*torch.Store, error) { return p.open(own, time.Until(deadline)) })
 	if err != nil {
 		return nil, fail(err)
@@ -121,13 +126,36 @@ func (p *Place) loopback() bool {
 	return p.Host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
+// retryEvery is how often a rank looks whether the store is served yet.
+const retryEvery = 100 * time.Millisecond
+
+// served waits until something serves the store. libtorch would wait too, but print a stack trace when it gives up.
+func (p *Place) served(ctx context.Context) error {
+	retry := time.NewTicker(retryEvery)
+	defer retry.Stop()
+	for {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", p.address())
+		if err == nil {
+			return conn.Close()
+		}
+		if dns := (*net.DNSError)(nil); errors.As(err, &dns) && dns.IsNotFound {
+			return fmt.Errorf("MASTER_ADDR %s: %w", p.Host, err)
+		}
+		select {
+		case <-retry.C:
+		case <-ctx.Done():
+			return fmt.Errorf("no store at %s, where rank 0 should serve it: %w", p.address(), cmp.Or(context.Cause(ctx), err))
+		}
+	}
+}
+
 // open opens the store. Rank 0 serves it, only on the rendezvous address, unless the launcher does.
 func (p *Place) open(own string, timeout time.Duration) (*torch.Store, error) {
 	prefix := "rltrain/" + p.Attempt + "/"
 	if p.Rank != 0 || p.Served {
 		store, err := torch.OpenStore(p.Host, p.Port, -1, prefix, timeout)
 		if err != nil {
-			return nil, fmt.Errorf("no store at %s, where rank 0 should serve it: %w", p.address(), err)
+			return nil, fmt.Errorf("store at %s: %w", p.address(), err)
 		}
 		return store, nil
 	}

@@ -251,8 +251,6 @@ func (w *watch) close() {
 type Member struct {
 	Version  string            `json:"version"`  // of the program
 	Settings map[string]string `json:"settings"` // settings that results depend on
-	Data     map[string]string `json:"data"`     // checksums of input files
-	Fault    string            `json:"fault"`    // why the process cannot take part; the others then end with it
 }
 
 // kind is the type of a message.
@@ -343,29 +341,13 @@ func (l *link) receive(deadline time.Time) (m message, err error) {
 
 // differs describes how a rank differs from rank 0; "" if it matches.
 func (m Member) differs(from Member, rank int) string {
-	switch {
-	case m.Fault != "":
-		return fmt.Sprintf("rank %d cannot take part: %s", rank, m.Fault)
-	case from.Fault != "":
-		return "rank 0 cannot take part: " + from.Fault
-	}
 	if m.Version != from.Version {
 		return fmt.Sprintf("rank %d runs version %s, rank 0 runs %s", rank, m.Version, from.Version)
 	}
-	compare := func(a, b map[string]string, say func(name, a, b string) string) string {
-		for _, name := range append(slices.Sorted(maps.Keys(a)), slices.Sorted(maps.Keys(b))...) {
-			if a[name] != b[name] {
-				return say(name, cmp.Or(a[name], "nothing"), cmp.Or(b[name], "nothing"))
-			}
+	for _, name := range append(slices.Sorted(maps.Keys(m.Settings)), slices.Sorted(maps.Keys(from.Settings))...) {
+		if a, b := m.Settings[name], from.Settings[name]; a != b {
+			return fmt.Sprintf("rank %d has %s %s, rank 0 has %s; use the same options for all ranks", rank, name, cmp.Or(a, "nothing"), cmp.Or(b, "nothing"))
 		}
-		return ""
 	}
-	if text := compare(m.Settings, from.Settings, func(name, a, b string) string {
-		return fmt.Sprintf("rank %d has %s %s, rank 0 has %s; use the same options for all ranks", rank, name, a, b)
-	}); text != "" {
-		return text
-	}
-	return compare(m.Data, from.Data, func(name, a, b string) string {
-		return fmt.Sprintf("%s has different content on rank %d (%s) and rank 0 (%s)", name, rank, a, b)
-	})
+	return ""
 }

@@ -169,16 +169,22 @@ func (r *Run) Continue(now Info, changed []string) (differences []string, err er
 	differ("cpu", was.CPU, now.CPU)
 	differ("kernels", cmp.Or(was.Kernels.Set, none), cmp.Or(now.Kernels.Set, none))
 	differ("seed", was.Seed, now.Seed)
-	for _, d := range differences {
-		if !slices.Contains(r.record.Inexact, d) {
-			r.record.Inexact = append(r.record.Inexact, d)
-		}
-	}
-	r.record.Config, r.record.Inputs = now.Config, now.Inputs
+	r.record.Config = now.Config
 	r.record.PID = os.Getpid()
 	r.record.Status, r.record.Ending, r.record.Ended, r.record.Files = StatusRunning, "", nil, nil
 	r.record.Resumed = append(r.record.Resumed, now.Started)
-	return differences, r.write()
+	return differences, r.note(now.Inputs, differences)
+}
+
+// note records the inputs, and why the run may differ from an uninterrupted one.
+func (r *Run) note(inputs Inputs, inexact []string) error {
+	r.record.Inputs = inputs
+	for _, reason := range inexact {
+		if !slices.Contains(r.record.Inexact, reason) {
+			r.record.Inexact = append(r.record.Inexact, reason)
+		}
+	}
+	return r.write()
 }
 
 // Finish records how the run ended and unlocks its folder. The run must not be used afterwards.

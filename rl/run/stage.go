@@ -29,7 +29,7 @@ type StageConfig struct {
 	// Changed lists changed lengths of a resumed run ("num_steps was 2, is now 4"). If it is not empty, a finished run can
 	// resume.
 	Changed   []string
-	Inexact   []string    // other reasons why a resumed run may differ from an uninterrupted one
+	Inexact   []string    // other reasons why the run may differ from an uninterrupted one; a finished run gets them too
 	SaveEvery int         // steps between checkpoints
 	Keep      int         // newest checkpoints to keep; 0 = all
 	KeepRuns  int         // earlier runs in Dir to keep; 0 = 1
@@ -83,10 +83,12 @@ func OpenStage(c StageConfig) (*Stage, error) {
 	record, err := ReadRun(c.Dir)
 	switch {
 	case !c.Resume || errors.Is(err, fs.ErrNotExist):
-		s.run, err = Create(c.Dir, c.KeepRuns, c.Info)
+		if s.run, err = Create(c.Dir, c.KeepRuns, c.Info); err == nil && c.Inexact != nil {
+			err = s.run.note(c.Info.Inputs, c.Inexact)
+		}
 	case err != nil:
 	case record.Status == StatusFinished && c.From == "" && c.Changed == nil:
-		return nil, cmp.Or(record.Verify(c.Dir), ErrFinished)
+		return nil, cmp.Or(record.Verify(c.Dir), s.noteFinished(), ErrFinished)
 	default:
 		err = s.reopen()
 	}
@@ -97,6 +99,25 @@ func OpenStage(c StageConfig) (*Stage, error) {
 		return nil, errors.Join(err, s.Close(StatusFailed, err.Error()))
 	}
 	return s, nil
+}
+
+// noteFinished records in a finished run why it may differ from an uninterrupted one.
+func (s *Stage) noteFinished() error {
+	c := s.config
+	if c.Inexact == nil {
+		return nil
+	}
+	r, err := Resume(c.Dir, true)
+	if err != nil {
+		return err
+	}
+	defer r.lock.release()
+	for _, reason := range c.Inexact {
+		if err := c.Console.Print("warning: results may differ from an uninterrupted run: " + reason); err != nil {
+			return err
+		}
+	}
+	return r.note(c.Info.Inputs, c.Inexact)
 }
 
 func (s *Stage) reopen() error {

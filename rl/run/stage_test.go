@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -254,5 +255,34 @@ func TestFirstRateUsesTimedSteps(t *testing.T) {
 	}
 	if got, want := progress.String(), "train  50%  2/4  60.0 s/step  ETA 2:00\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestInexactInputs: why a run may differ is recorded in a finished run too, and in one that follows from such a run.
+func TestInexactInputs(t *testing.T) {
+	for name, finished := range map[string]bool{"finished": true, "new": false} {
+		dir := filepath.Join(t.TempDir(), name)
+		if finished {
+			s, _ := mustStage(t, dir, false)
+			steps(t, s, 1, 2)
+			if err := s.Finish(func() error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		info := testInfo()
+		info.Inputs = Inputs{"dataset": {"rows": "2"}}
+		s, err := OpenStage(StageConfig{
+			Dir: dir, Info: info, Resume: true, Inexact: []string{"rows changed"}, SaveEvery: 2, Keep: 1, LogEvery: 1,
+			Console: report.NewConsole(io.Discard, io.Discard, func() time.Time { return noon }), Now: func() time.Time { return noon },
+		})
+		if finished != errors.Is(err, ErrFinished) || !finished && err != nil {
+			t.Fatal(err)
+		}
+		if record, err := ReadRun(dir); err != nil || !slices.Equal(record.Inexact, []string{"rows changed"}) || record.Inputs["dataset"]["rows"] != "2" || finished != (record.Status == StatusFinished) {
+			t.Errorf("%s: %+v, %v", name, record, err)
+		}
+		if s != nil {
+			_ = s.Close(StatusFailed, "the test is over")
+		}
 	}
 }

@@ -29,9 +29,15 @@ type ranks struct {
 // startRanks starts a data-parallel run of size processes; more holds further options by rank.
 func (l lab) startRanks(t *testing.T, r recipe, out string, size int, more func(rank int) []string) *ranks {
 	t.Helper()
+	return l.startSome(t, r, out, size, size, more)
+}
+
+// startSome starts the first n processes of such a run.
+func (l lab) startSome(t *testing.T, r recipe, out string, n, size int, more func(rank int) []string) *ranks {
+	t.Helper()
 	all := &ranks{told: t.TempDir()}
 	port := disttest.FreePort(t)
-	for rank := range size {
+	for rank := range n {
 		process, wait := l.startWith(t, r, out, []string{
 			fmt.Sprint("RANK=", rank), fmt.Sprint("WORLD_SIZE=", size), "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port),
 			"TORCHELASTIC_ERROR_FILE=" + filepath.Join(all.told, fmt.Sprint(rank)),
@@ -185,6 +191,24 @@ func TestRanks(t *testing.T) {
 	}
 }
 
+// connections counts the established connections of a process.
+func connections(pid int) (n int) {
+	mine := map[string]bool{}
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	for _, file := range files {
+		target, _ := os.Readlink(file)
+		mine[strings.Trim(strings.TrimPrefix(target, "socket:"), "[]")] = true
+	}
+	table, _ := os.ReadFile("/proc/self/net/tcp")
+	more, _ := os.ReadFile("/proc/self/net/tcp6")
+	for _, line := range strings.Split(string(table)+string(more), "\n") {
+		if f := strings.Fields(line); len(f) > 9 && f[3] == "01" && mine[f[9]] {
+			n++
+		}
+	}
+	return n
+}
+
 // TestRanksEnd: if a rank hangs, is stopped, or has other options, all ranks exit and name it.
 func TestRanksEnd(t *testing.T) {
 	l := newLab(t)
@@ -246,6 +270,23 @@ func TestRanksEnd(t *testing.T) {
 			}
 		}
 	})
+	for killed := range 2 {
+		t.Run(fmt.Sprintf("rank %d dies before all have met", killed), func(t *testing.T) {
+			all := l.startSome(t, r, filepath.Join(t.TempDir(), "out"), 2, 3, always("--dist-timeout", "300")) // rank 2 does not come
+			poll := time.NewTicker(10 * time.Millisecond)
+			defer poll.Stop()
+			for began := time.Now(); connections(all.processes[1].Pid) < 2 && time.Since(began) < time.Minute; <-poll.C { // to the store and to rank 0
+			}
+			if err := all.processes[killed].Kill(); err != nil {
+				t.Fatal(err)
+			}
+			died := time.Now()
+			codes, outputs := all.wait()
+			if took := time.Since(died); codes[1-killed] != 1 || !strings.Contains(outputs[1-killed], fmt.Sprintf("rank %d", killed)) || took > 30*time.Second {
+				t.Errorf("after %v, exit code %d:\n%s", took, codes[1-killed], outputs[1-killed])
+			}
+		})
+	}
 	t.Run("options", func(t *testing.T) {
 		all := l.startRanks(t, r, filepath.Join(t.TempDir(), "out"), 2, func(rank int) []string { return []string{"--seed", fmt.Sprint(5 + rank)} })
 		codes, outputs := all.wait()

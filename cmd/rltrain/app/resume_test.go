@@ -144,9 +144,18 @@ func TestResumeKnowsInputs(t *testing.T) {
 	if code, _, errs := train("--num-steps", "2", "--resume", "--allow-changed", "dataset"); code != 0 {
 		t.Errorf("an allowed change: exit code %d, %q", code, errs)
 	}
-	if record, err = run.ReadRun(dir); err != nil || !slices.ContainsFunc(record.Inexact, func(why string) bool { return strings.HasPrefix(why, "dataset: ") }) {
-		t.Errorf("run.json says %q, %v", record.Inexact, err)
+	inexact := func(setting string) {
+		t.Helper()
+		if record, err = run.ReadRun(dir); err != nil || !slices.ContainsFunc(record.Inexact, func(why string) bool { return strings.HasPrefix(why, setting+": ") }) {
+			t.Errorf("run.json says %q, %v", record.Inexact, err)
+		}
 	}
+	inexact("dataset")
+	f.write(t, f.expand("TMP/judge.sh"), files["judge.sh"]+"# changed\n")
+	if code, _, errs := train("--num-steps", "2", "--resume", "--allow-changed", "reward"); code != 0 {
+		t.Errorf("an allowed change of a finished run: exit code %d, %q", code, errs)
+	}
+	inexact("reward")
 	if err := os.Remove(filepath.Join(dir, "config.yaml")); err != nil {
 		t.Fatal(err)
 	}

@@ -76,6 +76,10 @@ func (s *Server) finished(ctx context.Context, f *form, n news) (*part, error) {
 	if f.top < 0 {
 		return p, nil
 	}
+	if known, ok := f.scored[at]; ok && len(c.IDs) == 0 {
+		p.top = known
+		return p, nil
+	}
 	temperature := 1.0
 	if !f.job.raw {
 		// Scaled log-probs must stay finite; sampling at such a temperature is greedy in effect.
@@ -95,6 +99,12 @@ func (s *Server) finished(ctx context.Context, f *form, n news) (*part, error) {
 		if log := float64(one.LogProb); math.IsNaN(log) || math.IsInf(log, 0) {
 			return nil, fmt.Errorf("%w: probabilities are not finite", errFailed)
 		}
+	}
+	if len(c.IDs) == 0 {
+		if f.scored == nil {
+			f.scored = map[int][]policy.TopLogProbs{}
+		}
+		f.scored[at] = p.top
 	}
 	return p, nil
 }

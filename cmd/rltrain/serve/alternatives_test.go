@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // evaluatedText is a completion with the model's log-probs of its tokens.
@@ -189,5 +191,24 @@ func TestTopLogProbsAreADistribution(t *testing.T) {
 		return err
 	}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestPromptsAreEvaluatedOnce: without completions, all choices of a prompt share one evaluation.
+func TestPromptsAreEvaluatedOnce(t *testing.T) {
+	s := start(t, Config{})
+	f := &form{lane: s.lanes["tiny"], top: 3, echo: []string{"a"}, job: &job{prompts: [][]int32{{5, 6, 7}}, options: policy.GenerateOptions{Samples: 2}, raw: true}}
+	f.job.unwritten()
+	all, _, _ := f.job.heard()
+	var tops [][]policy.TopLogProbs
+	for _, n := range all {
+		p, err := s.finished(t.Context(), f, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tops = append(tops, p.top)
+	}
+	if len(tops) != 2 || len(tops[0]) != 2 || &tops[0][0] != &tops[1][0] {
+		t.Errorf("evaluated anew: %v", tops)
 	}
 }

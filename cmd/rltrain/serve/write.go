@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // form is the format of a response.
@@ -20,6 +22,7 @@ type form struct {
 	echo              []string // texts of the prompts, which choices begin with; nil = without
 	top               int      // alternatives of each token; −1 = no log-probs
 	choice            func(*part) any
+	scored            map[int][]policy.TopLogProbs // of prompts without a completion: all of their choices are equal
 }
 
 func newID() string {

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"unicode"
 
 	"github.com/rltrain/rltrain/internal/program"
+	"github.com/rltrain/rltrain/rl/dist"
 	"github.com/rltrain/rltrain/rl/run"
 )
 
@@ -17,9 +19,16 @@ func (t *trainer) inputs() (run.Inputs, error) {
 	for setting, texts := range t.config.Named() {
 		for _, text := range texts {
 			for _, name := range mentioned(text) {
-				sum, err := run.Sum(name, t.config.General.OutputDir)
-				if err != nil {
-					return nil, t.config.Errorf(setting, "%v", err)
+				sum, known := t.sums[name]
+				if !known {
+					var err error
+					if sum, err = run.Sum(name, t.config.General.OutputDir); err != nil {
+						return nil, t.config.Errorf(setting, "%v", err)
+					}
+					if t.sums == nil {
+						t.sums = map[string]string{}
+					}
+					t.sums[name] = sum
 				}
 				if sum == "" && t.hub != nil {
 					sum = t.hub.Commit(name)
@@ -29,6 +38,26 @@ func (t *trainer) inputs() (run.Inputs, error) {
 		}
 	}
 	return in, nil
+}
+
+// sameOnAllRanks refuses to train if a rank reads other inputs than rank 0, or cannot read its own because of err.
+func (t *trainer) sameOnAllRanks(in run.Inputs, err error) error {
+	all, err := dist.Together(t.group, in, err)
+	if err != nil {
+		return err
+	}
+	for rank, other := range all {
+		for _, in := range []run.Inputs{all[0], other} { // either may lack what the other has
+			for _, setting := range slices.Sorted(maps.Keys(in)) {
+				for _, name := range slices.Sorted(maps.Keys(in[setting])) {
+					if a, b := other[setting][name], all[0][setting][name]; a != b {
+						return t.config.Errorf(setting, "%s has different content on rank %d (%s) and rank 0 (%s)", name, rank, cmp.Or(a, "nothing"), cmp.Or(b, "nothing"))
+					}
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // system are folders whose files belong to the machine, such as interpreters.

@@ -5,15 +5,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/scratch"
 	"github.com/rltrain/rltrain/rl/dist"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/run"
@@ -64,15 +63,9 @@ func (t *trainer) runRank(ctx context.Context, place *dist.Place) (err error) {
 	if err := torch.Open(c.General.Threads); err != nil {
 		return err
 	}
-	member, fault := t.member()
-	if fault != nil {
-		member.Fault = shared.OneLine(fault.Error())
-	}
+	// Nothing that takes long comes before the ranks meet: until then nobody notices that one dies.
 	timeout := time.Duration(c.General.DistTimeout * float64(time.Second))
-	if t.group, err = dist.Join(ctx, *place, member, timeout); fault != nil || err != nil {
-		if fault != nil {
-			return fault // what the group says is the same
-		}
+	if t.group, err = dist.Join(ctx, *place, t.member(), timeout); err != nil {
 		return err
 	}
 	ended := make(chan struct{})
@@ -83,6 +76,10 @@ func (t *trainer) runRank(ctx context.Context, place *dist.Place) (err error) {
 		}
 		t.group.Close()
 	}()
+	inputs, err := t.inputs()
+	if err := t.sameOnAllRanks(inputs, err); err != nil {
+		return err
+	}
 	if err := t.chooseStamp(); err != nil {
 		return err
 	}
@@ -121,35 +118,26 @@ func (t *trainer) leaveWith(ended <-chan struct{}, grace time.Duration) {
 }
 
 // member is what has to be the same for all ranks.
-func (t *trainer) member() (dist.Member, error) {
-	m := dist.Member{Version: shared.Version + ", libtorch " + torch.LibtorchVersion, Settings: t.config.Decisive(), Data: map[string]string{}}
-	in, err := t.inputs()
-	if err != nil {
-		return m, err
-	}
-	for setting, sums := range in {
-		for _, name := range slices.Sorted(maps.Keys(sums)) {
-			m.Data[setting] = strings.TrimSpace(m.Data[setting] + " " + name + " " + sums[name])
-		}
-	}
+func (t *trainer) member() dist.Member {
+	m := dist.Member{Version: shared.Version + ", libtorch " + torch.LibtorchVersion, Settings: t.config.Decisive()}
 	if resume, _ := t.config.Resuming(); resume {
 		m.Settings["resume"] = "true"
 	}
-	return m, nil
+	return m
 }
 
 // aside makes the run of a rank above 0 write into a folder of its own, which is removed at its end, and say nothing: the
 // run's folder is rank 0's.
 func (t *trainer) aside() (done func(), err error) {
 	c := t.config
-	scratch, done, err := newScratch("rltrain-rank-")
+	folder, done, err := scratch.New("", "rltrain-rank-")
 	if err != nil {
 		return nil, err
 	}
 	if resume, from := c.Resuming(); resume && from != "" {
-		c.General.ResumeFrom = t.moved(from, scratch)
+		c.General.ResumeFrom = t.moved(from, folder)
 	}
-	c.General.OutputDir = scratch
+	c.General.OutputDir = folder
 	c.Saving.ReportTo, c.Saving.Completions = nil, 0
 	if c.Replay != nil {
 		c.Replay.CacheBuffer = false

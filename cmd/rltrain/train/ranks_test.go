@@ -1,10 +1,13 @@
 package train
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
+	"github.com/rltrain/rltrain/rl/dist/disttest"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 func TestSeveralProcessesDoNotTrainOnAGPU(t *testing.T) {
@@ -16,5 +19,37 @@ func TestSeveralProcessesDoNotTrainOnAGPU(t *testing.T) {
 	err = (&trainer{config: c}).ranks(t.Context(), environ)
 	if err == nil || !strings.Contains(err.Error(), "--device: cuda:1 applies to one process alone") {
 		t.Errorf("got %v, want an error that names --device", err)
+	}
+}
+
+// TestRanksCompareInputs: ranks with other rows, another commit of a model, or rows that cannot be read do not train together.
+func TestRanksCompareInputs(t *testing.T) {
+	c, err := config.Load([]string{"--task=sum_digits"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := run.Inputs{"dataset": {"rows.jsonl": "aa"}}
+	for name, test := range map[string]struct {
+		inputs run.Inputs
+		err    error
+		want   string
+	}{
+		"same":    {rows, nil, ""},
+		"rows":    {run.Inputs{"dataset": {"rows.jsonl": "bb"}}, nil, "--dataset: rows.jsonl has different content on rank 1 (bb) and rank 0 (aa)"},
+		"missing": {run.Inputs{}, nil, "--dataset: rows.jsonl has different content on rank 1 (nothing) and rank 0 (aa)"},
+		"more":    {run.Inputs{"dataset": rows["dataset"], "model": {"org/name": "c0ffee"}}, nil, "--model: org/name has different content on rank 1 (c0ffee) and rank 0 (nothing)"},
+		"error":   {rows, errors.New("rows.jsonl: permission denied"), "rows.jsonl: permission denied"},
+	} {
+		groups := disttest.Groups(t, 2)
+		disttest.Each(2, func(rank int) {
+			own, fault := rows, error(nil)
+			if rank == 1 {
+				own, fault = test.inputs, test.err
+			}
+			err := (&trainer{config: c, group: groups[rank]}).sameOnAllRanks(own, fault)
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%s: rank %d: %v, want %q", name, rank, err, test.want)
+			}
+		})
 	}
 }

@@ -39,14 +39,16 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 		return false, err
 	}
 	inputs, err := t.inputs()
-	if err != nil {
+	if err := t.sameOnAllRanks(inputs, err); err != nil { // by now the commits of the Hub are known too
 		return false, err
 	}
-	var changed, inexact []string
+	var changed []string
 	if resume {
+		var inexact []string
 		if changed, inexact, err = t.same(name, inputs); err != nil {
 			return false, err
 		}
+		t.inexact = append(t.inexact, inexact...)
 	}
 	if !files.Same(filepath.Dir(filepath.Dir(from)), dir) {
 		from = ""
@@ -57,7 +59,7 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 	}
 	stage, err := run.OpenStage(run.StageConfig{
 		Group: t.group,
-		Dir:   dir, Resume: resume, From: from, Changed: changed, Inexact: inexact, SaveEvery: saveEvery, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
+		Dir:   dir, Resume: resume, From: from, Changed: changed, Inexact: t.inexact, SaveEvery: saveEvery, Keep: c.Saving.Keep, KeepRuns: c.Saving.KeepRuns,
 		LogEvery: c.Saving.LoggingSteps, Prompts: c.Saving.Completions, Trackers: c.Saving.ReportTo, Settings: c.Effective(), Console: t.console, Now: time.Now, Times: c.Saving.Times, Deadline: t.limit,
 		Info: run.Info{Task: c.Task.Name, Stage: name, Command: t.command, Versions: versions(), Device: device, DType: dtype,
 			Threads: torch.Threads(), CPU: cpuModel(), Kernels: kernels, Seed: c.General.Seed, Started: time.Now(), TemplateDate: t.templateDate(), Config: string(c.YAML()), Inputs: inputs, Environment: wandbVariables(os.Environ(), c.Saving)},

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
@@ -42,7 +43,10 @@ type trainer struct {
 	trial   *trial      // of a run that is only tried; else nil
 
 	template policy.TemplateSettings // of language models
+	sums     map[string]string       // of files and folders that settings name; "" = the name is neither
+	inexact  []string                // why the results of earlier stages may differ from an uninterrupted run's
 	told     []string                // lines about the data
+	telling  sync.Mutex              // of told
 }
 
 // Run runs the stages of the configuration's mode, or with --print-config or --dry-run describes them.
@@ -135,6 +139,8 @@ func (t *trainer) setup() envs.Setup {
 
 // tell prints a line about the data, unless it has been printed: some data is read twice.
 func (t *trainer) tell(line string) {
+	t.telling.Lock()
+	defer t.telling.Unlock()
 	if !slices.Contains(t.told, line) {
 		t.told = append(t.told, line)
 		_ = t.console.Print(line) // an error is the console's own, and comes again

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/scratch"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -43,7 +44,7 @@ const (
 func (t *trainer) dryRun(ctx context.Context) error {
 	c, console := t.config, t.console
 	t.trial = &trial{output: c.General.OutputDir}
-	folder, done, err := newScratch("rltrain-trial-")
+	folder, done, err := scratch.New("", "rltrain-trial-")
 	if err != nil {
 		return fmt.Errorf("--dry-run: %w", err)
 	}

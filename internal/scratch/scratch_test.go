@@ -1,0 +1,52 @@
+package scratch
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/files"
+)
+
+// TestNew: folders of killed processes are removed, others stay, and what only looks like one is not opened.
+func TestNew(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	used, done, err := New("", "rltrain-rank-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	at := func(n string) string { return filepath.Join(os.TempDir(), "rltrain-rank-"+n) }
+	for _, path := range []string{filepath.Join(at("dead"), inUse), filepath.Join(at("dead"), "weights"), filepath.Join(at("foreign"), "mine"), filepath.Join(at("pipe"), "mine"), filepath.Join(os.TempDir(), "elsewhere", inUse)} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := syscall.Mkfifo(filepath.Join(at("pipe"), inUse), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(os.TempDir(), "elsewhere"), at("link")); err != nil {
+		t.Fatal(err)
+	}
+	mine, end, err := New("", "rltrain-rank-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]bool{"used": files.Exist(used), "mine": files.Exist(mine), "elsewhere": files.Exist(os.TempDir(), "elsewhere", inUse)}
+	for _, name := range []string{"dead", "foreign", "pipe", "link"} {
+		got[name] = files.Exist(at(name))
+	}
+	if diff := cmp.Diff(map[string]bool{"used": true, "mine": true, "elsewhere": true, "dead": false, "foreign": true, "pipe": true, "link": true}, got); diff != "" {
+		t.Error(diff)
+	}
+	end()
+	if files.Exist(mine) {
+		t.Error("the folder stays")
+	}
+}
