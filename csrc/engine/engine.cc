@@ -24,17 +24,6 @@ void check(const rlt_sampling& s) {
 
 }  // namespace
 
-void SeenIds::reset(int64_t vocab_size) {
-  seen_.assign(static_cast<size_t>(vocab_size), false);
-  ids_.clear();
-}
-
-void SeenIds::add(int32_t id) {
-  if (seen_[static_cast<size_t>(id)]) return;
-  seen_[static_cast<size_t>(id)] = true;
-  ids_.push_back(id);
-}
-
 Engine::Engine(const nn::Transformer& decoder, int32_t slots, std::vector<int32_t> eos)
     : runner_(make_runner(decoder)), eos_(std::move(eos)) {
   TORCH_CHECK(slots > 0, "slots must be positive, got ", slots);

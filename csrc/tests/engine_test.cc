@@ -4,6 +4,7 @@
 #include "check.h"
 #include "engine_fixture.h"
 #include "kernels/parallel.h"
+#include "nn/block.h"
 #include "transformer_fixture.h"
 
 namespace {

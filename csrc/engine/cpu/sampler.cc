@@ -43,6 +43,17 @@ uint64_t philox(uint64_t key, uint64_t high, uint32_t middle, uint32_t low) {
   return uint64_t{c[1]} << 32 | c[0];
 }
 
+void SeenIds::reset(int64_t vocab_size) {
+  seen_.assign(static_cast<size_t>(vocab_size), false);
+  ids_.clear();
+}
+
+void SeenIds::add(int32_t id) {
+  if (seen_[static_cast<size_t>(id)]) return;
+  seen_[static_cast<size_t>(id)] = true;
+  ids_.push_back(id);
+}
+
 Draw Sampler::draw(const float* logits, int64_t n, const rlt_sampling& asked, const SeenIds& seen,
                    const DrawKey& key) {
   const Kernels& kernel = kernels();
