@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/rltrain/rltrain/lora"
 )
@@ -113,14 +114,14 @@ func (s *Server) adapterOrder(w http.ResponseWriter, r *http.Request) (o adapter
 	if s.stops() {
 		return o, errStopped
 	}
-	if err = readBody(w, r, longestOrder, &o, nil); err != nil {
+	if err = s.readBody(w, r, longestOrder, &o, nil); err != nil {
 		return o, err
 	}
 	switch {
 	case o.Name == "" || len(o.Name) > longestName:
 		return o, bad("lora_name", "lora_name has %d bytes, want 1 to %d", len(o.Name), longestName)
-	case strings.ContainsFunc(o.Name, func(c rune) bool { return c < ' ' || c == 0x7f }):
-		return o, bad("lora_name", "lora_name contains control characters")
+	case strings.ContainsFunc(o.Name, func(c rune) bool { return !unicode.IsPrint(c) }):
+		return o, bad("lora_name", "lora_name contains characters that cannot be printed")
 	case o.InPlace:
 		return o, bad("load_inplace", "load_inplace is not supported; load the new version under another name")
 	}

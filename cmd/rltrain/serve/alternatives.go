@@ -21,15 +21,23 @@ func greedy(s torch.Sampling) bool { return s.Temperature == 0 || s.TopK == 1 }
 // A stream then has one chunk per choice.
 func (f *form) evaluated() bool { return f.top > 0 || f.echo != nil }
 
-// allowTop checks the number of alternatives, which a request gives in field.
-func (s *Server) allowTop(f *form, field string) error {
+// allowTop checks the number of alternatives, which a request gives in field, and the size of a response that has them or the
+// prompts; longest is the number of tokens of the longest prompt.
+func (s *Server) allowTop(f *form, field string, longest int) error {
 	o := f.job.options.Sampling
+	tokens := f.job.options.MaxNew
+	if f.echo != nil {
+		tokens += longest
+	}
+	most := len(f.job.prompts) * f.job.options.Samples * tokens * (1 + max(0, f.top))
 	filtered := o.TopK != 0 || o.TopP < 1 || o.MinP != 0 || o.RepetitionPenalty != 1
 	switch {
 	case f.top < -1 || f.top > mostTop:
 		return bad(field, "%s %d is out of range; it must be 0 to %d", field, f.top, mostTop)
 	case f.evaluated() && f.top >= 0 && filtered && !greedy(o) && !s.config.Raw:
 		return bad(field, "%s needs the distribution without filters; drop top_k, top_p, min_p and repetition_penalty, or start the server with --logprobs-mode raw_logprobs", field)
+	case f.evaluated() && most > mostEvaluated:
+		return bad(field, "the response could have %d tokens and alternatives, more than %d; ask for fewer prompts, completions or tokens at once", most, mostEvaluated)
 	}
 	return nil
 }

@@ -75,13 +75,15 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 		}
 		q.MaxTokens = q.MaxCompletion
 	}
+	o, err := q.options(l.policy, s.defaults(or(q.TopLogProbs, 0) > 0), 1)
+	if err != nil {
+		return err
+	}
 	prompt, err := s.chatPrompt(r.Context(), l, q)
 	if err != nil {
 		return err
 	}
-	room := l.policy.MaxLength() - len(prompt)
-	o, err := q.options(l.policy, s.defaults(or(q.TopLogProbs, 0) > 0), 1, room, 1, room)
-	if err != nil {
+	if err := q.fit(&o, l.policy, len(prompt), 1, l.policy.MaxLength()-len(prompt)); err != nil {
 		return err
 	}
 	if !q.LogProbs && q.TopLogProbs != nil {
@@ -122,7 +124,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 			return c
 		},
 	}
-	if err := s.allowTop(f, "top_logprobs"); err != nil {
+	if err := s.allowTop(f, "top_logprobs", len(prompt)); err != nil {
 		return err
 	}
 	return s.write(w, r, &q.sampling, f)
@@ -146,26 +148,25 @@ func (s *Server) chatPrompt(ctx context.Context, l *lane, q chatBody) (prompt []
 	if len(q.Messages) == 0 {
 		return nil, bad("messages", "messages is missing")
 	}
-	value, err := dataset.Parse(string(q.Messages))
-	if err != nil {
-		return nil, bad("messages", "messages: %v", err)
-	}
-	var e chat.Example
-	if e.Prompt.Messages, err = chat.Messages(value, false); err != nil {
-		return nil, bad("messages", "messages: %v", err)
-	}
-	if e.TemplateArgs, err = templateArgs(q.TemplateArgs); err != nil {
-		return nil, err
-	}
 	err = s.prepare(ctx, func() (err error) {
-		prompt, err = l.policy.EncodePrompt(e)
-		return err
+		var e chat.Example
+		if e.TemplateArgs, err = templateArgs(q.TemplateArgs); err != nil {
+			return err
+		}
+		value, err := dataset.Parse(string(q.Messages))
+		if err == nil {
+			e.Prompt.Messages, err = chat.Messages(value, false)
+		}
+		if err == nil {
+			prompt, err = l.policy.EncodePrompt(e)
+		}
+		if err == nil && len(prompt) == 0 {
+			err = errors.New("the prompt is empty")
+		}
+		if err != nil {
+			return bad("messages", "messages: %v", err)
+		}
+		return nil
 	})
-	if err == nil && len(prompt) == 0 {
-		err = errors.New("the prompt is empty")
-	}
-	if err != nil {
-		return nil, bad("messages", "messages: %v", err)
-	}
-	return prompt, nil
+	return prompt, err
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"unicode/utf8"
@@ -69,11 +70,15 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var prompts [][]int32
-	err = s.prepare(r.Context(), func() (err error) {
-		prompts, err = s.prompts(r.Context(), l.policy, q)
+	items, err := q.items(l.policy.MaxLength())
+	if err != nil {
 		return err
-	})
+	}
+	o, err := q.options(l.policy, s.defaults(or(q.LogProbs, 0) > 0 || q.Echo), len(items))
+	if err != nil {
+		return err
+	}
+	prompts, err := s.prompts(r.Context(), l.policy, q, items)
 	if err != nil {
 		return err
 	}
@@ -81,13 +86,11 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	for _, ids := range prompts {
 		longest = max(longest, len(ids))
 	}
-	// OpenAI's API defaults to 16 tokens.
 	fewest := 1
 	if q.Echo {
 		fewest = 0
 	}
-	o, err := q.options(l.policy, s.defaults(or(q.LogProbs, 0) > 0 || q.Echo), len(prompts), l.policy.MaxLength()-longest, fewest, 16)
-	if err != nil {
+	if err := q.fit(&o, l.policy, longest, fewest, 16); err != nil { // OpenAI's API defaults to 16 tokens
 		return err
 	}
 	f := &form{
@@ -106,27 +109,23 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 		},
 	}
 	if q.Echo {
-		if f.echo, err = q.texts(l.policy, prompts); err != nil {
+		if f.echo, err = q.texts(l.policy, items, prompts); err != nil {
 			return err
 		}
 	}
-	if err := s.allowTop(f, "logprobs"); err != nil {
+	if err := s.allowTop(f, "logprobs", longest); err != nil {
 		return err
 	}
 	return s.write(w, r, &q.sampling, f)
 }
 
 // texts are the texts of the prompts: as sent, or those of their tokens.
-func (q *completionsBody) texts(p *policy.CausalLM, prompts [][]int32) (texts []string, err error) {
-	var text string
-	switch {
-	case json.Unmarshal(q.Prompt, &text) == nil:
-		return []string{text}, nil
-	case json.Unmarshal(q.Prompt, &texts) == nil:
-		return texts, nil
-	}
+func (q *completionsBody) texts(p *policy.CausalLM, items []json.RawMessage, prompts [][]int32) (texts []string, err error) {
 	texts = make([]string, len(prompts))
 	for i, ids := range prompts {
+		if json.Unmarshal(items[i], &texts[i]) == nil {
+			continue
+		}
 		if texts[i], err = p.Tokenizer.Decode(ids, or(q.Special, true)); err != nil {
 			return nil, fmt.Errorf("decoding a prompt: %w", err)
 		}
@@ -134,9 +133,8 @@ func (q *completionsBody) texts(p *policy.CausalLM, prompts [][]int32) (texts []
 	return texts, nil
 }
 
-// prompts converts a text, a list of texts, token ids or lists of token ids to lists of token ids. It counts prompts before
-// it reads any, and stops when ctx ends.
-func (s *Server) prompts(ctx context.Context, p *policy.CausalLM, q completionsBody) ([][]int32, error) {
+// items splits the prompts: a text, a list of texts, token ids or lists of token ids. It counts them before it reads any.
+func (q *completionsBody) items(longest int) ([]json.RawMessage, error) {
 	raw := bytes.TrimSpace(q.Prompt)
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, bad("prompt", "prompt is missing")
@@ -148,7 +146,7 @@ func (s *Server) prompts(ctx context.Context, p *policy.CausalLM, q completionsB
 	if kind := kindOf(raw); kind == '[' {
 		limit, several := mostChoices, true
 		if first := kindOf(raw[1:]); first != '"' && first != '[' { // the token ids of one prompt
-			limit, several = p.MaxLength(), false
+			limit, several = longest, false
 		}
 		var ok bool
 		if items, ok = elements(raw, limit); !ok {
@@ -158,40 +156,55 @@ func (s *Server) prompts(ctx context.Context, p *policy.CausalLM, q completionsB
 			items = []json.RawMessage{raw}
 		}
 	}
+	return items, nil
+}
+
+// prompts converts prompts to token ids, each when a place for it is free, so that many long ones do not hold up others. It
+// stops when ctx ends.
+func (s *Server) prompts(ctx context.Context, p *policy.CausalLM, q completionsBody, items []json.RawMessage) ([][]int32, error) {
 	var lists [][]int32
 	for i, item := range items {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		var ids tokenIDs
-		var text string
-		var err error
-		switch kindOf(item) {
-		case '[':
-			err = json.Unmarshal(item, &ids)
-		case '"':
-			if err = json.Unmarshal(item, &text); err == nil && or(q.SpecialTokens, true) {
-				ids, err = p.EncodeText(text)
-			} else if err == nil {
-				ids, err = p.Tokenizer.EncodeRaw(text, false)
+		err := s.prepare(ctx, func() error {
+			ids, err := q.encode(p, item)
+			if err == nil && len(ids) == 0 {
+				err = bad("prompt", "prompt %d is empty", i+1)
 			}
-		default:
-			return nil, bad("prompt", "prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids")
-		}
-		if err != nil {
+			if err == nil {
+				err = known(p, "prompt", ids)
+			}
+			lists = append(lists, ids)
+			return err
+		})
+		var own *refusal
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case errors.As(err, &own):
+			return nil, own
+		case err != nil:
 			return nil, bad("prompt", "prompt %d: %v", i+1, err)
-		}
-		lists = append(lists, ids)
-	}
-	for i, ids := range lists {
-		if len(ids) == 0 {
-			return nil, bad("prompt", "prompt %d is empty", i+1)
-		}
-		if err := known(p, "prompt", ids); err != nil {
-			return nil, err
 		}
 	}
 	return lists, nil
+}
+
+// encode converts one prompt to token ids.
+func (q *completionsBody) encode(p *policy.CausalLM, item json.RawMessage) (ids tokenIDs, err error) {
+	switch kindOf(item) {
+	case '[':
+		err = json.Unmarshal(item, &ids)
+		return ids, err
+	case '"':
+		var text string
+		if err := json.Unmarshal(item, &text); err != nil {
+			return nil, err
+		}
+		if or(q.SpecialTokens, true) {
+			return p.EncodeText(text)
+		}
+		return p.Tokenizer.EncodeRaw(text, false)
+	}
+	return nil, bad("prompt", "prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids")
 }
 
 // kindOf returns the first character of a JSON value.

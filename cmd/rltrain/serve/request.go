@@ -7,15 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"mime"
-	"net/http"
-	"os"
-	"reflect"
-	"slices"
-	"strings"
-	"time"
 
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
@@ -23,103 +15,17 @@ import (
 
 // Limits of a request.
 const (
-	longestBody  = 16 << 20 // of a request for completions
-	longestOrder = 64 << 10 // of other requests
-	mostChoices  = 4096     // per request
-	mostSamples  = 128      // per prompt
-	mostStops    = 16
-	longestStop  = 1024
+	longestBody  = 16 << 20  // of a request for completions
+	longestOrder = 64 << 10  // of other requests
+	mostBodies   = 128 << 20 // of all requests that are being read
+	mostChoices  = 4096      // per request
+	mostSamples  = 128       // per prompt
+	mostStopIDs  = 1024
+	// mostEvaluated limits what a response holds if its texts go through the model once more: tokens, and alternatives of each.
+	mostEvaluated = 4 << 20
+	mostStops     = 16
+	longestStop   = 1024
 )
-
-// readBody decodes the JSON object of a request with at most limit bytes. Unknown fields are errors, except those in
-// neutral with one of their listed values, which have no effect. Names of fields are case-sensitive.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64, into any, neutral map[string][]string) error {
-	// A browser sends Origin. Without JSON's type, any page that is open there could send requests to a local server.
-	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if r.Header.Get("Origin") != "" && (err != nil || kind != "application/json") {
-		return refuse(http.StatusUnsupportedMediaType, "", "send JSON with the header Content-Type: application/json")
-	}
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	var long *http.MaxBytesError
-	switch {
-	case errors.As(err, &long):
-		return refuse(http.StatusRequestEntityTooLarge, "", "the body is longer than %d bytes", long.Limit)
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return refuse(http.StatusRequestTimeout, "", "the body did not arrive in time")
-	case err != nil:
-		return refuse(http.StatusBadRequest, "", "reading the body: %v", err)
-	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // generation may take longer
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(data, &fields); err != nil || fields == nil {
-		return refuse(http.StatusBadRequest, "", "the body is not a JSON object%s", because(err))
-	}
-	for name, value := range fields {
-		allowed, listed := neutral[name]
-		if listed && (string(value) == "null" || slices.Contains(allowed, compact(value)) || slices.Contains(allowed, any_)) {
-			delete(fields, name)
-		} else if listed {
-			return bad(name, "%s %.100s is not supported", name, compact(value))
-		}
-	}
-	known := fieldNames(reflect.TypeOf(into).Elem())
-	for name := range fields {
-		if !slices.Contains(known, name) {
-			return bad(name, "%.100s is not supported", name)
-		}
-	}
-	rest, err := json.Marshal(fields)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(rest, into); err != nil {
-		var kind *json.UnmarshalTypeError
-		var own *refusal
-		switch {
-		case errors.As(err, &own):
-			return own
-		case errors.As(err, &kind):
-			field := strings.TrimPrefix(kind.Field, "sampling.")
-			return bad(field, "%s: got a %s, want %s", field, kind.Value, jsonKind(kind.Type))
-		}
-		return refuse(http.StatusBadRequest, "", "decoding the body%s", because(err))
-	}
-	return nil
-}
-
-// fieldNames lists the JSON names of a struct's fields, those of embedded structs included.
-func fieldNames(t reflect.Type) (names []string) {
-	for _, f := range reflect.VisibleFields(t) {
-		if name := f.Tag.Get("json"); name != "" {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// jsonKind names the JSON type that decodes into t.
-func jsonKind(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Bool:
-		return "true or false"
-	case reflect.String:
-		return "a string"
-	case reflect.Slice:
-		return "a list"
-	case reflect.Struct, reflect.Map:
-		return "an object"
-	case reflect.Pointer:
-		return jsonKind(t.Elem())
-	}
-	return "a number"
-}
-
-func because(err error) string {
-	if err == nil {
-		return ""
-	}
-	return ": " + err.Error()
-}
 
 func compact(value json.RawMessage) string {
 	var b bytes.Buffer
@@ -168,8 +74,8 @@ type tokenIDs []int32
 // UnmarshalJSON implements [json.Unmarshaler].
 func (t *tokenIDs) UnmarshalJSON(data []byte) error {
 	var ids []*int32
-	if err := json.Unmarshal(data, &ids); err != nil {
-		return err
+	if json.Unmarshal(data, &ids) != nil {
+		return errors.New("want a list of token ids")
 	}
 	*t = nil
 	for i, id := range ids {
@@ -223,11 +129,10 @@ func (s *Server) defaults(evaluated bool) torch.Sampling {
 	return s.config.Defaults
 }
 
-// options converts the fields to options of the sampler; d are the values of missing ones. longest is the room after the
-// longest prompt in tokens; fewest and usual are the minimum and the default of max_tokens.
-func (q *sampling) options(p *policy.CausalLM, d torch.Sampling, prompts, longest, fewest, usual int) (o policy.GenerateOptions, err error) {
+// options converts the fields to options of the sampler, without the number of tokens; d are the values of missing ones.
+func (q *sampling) options(p *policy.CausalLM, d torch.Sampling, prompts int) (o policy.GenerateOptions, err error) {
 	o = policy.GenerateOptions{
-		Samples: or(q.N, 1), MaxNew: or(q.MaxTokens, usual), Stop: q.Stop, StopIDs: q.StopIDs,
+		Samples: or(q.N, 1), Stop: q.Stop, StopIDs: q.StopIDs,
 		Sampling: torch.Sampling{
 			Temperature: or(q.Temperature, d.Temperature), TopP: or(q.TopP, d.TopP), TopK: max(0, or(q.TopK, d.TopK)), MinP: or(q.MinP, d.MinP), RepetitionPenalty: or(q.RepetitionPenalty, d.RepetitionPenalty),
 		},
@@ -247,14 +152,12 @@ func (q *sampling) options(p *policy.CausalLM, d torch.Sampling, prompts, longes
 		}
 	}
 	switch {
-	case longest < fewest:
-		return o, bad("prompt", "the prompt leaves no room in the context of %d tokens", p.MaxLength())
-	case o.MaxNew < fewest || o.MaxNew > longest:
-		return o, bad("max_tokens", "max_tokens %d is out of range; the prompt leaves room for %d to %d in the context of %d tokens", o.MaxNew, fewest, longest, p.MaxLength())
 	case prompts*o.Samples > mostChoices:
 		return o, bad("n", "%d prompts with %d completions each exceed the limit of %d", prompts, o.Samples, mostChoices)
 	case len(o.Stop) > mostStops:
 		return o, bad("stop", "%d stop strings exceed the limit of %d", len(o.Stop), mostStops)
+	case len(o.StopIDs) > mostStopIDs:
+		return o, bad("stop_token_ids", "%d stop tokens exceed the limit of %d", len(o.StopIDs), mostStopIDs)
 	case q.StreamOptions != nil && !q.Stream:
 		return o, bad("stream_options", "stream_options needs stream")
 	}
@@ -274,6 +177,20 @@ func (q *sampling) options(p *policy.CausalLM, d torch.Sampling, prompts, longes
 	_, _ = rand.Read(random[:]) // never fails
 	o.Seed = binary.LittleEndian.Uint64(random[:])
 	return o, nil
+}
+
+// fit sets the number of new tokens. longest is the number of tokens of the longest prompt; fewest and usual are the minimum
+// and the default of max_tokens.
+func (q *sampling) fit(o *policy.GenerateOptions, p *policy.CausalLM, longest, fewest, usual int) error {
+	room := p.MaxLength() - longest
+	o.MaxNew = or(q.MaxTokens, usual)
+	switch {
+	case room < fewest:
+		return bad("prompt", "the prompt leaves no room in the context of %d tokens", p.MaxLength())
+	case o.MaxNew < fewest || o.MaxNew > room:
+		return bad("max_tokens", "max_tokens %d is out of range; the prompt leaves room for %d to %d in the context of %d tokens", o.MaxNew, fewest, room, p.MaxLength())
+	}
+	return nil
 }
 
 // known checks that ids are tokens.

@@ -2,7 +2,9 @@ package serve
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -162,6 +164,14 @@ func TestRefusals(t *testing.T) {
 		{conversation, `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`, 400, "messages", "image_url"},
 		{conversation, `{"model":"tiny","messages":[{"role":"user","content":"a"}],"tools":[{}]}`, 400, "tools", "not supported"},
 		{conversation, `{"model":"tiny","messages":[{"role":"user","content":"a"}],"max_tokens":1,"max_completion_tokens":2}`, 400, "max_completion_tokens", "conflict"},
+		{completion, `{"model":"tiny","n":128,"prompt":["a\u0000"` + strings.Repeat(`,"a"`, 32) + `]}`, 400, "n", "33 prompts with 128 completions"}, // before any becomes tokens
+		{completion, `{"model":"tiny","prompt":"a","n":1.5}`, 400, "n", "want a whole number"},
+		{completion, `{"model":"tiny","prompt":"a","temperature":1e999}`, 400, "temperature", "want a number up to 1.8e308"},
+		{completion, `{"model":"tiny","prompt":"a","seed":` + strings.Repeat("9", 200) + `}`, 400, "seed", strings.Repeat("9", 93) + ", want"},
+		{completion, `{"model":"tiny","prompt":"a","stop_token_ids":[5` + strings.Repeat(",5", mostStopIDs) + `]}`, 400, "stop_token_ids", "1025 stop tokens"},
+		{completion, `{"model":"tiny","prompt":[{}]}`, 400, "prompt", "prompt 1: want a list of token ids"},
+		{completion, `{"model":"tiny","prompt":"a","` + strings.Repeat("k", 200) + `":1}`, 400, strings.Repeat("k", 100), "not supported"},
+		{completion, `{"model":"tiny","echo":true,"max_tokens":0,"logprobs":20,"n":128,"prompt":[[5` + strings.Repeat(`],[5`+strings.Repeat(",5", 60), 31) + `]]}`, 400, "logprobs", "tokens and alternatives"},
 		{"/v1/embeddings", `{}`, 404, "", "no route POST /v1/embeddings"},
 		{"/v1/completions", "", 404, "", "no route GET /v1/completions"},
 	} {
@@ -182,6 +192,55 @@ func TestRefusals(t *testing.T) {
 	status, text := s.ask(t, "/v1/load_lora_adapter", `{"lora_name":"`+strings.Repeat("a", longestOrder)+`"}`)
 	if status != http.StatusRequestEntityTooLarge {
 		t.Errorf("a long request for an adapter: status %d, %s", status, text)
+	}
+}
+
+// TestBodiesAreBounded: what all requests send together is limited.
+func TestBodiesAreBounded(t *testing.T) {
+	s := start(t, Config{})
+	ask := func(want int) {
+		t.Helper()
+		if status, text := s.ask(t, "/v1/completions", `{"model":"tiny","prompt":"a","max_tokens":1}`); status != want {
+			t.Errorf("status %d, %s; want %d", status, text, want)
+		}
+	}
+	s.bodies.Add(mostBodies)
+	ask(http.StatusTooManyRequests)
+	s.bodies.Add(-mostBodies)
+	ask(http.StatusOK)
+	s.stop()
+	if err := <-s.ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	s.ended <- nil // for the clean-up
+	if n := s.bodies.Load(); n != 0 {
+		t.Errorf("%d bytes are still counted", n)
+	}
+}
+
+// TestHosts: without a key, a page cannot reach the server by a domain that it points to this machine.
+func TestHosts(t *testing.T) {
+	open, keyed := start(t, Config{}), start(t, Config{Key: "secret"})
+	for host, want := range map[string]int{
+		"": 200, "localhost": 200, "LOCALHOST:80": 200, "a.localhost": 200, "127.0.0.1:1": 200, "[::1]:1": 200, "box": 200,
+		"rebind.example": 403, "127.0.0.1.rebind.example:8000": 403, "localhost.": 200, "rebind.example.:80": 403,
+	} {
+		for _, s := range []*running{open, keyed} {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/health", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Host = host
+			r.Header.Set("Authorization", "bearer  "+s.key)
+			answer, err := s.client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer.Body.Close()
+			if ok := s == keyed || want == http.StatusOK; (answer.StatusCode == http.StatusOK) != ok {
+				t.Errorf("%q: status %d", host, answer.StatusCode)
+			}
+		}
 	}
 }
 

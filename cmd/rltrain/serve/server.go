@@ -15,6 +15,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rltrain/rltrain/rl/policy"
@@ -51,7 +52,8 @@ type Server struct {
 	figures *figures
 	started time.Time
 
-	preparing chan struct{} // places for requests whose texts become tokens
+	preparing chan struct{} // places for requests that are decoded, or whose texts become tokens
+	bodies    atomic.Int64  // bytes of the requests that are being read or answered
 
 	lock     sync.Mutex
 	lanes    map[string]*lane // available to requests, by name
@@ -148,6 +150,11 @@ func (s *Server) Handler() http.Handler {
 			writeError(w, refuse(http.StatusUnauthorized, "", "missing or wrong API key; send the header Authorization: Bearer KEY"))
 			return
 		}
+		if !s.local(r.Host) {
+			s.figures.answered("any", http.StatusForbidden)
+			writeError(w, refuse(http.StatusForbidden, "", "host %.100q is not this machine; use http://127.0.0.1, or start the server with --api-key", r.Host))
+			return
+		}
 		if _, pattern := routes.Handler(r); pattern == "" {
 			s.figures.answered("unknown", http.StatusNotFound)
 			writeError(w, refuse(http.StatusNotFound, "", "no route %s %.100s", r.Method, r.URL.Path))
@@ -162,8 +169,18 @@ func (s *Server) allowed(r *http.Request) bool {
 	if s.config.Key == "" {
 		return true
 	}
-	key, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	return ok && subtle.ConstantTimeCompare([]byte(key), []byte(s.config.Key)) == 1
+	scheme, key, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare([]byte(strings.TrimLeft(key, " ")), []byte(s.config.Key)) == 1
+}
+
+// local reports whether a request may name this host. Without a key, a web page could reach the server by a domain that it
+// points to this machine; names without a dot and addresses cannot be had that way.
+func (s *Server) local(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
+	return s.config.Key != "" || !strings.Contains(host, ".") || strings.HasSuffix(host, ".localhost") || net.ParseIP(host) != nil
 }
 
 // route wraps a handler: it sends the error that answer returns, and counts status and time.
@@ -172,6 +189,14 @@ func (s *Server) route(pattern string, answer func(http.ResponseWriter, *http.Re
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		seen := &watched{ResponseWriter: w}
+		if s.config.Timeout > 0 {
+			ctx, cancel := context.WithTimeout(r.Context(), s.config.Timeout)
+			defer cancel()
+			r = r.WithContext(ctx)
+		}
+		body := &counted{ReadCloser: r.Body, all: &s.bodies}
+		defer body.release()
+		r.Body = body
 		err := guarded(s.config.Logf, func() error { return answer(seen, r) })
 		if err != nil && seen.status == 0 {
 			writeError(seen, err)

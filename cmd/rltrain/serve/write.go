@@ -39,7 +39,7 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, into any, neutral 
 	if s.engine.full() {
 		return nil, errBusy
 	}
-	if err := readBody(w, r, longestBody, into, neutral); err != nil {
+	if err := s.readBody(w, r, longestBody, into, neutral); err != nil {
 		return nil, err
 	}
 	if q.Model == "" {
@@ -48,7 +48,7 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, into any, neutral 
 	return s.lane(q.Model)
 }
 
-// prepare runs f, which turns the texts of a request into tokens, when one of a few places for that is free.
+// prepare runs f, which decodes a request or turns one of its texts into tokens, when one of a few places for that is free.
 func (s *Server) prepare(ctx context.Context, f func() error) error {
 	select {
 	case s.preparing <- struct{}{}:
@@ -62,11 +62,6 @@ func (s *Server) prepare(ctx context.Context, f func() error) error {
 // write runs a job and writes the response. It cancels the job on a timeout or if the client disconnects.
 func (s *Server) write(w http.ResponseWriter, r *http.Request, q *sampling, f *form) error {
 	ctx := r.Context()
-	if s.config.Timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, s.config.Timeout)
-		defer cancel()
-	}
 	f.job.options.Special = !or(q.Special, true)
 	f.job.stream = q.Stream && !f.evaluated()
 	f.job.raw = s.config.Raw || greedy(f.job.options.Sampling)
