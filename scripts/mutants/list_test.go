@@ -61,3 +61,21 @@ func TestListFitsTheCode(t *testing.T) {
 		}
 	}
 }
+
+// TestCoreListFitsTheCode detects faults of the core whose line has changed.
+func TestCoreListFitsTheCode(t *testing.T) {
+	text, err := os.ReadFile("core.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	faults := replacements(string(text))
+	if len(faults) != 60 {
+		t.Errorf("%d faults", len(faults))
+	}
+	for _, f := range faults {
+		source, err := os.ReadFile(filepath.Join("..", "..", f.File))
+		if n := strings.Count(string(source), f.Before); err != nil || n != 1 {
+			t.Errorf("%s has %q %d times, %v", f.File, f.Before, n, err)
+		}
+	}
+}

@@ -2,7 +2,8 @@
 // of the repository; arguments select faults by a part of their file's or test's name. It exits with status 1 if a fault is
 // not caught, no longer fits the code, or does not compile.
 //
-// With -sample N it instead takes N random faults of ten kinds from the learning code and runs all tests near them.
+// With -sample N it instead takes N random faults of ten kinds from the learning code and runs all tests near them. With
+// -core it tries a list of faults of the native core.
 package main
 
 import (
@@ -30,12 +31,16 @@ const timeout = 5 * time.Minute
 func main() {
 	n := flag.Int("sample", 0, "number of random faults to try instead of the list")
 	seed := flag.Uint64("seed", 1, "random seed of the sample")
-	out := flag.String("out", "", "file for the results of the sample")
+	native := flag.Bool("core", false, "try the list of faults of the native core")
+	out := flag.String("out", "", "file for the results")
 	flag.Parse()
 	var err error
-	if *n > 0 {
+	switch {
+	case *native:
+		err = core(*out)
+	case *n > 0:
 		err = sample(*n, *seed, *out)
-	} else {
+	default:
 		err = run(flag.Args())
 	}
 	if err != nil {

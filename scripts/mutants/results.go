@@ -116,27 +116,42 @@ func (r *sampleResults) finish(mutants []mutant, out string) error {
 	return files.SaveJSON(out, r)
 }
 
-// equivalents reads the mutants that change nothing that a test can see, with their reasons. The file has the form of
-// the list of faults, with the reason in the last line of each.
+// equivalents reads the mutants that change nothing that a test can see, with their reasons.
 func equivalents(path string) (map[string]string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
 	reasons := map[string]string{}
-	var m mutant
-	for line := range strings.Lines(string(text)) {
-		kind, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
-		switch kind {
-		case "@":
-			m = mutant{File: rest}
-		case "-":
-			m.Before = rest
-		case "+":
-			m.After = rest
-		case "=":
-			reasons[m.name()] = rest
-		}
+	for _, r := range replacements(string(text)) {
+		reasons[r.name()] = r.reason
 	}
 	return reasons, nil
+}
+
+// replacement is an entry of a list of faults without tests.
+type replacement struct {
+	mutant
+	reason string
+}
+
+// replacements reads entries in the form of list.txt, with a reason or nothing instead of a test.
+func replacements(text string) []replacement {
+	var all []replacement
+	var r replacement
+	for line := range strings.Lines(text) {
+		kind, rest, _ := strings.Cut(strings.TrimRight(line, "\n"), " ")
+		switch kind {
+		case "@":
+			r = replacement{mutant: mutant{File: rest}}
+		case "-":
+			r.Before = rest
+		case "+":
+			r.After, r.reason = rest, ""
+			all = append(all, r)
+		case "=":
+			all[len(all)-1].reason = rest
+		}
+	}
+	return all
 }
