@@ -8,7 +8,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What go needs in its environment; builds libtokenizers.a on first use.
 GOENV = env="$$(scripts/setup/env.sh)" && eval "$$env" &&
 
-.PHONY: all core cuda bundle cli models env test check lint asan race fuzz bench compat load crash dist mutants fixtures clean help
+.PHONY: all core cuda bundle cli models env test check lint asan race fuzz bench compat load crash dist mutants mutants-core fixtures clean help
 
 all: core cli models ## build everything: the core, bin/rltrain and the default models (the default target)
 
@@ -83,8 +83,11 @@ crash: all ## test that killed training runs resume
 dist: all ## test training with several processes: same results as with one, and what happens if some are killed
 	@$(GOENV) go test -count=1 -timeout 30m -run Dist -tags dist ./cmd/rltrain/app
 
-mutants: core ## change the code one line at a time and check that the tests fail each time
-	@$(GOENV) go run ./scripts/mutants
+mutants: core ## change the code one line at a time and check that the tests fail each time; with SAMPLE=200 SEED=41 at random
+	@$(GOENV) go run ./scripts/mutants $(if $(SAMPLE),-sample $(SAMPLE) -seed $(or $(SEED),1))
+
+mutants-core: core ## the same for the native core
+	@$(GOENV) go run ./scripts/mutants -core
 
 fixtures: ## regenerate the committed parity fixtures (needs Python)
 	@for script in scripts/fixtures/*.py; do scripts/compat.sh "$$script"; done
@@ -93,7 +96,7 @@ clean: ## delete build, bin and lib; keep the cache
 	rm -rf build bin lib
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { gsub(/\$$\$$/, "$$", $$2); printf "%-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { gsub(/\$$\$$/, "$$", $$2); printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build/.tools: scripts/setup/tools.sh
 	@scripts/setup/tools.sh

@@ -243,6 +243,17 @@ func TestAdapterNamesItsRevision(t *testing.T) {
 	if _, err := LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false); err == nil || !strings.Contains(err.Error(), "org/name@v1.5") {
 		t.Errorf("error %v, want one of org/name@v1.5", err)
 	}
+	plain := changeAdapter(t, "rslora", map[string]any{"base_model_name_or_path": "org/name"})
+	if _, err := LoadCausalLM(t.Context(), &hub.Client{}, plain, "", "", false); err == nil || strings.Contains(err.Error(), "@") {
+		t.Errorf("error %v, want one of org/name", err)
+	}
+	// A folder has no revisions.
+	folder := changeAdapter(t, "rslora", map[string]any{"base_model_name_or_path": adapterBase(t, "llama"), "revision": "v1.5"})
+	local, err := LoadCausalLM(t.Context(), &hub.Client{}, folder, "", "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	local.Close()
 	p, err := LoadCausalLM(t.Context(), &hub.Client{}, adapterBase(t, "llama"), dir, "", false)
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,6 +16,7 @@ import (
 	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/hub"
+	"github.com/rltrain/rltrain/torch/safetensors"
 	"github.com/rltrain/rltrain/torch/torchtest"
 	"github.com/rltrain/rltrain/torch/transformers"
 )
@@ -208,6 +210,14 @@ func TestValueHeadsTravelWithTheWeights(t *testing.T) {
 				if v != 0 {
 					t.Errorf("a new value head returns %v", v)
 				}
+			}
+			// The head of a wider model is refused.
+			name := filepath.Join(saved, "value_head.safetensors")
+			if err := safetensors.Write(name, []safetensors.Tensor{safetensors.FromFloat32s("v_head.summary.weight", []int64{1, 99}, make([]float32, 99))}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.LoadWeights(saved); err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("a head of 99 features: %v", err)
 			}
 		})
 	}

@@ -179,6 +179,7 @@ func TestTelling(t *testing.T) {
 		{"a judgement that failed", []*rl.Trajectory{failed, wrong, right}, []string{"correct", "half", "length"}},
 		{"none is wrong", []*rl.Trajectory{right, right, unjudged}, nil},
 		{"none is right", []*rl.Trajectory{wrong, half, unjudged}, nil},
+		{"the second right answer is below a wrong one", []*rl.Trajectory{right, answered(false, 0.5, 0, 7), answered(true, 0.2, 1, 9)}, []string{"half", "length"}},
 		{"the same for both", []*rl.Trajectory{wrong, answered(true, 0, 1, 7)}, []string{"half"}},
 	} {
 		if diff := cmp.Diff(test.want, telling(test.all)); diff != "" {

@@ -201,3 +201,15 @@ func (s *scripted) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 	}
 	return step, nil
 }
+
+// silent ends after three actions and says nothing between them.
+type silent struct{ actions int }
+
+func (s *silent) Reset(context.Context) (envs.Observation, error) {
+	return envs.Observation{Text: "go"}, nil
+}
+
+func (s *silent) Step(_ context.Context, a envs.Action) (envs.Step, error) {
+	s.actions++
+	return envs.Step{Keep: len(a.Text), Done: s.actions == 3}, nil
+}

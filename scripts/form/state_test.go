@@ -19,34 +19,37 @@ import (
 	"testing"
 )
 
-// unsaved are fields that checkpoints leave out, with the reason. A field of a type with State and Restore is named
+// unsaved are fields that checkpoints and other files leave out, with the reason. A field of a type with State and Restore is named
 // package.Type.field, one of a saved struct likewise.
 var unsaved = map[string]string{
-	"algo.Reinforce.Baseline":    option,
-	"algo.Reinforce.Decay":       option,
-	"algo.Reinforce.Reduction":   option,
-	"algo.Reinforce.Scale":       option,
-	"epochs.Source.batchSize":    option,
-	"epochs.Source.bins":         "made of the data",
-	"epochs.Source.epoch":        "follows from the step",
-	"epochs.Source.order":        "follows from the step",
-	"epochs.Source.seed":         option,
-	"reward.Labels.labels":       option,
-	"reward.Score.Values":        "the samples of the step have them",
-	"reward.Text.timeout":        option,
-	"rl.KLController.horizon":    option,
-	"rl.KLController.target":     option,
-	"rl.Trajectory.Parts":        "records have them; no episode that is saved is recorded again",
-	"rollout.LabelReplay.config": option,
-	"rollout.Labels.config":      option,
-	"rollout.Labels.epsilon":     "follows from the step",
-	"rollout.Labels.policy":      "has files of its own",
-	"rollout.Labels.texts":       "made of the data",
-	"rollout.Labels.train":       "made of the data",
-	"rollout.Replay.config":      option,
-	"rollout.Tokens.sampler":     "has no memory",
-	"rollout.Tokens.servers":     "has no memory",
-	"rollout.Tokens.task":        "has no memory",
+	"algo.Reinforce.Baseline":     option,
+	"algo.Reinforce.Decay":        option,
+	"algo.Reinforce.Reduction":    option,
+	"algo.Reinforce.Scale":        option,
+	"code.Verdict.Fault":          "decides before a verdict is written",
+	"envs.Observation.Fields":     "the data set has them",
+	"epochs.Source.batchSize":     option,
+	"epochs.Source.bins":          "made of the data",
+	"epochs.Source.epoch":         "follows from the step",
+	"epochs.Source.order":         "follows from the step",
+	"epochs.Source.seed":          option,
+	"reward.Labels.labels":        option,
+	"reward.Score.Values":         "the samples of the step have them",
+	"reward.Text.timeout":         option,
+	"rl.AnswerScores.RewardError": "standard error of what is written",
+	"rl.KLController.horizon":     option,
+	"rl.KLController.target":      option,
+	"rl.Trajectory.Parts":         "records have them; no episode that is saved is recorded again",
+	"rollout.LabelReplay.config":  option,
+	"rollout.Labels.config":       option,
+	"rollout.Labels.epsilon":      "follows from the step",
+	"rollout.Labels.policy":       "has files of its own",
+	"rollout.Labels.texts":        "made of the data",
+	"rollout.Labels.train":        "made of the data",
+	"rollout.Replay.config":       option,
+	"rollout.Tokens.sampler":      "has no memory",
+	"rollout.Tokens.servers":      "has no memory",
+	"rollout.Tokens.task":         "has no memory",
 }
 
 const (
@@ -134,10 +137,16 @@ func (p typed) methods() map[*types.Named]map[string]*ast.FuncDecl {
 }
 
 // TestEverythingStatefulIsSaved finds the types with State and Restore. State or Restore must use each of their fields,
-// and each field of what State returns must be written to the checkpoint, down to the last struct.
+// and each field of what State returns must be written to the checkpoint, down to the last struct. No other struct leaves
+// a field out of its JSON either.
 func TestEverythingStatefulIsSaved(t *testing.T) {
 	excused, found := maps.Clone(unsaved), 0
+	told := map[string]bool{}
 	report := func(name, what string) {
+		if told[name] {
+			return
+		}
+		told[name] = true
 		if _, ok := unsaved[name]; !ok {
 			t.Errorf("%s %s; save it, or give the reason here", name, what)
 		}
@@ -175,7 +184,23 @@ func TestEverythingStatefulIsSaved(t *testing.T) {
 			}
 		}
 	}
-	for _, p := range check(t, "./rl/...", "./envs/...") {
+	for _, p := range check(t, "./rl/...", "./envs/...", "./lora") {
+		for _, file := range p.files {
+			ast.PreorderStack(file, nil, func(n ast.Node, stack []ast.Node) bool {
+				field, ok := n.(*ast.Field)
+				if !ok || field.Tag == nil || !strings.Contains(field.Tag.Value, `json:"-"`) {
+					return true
+				}
+				name := "struct"
+				for _, outer := range stack {
+					if spec, ok := outer.(*ast.TypeSpec); ok {
+						name = spec.Name.Name
+					}
+				}
+				report(p.Name()+"."+name+"."+field.Names[0].Name, "is not written to JSON")
+				return true
+			})
+		}
 		for named, methods := range p.methods() {
 			state, restore := methods["State"], methods["Restore"]
 			if state == nil || restore == nil {

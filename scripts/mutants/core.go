@@ -77,7 +77,7 @@ func core(out string) error {
 	if err != nil {
 		return err
 	}
-	return results.finish(mutants, out)
+	return results.finish(mutants, out, "core")
 }
 
 // writeCore copies the core, with all faults in it.

@@ -31,12 +31,12 @@ func (v verdict) String() string {
 
 // sampleResults are the results of a sample.
 type sampleResults struct {
-	Seed       uint64    `json:"seed"`
+	Seed       uint64    `json:"seed,omitempty"`
 	Mutants    int       `json:"mutants"`
 	Equivalent int       `json:"equivalent"`
 	Noticed    int       `json:"noticed"`
 	Operators  []counted `json:"operators"`
-	Packages   []counted `json:"packages"`
+	Folders    []counted `json:"folders"`
 	Survivors  []verdict `json:"survivors"`
 
 	kept map[string]verdict
@@ -75,8 +75,8 @@ func (r *sampleResults) save(path string) error {
 	return files.SaveJSON(path, all)
 }
 
-// finish prints the survivors, and writes the results to out if it is not "".
-func (r *sampleResults) finish(mutants []mutant, out string) error {
+// finish prints the survivors, and writes the results as a part of the file out if that is not "".
+func (r *sampleResults) finish(mutants []mutant, out, part string) error {
 	count := func(list *[]counted, name string, noticed bool) {
 		i := 0
 		for i < len(*list) && (*list)[i].Name != name {
@@ -99,7 +99,7 @@ func (r *sampleResults) finish(mutants []mutant, out string) error {
 		}
 		noticed := v.Noticed != ""
 		count(&r.Operators, m.Operator, noticed)
-		count(&r.Packages, m.pkg, noticed)
+		count(&r.Folders, m.pkg, noticed)
 		if noticed {
 			r.Noticed++
 		} else {
@@ -113,7 +113,12 @@ func (r *sampleResults) finish(mutants []mutant, out string) error {
 	if out == "" {
 		return nil
 	}
-	return files.SaveJSON(out, r)
+	all := map[string]any{}
+	if err := files.LoadJSON(out, &all); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	all[part] = r
+	return files.SaveJSON(out, all)
 }
 
 // equivalents reads the mutants that change nothing that a test can see, with their reasons.

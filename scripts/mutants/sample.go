@@ -29,7 +29,7 @@ var nearby = []string{"rl", "lora", "envs", "torch"}
 const switchFile = "zz_mutants.go"
 
 // switchText is a file that puts in the mutant whose number is in the environment. If that is -1, it prints the number of
-// each mutant that is reached, at most once a millisecond.
+// each mutant that is reached: the first times always, later at most once a millisecond.
 func switchText(pkg string) []byte {
 	return []byte("package " + pkg + `
 
@@ -45,14 +45,18 @@ var (
 	// A child of a test prints something else.
 	mutantPrints = mutantChosen < 0 && len(os.Args) > 2 && os.Args[2] == "-test.v"
 	mutantOut    = os.Stdout // examples replace it
-	mutantSeen   sync.Map
+	mutantLock   sync.Mutex
+	mutantTimes  = map[int]int{}
+	mutantLast   = map[int]time.Time{}
 )
 
 func mutantOn(id int) bool {
 	if mutantPrints {
-		now := time.Now()
-		if last, seen := mutantSeen.Load(id); !seen || now.Sub(last.(time.Time)) > time.Millisecond {
-			mutantSeen.Store(id, now)
+		mutantLock.Lock()
+		defer mutantLock.Unlock()
+		mutantTimes[id]++
+		if mutantTimes[id] < 20000 || time.Since(mutantLast[id]) > time.Millisecond {
+			mutantLast[id] = time.Now()
 			mutantOut.WriteString("@mutant " + strconv.Itoa(id) + "@\n")
 		}
 	}
@@ -136,7 +140,7 @@ func sample(n int, seed uint64, out string) error {
 		tried, known := s.results.kept[m.name()]
 		lock.Unlock()
 		reason := skip[m.name()]
-		if !known || tried.Noticed == "" && tried.Suite != suite.sum || tried.Equivalent != reason {
+		if !known || tried.Noticed != "" && !suite.has(tried.Noticed) || tried.Noticed == "" && tried.Suite != suite.sum || tried.Equivalent != reason {
 			tried = verdict{mutant: m, Suite: suite.sum, Equivalent: reason}
 			if reason == "" {
 				if tried.Noticed, err = s.try(i+1, m, suite); err != nil {
@@ -154,14 +158,14 @@ func sample(n int, seed uint64, out string) error {
 	if err != nil {
 		return err
 	}
-	return s.results.finish(s.mutants, out)
+	return s.results.finish(s.mutants, out, "learning")
 }
 
 // each calls f for all items, several at a time.
 func each[T any](items []T, f func(i int, item T) error) error {
 	var wait sync.WaitGroup
 	next, errs := make(chan int), make([]error, len(items))
-	for range 3 {
+	for range 4 {
 		wait.Go(func() {
 			for i := range next {
 				errs[i] = f(i, items[i])

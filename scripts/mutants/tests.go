@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -34,6 +35,16 @@ type suite struct {
 	functions []function
 	binaries  map[string]string
 	sum       string
+}
+
+// has says whether a test, or a way to fail, is still there.
+func (s suite) has(noticed string) bool {
+	folder, name, _ := strings.Cut(noticed, " ")
+	top, _, _ := strings.Cut(name, "/")
+	return strings.Contains(name, " ") || folder == "scripts/form" || slices.ContainsFunc(s.functions, func(f function) bool {
+		mine, _, _ := strings.Cut(f.Name, "/")
+		return f.Folder == folder && mine == top
+	})
 }
 
 // record runs the tests without a fault, and notes which mutants each reaches. It keeps what it finds as long as the
@@ -140,19 +151,17 @@ func parts(folder, out string) []function {
 // none does.
 func (s *sampler) try(id int, m mutant, all *suite) (string, error) {
 	binaries, reaches := all.binaries, func(f function) bool { return slices.Contains(f.Reached, id) }
-	if m.schema == "" { // tests of its package and of the trainer, in a build of its own
-		near := slices.DeleteFunc(slices.Clone(s.tested), func(p listed) bool { return p.folder != m.pkg && p.folder != "rl/train" })
-		text, err := os.ReadFile(m.File)
-		if err != nil {
-			return "", err
+	if m.schema == "" {
+		if by, err := s.form(m); by != "" || err != nil {
+			return by, err
 		}
-		path, err := filepath.Abs(m.File)
-		if err != nil {
-			return "", err
-		}
-		text = slices.Concat(text[:m.start], []byte(m.plain), text[m.end:])
 		dir := filepath.Join(s.work, fmt.Sprint("alone-", id))
 		defer os.RemoveAll(dir)
+		text, path, err := m.applied()
+		if err != nil {
+			return "", err
+		}
+		near := slices.DeleteFunc(slices.Clone(s.tested), func(p listed) bool { return p.folder != m.pkg && p.folder != "rl/train" })
 		if binaries, err = s.build(dir, near, map[string][]byte{path: text}); err != nil {
 			return "", err
 		}
@@ -188,6 +197,48 @@ func (s *sampler) try(id int, m mutant, all *suite) (string, error) {
 			by = "the time limit"
 		}
 		return group[0].Folder + " " + by, nil
+	}
+	return "", nil
+}
+
+// applied returns the text of a mutant's file with the fault, and the file's absolute path.
+func (m mutant) applied() (text []byte, path string, err error) {
+	if text, err = os.ReadFile(m.File); err != nil {
+		return nil, "", err
+	}
+	path, err = filepath.Abs(m.File)
+	return slices.Concat(text[:m.start], []byte(m.plain), text[m.end:]), path, err
+}
+
+var copying sync.Mutex
+
+// form runs the test that reads the source of what is saved, in a copy of the code.
+func (s *sampler) form(m mutant) (string, error) {
+	copying.Lock()
+	defer copying.Unlock()
+	copied := filepath.Join(s.work, "copy")
+	if err := os.MkdirAll(copied, 0o755); err != nil {
+		return "", err
+	}
+	if out, err := exec.Command("bash", "-c", `git ls-files -z '*.go' '*.c' '*.h' go.mod go.sum 'rl/*' 'envs/*' | tar c --null -T - | tar x -C "$0"`, copied).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("copying the code: %w\n%s", err, out)
+	}
+	text, _, err := m.applied()
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(filepath.Join(copied, m.File), text, 0o644); err != nil {
+		return "", err
+	}
+	const test = "TestEverythingStatefulIsSaved"
+	command := exec.Command("nice", "-n", "3", "go", "test", "-count=1", "-run", test, "./scripts/form")
+	command.Dir = copied
+	out, err := command.CombinedOutput()
+	if err != nil && !strings.Contains(string(out), "--- FAIL") {
+		return "", fmt.Errorf("%s in the copy: %w\n%s", test, err, out)
+	}
+	if err != nil {
+		return "scripts/form " + test, nil
 	}
 	return "", nil
 }
@@ -231,11 +282,12 @@ func inGroups(tests []function) [][]function {
 	return groups
 }
 
-// execute runs a test binary in its package's folder.
+// execute runs a test binary in its package's folder, up to a limit of processor time. A busy machine has longer.
 func execute(limit time.Duration, folder, path string, env []string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithTimeout(context.Background(), 6*limit)
 	defer cancel()
-	command := exec.CommandContext(ctx, "nice", append([]string{"-n", "3", path, "-test.timeout=0"}, args...)...)
+	script := fmt.Sprintf(`ulimit -t %d; exec nice -n 3 "$0" "$@"`, int(limit.Seconds()))
+	command := exec.CommandContext(ctx, "bash", append([]string{"-c", script, path, "-test.timeout=0"}, args...)...)
 	command.Dir, command.Env = folder, append(os.Environ(), env...)
 	// A test that never ends may have children.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -244,6 +296,9 @@ func execute(limit time.Duration, folder, path string, env []string, args ...str
 	var out bytes.Buffer
 	command.Stdout, command.Stderr = &out, &out
 	err := command.Run()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && command.ProcessState.UserTime() > limit*9/10 {
+		err = context.DeadlineExceeded
+	}
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}

@@ -1,0 +1,36 @@
+package rollout
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
+)
+
+// TestRecordsOfTurns: the completions of a record are those of its turns, with text of the environment between them or
+// none, and everything together is what was written.
+func TestRecordsOfTurns(t *testing.T) {
+	for between, task := range map[string]envs.Task{";": spelling, "": endless(func(envs.Part, int) envs.Env { return &silent{} })} {
+		c := tokensConfig()
+		c.MaxNew = 2
+		step, err := tokens(t, sampler(t, tiny(t), 8), task, c).Next(t.Context(), rl.At{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := step.Records(-1)
+		if err != nil || len(all) != c.PromptsPerStep*c.SamplesPerPrompt {
+			t.Fatalf("%d records, %v", len(all), err)
+		}
+		written := 0
+		for _, r := range all {
+			if got := strings.Join(r.Actions, between); len(r.Actions) != 3 || got != strings.TrimSuffix(r.Written, between) {
+				t.Errorf("actions %q of %q", r.Actions, r.Written)
+			}
+			written += len(r.Written)
+		}
+		if written < len(all) {
+			t.Error("nothing was written")
+		}
+	}
+}
