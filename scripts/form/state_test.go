@@ -27,7 +27,7 @@ var unsaved = map[string]string{
 	"algo.Reinforce.Reduction":    option,
 	"algo.Reinforce.Scale":        option,
 	"code.Verdict.Fault":          "decides before a verdict is written",
-	"envs.Observation.Fields":     "the data set has them",
+	"envs.Message.Fields":         "written in place of the others",
 	"epochs.Source.batchSize":     option,
 	"epochs.Source.bins":          "made of the data",
 	"epochs.Source.epoch":         "follows from the step",
