@@ -279,34 +279,6 @@ func TestProgramsReadTheTexts(t *testing.T) {
 	}
 }
 
-// TestLabelsResumeExactly restores a source after each step, including the counts of f1.
-func TestLabelsResumeExactly(t *testing.T) {
-	p := classifier(t)
-	whole := labels(t, p, labelRewards(t, "accuracy,f1=0.5"), labelsConfig())
-	parts := labels(t, p, labelRewards(t, "accuracy,f1=0.5"), labelsConfig())
-	for i := range 3 {
-		a, b := next(t, whole, i), next(t, parts, i)
-		if diff := cmp.Diff(encoded(t, a), encoded(t, b)); diff != "" {
-			t.Errorf("step %d (-uninterrupted +resumed):\n%s", i+1, diff)
-		}
-		state, err := json.Marshal(parts.State())
-		if err != nil {
-			t.Fatal(err)
-		}
-		parts = labels(t, p, labelRewards(t, "accuracy,f1=0.5"), labelsConfig())
-		if err := parts.Restore(state); err != nil {
-			t.Fatal(err)
-		}
-		if parts.BestReturn() != whole.BestReturn() || len(parts.Scores()) != 2 || parts.Scores()[1].Mean != whole.Scores()[1].Mean {
-			t.Errorf("step %d: best return %v and %v, scores %+v", i+1, parts.BestReturn(), whole.BestReturn(), parts.Scores())
-		}
-		other := labels(t, p, labelRewards(t, "accuracy"), labelsConfig())
-		if err := other.Restore(state); err == nil {
-			t.Error("the state of other rewards is taken")
-		}
-	}
-}
-
 func TestLabelsLog(t *testing.T) {
 	c := labelsConfig()
 	var lines []string

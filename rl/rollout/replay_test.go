@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"encoding/json"
 	"math"
 	"os"
 	"path/filepath"
@@ -130,35 +129,6 @@ func TestReplaySkips(t *testing.T) {
 	all := replay(t, m, wordy(func(int) bool { return true }), replayConfig())
 	if _, err := all.Next(t.Context(), rl.At{}); err == nil || !strings.Contains(err.Error(), "no prompt of step 1 fits the model") {
 		t.Errorf("error %v", err)
-	}
-}
-
-// TestReplayResumesExactly restores a source, buffer included, after each step.
-func TestReplayResumesExactly(t *testing.T) {
-	p := tiny(t)
-	c := replayConfig()
-	whole, parts := replay(t, sampler(t, p, 8), spelling, c), replay(t, sampler(t, p, 3), spelling, c)
-	for i := range 4 {
-		a, b := next(t, whole, i), next(t, parts, i)
-		learn(t, p, i)
-		if diff := cmp.Diff(encoded(t, a), encoded(t, b)); diff != "" {
-			t.Errorf("step %d (-uninterrupted +resumed):\n%s", i+1, diff)
-		}
-		state, err := json.Marshal(parts.State())
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.BufferSize = 5 // the checkpoint's value wins
-		parts = replay(t, sampler(t, p, 3), spelling, c)
-		if err := parts.Restore(state); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, state := range []string{`{"buffer":{"capacity":0}}`, `[]`} {
-		before := parts.Len()
-		if err := parts.Restore(json.RawMessage(state)); err == nil || parts.Len() != before {
-			t.Errorf("state %s: error %v, %d turns", state, err, parts.Len())
-		}
 	}
 }
 

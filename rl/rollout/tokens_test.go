@@ -247,31 +247,6 @@ func TestVerboseNotesEverySample(t *testing.T) {
 	}
 }
 
-// TestTokensResumeExactly restores a source after each step, with another number of slots.
-func TestTokensResumeExactly(t *testing.T) {
-	p := tiny(t)
-	c := tokensConfig()
-	c.DynamicSampling = true
-	whole := tokens(t, sampler(t, p, 32), fixed, c)
-	parts := tokens(t, sampler(t, p, 3), fixed, c)
-	for i := range 4 {
-		if diff := cmp.Diff(encoded(t, next(t, whole, i)), encoded(t, next(t, parts, i))); diff != "" {
-			t.Errorf("step %d (-uninterrupted +resumed):\n%s", i+1, diff)
-		}
-		state, err := json.Marshal(parts.State())
-		if err != nil {
-			t.Fatal(err)
-		}
-		parts = tokens(t, sampler(t, p, 3), fixed, c)
-		if err := parts.Restore(state); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := parts.Restore(json.RawMessage(`{"cursor":"x"}`)); err == nil {
-		t.Error("an invalid state is accepted")
-	}
-}
-
 func TestTokensRefuse(t *testing.T) {
 	for want, change := range map[string]func(c *TokensConfig){
 		"0 prompts per step": func(c *TokensConfig) { c.PromptsPerStep = 0 },

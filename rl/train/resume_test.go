@@ -295,65 +295,6 @@ func weightsOf(t *testing.T, p run.Weights) run.Snapshot {
 	return weights
 }
 
-// TestStoppedPrefetchResumesExactly stops an asynchronous run in the middle of a step, with the actions of two steps in
-// flight, and resumes it.
-func TestStoppedPrefetchResumesExactly(t *testing.T) {
-	r := newTokenRun(newRLOO)
-	r.Steps, r.Async, r.MaxStaleness = 6, true, 2
-	again := func(ctx context.Context, h run.Hooks, task envs.Task) (run.Snapshot, error) {
-		r := r
-		r.task = task
-		p := tinyToken(t, 0)
-		_, err := r.on(ctx, t, p, h)
-		return weightsOf(t, p), err
-	}
-	var whole, parts recorded
-	want, err := again(t.Context(), whole.hooks(), spelling{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	h := parts.hooks()
-	h.Save = func(step int, write func(dir string) error) error {
-		h.Resume = filepath.Join(t.TempDir(), fmt.Sprint(step))
-		if err := os.MkdirAll(h.Resume, 0o755); err != nil {
-			return err
-		}
-		return write(h.Resume)
-	}
-	if _, err := again(ctx, h, cancelling{spelling{}, 13, cancel}); !errors.Is(err, run.ErrStopped) {
-		t.Fatalf("error %v", err)
-	}
-	if n := len(parts.rows); n == 0 || n == r.Steps {
-		t.Fatalf("stopped after %d steps", n)
-	}
-	got, err := again(t.Context(), h, spelling{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !slices.EqualFunc(want, got, slices.Equal) {
-		t.Error("the weights differ")
-	}
-	if diff := cmp.Diff(encoded(t, whole.rows), encoded(t, parts.rows)); diff != "" {
-		t.Errorf("rows (-uninterrupted +resumed):\n%s", diff)
-	}
-}
-
-// cancelling cancels a context when an episode is requested.
-type cancelling struct {
-	envs.Task
-	at     int
-	cancel func()
-}
-
-func (c cancelling) Episode(part envs.Part, index int) (envs.Env, error) {
-	if index == c.at {
-		c.cancel()
-	}
-	return c.Task.Episode(part, index)
-}
-
 // TestResultsDoNotDependOnGenerators generates for different numbers of problems at a time.
 func TestResultsDoNotDependOnGenerators(t *testing.T) {
 	var want []string

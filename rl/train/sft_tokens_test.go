@@ -2,7 +2,6 @@ package train_test
 
 import (
 	"context"
-	"errors"
 	"math"
 	"path/filepath"
 	"testing"
@@ -15,7 +14,6 @@ import (
 	"github.com/rltrain/rltrain/rl/epochs"
 	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
-	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/rl/train"
 	"github.com/rltrain/rltrain/torch"
@@ -167,66 +165,6 @@ func TestGenerateStopsAtStringsAndReportsFinalText(t *testing.T) {
 		return nil
 	}); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func TestTokenSFTResumesExactly(t *testing.T) {
-	for _, tuning := range []string{"lora", "full"} {
-		t.Run(tuning, func(t *testing.T) {
-			config := policy.Config{Full: tuning == "full"}
-			if !config.Full {
-				config.R, config.Alpha, config.Dropout = 4, 8, 0.1
-			}
-			train := func(p *policy.CausalLM, h run.Hooks, ctx context.Context) (rows []report.Row, err error) {
-				h.Row = func(r report.Row) error {
-					rows = append(rows, r)
-					return nil
-				}
-				samples := copies(t, p)
-				_, err = lessons{epochs: 3, batch: 2, packing: 16}.train(ctx, p, samples, samples[:5], h)
-				return rows, err
-			}
-			whole := spellingPolicy(t, config)
-			want, err := train(whole, run.Hooks{}, t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-
-			dir := t.TempDir()
-			ctx, stop := context.WithCancel(t.Context())
-			stopAt := 4
-			hooks := run.Hooks{
-				Progress: func(done, _ int, _ string) {
-					if done == stopAt {
-						stop()
-					}
-				},
-				Save: func(_ int, write func(dir string) error) error { return write(dir) },
-			}
-			first, err := train(spellingPolicy(t, config), hooks, ctx)
-			if !errors.Is(err, run.ErrStopped) {
-				t.Fatalf("stopping: %v", err)
-			}
-			resumed := spellingPolicy(t, config)
-			rest, err := train(resumed, run.Hooks{Resume: dir}, t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(want, append(first, rest...)); diff != "" {
-				t.Errorf("metrics (-uninterrupted +resumed):\n%s", diff)
-			}
-			a, err := run.TakeSnapshot(whole)
-			if err != nil {
-				t.Fatal(err)
-			}
-			b, err := run.TakeSnapshot(resumed)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !cmp.Equal(a, b) {
-				t.Error("the weights differ")
-			}
-		})
 	}
 }
 

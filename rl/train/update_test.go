@@ -221,30 +221,6 @@ func TestMicroBatchesChangeNoSFT(t *testing.T) {
 	}
 }
 
-// TestMicroBatchesChangeNoPreference: the answers of a pair stay in one pass, however low the token limit.
-func TestMicroBatchesChangeNoPreference(t *testing.T) {
-	p := tinyToken(t, 4)
-	pairs := slices.Concat(preferred(t, p, 13)...)
-	source := epochs.NewPreferences(preferred(t, p, 13), 4, 0, 5)
-	tr, err := New(p, source, newDPO("simpo"), Config{Steps: 9, Optimisation: Optimisation{Schedule: "constant"}, Seed: 1}, run.Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tr.Close()
-	var want []float32
-	for _, limit := range []int{0, 90, 1} {
-		tr.config.MicroTokens = limit
-		if _, err := tr.updater.gradient(pairs); err != nil {
-			t.Fatalf("%d tokens a pass: %v", limit, err)
-		}
-		if got := gradientsOf(t, p); limit == 0 {
-			want = got
-		} else if e := torchtest.RelativeError(got, want); !(e < 1e-5) {
-			t.Errorf("%d tokens a pass: the gradient differs by %v", limit, e)
-		}
-	}
-}
-
 // everything is an algorithm that needs a backward pass for every sample.
 type everything struct{ algo.Algorithm }
 
