@@ -6,7 +6,6 @@ import (
 
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
-	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
@@ -38,23 +37,6 @@ func TestA2CIsPPOWithoutItsGuards(t *testing.T) {
 		ppo := oneStep(t, &algo.PPO{Clip: algo.Clip{Low: 0.999, High: 1e6}, Gamma: 0.9, Lambda: 0.8, ValueCoef: 0.6}, samples, 3)
 		if e := torchtest.RelativeError(a2c, ppo); !(e < 1e-6) {
 			t.Errorf("%s: the weights are %.2g of themselves apart", name, e)
-		}
-	}
-}
-
-// TestComparedLabelsLearn samples several labels per text and compares their rewards.
-func TestComparedLabelsLearn(t *testing.T) {
-	for name, a := range map[string]algo.Algorithm{"grpo": newGRPO(), "rloo": newRLOO()} {
-		r := newLabelRun("accuracy")
-		r.algorithm, r.LabelOptions.Samples, r.BufferSize, r.Config.Steps = a, 4, 512, 8
-		p := tinyLabel(t)
-		result, err := r.on(t.Context(), t, p, (&recorded{}).hooks())
-		if err != nil {
-			t.Fatal(err)
-		}
-		before, best := decoded[evaluate.LabelScores](t, result.Before), decoded[evaluate.LabelScores](t, result.Best)
-		if before.Accuracy > 0.6 || best.Accuracy < 0.8 {
-			t.Errorf("%s: accuracy from %.3f to %.3f", name, before.Accuracy, best.Accuracy)
 		}
 	}
 }

@@ -50,29 +50,6 @@ func TestSupervisedTrainingOfLabelsLearns(t *testing.T) {
 	}
 }
 
-// TestSupervisedTrainingOfTextsLearns trains on one completion for each of two prompts.
-func TestSupervisedTrainingOfTextsLearns(t *testing.T) {
-	for name, packing := range map[string]int{"a sample a row": 0, "packed": 24} {
-		t.Run(name, func(t *testing.T) {
-			p := tinyToken(t, 0)
-			source, err := epochs.New(policy.Samples(texts(32)), 4, packing, 3)
-			if err != nil {
-				t.Fatal(err)
-			}
-			judge := evaluate.Loss(p, policy.Samples(texts(8)), source.PerEpoch())
-			result, err := Run(t.Context(), p, source, &algo.SFT{}, Config{
-				Steps: 12 * source.PerEpoch(), Seed: 3, Evaluate: judge, Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "linear", MaxGradNorm: 1},
-			}, (&recorded{}).hooks())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if best := decoded[policy.Validation](t, result.Best); best.Accuracy < 0.9 || best.Loss > 0.5 {
-				t.Errorf("%+v", best)
-			}
-		})
-	}
-}
-
 // texts are prompts of 3 tokens that determine completions of 2 or 4.
 func texts(n int) []policy.Sequence {
 	var all []policy.Sequence

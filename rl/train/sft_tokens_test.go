@@ -168,33 +168,6 @@ func TestGenerateStopsAtStringsAndReportsFinalText(t *testing.T) {
 	}
 }
 
-func TestAdapterAndMergedFolderAgree(t *testing.T) {
-	p := spellingPolicy(t, policy.Config{R: 4, Alpha: 8})
-	samples := copies(t, p)
-	if _, err := (lessons{epochs: 5, batch: 26}).train(t.Context(), p, samples, nil, run.Hooks{}); err != nil {
-		t.Fatal(err)
-	}
-	want := validate(t, p, samples)
-	adapter, merged := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "m")
-	if err := p.Save(adapter); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Merge(merged, ""); err != nil {
-		t.Fatal(err)
-	}
-	for _, dir := range []string{adapter, merged} {
-		loaded, err := policy.LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := validate(t, loaded, samples)
-		loaded.Close()
-		if math.Abs(got.Loss-want.Loss) > 1e-5 {
-			t.Errorf("%s: loss %v, want %v", filepath.Base(dir), got.Loss, want.Loss)
-		}
-	}
-}
-
 // TestRandomTokenLearns with weights of either dtype, with and without gradient checkpointing.
 func TestRandomTokenLearns(t *testing.T) {
 	torchtest.NoLeaks(t)
