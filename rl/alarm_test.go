@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 // TestAlarms has, for each alarm, a run that raises it and one that nearly does.
@@ -228,5 +229,16 @@ func TestSharesKnowEarlierTiers(t *testing.T) {
 	w.Shares(map[string]float64{"tag": 1})
 	if diff := cmp.Diff(map[string]float64{"tag": 0, "none": 1}, w.Shares(map[string]float64{"none": 1})); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestMeanHealth(t *testing.T) {
+	got := meanHealth([]Health{
+		{Correct: 0.2, Formatted: 0.4, Length: 10, ZeroStd: 0.5, Tiers: map[string]float64{"tag": 0.5}},
+		{Correct: 0.4, Formatted: 0.8, Length: 30, ZeroStd: 0.7, Tiers: map[string]float64{"tag": 0.3, "phrase": 0.2}},
+	})
+	want := Health{Correct: 0.3, Formatted: 0.6, Length: 20, ZeroStd: 0.6, Tiers: map[string]float64{"tag": 0.4, "phrase": 0.1}}
+	if diff := cmp.Diff(want, got, cmpopts.EquateApprox(0, 1e-12)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -354,6 +354,18 @@ func TestScoreAgreesWithSampling(t *testing.T) {
 				t.Errorf("token %d of completion %d: scored %v, sampled with %v; rank %d", j, i, l, sampled[i][j], x.Rank[j])
 			}
 		}
+		// The same with the most likely tokens in place of each.
+		for _, n := range []int{0, 5} {
+			top, err := p.TopLogProbs(t.Context(), slices.Concat(prompts[i], completions[i]), len(prompts[i]), n, 1)
+			if err != nil || len(top) != len(x.LogProbs) {
+				t.Fatalf("%d tokens, %v", len(top), err)
+			}
+			for j, one := range top {
+				if math.Abs(float64(one.LogProb-x.LogProbs[j])) > 1e-5 || len(one.IDs) != n || n > 0 && one.IDs[x.Rank[j]] != completions[i][j] {
+					t.Errorf("token %d of completion %d is %d: %+v", j, i, completions[i][j], one)
+				}
+			}
+		}
 	}
 }
 

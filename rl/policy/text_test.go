@@ -62,6 +62,14 @@ func TestSpell(t *testing.T) {
 	if err != nil || text != "a+b=" || !slices.Equal(ends, []int{1, 2, 3, 4, 4}) {
 		t.Errorf("%q, %v, %v; want the text, and no more of it for the end token", text, ends, err)
 	}
+	// Bytes of a character have no text until it is complete; at the end they are no character.
+	if ids, err = p.Tokenizer.EncodeRaw("é+é", false); err != nil || len(ids) != 5 {
+		t.Fatalf("%v, %v", ids, err)
+	}
+	text, ends, err = p.DecodeEnds(ids[:4])
+	if err != nil || text != "é+\ufffd" || !slices.Equal(ends, []int{0, 2, 3, 6}) {
+		t.Errorf("%q, %v, %v", text, ends, err)
+	}
 }
 
 // TestReply gives the same tokens as encoding the full conversation.

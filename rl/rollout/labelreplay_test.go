@@ -36,6 +36,7 @@ func TestLabelReplay(t *testing.T) {
 	}
 	for _, change := range []func(o *LabelReplayOptions){
 		func(o *LabelReplayOptions) { o.EpsilonEnd = 0.95 }, func(o *LabelReplayOptions) { o.Updates = 0 }, func(o *LabelReplayOptions) { o.EpsilonDecay = 0 },
+		func(o *LabelReplayOptions) { o.EpsilonDecay = 1.5 }, func(o *LabelReplayOptions) { o.Capacity = 0 },
 	} {
 		bad := o
 		change(&bad)

@@ -340,3 +340,13 @@ func (c counted) Episode(part envs.Part, index int) (envs.Env, error) {
 	}
 	return c.Task.Episode(part, index)
 }
+
+// TestEpisodesOfTheLongestLength go on; one token more cuts them off.
+func TestEpisodesOfTheLongestLength(t *testing.T) {
+	fits, long := &episode{}, &episode{}
+	fits.AppendGiven(1, 2, 3)
+	long.AppendGiven(1, 2, 3, 4)
+	if left := unfinished([]*episode{fits, long}, 3); len(left) != 1 || left[0] != fits || long.Stop != envs.StopLength {
+		t.Errorf("%d go on, the longer one stops by %q", len(left), long.Stop)
+	}
+}

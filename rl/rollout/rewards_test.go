@@ -176,6 +176,7 @@ func TestTelling(t *testing.T) {
 		want []string
 	}{
 		{"both", []*rl.Trajectory{wrong, half, right}, []string{"correct", "half"}},
+		{"right before wrong", []*rl.Trajectory{right, wrong, half}, []string{"correct", "half"}},
 		{"a judgement that failed", []*rl.Trajectory{failed, wrong, right}, []string{"correct", "half", "length"}},
 		{"none is wrong", []*rl.Trajectory{right, right, unjudged}, nil},
 		{"none is right", []*rl.Trajectory{wrong, half, unjudged}, nil},

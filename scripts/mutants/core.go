@@ -19,9 +19,8 @@ import (
 // coreTests are the Go packages that try what the C++ tests do not notice.
 var coreTests = []string{"torch", "torch/transformers", "rl/policy"}
 
-// coreHeader comes before each file of the core.
-const coreHeader = `#pragma once
-#include <cstdlib>
+// coreHeader comes first in each file with a fault. The others stay as they are, which a compiler cache knows.
+const coreHeader = `#include <cstdlib>
 [[maybe_unused]] static const int rlt_mutant = std::getenv("RLTRAIN_MUTANT") ? std::atoi(std::getenv("RLTRAIN_MUTANT")) : 0;
 `
 
@@ -82,7 +81,7 @@ func core(out string) error {
 
 // writeCore copies the core, with all faults in it.
 func writeCore(work string, faults []replacement) error {
-	texts := map[string]string{"mutant.h": coreHeader}
+	texts := map[string]string{}
 	read := func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -96,6 +95,7 @@ func writeCore(work string, faults []replacement) error {
 			return err
 		}
 	}
+	changed := map[string]bool{}
 	for i, r := range faults {
 		if n := strings.Count(texts[r.File], r.Before); n != 1 {
 			return fmt.Errorf("core.txt: %s has %q %d times", r.File, r.Before, n)
@@ -103,12 +103,17 @@ func writeCore(work string, faults []replacement) error {
 		chosen := fmt.Sprintf("rlt_mutant == %d", i+1)
 		both := fmt.Sprintf("(%s ? (%s) : (%s))", chosen, r.After, r.Before)
 		if strings.HasSuffix(r.Before, ";") {
-			both = fmt.Sprintf("if (%s) { %s } else { %s }", chosen, r.After, r.Before)
+			both = fmt.Sprintf("{ if (%s) { %s } else { %s } }", chosen, r.After, r.Before)
 		}
 		texts[r.File] = strings.Replace(texts[r.File], r.Before, both, 1)
+		changed[r.File] = true
 	}
 	for path, text := range texts {
-		to := filepath.Join(work, "source", path)
+		// Kernels are headers inside a namespace, which each set of instructions includes.
+		if changed[path] && strings.HasSuffix(path, ".cc") || strings.Contains(text, `#include "kernels/set_impl.h"`) {
+			text = coreHeader + text
+		}
+		to := filepath.Join(work, path)
 		if old, err := os.ReadFile(to); err == nil && string(old) == text {
 			continue // it need not be compiled again
 		}
@@ -124,16 +129,13 @@ func buildCore(work string) error {
 	if err != nil {
 		return fmt.Errorf("finding libtorch: %w", err)
 	}
-	source, folder := filepath.Join(work, "source"), filepath.Join(work, "build")
-	configure := []string{
-		"-S", source, "-B", folder, "-DLIBTORCH_DIR=" + strings.TrimSpace(string(libtorch)),
-		"-DCMAKE_CXX_FLAGS=-include " + filepath.Join(source, "mutant.h"), "-DCMAKE_CXX_FLAGS_RELEASE=-O2 -DNDEBUG",
-	}
+	folder := filepath.Join(work, "build")
+	configure := []string{"-S", work, "-B", folder, "-DLIBTORCH_DIR=" + strings.TrimSpace(string(libtorch))}
 	if ccache, err := exec.LookPath("ccache"); err == nil {
 		configure = append(configure, "-DCMAKE_CXX_COMPILER_LAUNCHER="+ccache)
 	}
 	for _, args := range [][]string{append([]string{"cmake"}, configure...), {"cmake", "--build", folder, "--target", "core_tests", "rltrain", "-j2"}} {
-		command := exec.Command("nice", args...)
+		command := exec.Command("nice", append([]string{"-n", "3"}, args...)...)
 		if out, err := command.CombinedOutput(); err != nil {
 			return fmt.Errorf("building the core: %w\n%s", err, out)
 		}
