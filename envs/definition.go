@@ -126,6 +126,7 @@ type Setup struct {
 	Seed uint64 // of every random choice of the task
 	// Find finds the files of a data set: a file, a folder, or a name on the hub.
 	Find    func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error)
+	Reader  dataset.Reader    // reads the files
 	Tell    func(line string) // prints what the user should know about the data; nil = silent
 	Context context.Context   // of an EpisodeSource's downloads; nil means no limit
 

@@ -2,7 +2,10 @@ package envs
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/rltrain/rltrain/envs/dataset"
 )
@@ -34,9 +37,9 @@ func (o *LabelledRows) Rows(ctx context.Context, s Setup) ([]dataset.Row, error)
 		return nil, &OptionError{"dataset", err}
 	}
 	faults := o.Faults()
-	rows, err := dataset.ReadParts(parts, dataset.Columns{Text: o.TextColumn, Label: o.LabelColumn, Split: o.SplitColumn}, faults)
+	rows, err := s.Reader.Rows(parts, dataset.Columns{Text: o.TextColumn, Label: o.LabelColumn, Split: o.SplitColumn}, faults)
 	if err != nil {
-		return nil, err
+		return nil, o.nameColumns(err)
 	}
 	if n := dataset.DistinctLabels(rows); n > mostLabels && n*10 > len(rows)*9 {
 		return nil, &OptionError{"label_column", fmt.Errorf("column %q has %d different values in %d rows, so it is no label; name another column", o.LabelColumn, n, len(rows))}
@@ -46,6 +49,21 @@ func (o *LabelledRows) Rows(ctx context.Context, s Setup) ([]dataset.Row, error)
 	}
 	s.TellSkipped(faults)
 	return o.Balanced(rows)
+}
+
+// nameColumns adds to an error of missing columns the options that name them.
+func (o *LabelledRows) nameColumns(err error) error {
+	lacks := (*dataset.ColumnError)(nil)
+	if !errors.As(err, &lacks) {
+		return err
+	}
+	var flags []string
+	for _, one := range []struct{ flag, column string }{{"--text-column", o.TextColumn}, {"--label-column", o.LabelColumn}, {"--split-column", o.SplitColumn}} {
+		if slices.Contains(lacks.Missing, one.column) {
+			flags = append(flags, one.flag+" NAME")
+		}
+	}
+	return fmt.Errorf("%w; pass %s", err, strings.Join(flags, " "))
 }
 
 // mostLabels is the number of labels that may have one row each.

@@ -52,7 +52,7 @@ func (o Rows) Records(ctx context.Context, s envs.Setup, name string) (envs.Reco
 	if parts, err = o.named(parts); err != nil {
 		return envs.Records{}, err
 	}
-	divided, err := dataset.Divide(parts)
+	divided, err := s.Reader.Divide(parts)
 	if err != nil {
 		return envs.Records{}, err
 	}

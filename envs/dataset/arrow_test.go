@@ -16,7 +16,7 @@ func TestSaveToDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := Divide(parts)
+	d, err := Reader{}.Divide(parts)
 	if err != nil || !d.Given {
 		t.Fatal(d.Given, err)
 	}
@@ -72,7 +72,7 @@ func TestArrowRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, failed)
 		}
 	}
-	rows, err := ReadParts([]Part{{"train", []string{filepath.Join("testdata", "saved_alone", "data-00000-of-00003.arrow")}}}, Columns{Label: "nope"}, &Faults{})
+	rows, err := Reader{}.Rows([]Part{{"train", []string{filepath.Join("testdata", "saved_alone", "data-00000-of-00003.arrow")}}}, Columns{Label: "nope"}, &Faults{})
 	if err == nil || !strings.Contains(err.Error(), `no column "nope"; columns are`) {
 		t.Error(rows, err)
 	}

@@ -13,7 +13,9 @@ import (
 
 func readCSV(in io.Reader, path string, want *wanted, each func(Record) error) error {
 	src := newSource(in, path)
-	r := csv.NewReader(bufio.NewReaderSize(src, 64<<10))
+	buffered := bufio.NewReaderSize(src, 64<<10)
+	r := csv.NewReader(buffered)
+	r.Comma = delimiter(buffered)
 	r.FieldsPerRecord = -1 // checked here, to name the expected columns
 	r.ReuseRecord = true
 
@@ -40,7 +42,7 @@ func readCSV(in io.Reader, path string, want *wanted, each func(Record) error) e
 		}
 		line, _ := r.FieldPos(0)
 		if len(record) != len(header) {
-			return src.first(line, fieldCount(place{path: path, line: line}, len(record), header))
+			return src.first(line, fieldCount(place{path: path, line: line}, len(record), header, r.Comma))
 		}
 		fields := make(Object, len(chosen))
 		for i, j := range chosen {
@@ -50,6 +52,33 @@ func readCSV(in io.Reader, path string, want *wanted, each func(Record) error) e
 			return err
 		}
 	}
+}
+
+// delimiter is what separates the columns of a header: a comma, else a semicolon or a tab, as spreadsheets write them.
+func delimiter(in *bufio.Reader) rune {
+	head, _ := in.Peek(in.Size()) // an error comes again with the first read
+	counts, quoted := map[byte]int{}, false
+scan:
+	for _, b := range head {
+		switch {
+		case b == '"':
+			quoted = !quoted
+		case quoted:
+		case b == '\n':
+			break scan
+		default:
+			counts[b]++
+		}
+	}
+	switch {
+	case counts[','] > 0:
+		return ','
+	case counts['\t'] > 0:
+		return '\t'
+	case counts[';'] > 0:
+		return ';'
+	}
+	return ','
 }
 
 // chooseColumns copies the header and finds the wanted columns.
@@ -66,11 +95,16 @@ func chooseColumns(where place, first []string, want *wanted) (header []string, 
 		columns = append(columns, Field{Name: header[i]})
 		chosen = append(chosen, i)
 	}
-	return header, chosen, want.check(where, columns, func() []string { return header })
+	err = want.check(where, columns, func() []string { return header })
+	if lacks := (*ColumnError)(nil); errors.As(err, &lacks) && len(columns) == 0 {
+		lacks.hint = "; the first line must name the columns"
+	}
+	return header, chosen, err
 }
 
-func fieldCount(where place, got int, header []string) error {
-	return fmt.Errorf("%s: the row has %d fields, want %d (%s); quote fields that contain commas", where, got, len(header), words.List(header))
+func fieldCount(where place, got int, header []string, comma rune) error {
+	name := map[rune]string{',': "commas", ';': "semicolons", '\t': "tabs"}[comma]
+	return fmt.Errorf("%s: the row has %d fields, want %d (%s); quote fields that contain %s", where, got, len(header), words.List(header), name)
 }
 
 func csvError(src *source, path string, err error) error {

@@ -20,14 +20,14 @@ const splitColumn = "split"
 // Divide uses the data set's own splits: validation files if there are any, else the column "split" if its first row has
 // train, val, validation or test. Then every row must have one of them. Test rows are skipped. Errors are those of the
 // first row.
-func Divide(parts []Part) (Divided, error) {
+func (f Reader) Divide(parts []Part) (Divided, error) {
 	files, err := FilesOf(parts, Train)
 	if err != nil {
 		return Divided{}, err
 	}
-	d := Divided{Train: Records(files...), Validation: Records()}
+	d := Divided{Train: f.Records(files...), Validation: Records()}
 	if held, err := FilesOf(parts, Val); err == nil {
-		d.Validation, d.Given = Records(held...), true
+		d.Validation, d.Given = f.Records(held...), true
 		return d, nil
 	}
 	for r, err := range d.Train {
@@ -36,7 +36,7 @@ func Divide(parts []Part) (Divided, error) {
 		}
 		if _, err := r.split(); err == nil {
 			d.Given = true
-			d.Train, d.Validation = inSplit(Records(files...), Train), inSplit(Records(files...), Val)
+			d.Train, d.Validation = inSplit(f.Records(files...), Train), inSplit(f.Records(files...), Val)
 		}
 		break
 	}

@@ -66,7 +66,7 @@ func TestDivide(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d, err := Divide(parts)
+			d, err := Reader{}.Divide(parts)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -77,7 +77,7 @@ func TestDivide(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Divide([]Part{{Test, nil}}); err == nil || !strings.Contains(err.Error(), "no split") {
+	if _, err := (Reader{}).Divide([]Part{{Test, nil}}); err == nil || !strings.Contains(err.Error(), "no split") {
 		t.Error(err)
 	}
 }

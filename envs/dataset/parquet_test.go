@@ -68,7 +68,7 @@ func TestParquetRows(t *testing.T) {
 	if text(err) != want {
 		t.Errorf("error %q, want %q, rows %v", text(err), want, rows)
 	}
-	_, err = Read(filepath.Join("testdata", "types.parquet"), Columns{Text: "txt"})
+	_, err = Read(filepath.Join("testdata", "types.parquet"), Columns{Text: "txt", Label: "uint64"})
 	want = `testdata/types.parquet: no column "txt"; columns are "bool", "int8", "uint32", "uint64", "float", "double", "text", "binary", "fixed", "date", "local", "utc", "clock", "decimal", "big", "null", "class", "map", "nested", "struct"; did you mean "text"?`
 	if text(err) != want {
 		t.Errorf("error %q, want %q", text(err), want)

@@ -44,7 +44,7 @@ type Columns struct {
 // label, a split column with other values or gaps, a file without rows, and whatever Records refuses.
 func Read(path string, cols Columns) ([]Row, error) {
 	var faults Faults
-	rows, err := ReadParts([]Part{{Train, []string{path}}}, cols, &faults)
+	rows, err := Reader{}.Rows([]Part{{Train, []string{path}}}, cols, &faults)
 	if err == nil {
 		err = faults.Err()
 	}
@@ -54,9 +54,9 @@ func Read(path string, cols Columns) ([]Row, error) {
 	return rows, nil
 }
 
-// ReadParts reads the files of several parts in order. With several parts, each row gets the split of its part; with one,
+// Rows reads the files of several parts in order. With several parts, each row gets the split of its part; with one,
 // the split column decides. Rows that cannot be used are left out and added to faults, whose Err the caller checks.
-func ReadParts(parts []Part, cols Columns, faults *Faults) ([]Row, error) {
+func (f Reader) Rows(parts []Part, cols Columns, faults *Faults) ([]Row, error) {
 	c := newCollector(cols)
 	c.faults = faults
 	if len(parts) > 1 && c.needSplit {
@@ -72,7 +72,7 @@ func ReadParts(parts []Part, cols Columns, faults *Faults) ([]Row, error) {
 		for _, path := range part.Files {
 			before := c.read
 			c.classes = classNames(path, c.cols.Label)
-			if err := readFile(path, c.want(), c.add); err != nil {
+			if err := f.file(path, c.want(), c.add); err != nil {
 				return nil, err
 			}
 			if c.read == before {

@@ -61,6 +61,16 @@ func TestRead(t *testing.T) {
 			want:    []row{{"α", "1", "train", 2}, {"β", "2", "val", 3}, {"γ", "1", "test", 4}},
 		},
 		{
+			name: "csv of a spreadsheet", file: "a.csv",
+			content: "id;text;label;split\n1;\"Yes; no, perhaps\";b;\n",
+			want:    []row{{"Yes; no, perhaps", "b", "", 2}},
+		},
+		{
+			name: "csv with tabs", file: "a.csv",
+			content: "text\tlabel\nWhy, then?\ta\n",
+			want:    []row{{"Why, then?", "a", "", 2}},
+		},
+		{
 			name: "csv with an empty split column", file: "a.csv",
 			content: "text,label,split\nq,a,\nr,b,\n",
 			want:    []row{{"q", "a", "", 2}, {"r", "b", "", 3}},
@@ -145,6 +155,8 @@ func TestReadErrors(t *testing.T) {
 		{"blank lines", "a.jsonl", "\n \n", Columns{}, `: no rows`},
 
 		{"short record", "a.csv", "text,label\nq,a\n\nq\n", Columns{}, `:4: the row has 1 fields, want 2 ("text", "label"); quote fields that contain commas`},
+		{"record with semicolons", "a.csv", "text;label\nwhy; then?;a\n", Columns{}, `:2: the row has 3 fields, want 2 ("text", "label"); quote fields that contain semicolons`},
+		{"no header", "a.csv", "q,a\nr,b\n", Columns{}, `:1: no columns "text", "label"; columns are "q", "a"; the first line must name the columns`},
 		{"long record", "a.csv", "text,label\nwhy, then?,a\n", Columns{}, `:2: the row has 3 fields, want 2 ("text", "label"); quote fields that contain commas`},
 		{"open quote", "a.csv", "text,label\n\"q,a\n", Columns{}, `:2:6: invalid CSV: extraneous or missing " in quoted-field`},
 		{"bare quote", "a.csv", "text,label\nq \"x,a\n", Columns{}, `:2:3: invalid CSV: bare " in non-quoted-field`},
@@ -154,7 +166,7 @@ func TestReadErrors(t *testing.T) {
 		{"csv column twice", "a.csv", "text,label,text\nq,a,r\n", Columns{}, `:1: column "text" occurs twice in the header; rename one`},
 		{"csv split column", "a.csv", "text,label\nq,a\n", Columns{Split: "part"}, `:1: no column "part"; columns are "text", "label"`},
 		{"jsonl column", "a.jsonl", ok + `{"text":"q","lab\u0065ls":"a"}`, Columns{}, `:2: no column "label"; columns are "text", "labels"; did you mean "labels"?`},
-		{"jsonl no column", "a.jsonl", `{}`, Columns{}, `:1: no column "text"; the object is empty`},
+		{"jsonl no column", "a.jsonl", `{}`, Columns{}, `:1: no columns "text", "label"; the object is empty`},
 		{"jsonl split column", "a.jsonl", ok, Columns{Split: "part"}, `:1: no column "part"; columns are "text", "label"`},
 		{"json column", "a.json", "[\n {\"text\":\"q\",\"label\":\"a\"},\n {\"text\":\"q\"}]", Columns{}, `:3:2: no column "label"; columns are "text"`},
 
@@ -270,9 +282,9 @@ func text(err error) string {
 	return err.Error()
 }
 
-func TestReadParts(t *testing.T) {
+func TestReaderRows(t *testing.T) {
 	train, more, test := write(t, "a.jsonl", `{"text":"a","label":1,"split":"odd"}`), write(t, "b.csv", "text,label\nb,2\n"), write(t, "c.jsonl", `{"text":"c","label":1}`)
-	rows, err := ReadParts([]Part{{"train", []string{train, more}}, {"validation", []string{test}}}, Columns{}, &Faults{})
+	rows, err := Reader{}.Rows([]Part{{"train", []string{train, more}}, {"validation", []string{test}}}, Columns{}, &Faults{})
 	want := []Row{{"a", "1", 0, Train, train, 1}, {"b", "2", 0, Train, more, 2}, {"c", "1", 0, Val, test, 1}}
 	if diff := cmp.Diff(want, rows); diff != "" || err != nil {
 		t.Error(err, diff)
@@ -286,7 +298,7 @@ func TestReadParts(t *testing.T) {
 		"a split column too":     {[]Part{{"train", []string{more}}, {"test", []string{test}}}, Columns{Split: "s"}, `column "s": the data set already has files for the splits train and test; drop --split-column`},
 		"an empty file":          {[]Part{{"train", []string{more, write(t, "d.csv", "text,label\n")}}}, Columns{}, "d.csv: no rows"},
 	} {
-		if _, err := ReadParts(tt.parts, tt.cols, &Faults{}); !strings.HasSuffix(text(err), tt.want) {
+		if _, err := (Reader{}).Rows(tt.parts, tt.cols, &Faults{}); !strings.HasSuffix(text(err), tt.want) {
 			t.Errorf("%s: got %v, want %s", name, err, tt.want)
 		}
 	}

@@ -51,7 +51,8 @@ func (p place) String() string {
 //
 //   - .jsonl: one JSON object per line. Blank lines are skipped.
 //   - .json: one array of objects, or objects one after the other.
-//   - .csv: RFC 4180 with a header row. Every row has as many fields as the header; all are strings.
+//   - .csv: RFC 4180 with a header row, separated by commas, semicolons or tabs. Every row has as many fields as the header;
+//     all are strings.
 //   - .parquet: lists, structs and maps become []any and Object (a map's keys
 //     are text); dates and times become RFC 3339 text.
 //   - .arrow: Arrow's streaming format, as written by save_to_disk of datasets; values as for .parquet.
@@ -60,11 +61,19 @@ func (p place) String() string {
 // Text is UTF-8, with an optional byte order mark. The first error ends the sequence, with an empty Record. It is one line
 // with file, line and column. Errors are: invalid UTF-8, NUL, an unpaired surrogate escape, a duplicate key, a row that is
 // not an object, a wrong number of fields, more than 100 nested levels, a record over 256 MiB, a truncated file.
-func Records(files ...string) iter.Seq2[Record, error] {
+func Records(files ...string) iter.Seq2[Record, error] { return Reader{}.Records(files...) }
+
+// Reader reads data sets.
+type Reader struct {
+	Progress func(line string) // gets a line about a file that takes long to unpack; nil = silent
+}
+
+// Records streams the records of the files, as the function does.
+func (f Reader) Records(files ...string) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		for _, path := range files {
 			going := true
-			err := readFile(path, nil, func(r Record) error {
+			err := f.file(path, nil, func(r Record) error {
 				if going = yield(r, nil); !going {
 					return errStop
 				}
@@ -87,7 +96,7 @@ var errStop = fmt.Errorf("no more records wanted")
 // reader reads the wanted columns of all records of a text file. It stops at an error of each.
 type reader func(in io.Reader, path string, want *wanted, each func(Record) error) error
 
-func readFile(path string, want *wanted, each func(Record) error) error {
+func (f Reader) file(path string, want *wanted, each func(Record) error) error {
 	// A pipe could block, and can be read only once; some data sets are read twice.
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
@@ -108,15 +117,15 @@ func readFile(path string, want *wanted, each func(Record) error) error {
 	case read == nil:
 		return fmt.Errorf("%s: unknown data set extension %s; use .csv, .json, .jsonl (or one of them with .gz or .zst), .parquet or .arrow", path, words.Quote(filepath.Ext(path)))
 	}
-	f, err := os.Open(path)
+	file, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("reading data set: %w", err)
 	}
-	defer f.Close()
+	defer file.Close()
 	if unpack == nil {
-		return read(f, path, want, each)
+		return read(file, path, want, each)
 	}
-	in, done := unpack(f)
+	in, done := unpack(file, f.Progress)
 	defer done()
 	return read(in, path, want, each)
 }
@@ -163,23 +172,43 @@ func (w *wanted) columns() string {
 	return " with the columns " + strings.Join(names[:last], ", ") + " and " + names[last]
 }
 
-// check reports the first required column that is missing in fields.
+// check reports the required columns that are missing in fields.
 func (w *wanted) check(where place, fields Object, present func() []string) error {
 	if w == nil {
 		return nil
 	}
+	var lacking []string
 	for _, name := range w.required {
 		if _, ok := fields.Get(name); !ok {
-			return missing(where, name, present())
+			lacking = append(lacking, name)
 		}
 	}
-	return nil
+	if lacking == nil {
+		return nil
+	}
+	return &ColumnError{Missing: lacking, where: where, present: present()}
 }
 
-// missing is the error for a missing column.
-func missing(where place, name string, present []string) error {
-	if len(present) == 0 {
-		return fmt.Errorf("%s: no column %s; the object is empty", where, words.Quote(name))
+// ColumnError is an error of columns that a row lacks.
+type ColumnError struct {
+	Missing []string
+	where   place
+	present []string
+	hint    string
+}
+
+func (e *ColumnError) Error() string {
+	noun := "column"
+	if len(e.Missing) > 1 {
+		noun = "columns"
 	}
-	return fmt.Errorf("%s: no column %s; columns are %s%s", where, words.Quote(name), words.List(present), nearest.Hint(name, present, words.Quote))
+	text := fmt.Sprintf("%s: no %s %s", e.where, noun, words.List(e.Missing))
+	if len(e.present) == 0 {
+		return text + "; the object is empty"
+	}
+	text += "; columns are " + words.List(e.present)
+	for _, name := range e.Missing {
+		text += nearest.Hint(name, e.present, words.Quote)
+	}
+	return text + e.hint
 }

@@ -16,7 +16,7 @@ import (
 const maxWindow = 128 << 20
 
 // unpacker returns the name without the compression extension, and the decompressor; nil for an uncompressed file.
-func unpacker(path string) (name string, unpack func(io.Reader) (in io.Reader, done func())) {
+func unpacker(path string) (name string, unpack func(io.Reader, func(line string)) (in io.Reader, done func())) {
 	lower := strings.ToLower(path)
 	switch {
 	case strings.HasSuffix(lower, ".gz"):
@@ -27,26 +27,23 @@ func unpacker(path string) (name string, unpack func(io.Reader) (in io.Reader, d
 	return path, nil
 }
 
-func unpackGzip(r io.Reader) (io.Reader, func()) {
+func unpackGzip(r io.Reader, progress func(line string)) (io.Reader, func()) {
 	packed := &measured{r: r}
 	z, err := gzip.NewReader(bufio.NewReader(packed))
 	if err != nil {
 		return failing{unpackError("gzip", err)}, func() {}
 	}
-	return &unpacking{r: z, packed: packed, format: "gzip"}, func() { z.Close() }
+	return &unpacking{r: z, packed: packed, format: "gzip", progress: progress}, func() { z.Close() }
 }
 
-func unpackZstd(r io.Reader) (io.Reader, func()) {
+func unpackZstd(r io.Reader, progress func(line string)) (io.Reader, func()) {
 	packed := &measured{r: r}
 	z, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
 	if err != nil {
 		return failing{unpackError("zstd", err)}, func() {}
 	}
-	return &unpacking{r: z, packed: packed, format: "zstd"}, z.Close
+	return &unpacking{r: z, packed: packed, format: "zstd", progress: progress}, z.Close
 }
-
-// Progress, unless nil, gets a line about a file that takes long to unpack. Set it before reading.
-var Progress func(line string)
 
 // A compressed file is refused when it has unpacked to more than maxUnpacked bytes and maxRatio times its size: text packs
 // to a tenth, and one that packs to a hundredth is an accident or an attack.
@@ -73,17 +70,18 @@ func (m *measured) Read(p []byte) (int, error) {
 
 // unpacking bounds what a file unpacks to, and marks read errors as decompression errors.
 type unpacking struct {
-	r      io.Reader
-	packed *measured
-	format string
-	n      int64 // bytes unpacked
+	r        io.Reader
+	packed   *measured
+	format   string
+	progress func(line string) // may be nil
+	n        int64             // bytes unpacked
 }
 
 // Read implements io.Reader.
 func (u *unpacking) Read(p []byte) (int, error) {
 	n, err := u.r.Read(p)
-	if Progress != nil && u.n/sayEvery != (u.n+int64(n))/sayEvery {
-		Progress(fmt.Sprintf("reading %s data: %d MiB unpacked so far", u.format, (u.n+int64(n))/mega))
+	if u.progress != nil && u.n/sayEvery != (u.n+int64(n))/sayEvery {
+		u.progress(fmt.Sprintf("reading %s data: %d MiB unpacked so far", u.format, (u.n+int64(n))/mega))
 	}
 	u.n += int64(n)
 	if u.n > maxUnpacked && u.n > maxRatio*u.packed.n {

@@ -11,10 +11,10 @@ import (
 
 // TestUnpackBound: a file that unpacks to very much more than its size is refused, and the reader hears that it takes long.
 func TestUnpackBound(t *testing.T) {
-	defer func(most int64) { maxUnpacked, Progress = most, nil }(maxUnpacked)
+	defer func(most int64) { maxUnpacked = most }(maxUnpacked)
 	maxUnpacked = 16 << 20
 	said := ""
-	Progress = func(line string) { said = line }
+	reader := Reader{Progress: func(line string) { said = line }}
 	write := func(name string, row string, rows int) string {
 		t.Helper()
 		var packed bytes.Buffer
@@ -34,7 +34,7 @@ func TestUnpackBound(t *testing.T) {
 		return path
 	}
 	count := func(path string) (n int, err error) {
-		for _, err = range Records(path) {
+		for _, err = range reader.Records(path) {
 			if err != nil {
 				return n, err
 			}

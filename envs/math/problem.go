@@ -91,12 +91,12 @@ func Read(faults *dataset.Faults, files Files, task, kind string) ([]Problem, er
 
 // ReadCompletions reads problems with a generated solution in the named field.
 func ReadCompletions(faults *dataset.Faults, path, task, field string) (problems []Problem, completions []string, err error) {
-	return read(faults, Files{path, []string{path}}, task, "", field)
+	return read(faults, Files{Name: path, Paths: []string{path}}, task, "", field)
 }
 
 func read(faults *dataset.Faults, files Files, task, kind, field string) (problems []Problem, completions []string, err error) {
 	first := true
-	for r, err := range dataset.Records(files.Paths...) {
+	for r, err := range files.Reader.Records(files.Paths...) {
 		if err != nil {
 			return nil, nil, err
 		}

@@ -71,10 +71,10 @@ func (o *problems) task(name string, s envs.Setup, more func(*Options)) (envs.Ta
 		return nil, err
 	}
 	if train != nil {
-		options.Train = Files{o.Dataset, train}
+		options.Train = Files{o.Dataset, train, s.Reader}
 	}
 	if eval != nil {
-		options.Eval = Files{cmp.Or(o.EvalDataset, o.Dataset), eval}
+		options.Eval = Files{cmp.Or(o.EvalDataset, o.Dataset), eval, s.Reader}
 	}
 	if more != nil {
 		more(&options)
@@ -91,7 +91,7 @@ func (o *problems) task(name string, s envs.Setup, more func(*Options)) (envs.Ta
 // the evaluated data set.
 func (o *problems) examples(s envs.Setup, train []string) (Files, error) {
 	if name := o.FewShotDataset; name != "" {
-		return Files{name, []string{name}}, nil
+		return Files{Name: name, Paths: []string{name}}, nil
 	}
 	if train != nil || o.FewShot == 0 {
 		return Files{}, nil
@@ -108,7 +108,7 @@ func (o *problems) examples(s envs.Setup, train []string) (Files, error) {
 	if err != nil {
 		return Files{}, nil // it has no training split
 	}
-	return Files{set, files}, nil
+	return Files{Name: set, Paths: files}, nil
 }
 
 // answers reads problems with completions.

@@ -39,8 +39,9 @@ type Options struct {
 
 // Files are files of problems under one name; the zero value means none.
 type Files struct {
-	Name  string // in errors
-	Paths []string
+	Name   string // in errors
+	Paths  []string
+	Reader dataset.Reader
 }
 
 // Defaults are 8 examples and at most 10 lines, compared by exact text; for MATH, 15 lines, compared by meaning.

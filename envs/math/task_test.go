@@ -158,7 +158,7 @@ func TestReadRefusesAFileWithoutProblems(t *testing.T) {
 	}
 }
 
-func file(path string) Files { return Files{path, []string{path}} }
+func file(path string) Files { return Files{Name: path, Paths: []string{path}} }
 
 func newTask(t *testing.T, name string, change func(*Options)) *Task {
 	t.Helper()
@@ -204,8 +204,8 @@ func TestTaskParts(t *testing.T) {
 		{"evaluation file untouched", func(o *Options) { o.Eval = file(other) }, 10, 5, 2},
 		{"examples from their own file for the evaluation file alone", func(o *Options) { o.Train, o.Eval, o.Examples = Files{}, file(other), file(first) }, 0, 5, 2},
 		{"no example is evaluated", func(o *Options) { o.Train, o.Eval, o.Examples = Files{}, file(first), file(six) }, 0, 3, 2},
-		{"examples from their own file", func(o *Options) { o.Examples = Files{other, []string{other}} }, 12, 0, 2},
-		{"examples from another file with the same problems", func(o *Options) { o.Examples = Files{first, []string{first}} }, 10, 0, 2},
+		{"examples from their own file", func(o *Options) { o.Examples = file(other) }, 12, 0, 2},
+		{"examples from another file with the same problems", func(o *Options) { o.Examples = file(first) }, 10, 0, 2},
 		{"no examples", func(o *Options) { o.FewShot = 0 }, 12, 0, 0},
 		{"held out", func(o *Options) { o.HoldOut = 4 }, 6, 4, 2},
 		{"an evaluation file instead", func(o *Options) { o.Eval, o.HoldOut = file(other), 4 }, 10, 5, 2},

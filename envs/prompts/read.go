@@ -92,11 +92,11 @@ func (o *options) columnsOf(r dataset.Record) (columns, error) {
 }
 
 // read reads the prompts of files; errors call the files name. Rows that cannot be used are added to faults.
-func (o *options) read(faults *dataset.Faults, name string, files ...string) ([]prompt, columns, error) {
+func (o *options) read(reader dataset.Reader, faults *dataset.Faults, name string, files ...string) ([]prompt, columns, error) {
 	var all []prompt
 	var c columns
 	first := true
-	for r, err := range dataset.Records(files...) {
+	for r, err := range reader.Records(files...) {
 		if err == nil && first {
 			first = false
 			c, err = o.columnsOf(r)

@@ -82,7 +82,7 @@ func (t *task) fill(s envs.Setup) error {
 		file := of.source
 		file.Path = of.name
 		faults := o.Faults()
-		all, c, err := o.read(faults, of.name, of.files...)
+		all, c, err := o.read(s.Reader, faults, of.name, of.files...)
 		if err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ func (t *task) takeExamples() error {
 	}
 	examples := *t.options
 	examples.KindColumn = ""
-	all, c, err := examples.read(&dataset.Faults{}, path, path)
+	all, c, err := examples.read(dataset.Reader{}, &dataset.Faults{}, path, path)
 	if err != nil {
 		return err
 	}

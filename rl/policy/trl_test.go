@@ -58,7 +58,7 @@ func checkAsTRL(t *testing.T, c trlCase) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	divided, err := dataset.Divide(parts)
+	divided, err := (dataset.Reader{}).Divide(parts)
 	if err != nil {
 		t.Fatal(err)
 	}

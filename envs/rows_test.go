@@ -1,0 +1,38 @@
+package envs
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/errtest"
+)
+
+// TestMissingColumns: the error names the columns of the file and the options that choose them.
+func TestMissingColumns(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tickets.csv")
+	if err := os.WriteFile(path, []byte("body;queue\nIt broke;support\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	find := func(context.Context, string, string, ...string) ([]dataset.Part, error) {
+		return []dataset.Part{{Split: dataset.Train, Files: []string{path}}}, nil
+	}
+	for _, test := range []struct {
+		options LabelledRows
+		want    string
+	}{
+		{LabelledRows{TextColumn: "text", LabelColumn: "label"}, `tickets.csv:1: no columns "text", "label"; columns are "body", "queue" … pass --text-column NAME --label-column NAME`},
+		{LabelledRows{TextColumn: "body", LabelColumn: "que"}, `tickets.csv:1: no column "que"; … did you mean "queue"?; pass --label-column NAME`},
+		{LabelledRows{TextColumn: "body", LabelColumn: "queue", SplitColumn: "part"}, `no column "part"; … pass --split-column NAME`},
+	} {
+		if _, err := test.options.Rows(t.Context(), Setup{Find: find}); !errtest.Has(err, test.want) {
+			t.Errorf("\n got %v\nwant %s", err, test.want)
+		}
+	}
+	right := LabelledRows{TextColumn: "body", LabelColumn: "queue"}
+	if rows, err := right.Rows(t.Context(), Setup{Find: find}); err != nil || len(rows) != 1 || rows[0].Text != "It broke" {
+		t.Errorf("%v, %v", rows, err)
+	}
+}
