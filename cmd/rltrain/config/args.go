@@ -116,7 +116,11 @@ func flagEntries(args []string, found *faults) []entry {
 		return unknownName("unknown option "+typed, strings.TrimLeft(typed, "-"), options.Flag)
 	}, found)
 	if len(stray) > 0 {
-		found.add(usagef("unexpected argument %q: write settings as --name=value", stray[0]))
+		hint := fileHint(stray[0])
+		if _, ok := trlCommands[stray[0]]; ok {
+			hint = "; did you mean rltrain " + stray[0] + "?"
+		}
+		found.add(usagef("unexpected argument %q: write settings as --name=value%s", stray[0], hint))
 	}
 	var entries []entry
 	for _, o := range given {

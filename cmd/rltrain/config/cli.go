@@ -3,6 +3,8 @@ package config
 import (
 	"context"
 	"fmt"
+	"maps"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -20,7 +22,7 @@ import (
 func TrainCommand(environ []string, run func(context.Context, *Config) error) *cli.Command {
 	return &cli.Command{
 		Name:            "train",
-		Usage:           "train a model (default command); sft, dpo, kto, reward, grpo and rloo are the same with TRL's task",
+		Usage:           "train a model (default command); sft, dpo, kto, orpo, cpo, reward, grpo, rloo, ppo and distillation are TRL's commands",
 		Flags:           completionFlags(),
 		SkipFlagParsing: true,
 		HideHelp:        true,
@@ -165,7 +167,7 @@ func Arguments(app *cli.App, argv []string) ([]string, error) {
 		return append(append([]string{argv[0], "train"}, impliedBy(implied, args[1:])...), args[1:]...), nil
 	}
 	if command == nil {
-		return nil, usagef("unknown command %s%s", args[0], nearest.Hint(args[0], commandNames(app.Commands), nil))
+		return nil, usagef("unknown command %s%s", args[0], commandHint(app, args))
 	}
 	if command.SkipFlagParsing {
 		return argv, nil
@@ -195,12 +197,44 @@ func Arguments(app *cli.App, argv []string) ([]string, error) {
 
 // trlCommands are TRL's commands, and the options of train that they imply.
 var trlCommands = map[string][]string{
-	"sft":    {"--task=chat"},
-	"dpo":    {"--task=preference", "--algorithm=dpo"},
-	"kto":    {"--task=preference", "--algorithm=dpo", "--dpo-loss=kto"},
-	"reward": {"--mode=reward_model"},
-	"grpo":   {"--task=prompts", "--mode=rl_only", "--algorithm=grpo"},
-	"rloo":   {"--task=prompts", "--mode=rl_only", "--algorithm=rloo"},
+	"sft":          {"--task=chat"},
+	"dpo":          {"--task=preference", "--algorithm=dpo"},
+	"kto":          {"--task=preference", "--algorithm=dpo", "--dpo-loss=kto"},
+	"orpo":         {"--task=preference", "--algorithm=dpo", "--dpo-loss=orpo"},
+	"cpo":          {"--task=preference", "--algorithm=dpo", "--dpo-loss=cpo"},
+	"reward":       {"--mode=reward_model"},
+	"grpo":         {"--task=prompts", "--mode=rl_only", "--algorithm=grpo"},
+	"rloo":         {"--task=prompts", "--mode=rl_only", "--algorithm=rloo"},
+	"ppo":          {"--task=prompts", "--mode=rl_only", "--algorithm=ppo"},
+	"distillation": {"--task=prompts", "--mode=rl_only", "--algorithm=distill"},
+}
+
+// commandHint says what to type instead of an unknown command.
+func commandHint(app *cli.App, args []string) string {
+	switch {
+	case args[0] == "trl" && len(args) > 1:
+		return fmt.Sprintf("; leave it out: rltrain %s", args[1])
+	case args[0] == "vllm-serve":
+		return "; use rltrain serve"
+	}
+	if hint := fileHint(args[0]); hint != "" {
+		return hint
+	}
+	return nearest.Hint(args[0], append(commandNames(app.Commands), slices.Collect(maps.Keys(trlCommands))...), nil)
+}
+
+// fileHint says which option a file's name belongs to, for a name without one.
+func fileHint(name string) string {
+	plain := strings.TrimSuffix(strings.TrimSuffix(name, ".gz"), ".zst")
+	switch filepath.Ext(plain) {
+	case ".yaml", ".yml":
+		return "; did you mean --config " + name + "?"
+	case ".csv", ".json", ".jsonl", ".parquet", ".arrow":
+		return "; did you mean --dataset " + name + "?"
+	case ".gguf":
+		return "; did you mean --model " + name + "?"
+	}
+	return ""
 }
 
 // impliedBy are the implied options that args do not set otherwise.
@@ -208,7 +242,10 @@ func impliedBy(implied, args []string) (kept []string) {
 	given := glance(args)
 	for _, one := range implied {
 		name := canonical(strings.TrimPrefix(one[:strings.Index(one, "=")], "--"))
-		if !slices.ContainsFunc(given, func(o option) bool { return o.name == name }) {
+		// CPO's trainer has losses of its own, but its sigmoid is not DPO's.
+		if !slices.ContainsFunc(given, func(o option) bool {
+			return o.name == name || name == "dpo_loss" && o.name == "loss_type" && o.value().Text != "sigmoid"
+		}) {
 			kept = append(kept, one)
 		}
 	}

@@ -26,7 +26,7 @@ const (
 	ownEngine        = "rltrain generates with its own engine; --rollout-url uses a running server"
 	undivided        = "weights are not sharded; for data parallel training start several processes with torchrun"
 	compilesNothing  = "rltrain compiles nothing at run time and loads no other kernels"
-	uploadsNothing   = "rltrain uploads nothing"
+	uploadsNothing   = "rltrain uploads nothing; run hf upload after training"
 	savesEverything  = "checkpoints come every save_steps and hold everything needed to resume"
 	fixedReference   = "the reference is the starting policy"
 	rowsAreInMemory  = "rows are held in memory and prefetched"
@@ -79,90 +79,88 @@ var rules = slices.Concat(
 	needless("a run's folder has the model in any case; see export for other formats", "save_model", "save_method", "quantization", "quantization_method"),
 
 	// These have one value here.
-	only("push_to_hub", uploadsNothing, "false"),
-	only("push_to_hub_revision", uploadsNothing, "false"),
-	only("push_model", uploadsNothing, "false"),
+	only(uploadsNothing, "push_to_hub", "false"),
+	only(uploadsNothing, "push_to_hub_revision", "false"),
+	only(uploadsNothing, "push_model", "false"),
 	[]rule{{name: "optim", why: "the optimiser is AdamW, with its moments in fp32", values: []string{"adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw", "paged_adamw_32bit"},
 		near: []string{"adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit"}}},
-	only("importance_sampling_level", "ratios are per token, or with algorithm rloo per completion", "token"),
-	only("average_tokens_across_devices", "losses always count the tokens of all processes", "true"),
-	only("bnb_4bit_quant_type", "4-bit weights are nf4", "nf4"),
-	only("use_bnb_nested_quant", "scales of 4-bit weights are float32", "false"),
-	only("dataset_streaming", "rows are held in memory; see max_samples", "false"),
-	only("streaming", "rows are held in memory; see max_samples", "false"),
-	only("do_predict", "use the command predict", "false"),
-	only("eval_delay", "rltrain evaluates from the start", "0"),
-	only("f_divergence_type", "only the reverse KL of the DPO paper is available", "reverse_kl"),
-	only("fp16_full_eval", inOneStage, "false"),
-	only("bf16_full_eval", inOneStage, "false"),
-	only("ignore_data_skip", "a resumed run continues at the row where it stopped", "false"),
-	only("label_smoothing_factor", "only preferences have label_smoothing", "0"),
-	only("ld_alpha", "log-probabilities are sums over completions", "1"),
-	only("multi_objective_aggregation", "rewards are summed with their weights", "sum_then_normalize"),
-	only("neftune_noise_alpha", "rltrain adds no noise to embeddings", "0"),
-	only("normalize_advantages", "use advantage_scale, with algorithm grpo", "false"),
-	only("packing_strategy", "packing uses best fit with complete examples", "bfd"),
-	only("router_aux_loss_coef", "rltrain does not train routers of mixtures of experts", "0"),
-	only("sync_ref_model", fixedReference, "false"),
-	only("tf32", "matrix products of fp32 are never rounded to TF32; see dtype", "false"),
-	only("top_entropy_quantile", "all tokens of a completion are trained on", "1"),
-	only("train_sampling_strategy", "rows are shuffled, by seed", "random"),
-	only("group_by_length", "rows are shuffled, by seed; nothing is padded, so grouping saves nothing", "false"),
-	only("truncation_mode", "texts are cut at their end", "keep_start"),
-	only("use_adaptive_entropy", "use entropy_coef, which is constant", "false"),
-	only("use_dora", "rltrain loads DoRA adapters, but trains only LoRA", "false"),
-	only("use_weighting", "all pairs have the same weight", "false"),
-	only("bias", "LoRA trains no biases", "none"),
-	only("is_encoder_decoder", "encoder-decoder models are not supported", "false"),
-	only("generate_during_eval", "use the command generate", "false"),
-	only("reference_free", "use dpo_loss=cpo", "false"),
+	only("ratios are per token, or with algorithm rloo per completion", "importance_sampling_level", "token"),
+	only("losses always count the tokens of all processes", "average_tokens_across_devices", "true"),
+	only("4-bit weights are nf4", "bnb_4bit_quant_type", "nf4"),
+	only("scales of 4-bit weights are float32", "use_bnb_nested_quant", "false"),
+	only("rows are held in memory; see max_samples", "dataset_streaming", "false"),
+	only("rows are held in memory; see max_samples", "streaming", "false"),
+	only("use the command predict", "do_predict", "false"),
+	only("rltrain evaluates from the start", "eval_delay", "0"),
+	only("only the reverse KL of the DPO paper is available", "f_divergence_type", "reverse_kl"),
+	only(inOneStage, "fp16_full_eval", "false"),
+	only(inOneStage, "bf16_full_eval", "false"),
+	only("a resumed run continues at the row where it stopped", "ignore_data_skip", "false"),
+	only("only preferences have label_smoothing", "label_smoothing_factor", "0"),
+	only("log-probabilities are sums over completions", "ld_alpha", "1"),
+	only("rewards are summed with their weights", "multi_objective_aggregation", "sum_then_normalize"),
+	only("rltrain adds no noise to embeddings", "neftune_noise_alpha", "0"),
+	only("use advantage_scale, with algorithm grpo", "normalize_advantages", "false"),
+	only("packing uses best fit with complete examples", "packing_strategy", "bfd"),
+	only("rltrain does not train routers of mixtures of experts", "router_aux_loss_coef", "0"),
+	only(fixedReference, "sync_ref_model", "false"),
+	only("matrix products of fp32 are never rounded to TF32; see dtype", "tf32", "false"),
+	only("all tokens of a completion are trained on", "top_entropy_quantile", "1"),
+	only("rows are shuffled, by seed", "train_sampling_strategy", "random"),
+	only("rows are shuffled, by seed; nothing is padded, so grouping saves nothing", "group_by_length", "false"),
+	only("texts are cut at their end", "truncation_mode", "keep_start"),
+	only("use entropy_coef, which is constant", "use_adaptive_entropy", "false"),
+	only("rltrain loads DoRA adapters, but trains only LoRA", "use_dora", "false"),
+	only("all pairs have the same weight", "use_weighting", "false"),
+	only("LoRA trains no biases", "bias", "none"),
+	only("encoder-decoder models are not supported", "is_encoder_decoder", "false"),
+	only("use the command generate", "generate_during_eval", "false"),
+	only("use dpo_loss=cpo", "reference_free", "false"),
 
 	// These have no equivalent.
-	refuse("lr", "use learning_rate (supervised stage) or rl_learning_rate"),
-	refuse("cliprange", "use clip_low and clip_high"),
-	refuse(perGeneration, "use minibatches, with an algorithm that samples new completions"),
-	refuse(perRollout, "use prompts_per_step and samples_per_prompt"),
-	refuse("use_dpo", "use task=preference"),
-	refuse("delta", otherClip),
-	refuse("data_seed", "seed also sets the order of rows"),
-	refuse("dataset_kwargs", "columns are found by name; see text_column"),
-	refuse("datasets", "name a file or a folder of files as dataset; a file of settings may list one data set"),
-	refuse("dataset_mixture", "name a file or a folder of files as dataset; a file of settings may list one data set"),
-	refuse("dataset_mixer", "name a file or a folder of files as dataset; a file of settings may list one data set"),
-	refuse("dataset_splits", "use train_split and eval_split; a file of settings may list both"),
-	refuse("chat_template_path", "put chat_template.jinja into the model's folder"),
-	refuse("chat_template", "put chat_template.jinja into the model's folder"),
-	refuse("lora_modules_to_save", "rltrain trains adapters and the head of a classifier"),
-	refuse("lora_target_parameters", "rltrain adapts linear modules; see lora_target_modules"),
-	refuse("loftq_config", "adapters start at zero"),
-	refuse("log_completions_hub_repo", uploadsNothing),
-	refuse("max_tool_calling_iterations", "tools are not supported; max_turns gives programs several turns"),
-	refuse("missing_eos_penalty", "use overlong_buffer, or mask_overlong"),
-	refuse("off_policy_mask_threshold", "completions of older policies get importance weights; see max_staleness"),
-	refuse("optim_args", "AdamW has the options weight_decay, adam_beta1, adam_beta2 and adam_epsilon"),
-	refuse("optim_target_modules", "AdamW trains all weights with the same settings"),
-	refuse("reward_clip_range", "use expr:'...' in reward to clip rewards"),
-	refuse("reward_model_path", "use reward=model:DIR"),
-	refuse("vllm_structured_outputs_regex", "completions are sampled without a grammar"),
-	refuse("rpo_alpha", "use dpo_loss=sigmoid,sft with loss_weights=1,ALPHA"),
-	refuse("callbacks", "rltrain calls no Python"),
-	refuse("benchmarks", "use the command eval after training"),
-	refuse("min_lr", "use min_lr_rate, a fraction of the peak learning rate"),
-	refuse("env", "set variables of the environment in the shell"),
-	refuse("cache_dir", "set the variables HF_HOME or HF_HUB_CACHE"),
-	refuse("eval_k", optionOfEval),
-	refuse("repeat_eval_problems", optionOfEval),
-	refuse("simple_eval_problems", "use eval_samples"),
-	refuse("use_reward_model", "use reward=tests,model:DIR"),
-	refuse("qlora", "write quantize=nf4 and tuning=lora"),
-	refuse("process_supervision", "use step_mode=line and a judge"),
-	refuse("local_test", "use model=tiny for a test without a download"),
-	refuse("reward_model_sys_prompt_path", "the judge's prompt is built in; choose one with reward"),
-	refuse("judge_scale", "set a weight in reward, such as reward=score=0.2"),
-	refuse("lmbda", "distillation always uses the student's own completions"),
-	refuse("seq_kd", "use task=chat on the teacher's texts"),
+	refuse("use learning_rate (supervised stage) or rl_learning_rate", "lr"),
+	refuse("use clip_low and clip_high", "cliprange"),
+	refuse("use minibatches, with an algorithm that samples new completions", perGeneration),
+	refuse("use prompts_per_step and samples_per_prompt", perRollout),
+	refuse("use task=preference", "use_dpo"),
+	refuse(otherClip, "delta"),
+	refuse("seed also sets the order of rows", "data_seed"),
+	refuse("columns are found by name; see text_column", "dataset_kwargs"),
+	refuse("name a file or a folder of files as dataset; a file of settings may list one data set", "datasets", "dataset_mixture", "dataset_mixer"),
+	refuse("use train_split and eval_split; a file of settings may list both", "dataset_splits"),
+	refuse("put chat_template.jinja into the model's folder", "chat_template_path", "chat_template"),
+	refuse("rltrain trains adapters and the head of a classifier", "lora_modules_to_save"),
+	refuse("rltrain adapts linear modules; see lora_target_modules", "lora_target_parameters"),
+	refuse("adapters start at zero", "loftq_config"),
+	refuse(uploadsNothing, "log_completions_hub_repo"),
+	refuse("tools are not supported; max_turns gives programs several turns", "max_tool_calling_iterations"),
+	refuse("use overlong_buffer, or mask_overlong", "missing_eos_penalty"),
+	refuse("completions of older policies get importance weights; see max_staleness", "off_policy_mask_threshold"),
+	refuse("AdamW has the options weight_decay, adam_beta1, adam_beta2 and adam_epsilon", "optim_args"),
+	refuse("AdamW trains all weights with the same settings", "optim_target_modules"),
+	refuse("use expr:'...' in reward to clip rewards", "reward_clip_range"),
+	refuse("use reward=model:DIR", "reward_model_path"),
+	refuse("completions are sampled without a grammar", "vllm_structured_outputs_regex"),
+	refuse("use dpo_loss=sigmoid,sft with loss_weights=1,ALPHA", "rpo_alpha"),
+	refuse("rltrain calls no Python", "callbacks"),
+	refuse("use the command eval after training", "benchmarks"),
+	refuse("use min_lr_rate, a fraction of the peak learning rate", "min_lr"),
+	refuse("set variables of the environment in the shell", "env"),
+	refuse("set the variables HF_HOME or HF_HUB_CACHE", "cache_dir"),
+	refuse(optionOfEval, "eval_k", "repeat_eval_problems"),
+	refuse("use eval_samples", "simple_eval_problems"),
+	refuse("use num_steps: steps of prompts_per_step times samples_per_prompt completions", "total_episodes"),
+	refuse("use reward=tests,model:DIR", "use_reward_model"),
+	refuse("write quantize=nf4 and tuning=lora", "qlora"),
+	refuse("use step_mode=line and a judge", "process_supervision"),
+	refuse("use model=tiny for a test without a download", "local_test"),
+	refuse("the judge's prompt is built in; choose one with reward", "reward_model_sys_prompt_path"),
+	refuse("set a weight in reward, such as reward=score=0.2", "judge_scale"),
+	refuse("distillation always uses the student's own completions", "lmbda"),
+	refuse("use task=chat on the teacher's texts", "seq_kd"),
 )
 
+// needless accepts every value of the names.
 func needless(why string, names ...string) []rule {
 	var all []rule
 	for _, name := range names {
@@ -171,11 +169,19 @@ func needless(why string, names ...string) []rule {
 	return all
 }
 
-func only(name, why string, values ...string) []rule {
+// only accepts the given values of a name.
+func only(why, name string, values ...string) []rule {
 	return []rule{{name: name, values: values, why: why}}
 }
 
-func refuse(name, why string) []rule { return []rule{{name: name, why: why}} }
+// refuse refuses every value of the names.
+func refuse(why string, names ...string) []rule {
+	var all []rule
+	for _, name := range names {
+		all = append(all, rule{name: name, why: why})
+	}
+	return all
+}
 
 // ruleOf is the rule for a name; nil if nothing is known of it.
 func ruleOf(name string) *rule {
@@ -206,9 +212,9 @@ func (r *rule) check(v options.Value) error {
 	case r.values == nil:
 		return fmt.Errorf("%s", r.why)
 	case v.Syntax == options.List:
-		return fmt.Errorf("%v: %s; use %s", v, r.why, strings.Join(r.values, " or "))
+		return fmt.Errorf("%v: %s; remove it or use %s", v, r.why, strings.Join(r.values, " or "))
 	}
-	return fmt.Errorf("%q: %s; use %s", v.Text, r.why, strings.Join(r.values, " or "))
+	return fmt.Errorf("%q: %s; remove it or use %s", v.Text, r.why, strings.Join(r.values, " or "))
 }
 
 // sameValue compares numbers by value, and text without regard to case.
