@@ -22,6 +22,15 @@ type PreferenceScores struct {
 	Margin   rl.Estimate `json:"margin"`   // of the implicit rewards
 	Chosen   rl.Estimate `json:"logps_chosen"`
 	Rejected rl.Estimate `json:"logps_rejected"`
+
+	Units []UnitScore `json:"-"` // in the order of the units
+}
+
+// UnitScore is a unit as a policy or a reward model scores it.
+type UnitScore struct {
+	Rewards  []float64 // of each response, the best first; of a policy the implicit ones
+	LogProbs []float64 // of each response; nil for a reward model
+	Margin   float64   // of a policy: by how much the better response is preferred, or a single one judged right
 }
 
 // preferenceTokens is how many tokens a forward pass of an evaluation may have.
@@ -57,13 +66,13 @@ func ScorePreferences(ctx context.Context, p policy.Policy, a algo.Algorithm, un
 	sides := map[bool][]float64{}
 	at := 0
 	for _, unit := range units {
-		var rewards []float64
+		var rewards, logProbs []float64
 		for _, x := range unit {
 			sum := sums[at]
 			at++
 			good := x.Index == 0 && x.Truth == 1
 			sides[good] = append(sides[good], sum)
-			rewards = append(rewards, implicitReward(needs, x, sum))
+			rewards, logProbs = append(rewards, implicitReward(needs, x, sum)), append(logProbs, sum)
 		}
 		margin := rewards[0]
 		switch {
@@ -74,6 +83,7 @@ func ScorePreferences(ctx context.Context, p policy.Policy, a algo.Algorithm, un
 		}
 		margins = append(margins, margin)
 		right = append(right, preferred(margin))
+		scores.Units = append(scores.Units, UnitScore{rewards, logProbs, margin})
 	}
 	scores.Accuracy, scores.Margin = rl.RateEstimate(right), rl.MeanEstimate(margins)
 	scores.Chosen, scores.Rejected = rl.MeanEstimate(sides[true]), rl.MeanEstimate(sides[false])
@@ -157,6 +167,8 @@ type RewardScores struct {
 	Brier      float64     `json:"brier"`
 	MeanReward float64     `json:"mean_reward"`
 	Longer     rl.Estimate `json:"longer"` // fraction of pairs whose better response has more tokens
+
+	Units []UnitScore `json:"-"` // in the order of the units
 }
 
 // ScoreRewards evaluates a reward model.
@@ -175,6 +187,7 @@ func ScoreRewards(ctx context.Context, m *policy.RewardModel, units [][]*rl.Samp
 	var margins, right, longer []float64
 	at := 0
 	for _, unit := range units {
+		v.Units = append(v.Units, UnitScore{Rewards: rewards[at : at+len(unit)]})
 		for i := range unit {
 			v.MeanReward += rewards[at+i] / float64(len(rewards))
 			for j := i + 1; j < len(unit); j++ {

@@ -22,11 +22,13 @@ type Preferences struct {
 	Bad     dataset.Faults // rows that cannot be encoded
 	// Shortened counts rows whose prompt lost the thought that the template opens; see TokenExamples.
 	Shortened int
-	First     string // file and line of the first dropped or equal unit
+	First     string   // file and line of the first dropped or equal unit
+	Places    []string // file and line of each unit
 }
 
-// add numbers a unit.
-func (f *Preferences) add(unit []*rl.Sample) {
+// add numbers a unit of an example.
+func (f *Preferences) add(e chat.Example, unit []*rl.Sample) {
+	f.Places = append(f.Places, fmt.Sprintf("%s:%d", e.File, e.Line))
 	for i, x := range unit {
 		x.Prompt, x.Index = len(f.Units), i
 	}
@@ -101,11 +103,11 @@ func (f *Preferences) encoded(e chat.Example, sequences []Sequence, limit int, s
 		unit[0].Truth = 0
 	}
 	if !singles {
-		f.add(unit)
+		f.add(e, unit)
 		return
 	}
 	for _, x := range unit {
-		f.add([]*rl.Sample{x})
+		f.add(e, []*rl.Sample{x})
 	}
 }
 

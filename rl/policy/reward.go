@@ -230,7 +230,7 @@ func (m *RewardModel) Units(examples iter.Seq2[chat.Example, error], skipBad boo
 			out.Equal++
 			out.skip(e)
 		default:
-			out.add(unit)
+			out.add(e, unit)
 		}
 	})
 	return out, cmp.Or(err, out.empty(fmt.Sprintf("are longer than %d tokens", m.MaxLength)))

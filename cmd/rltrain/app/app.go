@@ -18,7 +18,6 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/train"
 	_ "github.com/rltrain/rltrain/envs/chat"
 	_ "github.com/rltrain/rltrain/envs/code"
-	"github.com/rltrain/rltrain/envs/dataset"
 	_ "github.com/rltrain/rltrain/envs/digits"
 	_ "github.com/rltrain/rltrain/envs/intent"
 	_ "github.com/rltrain/rltrain/envs/math"
@@ -49,7 +48,6 @@ func Run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 		}
 		return 0
 	}
-	dataset.Progress = func(line string) { fmt.Fprintln(stderr, line) }
 	app := newApp(environ, stdin, stdout, stderr)
 	args, err := config.Arguments(app, args)
 	if err == nil {

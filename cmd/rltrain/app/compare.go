@@ -65,6 +65,11 @@ func compareModels(c *cli.Context) error {
 	if err := onlyFlags(c, "to task "+task, []string{"task", "output"}, rowFlags()); err != nil {
 		return err
 	}
+	for _, dir := range c.Args().Slice() {
+		if err := noClassifier(c, dir); err != nil {
+			return err
+		}
+	}
 	chosen, err := chooseRows(c)
 	if err != nil {
 		return err

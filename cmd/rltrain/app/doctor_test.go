@@ -36,7 +36,7 @@ func TestDoctorOnALanguageModel(t *testing.T) {
 		"parameters 36,096 (tied embeddings)",
 		"weights 0.1 MiB F32",
 		"context 2,048 tokens in training; longer texts are possible",
-		`stop tokens token 1 "<eos>"`,
+		`end tokens "<eos>" (1)`,
 		`special tokens eos_token 1 "<eos>", pad_token 0 "<pad>", unk_token 2 "<unk>"`,
 		"chat template none: accepts plain text only, no messages",
 		"First prompt of chat (plain text: no chat template)",

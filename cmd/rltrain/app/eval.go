@@ -38,7 +38,7 @@ Completions from a file: rltrain eval --task NAME --completions FILE
 
 Preference pairs: rltrain eval --task preference --model DIR --dataset FILE
   Policy: loss, accuracy, reward margin and log-probs of both sides, against --reference or the adapter's base model.
-  Reward model: accuracy, margin and calibration of P(chosen).
+  Reward model: accuracy, margin and calibration of P(chosen). --max-samples N reads the first N rows.
 
 Programs from a file: rltrain eval --task code --dataset PROBLEMS --completions FILE
   Runs the programs in a sandbox and prints pass@k (unbiased) and how they ended. Rows have task_id and completion.`,
@@ -81,6 +81,9 @@ func eval(c *cli.Context) error {
 	}
 	dir, err := model(c)
 	if err != nil {
+		return err
+	}
+	if err := noClassifier(c, dir); err != nil {
 		return err
 	}
 	chosen, err := chooseRows(c)

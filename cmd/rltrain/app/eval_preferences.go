@@ -12,7 +12,6 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
-	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/epochs"
@@ -91,7 +90,7 @@ func skippedRows(cut, dropped, equal, null int) string {
 // evalPreferences measures a policy or a reward model on preference pairs.
 func evalPreferences(c *cli.Context) error {
 	model, data := c.String("model"), c.String("dataset")
-	if err := onlyFlags(c, "to task "+c.String("task"), []string{"task", "dataset", "output"}, languageModelFlags(), preferenceFlags()); err != nil {
+	if err := onlyFlags(c, "to task "+c.String("task"), []string{"task", "dataset", "max-samples", "output", "output-rows"}, languageModelFlags(), preferenceFlags()); err != nil {
 		return err
 	}
 	if model == "" || data == "" {
@@ -128,7 +127,7 @@ func preferenceRows(ctx context.Context, c *cli.Context, name string, formats ..
 	if err != nil {
 		return nil, fmt.Errorf("--dataset: %w", err)
 	}
-	divided, err := dataset.Divide(parts)
+	divided, err := dataReader(c).Divide(parts)
 	if err != nil {
 		return nil, fmt.Errorf("--dataset: %w", err)
 	}
@@ -136,7 +135,25 @@ func preferenceRows(ctx context.Context, c *cli.Context, name string, formats ..
 	if divided.Given {
 		rows = divided.Validation
 	}
-	return chat.Examples(rows, formats...), nil
+	return firstOf(chat.Examples(rows, formats...), c.Int("max-samples")), nil
+}
+
+// firstOf yields the first n examples; all if n is 0.
+func firstOf(examples iter.Seq2[chat.Example, error], n int) iter.Seq2[chat.Example, error] {
+	if n == 0 {
+		return examples
+	}
+	return func(yield func(chat.Example, error) bool) {
+		left := n
+		for e, err := range examples {
+			if !yield(e, err) || err != nil {
+				return
+			}
+			if left--; left == 0 {
+				return
+			}
+		}
+	}
 }
 
 func evalReward(ctx context.Context, c *cli.Context, model, data string) (r rewardResults, err error) {
@@ -161,8 +178,14 @@ func evalReward(ctx context.Context, c *cli.Context, model, data string) (r rewa
 		return r, err
 	}
 	r = rewardResults{Model: model, Dataset: data, Dropped: found.Dropped, Equal: found.Equal, Null: found.Null}
-	r.RewardScores, err = evaluate.ScoreRewards(ctx, m, found.Units)
-	return r, err
+	if r.RewardScores, err = evaluate.ScoreRewards(ctx, m, found.Units); err != nil || c.String("output-rows") == "" {
+		return r, err
+	}
+	all, err := rewardRows(m, found, r.Units)
+	if err != nil {
+		return r, err
+	}
+	return r, saveRows(c.String("output-rows"), all)
 }
 
 func evalPolicy(ctx context.Context, c *cli.Context, a *algo.DPO, r preferenceResults) (preferenceResults, error) {
@@ -216,6 +239,12 @@ func evalPolicy(ctx context.Context, c *cli.Context, a *algo.DPO, r preferenceRe
 	if err := evaluate.PrepareKL(p, a, aside); err != nil {
 		return r, err
 	}
-	r.PreferenceScores, err = evaluate.ScorePreferences(ctx, p, a, found.Units)
-	return r, err
+	if r.PreferenceScores, err = evaluate.ScorePreferences(ctx, p, a, found.Units); err != nil || c.String("output-rows") == "" {
+		return r, err
+	}
+	all, err := policyRows(p, found, r.Units)
+	if err != nil {
+		return r, err
+	}
+	return r, saveRows(c.String("output-rows"), all)
 }

@@ -214,7 +214,7 @@ func TestBadInput(t *testing.T) {
 		{"short row", file("TMP/d.csv", "text,label\na cat,animals\na court\n"), onFile("d.csv"),
 			`TMP/d.csv:3: the row has 1 fields, want 2 ("text", "label"); quote fields that contain commas`},
 		{"missing column", file("TMP/d.csv", "text,labels\na cat,animals\n"), onFile("d.csv"),
-			`TMP/d.csv:1: no column "label"; columns are "text", "labels"; did you mean "labels"?`},
+			`TMP/d.csv:1: no column "label"; columns are "text", "labels"; did you mean "labels"?; pass --label-column NAME`},
 		{"no rows of the split", file("TMP/d.csv", "text,label,split\na cat,animals,train\n"), onFile("d.csv"),
 			"TMP/d.csv has no test rows; choose another --split"},
 		{"labels of another task", nil, "eval --model MODEL", `built-in questions: data/biology.jsonl:16: label "biology" is not one of animals, law, physics; pass data with the model's labels as --dataset FILE`},

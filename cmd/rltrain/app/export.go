@@ -70,7 +70,7 @@ func export(c *cli.Context) error {
 	case c.String("model") == "":
 		return shared.UsageErrorf("export needs --model NAME: a model, adapter or run folder, or a GGUF file")
 	case c.String("output") == "":
-		return shared.UsageErrorf("export needs --output PATH")
+		return shared.UsageErrorf("export needs --output PATH, such as --output out/")
 	case format != "gguf" && format != "hf":
 		return shared.UsageErrorf("--format: %q is none of gguf and hf", format)
 	case at < 0:

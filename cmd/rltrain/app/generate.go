@@ -90,7 +90,7 @@ func generate(c *cli.Context, given generateOptions) error {
 			return err
 		}
 		defer sampler.Close()
-		fmt.Fprintln(c.App.ErrWriter, "rltrain: stop tokens: "+shared.EOSNames(p))
+		fmt.Fprintln(c.App.ErrWriter, "rltrain: end tokens: "+shared.EOSNames(p))
 		sampleAsModel(c, p, &given.samplingOptions)
 		sayTemplate(c, p)
 		o := policy.GenerateOptions{Samples: given.Samples, MaxNew: given.MaxNew, Stop: stops, Seed: given.Seed, Sampling: given.torch()}

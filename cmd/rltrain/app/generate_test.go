@@ -69,7 +69,7 @@ func TestGenerateThenScore(t *testing.T) {
 	for _, batch := range []string{"1", "7", "32"} {
 		code, _, stderr := f.rltrain("", "generate", "--model", "MODEL", "--input", "TMP/in.jsonl", "--output", "TMP/"+batch+".jsonl",
 			"--max-new-tokens", "12", "-n", "3", "--batch-size", batch)
-		if code != 0 || !strings.Contains(stderr, `stop tokens: token 1 "<eos>"`) {
+		if code != 0 || !strings.Contains(stderr, `end tokens: "<eos>" (1)`) {
 			t.Fatalf("exit code %d, %q", code, stderr)
 		}
 		data, err := os.ReadFile(f.expand("TMP/" + batch + ".jsonl"))
@@ -336,7 +336,7 @@ func TestInvalidEndToken(t *testing.T) {
 		f.edit(t, name, `"eos_token_id": 1`, `"eos_token_id": 5000`)
 	}
 	code, out, stderr := f.rltrain("a\n", "generate", "--model", "MODEL", "--max-new-tokens", "9")
-	if code != 0 || out == "" || stderr != "rltrain: stop tokens: token 1 \"<eos>\"\n" {
+	if code != 0 || out == "" || stderr != "rltrain: end tokens: \"<eos>\" (1)\n" {
 		t.Errorf("exit code %d, printed %q, %q", code, out, stderr)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,8 +43,8 @@ func loadPolicy(c *cli.Context, name string) (*policy.Classifier, error) {
 	defer done()
 	p, err := policy.LoadClassifier(c.Context, client, name, c.String("dtype"), false)
 	if err != nil {
-		if record, unread := run.ReadRun(name); unread == nil && !policy.IsClassifierFolder(name) {
-			return nil, shared.UsageErrorf("%s is a language model, trained on task %s; use rltrain generate", name, record.Task)
+		if other := noClassifier(c, name); other != nil {
+			return nil, other
 		}
 		if found, unfound := client.Model(c.Context, name, hub.Weights); unfound == nil {
 			if _, other := transformers.LoadCausalConfig(found.Dir); other == nil {
@@ -53,6 +54,23 @@ func loadPolicy(c *cli.Context, name string) (*policy.Classifier, error) {
 		return nil, fmt.Errorf("loading the model: %w%s", err, suggestStage(name))
 	}
 	return p, nil
+}
+
+// noClassifier returns an error that says what to do with dir if it is the run folder of a language model.
+func noClassifier(c *cli.Context, dir string) error {
+	record, err := run.ReadRun(dir)
+	if err != nil || policy.IsClassifierFolder(dir) {
+		return nil
+	}
+	hint := "use rltrain generate or rltrain chat"
+	switch name := c.Command.Name; {
+	case name != "eval" && name != "compare":
+	case slices.Contains(preferenceTasks(), record.Task), slices.Contains(problemTasks(), record.Task):
+		hint = fmt.Sprintf("pass --task %s", record.Task)
+	default:
+		hint = "pass --task prompts with a --dataset of prompts and answers, or another --task"
+	}
+	return shared.UsageErrorf("%s is a language model, trained on task %s; %s", dir, record.Task, hint)
 }
 
 // suggestStage suggests the newest trained model in the --output-dir of a training run, or returns "".

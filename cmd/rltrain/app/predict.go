@@ -31,6 +31,9 @@ const (
 type predictOptions struct {
 	Top       int     `option:"top" default:"1" range:"[1,)" help:"number of labels to print per line, most likely first"`
 	JSON      bool    `option:"json" help:"print JSON Lines; a blank line prints null"`
+	Input     string  `option:"input" arg:"FILE" help:"rows to classify: csv, json, jsonl or parquet; without it the lines of standard input"`
+	Column    string  `option:"text_column" default:"text" help:"column of --input with the text"`
+	Output    string  `option:"output" arg:"FILE" help:"JSON Lines file to write, with --input; without it standard output"`
 	Rejection float64 `option:"rejection" range:"[0,1]" help:"print (rejected) instead of a label below this probability; see eval --out-of-scope-label (0 = off)"`
 }
 
@@ -38,9 +41,13 @@ func predictCommand() *cli.Command {
 	var o predictOptions
 	return &cli.Command{
 		Name:  "predict",
-		Usage: "classify lines of standard input",
+		Usage: "classify lines of standard input, or the rows of a file",
 		Description: `Prints label and probability, tab-separated, for each line in order. Blank and unreadable lines print a blank line;
-after an unreadable line the exit code is 1. Predictions are printed as soon as lines arrive.`,
+after an unreadable line the exit code is 1. Predictions are printed as soon as lines arrive.
+
+With --input FILE it writes each row as JSON with the fields predicted and probability:
+
+   rltrain predict --model models/intent_classifier_rl --input tickets.csv --text-column body --output labelled.jsonl`,
 		Flags: append([]cli.Flag{
 			modelFlag(),
 			dtypeFlag(),
@@ -54,6 +61,14 @@ func predict(c *cli.Context, o predictOptions) error {
 	if err != nil {
 		return err
 	}
+	for _, name := range []string{"text-column", "output"} {
+		if c.IsSet(name) && o.Input == "" {
+			return shared.UsageErrorf("--%s: needs --input FILE", name)
+		}
+	}
+	if o.Input != "" && o.JSON {
+		return shared.UsageErrorf("--json: applies to lines of standard input; with --input the output is always JSON Lines")
+	}
 	return shared.OnThread(c, func(ctx context.Context) error {
 		policy, err := loadPolicy(c, dir)
 		if err != nil {
@@ -63,16 +78,20 @@ func predict(c *cli.Context, o predictOptions) error {
 		if o.Top > len(policy.Labels) {
 			return shared.UsageErrorf("--top: %d is out of range; the model has %d labels", o.Top, len(policy.Labels))
 		}
+		p := &predictor{policy: policy, out: bufio.NewWriter(c.App.Writer), predictOptions: o, warn: c.App.ErrWriter}
 		input, regular := c.App.Reader, false
 		if file, ok := input.(*os.File); ok {
 			info, err := file.Stat()
 			regular = err == nil && info.Mode().IsRegular()
-			if term.IsTerminal(int(file.Fd())) {
+			if o.Input == "" && term.IsTerminal(int(file.Fd())) {
 				fmt.Fprintln(c.App.ErrWriter, "Type one text per line; Ctrl-D to end.")
 			}
 		}
-		p := &predictor{policy: policy, out: bufio.NewWriter(c.App.Writer), predictOptions: o, warn: c.App.ErrWriter}
-		err = p.run(ctx, input, regular)
+		if o.Input != "" {
+			err = p.file(ctx, c)
+		} else {
+			err = p.run(ctx, input, regular)
+		}
 		if p.cut > 0 {
 			fmt.Fprintf(c.App.ErrWriter, "rltrain: truncated %d of %d texts to %d tokens\n", p.cut, p.texts, policy.MaxLength)
 		}
@@ -271,11 +290,8 @@ func (p *predictor) print(probs []float32) error {
 		_, err := p.out.WriteString(text)
 		return err
 	}
-	var best []scored
-	for _, i := range ranked(probs)[:p.Top] {
-		best = append(best, scored{p.policy.Labels[i], probs[i]})
-	}
-	tooLow := float64(best[0].Probability) < p.Rejection
+	best := p.best(probs)
+	tooLow := p.rejects(best)
 	if p.JSON {
 		answer := prediction{scored: best[0], Rejected: tooLow}
 		if p.Top > 1 {
@@ -295,6 +311,17 @@ func (p *predictor) print(probs []float32) error {
 	_, err := p.out.WriteString(strings.Join(cells, "\t") + "\n")
 	return err
 }
+
+// best returns the --top most likely labels.
+func (p *predictor) best(probs []float32) (best []scored) {
+	for _, i := range ranked(probs)[:p.Top] {
+		best = append(best, scored{p.policy.Labels[i], probs[i]})
+	}
+	return best
+}
+
+// rejects reports whether the most likely label is below --rejection.
+func (p *predictor) rejects(best []scored) bool { return float64(best[0].Probability) < p.Rejection }
 
 // ranked lists the classes by decreasing probability; ties keep their order.
 func ranked(probs []float32) []int {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
 	"github.com/rltrain/rltrain/torch/transformers"
 )
@@ -68,6 +70,61 @@ func TestPredict(t *testing.T) {
 	}
 	if got := f.must(t, "", "predict", "--model", "MODEL"); got != "" {
 		t.Errorf("no input gives %q", got)
+	}
+}
+
+// TestPredictFile classifies the rows of a file, as the lines of standard input.
+func TestPredictFile(t *testing.T) {
+	f := newFolders(t, transformers.PoolMean)
+	var csv strings.Builder
+	csv.WriteString("id;body;predicted\n")
+	var lines []string
+	for i := range 40 { // more than a batch
+		text := policytest.Words[i%13] + " " + policytest.Words[i%7]
+		if i == 5 {
+			text = " "
+		}
+		lines = append(lines, text)
+		fmt.Fprintf(&csv, "%d;%s;old\n", i, text)
+	}
+	f.write(t, "TMP/in.csv", csv.String())
+	want := strings.Split(f.must(t, strings.Join(lines, "\n"), "predict", "--model", "MODEL"), "\n")
+	f.must(t, "", "predict", "--model", "MODEL", "--input", "TMP/in.csv", "--text-column", "body", "--top", "2", "--output", "TMP/out.jsonl")
+	n := 0
+	for r, err := range dataset.Records(f.expand("TMP/out.jsonl")) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := json.Marshal(r.Fields)
+		var row struct {
+			ID, Body string
+			predictedRow
+		}
+		if err = errors.Join(err, json.Unmarshal(data, &row)); err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case row.ID != fmt.Sprint(n) || row.Body != lines[n]:
+			t.Errorf("row %d: %s", n, data)
+		case n == 5 && row.Predicted != nil:
+			t.Errorf("a blank text got %s", data)
+		case n != 5 && (len(row.Top) != 2 || !strings.HasPrefix(want[n], fmt.Sprintf("%s\t%.4f\t", *row.Predicted, *row.Probability)) && want[n] != fmt.Sprintf("%s\t%.4f", *row.Predicted, *row.Probability)):
+			t.Errorf("row %d: %s, want %s", n, data, want[n])
+		}
+		n++
+	}
+	if n != 40 {
+		t.Errorf("%d rows", n)
+	}
+	for args, want := range map[string]string{
+		"--input TMP/in.csv": `--text-column: TMP/in.csv:2: no column "text"; columns are "id", "body", "predicted"`,
+		"--text-column body": "--text-column: needs --input FILE",
+		"--output x":         "--output: needs --input FILE",
+		"--input TMP/in.csv --text-column body --json": "--json: applies to lines",
+	} {
+		if code, _, stderr := f.rltrain("", append([]string{"predict", "--model", "MODEL"}, strings.Fields(args)...)...); code != 2 || !strings.Contains(stderr, f.expand(want)) {
+			t.Errorf("%s: exit code %d, %s", args, code, stderr)
+		}
 	}
 }
 

@@ -1,12 +1,15 @@
 package app
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -45,6 +48,12 @@ func TestPreferencesEndToEnd(t *testing.T) {
 		f.reports(t, "TMP/preference_rl", v.Before.Loss, v.Best.Loss, v.Best.Accuracy.Value, v.Best.Accuracy.Interval[0], v.Best.Margin.Value, v.Best.Chosen.Value)
 	}
 	evaluate := "eval --task preference --threads 1 --dataset TMP/p.jsonl --output TMP/e.json --beta 0.5 --model "
+	f.must(t, "", strings.Fields(evaluate+"TMP/preference_rl --reference TMP/tiny-chat-1x32-seed42 --max-samples 3 --output-rows TMP/three.jsonl")...)
+	three := f.pairRows(t, "TMP/three.jsonl")
+	if len(three) != 3 || three[0].Row != f.expand("TMP/p.jsonl:1") || three[0].Prompt != "0: say it! " || !strings.HasPrefix(*three[0].Chosen, "a") || !strings.HasPrefix(*three[0].Rejected, "A") ||
+		math.Abs(*three[0].RewardChosen-*three[0].RewardRejected-three[0].Margin) > 1e-9 || *three[0].LogPChosen >= 0 || three[0].Correct != (three[0].Margin > 0) {
+		t.Errorf("%+v", three)
+	}
 	f.must(t, "", strings.Fields(evaluate+"TMP/preference_rl --reference TMP/tiny-chat-1x32-seed42")...)
 	var v preferenceResults
 	if err := files.LoadJSON(f.expand("TMP/e.json"), &v); err != nil {
@@ -54,7 +63,10 @@ func TestPreferencesEndToEnd(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 	// Pairs split into single rows, which the trained model should tell apart.
-	f.must(t, "", strings.Fields(evaluate+"TMP/preference_rl --reference TMP/tiny-chat-1x32-seed42 --loss-type kto")...)
+	f.must(t, "", strings.Fields(evaluate+"TMP/preference_rl --reference TMP/tiny-chat-1x32-seed42 --loss-type kto --output-rows TMP/single.jsonl")...)
+	if single := f.pairRows(t, "TMP/single.jsonl"); len(single) != 80 || single[0].Rejected != nil || single[1].Chosen != nil || *single[1].RewardRejected != -single[1].Margin {
+		t.Errorf("%+v", single[:2])
+	}
 	if err := files.LoadJSON(f.expand("TMP/e.json"), &v); err != nil {
 		t.Fatal(err)
 	}
@@ -75,6 +87,23 @@ func TestPreferencesEndToEnd(t *testing.T) {
 	if code, stdout, stderr := f.rltrain("", strings.Fields("generate --model TMP/preference_rl --input TMP/preference_rl/logs/try.jsonl --max-new-tokens 2")...); code != 0 || stdout == "" {
 		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
 	}
+}
+
+// pairRows reads --output-rows of preferences.
+func (f folders) pairRows(t *testing.T, path string) (rows []pairRow) {
+	t.Helper()
+	for r, err := range dataset.Records(f.expand(path)) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := json.Marshal(r.Fields)
+		var row pairRow
+		if err = errors.Join(err, json.Unmarshal(data, &row)); err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }
 
 // reports writes a run's report, which must show the figures.
@@ -118,7 +147,11 @@ func TestRewardModelEndToEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Close()
-	f.must(t, "", strings.Fields("eval --task preference --threads 1 --model TMP/preference_reward --dataset TMP/p.jsonl --output TMP/e.json")...)
+	f.must(t, "", strings.Fields("eval --task preference --threads 1 --model TMP/preference_reward --dataset TMP/p.jsonl --output TMP/e.json --output-rows TMP/rows.jsonl")...)
+	rows := f.pairRows(t, "TMP/rows.jsonl")
+	if len(rows) != 60 || !strings.Contains(*rows[0].Chosen, "law") || !strings.Contains(*rows[0].Rejected, "wave") || rows[0].LogPChosen != nil || rows[0].Margin != *rows[0].RewardChosen-*rows[0].RewardRejected {
+		t.Errorf("%+v", rows)
+	}
 	f.must(t, "", "merge", "--model", "TMP/preference_reward", "--output-dir", "TMP/merged")
 	f.must(t, "", strings.Fields("eval --task preference --threads 1 --model TMP/merged --dataset TMP/p.jsonl --output TMP/m.json")...)
 	var merged rewardResults
@@ -140,7 +173,7 @@ func TestPreferencesThatTeachNothing(t *testing.T) {
 	for _, test := range []struct{ name, rows, args, want string }{
 		{"equal", `{"prompt": "a", "chosen": "b", "rejected": "b"}`, dpo, "p.jsonl:1: 0 have no token of a response within 1024 tokens (raise max_length), 1 have the same response twice"},
 		{"too long", `{"prompt": "a long prompt", "chosen": "b", "rejected": "c"}`, dpo + " --max-length 5", "1 have no token of a response within 5 tokens"},
-		{"one class", `{"prompt": "a", "completion": "b", "label": true}`, dpo + " --loss-type kto", "1 of 1 answers are good: the loss needs good and bad ones"},
+		{"one class", `{"prompt": "a", "completion": "b", "label": true}`, dpo + " --loss-type kto", "1 of 1 responses are good; the loss needs good and bad ones"},
 		{"unpaired", `{"prompt": "a", "completion": "b", "label": true}`, dpo, "not a data set with preference"},
 		{"other prompts", `{"chosen": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "rejected": [{"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}`, dpo, "start with different messages"},
 		{"margin", `{"prompt": "a", "chosen": "law", "rejected": "cat", "margin": "much"}`, "train --mode reward_model --dataset TMP/p.jsonl --model BASE --output-dir TMP", `p.jsonl:1: column "margin": much is not a number`},

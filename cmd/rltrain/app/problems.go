@@ -260,7 +260,7 @@ func openProblems(c *cli.Context, p *policy.CausalLM, settings *config.Config) (
 	client, done := shared.HubOf(c)
 	defer done()
 	setup := envs.Setup{
-		Context: c.Context, Find: shared.Finder(client), Seed: settings.General.Seed, EvalOnly: true, HeldOut: settings.Answers.EvalSamples,
+		Context: c.Context, Find: shared.Finder(client), Reader: dataReader(c), Seed: settings.General.Seed, EvalOnly: true, HeldOut: settings.Answers.EvalSamples,
 		Text: form != nil && (form.Form == "short" || form.Form == "auto" && p.Templates == nil),
 	}
 	task, err := settings.Settings.(envs.EpisodeSource).Task(setup)

@@ -51,6 +51,11 @@ func reportRuns(c *cli.Context) error {
 		return shared.UsageErrorf("--port: %d is out of range; it must be 0 to 65535", c.Int("port"))
 	}
 	if _, err := pageOf(dirs, true); err != nil { // check all folders first
+		for _, dir := range dirs {
+			if _, unread := run.ReadRun(dir); unread != nil {
+				return fmt.Errorf("%w%s", err, suggestStage(dir))
+			}
+		}
 		return err
 	}
 	if c.Bool("watch") {

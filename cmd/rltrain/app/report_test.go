@@ -32,11 +32,12 @@ func TestReports(t *testing.T) {
 		"report":                           "report needs 1 argument, DIR..., not 0",
 		"report TMP/start":                 "is not a run folder",
 		"report " + dir + " TMP/start":     "is not a run folder",
+		"report TMP/out":                   "did you mean TMP/out/sum_digits_rl",
 		"report " + dir + " --port 80":     "--port: needs --watch",
 		"report DIR --watch --output x":    "--output: conflicts with --watch",
 		"report DIR --watch --port 123456": "--port: 123456 is out of range",
 	} {
-		if code, _, errs := f.rltrain("", strings.Fields(args)...); code == 0 || !strings.Contains(errs, want) {
+		if code, _, errs := f.rltrain("", strings.Fields(args)...); code == 0 || !strings.Contains(errs, f.expand(want)) {
 			t.Errorf("%s: exit code %d, %q; want %q", args, code, errs, want)
 		}
 	}

@@ -111,6 +111,11 @@ func (r chosenRows) encode(p *policy.Classifier) (policy.Examples, error) {
 	return examples, err
 }
 
+// dataReader reads data sets and prints the progress of long ones on standard error.
+func dataReader(c *cli.Context) dataset.Reader {
+	return dataset.Reader{Progress: func(line string) { fmt.Fprintln(c.App.ErrWriter, line) }}
+}
+
 // settingsOf returns those of the named flags that are given.
 func settingsOf(c *cli.Context, flags ...string) envs.Settings {
 	settings := envs.Settings{}
@@ -151,7 +156,7 @@ func readRows(c *cli.Context) ([]dataset.Row, error) {
 	}
 	client, done := shared.HubOf(c)
 	defer done()
-	rows, err := o.(envs.RowSource).Rows(c.Context, envs.Setup{Find: shared.Finder(client)})
+	rows, err := o.(envs.RowSource).Rows(c.Context, envs.Setup{Find: shared.Finder(client), Reader: dataReader(c)})
 	if fault := (*envs.OptionError)(nil); errors.As(err, &fault) {
 		return nil, fmt.Errorf("%s: %w", options.Flag(fault.Option), fault.Err)
 	}

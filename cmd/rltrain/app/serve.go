@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -122,6 +124,9 @@ func runServer(c *cli.Context, o serveOptions) error {
 	// Fail on a port in use before loading a large model.
 	listener, err := net.Listen("tcp", net.JoinHostPort(c.String("host"), strconv.Itoa(o.Port)))
 	if err != nil {
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return fmt.Errorf("--port: another program uses %s; choose another port", net.JoinHostPort(c.String("host"), strconv.Itoa(o.Port)))
+		}
 		return fmt.Errorf("--port: %w", err)
 	}
 	defer listener.Close()
@@ -136,7 +141,7 @@ func runServer(c *cli.Context, o serveOptions) error {
 		if err != nil {
 			return err
 		}
-		config.Logf("stop tokens: %s", shared.EOSNames(p))
+		config.Logf("end tokens: %s", shared.EOSNames(p))
 		config.Logf("serving %s at http://%s", config.Name, listener.Addr())
 		config.Logf("try: %s", tryCommand(config, listener.Addr().String(), p.Templates != nil))
 		return server.Serve(ctx, listener)

@@ -94,6 +94,14 @@ func TestFilesOfALanguageModelRun(t *testing.T) {
 	if code, _, stderr := f.rltrain("", "predict", "--model", dir); code != 2 || !strings.Contains(stderr, "is a language model, trained on task sum_digits; use rltrain generate") {
 		t.Errorf("exit code %d, %q", code, stderr)
 	}
+	for args, want := range map[string]string{
+		"eval --dataset x.jsonl --model " + dir:        "trained on task sum_digits; pass --task sum_digits",
+		"compare --dataset x.jsonl " + dir + " " + dir: "trained on task sum_digits; pass --task sum_digits",
+	} {
+		if code, _, stderr := f.rltrain("", strings.Fields(args)...); code != 2 || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d, %q", args, code, stderr)
+		}
+	}
 	// The folder of all runs is not a model, but the error names the models in it.
 	if code, _, stderr := f.rltrain("", "generate", "--model", "TMP/out", "--input", "TMP/tried.jsonl"); code == 0 || !strings.Contains(stderr, "did you mean "+dir+"?") {
 		t.Errorf("exit code %d, %q", code, stderr)

@@ -186,7 +186,7 @@ func describeLanguageModel(s *shared.Sheet, dir, task string, adapter int64) err
 		limit = "at most"
 	}
 	s.Row("context", "%s tokens %s", report.Count(int64(c.MaxPositionEmbeddings)), limit)
-	s.Row("stop tokens", "%s", shared.EOSNames(policy))
+	s.Row("end tokens", "%s", shared.EOSNames(policy))
 	s.Row("special tokens", "%s", specialTokens(policy))
 	s.Row("start tokens", "%s", shared.TokenNames(policy, policy.Tokenizer.Opening(), "none"))
 	if policy.Templates == nil {

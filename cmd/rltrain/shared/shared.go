@@ -75,7 +75,7 @@ func TaskFlag(names ...string) cli.Flag {
 
 // EOSNames shows the tokens that end a text.
 func EOSNames(p *policy.CausalLM) string {
-	return TokenNames(p, p.EOS(), "their length only: the model names no end token")
+	return TokenNames(p, p.EOS(), "none named by the model; texts end at the token limit")
 }
 
 // TokenNames shows tokens with their ids; none is what to say of no tokens.
@@ -86,12 +86,12 @@ func TokenNames(p *policy.CausalLM, ids []int32, none string) string {
 		if err != nil {
 			text = "?"
 		}
-		names = append(names, fmt.Sprintf("%d %s", id, strconv.Quote(text)))
+		names = append(names, fmt.Sprintf("%s (%d)", strconv.Quote(text), id))
 	}
 	if names == nil {
 		return none
 	}
-	return "token " + strings.Join(names, ", ")
+	return strings.Join(names, ", ")
 }
 
 // AllRows is the split that every row is of.

@@ -145,6 +145,9 @@ func (t *labelRun) oneStage(ctx context.Context, name, start string, rows []data
 	w := &work{stage: name, from: p.BaseModel, policy: p, splits: []report.Split{
 		{Name: "train", Rows: e.train.Len()}, {Name: "validation", Rows: e.val.Len()}, {Name: "test", Rows: e.test.Len()},
 	}}
+	for _, ids := range e.train.IDs {
+		w.longest = max(w.longest, len(ids))
+	}
 	defer w.close()
 	if err := build(ctx, w, p, e); err != nil {
 		return err

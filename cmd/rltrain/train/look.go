@@ -65,7 +65,7 @@ func noteTrained(w *work, rows policy.TokenExamples) {
 // policy itself. TRL does the same.
 func noteGeneration(w *work, p *policy.CausalLM) {
 	if said := p.Generation().Sampling(); said != "" {
-		w.note("Sampling: as the options say; generation_config.json suggests " + said + ", for generate, chat and serve")
+		w.note("Rollouts sample as the options say; generate, chat and serve use " + said + " from generation_config.json")
 	}
 }
 

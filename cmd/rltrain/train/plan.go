@@ -69,7 +69,11 @@ func (t *trainer) plan(w *work, trainable int64) string {
 	}
 	// What is in memory now, gradients and AdamW's moments, and the activations of a micro-batch.
 	memory := run.PeakMemory() + 12*trainable
-	memory += w.policy.ActivationBytes(w.settings.Checkpoint) * int64(w.settings.MicroTokens)
+	tokens := w.settings.MicroTokens
+	if samples, _ := t.sizes(w.stage); w.longest > 0 {
+		tokens = min(tokens, samples*w.longest)
+	}
+	memory += w.policy.ActivationBytes(w.settings.Checkpoint) * int64(max(tokens, w.longest))
 	return text + fmt.Sprintf("; at most about %.1f GiB of memory", float64(memory)/(1<<30))
 }
 

@@ -54,7 +54,7 @@ func (t *trainer) prefer(ctx context.Context) error {
 		source: source, algorithm: c.Learning, settings: t.reinforced(updates(c.Pairs.Epochs, c.Pairs.MaxSteps, source.PerEpoch()), tokenMicroTokens, "loss"),
 		label: c.RL.Algorithm, unit: "update",
 	}
-	notePreferences(w, rows, held)
+	notePreferences(w, rows, held, p.LimitLength(c.Pairs.MaxLength))
 	noteEnds(w, p)
 	w.settings.Checkpointing = c.Tokens.Checkpointing
 	w.settings.Evaluate = evaluate.Preferences(p, c.Learning, held.Units, cmp.Or(c.Pairs.EvalEvery, source.PerEpoch()))
@@ -83,21 +83,28 @@ func (t *trainer) finishPreferences(ctx context.Context, stage *run.Stage, p *po
 		if err := save(stage, "eval_results.json", map[string]any{"before": before, "best": best, "best_step": result.BestStep}); err != nil {
 			return err
 		}
-		line += fmt.Sprintf(". Held-out preferences before: %s; best, after step %d: %s", before, result.BestStep, best)
-		results.Headers = []string{"held-out preferences", "loss", "accuracy % [95 %]", "reward margin"}
-		for _, row := range []struct {
-			name string
-			of   *evaluate.PreferenceScores
-		}{{"best", best}, {"before", before}} {
-			v := row.of
-			results.Rows = append(results.Rows, []string{row.name, fmt.Sprintf("%.4f", v.Loss),
-				fmt.Sprintf("%.1f [%.1f, %.1f]", 100*v.Accuracy.Value, 100*v.Accuracy.Interval[0], 100*v.Accuracy.Interval[1]), fmt.Sprintf("%.4f", v.Margin.Value)})
-		}
+		results = preferenceTable(before, best, result.BestStep)
+		line += "\n\n" + results.String()
 	}
 	if err := t.tryRecords(ctx, stage, chat.Unpaired, chat.Preference); err != nil {
 		return err
 	}
 	return t.languageModel(stage, p, "preferences", line, results)
+}
+
+// preferenceTable has a row for the evaluation before training and one for the best.
+func preferenceTable(before, best *evaluate.PreferenceScores, step int) report.Table {
+	t := report.Table{Headers: []string{"held-out preferences", "n", "loss", "accuracy % [95 %]", "reward margin", "log-prob chosen", "rejected"}}
+	for _, row := range []struct {
+		name string
+		of   *evaluate.PreferenceScores
+	}{{"before", before}, {fmt.Sprintf("best, step %d", step), best}} {
+		v := row.of
+		t.Rows = append(t.Rows, []string{row.name, report.Count(int64(v.N)), fmt.Sprintf("%.4f", v.Loss),
+			fmt.Sprintf("%.1f [%.1f, %.1f]", 100*v.Accuracy.Value, 100*v.Accuracy.Interval[0], 100*v.Accuracy.Interval[1]),
+			fmt.Sprintf("%.4f", v.Margin.Value), fmt.Sprintf("%.2f", v.Chosen.Value), fmt.Sprintf("%.2f", v.Rejected.Value)})
+	}
+	return t
 }
 
 // decode reads what the first and the best evaluation found; nil if there was none.
@@ -120,7 +127,7 @@ func bothSides(units [][]*rl.Sample) error {
 		good += int(unit[0].Truth)
 	}
 	if good == 0 || good == len(units) {
-		return fmt.Errorf("%d of %d answers are good: the loss needs good and bad ones", good, len(units))
+		return fmt.Errorf("%d of %d responses are good; the loss needs good and bad ones", good, len(units))
 	}
 	return nil
 }
@@ -146,14 +153,17 @@ func (t *trainer) preferences(ctx context.Context, o config.PreferenceData, form
 }
 
 // notePreferences says which rows are not trained on as they are.
-func notePreferences(w *work, rows, held policy.Preferences) {
+func notePreferences(w *work, rows, held policy.Preferences, maxLength int) {
 	w.splits = []report.Split{{Name: dataset.Train, Rows: len(rows.Units)}, {Name: "validation", Rows: len(held.Units)}}
+	for _, unit := range rows.Units {
+		w.longest = max(w.longest, rl.Tokens(unit)) // both responses count as one sample
+	}
 	first := cmp.Or(rows.First, held.First)
 	noteBad(w, &rows.Bad, &held.Bad)
 	noteContradictions(w, rows.Units)
-	w.count(rows.Cut+held.Cut, "row", "truncated: an answer is longer than max_length allows")
-	w.count(rows.Dropped+held.Dropped, "row", "skipped: max_length leaves nothing of an answer, or the row does not fit; the first is "+first)
-	w.count(rows.Equal+held.Equal, "row", "skipped: both answers are the same; the first is "+first)
+	w.count(rows.Cut+held.Cut, "row", fmt.Sprintf("with a response cut at --max-length %d", maxLength))
+	w.count(rows.Dropped+held.Dropped, "row", fmt.Sprintf("skipped: longer than --max-length %d; the first is %s", maxLength, first))
+	w.count(rows.Equal+held.Equal, "row", "skipped: both responses are the same; the first is "+first)
 	w.count(rows.Null+held.Null, "row", "skipped: null instead of a text")
 	w.count(rows.Shortened+held.Shortened, "row", "without the thought that the chat template opens: its completion does not begin with one")
 }
@@ -185,7 +195,7 @@ func (t *trainer) rewardModel(ctx context.Context) error {
 		source: source, algorithm: c.Learning, label: "reward_model", unit: "update",
 		settings: t.settings(updates(o.Epochs, o.MaxSteps, source.PerEpoch()), o.Optimisation, train.Stopping{}, tokenMicroTokens, "accuracy"),
 	}
-	notePreferences(w, rows, held)
+	notePreferences(w, rows, held, m.MaxLength)
 	w.settings.HeadRate, w.settings.Checkpointing = o.HeadLearningRate, o.Checkpointing
 	w.settings.Evaluate = evaluate.Rewards(m, held.Units, cmp.Or(o.EvalEvery, source.PerEpoch()))
 	w.finish = func(_ context.Context, stage *run.Stage, result train.Result) error {
@@ -199,7 +209,7 @@ func (t *trainer) rewardModel(ctx context.Context) error {
 			if err := save(stage, "eval_results.json", map[string]any{"before": before, "best": best, "best_step": result.BestStep, "length_rule": rule}); err != nil {
 				return err
 			}
-			line += fmt.Sprintf(". Held-out pairs, best after step %d: %s. Baseline by length: %s", result.BestStep, best, rule)
+			line += fmt.Sprintf("\nHeld-out pairs, best after step %d: %s\nBaseline by length: %s", result.BestStep, best, rule)
 		}
 		if err := stage.Printf("%s", line); err != nil {
 			return err

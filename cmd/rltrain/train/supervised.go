@@ -60,6 +60,9 @@ func (t *trainer) supervise(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	for _, s := range rows.Sequences {
+		w.longest = max(w.longest, len(s.IDs))
+	}
 	w.source, w.splits = source, []report.Split{{Name: dataset.Train, Rows: len(rows.Sequences)}, {Name: "validation", Rows: len(held.Sequences)}}
 	t.noteRows(w, p, rows, held)
 	if c.TextSFT != nil && c.TextSFT.ShowExample {
@@ -90,7 +93,7 @@ func (t *trainer) supervise(ctx context.Context) error {
 
 // noteEnds says where texts end.
 func noteEnds(w *work, p *policy.CausalLM) {
-	w.note("Texts end at " + shared.EOSNames(p))
+	w.note("End tokens: " + shared.EOSNames(p))
 	if added := p.AddedEOS(); len(added) > 0 {
 		w.note(fmt.Sprintf("warning: %s is no end of a text in the model's files; rltrain stops there and adds it to generation_config.json of what it saves", shared.TokenNames(p, added, "")))
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/rl/dist"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
@@ -134,7 +135,7 @@ func (t *trainer) run(ctx context.Context) (err error) {
 
 // setup is how the task is used.
 func (t *trainer) setup() envs.Setup {
-	return envs.Setup{Seed: t.config.General.Seed, Tell: t.tell, Find: shared.Finder(t.hub)}
+	return envs.Setup{Seed: t.config.General.Seed, Tell: t.tell, Find: shared.Finder(t.hub), Reader: dataset.Reader{Progress: t.tell}}
 }
 
 // tell prints a line about the data, unless it has been printed: some data is read twice.

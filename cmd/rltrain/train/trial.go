@@ -391,9 +391,15 @@ func (t *trainer) describeSamples(w *work, source *small) error {
 	if err != nil || len(records) == 0 {
 		return err
 	}
-	if language {
+	shown := records[0].Shown
+	if p, ok := w.policy.(*policy.Classifier); ok && shown != "" {
+		if shown, _, err = p.Shown(shown); err != nil {
+			return err
+		}
+	}
+	if shown != "" {
 		s.Head("First prompt")
-		s.Block(records[0].Shown)
+		s.Block(shown)
 	}
 	s.Head("Rewards of %s, cut after %d tokens", report.Plural(len(records), "sample"), trialNew)
 	for _, r := range records[:min(trialSamples, len(records))] {

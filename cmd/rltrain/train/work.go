@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/rltrain/rltrain/rl"
@@ -29,6 +30,7 @@ type work struct {
 	source      train.Source
 	algorithm   algo.Algorithm
 	settings    train.Config
+	longest     int    // tokens of the longest sample; 0 = unknown
 	label, unit string // of the progress bar
 
 	// open makes what needs the stage's folder, such as the source of rollouts; nil = nothing does.
@@ -136,13 +138,20 @@ func (t *trainer) saves(stage *run.Stage, w *work, result train.Result) bool {
 	if result.Unimproved == "" {
 		return true
 	}
-	what, saved := map[bool]string{true: "RL", false: "Training"}[w.stage == rlStage], "the saved weights are those of the start"
+	what, saved := map[bool]string{true: "RL", false: "Training"}[w.stage == rlStage && t.config.Pairs == nil], "the saved weights are those of the start"
 	p, language := w.policy.(*policy.CausalLM)
 	unsaved := language && !p.Full()
 	if unsaved {
 		saved = "no adapter was saved; use " + w.from
+		if last, _, _, err := run.LatestCheckpoint(stage.Dir()); err == nil && last != "" {
+			saved += ", or the adapter after training, " + filepath.Join(stage.Home(), strings.TrimPrefix(last, stage.Dir()))
+		}
 	}
-	t.verdict = fmt.Sprintf("%s did not improve on the start (%s): %s", what, result.Unimproved, saved)
+	judged := ""
+	if n := w.settings.Evaluate.Rows; n > 0 && rl.FewRows(n, "") != "" {
+		judged = " on " + report.Plural(n, "held-out row")
+	}
+	t.verdict = fmt.Sprintf("%s did not improve on the start%s (%s): %s", what, judged, result.Unimproved, saved)
 	stage.End(t.verdict)
 	return !unsaved
 }
@@ -157,6 +166,9 @@ func (t *trainer) begin(stage *run.Stage, w *work) error {
 	header := report.Header{
 		Task: t.config.Task.Name, Stage: w.what, Model: w.from, Total: total, Trainable: trainable, Device: device,
 		Threads: torch.Threads(), Data: t.dataName(), Output: stage.Home(), Splits: w.splits,
+	}
+	if earlier := stage.Home(); stage.Dir() != earlier {
+		w.note("The earlier run in " + earlier + " moves to " + earlier + ".1 when this one saves")
 	}
 	w.note(t.plan(w, trainable))
 	for _, line := range append([]string{header.String()}, w.notes...) {
