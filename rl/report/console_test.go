@@ -266,3 +266,14 @@ func TestWorkWithinAStep(t *testing.T) {
 		t.Errorf("%q in a minute", got)
 	}
 }
+
+// TestTableAlignment: numbers with their units stand on the right, texts that begin with a number on the left.
+func TestTableAlignment(t *testing.T) {
+	got := MarkdownTable([]string{"run", "time", "best completion"}, [][]string{
+		{"a", "9 s", "1 correct: What is 94 + 49? 143"},
+		{"b", "1 min 10 s", "0 wrong: I do not know what that is"},
+	})
+	if rule := strings.Split(got, "\n")[1]; rule != "| --- | ---------: | ----------------------------------- |" {
+		t.Errorf("rule %q in\n%s", rule, got)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -137,7 +138,7 @@ func columns(headers []string, rows [][]string) (widths []int, right []bool) {
 			widths[i] = max(widths[i], utf8.RuneCountInString(text))
 			switch {
 			case text == "" || text == "-":
-			case strings.ContainsRune("+-−0123456789", []rune(text)[0]):
+			case strings.ContainsRune("+-−0123456789", []rune(text)[0]) && letters(text) <= unitLetters:
 				numbers++
 			default:
 				texts++
@@ -146,6 +147,18 @@ func columns(headers []string, rows [][]string) (widths []int, right []bool) {
 		right[i] = numbers > 0 && texts == 0
 	}
 	return widths, right
+}
+
+// unitLetters is how many letters the units and words of a number may have; a cell with more is a text that begins with one.
+const unitLetters = 20
+
+func letters(text string) (n int) {
+	for _, r := range text {
+		if unicode.IsLetter(r) {
+			n++
+		}
+	}
+	return n
 }
 
 func cell(row []string, i int) string {
