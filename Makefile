@@ -8,9 +8,13 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What go needs in its environment; builds libtokenizers.a on first use.
 GOENV = env="$$(scripts/setup/env.sh)" && eval "$$env" &&
 
-.PHONY: all core cuda bundle cli models env test check lint asan race fuzz bench compat load crash dist mutants mutants-core fixtures clean help
+.PHONY: all install core cuda bundle cli models env test check lint asan race fuzz bench compat load crash dist mutants mutants-core fixtures clean help
 
 all: core cli models ## build everything: the core, bin/rltrain and the default models (the default target)
+
+install: all ## build everything and link rltrain into $$PREFIX/bin (default ~/.local/bin)
+	@bin="$${PREFIX:-$$HOME/.local}/bin"; mkdir -p "$$bin"; ln -sfn "$(CURDIR)/bin/rltrain" "$$bin/rltrain"; \
+	  [[ ":$$PATH:" == *":$$bin:"* ]] || echo "add $$bin to PATH"
 
 core: build/.tools ## build the C++ core, build/lib/librltrain.so
 	@scripts/setup/core.sh

@@ -126,7 +126,7 @@ func (t *Task) takeExamples(name string, train, eval bank.Source[Problem]) error
 		}
 	}
 	if len(t.examples) < n {
-		return fmt.Errorf("%s: %d problems are too few for %d few-shot examples, which must not be evaluated", source.Path, len(t.examples), n)
+		return fmt.Errorf("%s: %d of %d problems are not evaluated, too few for %d few-shot examples; evaluate other problems (--eval-dataset), or pass --few-shot 0", source.Path, len(t.examples), len(source.All), n)
 	}
 	return nil
 }

@@ -445,7 +445,7 @@ func TestNewRefuses(t *testing.T) {
 		want     string
 	}{
 		{envs.Setup{}, nil, "no file of problems"},
-		{envs.Setup{}, envs.Settings{"dataset": three}, "3 problems are too few for 8 few-shot examples"},
+		{envs.Setup{}, envs.Settings{"dataset": three}, "3 of 3 problems are not evaluated, too few for 8 few-shot examples"},
 		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "3"}, "no problem is left after 3 few-shot examples"},
 		{envs.Setup{}, envs.Settings{"dataset": five, "eval_dataset": three, "few_shot": "1"}, `share the problem "What is 0+0?"`},
 		{envs.Setup{EvalOnly: true}, envs.Settings{"dataset": three, "few_shot": "1"}, "few_shot: the 1 examples would be problems of "},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -114,6 +115,20 @@ func (w writtenPiece) piece(known []Definition) (piece, error) {
 	return p, nil
 }
 
+// commandFor is the command that runs a file of the given name; "" for any other text.
+func commandFor(text string) string {
+	first, _, _ := strings.Cut(text, " ")
+	switch ext := filepath.Ext(text); {
+	case strings.HasPrefix(text, "./"), first == "python3", first == "python", first == "sh", first == "node":
+		return text
+	case ext == ".py":
+		return "python3 " + text
+	case ext == ".sh":
+		return "sh " + text
+	}
+	return ""
+}
+
 // find looks up NAME or NAME(option=value,...).
 func (p *piece) find(body string, known []Definition) error {
 	name, settings, bracket := strings.Cut(body, "(")
@@ -130,7 +145,11 @@ func (p *piece) find(body string, known []Definition) error {
 	case body == "":
 		return fmt.Errorf("the list of rewards has an empty item; choose from %s", strings.Join(choices, ", "))
 	case p.of == nil:
-		return fmt.Errorf("unknown reward %s%s; choose from %s", hintQuote(name), nearest.Hint(name, names, strconv.Quote), strings.Join(choices, ", "))
+		hint := nearest.Hint(name, names, strconv.Quote)
+		if command := commandFor(body); command != "" && slices.Contains(names, "cmd") {
+			hint = "; to run a program write cmd:'" + command + "'"
+		}
+		return fmt.Errorf("unknown reward %s%s; choose from %s", hintQuote(name), hint, strings.Join(choices, ", "))
 	case p.of.Argument != "":
 		return fmt.Errorf("reward %s needs an argument; write %s", name, p.of.Written())
 	case bracket && p.of.Options == nil:

@@ -15,6 +15,9 @@ import (
 	"github.com/rltrain/rltrain/internal/words"
 )
 
+// mostSaid is how many characters of a program's last words an error quotes: Python's name a file and what is wrong with it.
+const mostSaid = 300
+
 const (
 	maxWaiting = 64      // questions in flight
 	maxLine    = 1 << 20 // bytes of a question or answer, including the newline
@@ -199,7 +202,7 @@ func (b *batch[T]) giveUp(reason error) {
 		reason = fmt.Errorf("the program exited without an answer: %s", status)
 	}
 	if said != "" {
-		reason = fmt.Errorf("%w; last line of standard error: %s", reason, words.Quote(said))
+		reason = fmt.Errorf("%w; last line of standard error: %s", reason, words.QuoteTo(said, mostSaid))
 	}
 	if p.late != nil && errors.Is(reason, within.ErrTimeout) {
 		p.late(reason)

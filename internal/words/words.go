@@ -14,10 +14,13 @@ const (
 )
 
 // Quote quotes s on one line, truncated to 60 characters.
-func Quote(s string) string {
+func Quote(s string) string { return QuoteTo(s, maxQuoted) }
+
+// QuoteTo quotes s on one line, truncated to most characters.
+func QuoteTo(s string, most int) string {
 	n := 0
 	for i := range s {
-		if n == maxQuoted {
+		if n == most {
 			return strconv.Quote(s[:i]) + "…"
 		}
 		n++

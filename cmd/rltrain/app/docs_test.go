@@ -106,6 +106,9 @@ func parses(t *testing.T, args []string) error {
 		}
 		for _, c := range append(command.Subcommands, command) {
 			c.Action = func(*cli.Context) error { return nil }
+			if c.Name == "export" {
+				c.Action = func(c *cli.Context) error { _, err := checkExport(c); return err }
+			}
 		}
 	}
 	argv, err := config.Arguments(app, append([]string{"rltrain"}, args...))

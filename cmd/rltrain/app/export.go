@@ -58,8 +58,9 @@ llama.cpp's --lora. --format hf writes a model folder for transformers, vLLM and
 	}
 }
 
-func export(c *cli.Context) error {
-	at := slices.IndexFunc(quantizations, func(q struct {
+// checkExport reads the flags; at is the index of --quantize.
+func checkExport(c *cli.Context) (at int, err error) {
+	at = slices.IndexFunc(quantizations, func(q struct {
 		name string
 		kind gguf.Type
 	}) bool {
@@ -68,18 +69,27 @@ func export(c *cli.Context) error {
 	format := c.String("format")
 	switch {
 	case c.String("model") == "":
-		return shared.UsageErrorf("export needs --model NAME: a model, adapter or run folder, or a GGUF file")
+		return at, shared.UsageErrorf("export needs --model NAME: a model, adapter or run folder, or a GGUF file")
 	case c.String("output") == "":
-		return shared.UsageErrorf("export needs --output PATH, such as --output out/")
+		return at, shared.UsageErrorf("export needs --output PATH, such as --output out/")
 	case format != "gguf" && format != "hf":
-		return shared.UsageErrorf("--format: %q is none of gguf and hf", format)
+		return at, shared.UsageErrorf("--format: %q is none of gguf and hf", format)
 	case at < 0:
-		return shared.UsageErrorf("--quantize: %q is none of %s", c.String("quantize"), quantizationNames())
+		return at, shared.UsageErrorf("--quantize: %q is none of %s", c.String("quantize"), quantizationNames())
 	case format == "hf" && (c.IsSet("quantize") || c.Bool("adapter-only")):
-		return shared.UsageErrorf("--quantize and --adapter-only apply only with --format gguf; --dtype sets the type of a folder's weights")
+		return at, shared.UsageErrorf("--quantize and --adapter-only apply only with --format gguf; --dtype sets the type of a folder's weights")
 	case format == "gguf" && (c.IsSet("dtype") || c.Bool("bf16")):
-		return shared.UsageErrorf("--dtype applies only with --format hf; --quantize sets the type of a GGUF file's matrices")
+		return at, shared.UsageErrorf("--dtype applies only with --format hf; --quantize sets the type of a GGUF file's matrices")
 	}
+	return at, nil
+}
+
+func export(c *cli.Context) error {
+	at, err := checkExport(c)
+	if err != nil {
+		return err
+	}
+	format := c.String("format")
 	if model := c.String("model"); format == "hf" && c.String("adapter") == "" && (policy.IsClassifierFolder(model) || policy.IsRewardFolder(model)) {
 		return merge(c)
 	}

@@ -2,7 +2,9 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/nearest"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/run"
@@ -76,6 +79,9 @@ func noClassifier(c *cli.Context, dir string) error {
 // suggestStage suggests the newest trained model in the --output-dir of a training run, or returns "".
 func suggestStage(dir string) string {
 	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return suggestSibling(dir)
+	}
 	if err != nil {
 		return ""
 	}
@@ -93,6 +99,25 @@ func suggestStage(dir string) string {
 		return ""
 	}
 	return "; did you mean " + best + "?"
+}
+
+// suggestSibling suggests a run with a similar name in the same folder, or lists its runs. Without any it returns "".
+func suggestSibling(dir string) string {
+	parent, name := filepath.Split(filepath.Clean(dir))
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return ""
+	}
+	var runs []string
+	for _, e := range entries {
+		if _, err := run.ReadRun(filepath.Join(parent, e.Name())); err == nil {
+			runs = append(runs, e.Name())
+		}
+	}
+	if near := nearest.Hint(name, runs, func(found string) string { return filepath.Join(parent, found) }); near != "" || runs == nil {
+		return near
+	}
+	return "; " + filepath.Clean(parent) + " has " + shortList(runs)
 }
 
 // progressTexts is the number of texts between updates of the progress bar.

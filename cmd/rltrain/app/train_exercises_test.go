@@ -102,6 +102,12 @@ func TestFilesOfALanguageModelRun(t *testing.T) {
 			t.Errorf("%s: exit code %d, %q", args, code, stderr)
 		}
 	}
+	if code, _, stderr := f.rltrain("", "generate", "--model", "TMP/out/sum_digits_rll", "--input", "TMP/tried.jsonl"); code == 0 || !strings.Contains(stderr, "did you mean "+dir+"?") {
+		t.Errorf("exit code %d, %q", code, stderr)
+	}
+	if code, _, stderr := f.rltrain("", "generate", "--model", "TMP/out/another", "--input", "TMP/tried.jsonl"); code == 0 || !strings.Contains(stderr, "out has sum_digits_rl") {
+		t.Errorf("exit code %d, %q", code, stderr)
+	}
 	// The folder of all runs is not a model, but the error names the models in it.
 	if code, _, stderr := f.rltrain("", "generate", "--model", "TMP/out", "--input", "TMP/tried.jsonl"); code == 0 || !strings.Contains(stderr, "did you mean "+dir+"?") {
 		t.Errorf("exit code %d, %q", code, stderr)
