@@ -15,8 +15,9 @@ import (
 
 // GenerateOptions say how prompts are completed.
 type GenerateOptions struct {
-	Samples  int // completions per prompt
-	MaxNew   int // tokens of a completion at most
+	Samples  int   // completions per prompt
+	MaxNew   int   // tokens of a completion at most
+	Limits   []int // of each prompt, in place of MaxNew and at most that; nil = MaxNew
 	Sampling torch.Sampling
 	Stop     []string // strings that end a completion, not included in its text
 	StopIDs  []int32  // tokens that end a completion, in addition to those that end a text
@@ -27,6 +28,18 @@ type GenerateOptions struct {
 	Special  bool     // include the text of special tokens, except of the one that ends a completion
 	// OnText receives the text of a completion as it becomes final.
 	OnText func(prompt, sample int, text string)
+}
+
+// Prompt returns the options of prompt i alone, and the number of its random stream.
+func (o GenerateOptions) Prompt(i int) (one GenerateOptions, stream uint64) {
+	stream = uint64(i)
+	if o.Streams != nil {
+		stream = o.Streams[i]
+	}
+	if o.Limits != nil {
+		o.MaxNew = o.Limits[i]
+	}
+	return o, stream
 }
 
 // Completion is what the policy generated after a prompt.
@@ -199,12 +212,9 @@ func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o GenerateOpt
 		// Enough for every slot and the next; the rest wait here, not in the core.
 		for len(ids) < len(prompts) && m.engine.Unfinished() < 2*m.slots {
 			i := len(ids)
-			stream := uint64(i)
-			if o.Streams != nil {
-				stream = o.Streams[i]
-			}
+			one, stream := o.Prompt(i)
 			open[i], finished[i] = o.Samples, make([]Completion, o.Samples)
-			id, err := m.Submit(prompts[i], stream, o, func(h Progress) {
+			id, err := m.Submit(prompts[i], stream, one, func(h Progress) {
 				if o.OnText != nil && h.Text != "" {
 					o.OnText(i, h.Sample, h.Text)
 				}

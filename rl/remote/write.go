@@ -87,14 +87,11 @@ func (s *Servers) write(ctx context.Context, v *version, prompts [][]int32, o po
 		}
 	}()
 	for i, prompt := range prompts {
-		stream := uint64(i)
-		if o.Streams != nil {
-			stream = o.Streams[i]
-		}
+		one, stream := o.Prompt(i)
 		// A seed per prompt: a server may run several engines.
 		seed := int64(rl.Stream(o.Seed, stream).Uint64() >> 1)
 		go func() {
-			completions, err := s.one(ctx, v, prompt, o, seed)
+			completions, err := s.one(ctx, v, prompt, one, seed)
 			results <- result{i, completions, err}
 		}()
 	}

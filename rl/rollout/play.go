@@ -25,7 +25,7 @@ import (
 // Config says how episodes are played.
 type Config struct {
 	Samples  int // of each episode
-	MaxNew   int // tokens of an action at most
+	MaxNew   int // tokens that are sampled for a turn at most; if its actions use them up, each further one has a single token
 	Sampling torch.Sampling
 	Seed     uint64
 	Step     uint64 // of the run: another step samples the same episode with other random numbers
@@ -169,6 +169,7 @@ type episode struct {
 	written  strings.Builder // the text so far, with the environment's
 	action   *action         // given to the environment, which has not answered yet
 	answered int             // actions so far
+	spent    int             // tokens sampled in the turn that goes on, those that the environment dropped included
 	done     bool
 }
 
@@ -213,7 +214,7 @@ func (r *rollout) start(ctx context.Context, written [][]policy.Completion) erro
 		return r.hand(ctx, running, completions)
 	}
 	if written == nil {
-		return r.act(ctx, r.prompts, r.streams, r.config.Samples, keep)
+		return r.act(ctx, r.prompts, r.streams, nil, r.config.Samples, keep)
 	}
 	begun := 0
 	for _, completions := range written {
@@ -267,11 +268,13 @@ func (r *rollout) playOut(ctx context.Context) error {
 		}
 		var prompts [][]int32
 		var streams []uint64
+		var limits []int
 		for _, e := range r.running {
+			limits = append(limits, max(1, r.config.MaxNew-e.spent))
 			prompts = append(prompts, e.Tokens)
 			streams = append(streams, rl.Stream(uint64(e.Prompt), uint64(e.Index), uint64(e.answered)).Uint64())
 		}
-		if err := r.act(ctx, prompts, streams, 1, func(prompt int, completions []policy.Completion) error {
+		if err := r.act(ctx, prompts, streams, limits, 1, func(prompt int, completions []policy.Completion) error {
 			return r.hand(ctx, r.running[prompt:], completions)
 		}); err != nil {
 			return err

@@ -116,6 +116,32 @@ func TestOutOfPositionsIsTruncation(t *testing.T) {
 	}
 }
 
+// TestActionsOfATurnShareItsLimit has an environment that interrupts a turn five times, in both of two turns: the first action
+// uses up the turn's tokens.
+func TestActionsOfATurnShareItsLimit(t *testing.T) {
+	m := sampler(t, tiny(t), 1)
+	c := sampled
+	c.Samples, c.MaxNew = 1, 4
+	c.Sampling.TopK = 1 // it repeats itself and does not end soon
+	turn := append(slices.Repeat([]envs.Step{{Append: ";", Continues: true}}, 5), envs.Step{Append: "!"})
+	steps := slices.Concat(turn, turn)
+	steps[len(steps)-1].Done = true
+	x := played(t, m, script(scripted{steps: steps, whole: true}), []int{0}, c).Groups[0][0]
+	var actions []int
+	for i, source := range x.Source {
+		switch {
+		case source != rl.Sampled:
+		case x.Source[i-1] == rl.Sampled:
+			actions[len(actions)-1]++
+		default:
+			actions = append(actions, 1)
+		}
+	}
+	if diff := cmp.Diff([]int{4, 1, 1, 1, 1, 1, 4, 1, 1, 1, 1, 1}, actions); diff != "" {
+		t.Errorf("tokens of the actions (-want +got):\n%s", diff)
+	}
+}
+
 // TestDroppedActions has environments that drop an action and end, in the first or second turn.
 func TestDroppedActions(t *testing.T) {
 	m := sampler(t, tiny(t), 2)

@@ -27,12 +27,12 @@ type answer struct {
 	err error
 }
 
-// act generates actions after each prompt, samples of them, for the running episodes.
-func (r *rollout) act(ctx context.Context, prompts [][]int32, streams []uint64, samples int, done func(prompt int, completions []policy.Completion) error) error {
+// act generates actions after each prompt, samples of them, for the running episodes. limits are GenerateOptions.Limits.
+func (r *rollout) act(ctx context.Context, prompts [][]int32, streams []uint64, limits []int, samples int, done func(prompt int, completions []policy.Completion) error) error {
 	c := r.config
 	o := policy.GenerateOptions{
 		Samples: samples, MaxNew: c.MaxNew, Sampling: c.Sampling, Seed: rl.Stream(c.Seed, rl.StreamRollout, c.Step).Uint64(),
-		Streams: streams,
+		Streams: streams, Limits: limits,
 	}
 	var named *episode // o has its stop strings
 	for _, e := range r.running {
@@ -156,6 +156,10 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 	e.Info, e.done = step.Info, step.Done
 	e.answered++
 	e.written.WriteString(a.text[:step.Keep])
+	e.spent += len(a.IDs)
+	if step.Done || !step.Continues {
+		e.spent = 0
+	}
 	switch {
 	case !step.Done && step.Continues:
 	case r.config.Rewards == nil:

@@ -19,7 +19,7 @@ import (
 // arithmetic is the command of a row of arithmetic: GRPO from the instruct model, no supervised stage. The answer is the
 // number alone: the reward accepts no answer that leaves a calculation to do.
 const arithmetic = "--task prompts --model smollm2 --dataset WORK/train.jsonl --eval-dataset WORK/test.jsonl --max-new-tokens TOKENS " +
-	"--eval-samples 300 --fresh-samples 0 --eval-every 160 --num-steps 160 --seed SEED --output-dir OUT"
+	"--eval-samples 300 --fresh-samples 0 --prompts-per-step 16 --rl-lr-scheduler-type linear --eval-every 60 --num-steps 120 --seed SEED --output-dir OUT"
 
 // arithmeticIn returns the command with a token limit for an answer.
 func arithmeticIn(tokens int) string {
@@ -63,7 +63,6 @@ var realRows = []realRow{
 		{"--task text --model smollm2 --mode rl_only --num-steps 1 --dataset WORK/rows.jsonl --eval-samples 300 --seed SEED --output-dir OUT/zero", answersOf("zero/classification_*", atStart)},
 		{"--task text --model smollm2 --mode supervised_then_rl --dataset WORK/rows.jsonl --eval-samples 300 --eval-every 40 --max-steps 300 --seed SEED --output-dir OUT", answersOf("classification_grpo*", afterSFT)},
 	}},
-	{"CLINC150 intents, score", clincIntents, []realCommand{{scored, compared("classification_*", atStart)}}},
 	{"MMLU-Pro subjects, generate", mmluSubjects, []realCommand{
 		{"--task text --model smollm2 --mode rl_only --num-steps 1 --dataset WORK/rows.jsonl --eval-samples 300 --seed SEED --output-dir OUT/zero", answersOf("zero/classification_*", atStart)},
 		{"--task text --model smollm2 --mode supervised_then_rl --dataset WORK/rows.jsonl --eval-samples 300 --eval-every 40 --seed SEED --output-dir OUT", answersOf("classification_grpo*", afterSFT)},
@@ -74,8 +73,8 @@ var realRows = []realRow{
 	{"arithmetic, two-step words", wordProblems, []realCommand{{arithmeticIn(40), answersOf("prompts_rl", atStart)}}},
 	{"GSM8K", schoolFiles, []realCommand{
 		{schoolTest("smollm2", "start"), evaluated(atStart, "start.json")},
-		{"--task gsm8k --model smollm2 --mode supervised_then_rl --algorithm grpo --sym-calc --dataset WORK/train.jsonl --eval-dataset WORK/held.jsonl --eval-samples 200 " +
-			"--max-steps 900 --num-steps 100 --eval-every 20 --keep last --seed SEED --output-dir OUT", nil},
+		{"--task gsm8k --model smollm2 --mode supervised_then_rl --algorithm grpo --sym-calc --dataset WORK/train.jsonl --eval-dataset WORK/held.jsonl --eval-samples 100 " +
+			"--few-shot 0 --max-steps 200 --num-steps 15 --eval-every 15 --fresh-samples 0 --keep last --seed SEED --output-dir OUT", nil},
 		{schoolTest("OUT/gsm8k_supervised", "sft"), evaluated(afterSFT, "sft.json")},
 		{schoolTest("OUT/gsm8k_rl", "rl"), evaluated(afterRL, "rl.json")},
 	}},
@@ -83,7 +82,7 @@ var realRows = []realRow{
 
 // schoolTest is the command that measures a model on GSM8K's test set, all of it.
 func schoolTest(model, name string) string {
-	return "eval --task gsm8k --model " + model + " --dataset WORK/train.jsonl --eval-dataset WORK/test.jsonl --eval-samples 1319 --sym-calc --max-new-tokens 256 --output OUT/" + name + ".json"
+	return "eval --task gsm8k --model " + model + " --dataset WORK/test.jsonl --few-shot 0 --eval-samples 1319 --sym-calc --max-new-tokens 256 --output OUT/" + name + ".json"
 }
 
 // answersOf reads the evaluations of a stage before its first and after its last step, which chose nothing.
