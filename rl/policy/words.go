@@ -100,7 +100,7 @@ func (w *labelWords) encode(lm *CausalLM, text string, limit int) (ids []int32, 
 	}
 	for keep := len(full); len(ids) > limit; {
 		if keep -= len(ids) - limit; keep < 1 {
-			return nil, true, fmt.Errorf("the prompt has %d tokens without the text, and max_length is %d; shorten the prompt", len(ids), limit)
+			return nil, true, fmt.Errorf("the prompt has %d tokens without the text, and max_length is %d; raise --max-length, shorten the prompt template or use fewer labels", len(ids), limit)
 		}
 		short, err := lm.Tokenizer.Decode(full[:keep], true)
 		if err != nil {

@@ -184,30 +184,38 @@ func (r realRun) cells() []string {
 	return []string{r.at(atStart).String(), r.at(afterSFT).String(), r.at(afterRL).String()}
 }
 
-// markdown is the experiment's table.
+// markdown is the experiment's tables.
 func (r realResults) markdown() string {
-	var rows [][]string
+	var rows, changes, lengths [][]string
 	for _, row := range realRows {
 		for _, run := range r.Runs {
 			if run.Row != row.name || run.at(afterRL) == nil {
 				continue
 			}
-			rows = append(rows, append(append([]string{run.Row, run.Device, fmt.Sprint(run.Seed), fmt.Sprint(run.at(afterRL).N)}, run.cells()...),
-				unlessZero("%.0f", run.CPU/60), fmt.Sprintf("%.0f", run.Seconds/60), unlessZero("%.0f", min(run.Load[0], run.Load[1]))+unlessZero("–%.0f", max(run.Load[0], run.Load[1]))))
-		}
-	}
-	text := ""
-	for _, run := range r.Runs {
-		for _, f := range run.Figures {
-			switch f.What {
-			case pairedChange:
-				text += fmt.Sprintf("\n%s, seed %d: RL changed accuracy by %+.1f [%+.1f, %+.1f] points, paired, n = %d.\n", run.Row, run.Seed, 100*f.Value, 100*f.Interval[0], 100*f.Interval[1], f.N)
-			case answerCharacters:
-				text += fmt.Sprintf("\n%s, seed %d, %s: answers of %.0f [%.0f, %.0f] characters, n = %d.\n", run.Row, run.Seed, f.When, f.Value, f.Interval[0], f.Interval[1], f.N)
+			name, load := []string{run.Row, run.Device, fmt.Sprint(run.Seed)}, ""
+			if run.Device == "CPU" {
+				load = unlessZero("%.0f", min(run.Load[0], run.Load[1])) + unlessZero("–%.0f", max(run.Load[0], run.Load[1]))
+			}
+			rows = append(rows, slices.Concat(name, []string{fmt.Sprint(run.at(afterRL).N)}, run.cells(),
+				[]string{unlessZero("%.0f", run.CPU/60), fmt.Sprintf("%.1f", run.Seconds/60), load}))
+			for _, f := range run.Figures {
+				n := fmt.Sprint(f.N)
+				switch {
+				case f.What == pairedChange:
+					changes = append(changes, slices.Concat(name, []string{n, fmt.Sprintf("%+.1f [%+.1f, %+.1f]", 100*f.Value, 100*f.Interval[0], 100*f.Interval[1])}))
+				case f.What != answerCharacters:
+				case f.When == atStart:
+					lengths = append(lengths, slices.Concat(name, []string{n, fmt.Sprintf("%.0f [%.0f, %.0f]", f.Value, f.Interval[0], f.Interval[1]), ""}))
+				default:
+					lengths[len(lengths)-1][5] = fmt.Sprintf("%.0f [%.0f, %.0f]", f.Value, f.Interval[0], f.Interval[1])
+				}
 			}
 		}
 	}
-	return report.MarkdownTable([]string{"row", "device", "seed", "n", "start", "after SFT", "after RL", "CPU min", "min", "load"}, rows) + text
+	head := []string{"row", "device", "seed", "n"}
+	return report.MarkdownTable(append(slices.Clone(head), "start", "after SFT", "after RL", "CPU min", "min", "load"), rows) +
+		"\nChange of accuracy by RL on the same rows, in points:\n\n" + report.MarkdownTable(append(slices.Clone(head), "change"), changes) +
+		"\nCharacters of an answer before and after DPO:\n\n" + report.MarkdownTable(append(slices.Clone(head), "start", "after DPO"), lengths)
 }
 
 // unlessZero is a figure, or nothing where it was not measured.
