@@ -28,6 +28,19 @@ func TestPercentiles(t *testing.T) {
 	}
 }
 
+// TestRatioEstimate: the ratio is that of the sums, not the mean of ratios, and rows that agree have no interval.
+func TestRatioEstimate(t *testing.T) {
+	if got := RatioEstimate([]float64{1, 8}, []float64{1, 2}); got.Value != 3 || got.Interval[0] != 1 || got.Interval[1] != 4 {
+		t.Errorf("%+v", got)
+	}
+	if got := RatioEstimate([]float64{2, 4, 6}, []float64{1, 2, 3}); got.Value != 2 || got.Interval != (Interval{2, 2}) {
+		t.Errorf("%+v", got)
+	}
+	if got := RatioEstimate(nil, nil); got != (Estimate{}) {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestRateEstimate(t *testing.T) {
 	for _, test := range []struct {
 		rows []float64

@@ -36,6 +36,9 @@ Completions from a file: rltrain eval --task NAME --completions FILE
   Prints accuracy for every --answer-match, and how the answers were found. Rows have question and answer, or problem
   and solution, or a number as answer. Writes logs/eval_results.json.
 
+Texts and conversations: rltrain eval --task chat --model DIR --dataset FILE
+  Prints loss, perplexity and token accuracy with 95 % intervals, over the tokens that SFT trains by default.
+
 Preference pairs: rltrain eval --task preference --model DIR --dataset FILE
   Policy: loss, accuracy, reward margin and log-probs of both sides, against --reference or the adapter's base model.
   Reward model: accuracy, margin and calibration of P(chosen). --max-samples N reads the first N rows.
@@ -55,7 +58,8 @@ Programs from a file: rltrain eval --task code --dataset PROBLEMS --completions 
 func evaluatedTasks() []string {
 	return tasksWhere(func(d envs.Definition) bool {
 		_, answers := d.Options().(envs.AnswerSource)
-		return answers || d.Labels() || d.Plays() || d.Preferences
+		_, records := d.Options().(envs.RecordSource)
+		return answers || records || d.Labels() || d.Plays() || d.Preferences
 	})
 }
 
@@ -72,6 +76,9 @@ func eval(c *cli.Context) error {
 	task := c.String("task")
 	if slices.Contains(preferenceTasks(), task) {
 		return evalPreferences(c)
+	}
+	if slices.Contains(textTasks(), task) {
+		return evalChat(c)
 	}
 	if !slices.Contains(labelTasks(), task) {
 		return evalProblems(c)

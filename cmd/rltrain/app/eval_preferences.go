@@ -28,7 +28,7 @@ func preferenceFlags() []cli.Flag {
 		&cli.Float64Flag{Name: "label-smoothing", Usage: "preferences: label smoothing, in [0, 0.5)"},
 		&cli.Float64Flag{Name: "simpo-gamma", Value: 0.5, Usage: "preferences: target margin of simpo"},
 		&cli.Float64Flag{Name: "cpo-alpha", Value: 1, Usage: "preferences: weight of the NLL loss of cpo"},
-		&cli.IntFlag{Name: "max-length", Value: 1024, Usage: "preferences: maximum tokens of prompt and response"},
+		&cli.IntFlag{Name: "max-length", Value: 1024, Usage: "chat and preferences: maximum tokens of a text, or of prompt and response"},
 	}
 }
 
@@ -53,7 +53,7 @@ type preferenceResults struct {
 
 // String returns the text that eval prints.
 func (r preferenceResults) String() string {
-	return fmt.Sprintf("%s on %s, loss_type=%s beta=%g: %s%s\n", r.Model, r.Dataset, r.Loss, r.Beta, r.PreferenceScores, skippedRows(r.Cut, r.Dropped, r.Equal, r.Null)) + rl.FewRows(r.N, "pairs")
+	return fmt.Sprintf("%s on %s, loss_type=%s beta=%g: %s%s\n", r.Model, r.Dataset, r.Loss, r.Beta, r.PreferenceScores, skippedRows("--max-length", r.Cut, r.Dropped, r.Equal, r.Null)) + rl.FewRows(r.N, "pairs")
 }
 
 // rewardResults is the content of eval's --output for a reward model.
@@ -68,16 +68,17 @@ type rewardResults struct {
 
 // String returns the text that eval prints.
 func (r rewardResults) String() string {
-	return fmt.Sprintf("%s on %s: %s; chosen response is the longer one in %.1f %%%s\n", r.Model, r.Dataset, r.RewardScores, 100*r.Longer.Value, skippedRows(0, r.Dropped, r.Equal, r.Null)) + rl.FewRows(r.N, "pairs")
+	return fmt.Sprintf("%s on %s: %s; chosen response is the longer one in %.1f %%%s\n", r.Model, r.Dataset, r.RewardScores, 100*r.Longer.Value, skippedRows("the model reads", 0, r.Dropped, r.Equal, r.Null)) + rl.FewRows(r.N, "pairs")
 }
 
-func skippedRows(cut, dropped, equal, null int) string {
+// skippedRows says which rows are not evaluated as they are; limit names the most tokens.
+func skippedRows(limit string, cut, dropped, equal, null int) string {
 	text := ""
 	for _, one := range []struct {
 		n    int
 		what string
 	}{
-		{cut, "truncated responses of %d rows"}, {dropped, "skipped %d rows longer than --max-length"},
+		{cut, "truncated responses of %d rows"}, {dropped, "skipped %d rows longer than " + limit},
 		{equal, "skipped %d rows with equal responses"}, {null, "skipped %d rows with null instead of a text"},
 	} {
 		if one.n > 0 {
@@ -119,7 +120,7 @@ func evalPreferences(c *cli.Context) error {
 	})
 }
 
-// preferenceRows returns the validation rows of --dataset, or all rows if it has no splits.
+// preferenceRows returns the examples of the validation rows of --dataset, or all rows if it has no splits.
 func preferenceRows(ctx context.Context, c *cli.Context, name string, formats ...chat.Format) (iter.Seq2[chat.Example, error], error) {
 	client, done := shared.HubOf(c)
 	defer done()

@@ -68,7 +68,7 @@ func noClassifier(c *cli.Context, dir string) error {
 	hint := "use rltrain generate or rltrain chat"
 	switch name := c.Command.Name; {
 	case name != "eval" && name != "compare":
-	case slices.Contains(preferenceTasks(), record.Task), slices.Contains(problemTasks(), record.Task):
+	case slices.Contains(preferenceTasks(), record.Task), slices.Contains(problemTasks(), record.Task), name == "eval" && slices.Contains(textTasks(), record.Task):
 		hint = fmt.Sprintf("pass --task %s", record.Task)
 	default:
 		hint = "pass --task prompts with a --dataset of prompts and answers, or another --task"

@@ -102,6 +102,9 @@ func (t *trainer) estimate(p *run.Phases, w *work, steps int) string {
 		left += once * time.Duration(1+steps/max(1, e.Every))
 		measured = "with evaluations"
 	}
+	if left == 0 {
+		return fmt.Sprintf("The first %s took %s", w.unit, report.Duration(step))
+	}
 	text := fmt.Sprintf("The first %s took %s: about %s left for this stage, %s", w.unit, report.Duration(step), report.Duration(left), measured)
 	if w.stage == supervisedStage && c.RL != nil && p.Tokens > 0 {
 		// A guess: generating a token takes as long as training on it.
