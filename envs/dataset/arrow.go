@@ -6,7 +6,6 @@ import (
 	"io"
 	"math"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -77,8 +76,9 @@ func arrowColumns(batch arrow.RecordBatch, path string, want *wanted) ([]arrowCo
 	var columns []arrowColumn
 	var chosen Object
 	var present []string
+	seen := map[string]bool{}
 	for i, field := range batch.Schema().Fields() {
-		if slices.Contains(present, field.Name) {
+		if seen[field.Name] {
 			return nil, fmt.Errorf("%s: column %q occurs twice", path, field.Name)
 		}
 		present = append(present, field.Name)

@@ -83,15 +83,16 @@ scan:
 
 // chooseColumns copies the header and finds the wanted columns.
 func chooseColumns(where place, first []string, want *wanted) (header []string, chosen []int, err error) {
-	columns := Object{}
+	columns, seen := Object{}, map[string]bool{}
 	for i, name := range first {
 		header = append(header, strings.Clone(name))
 		if !want.has([]byte(name)) {
 			continue
 		}
-		if _, twice := columns.Get(name); twice {
+		if seen[name] {
 			return nil, nil, fmt.Errorf("%s: column %s occurs twice in the header; rename one", where, words.Quote(name))
 		}
+		seen[header[i]] = true
 		columns = append(columns, Field{Name: header[i]})
 		chosen = append(chosen, i)
 	}

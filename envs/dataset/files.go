@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rltrain/rltrain/internal/smallfile"
 	"github.com/rltrain/rltrain/internal/words"
 )
 
@@ -68,7 +69,7 @@ func findInFolder(config, dir string) ([]Part, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading data set: %w", err)
 	}
-	readme, err := os.ReadFile(filepath.Join(dir, "README.md"))
+	readme, err := smallfile.Read(filepath.Join(dir, "README.md"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("reading data set: %w", err)
 	}

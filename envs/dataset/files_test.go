@@ -4,7 +4,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -146,4 +148,27 @@ func FuzzChoose(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestPipeInAFolder: a named pipe in a folder of files is an error, and nothing waits for its writer.
+func TestPipeInAFolder(t *testing.T) {
+	dir := t.TempDir()
+	for _, err := range []error{os.WriteFile(filepath.Join(dir, "train.csv"), []byte("text,label\na,b\n"), 0o600), syscall.Mkfifo(filepath.Join(dir, "README.md"), 0o600)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := make(chan error, 1)
+	go func() {
+		_, err := findInFolder("", dir)
+		read <- err
+	}()
+	select {
+	case err := <-read:
+		if err == nil || !strings.Contains(err.Error(), "README.md: not a regular file") {
+			t.Errorf("error %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it waits")
+	}
 }

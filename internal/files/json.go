@@ -9,8 +9,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
 // Exist says whether there is a file or folder at path.
@@ -62,7 +64,7 @@ func SaveLines[T any](path string, rows []T) error {
 // LoadJSON decodes path into the value that into points to. An unknown field, a wrong type or trailing data is an error
 // with the file and, if known, the line.
 func LoadJSON(path string, into any) error {
-	data, err := os.ReadFile(path)
+	data, err := smallfile.ReadAll(path)
 	if err != nil {
 		return err
 	}
@@ -77,7 +79,7 @@ func LoadJSON(path string, into any) error {
 		case errors.As(err, &syntax):
 			return fmt.Errorf("%s: line %d: %w", path, lineAt(data, syntax.Offset), err)
 		case errors.As(err, &kind):
-			return fmt.Errorf("%s: line %d: %w", path, lineAt(data, kind.Offset), err)
+			return fmt.Errorf("%s: line %d: %sgot a %.100s, which has the wrong type", path, lineAt(data, kind.Offset), field(kind.Field), kind.Value)
 		}
 		return fmt.Errorf("%s: %w", path, err)
 	}
@@ -97,6 +99,14 @@ func Object(data []byte) (map[string]json.RawMessage, error) {
 		return nil, errors.New("not a JSON object: found null")
 	}
 	return members, nil
+}
+
+// field names a field in an error; "" is the whole file.
+func field(name string) string {
+	if name == "" {
+		return ""
+	}
+	return "field " + strconv.Quote(name) + ": "
 }
 
 func lineAt(data []byte, offset int64) int {

@@ -26,6 +26,16 @@ func Open(path string) (*os.File, error) {
 	return f, nil
 }
 
+// ReadAll reads a file of any size.
+func ReadAll(path string) ([]byte, error) {
+	f, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(f)
+}
+
 // Limit is the maximum size in bytes. Real files have kilobytes, with many labels a megabyte.
 const Limit = 16 << 20
 

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/internal/smallfile"
 	"github.com/rltrain/rltrain/internal/words"
 	"github.com/rltrain/rltrain/torch/transformers"
 )
@@ -34,7 +34,7 @@ func (p *CausalLM) EndAt(token string) error {
 
 // readEnds takes over the ends that saveEnds wrote into an adapter's folder.
 func (p *CausalLM) readEnds(dir string) error {
-	data, err := os.ReadFile(filepath.Join(dir, "tokenizer_config.json"))
+	data, err := smallfile.Read(filepath.Join(dir, "tokenizer_config.json"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -78,7 +78,7 @@ func (p *CausalLM) saveEnds(dir string) error {
 
 // setField sets a field of a JSON file, which may be missing, and keeps the others.
 func setField(path, name string, value any) error {
-	data, err := os.ReadFile(path)
+	data, err := smallfile.ReadAll(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		data, err = []byte("{}"), nil
 	}

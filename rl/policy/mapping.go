@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
 // The label files next to a classifier's weights. Both hold the same object; the semantic-router reads the first to merge
@@ -47,7 +47,7 @@ func ReadMapping(dir string) ([]string, error) {
 	var first []string
 	for _, name := range []string{labelMapping, categoryMapping} {
 		path := filepath.Join(dir, name)
-		content, err := os.ReadFile(path)
+		content, err := smallfile.Read(path)
 		if err != nil {
 			return nil, fmt.Errorf("reading labels: %w", err)
 		}

@@ -228,6 +228,9 @@ func ReadRun(dir string) (Record, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return record, fmt.Errorf("%s is not a run folder: %w", dir, err)
 	}
+	if err == nil && (record.Program != program || !slices.Contains([]Status{StatusRunning, StatusFinished, StatusStopped, StatusFailed}, record.Status)) {
+		err = fmt.Errorf("%s is not of a run of %s: program %.100q, status %.100q; restore it, or choose another folder", filepath.Join(dir, runFile), program, record.Program, record.Status)
+	}
 	return record, err
 }
 

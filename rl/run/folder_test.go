@@ -350,3 +350,19 @@ func entryNames(entries []os.DirEntry) []string {
 	}
 	return names
 }
+
+// TestReadRunRefuses: a file that is no record of a run of this program is not taken for an unfinished one.
+func TestReadRunRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		"null":                                       `program ""`,
+		`{"program":"other","status":"running"}`:     `program "other"`,
+		`{"program":"rltrain","status":"evil"}`:      `status "evil"`,
+		`{"program":"rltrain","pid":"a"}`:            `field "pid": got a string`,
+		`{"program":"rltrain","status":"finished"}x`: "trailing data",
+	} {
+		dir := t.TempDir()
+		put(t, filepath.Join(dir, runFile), text)
+		_, err := ReadRun(dir)
+		wantError(t, err, want)
+	}
+}

@@ -3,6 +3,7 @@ package run
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -13,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
 // Inputs are sums of the files, folders and models that a run reads: by setting and by the name that the setting gives.
@@ -60,18 +62,27 @@ func Sum(path, skip string) (string, error) {
 		if err == nil && e.IsDir() && skip != "" && files.Same(at, skip) {
 			return filepath.SkipDir
 		}
+		if unreadable(err) {
+			return nil
+		}
 		if err != nil || e.IsDir() || isModel && !ofModel(e.Name()) {
 			return err
 		}
-		file, err := os.Open(at)
+		info, err := os.Stat(at) // the cache of the Hub has links
+		if unreadable(err) || err == nil && !info.Mode().IsRegular() {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		file, err := smallfile.Open(at)
+		if unreadable(err) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
 		defer file.Close()
-		info, err := file.Stat() // the cache of the Hub has links
-		if err != nil || !info.Mode().IsRegular() {
-			return err
-		}
 		name, err := filepath.Rel(path, at)
 		if err != nil {
 			return err
@@ -81,6 +92,11 @@ func Sum(path, skip string) (string, error) {
 		return err
 	})
 	return hex.EncodeToString(sum.Sum(nil)[:8]), err
+}
+
+// unreadable reports whether a file of a folder is a dead link or not for us to read: then the run does not read it either.
+func unreadable(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)
 }
 
 // ofModel reports whether a file of a model's folder can change what the model does.

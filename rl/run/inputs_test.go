@@ -1,8 +1,10 @@
 package run
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -30,6 +32,9 @@ func TestSum(t *testing.T) {
 	}
 	write("rows/a.jsonl", "one")
 	write("rows/out/log.txt", "x")
+	if err := errors.Join(syscall.Mkfifo(filepath.Join(dir, "rows", "pipe"), 0o600), os.Symlink("nowhere", filepath.Join(dir, "rows", "link"))); err != nil {
+		t.Fatal(err)
+	}
 	write("model/config.json", "{}")
 	write("model/README.md", "x")
 	before := map[string]string{"rows": sum("rows"), "rows/a.jsonl": sum("rows/a.jsonl"), "model": sum("model")}

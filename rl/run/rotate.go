@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/gofrs/flock"
+
+	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
 // newSuffix ends the name of a new run's folder while an older run uses its final name.
@@ -161,7 +163,7 @@ func finishMove(dir string) error {
 
 // isRun reports whether any version of this program wrote dir.
 func isRun(dir string) bool {
-	data, err := os.ReadFile(filepath.Join(dir, runFile))
+	data, err := smallfile.ReadAll(filepath.Join(dir, runFile))
 	var mark struct {
 		Program string `json:"program"`
 	}

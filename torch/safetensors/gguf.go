@@ -4,10 +4,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 
+	"github.com/rltrain/rltrain/internal/smallfile"
 	"github.com/rltrain/rltrain/torch/gguf"
 	"github.com/rltrain/rltrain/torch/gguf/convert"
 )
@@ -43,7 +43,7 @@ func (m *Model) addGGUF(source *gguf.File) error {
 	for _, w := range weights {
 		part := parts[w.Tensor.Path]
 		if part == nil {
-			f, err := os.Open(w.Tensor.Path)
+			f, err := smallfile.Open(w.Tensor.Path)
 			if err != nil {
 				return fmt.Errorf("safetensors: %w", err)
 			}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/rltrain/rltrain/internal/smallfile"
 	"github.com/rltrain/rltrain/torch/gguf/convert"
 )
 
@@ -135,7 +136,7 @@ func (l layout) readIndex(path string) (map[string]string, error) {
 	if info.Size() > maxHeader {
 		return nil, fmt.Errorf("the index has %d bytes, maximum %d", info.Size(), maxHeader)
 	}
-	data, err := os.ReadFile(path)
+	data, err := smallfile.ReadAll(path)
 	if err != nil {
 		return nil, err
 	}

@@ -287,7 +287,7 @@ func CopyExtras(dir, from string) error {
 }
 
 func copyFile(to, from string) error {
-	data, err := os.ReadFile(from)
+	data, err := smallfile.ReadAll(from)
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ func TokenizerPairs(dir string, rows int) ([]gguf.Pair, error) {
 		return f.Pairs(func(key string) bool { return strings.HasPrefix(key, "tokenizer.") })
 	}
 	path := filepath.Join(dir, "tokenizer.json")
-	data, err := os.ReadFile(path)
+	data, err := smallfile.ReadAll(path)
 	if err != nil {
 		return nil, fmt.Errorf("gguf: %w", err)
 	}

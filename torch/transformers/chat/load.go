@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
 // ErrNone is the error of a folder without a chat template.
@@ -31,7 +33,7 @@ func Load(dir string) (*Templates, error) {
 
 // read returns a file's content; nil if the file does not exist.
 func read(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := smallfile.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

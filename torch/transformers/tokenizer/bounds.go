@@ -7,10 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
 // A tokenizer.json is untrusted, and the library that runs it uses as much memory and time as it asks for, or ends the
@@ -24,7 +25,7 @@ const (
 
 // readTokenizerJSON reads the file, up to a limit.
 func readTokenizerJSON(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := smallfile.Open(path)
 	if err != nil {
 		return nil, err
 	}

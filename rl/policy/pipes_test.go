@@ -1,0 +1,49 @@
+package policy
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestPipesInAModelFolder: a named pipe in place of a file is an error that names it, and nothing waits for a writer.
+func TestPipesInAModelFolder(t *testing.T) {
+	for _, name := range []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors", "model.safetensors.index.json"} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "model")
+			if err := TinyChatModel(dir, 1, 32, 1); err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasSuffix(name, ".index.json") {
+				if err := os.Remove(filepath.Join(dir, "model.safetensors")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.Remove(filepath.Join(dir, name)); err != nil && !os.IsNotExist(err) {
+				t.Fatal(err)
+			}
+			if err := syscall.Mkfifo(filepath.Join(dir, name), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			opened := make(chan error, 1)
+			go func() {
+				p, err := NewCausalLM(Config{Dir: dir})
+				if err == nil {
+					p.Close()
+				}
+				opened <- err
+			}()
+			select {
+			case err := <-opened:
+				if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "not a regular file") {
+					t.Errorf("error %v", err)
+				}
+			case <-time.After(time.Minute):
+				t.Fatal("it waits")
+			}
+		})
+	}
+}
