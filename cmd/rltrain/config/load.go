@@ -98,7 +98,7 @@ func load(layers [][]entry, found *faults) *Config {
 
 // loadAll is load without the note of what differs from TRL's defaults.
 func loadAll(layers [][]entry, found *faults) *loading {
-	layers = replayLosses(layers)
+	layers = overridden(replayLosses(layers))
 	ch, err := choose(layers)
 	if err != nil {
 		found.add(err)
@@ -143,6 +143,20 @@ func loadAll(layers [][]entry, found *faults) *loading {
 		}
 	}
 	return l
+}
+
+// overridden drops the names that set nothing here from a layer if a later one gives them: --push_to_hub False goes before the
+// true of a file.
+func overridden(layers [][]entry) [][]entry {
+	kept := slices.Clone(layers)
+	for i := range kept {
+		kept[i] = slices.DeleteFunc(slices.Clone(kept[i]), func(e entry) bool {
+			return ruleOf(e.name) != nil && slices.ContainsFunc(layers[i+1:], func(later []entry) bool {
+				return slices.ContainsFunc(later, func(other entry) bool { return other.name == e.name })
+			})
+		})
+	}
+	return kept
 }
 
 // choose finds the task, the mode and the algorithm in the layers, in the task's recipe, or the defaults.

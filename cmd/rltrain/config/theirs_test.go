@@ -34,6 +34,7 @@ func TestForeignNames(t *testing.T) {
 		{"--task chat --model m --config c.yaml", "dataset_mixer:\n  org/rows: 1.0\ndataset_splits: [train_sft, test_sft]\n", `dataset=org/rows train_split=train_sft eval_split=test_sft`},
 		{"--task chat --model m --config c.yaml", "dataset_mixture:\n  datasets:\n  - id: org/rows\n    config: default\n    split: train_sft\n    columns: [messages]\n    weight: 1.0\n  seed: 0\n  test_split_size: 0.1\n", "dataset=org/rows dataset_config=default train_split=train_sft validation_share=0.1"},
 		{"--task chat --model m --config c.yaml", "datasets:\n- path: rows\n", "dataset=rows"},
+		{"--task chat --dataset d --model m --push_to_hub False --config c.yaml", "push_to_hub: true\nhub_model_id: a\n", ""},
 		{"--task chat --dataset d --model m --load_in_4bit --torch_dtype bfloat16 --optim adamw_8bit --use_rslora --output_dir o --save_path p --save_model", "", "quantize=nf4 use_rslora=true output_dir=o"},
 		{grpo + "--dataset_prompt_column problem", "", "prompt_column=problem"},
 		// Rewards.

@@ -69,12 +69,21 @@ func (t *trainer) plan(w *work, trainable int64) string {
 	}
 	// What is in memory now, gradients and AdamW's moments, and the activations of a micro-batch.
 	memory := run.PeakMemory() + 12*trainable
-	tokens := w.settings.MicroTokens
-	if samples, _ := t.sizes(w.stage); w.longest > 0 {
-		tokens = min(tokens, samples*w.longest)
+	samples, _ := t.sizes(w.stage)
+	memory += w.policy.ActivationBytes(w.settings.Checkpoint) * int64(passTokens(w.settings.MicroTokens, samples, w.longest))
+	if w.stage == rlStage && w.longest > 0 && c.Answers != nil {
+		memory += w.policy.CacheBytes() * int64(t.slots()*w.longest)
 	}
-	memory += w.policy.ActivationBytes(w.settings.Checkpoint) * int64(max(tokens, w.longest))
 	return text + fmt.Sprintf("; at most about %.1f GiB of memory", float64(memory)/(1<<30))
+}
+
+// passTokens is how many tokens a pass has at most: those of a micro-batch, or of all samples of a step if they are fewer,
+// and at least those of the longest sample. longest 0 is unknown.
+func passTokens(micro, samples, longest int) int {
+	if longest > 0 {
+		micro = min(micro, samples*longest)
+	}
+	return max(micro, longest)
 }
 
 // estimated returns a stage's hooks, which say after the first step how long the run will take.
@@ -102,7 +111,7 @@ func (t *trainer) estimate(p *run.Phases, w *work, steps int) string {
 		left += once * time.Duration(1+steps/max(1, e.Every))
 		measured = "with evaluations"
 	}
-	if left == 0 {
+	if left == 0 && (w.stage != supervisedStage || c.RL == nil) {
 		return fmt.Sprintf("The first %s took %s", w.unit, report.Duration(step))
 	}
 	text := fmt.Sprintf("The first %s took %s: about %s left for this stage, %s", w.unit, report.Duration(step), report.Duration(left), measured)

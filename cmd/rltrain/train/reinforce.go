@@ -53,11 +53,13 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 	if err := t.firstPrompt(ctx, w, p, task); err != nil {
 		return err
 	}
-	note, err := t.filterPrompts(ctx, p, task)
+	note, longest, err := t.filterPrompts(ctx, p, task)
 	if err != nil {
 		return err
 	}
-	w.note(note)
+	if w.note(note); longest > 0 && c.LongestAnswer() == c.ActionTokens() { // a single turn
+		w.longest = longest + c.LongestAnswer()
+	}
 	if err := t.otherModels(ctx, w, p); err != nil {
 		return err
 	}
@@ -184,11 +186,12 @@ func (t *trainer) source(sampler rollout.Generator, task envs.Task, rewards *rew
 	return c.Samples.New(s)
 }
 
-// filterPrompts drops training prompts that leave the policy no room for a token, and says how many there were.
-func (t *trainer) filterPrompts(ctx context.Context, p *policy.CausalLM, task envs.Task) (note string, err error) {
+// filterPrompts drops training prompts that leave the policy no room for a token, and says how many there were. longest is
+// the number of tokens of the longest other one; 0 = unknown.
+func (t *trainer) filterPrompts(ctx context.Context, p *policy.CausalLM, task envs.Task) (note string, longest int, err error) {
 	filter, ok := task.(envs.PromptFilter)
 	if !ok {
-		return "", nil
+		return "", 0, nil
 	}
 	all, need := task.Len(envs.Train), t.config.ActionTokens()
 	dropped, err := filter.FilterPrompts(func(episode envs.Env) (bool, error) {
@@ -197,19 +200,23 @@ func (t *trainer) filterPrompts(ctx context.Context, p *policy.CausalLM, task en
 			return false, err
 		}
 		ids, err := p.EncodeObservation(shown)
-		return len(ids)+need <= p.MaxLength(), err
+		fits := len(ids)+need <= p.MaxLength()
+		if fits {
+			longest = max(longest, len(ids))
+		}
+		return fits, err
 	})
 	if err != nil || dropped == 0 {
-		return "", err
+		return "", longest, err
 	}
 	note = fmt.Sprintf("%d of %d training prompts leave no room for %d new tokens in the model's %d positions: lower --max-new-tokens", dropped, all, need, p.MaxLength())
 	if shots := t.config.Text("few_shot"); shots != "" && shots != "0" {
 		note += ", or show fewer examples with --few-shot"
 	}
 	if dropped == all {
-		return "", errors.New(note)
+		return "", 0, errors.New(note)
 	}
-	return "warning: " + note + "; they are skipped", nil
+	return "warning: " + note + "; they are skipped", longest, nil
 }
 
 // finishReinforcement evaluates the kept weights on unseen problems, and writes what came of the stage.

@@ -50,7 +50,7 @@ func (t *trainer) replayText(ctx context.Context, dir string, records []rl.Recor
 		return err
 	}
 	defer closeTask(task)
-	if _, err := t.filterPrompts(ctx, p, task); err != nil {
+	if _, _, err := t.filterPrompts(ctx, p, task); err != nil {
 		return err
 	}
 	rewards, done, err := t.rewards(ctx)
