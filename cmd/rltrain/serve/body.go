@@ -55,7 +55,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, limit int64, i
 		return refuse(http.StatusBadRequest, "", "reading the body: %v", err)
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // generation may take longer
-	return s.prepare(r.Context(), func() error { return decode(data, into, neutral) })
+	return s.prepare(r.Context(), len(data), func() error { return decode(data, into, neutral) })
 }
 
 func decode(data []byte, into any, neutral map[string][]string) error {

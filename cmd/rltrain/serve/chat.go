@@ -148,7 +148,7 @@ func (s *Server) chatPrompt(ctx context.Context, l *lane, q chatBody) (prompt []
 	if len(q.Messages) == 0 {
 		return nil, bad("messages", "messages is missing")
 	}
-	err = s.prepare(ctx, func() (err error) {
+	err = s.prepare(ctx, len(q.Messages)+len(q.TemplateArgs), func() (err error) {
 		var e chat.Example
 		if e.TemplateArgs, err = templateArgs(q.TemplateArgs); err != nil {
 			return err

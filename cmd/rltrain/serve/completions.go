@@ -164,7 +164,7 @@ func (q *completionsBody) items(longest int) ([]json.RawMessage, error) {
 func (s *Server) prompts(ctx context.Context, p *policy.CausalLM, q completionsBody, items []json.RawMessage) ([][]int32, error) {
 	var lists [][]int32
 	for i, item := range items {
-		err := s.prepare(ctx, func() error {
+		err := s.prepare(ctx, len(item), func() error {
 			ids, err := q.encode(p, item)
 			if err == nil && len(ids) == 0 {
 				err = bad("prompt", "prompt %d is empty", i+1)

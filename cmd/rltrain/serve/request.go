@@ -18,6 +18,7 @@ const (
 	longestBody  = 16 << 20  // of a request for completions
 	longestOrder = 64 << 10  // of other requests
 	mostBodies   = 128 << 20 // of all requests that are being read
+	shortText    = 64 << 10  // whatever is shorter waits for nothing longer
 	mostChoices  = 4096      // per request
 	mostSamples  = 128       // per prompt
 	mostStopIDs  = 1024

@@ -52,8 +52,9 @@ type Server struct {
 	figures *figures
 	started time.Time
 
-	preparing chan struct{} // places for requests that are decoded, or whose texts become tokens
-	bodies    atomic.Int64  // bytes of the requests that are being read or answered
+	preparing, preparingLong chan struct{} // places for requests that are decoded, or whose texts become tokens
+
+	bodies atomic.Int64 // bytes of the requests that are being read or answered
 
 	lock     sync.Mutex
 	lanes    map[string]*lane // available to requests, by name
@@ -66,7 +67,7 @@ func New(p *policy.CausalLM, c Config) (*Server, error) {
 	if c.Defaults == (torch.Sampling{}) {
 		c.Defaults = unfiltered(1)
 	}
-	s := &Server{config: c, base: p, figures: newFigures(), started: time.Now(), lanes: map[string]*lane{}, preparing: make(chan struct{}, runtime.NumCPU())}
+	s := &Server{config: c, base: p, figures: newFigures(), started: time.Now(), lanes: map[string]*lane{}, preparing: make(chan struct{}, runtime.NumCPU()), preparingLong: make(chan struct{}, runtime.NumCPU())}
 	s.engine = &engine{slots: c.Slots, most: c.Queue, logf: c.Logf, figures: s.figures, finished: make(chan struct{}), called: make(chan struct{}, 1), running: map[*job]struct{}{}}
 	s.open(&lane{name: c.Name, policy: p})
 	if err := s.engine.start(); err != nil {

@@ -48,11 +48,16 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, into any, neutral 
 	return s.lane(q.Model)
 }
 
-// prepare runs f, which decodes a request or turns one of its texts into tokens, when one of a few places for that is free.
-func (s *Server) prepare(ctx context.Context, f func() error) error {
+// prepare runs f, which decodes size bytes of a request or turns them into tokens, when one of a few places for that is free.
+// Short texts have places of their own, so that they do not wait for long ones.
+func (s *Server) prepare(ctx context.Context, size int, f func() error) error {
+	places := s.preparing
+	if size > shortText {
+		places = s.preparingLong
+	}
 	select {
-	case s.preparing <- struct{}{}:
-		defer func() { <-s.preparing }()
+	case places <- struct{}{}:
+		defer func() { <-places }()
 		return f()
 	case <-ctx.Done():
 		return ctx.Err()

@@ -1,0 +1,72 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestBodiesAreBounded: what all requests send together is limited.
+func TestBodiesAreBounded(t *testing.T) {
+	s := start(t, Config{})
+	ask := func(want int) {
+		t.Helper()
+		if status, text := s.ask(t, "/v1/completions", `{"model":"tiny","prompt":"a","max_tokens":1}`); status != want {
+			t.Errorf("status %d, %s; want %d", status, text, want)
+		}
+	}
+	s.bodies.Add(mostBodies)
+	ask(http.StatusTooManyRequests)
+	s.bodies.Add(-mostBodies)
+	ask(http.StatusOK)
+	s.stop()
+	if err := <-s.ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	s.ended <- nil // for the clean-up
+	if n := s.bodies.Load(); n != 0 {
+		t.Errorf("%d bytes are still counted", n)
+	}
+}
+
+// TestHosts: without a key, a page cannot reach the server by a domain that it points to this machine.
+func TestHosts(t *testing.T) {
+	open, keyed := start(t, Config{}), start(t, Config{Key: "secret"})
+	for host, want := range map[string]int{
+		"": 200, "localhost": 200, "LOCALHOST:80": 200, "a.localhost": 200, "127.0.0.1:1": 200, "[::1]:1": 200, "box": 200,
+		"rebind.example": 403, "127.0.0.1.rebind.example:8000": 403, "localhost.": 200, "rebind.example.:80": 403,
+	} {
+		for _, s := range []*running{open, keyed} {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/health", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Host = host
+			r.Header.Set("Authorization", "bearer  "+s.key)
+			answer, err := s.client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer.Body.Close()
+			if ok := s == keyed || want == http.StatusOK; (answer.StatusCode == http.StatusOK) != ok {
+				t.Errorf("%q: status %d", host, answer.StatusCode)
+			}
+		}
+	}
+}
+
+// TestShortRequestsDoNotWait: a short request is answered while long ones take all places to be decoded.
+func TestShortRequestsDoNotWait(t *testing.T) {
+	s := start(t, Config{Timeout: time.Second})
+	for range cap(s.preparingLong) {
+		s.preparingLong <- struct{}{}
+	}
+	for text, want := range map[string]int{"a": http.StatusOK, strings.Repeat(" ", shortText): http.StatusGatewayTimeout} {
+		if status, answer := s.ask(t, "/v1/completions", `{"model":"tiny","prompt":"`+text+`","max_tokens":1}`); status != want {
+			t.Errorf("a text of %d bytes: status %d, %s; want %d", len(text), status, answer, want)
+		}
+	}
+}
