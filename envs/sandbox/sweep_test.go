@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -34,4 +35,28 @@ func TestSweep(t *testing.T) {
 		}
 		settles(t, before)
 	}
+}
+
+// TestFoldersAreRemoved: the folders of programs are in one, which Close removes; what a killed process leaves is in one that
+// the next process finds.
+func TestFoldersAreRemoved(t *testing.T) {
+	var f folders
+	a, err := f.make()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := f.make()
+	if err != nil || a == b || filepath.Dir(a) != filepath.Dir(b) || !strings.HasPrefix(filepath.Base(f.dir), "rltrain-sandbox-") {
+		t.Errorf("%s, %s in %s, %v", a, b, f.dir, err)
+	}
+	dir := f.dir
+	f.remove()
+	f.remove()
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("%s is still there: %v", dir, err)
+	}
+	if c, err := f.make(); err != nil || filepath.Dir(c) == dir {
+		t.Errorf("%s after Close, %v", c, err)
+	}
+	f.remove()
 }

@@ -78,10 +78,17 @@ func EOSNames(p *policy.CausalLM) string {
 	return TokenNames(p, p.EOS(), "none named by the model; texts end at the token limit")
 }
 
+// shownTokens limits a list of tokens: a model's files may name all as ends.
+const shownTokens = 16
+
 // TokenNames shows tokens with their ids; none is what to say of no tokens.
 func TokenNames(p *policy.CausalLM, ids []int32, none string) string {
 	var names []string
-	for _, id := range ids {
+	for i, id := range ids {
+		if i == shownTokens {
+			names = append(names, fmt.Sprintf("and %d more", len(ids)-i))
+			break
+		}
 		text, err := p.Tokenizer.Decode([]int32{id}, false)
 		if err != nil {
 			text = "?"
