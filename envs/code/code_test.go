@@ -2,6 +2,7 @@ package code
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -503,5 +504,29 @@ func TestBadRows(t *testing.T) {
 	}
 	if len(told) != 2 || !strings.Contains(told[0], "2 rows skipped") || !strings.Contains(told[1], "the reference solution fails its tests") {
 		t.Errorf("told %q", told)
+	}
+}
+
+// TestChecksAreAnnounced: a check of many solutions prints what it does, and ends with the context.
+func TestChecksAreAnnounced(t *testing.T) {
+	var rows strings.Builder
+	for i := range quietChecks + 1 {
+		fmt.Fprintf(&rows, `{"name":"%d","prompt":"Give %[1]d.","solution":"def f(): return %[1]d","tests":[{"call":"f()","expect":"%[1]d"}]}`+"\n", i)
+	}
+	o := &options{Dataset: write(t, "p.jsonl", rows.String()), Language: "python", Turns: 1, Timeout: 2, CheckSolutions: true}
+	var told []string
+	tell := func(line string) { told = append(told, line) }
+	made, err := o.Task(envs.Setup{HeldOut: 1, Tell: tell})
+	if err != nil {
+		t.Fatal(err)
+	}
+	made.(*task).Close()
+	if len(told) == 0 || !strings.Contains(told[0], "51 problems") || !strings.Contains(told[0], "--check-solutions=false") {
+		t.Errorf("told %q", told)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := o.Task(envs.Setup{HeldOut: 1, Context: ctx}); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want context.Canceled", err)
 	}
 }

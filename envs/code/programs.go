@@ -40,7 +40,7 @@ func (o *options) Programs(ctx context.Context, s envs.Setup, path, field string
 	}
 	defer func() { err = errors.Join(err, grader.Close()) }()
 	if o.CheckSolutions {
-		bad, err := o.checkProblems(ctx, grader, unsolved(all), faults)
+		bad, err := o.checkProblems(ctx, grader, unsolved(all), faults, s.Tell)
 		if err != nil {
 			return 0, err
 		}
@@ -48,27 +48,41 @@ func (o *options) Programs(ctx context.Context, s envs.Setup, path, field string
 	}
 	s.TellSkipped(faults)
 	done := make([]envs.Program, len(rows))
-	finished := make([]chan error, len(rows))
+	err = inOrder(ctx, len(rows), func(ctx context.Context, i int) (err error) {
+		done[i], err = o.graded(ctx, grader, rows[i])
+		return err
+	}, func(i int) error {
+		done[i].Row, done[i].Rows = i+1, len(rows)
+		each(done[i])
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return len(all), nil
+}
+
+// inOrder does work for each i below n on all processors, and calls each in order. The first error ends it.
+func inOrder(ctx context.Context, n int, work func(ctx context.Context, i int) error, each func(i int) error) error {
+	finished := make([]chan error, n)
 	for i := range finished {
 		finished[i] = make(chan error, 1)
 	}
 	next := make(chan int)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var workers sync.WaitGroup
 	defer workers.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	for range runtime.GOMAXPROCS(0) {
 		workers.Go(func() {
 			for i := range next {
-				var err error
-				done[i], err = o.graded(ctx, grader, rows[i])
-				finished[i] <- err
+				finished[i] <- work(ctx, i)
 			}
 		})
 	}
 	workers.Go(func() {
 		defer close(next)
-		for i := range rows {
+		for i := range n {
 			select {
 			case next <- i:
 			case <-ctx.Done():
@@ -76,21 +90,20 @@ func (o *options) Programs(ctx context.Context, s envs.Setup, path, field string
 			}
 		}
 	})
-	for i := range rows {
+	for i := range n {
 		select {
 		case err := <-finished[i]:
+			if err == nil {
+				err = each(i)
+			}
 			if err != nil {
-				cancel()
-				return 0, err
+				return err
 			}
 		case <-ctx.Done():
-			return 0, ctx.Err()
+			return ctx.Err()
 		}
-		done[i].Row, done[i].Rows = i+1, len(rows)
-		each(done[i])
 	}
-	cancel()
-	return len(all), nil
+	return nil
 }
 
 // graded runs one completion.

@@ -50,6 +50,9 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 		return nil, err
 	}
 	if b, ok := t.problems.(*filtered); ok && o.CheckSolutions {
+		if s.Context != nil {
+			ctx = s.Context
+		}
 		if err := o.checkBank(ctx, s, t.grader, b); err != nil {
 			return nil, errors.Join(err, t.Close())
 		}
@@ -64,7 +67,7 @@ func (o *options) checkBank(ctx context.Context, s envs.Setup, grader *Grader, b
 		all = unsolved(all)
 	}
 	faults := o.Faults()
-	bad, err := o.checkProblems(ctx, grader, all, faults)
+	bad, err := o.checkProblems(ctx, grader, all, faults, s.Tell)
 	if err != nil {
 		return err
 	}
@@ -124,44 +127,67 @@ func unsolved(all []Problem) []Problem {
 	return slices.DeleteFunc(slices.Clone(all), func(p Problem) bool { return p.Solution != "" })
 }
 
+// A check of more than quietChecks problems is announced, and shows its progress every checksShown.
+const (
+	quietChecks = 50
+	checksShown = 30 * time.Second
+)
+
 // checkProblems adds to faults the problems whose reference solution fails their tests, and those whose tests are at fault, and
-// returns their places.
-func (o *options) checkProblems(ctx context.Context, grader *Grader, all []Problem, faults *dataset.Faults) (bad map[string]bool, err error) {
+// returns their places. tell, unless nil, gets lines of progress.
+func (o *options) checkProblems(ctx context.Context, grader *Grader, all []Problem, faults *dataset.Faults, tell func(line string)) (bad map[string]bool, err error) {
+	if tell == nil || len(all) <= quietChecks {
+		tell = func(string) {}
+	}
+	tell(fmt.Sprintf("Checking the tests of %d problems with their solutions; --check-solutions=false skips this", len(all)))
+	verdicts, shown := make([]Verdict, len(all)), time.Now()
 	bad = map[string]bool{}
-	for i := range all {
+	err = inOrder(ctx, len(all), func(ctx context.Context, i int) (err error) {
 		p := &all[i]
-		program := p.complete(p.Solution)
-		switch {
-		case p.Solution != "":
-		case o.Language != sandbox.Python, len(p.Tests) > 0 && p.Tests[0].Assert == "" && p.Tests[0].Script == "":
-			continue // only tests in Python can be at fault without a program
-		default:
-			program = "pass"
+		if program := o.solutionOf(p); program != "" {
+			verdicts[i], err = grader.Run(ctx, p, program, slices.Concat(p.Tests, p.Hidden))
 		}
-		v, err := grader.Run(ctx, p, program, slices.Concat(p.Tests, p.Hidden))
-		if err != nil {
-			return nil, err
+		return err
+	}, func(i int) error {
+		if time.Since(shown) > checksShown {
+			shown = time.Now()
+			tell(fmt.Sprintf("Checked %d of %d problems", i+1, len(all)))
 		}
-		fault := ""
+		p, v, fault := &all[i], verdicts[i], ""
 		switch {
+		case o.solutionOf(p) == "":
+			return nil
 		case v.Class == Sandbox:
-			return nil, fmt.Errorf("%s: running the reference solution: %s", p.Place, v.Message)
+			return fmt.Errorf("%s: running the reference solution: %s", p.Place, v.Message)
 		case v.Fault:
 			fault = v.Message
 		case v.Class != Pass && p.Solution != "":
 			fault = fmt.Sprintf("the reference solution fails its tests (%s: %s)", v.Class, v.Message)
 		default:
-			continue
+			return nil
 		}
 		bad[p.Place] = true
-		if err := faults.Add(fmt.Errorf("%s: problem %s: %s", p.Place, words.Quote(p.Name), fault)); err != nil {
-			return nil, err
-		}
+		return faults.Add(fmt.Errorf("%s: problem %s: %s", p.Place, words.Quote(p.Name), fault))
+	})
+	if err != nil {
+		return nil, err
 	}
 	if err := faults.Err(); err != nil {
 		return nil, fmt.Errorf("%w; fix them, or accept them with --check-solutions=false", err)
 	}
 	return bad, nil
+}
+
+// solutionOf is the program that the tests of a problem are checked with: its solution, else one that does nothing, which
+// tells whether the tests themselves run. "" means that there is nothing to check.
+func (o *options) solutionOf(p *Problem) string {
+	switch {
+	case p.Solution != "":
+		return p.complete(p.Solution)
+	case o.Language != sandbox.Python, len(p.Tests) > 0 && p.Tests[0].Assert == "" && p.Tests[0].Script == "":
+		return "" // only tests in Python can be at fault without a program
+	}
+	return "pass"
 }
 
 // FilterPrompts implements envs.PromptFilter for problems from files.

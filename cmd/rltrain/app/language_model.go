@@ -10,6 +10,7 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // languageModelFlags select a language model, how its weights are kept, and its device.
@@ -62,6 +63,9 @@ func loadAs(c *cli.Context, name, adapter, dtype string) (*policy.CausalLM, erro
 	if err != nil {
 		if policy.IsClassifierFolder(name) {
 			return nil, shared.UsageErrorf("%s is a classifier; use rltrain predict or rltrain eval", name)
+		}
+		if record, unread := run.ReadRun(name); unread == nil && record.Ending != "" {
+			return nil, fmt.Errorf("%w; its run ended: %s", err, record.Ending)
 		}
 		return nil, fmt.Errorf("%w%s", err, suggestStage(name))
 	}

@@ -89,6 +89,24 @@ func TestPreferencesEndToEnd(t *testing.T) {
 	}
 }
 
+// TestNothingGained: a run that did not beat its start saves no adapter, and says where the trained one is.
+func TestNothingGained(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	f.write(t, "TMP/p.jsonl", pairsOfLetters(40))
+	f.must(t, "", strings.Fields("train --task preference --algorithm dpo --epochs 1 --learning-rate 1e-12 --tuning lora"+tinyPreference)...)
+	logged := string(readFile(t, f.expand("TMP/preference_rl/logs/training_log.txt")))
+	last := f.expand("TMP/preference_rl/checkpoints/checkpoint-4")
+	code, _, stderr := f.rltrain("", "generate", "--model", "TMP/preference_rl", "--input", "TMP/preference_rl/logs/try.jsonl")
+	for _, want := range []string{"its run ended: Training did not improve on the start on 10 held-out rows", "no adapter was saved", last} {
+		if code != 1 || !strings.Contains(stderr, want) {
+			t.Errorf("exit code %d, %q; want …%s…; the log:\n%s", code, stderr, want, logged)
+		}
+	}
+	if code, stdout, stderr := f.rltrain("", "generate", "--model", last, "--input", "TMP/preference_rl/logs/try.jsonl", "--max-new-tokens", "2"); code != 0 || stdout == "" {
+		t.Errorf("exit code %d, %q", code, stderr)
+	}
+}
+
 // pairRows reads --output-rows of preferences.
 func (f folders) pairRows(t *testing.T, path string) (rows []pairRow) {
 	t.Helper()
