@@ -45,3 +45,10 @@ func TestCountRewarded(t *testing.T) {
 		}
 	}
 }
+
+// TestRoundedMean: rewards that differ from the mean by no more than rounding count as the mean.
+func TestRoundedMean(t *testing.T) {
+	if r := CountRewarded([]Outcome{{Text: "x", Reward: 1}, {Text: "y", Reward: 1 + 2e-9}}); r.N != 2 {
+		t.Errorf("%d of 2 rewards are at the mean", r.N)
+	}
+}

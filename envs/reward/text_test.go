@@ -151,6 +151,13 @@ func TestTotalsFitFloat32(t *testing.T) {
 	}
 }
 
+// TestLargestReward is allowed; the next float64 is not.
+func TestLargestReward(t *testing.T) {
+	if most := float64(math.MaxFloat32); !fits(most, 1, 1) || fits(math.Nextafter(most, math.Inf(1)), 1, 1) {
+		t.Error("the bound is not MaxFloat32")
+	}
+}
+
 func TestParseTextErrors(t *testing.T) {
 	own := map[string]envs.Reward{"answer": lengthReward, "format": lengthReward}
 	for _, test := range []struct{ spec, want string }{

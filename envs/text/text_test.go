@@ -2,6 +2,7 @@ package text
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,6 +34,23 @@ func find(path string) envs.Setup {
 	return envs.Setup{Seed: 1, Find: func(context.Context, string, string, ...string) ([]dataset.Part, error) {
 		return []dataset.Part{{Files: []string{path}}}, nil
 	}}
+}
+
+// TestColumnOfLabels: a column is no label if more than nine of ten values differ.
+func TestColumnOfLabels(t *testing.T) {
+	for _, distinct := range []int{8, 9, 10} {
+		path, rows := filepath.Join(t.TempDir(), "rows.csv"), "text,label\n"
+		for i := range 10 {
+			rows += fmt.Sprintf("text %d,label %d\n", i, min(i, distinct-1))
+		}
+		if err := os.WriteFile(path, []byte(rows), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		o := envs.LabelledRows{Dataset: path, TextColumn: "text", LabelColumn: "label"}
+		if _, err := o.Rows(t.Context(), find(path)); (err == nil) != (distinct < 10) {
+			t.Errorf("%d labels of 10 rows: %v", distinct, err)
+		}
+	}
 }
 
 func TestCustomLabels(t *testing.T) {

@@ -170,6 +170,53 @@ func TestEncodeAssistantOnly(t *testing.T) {
 	}
 }
 
+// TestEncodeCuts: with every limit, an example is what it is without one, up to the limit.
+func TestEncodeCuts(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "tiny")
+	if err := TinyChatModel(dir, 1, 32, 7); err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewCausalLM(Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	talk := conversationOf("user", "hi", "assistant", "yo")
+	asked := chat.Example{Format: chat.PromptCompletion, Prompt: chat.Content{Messages: talk.Text.Messages[:1]}, Completion: chat.Content{Messages: talk.Text.Messages[1:]}}
+	for name, test := range map[string]struct {
+		e chat.Example
+		o EncodeOptions
+	}{
+		"a text":                   {chat.Example{Format: chat.LanguageModelling, Text: chat.Content{Text: "abcde"}}, EncodeOptions{}},
+		"a conversation":           {talk, EncodeOptions{}},
+		"the assistant alone":      {talk, EncodeOptions{AssistantOnly: true}},
+		"a completion":             {completionOf("abc", "de"), EncodeOptions{CompletionOnly: true}},
+		"a prompt too":             {completionOf("abc", "de"), EncodeOptions{}},
+		"a completion of messages": {asked, EncodeOptions{CompletionOnly: true}},
+		"a prompt of messages too": {asked, EncodeOptions{}},
+	} {
+		whole, err := p.Encode(examplesOf(test.e), test.o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := whole.Sequences[0]
+		for limit := 1; limit <= len(want.IDs)+2; limit++ {
+			o, n := test.o, min(limit, len(want.IDs))
+			o.MaxLength = limit
+			got, err := p.Encode(examplesOf(test.e), o)
+			if !slices.Contains(want.Labels[:n], true) {
+				if err == nil || got.Dropped != 1 {
+					t.Errorf("%s within %d tokens: %+v, %v", name, limit, got, err)
+				}
+				continue
+			}
+			if err != nil || !slices.Equal(got.Sequences[0].IDs, want.IDs[:n]) || !slices.Equal(got.Sequences[0].Labels, want.Labels[:n]) || got.Cut != len(want.IDs)-n && got.Cut != 1 || (got.Cut == 1) != (n < len(want.IDs)) {
+				t.Errorf("%s within %d tokens: %+v, want %+v; %v", name, limit, got, want, err)
+			}
+		}
+	}
+}
+
 // gradients computes the gradients of one batch, split by limit.
 func gradients(t *testing.T, p *CausalLM, sequences []Sequence, limit int, checkpoint bool) [][]float32 {
 	t.Helper()

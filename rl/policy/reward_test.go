@@ -77,6 +77,11 @@ func TestRewardModelOfTransformers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
+	for folder, want := range map[string]bool{dir: true, t.TempDir(): false} {
+		if got := policy.IsRewardFolder(folder); got != want {
+			t.Errorf("IsRewardFolder(%s) is %t", folder, got)
+		}
+	}
 	merged := filepath.Join(t.TempDir(), "merged")
 	if err := p.Merge(merged, ""); err != nil {
 		t.Fatal(err)

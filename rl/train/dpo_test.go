@@ -163,6 +163,11 @@ func TestFiguresOfPairs(t *testing.T) {
 	if diff := cmp.Diff(want, figures, near); diff != "" {
 		t.Error(diff)
 	}
+	for _, name := range []string{"cpo", "orpo", "sft"} { // the mean of −log π(chosen) a token
+		if _, _, figures := pairLoss(t, newDPO(name), samples, logProbs); math.Abs(figures["nll_loss"]-1.25) > 1e-6 {
+			t.Errorf("%s: nll_loss %v, want 1.25", name, figures["nll_loss"])
+		}
+	}
 	_, _, figures = pairLoss(t, newDPO("kto"), samples[:3], logProbs[:3])
 	delete(figures, "loss")
 	want = map[string]float64{
