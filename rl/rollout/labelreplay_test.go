@@ -57,3 +57,14 @@ func TestExplore(t *testing.T) {
 		}
 	}
 }
+
+// TestSample: probabilities need not add up to 1, as sums of float32 do not.
+func TestSample(t *testing.T) {
+	count := [3]int{}
+	for i := range 4000 {
+		count[sample([]float32{0.1, 0, 0.3}, rl.Stream(2, uint64(i)))]++
+	}
+	if got := float64(count[0]) / 4000; math.Abs(got-0.25) > 0.025 || count[1] > 0 {
+		t.Errorf("%v of 4000 samples, want 1000, 0 and 3000", count)
+	}
+}

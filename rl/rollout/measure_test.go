@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -60,5 +61,12 @@ func TestOutcomesAreTheLastTurns(t *testing.T) {
 		if got := accepted(played); got != test.want {
 			t.Errorf("rewards %v: %d accepted, want %d", test.rewards, got, test.want)
 		}
+	}
+}
+
+func TestSyncLine(t *testing.T) {
+	line := syncLine([]*envs.Info{{Correct: true, FormatOK: true}, {FormatOK: true}, {}}, "")(rl.Meter{})
+	if want := "1/3 correct 2/3 formatted "; !strings.Contains(line, want) {
+		t.Errorf("%q lacks %q", line, want)
 	}
 }
