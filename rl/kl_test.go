@@ -81,24 +81,6 @@ func TestKLController(t *testing.T) {
 	}
 }
 
-func TestKLControllerContinues(t *testing.T) {
-	whole, _ := NewKLController(0.05, 6, 1000)
-	half, _ := NewKLController(0.05, 6, 1000)
-	rng := Stream(6)
-	for step := range 20 {
-		kl := 12 * rng.Float64()
-		whole.Update(kl, 64)
-		half.Update(kl, 64)
-		if step == 9 {
-			half, _ = NewKLController(1, 6, 1000)
-			half.Restore(throughJSON(t, whole.State()))
-		}
-	}
-	if whole.Coef() != half.Coef() {
-		t.Errorf("restored %v, uninterrupted %v", half.Coef(), whole.Coef())
-	}
-}
-
 func TestParseKLKind(t *testing.T) {
 	if k, err := ParseKLKind("k3"); k != K3 || err != nil {
 		t.Errorf("%v, %v", k, err)

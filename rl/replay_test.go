@@ -67,25 +67,6 @@ func TestReplayEvictionKeepsMemoryBounded(t *testing.T) {
 	}
 }
 
-func TestReplayContinues(t *testing.T) {
-	whole, half := newReplay(t, 5), newReplay(t, 5)
-	draws := Stream(1)
-	for step := range 10 {
-		returns := []float64{draws.Float64(), draws.Float64()}
-		whole.Add(twoTurns(), returns)
-		half.Add(twoTurns(), returns)
-		if step == 5 {
-			half = newReplay(t, 1)
-			if err := half.Restore(throughJSON(t, whole.State())); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if diff := cmp.Diff(whole.Sample(Stream(2), 20), half.Sample(Stream(2), 20), cmpopts.EquateNaNs()); diff != "" {
-		t.Errorf("(-uninterrupted +restored):\n%s", diff)
-	}
-}
-
 func TestReplayFile(t *testing.T) {
 	r := newReplay(t, 5)
 	for i := range 4 {

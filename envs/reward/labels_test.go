@@ -3,7 +3,6 @@ package reward
 import (
 	"encoding/json"
 	"math"
-	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -237,42 +236,6 @@ func TestLookingObservesNothing(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, counts, cmpopts.EquateApprox(0.01, 0)); diff != "" { // counts fade
 		t.Errorf("counts (-want +got):\n%s", diff)
-	}
-}
-
-func TestLabelsStateRoundTrip(t *testing.T) {
-	const spec = "accuracy,f1=0.5,expr:'1/(correct + 0.3*(predicted == \"c\" ? -1 : 1))'"
-	labels := []string{"a", "b", "c"}
-	play := func(r *Labels, rng *rand.Rand, n int) (scores []float64) {
-		for range n {
-			c := Choice{Action: rng.IntN(3), Truth: rng.IntN(3)}
-			scores = append(scores, score(t, r, c.Action, c.Truth))
-			scored, _ := r.Score(t.Context(), []Choice{c})
-			r.Observe([]Choice{c}, scored)
-		}
-		return scores
-	}
-	r := parseLabels(t, spec, labels...)
-	play(r, rand.New(rand.NewPCG(1, 2)), 500)
-	encoded, err := json.Marshal(r.State())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var state State
-	if err := json.Unmarshal(encoded, &state); err != nil {
-		t.Fatal(err)
-	}
-	restored := parseLabels(t, spec, labels...)
-	if err := restored.Restore(state); err != nil {
-		t.Fatal(err)
-	}
-	want := play(r, rand.New(rand.NewPCG(3, 4)), 100)
-	got := play(restored, rand.New(rand.NewPCG(3, 4)), 100)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("scores after restoring differ:\n%s", diff)
-	}
-	if diff := cmp.Diff(r.State(), restored.State()); diff != "" {
-		t.Errorf("states differ:\n%s", diff)
 	}
 }
 

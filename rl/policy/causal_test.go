@@ -252,37 +252,6 @@ func gradients(t *testing.T, p *CausalLM, sequences []Sequence, limit int, check
 	return grads
 }
 
-func TestGradientsDoNotDependOnMicroBatches(t *testing.T) {
-	for _, tuning := range []string{"lora", "full"} {
-		t.Run(tuning, func(t *testing.T) {
-			c := Config{Full: tuning == "full"}
-			if !c.Full {
-				c.R, c.Alpha = 4, 8
-			}
-			p := tinyPolicy(t, c)
-			sequences := copies(t, p)[:8]
-			sequences[3] = Sequence{IDs: append(sequences[3].IDs, 7, 8, 9), Labels: append(sequences[3].Labels, true, false, true)}
-			for i := range int32(4) { // these share a prefix
-				sequences = append(sequences, Sequence{
-					IDs:    append([]int32{3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, 20+i, 30-i, 9)[:11+(i+1)%3],
-					Labels: append(make([]bool, 10), true, false, i%2 == 0)[:11+(i+1)%3],
-				})
-			}
-			want := gradients(t, p, sequences, 0, false)
-			for _, limit := range []int{1, 8, 16, 32} {
-				for _, checkpoint := range []bool{false, true} {
-					got := gradients(t, p, sequences, limit, checkpoint)
-					for i := range want {
-						if d := relative(got[i], want[i]); d > 1e-5 {
-							t.Errorf("parts of %d tokens, checkpointing %t: gradient %d differs by %.1e", limit, checkpoint, i, d)
-						}
-					}
-				}
-			}
-		})
-	}
-}
-
 func TestAnswersShareTheirPrompt(t *testing.T) {
 	p := tinyPolicy(t, Config{R: 4, Alpha: 8})
 	prompt := []int32{3, 4, 5, 6, 7, 8, 9, 10, 11, 12}

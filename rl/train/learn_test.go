@@ -95,32 +95,6 @@ func TestReinforcementOfLabelsLearns(t *testing.T) {
 	})
 }
 
-// TestCalibrationRewardFindsTheFrequency: one text whose label is "b" in 7 of 10 rows.
-func TestCalibrationRewardFindsTheFrequency(t *testing.T) {
-	p := tinyLabel(t)
-	var e policy.Examples
-	for i := range 100 {
-		label := 0
-		if i%10 < 7 {
-			label = 1
-		}
-		e.IDs, e.Labels = append(e.IDs, []int32{7, 8, 9}), append(e.Labels, label)
-	}
-	r := newLabelRun("calibration")
-	r.train, r.validation, r.metric, r.BatchSize, r.MinibatchSize = e, e, evaluate.MetricBrier, 100, 100
-	r.Steps, r.Epochs, r.EntropyCoef, r.LearningRate = 20, 8, 0, 5e-3
-	if _, err := r.on(t.Context(), t, p, (&recorded{}).hooks()); err != nil {
-		t.Fatal(err)
-	}
-	probs, err := p.Probs(t.Context(), e.IDs[:1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := probs[0][1]; got < 0.68 || got > 0.72 {
-		t.Errorf("P(b) = %.3f, want 0.70±0.02", got)
-	}
-}
-
 // TestEachAlgorithmLearns raises the mean reward of a one-turn task from chance to nearly 1.
 func TestEachAlgorithmLearns(t *testing.T) {
 	for _, test := range []struct {
