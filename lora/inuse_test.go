@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 func TestInUse(t *testing.T) {
@@ -42,5 +44,18 @@ func TestInUse(t *testing.T) {
 	}
 	if _, err := InUse(dir); err == nil {
 		t.Error("a list was read as a config")
+	}
+}
+
+func TestTensorNames(t *testing.T) {
+	dir := t.TempDir()
+	if err := safetensors.Write(filepath.Join(dir, WeightsFile), []safetensors.Tensor{
+		safetensors.FromFloat32s("b", []int64{2, 3}, make([]float32, 6)), safetensors.FromFloat32s("a", []int64{5}, make([]float32, 5)),
+	}, nil); err != nil {
+		t.Fatal(err)
+	}
+	names, elements, err := TensorNames(dir)
+	if err != nil || elements != 11 || len(names) != 2 {
+		t.Errorf("%v with %d elements, %v", names, elements, err)
 	}
 }

@@ -199,7 +199,7 @@ func TestFiguresOfAStep(t *testing.T) {
 	c.MaxNew, c.Temperature = 20, 2
 	src := tokens(t, m, fixed, c)
 	step := next(t, src, 0)
-	var right, formatted, ended, even, sum, prompts float64
+	var right, formatted, ended, even, sum, prompts, whole float64
 	longest, shortest := 0, 99
 	for _, x := range slices.Concat(step.Groups...) {
 		n := x.Len()
@@ -207,7 +207,7 @@ func TestFiguresOfAStep(t *testing.T) {
 		prompts += float64(len(x.Tokens))
 		right += x.Reward()
 		if !x.Truncated {
-			ended++
+			ended, whole = ended+1, whole+float64(n)
 		}
 		if x.Prompt%2 == 0 {
 			even++
@@ -219,7 +219,7 @@ func TestFiguresOfAStep(t *testing.T) {
 	for name, want := range map[string]float64{
 		"accuracy": right / 32, "reward": right / 32, "format_rate": formatted / 32, "accuracy/even": 1, "failed_rewards": 0, "failed_episodes": 0,
 		"completions/mean_length": sum / 32, "completions/max_length": float64(longest), "completions/min_length": float64(shortest),
-		"completions/clipped_ratio": 1 - ended/32, "num_tokens": prompts,
+		"completions/mean_terminated_length": whole / ended, "completions/clipped_ratio": 1 - ended/32, "num_tokens": prompts,
 	} {
 		if got := f.Get(name); math.Abs(got-want) > 1e-12 {
 			t.Errorf("%s is %v, want %v", name, got, want)
