@@ -81,10 +81,11 @@ scan:
 	return ','
 }
 
-// chooseColumns copies the header and finds the wanted columns.
+// chooseColumns copies the header, without the spaces around names that nobody sees, and finds the wanted columns.
 func chooseColumns(where place, first []string, want *wanted) (header []string, chosen []int, err error) {
 	columns, seen := Object{}, map[string]bool{}
 	for i, name := range first {
+		name = strings.TrimSpace(name)
 		header = append(header, strings.Clone(name))
 		if !want.has([]byte(name)) {
 			continue

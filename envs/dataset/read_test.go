@@ -62,7 +62,7 @@ func TestRead(t *testing.T) {
 		},
 		{
 			name: "csv of a spreadsheet", file: "a.csv",
-			content: "id;text;label;split\n1;\"Yes; no, perhaps\";b;\n",
+			content: "id; text;label ;split\n1;\"Yes; no, perhaps\";b;\n",
 			want:    []row{{"Yes; no, perhaps", "b", "", 2}},
 		},
 		{
