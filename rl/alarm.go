@@ -343,13 +343,13 @@ func FewRows(n int, what string) string {
 	if n >= fewRows {
 		return ""
 	}
-	return fmt.Sprintf("warning: evaluate at least %d %s: figures of %d say next to nothing\n", fewRows, what, n)
+	return fmt.Sprintf("warning: evaluate at least %d %s: figures of %d show mostly chance\n", fewRows, what, n)
 }
 
 // Held checks the number of held-out rows that choose the best weights; 0 is unknown.
 func (w *Watch) Held(rows int) (alarms []Alarm) {
 	if rows > 0 && rows < fewRows {
-		w.raise(&alarms, "few_rows", "hold out more rows (--eval-samples, --eval-dataset or a validation split): the best weights are chosen by only %d, where fewer than %d show mostly chance", rows, fewRows)
+		w.raise(&alarms, "few_rows", "hold out more rows (--eval-samples, --eval-dataset or a validation split): only %d choose the best weights, and fewer than %d show mostly chance", rows, fewRows)
 	}
 	return alarms
 }
