@@ -141,7 +141,8 @@ func TestEvalAnswersRefuses(t *testing.T) {
 		want string
 	}{
 		{"--task gsm8k", 2, "eval --task gsm8k needs --model DIR (a language model or an adapter) or --completions FILE"},
-		{"--task chat", 2, `--task: "chat" is none of intent, a_letter, code, gsm8k, math, preference, prompts, reverse_digits, sum_digits, text`},
+		{"--task chat", 2, "eval --task chat needs --model DIR and --dataset FILE"},
+		{"--task talk", 2, `--task: "talk" is none of intent, a_letter, chat, code, gsm8k, math, preference, prompts, reverse_digits, sum_digits, text`},
 		{"--completions TMP/a.jsonl", 2, "--completions: choose a --task with answers: gsm8k, math, prompts, reverse_digits, sum_digits"},
 		{"--task math --model MODEL --completions TMP/a.jsonl", 2, "--model: does not apply with --completions FILE"},
 		{"--task math --threads 2 --completions TMP/a.jsonl", 2, "--threads: does not apply with --completions FILE"},
@@ -151,7 +152,7 @@ func TestEvalAnswersRefuses(t *testing.T) {
 		{"--model MODEL --answer-match exact", 2, "--answer-match: does not apply to task intent"},
 		{"--model MODEL --completion-field x", 2, "--completion-field: needs --completions FILE"},
 		{"--task gsm8k --completions TMP/no.jsonl", 1, "reading data set: open TMP/no.jsonl: no such file or directory"},
-		{"--task gsm8k --completions TMP/a.jsonl --completion-field out", 1, `TMP/a.jsonl:1: field "out" is missing or not text`},
+		{"--task gsm8k --completions TMP/a.jsonl --completion-field out", 1, `5 rows cannot be used; fix them, or drop them with --on-bad-row skip: TMP/a.jsonl:1 and 4 more: field "out" is missing or not text`},
 		{"--task gsm8k --completions TMP/none.jsonl", 1, "TMP/none.jsonl: the file is empty; want one JSON object per line"},
 		{"--task sum_digits --completions TMP/none.csv", 1, "TMP/none.csv: no rows"},
 		{"--task sum_digits --completions TMP/d.jsonl", 1, `TMP/d.jsonl:1: field "answer": "1.5" is not an integer`},
