@@ -193,6 +193,7 @@ func TestMembersAreCompared(t *testing.T) {
 	}{
 		{"version", dist.Member{Version: "2"}, "rank 1 runs version 2, rank 0 runs 1"},
 		{"setting", dist.Member{Version: "1", Settings: map[string]string{"seed": "7"}}, "rank 1 has seed 7, rank 0 has 1"},
+		{"fault", dist.Member{Fault: "unknown option"}, "rank 1 cannot take part: unknown option"},
 		{"missing setting", dist.Member{Version: "1"}, "rank 1 has seed nothing, rank 0 has 1"},
 		{"more settings", dist.Member{Version: "1", Settings: map[string]string{"seed": "1", "top_k": "3"}}, "rank 1 has top_k 3, rank 0 has nothing"},
 	} {

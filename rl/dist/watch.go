@@ -251,6 +251,7 @@ func (w *watch) close() {
 type Member struct {
 	Version  string            `json:"version"`  // of the program
 	Settings map[string]string `json:"settings"` // settings that results depend on
+	Fault    string            `json:"fault"`    // why the process cannot take part; the others then end with it
 }
 
 // kind is the type of a message.
@@ -341,6 +342,12 @@ func (l *link) receive(deadline time.Time) (m message, err error) {
 
 // differs describes how a rank differs from rank 0; "" if it matches.
 func (m Member) differs(from Member, rank int) string {
+	switch {
+	case m.Fault != "":
+		return fmt.Sprintf("rank %d cannot take part: %s", rank, m.Fault)
+	case from.Fault != "":
+		return "rank 0 cannot take part: " + from.Fault
+	}
 	if m.Version != from.Version {
 		return fmt.Sprintf("rank %d runs version %s, rank 0 runs %s", rank, m.Version, from.Version)
 	}

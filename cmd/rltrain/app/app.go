@@ -57,6 +57,9 @@ func Run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 	if message != "" {
 		fmt.Fprintln(stderr, "rltrain: "+shared.OneLine(message))
 	}
+	if load := (*config.LoadError)(nil); errors.As(err, &load) {
+		train.Refuse(ctx, environ, shared.OneLine(message))
+	}
 	if code == exitFailure || code == shared.ExitUsage {
 		if err := shared.TellLauncher(environ, message); err != nil {
 			fmt.Fprintln(stderr, "rltrain: "+shared.OneLine(err.Error()))

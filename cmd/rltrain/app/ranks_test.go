@@ -287,6 +287,17 @@ func TestRanksEnd(t *testing.T) {
 			}
 		})
 	}
+	t.Run("wrong options", func(t *testing.T) {
+		for wrong := range 2 {
+			all := l.startRanks(t, r, filepath.Join(t.TempDir(), "out"), 2, func(rank int) []string {
+				return []string{[]string{"--seed", "--sead"}[1-(rank+wrong)%2], "5", "--dist-timeout", "300"}
+			})
+			codes, outputs := all.wait()
+			if other := 1 - wrong; codes[wrong] != 2 || codes[other] != 1 || !strings.Contains(outputs[other], fmt.Sprintf("rank %d cannot take part: unknown option --sead", wrong)) {
+				t.Errorf("exit codes %v:\n%s\n%s", codes, outputs[0], outputs[1])
+			}
+		}
+	})
 	t.Run("options", func(t *testing.T) {
 		all := l.startRanks(t, r, filepath.Join(t.TempDir(), "out"), 2, func(rank int) []string { return []string{"--seed", fmt.Sprint(5 + rank)} })
 		codes, outputs := all.wait()

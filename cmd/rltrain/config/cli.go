@@ -40,7 +40,7 @@ func TrainCommand(environ []string, run func(context.Context, *Config) error) *c
 			}
 			loaded, err := Load(args, environ)
 			if err != nil {
-				return err
+				return &LoadError{err}
 			}
 			return run(c.Context, loaded)
 		},

@@ -13,6 +13,12 @@ type UsageError struct{ message string }
 
 func (e *UsageError) Error() string { return e.message }
 
+// LoadError is an error in the options of training, which other ranks of the run do not know of.
+type LoadError struct{ err error }
+
+func (e *LoadError) Error() string { return e.err.Error() }
+func (e *LoadError) Unwrap() error { return e.err }
+
 func usagef(format string, args ...any) error {
 	return &UsageError{words.Printable(fmt.Sprintf(format, args...))}
 }

@@ -42,6 +42,21 @@ func (t *trainer) ranks(ctx context.Context, environ []string) error {
 	return err
 }
 
+// refusalLimit is how long a process that cannot take part waits for the others, to tell them.
+const refusalLimit = 15 * time.Second
+
+// Refuse tells the other ranks of a run, if there are any, why this process cannot take part, so that they do not wait for it.
+func Refuse(ctx context.Context, environ []string, why string) {
+	place, err := dist.FromEnvironment(environ)
+	if err != nil || place == nil || torch.Open(1) != nil {
+		return
+	}
+	group, err := dist.Join(ctx, *place, dist.Member{Fault: why}, refusalLimit)
+	if err == nil {
+		group.Close() // all had a fault
+	}
+}
+
 // alone trains, or tries to, in this process.
 func (t *trainer) alone(ctx context.Context) error {
 	device, err := torch.ParseDevice(t.config.General.Device)
