@@ -138,6 +138,40 @@ func Constant(data []float32, dims ...int64) (v *Var, err error) {
 	return v, err
 }
 
+// Fill returns a Var of shape dims and dtype F32, BF16 or F16 without a gradient. It has the values, row-major and rounded
+// to nearest, that each passes to write in consecutive parts. Errors: those of each, or too many values.
+func Fill(dtype DType, dims []int64, each func(write func(values []float32) error) error) (v *Var, err error) {
+	if err = Do(NoGrad, func(s *Scope) error {
+		device := arg{kind: C.RLT_ARG_DEVICE, word: int64(library.device.native())}
+		v = s.Keep(s.call(opZeros, integers(elements(dims)), integer(scalarTypes[dtype]), none, device))
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	defer v.Close()
+	filled := int64(0)
+	if err = each(func(values []float32) error {
+		n := int64(len(values))
+		if filled+n > elements(dims) {
+			return fmt.Errorf("torch: more than %d values for the shape %v", elements(dims), dims)
+		}
+		err := Do(NoGrad, func(s *Scope) error {
+			s.call(opCopyInto, operand(s.call(opNarrow, operand(v.T()), integer(0), integer(filled), integer(n))), operand(s.Floats(values, n)))
+			return nil
+		})
+		filled += n
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	var shaped *Var
+	err = Do(NoGrad, func(s *Scope) error {
+		shaped = s.Keep(s.View(v.T(), dims...))
+		return nil
+	})
+	return shaped, err
+}
+
 // Map maps a file's bytes read-only as a tensor of dtype F32, BF16 or F16; pages are read at first use. The file must not
 // change while the Var lives. On a GPU it is a copy.
 func Map(path string, offset int64, dtype DType, dims ...int64) (v *Var, err error) {

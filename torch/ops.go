@@ -34,6 +34,9 @@ var (
 	opDetach      = &op{name: "aten::detach"}
 	opTo          = &op{name: "aten::to", overload: "dtype"}
 	opCopy        = &op{name: "aten::_to_copy"}
+	opZeros       = &op{name: "aten::zeros"}
+	opNarrow      = &op{name: "aten::narrow"}
+	opCopyInto    = &op{name: "aten::copy_"}
 	opMatMul      = &op{name: "aten::mm"}
 	opSegmentMean = &op{name: "rltrain::segment_mean"}
 	opFrozen      = &op{name: "rltrain::linear"}

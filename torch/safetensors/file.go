@@ -129,7 +129,7 @@ func (f *File) Bytes(name string) ([]byte, error) {
 	return data, nil
 }
 
-// chunk is the number of bytes that Float32s converts at a time: a multiple of every element size, large for the disk and
+// chunk is the number of bytes that Each converts at a time: a multiple of every element size, large for the disk and
 // small for the cache.
 const chunk = 256 << 10
 
@@ -139,29 +139,54 @@ func (f *File) Float32s(name string) ([]float32, error) {
 	if !ok {
 		return nil, f.missing(name)
 	}
+	var data []float32
+	if e.DType.widens() {
+		data = make([]float32, 0, e.Size/e.DType.Size())
+	}
+	err := f.Each(name, func(values []float32) error {
+		data = append(data, values...)
+		return nil
+	})
+	return data, err
+}
+
+// Each reads a tensor like [File.Float32s], but in parts: it calls use with consecutive values, which are valid until use
+// returns. So a large tensor takes little memory.
+func (f *File) Each(name string, use func(values []float32) error) error {
+	e, ok := f.Lookup(name)
+	if !ok {
+		return f.missing(name)
+	}
 	if !e.DType.widens() {
-		return nil, fmt.Errorf("safetensors: %s: tensor %s: cannot convert %s to float32; want F32, F16 or BF16", f.Path(), quote(name), e.DType)
+		return fmt.Errorf("safetensors: %s: tensor %s: cannot convert %s to float32; want F32, F16 or BF16", f.Path(), quote(name), e.DType)
+	}
+	if e.Converted != nil {
+		return f.dequantize(e, use)
 	}
 	width := e.DType.Size()
-	data := make([]float32, e.Size/width)
-	if !e.Direct() {
-		stored, err := f.Bytes(name)
+	if e.Strides != nil {
+		stored, err := f.gather(e)
 		if err != nil {
-			return nil, err
+			return err
 		}
+		data := make([]float32, e.Size/width)
 		widen(data, e.DType, stored)
-		return data, nil
+		return use(data)
 	}
 	buf := make([]byte, min(chunk, e.Size))
-	for done := int64(0); done < e.Size; {
+	data := make([]float32, int64(len(buf))/width)
+	for done := int64(0); done < e.Size; done += chunk {
 		part := buf[:min(chunk, e.Size-done)]
 		if err := f.readAt(part, e, done); err != nil {
-			return nil, err
+			return err
 		}
-		widen(data[done/width:][:int64(len(part))/width], e.DType, part)
-		done += int64(len(part))
+		values := data[:int64(len(part))/width]
+		widen(values, e.DType, part)
+		if err := use(values); err != nil {
+			return err
+		}
 	}
-	return data, nil
+	return nil
 }
 
 // readAt fills buf from byte skip of a tensor's data.

@@ -72,16 +72,43 @@ func (m *Model) addGGUF(source *gguf.File) error {
 // convert returns the data of a tensor that GGUF stores differently, as its DType.
 func (f *File) convert(e Entry) []byte {
 	w := e.Converted
-	data := w.Rows(f.gguf.Bytes(w.Tensor))
 	if !w.Tensor.Type.Packed() && w.Shift == 0 {
-		return slices.Clone(data)
+		return slices.Clone(w.Rows(f.gguf.Bytes(w.Tensor)))
 	}
-	values := w.Tensor.Type.Dequantize(data)
-	raw := make([]byte, 0, 4*len(values))
-	for _, v := range values {
-		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v+w.Shift))
-	}
+	raw := make([]byte, 0, e.Size)
+	f.dequantize(e, func(values []float32) error {
+		for _, v := range values {
+			raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
+		}
+		return nil
+	})
 	return raw
+}
+
+// dequantize calls use with consecutive values of a tensor that GGUF stores differently, and returns its error.
+func (f *File) dequantize(e Entry, use func(values []float32) error) error {
+	w, data := e.Converted, f.gguf.Bytes(e.Converted.Tensor)
+	count, block := w.Tensor.Type.Block()
+	size := chunk / 4 / count * block // of a part
+	order := func(i int) int { return i }
+	if w.Heads > 0 {
+		rows := int(w.Tensor.Shape[0])
+		size = len(data) / rows
+		order = func(row int) int { return convert.Interleaved(row, rows, w.Heads) }
+	}
+	for i := 0; i*size < len(data); i++ {
+		part := data[order(i)*size:]
+		values := w.Tensor.Type.Dequantize(part[:min(size, len(part))])
+		for j := range values {
+			if w.Shift != 0 { // adding 0 would turn -0 into 0
+				values[j] += w.Shift
+			}
+		}
+		if err := use(values); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Packed is a quantised tensor as stored.

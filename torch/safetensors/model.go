@@ -203,6 +203,15 @@ func (m *Model) Float32s(name string) ([]float32, error) {
 	return f.Float32s(name)
 }
 
+// Each reads a tensor in parts; see [File.Each].
+func (m *Model) Each(name string, use func(values []float32) error) error {
+	f := m.home[name]
+	if f == nil {
+		return fmt.Errorf("safetensors: %s: no tensor %s", m.path, quote(name))
+	}
+	return f.Each(name, use)
+}
+
 // Bytes reads a tensor; see [File.Bytes].
 func (m *Model) Bytes(name string) ([]byte, error) {
 	f := m.home[name]

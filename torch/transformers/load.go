@@ -152,11 +152,7 @@ var dtypes = map[safetensors.DType]torch.DType{"F32": torch.F32, "F16": torch.F1
 func mapAs(files *safetensors.Model, name string, dtype torch.DType) (*torch.Var, error) {
 	path, entry, _ := files.Entry(name)
 	if !entry.Direct() {
-		data, err := files.Float32s(name)
-		if err != nil {
-			return nil, err
-		}
-		return constantAs(data, entry.Shape, dtype)
+		return torch.Fill(dtype, entry.Shape, func(write func([]float32) error) error { return files.Each(name, write) })
 	}
 	v, err := torch.Map(path, entry.Offset, dtypes[entry.DType], entry.Shape...)
 	if err == nil && (dtypes[entry.DType] != dtype || entry.Offset%entry.DType.Size() != 0) {
@@ -170,12 +166,14 @@ func mapAs(files *safetensors.Model, name string, dtype torch.DType) (*torch.Var
 	return v, nil
 }
 
-// constantAs makes a tensor of data.
+// constantAs makes a tensor of data, rounded to nearest.
 func constantAs(data []float32, shape []int64, dtype torch.DType) (*torch.Var, error) {
-	v, err := torch.Constant(data, shape...)
-	if err != nil || dtype == torch.F32 {
-		return v, err
-	}
-	defer v.Close()
-	return v.To(dtype)
+	return torch.Fill(dtype, shape, func(write func([]float32) error) error {
+		for part := range slices.Chunk(data, 1<<18) {
+			if err := write(part); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
