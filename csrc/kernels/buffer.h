@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <new>
+
+#include "kernels/memory.h"
 
 namespace rlt {
 
@@ -18,8 +19,8 @@ class Buffer {
   explicit Buffer(int64_t size) : size_(size) {
     constexpr size_t kLine = 64, kHugePage = size_t{2} << 20;
     const size_t bytes = static_cast<size_t>(std::max<int64_t>(size, 1)) * sizeof(T);
-    void* memory = nullptr;
-    if (posix_memalign(&memory, bytes >= kHugePage ? kHugePage : kLine, bytes) != 0) throw std::bad_alloc();
+    void* const memory = aligned_memory(bytes, bytes >= kHugePage ? kHugePage : kLine);
+    if (memory == nullptr) throw std::bad_alloc();
     // Streams of weights cross few page borders this way; where the system refuses, nothing is lost. What
     // does not fill a huge page at the end takes none.
     if (bytes >= kHugePage) madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
@@ -41,7 +42,7 @@ class Buffer {
 
  private:
   struct Free {
-    void operator()(T* memory) const { std::free(memory); }
+    void operator()(T* memory) const { release_memory(memory); }
   };
   std::unique_ptr<T, Free> data_;
   int64_t size_ = 0;

@@ -1,0 +1,49 @@
+// Aligned memory, and that blocks freed and taken again do not make the process grow.
+#include "kernels/memory.h"
+
+#include <ATen/ops/empty.h>
+#include <malloc.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "check.h"
+#include "kernels/buffer.h"
+
+namespace {
+
+TEST(memory_is_aligned) {
+  for (const size_t alignment : {size_t{16}, size_t{64}, size_t{4096}, size_t{2} << 20}) {
+    for (const size_t bytes : {size_t{0}, size_t{1}, size_t{100000}}) {
+      void* const memory = rlt::aligned_memory(bytes, alignment);
+      EXPECT_EQUAL(reinterpret_cast<uintptr_t>(memory) % alignment, size_t{0});
+      rlt::release_memory(memory);
+    }
+  }
+  rlt::release_memory(nullptr);
+  EXPECT(rlt::aligned_memory(SIZE_MAX, 64) == nullptr);
+  EXPECT(rlt::aligned_memory(SIZE_MAX / 2, 64) == nullptr);
+  EXPECT_EQUAL(at::empty({0}).data_ptr(), static_cast<void*>(nullptr));
+  EXPECT_EQUAL(reinterpret_cast<uintptr_t>(at::empty({3}).data_ptr()) % 64, size_t{0});
+}
+
+// Between a tensor and the next of its size something small stays, as the nodes of a graph or a parameter do.
+TEST(freed_tensors_make_room_for_the_next) {
+  constexpr int64_t kBytes = 100000, kTimes = 300;
+  const auto once = [](int64_t i, std::vector<at::Tensor>& kept) {
+    const at::Tensor first = at::empty({kBytes}, at::kByte);
+    kept.push_back(at::empty({1 + i % 3 * 10}));
+    const at::Tensor second = at::empty({kBytes + i % 2 * 64}, at::kByte);
+    kept.push_back(at::empty({5}));
+    const rlt::Buffer<uint8_t> third(kBytes);
+  };
+  std::vector<at::Tensor> kept;
+  once(0, kept);
+  const size_t before = mallinfo2().arena;
+  for (int64_t i = 1; i < kTimes; ++i) once(i, kept);
+  const size_t after = mallinfo2().arena;
+  EXPECT_AT_MOST(after > before ? static_cast<double>(after - before) : 0.0, 10.0 * kBytes,
+                 "bytes that the heap grew by");
+}
+
+}  // namespace
