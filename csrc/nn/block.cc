@@ -26,23 +26,36 @@ at::Tensor wanted(const BlockPass& pass, const at::Tensor& x) {
   return pass.rows.defined() ? select_rows(x, pass.rows) : x;
 }
 
+std::vector<const Linear*> qkv_layers(const Config& c, const Block& b) {
+  if (c.qkv != RLT_QKV_SPLIT) return {&b.qkv};
+  return {&b.q, &b.k, &b.v};
+}
+
+std::vector<const Linear*> up_layers(const Config& c, const Block& b) {
+  if (c.fused_gate_up) return {&b.gate_up};
+  if (!c.gated) return {&b.up};
+  return {&b.gate, &b.up};
+}
+
+// The outputs of layers of the same input, by the pass's way to multiply.
+std::vector<at::Tensor> outputs(const BlockPass& pass, LinearGroup Groups::*group,
+                                JoinedLinear Joints::*joint, const std::vector<const Linear*>& layers,
+                                const at::Tensor& x, const AdapterPass& adapter) {
+  if (pass.joints != nullptr) return (pass.joints.get()->*joint).forward(x, adapter.on);
+  if (pass.groups == nullptr) return forward_all(layers, x, adapter);
+  const LinearGroup& together = pass.groups->*group;
+  const at::Tensor all = together.forward(x, adapter.on);
+  std::vector<at::Tensor> parts;
+  for (size_t i = 0; i < layers.size(); ++i)
+    parts.push_back(layers.size() == 1 ? all : together.part(all, i));
+  return parts;
+}
+
 Heads project(const Block& block, const BlockPass& pass, const at::Tensor& x) {
   const Config& c = *pass.config;
-  if (c.qkv == RLT_QKV_SPLIT && pass.groups != nullptr) {
-    const at::Tensor all = pass.groups->qkv.forward(x, pass.adapter.on);
-    return {pass.groups->qkv.part(all, 0), pass.groups->qkv.part(all, 1), pass.groups->qkv.part(all, 2)};
-  }
-  if (c.qkv == RLT_QKV_SPLIT && pass.joints != nullptr) {
-    const auto parts = pass.joints->qkv.forward(x, pass.adapter.on);
-    return {parts[0], parts[1], parts[2]};
-  }
-  if (c.qkv == RLT_QKV_SPLIT) {
-    const auto parts = forward_all({&block.q, &block.k, &block.v}, x, pass.adapter);
-    return {parts[0], parts[1], parts[2]};
-  }
-  const at::Tensor all = pass.groups != nullptr   ? pass.groups->qkv.forward(x, pass.adapter.on)
-                         : pass.joints != nullptr ? pass.joints->qkv.forward(x, pass.adapter.on)[0]
-                                                  : block.qkv.forward(x, pass.adapter);
+  const auto found = outputs(pass, &Groups::qkv, &Joints::qkv, qkv_layers(c, block), x, pass.adapter);
+  if (c.qkv == RLT_QKV_SPLIT) return {found[0], found[1], found[2]};
+  const at::Tensor& all = found[0];
   if (c.qkv == RLT_QKV_FUSED) {
     const int64_t queries = c.heads * c.head_dim, keys = c.kv_heads * c.head_dim;
     const auto parts = all.split_with_sizes({queries, keys, keys}, 1);
@@ -63,16 +76,14 @@ at::Tensor place(const BlockPass& pass, const Norm& norm, const at::Tensor& x) {
 
 // What leads back into the sum: residual plus layer(x) through its norm, without residual where that is
 // undefined.
-at::Tensor close(const BlockPass& pass, const Linear& layer, const LinearGroup* group,
-                 const JoinedLinear* joined, const Norm& norm, const at::Tensor& x,
+at::Tensor close(const BlockPass& pass, const Linear& layer, LinearGroup Groups::*group,
+                 JoinedLinear Joints::*joint, const Norm& norm, const at::Tensor& x,
                  const at::Tensor& residual) {
   const Config& c = *pass.config;
-  if (group != nullptr && residual.defined() && !c.post_norms) {
-    return group->forward_add(x, pass.wanted.on, residual);
+  if (pass.groups != nullptr && residual.defined() && !c.post_norms) {
+    return (pass.groups->*group).forward_add(x, pass.wanted.on, residual);
   }
-  at::Tensor y = group != nullptr    ? group->forward(x, pass.wanted.on)
-                 : joined != nullptr ? joined->forward(x, pass.wanted.on)[0]
-                                     : layer.forward(x, pass.wanted);
+  at::Tensor y = outputs(pass, group, joint, {&layer}, x, pass.wanted)[0];
   if (c.post_norms) y = apply_norm(c, norm, y);
   return residual.defined() ? residual.add(y) : y;
 }
@@ -85,33 +96,21 @@ at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x
       place(pass, block.q_norm, heads.q), place(pass, block.k_norm, heads.k), heads.v, pass.cu_seqlens,
       c.heads, c.attention_scale, c.bidirectional == 0, pass.window, c.attention_softcap, pass.continues,
       (c.qkv == RLT_QKV_SPLIT ? block.q : block.qkv).type()));
-  return close(pass, block.o, pass.groups != nullptr ? &pass.groups->o : nullptr,
-               pass.joints != nullptr ? &pass.joints->o : nullptr, block.post_attn_norm, wanted(pass, mixed),
-               residual);
+  return close(pass, block.o, &Groups::o, &Joints::o, block.post_attn_norm, wanted(pass, mixed), residual);
 }
 
 at::Tensor widen(const Block& block, const BlockPass& pass, const at::Tensor& x) {
   const Config& c = *pass.config;
   if (pass.groups != nullptr) return pass.groups->up.forward(x, pass.wanted.on, c.activation);
-  if (pass.joints != nullptr) {
-    auto parts = pass.joints->up.forward(x, pass.wanted.on);
-    if (!c.gated) return activate(c.activation, parts[0]);
-    if (c.fused_gate_up) parts = parts[0].split(c.intermediate_size, 1);
-    return gated_act(parts[0], parts[1], c.activation);
-  }
-  if (!c.gated) return activate(c.activation, block.up.forward(x, pass.wanted));
-  if (!c.fused_gate_up) {
-    const auto parts = forward_all({&block.gate, &block.up}, x, pass.wanted);
-    return gated_act(parts[0], parts[1], c.activation);
-  }
-  const auto parts = block.gate_up.forward(x, pass.wanted).split(c.intermediate_size, 1);
+  auto parts = outputs(pass, &Groups::up, &Joints::up, up_layers(c, block), x, pass.wanted);
+  if (!c.gated) return activate(c.activation, parts[0]);
+  if (c.fused_gate_up) parts = parts[0].split(c.intermediate_size, 1);
   return gated_act(parts[0], parts[1], c.activation);
 }
 
 at::Tensor mlp(const Block& block, const BlockPass& pass, const at::Tensor& x, const at::Tensor& residual) {
-  return close(pass, block.down, pass.groups != nullptr ? &pass.groups->down : nullptr,
-               pass.joints != nullptr ? &pass.joints->down : nullptr, block.post_mlp_norm,
-               widen(block, pass, x), residual);
+  return close(pass, block.down, &Groups::down, &Joints::down, block.post_mlp_norm, widen(block, pass, x),
+               residual);
 }
 
 constexpr Linear Block::*kLinears[] = {&Block::q,    &Block::k,  &Block::v,       &Block::qkv, &Block::o,
@@ -196,14 +195,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
 }  // namespace
 
 Groups::Groups(const Config& c, const Block& b)
-    : qkv(c.qkv == RLT_QKV_SPLIT ? std::vector<const Linear*>{&b.q, &b.k, &b.v}
-                                 : std::vector<const Linear*>{&b.qkv}),
-      o({&b.o}),
-      up(c.fused_gate_up ? std::vector<const Linear*>{&b.gate_up}
-         : c.gated       ? std::vector<const Linear*>{&b.gate, &b.up}
-                         : std::vector<const Linear*>{&b.up},
-         c.gated != 0),
-      down({&b.down}) {}
+    : qkv(qkv_layers(c, b)), o({&b.o}), up(up_layers(c, b), c.gated != 0), down({&b.down}) {}
 
 Joints::Joints(const Groups& g)
     : qkv(g.qkv.layers()), o(g.o.layers()), up(g.up.layers()), down(g.down.layers()) {}

@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <cmath>
+
 namespace rlt::nn {
 namespace {
 
@@ -56,6 +58,17 @@ void check_choices(const rlt_model_config& c) {
 }
 
 }  // namespace
+
+void Rope::angles(int64_t position, int64_t length, float* cosines, float* sines) const {
+  const bool is_long = switch_length > 0 && length > switch_length;
+  const std::vector<double>& frequencies = is_long ? long_inv_freq : inv_freq;
+  const double f = is_long ? long_factor : factor;
+  for (size_t j = 0; j < frequencies.size(); ++j) {
+    const double angle = static_cast<double>(position) * frequencies[j];
+    cosines[j] = static_cast<float>(f * std::cos(angle));
+    sines[j] = static_cast<float>(f * std::sin(angle));
+  }
+}
 
 Config::Config(const rlt_model_config& config) : rlt_model_config(config) {
   check_sizes(config);

@@ -11,6 +11,9 @@ struct Rope {
   std::vector<double> inv_freq, long_inv_freq;
   double factor = 1, long_factor = 1;
   int64_t switch_length = 0;
+
+  // Cosines and sines [rotary_dim / 2] of a position's angles, in a sequence of so many positions.
+  void angles(int64_t position, int64_t length, float* cosines, float* sines) const;
 };
 
 // rlt_model_config with its arrays owned.

@@ -1,14 +1,12 @@
 #include "nn/linear_group.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <iterator>
 #include <map>
 
-#include "kernels/buffer.h"
 #include "kernels/parallel.h"
 #include "kernels/tiles.h"
 
@@ -73,26 +71,20 @@ at::Tensor LinearGroup::forward_add(const at::Tensor& x, bool adapted, const at:
 at::Tensor LinearGroup::call(const at::Tensor& x, bool adapted, int32_t activation,
                              const OptionalTensor& residual) const {
   const auto weights = this->weights();
+  const auto own = adapted ? adapters() : nullptr;
+  const Group& group = weights->group;
+  TORCH_CHECK(x.dim() == 2 && x.size(1) == group.in && x.scalar_type() == at::kFloat, "linear group: x ",
+              x.scalar_type(), " ", x.sizes(), ", want float32 rows of ", group.in);
   const at::Tensor rows = x.stride(1) == 1 ? x : x.contiguous();
-  if (!weights->quant.empty()) {
-    const Group group = weights->group(*this);
-    const int64_t count = rows.size(0), width = this->width() / (gated_ ? 2 : 1);
-    const auto own = adapted ? adapters() : nullptr;
-    const LowRank low = adapted ? own->low() : LowRank();
-    Finish finish{activation, gated_};
-    if (residual) finish.residual = {residual->const_data_ptr<float>(), residual->stride(0)};
-    at::Tensor y = at::empty({count, width}, rows.options());
-    multiply_group(count, {rows.const_data_ptr<float>(), rows.stride(0)}, group, {{0, count, &low}}, finish,
-                   y.mutable_data_ptr<float>(), width);
-    return y;
-  }
-  if (!adapted) {
-    return linear_group(rows, weights->w, weights->bias, std::nullopt, std::nullopt, std::nullopt, activation,
-                        gated_, residual);
-  }
-  const auto low = adapters();
-  return linear_group(rows, weights->w, weights->bias, low->a, low->b, low->shares, activation, gated_,
-                      residual);
+  const int64_t count = rows.size(0), width = this->width() / (gated_ ? 2 : 1);
+  std::vector<AdaptedRows> low;
+  if (own != nullptr) low.push_back({0, count, &own->packed.low});
+  Finish finish{activation, gated_};
+  if (residual) finish.residual = {residual->const_data_ptr<float>(), residual->stride(0)};
+  at::Tensor y = at::empty({count, width}, rows.options());
+  multiply_group(count, {rows.const_data_ptr<float>(), rows.stride(0)}, group, low, finish,
+                 y.mutable_data_ptr<float>(), width);
+  return y;
 }
 
 LinearGroup::Now LinearGroup::now(at::Tensor Linear::*first, at::Tensor Linear::*second) const {
@@ -137,9 +129,22 @@ std::shared_ptr<const LinearGroup::Weights> LinearGroup::find_or_pack(std::vecto
 std::shared_ptr<const LinearGroup::Weights> LinearGroup::pack_all(std::vector<Seen> now) const {
   const auto made = std::make_shared<Weights>();
   made->seen = std::move(now);
-  made->bias = pack_bias();
+  Group& group = made->group;
+  group.element = element();
+  group.in = layers_[0]->in();
+  group.panels = static_cast<int64_t>(panels_.size());
+  if (std::any_of(layers_.begin(), layers_.end(), [](const Linear* l) { return l->bias.defined(); })) {
+    for (const auto& [layer, row, count] : panels_) {
+      const at::Tensor& bias = layers_[layer]->bias;
+      made->bias.resize(made->bias.size() + kPanel);
+      if (!bias.defined()) continue;
+      const at::Tensor dense = bias.detach().cpu().contiguous();
+      std::copy_n(dense.const_data_ptr<float>() + row, count, made->bias.end() - kPanel);
+    }
+    group.bias = made->bias.data();
+  }
   if (!std::all_of(layers_.begin(), layers_.end(), [](const Linear* l) { return l->quantised(); })) {
-    made->w = pack_weights();
+    pack_dense(*made);
     return made;
   }
   std::vector<QuantRows> rows;
@@ -147,56 +152,25 @@ std::shared_ptr<const LinearGroup::Weights> LinearGroup::pack_all(std::vector<Se
     const Linear& layer = *layers_[i];
     rows.push_back({layer.quant, layer.weight.const_data_ptr<uint8_t>() + row * layer.weight.size(1), count});
   }
-  made->quant = QuantPanels(rows, layers_[0]->in());
+  made->quant = QuantPanels(rows, group.in);
+  group.quant = &made->quant;
   return made;
 }
 
-Group LinearGroup::Weights::group(const LinearGroup& of) const {
-  Group g;
-  g.element = of.element();
-  g.in = of.layers()[0]->in();
-  g.panels = of.width() / kPanel;
-  if (quant.empty()) {
-    g.weights = w.const_data_ptr();
-  } else {
-    g.quant = &quant;
-  }
-  if (bias) g.bias = bias->const_data_ptr<float>();
-  return g;
-}
-
-at::Tensor LinearGroup::pack_weights() const {
+void LinearGroup::pack_dense(Weights& to) const {
   std::vector<at::Tensor> dense;
   for (const Linear* layer : layers_) dense.push_back(layer->dense().to(at::kCPU, type()).contiguous());
-  Group group;
-  group.element = element();
-  group.in = dense[0].size(1);
-  const auto panels = static_cast<int64_t>(panels_.size());
-  const auto memory = std::make_shared<Buffer<char>>(panels * group.panel_bytes());
-  parallel_for(0, panels, 1, [&](int64_t begin, int64_t end) {
+  Group& group = to.group;
+  to.panels = Buffer<char>(group.panels * group.panel_bytes());
+  group.weights = to.panels.data();
+  parallel_for(0, group.panels, 1, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {
       const auto [layer, row, count] = panels_[static_cast<size_t>(p)];
       const auto* rows = static_cast<const char*>(dense[layer].const_data_ptr());
       pack_panel(group, rows + row * group.in * group.element_size(), count,
-                 memory->data() + p * group.panel_bytes());
+                 to.panels.data() + p * group.panel_bytes());
     }
   });
-  return at::from_blob(
-      memory->data(), {panels, group.padded_in(), kPanel}, [memory](void*) {}, type());
-}
-
-OptionalTensor LinearGroup::pack_bias() const {
-  if (std::none_of(layers_.begin(), layers_.end(), [](const Linear* l) { return l->bias.defined(); }))
-    return {};
-  at::Tensor bias = at::zeros({width()}, at::kFloat);
-  auto* to = bias.mutable_data_ptr<float>();
-  for (const auto& [layer, row, count] : panels_) {
-    const at::Tensor& from = layers_[layer]->bias;
-    if (from.defined())
-      std::copy_n(from.detach().cpu().contiguous().const_data_ptr<float>() + row, count, to);
-    to += kPanel;
-  }
-  return bias;
 }
 
 std::shared_ptr<const LinearGroup::OwnAdapters> LinearGroup::adapters() const {
@@ -208,47 +182,42 @@ std::shared_ptr<const LinearGroup::OwnAdapters> LinearGroup::adapters() const {
   return adapters_;
 }
 
-LowRank LinearGroup::Adapters::low() const {
-  if (!a) return {};
-  return {a->size(0) * kPanel, a->const_data_ptr<float>(),
-          static_cast<const LowRank::Share*>(shares->const_data_ptr()), b->const_data_ptr<float>()};
-}
-
 LinearGroup::Adapters LinearGroup::pack_adapters(const std::vector<const Linear*>& layers) const {
-  const int64_t in = layers_[0]->in(), panels = static_cast<int64_t>(panels_.size());
+  const auto dense = [](const at::Tensor& t) { return t.detach().to(at::kCPU, at::kFloat).contiguous(); };
+  const int64_t in = layers_[0]->in();
   std::vector<int64_t> column;
-  std::vector<at::Tensor> bs;
-  int64_t columns = 0, b_size = 0;
+  std::vector<at::Tensor> as, bs;
+  int64_t columns = 0;
   for (const Linear* layer : layers) {
+    const bool adapted = layer->a.defined();
     column.push_back(columns);
-    bs.push_back(layer->b.defined() ? layer->b.detach().to(at::kCPU, at::kFloat).contiguous() : layer->b);
-    if (layer->a.defined()) columns += layer->a.size(0);
+    bs.push_back(adapted ? dense(layer->b) : at::Tensor());
+    if (!adapted) continue;
+    as.push_back(dense(layer->a));
+    columns += layer->a.size(0);
   }
-  if (columns == 0) return {};
+  Adapters made;
+  if (columns == 0) return made;
   // All A as one matrix, whose rows the panels' columns are.
-  at::Tensor all = at::empty({columns, in}, at::kFloat),
-             a = at::empty({panels_of(columns), in, kPanel}, at::kFloat);
-  for (size_t i = 0; i < layers.size(); ++i) {
-    if (layers[i]->a.defined()) all.narrow(0, column[i], layers[i]->a.size(0)).copy_(layers[i]->a.detach());
+  const at::Tensor all = at::cat(as);
+  made.a = Buffer<float>(packed_size(in, columns));
+  pack('T', in, columns, {all.const_data_ptr<float>(), in}, made.a.data());
+  int64_t b_size = 0;
+  for (const Panel& panel : panels_) {
+    const int64_t rank = bs[panel.layer].defined() ? bs[panel.layer].size(1) : 0;
+    made.shares.push_back({column[panel.layer], rank, b_size});
+    b_size += rank * kPanel;
   }
-  pack('T', in, columns, {all.const_data_ptr<float>(), in}, a.mutable_data_ptr<float>());
-  at::Tensor shares = at::zeros({panels, 3}, at::kLong);
-  auto* share = static_cast<LowRank::Share*>(shares.mutable_data_ptr());
-  for (int64_t p = 0; p < panels; ++p) {
-    const size_t i = panels_[static_cast<size_t>(p)].layer;
-    if (!layers[i]->a.defined()) continue;
-    share[p] = {column[i], layers[i]->a.size(0), b_size};
-    b_size += share[p].rank * kPanel;
-  }
-  at::Tensor b = at::empty({b_size}, at::kFloat);
-  for (int64_t p = 0; p < panels; ++p) {
-    const int64_t rank = share[p].rank;
+  made.b = Buffer<float>(b_size);
+  for (size_t p = 0; p < panels_.size(); ++p) {
+    const auto [i, row, count] = panels_[p];
+    const auto [first, rank, offset] = made.shares[p];
     if (rank == 0) continue;
-    const auto [i, row, count] = panels_[static_cast<size_t>(p)];
-    pack('T', rank, count, {bs[i].const_data_ptr<float>() + row * rank, rank},
-         b.mutable_data_ptr<float>() + share[p].offset, static_cast<float>(layers[i]->scale));
+    pack('T', rank, count, {bs[i].const_data_ptr<float>() + row * rank, rank}, made.b.data() + offset,
+         static_cast<float>(layers[i]->scale));
   }
-  return {a, b, shares};
+  made.low = {panels_of(columns) * kPanel, made.a.data(), made.shares.data(), made.b.data()};
+  return made;
 }
 
 }  // namespace rlt::nn

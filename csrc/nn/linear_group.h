@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "kernels/buffer.h"
 #include "kernels/group.h"
 #include "kernels/quant_panels.h"
 #include "nn/linear.h"
@@ -27,20 +28,21 @@ class LinearGroup {
     uint32_t version = 0;
     bool operator==(const Seen& o) const { return tensor.is_same(o.tensor) && version == o.version; }
   };
-  // As linear_group takes them, on the CPU.
+  // On the CPU.
   struct Weights {
     std::vector<Seen> seen;
-    at::Tensor w;  // undefined where all layers are quantised
-    OptionalTensor bias;
-    QuantPanels quant;  // empty elsewhere
+    Buffer<char> panels;  // empty where all layers are quantised
+    QuantPanels quant;    // empty elsewhere
+    std::vector<float> bias;
+    Group group;  // all of that, as multiply_group takes it
 
-    Group group(const LinearGroup& of) const;
-    int64_t bytes() const { return quant.empty() ? static_cast<int64_t>(w.nbytes()) : quant.bytes(); }
+    int64_t bytes() const { return quant.empty() ? panels.size() : quant.bytes(); }
   };
-  // The same of adapters; undefined where no layer has one.
+  // Empty where no layer has one.
   struct Adapters {
-    OptionalTensor a, b, shares;
-    LowRank low() const;
+    Buffer<float> a, b;
+    std::vector<LowRank::Share> shares;
+    LowRank low;  // all of that; a width of 0 where there is none
   };
 
   // Borrows layers, which must outlive it. With gated, they are gate and up, whose panels alternate, or a
@@ -73,7 +75,8 @@ class LinearGroup {
     bool trained = false;
   };
   // What passes read; replaced as a whole, so that one that is under way keeps its own.
-  struct OwnAdapters : Adapters {
+  struct OwnAdapters {
+    Adapters packed;
     std::vector<Seen> seen;
   };
 
@@ -83,8 +86,7 @@ class LinearGroup {
   std::shared_ptr<const OwnAdapters> adapters() const;
   std::shared_ptr<const Weights> find_or_pack(std::vector<Seen> now) const;
   std::shared_ptr<const Weights> pack_all(std::vector<Seen> now) const;
-  at::Tensor pack_weights() const;
-  OptionalTensor pack_bias() const;
+  void pack_dense(Weights& to) const;
 
   std::vector<const Linear*> layers_;
   bool gated_;

@@ -8,7 +8,6 @@
 #include <ATen/ops/where.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include "kernels/parallel.h"
@@ -49,15 +48,8 @@ Rotation rotate(const Rope& rope, const at::Tensor& positions, const int32_t* cu
   float *cosines = out.cos.mutable_data_ptr<float>(), *sines = out.sin.mutable_data_ptr<float>();
   parallel_for(0, sequences, 1, [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
-      const bool is_long = rope.switch_length > 0 && cu[s + 1] - cu[s] > rope.switch_length;
-      const std::vector<double>& frequencies = is_long ? rope.long_inv_freq : rope.inv_freq;
-      const double factor = is_long ? rope.long_factor : rope.factor;
       for (int64_t i = cu[s]; i < cu[s + 1]; ++i) {
-        for (int64_t j = 0; j < half; ++j) {
-          const double angle = static_cast<double>(at[i]) * frequencies[static_cast<size_t>(j)];
-          cosines[i * half + j] = static_cast<float>(factor * std::cos(angle));
-          sines[i * half + j] = static_cast<float>(factor * std::sin(angle));
-        }
+        rope.angles(at[i], cu[s + 1] - cu[s], cosines + i * half, sines + i * half);
       }
     }
   });

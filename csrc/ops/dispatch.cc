@@ -60,13 +60,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lora_grads(const at::Tensor& grad
   return op.call(grad, x, w, a, b, low, scale, p, row_keys, layer, needs_x);
 }
 
-at::Tensor linear_group(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias,
-                        const OptionalTensor& a, const OptionalTensor& b, const OptionalTensor& shares,
-                        int64_t activation, bool gated, const OptionalTensor& residual) {
-  static const auto op = find<decltype(linear_group)>("rltrain::linear_group");
-  return op.call(x, w, bias, a, b, shares, activation, gated, residual);
-}
-
 at::Tensor hash_dropout(const at::Tensor& x, const at::Tensor& row_keys, int64_t layer, double p) {
   static const auto op = find<decltype(hash_dropout)>("rltrain::hash_dropout");
   return op.call(x, row_keys, layer, p);

@@ -37,11 +37,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lora_grads(const at::Tensor& grad
                                                           double scale, double p,
                                                           const OptionalTensor& row_keys, int64_t layer,
                                                           bool needs_x);
-// Without gradients. Finish: an activation of rltrain.h or -1, whether panels alternate between gate and up,
-// and what is added, undefined for nothing.
-at::Tensor linear_group(const at::Tensor& x, const at::Tensor& w, const OptionalTensor& bias,
-                        const OptionalTensor& a, const OptionalTensor& b, const OptionalTensor& shares,
-                        int64_t activation, bool gated, const OptionalTensor& residual);
 at::Tensor hash_dropout(const at::Tensor& x, const at::Tensor& row_keys, int64_t layer, double p);
 
 }  // namespace rlt

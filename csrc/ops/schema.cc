@@ -26,17 +26,6 @@ TORCH_LIBRARY(rltrain, m) {
       "lora_grads(Tensor grad, Tensor x, Tensor w, Tensor a, Tensor b, Tensor low, float scale, float p, "
       "Tensor? row_keys, int layer, bool needs_x) -> (Tensor, Tensor, Tensor)");
 
-  // Linear layers of one input side by side, with their adapters, as one product without gradients: y =
-  // activation(s) + residual, or activation(gate) · up + residual, of s = x wᵀ + bias + (x aᵀ) bᵀ. x [N, in],
-  // rows may be strided; w [panels, in, 16], the outputs in panels of 16, an odd in of bfloat16 made even,
-  // two rows of it sharing 16 words; bias [16·panels]; a [⌈R/16⌉, in, 16], the layers' R rows; shares
-  // [panels, 3] int64: for each panel the first of its columns of x aᵀ, how many, and where in b its [r, 16]
-  // begins. activation as in rltrain.h, or -1; with gated, panels alternate between gate and up. residual and
-  // result [N, 16·panels], half as wide with gated.
-  m.def(
-      "linear_group(Tensor x, Tensor w, Tensor? bias=None, Tensor? a=None, Tensor? b=None, "
-      "Tensor? shares=None, int activation=-1, bool gated=False, Tensor? residual=None) -> Tensor");
-
   // Inverted dropout by a hash of (row key, layer, feature): a mask depends on nothing else, so neither
   // on the batch nor on the order of calls. x [N, F], row_keys [N] int64. p is in [0, 1).
   m.def("hash_dropout(Tensor x, Tensor row_keys, int layer, float p) -> Tensor");

@@ -143,32 +143,13 @@ TEST(group_sees_changed_weights_and_adapters) {
   check("a written to");
 }
 
-TEST(linear_group_refuses_what_does_not_fit) {
+TEST(group_refuses_what_does_not_fit) {
   Random random(306);
-  const at::Tensor x = random.normal({2, 8}), w = random.normal({2, 8, 16});
-  const auto call = [&](const at::Tensor& x, const at::Tensor& w, const rlt::OptionalTensor& bias,
-                        int64_t activation, bool gated, const rlt::OptionalTensor& residual) {
-    return rlt::linear_group(x, w, bias, std::nullopt, std::nullopt, std::nullopt, activation, gated,
-                             residual);
-  };
-  EXPECT_EQUAL(call(x, w, std::nullopt, -1, false, std::nullopt).sizes(), c10::IntArrayRef({2, 32}));
-  EXPECT_THROWS("dense rows", call(x.t(), w, std::nullopt, -1, false, std::nullopt));
-  EXPECT_THROWS("does not fit x", call(random.normal({2, 9}), w, std::nullopt, -1, false, std::nullopt));
-  EXPECT_THROWS("w must be", call(x, w.to(at::kDouble), std::nullopt, -1, false, std::nullopt));
-  EXPECT_THROWS("bias", call(x, w, random.normal({31}), -1, false, std::nullopt));
-  EXPECT_THROWS("activation", call(x, w, std::nullopt, 4, false, std::nullopt));
-  EXPECT_THROWS("gated needs", call(x, w, std::nullopt, -1, true, std::nullopt));
-  EXPECT_THROWS("residual", call(x, w, std::nullopt, -1, false, random.normal({2, 16})));
-  const at::Tensor a = random.normal({1, 8, 16}), b = random.normal({64});
-  const auto adapt = [&](const at::Tensor& a, const at::Tensor& b, std::vector<int64_t> shares) {
-    return rlt::linear_group(x, w, std::nullopt, a, b, rlt::test::vector_of(shares).view({-1, 3}), -1, false,
-                             std::nullopt);
-  };
-  adapt(a, b, {0, 2, 0, 14, 2, 32});
-  EXPECT_THROWS("a Float", adapt(random.normal({1, 9, 16}), b, {0, 2, 0, 14, 2, 32}));
-  EXPECT_THROWS("shares [2, 3]", adapt(a, b, {0, 2, 0}));
-  EXPECT_THROWS("outside of a or b", adapt(a, b, {0, 2, 0, 15, 2, 32}));
-  EXPECT_THROWS("outside of a or b", adapt(a, b, {0, 2, 0, 14, 2, 33}));
+  const Linear l = layer(random, 8, 16, 2, true);
+  const LinearGroup group({&l});
+  EXPECT_THROWS("rows of 8", group.forward(random.normal({2, 9}), true));
+  EXPECT_THROWS("rows of 8", group.forward(random.normal({8}), true));
+  EXPECT_THROWS("rows of 8", group.forward(random.normal({2, 8}).to(at::kDouble), true));
 }
 
 // A frozen model runs its layers in groups, a trained one runs them separately; with and without gradients.

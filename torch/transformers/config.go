@@ -392,7 +392,8 @@ func (c *Config) ActivationBytes(checkpointed bool) int64 {
 	return int64(4 * c.NumHiddenLayers * block)
 }
 
-// CacheBytes is what a token takes in the KV cache: a key and a value per KV head, in fp32.
+// CacheBytes is what a token takes in the KV cache: a key and a value per KV head, in fp32. A CPU that multiplies
+// in bf16 and a GPU take half of it for models in bf16.
 func (c *Config) CacheBytes() int64 {
 	return int64(2 * 4 * c.NumHiddenLayers * c.NumKeyValueHeads * c.HeadDim)
 }

@@ -20,7 +20,7 @@ func memoryRows(s *shared.Sheet, c *transformers.Config, parameters, stored, ada
 		s.Row("weights", "%s as fp32, %s as bf16", mebibytes(4*parameters), mebibytes(2*parameters))
 	}
 	token := c.CacheBytes()
-	s.Row("KV cache", "%.1f KiB per token, %s for 1,000 tokens", float64(token)/(1<<10), mebibytes(1000*token))
+	s.Row("KV cache", "%.1f KiB per token, %s for 1,000 tokens, in fp32; half of it where a CPU multiplies in bf16", float64(token)/(1<<10), mebibytes(1000*token))
 	what := "this adapter"
 	if adapter == 0 {
 		var usual config.LoRA

@@ -43,18 +43,17 @@ void Network::place(const Block& block, int64_t layer, Workspace& w, int64_t row
     const auto ropes = static_cast<int64_t>(c.rope_list.size());
     rotation = w.rotations.data() + (row * ropes + c.layer_ropes[static_cast<size_t>(layer)]) * c.rotary_dim;
   }
-  const bool round = block.rounds();
   const auto turn = [&](float* x, const Norm& norm) {
     if (c.qk_norm) apply(norm, x, x, c.head_dim);
     if (half > 0) kernels().rotate(x, rotation, rotation + half, 1, x, half, 2 * half);
-    if (round) round_in_place(x, c.head_dim);
   };
   for (int64_t h = head * group; h < (head + 1) * group; ++h) {
-    turn(base + block.q + h * block.stride, block.q_norm);
+    float* const q = base + block.q + h * block.stride;
+    turn(q, block.q_norm);
+    if (block.rounds()) round_in_place(q, c.head_dim);
   }
   float *k = base + block.k + head * block.stride, *v = base + block.v + head * block.stride;
   turn(k, block.k_norm);
-  if (round) round_in_place(v, c.head_dim);
   if (position < span.prefix_length) {
     kept(span.prefix).write(layer, head, position, k, v);
   } else {
@@ -65,18 +64,21 @@ void Network::place(const Block& block, int64_t layer, Workspace& w, int64_t row
 // Asks for the first keys and values that the next token of a sequence will be compared with: since the pass
 // before, all weights have gone through the caches. What comes behind them the processor sees coming.
 void Network::fetch(int64_t layer, const Workspace& w, int64_t row, int64_t head) const {
-  constexpr int64_t kPositions = 64, kLine = 16;  // floats
+  constexpr int64_t kPositions = 64, kLine = 16;  // words
   const auto ask = [](const float* data, int64_t count) {
     for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(data + i, 0, 2);
   };
-  const CacheShape shape = cache_shape();
+  const CacheShape& shape = cache_shape();
   const auto [s, position] = w.rows[static_cast<size_t>(row)];
   const Work& span = w.spans[static_cast<size_t>(s)];
   const int64_t end = position + 1, cut = std::min(end, span.prefix_length);
   const auto ask_segment = [&](CpuSegment& segment, int64_t positions) {
-    const int64_t n = std::min(positions, kPositions);
-    ask(segment.keys(layer, head), panels_of(n) * kPanel * shape.head_dim);
-    ask(segment.values(layer, head), n * shape.value_dim());
+    const int64_t n = std::min(positions, kPositions), columns = shape.value_dim() / kPanel;
+    const Panels keys = segment.keys(layer, head), values = segment.values(layer, head);
+    ask(keys.data, panels_of(n) * keys.panel_stride);
+    for (int64_t p = 0; p < columns; ++p) {
+      ask(values.data + p * values.panel_stride, n * shape.value_words(layer) / columns);
+    }
   };
   if (cut > 0) ask_segment(kept(span.prefix), cut);
   if (end > cut) ask_segment(kept(span.tail), end - cut);
@@ -88,7 +90,6 @@ void Network::fetch(int64_t layer, const Workspace& w, int64_t row, int64_t head
 void Network::attend(const Block& block, int64_t layer, Workspace& w, int64_t row, int64_t head,
                      int64_t first, int64_t heads, float* scores) const {
   const nn::Config& c = config();
-  const Kernels& kernel = kernels();
   const int64_t d = c.head_dim, values = cache_shape().value_dim();
   const auto [s, position] = w.rows[static_cast<size_t>(row)];
   const Work& span = w.spans[static_cast<size_t>(s)];
@@ -98,6 +99,10 @@ void Network::attend(const Block& block, int64_t layer, Workspace& w, int64_t ro
   const int64_t tail_panel = in_prefix ? 0 : (low - cut) / kPanel;
   const int64_t origin = in_prefix ? low / kPanel * kPanel : cut + tail_panel * kPanel;
   const int64_t stride = w.score_stride;
+  // Words have two elements of bfloat16, which become floats: sums are the same as those of a cache of
+  // floats.
+  const int64_t halves = block.rounds() ? 2 : 1;
+  const Product& product = block.rounds() ? kernels().multiply_bf16 : kernels().multiply_f32;
 
   Tile t;
   t.rows = static_cast<int>(heads);
@@ -106,39 +111,40 @@ void Network::attend(const Block& block, int64_t layer, Workspace& w, int64_t ro
   t.c = scores;
   t.c_stride = stride;
   t.k = d;
-  t.panel_stride = kPanel * d;
-  if (in_prefix) {
-    t.b = kept(span.prefix).keys(layer, head) + low / kPanel * t.panel_stride;
-    t.panels = panels_of(cut - origin);
-    kernel.multiply_f32(t);
-  }
-  t.b = kept(span.tail).keys(layer, head) + tail_panel * t.panel_stride;
-  t.panels = panels_of(end - cut) - tail_panel;
+  const auto score = [&](const CpuSegment& segment, int64_t panel, int64_t positions) {
+    const Panels keys = segment.keys(layer, head);
+    t.b = keys.data + panel * keys.panel_stride;
+    t.panel_stride = halves * keys.panel_stride;
+    t.panels = panels_of(positions) - panel;
+    product(t);
+  };
+  if (in_prefix) score(kept(span.prefix), low / kPanel, cut);
   t.c += std::max(cut, origin) - origin;
-  kernel.multiply_f32(t);
+  score(kept(span.tail), tail_panel, end - cut);
 
   for (int r = 0; r < t.rows; ++r) to_probabilities(block, scores + r * stride + (low - origin), end - low);
 
   // A head whose width is no multiple of a panel is summed in a place of its own.
   float* const out = w.attended.data() + (row * c.heads + first) * d;
-  t.k_stride = values;
-  t.panel_stride = kPanel;
   t.panels = values / kPanel;
   t.a_stride = stride;
   t.c = values == d ? out : scores + together() * stride;
   t.c_stride = values;
-  if (in_prefix) {
-    t.a = scores + (low - origin);
-    t.b = kept(span.prefix).values(layer, head) + low * values;
-    t.k = cut - low;
-    kernel.multiply_f32(t);
+  // Positions [begin, end) of a segment by the probabilities from `from` on.
+  const auto sum = [&](const CpuSegment& segment, float* from, int64_t begin, int64_t end) {
+    const Panels rows = segment.values(layer, head);
+    const int64_t before = begin % halves;  // a position that shares the first word
+    for (int r = 0; r < t.rows && before > 0; ++r) from[r * stride - 1] = 0;
+    t.a = from - before;
+    t.b = rows.data + begin / halves * kPanel;
+    t.panel_stride = halves * rows.panel_stride;
+    t.k = end - begin + before;
+    product(t);
     t.store = Store::kContinue;
-  }
+  };
   const int64_t begin = std::max(cut, low);
-  t.a = scores + (begin - origin);
-  t.b = kept(span.tail).values(layer, head) + (begin - cut) * values;
-  t.k = end - begin;
-  kernel.multiply_f32(t);
+  if (in_prefix) sum(kept(span.prefix), scores + (low - origin), low, cut);
+  sum(kept(span.tail), scores + (begin - origin), begin - cut, end - cut);
   for (int r = 0; r < t.rows && t.c != out; ++r) std::copy_n(t.c + r * values, d, out + r * d);
 }
 

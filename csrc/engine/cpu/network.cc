@@ -2,42 +2,24 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cmath>
+#include <algorithm>
 
 #include "engine/shared_weights.h"
 #include "kernels/parallel.h"
+#include "ops/cpu/widen.h"
 
 namespace rlt::engine {
-namespace {
-
-template <class T>
-void widen(const T* from, float* to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(from[i]);
-}
-
-// Row i of a table of any of the weights' types.
-void read_row(const at::Tensor& table, int64_t i, float* to) {
-  const int64_t n = table.size(1);
-  switch (table.scalar_type()) {
-    case at::kBFloat16:
-      return widen(table.const_data_ptr<at::BFloat16>() + i * n, to, n);
-    case at::kHalf:
-      return widen(table.const_data_ptr<at::Half>() + i * n, to, n);
-    default:
-      return widen(table.const_data_ptr<float>() + i * n, to, n);
-  }
-}
-
-}  // namespace
 
 Network::Network(const nn::Transformer& decoder)
     : decoder_(decoder),
       blocks_(decoder.blocks().size()),
       head_group_({&decoder.head()}),
-      head_(head_group_) {
+      head_(head_group_),
+      cache_shape_{decoder.config().kv_heads, decoder.config().head_dim, {}} {
   TORCH_CHECK(decoder.embed().is_contiguous(), "embed.weight must be dense");
   for (size_t i = 0; i < blocks_.size(); ++i) build_block(decoder.groups(i), blocks_[i]);
   refresh();
+  for (const Block& block : blocks_) cache_shape_.add_layer(block.rounds());
 }
 
 void Network::build_block(const nn::Groups& from, Block& to) const {
@@ -191,7 +173,8 @@ void Network::embed(Workspace& w) const {
       const auto [s, position] = w.rows[static_cast<size_t>(i)];
       const Work& span = w.spans[static_cast<size_t>(s)];
       float* x = w.x.data() + i * c.hidden_size;
-      read_row(embed_, span.tokens[position - span.position], x);
+      const float* row = float_rows(embed_, span.tokens[position - span.position], 1, x);
+      if (row != x) std::copy_n(row, c.hidden_size, x);
       if (scale != 1) kernels().scale(x, scale, x, c.hidden_size);
       if (c.rotary_dim > 0) continue;
       const float* place = positions_.const_data_ptr<float>() + position * c.hidden_size;
@@ -211,16 +194,8 @@ void Network::fill_rotations(Workspace& w) const {
       const auto [s, position] = w.rows[static_cast<size_t>(i)];
       const int64_t length = w.spans[static_cast<size_t>(s)].length;
       for (int64_t t = 0; t < ropes; ++t) {
-        const nn::Rope& rope = c.rope_list[static_cast<size_t>(t)];
-        const bool is_long = rope.switch_length > 0 && length > rope.switch_length;
-        const std::vector<double>& frequencies = is_long ? rope.long_inv_freq : rope.inv_freq;
-        const double factor = is_long ? rope.long_factor : rope.factor;
         float* out = w.rotations.data() + (i * ropes + t) * c.rotary_dim;
-        for (int64_t j = 0; j < half; ++j) {
-          const double angle = static_cast<double>(position) * frequencies[static_cast<size_t>(j)];
-          out[j] = static_cast<float>(factor * std::cos(angle));
-          out[half + j] = static_cast<float>(factor * std::sin(angle));
-        }
+        c.rope_list[static_cast<size_t>(t)].angles(position, length, out, out + half);
       }
     }
   });
@@ -234,7 +209,10 @@ void Network::forward(Workspace& w) const {
   const nn::Config& c = config();
   for (const Work& span : w.spans) {
     const int64_t in_tail = span.position + span.count - span.prefix_length;
-    if (span.position < span.prefix_length) kept(span.prefix).grow(span.prefix_length);
+    if (span.position < span.prefix_length) {
+      kept(span.prefix).grow(span.prefix_length);
+      kept(span.prefix).clear_after(span.position, span.position + span.count);
+    }
     if (in_tail > 0) kept(span.tail).grow(in_tail);
   }
   list_rows(w);

@@ -54,7 +54,7 @@ class Network {
   void set_adapter(int32_t number, const nn::Transformer* from);
 
   const nn::Config& config() const { return decoder_.config(); }
-  CacheShape cache_shape() const { return {config().layers, config().kv_heads, config().head_dim}; }
+  const CacheShape& cache_shape() const { return cache_shape_; }
   // Bytes of all packed weights.
   int64_t bytes() const;
   int64_t logits_stride() const { return head_.width(); }
@@ -76,7 +76,8 @@ class Network {
     // Where head 0 of q, k, v starts in a row of qkv, and how far the next one is.
     int64_t q, k, v, stride;
 
-    // Whether attention multiplies in bfloat16, as training does with the same weights.
+    // Whether attention multiplies in bfloat16, as training does with the same weights, and keeps keys and
+    // values in it.
     bool rounds() const { return qkv.element() == Element::kBF16 && kernels().multiply_pairs; }
   };
 
@@ -121,6 +122,7 @@ class Network {
   at::Tensor embed_, positions_;  // the decoder's own where that is on the CPU, else copies
   nn::LinearGroup head_group_;
   PackedLinear head_;
+  CacheShape cache_shape_;
   int64_t qkv_width_ = 0, inner_width_ = 0;
 };
 

@@ -5,7 +5,6 @@ namespace rlt::engine {
 void PackedLinear::refresh() {
   weights_.reset();  // frees what is of no use any more before there is more
   weights_ = group_->weights();
-  packed_ = weights_->group(*group_);
   set_adapter(1, group_->layers());
 }
 
@@ -13,9 +12,7 @@ void PackedLinear::set_adapter(int32_t number, const std::vector<const nn::Linea
   const auto i = static_cast<size_t>(number - 1);
   if (adapters_.size() <= i) adapters_.resize(i + 1);
   adapters_[i] = {};
-  if (layers.empty()) return;
-  adapters_[i].packed = group_->pack_adapters(layers);
-  adapters_[i].low = adapters_[i].packed.low();
+  if (!layers.empty()) adapters_[i] = group_->pack_adapters(layers);
 }
 
 void PackedLinear::multiply(const Rows& x, const Finish& finish, float* y, int64_t y_stride) const {
@@ -25,7 +22,7 @@ void PackedLinear::multiply(const Rows& x, const Finish& finish, float* y, int64
       adapted.push_back({begin, end, &adapters_[static_cast<size_t>(number - 1)].low});
     }
   }
-  multiply_group(x.count, {x.data, x.stride}, packed_, adapted, finish, y, y_stride);
+  multiply_group(x.count, {x.data, x.stride}, weights_->group, adapted, finish, y, y_stride);
 }
 
 }  // namespace rlt::engine

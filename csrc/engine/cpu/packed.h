@@ -37,7 +37,7 @@ class PackedLinear {
 
   int64_t width() const { return group_->width(); }
   int64_t in() const { return group_->layers()[0]->in(); }
-  Element element() const { return packed_.element; }
+  Element element() const { return weights_->group.element; }
   int64_t bytes() const { return weights_->bytes(); }
   // y [rows, …] = x·Wᵀ + bias, each row's adapter and what finish adds, as multiply_group has it.
   void multiply(const Rows& x, const Finish& finish, float* y, int64_t y_stride) const;
@@ -45,12 +45,7 @@ class PackedLinear {
  private:
   const nn::LinearGroup* group_ = nullptr;
   std::shared_ptr<const nn::LinearGroup::Weights> weights_;
-  Group packed_;  // weights_, as multiply_group takes them
-  struct Adapter {
-    nn::LinearGroup::Adapters packed;
-    LowRank low;
-  };
-  std::vector<Adapter> adapters_;  // by number, from 1
+  std::vector<nn::LinearGroup::Adapters> adapters_;  // by number, from 1
 };
 
 }  // namespace rlt::engine

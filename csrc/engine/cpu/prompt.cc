@@ -1,6 +1,6 @@
 // Attention of prompts: a block of queries is compared with all the keys that it sees, and where weights are
-// of bfloat16 and the processor multiplies in it, so do both products. Sums begin at keys that are the same
-// in every block, so how a prompt is cut changes no bit.
+// of bfloat16 and the processor multiplies in it, so do both products, by the cache as it is. Sums begin at
+// keys that are the same in every block, so how a prompt is cut changes no bit.
 
 #include "engine/cpu/network.h"
 #include "kernels/gemm.h"
@@ -38,26 +38,16 @@ void Network::prompts(const Block& block, int64_t layer, Workspace& w) const {
 void Network::attend_prompt(const Block& block, int64_t layer, Workspace& w, const Workspace::Prompt& prompt,
                             int64_t head, int64_t begin, int64_t end) const {
   if (begin == end) return;
-  static thread_local Buffer<float> queries, scores, sums, packed_keys, packed_values;
+  static thread_local Buffer<float> queries, scores, sums;
   const nn::Config& c = config();
   const Work& span = *prompt.span;
   const int64_t d = c.head_dim, values = cache_shape().value_dim(), group = c.heads / c.kv_heads;
   const int64_t low = step_start(first_seen(layer, span.position + begin)), keys = span.position + end - low;
-  Panels k{kept(span.prefix).keys(layer, head) + low * d, kPanel * d, kPanel};
-  const Matrix value_rows{kept(span.prefix).values(layer, head) + low * values, values};
-  Panels v = in_place(value_rows);
   const bool pairs = block.rounds();
-  if (pairs) {
-    const int64_t size = packed_size(words_of(d), kPanel);
-    packed_keys.reserve(panels_of(keys) * size);
-    for (int64_t p = 0; p < panels_of(keys); ++p) {
-      pack_pairs('N', d, kPanel, rounded(d, kPanel, {k.data + p * k.panel_stride, kPanel}),
-                 packed_keys.data() + p * size);
-    }
-    k = {packed_keys.data(), size, kPanel};
-    packed_values.reserve(packed_size(words_of(keys), values));
-    v = pack_pairs('N', keys, values, rounded(keys, values, value_rows), packed_values.data());
-  }
+  // From key `low` on.
+  Panels k = kept(span.prefix).keys(layer, head), v = kept(span.prefix).values(layer, head);
+  k.data += low / kPanel * k.panel_stride;
+  v.data += (pairs ? low / 2 : low) * kPanel;
   const int64_t tokens = std::max<int64_t>(1, kBlockRows / group), stride = panels_of(keys) * kPanel;
   queries.reserve(tokens * group * d);
   scores.reserve(tokens * group * stride);
