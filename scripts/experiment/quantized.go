@@ -38,6 +38,7 @@ type qloraRun struct {
 	Losses []float64 `json:"losses"`
 	Peak   float64   `json:"peak_bytes"`
 	Least  float64   `json:"peak_without_activations_bytes"`
+	Own    float64   `json:"peak_own_without_activations_bytes"` // without the pages of files
 }
 
 func (r quantizedResults) markdown() string {
@@ -57,11 +58,11 @@ func (r quantizedResults) markdown() string {
 	rows = nil
 	for _, name := range []string{"none", "nf4"} {
 		if q, measured := r.QLoRA[name]; measured {
-			rows = append(rows, []string{map[string]string{"none": "bf16", "nf4": "nf4"}[name], fmt.Sprintf("%.3f", q.mean()), fmt.Sprintf("%.0f", q.Peak/(1<<20)), fmt.Sprintf("%.0f", q.Least/(1<<20))})
+			rows = append(rows, []string{map[string]string{"none": "bf16", "nf4": "nf4"}[name], fmt.Sprintf("%.3f", q.mean()), fmt.Sprintf("%.0f", q.Peak/(1<<20)), fmt.Sprintf("%.0f", q.Least/(1<<20)), fmt.Sprintf("%.0f", q.Own/(1<<20))})
 		}
 	}
 	if rows == nil {
 		return text
 	}
-	return text + "\n" + report.MarkdownTable([]string{"base weights", "mean loss of 20 steps", "peak MiB", "peak MiB with one short row"}, rows)
+	return text + "\n" + report.MarkdownTable([]string{"base weights", "mean loss of 20 steps", "peak MiB", "with one short row", "of that, its own"}, rows)
 }

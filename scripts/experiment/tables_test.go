@@ -137,11 +137,12 @@ func TestBenchTable(t *testing.T) {
 func TestQuantizedTable(t *testing.T) {
 	var r quantizedResults
 	if err := json.Unmarshal([]byte(`{"cpu": {"nf4": {"ours": {"step_s": 0.01, "prompt_s": 0.2, "step_bytes": 1.2e8}, "bf16": {"step_s": 0.016}, "peer": {}}},
- "qlora": {"nf4": {"losses": [3, 2], "peak_bytes": 1073741824, "peak_without_activations_bytes": 536870912}}}`), &r); err != nil {
+ "qlora": {"nf4": {"losses": [3, 2], "peak_bytes": 1073741824, "peak_without_activations_bytes": 536870912,
+ "peak_own_without_activations_bytes": 268435456}}}`), &r); err != nil {
 		t.Fatal(err)
 	}
 	text := strings.Join(strings.Fields(r.markdown()), " ")
-	for _, want := range []string{"| nf4 | 120 | 10.0 | 1.60× | | |", "| nf4 | 2.500 | 1024 | 512 |"} {
+	for _, want := range []string{"| nf4 | 120 | 10.0 | 1.60× | | |", "| nf4 | 2.500 | 1024 | 512 | 256 |"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the table lacks %q:\n%s", want, text)
 		}
