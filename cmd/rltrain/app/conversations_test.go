@@ -102,7 +102,7 @@ func TestErrorsOfData(t *testing.T) {
 	}
 	f.write(t, "TMP/labelled.csv", labelled)
 	for args, want := range map[string][]string{
-		"--task intent --dataset TMP/talk.jsonl":                                   {"talk.jsonl:1", `no column "text"`, "--task chat"},
+		"--task intent --dataset TMP/talk.jsonl":                                   {"talk.jsonl:1", `no columns "text", "label"`, "--task chat"},
 		"--task preference --algorithm dpo --model MODEL --dataset TMP/talk.jsonl": {"talk.jsonl:1", "--task chat"},
 		"--task gsm8k --model MODEL --dataset TMP/talk.jsonl":                      {"talk.jsonl:1", "--task chat"},
 		"--task prompts --mode rl_only --model MODEL --dataset TMP/labelled.csv":   {"labelled.csv:2", "--task intent"},
