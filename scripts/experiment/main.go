@@ -136,6 +136,9 @@ func run(ctx context.Context, args []string) error {
 		if err := writeHacksTable(filepath.Join("docs", "results", "hacks.md"), filepath.Join("docs", "results", "hacks.json")); err != nil {
 			return err
 		}
+		if err := writeMutantsTable(filepath.Join("docs", "testing.md"), filepath.Join("docs", "results", "mutants.json")); err != nil {
+			return err
+		}
 		return writeTables(filepath.Join("docs", "results.md"), filepath.Join("docs", "results"))
 	}
 	return fmt.Errorf("name an experiment, one of %s; or tables", strings.Join(names, ", "))
