@@ -44,7 +44,7 @@ func TestDoctorOnALanguageModel(t *testing.T) {
 		"ids 59 76 69 88 4 77 87 4 22 4 15 4 22 35",
 		"tokens 17, 3 trained on",
 		`13 35 "?" no`, `14 4 " " yes`, `15 24 "4" yes`, `16 1 "<eos>" yes`,
-		"KV cache 0.5 KiB per token, 0.5 MiB for 1,000 tokens", // 2 layers, a key and a value of 32 floats each
+		"KV cache 0.5 KiB per token, 0.5 MiB for 1,000 tokens, in fp32; half of it where a CPU multiplies in bf16", // 2 layers, a key and a value of 32 floats each
 		"training LoRA of rank 16: 4,096 weights, 0.1 MiB with gradients and AdamW; about 4.9 MiB of activations per 1,000 tokens of a micro-batch",
 	)
 	out := sheetOf(f.must(t, "", "doctor", "--model", "BASE", "--task", "sum_digits", "--eval-samples", "4", "--max-new-tokens", "3"))

@@ -58,7 +58,6 @@ type path struct{ what, cpu, gpu string }
 
 var paths = []path{
 	{"linear, lora_linear", "oneDNN and rltrain", "libtorch GEMM in the weight's dtype"},
-	{"layers without gradients", "rltrain, packed weights", "layers with the same input fused"},
 	{"quantize, dequantize", "rltrain", "none: quantized weights need --device cpu"},
 	{"hash_dropout", "rltrain", "rltrain, same masks"},
 	{"varlen_attention", "rltrain, tiled", "libtorch: flash (16 bits), memory-efficient (fp32), else GEMM"},
