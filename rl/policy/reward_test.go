@@ -186,6 +186,9 @@ func TestRewardModelOfALanguageModel(t *testing.T) {
 	if err := loaded.Merge(merged, ""); err != nil {
 		t.Fatal(err)
 	}
+	if !policy.IsRewardFolder(merged) {
+		t.Error("the merged folder is no reward model's")
+	}
 	full, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, merged)
 	if err != nil {
 		t.Fatal(err)
