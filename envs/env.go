@@ -99,10 +99,12 @@ type Step struct {
 
 // Info is the data of an episode that evaluations aggregate.
 type Info struct {
-	Correct  bool   `json:"correct"`
-	FormatOK bool   `json:"formatted"` // the response has the answer format
-	FoundBy  string `json:"tier"`      // how the answer was found, see envs/answer
-	Answer   string `json:"answer"`    // as found, "" if none
+	Correct  bool `json:"correct"`
+	FormatOK bool `json:"formatted"` // the response has the answer format
+	// FreeForm means that the task asks for no format: FormatOK says whether the response has one of the usual ones.
+	FreeForm bool   `json:"free_form,omitempty"`
+	FoundBy  string `json:"tier"`   // how the answer was found, see envs/answer
+	Answer   string `json:"answer"` // as found, "" if none
 	Truth    string `json:"truth"`
 	// Unfinished means that the answer equals the correct one but leaves a calculation to do. The task's answer form
 	// decides whether it is Correct.

@@ -27,6 +27,8 @@ type AnswerScores struct {
 	Accepted *int `json:"accepted,omitempty"`
 	// FormatRate is the fraction of answers in the requested format.
 	FormatRate float64 `json:"format_rate"`
+	// FreeForm means that the task asks for no format.
+	FreeForm bool `json:"free_form,omitempty"`
 	// FoundBy is the fraction of answers by how they were found, including "none".
 	FoundBy map[string]float64 `json:"tiers"`
 	// Kinds has the metrics of each kind of episode, if the task has kinds.
@@ -104,6 +106,7 @@ func ScoreAnswers(infos []*envs.Info) AnswerScores {
 		if info.FormatOK {
 			formatted++
 		}
+		s.FreeForm = s.FreeForm || info.FreeForm
 	}
 	if s.Unfinished > 0 {
 		s.AnyForm = anyForm
@@ -135,7 +138,8 @@ type PassScores struct {
 	Pass       []Estimate `json:"pass_at"` // by k-1: whether one of k attempts is correct, k = 1 … n
 	Majority   Estimate   `json:"majority"`
 	FormatRate float64    `json:"format_rate"`
-	Kinds      []KindRow  `json:"kinds,omitempty"` // by name, if the task has kinds of problems
+	FreeForm   bool       `json:"free_form,omitempty"` // the task asks for no format
+	Kinds      []KindRow  `json:"kinds,omitempty"`     // by name, if the task has kinds of problems
 }
 
 // KindRow is the mean and the last pass@k of one kind of problems.
@@ -244,6 +248,7 @@ func ScoreAttempts(all []Attempts) PassScores {
 			if info != nil && info.FormatOK {
 				formatted++
 			}
+			s.FreeForm = s.FreeForm || info != nil && info.FreeForm
 		}
 		if kind := attempts.Kind(); kind != "" {
 			kinds[kind] = append(kinds[kind], attempts)

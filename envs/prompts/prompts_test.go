@@ -128,7 +128,7 @@ func TestJudge(t *testing.T) {
 		{"#### 1,000", "1000", answer.Numeric, envs.Info{Correct: true, FormatOK: true, FoundBy: "hash", Answer: "1000"}},
 		{"It takes 5 hours", "5", answer.Units, envs.Info{Correct: true, FoundBy: "last_number", Answer: "5"}},
 	} {
-		test.want.Truth = test.gold
+		test.want.Truth, test.want.FreeForm = test.gold, true
 		if diff := cmp.Diff(&test.want, verify(test.text, test.gold, test.match)); diff != "" {
 			t.Errorf("%q by %s (-want +got):\n%s", test.text, test.match, diff)
 		}
@@ -145,9 +145,9 @@ func TestEpisode(t *testing.T) {
 		action envs.Action
 		want   envs.Step
 	}{
-		{envs.Action{Text: "1.", Stop: envs.StopString}, envs.Step{Keep: 2, Reward: 1, Done: true, Info: &envs.Info{Correct: true, FoundBy: "whole", Answer: "1", Truth: "1", Kind: "3"}}},
-		{envs.Action{Text: "2", Stop: envs.StopEnd}, envs.Step{Keep: 1, Done: true, Info: &envs.Info{FoundBy: "whole", Answer: "2", Truth: "1", Kind: "3"}}},
-		{envs.Action{Text: "2 - 1", Stop: envs.StopEnd}, envs.Step{Keep: 5, Done: true, Info: &envs.Info{Unfinished: true, FoundBy: "whole", Answer: "2 - 1", Truth: "1", Kind: "3"}}},
+		{envs.Action{Text: "1.", Stop: envs.StopString}, envs.Step{Keep: 2, Reward: 1, Done: true, Info: &envs.Info{FreeForm: true, Correct: true, FoundBy: "whole", Answer: "1", Truth: "1", Kind: "3"}}},
+		{envs.Action{Text: "2", Stop: envs.StopEnd}, envs.Step{Keep: 1, Done: true, Info: &envs.Info{FreeForm: true, FoundBy: "whole", Answer: "2", Truth: "1", Kind: "3"}}},
+		{envs.Action{Text: "2 - 1", Stop: envs.StopEnd}, envs.Step{Keep: 5, Done: true, Info: &envs.Info{FreeForm: true, Unfinished: true, FoundBy: "whole", Answer: "2 - 1", Truth: "1", Kind: "3"}}},
 		{envs.Action{Text: "1", Stop: envs.StopCancelled}, envs.Step{Keep: 1, Reward: math.NaN(), Done: true}},
 	} {
 		e, _ := begin(t, task)
@@ -193,7 +193,7 @@ case $line in *'"text":"bad"'*) echo "{\"id\":$id,\"error\":\"no\"}" ;;
 		}
 		want := envs.Step{Keep: 1, Reply: "and?"}
 		if turn == 3 {
-			want = envs.Step{Keep: 1, Reward: 1, Done: true, Info: &envs.Info{Correct: true, FoundBy: "whole", Answer: "1", Truth: "1"}}
+			want = envs.Step{Keep: 1, Reward: 1, Done: true, Info: &envs.Info{FreeForm: true, Correct: true, FoundBy: "whole", Answer: "1", Truth: "1"}}
 		}
 		if diff := cmp.Diff(want, step); diff != "" {
 			t.Errorf("turn %d (-want +got):\n%s", turn, diff)

@@ -49,5 +49,6 @@ func verify(text, gold string, match answer.Match) *envs.Info {
 		found, tier = "", answer.NotFound
 	}
 	info.Answer, info.FoundBy, info.FormatOK = found, string(tier), announced[tier]
+	info.FreeForm = true
 	return info
 }

@@ -188,7 +188,10 @@ func Answers(sampler rollout.Generator, task envs.Task, n, every int, c rollout.
 // AnswerRow is the metrics of an evaluation.
 func AnswerRow(s rl.AnswerScores) report.Row {
 	row := report.Row{
-		"eval_accuracy": s.Accuracy, "eval_accuracy_low": s.Interval[0], "eval_accuracy_high": s.Interval[1], "eval_format_rate": s.FormatRate,
+		"eval_accuracy": s.Accuracy, "eval_accuracy_low": s.Interval[0], "eval_accuracy_high": s.Interval[1],
+	}
+	if !s.FreeForm {
+		row["eval_format_rate"] = s.FormatRate
 	}
 	switch {
 	case s.Reward != nil && !s.Verified():
@@ -215,6 +218,10 @@ func DescribeAnswers(s rl.AnswerScores) string {
 	if forms != "" {
 		forms = "; " + forms
 	}
-	return reward + fmt.Sprintf("accuracy %d/%d = %.1f %% (95 %% CI %.1f–%.1f), format rate %.1f %%%s",
-		s.Correct, s.N, 100*s.Accuracy, 100*s.Interval[0], 100*s.Interval[1], 100*s.FormatRate, forms)
+	format := ""
+	if !s.FreeForm {
+		format = fmt.Sprintf(", format rate %.1f %%", 100*s.FormatRate)
+	}
+	return reward + fmt.Sprintf("accuracy %d/%d = %.1f %% (95 %% CI %.1f–%.1f)%s%s",
+		s.Correct, s.N, 100*s.Accuracy, 100*s.Interval[0], 100*s.Interval[1], format, forms)
 }

@@ -130,12 +130,21 @@ func (r AnswerResults) Named() []NamedScores {
 	return all
 }
 
-// AnswerTable has a row for each evaluation. Accuracy, interval and format rate are in percent.
+// AnswerTable has a row for each evaluation. Accuracy, interval and format rate are in percent; tasks without a format have no
+// format rate.
 func AnswerTable(all []NamedScores) Table {
-	t := Table{Headers: []string{"held out", "n", "correct", "accuracy %", "95 % CI", "format rate %"}}
+	t := Table{Headers: []string{"held out", "n", "correct", "accuracy %", "95 % CI"}}
+	format := slices.ContainsFunc(all, func(s NamedScores) bool { return !s.FreeForm })
+	if format {
+		t.Headers = append(t.Headers, "format rate %")
+	}
 	for _, s := range all {
-		t.Rows = append(t.Rows, []string{s.Name, Count(int64(s.N)), Count(int64(s.Correct)), fmt.Sprintf("%.1f", 100*s.Accuracy),
-			fmt.Sprintf("%.1f–%.1f", 100*s.Interval[0], 100*s.Interval[1]), fmt.Sprintf("%.1f", 100*s.FormatRate)})
+		row := []string{s.Name, Count(int64(s.N)), Count(int64(s.Correct)), fmt.Sprintf("%.1f", 100*s.Accuracy),
+			fmt.Sprintf("%.1f–%.1f", 100*s.Interval[0], 100*s.Interval[1])}
+		if format {
+			row = append(row, fmt.Sprintf("%.1f", 100*s.FormatRate))
+		}
+		t.Rows = append(t.Rows, row)
 	}
 	return t
 }

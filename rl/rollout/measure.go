@@ -120,7 +120,9 @@ func describe(m rl.Meter, p *policy.CausalLM, all []*rl.Trajectory, rewards [][]
 	m.Total("failed_rewards", float64(stats.Failed))
 	if slices.ContainsFunc(all, func(x *rl.Trajectory) bool { return x.Info != nil }) { // the task has answers to compare with
 		m.Mean("accuracy", float64(scores.Correct), n)
-		m.Mean("format_rate", scores.FormatRate*n, n)
+		if !scores.FreeForm {
+			m.Mean("format_rate", scores.FormatRate*n, n)
+		}
 	}
 	for kind, score := range scores.Kinds {
 		m.Mean("accuracy/"+kind, float64(score.Correct), float64(score.N))
@@ -240,7 +242,10 @@ func syncLine(all []*envs.Info, more string) func(m rl.Meter) string {
 		milliseconds := func(a, b string) int64 { return int64(1000 * (m.Get("time/"+a) + m.Get("time/"+b))) }
 		verdicts := ""
 		if slices.ContainsFunc(all, func(i *envs.Info) bool { return i != nil }) {
-			verdicts = fmt.Sprintf("%d/%d correct %.0f/%d formatted ", scores.Correct, scores.N, scores.FormatRate*float64(scores.N), scores.N)
+			verdicts = fmt.Sprintf("%d/%d correct ", scores.Correct, scores.N)
+			if !scores.FreeForm {
+				verdicts += fmt.Sprintf("%.0f/%d formatted ", scores.FormatRate*float64(scores.N), scores.N)
+			}
 		}
 		return fmt.Sprintf("[SYNC %2.0f] %sloss=%.4f reward=%.3f %sgen=%dms train=%dms version=%.0f",
 			m.Get("step"), verdicts, m.Get("loss"), m.Get("reward"), more,

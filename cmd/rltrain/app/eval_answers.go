@@ -132,11 +132,19 @@ func answerRows(judges []envs.Verifier, match answer.Match) (rows []answerRow) {
 	return rows
 }
 
+// formatRate is a format rate, "" if the task asks for no format.
+func formatRate(rate float64, freeForm bool) string {
+	if freeForm {
+		return ""
+	}
+	return fmt.Sprintf(" format_rate=%.1f%%", 100*rate)
+}
+
 // String returns the tables that eval prints.
 func (r answerResults) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: task=%s n=%s format_rate=%.1f%% answer_match=%s\n\n",
-		r.Completions, r.Task, report.Count(int64(r.N)), 100*r.FormatRate, r.Match)
+	fmt.Fprintf(&b, "%s: task=%s n=%s%s answer_match=%s\n\n",
+		r.Completions, r.Task, report.Count(int64(r.N)), formatRate(r.FormatRate, r.FreeForm), r.Match)
 	b.WriteString(rl.FewRows(r.N, "completions"))
 	var rows [][]string
 	for _, match := range answerMatches {

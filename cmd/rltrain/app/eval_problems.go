@@ -90,8 +90,8 @@ func (r problemResults) String() string {
 		if on == "" {
 			on = r.Task
 		}
-		fmt.Fprintf(&b, "%s on %s: task=%s problems=%s samples_per_problem=%d temperature=%g format_rate=%.1f%%\n",
-			r.Model, on, r.Task, report.Count(int64(set.Problems)), set.N, r.Temperature, 100*set.FormatRate)
+		fmt.Fprintf(&b, "%s on %s: task=%s problems=%s samples_per_problem=%d temperature=%g%s\n",
+			r.Model, on, r.Task, report.Count(int64(set.Problems)), set.N, r.Temperature, formatRate(set.FormatRate, set.FreeForm))
 		b.WriteString(set.skipped(r.MaxNew) + rl.FewRows(set.Problems, "problems") + "\n")
 		var rows [][]string
 		for k, f := range set.Pass {
