@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/outfile"
 	"github.com/rltrain/rltrain/rl/report"
 )
@@ -32,7 +31,7 @@ type mutantSample struct {
 // writeMutantsTable writes the table into the page.
 func writeMutantsTable(page, results string) error {
 	var r mutantResults
-	if err := files.LoadJSON(results, &r); err != nil {
+	if err := readJSON(results, &r); err != nil {
 		return err
 	}
 	text, err := os.ReadFile(page)
