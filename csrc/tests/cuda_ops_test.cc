@@ -74,7 +74,7 @@ TEST(cuda_has_every_operator_of_the_cpu) {
   size_t ours = 0;
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (name.name.rfind("rltrain::", 0) != 0) continue;
-    if (name.name == "rltrain::select_rows") continue;   // composed of libtorch's operators, for any device
+    if (name.name == "rltrain::select_rows") continue;  // composed of libtorch's operators, for any device
     if (name.name == "rltrain::quantize" || name.name == "rltrain::dequantize") continue;  // CPU only
     ++ours;
     const auto op =

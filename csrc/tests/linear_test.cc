@@ -8,7 +8,7 @@
 
 #include "check.h"
 #include "nn/linear_group.h"
-#include "ops/cpu/widen.h"
+#include "ops/widen.h"
 #include "support.h"
 
 namespace {

@@ -6,7 +6,7 @@
 
 #include "engine/shared_weights.h"
 #include "kernels/parallel.h"
-#include "ops/cpu/widen.h"
+#include "ops/widen.h"
 
 namespace rlt::engine {
 

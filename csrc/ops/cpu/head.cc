@@ -14,8 +14,8 @@
 #include "kernels/parallel.h"
 #include "kernels/tiles.h"
 #include "ops/cpu/bf16.h"
-#include "ops/cpu/widen.h"
 #include "ops/head.h"
+#include "ops/widen.h"
 
 namespace rlt {
 namespace {

@@ -17,8 +17,8 @@
 #include "kernels/parallel.h"
 #include "ops/cpu/bf16.h"
 #include "ops/cpu/layers.h"
-#include "ops/cpu/widen.h"
 #include "ops/linear.h"
+#include "ops/widen.h"
 
 namespace rlt {
 namespace {

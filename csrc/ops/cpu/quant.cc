@@ -5,7 +5,7 @@
 #include <torch/library.h>
 
 #include "kernels/parallel.h"
-#include "ops/cpu/widen.h"
+#include "ops/widen.h"
 
 namespace rlt {
 namespace {

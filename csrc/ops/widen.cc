@@ -1,4 +1,4 @@
-#include "ops/cpu/widen.h"
+#include "ops/widen.h"
 
 #include "kernels/kernels.h"
 
