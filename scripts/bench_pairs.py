@@ -43,7 +43,10 @@ def seconds(program, case, options):
     env = dict(os.environ, **({"RLTRAIN_KERNELS": options.kernels} if options.kernels else {}))
     env.pop("RLTRAIN_LIB", None)
     command = [program, "bench", *CASES[case].split(), "--reps", "3", "--threads", str(options.threads), "--json"]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout)["best_s"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}: {done.stderr.strip()}")
+    return json.loads(done.stdout)["best_s"]
 
 
 def summary(pairs):

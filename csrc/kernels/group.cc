@@ -270,7 +270,12 @@ int64_t panels_of_step(int64_t rows, const Group& group, const Finish& finish) {
   }
   // Where they are unpacked, the first-level cache.
   if (group.unpack) return multiple;
-  return std::clamp(group.panels / (4 * threads) / multiple * multiple, multiple, most);
+  // Tiles that follow the first find their panels in the cache only if those that are fetched for later fit
+  // beside them.
+  constexpr int64_t kShared = 192 << 10;
+  const int64_t shared = std::max(multiple, kShared / group.panel_bytes() / multiple * multiple);
+  return std::clamp(group.panels / (4 * threads) / multiple * multiple, multiple,
+                    rows == 1 ? most : std::min(most, shared));
 }
 
 // x as words of two bfloat16.
