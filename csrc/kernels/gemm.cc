@@ -64,7 +64,7 @@ void multiply_tiles(const Product& product, int64_t m, int64_t n, int64_t k, Mat
 int64_t panels_in_cache(int64_t panel_bytes, int64_t multiple) {
   // Where a virtual machine does not tell, what the smallest of today's have.
   static const int64_t cache = std::max<int64_t>(512 << 10, sysconf(_SC_LEVEL2_CACHE_SIZE));
-  return std::max(multiple, cache * 3 / 8 / std::max<int64_t>(1, panel_bytes) / multiple * multiple);
+  return panels_in(cache * 3 / 8, panel_bytes, multiple);
 }
 
 int64_t packed_size(int64_t k, int64_t n) { return panels_of(n) * kPanel * k; }

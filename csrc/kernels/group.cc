@@ -273,9 +273,8 @@ int64_t panels_of_step(int64_t rows, const Group& group, const Finish& finish) {
   // Tiles that follow the first find their panels in the cache only if those that are fetched for later fit
   // beside them.
   constexpr int64_t kShared = 192 << 10;
-  const int64_t shared = std::max(multiple, kShared / group.panel_bytes() / multiple * multiple);
   return std::clamp(group.panels / (4 * threads) / multiple * multiple, multiple,
-                    rows == 1 ? most : std::min(most, shared));
+                    rows == 1 ? most : panels_in(kShared, group.panel_bytes(), multiple));
 }
 
 // x as words of two bfloat16.

@@ -12,6 +12,11 @@ namespace rlt {
 // the next ones and a tile's rows fit the second-level cache.
 int64_t panels_in_cache(int64_t panel_bytes, int64_t multiple);
 
+// How many panels take at most `bytes`: a multiple of `multiple`, at least one.
+inline int64_t panels_in(int64_t bytes, int64_t panel_bytes, int64_t multiple) {
+  return std::max(multiple, bytes / std::max<int64_t>(1, panel_bytes) / multiple * multiple);
+}
+
 inline int64_t panels_of(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
 
 // Words of two bfloat16 that k elements take, filled up to whole steps.

@@ -12,7 +12,7 @@ struct Rope {
   double factor = 1, long_factor = 1;
   int64_t switch_length = 0;
 
-  // Cosines and sines [rotary_dim / 2] of a position's angles, in a sequence of so many positions.
+  // Writes cosines and sines [rotary_dim / 2] of the angles of a position, in a sequence of length positions.
   void angles(int64_t position, int64_t length, float* cosines, float* sines) const;
 };
 

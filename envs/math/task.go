@@ -19,7 +19,7 @@ type Options struct {
 	FewShot    int    // number of examples, from the start of these files
 	// HoldOut is how many of the last problems of Train are held out for evaluation if Eval is empty.
 	HoldOut int
-	// OnBadRow says what happens to rows that cannot be used; Skipped, unless nil, is told of those dropped.
+	// OnBadRow says whether unusable rows are errors or are dropped. Skipped, if not nil, gets the dropped ones.
 	OnBadRow dataset.OnBadRow
 	Skipped  func(*dataset.Faults)
 

@@ -133,8 +133,8 @@ func TestEncodeEndsOnce(t *testing.T) {
 	}
 }
 
-// Assistant messages are trained whether or not the template marks them.
-func TestEncodeAssistantOnly(t *testing.T) {
+// tinyChat is a small random model with a chat template.
+func tinyChat(t *testing.T) *CausalLM {
 	dir := filepath.Join(t.TempDir(), "tiny")
 	if err := TinyChatModel(dir, 1, 32, 7); err != nil {
 		t.Fatal(err)
@@ -144,6 +144,12 @@ func TestEncodeAssistantOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Close)
+	return p
+}
+
+// Assistant messages are trained whether or not the template marks them.
+func TestEncodeAssistantOnly(t *testing.T) {
+	p := tinyChat(t)
 	bare, err := template.Parse("bare", "{% for m in messages %}{{ m.role + ': ' + m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}")
 	if err != nil {
 		t.Fatal(err)
@@ -172,15 +178,7 @@ func TestEncodeAssistantOnly(t *testing.T) {
 
 // TestEncodeCuts: with every limit, an example is what it is without one, up to the limit.
 func TestEncodeCuts(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "tiny")
-	if err := TinyChatModel(dir, 1, 32, 7); err != nil {
-		t.Fatal(err)
-	}
-	p, err := NewCausalLM(Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Close)
+	p := tinyChat(t)
 	talk := conversationOf("user", "hi", "assistant", "yo")
 	asked := chat.Example{Format: chat.PromptCompletion, Prompt: chat.Content{Messages: talk.Text.Messages[:1]}, Completion: chat.Content{Messages: talk.Text.Messages[1:]}}
 	for name, test := range map[string]struct {
