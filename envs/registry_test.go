@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // countdown is a task whose only purpose is its options.
@@ -35,10 +37,7 @@ func TestRegistry(t *testing.T) {
 	if !slices.ContainsFunc(Definitions(), func(d Definition) bool { return d.Name == "countdown" }) {
 		t.Errorf("countdown is missing in %v", Definitions())
 	}
-	task, err := New("countdown", Setup{Seed: 7}, Settings{"from": "3", "share": "0.25", "loud": "True"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	task := must.Get(New("countdown", Setup{Seed: 7}, Settings{"from": "3", "share": "0.25", "loud": "True"}))(t)
 	if diff := cmp.Diff(countdown{From: 3, Share: 0.25, Loud: true, Word: "go", seed: 7}, *task.(*countdown), cmp.AllowUnexported(countdown{})); diff != "" {
 		t.Error(diff)
 	}

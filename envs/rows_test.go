@@ -8,14 +8,13 @@ import (
 
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/errtest"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // TestMissingColumns: the error names the columns of the file and the options that choose them.
 func TestMissingColumns(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tickets.csv")
-	if err := os.WriteFile(path, []byte("body;queue\nIt broke;support\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte("body;queue\nIt broke;support\n"), 0o600))
 	find := func(context.Context, string, string, ...string) ([]dataset.Part, error) {
 		return []dataset.Part{{Split: dataset.Train, Files: []string{path}}}, nil
 	}

@@ -7,17 +7,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // baseFolder creates a model folder with some weights.
 func baseFolder(t *testing.T, dir, weights string) string {
 	t.Helper()
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "model.safetensors"), []byte(weights), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(dir, 0o755))
+	must.Do(t, os.WriteFile(filepath.Join(dir, "model.safetensors"), []byte(weights), 0o644))
 	return dir
 }
 
@@ -25,24 +23,17 @@ func saveFor(t *testing.T, dir, base string) {
 	t.Helper()
 	c := Config{BaseModel: base, R: 1, Alpha: 1, TargetModules: Modules{Names: []string{"q"}}, TaskType: CausalLM}
 	pair := Pair{Module: "a.q", R: 1, In: 2, Out: 2, Scale: 1, A: []float32{1, 2}, B: []float32{3, 4}}
-	if err := Save(dir, c, []Pair{pair}, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Save(dir, c, []Pair{pair}, nil))
 }
 
 // inFile is base_model_name_or_path as stored.
 func inFile(t *testing.T, dir string) string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(dir, ConfigFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(filepath.Join(dir, ConfigFile)))(t)
 	var c struct {
 		Base string `json:"base_model_name_or_path"`
 	}
-	if err := json.Unmarshal(data, &c); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(data, &c))
 	return c.Base
 }
 
@@ -76,16 +67,12 @@ func TestMovedBaseModelIsFound(t *testing.T) {
 			t.Errorf("%s for %s is loaded with %s", tt.adapter, tt.base, got)
 		}
 	}
-	if err := os.Rename(at("out"), at("moved")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Rename(at("out"), at("moved")))
 	c := loadBase(t, at("moved/stage"))
 	if c.BaseModel != at("moved/tiny") || c.CheckBase(c.BaseModel) != nil {
 		t.Errorf("after a move: %s, %v", c.BaseModel, c.CheckBase(c.BaseModel))
 	}
-	if err := os.Rename(at("runs"), at("elsewhere")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Rename(at("runs"), at("elsewhere")))
 	if c := loadBase(t, at("elsewhere/stage")); c.BaseModel != far {
 		t.Error(c.BaseModel)
 	}
@@ -99,10 +86,7 @@ func TestBaseModelSeenFromTheWorkingFolder(t *testing.T) {
 	if got := inFile(t, "models/stage"); got != "../tiny" {
 		t.Error(got)
 	}
-	adapter, err := filepath.Abs("models/stage")
-	if err != nil {
-		t.Fatal(err)
-	}
+	adapter := must.Get(filepath.Abs("models/stage"))(t)
 	t.Chdir(t.TempDir())
 	baseFolder(t, "../tiny", "v") // not the folder next to the adapter
 	if c := loadBase(t, adapter); c.BaseModel != filepath.Join(filepath.Dir(adapter), "tiny") {
@@ -110,13 +94,8 @@ func TestBaseModelSeenFromTheWorkingFolder(t *testing.T) {
 	}
 	// PEFT's relative paths are relative to the working directory, unless the adapter's folder has them.
 	baseFolder(t, "here/base", "w")
-	data, err := os.ReadFile(filepath.Join(adapter, ConfigFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(adapter, ConfigFile), []byte(strings.Replace(string(data), "../tiny", "./here/base", 1)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(filepath.Join(adapter, ConfigFile)))(t)
+	must.Do(t, os.WriteFile(filepath.Join(adapter, ConfigFile), []byte(strings.Replace(string(data), "../tiny", "./here/base", 1)), 0o644))
 	here, err := filepath.Abs("here/base")
 	if c := loadBase(t, adapter); c.BaseModel != here || err != nil {
 		t.Error(c.BaseModel, err)
@@ -133,9 +112,7 @@ func TestCheckBase(t *testing.T) {
 	}
 	baseFolder(t, base, "other")
 	later := time.Now().Add(time.Hour)
-	if err := os.Chtimes(filepath.Join(base, "model.safetensors"), later, later); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Chtimes(filepath.Join(base, "model.safetensors"), later, later))
 	if err := c.CheckBase(base); err == nil || !strings.Contains(err.Error(), "than the adapter was trained on") {
 		t.Error(err)
 	}
@@ -143,9 +120,7 @@ func TestCheckBase(t *testing.T) {
 		t.Errorf("an adapter that does not say: %v", err)
 	}
 	// The folder disappears during a run; the adapter is still saved.
-	if err := os.RemoveAll(base); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.RemoveAll(base))
 	saveFor(t, filepath.Join(root, "later"), base)
 	if got := inFile(t, filepath.Join(root, "later")); got != base {
 		t.Error(got)
@@ -156,12 +131,8 @@ func TestHashWeights(t *testing.T) {
 	root := t.TempDir()
 	write := func(name, text string) {
 		path := filepath.Join(root, filepath.FromSlash(name))
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	write("none/config.json", "{}")
 	write("one/model.safetensors", "a")
@@ -172,10 +143,7 @@ func TestHashWeights(t *testing.T) {
 	write("bin/pytorch_model.bin", "c")
 	got := map[string]string{}
 	for _, name := range []string{"none", "one", "same", "shards", "bin"} {
-		hash, err := HashWeights(filepath.Join(root, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		hash := must.Get(HashWeights(filepath.Join(root, name)))(t)
 		got[name] = hash
 	}
 	if got["none"] != "" || got["one"] != got["same"] || got["one"] == got["shards"] || got["one"] == got["bin"] || len(got["bin"]) != 64 {

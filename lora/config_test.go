@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestScale(t *testing.T) {
@@ -31,10 +33,7 @@ func TestMarshal(t *testing.T) {
 		ExcludeModules: Modules{Pattern: `.*\.7\..*`}, Layers: []int{1, 3}, LayersPattern: []string{"layer"},
 		ModulesToSave: []string{"classifier", "score"}, TaskType: SequenceClassification, Prefix: "bert.",
 	}
-	got, err := c.marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(c.marshal())(t)
 	want := `{
   "alpha_pattern": {
     "layer\\.\\d+\\.output.dense": 0.5
@@ -78,10 +77,7 @@ func TestMarshal(t *testing.T) {
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Error(diff)
 	}
-	back, err := parseConfig(got)
-	if err != nil {
-		t.Fatal(err)
-	}
+	back := must.Get(parseConfig(got))(t)
 	c.Prefix = "" // Load finds it in the tensors
 	if diff := cmp.Diff(c, back); diff != "" {
 		t.Error(diff)
@@ -123,10 +119,7 @@ func TestParseConfig(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := parseConfig([]byte(tt.text))
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must.Get(parseConfig([]byte(tt.text)))(t)
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Error(diff)
 			}
@@ -205,10 +198,7 @@ func FuzzParseConfig(f *testing.F) {
 			}
 			return
 		}
-		text, err := c.marshal()
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(c.marshal())(t)
 		back, err := parseConfig(text)
 		if err != nil {
 			t.Fatalf("what was written is refused: %v\n%s", err, text)

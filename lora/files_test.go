@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
@@ -44,9 +45,7 @@ func TestSaveLoad(t *testing.T) {
 		t.Run(task, func(t *testing.T) {
 			c, pairs, extra := adapter(task)
 			dir := filepath.Join(t.TempDir(), "new", "adapter")
-			if err := lora.Save(dir, c, pairs, extra); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, lora.Save(dir, c, pairs, extra))
 			gotC, gotPairs, gotExtra, err := lora.Load(dir)
 			if err != nil {
 				t.Fatal(err)
@@ -75,10 +74,7 @@ func TestSaveLoad(t *testing.T) {
 
 func tensorNames(t *testing.T, dir string) []string {
 	t.Helper()
-	f, err := safetensors.Open(filepath.Join(dir, "adapter_model.safetensors"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(safetensors.Open(filepath.Join(dir, "adapter_model.safetensors")))(t)
 	defer f.Close()
 	if f.Metadata()["format"] != "pt" {
 		t.Errorf("metadata %v", f.Metadata())
@@ -125,18 +121,13 @@ func TestLoadPEFT(t *testing.T) {
 				}
 				return
 			}
-			head, err := extra["classifier.weight"].Float32s()
-			if err != nil {
-				t.Fatal(err)
-			}
+			head := must.Get(extra["classifier.weight"].Float32s())(t)
 			if diff := cmp.Diff(tt.tensor, head); diff != "" || len(extra) != 2 {
 				t.Error(len(extra), diff)
 			}
 			// Loaded adapters are written under the same names.
 			dir := t.TempDir()
-			if err := lora.Save(dir, c, pairs, []safetensors.Tensor{extra["classifier.bias"], extra["classifier.weight"]}); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, lora.Save(dir, c, pairs, []safetensors.Tensor{extra["classifier.bias"], extra["classifier.weight"]}))
 			if diff := cmp.Diff(tensorNames(t, tt.dir), tensorNames(t, dir)); diff != "" {
 				t.Error(diff)
 			}
@@ -204,13 +195,9 @@ func TestLoadRefuses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c, pairs, extra := adapter(lora.SequenceClassification)
 			dir := t.TempDir()
-			if err := lora.Save(dir, c, pairs, extra); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, lora.Save(dir, c, pairs, extra))
 			path := filepath.Join(dir, "adapter_model.safetensors")
-			if err := safetensors.Write(path, tt.change(readAll(t, path)), nil); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, safetensors.Write(path, tt.change(readAll(t, path)), nil))
 			_, _, _, err := lora.Load(dir)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %v, want %q and the path", err, tt.want)
@@ -221,18 +208,12 @@ func TestLoadRefuses(t *testing.T) {
 
 func readAll(t *testing.T, path string) []safetensors.Tensor {
 	t.Helper()
-	f, err := safetensors.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(safetensors.Open(path))(t)
 	defer f.Close()
 	var list []safetensors.Tensor
 	for _, name := range f.Names() {
 		e, _ := f.Lookup(name)
-		data, err := f.Bytes(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(f.Bytes(name))(t)
 		list = append(list, safetensors.Tensor{Name: name, DType: e.DType, Shape: e.Shape, Data: data})
 	}
 	return list
@@ -244,18 +225,12 @@ func TestLoadRefusesFiles(t *testing.T) {
 	}
 	c, pairs, extra := adapter(lora.SequenceClassification)
 	dir := t.TempDir()
-	if err := lora.Save(dir, c, pairs, extra); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(filepath.Join(dir, "adapter_model.safetensors"), 300); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, lora.Save(dir, c, pairs, extra))
+	must.Do(t, os.Truncate(filepath.Join(dir, "adapter_model.safetensors"), 300))
 	if _, _, _, err := lora.Load(dir); err == nil || !strings.Contains(err.Error(), "adapter_model.safetensors") {
 		t.Errorf("cut file: %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "adapter_config.json"), []byte(`{"peft_type":"LORA","lora_bias":true,"task_type":"SEQ_CLS","target_modules":["q"]}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(dir, "adapter_config.json"), []byte(`{"peft_type":"LORA","lora_bias":true,"task_type":"SEQ_CLS","target_modules":["q"]}`), 0o600))
 	if _, _, _, err := lora.Load(dir); err == nil || !strings.Contains(err.Error(), `adapter_config.json: "lora_bias" is true`) {
 		t.Errorf("biases: %v", err)
 	}
@@ -270,9 +245,7 @@ func TestDoRAAndTying(t *testing.T) {
 	}
 	extra = append(extra, safetensors.FromFloat32s("tied.weight", []int64{1}, []float32{7}))
 	dir := t.TempDir()
-	if err := lora.Save(dir, c, pairs, extra); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, lora.Save(dir, c, pairs, extra))
 	gotConfig, gotPairs, gotExtra, err := lora.Load(dir)
 	if diff := cmp.Diff(pairs, gotPairs); diff != "" || err != nil {
 		t.Error(err, diff)
@@ -280,10 +253,7 @@ func TestDoRAAndTying(t *testing.T) {
 	if !gotConfig.DoRA || !gotConfig.WeightTying || len(gotExtra) != len(extra) {
 		t.Errorf("%+v, %d tensors", gotConfig, len(gotExtra))
 	}
-	f, err := safetensors.Open(filepath.Join(dir, "adapter_model.safetensors"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(safetensors.Open(filepath.Join(dir, "adapter_model.safetensors")))(t)
 	defer f.Close()
 	if e, ok := f.Lookup("base_model.model.bert." + pairs[0].Module + ".lora_magnitude_vector"); !ok || len(e.Shape) != 1 {
 		t.Errorf("%v", f.Names())

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
@@ -27,21 +28,14 @@ func TestInUse(t *testing.T) {
 		},
 	} {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, ConfigFile), []byte(test.text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		got, err := InUse(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, ConfigFile), []byte(test.text), 0o644))
+		got := must.Get(InUse(dir))(t)
 		if diff := cmp.Diff(test.want, got); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", test.text, diff)
 		}
 	}
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, ConfigFile), []byte("[1]"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(dir, ConfigFile), []byte("[1]"), 0o644))
 	if _, err := InUse(dir); err == nil {
 		t.Error("a list was read as a config")
 	}
@@ -49,11 +43,9 @@ func TestInUse(t *testing.T) {
 
 func TestTensorNames(t *testing.T) {
 	dir := t.TempDir()
-	if err := safetensors.Write(filepath.Join(dir, WeightsFile), []safetensors.Tensor{
+	must.Do(t, safetensors.Write(filepath.Join(dir, WeightsFile), []safetensors.Tensor{
 		safetensors.FromFloat32s("b", []int64{2, 3}, make([]float32, 6)), safetensors.FromFloat32s("a", []int64{5}, make([]float32, 5)),
-	}, nil); err != nil {
-		t.Fatal(err)
-	}
+	}, nil))
 	names, elements, err := TensorNames(dir)
 	if err != nil || elements != 11 || len(names) != 2 {
 		t.Errorf("%v with %d elements, %v", names, elements, err)

@@ -1,6 +1,10 @@
 package lora
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/rltrain/rltrain/internal/must"
+)
 
 // The expectations are those of PEFT's check_target_module_exists.
 func TestMeans(t *testing.T) {
@@ -30,10 +34,7 @@ func TestMeans(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r, err := tt.c.rule()
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must.Get(tt.c.rule())(t)
 			if got := r.means(query); got != tt.query {
 				t.Errorf("%s: %t", query, got)
 			}
@@ -69,10 +70,7 @@ func TestSize(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.c.R, tt.c.Alpha = 4, 8
-			r, err := tt.c.rule()
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must.Get(tt.c.rule())(t)
 			if rank, scale := r.size(name); rank != tt.rank || scale != tt.scale {
 				t.Errorf("rank %d, scale %g; want %d, %g", rank, scale, tt.rank, tt.scale)
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/lora"
 )
 
@@ -28,10 +29,7 @@ func TestMatch(t *testing.T) {
 		{[]string{"encoder.layer.1.output.dense"}, []int{5}},
 	}
 	for _, tt := range tests {
-		got, err := lora.Match(names, tt.targets)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(lora.Match(names, tt.targets))(t)
 		var want []string
 		for _, i := range tt.want {
 			want = append(want, names[i])

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
@@ -16,16 +17,12 @@ func storedAdapter(t *testing.T, targets string, more ...safetensors.Tensor) str
 	t.Helper()
 	dir := t.TempDir()
 	config := `{"peft_type":"LORA","r":1,"lora_alpha":2,"target_modules":` + targets + `,"task_type":"CAUSAL_LM"}`
-	if err := os.WriteFile(filepath.Join(dir, ConfigFile), []byte(config), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(dir, ConfigFile), []byte(config), 0o644))
 	tensors := []safetensors.Tensor{
 		safetensors.FromFloat32s(wrapper+"model.a.q_proj.lora_A.weight", []int64{1, 2}, []float32{1, 1}),
 		safetensors.FromFloat32s(wrapper+"model.a.q_proj.lora_B.weight", []int64{2, 1}, []float32{1, 1}),
 	}
-	if err := safetensors.Write(filepath.Join(dir, WeightsFile), append(tensors, more...), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, safetensors.Write(filepath.Join(dir, WeightsFile), append(tensors, more...), nil))
 	return dir
 }
 

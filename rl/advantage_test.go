@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 var nan = math.NaN()
@@ -187,14 +189,9 @@ func FuzzAdvantages(f *testing.F) {
 
 func throughJSON[T any](t *testing.T, state T) T {
 	t.Helper()
-	encoded, err := json.Marshal(state)
-	if err != nil {
-		t.Fatal(err)
-	}
+	encoded := must.Get(json.Marshal(state))(t)
 	var back T
-	if err := json.Unmarshal(encoded, &back); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(encoded, &back))
 	return back
 }
 

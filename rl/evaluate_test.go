@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 var fine = cmpopts.EquateApprox(0, 1e-6)
@@ -126,10 +128,7 @@ func TestIntervalsContainFiguresAndAreReproducible(t *testing.T) {
 
 func TestEvaluateJSON(t *testing.T) {
 	e := Evaluate([]string{"a", "b"}, []int{0, 1}, [][]float32{{0.9, 0.1}, {0.2, 0.8}})
-	encoded, err := json.Marshal(e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	encoded := must.Get(json.Marshal(e))(t)
 	for _, field := range []string{`"n":2`, `"accuracy":1`, `"f1_macro":`, `"f1_weighted":`, `"ece":`, `"brier":`, `"classes":[{"label":"a","precision":1,"recall":1,"f1":1,"support":1}`, `"confusion":[[1,0],[0,1]]`, `"intervals":{"accuracy":[`} {
 		if !strings.Contains(string(encoded), field) {
 			t.Errorf("%s is missing in %s", field, encoded)

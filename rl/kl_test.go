@@ -3,6 +3,8 @@ package rl
 import (
 	"math"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestKLValue(t *testing.T) {
@@ -47,10 +49,7 @@ func TestKLIsUnbiased(t *testing.T) {
 }
 
 func TestKLController(t *testing.T) {
-	c, err := NewKLController(0.1, 6, 100)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(NewKLController(0.1, 6, 100))(t)
 	for i, test := range []struct {
 		kl   float64
 		n    int
@@ -67,10 +66,7 @@ func TestKLController(t *testing.T) {
 			t.Errorf("update %d: coefficient %g, want %g", i, c.Coef(), test.want)
 		}
 	}
-	fixed, err := NewKLController(0.1, 0, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixed := must.Get(NewKLController(0.1, 0, 0))(t)
 	if fixed.Update(100, 10); fixed.Coef() != 0.1 {
 		t.Errorf("a fixed coefficient became %g", fixed.Coef())
 	}

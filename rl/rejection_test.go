@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestRejectionThreshold(t *testing.T) {
@@ -49,16 +51,10 @@ func TestRejectionThresholdIsTheBest(t *testing.T) {
 	for range 200 {
 		in, out := draw(1+rng.IntN(20)), draw(1+rng.IntN(20))
 		value := func(threshold float64) float64 {
-			o, err := MeasureOutOfScope(threshold, in, out)
-			if err != nil {
-				t.Fatal(err)
-			}
+			o := must.Get(MeasureOutOfScope(threshold, in, out))(t)
 			return o.Accuracy + o.Recall
 		}
-		chosen, err := RejectionThreshold(in, out)
-		if err != nil {
-			t.Fatal(err)
-		}
+		chosen := must.Get(RejectionThreshold(in, out))(t)
 		for i := range 41 { // a threshold is a probability
 			if other := float64(i) / 40; value(other) > value(chosen)+1e-9 {
 				t.Fatalf("%v is worth %v, the chosen %v %v", other, value(other), chosen, value(chosen))
@@ -70,10 +66,7 @@ func TestRejectionThresholdIsTheBest(t *testing.T) {
 func TestMeasureOutOfScope(t *testing.T) {
 	in := []Sureness{{0.9, true}, {0.8, false}, {0.4, true}, {0.5, true}}
 	out := []Sureness{{0.3, false}, {0.5, false}, {0.85, false}}
-	got, err := MeasureOutOfScope(0.5, in, out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(MeasureOutOfScope(0.5, in, out))(t)
 	// Pairs in which the in-scope row has the higher confidence: 3 for .9, 2 for .8, 1 for .4, 1.5 for .5; of 12.
 	want := OutOfScope{Threshold: 0.5, N: 3, InScope: 4, Recall: 1.0 / 3, FalseAlarms: 0.25, Accuracy: 0.5, AUROC: 7.5 / 12,
 		Intervals: [2]Interval{Wilson(1, 3), Wilson(1, 4)}}

@@ -9,14 +9,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func newReplay(t *testing.T, capacity int) *Replay {
 	t.Helper()
-	r, err := NewReplay(capacity)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(NewReplay(capacity))(t)
 	return r
 }
 
@@ -73,21 +72,15 @@ func TestReplayFile(t *testing.T) {
 		r.Add(twoTurns(), []float64{float64(i), 0.1})
 	}
 	path := filepath.Join(t.TempDir(), "buffer.jsonl")
-	if err := r.Save(path); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Save(path))
 	back := newReplay(t, 5)
-	if err := back.Load(path); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, back.Load(path))
 	if diff := cmp.Diff(r.State(), back.State(), cmpopts.EquateNaNs()); diff != "" {
 		t.Errorf("(-before +after):\n%s", diff)
 	}
 	small := newReplay(t, 2)
 	small.Add(twoTurns(), []float64{9, 9})
-	if err := small.Load(path); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, small.Load(path))
 	if diff := cmp.Diff([]float64{3, 0.1}, returnsOf(small)); diff != "" {
 		t.Errorf("the newest fit (-want +got):\n%s", diff)
 	}
@@ -107,9 +100,7 @@ func TestReplayRefusesFiles(t *testing.T) {
 		"more entries": {strings.Replace(header, `"entries":1`, `"entries":0`, 1) + "{}\n", "line 2: more than the 0 entries"},
 	} {
 		path := filepath.Join(t.TempDir(), "buffer")
-		if err := os.WriteFile(path, []byte(test.content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(test.content), 0o600))
 		r := newReplay(t, 5)
 		if err := r.Load(path); err == nil || !strings.Contains(err.Error(), test.want) || !strings.HasPrefix(err.Error(), path) {
 			t.Errorf("%s: error %v, want one with %q", name, err, test.want)

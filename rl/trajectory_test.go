@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // twoTurns is a prompt of two tokens, a turn with a given token in it, and a turn that could not be scored.
@@ -27,9 +28,7 @@ func twoTurns() *Trajectory {
 
 func TestTrajectory(t *testing.T) {
 	tr := twoTurns()
-	if err := tr.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, tr.Validate())
 	want := &Trajectory{
 		Prompt: 3, Index: 1, Version: 7, Stop: envs.StopEnd,
 		Tokens:           []int32{10, 11, 20, 12, 21, 22},
@@ -56,14 +55,9 @@ func TestTrajectory(t *testing.T) {
 func TestTrajectoryJSON(t *testing.T) {
 	before := twoTurns()
 	before.Info = &envs.Info{Correct: true, FoundBy: "tag"}
-	encoded, err := json.Marshal(before)
-	if err != nil {
-		t.Fatal(err)
-	}
+	encoded := must.Get(json.Marshal(before))(t)
 	var after Trajectory
-	if err := json.Unmarshal(encoded, &after); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(encoded, &after))
 	if diff := cmp.Diff(before, &after, cmpopts.EquateNaNs()); diff != "" {
 		t.Errorf("(-before +after):\n%s", diff)
 	}

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func classifications(rewards ...float64) []*Sample {
@@ -31,10 +33,7 @@ func TestTransitionsComeBackAsSamples(t *testing.T) {
 }
 
 func TestTransitionsAreFirstInFirstOut(t *testing.T) {
-	b, err := NewTransitions(3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(NewTransitions(3))(t)
 	if drawn := b.Sample(Stream(1), 4); drawn != nil {
 		t.Errorf("%d sampled from nothing", len(drawn))
 	}
@@ -48,14 +47,9 @@ func TestTransitionsAreFirstInFirstOut(t *testing.T) {
 	if diff := cmp.Diff(map[int32]bool{12: true, 13: true, 14: true}, seen); diff != "" || b.Len() != 3 {
 		t.Errorf("%d held; sampled (-want +got):\n%s", b.Len(), diff)
 	}
-	state, err := json.Marshal(b.State())
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Get(json.Marshal(b.State()))(t)
 	again, _ := NewTransitions(3)
-	if err := again.Restore(state); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, again.Restore(state))
 	if diff := cmp.Diff(b.Sample(Stream(2), 9), again.Sample(Stream(2), 9)); diff != "" {
 		t.Errorf("restored (-before +after):\n%s", diff)
 	}

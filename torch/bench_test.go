@@ -3,6 +3,7 @@ package torch_test
 import (
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 )
 
@@ -12,15 +13,13 @@ func BenchmarkOperator(b *testing.B) {
 	const operators = 1000
 	data := make([]float32, 16)
 	for b.Loop() {
-		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		must.Do(b, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 			x := s.Floats(data, 4, 4)
 			for range operators {
 				s.Mul(x, x)
 			}
 			return nil
-		}); err != nil {
-			b.Fatal(err)
-		}
+		}))
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*operators), "ns/operator")
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
@@ -30,26 +31,14 @@ func TestFill(t *testing.T) {
 		}
 	}
 	for _, dtype := range []torch.DType{torch.F32, torch.BF16, torch.F16} {
-		whole, err := torch.Constant(data, 3, 70)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want, err := whole.To(dtype)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := torch.Fill(dtype, []int64{3, 70}, parts(1, 99, 0, 110))
-		if err != nil {
-			t.Fatal(err)
-		}
+		whole := must.Get(torch.Constant(data, 3, 70))(t)
+		want := must.Get(whole.To(dtype))(t)
+		got := must.Get(torch.Fill(dtype, []int64{3, 70}, parts(1, 99, 0, 110)))(t)
 		shape, err := got.Shape()
 		if err != nil || !slices.Equal(shape, []int64{3, 70}) {
 			t.Errorf("shape %v, %v", shape, err)
 		}
-		gotValues, err := got.Read()
-		if err != nil {
-			t.Fatal(err)
-		}
+		gotValues := must.Get(got.Read())(t)
 		wantValues, err := want.Read()
 		if err != nil || !slices.Equal(gotValues, wantValues) {
 			t.Errorf("%v: parts differ from the whole (%v)", dtype, err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
@@ -27,10 +28,7 @@ func complete(t testing.TB, e *torch.Engine, maxTokens int) map[sampleKey]comple
 	t.Helper()
 	all := map[sampleKey]completion{}
 	for e.Unfinished() > 0 {
-		events, err := e.Step(maxTokens)
-		if err != nil {
-			t.Fatal(err)
-		}
+		events := must.Get(e.Step(maxTokens))(t)
 		for _, event := range events {
 			key := sampleKey{event.Request, event.Sample}
 			c := all[key]
@@ -51,20 +49,14 @@ func complete(t testing.TB, e *torch.Engine, maxTokens int) map[sampleKey]comple
 
 func newEngine(t testing.TB, m *torch.Model, c torch.EngineConfig) *torch.Engine {
 	t.Helper()
-	e, err := torch.NewEngine(m, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := must.Get(torch.NewEngine(m, c))(t)
 	t.Cleanup(e.Close)
 	return e
 }
 
 func submit(t testing.TB, e *torch.Engine, r torch.Request) int64 {
 	t.Helper()
-	id, err := e.Submit(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := must.Get(e.Submit(r))(t)
 	return id
 }
 
@@ -104,9 +96,7 @@ func TestEngine(t *testing.T) {
 		eos := want[sampleKey{1, 0}].Tokens[2]
 		e := newEngine(t, m, torch.EngineConfig{Slots: 3, EOS: []int32{eos}})
 		submit(t, e, request)
-		if err := e.Cancel(1, 2); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, e.Cancel(1, 2))
 		got := complete(t, e, 100)
 		first := want[sampleKey{1, 0}].Tokens
 		for i, token := range first {
@@ -125,12 +115,8 @@ func TestEngine(t *testing.T) {
 	t.Run("adapter", func(t *testing.T) {
 		e := newEngine(t, m, torch.EngineConfig{Slots: 3})
 		a, b := constant(t, rng, 2, 16), constant(t, rng, 16, 2)
-		if err := m.Adapt("layers.1.q", a, b, 2); err != nil {
-			t.Fatal(err)
-		}
-		if err := e.Refresh(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, m.Adapt("layers.1.q", a, b, 2))
+		must.Do(t, e.Refresh())
 		adapted := request
 		adapted.Adapter = 1
 		submit(t, e, request)
@@ -149,10 +135,7 @@ func TestEngine(t *testing.T) {
 
 func constant(t testing.TB, rng *rand.Rand, dims ...int64) *torch.Var {
 	t.Helper()
-	v, err := torch.Constant(drawn(dims[0]*dims[1], func() float32 { return float32(rng.NormFloat64()) }), dims...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := must.Get(torch.Constant(drawn(dims[0]*dims[1], func() float32 { return float32(rng.NormFloat64()) }), dims...))(t)
 	t.Cleanup(v.Close)
 	return v
 }

@@ -6,16 +6,15 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // TestHeaderIsSmallAndDocumented reads the C header: few functions, each with a comment and an entry in the list of
 // symbols looked up at load time.
 func TestHeaderIsSmallAndDocumented(t *testing.T) {
 	read := func(path ...string) string {
-		data, err := os.ReadFile(filepath.Join(path...))
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(filepath.Join(path...)))(t)
 		return string(data)
 	}
 	header, loader := read("..", "csrc", "include", "rltrain.h"), read("loader.c")

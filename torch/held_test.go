@@ -5,25 +5,20 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 func TestHeldGoesOn(t *testing.T) {
 	torchtest.NoLeaks(t)
-	w, err := torch.Parameter([]float32{2, 3}, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(torch.Parameter([]float32{2, 3}, 2))(t)
 	defer w.Close()
 	var y torch.Tensor
-	held, err := torch.Hold(torch.Train, func(s *torch.Scope) error {
+	held := must.Get(torch.Hold(torch.Train, func(s *torch.Scope) error {
 		y = s.Mul(w.T(), w.T())
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	if err := held.Do(func(s *torch.Scope) error {
 		s.Backward(s.Sum(y))
 		grad, _ := s.Grad(w)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
@@ -33,10 +34,7 @@ func decoderWeights(t testing.TB, c torch.ModelConfig, rng *rand.Rand, newVar fu
 			n *= d
 		}
 		data := drawn(n, func() float32 { return float32(centre + spread*(rng.Float64()-0.5)) })
-		v, err := newVar(data, dims...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := must.Get(newVar(data, dims...))(t)
 		t.Cleanup(v.Close)
 		weights[name+".weight"] = v
 	}
@@ -69,23 +67,18 @@ func drawn(n int64, draw func() float32) []float32 {
 
 func newDecoder(t testing.TB, c torch.ModelConfig, weights map[string]*torch.Var) *torch.Model {
 	t.Helper()
-	m, err := torch.NewModel(c, weights)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(torch.NewModel(c, weights))(t)
 	t.Cleanup(m.Close)
 	return m
 }
 
 func hidden(t testing.TB, m *torch.Model, p torch.Packed, pass torch.Pass) (data []float32) {
 	t.Helper()
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		h, _ := s.Hidden(m, p, pass)
 		data = s.Read(h)
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return data
 }
 
@@ -191,19 +184,11 @@ func adaptAll(t testing.TB, m *torch.Model, c torch.ModelConfig, rank int, rng *
 			in, out int
 		}{{"q", h, q}, {"k", h, kv}, {"v", h, kv}, {"o", q, h}, {"gate", h, inner}, {"up", h, inner}, {"down", inner, h}} {
 			draw := func() float32 { return float32(rng.Float64()-0.5) / 4 }
-			a, err := torch.Parameter(drawn(int64(rank*l.in), draw), int64(rank), int64(l.in))
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := must.Get(torch.Parameter(drawn(int64(rank*l.in), draw), int64(rank), int64(l.in)))(t)
 			t.Cleanup(a.Close)
-			b, err := torch.Parameter(drawn(int64(l.out*rank), draw), int64(l.out), int64(rank))
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := must.Get(torch.Parameter(drawn(int64(l.out*rank), draw), int64(l.out), int64(rank)))(t)
 			t.Cleanup(b.Close)
-			if err := m.Adapt(fmt.Sprintf("layers.%d.%s", n, l.name), a, b, 2); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, m.Adapt(fmt.Sprintf("layers.%d.%s", n, l.name), a, b, 2))
 			params = append(params, a, b)
 		}
 	}
@@ -213,7 +198,7 @@ func adaptAll(t testing.TB, m *torch.Model, c torch.ModelConfig, rank int, rng *
 // gradients runs a step whose loss is a thousandth of the sum of squared hidden states, and returns the gradients.
 func gradients(t testing.TB, m *torch.Model, p torch.Packed, pass torch.Pass, params []*torch.Var) (found [][]float32) {
 	t.Helper()
-	if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 		h, _ := s.Hidden(m, p, pass)
 		s.Backward(s.Scale(s.Sum(s.Mul(h, h)), 1e-3))
 		for i, v := range params {
@@ -224,12 +209,8 @@ func gradients(t testing.TB, m *torch.Model, p torch.Packed, pass torch.Pass, pa
 			found = append(found, s.Read(grad))
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := torch.ZeroGrad(params); err != nil {
-		t.Fatal(err)
-	}
+	}))
+	must.Do(t, torch.ZeroGrad(params))
 	return found
 }
 

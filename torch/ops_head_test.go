@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
@@ -84,22 +85,16 @@ func TestTokenLogProbsOfStoredWeights(t *testing.T) {
 	}
 	defer exact.Close()
 	judge := func(weight *torch.Var) (values []float32) {
-		err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 			logprobs, entropy, _ := s.TokenLogProbs(s.Floats([]float32{0.25, -0.75}, 1, 2), weight.T(), nil, []int64{1}, torch.HeadOptions{})
 			values = append(s.Read(logprobs), s.Read(entropy)...)
 			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		return values
 	}
 	want := judge(exact)
 	for _, dtype := range []torch.DType{torch.BF16, torch.F16} {
-		stored, err := exact.To(dtype)
-		if err != nil {
-			t.Fatal(err)
-		}
+		stored := must.Get(exact.To(dtype))(t)
 		if diff := cmp.Diff(want, judge(stored)); diff != "" {
 			t.Errorf("type %d (-want +got):\n%s", dtype, diff)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/gguf"
 	"github.com/rltrain/rltrain/torch/safetensors"
@@ -32,20 +33,11 @@ func bits(floats []float32) []uint32 {
 // dequantize reads rows of t as float32, through dtype.
 func dequantize(t testing.TB, q torch.QuantType, rows []byte, out, in int64, dtype torch.DType) []float32 {
 	t.Helper()
-	v, err := q.Blocks(rows, out, in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := must.Get(q.Blocks(rows, out, in))(t)
 	defer v.Close()
-	dense, err := v.Dequantize(q, in, dtype)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dense := must.Get(v.Dequantize(q, in, dtype))(t)
 	defer dense.Close()
-	data, err := dense.Read()
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(dense.Read())(t)
 	return data
 }
 
@@ -53,60 +45,36 @@ func dequantize(t testing.TB, q torch.QuantType, rows []byte, out, in int64, dty
 // same weight to the same bits.
 func TestQuantizedEqualsBitsandbytes(t *testing.T) {
 	torchtest.NoLeaks(t)
-	f, err := safetensors.Open("testdata/quantized.safetensors")
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(safetensors.Open("testdata/quantized.safetensors"))(t)
 	defer f.Close()
 	floats := func(name string) []float32 {
 		t.Helper()
-		data, err := f.Float32s(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(f.Float32s(name))(t)
 		return data
 	}
 	raw := func(name string) []byte {
 		t.Helper()
-		data, err := f.Bytes(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(f.Bytes(name))(t)
 		return data
 	}
 	weight := floats("weight")
 	const out, in = 6, 192
 	quantize := func(q torch.QuantType, dtype torch.DType) []byte {
 		t.Helper()
-		v, err := torch.Constant(weight, out, in)
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := must.Get(torch.Constant(weight, out, in))(t)
 		defer v.Close()
-		typed, err := v.To(dtype)
-		if err != nil {
-			t.Fatal(err)
-		}
+		typed := must.Get(v.To(dtype))(t)
 		defer typed.Close()
-		rows, err := typed.Quantize(q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := must.Get(typed.Quantize(q))(t)
 		defer rows.Close()
-		data, err := rows.ReadBytes()
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(rows.ReadBytes())(t)
 		return data
 	}
 	for _, c := range []struct {
 		name  string
 		dtype torch.DType
 	}{{"f32", torch.F32}, {"bf16", torch.BF16}} {
-		rows, err := torch.JoinNF4(raw(c.name+".weight"), floats(c.name+".weight.absmax"), in)
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := must.Get(torch.JoinNF4(raw(c.name+".weight"), floats(c.name+".weight.absmax"), in))(t)
 		if diff := cmp.Diff(bits(floats(c.name+".dequantized")), bits(dequantize(t, torch.NF4, rows, out, in, c.dtype))); diff != "" {
 			t.Errorf("nf4 of %s dequantised (-bitsandbytes +core):\n%s", c.name, diff)
 		}
@@ -114,10 +82,7 @@ func TestQuantizedEqualsBitsandbytes(t *testing.T) {
 			t.Errorf("%s quantised to nf4 (-bitsandbytes +core):\n%s", c.name, diff)
 		}
 	}
-	rows, err := torch.JoinInt8(raw("int8.weight"), floats("int8.SCB"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must.Get(torch.JoinInt8(raw("int8.weight"), floats("int8.SCB")))(t)
 	if diff := cmp.Diff(bits(floats("int8.dequantized")), bits(dequantize(t, torch.Int8, rows, out, in, torch.F32))); diff != "" {
 		t.Errorf("int8 dequantised (-bitsandbytes +core):\n%s", diff)
 	}
@@ -201,17 +166,11 @@ func newLearner(t testing.TB, quant torch.QuantType) learner {
 			continue
 		}
 		delete(weights, name)
-		data, err := v.Read()
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(v.Read())(t)
 		for i := range data {
 			data[i] *= 0.4
 		}
-		small, err := torch.Constant(data, shape...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		small := must.Get(torch.Constant(data, shape...))(t)
 		t.Cleanup(small.Close)
 		kept, label, size := small, "weight", 2*shape[0]*shape[1]
 		if quant == "" {
@@ -234,19 +193,11 @@ func newLearner(t testing.TB, quant torch.QuantType) learner {
 			if name == "down" {
 				in = 128
 			}
-			a, err := torch.Parameter(drawn(4*in, func() float32 { return float32(rng.Float64()-0.5) / 4 }), 4, in)
-			if err != nil {
-				t.Fatal(err)
-			}
-			b, err := torch.Parameter(make([]float32, 4*out), out, 4)
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := must.Get(torch.Parameter(drawn(4*in, func() float32 { return float32(rng.Float64()-0.5) / 4 }), 4, in))(t)
+			b := must.Get(torch.Parameter(make([]float32, 4*out), out, 4))(t)
 			t.Cleanup(a.Close)
 			t.Cleanup(b.Close)
-			if err := l.model.Adapt(fmt.Sprintf("layers.%d.%s", n, name), a, b, 2); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, l.model.Adapt(fmt.Sprintf("layers.%d.%s", n, name), a, b, 2))
 			l.params = append(l.params, a, b)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
@@ -14,7 +15,7 @@ import (
 // logitsOf returns the logits of each token of ids, by the forward pass of training.
 func logitsOf(t *testing.T, m *torch.Model, head *torch.Var, c torch.ModelConfig, ids []int32) (rows [][]float64) {
 	t.Helper()
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		h, _ := s.Hidden(m, torch.Pack([][]int32{ids}), torch.Pass{})
 		flat := s.Read(s.Linear(h, head.T(), s.Floats(make([]float32, c.VocabSize), int64(c.VocabSize))))
 		for row := range slices.Chunk(flat, c.VocabSize) {
@@ -25,9 +26,7 @@ func logitsOf(t *testing.T, m *torch.Model, head *torch.Var, c torch.ModelConfig
 			rows = append(rows, wide)
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return rows
 }
 
@@ -108,10 +107,7 @@ func TestSampledDistribution(t *testing.T) {
 				counts := make([]float64, c.VocabSize)
 				worst := 0.0
 				for e.Unfinished() > 0 {
-					events, err := e.Step(1000)
-					if err != nil {
-						t.Fatal(err)
-					}
+					events := must.Get(e.Step(1000))(t)
 					for _, event := range events {
 						counts[event.Token]++
 						worst = max(worst, math.Abs(float64(event.LogProb)-math.Log(want[event.Token])), math.Abs(float64(event.Raw)-math.Log(raw[event.Token])))

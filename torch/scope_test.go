@@ -11,13 +11,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 func TestOperators(t *testing.T) {
 	torchtest.NoLeaks(t)
-	err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		a := s.Floats([]float32{1, 2, 3, 4, 5, 6}, 2, 3)
 		index := s.Ints([]int64{2, 0}, 2)
 		for _, tc := range []struct {
@@ -45,10 +46,7 @@ func TestOperators(t *testing.T) {
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // A refused call leaves no state behind for the next one.
@@ -91,10 +89,7 @@ func TestErrorsNameTheOperator(t *testing.T) {
 
 func TestGradModeBelongsToTheScope(t *testing.T) {
 	torchtest.NoLeaks(t)
-	p, err := torch.Parameter([]float32{3}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(torch.Parameter([]float32{3}, 1))(t)
 	defer p.Close()
 	for _, tc := range []struct {
 		mode torch.Mode
@@ -108,26 +103,22 @@ func TestGradModeBelongsToTheScope(t *testing.T) {
 			t.Errorf("mode %v: backward gave %v", tc.mode, err)
 		}
 	}
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		g, ok := s.Grad(p)
 		if !ok || s.Item(g) != 6 {
 			t.Errorf("gradient of p² at 3: %v %v, want 6", ok, s.Item(g))
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 func TestUseAfterCloseIsCaught(t *testing.T) {
 	torchtest.NoLeaks(t)
 	var stale torch.Tensor
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		stale = s.Floats([]float32{1}, 1)
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	defer func() {
 		if r, ok := recover().(string); !ok || !strings.Contains(r, "after its scope") {
 			t.Errorf("recovered %v, want the panic about a closed scope", r)
@@ -142,7 +133,7 @@ func TestUseAfterCloseIsCaught(t *testing.T) {
 func TestVarLentToAScopeIsNotCollected(t *testing.T) {
 	torchtest.NoLeaks(t)
 	forgotten := torch.Forgotten()
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		v, err := torch.Constant([]float32{1, 2, 3}, 3)
 		if err != nil {
 			return err
@@ -160,9 +151,7 @@ func TestVarLentToAScopeIsNotCollected(t *testing.T) {
 		}
 		v.Close()
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // TestAdamW compares three steps with the update computed in float64.
@@ -170,10 +159,7 @@ func TestAdamW(t *testing.T) {
 	torchtest.NoLeaks(t)
 	const rate, decay, limit = 0.1, 0.01, 0.5
 	start := []float32{1, -2, 0.5}
-	p, err := torch.Parameter(start, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(torch.Parameter(start, 3))(t)
 	defer p.Close()
 	o := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: []*torch.Var{p}, WeightDecay: decay})
 	defer o.Close()
@@ -181,16 +167,11 @@ func TestAdamW(t *testing.T) {
 	want := []float64{1, -2, 0.5}
 	m, v := make([]float64, 3), make([]float64, 3)
 	for step := 1; step <= 3; step++ {
-		if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+		must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 			s.Backward(s.Sum(s.Mul(p.T(), p.T())))
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
-		norm, err := o.Step([]float64{rate}, limit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
+		norm := must.Get(o.Step([]float64{rate}, limit))(t)
 		wantNorm := 0.0
 		for _, x := range want {
 			wantNorm += 4 * x * x
@@ -207,10 +188,7 @@ func TestAdamW(t *testing.T) {
 			want[i] = x - rate*decay*x - rate*mHat/(math.Sqrt(vHat)+torch.AdamEps)
 		}
 	}
-	got, err := p.Read()
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(p.Read())(t)
 	for i := range want {
 		if math.Abs(float64(got[i])-want[i]) > 1e-5 {
 			t.Errorf("parameter %d: %v, want %v", i, got[i], want[i])
@@ -225,23 +203,18 @@ func TestAdamWClipsGroupsApart(t *testing.T) {
 	const limit = 5
 	var params []*torch.Var
 	for _, x := range []float32{3, 4, 100} { // the gradients of ½Σx²
-		p, err := torch.Parameter([]float32{x}, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(torch.Parameter([]float32{x}, 1))(t)
 		defer p.Close()
 		params = append(params, p)
 	}
 	backward := func(scale float64) {
 		t.Helper()
-		if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+		must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 			for _, p := range params {
 				s.Backward(s.Scale(s.Sum(s.Mul(p.T(), p.T())), scale/2))
 			}
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	for _, test := range []struct {
 		apart [3]bool
@@ -270,10 +243,7 @@ func TestAdamWClipsGroupsApart(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, want := range test.want {
-			moment, err := first[i].Read()
-			if err != nil {
-				t.Fatal(err)
-			}
+			moment := must.Get(first[i].Read())(t)
 			if got := 10 * float64(moment[0]); math.Abs(got-want) > 1e-4 || math.Abs(norm-test.norm) > 1e-4 {
 				t.Errorf("%+v: gradient %d is clipped to %v, the norm is %v", test, i, got, norm)
 			}
@@ -283,14 +253,12 @@ func TestAdamWClipsGroupsApart(t *testing.T) {
 
 	o := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: params[:2]}, torch.ParamGroup{Params: params[2:], Apart: true})
 	defer o.Close()
-	if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 		for i, p := range params {
 			s.Backward(s.Scale(s.Sum(p.T()), []float64{1, 1, math.Inf(1)}[i]))
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	var nonFinite *torch.NonFiniteError
 	if _, err := o.Step([]float64{1, 1}, limit); !errors.As(err, &nonFinite) {
 		t.Errorf("error %v, want that a norm is not finite", err)
@@ -300,26 +268,19 @@ func TestAdamWClipsGroupsApart(t *testing.T) {
 			t.Errorf("a refused step leaves %v, %v; want %v", got, err, want)
 		}
 	}
-	if err := torch.ZeroGrad(params); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, torch.ZeroGrad(params))
 }
 
 func TestNonFiniteGradientChangesNothing(t *testing.T) {
 	torchtest.NoLeaks(t)
-	p, err := torch.Parameter([]float32{200}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(torch.Parameter([]float32{200}, 1))(t)
 	defer p.Close()
 	o := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: []*torch.Var{p}})
 	defer o.Close()
-	if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 		s.Backward(s.Sum(s.Exp(p.T())))
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	var nonFinite *torch.NonFiniteError
 	if _, err := o.Step([]float64{1}, 1); !errors.As(err, &nonFinite) {
 		t.Errorf("got %v, want a NonFiniteError", err)
@@ -367,10 +328,7 @@ func TestClosedModelsAndVarsAreCaught(t *testing.T) {
 	config := smallDecoder()
 	build := func() (*torch.Model, map[string]*torch.Var) {
 		weights := decoderWeights(t, config, rand.New(rand.NewPCG(1, 2)), torch.Constant)
-		m, err := torch.NewModel(config, weights)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(torch.NewModel(config, weights))(t)
 		return m, weights
 	}
 	m, weights := build()
@@ -379,10 +337,7 @@ func TestClosedModelsAndVarsAreCaught(t *testing.T) {
 			v.Close()
 		}
 	}()
-	a, err := torch.Constant(make([]float32, 2*config.HiddenSize), 2, int64(config.HiddenSize))
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(torch.Constant(make([]float32, 2*config.HiddenSize), 2, int64(config.HiddenSize)))(t)
 	a.Close()
 	caught := func(what, want string, f func()) {
 		t.Helper()

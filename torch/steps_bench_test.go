@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 )
 
@@ -23,18 +24,14 @@ func stepModel(b *testing.B) (*torch.Model, *torch.Var, []*torch.Var) {
 
 // learn is a step's forward and backward pass: the mean log-probability of each next token.
 func learn(b *testing.B, m *torch.Model, head *torch.Var, batch torch.Packed, params []*torch.Var) {
-	if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+	must.Do(b, torch.Do(torch.Train, func(s *torch.Scope) error {
 		h, _ := s.Hidden(m, batch, torch.Pass{Adapter: true})
 		targets := append(append([]int64{}, batch.Tokens[1:]...), 0)
 		logprobs, _, _ := s.TokenLogProbs(h, head.T(), nil, targets, torch.HeadOptions{})
 		s.Backward(s.Sum(logprobs))
 		return nil
-	}); err != nil {
-		b.Fatal(err)
-	}
-	if err := torch.ZeroGrad(params); err != nil {
-		b.Fatal(err)
-	}
+	}))
+	must.Do(b, torch.ZeroGrad(params))
 }
 
 // bestOf runs step as often as b asks and reports the fastest run, which other programs disturb least.
@@ -64,18 +61,13 @@ func BenchmarkGRPOStep(b *testing.B) {
 	prompts := sequences(rng, 8192, 32, 32)
 	e := newEngine(b, m, torch.EngineConfig{Slots: 16})
 	bestOf(b, func() {
-		if err := e.Refresh(); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, e.Refresh())
 		for i, p := range prompts {
 			submit(b, e, torch.Request{Prompt: p, Samples: 8, MaxNew: 32, Sampling: torch.Sampling{Temperature: 1}, Seed: 1, Stream: uint64(i), Adapter: 1})
 		}
 		rows := make([][]int32, 16)
 		for e.Unfinished() > 0 {
-			events, err := e.Step(256)
-			if err != nil {
-				b.Fatal(err)
-			}
+			events := must.Get(e.Step(256))(b)
 			for _, event := range events {
 				row := 8*int((event.Request-1)%2) + event.Sample
 				if rows[row] == nil {

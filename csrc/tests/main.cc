@@ -1,5 +1,6 @@
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <vector>
@@ -23,7 +24,12 @@ std::vector<Test>& tests() {
 }
 
 int failures_of_running = 0;
-std::string part;  // of the names of the tests to run
+std::vector<std::string> parts;  // of the names of the tests to run; all if empty
+
+bool named(const std::string& test) {
+  const auto fits = [&](const std::string& part) { return test.find(part) != std::string::npos; };
+  return parts.empty() || std::any_of(parts.begin(), parts.end(), fits);
+}
 
 }  // namespace
 
@@ -54,7 +60,7 @@ void expect_throws(const std::function<void()>& body, const std::string& part, c
 int run_all(bool (*chosen)(const std::string& file, const std::string& test)) {
   int failed = 0, run = 0;
   for (const Test& test : tests()) {
-    if (std::string(test.name).find(part) == std::string::npos) continue;
+    if (!named(test.name)) continue;
     if (chosen != nullptr && !chosen(test.file, test.name)) continue;
     ++run;
     failures_of_running = 0;
@@ -75,14 +81,12 @@ int run_all(bool (*chosen)(const std::string& file, const std::string& test)) {
   return failed;
 }
 
-void run_only(const char* name) { part = name; }
-
 }  // namespace rlt::test
 
-// core_tests [SET [NAME]] runs the tests with the kernels of an instruction set, by default the best that the
+// core_tests [SET [NAME...]] runs the tests with the kernels of an instruction set, by default the best that the
 // processor supports. "core_tests composed" runs the tests of operators and models on the composed CUDA
-// operators. "cuda_tests device" does so on a GPU and adds the tests of GPU kernels. A second argument
-// selects tests by a part of their name.
+// operators. "cuda_tests device" does so on a GPU and adds the tests of GPU kernels. Further
+// arguments select tests by a part of their names.
 int main(int argc, char** argv) {
   for (int i = 0; argc > 1 && i < rlt::kInstructionSets; ++i) {
     const rlt::InstructionSet& set = rlt::instruction_sets()[i];
@@ -98,7 +102,7 @@ int main(int argc, char** argv) {
     std::printf("rlt_init: %s\n", rlt_error_text(e));
     return 1;
   }
-  if (argc > 2) rlt::test::run_only(argv[2]);
+  if (argc > 2) rlt::test::parts.assign(argv + 2, argv + argc);
   const std::string mode = argc > 1 ? argv[1] : "";
   if (mode != "composed" && mode != "device") return rlt::test::run_all(nullptr) == 0 ? 0 : 1;
   int failed = 0;

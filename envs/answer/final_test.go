@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestPhrase(t *testing.T) {
@@ -132,10 +134,7 @@ func TestGoldenCounts(t *testing.T) {
 	if folder == "" {
 		t.Skip("RLTRAIN_TASK_DATA does not name the folder with llm_rl_eval")
 	}
-	file, err := os.Open(filepath.Join(folder, "llm_rl_eval", "l1b_ft_test.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.Open(filepath.Join(folder, "llm_rl_eval", "l1b_ft_test.json")))(t)
 	defer file.Close()
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20)
@@ -145,9 +144,7 @@ func TestGoldenCounts(t *testing.T) {
 			Solution  string `json:"solution"`
 			Generated string `json:"generated_solution"`
 		}
-		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal(lines.Bytes(), &row))
 		n++
 		gold, ok := Phrase(row.Solution)
 		if !ok {
@@ -167,9 +164,7 @@ func TestGoldenCounts(t *testing.T) {
 			units++
 		}
 	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, lines.Err())
 	t.Logf("%d rows: exact %d, on the last line %d, numeric %d, units %d", n, whole, last, numeric, units)
 	if n != 1319 || whole != 230 || last != 230 {
 		t.Errorf("exact matches %d of %d, in the last line %d; want 230 of 1319 both ways", whole, n, last)

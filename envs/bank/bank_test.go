@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func self(s string) string { return s }
@@ -50,16 +51,10 @@ func TestDivide(t *testing.T) {
 }
 
 func TestOrder(t *testing.T) {
-	b, err := Divide(1, "thing", source("t", "a b c d e f g"), source("e", "x y"), nil, 0, self)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(Divide(1, "thing", source("t", "a b c d e f g"), source("e", "x y"), nil, 0, self))(t)
 	round := func(from int) (all []string) {
 		for i := range 7 {
-			e, err := b.At(envs.Train, from+i)
-			if err != nil {
-				t.Fatal(err)
-			}
+			e := must.Get(b.At(envs.Train, from+i))(t)
 			all = append(all, e)
 		}
 		return all

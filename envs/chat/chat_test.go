@@ -15,14 +15,13 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/errtest"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func write(t testing.TB, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(content), 0o644))
 	return path
 }
 
@@ -107,10 +106,7 @@ func TestExamples(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := read(write(t, "a.jsonl", tt.row), tt.accept...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must.Get(read(write(t, "a.jsonl", tt.row), tt.accept...))(t)
 			tt.want.Line = 1
 			if diff := cmp.Diff([]Example{tt.want}, got, cmpopts.IgnoreFields(Example{}, "File")); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -132,10 +128,7 @@ func TestImplicitText(t *testing.T) {
 		{"x", "y", ""},
 	}
 	for _, tt := range tests {
-		row, err := json.Marshal(map[string]string{"chosen": tt.chosen, "rejected": tt.rejected})
-		if err != nil {
-			t.Fatal(err)
-		}
+		row := must.Get(json.Marshal(map[string]string{"chosen": tt.chosen, "rejected": tt.rejected}))(t)
 		got, err := read(write(t, "a.jsonl", string(row)))
 		if err != nil {
 			t.Errorf("%v: %v", tt, err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // TestLayoutsOfTRL: the files in testdata, written by the datasets library with every field in every message, mean the same
@@ -130,16 +131,9 @@ func TestMemory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), name)
-			f, err := os.Create(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := write(f); err != nil {
-				t.Fatal(err)
-			}
-			if err := f.Close(); err != nil {
-				t.Fatal(err)
-			}
+			f := must.Get(os.Create(path))(t)
+			must.Do(t, write(f))
+			must.Do(t, f.Close())
 			heap := func() uint64 {
 				runtime.GC()
 				var m runtime.MemStats
@@ -167,23 +161,14 @@ func TestMemory(t *testing.T) {
 
 // Nulls of JSON are meant; those in structs of Parquet and Arrow may stand for missing fields.
 func TestNulls(t *testing.T) {
-	value, err := dataset.Parse(`{"messages":[{"role":"user","content":"q","name":null},{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":{"unit":null}}}]}],"tools":[{"name":"f","default":null}],"documents":["a",null]}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	value := must.Get(dataset.Parse(`{"messages":[{"role":"user","content":"q","name":null},{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":{"unit":null}}}]}],"tools":[{"name":"f","default":null}],"documents":["a",null]}`))(t)
 	for padded, want := range map[bool]string{
 		false: `[{"role":"user","content":"q"} {"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":{"unit":null}}}]}] {"name":"f","default":null}`,
 		true:  `[{"role":"user","content":"q"} {"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":{}}}]}] {"name":"f"}`,
 	} {
 		r := dataset.Record{File: "f", Line: 1, Fields: value.(dataset.Object), Padded: padded}
-		layout, err := Detect(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		e, err := layout.Example(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		layout := must.Get(Detect(r))(t)
+		e := must.Get(layout.Example(r))(t)
 		var all []string
 		for _, m := range e.Text.Messages {
 			all = append(all, marshal(t, dataset.Object(m)))
@@ -199,9 +184,6 @@ func TestNulls(t *testing.T) {
 
 func marshal(t *testing.T, o dataset.Object) string {
 	t.Helper()
-	data, err := o.MarshalJSON()
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(o.MarshalJSON())(t)
 	return string(data)
 }

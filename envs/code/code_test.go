@@ -17,17 +17,14 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/envs/sandbox"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func write(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.Do(t, os.WriteFile(path, []byte(text), 0o644))
 	return path
 }
 
@@ -36,10 +33,7 @@ const humanEvalRow = `{"task_id":"X/0","prompt":"def add(a, b):\n    \"\"\"Add.\
 // TestVerdicts runs programs against tests, most of all programs that try to pass without solving the problem.
 func TestVerdicts(t *testing.T) {
 	j := newTestGrader(t)
-	problems, err := Read(&dataset.Faults{}, write(t, "p.jsonl", humanEvalRow), "python", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	problems := must.Get(Read(&dataset.Faults{}, write(t, "p.jsonl", humanEvalRow), "python", ""))(t)
 	p := &problems[0]
 	for _, test := range []struct {
 		name, body string
@@ -85,10 +79,7 @@ func TestVerdicts(t *testing.T) {
 		{"longer than any program", "    return a + b\n" + strings.Repeat("#", maxProgram), Syntax, 0},
 		{"a lone surrogate", "    return '\\ud800'\n", Wrong, 0},
 	} {
-		v, err := j.Run(t.Context(), p, p.program(test.body), p.Tests)
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := must.Get(j.Run(t.Context(), p, p.program(test.body), p.Tests))(t)
 		if v.Class != test.class || v.Passed() != test.passed && v.Class != Output || v.Passed() > 0 && v.Total != 3 {
 			t.Errorf("%s: %+v, want %s and %d of 3 tests", test.name, v, test.class, test.passed)
 		}
@@ -104,12 +95,8 @@ func TestLayouts(t *testing.T) {
 		"q_exact_ans_test_case_1.txt": "2", "test_case_1.py": "print(f(1))", "python_exact_ans_test_case_1.txt": "2\n",
 		"test_case_10.py": "print(f(10))", "python_exact_ans_test_case_10.txt": "11",
 	} {
-		if err := os.MkdirAll(folder+"/problem_1", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(folder+"/problem_1/"+name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(folder+"/problem_1", 0o755))
+		must.Do(t, os.WriteFile(folder+"/problem_1/"+name, []byte(text), 0o644))
 	}
 	for _, test := range []struct {
 		path  string
@@ -233,18 +220,12 @@ func TestOneLines(t *testing.T) {
 		t.Errorf("%d families", len(families))
 	}
 	j := newTestGrader(t)
-	task, err := envs.New("code", envs.Setup{Seed: 1, Text: true}, envs.Settings{"held_out_families": "2"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	task := must.Get(envs.New("code", envs.Setup{Seed: 1, Text: true}, envs.Settings{"held_out_families": "2"}))(t)
 	texts := map[string]envs.Part{}
 	held := 0
 	for _, part := range []envs.Part{envs.Train, envs.Eval, envs.Warmup} {
 		for i := range 300 {
-			e, err := task.Episode(part, i)
-			if err != nil {
-				t.Fatal(err)
-			}
+			e := must.Get(task.Episode(part, i))(t)
 			p := e.(demonstrated).problem
 			if other, seen := texts[p.Text]; seen && other != part {
 				t.Errorf("%q is in %s and in %s", p.Text, other, part)
@@ -265,10 +246,7 @@ func TestOneLines(t *testing.T) {
 	if held == 0 {
 		t.Error("no problem is of a family that is held out")
 	}
-	again, err := envs.New("code", envs.Setup{Seed: 1, Text: true}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := must.Get(envs.New("code", envs.Setup{Seed: 1, Text: true}, nil))(t)
 	a, _ := again.Episode(envs.Train, 250)
 	again, _ = envs.New("code", envs.Setup{Seed: 1, Text: true}, nil)
 	_, _ = again.Episode(envs.Train, 10)
@@ -317,18 +295,13 @@ func TestEpisode(t *testing.T) {
 	newTestGrader(t)
 	path := write(t, "p.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return 2*x","tests":[{"call":"f(4)","expect":"8"},{"call":"f(0)","expect":"0"}],"hidden_tests":[{"call":"f(1)","expect":"2"}]}`+
 		"\n"+`{"name":"b","prompt":"Half.","solution":"def f(x): return x/2","tests":[{"call":"f(4)","expect":"2"}]}`)
-	task, err := envs.New("code", envs.Setup{HeldOut: 1}, envs.Settings{"dataset": path, "max_turns": "2", "perfect_bonus": "3", "reward_scale": "2"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	task := must.Get(envs.New("code", envs.Setup{HeldOut: 1}, envs.Settings{"dataset": path, "max_turns": "2", "perfect_bonus": "3", "reward_scale": "2"}))(t)
 	play := func(part envs.Part, actions ...string) (last envs.Step) {
 		e, err := task.Episode(part, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := e.Reset(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(e.Reset(t.Context()))(t)
 		for _, action := range actions {
 			if last, err = e.Step(t.Context(), envs.Action{Text: action, Stop: envs.StopEnd}); err != nil {
 				t.Fatal(err)
@@ -432,9 +405,7 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"prompt":"x","tests":[{"call":"f()","expect":"1"},{"input":"","output":""}],"hidden_tests":"x"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		path := filepath.Join(t.TempDir(), "p.jsonl")
-		if err := os.WriteFile(path, data, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, data, 0o644))
 		problems, err := Read(&dataset.Faults{}, path, "python", "")
 		if (err == nil) == (len(problems) == 0) {
 			t.Fatalf("%d problems, %v", len(problems), err)
@@ -449,10 +420,7 @@ func TestPepper(t *testing.T) {
 		t.Skip(err)
 	}
 	t.Cleanup(func() { _ = j.Close() })
-	problems, err := Read(&dataset.Faults{}, write(t, "p.jsonl", `{"prompt":"Double.","solution":"f:{[x] 2*x}","tests":[{"script":"show f 4;","output":"8"},{"script":"show sum f[1 2 3]","output":"12"}],"hidden_tests":[{"script":"show f -1;","output":"-2"}]}`), sandbox.Pepper, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	problems := must.Get(Read(&dataset.Faults{}, write(t, "p.jsonl", `{"prompt":"Double.","solution":"f:{[x] 2*x}","tests":[{"script":"show f 4;","output":"8"},{"script":"show sum f[1 2 3]","output":"12"}],"hidden_tests":[{"script":"show f -1;","output":"-2"}]}`), sandbox.Pepper, ""))(t)
 	p := &problems[0]
 	for _, test := range []struct {
 		program string
@@ -494,10 +462,7 @@ func TestBadRows(t *testing.T) {
 	}
 	var told []string
 	o := options("skip")
-	made, err := o.Task(envs.Setup{HeldOut: 1, Tell: func(line string) { told = append(told, line) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := must.Get(o.Task(envs.Setup{HeldOut: 1, Tell: func(line string) { told = append(told, line) }}))(t)
 	defer made.(*task).Close()
 	if n := made.Len(envs.Train); n != 3 {
 		t.Errorf("%d training problems", n)
@@ -516,10 +481,7 @@ func TestChecksAreAnnounced(t *testing.T) {
 	o := &options{Dataset: write(t, "p.jsonl", rows.String()), Language: "python", Turns: 1, Timeout: 2, CheckSolutions: true}
 	var told []string
 	tell := func(line string) { told = append(told, line) }
-	made, err := o.Task(envs.Setup{HeldOut: 1, Tell: tell})
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := must.Get(o.Task(envs.Setup{HeldOut: 1, Tell: tell}))(t)
 	made.(*task).Close()
 	if len(told) == 0 || !strings.Contains(told[0], "51 problems") || !strings.Contains(told[0], "--check-solutions=false") {
 		t.Errorf("told %q", told)

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // TestFalsePasses: tests that are easy to fool, and programs that try.
@@ -73,10 +74,7 @@ func TestFalseChecks(t *testing.T) {
 		{pack, "    return a + b\n", Pass},
 		{pack, "    return 3\n", Wrong},
 	} {
-		problems, err := Read(&dataset.Faults{}, write(t, "p.jsonl", test.row), "python", "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		problems := must.Get(Read(&dataset.Faults{}, write(t, "p.jsonl", test.row), "python", ""))(t)
 		p := &problems[0]
 		if v, err := j.Run(t.Context(), p, p.complete(test.body), p.Tests); err != nil || v.Class != test.class {
 			t.Errorf("%s %q: %+v, %v", p.Name, test.body, v, err)
@@ -145,10 +143,7 @@ func TestVerdictsRepeat(t *testing.T) {
 		j := newTestGrader(t)
 		for i := range 8 {
 			for _, program := range []string{"import random\ndef f(x): return random.random() * %d / 4", "def f(x): return x * %d", "def f(x): print('x' * 9999); return %d"} {
-				v, err := j.Run(t.Context(), p, fmt.Sprintf(program, i), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				v := must.Get(j.Run(t.Context(), p, fmt.Sprintf(program, i), nil))(t)
 				v.CPU = 0
 				verdicts[k] = append(verdicts[k], v)
 			}

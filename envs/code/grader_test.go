@@ -16,6 +16,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/envs/sandbox"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // newTestGrader returns a Python grader, or skips the test without Python.
@@ -56,10 +57,7 @@ func TestReferences(t *testing.T) {
 		passed := 0
 		began := time.Now()
 		for _, p := range problems {
-			v, err := j.Run(t.Context(), &p, p.complete(p.Solution), p.Tests)
-			if err != nil {
-				t.Fatal(err)
-			}
+			v := must.Get(j.Run(t.Context(), &p, p.complete(p.Solution), p.Tests))(t)
 			if v.Class == Pass {
 				passed++
 			} else {
@@ -90,14 +88,9 @@ func TestNotGraded(t *testing.T) {
 	works := j.language
 	broken := *works
 	broken.Interpreter = "/nowhere/python"
-	problems, err := Read(&dataset.Faults{}, write(t, "p.jsonl", `{"name":"asserted","prompt":"Double.","tests":[{"call":"f(2)","expect":"4"}]}`+"\n"+`{"name":"compared","prompt":"Say 4.","tests":[{"input":"","output":"4"}]}`), "python", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	problems := must.Get(Read(&dataset.Faults{}, write(t, "p.jsonl", `{"name":"asserted","prompt":"Double.","tests":[{"call":"f(2)","expect":"4"}]}`+"\n"+`{"name":"compared","prompt":"Say 4.","tests":[{"input":"","output":"4"}]}`), "python", ""))(t)
 	o := &options{}
-	if err := (envs.Settings{}).Set(o); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, (envs.Settings{}).Set(o))
 	for i, program := range []string{"def f(x): return 2*x", "print(4)"} {
 		row, p := completion{&problems[i], program}, problems[i].Name
 		j.language = &broken
@@ -123,9 +116,7 @@ func BenchmarkPair(b *testing.B) {
 	bare := func(n int) float64 {
 		began := children(b)
 		for range 2 * n {
-			if err := exec.Command(j.language.Interpreter, "-I", "-S", "-c", "pass").Run(); err != nil {
-				b.Fatal(err)
-			}
+			must.Do(b, exec.Command(j.language.Interpreter, "-I", "-S", "-c", "pass").Run())
 		}
 		return (children(b) - began) / float64(n)
 	}
@@ -168,8 +159,6 @@ func processor(b *testing.B) float64 { return used(b, unix.RUSAGE_SELF) }
 // used is the processor time in seconds.
 func used(b *testing.B, who int) float64 {
 	var u unix.Rusage
-	if err := unix.Getrusage(who, &u); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, unix.Getrusage(who, &u))
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }

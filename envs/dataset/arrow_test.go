@@ -8,14 +8,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // A folder of save_to_disk has the saved splits and rows.
 func TestSaveToDisk(t *testing.T) {
-	parts, err := Find("", filepath.Join("testdata", "saved"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	parts := must.Get(Find("", filepath.Join("testdata", "saved")))(t)
 	d, err := Reader{}.Divide(parts)
 	if err != nil || !d.Given {
 		t.Fatal(d.Given, err)
@@ -52,15 +51,10 @@ func TestSaveToDisk(t *testing.T) {
 }
 
 func TestArrowRefused(t *testing.T) {
-	saved, err := os.ReadFile(filepath.Join("testdata", "saved", "train", "data-00000-of-00001.arrow"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	saved := must.Get(os.ReadFile(filepath.Join("testdata", "saved", "train", "data-00000-of-00001.arrow")))(t)
 	for name, content := range map[string][]byte{"empty": nil, "text": []byte("hello, this is no Arrow"), "short": saved[:len(saved)/2], "zeros": make([]byte, 4096)} {
 		path := filepath.Join(t.TempDir(), "rows.arrow")
-		if err := os.WriteFile(path, content, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, content, 0o644))
 		var failed error
 		for _, err := range Records(path) {
 			failed = err
@@ -80,10 +74,7 @@ func TestArrowRefused(t *testing.T) {
 
 // Any bytes give records or a one-line error.
 func FuzzArrow(f *testing.F) {
-	saved, err := os.ReadFile(filepath.Join("testdata", "saved", "train", "data-00000-of-00001.arrow"))
-	if err != nil {
-		f.Fatal(err)
-	}
+	saved := must.Get(os.ReadFile(filepath.Join("testdata", "saved", "train", "data-00000-of-00001.arrow")))(f)
 	f.Add(saved)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		n := 0

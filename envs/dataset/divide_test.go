@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // idsOf are the records' column "id".
@@ -55,21 +57,11 @@ func TestDivide(t *testing.T) {
 			dir := t.TempDir()
 			for name, content := range tt.files {
 				path := filepath.Join(dir, filepath.FromSlash(name))
-				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+				must.Do(t, os.WriteFile(path, []byte(content), 0o644))
 			}
-			parts, err := Find("", dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			d, err := Reader{}.Divide(parts)
-			if err != nil {
-				t.Fatal(err)
-			}
+			parts := must.Get(Find("", dir))(t)
+			d := must.Get(Reader{}.Divide(parts))(t)
 			in := func(ids string) string { return strings.ReplaceAll(ids, dir, "DIR") }
 			got := []string{in(idsOf(t, d.Train)), in(idsOf(t, d.Validation))}
 			if diff := cmp.Diff([]string{tt.train, tt.validation}, got); diff != "" || d.Given != tt.given {

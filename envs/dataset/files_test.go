@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestChoose(t *testing.T) {
@@ -69,12 +71,8 @@ func TestFind(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"sub/train.jsonl", "sub/test.jsonl", "other.csv", "plain.csv"} {
 		p := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(p, []byte("a\n1\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(p), 0o755))
+		must.Do(t, os.WriteFile(p, []byte("a\n1\n"), 0o644))
 	}
 	in := func(name string) string { return filepath.Join(dir, name) }
 	tests := []struct {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // checkRows fails on rows that violate the documentation of Read, and on errors that are not one line starting with the
@@ -91,9 +93,7 @@ func FuzzReadJSON(f *testing.F) {
 			return
 		}
 		var elements []json.RawMessage
-		if err := json.Unmarshal([]byte(text), &elements); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal([]byte(text), &elements))
 		if len(elements) != len(rows) {
 			t.Fatalf("%d rows of %d elements", len(rows), len(elements))
 		}
@@ -108,9 +108,7 @@ func sameRow(t *testing.T, r Row, object []byte) {
 	var want map[string]any // exact keys; into a struct their case would not count
 	dec := json.NewDecoder(strings.NewReader(string(object)))
 	dec.UseNumber()
-	if err := dec.Decode(&want); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, dec.Decode(&want))
 	label := want["label"]
 	if n, ok := label.(json.Number); ok {
 		label = n.String()
@@ -134,15 +132,9 @@ func checkLine(t *testing.T, err error) {
 }
 
 func FuzzReadParquet(f *testing.F) {
-	files, err := filepath.Glob(filepath.Join("testdata", "*.parquet"))
-	if err != nil {
-		f.Fatal(err)
-	}
+	files := must.Get(filepath.Glob(filepath.Join("testdata", "*.parquet")))(f)
 	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
+		content := must.Get(os.ReadFile(file))(f)
 		if len(content) < 16<<10 {
 			f.Add(content)
 		}

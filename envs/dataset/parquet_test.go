@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func all(t *testing.T, files ...string) []Object {
@@ -81,10 +83,7 @@ func TestParquetRows(t *testing.T) {
 
 // A truncated or changed file gives an error or records, never a panic.
 func TestParquetDamaged(t *testing.T) {
-	whole, err := os.ReadFile(filepath.Join("testdata", "messages.parquet"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must.Get(os.ReadFile(filepath.Join("testdata", "messages.parquet")))(t)
 	for n := 0; n < len(whole); n += 7 {
 		if err := readBytes(whole[:n]); err == nil {
 			t.Fatalf("no error in the first %d of %d bytes", n, len(whole))

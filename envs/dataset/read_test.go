@@ -10,6 +10,8 @@ import (
 	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // row is a Row without the file.
@@ -33,9 +35,7 @@ func readFrom(in io.Reader, name string, cols Columns) ([]Row, error) {
 func write(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(content), 0o644))
 	return path
 }
 
@@ -105,10 +105,7 @@ func TestRead(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			path := write(t, tt.file, tt.content)
-			rows, err := Read(path, tt.cols)
-			if err != nil {
-				t.Fatal(err)
-			}
+			rows := must.Get(Read(path, tt.cols))(t)
 			var got []row
 			for _, r := range rows {
 				if r.File != path {

@@ -15,6 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
 	"github.com/parquet-go/parquet-go"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func packed(t *testing.T, name, content string) string {
@@ -26,10 +28,7 @@ func packed(t *testing.T, name, content string) string {
 		z.Write([]byte(content))
 		z.Close()
 	case ".zst":
-		z, err := zstd.NewWriter(&b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		z := must.Get(zstd.NewWriter(&b))(t)
 		z.Write([]byte(content))
 		z.Close()
 	}
@@ -82,14 +81,8 @@ func TestRecords(t *testing.T) {
 func TestRecordsErrors(t *testing.T) {
 	deep := func(n int) string { return `{"a":` + strings.Repeat("[", n) + strings.Repeat("]", n) + "}" }
 	ok := `{"text":"q"}` + "\n"
-	gz, err := os.ReadFile(packed(t, "a.jsonl.gz", strings.Repeat(ok, 99)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pq, err := os.ReadFile(filepath.Join("testdata", "messages.parquet"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	gz := must.Get(os.ReadFile(packed(t, "a.jsonl.gz", strings.Repeat(ok, 99))))(t)
+	pq := must.Get(os.ReadFile(filepath.Join("testdata", "messages.parquet")))(t)
 	tests := []struct{ name, file, content, want string }{
 		{"row that is an array", "a.jsonl", ok + `["q"]`, `:2: got an array, want an object`},
 		{"row that is null", "a.json", `[null]`, `:1:2: got null, want an object`},
@@ -156,10 +149,7 @@ func TestRecordsInFlatMemory(t *testing.T) {
 	files := []string{filepath.Join(dir, "a.jsonl.gz"), filepath.Join(dir, "a.json"), filepath.Join(dir, "a.csv"), filepath.Join(dir, "a.parquet")}
 	var outs []*os.File
 	for _, file := range files {
-		f, err := os.Create(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(os.Create(file))(t)
 		defer f.Close()
 		outs = append(outs, f)
 	}
@@ -169,19 +159,14 @@ func TestRecordsInFlatMemory(t *testing.T) {
 	pq := parquet.NewGenericWriter[row](outs[3], parquet.Compression(&parquet.Snappy), parquet.MaxRowsPerRowGroup(10_000))
 	for i := range n {
 		r := rowOf(i)
-		object, err := json.Marshal(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		object := must.Get(json.Marshal(r))(t)
 		z.Write(append(object, '\n'))
 		if i > 0 {
 			fmt.Fprint(outs[1], ",\n")
 		}
 		outs[1].Write(object)
 		fmt.Fprintf(outs[2], "%d,%s\n", i, r.Messages[0].Content)
-		if _, err := pq.Write([]row{r}); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(pq.Write([]row{r}))(t)
 	}
 	fmt.Fprint(outs[1], "]")
 	if z.Close() != nil || pq.Close() != nil {
@@ -220,10 +205,7 @@ func TestRecordsInFlatMemory(t *testing.T) {
 func TestObjectJSON(t *testing.T) {
 	want := `{"b":[1,2.0,-0.5,1e+30,12345678901234567890,null,true],"a":{"<é>":"\"\n"},"c":{}}`
 	var dec decoder
-	o, err := dec.object(place{}, []byte(want), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := must.Get(dec.object(place{}, []byte(want), nil))(t)
 	got, err := o.MarshalJSON()
 	if err != nil || string(got) != want {
 		t.Errorf("got %s, error %v, want %s", got, err, want)
@@ -236,10 +218,7 @@ func TestObjectJSON(t *testing.T) {
 func TestEqual(t *testing.T) {
 	object := func(s string) Object {
 		var dec decoder
-		o, err := dec.object(place{}, []byte(s), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		o := must.Get(dec.object(place{}, []byte(s), nil))(t)
 		return o
 	}
 	tests := []struct {

@@ -14,6 +14,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/google/go-cmp/cmp"
 	"github.com/parquet-go/parquet-go"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // labelledAs are rows with these labels; the texts are distinct.
@@ -69,9 +71,7 @@ func TestDistinct(t *testing.T) {
 	rows := labelledAs("a", "a", "A", "b", "B", "b", "A ")
 	for _, skip := range []bool{false, true} {
 		faults := &Faults{Skip: skip}
-		if err := faults.Add(fmt.Errorf("f:0: empty")); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, faults.Add(fmt.Errorf("f:0: empty")))
 		kept, err := Distinct(rows, faults)
 		if skip {
 			n, _ := faults.Skipped()
@@ -123,21 +123,14 @@ func TestClassNames(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, key string, labels ...int64) string {
 		path := filepath.Join(dir, name)
-		f, err := os.Create(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(os.Create(path))(t)
 		defer f.Close()
 		if filepath.Ext(name) == ".parquet" {
 			w := parquet.NewGenericWriter[row](f, parquet.KeyValueMetadata(key, features))
 			for i, label := range labels {
-				if _, err := w.Write([]row{{fmt.Sprint("text ", i), label}}); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(w.Write([]row{{fmt.Sprint("text ", i), label}}))(t)
 			}
-			if err := w.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, w.Close())
 			return path
 		}
 		metadata := arrow.NewMetadata([]string{key}, []string{features})
@@ -148,12 +141,8 @@ func TestClassNames(t *testing.T) {
 			b.Field(1).(*array.Int64Builder).Append(label)
 		}
 		w := ipc.NewWriter(f, ipc.WithSchema(schema))
-		if err := w.Write(b.NewRecordBatch()); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, w.Write(b.NewRecordBatch()))
+		must.Do(t, w.Close())
 		return path
 	}
 	for _, c := range []struct {

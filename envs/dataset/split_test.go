@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // rowsOf returns n rows per label, interleaved.
@@ -34,10 +36,7 @@ func count(rows []Row) map[string]int {
 }
 
 func TestLabels(t *testing.T) {
-	labels, err := Labels(rowsOf(map[string]int{"c": 2, "a": 1, "e": 3}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	labels := must.Get(Labels(rowsOf(map[string]int{"c": 2, "a": 1, "e": 3})))(t)
 	if diff := cmp.Diff([]string{"a", "c", "e"}, labels); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

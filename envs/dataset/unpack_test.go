@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // TestUnpackBound: a file that unpacks to very much more than its size is refused, and the reader hears that it takes long.
@@ -20,17 +22,11 @@ func TestUnpackBound(t *testing.T) {
 		var packed bytes.Buffer
 		z := gzip.NewWriter(&packed)
 		for range rows {
-			if _, err := z.Write([]byte(row)); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(z.Write([]byte(row)))(t)
 		}
-		if err := z.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, z.Close())
 		path := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(path, packed.Bytes(), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, packed.Bytes(), 0o600))
 		return path
 	}
 	count := func(path string) (n int, err error) {

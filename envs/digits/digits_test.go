@@ -10,6 +10,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/answer"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func newTask(t *testing.T, name string, seed uint64, change func(*Options)) *Task {
@@ -18,19 +19,13 @@ func newTask(t *testing.T, name string, seed uint64, change func(*Options)) *Tas
 	if change != nil {
 		change(&o)
 	}
-	task, err := New(name, seed, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	task := must.Get(New(name, seed, o))(t)
 	return task
 }
 
 func episode(t *testing.T, task *Task, part envs.Part, index int) *Episode {
 	t.Helper()
-	e, err := task.Episode(part, index)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := must.Get(task.Episode(part, index))(t)
 	return e.(*Episode)
 }
 
@@ -82,10 +77,7 @@ func TestSlips(t *testing.T) {
 			wrong := 0
 			for i := range 1000 {
 				e := episode(t, task, part, i)
-				step, err := e.Step(t.Context(), envs.Action{Text: e.Solution(), Stop: envs.StopEnd})
-				if err != nil {
-					t.Fatal(err)
-				}
+				step := must.Get(e.Step(t.Context(), envs.Action{Text: e.Solution(), Stop: envs.StopEnd}))(t)
 				if !step.Info.Correct {
 					wrong++
 				}
@@ -103,10 +95,7 @@ func TestSolutionsAreCorrectAndUseTinyCharacters(t *testing.T) {
 		used := map[rune]bool{}
 		for i := range 300 {
 			e := episode(t, task, envs.Train, i)
-			shown, err := e.Reset(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			shown := must.Get(e.Reset(t.Context()))(t)
 			text := e.Solution()
 			for _, r := range shown.Text + text {
 				used[r] = true
@@ -114,10 +103,7 @@ func TestSolutionsAreCorrectAndUseTinyCharacters(t *testing.T) {
 					t.Fatalf("the model tiny has no token %q", r)
 				}
 			}
-			step, err := e.Step(t.Context(), envs.Action{Text: text, Stop: envs.StopEnd})
-			if err != nil {
-				t.Fatal(err)
-			}
+			step := must.Get(e.Step(t.Context(), envs.Action{Text: text, Stop: envs.StopEnd}))(t)
 			if step.Reward != 1 || !step.Done || step.Info.FoundBy != string(answer.ByTag) {
 				t.Fatalf("the solution %q of %v gets %+v", text, e.numbers, step)
 			}
@@ -143,10 +129,7 @@ func TestStepVerifies(t *testing.T) {
 		{"", false, -1, envs.Info{FoundBy: "none", Truth: "28", Kind: "3 numbers, short ones"}},
 	} {
 		e := &Episode{task: Sum, numbers: []int{12, 345, 67}, options: Options{Count: 4, Max: 999, RequireTag: test.requireTag}}
-		step, err := e.Step(t.Context(), envs.Action{Text: test.text})
-		if err != nil {
-			t.Fatal(err)
-		}
+		step := must.Get(e.Step(t.Context(), envs.Action{Text: test.text}))(t)
 		want := envs.Step{Keep: len(test.text), Reward: test.reward, Done: true, Info: &test.info}
 		if diff := cmp.Diff(want, step); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", test.text, diff)
@@ -251,10 +234,7 @@ func TestShorterMin(t *testing.T) {
 func TestConversation(t *testing.T) {
 	for _, name := range []string{Sum, Reverse} {
 		e := episode(t, newTask(t, name, 1, nil), envs.Eval, 0)
-		shown, err := e.Reset(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		shown := must.Get(e.Reset(t.Context()))(t)
 		if len(shown.Messages) != 2 || shown.Text != "" || shown.Messages[1].Content != e.question() {
 			t.Errorf("%s shows %+v", name, shown)
 		}
@@ -288,13 +268,8 @@ func TestNewRefuses(t *testing.T) {
 }
 
 func BenchmarkEpisode(b *testing.B) {
-	task, err := New(Sum, 1, Defaults(Sum))
-	if err != nil {
-		b.Fatal(err)
-	}
+	task := must.Get(New(Sum, 1, Defaults(Sum)))(b)
 	for i := 0; b.Loop(); i++ {
-		if _, err := task.Episode(envs.Train, i); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(task.Episode(envs.Train, i))(b)
 	}
 }

@@ -11,14 +11,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestBuiltin(t *testing.T) {
 	rows := Builtin()
-	labels, err := dataset.Labels(rows)
-	if err != nil {
-		t.Fatal(err)
-	}
+	labels := must.Get(dataset.Labels(rows))(t)
 	if diff := cmp.Diff(Labels(), labels); diff != "" {
 		t.Errorf("labels (-want +got):\n%s", diff)
 	}
@@ -37,18 +35,12 @@ func TestBuiltin(t *testing.T) {
 
 // The embedded files contain only questions: encoding/json would ignore a misspelt key.
 func TestBuiltinFiles(t *testing.T) {
-	entries, err := files.ReadDir("data")
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(files.ReadDir("data"))(t)
 	if len(entries) != len(Labels()) {
 		t.Errorf("%d files, want one for each of %d labels", len(entries), len(Labels()))
 	}
 	for _, e := range entries {
-		content, err := files.ReadFile("data/" + e.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := must.Get(files.ReadFile("data/" + e.Name()))(t)
 		for i, line := range strings.Split(strings.TrimSuffix(string(content), "\n"), "\n") {
 			var object map[string]string
 			if err := json.Unmarshal([]byte(line), &object); err != nil || len(object) != 1 || object["text"] == "" {

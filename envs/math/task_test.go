@@ -17,14 +17,13 @@ import (
 	"github.com/rltrain/rltrain/envs/answer"
 	"github.com/rltrain/rltrain/envs/answer/formula"
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func write(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 
@@ -167,28 +166,19 @@ func newTask(t *testing.T, name string, change func(*Options)) *Task {
 	if change != nil {
 		change(&o)
 	}
-	task, err := New(name, 5, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	task := must.Get(New(name, 5, o))(t)
 	return task
 }
 
 func start(t *testing.T, e envs.Env) envs.Observation {
 	t.Helper()
-	o, err := e.Reset(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := must.Get(e.Reset(t.Context()))(t)
 	return o
 }
 
 func step(t *testing.T, e envs.Env, text string, stop envs.StopReason) envs.Step {
 	t.Helper()
-	s, err := e.Step(t.Context(), envs.Action{Text: text, Stop: stop})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(e.Step(t.Context(), envs.Action{Text: text, Stop: stop}))(t)
 	return s
 }
 
@@ -277,10 +267,7 @@ func TestTrainingProblemsAreShuffledEachTimeAround(t *testing.T) {
 	questions := func(task *Task, from, to int) []string {
 		var out []string
 		for i := from; i < to; i++ {
-			e, err := task.Episode(envs.Train, i)
-			if err != nil {
-				t.Fatal(err)
-			}
+			e := must.Get(task.Episode(envs.Train, i))(t)
 			out = append(out, e.(*Episode).Problem().Question)
 		}
 		return out

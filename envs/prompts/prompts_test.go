@@ -14,24 +14,20 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/answer"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func write(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
 // newTask builds the task from a file.
 func newTask(t *testing.T, s envs.Setup, settings envs.Settings) envs.Task {
 	t.Helper()
-	made, err := envs.New("prompts", s, settings)
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := must.Get(envs.New("prompts", s, settings))(t)
 	if open, ok := made.(io.Closer); ok {
 		t.Cleanup(func() { open.Close() })
 	}
@@ -41,14 +37,8 @@ func newTask(t *testing.T, s envs.Setup, settings envs.Settings) envs.Task {
 // begin resets the first evaluation episode.
 func begin(t *testing.T, task envs.Task) (envs.Env, envs.Observation) {
 	t.Helper()
-	e, err := task.Episode(envs.Eval, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	shown, err := e.Reset(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := must.Get(task.Episode(envs.Eval, 0))(t)
+	shown := must.Get(e.Reset(t.Context()))(t)
 	return e, shown
 }
 
@@ -151,10 +141,7 @@ func TestEpisode(t *testing.T) {
 		{envs.Action{Text: "1", Stop: envs.StopCancelled}, envs.Step{Keep: 1, Reward: math.NaN(), Done: true}},
 	} {
 		e, _ := begin(t, task)
-		step, err := e.Step(t.Context(), test.action)
-		if err != nil {
-			t.Fatal(err)
-		}
+		step := must.Get(e.Step(t.Context(), test.action))(t)
 		if diff := cmp.Diff(test.want, step, cmpopts.EquateNaNs()); diff != "" {
 			t.Errorf("%+v (-want +got):\n%s", test.action, diff)
 		}
@@ -187,10 +174,7 @@ case $line in *'"text":"bad"'*) echo "{\"id\":$id,\"error\":\"no\"}" ;;
 	task := newTask(t, envs.Setup{EvalOnly: true}, settings)
 	e, _ := begin(t, task)
 	for turn := 1; turn <= 3; turn++ {
-		step, err := e.Step(t.Context(), envs.Action{Text: "1", Stop: envs.StopEnd})
-		if err != nil {
-			t.Fatal(err)
-		}
+		step := must.Get(e.Step(t.Context(), envs.Action{Text: "1", Stop: envs.StopEnd}))(t)
 		want := envs.Step{Keep: 1, Reply: "and?"}
 		if turn == 3 {
 			want = envs.Step{Keep: 1, Reward: 1, Done: true, Info: &envs.Info{FreeForm: true, Correct: true, FoundBy: "whole", Answer: "1", Truth: "1"}}
@@ -282,10 +266,7 @@ func TestConversations(t *testing.T) {
 	_, shown := begin(t, newTask(t, envs.Setup{EvalOnly: true}, envs.Settings{"dataset": path}))
 	var roles []string
 	for _, m := range shown.Messages {
-		data, err := json.Marshal(m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(json.Marshal(m))(t)
 		roles = append(roles, string(data))
 	}
 	want := []string{`{"role":"user","content":"2+2="}`, `{"role":"assistant","content":"","tool_calls":[{"function":{"name":"add"}}]}`, `{"role":"tool","content":"4"}`}

@@ -8,26 +8,22 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 var nan = math.NaN()
 
 func parseLabels(t testing.TB, spec string, labels ...string) *Labels {
 	t.Helper()
-	r, err := ParseLabels(spec, labels, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(ParseLabels(spec, labels, Options{}))(t)
 	return r
 }
 
 // score is the total of one choice, NaN if it failed.
 func score(t testing.TB, r *Labels, action, truth int) float64 {
 	t.Helper()
-	scores, err := r.Score(t.Context(), []Choice{{Action: action, Truth: truth}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	scores := must.Get(r.Score(t.Context(), []Choice{{Action: action, Truth: truth}}))(t)
 	return scores.Total[0]
 }
 
@@ -163,10 +159,7 @@ func TestExpectedOfABatchIsThatOfItsSamples(t *testing.T) {
 
 func TestFailedLabelRewardsAreMissingAndCounted(t *testing.T) {
 	r := parseLabels(t, "accuracy,expr:1/correct", "a", "b")
-	got, err := r.Score(t.Context(), []Choice{{Action: 0, Truth: 1}, {Action: 1, Truth: 1}, {Action: 0, Truth: 0}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(r.Score(t.Context(), []Choice{{Action: 0, Truth: 1}, {Action: 1, Truth: 1}, {Action: 0, Truth: 0}}))(t)
 	want := Scores{
 		Total: []float64{nan, 2, 2},
 		Rewards: []Score{
@@ -231,9 +224,7 @@ func TestLookingObservesNothing(t *testing.T) {
 	}
 	want := f1State{TruePositive: []float64{1, 0}, Predicted: []float64{2, 0}, True: []float64{1, 1}}
 	var counts f1State
-	if err := json.Unmarshal(r.State().States["f1"], &counts); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(r.State().States["f1"], &counts))
 	if diff := cmp.Diff(want, counts, cmpopts.EquateApprox(0.01, 0)); diff != "" { // counts fade
 		t.Errorf("counts (-want +got):\n%s", diff)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // lengthCritic scores a completion by its length, and fails on one marked text.
@@ -42,10 +43,7 @@ func critics(c envs.Critic) Options {
 func TestModelScoresABatch(t *testing.T) {
 	c := &lengthCritic{}
 	r := parseText(t, "model:'a=b'=-2,length", map[string]envs.Reward{"length": lengthReward}, critics(c))
-	s, err := r.Score(t.Context(), completions("a", "abc", "unreadable"), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(r.Score(t.Context(), completions("a", "abc", "unreadable"), 1))(t)
 	nan := s.Total[2]
 	if diff := cmp.Diff([]float64{-1, -3, nan}, s.Total, cmpopts.EquateNaNs()); diff != "" || nan == nan || c.calls != 1 {
 		t.Errorf("totals: %s; %d calls", diff, c.calls)
@@ -59,10 +57,7 @@ func TestModelScoresABatch(t *testing.T) {
 func TestCentre(t *testing.T) {
 	r := parseText(t, "model:'a=b'=2,length", map[string]envs.Reward{"length": lengthReward}, critics(&lengthCritic{}))
 	score := func(texts ...string) Scores {
-		s, err := r.Score(t.Context(), completions(texts...), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(r.Score(t.Context(), completions(texts...), 1))(t)
 		return s
 	}
 	var c Centre
@@ -73,14 +68,9 @@ func TestCentre(t *testing.T) {
 	}
 	first, later := score("a", "abc", "unreadable"), score("abcdef")
 	c.Apply(&first)
-	state, err := json.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Get(json.Marshal(c))(t)
 	var resumed Centre
-	if err := json.Unmarshal(state, &resumed); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(state, &resumed))
 	resumed.Apply(&later)
 	// 2·(score − 2) + length
 	if diff := cmp.Diff([][]float64{{2*(1-2) + 1, 2*(3-2) + 3}, {2*(6-2) + 6}}, [][]float64{first.Total[:2], later.Total}); diff != "" {
@@ -92,10 +82,7 @@ func TestCentre(t *testing.T) {
 }
 
 func TestModelScoresTheChosenLabel(t *testing.T) {
-	r, err := ParseLabels("model:'a=b',accuracy=10", []string{"yes", "never"}, critics(&lengthCritic{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(ParseLabels("model:'a=b',accuracy=10", []string{"yes", "never"}, critics(&lengthCritic{})))(t)
 	defer r.Close()
 	s, err := r.Score(t.Context(), []Choice{{Text: "is it?", Action: 1, Truth: 1}, {Text: "", Action: 0, Truth: 1}})
 	if err != nil || r.Enumerable() {
@@ -136,19 +123,14 @@ func TestRubric(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rubric.yaml")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	write("- question: Is it polite?\n  weight: 3\n- question: Is it short?\n  weight: -1\n- {question: Is it right?}\n")
 	r := parseText(t, "rubric:"+path+"=2", nil, Options{Judge: &politeJudge{}})
 	if r.Judged() == "" {
 		t.Error("the list has a rubric")
 	}
-	s, err := r.Score(t.Context(), completions("please", "go", "mute"), 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(r.Score(t.Context(), completions("please", "go", "mute"), 2))(t)
 	want := []float64{2 * (3*0.75 - 0.5 + 0.5) / 5, 2 * (3*0.5 - 0.75 + 0.75) / 5}
 	if diff := cmp.Diff(want, s.Total[:2]); diff != "" || s.Rewards[0].Failures != 1 {
 		t.Errorf("%s, %d failures", diff, s.Rewards[0].Failures)

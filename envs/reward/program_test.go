@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // shell writes a program whose body can use $id and $line of each question, and $dir, a private folder.
@@ -26,9 +27,7 @@ func shell(t *testing.T, body string) (command, dir string) {
 	dir = t.TempDir()
 	path := filepath.Join(dir, "judge.sh")
 	script := "dir='" + dir + "'\nwhile IFS= read -r line; do\nid=${line#*:}; id=${id%%,*}\n" + body + "\ndone\n"
-	if err := os.WriteFile(path, []byte(script), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(script), 0o600))
 	return "cmd:'sh " + path + "'", dir
 }
 
@@ -55,20 +54,14 @@ func TestProgramIsAskedAboutTexts(t *testing.T) {
 		t.Error("the program runs before it is asked")
 	}
 	batch := []envs.Completion{sample, {Observation: envs.Observation{Text: "Say <a> & \"b\".\n"}, Text: "no", Action: envs.Action{Text: "o"}}}
-	scores, err := r.Score(t.Context(), batch, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	scores := must.Get(r.Score(t.Context(), batch, 1))(t)
 	if diff := cmp.Diff([]float64{1.5, 1.5}, scores.Total); diff != "" {
 		t.Errorf("totals (-want +got):\n%s", diff)
 	}
 	want := `{"id":1,"prompt":"6 times 7?","text":"is the answer: Öl 42\n","written":"6 times 7\nis the answer: Öl 42\n","answer":"42","truth":"42.0","correct":true,"formatted":false}
 {"id":2,"prompt":"Say <a> & \"b\".\n","text":"o","written":"no","answer":null,"truth":null,"correct":null,"formatted":null}
 `
-	got, err := os.ReadFile(filepath.Join(dir, "asked"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(os.ReadFile(filepath.Join(dir, "asked")))(t)
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("questions (-want +got):\n%s", diff)
 	}
@@ -82,10 +75,7 @@ case $line in *moody*) echo "{\"id\":$id,\"error\":\"no \\\"idea\\\"\"}" ;; *) e
 	if r.Enumerable() || r.ReadsProbs() {
 		t.Errorf("enumerable %t, reads probabilities %t", r.Enumerable(), r.ReadsProbs())
 	}
-	scores, err := r.Score(t.Context(), []Choice{{"Who may sue?", 0, 0}, {"Count!", 0, 1}, {"moody", 1, 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	scores := must.Get(r.Score(t.Context(), []Choice{{"Who may sue?", 0, 0}, {"Count!", 0, 1}, {"moody", 1, 1}}))(t)
 	if diff := cmp.Diff([]float64{0.5, -0.5, nan}, scores.Total, cmpopts.EquateNaNs()); diff != "" {
 		t.Errorf("totals (-want +got):\n%s", diff)
 	}
@@ -145,9 +135,7 @@ func TestProgramAnswersInAnyOrder(t *testing.T) {
 		t.Skip("needs python3")
 	}
 	path := filepath.Join(t.TempDir(), "judge.py")
-	if err := os.WriteFile(path, []byte(python), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(python), 0o600))
 	values, errs := judge(t, parseText(t, "cmd:python3 "+path, nil, Options{}), "a", "bb", "nan", "Ölöl\n", "", "1", "22", "333", "4444", "55555")
 	if diff := cmp.Diff([]float64{0.1, 0.2, nan, 0.5, 0, 0.1, 0.2, 0.3, 0.4, 0.5}, values, cmpopts.EquateNaNs()); diff != "" {
 		t.Errorf("values (-want +got):\n%s", diff)
@@ -197,10 +185,7 @@ func TestProgramThatNeverAnswersIsGivenUp(t *testing.T) {
 	command, dir := shell(t, `echo begun >> "$dir/begun"; echo "no model" >&2; exit 3`)
 	r := parseText(t, command, nil, Options{})
 	for range 2 {
-		scores, err := r.Score(t.Context(), completions("a", "b", "c", "d", "e"), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		scores := must.Get(r.Score(t.Context(), completions("a", "b", "c", "d", "e"), 1))(t)
 		if scores.Rewards[0].Failures != 5 || scores.AllFailed() == nil {
 			t.Errorf("%+v", scores.Rewards[0])
 		}
@@ -218,9 +203,7 @@ func TestProgramThatNeverAnswersIsGivenUp(t *testing.T) {
 func held(t *testing.T, dir string) <-chan struct{} {
 	t.Helper()
 	path := filepath.Join(dir, "held")
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(path, 0o600))
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
@@ -264,9 +247,7 @@ func TestProgramEndsWithTheContext(t *testing.T) {
 	command, dir := shell(t, `case $line in *hang*) exec 9> "$dir/held"; sleep 1000 & echo > "$dir/asked"; wait ;; esac; `+good)
 	gone := held(t, dir)
 	asked := filepath.Join(dir, "asked")
-	if err := syscall.Mkfifo(asked, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(asked, 0o600))
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		if _, err := os.ReadFile(asked); err != nil {
@@ -316,10 +297,7 @@ func TestTextIsUsedByManyAtATime(t *testing.T) {
 				}
 				texts, want = append(texts, text), append(want, total)
 			}
-			scores, err := r.Score(t.Context(), completions(texts...), 4)
-			if err != nil {
-				t.Fatal(err)
-			}
+			scores := must.Get(r.Score(t.Context(), completions(texts...), 4))(t)
 			if diff := cmp.Diff(want, scores.Total); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -345,10 +323,7 @@ func FuzzDecode(f *testing.F) {
 		if !finite(a.Value) {
 			t.Errorf("value %v", a.Value)
 		}
-		again, err := json.Marshal(map[string]any{"id": a.ID, "reward": a.Value})
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := must.Get(json.Marshal(map[string]any{"id": a.ID, "reward": a.Value}))(t)
 		if b, err := decode(again); err != nil || b != a {
 			t.Errorf("%s is read as %+v, %s as %+v, %v", line, a, again, b, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // novelty is a reward with options and a memory: the length of a completion above the mean of the last rollout.
@@ -47,10 +48,7 @@ func TestRegisteredReward(t *testing.T) {
 		t.Error(diff)
 	}
 	score := func(r *Text) Scores {
-		s, err := r.Score(t.Context(), completions("abcd", "ab"), 2)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(r.Score(t.Context(), completions("abcd", "ab"), 2))(t)
 		return s
 	}
 	first := score(r)
@@ -63,9 +61,7 @@ func TestRegisteredReward(t *testing.T) {
 		t.Errorf("after a rollout: %s", diff)
 	}
 	again := parseText(t, "novelty(per=2, sides=above)=3,expr:length", nil, Options{})
-	if err := again.Restore(r.State()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, again.Restore(r.State()))
 	if diff := cmp.Diff(want, score(again).Total); diff != "" {
 		t.Errorf("restored: %s", diff)
 	}
@@ -125,10 +121,7 @@ func TestBatchOfAnotherLength(t *testing.T) {
 	d := Definition{Name: "short", Help: "too few", Text: func(Setup) (TextReward, error) {
 		return TextReward{Batch: func(context.Context, []envs.Completion) ([]float64, []error) { return []float64{1}, []error{nil} }}, nil
 	}}
-	r, err := ParseText("short", []Definition{d}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(ParseText("short", []Definition{d}, Options{}))(t)
 	s, err := r.Score(t.Context(), completions("a", "b"), 1)
 	if err != nil || !math.IsNaN(s.Total[0]) || s.Rewards[0].Failures != 2 {
 		t.Errorf("%+v, %v", s, err)

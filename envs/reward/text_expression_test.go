@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 var sample = envs.Completion{
@@ -208,9 +209,7 @@ func BenchmarkTextScore(b *testing.B) {
 			r := parseText(b, spec, nil, Options{})
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := r.Score(b.Context(), batch, 1); err != nil {
-					b.Fatal(err)
-				}
+				must.Get(r.Score(b.Context(), batch, 1))(b)
 			}
 		})
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // functions are definitions of rewards by name.
@@ -26,10 +27,7 @@ func functions(byName map[string]envs.Reward) (all []Definition) {
 
 func parseText(t testing.TB, spec string, own map[string]envs.Reward, o Options) *Text {
 	t.Helper()
-	r, err := ParseText(spec, functions(own), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(ParseText(spec, functions(own), o))(t)
 	t.Cleanup(r.Close)
 	return r
 }
@@ -65,10 +63,7 @@ func TestTextScore(t *testing.T) {
 			return 1, nil
 		}
 		r := parseText(t, "length=0.5,mood=2,expr:'words == 1'=-1", map[string]envs.Reward{"length": lengthReward, "mood": moody}, Options{Timeout: time.Hour})
-		got, err := r.Score(t.Context(), completions("a", "hang", "error", "panic", "nan", "a b"), 3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(r.Score(t.Context(), completions("a", "hang", "error", "panic", "nan", "a b"), 3))(t)
 		want := Scores{
 			Total: []float64{1.5, nan, nan, nan, nan, 3.5},
 			Rewards: []Score{
@@ -141,10 +136,7 @@ func TestTotalsFitFloat32(t *testing.T) {
 	}
 	for value, ok := range map[float64]bool{1e32: true, 1.6e32: true, 1e33: false, 1e39: false, math.Inf(1): false} {
 		r := parseText(t, "a=1e6,b=1e6", map[string]envs.Reward{"a": huge(value), "b": huge(value)}, Options{})
-		scores, err := r.Score(t.Context(), completions("x"), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		scores := must.Get(r.Score(t.Context(), completions("x"), 1))(t)
 		if total := scores.Total[0]; ok && !finite(float64(float32(total))) || !ok && (!math.IsNaN(total) || scores.Rewards[1].Failures != 1) {
 			t.Errorf("twice 1e6·%g: total %g, %+v", value, total, scores.Rewards[1])
 		}

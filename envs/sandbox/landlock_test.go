@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // TestOldLandlock truncates a readable file, which old Landlock versions cannot forbid.
@@ -20,9 +22,7 @@ func TestOldLandlock(t *testing.T) {
 		t.Skip(err)
 	}
 	name := filepath.Join(t.TempDir(), "readable.txt")
-	if err := os.WriteFile(name, []byte("full"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(name, []byte("full"), 0o644))
 	python.Read = append(python.Read, name)
 	program := common + "p = '" + name + "'\nprint(open(p).read())\nno(os.truncate, p, 0); no(os.open, p, os.O_TRUNC); no(os.open, p, os.O_RDWR); no(call, 2, p.encode(), 0x200, 0); no(call, 85, p.encode(), 0o644); no(call, 437, -100, p.encode(), b'\\0\\2' + bytes(22), 24)"
 	o, err := s.RunText(t.Context(), quick(), python, program, nil)

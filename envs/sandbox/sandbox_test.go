@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // eachWay runs a test with every kind of isolation that works here, with the machine's Python.
@@ -98,10 +100,7 @@ func TestStatus(t *testing.T) {
 			if test.wall > 0 {
 				l.Wall = test.wall
 			}
-			o, err := s.RunText(t.Context(), l, python, test.program, []byte(test.stdin))
-			if err != nil {
-				t.Fatal(err)
-			}
+			o := must.Get(s.RunText(t.Context(), l, python, test.program, []byte(test.stdin)))(t)
 			if o.Status != test.status || o.ExitCode != test.code || test.signal != 0 && o.Signal != test.signal || !strings.Contains(o.Stdout, test.out) || !strings.Contains(o.Stderr, test.err) {
 				t.Errorf("%.80q: %s, exit code %d, signal %d, %.200q, %.400q %s", test.program, o.Status, o.ExitCode, o.Signal, o.Stdout, o.Stderr, o.Error)
 			}
@@ -121,18 +120,12 @@ func marker() string { return "RLTRAIN_SANDBOX_TEST=" + strconv.Itoa(os.Getpid()
 func stateNow(t *testing.T) state {
 	t.Helper()
 	count := func(pattern string) int {
-		names, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		names := must.Get(filepath.Glob(pattern))(t)
 		return len(names)
 	}
 	var s state
 	s.files, s.folders = count("/proc/self/fd/*"), count(fmt.Sprintf("%s/rltrain-sandbox-%d-*/*", shared(), os.Getpid()))
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	mounts := must.Get(os.ReadFile("/proc/self/mountinfo"))(t)
 	s.mounts = strings.Count(string(mounts), "\n")
 	folders, _ := filepath.Glob("/proc/[0-9]*")
 	for _, folder := range folders {
@@ -164,14 +157,10 @@ func settles(t *testing.T, before state) {
 
 func TestAttacks(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "secret.txt")
-	if err := os.WriteFile(outside, []byte("a secret"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(outside, []byte("a secret"), 0o644))
 	t.Setenv("RLTRAIN_SECRET", "a secret")
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: outside + ".socket", Net: "unixgram"})
-	if err := errors.Join(err, os.Chmod(outside+".socket", 0o777)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(err, os.Chmod(outside+".socket", 0o777)))
 	defer func() { _ = socket.Close() }()
 	eachWay(t, func(t *testing.T, s *Sandbox, python *Language) {
 		before := stateNow(t)
@@ -186,10 +175,7 @@ func TestAttacks(t *testing.T) {
 			}
 			program := strings.NewReplacer("OUTSIDE", outside, "PARENT", strconv.Itoa(os.Getpid())).Replace(common + a.program)
 			began := time.Now()
-			o, err := s.RunText(t.Context(), limits, python, program, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			o := must.Get(s.RunText(t.Context(), limits, python, program, nil))(t)
 			if strings.Contains(o.Stdout, "ESCAPED") || strings.Contains(o.Stdout, "a secret") || o.Status == SandboxError {
 				t.Errorf("%s: %s %.300q %.600q %s", a.name, o.Status, o.Stdout, o.Stderr, o.Error)
 			}
@@ -216,16 +202,11 @@ func TestAttacksOnNobody(t *testing.T) {
 	if !slow() || os.Geteuid() != 0 {
 		t.Skip("is for root, in make crash")
 	}
-	dir, err := os.MkdirTemp("/tmp", "rltrain-nobody-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(os.MkdirTemp("/tmp", "rltrain-nobody-"))(t)
 	defer func() { _ = os.RemoveAll(dir) }()
 	self, err := os.ReadFile("/proc/self/exe")
 	name := filepath.Join(dir, "sandbox.test")
-	if err := errors.Join(err, os.Chmod(dir, 0o755), os.WriteFile(name, self, 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(err, os.Chmod(dir, 0o755), os.WriteFile(name, self, 0o755)))
 	c := exec.CommandContext(t.Context(), name, "-test.short", "-test.run", "^(TestAttacks|TestSweep)$")
 	c.Dir, c.Env = dir, []string{"PATH=/usr/bin:/bin", "HOME=" + dir}
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
@@ -311,9 +292,7 @@ func TestHelper(t *testing.T) {
 		if second := run(); second != first {
 			t.Errorf("two helpers served: %d and %d", first, second)
 		}
-		if err := unix.Kill(first, unix.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, unix.Kill(first, unix.SIGKILL))
 		third := run()
 		if third == first {
 			t.Error("a helper that is gone served")
@@ -321,14 +300,9 @@ func TestHelper(t *testing.T) {
 		// All helpers may be gone, for example when memory has run out.
 		idle := make(chan *helper, 8)
 		for range cap(idle) - 1 {
-			h, err := startHelper()
-			if err != nil {
-				t.Fatal(err)
-			}
+			h := must.Get(startHelper())(t)
 			idle <- h
-			if err := h.command.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, h.command.Process.Kill())
 		}
 		many := &Sandbox{means: s.means, slots: s.slots, idle: idle}
 		if o, err := many.RunText(t.Context(), quick(), python, "print(1)", nil); err != nil || o.Stdout != "1\n" {
@@ -350,15 +324,10 @@ func TestInterpreterBelowTmp(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	dir, err := os.MkdirTemp("/tmp", "rltrain-interpreter-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(os.MkdirTemp("/tmp", "rltrain-interpreter-"))(t)
 	defer func() { _ = os.RemoveAll(dir) }()
 	name := filepath.Join(dir, "echo")
-	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(name, echo, 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(os.Chmod(dir, 0o755), os.WriteFile(name, echo, 0o755)))
 	eachWay(t, func(t *testing.T, s *Sandbox, _ *Language) {
 		l := &Language{Interpreter: name, Read: append(machine(), name)}
 		out, err := s.Run(t.Context(), quick(), Program{Language: l, Argv: []string{"works"}})
@@ -373,10 +342,7 @@ func TestAbsentInterpreter(t *testing.T) {
 	if len(tiers) == 0 {
 		t.Skip("no sandbox works here")
 	}
-	s, err := In(tiers[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(In(tiers[0]))(t)
 	t.Setenv("Q_INTERPRETER_PATH", "/nowhere/q")
 	for _, test := range []struct{ language, path, want string }{
 		{Q, "", "no interpreter for q found; install kdb+"}, {Python, "/nowhere/python", "no interpreter for python found; install Python 3.8"}, {"cobol", "", `unknown language "cobol"; choose python, node, q, pepper`},

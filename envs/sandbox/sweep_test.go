@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // TestSweep runs fork bombs with resource limits only.
@@ -41,10 +43,7 @@ func TestSweep(t *testing.T) {
 // the next process finds.
 func TestFoldersAreRemoved(t *testing.T) {
 	var f folders
-	a, err := f.make()
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(f.make())(t)
 	b, err := f.make()
 	if err != nil || a == b || filepath.Dir(a) != filepath.Dir(b) || !strings.HasPrefix(filepath.Base(f.dir), "rltrain-sandbox-") {
 		t.Errorf("%s, %s in %s, %v", a, b, f.dir, err)

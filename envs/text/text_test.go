@@ -12,6 +12,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestBuiltin(t *testing.T) {
@@ -43,9 +44,7 @@ func TestColumnOfLabels(t *testing.T) {
 		for i := range 10 {
 			rows += fmt.Sprintf("text %d,label %d\n", i, min(i, distinct-1))
 		}
-		if err := os.WriteFile(path, []byte(rows), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(rows), 0o644))
 		o := envs.LabelledRows{Dataset: path, TextColumn: "text", LabelColumn: "label"}
 		if _, err := o.Rows(t.Context(), find(path)); (err == nil) != (distinct < 10) {
 			t.Errorf("%d labels of 10 rows: %v", distinct, err)
@@ -72,9 +71,7 @@ func TestCustomLabels(t *testing.T) {
 		{"text,label\na b,art\nc d,art\n", nil, "training needs at least two labels"},
 	} {
 		path := filepath.Join(t.TempDir(), "rows.csv")
-		if err := os.WriteFile(path, []byte(test.rows), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(test.rows), 0o644))
 		o := &options{LabelledRows: envs.LabelledRows{Dataset: path, TextColumn: "text", LabelColumn: "label"}, Labels: test.labels}
 		err := o.Check()
 		if err == nil {
@@ -92,9 +89,7 @@ func TestCustomLabels(t *testing.T) {
 
 func TestSeveralLabelsOfARow(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.jsonl")
-	if err := os.WriteFile(path, []byte(`{"text":"a","label":"x"}`+"\n"+`{"text":"b","label":["x","y"]}`+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(`{"text":"a","label":"x"}`+"\n"+`{"text":"b","label":["x","y"]}`+"\n"), 0o644))
 	o := &options{LabelledRows: envs.LabelledRows{Dataset: path, TextColumn: "text", LabelColumn: "label"}}
 	if _, err := o.Rows(t.Context(), find(path)); err == nil || !strings.Contains(err.Error(), "rows.jsonl:2") || !strings.Contains(err.Error(), "want one label") {
 		t.Errorf("error %v, want one that names the row and the column", err)
@@ -104,17 +99,11 @@ func TestSeveralLabelsOfARow(t *testing.T) {
 func TestEpisodes(t *testing.T) {
 	ctx := t.Context()
 	for _, asText := range []bool{true, false} {
-		made, err := (&options{}).Task(envs.Setup{Seed: 1, Text: asText})
-		if err != nil {
-			t.Fatal(err)
-		}
+		made := must.Get((&options{}).Task(envs.Setup{Seed: 1, Text: asText}))(t)
 		if made.Len(envs.Train)+made.Len(envs.Eval) != 310 {
 			t.Errorf("%d and %d rows", made.Len(envs.Train), made.Len(envs.Eval))
 		}
-		e, err := made.Episode(envs.Train, 3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := must.Get(made.Episode(envs.Train, 3))(t)
 		row := e.(*episode).row
 		for _, test := range []struct {
 			answer string
@@ -126,18 +115,12 @@ func TestEpisodes(t *testing.T) {
 			{"negative or positive", envs.Info{FoundBy: "none", Truth: row.Label}},
 			{"", envs.Info{FoundBy: "none", Truth: row.Label}},
 		} {
-			shown, err := e.Reset(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			shown := must.Get(e.Reset(ctx))(t)
 			want := "Classify the following text as \"negative\" or \"positive\".\n\nText: \"" + row.Text + "\"\n\nClassification:"
 			if asText && shown.Text != want || !asText && (len(shown.Messages) != 2 || shown.Messages[1].Content != row.Text) {
 				t.Errorf("shown %+v", shown)
 			}
-			step, err := e.Step(ctx, envs.Action{Text: test.answer})
-			if err != nil {
-				t.Fatal(err)
-			}
+			step := must.Get(e.Step(ctx, envs.Action{Text: test.answer}))(t)
 			reward := 0.0
 			if test.info.Correct {
 				reward = 1
@@ -150,10 +133,7 @@ func TestEpisodes(t *testing.T) {
 			}
 		}
 	}
-	made, err := (&options{Template: "{text} Is that {labels}?"}).Task(envs.Setup{Seed: 1, Text: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := must.Get((&options{Template: "{text} Is that {labels}?"}).Task(envs.Setup{Seed: 1, Text: true}))(t)
 	e, _ := made.Episode(envs.Eval, 0)
 	if shown, _ := e.Reset(ctx); shown.Text != e.(*episode).row.Text+` Is that "negative" or "positive"?` {
 		t.Errorf("shown %q", shown.Text)

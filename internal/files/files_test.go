@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestJSON(t *testing.T) {
@@ -18,13 +20,9 @@ func TestJSON(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "state.json")
 	want := state{1 << 53, 0.1 + 0.2, "<a & b>"}
-	if err := SaveJSON(path, want); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, SaveJSON(path, want))
 	var got state
-	if err := LoadJSON(path, &got); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, LoadJSON(path, &got))
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -48,12 +46,8 @@ func TestJSON(t *testing.T) {
 
 func put(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.Do(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 // wantError checks that err is one line containing every part.

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 const root = "../.."
@@ -19,7 +21,7 @@ var link = regexp.MustCompile(`\]\(([^()\s]+)\)`)
 // TestLinks follows every link to a file of the project or a heading of a page.
 func TestLinks(t *testing.T) {
 	pages := 0
-	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -40,10 +42,7 @@ func TestLinks(t *testing.T) {
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if pages < 5 {
 		t.Errorf("%d pages were read, want all", pages)
 	}
@@ -51,10 +50,7 @@ func TestLinks(t *testing.T) {
 
 // TestReadmeIsShort: details belong in docs.
 func TestReadmeIsShort(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join(root, "README.md")))(t)
 	if n := strings.Count(string(text), "\n"); n > 120 {
 		t.Errorf("README.md has %d lines, want at most 120", n)
 	}

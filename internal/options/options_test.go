@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 type word string
@@ -34,10 +36,7 @@ type all struct {
 
 func read(t *testing.T, structs ...any) *Set {
 	t.Helper()
-	s, err := Read(structs...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(Read(structs...))(t)
 	return s
 }
 

@@ -11,24 +11,20 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func content(t *testing.T, path string) string {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(path))(t)
 	return string(data)
 }
 
 // names are the entries of a folder.
 func names(t *testing.T, dir string) []string {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(dir))(t)
 	all := []string{}
 	for _, entry := range entries {
 		all = append(all, entry.Name())
@@ -39,20 +35,11 @@ func names(t *testing.T, dir string) []string {
 func TestWriteRegular(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "out")
-	if err := Write(path, []byte("one"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(path, 0o640); err != nil {
-		t.Fatal(err)
-	}
-	before, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Write(path, []byte("one"), 0o600))
+	must.Do(t, os.Chmod(path, 0o640))
+	before := must.Get(os.Open(path))(t)
 	defer before.Close()
-	if err := Write(path, []byte("two"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Write(path, []byte("two"), 0o600))
 	old, err := io.ReadAll(before)
 	info, statErr := os.Stat(path)
 	if err != nil || statErr != nil || string(old) != "one" || content(t, path) != "two" || info.Mode().Perm() != 0o640 {
@@ -66,21 +53,13 @@ func TestWriteRegular(t *testing.T) {
 func TestWriteThroughLinks(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
-	if err := os.Mkdir(at("far"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(at("far/file"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(at("far"), 0o755))
+	must.Do(t, os.WriteFile(at("far/file"), nil, 0o644))
 	for link, target := range map[string]string{"link": "far/file", "second": "link", "dangling": "far/new", "round": "round", "absolute": at("far/third"), "deep": "far/up", "far/up": "fourth"} {
-		if err := os.Symlink(target, at(link)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Symlink(target, at(link)))
 	}
 	for link, file := range map[string]string{"second": "far/file", "dangling": "far/new", "absolute": "far/third", "deep": "far/fourth"} {
-		if err := Write(at(link), []byte(link), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, Write(at(link), []byte(link), 0o644))
 		info, err := os.Lstat(at(link))
 		if err != nil || info.Mode()&os.ModeSymlink == 0 || content(t, at(file)) != link {
 			t.Errorf("%s is %v, %s has %q; %v", link, info.Mode(), file, content(t, at(file)), err)
@@ -107,12 +86,8 @@ func TestWriteToDevicesAndPipes(t *testing.T) {
 	}
 	dir := t.TempDir()
 	pipe := filepath.Join(dir, "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("pipe", filepath.Join(dir, "link")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(pipe, 0o600))
+	must.Do(t, os.Symlink("pipe", filepath.Join(dir, "link")))
 	for _, name := range []string{"pipe", "link"} {
 		got := make(chan string)
 		go func() {
@@ -160,16 +135,9 @@ func errorText(err error) string {
 func TestCloseGivesUp(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "out")
-	if err := os.WriteFile(path, []byte("old"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	file, err := Create(path, 0o644)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := file.WriteString("half"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte("old"), 0o644))
+	file := must.Get(Create(path, 0o644))(t)
+	must.Get(file.WriteString("half"))(t)
 	if err := file.Close(); err != nil || content(t, path) != "old" {
 		t.Errorf("%v; the file is %q", err, content(t, path))
 	}
@@ -183,22 +151,13 @@ func TestStaleFilesAreRemoved(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "out")
 	stale, folder, other := besideName(path), besideName(path), besideName(filepath.Join(dir, "other"))
-	if err := errors.Join(os.WriteFile(stale, []byte("half"), 0o644), os.MkdirAll(filepath.Join(folder, "deep"), 0o755), os.WriteFile(other, nil, 0o644)); err != nil {
-		t.Fatal(err)
-	}
-	writing, err := Create(path, 0o644)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := Write(path, []byte("new"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(os.WriteFile(stale, []byte("half"), 0o644), os.MkdirAll(filepath.Join(folder, "deep"), 0o755), os.WriteFile(other, nil, 0o644)))
+	writing := must.Get(Create(path, 0o644))(t)
+	must.Do(t, Write(path, []byte("new"), 0o644))
 	if diff := cmp.Diff([]string{filepath.Base(other), filepath.Base(writing.Name()), "out"}, names(t, dir)); diff != "" {
 		t.Error(diff)
 	}
-	if err := writing.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, writing.Commit())
 	if err := writing.Close(); err != nil || content(t, path) != "" {
 		t.Errorf("%v; the last to commit does not win: %q", err, content(t, path))
 	}
@@ -237,15 +196,9 @@ func TestFolder(t *testing.T) {
 	if diff := cmp.Diff([]string{}, names(t, filepath.Dir(path))); diff != "" {
 		t.Error(diff)
 	}
-	if err := os.Mkdir(path, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(besideName(path), "left"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := Folder(path, fill); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(path, 0o755))
+	must.Do(t, os.MkdirAll(filepath.Join(besideName(path), "left"), 0o755))
+	must.Do(t, Folder(path, fill))
 	if diff := cmp.Diff([]string{"made"}, names(t, filepath.Dir(path))); diff != "" {
 		t.Error(diff)
 	}

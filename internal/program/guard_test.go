@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 const keeperName = "keeper" // a process of the test that asks a program and is killed
@@ -52,9 +54,7 @@ echo $$ > program
 while [ ! -s child ] || [ ! -s orphan ]; do sleep .01; done
 sed -u 's/.*:\([0-9]*\).*/{"ID":\1}/'
 `
-	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(script, []byte(text), 0o600))
 	return "sh " + script
 }
 
@@ -62,14 +62,8 @@ sed -u 's/.*:\([0-9]*\).*/{"ID":\1}/'
 func gone(t *testing.T, dir string) {
 	t.Helper()
 	for _, name := range []string{"program", "child", "orphan"} {
-		text, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(filepath.Join(dir, name)))(t)
+		pid := must.Get(strconv.Atoi(strings.TrimSpace(string(text))))(t)
 		deadline := time.Now().Add(20 * time.Second)
 		for alive(pid) {
 			if time.Now().After(deadline) {
@@ -89,10 +83,7 @@ func alive(pid int) bool {
 // TestProgramsEndWithTheirChildren: no process of a program stays when it is closed, or when its user is killed.
 func TestProgramsEndWithTheirChildren(t *testing.T) {
 	dir := t.TempDir()
-	p, err := New(escaping(t, dir), time.Minute, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(New(escaping(t, dir), time.Minute, nil))(t)
 	if _, errs := ask(p); errs[0] != nil {
 		t.Fatal(errs[0])
 	}
@@ -104,17 +95,10 @@ func TestProgramsEndWithTheirChildren(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keeper, err := os.StartProcess("/proc/self/exe", []string{keeperName, escaping(t, dir)}, &os.ProcAttr{Files: []*os.File{nil, w, os.Stderr}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	keeper := must.Get(os.StartProcess("/proc/self/exe", []string{keeperName, escaping(t, dir)}, &os.ProcAttr{Files: []*os.File{nil, w, os.Stderr}}))(t)
 	_ = w.Close()
-	if _, err := r.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
-	if err := keeper.Signal(syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(r.Read(make([]byte, 1)))(t)
+	must.Do(t, keeper.Signal(syscall.SIGKILL))
 	_, _ = keeper.Wait()
 	gone(t, dir)
 }
@@ -124,10 +108,7 @@ func TestExitStatus(t *testing.T) {
 	for command, want := range map[string]string{
 		"sh -c 'exit 7'": "exit status 7", "sh -c 'kill -9 $$'": "signal: killed", "sh -c 'kill -TERM $$'": "signal: terminated", "true": "exit status 0",
 	} {
-		p, err := New(command, time.Minute, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(New(command, time.Minute, nil))(t)
 		if _, errs := ask(p); errs[0] == nil || !strings.HasSuffix(errs[0].Error(), want) {
 			t.Errorf("%s: %v, want %s", command, errs[0], want)
 		}

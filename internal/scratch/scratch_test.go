@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // TestNew: folders of killed processes are removed, others stay, and what only looks like one is not opened.
@@ -21,19 +22,11 @@ func TestNew(t *testing.T) {
 	defer done()
 	at := func(n string) string { return filepath.Join(os.TempDir(), "rltrain-rank-"+n) }
 	for _, path := range []string{filepath.Join(at("dead"), inUse), filepath.Join(at("dead"), "weights"), filepath.Join(at("foreign"), "mine"), filepath.Join(at("pipe"), "mine"), filepath.Join(os.TempDir(), "elsewhere", inUse)} {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.Do(t, os.WriteFile(path, nil, 0o600))
 	}
-	if err := syscall.Mkfifo(filepath.Join(at("pipe"), inUse), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(filepath.Join(os.TempDir(), "elsewhere"), at("link")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(filepath.Join(at("pipe"), inUse), 0o600))
+	must.Do(t, os.Symlink(filepath.Join(os.TempDir(), "elsewhere"), at("link")))
 	mine, end, err := New("", "rltrain-rank-")
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
@@ -15,16 +16,12 @@ func TestRead(t *testing.T) {
 	if _, err := smallfile.Read(path); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("no file: error %v", err)
 	}
-	if err := os.WriteFile(path, []byte("{}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte("{}"), 0o600))
 	if data, err := smallfile.Read(path); err != nil || string(data) != "{}" {
 		t.Errorf("%q, error %v", data, err)
 	}
 	for size, fits := range map[int64]bool{smallfile.Limit: true, smallfile.Limit + 1: false} {
-		if err := os.Truncate(path, size); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Truncate(path, size))
 		if data, err := smallfile.Read(path); (err == nil) != fits || fits && int64(len(data)) != size {
 			t.Errorf("%d bytes: %d read, error %v", size, len(data), err)
 		}

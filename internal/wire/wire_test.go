@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestFieldsComeBack(t *testing.T) {
@@ -16,10 +18,7 @@ func TestFieldsComeBack(t *testing.T) {
 	m.Double(3, -0.1)
 	m.Float(4, 1.5)
 	m.Bytes(16, inner)
-	fields, err := Fields(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fields := must.Get(Fields(m))(t)
 	want := []Field{{Number: 1, Value: 300}, {Number: 2, Value: math.MaxUint64}, {Number: 3, Value: math.Float64bits(-0.1)},
 		{Number: 4, Value: uint64(math.Float32bits(1.5))}, {Number: 16, Bytes: []byte("\x12\x04name")}}
 	if diff := cmp.Diff(want, fields); diff != "" {

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/dist"
 	"github.com/rltrain/rltrain/rl/dist/disttest"
 	"github.com/rltrain/rltrain/torch"
@@ -229,10 +230,7 @@ func TestRankThatEndsBeforeAllMet(t *testing.T) {
 }
 
 func TestJoinRefuses(t *testing.T) {
-	busy, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	busy := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer busy.Close()
 	port := busy.Addr().(*net.TCPAddr).Port
 	for _, test := range []struct {

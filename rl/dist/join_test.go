@@ -4,14 +4,13 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // TestStrangersAreRejected: a client without the token, or with another protocol, is disconnected silently.
 func TestStrangersAreRejected(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
 	guests := greet(t.Context(), listener, "token")
 	knock := func(m *message, text string) *link {

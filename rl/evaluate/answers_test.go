@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -24,10 +25,7 @@ func TestMetricsRankPolicies(t *testing.T) {
 		t.Errorf("cross-entropies %v and %v", good.Loss, bad.Loss)
 	}
 	for _, metric := range []string{MetricLoss, MetricAccuracy, MetricF1Macro, MetricF1Weighted, MetricBrier, MetricECE, MetricReward} {
-		a, err := good.by(metric)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := must.Get(good.by(metric))(t)
 		if b, err := bad.by(metric); err != nil || !(a > b) {
 			t.Errorf("%s: %v of the good, %v of the bad, %v", metric, a, b, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/torch/gguf"
 	"github.com/rltrain/rltrain/torch/hub"
@@ -22,19 +23,11 @@ func TestAdapterAsGGUF(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := LoadCausalLM(t.Context(), &hub.Client{}, adapterBase(t, "llama"), dir, "", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, adapterBase(t, "llama"), dir, "", false))(t)
 	defer p.Close()
 	path := filepath.Join(t.TempDir(), "adapter.gguf")
-	if err := p.SaveAdapterGGUF(path, "x"); err != nil {
-		t.Fatal(err)
-	}
-	file, err := gguf.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.SaveAdapterGGUF(path, "x"))
+	file := must.Get(gguf.Open(path))(t)
 	defer file.Close()
 	alpha, _, err := file.Float("adapter.lora.alpha")
 	if err != nil {

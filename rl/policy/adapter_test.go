@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/torch/hub"
 	"github.com/rltrain/rltrain/torch/safetensors"
@@ -45,27 +46,17 @@ func adapterData(names ...string) string {
 func adapterBase(t *testing.T, model string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), model)
-	if err := transformers.WriteTiny(dir, 1, 32, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, transformers.WriteTiny(dir, 1, 32, 1))
 	copyFiles(t, adapterData(model), dir)
 	return dir
 }
 
 func copyFiles(t *testing.T, from, to string) {
 	t.Helper()
-	files, err := os.ReadDir(from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(os.ReadDir(from))(t)
 	for _, f := range files {
-		data, err := os.ReadFile(filepath.Join(from, f.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(to, f.Name()), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(filepath.Join(from, f.Name())))(t)
+		must.Do(t, os.WriteFile(filepath.Join(to, f.Name()), data, 0o600))
 	}
 }
 
@@ -76,29 +67,19 @@ func changeAdapter(t *testing.T, name string, members map[string]any) string {
 	copyFiles(t, adapterData(name), dir)
 	path := filepath.Join(dir, lora.ConfigFile)
 	var config map[string]json.RawMessage
-	if err := files.LoadJSON(path, &config); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, files.LoadJSON(path, &config))
 	for key, value := range members {
-		text, err := json.Marshal(value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(json.Marshal(value))(t)
 		config[key] = text
 	}
-	if err := files.SaveJSON(path, config); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, files.SaveJSON(path, config))
 	return dir
 }
 
 // checkScores compares the policy's log-probabilities with PEFT's.
 func checkScores(t *testing.T, p *CausalLM, ids []int32, want []float64) {
 	t.Helper()
-	scored, err := p.Score(context.Background(), [][]int32{ids[:1]}, [][]int32{ids[1:]}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	scored := must.Get(p.Score(context.Background(), [][]int32{ids[:1]}, [][]int32{ids[1:]}, 1))(t)
 	for i, got := range scored[0].LogProbs {
 		if math.Abs(float64(got)-want[i]) > 1e-4 {
 			t.Errorf("token %d: log-probability %g, want %g", i+1, got, want[i])
@@ -108,35 +89,22 @@ func checkScores(t *testing.T, p *CausalLM, ids []int32, want []float64) {
 
 func TestAdaptersOfPEFT(t *testing.T) {
 	var want adapterExpectation
-	if err := files.LoadJSON(adapterData("expected.json"), &want); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, files.LoadJSON(adapterData("expected.json"), &want))
 	for _, name := range slices.Sorted(maps.Keys(adapterCases)) {
 		t.Run(name, func(t *testing.T) {
 			base := adapterBase(t, adapterCases[name])
-			bare, err := LoadCausalLM(t.Context(), &hub.Client{}, base, "", "", false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			bare := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, base, "", "", false))(t)
 			defer bare.Close()
 			checkScores(t, bare, want.IDs, want.LogProbs[adapterCases[name]])
 
 			// The adapter's folder names its base model.
-			p, err := LoadCausalLM(t.Context(), &hub.Client{}, changeAdapter(t, name, map[string]any{"base_model_name_or_path": base}), "", "", false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, changeAdapter(t, name, map[string]any{"base_model_name_or_path": base}), "", "", false))(t)
 			defer p.Close()
 			checkScores(t, p, want.IDs, want.LogProbs[name])
 
 			merged := filepath.Join(t.TempDir(), "merged")
-			if err := p.Merge(merged, ""); err != nil {
-				t.Fatal(err)
-			}
-			m, err := LoadCausalLM(t.Context(), &hub.Client{}, merged, "", "", false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, p.Merge(merged, ""))
+			m := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, merged, "", "", false))(t)
 			defer m.Close()
 			checkScores(t, m, want.IDs, want.LogProbs[name])
 			if slices.Contains(mergedCases, name) {
@@ -149,21 +117,14 @@ func TestAdaptersOfPEFT(t *testing.T) {
 
 			// A saved adapter gives the same scores, and saving it again gives the same files.
 			saved, again := t.TempDir(), t.TempDir()
-			if err := p.Save(saved); err != nil {
-				t.Fatal(err)
-			}
-			q, err := LoadCausalLM(t.Context(), &hub.Client{}, saved, "", "", false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, p.Save(saved))
+			q := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, saved, "", "", false))(t)
 			defer q.Close()
 			checkScores(t, q, want.IDs, want.LogProbs[name])
 			if diff := cmp.Diff(p.adapter.config, q.adapter.config, cmpopts.IgnoreFields(lora.Config{}, "BaseHash")); diff != "" || q.adapter.config.BaseHash == "" {
 				t.Errorf("base weights of hash %q: %s", q.adapter.config.BaseHash, diff)
 			}
-			if err := q.Save(again); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, q.Save(again))
 			for _, file := range []string{lora.ConfigFile, "adapter_model.safetensors"} {
 				one, errOne := os.ReadFile(filepath.Join(saved, file))
 				two, errTwo := os.ReadFile(filepath.Join(again, file))
@@ -181,10 +142,7 @@ func TestAdaptersOfPEFT(t *testing.T) {
 // weightsOf counts the values in an adapter's tensors.
 func weightsOf(t *testing.T, dir string) int64 {
 	t.Helper()
-	f, err := safetensors.Open(filepath.Join(dir, "adapter_model.safetensors"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(safetensors.Open(filepath.Join(dir, "adapter_model.safetensors")))(t)
 	defer f.Close()
 	var n int64
 	for _, name := range f.Names() {
@@ -201,9 +159,7 @@ func weightsOf(t *testing.T, dir string) int64 {
 func TestAdaptersThatDoNotFit(t *testing.T) {
 	llama, gpt2 := adapterBase(t, "llama"), adapterBase(t, "gpt2")
 	other := filepath.Join(t.TempDir(), "other") // one layer of another width
-	if err := TinyModel(other, 1, 64, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, TinyModel(other, 1, 64, 1))
 	for _, c := range []struct {
 		name, base, adapter string
 		change              map[string]any
@@ -249,28 +205,18 @@ func TestAdapterNamesItsRevision(t *testing.T) {
 	}
 	// A folder has no revisions.
 	folder := changeAdapter(t, "rslora", map[string]any{"base_model_name_or_path": adapterBase(t, "llama"), "revision": "v1.5"})
-	local, err := LoadCausalLM(t.Context(), &hub.Client{}, folder, "", "", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	local := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, folder, "", "", false))(t)
 	local.Close()
-	p, err := LoadCausalLM(t.Context(), &hub.Client{}, adapterBase(t, "llama"), dir, "", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, adapterBase(t, "llama"), dir, "", false))(t)
 	defer p.Close()
 	saved := t.TempDir()
-	if err := p.Save(saved); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Save(saved))
 	config, _, _, err := lora.Load(saved)
 	if err != nil || config.BaseModel != "org/name" || config.Revision != "v1.5" {
 		t.Errorf("%s at %q, error %v; want org/name at v1.5", config.BaseModel, config.Revision, err)
 	}
 	fresh := tinyPolicy(t, Config{R: 2, Alpha: 4, BaseModel: "org/name", Revision: "0123"})
-	if err := fresh.Save(saved); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, fresh.Save(saved))
 	if config, _, _, err = lora.Load(saved); err != nil || config.Revision != "0123" {
 		t.Errorf("revision %q, error %v; want 0123", config.Revision, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -23,13 +24,8 @@ import (
 func tinyPolicy(t *testing.T, c Config) *CausalLM {
 	t.Helper()
 	c.Dir = filepath.Join(t.TempDir(), "tiny")
-	if err := TinyModel(c.Dir, 2, 32, 7); err != nil {
-		t.Fatal(err)
-	}
-	p, err := NewCausalLM(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, TinyModel(c.Dir, 2, 32, 7))
+	p := must.Get(NewCausalLM(c))(t)
 	t.Cleanup(p.Close)
 	return p
 }
@@ -56,10 +52,7 @@ func copies(t *testing.T, p *CausalLM) []Sequence {
 		letter := string(rune('a' + i))
 		examples = append(examples, completionOf(letter+":", letter))
 	}
-	encoded, err := p.Encode(examplesOf(examples...), EncodeOptions{CompletionOnly: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	encoded := must.Get(p.Encode(examplesOf(examples...), EncodeOptions{CompletionOnly: true}))(t)
 	return encoded.Sequences
 }
 
@@ -79,10 +72,7 @@ func TestEncodeTrainsTheCompletionAndTheEnd(t *testing.T) {
 		{"cut", completionOf("ab:", "cd"), EncodeOptions{CompletionOnly: true, MaxLength: 4}, "0001", 1, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := p.Encode(examplesOf(c.example), c.options)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must.Get(p.Encode(examplesOf(c.example), c.options))(t)
 			labels := ""
 			for _, label := range got.Sequences[0].Labels {
 				labels += map[bool]string{false: "0", true: "1"}[label]
@@ -122,10 +112,7 @@ func TestEncodeEndsOnce(t *testing.T) {
 	text := func(s string) chat.Example {
 		return chat.Example{Format: chat.LanguageModelling, Text: chat.Content{Text: s}}
 	}
-	got, err := p.Encode(examplesOf(text("ab"), text("ab<eos>"), completionOf("a", "b<eos>"), completionOf("a", "b")), EncodeOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(p.Encode(examplesOf(text("ab"), text("ab<eos>"), completionOf("a", "b<eos>"), completionOf("a", "b")), EncodeOptions{}))(t)
 	for i, q := range got.Sequences {
 		if !slices.Equal(q.IDs, got.Sequences[0].IDs) || !slices.Equal(q.Labels, []bool{false, true, true}) {
 			t.Errorf("row %d: %v %v, want %v and all but the first trained", i+1, q.IDs, q.Labels, got.Sequences[0].IDs)
@@ -136,13 +123,8 @@ func TestEncodeEndsOnce(t *testing.T) {
 // tinyChat is a small random model with a chat template.
 func tinyChat(t *testing.T) *CausalLM {
 	dir := filepath.Join(t.TempDir(), "tiny")
-	if err := TinyChatModel(dir, 1, 32, 7); err != nil {
-		t.Fatal(err)
-	}
-	p, err := NewCausalLM(Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, TinyChatModel(dir, 1, 32, 7))
+	p := must.Get(NewCausalLM(Config{Dir: dir}))(t)
 	t.Cleanup(p.Close)
 	return p
 }
@@ -150,20 +132,14 @@ func tinyChat(t *testing.T) *CausalLM {
 // Assistant messages are trained whether or not the template marks them.
 func TestEncodeAssistantOnly(t *testing.T) {
 	p := tinyChat(t)
-	bare, err := template.Parse("bare", "{% for m in messages %}{{ m.role + ': ' + m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}")
-	if err != nil {
-		t.Fatal(err)
-	}
+	bare := must.Get(template.Parse("bare", "{% for m in messages %}{{ m.role + ': ' + m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"))(t)
 	marked := p.Templates
 	for _, tt := range []struct {
 		templates *template.Templates
 		want      string
 	}{{marked, "yo<eos>ok<eos>"}, {bare, "yo<eos>\nok<eos>\n"}} {
 		p.Templates = tt.templates
-		got, err := p.Encode(examplesOf(conversationOf("user", "hi", "assistant", "yo", "user", "so", "assistant", "ok")), EncodeOptions{AssistantOnly: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(p.Encode(examplesOf(conversationOf("user", "hi", "assistant", "yo", "user", "so", "assistant", "ok")), EncodeOptions{AssistantOnly: true}))(t)
 		var trained []int32
 		for i, label := range got.Sequences[0].Labels {
 			if label {
@@ -193,10 +169,7 @@ func TestEncodeCuts(t *testing.T) {
 		"a completion of messages": {asked, EncodeOptions{CompletionOnly: true}},
 		"a prompt of messages too": {asked, EncodeOptions{}},
 	} {
-		whole, err := p.Encode(examplesOf(test.e), test.o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		whole := must.Get(p.Encode(examplesOf(test.e), test.o))(t)
 		want := whole.Sequences[0]
 		for limit := 1; limit <= len(want.IDs)+2; limit++ {
 			o, n := test.o, min(limit, len(want.IDs))
@@ -223,16 +196,14 @@ func gradients(t *testing.T, p *CausalLM, sequences []Sequence, limit int, check
 		actions += x.Len()
 	}
 	for _, part := range rl.MicroBatches(len(samples), limit, func(i int) int { return len(samples[i].Tokens) }) {
-		if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+		must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 			out := p.Forward(s, rl.NewBatch(samples[part[0]:part[1]]), Pass{Checkpoint: checkpoint, Temperature: 1})
 			s.Backward(s.Scale(s.Sum(out.LogProbs), -1/float64(actions)))
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	var grads [][]float32
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		for _, v := range p.Params() {
 			g, ok := s.Grad(v)
 			if !ok {
@@ -241,12 +212,8 @@ func gradients(t *testing.T, p *CausalLM, sequences []Sequence, limit int, check
 			grads = append(grads, s.Read(g))
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := torch.ZeroGrad(p.Params()); err != nil {
-		t.Fatal(err)
-	}
+	}))
+	must.Do(t, torch.ZeroGrad(p.Params()))
 	return grads
 }
 
@@ -264,12 +231,10 @@ func TestAnswersShareTheirPrompt(t *testing.T) {
 	}
 	score := func(ids [][]int32, rows, targets []int64) (logProbs []float32) {
 		t.Helper()
-		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 			logProbs = s.Read(p.Forward(s, &rl.Batch{Sequences: ids, Rows: rows, Actions: targets}, Pass{Temperature: 1}).LogProbs)
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		return logProbs
 	}
 	together := score(ids, rows, targets)
@@ -302,21 +267,13 @@ func relative(got, want []float32) float64 {
 // TestStopStringsEndCompletions generates a completion, then generates it again with a part of it as the stop string.
 func TestStopStringsEndCompletions(t *testing.T) {
 	p := tinyPolicy(t, Config{})
-	sampler, err := p.NewSampler(2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sampler := must.Get(p.NewSampler(2))(t)
 	defer sampler.Close()
-	prompt, err := p.EncodeText("k:")
-	if err != nil {
-		t.Fatal(err)
-	}
+	prompt := must.Get(p.EncodeText("k:"))(t)
 	generate := func(stop ...string) (c Completion, told string) {
 		t.Helper()
 		o := GenerateOptions{Samples: 1, MaxNew: 12, Sampling: torch.Sampling{Temperature: 1}, Seed: 3, Stop: stop, OnText: func(_, _ int, text string) { told += text }}
-		if err := sampler.Generate(t.Context(), [][]int32{prompt}, o, func(_ int, all []Completion) error { c = all[0]; return nil }); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, sampler.Generate(t.Context(), [][]int32{prompt}, o, func(_ int, all []Completion) error { c = all[0]; return nil }))
 		return c, told
 	}
 	whole, told := generate()
@@ -339,15 +296,12 @@ func TestStopStringsEndCompletions(t *testing.T) {
 // TestScoreAgreesWithSampling compares the log-probabilities of a completion with those recorded while sampling it.
 func TestScoreAgreesWithSampling(t *testing.T) {
 	p := tinyPolicy(t, Config{})
-	sampler, err := p.NewSampler(3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sampler := must.Get(p.NewSampler(3))(t)
 	defer sampler.Close()
 	prompts, completions := [][]int32{{5, 6, 7}, {8}}, make([][]int32, 2)
 	var sampled [][]float32
 	o := GenerateOptions{Samples: 1, MaxNew: 6, Sampling: torch.Sampling{Temperature: 0.5, TopK: 5}, Seed: 3}
-	if err := sampler.Generate(t.Context(), prompts, o, func(prompt int, c []Completion) error {
+	must.Do(t, sampler.Generate(t.Context(), prompts, o, func(prompt int, c []Completion) error {
 		completions[prompt], sampled = c[0].IDs, append(sampled, c[0].LogProbs)
 		for i, drawn := range c[0].BehaviorLogProbs {
 			if drawn < c[0].LogProbs[i] || drawn > 0 {
@@ -355,13 +309,8 @@ func TestScoreAgreesWithSampling(t *testing.T) {
 			}
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	scored, err := p.Score(t.Context(), prompts, completions, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
+	scored := must.Get(p.Score(t.Context(), prompts, completions, 1))(t)
 	for i, x := range scored {
 		for j, l := range x.LogProbs {
 			if math.Abs(float64(l-sampled[i][j])) > 1e-4 || x.Rank[j] >= 5 {
@@ -387,10 +336,7 @@ func TestScoreAgreesWithSampling(t *testing.T) {
 func TestRandomToken(t *testing.T) {
 	torchtest.NoLeaks(t)
 	shape := transformers.LlamaShape{Vocab: 40, Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 48, RopeTheta: 1e4}
-	p, err := RandomCausalLM(shape, torch.F32, Config{R: 4, Alpha: 8, Targets: []string{"q_proj", "down_proj"}, Seed: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(RandomCausalLM(shape, torch.F32, Config{R: 4, Alpha: 8, Targets: []string{"q_proj", "down_proj"}, Seed: 3}))(t)
 	defer p.Close()
 	// q is 32 by 32, down 48 to 32.
 	if _, trainable := p.Parameters(); trainable != 2*4*(32+32+48+32) {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
 	"github.com/rltrain/rltrain/torch/hub"
@@ -21,10 +22,7 @@ import (
 
 func loadPolicy(t *testing.T, dir string) *policy.Classifier {
 	t.Helper()
-	p, err := policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", false))(t)
 	t.Cleanup(p.Close)
 	return p
 }
@@ -41,10 +39,7 @@ func probabilities(t *testing.T, p *policy.Classifier) []float32 {
 		}
 		ids = append(ids, sequence)
 	}
-	probs, err := p.Probs(context.Background(), ids)
-	if err != nil {
-		t.Fatal(err)
-	}
+	probs := must.Get(p.Probs(context.Background(), ids))(t)
 	var flat []float32
 	for _, row := range probs {
 		flat = append(flat, row...)
@@ -71,9 +66,7 @@ func TestMergedPolicyPredictsTheSame(t *testing.T) {
 			encoder := policytest.Encoder(t)
 			adapted := loadPolicy(t, policytest.Classifier(t, encoder, test.pooling, "law", "physics", "animals"))
 			dir := filepath.Join(t.TempDir(), "new", "merged")
-			if err := adapted.Merge(dir, ""); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, adapted.Merge(dir, ""))
 			if diff := cmp.Diff(test.files, namesIn(t, dir)); diff != "" {
 				t.Errorf("files (-want +got)\n%s", diff)
 			}
@@ -85,10 +78,7 @@ func TestMergedPolicyPredictsTheSame(t *testing.T) {
 			if diff := torchtest.MaxDiff(probabilities(t, merged), want); diff > 1e-5 {
 				t.Errorf("probabilities differ by %g", diff)
 			}
-			plain, err := policy.NewClassifier(policy.Config{Dir: encoder, Labels: adapted.Labels, Pooling: test.pooling, R: 2, Alpha: 4, Seed: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			plain := must.Get(policy.NewClassifier(policy.Config{Dir: encoder, Labels: adapted.Labels, Pooling: test.pooling, R: 2, Alpha: 4, Seed: 1}))(t)
 			defer plain.Close()
 			if diff := torchtest.MaxDiff(probabilities(t, plain), want); diff < 1e-2 {
 				t.Errorf("the adapter changes probabilities by %g only: the test shows nothing", diff)
@@ -106,10 +96,7 @@ func TestMergedPolicyPredictsTheSame(t *testing.T) {
 			if config.ID2Label["2"] != "animals" || config.Label2ID["animals"] != 2 {
 				t.Errorf("labels in config.json: %v, %v", config.ID2Label, config.Label2ID)
 			}
-			file, err := safetensors.Open(filepath.Join(dir, "model.safetensors"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			file := must.Get(safetensors.Open(filepath.Join(dir, "model.safetensors")))(t)
 			defer file.Close()
 			if _, ok := file.Lookup(test.sample); !ok || len(file.Names()) != test.tensors {
 				t.Errorf("%d tensors, want %d and %s among them: %v", len(file.Names()), test.tensors, test.sample, file.Names())
@@ -127,13 +114,9 @@ func TestMergeRefuses(t *testing.T) {
 	policy := loadPolicy(t, policytest.Classifier(t, policytest.Encoder(t), transformers.PoolMean, "law", "physics"))
 	parent := t.TempDir()
 	full, file := filepath.Join(parent, "full"), filepath.Join(parent, "file")
-	if err := os.Mkdir(full, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(full, 0o755))
 	for _, path := range []string{file, filepath.Join(full, "mine")} {
-		if err := os.WriteFile(path, nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, nil, 0o644))
 	}
 	for dir, want := range map[string]string{
 		full:                      "merging: " + full + " is not empty; choose a new folder",
@@ -149,12 +132,8 @@ func TestMergeRefuses(t *testing.T) {
 	}
 
 	empty := filepath.Join(parent, "empty")
-	if err := os.Mkdir(empty, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := policy.Merge(empty, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(empty, 0o755))
+	must.Do(t, policy.Merge(empty, ""))
 	again := filepath.Join(parent, "again")
 	if err := loadPolicy(t, empty).Merge(again, ""); err == nil || err.Error() != "merging: "+empty+" is a full model already" {
 		t.Errorf("merging a merged model: %v", err)
@@ -171,13 +150,9 @@ func TestMergedConfigNamesItsDType(t *testing.T) {
 	var config map[string]any
 	readJSON(t, filepath.Join(encoder, "config.json"), &config)
 	config["dtype"] = "bfloat16"
-	if err := files.SaveJSON(filepath.Join(encoder, "config.json"), config); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, files.SaveJSON(filepath.Join(encoder, "config.json"), config))
 	dir := filepath.Join(t.TempDir(), "merged")
-	if err := loadPolicy(t, policytest.Classifier(t, encoder, transformers.PoolMean, "law", "physics")).Merge(dir, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, loadPolicy(t, policytest.Classifier(t, encoder, transformers.PoolMean, "law", "physics")).Merge(dir, ""))
 	clear(config)
 	readJSON(t, filepath.Join(dir, "config.json"), &config)
 	if config["dtype"] != "float32" {
@@ -187,10 +162,7 @@ func TestMergedConfigNamesItsDType(t *testing.T) {
 
 func namesIn(t *testing.T, dir string) []string {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(dir))(t)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())

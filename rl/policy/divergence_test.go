@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -16,13 +17,8 @@ import (
 func anotherTiny(t *testing.T) *CausalLM {
 	t.Helper()
 	dir := t.TempDir() + "/other"
-	if err := TinyModel(dir, 1, 64, 11); err != nil {
-		t.Fatal(err)
-	}
-	p, err := NewCausalLM(Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, TinyModel(dir, 1, 64, 11))
+	p := must.Get(NewCausalLM(Config{Dir: dir}))(t)
 	t.Cleanup(p.Close)
 	return p
 }
@@ -37,14 +33,12 @@ func distributions(t *testing.T, p *CausalLM, x *rl.Sample, temperature float64)
 		asked = append(asked, &y)
 	}
 	all := make([][]float64, x.Len())
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		for i, l := range s.Read(p.Forward(s, rl.NewBatch(asked), Pass{Temperature: temperature}).LogProbs) {
 			all[i%x.Len()] = append(all[i%x.Len()], float64(l))
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return all
 }
 
@@ -87,7 +81,7 @@ func TestDiverge(t *testing.T) {
 				return sum
 			}
 			want := value()
-			if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+			must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 				batch := rl.NewBatch([]*rl.Sample{x})
 				out := p.Forward(s, batch, Pass{Temperature: temperature})
 				loss, err := Diverge(s, out, teacher.Forward(s, batch, Pass{Temperature: temperature}), d, weight)
@@ -99,21 +93,17 @@ func TestDiverge(t *testing.T) {
 				}
 				s.Backward(loss)
 				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 			for n, v := range p.Params() {
 				var slopes []float32
-				if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+				must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 					g, ok := s.Grad(v)
 					if !ok {
 						t.Fatalf("parameter %d has no gradient", n)
 					}
 					slopes = s.Read(g)
 					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
+				}))
 				if n%5 > 0 {
 					continue // enough of them
 				}
@@ -123,31 +113,22 @@ func TestDiverge(t *testing.T) {
 						at = i
 					}
 				}
-				values, err := v.Read()
-				if err != nil {
-					t.Fatal(err)
-				}
+				values := must.Get(v.Read())(t)
 				const step = 1e-2
 				shifted := func(by float32) float64 {
 					old := values[at]
 					values[at] = old + by
 					defer func() { values[at] = old }()
-					if err := v.Write(values); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, v.Write(values))
 					return value()
 				}
 				numeric := (shifted(step) - shifted(-step)) / (2 * step)
-				if err := v.Write(values); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, v.Write(values))
 				if got := float64(slopes[at]); math.Abs(got-numeric) > 1e-3+2e-2*math.Abs(numeric) {
 					t.Errorf("parameter %d: slope %v, by differences %v", n, got, numeric)
 				}
 			}
-			if err := torch.ZeroGrad(p.Params()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, torch.ZeroGrad(p.Params()))
 		})
 	}
 }
@@ -157,7 +138,7 @@ func TestDivergenceFromItself(t *testing.T) {
 	p := tinyPolicy(t, Config{R: 2, Alpha: 4})
 	x := &rl.Sample{Tokens: []int32{3, 9, 14}, Rows: []int{0, 1}, Actions: []int32{9, 14}}
 	for _, d := range []Divergence{{Kind: ReverseKL}, {Kind: ForwardKL}, {Kind: JSD, Mix: 0.5}} {
-		if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+		must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 			batch := rl.NewBatch([]*rl.Sample{x})
 			out := p.Forward(s, batch, Pass{Temperature: 1})
 			loss, err := Diverge(s, out, out, d, []float32{1, 1})
@@ -165,9 +146,7 @@ func TestDivergenceFromItself(t *testing.T) {
 				t.Errorf("%s: %v from itself", d.Kind, s.Item(loss))
 			}
 			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 }
 
@@ -177,22 +156,12 @@ func TestSameTokens(t *testing.T) {
 		t.Error(err)
 	}
 	dir := filepath.Join(t.TempDir(), "other")
-	if err := TinyModel(dir, 1, 32, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, TinyModel(dir, 1, 32, 1))
 	path := filepath.Join(dir, "tokenizer.json")
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(path))(t)
 	swapped := strings.NewReplacer(`"a":`, `"b":`, `"b":`, `"a":`).Replace(string(text))
-	if err := os.WriteFile(path, []byte(swapped), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	other, err := NewCausalLM(Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(swapped), 0o600))
+	other := must.Get(NewCausalLM(Config{Dir: dir}))(t)
 	defer other.Close()
 	if err := p.CheckSameTokenizer(other); err == nil || !strings.Contains(err.Error(), `2 of 99 tokens differ, such as "a"`) {
 		t.Errorf("%v, want that two tokens differ", err)

@@ -7,18 +7,14 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // BenchmarkEncode encodes rows of a data set.
 func BenchmarkEncode(b *testing.B) {
 	dir := filepath.Join(b.TempDir(), "tiny")
-	if err := TinyChatModel(dir, 1, 32, 7); err != nil {
-		b.Fatal(err)
-	}
-	p, err := NewCausalLM(Config{Dir: dir})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, TinyChatModel(dir, 1, 32, 7))
+	p := must.Get(NewCausalLM(Config{Dir: dir}))(b)
 	defer p.Close()
 	rows := func(n int, row func(i int) chat.Example) iter.Seq2[chat.Example, error] {
 		return func(yield func(chat.Example, error) bool) {
@@ -42,9 +38,7 @@ func BenchmarkEncode(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := p.Encode(rows(1000, row), EncodeOptions{}); err != nil {
-					b.Fatal(err)
-				}
+				must.Get(p.Encode(rows(1000, row), EncodeOptions{}))(b)
 			}
 		})
 	}

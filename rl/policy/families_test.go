@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
 	"github.com/rltrain/rltrain/torch/safetensors"
@@ -19,10 +20,7 @@ import (
 // TestFamiliesSaveAsPEFTAndMerge: for each encoder family, the saved tensors have PEFT's names, and the classifier
 // predicts the same after reloading and after merging.
 func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
-	folders, err := os.ReadDir(filepath.Join("..", "..", "torch", "transformers", "testdata", "encoders"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	folders := must.Get(os.ReadDir(filepath.Join("..", "..", "torch", "transformers", "testdata", "encoders")))(t)
 	for _, folder := range folders {
 		for _, pooling := range []string{transformers.PoolMean, transformers.PoolFamily} {
 			t.Run(folder.Name()+"/"+pooling, func(t *testing.T) {
@@ -41,9 +39,7 @@ func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
 					}
 				}
 				merged := filepath.Join(t.TempDir(), "merged")
-				if err := adapted.Merge(merged, ""); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, adapted.Merge(merged, ""))
 				var config map[string]json.RawMessage
 				readJSON(t, filepath.Join(merged, "config.json"), &config)
 				if n, ok := config["initializer_cutoff_factor"]; ok && string(n) != "2.0" {
@@ -57,10 +53,7 @@ func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
 					return
 				}
 				// The merged folder has the fixture's layout, unless that has no prefix.
-				again, err := policy.NewClassifier(policy.Config{Dir: merged, Labels: adapted.Labels, R: 2, Alpha: 4})
-				if err != nil {
-					t.Fatal(err)
-				}
+				again := must.Get(policy.NewClassifier(policy.Config{Dir: merged, Labels: adapted.Labels, R: 2, Alpha: 4}))(t)
 				defer again.Close()
 				if diff := torchtest.MaxDiff(probabilities(t, again), want); diff > 1e-5 {
 					t.Errorf("as a base model, probabilities differ by %g", diff)
@@ -78,10 +71,7 @@ func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
 
 func tensorNames(t *testing.T, path string) []string {
 	t.Helper()
-	file, err := safetensors.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(safetensors.Open(path))(t)
 	defer file.Close()
 	return slices.Sorted(slices.Values(file.Names()))
 }

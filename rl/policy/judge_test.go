@@ -13,6 +13,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	task "github.com/rltrain/rltrain/envs/math"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
@@ -21,20 +22,13 @@ func tinyJudge(t *testing.T) (*Judge, string) {
 	t.Helper()
 	torchtest.NoLeaks(t)
 	dir := filepath.Join(t.TempDir(), "judge")
-	if err := TinyModel(dir, 2, 32, 9); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, TinyModel(dir, 2, 32, 9))
 	if _, err := NewJudge(dir, "", time.Time{}); err == nil || !strings.Contains(err.Error(), "no chat template") {
 		t.Fatalf("a judge without a template: error %v", err)
 	}
 	text := "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"
-	if err := os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	j, err := NewJudge(dir, "", time.Time{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(text), 0o600))
+	j := must.Get(NewJudge(dir, "", time.Time{}))(t)
 	t.Cleanup(j.Close)
 	return j, dir
 }
@@ -48,26 +42,17 @@ func question(begin string) envs.Observation {
 // TestJudgeChoosesByProbability compares a judge with the same model scoring each choice as a completion.
 func TestJudgeChoosesByProbability(t *testing.T) {
 	j, _ := tinyJudge(t)
-	prompt, err := j.policy.EncodeObservation(question("Answer:"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	prompt := must.Get(j.policy.EncodeObservation(question("Answer:")))(t)
 	if text, err := j.policy.Tokenizer.Decode(prompt, false); err != nil || text != "[system] You judge.\n[user] 2+2=4\n[assistant] Answer:" {
 		t.Errorf("the judge reads %q, %v", text, err)
 	}
 	for _, choices := range [][]string{{"No", "Yes"}, {"1", "2", "10", "100"}} {
 		var prompts, completions [][]int32
 		for _, choice := range choices {
-			ids, err := j.policy.Tokenizer.EncodeRaw(" "+choice, false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ids := must.Get(j.policy.Tokenizer.EncodeRaw(" "+choice, false))(t)
 			prompts, completions = append(prompts, prompt), append(completions, ids)
 		}
-		scored, err := j.policy.Score(t.Context(), prompts, completions, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		scored := must.Get(j.policy.Score(t.Context(), prompts, completions, 1))(t)
 		mass, want, sum := make([]float64, len(choices)), make([]float64, len(choices)), 0.0
 		for i, s := range scored {
 			for _, l := range s.LogProbs {
@@ -86,10 +71,7 @@ func TestJudgeChoosesByProbability(t *testing.T) {
 		for i := range want {
 			want[i] /= sum
 		}
-		got, err := j.Choose(t.Context(), question("Answer:"), choices)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(j.Choose(t.Context(), question("Answer:"), choices))(t)
 		if diff := cmp.Diff(want, got, cmpopts.EquateApprox(1e-4, 0)); diff != "" {
 			t.Errorf("%v (-want +got):\n%s", choices, diff)
 		}

@@ -10,25 +10,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs/intent"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestMapping(t *testing.T) {
 	labels := append(intent.Labels(), `quoted "ß" <b>`)
 	dir := t.TempDir()
-	if err := WriteMapping(dir, labels); err != nil {
-		t.Fatal(err)
-	}
-	got, err := ReadMapping(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, WriteMapping(dir, labels))
+	got := must.Get(ReadMapping(dir))(t)
 	if diff := cmp.Diff(labels, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(dir))(t)
 	if len(entries) != 2 {
 		t.Errorf("%v in the folder, want the two files only", entries)
 	}
@@ -36,9 +29,7 @@ func TestMapping(t *testing.T) {
 
 func TestWriteMappingBytes(t *testing.T) {
 	dir := t.TempDir()
-	if err := WriteMapping(dir, []string{"law", "math"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, WriteMapping(dir, []string{"law", "math"}))
 	want := `{
   "category_to_idx": {
     "law": 0,
@@ -51,10 +42,7 @@ func TestWriteMappingBytes(t *testing.T) {
 }
 `
 	for _, name := range []string{"label_mapping.json", "category_mapping.json"} {
-		got, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(os.ReadFile(filepath.Join(dir, name)))(t)
 		if diff := cmp.Diff(want, string(got)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
@@ -111,9 +99,7 @@ func TestReadMappingErrors(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "label_mapping.json")
-			if err := os.WriteFile(path, []byte(tt.content), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(path, []byte(tt.content), 0o644))
 			_, err := ReadMapping(dir)
 			if err == nil || !strings.HasPrefix(err.Error(), path+": ") || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %q", err, tt.want)
@@ -127,20 +113,14 @@ func TestReadMappingOfTwoFiles(t *testing.T) {
 	if _, err := ReadMapping(dir); err == nil || !strings.Contains(err.Error(), "label_mapping.json") {
 		t.Errorf("error %v, want one naming the missing file", err)
 	}
-	if err := WriteMapping(dir, []string{"a", "b"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, WriteMapping(dir, []string{"a", "b"}))
 	other := `{"category_to_idx": {"b": 0, "a": 1}, "idx_to_category": {"0": "b", "1": "a"}}`
 	path := filepath.Join(dir, "category_mapping.json")
-	if err := os.WriteFile(path, []byte(other), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(other), 0o644))
 	if _, err := ReadMapping(dir); err == nil || !strings.HasPrefix(err.Error(), path+": labels differ") {
 		t.Errorf("error %v, want one naming %s", err, path)
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(path))
 	if _, err := ReadMapping(dir); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("error %v, want one naming %s", err, path)
 	}
@@ -165,10 +145,7 @@ func FuzzDecodeMapping(f *testing.F) {
 		if !json.Valid(again) {
 			t.Fatalf("not JSON: %s", again)
 		}
-		back, err := decodeMapping(again)
-		if err != nil {
-			t.Fatal(err)
-		}
+		back := must.Get(decodeMapping(again))(t)
 		if diff := cmp.Diff(labels, back); diff != "" {
 			t.Fatalf("(-first +again):\n%s", diff)
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 )
 
@@ -20,10 +21,7 @@ func heldBytes(t *testing.T) float64 {
 	}
 	for line := range strings.Lines(string(status)) {
 		if rest, found := strings.CutPrefix(line, "RssAnon:"); found {
-			kilobytes, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kilobytes := must.Get(strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 64))(t)
 			return 1024 * kilobytes
 		}
 	}
@@ -35,26 +33,15 @@ func heldBytes(t *testing.T) float64 {
 // scores and updates share them. Another policy shows what a copy would cost.
 func TestFrozenWeightsAreStoredOnce(t *testing.T) {
 	c := Config{Dir: filepath.Join(t.TempDir(), "model"), R: 4, Alpha: 8}
-	if err := TinyModel(c.Dir, 4, 512, 7); err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.Stat(filepath.Join(c.Dir, "model.safetensors"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, TinyModel(c.Dir, 4, 512, 7))
+	file := must.Get(os.Stat(filepath.Join(c.Dir, "model.safetensors")))(t)
 	open := func() *CausalLM {
-		p, err := NewCausalLM(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(NewCausalLM(c))(t)
 		t.Cleanup(p.Close)
 		return p
 	}
 	sample := func(p *CausalLM) *Sampler {
-		m, err := p.NewSampler(4)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(p.NewSampler(4))(t)
 		t.Cleanup(m.Close)
 		return m
 	}
@@ -70,14 +57,10 @@ func TestFrozenWeightsAreStoredOnce(t *testing.T) {
 		{"a sampler", func() { m = sample(p) }, 0.9, 1.1},
 		{"a second sampler", func() { sample(p) }, -0.1, 0.1},
 		{"completions", func() {
-			if err := m.Generate(t.Context(), [][]int32{{5, 6, 7}}, GenerateOptions{Samples: 4, MaxNew: 8}, func(int, []Completion) error { return nil }); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, m.Generate(t.Context(), [][]int32{{5, 6, 7}}, GenerateOptions{Samples: 4, MaxNew: 8}, func(int, []Completion) error { return nil }))
 		}, -0.1, 0.1},
 		{"scores", func() {
-			if _, err := p.Score(t.Context(), [][]int32{{5, 6, 7}}, [][]int32{{8, 9}}, 1); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(p.Score(t.Context(), [][]int32{{5, 6, 7}}, [][]int32{{8, 9}}, 1))(t)
 		}, -0.1, 0.1},
 		{"gradients", func() { gradients(t, p, sequences, 0, false) }, -0.1, 0.1},
 		{"a sampler of another policy", func() { sample(open()) }, 0.9, 1.1},
@@ -93,34 +76,19 @@ func TestFrozenWeightsAreStoredOnce(t *testing.T) {
 // TestCacheGrowsWithCompletions: cache memory grows with the tokens generated, not with the requested maximum.
 func TestCacheGrowsWithCompletions(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "model")
-	if err := TinyModel(dir, 2, 256, 7); err != nil {
-		t.Fatal(err)
-	}
-	p, err := NewCausalLM(Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, TinyModel(dir, 2, 256, 7))
+	p := must.Get(NewCausalLM(Config{Dir: dir}))(t)
 	defer p.Close()
 	const samples, longest = 16, 2000
-	m, err := p.NewSampler(samples)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(p.NewSampler(samples))(t)
 	defer m.Close()
 	write := func(longest, tokens int) {
 		t.Helper()
-		id, err := m.Submit([]int32{5, 6, 7}, 0, GenerateOptions{Samples: samples, MaxNew: longest, Sampling: torch.Sampling{Temperature: 1}}, func(Progress) {})
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := must.Get(m.Submit([]int32{5, 6, 7}, 0, GenerateOptions{Samples: samples, MaxNew: longest, Sampling: torch.Sampling{Temperature: 1}}, func(Progress) {}))(t)
 		for range tokens {
-			if err := m.Step(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, m.Step())
 		}
-		if err := m.Cancel(id); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, m.Cancel(id))
 	}
 	write(4, 4) // needed by any completion
 	before := heldBytes(t)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -20,16 +21,11 @@ import (
 func perturbed[P Policy](t *testing.T, p P) P {
 	t.Helper()
 	for k, v := range p.Params() {
-		values, err := v.Read()
-		if err != nil {
-			t.Fatal(err)
-		}
+		values := must.Get(v.Read())(t)
 		for i := range values {
 			values[i] += 0.03 * float32((i*7+k)%11-5)
 		}
-		if err := v.Write(values); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, v.Write(values))
 	}
 	p.Changed()
 	return p
@@ -47,19 +43,12 @@ func wide[T float32 | int64](values ...T) []float64 {
 // and one part. All rows differ, so a part computed twice, or rows indexed from their part's start, would show.
 func TestPartsChangeNothing(t *testing.T) {
 	torchtest.NoLeaks(t)
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	sequences := [][]int32{{4, 5, 6}, {7, 8, 9, 10, 11, 4}, {12, 5}, {6, 4, 9, 13}, {8, 7, 5, 9, 4}, {10, 11}, {5, 6, 12, 7}}
 	tiny := filepath.Join(t.TempDir(), "tiny")
-	must(TinyModel(tiny, 2, 32, 3))
+	must.Do(t, TinyModel(tiny, 2, 32, 3))
 	chat := filepath.Join(t.TempDir(), "chat")
-	must(TinyChatModel(chat, 2, 32, 3))
-	encoder, err := transformers.LoadConfig(filepath.Join("..", "..", "torch", "transformers", "testdata", "encoders", "roberta"))
-	must(err)
+	must.Do(t, TinyChatModel(chat, 2, 32, 3))
+	encoder := must.Get(transformers.LoadConfig(filepath.Join("..", "..", "torch", "transformers", "testdata", "encoders", "roberta")))(t)
 
 	type part struct {
 		limit func(tokens int)
@@ -76,19 +65,16 @@ func TestPartsChangeNothing(t *testing.T) {
 			if c.Dir == "" {
 				build = func(c Config) (*Classifier, error) { return RandomClassifier(encoder, c) }
 			}
-			p, err := build(c)
-			must(err)
+			p := must.Get(build(c))(t)
 			defer p.Close()
 			perturbed(t, p)
 			m := &RewardModel{p, -1, ""}
 			cases[name+" "+kind] = part{func(tokens int) { p.PartTokens = tokens }, func() (all []float64) {
 				if kind == "rewards" {
-					scores, err := m.Scores(t.Context(), sequences)
-					must(err)
+					scores := must.Get(m.Scores(t.Context(), sequences))(t)
 					return scores
 				}
-				probs, err := p.Probs(t.Context(), sequences)
-				must(err)
+				probs := must.Get(p.Probs(t.Context(), sequences))(t)
 				for _, row := range probs {
 					all = append(all, wide(row...)...)
 				}
@@ -97,8 +83,7 @@ func TestPartsChangeNothing(t *testing.T) {
 		}
 	}
 
-	lm, err := NewCausalLM(Config{Dir: tiny, R: 4, Alpha: 8, Seed: 5})
-	must(err)
+	lm := must.Get(NewCausalLM(Config{Dir: tiny, R: 4, Alpha: 8, Seed: 5}))(t)
 	defer lm.Close()
 	perturbed(t, lm)
 	prompts, completions := [][]int32{}, [][]int32{}
@@ -107,8 +92,7 @@ func TestPartsChangeNothing(t *testing.T) {
 	}
 	limitLM := func(tokens int) { lm.PartTokens = tokens }
 	cases["scores of completions"] = part{limitLM, func() (all []float64) {
-		scored, err := lm.Score(t.Context(), prompts, completions, 0.7)
-		must(err)
+		scored := must.Get(lm.Score(t.Context(), prompts, completions, 0.7))(t)
 		for _, one := range scored {
 			all = append(append(append(all, wide(one.LogProbs...)...), wide(one.Entropy...)...), wide(one.Rank...)...)
 		}
@@ -123,22 +107,18 @@ func TestPartsChangeNothing(t *testing.T) {
 		samples = append(samples, x)
 	}
 	cases["validation"] = part{limitLM, func() []float64 {
-		v, err := lm.Validate(t.Context(), samples)
-		must(err)
+		v := must.Get(lm.Validate(t.Context(), samples))(t)
 		return []float64{v.Loss, v.Entropy, v.Accuracy, float64(v.Labels)}
 	}}
-	judge, err := NewJudge(chat, "", time.Time{})
-	must(err)
+	judge := must.Get(NewJudge(chat, "", time.Time{}))(t)
 	defer judge.Close()
 	cases["judge"] = part{func(tokens int) { judge.policy.PartTokens = tokens }, func() []float64 {
-		shares, err := judge.Choose(t.Context(), question("Answer:"), []string{"No", "Yes", "1", "10", "12"})
-		must(err)
+		shares := must.Get(judge.Choose(t.Context(), question("Answer:"), []string{"No", "Yes", "1", "10", "12"}))(t)
 		return shares
 	}}
 
 	// A teacher's divergence is split by logits: for one action, for 7, for all.
-	teacher, err := NewCausalLM(Config{Dir: chat, Seed: 9})
-	must(err)
+	teacher := must.Get(NewCausalLM(Config{Dir: chat, Seed: 9}))(t)
 	defer teacher.Close()
 	for _, kind := range []string{ReverseKL, ForwardKL, JSD} {
 		d := Divergence{Kind: kind, Mix: 0.3}
@@ -147,8 +127,8 @@ func TestPartsChangeNothing(t *testing.T) {
 				d.PartLogits *= lm.VocabSize()
 			}
 		}, func() (all []float64) {
-			must(torch.ZeroGrad(lm.Params()))
-			must(torch.Do(torch.Train, func(s *torch.Scope) error {
+			must.Do(t, torch.ZeroGrad(lm.Params()))
+			must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 				b := rl.NewBatch(samples)
 				weight := make([]float32, len(b.Actions))
 				for i := range weight {

@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // TestPipesInAModelFolder: a named pipe in place of a file is an error that names it, and nothing waits for a writer.
@@ -14,20 +16,14 @@ func TestPipesInAModelFolder(t *testing.T) {
 	for _, name := range []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors", "model.safetensors.index.json"} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "model")
-			if err := TinyChatModel(dir, 1, 32, 1); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, TinyChatModel(dir, 1, 32, 1))
 			if strings.HasSuffix(name, ".index.json") {
-				if err := os.Remove(filepath.Join(dir, "model.safetensors")); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.Remove(filepath.Join(dir, "model.safetensors")))
 			}
 			if err := os.Remove(filepath.Join(dir, name)); err != nil && !os.IsNotExist(err) {
 				t.Fatal(err)
 			}
-			if err := syscall.Mkfifo(filepath.Join(dir, name), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, syscall.Mkfifo(filepath.Join(dir, name), 0o600))
 			opened := make(chan error, 1)
 			go func() {
 				p, err := NewCausalLM(Config{Dir: dir})

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // pairOf is a row with two answers.
@@ -49,10 +50,7 @@ func TestEncodePreferences(t *testing.T) {
 			want: []kept{{[]string{"b."}, []int32{1}}, {[]string{"c."}, []int32{0}}, {[]string{"d."}, []int32{0}}, {[]string{"e."}, []int32{1}}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := p.EncodePreferences(withNulls(test.examples), EncodeOptions{MaxLength: 6}, test.singles)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must.Get(p.EncodePreferences(withNulls(test.examples), EncodeOptions{MaxLength: 6}, test.singles))(t)
 			var units []kept
 			for i, unit := range got.Units {
 				var k kept
@@ -60,10 +58,7 @@ func TestEncodePreferences(t *testing.T) {
 					if x.Prompt != i {
 						t.Errorf("unit %d has the number %d", i, x.Prompt)
 					}
-					answer, err := p.Tokenizer.Decode(x.Actions, false)
-					if err != nil {
-						t.Fatal(err)
-					}
+					answer := must.Get(p.Tokenizer.Decode(x.Actions, false))(t)
 					k.Answers, k.Truths = append(k.Answers, strings.ReplaceAll(answer, "<eos>", ".")), append(k.Truths, x.Truth)
 				}
 				units = append(units, k)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
 	"github.com/rltrain/rltrain/torch/hub"
@@ -21,28 +22,16 @@ import (
 func TestRewardModelOfLabels(t *testing.T) {
 	torchtest.NoLeaks(t)
 	dir := policytest.Classifier(t, policytest.Encoder(t), transformers.PoolMean, "bad", "good")
-	p, err := policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", false))(t)
 	defer p.Close()
-	m, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, dir+"#good")
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, dir+"#good"))(t)
 	defer m.Close()
 	var sequences [][]int32
 	for _, text := range []string{"the judge", "a"} {
-		ids, err := m.Encode(answered(text+"\n", " law ?"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		ids := must.Get(m.Encode(answered(text+"\n", " law ?")))(t)
 		sequences = append(sequences, ids)
 	}
-	probs, err := p.Probs(t.Context(), sequences)
-	if err != nil {
-		t.Fatal(err)
-	}
+	probs := must.Get(p.Probs(t.Context(), sequences))(t)
 	scores, err := m.Scores(t.Context(), sequences)
 	if err != nil || len(scores) != 2 {
 		t.Fatal(err, scores)
@@ -72,10 +61,7 @@ func TestRewardModelOfTransformers(t *testing.T) {
 	if _, err := policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", false); err == nil || !strings.Contains(err.Error(), "is a reward model") {
 		t.Errorf("a reward model as a classifier: %v", err)
 	}
-	p, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, dir))(t)
 	defer p.Close()
 	for folder, want := range map[string]bool{dir: true, t.TempDir(): false} {
 		if got := policy.IsRewardFolder(folder); got != want {
@@ -83,18 +69,11 @@ func TestRewardModelOfTransformers(t *testing.T) {
 		}
 	}
 	merged := filepath.Join(t.TempDir(), "merged")
-	if err := p.Merge(merged, ""); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(filepath.Join(merged, "label_policy.json")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Merge(merged, ""))
+	must.Do(t, os.Remove(filepath.Join(merged, "label_policy.json")))
 	var scores [][]float64
 	for _, name := range []string{dir, merged, merged + "#LABEL_0"} {
-		m, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, name))(t)
 		found, err := m.Scores(t.Context(), [][]int32{{0, 9, 8, 2}, {0, 7, 2}})
 		m.Close()
 		if err != nil {
@@ -138,61 +117,35 @@ func TestRewardText(t *testing.T) {
 func TestRewardModelOfALanguageModel(t *testing.T) {
 	torchtest.NoLeaks(t)
 	base := filepath.Join(t.TempDir(), "tiny")
-	if err := policy.TinyModel(base, 2, 32, 3); err != nil {
-		t.Fatal(err)
-	}
-	m, err := policy.NewRewardModel(policy.Config{Dir: base, R: 4, Alpha: 8, Seed: 5, MaxLength: 40})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(base, 2, 32, 3))
+	m := must.Get(policy.NewRewardModel(policy.Config{Dir: base, R: 4, Alpha: 8, Seed: 5, MaxLength: 40}))(t)
 	defer m.Close()
 	for _, v := range m.Params() { // a trained adapter
-		values, err := v.Read()
-		if err != nil {
-			t.Fatal(err)
-		}
+		values := must.Get(v.Read())(t)
 		for i := range values {
 			values[i] += 0.01 * float32(i%7)
 		}
-		if err := v.Write(values); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, v.Write(values))
 	}
 	var sequences [][]int32
 	for _, answer := range []string{"a law", "a cat", ""} {
-		ids, err := m.Encode(answered("say something now: ", answer))
-		if err != nil {
-			t.Fatal(err)
-		}
+		ids := must.Get(m.Encode(answered("say something now: ", answer)))(t)
 		if ids[len(ids)-1] != 1 {
 			t.Errorf("%q does not end with the token that ends a text: %v", answer, ids)
 		}
 		sequences = append(sequences, ids)
 	}
-	together, err := m.Scores(t.Context(), sequences)
-	if err != nil {
-		t.Fatal(err)
-	}
+	together := must.Get(m.Scores(t.Context(), sequences))(t)
 	dir := t.TempDir()
-	if err := m.Save(dir); err != nil {
-		t.Fatal(err)
-	}
-	loaded, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.Save(dir))
+	loaded := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, dir))(t)
 	defer loaded.Close()
 	merged := filepath.Join(t.TempDir(), "merged")
-	if err := loaded.Merge(merged, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, loaded.Merge(merged, ""))
 	if !policy.IsRewardFolder(merged) {
 		t.Error("the merged folder is no reward model's")
 	}
-	full, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, merged)
-	if err != nil {
-		t.Fatal(err)
-	}
+	full := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, merged))(t)
 	defer full.Close()
 	scores, err := full.Scores(t.Context(), sequences)
 	if err != nil || full.MaxLength != m.MaxLength {
@@ -204,14 +157,8 @@ func TestRewardModelOfALanguageModel(t *testing.T) {
 		}
 	}
 	for i, ids := range sequences {
-		alone, err := loaded.Scores(t.Context(), [][]int32{ids})
-		if err != nil {
-			t.Fatal(err)
-		}
-		other, err := m.Scores(t.Context(), [][]int32{append(append([]int32(nil), ids[:len(ids)-1]...), 7)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		alone := must.Get(loaded.Scores(t.Context(), [][]int32{ids}))(t)
+		other := must.Get(m.Scores(t.Context(), [][]int32{append(append([]int32(nil), ids[:len(ids)-1]...), 7)}))(t)
 		if math.Abs(alone[0]-together[i]) > 1e-5 || math.Abs(other[0]-together[i]) < 1e-4 {
 			t.Errorf("answer %d: score %v, unbatched and reloaded %v, with another last token %v", i, together[i], alone[0], other[0])
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/hub"
 	template "github.com/rltrain/rltrain/torch/transformers/chat"
 )
@@ -30,19 +31,10 @@ func conversational(t *testing.T, text string) *CausalLM {
 // readConversation reads a row of JSON with a prompt.
 func readConversation(t *testing.T, row string) chat.Example {
 	t.Helper()
-	value, err := dataset.Parse(row)
-	if err != nil {
-		t.Fatal(err)
-	}
+	value := must.Get(dataset.Parse(row))(t)
 	r := dataset.Record{File: "f", Line: 1, Fields: value.(dataset.Object)}
-	layout, err := chat.Detect(r, chat.PromptOnly)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := layout.Example(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	layout := must.Get(chat.Detect(r, chat.PromptOnly))(t)
+	e := must.Get(layout.Example(r))(t)
 	return e
 }
 
@@ -81,10 +73,7 @@ func TestPromptsAsTemplatesSeeThem(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, err, other)
 			continue
 		}
-		want, err := p.Tokenizer.EncodeRaw(c.want, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := must.Get(p.Tokenizer.EncodeRaw(c.want, false))(t)
 		if got, _ := p.Tokenizer.Decode(prompt, false); !slices.Equal(prompt, want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
@@ -123,9 +112,7 @@ func TestOpenedThought(t *testing.T) {
 func TestEnds(t *testing.T) {
 	const turns = "{% for m in messages %}{{ m.role + ':' + m.content + '<unk>\n' }}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
 	dir := filepath.Join(t.TempDir(), "tiny")
-	if err := TinyModel(dir, 1, 32, 3); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, TinyModel(dir, 1, 32, 3))
 	for _, c := range []struct {
 		template, token string
 		eos, added      []int32
@@ -139,9 +126,7 @@ func TestEnds(t *testing.T) {
 		{"", "<pad>", []int32{0, 1}, []int32{0}, "<pad>"},
 		{turns, "<none>", nil, nil, ""},
 	} {
-		if err := os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(c.template), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(c.template), 0o644))
 		p, err := NewCausalLM(Config{Dir: dir, Full: true})
 		if err != nil {
 			t.Fatal(err)
@@ -157,17 +142,12 @@ func TestEnds(t *testing.T) {
 			continue
 		}
 		out := t.TempDir()
-		if err := p.Save(out); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, p.Save(out))
 		if !slices.Equal(p.EOS(), c.eos) || !slices.Equal(p.AddedEOS(), c.added) {
 			t.Errorf("%q with %q: ends at %v, added %v; want %v, %v", c.template, c.token, p.EOS(), p.AddedEOS(), c.eos, c.added)
 		}
 		p.Close()
-		again, err := ReadCausalLM(out)
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := must.Get(ReadCausalLM(out))(t)
 		if !slices.Equal(again.EOS(), c.eos) || again.AddedEOS() != nil {
 			t.Errorf("%q with %q: saved, it ends at %v, added %v", c.template, c.token, again.EOS(), again.AddedEOS())
 		}
@@ -184,17 +164,10 @@ func TestEnds(t *testing.T) {
 // The ends that a run chose are those of its adapter, too.
 func TestEndsOfAnAdapter(t *testing.T) {
 	p := tinyPolicy(t, Config{R: 2, Alpha: 4})
-	if err := p.EndAt("<unk>"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.EndAt("<unk>"))
 	dir := t.TempDir()
-	if err := p.Save(dir); err != nil {
-		t.Fatal(err)
-	}
-	again, err := LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Save(dir))
+	again := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false))(t)
 	defer again.Close()
 	if !slices.Equal(again.EOS(), []int32{2, 1}) || again.Tokenizer.Special()["eos_token"] != "<unk>" {
 		t.Errorf("it ends at %v, named %s", again.EOS(), again.Tokenizer.Special()["eos_token"])

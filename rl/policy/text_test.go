@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/torchtest"
 	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
@@ -15,14 +16,9 @@ import (
 func TestObservationsBecomeTokens(t *testing.T) {
 	torchtest.NoLeaks(t)
 	dir := t.TempDir() + "/tiny"
-	if err := TinyModel(dir, 1, 32, 3); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, TinyModel(dir, 1, 32, 3))
 	load := func() *CausalLM {
-		p, err := NewCausalLM(Config{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(NewCausalLM(Config{Dir: dir}))(t)
 		t.Cleanup(p.Close)
 		return p
 	}
@@ -31,9 +27,7 @@ func TestObservationsBecomeTokens(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	const template = "{% for m in messages %}{{ m.role }}:{{ m.content }} {% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
-	if err := os.WriteFile(dir+"/chat_template.jinja", []byte(template), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(dir+"/chat_template.jinja", []byte(template), 0o644))
 	p := load()
 	for _, test := range []struct {
 		shown envs.Observation
@@ -43,10 +37,7 @@ func TestObservationsBecomeTokens(t *testing.T) {
 		{envs.Observation{Messages: []envs.Message{user}}, "user:two assistant:"},
 		{envs.Observation{Messages: []envs.Message{user, opened}}, "user:two assistant:so: "},
 	} {
-		ids, err := p.EncodeObservation(test.shown)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ids := must.Get(p.EncodeObservation(test.shown))(t)
 		if got, err := p.Tokenizer.Decode(ids, false); err != nil || got != test.want {
 			t.Errorf("%q, %v; want %q", got, err, test.want)
 		}
@@ -56,10 +47,7 @@ func TestObservationsBecomeTokens(t *testing.T) {
 // TestSpell reports the length of the text after each token.
 func TestSpell(t *testing.T) {
 	p := tinyPolicy(t, Config{})
-	ids, err := p.Tokenizer.EncodeRaw("a+b=", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must.Get(p.Tokenizer.EncodeRaw("a+b=", false))(t)
 	text, ends, err := p.DecodeEnds(append(ids, p.EOS()[0]))
 	if err != nil || text != "a+b=" || !slices.Equal(ends, []int{1, 2, 3, 4, 4}) {
 		t.Errorf("%q, %v, %v; want the text, and no more of it for the end token", text, ends, err)
@@ -80,28 +68,14 @@ func TestSpell(t *testing.T) {
 // TestReply gives the same tokens as encoding the full conversation.
 func TestReply(t *testing.T) {
 	dir := t.TempDir() + "/tiny"
-	if err := TinyChatModel(dir, 1, 32, 3); err != nil {
-		t.Fatal(err)
-	}
-	p, err := NewCausalLM(Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, TinyChatModel(dir, 1, 32, 3))
+	p := must.Get(NewCausalLM(Config{Dir: dir}))(t)
 	defer p.Close()
 	said := []envs.Message{{Role: envs.RoleUser, Content: "a"}, {Role: envs.RoleAssistant, Content: "b"}, {Role: envs.RoleUser, Content: "c"}}
-	want, err := p.EncodeObservation(envs.Observation{Messages: said})
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(p.EncodeObservation(envs.Observation{Messages: said}))(t)
 	for _, ended := range []bool{true, false} {
-		ids, err := p.EncodeObservation(envs.Observation{Messages: said[:1]})
-		if err != nil {
-			t.Fatal(err)
-		}
-		written, err := p.Tokenizer.EncodeRaw("b", false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ids := must.Get(p.EncodeObservation(envs.Observation{Messages: said[:1]}))(t)
+		written := must.Get(p.Tokenizer.EncodeRaw("b", false))(t)
 		ids = append(ids, written...)
 		if ended {
 			ids = append(ids, p.EOS()[0])

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -35,42 +36,25 @@ func TestEncodeAsTRL(t *testing.T) {
 	if file == "" {
 		t.Skip("RLTRAIN_SFT_CASES is not set")
 	}
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(file))(t)
 	for line := range strings.Lines(string(data)) {
 		var c trlCase
-		if err := json.Unmarshal([]byte(line), &c); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal([]byte(line), &c))
 		t.Run(c.Name, func(t *testing.T) { checkAsTRL(t, c) })
 	}
 }
 
 func checkAsTRL(t *testing.T, c trlCase) {
-	p, err := NewCausalLM(Config{Dir: c.Model})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(NewCausalLM(Config{Dir: c.Model}))(t)
 	defer p.Close()
-	parts, err := dataset.Find("", c.Data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	divided, err := (dataset.Reader{}).Divide(parts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parts := must.Get(dataset.Find("", c.Data))(t)
+	divided := must.Get((dataset.Reader{}).Divide(parts))(t)
 	records := divided.Train
 	if c.Validation {
 		records = divided.Validation
 	}
 	examples := chat.Examples(records, chat.LanguageModelling, chat.PromptCompletion)
-	encoded, err := p.Encode(examples, EncodeOptions{MaxLength: c.MaxLength, CompletionOnly: c.Completion, AssistantOnly: c.Assistant})
-	if err != nil {
-		t.Fatal(err)
-	}
+	encoded := must.Get(p.Encode(examples, EncodeOptions{MaxLength: c.MaxLength, CompletionOnly: c.Completion, AssistantOnly: c.Assistant}))(t)
 	var ids, labels [][]int32
 	for _, q := range encoded.Sequences {
 		trained := make([]int32, len(q.IDs))
@@ -111,13 +95,11 @@ func lossOf(t *testing.T, p *CausalLM, sequences []Sequence) float64 {
 		begin += len(q.IDs)
 	}
 	loss := 0.0
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		for _, x := range s.Read(p.Forward(s, &batch, Pass{Temperature: 1}).LogProbs) {
 			loss -= float64(x) / float64(len(batch.Rows))
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return loss
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
@@ -25,13 +26,8 @@ import (
 func tinyToken(t *testing.T, r int) *policy.CausalLM {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "tiny")
-	if err := policy.TinyModel(dir, 1, 32, 7); err != nil {
-		t.Fatal(err)
-	}
-	p, err := policy.NewCausalLM(policy.Config{Dir: dir, Full: r == 0, R: r, Alpha: 2 * float64(r), Seed: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(dir, 1, 32, 7))
+	p := must.Get(policy.NewCausalLM(policy.Config{Dir: dir, Full: r == 0, R: r, Alpha: 2 * float64(r), Seed: 5}))(t)
 	t.Cleanup(p.Close)
 	return p
 }
@@ -52,10 +48,7 @@ var kinds = []kind{
 		}),
 		make: func(t *testing.T) policy.Policy { return tinyToken(t, 2) },
 		load: func(t *testing.T, dir string, trainable bool) policy.Policy {
-			p, err := policy.LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", trainable)
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must.Get(policy.LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", trainable))(t)
 			t.Cleanup(p.Close)
 			return p
 		},
@@ -66,20 +59,14 @@ var kinds = []kind{
 			{Tokens: []int32{2, 5, 3}, Actions: []int32{1}}, {Tokens: []int32{2, 7, 8, 3}, Actions: []int32{0}},
 		}),
 		make: func(t *testing.T) policy.Policy {
-			p, err := policy.NewClassifier(policy.Config{
+			p := must.Get(policy.NewClassifier(policy.Config{
 				Dir: policytest.Encoder(t), Labels: []string{"law", "physics"}, Pooling: transformers.PoolMean, R: 2, Alpha: 4, Seed: 1,
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))(t)
 			t.Cleanup(p.Close)
 			return p
 		},
 		load: func(t *testing.T, dir string, trainable bool) policy.Policy {
-			p, err := policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", trainable)
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must.Get(policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", trainable))(t)
 			t.Cleanup(p.Close)
 			return p
 		},
@@ -89,12 +76,10 @@ var kinds = []kind{
 // valuesOf returns V of a batch.
 func valuesOf(t *testing.T, p policy.Policy, b *rl.Batch) (values []float32) {
 	t.Helper()
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		values = s.Read(p.Forward(s, b, policy.Pass{Values: true, Temperature: 1}).Values)
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return values
 }
 
@@ -116,9 +101,7 @@ func TestValueHeads(t *testing.T) {
 		t.Run(kind.name, func(t *testing.T) {
 			torchtest.NoLeaks(t)
 			p, dir := kind.make(t), t.TempDir()
-			if err := p.SaveWeights(dir); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, p.SaveWeights(dir))
 			isValue := func(g policy.Group) bool { return g.Role == policy.Value }
 			without := len(p.Params())
 			total, trainable := parametersOf(p)
@@ -126,17 +109,12 @@ func TestValueHeads(t *testing.T) {
 				t.Error("a policy that needs no values has a value head")
 			}
 			for range 2 { // the second call does nothing
-				if err := p.AddValueHead(); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, p.AddValueHead())
 			}
 			if n := len(p.Params()); n != without+2 || !slices.ContainsFunc(p.Groups(), isValue) {
 				t.Errorf("%d weights with a value head, %d without", n, without)
 			}
-			shape, err := p.Params()[without].Shape()
-			if err != nil {
-				t.Fatal(err)
-			}
+			shape := must.Get(p.Params()[without].Shape())(t)
 			if a, b := parametersOf(p); a != total+shape[1]+1 || b != trainable+shape[1]+1 {
 				t.Errorf("%d of %d weights are trainable, %d of %d without the head", b, a, trainable, total)
 			}
@@ -155,57 +133,40 @@ func TestValueHeadsTravelWithTheWeights(t *testing.T) {
 		t.Run(kind.name, func(t *testing.T) {
 			torchtest.NoLeaks(t)
 			p, headless := kind.make(t), t.TempDir()
-			if err := p.SaveWeights(headless); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, p.SaveWeights(headless))
 			without := len(p.Params())
-			if err := p.AddValueHead(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, p.AddValueHead())
 			fill := func(scale float32) {
 				t.Helper()
-				weights, err := run.TakeSnapshot(p)
-				if err != nil {
-					t.Fatal(err)
-				}
+				weights := must.Get(run.TakeSnapshot(p))(t)
 				for i := range weights[without] {
 					weights[without][i] = scale * float32(i%5-2)
 				}
 				weights[without+1][0] = scale
-				if err := weights.PutBack(p); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, weights.PutBack(p))
 			}
 			fill(0.1)
 			want := valuesOf(t, p, kind.batch)
 
 			saved := t.TempDir()
-			if err := p.(interface{ Save(dir string) error }).Save(saved); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, p.(interface{ Save(dir string) error }).Save(saved))
 			loaded := kind.load(t, saved, true)
 			if len(loaded.Params()) != without {
 				t.Error("a policy that is loaded has a value head before it is asked for one")
 			}
-			if err := loaded.AddValueHead(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, loaded.AddValueHead())
 			if diff := cmp.Diff(want, valuesOf(t, loaded, kind.batch)); diff != "" {
 				t.Errorf("values (-saved +loaded):\n%s", diff)
 			}
 
 			// A checkpoint restores the value head.
 			fill(0.3)
-			if err := p.LoadWeights(saved); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, p.LoadWeights(saved))
 			if diff := cmp.Diff(want, valuesOf(t, p, kind.batch)); diff != "" {
 				t.Errorf("values (-saved +put back):\n%s", diff)
 			}
 			// Weights without a value head reset it to zeros.
-			if err := p.LoadWeights(headless); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, p.LoadWeights(headless))
 			for _, v := range valuesOf(t, p, kind.batch) {
 				if v != 0 {
 					t.Errorf("a new value head returns %v", v)
@@ -213,9 +174,7 @@ func TestValueHeadsTravelWithTheWeights(t *testing.T) {
 			}
 			// The head of a wider model is refused.
 			name := filepath.Join(saved, "value_head.safetensors")
-			if err := safetensors.Write(name, []safetensors.Tensor{safetensors.FromFloat32s("v_head.summary.weight", []int64{1, 99}, make([]float32, 99))}, nil); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, safetensors.Write(name, []safetensors.Tensor{safetensors.FromFloat32s("v_head.summary.weight", []int64{1, 99}, make([]float32, 99))}, nil))
 			if err := p.LoadWeights(saved); err == nil || !strings.Contains(err.Error(), name) {
 				t.Errorf("a head of 99 features: %v", err)
 			}
@@ -230,14 +189,12 @@ func TestInferencePolicies(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {
 			saved := t.TempDir()
-			if err := kind.make(t).(interface{ Save(dir string) error }).Save(saved); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, kind.make(t).(interface{ Save(dir string) error }).Save(saved))
 			logProbs := map[bool][]float32{}
 			for _, trainable := range []bool{false, true} {
 				p := kind.load(t, saved, trainable)
 				adapter := p.Params()[1] // b of the first layer
-				if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+				must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 					out := p.Forward(s, kind.batch, policy.Pass{Temperature: 1})
 					logProbs[trainable] = s.Read(out.LogProbs)
 					if kind.name == "label" || trainable {
@@ -247,9 +204,7 @@ func TestInferencePolicies(t *testing.T) {
 						t.Errorf("loaded with trainable %v: the adapter has a gradient: %v", trainable, has)
 					}
 					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
+				}))
 			}
 			if diff := cmp.Diff(logProbs[true], logProbs[false], cmpopts.EquateApprox(0, 1e-5)); diff != "" {
 				t.Errorf("log-probabilities (-to train +to use):\n%s", diff)
@@ -261,10 +216,8 @@ func TestInferencePolicies(t *testing.T) {
 func TestValuesSendNoGradientToTheBody(t *testing.T) {
 	for _, kind := range kinds {
 		p := kind.make(t)
-		if err := p.AddValueHead(); err != nil {
-			t.Fatal(err)
-		}
-		if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+		must.Do(t, p.AddValueHead())
+		must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 			s.Backward(s.Sum(p.Forward(s, kind.batch, policy.Pass{Values: true, Temperature: 1}).Values))
 			for _, g := range p.Groups() {
 				for _, v := range g.Params {
@@ -274,12 +227,8 @@ func TestValuesSendNoGradientToTheBody(t *testing.T) {
 				}
 			}
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
-		if err := torch.ZeroGrad(p.Params()); err != nil {
-			t.Fatal(err)
-		}
+		}))
+		must.Do(t, torch.ZeroGrad(p.Params()))
 	}
 }
 
@@ -287,16 +236,11 @@ func TestValuesSendNoGradientToTheBody(t *testing.T) {
 func TestDecaySparesVectors(t *testing.T) {
 	for _, kind := range kinds {
 		for _, p := range []policy.Policy{kind.make(t), tinyToken(t, 0)} {
-			if err := p.AddValueHead(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, p.AddValueHead())
 			n := 0
 			for _, g := range p.Groups() {
 				for _, v := range g.Params {
-					shape, err := v.Shape()
-					if err != nil {
-						t.Fatal(err)
-					}
+					shape := must.Get(v.Shape())(t)
 					n++
 					if g.Decay != (len(shape) > 1 && g.Role != policy.Value) {
 						t.Errorf("%s: weights of shape %v of the %s decay: %t", kind.name, shape, g.Role, g.Decay)
@@ -321,24 +265,14 @@ func TestUntrainedAdapter(t *testing.T) {
 	}
 	check(tinyToken(t, 0), false, "a policy trained whole")
 	check(adapted, true, "a new adapter")
-	snapshot, err := run.TakeSnapshot(adapted)
-	if err != nil {
-		t.Fatal(err)
-	}
+	snapshot := must.Get(run.TakeSnapshot(adapted))(t)
 	last := len(snapshot) - 1 // a B
 	snapshot[last][3] = 1e-6
-	if err := snapshot.PutBack(adapted); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, snapshot.PutBack(adapted))
 	check(adapted, false, "an adapter of which one weight was trained")
 	dir := t.TempDir()
-	if err := adapted.Save(dir); err != nil {
-		t.Fatal(err)
-	}
-	loaded, err := policy.LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, adapted.Save(dir))
+	loaded := must.Get(policy.LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", true))(t)
 	defer loaded.Close()
 	check(loaded, false, "a trained adapter that was loaded")
 	check(kinds[1].make(t), false, "a classifier, whose head is part of it")
@@ -348,10 +282,7 @@ func TestUntrainedAdapter(t *testing.T) {
 func TestSamplersUseChangedWeights(t *testing.T) {
 	for _, r := range []int{0, 4} {
 		p := tinyToken(t, r)
-		old, err := p.NewSampler(2)
-		if err != nil {
-			t.Fatal(err)
-		}
+		old := must.Get(p.NewSampler(2))(t)
 		defer old.Close()
 		type written struct {
 			IDs      []int32
@@ -360,19 +291,14 @@ func TestSamplersUseChangedWeights(t *testing.T) {
 		write := func(m *policy.Sampler) (w written) {
 			t.Helper()
 			o := policy.GenerateOptions{Samples: 1, MaxNew: 6, Sampling: torch.Sampling{Temperature: 1}, Seed: 3}
-			if err := m.Generate(t.Context(), [][]int32{{5, 6, 7}}, o, func(_ int, c []policy.Completion) error {
+			must.Do(t, m.Generate(t.Context(), [][]int32{{5, 6, 7}}, o, func(_ int, c []policy.Completion) error {
 				w = written{c[0].IDs, c[0].LogProbs}
 				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 			return w
 		}
 		before := write(old)
-		snapshot, err := run.TakeSnapshot(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		snapshot := must.Get(run.TakeSnapshot(p))(t)
 		for _, weights := range snapshot {
 			for i := range weights {
 				weights[i] += 0.05 * float32(i%7-3)
@@ -382,10 +308,7 @@ func TestSamplersUseChangedWeights(t *testing.T) {
 			t.Fatal(err)
 		}
 		after := write(old)
-		fresh, err := p.NewSampler(2)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fresh := must.Get(p.NewSampler(2))(t)
 		defer fresh.Close()
 		if diff := cmp.Diff(write(fresh), after); diff != "" {
 			t.Errorf("rank %d: a sampler from before and a new one differ (-new +before):\n%s", r, diff)

@@ -12,6 +12,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/hub"
@@ -31,25 +32,15 @@ func ask(asText bool) envs.Observation {
 func languageLabel(t testing.TB, write func(dir string, layers, width int, seed uint64) error, c Config) *Classifier {
 	t.Helper()
 	c.Dir, c.R, c.Alpha, c.Seed = filepath.Join(t.TempDir(), "tiny"), 4, 8, 5
-	if err := write(c.Dir, 2, 32, 3); err != nil {
-		t.Fatal(err)
-	}
-	p, err := NewClassifier(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, write(c.Dir, 2, 32, 3))
+	p := must.Get(NewClassifier(c))(t)
 	t.Cleanup(p.Close)
 	for k, v := range p.Params() {
-		values, err := v.Read()
-		if err != nil {
-			t.Fatal(err)
-		}
+		values := must.Get(v.Read())(t)
 		for i := range values {
 			values[i] += 0.02 * float32((i+k)%7-3)
 		}
-		if err := v.Write(values); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, v.Write(values))
 	}
 	return p
 }
@@ -110,7 +101,7 @@ func TestScoredLabelsEqualSeparateScores(t *testing.T) {
 			grads := map[bool][][]float32{}
 			probs := map[bool][]float32{}
 			for _, brute := range []bool{true, false} {
-				if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+				must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 					var loss torch.Tensor
 					if brute {
 						for i, row := range oneByOne(s, p, prompts, false) {
@@ -140,12 +131,8 @@ func TestScoredLabelsEqualSeparateScores(t *testing.T) {
 						grads[brute] = append(grads[brute], s.Read(grad))
 					}
 					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
-				if err := torch.ZeroGrad(p.Params()); err != nil {
-					t.Fatal(err)
-				}
+				}))
+				must.Do(t, torch.ZeroGrad(p.Params()))
 			}
 			near(t, "probabilities", probs[false], probs[true], 1e-5)
 			for k := range grads[true] {
@@ -154,10 +141,7 @@ func TestScoredLabelsEqualSeparateScores(t *testing.T) {
 			if probs[true][0] == probs[true][3] {
 				t.Error("two prompts have the same probabilities")
 			}
-			alone, err := p.Probs(t.Context(), prompts[2:3])
-			if err != nil {
-				t.Fatal(err)
-			}
+			alone := must.Get(p.Probs(t.Context(), prompts[2:3]))(t)
 			near(t, "one prompt alone", alone[0], probs[true][6:9], 1e-5)
 			baseScores(t, p, prompts[:1], probs[true][0])
 		})
@@ -168,7 +152,7 @@ func TestScoredLabelsEqualSeparateScores(t *testing.T) {
 // adapter.
 func baseScores(t *testing.T, p *Classifier, prompts [][]int32, adapted float32) {
 	t.Helper()
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		got := s.Read(s.Exp(p.Forward(s, &rl.Batch{Sequences: prompts, Actions: []int64{0}}, Pass{Base: true}).Labels))
 		var want []float32
 		for _, l := range oneByOne(s, p, prompts, true)[0] {
@@ -179,27 +163,21 @@ func baseScores(t *testing.T, p *Classifier, prompts [][]int32, adapted float32)
 			t.Error("the adapter changes nothing")
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // TestScoredValues: a prompt's value is read at its last token, whatever the labels.
 func TestScoredValues(t *testing.T) {
 	torchtest.NoLeaks(t)
 	p := languageLabel(t, TinyModel, Config{Labels: artLabels, Prompt: ask})
-	if err := p.AddValueHead(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.AddValueHead())
 	weight := make([]float32, 32)
 	for i := range weight {
 		weight[i] = float32(i%5) - 2
 	}
-	if err := p.value.out.Weight.Write(weight); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.value.out.Weight.Write(weight))
 	prompts := encoded(t, p, "a wave", "the old law of 1812")
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		got := s.Read(p.Forward(s, &rl.Batch{Sequences: prompts, Actions: []int64{0, 1}}, Pass{Values: true}).Values)
 		states := p.lm.lastStates(s, prompts, torch.Pass{Adapter: true})
 		want := s.Read(s.Squeeze(s.Linear(states, p.value.out.Weight.T(), p.value.out.Bias.T())))
@@ -208,9 +186,7 @@ func TestScoredValues(t *testing.T) {
 			t.Error("two prompts have the same value")
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // TestScoredDropout: a prompt keeps its dropout mask in any batch.
@@ -218,7 +194,7 @@ func TestScoredDropout(t *testing.T) {
 	torchtest.NoLeaks(t)
 	p := languageLabel(t, TinyModel, Config{Labels: artLabels, Prompt: ask, Dropout: 0.5})
 	prompts := encoded(t, p, "a wave", "the old law of 1812")
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		scores := func(prompts [][]int32, keys ...uint64) []float32 {
 			return s.Read(p.Forward(s, &rl.Batch{Sequences: prompts, Actions: make([]int64, len(prompts)), Dropout: keys}, Pass{Dropout: true}).Labels)
 		}
@@ -229,9 +205,7 @@ func TestScoredDropout(t *testing.T) {
 			t.Error("another key drops the same")
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 func near(t *testing.T, what string, got, want []float32, tolerance float64) {
@@ -252,38 +226,21 @@ func TestLanguageLabelRoundTrip(t *testing.T) {
 	for pooling, c := range map[string]Config{PoolLast: {Labels: artLabels, MaxLength: 20}, PoolScore: {Labels: artLabels, Prompt: ask}} {
 		t.Run(pooling, func(t *testing.T) {
 			p := languageLabel(t, TinyModel, c)
-			if err := p.AddValueHead(); err != nil {
-				t.Fatal(err)
-			}
-			if err := p.value.out.Bias.Write([]float32{0.5}); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, p.AddValueHead())
+			must.Do(t, p.value.out.Bias.Write([]float32{0.5}))
 			ids := encoded(t, p, "a wave", "the law")
-			before, err := p.Probs(t.Context(), ids)
-			if err != nil {
-				t.Fatal(err)
-			}
+			before := must.Get(p.Probs(t.Context(), ids))(t)
 			dir := t.TempDir()
-			if err := p.Save(dir); err != nil {
-				t.Fatal(err)
-			}
-			q, err := LoadClassifier(t.Context(), &hub.Client{}, dir, "", true)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, p.Save(dir))
+			q := must.Get(LoadClassifier(t.Context(), &hub.Client{}, dir, "", true))(t)
 			defer q.Close()
 			if q.Pooling != pooling || q.MaxLength != p.MaxLength || !slices.Equal(q.Labels, artLabels) || !q.Adapted() {
 				t.Errorf("loaded: pooling %s, %d tokens, labels %q", q.Pooling, q.MaxLength, q.Labels)
 			}
-			if err := q.AddValueHead(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, q.AddValueHead())
 			same := func(p *Classifier) {
 				t.Helper()
-				after, err := p.Probs(t.Context(), encoded(t, p, "a wave", "the law"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				after := must.Get(p.Probs(t.Context(), encoded(t, p, "a wave", "the law")))(t)
 				for i := range before {
 					near(t, "a probability", after[i], before[i], 0)
 				}
@@ -294,33 +251,21 @@ func TestLanguageLabelRoundTrip(t *testing.T) {
 			}
 			for _, v := range q.Params() {
 				values, _ := v.Read()
-				if err := v.Write(make([]float32, len(values))); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, v.Write(make([]float32, len(values))))
 			}
-			if err := q.LoadWeights(dir); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, q.LoadWeights(dir))
 			same(q)
 			if fresh, err := q.Fresh(); err != nil || fresh {
 				t.Errorf("a trained policy is fresh: %v, %v", fresh, err)
 			}
 			merged := filepath.Join(t.TempDir(), "merged")
-			if err := p.Merge(merged, ""); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, p.Merge(merged, ""))
 			if err := os.RemoveAll(p.dir); err != nil { // a merged model needs no base
 				t.Fatal(err)
 			}
-			m, err := LoadClassifier(t.Context(), &hub.Client{}, merged, "", false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := must.Get(LoadClassifier(t.Context(), &hub.Client{}, merged, "", false))(t)
 			defer m.Close()
-			after, err := m.Probs(t.Context(), encoded(t, m, "a wave", "the law"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			after := must.Get(m.Probs(t.Context(), encoded(t, m, "a wave", "the law")))(t)
 			for i := range before {
 				near(t, "a merged probability", after[i], before[i], 1e-5)
 			}
@@ -328,9 +273,7 @@ func TestLanguageLabelRoundTrip(t *testing.T) {
 				t.Errorf("merged: pooling %s, %d tokens, labels %q, adapted %v", m.Pooling, m.MaxLength, m.Labels, m.Adapted())
 			}
 			var config map[string]any
-			if err := files.LoadJSON(filepath.Join(merged, "config.json"), &config); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, files.LoadJSON(filepath.Join(merged, "config.json"), &config))
 			if want := map[string]string{PoolLast: "LlamaForSequenceClassification", PoolScore: "LlamaForCausalLM"}[pooling]; !reflect.DeepEqual(config["architectures"], []any{want}) {
 				t.Errorf("architectures %q, want %s", config["architectures"], want)
 			}
@@ -343,20 +286,15 @@ func TestLastToken(t *testing.T) {
 	torchtest.NoLeaks(t)
 	p := languageLabel(t, TinyModel, Config{Labels: artLabels})
 	ids := encoded(t, p, "the wave", "the wage", "the wave of the sea")
-	together, err := p.Probs(t.Context(), ids)
-	if err != nil {
-		t.Fatal(err)
-	}
+	together := must.Get(p.Probs(t.Context(), ids))(t)
 	for i := range ids {
 		var want []float32
-		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 			states, _ := s.Hidden(p.lm.core, torch.Pack(ids[i:i+1]), torch.Pass{Adapter: true})
 			last := s.Rows(states, s.Ints([]int64{int64(len(ids[i]) - 1)}, 1))
 			want = s.Read(s.Exp(s.LogSoftmax(s.Linear(last, p.head.out.Weight.T(), p.head.out.Bias.T()))))
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		near(t, "a probability", together[i], want, 1e-5)
 	}
 	if math.Abs(float64(together[0][0]-together[1][0])) < 1e-6 {
@@ -392,9 +330,7 @@ func TestLongTextsInAPrompt(t *testing.T) {
 func TestScoringRefuses(t *testing.T) {
 	torchtest.NoLeaks(t)
 	dir := filepath.Join(t.TempDir(), "tiny")
-	if err := TinyModel(dir, 1, 32, 3); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, TinyModel(dir, 1, 32, 3))
 	encoder := filepath.Join("..", "..", "torch", "transformers", "testdata", "encoders", "roberta")
 	for _, test := range []struct {
 		c    Config
@@ -416,9 +352,7 @@ func TestScoringRefuses(t *testing.T) {
 	// A folder with an altered file.
 	p := languageLabel(t, TinyModel, Config{Labels: artLabels, Prompt: ask})
 	saved := t.TempDir()
-	if err := p.Save(saved); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Save(saved))
 	for record, want := range map[string]string{
 		`{"pooling":"score","max_length":20}`:                               "has no {text}",
 		`{"pooling":"score","max_length":20,"prompt":{"Text":"what?"}}`:     "has no {text}",
@@ -426,9 +360,7 @@ func TestScoringRefuses(t *testing.T) {
 		`{"pooling":"last","max_length":20}`:                                "task_type is CAUSAL_LM",
 		`{"pooling":"first","max_length":20}`:                               `pooling is "first"`,
 	} {
-		if err := os.WriteFile(filepath.Join(saved, policyFile), []byte(record), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(saved, policyFile), []byte(record), 0o644))
 		if q, err := LoadClassifier(t.Context(), &hub.Client{}, saved, "", false); err == nil || !strings.Contains(err.Error(), want) {
 			if err == nil {
 				q.Close()
@@ -440,10 +372,7 @@ func TestScoringRefuses(t *testing.T) {
 
 // BenchmarkScore scores 14 labels after a prompt of 64 tokens: with the prompt computed once, and for each label.
 func BenchmarkScore(b *testing.B) {
-	lm, err := RandomCausalLM(transformers.LlamaShape{Vocab: 8192, Hidden: 512, Layers: 8, Heads: 8, KVHeads: 4, Intermediate: 1408, RopeTheta: 10000}, torch.F32, Config{Seed: 1})
-	if err != nil {
-		b.Fatal(err)
-	}
+	lm := must.Get(RandomCausalLM(transformers.LlamaShape{Vocab: 8192, Hidden: 512, Layers: 8, Heads: 8, KVHeads: 4, Intermediate: 1408, RopeTheta: 10000}, torch.F32, Config{Seed: 1}))(b)
 	p := &Classifier{Labels: make([]string, 14), Pooling: PoolScore, lm: lm}
 	defer lm.Close()
 	prompt := make([]int32, 64)
@@ -455,23 +384,19 @@ func BenchmarkScore(b *testing.B) {
 	}
 	b.Run("together", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := p.Probs(b.Context(), [][]int32{prompt}); err != nil {
-				b.Fatal(err)
-			}
+			must.Get(p.Probs(b.Context(), [][]int32{prompt}))(b)
 		}
 	})
 	b.Run("alone", func(b *testing.B) {
 		for b.Loop() {
-			if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			must.Do(b, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 				for _, row := range oneByOne(s, p, [][]int32{prompt}, false) {
 					for _, l := range row {
 						s.Item(l)
 					}
 				}
 				return nil
-			}); err != nil {
-				b.Fatal(err)
-			}
+			}))
 		}
 	})
 }

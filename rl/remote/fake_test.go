@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -99,12 +100,10 @@ func (w fakeModel) close() {
 func newFakeServer(t testing.TB, dir string) *fakeServer {
 	t.Helper()
 	s := &fakeServer{t: t, thread: torch.NewThread(), adapters: map[string]fakeModel{}}
-	if err := s.do(func() (err error) {
+	must.Do(t, s.do(func() (err error) {
 		s.base, err = newFakeModel(policy.NewCausalLM(policy.Config{Dir: dir}))
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	s.http = httptest.NewServer(s)
 	s.URL = s.http.URL
 	t.Cleanup(func() {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
@@ -128,9 +129,7 @@ func TestRefused(t *testing.T) {
 	}{
 		{"another model", func(t *testing.T, b *bench) {
 			dir := filepath.Join(t.TempDir(), "other")
-			if err := policy.TinyModel(dir, 1, 32, 6); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, policy.TinyModel(dir, 1, 32, 6))
 			b.config.URLs[0] = newFakeServer(t, dir).URL
 		}, "nats on average, above rollout_tolerance"},
 		{"adapters that are not applied", func(t *testing.T, b *bench) { b.learn(t); b.servers[0].Frozen = true }, "does not apply the adapter"},
@@ -187,9 +186,7 @@ func first(change func(*fakeChoice)) func(*testing.T, *bench) {
 func TestServersOfAnotherMachine(t *testing.T) {
 	b := newBench(t, 1)
 	link := filepath.Join(t.TempDir(), "mounted")
-	if err := os.Symlink(b.config.Dir, link); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Symlink(b.config.Dir, link))
 	b.config.ServerDir, b.config.Key = link, "secret"
 	one := b.servers[0]
 	var wrong atomic.Int64

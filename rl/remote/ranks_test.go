@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/dist/disttest"
 )
 
@@ -34,9 +35,7 @@ func begun(t *testing.T, ranks []*bench) []*Servers {
 	t.Helper()
 	all, errs := make([]*Servers, len(ranks)), make([]error, len(ranks))
 	disttest.Each(len(ranks), func(rank int) { all[rank], errs[rank] = New(t.Context(), ranks[rank].policy, ranks[rank].config) })
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(errs...))
 	return all
 }
 
@@ -45,9 +44,7 @@ func share(t *testing.T, all []*Servers) {
 	t.Helper()
 	errs := make([]error, len(all))
 	disttest.Each(len(all), func(rank int) { errs[rank] = all[rank].Share(t.Context()) })
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(errs...))
 }
 
 // TestRanksShareServers: each rank gets the completions of a run on one rank. Only rank 0 loads and unloads adapters,
@@ -77,10 +74,7 @@ func TestRanksShareServers(t *testing.T) {
 
 	// The last rank keeps using the third version while all train on.
 	share(t, all)
-	pinned, err := all[2].Publish(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	pinned := must.Get(all[2].Publish(t.Context()))(t)
 	held := server.Loaded[3]
 	want := write(t, pinned)
 	for range 3 {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -33,9 +34,7 @@ func newBench(t testing.TB, servers int) *bench {
 	t.Helper()
 	torchtest.NoLeaks(t)
 	dir := filepath.Join(t.TempDir(), "model")
-	if err := policy.TinyModel(dir, 1, 32, 5); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(dir, 1, 32, 5))
 	b := &bench{dir: dir, policy: newPolicy(t, dir), config: Config{
 		Options: Options{Dir: filepath.Join(t.TempDir(), "adapters"), Tolerance: 0.01, Timeout: 60}, Temperature: 0.7, Positions: 40,
 		Retry: 5 * time.Millisecond, Lag: time.Minute,
@@ -55,20 +54,14 @@ func newBench(t testing.TB, servers int) *bench {
 
 func newPolicy(t testing.TB, dir string) *policy.CausalLM {
 	t.Helper()
-	p, err := policy.NewCausalLM(policy.Config{Dir: dir, R: 2, Alpha: 4, Seed: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(policy.NewCausalLM(policy.Config{Dir: dir, R: 2, Alpha: 4, Seed: 3}))(t)
 	t.Cleanup(p.Close)
 	return p
 }
 
 func (b *bench) start(t testing.TB) *Servers {
 	t.Helper()
-	s, err := New(t.Context(), b.policy, b.config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(New(t.Context(), b.policy, b.config))(t)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -77,16 +70,11 @@ func (b *bench) start(t testing.TB) *Servers {
 func (b *bench) learn(t testing.TB) {
 	t.Helper()
 	for i, v := range b.policy.Params() {
-		values, err := v.Read()
-		if err != nil {
-			t.Fatal(err)
-		}
+		values := must.Get(v.Read())(t)
 		for j := range values {
 			values[j] += float32((i*7+j*13)%11-5) / 20
 		}
-		if err := v.Write(values); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, v.Write(values))
 	}
 	b.policy.Changed()
 }
@@ -103,7 +91,7 @@ func write(t testing.TB, w interface {
 }) (ids [][]int32) {
 	t.Helper()
 	next := 0
-	if err := w.Generate(t.Context(), prompts, options(), func(i int, done []policy.Completion) error {
+	must.Do(t, w.Generate(t.Context(), prompts, options(), func(i int, done []policy.Completion) error {
 		if i != next {
 			t.Errorf("prompt %d is reported before prompt %d", i, next)
 		}
@@ -112,9 +100,7 @@ func write(t testing.TB, w interface {
 			ids = append(ids, c.IDs)
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return ids
 }
 
@@ -127,18 +113,13 @@ func TestServersUseCurrentWeights(t *testing.T) {
 	if cmp.Equal(before, after) {
 		t.Fatal("the weights have changed, and what is written has not")
 	}
-	own, err := b.policy.Score(t.Context(), [][]int32{prompts[0]}, after[:1], 0.7)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Generate(t.Context(), prompts[:1], options(), func(_ int, done []policy.Completion) error {
+	own := must.Get(b.policy.Score(t.Context(), [][]int32{prompts[0]}, after[:1], 0.7))(t)
+	must.Do(t, s.Generate(t.Context(), prompts[:1], options(), func(_ int, done []policy.Completion) error {
 		if d := torchtest.MaxDiff(done[0].BehaviorLogProbs, own[0].LogProbs); !slices.Equal(done[0].IDs, after[0]) || d > 1e-4 {
 			t.Errorf("log-probabilities differ from the policy's by %g", d)
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	seeds := map[int64]bool{}
 	writing := 0
 	for _, one := range b.servers {
@@ -166,10 +147,7 @@ func TestServersUseCurrentWeights(t *testing.T) {
 		b.learn(t)
 		write(t, s)
 	}
-	folders, err := os.ReadDir(b.config.Dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	folders := must.Get(os.ReadDir(b.config.Dir))(t)
 	if one := b.servers[0]; len(one.Loaded) != 4 || !slices.Equal(one.Unloaded, one.Loaded[:3]) || len(folders) != 2 {
 		t.Errorf("loaded %v, unloaded %v, %d folders", one.Loaded, one.Unloaded, len(folders))
 	}
@@ -181,10 +159,7 @@ func TestVersionsInUseStay(t *testing.T) {
 	b.learn(t)
 	s := b.start(t)
 	want := write(t, s)
-	p, err := s.Publish(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(s.Publish(t.Context()))(t)
 	for range 3 {
 		b.learn(t)
 		write(t, s)
@@ -207,16 +182,11 @@ func TestVersionsInUseStay(t *testing.T) {
 func (b *bench) unlearn(t testing.TB) {
 	t.Helper()
 	for i, v := range b.policy.Params() {
-		values, err := v.Read()
-		if err != nil {
-			t.Fatal(err)
-		}
+		values := must.Get(v.Read())(t)
 		for j := range values {
 			values[j] -= float32((i*7+j*13)%11-5) / 20
 		}
-		if err := v.Write(values); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, v.Write(values))
 	}
 	b.policy.Changed()
 }
@@ -259,18 +229,13 @@ func TestStepWaitsForAServer(t *testing.T) {
 			if !pinned {
 				got = write(t, s)
 			} else {
-				p, err := s.Publish(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				p := must.Get(s.Publish(t.Context()))(t)
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
 					got = write(t, p)
 				}()
-				if err := s.Tend(t.Context(), done); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, s.Tend(t.Context(), done))
 				p.Release()
 			}
 			if diff := cmp.Diff(want, got); diff != "" {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // clock is a manual clock.
@@ -56,9 +58,7 @@ func TestBarAndLogLines(t *testing.T) {
 		bar.Set(done, "loss 0.31")
 	}
 	step(100)
-	if err := c.Print("epoch 1 begins\n"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Print("epoch 1 begins\n"))
 	want := []string{"epoch 1 begins", "supervised  10%  [==" + strings.Repeat(" ", 22) + "]  100/1,000  50.0 steps/s  ETA 0:18  loss 0.31"}
 	if diff := cmp.Diff(want, visible(t, buf.String())); diff != "" {
 		t.Error(diff)
@@ -67,9 +67,7 @@ func TestBarAndLogLines(t *testing.T) {
 	bar.Done()
 	bar.Done()
 	bar.Set(1000, "") // a late report must not redraw it
-	if err := c.Print("end\n"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Print("end\n"))
 	if diff := cmp.Diff([]string{"epoch 1 begins", "end", ""}, visible(t, buf.String())); diff != "" {
 		t.Error(diff)
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func wantError(t *testing.T, err error, parts ...string) {
@@ -29,29 +31,19 @@ func wantError(t *testing.T, err error, parts ...string) {
 
 func readFile(t *testing.T, path string) string {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(path))(t)
 	return string(data)
 }
 
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.Do(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 func TestMetricsLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "metrics.jsonl")
-	m, err := OpenLines(path, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(OpenLines(path, 0))(t)
 	tenth, fifth := 0.1, 0.2 // added at run time, because the constant sum is exactly 0.3
 	rows := []Row{
 		{"step": 1, "loss": tenth + fifth, "lr": 3e-5, "kl": float32(0.1), "tiny": 5e-324},
@@ -60,18 +52,11 @@ func TestMetricsLines(t *testing.T) {
 		{},
 	}
 	for _, row := range rows {
-		if err := m.Write(row); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, m.Write(row))
 	}
-	offset, err := m.Sync()
-	if err != nil {
-		t.Fatal(err)
-	}
+	offset := must.Get(m.Sync())(t)
 	wantError(t, m.Write(Row{"fine": 1, "list": []int{1}}), path, `"list"`, "[]int")
-	if err := m.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.Close())
 	want := `{"kl":0.1,"loss":0.30000000000000004,"lr":0.00003,"step":1,"tiny":5e-324}
 {"inf":null,"nan":null,"nan32":null,"step":9007199254740992}
 {"a":true,"m":null,"z":"<a & \"b\">\n"}
@@ -84,10 +69,7 @@ func TestMetricsLines(t *testing.T) {
 	if offset != int64(len(want)) {
 		t.Errorf("offset %d of %d bytes", offset, len(want))
 	}
-	read, err := ReadMetrics(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	read := must.Get(ReadMetrics(path))(t)
 	wantRows := []Row{
 		{"step": 1.0, "loss": tenth + fifth, "lr": 3e-5, "kl": 0.1, "tiny": 5e-324},
 		{"step": float64(1 << 53), "nan": nil, "inf": nil, "nan32": nil},
@@ -104,14 +86,9 @@ func TestMetricsResume(t *testing.T) {
 	write := func(m Lines, steps ...int) int64 {
 		t.Helper()
 		for _, step := range steps {
-			if err := m.Write(Row{"step": step}); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, m.Write(Row{"step": step}))
 		}
-		offset, err := m.Sync()
-		if err != nil {
-			t.Fatal(err)
-		}
+		offset := must.Get(m.Sync())(t)
 		return offset
 	}
 	m, err := OpenLines(path, 0)
@@ -121,19 +98,13 @@ func TestMetricsResume(t *testing.T) {
 	offset := write(m, 1, 2)
 	write(m, 3)
 	m.Close()
-	file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0))(t)
 	if _, err := file.WriteString(`{"step`); err != nil { // a kill in the middle of a line
 		t.Fatal(err)
 	}
 	file.Close()
 
-	m, err = OpenLines(path, offset)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m = must.Get(OpenLines(path, offset))(t)
 	end := write(m, 3, 4)
 	m.Close()
 	want := "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"step\":4}\n"
@@ -168,10 +139,7 @@ func TestReadMetricsErrors(t *testing.T) {
 		_, err := ReadMetrics(path)
 		wantError(t, err, path+": "+test.want)
 	}
-	rows, err := parseMetrics([]byte("{\"a\":1}\n{\"a\":2"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must.Get(parseMetrics([]byte("{\"a\":1}\n{\"a\":2")))(t)
 	if diff := cmp.Diff([]Row{{"a": 1.0}}, rows); diff != "" {
 		t.Errorf("a line being written: %s", diff)
 	}
@@ -191,19 +159,13 @@ func FuzzParseMetrics(f *testing.F) {
 		}
 		var again []byte
 		for _, row := range rows {
-			line, err := encodeJSON(row)
-			if err != nil {
-				t.Fatal(err)
-			}
+			line := must.Get(encodeJSON(row))(t)
 			if !json.Valid(line) {
 				t.Fatalf("wrote %q", line)
 			}
 			again = append(append(again, line...), '\n')
 		}
-		back, err := parseMetrics(again)
-		if err != nil {
-			t.Fatal(err)
-		}
+		back := must.Get(parseMetrics(again))(t)
 		if diff := cmp.Diff(rows, back); diff != "" {
 			t.Fatal(diff)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -33,10 +34,7 @@ func TestModelCards(t *testing.T) {
 	for name, card := range map[string]Card{
 		"card_mean.md": testCard("mean"), "card_family.md": testCard("family"), "card_local.md": local, "card_merged.md": merged,
 	} {
-		text, err := card.Markdown()
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(card.Markdown())(t)
 		golden(t, name, text)
 	}
 }
@@ -53,10 +51,7 @@ func TestLanguageCards(t *testing.T) {
 		"card_language_merged.md":  {Name: "mine", BaseModel: "Qwen/Qwen2.5-0.5B-Instruct", Merged: true, Chat: true},
 		"card_language_whole.md":   {Name: "sum_digits_rl", Task: "sum_digits", Stage: "rl", BaseModel: "./tiny"},
 	} {
-		text, err := card.Markdown()
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(card.Markdown())(t)
 		golden(t, name, text)
 	}
 }
@@ -88,19 +83,14 @@ func TestAnEditedCardIsKept(t *testing.T) {
 
 func TestHTML(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "odd [name]*")
-	if err := os.MkdirAll(filepath.Join(dir, "logs"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Join(dir, "logs"), 0o755))
 	about := About{Title: "intent: rl", Facts: []Setting{
 		{"status", "running"}, {"command", "rltrain --dataset <b>.csv"}, {"started", "2026-03-01T12:00:00Z"},
 		{"device", "cpu, 2 threads, some cpu"}, {"seed", "42"}, {"libtorch", "2.11.0"},
 	}}
 	page := func() string {
 		t.Helper()
-		path, err := WriteHTML(dir, about)
-		if err != nil {
-			t.Fatal(err)
-		}
+		path := must.Get(WriteHTML(dir, about))(t)
 		return readFile(t, path)
 	}
 	golden(t, "report_started.html", page())
@@ -110,15 +100,11 @@ func TestHTML(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, row := range ppoRows() {
-		if err := m.Write(row); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, m.Write(row))
 	}
 	m.Close()
 	e := rl.Evaluate([]string{"a", "b"}, []int{0, 0, 1, 1}, [][]float32{{0.9, 0.1}, {0.4, 0.6}, {0.2, 0.8}, {0.3, 0.7}})
-	if err := files.SaveJSON(filepath.Join(dir, "logs", "eval_results.json"), e); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, files.SaveJSON(filepath.Join(dir, "logs", "eval_results.json"), e))
 	writeFile(t, filepath.Join(dir, "config.yaml"), "mode: rl_only\nreward: 'a < b'\n")
 	about.Stage = Reinforced
 	about.Inexact = []string{"threads was 4, is now 2"}
@@ -148,20 +134,13 @@ func TestHTML(t *testing.T) {
 // TestReportOfALanguageModel shows evaluations by time and by kind.
 func TestReportOfALanguageModel(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, "logs"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Join(dir, "logs"), 0o755))
 	scores := func(right int) *rl.AnswerScores {
 		return &rl.AnswerScores{N: 200, Correct: right, Accuracy: float64(right) / 200, Kinds: map[string]rl.KindScore{"three numbers": {N: 50, Correct: right / 4}}}
 	}
 	for _, results := range []any{AnswerResults{Before: scores(100), After: scores(180), Last: scores(160), Fresh: scores(176)}, scores(100)} {
-		if err := files.SaveJSON(filepath.Join(dir, "logs", "eval_results.json"), results); err != nil {
-			t.Fatal(err)
-		}
-		path, err := WriteHTML(dir, About{Title: "sum_digits: rl", Stage: Reinforced})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, files.SaveJSON(filepath.Join(dir, "logs", "eval_results.json"), results))
+		path := must.Get(WriteHTML(dir, About{Title: "sum_digits: rl", Stage: Reinforced}))(t)
 		want := []string{"<td>after training</td><td>200</td><td>100</td><td>50.0</td>", "<td>three numbers</td><td>25/50</td>"}
 		if _, staged := results.(AnswerResults); staged {
 			want = []string{

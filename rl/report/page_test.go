@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -21,12 +22,8 @@ func aRun(t *testing.T, files map[string]string) string {
 	dir := t.TempDir()
 	for name, text := range files {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	return dir
 }
@@ -35,10 +32,7 @@ func lines(t *testing.T, records ...rl.Record) string {
 	t.Helper()
 	text := ""
 	for _, r := range records {
-		line, err := json.Marshal(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		line := must.Get(json.Marshal(r))(t)
 		text += string(line) + "\n"
 	}
 	return text
@@ -61,10 +55,7 @@ func TestPage(t *testing.T) {
 		"logs/metrics.jsonl": someMetrics, "logs/completions.jsonl": lines(t, up, down, later) + `{"step": 10, "half`,
 		"logs/training_log.txt": "a line\nwarning: kl: too far & away\nwarning: kl: too far & away\n", "config.yaml": "seed: 1 # <x>\n",
 	})
-	page, err := HTML(dir, About{Title: "digits: rl", Stage: Reinforced, Facts: []Setting{{"status", "finished"}, {"command", strings.Repeat("rltrain ", 9)}}}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(HTML(dir, About{Title: "digits: rl", Stage: Reinforced, Facts: []Setting{{"status", "finished"}, {"command", strings.Repeat("rltrain ", 9)}}}, false))(t)
 	text := string(page)
 	for _, want := range []string{
 		`<h3>Held-out accuracy <small>`, `<title>accuracy, 2: 0.3 (0.2 to 0.4)</title>`, `class="band s0"`, "How answers were found",
@@ -103,9 +94,7 @@ func TestPageOfTheBestRewarded(t *testing.T) {
 	records[0].Reward = rl.Number(math.NaN())
 	dir := aRun(t, map[string]string{"logs/completions.jsonl": lines(t, records...) + `{"step": 6, "half`})
 	var p page
-	if err := readAnswers(dir, &p); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, readAnswers(dir, &p))
 	if diff := cmp.Diff([]string{"Step 1", "Step 3", "Step 5"}, p.Best.Headers); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -137,10 +126,7 @@ func TestPageOfLabels(t *testing.T) {
 	for i := range 12 {
 		records = append(records, rl.Record{Step: 2, Prompt: i, Shown: "a text", Written: "law", Truth: []string{"law", "physics"}[i%2], Correct: i%2 == 0, Reward: rl.Number(1 - i%2), Advantage: 0.5})
 	}
-	page, err := HTML(aRun(t, map[string]string{"logs/completions.jsonl": lines(t, records...)}), About{}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(HTML(aRun(t, map[string]string{"logs/completions.jsonl": lines(t, records...)}), About{}, false))(t)
 	if n := strings.Count(string(page), `<div class="shown">`); n != labelTexts {
 		t.Errorf("%d texts, want %d", n, labelTexts)
 	}
@@ -161,10 +147,7 @@ func TestCompareRuns(t *testing.T) {
 	about := About{Title: "digits: rl", Stage: Reinforced, Facts: []Setting{{"status", "finished"}}}
 	a := aRun(t, map[string]string{"logs/metrics.jsonl": someMetrics, "config.yaml": "# General\nseed: 1  # --seed\nrl_learning_rate: 0.1\n"})
 	b := aRun(t, map[string]string{"logs/metrics.jsonl": someMetrics + `{"step":3,"value_loss":1}` + "\n", "config.yaml": "seed: 2\nrl_learning_rate: 0.1\nclip_low: 0.2\n"})
-	page, err := CompareHTML([]Compared{{a, "one", about}, {b, "two", about}}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(CompareHTML([]Compared{{a, "one", about}, {b, "two", about}}, false))(t)
 	text := string(page)
 	for _, want := range []string{"2 runs</h1>", `<span class="s0">one</span><span class="s1">two</span>`, "<td>seed</td><td>1</td><td>2</td>", "<td>clip_low</td><td></td><td>0.2</td>"} {
 		if !strings.Contains(text, want) {

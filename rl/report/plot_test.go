@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -107,13 +108,8 @@ func TestPictures(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			base := filepath.Join(plotDir(t), strings.ReplaceAll(test.name, " ", "_"))
-			if err := test.draw(base + ".png"); err != nil {
-				t.Fatal(err)
-			}
-			svg, err := os.ReadFile(base + ".svg")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, test.draw(base+".png"))
+			svg := must.Get(os.ReadFile(base + ".svg"))(t)
 			for _, text := range test.texts {
 				if !bytes.Contains(svg, []byte(">"+text)) {
 					t.Errorf("the picture lacks the text %q", text)
@@ -122,14 +118,8 @@ func TestPictures(t *testing.T) {
 			if bytes.Contains(svg, []byte("NaN")) {
 				t.Error("the picture has places that are not numbers")
 			}
-			raw, err := os.ReadFile(base + ".png")
-			if err != nil {
-				t.Fatal(err)
-			}
-			img, err := png.Decode(bytes.NewReader(raw))
-			if err != nil {
-				t.Fatal(err)
-			}
+			raw := must.Get(os.ReadFile(base + ".png"))(t)
+			img := must.Get(png.Decode(bytes.NewReader(raw)))(t)
 			if size := img.Bounds(); size.Dx() < 700 || size.Dy() < 500 {
 				t.Errorf("picture of %v", size)
 			}
@@ -219,18 +209,10 @@ func TestManyClassesFitAPage(t *testing.T) {
 		}
 	}
 	path := filepath.Join(plotDir(t), "confusion_77.png")
-	if err := Confusion(path, names, counts); err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Confusion(path, names, counts))
+	file := must.Get(os.Open(path))(t)
 	defer file.Close()
-	size, err := png.DecodeConfig(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	size := must.Get(png.DecodeConfig(file))(t)
 	if size.Width > 1600 || size.Height > 1600 {
 		t.Errorf("a picture of %d × %d pixels", size.Width, size.Height)
 	}
@@ -239,18 +221,10 @@ func TestManyClassesFitAPage(t *testing.T) {
 // TestReliabilityShowsBothBars has a bin with accuracy above confidence: both bars must be visible.
 func TestReliabilityShowsBothBars(t *testing.T) {
 	path := filepath.Join(plotDir(t), "underconfident.png")
-	if err := Reliability(path, []Bin{{Low: 0, High: 1, Confidence: 0.2, Accuracy: 0.9, Count: 10}}); err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Reliability(path, []Bin{{Low: 0, High: 1, Confidence: 0.2, Accuracy: 0.9, Count: 10}}))
+	file := must.Get(os.Open(path))(t)
 	defer file.Close()
-	img, err := png.Decode(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	img := must.Get(png.Decode(file))(t)
 	blue := blend(palette[0], 0.6)
 	seen, bounds := 0, img.Bounds()
 	for y := bounds.Min.Y; y < bounds.Max.Y/2; y++ {
@@ -321,8 +295,6 @@ func BenchmarkCurves(b *testing.B) {
 	rows := ppoRows()
 	path := filepath.Join(b.TempDir(), "curves.png")
 	for b.Loop() {
-		if err := Curves(path, Panels(Reinforced, rows)); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, Curves(path, Panels(Reinforced, rows)))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -12,15 +13,9 @@ func TestLabelReplay(t *testing.T) {
 	c.BufferSize, c.Samples, c.Values, c.Epsilon = 5, 1, false, true
 	player := labels(t, classifier(t), labelRewards(t, "accuracy"), c)
 	o := LabelReplayOptions{Capacity: 20, Updates: 3, EpsilonStart: 0.9, EpsilonEnd: 0.1, EpsilonDecay: 0.5}
-	src, err := NewLabelReplay(player, LabelReplayConfig{LabelReplayOptions: o, BatchSize: 4, Steps: 8, Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	src := must.Get(NewLabelReplay(player, LabelReplayConfig{LabelReplayOptions: o, BatchSize: 4, Steps: 8, Seed: 1}))(t)
 	for at, epsilon := range []float64{0.9, 0.7, 0.5, 0.3, 0.1, 0.1} {
-		step, err := src.Next(t.Context(), rl.At{Step: at, Version: uint64(at)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		step := must.Get(src.Next(t.Context(), rl.At{Step: at, Version: uint64(at)}))(t)
 		if got := step.Figures.Get("epsilon"); math.Abs(got-epsilon) > 1e-12 || len(step.Samples) != 12 || step.Figures.Get("buffer/size") != float64(min(20, 5*(at+1))) {
 			t.Errorf("step %d: epsilon %v, %d samples, a buffer of %v", at, got, len(step.Samples), step.Figures.Get("buffer/size"))
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/run"
@@ -30,30 +31,20 @@ var labelNames = []string{"a", "b", "c"}
 func classifier(t *testing.T) *policy.Classifier {
 	t.Helper()
 	torchtest.NoLeaks(t)
-	p, err := policy.RandomClassifier(&transformers.Config{
+	p := must.Get(policy.RandomClassifier(&transformers.Config{
 		ModelType: "bert", VocabSize: 50, HiddenSize: 32, NumHiddenLayers: 2, NumAttentionHeads: 4,
 		IntermediateSize: 64, HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 32, TypeVocabSize: 1,
-	}, policy.Config{Labels: labelNames, Pooling: transformers.PoolMean, R: 4, Alpha: 8, Dropout: 0.1, Seed: 1, BaseModel: "random"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, policy.Config{Labels: labelNames, Pooling: transformers.PoolMean, R: 4, Alpha: 8, Dropout: 0.1, Seed: 1, BaseModel: "random"}))(t)
 	t.Cleanup(p.Close)
-	if err := p.AddValueHead(); err != nil {
-		t.Fatal(err)
-	}
-	snapshot, err := run.TakeSnapshot(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.AddValueHead())
+	snapshot := must.Get(run.TakeSnapshot(p))(t)
 	rng := rand.New(rand.NewPCG(4, 0))
 	for _, weights := range snapshot {
 		for i := range weights {
 			weights[i] += float32(0.1 * rng.NormFloat64())
 		}
 	}
-	if err := snapshot.PutBack(p); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, snapshot.PutBack(p))
 	return p
 }
 
@@ -73,10 +64,7 @@ func examples(n int) policy.Examples {
 
 func labelRewards(t *testing.T, list string) *reward.Labels {
 	t.Helper()
-	r, err := reward.ParseLabels(list, labelNames, reward.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(reward.ParseLabels(list, labelNames, reward.Options{}))(t)
 	t.Cleanup(r.Close)
 	return r
 }
@@ -87,10 +75,7 @@ func labelsConfig() LabelsConfig {
 
 func labels(t *testing.T, p *policy.Classifier, rewards *reward.Labels, c LabelsConfig) *Labels {
 	t.Helper()
-	src, err := NewLabels(p, nil, examples(60), rewards, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	src := must.Get(NewLabels(p, nil, examples(60), rewards, c))(t)
 	return src
 }
 
@@ -117,7 +102,7 @@ func TestLabelsAreReproduced(t *testing.T) {
 					for _, n := range part[bounds[0]:bounds[1]] {
 						batch = append(batch, step.Samples[n])
 					}
-					if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+					must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 						out := p.Forward(s, rl.NewBatch(batch), policy.Pass{Values: true})
 						logProbs, values := s.Read(out.LogProbs), s.Read(out.Values)
 						for k, x := range batch {
@@ -126,9 +111,7 @@ func TestLabelsAreReproduced(t *testing.T) {
 							}
 						}
 						return nil
-					}); err != nil {
-						t.Fatal(err)
-					}
+					}))
 				}
 			}
 		}
@@ -141,10 +124,7 @@ func TestLabelsAreSampledFromThePolicy(t *testing.T) {
 	c := labelsConfig()
 	c.Values = false
 	e := examples(60)
-	probs, err := p.Probs(t.Context(), e.IDs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	probs := must.Get(p.Probs(t.Context(), e.IDs))(t)
 	src := labels(t, p, labelRewards(t, "accuracy"), c)
 	var counts, expected, variance [3]float64
 	seen := map[int]bool{}
@@ -231,10 +211,7 @@ func TestFailedRewardsOfLabels(t *testing.T) {
 func TestExpectedRewardsOfLabels(t *testing.T) {
 	p := classifier(t)
 	e := examples(60)
-	probs, err := p.Probs(t.Context(), e.IDs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	probs := must.Get(p.Probs(t.Context(), e.IDs))(t)
 	for _, x := range next(t, labels(t, p, labelRewards(t, "calibration"), labelsConfig()), 0).Samples {
 		want := 1.0
 		for k, pi := range probs[x.Prompt] {
@@ -255,23 +232,15 @@ func TestProgramsReadTheTexts(t *testing.T) {
 	dir := t.TempDir()
 	path, heard := filepath.Join(dir, "judge"), filepath.Join(dir, "heard")
 	script := "#!/bin/sh\nwhile read -r line; do echo \"$line\" >> " + heard + "; id=${line#*'\"id\":'}; id=${id%%,*}; echo \"{\\\"id\\\":$id,\\\"reward\\\":2}\"; done\n"
-	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(script), 0o755))
 	e := examples(6)
 	var texts []string
 	for i := range 6 {
 		texts = append(texts, fmt.Sprintf("text-%d-", i))
 	}
-	src, err := NewLabels(classifier(t), texts, e, labelRewards(t, "cmd:"+path), labelsConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	src := must.Get(NewLabels(classifier(t), texts, e, labelRewards(t, "cmd:"+path), labelsConfig()))(t)
 	step := next(t, src, 0)
-	data, err := os.ReadFile(heard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(heard))(t)
 	for _, x := range step.Samples {
 		if want := fmt.Sprintf(`"text":"text-%d-","predicted":"%s","label":"%s"`, x.Prompt, labelNames[x.Actions[0]], labelNames[x.Truth]); !strings.Contains(string(data), want) || x.Reward() != 2 {
 			t.Errorf("a reward of %v, and no %q in\n%s", x.Reward(), want, data)
@@ -302,10 +271,7 @@ func TestLabelsLog(t *testing.T) {
 
 func TestLabelsStop(t *testing.T) {
 	src := labels(t, classifier(t), labelRewards(t, "f1"), labelsConfig())
-	before, err := json.Marshal(src.State())
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(json.Marshal(src.State()))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := src.Next(ctx, rl.At{}); !errors.Is(err, context.Canceled) {

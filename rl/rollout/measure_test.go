@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -35,13 +36,10 @@ func TestOutcomesAreTheLastTurns(t *testing.T) {
 		}
 		return x
 	}
-	got, err := outcomes(p, []*rl.Trajectory{
+	got := must.Get(outcomes(p, []*rl.Trajectory{
 		trajectory(1, []float64{1}, "74 - 70?", "74"), trajectory(1, []float64{math.NaN()}, "74 - 70?", "75"), trajectory(1, []float64{0}, "74 - 70?", "70"),
 		trajectory(2, []float64{0, 2}, "Go!", "a", "And?", "b"),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	want := []rl.Outcome{
 		{Prompt: "74 - 70?", Text: "74", Answer: "70", Truth: "4", Reward: 1}, {Prompt: "74 - 70?", Text: "70", Answer: "70", Truth: "4"},
 		{Prompt: "Go!aAnd?", Text: "b", Answer: "70", Truth: "4", Reward: 2},

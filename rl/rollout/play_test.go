@@ -13,6 +13,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/digits"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
@@ -50,10 +51,7 @@ func TestSamplesDoNotDependOnBatch(t *testing.T) {
 func TestTurnsOfAnEpisode(t *testing.T) {
 	p := tiny(t)
 	groups := played(t, sampler(t, p, 4), dialogues(3), []int{0}, sampled).Groups
-	mark, err := p.Tokenizer.EncodeRaw("<>", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mark := must.Get(p.Tokenizer.EncodeRaw("<>", false))(t)
 	for _, x := range groups[0] {
 		if len(x.Turns) != 2 || x.Turns[0].Reward != 2 || x.Turns[1].Reward != 3 || x.Turns[1].End != len(x.Tokens) {
 			t.Errorf("turns %+v of %d tokens", x.Turns, len(x.Tokens))
@@ -193,12 +191,10 @@ func TestLogProbabilities(t *testing.T) {
 			t.Errorf("%+v: tokens were sampled from another distribution: %t", test.sampling, filtered)
 		}
 		var logProbs []float32
-		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 			logProbs = s.Read(p.Forward(s, rl.NewBatch(samples), policy.Pass{Temperature: test.trainer}).LogProbs)
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		for _, x := range samples {
 			for i, drawn := range x.BehaviorLogProbs {
 				if math.Abs(float64(drawn-logProbs[i])) > 1e-4 {
@@ -286,17 +282,11 @@ func TestTurnsEndedByStopStrings(t *testing.T) {
 }
 
 func TestEvaluateGreedily(t *testing.T) {
-	task, err := digits.New(digits.Sum, 1, digits.Options{Count: 2, Max: 99, Short: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	task := must.Get(digits.New(digits.Sum, 1, digits.Options{Count: 2, Max: 99, Short: true}))(t)
 	m := sampler(t, tiny(t), 4)
 	evaluate := func(c Config, from, n int) rl.AnswerScores {
 		t.Helper()
-		scores, err := Evaluate(t.Context(), m, task, from, n, c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		scores := must.Get(Evaluate(t.Context(), m, task, from, n, c))(t)
 		return scores
 	}
 	first := evaluate(sampled.Greedy(), 0, 5)

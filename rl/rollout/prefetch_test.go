@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -127,9 +128,7 @@ func TestStoppedPrefetchResumesExactly(t *testing.T) {
 			learn(t, second, i)
 		}
 		resumed := tokens(t, sampler(t, second, 5), task, c)
-		if err := resumed.Restore(state); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, resumed.Restore(state))
 		for i := stopped; i < c.Steps; i++ {
 			if diff := cmp.Diff(want[i], encoded(t, next(t, resumed, i))); diff != "" {
 				t.Errorf("step %d, stopped at episode %d (-uninterrupted +resumed):\n%s", i+1, at, diff)
@@ -163,14 +162,9 @@ func TestPrefetchedOfAnotherTask(t *testing.T) {
 	c.Async, c.MaxStaleness = true, 1
 	src := tokens(t, m, letters, c)
 	next(t, src, 0)
-	state, err := json.Marshal(src.State())
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Get(json.Marshal(src.State()))(t)
 	other := tokens(t, m, wordy(func(index int) bool { return index == 5 }), c)
-	if err := other.Restore(state); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, other.Restore(state))
 	if _, err := other.Next(t.Context(), rl.At{Step: 1, Version: 1}); err == nil || !strings.Contains(err.Error(), "the task has changed") {
 		t.Errorf("error %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/dist/disttest"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -30,9 +31,7 @@ func TestRanksSampleAhead(t *testing.T) {
 				learn(t, policies[rank], i)
 			}
 			if state != nil {
-				if err := sources[rank].Restore(state); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, sources[rank].Restore(state))
 			}
 		}
 		for i := from; i < to; i++ {
@@ -51,10 +50,7 @@ func TestRanksSampleAhead(t *testing.T) {
 			}
 			steps = append(steps, encoded(t, got[0]))
 		}
-		after, err := json.Marshal(sources[0].State())
-		if err != nil {
-			t.Fatal(err)
-		}
+		after = must.Get(json.Marshal(sources[0].State()))(t)
 		return steps, after
 	}
 	want, _ := play(1, nil, 0, c.Steps)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -14,10 +15,7 @@ func TestRecordsOfTurns(t *testing.T) {
 	for between, task := range map[string]envs.Task{";": spelling, "": endless(func(envs.Part, int) envs.Env { return &silent{} })} {
 		c := tokensConfig()
 		c.MaxNew = 2
-		step, err := tokens(t, sampler(t, tiny(t), 8), task, c).Next(t.Context(), rl.At{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		step := must.Get(tokens(t, sampler(t, tiny(t), 8), task, c).Next(t.Context(), rl.At{}))(t)
 		all, err := step.Records(-1)
 		if err != nil || len(all) != c.PromptsPerStep*c.SamplesPerPrompt {
 			t.Fatalf("%d records, %v", len(all), err)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 )
@@ -25,10 +26,7 @@ func replayConfig() ReplayConfig {
 
 func replay(t *testing.T, m *policy.Sampler, task envs.Task, c ReplayConfig) *Replay {
 	t.Helper()
-	r, err := NewReplay(m, task, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(NewReplay(m, task, c))(t)
 	return r
 }
 
@@ -142,10 +140,7 @@ func TestReplayBuffer(t *testing.T) {
 	first := replay(t, m, spelling, c)
 	next(t, first, 0)
 	next(t, first, 1)
-	before, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(os.ReadFile(path))(t)
 	c.Load, c.Save, c.BufferSize = path, "", 1000
 	second := replay(t, m, spelling, c)
 	if second.Len() != 48 {
@@ -164,10 +159,7 @@ func TestReplayRefusesForeignBuffers(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, tokens []int32, given int) string {
 		t.Helper()
-		buffer, err := rl.NewReplay(10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		buffer := must.Get(rl.NewReplay(10))(t)
 		x := &rl.Trajectory{}
 		x.AppendGiven(tokens[:given]...)
 		for _, token := range tokens[given:] {
@@ -176,15 +168,11 @@ func TestReplayRefusesForeignBuffers(t *testing.T) {
 		x.EndTurn(1)
 		buffer.Add(x, []float64{1})
 		path := filepath.Join(dir, name)
-		if err := buffer.Save(path); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, buffer.Save(path))
 		return path
 	}
 	pickle := filepath.Join(dir, "buffer.pkl")
-	if err := os.WriteFile(pickle, []byte("\x80\x04]\x94."), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(pickle, []byte("\x80\x04]\x94."), 0o600))
 	for path, want := range map[string]string{
 		write("foreign", []int32{5, 100_000}, 1):          "token 100000 is not",
 		write("negative", []int32{-1, 5}, 1):              "token -1 is not",

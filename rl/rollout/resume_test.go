@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -48,14 +49,9 @@ func TestSourcesResumeExactly(t *testing.T) {
 				if diff := cmp.Diff(encoded(t, a), encoded(t, b)); diff != "" {
 					t.Errorf("step %d (-uninterrupted +resumed):\n%s", i+1, diff)
 				}
-				state, err := json.Marshal(parts.State())
-				if err != nil {
-					t.Fatal(err)
-				}
+				state := must.Get(json.Marshal(parts.State()))(t)
 				parts = source.create(source.slots[1])
-				if err := parts.Restore(state); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, parts.Restore(state))
 				after, err := json.Marshal(parts.State())
 				if err != nil || string(after) != string(state) {
 					t.Errorf("step %d: the state %s is restored as %s, %v", i+1, state, after, err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 )
@@ -37,10 +38,7 @@ func TestRewardsJudgeTurns(t *testing.T) {
 	}
 	parse := func(list string) *reward.Text {
 		t.Helper()
-		r, err := reward.ParseText(list, own, reward.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(reward.ParseText(list, own, reward.Options{}))(t)
 		return r
 	}
 	plain := played(t, m, spelling, []int{0, 1}, c)
@@ -99,10 +97,7 @@ func TestRewardsJudgeTurns(t *testing.T) {
 // turnText is the text that the policy generated in a turn.
 func turnText(t *testing.T, p *policy.CausalLM, x *rl.Trajectory, turn int) string {
 	t.Helper()
-	text, err := p.Tokenizer.Decode(x.TurnSample(turn, 1).Actions, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(p.Tokenizer.Decode(x.TurnSample(turn, 1).Actions, true))(t)
 	return text
 }
 
@@ -130,10 +125,7 @@ func TestRewardsOfAStep(t *testing.T) {
 		}
 		var flaky, length, total []float64
 		for _, x := range slices.Concat(step.Groups...) {
-			text, err := m.Policy().Tokenizer.Decode(x.Actions, true)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.Get(m.Policy().Tokenizer.Decode(x.Actions, true))(t)
 			length = append(length, float64(len([]rune(text))))
 			if small(text) {
 				flaky = append(flaky, float64(text[0]))
@@ -223,10 +215,7 @@ func moments(values []float64) (mean, std float64) {
 // TestAllRewardsFailingIsAnError for every source that plays episodes.
 func TestAllRewardsFailingIsAnError(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
-	rewards, err := reward.ParseText("expr:'1/(length-length)'", nil, reward.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rewards := must.Get(reward.ParseText("expr:'1/(length-length)'", nil, reward.Options{}))(t)
 	for _, async := range []bool{false, true} {
 		c := tokensConfig()
 		c.Rewards, c.Async, c.MaxStaleness = rewards, async, 1
@@ -234,10 +223,7 @@ func TestAllRewardsFailingIsAnError(t *testing.T) {
 			t.Errorf("async %t: error %v", async, err)
 		}
 	}
-	replay, err := NewReplay(m, spelling, ReplayConfig{ReplayOptions: replayOptions(), MaxNew: 2, Rewards: rewards})
-	if err != nil {
-		t.Fatal(err)
-	}
+	replay := must.Get(NewReplay(m, spelling, ReplayConfig{ReplayOptions: replayOptions(), MaxNew: 2, Rewards: rewards}))(t)
 	if _, err := replay.Next(t.Context(), rl.At{}); err == nil || !strings.Contains(err.Error(), "rewards failed for all 24 samples") {
 		t.Errorf("replay: error %v", err)
 	}
@@ -245,10 +231,7 @@ func TestAllRewardsFailingIsAnError(t *testing.T) {
 
 // TestVerdictRewardsComeLast plays episodes of three turns; only the last is scored.
 func TestVerdictRewardsComeLast(t *testing.T) {
-	rewards, err := reward.ParseText("expr:'2 + correct'", nil, reward.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rewards := must.Get(reward.ParseText("expr:'2 + correct'", nil, reward.Options{}))(t)
 	c := sampled
 	c.Rewards = rewards
 	p := played(t, sampler(t, tiny(t), 4), spelling, []int{0, 1, 2}, c)
@@ -293,28 +276,20 @@ func TestModelsAreCentredOnTheFirstRollout(t *testing.T) {
 		t.Fatal(err)
 	}
 	mean := func(src *Tokens, step int) float64 {
-		s, err := src.Next(t.Context(), rl.At{Step: step})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(src.Next(t.Context(), rl.At{Step: step}))(t)
 		return s.Figures.Get("reward")
 	}
 	src := tokens(t, m, letters, c)
 	if first := mean(src, 0); math.Abs(first) > 1e-9 {
 		t.Errorf("mean reward %v of the first rollout", first)
 	}
-	state, err := json.Marshal(src.State())
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Get(json.Marshal(src.State()))(t)
 	want := mean(src, 1)
 	if math.Abs(want) < 1e-6 || math.Abs(want) > 10 {
 		t.Errorf("mean reward %v of the second rollout", want)
 	}
 	resumed := tokens(t, m, letters, c)
-	if err := resumed.Restore(state); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, resumed.Restore(state))
 	if got := mean(resumed, 1); got != want {
 		t.Errorf("mean reward %v of the second rollout of a resumed run, want %v", got, want)
 	}

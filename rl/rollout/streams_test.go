@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/dist"
 	"github.com/rltrain/rltrain/rl/dist/disttest"
@@ -113,10 +114,7 @@ func TestNoChoiceOfALabelSharesItsStream(t *testing.T) {
 	src, seen := labels(t, classifier(t), labelRewards(t, "accuracy"), c), map[string]bool{}
 	for step := range 6 {
 		at := rl.At{Step: step}
-		made, err := src.Next(t.Context(), at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		made := must.Get(src.Next(t.Context(), at))(t)
 		for _, x := range made.Samples {
 			key := fmt.Sprint(src.streamOf(x, at))
 			if seen[key] {

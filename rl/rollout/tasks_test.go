@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/run"
@@ -21,23 +22,15 @@ func tiny(t *testing.T) *policy.CausalLM {
 	t.Helper()
 	torchtest.NoLeaks(t)
 	dir := filepath.Join(t.TempDir(), "tiny")
-	if err := policy.TinyModel(dir, 2, 32, 3); err != nil {
-		t.Fatal(err)
-	}
-	p, err := policy.NewCausalLM(policy.Config{Dir: dir, Full: true, Seed: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(dir, 2, 32, 3))
+	p := must.Get(policy.NewCausalLM(policy.Config{Dir: dir, Full: true, Seed: 5}))(t)
 	t.Cleanup(p.Close)
 	return p
 }
 
 func sampler(t *testing.T, p *policy.CausalLM, slots int) *policy.Sampler {
 	t.Helper()
-	m, err := p.NewSampler(slots)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(p.NewSampler(slots))(t)
 	t.Cleanup(m.Close)
 	return m
 }
@@ -47,28 +40,20 @@ var sampled = Config{Samples: 3, MaxNew: 4, Sampling: torch.Sampling{Temperature
 // played is Play's result; it fails the test on an error.
 func played(t *testing.T, m *policy.Sampler, task envs.Task, indices []int, c Config) Played {
 	t.Helper()
-	p, err := Play(t.Context(), m, task, envs.Train, indices, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(Play(t.Context(), m, task, envs.Train, indices, c))(t)
 	return p
 }
 
 // learn changes the weights like a training step would, as a function of the step number.
 func learn(t *testing.T, p *policy.CausalLM, step int) {
 	t.Helper()
-	snapshot, err := run.TakeSnapshot(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	snapshot := must.Get(run.TakeSnapshot(p))(t)
 	for _, weights := range snapshot {
 		for i := range weights {
 			weights[i] += 1e-3 * float32((i+step)%7-3)
 		}
 	}
-	if err := snapshot.PutBack(p); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, snapshot.PutBack(p))
 }
 
 // next returns a source's step; it fails the test on an error.
@@ -76,10 +61,7 @@ func next(t *testing.T, src interface {
 	Next(ctx context.Context, at rl.At) (*rl.Step, error)
 }, step int) *rl.Step {
 	t.Helper()
-	s, err := src.Next(t.Context(), rl.At{Step: step, Version: uint64(step)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(src.Next(t.Context(), rl.At{Step: step, Version: uint64(step)}))(t)
 	return s
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 )
@@ -22,10 +23,7 @@ func tokensConfig() TokensConfig {
 
 func tokens(t *testing.T, m *policy.Sampler, task envs.Task, c TokensConfig) *Tokens {
 	t.Helper()
-	src, err := NewTokens(m, task, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	src := must.Get(NewTokens(m, task, c))(t)
 	return src
 }
 
@@ -34,16 +32,10 @@ func encoded(t *testing.T, step *rl.Step) string {
 	t.Helper()
 	text := ""
 	for _, x := range step.Samples {
-		line, err := json.Marshal(x)
-		if err != nil {
-			t.Fatal(err)
-		}
+		line := must.Get(json.Marshal(x))(t)
 		text += string(line) + "\n"
 	}
-	figures, err := json.Marshal(step.Figures)
-	if err != nil {
-		t.Fatal(err)
-	}
+	figures := must.Get(json.Marshal(step.Figures))(t)
 	return text + string(figures) + strings.Join(step.Notes, "\n")
 }
 
@@ -53,10 +45,7 @@ func TestSamplesOfAStep(t *testing.T) {
 	c := tokensConfig()
 	c.PromptsPerStep, c.SamplesPerPrompt, c.MaxNew, c.MaxTotal, c.OverlongBuffer = 2, 3, 2, 6, 4
 	src := tokens(t, m, spelling, c)
-	step, err := src.Next(t.Context(), rl.At{Step: 3, Version: 7})
-	if err != nil {
-		t.Fatal(err)
-	}
+	step := must.Get(src.Next(t.Context(), rl.At{Step: 3, Version: 7}))(t)
 	if len(step.Groups) != 2 || len(step.Samples) != 6 || step.Prefetched || step.Greedy != nil || src.Generations() != 6 {
 		t.Fatalf("%d groups, %d samples, %d generations", len(step.Groups), len(step.Samples), src.Generations())
 	}

@@ -10,19 +10,18 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // saveStep writes a checkpoint whose files contain its step.
 func saveStep(t *testing.T, run string, step, keep int) {
 	t.Helper()
-	err := SaveCheckpoint(run, step, keep, func(dir string) error {
+	must.Do(t, SaveCheckpoint(run, step, keep, func(dir string) error {
 		put(t, filepath.Join(dir, "state.json"), strconv.Itoa(step))
 		put(t, filepath.Join(dir, "buffers", "rewards.bin"), strings.Repeat("r", 100))
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 func latest(t *testing.T, run string) (int, []string) {
@@ -134,9 +133,7 @@ func TestDamagedCheckpoints(t *testing.T) {
 			for step := 1; step <= 3; step++ {
 				saveStep(t, run, step, 5)
 			}
-			if err := d.damage(filepath.Join(run, "checkpoints", "checkpoint-3")); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, d.damage(filepath.Join(run, "checkpoints", "checkpoint-3")))
 			step, skipped := latest(t, run)
 			if step != 2 || len(skipped) != 1 || !strings.HasPrefix(skipped[0], "checkpoint-3: ") || !strings.Contains(skipped[0], d.want) {
 				t.Errorf("latest is %d, skipped %q; want 2 and checkpoint-3: %s", step, skipped, d.want)
@@ -154,9 +151,7 @@ func TestDamagedCheckpoints(t *testing.T) {
 		saveStep(t, run, 1, 5)
 		saveStep(t, run, 2, 5)
 		for _, name := range []string{"checkpoint-1", "checkpoint-2"} {
-			if err := os.Remove(filepath.Join(run, "checkpoints", name, "state.json")); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.Remove(filepath.Join(run, "checkpoints", name, "state.json")))
 		}
 		_, _, skipped, err := LatestCheckpoint(run)
 		wantError(t, err, "checkpoint-1", "checkpoint-2", "state.json is missing")
@@ -170,9 +165,7 @@ func TestDamagedCheckpoints(t *testing.T) {
 func TestCheckpointKilled(t *testing.T) {
 	copyDir := func(t *testing.T, from, to string) {
 		t.Helper()
-		if err := os.CopyFS(to, os.DirFS(from)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.CopyFS(to, os.DirFS(from)))
 	}
 	// At the start, checkpoints 1 and 2 are complete and 3 is being written.
 	tests := []struct {
@@ -181,18 +174,14 @@ func TestCheckpointKilled(t *testing.T) {
 		want  int
 	}{
 		{"empty .tmp", func(t *testing.T, root, _ string) {
-			if err := os.Mkdir(filepath.Join(root, "checkpoint-3.tmp"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.Mkdir(filepath.Join(root, "checkpoint-3.tmp"), 0o755))
 		}, 2},
 		{"half a file", func(t *testing.T, root, _ string) {
 			put(t, filepath.Join(root, "checkpoint-3.tmp", "state.json"), "")
 		}, 2},
 		{"before the manifest", func(t *testing.T, root, whole3 string) {
 			copyDir(t, whole3, filepath.Join(root, "checkpoint-3.tmp"))
-			if err := os.Remove(filepath.Join(root, "checkpoint-3.tmp", "manifest.json")); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.Remove(filepath.Join(root, "checkpoint-3.tmp", "manifest.json")))
 		}, 2},
 		{"before the rename", func(t *testing.T, root, whole3 string) {
 			copyDir(t, whole3, filepath.Join(root, "checkpoint-3.tmp"))
@@ -206,9 +195,7 @@ func TestCheckpointKilled(t *testing.T) {
 		}, 3},
 		{"in the rotation", func(t *testing.T, root, whole3 string) {
 			copyDir(t, whole3, filepath.Join(root, "checkpoint-3"))
-			if err := os.Remove(filepath.Join(root, "checkpoint-1", "state.json")); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.Remove(filepath.Join(root, "checkpoint-1", "state.json")))
 		}, 3},
 	}
 	for _, test := range tests {
@@ -242,9 +229,7 @@ func TestForeignNamesAreIgnored(t *testing.T) {
 	saveStep(t, run, 7, 1)
 	root := filepath.Join(run, "checkpoints")
 	for _, name := range []string{"checkpoint-", "checkpoint-x", "checkpoint-08", "checkpoint--9", "checkpoint-9.bak", "notes"} {
-		if err := os.Mkdir(filepath.Join(root, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Mkdir(filepath.Join(root, name), 0o755))
 	}
 	put(t, filepath.Join(root, "checkpoint-10"), "a file")
 	before := names(t, root)
@@ -269,26 +254,19 @@ func TestEveryByteOfACheckpointCounts(t *testing.T) {
 	flips := 0
 	for _, name := range []string{"manifest.json", "state.json", "buffers/rewards.bin"} {
 		path := filepath.Join(dir, name)
-		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(path))(t)
 		for i := range data {
 			bits := []byte{0x01, 0x20, 0x29, 0x80, 0xff}[i%5] // 0x20 changes case, 0x29 turns a space into a tab
 			broken := slices.Clone(data)
 			broken[i] ^= bits
-			if err := os.WriteFile(path, broken, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(path, broken, 0o644))
 			flips++
 			// A changed file name is reported under the new name.
 			if step, skipped := latest(t, run); step != 1 || len(skipped) != 1 || !strings.Contains(skipped[0], name) && name != "manifest.json" {
 				t.Fatalf("byte %d of %s ^ %#x: step %d, skipped %q", i, name, bits, step, skipped)
 			}
 		}
-		if err := os.WriteFile(path, data, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, data, 0o644))
 	}
 	if step, skipped := latest(t, run); step != 2 || skipped != nil {
 		t.Errorf("after repair: step %d, %q", step, skipped)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -25,29 +27,19 @@ func testInfo() Info {
 
 func mustCreate(t *testing.T, dir string) *Run {
 	t.Helper()
-	r, err := Create(dir, 3, testInfo())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(Create(dir, 3, testInfo()))(t)
 	return r
 }
 
 func put(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.Do(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 func names(t *testing.T, dir string) []string {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(dir))(t)
 	return entryNames(entries)
 }
 
@@ -78,22 +70,14 @@ func TestRunFromCreateToFinish(t *testing.T) {
 	if diff := cmp.Diff(want, running); diff != "" {
 		t.Error(diff)
 	}
-	path, err := r.File("logs", "metrics.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := must.Get(r.File("logs", "metrics.jsonl"))(t)
 	put(t, path, "")
 	end := noon.Add(time.Hour)
-	if err := r.Finish(StatusFinished, "training completed", end); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Finish(StatusFinished, "training completed", end))
 	wantError(t, r.Finish(StatusFailed, "", end), "called twice")
 
 	want.Status, want.Ending, want.Ended = StatusFinished, "training completed", &end
-	finished, err := ReadRun(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	finished := must.Get(ReadRun(dir))(t)
 	if want.PeakMemory = finished.PeakMemory; want.PeakMemory < 1<<20 {
 		t.Errorf("a process that held %d bytes at most", want.PeakMemory)
 	}
@@ -118,13 +102,9 @@ func end(t *testing.T, r *Run, name string, checkpoint bool, status Status) {
 		saveStep(t, r.Dir(), 1, 1)
 	}
 	if checkpoint || status == StatusFinished {
-		if err := r.Settle(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, r.Settle())
 	}
-	if err := r.Finish(status, "", noon); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Finish(status, "", noon))
 }
 
 // where returns the folder next to dir that holds each such file.
@@ -192,13 +172,8 @@ func TestAKillBetweenTheTwoMoves(t *testing.T) {
 	if err := os.Rename(dir, dir+newSuffix); err != nil { // as before the second move
 		t.Fatal(err)
 	}
-	again, err := Resume(dir, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := again.Finish(StatusStopped, "", noon); err != nil {
-		t.Fatal(err)
-	}
+	again := must.Get(Resume(dir, false))(t)
+	must.Do(t, again.Finish(StatusStopped, "", noon))
 	if diff := cmp.Diff(map[string]string{"mark-old": "out.1", "mark-new": "out"}, where(t, dir)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -207,12 +182,8 @@ func TestAKillBetweenTheTwoMoves(t *testing.T) {
 func TestCreateFollowsALinkToAnotherDisk(t *testing.T) {
 	base := t.TempDir()
 	disk, link := filepath.Join(base, "disk"), filepath.Join(base, "out")
-	if err := os.Mkdir(disk, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(disk, link); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(disk, 0o755))
+	must.Do(t, os.Symlink(disk, link))
 	for range 2 {
 		end(t, mustCreate(t, link), "mark", false, StatusFinished)
 	}
@@ -277,34 +248,21 @@ func TestOneProcessAFolder(t *testing.T) {
 	wantError(t, err, dir, pid)
 	_, err = Resume(dir, false)
 	wantError(t, err, dir, pid)
-	if err := r.Finish(StatusStopped, "interrupted", noon); err != nil {
-		t.Fatal(err)
-	}
-	again, err := Resume(dir, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := again.Finish(StatusStopped, "interrupted", noon); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Finish(StatusStopped, "interrupted", noon))
+	again := must.Get(Resume(dir, false))(t)
+	must.Do(t, again.Finish(StatusStopped, "interrupted", noon))
 }
 
 func TestResume(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "out")
 	mustCreate(t, dir).lock.release() // as if killed
-	r, err := Resume(dir, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(Resume(dir, false))(t)
 	now := testInfo()
 	now.Started = noon.Add(time.Hour)
 	now.Threads = 8
 	now.Versions = map[string]string{"rltrain": "1", "go": "go1.26"}
 	now.Inputs = Inputs{"dataset": {"a.jsonl": "2"}}
-	got, err := r.Continue(now, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(r.Continue(now, nil))(t)
 	want := []string{
 		"version of go was none, is now go1.26",
 		"version of libtorch was 2.11.0, is now none",
@@ -313,10 +271,7 @@ func TestResume(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	record, err := ReadRun(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	record := must.Get(ReadRun(dir))(t)
 	if diff := cmp.Diff(want, record.Inexact); diff != "" {
 		t.Error(diff)
 	}

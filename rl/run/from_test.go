@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/report"
 )
 
@@ -27,9 +28,7 @@ func TestStageResumesFromANamedCheckpoint(t *testing.T) {
 	s, _ := mustStage(t, dir, false)
 	s.config.Keep = 0
 	steps(t, s, 1, 6)
-	if err := s.Finish(func() error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Finish(func() error { return nil }))
 	at := func(name string) string { return filepath.Join(dir, "checkpoints", name) }
 	put(t, filepath.Join(at("checkpoint-4"), "weights"), "5")
 	for from, want := range map[string]string{
@@ -53,9 +52,7 @@ func TestStageResumesFromANamedCheckpoint(t *testing.T) {
 		t.Errorf("checkpoints (-want +got):\n%s", diff)
 	}
 	steps(t, again, 3, 4)
-	if err := again.Finish(func() error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, again.Finish(func() error { return nil }))
 	if got := read(t, dir, "logs", "metrics.jsonl"); got != "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"step\":4}\n" {
 		t.Errorf("metrics:\n%s", got)
 	}
@@ -66,9 +63,7 @@ func TestFinishedStageResumesForMoreSteps(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	s, _ := mustStage(t, dir, false)
 	steps(t, s, 1, 2)
-	if err := s.Finish(func() error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Finish(func() error { return nil }))
 	again, out, err := reopened(dir, "", "num_steps was 2, is now 4")
 	if err != nil {
 		t.Fatal(err)
@@ -76,9 +71,7 @@ func TestFinishedStageResumesForMoreSteps(t *testing.T) {
 	if want := "warning: results may differ from an uninterrupted run: num_steps was 2, is now 4"; !strings.Contains(out, want) {
 		t.Errorf("console %q, want %q", out, want)
 	}
-	if err := again.Finish(func() error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, again.Finish(func() error { return nil }))
 	record, err := ReadRun(dir)
 	if err != nil || record.Status != StatusFinished || !cmp.Equal(record.Inexact, []string{"num_steps was 2, is now 4"}) {
 		t.Errorf("run.json: %+v, %v", record, err)

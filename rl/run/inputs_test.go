@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestSum(t *testing.T) {
@@ -15,26 +17,17 @@ func TestSum(t *testing.T) {
 	write := func(name, text string) {
 		t.Helper()
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	sum := func(name string) string {
 		t.Helper()
-		got, err := Sum(filepath.Join(dir, name), filepath.Join(dir, "rows", "out"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(Sum(filepath.Join(dir, name), filepath.Join(dir, "rows", "out")))(t)
 		return got
 	}
 	write("rows/a.jsonl", "one")
 	write("rows/out/log.txt", "x")
-	if err := errors.Join(syscall.Mkfifo(filepath.Join(dir, "rows", "pipe"), 0o600), os.Symlink("nowhere", filepath.Join(dir, "rows", "link"))); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(syscall.Mkfifo(filepath.Join(dir, "rows", "pipe"), 0o600), os.Symlink("nowhere", filepath.Join(dir, "rows", "link"))))
 	write("model/config.json", "{}")
 	write("model/README.md", "x")
 	before := map[string]string{"rows": sum("rows"), "rows/a.jsonl": sum("rows/a.jsonl"), "model": sum("model")}

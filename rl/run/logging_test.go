@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/report"
 )
@@ -14,22 +15,17 @@ import (
 func spentCPU(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // BenchmarkLogging measures the cost of a step's row, line, two kept completions and TensorBoard record, also in
 // processor time.
 func BenchmarkLogging(b *testing.B) {
-	s, err := OpenStage(StageConfig{
+	s := must.Get(OpenStage(StageConfig{
 		Dir: b.TempDir() + "/run", Info: testInfo(), LogEvery: 1, Prompts: 2, Trackers: []string{TensorBoard},
 		Console: report.NewConsole(io.Discard, io.Discard, time.Now), Now: time.Now,
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	}))(b)
 	h := s.Hooks("train", "step")
 	row := report.Row{"step": 1}
 	for i := range 40 {
@@ -40,19 +36,11 @@ func BenchmarkLogging(b *testing.B) {
 	before := spentCPU(b)
 	for i := 0; b.Loop(); i++ {
 		row["step"] = i
-		if err := h.Write(row); err != nil {
-			b.Fatal(err)
-		}
-		if err := h.StepLine("step 1/10 loss 0.25 reward 0.5", row); err != nil {
-			b.Fatal(err)
-		}
-		if err := h.Record(step); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, h.Write(row))
+		must.Do(b, h.StepLine("step 1/10 loss 0.25 reward 0.5", row))
+		must.Do(b, h.Record(step))
 		h.Advance(i, i+2, "")
 	}
 	b.ReportMetric(float64((spentCPU(b)-before).Microseconds())/float64(b.N), "cpu-µs/op")
-	if err := s.Close(StatusFinished, ""); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, s.Close(StatusFinished, ""))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/report"
 )
 
@@ -42,26 +43,19 @@ func steps(t *testing.T, s *Stage, from, to int) {
 	t.Helper()
 	h := s.Hooks("train", "step")
 	for step := from; step <= to; step++ {
-		if err := errors.Join(h.Logf("step %d", step), h.Write(report.Row{"step": step})); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(h.Logf("step %d", step), h.Write(report.Row{"step": step})))
 		h.Advance(step, to, "")
 		if h.SaveDue(step) {
-			if err := h.Save(step, func(dir string) error {
+			must.Do(t, h.Save(step, func(dir string) error {
 				return os.WriteFile(filepath.Join(dir, "weights"), fmt.Append(nil, step), 0o600)
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 		}
 	}
 }
 
 func read(t *testing.T, parts ...string) string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(parts...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(filepath.Join(parts...)))(t)
 	return string(data)
 }
 
@@ -71,9 +65,7 @@ func TestStageResumesAtItsCheckpoint(t *testing.T) {
 	whole, dir := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "parts")
 	s, _ := mustStage(t, whole, false)
 	steps(t, s, 1, 5)
-	if err := s.Finish(func() error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Finish(func() error { return nil }))
 
 	first, _ := mustStage(t, dir, true) // with nothing to resume, it starts
 	if first.Resumed() || first.Hooks("", "").Resume != "" {
@@ -91,9 +83,7 @@ func TestStageResumesAtItsCheckpoint(t *testing.T) {
 		t.Errorf("the checkpoint to go on from is of step %s", got)
 	}
 	steps(t, second, 3, 5)
-	if err := second.Finish(func() error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, second.Finish(func() error { return nil }))
 	for _, name := range []string{"metrics.jsonl", "training_log.txt"} {
 		if diff := cmp.Diff(read(t, whole, "logs", name), read(t, dir, "logs", name)); diff != "" {
 			t.Errorf("%s (-uninterrupted +resumed):\n%s", name, diff)
@@ -113,17 +103,13 @@ func TestStageSkipsADamagedCheckpoint(t *testing.T) {
 	s, _ := mustStage(t, dir, false)
 	s.config.Keep = 0 // all
 	steps(t, s, 1, 4)
-	if err := s.Close(StatusStopped, "stopped"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close(StatusStopped, "stopped"))
 	put(t, filepath.Join(dir, "checkpoints", "checkpoint-4", "weights"), "5")
 	again, out := mustStage(t, dir, true)
 	if !strings.Contains(out.String(), "warning: skipped damaged checkpoint-4") || !strings.Contains(out.String(), "at step 2") {
 		t.Errorf("console %q", out)
 	}
-	if err := again.Close(StatusStopped, "stopped"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, again.Close(StatusStopped, "stopped"))
 }
 
 // TestStageEnds checks what each ending records and prints.
@@ -188,21 +174,17 @@ func TestBrokenSamplesAreKept(t *testing.T) {
 			t.Errorf("no %s in %s", part, text)
 		}
 	}
-	if err := s.Close(StatusFailed, "broken"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close(StatusFailed, "broken"))
 }
 
 // TestChangedFileOfAFinishedRunIsDetected whatever bit was flipped.
 func TestChangedFileOfAFinishedRunIsDetected(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	s, _ := mustStage(t, dir, false)
-	if err := s.Finish(func() error {
+	must.Do(t, s.Finish(func() error {
 		return errors.Join(os.WriteFile(filepath.Join(s.Dir(), "README.md"), []byte("a card"), 0o644),
 			os.WriteFile(filepath.Join(s.Dir(), "model.safetensors"), []byte("weights"), 0o644))
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	put(t, filepath.Join(dir, "README.md"), "my own words") // meant for people
 	if _, _, err := stage(t, dir, true); !errors.Is(err, ErrFinished) {
 		t.Errorf("an unchanged run: %v", err)
@@ -211,9 +193,7 @@ func TestChangedFileOfAFinishedRunIsDetected(t *testing.T) {
 	if _, _, err := stage(t, dir, true); err == nil || !strings.Contains(err.Error(), "model.safetensors was changed after the run finished") {
 		t.Errorf("a changed run: %v", err)
 	}
-	if err := os.Remove(filepath.Join(dir, "model.safetensors")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(dir, "model.safetensors")))
 	if _, _, err := stage(t, dir, true); err == nil || !strings.Contains(err.Error(), "model.safetensors was removed after the run finished") {
 		t.Errorf("a run without its weights: %v", err)
 	}
@@ -224,9 +204,7 @@ func TestRemovedFolderEndsTheRun(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	s, _ := mustStage(t, dir, false)
 	h := s.Hooks("train", "step")
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.RemoveAll(dir))
 	for name, err := range map[string]error{"a line": h.Logf("step 1"), "a row": h.Write(report.Row{"step": 1})} {
 		if err == nil || !strings.Contains(err.Error(), "was removed or moved") {
 			t.Errorf("%s: %v", name, err)
@@ -239,10 +217,7 @@ func TestRemovedFolderEndsTheRun(t *testing.T) {
 func TestFirstRateUsesTimedSteps(t *testing.T) {
 	now, progress := noon, &strings.Builder{}
 	clock := func() time.Time { return now }
-	s, err := OpenStage(StageConfig{Dir: filepath.Join(t.TempDir(), "run"), Info: testInfo(), Console: report.NewConsole(io.Discard, progress, clock), Now: clock})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(OpenStage(StageConfig{Dir: filepath.Join(t.TempDir(), "run"), Info: testInfo(), Console: report.NewConsole(io.Discard, progress, clock), Now: clock}))(t)
 	defer func() {
 		if err := s.Close(StatusStopped, ""); err != nil {
 			t.Error(err)
@@ -265,9 +240,7 @@ func TestInexactInputs(t *testing.T) {
 		if finished {
 			s, _ := mustStage(t, dir, false)
 			steps(t, s, 1, 2)
-			if err := s.Finish(func() error { return nil }); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, s.Finish(func() error { return nil }))
 		}
 		info := testInfo()
 		info.Inputs = Inputs{"dataset": {"rows": "2"}}

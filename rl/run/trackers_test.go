@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/report"
 )
@@ -20,13 +21,10 @@ func tracking(t *testing.T, dir string, env map[string]string, names ...string) 
 	info := testInfo()
 	info.Environment, info.Config = env, "seed: 1\n"
 	out := &strings.Builder{}
-	s, err := OpenStage(StageConfig{
+	s := must.Get(OpenStage(StageConfig{
 		Dir: dir, Info: info, Resume: true, SaveEvery: 2, LogEvery: 1, Trackers: names, Settings: map[string]any{"seed": 1},
 		Console: report.NewConsole(out, out, func() time.Time { return noon }), Now: func() time.Time { return noon }, Prompts: 1,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	return s, out
 }
 
@@ -51,9 +49,7 @@ func uninterrupted(t *testing.T, env map[string]string, last int) string {
 	dir := filepath.Join(t.TempDir(), "run")
 	s, _ := tracking(t, dir, env, TensorBoard, WandB)
 	steps(t, s, 1, last)
-	if err := s.Finish(func() error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Finish(func() error { return nil }))
 	return dir
 }
 
@@ -63,9 +59,7 @@ func TestTrackersResumeAtTheCheckpoint(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	keep := func(s *Stage, steps ...int) {
 		for _, step := range steps {
-			if err := s.keep([]rl.Record{{Step: step, Written: "<a>"}}); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, s.keep([]rl.Record{{Step: step, Written: "<a>"}}))
 		}
 	}
 	s, _ := tracking(t, dir, env, TensorBoard, WandB)
@@ -78,9 +72,7 @@ func TestTrackersResumeAtTheCheckpoint(t *testing.T) {
 	}
 	s, out := tracking(t, dir, env, TensorBoard, WandB)
 	steps(t, s, 3, 4)
-	if err := s.Finish(func() error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Finish(func() error { return nil }))
 	whole := uninterrupted(t, env, 4)
 	for _, file := range []struct {
 		name []string
@@ -111,9 +103,7 @@ func TestLateTrackerHasAllRows(t *testing.T) {
 	}
 	s, _ = tracking(t, dir, map[string]string{"WANDB_MODE": "disabled"}, TensorBoard, WandB)
 	steps(t, s, 3, 3)
-	if err := s.Finish(func() error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Finish(func() error { return nil }))
 	if only(t, dir, boardFile...) != only(t, uninterrupted(t, map[string]string{"WANDB_MODE": "disabled"}, 3), boardFile...) {
 		t.Error("the event file differs from that of a run that was tracked from the start")
 	}
@@ -127,13 +117,9 @@ func TestRunContinuesWithoutATracker(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	put(t, filepath.Join(dir, "..", "file"), "no folder")
 	s, out := tracking(t, dir, map[string]string{"WANDB_DIR": filepath.Join(dir, "..", "file")}, WandB, TensorBoard)
-	if err := s.trackers.open[TensorBoard].Close(noon, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.trackers.open[TensorBoard].Close(noon, 0))
 	steps(t, s, 1, 4)
-	if err := s.Finish(func() error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Finish(func() error { return nil }))
 	for _, name := range []string{TensorBoard, WandB} {
 		if n := strings.Count(out.String(), "warning: continuing without "+name+": "); n != 1 {
 			t.Errorf("%d warnings of %s in %q", n, name, out)

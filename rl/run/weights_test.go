@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/safetensors"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -22,10 +23,7 @@ func newPair(t *testing.T) *pair {
 	t.Helper()
 	p := &pair{}
 	for _, data := range [][]float32{{1, 2}, {3, 4, 5}} {
-		v, err := torch.Parameter(data, int64(len(data)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := must.Get(torch.Parameter(data, int64(len(data))))(t)
 		t.Cleanup(v.Close)
 		p.vars = append(p.vars, v)
 	}
@@ -60,27 +58,20 @@ func (p *pair) LoadWeights(dir string) error {
 
 func (p *pair) values(t *testing.T) Snapshot {
 	t.Helper()
-	s, err := TakeSnapshot(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(TakeSnapshot(p))(t)
 	return s
 }
 
 // step descends on the sum of squares.
 func (p *pair) step(t *testing.T, o *torch.AdamW) {
 	t.Helper()
-	if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 		for _, v := range p.vars {
 			s.Backward(s.Sum(s.Mul(v.T(), v.T())))
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := o.Step([]float64{0.1}, 0); err != nil {
-		t.Fatal(err)
-	}
+	}))
+	must.Get(o.Step([]float64{0.1}, 0))(t)
 	p.Changed()
 }
 
@@ -129,16 +120,12 @@ func TestTrainingStateResumesExactly(t *testing.T) {
 			whole.step(t, o)
 			whole.step(t, o)
 			saved := TrainingState{Weights: whole, Optimizer: o, Best: extra.best, Reference: extra.reference, State: counters{2, 1.0 / 3}}
-			if err := saved.Save(dir); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, saved.Save(dir))
 			whole.step(t, o)
 
 			resumed := newPair(t)
 			back := TrainingState{Weights: resumed, Optimizer: optimizer(resumed), State: &counters{}}
-			if err := back.Restore(dir); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, back.Restore(dir))
 			if resumed.changed != 1 {
 				t.Errorf("%d changes reported", resumed.changed)
 			}
@@ -185,12 +172,8 @@ func TestTrainingStateRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			saved := TrainingState{Weights: p, Optimizer: o, State: counters{}}
-			if err := saved.Save(dir); err != nil {
-				t.Fatal(err)
-			}
-			if err := test.change(dir); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, saved.Save(dir))
+			must.Do(t, test.change(dir))
 			back := TrainingState{Weights: p, Optimizer: o, State: &counters{}}
 			wantError(t, back.Restore(dir), append(test.want, "checkpoint: ")...)
 		})

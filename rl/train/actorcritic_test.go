@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -14,17 +15,12 @@ func oneStep(t *testing.T, a algo.Algorithm, samples func(step int) *rl.Step, st
 	t.Helper()
 	torchtest.NoLeaks(t)
 	p := newTable(t, 1)
-	trainer, err := New(p, fixed(samples), a, Config{
+	trainer := must.Get(New(p, fixed(samples), a, Config{
 		Steps: 3, Optimisation: Optimisation{LearningRate: 0.05, Schedule: "constant", MaxGradNorm: 0.1}, ValueRate: 0.08, Seed: 3,
-	}, (&recorded{}).hooks())
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, (&recorded{}).hooks()))(t)
 	defer trainer.Close()
 	for range steps {
-		if _, err := trainer.Step(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(trainer.Step(t.Context()))(t)
 	}
 	return slices.Concat(weightsOf(t, p)...)
 }

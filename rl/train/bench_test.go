@@ -3,6 +3,7 @@ package train
 import (
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/epochs"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -13,19 +14,11 @@ import (
 // supervisedStep returns a repeatable step of supervised training on examples.
 func supervisedStep(t testing.TB, p *policy.Classifier, examples policy.Examples) func() {
 	t.Helper()
-	source, err := epochs.New(examples.Samples(), examples.Len(), 0, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tr, err := New(p, source, &algo.SFT{}, Config{Steps: 1 << 30, Optimisation: Optimisation{LearningRate: 1e-3, Schedule: "constant", MaxGradNorm: 1}}, run.Hooks{LogEvery: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := must.Get(epochs.New(examples.Samples(), examples.Len(), 0, 1))(t)
+	tr := must.Get(New(p, source, &algo.SFT{}, Config{Steps: 1 << 30, Optimisation: Optimisation{LearningRate: 1e-3, Schedule: "constant", MaxGradNorm: 1}}, run.Hooks{LogEvery: 1 << 20}))(t)
 	t.Cleanup(tr.Close)
 	return func() {
-		if _, err := tr.Step(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(tr.Step(t.Context()))(t)
 	}
 }
 
@@ -40,22 +33,14 @@ func BenchmarkSFTStep(b *testing.B) {
 // BenchmarkPPOStep is a rollout of 8 texts with 4 updates.
 func BenchmarkPPOStep(b *testing.B) {
 	p, train := tinyLabel(b), tinyExamples(8, 1)
-	source, err := rollout.NewLabels(p, nil, train, labelRewards(b, "accuracy"), rollout.LabelsConfig{
+	source := must.Get(rollout.NewLabels(p, nil, train, labelRewards(b, "accuracy"), rollout.LabelsConfig{
 		LabelOptions: rollout.LabelOptions{BufferSize: 8, BatchSize: 8}, Steps: 1, Values: true, Seed: 1,
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	tr, err := New(p, source, newPPO(), Config{
+	}))(b)
+	tr := must.Get(New(p, source, newPPO(), Config{
 		Steps: 1 << 30, MinibatchSize: 8, Updates: Updates{Epochs: 4}, Optimisation: Optimisation{LearningRate: 1e-3, Schedule: "constant", MaxGradNorm: 1},
-	}, run.Hooks{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	}, run.Hooks{}))(b)
 	defer tr.Close()
 	for b.Loop() {
-		if _, err := tr.Step(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(tr.Step(b.Context()))(b)
 	}
 }

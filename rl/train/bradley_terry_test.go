@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/epochs"
@@ -65,20 +66,15 @@ func TestBradleyTerryByHand(t *testing.T) {
 			figures = map[string]float64{}
 			at := 0
 			for _, end := range append(cuts, len(samples)) {
-				v, err := torch.Parameter(scores[at:end:end], int64(end-at))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+				v := must.Get(torch.Parameter(scores[at:end:end], int64(end-at)))(t)
+				must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 					l := a.Loss(s, &algo.Batch{Scores: v.T(), Samples: float64(len(samples)), Whole: samples, Part: samples[at:end], Figures: figures, Bounds: bounds})
 					loss += s.Item(l)
 					s.Backward(l)
 					g, _ := s.Grad(v)
 					grad = append(grad, s.Read(g)...)
 					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
+				}))
 				v.Close()
 				at = end
 			}
@@ -109,13 +105,11 @@ func TestBradleyTerryByHand(t *testing.T) {
 		}
 	}
 	figures, bounds := map[string]float64{}, rl.Meter{}
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		b := &algo.Batch{Scores: s.Floats([]float32{2, 1, 0, 3}, 4), Samples: 4, Whole: slices.Concat(units[0], units[2]), Part: slices.Concat(units[0], units[2]), Figures: figures, Bounds: bounds}
 		(&algo.BradleyTerry{}).Loss(s, b)
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	delete(figures, "loss")
 	want := map[string]float64{"margin": (1.0 - 3) / 2, "accuracy": 0.5, "mean_reward": 1.5}
 	if diff := cmp.Diff(want, figures); diff != "" {
@@ -130,13 +124,10 @@ func tinyReward(t testing.TB, encoder bool) *policy.RewardModel {
 	dir := t.TempDir() + "/tiny"
 	if encoder {
 		dir = policytest.Encoder(t)
-	} else if err := policy.TinyModel(dir, 2, 32, 3); err != nil {
-		t.Fatal(err)
+	} else {
+		must.Do(t, policy.TinyModel(dir, 2, 32, 3))
 	}
-	m, err := policy.NewRewardModel(policy.Config{Dir: dir, R: 4, Alpha: 8, Seed: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(policy.NewRewardModel(policy.Config{Dir: dir, R: 4, Alpha: 8, Seed: 5}))(t)
 	t.Cleanup(m.Close)
 	return m
 }
@@ -185,13 +176,8 @@ func TestRewardModelsLearn(t *testing.T) {
 	for name, encoder := range map[string]bool{"encoder": true, "language model": false} {
 		t.Run(name, func(t *testing.T) {
 			m := tinyReward(t, encoder)
-			if _, err := rewardRun(t.Context(), t, m, 30, run.Hooks{}); err != nil {
-				t.Fatal(err)
-			}
-			v, err := evaluate.ScoreRewards(t.Context(), m, scored(40, 9))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Get(rewardRun(t.Context(), t, m, 30, run.Hooks{}))(t)
+			v := must.Get(evaluate.ScoreRewards(t.Context(), m, scored(40, 9)))(t)
 			if v.Accuracy < 0.9 || v.Margin.Value <= 0 || v.N != 20+20*3 {
 				t.Errorf("%s", v)
 			}
@@ -206,18 +192,12 @@ func TestRewardModelsLearn(t *testing.T) {
 func TestScoreRewardsByHand(t *testing.T) {
 	m := tinyReward(t, true)
 	units := scored(6, 4)
-	v, err := evaluate.ScoreRewards(t.Context(), m, units)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := must.Get(evaluate.ScoreRewards(t.Context(), m, units))(t)
 	var sequences [][]int32
 	for _, x := range slices.Concat(units...) {
 		sequences = append(sequences, x.Tokens)
 	}
-	scores, err := m.Scores(t.Context(), sequences)
-	if err != nil {
-		t.Fatal(err)
-	}
+	scores := must.Get(m.Scores(t.Context(), sequences))(t)
 	right, loss, brier, n, at := 0.0, 0.0, 0.0, 0.0, 0
 	for _, unit := range units {
 		for i := range unit {

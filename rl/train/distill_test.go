@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/epochs"
@@ -23,9 +24,7 @@ func TestDistillApproachesTheTeacher(t *testing.T) {
 			r := newTokenRun(func() algo.Algorithm { return &algo.Distill{Teacher: "given", Divergence: kind, Mix: 0.5} })
 			r.taught = true
 			var seen recorded
-			if _, err := r.on(t.Context(), t, tinyToken(t, 4), seen.hooks()); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(r.on(t.Context(), t, tinyToken(t, 4), seen.hooks()))(t)
 			found := seen.figure("divergence")
 			if first, last := found[0], found[len(found)-1]; !(first > 0 && last < first/2) {
 				t.Errorf("KL %v at first, %v at the end", first, last)
@@ -40,9 +39,7 @@ func TestDistillIgnoresRewards(t *testing.T) {
 		r := newTokenRun(func() algo.Algorithm { return &algo.Distill{Teacher: "given"} })
 		r.taught, r.Steps, r.rewards = true, 2, rewards
 		p := tinyToken(t, 4)
-		if _, err := r.on(t.Context(), t, p, (&recorded{}).hooks()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(r.on(t.Context(), t, p, (&recorded{}).hooks()))(t)
 		return weightsOf(t, p)
 	}
 	if !slices.EqualFunc(after(""), after("expr:'length'=-1"), slices.Equal) {
@@ -61,9 +58,7 @@ func TestAlarmsOfATeacher(t *testing.T) {
 		return evaluate.Scores{Score: judged}, nil
 	}}
 	var said recorded
-	if _, err := r.on(t.Context(), t, tinyToken(t, 4), said.hooks()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(r.on(t.Context(), t, tinyToken(t, 4), said.hooks()))(t)
 	var alarms []string
 	for _, line := range said.lines {
 		if rest, ok := strings.CutPrefix(line, "warning: "); ok {

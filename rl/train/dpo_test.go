@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/epochs"
@@ -54,12 +55,9 @@ func pairLoss(t *testing.T, a *algo.DPO, samples []*rl.Sample, logProbs []float3
 		for _, x := range part {
 			m += x.Len()
 		}
-		v, err := torch.Parameter(logProbs[:m:m], int64(m))
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := must.Get(torch.Parameter(logProbs[:m:m], int64(m)))(t)
 		logProbs = logProbs[m:]
-		if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+		must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 			b := &algo.Batch{LogProbs: v.T(), Samples: float64(len(samples)), Actions: actions, Whole: samples, Part: part, Figures: figures}
 			l := a.Loss(s, b)
 			loss += s.Item(l)
@@ -70,9 +68,7 @@ func pairLoss(t *testing.T, a *algo.DPO, samples []*rl.Sample, logProbs []float3
 			}
 			grad = append(grad, s.Read(g)...)
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		v.Close()
 	}
 	return loss, grad, figures
@@ -89,9 +85,7 @@ func TestPreferenceLossesByHand(t *testing.T) {
 	weighted := newDPO("sigmoid", "sft", "simpo")
 	weighted.Weights = []string{"0.5", "2", "1"}
 	kto := newDPO("kto")
-	if err := kto.Prepare(&rl.Step{KLSamples: []*rl.Sample{{Old: []float32{klByHand}, Reference: []float32{0}}}, Figures: rl.Meter{}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, kto.Prepare(&rl.Step{KLSamples: []*rl.Sample{{Old: []float32{klByHand}, Reference: []float32{0}}}, Figures: rl.Meter{}}))
 	cases := map[string]*algo.DPO{"sigmoid smoothed": smooth(newDPO("sigmoid")), "robust": smooth(newDPO("robust")), "cpo smoothed": smooth(newDPO("cpo")),
 		"simpo smoothed": smooth(newDPO("simpo")), "weighted": weighted, "kto": kto}
 	for _, name := range []string{"sigmoid", "hinge", "ipo", "apo_zero", "apo_down", "cpo", "simpo", "orpo", "sft"} {
@@ -244,14 +238,8 @@ func preferred(t testing.TB, p *policy.CausalLM, n int) [][]*rl.Sample {
 			for range 1 + rng.IntN(3) {
 				text += string(letters[rng.IntN(len(letters))])
 			}
-			prompt, err := p.Tokenizer.EncodeRaw("say something now: ", false)
-			if err != nil {
-				t.Fatal(err)
-			}
-			answer, err := p.Tokenizer.EncodeRaw(text, false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			prompt := must.Get(p.Tokenizer.EncodeRaw("say something now: ", false))(t)
+			answer := must.Get(p.Tokenizer.EncodeRaw(text, false))(t)
 			x := &rl.Sample{Tokens: slices.Concat(prompt, answer), Actions: answer, Prompt: pair, Index: side, Truth: int32(1 - side)}
 			for i := range answer {
 				x.Rows = append(x.Rows, len(prompt)-1+i)
@@ -301,22 +289,14 @@ func TestPreferencesAreLearnt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, p := newDPO(name), tinyToken(t, 4)
 			var said recorded
-			if _, err := preferenceRun(t.Context(), t, p, a, 25, false, said.hooks()); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(preferenceRun(t.Context(), t, p, a, 25, false, said.hooks()))(t)
 			if first := said.figure("rewards/margins")[0]; a.Needs().Reference && math.Abs(first) > 1e-6 {
 				t.Errorf("margin %v before the first update", first)
 			}
 			// Small letters against capitals, by the policy's log-probabilities.
 			plain, units := newDPO("simpo"), preferred(t, p, 13)
-			after, err := evaluate.ScorePreferences(t.Context(), p, plain, units)
-			if err != nil {
-				t.Fatal(err)
-			}
-			before, err := evaluate.ScorePreferences(t.Context(), tinyToken(t, 4), plain, units)
-			if err != nil {
-				t.Fatal(err)
-			}
+			after := must.Get(evaluate.ScorePreferences(t.Context(), p, plain, units))(t)
+			before := must.Get(evaluate.ScorePreferences(t.Context(), tinyToken(t, 4), plain, units))(t)
 			if after.Margin.Value < before.Margin.Value+0.1 || after.N != 13 {
 				t.Errorf("margin %v before, %v after training", before.Margin, after.Margin)
 			}
@@ -330,15 +310,13 @@ func TestScoreOfPreferences(t *testing.T) {
 	units := preferred(t, p, 6)
 	var sums []float64
 	for _, x := range slices.Concat(units...) {
-		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 			l := s.Read(p.Forward(s, rl.NewBatch([]*rl.Sample{x}), policy.Pass{Temperature: 1}).LogProbs)
 			sums = append(sums, rl.Total(l))
 			x.Reference = make([]float32, len(l))
 			x.Reference[0] = float32(-2 - x.Index)
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	a := newDPO("sigmoid")
 	v, err := evaluate.ScorePreferences(t.Context(), p, a, units)
@@ -376,9 +354,7 @@ func TestPrecomputedReference(t *testing.T) {
 		into *recorded
 		pre  bool
 	}{{&asked, false}, {&precomputed, true}} {
-		if _, err := preferenceRun(t.Context(), t, trainedToken(t, 4), newDPO("sigmoid"), 7, one.pre, one.into.hooks()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(preferenceRun(t.Context(), t, trainedToken(t, 4), newDPO("sigmoid"), 7, one.pre, one.into.hooks()))(t)
 	}
 	if diff := cmp.Diff(asked.figure("loss"), precomputed.figure("loss"), cmpopts.EquateApprox(1e-3, 1e-5)); diff != "" {
 		t.Error(diff)
@@ -398,9 +374,7 @@ func TestDivergenceOfSingles(t *testing.T) {
 		want    float64
 	}{{nil, 0}, {[]*rl.Sample{of(-1, -2), of(-3, -2.5)}, 0.25}, {[]*rl.Sample{of(-1, -1.5), of(-3, -2)}, 0}} {
 		figures := rl.Meter{}
-		if err := newDPO("kto").Prepare(&rl.Step{KLSamples: test.samples, Figures: figures}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, newDPO("kto").Prepare(&rl.Step{KLSamples: test.samples, Figures: figures}))
 		if got := figures.Get("kl"); math.Abs(got-test.want) > 1e-6 {
 			t.Errorf("mean ratio of %d samples %v, want %v", len(test.samples), got, test.want)
 		}
@@ -414,12 +388,10 @@ func TestScoreOfSingles(t *testing.T) {
 	samples := slices.Concat(preferred(t, p, 3)...)
 	aside := epochs.Mismatches(samples, 96)
 	sum := func(x *rl.Sample) (l float64) {
-		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 			l = rl.Total(s.Read(p.Forward(s, rl.NewBatch([]*rl.Sample{x}), policy.Pass{Temperature: 1}).LogProbs))
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		return l
 	}
 	k := 0.0
@@ -444,13 +416,8 @@ func TestScoreOfSingles(t *testing.T) {
 			right += 1 / float64(len(samples))
 		}
 	}
-	if err := evaluate.PrepareKL(p, a, aside); err != nil {
-		t.Fatal(err)
-	}
-	v, err := evaluate.ScorePreferences(t.Context(), p, a, units)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, evaluate.PrepareKL(p, a, aside))
+	v := must.Get(evaluate.ScorePreferences(t.Context(), p, a, units))(t)
 	if k <= 0 || math.Abs(v.Loss-loss) > 1e-4 || math.Abs(v.Accuracy.Value-right) > 1e-9 {
 		t.Errorf("%s; want loss %v, accuracy %v with K %v", v, loss, right, k)
 	}
@@ -461,10 +428,7 @@ func TestMismatchedAnswers(t *testing.T) {
 	x := &rl.Sample{Tokens: []int32{1, 2, 7}, Rows: []int{1}, Actions: []int32{7}, Prompt: 4}
 	y := &rl.Sample{Tokens: []int32{3, 8, 9, 9}, Rows: []int{0, 1, 2}, Actions: []int32{8, 9, 9}, Prompt: 5}
 	source := epochs.NewPreferences([][]*rl.Sample{{x}, {y}}, 2, 4, 1)
-	step, err := source.Next(t.Context(), rl.At{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	step := must.Get(source.Next(t.Context(), rl.At{}))(t)
 	want := map[int]*rl.Sample{
 		4: {Tokens: []int32{1, 2, 8, 9}, Rows: []int{1, 2}, Actions: []int32{8, 9}, Prompt: 4},
 		5: {Tokens: []int32{3, 7}, Rows: []int{0}, Actions: []int32{7}, Prompt: 5},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/report"
@@ -60,12 +61,9 @@ func TestEvaluationsPickTheBest(t *testing.T) {
 			var said recorded
 			h := said.hooks()
 			h.LogEvery = 3
-			got, err := Run(t.Context(), p, fixed(tokenStep), newGRPO(), Config{
+			got := must.Get(Run(t.Context(), p, fixed(tokenStep), newGRPO(), Config{
 				Steps: 5, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: test.script.evaluation(t, p, 2),
-			}, h)
-			if err != nil {
-				t.Fatal(err)
-			}
+			}, h))(t)
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("result (-want +got):\n%s", diff)
 			}
@@ -101,11 +99,9 @@ func TestRowsGatherSteps(t *testing.T) {
 		var said recorded
 		h := said.hooks()
 		h.LogEvery = every
-		if _, err := Run(t.Context(), p, fixed(tokenStep), newGRPO(), Config{
+		must.Get(Run(t.Context(), p, fixed(tokenStep), newGRPO(), Config{
 			Steps: 5, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "linear"},
-		}, h); err != nil {
-			t.Fatal(err)
-		}
+		}, h))(t)
 		return said.rows
 	}
 	single, pairs := rows(1), rows(2)
@@ -133,27 +129,20 @@ func TestRowsGatherSteps(t *testing.T) {
 // TestAlarmOfADivergence: the alarms receive the step's KL.
 func TestAlarmOfADivergence(t *testing.T) {
 	p, other := newTable(t, 1), newTable(t, 2)
-	values, err := other.logits.Read()
-	if err != nil {
-		t.Fatal(err)
-	}
+	values := must.Get(other.logits.Read())(t)
 	for i := range values {
 		values[i] *= 5
 	}
-	if err := other.logits.Write(values); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, other.logits.Write(values))
 	var said recorded
-	if _, err := Run(t.Context(), p, fixed(func(at int) *rl.Step {
+	must.Get(Run(t.Context(), p, fixed(func(at int) *rl.Step {
 		step := tokenStep(at)
 		step.Health = &rl.Health{Ended: 1}
 		return step
 	}), newGRPO(), Config{
 		Steps: 3, Samples: 4, Optimisation: Optimisation{Schedule: "constant"}, Reference: other,
 		Regularisation: Regularisation{KLCoef: 0.1, KLType: "k2"},
-	}, said.hooks()); err != nil {
-		t.Fatal(err)
-	}
+	}, said.hooks()))(t)
 	if n := strings.Count(strings.Join(said.lines, "\n"), "warning: kl: "); n != 1 {
 		t.Errorf("%d alarms in %q", n, said.lines)
 	}

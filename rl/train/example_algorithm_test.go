@@ -57,7 +57,7 @@ func (a *plusPlus) Loss(s *torch.Scope, b *algo.Batch) torch.Tensor {
 // A custom algorithm is a type with options, an advantage function and a loss, registered by name like the built-in
 // ones.
 func ExampleRegister() {
-	trainTiny(&vowelThenDigit{}, must(algo.Find("reinforce_pp")).New(), 0.01, train.Updates{Epochs: 2})
+	trainTiny(&vowelThenDigit{}, get(algo.Find("reinforce_pp")).New(), 0.01, train.Updates{Epochs: 2})
 	// Output:
 	// right before: 0 %, at best: 100 %
 }

@@ -33,18 +33,18 @@ func (a *counting) Restore(state json.RawMessage) error { return json.Unmarshal(
 
 // State that an algorithm keeps between steps is saved in checkpoints and restored on resume.
 func ExampleTrain_checkpoint() {
-	dir := must(os.MkdirTemp("", "example"))
+	dir := get(os.MkdirTemp("", "example"))
 	defer os.RemoveAll(dir)
 	model, checkpoint := filepath.Join(dir, "tiny"), filepath.Join(dir, "checkpoint")
 	check(policy.TinyModel(model, 1, 32, 1))
 	check(os.Mkdir(checkpoint, 0o755))
 	train := func(steps int, h run.Hooks) int {
-		p := must(policy.NewCausalLM(policy.Config{Dir: model, Full: true}))
+		p := get(policy.NewCausalLM(policy.Config{Dir: model, Full: true}))
 		defer p.Close()
 		// The third token must follow the first two.
-		source := must(epochs.New([]*rl.Sample{{Tokens: []int32{5, 6, 7}, Rows: []int{1}, Actions: []int32{7}}}, 1, 0, 1))
+		source := get(epochs.New([]*rl.Sample{{Tokens: []int32{5, 6, 7}, Rows: []int{1}, Actions: []int32{7}}}, 1, 0, 1))
 		a := &counting{}
-		must(train.Run(context.Background(), p, source, a, train.Config{
+		get(train.Run(context.Background(), p, source, a, train.Config{
 			Steps: steps, Optimisation: train.Optimisation{LearningRate: 0.01, Schedule: "constant", MaxGradNorm: 1}, Seed: 1,
 		}, h))
 		return a.steps

@@ -61,7 +61,7 @@ func (v *interview) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 // A custom task can have any number of turns per episode. Its text enters the trajectory as given tokens; only the
 // policy's tokens are trained.
 func ExampleTrain_turns() {
-	task := must(envs.New("vowel_then_digit", envs.Setup{Seed: 1}, nil))
+	task := get(envs.New("vowel_then_digit", envs.Setup{Seed: 1}, nil))
 	trainTiny(task, &algo.GRPO{Clip: algo.Clip{Low: 0.2, High: 0.2}}, 0.02, train.Updates{})
 	// Output:
 	// right before: 0 %, at best: 100 %
@@ -69,21 +69,21 @@ func ExampleTrain_turns() {
 
 // trainTiny creates a two-layer language model and trains it on a task with single-character actions.
 func trainTiny(task envs.Task, a algo.Algorithm, rate float64, updates train.Updates) {
-	dir := must(os.MkdirTemp("", "example"))
+	dir := get(os.MkdirTemp("", "example"))
 	defer os.RemoveAll(dir)
 	model := filepath.Join(dir, "tiny")
 	check(policy.TinyModel(model, 2, 32, 1)) // or any folder of a causal language model
-	p := must(policy.NewCausalLM(policy.Config{Dir: model, Full: true}))
+	p := get(policy.NewCausalLM(policy.Config{Dir: model, Full: true}))
 	defer p.Close()
 	const steps, prompts, samples = 25, 4, 16
-	sampler := must(p.NewSampler(prompts * samples))
+	sampler := get(p.NewSampler(prompts * samples))
 	defer sampler.Close()
 
-	source := must(rollout.NewTokens(sampler, task, rollout.TokensConfig{
+	source := get(rollout.NewTokens(sampler, task, rollout.TokensConfig{
 		Options: rollout.Options{PromptsPerStep: prompts, SamplesPerPrompt: samples, Sampling: rollout.Sampling{Temperature: 1}},
 		Steps:   steps, MaxNew: 1, Seed: 1,
 	}))
-	result := must(train.Run(context.Background(), p, source, a, train.Config{
+	result := get(train.Run(context.Background(), p, source, a, train.Config{
 		Steps: steps, Samples: samples, Updates: updates, Seed: 1,
 		Optimisation: train.Optimisation{LearningRate: rate, Schedule: "constant", MaxGradNorm: 1},
 		Evaluate:     evaluate.Answers(sampler, task, 4, 5, rollout.Config{MaxNew: 1}.Greedy()),

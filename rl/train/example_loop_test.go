@@ -42,13 +42,13 @@ func Example_loop() {
 		temperature             = 1.0
 		rate                    = 0.02
 	)
-	dir := must(os.MkdirTemp("", "loop"))
+	dir := get(os.MkdirTemp("", "loop"))
 	defer os.RemoveAll(dir)
 	model := filepath.Join(dir, "tiny")
 	check(policy.TinyModel(model, 2, 32, 1)) // or any folder of a causal language model
-	p := must(policy.NewCausalLM(policy.Config{Dir: model, Full: true}))
+	p := get(policy.NewCausalLM(policy.Config{Dir: model, Full: true}))
 	defer p.Close()
-	sampler := must(p.NewSampler(prompts * samples))
+	sampler := get(p.NewSampler(prompts * samples))
 	defer sampler.Close()
 	optimizer := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: p.Params()})
 	defer optimizer.Close()
@@ -56,7 +56,7 @@ func Example_loop() {
 	var first, last float64
 	for step := range steps {
 		// Play the episodes.
-		played := must(rollout.Play(context.Background(), sampler, digitsOnly{}, envs.Train, []int{0, 1, 2, 3}, rollout.Config{
+		played := get(rollout.Play(context.Background(), sampler, digitsOnly{}, envs.Train, []int{0, 1, 2, 3}, rollout.Config{
 			Samples: samples, MaxNew: 4, Sampling: torch.Sampling{Temperature: temperature}, Seed: 1, Step: uint64(step),
 		}))
 		var rewards [][]float64
@@ -83,8 +83,8 @@ func Example_loop() {
 			s.Backward(s.Scale(s.Sum(s.Mul(advantage, logProbs)), -1/float64(tokens)))
 			return nil
 		}))
-		must(optimizer.Step([]float64{rate}, 1)) // clip the gradient norm at 1
-		p.Changed()                              // the sampler now uses the new weights
+		get(optimizer.Step([]float64{rate}, 1)) // clip the gradient norm at 1
+		p.Changed()                             // the sampler now uses the new weights
 
 		last = rl.StatsOf(rewards).Mean
 		if step == 0 {

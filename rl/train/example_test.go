@@ -26,28 +26,28 @@ func ExampleTrain_classifier() {
 	model, questions, output := exampleFiles() // a folder in the Hugging Face layout, a CSV file, a new folder
 	defer os.RemoveAll(output)
 
-	rows := must(dataset.Read(questions, dataset.Columns{Text: "text", Label: "label"}))
-	labels := must(dataset.Labels(rows))
+	rows := get(dataset.Read(questions, dataset.Columns{Text: "text", Label: "label"}))
+	labels := get(dataset.Labels(rows))
 	trainRows, validationRows, testRows := dataset.Split(rows, 1)
 
-	p := must(policy.NewClassifier(policy.Config{Dir: model, Labels: labels, R: 8, Alpha: 16, Seed: 1}))
+	p := get(policy.NewClassifier(policy.Config{Dir: model, Labels: labels, R: 8, Alpha: 16, Seed: 1}))
 	defer p.Close()
-	examples, validation, test := must(p.Encode(trainRows)), must(p.Encode(validationRows)), must(p.Encode(testRows))
+	examples, validation, test := get(p.Encode(trainRows)), get(p.Encode(validationRows)), get(p.Encode(testRows))
 
 	const steps, batch = 5, 16
-	rewards := must(reward.ParseLabels("accuracy", labels, reward.Options{}))
+	rewards := get(reward.ParseLabels("accuracy", labels, reward.Options{}))
 	defer rewards.Close()
-	source := must(rollout.NewLabels(p, nil, examples, rewards, rollout.LabelsConfig{
+	source := get(rollout.NewLabels(p, nil, examples, rewards, rollout.LabelsConfig{
 		LabelOptions: rollout.LabelOptions{BufferSize: 2000, BatchSize: batch}, Steps: steps, Values: true, Seed: 1,
 	}))
 	ppo := &algo.PPO{Clip: algo.Clip{Low: 0.2, High: 0.2}, Gamma: 1, Lambda: 0.95, ValueClip: 0.2, ValueCoef: 0.5, Whiten: true}
-	result := must(train.Run(ctx, p, source, ppo, train.Config{
+	result := get(train.Run(ctx, p, source, ppo, train.Config{
 		Steps: steps, MinibatchSize: batch, Updates: train.Updates{Epochs: 4}, Seed: 1,
 		Optimisation:   train.Optimisation{LearningRate: 5e-3, Schedule: "linear", MaxGradNorm: 1},
 		Regularisation: train.Regularisation{EntropyCoef: 0.01},
-		Evaluate:       must(evaluate.Labels(p, validation, evaluate.MetricAccuracy, 1, rewards)),
+		Evaluate:       get(evaluate.Labels(p, validation, evaluate.MetricAccuracy, 1, rewards)),
 	}, run.Hooks{}))
-	evaluation := rl.Evaluate(labels, test.Labels, must(p.Probs(ctx, test.IDs)))
+	evaluation := rl.Evaluate(labels, test.Labels, get(p.Probs(ctx, test.IDs)))
 	fmt.Println("better than before:", result.BestStep > 0)
 	fmt.Println("over 90 % of the test questions right:", evaluation.Accuracy > 0.9)
 
@@ -57,7 +57,7 @@ func ExampleTrain_classifier() {
 	// over 90 % of the test questions right: true
 }
 
-func must[T any](value T, err error) T {
+func get[T any](value T, err error) T {
 	check(err)
 	return value
 }
@@ -70,12 +70,12 @@ func check(err error) {
 
 // exampleFiles makes a folder of a small random encoder with a tokenizer, and 240 texts about animals or law.
 func exampleFiles() (model, questions, output string) {
-	output = must(os.MkdirTemp("", "example"))
+	output = get(os.MkdirTemp("", "example"))
 	model, questions = filepath.Join(output, "model"), filepath.Join(output, "questions.csv")
 	check(os.Mkdir(model, 0o755))
 	from := filepath.Join("..", "..", "torch", "transformers")
 	for _, name := range []string{"testdata/bert/config.json", "testdata/bert/model.safetensors", "tokenizer/testdata/wordpiece/tokenizer.json", "tokenizer/testdata/wordpiece/tokenizer_config.json"} {
-		check(os.WriteFile(filepath.Join(model, filepath.Base(name)), must(os.ReadFile(filepath.Join(from, name))), 0o644))
+		check(os.WriteFile(filepath.Join(model, filepath.Base(name)), get(os.ReadFile(filepath.Join(from, name))), 0o644))
 	}
 
 	rng := rand.New(rand.NewPCG(1, 1))

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 )
@@ -30,9 +31,7 @@ func TestPenaltiesKeepTheirScale(t *testing.T) {
 		group = append(group, &rl.Sample{Actions: []int32{0}, Rewards: []float64{1}, Penalty: []float64{0.001 * float64(i)}})
 	}
 	step := &rl.Step{Groups: [][]*rl.Sample{group}, Samples: group, Figures: rl.Meter{}}
-	if err := newGRPO().Prepare(step); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, newGRPO().Prepare(step))
 	for i, x := range group {
 		if want := 0.001 * (3.5 - float64(i)); math.Abs(float64(x.Advantage[0])-want) > 1e-6 {
 			t.Errorf("sample %d: advantage %v, want %v", i, x.Advantage[0], want)
@@ -46,14 +45,10 @@ func TestSamplerAndTrainerAgree(t *testing.T) {
 		r := newTokenRun(newGRPO)
 		r.task, r.Options.Temperature, r.Steps = spelling{}, temperature, 3
 		var said recorded
-		if _, err := r.on(t.Context(), t, trainedToken(t, 4), said.hooks()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(r.on(t.Context(), t, trainedToken(t, 4), said.hooks()))(t)
 		replayed := newReplayRun(&algo.Replay{Min: 0, Max: 10})
 		replayed.ReplayOptions.Temperature, replayed.Steps = temperature, 3
-		if _, err := replayed.on(t.Context(), t, trainedToken(t, 4), said.hooks()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(replayed.on(t.Context(), t, trainedToken(t, 4), said.hooks()))(t)
 		for i, d := range said.figure("sampling/sampling_logp_difference/max") {
 			if d > 1e-4 {
 				t.Errorf("temperature %v, row %d: sampler and trainer differ by %v", temperature, i, d)

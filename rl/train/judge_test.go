@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/epochs"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -14,10 +15,7 @@ import (
 )
 
 func TestEpochsShowEverythingOnce(t *testing.T) {
-	source, err := epochs.New(policy.Samples(texts(10)), 3, 0, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := must.Get(epochs.New(policy.Samples(texts(10)), 3, 0, 1))(t)
 	if source.PerEpoch() != 4 {
 		t.Fatalf("%d steps an epoch", source.PerEpoch())
 	}
@@ -25,10 +23,7 @@ func TestEpochsShowEverythingOnce(t *testing.T) {
 	for epoch := range 3 {
 		var seen []int
 		for i := range 4 {
-			step, err := source.Next(t.Context(), rl.At{Step: 4*epoch + i})
-			if err != nil {
-				t.Fatal(err)
-			}
+			step := must.Get(source.Next(t.Context(), rl.At{Step: 4*epoch + i}))(t)
 			for _, x := range step.Samples {
 				seen = append(seen, x.Prompt)
 			}
@@ -55,10 +50,7 @@ func TestEachStepHasNewPrompts(t *testing.T) {
 		defer sampler.Close()
 		last := -1
 		for at := range 3 {
-			step, err := source.Next(t.Context(), rl.At{Step: at})
-			if err != nil {
-				t.Fatal(err)
-			}
+			step := must.Get(source.Next(t.Context(), rl.At{Step: at}))(t)
 			for _, x := range step.Samples {
 				if x.Index == 0 && x.Prompt <= last {
 					t.Errorf("%s: step %d repeats prompt %d", name, at+1, x.Prompt)
@@ -87,7 +79,7 @@ func TestEntropyOfPolicies(t *testing.T) {
 			x.Actions = []int32{int32(choice)}
 			batch = append(batch, &x)
 		}
-		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 			out := test.p.Forward(s, rl.NewBatch(batch), policy.Pass{Temperature: test.temperature})
 			sum, total := 0.0, 0.0
 			for _, l := range s.Read(out.LogProbs) {
@@ -102,8 +94,6 @@ func TestEntropyOfPolicies(t *testing.T) {
 				t.Errorf("%s: ranks from %d to %d of %d", name, ranks[0], ranks[len(ranks)-1], test.choices)
 			}
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/run"
 )
@@ -39,10 +40,7 @@ func TestKeep(t *testing.T) {
 			if test.both {
 				c.KeepLast = func() error { last = weightsOf(t, p); return nil }
 			}
-			result, err := Run(t.Context(), p, fixed(tokenStep), newGRPO(), c, run.Hooks{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			result := must.Get(Run(t.Context(), p, fixed(tokenStep), newGRPO(), c, run.Hooks{}))(t)
 			same := func(a, b run.Snapshot) bool { return slices.EqualFunc(a, b, slices.Equal) }
 			if !same(weightsOf(t, p), at[test.sameAs]) || test.both && !same(last, at[2]) {
 				t.Error("other weights are kept")

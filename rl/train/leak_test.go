@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/run"
@@ -33,17 +34,14 @@ func TestMemoryStaysFlat(t *testing.T) {
 		}
 	}
 	source := fixed(func(step int) *rl.Step { return &rl.Step{Samples: batches[step%kinds]} })
-	tr, err := New(p, source, &algo.SFT{}, Config{Steps: steps, Optimisation: Optimisation{LearningRate: 1e-3, Schedule: "constant", MaxGradNorm: 1}}, run.Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tr := must.Get(New(p, source, &algo.SFT{}, Config{Steps: steps, Optimisation: Optimisation{LearningRate: 1e-3, Schedule: "constant", MaxGradNorm: 1}}, run.Hooks{}))(t)
 	defer tr.Close()
 	thread := torch.NewThread() // as in a run: every computing thread has an arena
 	defer thread.Close()
 	forgotten := torch.Forgotten()
 	var live int64
 	var rss float64
-	if err := thread.Do(t.Context(), func(ctx context.Context) error {
+	must.Do(t, thread.Do(t.Context(), func(ctx context.Context) error {
 		for step := 1; step <= steps; step++ {
 			if _, err := tr.Step(ctx); err != nil {
 				return err
@@ -53,9 +51,7 @@ func TestMemoryStaysFlat(t *testing.T) {
 			}
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if now := torch.Live(); now != live {
 		t.Errorf("%d handles live at step %d, %d at step %d", now, steps, live, settled)
 	}
@@ -78,10 +74,7 @@ func residentMiB(t *testing.T) float64 {
 	}
 	for line := range strings.Lines(string(data)) {
 		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			kilobytes, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kilobytes := must.Get(strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 64))(t)
 			return kilobytes / 1024
 		}
 	}

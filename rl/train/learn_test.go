@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/epochs"
@@ -16,31 +17,20 @@ import (
 
 func decoded[T any](t *testing.T, data json.RawMessage) (value T) {
 	t.Helper()
-	if err := json.Unmarshal(data, &value); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(data, &value))
 	return value
 }
 
 func TestSupervisedTrainingOfLabelsLearns(t *testing.T) {
 	p := tinyLabel(t)
 	train := tinyExamples(256, 1)
-	source, err := epochs.New(train.Samples(), 8, 0, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	judge, err := evaluate.Labels(p, tinyExamples(128, 2), evaluate.MetricAccuracy, source.PerEpoch(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := must.Get(epochs.New(train.Samples(), 8, 0, 3))(t)
+	judge := must.Get(evaluate.Labels(p, tinyExamples(128, 2), evaluate.MetricAccuracy, source.PerEpoch(), nil))(t)
 	var r recorded
-	result, err := Run(t.Context(), p, source, &algo.SFT{}, Config{
+	result := must.Get(Run(t.Context(), p, source, &algo.SFT{}, Config{
 		Steps: 4 * source.PerEpoch(), Seed: 3, Evaluate: judge, HeadRate: 1e-2,
 		Optimisation: Optimisation{LearningRate: 1e-2, WeightDecay: 0.01, Schedule: "cosine", WarmupRatio: 0.06, MaxGradNorm: 1},
-	}, r.hooks())
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, r.hooks()))(t)
 	best := decoded[evaluate.LabelScores](t, result.Best)
 	if first := r.figure("accuracy")[0]; first > 0.6 || best.Accuracy < 0.9 {
 		t.Errorf("accuracy from %.3f on the first batch to %.3f on others, want from chance to at least 0.9", first, best.Accuracy)
@@ -70,10 +60,7 @@ func texts(n int) []policy.Sequence {
 func TestReinforcementOfLabelsLearns(t *testing.T) {
 	for _, rewards := range []string{"accuracy", "f1", "calibration", "expr:'correct - confidence*(1-correct)'"} {
 		t.Run(rewards, func(t *testing.T) {
-			result, err := newLabelRun(rewards).on(t.Context(), t, tinyLabel(t), (&recorded{}).hooks())
-			if err != nil {
-				t.Fatal(err)
-			}
+			result := must.Get(newLabelRun(rewards).on(t.Context(), t, tinyLabel(t), (&recorded{}).hooks()))(t)
 			before, best := decoded[evaluate.LabelScores](t, result.Before), decoded[evaluate.LabelScores](t, result.Best)
 			if best.Accuracy < 0.85 || before.Accuracy > 0.6 {
 				t.Errorf("validation accuracy from %.3f to %.3f, want from chance to at least 0.85", before.Accuracy, best.Accuracy)
@@ -85,10 +72,7 @@ func TestReinforcementOfLabelsLearns(t *testing.T) {
 		r.algorithm, r.Epochs, r.MinibatchSize, r.Steps, r.BufferSize, r.BatchSize = &algo.Reinforce{Baseline: "batch"}, 1, 0, 100, 64, 64
 		r.Schedule, r.LearningRate, r.HeadRate = "constant", 0.02, 0.02
 		r.EntropyCoef = 0.1
-		result, err := r.on(t.Context(), t, tinyLabel(t), (&recorded{}).hooks())
-		if err != nil {
-			t.Fatal(err)
-		}
+		result := must.Get(r.on(t.Context(), t, tinyLabel(t), (&recorded{}).hooks()))(t)
 		if best := decoded[evaluate.LabelScores](t, result.Best); best.Accuracy < 0.85 {
 			t.Errorf("validation accuracy %.3f", best.Accuracy)
 		}
@@ -115,10 +99,7 @@ func TestEachAlgorithmLearns(t *testing.T) {
 			r.evaluated = 7
 			test.change(&r)
 			var said recorded
-			result, err := r.on(t.Context(), t, tinyToken(t, 0), said.hooks())
-			if err != nil {
-				t.Fatal(err)
-			}
+			result := must.Get(r.on(t.Context(), t, tinyToken(t, 0), said.hooks()))(t)
 			rewards := said.figure("reward")
 			first, last := mean(rewards[:3]), mean(rewards[len(rewards)-3:])
 			if first > 0.5 || last < 0.9 {
@@ -166,10 +147,7 @@ func TestReplayedTurnsTeach(t *testing.T) {
 				r.ReferenceEvery = 0
 			}
 			var said recorded
-			result, err := r.on(t.Context(), t, tinyToken(t, 0), said.hooks())
-			if err != nil {
-				t.Fatal(err)
-			}
+			result := must.Get(r.on(t.Context(), t, tinyToken(t, 0), said.hooks()))(t)
 			rewards := said.figure("reward")
 			best := decoded[rl.AnswerScores](t, result.Best)
 			if first, last := rewards[0], rewards[len(rewards)-1]; first > 1.5 || last < 2 || best.Accuracy < 0.9 || result.Steps != 20 {
@@ -198,15 +176,11 @@ func TestAlarmsOnCollapse(t *testing.T) {
 	p := tinyToken(t, 0)
 	r := newTokenRun(newGRPO)
 	r.Steps = 12
-	if _, err := r.on(t.Context(), t, p, (&recorded{}).hooks()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(r.on(t.Context(), t, p, (&recorded{}).hooks()))(t)
 	r = newTokenRun(func() algo.Algorithm { return &wrongSign{algo.GRPO{Clip: algo.Clip{Low: 0.2, High: 0.2}}} })
 	r.Steps, r.LearningRate, r.Seed = 15, 0.01, 2
 	var said recorded
-	if _, err := r.on(t.Context(), t, p, said.hooks()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(r.on(t.Context(), t, p, said.hooks()))(t)
 	collapses := slices.DeleteFunc(slices.Clone(said.lines), func(line string) bool {
 		return !strings.HasPrefix(line, "warning: collapse: go back with --resume-from-checkpoint")
 	})
@@ -219,23 +193,12 @@ func TestAlarmsOnCollapse(t *testing.T) {
 // the result has the metric of the last weights too.
 func TestBestWeightsAreReturned(t *testing.T) {
 	p := tinyLabel(t)
-	if _, err := newLabelRun("accuracy").on(t.Context(), t, p, (&recorded{}).hooks()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(newLabelRun("accuracy").on(t.Context(), t, p, (&recorded{}).hooks()))(t)
 	r := newLabelRun("accuracy")
-	before, err := p.Probs(t.Context(), r.validation.IDs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(p.Probs(t.Context(), r.validation.IDs))(t)
 	r.LearningRate, r.HeadRate, r.Steps = 0.7, 0.7, 2
-	result, err := r.on(t.Context(), t, p, (&recorded{}).hooks())
-	if err != nil {
-		t.Fatal(err)
-	}
-	after, err := p.Probs(t.Context(), r.validation.IDs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	result := must.Get(r.on(t.Context(), t, p, (&recorded{}).hooks()))(t)
+	after := must.Get(p.Probs(t.Context(), r.validation.IDs))(t)
 	best, last := decoded[evaluate.LabelScores](t, result.Best), decoded[evaluate.LabelScores](t, result.Last)
 	if result.BestStep != 0 || !(last.Accuracy < best.Accuracy) {
 		t.Fatalf("the best is of step %d with %.3f, the last has %.3f; this learning rate should have broken the policy", result.BestStep, best.Accuracy, last.Accuracy)

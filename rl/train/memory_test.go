@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/epochs"
@@ -99,10 +100,7 @@ func TestStepIsRepeatedWhenOutOfMemory(t *testing.T) {
 	for name, train := range scarceRuns {
 		t.Run(name, func(t *testing.T) {
 			var found, told recorded
-			p, err := train(t, 0, 100, true, found.hooks())
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must.Get(train(t, 0, 100, true, found.hooks()))(t)
 			micro := 0
 			found.lines = slices.DeleteFunc(found.lines, func(line string) bool {
 				said := ranOut.FindStringSubmatch(line)
@@ -121,10 +119,7 @@ func TestStepIsRepeatedWhenOutOfMemory(t *testing.T) {
 			if micro < 1 || micro > 100 {
 				t.Fatalf("passes hold %d tokens in the end, want at most 100", micro)
 			}
-			q, err := train(t, micro, 100, false, told.hooks())
-			if err != nil {
-				t.Fatal(err)
-			}
+			q := must.Get(train(t, micro, 100, false, told.hooks()))(t)
 			if !slices.EqualFunc(weightsOf(t, p), weightsOf(t, q), slices.Equal) {
 				t.Error("the weights differ")
 			}
@@ -140,14 +135,8 @@ func TestStepIsRepeatedWhenOutOfMemory(t *testing.T) {
 func TestRepeatedStepsLoseNothing(t *testing.T) {
 	for name, train := range scarceRuns {
 		var said recorded
-		p, err := train(t, 200, 0, false, run.Hooks{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		q, err := train(t, 200, 90, true, said.hooks())
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(train(t, 200, 0, false, run.Hooks{}))(t)
+		q := must.Get(train(t, 200, 90, true, said.hooks()))(t)
 		if !slices.ContainsFunc(said.lines, ranOut.MatchString) {
 			t.Errorf("%s: memory did not run out", name)
 		}

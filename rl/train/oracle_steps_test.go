@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/torch"
@@ -91,10 +92,7 @@ func oracleCases(t *testing.T) []oracleCase {
 		}
 	}
 	dqn := func() algo.Algorithm { return &algo.DQN{Temperature: qTemperature} }
-	rewards, err := reward.ParseLabels("calibration,accuracy=2,expr:'correct - 0.5*(1-correct)*confidence'=0.5", []string{"a", "b", "c", "d", "e"}, reward.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rewards := must.Get(reward.ParseLabels("calibration,accuracy=2,expr:'correct - 0.5*(1-correct)*confidence'=0.5", []string{"a", "b", "c", "d", "e"}, reward.Options{}))(t)
 	bounds := algo.Replay{Min: 0.2, Max: 0.9}
 	return []oracleCase{
 		{name: "sft of tokens", algorithm: func() algo.Algorithm { return &algo.SFT{} }, config: with(clipped), loss: imitation},
@@ -196,19 +194,13 @@ func (c oracleCase) compare(t *testing.T) {
 	if config.KLCoef > 0 || a.Needs().Reference {
 		config.Reference = other
 	}
-	trainer, err := New(p, fixed(source), a, config, (&recorded{}).hooks())
-	if err != nil {
-		t.Fatal(err)
-	}
+	trainer := must.Get(New(p, fixed(source), a, config, (&recorded{}).hooks()))(t)
 	defer trainer.Close()
 	o := &oracle{c: c, x: weightsOf64(t, p), m: make([]float64, all), v: make([]float64, all), coef: config.KLCoef, moving: 0.3}
 	reference := weightsOf64(t, other)
 	for at, factor := range []float64{1, 3. / 4, 1. / 2} {
 		want := o.step(at, factor, source(at), reference)
-		got, err := trainer.Step(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(trainer.Step(t.Context()))(t)
 		for name, value := range want {
 			if _, has := got[name]; !has || math.Abs(got.Get(name)-value) > 2e-4*(0.05+math.Abs(value)) {
 				t.Errorf("step %d: %s is %v, by hand %v", at+1, name, got.Get(name), value)
@@ -237,10 +229,7 @@ func (c oracleCase) compare(t *testing.T) {
 func joined(t *testing.T, vs []*torch.Var) (all []float32) {
 	t.Helper()
 	for _, v := range vs {
-		data, err := v.Read()
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(v.Read())(t)
 		all = append(all, data...)
 	}
 	return all

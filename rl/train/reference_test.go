@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -30,12 +31,10 @@ func (r *remembering) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 // asked returns a policy's scores of samples.
 func asked(t *testing.T, p policy.Policy, samples []*rl.Sample, pass policy.Pass) (logProbs []float32) {
 	t.Helper()
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		logProbs = s.Read(p.Forward(s, rl.NewBatch(samples), pass).LogProbs)
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return logProbs
 }
 
@@ -56,9 +55,7 @@ func TestReference(t *testing.T) {
 			said := &recorded{}
 			seen := &remembering{Source: source}
 			r.Samples = r.SamplesPerPrompt
-			if _, err := Run(t.Context(), p, seen, r.algorithm(), r.Config, said.hooks()); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(Run(t.Context(), p, seen, r.algorithm(), r.Config, said.hooks()))(t)
 			for i, kl := range said.figure("kl/k2") {
 				if i == 0 && kl > 1e-9 || i > 0 && !(kl > 1e-6) {
 					t.Errorf("step %d: KL %v to the reference", i+1, kl)
@@ -85,9 +82,7 @@ func TestReferenceOfALabelPolicy(t *testing.T) {
 	r := newLabelRun("accuracy")
 	r.Steps, r.KLCoef, r.KLType, r.BufferSize = 2, 0.1, "k3", 32
 	var said recorded
-	if _, err := r.on(t.Context(), t, tinyLabel(t), said.hooks()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(r.on(t.Context(), t, tinyLabel(t), said.hooks()))(t)
 	if kl := said.figure("kl/k3"); kl[0] > 1e-9 || kl[1] < 1e-6 {
 		t.Errorf("KL %v", kl)
 	}
@@ -100,9 +95,7 @@ func TestReferenceFollows(t *testing.T) {
 		r.Steps, r.MinibatchSize = 5, 0 // one update per step: the metric is for the weights before it
 		change(&r.Config)
 		var said recorded
-		if _, err := r.on(t.Context(), t, p(t, rank), said.hooks()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(r.on(t.Context(), t, p(t, rank), said.hooks()))(t)
 		var zero []bool
 		for _, kl := range said.figure("kl/k1") {
 			zero = append(zero, math.Abs(kl) < 1e-5)
@@ -130,27 +123,17 @@ func TestReferenceFollows(t *testing.T) {
 // TestAskingTheReferenceLeavesThePolicy checks that the swapped weights are restored.
 func TestAskingTheReferenceLeavesThePolicy(t *testing.T) {
 	p := trainedToken(t, 4)
-	r, err := newReference(p, nil, false, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(newReference(p, nil, false, true))(t)
 	first := p.Params()[1]
-	values, err := first.Read()
-	if err != nil {
-		t.Fatal(err)
-	}
+	values := must.Get(first.Read())(t)
 	values[0]++
-	if err := first.Write(values); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, first.Write(values))
 	before := weightsOf(t, p)
 	inside := float32(0)
-	if err := r.ask(p, func(policy.Policy, bool) error {
+	must.Do(t, r.ask(p, func(policy.Policy, bool) error {
 		inside = weightsOf(t, p)[1][0]
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if math.Abs(float64(inside-(values[0]-1))) > 1e-6 {
 		t.Errorf("the reference has the weight %v, want %v", inside, values[0]-1)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	_ "github.com/rltrain/rltrain/envs/code"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/epochs"
@@ -32,10 +33,7 @@ type resumable func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Poli
 func supervised(p func(t *testing.T) policy.Policy, samples []*rl.Sample, packing int, judge func(t *testing.T, p policy.Policy) *evaluate.Plan) resumable {
 	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
 		p := p(t)
-		source, err := epochs.New(samples, 3, packing, 5)
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := must.Get(epochs.New(samples, 3, packing, 5))(t)
 		c := Config{Steps: 7, HeadRate: 3e-2, Seed: 3, Memory: Memory{MicroTokens: limitOf(ctx, 0)}, Evaluate: judge(t, p),
 			Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "cosine", WarmupSteps: 3, WeightDecay: 0.1, MaxGradNorm: 0.5}}
 		result, err := Run(ctx, p, source, &algo.SFT{FeatureAlignment: 0.01}, c, h)
@@ -74,9 +72,7 @@ func ofPrograms(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, 
 	path := filepath.Join(t.TempDir(), "numbers.jsonl")
 	const row = `{"prompt":"NAME","prefix":"def f(x):\n    return ","tests":[{"call":"type(f(1))","expect":"int"},{"call":"f(2) > 1","expect":"True"}]}` + "\n"
 	rows := strings.Replace(row, "NAME", "a number", 1) + strings.Replace(row, "NAME", "a large number", 1)
-	if err := os.WriteFile(path, []byte(rows), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(rows), 0o600))
 	task, err := envs.New("code", envs.Setup{Seed: 1, Text: true, HeldOut: 1}, envs.Settings{"dataset": path})
 	if err != nil {
 		t.Skip(err) // there is no Python, or no sandbox
@@ -105,10 +101,7 @@ func everyRun() map[string]resumable {
 	label := func(t *testing.T) policy.Policy { return tinyLabel(t) }
 	token := func(t *testing.T) policy.Policy { return tinyToken(t, 4) }
 	judgeLabels := func(t *testing.T, p policy.Policy) *evaluate.Plan {
-		e, err := evaluate.Labels(p.(*policy.Classifier), tinyExamples(20, 2), evaluate.MetricLoss, 2, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := must.Get(evaluate.Labels(p.(*policy.Classifier), tinyExamples(20, 2), evaluate.MetricLoss, 2, nil))(t)
 		return e
 	}
 	judgeLoss := func(t *testing.T, p policy.Policy) *evaluate.Plan {
@@ -279,19 +272,13 @@ func resumes(t *testing.T, again resumable, killed bool) {
 // plain is a result without the line breaks that checkpoints add.
 func plain(t *testing.T, r Result) string {
 	t.Helper()
-	line, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	line := must.Get(json.Marshal(r))(t)
 	return string(line)
 }
 
 func weightsOf(t *testing.T, p run.Weights) run.Snapshot {
 	t.Helper()
-	weights, err := run.TakeSnapshot(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	weights := must.Get(run.TakeSnapshot(p))(t)
 	return weights
 }
 
@@ -302,9 +289,7 @@ func TestResultsDoNotDependOnGenerators(t *testing.T) {
 		r := newTokenRun(newGRPO)
 		r.Steps, r.NumGenerators, r.task, r.evaluated = 3, generators, spelling{}, 5
 		var said recorded
-		if _, err := r.on(t.Context(), t, tinyToken(t, 0), said.hooks()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(r.on(t.Context(), t, tinyToken(t, 0), said.hooks()))(t)
 		got := encoded(t, said.rows)
 		if want == nil {
 			want = got
@@ -318,9 +303,7 @@ func TestResultsDoNotDependOnGenerators(t *testing.T) {
 		r := newReplayRun(&algo.Replay{Min: 0, Max: 10})
 		r.Steps, r.slots = 3, slots
 		var said recorded
-		if _, err := r.on(t.Context(), t, tinyToken(t, 0), said.hooks()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(r.on(t.Context(), t, tinyToken(t, 0), said.hooks()))(t)
 		if got := encoded(t, said.rows); want == nil {
 			want = got
 		} else if diff := cmp.Diff(want, got); diff != "" {

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	serving "github.com/rltrain/rltrain/cmd/rltrain/serve"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/remote"
 	"github.com/rltrain/rltrain/rl/rollout"
@@ -47,10 +48,7 @@ func startServer(t testing.TB, model, adapters string) *rolloutServer {
 	thread := torch.NewThread()
 	s, started, ended := &rolloutServer{}, make(chan error), make(chan error)
 	ctx, stop := context.WithCancel(context.Background())
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	go func() {
 		ended <- thread.Do(ctx, func(ctx context.Context) error {
 			p, err := policy.NewCausalLM(policy.Config{Dir: model})
@@ -71,9 +69,7 @@ func startServer(t testing.TB, model, adapters string) *rolloutServer {
 			return server.Serve(ctx, listener)
 		})
 	}()
-	if err := <-started; err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, <-started)
 	front := httptest.NewServer(s)
 	s.url = front.URL
 	t.Cleanup(func() {
@@ -149,9 +145,7 @@ func TestDyingServerChangesNothing(t *testing.T) {
 				r.Options.Temperature = 0.9
 				p := tinyToken(t, 4)
 				var rows recorded
-				if _, err := r.on(t.Context(), t, p, rows.hooks()); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(r.on(t.Context(), t, p, rows.hooks()))(t)
 				weighed := 0
 				for _, row := range rows.rows {
 					if _, ok := row["sampling/importance_sampling_ratio/mean"]; ok {
@@ -162,10 +156,7 @@ func TestDyingServerChangesNothing(t *testing.T) {
 					t.Errorf("%d of %d rows have importance weights", weighed, r.Steps)
 				}
 				for _, v := range p.Params() {
-					values, err := v.Read()
-					if err != nil {
-						t.Fatal(err)
-					}
+					values := must.Get(v.Read())(t)
 					weights = append(weights, values)
 				}
 				return weights

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/epochs"
@@ -26,13 +27,8 @@ import (
 func spellingPolicy(t *testing.T, c policy.Config) *policy.CausalLM {
 	t.Helper()
 	c.Dir = filepath.Join(t.TempDir(), "tiny")
-	if err := policy.TinyModel(c.Dir, 2, 32, 7); err != nil {
-		t.Fatal(err)
-	}
-	p, err := policy.NewCausalLM(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(c.Dir, 2, 32, 7))
+	p := must.Get(policy.NewCausalLM(c))(t)
 	t.Cleanup(p.Close)
 	return p
 }
@@ -40,17 +36,14 @@ func spellingPolicy(t *testing.T, c policy.Config) *policy.CausalLM {
 // copies has examples that repeat a letter.
 func copies(t *testing.T, p *policy.CausalLM) []*rl.Sample {
 	t.Helper()
-	encoded, err := p.Encode(func(yield func(chat.Example, error) bool) {
+	encoded := must.Get(p.Encode(func(yield func(chat.Example, error) bool) {
 		for letter := 'a'; letter <= 'z'; letter++ {
 			e := chat.Example{Format: chat.PromptCompletion, Prompt: chat.Content{Text: string(letter) + ":"}, Completion: chat.Content{Text: string(letter)}}
 			if !yield(e, nil) {
 				return
 			}
 		}
-	}, policy.EncodeOptions{CompletionOnly: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, policy.EncodeOptions{CompletionOnly: true}))(t)
 	return policy.Samples(encoded.Sequences)
 }
 
@@ -75,10 +68,7 @@ func (l lessons) train(ctx context.Context, p *policy.CausalLM, samples, validat
 
 func validate(t *testing.T, p *policy.CausalLM, samples []*rl.Sample) policy.Validation {
 	t.Helper()
-	v, err := p.Validate(t.Context(), samples)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := must.Get(p.Validate(t.Context(), samples))(t)
 	return v
 }
 
@@ -86,50 +76,31 @@ func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {
 	torchtest.NoLeaks(t)
 	p := spellingPolicy(t, policy.Config{Full: true})
 	samples := copies(t, p)
-	result, err := quick.train(t.Context(), p, samples, samples, run.Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	result := must.Get(quick.train(t.Context(), p, samples, samples, run.Hooks{}))(t)
 	if v := validate(t, p, samples); v.Loss > 0.05 || v.Accuracy < 0.99 {
 		t.Errorf("loss %.3f, accuracy %.3f after %d updates", v.Loss, v.Accuracy, result.Version)
 	}
 	dir := t.TempDir()
-	if err := p.Save(dir); err != nil {
-		t.Fatal(err)
-	}
-	loaded, err := policy.LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Save(dir))
+	loaded := must.Get(policy.LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false))(t)
 	defer loaded.Close()
-	sampler, err := loaded.NewSampler(4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sampler := must.Get(loaded.NewSampler(4))(t)
 	defer sampler.Close()
 	var prompts, completions [][]int32
 	for _, letter := range []string{"a", "q", "z"} {
-		ids, err := loaded.EncodeText(letter + ":")
-		if err != nil {
-			t.Fatal(err)
-		}
+		ids := must.Get(loaded.EncodeText(letter + ":"))(t)
 		prompts = append(prompts, ids)
 	}
 	var texts []string
 	var logProbs [][]float32
-	if err := sampler.Generate(t.Context(), prompts, policy.GenerateOptions{Samples: 1, MaxNew: 4}, func(_ int, c []policy.Completion) error {
+	must.Do(t, sampler.Generate(t.Context(), prompts, policy.GenerateOptions{Samples: 1, MaxNew: 4}, func(_ int, c []policy.Completion) error {
 		texts, completions, logProbs = append(texts, c[0].Text+" "+string(c[0].Reason)), append(completions, c[0].IDs), append(logProbs, c[0].LogProbs)
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if diff := cmp.Diff([]string{"a stop", "q stop", "z stop"}, texts); diff != "" {
 		t.Errorf("completions (-want +got):\n%s", diff)
 	}
-	scored, err := loaded.Score(t.Context(), prompts, completions, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	scored := must.Get(loaded.Score(t.Context(), prompts, completions, 1))(t)
 	for i := range scored {
 		for j, got := range scored[i].LogProbs {
 			if math.Abs(float64(got-logProbs[i][j])) > 1e-4 {
@@ -144,28 +115,18 @@ func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {
 
 func TestGenerateStopsAtStringsAndReportsFinalText(t *testing.T) {
 	p := spellingPolicy(t, policy.Config{Full: true})
-	if _, err := quick.train(t.Context(), p, copies(t, p), nil, run.Hooks{}); err != nil {
-		t.Fatal(err)
-	}
-	sampler, err := p.NewSampler(2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Get(quick.train(t.Context(), p, copies(t, p), nil, run.Hooks{}))(t)
+	sampler := must.Get(p.NewSampler(2))(t)
 	defer sampler.Close()
-	prompt, err := p.EncodeText("k:")
-	if err != nil {
-		t.Fatal(err)
-	}
+	prompt := must.Get(p.EncodeText("k:"))(t)
 	told := ""
 	o := policy.GenerateOptions{Samples: 1, MaxNew: 4, Stop: []string{"k"}, OnText: func(_, _ int, text string) { told += text }}
-	if err := sampler.Generate(t.Context(), [][]int32{prompt}, o, func(_ int, c []policy.Completion) error {
+	must.Do(t, sampler.Generate(t.Context(), [][]int32{prompt}, o, func(_ int, c []policy.Completion) error {
 		if c[0].Text != "" || c[0].Reason != torch.ReasonStop || len(c[0].IDs) != 1 || told != "" {
 			t.Errorf("got %+v, reported %q", c[0], told)
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // TestRandomTokenLearns with weights of either dtype, with and without gradient checkpointing.
@@ -173,10 +134,7 @@ func TestRandomTokenLearns(t *testing.T) {
 	torchtest.NoLeaks(t)
 	shape := transformers.LlamaShape{Vocab: 40, Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 48, RopeTheta: 1e4}
 	for _, dtype := range []torch.DType{torch.F32, torch.BF16} {
-		p, err := policy.RandomCausalLM(shape, dtype, policy.Config{R: 4, Alpha: 8, Targets: []string{"q_proj", "down_proj"}, Seed: 3})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(policy.RandomCausalLM(shape, dtype, policy.Config{R: 4, Alpha: 8, Targets: []string{"q_proj", "down_proj"}, Seed: 3}))(t)
 		defer p.Close()
 		samples := policy.Samples([]policy.Sequence{
 			{IDs: []int32{3, 9, 27, 4}, Labels: []bool{false, true, true, true}},
@@ -184,9 +142,7 @@ func TestRandomTokenLearns(t *testing.T) {
 		})
 		before := validate(t, p, samples)
 		for _, checkpoint := range []bool{false, true} {
-			if _, err := (lessons{epochs: 5, batch: 2, checkpoint: checkpoint}).train(t.Context(), p, samples, nil, run.Hooks{}); err != nil {
-				t.Fatal(err)
-			}
+			must.Get((lessons{epochs: 5, batch: 2, checkpoint: checkpoint}).train(t.Context(), p, samples, nil, run.Hooks{}))(t)
 		}
 		if after := validate(t, p, samples); before.Labels != 4 || after.Loss >= before.Loss {
 			t.Errorf("%v: loss %g over %d labels, then %g", dtype, before.Loss, before.Labels, after.Loss)

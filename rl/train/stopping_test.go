@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/run"
@@ -113,13 +114,8 @@ func TestALongerRun(t *testing.T) {
 		_, err := Run(t.Context(), p, fixed(tokenStep), newGRPO(), Config{Steps: steps, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}}, h)
 		return weightsOf(t, p), err
 	}
-	want, err := train(6, run.Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := train(4, run.Hooks{Save: func(_ int, write func(string) error) error { return write(dir) }}); err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(train(6, run.Hooks{}))(t)
+	must.Get(train(4, run.Hooks{Save: func(_ int, write func(string) error) error { return write(dir) }}))(t)
 	got, err := train(6, run.Hooks{Resume: dir})
 	if err != nil || !slices.EqualFunc(want, got, slices.Equal) {
 		t.Errorf("%v; the weights are those of a run of 6 steps: %v", err, slices.EqualFunc(want, got, slices.Equal))

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/run"
@@ -36,10 +37,7 @@ func newTable(t testing.TB, seed uint64) *tablePolicy {
 		for _, d := range dims {
 			n *= d
 		}
-		v, err := torch.Parameter(normals(rng, int(n), 0.7), dims...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := must.Get(torch.Parameter(normals(rng, int(n), 0.7), dims...))(t)
 		t.Cleanup(v.Close)
 		return v
 	}

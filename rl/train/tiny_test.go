@@ -9,6 +9,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/dist"
 	"github.com/rltrain/rltrain/rl/evaluate"
@@ -62,10 +63,7 @@ func encoded(t *testing.T, rows []report.Row) []string {
 	t.Helper()
 	lines := make([]string, len(rows))
 	for i, row := range rows {
-		line, err := json.Marshal(row)
-		if err != nil {
-			t.Fatal(err)
-		}
+		line := must.Get(json.Marshal(row))(t)
 		lines[i] = string(line)
 	}
 	return lines
@@ -77,13 +75,10 @@ var labelNames = []string{"a", "b", "c"}
 func tinyLabel(t testing.TB) *policy.Classifier {
 	t.Helper()
 	torchtest.NoLeaks(t)
-	p, err := policy.RandomClassifier(&transformers.Config{
+	p := must.Get(policy.RandomClassifier(&transformers.Config{
 		ModelType: "bert", VocabSize: 50, HiddenSize: 16, NumHiddenLayers: 2, NumAttentionHeads: 2,
 		IntermediateSize: 32, HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 32, TypeVocabSize: 1,
-	}, policy.Config{Labels: labelNames, Pooling: transformers.PoolMean, R: 4, Alpha: 8, Dropout: 0.1, Seed: 1, BaseModel: "random"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, policy.Config{Labels: labelNames, Pooling: transformers.PoolMean, R: 4, Alpha: 8, Dropout: 0.1, Seed: 1, BaseModel: "random"}))(t)
 	t.Cleanup(p.Close)
 	return p
 }
@@ -94,16 +89,11 @@ func tinyLanguageLabel(t testing.TB, scored bool) *policy.Classifier {
 	t.Helper()
 	torchtest.NoLeaks(t)
 	c := policy.Config{Dir: t.TempDir() + "/tiny", Labels: labelNames, R: 4, Alpha: 8, Dropout: 0.1, Seed: 5}
-	if err := policy.TinyModel(c.Dir, 2, 32, 3); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(c.Dir, 2, 32, 3))
 	if scored {
 		c.Prompt = func(bool) envs.Observation { return envs.Observation{Text: policy.TextMark + ":"} }
 	}
-	p, err := policy.NewClassifier(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(policy.NewClassifier(c))(t)
 	t.Cleanup(p.Close)
 	return p
 }
@@ -127,10 +117,7 @@ func tinyExamples(n int, seed uint64) policy.Examples {
 
 func labelRewards(t testing.TB, list string) *reward.Labels {
 	t.Helper()
-	r, err := reward.ParseLabels(list, labelNames, reward.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(reward.ParseLabels(list, labelNames, reward.Options{}))(t)
 	return r
 }
 
@@ -196,13 +183,8 @@ func tinyToken(t testing.TB, r int) *policy.CausalLM {
 	t.Helper()
 	torchtest.NoLeaks(t)
 	dir := t.TempDir()
-	if err := policy.TinyModel(dir+"/tiny", 2, 32, 3); err != nil {
-		t.Fatal(err)
-	}
-	p, err := policy.NewCausalLM(policy.Config{Dir: dir + "/tiny", Full: r == 0, R: r, Alpha: 2 * float64(r), Dropout: 0.1, Seed: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(dir+"/tiny", 2, 32, 3))
+	p := must.Get(policy.NewCausalLM(policy.Config{Dir: dir + "/tiny", Full: r == 0, R: r, Alpha: 2 * float64(r), Dropout: 0.1, Seed: 5}))(t)
 	t.Cleanup(p.Close)
 	return p
 }
@@ -212,13 +194,8 @@ func quantizedToken(t testing.TB, r int) *policy.CausalLM {
 	t.Helper()
 	torchtest.NoLeaks(t)
 	dir := t.TempDir()
-	if err := policy.TinyModel(dir+"/tiny", 2, 64, 3); err != nil {
-		t.Fatal(err)
-	}
-	p, err := policy.NewCausalLM(policy.Config{Dir: dir + "/tiny", DType: "nf4", R: r, Alpha: 2 * float64(r), Dropout: 0.1, Seed: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(dir+"/tiny", 2, 64, 3))
+	p := must.Get(policy.NewCausalLM(policy.Config{Dir: dir + "/tiny", DType: "nf4", R: r, Alpha: 2 * float64(r), Dropout: 0.1, Seed: 5}))(t)
 	t.Cleanup(p.Close)
 	return p
 }
@@ -229,18 +206,13 @@ func trainedToken(t testing.TB, r int) *policy.CausalLM {
 	p := tinyToken(t, r)
 	rng := rand.New(rand.NewPCG(7, 0))
 	for i, v := range p.Params() {
-		values, err := v.Read()
-		if err != nil {
-			t.Fatal(err)
-		}
+		values := must.Get(v.Read())(t)
 		for j := range values {
 			if i%2 == 1 { // a B, which is 0 in a new adapter
 				values[j] = float32(0.1 * rng.NormFloat64())
 			}
 		}
-		if err := v.Write(values); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, v.Write(values))
 	}
 	p.Changed()
 	return p
@@ -352,12 +324,9 @@ func (r tokenRun) source(t testing.TB, p *policy.CausalLM) (*rollout.Tokens, wri
 			t.Fatal(err)
 		}
 	}
-	source, err := rollout.NewTokens(sampler, r.task, rollout.TokensConfig{
+	source := must.Get(rollout.NewTokens(sampler, r.task, rollout.TokensConfig{
 		Options: r.Options, Steps: r.Steps, MaxNew: r.maxNew, Greedy: r.greedy, Rewards: rewards, Seed: r.Seed, Group: r.group,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	return source, sampler
 }
 
@@ -419,10 +388,7 @@ func newReplayRun(a algo.Algorithm) replayRun {
 func (r replayRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h run.Hooks) (Result, error) {
 	t.Helper()
 	r.MicroTokens = limitOf(ctx, r.MicroTokens)
-	sampler, err := p.NewSampler(r.slots)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sampler := must.Get(p.NewSampler(r.slots))(t)
 	defer sampler.Close()
 	source, err := rollout.NewReplay(sampler, spelling{}, rollout.ReplayConfig{
 		ReplayOptions: r.ReplayOptions, MaxNew: r.maxNew, Seed: r.Seed, Load: r.load, Save: r.save, Group: h.Group,

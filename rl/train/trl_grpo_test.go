@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -38,16 +39,11 @@ type trlGRPO struct {
 func TestGRPOAsTRL(t *testing.T) {
 	torchtest.NoLeaks(t)
 	var want trlGRPO
-	if err := files.LoadJSON("testdata/trl_grpo.json", &want); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, files.LoadJSON("testdata/trl_grpo.json", &want))
 	reductions := map[string]string{"grpo": algo.ReduceSequence, "bnpo": algo.ReduceToken, "dapo": algo.ReduceToken, "dr_grpo": algo.ReduceDrGRPO}
 	for _, c := range want.Cases {
 		t.Run(fmt.Sprintf("%s, beta %g, corrected %v, masked %v", c.LossType, c.Beta, c.Corrected, c.Masked), func(t *testing.T) {
-			p, err := policy.NewCausalLM(policy.Config{Dir: policytest.Fixture(t, "causal/llama"), Full: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must.Get(policy.NewCausalLM(policy.Config{Dir: policytest.Fixture(t, "causal/llama"), Full: true}))(t)
 			defer p.Close()
 			step := &rl.Step{Figures: rl.Meter{}}
 			for i, row := range want.Rows {
@@ -64,16 +60,10 @@ func TestGRPOAsTRL(t *testing.T) {
 			}
 			a := &algo.GRPO{Clip: algo.Clip{Low: 0.2, High: c.ClipHigh}, Reduction: algo.Reduction{Reduction: reductions[c.LossType]}}
 			config := Config{Steps: 1, Samples: 2, Longest: want.Longest, Optimisation: Optimisation{LearningRate: 1e-3, Schedule: "constant"}, Regularisation: Regularisation{KLCoef: c.Beta, KLType: string(rl.K3), KLCorrection: c.Corrected}}
-			trainer, err := New(p, fixed(func(int) *rl.Step { return step }), a, config, (&recorded{}).hooks())
-			if err != nil {
-				t.Fatal(err)
-			}
+			trainer := must.Get(New(p, fixed(func(int) *rl.Step { return step }), a, config, (&recorded{}).hooks()))(t)
 			defer trainer.Close()
 			trainer.updater.masked = float64(step.Masked) / float64(len(step.Samples))
-			u, err := trainer.updater.gradient(step.Samples)
-			if err != nil {
-				t.Fatal(err)
-			}
+			u := must.Get(trainer.updater.gradient(step.Samples))(t)
 			near := func(what string, got, want float64) {
 				if math.Abs(got-want) > 1e-5*(1+math.Abs(want)) {
 					t.Errorf("%s %v, TRL has %v", what, got, want)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/epochs"
@@ -52,9 +53,7 @@ func answered(unit, index int, prompt, answer []int32, sum float32) *rl.Sample {
 func TestPreferencesAsTRL(t *testing.T) {
 	torchtest.NoLeaks(t)
 	var want trlPreferences
-	if err := files.LoadJSON("testdata/trl.json", &want); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, files.LoadJSON("testdata/trl.json", &want))
 	var pairs, single []*rl.Sample
 	for i, pair := range want.Pairs {
 		pairs = append(pairs, answered(i, 0, pair.Prompt, pair.Chosen, want.Reference.Chosen[i]), answered(i, 1, pair.Prompt, pair.Rejected, want.Reference.Rejected[i]))
@@ -66,10 +65,7 @@ func TestPreferencesAsTRL(t *testing.T) {
 	}
 	for name, w := range want.Losses {
 		t.Run(name, func(t *testing.T) {
-			p, err := policy.NewCausalLM(policy.Config{Dir: policytest.Fixture(t, "causal/llama"), Full: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must.Get(policy.NewCausalLM(policy.Config{Dir: policytest.Fixture(t, "causal/llama"), Full: true}))(t)
 			defer p.Close()
 			a := &algo.DPO{Losses: strings.Split(name, ","), Beta: want.Beta, Smoothing: w.Smoothing, SimPOGamma: want.Gamma, CPOAlpha: want.Alpha, DesirableWeight: 1, UndesirableWeight: 1}
 			if len(w.Weights) == 2 {
@@ -96,16 +92,9 @@ func TestPreferencesAsTRL(t *testing.T) {
 			shared := &training{policy: p, algorithm: a, needs: a.Needs(), config: Config{}.complete()}
 			passes := &passes{ranks: &ranks{training: shared}}
 			shared.needs.Reference = false // it has been computed
-			if err := (&scorer{passes: passes}).askAside(step.KLSamples); err != nil {
-				t.Fatal(err)
-			}
-			if err := a.Prepare(step); err != nil {
-				t.Fatal(err)
-			}
-			u, err := (&updater{passes: passes}).gradient(samples)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, (&scorer{passes: passes}).askAside(step.KLSamples))
+			must.Do(t, a.Prepare(step))
+			u := must.Get((&updater{passes: passes}).gradient(samples))(t)
 			near := func(what string, got, want float64) {
 				if math.Abs(got-want) > 1e-4*(1+math.Abs(want)) {
 					t.Errorf("%s %v, TRL has %v", what, got, want)
@@ -141,19 +130,14 @@ func TestPreferencesAsTRL(t *testing.T) {
 func gradientOf(t *testing.T, p *policy.CausalLM, size int) (grad []float32) {
 	t.Helper()
 	for _, v := range p.Params() {
-		shape, err := v.Shape()
-		if err != nil {
-			t.Fatal(err)
-		}
+		shape := must.Get(v.Shape())(t)
 		if slices.Equal(shape, []int64{24, 40}) && grad == nil {
-			if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 				if g, ok := s.Grad(v); ok {
 					grad = s.Read(g)
 				}
 				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 		}
 	}
 	if len(grad) != size {

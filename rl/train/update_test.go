@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/epochs"
@@ -29,10 +30,7 @@ func collected(t *testing.T, p *policy.CausalLM, r tokenRun) (*Trainer, *rl.Step
 		t.Fatal(err)
 	}
 	r.Samples = r.SamplesPerPrompt
-	tr, err := New(p, source, r.algorithm(), r.Config, run.Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tr := must.Get(New(p, source, r.algorithm(), r.Config, run.Hooks{}))(t)
 	t.Cleanup(tr.Close)
 	if tr.scorer.reference, err = newReference(p, tr.config.Reference, tr.config.ReferenceEvery > 0, tr.refers()); err != nil {
 		t.Fatal(err)
@@ -47,31 +45,23 @@ func prepared(t *testing.T, tr *Trainer, step *rl.Step) {
 		x.Old, x.Value = nil, nil
 	}
 	tr.scored = tr.scoresFirst()
-	if err := tr.scorer.score(&rl.Step{Samples: step.Samples}); err != nil {
-		t.Fatal(err)
-	}
-	if err := tr.algorithm.Prepare(step); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, tr.scorer.score(&rl.Step{Samples: step.Samples}))
+	must.Do(t, tr.algorithm.Prepare(step))
 }
 
 // gradientsOf returns a minibatch's gradients and clears them.
 func gradientsOf(t *testing.T, p run.Weights) []float32 {
 	t.Helper()
 	var all []float32
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		for _, v := range p.Params() {
 			if g, ok := s.Grad(v); ok {
 				all = append(all, s.Read(g)...)
 			}
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := torch.ZeroGrad(p.Params()); err != nil {
-		t.Fatal(err)
-	}
+	}))
+	must.Do(t, torch.ZeroGrad(p.Params()))
 	return all
 }
 
@@ -100,16 +90,12 @@ func TestFirstUpdateTakesTheScoringPass(t *testing.T) {
 		scoring := c.passes
 		batch := tr.updater.minibatches(step.Samples, 0)[0]
 		parts := len(tr.updater.parts(batch))
-		if _, err := tr.updater.gradient(batch); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(tr.updater.gradient(batch))(t)
 		first := gradientsOf(t, tr.policy)
 		if got := c.passes - scoring; got != parts-1 || tr.updater.kept != nil {
 			t.Errorf("the first update of %d parts ran %d of them, want all but one", parts, got)
 		}
-		if _, err := tr.updater.gradient(batch); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(tr.updater.gradient(batch))(t)
 		if diff := cmp.Diff(first, gradientsOf(t, tr.policy)); diff != "" {
 			t.Errorf("the gradient differs from that of a separate pass: %s", diff)
 		}
@@ -126,10 +112,7 @@ func TestFirstRatioIsExactlyOne(t *testing.T) {
 			step.Figures = rl.Meter{}
 			prepared(t, tr, step)
 			for _, batch := range tr.updater.minibatches(step.Samples, 0) {
-				u, err := tr.updater.gradient(batch)
-				if err != nil {
-					t.Fatal(err)
-				}
+				u := must.Get(tr.updater.gradient(batch))(t)
 				if u.kl != 0 || u.low != 0 || u.high != 0 {
 					t.Errorf("%s, %d minibatches: an update starts at %+v", name, minibatches, u)
 				}
@@ -141,9 +124,7 @@ func TestFirstRatioIsExactlyOne(t *testing.T) {
 		r := newLabelRun("accuracy")
 		r.Steps, r.Epochs, r.BufferSize = 1, 1, 32
 		var said recorded
-		if _, err := r.on(t.Context(), t, tinyLabel(t), said.hooks()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(r.on(t.Context(), t, tinyLabel(t), said.hooks()))(t)
 		row := said.steps()[0]
 		for _, name := range []string{"approx_kl", "clip_ratio/region_mean", "sampling/sampling_logp_difference/max"} {
 			if row[name] != 0.0 {
@@ -173,9 +154,7 @@ func TestMicroBatchesChangeNothing(t *testing.T) {
 		for _, limit := range []int{0, 100, 1} {
 			tr.config.MicroTokens = limit
 			prepared(t, tr, step)
-			if _, err := tr.updater.gradient(step.Samples); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(tr.updater.gradient(step.Samples))(t)
 			got := gradientsOf(t, p)
 			if limit == 0 {
 				want = got
@@ -193,20 +172,12 @@ func TestMicroBatchesChangeNoSFT(t *testing.T) {
 		p       policy.Policy
 		samples []*rl.Sample
 	}{"labels": {tinyLabel(t), examples}, "tokens": {trainedToken(t, 4), sequences}} {
-		source, err := epochs.New(test.samples, len(test.samples), 0, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		tr, err := New(test.p, source, &algo.SFT{FeatureAlignment: 0.1}, Config{Steps: 9, Optimisation: Optimisation{Schedule: "constant"}, Seed: 1}, run.Hooks{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := must.Get(epochs.New(test.samples, len(test.samples), 0, 1))(t)
+		tr := must.Get(New(test.p, source, &algo.SFT{FeatureAlignment: 0.1}, Config{Steps: 9, Optimisation: Optimisation{Schedule: "constant"}, Seed: 1}, run.Hooks{}))(t)
 		defer tr.Close()
 		gradient := func(limit, step int) []float32 {
 			tr.config.MicroTokens, tr.state.Step = limit, step
-			if _, err := tr.updater.gradient(test.samples); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(tr.updater.gradient(test.samples))(t)
 			return gradientsOf(t, test.p)
 		}
 		want := gradient(0, 0)
@@ -246,10 +217,7 @@ func TestSamplesWithoutAdvantageNeedNoBackwardPass(t *testing.T) {
 			tr.needs = needs
 			prepared(t, tr, step)
 			_, idle := tr.updater.idle(step.Samples)
-			u, err := tr.updater.gradient(step.Samples)
-			if err != nil {
-				t.Fatal(err)
-			}
+			u := must.Get(tr.updater.gradient(step.Samples))(t)
 			m := rl.Meter{}
 			u.fill(m, 0, needs, tr.accuracy)
 			return gradientsOf(t, p), m, len(idle)
@@ -294,10 +262,7 @@ func TestNothingToLearnChangesNothing(t *testing.T) {
 			for i, x := range step.Samples {
 				x.Fill(float64(advantage * float32(1-2*(i%2))))
 			}
-			moved, err := tr.updater.learn(step)
-			if err != nil {
-				t.Fatal(err)
-			}
+			moved := must.Get(tr.updater.learn(step))(t)
 			return moved
 		}
 		before := weightsOf(t, p)
@@ -315,7 +280,7 @@ func TestNothingToLearnChangesNothing(t *testing.T) {
 // TestStepsWithoutGradientKeepTheVersion gives every sample the same reward.
 func TestStepsWithoutGradientKeepTheVersion(t *testing.T) {
 	p := newTable(t, 1)
-	tr, err := New(p, fixed(func(at int) *rl.Step {
+	tr := must.Get(New(p, fixed(func(at int) *rl.Step {
 		step := tokenStep(at)
 		for _, group := range step.Groups {
 			for _, x := range group {
@@ -327,17 +292,11 @@ func TestStepsWithoutGradientKeepTheVersion(t *testing.T) {
 			step.Samples = nil
 		}
 		return step
-	}), newGRPO(), Config{Steps: 3, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Samples: 4}, run.Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}), newGRPO(), Config{Steps: 3, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Samples: 4}, run.Hooks{}))(t)
 	defer tr.Close()
 	before := weightsOf(t, p)
 	for range 2 {
-		m, err := tr.Step(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(tr.Step(t.Context()))(t)
 		if m.Get("policy_version") != 0 || m.Get("updates") != 0 {
 			t.Errorf("%v", m)
 		}
@@ -369,9 +328,7 @@ func TestNonFiniteGradientStops(t *testing.T) {
 		if !slices.EqualFunc(before, weightsOf(t, p), slices.Equal) {
 			t.Error("the weights have changed")
 		}
-		if err := torch.ZeroGrad(p.Params()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, torch.ZeroGrad(p.Params()))
 	}
 	if dumped["step"] != 1 || len(dumped["tokens"].([][]int32)) != 11 {
 		t.Errorf("kept for a look: %v", dumped)
@@ -407,19 +364,15 @@ func TestTargetKLStopsTheUpdatesOfAStep(t *testing.T) {
 	r.Steps, r.Epochs, r.TargetKL, r.LearningRate = 1, 20, 1e-3, 0.05
 	var said recorded
 	p := tinyToken(t, 0)
-	if _, err := r.on(t.Context(), t, p, said.hooks()); err != nil {
-		t.Fatal(err)
-	}
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Get(r.on(t.Context(), t, p, said.hooks()))(t)
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		for i, v := range p.Params() {
 			if grad, ok := s.Grad(v); ok && s.Item(s.Sum(s.Mul(grad, grad))) != 0 {
 				t.Errorf("the gradient of weight %d stays for the next step", i)
 			}
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if n := said.figure("updates")[0]; n == 0 || n > 5 || !strings.Contains(strings.Join(said.lines, "\n"), fmt.Sprintf("step 1: updates ended after %v: the KL exceeds 1.5 × target_kl 0.001", n)) {
 		t.Errorf("%v updates:\n%s", n, strings.Join(said.lines, "\n"))
 	}
@@ -429,22 +382,17 @@ func TestTargetKLStopsTheUpdatesOfAStep(t *testing.T) {
 // points back.
 func TestLargeKLPullsBack(t *testing.T) {
 	for _, d := range []float64{-1000, -30, -20.5, -19.5, -1, 0, 3, 40} {
-		v, err := torch.Parameter([]float32{float32(d)}, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := must.Get(torch.Parameter([]float32{float32(d)}, 1))(t)
 		defer v.Close()
 		var value, slope float64
-		if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+		must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 			loss := lossOfKL(s, "k3", v.T(), s.Floats([]float32{0}, 1), s.Floats([]float32{2}, 1))
 			value = s.Item(loss)
 			s.Backward(loss)
 			g, _ := s.Grad(v)
 			slope = s.Item(g)
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		beyond := math.Max(d, -20)
 		wantSlope := 2 * (1 - math.Exp(-beyond))
 		want := 2*(math.Exp(-beyond)-1+beyond) + (d-beyond)*wantSlope
@@ -462,14 +410,10 @@ func TestReplayBuffer(t *testing.T) {
 	path := t.TempDir() + "/buffer.jsonl"
 	r := newReplayRun(&algo.Replay{Min: 0, Max: 10})
 	r.Steps, r.save = 2, path
-	if _, err := r.on(t.Context(), t, tinyToken(t, 0), run.Hooks{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(r.on(t.Context(), t, tinyToken(t, 0), run.Hooks{}))(t)
 	r.Steps, r.load, r.save, r.BufferSize = 1, path, "", 1000
 	var said recorded
-	if _, err := r.on(t.Context(), t, tinyToken(t, 0), said.hooks()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(r.on(t.Context(), t, tinyToken(t, 0), said.hooks()))(t)
 	if n := said.figure("buffer/size")[0]; n != 48+24 {
 		t.Errorf("%v turns in the buffer", n)
 	}

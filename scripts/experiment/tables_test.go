@@ -9,15 +9,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
 
 func TestReplaceBlock(t *testing.T) {
 	page := "a\n<!-- x -->\nold\n<!-- /x -->\nb\n"
-	got, err := replaceBlock(page, "x", "new\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(replaceBlock(page, "x", "new\n"))(t)
 	if diff := cmp.Diff("a\n<!-- x -->\nnew\n<!-- /x -->\nb\n", got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -95,9 +93,7 @@ func TestProductsAreThoseOfBench(t *testing.T) {
 			FLOPs float64 `json:"step_flops"`
 		} `json:"ours"`
 	}
-	if err := readJSON(filepath.Join("..", "..", "docs", "results", "bench_clock.json"), &measured); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, readJSON(filepath.Join("..", "..", "docs", "results", "bench_clock.json"), &measured))
 	for _, name := range []string{"lora_step fp32", "lora_step fp32 mixed, peer padded"} {
 		if got, want := products[name], measured[name].Ours.FLOPs; got != want {
 			t.Errorf("%s: %v, bench says %v", name, got, want)
@@ -107,17 +103,13 @@ func TestProductsAreThoseOfBench(t *testing.T) {
 
 func TestBenchTable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bench.json")
-	if err := os.WriteFile(path, []byte(`{
+	must.Do(t, os.WriteFile(path, []byte(`{
  "step": {"ours": {"best_s": 2, "cpu_capability": "AVX2", "threads": 2, "more": 1}, "peer": {"best_s": 5, "threads": 2},
           "peer_tuned": {"best_s": 3, "threads": 2}, "ratio_to_peer": 2.5, "ratio_to_peer_tuned": 1.5, "memory_of_peer": 0.25, "disturbed": false},
  "mixed": {"ours": {"best_s": 1, "cpu_capability": "AVX2", "threads": 2}, "peer": {"best_s": 2}, "ratio_to_peer": 2, "tokens_ratio_to_peer": 2.2,
-           "memory_of_peer": 0.5, "disturbed": true}}`), 0o644); err != nil {
-		t.Fatal(err)
-	}
+           "memory_of_peer": 0.5, "disturbed": true}}`), 0o644))
 	var b benchResults
-	if err := readJSON(path, &b); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, readJSON(path, &b))
 	var cells [][]string
 	for line := range strings.Lines(b.markdown("Seconds per step")) {
 		if strings.HasPrefix(line, "| mixed") || strings.HasPrefix(line, "| step") {
@@ -136,11 +128,9 @@ func TestBenchTable(t *testing.T) {
 
 func TestQuantizedTable(t *testing.T) {
 	var r quantizedResults
-	if err := json.Unmarshal([]byte(`{"cpu": {"nf4": {"ours": {"step_s": 0.01, "prompt_s": 0.2, "step_bytes": 1.2e8}, "bf16": {"step_s": 0.016}, "peer": {}}},
+	must.Do(t, json.Unmarshal([]byte(`{"cpu": {"nf4": {"ours": {"step_s": 0.01, "prompt_s": 0.2, "step_bytes": 1.2e8}, "bf16": {"step_s": 0.016}, "peer": {}}},
  "qlora": {"nf4": {"losses": [3, 2], "peak_bytes": 1073741824, "peak_without_activations_bytes": 536870912,
- "peak_own_without_activations_bytes": 268435456}}}`), &r); err != nil {
-		t.Fatal(err)
-	}
+ "peak_own_without_activations_bytes": 268435456}}}`), &r))
 	text := strings.Join(strings.Fields(r.markdown()), " ")
 	for _, want := range []string{"| nf4 | 120 | 10.0 | 1.60× | | |", "| nf4 | 2.500 | 1024 | 512 | 256 |"} {
 		if !strings.Contains(text, want) {

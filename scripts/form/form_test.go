@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 const (
@@ -28,7 +30,7 @@ const (
 func sources(t *testing.T) map[string][]string {
 	t.Helper()
 	files := map[string][]string{}
-	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -38,10 +40,7 @@ func sources(t *testing.T) map[string][]string {
 			files[filepath.Dir(path)] = append(files[filepath.Dir(path)], path)
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if len(files) < 20 {
 		t.Fatalf("only %d packages were found", len(files))
 	}
@@ -51,18 +50,12 @@ func sources(t *testing.T) map[string][]string {
 func TestLengths(t *testing.T) {
 	for _, paths := range sources(t) {
 		for _, path := range paths {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.Get(os.ReadFile(path))(t)
 			if n := bytes.Count(text, []byte("\n")); n > fileLines {
 				t.Errorf("%s has %d lines, more than %d", path, n, fileLines)
 			}
 			set := token.NewFileSet()
-			file, err := parser.ParseFile(set, path, text, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			file := must.Get(parser.ParseFile(set, path, text, 0))(t)
 			for _, d := range file.Decls {
 				f, ok := d.(*ast.FuncDecl)
 				if !ok {
@@ -118,10 +111,7 @@ func usesOf(t *testing.T, paths []string) map[string]map[string]bool {
 	var files []*ast.File
 	uses := map[string]map[string]bool{}
 	for _, path := range paths {
-		file, err := parser.ParseFile(set, path, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := must.Get(parser.ParseFile(set, path, nil, 0))(t)
 		files = append(files, file)
 		uses[filepath.Base(path)] = map[string]bool{}
 	}

@@ -17,6 +17,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // unsaved are fields that checkpoints and other files leave out, with the reason. A field of a type with State and Restore is named
@@ -102,10 +104,7 @@ func check(t *testing.T, patterns ...string) (all []typed) {
 		}
 		one := typed{info: &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Selections: map[*ast.SelectorExpr]*types.Selection{}, Defs: map[*ast.Ident]types.Object{}}}
 		for _, name := range p.GoFiles {
-			file, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
-			}
+			file := must.Get(parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution))(t)
 			one.files = append(one.files, file)
 		}
 		if one.Package, err = config.Check(p.ImportPath, fset, one.files, one.info); err != nil {

@@ -1,27 +1,54 @@
 package main
 
 import (
-	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 )
 
 // coreTests are the Go packages that try what the C++ tests do not notice.
 var coreTests = []string{"torch", "torch/transformers", "rl/policy"}
 
-// coreHeader comes first in each file with a fault. The others stay as they are, which a compiler cache knows.
-const coreHeader = `#include <cstdlib>
-[[maybe_unused]] static const int rlt_mutant = std::getenv("RLTRAIN_MUTANT") ? std::atoi(std::getenv("RLTRAIN_MUTANT")) : 0;
+// nativeTests is the folder of the C++ tests.
+const nativeTests = "csrc/tests"
+
+// coreHeader comes first in each file with a fault. The others stay unchanged, so they need not be compiled again. It chooses
+// faults as switchText does.
+const coreHeader = `#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+[[maybe_unused]] static const int rlt_chosen = std::getenv("RLTRAIN_MUTANT") ? std::atoi(std::getenv("RLTRAIN_MUTANT")) : 0;
+
+[[maybe_unused]] __attribute__((cold, noinline)) static void rlt_reached(int id) {
+  static std::atomic<int> times[100];
+  static std::atomic<int64_t> last[100];
+  const int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
+  if (++times[id] > 2000 && now - last[id] < 1000000) return;
+  last[id] = now;
+  char text[32];
+  std::snprintf(text, sizeof text, "@mutant %d@\n", id);
+  if (write(1, text, std::strlen(text)) < 0) std::abort();
+}
+
+[[maybe_unused]] static inline bool rlt_mutant(int id) {
+  if (__builtin_expect(rlt_chosen < 0, 0)) rlt_reached(id);
+  return rlt_chosen == id;
+}
 `
 
 // core tries the faults of the native core: all are compiled into one library, which is built in build/_mutants.
@@ -41,20 +68,19 @@ func core(out string) error {
 	if err := buildCore(work); err != nil {
 		return err
 	}
-	s := sampler{work: work}
-	for _, folder := range coreTests {
-		s.tested = append(s.tested, listed{folder: folder})
-	}
-	binaries, err := s.build(work, s.tested, nil)
-	if err != nil {
+	c := coreRun{folder: filepath.Join(work, "build"), s: sampler{work: work}, tests: map[string][]function{}}
+	library := filepath.Join(c.folder, "lib", "librltrain.so")
+	if err := errors.Join(os.Setenv("RLTRAIN_LIB", library), os.Setenv("GOMP_SPINCOUNT", "10000")); err != nil {
 		return err
 	}
-	tests := coreRun{filepath.Join(work, "build"), binaries}
-	start := time.Now()
-	if by := tests.try(0, 10*time.Minute); by != "" {
-		return fmt.Errorf("the tests fail without a fault: %s", by)
+	var tested []listed
+	for _, folder := range coreTests {
+		tested = append(tested, listed{folder: folder})
 	}
-	limit := 20*time.Second + 3*time.Since(start)
+	if c.binaries, err = c.s.build(work, tested, nil); err != nil {
+		return err
+	}
+	c.binaries[nativeTests] = filepath.Join(c.folder, "core_tests")
 	results := sampleResults{kept: map[string]verdict{}}
 	var mutants []mutant
 	var lock sync.Mutex
@@ -62,7 +88,9 @@ func core(out string) error {
 		v := verdict{mutant: r.mutant, Equivalent: r.reason}
 		v.Operator, v.pkg = "core", filepath.Dir(r.File)
 		if r.reason == "" {
-			v.Noticed = tests.try(i+1, limit)
+			if v.Noticed, err = c.try(i + 1); err != nil {
+				return err
+			}
 		}
 		lock.Lock()
 		defer lock.Unlock()
@@ -97,7 +125,7 @@ func writeCore(work string, faults []replacement) error {
 		if n := strings.Count(texts[r.File], r.Before); n != 1 {
 			return fmt.Errorf("core.txt: %s has %q %d times", r.File, r.Before, n)
 		}
-		chosen := fmt.Sprintf("rlt_mutant == %d", i+1)
+		chosen := fmt.Sprintf("rlt_mutant(%d)", i+1)
 		both := fmt.Sprintf("(%s ? (%s) : (%s))", chosen, r.After, r.Before)
 		if strings.HasSuffix(r.Before, ";") {
 			both = fmt.Sprintf("{ if (%s) { %s } else { %s } }", chosen, r.After, r.Before)
@@ -144,48 +172,67 @@ func buildCore(work string) error {
 type coreRun struct {
 	folder   string
 	binaries map[string]string
+	s        sampler
+	lock     sync.Mutex
+	tests    map[string][]function // by folder
 }
 
-// try runs the tests with a fault and returns the one that notices it; "" if none does.
-func (c coreRun) try(id int, limit time.Duration) string {
-	if by := c.native(id, limit); by != "" {
-		return by
-	}
-	for _, folder := range coreTests {
-		env := []string{"RLTRAIN_MUTANT=" + strconv.Itoa(id), "RLTRAIN_LIB=" + filepath.Join(c.folder, "lib", "librltrain.so")}
-		out, err := execute(limit, folder, c.binaries[folder], env, "-test.failfast")
-		if failed := failure.FindStringSubmatch(out); failed != nil {
-			return folder + " " + failed[1]
-		} else if err != nil {
-			return folder + ": " + err.Error()
+// try runs the tests that reach a fault, the C++ ones and the quickest first, and returns the one that notices it; "" if
+// none does.
+func (c *coreRun) try(id int) (string, error) {
+	for _, folder := range append([]string{nativeTests}, coreTests...) {
+		tests, err := c.reaching(folder, id)
+		if err != nil {
+			return "", err
+		}
+		for _, group := range inGroups(tests) {
+			if by := notices(id, group, c.binaries[folder]); by != "" {
+				return by, nil
+			}
 		}
 	}
-	return ""
+	return "", nil
 }
 
-// native runs the C++ tests up to the first failure.
-func (c coreRun) native(id int, limit time.Duration) string {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	command := exec.CommandContext(ctx, "nice", "-n", "3", filepath.Join(c.folder, "core_tests"))
-	command.Env = append(os.Environ(), "RLTRAIN_MUTANT="+strconv.Itoa(id), "GOMP_SPINCOUNT=10000")
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	out, err := command.StdoutPipe()
-	if err == nil {
-		err = command.Start()
+// reaching returns the tests of a folder that reach a fault. The first call runs them all without a fault.
+func (c *coreRun) reaching(folder string, id int) ([]function, error) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if c.tests[folder] == nil {
+		record := c.s.reach
+		if folder == nativeTests {
+			record = reachNative
+		}
+		tests, err := c.s.recorded(folder, record, c.binaries[folder], os.Getenv("RLTRAIN_LIB"))
+		if err != nil {
+			return nil, err
+		}
+		c.tests[folder] = tests
 	}
+	return slices.DeleteFunc(slices.Clone(c.tests[folder]), func(f function) bool { return !slices.Contains(f.Reached, id) }), nil
+}
+
+var nativeLine = regexp.MustCompile(`^(?:ok  |FAIL) (\S+) \((\d+\.\d+) s\)`)
+
+// reachNative runs the C++ tests. The mutants that each reaches stand before its line in the output.
+func reachNative(folder, path string) ([]function, error) {
+	fmt.Println("running the C++ tests without a fault")
+	out, err := execute(20*time.Minute, ".", path, []string{"RLTRAIN_MUTANT=-1"})
 	if err != nil {
-		return err.Error()
+		return nil, fmt.Errorf("the C++ tests fail without a fault: %w\n%s", err, reached.ReplaceAllString(out, ""))
 	}
-	by := ""
-	for lines := bufio.NewScanner(out); lines.Scan(); {
-		if name, failed := strings.CutPrefix(lines.Text(), "FAIL "); failed && by == "" {
-			by, _, _ = strings.Cut(name, " ")
-			cancel()
+	var tests []function
+	seen := map[int]bool{}
+	for line := range strings.Lines(out) {
+		for _, found := range reached.FindAllStringSubmatch(line, -1) {
+			id, _ := strconv.Atoi(found[1])
+			seen[id] = true
+		}
+		if ended := nativeLine.FindStringSubmatch(reached.ReplaceAllString(line, "")); ended != nil {
+			seconds, _ := strconv.ParseFloat(ended[2], 64)
+			tests = append(tests, function{folder, ended[1], seconds, slices.Sorted(maps.Keys(seen))})
+			clear(seen)
 		}
 	}
-	if err := command.Wait(); err != nil && by == "" {
-		by = err.Error()
-	}
-	return by
+	return tests, nil
 }

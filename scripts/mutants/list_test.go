@@ -7,13 +7,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestParse(t *testing.T) {
-	got, err := parse("Losses\n@ a.go\n- x + y\n+ x - y\n= a TestSum/of two\n- 1\n+ 2\n= b TestOne\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(parse("Losses\n@ a.go\n- x + y\n+ x - y\n= a TestSum/of two\n- 1\n+ 2\n= b TestOne\n"))(t)
 	want := []fault{{"a.go", "x + y", "x - y", "a", "TestSum/of two", 3}, {"a.go", "1", "2", "b", "TestOne", 6}}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(fault{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -27,14 +26,8 @@ func TestParse(t *testing.T) {
 
 // TestListFitsTheCode detects mutants whose line has changed.
 func TestListFitsTheCode(t *testing.T) {
-	text, err := os.ReadFile("list.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	faults, err := parse(string(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("list.txt"))(t)
+	faults := must.Get(parse(string(text)))(t)
 	if len(faults) < 60 {
 		t.Errorf("%d faults", len(faults))
 	}
@@ -45,15 +38,9 @@ func TestListFitsTheCode(t *testing.T) {
 		}
 		function, _, _ := strings.Cut(f.test, "/")
 		found := false
-		tests, err := filepath.Glob(filepath.Join("..", "..", f.pkg, "*_test.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		tests := must.Get(filepath.Glob(filepath.Join("..", "..", f.pkg, "*_test.go")))(t)
 		for _, path := range tests {
-			source, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := must.Get(os.ReadFile(path))(t)
 			found = found || strings.Contains(string(source), "func "+function+"(")
 		}
 		if !found {
@@ -64,10 +51,7 @@ func TestListFitsTheCode(t *testing.T) {
 
 // TestCoreListFitsTheCode detects faults of the core whose line has changed.
 func TestCoreListFitsTheCode(t *testing.T) {
-	text, err := os.ReadFile("core.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("core.txt"))(t)
 	faults := replacements(string(text))
 	if len(faults) != 60 {
 		t.Errorf("%d faults", len(faults))

@@ -52,33 +52,46 @@ func (s suite) has(noticed string) bool {
 func (s *sampler) record(binaries map[string]string) (*suite, error) {
 	all := &suite{binaries: binaries}
 	for _, folder := range slices.Sorted(maps.Keys(binaries)) {
-		path := binaries[folder]
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
-		}
-		sum := fmt.Sprintf("%x", sha256.Sum256(data))[:16]
-		all.sum += sum[:4]
-		var tests []function
-		known := filepath.Join(s.work, "reached-"+sum+".json")
-		err = files.LoadJSON(known, &tests)
-		if errors.Is(err, fs.ErrNotExist) {
-			if tests, err = s.reach(folder, path); err == nil {
-				err = files.SaveJSON(known, tests)
-			}
-		}
+		tests, err := s.recorded(folder, s.reach, binaries[folder])
 		if err != nil {
 			return nil, err
 		}
 		all.functions = append(all.functions, tests...)
+		if all.sum, err = sum(all.sum, binaries[folder]); err != nil {
+			return nil, err
+		}
 	}
 	return all, nil
+}
+
+// recorded returns what record found the last time that the files were the same.
+func (s *sampler) recorded(folder string, record func(folder, path string) ([]function, error), read ...string) (tests []function, err error) {
+	key := folder
+	for _, path := range read {
+		if key, err = sum(key, path); err != nil {
+			return nil, err
+		}
+	}
+	known := filepath.Join(s.work, "reached-"+key+".json")
+	err = files.LoadJSON(known, &tests)
+	if errors.Is(err, fs.ErrNotExist) {
+		if tests, err = record(folder, read[0]); err == nil {
+			err = files.SaveJSON(known, tests)
+		}
+	}
+	return tests, err
+}
+
+// sum returns a sum over another one and a file.
+func sum(before, path string) (string, error) {
+	data, err := os.ReadFile(path)
+	return fmt.Sprintf("%x", sha256.Sum256(append([]byte(before), data...)))[:16], err
 }
 
 // reach runs the tests of a binary. The mutants that they reach stand between their names in the output.
 func (s *sampler) reach(folder, path string) ([]function, error) {
 	fmt.Printf("running the tests of %s without a fault\n", folder)
-	out, err := execute(20*time.Minute, folder, path, []string{"RLTRAIN_MUTANT=-1"}, "-test.v", "-test.run", "^(Test|Example|Fuzz)")
+	out, err := execute(20*time.Minute, folder, path, []string{"RLTRAIN_MUTANT=-1"}, "-test.v", "-test.timeout=0", "-test.run", "^(Test|Example|Fuzz)")
 	if err != nil {
 		return nil, fmt.Errorf("the tests of %s fail without a fault: %w\n%s", folder, err, out)
 	}
@@ -181,24 +194,38 @@ func (s *sampler) try(id int, m mutant, all *suite) (string, error) {
 		groups = append(groups, inGroups(folders[folder])...)
 	}
 	for _, group := range groups {
-		var seconds float64
-		for _, f := range group {
-			seconds += f.Seconds
+		if by := notices(id, group, binaries[group[0].Folder]); by != "" {
+			return by, nil
 		}
-		limit := time.Duration((20 + 3*seconds) * float64(time.Second))
-		out, err := execute(limit, group[0].Folder, binaries[group[0].Folder], []string{"RLTRAIN_MUTANT=" + strconv.Itoa(id)}, "-test.failfast", "-test.run", patternOf(group))
-		if err == nil {
-			continue
-		}
-		by := "a crash"
-		if failed := failure.FindStringSubmatch(out); failed != nil {
-			by = failed[1]
-		} else if errors.Is(err, context.DeadlineExceeded) {
-			by = "the time limit"
-		}
-		return group[0].Folder + " " + by, nil
 	}
 	return "", nil
+}
+
+// notices runs tests with a mutant, and returns the one that fails; "" if none does.
+func notices(id int, group []function, path string) string {
+	var seconds float64
+	for _, f := range group {
+		seconds += f.Seconds
+	}
+	folder, args := group[0].Folder, []string{"-test.failfast", "-test.timeout=0", "-test.run", patternOf(group)}
+	if folder == nativeTests {
+		args = []string{""}
+		for _, f := range group {
+			args = append(args, f.Name)
+		}
+	}
+	limit := time.Duration((20 + 3*seconds) * float64(time.Second))
+	out, err := execute(limit, folder, path, []string{"RLTRAIN_MUTANT=" + strconv.Itoa(id)}, args...)
+	if err == nil {
+		return ""
+	}
+	by := "a crash"
+	if failed := failure.FindStringSubmatch(out); failed != nil {
+		by = failed[1]
+	} else if errors.Is(err, context.DeadlineExceeded) {
+		by = "the time limit"
+	}
+	return folder + " " + by
 }
 
 // applied returns the text of a mutant's file with the fault, and the file's absolute path.
@@ -243,7 +270,7 @@ func (s *sampler) form(m mutant) (string, error) {
 	return "", nil
 }
 
-var failure = regexp.MustCompile(`(?m)^--- FAIL: (\S+)`)
+var failure = regexp.MustCompile(`(?m)^(?:--- FAIL:|FAIL) (\S+)`)
 
 // patternOf selects the tests of a group: parts of one test, or whole tests.
 func patternOf(group []function) string {
@@ -287,7 +314,7 @@ func execute(limit time.Duration, folder, path string, env []string, args ...str
 	ctx, cancel := context.WithTimeout(context.Background(), 6*limit)
 	defer cancel()
 	script := fmt.Sprintf(`ulimit -t %d; exec nice -n 3 "$0" "$@"`, int(limit.Seconds()))
-	command := exec.CommandContext(ctx, "bash", append([]string{"-c", script, path, "-test.timeout=0"}, args...)...)
+	command := exec.CommandContext(ctx, "bash", append([]string{"-c", script, path}, args...)...)
 	command.Dir, command.Env = folder, append(os.Environ(), env...)
 	// A test that never ends may have children.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

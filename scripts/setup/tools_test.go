@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // TestToolsNameACompilerThatIsTooOld puts a g++ of each version before the real one on the path.
@@ -17,9 +19,7 @@ func TestToolsNameACompilerThatIsTooOld(t *testing.T) {
 	} {
 		folder := t.TempDir()
 		script := "#!/bin/sh\necho " + version + "\n"
-		if err := os.WriteFile(filepath.Join(folder, "g++"), []byte(script), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(folder, "g++"), []byte(script), 0o755))
 		cmd := exec.Command("./tools.sh")
 		cmd.Env = append(os.Environ(), "PATH="+folder+":"+os.Getenv("PATH"))
 		out, _ := cmd.CombinedOutput() // other tools may be missing here

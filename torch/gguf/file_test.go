@@ -8,16 +8,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/gguf"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 func open(t *testing.T, path string) *gguf.File {
 	t.Helper()
-	f, err := gguf.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(gguf.Open(path))(t)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
@@ -25,10 +23,7 @@ func open(t *testing.T, path string) *gguf.File {
 // Every type dequantises to the same bits as in the Python package gguf.
 func TestDequantize(t *testing.T) {
 	f := open(t, "testdata/types.gguf")
-	want, err := safetensors.Open("testdata/types.safetensors")
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(safetensors.Open("testdata/types.safetensors"))(t)
 	defer want.Close()
 	if len(f.Tensors()) != 14 {
 		t.Fatalf("%d tensors, want one of each of 14 types", len(f.Tensors()))
@@ -37,10 +32,7 @@ func TestDequantize(t *testing.T) {
 		if tensor.Name != string(tensor.Type) || !slices.Equal(tensor.Shape, []int64{3, 512}) {
 			t.Errorf("tensor %s has type %s and shape %v", tensor.Name, tensor.Type, tensor.Shape)
 		}
-		values, err := want.Float32s(tensor.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		values := must.Get(want.Float32s(tensor.Name))(t)
 		got := f.Float32s(tensor)
 		if len(got) != len(values) {
 			t.Fatalf("%s: %d values, want %d", tensor.Name, len(got), len(values))

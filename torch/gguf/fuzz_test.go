@@ -6,14 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // Any bytes give an error, or a file that can be read completely.
 func FuzzHeader(f *testing.F) {
-	data, err := os.ReadFile(filepath.Join("testdata", "split-00002-of-00002.gguf"))
-	if err != nil {
-		f.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(filepath.Join("testdata", "split-00002-of-00002.gguf")))(f)
 	f.Add(data)
 	f.Add(seed(3, 64, "general.alignment", kindUint32, uint32(64)))
 	f.Add(seed(2, 32, "a", kindArray, kindString, uint64(2), uint64(1), byte('b'), uint64(0)))

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/gguf"
 )
 
@@ -97,9 +98,7 @@ func TestOpenRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "m.gguf")
-			if err := os.WriteFile(path, c.file, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(path, c.file, 0o644))
 			f, err := gguf.Open(path)
 			if err == nil {
 				f.Close()
@@ -116,15 +115,10 @@ func TestOpenRefuses(t *testing.T) {
 
 // A file truncated at any byte is an error, never a panic.
 func TestOpenCut(t *testing.T) {
-	data, err := os.ReadFile("testdata/split-00001-of-00002.gguf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile("testdata/split-00001-of-00002.gguf"))(t)
 	path := filepath.Join(t.TempDir(), "m.gguf")
 	for n := range data {
-		if err := os.WriteFile(path, data[:n], 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, data[:n], 0o644))
 		if f, err := gguf.Open(path); err == nil {
 			f.Close()
 			t.Fatalf("%d of %d bytes were accepted", n, len(data))
@@ -135,9 +129,7 @@ func TestOpenCut(t *testing.T) {
 func TestOpenRefusesNonFiles(t *testing.T) {
 	dir := t.TempDir()
 	pipe := filepath.Join(dir, "pipe.gguf")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(pipe, 0o600))
 	for _, path := range []string{dir, pipe, filepath.Join(dir, "none.gguf"), "testdata/types-00001-of-00002.gguf", filepath.Join(dir, "x-00002-of-00001.gguf")} {
 		if f, err := gguf.Open(path); err == nil {
 			f.Close()
@@ -152,9 +144,7 @@ func TestOpenRefusesNonFiles(t *testing.T) {
 func TestOpenIsFrugal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.gguf")
 	r := header(0, 1).put("a.b", uint32(9), uint32(0), uint64(64<<20))
-	if err := os.WriteFile(path, r.data(64<<20), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, r.data(64<<20), 0o644))
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	f, err := gguf.Open(path)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/gguf"
 )
 
@@ -21,10 +22,7 @@ func TestQuantize(t *testing.T) {
 	plain, _ := f.Tensor("F32")
 	values := f.Float32s(plain)
 	for _, tensor := range f.Tensors() {
-		got, err := tensor.Type.Quantize(values)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(tensor.Type.Quantize(values))(t)
 		if want := f.Bytes(tensor); !bytes.Equal(got, want) {
 			at := slices.IndexFunc(got, func(byte) bool { return true })
 			for at < len(got) && got[at] == want[at] {
@@ -52,10 +50,7 @@ func TestQuantizeK(t *testing.T) {
 	plain, _ := f.Tensor("F32")
 	values := f.Float32s(plain)
 	errorOf := func(kind gguf.Type) float64 {
-		data, err := kind.Quantize(values)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(kind.Quantize(values))(t)
 		return deviation(values, kind.Dequantize(data))
 	}
 	if k, q0, q1 := errorOf(gguf.Q4_K), errorOf(gguf.Q4_0), errorOf(gguf.Q4_1); k >= q0 || k >= q1 {
@@ -63,10 +58,7 @@ func TestQuantizeK(t *testing.T) {
 	}
 	for _, v := range []float32{0, 1, -1, 1e-30, 3e38, -3e38} {
 		same := slices.Repeat([]float32{v}, 256)
-		data, err := gguf.Q4_K.Quantize(same)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(gguf.Q4_K.Quantize(same))(t)
 		if got := gguf.Q4_K.Dequantize(data); math.Abs(float64(v)) == 1 && deviation(same, got) > 1e-3 || v == 0 && got[0] != 0 {
 			t.Errorf("%g became %g", v, got[0])
 		}
@@ -94,9 +86,7 @@ func TestWrite(t *testing.T) {
 	source := func(kind gguf.Type) gguf.Source {
 		return gguf.Source{Name: string(kind), Type: kind, Shape: []int64{3, 64}, Data: func() ([]byte, error) { return kind.Quantize(values) }}
 	}
-	if err := gguf.Write(path, metadata, []gguf.Source{source(gguf.F16), source(gguf.Q5_0), source(gguf.F32)}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, gguf.Write(path, metadata, []gguf.Source{source(gguf.F16), source(gguf.Q5_0), source(gguf.F32)}))
 	f := open(t, path)
 	again, err := f.Pairs(func(key string) bool { return key != "a.negative" })
 	if diff := cmp.Diff(slices.Delete(slices.Clone(metadata), 2, 3), again); diff != "" || err != nil {

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // fetched returns the contents of a dataset's files with the given name prefix, ordered by name.
@@ -59,9 +61,7 @@ func TestDatasetFromTheHub(t *testing.T) {
 	if got, err := fetched(t, c, "org/set", "data/train"); err != nil || len(got) != 2 {
 		t.Errorf("offline: %q, %v", got, err)
 	}
-	if err := os.Remove(filepath.Join(root, "snapshots", commit1, "data", "train-00001-of-00002.parquet")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(root, "snapshots", commit1, "data", "train-00001-of-00002.parquet")))
 	_, err = fetched(t, c, "org/set", "data/train")
 	wantError(t, "a lost shard", err, "dataset org/set: data/train-00001-of-00002.parquet: not in the cache", "HF_DATASETS_OFFLINE forbids downloads")
 	_, err = fetched(t, c, "org/none", "data/train")

@@ -19,6 +19,8 @@ import (
 
 	"github.com/gofrs/flock"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // weights are long enough that a cut connection has delivered something.
@@ -32,12 +34,8 @@ func oneFile(h *fakeHub) (blob string) {
 
 func leave(t *testing.T, path, content string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.Do(t, os.WriteFile(path, []byte(content), 0o644))
 }
 
 func storeLog(h *fakeHub) []string {
@@ -332,9 +330,7 @@ func TestTokenStaysAtTheHub(t *testing.T) {
 func TestSilence(t *testing.T) {
 	h, c := newFake(t), newTester()
 	blob := oneFile(h)
-	if _, err := c.Model(t.Context(), "org/name", NoWeights); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Model(t.Context(), "org/name", NoWeights))(t)
 	var awake atomic.Bool
 	h.deliver = func(w http.ResponseWriter, r *http.Request, content string) bool {
 		if awake.Load() {
@@ -346,19 +342,14 @@ func TestSilence(t *testing.T) {
 		<-r.Context().Done()
 		return true
 	}
-	s, err := c.session(repo{modelKind, "org/name", mainBranch})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(c.session(repo{modelKind, "org/name", mainBranch}))(t)
 	s.bytesTimeout = 10 * time.Millisecond
 	s.sleep = func(context.Context, time.Duration) error {
 		awake.Store(true)
 		s.bytesTimeout = time.Minute
 		return nil
 	}
-	if _, err := s.model(t.Context(), Weights, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.model(t.Context(), Weights, ""))(t)
 	if read(t, blob) != weights || !awake.Load() {
 		t.Error("the blob is not what the Hub has")
 	}
@@ -466,12 +457,8 @@ func TestUnsizedFile(t *testing.T) {
 func TestFullDisk(t *testing.T) {
 	h, c := newFake(t), newTester()
 	blob := oneFile(h)
-	if err := os.MkdirAll(filepath.Dir(blob), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("/dev/full", blob+".incomplete"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Dir(blob), 0o755))
+	must.Do(t, os.Symlink("/dev/full", blob+".incomplete"))
 	c.refuses(t, "org/name", "model.safetensors: the disk of ", " is full; free some space")
 
 	// If the listing shows that the disk is too small, no download starts.
@@ -494,17 +481,10 @@ func TestLock(t *testing.T) {
 	h, c := newFake(t), newTester()
 	oneFile(h)
 	locks := filepath.Join(os.Getenv("HF_HOME"), "hub", ".locks", "models--org--name")
-	if err := os.MkdirAll(locks, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(locks, 0o755))
 	// As in the Python package: flock(2) on this file.
-	held, err := os.Create(filepath.Join(locks, sha256Of(weights)+".lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	held := must.Get(os.Create(filepath.Join(locks, sha256Of(weights)+".lock")))(t)
+	must.Do(t, syscall.Flock(int(held.Fd()), syscall.LOCK_EX))
 	c.Warn = func(message string) {
 		if !strings.Contains(message, "waiting for another download of model.safetensors") {
 			t.Errorf("warning %q", message)
@@ -520,13 +500,9 @@ func TestLock(t *testing.T) {
 	blob := oneFile(h)
 	ctx, cancel := context.WithCancel(t.Context())
 	locks = filepath.Join(os.Getenv("HF_HOME"), "hub", ".locks", "models--org--name")
-	if err := os.MkdirAll(locks, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(locks, 0o755))
 	other := flock.New(filepath.Join(locks, sha256Of(weights)+".lock"))
-	if err := other.Lock(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, other.Lock())
 	defer other.Close()
 	c.Warn = func(string) { cancel() }
 	if _, err := c.Model(ctx, "org/name", Weights); !errors.Is(err, context.Canceled) || exists(blob) {
@@ -537,10 +513,7 @@ func TestLock(t *testing.T) {
 // Goroutines and processes that want the same model at the same time download it once.
 func TestAtOnce(t *testing.T) {
 	if os.Getenv("HUB_TEST_CHILD") != "" {
-		m, err := new(Client).Model(t.Context(), "org/name", Weights)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(new(Client).Model(t.Context(), "org/name", Weights))(t)
 		if read(t, filepath.Join(m.Dir, "model.safetensors")) != weights {
 			t.Fatal("the weights are not what the Hub has")
 		}

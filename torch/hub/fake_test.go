@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 const (
@@ -218,10 +220,7 @@ func newTester() *tester {
 
 func (c *tester) get(t *testing.T, model string) Model {
 	t.Helper()
-	m, err := c.Model(t.Context(), model, Weights)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(c.Model(t.Context(), model, Weights))(t)
 	return m
 }
 
@@ -250,9 +249,6 @@ func wantError(t *testing.T, what string, err error, want ...string) {
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(path))(t)
 	return string(data)
 }

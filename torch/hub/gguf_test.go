@@ -5,35 +5,27 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // tinyGGUF is the content of a small GGUF model.
 func tinyGGUF(t *testing.T) string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("..", "transformers", "testdata", "gguf", "llama-Q4_1.gguf"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(filepath.Join("..", "transformers", "testdata", "gguf", "llama-Q4_1.gguf")))(t)
 	return string(data)
 }
 
 func put(t *testing.T, path, content string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.Do(t, os.WriteFile(path, []byte(content), 0o644))
 }
 
 func TestGGUFModels(t *testing.T) {
 	content := tinyGGUF(t)
 	h := newFake(t)
-	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	here := must.Get(os.Getwd())(t)
 	h.refs["models/org/one@main"] = commit1
 	h.files[commit1] = map[string]string{"a.Q4_1.gguf": content, "mmproj-a.gguf": "x", "README.md": ""}
 	h.refs["models/org/many@main"] = commit2
@@ -92,10 +84,7 @@ func TestGGUFChanges(t *testing.T) {
 	content := tinyGGUF(t)
 	newFake(t)
 	put(t, "m.gguf", content)
-	first, err := new(Client).Model(t.Context(), "m.gguf", Weights)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Get(new(Client).Model(t.Context(), "m.gguf", Weights))(t)
 	again, err := new(Client).Model(t.Context(), "m.gguf", Weights)
 	if err != nil || again != first {
 		t.Errorf("%+v, %v; want %+v", again, err, first)

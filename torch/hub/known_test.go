@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // fakeIndex serves one wheel, which contains a single-file model, and makes it the only known model.
@@ -28,15 +30,10 @@ func newIndex(t *testing.T) *fakeIndex {
 	var b bytes.Buffer
 	w := zip.NewWriter(&b)
 	for name, content := range map[string]string{"p/model/config.json": string(model), "p/model/sub/x.txt": "x", "p/__init__.py": "no", "p-1.dist-info/LICENSE": "licence"} {
-		f, err := w.Create(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(w.Create(name))(t)
 		fmt.Fprint(f, content)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, w.Close())
 	i := &fakeIndex{wheel: b.Bytes()}
 	i.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		i.requests = append(i.requests, r.URL.Path+" "+r.Header.Get("Range"))
@@ -104,15 +101,9 @@ func TestPullContinues(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			i := newIndex(t)
 			part := filepath.Join(os.Getenv("RLTRAIN_CACHE"), "downloads", "p-1.whl.part")
-			if err := os.MkdirAll(filepath.Dir(part), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(part, half(i.wheel), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := new(Client).Pull(t.Context(), "word"); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.MkdirAll(filepath.Dir(part), 0o755))
+			must.Do(t, os.WriteFile(part, half(i.wheel), 0o644))
+			must.Get(new(Client).Pull(t.Context(), "word"))(t)
 			if want := fmt.Sprintf("bytes=%d-", len(half(i.wheel))); !strings.HasSuffix(i.requests[1], want) {
 				t.Errorf("requests %q, want the second with %s", i.requests, want)
 			}

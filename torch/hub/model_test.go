@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 const name = "models/org/name@main"
@@ -40,7 +42,7 @@ func TestModelFillsTheCacheAsPythonDoes(t *testing.T) {
 		delete(files, name)
 	}
 	got, absent, blobs := map[string]string{}, 0, map[string]bool{}
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
@@ -65,10 +67,7 @@ func TestModelFillsTheCacheAsPythonDoes(t *testing.T) {
 			t.Errorf("unexpected %s", rel)
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if diff := cmp.Diff(files, got); diff != "" {
 		t.Error(diff)
 	}
@@ -209,17 +208,11 @@ func TestOffline(t *testing.T) {
 	}
 	c.refuses(t, "org/name@v1", "nothing of org/name@v1 is in the cache", "HF_HUB_OFFLINE forbids downloads")
 	shard := filepath.Join(online.Dir, "model-00002-of-00002.safetensors")
-	if err := os.Remove(shard); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(shard))
 	c.refuses(t, "org/name", "model-00002-of-00002.safetensors: not in the cache", "HF_HUB_OFFLINE forbids downloads")
-	if err := os.Remove(filepath.Join(online.Dir, "model.safetensors.index.json")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(online.Dir, "model.safetensors.index.json")))
 	c.refuses(t, "org/name", "weights: not in the cache")
-	if err := os.WriteFile(filepath.Join(online.Dir, "..", "..", "refs", "main"), []byte("not a commit"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(online.Dir, "..", "..", "refs", "main"), []byte("not a commit"), 0o644))
 	c.refuses(t, "org/name", `"not a commit", which is not a commit; remove the file`)
 	if log := h.taken(); len(log) > 0 {
 		t.Errorf("requests were made: %q", log)
@@ -260,25 +253,19 @@ func TestOddCaches(t *testing.T) {
 	blobs := filepath.Join(root, "models--org--name", "blobs")
 	shared := filepath.Join(root, "blobs", "ab")
 	for _, dir := range []string{snapshot, blobs, shared} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(dir, 0o755))
 	}
 	for path, content := range map[string]string{
 		filepath.Join(snapshot, "config.json"): "{}", filepath.Join(snapshot, "vocab.txt"): "wor", filepath.Join(shared, "xet"): "weights",
 	} {
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(content), 0o644))
 	}
 	for link, target := range map[string]string{
 		filepath.Join(snapshot, "tokenizer.json"):          "../../blobs/gone",
 		filepath.Join(blobs, sha256Of("weights")):          "../../blobs/ab/xet",
 		filepath.Join(snapshot, "special_tokens_map.json"): "../../blobs/gone",
 	} {
-		if err := os.Symlink(target, link); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Symlink(target, link))
 	}
 	m := c.get(t, "org/name")
 	for name, want := range files {
@@ -327,9 +314,7 @@ func TestModelOfAShortCommit(t *testing.T) {
 		c.refuses(t, "org/name@"+revision, "nothing of org/name@"+revision+" is in the cache")
 	}
 	other := filepath.Join(filepath.Dir(m.Dir), "1111111"+commit2[7:])
-	if err := os.Mkdir(other, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(other, 0o755))
 	c.refuses(t, "org/name@1111111", "nothing of")
 }
 

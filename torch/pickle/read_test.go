@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/pickle"
 )
 
@@ -65,17 +66,10 @@ func archive(t testing.TB, records ...record) []byte {
 	var b bytes.Buffer
 	w := zip.NewWriter(&b)
 	for _, r := range records {
-		f, err := w.CreateHeader(&zip.FileHeader{Name: r.name, Method: r.method})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.Write([]byte(r.data)); err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(w.CreateHeader(&zip.FileHeader{Name: r.name, Method: r.method}))(t)
+		must.Get(f.Write([]byte(r.data)))(t)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, w.Close())
 	return b.Bytes()
 }
 
@@ -97,10 +91,7 @@ func TestRead(t *testing.T) {
 		word("none"), tensor(in(halfStorage, "0", 6), 6, numbers(0, 9), numbers(9, 1)),
 		word("odd"), tensor(in(halfStorage, "0", 6), 0, numbers(0, 3, 2), numbers(1<<30, 1<<30, 7)),
 	))
-	got, err := read(data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(read(data))(t)
 	start := int64(bytes.Index(data, []byte("aabbcc")))
 	want := []pickle.Tensor{
 		{Name: "a", DType: "F16", Shape: []int64{2, 3}, Offset: start},
@@ -119,10 +110,7 @@ func TestReadProgram(t *testing.T) {
 	odd := "(G\x3f\xf0\x00\x00\x00\x00\x00\x00K\x01N\x85M\x01\x00J\xff\xff\xff\xff\x86\x88\x89)\x87t"
 	program := begin + ordered + ")Rq\x00(" + word("a") + "q\x01" + plain + "r\x02\x00\x00\x00" + word("b") + "j\x02\x00\x00\x00u" +
 		"}" + word("_metadata") + ordered + ")R" + word("") + "}" + word("version") + odd + "sssb."
-	got, err := read(file(t, program))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(read(file(t, program)))(t)
 	if len(got) != 2 || got[0].Name != "a" || got[1].Name != "b" || got[0].Offset != got[1].Offset {
 		t.Errorf("tensors %+v", got)
 	}
@@ -238,10 +226,7 @@ func FuzzRead(f *testing.F) {
 	f.Add(file(f, dictOf(word("a"), plain)))
 	f.Add(file(f, begin+ordered+")R(u}b."))
 	for _, name := range []string{"pytorch_model.bin", "legacy.bin"} {
-		data, err := os.ReadFile(filepath.Join("..", "safetensors", "testdata", "kinds", name))
-		if err != nil {
-			f.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(filepath.Join("..", "safetensors", "testdata", "kinds", name)))(f)
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) { check(t, data) })

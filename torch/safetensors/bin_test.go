@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
@@ -18,10 +19,7 @@ var kinds = filepath.Join("testdata", "kinds")
 
 func openKinds(t *testing.T) *safetensors.Model {
 	t.Helper()
-	m, err := safetensors.OpenModel(kinds)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(safetensors.OpenModel(kinds))(t)
 	t.Cleanup(func() { _ = m.Close() })
 	return m
 }
@@ -30,10 +28,7 @@ func openKinds(t *testing.T) *safetensors.Model {
 // same tensors in safetensors.
 func TestBinEqualsSafetensors(t *testing.T) {
 	m := openKinds(t)
-	want, err := safetensors.Open(filepath.Join(kinds, "same.safetensors"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(safetensors.Open(filepath.Join(kinds, "same.safetensors")))(t)
 	defer want.Close()
 	if diff := cmp.Diff(slices.Sorted(slices.Values(want.Names())), slices.Sorted(slices.Values(m.Names()))); diff != "" {
 		t.Fatal(diff)
@@ -49,14 +44,8 @@ func TestBinEqualsSafetensors(t *testing.T) {
 			t.Errorf("%s is %+v, want %+v", name, e, same)
 			continue
 		}
-		got, err := m.Bytes(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := want.Bytes(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(m.Bytes(name))(t)
+		data := must.Get(want.Bytes(name))(t)
 		if !bytes.Equal(got, data) {
 			t.Errorf("%s is %x, want %x", name, got, data)
 		}
@@ -68,14 +57,8 @@ func TestBinEqualsSafetensors(t *testing.T) {
 		if e.DType != safetensors.F32 && e.DType != safetensors.BF16 {
 			continue
 		}
-		floats, err := m.Float32s(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		wide, err := want.Float32s(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		floats := must.Get(m.Float32s(name))(t)
+		wide := must.Get(want.Float32s(name))(t)
 		if !slices.Equal(floats, wide) {
 			t.Errorf("%s is %v, want %v", name, floats, wide)
 		}
@@ -92,23 +75,15 @@ func TestBinEqualsSafetensors(t *testing.T) {
 
 func at(t *testing.T, path string, e safetensors.Entry) []byte {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(path))(t)
 	return data[e.Offset:][:e.Size]
 }
 
 func TestOpenModelPrefersSafetensors(t *testing.T) {
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "pytorch_model.bin"), "nonsense")
-	if err := safetensors.Write(filepath.Join(dir, "model.safetensors"), []safetensors.Tensor{safetensors.FromInt64s("x", nil, []int64{1})}, nil); err != nil {
-		t.Fatal(err)
-	}
-	m, err := safetensors.OpenModel(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), []safetensors.Tensor{safetensors.FromInt64s("x", nil, []int64{1})}, nil))
+	m := must.Get(safetensors.OpenModel(dir))(t)
 	defer m.Close()
 	if diff := cmp.Diff([]string{"x"}, m.Names()); diff != "" {
 		t.Error(diff)
@@ -116,14 +91,8 @@ func TestOpenModelPrefersSafetensors(t *testing.T) {
 }
 
 func TestOpenModelRefusesBin(t *testing.T) {
-	whole, err := os.ReadFile(filepath.Join(kinds, "pytorch_model.bin"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	old, err := os.ReadFile(filepath.Join(kinds, "legacy.bin"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must.Get(os.ReadFile(filepath.Join(kinds, "pytorch_model.bin")))(t)
+	old := must.Get(os.ReadFile(filepath.Join(kinds, "legacy.bin")))(t)
 	const index = "pytorch_model.bin.index.json"
 	tests := []struct {
 		name  string

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
@@ -23,9 +24,7 @@ func rawFile(header, data string) []byte {
 func writeRaw(t testing.TB, raw []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "x.safetensors")
-	if err := os.WriteFile(path, raw, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, raw, 0o600))
 	return path
 }
 
@@ -39,10 +38,7 @@ func TestOpen(t *testing.T) {
 		entry("b", "I64", "[1]", "[4,12]") + "," + entry("scalar", "F32", "[]", "[0,4]") + "," +
 		entry("none", "F16", "[3,0]", "[12,12]") + "}  "
 	path := writeRaw(t, rawFile(header, "\x00\x00\x80\x3f"+"\x07\x00\x00\x00\x00\x00\x00\x00"))
-	f, err := safetensors.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(safetensors.Open(path))(t)
 	defer f.Close()
 	if diff := cmp.Diff([]string{"scalar", "b", "none"}, f.Names()); diff != "" {
 		t.Error(diff)
@@ -140,23 +136,15 @@ func TestOpenRefusesFolder(t *testing.T) {
 func TestCutAtEveryByte(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "whole.safetensors")
-	err := safetensors.Write(path, []safetensors.Tensor{
+	must.Do(t, safetensors.Write(path, []safetensors.Tensor{
 		safetensors.FromFloat32s("encoder.weight", []int64{2, 3}, []float32{1, 2, 3, 4, 5, 6}),
 		safetensors.FromInt64s("steps", nil, []int64{7}),
 		{Name: "flags", DType: safetensors.Bool, Shape: []int64{3}, Data: []byte{0, 1, 0}},
-	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, nil))
+	raw := must.Get(os.ReadFile(path))(t)
 	cut := filepath.Join(dir, "cut.safetensors")
 	for n := range raw {
-		if err := os.WriteFile(cut, raw[:n], 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(cut, raw[:n], 0o600))
 		if _, err := safetensors.Open(cut); err == nil || !strings.Contains(err.Error(), cut) || strings.Contains(err.Error(), "\n") {
 			t.Fatalf("cut at %d of %d bytes: %v", n, len(raw), err)
 		}
@@ -187,22 +175,14 @@ func TestFloat32sWidens(t *testing.T) {
 	for _, tt := range tests {
 		path := filepath.Join(t.TempDir(), "x.safetensors")
 		tensor := safetensors.Tensor{Name: "x", DType: tt.dtype, Shape: []int64{int64(len(tt.want))}, Data: tt.data}
-		if err := safetensors.Write(path, []safetensors.Tensor{tensor}, nil); err != nil {
-			t.Fatal(err)
-		}
-		f, err := safetensors.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, safetensors.Write(path, []safetensors.Tensor{tensor}, nil))
+		f := must.Get(safetensors.Open(path))(t)
 		fromFile, err := f.Float32s("x")
 		f.Close()
 		if err != nil {
 			t.Fatal(err)
 		}
-		fromTensor, err := tensor.Float32s()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fromTensor := must.Get(tensor.Float32s())(t)
 		for i, want := range tt.want {
 			if math.Float32bits(fromFile[i]) != math.Float32bits(want) || math.Float32bits(fromTensor[i]) != math.Float32bits(want) {
 				t.Errorf("%s element %d = %v from the file, %v from the tensor, want %v", tt.dtype, i, fromFile[i], fromTensor[i], want)
@@ -222,29 +202,18 @@ func TestFloat32sAcrossReads(t *testing.T) {
 		want[i] = float32(i)
 	}
 	path := filepath.Join(t.TempDir(), "x.safetensors")
-	err := safetensors.Write(path, []safetensors.Tensor{
+	must.Do(t, safetensors.Write(path, []safetensors.Tensor{
 		safetensors.FromFloat32s("a", []int64{1}, []float32{-1}),
 		safetensors.FromFloat32s("x", []int64{int64(len(want))}, want),
-	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := safetensors.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, nil))
+	f := must.Get(safetensors.Open(path))(t)
 	defer f.Close()
-	got, err := f.Float32s("x")
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(f.Float32s("x"))(t)
 	if !cmp.Equal(want, got) {
 		t.Error("the elements differ")
 	}
 	// The file may shrink while it is open.
-	if err := os.Truncate(path, 1000); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Truncate(path, 1000))
 	if _, err := f.Float32s("x"); err == nil || !strings.Contains(err.Error(), `reading tensor "x"`) {
 		t.Errorf("shrunk file: %v", err)
 	}
@@ -272,10 +241,7 @@ func FuzzOpen(f *testing.F) {
 			if !ok {
 				t.Fatalf("no entry for %q", name)
 			}
-			data, err := file.Bytes(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			data := must.Get(file.Bytes(name))(t)
 			if string(data) != string(raw[e.Offset:e.Offset+e.Size]) {
 				t.Errorf("%q reads other bytes", name)
 			}
@@ -301,20 +267,13 @@ func BenchmarkFloat32s(b *testing.B) {
 			const n = 1 << 20
 			path := filepath.Join(b.TempDir(), "x.safetensors")
 			tensor := safetensors.Tensor{Name: "x", DType: dtype, Shape: []int64{n}, Data: make([]byte, n*dtype.Size())}
-			if err := safetensors.Write(path, []safetensors.Tensor{tensor}, nil); err != nil {
-				b.Fatal(err)
-			}
-			f, err := safetensors.Open(path)
-			if err != nil {
-				b.Fatal(err)
-			}
+			must.Do(b, safetensors.Write(path, []safetensors.Tensor{tensor}, nil))
+			f := must.Get(safetensors.Open(path))(b)
 			defer f.Close()
 			b.SetBytes(n * dtype.Size())
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := f.Float32s("x"); err != nil {
-					b.Fatal(err)
-				}
+				must.Get(f.Float32s("x"))(b)
 			}
 		})
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
@@ -27,9 +28,7 @@ func writeShards(t *testing.T, index string) string {
 		shard1: {one("a", 1)},
 		shard2: {one("b", 2), one("c", 3)},
 	} {
-		if err := safetensors.Write(filepath.Join(dir, file), tensors, nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, safetensors.Write(filepath.Join(dir, file), tensors, nil))
 	}
 	writeFile(t, filepath.Join(dir, "model.safetensors.index.json"), index)
 	return dir
@@ -37,17 +36,12 @@ func writeShards(t *testing.T, index string) string {
 
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func TestOpenModelSharded(t *testing.T) {
 	dir := writeShards(t, `{"metadata":{"total_size":12,"more":[1,{"x":null}]},"weight_map":{"c":"`+shard2+`","a":"`+shard1+`","b":"`+shard2+`"}}`)
-	m, err := safetensors.OpenModel(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(safetensors.OpenModel(dir))(t)
 	defer m.Close()
 	if diff := cmp.Diff([]string{"a", "b", "c"}, m.Names()); diff != "" {
 		t.Error(diff)
@@ -69,14 +63,8 @@ func TestOpenModelSharded(t *testing.T) {
 
 func TestOpenModelPrefersSingle(t *testing.T) {
 	dir := writeShards(t, "nonsense")
-	err := safetensors.Write(filepath.Join(dir, "model.safetensors"), []safetensors.Tensor{safetensors.FromInt64s("x", nil, []int64{1})}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := safetensors.OpenModel(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), []safetensors.Tensor{safetensors.FromInt64s("x", nil, []int64{1})}, nil))
+	m := must.Get(safetensors.OpenModel(dir))(t)
 	defer m.Close()
 	if diff := cmp.Diff([]string{"x"}, m.Names()); diff != "" {
 		t.Error(diff)
@@ -122,9 +110,7 @@ func TestOpenModelTensorInTwoFiles(t *testing.T) {
 	dir := writeShards(t, `{"weight_map":{"a":"`+shard1+`","b":"`+shard2+`","c":"`+shard2+`"}}`)
 	b := safetensors.FromFloat32s("b", []int64{1}, []float32{9})
 	a := safetensors.FromFloat32s("a", []int64{1}, []float32{1})
-	if err := safetensors.Write(filepath.Join(dir, shard1), []safetensors.Tensor{a, b}, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, safetensors.Write(filepath.Join(dir, shard1), []safetensors.Tensor{a, b}, nil))
 	_, err := safetensors.OpenModel(dir)
 	if err == nil || !strings.Contains(err.Error(), `tensor "b" is in `+shard1) {
 		t.Errorf("error %v", err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
@@ -29,22 +30,14 @@ func TestWriteBytes(t *testing.T) {
 
 	path := filepath.Join(t.TempDir(), "x.safetensors")
 	for range 2 {
-		if err := safetensors.Write(path, tensors, map[string]string{"made": "<x>"}); err != nil {
-			t.Fatal(err)
-		}
-		got, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, safetensors.Write(path, tensors, map[string]string{"made": "<x>"}))
+		got := must.Get(os.ReadFile(path))(t)
 		if diff := cmp.Diff(want, string(got)); diff != "" {
 			t.Fatal(diff)
 		}
 		slices.Reverse(tensors)
 	}
-	f, err := safetensors.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(safetensors.Open(path))(t)
 	defer f.Close()
 	if v, err := f.Float32s("b<&>é"); err != nil || v[0] != 2 {
 		t.Errorf("read back %v, %v", v, err)
@@ -72,9 +65,7 @@ func TestWriteRefuses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "x.safetensors")
-			if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(path, []byte("old"), 0o600))
 			err := safetensors.Write(path, tt.tensors, tt.meta)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), path) {
 				t.Fatalf("error %v, want %q", err, tt.want)
@@ -104,10 +95,7 @@ func TestTensorFloat32sRefuses(t *testing.T) {
 // TestNarrowing: values of a narrow type are exact; others are rounded to nearest, ties to even.
 func TestNarrowing(t *testing.T) {
 	as := func(d safetensors.DType, values ...float32) []float32 {
-		back, err := safetensors.FromFloat32sAs(d, "x", []int64{int64(len(values))}, values).Float32s()
-		if err != nil {
-			t.Fatal(err)
-		}
+		back := must.Get(safetensors.FromFloat32sAs(d, "x", []int64{int64(len(values))}, values).Float32s())(t)
 		return back
 	}
 	for _, d := range []safetensors.DType{safetensors.F16, safetensors.BF16} {
@@ -115,10 +103,7 @@ func TestNarrowing(t *testing.T) {
 		for bits := range 1 << 16 {
 			data = append(data, byte(bits), byte(bits>>8))
 		}
-		all, err := safetensors.Tensor{Name: "x", DType: d, Shape: []int64{1 << 16}, Data: data}.Float32s()
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must.Get(safetensors.Tensor{Name: "x", DType: d, Shape: []int64{1 << 16}, Data: data}.Float32s())(t)
 		for i, v := range as(d, all...) {
 			if v != all[i] && !(v != v && all[i] != all[i]) {
 				t.Fatalf("%s: bits %#x, %g, came back as %g", d, i, all[i], v)

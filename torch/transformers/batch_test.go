@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/transformers"
 )
@@ -26,10 +27,7 @@ func TestCompletionsDoNotDependOnTheBatch(t *testing.T) {
 	shape := transformers.LlamaShape{Vocab: 512, Hidden: 192, Layers: 2, Heads: 6, KVHeads: 2, Intermediate: 512, RopeTheta: 1e4}
 	for _, kind := range []string{"fp32", "bf16", "int8", "nf4", "q8_0", "q4_0"} {
 		t.Run(kind, func(t *testing.T) {
-			m, err := randomModel(shape, kind)
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := must.Get(randomModel(shape, kind))(t)
 			defer m.Close()
 			want := completions(t, m, count, 1)
 			for _, slots := range []int{5, 24, 90} {
@@ -55,10 +53,7 @@ func randomModel(shape transformers.LlamaShape, kind string) (*transformers.Caus
 // completions generates to count prompts of 1 to 40 tokens, in up to slots at a time, and returns the events by prompt.
 func completions(t *testing.T, m *transformers.Causal, count, slots int) map[string][]torch.Event {
 	t.Helper()
-	e, err := torch.NewEngine(m.Model, torch.EngineConfig{Slots: slots})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := must.Get(torch.NewEngine(m.Model, torch.EngineConfig{Slots: slots}))(t)
 	defer e.Close()
 	found := map[string][]torch.Event{}
 	for i := range count {
@@ -67,15 +62,10 @@ func completions(t *testing.T, m *transformers.Causal, count, slots int) map[str
 		for j := range prompt {
 			prompt[j] = rng.Int32N(512)
 		}
-		if _, err := e.Submit(torch.Request{Prompt: prompt, Samples: 1, MaxNew: 1 + rng.IntN(12), Seed: 2, Stream: uint64(i), Sampling: torch.Sampling{Temperature: 1}}); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(e.Submit(torch.Request{Prompt: prompt, Samples: 1, MaxNew: 1 + rng.IntN(12), Seed: 2, Stream: uint64(i), Sampling: torch.Sampling{Temperature: 1}}))(t)
 	}
 	for e.Unfinished() > 0 {
-		events, err := e.Step(max(64, slots))
-		if err != nil {
-			t.Fatal(err)
-		}
+		events := must.Get(e.Step(max(64, slots)))(t)
 		for _, event := range events {
 			key := fmt.Sprint(event.Request)
 			found[key] = append(found[key], event)

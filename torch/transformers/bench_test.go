@@ -4,19 +4,17 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // BenchmarkHidden is a forward pass, without gradients, of an encoder with MiniLM's shape.
 func BenchmarkHidden(b *testing.B) {
-	model, err := transformers.Random(&transformers.Config{
+	model := must.Get(transformers.Random(&transformers.Config{
 		ModelType: "bert", VocabSize: 30522, HiddenSize: 384, NumHiddenLayers: 6, NumAttentionHeads: 12, IntermediateSize: 1536,
 		HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 512, TypeVocabSize: 2,
-	}, "", 1)
-	if err != nil {
-		b.Fatal(err)
-	}
+	}, "", 1))(b)
 	defer model.Close()
 	for _, size := range []int{1, 32} {
 		sequences := make([][]int32, size)
@@ -29,12 +27,10 @@ func BenchmarkHidden(b *testing.B) {
 		packed := torch.Pack(sequences)
 		b.Run(fmt.Sprintf("%dx32", size), func(b *testing.B) {
 			for b.Loop() {
-				if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+				must.Do(b, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 					s.Hidden(model.Encoder, packed, torch.Pass{})
 					return nil
-				}); err != nil {
-					b.Fatal(err)
-				}
+				}))
 			}
 		})
 	}

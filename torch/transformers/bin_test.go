@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
 	"github.com/rltrain/rltrain/torch/transformers"
@@ -15,10 +16,7 @@ func TestBinLoadsAsSafetensors(t *testing.T) {
 	torchtest.NoLeaks(t)
 	var states [2][]float32
 	for i, dir := range []string{"encoders", "bin"} {
-		model, err := transformers.Load(filepath.Join("testdata", dir, "distilbert_odd"), "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		model := must.Get(transformers.Load(filepath.Join("testdata", dir, "distilbert_odd"), ""))(t)
 		defer model.Close()
 		states[i] = hiddenOf(t, model.Encoder)
 	}
@@ -27,10 +25,7 @@ func TestBinLoadsAsSafetensors(t *testing.T) {
 	}
 	for _, options := range []transformers.CausalOptions{{}, {Trainable: true}, {DType: "bf16"}} {
 		for i, dir := range []string{"causal", "bin"} {
-			model, err := transformers.LoadCausal(filepath.Join("testdata", dir, "llama_dynamic"), options)
-			if err != nil {
-				t.Fatal(err)
-			}
+			model := must.Get(transformers.LoadCausal(filepath.Join("testdata", dir, "llama_dynamic"), options))(t)
 			defer model.Close()
 			states[i] = hiddenOf(t, model.Model)
 		}
@@ -42,32 +37,22 @@ func TestBinLoadsAsSafetensors(t *testing.T) {
 
 func hiddenOf(t *testing.T, model *torch.Model) (data []float32) {
 	t.Helper()
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		hidden, _ := s.Hidden(model, torch.Pack([][]int32{{5, 6, 7, 8}, {9}}), torch.Pass{})
 		data = s.Read(hidden)
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return data
 }
 
 // TestBinSavesAsSafetensors: a model loaded from pytorch_model.bin is saved in safetensors.
 func TestBinSavesAsSafetensors(t *testing.T) {
 	torchtest.NoLeaks(t)
-	from, err := transformers.LoadCausal(filepath.Join("testdata", "bin", "llama_dynamic"), transformers.CausalOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	from := must.Get(transformers.LoadCausal(filepath.Join("testdata", "bin", "llama_dynamic"), transformers.CausalOptions{}))(t)
 	defer from.Close()
 	dir := t.TempDir()
-	if err := from.Save(dir, transformers.SaveOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	again, err := transformers.LoadCausal(dir, transformers.CausalOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, from.Save(dir, transformers.SaveOptions{}))
+	again := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 	defer again.Close()
 	if d := torchtest.MaxDiff(hiddenOf(t, from.Model), hiddenOf(t, again.Model)); d != 0 {
 		t.Errorf("the saved model differs by %g", d)

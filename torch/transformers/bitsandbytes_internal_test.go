@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/safetensors"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -22,10 +23,7 @@ func openFixture(t *testing.T) *safetensors.Model {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := safetensors.OpenModel(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(safetensors.OpenModel(dir))(t)
 	t.Cleanup(func() { _ = files.Close() })
 	return files
 }
@@ -35,14 +33,8 @@ func TestNF4EqualsBitsandbytes(t *testing.T) {
 	torchtest.NoLeaks(t)
 	files := openFixture(t)
 	for _, name := range []string{"f32", "bf16", "double"} {
-		want, err := files.Float32s(name + ".dequantized")
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := nf4Values(files, name+".weight", []int64{6, 192})
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := must.Get(files.Float32s(name + ".dequantized"))(t)
+		got := must.Get(nf4Values(files, name+".weight", []int64{6, 192}))(t)
 		if name != "f32" { // bitsandbytes returns the type of its input
 			v, err := constantAs(got, []int64{6, 192}, torch.BF16)
 			if err != nil {

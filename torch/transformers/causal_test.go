@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/safetensors"
 	"github.com/rltrain/rltrain/torch/torchtest"
 	"github.com/rltrain/rltrain/torch/transformers"
@@ -21,40 +22,27 @@ import (
 func folder(t *testing.T, name string, change func(map[string]safetensors.Tensor)) string {
 	t.Helper()
 	from, dir := filepath.Join("testdata", "causal", name), t.TempDir()
-	config, err := os.ReadFile(filepath.Join(from, "config.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(os.ReadFile(filepath.Join(from, "config.json")))(t)
 	write(t, filepath.Join(dir, "config.json"), string(config))
 	tensors := tensorsOf(t, from)
 	change(tensors)
-	if err := safetensors.Write(filepath.Join(dir, "model.safetensors"), slices.Collect(maps.Values(tensors)), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), slices.Collect(maps.Values(tensors)), nil))
 	return dir
 }
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func tensorsOf(t *testing.T, dir string) map[string]safetensors.Tensor {
 	t.Helper()
-	files, err := safetensors.OpenModel(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(safetensors.OpenModel(dir))(t)
 	defer files.Close()
 	tensors := map[string]safetensors.Tensor{}
 	for _, name := range files.Names() {
 		_, e, _ := files.Entry(name)
-		data, err := files.Bytes(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(files.Bytes(name))(t)
 		tensors[name] = safetensors.Tensor{Name: name, DType: e.DType, Shape: e.Shape, Data: data}
 	}
 	return tensors
@@ -124,18 +112,13 @@ func TestTiedOutputLayerMayBeThere(t *testing.T) {
 		head.Name = "lm_head.weight"
 		m["h"] = head
 	})
-	model, err := transformers.LoadCausal(dir, transformers.CausalOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	model := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 	defer model.Close()
 	if model.Head != model.Weights["embed.weight"] {
 		t.Error("the output layer is not the embedding")
 	}
 	saved := t.TempDir()
-	if err := model.Save(saved, transformers.SaveOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, model.Save(saved, transformers.SaveOptions{}))
 	if _, ok := tensorsOf(t, saved)["lm_head.weight"]; ok {
 		t.Error("the output layer was saved in addition to the embedding")
 	}
@@ -146,9 +129,7 @@ func TestLoadCausalSpellings(t *testing.T) {
 	c := openCausal(t, "llama", transformers.CausalOptions{})
 	want := tensorsOf(t, filepath.Join("testdata", "causal", "llama"))
 	dir := folder(t, "llama", func(m map[string]safetensors.Tensor) { clear(m) })
-	if err := os.Remove(filepath.Join(dir, "model.safetensors")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(dir, "model.safetensors")))
 	index := map[string]string{}
 	shards := map[string][]safetensors.Tensor{}
 	for i, name := range slices.Sorted(maps.Keys(want)) {
@@ -159,19 +140,11 @@ func TestLoadCausalSpellings(t *testing.T) {
 		shards[shard] = append(shards[shard], tensor)
 	}
 	for shard, tensors := range shards {
-		if err := safetensors.Write(filepath.Join(dir, shard), tensors, nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, safetensors.Write(filepath.Join(dir, shard), tensors, nil))
 	}
-	text, err := json.Marshal(map[string]any{"weight_map": index})
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(json.Marshal(map[string]any{"weight_map": index}))(t)
 	write(t, filepath.Join(dir, "model.safetensors.index.json"), string(text))
-	model, err := transformers.LoadCausal(dir, transformers.CausalOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	model := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 	defer model.Close()
 	c.Causal = model
 	if d := torchtest.MaxDiff(c.read(t, c.sequences, false), c.want(t, "logits")); d > tolerance {
@@ -188,27 +161,17 @@ func TestTrainableWeights(t *testing.T) {
 			}
 			// The weights are copies: writing to one does not change the file.
 			norm := c.Weights["norm.weight"]
-			if err := norm.Write(make([]float32, c.Config.HiddenSize)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, norm.Write(make([]float32, c.Config.HiddenSize)))
 			dir := t.TempDir()
-			if err := c.Save(dir, transformers.SaveOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, c.Save(dir, transformers.SaveOptions{}))
 			saved := tensorsOf(t, dir)
 			for key, tensor := range tensorsOf(t, c.Dir) {
 				got := saved[key]
-				values, err := tensor.Float32s()
-				if err != nil {
-					t.Fatal(err)
-				}
+				values := must.Get(tensor.Float32s())(t)
 				if strings.HasSuffix(key, "norm.weight") && !strings.Contains(key, "layers") || strings.HasSuffix(key, "ln_f.weight") {
 					values = make([]float32, len(values))
 				}
-				read, err := got.Float32s()
-				if err != nil {
-					t.Fatal(err)
-				}
+				read := must.Get(got.Float32s())(t)
 				if d := torchtest.MaxDiff(read, values); d != 0 || len(read) != len(values) {
 					t.Errorf("%s was saved with a difference of %g", key, d)
 				}
@@ -242,13 +205,8 @@ func TestSaveMerged(t *testing.T) {
 				}
 			}
 			dir := t.TempDir()
-			if err := c.Save(dir, transformers.SaveOptions{Change: merge, DType: "fp32"}); err != nil {
-				t.Fatal(err)
-			}
-			merged, err := transformers.LoadCausal(dir, transformers.CausalOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, c.Save(dir, transformers.SaveOptions{Change: merge, DType: "fp32"}))
+			merged := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 			defer merged.Close()
 			if d := torchtest.MaxDiff(causalCase{Causal: merged}.read(t, c.sequences, false), want); d > tolerance {
 				t.Errorf("logits differ by %g", d)
@@ -265,9 +223,7 @@ func TestSaveUnchanged(t *testing.T) {
 		"additional_chat_templates/tool_use.jinja": "tools", "pytorch_model.bin": "no",
 	}
 	for name, text := range files {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
 		write(t, filepath.Join(dir, name), text)
 	}
 	model, err := transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"})
@@ -285,9 +241,7 @@ func TestSaveUnchanged(t *testing.T) {
 			w[i] *= 2
 		}
 	}
-	if err := model.Save(saved, transformers.SaveOptions{Change: map[string]func([]float32){module + ".weight": double}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, model.Save(saved, transformers.SaveOptions{Change: map[string]func([]float32){module + ".weight": double}}))
 	delete(files, "pytorch_model.bin")
 	if _, err := os.Stat(filepath.Join(saved, "pytorch_model.bin")); err == nil {
 		t.Error("pytorch_model.bin was copied")
@@ -303,10 +257,7 @@ func TestSaveUnchanged(t *testing.T) {
 	got := tensorsOf(t, saved)
 	for name, tensor := range tensorsOf(t, dir) {
 		if name == module+".weight" {
-			values, err := tensor.Float32s()
-			if err != nil {
-				t.Fatal(err)
-			}
+			values := must.Get(tensor.Float32s())(t)
 			double(values)
 			tensor = safetensors.FromFloat32sAs(tensor.DType, name, tensor.Shape, values)
 		}
@@ -332,18 +283,9 @@ func TestWeightsAreOfTheDTypeAskedFor(t *testing.T) {
 			if layer == "norm" {
 				as = safetensors.F32
 			}
-			exact, err := stored[name+".weight"].Float32s()
-			if err != nil {
-				t.Fatal(err)
-			}
-			want, err := safetensors.FromFloat32sAs(as, "x", stored[name+".weight"].Shape, exact).Float32s()
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := c.Weights[layer+".weight"].Read()
-			if err != nil {
-				t.Fatal(err)
-			}
+			exact := must.Get(stored[name+".weight"].Float32s())(t)
+			want := must.Get(safetensors.FromFloat32sAs(as, "x", stored[name+".weight"].Shape, exact).Float32s())(t)
+			got := must.Get(c.Weights[layer+".weight"].Read())(t)
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("dtype %q: %s: %s", option, layer, diff)
 			}
@@ -352,10 +294,7 @@ func TestWeightsAreOfTheDTypeAskedFor(t *testing.T) {
 }
 
 func TestGenerationConfig(t *testing.T) {
-	config, err := transformers.LoadCausalConfig(filepath.Join("testdata", "causal", "llama"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(transformers.LoadCausalConfig(filepath.Join("testdata", "causal", "llama")))(t)
 	tests := []struct {
 		text, refused string
 		want          transformers.GenerationConfig

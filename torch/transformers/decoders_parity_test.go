@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/safetensors"
@@ -27,10 +28,7 @@ type causalCase struct {
 
 func causalCases(t *testing.T) []string {
 	t.Helper()
-	entries, err := os.ReadDir(filepath.Join("testdata", "causal"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(filepath.Join("testdata", "causal")))(t)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -42,15 +40,9 @@ func openCausal(t *testing.T, name string, o transformers.CausalOptions) causalC
 	t.Helper()
 	torchtest.NoLeaks(t)
 	dir := filepath.Join("testdata", "causal", name)
-	model, err := transformers.LoadCausal(dir, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	model := must.Get(transformers.LoadCausal(dir, o))(t)
 	t.Cleanup(model.Close)
-	expected, err := safetensors.Open(filepath.Join(dir, "expected.safetensors"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expected := must.Get(safetensors.Open(filepath.Join(dir, "expected.safetensors")))(t)
 	t.Cleanup(func() { _ = expected.Close() })
 	c := causalCase{Causal: model, expected: expected}
 	tokens := c.ids(t, "tokens")
@@ -63,10 +55,7 @@ func openCausal(t *testing.T, name string, o transformers.CausalOptions) causalC
 
 func (c causalCase) ids(t *testing.T, name string) []int32 {
 	t.Helper()
-	data, err := c.expected.Bytes(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(c.expected.Bytes(name))(t)
 	ids := make([]int32, len(data)/4)
 	for i := range ids {
 		ids[i] = int32(binary.LittleEndian.Uint32(data[4*i:]))
@@ -76,10 +65,7 @@ func (c causalCase) ids(t *testing.T, name string) []int32 {
 
 func (c causalCase) want(t *testing.T, name string) []float32 {
 	t.Helper()
-	data, err := c.expected.Float32s(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(c.expected.Float32s(name))(t)
 	return data
 }
 
@@ -109,12 +95,10 @@ func (c causalCase) head(s *torch.Scope, hidden torch.Tensor) torch.Tensor {
 func (c causalCase) read(t *testing.T, sequences [][]int32, adapter bool) []float32 {
 	t.Helper()
 	var data []float32
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		data = s.Read(c.logits(s, sequences, adapter))
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return data
 }
 
@@ -167,16 +151,11 @@ func (c causalCase) adapt(t *testing.T) map[string]*torch.Var {
 			if !ok {
 				t.Fatalf("no %s in the fixture", key)
 			}
-			v, err := torch.Parameter(c.want(t, key), entry.Shape...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			v := must.Get(torch.Parameter(c.want(t, key), entry.Shape...))(t)
 			t.Cleanup(v.Close)
 			params[key], pair[i] = v, v
 		}
-		if err := c.Model.Adapt(linear.Layer, pair[0], pair[1], 3.0/2); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Model.Adapt(linear.Layer, pair[0], pair[1], 3.0/2))
 	}
 	return params
 }
@@ -203,7 +182,7 @@ func TestCausalAdapterGradientsEqualPEFT(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
 			params := c.adapt(t)
-			if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+			must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 				loss := c.meanLoss(s, true)
 				if d := torchtest.MaxDiff(s.Read(loss), c.want(t, "loss")); d > tolerance {
 					t.Errorf("loss differs by %g", d)
@@ -220,9 +199,7 @@ func TestCausalAdapterGradientsEqualPEFT(t *testing.T) {
 					}
 				}
 				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 			if d := torchtest.MaxDiff(c.read(t, c.sequences, false), c.want(t, "logits")); d > tolerance {
 				t.Errorf("without the adapter, logits differ by %g", d)
 			}
@@ -234,17 +211,11 @@ func TestCausalAdapterGradientsEqualPEFT(t *testing.T) {
 func TestAllTargets(t *testing.T) {
 	var configs []*transformers.Config
 	for _, name := range causalCases(t) {
-		config, err := transformers.LoadCausalConfig(filepath.Join("testdata", "causal", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		config := must.Get(transformers.LoadCausalConfig(filepath.Join("testdata", "causal", name)))(t)
 		configs = append(configs, config)
 	}
 	for _, name := range []string{"bert", "encoders/distilbert", "encoders/modernbert", "encoders/roberta"} {
-		config, err := transformers.LoadConfig(filepath.Join("testdata", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		config := must.Get(transformers.LoadConfig(filepath.Join("testdata", name)))(t)
 		configs = append(configs, config)
 	}
 	for _, config := range configs {
@@ -263,10 +234,7 @@ func TestAllTargets(t *testing.T) {
 // TestDefaultTargetsAreLinears: each default target matches a module of every layer.
 func TestDefaultTargetsAreLinears(t *testing.T) {
 	for _, name := range causalCases(t) {
-		config, err := transformers.LoadCausalConfig(filepath.Join("testdata", "causal", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		config := must.Get(transformers.LoadCausalConfig(filepath.Join("testdata", "causal", name)))(t)
 		for _, target := range config.DefaultTargets() {
 			n := 0
 			for _, l := range config.Linears() {

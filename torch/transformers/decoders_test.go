@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 )
 
@@ -22,10 +23,7 @@ func small(kind, more string) string {
 
 func mustParse(t *testing.T, text string) *Config {
 	t.Helper()
-	c, err := parseConfig([]byte(text), decoders)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(parseConfig([]byte(text), decoders))(t)
 	return c
 }
 

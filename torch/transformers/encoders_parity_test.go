@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
 	"github.com/rltrain/rltrain/torch/transformers"
@@ -16,10 +17,7 @@ import (
 // encoderCases are the folders written by scripts/fixtures/encoder_families.py.
 func encoderCases(t *testing.T) []string {
 	t.Helper()
-	entries, err := os.ReadDir(filepath.Join("testdata", "encoders"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(filepath.Join("testdata", "encoders")))(t)
 	var names []string
 	for _, e := range entries {
 		names = append(names, filepath.Join("encoders", e.Name()))
@@ -50,10 +48,7 @@ func (f fixture) headParams(t *testing.T) map[string]*torch.Var {
 				t.Fatalf("no %s in the fixture", module+end)
 			}
 			want := f.want(t, module+end)
-			v, err := torch.Parameter(want, entry.Shape...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			v := must.Get(torch.Parameter(want, entry.Shape...))(t)
 			t.Cleanup(v.Close)
 			params[module+end] = v
 			if own == nil {
@@ -63,10 +58,7 @@ func (f fixture) headParams(t *testing.T) map[string]*torch.Var {
 			if end == ".bias" {
 				stored = own.Bias
 			}
-			got, err := stored.Read()
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must.Get(stored.Read())(t)
 			if d := torchtest.MaxDiff(got, want); d != 0 {
 				t.Errorf("%s of the folder differs by %g", module+end, d)
 			}
@@ -84,13 +76,11 @@ func TestEncoderFamiliesEqualTransformers(t *testing.T) {
 				t.Errorf("a folder with a head: %v", !odd)
 			}
 			read := func(sequences [][]int32) (hidden, logits []float32) {
-				if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+				must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 					h, _ := s.Hidden(f.model.Encoder, torch.Pack(sequences), torch.Pass{})
 					hidden, logits = s.Read(h), s.Read(f.logits(s, sequences, head, false))
 					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
+				}))
 				return hidden, logits
 			}
 			hidden, logits := read(f.sequences)
@@ -119,7 +109,7 @@ func TestEncoderFamiliesGradientsEqualPEFT(t *testing.T) {
 			head := f.headParams(t)
 			params := f.adaptFrom(t, 3.0/2)
 			maps.Copy(params, head)
-			if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+			must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 				logits := f.logits(s, f.sequences, head, true)
 				if d := torchtest.MaxDiff(s.Read(logits), f.want(t, "adapted_logits")); d > tolerance {
 					t.Errorf("logits differ by %g", d)
@@ -140,19 +130,14 @@ func TestEncoderFamiliesGradientsEqualPEFT(t *testing.T) {
 					}
 				}
 				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 		})
 	}
 }
 
 func TestEncoderDefaultTargetsAreLinears(t *testing.T) {
 	for _, name := range encoderCases(t) {
-		config, err := transformers.LoadConfig(filepath.Join("testdata", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		config := must.Get(transformers.LoadConfig(filepath.Join("testdata", name)))(t)
 		for _, target := range config.DefaultTargets() {
 			n := 0
 			for _, l := range config.Linears() {

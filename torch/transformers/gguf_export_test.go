@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/gguf"
 	"github.com/rltrain/rltrain/torch/gguf/convert"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -17,10 +18,7 @@ import (
 // loadFP32 loads a model folder.
 func loadFP32(t *testing.T, dir string) *transformers.Causal {
 	t.Helper()
-	model, err := transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	model := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
 	t.Cleanup(model.Close)
 	return model
 }
@@ -29,12 +27,8 @@ func loadFP32(t *testing.T, dir string) *transformers.Causal {
 func exported(t *testing.T, model *transformers.Causal, o transformers.GGUFOptions) string {
 	t.Helper()
 	path, dir := filepath.Join(t.TempDir(), "m.gguf"), t.TempDir()
-	if err := model.SaveGGUF(path, o); err != nil {
-		t.Fatal(err)
-	}
-	if err := convert.WriteFolder(dir, path, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, model.SaveGGUF(path, o))
+	must.Do(t, convert.WriteFolder(dir, path, nil))
 	return dir
 }
 
@@ -47,9 +41,7 @@ func TestExportRoundTrip(t *testing.T) {
 			model := loadFP32(t, dir)
 			want := causalCase{Causal: model}.read(t, [][]int32{c.IDs}, false)
 			folder := t.TempDir()
-			if err := model.Save(folder, transformers.SaveOptions{DType: "fp32"}); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, model.Save(folder, transformers.SaveOptions{DType: "fp32"}))
 			if _, err := os.Stat(filepath.Join(folder, convert.WeightsFile)); err == nil {
 				t.Fatal("the saved folder has a GGUF file")
 			}
@@ -59,10 +51,7 @@ func TestExportRoundTrip(t *testing.T) {
 				if d := torchtest.MaxDiff(got, want); d > 2e-5 { // Gemma's norms are rounded once more
 					t.Errorf("logits differ by %g", d)
 				}
-				tk, err := tokenizer.Load(again)
-				if err != nil {
-					t.Fatal(err)
-				}
+				tk := must.Get(tokenizer.Load(again))(t)
 				defer tk.Close()
 				for _, text := range c.Texts {
 					if ids, err := tk.EncodeRaw(text.Text, true); err != nil || !slices.Equal(ids, text.IDs) {
@@ -85,13 +74,8 @@ func TestExportTypes(t *testing.T) {
 	model := loadFP32(t, ggufFolders(t)["llama-F16"])
 	for _, kind := range []gguf.Type{gguf.F16, gguf.BF16, gguf.Q8_0, gguf.Q4_0, gguf.Q4_1, gguf.Q4_K} {
 		path := filepath.Join(t.TempDir(), "m.gguf")
-		if err := model.SaveGGUF(path, transformers.GGUFOptions{Type: kind}); err != nil {
-			t.Fatal(err)
-		}
-		f, err := gguf.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, model.SaveGGUF(path, transformers.GGUFOptions{Type: kind}))
+		f := must.Get(gguf.Open(path))(t)
 		defer f.Close()
 		want := map[string]gguf.Type{"blk.0.attn_norm.weight": gguf.F32, "blk.1.ffn_up.weight": kind, "token_embd.weight": kind, "output.weight": kind}
 		if strings.HasPrefix(string(kind), "Q4") {
@@ -116,10 +100,7 @@ func TestExportChanges(t *testing.T) {
 		"model.layers.0.mlp.up_proj.weight": func(w []float32) { w[0] += 1 },
 		"model.embed_tokens.weight":         func(w []float32) { w[5] += 1 }, // unties the output layer
 	}
-	changed, err := transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32", Change: change})
-	if err != nil {
-		t.Fatal(err)
-	}
+	changed := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32", Change: change}))(t)
 	defer changed.Close()
 	want := causalCase{Causal: changed}.read(t, [][]int32{c.IDs}, false)
 	again := exported(t, loadFP32(t, dir), transformers.GGUFOptions{Type: gguf.F32, Change: change})
@@ -133,9 +114,7 @@ func TestExportChanges(t *testing.T) {
 func TestExportRefuses(t *testing.T) {
 	shape := transformers.LlamaShape{Vocab: 99, Hidden: 32, Layers: 1, Heads: 1, KVHeads: 1, Intermediate: 32, RopeTheta: 1e4}
 	dir := t.TempDir()
-	if err := transformers.WriteLlama(dir, shape, "F32", 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, transformers.WriteLlama(dir, shape, "F32", 1))
 	err := loadFP32(t, dir).SaveGGUF(filepath.Join(t.TempDir(), "m.gguf"), transformers.GGUFOptions{Type: gguf.F32})
 	if err == nil || !strings.Contains(err.Error(), "WordLevel") {
 		t.Errorf("a tokenizer of words: %v", err)

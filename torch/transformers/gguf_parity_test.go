@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/gguf/convert"
 	"github.com/rltrain/rltrain/torch/torchtest"
 	"github.com/rltrain/rltrain/torch/transformers"
@@ -45,9 +46,7 @@ func ggufFolders(t *testing.T) map[string]string {
 	for _, path := range paths {
 		name := strings.TrimSuffix(filepath.Base(path), ".gguf")
 		folders[name] = t.TempDir()
-		if err := convert.WriteFolder(folders[name], path, nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, convert.WriteFolder(folders[name], path, nil))
 	}
 	return folders
 }
@@ -70,10 +69,7 @@ func TestGGUFLogits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			torchtest.NoLeaks(t)
 			want := readCase(t, name)
-			model, err := transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			model := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
 			defer model.Close()
 			logits := causalCase{Causal: model}.read(t, [][]int32{want.IDs}, false)
 			for i, p := range want.Positions {
@@ -91,16 +87,10 @@ func TestGGUFLogits(t *testing.T) {
 func TestGGUFTokens(t *testing.T) {
 	for name, dir := range ggufFolders(t) {
 		t.Run(name, func(t *testing.T) {
-			tk, err := tokenizer.Load(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			tk := must.Get(tokenizer.Load(dir))(t)
 			defer tk.Close()
 			for _, c := range readCase(t, name).Texts {
-				got, err := tk.EncodeRaw(c.Text, true)
-				if err != nil {
-					t.Fatal(err)
-				}
+				got := must.Get(tk.EncodeRaw(c.Text, true))(t)
 				if diff := cmp.Diff(c.IDs, got); diff != "" {
 					t.Errorf("%q: %s", c.Text, diff)
 				}

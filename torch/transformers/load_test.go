@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
@@ -12,32 +13,21 @@ import (
 // TestEncodersHoldMatricesInTwoBytes as on a GPU: embeddings and linear layers are rounded to 8 bits, and nothing else.
 func TestEncodersHoldMatricesInTwoBytes(t *testing.T) {
 	const root = "testdata/encoders"
-	entries, err := os.ReadDir(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(root))(t)
 	for _, entry := range entries {
 		t.Run(entry.Name(), func(t *testing.T) {
 			torchtest.NoLeaks(t)
 			dir := filepath.Join(root, entry.Name())
-			config, err := LoadConfig(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			config := must.Get(LoadConfig(dir))(t)
 			hidden := func(matrices torch.DType) (states []float32) {
-				m, err := load(dir, config, matrices)
-				if err != nil {
-					t.Fatal(err)
-				}
+				m := must.Get(load(dir, config, matrices))(t)
 				defer m.Close()
 				packed := torch.Pack([][]int32{{2, 5, 3, 4}, {6, 2}})
-				if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+				must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 					h, _ := s.Hidden(m.Encoder, packed, torch.Pass{})
 					states = s.Read(h)
 					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
+				}))
 				return states
 			}
 			whole := hidden(torch.F32)

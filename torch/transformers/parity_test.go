@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/safetensors"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -25,15 +26,9 @@ func open(t *testing.T, name string) fixture {
 	t.Helper()
 	torchtest.NoLeaks(t)
 	dir := filepath.Join("testdata", name)
-	model, err := transformers.Load(dir, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	model := must.Get(transformers.Load(dir, ""))(t)
 	t.Cleanup(model.Close)
-	expected, err := safetensors.Open(filepath.Join(dir, "expected.safetensors"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expected := must.Get(safetensors.Open(filepath.Join(dir, "expected.safetensors")))(t)
 	t.Cleanup(func() { _ = expected.Close() })
 	f := fixture{model: model, expected: expected, labels: ints(t, expected, "labels")}
 	tokens := ints(t, expected, "tokens")
@@ -51,10 +46,7 @@ func open(t *testing.T, name string) fixture {
 // ints reads an I64 tensor.
 func ints(t *testing.T, file *safetensors.File, name string) []int64 {
 	t.Helper()
-	data, err := file.Bytes(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(file.Bytes(name))(t)
 	values := make([]int64, len(data)/8)
 	for i := range values {
 		for b := 7; b >= 0; b-- {
@@ -66,10 +58,7 @@ func ints(t *testing.T, file *safetensors.File, name string) []int64 {
 
 func (f fixture) want(t *testing.T, name string) []float32 {
 	t.Helper()
-	data, err := f.expected.Float32s(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(f.expected.Float32s(name))(t)
 	return data
 }
 
@@ -78,7 +67,7 @@ func TestHiddenStatesEqualTransformers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := open(t, name)
 			var packed, single []float32
-			if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 				hidden, _ := s.Hidden(f.model.Encoder, torch.Pack(f.sequences), torch.Pass{Adapter: true})
 				packed = s.Read(hidden)
 				for _, ids := range f.sequences {
@@ -86,9 +75,7 @@ func TestHiddenStatesEqualTransformers(t *testing.T) {
 					single = append(single, s.Read(hidden)...)
 				}
 				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 			want := f.want(t, "hidden")
 			if d := torchtest.MaxDiff(packed, want); d > tolerance {
 				t.Errorf("packed: hidden states differ by %g", d)
@@ -105,19 +92,14 @@ func TestHiddenStatesInBF16(t *testing.T) {
 	for _, name := range []string{"bert", "bert_odd"} {
 		t.Run(name, func(t *testing.T) {
 			f := open(t, name)
-			model, err := transformers.Load(filepath.Join("testdata", name), "bf16")
-			if err != nil {
-				t.Fatal(err)
-			}
+			model := must.Get(transformers.Load(filepath.Join("testdata", name), "bf16"))(t)
 			defer model.Close()
 			var got []float32
-			if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 				hidden, _ := s.Hidden(model.Encoder, torch.Pack(f.sequences), torch.Pass{})
 				got = s.Read(hidden)
 				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 			if d := torchtest.MaxDiff(got, f.want(t, "hidden")); d > 0.06 || d < 1e-5 {
 				t.Errorf("hidden states differ by %g", d)
 			}
@@ -145,16 +127,11 @@ func (f fixture) adaptFrom(t *testing.T, scale float64) map[string]*torch.Var {
 			if !ok {
 				t.Fatalf("no %s in the fixture", key)
 			}
-			v, err := torch.Parameter(f.want(t, key), entry.Shape...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			v := must.Get(torch.Parameter(f.want(t, key), entry.Shape...))(t)
 			t.Cleanup(v.Close)
 			params[key], pair[i] = v, v
 		}
-		if err := f.model.Encoder.Adapt(linear.Layer, pair[0], pair[1], scale); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.model.Encoder.Adapt(linear.Layer, pair[0], pair[1], scale))
 	}
 	return params
 }
@@ -162,15 +139,9 @@ func (f fixture) adaptFrom(t *testing.T, scale float64) map[string]*torch.Var {
 func (f fixture) head(t *testing.T) (weight, bias *torch.Var) {
 	t.Helper()
 	entry, _ := f.expected.Lookup("classifier.weight")
-	weight, err := torch.Constant(f.want(t, "classifier.weight"), entry.Shape...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	weight = must.Get(torch.Constant(f.want(t, "classifier.weight"), entry.Shape...))(t)
 	t.Cleanup(weight.Close)
-	bias, err = torch.Constant(f.want(t, "classifier.bias"), entry.Shape[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	bias = must.Get(torch.Constant(f.want(t, "classifier.bias"), entry.Shape[0]))(t)
 	t.Cleanup(bias.Close)
 	return weight, bias
 }
@@ -181,7 +152,7 @@ func TestLogitsAndAdapterGradientsEqualPEFT(t *testing.T) {
 			f := open(t, name)
 			params := f.adapt(t)
 			weight, bias := f.head(t)
-			if err := torch.Do(torch.Train, func(s *torch.Scope) error {
+			must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 				hidden, cu := s.Hidden(f.model.Encoder, torch.Pack(f.sequences), torch.Pass{Adapter: true})
 				logits := s.Linear(s.SegmentMean(hidden, cu), weight.T(), bias.T())
 				picked := s.Pick(s.LogSoftmax(logits), s.Ints(f.labels, int64(len(f.labels))))
@@ -204,9 +175,7 @@ func TestLogitsAndAdapterGradientsEqualPEFT(t *testing.T) {
 					}
 				}
 				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 		})
 	}
 }
@@ -214,22 +183,20 @@ func TestLogitsAndAdapterGradientsEqualPEFT(t *testing.T) {
 func TestAdapterOffIsTheBaseModel(t *testing.T) {
 	f := open(t, "bert")
 	f.adapt(t)
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		hidden, _ := s.Hidden(f.model.Encoder, torch.Pack(f.sequences), torch.Pass{})
 		if d := torchtest.MaxDiff(s.Read(hidden), f.want(t, "hidden")); d > tolerance {
 			t.Errorf("hidden states differ from the base model's by %g", d)
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 func TestFamilyPoolingEqualsSequenceClassification(t *testing.T) {
 	for _, name := range []string{"bert", "bert_odd"} {
 		f := open(t, name)
 		weight, bias := f.head(t)
-		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 			packed := torch.Pack(f.sequences)
 			hidden, _ := s.Hidden(f.model.Encoder, packed, torch.Pass{})
 			firsts := make([]int64, packed.Len())
@@ -242,9 +209,7 @@ func TestFamilyPoolingEqualsSequenceClassification(t *testing.T) {
 				t.Errorf("%s: logits differ by %g", name, d)
 			}
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 }
 
@@ -258,7 +223,7 @@ func TestDropoutDoesNotDependOnBatch(t *testing.T) {
 		hidden, _ := s.Hidden(f.model.Encoder, torch.Pack(sequences), torch.Pass{Adapter: true, Dropout: torch.Dropout{P: p, Keys: keys}})
 		return s.Read(hidden)
 	}
-	if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		long := f.sequences[3]
 		alone := run(s, [][]int32{long}, 11)
 		batched := run(s, [][]int32{f.sequences[1], long}, 5, 11)
@@ -269,9 +234,7 @@ func TestDropoutDoesNotDependOnBatch(t *testing.T) {
 			t.Error("two keys gave one mask")
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 func TestInputsOutOfRangeAreErrors(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/safetensors"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -35,13 +36,8 @@ func TestQuantizeOnLoading(t *testing.T) {
 			}
 			rounding := torchtest.RelativeError(openCausal(t, name, transformers.CausalOptions{DType: "bf16"}).read(t, c.sequences, false), want)
 			dir := t.TempDir()
-			if err := c.Save(dir, transformers.SaveOptions{}); err != nil {
-				t.Fatal(err)
-			}
-			saved, err := transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, c.Save(dir, transformers.SaveOptions{}))
+			saved := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
 			defer saved.Close()
 			again := causalCase{Causal: saved}.read(t, c.sequences, false)
 			// On processors with fast bf16, a quantised model computes in it: the saved model must be as close as the
@@ -60,27 +56,18 @@ func TestBlocksStayAsStored(t *testing.T) {
 			torchtest.NoLeaks(t)
 			_, kind, _ := strings.Cut(name, "-")
 			quant := torch.QuantType(strings.ToLower(kind))
-			c, err := transformers.LoadCausal(dir, transformers.CausalOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 			defer c.Close()
 			if got := c.Quantised(); slices.Contains(got, quant) != quant.Known() {
 				t.Errorf("quantised as %v", got)
 			}
-			plain, err := transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			plain := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
 			defer plain.Close()
 			ids := [][]int32{readCase(t, name).IDs}
 			if e := torchtest.RelativeError(causalCase{Causal: c}.read(t, ids, false), causalCase{Causal: plain}.read(t, ids, false)); e > 0.03 {
 				t.Errorf("logits differ by %g", e)
 			}
-			wide, err := transformers.LoadCausal(dir, transformers.CausalOptions{DType: "bf16"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			wide := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "bf16"}))(t)
 			defer wide.Close()
 			if diff := cmp.Diff(generated(t, wide, ids[0]), generated(t, c, ids[0])); quant.Known() && diff != "" {
 				t.Errorf("generated tokens with bf16 weights (-), with blocks (+):\n%s", diff)
@@ -91,19 +78,11 @@ func TestBlocksStayAsStored(t *testing.T) {
 
 // generated returns the events of greedy decoding: tokens and their log-probs.
 func generated(t *testing.T, c *transformers.Causal, prompt []int32) (all []torch.Event) {
-	e, err := torch.NewEngine(c.Model, torch.EngineConfig{Slots: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := must.Get(torch.NewEngine(c.Model, torch.EngineConfig{Slots: 1}))(t)
 	defer e.Close()
-	if _, err := e.Submit(torch.Request{Prompt: prompt, Samples: 1, MaxNew: 8, Seed: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(e.Submit(torch.Request{Prompt: prompt, Samples: 1, MaxNew: 8, Seed: 1}))(t)
 	for e.Unfinished() > 0 {
-		events, err := e.Step(torch.StepTokens())
-		if err != nil {
-			t.Fatal(err)
-		}
+		events := must.Get(e.Step(torch.StepTokens()))(t)
 		all = append(all, events...)
 	}
 	return all
@@ -128,9 +107,7 @@ func TestBitsandbytesFolder(t *testing.T) {
 	torchtest.NoLeaks(t)
 	plain, stored := filepath.Join(t.TempDir(), "plain"), t.TempDir()
 	shape := transformers.LlamaShape{Vocab: 50, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 128, RopeTheta: 1e4}
-	if err := transformers.WriteLlama(plain, shape, safetensors.BF16, 3); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, transformers.WriteLlama(plain, shape, safetensors.BF16, 3))
 	var tensors []safetensors.Tensor
 	for name, tensor := range tensorsOf(t, plain) {
 		if !strings.Contains(name, "_proj.") {
@@ -139,20 +116,12 @@ func TestBitsandbytesFolder(t *testing.T) {
 		}
 		tensors = append(tensors, nf4Tensors(t, plain, tensor)...)
 	}
-	if err := safetensors.Write(filepath.Join(stored, "model.safetensors"), tensors, nil); err != nil {
-		t.Fatal(err)
-	}
-	config, err := os.ReadFile(filepath.Join(plain, "config.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, safetensors.Write(filepath.Join(stored, "model.safetensors"), tensors, nil))
+	config := must.Get(os.ReadFile(filepath.Join(plain, "config.json")))(t)
 	write(t, filepath.Join(stored, "config.json"), strings.Replace(string(config), "{", `{"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_type": "nf4"},`, 1))
 	logits := func(dir, dtype string) []float32 {
 		t.Helper()
-		c, err := transformers.LoadCausal(dir, transformers.CausalOptions{DType: dtype})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: dtype}))(t)
 		defer c.Close()
 		return causalCase{Causal: c}.read(t, [][]int32{{3, 1, 4, 1, 5, 9}, {2, 6}}, false)
 	}
@@ -160,15 +129,10 @@ func TestBitsandbytesFolder(t *testing.T) {
 	if got := logits(stored, ""); torchtest.MaxDiff(got, want) != 0 {
 		t.Errorf("logits differ by %g", torchtest.MaxDiff(got, want))
 	}
-	c, err := transformers.LoadCausal(stored, transformers.CausalOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(transformers.LoadCausal(stored, transformers.CausalOptions{}))(t)
 	defer c.Close()
 	saved := t.TempDir()
-	if err := c.Save(saved, transformers.SaveOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Save(saved, transformers.SaveOptions{}))
 	// Products of few rows with dense weights may add in another order.
 	if got := logits(saved, ""); torchtest.MaxDiff(got, want) > 1e-5 {
 		t.Errorf("logits of what was saved differ by %g", torchtest.MaxDiff(got, want))
@@ -183,29 +147,14 @@ func TestBitsandbytesFolder(t *testing.T) {
 // nf4Tensors returns a weight of the folder dir as bitsandbytes stores it.
 func nf4Tensors(t *testing.T, dir string, w safetensors.Tensor) []safetensors.Tensor {
 	t.Helper()
-	files, err := safetensors.OpenModel(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(safetensors.OpenModel(dir))(t)
 	defer files.Close()
-	data, err := files.Float32s(w.Name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	v, err := torch.Constant(data, w.Shape...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(files.Float32s(w.Name))(t)
+	v := must.Get(torch.Constant(data, w.Shape...))(t)
 	defer v.Close()
-	blocks, err := v.Quantize(torch.NF4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	blocks := must.Get(v.Quantize(torch.NF4))(t)
 	defer blocks.Close()
-	rows, err := blocks.ReadBytes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must.Get(blocks.ReadBytes())(t)
 	var codes, absmax []byte
 	for block := range slices.Chunk(rows, 36) {
 		absmax = append(absmax, block[:4]...)

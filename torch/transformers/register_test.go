@@ -4,19 +4,15 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestRegisterFamily(t *testing.T) {
 	RegisterFamily("renamed_llama", "llama", map[string]string{"hidden_size": "width"})
 	config := `{"model_type": "llama", "vocab_size": 8, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 16}`
-	want, err := parseConfig([]byte(config), decoders)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := parseConfig([]byte(strings.NewReplacer(`"llama"`, `"renamed_llama"`, "hidden_size", "width").Replace(config)), decoders)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(parseConfig([]byte(config), decoders))(t)
+	got := must.Get(parseConfig([]byte(strings.NewReplacer(`"llama"`, `"renamed_llama"`, "hidden_size", "width").Replace(config)), decoders))(t)
 	if got.HiddenSize != want.HiddenSize || !reflect.DeepEqual(got.Core(), want.Core()) {
 		t.Errorf("got %+v, want %+v", got.Core(), want.Core())
 	}

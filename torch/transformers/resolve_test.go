@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
@@ -37,13 +38,8 @@ func prefixed(name string) string { return "bert." + name }
 func openWeights(t *testing.T, tensors []safetensors.Tensor) *safetensors.Model {
 	t.Helper()
 	dir := t.TempDir()
-	if err := safetensors.Write(filepath.Join(dir, "model.safetensors"), tensors, nil); err != nil {
-		t.Fatal(err)
-	}
-	m, err := safetensors.OpenModel(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), tensors, nil))
+	m := must.Get(safetensors.OpenModel(dir))(t)
 	t.Cleanup(func() { m.Close() })
 	return m
 }
@@ -77,10 +73,7 @@ func TestResolve(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := c.Resolve(openWeights(t, tt.tensors))
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must.Get(c.Resolve(openWeights(t, tt.tensors)))(t)
 			if len(got) != tt.size {
 				t.Errorf("%d tensors, want %d", len(got), tt.size)
 			}

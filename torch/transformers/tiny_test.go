@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/safetensors"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -21,13 +22,8 @@ import (
 func TestTiny(t *testing.T) {
 	torchtest.NoLeaks(t)
 	dir := t.TempDir()
-	if err := transformers.WriteTiny(dir, 2, 64, 7); err != nil {
-		t.Fatal(err)
-	}
-	model, err := transformers.LoadCausal(dir, transformers.CausalOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, transformers.WriteTiny(dir, 2, 64, 7))
+	model := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 	defer model.Close()
 	if got := model.EOS(); !cmp.Equal(got, []int32{1}) || model.Config.Pad != 0 || model.Config.BOS != -1 {
 		t.Errorf("ends with %v, padding %d, begins with %d", got, model.Config.Pad, model.Config.BOS)
@@ -36,10 +32,7 @@ func TestTiny(t *testing.T) {
 	if want := int64(99*64 + 2*(16*64*64+2*64) + 64); model.Parameters != want {
 		t.Errorf("%d parameters, want %d", model.Parameters, want)
 	}
-	tokenizer, err := tokenizer.Load(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tokenizer := must.Get(tokenizer.Load(dir))(t)
 	defer tokenizer.Close()
 	const text = "What is 12*3?\n\n[ANSWER] {36} ~"
 	ids, cut, err := tokenizer.Encode(text, 100)
@@ -58,10 +51,7 @@ func TestTiny(t *testing.T) {
 			t.Errorf("%q is token %d, want %d", text[i], id, want)
 		}
 	}
-	embedding, err := model.Weights["embed.weight"].Read()
-	if err != nil {
-		t.Fatal(err)
-	}
+	embedding := must.Get(model.Weights["embed.weight"].Read())(t)
 	var sum, squares float64
 	for _, v := range embedding[64:] {
 		sum += float64(v)
@@ -79,13 +69,8 @@ func TestTiny(t *testing.T) {
 func TestTinyIsAFunctionOfItsSeed(t *testing.T) {
 	read := func(layers int, seed uint64) []byte {
 		dir := t.TempDir()
-		if err := transformers.WriteTiny(dir, layers, 32, seed); err != nil {
-			t.Fatal(err)
-		}
-		data, err := os.ReadFile(filepath.Join(dir, "model.safetensors"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, transformers.WriteTiny(dir, layers, 32, seed))
+		data := must.Get(os.ReadFile(filepath.Join(dir, "model.safetensors")))(t)
 		return data
 	}
 	if !bytes.Equal(read(1, 5), read(1, 5)) {
@@ -116,18 +101,10 @@ func TestRandomLlama(t *testing.T) {
 	}{{safetensors.F32, torch.F32, false, "llama"}, {safetensors.BF16, torch.BF16, false, "llama"}, {safetensors.BF16, torch.BF16, true, "qwen2"}} {
 		shape.QKVBias = d.biased
 		dir := t.TempDir()
-		if err := transformers.WriteLlama(dir, shape, d.inFile, 7); err != nil {
-			t.Fatal(err)
-		}
-		stored, err := transformers.LoadCausal(dir, transformers.CausalOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, transformers.WriteLlama(dir, shape, d.inFile, 7))
+		stored := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 		defer stored.Close()
-		random, err := transformers.RandomLlama(shape, d.dtype, 7)
-		if err != nil {
-			t.Fatal(err)
-		}
+		random := must.Get(transformers.RandomLlama(shape, d.dtype, 7))(t)
 		defer random.Close()
 		if _, biased := random.Weights["layers.1.v.bias"]; random.Config.ModelType != d.kind || biased != d.biased {
 			t.Errorf("a %s, biases: %v; want a %s", random.Config.ModelType, biased, d.kind)
@@ -136,22 +113,13 @@ func TestRandomLlama(t *testing.T) {
 			t.Errorf("%d parameters in %d weights, in files %d in %d", random.Parameters, len(random.Weights), stored.Parameters, len(stored.Weights))
 		}
 		for name, v := range random.Weights {
-			got, err := v.Read()
-			if err != nil {
-				t.Fatal(err)
-			}
-			want, err := stored.Weights[name].Read()
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must.Get(v.Read())(t)
+			want := must.Get(stored.Weights[name].Read())(t)
 			if !slices.Equal(got, want) {
 				t.Errorf("%s, %s: the values differ from those in the file", d.inFile, name)
 			}
 		}
-		tokenizer, err := tokenizer.Load(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		tokenizer := must.Get(tokenizer.Load(dir))(t)
 		defer tokenizer.Close()
 		if text, err := tokenizer.Decode([]int32{4 + 'a' - ' ', 119}, false); err != nil || text != "a<119>" {
 			t.Errorf("the last token decodes as %q, %v", text, err)

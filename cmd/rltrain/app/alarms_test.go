@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // TestAlarmsOfRuns provokes each alarm with a run that fails in that way. Each alarm is logged once, with advice; a
@@ -51,10 +53,7 @@ func TestAlarmsOfRuns(t *testing.T) {
 			if err != nil || len(logs) != 1 {
 				t.Fatalf("%q, %v", logs, err)
 			}
-			log, err := os.ReadFile(logs[0])
-			if err != nil {
-				t.Fatal(err)
-			}
+			log := must.Get(os.ReadFile(logs[0]))(t)
 			var got []string
 			for _, alarm := range regexp.MustCompile(`(?m)^warning: (\w+): (.*)$`).FindAllStringSubmatch(string(log), -1) {
 				got = append(got, alarm[1])

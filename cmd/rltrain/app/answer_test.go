@@ -3,6 +3,7 @@ package app
 import (
 	"encoding/json"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/must"
 	"os"
 	"strings"
 	"testing"
@@ -40,16 +41,11 @@ func TestAnswerRows(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	f.write(t, "TMP/a.jsonl", schoolAnswers)
 	f.must(t, "", "eval", "--task", "gsm8k", "--completions", "TMP/a.jsonl", "--answer-match", "math", "--output", "TMP/results.json", "--output-rows", "TMP/rows/rows.jsonl")
-	text, err := os.ReadFile(f.expand("TMP/rows/rows.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(f.expand("TMP/rows/rows.jsonl")))(t)
 	var rows []answerRow
 	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
 		var row answerRow
-		if err := json.Unmarshal([]byte(line), &row); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal([]byte(line), &row))
 		rows = append(rows, row)
 	}
 	want := []answerRow{

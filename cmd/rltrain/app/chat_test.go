@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
@@ -17,14 +18,9 @@ func ggufModel(t *testing.T) folders {
 	torchtest.NoLeaks(t)
 	tmp := t.TempDir()
 	t.Setenv("RLTRAIN_CACHE", filepath.Join(tmp, "cache"))
-	data, err := os.ReadFile(filepath.Join("..", "..", "..", "torch", "transformers", "testdata", "gguf", "llama-Q4_1.gguf"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(filepath.Join("..", "..", "..", "torch", "transformers", "testdata", "gguf", "llama-Q4_1.gguf")))(t)
 	model := filepath.Join(tmp, "tiny.gguf")
-	if err := os.WriteFile(model, data, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(model, data, 0o644))
 	return folders{model: model, tmp: tmp}
 }
 
@@ -41,9 +37,7 @@ func TestTextPromptsGoThroughTheChatTemplate(t *testing.T) {
 			t.Fatalf("%q: exit code %d, %s", args, code, stderr)
 		}
 		var row outputRow
-		if err := json.Unmarshal([]byte(out), &row); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal([]byte(out), &row))
 		return row.Completion
 	}
 	text := completion("--input", "TMP/text.jsonl")
@@ -159,13 +153,8 @@ func TestOnInterrupt(t *testing.T) {
 // TestChosenGGUF of a folder with several, in every command that takes a language model.
 func TestChosenGGUF(t *testing.T) {
 	f := ggufModel(t)
-	data, err := os.ReadFile(f.model)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(f.expand("TMP/many"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(f.model))(t)
+	must.Do(t, os.Mkdir(f.expand("TMP/many"), 0o755))
 	f.write(t, "TMP/many/a.gguf", string(data))
 	f.write(t, "TMP/many/b.gguf", string(data))
 	f.write(t, "TMP/rows.jsonl", `{"prompt":"hi","completion":"yes"}`+"\n")

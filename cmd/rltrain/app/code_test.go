@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -20,9 +21,7 @@ func TestCodeEndToEnd(t *testing.T) {
 		t.Fatalf("exit code %d: %s", code, complaint)
 	}
 	var earned []map[string]float64
-	if err := files.LoadJSON(f.expand("TMP/code_rl/logs/rewards.json"), &earned); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, files.LoadJSON(f.expand("TMP/code_rl/logs/rewards.json"), &earned))
 	if len(earned) != 2 {
 		t.Fatalf("%v", earned)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
 	"github.com/rltrain/rltrain/torch/transformers"
@@ -15,17 +16,13 @@ func TestCompareByRewards(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	f.write(t, "TMP/p.jsonl", `{"prompt": "one "}`+"\n"+`{"prompt": "two "}`+"\n"+`{"prompt": "`+strings.Repeat("long ", 40)+`"}`+"\n"+`{"prompt": "`+strings.Repeat("long ", 4000)+`"}`+"\n")
 	for name, seed := range map[string]uint64{"TMP/a": 1, "TMP/b": 2} {
-		if err := policy.TinyModel(f.expand(name), 1, 32, seed); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, policy.TinyModel(f.expand(name), 1, 32, seed))
 	}
 	critic := policytest.Classifier(t, policytest.Encoder(t), transformers.PoolMean, "bad", "good")
 	compare := "compare --task preference --dataset TMP/p.jsonl --threads 1 --max-new-tokens 3 --output TMP/c.json "
 	read := func() (r rewardComparison) {
 		t.Helper()
-		if err := files.LoadJSON(f.expand("TMP/c.json"), &r); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, files.LoadJSON(f.expand("TMP/c.json"), &r))
 		return r
 	}
 	stdout := f.must(t, "", strings.Fields(compare+"--reward model:"+critic+"#good -n 4 TMP/a TMP/b")...)

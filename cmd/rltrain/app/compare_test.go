@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
@@ -61,33 +62,18 @@ func TestCompare(t *testing.T) {
 func TestCompareReordersLabels(t *testing.T) {
 	f := newFolders(t, transformers.PoolMean)
 	other := filepath.Join(filepath.Dir(f.model), "other") // its config names the base model relative to this folder
-	if err := os.CopyFS(other, os.DirFS(f.model)); err != nil {
-		t.Fatal(err)
-	}
-	head, err := safetensors.Open(other + "/head.safetensors")
-	if err != nil {
-		t.Fatal(err)
-	}
-	weight, err := head.Float32s("head.weight")
-	if err != nil {
-		t.Fatal(err)
-	}
-	bias, err := head.Float32s("head.bias")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(other, os.DirFS(f.model)))
+	head := must.Get(safetensors.Open(other + "/head.safetensors"))(t)
+	weight := must.Get(head.Float32s("head.weight"))(t)
+	bias := must.Get(head.Float32s("head.bias"))(t)
 	head.Close()
 	width := len(weight) / len(labels)
 	turned := slices.Concat(weight[width:], weight[:width]) // law, physics, animals
-	if err := safetensors.Write(other+"/head.safetensors", []safetensors.Tensor{
+	must.Do(t, safetensors.Write(other+"/head.safetensors", []safetensors.Tensor{
 		safetensors.FromFloat32s("head.weight", []int64{3, int64(width)}, turned),
 		safetensors.FromFloat32s("head.bias", []int64{3}, append(bias[1:3:3], bias[0])),
-	}, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := policy.WriteMapping(other, []string{"law", "physics", "animals"}); err != nil {
-		t.Fatal(err)
-	}
+	}, nil))
+	must.Do(t, policy.WriteMapping(other, []string{"law", "physics", "animals"}))
 	f.write(t, f.expand("MODEL/config.yaml"), "# Training\nseed: 1\nepochs: 2  # --epochs\n")
 	f.write(t, other+"/config.yaml", "seed: 1\nepochs: 3  # default\nlora_r: 8\n")
 	out := f.must(t, "", "compare", "MODEL", other, "--dataset", evalFile(t, f), "--output", "TMP/results.json")

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/run"
 )
 
@@ -67,17 +68,12 @@ func TestResumedConversations(t *testing.T) {
 			t.Fatal(stderr)
 		}
 		path := filepath.Join(f.expand("TMP/out"), stage, "run.json")
-		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(path))(t)
 		record, err := run.ReadRun(filepath.Dir(path))
 		if err != nil || record.TemplateDate == "" {
 			t.Fatalf("%s: date %q, %v", stage, record.TemplateDate, err)
 		}
-		if err := os.WriteFile(path, []byte(strings.Replace(string(data), record.TemplateDate, "2020-01-02", 1)), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(strings.Replace(string(data), record.TemplateDate, "2020-01-02", 1)), 0o644))
 		for i, arg := range args {
 			if arg == "--epochs" {
 				args[i+1] = "2"

@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 var (
@@ -25,10 +26,7 @@ var (
 // expands them, so quotes, variables and continued lines mean what they mean to a reader.
 func documented(t *testing.T, page string) [][]string {
 	t.Helper()
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(page))(t)
 	dir := t.TempDir()
 	calls := filepath.Join(dir, "calls")
 	script := `rltrain() { printf '%s\0' "$@" >> "$CALLS"; printf '\n\0' >> "$CALLS"; }` + "\n"
@@ -56,10 +54,7 @@ func documented(t *testing.T, page string) [][]string {
 // TestDocumentedCommands parses every rltrain command in the README and docs, and resolves the settings of training
 // commands.
 func TestDocumentedCommands(t *testing.T) {
-	pages, err := filepath.Glob("../../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	pages := must.Get(filepath.Glob("../../../docs/*.md"))(t)
 	found := 0
 	for _, page := range append(pages, "../../../README.md") {
 		for _, args := range documented(t, page) {
@@ -76,19 +71,14 @@ func TestDocumentedCommands(t *testing.T) {
 
 // TestDocumentedFiles resolves the settings of every YAML block that starts with "# rltrain --config FILE".
 func TestDocumentedFiles(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/from-trl.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../../../docs/from-trl.md"))(t)
 	blocks := yamlBlock.FindAllSubmatch(text, -1)
 	if len(blocks) < 2 {
 		t.Fatalf("%d files were found", len(blocks))
 	}
 	for _, block := range blocks {
 		file := filepath.Join(t.TempDir(), "config.yaml")
-		if err := os.WriteFile(file, block[1], 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(file, block[1], 0o600))
 		if err := parses(t, []string{"--config", file}); err != nil {
 			t.Errorf("%s%v", block[1], err)
 		}

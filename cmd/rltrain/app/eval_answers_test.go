@@ -9,6 +9,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/answer"
 	"github.com/rltrain/rltrain/envs/digits"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // schoolAnswers are right by each rule, by units, by numeric only, wrong, and without an answer.
@@ -95,28 +96,14 @@ func TestEvalAnswers(t *testing.T) {
 
 // Answers to digits problems in a file are verified as in training.
 func TestDigitAnswersAreJudgedAsInTraining(t *testing.T) {
-	task, err := digits.New(digits.Sum, 1, digits.Defaults(digits.Sum))
-	if err != nil {
-		t.Fatal(err)
-	}
-	episode, err := task.Episode(envs.Train, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := episode.Reset(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	task := must.Get(digits.New(digits.Sum, 1, digits.Defaults(digits.Sum)))(t)
+	episode := must.Get(task.Episode(envs.Train, 0))(t)
+	must.Get(episode.Reset(t.Context()))(t)
 	text := episode.(*digits.Episode).Solution()
-	step, err := episode.Step(t.Context(), envs.Action{Text: text})
-	if err != nil {
-		t.Fatal(err)
-	}
+	step := must.Get(episode.Step(t.Context(), envs.Action{Text: text}))(t)
 	f := folders{tmp: t.TempDir()}
 	f.write(t, "TMP/a.csv", "answer,completion\n"+step.Info.Truth+",\""+text+"\"\n")
-	d, err := envs.Find(digits.Sum)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(envs.Find(digits.Sum))(t)
 	judges, _, err := d.Options().(envs.AnswerSource).Answers(f.expand("TMP/a.csv"), "completion")
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // TestEvalChat: the loss of rows is that which training measures on the same rows as its validation split.
@@ -26,9 +27,7 @@ func TestEvalChat(t *testing.T) {
 		t.Errorf("printed %s", out)
 	}
 	var v textResults
-	if err := files.LoadJSON(f.expand("TMP/e.json"), &v); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, files.LoadJSON(f.expand("TMP/e.json"), &v))
 	logged := string(readFile(t, f.expand("TMP/chat_supervised/logs/training_log.txt")))
 	if want := fmt.Sprintf("Epoch 2: validation loss=%.4f, perplexity=%.3f, token accuracy=%.4f", v.Loss.Value, v.Perplexity.Value, v.Accuracy.Value); !strings.Contains(logged, want) {
 		t.Errorf("the log lacks %q:\n%s", want, logged)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -18,9 +19,7 @@ func TestEvalPrograms(t *testing.T) {
 	dir := t.TempDir()
 	save := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
 		return path
 	}
 	problems := save("p.jsonl", `{"task_id":"a","prompt":"Double.","tests":[{"call":"f(2)","expect":"4"},{"call":"f(0)","expect":"0"}]}`+"\n"+
@@ -39,14 +38,9 @@ func TestEvalPrograms(t *testing.T) {
 	if code != 0 || !strings.Contains(printed, "1 of 3 programs pass (2 of 2 problems)") {
 		t.Fatalf("exit code %d: %s%s", code, printed, complaint)
 	}
-	data, err := os.ReadFile(output)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(output))(t)
 	var got programResults
-	if err := json.Unmarshal(data, &got); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(data, &got))
 	want := map[string]int{"pass": 1, "wrong": 1, "empty": 1}
 	if diff := cmp.Diff(want, got.Classes); diff != "" || got.N != 3 || got.Passed != 1 || got.Pass1 != .25 || got.TestRate != .5 || got.Excluded != 0 || len(got.PassAt) != 1 {
 		t.Errorf("%+v %s", got, diff)

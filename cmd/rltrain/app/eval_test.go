@@ -12,6 +12,7 @@ import (
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs/intent"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
 	"github.com/rltrain/rltrain/torch/safetensors"
 	"github.com/rltrain/rltrain/torch/transformers"
@@ -171,12 +172,8 @@ func TestBadInput(t *testing.T) {
 		{"encoder in place of a classifier", nil, "predict --model BASE",
 			"loading the model: BASE has no label_policy.json: it is not the folder of a trained policy"},
 		{"output folder of a run", func(t *testing.T, f folders) {
-			if err := os.Rename(f.model, f.tmp+"/intent_classifier_rl"); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Mkdir(f.model, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.Rename(f.model, f.tmp+"/intent_classifier_rl"))
+			must.Do(t, os.Mkdir(f.model, 0o755))
 		}, "predict --model TMP", "loading the model: model folder TMP has neither a config.json nor a GGUF file: it is not a model; did you mean TMP/intent_classifier_rl?"},
 		{"no config.json", func(t *testing.T, f folders) { f.remove(t, "BASE/config.json") }, "predict --model MODEL",
 			"loading the model: MODEL/adapter_config.json: base_model_name_or_path: model folder BASE has neither a config.json nor a GGUF file: it is not a model"},
@@ -193,12 +190,10 @@ func TestBadInput(t *testing.T) {
 		{"head cut short", func(t *testing.T, f folders) { f.cut(t, "MODEL/head.safetensors", 4) }, "eval --model MODEL",
 			`loading the model: safetensors: MODEL/head.safetensors: reading the header: tensor "head.weight": data_offsets [12, 204] exceed the 200 bytes of data; the file may be truncated, download it again`},
 		{"head of other labels", func(t *testing.T, f folders) {
-			if err := safetensors.Write(f.model+"/head.safetensors", []safetensors.Tensor{
+			must.Do(t, safetensors.Write(f.model+"/head.safetensors", []safetensors.Tensor{
 				safetensors.FromFloat32s("head.weight", []int64{2, 16}, make([]float32, 32)),
 				safetensors.FromFloat32s("head.bias", []int64{2}, make([]float32, 2)),
-			}, nil); err != nil {
-				t.Fatal(err)
-			}
+			}, nil))
 		}, "predict --model MODEL", "loading the model: MODEL/head.safetensors: tensor head.weight has 32 values, want shape [3 16]"},
 		{"no labels", func(t *testing.T, f folders) { f.remove(t, "MODEL/category_mapping.json") }, "predict --model MODEL",
 			"loading the model: reading labels: open MODEL/category_mapping.json: no such file or directory"},
@@ -256,10 +251,7 @@ func TestBadInput(t *testing.T) {
 func TestModelCutAnywhere(t *testing.T) {
 	f := newFolders(t, transformers.PoolMean)
 	for _, name := range []string{"MODEL/head.safetensors", "MODEL/adapter_model.safetensors", "MODEL/label_policy.json", "BASE/model.safetensors"} {
-		whole, err := os.ReadFile(f.expand(name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		whole := must.Get(os.ReadFile(f.expand(name)))(t)
 		for i := range 12 {
 			f.write(t, name, string(whole[:i*len(whole)/12]))
 			code, stdout, stderr := f.rltrain("a cat\n", "predict", "--model", "MODEL")
@@ -274,9 +266,7 @@ func TestModelCutAnywhere(t *testing.T) {
 // TestEvalKeepsTrainingMetrics checks that eval never changes the metrics written by training, wherever its results go.
 func TestEvalKeepsTrainingMetrics(t *testing.T) {
 	f := newFolders(t, transformers.PoolMean)
-	if err := os.MkdirAll(f.model+"/logs", 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(f.model+"/logs", 0o755))
 	f.write(t, "MODEL/logs/eval_results.json", "the run's own")
 	file := evalFile(t, f)
 	f.must(t, "", "eval", "--model", "MODEL", "--dataset", file)

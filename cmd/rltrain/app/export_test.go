@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/gguf"
 )
 
@@ -77,10 +78,7 @@ func TestExportAdapter(t *testing.T) {
 		if code, _, stderr := f.rltrain("", append([]string{"export", "--output", path}, args...)...); code != 0 {
 			t.Fatal(stderr)
 		}
-		file, err := gguf.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := must.Get(gguf.Open(path))(t)
 		defer file.Close()
 		files[name] = file
 	}

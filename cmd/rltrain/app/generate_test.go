@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
@@ -24,9 +25,7 @@ func tiny(t *testing.T) folders {
 	torchtest.NoLeaks(t)
 	tmp := t.TempDir()
 	model := filepath.Join(tmp, "tiny")
-	if err := policy.TinyModel(model, 2, 32, 5); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(model, 2, 32, 5))
 	return folders{model: model, tmp: tmp}
 }
 
@@ -43,16 +42,11 @@ type outputRow struct {
 
 func readOutput(t *testing.T, path string) []outputRow {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(path))(t)
 	var rows []outputRow
 	for line := range bytes.Lines(data) {
 		var r outputRow
-		if err := json.Unmarshal(line, &r); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal(line, &r))
 		rows = append(rows, r)
 	}
 	return rows
@@ -72,10 +66,7 @@ func TestGenerateThenScore(t *testing.T) {
 		if code != 0 || !strings.Contains(stderr, `end tokens: "<eos>" (1)`) {
 			t.Fatalf("exit code %d, %q", code, stderr)
 		}
-		data, err := os.ReadFile(f.expand("TMP/" + batch + ".jsonl"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(f.expand("TMP/" + batch + ".jsonl")))(t)
 		outputs[batch] = string(data)
 	}
 	if outputs["1"] != outputs["7"] || outputs["1"] != outputs["32"] {
@@ -119,10 +110,7 @@ func TestCompletionsDoNotDependOnBatch(t *testing.T) {
 		fmt.Fprintf(&prompts, `{"prompt":%q}`+"\n", strings.Repeat("ab:", 1+i%23)+fmt.Sprint(i))
 	}
 	f.write(t, "TMP/in.jsonl", prompts.String())
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must.Get(os.Executable())(t)
 	for name, how := range map[string][]string{
 		"sampled": {"--model", "BASE"}, "sampled with an adapter": {"--model", "MODEL"},
 		"greedy": {"--model", "BASE", "--temperature", "0"}, "of bfloat16": {"--model", "BASE", "--dtype", "bf16"},
@@ -266,10 +254,7 @@ func TestGenerateResumes(t *testing.T) {
 	if _, err := os.Stat(f.expand("TMP/out.jsonl")); err == nil {
 		t.Error("the output has its final name before it is complete")
 	}
-	half, err := os.OpenFile(part, os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	half := must.Get(os.OpenFile(part, os.O_APPEND|os.O_WRONLY, 0))(t)
 	if _, err := half.WriteString("{}\n{\"id\": 7, \"prom"); err != nil { // as after a kill
 		t.Fatal(err)
 	}
@@ -300,9 +285,7 @@ func TestGenerateResumes(t *testing.T) {
 func TestGenerateWritesToADevice(t *testing.T) {
 	f := tiny(t)
 	f.write(t, "TMP/in.jsonl", `{"prompt":"ab"}`+"\n")
-	if err := os.Symlink("/dev/null", f.expand("TMP/out.jsonl")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Symlink("/dev/null", f.expand("TMP/out.jsonl")))
 	for _, command := range []string{"generate --max-new-tokens 3", "generate --max-new-tokens 3"} {
 		args := append(strings.Fields(command), "--model", "MODEL", "--input", "TMP/in.jsonl", "--output", "TMP/out.jsonl")
 		if code, _, stderr := f.rltrain("", args...); code != 0 {
@@ -353,9 +336,7 @@ func TestAdapterOfQuantisedWeights(t *testing.T) {
 		return out
 	}
 	want := answer("MODEL")
-	if err := os.CopyFS(f.expand("TMP/whole"), os.DirFS(f.base)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(f.expand("TMP/whole"), os.DirFS(f.base)))
 	f.edit(t, "BASE/config.json", `{`, `{"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true},`)
 	code, _, stderr := f.rltrain("ab\n", append(greedy, "MODEL")...)
 	if advice := "the weights are quantised (bitsandbytes); name the model that they were made of, with --model where an adapter names this one"; code != 1 || !strings.Contains(stderr, advice) {

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
@@ -71,9 +72,7 @@ func TestLanguageModelsByName(t *testing.T) {
 	f := tiny(t)
 	data := filepath.Join(f.tmp, "data")
 	for _, split := range []string{"train", "validation", "test"} {
-		if err := os.MkdirAll(filepath.Join(data, "main", split), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Join(data, "main", split), 0o755))
 		f.write(t, "TMP/data/main/"+split+"/rows.jsonl", strings.Repeat(`{"prompt":"1:","completion":"1","of":"`+split+`"}`+"\n", 8))
 	}
 	f.write(t, "TMP/data/README.md", "---\nconfigs:\n- config_name: main\n  data_dir: main\n- config_name: none\n  data_dir: none\n---\n")
@@ -88,9 +87,7 @@ func TestLanguageModelsByName(t *testing.T) {
 		t.Errorf("%d files were fetched", downloads.Load())
 	}
 	var adapter map[string]any
-	if err := json.Unmarshal(readFile(t, f.expand("TMP/out/chat_supervised/adapter_config.json")), &adapter); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(readFile(t, f.expand("TMP/out/chat_supervised/adapter_config.json")), &adapter))
 	if adapter["base_model_name_or_path"] != "org/tiny" || adapter["revision"] != commit {
 		t.Errorf("the adapter names %v at %v", adapter["base_model_name_or_path"], adapter["revision"])
 	}
@@ -138,9 +135,7 @@ func (f folders) says(t *testing.T, stdin string, args ...string) string {
 func TestClassifiersByName(t *testing.T) {
 	f := newFolders(t, transformers.PoolFamily)
 	data := filepath.Join(f.tmp, "data")
-	if err := os.Mkdir(data, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(data, 0o755))
 	rows := string(readFile(t, f.expand(evalFile(t, f))))
 	for i, split := range []string{"train", "validation", "test"} {
 		f.write(t, "TMP/data/"+split+".csv", rows+strings.Repeat("the cat,"+labels[0]+"\n", i))
@@ -168,9 +163,7 @@ func TestClassifiersByName(t *testing.T) {
 func TestPromptsByName(t *testing.T) {
 	f := tiny(t)
 	data := filepath.Join(f.tmp, "data")
-	if err := os.MkdirAll(data, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(data, 0o755))
 	for i, split := range []string{"train", "validation", "test"} {
 		var rows strings.Builder
 		for j := range 6 - i {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
 	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -59,17 +60,12 @@ func (f folders) must(t *testing.T, stdin string, args ...string) (stdout string
 
 func (f folders) write(t *testing.T, name, text string) {
 	t.Helper()
-	if err := os.WriteFile(f.expand(name), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(f.expand(name), []byte(text), 0o644))
 }
 
 func (f folders) edit(t *testing.T, name, old, new string) {
 	t.Helper()
-	data, err := os.ReadFile(f.expand(name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(f.expand(name)))(t)
 	if !strings.Contains(string(data), old) {
 		t.Fatalf("%s has no %q", name, old)
 	}
@@ -89,9 +85,7 @@ func (f folders) cut(t *testing.T, name string, bytes int64) {
 
 func (f folders) remove(t *testing.T, name string) {
 	t.Helper()
-	if err := os.Remove(f.expand(name)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(f.expand(name)))
 }
 
 // files lists every file below the folders.
@@ -102,13 +96,10 @@ func (f folders) files(t *testing.T) []string {
 		if root == "" {
 			continue
 		}
-		err := filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {
+		must.Do(t, filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {
 			list = append(list, path)
 			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	return list
 }
@@ -215,10 +206,7 @@ func TestReport(t *testing.T) {
 	if got, want := f.must(t, "", "report", "MODEL"), f.expand("MODEL/report.html\n"); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	page, err := os.ReadFile(f.expand("MODEL/report.html"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile(f.expand("MODEL/report.html")))(t)
 	for _, want := range []string{"intent: supervised", "<h2>Evaluation by rltrain eval</h2>", "<h3>reliability (rltrain eval)</h3>"} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("report.html has no %q", want)

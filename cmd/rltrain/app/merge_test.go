@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch/safetensors"
@@ -50,17 +51,10 @@ func newLanguageModel(t *testing.T) folders {
 	t.Helper()
 	torchtest.NoLeaks(t)
 	f := folders{model: t.TempDir(), base: filepath.Join(t.TempDir(), "tiny"), tmp: t.TempDir()}
-	if err := policy.TinyModel(f.base, 2, 32, 7); err != nil {
-		t.Fatal(err)
-	}
-	p, err := policy.NewCausalLM(policy.Config{Dir: f.base, R: 4, Alpha: 8, Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(f.base, 2, 32, 7))
+	p := must.Get(policy.NewCausalLM(policy.Config{Dir: f.base, R: 4, Alpha: 8, Seed: 1}))(t)
 	defer p.Close()
-	if err := p.Save(f.model); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Save(f.model))
 	c, pairs, _, err := lora.Load(f.model)
 	if err != nil {
 		t.Fatal(err)
@@ -70,9 +64,7 @@ func newLanguageModel(t *testing.T) folders {
 			pair.B[i] = float32(i%7-3) / 4
 		}
 	}
-	if err := lora.Save(f.model, c, pairs, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, lora.Save(f.model, c, pairs, nil))
 	return f
 }
 
@@ -87,9 +79,7 @@ func TestMergeLanguageModel(t *testing.T) {
 		var row struct {
 			Sum float64 `json:"sum_logprob"`
 		}
-		if err := json.Unmarshal([]byte(line), &row); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal([]byte(line), &row))
 		return row.Sum
 	}
 	want, base := sum(scores("MODEL")), sum(scores("BASE"))
@@ -108,10 +98,7 @@ func TestMergeLanguageModel(t *testing.T) {
 		if got := sum(scores(out)); math.Abs(got-want) > limit {
 			t.Errorf("dtype %q: the merged model says %v, the adapter %v", dtype, got, want)
 		}
-		files, err := safetensors.OpenModel(f.expand(out))
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := must.Get(safetensors.OpenModel(f.expand(out)))(t)
 		_, entry, _ := files.Entry("model.embed_tokens.weight")
 		files.Close()
 		if want := map[string]safetensors.DType{"": "F32", "fp32": "F32", "bf16": "BF16", "fp16": "F16"}[dtype]; entry.DType != want {
@@ -122,10 +109,7 @@ func TestMergeLanguageModel(t *testing.T) {
 
 func readFile(t *testing.T, path string) []byte {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(path))(t)
 	return data
 }
 

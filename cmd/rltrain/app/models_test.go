@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestModels(t *testing.T) {
@@ -14,9 +16,7 @@ func TestModels(t *testing.T) {
 	t.Setenv("HF_HUB_OFFLINE", "1")
 	const snapshot = "hf/hub/models--some--repo/snapshots/1111111111111111111111111111111111111111"
 	for _, dir := range []string{"cache/models/org/mine", snapshot} {
-		if err := os.MkdirAll(filepath.Join(f.tmp, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Join(f.tmp, dir), 0o755))
 	}
 	f.write(t, "TMP/cache/models/org/mine/config.json", "{}")
 	f.write(t, "TMP/cache/models/org/mine/README.md", "---\nlicense: mit\n---\n")

@@ -16,6 +16,7 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/report"
 )
@@ -81,16 +82,11 @@ func TestCustomTask(t *testing.T) {
 	f.must(t, "", append(options, "--letters", "xyz", "--held", "4")...)
 	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
 	dir := filepath.Join(f.tmp, "a_letter_rl")
-	if err := files.LoadJSON(filepath.Join(dir, "logs", "eval_results.json"), &scores); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, files.LoadJSON(filepath.Join(dir, "logs", "eval_results.json"), &scores))
 	if scores.Before.Accuracy != 0 || scores.After.Accuracy != 1 {
 		t.Errorf("right before: %v, after: %v; want 0 and 1", scores.Before.Accuracy, scores.After.Accuracy)
 	}
-	repeats, err := os.ReadFile(filepath.Join(dir, "config.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	repeats := must.Get(os.ReadFile(filepath.Join(dir, "config.yaml")))(t)
 	for _, want := range []string{"\ntask: a_letter", "letters: xyz  # --letters", "held: 4  # --held"} {
 		if !strings.Contains("\n"+string(repeats), want) {
 			t.Errorf("config.yaml has no %q:\n%s", want, repeats)
@@ -120,9 +116,7 @@ func TestUngradedSamples(t *testing.T) {
 	eval := strings.Fields("eval --task a_letter --model TMP/a_letter_rl --limit 12 --n 4 --max-new-tokens 1 --letters abcdefghijklmnopqrstuvwxyz --output TMP/found.json --unknown")
 	out := f.must(t, "", append(eval, "bcdfghjklmnpqrstvwxyz0123456789.,:;!?()")...)
 	var found problemResults
-	if err := files.LoadJSON(filepath.Join(f.tmp, "found.json"), &found); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, files.LoadJSON(filepath.Join(f.tmp, "found.json"), &found))
 	set, tried, right := found.Sets[0], 0, 0
 	for _, row := range set.Rows {
 		tried, right = tried+len(row.Samples), right+row.Correct
@@ -157,10 +151,7 @@ func TestExampleModule(t *testing.T) {
 		}
 		return string(out)
 	}
-	root, err := filepath.Abs(filepath.Join("..", "..", ".."))
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(filepath.Abs(filepath.Join("..", "..", "..")))(t)
 	example := filepath.Join(root, "docs", "example-task")
 	mod := filepath.Join(dir, "go.mod")
 	run(example, "cp", "go.mod", "go.sum", dir)
@@ -180,21 +171,13 @@ func TestExampleModule(t *testing.T) {
 
 	// Load the trained model through the module's model family.
 	model := filepath.Join(dir, "models", "count_letters_supervised")
-	config, err := os.ReadFile(filepath.Join(model, "config.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(os.ReadFile(filepath.Join(model, "config.json")))(t)
 	renamed := strings.NewReplacer(`"llama"`, `"letter_llama"`, `"hidden_size"`, `"width"`).Replace(string(config))
-	if err := os.WriteFile(filepath.Join(model, "config.json"), []byte(renamed), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(model, "config.json"), []byte(renamed), 0o644))
 	run(dir, program, append(small, "--mode", "rl_only", "--pretrained-model", model, "--output-dir", "own", "--algorithm", "best_of", "--keep-best", "0.5",
 		"--source", "repeated", "--prompt-steps", "2", "--reward", "accuracy,short(words=2)=0.1", "--keep-completions", "-1", "--logging-steps", "1")...)
 	for stage, name := range map[string]string{"models": "brief", "own": "short(words=2)"} {
-		rows, err := report.ReadMetrics(filepath.Join(dir, stage, "count_letters_rl", "logs", "metrics.jsonl"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := must.Get(report.ReadMetrics(filepath.Join(dir, stage, "count_letters_rl", "logs", "metrics.jsonl")))(t)
 		if mean, ok := rows[1]["rewards/"+name+"/mean"].(float64); !ok || mean <= 0 {
 			t.Errorf("%s: metrics %v", stage, rows[1])
 		}
@@ -202,9 +185,7 @@ func TestExampleModule(t *testing.T) {
 	var prompts [3]map[string]bool
 	for line := range strings.Lines(string(readFile(t, filepath.Join(dir, "own", "count_letters_rl", "logs", "completions.jsonl")))) {
 		var r rl.Record
-		if err := json.Unmarshal([]byte(line), &r); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal([]byte(line), &r))
 		if prompts[r.Step] == nil {
 			prompts[r.Step] = map[string]bool{}
 		}

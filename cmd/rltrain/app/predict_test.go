@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
 	"github.com/rltrain/rltrain/torch/transformers"
 )
@@ -183,9 +184,7 @@ func TestPredictAnswersAtOnce(t *testing.T) {
 	}()
 	reader := bufio.NewReader(answers)
 	for range 3 {
-		if _, err := io.WriteString(question, "the cat\n"); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(io.WriteString(question, "the cat\n"))(t)
 		if line, err := reader.ReadString('\n'); err != nil || !strings.Contains(line, "\t") {
 			t.Fatalf("answered %q, %v", line, err)
 		}
@@ -207,12 +206,8 @@ func TestPredictStops(t *testing.T) {
 	go func() {
 		done <- Run(ctx, []string{"rltrain", "predict", "--model", f.model}, nil, in, out, &stderr)
 	}()
-	if _, err := io.WriteString(question, "the cat\n"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := bufio.NewReader(answers).ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(question, "the cat\n"))(t)
+	must.Get(bufio.NewReader(answers).ReadString('\n'))(t)
 	cancel(interrupted{syscall.SIGINT}) // while it waits for a line
 	if code := <-done; code != 130 || stderr.String() != "rltrain: stopped by SIGINT\n" {
 		t.Errorf("exit code %d, error %q", code, stderr.String())

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
@@ -39,9 +40,7 @@ func TestPreferencesEndToEnd(t *testing.T) {
 			Before, Best evaluate.PreferenceScores
 			Step         int `json:"best_step"`
 		}
-		if err := files.LoadJSON(f.expand("TMP/preference_rl/logs/eval_results.json"), &v); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, files.LoadJSON(f.expand("TMP/preference_rl/logs/eval_results.json"), &v))
 		if math.Abs(v.Before.Margin.Value) > 1e-6 || v.Best.Accuracy.Value < 0.9 || v.Best.Loss >= v.Before.Loss {
 			t.Errorf("%s: %s, then %s", loss, v.Before, v.Best)
 		}
@@ -56,9 +55,7 @@ func TestPreferencesEndToEnd(t *testing.T) {
 	}
 	f.must(t, "", strings.Fields(evaluate+"TMP/preference_rl --reference TMP/tiny-chat-1x32-seed42")...)
 	var v preferenceResults
-	if err := files.LoadJSON(f.expand("TMP/e.json"), &v); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, files.LoadJSON(f.expand("TMP/e.json"), &v))
 	if v.N != 40 || v.Accuracy.Value < 0.9 || v.Margin.Value <= 0 || v.Chosen.Value <= v.Rejected.Value || v.PreferenceScores.Loss > 0.5 {
 		t.Errorf("%+v", v)
 	}
@@ -67,9 +64,7 @@ func TestPreferencesEndToEnd(t *testing.T) {
 	if single := f.pairRows(t, "TMP/single.jsonl"); len(single) != 80 || single[0].Rejected != nil || single[1].Chosen != nil || *single[1].RewardRejected != -single[1].Margin {
 		t.Errorf("%+v", single[:2])
 	}
-	if err := files.LoadJSON(f.expand("TMP/e.json"), &v); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, files.LoadJSON(f.expand("TMP/e.json"), &v))
 	if v.N != 80 || v.Accuracy.Value < 0.9 || v.Margin.Value <= 0 || v.PreferenceScores.Loss > 0.45 {
 		t.Errorf("%+v", v)
 	}
@@ -128,10 +123,7 @@ func (f folders) pairRows(t *testing.T, path string) (rows []pairRow) {
 func (f folders) reports(t *testing.T, dir string, figures ...float64) {
 	t.Helper()
 	f.must(t, "", "report", dir)
-	page, err := os.ReadFile(f.expand(dir + "/report.html"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile(f.expand(dir + "/report.html")))(t)
 	for _, v := range figures {
 		if want := fmt.Sprintf("%.4f", v); !strings.Contains(string(page), want) {
 			t.Errorf("the report of %s has no %s", dir, want)
@@ -153,17 +145,12 @@ func TestRewardModelEndToEnd(t *testing.T) {
 		Step         int                 `json:"best_step"`
 		Rule         evaluate.LengthRule `json:"length_rule"`
 	}
-	if err := files.LoadJSON(f.expand("TMP/preference_reward/logs/eval_results.json"), &v); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, files.LoadJSON(f.expand("TMP/preference_reward/logs/eval_results.json"), &v))
 	if v.Best.Accuracy < 0.95 || v.Best.N != 18 || v.Rule.Accuracy.Value != 0.5 {
 		t.Errorf("%s, %s", v.Best, v.Rule)
 	}
 	f.reports(t, "TMP/preference_reward", v.Before.Loss, v.Best.Loss, v.Best.Accuracy, v.Best.Interval[0], v.Best.Margin.Value, v.Best.MeanReward)
-	m, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, f.expand("TMP/preference_reward"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, f.expand("TMP/preference_reward")))(t)
 	m.Close()
 	f.must(t, "", strings.Fields("eval --task preference --threads 1 --model TMP/preference_reward --dataset TMP/p.jsonl --output TMP/e.json --output-rows TMP/rows.jsonl")...)
 	rows := f.pairRows(t, "TMP/rows.jsonl")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
 	"github.com/rltrain/rltrain/rl/run"
@@ -92,9 +93,7 @@ type lab struct{ folders }
 func newLab(t *testing.T) lab {
 	t.Helper()
 	f := folders{tmp: t.TempDir(), base: policytest.Encoder(t)}
-	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
 	var rows strings.Builder
 	rows.WriteString("text,label\n")
 	for i := range 60 {
@@ -119,9 +118,7 @@ func (l lab) startWith(t *testing.T, r recipe, out string, environ []string, mor
 	cmd.Env = append(cmd.Env, environ...)
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Start())
 	return cmd.Process, func() (int, string) { return exitCode(t, cmd), output.String() }
 }
 

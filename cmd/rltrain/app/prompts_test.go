@@ -11,6 +11,7 @@ import (
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
@@ -74,16 +75,11 @@ func TestPromptsLearn(t *testing.T) {
 			dir := f.expand("TMP/" + name)
 			f.must(t, "", with(promptRun("--reward", spec), "--output-dir", dir)...)
 			var scores struct{ Before, After, Last *rl.AnswerScores }
-			if err := files.LoadJSON(filepath.Join(dir, "prompts_rl", "logs", "eval_results.json"), &scores); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, files.LoadJSON(filepath.Join(dir, "prompts_rl", "logs", "eval_results.json"), &scores))
 			if scores.Before.Reward == nil || scores.After.Reward == nil || *scores.After.Reward < 0.9 || *scores.Before.Reward > 0.5 {
 				t.Errorf("mean reward before and after: %+v, %+v; want at most 0.5, and at least 0.9", scores.Before, scores.After)
 			}
-			rows, err := report.ReadMetrics(filepath.Join(dir, "prompts_rl", "logs", "metrics.jsonl"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			rows := must.Get(report.ReadMetrics(filepath.Join(dir, "prompts_rl", "logs", "metrics.jsonl")))(t)
 			for _, row := range rows {
 				if failed, _ := row["failed_rewards"].(float64); failed > 0 {
 					t.Errorf("%v rewards failed in step %v", failed, row["step"])
@@ -102,9 +98,7 @@ func TestPromptsKeepBestReward(t *testing.T) {
 	f.write(t, "TMP/q.jsonl", letters(200))
 	f.must(t, "", promptRun("--reward", `expr:'text matches "[aeiou]" ? 1 : 0'`)...)
 	var scores struct{ Before, After, Last *rl.AnswerScores }
-	if err := files.LoadJSON(f.expand("TMP/prompts_rl/logs/eval_results.json"), &scores); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, files.LoadJSON(f.expand("TMP/prompts_rl/logs/eval_results.json"), &scores))
 	if scores.After.Reward == nil || *scores.After.Reward < 0.9 || scores.After.Accuracy != 0 || !scores.After.Verified() {
 		t.Errorf("%+v", scores.After)
 	}
@@ -135,10 +129,7 @@ done
 `)
 	f.must(t, "", with(promptRun("--turns-cmd", f.expand("sh TMP/other.sh TMP/asked"), "--max-turns", "5"),
 		"--mode", "supervised_then_rl", "--stop", `.,\n`, "--max-steps", "80", "--learning-rate", "0.01", "--batch-size", "8", "--num-steps", "1", "--eval-every", "1", "--verbose", "")...)
-	asked, err := os.ReadFile(f.expand("TMP/asked"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	asked := must.Get(os.ReadFile(f.expand("TMP/asked")))(t)
 	for _, want := range []string{
 		`"turn":1,"text":"b","messages":[{"role":"user","content":"`, `{"role":"assistant","content":"b"},{"role":"user","content":"More!"}`,
 		`"turn":3,`, `"row":{"prompt":"`, `"answer":"a"`,
@@ -198,9 +189,7 @@ func examined200(t *testing.T) folders {
 	f := folders{tmp: t.TempDir()}
 	f.questions(t, "TMP/q.jsonl", 200)
 	f.must(t, "", with(promptRun("--reward", `expr:'text matches "^a" ? 1 : 0'`), "--num-steps", "12")...)
-	if err := policy.TinyModel(f.expand("TMP/new"), 1, 32, 7); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(f.expand("TMP/new"), 1, 32, 7))
 	var b, letters strings.Builder
 	for i := range 30 {
 		fmt.Fprintf(&b, `{"prompt": "%d: say something! ", "answer": "%s", "sort": "%d"}`+"\n", i, []string{"aa", "zz"}[i%2], i%2)
@@ -214,10 +203,7 @@ func examined200(t *testing.T) folders {
 // TestEvalOfALanguageModel samples several completions per problem, and compares two models.
 func TestEvalOfALanguageModel(t *testing.T) {
 	f := examined200(t)
-	before, err := os.ReadFile(f.expand("TMP/prompts_rl/logs/eval_results.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(os.ReadFile(f.expand("TMP/prompts_rl/logs/eval_results.json")))(t)
 	args := strings.Fields("--task prompts --dataset TMP/aa.jsonl,TMP/a.jsonl --n 4 --max-new-tokens 2 --output TMP/out/results.json --output-rows TMP/out/rows.jsonl")
 	out := f.must(t, "", append([]string{"eval", "--model", "TMP/prompts_rl"}, args...)...)
 	var results problemResults
@@ -310,9 +296,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 // TestTurnsOfAConversation puts the chat template's markers between turns and reports prompts that are too long.
 func TestTurnsOfAConversation(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
-	if err := policy.TinyChatModel(f.expand("TMP/chat"), 1, 32, 7); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyChatModel(f.expand("TMP/chat"), 1, 32, 7))
 	row := `{"messages": [{"role": "user", "content": "%s"}], "answer": "a"}` + "\n"
 	f.write(t, "TMP/q.jsonl", fmt.Sprintf(row, "hi")+fmt.Sprintf(row, strings.Repeat("long ", 1000))+fmt.Sprintf(row, "hello"))
 	f.write(t, "TMP/other.sh", `while IFS= read -r line; do id=${line#*:}; echo "{\"id\":${id%%,*},\"text\":\"More!\"}"; done`)
@@ -344,10 +328,7 @@ func TestPromptsRewardedByAModel(t *testing.T) {
 	f.questions(t, "TMP/q.jsonl", 20)
 	spec := "model:" + f.model + "#" + labels[0] + "=2"
 	f.must(t, "", with(promptRun("--reward", spec), "--num-steps", "2", "--logging-steps", "1")...)
-	rows, err := report.ReadMetrics(f.expand("TMP/prompts_rl/logs/metrics.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must.Get(report.ReadMetrics(f.expand("TMP/prompts_rl/logs/metrics.jsonl")))(t)
 	name := "rewards/" + strings.TrimSuffix(spec, "=2") + "/mean"
 	found := 0
 	for _, row := range rows {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/dist/disttest"
 	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/torch/safetensors"
@@ -61,10 +62,7 @@ func (r *ranks) wait() (codes []int, outputs []string) {
 // cause is the error that a rank reports to torchrun.
 func (r *ranks) cause(t *testing.T, rank int) string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(r.told, fmt.Sprint(rank)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(filepath.Join(r.told, fmt.Sprint(rank))))(t)
 	var said struct {
 		Message struct {
 			Message   string
@@ -96,10 +94,7 @@ func (r *ranks) finish(t *testing.T) {
 // written are a run's completions with their rewards.
 func written(t *testing.T, dir string) (rows []string) {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(dir, "logs", "completions.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(filepath.Join(dir, "logs", "completions.jsonl")))(t)
 	for decoder := json.NewDecoder(bytes.NewReader(data)); decoder.More(); {
 		var row struct {
 			Step, Sample int
@@ -107,9 +102,7 @@ func written(t *testing.T, dir string) (rows []string) {
 			Written      json.RawMessage
 			Reward       json.RawMessage
 		}
-		if err := decoder.Decode(&row); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, decoder.Decode(&row))
 		rows = append(rows, fmt.Sprint(row.Step, row.Sample, string(row.Tokens), string(row.Written), string(row.Reward)))
 	}
 	return rows
@@ -229,9 +222,7 @@ func TestRanksEnd(t *testing.T) {
 	t.Run("is stopped", func(t *testing.T) {
 		out := filepath.Join(t.TempDir(), "out")
 		all := under(t, out, "600")
-		if err := all.processes[1].Signal(syscall.SIGUSR1); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, all.processes[1].Signal(syscall.SIGUSR1))
 		codes, outputs := all.wait()
 		if codes[0] != 1 || codes[1] != 128+int(syscall.SIGUSR1) {
 			t.Errorf("exit codes %v:\n%s\n%s", codes, outputs[0], outputs[1])
@@ -239,10 +230,7 @@ func TestRanksEnd(t *testing.T) {
 		if cause := all.cause(t, 0); !strings.Contains(cause, "stopped") {
 			t.Errorf("rank 0 says %q", cause)
 		}
-		rows, err := os.ReadFile(filepath.Join(out, r.stage, "logs", "metrics.jsonl"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := must.Get(os.ReadFile(filepath.Join(out, r.stage, "logs", "metrics.jsonl")))(t)
 		steps := bytes.Count(rows, []byte(`"loss":`))
 		if _, step, _, err := run.LatestCheckpoint(filepath.Join(out, r.stage)); err != nil || step == 0 || step != steps {
 			t.Errorf("step %d of %d was saved, %v", step, steps, err)
@@ -250,17 +238,13 @@ func TestRanksEnd(t *testing.T) {
 	})
 	t.Run("hangs", func(t *testing.T) {
 		all := under(t, filepath.Join(t.TempDir(), "out"), "8")
-		if err := all.processes[1].Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, all.processes[1].Signal(syscall.SIGSTOP))
 		stopped := time.Now()
 		code, output := all.waits[0]()
 		if took := time.Since(stopped); code != 1 || !strings.Contains(output, "rank 1 has not responded") || took > 30*time.Second {
 			t.Errorf("rank 0 ends after %v with code %d:\n%s", took, code, output)
 		}
-		if err := all.processes[1].Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, all.processes[1].Signal(syscall.SIGCONT))
 		if code, output := all.waits[1](); code != 1 || !strings.Contains(output, "rank 1") {
 			t.Errorf("rank 1 ends with code %d:\n%s", code, output)
 		}
@@ -277,9 +261,7 @@ func TestRanksEnd(t *testing.T) {
 			defer poll.Stop()
 			for began := time.Now(); connections(all.processes[1].Pid) < 2 && time.Since(began) < time.Minute; <-poll.C { // to the store and to rank 0
 			}
-			if err := all.processes[killed].Kill(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, all.processes[killed].Kill())
 			died := time.Now()
 			codes, outputs := all.wait()
 			if took := time.Since(died); codes[1-killed] != 1 || !strings.Contains(outputs[1-killed], fmt.Sprintf("rank %d", killed)) || took > 30*time.Second {

@@ -8,15 +8,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // TestReports writes a run's page, compares it with another run, and serves it on localhost only.
 func TestReports(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
-	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
 	options := drop(exercise(), "--tiny-layers", "--tiny-hidden")
 	f.must(t, "", append(options, "--seed", "1")...)
 	f.must(t, "", append(options, "--seed", "2")...)

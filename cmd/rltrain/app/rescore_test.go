@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 )
@@ -12,9 +13,7 @@ import (
 // TestRescore rescores the completions of a run: the same rewards reproduce its scores, other rewards change them.
 func TestRescore(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
-	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
 	options := append(drop(exercise(), "--tiny-layers", "--tiny-hidden", "--num-steps", "--samples-per-prompt"),
 		"--num-steps", "2", "--samples-per-prompt", "3", "--logging-steps", "1", "--keep-completions", "-1", "--reward", "accuracy=2,expr:'length'")
 	file := f.expand("TMP/out/sum_digits_rl/logs/completions.jsonl")

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/run"
@@ -18,17 +19,12 @@ import (
 // changes that a resumed run cannot make.
 func TestResume(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
-	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
 	options := append(drop(exercise(), "--tiny-layers", "--tiny-hidden", "--num-steps", "--max-new-tokens", "--samples-per-prompt"), "--save-steps", "1", "--save-total-limit", "0",
 		"--reward", "expr:'length'", "--max-new-tokens", "12", "--samples-per-prompt", "4")
 	dir := f.expand("TMP/out/sum_digits_rl")
 	steps := func() (n int) {
-		rows, err := report.ReadMetrics(filepath.Join(dir, "logs", "metrics.jsonl"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := must.Get(report.ReadMetrics(filepath.Join(dir, "logs", "metrics.jsonl")))(t)
 		for _, row := range rows {
 			if row["loss"] != nil {
 				n++
@@ -77,12 +73,8 @@ func TestResume(t *testing.T) {
 	if code, _, errs := f.rltrain("", append(options, "--num-steps", "3", "--resume")...); code == 0 || !strings.Contains(errs, "another version") || !strings.Contains(errs, "number_of_steps") {
 		t.Errorf("older settings: exit code %d, %q", code, errs)
 	}
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.RemoveAll(dir))
+	must.Do(t, os.MkdirAll(dir, 0o755))
 	f.write(t, dir+"/thesis.tex", "mine")
 	for resume, want := range map[string]string{"--resume": "--resume: no run of these settings is in", "--resume=auto": "is not a run of rltrain and contains thesis.tex"} {
 		if code, _, errs := f.rltrain("", append(options, "--num-steps", "3", resume)...); code == 0 || !strings.Contains(errs, want) {
@@ -105,9 +97,7 @@ func TestResumeKnowsInputs(t *testing.T) {
 	for name, text := range files {
 		f.write(t, f.expand("TMP/"+name), text)
 	}
-	if err := policy.TinyModel(f.expand("TMP/model"), 1, 32, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(f.expand("TMP/model"), 1, 32, 1))
 	dir := f.expand("TMP/out/prompts_rl")
 	train := func(more ...string) (int, string, string) {
 		t.Helper()
@@ -156,23 +146,16 @@ func TestResumeKnowsInputs(t *testing.T) {
 		t.Errorf("an allowed change of a finished run: exit code %d, %q", code, errs)
 	}
 	inexact("reward")
-	if err := os.Remove(filepath.Join(dir, "config.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(dir, "config.yaml")))
 	for more, want := range map[string]string{"--seed 7": "--seed: the run in " + dir + " began with 42, not 7", "--allow-changed seed": "seed names no file here"} {
 		if code, _, errs := train(append(strings.Fields(more), "--num-steps", "3", "--resume")...); code == 0 || !strings.Contains(errs, want) {
 			t.Errorf("%s: exit code %d, %q; want %q", more, code, errs, want)
 		}
 	}
 	var all map[string]any
-	if err := json.Unmarshal(readFile(t, dir+"/run.json"), &all); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(readFile(t, dir+"/run.json"), &all))
 	delete(all, "config") // as earlier versions wrote it
-	text, err := json.Marshal(all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(json.Marshal(all))(t)
 	f.write(t, dir+"/run.json", string(text))
 	if code, _, errs := train("--num-steps", "3", "--resume"); code == 0 || !strings.Contains(errs, "its settings are unknown") {
 		t.Errorf("no settings: exit code %d, %q", code, errs)

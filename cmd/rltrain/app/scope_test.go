@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch/transformers"
 )
@@ -16,9 +17,7 @@ import (
 func surest(t *testing.T, f folders, text string) float64 {
 	t.Helper()
 	var answer struct{ Probability float64 }
-	if err := json.Unmarshal([]byte(f.must(t, text, "predict", "--model", "MODEL", "--json")), &answer); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(f.must(t, text, "predict", "--model", "MODEL", "--json")), &answer))
 	return answer.Probability
 }
 
@@ -39,9 +38,7 @@ func TestPredictRejects(t *testing.T) {
 			t.Errorf("--rejection %s: %q, want %q", at, got, want)
 		}
 		var answer prediction
-		if err := json.Unmarshal([]byte(f.must(t, "the cat", "predict", "--model", "MODEL", "--json", "--rejection", at)), &answer); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal([]byte(f.must(t, "the cat", "predict", "--model", "MODEL", "--json", "--rejection", at)), &answer))
 		if answer.Rejected != test.rejected || answer.Label != label {
 			t.Errorf("--rejection %s: %+v", at, answer)
 		}
@@ -70,10 +67,7 @@ func TestEvalOutOfScope(t *testing.T) {
 	}
 	f.write(t, "TMP/scope.csv", rows)
 	args := []string{"eval", "--model", "MODEL", "--dataset", "TMP/scope.csv", "--output-dir", "TMP/out"}
-	threshold, err := rl.RejectionThreshold(in[0], out[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	threshold := must.Get(rl.RejectionThreshold(in[0], out[0]))(t)
 	for _, test := range []struct {
 		more      []string
 		threshold float64
@@ -82,10 +76,7 @@ func TestEvalOutOfScope(t *testing.T) {
 		printed := f.must(t, "", append(append(args, "--out-of-scope-label", "other"), test.more...)...)
 		var results shared.LabelResults
 		readResults(t, f.expand("TMP/out/logs/eval_results.json"), &results)
-		want, err := rl.MeasureOutOfScope(test.threshold, in[1], out[1])
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := must.Get(rl.MeasureOutOfScope(test.threshold, in[1], out[1]))(t)
 		got := results.OutOfScope
 		if got == nil || got.N != 2 || got.InScope != 6 || results.N != 6 || got.Chosen != test.chosen || got.Label != "other" ||
 			math.Abs(got.Threshold-test.threshold) > 1e-6 || got.Recall != want.Recall || got.FalseAlarms != want.FalseAlarms || got.Accuracy != want.Accuracy || got.AUROC != want.AUROC {

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/run"
 )
 
@@ -34,9 +35,7 @@ func TestKeptWeights(t *testing.T) {
 	l := newLab(t)
 	r := recipe{"chat_supervised", `--task chat --model tiny --tiny-layers 1 --tiny-hidden 32 --dataset TMP/chat --epochs 8 --batch-size 4 --learning-rate 0.01 --tuning full`, 0}
 	r.args = strings.ReplaceAll(r.args, "TMP", l.tmp)
-	if err := os.Mkdir(l.expand("TMP/chat"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(l.expand("TMP/chat"), 0o755))
 	l.write(t, "TMP/chat/train.jsonl", strings.Repeat(`{"prompt":"ab","completion":" ba"}`+"\n", 16))
 	l.write(t, "TMP/chat/validation.jsonl", strings.Repeat(`{"prompt":"ab","completion":" 7+7"}`+"\n", 4))
 	weights := func(keep, name string) []byte {
@@ -45,10 +44,7 @@ func TestKeptWeights(t *testing.T) {
 		if _, err := os.Stat(out); err != nil {
 			l.finish(t, r, out, "--keep", keep)
 		}
-		data, err := os.ReadFile(filepath.Join(r.in(out), name, "model.safetensors"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(filepath.Join(r.in(out), name, "model.safetensors")))(t)
 		return data
 	}
 	best, last := weights("best", ""), weights("last", "")
@@ -76,9 +72,7 @@ func TestSecondInterrupt(t *testing.T) {
 		if tries == 5 {
 			t.Fatal("every second signal came after the end of the process")
 		}
-		if err := os.RemoveAll(parts); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.RemoveAll(parts))
 		if l.interruptTwice(t, r, parts) {
 			break
 		}

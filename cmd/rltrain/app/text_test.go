@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch/torchtest"
 	"github.com/rltrain/rltrain/torch/transformers"
@@ -38,9 +39,7 @@ func (f folders) stageOf(t *testing.T, out, algorithm string) string {
 func TestText(t *testing.T) {
 	torchtest.NoLeaks(t)
 	f := newFolders(t, transformers.PoolMean)
-	if err := policy.TinyModel(f.expand("TMP/lm"), 1, 32, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(f.expand("TMP/lm"), 1, 32, 1))
 	f.letters(t, "TMP/rows.csv")
 	few := strings.Fields("--task text --dataset TMP/rows.csv --rl-episodes 3 --eval-every 2 --buffer-size 24 --samples-per-prompt 2 --rl-batch-size 12 --threads 1")
 	for _, test := range []struct {
@@ -112,9 +111,7 @@ func TestText(t *testing.T) {
 func TestTextResumes(t *testing.T) {
 	torchtest.NoLeaks(t)
 	f := folders{tmp: t.TempDir()}
-	if err := policy.TinyModel(f.expand("TMP/lm"), 1, 32, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(f.expand("TMP/lm"), 1, 32, 1))
 	f.letters(t, "TMP/rows.csv")
 	options := strings.Fields("--task text --dataset TMP/rows.csv --model TMP/lm --policy score --algorithm ppo --eval-every 1 --buffer-size 24 --samples-per-prompt 2 --rl-batch-size 12 --threads 1 --rl-lr-scheduler-type constant")
 	weights := func(out string) string {
@@ -133,9 +130,7 @@ func TestTextResumes(t *testing.T) {
 func TestTextRefuses(t *testing.T) {
 	torchtest.NoLeaks(t)
 	f := newFolders(t, transformers.PoolMean)
-	if err := policy.TinyModel(f.expand("TMP/lm"), 1, 32, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(f.expand("TMP/lm"), 1, 32, 1))
 	f.letters(t, "TMP/rows.csv")
 	f.write(t, "TMP/one.csv", "text,label\na b,x\nc d,x\ne f,x\n")
 	f.write(t, "TMP/same.csv", "text,label,split\na b,Art,train\nc d,art ,val\ne f,law,test\n")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
@@ -27,9 +28,7 @@ func TestWarmUpOfDigits(t *testing.T) {
 	f.must(t, "", append(drop(options, "--tiny-layers", "--tiny-hidden"), "--mode", "rl_only", "--pretrained-model", dir,
 		"--num-steps", "1", "--prompts-per-step", "2", "--samples-per-prompt", "2", "--fresh-samples", "3")...)
 	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
-	if err := files.LoadJSON(filepath.Join(f.tmp, "reverse_digits_rl", "logs", "eval_results.json"), &scores); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, files.LoadJSON(filepath.Join(f.tmp, "reverse_digits_rl", "logs", "eval_results.json"), &scores))
 	if scores.Before.N != 2 || scores.After.N != 2 || scores.Last.N != 2 || scores.Fresh.N != 3 || scores.Fresh.Interval[1] == 0 {
 		t.Errorf("evaluations %+v", scores)
 	}
@@ -37,9 +36,7 @@ func TestWarmUpOfDigits(t *testing.T) {
 	var saved struct {
 		Hidden int `json:"hidden_size"`
 	}
-	if err := json.Unmarshal(readFile(t, filepath.Join(dir, "config.json")), &saved); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(readFile(t, filepath.Join(dir, "config.json")), &saved))
 	if saved.Hidden != 64 {
 		t.Errorf("a model of width %d, want 64", saved.Hidden)
 	}
@@ -67,9 +64,7 @@ func TestWarmUpOfDigits(t *testing.T) {
 // TestFilesOfALanguageModelRun: example prompts, a model card, and a report of its completions.
 func TestFilesOfALanguageModelRun(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
-	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
 	f.must(t, "", drop(exercise(), "--tiny-layers", "--tiny-hidden")...)
 	dir := f.expand("TMP/out/sum_digits_rl")
 	if code, _, stderr := f.rltrain("", "generate", "--model", dir, "--input", dir+"/logs/try.jsonl", "--output", "TMP/tried.jsonl", "--max-new-tokens", "4"); code != 0 {
@@ -123,15 +118,10 @@ func exercise(more ...string) []string {
 // TestRewards trains with a list of rewards, and fails if each of them fails.
 func TestRewards(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
-	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
 	options := drop(exercise(), "--tiny-layers", "--tiny-hidden")
 	f.must(t, "", append(options, "--reward", "accuracy,expr:'length'=0.5")...)
-	rows, err := report.ReadMetrics(f.expand("TMP/out/sum_digits_rl/logs/metrics.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must.Get(report.ReadMetrics(f.expand("TMP/out/sum_digits_rl/logs/metrics.jsonl")))(t)
 	if reward, length := rows[1]["reward"].(float64), rows[1]["rewards/expr:length/mean"].(float64); reward <= 0 || reward != length/2 {
 		t.Errorf("reward %v, want the mean length %v", reward, length)
 	}
@@ -160,9 +150,7 @@ func TestRewards(t *testing.T) {
 // TestLongPrompts skips prompts longer than the context, and says what to do if all are.
 func TestLongPrompts(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
-	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
 	f.problems(t, "TMP/train.jsonl", 0, 10)
 	long := strings.Repeat("x", 3000)
 	f.write(t, "TMP/some.jsonl", string(readFile(t, f.expand("TMP/train.jsonl")))+`{"question": "`+long+`", "answer": "#### 1"}`+"\n")

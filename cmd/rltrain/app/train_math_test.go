@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
@@ -32,9 +33,7 @@ func (f folders) problems(t *testing.T, name string, first, n int) {
 func school(t *testing.T) folders {
 	t.Helper()
 	f := tiny(t)
-	if err := policy.TinyModel(f.expand("TMP/judge"), 1, 32, 8); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(f.expand("TMP/judge"), 1, 32, 8))
 	f.write(t, "TMP/judge/chat_template.jinja", "{% for m in messages %}{{ m.content }}\n{% endfor %}")
 	f.problems(t, "TMP/train.jsonl", 0, 20)
 	f.problems(t, "TMP/test.jsonl", 50, 6)
@@ -46,10 +45,7 @@ func school(t *testing.T) folders {
 func (f folders) learn(t *testing.T, options ...string) []report.Row {
 	t.Helper()
 	f.must(t, "", options...)
-	all, err := report.ReadMetrics(f.output(options, "logs", "metrics.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(report.ReadMetrics(f.output(options, "logs", "metrics.jsonl")))(t)
 	var rows []report.Row
 	for _, row := range all {
 		// Everything after this depends on the clock.
@@ -214,16 +210,12 @@ func TestProblemsEndToEnd(t *testing.T) {
 	}
 	f.must(t, "", options...)
 	var record run.Record
-	if err := files.LoadJSON(f.expand("TMP/both/gsm8k_rl/run.json"), &record); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, files.LoadJSON(f.expand("TMP/both/gsm8k_rl/run.json"), &record))
 	if diff := cmp.Diff(map[string]string{"WANDB_PROJECT": "apples"}, record.Environment); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
 	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
-	if err := files.LoadJSON(f.expand("TMP/both/gsm8k_rl/logs/eval_results.json"), &scores); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, files.LoadJSON(f.expand("TMP/both/gsm8k_rl/logs/eval_results.json"), &scores))
 	if scores.Before.N != 6 || scores.After.N != 6 || scores.Last.N != 6 || scores.Fresh != nil {
 		t.Errorf("%+v", scores)
 	}

@@ -9,15 +9,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // TestTrial describes a run of both stages before it starts, and leaves no files.
 func TestTrial(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
-	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
 	t.Setenv("TMPDIR", f.tmp)
 	before := f.files(t)
 	run := `--task sum_digits --mode supervised_then_rl --tiny-layers 1 --tiny-hidden 32 --warmup-check-every 0 --max-steps 7 --num-steps 9 --prompts-per-step 3
@@ -48,9 +47,7 @@ func TestTrial(t *testing.T) {
 // TestTrialIsBounded asks for more than could be computed in a test: a dry run's work does not depend on these options.
 func TestTrialIsBounded(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
-	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
 	f.write(t, "TMP/long.jsonl", strings.Repeat(`{"text": "`+strings.Repeat("one two three ", 400)+"\"}\n", 64))
 	measured := regexp.MustCompile(`measured +(\d+) samples? with (\d+) tokens`)
 	for _, command := range []string{
@@ -73,27 +70,19 @@ func TestTrialIsBounded(t *testing.T) {
 // inProcess runs the program and captures the process's standard output.
 func inProcess(t *testing.T, f folders, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	out, err := os.CreateTemp(t.TempDir(), "out")
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(os.CreateTemp(t.TempDir(), "out"))(t)
 	old := os.Stdout
 	os.Stdout = out
 	code, _, stderr = f.rltrain("", args...)
 	os.Stdout = old
-	data, err := os.ReadFile(out.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(out.Name()))(t)
 	return code, string(data), stderr
 }
 
 // TestAdapterWithoutModulesIsRefused before a folder is created; the error lists the available modules.
 func TestAdapterWithoutModulesIsRefused(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
-	if err := policy.TinyModel(f.expand("TMP/start"), 1, 32, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
 	code, _, stderr := f.rltrain("", strings.Fields(f.expand("--task sum_digits --mode rl_only --model TMP/start --use-lora --lora-target-modules nothing_so --output-dir TMP/out"))...)
 	if want := `lora: target "nothing_so" matches no module; choose from model.layers.*.self_attn.q_proj`; code == 0 || !strings.Contains(stderr, want) {
 		t.Errorf("exit code %d, %q; want …%s…", code, stderr, want)

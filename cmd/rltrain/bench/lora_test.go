@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/rltrain/rltrain/internal/errtest"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestLoraBenchSequences(t *testing.T) {
@@ -60,9 +61,7 @@ func TestDPOBenchPrecompute(t *testing.T) {
 		var out bytes.Buffer
 		app := &cli.App{Commands: []*cli.Command{Command()}, Writer: &out, ExitErrHandler: func(*cli.Context, error) {}}
 		args := append(strings.Fields("rltrain bench dpo_step --pairs 1 --prompt 2 --seq 4 --r 1 --threads 1 --reps 1 --json"), more...)
-		if err := app.RunContext(t.Context(), args); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, app.RunContext(t.Context(), args))
 		var line struct{ Precompute bool }
 		if err := json.Unmarshal(out.Bytes(), &line); err != nil {
 			t.Fatalf("%v: %s", err, out.String())

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/transformers"
@@ -44,10 +45,7 @@ func TestStepFLOPs(t *testing.T) {
 
 // TestDeviceBenchCounts: rates are work divided by time.
 func TestDeviceBenchCounts(t *testing.T) {
-	r, err := measureDevice(t.Context(), 1, 1<<12, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(measureDevice(t.Context(), 1, 1<<12, 32))(t)
 	if want := inARow * 2 * 32.0 * 32 * 32 / r.Best / 1e12; math.Abs(r.more["tflop_s"].(float64)/want-1) > 1e-9 {
 		t.Errorf("%v TFLOP/s in %v s, want %v", r.more["tflop_s"], r.Best, want)
 	}

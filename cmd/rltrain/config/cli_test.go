@@ -11,6 +11,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/errtest"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // newApp builds an application as main does; each command that runs is appended to log.
@@ -74,10 +75,7 @@ func TestApp(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.args, func(t *testing.T) {
-			got, err := runApp(t, strings.Fields(test.args)...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must.Get(runApp(t, strings.Fields(test.args)...))(t)
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
@@ -160,10 +158,7 @@ func TestHelpGolden(t *testing.T) {
 		if n := strings.Count(short, "\n  --"); err != nil || n < 10 || n > 26 {
 			t.Errorf("%s: the short help has %d options, %v", task, n, err)
 		}
-		got, err := Help(task, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(Help(task, true))(t)
 		if len(known) == 0 {
 			golden(t, "testdata/help_"+full+".txt", got)
 		}
@@ -193,9 +188,7 @@ func BenchmarkTrainCommand(b *testing.B) {
 
 func BenchmarkLoad(b *testing.B) {
 	for b.Loop() {
-		if _, err := Load([]string{"--mode=supervised", "--epochs=3"}, nil); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(Load([]string{"--mode=supervised", "--epochs=3"}, nil))(b)
 	}
 }
 

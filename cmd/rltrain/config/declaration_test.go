@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -45,19 +46,13 @@ func TestRecipesSayWhatDiffers(t *testing.T) {
 	for _, d := range envs.Definitions() {
 		var all []entry
 		for _, ch := range []choice{{task: d}, {task: d, data: true}, {task: d, pretrained: true}} {
-			r, err := ch.recipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must.Get(ch.recipe())(t)
 			all = append(all, r.entries...)
 		}
 		for _, e := range all {
 			known, differs := false, false
 			for _, ch := range choicesOf(d) {
-				c, err := ch.build()
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := must.Get(ch.build())(t)
 				if o := c.set.Find(e.name); o != nil {
 					known = true
 					differs = differs || e.value.Text != yamlValue(o.Default())
@@ -77,10 +72,7 @@ func TestDefaultsGolden(t *testing.T) {
 		if d.Needs != "" {
 			args = append(args, "--dataset", "d")
 		}
-		c, err := Load(args, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(Load(args, nil))(t)
 		golden(t, "testdata/defaults_"+d.Name+".yaml", string(c.YAML()))
 	}
 }
@@ -89,10 +81,7 @@ func TestDefaultsGolden(t *testing.T) {
 // one is named, and those of model tiny stay.
 func TestPretrainedGolden(t *testing.T) {
 	load := func(args ...string) *Config {
-		c, err := Load(args, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(Load(args, nil))(t)
 		return c
 	}
 	for _, d := range envs.Definitions() {
@@ -109,9 +98,7 @@ func TestPretrainedGolden(t *testing.T) {
 			t.Errorf("%s: an adapter on %s", d.Name, got)
 		}
 		again := filepath.Join(t.TempDir(), "config.yaml")
-		if err := os.WriteFile(again, c.YAML(), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(again, c.YAML(), 0o644))
 		if diff := Diff(c, load("--config", again)); diff != nil {
 			t.Errorf("%s: read again: %v", d.Name, diff)
 		}
@@ -124,14 +111,9 @@ func TestPretrainedGolden(t *testing.T) {
 // TestPretrainedPolicy: a folder with an adapter is a pretrained model, a folder with all weights is not.
 func TestPretrainedPolicy(t *testing.T) {
 	adapter, full := t.TempDir(), t.TempDir()
-	if err := os.WriteFile(filepath.Join(adapter, "adapter_config.json"), []byte("{}"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(adapter, "adapter_config.json"), []byte("{}"), 0o644))
 	for dir, want := range map[string]string{adapter: "8", full: "64"} {
-		c, err := Load([]string{"--task", "sum_digits", "--mode", "rl_only", "--pretrained-model", dir}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(Load([]string{"--task", "sum_digits", "--mode", "rl_only", "--pretrained-model", dir}, nil))(t)
 		if got := c.Text("prompts_per_step"); got != want {
 			t.Errorf("%s prompts a step, want %s", got, want)
 		}
@@ -141,14 +123,9 @@ func TestPretrainedPolicy(t *testing.T) {
 func golden(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(file, []byte(got), 0o644))
 	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(os.ReadFile(file))(t)
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("go test -update rewrites %s (-want +got)\n%s", file, diff)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // inFolder creates a folder with one file, c.yaml, and makes it the test's working folder.
@@ -16,9 +17,7 @@ func inFolder(t testing.TB, yaml string) {
 	t.Helper()
 	t.Chdir(t.TempDir())
 	if yaml != "" {
-		if err := os.WriteFile("c.yaml", []byte(yaml), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile("c.yaml", []byte(yaml), 0o644))
 	}
 }
 
@@ -38,10 +37,7 @@ func values(c *Config) map[string]string {
 func changes(t testing.TB, c *Config) map[string]string {
 	t.Helper()
 	recipe := map[string]string{}
-	usual, err := choose([][]entry{entriesOf("task", c.General.Task)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	usual := must.Get(choose([][]entry{entriesOf("task", c.General.Task)}))(t)
 	like := []entry{}
 	for _, key := range selectors {
 		if o := c.set.Find(key); o != nil {
@@ -51,14 +47,8 @@ func changes(t testing.TB, c *Config) map[string]string {
 	if s, given := c.sources["model"]; given && s.Layer != Recipe {
 		like = append(like, entriesOf("model", c.General.Model)...)
 	}
-	ch, err := choose([][]entry{like})
-	if err != nil {
-		t.Fatal(err)
-	}
-	base, err := ch.withRecipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ch := must.Get(choose([][]entry{like}))(t)
+	base := must.Get(ch.withRecipe())(t)
 	for _, o := range base.set.All() {
 		recipe[o.Name] = yamlValue(o.Get())
 	}
@@ -167,10 +157,7 @@ func TestLoadCommands(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.command, func(t *testing.T) {
 			inFolder(t, test.yaml)
-			got, err := Load(strings.Fields(test.command), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must.Get(Load(strings.Fields(test.command), nil))(t)
 			want := pairs(test.want)
 			if strings.Contains(test.command, "--config") {
 				want["config"] = "c.yaml"
@@ -192,10 +179,7 @@ func TestRecipeOfOneLoss(t *testing.T) {
 		"--algorithm ppo":             "0",
 		"--algorithm grpo --beta 0.1": "0.1",
 	} {
-		c, err := Load(strings.Fields("--task gsm8k --dataset d "+args), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(Load(strings.Fields("--task gsm8k --dataset d "+args), nil))(t)
 		if got := c.Text("kl_coef"); got != want {
 			t.Errorf("%s: kl_coef %s, want %s", args, got, want)
 		}
@@ -204,13 +188,10 @@ func TestRecipeOfOneLoss(t *testing.T) {
 
 func TestPrecedence(t *testing.T) {
 	inFolder(t, "epochs: 11\nbatch_size: 12\nlora_r: 13\n")
-	got, err := Load(
+	got := must.Get(Load(
 		[]string{"--lora-r", "33"},
 		[]string{"RLTRAIN_CONFIG=c.yaml", "RLTRAIN_BATCH_SIZE=22", "RLTRAIN_LORA_R=23", "RLTRAIN_NUM_PPO_EPOCHS=5",
-			"RLTRAIN_LIB=/lib", "RLTRAIN_KERNELS=avx2", "RLTRAIN_CACHE=/cache", "RLTRAINING=x", "HOME=/"})
-	if err != nil {
-		t.Fatal(err)
-	}
+			"RLTRAIN_LIB=/lib", "RLTRAIN_KERNELS=avx2", "RLTRAIN_CACHE=/cache", "RLTRAINING=x", "HOME=/"}))(t)
 	if diff := cmp.Diff(pairs("epochs=11 batch_size=22 lora_r=33 update_epochs=5 config=c.yaml"), changes(t, got)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
@@ -230,13 +211,8 @@ func TestPrecedence(t *testing.T) {
 
 func TestFlagBeatsVariableForTheFile(t *testing.T) {
 	inFolder(t, "epochs: 11\n")
-	if err := os.WriteFile("other.yaml", []byte("epochs: 12\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	got, err := Load([]string{"--config=other.yaml"}, []string{"RLTRAIN_CONFIG=c.yaml"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile("other.yaml", []byte("epochs: 12\n"), 0o644))
+	got := must.Get(Load([]string{"--config=other.yaml"}, []string{"RLTRAIN_CONFIG=c.yaml"}))(t)
 	if got.Supervised.Epochs != 12 || got.General.ConfigFile != "other.yaml" {
 		t.Errorf("epochs %d from %s, want 12 from other.yaml", got.Supervised.Epochs, got.General.ConfigFile)
 	}
@@ -244,10 +220,7 @@ func TestFlagBeatsVariableForTheFile(t *testing.T) {
 
 func TestSkippedSections(t *testing.T) {
 	inFolder(t, strings.NewReplacer("ENABLED", "true", "*any", "any").Replace(routerFile))
-	got, err := Load([]string{"--config=c.yaml"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(Load([]string{"--config=c.yaml"}, nil))(t)
 	want := []string{"bert_model", "tools", "vllm_endpoints", "default_model", "strategy", "classifier.category_model", "classifier.rl_training.gamma"}
 	if diff := cmp.Diff(want, got.Skipped()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -270,10 +243,7 @@ func TestRewardSpec(t *testing.T) {
 
 func TestErrorfBlamesTheSource(t *testing.T) {
 	inFolder(t, "classifier:\n  rl_training:\n    reward_metric: f2\n")
-	c, err := Load([]string{"--config=c.yaml"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(Load([]string{"--config=c.yaml"}, nil))(t)
 	for key, want := range map[string]string{
 		"reward": "c.yaml:3:5: classifier.rl_training.reward_metric: unknown f2",
 		"model":  "--model: unknown f2",
@@ -298,9 +268,7 @@ func TestRouterAlgorithms(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "router.yaml")
 		text := "classifier:\n  rl_training:\n    enabled: true\n    algorithm: " + name +
 			"\n    learning_rate: 2e-5\n    gamma: 0.9\n    batch_size: 24\n    update_epochs: 3\n    reward_metric: f1\n"
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
 		c, err := Load([]string{"--config", path}, nil)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -6,14 +6,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // TestSystems pastes commands of other trainers.
 func TestSystems(t *testing.T) {
-	data, err := os.ReadFile("testdata/systems.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile("testdata/systems.txt"))(t)
 	command, tested := "", 0
 	for line := range strings.Lines(string(data)) {
 		line = strings.TrimSpace(line)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/internal/errtest"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // TestForeignNames reads names of other trainers, each with what it sets.
@@ -55,10 +56,7 @@ func TestForeignNames(t *testing.T) {
 	} {
 		t.Run(test.command, func(t *testing.T) {
 			inFolder(t, test.yaml)
-			c, err := Load(strings.Fields(test.command), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must.Get(Load(strings.Fields(test.command), nil))(t)
 			want, got := pairs(test.want), changes(t, c)
 			for _, name := range []string{"task", "dataset", "model", "config", "defaults"} {
 				if want[name] == "" {
@@ -191,10 +189,7 @@ func FuzzArguments(f *testing.F) {
 
 // TestTableOfTRL: the table is complete, and each line has every column.
 func TestTableOfTRL(t *testing.T) {
-	data, err := os.ReadFile("trl.tsv")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile("trl.tsv"))(t)
 	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
 	if got := strings.Split(lines[0], "\t")[2:]; !slices.Equal(got, trlColumns) {
 		t.Errorf("columns %v, want %v", got, trlColumns)

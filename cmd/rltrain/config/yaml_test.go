@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestYAMLRoundTrip(t *testing.T) {
@@ -18,10 +20,7 @@ func TestYAMLRoundTrip(t *testing.T) {
 		{"--output-dir=- a", "--model=~", "--dataset= "},
 	}
 	for _, args := range commands {
-		first, err := Load(args, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := must.Get(Load(args, nil))(t)
 		inFolder(t, string(first.YAML()))
 		second, err := Load([]string{"--config=c.yaml"}, nil)
 		if err != nil {
@@ -36,10 +35,7 @@ func TestYAMLRoundTrip(t *testing.T) {
 
 func TestYAMLOfRouterFileIsComplete(t *testing.T) {
 	inFolder(t, strings.NewReplacer("ENABLED", "false", "*any", "any").Replace(routerFile))
-	c, err := Load([]string{"--config=c.yaml"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(Load([]string{"--config=c.yaml"}, nil))(t)
 	if bytes.Contains(c.YAML(), []byte("update_epochs")) {
 		t.Errorf("settings of the switched-off stage are written:\n%s", c.YAML())
 	}
@@ -47,10 +43,7 @@ func TestYAMLOfRouterFileIsComplete(t *testing.T) {
 
 func TestYAMLGolden(t *testing.T) {
 	inFolder(t, "epochs: 3\n")
-	c, err := Load([]string{"--config=c.yaml", "--mode=supervised", "--learning-rate=1e-5", "--dataset=d.csv"}, []string{"RLTRAIN_LORA_R=4"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(Load([]string{"--config=c.yaml", "--mode=supervised", "--learning-rate=1e-5", "--dataset=d.csv"}, []string{"RLTRAIN_LORA_R=4"}))(t)
 	want := `# General
 task: intent
 mode: supervised  # --mode
@@ -122,10 +115,7 @@ run_name: ""
 
 func TestDiff(t *testing.T) {
 	load := func(args ...string) *Config {
-		c, err := Load(args, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(Load(args, nil))(t)
 		return c
 	}
 	a := load("--epochs=2")
@@ -201,10 +191,7 @@ func TestNamed(t *testing.T) {
 		{"--task=sum_digits --algorithm=reinforce_replay --buffer-cache=b.jsonl --load-buffer", map[string][]string{"buffer_cache": {"b.jsonl"}}},
 		{"--task=prompts --dataset=p.jsonl --reward=cmd:judge --turns-cmd=turns", map[string][]string{"dataset": {"p.jsonl"}, "reward": {"cmd:judge"}, "turns_cmd": {"turns"}, "output_dir": nil, "config": nil}},
 	} {
-		c, err := Load(strings.Fields(test.args), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(Load(strings.Fields(test.args), nil))(t)
 		named := c.Named()
 		for name, want := range test.want {
 			if diff := cmp.Diff(want, named[name]); diff != "" {

@@ -8,14 +8,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // TestEveryOperatorHasAPath: each operator of the core has its row, which gradients share.
 func TestEveryOperatorHasAPath(t *testing.T) {
-	schema, err := os.ReadFile("../../../csrc/ops/schema.cc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	schema := must.Get(os.ReadFile("../../../csrc/ops/schema.cc"))(t)
 	gradient := regexp.MustCompile(`^(.*?)(_backward|_(input|weight|hidden)_grad|_grads)$`)
 	var want, got []string
 	for _, found := range regexp.MustCompile(`m\.def\(\s*"([a-z_]+)\(`).FindAllStringSubmatch(string(schema), -1) {

@@ -3,6 +3,7 @@ package doctor
 import (
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
@@ -14,10 +15,7 @@ func TestSamplerAndTrainingAgree(t *testing.T) {
 		dtype torch.DType
 		mismatch
 	}{{torch.F32, mismatch{1e-5, 1e-4}}, {torch.BF16, mismatch{2e-3, 2e-2}}} {
-		found, err := measureMismatch(limit.dtype)
-		if err != nil {
-			t.Fatal(err)
-		}
+		found := must.Get(measureMismatch(limit.dtype))(t)
 		if found.mean > limit.mean || found.most > limit.most || found.most == 0 {
 			t.Errorf("%v: %v", limit.dtype, found)
 		}

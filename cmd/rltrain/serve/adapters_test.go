@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
@@ -22,7 +23,7 @@ import (
 // adapter writes an adapter for the model of s with every weight equal to change.
 func adapter(t testing.TB, s *running, dir string, seed uint64, change ...func(float32) float32) {
 	t.Helper()
-	if err := s.engine.ask(t.Context(), func() error {
+	must.Do(t, s.engine.ask(t.Context(), func() error {
 		p, err := policy.NewCausalLM(policy.Config{Dir: s.base.BaseModel, R: 2, Alpha: 4, Seed: seed})
 		if err != nil {
 			return err
@@ -44,9 +45,7 @@ func adapter(t testing.TB, s *running, dir string, seed uint64, change ...func(f
 			}
 		}
 		return p.SaveAdapter(dir)
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 func TestAdaptersComeAndGo(t *testing.T) {
@@ -55,9 +54,7 @@ func TestAdaptersComeAndGo(t *testing.T) {
 	for name, dir := range map[string]string{"a": allowed + "/a", "b": allowed + "/b", "c": allowed + "/deep/c", "x": outside + "/x"} {
 		adapter(t, s, dir, uint64(name[0]))
 	}
-	if err := os.Symlink(outside+"/x", allowed+"/link"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Symlink(outside+"/x", allowed+"/link"))
 	load := func(name, path string, want int, text string) {
 		t.Helper()
 		status, got := s.ask(t, "/v1/load_lora_adapter", fmt.Sprintf(`{"lora_name":%q,"lora_path":%q}`, name, path))
@@ -118,17 +115,12 @@ func TestAdaptersComeAndGo(t *testing.T) {
 
 // TestPipes: a named pipe among an adapter's files is refused, and the server goes on.
 func TestPipes(t *testing.T) {
-	root, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(filepath.EvalSymlinks(t.TempDir()))(t)
 	s := start(t, Config{AdapterDirs: []string{root}, MaxAdapters: 2})
 	for _, file := range []string{lora.ConfigFile, lora.WeightsFile} {
 		dir := filepath.Join(root, file)
 		adapter(t, s, dir, 3)
-		if err := errors.Join(os.Remove(filepath.Join(dir, file)), syscall.Mkfifo(filepath.Join(dir, file), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(os.Remove(filepath.Join(dir, file)), syscall.Mkfifo(filepath.Join(dir, file), 0o600)))
 		status, text := s.ask(t, "/v1/load_lora_adapter", fmt.Sprintf(`{"lora_name":"x","lora_path":%q}`, dir))
 		if status != 400 || !strings.Contains(text, "not a regular file") {
 			t.Errorf("%s: status %d, %s", file, status, text)

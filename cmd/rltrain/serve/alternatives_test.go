@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
@@ -40,15 +41,13 @@ func (s *running) evaluate(t testing.TB, body string) []evaluatedText {
 // scored are the model's log-probs of all tokens but the first.
 func scored(t testing.TB, s *running, ids []int32, temperature float64) (logs []float32) {
 	t.Helper()
-	if err := s.engine.ask(t.Context(), func() error {
+	must.Do(t, s.engine.ask(t.Context(), func() error {
 		all, err := s.base.Score(t.Context(), [][]int32{ids[:1]}, [][]int32{ids[1:]}, temperature)
 		if err == nil {
 			logs = all[0].LogProbs
 		}
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return logs
 }
 
@@ -169,7 +168,7 @@ func TestChatAlternatives(t *testing.T) {
 
 func TestTopLogProbsAreADistribution(t *testing.T) {
 	s := start(t, Config{})
-	if err := s.engine.ask(t.Context(), func() error {
+	must.Do(t, s.engine.ask(t.Context(), func() error {
 		got, err := s.base.TopLogProbs(t.Context(), []int32{5, 6, 7}, 1, 4, 1)
 		if err != nil {
 			return err
@@ -189,9 +188,7 @@ func TestTopLogProbsAreADistribution(t *testing.T) {
 		}
 		_, err = s.base.TopLogProbs(t.Context(), []int32{5}, 1, 4, 1)
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // TestPromptsAreEvaluatedOnce: without completions, all choices of a prompt share one evaluation.
@@ -202,10 +199,7 @@ func TestPromptsAreEvaluatedOnce(t *testing.T) {
 	all, _, _ := f.job.heard()
 	var tops [][]policy.TopLogProbs
 	for _, n := range all {
-		p, err := s.finished(t.Context(), f, n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(s.finished(t.Context(), f, n))(t)
 		tops = append(tops, p.top)
 	}
 	if len(tops) != 2 || len(tops[0]) != 2 || &tops[0][0] != &tops[1][0] {

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -26,9 +27,7 @@ func BenchmarkAgainstGenerate(b *testing.B) {
 func againstGenerate(b *testing.B, layers, hidden int) {
 	const prompts, slots, fresh = 200, 32, 64
 	dir := filepath.Join(b.TempDir(), "model")
-	if err := policy.TinyModel(dir, layers, hidden, 5); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, policy.TinyModel(dir, layers, hidden, 5))
 	s := startModel(b, dir, Config{Slots: slots, Queue: prompts})
 	rng := rand.New(rand.NewPCG(1, 0))
 	all := make([][]int32, prompts)
@@ -41,23 +40,19 @@ func againstGenerate(b *testing.B, layers, hidden int) {
 	defer transport.CloseIdleConnections()
 	s.client = &http.Client{Transport: transport}
 	var sampler *policy.Sampler
-	if err := s.engine.ask(b.Context(), func() (err error) {
+	must.Do(b, s.engine.ask(b.Context(), func() (err error) {
 		sampler, err = s.base.NewSampler(slots)
 		return err
-	}); err != nil {
-		b.Fatal(err)
-	}
+	}))
 	defer func() { _ = s.engine.ask(b.Context(), func() error { sampler.Close(); return nil }) }()
 	generate := func() (tokens int) {
 		o := policy.GenerateOptions{Samples: 1, MaxNew: fresh, Seed: 1, Sampling: torch.Sampling{Temperature: 1, TopP: 1, RepetitionPenalty: 1}}
-		if err := s.engine.ask(b.Context(), func() error {
+		must.Do(b, s.engine.ask(b.Context(), func() error {
 			return sampler.Generate(context.Background(), all, o, func(_ int, done []policy.Completion) error {
 				tokens += len(done[0].IDs)
 				return nil
 			})
-		}); err != nil {
-			b.Fatal(err)
-		}
+		}))
 		return tokens
 	}
 	serve := func() int {
@@ -96,9 +91,7 @@ func againstGenerate(b *testing.B, layers, hidden int) {
 func BenchmarkAdapters(b *testing.B) {
 	const clients, fresh, adapters = 54, 32, 8
 	dir, allowed := filepath.Join(b.TempDir(), "model"), b.TempDir()
-	if err := policy.TinyModel(dir, 6, 256, 5); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, policy.TinyModel(dir, 6, 256, 5))
 	s := startModel(b, dir, Config{Slots: 64, Queue: 64, AdapterDirs: []string{allowed}, MaxAdapters: adapters})
 	names := []string{"tiny"}
 	for i := range adapters {
@@ -142,8 +135,6 @@ func BenchmarkAdapters(b *testing.B) {
 // processorTime is the processor time of this process, in seconds.
 func processorTime(t testing.TB) float64 {
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }

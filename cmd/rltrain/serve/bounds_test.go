@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // TestBodiesAreBounded: what all requests send together is limited.
@@ -40,16 +42,10 @@ func TestHosts(t *testing.T) {
 		"rebind.example": 403, "127.0.0.1.rebind.example:8000": 403, "localhost.": 200, "rebind.example.:80": 403,
 	} {
 		for _, s := range []*running{open, keyed} {
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/health", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/health", nil))(t)
 			r.Host = host
 			r.Header.Set("Authorization", "bearer  "+s.key)
-			answer, err := s.client.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := must.Get(s.client.Do(r))(t)
 			answer.Body.Close()
 			if ok := s == keyed || want == http.StatusOK; (answer.StatusCode == http.StatusOK) != ok {
 				t.Errorf("%q: status %d", host, answer.StatusCode)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -34,9 +35,7 @@ type running struct {
 func start(t testing.TB, c Config) *running {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "model")
-	if err := policy.TinyChatModel(dir, 1, 32, 5); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyChatModel(dir, 1, 32, 5))
 	return startModel(t, dir, c)
 }
 
@@ -56,10 +55,7 @@ func startModel(t testing.TB, dir string, c Config) *running {
 	if c.Grace == 0 {
 		c.Grace = time.Minute
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ctx, stop := context.WithCancel(context.Background())
 	s := &running{url: "http://" + listener.Addr().String(), stop: stop, ended: make(chan error, 1), key: c.Key, client: http.DefaultClient}
 	made := make(chan error, 1)
@@ -79,9 +75,7 @@ func startModel(t testing.TB, dir string, c Config) *running {
 			return s.Serve(ctx, listener)
 		})
 	}()
-	if err := <-made; err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, <-made)
 	t.Cleanup(func() {
 		stop()
 		<-s.ended
@@ -98,18 +92,12 @@ func (s *running) send(t testing.TB, ctx context.Context, path, body string) *ht
 	if body == "" {
 		method = http.MethodGet
 	}
-	r, err := http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body)))(t)
 	r.Header.Set("Content-Type", "application/json")
 	if s.key != "" {
 		r.Header.Set("Authorization", "Bearer "+s.key)
 	}
-	answer, err := s.client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(s.client.Do(r))(t)
 	return answer
 }
 
@@ -117,10 +105,7 @@ func (s *running) ask(t testing.TB, path, body string) (int, string) {
 	t.Helper()
 	answer := s.send(t, t.Context(), path, body)
 	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(io.ReadAll(answer.Body))(t)
 	return answer.StatusCode, string(text)
 }
 
@@ -186,7 +171,7 @@ func (s *running) idle(t testing.TB) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; {
 		busy := 0
-		if err := s.engine.ask(t.Context(), func() error {
+		must.Do(t, s.engine.ask(t.Context(), func() error {
 			busy = len(s.engine.running) + len(s.engine.line) + s.engine.sampler.Unfinished()
 			for _, l := range s.engine.lanes {
 				if busy == 0 && l.jobs != 0 {
@@ -194,9 +179,7 @@ func (s *running) idle(t testing.TB) {
 				}
 			}
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		if busy == 0 {
 			return
 		}
@@ -210,7 +193,7 @@ func (s *running) idle(t testing.TB) {
 // direct is the engine's completion without a server.
 func direct(t testing.TB, s *running, adapter string, prompts [][]int32, o policy.GenerateOptions) (all [][]policy.Completion) {
 	t.Helper()
-	if err := s.engine.ask(t.Context(), func() error {
+	must.Do(t, s.engine.ask(t.Context(), func() error {
 		p := s.base
 		if adapter != "" {
 			var err error
@@ -228,8 +211,6 @@ func direct(t testing.TB, s *running, adapter string, prompts [][]int32, o polic
 			all = append(all, done)
 			return nil
 		})
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return all
 }

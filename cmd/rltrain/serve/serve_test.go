@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -203,20 +204,14 @@ func TestPagesOfABrowser(t *testing.T) {
 		{"", "", 200}, {"application/x-www-form-urlencoded", "", 200}, {"application/json; charset=utf-8", "", 200},
 		{"text/plain", "http://example.com", 415}, {"", "http://example.com", 415}, {"application/json", "http://example.com", 200},
 	} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/v1/completions", strings.NewReader(`{"model":"tiny","prompt":"a","max_tokens":1}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/v1/completions", strings.NewReader(`{"model":"tiny","prompt":"a","max_tokens":1}`)))(t)
 		if r.Header.Set("Content-Type", c.kind); c.kind == "" {
 			r.Header.Del("Content-Type")
 		}
 		if c.origin != "" {
 			r.Header.Set("Origin", c.origin)
 		}
-		answer, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(http.DefaultClient.Do(r))(t)
 		answer.Body.Close()
 		if answer.StatusCode != c.status {
 			t.Errorf("type %q, origin %q: status %d, want %d", c.kind, c.origin, answer.StatusCode, c.status)
@@ -254,10 +249,7 @@ func TestSlowBodies(t *testing.T) {
 		path, key string
 		status    string
 	}{{"/v1/completions", "secret", "408"}, {"/v1/completions", "", "401"}, {"/nothing", "secret", "404"}} {
-		connection, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		connection := must.Get(net.Dial("tcp", strings.TrimPrefix(s.url, "http://")))(t)
 		defer connection.Close()
 		fmt.Fprintf(connection, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 1000\r\n\r\n{", c.path, c.key)
 		all, err := io.ReadAll(connection) // ends when the server closes the connection
@@ -325,10 +317,7 @@ func FuzzRequests(f *testing.F) {
 	paths := []string{"/v1/completions", "/v1/chat/completions", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"}
 	f.Fuzz(func(t *testing.T, route int, body []byte) {
 		path := paths[uint(route)%4]
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+path, bytes.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+path, bytes.NewReader(body)))(t)
 		r.Header.Set("Content-Type", "application/json")
 		answer, err := http.DefaultClient.Do(r)
 		if err != nil {
@@ -371,12 +360,8 @@ func TestDefaults(t *testing.T) {
 // TestContentParts: a content in parts is the same prompt, and variables reach the template.
 func TestContentParts(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "model")
-	if err := policy.TinyModel(dir, 1, 32, 5); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("{% if think is defined and not think %}no {% endif %}{% for m in messages %}{% if m.content is string %}{{ m.content }}{% endif %}{% endfor %}"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(dir, 1, 32, 5))
+	must.Do(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("{% if think is defined and not think %}no {% endif %}{% for m in messages %}{% if m.content is string %}{{ m.content }}{% endif %}{% endfor %}"), 0o644))
 	s := startModel(t, dir, Config{})
 	for body, want := range map[string]int{
 		`"messages":[{"role":"user","content":"a question"}]`:                                                    10,

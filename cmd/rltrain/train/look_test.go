@@ -4,24 +4,17 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // What is trained on stands between marks.
 func TestMarked(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "tiny")
-	if err := policy.TinyModel(dir, 1, 32, 1); err != nil {
-		t.Fatal(err)
-	}
-	p, err := policy.ReadCausalLM(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, policy.TinyModel(dir, 1, 32, 1))
+	p := must.Get(policy.ReadCausalLM(dir))(t)
 	defer p.Close()
-	ids, err := p.Tokenizer.EncodeRaw("abcde", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must.Get(p.Tokenizer.EncodeRaw("abcde", false))(t)
 	for _, c := range []struct {
 		labels []bool
 		want   string

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/dist/disttest"
 	"github.com/rltrain/rltrain/rl/run"
 )
@@ -24,10 +25,7 @@ func TestSeveralProcessesDoNotTrainOnAGPU(t *testing.T) {
 
 // TestRanksCompareInputs: ranks with other rows, another commit of a model, or rows that cannot be read do not train together.
 func TestRanksCompareInputs(t *testing.T) {
-	c, err := config.Load([]string{"--task=sum_digits"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(config.Load([]string{"--task=sum_digits"}, nil))(t)
 	rows := run.Inputs{"dataset": {"rows.jsonl": "aa"}}
 	for name, test := range map[string]struct {
 		inputs run.Inputs

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestTaskOf(t *testing.T) {
@@ -17,10 +18,7 @@ func TestTaskOf(t *testing.T) {
 		`{"text":"q"}`:                                                                    "",
 		`{"question":"q","answer":"4"}`:                                                   "",
 	} {
-		value, err := dataset.Parse(row)
-		if err != nil {
-			t.Fatal(err)
-		}
+		value := must.Get(dataset.Parse(row))(t)
 		if got, _ := taskOf(dataset.Record{File: "f", Line: 1, Fields: value.(dataset.Object)}); got != want {
 			t.Errorf("%s is for task %q, want %q", row, got, want)
 		}

@@ -7,14 +7,12 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/digits"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // TestSolutionsStop: many are generated before the first step.
 func TestSolutionsStop(t *testing.T) {
-	task, err := digits.New(digits.Sum, 1, digits.Defaults(digits.Sum))
-	if err != nil {
-		t.Fatal(err)
-	}
+	task := must.Get(digits.New(digits.Sum, 1, digits.Defaults(digits.Sum)))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	n := 0

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/rollout"
 )
@@ -21,10 +22,7 @@ func TestTrialTakesTheHeaviestStep(t *testing.T) {
 	} {
 		source := &small{Source: batches{}, together: test.together, steps: 3}
 		for range trialSteps {
-			step, err := source.Next(context.Background(), rl.At{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			step := must.Get(source.Next(context.Background(), rl.At{}))(t)
 			if n := rl.Tokens(step.Samples); len(step.Samples) != test.samples || n != test.tokens {
 				t.Errorf("%s: %d samples with %d tokens, want %d with %d", name, len(step.Samples), n, test.samples, test.tokens)
 			}

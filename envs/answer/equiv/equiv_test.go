@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	f "github.com/rltrain/rltrain/envs/answer/formula"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // pair is a line of testdata/pairs.txt.
@@ -17,10 +19,7 @@ type pair struct {
 
 func pairs(t testing.TB) []pair {
 	t.Helper()
-	text, err := os.ReadFile("testdata/pairs.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("testdata/pairs.txt"))(t)
 	var out []pair
 	rule := ""
 	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {

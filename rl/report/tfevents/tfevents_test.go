@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 var noon = time.Unix(1_800_000_000, 250_000_000)
@@ -22,37 +24,24 @@ func TestChecksumOfTheFormat(t *testing.T) {
 
 func TestFileResumesAtItsCheckpoint(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "tensorboard")
-	w, err := Create(dir, noon)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(Create(dir, noon))(t)
 	if ok, _ := regexp.MatchString(`^events\.out\.tfevents\.1800000000\..+\.0$`, w.Name()); !ok {
 		t.Errorf("name %q", w.Name())
 	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(w.Settings(noon, map[string]any{"lr": 1e-4, "task": "digits", "on": true, "steps": 3, "targets": []string{"q", "v"}}, "train/reward"))
-	must(w.Text(noon, 0, "config", "lr: 1e-4"))
-	must(w.Row(noon, 1, map[string]float64{"train/loss": 0.5, "train/reward": -1}))
-	state, err := w.State()
-	must(err)
-	must(w.Row(noon, 2, map[string]float64{"train/loss": 99}))
-	must(w.Row(noon, 3, map[string]float64{"train/loss": 99}))
-	must(w.Close(noon, 0))
+	must.Do(t, w.Settings(noon, map[string]any{"lr": 1e-4, "task": "digits", "on": true, "steps": 3, "targets": []string{"q", "v"}}, "train/reward"))
+	must.Do(t, w.Text(noon, 0, "config", "lr: 1e-4"))
+	must.Do(t, w.Row(noon, 1, map[string]float64{"train/loss": 0.5, "train/reward": -1}))
+	state := must.Get(w.State())(t)
+	must.Do(t, w.Row(noon, 2, map[string]float64{"train/loss": 99}))
+	must.Do(t, w.Row(noon, 3, map[string]float64{"train/loss": 99}))
+	must.Do(t, w.Close(noon, 0))
 
 	path := filepath.Join(dir, w.Name())
-	again, err := OpenAt(dir, state.(State))
-	must(err)
-	must(again.Row(noon, 2, map[string]float64{"train/loss": 0.25}))
-	must(again.Close(noon, 0))
-	data, err := os.ReadFile(path)
-	must(err)
-	got, err := Read(bytes.NewReader(data))
-	must(err)
+	again := must.Get(OpenAt(dir, state.(State)))(t)
+	must.Do(t, again.Row(noon, 2, map[string]float64{"train/loss": 0.25}))
+	must.Do(t, again.Close(noon, 0))
+	data := must.Get(os.ReadFile(path))(t)
+	got := must.Get(Read(bytes.NewReader(data)))(t)
 	want := []Scalar{{1, "train/loss", 0.5}, {1, "train/reward", -1}, {2, "train/loss", 0.25}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -71,18 +60,10 @@ func TestFileResumesAtItsCheckpoint(t *testing.T) {
 
 func FuzzRead(f *testing.F) {
 	dir := f.TempDir()
-	w, err := Create(dir, noon)
-	if err != nil {
-		f.Fatal(err)
-	}
-	if err := w.Row(noon, 3, map[string]float64{"a": 1}); err != nil {
-		f.Fatal(err)
-	}
+	w := must.Get(Create(dir, noon))(f)
+	must.Do(f, w.Row(noon, 3, map[string]float64{"a": 1}))
 	_ = w.Close(noon, 0)
-	data, err := os.ReadFile(filepath.Join(dir, w.Name()))
-	if err != nil {
-		f.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(filepath.Join(dir, w.Name())))(f)
 	f.Add(data)
 	f.Fuzz(func(t *testing.T, data []byte) { _, _ = Read(bytes.NewReader(data)) })
 }

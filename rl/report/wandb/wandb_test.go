@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/internal/wire"
 )
 
@@ -20,12 +21,9 @@ var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 // rows returns a run's rows as JSON, by key.
 func rows(t *testing.T, data []byte) (all []map[string]string) {
 	t.Helper()
-	records, err := Read(data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	records := must.Get(Read(data))(t)
 	for i, record := range records {
-		fields := must(wire.Fields(record))
+		fields := get(wire.Fields(record))
 		if fields[0].Value != uint64(i+1) {
 			t.Errorf("record %d has the number %d", i+1, fields[0].Value)
 		}
@@ -33,9 +31,9 @@ func rows(t *testing.T, data []byte) (all []map[string]string) {
 			continue
 		}
 		row := map[string]string{}
-		for _, f := range must(wire.Fields(fields[1].Bytes)) {
+		for _, f := range get(wire.Fields(fields[1].Bytes)) {
 			if f.Number == 1 {
-				item := must(wire.Fields(f.Bytes))
+				item := get(wire.Fields(f.Bytes))
 				row[string(item[0].Bytes)] = string(item[1].Bytes)
 			}
 		}
@@ -44,7 +42,7 @@ func rows(t *testing.T, data []byte) (all []map[string]string) {
 	return all
 }
 
-func must[T any](v T, err error) T {
+func get[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
 	}
@@ -65,19 +63,19 @@ func TestRunResumesAtItsCheckpoint(t *testing.T) {
 		t.Error("an offline run is off")
 	}
 	r.Started, r.Config = noon, map[string]any{"lr": 1e-4}
-	w := must(Create(dir, r))
+	w := get(Create(dir, r))
 	check(t, w.Row(noon.Add(time.Second), 0, map[string]float64{"train/loss": 0.5, StepKey: 1}))
-	state := must(w.State())
+	state := get(w.State())
 	check(t, w.Row(noon.Add(time.Second), 0, map[string]float64{"train/loss": 99}))
 	check(t, w.Close(noon, 1))
 	var saved State
-	check(t, json.Unmarshal(must(json.Marshal(state)), &saved))
-	w = must(OpenAt(dir, saved))
+	check(t, json.Unmarshal(get(json.Marshal(state)), &saved))
+	w = get(OpenAt(dir, saved))
 	check(t, w.Row(noon.Add(2*time.Second), 0, map[string]float64{"train/loss": 0.25, StepKey: 2}))
 	check(t, w.Close(noon.Add(3*time.Second), 0))
 
 	path := filepath.Join(dir, "wandb", "offline-run-20260304_120000-abcd1234", "run-abcd1234.wandb")
-	data := must(os.ReadFile(path))
+	data := get(os.ReadFile(path))
 	want := []map[string]string{
 		{"train/loss": "0.5", StepKey: "1", "_step": "0", "_timestamp": "1772625601", "_runtime": "1"},
 		{"train/loss": "0.25", StepKey: "2", "_step": "1", "_timestamp": "1772625602", "_runtime": "2"},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/gguf"
 	"github.com/rltrain/rltrain/torch/gguf/convert"
 )
@@ -58,18 +59,14 @@ func write(t *testing.T, pairs []gguf.Pair, tensors map[string][]int64) string {
 		}
 		sources = append(sources, gguf.Source{Name: name, Type: gguf.F32, Shape: shape, Data: func() ([]byte, error) { return gguf.F32.Quantize(values) }})
 	}
-	if err := gguf.Write(path, pairs, sources); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, gguf.Write(path, pairs, sources))
 	return path
 }
 
 func TestWriteFolder(t *testing.T) {
 	dir := t.TempDir()
 	path := write(t, llama(), map[string][]int64{"blk.0.attn_q.weight": {8, 8}})
-	if err := convert.WriteFolder(dir, path, map[string]any{"temperature": 0.5}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, convert.WriteFolder(dir, path, map[string]any{"temperature": 0.5}))
 	read := func(name string) (fields map[string]any) {
 		t.Helper()
 		data, err := os.ReadFile(filepath.Join(dir, name))
@@ -152,10 +149,7 @@ func TestInterleave(t *testing.T) {
 	if values[width] != 3*width { // the second row is the first of the head's second half
 		t.Errorf("row 1 begins with %g", values[width])
 	}
-	raw, err := gguf.F32.Quantize(values)
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := must.Get(gguf.F32.Quantize(values))(t)
 	w := convert.Weight{Heads: heads, Tensor: gguf.Tensor{Shape: []int64{rows, width}}}
 	if diff := cmp.Diff(want, gguf.F32.Dequantize(w.Rows(raw))); diff != "" {
 		t.Error(diff)

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // Common templates without {% generation %} marks.
@@ -45,15 +47,9 @@ func TestRenderAssistant(t *testing.T) {
 		{"tools", []Message{talk[0], parsed(t, `{"role":"assistant","content":null,"tool_calls":[{"name":"f"}]}`), parsed(t, `{"role":"tool","content":"21"}`), talk[1]}, []string{"[f];", "one;"}},
 	}
 	for _, tt := range tests {
-		templates, err := Parse(tt.template, unmarked[tt.template])
-		if err != nil {
-			t.Fatal(err)
-		}
+		templates := must.Get(Parse(tt.template, unmarked[tt.template]))(t)
 		o := Options{Special: map[string]string{"bos_token": "<s>", "eos_token": "</s>"}}
-		plain, err := templates.Render(tt.messages, o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		plain := must.Get(templates.Render(tt.messages, o))(t)
 		out, err := templates.RenderAssistant(tt.messages, o)
 		if err != nil || out.Text != plain.Text {
 			t.Errorf("%s: %v; the text is the one without spans: %t", tt.template, err, out.Text == plain.Text)
@@ -72,9 +68,7 @@ func TestRenderAssistant(t *testing.T) {
 func parsed(t *testing.T, text string) Message {
 	t.Helper()
 	var m Message
-	if err := m.UnmarshalJSON([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.UnmarshalJSON([]byte(text)))
 	return m
 }
 
@@ -83,27 +77,15 @@ func TestRenderAssistantMarked(t *testing.T) {
 	marked := `{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}</s>{% endgeneration %}{% else %}{{ m.content }}</s>{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`
 	messages := []Message{NewMessage("user", "a"), NewMessage("assistant", "one"), NewMessage("user", "c"), NewMessage("assistant", "two")}
 	for name, of := range map[string]string{"marked": marked, "in a macro": "{% macro all() %}" + marked + "{% endmacro %}{{ all() }}"} {
-		templates, err := Parse(name, of)
-		if err != nil {
-			t.Fatal(err)
-		}
-		with, err := templates.RenderAssistant(messages, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		bare, err := Parse("bare", strings.NewReplacer("{% generation %}", "", "{% endgeneration %}", "").Replace(of))
-		if err != nil {
-			t.Fatal(err)
-		}
+		templates := must.Get(Parse(name, of))(t)
+		with := must.Get(templates.RenderAssistant(messages, Options{}))(t)
+		bare := must.Get(Parse("bare", strings.NewReplacer("{% generation %}", "", "{% endgeneration %}", "").Replace(of)))(t)
 		without, err := bare.RenderAssistant(messages, Options{})
 		if diff := cmp.Diff(with, without); diff != "" || err != nil {
 			t.Errorf("%s: %v, %s", name, err, diff)
 		}
 	}
-	whole, err := Parse("header", strings.Replace(marked, "<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}", "{% if m.role == 'assistant' %}{% generation %}<assistant>", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must.Get(Parse("header", strings.Replace(marked, "<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}", "{% if m.role == 'assistant' %}{% generation %}<assistant>", 1)))(t)
 	out, err := whole.RenderAssistant(messages[:2], Options{})
 	if err != nil || len(out.Generated) != 1 || out.Text[out.Generated[0].Start:out.Generated[0].End] != "<assistant>one</s>" {
 		t.Errorf("%v, %v", out, err)
@@ -117,10 +99,7 @@ func TestRenderAssistantRefuses(t *testing.T) {
 		`{% for m in messages %}{{ m.content }}{% endfor %}{% if messages | length == 1 %}{{ raise_exception('no') }}{% endif %}`: "message 2: rendering what comes before it",
 		`{{ messages | length }}`: "message 2: the chat template writes",
 	} {
-		templates, err := Parse("template", text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		templates := must.Get(Parse("template", text))(t)
 		if out, err := templates.RenderAssistant(messages, Options{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, %v, want %q", text, out, err, want)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
@@ -33,10 +34,7 @@ type chatCase struct {
 func (c chatCase) options(t *testing.T) Options {
 	o := Options{AddGenerationPrompt: c.Prompt, Special: c.Special, Now: clock, Tools: objects(t, c.Tools), Documents: objects(t, c.Documents)}
 	o.Variables = map[string]jinja.Value{}
-	v, err := jinja.ParseJSON(c.Variables)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := must.Get(jinja.ParseJSON(c.Variables))(t)
 	for _, name := range v.(*jinja.Dict).Keys() {
 		o.Variables[name], _ = v.(*jinja.Dict).Get(name)
 	}
@@ -45,10 +43,7 @@ func (c chatCase) options(t *testing.T) Options {
 
 // objects reads null or a list of objects.
 func objects(t *testing.T, data json.RawMessage) []*jinja.Dict {
-	v, err := jinja.ParseJSON(data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := must.Get(jinja.ParseJSON(data))(t)
 	if v == nil {
 		return nil
 	}
@@ -66,16 +61,11 @@ func TestRenderAsTransformers(t *testing.T) {
 		files = append(files, more)
 	}
 	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(file))(t)
 		n := 0
 		for line := range strings.Lines(string(data)) {
 			var c chatCase
-			if err := json.Unmarshal([]byte(line), &c); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, json.Unmarshal([]byte(line), &c))
 			n++
 			t.Run(c.Name, func(t *testing.T) { checkChat(t, c) })
 		}
@@ -84,10 +74,7 @@ func TestRenderAsTransformers(t *testing.T) {
 }
 
 func checkChat(t *testing.T, c chatCase) {
-	templates, err := Parse("case", c.Template)
-	if err != nil {
-		t.Fatal(err)
-	}
+	templates := must.Get(Parse("case", c.Template))(t)
 	got, err := templates.Render(c.Messages, c.options(t))
 	if c.Text == nil {
 		if err == nil {

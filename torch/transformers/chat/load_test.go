@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
@@ -17,12 +18,8 @@ func folder(t *testing.T, files map[string]string) string {
 	dir := t.TempDir()
 	for name, text := range files {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o777))
+		must.Do(t, os.WriteFile(path, []byte(text), 0o666))
 	}
 	return dir
 }
@@ -54,10 +51,7 @@ func TestLoad(t *testing.T) {
 			if tt.want == "odd" {
 				dir = filepath.Join(dir, "a[b]")
 			}
-			templates, err := Load(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			templates := must.Get(Load(dir))(t)
 			out, err := templates.Render([]Message{NewMessage("user", "x")}, tt.options)
 			if err != nil || out.Text != tt.want {
 				t.Errorf("%q, %v, want %q of %v", out.Text, err, tt.want, templates.Names())
@@ -94,13 +88,10 @@ func TestLoadRefuses(t *testing.T) {
 }
 
 func TestRenderRefuses(t *testing.T) {
-	templates, err := Load(folder(t, map[string]string{
+	templates := must.Get(Load(folder(t, map[string]string{
 		"additional_chat_templates/rag.jinja":     "{{ raise_exception('not so') }}",
 		"additional_chat_templates/recurse.jinja": "{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(messages) }}",
-	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	})))(t)
 	one := []Message{NewMessage("user", "x")}
 	tests := []struct {
 		name     string
@@ -123,9 +114,7 @@ func TestRenderRefuses(t *testing.T) {
 
 func TestMessage(t *testing.T) {
 	var m Message
-	if err := m.UnmarshalJSON([]byte(`{"content":null,"role":"assistant","z":1,"reasoning":"r","a":[]}`)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.UnmarshalJSON([]byte(`{"content":null,"role":"assistant","z":1,"reasoning":"r","a":[]}`)))
 	if diff := cmp.Diff([]string{"thinking", "role", "z", "reasoning", "a", "reasoning_content"}, m.seen().Keys()); diff != "" || m.Role() != "assistant" {
 		t.Error(m.Role(), diff)
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // clock is the time of strftime_now in the cases.
@@ -18,21 +20,13 @@ var clock = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 // it raises.
 func readCases(t testing.TB) (*Dict, []templateCase) {
 	t.Helper()
-	data, err := os.ReadFile("testdata/templates.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile("testdata/templates.jsonl"))(t)
 	variables, rest, _ := strings.Cut(string(data), "\n")
-	v, err := ParseJSON([]byte(variables))
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := must.Get(ParseJSON([]byte(variables)))(t)
 	var cases []templateCase
 	for line := range strings.Lines(rest) {
 		var c templateCase
-		if err := json.Unmarshal([]byte(line), &c); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal([]byte(line), &c))
 		cases = append(cases, c)
 	}
 	return v.(*Dict), cases
@@ -166,10 +160,7 @@ func TestLimits(t *testing.T) {
 }
 
 func TestClock(t *testing.T) {
-	parsed, err := Parse("{% if dated %}{{ strftime_now('%Y') }}{% endif %}")
-	if err != nil {
-		t.Fatal(err)
-	}
+	parsed := must.Get(Parse("{% if dated %}{{ strftime_now('%Y') }}{% endif %}"))(t)
 	d := NewDict()
 	if _, err := parsed.Render(d, time.Time{}); err != nil {
 		t.Errorf("a clock that is not read: %v", err)
@@ -181,10 +172,7 @@ func TestClock(t *testing.T) {
 }
 
 func TestGenerationInAString(t *testing.T) {
-	out, err := render("a{% set x %}{% generation %}b{% endgeneration %}{% endset %}{% generation %}c{% generation %}d{% endgeneration %}{% endgeneration %}{{ x }}", NewDict())
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(render("a{% set x %}{% generation %}b{% endgeneration %}{% endset %}{% generation %}c{% generation %}d{% endgeneration %}{% endgeneration %}{{ x }}", NewDict()))(t)
 	want := Rendering{Text: "acdb", Generated: []Span{{2, 3}, {1, 3}}, Unplaced: true}
 	if diff := cmp.Diff(want, out); diff != "" {
 		t.Error(diff)
@@ -192,10 +180,7 @@ func TestGenerationInAString(t *testing.T) {
 }
 
 func TestParseJSON(t *testing.T) {
-	v, err := ParseJSON([]byte(`{"z":1,"a":[1.0,1e2,-0,12345678901234567890,null,"\u00e9"],"z":{"b":true}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := must.Get(ParseJSON([]byte(`{"z":1,"a":[1.0,1e2,-0,12345678901234567890,null,"\u00e9"],"z":{"b":true}}`)))(t)
 	d := NewDict()
 	d.Set("v", v)
 	out, err := render("{{ v | tojson }}", d)
@@ -250,28 +235,17 @@ func FuzzParseJSON(f *testing.F) {
 
 func BenchmarkRender(b *testing.B) {
 	variables, _ := readCases(b)
-	parsed, err := Parse("{% for p in people %}{% if p.age > 27 %}<|{{ p.name | upper }}|>\n{{ p | tojson }}{% endif %}{% endfor %}")
-	if err != nil {
-		b.Fatal(err)
-	}
+	parsed := must.Get(Parse("{% for p in people %}{% if p.age > 27 %}<|{{ p.name | upper }}|>\n{{ p | tojson }}{% endif %}{% endfor %}"))(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := parsed.Render(variables, clock); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(parsed.Render(variables, clock))(b)
 	}
 }
 
 // Integers keep their digits, as Python's do.
 func TestLongIntegers(t *testing.T) {
-	v, err := ParseJSON([]byte(`{"a":12345678901234567890123,"b":-12345678901234567890123,"c":12345678901234567890123,"d":1e30}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	parsed, err := Parse("{{ v | tojson }} {{ v.a }} {{ v.a == v.c }} {{ v.a == v.b }} {{ v.a is number }} {{ v.a is integer }} {{ v.d is integer }}")
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := must.Get(ParseJSON([]byte(`{"a":12345678901234567890123,"b":-12345678901234567890123,"c":12345678901234567890123,"d":1e30}`)))(t)
+	parsed := must.Get(Parse("{{ v | tojson }} {{ v.a }} {{ v.a == v.c }} {{ v.a == v.b }} {{ v.a is number }} {{ v.a is integer }} {{ v.d is integer }}"))(t)
 	d := NewDict()
 	d.Set("v", v)
 	got, err := parsed.Render(d, clock)

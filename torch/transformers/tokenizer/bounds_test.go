@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // splitting is a tokenizer.json of words split by a pattern.
@@ -29,10 +31,7 @@ func words(t testing.TB, parts map[string]any) string {
 	for name, part := range parts {
 		file[name] = part
 	}
-	data, err := json.Marshal(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(json.Marshal(file))(t)
 	return string(data)
 }
 
@@ -64,9 +63,7 @@ func TestTokenizerRefusesWhatHasNoBound(t *testing.T) {
 func TestTokenizerFileTooLarge(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "tokenizer.json")
-	if err := os.WriteFile(path, []byte("{"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte("{"), 0o644))
 	if err := os.Truncate(path, 20<<30); err != nil { // sparse on disk
 		t.Skip(err)
 	}
@@ -82,10 +79,7 @@ func TestLongTexts(t *testing.T) {
 	if _, err := tok.EncodeRaw(long, false); err == nil || !strings.Contains(err.Error(), "the text has 17825792 bytes, more than the 4194304") {
 		t.Error(err)
 	}
-	want, err := tok.EncodeRaw(long[:1<<12], false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(tok.EncodeRaw(long[:1<<12], false))(t)
 	ids, spans, err := tok.EncodeStart(long, 100)
 	if err != nil || !cmp.Equal(want[:100], ids) || len(spans) != 100 {
 		t.Errorf("%v, %d spans, %v", ids, len(spans), err)
@@ -132,10 +126,7 @@ func TestStartIsThatOfTheWhole(t *testing.T) {
 			if err != nil || !cmp.Equal(whole[:n], ids) || !cmp.Equal(spans[:n], places) {
 				t.Fatalf("%s: the first %d tokens differ from those of the full text: %v", dir, n, err)
 			}
-			full, err := left.EncodeRaw(text, true)
-			if err != nil {
-				t.Fatal(err)
-			}
+			full := must.Get(left.EncodeRaw(text, true))(t)
 			ids, cut, err := left.Encode(text, n)
 			own := n - left.before - left.after
 			last := full[len(full)-left.after-own : len(full)-left.after]

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // A tokenCase is a text with transformers' tokens, or, without a text, ids with their text.
@@ -28,17 +30,12 @@ func TestTokenizerAsTransformers(t *testing.T) {
 		files = append(files, more)
 	}
 	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(file))(t)
 		loaded := map[string]*Tokenizer{}
 		n := 0
 		for line := range strings.Lines(string(data)) {
 			var c tokenCase
-			if err := json.Unmarshal([]byte(line), &c); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, json.Unmarshal([]byte(line), &c))
 			if !filepath.IsAbs(c.Dir) {
 				c.Dir = filepath.Join(filepath.Dir(file), c.Dir)
 			}
@@ -97,15 +94,9 @@ func pushAll(t testing.TB, tok *Tokenizer, ids []int32, skip bool) string {
 	d := tok.NewDecoder(skip)
 	var b strings.Builder
 	for _, id := range ids {
-		text, err := d.Push(id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(d.Push(id))(t)
 		b.WriteString(text)
 	}
-	rest, err := d.Flush()
-	if err != nil {
-		t.Fatal(err)
-	}
+	rest := must.Get(d.Flush())(t)
 	return b.String() + rest
 }

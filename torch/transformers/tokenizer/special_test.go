@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // change copies a folder of testdata with changed fields in its files; null stays null.
@@ -17,26 +18,18 @@ func change(t testing.TB, dir string, files map[string]map[string]any) string {
 	t.Helper()
 	out := map[string]string{}
 	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
-		data, err := os.ReadFile(filepath.Join("testdata", dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(filepath.Join("testdata", dir, name)))(t)
 		out[name] = string(data)
 	}
 	for name, fields := range files {
 		whole := map[string]any{}
 		if text, ok := out[name]; ok {
-			if err := json.Unmarshal([]byte(text), &whole); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, json.Unmarshal([]byte(text), &whole))
 		}
 		for k, v := range fields {
 			whole[k] = v
 		}
-		data, err := json.Marshal(whole)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(json.Marshal(whole))(t)
 		out[name] = string(data)
 	}
 	return writeDir(t, out)
@@ -185,10 +178,7 @@ func TestDecodeRefuses(t *testing.T) {
 func TestDecodeNUL(t *testing.T) {
 	for dir, token := range map[string]string{"testdata/bytes": "Ā", "testdata/fallback": "<0x00>"} {
 		tok := load(t, dir)
-		ids, err := tok.EncodeRaw("the", false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ids := must.Get(tok.EncodeRaw("the", false))(t)
 		nul, _ := tok.TokenID(token)
 		ids = append(append(ids, nul), ids...)
 		text, err := tok.Decode(ids, false)
@@ -204,16 +194,10 @@ func TestDecodeNUL(t *testing.T) {
 // A byte-level vocabulary may lack the byte that is never valid, as SmolLM2's does.
 func TestDecodeNULWithoutAnInvalidByte(t *testing.T) {
 	tok := load(t, "testdata/bytes")
-	ids, err := tok.EncodeRaw("the", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must.Get(tok.EncodeRaw("the", false))(t)
 	nul, _ := tok.TokenID("Ā")
 	ids = append(append(append(ids, nul, nul), ids...), nul)
-	want, err := tok.Decode(ids, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(tok.Decode(ids, false))(t)
 	tok.bytes.invalid = -1
 	text, err := tok.Decode(ids, false)
 	if err != nil || text != want {
@@ -244,16 +228,10 @@ func TestPush(t *testing.T) {
 		d := tok.NewDecoder(false)
 		var got []string
 		for _, id := range tt.ids(tok) {
-			text, err := d.Push(id)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.Get(d.Push(id))(t)
 			got = append(got, text)
 		}
-		rest, err := d.Flush()
-		if err != nil {
-			t.Fatal(err)
-		}
+		rest := must.Get(d.Flush())(t)
 		if diff := cmp.Diff(tt.want, append(got, rest)); diff != "" {
 			t.Errorf("%s: %s", tt.dir, diff)
 		}
@@ -263,10 +241,7 @@ func TestPush(t *testing.T) {
 // Any settings are read or refused, and tokens keep their ids.
 func FuzzTokenizerConfig(f *testing.F) {
 	for _, dir := range []string{"bytes", "fallback", "characters", "wordpiece"} {
-		data, err := os.ReadFile(filepath.Join("testdata", dir, "tokenizer_config.json"))
-		if err != nil {
-			f.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(filepath.Join("testdata", dir, "tokenizer_config.json")))(f)
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -305,10 +280,7 @@ func FuzzDecoder(f *testing.F) {
 				ids[i] = int32(data[2*i])*int32(len(tok.vocab.known))/256 + int32(data[2*i+1])%3
 				ids[i] = min(ids[i], int32(len(tok.vocab.known)-1))
 			}
-			whole, err := tok.Decode(ids, skip)
-			if err != nil {
-				t.Fatal(err)
-			}
+			whole := must.Get(tok.Decode(ids, skip))(t)
 			if pushed := pushAll(t, tok, ids, skip); pushed != whole {
 				t.Errorf("%v: %q token by token, %q together", ids, pushed, whole)
 			}
@@ -318,10 +290,7 @@ func FuzzDecoder(f *testing.F) {
 
 func BenchmarkPush(b *testing.B) {
 	tok := load(b, "testdata/bytes")
-	ids, err := tok.EncodeRaw(strings.Repeat("the law of force, ", 20), false)
-	if err != nil {
-		b.Fatal(err)
-	}
+	ids := must.Get(tok.EncodeRaw(strings.Repeat("the law of force, ", 20), false))(b)
 	for b.Loop() {
 		pushAll(b, tok, ids, true)
 	}

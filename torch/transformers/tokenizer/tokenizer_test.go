@@ -9,26 +9,22 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 const wordpiece = "testdata/wordpiece"
 
 func load(t testing.TB, dir string) *Tokenizer {
 	t.Helper()
-	tok, err := Load(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tok := must.Get(Load(dir))(t)
 	t.Cleanup(func() { tok.Close() })
 	return tok
 }
 
 func read(t testing.TB, name string) string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(wordpiece, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(filepath.Join(wordpiece, name)))(t)
 	return string(data)
 }
 
@@ -42,9 +38,7 @@ func TestEncode(t *testing.T) {
 		Full      int     `json:"full"`
 		IDs       []int32 `json:"ids"`
 	}
-	if err := json.Unmarshal([]byte(read(t, "encode.json")), &cases); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(read(t, "encode.json")), &cases))
 	sides := map[string]*Tokenizer{
 		"right": load(t, wordpiece),
 		"left":  load(t, writeDir(t, map[string]string{"tokenizer.json": read(t, "tokenizer.json"), "tokenizer_config.json": `{"truncation_side":"left"}`})),
@@ -78,14 +72,9 @@ func TestEncodeCutsAsTokenizerJSONSays(t *testing.T) {
 
 func TestEncodeWithoutSpecialTokens(t *testing.T) {
 	var file map[string]any
-	if err := json.Unmarshal([]byte(read(t, "tokenizer.json")), &file); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(read(t, "tokenizer.json")), &file))
 	file["post_processor"] = nil
-	data, err := json.Marshal(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(json.Marshal(file))(t)
 	tok := load(t, writeDir(t, map[string]string{"tokenizer.json": string(data)}))
 	ids, cut, err := tok.Encode("the law of force", 2)
 	if want := []int32{5, 6}; err != nil || !cut || !cmp.Equal(want, ids) {
@@ -217,12 +206,8 @@ func writeDir(t testing.TB, files map[string]string) string {
 	dir := t.TempDir()
 	for name, text := range files {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	return dir
 }
