@@ -37,8 +37,7 @@ func (c *Client) Dataset(ctx context.Context, dataset string, choose func(names 
 		}
 		err = fmt.Errorf("%w; its conversion to parquet: %w", err, cerr)
 	}
-	var nothing unknown
-	if errors.As(err, &nothing) {
+	if notFound(err) {
 		return "", fmt.Errorf("dataset %q is neither a file nor a folder, and %w", dataset, err)
 	}
 	if err != nil {

@@ -343,10 +343,9 @@ func TestSilence(t *testing.T) {
 		return true
 	}
 	s := must.Get(c.session(repo{modelKind, "org/name", mainBranch}))(t)
-	s.bytesTimeout = 10 * time.Millisecond
-	s.sleep = func(context.Context, time.Duration) error {
+	s.bytesTimeout = 200 * time.Millisecond
+	s.Sleep = func(context.Context, time.Duration) error {
 		awake.Store(true)
-		s.bytesTimeout = time.Minute
 		return nil
 	}
 	must.Get(s.model(t.Context(), Weights, ""))(t)
@@ -419,7 +418,7 @@ func TestDrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	var ticks atomic.Int64
-	s.now = func() time.Time { return time.Unix(ticks.Add(1), 0) } // a second per look at the clock
+	s.Now = func() time.Time { return time.Unix(ticks.Add(1), 0) } // a second per look at the clock
 	_, err = s.model(t.Context(), Weights, "")
 	wantError(t, "drip", err, "model.safetensors: ", " sends ", " bytes in 1m", "; tried 5 times")
 	if log := storeLog(h); len(log) != 5 || !strings.Contains(log[4], "bytes=") {

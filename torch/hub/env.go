@@ -1,7 +1,6 @@
 package hub
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,8 +12,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/rltrain/rltrain/internal/transfer"
 )
 
 const publicHub = "https://huggingface.co"
@@ -23,19 +23,15 @@ const publicHub = "https://huggingface.co"
 type session struct {
 	repo
 	store
-	endpoint   string // address of the Hub, without a trailing slash
+	*transfer.Client
 	token      string // "" for none
 	tokenFrom  string // its source
 	offlineVar string // the variable that forbids the network; "" if allowed
 
 	answerTimeout, bytesTimeout time.Duration
 
-	http    *http.Client
-	sleep   func(ctx context.Context, d time.Duration) error
-	now     func() time.Time
 	unsized int64 // maximum bytes of a file whose size the Hub does not state
 	warn    func(message string)
-	reached atomic.Bool // the Hub has responded before
 
 	progress    func(repository string, done, total int64)
 	mu          sync.Mutex // guards the fields below, and calls of progress
@@ -52,11 +48,15 @@ func (c *Client) session(r repo) (*session, error) {
 		store: store{
 			dir: filepath.Join(cache, r.cacheName()), locks: filepath.Join(cache, ".locks", r.cacheName()),
 		},
-		endpoint: publicHub, offlineVar: offline(r.kind),
-		sleep: c.sleep, warn: c.Warn, progress: c.Progress, now: time.Now, unsized: maxUnsized,
+		offlineVar: offline(r.kind), warn: c.Warn, progress: c.Progress, unsized: maxUnsized,
 	}
-	if s.sleep == nil {
-		s.sleep = wait
+	transport := c.transport
+	if transport == nil {
+		transport = http.DefaultTransport
+	}
+	s.Client = transfer.New(publicHub, &http.Client{Transport: bearer{s, transport}, CheckRedirect: s.redirect})
+	if c.sleep != nil {
+		s.Sleep = c.sleep
 	}
 	if s.warn == nil {
 		s.warn = func(string) {}
@@ -65,7 +65,7 @@ func (c *Client) session(r repo) (*session, error) {
 		if u, err := url.Parse(given); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 			return nil, fmt.Errorf("HF_ENDPOINT is %q; want an address such as %s", given, publicHub)
 		}
-		s.endpoint = given
+		s.Endpoint = given
 	}
 	if s.token, s.tokenFrom, err = userToken(home); err != nil {
 		return nil, err
@@ -76,11 +76,6 @@ func (c *Client) session(r repo) (*session, error) {
 	if s.bytesTimeout, err = seconds("HF_HUB_DOWNLOAD_TIMEOUT"); err != nil {
 		return nil, err
 	}
-	transport := c.transport
-	if transport == nil {
-		transport = http.DefaultTransport
-	}
-	s.http = &http.Client{Transport: bearer{s, transport}, CheckRedirect: s.redirect}
 	return s, nil
 }
 
@@ -179,16 +174,4 @@ func seconds(variable string) (time.Duration, error) {
 		return 0, fmt.Errorf("%s is %q; want a number of seconds from 1 to 86400", variable, text)
 	}
 	return time.Duration(n) * time.Second, nil
-}
-
-// wait sleeps for d or until ctx ends.
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -69,7 +69,7 @@ func TestEnvironment(t *testing.T) {
 	t.Setenv("HF_HUB_DOWNLOAD_TIMEOUT", "3")
 	t.Setenv("HF_ENDPOINT", "https://mirror/hf/")
 	s, err := new(Client).session(repo{modelKind, "org/name", "main"})
-	if err != nil || s.endpoint != "https://mirror/hf" || s.bytesTimeout != 3*time.Second || s.answerTimeout != 10*time.Second {
+	if err != nil || s.Endpoint != "https://mirror/hf" || s.bytesTimeout != 3*time.Second || s.answerTimeout != 10*time.Second {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for variable, bad := range map[string]string{"HF_ENDPOINT": "mirror", "HF_HUB_ETAG_TIMEOUT": "soon", "HF_HUB_DOWNLOAD_TIMEOUT": "0", "HF_TOKEN_PATH": t.TempDir()} {

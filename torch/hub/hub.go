@@ -135,8 +135,7 @@ func (c *Client) Model(ctx context.Context, model string, need Need) (Model, err
 		return Model{}, fmt.Errorf("model %s: %w", r, err)
 	}
 	found, err := s.model(ctx, need, file)
-	var nothing unknown
-	if errors.As(err, &nothing) {
+	if notFound(err) {
 		return Model{}, fmt.Errorf("model %q is neither a folder nor in %s, nor one of those that `rltrain models` lists, and %w", model, models, err)
 	}
 	if err != nil {

