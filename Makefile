@@ -19,7 +19,7 @@ install: all ## build everything and link rltrain into $$PREFIX/bin (default ~/.
 core: build/.tools ## build the C++ core, build/lib/librltrain.so
 	@scripts/setup/core.sh
 
-cuda: core ## build librltrain_cuda.so, for --device cuda; downloads 1.9 GB if no Python torch has the CUDA libraries
+cuda: core ## build librltrain_cuda.so, for --device cuda; downloads 2.2 GB if no Python torch has the CUDA libraries
 	@scripts/setup/cuda.sh
 
 bundle: cuda cli ## build rltrain and its tests for a machine with another libtorch: build/rltrain-linux-x86_64.tar.xz
@@ -31,7 +31,7 @@ cli: build/.tools ## build bin/rltrain
 models: cli ## download the models all-MiniLM-L6-v2 and smollm2, and the interpreter of recipe pepper, to the cache
 	@bin/rltrain models pull all-MiniLM-L6-v2 > /dev/null
 	@bin/rltrain models pull smollm2 > /dev/null
-	@python3 scripts/setup/pepper.py > /dev/null
+	@go run ./scripts/setup pepper > /dev/null
 
 env: build/.tools ## print the environment that go test, go vet and gopls need; use it with eval "$$(make env)"
 	@scripts/setup/env.sh
@@ -56,7 +56,7 @@ asan: build/.tools ## run the C++ tests with the address and undefined behavior 
 lint: build/.tools ## run gofmt, go vet, staticcheck and clang-format
 	@files="$$(gofmt -l .)"; [[ -z $$files ]] || { echo "not gofmt-ed:"; echo "$$files"; exit 1; }
 	@$(GOENV) go vet ./... && go run $(STATICCHECK) ./...
-	@format="$$(python3 scripts/setup/clang_format.py)" && \
+	@format="$$(go run ./scripts/setup clang-format)" && \
 	  find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' | xargs "$$format" --dry-run -Werror
 
 race: core models ## run all Go tests with the race detector

@@ -183,11 +183,15 @@ func openCUDA(path string) error {
 	if err := checkWhole(path, map[string]bool{}); err != nil {
 		return fmt.Errorf("%w; run `make cuda` to rebuild it", err)
 	}
-	if err := provide(path, cudaNeeds); err != nil {
-		return fmt.Errorf("%w; --device cuda needs a torch with CUDA 13.0", err)
-	}
 	core, err := findLibrary()
 	if err != nil {
+		return err
+	}
+	folder, err := cudaLibtorch(path, core)
+	if err != nil {
+		return err
+	}
+	if err := preload(folder, cudaNeeds); err != nil {
 		return err
 	}
 	// If an operator's schema has changed, the process would crash.

@@ -11,11 +11,9 @@ package torch
 import "C"
 
 import (
-	"bufio"
 	"debug/elf"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -23,11 +21,12 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/rltrain/rltrain/internal/libtorch"
 	"github.com/rltrain/rltrain/torch/hub"
 )
 
 // LibtorchVersion is the only libtorch version that the core supports.
-const LibtorchVersion = "2.11.0"
+const LibtorchVersion = libtorch.Version
 
 var library = struct {
 	once    sync.Once
@@ -99,7 +98,11 @@ func open(threads int) error {
 			return fmt.Errorf("torch: setting TORCH_CPP_LOG_LEVEL: %w", err)
 		}
 	}
-	if err := provide(path, coreNeeds); err != nil {
+	folder, err := coreLibtorch(path)
+	if err != nil {
+		return err
+	}
+	if err := preload(folder, coreNeeds); err != nil {
 		return err
 	}
 	cpath := C.CString(path)
@@ -108,11 +111,11 @@ func open(threads int) error {
 	if C.rlt_open(cpath, &message[0], C.int(len(message))) != 0 {
 		return fmt.Errorf("torch: opening the native core: %s; run `make` to rebuild it", C.GoString(&message[0]))
 	}
-	var libtorch *C.char
-	if got := int(C.rlt_abi_version(&libtorch)); got != C.RLT_ABI_VERSION {
+	var version *C.char
+	if got := int(C.rlt_abi_version(&version)); got != C.RLT_ABI_VERSION {
 		return fmt.Errorf("torch: %s has interface version %d, this program needs %d; run `make` to rebuild both", path, got, C.RLT_ABI_VERSION)
 	}
-	if got := C.GoString(libtorch); got != LibtorchVersion {
+	if got := C.GoString(version); got != LibtorchVersion {
 		return fmt.Errorf("torch: %s was built with libtorch %s, want %s; run `make` to rebuild it", path, got, LibtorchVersion)
 	}
 	if err := nativeError("open", C.rlt_init(C.int32_t(threads))); err != nil {
@@ -132,6 +135,15 @@ func open(threads int) error {
 
 const libraryName = "librltrain.so"
 
+// Library returns the path of the native core that Open loads.
+func Library() (string, error) {
+	path, err := findLibrary()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Abs(path)
+}
+
 // findLibrary looks in $RLTRAIN_LIB (the file or its folder), next to the program, and in the user's cache.
 func findLibrary() (string, error) {
 	var candidates []string
@@ -148,7 +160,8 @@ func findLibrary() (string, error) {
 		if resolved, err := filepath.EvalSymlinks(program); err == nil {
 			program = resolved
 		}
-		candidates = append(candidates, filepath.Join(filepath.Dir(program), "..", "lib", libraryName))
+		above := filepath.Join(filepath.Dir(program), "..", "lib")
+		candidates = append(candidates, filepath.Join(above, libraryName), filepath.Join(above, "rltrain", libraryName))
 	}
 	if cache, err := hub.CacheDir(); err == nil {
 		candidates = append(candidates, filepath.Join(cache, "lib", libraryName))
@@ -182,7 +195,7 @@ func checkWhole(path string, seen map[string]bool) error {
 			return fmt.Errorf("torch: %s is truncated: it has %d bytes, but its section %s ends at %d", path, info.Size(), section.Name, section.Offset+section.FileSize)
 		}
 	}
-	needed, dirs, err := dependencies(file, filepath.Dir(path))
+	needed, dirs, err := libtorch.Dependencies(file, filepath.Dir(path))
 	if err != nil {
 		return fmt.Errorf("torch: reading the dependencies of %s: %w", path, err)
 	}
@@ -199,43 +212,4 @@ func checkWhole(path string, seen map[string]bool) error {
 		}
 	}
 	return nil
-}
-
-// dependencies returns the names of the libraries that a shared library in folder origin needs, and its search path. It
-// reads only these strings: libtorch's string table has megabytes of symbols.
-func dependencies(file *elf.File, origin string) (needed, dirs []string, err error) {
-	for _, tag := range []elf.DynTag{elf.DT_NEEDED, elf.DT_RPATH, elf.DT_RUNPATH} {
-		offsets, err := file.DynValue(tag)
-		if err != nil {
-			return nil, nil, err
-		}
-		for _, offset := range offsets {
-			text, err := dynamicString(file, int64(offset))
-			if err != nil {
-				return nil, nil, err
-			}
-			if tag == elf.DT_NEEDED {
-				needed = append(needed, text)
-				continue
-			}
-			for _, dir := range strings.Split(text, ":") {
-				dirs = append(dirs, strings.ReplaceAll(dir, "$ORIGIN", origin))
-			}
-		}
-	}
-	return needed, dirs, nil
-}
-
-// dynamicString returns the string at an offset of the dynamic section's string table.
-func dynamicString(file *elf.File, offset int64) (string, error) {
-	dynamic := file.SectionByType(elf.SHT_DYNAMIC)
-	if dynamic == nil || int(dynamic.Link) >= len(file.Sections) {
-		return "", errors.New("its dynamic section has no strings")
-	}
-	table := file.Sections[dynamic.Link]
-	text, err := bufio.NewReader(io.NewSectionReader(table, offset, int64(table.Size)-offset)).ReadString(0)
-	if err != nil {
-		return "", fmt.Errorf("string %d of its dynamic section: %w", offset, err)
-	}
-	return strings.TrimSuffix(text, "\x00"), nil
 }

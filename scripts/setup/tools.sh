@@ -32,11 +32,7 @@ need go 1.21 "$(version go version)" \
 # g++ 11 miscompiles or rejects vector types and pragmas of the kernels.
 need g++ 12 "$(version g++ -dumpfullversion)" 'sudo apt-get install -y g++'
 need cmake 3.18 "$(version cmake --version)" 'sudo apt-get install -y cmake'
-need python3 3.8 "$(version python3 --version)" 'sudo apt-get install -y python3'
 need flock 2 "$(version flock --version)" 'sudo apt-get install -y util-linux'
-if command -v python3 > /dev/null; then
-  need pip 20 "$(version python3 -m pip --version)" 'sudo apt-get install -y python3-pip'
-fi
 if [[ -z ${LIBTOKENIZERS:-} ]]; then
   need cargo 1.78 "$(version cargo --version)" \
     'curl -fsSL https://sh.rustup.rs | sh -s -- -y --profile minimal && export PATH=$HOME/.cargo/bin:$PATH'

@@ -1,5 +1,4 @@
-// Package setup_test checks the build scripts.
-package setup_test
+package main
 
 import (
 	"os"

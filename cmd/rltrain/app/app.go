@@ -14,6 +14,7 @@ import (
 
 	"github.com/rltrain/rltrain/cmd/rltrain/bench"
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
+	"github.com/rltrain/rltrain/cmd/rltrain/setup"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/cmd/rltrain/train"
 	_ "github.com/rltrain/rltrain/envs/chat"
@@ -49,6 +50,8 @@ func Run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 		return 0
 	}
 	app := newApp(environ, stdin, stdout, stderr)
+	args, yes := withoutYes(args)
+	ctx = shared.WithConsent(ctx, shared.Consent{Yes: yes, Stdin: stdin, Stderr: stderr})
 	args, err := config.Arguments(app, args)
 	if err == nil {
 		err = app.RunContext(ctx, args)
@@ -66,6 +69,23 @@ func Run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 		}
 	}
 	return code
+}
+
+// yesFlag, anywhere before "--", agrees to the download of libtorch. Every command has it.
+const yesFlag = "--yes"
+
+func withoutYes(args []string) (rest []string, yes bool) {
+	for i, arg := range args {
+		switch arg {
+		case "--":
+			return append(rest, args[i:]...), yes
+		case yesFlag:
+			yes = true
+		default:
+			rest = append(rest, arg)
+		}
+	}
+	return rest, yes
 }
 
 // explain returns the exit code and the message of an error.
@@ -103,14 +123,15 @@ func newApp(environ []string, stdin io.Reader, stdout, stderr io.Writer) *cli.Ap
 		Name:  "rltrain",
 		Usage: "fine-tune language models and text classifiers with supervised and reinforcement learning",
 		UsageText: `rltrain [train] [--option value ...]   train a model; rltrain train --help shows common options, --help-all shows all
-rltrain COMMAND --help                 show help for a command`,
+rltrain COMMAND --help                 show help for a command
+rltrain --yes COMMAND ...              download libtorch without asking if it is missing`,
 		Version: shared.Version,
 		Reader:  stdin, Writer: stdout, ErrWriter: stderr,
 		EnableBashCompletion: true,
 		Commands: []*cli.Command{
 			config.TrainCommand(environ, train.Run), evalCommand(), compareCommand(), predictCommand(), generateCommand(), chatCommand(), scoreCommand(),
 			serveCommand(), exportCommand(), modelsCommand(), mergeCommand(), doctorCommand(), reportCommand(), rescoreCommand(), sandboxCommand(),
-			bench.Command(), answerCommand(), completionCommand(),
+			bench.Command(), answerCommand(), completionCommand(), setup.Command(),
 		},
 	}
 	for _, c := range app.Commands {

@@ -46,6 +46,9 @@ func OnThread(c *cli.Context, work func(ctx context.Context) error) error {
 		}
 		torch.UseDevice(device)
 	}
+	if err := Ready(c.Context); err != nil {
+		return err
+	}
 	torch.Start(c.Int("threads"))
 	thread := torch.NewThread()
 	defer thread.Close()

@@ -64,6 +64,9 @@ func (t *trainer) alone(ctx context.Context) error {
 		return t.config.Errorf("device", "%v", err)
 	}
 	torch.UseDevice(device)
+	if err := shared.Ready(ctx); err != nil {
+		return err
+	}
 	if t.config.General.DryRun {
 		return t.dryRun(ctx)
 	}
@@ -74,6 +77,9 @@ func (t *trainer) runRank(ctx context.Context, place *dist.Place) (err error) {
 	c := t.config
 	if c.General.Threads == 0 {
 		c.General.Threads = max(1, runtime.NumCPU()/place.Local())
+	}
+	if err := shared.Ready(ctx); err != nil {
+		return err
 	}
 	if err := torch.Open(c.General.Threads); err != nil {
 		return err

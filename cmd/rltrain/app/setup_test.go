@@ -1,0 +1,83 @@
+package app
+
+import (
+	"debug/elf"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rltrain/rltrain/internal/libtorch"
+	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/hub"
+)
+
+// packaged makes the native core one without a search path, as packages have it, on a machine without libtorch.
+func packaged(t *testing.T) {
+	t.Helper()
+	core := must.Get(torch.Library())(t)
+	file := must.Get(elf.Open(core))(t)
+	defer file.Close()
+	_, dirs, err := libtorch.Dependencies(file, "$ORIGIN")
+	must.Do(t, err)
+	path := strings.Join(dirs, ":")
+	data := strings.Replace(string(must.Get(os.ReadFile(core))(t)), path+"\x00", "$ORIGIN"+strings.Repeat("\x00", len(path)-len("$ORIGIN")+1), 1)
+	own := filepath.Join(t.TempDir(), filepath.Base(core))
+	must.Do(t, os.WriteFile(own, []byte(data), 0o644))
+	t.Setenv("RLTRAIN_LIB", own)
+	t.Setenv("RLTRAIN_CACHE", t.TempDir())
+	t.Setenv("LIBTORCH", "")
+	t.Setenv("PATH", t.TempDir())
+	t.Setenv("PIP_CONFIG_FILE", os.DevNull)
+	t.Setenv("PIP_FIND_LINKS", "")
+	t.Setenv("PIP_NO_INDEX", "1")
+}
+
+// TestCommandsNeedLibtorch: without libtorch a command says how to get it, before anything is written; --yes downloads it.
+func TestCommandsNeedLibtorch(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	packaged(t)
+	for _, args := range []string{
+		"train --task sum_digits --model tiny --num-steps 1 --output-dir TMP/runs", "--task sum_digits --model tiny --dry-run --num-steps 1",
+		"generate --model tiny",
+	} {
+		code, _, stderr := f.rltrain("", strings.Fields(args)...)
+		if code != 1 || !strings.Contains(stderr, "rltrain setup") || !strings.Contains(stderr, "--yes") || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: exit %d, %q", args, code, stderr)
+		}
+		code, _, stderr = f.rltrain("", append(strings.Fields(args), "--yes")...)
+		if code != 1 || !strings.Contains(stderr, "no-index") {
+			t.Errorf("%s --yes: exit %d, %q", args, code, stderr)
+		}
+	}
+	if entries := must.Get(os.ReadDir(f.tmp))(t); len(entries) > 0 {
+		t.Errorf("%s was written", entries[0].Name())
+	}
+	if code, out, stderr := f.rltrain("", "setup"); code != 1 || out != "" || !strings.Contains(stderr, "no-index") {
+		t.Errorf("setup: exit %d, %q, %q", code, out, stderr)
+	}
+	if code, _, stderr := f.rltrain("", "setup", "--offline", f.tmp); code != 1 || !strings.Contains(stderr, "torch-") || !strings.Contains(stderr, "--export") {
+		t.Errorf("setup --offline of an empty folder: exit %d, %q", code, stderr)
+	}
+}
+
+// TestSetup: with libtorch there is nothing to download.
+func TestSetup(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	t.Setenv("PIP_NO_INDEX", "1")
+	if _, err := libtorch.Find(must.Get(hub.CacheDir())(t)); err != nil {
+		t.Skip("libtorch is known to the core alone")
+	}
+	out := f.must(t, "", "setup")
+	if !strings.Contains(out, "libtorch "+libtorch.Version) || !strings.Contains(out, "rltrain is ready") {
+		t.Errorf("setup prints %q", out)
+	}
+	for args, want := range map[string]string{
+		"setup --device tpu": `"tpu" is not one of cpu, cuda`, "setup --offline a --export b": "exclude each other", "setup --offline TMP/none": "is not a folder",
+	} {
+		if code, _, stderr := f.rltrain("", strings.Fields(args)...); code != 2 || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit %d, %q", args, code, stderr)
+		}
+	}
+}

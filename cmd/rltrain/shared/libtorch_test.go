@@ -1,0 +1,60 @@
+package shared
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rltrain/rltrain/internal/must"
+)
+
+// terminal opens a pseudo-terminal: what a user types into, and what a program sees.
+func terminal(t *testing.T) (user, program *os.File) {
+	t.Helper()
+	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("no pseudo-terminals: %v", err)
+	}
+	t.Cleanup(func() { user.Close() })
+	must.Do(t, unix.IoctlSetPointerInt(int(user.Fd()), unix.TIOCSPTLCK, 0))
+	number := must.Get(unix.IoctlGetInt(int(user.Fd()), unix.TIOCGPTN))(t)
+	program = must.Get(os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0))(t)
+	t.Cleanup(func() { program.Close() })
+	return user, program
+}
+
+// TestConsent: the user agrees on a terminal, and the next line is left for the command. Without a terminal only --yes agrees.
+func TestConsent(t *testing.T) {
+	t.Setenv("RLTRAIN_CACHE", "/some/cache")
+	for typed, want := range map[string]bool{"": true, "y": true, "Yes": true, "n": false, "what": false} {
+		user, program := terminal(t)
+		must.Get(user.WriteString(typed + "\nnext\n"))(t)
+		got, err := Consent{Stdin: program, Stderr: program}.agrees()
+		if got != want || err != nil {
+			t.Errorf("%q: %v, %v, want %v", typed, got, err, want)
+		}
+		if line, err := readLine(program); line != "next" || err != nil {
+			t.Errorf("%q: then %q, %v is read", typed, line, err)
+		}
+		screen := make([]byte, 4096)
+		n := must.Get(user.Read(screen))(t)
+		for n < len(screen) && !strings.Contains(string(screen[:n]), "[Y/n]") {
+			n += must.Get(user.Read(screen[n:]))(t)
+		}
+		for _, part := range []string{"libtorch 2", "543 MB", "/some/cache"} {
+			if !strings.Contains(string(screen[:n]), part) {
+				t.Errorf("the question %q does not name %s", screen[:n], part)
+			}
+		}
+	}
+	var out bytes.Buffer
+	for _, yes := range []bool{false, true} {
+		if got, err := (Consent{Yes: yes, Stdin: strings.NewReader("y\n"), Stderr: &out}).agrees(); got != yes || err != nil || out.Len() > 0 {
+			t.Errorf("without a terminal: %v, %v, %q", got, err, &out)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package libtorch
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rltrain/rltrain/internal/must"
+)
+
+// fake makes a folder that looks like libtorch of a version. Its libraries are this test's program.
+func fake(t *testing.T, dir, version string, libraries ...string) string {
+	t.Helper()
+	for _, name := range append(libraries, cpuLibrary, "lib/libc10.so") {
+		path := filepath.Join(dir, name)
+		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.Do(t, os.Symlink(must.Get(os.Executable())(t), path))
+	}
+	path := filepath.Join(dir, "include", versionHeader)
+	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.Do(t, os.WriteFile(path, []byte("#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION \\\n  \""+version+"\"\n"), 0o600))
+	return dir
+}
+
+// pythonThat is the only program on the path; it prints a line for any arguments. There is no other libtorch.
+func pythonThat(t *testing.T, prints string) {
+	t.Helper()
+	folder := t.TempDir()
+	if prints != "" {
+		must.Do(t, os.WriteFile(filepath.Join(folder, "python3"), []byte("#!/bin/sh\necho '"+strings.TrimSpace(prints)+"'\n"), 0o700))
+	}
+	t.Setenv("PATH", folder)
+	t.Setenv("LIBTORCH", "")
+}
+
+// TestFindOrder: LIBTORCH comes before the cache, and the cache before Python.
+func TestFindOrder(t *testing.T) {
+	given, cache, python := fake(t, t.TempDir(), Version), t.TempDir(), fake(t, t.TempDir(), Version)
+	pythonThat(t, filepath.Join(python, "__init__.py"))
+	want := func(dir, from string) {
+		t.Helper()
+		if found, err := Find(cache); found != (Found{dir, from}) || err != nil {
+			t.Errorf("got %v, %v, want %s", found, err, from)
+		}
+	}
+	want(python, "python3")
+	own := fake(t, filepath.Join(cache, "libtorch-"+Version), Version)
+	want(own, "the cache")
+	t.Setenv("LIBTORCH", given)
+	want(given, "LIBTORCH")
+	t.Setenv("LIBTORCH", fake(t, t.TempDir(), "2.10.0"))
+	var missing *Missing
+	if _, err := Find(cache); err == nil || errors.As(err, &missing) || !strings.Contains(err.Error(), "it is libtorch 2.10.0, want "+Version) {
+		t.Errorf("an old one in LIBTORCH: got %v", err)
+	}
+}
+
+func TestMissingIsNamed(t *testing.T) {
+	empty := t.TempDir()
+	for name, test := range map[string]struct{ variable, python, want string }{
+		"no folder":        {empty + "/nothing", "", "LIBTORCH (" + empty + "/nothing) is not libtorch"},
+		"an empty folder":  {empty, "", "it has no lib/libtorch_cpu.so"},
+		"no torch":         {"", " ", "python3 has no torch package"},
+		"another's folder": {"", empty + "/__init__.py", "python3's torch (" + empty + ")"},
+		"an old torch":     {"", fake(t, t.TempDir(), "2.9.1") + "/__init__.py", "it is libtorch 2.9.1, want"},
+		"no python3":       {"", "", "there is no python3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pythonThat(t, test.python)
+			t.Setenv("LIBTORCH", test.variable)
+			_, err := Find(empty)
+			var missing *Missing
+			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), Version) || errors.As(err, &missing) != (test.variable == "") {
+				t.Errorf("got %v, want %q in it, and the version", err, test.want)
+			}
+			if test.variable == "" && !strings.Contains(err.Error(), "rltrain setup") {
+				t.Errorf("%v does not say how to get it", err)
+			}
+		})
+	}
+}
+
+func TestFindCUDA(t *testing.T) {
+	core, cache := fake(t, t.TempDir(), Version), t.TempDir()
+	pythonThat(t, " ")
+	var missing *Missing
+	if _, err := FindCUDA(core, cache); !errors.As(err, &missing) || !strings.Contains(err.Error(), "rltrain setup --device cuda") {
+		t.Errorf("got %v", err)
+	}
+	for _, test := range []struct{ core, cache string }{
+		{fake(t, t.TempDir(), Version, cudaLibrary), ""}, {core, fake(t, filepath.Join(cache, "libtorch-cuda-"+Version), Version, cudaLibrary)},
+	} {
+		want := test.cache
+		if want == "" {
+			want = test.core
+		}
+		if dir, err := FindCUDA(test.core, cache); dir != want || err != nil {
+			t.Errorf("got %s, %v, want %s", dir, err, want)
+		}
+	}
+}
