@@ -15,8 +15,7 @@ import (
 
 func newReplay(t *testing.T, capacity int) *Replay {
 	t.Helper()
-	r := must.Get(NewReplay(capacity))(t)
-	return r
+	return must.Get(NewReplay(capacity))(t)
 }
 
 func returnsOf(r *Replay) []float64 {

@@ -56,8 +56,7 @@ func newEngine(t testing.TB, m *torch.Model, c torch.EngineConfig) *torch.Engine
 
 func submit(t testing.TB, e *torch.Engine, r torch.Request) int64 {
 	t.Helper()
-	id := must.Get(e.Submit(r))(t)
-	return id
+	return must.Get(e.Submit(r))(t)
 }
 
 func TestEngine(t *testing.T) {

@@ -37,8 +37,7 @@ func dequantize(t testing.TB, q torch.QuantType, rows []byte, out, in int64, dty
 	defer v.Close()
 	dense := must.Get(v.Dequantize(q, in, dtype))(t)
 	defer dense.Close()
-	data := must.Get(dense.Read())(t)
-	return data
+	return must.Get(dense.Read())(t)
 }
 
 // TestQuantizedEqualsBitsandbytes: weights stored by bitsandbytes dequantise to its values, and the core quantises the
@@ -49,13 +48,11 @@ func TestQuantizedEqualsBitsandbytes(t *testing.T) {
 	defer f.Close()
 	floats := func(name string) []float32 {
 		t.Helper()
-		data := must.Get(f.Float32s(name))(t)
-		return data
+		return must.Get(f.Float32s(name))(t)
 	}
 	raw := func(name string) []byte {
 		t.Helper()
-		data := must.Get(f.Bytes(name))(t)
-		return data
+		return must.Get(f.Bytes(name))(t)
 	}
 	weight := floats("weight")
 	const out, in = 6, 192
@@ -67,8 +64,7 @@ func TestQuantizedEqualsBitsandbytes(t *testing.T) {
 		defer typed.Close()
 		rows := must.Get(typed.Quantize(q))(t)
 		defer rows.Close()
-		data := must.Get(rows.ReadBytes())(t)
-		return data
+		return must.Get(rows.ReadBytes())(t)
 	}
 	for _, c := range []struct {
 		name  string

@@ -142,8 +142,8 @@ func TestSampledDistribution(t *testing.T) {
 }
 
 // TestWindows compares the engine with the forward pass of training for every window of 1 to 40 keys: the engine
-// generates from prompts of several lengths in one batch, so that each window ends at every offset. Independently, a
-// token must reach exactly as many rows as the window has.
+// generates from prompts of several lengths in one batch, so that each window ends at every offset; what it generated
+// counts as repeated too. Independently, a token must reach exactly as many rows as the window has.
 func TestWindows(t *testing.T) {
 	torchtest.NoLeaks(t)
 	const length = 46
@@ -155,8 +155,9 @@ func TestWindows(t *testing.T) {
 			m := newDecoder(t, c, weights)
 			e := newEngine(t, m, torch.EngineConfig{Slots: 8})
 			prompts := sequences(rng, c.VocabSize, 1, 7, window, 41)
+			sampling := torch.Sampling{Temperature: 0.9, RepetitionPenalty: 1.5}
 			for _, prompt := range prompts {
-				submit(t, e, torch.Request{Prompt: prompt, Samples: 1, MaxNew: length - len(prompt), Sampling: torch.Sampling{Temperature: 1}, Seed: 3})
+				submit(t, e, torch.Request{Prompt: prompt, Samples: 1, MaxNew: length - len(prompt), Sampling: sampling, Seed: 3})
 			}
 			var whole [][]int32
 			done := complete(t, e, 17)
@@ -165,8 +166,9 @@ func TestWindows(t *testing.T) {
 				ids := slices.Concat(prompt, got.Tokens)
 				rows := logitsOf(t, m, weights["embed.weight"], c, ids)
 				for at, token := range got.Tokens {
-					want := math.Log(softmax(rows[len(prompt)+at-1])[token])
-					if d := math.Abs(want - float64(got.Raw[at])); !(d < 1e-4) {
+					row := rows[len(prompt)+at-1]
+					raw, sampled := math.Log(softmax(row)[token]), math.Log(enumerated(row, ids[:len(prompt)+at], sampling)[token])
+					if d := max(math.Abs(raw-float64(got.Raw[at])), math.Abs(sampled-float64(got.LogProbs[at]))); !(d < 1e-4) {
 						t.Fatalf("token %d after a prompt of %d: engine and training differ by %g", at, len(prompt), d)
 					}
 				}

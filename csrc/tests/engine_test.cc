@@ -223,6 +223,26 @@ TEST(engine_gives_the_same_bits_in_any_batch) {
   }
 }
 
+// Nor does it matter where a long prompt is cut, and where its windows begin.
+TEST(engine_cuts_prompts_anywhere) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t window : {1, 2, 3, 17, 32, 34}) {
+      Random random(15);
+      DecoderChoices choices;
+      choices.type = type;
+      choices.windows = {window, 0};
+      rlt::nn::Transformer decoder(choices.get(), rlt::test::decoder_weights(choices, random));
+      const std::vector<int32_t> prompt = prompt_of(random, 120, 50);
+      const auto complete = [&](int64_t max_tokens) {
+        Engine engine(decoder, 1, {});
+        engine.submit(request_of(1, 1), prompt);
+        return run(engine, max_tokens);
+      };
+      EXPECT(complete(1) == complete(120));
+    }
+  }
+}
+
 // If a model is too large to run once per thread, threads split the columns instead.
 TEST(engine_splits_large_models_by_columns) {
   Random random(13);

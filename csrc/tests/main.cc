@@ -83,8 +83,8 @@ int run_all(bool (*chosen)(const std::string& file, const std::string& test)) {
 
 }  // namespace rlt::test
 
-// core_tests [SET [NAME...]] runs the tests with the kernels of an instruction set, by default the best that the
-// processor supports. "core_tests composed" runs the tests of operators and models on the composed CUDA
+// core_tests [SET [NAME...]] runs the tests with the kernels of an instruction set, by default the best that
+// the processor supports. "core_tests composed" runs the tests of operators and models on the composed CUDA
 // operators. "cuda_tests device" does so on a GPU and adds the tests of GPU kernels. Further
 // arguments select tests by a part of their names.
 int main(int argc, char** argv) {

@@ -290,6 +290,24 @@ func TestSlips(t *testing.T) {
 	}
 }
 
+// TestFunctionBodies: a stop string is no part of a program, and held-out problems do not count in max_train_problems.
+func TestFunctionBodies(t *testing.T) {
+	newTestGrader(t)
+	rows := ""
+	for i := range 6 {
+		rows += strings.NewReplacer("X/0", fmt.Sprint("X/", i), "Add.", fmt.Sprint("Add ", i)).Replace(humanEvalRow) + "\n"
+	}
+	task := must.Get(envs.New("code", envs.Setup{HeldOut: 2, Text: true}, envs.Settings{"dataset": write(t, "p.jsonl", rows), "max_train_problems": "3"}))(t)
+	if train, held := task.Len(envs.Train), task.Len(envs.Eval); train != 3 || held != 2 {
+		t.Errorf("%d training and %d held-out problems, want 3 and 2", train, held)
+	}
+	e := must.Get(task.Episode(envs.Train, 0))(t)
+	must.Get(e.Reset(t.Context()))(t)
+	if got := must.Get(e.Step(t.Context(), envs.Action{Text: "    return a + b\n\ndef ", Stop: envs.StopString}))(t); !got.Info.Correct {
+		t.Errorf("%+v", got.Info)
+	}
+}
+
 // TestEpisode plays single-turn and multi-turn problems.
 func TestEpisode(t *testing.T) {
 	newTestGrader(t)

@@ -218,8 +218,7 @@ func TestObjectJSON(t *testing.T) {
 func TestEqual(t *testing.T) {
 	object := func(s string) Object {
 		var dec decoder
-		o := must.Get(dec.object(place{}, []byte(s), nil))(t)
-		return o
+		return must.Get(dec.object(place{}, []byte(s), nil))(t)
 	}
 	tests := []struct {
 		a, b string

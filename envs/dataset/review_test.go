@@ -89,8 +89,8 @@ func TestDistinct(t *testing.T) {
 }
 
 func TestContradictions(t *testing.T) {
-	rows := labelledAs("a", "b", "a", "a")
-	rows[1].Text, rows[2].Text = rows[0].Text, rows[0].Text
+	rows := labelledAs("a", "b", "a", "a", "b")
+	rows[1].Text, rows[2].Text, rows[4].Text = rows[0].Text, rows[0].Text, rows[0].Text
 	v := ReviewRows(rows)
 	if len(v.Contradictions) != 1 || v.Contradictions[0][1].Line != 2 || v.Repeated != 1 {
 		t.Errorf("%+v", v)

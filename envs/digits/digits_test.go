@@ -19,8 +19,7 @@ func newTask(t *testing.T, name string, seed uint64, change func(*Options)) *Tas
 	if change != nil {
 		change(&o)
 	}
-	task := must.Get(New(name, seed, o))(t)
-	return task
+	return must.Get(New(name, seed, o))(t)
 }
 
 func episode(t *testing.T, task *Task, part envs.Part, index int) *Episode {

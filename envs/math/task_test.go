@@ -166,20 +166,17 @@ func newTask(t *testing.T, name string, change func(*Options)) *Task {
 	if change != nil {
 		change(&o)
 	}
-	task := must.Get(New(name, 5, o))(t)
-	return task
+	return must.Get(New(name, 5, o))(t)
 }
 
 func start(t *testing.T, e envs.Env) envs.Observation {
 	t.Helper()
-	o := must.Get(e.Reset(t.Context()))(t)
-	return o
+	return must.Get(e.Reset(t.Context()))(t)
 }
 
 func step(t *testing.T, e envs.Env, text string, stop envs.StopReason) envs.Step {
 	t.Helper()
-	s := must.Get(e.Step(t.Context(), envs.Action{Text: text, Stop: stop}))(t)
-	return s
+	return must.Get(e.Step(t.Context(), envs.Action{Text: text, Stop: stop}))(t)
 }
 
 func TestTaskParts(t *testing.T) {

@@ -16,8 +16,7 @@ var nan = math.NaN()
 
 func parseLabels(t testing.TB, spec string, labels ...string) *Labels {
 	t.Helper()
-	r := must.Get(ParseLabels(spec, labels, Options{}))(t)
-	return r
+	return must.Get(ParseLabels(spec, labels, Options{}))(t)
 }
 
 // score is the total of one choice, NaN if it failed.

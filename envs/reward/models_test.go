@@ -57,8 +57,7 @@ func TestModelScoresABatch(t *testing.T) {
 func TestCentre(t *testing.T) {
 	r := parseText(t, "model:'a=b'=2,length", map[string]envs.Reward{"length": lengthReward}, critics(&lengthCritic{}))
 	score := func(texts ...string) Scores {
-		s := must.Get(r.Score(t.Context(), completions(texts...), 1))(t)
-		return s
+		return must.Get(r.Score(t.Context(), completions(texts...), 1))(t)
 	}
 	var c Centre
 	none := score("unreadable")

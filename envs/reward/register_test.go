@@ -48,8 +48,7 @@ func TestRegisteredReward(t *testing.T) {
 		t.Error(diff)
 	}
 	score := func(r *Text) Scores {
-		s := must.Get(r.Score(t.Context(), completions("abcd", "ab"), 2))(t)
-		return s
+		return must.Get(r.Score(t.Context(), completions("abcd", "ab"), 2))(t)
 	}
 	first := score(r)
 	if diff := cmp.Diff([]float64{3*2 + 4, 3*1 + 2}, first.Total); diff != "" {

@@ -36,8 +36,7 @@ type all struct {
 
 func read(t *testing.T, structs ...any) *Set {
 	t.Helper()
-	s := must.Get(Read(structs...))(t)
-	return s
+	return must.Get(Read(structs...))(t)
 }
 
 func TestRead(t *testing.T) {

@@ -71,8 +71,7 @@ func TestPartsChangeNothing(t *testing.T) {
 			m := &RewardModel{p, -1, ""}
 			cases[name+" "+kind] = part{func(tokens int) { p.PartTokens = tokens }, func() (all []float64) {
 				if kind == "rewards" {
-					scores := must.Get(m.Scores(t.Context(), sequences))(t)
-					return scores
+					return must.Get(m.Scores(t.Context(), sequences))(t)
 				}
 				probs := must.Get(p.Probs(t.Context(), sequences))(t)
 				for _, row := range probs {
@@ -113,8 +112,7 @@ func TestPartsChangeNothing(t *testing.T) {
 	judge := must.Get(NewJudge(chat, "", time.Time{}))(t)
 	defer judge.Close()
 	cases["judge"] = part{func(tokens int) { judge.policy.PartTokens = tokens }, func() []float64 {
-		shares := must.Get(judge.Choose(t.Context(), question("Answer:"), []string{"No", "Yes", "1", "10", "12"}))(t)
-		return shares
+		return must.Get(judge.Choose(t.Context(), question("Answer:"), []string{"No", "Yes", "1", "10", "12"}))(t)
 	}}
 
 	// A teacher's divergence is split by logits: for one action, for 7, for all.

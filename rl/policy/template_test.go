@@ -34,8 +34,7 @@ func readConversation(t *testing.T, row string) chat.Example {
 	value := must.Get(dataset.Parse(row))(t)
 	r := dataset.Record{File: "f", Line: 1, Fields: value.(dataset.Object)}
 	layout := must.Get(chat.Detect(r, chat.PromptOnly))(t)
-	e := must.Get(layout.Example(r))(t)
-	return e
+	return must.Get(layout.Example(r))(t)
 }
 
 // TestPromptsAsTemplatesSeeThem renders rows of every kind for generation, and as an episode shows them.

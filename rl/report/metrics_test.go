@@ -88,8 +88,7 @@ func TestMetricsResume(t *testing.T) {
 		for _, step := range steps {
 			must.Do(t, m.Write(Row{"step": step}))
 		}
-		offset := must.Get(m.Sync())(t)
-		return offset
+		return must.Get(m.Sync())(t)
 	}
 	m, err := OpenLines(path, 0)
 	if err != nil {

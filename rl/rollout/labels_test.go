@@ -75,8 +75,7 @@ func labelsConfig() LabelsConfig {
 
 func labels(t *testing.T, p *policy.Classifier, rewards *reward.Labels, c LabelsConfig) *Labels {
 	t.Helper()
-	src := must.Get(NewLabels(p, nil, examples(60), rewards, c))(t)
-	return src
+	return must.Get(NewLabels(p, nil, examples(60), rewards, c))(t)
 }
 
 // TestLabelsAreReproduced scores a step's samples again in the minibatches of a first pass. Log-probabilities and

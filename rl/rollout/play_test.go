@@ -286,8 +286,7 @@ func TestEvaluateGreedily(t *testing.T) {
 	m := sampler(t, tiny(t), 4)
 	evaluate := func(c Config, from, n int) rl.AnswerScores {
 		t.Helper()
-		scores := must.Get(Evaluate(t.Context(), m, task, from, n, c))(t)
-		return scores
+		return must.Get(Evaluate(t.Context(), m, task, from, n, c))(t)
 	}
 	first := evaluate(sampled.Greedy(), 0, 5)
 	other := sampled.Greedy()

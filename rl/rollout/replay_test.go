@@ -26,8 +26,7 @@ func replayConfig() ReplayConfig {
 
 func replay(t *testing.T, m *policy.Sampler, task envs.Task, c ReplayConfig) *Replay {
 	t.Helper()
-	r := must.Get(NewReplay(m, task, c))(t)
-	return r
+	return must.Get(NewReplay(m, task, c))(t)
 }
 
 // TestReplayGivesTurnsWithTheirReturns compares sampled turns with those played.

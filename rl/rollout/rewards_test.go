@@ -38,8 +38,7 @@ func TestRewardsJudgeTurns(t *testing.T) {
 	}
 	parse := func(list string) *reward.Text {
 		t.Helper()
-		r := must.Get(reward.ParseText(list, own, reward.Options{}))(t)
-		return r
+		return must.Get(reward.ParseText(list, own, reward.Options{}))(t)
 	}
 	plain := played(t, m, spelling, []int{0, 1}, c)
 	c.Rewards = parse("size=2,flaky")
@@ -97,8 +96,7 @@ func TestRewardsJudgeTurns(t *testing.T) {
 // turnText is the text that the policy generated in a turn.
 func turnText(t *testing.T, p *policy.CausalLM, x *rl.Trajectory, turn int) string {
 	t.Helper()
-	text := must.Get(p.Tokenizer.Decode(x.TurnSample(turn, 1).Actions, true))(t)
-	return text
+	return must.Get(p.Tokenizer.Decode(x.TurnSample(turn, 1).Actions, true))(t)
 }
 
 // TestRewardsOfAStep checks the metrics, the remaining samples, and the note.

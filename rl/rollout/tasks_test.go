@@ -40,8 +40,7 @@ var sampled = Config{Samples: 3, MaxNew: 4, Sampling: torch.Sampling{Temperature
 // played is Play's result; it fails the test on an error.
 func played(t *testing.T, m *policy.Sampler, task envs.Task, indices []int, c Config) Played {
 	t.Helper()
-	p := must.Get(Play(t.Context(), m, task, envs.Train, indices, c))(t)
-	return p
+	return must.Get(Play(t.Context(), m, task, envs.Train, indices, c))(t)
 }
 
 // learn changes the weights like a training step would, as a function of the step number.
@@ -61,8 +60,7 @@ func next(t *testing.T, src interface {
 	Next(ctx context.Context, at rl.At) (*rl.Step, error)
 }, step int) *rl.Step {
 	t.Helper()
-	s := must.Get(src.Next(t.Context(), rl.At{Step: step, Version: uint64(step)}))(t)
-	return s
+	return must.Get(src.Next(t.Context(), rl.At{Step: step, Version: uint64(step)}))(t)
 }
 
 // endless is a task without a last episode; index makes its episodes.

@@ -23,8 +23,7 @@ func tokensConfig() TokensConfig {
 
 func tokens(t *testing.T, m *policy.Sampler, task envs.Task, c TokensConfig) *Tokens {
 	t.Helper()
-	src := must.Get(NewTokens(m, task, c))(t)
-	return src
+	return must.Get(NewTokens(m, task, c))(t)
 }
 
 // encoded is a step as JSON, with failed rewards as null.

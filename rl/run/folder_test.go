@@ -27,8 +27,7 @@ func testInfo() Info {
 
 func mustCreate(t *testing.T, dir string) *Run {
 	t.Helper()
-	r := must.Get(Create(dir, 3, testInfo()))(t)
-	return r
+	return must.Get(Create(dir, 3, testInfo()))(t)
 }
 
 func put(t *testing.T, path, text string) {

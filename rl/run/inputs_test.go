@@ -22,8 +22,7 @@ func TestSum(t *testing.T) {
 	}
 	sum := func(name string) string {
 		t.Helper()
-		got := must.Get(Sum(filepath.Join(dir, name), filepath.Join(dir, "rows", "out")))(t)
-		return got
+		return must.Get(Sum(filepath.Join(dir, name), filepath.Join(dir, "rows", "out")))(t)
 	}
 	write("rows/a.jsonl", "one")
 	write("rows/out/log.txt", "x")

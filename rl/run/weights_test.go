@@ -58,8 +58,7 @@ func (p *pair) LoadWeights(dir string) error {
 
 func (p *pair) values(t *testing.T) Snapshot {
 	t.Helper()
-	s := must.Get(TakeSnapshot(p))(t)
-	return s
+	return must.Get(TakeSnapshot(p))(t)
 }
 
 // step descends on the sum of squares.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,6 +27,27 @@ func limitOf(ctx context.Context, tokens int) int {
 		return limit
 	}
 	return tokens
+}
+
+// TestTrafficIsOfOneStep: a step does not count what steps before it exchanged.
+func TestTrafficIsOfOneStep(t *testing.T) {
+	groups, exchanges := disttest.Groups(t, 2), []any{}
+	disttest.Each(2, func(rank int) {
+		h := (&recorded{}).hooks()
+		h.LogEvery, h.Group = 1, groups[rank]
+		h.Row = func(r report.Row) error {
+			if n, ok := r["dist/exchanges"]; ok && rank == 0 {
+				exchanges = append(exchanges, n)
+			}
+			return nil
+		}
+		if _, _, err := everyRun()["packed epochs × sft"](t.Context(), t, h); err != nil {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	})
+	if len(exchanges) < 7 || slices.ContainsFunc(exchanges, func(n any) bool { return n.(float64) < 3 || n.(float64) > 5 }) {
+		t.Errorf("exchanges %v", exchanges)
+	}
 }
 
 // TestPartsAndRanksChangeNoStep takes the first step of every source with every algorithm in forward passes of one

@@ -101,8 +101,7 @@ func everyRun() map[string]resumable {
 	label := func(t *testing.T) policy.Policy { return tinyLabel(t) }
 	token := func(t *testing.T) policy.Policy { return tinyToken(t, 4) }
 	judgeLabels := func(t *testing.T, p policy.Policy) *evaluate.Plan {
-		e := must.Get(evaluate.Labels(p.(*policy.Classifier), tinyExamples(20, 2), evaluate.MetricLoss, 2, nil))(t)
-		return e
+		return must.Get(evaluate.Labels(p.(*policy.Classifier), tinyExamples(20, 2), evaluate.MetricLoss, 2, nil))(t)
 	}
 	judgeLoss := func(t *testing.T, p policy.Policy) *evaluate.Plan {
 		return evaluate.Loss(p.(*policy.CausalLM), policy.Samples(texts(5)), 2)
@@ -278,8 +277,7 @@ func plain(t *testing.T, r Result) string {
 
 func weightsOf(t *testing.T, p run.Weights) run.Snapshot {
 	t.Helper()
-	weights := must.Get(run.TakeSnapshot(p))(t)
-	return weights
+	return must.Get(run.TakeSnapshot(p))(t)
 }
 
 // TestResultsDoNotDependOnGenerators generates for different numbers of problems at a time.

@@ -68,8 +68,7 @@ func (l lessons) train(ctx context.Context, p *policy.CausalLM, samples, validat
 
 func validate(t *testing.T, p *policy.CausalLM, samples []*rl.Sample) policy.Validation {
 	t.Helper()
-	v := must.Get(p.Validate(t.Context(), samples))(t)
-	return v
+	return must.Get(p.Validate(t.Context(), samples))(t)
 }
 
 func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {

@@ -117,8 +117,7 @@ func tinyExamples(n int, seed uint64) policy.Examples {
 
 func labelRewards(t testing.TB, list string) *reward.Labels {
 	t.Helper()
-	r := must.Get(reward.ParseLabels(list, labelNames, reward.Options{}))(t)
-	return r
+	return must.Get(reward.ParseLabels(list, labelNames, reward.Options{}))(t)
 }
 
 // labelRun is a small run on a classifier's choices.

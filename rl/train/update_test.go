@@ -262,8 +262,7 @@ func TestNothingToLearnChangesNothing(t *testing.T) {
 			for i, x := range step.Samples {
 				x.Fill(float64(advantage * float32(1-2*(i%2))))
 			}
-			moved := must.Get(tr.updater.learn(step))(t)
-			return moved
+			return must.Get(tr.updater.learn(step))(t)
 		}
 		before := weightsOf(t, p)
 		if n := update(1); n != test.epochs || slices.EqualFunc(before, weightsOf(t, p), slices.Equal) {

@@ -104,7 +104,7 @@ func core(out string) error {
 	return results.finish(mutants, out, "core")
 }
 
-// writeCore copies the core, with all faults in it.
+// writeCore copies the core, with all faults in it, and notes their lines.
 func writeCore(work string, faults []replacement) error {
 	texts := map[string]string{}
 	read := func(path string, d fs.DirEntry, err error) error {
@@ -120,11 +120,13 @@ func writeCore(work string, faults []replacement) error {
 			return err
 		}
 	}
-	changed := map[string]bool{}
+	originals, changed := maps.Clone(texts), map[string]bool{}
 	for i, r := range faults {
 		if n := strings.Count(texts[r.File], r.Before); n != 1 {
 			return fmt.Errorf("core.txt: %s has %q %d times", r.File, r.Before, n)
 		}
+		before, _, _ := strings.Cut(originals[r.File], r.Before)
+		faults[i].Line = 1 + strings.Count(before, "\n")
 		chosen := fmt.Sprintf("rlt_mutant(%d)", i+1)
 		both := fmt.Sprintf("(%s ? (%s) : (%s))", chosen, r.After, r.Before)
 		if strings.HasSuffix(r.Before, ";") {
@@ -175,6 +177,7 @@ type coreRun struct {
 	s        sampler
 	lock     sync.Mutex
 	tests    map[string][]function // by folder
+	failed   error                 // of tests without a fault
 }
 
 // try runs the tests that reach a fault, the C++ ones and the quickest first, and returns the one that notices it; "" if
@@ -198,16 +201,15 @@ func (c *coreRun) try(id int) (string, error) {
 func (c *coreRun) reaching(folder string, id int) ([]function, error) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	if c.tests[folder] == nil {
+	if c.tests[folder] == nil && c.failed == nil {
 		record := c.s.reach
 		if folder == nativeTests {
 			record = reachNative
 		}
-		tests, err := c.s.recorded(folder, record, c.binaries[folder], os.Getenv("RLTRAIN_LIB"))
-		if err != nil {
-			return nil, err
-		}
-		c.tests[folder] = tests
+		c.tests[folder], c.failed = c.s.recorded(folder, record, c.binaries[folder], os.Getenv("RLTRAIN_LIB"))
+	}
+	if c.failed != nil {
+		return nil, c.failed
 	}
 	return slices.DeleteFunc(slices.Clone(c.tests[folder]), func(f function) bool { return !slices.Contains(f.Reached, id) }), nil
 }

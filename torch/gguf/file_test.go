@@ -2,6 +2,7 @@ package gguf_test
 
 import (
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -86,6 +87,11 @@ func TestMetadata(t *testing.T) {
 		if _, _, err := f.Int(key); err == nil {
 			t.Errorf("%s was read as an integer", key)
 		}
+	}
+	large := filepath.Join(t.TempDir(), "large.gguf")
+	must.Do(t, os.WriteFile(large, header(1, 1).put("large", uint32(10), uint64(1)<<63).tensor("w", 0, 0, 1).data(4), 0o644))
+	if n, _, err := open(t, large).Int("large"); err == nil {
+		t.Errorf("2⁶³ was read as %d", n)
 	}
 }
 

@@ -220,8 +220,7 @@ func newTester() *tester {
 
 func (c *tester) get(t *testing.T, model string) Model {
 	t.Helper()
-	m := must.Get(c.Model(t.Context(), model, Weights))(t)
-	return m
+	return must.Get(c.Model(t.Context(), model, Weights))(t)
 }
 
 // refuses expects a one-line error containing every part of want.

@@ -71,7 +71,7 @@ func TestPull(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].Dir != "" || list[0].Licence != "MIT" {
 		t.Errorf("before: %+v, %v", list, err)
 	}
-	for _, name := range []string{"word", "org/word", "word"} {
+	for _, name := range []string{"org/word", "word", "org/word"} {
 		m, err := new(Client).Model(t.Context(), name, Weights)
 		if err != nil || m.Dir != dir || m.Name != "org/word" {
 			t.Fatalf("%s: %+v, %v", name, m, err)

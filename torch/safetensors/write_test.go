@@ -95,8 +95,7 @@ func TestTensorFloat32sRefuses(t *testing.T) {
 // TestNarrowing: values of a narrow type are exact; others are rounded to nearest, ties to even.
 func TestNarrowing(t *testing.T) {
 	as := func(d safetensors.DType, values ...float32) []float32 {
-		back := must.Get(safetensors.FromFloat32sAs(d, "x", []int64{int64(len(values))}, values).Float32s())(t)
-		return back
+		return must.Get(safetensors.FromFloat32sAs(d, "x", []int64{int64(len(values))}, values).Float32s())(t)
 	}
 	for _, d := range []safetensors.DType{safetensors.F16, safetensors.BF16} {
 		var data []byte

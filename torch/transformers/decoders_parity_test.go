@@ -65,8 +65,7 @@ func (c causalCase) ids(t *testing.T, name string) []int32 {
 
 func (c causalCase) want(t *testing.T, name string) []float32 {
 	t.Helper()
-	data := must.Get(c.expected.Float32s(name))(t)
-	return data
+	return must.Get(c.expected.Float32s(name))(t)
 }
 
 // logits are the logits of every token, [N, V], by plain operators.

@@ -23,8 +23,7 @@ func small(kind, more string) string {
 
 func mustParse(t *testing.T, text string) *Config {
 	t.Helper()
-	c := must.Get(parseConfig([]byte(text), decoders))(t)
-	return c
+	return must.Get(parseConfig([]byte(text), decoders))(t)
 }
 
 // TestCausalDefaults checks the defaults of absent fields, family by family.

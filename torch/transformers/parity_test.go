@@ -58,8 +58,7 @@ func ints(t *testing.T, file *safetensors.File, name string) []int64 {
 
 func (f fixture) want(t *testing.T, name string) []float32 {
 	t.Helper()
-	data := must.Get(f.expected.Float32s(name))(t)
-	return data
+	return must.Get(f.expected.Float32s(name))(t)
 }
 
 func TestHiddenStatesEqualTransformers(t *testing.T) {

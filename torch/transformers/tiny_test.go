@@ -70,8 +70,7 @@ func TestTinyIsAFunctionOfItsSeed(t *testing.T) {
 	read := func(layers int, seed uint64) []byte {
 		dir := t.TempDir()
 		must.Do(t, transformers.WriteTiny(dir, layers, 32, seed))
-		data := must.Get(os.ReadFile(filepath.Join(dir, "model.safetensors")))(t)
-		return data
+		return must.Get(os.ReadFile(filepath.Join(dir, "model.safetensors")))(t)
 	}
 	if !bytes.Equal(read(1, 5), read(1, 5)) {
 		t.Error("one seed gave two models")

@@ -109,8 +109,7 @@ func TestMergeLanguageModel(t *testing.T) {
 
 func readFile(t *testing.T, path string) []byte {
 	t.Helper()
-	data := must.Get(os.ReadFile(path))(t)
-	return data
+	return must.Get(os.ReadFile(path))(t)
 }
 
 func TestMergeRefuses(t *testing.T) {

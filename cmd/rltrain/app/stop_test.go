@@ -44,8 +44,7 @@ func TestKeptWeights(t *testing.T) {
 		if _, err := os.Stat(out); err != nil {
 			l.finish(t, r, out, "--keep", keep)
 		}
-		data := must.Get(os.ReadFile(filepath.Join(r.in(out), name, "model.safetensors")))(t)
-		return data
+		return must.Get(os.ReadFile(filepath.Join(r.in(out), name, "model.safetensors")))(t)
 	}
 	best, last := weights("best", ""), weights("last", "")
 	if bytes.Equal(best, last) {

@@ -81,8 +81,7 @@ func TestDefaultsGolden(t *testing.T) {
 // one is named, and those of model tiny stay.
 func TestPretrainedGolden(t *testing.T) {
 	load := func(args ...string) *Config {
-		c := must.Get(Load(args, nil))(t)
-		return c
+		return must.Get(Load(args, nil))(t)
 	}
 	for _, d := range envs.Definitions() {
 		if d.ModelRecipe == "" {

@@ -115,8 +115,7 @@ run_name: ""
 
 func TestDiff(t *testing.T) {
 	load := func(args ...string) *Config {
-		c := must.Get(Load(args, nil))(t)
-		return c
+		return must.Get(Load(args, nil))(t)
 	}
 	a := load("--epochs=2")
 	if d := Diff(a, load("--epochs=2", "--resume", "--output-dir=elsewhere", "--keep-runs=1", "--logging-steps=1", "--save-steps=5", "--threads=3")); d != nil {

@@ -97,8 +97,7 @@ func (s *running) send(t testing.TB, ctx context.Context, path, body string) *ht
 	if s.key != "" {
 		r.Header.Set("Authorization", "Bearer "+s.key)
 	}
-	answer := must.Get(s.client.Do(r))(t)
-	return answer
+	return must.Get(s.client.Do(r))(t)
 }
 
 func (s *running) ask(t testing.TB, path, body string) (int, string) {

@@ -242,6 +242,20 @@ func TestOffsets(t *testing.T) {
 	}
 }
 
+// TestTokensOfOneText: of alternatives with the same text, such as parts of characters, the most likely one is named.
+func TestTokensOfOneText(t *testing.T) {
+	s := start(t, Config{})
+	const id = 5 // stands for three tokens
+	text, _ := spell(s.base, id)
+	for _, logs := range [][]float32{{-1, -2, -3}, {-2, -1, -3}, {-3, -2, -1}} {
+		top := policy.TopLogProbs{LogProb: logs[0], IDs: []int32{id, id}, LogProbs: logs[1:]}
+		p := &part{offsets: &offsets{}, ids: []int32{id}, written: 1, top: []policy.TopLogProbs{top}}
+		if diff := cmp.Diff([]map[string]float32{{text: -1}}, p.logProbs(s.base).Top); diff != "" {
+			t.Errorf("%v (-want +got)\n%s", logs, diff)
+		}
+	}
+}
+
 // TestSlowBodies: a body that does not arrive is given up, with the key and without.
 func TestSlowBodies(t *testing.T) {
 	s := start(t, Config{Key: "secret", BodyPatience: 50 * time.Millisecond, StrangerPatience: 50 * time.Millisecond})
