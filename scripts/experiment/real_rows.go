@@ -73,8 +73,8 @@ var realRows = []realRow{
 	{"arithmetic, two-step words", wordProblems, []realCommand{{arithmeticIn(40), answersOf("prompts_rl", atStart)}}},
 	{"GSM8K", schoolFiles, []realCommand{
 		{schoolTest("smollm2", "start"), evaluated(atStart, "start.json")},
-		{"--task gsm8k --model smollm2 --mode supervised_then_rl --algorithm grpo --sym-calc --dataset WORK/train.jsonl --eval-dataset WORK/held.jsonl --eval-samples 100 " +
-			"--few-shot 0 --max-steps 200 --num-steps 15 --eval-every 15 --fresh-samples 0 --keep last --seed SEED --output-dir OUT", nil},
+		{"--task gsm8k --model smollm2 --mode supervised_then_rl --algorithm grpo --sym-calc --dataset WORK/train.jsonl --eval-dataset WORK/held.jsonl --eval-samples 200 " +
+			"--few-shot 0 --max-steps 910 --learning-rate 1e-3 --lora-r 64 --num-steps 40 --samples-per-prompt 8 --rl-learning-rate 5e-5 --eval-every 20 --fresh-samples 0 --keep last --seed SEED --output-dir OUT", nil},
 		{schoolTest("OUT/gsm8k_supervised", "sft"), evaluated(afterSFT, "sft.json")},
 		{schoolTest("OUT/gsm8k_rl", "rl"), evaluated(afterRL, "rl.json")},
 	}},
