@@ -2,11 +2,11 @@ package envs
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -52,9 +52,7 @@ func TestRegistry(t *testing.T) {
 		{"countdown", Settings{"from": "0"}, "task countdown: option from: 0 is out of range; it must be 1 to 100"},
 		{"countdown", Settings{"word": "stip"}, `"stip" is not one of go, stop; did you mean stop?`},
 	} {
-		if _, err := New(test.name, Setup{}, test.settings); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("New(%q, %v): error %v, want %q", test.name, test.settings, err, test.want)
-		}
+		expect.Failure(New(test.name, Setup{}, test.settings))(t, test.want)
 	}
 }
 
@@ -62,9 +60,7 @@ func TestModes(t *testing.T) {
 	played := define("played")
 	worked := define("worked")
 	worked.Demonstrations = true
-	if diff := cmp.Diff([][]string{{RLOnly}, {SupervisedThenRL, Supervised, RLOnly}}, [][]string{played.Modes(), worked.Modes()}); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, [][]string{{RLOnly}, {SupervisedThenRL, Supervised, RLOnly}}, [][]string{played.Modes(), worked.Modes()})
 	if played.Labels() || !played.Plays() {
 		t.Error("a task of episodes is taken for one of labels")
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/envs/dataset"
-	"github.com/rltrain/rltrain/internal/errtest"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -26,7 +26,7 @@ func TestMissingColumns(t *testing.T) {
 		{LabelledRows{TextColumn: "body", LabelColumn: "que"}, `tickets.csv:1: no column "que"; … did you mean "queue"?; pass --label-column NAME`},
 		{LabelledRows{TextColumn: "body", LabelColumn: "queue", SplitColumn: "part"}, `no column "part"; … pass --split-column NAME`},
 	} {
-		if _, err := test.options.Rows(t.Context(), Setup{Find: find}); !errtest.Has(err, test.want) {
+		if _, err := test.options.Rows(t.Context(), Setup{Find: find}); !expect.Names(err, test.want) {
 			t.Errorf("\n got %v\nwant %s", err, test.want)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -113,9 +114,7 @@ func TestCheckBase(t *testing.T) {
 	baseFolder(t, base, "other")
 	later := time.Now().Add(time.Hour)
 	must.Do(t, os.Chtimes(filepath.Join(base, "model.safetensors"), later, later))
-	if err := c.CheckBase(base); err == nil || !strings.Contains(err.Error(), "than the adapter was trained on") {
-		t.Error(err)
-	}
+	expect.Error(t, c.CheckBase(base), "than the adapter was trained on")
 	if err := (Config{}).CheckBase(base); err != nil {
 		t.Errorf("an adapter that does not say: %v", err)
 	}

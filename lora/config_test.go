@@ -5,8 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -74,14 +73,10 @@ func TestMarshal(t *testing.T) {
   "use_rslora": false
 }
 `
-	if diff := cmp.Diff(want, string(got)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, string(got))
 	back := must.Get(parseConfig(got))(t)
 	c.Prefix = "" // Load finds it in the tensors
-	if diff := cmp.Diff(c, back); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, c, back)
 }
 
 func TestParseConfig(t *testing.T) {
@@ -120,9 +115,7 @@ func TestParseConfig(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := must.Get(parseConfig([]byte(tt.text)))(t)
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, tt.want, got)
 		})
 	}
 }
@@ -170,10 +163,7 @@ func TestParseConfigRefuses(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			// The last value of a repeated key applies, so the member overrides.
-			_, err := parseConfig([]byte(`{"peft_type":"LORA","task_type":"SEQ_CLS","target_modules":["query"],` + tt.member + `}`))
-			if err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("error %v, want %q", err, tt.want)
-			}
+			expect.Failure(parseConfig([]byte(`{"peft_type":"LORA","task_type":"SEQ_CLS","target_modules":["query"],`+tt.member+`}`)))(t, tt.want)
 		})
 	}
 	for _, text := range []string{"", "[]", "{", `{"peft_type":`} {
@@ -203,8 +193,6 @@ func FuzzParseConfig(f *testing.F) {
 		if err != nil {
 			t.Fatalf("what was written is refused: %v\n%s", err, text)
 		}
-		if diff := cmp.Diff(c, back); diff != "" {
-			t.Error(diff)
-		}
+		expect.Equal(t, c, back)
 	})
 }

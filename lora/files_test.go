@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/torch/safetensors"
@@ -50,19 +51,13 @@ func TestSaveLoad(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(c, gotC); diff != "" {
-				t.Error(diff)
-			}
-			if diff := cmp.Diff(pairs, gotPairs); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, c, gotC)
+			expect.Equal(t, pairs, gotPairs)
 			wantExtra := map[string]safetensors.Tensor{}
 			for _, e := range extra {
 				wantExtra[e.Name] = e
 			}
-			if diff := cmp.Diff(wantExtra, gotExtra); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, wantExtra, gotExtra)
 			names := tensorNames(t, dir)
 			want := "base_model.model." + c.Prefix + "encoder.layer.0.attention.self.query.lora_A.weight"
 			if !slices.Contains(names, want) {
@@ -105,16 +100,12 @@ func TestLoadPEFT(t *testing.T) {
 			}
 			slices.Sort(c.TargetModules.Names) // PEFT's order is that of a set
 			tt.want.TargetModules.Names = []string{"attention.self.query", "intermediate.dense"}
-			if diff := cmp.Diff(tt.want, c); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, tt.want, c)
 			if c.Scale() != tt.scale {
 				t.Errorf("scale %v", c.Scale())
 			}
 			want := []lora.Pair{counted(0, "attention.self.query", 4, tt.scale), counted(0, "intermediate.dense", 6, tt.scale), counted(1, "attention.self.query", 4, tt.scale), counted(1, "intermediate.dense", 6, tt.scale)}
-			if diff := cmp.Diff(want, pairs); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, want, pairs)
 			if tt.tensor == nil {
 				if len(extra) > 0 {
 					t.Errorf("extra tensors %v", extra)
@@ -128,9 +119,7 @@ func TestLoadPEFT(t *testing.T) {
 			// Loaded adapters are written under the same names.
 			dir := t.TempDir()
 			must.Do(t, lora.Save(dir, c, pairs, []safetensors.Tensor{extra["classifier.bias"], extra["classifier.weight"]}))
-			if diff := cmp.Diff(tensorNames(t, tt.dir), tensorNames(t, dir)); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, tensorNames(t, tt.dir), tensorNames(t, dir))
 		})
 	}
 }
@@ -296,10 +285,7 @@ func TestSaveRefuses(t *testing.T) {
 			p.c, p.pairs, p.extra = adapter(lora.SequenceClassification)
 			tt.change(&p)
 			dir := t.TempDir()
-			err := lora.Save(dir, p.c, p.pairs, p.extra)
-			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), dir) {
-				t.Errorf("error %v, want %q", err, tt.want)
-			}
+			expect.Error(t, lora.Save(dir, p.c, p.pairs, p.extra), tt.want, dir)
 			if files, _ := os.ReadDir(dir); len(files) > 0 {
 				t.Errorf("files were left: %v", files)
 			}
@@ -336,8 +322,6 @@ func TestFits(t *testing.T) {
 	for _, tt := range tests {
 		m := shapes()
 		tt.change(m)
-		if err := c.Fits(pairs, m); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: error %v, want %q", tt.name, err, tt.want)
-		}
+		expect.Error(t, c.Fits(pairs, m), tt.want)
 	}
 }

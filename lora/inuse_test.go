@@ -5,8 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
@@ -30,9 +29,7 @@ func TestInUse(t *testing.T) {
 		dir := t.TempDir()
 		must.Do(t, os.WriteFile(filepath.Join(dir, ConfigFile), []byte(test.text), 0o644))
 		got := must.Get(InUse(dir))(t)
-		if diff := cmp.Diff(test.want, got); diff != "" {
-			t.Errorf("%s (-want +got)\n%s", test.text, diff)
-		}
+		expect.Equal(t, test.want, got, test.text)
 	}
 	dir := t.TempDir()
 	must.Do(t, os.WriteFile(filepath.Join(dir, ConfigFile), []byte("[1]"), 0o644))

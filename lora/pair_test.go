@@ -7,8 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/lora"
 )
@@ -34,9 +33,7 @@ func TestMatch(t *testing.T) {
 		for _, i := range tt.want {
 			want = append(want, names[i])
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%v: %s", tt.targets, diff)
-		}
+		expect.Equal(t, want, got, tt.targets)
 	}
 	_, err := lora.Match(names, []string{"query", "uery"})
 	want := `lora: target "uery" matches no module; choose from encoder.layer.*.attention.self.query, encoder.layer.*.attention.output.dense, encoder.layer.*.output.dense, dense`
@@ -73,9 +70,7 @@ func TestInit(t *testing.T) {
 			t.Fatal("B is not zero")
 		}
 	}
-	if diff := cmp.Diff(p, lora.Init("m", 64, 32, 8, 2, rand.New(rand.NewPCG(1, 2)))); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, p, lora.Init("m", 64, 32, 8, 2, rand.New(rand.NewPCG(1, 2))))
 }
 
 func TestMergeInto(t *testing.T) {
@@ -87,9 +82,7 @@ func TestMergeInto(t *testing.T) {
 	w := []float32{10, 20, 30, 40, 50, 60}
 	p.MergeInto(w)
 	// B·A = [[1 2 3] [7 8 9]]
-	if diff := cmp.Diff([]float32{10.5, 21, 31.5, 43.5, 54, 64.5}, w); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []float32{10.5, 21, 31.5, 43.5, 54, 64.5}, w)
 }
 
 func TestMergeIntoByMagnitude(t *testing.T) {
@@ -98,9 +91,7 @@ func TestMergeIntoByMagnitude(t *testing.T) {
 	}
 	w := []float32{1, 4, 2, -3} // and 2·B·A = [[2 0] [-2 0]]: rows [3 4] and [0 -3], of lengths 5 and 3
 	p.MergeInto(w)
-	if diff := cmp.Diff([]float32{6, 8, 0, -0.5}, w); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []float32{6, 8, 0, -0.5}, w)
 }
 
 func TestMergeIntoPanics(t *testing.T) {

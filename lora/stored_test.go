@@ -6,8 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
@@ -63,9 +62,7 @@ func TestStoredTables(t *testing.T) {
 					t.Errorf("%s is called %s, %v", name, tensor.Name, err)
 				}
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, tt.want, got)
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -203,9 +204,7 @@ func TestStatsOf(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmpopts.EquateApprox(0, 1e-12)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(GroupStats{}, StatsOf(nil)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, GroupStats{}, StatsOf(nil))
 }
 
 func BenchmarkAdvantages(b *testing.B) {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 // TestAlarms has, for each alarm, a run that raises it and one that nearly does.
@@ -102,9 +104,7 @@ func TestAlarms(t *testing.T) {
 				names = append(names, alarm.Name)
 			}
 		}
-		if diff := cmp.Diff(test.want, names); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.name, diff)
-		}
+		expect.Equal(t, test.want, names, test.name)
 		if len(w.First) > 5 || len(w.Recent) > 10 {
 			t.Errorf("%s: %d and %d steps are kept", test.name, len(w.First), len(w.Recent))
 		}
@@ -231,9 +231,7 @@ func TestStrict(t *testing.T) {
 func TestSharesKnowEarlierTiers(t *testing.T) {
 	var w Watch
 	w.Shares(map[string]float64{"tag": 1})
-	if diff := cmp.Diff(map[string]float64{"tag": 0, "none": 1}, w.Shares(map[string]float64{"none": 1})); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, map[string]float64{"tag": 0, "none": 1}, w.Shares(map[string]float64{"none": 1}))
 }
 
 func TestMeanHealth(t *testing.T) {

@@ -3,10 +3,9 @@ package rl
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/answer"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestScoreAnswers(t *testing.T) {
@@ -15,12 +14,8 @@ func TestScoreAnswers(t *testing.T) {
 	})
 	want := AnswerScores{N: 4, Correct: 2, Accuracy: 0.5, Interval: Wilson(2, 4), FormatRate: 0.5,
 		FoundBy: map[string]float64{"tag": 0.5, "last_number": 0.25, "none": 0.25}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(AnswerScores{FoundBy: map[string]float64{}}, ScoreAnswers(nil)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, got)
+	expect.Equal(t, AnswerScores{FoundBy: map[string]float64{}}, ScoreAnswers(nil))
 	if got.Weakest() != 0.5 {
 		t.Errorf("without kinds the weakest is %v, want the accuracy", got.Weakest())
 	}
@@ -31,9 +26,7 @@ func TestKindsAreScoredApart(t *testing.T) {
 		{Correct: true, Kind: "2x1"}, {Correct: true, Kind: "2x1"}, {Kind: "4x3"}, {Correct: true, Kind: "4x3"}, {Kind: "4x3"}, nil,
 	})
 	want := map[string]KindScore{"2x1": {2, 2, 1}, "4x3": {3, 1, 1. / 3}}
-	if diff := cmp.Diff(want, got.Kinds); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got.Kinds)
 	if got.Weakest() != 1./3 || got.Accuracy != 0.5 {
 		t.Errorf("the weakest %v of accuracy %v", got.Weakest(), got.Accuracy)
 	}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestPercentiles(t *testing.T) {
@@ -97,18 +99,14 @@ func TestCompareAgreesWithEvaluate(t *testing.T) {
 			t.Errorf("%s: difference %g is outside %v", name, d.Difference, d.Interval)
 		}
 	}
-	if diff := cmp.Diff(c, Compare(3, truth, a, b)); diff != "" {
-		t.Errorf("a second comparison differs:\n%s", diff)
-	}
+	expect.Equal(t, c, Compare(3, truth, a, b), "a second comparison differs")
 }
 
 func TestCompareRuns(t *testing.T) {
 	truth, a := classifier(7, 120, 0.6, 0.9)
 	_, b := classifier(7, 120, 0.8, 0.8)
 	alone := Compare(3, truth, a, b)
-	if diff := cmp.Diff(alone, CompareRuns(3, truth, [][][]float32{a, a}, [][][]float32{b, b})); diff != "" {
-		t.Errorf("the same pair twice is not the pair:\n%s", diff)
-	}
+	expect.Equal(t, alone, CompareRuns(3, truth, [][][]float32{a, a}, [][][]float32{b, b}), "the same pair twice is not the pair")
 	// Swapping the two sides must negate every resample.
 	c := CompareRuns(3, truth, [][][]float32{a, b}, [][][]float32{b, a})
 	if want := (alone.Brier.A + alone.Brier.B) / 2; math.Abs(c.Brier.A-want) > 1e-12 || c.Brier.Difference != 0 || c.Brier.Interval != (Interval{}) {
@@ -213,9 +211,7 @@ func TestIntervalsContainEstimates(t *testing.T) {
 }
 
 func TestCompareWithoutRows(t *testing.T) {
-	if diff := cmp.Diff(Comparison{}, Compare(3, nil, nil, nil)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, Comparison{}, Compare(3, nil, nil, nil))
 }
 
 func BenchmarkCompare(b *testing.B) {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestCountRewarded(t *testing.T) {
@@ -40,9 +40,7 @@ func TestCountRewarded(t *testing.T) {
 		{"one text for many without a reference", many("I love this very much!", func(int) string { return "" }, 9), Rewarded{N: 9, Same: 9, Repeats: "I love this very much!"}},
 		{"negative rewards", []Outcome{{Prompt: sum, Text: "74 - 70", Truth: "4", Reward: -1}, {Prompt: sum, Text: "I do not know", Truth: "4", Reward: -2}}, Rewarded{N: 1, Echoes: 1, Echo: "74 - 70"}},
 	} {
-		if diff := cmp.Diff(test.want, CountRewarded(test.all)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.name, diff)
-		}
+		expect.Equal(t, test.want, CountRewarded(test.all), test.name)
 	}
 }
 

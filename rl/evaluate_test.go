@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -121,9 +122,7 @@ func TestIntervalsContainFiguresAndAreReproducible(t *testing.T) {
 			t.Errorf("%s: width %.3f, want about %.3f", name, w, test.width)
 		}
 	}
-	if diff := cmp.Diff(e, Evaluate(labels, truth, probs)); diff != "" {
-		t.Errorf("a second evaluation differs:\n%s", diff)
-	}
+	expect.Equal(t, e, Evaluate(labels, truth, probs), "a second evaluation differs")
 }
 
 func TestEvaluateJSON(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 var near = cmpopts.EquateApprox(0, 1e-6)
@@ -134,9 +136,7 @@ func TestGAEDoesNotLeakAcrossDone(t *testing.T) {
 		values[i] -= 1e6
 	}
 	after, _ := GAE(rewards, values, done, 1e6, 0.99, 0.95)
-	if diff := cmp.Diff(before[:30], after[:30]); diff != "" {
-		t.Errorf("what follows the end of an episode changed its advantages:\n%s", diff)
-	}
+	expect.Equal(t, before[:30], after[:30], "what follows the end of an episode changed its advantages")
 }
 
 func TestGAEPanicsOnUnequalLengths(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestMeterKinds(t *testing.T) {
@@ -20,9 +22,7 @@ func TestMeterKinds(t *testing.T) {
 	want := map[string]any{"mean": 6. / 8, "max": 3., "min": -1., "total": 6., "last": 2.}
 	row := map[string]any{}
 	m.Fill(row)
-	if diff := cmp.Diff(want, row); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, row)
 	if m.Get("nowhere") != 0 {
 		t.Error("a figure that was not measured has a value")
 	}
@@ -91,9 +91,7 @@ func TestMergedMetersAreOneMeter(t *testing.T) {
 	if diff := cmp.Diff(whole, merged); diff != "" {
 		t.Errorf("(-whole +merged):\n%s", diff)
 	}
-	if diff := cmp.Diff(kept, first); diff != "" {
-		t.Errorf("a clone has changed with its meter:\n%s", diff)
-	}
+	expect.Equal(t, kept, first, "a clone has changed with its meter")
 }
 
 func TestMeterJSONIsExact(t *testing.T) {

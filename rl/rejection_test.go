@@ -5,8 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -70,20 +69,14 @@ func TestMeasureOutOfScope(t *testing.T) {
 	// Pairs in which the in-scope row has the higher confidence: 3 for .9, 2 for .8, 1 for .4, 1.5 for .5; of 12.
 	want := OutOfScope{Threshold: 0.5, N: 3, InScope: 4, Recall: 1.0 / 3, FalseAlarms: 0.25, Accuracy: 0.5, AUROC: 7.5 / 12,
 		Intervals: [2]Interval{Wilson(1, 3), Wilson(1, 4)}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got)
 }
 
 func TestSelective(t *testing.T) {
 	rows := SurenessOf([]int{0, 1, 1, -1}, [][]float32{{0.9, 0.1}, {0.2, 0.8}, {0.7, 0.3}, {0.4, 0.6}})
-	if diff := cmp.Diff([]Sureness{{0.9, true}, {0.8, true}, {0.7, false}, {0.6, false}}, rows); diff != "" {
-		t.Errorf("sureness (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []Sureness{{0.9, true}, {0.8, true}, {0.7, false}, {0.6, false}}, rows, "sureness")
 	want := []Covered{{1, float64(float32(0.6)), 4, 0.5}, {0.75, float64(float32(0.7)), 3, 2.0 / 3}, {0.5, float64(float32(0.8)), 2, 1}}
-	if diff := cmp.Diff(want, Selective(rows)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, Selective(rows))
 	if all := Selective([]Sureness{{0.5, true}, {0.5, false}}); len(all) != 1 || all[0].N != 2 {
 		t.Errorf("equally confident rows are separated: %v", all)
 	}

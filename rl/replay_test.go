@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -36,9 +37,7 @@ func TestReplayIsFirstInFirstOut(t *testing.T) {
 			t.Errorf("%d skipped", skipped)
 		}
 	}
-	if diff := cmp.Diff([]float64{3, 4, 5}, returnsOf(r)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []float64{3, 4, 5}, returnsOf(r))
 	if skipped := r.Add(twoTurns(), []float64{nan, math.Inf(1)}); skipped != 2 || r.Len() != 3 {
 		t.Errorf("%d skipped, %d held", skipped, r.Len())
 	}
@@ -80,9 +79,7 @@ func TestReplayFile(t *testing.T) {
 	small := newReplay(t, 2)
 	small.Add(twoTurns(), []float64{9, 9})
 	must.Do(t, small.Load(path))
-	if diff := cmp.Diff([]float64{3, 0.1}, returnsOf(small)); diff != "" {
-		t.Errorf("the newest fit (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []float64{3, 0.1}, returnsOf(small), "the newest fit")
 }
 
 func TestReplayRefusesFiles(t *testing.T) {

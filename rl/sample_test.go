@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestSampleOfATrajectory(t *testing.T) {
@@ -37,9 +38,7 @@ func TestSampleOfATrajectory(t *testing.T) {
 		}},
 	} {
 		test.want.Prompt, test.want.Index, test.want.Version = 3, 1, 7
-		if diff := cmp.Diff(test.want, test.got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.name, diff)
-		}
+		expect.Equal(t, test.want, test.got, test.name)
 	}
 	tr.Stop = envs.StopLength
 	if !tr.Sample(1).Truncated {
@@ -92,9 +91,7 @@ func TestPenalties(t *testing.T) {
 		t.Error("an unscored sample has a reward")
 	}
 	s.Fill(-2)
-	if diff := cmp.Diff([]float32{-2, -2}, s.Advantage); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []float32{-2, -2}, s.Advantage)
 }
 
 func TestBatch(t *testing.T) {
@@ -111,16 +108,10 @@ func TestBatch(t *testing.T) {
 		Actions:   []int64{2, 22, 20, 21},
 		Lengths:   []int{1, 1, 2},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]float32{7, 8, 9, 9}, got.Spread([]float64{7, 8, 9})); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, got)
+	expect.Equal(t, []float32{7, 8, 9, 9}, got.Spread([]float64{7, 8, 9}))
 	labels := NewBatch([]*Sample{{Tokens: []int32{4, 5}, Actions: []int32{2}}, {Tokens: []int32{6}, Actions: []int32{0}}})
-	if diff := cmp.Diff(&Batch{Sequences: [][]int32{{4, 5}, {6}}, Actions: []int64{2, 0}, Lengths: []int{1, 1}}, labels); diff != "" {
-		t.Errorf("labels (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, &Batch{Sequences: [][]int32{{4, 5}, {6}}, Actions: []int64{2, 0}, Lengths: []int{1, 1}}, labels, "labels")
 }
 
 func TestMicroBatches(t *testing.T) {
@@ -135,9 +126,7 @@ func TestMicroBatches(t *testing.T) {
 		{10, [][2]int{{0, 2}, {2, 4}, {4, 6}}},
 		{1, [][2]int{{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 5}, {5, 6}}}, // at least one sequence
 	} {
-		if diff := cmp.Diff(test.want, MicroBatches(len(lengths), test.limit, func(i int) int { return lengths[i] })); diff != "" {
-			t.Errorf("%d tokens (-want +got):\n%s", test.limit, diff)
-		}
+		expect.Equal(t, test.want, MicroBatches(len(lengths), test.limit, func(i int) int { return lengths[i] }), fmt.Sprintf("%d tokens", test.limit))
 	}
 }
 
@@ -165,9 +154,7 @@ func TestMinibatches(t *testing.T) {
 				t.Errorf("%+v: part %v is not in order", test, part)
 			}
 		}
-		if diff := cmp.Diff(test.want, sizes); diff != "" {
-			t.Errorf("%+v: sizes (-want +got):\n%s", test, diff)
-		}
+		expect.Equal(t, test.want, sizes, fmt.Sprintf("%+v: sizes", test))
 		slices.Sort(all)
 		for i, index := range all {
 			if i != index {

@@ -2,9 +2,9 @@ package rl
 
 import (
 	"math"
-	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -95,8 +95,6 @@ func TestNewScheduleRefuses(t *testing.T) {
 		{"linear", 10, 0, -3, 0, "or -3"},
 		{"cosine_with_min_lr", 10, 0, 0, 1.5, "down to 1.5"},
 	} {
-		if _, err := NewSchedule(test.kind, test.total, test.ratio, test.steps, test.min); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("NewSchedule(%q, %d, %g, %d, %g): error %v, want one with %q", test.kind, test.total, test.ratio, test.steps, test.min, err, test.want)
-		}
+		expect.Failure(NewSchedule(test.kind, test.total, test.ratio, test.steps, test.min))(t, test.want)
 	}
 }

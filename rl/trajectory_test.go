@@ -3,13 +3,13 @@ package rl
 import (
 	"encoding/json"
 	"math"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -64,7 +64,7 @@ func TestTrajectoryJSON(t *testing.T) {
 }
 
 func TestTrajectoryValidate(t *testing.T) {
-	for name, test := range map[string]struct {
+	for _, test := range map[string]struct {
 		change func(*Trajectory)
 		want   string
 	}{
@@ -78,9 +78,7 @@ func TestTrajectoryValidate(t *testing.T) {
 	} {
 		tr := twoTurns()
 		test.change(tr)
-		if err := tr.Validate(); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: error %v, want one with %q", name, err, test.want)
-		}
+		expect.Error(t, tr.Validate(), test.want)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -27,9 +28,7 @@ func transitions(rewards ...float64) []*Transition {
 
 func TestTransitionsComeBackAsSamples(t *testing.T) {
 	x := classifications(1, 2)[1]
-	if diff := cmp.Diff(x, TransitionOf(x).Sample()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, x, TransitionOf(x).Sample())
 }
 
 func TestTransitionsAreFirstInFirstOut(t *testing.T) {

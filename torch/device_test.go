@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestParseDevice(t *testing.T) {
@@ -16,9 +16,7 @@ func TestParseDevice(t *testing.T) {
 		if err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
-		if diff := cmp.Diff(want, d.String()); diff != "" {
-			t.Errorf("%q (-want +got):\n%s", text, diff)
-		}
+		expect.Equal(t, want, d.String(), text)
 	}
 	for _, text := range []string{"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:+1", "cuda:01", "cuda:1:2", "cuda0", "CUDA", "cpu:0", "cuda:128", " cuda"} {
 		if d, err := ParseDevice(text); err == nil {

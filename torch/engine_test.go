@@ -1,12 +1,13 @@
 package torch_test
 
 import (
+	"fmt"
 	"math/rand/v2"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -122,9 +123,7 @@ func TestEngine(t *testing.T) {
 		submit(t, e, adapted)
 		got := complete(t, e, 100)
 		for key, c := range want {
-			if diff := cmp.Diff(c, got[key]); diff != "" {
-				t.Errorf("sample %v without the adapter changed:\n%s", key, diff)
-			}
+			expect.Equal(t, c, got[key], fmt.Sprintf("sample %v without the adapter changed", key))
 			if cmp.Equal(c.Raw, got[sampleKey{2, key.sample}].Raw) {
 				t.Error("the adapter changed nothing")
 			}
@@ -143,9 +142,7 @@ func TestEngineRefuses(t *testing.T) {
 	torchtest.NoLeaks(t)
 	c := smallDecoder()
 	m := newDecoder(t, c, decoderWeights(t, c, rand.New(rand.NewPCG(9, 0)), torch.Constant))
-	if _, err := torch.NewEngine(m, torch.EngineConfig{}); err == nil || !strings.Contains(err.Error(), "slots must be positive") {
-		t.Errorf("no slots: %v", err)
-	}
+	expect.Failure(torch.NewEngine(m, torch.EngineConfig{}))(t, "slots must be positive")
 	e := newEngine(t, m, torch.EngineConfig{Slots: 2})
 	good := torch.Request{Prompt: []int32{1}, Samples: 1, MaxNew: 2}
 	for _, tc := range []struct {
@@ -161,18 +158,10 @@ func TestEngineRefuses(t *testing.T) {
 	} {
 		r := good
 		tc.change(&r)
-		if _, err := e.Submit(r); err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("got %v, want %q", err, tc.want)
-		}
+		expect.Failure(e.Submit(r))(t, tc.want)
 	}
-	if _, err := e.Step(1); err == nil || !strings.Contains(err.Error(), "max_tokens 1 is less than the engine's 2 slots") {
-		t.Errorf("too few tokens: %v", err)
-	}
-	if err := e.Cancel(1, 0); err == nil || !strings.Contains(err.Error(), "no request 1") {
-		t.Errorf("cancel of nothing: %v", err)
-	}
+	expect.Failure(e.Step(1))(t, "max_tokens 1 is less than the engine's 2 slots")
+	expect.Error(t, e.Cancel(1, 0), "no request 1")
 	submit(t, e, good)
-	if err := e.Refresh(); err == nil || !strings.Contains(err.Error(), "1 samples have not ended") {
-		t.Errorf("refresh in the middle: %v", err)
-	}
+	expect.Error(t, e.Refresh(), "1 samples have not ended")
 }

@@ -1,11 +1,12 @@
 package torch
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestFastest(t *testing.T) {
@@ -48,17 +49,13 @@ func TestSpeedsAreMeasuredOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if diff := cmp.Diff(want, speedsFor(step.processor, path, measure)); diff != "" {
-			t.Errorf("%v: (-want +got)\n%s", step, diff)
-		}
+		expect.Equal(t, want, speedsFor(step.processor, path, measure), fmt.Sprintf("%v:", step))
 		if measured != step.measured {
 			t.Errorf("%v: measured %d times, want %d", step, measured, step.measured)
 		}
 	}
 	// The speeds cannot be saved: there is no folder, or it is a file.
 	for _, path := range []string{"", filepath.Join(path, "in-a-file", "kernels.json")} {
-		if diff := cmp.Diff(want, speedsFor("c", path, measure)); diff != "" {
-			t.Errorf("%q: (-want +got)\n%s", path, diff)
-		}
+		expect.Equal(t, want, speedsFor("c", path, measure), fmt.Sprintf("%q:", path))
 	}
 }

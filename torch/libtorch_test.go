@@ -5,9 +5,9 @@ import (
 	"debug/elf"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/libtorch"
 	test "github.com/rltrain/rltrain/internal/must"
 )
@@ -36,11 +36,7 @@ func TestLibraryWithoutASearchPath(t *testing.T) {
 		t.Errorf("the core as it was built needs no LIBTORCH: %q, %v", folder, err)
 	}
 	bare := t.TempDir()
-	if err := preload(bare, coreNeeds); err == nil || !strings.Contains(err.Error(), filepath.Join(bare, "lib", coreNeeds[0])+" is missing") {
-		t.Errorf("a folder without libraries: got %v", err)
-	}
+	expect.Error(t, preload(bare, coreNeeds), filepath.Join(bare, "lib", coreNeeds[0])+" is missing")
 	t.Setenv("LIBTORCH", bare)
-	if _, err := coreLibtorch(lost); err == nil || !strings.Contains(err.Error(), "LIBTORCH ("+bare+")") {
-		t.Errorf("a folder that is no libtorch: got %v", err)
-	}
+	expect.Failure(coreLibtorch(lost))(t, "LIBTORCH ("+bare+")")
 }

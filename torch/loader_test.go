@@ -3,20 +3,17 @@ package torch
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestMissingLibraryIsNamed(t *testing.T) {
 	t.Setenv("RLTRAIN_LIB", filepath.Join(t.TempDir(), "nothing.so"))
-	if _, err := findLibrary(); err == nil || !strings.Contains(err.Error(), "RLTRAIN_LIB is") {
-		t.Errorf("got %v, want an error that names RLTRAIN_LIB", err)
-	}
+	expect.Failure(findLibrary())(t, "RLTRAIN_LIB is")
 	t.Setenv("RLTRAIN_LIB", "")
 	t.Setenv("RLTRAIN_CACHE", t.TempDir())
-	if _, err := findLibrary(); err == nil || !strings.Contains(err.Error(), "run `make`") {
-		t.Errorf("got %v, want an error that says how to get the library", err)
-	}
+	expect.Failure(findLibrary())(t, "run `make`")
 }
 
 // TestTruncatedLibraryIsAnError: the system's loader would map the file, and the process would crash later.
@@ -37,8 +34,6 @@ func TestTruncatedLibraryIsAnError(t *testing.T) {
 		if err := os.WriteFile(cut, data[:int(share*float64(len(data)))], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := checkWhole(cut, map[string]bool{}); err == nil || !strings.Contains(err.Error(), cut) {
-			t.Errorf("cut to %g of its size: got %v, want an error that names the file", share, err)
-		}
+		expect.Error(t, checkWhole(cut, map[string]bool{}), cut)
 	}
 }

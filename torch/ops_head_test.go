@@ -2,12 +2,12 @@ package torch_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -56,9 +56,7 @@ func TestTokenLogProbs(t *testing.T) {
 				if diff := torchtest.MaxDiff(s.Read(entropy), tc.entropy); diff > 1e-5 {
 					t.Errorf("entropy %v, want %v", s.Read(entropy), tc.entropy)
 				}
-				if diff := cmp.Diff([]float32{0, 2}, s.Read(rank)); diff != "" {
-					t.Errorf("rank (-want +got):\n%s", diff)
-				}
+				expect.Equal(t, []float32{0, 2}, s.Read(rank), "rank")
 				s.Backward(s.Sum(logprobs))
 				if tc.name == "plain" {
 					// The target's weight minus its mean: ln 5 - (2 ln 2 + 5 ln 5)/8, and the same for 0.
@@ -95,9 +93,7 @@ func TestTokenLogProbsOfStoredWeights(t *testing.T) {
 	want := judge(exact)
 	for _, dtype := range []torch.DType{torch.BF16, torch.F16} {
 		stored := must.Get(exact.To(dtype))(t)
-		if diff := cmp.Diff(want, judge(stored)); diff != "" {
-			t.Errorf("type %d (-want +got):\n%s", dtype, diff)
-		}
+		expect.Equal(t, want, judge(stored), fmt.Sprintf("type %d", dtype))
 		stored.Close()
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestPackSharedStoresPrefixesOnce(t *testing.T) {
@@ -59,7 +61,5 @@ func TestPackSharedSeparatesPrompts(t *testing.T) {
 		a[20+i], b[20+i] = 1, 2
 	}
 	p, _ := PackShared([][]int32{append(a, 3), append(a, 4), append(b, 3), append(b, 4)}, []int{40, 40, 40, 40})
-	if diff := cmp.Diff([]int32{-1, 0, 0, -1, 3, 3}, p.Continues); diff != "" {
-		t.Errorf("continues (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []int32{-1, 0, 0, -1, 3, 3}, p.Continues, "continues")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/gguf"
@@ -120,9 +121,7 @@ func TestBlocksEqualGGUF(t *testing.T) {
 }
 
 func TestQuantizedRefuses(t *testing.T) {
-	if _, err := torch.NF4.Blocks(make([]byte, 71), 2, 64); err == nil || !strings.Contains(err.Error(), "71 bytes are not 2 rows") {
-		t.Errorf("short rows: %v", err)
-	}
+	expect.Failure(torch.NF4.Blocks(make([]byte, 71), 2, 64))(t, "71 bytes are not 2 rows")
 	if n := torch.Q4_K.RowBytes(576); n != 0 {
 		t.Errorf("a row of 576 values of q4_k has %d bytes", n)
 	}

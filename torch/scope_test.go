@@ -9,8 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -41,9 +40,7 @@ func TestOperators(t *testing.T) {
 			{"Rows", s.Rows(a, s.Ints([]int64{1}, 1)), []float32{4, 5, 6}},
 			{"SegmentMean", s.SegmentMean(a, s.Int32s([]int32{0, 2}, 2)), []float32{2.5, 3.5, 4.5}},
 		} {
-			if diff := cmp.Diff(tc.want, s.Read(tc.got)); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", tc.name, diff)
-			}
+			expect.Equal(t, tc.want, s.Read(tc.got), tc.name)
 		}
 		return nil
 	}))
@@ -146,9 +143,7 @@ func TestVarLentToAScopeIsNotCollected(t *testing.T) {
 		if torch.Forgotten() != forgotten {
 			t.Error("the Var was collected while its scope was open")
 		}
-		if diff := cmp.Diff([]float32{-1, -2, -3}, s.Read(neg)); diff != "" {
-			t.Error(diff)
-		}
+		expect.Equal(t, []float32{-1, -2, -3}, s.Read(neg))
 		v.Close()
 		return nil
 	}))

@@ -3,6 +3,8 @@ package answer
 import (
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestMatch(t *testing.T) {
@@ -112,9 +114,7 @@ func TestParseMatch(t *testing.T) {
 			t.Errorf("ParseMatch(%q) = %q, %v", name, m, err)
 		}
 	}
-	if _, err := ParseMatch("fuzzy"); err == nil || !strings.Contains(err.Error(), "numeric, exact, units or math") {
-		t.Errorf("error %v", err)
-	}
+	expect.Failure(ParseMatch("fuzzy"))(t, "numeric, exact, units or math")
 }
 
 func FuzzSame(f *testing.F) {

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -39,9 +40,7 @@ func TestDivide(t *testing.T) {
 	} {
 		b, err := Divide(1, "thing", test.train, test.eval, strings.Fields(test.examples), test.holdOut, self)
 		if test.wantErr != "" {
-			if err == nil || !strings.Contains(err.Error(), test.wantErr) {
-				t.Errorf("%s: %v, want %s", test.name, err, test.wantErr)
-			}
+			expect.Error(t, err, test.wantErr)
 			continue
 		}
 		if err != nil || strings.Join(b.Train, " ") != test.wantTrain || strings.Join(b.Eval, " ") != test.wantEval {

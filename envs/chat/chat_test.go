@@ -14,7 +14,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
-	"github.com/rltrain/rltrain/internal/errtest"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -135,9 +135,7 @@ func TestImplicitText(t *testing.T) {
 			continue
 		}
 		want := []string{tt.prompt, tt.chosen[len(tt.prompt):], tt.rejected[len(tt.prompt):]}
-		if diff := cmp.Diff(want, []string{got[0].Prompt.Text, got[0].Chosen.Text, got[0].Rejected.Text}); diff != "" {
-			t.Errorf("%v (-want +got):\n%s", tt, diff)
-		}
+		expect.Equal(t, want, []string{got[0].Prompt.Text, got[0].Chosen.Text, got[0].Rejected.Text}, tt)
 	}
 }
 
@@ -183,7 +181,7 @@ func TestExamplesErrors(t *testing.T) {
 			if err == nil {
 				t.Fatalf("no error: %v", examples)
 			}
-			if want := path + tt.want; !errtest.Has(err, want) {
+			if want := path + tt.want; !expect.Names(err, want) {
 				t.Errorf("error %v, want %q", err, want)
 			}
 		})
@@ -285,12 +283,8 @@ func TestMessagesInJSON(t *testing.T) {
 	if err != nil || len(got) != 1 {
 		t.Fatal(got, err)
 	}
-	if diff := cmp.Diff(chat("user: q", "assistant: a"), got[0].Text); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, chat("user: q", "assistant: a"), got[0].Text)
 	for _, bad := range []string{`"hello"`, `"{}"`, `"[1]"`, `"["`} {
-		if _, err := read(write(t, "rows.jsonl", `{"messages":`+bad+`}`)); err == nil || !strings.Contains(err.Error(), `column "messages"`) {
-			t.Errorf("%s: %v", bad, err)
-		}
+		expect.Failure(read(write(t, "rows.jsonl", `{"messages":`+bad+`}`)))(t, `column "messages"`)
 	}
 }

@@ -12,11 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/envs/sandbox"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -140,22 +139,14 @@ func TestReadRefuses(t *testing.T) {
 		"nul.jsonl":      {`{"prompt":"x\u0000","tests":"assert 1"}`, "NUL"},
 	} {
 		path := write(t, name, test.text)
-		if _, err := Read(&dataset.Faults{}, path, "python", ""); err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: error %v, want one with %q", name, err, test.want)
-		}
+		expect.Failure(Read(&dataset.Faults{}, path, "python", ""))(t, test.want, name)
 	}
 	folder := filepath.Dir(write(t, "a/problem_description.txt", "x"))
-	if _, err := Read(&dataset.Faults{}, filepath.Dir(folder), "q", PythonToQ); err == nil || !strings.Contains(err.Error(), "reading python_sol.py") {
-		t.Errorf("error %v", err)
-	}
+	expect.Failure(Read(&dataset.Faults{}, filepath.Dir(folder), "q", PythonToQ))(t, "reading python_sol.py")
 	for task, language := range map[string]string{QToPython: "q", DescriptionToQ: "python", PythonToQ: "python"} {
-		if _, err := Read(&dataset.Faults{}, filepath.Dir(folder), language, task); err == nil || !strings.Contains(err.Error(), "does not fit language "+language) {
-			t.Errorf("%s in %s: error %v", task, language, err)
-		}
+		expect.Failure(Read(&dataset.Faults{}, filepath.Dir(folder), language, task))(t, "does not fit language "+language)
 	}
-	if _, err := Read(&dataset.Faults{}, write(t, "q.jsonl", humanEvalRow), "q", ""); err == nil || !strings.Contains(err.Error(), "only with language python") {
-		t.Errorf("error %v", err)
-	}
+	expect.Failure(Read(&dataset.Faults{}, write(t, "q.jsonl", humanEvalRow), "q", ""))(t, "only with language python")
 }
 
 func TestExtract(t *testing.T) {
@@ -251,9 +242,7 @@ func TestOneLines(t *testing.T) {
 	again, _ = envs.New("code", envs.Setup{Seed: 1, Text: true}, nil)
 	_, _ = again.Episode(envs.Train, 10)
 	b, _ := again.Episode(envs.Train, 250)
-	if diff := cmp.Diff(a.(demonstrated).problem, b.(demonstrated).problem); diff != "" {
-		t.Errorf("an episode depends on those made before it: %s", diff)
-	}
+	expect.Equal(t, a.(demonstrated).problem, b.(demonstrated).problem, "an episode depends on those made before it")
 }
 
 // TestSlips: the slipped demonstrations of every family fail their tests.
@@ -354,9 +343,7 @@ func TestEpisode(t *testing.T) {
 		{envs.Settings{"language": "q"}, "option language: q needs --dataset"},
 		{envs.Settings{"language": "pepper", "dataset": write(t, "io.jsonl", `{"prompt":"a","tests":[{"output":"1"}]}`+"\n"+`{"prompt":"b","tests":[{"output":"1"}]}`), "interpreter": "/nowhere/chili"}, "no interpreter for pepper found; pip install chili-pie"},
 	} {
-		if _, err := envs.New("code", envs.Setup{HeldOut: 1}, test.settings); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%v: error %v, want one with %q", test.settings, err, test.want)
-		}
+		expect.Failure(envs.New("code", envs.Setup{HeldOut: 1}, test.settings))(t, test.want)
 	}
 }
 
@@ -475,9 +462,7 @@ func TestBadRows(t *testing.T) {
 	options := func(onBadRow string) *options {
 		return &options{Dataset: path, Language: "python", Turns: 1, Timeout: 2, CheckSolutions: true, OnBadRow: dataset.OnBadRow{OnBadRow: onBadRow}}
 	}
-	if _, err := options("error").Task(envs.Setup{HeldOut: 1}); err == nil || !strings.Contains(err.Error(), "2 rows cannot be used") || !strings.Contains(err.Error(), "p.jsonl:6: duplicate problem name") {
-		t.Errorf("error %v", err)
-	}
+	expect.Failure(options("error").Task(envs.Setup{HeldOut: 1}))(t, "2 rows cannot be used", "p.jsonl:6: duplicate problem name")
 	var told []string
 	o := options("skip")
 	made := must.Get(o.Task(envs.Setup{HeldOut: 1, Tell: func(line string) { told = append(told, line) }}))(t)

@@ -5,9 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -149,7 +148,5 @@ func TestVerdictsRepeat(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff(verdicts[0], verdicts[1]); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, verdicts[0], verdicts[1])
 }

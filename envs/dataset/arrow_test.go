@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -45,9 +46,7 @@ func TestSaveToDisk(t *testing.T) {
 		id, _ := fields.Get("id")
 		ids = append(ids, id.(int64))
 	}
-	if diff := cmp.Diff([]int64{0, 1, 2, 3, 4, 5, 6}, ids); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []int64{0, 1, 2, 3, 4, 5, 6}, ids)
 }
 
 func TestArrowRefused(t *testing.T) {
@@ -66,10 +65,7 @@ func TestArrowRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, failed)
 		}
 	}
-	rows, err := Reader{}.Rows([]Part{{"train", []string{filepath.Join("testdata", "saved_alone", "data-00000-of-00003.arrow")}}}, Columns{Label: "nope"}, &Faults{})
-	if err == nil || !strings.Contains(err.Error(), `no column "nope"; columns are`) {
-		t.Error(rows, err)
-	}
+	expect.Failure(Reader{}.Rows([]Part{{"train", []string{filepath.Join("testdata", "saved_alone", "data-00000-of-00003.arrow")}}}, Columns{Label: "nope"}, &Faults{}))(t, `no column "nope"; columns are`)
 }
 
 // Any bytes give records or a one-line error.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -69,7 +70,5 @@ func TestDivide(t *testing.T) {
 			}
 		})
 	}
-	if _, err := (Reader{}).Divide([]Part{{Test, nil}}); err == nil || !strings.Contains(err.Error(), "no split") {
-		t.Error(err)
-	}
+	expect.Failure((Reader{}).Divide([]Part{{Test, nil}}))(t, "no split")
 }

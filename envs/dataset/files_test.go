@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -57,12 +58,8 @@ func TestChoose(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := Choose(tt.config, tt.files, []byte(tt.readme))
-			if diff := cmp.Diff(tt.err, text(err)); diff != "" {
-				t.Errorf("error (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, tt.err, text(err), "error")
+			expect.Equal(t, tt.want, got)
 		})
 	}
 }
@@ -95,12 +92,8 @@ func TestFind(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := Find(tt.config, tt.paths...)
-			if diff := cmp.Diff(tt.err, strings.ReplaceAll(text(err), dir, "DIR")); diff != "" {
-				t.Errorf("error (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, tt.err, strings.ReplaceAll(text(err), dir, "DIR"), "error")
+			expect.Equal(t, tt.want, got)
 		})
 	}
 }
@@ -163,9 +156,7 @@ func TestPipeInAFolder(t *testing.T) {
 	}()
 	select {
 	case err := <-read:
-		if err == nil || !strings.Contains(err.Error(), "README.md: not a regular file") {
-			t.Errorf("error %v", err)
-		}
+		expect.Error(t, err, "README.md: not a regular file")
 	case <-time.After(time.Minute):
 		t.Fatal("it waits")
 	}

@@ -6,8 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -33,9 +32,7 @@ func TestParquet(t *testing.T) {
 	} {
 		t.Run(file, func(t *testing.T) {
 			want := all(t, filepath.Join("testdata", lines))
-			if diff := cmp.Diff(want, all(t, filepath.Join("testdata", file))); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, want, all(t, filepath.Join("testdata", file)))
 		})
 	}
 }
@@ -59,9 +56,7 @@ func TestParquetTypes(t *testing.T) {
 			{"map", nil}, {"nested", nil}, {"struct", nil},
 		},
 	}
-	if diff := cmp.Diff(want, all(t, filepath.Join("testdata", "types.parquet"))); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, all(t, filepath.Join("testdata", "types.parquet")))
 }
 
 func TestParquetRows(t *testing.T) {

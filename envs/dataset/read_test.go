@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -113,9 +114,7 @@ func TestRead(t *testing.T) {
 				}
 				got = append(got, row{r.Text, r.Label, r.Split, r.Line})
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("rows (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, tt.want, got, "rows")
 		})
 	}
 }
@@ -222,19 +221,14 @@ func TestReadErrors(t *testing.T) {
 			if !ok {
 				t.Errorf("%v: want the path first", err)
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, tt.want, got)
 		})
 	}
 }
 
 func TestReadMissingFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "none.csv")
-	_, err := Read(path, Columns{})
-	if err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("Read = %v, want an error naming %s", err, path)
-	}
+	expect.Failure(Read(path, Columns{}))(t, path)
 }
 
 // The readers must not depend on the chunks in which bytes arrive.
@@ -253,12 +247,8 @@ func TestReadInPieces(t *testing.T) {
 		want, wantErr := readFrom(strings.NewReader(content), name, Columns{})
 		for _, wrap := range []func(io.Reader) io.Reader{iotest.OneByteReader, iotest.HalfReader, iotest.DataErrReader} {
 			got, err := readFrom(wrap(strings.NewReader(content)), name, Columns{})
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", name, diff)
-			}
-			if diff := cmp.Diff(text(wantErr), text(err)); diff != "" {
-				t.Errorf("%s: error (-want +got):\n%s", name, diff)
-			}
+			expect.Equal(t, want, got, name)
+			expect.Equal(t, text(wantErr), text(err), fmt.Sprintf("%s: error", name))
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/parquet-go/parquet-go"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -53,15 +54,11 @@ func TestRecords(t *testing.T) {
 	}
 	for name, path := range tests {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(want, all(t, path)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, want, all(t, path))
 		})
 	}
 	csv := write(t, "a.csv", "a,b\n1,\n\"x\ny\",é\n")
-	if diff := cmp.Diff([]Object{{{"a", "1"}, {"b", ""}}, {{"a", "x\ny"}, {"b", "é"}}}, all(t, csv)); diff != "" {
-		t.Errorf("csv (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []Object{{{"a", "1"}, {"b", ""}}, {{"a", "x\ny"}, {"b", "é"}}}, all(t, csv), "csv")
 
 	var places []string
 	for r, err := range Records(tests["json lines"], tests["jsonl"], csv, filepath.Join("testdata", "types.parquet")) {
@@ -70,9 +67,7 @@ func TestRecords(t *testing.T) {
 		}
 		places = append(places, filepath.Base(r.Place()))
 	}
-	if diff := cmp.Diff([]string{"b.json:1:1", "b.json:3:1", "a.jsonl:1", "a.jsonl:3", "a.csv:2", "a.csv:3", "types.parquet:1", "types.parquet:2"}, places); diff != "" {
-		t.Errorf("places (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []string{"b.json:1:1", "b.json:3:1", "a.jsonl:1", "a.jsonl:3", "a.csv:2", "a.csv:3", "types.parquet:1", "types.parquet:2"}, places, "places")
 	for range Records(tests["jsonl"], "none.jsonl") {
 		break // must not go on to the file that is not there
 	}
@@ -246,9 +241,7 @@ func TestRecordsOfAPipe(t *testing.T) {
 		t.Skip(err)
 	}
 	for _, err := range Records(path) {
-		if err == nil || !strings.Contains(err.Error(), "rows.jsonl is not a regular file; save its content to a file first") {
-			t.Error(err)
-		}
+		expect.Error(t, err, "rows.jsonl is not a regular file; save its content to a file first")
 		return
 	}
 	t.Error("a pipe is an empty data set")

@@ -12,9 +12,9 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
-	"github.com/google/go-cmp/cmp"
 	"github.com/parquet-go/parquet-go"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -60,9 +60,7 @@ func TestReviewOfLabels(t *testing.T) {
 		if c.doubts == nil {
 			c.doubts = map[string]string{}
 		}
-		if diff := cmp.Diff(c.doubts, v.Doubts); diff != "" {
-			t.Errorf("%q: doubts (-want +got)\n%s", c.labels, diff)
-		}
+		expect.Equal(t, c.doubts, v.Doubts, fmt.Sprintf("%q: doubts", c.labels))
 	}
 }
 
@@ -81,9 +79,7 @@ func TestDistinct(t *testing.T) {
 			continue
 		}
 		for _, want := range []string{"4 rows", "f:0: empty", `f:3: labels "a" (2 rows) and "A"`, `f:5: labels "b"`, `f:7: labels "a"`} {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%v lacks %s", err, want)
-			}
+			expect.Error(t, err, want)
 		}
 	}
 }
@@ -159,9 +155,7 @@ func TestClassNames(t *testing.T) {
 	} {
 		rows, err := Read(write(c.name, c.key, c.labels...), Columns{})
 		if c.wantErr != "" {
-			if err == nil || !strings.Contains(err.Error(), c.wantErr) {
-				t.Errorf("%s: %v, want %s", c.name, err, c.wantErr)
-			}
+			expect.Error(t, err, c.wantErr)
 			continue
 		}
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -37,9 +38,7 @@ func count(rows []Row) map[string]int {
 
 func TestLabels(t *testing.T) {
 	labels := must.Get(Labels(rowsOf(map[string]int{"c": 2, "a": 1, "e": 3})))(t)
-	if diff := cmp.Diff([]string{"a", "c", "e"}, labels); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []string{"a", "c", "e"}, labels)
 	for want, rows := range map[string][]Row{
 		`no rows; training needs rows with at least two labels`:                nil,
 		`f.csv: all 3 rows have label "b"; training needs at least two labels`: rowsOf(map[string]int{"b": 3}),
@@ -56,9 +55,7 @@ func TestLabelIndex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]int{1, 2, 1}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []int{1, 2, 1}, got)
 	_, err = LabelIndex(rows, []string{"law", "maths"})
 	if want := `f.csv:3: label "math" is not one of law, maths; did you mean "maths"?`; text(err) != want {
 		t.Errorf("error %q, want %q", text(err), want)
@@ -81,9 +78,7 @@ func TestBalance(t *testing.T) {
 		for _, r := range Balance(rows, tt.max) {
 			got = append(got, r.Text)
 		}
-		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("max %d (-want +got):\n%s", tt.max, diff)
-		}
+		expect.Equal(t, tt.want, got, fmt.Sprintf("max %d", tt.max))
 	}
 	if got := Balance(nil, 10); len(got) != 0 {
 		t.Errorf("Balance(nil) = %v", got)
@@ -124,9 +119,7 @@ func TestSplit(t *testing.T) {
 		{Val, val, map[string]int{"a": 15, "b": 1, "e": 3}},
 		{Test, test, map[string]int{"a": 15, "b": 1, "c": 1, "e": 3}},
 	} {
-		if diff := cmp.Diff(part.want, count(part.rows)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", part.name, diff)
-		}
+		expect.Equal(t, part.want, count(part.rows), part.name)
 		for _, r := range part.rows {
 			if r.Split != part.name {
 				t.Errorf("row %s of %s has Split %q", r.Text, part.name, r.Split)
@@ -167,9 +160,7 @@ func TestSplitPinned(t *testing.T) {
 		got = append(got, r.Split+" "+r.Text)
 	}
 	want := []string{"val b2", "val a5", "val b7", "test a2", "test b8", "test a9"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got)
 }
 
 func TestSplitKeepsEqualTextsTogether(t *testing.T) {
@@ -192,17 +183,13 @@ func TestSplitKeepsEqualTextsTogether(t *testing.T) {
 	for _, p := range part {
 		n[p]++
 	}
-	if diff := cmp.Diff(map[string]int{Train: 42, Val: 9, Test: 9}, n); diff != "" {
-		t.Errorf("distinct texts (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, map[string]int{Train: 42, Val: 9, Test: 9}, n, "distinct texts")
 }
 
 func TestSplitOfFile(t *testing.T) {
 	rows := []Row{{Text: "q", Split: Test}, {Text: "r", Split: Train}, {Text: "s", Split: Train}}
 	train, val, test := Split(rows, 1)
-	if diff := cmp.Diff([][]Row{{rows[1], rows[2]}, nil, {rows[0]}}, [][]Row{train, val, test}); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, [][]Row{{rows[1], rows[2]}, nil, {rows[0]}}, [][]Row{train, val, test})
 }
 
 func TestSetApart(t *testing.T) {
@@ -211,12 +198,8 @@ func TestSetApart(t *testing.T) {
 	rest, apart := SetApart(rows, 0.5)
 	wantRest := []Row{row("a1", "a"), row("b1", "b"), row("a1", "a"), row("a3", "a")}
 	wantApart := []Row{row("a2", "a"), row("a2", "b"), row("b2", "b"), row("a4", "a")}
-	if diff := cmp.Diff(wantRest, rest); diff != "" {
-		t.Errorf("rest (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(wantApart, apart); diff != "" {
-		t.Errorf("apart (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, wantRest, rest, "rest")
+	expect.Equal(t, wantApart, apart, "apart")
 }
 
 func TestBalanceKeepsEverySplit(t *testing.T) {
@@ -245,12 +228,8 @@ func TestBalanceKeepsEverySplit(t *testing.T) {
 func TestOverlap(t *testing.T) {
 	train := []Row{{Text: "x", Label: "a"}, {Text: "y", Label: "b"}}
 	texts, labels := Overlap(train, []Row{{Text: "y", Label: "b"}, {Text: "z", Label: "c"}, {Text: "w", Label: "c"}})
-	if diff := cmp.Diff([]Row{{Text: "y", Label: "b"}}, texts); diff != "" {
-		t.Errorf("texts (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"c"}, labels); diff != "" {
-		t.Errorf("labels (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []Row{{Text: "y", Label: "b"}}, texts, "texts")
+	expect.Equal(t, []string{"c"}, labels, "labels")
 }
 
 func TestRankIsStable(t *testing.T) {

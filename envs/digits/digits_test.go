@@ -1,6 +1,7 @@
 package digits
 
 import (
+	"fmt"
 	"math/big"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/answer"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -130,9 +132,7 @@ func TestStepVerifies(t *testing.T) {
 		e := &Episode{task: Sum, numbers: []int{12, 345, 67}, options: Options{Count: 4, Max: 999, RequireTag: test.requireTag}}
 		step := must.Get(e.Step(t.Context(), envs.Action{Text: test.text}))(t)
 		want := envs.Step{Keep: len(test.text), Reward: test.reward, Done: true, Info: &test.info}
-		if diff := cmp.Diff(want, step); diff != "" {
-			t.Errorf("%q (-want +got):\n%s", test.text, diff)
-		}
+		expect.Equal(t, want, step, test.text)
 		if _, err := e.Step(t.Context(), envs.Action{}); err == nil {
 			t.Error("a second answer is taken")
 		}
@@ -186,9 +186,7 @@ func TestDifficulty(t *testing.T) {
 			seen = append(seen, n)
 		}
 		slices.Sort(seen)
-		if diff := cmp.Diff(test.lengths, seen); diff != "" {
-			t.Errorf("%s %+v: lengths (-want +got):\n%s", test.name, task.options, diff)
-		}
+		expect.Equal(t, test.lengths, seen, fmt.Sprintf("%s %+v: lengths", test.name, task.options))
 		if least < test.least || least > test.least+test.closer || most > test.most || most < test.most-test.closer {
 			t.Errorf("%s %+v: numbers from %d to %d, want close to %d and %d", test.name, task.options, least, most, test.least, test.most)
 		}
@@ -257,9 +255,7 @@ func TestNewRefuses(t *testing.T) {
 		{Sum, envs.Settings{"digits_count": "2", "digits_max": "10"}, "too few problems"},
 		{Reverse, envs.Settings{"digits_count": "3"}, "digits_count: does not apply"},
 	} {
-		if _, err := envs.New(test.name, envs.Setup{Seed: 1}, test.settings); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s %v: error %v, want %q", test.name, test.settings, err, test.want)
-		}
+		expect.Failure(envs.New(test.name, envs.Setup{Seed: 1}, test.settings))(t, test.want)
 	}
 	if _, err := envs.New(Sum, envs.Setup{Seed: 1, Text: true}, envs.Settings{"digits_count": "3", "digits_max": "99", "require_tag": "true"}); err != nil {
 		t.Error(err)

@@ -8,18 +8,15 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestBuiltin(t *testing.T) {
 	rows := Builtin()
 	labels := must.Get(dataset.Labels(rows))(t)
-	if diff := cmp.Diff(Labels(), labels); diff != "" {
-		t.Errorf("labels (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, Labels(), labels, "labels")
 	seen := map[string]dataset.Row{}
 	for _, r := range rows {
 		if strings.TrimSpace(r.Text) != r.Text || r.Text == "" || !utf8.ValidString(r.Text) || strings.ContainsAny(r.Text, "\x00\n\t") {
@@ -65,9 +62,7 @@ func TestBuiltinSplit(t *testing.T) {
 			t.Errorf("%s: %d questions, want at least 60", label, n)
 		}
 		train, val, test := dataset.Counts(n, i)
-		if diff := cmp.Diff(map[string]int{dataset.Train: train, dataset.Val: val, dataset.Test: test}, c); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", label, diff)
-		}
+		expect.Equal(t, map[string]int{dataset.Train: train, dataset.Val: val, dataset.Test: test}, c, label)
 	}
 }
 

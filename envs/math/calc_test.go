@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -82,10 +83,7 @@ func TestEvaluateRefuses(t *testing.T) {
 		strings.Repeat("1+", 150): "300 bytes",
 		"2 2":                     `"2"`,
 	} {
-		_, err := Evaluate(expression)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("Evaluate(%q): error %v, want one with %q", expression, err, want)
-		}
+		expect.Failure(Evaluate(expression))(t, want)
 	}
 }
 

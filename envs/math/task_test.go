@@ -17,6 +17,7 @@ import (
 	"github.com/rltrain/rltrain/envs/answer"
 	"github.com/rltrain/rltrain/envs/answer/formula"
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -57,9 +58,7 @@ func TestRead(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", test.name, err)
 		}
-		if diff := cmp.Diff(test.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.name, diff)
-		}
+		expect.Equal(t, test.want, got, test.name)
 	}
 	problems, completions, err := ReadCompletions(&dataset.Faults{}, write(t, "c.json", `{"problem":"p","solution":"#### 3","written":"The answer is: 3."}`), GSM8K, "written")
 	if err != nil || len(problems) != 1 || !cmp.Equal(completions, []string{"The answer is: 3."}) {
@@ -215,9 +214,7 @@ func TestPlainText(t *testing.T) {
 		Text: "Q: What is 0+0?\nA: We add 0+0=0.\nThe answer is: 0\n\nQ: What is 1+1?\nA: ",
 		Stop: []string{"\n\nQ: "},
 	}
-	if diff := cmp.Diff(want, start(t, e)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, start(t, e))
 	if got := step(t, e, "The answer is: 2\n\nQ: ", envs.StopString); !got.Done || got.Keep != len("The answer is: 2") || got.Reward != 1 {
 		t.Errorf("%+v", got)
 	}
@@ -274,9 +271,7 @@ func TestTrainingProblemsAreShuffledEachTimeAround(t *testing.T) {
 	if cmp.Equal(first, second) || slices.IsSorted(first) {
 		t.Error("the order is not shuffled anew")
 	}
-	if diff := cmp.Diff(first, questions(task, 0, 10)); diff != "" {
-		t.Errorf("an episode depends on those made before it:\n%s", diff)
-	}
+	expect.Equal(t, first, questions(task, 0, 10), "an episode depends on those made before it")
 	for _, order := range [][]string{first, second} {
 		if len(slices.Compact(slices.Sorted(slices.Values(order)))) != 10 {
 			t.Errorf("not every problem once: %v", order)
@@ -295,9 +290,7 @@ func TestConversation(t *testing.T) {
 	if len(o.Messages) != 6 || !strings.Contains(o.Messages[0].Content, "<<expression=result>>") || !strings.Contains(o.Messages[2].Content, "<<0+0=0>>") || o.Messages[5].Content != "What is 2+2?" {
 		t.Errorf("%+v", o.Messages)
 	}
-	if diff := cmp.Diff([]string{"\n", ">>"}, o.Stop); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []string{"\n", ">>"}, o.Stop)
 	task = newTask(t, GSM8K, func(o *Options) { o.Annotate, o.Stepwise = false, false })
 	e := task.episode(envs.Train, task.bank.Train[0])
 	o = start(t, e)
@@ -379,9 +372,7 @@ func TestCalculator(t *testing.T) {
 		{"a whole line at once", "<<1+1=2>> and <<2+2=5>>\n", envs.StopString, envs.Step{Keep: len("<<1+1="), Append: "2>>2", Continues: true}},
 	} {
 		start(t, e)
-		if diff := cmp.Diff(test.want, step(t, e, test.text, test.stop)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.name, diff)
-		}
+		expect.Equal(t, test.want, step(t, e, test.text, test.stop), test.name)
 	}
 	start(t, e)
 	for i := range 6 {
@@ -442,9 +433,7 @@ func TestNewRefuses(t *testing.T) {
 		{envs.Setup{}, envs.Settings{"dataset": three, "few_shots": "3"}, "did you mean few_shot?"},
 		{envs.Setup{}, envs.Settings{"dataset": three, "system_prompt": three + ".txt"}, "option system_prompt: open "},
 	} {
-		if _, err := envs.New(GSM8K, test.setup, test.settings); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%v: error %v, want one with %q", test.settings, err, test.want)
-		}
+		expect.Failure(envs.New(GSM8K, test.setup, test.settings))(t, test.want)
 	}
 	if _, err := envs.New(GSM8K, envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "2", "sym_calc": "true", "answer_match": "units"}); err != nil {
 		t.Error(err)
@@ -518,9 +507,7 @@ func TestJudgeRewards(t *testing.T) {
 		t.Errorf("reward of the final answer: %v, %v", got, err)
 	}
 	for _, bad := range []*judge{{err: errors.New("no model")}, {shares: []float64{1}}} {
-		if _, err := ScoreReward(bad, 1)(t.Context(), c); err == nil || !strings.Contains(err.Error(), "asking the judge") {
-			t.Errorf("error %v", err)
-		}
+		expect.Failure(ScoreReward(bad, 1)(t.Context(), c))(t, "asking the judge")
 	}
 }
 
@@ -578,10 +565,7 @@ func TestOfficialFiles(t *testing.T) {
 // TestBadRows: all rows that cannot be used are listed, or dropped and counted.
 func TestBadRows(t *testing.T) {
 	path := write(t, "p.jsonl", official(3)+`{"question": "q"}`+"\n"+official(1)+`{"question": 3, "answer": "#### 1"}`+"\n"+`{"question": "q", "answer": "none"}`)
-	_, err := Read(&dataset.Faults{}, file(path), GSM8K, "")
-	if err == nil || !strings.Contains(err.Error(), "3 rows cannot be used") || !strings.Contains(err.Error(), "p.jsonl:4: ") || !strings.Contains(err.Error(), "p.jsonl:7: ") {
-		t.Errorf("error %v", err)
-	}
+	expect.Failure(Read(&dataset.Faults{}, file(path), GSM8K, ""))(t, "3 rows cannot be used", "p.jsonl:4: ", "p.jsonl:7: ")
 	o := Defaults(GSM8K)
 	var skipped int
 	o.Eval, o.FewShot, o.OnBadRow, o.Skipped = file(path), 0, dataset.OnBadRow{OnBadRow: "skip"}, func(f *dataset.Faults) { skipped, _ = f.Skipped() }

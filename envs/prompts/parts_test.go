@@ -9,6 +9,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 // With splits, a run trains on the training split and evaluates on the validation split; the eval command uses the test
@@ -56,9 +57,7 @@ func TestPartsOfADataSet(t *testing.T) {
 		}
 		task, err := envs.New("prompts", setup, settings)
 		if c.wantErr != "" {
-			if err == nil || !strings.Contains(err.Error(), c.wantErr) {
-				t.Errorf("%+v: %v", c, err)
-			}
+			expect.Error(t, err, c.wantErr)
 			continue
 		}
 		if err != nil || task.Len(envs.Train) != c.train || task.Len(envs.Eval) != c.judged {

@@ -2,6 +2,7 @@ package prompts
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"math"
 	"os"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/answer"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -68,9 +70,7 @@ func TestShown(t *testing.T) {
 			envs.Observation{Messages: m("system", "S", "user", "1+1=", "assistant", "2", "user", "1+2=", "assistant", "3", "user", "2+2=")}},
 	} {
 		_, shown := begin(t, newTask(t, envs.Setup{EvalOnly: true, Text: test.text}, test.settings))
-		if diff := cmp.Diff(test.want, shown); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.name, diff)
-		}
+		expect.Equal(t, test.want, shown, test.name)
 	}
 }
 
@@ -119,9 +119,7 @@ func TestJudge(t *testing.T) {
 		{"It takes 5 hours", "5", answer.Units, envs.Info{Correct: true, FoundBy: "last_number", Answer: "5"}},
 	} {
 		test.want.Truth, test.want.FreeForm = test.gold, true
-		if diff := cmp.Diff(&test.want, verify(test.text, test.gold, test.match)); diff != "" {
-			t.Errorf("%q by %s (-want +got):\n%s", test.text, test.match, diff)
-		}
+		expect.Equal(t, &test.want, verify(test.text, test.gold, test.match), fmt.Sprintf("%q by %s", test.text, test.match))
 	}
 	if got := right("1+1=2\n#### 2"); got != "2" {
 		t.Errorf("the answer of a solution is %q", got)
@@ -179,17 +177,13 @@ case $line in *'"text":"bad"'*) echo "{\"id\":$id,\"error\":\"no\"}" ;;
 		if turn == 3 {
 			want = envs.Step{Keep: 1, Reward: 1, Done: true, Info: &envs.Info{FreeForm: true, Correct: true, FoundBy: "whole", Answer: "1", Truth: "1"}}
 		}
-		if diff := cmp.Diff(want, step); diff != "" {
-			t.Errorf("turn %d (-want +got):\n%s", turn, diff)
-		}
+		expect.Equal(t, want, step, fmt.Sprintf("turn %d", turn))
 	}
 	for text, want := range map[string]string{
 		"bad": `p.jsonl:1: turn program: the program reports "no"`, "odd": "neither text nor done", "chat": `invalid line "hello"`,
 	} {
 		e, _ := begin(t, task)
-		if _, err := e.Step(t.Context(), envs.Action{Text: text, Stop: envs.StopEnd}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %s", text, err, want)
-		}
+		expect.Failure(e.Step(t.Context(), envs.Action{Text: text, Stop: envs.StopEnd}))(t, want)
 	}
 	asText := newTask(t, envs.Setup{EvalOnly: true, Text: true}, settings)
 	e, _ = begin(t, asText)
@@ -219,9 +213,7 @@ func TestTurnProgramThatHangs(t *testing.T) {
 		t.Errorf("told %q", told)
 	}
 	e, _ := begin(t, task)
-	if _, err := e.Step(t.Context(), envs.Action{Text: "1", Stop: envs.StopEnd}); err == nil || !strings.Contains(err.Error(), "started 3 times without an answer") {
-		t.Errorf("error %v", err)
-	}
+	expect.Failure(e.Step(t.Context(), envs.Action{Text: "1", Stop: envs.StopEnd}))(t, "started 3 times without an answer")
 }
 
 func TestRightAnswer(t *testing.T) {
@@ -270,13 +262,9 @@ func TestConversations(t *testing.T) {
 		roles = append(roles, string(data))
 	}
 	want := []string{`{"role":"user","content":"2+2="}`, `{"role":"assistant","content":"","tool_calls":[{"function":{"name":"add"}}]}`, `{"role":"tool","content":"4"}`}
-	if diff := cmp.Diff(want, roles); diff != "" {
-		t.Errorf("messages (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, roles, "messages")
 	if len(shown.Tools) != 1 || len(shown.TemplateArgs) != 1 {
 		t.Errorf("tools %v, arguments %v", shown.Tools, shown.TemplateArgs)
 	}
-	if _, err := envs.New("prompts", envs.Setup{EvalOnly: true, Text: true}, envs.Settings{"dataset": path}); err == nil || !strings.Contains(err.Error(), "p.jsonl:1: messages need a chat template") {
-		t.Errorf("messages without a template: %v", err)
-	}
+	expect.Failure(envs.New("prompts", envs.Setup{EvalOnly: true, Text: true}, envs.Settings{"dataset": path}))(t, "p.jsonl:1: messages need a chat template")
 }

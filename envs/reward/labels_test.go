@@ -2,6 +2,7 @@ package reward
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -248,13 +250,8 @@ func TestRestoreRefuses(t *testing.T) {
 	} {
 		r := parseLabels(t, test.spec, test.labels...)
 		before := r.State()
-		err := r.Restore(test.state)
-		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: error %v, want one with %q", test.spec, err, test.want)
-		}
-		if diff := cmp.Diff(before, r.State()); diff != "" {
-			t.Errorf("%s: a refused state has changed it:\n%s", test.spec, diff)
-		}
+		expect.Error(t, r.Restore(test.state), test.want)
+		expect.Equal(t, before, r.State(), fmt.Sprintf("%s: a refused state has changed it", test.spec))
 	}
 }
 

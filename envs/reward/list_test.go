@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestParseList(t *testing.T) {
@@ -48,9 +48,7 @@ func TestParseList(t *testing.T) {
 		for _, p := range pieces {
 			got = append(got, namedWeight{p.name, p.weight})
 		}
-		if diff := cmp.Diff(test.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.list, diff)
-		}
+		expect.Equal(t, test.want, got, test.list)
 	}
 }
 
@@ -144,18 +142,12 @@ func TestParseLabelsBoundsChainedComparisons(t *testing.T) {
 	for range 60 {
 		spec = "(0 < (" + spec + ") < 2 ? 1 : 0)"
 	}
-	if _, err := ParseLabels("expr:"+spec, []string{"a"}, Options{}); err == nil || !strings.Contains(err.Error(), "operations") {
-		t.Errorf("error %v, want one about the number of operations", err)
-	}
+	expect.Failure(ParseLabels("expr:"+spec, []string{"a"}, Options{}))(t, "operations")
 }
 
 func TestParseRefusesANegativeTimeout(t *testing.T) {
-	if _, err := ParseText("expr:1", nil, Options{Timeout: -1}); err == nil || !strings.Contains(err.Error(), "timeout") {
-		t.Errorf("error %v", err)
-	}
-	if _, err := ParseLabels("accuracy", []string{"a"}, Options{Timeout: -1}); err == nil || !strings.Contains(err.Error(), "timeout") {
-		t.Errorf("error %v", err)
-	}
+	expect.Failure(ParseText("expr:1", nil, Options{Timeout: -1}))(t, "timeout")
+	expect.Failure(ParseLabels("accuracy", []string{"a"}, Options{Timeout: -1}))(t, "timeout")
 }
 
 func FuzzParseLabels(f *testing.F) {

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -72,9 +73,7 @@ func TestCentre(t *testing.T) {
 	must.Do(t, json.Unmarshal(state, &resumed))
 	resumed.Apply(&later)
 	// 2·(score − 2) + length
-	if diff := cmp.Diff([][]float64{{2*(1-2) + 1, 2*(3-2) + 3}, {2*(6-2) + 6}}, [][]float64{first.Total[:2], later.Total}); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, [][]float64{{2*(1-2) + 1, 2*(3-2) + 3}, {2*(6-2) + 6}}, [][]float64{first.Total[:2], later.Total})
 	if first.Total[2] == first.Total[2] || first.Rewards[0].Values[0] != 1 {
 		t.Errorf("total %v of a failure, value %v of a text of one byte", first.Total[2], first.Rewards[0].Values[0])
 	}
@@ -87,18 +86,14 @@ func TestModelScoresTheChosenLabel(t *testing.T) {
 	if err != nil || r.Enumerable() {
 		t.Fatal(err, r.Enumerable())
 	}
-	if diff := cmp.Diff([]float64{6 + 5 + 10, 3}, s.Total); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []float64{6 + 5 + 10, 3}, s.Total)
 	for spec, want := range map[string]string{
 		"model:'a=b',calibration": "cannot be combined",
 		"model:nowhere":           "no such folder nowhere",
 		"model:":                  "write model:DIR",
 		"rubric:x.yaml":           "scores generated text, not labels",
 	} {
-		if _, err := ParseLabels(spec, []string{"a"}, critics(&lengthCritic{})); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v; want …%s…", spec, err, want)
-		}
+		expect.Failure(ParseLabels(spec, []string{"a"}, critics(&lengthCritic{})))(t, want)
 	}
 }
 
@@ -147,7 +142,5 @@ func TestRubric(t *testing.T) {
 			t.Errorf("%q: %v; want …%s…", text, err, want)
 		}
 	}
-	if _, err := ParseText("rubric:nowhere.yaml", nil, Options{Judge: &politeJudge{}}); err == nil || !strings.Contains(err.Error(), "nowhere.yaml") {
-		t.Error(err)
-	}
+	expect.Failure(ParseText("rubric:nowhere.yaml", nil, Options{Judge: &politeJudge{}}))(t, "nowhere.yaml")
 }

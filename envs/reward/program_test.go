@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -55,16 +56,12 @@ func TestProgramIsAskedAboutTexts(t *testing.T) {
 	}
 	batch := []envs.Completion{sample, {Observation: envs.Observation{Text: "Say <a> & \"b\".\n"}, Text: "no", Action: envs.Action{Text: "o"}}}
 	scores := must.Get(r.Score(t.Context(), batch, 1))(t)
-	if diff := cmp.Diff([]float64{1.5, 1.5}, scores.Total); diff != "" {
-		t.Errorf("totals (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []float64{1.5, 1.5}, scores.Total, "totals")
 	want := `{"id":1,"prompt":"6 times 7?","text":"is the answer: Öl 42\n","written":"6 times 7\nis the answer: Öl 42\n","answer":"42","truth":"42.0","correct":true,"formatted":false}
 {"id":2,"prompt":"Say <a> & \"b\".\n","text":"o","written":"no","answer":null,"truth":null,"correct":null,"formatted":null}
 `
 	got := must.Get(os.ReadFile(filepath.Join(dir, "asked")))(t)
-	if diff := cmp.Diff(want, string(got)); diff != "" {
-		t.Errorf("questions (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, string(got), "questions")
 }
 
 func TestProgramScoresLabels(t *testing.T) {
@@ -298,9 +295,7 @@ func TestTextIsUsedByManyAtATime(t *testing.T) {
 				texts, want = append(texts, text), append(want, total)
 			}
 			scores := must.Get(r.Score(t.Context(), completions(texts...), 4))(t)
-			if diff := cmp.Diff(want, scores.Total); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, want, scores.Total)
 		})
 	}
 }

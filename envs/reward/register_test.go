@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -44,26 +45,18 @@ func init() {
 
 func TestRegisteredReward(t *testing.T) {
 	r := parseText(t, "novelty(per=2, sides=above)=3,expr:length", nil, Options{})
-	if diff := cmp.Diff([]string{"novelty(per=2, sides=above)", "expr:length"}, r.Names()); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []string{"novelty(per=2, sides=above)", "expr:length"}, r.Names())
 	score := func(r *Text) Scores {
 		return must.Get(r.Score(t.Context(), completions("abcd", "ab"), 2))(t)
 	}
 	first := score(r)
-	if diff := cmp.Diff([]float64{3*2 + 4, 3*1 + 2}, first.Total); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []float64{3*2 + 4, 3*1 + 2}, first.Total)
 	r.Observe(first)
 	want := []float64{3*1.25 + 4, 3*0.25 + 2}
-	if diff := cmp.Diff(want, score(r).Total); diff != "" {
-		t.Errorf("after a rollout: %s", diff)
-	}
+	expect.Equal(t, want, score(r).Total, "after a rollout")
 	again := parseText(t, "novelty(per=2, sides=above)=3,expr:length", nil, Options{})
 	must.Do(t, again.Restore(r.State()))
-	if diff := cmp.Diff(want, score(again).Total); diff != "" {
-		t.Errorf("restored: %s", diff)
-	}
+	expect.Equal(t, want, score(again).Total, "restored")
 	// A reward of completions scores labels too.
 	labels := parseLabels(t, "novelty", "a", "bcd")
 	s, err := labels.Score(t.Context(), []Choice{{Action: 1}, {Action: 0}})
@@ -83,9 +76,7 @@ func TestOptionsOfRewards(t *testing.T) {
 		"novelty(per=1),novelty(x=1": "unclosed",
 		"accuracy()":                 "has no options",
 	} {
-		if _, err := ParseText(spec, nil, Options{}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %s", spec, err, want)
-		}
+		expect.Failure(ParseText(spec, nil, Options{}))(t, want)
 	}
 	r := parseText(t, `novelty(sides="above"),novelty`, nil, Options{})
 	if len(r.Names()) != 2 {

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -348,9 +349,7 @@ func TestAbsentInterpreter(t *testing.T) {
 		{Q, "", "no interpreter for q found; install kdb+"}, {Python, "/nowhere/python", "no interpreter for python found; install Python 3.8"}, {"cobol", "", `unknown language "cobol"; choose python, node, q, pepper`},
 		{Python, "/bin/true", "does not report its location"},
 	} {
-		if _, err := s.Find(t.Context(), test.language, test.path); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s %s: error %v, want one with %q", test.language, test.path, err, test.want)
-		}
+		expect.Failure(s.Find(t.Context(), test.language, test.path))(t, test.want)
 	}
 }
 

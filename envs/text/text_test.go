@@ -8,10 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -25,9 +24,7 @@ func TestBuiltin(t *testing.T) {
 		}
 		seen[r.Text] = true
 	}
-	if diff := cmp.Diff(map[string]int{"positive": 155, "negative": 155}, counts); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, map[string]int{"positive": 155, "negative": 155}, counts)
 }
 
 // find names a file as a data set of one part.
@@ -82,18 +79,14 @@ func TestCustomLabels(t *testing.T) {
 		}
 	}
 	o := &options{LabelledRows: envs.LabelledRows{TextColumn: "text", LabelColumn: "label"}, Template: "what?"}
-	if err := o.Check(); err == nil || !strings.Contains(err.Error(), "{text}") {
-		t.Errorf("error %v of a template without a text", err)
-	}
+	expect.Error(t, o.Check(), "{text}")
 }
 
 func TestSeveralLabelsOfARow(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.jsonl")
 	must.Do(t, os.WriteFile(path, []byte(`{"text":"a","label":"x"}`+"\n"+`{"text":"b","label":["x","y"]}`+"\n"), 0o644))
 	o := &options{LabelledRows: envs.LabelledRows{Dataset: path, TextColumn: "text", LabelColumn: "label"}}
-	if _, err := o.Rows(t.Context(), find(path)); err == nil || !strings.Contains(err.Error(), "rows.jsonl:2") || !strings.Contains(err.Error(), "want one label") {
-		t.Errorf("error %v, want one that names the row and the column", err)
-	}
+	expect.Failure(o.Rows(t.Context(), find(path)))(t, "rows.jsonl:2", "want one label")
 }
 
 func TestEpisodes(t *testing.T) {
@@ -125,9 +118,7 @@ func TestEpisodes(t *testing.T) {
 			if test.info.Correct {
 				reward = 1
 			}
-			if diff := cmp.Diff(envs.Step{Keep: len(test.answer), Done: true, Reward: reward, Info: &test.info}, step); diff != "" {
-				t.Errorf("%q (-want +got):\n%s", test.answer, diff)
-			}
+			expect.Equal(t, envs.Step{Keep: len(test.answer), Done: true, Reward: reward, Info: &test.info}, step, test.answer)
 			if _, err := e.Step(ctx, envs.Action{}); err == nil {
 				t.Error("a second answer is taken")
 			}

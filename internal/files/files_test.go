@@ -7,8 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -23,9 +22,7 @@ func TestJSON(t *testing.T) {
 	must.Do(t, SaveJSON(path, want))
 	var got state
 	must.Do(t, LoadJSON(path, &got))
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, got)
 	wantError(t, SaveJSON(path, state{Best: math.NaN()}), path, "NaN")
 	if err := LoadJSON(path, &got); err != nil {
 		t.Errorf("a refused value damaged the file: %v", err)

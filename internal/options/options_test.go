@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -49,9 +50,7 @@ func TestRead(t *testing.T) {
 		names = append(names, option.Name)
 	}
 	want := strings.Fields("flag on count seed kind names path same other in_rate in_warm twice_rate twice_warm last")
-	if diff := cmp.Diff(want, names); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, names)
 	if o.Inner.Rate != 0.2 || o.Twice.Rate != 0.1 || !o.On || o.Count != 5 || o.Seed != 42 || o.Kind != "a" || len(o.Names) != 2 || o.Plain != "kept" {
 		t.Errorf("defaults: %+v", o)
 	}
@@ -97,9 +96,7 @@ func TestReadRefuses(t *testing.T) {
 			X rates `defaults:"rate=0"`
 		}{},
 	} {
-		if _, err := Read(o); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want %q", err, want)
-		}
+		expect.Failure(Read(o))(t, want)
 	}
 }
 

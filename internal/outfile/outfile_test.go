@@ -10,8 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -45,9 +44,7 @@ func TestWriteRegular(t *testing.T) {
 	if err != nil || statErr != nil || string(old) != "one" || content(t, path) != "two" || info.Mode().Perm() != 0o640 {
 		t.Errorf("who had it open reads %q, then it is %q with %v; %v, %v", old, content(t, path), info.Mode(), err, statErr)
 	}
-	if diff := cmp.Diff([]string{"out"}, names(t, dir)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []string{"out"}, names(t, dir))
 }
 
 func TestWriteThroughLinks(t *testing.T) {
@@ -65,9 +62,7 @@ func TestWriteThroughLinks(t *testing.T) {
 			t.Errorf("%s is %v, %s has %q; %v", link, info.Mode(), file, content(t, at(file)), err)
 		}
 	}
-	if err := Write(at("round"), nil, 0o644); err == nil || !strings.Contains(err.Error(), "too many symbolic links") {
-		t.Error(err)
-	}
+	expect.Error(t, Write(at("round"), nil, 0o644), "too many symbolic links")
 	if err := Write(at("far"), nil, 0o644); !errors.Is(err, errFolder) {
 		t.Error(err)
 	}
@@ -101,9 +96,7 @@ func TestWriteToDevicesAndPipes(t *testing.T) {
 			t.Errorf("%q came out of the pipe", text)
 		}
 	}
-	if diff := cmp.Diff([]string{"link", "pipe"}, names(t, dir)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []string{"link", "pipe"}, names(t, dir))
 	read, write, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -141,9 +134,7 @@ func TestCloseGivesUp(t *testing.T) {
 	if err := file.Close(); err != nil || content(t, path) != "old" {
 		t.Errorf("%v; the file is %q", err, content(t, path))
 	}
-	if diff := cmp.Diff([]string{"out"}, names(t, dir)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []string{"out"}, names(t, dir))
 }
 
 // The next write removes the temporary file of a killed process, but not one being written.
@@ -154,9 +145,7 @@ func TestStaleFilesAreRemoved(t *testing.T) {
 	must.Do(t, errors.Join(os.WriteFile(stale, []byte("half"), 0o644), os.MkdirAll(filepath.Join(folder, "deep"), 0o755), os.WriteFile(other, nil, 0o644)))
 	writing := must.Get(Create(path, 0o644))(t)
 	must.Do(t, Write(path, []byte("new"), 0o644))
-	if diff := cmp.Diff([]string{filepath.Base(other), filepath.Base(writing.Name()), "out"}, names(t, dir)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []string{filepath.Base(other), filepath.Base(writing.Name()), "out"}, names(t, dir))
 	must.Do(t, writing.Commit())
 	if err := writing.Close(); err != nil || content(t, path) != "" {
 		t.Errorf("%v; the last to commit does not win: %q", err, content(t, path))
@@ -180,9 +169,7 @@ func TestWriteAtTheSameTime(t *testing.T) {
 	if text := content(t, path); len(text) != 1000 || strings.Trim(text, text[:1]) != "" {
 		t.Errorf("%d bytes of several writers", len(text))
 	}
-	if diff := cmp.Diff([]string{"out"}, names(t, dir)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []string{"out"}, names(t, dir))
 }
 
 func TestFolder(t *testing.T) {
@@ -193,19 +180,11 @@ func TestFolder(t *testing.T) {
 	if err := Folder(path, func(in string) error { return errors.Join(fill(in), broken) }); !errors.Is(err, broken) {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]string{}, names(t, filepath.Dir(path))); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []string{}, names(t, filepath.Dir(path)))
 	must.Do(t, os.Mkdir(path, 0o755))
 	must.Do(t, os.MkdirAll(filepath.Join(besideName(path), "left"), 0o755))
 	must.Do(t, Folder(path, fill))
-	if diff := cmp.Diff([]string{"made"}, names(t, filepath.Dir(path))); diff != "" {
-		t.Error(diff)
-	}
-	if err := Folder(path, fill); err == nil || !strings.Contains(err.Error(), "is not empty; choose a new folder") {
-		t.Error(err)
-	}
-	if err := Folder(filepath.Join(path, "file"), fill); err == nil || !strings.Contains(err.Error(), "choose a new folder") {
-		t.Error(err)
-	}
+	expect.Equal(t, []string{"made"}, names(t, filepath.Dir(path)))
+	expect.Error(t, Folder(path, fill), "is not empty; choose a new folder")
+	expect.Error(t, Folder(filepath.Join(path, "file"), fill), "choose a new folder")
 }

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestWords(t *testing.T) {
@@ -21,9 +21,7 @@ func TestWords(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", command, err)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", command, diff)
-		}
+		expect.Equal(t, want, got, command)
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestRegistry(t *testing.T) {
@@ -20,9 +20,7 @@ func TestRegistry(t *testing.T) {
 	}
 	add("beta", 2)
 	add("alpha", 1)
-	if diff := cmp.Diff([]int{1, 2}, r.All()); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
+	expect.Equal(t, []int{1, 2}, r.All())
 	if d, err := r.Find("letter", "beta"); d != 2 || err != nil {
 		t.Errorf("%d, %v", d, err)
 	}

@@ -6,8 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
 )
@@ -35,9 +34,7 @@ func TestNew(t *testing.T) {
 	for _, name := range []string{"dead", "foreign", "pipe", "link"} {
 		got[name] = files.Exist(at(name))
 	}
-	if diff := cmp.Diff(map[string]bool{"used": true, "mine": true, "elsewhere": true, "dead": false, "foreign": true, "pipe": true, "link": true}, got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, map[string]bool{"used": true, "mine": true, "elsewhere": true, "dead": false, "foreign": true, "pipe": true, "link": true}, got)
 	end()
 	if files.Exist(mine) {
 		t.Error("the folder stays")

@@ -7,15 +7,14 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/internal/smallfile"
 )
 
 func TestRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
-	if _, err := smallfile.Read(path); err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("no file: error %v", err)
-	}
+	expect.Failure(smallfile.Read(path))(t, path)
 	must.Do(t, os.WriteFile(path, []byte("{}"), 0o600))
 	if data, err := smallfile.Read(path); err != nil || string(data) != "{}" {
 		t.Errorf("%q, error %v", data, err)

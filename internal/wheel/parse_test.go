@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -61,9 +62,7 @@ func TestSettings(t *testing.T) {
 	t.Setenv("PIP_EXTRA_INDEX_URL", "")
 	indexes(publicIndex)
 	t.Setenv("PIP_CONFIG_FILE", write(t, filepath.Join(dir, "bad.conf"), "[global]\nindex-url\n"))
-	if _, err := readSettings(); err == nil || !strings.Contains(err.Error(), "bad.conf:2: ") {
-		t.Errorf("got %v", err)
-	}
+	expect.Failure(readSettings())(t, "bad.conf:2: ")
 }
 
 func TestNetrc(t *testing.T) {

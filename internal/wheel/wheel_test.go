@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -172,10 +173,7 @@ func TestFullDisk(t *testing.T) {
 	cache := t.TempDir()
 	must.Do(t, os.MkdirAll(filepath.Join(cache, "downloads"), 0o755))
 	must.Do(t, os.Symlink("/dev/full", filepath.Join(cache, "downloads", "p-1.whl.part")))
-	_, err := patient(cache).Install(t.Context(), i.set())
-	if err == nil || !strings.Contains(err.Error(), "the disk of "+cache+" is full") || !strings.Contains(err.Error(), "RLTRAIN_CACHE") {
-		t.Errorf("got %v", err)
-	}
+	expect.Failure(patient(cache).Install(t.Context(), i.set()))(t, "the disk of "+cache+" is full", "RLTRAIN_CACHE")
 }
 
 // Connections that end early at random are continued.

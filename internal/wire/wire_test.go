@@ -4,8 +4,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -21,9 +20,7 @@ func TestFieldsComeBack(t *testing.T) {
 	fields := must.Get(Fields(m))(t)
 	want := []Field{{Number: 1, Value: 300}, {Number: 2, Value: math.MaxUint64}, {Number: 3, Value: math.Float64bits(-0.1)},
 		{Number: 4, Value: uint64(math.Float32bits(1.5))}, {Number: 16, Bytes: []byte("\x12\x04name")}}
-	if diff := cmp.Diff(want, fields); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, fields)
 	if fields[2].Double() != -0.1 || fields[3].Float() != 1.5 {
 		t.Errorf("floats %v and %v", fields[2].Double(), fields[3].Float())
 	}

@@ -2,9 +2,9 @@ package algo
 
 import (
 	"math"
-	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl"
 )
@@ -63,7 +63,5 @@ func TestDefaultsPassTheirChecks(t *testing.T) {
 	if a := New[Reinforce](); a.Start != 0.5 || a.Decay != 0.9 {
 		t.Errorf("%+v", a)
 	}
-	if err := options.Check(&GRPO{}); err == nil || !strings.Contains(err.Error(), "clip_low") {
-		t.Errorf("GRPO without a clip range: %v", err)
-	}
+	expect.Error(t, options.Check(&GRPO{}), "clip_low")
 }

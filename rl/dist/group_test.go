@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/dist"
 	"github.com/rltrain/rltrain/rl/dist/disttest"
@@ -200,10 +201,8 @@ func TestMembersAreCompared(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, errs := disttest.Join(t, 2, time.Minute, func(rank int) dist.Member { return []dist.Member{fits, test.other}[rank] })
-			for rank, err := range errs {
-				if err == nil || !strings.Contains(err.Error(), test.want) {
-					t.Errorf("rank %d: %v, want %q", rank, err, test.want)
-				}
+			for _, err := range errs {
+				expect.Error(t, err, test.want)
 			}
 		})
 	}
@@ -244,10 +243,7 @@ func TestJoinRefuses(t *testing.T) {
 		{"no such host", dist.Place{Rank: 1, Size: 2, Host: "no.such.host.invalid", Port: 1}, "no.such.host.invalid"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := dist.Join(t.Context(), test.place, dist.Member{}, time.Second)
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("%v, want %q", err, test.want)
-			}
+			expect.Failure(dist.Join(t.Context(), test.place, dist.Member{}, time.Second))(t, test.want)
 		})
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestFromEnvironment(t *testing.T) {
@@ -51,9 +53,7 @@ func TestFromEnvironmentRefuses(t *testing.T) {
 		{"SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST=gpu[ SLURM_JOB_ID=1", "names no host"},
 	} {
 		t.Run(test.environ, func(t *testing.T) {
-			if _, err := FromEnvironment(strings.Fields(test.environ)); err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("%v, want %q", err, test.want)
-			}
+			expect.Failure(FromEnvironment(strings.Fields(test.environ)))(t, test.want)
 		})
 	}
 }

@@ -3,7 +3,7 @@ package epochs
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestBestFit(t *testing.T) {
@@ -24,9 +24,7 @@ func TestBestFit(t *testing.T) {
 				items[i] = i
 			}
 			got := bestFit(items, func(i int) int { return c.lengths[i] }, c.size)
-			if diff := cmp.Diff(c.want, got); diff != "" {
-				t.Errorf("bins (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, c.want, got, "bins")
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
@@ -247,9 +248,7 @@ func TestAnswersShareTheirPrompt(t *testing.T) {
 	slices.Reverse(targets)
 	backwards := score(ids, rows, targets)
 	slices.Reverse(backwards)
-	if diff := cmp.Diff(together, backwards); diff != "" {
-		t.Errorf("read from the last to the first (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, together, backwards, "read from the last to the first")
 }
 
 func relative(got, want []float32) float64 {

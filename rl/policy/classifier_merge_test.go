@@ -8,8 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -67,13 +66,9 @@ func TestMergedPolicyPredictsTheSame(t *testing.T) {
 			adapted := loadPolicy(t, policytest.Classifier(t, encoder, test.pooling, "law", "physics", "animals"))
 			dir := filepath.Join(t.TempDir(), "new", "merged")
 			must.Do(t, adapted.Merge(dir, ""))
-			if diff := cmp.Diff(test.files, namesIn(t, dir)); diff != "" {
-				t.Errorf("files (-want +got)\n%s", diff)
-			}
+			expect.Equal(t, test.files, namesIn(t, dir), "files")
 			merged := loadPolicy(t, dir)
-			if diff := cmp.Diff(adapted.Labels, merged.Labels); diff != "" {
-				t.Errorf("labels (-want +got)\n%s", diff)
-			}
+			expect.Equal(t, adapted.Labels, merged.Labels, "labels")
 			want := probabilities(t, adapted)
 			if diff := torchtest.MaxDiff(probabilities(t, merged), want); diff > 1e-5 {
 				t.Errorf("probabilities differ by %g", diff)
@@ -90,9 +85,7 @@ func TestMergedPolicyPredictsTheSame(t *testing.T) {
 				Label2ID      map[string]int    `json:"label2id"`
 			}
 			readJSON(t, filepath.Join(dir, "config.json"), &config)
-			if diff := cmp.Diff([]string{test.architecture}, config.Architectures); diff != "" {
-				t.Errorf("architectures (-want +got)\n%s", diff)
-			}
+			expect.Equal(t, []string{test.architecture}, config.Architectures, "architectures")
 			if config.ID2Label["2"] != "animals" || config.Label2ID["animals"] != 2 {
 				t.Errorf("labels in config.json: %v, %v", config.ID2Label, config.Label2ID)
 			}
@@ -127,9 +120,7 @@ func TestMergeRefuses(t *testing.T) {
 			t.Errorf("\n got %v\nwant %s", err, want)
 		}
 	}
-	if diff := cmp.Diff([]string{"file", "full"}, namesIn(t, parent)); diff != "" {
-		t.Errorf("left behind (-want +got)\n%s", diff)
-	}
+	expect.Equal(t, []string{"file", "full"}, namesIn(t, parent), "left behind")
 
 	empty := filepath.Join(parent, "empty")
 	must.Do(t, os.Mkdir(empty, 0o755))
@@ -138,9 +129,7 @@ func TestMergeRefuses(t *testing.T) {
 	if err := loadPolicy(t, empty).Merge(again, ""); err == nil || err.Error() != "merging: "+empty+" is a full model already" {
 		t.Errorf("merging a merged model: %v", err)
 	}
-	if diff := cmp.Diff([]string{"empty", "file", "full"}, namesIn(t, parent)); diff != "" {
-		t.Errorf("left behind (-want +got)\n%s", diff)
-	}
+	expect.Equal(t, []string{"empty", "file", "full"}, namesIn(t, parent), "left behind")
 }
 
 // A base model in another dtype is merged in float32, and its config.json says so.

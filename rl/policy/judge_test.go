@@ -13,6 +13,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	task "github.com/rltrain/rltrain/envs/math"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
@@ -76,9 +77,7 @@ func TestJudgeChoosesByProbability(t *testing.T) {
 			t.Errorf("%v (-want +got):\n%s", choices, diff)
 		}
 	}
-	if _, err := j.Choose(t.Context(), question(strings.Repeat("so ", 700)), []string{"No", "Yes"}); err == nil || !strings.Contains(err.Error(), "reads 2048") {
-		t.Errorf("a question too long: error %v", err)
-	}
+	expect.Failure(j.Choose(t.Context(), question(strings.Repeat("so ", 700)), []string{"No", "Yes"}))(t, "reads 2048")
 }
 
 // TestJudgeRewardsSteps has a model judge the lines of a solution.

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs/intent"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -18,9 +19,7 @@ func TestMapping(t *testing.T) {
 	dir := t.TempDir()
 	must.Do(t, WriteMapping(dir, labels))
 	got := must.Get(ReadMapping(dir))(t)
-	if diff := cmp.Diff(labels, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, labels, got)
 	entries := must.Get(os.ReadDir(dir))(t)
 	if len(entries) != 2 {
 		t.Errorf("%v in the folder, want the two files only", entries)
@@ -43,9 +42,7 @@ func TestWriteMappingBytes(t *testing.T) {
 `
 	for _, name := range []string{"label_mapping.json", "category_mapping.json"} {
 		got := must.Get(os.ReadFile(filepath.Join(dir, name)))(t)
-		if diff := cmp.Diff(want, string(got)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		expect.Equal(t, want, string(got), name)
 	}
 }
 
@@ -61,9 +58,7 @@ func TestWriteMappingErrors(t *testing.T) {
 		if strings.HasPrefix(want, "no such") {
 			dir = filepath.Join(dir, "none")
 		}
-		if err := WriteMapping(dir, labels); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), dir) {
-			t.Errorf("WriteMapping(%q) = %v, want %q", labels, err, want)
-		}
+		expect.Error(t, WriteMapping(dir, labels), want, dir)
 		if entries, _ := os.ReadDir(dir); len(entries) > 0 {
 			t.Errorf("WriteMapping(%q) left %v", labels, entries)
 		}
@@ -110,9 +105,7 @@ func TestReadMappingErrors(t *testing.T) {
 
 func TestReadMappingOfTwoFiles(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := ReadMapping(dir); err == nil || !strings.Contains(err.Error(), "label_mapping.json") {
-		t.Errorf("error %v, want one naming the missing file", err)
-	}
+	expect.Failure(ReadMapping(dir))(t, "label_mapping.json")
 	must.Do(t, WriteMapping(dir, []string{"a", "b"}))
 	other := `{"category_to_idx": {"b": 0, "a": 1}, "idx_to_category": {"0": "b", "1": "a"}}`
 	path := filepath.Join(dir, "category_mapping.json")
@@ -121,9 +114,7 @@ func TestReadMappingOfTwoFiles(t *testing.T) {
 		t.Errorf("error %v, want one naming %s", err, path)
 	}
 	must.Do(t, os.Remove(path))
-	if _, err := ReadMapping(dir); err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("error %v, want one naming %s", err, path)
-	}
+	expect.Failure(ReadMapping(dir))(t, path)
 }
 
 func FuzzDecodeMapping(f *testing.F) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -34,9 +35,7 @@ func TestPipesInAModelFolder(t *testing.T) {
 			}()
 			select {
 			case err := <-opened:
-				if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "not a regular file") {
-					t.Errorf("error %v", err)
-				}
+				expect.Error(t, err, name, "not a regular file")
 			case <-time.After(time.Minute):
 				t.Fatal("it waits")
 			}

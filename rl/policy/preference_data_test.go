@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -63,9 +64,7 @@ func TestEncodePreferences(t *testing.T) {
 				}
 				units = append(units, k)
 			}
-			if diff := cmp.Diff(test.want, units); diff != "" {
-				t.Errorf("units (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, test.want, units, "units")
 			if diff := cmp.Diff([]int{test.cut, test.dropped, test.equal, test.null}, []int{got.Cut, got.Dropped, got.Equal, got.Null}); diff != "" || got.First != test.first {
 				t.Errorf("cut, dropped, equal, null (-want +got):\n%s; first %q, want %q", diff, got.First, test.first)
 			}

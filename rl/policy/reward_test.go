@@ -9,6 +9,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
@@ -41,16 +42,12 @@ func TestRewardModelOfLabels(t *testing.T) {
 			t.Errorf("text %d: score %v, P(good) %v", i, scores[i], probs[i][1])
 		}
 	}
-	if _, err := m.Encode(answered(strings.Repeat("the cat ", 6), "law")); err == nil || !strings.Contains(err.Error(), "12 tokens") {
-		t.Errorf("a text that is too long: %v", err)
-	}
+	expect.Failure(m.Encode(answered(strings.Repeat("the cat ", 6), "law")))(t, "12 tokens")
 	for name, want := range map[string]string{
 		dir:             `2 labels, "bad", "good", and no single score`,
 		dir + "#better": `no label "better", only "bad", "good"`,
 	} {
-		if _, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, name); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v; want …%s…", name, err, want)
-		}
+		expect.Failure(policy.LoadRewardModel(t.Context(), &hub.Client{}, name))(t, want)
 	}
 }
 
@@ -58,9 +55,7 @@ func TestRewardModelOfLabels(t *testing.T) {
 func TestRewardModelOfTransformers(t *testing.T) {
 	torchtest.NoLeaks(t)
 	dir := policytest.Classifier(t, policytest.Encoder(t), transformers.PoolFamily, "LABEL_0")
-	if _, err := policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", false); err == nil || !strings.Contains(err.Error(), "is a reward model") {
-		t.Errorf("a reward model as a classifier: %v", err)
-	}
+	expect.Failure(policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", false))(t, "is a reward model")
 	p := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, dir))(t)
 	defer p.Close()
 	for folder, want := range map[string]bool{dir: true, t.TempDir(): false} {
@@ -89,9 +84,7 @@ func TestRewardModelOfTransformers(t *testing.T) {
 	if scores[0][0] == scores[0][1] {
 		t.Error("the scores of two texts are the same")
 	}
-	if _, err := policy.LoadRewardModel(t.Context(), &hub.Client{}, merged+"#worse"); err == nil || !strings.Contains(err.Error(), `one output, "LABEL_0"`) {
-		t.Error(err)
-	}
+	expect.Failure(policy.LoadRewardModel(t.Context(), &hub.Client{}, merged+"#worse"))(t, `one output, "LABEL_0"`)
 }
 
 func answered(prompt, completion string) chat.Example {
@@ -163,7 +156,5 @@ func TestRewardModelOfALanguageModel(t *testing.T) {
 			t.Errorf("answer %d: score %v, unbatched and reloaded %v, with another last token %v", i, together[i], alone[0], other[0])
 		}
 	}
-	if _, err := m.Encode(answered(strings.Repeat("x", 50), "y")); err == nil || !strings.Contains(err.Error(), "longer than the 40 tokens") {
-		t.Error(err)
-	}
+	expect.Failure(m.Encode(answered(strings.Repeat("x", 50), "y")))(t, "longer than the 40 tokens")
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
@@ -322,9 +323,7 @@ func TestLongTextsInAPrompt(t *testing.T) {
 		t.Errorf("a short text: cut %v, %v", cut, err)
 	}
 	p.MaxLength = 5
-	if _, err := p.Encode([]dataset.Row{{Text: text, Label: "law", File: "rows.csv", Line: 3}}); err == nil || !strings.Contains(err.Error(), "rows.csv:3: the prompt has 88 tokens") {
-		t.Errorf("a prompt that fills the context: %v", err)
-	}
+	expect.Failure(p.Encode([]dataset.Row{{Text: text, Label: "law", File: "rows.csv", Line: 3}}))(t, "rows.csv:3: the prompt has 88 tokens")
 }
 
 func TestScoringRefuses(t *testing.T) {
@@ -345,9 +344,7 @@ func TestScoringRefuses(t *testing.T) {
 		if err == nil {
 			p.Close()
 		}
-		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("error %v, want %q", err, test.want)
-		}
+		expect.Error(t, err, test.want)
 	}
 	// A folder with an altered file.
 	p := languageLabel(t, TinyModel, Config{Labels: artLabels, Prompt: ask})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 )
@@ -165,9 +166,7 @@ func TestRefused(t *testing.T) {
 			if err == nil {
 				s.Close()
 			}
-			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), b.config.URLs[0]) {
-				t.Errorf("%v, want %s", err, c.want)
-			}
+			expect.Error(t, err, c.want, b.config.URLs[0])
 		})
 	}
 }
@@ -214,7 +213,5 @@ func TestLagIsBounded(t *testing.T) {
 	if err == nil {
 		s.Close()
 	}
-	if err == nil || !strings.Contains(err.Error(), "loading an adapter from "+b.config.Dir) {
-		t.Errorf("%v", err)
-	}
+	expect.Error(t, err, "loading an adapter from "+b.config.Dir)
 }

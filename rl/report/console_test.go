@@ -8,8 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -60,17 +59,13 @@ func TestBarAndLogLines(t *testing.T) {
 	step(100)
 	must.Do(t, c.Print("epoch 1 begins\n"))
 	want := []string{"epoch 1 begins", "supervised  10%  [==" + strings.Repeat(" ", 22) + "]  100/1,000  50.0 steps/s  ETA 0:18  loss 0.31"}
-	if diff := cmp.Diff(want, visible(t, buf.String())); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, visible(t, buf.String()))
 	step(1000)
 	bar.Done()
 	bar.Done()
 	bar.Set(1000, "") // a late report must not redraw it
 	must.Do(t, c.Print("end\n"))
-	if diff := cmp.Diff([]string{"epoch 1 begins", "end", ""}, visible(t, buf.String())); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []string{"epoch 1 begins", "end", ""}, visible(t, buf.String()))
 }
 
 func TestBarFitsItsTerminal(t *testing.T) {
@@ -141,9 +136,7 @@ func TestProgressWithoutATerminal(t *testing.T) {
 supervised  15%  60/400  1.0 steps/s  ETA 5:40  loss 0.5
 supervised  22%  90/400  1.0 steps/s  ETA 5:10  loss 0.5
 `
-	if diff := cmp.Diff(want, buf.String()); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, buf.String())
 }
 
 type brokenPipe struct{}
@@ -243,9 +236,7 @@ func TestWorkWithinAStep(t *testing.T) {
 	bar.Work("rollout 24/64 samples, 310 tokens/s")
 	c.Stopping()
 	want := []string{"stopping; press Ctrl-C again to stop now", "finishing step 1 (rollout); press Ctrl-C again to stop now", "grpo  rollout 24/64 samples, 310 tokens/s"}
-	if diff := cmp.Diff(want, visible(t, buf.String())); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, visible(t, buf.String()))
 	bar = c.Bar("grpo", "steps", 1, 30)
 	time.advance(1e9)
 	bar.Work("update 3/8 micro-batches")

@@ -6,8 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -22,7 +21,5 @@ func golden(t *testing.T, name, got string) {
 		must.Do(t, os.WriteFile(path, []byte(got), 0o644))
 	}
 	want := must.Get(os.ReadFile(path))(t)
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", path, diff)
-	}
+	expect.Equal(t, string(want), got, path)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -63,9 +64,7 @@ func TestMetricsLines(t *testing.T) {
 {}
 `
 	got := readFile(t, path)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, got)
 	if offset != int64(len(want)) {
 		t.Errorf("offset %d of %d bytes", offset, len(want))
 	}
@@ -76,9 +75,7 @@ func TestMetricsLines(t *testing.T) {
 		{"z": "<a & \"b\">\n", "a": true, "m": nil},
 		{},
 	}
-	if diff := cmp.Diff(wantRows, read); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, wantRows, read)
 }
 
 func TestMetricsResume(t *testing.T) {
@@ -139,9 +136,7 @@ func TestReadMetricsErrors(t *testing.T) {
 		wantError(t, err, path+": "+test.want)
 	}
 	rows := must.Get(parseMetrics([]byte("{\"a\":1}\n{\"a\":2")))(t)
-	if diff := cmp.Diff([]Row{{"a": 1.0}}, rows); diff != "" {
-		t.Errorf("a line being written: %s", diff)
-	}
+	expect.Equal(t, []Row{{"a": 1.0}}, rows, "a line being written")
 }
 
 func FuzzParseMetrics(f *testing.F) {
@@ -174,7 +169,5 @@ func FuzzParseMetrics(f *testing.F) {
 func TestNumbers(t *testing.T) {
 	rows := []Row{{"x": 1, "y": 2.0}, {"x": 2.0}, {"x": int64(3), "y": math.NaN()}, {"x": "4", "y": 1.0}, {"x": 5.0, "y": float32(0.5)}}
 	x, y := Numbers(rows, "x", "y")
-	if diff := cmp.Diff([][]float64{{1, 5}, {2, 0.5}}, [][]float64{x, y}); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, [][]float64{{1, 5}, {2, 0.5}}, [][]float64{x, y})
 }

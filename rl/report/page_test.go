@@ -10,8 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
@@ -95,15 +94,11 @@ func TestPageOfTheBestRewarded(t *testing.T) {
 	dir := aRun(t, map[string]string{"logs/completions.jsonl": lines(t, records...) + `{"step": 6, "half`})
 	var p page
 	must.Do(t, readAnswers(dir, &p))
-	if diff := cmp.Diff([]string{"Step 1", "Step 3", "Step 5"}, p.Best.Headers); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []string{"Step 1", "Step 3", "Step 5"}, p.Best.Headers)
 	if n := len(p.Best.Rows); n != mostBest {
 		t.Fatalf("%d rows", n)
 	}
-	if diff := cmp.Diff([]string{`11 correct: …user What is 5 - 7? → "text 11 of 1"`, `11 correct: …user What is 5 - 7? → "text 11 of 3"`, `11 correct: …user What is 5 - 7? → "text 11 of 5"`}, p.Best.Rows[0]); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []string{`11 correct: …user What is 5 - 7? → "text 11 of 1"`, `11 correct: …user What is 5 - 7? → "text 11 of 3"`, `11 correct: …user What is 5 - 7? → "text 11 of 5"`}, p.Best.Rows[0])
 	if last := p.Best.Rows[9][1]; last != `3 wrong: …user What is 1 - 7? → "text 3 of 3"` {
 		t.Error(last)
 	}
@@ -136,10 +131,7 @@ func TestPageOfLabels(t *testing.T) {
 }
 
 func TestPageOfDamagedAnswers(t *testing.T) {
-	_, err := HTML(aRun(t, map[string]string{"logs/completions.jsonl": "{\"step\":1}\nnonsense\n"}), About{}, false)
-	if err == nil || !strings.Contains(err.Error(), "completions.jsonl:2: ") {
-		t.Errorf("error %v", err)
-	}
+	expect.Failure(HTML(aRun(t, map[string]string{"logs/completions.jsonl": "{\"step\":1}\nnonsense\n"}), About{}, false))(t, "completions.jsonl:2: ")
 }
 
 // TestCompareRuns lays curves over each other and lists what differs.

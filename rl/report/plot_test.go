@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
@@ -190,9 +190,7 @@ func TestPanelsSkipMissingFigures(t *testing.T) {
 		{"a list of rewards", Reinforced, []Row{row("rewards/accuracy/mean", 0.5, "rewards/f1/mean", 0.3, "rewards/f1/std", 0.1)},
 			[]string{"Reward components:2"}},
 	} {
-		if diff := cmp.Diff(test.want, titles(Panels(test.stage, test.rows))); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.name, diff)
-		}
+		expect.Equal(t, test.want, titles(Panels(test.stage, test.rows)), test.name)
 	}
 }
 
@@ -251,16 +249,12 @@ func TestBins(t *testing.T) {
 		{Low: 4, Confidence: float64(third), Accuracy: 0, Count: 1},
 		{Low: 14, Confidence: 2.9375 / 3, Accuracy: 2.0 / 3, Count: 3},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, got)
 }
 
 func TestRunningMean(t *testing.T) {
 	got := runningMean([]float64{1, 2, 3, 4, 5}, 3)
-	if diff := cmp.Diff([]float64{1, 1.5, 2, 3, 4}, got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []float64{1, 1.5, 2, 3, 4}, got)
 }
 
 func TestTicks(t *testing.T) {

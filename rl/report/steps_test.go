@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestStepLine(t *testing.T) {
@@ -36,9 +36,7 @@ func TestStepLine(t *testing.T) {
 		},
 		"evaluation": {at, Row{"step": 4, "eval_accuracy": 0.5}, 0, ""},
 	} {
-		if diff := cmp.Diff(test.want, StepLine(test.progress, test.row, test.width)); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
+		expect.Equal(t, test.want, StepLine(test.progress, test.row, test.width), name)
 	}
 }
 
@@ -51,7 +49,5 @@ func TestRowLine(t *testing.T) {
 func TestTracked(t *testing.T) {
 	got := Tracked(Row{"step": 3, "policy_version": uint64(2), "eval_accuracy/long": 0.5, "rewards/a/mean": 1.0, "note": "x"})
 	want := map[string]float64{"train/global_step": 3, "train/policy_version": 2, "eval/accuracy/long": 0.5, "train/rewards/a/mean": 1}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, got)
 }

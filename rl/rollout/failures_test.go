@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -67,9 +68,7 @@ func TestUnscoredAnswersAreSkipped(t *testing.T) {
 	if err != nil || scores.N != 6 || scores.FoundBy["none"] > 0 {
 		t.Errorf("%+v, %v", scores, err)
 	}
-	if _, err := Evaluate(t.Context(), m, task(1), 0, 9, c); err == nil || !strings.Contains(err.Error(), "none of 9 answers") {
-		t.Errorf("error %v", err)
-	}
+	expect.Failure(Evaluate(t.Context(), m, task(1), 0, 9, c))(t, "none of 9 answers")
 }
 
 // TestFailedEpisodesAreSkipped has one episode in four that hangs, one that panics, and one that fails to
@@ -116,12 +115,8 @@ func TestFailuresOfARolloutAreErrors(t *testing.T) {
 	m := sampler(t, tiny(t), 4)
 	c := sampled
 	c.Timeout = time.Hour
-	if _, err := Play(t.Context(), m, unreliable(nil), envs.Train, []int{2, 1}, c); err == nil || !strings.Contains(err.Error(), "episode 1, sample 0: panic: broken") {
-		t.Errorf("error %v", err)
-	}
-	if _, err := Play(t.Context(), m, unreliable(nil), envs.Train, []int{2, 3}, c); err == nil || !strings.Contains(err.Error(), "episode 3: no room") {
-		t.Errorf("error %v", err)
-	}
+	expect.Failure(Play(t.Context(), m, unreliable(nil), envs.Train, []int{2, 1}, c))(t, "episode 1, sample 0: panic: broken")
+	expect.Failure(Play(t.Context(), m, unreliable(nil), envs.Train, []int{2, 3}, c))(t, "episode 3: no room")
 	ctx, cancel := context.WithCancel(t.Context())
 	release := make(chan struct{})
 	defer close(release)

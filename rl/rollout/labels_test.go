@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -201,9 +202,7 @@ func TestFailedRewardsOfLabels(t *testing.T) {
 		t.Errorf("figures %v", f)
 	}
 	src := labels(t, p, labelRewards(t, "expr:'1/(correct-correct)'"), labelsConfig())
-	if _, err := src.Next(t.Context(), rl.At{}); err == nil || !strings.Contains(err.Error(), "rewards failed for all 40 samples") {
-		t.Errorf("error %v", err)
-	}
+	expect.Failure(src.Next(t.Context(), rl.At{}))(t, "rewards failed for all 40 samples")
 }
 
 // TestExpectedRewardsOfLabels uses the expectation over all choices if rewards read the probabilities.
@@ -257,9 +256,7 @@ func TestLabelsLog(t *testing.T) {
 	src := labels(t, classifier(t), labelRewards(t, "expr:'0.1'"), c)
 	step := next(t, src, 1)
 	want := []string{"PPO Episode 2/3", "Collected rollout: 40 steps, avg return=0.1000, reward_metric=expr:0.1"}
-	if diff := cmp.Diff(want, lines); diff != "" {
-		t.Errorf("lines (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, lines, "lines")
 	m := rl.Meter{}
 	m.Mean("policy_loss", 0.5, 1)
 	m.Mean("grad_norm", 2, 1)
@@ -289,8 +286,6 @@ func TestLabelsRefuse(t *testing.T) {
 	} {
 		c, e := labelsConfig(), examples(3)
 		change(&c, &e)
-		if _, err := NewLabels(nil, nil, e, nil, c); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want %q", err, want)
-		}
+		expect.Failure(NewLabels(nil, nil, e, nil, c))(t, want)
 	}
 }

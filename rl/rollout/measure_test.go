@@ -5,9 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
@@ -44,9 +43,7 @@ func TestOutcomesAreTheLastTurns(t *testing.T) {
 		{Prompt: "74 - 70?", Text: "74", Answer: "70", Truth: "4", Reward: 1}, {Prompt: "74 - 70?", Text: "70", Answer: "70", Truth: "4"},
 		{Prompt: "Go!aAnd?", Text: "b", Answer: "70", Truth: "4", Reward: 2},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got)
 	// Rewards of two values are verdicts, and others are not.
 	for _, test := range []struct {
 		rewards []float64

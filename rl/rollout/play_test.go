@@ -13,6 +13,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/digits"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -135,9 +136,7 @@ func TestActionsOfATurnShareItsLimit(t *testing.T) {
 			actions = append(actions, 1)
 		}
 	}
-	if diff := cmp.Diff([]int{4, 1, 1, 1, 1, 1, 4, 1, 1, 1, 1, 1}, actions); diff != "" {
-		t.Errorf("tokens of the actions (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []int{4, 1, 1, 1, 1, 1, 4, 1, 1, 1, 1, 1}, actions, "tokens of the actions")
 }
 
 // TestDroppedActions has environments that drop an action and end, in the first or second turn.
@@ -214,9 +213,7 @@ func TestStepsThatMeanNothing(t *testing.T) {
 		"keeps 9999 bytes of an action": {Keep: 9999, Done: true},
 		"the reward +Inf":               {Reward: math.Inf(1), Done: true},
 	} {
-		if _, err := Play(t.Context(), m, script(scripted{steps: []envs.Step{step}}), envs.Train, []int{6}, sampled); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "episode 6, sample 0") {
-			t.Errorf("error %v, want %q", err, want)
-		}
+		expect.Failure(Play(t.Context(), m, script(scripted{steps: []envs.Step{step}}), envs.Train, []int{6}, sampled))(t, want, "episode 6, sample 0")
 	}
 }
 

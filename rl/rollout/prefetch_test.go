@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"strings"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
@@ -109,9 +110,7 @@ func TestStoppedPrefetchResumesExactly(t *testing.T) {
 		for ; ; stopped++ {
 			step, err := src.Next(ctx, rl.At{Step: stopped, Version: uint64(stopped)})
 			if err == nil {
-				if diff := cmp.Diff(want[stopped], encoded(t, step)); diff != "" {
-					t.Errorf("step %d, before the stop at episode %d:\n%s", stopped+1, at, diff)
-				}
+				expect.Equal(t, want[stopped], encoded(t, step), fmt.Sprintf("step %d, before the stop at episode %d", stopped+1, at))
 				learn(t, first, stopped)
 				continue
 			}
@@ -165,7 +164,5 @@ func TestPrefetchedOfAnotherTask(t *testing.T) {
 	state := must.Get(json.Marshal(src.State()))(t)
 	other := tokens(t, m, wordy(func(index int) bool { return index == 5 }), c)
 	must.Do(t, other.Restore(state))
-	if _, err := other.Next(t.Context(), rl.At{Step: 1, Version: 1}); err == nil || !strings.Contains(err.Error(), "the task has changed") {
-		t.Errorf("error %v", err)
-	}
+	expect.Failure(other.Next(t.Context(), rl.At{Step: 1, Version: 1}))(t, "the task has changed")
 }

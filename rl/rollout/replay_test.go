@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -124,9 +125,7 @@ func TestReplaySkips(t *testing.T) {
 		}
 	}
 	all := replay(t, m, wordy(func(int) bool { return true }), replayConfig())
-	if _, err := all.Next(t.Context(), rl.At{}); err == nil || !strings.Contains(err.Error(), "no prompt of step 1 fits the model") {
-		t.Errorf("error %v", err)
-	}
+	expect.Failure(all.Next(t.Context(), rl.At{}))(t, "no prompt of step 1 fits the model")
 }
 
 // TestReplayBuffer starts a source with another one's file.
@@ -182,9 +181,7 @@ func TestReplayRefusesForeignBuffers(t *testing.T) {
 	} {
 		c := replayConfig()
 		c.Load = path
-		if _, err := NewReplay(m, spelling, c); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
-			t.Errorf("error %v, want %q", err, want)
-		}
+		expect.Failure(NewReplay(m, spelling, c))(t, want, path)
 	}
 }
 
@@ -203,8 +200,6 @@ func TestReplayRefuses(t *testing.T) {
 	} {
 		c := replayConfig()
 		test.change(&c)
-		if _, err := NewReplay(nil, spelling, c); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("error %v, want %q", err, test.want)
-		}
+		expect.Failure(NewReplay(nil, spelling, c))(t, test.want)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -16,6 +15,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -46,9 +46,7 @@ func TestRewardsJudgeTurns(t *testing.T) {
 	failures := 0
 	for i, x := range slices.Concat(judged.Groups...) {
 		before := slices.Concat(plain.Groups...)[i]
-		if diff := cmp.Diff(before.Tokens, x.Tokens); diff != "" {
-			t.Errorf("rewards change what is written:\n%s", diff)
-		}
+		expect.Equal(t, before.Tokens, x.Tokens, "rewards change what is written")
 		for turn := range x.Turns {
 			text := turnText(t, m.Policy(), x, turn)
 			want := 2*float64(len(text)) + 10
@@ -173,9 +171,7 @@ func TestTelling(t *testing.T) {
 		{"the second right answer is below a wrong one", []*rl.Trajectory{right, answered(false, 0.5, 0, 7), answered(true, 0.2, 1, 9)}, []string{"half", "length"}},
 		{"the same for both", []*rl.Trajectory{wrong, answered(true, 0, 1, 7)}, []string{"half"}},
 	} {
-		if diff := cmp.Diff(test.want, telling(test.all)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.name, diff)
-		}
+		expect.Equal(t, test.want, telling(test.all), test.name)
 	}
 }
 
@@ -217,14 +213,10 @@ func TestAllRewardsFailingIsAnError(t *testing.T) {
 	for _, async := range []bool{false, true} {
 		c := tokensConfig()
 		c.Rewards, c.Async, c.MaxStaleness = rewards, async, 1
-		if _, err := tokens(t, m, letters, c).Next(t.Context(), rl.At{}); err == nil || !strings.Contains(err.Error(), "rewards failed for all 32 samples: reward expr:") {
-			t.Errorf("async %t: error %v", async, err)
-		}
+		expect.Failure(tokens(t, m, letters, c).Next(t.Context(), rl.At{}))(t, "rewards failed for all 32 samples: reward expr:")
 	}
 	replay := must.Get(NewReplay(m, spelling, ReplayConfig{ReplayOptions: replayOptions(), MaxNew: 2, Rewards: rewards}))(t)
-	if _, err := replay.Next(t.Context(), rl.At{}); err == nil || !strings.Contains(err.Error(), "rewards failed for all 24 samples") {
-		t.Errorf("replay: error %v", err)
-	}
+	expect.Failure(replay.Next(t.Context(), rl.At{}))(t, "rewards failed for all 24 samples")
 }
 
 // TestVerdictRewardsComeLast plays episodes of three turns; only the last is scored.
@@ -246,9 +238,7 @@ func TestVerdictRewardsComeLast(t *testing.T) {
 			for _, turn := range x.Turns {
 				got = append(got, turn.Reward)
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("rewards (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, want, got, "rewards")
 		}
 	}
 }

@@ -7,9 +7,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/dist"
@@ -141,10 +140,6 @@ func TestOrderOfEpisodesDoesNotMatter(t *testing.T) {
 		return all
 	}
 	want := tokensOf(2, 5, 7, 11)
-	if diff := cmp.Diff(want, tokensOf(11, 7, 2, 5)); diff != "" {
-		t.Errorf("in another order:\n%s", diff)
-	}
-	if diff := cmp.Diff(want[7], tokensOf(7)[7]); diff != "" {
-		t.Errorf("separately:\n%s", diff)
-	}
+	expect.Equal(t, want, tokensOf(11, 7, 2, 5), "in another order")
+	expect.Equal(t, want[7], tokensOf(7)[7], "separately")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -252,8 +253,6 @@ func TestTokensRefuse(t *testing.T) {
 	} {
 		c := tokensConfig()
 		change(&c)
-		if _, err := NewTokens(nil, letters, c); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want %q", err, want)
-		}
+		expect.Failure(NewTokens(nil, letters, c))(t, want)
 	}
 }

@@ -9,8 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -49,16 +48,12 @@ func TestCheckpointRotation(t *testing.T) {
 	for step := 8; step <= 12; step++ {
 		saveStep(t, run, step, 2)
 	}
-	if diff := cmp.Diff([]string{"checkpoint-11", "checkpoint-12"}, names(t, root)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []string{"checkpoint-11", "checkpoint-12"}, names(t, root))
 	if step, skipped := latest(t, run); step != 12 || skipped != nil {
 		t.Errorf("latest is %d, skipped %v", step, skipped)
 	}
 	saveStep(t, run, 13, 1)
-	if diff := cmp.Diff([]string{"checkpoint-13"}, names(t, root)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []string{"checkpoint-13"}, names(t, root))
 }
 
 func TestCheckpointSavedTwice(t *testing.T) {
@@ -66,9 +61,7 @@ func TestCheckpointSavedTwice(t *testing.T) {
 	saveStep(t, run, 5, 1)
 	put(t, filepath.Join(run, "checkpoints", "checkpoint-5", "old"), "")
 	saveStep(t, run, 5, 1)
-	if diff := cmp.Diff([]string{"buffers", "manifest.json", "state.json"}, names(t, filepath.Join(run, "checkpoints", "checkpoint-5"))); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []string{"buffers", "manifest.json", "state.json"}, names(t, filepath.Join(run, "checkpoints", "checkpoint-5")))
 }
 
 func TestCheckpointWriteFails(t *testing.T) {
@@ -94,9 +87,7 @@ func TestCheckpointWriteFails(t *testing.T) {
 			run := t.TempDir()
 			saveStep(t, run, 1, 1)
 			wantError(t, SaveCheckpoint(run, 2, 1, test.write), "checkpoint 2", test.want)
-			if diff := cmp.Diff([]string{"checkpoint-1"}, names(t, filepath.Join(run, "checkpoints"))); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, []string{"checkpoint-1"}, names(t, filepath.Join(run, "checkpoints")))
 			if step, _ := latest(t, run); step != 1 {
 				t.Errorf("latest is %d", step)
 			}
@@ -141,9 +132,7 @@ func TestDamagedCheckpoints(t *testing.T) {
 			// The run goes back to step 2 and then saves at other steps than before. The damaged later checkpoint must
 			// not survive, nor displace an intact one.
 			saveStep(t, run, 2, 2)
-			if diff := cmp.Diff([]string{"checkpoint-1", "checkpoint-2"}, names(t, filepath.Join(run, "checkpoints"))); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, []string{"checkpoint-1", "checkpoint-2"}, names(t, filepath.Join(run, "checkpoints")))
 		})
 	}
 	t.Run("all of them", func(t *testing.T) {
@@ -212,14 +201,10 @@ func TestCheckpointKilled(t *testing.T) {
 			if step != test.want || (test.want == 2 && skipped != nil) {
 				t.Errorf("latest is %d, skipped %v; want %d", step, skipped, test.want)
 			}
-			if diff := cmp.Diff(before, names(t, root)); diff != "" {
-				t.Errorf("looking changed the folder: %s", diff)
-			}
+			expect.Equal(t, before, names(t, root), "looking changed the folder")
 			saveStep(t, run, step+1, 2)
 			want := []string{"checkpoint-" + strconv.Itoa(step), "checkpoint-" + strconv.Itoa(step+1)}
-			if diff := cmp.Diff(want, names(t, root)); diff != "" {
-				t.Errorf("after the next save: %s", diff)
-			}
+			expect.Equal(t, want, names(t, root), "after the next save")
 		})
 	}
 }
@@ -239,9 +224,7 @@ func TestForeignNamesAreIgnored(t *testing.T) {
 	saveStep(t, run, 8, 2)
 	want := append(before, "checkpoint-8")
 	slices.Sort(want)
-	if diff := cmp.Diff(want, names(t, root)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, names(t, root))
 }
 
 // TestEveryByteOfACheckpointCounts changes each byte of each file, in one of several ways: the checkpoint is refused,

@@ -10,8 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -66,9 +65,7 @@ func TestRunFromCreateToFinish(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Record{Program: "rltrain", Info: testInfo(), PID: os.Getpid(), Status: StatusRunning}
-	if diff := cmp.Diff(want, running); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, running)
 	path := must.Get(r.File("logs", "metrics.jsonl"))(t)
 	put(t, path, "")
 	end := noon.Add(time.Hour)
@@ -80,15 +77,11 @@ func TestRunFromCreateToFinish(t *testing.T) {
 	if want.PeakMemory = finished.PeakMemory; want.PeakMemory < 1<<20 {
 		t.Errorf("a process that held %d bytes at most", want.PeakMemory)
 	}
-	if diff := cmp.Diff(want, finished); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, finished)
 	if facts := finished.About().Facts; facts[0].Value != "finished: training completed" || facts[3].Value != "60 min 00 s" && facts[3].Value != "1 h 00 min" {
 		t.Errorf("facts %v", facts)
 	}
-	if diff := cmp.Diff([]string{"logs", "run.json"}, names(t, dir)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []string{"logs", "run.json"}, names(t, dir))
 	_, err = Resume(dir, false)
 	wantError(t, err, dir, "finished", "nothing to resume")
 }
@@ -129,19 +122,13 @@ func TestNewRunTakesTheFolderOnItsFirstSave(t *testing.T) {
 		t.Errorf("the new run is in %s, its home is %s", r.Dir(), r.Home())
 	}
 	end(t, r, "mark-failed", false, StatusFailed)
-	if diff := cmp.Diff(map[string]string{"mark-done": "out", "mark-failed": "out.new"}, where(t, dir)); diff != "" {
-		t.Errorf("after a run that saved nothing (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, map[string]string{"mark-done": "out", "mark-failed": "out.new"}, where(t, dir), "after a run that saved nothing")
 
 	end(t, mustCreate(t, dir), "mark-stopped", true, StatusStopped)
-	if diff := cmp.Diff(map[string]string{"mark-done": "out.1", "mark-stopped": "out"}, where(t, dir)); diff != "" {
-		t.Errorf("after a run with a checkpoint (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, map[string]string{"mark-done": "out.1", "mark-stopped": "out"}, where(t, dir), "after a run with a checkpoint")
 
 	end(t, mustCreate(t, dir), "mark-again", false, StatusFailed)
-	if diff := cmp.Diff(map[string]string{"mark-done": "out.1", "mark-stopped": "out", "mark-again": "out.new"}, where(t, dir)); diff != "" {
-		t.Errorf("a checkpoint is worth keeping (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, map[string]string{"mark-done": "out.1", "mark-stopped": "out", "mark-again": "out.new"}, where(t, dir), "a checkpoint is worth keeping")
 }
 
 func TestTheLastFinishedRunStays(t *testing.T) {
@@ -151,16 +138,12 @@ func TestTheLastFinishedRunStays(t *testing.T) {
 		end(t, mustCreate(t, dir), "mark-"+strconv.Itoa(i), true, StatusStopped)
 	}
 	want := map[string]string{"mark-4": "out", "mark-3": "out.1", "mark-2": "out.2", "mark-1": "out.3", "mark-done": "out.4"}
-	if diff := cmp.Diff(want, where(t, dir)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, where(t, dir))
 	for i := range 4 {
 		end(t, mustCreate(t, dir), "mark-new-"+strconv.Itoa(i), false, StatusFinished)
 	}
 	want = map[string]string{"mark-new-3": "out", "mark-new-2": "out.1", "mark-new-1": "out.2", "mark-new-0": "out.3"}
-	if diff := cmp.Diff(want, where(t, dir)); diff != "" {
-		t.Errorf("after further finished ones (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, where(t, dir), "after further finished ones")
 }
 
 func TestAKillBetweenTheTwoMoves(t *testing.T) {
@@ -173,9 +156,7 @@ func TestAKillBetweenTheTwoMoves(t *testing.T) {
 	}
 	again := must.Get(Resume(dir, false))(t)
 	must.Do(t, again.Finish(StatusStopped, "", noon))
-	if diff := cmp.Diff(map[string]string{"mark-old": "out.1", "mark-new": "out"}, where(t, dir)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, map[string]string{"mark-old": "out.1", "mark-new": "out"}, where(t, dir))
 }
 
 func TestCreateFollowsALinkToAnotherDisk(t *testing.T) {
@@ -186,9 +167,7 @@ func TestCreateFollowsALinkToAnotherDisk(t *testing.T) {
 	for range 2 {
 		end(t, mustCreate(t, link), "mark", false, StatusFinished)
 	}
-	if diff := cmp.Diff([]string{"disk", "disk.1", "out"}, names(t, base)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []string{"disk", "disk.1", "out"}, names(t, base))
 }
 
 func TestCreateTouchesNothingForeign(t *testing.T) {
@@ -267,19 +246,11 @@ func TestResume(t *testing.T) {
 		"version of libtorch was 2.11.0, is now none",
 		"threads was 2, is now 8",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, got)
 	record := must.Get(ReadRun(dir))(t)
-	if diff := cmp.Diff(want, record.Inexact); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff([]time.Time{now.Started}, record.Resumed); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff(now.Inputs, record.Inputs); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, record.Inexact)
+	expect.Equal(t, []time.Time{now.Started}, record.Resumed)
+	expect.Equal(t, now.Inputs, record.Inputs)
 	if record.Threads != 2 || record.Status != StatusRunning {
 		t.Errorf("record is now %+v", record)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/report"
 )
@@ -48,9 +49,7 @@ func TestStageResumesFromANamedCheckpoint(t *testing.T) {
 	if !strings.Contains(out, "at step 2") {
 		t.Errorf("console %q", out)
 	}
-	if diff := cmp.Diff([]string{"checkpoint-2"}, names(t, filepath.Join(dir, "checkpoints"))); diff != "" {
-		t.Errorf("checkpoints (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []string{"checkpoint-2"}, names(t, filepath.Join(dir, "checkpoints")), "checkpoints")
 	steps(t, again, 3, 4)
 	must.Do(t, again.Finish(func() error { return nil }))
 	if got := read(t, dir, "logs", "metrics.jsonl"); got != "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"step\":4}\n" {

@@ -7,8 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -50,9 +49,7 @@ func TestSum(t *testing.T) {
 				changed, before[name] = append(changed, name), now
 			}
 		}
-		if diff := cmp.Diff(test.changed, changed); diff != "" {
-			t.Errorf("%s: %s", test.file, diff)
-		}
+		expect.Equal(t, test.changed, changed, test.file)
 	}
 	if got := sum("none"); got != "" {
 		t.Errorf("the sum of nothing is %q", got)
@@ -69,7 +66,5 @@ func TestInputsChanged(t *testing.T) {
 	now.Add("dataset", "b", "")
 	now.Add("reward", "judge.py", "5")
 	now.Add("model", "new", "6")
-	if diff := cmp.Diff([]Input{{"reward", "judge.py"}}, was.Changed(now)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []Input{{"reward", "judge.py"}}, was.Changed(now))
 }

@@ -5,8 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/rl/report"
 )
 
@@ -28,13 +27,9 @@ func TestPhases(t *testing.T) {
 	Working(ctx, 40, 200, 0)
 	p.Move(PhaseCheckpoint, PhaseReward, 5) // more than there is
 	want := []string{"rollout", "rollout 24/64 samples, 100 tokens/s", "update", "update 3/8 micro-batches", "evaluation", "evaluation 40/200"}
-	if diff := cmp.Diff(want, shown); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, shown)
 	seconds := p.seconds(map[string]float64{PhaseRollout: 6})
-	if diff := cmp.Diff(map[string]float64{PhaseRollout: 10, PhaseReward: 2, PhaseUpdate: 3, PhaseEvaluation: 1, PhaseCheckpoint: 0}, seconds); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, map[string]float64{PhaseRollout: 10, PhaseReward: 2, PhaseUpdate: 3, PhaseEvaluation: 1, PhaseCheckpoint: 0}, seconds)
 	if got, want := Shares(seconds), "rollout 62 %, update 19 %, reward 12 %, evaluation 6 %, checkpoint 0 %"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/report"
 )
@@ -89,9 +90,7 @@ func TestStageResumesAtItsCheckpoint(t *testing.T) {
 			t.Errorf("%s (-uninterrupted +resumed):\n%s", name, diff)
 		}
 	}
-	if diff := cmp.Diff([]string{"checkpoint-4"}, names(t, filepath.Join(dir, "checkpoints"))); diff != "" {
-		t.Errorf("checkpoints (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []string{"checkpoint-4"}, names(t, filepath.Join(dir, "checkpoints")), "checkpoints")
 	if _, _, err := stage(t, dir, true); !errors.Is(err, ErrFinished) {
 		t.Errorf("resuming a finished stage: %v", err)
 	}
@@ -205,10 +204,8 @@ func TestRemovedFolderEndsTheRun(t *testing.T) {
 	s, _ := mustStage(t, dir, false)
 	h := s.Hooks("train", "step")
 	must.Do(t, os.RemoveAll(dir))
-	for name, err := range map[string]error{"a line": h.Logf("step 1"), "a row": h.Write(report.Row{"step": 1})} {
-		if err == nil || !strings.Contains(err.Error(), "was removed or moved") {
-			t.Errorf("%s: %v", name, err)
-		}
+	for _, err := range map[string]error{"a line": h.Logf("step 1"), "a row": h.Write(report.Row{"step": 1})} {
+		expect.Error(t, err, "was removed or moved")
 	}
 }
 

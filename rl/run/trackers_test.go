@@ -8,8 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/report"
@@ -86,9 +85,7 @@ func TestTrackersResumeAtTheCheckpoint(t *testing.T) {
 			t.Errorf("%v: %d rows", file.name, n)
 		}
 	}
-	if diff := cmp.Diff(2, strings.Count(read(t, dir, "logs", CompletionsFile), `"written":"<a>"`)); diff != "" {
-		t.Errorf("completions: %s", diff)
-	}
+	expect.Equal(t, 2, strings.Count(read(t, dir, "logs", CompletionsFile), `"written":"<a>"`), "completions")
 	if want := "wandb sync " + filepath.Join(dir, "wandb", "offline-run-"+noon.Format("20060102_150405")+"-abcd1234") + "\n"; !strings.HasSuffix(out.String(), want) {
 		t.Errorf("console %q, want %q", out, want)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/safetensors"
@@ -79,15 +80,11 @@ func TestSnapshots(t *testing.T) {
 	p := newPair(t)
 	s := p.values(t)
 	s[1][2] = 50
-	if diff := cmp.Diff(Snapshot{{1, 2}, {3, 4, 5}}, p.values(t)); diff != "" {
-		t.Errorf("a snapshot is the weights themselves (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, Snapshot{{1, 2}, {3, 4, 5}}, p.values(t), "a snapshot is the weights themselves")
 	if err := s.PutBack(p); err != nil || p.changed != 1 {
 		t.Errorf("error %v, %d changes reported", err, p.changed)
 	}
-	if diff := cmp.Diff(Snapshot{{1, 2}, {3, 4, 50}}, p.values(t)); diff != "" {
-		t.Errorf("put back (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, Snapshot{{1, 2}, {3, 4, 50}}, p.values(t), "put back")
 	wantError(t, s[:1].PutBack(p), "1 tensors, want 2")
 	wantError(t, Snapshot{{1, 2}, {3}}.PutBack(p), "restoring weights")
 }
@@ -128,12 +125,8 @@ func TestTrainingStateResumesExactly(t *testing.T) {
 			if resumed.changed != 1 {
 				t.Errorf("%d changes reported", resumed.changed)
 			}
-			if diff := cmp.Diff(&counters{2, 1.0 / 3}, back.State); diff != "" {
-				t.Errorf("state (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff([]Snapshot{extra.best, extra.reference}, []Snapshot{back.Best, back.Reference}); diff != "" {
-				t.Errorf("best and reference (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, &counters{2, 1.0 / 3}, back.State, "state")
+			expect.Equal(t, []Snapshot{extra.best, extra.reference}, []Snapshot{back.Best, back.Reference}, "best and reference")
 			resumed.step(t, back.Optimizer)
 			if diff := cmp.Diff(whole.values(t), resumed.values(t)); diff != "" {
 				t.Errorf("weights a step later (-uninterrupted +resumed):\n%s", diff)

@@ -3,7 +3,7 @@ package train
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/rl/algo"
 )
 
@@ -23,9 +23,7 @@ func TestAlgorithmsAreFoundByName(t *testing.T) {
 		"a2c": {true, true}, "distill": {false, true}, "dpo": {false, true}, "dqn": {true, false}, "grpo": {true, true}, "ppo": {true, true}, "reinforce": {true, true},
 		"reinforce_pp": {false, true}, "reinforce_replay": {false, true}, "reinforce_replay_kl": {false, true}, "reinforce_replay_nll": {false, true}, "rloo": {true, true},
 	}
-	if diff := cmp.Diff(want, fits); diff != "" {
-		t.Errorf("algorithms for labels and tokens, an example's among them (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, fits, "algorithms for labels and tokens, an example's among them")
 	_, err := algo.Find("gprpo")
 	if want := `algorithm "gprpo" is unknown: choose a2c, distill, dpo, dqn, grpo, ppo, reinforce, reinforce_pp, reinforce_replay, reinforce_replay_kl, reinforce_replay_nll, rloo; did you mean grpo?`; err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)

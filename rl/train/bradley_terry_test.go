@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
@@ -112,9 +113,7 @@ func TestBradleyTerryByHand(t *testing.T) {
 	}))
 	delete(figures, "loss")
 	want := map[string]float64{"margin": (1.0 - 3) / 2, "accuracy": 0.5, "mean_reward": 1.5}
-	if diff := cmp.Diff(want, figures); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, figures)
 }
 
 // tinyReward is a reward model on a tiny language model or encoder.
@@ -233,8 +232,6 @@ func TestRuleOfLength(t *testing.T) {
 		{[][]*rl.Sample{of(3, 2), of(5, 1), of(1, 2)}, evaluate.LengthRule{Prefers: "longer", Accuracy: held.Longer}},
 		{[][]*rl.Sample{of(1, 2, 3), of(5, 1), of(4, 4)}, evaluate.LengthRule{Prefers: "shorter", Accuracy: rl.Estimate{Value: 0.75, Interval: rl.Interval{0.5, 0.875}}}},
 	} {
-		if diff := cmp.Diff(test.want, evaluate.RuleOfLength(test.units, held)); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		expect.Equal(t, test.want, evaluate.RuleOfLength(test.units, held))
 	}
 }

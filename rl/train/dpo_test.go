@@ -6,12 +6,12 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
@@ -184,18 +184,12 @@ func TestConflictingPreferenceOptions(t *testing.T) {
 	} {
 		a := newDPO("sigmoid")
 		change(a)
-		if err := a.Check(1); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v; want …%s…", err, want)
-		}
+		expect.Error(t, a.Check(1), want)
 	}
 	own := &algo.OnlineDPO{DPO: *newDPO("sigmoid")}
-	if err := own.Check(1); err == nil || !strings.Contains(err.Error(), "samples_per_prompt 1") {
-		t.Error(err)
-	}
+	expect.Error(t, own.Check(1), "samples_per_prompt 1")
 	own.Losses = []string{"kto"}
-	if err := own.Check(2); err == nil || !strings.Contains(err.Error(), "single responses") {
-		t.Error(err)
-	}
+	expect.Error(t, own.Check(2), "single responses")
 }
 
 // TestPairsOfOwnAnswers pairs the best and worst of each group, and counts groups without a difference.
@@ -434,9 +428,7 @@ func TestMismatchedAnswers(t *testing.T) {
 		5: {Tokens: []int32{3, 7}, Rows: []int{0}, Actions: []int32{7}, Prompt: 5},
 	}
 	for _, z := range step.KLSamples {
-		if diff := cmp.Diff(want[z.Prompt], z); diff != "" {
-			t.Error(diff)
-		}
+		expect.Equal(t, want[z.Prompt], z)
 	}
 	if len(step.KLSamples) != 2 {
 		t.Errorf("%d samples aside", len(step.KLSamples))

@@ -8,8 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/evaluate"
@@ -64,9 +63,7 @@ func TestEvaluationsPickTheBest(t *testing.T) {
 			got := must.Get(Run(t.Context(), p, fixed(tokenStep), newGRPO(), Config{
 				Steps: 5, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: test.script.evaluation(t, p, 2),
 			}, h))(t)
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("result (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, test.want, got, "result")
 			if !slices.Equal(test.asked, test.script.asked) {
 				t.Errorf("evaluated after %v steps, want %v", test.script.asked, test.asked)
 			}

@@ -1,12 +1,14 @@
 package train
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/epochs"
@@ -29,9 +31,7 @@ func TestEpochsShowEverythingOnce(t *testing.T) {
 			}
 		}
 		orders = append(orders, seen)
-		if diff := cmp.Diff([]int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, slices.Sorted(slices.Values(seen))); diff != "" {
-			t.Errorf("epoch %d (-want +got):\n%s", epoch, diff)
-		}
+		expect.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, slices.Sorted(slices.Values(seen)), fmt.Sprintf("epoch %d", epoch))
 	}
 	if cmp.Equal(orders[0], orders[1]) || cmp.Equal(orders[1], orders[2]) {
 		t.Errorf("two epochs have one order: %v", orders)

@@ -2,12 +2,12 @@ package train
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
@@ -114,9 +114,7 @@ func TestReferenceFollows(t *testing.T) {
 		{"never", []bool{true, false, false, false, false}, near(tinyToken, 4, func(*Config) {})},
 		{"another model", []bool{false, false, false, false, false}, near(tinyToken, 4, func(c *Config) { c.Reference = trainedToken(t, 4) })},
 	} {
-		if diff := cmp.Diff(test.want, test.got); diff != "" {
-			t.Errorf("%s: steps with zero KL (-want +got):\n%s", test.name, diff)
-		}
+		expect.Equal(t, test.want, test.got, fmt.Sprintf("%s: steps with zero KL", test.name))
 	}
 }
 

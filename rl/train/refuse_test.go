@@ -1,9 +1,9 @@
 package train
 
 import (
-	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/run"
 )
@@ -43,8 +43,6 @@ func TestTrainRefuses(t *testing.T) {
 		if test.change != nil {
 			test.change(&c)
 		}
-		if _, err := New(p, fixed(tokenStep), test.algorithm, c, run.Hooks{}); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%T: error %v, want %q", test.algorithm, err, test.want)
-		}
+		expect.Failure(New(p, fixed(tokenStep), test.algorithm, c, run.Hooks{}))(t, test.want)
 	}
 }

@@ -6,9 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
@@ -96,9 +95,7 @@ func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {
 		texts, completions, logProbs = append(texts, c[0].Text+" "+string(c[0].Reason)), append(completions, c[0].IDs), append(logProbs, c[0].LogProbs)
 		return nil
 	}))
-	if diff := cmp.Diff([]string{"a stop", "q stop", "z stop"}, texts); diff != "" {
-		t.Errorf("completions (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []string{"a stop", "q stop", "z stop"}, texts, "completions")
 	scored := must.Get(loaded.Score(t.Context(), prompts, completions, 1))(t)
 	for i := range scored {
 		for j, got := range scored[i].LogProbs {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/report"
@@ -75,10 +76,7 @@ func TestPatience(t *testing.T) {
 			}
 		}
 	}
-	_, err := Run(t.Context(), newTable(t, 1), fixed(tokenStep), newGRPO(), Config{Steps: 1, Samples: 4, Optimisation: Optimisation{Schedule: "constant"}, Stopping: Stopping{Patience: 1}}, run.Hooks{})
-	if err == nil || !strings.Contains(err.Error(), "early_stopping_patience") {
-		t.Errorf("patience without evaluations: %v", err)
-	}
+	expect.Failure(Run(t.Context(), newTable(t, 1), fixed(tokenStep), newGRPO(), Config{Steps: 1, Samples: 4, Optimisation: Optimisation{Schedule: "constant"}, Stopping: Stopping{Patience: 1}}, run.Hooks{}))(t, "early_stopping_patience")
 }
 
 // TestBestByANamedFigure selects the best by a metric of the row, whether higher or lower is better.
@@ -100,10 +98,7 @@ func TestBestByANamedFigure(t *testing.T) {
 	e := &evaluate.Plan{Every: 1, Metric: "acuracy", Run: func(context.Context, int) (evaluate.Scores, error) {
 		return evaluate.Scores{Row: report.Row{"eval_accuracy": 0.1, "eval_reward": 1.0, "epoch": 1.0}}, nil
 	}}
-	_, err := Run(t.Context(), newTable(t, 1), fixed(tokenStep), newGRPO(), Config{Steps: 1, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: e}, run.Hooks{})
-	if err == nil || !strings.Contains(err.Error(), `"acuracy" is not a figure of the evaluations; choose accuracy, reward`) {
-		t.Errorf("a figure that is not there: %v", err)
-	}
+	expect.Failure(Run(t.Context(), newTable(t, 1), fixed(tokenStep), newGRPO(), Config{Steps: 1, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: e}, run.Hooks{}))(t, `"acuracy" is not a figure of the evaluations; choose accuracy, reward`)
 }
 
 // TestALongerRun extends a run from its last checkpoint; with a constant learning rate it equals a long run.
@@ -120,7 +115,5 @@ func TestALongerRun(t *testing.T) {
 	if err != nil || !slices.EqualFunc(want, got, slices.Equal) {
 		t.Errorf("%v; the weights are those of a run of 6 steps: %v", err, slices.EqualFunc(want, got, slices.Equal))
 	}
-	if _, err := train(3, run.Hooks{Resume: dir}); err == nil || !strings.Contains(err.Error(), "checkpoint is at step 4, past 3 steps") {
-		t.Errorf("a shorter run: %v", err)
-	}
+	expect.Failure(train(3, run.Hooks{Resume: dir}))(t, "checkpoint is at step 4, past 3 steps")
 }

@@ -7,8 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
@@ -16,12 +15,8 @@ import (
 func TestReplaceBlock(t *testing.T) {
 	page := "a\n<!-- x -->\nold\n<!-- /x -->\nb\n"
 	got := must.Get(replaceBlock(page, "x", "new\n"))(t)
-	if diff := cmp.Diff("a\n<!-- x -->\nnew\n<!-- /x -->\nb\n", got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if _, err := replaceBlock(page, "y", ""); err == nil || !strings.Contains(err.Error(), "<!-- y -->") {
-		t.Errorf("got %v, want an error that names the missing line", err)
-	}
+	expect.Equal(t, "a\n<!-- x -->\nnew\n<!-- /x -->\nb\n", got)
+	expect.Failure(replaceBlock(page, "y", ""))(t, "<!-- y -->")
 }
 
 func TestIntentTable(t *testing.T) {
@@ -121,9 +116,7 @@ func TestBenchTable(t *testing.T) {
 		}
 	}
 	want := [][]string{{"mixed, disturbed", "1.00", "2.00 (2.00×; 2.20× per token)", "not measured", "0.50×"}, {"step", "2.00", "5.00 (2.50×)", "3.00 (1.50×)", "0.25×"}}
-	if diff := cmp.Diff(want, cells); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, cells)
 }
 
 func TestQuantizedTable(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/gguf"
 	"github.com/rltrain/rltrain/torch/safetensors"
@@ -110,8 +111,6 @@ func TestSplit(t *testing.T) {
 				t.Errorf("%s: tensor %s differs from the one in one file", part, tensor.Name)
 			}
 		}
-		if diff := cmp.Diff(map[string]string{"Q8_0": "split-00001-of-00002.gguf", "Q4_0": "split-00001-of-00002.gguf", "F16": "split-00002-of-00002.gguf"}, names); diff != "" {
-			t.Error(diff)
-		}
+		expect.Equal(t, map[string]string{"Q8_0": "split-00001-of-00002.gguf", "Q4_0": "split-00001-of-00002.gguf", "F16": "split-00002-of-00002.gguf"}, names)
 	}
 }

@@ -7,11 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/gguf"
 )
@@ -67,9 +67,7 @@ func TestQuantizeK(t *testing.T) {
 
 func TestQuantizeRefuses(t *testing.T) {
 	for kind, n := range map[gguf.Type]int{gguf.Q8_0: 33, gguf.Q4_K: 32, gguf.Q6_K: 256} {
-		if _, err := kind.Quantize(make([]float32, n)); err == nil || !strings.Contains(err.Error(), string(kind)) {
-			t.Errorf("%d values as %s: %v", n, kind, err)
-		}
+		expect.Failure(kind.Quantize(make([]float32, n)))(t, string(kind))
 	}
 }
 
@@ -113,9 +111,7 @@ func TestWriteFails(t *testing.T) {
 		"half a block":         {Name: "w", Type: gguf.Q8_0, Shape: []int64{2, 16}, Data: func() ([]byte, error) { return nil, nil }},
 	} {
 		path := filepath.Join(t.TempDir(), "m.gguf")
-		if err := gguf.Write(path, nil, []gguf.Source{s}); err == nil || !strings.Contains(err.Error(), `"w"`) {
-			t.Errorf("%s: %v", name, err)
-		}
+		expect.Error(t, gguf.Write(path, nil, []gguf.Source{s}), `"w"`)
 		if _, err := os.Stat(path); err == nil {
 			t.Errorf("%s: a file was left", name)
 		}

@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
-	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -84,9 +84,7 @@ func TestResume(t *testing.T) {
 		if read(t, blob) != weights || exists(blob+".incomplete") {
 			t.Errorf("%s: the blob is not what the Hub has, or its beginning stayed", what)
 		}
-		if diff := cmp.Diff(tc.want, storeLog(h)); diff != "" {
-			t.Errorf("%s: %s", what, diff)
-		}
+		expect.Equal(t, tc.want, storeLog(h), what)
 		if want := int64(len(weights) + 2); c.done != want || c.total != want {
 			t.Errorf("%s: progress ends at %d of %d, want %d", what, c.done, c.total, want)
 		}
@@ -120,12 +118,8 @@ func TestCutConnections(t *testing.T) {
 	for _, n := range []int{100, 200, 300} {
 		want = append(want, fmt.Sprintf(`STORE model.safetensors bytes=%d- "of-the-store"`, n))
 	}
-	if diff := cmp.Diff(want, storeLog(h)); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff([]time.Duration{time.Second, 2 * time.Second, 4 * time.Second}, c.pauses); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, storeLog(h))
+	expect.Equal(t, []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}, c.pauses)
 
 	// The client gives up on a store that never delivers, and keeps the partial file for the next run.
 	h, c = newFake(t), newTester()
@@ -141,9 +135,7 @@ func TestCutConnections(t *testing.T) {
 	if got := read(t, blob+".incomplete"); got != weights[:1000] {
 		t.Errorf("%d bytes stayed", len(got))
 	}
-	if diff := cmp.Diff([]time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second}, c.pauses); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second}, c.pauses)
 }
 
 // If a file changes between two parts, the store sends all of it, because of If-Range.
@@ -247,9 +239,7 @@ func TestRefusals(t *testing.T) {
 		h.publish(commit1, tinyModel(), name)
 		h.answer = tc.answer
 		c.refuses(t, "org/name", tc.want...)
-		if diff := cmp.Diff(tc.pauses, c.pauses); diff != "" {
-			t.Errorf("%s: %s", what, diff)
-		}
+		expect.Equal(t, tc.pauses, c.pauses, what)
 		// Both servers answer requests for a file alike.
 		h = newFake(t)
 		t.Setenv("HF_TOKEN", tc.token)
@@ -321,9 +311,7 @@ func TestTokenStaysAtTheHub(t *testing.T) {
 	}
 	c.get(t, "org/name")
 	want := map[string][]string{"hub": {"Bearer hf_secret"}, "store": {""}, "far": {""}}
-	if diff := cmp.Diff(want, seen); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, seen)
 }
 
 // The client retries if a store stalls.

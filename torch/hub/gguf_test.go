@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -64,9 +65,7 @@ func TestGGUFModels(t *testing.T) {
 			got, err = new(Client).Model(t.Context(), name, Weights)
 		}
 		if c.want != "" {
-			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%s: got %v, want %q", c.model, err, c.want)
-			}
+			expect.Error(t, err, c.want)
 			continue
 		}
 		if err != nil || got.Name != c.name {

@@ -3,9 +3,9 @@ package hub_test
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/hub"
 )
@@ -49,9 +49,7 @@ func TestCustomModels(t *testing.T) {
 			err = got.CheckBase()
 		}
 		if tc.want != "" {
-			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("%q: got %v, want %q", tc.model, err, tc.want)
-			}
+			expect.Error(t, err, tc.want)
 			continue
 		}
 		if want := (hub.Model{Dir: tc.dir, Name: tc.name}); err != nil || got != want {

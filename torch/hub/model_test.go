@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -68,9 +69,7 @@ func TestModelFillsTheCacheAsPythonDoes(t *testing.T) {
 		}
 		return nil
 	}))
-	if diff := cmp.Diff(files, got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, files, got)
 	wanted := map[string]bool{}
 	for name, content := range files {
 		if large(name) {

@@ -9,8 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/pickle"
 )
@@ -100,9 +99,7 @@ func TestRead(t *testing.T) {
 		{Name: "none", DType: "F16", Shape: []int64{0, 9}, Offset: start + 12},
 		{Name: "odd", DType: "F16", Shape: []int64{0, 3, 2}, Offset: start},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, got)
 }
 
 // TestReadProgram: the instructions of a state dict with attributes, with memo and short numbers.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
@@ -85,9 +86,7 @@ func TestOpenModelPrefersSafetensors(t *testing.T) {
 	must.Do(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), []safetensors.Tensor{safetensors.FromInt64s("x", nil, []int64{1})}, nil))
 	m := must.Get(safetensors.OpenModel(dir))(t)
 	defer m.Close()
-	if diff := cmp.Diff([]string{"x"}, m.Names()); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []string{"x"}, m.Names())
 }
 
 func TestOpenModelRefusesBin(t *testing.T) {

@@ -6,8 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
@@ -43,9 +42,7 @@ func TestOpenModelSharded(t *testing.T) {
 	dir := writeShards(t, `{"metadata":{"total_size":12,"more":[1,{"x":null}]},"weight_map":{"c":"`+shard2+`","a":"`+shard1+`","b":"`+shard2+`"}}`)
 	m := must.Get(safetensors.OpenModel(dir))(t)
 	defer m.Close()
-	if diff := cmp.Diff([]string{"a", "b", "c"}, m.Names()); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []string{"a", "b", "c"}, m.Names())
 	path, e, ok := m.Entry("c")
 	if !ok || path != filepath.Join(dir, shard2) || e.Size != 4 {
 		t.Errorf("c is at %s, %+v, %v", path, e, ok)
@@ -56,9 +53,7 @@ func TestOpenModelSharded(t *testing.T) {
 	if _, _, ok := m.Entry("d"); ok {
 		t.Error("d exists")
 	}
-	if _, err := m.Float32s("d"); err == nil || !strings.Contains(err.Error(), `no tensor "d"`) {
-		t.Errorf("d: %v", err)
-	}
+	expect.Failure(m.Float32s("d"))(t, `no tensor "d"`)
 }
 
 func TestOpenModelPrefersSingle(t *testing.T) {
@@ -66,9 +61,7 @@ func TestOpenModelPrefersSingle(t *testing.T) {
 	must.Do(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), []safetensors.Tensor{safetensors.FromInt64s("x", nil, []int64{1})}, nil))
 	m := must.Get(safetensors.OpenModel(dir))(t)
 	defer m.Close()
-	if diff := cmp.Diff([]string{"x"}, m.Names()); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []string{"x"}, m.Names())
 	if m.Path() != filepath.Join(dir, "model.safetensors") {
 		t.Errorf("path %s", m.Path())
 	}
@@ -111,15 +104,10 @@ func TestOpenModelTensorInTwoFiles(t *testing.T) {
 	b := safetensors.FromFloat32s("b", []int64{1}, []float32{9})
 	a := safetensors.FromFloat32s("a", []int64{1}, []float32{1})
 	must.Do(t, safetensors.Write(filepath.Join(dir, shard1), []safetensors.Tensor{a, b}, nil))
-	_, err := safetensors.OpenModel(dir)
-	if err == nil || !strings.Contains(err.Error(), `tensor "b" is in `+shard1) {
-		t.Errorf("error %v", err)
-	}
+	expect.Failure(safetensors.OpenModel(dir))(t, `tensor "b" is in `+shard1)
 }
 
 func TestOpenModelNoWeights(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := safetensors.OpenModel(dir); err == nil || !strings.Contains(err.Error(), dir+" has no weights; want model.safetensors") {
-		t.Errorf("empty folder: %v", err)
-	}
+	expect.Failure(safetensors.OpenModel(dir))(t, dir+" has no weights; want model.safetensors")
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
@@ -84,12 +85,8 @@ func TestWriteRefuses(t *testing.T) {
 }
 
 func TestTensorFloat32sRefuses(t *testing.T) {
-	if _, err := safetensors.FromInt64s("n", []int64{1}, []int64{1}).Float32s(); err == nil || !strings.Contains(err.Error(), `"n": cannot convert I64`) {
-		t.Errorf("I64: %v", err)
-	}
-	if _, err := safetensors.FromFloat32s("w", []int64{3}, []float32{1}).Float32s(); err == nil || !strings.Contains(err.Error(), "needs 12 bytes") {
-		t.Errorf("short data: %v", err)
-	}
+	expect.Failure(safetensors.FromInt64s("n", []int64{1}, []int64{1}).Float32s())(t, `"n": cannot convert I64`)
+	expect.Failure(safetensors.FromFloat32s("w", []int64{3}, []float32{1}).Float32s())(t, "needs 12 bytes")
 }
 
 // TestNarrowing: values of a narrow type are exact; others are rounded to nearest, ties to even.
@@ -141,10 +138,7 @@ func TestWriteSourcesRefuses(t *testing.T) {
 		"the source is dry": func() ([]byte, error) { return nil, errors.New("the source is dry") },
 	} {
 		path := filepath.Join(t.TempDir(), "x.safetensors")
-		err := safetensors.WriteSources(path, []safetensors.Source{{Name: "x", DType: safetensors.F32, Shape: []int64{2}, Data: data}}, nil)
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
-			t.Errorf("error %v, want %q", err, want)
-		}
+		expect.Error(t, safetensors.WriteSources(path, []safetensors.Source{{Name: "x", DType: safetensors.F32, Shape: []int64{2}, Data: data}}, nil), want, path)
 		if _, err := os.Stat(path); err == nil {
 			t.Error("half a file was left")
 		}

@@ -3,6 +3,7 @@ package transformers_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/safetensors"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -98,9 +100,7 @@ func TestLoadCausalOptionsRefused(t *testing.T) {
 		`dtype "int7", want fp32, bf16, fp16, nf4 or int8`: {DType: "int7"},
 		"all weights are trained in float32":               {DType: "bf16", Trainable: true},
 	} {
-		if _, err := transformers.LoadCausal(filepath.Join("testdata", "causal", "llama"), o); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want %q", err, want)
-		}
+		expect.Failure(transformers.LoadCausal(filepath.Join("testdata", "causal", "llama"), o))(t, want)
 	}
 }
 
@@ -231,9 +231,7 @@ func TestSaveUnchanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer model.Close()
-	if diff := cmp.Diff([]int32{2, 3, 4}, model.EOS()); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []int32{2, 3, 4}, model.EOS())
 	saved := t.TempDir()
 	const module = "model.layers.1.mlp.down_proj"
 	double := func(w []float32) {
@@ -261,14 +259,9 @@ func TestSaveUnchanged(t *testing.T) {
 			double(values)
 			tensor = safetensors.FromFloat32sAs(tensor.DType, name, tensor.Shape, values)
 		}
-		if diff := cmp.Diff(tensor, got[name]); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
+		expect.Equal(t, tensor, got[name], name)
 	}
-	err = model.Save(t.TempDir(), transformers.SaveOptions{Change: map[string]func([]float32){"model.layers.2.mlp.down_proj.weight": double}})
-	if err == nil || !strings.Contains(err.Error(), "1 of 1 tensors to change are not the model") {
-		t.Errorf("a module that is not there: %v", err)
-	}
+	expect.Error(t, model.Save(t.TempDir(), transformers.SaveOptions{Change: map[string]func([]float32){"model.layers.2.mlp.down_proj.weight": double}}), "1 of 1 tensors to change are not the model")
 }
 
 // TestWeightsAreOfTheDTypeAskedFor: matrices are rounded, norms are not.
@@ -286,9 +279,7 @@ func TestWeightsAreOfTheDTypeAskedFor(t *testing.T) {
 			exact := must.Get(stored[name+".weight"].Float32s())(t)
 			want := must.Get(safetensors.FromFloat32sAs(as, "x", stored[name+".weight"].Shape, exact).Float32s())(t)
 			got := must.Get(c.Weights[layer+".weight"].Read())(t)
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("dtype %q: %s: %s", option, layer, diff)
-			}
+			expect.Equal(t, want, got, fmt.Sprintf("dtype %q: %s", option, layer))
 		}
 	}
 }
@@ -316,9 +307,7 @@ func TestGenerationConfig(t *testing.T) {
 		write(t, filepath.Join(dir, "generation_config.json"), tt.text)
 		got, err := transformers.LoadGenerationConfig(dir, config)
 		if tt.refused != "" {
-			if err == nil || !strings.Contains(err.Error(), tt.refused) || !strings.Contains(err.Error(), "generation_config.json") {
-				t.Errorf("%s: error %v, want %q", tt.text, err, tt.refused)
-			}
+			expect.Error(t, err, tt.refused, "generation_config.json")
 			continue
 		}
 		if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/internal/smallfile"
 )
@@ -122,20 +123,14 @@ func TestLoadConfigRefuses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := writeDir(t, map[string]string{"config.json": swap(t, tinyConfig, tt.from, tt.to)})
 			_, err := LoadConfig(dir)
-			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), filepath.Join(dir, "config.json")) {
-				t.Errorf("error %v, want %q and the path", err, tt.want)
-			}
+			expect.Error(t, err, tt.want, filepath.Join(dir, "config.json"))
 			if err != nil && strings.Contains(err.Error(), "\n") {
 				t.Errorf("more than one line: %q", err)
 			}
 		})
 	}
-	if _, err := LoadConfig(t.TempDir()); err == nil || !strings.Contains(err.Error(), "config.json") {
-		t.Errorf("no config.json: %v", err)
-	}
-	if _, err := LoadConfig(writeDir(t, map[string]string{"config.json": strings.Repeat(" ", smallfile.Limit+1)})); err == nil || !strings.Contains(err.Error(), strconv.Itoa(smallfile.Limit)) {
-		t.Errorf("endless config.json: %v", err)
-	}
+	expect.Failure(LoadConfig(t.TempDir()))(t, "config.json")
+	expect.Failure(LoadConfig(writeDir(t, map[string]string{"config.json": strings.Repeat(" ", smallfile.Limit+1)})))(t, strconv.Itoa(smallfile.Limit))
 }
 
 func FuzzParseConfig(f *testing.F) {

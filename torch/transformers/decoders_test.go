@@ -7,8 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -68,12 +67,8 @@ func TestCausalDefaults(t *testing.T) {
 			}
 			got := []any{c.NumKeyValueHeads, c.HeadDim, d.NormEps, d.AttentionScale, d.Activation, c.TieWordEmbeddings, d.RotaryDim, math.Round(theta), d.AttentionSoftcap, d.LogitSoftcap}
 			want := []any{tt.kvHeads, tt.headDim, tt.eps, tt.scale, tt.activation, tt.tied, tt.rotary, tt.theta, tt.attentionCap, tt.logitCap}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Error(diff)
-			}
-			if diff := cmp.Diff(tt.windows, d.Windows); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, want, got)
+			expect.Equal(t, tt.windows, d.Windows)
 		})
 	}
 }
@@ -84,9 +79,7 @@ func TestGemma3TextConfig(t *testing.T) {
 	if c.VocabSize != 262208 || c.NumAttentionHeads != 8 || c.NumKeyValueHeads != 4 || c.HeadDim != 256 || !c.TieWordEmbeddings || c.MaxPositionEmbeddings != 131072 {
 		t.Errorf("shape %+v", c)
 	}
-	if diff := cmp.Diff([]int32{1, 106}, c.EOS); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []int32{1, 106}, c.EOS)
 	d := c.Core()
 	if d.Windows[5] != 0 || d.Windows[4] != 1024 || d.RopeOf[5] != 0 || d.RopeOf[4] != 1 || d.Ropes[0].InvFreq[0] != 1.0/8 || d.Ropes[1].InvFreq[0] != 1 {
 		t.Errorf("windows %v, ropes %v", d.Windows, d.RopeOf)

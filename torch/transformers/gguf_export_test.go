@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/gguf"
 	"github.com/rltrain/rltrain/torch/gguf/convert"
@@ -115,11 +116,6 @@ func TestExportRefuses(t *testing.T) {
 	shape := transformers.LlamaShape{Vocab: 99, Hidden: 32, Layers: 1, Heads: 1, KVHeads: 1, Intermediate: 32, RopeTheta: 1e4}
 	dir := t.TempDir()
 	must.Do(t, transformers.WriteLlama(dir, shape, "F32", 1))
-	err := loadFP32(t, dir).SaveGGUF(filepath.Join(t.TempDir(), "m.gguf"), transformers.GGUFOptions{Type: gguf.F32})
-	if err == nil || !strings.Contains(err.Error(), "WordLevel") {
-		t.Errorf("a tokenizer of words: %v", err)
-	}
-	if err := loadFP32(t, dir).SaveGGUF(filepath.Join(t.TempDir(), "m.gguf"), transformers.GGUFOptions{Type: gguf.Q6_K}); err == nil || !strings.Contains(err.Error(), "Q6_K") {
-		t.Errorf("Q6_K: %v", err)
-	}
+	expect.Error(t, loadFP32(t, dir).SaveGGUF(filepath.Join(t.TempDir(), "m.gguf"), transformers.GGUFOptions{Type: gguf.F32}), "WordLevel")
+	expect.Error(t, loadFP32(t, dir).SaveGGUF(filepath.Join(t.TempDir(), "m.gguf"), transformers.GGUFOptions{Type: gguf.Q6_K}), "Q6_K")
 }

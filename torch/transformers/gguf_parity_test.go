@@ -9,8 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/gguf/convert"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -91,9 +90,7 @@ func TestGGUFTokens(t *testing.T) {
 			defer tk.Close()
 			for _, c := range readCase(t, name).Texts {
 				got := must.Get(tk.EncodeRaw(c.Text, true))(t)
-				if diff := cmp.Diff(c.IDs, got); diff != "" {
-					t.Errorf("%q: %s", c.Text, diff)
-				}
+				expect.Equal(t, c.IDs, got, c.Text)
 			}
 		})
 	}

@@ -6,8 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
@@ -129,9 +128,7 @@ func TestLinears(t *testing.T) {
 		{Name: "encoder.layer.0.intermediate.dense", Layer: "layers.0.up", In: 8, Out: 16},
 		{Name: "encoder.layer.0.output.dense", Layer: "layers.0.down", In: 16, Out: 8},
 	}
-	if diff := cmp.Diff(want, got[:6]); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, got[:6])
 	if len(got) != 12 || got[11].Name != "encoder.layer.1.output.dense" {
 		t.Errorf("%d modules, the last %+v", len(got), got[len(got)-1])
 	}
@@ -193,9 +190,7 @@ func TestPoolingOfRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := PoolingOf(writeDir(t, tt.files)); err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("error %v, want %q", err, tt.want)
-			}
+			expect.Failure(PoolingOf(writeDir(t, tt.files)))(t, tt.want)
 		})
 	}
 }

@@ -6,11 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/safetensors"
@@ -82,9 +82,7 @@ func TestTinyIsAFunctionOfItsSeed(t *testing.T) {
 
 func TestTinyRefuses(t *testing.T) {
 	for want, shape := range map[string][2]int{"0 layers": {0, 32}, "hidden size 48": {1, 48}, "hidden size 0": {1, 0}} {
-		if err := transformers.WriteTiny(t.TempDir(), shape[0], shape[1], 0); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want %q", err, want)
-		}
+		expect.Error(t, transformers.WriteTiny(t.TempDir(), shape[0], shape[1], 0), want)
 	}
 }
 

@@ -3,6 +3,7 @@ package app
 import (
 	"encoding/json"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"os"
 	"strings"
@@ -55,7 +56,5 @@ func TestAnswerRows(t *testing.T) {
 		{4, false, "3", "4", "phrase", "3", "4", "numbers"},
 		{5, false, "3", "", "none", "", "", "no answer"},
 	}
-	if diff := cmp.Diff(want, rows); diff != "" {
-		t.Errorf("rows (-want +got)\n%s", diff)
-	}
+	expect.Equal(t, want, rows, "rows")
 }

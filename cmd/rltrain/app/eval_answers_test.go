@@ -1,6 +1,7 @@
 package app
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/answer"
 	"github.com/rltrain/rltrain/envs/digits"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -73,18 +75,12 @@ func TestEvalAnswers(t *testing.T) {
 			for match, scores := range results.Matches {
 				got[match] = scores.Correct
 			}
-			if diff := cmp.Diff(test.correct, got); diff != "" {
-				t.Errorf("correct (-want +got)\n%s", diff)
-			}
-			if diff := cmp.Diff(test.tiers, results.FoundBy); diff != "" {
-				t.Errorf("tiers (-want +got)\n%s", diff)
-			}
+			expect.Equal(t, test.correct, got, "correct")
+			expect.Equal(t, test.tiers, results.FoundBy, "tiers")
 			if results.Match != test.match || results.FormatRate != test.format || results.Task != test.task {
 				t.Errorf("match %s, format rate %v, task %s", results.Match, results.FormatRate, results.Task)
 			}
-			if diff := cmp.Diff(results.Matches[test.match], results.AnswerScores); diff != "" {
-				t.Errorf("scores are not those of %s\n%s", test.match, diff)
-			}
+			expect.Equal(t, results.Matches[test.match], results.AnswerScores, fmt.Sprintf("scores are not those of %s", test.match))
 			for _, want := range []string{"exact ", "numeric ", "units ", "math ", f.expand("Wrote TMP/logs/results.json")} {
 				if !strings.Contains(out, want) {
 					t.Errorf("no %q in\n%s", want, out)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
@@ -85,9 +86,7 @@ func TestUngradedProgramsAreSkipped(t *testing.T) {
 		Intervals: map[string]rl.Interval{"pass@1": got1},
 		Classes:   map[string]int{"pass": 2, "wrong": 1}, Excluded: 3, Failure: "no process",
 	}
-	if diff := cmp.Diff(want, tally.programResults); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, tally.programResults)
 	for _, want := range []string{"2 of 3 programs pass (2 of 3 problems)", "skipped 3 programs that the sandbox failed to run; first error: no process"} {
 		if !strings.Contains(tally.String(), want) {
 			t.Errorf("%q is not in %s", want, tally)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
@@ -211,9 +212,7 @@ func TestProblemsEndToEnd(t *testing.T) {
 	f.must(t, "", options...)
 	var record run.Record
 	must.Do(t, files.LoadJSON(f.expand("TMP/both/gsm8k_rl/run.json"), &record))
-	if diff := cmp.Diff(map[string]string{"WANDB_PROJECT": "apples"}, record.Environment); diff != "" {
-		t.Errorf("environment (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, map[string]string{"WANDB_PROJECT": "apples"}, record.Environment, "environment")
 	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
 	must.Do(t, files.LoadJSON(f.expand("TMP/both/gsm8k_rl/logs/eval_results.json"), &scores))
 	if scores.Before.N != 6 || scores.After.N != 6 || scores.Last.N != 6 || scores.Fresh != nil {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/rltrain/rltrain/internal/errtest"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -49,7 +49,7 @@ func TestLanguageBenchRefuses(t *testing.T) {
 		"lora_step --shape smol135 --reps 0": "--reps … 0 … 65536",
 	} {
 		app := &cli.App{Commands: []*cli.Command{Command()}, Writer: io.Discard, ExitErrHandler: func(*cli.Context, error) {}}
-		if err := app.RunContext(t.Context(), append([]string{"rltrain", "bench"}, strings.Fields(args)...)); !errtest.Has(err, want) {
+		if err := app.RunContext(t.Context(), append([]string{"rltrain", "bench"}, strings.Fields(args)...)); !expect.Names(err, want) {
 			t.Errorf("bench %s: %v, want %s", args, err, want)
 		}
 	}

@@ -6,11 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v2"
 
 	"github.com/rltrain/rltrain/envs"
-	"github.com/rltrain/rltrain/internal/errtest"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -76,9 +75,7 @@ func TestApp(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.args, func(t *testing.T) {
 			got := must.Get(runApp(t, strings.Fields(test.args)...))(t)
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
+			expect.Equal(t, test.want, got)
 		})
 	}
 }
@@ -116,7 +113,7 @@ func TestAppErrors(t *testing.T) {
 			if !errors.As(err, &usage) {
 				t.Fatalf("got %v, want a *UsageError", err)
 			}
-			if exact := !strings.Contains(test.want, " … "); !errtest.Has(err, test.want) || exact && err.Error() != test.want {
+			if exact := !strings.Contains(test.want, " … "); !expect.Names(err, test.want) || exact && err.Error() != test.want {
 				t.Errorf("\n got %s\nwant %s", err, test.want)
 			}
 			if out != "" {

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rltrain/rltrain/internal/errtest"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 // trlCommandLines are the command lines in the scripts of TRL 1.16 and in its documentation, and of open-r1's, with files
@@ -45,7 +45,7 @@ func TestTRLCommandLines(t *testing.T) {
 			switch {
 			case test.want == "" && (err != nil || !strings.HasPrefix(out, "train ")):
 				t.Errorf("%q, %v", out, err)
-			case test.want != "" && !errtest.Has(err, test.want):
+			case test.want != "" && !expect.Names(err, test.want):
 				t.Errorf("\n got %v\nwant %s", err, test.want)
 			}
 		})

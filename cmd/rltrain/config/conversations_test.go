@@ -1,8 +1,9 @@
 package config
 
 import (
-	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestConversations(t *testing.T) {
@@ -21,9 +22,7 @@ func TestConversations(t *testing.T) {
 	} {
 		err := c.o.Check()
 		if c.err != "" {
-			if err == nil || !strings.Contains(err.Error(), c.err) {
-				t.Errorf("%+v: %v, want an error of %s", c.o, err, c.err)
-			}
+			expect.Error(t, err, c.err)
 			continue
 		}
 		args, other := c.o.Args()

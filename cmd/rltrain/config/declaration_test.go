@@ -2,6 +2,7 @@ package config
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -9,9 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -125,9 +125,7 @@ func golden(t *testing.T, file, got string) {
 		must.Do(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want := must.Get(os.ReadFile(file))(t)
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("go test -update rewrites %s (-want +got)\n%s", file, diff)
-	}
+	expect.Equal(t, string(want), got, fmt.Sprintf("go test -update rewrites %s", file))
 }
 
 func TestAliasesPointAtKeys(t *testing.T) {

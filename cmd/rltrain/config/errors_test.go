@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rltrain/rltrain/internal/errtest"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestUsageErrors(t *testing.T) {
@@ -208,7 +208,7 @@ func TestUsageErrors(t *testing.T) {
 				test.args = append(test.args, "--config=c.yaml")
 			}
 			_, err := Load(test.args, strings.Fields(test.env))
-			if exact := !strings.Contains(test.want, " … "); !errtest.Has(err, test.want) || exact && err.Error() != test.want {
+			if exact := !strings.Contains(test.want, " … "); !expect.Names(err, test.want) || exact && err.Error() != test.want {
 				t.Errorf("\n got %s\nwant %s", err, test.want)
 			}
 			var usage *UsageError

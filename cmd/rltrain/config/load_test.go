@@ -1,14 +1,14 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -162,9 +162,7 @@ func TestLoadCommands(t *testing.T) {
 			if strings.Contains(test.command, "--config") {
 				want["config"] = "c.yaml"
 			}
-			if diff := cmp.Diff(want, changes(t, got)); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
+			expect.Equal(t, want, changes(t, got))
 		})
 	}
 }
@@ -192,9 +190,7 @@ func TestPrecedence(t *testing.T) {
 		[]string{"--lora-r", "33"},
 		[]string{"RLTRAIN_CONFIG=c.yaml", "RLTRAIN_BATCH_SIZE=22", "RLTRAIN_LORA_R=23", "RLTRAIN_NUM_PPO_EPOCHS=5",
 			"RLTRAIN_LIB=/lib", "RLTRAIN_KERNELS=avx2", "RLTRAIN_CACHE=/cache", "RLTRAINING=x", "HOME=/"}))(t)
-	if diff := cmp.Diff(pairs("epochs=11 batch_size=22 lora_r=33 update_epochs=5 config=c.yaml"), changes(t, got)); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
+	expect.Equal(t, pairs("epochs=11 batch_size=22 lora_r=33 update_epochs=5 config=c.yaml"), changes(t, got))
 	sources := map[string]Source{
 		"seed":          {},
 		"epochs":        {Layer: File, Name: "epochs", Position: "c.yaml:1:1"},
@@ -203,9 +199,7 @@ func TestPrecedence(t *testing.T) {
 		"lora_r":        {Layer: Flag, Name: "--lora-r"},
 	}
 	for key, want := range sources {
-		if diff := cmp.Diff(want, got.Source(key)); diff != "" {
-			t.Errorf("source of %s (-want +got)\n%s", key, diff)
-		}
+		expect.Equal(t, want, got.Source(key), fmt.Sprintf("source of %s", key))
 	}
 }
 
@@ -222,9 +216,7 @@ func TestSkippedSections(t *testing.T) {
 	inFolder(t, strings.NewReplacer("ENABLED", "true", "*any", "any").Replace(routerFile))
 	got := must.Get(Load([]string{"--config=c.yaml"}, nil))(t)
 	want := []string{"bert_model", "tools", "vllm_endpoints", "default_model", "strategy", "classifier.category_model", "classifier.rl_training.gamma"}
-	if diff := cmp.Diff(want, got.Skipped()); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
+	expect.Equal(t, want, got.Skipped())
 }
 
 func TestRewardSpec(t *testing.T) {

@@ -5,8 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -41,9 +40,7 @@ func TestSystems(t *testing.T) {
 				delete(want, name) // explicit, but the default
 			}
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s (-want +got)\n%s", command, diff)
-		}
+		expect.Equal(t, want, got, command)
 	}
 	if tested < 25 {
 		t.Errorf("%d commands were tested, want all", tested)

@@ -7,9 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/rltrain/rltrain/internal/errtest"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -68,9 +66,7 @@ func TestForeignNames(t *testing.T) {
 					delete(want, name)
 				}
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
+			expect.Equal(t, want, got)
 		})
 	}
 }
@@ -100,7 +96,7 @@ func TestForeignErrors(t *testing.T) {
 	} {
 		t.Run(test.want, func(t *testing.T) {
 			inFolder(t, test.yaml)
-			if _, err := Load(strings.Fields(test.command), nil); !errtest.Has(err, test.want) {
+			if _, err := Load(strings.Fields(test.command), nil); !expect.Names(err, test.want) {
 				t.Errorf("\n got %v\nwant %s", err, test.want)
 			}
 		})

@@ -2,11 +2,13 @@ package config
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -108,9 +110,7 @@ wandb_project: ""
 wandb_entity: ""
 run_name: ""
 `
-	if diff := cmp.Diff(want, string(c.YAML())); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
+	expect.Equal(t, want, string(c.YAML()))
 }
 
 func TestDiff(t *testing.T) {
@@ -122,9 +122,7 @@ func TestDiff(t *testing.T) {
 		t.Errorf("incidental settings differ: %v", d)
 	}
 	want := []Difference{{"epochs", "2", "4", true}, {"reward", "accuracy", "f1", false}}
-	if diff := cmp.Diff(want, Diff(a, load("--epochs=4", "--reward=f1"))); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
+	expect.Equal(t, want, Diff(a, load("--epochs=4", "--reward=f1")))
 	modes := Diff(load("--mode=supervised", "--epochs=3"), load("--mode=rl_only", "--pretrained-model=m", "--target-kl=0.02"))
 	for _, d := range []Difference{{"mode", "supervised", "rl_only", false}, {"pretrained_model", `""`, "m", false}, {"epochs", "3", "", false}, {"target_kl", "", "0.02", false}} {
 		if !strings.Contains(diffText(modes), diffText([]Difference{d})) {
@@ -193,9 +191,7 @@ func TestNamed(t *testing.T) {
 		c := must.Get(Load(strings.Fields(test.args), nil))(t)
 		named := c.Named()
 		for name, want := range test.want {
-			if diff := cmp.Diff(want, named[name]); diff != "" {
-				t.Errorf("%s: %s: %s", test.args, name, diff)
-			}
+			expect.Equal(t, want, named[name], fmt.Sprintf("%s: %s", test.args, name))
 		}
 	}
 }

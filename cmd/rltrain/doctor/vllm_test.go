@@ -1,9 +1,10 @@
 package doctor
 
 import (
+	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestVLLMVerdict(t *testing.T) {
@@ -51,11 +52,7 @@ func TestVLLMVerdict(t *testing.T) {
 		{"empty", nil, nil, "", []string{"r is missing", "lora_alpha is missing", "target_modules is missing"}, nil},
 	} {
 		refused, notes := vllmVerdict(test.fields, test.tensors, test.family)
-		if diff := cmp.Diff(test.refused, refused); diff != "" {
-			t.Errorf("%s: refused (-want +got)\n%s", test.name, diff)
-		}
-		if diff := cmp.Diff(test.notes, notes); diff != "" {
-			t.Errorf("%s: notes (-want +got)\n%s", test.name, diff)
-		}
+		expect.Equal(t, test.refused, refused, fmt.Sprintf("%s: refused", test.name))
+		expect.Equal(t, test.notes, notes, fmt.Sprintf("%s: notes", test.name))
 	}
 }

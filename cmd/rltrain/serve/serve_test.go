@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
@@ -38,9 +39,7 @@ func TestCompletionsAreTheEngines(t *testing.T) {
 		if diff := cmp.Diff(w.BehaviorLogProbs, c.Logs.Values); diff != "" {
 			t.Errorf("choice %d, log-probabilities (-engine +server)\n%s", i, diff)
 		}
-		if diff := cmp.Diff(prompts[i/2], c.Prompt); diff != "" {
-			t.Errorf("choice %d, prompt\n%s", i, diff)
-		}
+		expect.Equal(t, prompts[i/2], c.Prompt, fmt.Sprintf("choice %d, prompt", i))
 	}
 	if len(whole.Choices) != 6 || whole.Usage.Prompt != 8 || whole.Usage.Completion != tokens {
 		t.Errorf("%d choices, usage %+v, want 6, 8 and %d", len(whole.Choices), whole.Usage, tokens)
@@ -250,9 +249,7 @@ func TestTokensOfOneText(t *testing.T) {
 	for _, logs := range [][]float32{{-1, -2, -3}, {-2, -1, -3}, {-3, -2, -1}} {
 		top := policy.TopLogProbs{LogProb: logs[0], IDs: []int32{id, id}, LogProbs: logs[1:]}
 		p := &part{offsets: &offsets{}, ids: []int32{id}, written: 1, top: []policy.TopLogProbs{top}}
-		if diff := cmp.Diff([]map[string]float32{{text: -1}}, p.logProbs(s.base).Top); diff != "" {
-			t.Errorf("%v (-want +got)\n%s", logs, diff)
-		}
+		expect.Equal(t, []map[string]float32{{text: -1}}, p.logProbs(s.base).Top, logs)
 	}
 }
 
@@ -276,9 +273,7 @@ func TestSlowBodies(t *testing.T) {
 // TestPanic: a panic in a request ends that request alone.
 func TestPanic(t *testing.T) {
 	s := start(t, Config{Logf: func(string, ...any) {}})
-	if err := s.engine.ask(t.Context(), func() error { panic("fault") }); err == nil || !strings.Contains(err.Error(), "fault") {
-		t.Errorf("error %v", err)
-	}
+	expect.Error(t, s.engine.ask(t.Context(), func() error { panic("fault") }), "fault")
 	h := s.route("GET /x", func(http.ResponseWriter, *http.Request) error { panic("fault") })
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/x", nil))

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/dist/disttest"
 	"github.com/rltrain/rltrain/rl/run"
@@ -17,10 +18,7 @@ func TestSeveralProcessesDoNotTrainOnAGPU(t *testing.T) {
 		t.Fatal(err)
 	}
 	environ := []string{"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=1"}
-	err = (&trainer{config: c}).ranks(t.Context(), environ)
-	if err == nil || !strings.Contains(err.Error(), "--device: cuda:1 applies to one process alone") {
-		t.Errorf("got %v, want an error that names --device", err)
-	}
+	expect.Error(t, (&trainer{config: c}).ranks(t.Context(), environ), "--device: cuda:1 applies to one process alone")
 }
 
 // TestRanksCompareInputs: ranks with other rows, another commit of a model, or rows that cannot be read do not train together.

@@ -8,8 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -43,9 +42,7 @@ func TestFileResumesAtItsCheckpoint(t *testing.T) {
 	data := must.Get(os.ReadFile(path))(t)
 	got := must.Get(Read(bytes.NewReader(data)))(t)
 	want := []Scalar{{1, "train/loss", 0.5}, {1, "train/reward", -1}, {2, "train/loss", 0.25}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, got)
 	for i := range data {
 		broken := bytes.Clone(data)
 		broken[i] ^= 1

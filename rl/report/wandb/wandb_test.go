@@ -10,8 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/internal/wire"
 )
@@ -80,9 +79,7 @@ func TestRunResumesAtItsCheckpoint(t *testing.T) {
 		{"train/loss": "0.5", StepKey: "1", "_step": "0", "_timestamp": "1772625601", "_runtime": "1"},
 		{"train/loss": "0.25", StepKey: "2", "_step": "1", "_timestamp": "1772625602", "_runtime": "2"},
 	}
-	if diff := cmp.Diff(want, rows(t, data)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, rows(t, data))
 	for _, text := range []string{"digits", "abcd1234", "lr"} {
 		if !bytes.Contains(data, []byte(text)) {
 			t.Errorf("the file lacks %q", text)

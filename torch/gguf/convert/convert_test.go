@@ -5,11 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/gguf"
 	"github.com/rltrain/rltrain/torch/gguf/convert"
@@ -88,9 +86,7 @@ func TestWriteFolder(t *testing.T) {
 		}
 	}
 	generation := map[string]any{"eos_token_id": []any{0.0}, "bos_token_id": nil, "pad_token_id": nil, "temperature": 0.5}
-	if diff := cmp.Diff(generation, read("generation_config.json")); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, generation, read("generation_config.json"))
 	if target, err := os.Readlink(filepath.Join(dir, convert.WeightsFile)); err != nil || target != path {
 		t.Errorf("the link leads to %q, %v", target, err)
 	}
@@ -129,10 +125,7 @@ func TestWriteFolderRefuses(t *testing.T) {
 		"factors of another head":  {llama(), tensors{"rope_freqs.weight": {7}}, "rope_freqs.weight"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := convert.WriteFolder(t.TempDir(), write(t, c.pairs, c.tensors), nil)
-			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("got %v, want %q", err, c.want)
-			}
+			expect.Error(t, convert.WriteFolder(t.TempDir(), write(t, c.pairs, c.tensors), nil), c.want)
 		})
 	}
 }
@@ -151,7 +144,5 @@ func TestInterleave(t *testing.T) {
 	}
 	raw := must.Get(gguf.F32.Quantize(values))(t)
 	w := convert.Weight{Heads: heads, Tensor: gguf.Tensor{Shape: []int64{rows, width}}}
-	if diff := cmp.Diff(want, gguf.F32.Dequantize(w.Rows(raw))); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, gguf.F32.Dequantize(w.Rows(raw)))
 }

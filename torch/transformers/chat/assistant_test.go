@@ -1,11 +1,13 @@
 package chat
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -59,9 +61,7 @@ func TestRenderAssistant(t *testing.T) {
 		for _, s := range out.Generated {
 			got = append(got, out.Text[s.Start:s.End])
 		}
-		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("%s of %d messages: %s", tt.template, len(tt.messages), diff)
-		}
+		expect.Equal(t, tt.want, got, fmt.Sprintf("%s of %d messages", tt.template, len(tt.messages)))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
@@ -85,9 +86,7 @@ func checkChat(t *testing.T, c chatCase) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(*c.Text, got.Text); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, *c.Text, got.Text)
 	spans := [][2]int{}
 	for _, s := range got.Generated {
 		spans = append(spans, [2]int{s.Start, s.End})

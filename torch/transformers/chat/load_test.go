@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
@@ -76,9 +77,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"no name", map[string]string{"tokenizer_config.json": `{"chat_template":[{"template":"x"}]}`}, "entry 0 has no name"},
 	}
 	for _, tt := range tests {
-		if _, err := Load(folder(t, tt.files)); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
-		}
+		expect.Failure(Load(folder(t, tt.files)))(t, tt.want)
 	}
 	for _, files := range []map[string]string{{}, {"tokenizer_config.json": "{}"}, {"tokenizer_config.json": `{"chat_template":[]}`}} {
 		if _, err := Load(folder(t, files)); !errors.Is(err, ErrNone) {
@@ -106,9 +105,7 @@ func TestRenderRefuses(t *testing.T) {
 		{"variable", one, Options{Name: "rag", Variables: map[string]jinja.Value{"messages": nil}}, `"messages" is set by an option`},
 	}
 	for _, tt := range tests {
-		if _, err := templates.Render(tt.messages, tt.options); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
-		}
+		expect.Failure(templates.Render(tt.messages, tt.options))(t, tt.want)
 	}
 }
 
@@ -118,13 +115,9 @@ func TestMessage(t *testing.T) {
 	if diff := cmp.Diff([]string{"thinking", "role", "z", "reasoning", "a", "reasoning_content"}, m.seen().Keys()); diff != "" || m.Role() != "assistant" {
 		t.Error(m.Role(), diff)
 	}
-	if err := m.UnmarshalJSON([]byte(`["x"]`)); err == nil || !strings.Contains(err.Error(), "a message is a JSON object") {
-		t.Error(err)
-	}
+	expect.Error(t, m.UnmarshalJSON([]byte(`["x"]`)), "a message is a JSON object")
 	deep := `{"role":"user","content":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + "}"
-	if err := m.UnmarshalJSON([]byte(deep)); err == nil || !strings.Contains(err.Error(), "nests more than 500 deep") {
-		t.Error(err)
-	}
+	expect.Error(t, m.UnmarshalJSON([]byte(deep)), "nests more than 500 deep")
 	if (Message{}).Role() != "" || (Message{}).seen().Len() != 0 {
 		t.Error("the zero message is not empty")
 	}

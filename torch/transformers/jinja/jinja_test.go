@@ -3,13 +3,13 @@ package jinja
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -49,16 +49,12 @@ func TestRenderAsTransformers(t *testing.T) {
 		case c.Text != nil && err != nil:
 			t.Errorf("%q: %v", c.Template, err)
 		case c.Text != nil:
-			if diff := cmp.Diff(*c.Text, got.Text); diff != "" {
-				t.Errorf("%q: %s", c.Template, diff)
-			}
+			expect.Equal(t, *c.Text, got.Text, c.Template)
 			spans := [][2]int{}
 			for _, s := range got.Generated {
 				spans = append(spans, [2]int{s.Start, s.End})
 			}
-			if diff := cmp.Diff(c.Generated, spans); diff != "" {
-				t.Errorf("%q: generated: %s", c.Template, diff)
-			}
+			expect.Equal(t, c.Generated, spans, fmt.Sprintf("%q: generated", c.Template))
 		}
 	}
 }
@@ -166,17 +162,13 @@ func TestClock(t *testing.T) {
 		t.Errorf("a clock that is not read: %v", err)
 	}
 	d.Set("dated", true)
-	if _, err := parsed.Render(d, time.Time{}); err == nil || !strings.Contains(err.Error(), "asks for the time") {
-		t.Errorf("no clock: %v", err)
-	}
+	expect.Failure(parsed.Render(d, time.Time{}))(t, "asks for the time")
 }
 
 func TestGenerationInAString(t *testing.T) {
 	out := must.Get(render("a{% set x %}{% generation %}b{% endgeneration %}{% endset %}{% generation %}c{% generation %}d{% endgeneration %}{% endgeneration %}{{ x }}", NewDict()))(t)
 	want := Rendering{Text: "acdb", Generated: []Span{{2, 3}, {1, 3}}, Unplaced: true}
-	if diff := cmp.Diff(want, out); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, out)
 }
 
 func TestParseJSON(t *testing.T) {

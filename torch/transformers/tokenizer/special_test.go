@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
 )
@@ -65,9 +66,7 @@ func TestSpecialTokens(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			tok := load(t, tt.dir)
-			if diff := cmp.Diff(tt.named, tok.Special()); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, tt.named, tok.Special())
 			for token, want := range tt.added {
 				ids, err := tok.EncodeRaw(token, false)
 				if id, ok := tok.TokenID(token); !ok || id != want || err != nil || !cmp.Equal([]int32{want}, ids) {
@@ -148,30 +147,22 @@ func TestCheckModel(t *testing.T) {
 	if err := tok.CheckModel(333); err != nil {
 		t.Error(err)
 	}
-	if err := tok.CheckModel(331); err == nil || !strings.Contains(err.Error(), `"<|im_end|>" has the id 331, but the model's vocab_size is 331`) {
-		t.Error(err)
-	}
+	expect.Error(t, tok.CheckModel(331), `"<|im_end|>" has the id 331, but the model's vocab_size is 331`)
 }
 
 func TestDecodeRefuses(t *testing.T) {
 	tok := load(t, "testdata/bytes")
 	d := tok.NewDecoder(false)
 	for _, id := range []int32{-1, 333, 1 << 30} {
-		if _, err := tok.Decode([]int32{1, id}, false); err == nil || !strings.Contains(err.Error(), "no token has the id") {
-			t.Errorf("%d: %v", id, err)
-		}
+		expect.Failure(tok.Decode([]int32{1, id}, false))(t, "no token has the id")
 		if _, err := d.Push(id); err == nil {
 			t.Errorf("%d is pushed", id)
 		}
 	}
 	characters := load(t, change(t, "characters", map[string]map[string]any{"tokenizer.json": {"model": map[string]any{"type": "WordLevel", "unk_token": "a", "vocab": map[string]any{"a": 0, "\x00": 1}}, "added_tokens": []any{}}}))
-	if _, err := characters.Decode([]int32{0, 1}, false); err == nil || !strings.Contains(err.Error(), "NUL byte") {
-		t.Error(err)
-	}
+	expect.Failure(characters.Decode([]int32{0, 1}, false))(t, "NUL byte")
 	tok.Close()
-	if _, err := tok.Decode([]int32{1}, false); err == nil || !strings.Contains(err.Error(), "closed") {
-		t.Error(err)
-	}
+	expect.Failure(tok.Decode([]int32{1}, false))(t, "closed")
 }
 
 // A NUL byte cannot pass through the library; it becomes U+FFFD, like invalid UTF-8.
@@ -232,9 +223,7 @@ func TestPush(t *testing.T) {
 			got = append(got, text)
 		}
 		rest := must.Get(d.Flush())(t)
-		if diff := cmp.Diff(tt.want, append(got, rest)); diff != "" {
-			t.Errorf("%s: %s", tt.dir, diff)
-		}
+		expect.Equal(t, tt.want, append(got, rest), tt.dir)
 	}
 }
 

@@ -1,20 +1,20 @@
-package errtest
+package expect
 
 import (
 	"errors"
 	"testing"
 )
 
-func TestHas(t *testing.T) {
+func TestNames(t *testing.T) {
 	err := errors.New(`a.csv:3: column "x": got 1, want text`)
 	for want, ok := range map[string]bool{
 		"a.csv:3": true, `:3 … "x" … 1`: true, `"x" … :3`: false, `"y"`: false, "": true,
 	} {
-		if Has(err, want) != ok {
-			t.Errorf("Has(%q) is %t", want, !ok)
+		if Names(err, want) != ok {
+			t.Errorf("Names(%q) is %t", want, !ok)
 		}
 	}
-	if Has(nil, "") {
+	if Names(nil, "") {
 		t.Error("nil has text")
 	}
 }
