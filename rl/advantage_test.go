@@ -106,38 +106,6 @@ func TestPenaltiesAreNotScaledUp(t *testing.T) {
 	}
 }
 
-func TestAdvantageProperties(t *testing.T) {
-	rng := Stream(3)
-	groups := make([][]float64, 6)
-	for g := range groups {
-		for range 5 {
-			groups[g] = append(groups[g], rng.NormFloat64())
-		}
-	}
-	for _, kind := range []Advantages{{BaselineGroup, ScaleGroup}, {BaselineLeaveOneOut, ScaleNone}} {
-		for g, advantages := range kind.Of(groups, groups, nil) {
-			sum := 0.0
-			for i, a := range advantages {
-				sum += a
-				if kind.Baseline == BaselineLeaveOneOut {
-					others := 0.0
-					for j, r := range groups[g] {
-						if j != i {
-							others += r
-						}
-					}
-					if want := groups[g][i] - others/4; math.Abs(a-want) > 1e-12 {
-						t.Errorf("leave one out: %g, want %g", a, want)
-					}
-				}
-			}
-			if math.Abs(sum) > 1e-12 {
-				t.Errorf("%+v: the advantages of a group sum to %g", kind, sum)
-			}
-		}
-	}
-}
-
 func TestAdvantagesCheck(t *testing.T) {
 	for _, test := range []struct {
 		kind    Advantages

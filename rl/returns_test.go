@@ -25,20 +25,6 @@ func TestReturnsToGo(t *testing.T) {
 	}
 }
 
-func TestReturnsToGoAreGAEWithoutValues(t *testing.T) {
-	rewards := []float32{0.5, -1, 2, 0.25}
-	long := make([]float64, len(rewards))
-	for i, r := range rewards {
-		long[i] = float64(r)
-	}
-	_, want := GAE(rewards, make([]float32, 4), []bool{false, false, false, true}, 0, 0.9, 1)
-	for i, got := range ReturnsToGo(long, 0.9) {
-		if float32(got) != want[i] {
-			t.Errorf("return %d is %g, want %g", i, got, want[i])
-		}
-	}
-}
-
 func TestOverlongPenalty(t *testing.T) {
 	for length, want := range map[int]float64{0: 0, 80: 0, 81: -0.05, 90: -0.5, 100: -1, 101: -1, 500: -1} {
 		if got := OverlongPenalty(length, 100, 20); got != want {

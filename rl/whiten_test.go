@@ -47,18 +47,6 @@ func TestWhitenOfEqualRewardsIsExactlyZero(t *testing.T) {
 	}
 }
 
-func TestWhitenMoments(t *testing.T) {
-	x, _, _ := randomRollout(5, 1000)
-	for i := range x {
-		x[i] = 100 + 7*x[i]
-	}
-	Whiten(x)
-	mean, variance := moments(x)
-	if math.Abs(mean) > 1e-6 || math.Abs(variance-1) > 1e-6 {
-		t.Errorf("mean %g and variance %g, want 0 and 1", mean, variance)
-	}
-}
-
 func TestExplainedVariance(t *testing.T) {
 	tests := []struct {
 		name            string

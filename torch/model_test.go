@@ -94,20 +94,6 @@ func sequences(rng *rand.Rand, vocab int, lengths ...int) [][]int32 {
 	return all
 }
 
-func TestPackedDecoderEqualsOneByOne(t *testing.T) {
-	torchtest.NoLeaks(t)
-	c, rng := smallDecoder(), rand.New(rand.NewPCG(1, 1))
-	m := newDecoder(t, c, decoderWeights(t, c, rng, torch.Constant))
-	batch := sequences(rng, c.VocabSize, 5, 1, 30, 12)
-	var single []float32
-	for _, ids := range batch {
-		single = append(single, hidden(t, m, torch.Pack([][]int32{ids}), torch.Pass{})...)
-	}
-	if d := torchtest.MaxDiff(hidden(t, m, torch.Pack(batch), torch.Pass{}), single); d > 1e-5 {
-		t.Errorf("packed and one by one differ by %g", d)
-	}
-}
-
 // TestEveryChoiceReachesTheCore changes one field at a time; each must change the result.
 func TestEveryChoiceReachesTheCore(t *testing.T) {
 	torchtest.NoLeaks(t)

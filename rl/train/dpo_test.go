@@ -277,27 +277,6 @@ func ofPairs(a func() *algo.DPO, p func(t testing.TB, r int) *policy.CausalLM, r
 	}
 }
 
-// TestPreferencesAreLearnt: each loss raises the margin of pairs, from 0 if there is a reference.
-func TestPreferencesAreLearnt(t *testing.T) {
-	for _, name := range []string{"sigmoid", "ipo", "hinge", "apo_zero", "cpo", "simpo", "orpo", "kto"} {
-		t.Run(name, func(t *testing.T) {
-			a, p := newDPO(name), tinyToken(t, 4)
-			var said recorded
-			must.Get(preferenceRun(t.Context(), t, p, a, 25, false, said.hooks()))(t)
-			if first := said.figure("rewards/margins")[0]; a.Needs().Reference && math.Abs(first) > 1e-6 {
-				t.Errorf("margin %v before the first update", first)
-			}
-			// Small letters against capitals, by the policy's log-probabilities.
-			plain, units := newDPO("simpo"), preferred(t, p, 13)
-			after := must.Get(evaluate.ScorePreferences(t.Context(), p, plain, units))(t)
-			before := must.Get(evaluate.ScorePreferences(t.Context(), tinyToken(t, 4), plain, units))(t)
-			if after.Margin.Value < before.Margin.Value+0.1 || after.N != 13 {
-				t.Errorf("margin %v before, %v after training", before.Margin, after.Margin)
-			}
-		})
-	}
-}
-
 // TestScoreOfPreferences computes the metrics of held-out pairs by hand.
 func TestScoreOfPreferences(t *testing.T) {
 	p := trainedToken(t, 4)

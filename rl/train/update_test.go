@@ -133,37 +133,6 @@ func TestFirstRatioIsExactlyOne(t *testing.T) {
 	})
 }
 
-func TestMicroBatchesChangeNothing(t *testing.T) {
-	for name, algorithm := range map[string]func() algo.Algorithm{
-		"reinforce": func() algo.Algorithm { return &algo.Reinforce{Baseline: "batch"} },
-		"reinforce dr_grpo": func() algo.Algorithm {
-			return &algo.Reinforce{Baseline: "batch", Reduction: algo.Reduction{Reduction: algo.ReduceDrGRPO}}
-		},
-		"grpo sequence": func() algo.Algorithm {
-			return &algo.GRPO{Clip: algo.Clip{Low: 0.2, High: 0.2}, Reduction: algo.Reduction{Reduction: algo.ReduceSequence}}
-		},
-		"rloo": newRLOO, "grpo": newGRPO, "ppo": newPPO,
-	} {
-		p := tinyToken(t, 4)
-		r := newTokenRun(algorithm)
-		r.KLCoef, r.KLType, r.EntropyCoef = 0.1, "k3", 0.01
-		tr, step := collected(t, p, r)
-		step.Figures = rl.Meter{}
-		var want []float32
-		for _, limit := range []int{0, 100, 1} {
-			tr.config.MicroTokens = limit
-			prepared(t, tr, step)
-			must.Get(tr.updater.gradient(step.Samples))(t)
-			got := gradientsOf(t, p)
-			if limit == 0 {
-				want = got
-			} else if e := torchtest.RelativeError(got, want); !(e < 1e-5) {
-				t.Errorf("%s, %d tokens a pass: the gradient differs by %v", name, limit, e)
-			}
-		}
-	}
-}
-
 // TestMicroBatchesChangeNoSFT with dropout, which depends on the sample only.
 func TestMicroBatchesChangeNoSFT(t *testing.T) {
 	examples, sequences := tinyExamples(24, 1).Samples(), policy.Samples(texts(24))

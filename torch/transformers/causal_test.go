@@ -226,10 +226,7 @@ func TestSaveUnchanged(t *testing.T) {
 		must.Do(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
 		write(t, filepath.Join(dir, name), text)
 	}
-	model, err := transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	model := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
 	defer model.Close()
 	expect.Equal(t, []int32{2, 3, 4}, model.EOS())
 	saved := t.TempDir()

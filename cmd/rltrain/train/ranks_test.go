@@ -13,10 +13,7 @@ import (
 )
 
 func TestSeveralProcessesDoNotTrainOnAGPU(t *testing.T) {
-	c, err := config.Load([]string{"--task=sum_digits", "--device=cuda:1"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(config.Load([]string{"--task=sum_digits", "--device=cuda:1"}, nil))(t)
 	environ := []string{"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=1"}
 	expect.Error(t, (&trainer{config: c}).ranks(t.Context(), environ), "--device: cuda:1 applies to one process alone")
 }
