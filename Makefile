@@ -8,13 +8,23 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What go needs in its environment; builds libtokenizers.a on first use.
 GOENV = env="$$(scripts/setup/env.sh)" && eval "$$env" &&
 
-.PHONY: all install core cuda bundle cli models env test check lint asan race fuzz bench compat load crash dist mutants mutants-core fixtures clean help
+.PHONY: all install core cuda wheel bundle bundle-tests cli models env test check lint asan race fuzz bench compat load crash dist mutants mutants-core fixtures clean help
 
 all: core cli models ## build everything: the core, bin/rltrain and the default models (the default target)
 
-install: all ## build everything and link rltrain into $$PREFIX/bin (default ~/.local/bin)
-	@bin="$${PREFIX:-$$HOME/.local}/bin"; mkdir -p "$$bin"; ln -sfn "$(CURDIR)/bin/rltrain" "$$bin/rltrain"; \
-	  [[ ":$$PATH:" == *":$$bin:"* ]] || echo "add $$bin to PATH"
+# Where make install puts files; DESTDIR goes before it.
+PREFIX ?= $(HOME)/.local
+TO = $(DESTDIR)$(PREFIX)
+
+install: all ## build everything and copy rltrain, its libraries, manual page and completion files to $$PREFIX (default ~/.local)
+	@install -Dm755 bin/rltrain "$(TO)/bin/rltrain"
+	@for library in build/lib/*.so; do install -Dm755 "$$library" -t "$(TO)/lib/rltrain"; done
+	@install -d "$(TO)/share/man/man1" "$(TO)/share/bash-completion/completions" "$(TO)/share/zsh/site-functions" "$(TO)/share/fish/vendor_completions.d"
+	@bin/rltrain man > "$(TO)/share/man/man1/rltrain.1"
+	@bin/rltrain completion bash > "$(TO)/share/bash-completion/completions/rltrain"
+	@bin/rltrain completion zsh > "$(TO)/share/zsh/site-functions/_rltrain"
+	@bin/rltrain completion fish > "$(TO)/share/fish/vendor_completions.d/rltrain.fish"
+	@[[ -n "$(DESTDIR)" || ":$$PATH:" == *":$(PREFIX)/bin:"* ]] || echo "add $(PREFIX)/bin to PATH"
 
 core: build/.tools ## build the C++ core, build/lib/librltrain.so
 	@scripts/setup/core.sh
@@ -22,7 +32,13 @@ core: build/.tools ## build the C++ core, build/lib/librltrain.so
 cuda: core ## build librltrain_cuda.so, for --device cuda; downloads 2.2 GB if no Python torch has the CUDA libraries
 	@scripts/setup/cuda.sh
 
-bundle: cuda cli ## build rltrain and its tests for a machine with another libtorch: build/rltrain-linux-x86_64.tar.xz
+wheel: cuda ## build the wheel for pip in dist; it needs neither Python code nor libtorch
+	@$(GOENV) go run ./scripts/release wheel
+
+bundle: cuda ## build the tarball for machines without Python in dist
+	@$(GOENV) go run ./scripts/release tarball
+
+bundle-tests: cuda cli ## build rltrain and its tests for another machine: build/rltrain-tests-linux-x86_64.tar.xz
 	@scripts/setup/bundle.sh
 
 cli: build/.tools ## build bin/rltrain

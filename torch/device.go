@@ -191,8 +191,10 @@ func openCUDA(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := preload(folder, cudaNeeds); err != nil {
-		return err
+	if folder != "" {
+		if err := preload(folder, cudaNeeds); err != nil {
+			return err
+		}
 	}
 	// If an operator's schema has changed, the process would crash.
 	if !bytes.Equal(stampOf(path), stampOf(core)) {

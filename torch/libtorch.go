@@ -22,73 +22,75 @@ var (
 	cudaNeeds = []string{"libc10_cuda.so", "libtorch_cuda.so"}
 )
 
-// Ready reports whether the native core and libtorch are on this machine, without loading them.
+// ABIVersion is the version of the native core's C interface that this program needs.
+const ABIVersion = C.RLT_ABI_VERSION
+
+// ownPath is where libtorch is if the search path of the native core leads to it.
+const ownPath = "the search path of " + libraryName
+
+// FindLibtorch returns the libtorch that Open uses, without loading it.
 //
-// Errors are a *libtorch.Missing if only libtorch is missing.
-func Ready() error {
+// Errors are a *libtorch.Missing if the native core is there and libtorch is not.
+func FindLibtorch() (libtorch.Found, error) {
 	core, err := findLibrary()
 	if err != nil {
-		return err
+		return libtorch.Found{}, err
 	}
-	_, err = coreLibtorch(core)
-	return err
+	return coreLibtorch(core)
 }
 
-// coreLibtorch returns the libtorch folder for the core at path; "" if the core's own search path leads to libtorch.
-func coreLibtorch(path string) (string, error) {
-	reaches, err := reaches(path, coreNeeds)
-	if reaches || err != nil {
-		return "", err
+// coreLibtorch returns the libtorch for the core at path: that on its own search path, or any.
+func coreLibtorch(path string) (libtorch.Found, error) {
+	own, err := reaches(path, coreNeeds)
+	if err != nil || own != "" {
+		return libtorch.Found{Dir: filepath.Dir(own), From: ownPath}, err
 	}
 	cache, err := hub.CacheDir()
 	if err != nil {
-		return "", err
+		return libtorch.Found{}, err
 	}
-	found, err := libtorch.Find(cache)
-	return found.Dir, err
+	return libtorch.Find(cache)
 }
 
-// cudaLibtorch is coreLibtorch for the CUDA library at path, which core belongs to.
+// cudaLibtorch returns the folder of the libraries for the CUDA library at path, which core belongs to; "" if its own search
+// path leads to them.
 func cudaLibtorch(path, core string) (string, error) {
-	reaches, err := reaches(path, cudaNeeds)
-	if reaches || err != nil {
+	own, err := reaches(path, cudaNeeds)
+	if own != "" || err != nil {
 		return "", err
 	}
 	cache, err := hub.CacheDir()
 	if err != nil {
 		return "", err
 	}
-	folder, err := coreLibtorch(core)
+	found, err := coreLibtorch(core)
 	if err != nil {
 		return "", err
 	}
-	return libtorch.FindCUDA(folder, cache)
+	return libtorch.FindCUDA(found.Dir, cache)
 }
 
-// reaches reports whether a library's own search path leads to the last of the libraries that it needs. In a package, which
-// comes without libtorch, it does not.
-func reaches(library string, needs []string) (bool, error) {
+// reaches returns the folder on a library's own search path that has the last of the libraries it needs; "" if none has. A
+// package comes without libtorch, so that none has.
+func reaches(library string, needs []string) (string, error) {
 	file, err := elf.Open(library)
 	if err != nil {
-		return false, fmt.Errorf("torch: %s is not a valid shared library: %w", library, err)
+		return "", fmt.Errorf("torch: %s is not a valid shared library: %w", library, err)
 	}
 	_, dirs, err := libtorch.Dependencies(file, filepath.Dir(library))
 	if err := errors.Join(err, file.Close()); err != nil {
-		return false, fmt.Errorf("torch: reading the dependencies of %s: %w", library, err)
+		return "", fmt.Errorf("torch: reading the dependencies of %s: %w", library, err)
 	}
 	for _, dir := range dirs {
 		if _, err := os.Stat(filepath.Join(dir, needs[len(needs)-1])); err == nil {
-			return true, nil
+			return dir, nil
 		}
 	}
-	return false, nil
+	return "", nil
 }
 
 // preload opens libraries of the libtorch in folder. A library that needs them then finds them by name because they are open.
 func preload(folder string, needs []string) error {
-	if folder == "" {
-		return nil
-	}
 	for _, name := range needs {
 		if err := preloadFile(filepath.Join(folder, "lib", name)); err != nil {
 			return fmt.Errorf("torch: libtorch: %w", err)

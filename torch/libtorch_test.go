@@ -28,12 +28,12 @@ func TestLibraryWithoutASearchPath(t *testing.T) {
 	lost := filepath.Join(t.TempDir(), libraryName)
 	test.Do(t, os.WriteFile(lost, data, 0o600))
 	t.Setenv("LIBTORCH", filepath.Dir(own))
-	if folder, err := coreLibtorch(lost); folder != filepath.Dir(own) || err != nil {
-		t.Errorf("got %q, %v", folder, err)
+	if folder, err := coreLibtorch(lost); folder.Dir != filepath.Dir(own) || folder.From != "LIBTORCH" || err != nil {
+		t.Errorf("got %v, %v", folder, err)
 	}
 	test.Do(t, preload(filepath.Dir(own), coreNeeds))
-	if folder, err := coreLibtorch(path); folder != "" || err != nil {
-		t.Errorf("the core as it was built needs no LIBTORCH: %q, %v", folder, err)
+	if folder, err := coreLibtorch(path); folder.From != ownPath || err != nil {
+		t.Errorf("the core as it was built needs no LIBTORCH: %v, %v", folder, err)
 	}
 	bare := t.TempDir()
 	expect.Error(t, preload(bare, coreNeeds), filepath.Join(bare, "lib", coreNeeds[0])+" is missing")

@@ -98,12 +98,14 @@ func open(threads int) error {
 			return fmt.Errorf("torch: setting TORCH_CPP_LOG_LEVEL: %w", err)
 		}
 	}
-	folder, err := coreLibtorch(path)
+	found, err := coreLibtorch(path)
 	if err != nil {
 		return err
 	}
-	if err := preload(folder, coreNeeds); err != nil {
-		return err
+	if found.From != ownPath {
+		if err := preload(found.Dir, coreNeeds); err != nil {
+			return err
+		}
 	}
 	cpath := C.CString(path)
 	defer C.free(unsafe.Pointer(cpath))

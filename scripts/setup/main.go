@@ -63,7 +63,7 @@ func run(ctx context.Context, args []string) (string, error) {
 		return program(ctx, client, pepper, "chili")
 	case len(args) > 1 && args[0] == "portable":
 		for _, path := range args[1:] {
-			if err := portable(path); err != nil {
+			if err := libtorch.Portable(path); err != nil {
 				return "", err
 			}
 		}

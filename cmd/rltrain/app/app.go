@@ -131,7 +131,7 @@ rltrain --yes COMMAND ...              download libtorch without asking if it is
 		Commands: []*cli.Command{
 			config.TrainCommand(environ, train.Run), evalCommand(), compareCommand(), predictCommand(), generateCommand(), chatCommand(), scoreCommand(),
 			serveCommand(), exportCommand(), modelsCommand(), mergeCommand(), doctorCommand(), reportCommand(), rescoreCommand(), sandboxCommand(),
-			bench.Command(), answerCommand(), completionCommand(), setup.Command(),
+			bench.Command(), answerCommand(), completionCommand(), manCommand(), setup.Command(), versionCommand(),
 		},
 	}
 	for _, c := range app.Commands {

@@ -15,6 +15,8 @@ import (
 var (
 	//go:embed completion.bash
 	bashCompletion string
+	//go:embed completion.zsh
+	zshCompletion string
 	//go:embed completion.fish
 	fishCompletion string
 )
@@ -33,7 +35,7 @@ fish: rltrain completion fish | source`,
 			case "bash":
 				script = bashCompletion
 			case "zsh":
-				script = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n" + bashCompletion
+				script = zshCompletion
 			case "fish":
 				script = fishCompletion
 			default:

@@ -218,7 +218,7 @@ func TestCompletion(t *testing.T) {
 	var f folders
 	for shell, want := range map[string]string{
 		"bash": "complete -o bashdefault -o default -F _rltrain rltrain",
-		"zsh":  "bashcompinit",
+		"zsh":  "compdef _rltrain rltrain",
 		"fish": "complete -c rltrain -f -a '(__rltrain_complete)'",
 	} {
 		if out := f.must(t, "", "completion", shell); !strings.Contains(out, want) {

@@ -2,11 +2,14 @@ package app
 
 import (
 	"debug/elf"
+	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/internal/libtorch"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
@@ -79,5 +82,45 @@ func TestSetup(t *testing.T) {
 		if code, _, stderr := f.rltrain("", strings.Fields(args)...); code != 2 || !strings.Contains(stderr, want) {
 			t.Errorf("%s: exit %d, %q", args, code, stderr)
 		}
+	}
+}
+
+// TestVersion: --json says what runs here.
+func TestVersion(t *testing.T) {
+	var f folders
+	if got, want := f.must(t, "", "version"), "rltrain version "+shared.Version+"\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	var b build
+	must.Do(t, json.Unmarshal([]byte(f.must(t, "", "version", "--json")), &b))
+	if b.Version != shared.Version || b.ABI != torch.ABIVersion || b.Libtorch.Version != libtorch.Version || b.Libtorch.Folder == "" || b.Core == "" {
+		t.Errorf("got %+v", b)
+	}
+	packaged(t)
+	must.Do(t, json.Unmarshal([]byte(f.must(t, "", "version", "--json")), &b))
+	if !strings.Contains(b.Libtorch.Missing, "rltrain setup") {
+		t.Errorf("without libtorch: %+v", b)
+	}
+}
+
+// TestManual: the page has every command and option, and troff understands it.
+func TestManual(t *testing.T) {
+	var f folders
+	page := f.must(t, "", "man")
+	for _, want := range []string{".TH RLTRAIN 1", ".SS rltrain models pull NAME", ".B \\-\\-offline VALUE", ".B \\-\\-learning\\-rate X", "RLTRAIN_CACHE"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %q", want)
+		}
+	}
+	man, err := exec.LookPath("man")
+	if err != nil {
+		t.Skip(err)
+	}
+	command := exec.Command(man, "--warnings=all", "-l", "-")
+	command.Stdin, command.Env = strings.NewReader(page), append(os.Environ(), "LC_ALL=C.UTF-8", "MANWIDTH=80")
+	var faults strings.Builder
+	command.Stderr = &faults
+	if out, err := command.Output(); err != nil || faults.Len() > 0 || !strings.Contains(string(out), "--learning-rate X") {
+		t.Errorf("%v: %s", err, faults.String())
 	}
 }

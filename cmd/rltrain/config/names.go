@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -73,27 +74,50 @@ func NamesTables() string {
 	return strings.ReplaceAll(b.String(), "\n\n\n", "\n\n")
 }
 
-// OptionTables are all options, by the group under which the help has them.
-func OptionTables() string {
-	var b strings.Builder
-	type row struct{ cells []string }
-	groups, order := map[string][]row{}, []string{}
+// OptionGroup is the options of training under one heading of the help.
+type OptionGroup struct {
+	Name    string
+	Options []OptionHelp
+}
+
+// OptionHelp describes an option of training.
+type OptionHelp struct {
+	Flag, Arg, Help string
+	Default         string // in Markdown, with tasks if it depends on them
+	Tasks           string // those that have it
+}
+
+// OptionGroups are all options, by the group under which the help has them.
+func OptionGroups() []OptionGroup {
+	var groups []OptionGroup
 	for _, name := range everything().names {
 		o, group, tasks, fallbacks := describeOption(name)
 		if o == nil {
 			continue
 		}
-		if groups[group] == nil {
-			order = append(order, group)
+		i := slices.IndexFunc(groups, func(g OptionGroup) bool { return g.Name == group })
+		if i < 0 {
+			i = len(groups)
+			groups = append(groups, OptionGroup{Name: group})
 		}
-		groups[group] = append(groups[group], row{[]string{code(options.Flag(name)), o.Help, strings.Join(fallbacks, ", "), tasks}})
+		help := OptionHelp{Flag: options.Flag(name), Help: o.Help, Default: strings.Join(fallbacks, ", "), Tasks: tasks}
+		if o.Kind != reflect.Bool {
+			help.Arg = o.Arg
+		}
+		groups[i].Options = append(groups[i].Options, help)
 	}
-	for _, group := range order {
+	return groups
+}
+
+// OptionTables are OptionGroups in Markdown.
+func OptionTables() string {
+	var b strings.Builder
+	for _, group := range OptionGroups() {
 		var rows [][]string
-		for _, r := range groups[group] {
-			rows = append(rows, r.cells)
+		for _, o := range group.Options {
+			rows = append(rows, []string{code(o.Flag), o.Help, o.Default, o.Tasks})
 		}
-		fmt.Fprintf(&b, "## %s\n\n%s\n", group, report.NarrowMarkdownTable([]string{"option", "what it says", "default", "tasks"}, rows))
+		fmt.Fprintf(&b, "## %s\n\n%s\n", group.Name, report.NarrowMarkdownTable([]string{"option", "what it says", "default", "tasks"}, rows))
 	}
 	return b.String()
 }

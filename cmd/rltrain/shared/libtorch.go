@@ -37,7 +37,7 @@ func WithConsent(ctx context.Context, c Consent) context.Context {
 //
 // The error of a missing one says how to get it; other faults are those of torch.Open.
 func Ready(ctx context.Context) error {
-	err := torch.Ready()
+	_, err := torch.FindLibtorch()
 	var missing *libtorch.Missing
 	if !errors.As(err, &missing) {
 		return nil

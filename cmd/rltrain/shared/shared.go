@@ -13,6 +13,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/rltrain/rltrain/internal/version"
 	"github.com/rltrain/rltrain/internal/words"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -21,7 +22,7 @@ import (
 )
 
 // Version is the program's own; run.json and the model card record it.
-const Version = "0.1.0"
+const Version = version.Version
 
 // ExitUsage is the exit code of a mistake in what the user typed.
 const ExitUsage = 2

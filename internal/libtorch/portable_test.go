@@ -1,4 +1,4 @@
-package main
+package libtorch
 
 import (
 	"debug/elf"
@@ -9,11 +9,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/rltrain/rltrain/internal/libtorch"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
-// TestPortable compiles a library with a search path, which portable replaces.
+// TestPortable compiles a library with a search path, which Portable replaces.
 func TestPortable(t *testing.T) {
 	dir := t.TempDir()
 	source, library := filepath.Join(dir, "x.c"), filepath.Join(dir, "libx.so")
@@ -21,16 +20,16 @@ func TestPortable(t *testing.T) {
 	if out, err := exec.Command("cc", "-shared", "-fPIC", "-o", library, source, "-Wl,-rpath,/some/folder:/another").CombinedOutput(); err != nil {
 		t.Skipf("no C compiler: %v %s", err, out)
 	}
-	must.Do(t, portable(library))
+	must.Do(t, Portable(library))
 	file := must.Get(elf.Open(library))(t)
 	defer file.Close()
-	_, dirs, err := libtorch.Dependencies(file, "/here")
+	_, dirs, err := Dependencies(file, "/here")
 	must.Do(t, err)
 	if want := []string{"/here"}; !cmp.Equal(dirs, want) {
 		t.Errorf("the library searches %q, want %q", dirs, want)
 	}
-	must.Do(t, portable(library)) // a second time changes nothing
-	if err := portable(source); err == nil {
+	must.Do(t, Portable(library)) // a second time changes nothing
+	if err := Portable(source); err == nil {
 		t.Error("a source has a search path")
 	}
 }

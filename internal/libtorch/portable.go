@@ -1,4 +1,4 @@
-package main
+package libtorch
 
 import (
 	"bytes"
@@ -8,19 +8,17 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"github.com/rltrain/rltrain/internal/libtorch"
 )
 
 const origin = "$ORIGIN"
 
-// portable replaces the search path of a shared library or program by the file's own folder, in place.
-func portable(path string) error {
+// Portable replaces the search path of a shared library or program by the file's own folder, in place.
+func Portable(path string) error {
 	file, err := elf.Open(path)
 	if err != nil {
 		return err
 	}
-	_, dirs, err := libtorch.Dependencies(file, origin)
+	_, dirs, err := Dependencies(file, origin)
 	if err := errors.Join(err, file.Close()); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
