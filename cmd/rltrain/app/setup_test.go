@@ -124,3 +124,20 @@ func TestManual(t *testing.T) {
 		t.Errorf("%v: %s", err, faults.String())
 	}
 }
+
+// TestDoctorFirst: doctor works without libtorch and says how to get it.
+func TestDoctorFirst(t *testing.T) {
+	var f folders
+	out := f.must(t, "", "doctor")
+	for _, want := range []string{"System\n", "glibc 2.", "libtorch          " + libtorch.Version, "GB free", "Operators\n", "Sandbox for programs\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	packaged(t)
+	code, out, stderr := f.rltrain("", "doctor")
+	if code != 1 || !strings.Contains(out, "FAULT: libtorch "+libtorch.Version+" not found") || !strings.Contains(out, "fix: rltrain setup\n") ||
+		!strings.Contains(out, "Sandbox for programs\n") || strings.Contains(out, "Operators\n") || !strings.Contains(stderr, "doctor says what to do") {
+		t.Errorf("exit %d, %q\n%s", code, stderr, out)
+	}
+}

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -41,8 +42,9 @@ func Command(signal Signal) *cli.Command {
 	return &cli.Command{
 		Name:  "doctor",
 		Usage: "check this machine, or describe a model without loading its weights",
-		Description: `Without --model: devices, implementations of operators, agreement of sampling and training log-probs, and the sandbox
-for programs, with the reasons if a better one is unavailable.
+		Description: `Without --model: what the machine has and lacks (glibc, CPU, libtorch, cache, GPU driver), each fault with its fix; then
+devices, implementations of operators, agreement of sampling and training log-probs, and the sandbox for programs, with
+the reasons if a better one is unavailable.
 
 With --model:
   - language model: family, size, context, stop tokens, chat template, first prompt of a task, which tokens SFT trains
@@ -103,9 +105,16 @@ func doctor(c *cli.Context, signal Signal, examples []string) error {
 	return err
 }
 
-// describeMachine describes devices, numerics and the sandbox.
+// describeMachine describes the system, devices, numerics and the sandbox. Without libtorch it skips what needs it.
 func describeMachine(c *cli.Context) error {
 	var s shared.Sheet
+	if fault := describeSystem(&s); fault != nil {
+		err := describeSandbox(c.Context, &s)
+		if _, printErr := fmt.Fprint(c.App.Writer, s.String()); printErr != nil {
+			return printErr
+		}
+		return errors.Join(fault, err)
+	}
 	device, err := torch.ParseDevice("auto")
 	if err != nil {
 		return err
