@@ -2,8 +2,8 @@
 // of the repository; arguments select faults by a part of their file's or test's name. It exits with status 1 if a fault is
 // not caught, no longer fits the code, or does not compile.
 //
-// With -sample N it instead takes N random faults of ten kinds from the learning code and runs all tests near them. With
-// -core it tries a list of faults of the native core.
+// With -sample N it instead takes N random faults of ten kinds from the learning code and runs all tests near them. With -in
+// FOLDERS it takes them from there. With -core it tries a list of faults of the native core.
 package main
 
 import (
@@ -32,14 +32,19 @@ func main() {
 	n := flag.Int("sample", 0, "number of random faults to try instead of the list")
 	seed := flag.Uint64("seed", 1, "random seed of the sample")
 	native := flag.Bool("core", false, "try the list of faults of the native core")
+	in := flag.String("in", "", "folders, separated by commas, to take the sample from instead of the learning code; their own tests run")
 	out := flag.String("out", "", "file for the results")
 	flag.Parse()
+	part := "learning"
+	if *in != "" {
+		part, learning, nearby = *in, strings.Split(*in, ","), strings.Split(*in, ",")
+	}
 	var err error
 	switch {
 	case *native:
 		err = core(*out)
 	case *n > 0:
-		err = sample(*n, *seed, *out)
+		err = sample(*n, *seed, *out, part)
 	default:
 		err = run(flag.Args())
 	}

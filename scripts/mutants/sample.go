@@ -22,7 +22,7 @@ import (
 // learning are the packages that the sample is taken from.
 var learning = []string{"rl", "rl/algo", "rl/epochs", "rl/policy", "rl/rollout", "rl/train", "lora", "envs", "envs/reward"}
 
-// nearby are the folders whose tests must notice the sample.
+// nearby are the folders whose tests, with those below, must notice the sample.
 var nearby = []string{"rl", "lora", "envs", "torch"}
 
 // switchFile is added to each package that has mutants.
@@ -109,7 +109,7 @@ type sampler struct {
 }
 
 // sample tries n mutants. Its results are kept in build/_mutants, so that an interrupted sample continues.
-func sample(n int, seed uint64, out string) error {
+func sample(n int, seed uint64, out, part string) error {
 	s := sampler{work: filepath.Join("build", "_mutants"), results: &sampleResults{Seed: seed}}
 	if err := os.MkdirAll(s.work, 0o755); err != nil {
 		return err
@@ -158,7 +158,7 @@ func sample(n int, seed uint64, out string) error {
 	if err != nil {
 		return err
 	}
-	return s.results.finish(s.mutants, out, "learning")
+	return s.results.finish(s.mutants, out, part)
 }
 
 // each calls f for all items, several at a time.
@@ -223,8 +223,8 @@ func (s *sampler) choose(n int, seed uint64) error {
 		all = slices.DeleteFunc(all, func(c mutant) bool { return bad[c.key()] })
 	}
 	for _, p := range s.packages {
-		top, _, _ := strings.Cut(p.folder, "/")
-		if len(p.TestGoFiles)+len(p.XTestGoFiles) > 0 && slices.Contains(nearby, top) && slices.ContainsFunc(learning, func(folder string) bool { return s.distance(p, folder) >= 0 }) {
+		near := slices.ContainsFunc(nearby, func(folder string) bool { return strings.HasPrefix(p.folder+"/", folder+"/") })
+		if len(p.TestGoFiles)+len(p.XTestGoFiles) > 0 && near && slices.ContainsFunc(learning, func(folder string) bool { return s.distance(p, folder) >= 0 }) {
 			s.tested = append(s.tested, p)
 		}
 	}
