@@ -1,4 +1,4 @@
-package envs
+package envs_test
 
 import (
 	"slices"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
@@ -20,39 +21,39 @@ type countdown struct {
 	seed uint64
 }
 
-func (o *countdown) Task(s Setup) (Task, error) {
+func (o *countdown) Task(s envs.Setup) (envs.Task, error) {
 	o.seed = s.Seed
 	return o, nil
 }
 
-func (*countdown) Len(Part) int                   { return 0 }
-func (*countdown) Episode(Part, int) (Env, error) { return nil, nil }
+func (*countdown) Len(envs.Part) int                        { return 0 }
+func (*countdown) Episode(envs.Part, int) (envs.Env, error) { return nil, nil }
 
-func define(name string) Definition {
-	return Definition{Name: name, Help: "count", Options: func() any { return &countdown{} }}
+func define(name string) envs.Definition {
+	return envs.Definition{Name: name, Help: "count", Options: func() any { return &countdown{} }}
 }
 
 func TestRegistry(t *testing.T) {
-	Register(define("countdown"))
-	if !slices.ContainsFunc(Definitions(), func(d Definition) bool { return d.Name == "countdown" }) {
-		t.Errorf("countdown is missing in %v", Definitions())
+	envs.Register(define("countdown"))
+	if !slices.ContainsFunc(envs.Definitions(), func(d envs.Definition) bool { return d.Name == "countdown" }) {
+		t.Errorf("countdown is missing in %v", envs.Definitions())
 	}
-	task := must.Get(New("countdown", Setup{Seed: 7}, Settings{"from": "3", "share": "0.25", "loud": "True"}))(t)
+	task := must.Get(envs.New("countdown", envs.Setup{Seed: 7}, envs.Settings{"from": "3", "share": "0.25", "loud": "True"}))(t)
 	if diff := cmp.Diff(countdown{From: 3, Share: 0.25, Loud: true, Word: "go", seed: 7}, *task.(*countdown), cmp.AllowUnexported(countdown{})); diff != "" {
 		t.Error(diff)
 	}
 	for _, test := range []struct {
 		name     string
-		settings Settings
+		settings envs.Settings
 		want     string
 	}{
 		{"countdwn", nil, `task "countdwn" is unknown`},
-		{"countdown", Settings{"form": "3"}, "task countdown: option form: does not apply: choose from from, share, loud, word; did you mean from?"},
-		{"countdown", Settings{"from": "x"}, `task countdown: option from: "x" is not an integer`},
-		{"countdown", Settings{"from": "0"}, "task countdown: option from: 0 is out of range; it must be 1 to 100"},
-		{"countdown", Settings{"word": "stip"}, `"stip" is not one of go, stop; did you mean stop?`},
+		{"countdown", envs.Settings{"form": "3"}, "task countdown: option form: does not apply: choose from from, share, loud, word; did you mean from?"},
+		{"countdown", envs.Settings{"from": "x"}, `task countdown: option from: "x" is not an integer`},
+		{"countdown", envs.Settings{"from": "0"}, "task countdown: option from: 0 is out of range; it must be 1 to 100"},
+		{"countdown", envs.Settings{"word": "stip"}, `"stip" is not one of go, stop; did you mean stop?`},
 	} {
-		expect.Failure(New(test.name, Setup{}, test.settings))(t, test.want)
+		expect.Failure(envs.New(test.name, envs.Setup{}, test.settings))(t, test.want)
 	}
 }
 
@@ -60,18 +61,18 @@ func TestModes(t *testing.T) {
 	played := define("played")
 	worked := define("worked")
 	worked.Demonstrations = true
-	expect.Equal(t, [][]string{{RLOnly}, {SupervisedThenRL, Supervised, RLOnly}}, [][]string{played.Modes(), worked.Modes()})
+	expect.Equal(t, [][]string{{envs.RLOnly}, {envs.SupervisedThenRL, envs.Supervised, envs.RLOnly}}, [][]string{played.Modes(), worked.Modes()})
 	if played.Labels() || !played.Plays() {
 		t.Error("a task of episodes is taken for one of labels")
 	}
 }
 
 func TestRegisterRefuses(t *testing.T) {
-	Register(define("taken"))
-	giving := func(o any) Definition {
-		return Definition{Name: "new", Help: "new", Options: func() any { return o }}
+	envs.Register(define("taken"))
+	giving := func(o any) envs.Definition {
+		return envs.Definition{Name: "new", Help: "new", Options: func() any { return o }}
 	}
-	for name, d := range map[string]Definition{
+	for name, d := range map[string]envs.Definition{
 		"taken": define("taken"), "no name": define(""), "nothing to learn from": giving(&struct{}{}), "no pointer": giving(3),
 		"a bad default": giving(&struct {
 			countdown
@@ -88,7 +89,7 @@ func TestRegisterRefuses(t *testing.T) {
 					t.Errorf("%s: it was registered", name)
 				}
 			}()
-			Register(d)
+			envs.Register(d)
 		}()
 	}
 }

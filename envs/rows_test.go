@@ -1,4 +1,4 @@
-package envs
+package envs_test
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
@@ -19,19 +20,19 @@ func TestMissingColumns(t *testing.T) {
 		return []dataset.Part{{Split: dataset.Train, Files: []string{path}}}, nil
 	}
 	for _, test := range []struct {
-		options LabelledRows
+		options envs.LabelledRows
 		want    string
 	}{
-		{LabelledRows{TextColumn: "text", LabelColumn: "label"}, `tickets.csv:1: no columns "text", "label"; columns are "body", "queue" … pass --text-column NAME --label-column NAME`},
-		{LabelledRows{TextColumn: "body", LabelColumn: "que"}, `tickets.csv:1: no column "que"; … did you mean "queue"?; pass --label-column NAME`},
-		{LabelledRows{TextColumn: "body", LabelColumn: "queue", SplitColumn: "part"}, `no column "part"; … pass --split-column NAME`},
+		{envs.LabelledRows{TextColumn: "text", LabelColumn: "label"}, `tickets.csv:1: no columns "text", "label"; columns are "body", "queue" … pass --text-column NAME --label-column NAME`},
+		{envs.LabelledRows{TextColumn: "body", LabelColumn: "que"}, `tickets.csv:1: no column "que"; … did you mean "queue"?; pass --label-column NAME`},
+		{envs.LabelledRows{TextColumn: "body", LabelColumn: "queue", SplitColumn: "part"}, `no column "part"; … pass --split-column NAME`},
 	} {
-		if _, err := test.options.Rows(t.Context(), Setup{Find: find}); !expect.Names(err, test.want) {
+		if _, err := test.options.Rows(t.Context(), envs.Setup{Find: find}); !expect.Names(err, test.want) {
 			t.Errorf("\n got %v\nwant %s", err, test.want)
 		}
 	}
-	right := LabelledRows{TextColumn: "body", LabelColumn: "queue"}
-	if rows, err := right.Rows(t.Context(), Setup{Find: find}); err != nil || len(rows) != 1 || rows[0].Text != "It broke" {
+	right := envs.LabelledRows{TextColumn: "body", LabelColumn: "queue"}
+	if rows, err := right.Rows(t.Context(), envs.Setup{Find: find}); err != nil || len(rows) != 1 || rows[0].Text != "It broke" {
 		t.Errorf("%v, %v", rows, err)
 	}
 }

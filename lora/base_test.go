@@ -1,4 +1,4 @@
-package lora
+package lora_test
 
 import (
 	"encoding/json"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/lora"
 )
 
 // baseFolder creates a model folder with some weights.
@@ -22,15 +23,15 @@ func baseFolder(t *testing.T, dir, weights string) string {
 
 func saveFor(t *testing.T, dir, base string) {
 	t.Helper()
-	c := Config{BaseModel: base, R: 1, Alpha: 1, TargetModules: Modules{Names: []string{"q"}}, TaskType: CausalLM}
-	pair := Pair{Module: "a.q", R: 1, In: 2, Out: 2, Scale: 1, A: []float32{1, 2}, B: []float32{3, 4}}
-	must.Do(t, Save(dir, c, []Pair{pair}, nil))
+	c := lora.Config{BaseModel: base, R: 1, Alpha: 1, TargetModules: lora.Modules{Names: []string{"q"}}, TaskType: lora.CausalLM}
+	pair := lora.Pair{Module: "a.q", R: 1, In: 2, Out: 2, Scale: 1, A: []float32{1, 2}, B: []float32{3, 4}}
+	must.Do(t, lora.Save(dir, c, []lora.Pair{pair}, nil))
 }
 
 // inFile is base_model_name_or_path as stored.
 func inFile(t *testing.T, dir string) string {
 	t.Helper()
-	data := must.Get(os.ReadFile(filepath.Join(dir, ConfigFile)))(t)
+	data := must.Get(os.ReadFile(filepath.Join(dir, lora.ConfigFile)))(t)
 	var c struct {
 		Base string `json:"base_model_name_or_path"`
 	}
@@ -38,9 +39,9 @@ func inFile(t *testing.T, dir string) string {
 	return c.Base
 }
 
-func loadBase(t *testing.T, dir string) Config {
+func loadBase(t *testing.T, dir string) lora.Config {
 	t.Helper()
-	c, _, _, err := Load(dir)
+	c, _, _, err := lora.Load(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,8 +96,8 @@ func TestBaseModelSeenFromTheWorkingFolder(t *testing.T) {
 	}
 	// PEFT's relative paths are relative to the working directory, unless the adapter's folder has them.
 	baseFolder(t, "here/base", "w")
-	data := must.Get(os.ReadFile(filepath.Join(adapter, ConfigFile)))(t)
-	must.Do(t, os.WriteFile(filepath.Join(adapter, ConfigFile), []byte(strings.Replace(string(data), "../tiny", "./here/base", 1)), 0o644))
+	data := must.Get(os.ReadFile(filepath.Join(adapter, lora.ConfigFile)))(t)
+	must.Do(t, os.WriteFile(filepath.Join(adapter, lora.ConfigFile), []byte(strings.Replace(string(data), "../tiny", "./here/base", 1)), 0o644))
 	here, err := filepath.Abs("here/base")
 	if c := loadBase(t, adapter); c.BaseModel != here || err != nil {
 		t.Error(c.BaseModel, err)
@@ -115,7 +116,7 @@ func TestCheckBase(t *testing.T) {
 	later := time.Now().Add(time.Hour)
 	must.Do(t, os.Chtimes(filepath.Join(base, "model.safetensors"), later, later))
 	expect.Error(t, c.CheckBase(base), "than the adapter was trained on")
-	if err := (Config{}).CheckBase(base); err != nil {
+	if err := (lora.Config{}).CheckBase(base); err != nil {
 		t.Errorf("an adapter that does not say: %v", err)
 	}
 	// The folder disappears during a run; the adapter is still saved.
@@ -142,7 +143,7 @@ func TestHashWeights(t *testing.T) {
 	write("bin/pytorch_model.bin", "c")
 	got := map[string]string{}
 	for _, name := range []string{"none", "one", "same", "shards", "bin"} {
-		hash := must.Get(HashWeights(filepath.Join(root, name)))(t)
+		hash := must.Get(lora.HashWeights(filepath.Join(root, name)))(t)
 		got[name] = hash
 	}
 	if got["none"] != "" || got["one"] != got["same"] || got["one"] == got["shards"] || got["one"] == got["bin"] || len(got["bin"]) != 64 {

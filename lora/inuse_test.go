@@ -1,4 +1,4 @@
-package lora
+package lora_test
 
 import (
 	"os"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
@@ -27,23 +28,23 @@ func TestInUse(t *testing.T) {
 		},
 	} {
 		dir := t.TempDir()
-		must.Do(t, os.WriteFile(filepath.Join(dir, ConfigFile), []byte(test.text), 0o644))
-		got := must.Get(InUse(dir))(t)
+		must.Do(t, os.WriteFile(filepath.Join(dir, lora.ConfigFile), []byte(test.text), 0o644))
+		got := must.Get(lora.InUse(dir))(t)
 		expect.Equal(t, test.want, got, test.text)
 	}
 	dir := t.TempDir()
-	must.Do(t, os.WriteFile(filepath.Join(dir, ConfigFile), []byte("[1]"), 0o644))
-	if _, err := InUse(dir); err == nil {
+	must.Do(t, os.WriteFile(filepath.Join(dir, lora.ConfigFile), []byte("[1]"), 0o644))
+	if _, err := lora.InUse(dir); err == nil {
 		t.Error("a list was read as a config")
 	}
 }
 
 func TestTensorNames(t *testing.T) {
 	dir := t.TempDir()
-	must.Do(t, safetensors.Write(filepath.Join(dir, WeightsFile), []safetensors.Tensor{
+	must.Do(t, safetensors.Write(filepath.Join(dir, lora.WeightsFile), []safetensors.Tensor{
 		safetensors.FromFloat32s("b", []int64{2, 3}, make([]float32, 6)), safetensors.FromFloat32s("a", []int64{5}, make([]float32, 5)),
 	}, nil))
-	names, elements, err := TensorNames(dir)
+	names, elements, err := lora.TensorNames(dir)
 	if err != nil || elements != 11 || len(names) != 2 {
 		t.Errorf("%v with %d elements, %v", names, elements, err)
 	}

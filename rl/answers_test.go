@@ -1,4 +1,4 @@
-package rl
+package rl_test
 
 import (
 	"testing"
@@ -6,26 +6,27 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/answer"
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/rl"
 )
 
 func TestScoreAnswers(t *testing.T) {
-	got := ScoreAnswers([]*envs.Info{
+	got := rl.ScoreAnswers([]*envs.Info{
 		{Correct: true, FormatOK: true, FoundBy: "tag"}, {FormatOK: true, FoundBy: "tag"}, {Correct: true, FoundBy: "last_number"}, nil,
 	})
-	want := AnswerScores{N: 4, Correct: 2, Accuracy: 0.5, Interval: Wilson(2, 4), FormatRate: 0.5,
+	want := rl.AnswerScores{N: 4, Correct: 2, Accuracy: 0.5, Interval: rl.Wilson(2, 4), FormatRate: 0.5,
 		FoundBy: map[string]float64{"tag": 0.5, "last_number": 0.25, "none": 0.25}}
 	expect.Equal(t, want, got)
-	expect.Equal(t, AnswerScores{FoundBy: map[string]float64{}}, ScoreAnswers(nil))
+	expect.Equal(t, rl.AnswerScores{FoundBy: map[string]float64{}}, rl.ScoreAnswers(nil))
 	if got.Weakest() != 0.5 {
 		t.Errorf("without kinds the weakest is %v, want the accuracy", got.Weakest())
 	}
 }
 
 func TestKindsAreScoredApart(t *testing.T) {
-	got := ScoreAnswers([]*envs.Info{
+	got := rl.ScoreAnswers([]*envs.Info{
 		{Correct: true, Kind: "2x1"}, {Correct: true, Kind: "2x1"}, {Kind: "4x3"}, {Correct: true, Kind: "4x3"}, {Kind: "4x3"}, nil,
 	})
-	want := map[string]KindScore{"2x1": {2, 2, 1}, "4x3": {3, 1, 1. / 3}}
+	want := map[string]rl.KindScore{"2x1": {2, 2, 1}, "4x3": {3, 1, 1. / 3}}
 	expect.Equal(t, want, got.Kinds)
 	if got.Weakest() != 1./3 || got.Accuracy != 0.5 {
 		t.Errorf("the weakest %v of accuracy %v", got.Weakest(), got.Accuracy)
@@ -39,7 +40,7 @@ func TestForms(t *testing.T) {
 		for _, info := range infos {
 			info.CheckForm(form)
 		}
-		s := ScoreAnswers(infos)
+		s := rl.ScoreAnswers(infos)
 		if got, want := s.Forms(), "--answer-form final: 1/4 = 25.0 % (95 % CI 4.6–69.9), any: 2/4 = 50.0 % (95 % CI 15.0–85.0)"; got != want {
 			t.Errorf("%s: %s", form, got)
 		}
@@ -47,7 +48,7 @@ func TestForms(t *testing.T) {
 			t.Errorf("%s: %d doubted, want %d", form, s.Doubted, want)
 		}
 	}
-	if got := ScoreAnswers([]*envs.Info{{Correct: true}}).Forms(); got != "" {
+	if got := rl.ScoreAnswers([]*envs.Info{{Correct: true}}).Forms(); got != "" {
 		t.Errorf("equal accuracies are both printed: %s", got)
 	}
 }

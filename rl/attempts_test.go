@@ -1,4 +1,4 @@
-package rl
+package rl_test
 
 import (
 	"math"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // counted is PassAt by brute force: it counts all k-subsets of n attempts, the first c of which are right.
@@ -27,20 +28,20 @@ func TestPassAtEqualsCounting(t *testing.T) {
 	for n := 1; n <= 9; n++ {
 		for c := 0; c <= n; c++ {
 			for k := 1; k <= n; k++ {
-				if got, want := PassAt(n, c, k), counted(n, c, k); math.Abs(got-want) > 1e-12 {
+				if got, want := rl.PassAt(n, c, k), counted(n, c, k); math.Abs(got-want) > 1e-12 {
 					t.Errorf("%d of %d right, k = %d: %v, want %v", c, n, k, got, want)
 				}
 			}
 		}
 	}
-	if got := PassAt(10000, 5000, 5000); got != 1 { // 1 - C(5000,5000)/C(10000,5000)
+	if got := rl.PassAt(10000, 5000, 5000); got != 1 { // 1 - C(5000,5000)/C(10000,5000)
 		t.Errorf("%v for many attempts", got)
 	}
 }
 
 // tries are right for "r", missing for "", else wrong.
-func tries(answers ...string) Attempts {
-	var all Attempts
+func tries(answers ...string) rl.Attempts {
+	var all rl.Attempts
 	for _, a := range answers {
 		info := &envs.Info{Answer: a, FoundBy: "phrase", Correct: a == "r", FormatOK: a == "r", Kind: "easy"}
 		switch a {
@@ -73,8 +74,8 @@ func TestScoreAttempts(t *testing.T) {
 	for _, info := range hard[:3] {
 		info.Kind = "hard"
 	}
-	all := []Attempts{tries("r", "r", "r", "r"), tries("r", "1", "1", "2"), hard}
-	s := ScoreAttempts(all)
+	all := []rl.Attempts{tries("r", "r", "r", "r"), tries("r", "1", "1", "2"), hard}
+	s := rl.ScoreAttempts(all)
 	if s.Problems != 3 || s.N != 4 || math.Abs(s.FormatRate-5.0/12) > 1e-12 || s.Mean != s.Pass[0] {
 		t.Errorf("%+v", s)
 	}
@@ -91,30 +92,30 @@ func TestScoreAttempts(t *testing.T) {
 		t.Errorf("kinds %+v", s.Kinds)
 	}
 	// A problem with too few attempts for one k still counts for smaller k.
-	if s := ScoreAttempts([]Attempts{tries("r", "1", "1"), tries("r"), nil}); s.Problems != 2 || s.N != 3 || s.FormatRate != 0.5 || s.Mean.Value != 2.0/3 || math.Abs(s.Pass[1].Value-2.0/3) > 1e-12 || s.Pass[2].Value != 1 {
+	if s := rl.ScoreAttempts([]rl.Attempts{tries("r", "1", "1"), tries("r"), nil}); s.Problems != 2 || s.N != 3 || s.FormatRate != 0.5 || s.Mean.Value != 2.0/3 || math.Abs(s.Pass[1].Value-2.0/3) > 1e-12 || s.Pass[2].Value != 1 {
 		t.Errorf("%+v", s)
 	}
-	if none := ScoreAttempts(nil); none.Problems != 0 || none.Pass != nil {
+	if none := rl.ScoreAttempts(nil); none.Problems != 0 || none.Pass != nil {
 		t.Errorf("%+v", none)
 	}
 }
 
 func TestCompareAttempts(t *testing.T) {
-	var a, b []Attempts
+	var a, b []rl.Attempts
 	for range 20 {
 		a, b = append(a, tries("r", "1"), tries("1", "2")), append(b, tries("r", "r"), tries("1", "2"))
 	}
-	c := CompareAttempts(a, b)
-	if c.Mean.Difference != 0.25 || c.Pass[1].Difference != 0 || c.Pass[1].Interval != (Interval{}) {
+	c := rl.CompareAttempts(a, b)
+	if c.Mean.Difference != 0.25 || c.Pass[1].Difference != 0 || c.Pass[1].Interval != (rl.Interval{}) {
 		t.Errorf("%+v", c)
 	}
 	if c.Mean.Interval[0] <= 0 || c.Mean.Interval[1] >= 0.5 || len(c.Kinds) != 1 || c.Kinds[0].Problems != 40 {
 		t.Errorf("%+v", c)
 	}
-	if c := CompareAttempts([]Attempts{tries("r", "1"), tries("1", "2"), nil}, []Attempts{tries("1"), tries("r", "r"), tries("r")}); c.Problems != 2 || c.Mean.Difference != 0.25 || len(c.Pass) != 2 || c.Pass[1].Difference != 1 {
+	if c := rl.CompareAttempts([]rl.Attempts{tries("r", "1"), tries("1", "2"), nil}, []rl.Attempts{tries("1"), tries("r", "r"), tries("r")}); c.Problems != 2 || c.Mean.Difference != 0.25 || len(c.Pass) != 2 || c.Pass[1].Difference != 1 {
 		t.Errorf("%+v", c)
 	}
-	if same := CompareAttempts(a, a); same.Mean.Difference != 0 || same.Mean.Interval != (Interval{}) {
+	if same := rl.CompareAttempts(a, a); same.Mean.Difference != 0 || same.Mean.Interval != (rl.Interval{}) {
 		t.Errorf("%+v", same)
 	}
 }

@@ -1,17 +1,19 @@
-package rl
+package rl_test
 
 import (
 	"math"
 	"testing"
 
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rltrain/rltrain/rl"
 )
 
 var near = cmpopts.EquateApprox(0, 1e-6)
 
 // randomRollout returns n steps with an episode end about every seventh step.
 func randomRollout(seed uint64, n int) (rewards, values []float32, done []bool) {
-	rng := Stream(seed)
+	rng := rl.Stream(seed)
 	rewards, values, done = make([]float32, n), make([]float32, n), make([]bool, n)
 	for i := range n {
 		rewards[i], values[i], done[i] = float32(rng.NormFloat64()), float32(rng.NormFloat64()), rng.IntN(7) == 0
@@ -29,7 +31,7 @@ func TestGAEIsTheDiscountedSumOfResiduals(t *testing.T) {
 func discountedSum(t *testing.T, gamma, lambda float64) {
 	const last = -0.4
 	rewards, values, done := randomRollout(2, 200)
-	advantages, returns := GAE(rewards, values, done, last, gamma, lambda)
+	advantages, returns := rl.GAE(rewards, values, done, last, gamma, lambda)
 	for start := range rewards {
 		want, weight := 0.0, 1.0
 		for i := start; i < len(rewards); i++ {
@@ -58,13 +60,13 @@ func TestGAEPanicsOnUnequalLengths(t *testing.T) {
 			t.Error("no panic for 2 rewards and 1 value")
 		}
 	}()
-	GAE([]float32{1, 2}, []float32{1}, []bool{true, true}, 0, 1, 1)
+	rl.GAE([]float32{1, 2}, []float32{1}, []bool{true, true}, 0, 1, 1)
 }
 
 func BenchmarkGAE(b *testing.B) {
 	rewards, values, done := randomRollout(4, 2048)
 	b.SetBytes(int64(len(rewards)) * 9)
 	for b.Loop() {
-		GAE(rewards, values, done, 0, 0.99, 0.95)
+		rl.GAE(rewards, values, done, 0, 0.99, 0.95)
 	}
 }

@@ -1,6 +1,10 @@
-package rl
+package rl_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/rltrain/rltrain/rl"
+)
 
 // TestLearntRecords: a record has the rewards of its actions if not only the last has one.
 func TestLearntRecords(t *testing.T) {
@@ -8,8 +12,8 @@ func TestLearntRecords(t *testing.T) {
 		rewards []float64
 		shown   bool
 	}{{[]float64{0, 0, 5}, false}, {[]float64{0, 1, 5}, true}, {[]float64{5}, false}, {nil, false}} {
-		var r Record
-		r.Learnt(&Sample{Rewards: test.rewards, Advantage: []float32{1, 3}})
+		var r rl.Record
+		r.Learnt(&rl.Sample{Rewards: test.rewards, Advantage: []float32{1, 3}})
 		if (r.PerAction != nil) != test.shown || r.Advantage != 2 || len(r.PerToken) != 2 {
 			t.Errorf("%v: %+v", test.rewards, r)
 		}

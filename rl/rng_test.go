@@ -1,12 +1,14 @@
-package rl
+package rl_test
 
 import (
 	"math"
 	"testing"
+
+	"github.com/rltrain/rltrain/rl"
 )
 
 func TestStreamIsAPureFunction(t *testing.T) {
-	first, second := Stream(42, 1, 2, 3), Stream(42, 1, 2, 3)
+	first, second := rl.Stream(42, 1, 2, 3), rl.Stream(42, 1, 2, 3)
 	for i := range 100 {
 		if a, b := first.Uint64(), second.Uint64(); a != b {
 			t.Fatalf("value %d: %d and %d from the same seed and ids", i, a, b)
@@ -16,7 +18,7 @@ func TestStreamIsAPureFunction(t *testing.T) {
 
 // These values are part of the format: a change would alter every recorded run.
 func TestStreamIsStable(t *testing.T) {
-	if got, want := Stream(42, 1, 2, 3).Uint64(), uint64(2050404075864848589); got != want {
+	if got, want := rl.Stream(42, 1, 2, 3).Uint64(), uint64(2050404075864848589); got != want {
 		t.Errorf("first value of Stream(42, 1, 2, 3) = %d, want %d", got, want)
 	}
 }
@@ -25,7 +27,7 @@ func TestStreamsDiffer(t *testing.T) {
 	seen := map[uint64][]uint64{}
 	add := func(seed uint64, ids ...uint64) {
 		t.Helper()
-		draw := Stream(seed, ids...).Uint64()
+		draw := rl.Stream(seed, ids...).Uint64()
 		if other, ok := seen[draw]; ok {
 			t.Errorf("Stream(%d, %v) begins like %v", seed, ids, other)
 		}
@@ -54,7 +56,7 @@ func TestStreamsAreUniformAcrossIDs(t *testing.T) {
 	var cells [16]int
 	var product, previous float64
 	for id := range uint64(n) {
-		x := Stream(7, id).Float64()
+		x := rl.Stream(7, id).Float64()
 		cells[int(x*16)]++
 		product += (x - 0.5) * (previous - 0.5)
 		previous = x
@@ -75,6 +77,6 @@ func TestStreamsAreUniformAcrossIDs(t *testing.T) {
 
 func BenchmarkStream(b *testing.B) {
 	for b.Loop() {
-		Stream(42, 1, 2, 3).Uint64()
+		rl.Stream(42, 1, 2, 3).Uint64()
 	}
 }

@@ -1,4 +1,4 @@
-package rl
+package rl_test
 
 import (
 	"math"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/rl"
 )
 
 // TestScheduleAt has factors worked out from transformers' formulas: step/W in the warm-up, then 1, 1 − d or ½(1 + cos πd),
@@ -40,7 +41,7 @@ func TestScheduleAt(t *testing.T) {
 		{"constant_with_warmup", 100, 0.5, 4, 0, map[int]float64{0: 0, 3: 0.75, 4: 1}},
 	}
 	for _, test := range tests {
-		s := must.Get(NewSchedule(test.kind, test.total, test.ratio, test.steps, test.min))(t)
+		s := must.Get(rl.NewSchedule(test.kind, test.total, test.ratio, test.steps, test.min))(t)
 		for step, want := range test.want {
 			if got := s.At(step); math.Abs(got-want) > 1e-12 {
 				t.Errorf("%+v: At(%d) = %g, want %g", s, step, got, want)
@@ -59,7 +60,7 @@ func TestWarmupRises(t *testing.T) {
 	for _, kind := range []string{"constant_with_warmup", "linear", "cosine", "cosine_with_min_lr"} {
 		for total := 2; total <= 40; total++ {
 			for _, ratio := range []float64{1e-9, 0.03, 0.1, 0.5, 1} {
-				s := must.Get(NewSchedule(kind, total, ratio, 0, 0))(t)
+				s := must.Get(rl.NewSchedule(kind, total, ratio, 0, 0))(t)
 				if s.Warmup < 1 || ratio == 1 && s.Warmup != total {
 					t.Errorf("%s: %g of %d steps is a warm-up of %d", kind, ratio, total, s.Warmup)
 				}
@@ -95,6 +96,6 @@ func TestNewScheduleRefuses(t *testing.T) {
 		{"linear", 10, 0, -3, 0, "or -3"},
 		{"cosine_with_min_lr", 10, 0, 0, 1.5, "down to 1.5"},
 	} {
-		expect.Failure(NewSchedule(test.kind, test.total, test.ratio, test.steps, test.min))(t, test.want)
+		expect.Failure(rl.NewSchedule(test.kind, test.total, test.ratio, test.steps, test.min))(t, test.want)
 	}
 }

@@ -1,4 +1,4 @@
-package rl
+package rl_test
 
 import (
 	"encoding/json"
@@ -8,57 +8,58 @@ import (
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/rl"
 )
 
-func classifications(rewards ...float64) []*Sample {
-	var all []*Sample
+func classifications(rewards ...float64) []*rl.Sample {
+	var all []*rl.Sample
 	for i, r := range rewards {
-		all = append(all, &Sample{Tokens: []int32{int32(i + 1)}, Actions: []int32{int32(10 + i)}, Prompt: 4, Truth: 2, Version: 3, Rewards: []float64{r}})
+		all = append(all, &rl.Sample{Tokens: []int32{int32(i + 1)}, Actions: []int32{int32(10 + i)}, Prompt: 4, Truth: 2, Version: 3, Rewards: []float64{r}})
 	}
 	return all
 }
 
-func transitions(rewards ...float64) []*Transition {
-	var all []*Transition
+func transitions(rewards ...float64) []*rl.Transition {
+	var all []*rl.Transition
 	for _, x := range classifications(rewards...) {
-		all = append(all, TransitionOf(x))
+		all = append(all, rl.TransitionOf(x))
 	}
 	return all
 }
 
 func TestTransitionsComeBackAsSamples(t *testing.T) {
 	x := classifications(1, 2)[1]
-	expect.Equal(t, x, TransitionOf(x).Sample())
+	expect.Equal(t, x, rl.TransitionOf(x).Sample())
 }
 
 func TestTransitionsAreFirstInFirstOut(t *testing.T) {
-	b := must.Get(NewTransitions(3))(t)
-	if drawn := b.Sample(Stream(1), 4); drawn != nil {
+	b := must.Get(rl.NewTransitions(3))(t)
+	if drawn := b.Sample(rl.Stream(1), 4); drawn != nil {
 		t.Errorf("%d sampled from nothing", len(drawn))
 	}
 	all := transitions(1, 2, 3, 4, 5)
 	b.Add(all[:2]...)
 	b.Add(all[2:]...)
 	seen := map[int32]bool{}
-	for _, x := range b.Sample(Stream(1), 50) {
+	for _, x := range b.Sample(rl.Stream(1), 50) {
 		seen[x.Action] = true
 	}
 	if diff := cmp.Diff(map[int32]bool{12: true, 13: true, 14: true}, seen); diff != "" || b.Len() != 3 {
 		t.Errorf("%d held; sampled (-want +got):\n%s", b.Len(), diff)
 	}
 	state := must.Get(json.Marshal(b.State()))(t)
-	again, _ := NewTransitions(3)
+	again, _ := rl.NewTransitions(3)
 	must.Do(t, again.Restore(state))
-	if diff := cmp.Diff(b.Sample(Stream(2), 9), again.Sample(Stream(2), 9)); diff != "" {
+	if diff := cmp.Diff(b.Sample(rl.Stream(2), 9), again.Sample(rl.Stream(2), 9)); diff != "" {
 		t.Errorf("restored (-before +after):\n%s", diff)
 	}
-	small, _ := NewTransitions(2)
+	small, _ := rl.NewTransitions(2)
 	for _, bad := range []string{string(state), `[null]`, `[{"action":1}]`, `[{"tokens":[1],"action":-1}]`, `3`} {
 		if err := small.Restore([]byte(bad)); err == nil || small.Len() != 0 {
 			t.Errorf("%.40s is restored: %v", bad, err)
 		}
 	}
-	if _, err := NewTransitions(0); err == nil {
+	if _, err := rl.NewTransitions(0); err == nil {
 		t.Error("a buffer of 0")
 	}
 }

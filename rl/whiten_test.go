@@ -1,10 +1,12 @@
-package rl
+package rl_test
 
 import (
 	"math"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/rl"
 )
 
 func TestWhiten(t *testing.T) {
@@ -22,7 +24,7 @@ func TestWhiten(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			Whiten(test.x)
+			rl.Whiten(test.x)
 			if diff := cmp.Diff(test.want, test.x, near); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -37,7 +39,7 @@ func TestWhitenOfEqualRewardsIsExactlyZero(t *testing.T) {
 			for i := range x {
 				x[i] = value
 			}
-			Whiten(x)
+			rl.Whiten(x)
 			for i, v := range x {
 				if v != 0 {
 					t.Fatalf("%d entries of %g: entry %d is %g, want exactly 0", n, value, i, v)
@@ -63,7 +65,7 @@ func TestExplainedVariance(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := ExplainedVariance(test.values, test.returns); math.Abs(got-test.want) > 1e-6 {
+			if got := rl.ExplainedVariance(test.values, test.returns); math.Abs(got-test.want) > 1e-6 {
 				t.Errorf("got %g, want %g", got, test.want)
 			}
 		})

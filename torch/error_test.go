@@ -1,26 +1,28 @@
-package torch
+package torch_test
 
 import (
 	"fmt"
 	"testing"
+
+	"github.com/rltrain/rltrain/torch"
 )
 
 // TestOutOfMemoryIsKnown requests more memory than a process can address, and causes an unrelated error.
 func TestOutOfMemoryIsKnown(t *testing.T) {
 	const n = 1 << 23
-	err := Do(NoGrad, func(s *Scope) error {
+	err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		values := make([]float32, n)
 		s.Mul(s.Floats(values, n, 1), s.Floats(values, 1, n))
 		return nil
 	})
-	if !OutOfMemory(fmt.Errorf("step 3: %w", err)) {
+	if !torch.OutOfMemory(fmt.Errorf("step 3: %w", err)) {
 		t.Errorf("%v is taken for no matter of memory", err)
 	}
-	err = Do(NoGrad, func(s *Scope) error {
+	err = torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		s.Mul(s.Floats(make([]float32, 2), 2), s.Floats(make([]float32, 3), 3))
 		return nil
 	})
-	if err == nil || OutOfMemory(err) || OutOfMemory(nil) {
+	if err == nil || torch.OutOfMemory(err) || torch.OutOfMemory(nil) {
 		t.Errorf("%v is taken for a matter of memory", err)
 	}
 	// Messages of libtorch and CUDA on a GPU.
@@ -29,7 +31,7 @@ func TestOutOfMemoryIsKnown(t *testing.T) {
 		"CUDA error: out of memory",
 		"CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
 	} {
-		if !OutOfMemory(&Error{Call: "linear", Text: text}) {
+		if !torch.OutOfMemory(&torch.Error{Call: "linear", Text: text}) {
 			t.Errorf("%q is taken for no matter of memory", text)
 		}
 	}

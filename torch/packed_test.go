@@ -1,4 +1,4 @@
-package torch
+package torch_test
 
 import (
 	"testing"
@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/torch"
 )
 
 func TestPackSharedStoresPrefixesOnce(t *testing.T) {
@@ -37,7 +38,7 @@ func TestPackSharedStoresPrefixesOnce(t *testing.T) {
 		"one alone": {[][]int32{{1, 2}}, []int{2}, []int32{0, 2}, []int32{-1}, []int64{0, 1}},
 		"none":      {nil, nil, []int32{0}, nil, nil},
 	} {
-		p, place := PackShared(test.sequences, test.limits)
+		p, place := torch.PackShared(test.sequences, test.limits)
 		if diff := cmp.Diff(test.cu, p.CuSeqlens) + cmp.Diff(test.continues, p.Continues) + cmp.Diff(test.place, place); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
@@ -60,6 +61,6 @@ func TestPackSharedSeparatesPrompts(t *testing.T) {
 	for i := range 20 {
 		a[20+i], b[20+i] = 1, 2
 	}
-	p, _ := PackShared([][]int32{append(a, 3), append(a, 4), append(b, 3), append(b, 4)}, []int{40, 40, 40, 40})
+	p, _ := torch.PackShared([][]int32{append(a, 3), append(a, 4), append(b, 3), append(b, 4)}, []int{40, 40, 40, 40})
 	expect.Equal(t, []int32{-1, 0, 0, -1, 3, 3}, p.Continues, "continues")
 }

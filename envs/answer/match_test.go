@@ -1,9 +1,10 @@
-package answer
+package answer_test
 
 import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/envs/answer"
 	"github.com/rltrain/rltrain/internal/expect"
 )
 
@@ -93,7 +94,7 @@ func TestMatch(t *testing.T) {
 		{"", " ", exact},
 		{"()", "", none},
 	} {
-		for _, m := range []Match{Exact, Numeric, Units} {
+		for _, m := range []answer.Match{answer.Exact, answer.Numeric, answer.Units} {
 			want := false
 			for _, name := range strings.Fields(test.same) {
 				want = want || name == string(m)
@@ -110,11 +111,11 @@ func TestMatch(t *testing.T) {
 
 func TestParseMatch(t *testing.T) {
 	for _, name := range []string{"exact", "numeric", "units", "math"} {
-		if m, err := ParseMatch(name); err != nil || string(m) != name {
+		if m, err := answer.ParseMatch(name); err != nil || string(m) != name {
 			t.Errorf("ParseMatch(%q) = %q, %v", name, m, err)
 		}
 	}
-	expect.Failure(ParseMatch("fuzzy"))(t, "numeric, exact, units or math")
+	expect.Failure(answer.ParseMatch("fuzzy"))(t, "numeric, exact, units or math")
 }
 
 func FuzzSame(f *testing.F) {
@@ -125,7 +126,7 @@ func FuzzSame(f *testing.F) {
 		f.Add(seed[0], seed[1])
 	}
 	f.Fuzz(func(t *testing.T, a, b string) {
-		for _, m := range []Match{Exact, Numeric, Units} {
+		for _, m := range []answer.Match{answer.Exact, answer.Numeric, answer.Units} {
 			if !m.Same(a, a) || !m.Same(b, b) {
 				t.Fatalf("%s: %q or %q differs from itself", m, a, b)
 			}
@@ -133,7 +134,7 @@ func FuzzSame(f *testing.F) {
 				t.Fatalf("%s is not symmetric on %q and %q", m, a, b)
 			}
 		}
-		if Exact.Same(a, b) && !Numeric.Same(a, b) || Numeric.Same(a, b) && !Units.Same(a, b) {
+		if answer.Exact.Same(a, b) && !answer.Numeric.Same(a, b) || answer.Numeric.Same(a, b) && !answer.Units.Same(a, b) {
 			t.Fatalf("%q and %q: the rules are not ordered", a, b)
 		}
 	})
@@ -141,6 +142,6 @@ func FuzzSame(f *testing.F) {
 
 func BenchmarkSame(b *testing.B) {
 	for b.Loop() {
-		Units.Same(`\frac{17}{4}\text{ cm}^2`, "4.25 square centimeters")
+		answer.Units.Same(`\frac{17}{4}\text{ cm}^2`, "4.25 square centimeters")
 	}
 }

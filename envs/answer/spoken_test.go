@@ -1,6 +1,10 @@
-package answer
+package answer_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/rltrain/rltrain/envs/answer"
+)
 
 // TestSpoken: answers as sentences give them.
 func TestSpoken(t *testing.T) {
@@ -61,8 +65,8 @@ func TestSpoken(t *testing.T) {
 		{"72", "71 or 72 is the answer.", false},
 		{"72", "The answer is 71, not 72 is the answer.", false},
 	} {
-		if got, tier := Decide(test.gold, test.text); got.Equal != test.equal {
-			found, _ := Find(test.text)
+		if got, tier := answer.Decide(test.gold, test.text); got.Equal != test.equal {
+			found, _ := answer.Find(test.text)
 			t.Errorf("%q, %q: %t by %s (found %q), want %t", test.gold, test.text, got.Equal, tier, found, test.equal)
 		}
 	}

@@ -1,4 +1,4 @@
-package bank
+package bank_test
 
 import (
 	"slices"
@@ -8,37 +8,38 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/bank"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
 func self(s string) string { return s }
 
-func source(path, all string) Source[string] {
-	return Source[string]{Path: path, All: strings.Fields(all)}
+func source(path, all string) bank.Source[string] {
+	return bank.Source[string]{Path: path, All: strings.Fields(all)}
 }
 
 func TestDivide(t *testing.T) {
 	for _, test := range []struct {
 		name                string
-		train, eval         Source[string]
+		train, eval         bank.Source[string]
 		examples            string
 		holdOut             int
 		wantTrain, wantEval string
 		wantErr             string
 	}{
-		{"held back", source("t", "a b c d e"), Source[string]{}, "", 2, "a b c", "d e", ""},
-		{"the same twice", source("t", "a e c d e"), Source[string]{}, "", 2, "a c", "d e", ""},
+		{"held back", source("t", "a b c d e"), bank.Source[string]{}, "", 2, "a b c", "d e", ""},
+		{"the same twice", source("t", "a e c d e"), bank.Source[string]{}, "", 2, "a c", "d e", ""},
 		{"two files", source("t", "a b"), source("e", "c d"), "", 9, "a b", "c d", ""},
 		{"examples", source("t", "a b"), source("e", "c d"), "a", 0, "b", "c d", ""},
 		{"evaluated examples", source("t", "a b"), source("e", "c d"), "b d", 0, "", "", `e: the thing "d" is a few-shot example too`},
-		{"evaluation only", Source[string]{}, source("e", "c d"), "a", 0, "", "c d", ""},
+		{"evaluation only", bank.Source[string]{}, source("e", "c d"), "a", 0, "", "c d", ""},
 		{"in both", source("t", "a b"), source("e", "b"), "", 0, "", "", `t and e share the thing "b"`},
-		{"too few", source("t", "a b"), Source[string]{}, "", 2, "", "", "t: 2 things are too few to hold out 2"},
-		{"all the same", source("t", "a a"), Source[string]{}, "", 1, "", "", "t: every thing duplicates one of the last 1"},
+		{"too few", source("t", "a b"), bank.Source[string]{}, "", 2, "", "", "t: 2 things are too few to hold out 2"},
+		{"all the same", source("t", "a a"), bank.Source[string]{}, "", 1, "", "", "t: every thing duplicates one of the last 1"},
 		{"all examples", source("t", "a b"), source("e", "c"), "a b", 0, "", "", "t: no thing is left after 2 few-shot examples"},
 	} {
-		b, err := Divide(1, "thing", test.train, test.eval, strings.Fields(test.examples), test.holdOut, self)
+		b, err := bank.Divide(1, "thing", test.train, test.eval, strings.Fields(test.examples), test.holdOut, self)
 		if test.wantErr != "" {
 			expect.Error(t, err, test.wantErr)
 			continue
@@ -50,7 +51,7 @@ func TestDivide(t *testing.T) {
 }
 
 func TestOrder(t *testing.T) {
-	b := must.Get(Divide(1, "thing", source("t", "a b c d e f g"), source("e", "x y"), nil, 0, self))(t)
+	b := must.Get(bank.Divide(1, "thing", source("t", "a b c d e f g"), source("e", "x y"), nil, 0, self))(t)
 	round := func(from int) (all []string) {
 		for i := range 7 {
 			e := must.Get(b.At(envs.Train, from+i))(t)

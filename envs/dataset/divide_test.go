@@ -1,4 +1,4 @@
-package dataset
+package dataset_test
 
 import (
 	"iter"
@@ -9,12 +9,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
 // idsOf are the records' column "id".
-func idsOf(t *testing.T, records iter.Seq2[Record, error]) string {
+func idsOf(t *testing.T, records iter.Seq2[dataset.Record, error]) string {
 	t.Helper()
 	var ids []string
 	for r, err := range records {
@@ -61,8 +62,8 @@ func TestDivide(t *testing.T) {
 				must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
 				must.Do(t, os.WriteFile(path, []byte(content), 0o644))
 			}
-			parts := must.Get(Find("", dir))(t)
-			d := must.Get(Reader{}.Divide(parts))(t)
+			parts := must.Get(dataset.Find("", dir))(t)
+			d := must.Get(dataset.Reader{}.Divide(parts))(t)
 			in := func(ids string) string { return strings.ReplaceAll(ids, dir, "DIR") }
 			got := []string{in(idsOf(t, d.Train)), in(idsOf(t, d.Validation))}
 			if diff := cmp.Diff([]string{tt.train, tt.validation}, got); diff != "" || d.Given != tt.given {
@@ -70,5 +71,5 @@ func TestDivide(t *testing.T) {
 			}
 		})
 	}
-	expect.Failure((Reader{}).Divide([]Part{{Test, nil}}))(t, "no split")
+	expect.Failure((dataset.Reader{}).Divide([]dataset.Part{{dataset.Test, nil}}))(t, "no split")
 }

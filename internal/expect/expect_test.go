@@ -1,8 +1,10 @@
-package expect
+package expect_test
 
 import (
 	"errors"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestNames(t *testing.T) {
@@ -10,11 +12,11 @@ func TestNames(t *testing.T) {
 	for want, ok := range map[string]bool{
 		"a.csv:3": true, `:3 … "x" … 1`: true, `"x" … :3`: false, `"y"`: false, "": true,
 	} {
-		if Names(err, want) != ok {
+		if expect.Names(err, want) != ok {
 			t.Errorf("Names(%q) is %t", want, !ok)
 		}
 	}
-	if Names(nil, "") {
+	if expect.Names(nil, "") {
 		t.Error("nil has text")
 	}
 }

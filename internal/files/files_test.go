@@ -1,4 +1,4 @@
-package files
+package files_test
 
 import (
 	"math"
@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -19,12 +20,12 @@ func TestJSON(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "state.json")
 	want := state{1 << 53, 0.1 + 0.2, "<a & b>"}
-	must.Do(t, SaveJSON(path, want))
+	must.Do(t, files.SaveJSON(path, want))
 	var got state
-	must.Do(t, LoadJSON(path, &got))
+	must.Do(t, files.LoadJSON(path, &got))
 	expect.Equal(t, want, got)
-	wantError(t, SaveJSON(path, state{Best: math.NaN()}), path, "NaN")
-	if err := LoadJSON(path, &got); err != nil {
+	wantError(t, files.SaveJSON(path, state{Best: math.NaN()}), path, "NaN")
+	if err := files.LoadJSON(path, &got); err != nil {
 		t.Errorf("a refused value damaged the file: %v", err)
 	}
 	for _, test := range []struct{ text, want string }{
@@ -37,7 +38,7 @@ func TestJSON(t *testing.T) {
 		{"", "unexpected end of file"},
 	} {
 		put(t, path, test.text)
-		wantError(t, LoadJSON(path, &got), path, test.want)
+		wantError(t, files.LoadJSON(path, &got), path, test.want)
 	}
 }
 

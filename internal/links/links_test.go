@@ -1,5 +1,5 @@
 // Package links only has a test, which follows the links of the project's pages.
-package links
+package links_test
 
 import (
 	"io/fs"

@@ -1,4 +1,4 @@
-package registry
+package registry_test
 
 import (
 	"errors"
@@ -6,10 +6,11 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/registry"
 )
 
 func TestRegistry(t *testing.T) {
-	var r Registry[int]
+	var r registry.Registry[int]
 	add := func(name string, d int) {
 		r.Add("test.Register", name, d, func(earlier map[string]int) error {
 			if _, taken := earlier[name]; taken {

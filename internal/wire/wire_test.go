@@ -1,4 +1,4 @@
-package wire
+package wire_test
 
 import (
 	"math"
@@ -6,10 +6,11 @@ import (
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/internal/wire"
 )
 
 func TestFieldsComeBack(t *testing.T) {
-	var inner, m Message
+	var inner, m wire.Message
 	inner.Text(2, "name")
 	inner.Text(3, "")
 	m.Int(1, 300)
@@ -17,8 +18,8 @@ func TestFieldsComeBack(t *testing.T) {
 	m.Double(3, -0.1)
 	m.Float(4, 1.5)
 	m.Bytes(16, inner)
-	fields := must.Get(Fields(m))(t)
-	want := []Field{{Number: 1, Value: 300}, {Number: 2, Value: math.MaxUint64}, {Number: 3, Value: math.Float64bits(-0.1)},
+	fields := must.Get(wire.Fields(m))(t)
+	want := []wire.Field{{Number: 1, Value: 300}, {Number: 2, Value: math.MaxUint64}, {Number: 3, Value: math.Float64bits(-0.1)},
 		{Number: 4, Value: uint64(math.Float32bits(1.5))}, {Number: 16, Bytes: []byte("\x12\x04name")}}
 	expect.Equal(t, want, fields)
 	if fields[2].Double() != -0.1 || fields[3].Float() != 1.5 {
@@ -29,7 +30,7 @@ func TestFieldsComeBack(t *testing.T) {
 		t.Errorf("% x", m[:3])
 	}
 	for n := range len(m) {
-		if got, err := Fields(m[:n]); err == nil && len(got) >= len(fields) {
+		if got, err := wire.Fields(m[:n]); err == nil && len(got) >= len(fields) {
 			t.Errorf("%d of %d bytes are read as all fields", n, len(m))
 		}
 	}
@@ -39,7 +40,7 @@ func FuzzFields(f *testing.F) {
 	f.Add([]byte("\x08\xac\x02\x12\x04name"))
 	f.Add([]byte("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		fields, err := Fields(data)
+		fields, err := wire.Fields(data)
 		if err == nil && len(data) > 0 && len(fields) == 0 {
 			t.Errorf("%q has no field and no error", data)
 		}

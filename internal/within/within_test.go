@@ -1,4 +1,4 @@
-package within
+package within_test
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rltrain/rltrain/internal/within"
 )
 
 func TestDo(t *testing.T) {
@@ -23,7 +25,7 @@ func TestDo(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			defer time.Sleep(2 * time.Hour) // of the bubble: abandoned calls end before it
-			value, err := Do(t.Context(), time.Minute, test.do)
+			value, err := within.Do(t.Context(), time.Minute, test.do)
 			if test.want == "" && (value != 7 || err != nil) || test.want != "" && (value != 0 || err == nil || err.Error() != test.want) {
 				t.Errorf("%s: %d, %v", test.name, value, err)
 			}
@@ -31,7 +33,7 @@ func TestDo(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Do(ctx, 0, func(ctx context.Context) (int, error) { <-ctx.Done(); return 1, nil }); err != nil && !errors.Is(err, context.Canceled) {
+	if _, err := within.Do(ctx, 0, func(ctx context.Context) (int, error) { <-ctx.Done(); return 1, nil }); err != nil && !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 }

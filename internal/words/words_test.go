@@ -1,9 +1,11 @@
-package words
+package words_test
 
 import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/words"
 )
 
 func TestQuote(t *testing.T) {
@@ -12,7 +14,7 @@ func TestQuote(t *testing.T) {
 		strings.Repeat("é", 60): `"` + strings.Repeat("é", 60) + `"`,
 		strings.Repeat("é", 61): `"` + strings.Repeat("é", 60) + `"…`,
 	} {
-		if got := Quote(s); got != want {
+		if got := words.Quote(s); got != want {
 			t.Errorf("Quote(%q) = %s, want %s", s, got, want)
 		}
 	}
@@ -23,10 +25,10 @@ func TestList(t *testing.T) {
 	for i := range 22 {
 		names = append(names, strconv.Itoa(i))
 	}
-	if got := List(names[:2]); got != `"0", "1"` {
+	if got := words.List(names[:2]); got != `"0", "1"` {
 		t.Error(got)
 	}
-	if got := List(names); !strings.HasSuffix(got, `"18", "19" and 2 more`) {
+	if got := words.List(names); !strings.HasSuffix(got, `"18", "19" and 2 more`) {
 		t.Error(got)
 	}
 }

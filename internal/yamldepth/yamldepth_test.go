@@ -1,10 +1,12 @@
-package yamldepth
+package yamldepth_test
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/rltrain/rltrain/internal/yamldepth"
 )
 
 func TestCheck(t *testing.T) {
@@ -26,7 +28,7 @@ func TestCheck(t *testing.T) {
 		"keys that are questions": {repeat("? ", 40000), "line 1: nested more than 100 deep"},
 	} {
 		got := ""
-		if err := Check([]byte(test.text)); err != nil {
+		if err := yamldepth.Check([]byte(test.text)); err != nil {
 			got = err.Error()
 		}
 		if got != test.want {
@@ -39,7 +41,7 @@ func FuzzCheck(f *testing.F) {
 	f.Add("a: [1, {b: 'c'}]\n- - d\n")
 	f.Add("? \"x\\\"[\" # [")
 	f.Fuzz(func(t *testing.T, text string) {
-		if len(text) > 150 || Check([]byte(text)) != nil {
+		if len(text) > 150 || yamldepth.Check([]byte(text)) != nil {
 			return
 		}
 		var any interface{}

@@ -1,4 +1,4 @@
-package policy
+package policy_test
 
 import (
 	"fmt"
@@ -8,13 +8,14 @@ import (
 
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // BenchmarkEncode encodes rows of a data set.
 func BenchmarkEncode(b *testing.B) {
 	dir := filepath.Join(b.TempDir(), "tiny")
-	must.Do(b, TinyChatModel(dir, 1, 32, 7))
-	p := must.Get(NewCausalLM(Config{Dir: dir}))(b)
+	must.Do(b, policy.TinyChatModel(dir, 1, 32, 7))
+	p := must.Get(policy.NewCausalLM(policy.Config{Dir: dir}))(b)
 	defer p.Close()
 	rows := func(n int, row func(i int) chat.Example) iter.Seq2[chat.Example, error] {
 		return func(yield func(chat.Example, error) bool) {
@@ -38,7 +39,7 @@ func BenchmarkEncode(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				must.Get(p.Encode(rows(1000, row), EncodeOptions{}))(b)
+				must.Get(p.Encode(rows(1000, row), policy.EncodeOptions{}))(b)
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package policy
+package policy_test
 
 import (
 	"os"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // TestPipesInAModelFolder: a named pipe in place of a file is an error that names it, and nothing waits for a writer.
@@ -17,7 +18,7 @@ func TestPipesInAModelFolder(t *testing.T) {
 	for _, name := range []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors", "model.safetensors.index.json"} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "model")
-			must.Do(t, TinyChatModel(dir, 1, 32, 1))
+			must.Do(t, policy.TinyChatModel(dir, 1, 32, 1))
 			if strings.HasSuffix(name, ".index.json") {
 				must.Do(t, os.Remove(filepath.Join(dir, "model.safetensors")))
 			}
@@ -27,7 +28,7 @@ func TestPipesInAModelFolder(t *testing.T) {
 			must.Do(t, syscall.Mkfifo(filepath.Join(dir, name), 0o600))
 			opened := make(chan error, 1)
 			go func() {
-				p, err := NewCausalLM(Config{Dir: dir})
+				p, err := policy.NewCausalLM(policy.Config{Dir: dir})
 				if err == nil {
 					p.Close()
 				}

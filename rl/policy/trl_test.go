@@ -1,4 +1,4 @@
-package policy
+package policy_test
 
 import (
 	"encoding/json"
@@ -13,6 +13,7 @@ import (
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
 )
 
@@ -45,7 +46,7 @@ func TestEncodeAsTRL(t *testing.T) {
 }
 
 func checkAsTRL(t *testing.T, c trlCase) {
-	p := must.Get(NewCausalLM(Config{Dir: c.Model}))(t)
+	p := must.Get(policy.NewCausalLM(policy.Config{Dir: c.Model}))(t)
 	defer p.Close()
 	parts := must.Get(dataset.Find("", c.Data))(t)
 	divided := must.Get((dataset.Reader{}).Divide(parts))(t)
@@ -54,7 +55,7 @@ func checkAsTRL(t *testing.T, c trlCase) {
 		records = divided.Validation
 	}
 	examples := chat.Examples(records, chat.LanguageModelling, chat.PromptCompletion)
-	encoded := must.Get(p.Encode(examples, EncodeOptions{MaxLength: c.MaxLength, CompletionOnly: c.Completion, AssistantOnly: c.Assistant}))(t)
+	encoded := must.Get(p.Encode(examples, policy.EncodeOptions{MaxLength: c.MaxLength, CompletionOnly: c.Completion, AssistantOnly: c.Assistant}))(t)
 	var ids, labels [][]int32
 	for _, q := range encoded.Sequences {
 		trained := make([]int32, len(q.IDs))
@@ -81,7 +82,7 @@ func checkAsTRL(t *testing.T, c trlCase) {
 }
 
 // lossOf is the mean of -log p over all labels.
-func lossOf(t *testing.T, p *CausalLM, sequences []Sequence) float64 {
+func lossOf(t *testing.T, p *policy.CausalLM, sequences []policy.Sequence) float64 {
 	t.Helper()
 	var batch rl.Batch
 	begin := 0
@@ -96,7 +97,7 @@ func lossOf(t *testing.T, p *CausalLM, sequences []Sequence) float64 {
 	}
 	loss := 0.0
 	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-		for _, x := range s.Read(p.Forward(s, &batch, Pass{Temperature: 1}).LogProbs) {
+		for _, x := range s.Read(p.Forward(s, &batch, policy.Pass{Temperature: 1}).LogProbs) {
 			loss -= float64(x) / float64(len(batch.Rows))
 		}
 		return nil

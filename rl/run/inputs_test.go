@@ -1,4 +1,4 @@
-package run
+package run_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 func TestSum(t *testing.T) {
@@ -21,7 +22,7 @@ func TestSum(t *testing.T) {
 	}
 	sum := func(name string) string {
 		t.Helper()
-		return must.Get(Sum(filepath.Join(dir, name), filepath.Join(dir, "rows", "out")))(t)
+		return must.Get(run.Sum(filepath.Join(dir, name), filepath.Join(dir, "rows", "out")))(t)
 	}
 	write("rows/a.jsonl", "one")
 	write("rows/out/log.txt", "x")
@@ -57,7 +58,7 @@ func TestSum(t *testing.T) {
 }
 
 func TestInputsChanged(t *testing.T) {
-	was, now := Inputs{}, Inputs{}
+	was, now := run.Inputs{}, run.Inputs{}
 	was.Add("dataset", "a", "1")
 	was.Add("dataset", "b", "2")
 	was.Add("reward", "judge.py", "3")
@@ -66,5 +67,5 @@ func TestInputsChanged(t *testing.T) {
 	now.Add("dataset", "b", "")
 	now.Add("reward", "judge.py", "5")
 	now.Add("model", "new", "6")
-	expect.Equal(t, []Input{{"reward", "judge.py"}}, was.Changed(now))
+	expect.Equal(t, []run.Input{{"reward", "judge.py"}}, was.Changed(now))
 }

@@ -1,10 +1,11 @@
-package app
+package app_test
 
 import (
 	"encoding/json"
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/cmd/rltrain/app"
 	"github.com/rltrain/rltrain/envs/sandbox"
 )
 
@@ -24,7 +25,7 @@ func TestSandboxCommand(t *testing.T) {
 	} {
 		var out, errors strings.Builder
 		args := append([]string{"rltrain", "sandbox"}, strings.Fields(test.options)...)
-		if code := Run(t.Context(), args, nil, strings.NewReader(test.program), &out, &errors); code != 0 {
+		if code := app.Run(t.Context(), args, nil, strings.NewReader(test.program), &out, &errors); code != 0 {
 			if strings.Contains(errors.String(), "no interpreter") {
 				t.Skip(errors.String())
 			}
@@ -45,7 +46,7 @@ func TestSandboxCommand(t *testing.T) {
 	} {
 		var out, errors strings.Builder
 		args := append([]string{"rltrain", "sandbox"}, strings.Fields(options)...)
-		if code := Run(t.Context(), args, nil, strings.NewReader(""), &out, &errors); code == 0 || !strings.Contains(errors.String(), want) {
+		if code := app.Run(t.Context(), args, nil, strings.NewReader(""), &out, &errors); code == 0 || !strings.Contains(errors.String(), want) {
 			t.Errorf("%s: exit code %d, %q", options, code, errors.String())
 		}
 	}

@@ -1,24 +1,25 @@
-package config
+package config_test
 
 import (
 	"testing"
 
+	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestConversations(t *testing.T) {
 	for _, c := range []struct {
-		o    Conversations
+		o    config.Conversations
 		args string
 		err  string
 	}{
-		{Conversations{}, "{}", ""},
-		{Conversations{TemplateArgs: `{"enable_thinking": false}`}, `{"enable_thinking":false}`, ""},
-		{Conversations{TemplateDate: "2026-01-31", TemplateArgs: `{"a": 1}`}, `{"a":1,"date_string":"31 Jan 2026"}`, ""},
-		{Conversations{TemplateDate: "2026-01-31", TemplateArgs: `{"date_string": "today"}`}, `{"date_string":"today"}`, ""},
-		{Conversations{TemplateDate: "31.1.2026"}, "", "template_date"},
-		{Conversations{TemplateArgs: "[1]"}, "", "chat_template_kwargs"},
-		{Conversations{TemplateArgs: "{"}, "", "chat_template_kwargs"},
+		{config.Conversations{}, "{}", ""},
+		{config.Conversations{TemplateArgs: `{"enable_thinking": false}`}, `{"enable_thinking":false}`, ""},
+		{config.Conversations{TemplateDate: "2026-01-31", TemplateArgs: `{"a": 1}`}, `{"a":1,"date_string":"31 Jan 2026"}`, ""},
+		{config.Conversations{TemplateDate: "2026-01-31", TemplateArgs: `{"date_string": "today"}`}, `{"date_string":"today"}`, ""},
+		{config.Conversations{TemplateDate: "31.1.2026"}, "", "template_date"},
+		{config.Conversations{TemplateArgs: "[1]"}, "", "chat_template_kwargs"},
+		{config.Conversations{TemplateArgs: "{"}, "", "chat_template_kwargs"},
 	} {
 		err := c.o.Check()
 		if c.err != "" {

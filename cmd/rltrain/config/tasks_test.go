@@ -1,4 +1,4 @@
-package config
+package config_test
 
 import (
 	_ "github.com/rltrain/rltrain/envs/chat"

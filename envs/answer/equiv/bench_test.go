@@ -1,12 +1,16 @@
-package equiv
+package equiv_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/rltrain/rltrain/envs/answer/equiv"
+)
 
 func benchmark(b *testing.B, pairs [][2]string) {
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		p := pairs[i%len(pairs)]
-		Equal(p[0], p[1])
+		equiv.Equal(p[0], p[1])
 	}
 }
 

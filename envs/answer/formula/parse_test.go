@@ -1,4 +1,4 @@
-package formula
+package formula_test
 
 import (
 	"strings"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/envs/answer/formula"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -61,7 +62,7 @@ func TestReadings(t *testing.T) {
 		`\boxed{\text{ 7 }}.`:      {"7"},
 		`\left( 1 , 2 \right)`:     {"(1, 2)"},
 	} {
-		readings, err := Readings(Clean(answer))
+		readings, err := formula.Readings(formula.Clean(answer))
 		var got []string
 		for _, r := range readings {
 			got = append(got, r.String())
@@ -76,9 +77,9 @@ func TestReadings(t *testing.T) {
 func TestUnclear(t *testing.T) {
 	for _, answer := range []string{
 		"", "+", "2 3", "1/2x", `\sqrt23`, `\ln x/2`, `3\frac{5}{4}`, "4 4/0", `\frac{1}`, "(1,2", "1,2)", "{1", "x^", `\sin`, "1,,2(", "5 if x > 2", "not 5",
-		`\begin{pmatrix}1&2\\3\end{pmatrix}`, `\begin{pmatrix}1`, `\unknown{3}`, "5_1", "(x]", "1 and 2 or 3", "cos-", strings.Repeat("(", 100) + "1" + strings.Repeat(")", 100), strings.Repeat("9", MaxLength+1),
+		`\begin{pmatrix}1&2\\3\end{pmatrix}`, `\begin{pmatrix}1`, `\unknown{3}`, "5_1", "(x]", "1 and 2 or 3", "cos-", strings.Repeat("(", 100) + "1" + strings.Repeat(")", 100), strings.Repeat("9", formula.MaxLength+1),
 	} {
-		if n, err := Parse(answer); err == nil {
+		if n, err := formula.Parse(answer); err == nil {
 			t.Errorf("%.60q is read as %v", answer, n)
 		}
 	}
@@ -86,6 +87,6 @@ func TestUnclear(t *testing.T) {
 
 func BenchmarkParse(b *testing.B) {
 	for b.Loop() {
-		must.Get(Parse(`\frac{-b \pm \sqrt{b^2-4ac}}{2a}`))(b)
+		must.Get(formula.Parse(`\frac{-b \pm \sqrt{b^2-4ac}}{2a}`))(b)
 	}
 }

@@ -1,4 +1,4 @@
-package chat
+package chat_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/torch/transformers/chat"
 )
 
 // Common templates without {% generation %} marks.
@@ -31,26 +32,26 @@ var unmarked = map[string]string{
 }
 
 func TestRenderAssistant(t *testing.T) {
-	talk := []Message{NewMessage("user", "a <|end|> b"), NewMessage("assistant", "one"), NewMessage("user", "c"), NewMessage("assistant", "one one")}
+	talk := []chat.Message{chat.NewMessage("user", "a <|end|> b"), chat.NewMessage("assistant", "one"), chat.NewMessage("user", "c"), chat.NewMessage("assistant", "one one")}
 	tests := []struct {
 		template string
-		messages []Message
+		messages []chat.Message
 		want     []string
 	}{
 		{"chatml", talk, []string{"one<|im_end|>\n", "one one<|im_end|>\n"}},
 		{"chatml", talk[:3], []string{"one<|im_end|>\n"}},
 		{"chatml", talk[:1], nil},
 		{"chatml", talk[1:], []string{"one<|im_end|>\n", "one one<|im_end|>\n"}},
-		{"chatml", []Message{talk[0], talk[1], talk[1]}, []string{"one<|im_end|>\n", "one<|im_end|>\n"}},
+		{"chatml", []chat.Message{talk[0], talk[1], talk[1]}, []string{"one<|im_end|>\n", "one<|im_end|>\n"}},
 		{"brackets", talk, []string{" one</s>", " one one</s>"}},
 		{"end of the text", talk, []string{"one<|end|>\n", "one one<|end|>\n</s>"}},
 		{"thoughts of the last turn", talk, []string{"one<|end|>", "<think>\n</think>\none one<|end|>"}},
 		{"opened thoughts", talk, []string{"one<|end|>", "one one<|end|>"}},
-		{"tools", []Message{talk[0], parsed(t, `{"role":"assistant","content":null,"tool_calls":[{"name":"f"}]}`), parsed(t, `{"role":"tool","content":"21"}`), talk[1]}, []string{"[f];", "one;"}},
+		{"tools", []chat.Message{talk[0], parsed(t, `{"role":"assistant","content":null,"tool_calls":[{"name":"f"}]}`), parsed(t, `{"role":"tool","content":"21"}`), talk[1]}, []string{"[f];", "one;"}},
 	}
 	for _, tt := range tests {
-		templates := must.Get(Parse(tt.template, unmarked[tt.template]))(t)
-		o := Options{Special: map[string]string{"bos_token": "<s>", "eos_token": "</s>"}}
+		templates := must.Get(chat.Parse(tt.template, unmarked[tt.template]))(t)
+		o := chat.Options{Special: map[string]string{"bos_token": "<s>", "eos_token": "</s>"}}
 		plain := must.Get(templates.Render(tt.messages, o))(t)
 		out, err := templates.RenderAssistant(tt.messages, o)
 		if err != nil || out.Text != plain.Text {
@@ -65,9 +66,9 @@ func TestRenderAssistant(t *testing.T) {
 	}
 }
 
-func parsed(t *testing.T, text string) Message {
+func parsed(t *testing.T, text string) chat.Message {
 	t.Helper()
-	var m Message
+	var m chat.Message
 	must.Do(t, m.UnmarshalJSON([]byte(text)))
 	return m
 }
@@ -75,32 +76,32 @@ func parsed(t *testing.T, text string) Message {
 // If the template marks the assistant's text, the marks apply, and they match what is found without them.
 func TestRenderAssistantMarked(t *testing.T) {
 	marked := `{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}</s>{% endgeneration %}{% else %}{{ m.content }}</s>{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`
-	messages := []Message{NewMessage("user", "a"), NewMessage("assistant", "one"), NewMessage("user", "c"), NewMessage("assistant", "two")}
+	messages := []chat.Message{chat.NewMessage("user", "a"), chat.NewMessage("assistant", "one"), chat.NewMessage("user", "c"), chat.NewMessage("assistant", "two")}
 	for name, of := range map[string]string{"marked": marked, "in a macro": "{% macro all() %}" + marked + "{% endmacro %}{{ all() }}"} {
-		templates := must.Get(Parse(name, of))(t)
-		with := must.Get(templates.RenderAssistant(messages, Options{}))(t)
-		bare := must.Get(Parse("bare", strings.NewReplacer("{% generation %}", "", "{% endgeneration %}", "").Replace(of)))(t)
-		without, err := bare.RenderAssistant(messages, Options{})
+		templates := must.Get(chat.Parse(name, of))(t)
+		with := must.Get(templates.RenderAssistant(messages, chat.Options{}))(t)
+		bare := must.Get(chat.Parse("bare", strings.NewReplacer("{% generation %}", "", "{% endgeneration %}", "").Replace(of)))(t)
+		without, err := bare.RenderAssistant(messages, chat.Options{})
 		if diff := cmp.Diff(with, without); diff != "" || err != nil {
 			t.Errorf("%s: %v, %s", name, err, diff)
 		}
 	}
-	whole := must.Get(Parse("header", strings.Replace(marked, "<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}", "{% if m.role == 'assistant' %}{% generation %}<assistant>", 1)))(t)
-	out, err := whole.RenderAssistant(messages[:2], Options{})
+	whole := must.Get(chat.Parse("header", strings.Replace(marked, "<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}", "{% if m.role == 'assistant' %}{% generation %}<assistant>", 1)))(t)
+	out, err := whole.RenderAssistant(messages[:2], chat.Options{})
 	if err != nil || len(out.Generated) != 1 || out.Text[out.Generated[0].Start:out.Generated[0].End] != "<assistant>one</s>" {
 		t.Errorf("%v, %v", out, err)
 	}
 }
 
 func TestRenderAssistantRefuses(t *testing.T) {
-	messages := []Message{NewMessage("user", "a"), NewMessage("assistant", "one"), NewMessage("user", "c")}
+	messages := []chat.Message{chat.NewMessage("user", "a"), chat.NewMessage("assistant", "one"), chat.NewMessage("user", "c")}
 	for text, want := range map[string]string{
 		`{% for m in messages %}{{ m.content }}{% if loop.last %}.{% else %},{% endif %}{% endfor %}`:                             "message 2: the chat template writes the turn in another way when others follow",
 		`{% for m in messages %}{{ m.content }}{% endfor %}{% if messages | length == 1 %}{{ raise_exception('no') }}{% endif %}`: "message 2: rendering what comes before it",
 		`{{ messages | length }}`: "message 2: the chat template writes",
 	} {
-		templates := must.Get(Parse("template", text))(t)
-		if out, err := templates.RenderAssistant(messages, Options{}); err == nil || !strings.Contains(err.Error(), want) {
+		templates := must.Get(chat.Parse("template", text))(t)
+		if out, err := templates.RenderAssistant(messages, chat.Options{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, %v, want %q", text, out, err, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package chat
+package chat_test
 
 import (
 	"encoding/json"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/torch/transformers/chat"
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
@@ -22,7 +23,7 @@ var clock = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 type chatCase struct {
 	Name      string            `json:"name"`
 	Template  string            `json:"template"`
-	Messages  []Message         `json:"messages"`
+	Messages  []chat.Message    `json:"messages"`
 	Tools     json.RawMessage   `json:"tools"`
 	Documents json.RawMessage   `json:"documents"`
 	Prompt    bool              `json:"add_generation_prompt"`
@@ -32,8 +33,8 @@ type chatCase struct {
 	Generated [][2]int          `json:"generated"`
 }
 
-func (c chatCase) options(t *testing.T) Options {
-	o := Options{AddGenerationPrompt: c.Prompt, Special: c.Special, Now: clock, Tools: objects(t, c.Tools), Documents: objects(t, c.Documents)}
+func (c chatCase) options(t *testing.T) chat.Options {
+	o := chat.Options{AddGenerationPrompt: c.Prompt, Special: c.Special, Now: clock, Tools: objects(t, c.Tools), Documents: objects(t, c.Documents)}
 	o.Variables = map[string]jinja.Value{}
 	v := must.Get(jinja.ParseJSON(c.Variables))(t)
 	for _, name := range v.(*jinja.Dict).Keys() {
@@ -75,7 +76,7 @@ func TestRenderAsTransformers(t *testing.T) {
 }
 
 func checkChat(t *testing.T, c chatCase) {
-	templates := must.Get(Parse("case", c.Template))(t)
+	templates := must.Get(chat.Parse("case", c.Template))(t)
 	got, err := templates.Render(c.Messages, c.options(t))
 	if c.Text == nil {
 		if err == nil {
