@@ -35,6 +35,7 @@ func switchText(pkg string) []byte {
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -43,7 +44,7 @@ import (
 var (
 	mutantChosen, _ = strconv.Atoi(os.Getenv("RLTRAIN_MUTANT"))
 	// A child of a test prints something else.
-	mutantPrints = mutantChosen < 0 && len(os.Args) > 2 && os.Args[2] == "-test.v"
+	mutantPrints = mutantChosen < 0 && slices.Contains(os.Args, "-test.v")
 	mutantOut    = os.Stdout // examples replace it
 	mutantLock   sync.Mutex
 	mutantTimes  = map[int]int{}

@@ -61,6 +61,9 @@ func (s *sampler) record(binaries map[string]string) (*suite, error) {
 			return nil, err
 		}
 	}
+	if !slices.ContainsFunc(all.functions, func(f function) bool { return len(f.Reached) > 0 }) {
+		return nil, errors.New("no test reaches a fault")
+	}
 	return all, nil
 }
 
@@ -91,7 +94,7 @@ func sum(before, path string) (string, error) {
 // reach runs the tests of a binary. The mutants that they reach stand between their names in the output.
 func (s *sampler) reach(folder, path string) ([]function, error) {
 	fmt.Printf("running the tests of %s without a fault\n", folder)
-	out, err := execute(20*time.Minute, folder, path, []string{"RLTRAIN_MUTANT=-1"}, "-test.v", "-test.timeout=0", "-test.run", "^(Test|Example|Fuzz)")
+	out, err := execute(20*time.Minute, folder, path, []string{"RLTRAIN_MUTANT=-1"}, "-test.timeout=0", "-test.v", "-test.run", "^(Test|Example|Fuzz)")
 	if err != nil {
 		return nil, fmt.Errorf("the tests of %s fail without a fault: %w\n%s", folder, err, out)
 	}
