@@ -304,15 +304,10 @@ func TestEpisode(t *testing.T) {
 		"\n"+`{"name":"b","prompt":"Half.","solution":"def f(x): return x/2","tests":[{"call":"f(4)","expect":"2"}]}`)
 	task := must.Get(envs.New("code", envs.Setup{HeldOut: 1}, envs.Settings{"dataset": path, "max_turns": "2", "perfect_bonus": "3", "reward_scale": "2"}))(t)
 	play := func(part envs.Part, actions ...string) (last envs.Step) {
-		e, err := task.Episode(part, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := must.Get(task.Episode(part, 0))(t)
 		must.Get(e.Reset(t.Context()))(t)
 		for _, action := range actions {
-			if last, err = e.Step(t.Context(), envs.Action{Text: action, Stop: envs.StopEnd}); err != nil {
-				t.Fatal(err)
-			}
+			last = must.Get(e.Step(t.Context(), envs.Action{Text: action, Stop: envs.StopEnd}))(t)
 		}
 		if _, err := e.Step(t.Context(), envs.Action{}); last.Done && err == nil {
 			t.Error("a step after the end is taken")

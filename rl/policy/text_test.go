@@ -52,9 +52,7 @@ func TestSpell(t *testing.T) {
 		t.Errorf("%q, %v, %v; want the text, and no more of it for the end token", text, ends, err)
 	}
 	// Bytes of a character have no text until it is complete; at the end they are no character.
-	if p.Tokenizer, err = tokenizer.Load(filepath.Join("..", "..", "torch", "transformers", "tokenizer", "testdata", "bytes")); err != nil {
-		t.Fatal(err)
-	}
+	p.Tokenizer = must.Get(tokenizer.Load(filepath.Join("..", "..", "torch", "transformers", "tokenizer", "testdata", "bytes")))(t)
 	if ids, err = p.Tokenizer.EncodeRaw("日+日", false); err != nil || len(ids) != 7 {
 		t.Fatalf("%v, %v", ids, err)
 	}

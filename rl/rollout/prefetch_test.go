@@ -117,9 +117,7 @@ func TestStoppedPrefetchResumesExactly(t *testing.T) {
 			if !errors.Is(err, context.Canceled) {
 				t.Fatal(err)
 			}
-			if state, err = json.Marshal(src.State()); err != nil {
-				t.Fatal(err)
-			}
+			state = must.Get(json.Marshal(src.State()))(t)
 			break
 		}
 		second := tiny(t)

@@ -292,10 +292,7 @@ func TestScoreOfPreferences(t *testing.T) {
 		}))
 	}
 	a := newDPO("sigmoid")
-	v, err := evaluate.ScorePreferences(t.Context(), p, a, units)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := must.Get(evaluate.ScorePreferences(t.Context(), p, a, units))(t)
 	right, margin, loss := 0.0, 0.0, 0.0
 	for i := 0; i < len(sums); i += 2 {
 		m := a.Beta * (sums[i] + 2 - sums[i+1] - 3)
@@ -309,9 +306,7 @@ func TestScoreOfPreferences(t *testing.T) {
 	}
 	// Without a reference, a reward is the mean log-probability of the answer's tokens.
 	a, margin = newDPO("simpo"), 0
-	if v, err = evaluate.ScorePreferences(t.Context(), p, a, units); err != nil {
-		t.Fatal(err)
-	}
+	v = must.Get(evaluate.ScorePreferences(t.Context(), p, a, units))(t)
 	for i, unit := range units {
 		margin += a.Beta * (sums[2*i]/float64(unit[0].Len()) - sums[2*i+1]/float64(unit[1].Len())) / 6
 	}

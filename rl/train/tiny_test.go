@@ -171,9 +171,7 @@ func (r labelRun) on(ctx context.Context, t testing.TB, p *policy.Classifier, h 
 		}
 	}
 	r.Config.Samples = r.LabelOptions.Samples
-	if r.Evaluate, err = evaluate.Labels(p, r.validation, r.metric, 1, rewards); err != nil {
-		t.Fatal(err)
-	}
+	r.Evaluate = must.Get(evaluate.Labels(p, r.validation, r.metric, 1, rewards))(t)
 	return Run(ctx, within(p, r.holds), source, a, r.Config, h)
 }
 
@@ -319,9 +317,7 @@ func (r tokenRun) source(t testing.TB, p *policy.CausalLM) (*rollout.Tokens, wri
 	}
 	var rewards *reward.Text
 	if r.rewards != "" {
-		if rewards, err = reward.ParseText(r.rewards, nil, reward.Options{Critic: func(string) (envs.Critic, error) { return smalls{}, nil }}); err != nil {
-			t.Fatal(err)
-		}
+		rewards = must.Get(reward.ParseText(r.rewards, nil, reward.Options{Critic: func(string) (envs.Critic, error) { return smalls{}, nil }}))(t)
 	}
 	source := must.Get(rollout.NewTokens(sampler, r.task, rollout.TokensConfig{
 		Options: r.Options, Steps: r.Steps, MaxNew: r.maxNew, Greedy: r.greedy, Rewards: rewards, Seed: r.Seed, Group: r.group,

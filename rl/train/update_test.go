@@ -26,16 +26,11 @@ func collected(t *testing.T, p *policy.CausalLM, r tokenRun) (*Trainer, *rl.Step
 	t.Helper()
 	source, sampler := r.source(t, p)
 	defer sampler.Close()
-	step, err := source.Next(t.Context(), rl.At{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	step := must.Get(source.Next(t.Context(), rl.At{}))(t)
 	r.Samples = r.SamplesPerPrompt
 	tr := must.Get(New(p, source, r.algorithm(), r.Config, run.Hooks{}))(t)
 	t.Cleanup(tr.Close)
-	if tr.scorer.reference, err = newReference(p, tr.config.Reference, tr.config.ReferenceEvery > 0, tr.refers()); err != nil {
-		t.Fatal(err)
-	}
+	tr.scorer.reference = must.Get(newReference(p, tr.config.Reference, tr.config.ReferenceEvery > 0, tr.refers()))(t)
 	return tr, step
 }
 

@@ -81,10 +81,7 @@ func check(t *testing.T, patterns ...string) (all []typed) {
 	t.Helper()
 	command := exec.Command("go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,DepOnly"}, patterns...)...)
 	command.Dir, command.Stderr = root, os.Stderr
-	out, err := command.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(command.Output())(t)
 	var packages []listed
 	exports := map[string]string{}
 	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
@@ -107,9 +104,7 @@ func check(t *testing.T, patterns ...string) (all []typed) {
 			file := must.Get(parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution))(t)
 			one.files = append(one.files, file)
 		}
-		if one.Package, err = config.Check(p.ImportPath, fset, one.files, one.info); err != nil {
-			t.Fatal(err)
-		}
+		one.Package = must.Get(config.Check(p.ImportPath, fset, one.files, one.info))(t)
 		all = append(all, one)
 	}
 	return all

@@ -36,13 +36,8 @@ func TestNF4EqualsBitsandbytes(t *testing.T) {
 		want := must.Get(files.Float32s(name + ".dequantized"))(t)
 		got := must.Get(nf4Values(files, name+".weight", []int64{6, 192}))(t)
 		if name != "f32" { // bitsandbytes returns the type of its input
-			v, err := constantAs(got, []int64{6, 192}, torch.BF16)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got, err = v.Read(); err != nil {
-				t.Fatal(err)
-			}
+			v := must.Get(constantAs(got, []int64{6, 192}, torch.BF16))(t)
+			got = must.Get(v.Read())(t)
 			v.Close()
 		}
 		for i := range want {

@@ -119,14 +119,9 @@ func apart(t *testing.T, a, b string) float64 {
 			if _, err := os.Stat(path); err != nil {
 				continue // an adapter and a head, or all weights
 			}
-			file, err := safetensors.Open(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			file := must.Get(safetensors.Open(path))(t)
 			for _, name := range file.Names() {
-				if all[base+" "+name], err = file.Float32s(name); err != nil {
-					t.Fatal(err)
-				}
+				all[base+" "+name] = must.Get(file.Float32s(name))(t)
 			}
 			file.Close()
 		}
