@@ -162,14 +162,7 @@ func TestEvaluateRefusesShapesThatDoNotFit(t *testing.T) {
 		"classes": func() { Evaluate([]string{"a", "b"}, []int{0}, [][]float32{{1}}) },
 		"label":   func() { Evaluate([]string{"a", "b"}, []int{2}, [][]float32{{1, 0}}) },
 	} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("%s: no panic", name)
-				}
-			}()
-			call()
-		}()
+		expect.Panic(t, call, name)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -55,12 +56,7 @@ func discountedSum(t *testing.T, gamma, lambda float64) {
 }
 
 func TestGAEPanicsOnUnequalLengths(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Error("no panic for 2 rewards and 1 value")
-		}
-	}()
-	rl.GAE([]float32{1, 2}, []float32{1}, []bool{true, true}, 0, 1, 1)
+	expect.Panic(t, func() { rl.GAE([]float32{1, 2}, []float32{1}, []bool{true, true}, 0, 1, 1) })
 }
 
 func BenchmarkGAE(b *testing.B) {

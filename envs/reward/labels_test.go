@@ -73,12 +73,7 @@ func TestReadsProbs(t *testing.T) {
 }
 
 func TestScorePanicsIfProbabilitiesAreRead(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Error("no panic")
-		}
-	}()
-	score(t, parseLabels(t, "accuracy,calibration", "a", "b"), 0, 0)
+	expect.Panic(t, func() { score(t, parseLabels(t, "accuracy,calibration", "a", "b"), 0, 0) })
 }
 
 func TestExpectedByHand(t *testing.T) {

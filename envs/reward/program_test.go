@@ -89,12 +89,7 @@ case $line in *moody*) echo "{\"id\":$id,\"error\":\"no \\\"idea\\\"\"}" ;; *) e
 }
 
 func TestExpectedPanicsWithAProgram(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Error("no panic")
-		}
-	}()
-	parseLabels(t, "accuracy,cmd:cat", "a").Expected([]int{0}, []float32{1})
+	expect.Panic(t, func() { parseLabels(t, "accuracy,cmd:cat", "a").Expected([]int{0}, []float32{1}) })
 }
 
 // More questions than fit into a pipe, for a program that starts once.

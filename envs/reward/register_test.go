@@ -95,14 +95,7 @@ func TestRegisterRefuses(t *testing.T) {
 			}{}
 		}},
 	} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("%+v is registered", d)
-				}
-			}()
-			Register(d)
-		}()
+		expect.Panic(t, func() { Register(d) }, d)
 	}
 }
 

@@ -35,6 +35,17 @@ func Failure[T any](_ T, err error) func(t testing.TB, want ...string) {
 	}
 }
 
+// Panic expects f to panic; what says what it does.
+func Panic(t testing.TB, f func(), what ...any) {
+	t.Helper()
+	defer func() {
+		if recover() == nil {
+			t.Errorf("%s: no panic", fmt.Sprint(what...))
+		}
+	}()
+	f()
+}
+
 // Names reports whether the text of err contains the fragments of want in order. " … " separates fragments. Tests check errors
 // by what they name (file, line, field, value), not by their sentences.
 func Names(err error, want string) bool {

@@ -29,13 +29,6 @@ func TestAlgorithmsAreFoundByName(t *testing.T) {
 		t.Errorf("error %v, want %s", err, want)
 	}
 	for _, d := range []algo.Definition{{Name: "grpo", New: newGRPO}, {Name: "empty"}, {New: newGRPO}} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("%q is registered", d.Name)
-				}
-			}()
-			algo.Register(d)
-		}()
+		expect.Panic(t, func() { algo.Register(d) }, d.Name)
 	}
 }

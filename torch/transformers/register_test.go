@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -17,13 +18,6 @@ func TestRegisterFamily(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got.Core(), want.Core())
 	}
 	for _, wrong := range [][2]string{{"llama", "llama"}, {"", "llama"}, {"other", "lama"}} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("%q like %q is registered", wrong[0], wrong[1])
-				}
-			}()
-			RegisterFamily(wrong[0], wrong[1], nil)
-		}()
+		expect.Panic(t, func() { RegisterFamily(wrong[0], wrong[1], nil) })
 	}
 }
