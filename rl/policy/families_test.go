@@ -46,18 +46,14 @@ func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
 					t.Errorf("a float of config.json became %s, which transformers refuses", n)
 				}
 				want := probabilities(t, adapted)
-				if diff := torchtest.MaxDiff(probabilities(t, loadPolicy(t, merged)), want); diff > 1e-5 {
-					t.Errorf("merged, probabilities differ by %g", diff)
-				}
+				torchtest.Near(t, probabilities(t, loadPolicy(t, merged)), want, 1e-5, "merged, probabilities")
 				if pooling == transformers.PoolMean {
 					return
 				}
 				// The merged folder has the fixture's layout, unless that has no prefix.
 				again := must.Get(policy.NewClassifier(policy.Config{Dir: merged, Labels: adapted.Labels, R: 2, Alpha: 4}))(t)
 				defer again.Close()
-				if diff := torchtest.MaxDiff(probabilities(t, again), want); diff > 1e-5 {
-					t.Errorf("as a base model, probabilities differ by %g", diff)
-				}
+				torchtest.Near(t, probabilities(t, again), want, 1e-5, "as a base model, probabilities")
 				fixture, names := tensorNames(t, filepath.Join(encoder, "model.safetensors")), tensorNames(t, filepath.Join(merged, "model.safetensors"))
 				if slices.Contains(fixture, "classifier.bias") || slices.Contains(fixture, "classifier.out_proj.bias") {
 					if diff := cmp.Diff(fixture, names); diff != "" {

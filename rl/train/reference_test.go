@@ -66,9 +66,7 @@ func TestReference(t *testing.T) {
 				for _, x := range step.Samples {
 					got = append(got, x.Reference...)
 				}
-				if d := torchtest.MaxDiff(got, asked(t, twin, step.Samples, policy.Pass{Temperature: 1})); d > 1e-5 {
-					t.Errorf("step %d: the reference differs from the policy as it was found by %v", at+1, d)
-				}
+				torchtest.Near(t, got, asked(t, twin, step.Samples, policy.Pass{Temperature: 1}), 1e-5, fmt.Sprintf("step %d: the reference from the policy as it was found", at+1))
 			}
 			if slices.EqualFunc(weightsOf(t, p), weightsOf(t, twin), slices.Equal) {
 				t.Error("training has changed nothing")

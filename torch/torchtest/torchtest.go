@@ -91,6 +91,16 @@ func RelativeError(got, want []float32) float64 {
 	return math.Sqrt(diff / norm)
 }
 
+// Near expects got to differ from want by no more than limit anywhere; what says what they are.
+func Near(t testing.TB, got, want []float32, limit float64, what string) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Errorf("%s: %d values, want %d", what, len(got), len(want))
+	} else if d := MaxDiff(got, want); !(d <= limit) {
+		t.Errorf("%s: values differ by up to %g, want at most %g", what, d, limit)
+	}
+}
+
 // MaxDiff is the maximum of |got − want|.
 func MaxDiff(got, want []float32) float64 {
 	var most float64

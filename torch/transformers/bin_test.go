@@ -1,6 +1,7 @@
 package transformers_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"testing"
 
@@ -20,18 +21,14 @@ func TestBinLoadsAsSafetensors(t *testing.T) {
 		defer model.Close()
 		states[i] = hiddenOf(t, model.Encoder)
 	}
-	if d := torchtest.MaxDiff(states[0], states[1]); d != 0 {
-		t.Errorf("the encoders differ by %g", d)
-	}
+	torchtest.Near(t, states[0], states[1], 0, "the encoders")
 	for _, options := range []transformers.CausalOptions{{}, {Trainable: true}, {DType: "bf16"}} {
 		for i, dir := range []string{"causal", "bin"} {
 			model := must.Get(transformers.LoadCausal(filepath.Join("testdata", dir, "llama_dynamic"), options))(t)
 			defer model.Close()
 			states[i] = hiddenOf(t, model.Model)
 		}
-		if d := torchtest.MaxDiff(states[0], states[1]); d != 0 {
-			t.Errorf("with %+v, the language models differ by %g", options, d)
-		}
+		torchtest.Near(t, states[0], states[1], 0, fmt.Sprintf("with %+v, the language models", options))
 	}
 }
 
@@ -54,7 +51,5 @@ func TestBinSavesAsSafetensors(t *testing.T) {
 	must.Do(t, from.Save(dir, transformers.SaveOptions{}))
 	again := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 	defer again.Close()
-	if d := torchtest.MaxDiff(hiddenOf(t, from.Model), hiddenOf(t, again.Model)); d != 0 {
-		t.Errorf("the saved model differs by %g", d)
-	}
+	torchtest.Near(t, hiddenOf(t, from.Model), hiddenOf(t, again.Model), 0, "the saved model")
 }

@@ -147,18 +147,14 @@ func TestLoadCausalSpellings(t *testing.T) {
 	model := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 	defer model.Close()
 	c.Causal = model
-	if d := torchtest.MaxDiff(c.read(t, c.sequences, false), c.want(t, "logits")); d > tolerance {
-		t.Errorf("logits differ by %g", d)
-	}
+	torchtest.Near(t, c.read(t, c.sequences, false), c.want(t, "logits"), tolerance, "logits")
 }
 
 func TestTrainableWeights(t *testing.T) {
 	for _, name := range []string{"llama_linear", "gpt2"} {
 		t.Run(name, func(t *testing.T) {
 			c := openCausal(t, name, transformers.CausalOptions{Trainable: true})
-			if d := torchtest.MaxDiff(c.read(t, c.sequences, false), c.want(t, "logits")); d > tolerance {
-				t.Errorf("logits differ by %g", d)
-			}
+			torchtest.Near(t, c.read(t, c.sequences, false), c.want(t, "logits"), tolerance, "logits")
 			// The weights are copies: writing to one does not change the file.
 			norm := c.Weights["norm.weight"]
 			must.Do(t, norm.Write(make([]float32, c.Config.HiddenSize)))
@@ -208,9 +204,7 @@ func TestSaveMerged(t *testing.T) {
 			must.Do(t, c.Save(dir, transformers.SaveOptions{Change: merge, DType: "fp32"}))
 			merged := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 			defer merged.Close()
-			if d := torchtest.MaxDiff(causalCase{Causal: merged}.read(t, c.sequences, false), want); d > tolerance {
-				t.Errorf("logits differ by %g", d)
-			}
+			torchtest.Near(t, causalCase{Causal: merged}.read(t, c.sequences, false), want, tolerance, "logits")
 		})
 	}
 }

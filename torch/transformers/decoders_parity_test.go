@@ -2,11 +2,9 @@ package transformers_test
 
 import (
 	"encoding/binary"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -106,16 +104,12 @@ func TestCausalLogitsEqualTransformers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
 			packed := c.read(t, c.sequences, false)
-			if d := torchtest.MaxDiff(packed, c.want(t, "logits")); d > tolerance {
-				t.Errorf("logits differ by %g", d)
-			}
+			torchtest.Near(t, packed, c.want(t, "logits"), tolerance, "logits")
 			var single []float32
 			for _, ids := range c.sequences {
 				single = append(single, c.read(t, [][]int32{ids}, false)...)
 			}
-			if d := torchtest.MaxDiff(single, packed); d > 1e-5 {
-				t.Errorf("packed and one by one differ by %g", d)
-			}
+			torchtest.Near(t, single, packed, 1e-5, "packed and one by one")
 		})
 	}
 }
@@ -183,39 +177,24 @@ func TestCausalAdapterGradientsEqualPEFT(t *testing.T) {
 			params := c.adapt(t)
 			must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 				loss := c.meanLoss(s, true)
-				if d := torchtest.MaxDiff(s.Read(loss), c.want(t, "loss")); d > tolerance {
-					t.Errorf("loss differs by %g", d)
-				}
+				torchtest.Near(t, s.Read(loss), c.want(t, "loss"), tolerance, "loss")
 				s.Backward(loss)
-				for _, key := range slices.Sorted(maps.Keys(params)) {
-					grad, ok := s.Grad(params[key])
-					if !ok {
-						t.Errorf("%s has no gradient", key)
-						continue
-					}
-					if e := torchtest.RelativeError(s.Read(grad), c.want(t, "grad."+key)); e > tolerance {
-						t.Errorf("gradient of %s: relative error %g", key, e)
-					}
-				}
+				compareGradients(t, s, params, c.want)
 				return nil
 			}))
-			if d := torchtest.MaxDiff(c.read(t, c.sequences, false), c.want(t, "logits")); d > tolerance {
-				t.Errorf("without the adapter, logits differ by %g", d)
-			}
+			torchtest.Near(t, c.read(t, c.sequences, false), c.want(t, "logits"), tolerance, "without the adapter, logits")
 		})
 	}
 }
 
-// TestAllTargets: the targets select every linear module of each family.
-func TestAllTargets(t *testing.T) {
+// TestTargets: all targets select every linear module of each family, and each default target one of every layer.
+func TestTargets(t *testing.T) {
 	var configs []*transformers.Config
 	for _, name := range causalCases(t) {
-		config := must.Get(transformers.LoadCausalConfig(filepath.Join("testdata", "causal", name)))(t)
-		configs = append(configs, config)
+		configs = append(configs, must.Get(transformers.LoadCausalConfig(filepath.Join("testdata", "causal", name)))(t))
 	}
-	for _, name := range []string{"bert", "encoders/distilbert", "encoders/modernbert", "encoders/roberta"} {
-		config := must.Get(transformers.LoadConfig(filepath.Join("testdata", name)))(t)
-		configs = append(configs, config)
+	for _, name := range append(encoderCases(t), "bert") {
+		configs = append(configs, must.Get(transformers.LoadConfig(filepath.Join("testdata", name)))(t))
 	}
 	for _, config := range configs {
 		var names []string
@@ -227,22 +206,13 @@ func TestAllTargets(t *testing.T) {
 		if diff := cmp.Diff(names, selected); err != nil || diff != "" || len(targets)*config.NumHiddenLayers != len(names) {
 			t.Errorf("%s: %v select other modules than all (error %v)\n%s", config.ModelType, targets, err, diff)
 		}
-	}
-}
-
-// TestDefaultTargetsAreLinears: each default target matches a module of every layer.
-func TestDefaultTargetsAreLinears(t *testing.T) {
-	for _, name := range causalCases(t) {
-		config := must.Get(transformers.LoadCausalConfig(filepath.Join("testdata", "causal", name)))(t)
 		for _, target := range config.DefaultTargets() {
-			n := 0
-			for _, l := range config.Linears() {
-				if strings.HasSuffix(l.Name, "."+target) {
-					n++
-				}
+			want := config.NumHiddenLayers
+			if config.ModelType == "bert" && target == "output.dense" { // and attention.output.dense
+				want *= 2
 			}
-			if n != config.NumHiddenLayers {
-				t.Errorf("%s: %s means %d modules of %d layers", name, target, n, config.NumHiddenLayers)
+			if some, err := lora.Match(names, []string{target}); len(some) != want {
+				t.Errorf("%s: %s means %d modules of %d layers, %v", config.ModelType, target, len(some), config.NumHiddenLayers, err)
 			}
 		}
 	}

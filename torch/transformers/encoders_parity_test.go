@@ -1,10 +1,10 @@
 package transformers_test
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -59,9 +59,7 @@ func (f fixture) headParams(t *testing.T) map[string]*torch.Var {
 				stored = own.Bias
 			}
 			got := must.Get(stored.Read())(t)
-			if d := torchtest.MaxDiff(got, want); d != 0 {
-				t.Errorf("%s of the folder differs by %g", module+end, d)
-			}
+			torchtest.Near(t, got, want, 0, fmt.Sprintf("%s of the folder", module+end))
 		}
 	}
 	return params
@@ -84,12 +82,8 @@ func TestEncoderFamiliesEqualTransformers(t *testing.T) {
 				return hidden, logits
 			}
 			hidden, logits := read(f.sequences)
-			if d := torchtest.MaxDiff(hidden, f.want(t, "hidden")); d > tolerance {
-				t.Errorf("hidden states differ by %g", d)
-			}
-			if d := torchtest.MaxDiff(logits, f.want(t, "logits")); d > tolerance {
-				t.Errorf("logits differ by %g", d)
-			}
+			torchtest.Near(t, hidden, f.want(t, "hidden"), tolerance, "hidden states")
+			torchtest.Near(t, logits, f.want(t, "logits"), tolerance, "logits")
 			var single, singleLogits []float32
 			for _, ids := range f.sequences {
 				h, l := read([][]int32{ids})
@@ -111,43 +105,13 @@ func TestEncoderFamiliesGradientsEqualPEFT(t *testing.T) {
 			maps.Copy(params, head)
 			must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 				logits := f.logits(s, f.sequences, head, true)
-				if d := torchtest.MaxDiff(s.Read(logits), f.want(t, "adapted_logits")); d > tolerance {
-					t.Errorf("logits differ by %g", d)
-				}
+				torchtest.Near(t, s.Read(logits), f.want(t, "adapted_logits"), tolerance, "logits")
 				loss := s.Scale(s.Sum(s.Pick(s.LogSoftmax(logits), s.Ints(f.labels, int64(len(f.labels))))), -1/float64(len(f.labels)))
-				if d := torchtest.MaxDiff(s.Read(loss), f.want(t, "loss")); d > tolerance {
-					t.Errorf("loss differs by %g", d)
-				}
+				torchtest.Near(t, s.Read(loss), f.want(t, "loss"), tolerance, "loss")
 				s.Backward(loss)
-				for _, key := range slices.Sorted(maps.Keys(params)) {
-					grad, ok := s.Grad(params[key])
-					if !ok {
-						t.Errorf("%s has no gradient", key)
-						continue
-					}
-					if e := torchtest.RelativeError(s.Read(grad), f.want(t, "grad."+key)); e > tolerance {
-						t.Errorf("gradient of %s: relative error %g", key, e)
-					}
-				}
+				compareGradients(t, s, params, f.want)
 				return nil
 			}))
 		})
-	}
-}
-
-func TestEncoderDefaultTargetsAreLinears(t *testing.T) {
-	for _, name := range encoderCases(t) {
-		config := must.Get(transformers.LoadConfig(filepath.Join("testdata", name)))(t)
-		for _, target := range config.DefaultTargets() {
-			n := 0
-			for _, l := range config.Linears() {
-				if strings.HasSuffix(l.Name, "."+target) {
-					n++
-				}
-			}
-			if n != config.NumHiddenLayers {
-				t.Errorf("%s: %s means %d modules of %d layers", name, target, n, config.NumHiddenLayers)
-			}
-		}
 	}
 }

@@ -106,9 +106,7 @@ func TestExportChanges(t *testing.T) {
 	want := causalCase{Causal: changed}.read(t, [][]int32{c.IDs}, false)
 	again := exported(t, loadFP32(t, dir), transformers.GGUFOptions{Type: gguf.F32, Change: change})
 	got := causalCase{Causal: loadFP32(t, again)}.read(t, [][]int32{c.IDs}, false)
-	if d := torchtest.MaxDiff(got, want); d > 1e-6 {
-		t.Errorf("logits differ by %g", d)
-	}
+	torchtest.Near(t, got, want, 1e-6, "logits")
 }
 
 // The error names what GGUF cannot represent.

@@ -1,6 +1,7 @@
 package transformers_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"testing"
 
@@ -76,12 +77,8 @@ func TestHiddenStatesEqualTransformers(t *testing.T) {
 				return nil
 			}))
 			want := f.want(t, "hidden")
-			if d := torchtest.MaxDiff(packed, want); d > tolerance {
-				t.Errorf("packed: hidden states differ by %g", d)
-			}
-			if d := torchtest.MaxDiff(single, packed); d > 1e-5 {
-				t.Errorf("packed and one by one differ by %g", d)
-			}
+			torchtest.Near(t, packed, want, tolerance, "packed: hidden states")
+			torchtest.Near(t, single, packed, 1e-5, "packed and one by one")
 		})
 	}
 }
@@ -143,6 +140,18 @@ func (f fixture) head(t *testing.T) (weight, bias *torch.Var) {
 	return weight, bias
 }
 
+// compareGradients compares the gradients of parameters with those of the fixture.
+func compareGradients(t *testing.T, s *torch.Scope, params map[string]*torch.Var, want func(t *testing.T, name string) []float32) {
+	t.Helper()
+	for key, v := range params {
+		if grad, ok := s.Grad(v); !ok {
+			t.Errorf("%s has no gradient", key)
+		} else if e := torchtest.RelativeError(s.Read(grad), want(t, "grad."+key)); !(e <= tolerance) {
+			t.Errorf("gradient of %s: relative error %g", key, e)
+		}
+	}
+}
+
 func TestLogitsAndAdapterGradientsEqualPEFT(t *testing.T) {
 	for _, name := range []string{"bert", "bert_odd"} {
 		t.Run(name, func(t *testing.T) {
@@ -154,23 +163,10 @@ func TestLogitsAndAdapterGradientsEqualPEFT(t *testing.T) {
 				logits := s.Linear(s.SegmentMean(hidden, cu), weight.T(), bias.T())
 				picked := s.Pick(s.LogSoftmax(logits), s.Ints(f.labels, int64(len(f.labels))))
 				loss := s.Scale(s.Sum(picked), -1/float64(len(f.labels)))
-				if d := torchtest.MaxDiff(s.Read(logits), f.want(t, "adapted_logits")); d > tolerance {
-					t.Errorf("logits differ by %g", d)
-				}
-				if d := torchtest.MaxDiff(s.Read(loss), f.want(t, "loss")); d > tolerance {
-					t.Errorf("loss differs by %g", d)
-				}
+				torchtest.Near(t, s.Read(logits), f.want(t, "adapted_logits"), tolerance, "logits")
+				torchtest.Near(t, s.Read(loss), f.want(t, "loss"), tolerance, "loss")
 				s.Backward(loss)
-				for key, v := range params {
-					grad, ok := s.Grad(v)
-					if !ok {
-						t.Errorf("%s has no gradient", key)
-						continue
-					}
-					if e := torchtest.RelativeError(s.Read(grad), f.want(t, "grad."+key)); e > tolerance {
-						t.Errorf("gradient of %s: relative error %g", key, e)
-					}
-				}
+				compareGradients(t, s, params, f.want)
 				return nil
 			}))
 		})
@@ -182,9 +178,7 @@ func TestAdapterOffIsTheBaseModel(t *testing.T) {
 	f.adapt(t)
 	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		hidden, _ := s.Hidden(f.model.Encoder, torch.Pack(f.sequences), torch.Pass{})
-		if d := torchtest.MaxDiff(s.Read(hidden), f.want(t, "hidden")); d > tolerance {
-			t.Errorf("hidden states differ from the base model's by %g", d)
-		}
+		torchtest.Near(t, s.Read(hidden), f.want(t, "hidden"), tolerance, "hidden states from the base model's")
 		return nil
 	}))
 }
@@ -202,9 +196,7 @@ func TestFamilyPoolingEqualsSequenceClassification(t *testing.T) {
 			}
 			pooled := s.Tanh(s.FrozenLinear(s.Rows(hidden, s.Ints(firsts, int64(len(firsts)))), f.model.Pooler.Weight.T(), f.model.Pooler.Bias.T()))
 			logits := s.Linear(pooled, weight.T(), bias.T())
-			if d := torchtest.MaxDiff(s.Read(logits), f.want(t, "family_logits")); d > tolerance {
-				t.Errorf("%s: logits differ by %g", name, d)
-			}
+			torchtest.Near(t, s.Read(logits), f.want(t, "family_logits"), tolerance, fmt.Sprintf("%s: logits", name))
 			return nil
 		}))
 	}
