@@ -8,7 +8,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What go needs in its environment; builds libtokenizers.a on first use.
 GOENV = env="$$(scripts/setup/env.sh)" && eval "$$env" &&
 
-.PHONY: all install core cuda wheel bundle bundle-tests cli models env test check lint asan race fuzz bench compat load crash dist mutants mutants-core fixtures clean help
+.PHONY: all install core cuda wheel bundle release bundle-tests cli models env test check lint asan race fuzz bench compat load crash dist mutants mutants-core fixtures clean help
 
 all: core cli models ## build everything: the core, bin/rltrain and the default models (the default target)
 
@@ -37,6 +37,9 @@ wheel: cuda ## build the wheel for pip in dist; it needs neither Python code nor
 
 bundle: cuda ## build the tarball for machines without Python in dist
 	@$(GOENV) go run ./scripts/release tarball
+
+release: cuda ## build the wheel, the tarball, the list of components, the changes and checksums in dist
+	@$(GOENV) go run ./scripts/release all
 
 bundle-tests: cuda cli ## build rltrain and its tests for another machine: build/rltrain-tests-linux-x86_64.tar.xz
 	@scripts/setup/bundle.sh

@@ -2,12 +2,14 @@
 //
 //	go run ./scripts/release wheel      rltrain-VERSION-py3-none-manylinux_X_Y_x86_64.whl, for pip
 //	go run ./scripts/release tarball    rltrain-VERSION-linux-x86_64.tar.xz
+//	go run ./scripts/release all        both, a list of components (SBOM), the changes and checksums
 //
 // It packs the libraries of build/lib and compiles the program. Two runs on one commit write the same bytes. Packages come
 // without libtorch, which rltrain setup downloads.
 package main
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/outfile"
 	"github.com/rltrain/rltrain/internal/version"
 )
 
@@ -29,6 +32,8 @@ type release struct {
 	version string    // by PEP 440
 	commit  time.Time // all files in packages are of this time
 	files   []file
+
+	components []component
 }
 
 func main() {
@@ -56,8 +61,10 @@ func run(kinds []string) error {
 			path, err = r.wheel()
 		case "tarball":
 			path, err = r.tarball()
+		case "all":
+			path, err = r.all()
 		default:
-			return fmt.Errorf("unknown package %q; want wheel or tarball", kind)
+			return fmt.Errorf("unknown package %q; want wheel, tarball or all", kind)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", kind, err)
@@ -69,6 +76,58 @@ func run(kinds []string) error {
 		fmt.Printf("%s: %.1f MB\n", path, float64(info.Size())/1e6)
 	}
 	return nil
+}
+
+// all writes everything that a release has, and returns the path of the checksums.
+func (r *release) all() (string, error) {
+	wheel, err := r.wheel()
+	if err != nil {
+		return "", err
+	}
+	tarball, err := r.tarball()
+	if err != nil {
+		return "", err
+	}
+	list, err := r.sbom(r.components)
+	if err != nil {
+		return "", err
+	}
+	changes, err := os.ReadFile("CHANGELOG.md")
+	if err != nil {
+		return "", err
+	}
+	notes, err := changesOf(string(changes), version.Version)
+	if err != nil {
+		return "", err
+	}
+	names := []string{filepath.Base(wheel), filepath.Base(tarball)}
+	for _, f := range []file{{"rltrain-" + r.version + ".cdx.json", list, 0o644}, {"rltrain-" + r.version + "-changes.md", []byte(notes), 0o644}} {
+		if err := outfile.Write(filepath.Join(dist, f.path), f.data, f.mode); err != nil {
+			return "", err
+		}
+		names = append(names, f.path)
+	}
+	var sums strings.Builder
+	for _, name := range names {
+		data, err := os.ReadFile(filepath.Join(dist, name))
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(data), name)
+	}
+	path := filepath.Join(dist, "SHA256SUMS")
+	return path, outfile.Write(path, []byte(sums.String()), 0o644)
+}
+
+// changesOf is the section of a version in the list of changes, without its heading.
+func changesOf(changes, version string) (string, error) {
+	_, section, ok := strings.Cut(changes, "\n## "+version)
+	if !ok {
+		return "", fmt.Errorf("CHANGELOG.md has no section %s", version)
+	}
+	_, section, _ = strings.Cut(section, "\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	return strings.TrimSpace(section) + "\n", nil
 }
 
 // newRelease compiles the program and gathers the files.
@@ -94,6 +153,9 @@ func newRelease() (*release, error) {
 	}
 	if changes != "" || !strings.Contains("\n"+tags+"\n", "\nv"+version.Version+"\n") {
 		r.version += ".dev0"
+	}
+	if r.components, err = components(); err != nil {
+		return nil, err
 	}
 	r.files, err = gather()
 	return r, err

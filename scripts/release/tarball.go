@@ -21,7 +21,7 @@ func (r *release) tarball() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	files := append(r.files, file{"lib/rltrain/libtokenizers.a", library, 0o644})
+	files := append(r.files, file{"lib/rltrain/libtokenizers.a", library, 0o644}, file{othersLicences, licences(r.components), 0o644})
 	for _, name := range []string{"README.md", "LICENSE"} {
 		f, err := readFile(name)
 		if err != nil {

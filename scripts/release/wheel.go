@@ -51,7 +51,8 @@ func (r *release) wheel() (string, error) {
 	members = append(members,
 		file{info + "METADATA", []byte(metadata), 0o644},
 		file{info + "WHEEL", []byte("Wheel-Version: 1.0\nGenerator: rltrain\nRoot-Is-Purelib: false\nTag: " + tag + "\n"), 0o644},
-		file{info + "licenses/LICENSE", licence.data, 0o644})
+		file{info + "licenses/LICENSE", licence.data, 0o644},
+		file{info + "licenses/" + othersLicences, licences(r.components), 0o644})
 	var record strings.Builder
 	for _, m := range members {
 		sum := sha256.Sum256(m.data)
@@ -73,6 +74,7 @@ Version: VERSION
 Summary: Fine-tune language models and text classifiers with supervised and reinforcement learning
 License-Expression: Apache-2.0
 License-File: LICENSE
+License-File: LICENSE.third-party
 Requires-Python: >=3.8
 Project-URL: Source, https://github.com/rltrain/rltrain
 Classifier: Environment :: Console

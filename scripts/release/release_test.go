@@ -1,0 +1,83 @@
+package main
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rltrain/rltrain/internal/must"
+)
+
+func TestChangesOf(t *testing.T) {
+	changes := string(must.Get(os.ReadFile("../../CHANGELOG.md"))(t))
+	section := must.Get(changesOf(changes, "0.1.0"))(t)
+	if !strings.HasPrefix(section, "### ") || strings.Contains(section, "\n## ") {
+		t.Errorf("got %q", section[:80])
+	}
+	if got := must.Get(changesOf("# Changes\n\n## 2.0, now\n\nnew\n\n## 1.0\n\nold\n", "2.0"))(t); got != "new\n" {
+		t.Errorf("got %q", got)
+	}
+	if _, err := changesOf(changes, "9.9"); err == nil {
+		t.Error("no error for a version without changes")
+	}
+}
+
+func TestClassify(t *testing.T) {
+	for text, want := range map[string]string{
+		"Apache License\n   Version 2.0, January 2004": "Apache-2.0", "Permission is hereby granted, free of charge,\nto any person obtaining a copy": "MIT",
+		"Redistributions in binary form must reproduce\nmay be used to endorse or promote products derived from this\nsoftware": "BSD-3-Clause",
+		"Redistributions in binary form must reproduce": "BSD-2-Clause", "all rights reserved": "",
+	} {
+		if got := classify([]string{text}); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestGlibc: the newest version that this test's program needs is one that packages may need, or is refused.
+func TestGlibc(t *testing.T) {
+	data := must.Get(os.ReadFile("/bin/sh"))(t)
+	n, err := (&release{files: []file{{"bin/sh", data, 0o755}, {"share/x", []byte("text"), 0o644}}}).glibc()
+	if (err == nil) != (n >= 4 && n <= newestGlibc) || err != nil && !strings.Contains(err.Error(), "sh needs glibc 2.") {
+		t.Errorf("got 2.%d, %v", n, err)
+	}
+	if _, err := glibcOf([]byte("no program")); err == nil {
+		t.Error("no error for a file that is no program")
+	}
+}
+
+// TestZip: packing twice gives the same bytes, with modes and one time.
+func TestZip(t *testing.T) {
+	r := &release{commit: time.Unix(1_700_000_000, 0).UTC()}
+	files := []file{{"a/run", []byte("x"), 0o755}, {"b", bytes.Repeat([]byte("y"), 1000), 0o644}}
+	first, second := must.Get(r.zip(files))(t), must.Get(r.zip(files))(t)
+	if !bytes.Equal(first, second) {
+		t.Error("the bytes differ")
+	}
+	archive := must.Get(zip.NewReader(bytes.NewReader(first), int64(len(first))))(t)
+	for i, f := range archive.File {
+		if f.Mode() != files[i].mode || !f.Modified.Equal(r.commit) {
+			t.Errorf("%s has mode %v and time %v", f.Name, f.Mode(), f.Modified)
+		}
+	}
+}
+
+func TestSBOM(t *testing.T) {
+	r := &release{version: "1.2.3", commit: time.Unix(1_700_000_000, 0).UTC()}
+	all := []component{{"m", "v1", "MIT", "pkg:golang/m@v1", []string{"text"}}, {"n", "v2", "MIT", "pkg:golang/n@v2", []string{"text"}}}
+	var list struct {
+		SerialNumber string
+		Components   []struct{ Name, Version, Scope string }
+	}
+	must.Do(t, json.Unmarshal(must.Get(r.sbom(all))(t), &list))
+	if len(list.SerialNumber) != len("urn:uuid:")+36 || list.Components[0].Name != "m" || list.Components[2].Name != "torch" || list.Components[2].Scope != "required" {
+		t.Errorf("got %+v", list)
+	}
+	if text := string(licences(all)); strings.Count(text, "\ntext\n") != 1 || !strings.Contains(text, "\nm, n\n") {
+		t.Errorf("got %q", text)
+	}
+}
