@@ -8,7 +8,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What go needs in its environment; builds libtokenizers.a on first use.
 GOENV = env="$$(scripts/setup/env.sh)" && eval "$$env" &&
 
-.PHONY: all install core cuda wheel bundle release bundle-tests cli models env test check lint asan race fuzz bench compat load crash dist mutants mutants-core fixtures clean help
+.PHONY: all install install-files core cuda wheel bundle release bundle-tests cli models env test check lint asan race fuzz bench compat load crash dist mutants mutants-core fixtures clean help
 
 all: core cli models ## build everything: the core, bin/rltrain and the default models (the default target)
 
@@ -16,7 +16,9 @@ all: core cli models ## build everything: the core, bin/rltrain and the default 
 PREFIX ?= $(HOME)/.local
 TO = $(DESTDIR)$(PREFIX)
 
-install: all ## build everything and copy rltrain, its libraries, manual page and completion files to $$PREFIX (default ~/.local)
+install: all install-files ## build everything and copy rltrain, its libraries, manual page and completion files to $$PREFIX (default ~/.local)
+
+install-files: cli
 	@install -Dm755 bin/rltrain "$(TO)/bin/rltrain"
 	@for library in build/lib/*.so; do install -Dm755 "$$library" -t "$(TO)/lib/rltrain"; done
 	@install -d "$(TO)/share/man/man1" "$(TO)/share/bash-completion/completions" "$(TO)/share/zsh/site-functions" "$(TO)/share/fish/vendor_completions.d"
@@ -87,7 +89,8 @@ fuzz: core models ## run every fuzz target for $$FUZZTIME (default 10s)
 bench: core models ## run all Go benchmarks
 	@$(GOENV) go test -run '^$$' -bench . -benchmem ./...
 
-compat: all cuda ## compare with transformers, peft, TRL, llama.cpp, OpenAI's client and lm-evaluation-harness, and compile for GPUs (needs Python; creates virtual environments)
+compat: all wheel bundle ## test the packages; compare with transformers, peft, TRL, llama.cpp, OpenAI's client and lm-evaluation-harness, and compile for GPUs (needs Python; creates virtual environments)
+	@scripts/install.sh
 	@scripts/compat.sh -r scripts/serve.txt scripts/serve.py
 	@scripts/compat.sh -r scripts/harness.txt scripts/harness.py
 	@scripts/compat.sh

@@ -101,7 +101,7 @@ func (r *release) all() (string, error) {
 		return "", err
 	}
 	names := []string{filepath.Base(wheel), filepath.Base(tarball)}
-	for _, f := range []file{{"rltrain-" + r.version + ".cdx.json", list, 0o644}, {"rltrain-" + r.version + "-changes.md", []byte(notes), 0o644}} {
+	for _, f := range []file{{"rltrain-" + r.version + ".cdx.json", list, 0o644}, {"changes.txt", []byte(notes), 0o644}} {
 		if err := outfile.Write(filepath.Join(dist, f.path), f.data, f.mode); err != nil {
 			return "", err
 		}
