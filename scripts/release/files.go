@@ -17,8 +17,8 @@ type file struct {
 	mode os.FileMode
 }
 
-// gather returns the files that every package has, in order of their paths.
-func gather() ([]file, error) {
+// gather returns the files that every package has. stamp is internal/version's.
+func gather(stamp string) ([]file, error) {
 	if err := os.RemoveAll(stage); err != nil {
 		return nil, err
 	}
@@ -26,7 +26,7 @@ func gather() ([]file, error) {
 		return nil, err
 	}
 	program := inStage("rltrain")
-	if _, err := output("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "./cmd/rltrain"); err != nil {
+	if _, err := output("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X github.com/rltrain/rltrain/internal/version.stamp="+stamp, "-o", program, "./cmd/rltrain"); err != nil {
 		return nil, err
 	}
 	files := []file{{path: "bin/rltrain", mode: 0o755}}

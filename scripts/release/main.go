@@ -142,6 +142,10 @@ func newRelease() (*release, error) {
 		return nil, err
 	}
 	r.commit = time.Unix(n, 0).UTC()
+	stamp, err := output("git", "rev-parse", "HEAD")
+	if err != nil {
+		return nil, err
+	}
 	// A commit without its version's tag is on the way to that version.
 	tags, err := output("git", "tag", "--points-at", "HEAD")
 	if err != nil {
@@ -151,13 +155,16 @@ func newRelease() (*release, error) {
 	if err != nil {
 		return nil, err
 	}
+	if changes != "" {
+		stamp += "+"
+	}
 	if changes != "" || !strings.Contains("\n"+tags+"\n", "\nv"+version.Version+"\n") {
 		r.version += ".dev0"
 	}
 	if r.components, err = components(); err != nil {
 		return nil, err
 	}
-	r.files, err = gather()
+	r.files, err = gather(stamp)
 	return r, err
 }
 
