@@ -263,25 +263,34 @@ RLT_INLINE void put_turned(Registers& r, const Tile& t, int64_t panel) {
 template <int Panels, class Registers>
 RLT_INLINE void multiply_few_panels(Registers& r, const Tile& t, const FewPanel* panels) {
   constexpr int64_t kStep = 128, kPanelWords = kPanel * kStep / 2;  // k at once
-  alignas(64) uint32_t rows[Panels * kPanelWords];
+  alignas(64) uint32_t rows[2][kPanelWords];
   const uint8_t* blocks[Panels];
   for (int p = 0; p < Panels; ++p) blocks[p] = panels[p].blocks;
   for_sums<1, Panels>([&](auto number, int, int)
                           __attribute__((always_inline)) { r.template zero<decltype(number)::value>(); });
-  for (int64_t k = 0; k < t.k; k += kStep / 2) {
-    const int64_t words = t.k - k < kStep / 2 ? t.k - k : kStep / 2;
-    for (int p = 0; p < Panels; ++p) {
-      blocks[p] = few::unpack(*panels[p].by, blocks[p], 2 * words, panels[p].ahead,
-                              reinterpret_cast<uint16_t*>(rows + p * kPanelWords), kStep);
-    }
-    for (int64_t i = 0; i < words; i += kStepWords) {
+  const auto words_at = [&](int64_t k) { return t.k - k < kStep / 2 ? t.k - k : kStep / 2; };
+  const auto multiply_rows = [&](auto number, int64_t k, const uint32_t* from)
+      __attribute__((always_inline)) {
+    for (int64_t i = 0; i < words_at(k); i += kStepWords) {
       r.template load<6>(t.a + (k + i) * t.a_stride, t.a_stride);
-      for_sums<1, Panels>([&](auto number, int, int panel) __attribute__((always_inline)) {
-        r.template load<4>(rows + panel * kPanelWords + i, kStep / 2);
-        r.template multiply<decltype(number)::value, 4, 6>();
-      });
+      r.template load<4>(from + i, kStep / 2);
+      r.template multiply<decltype(number)::value, 4, 6>();
     }
+  };
+  // Rows are multiplied after the next ones are unpacked: only then are they in the cache, where a register
+  // can load them, and the processor multiplies and unpacks at the same time.
+  int now = 0;
+  for (int64_t k = 0; k < t.k; k += kStep / 2) {
+    for_sums<1, Panels>([&](auto number, int, int panel) __attribute__((always_inline)) {
+      now ^= 1;
+      blocks[panel] = few::unpack(*panels[panel].by, blocks[panel], 2 * words_at(k), panels[panel].ahead,
+                                  reinterpret_cast<uint16_t*>(rows[now]), kStep);
+      constexpr int kBefore = (decltype(number)::value + Panels - 1) % Panels;
+      const int64_t before = panel > 0 ? k : k - kStep / 2;
+      if (before >= 0) multiply_rows(Number<kBefore>(), before, rows[now ^ 1]);
+    });
   }
+  multiply_rows(Number<Panels - 1>(), (t.k - 1) / (kStep / 2) * (kStep / 2), rows[now]);
   for_sums<1, Panels>([&](auto number, int, int panel) __attribute__((always_inline)) {
     put_turned<decltype(number)::value>(r, t, panel);
   });

@@ -88,11 +88,11 @@ QuantPanels::QuantPanels(const std::vector<QuantRows>& panels, int64_t in) : wid
     panels_.push_back({bits_of(from.quant), size});
     size += bytes_of(panels_.back().by, width_);
   }
-  memory_ = Buffer<uint8_t>(size);
+  memory_ = WeightMemory(size);
   parallel_for(0, static_cast<int64_t>(panels.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {
       const Panel& panel = panels_[static_cast<size_t>(p)];
-      uint8_t* const to = memory_.data() + panel.offset;
+      auto* const to = reinterpret_cast<uint8_t*>(memory_.data()) + panel.offset;
       std::memset(to, 0, static_cast<size_t>(bytes_of(panel.by, width_)));
       pack_rows(panel.by, panels[static_cast<size_t>(p)], in, to);
     }
@@ -102,7 +102,7 @@ QuantPanels::QuantPanels(const std::vector<QuantRows>& panels, int64_t in) : wid
 FewPanel QuantPanels::at(int64_t panel, int64_t next) const {
   const auto& [by, offset] = panels_[static_cast<size_t>(panel)];
   const bool more = next < static_cast<int64_t>(panels_.size());
-  return {&by, memory_.data() + offset, more ? panels_[static_cast<size_t>(next)].offset - offset : 0};
+  return {&by, blocks() + offset, more ? panels_[static_cast<size_t>(next)].offset - offset : 0};
 }
 
 void QuantPanels::unpack(int64_t panel, int64_t begin, int64_t end, int64_t next, uint16_t* out) const {

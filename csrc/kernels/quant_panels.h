@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/buffer.h"
 #include "kernels/kernels.h"
 #include "kernels/quant.h"
+#include "kernels/weight_memory.h"
 
 namespace rlt {
 
@@ -43,13 +43,15 @@ class QuantPanels {
   FewPanel at(int64_t panel, int64_t next) const;
 
  private:
+  const uint8_t* blocks() const { return reinterpret_cast<const uint8_t*>(memory_.data()); }
+
   struct Panel {
     FewBits by;
     int64_t offset;
   };
   std::vector<Panel> panels_;
   int64_t width_ = 0;  // k of a panel
-  Buffer<uint8_t> memory_;
+  WeightMemory memory_;
 };
 
 }  // namespace rlt

@@ -161,7 +161,7 @@ void LinearGroup::pack_dense(Weights& to) const {
   std::vector<at::Tensor> dense;
   for (const Linear* layer : layers_) dense.push_back(layer->dense().to(at::kCPU, type()).contiguous());
   Group& group = to.group;
-  to.panels = Buffer<char>(group.panels * group.panel_bytes());
+  to.panels = WeightMemory(group.panels * group.panel_bytes());
   group.weights = to.panels.data();
   parallel_for(0, group.panels, 1, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {

@@ -11,6 +11,7 @@
 #include "kernels/buffer.h"
 #include "kernels/group.h"
 #include "kernels/quant_panels.h"
+#include "kernels/weight_memory.h"
 #include "nn/linear.h"
 
 namespace rlt::nn {
@@ -31,7 +32,7 @@ class LinearGroup {
   // On the CPU.
   struct Weights {
     std::vector<Seen> seen;
-    Buffer<char> panels;  // empty where all layers are quantised
+    WeightMemory panels;  // empty where all layers are quantised
     QuantPanels quant;    // empty elsewhere
     std::vector<float> bias;
     Group group;  // all of that, as multiply_group takes it

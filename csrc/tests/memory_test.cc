@@ -5,10 +5,12 @@
 #include <malloc.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "check.h"
 #include "kernels/buffer.h"
+#include "kernels/weight_memory.h"
 
 namespace {
 
@@ -45,6 +47,27 @@ TEST(freed_tensors_make_room_for_the_next) {
   const size_t after = mallinfo2().arena;
   EXPECT_AT_MOST(after > before ? static_cast<double>(after - before) : 0.0, 10.0 * kBytes,
                  "bytes that the heap grew by");
+}
+
+// Small weights lie in one block, each on cache lines of its own; a copy keeps them.
+TEST(weights_share_blocks) {
+  rlt::WeightMemory kept;
+  std::vector<std::pair<uintptr_t, uintptr_t>> ranges;
+  {
+    std::vector<rlt::WeightMemory> all;
+    for (const int64_t bytes : {1, 100, 5 << 20, 7 << 20, 8 << 20, 8 << 20, 8 << 20, 20 << 20, 64}) {
+      all.emplace_back(bytes);
+      const auto begin = reinterpret_cast<uintptr_t>(all.back().data());
+      EXPECT_EQUAL(all.back().size(), bytes);
+      EXPECT_EQUAL(begin % 64, uintptr_t{0});
+      for (const auto& [from, to] : ranges) EXPECT(begin >= to || begin + bytes <= from);
+      ranges.emplace_back(begin, begin + bytes);
+    }
+    EXPECT_EQUAL(ranges[1].first - ranges[0].first, uintptr_t{64});
+    all[1].data()[99] = 7;
+    kept = all[1];
+  }
+  EXPECT_EQUAL(kept.data()[99], char{7});
 }
 
 }  // namespace
