@@ -143,6 +143,8 @@ func TestReadRefuses(t *testing.T) {
 	}
 	folder := filepath.Dir(write(t, "a/problem_description.txt", "x"))
 	expect.Failure(Read(&dataset.Faults{}, filepath.Dir(folder), "q", PythonToQ))(t, "reading python_sol.py")
+	must.Do(t, errors.Join(os.WriteFile(folder+"/python_sol.py", nil, 0o600), os.WriteFile(folder+"/q_test_case_1.q", []byte("f 1"), 0o600)))
+	expect.Failure(Read(&dataset.Faults{}, filepath.Dir(folder), "q", PythonToQ))(t, "q_exact_ans_test_case_1.txt")
 	for task, language := range map[string]string{QToPython: "q", DescriptionToQ: "python", PythonToQ: "python"} {
 		expect.Failure(Read(&dataset.Faults{}, filepath.Dir(folder), language, task))(t, "does not fit language "+language)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/envs/sandbox"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -161,4 +162,10 @@ func used(b *testing.B, who int) float64 {
 	var u unix.Rusage
 	must.Do(b, unix.Getrusage(who, &u))
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
+}
+
+func TestLastLines(t *testing.T) {
+	for text, want := range map[string]string{"": "", "a": "a", "a\nb": "a\nb", "a\nb\n\x1b[31mc\x1b[0m\n": "b\nc"} {
+		expect.Equal(t, want, lastLines(text, 2))
+	}
 }

@@ -89,6 +89,7 @@ func TestRecordsErrors(t *testing.T) {
 		{"far too deep", "a.jsonl", deep(20_000), `:1:10005: invalid JSON: invalid character '[' exceeded max depth`},
 		{"number too large", "a.jsonl", `{"a":1e999}`, `:1: column "a": number "1e999" is out of range for a float64`},
 		{"surrogate", "a.jsonl", `{"a":["\ud800"]}`, `:1: column "a": unpaired surrogate escape in "\"\\ud800\""; write the character itself`},
+		{"surrogate before another escape", "a.jsonl", `{"a":["\ud800\n0000"]}`, `:1: column "a": unpaired surrogate escape in "\"\\ud800\\n0000\""; write the character itself`},
 		{"empty", "a.jsonl", "", `: the file is empty; want one JSON object per line`},
 		{"empty gz", "a.json.gz", "", `:1: reading data set: truncated gzip data; download the file again`},
 		{"not gz", "a.json.gz", "[]  and more than ten bytes", `:1: reading data set: decompressing gzip data: gzip: invalid header`},
@@ -230,6 +231,29 @@ func TestEqual(t *testing.T) {
 	for _, tt := range tests {
 		if got := Equal(object(tt.a), object(tt.b)); got != tt.want {
 			t.Errorf("Equal(%s, %s) = %t", tt.a, tt.b, got)
+		}
+	}
+	if !Equal([]byte("a"), []byte("a")) || Equal([]byte("a"), []byte("b")) || Equal([]byte("a"), "a") {
+		t.Error("bytes are compared wrongly")
+	}
+}
+
+// TestManyKeys: objects of all sizes are read, with each key once.
+func TestManyKeys(t *testing.T) {
+	row := "{"
+	for n := range 40 {
+		row += fmt.Sprintf(`"k%d":%d,`, n, n)
+		want := []string{}
+		for _, field := range all(t, write(t, "a.jsonl", row[:len(row)-1]+"}"))[0] {
+			want = append(want, field.Name)
+		}
+		if len(want) != n+1 || want[n] != fmt.Sprint("k", n) {
+			t.Errorf("%d keys are read as %q", n+1, want)
+		}
+		for r, err := range Records(write(t, "b.jsonl", row+`"k0":1}`)) {
+			if expect.Error(t, err, `key "k0" occurs twice`); err == nil {
+				t.Error(r)
+			}
 		}
 	}
 }

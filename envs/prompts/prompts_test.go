@@ -99,6 +99,12 @@ func TestSolutionsOfTheFile(t *testing.T) {
 			t.Errorf("%s: solution %q, want %q", columns, got, want)
 		}
 	}
+	// Episodes of two files have solutions only if both files do.
+	worked, plain := write(t, "w.jsonl", `{"prompt": "a", "answer": 1, "solution": "s"}`+"\n"), write(t, "p.jsonl", `{"prompt": "b", "answer": 1}`+"\n")
+	e, _ := begin(t, newTask(t, envs.Setup{}, envs.Settings{"dataset": worked, "eval_dataset": plain}))
+	if _, ok := e.(envs.Demonstrator); ok {
+		t.Error("a file without solutions has them")
+	}
 }
 
 func TestJudge(t *testing.T) {

@@ -44,7 +44,7 @@ func deviation(values, other []float32) float64 {
 }
 
 // The Python package gguf cannot write Q4_K, so there is nothing to compare: it must be more accurate than the other
-// 4-bit types, and keep blocks of equal values exactly.
+// 4-bit types, since it searches for its scales, and keep blocks of equal values exactly.
 func TestQuantizeK(t *testing.T) {
 	f := open(t, "testdata/quantized.gguf")
 	plain, _ := f.Tensor("F32")
@@ -53,7 +53,7 @@ func TestQuantizeK(t *testing.T) {
 		data := must.Get(kind.Quantize(values))(t)
 		return deviation(values, kind.Dequantize(data))
 	}
-	if k, q0, q1 := errorOf(gguf.Q4_K), errorOf(gguf.Q4_0), errorOf(gguf.Q4_1); k >= q0 || k >= q1 {
+	if k, q0, q1 := errorOf(gguf.Q4_K), errorOf(gguf.Q4_0), errorOf(gguf.Q4_1); k >= q0 || k >= 0.93*q1 {
 		t.Errorf("relative error %.4f of Q4_K, %.4f of Q4_0, %.4f of Q4_1", k, q0, q1)
 	}
 	for _, v := range []float32{0, 1, -1, 1e-30, 3e38, -3e38} {

@@ -90,6 +90,14 @@ func TestLoadConfig(t *testing.T) {
 	}
 }
 
+func TestMemoryOfATrainedToken(t *testing.T) {
+	c := Config{NumHiddenLayers: 3, HiddenSize: 6, NumAttentionHeads: 4, NumKeyValueHeads: 2, HeadDim: 5, IntermediateSize: 7}
+	const block = 4*6 + 2*4*5 + 2*2*5 + 3*7
+	if all, checkpointed := c.ActivationBytes(false), c.ActivationBytes(true); all != 4*3*block || checkpointed != 4*(3*6+block) {
+		t.Errorf("%d bytes, %d with checkpointing", all, checkpointed)
+	}
+}
+
 func TestLoadConfigRefuses(t *testing.T) {
 	tests := []struct{ name, from, to, want string }{
 		{"not JSON", tinyConfig, "{", "not a JSON object"},

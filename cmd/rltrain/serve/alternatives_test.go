@@ -6,11 +6,14 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 )
@@ -80,6 +83,11 @@ func TestEchoScoresThePrompt(t *testing.T) {
 				t.Errorf("the first token has log-prob %v and alternatives %v", c.Logs.Values[0], c.Logs.Top[0])
 			}
 			compareLogProbs(t, "echo", scored(t, s, c.IDs, 1), c.Logs.Values[1:])
+			var offsets []int
+			for j := range c.IDs {
+				offsets = append(offsets, utf8.RuneCountInString(strings.Join(c.Logs.Tokens[:j], "")))
+			}
+			expect.Equal(t, offsets, c.Logs.Offsets, "offsets")
 			for j, top := range c.Logs.Top[1:] {
 				best := float32(math.Inf(-1))
 				for _, l := range top {
@@ -97,6 +105,12 @@ func TestEchoScoresThePrompt(t *testing.T) {
 	text := s.evaluate(t, `{"model":"tiny","prompt":["ab","é"],"echo":true,"max_tokens":0}`)
 	if text[0].Text != "ab" || text[1].Text != "é" {
 		t.Errorf("%+v", text)
+	}
+	for skip, want := range map[bool]string{true: "", false: "<eos>"} {
+		body := fmt.Sprintf(`{"model":"tiny","prompt":[1],"echo":true,"max_tokens":0,"skip_special_tokens":%t}`, skip)
+		if got := s.evaluate(t, body)[0].Text; got != want {
+			t.Errorf("skip_special_tokens %t: %q, want %q", skip, got, want)
+		}
 	}
 }
 

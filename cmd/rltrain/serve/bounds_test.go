@@ -35,6 +35,15 @@ func TestBodiesAreBounded(t *testing.T) {
 }
 
 // TestHosts: without a key, a page cannot reach the server by a domain that it points to this machine.
+// TestTimesOfSlowRequests: a request that takes longer than the last bucket counts too.
+func TestTimesOfSlowRequests(t *testing.T) {
+	f := newFigures()
+	f.took(time.Hour)
+	if f.times[len(buckets)] != 1 || f.seconds != 3600 {
+		t.Errorf("times %v, %v s", f.times, f.seconds)
+	}
+}
+
 func TestHosts(t *testing.T) {
 	open, keyed := start(t, Config{}), start(t, Config{Key: "secret"})
 	for host, want := range map[string]int{

@@ -93,7 +93,11 @@ func TestStopsAndChat(t *testing.T) {
 		t.Errorf("stopped by token %d: %v %q", whole.IDs[4], cut.IDs, cut.Text)
 	}
 	body := `{"model":"tiny","messages":[{"role":"user","content":"1+2"}],"max_completion_tokens":7,"seed":3%s}`
-	answer := s.complete(t, "/v1/chat/completions", fmt.Sprintf(body, "")).Choices[0].Message
+	choice := s.complete(t, "/v1/chat/completions", fmt.Sprintf(body, `,"return_token_ids":true`)).Choices[0]
+	if len(choice.IDs) == 0 || len(choice.IDs) > 7 {
+		t.Errorf("token ids %v", choice.IDs)
+	}
+	answer := choice.Message
 	streamed := ""
 	for i, piece := range pieces(t, s.send(t, t.Context(), "/v1/chat/completions", fmt.Sprintf(body, `,"stream":true`))) {
 		streamed += piece.Choices[0].Delta.Content
