@@ -91,7 +91,7 @@ def conversations(client):
 
 def errors(client, url):
     ask = client.completions.create
-    refused("another model", openai.NotFoundError, lambda: ask(model="gpt", prompt="a"), "there is no model")
+    refused("another model", openai.NotFoundError, lambda: ask(model="gpt", prompt="a"), "not found")
     refused("a value out of range", openai.BadRequestError, lambda: ask(model="tiny", prompt="a", temperature=-1), "temperature -1 is out of range")
     refused("a field that is not supported", openai.BadRequestError, lambda: ask(model="tiny", prompt="a", logit_bias={"5": 1}), "logit_bias")
     refused("a prompt that is too long", openai.BadRequestError, lambda: ask(model="tiny", prompt="a" * 5000), "no room")
