@@ -13,6 +13,7 @@ type Baseline string
 const (
 	BaselineNone        Baseline = "none"
 	BaselineGroup       Baseline = "group"         // mean of the prompt's samples (GRPO)
+	BaselineLength      Baseline = "length"        // mean of the prompt's samples, weighted by their lengths (OPO)
 	BaselineLeaveOneOut Baseline = "leave_one_out" // mean of the prompt's other samples (RLOO)
 	BaselineBatch       Baseline = "batch"         // mean of all samples
 	BaselineMoving      Baseline = "moving"        // moving average of the rewards of earlier steps
@@ -26,6 +27,7 @@ const (
 	ScaleNone  Scale = "none"
 	ScaleGroup Scale = "group" // standard deviation of the prompt's rewards
 	ScaleBatch Scale = "batch" // standard deviation of all rewards
+	ScaleMean  Scale = "mean"  // mean of the prompt's rewards (MaxRL)
 )
 
 // scaleEpsilon is added to a standard deviation before it divides, as in TRL.
@@ -34,7 +36,8 @@ const scaleEpsilon = 1e-4
 // Advantages turns rewards into advantages:
 //
 //	none, moving, greedy   r − b, with b = 0 or the prompt's given baseline
-//	group, batch           (r − mean)/(std + 1e-4), or r − mean with ScaleNone
+//	length                 the same, but 0 if the rewards of the prompt are equal
+//	group, batch           (r − mean)/(std + 1e-4), or r − mean with ScaleNone, or (r − mean)/mean with ScaleMean
 //	leave_one_out          r_i − Σ_{j≠i} r_j/(n−1)
 //
 // Standard deviations are unbiased. If all rewards behind a mean are equal, the advantage is exactly 0: dividing would
@@ -43,7 +46,8 @@ const scaleEpsilon = 1e-4
 // advantage is 0, as is that of a sample with nothing to compare with.
 //
 // Sources: group, Shao et al. 2024 (GRPO), equation 4, and TRL for the 1e-4; ScaleNone for it, Liu et al. 2025 (Dr. GRPO);
-// leave_one_out, Ahmadian et al. 2024 (RLOO), section 4.1; greedy, Li et al. 2023 (ReMax).
+// leave_one_out, Ahmadian et al. 2024 (RLOO), section 4.1; greedy, Li et al. 2023 (ReMax);
+// length, arXiv 2505.23585 (OPO); ScaleMean, arXiv 2602.02710 (MaxRL).
 type Advantages struct {
 	Baseline Baseline
 	Scale    Scale
@@ -51,11 +55,11 @@ type Advantages struct {
 
 // Check rejects combinations that make no sense with that many samples per prompt.
 func (a Advantages) Check(samples int) error {
-	baselines := []Baseline{BaselineNone, BaselineGroup, BaselineLeaveOneOut, BaselineBatch, BaselineMoving, BaselineGreedy}
+	baselines := []Baseline{BaselineNone, BaselineGroup, BaselineLength, BaselineLeaveOneOut, BaselineBatch, BaselineMoving, BaselineGreedy}
 	if !slices.Contains(baselines, a.Baseline) {
 		return fmt.Errorf("baseline %q is unknown: choose %s", a.Baseline, join(baselines))
 	}
-	scales := []Scale{ScaleNone, ScaleGroup, ScaleBatch}
+	scales := []Scale{ScaleNone, ScaleGroup, ScaleBatch, ScaleMean}
 	if !slices.Contains(scales, a.Scale) {
 		return fmt.Errorf("advantage scale %q is unknown: choose %s", a.Scale, join(scales))
 	}
@@ -63,8 +67,10 @@ func (a Advantages) Check(samples int) error {
 		return fmt.Errorf("%d samples per prompt: at least 1 is needed", samples)
 	}
 	switch {
-	case (a.Baseline == BaselineGroup || a.Baseline == BaselineLeaveOneOut) && samples < 2:
+	case slices.Contains([]Baseline{BaselineGroup, BaselineLength, BaselineLeaveOneOut}, a.Baseline) && samples < 2:
 		return fmt.Errorf("baseline %s compares the samples of a prompt: use at least 2 samples per prompt", a.Baseline)
+	case a.Scale == ScaleMean && a.Baseline != BaselineGroup:
+		return fmt.Errorf("baseline %s cannot be divided by the group's mean: choose baseline group, or scale none", a.Baseline)
 	case a.Scale == ScaleGroup && a.Baseline != BaselineGroup:
 		return fmt.Errorf("baseline %s cannot be divided by the group's standard deviation: choose baseline group, or scale none", a.Baseline)
 	case a.Scale == ScaleBatch && a.Baseline != BaselineGroup && a.Baseline != BaselineBatch:
@@ -82,7 +88,7 @@ func join[T ~string](names []T) string {
 }
 
 // Of returns the advantage of each reward. groups holds the rewards of each prompt's samples with penalties, raw without.
-// given has a baseline per prompt for moving and greedy, NaN if it is missing. The combination must have passed Check.
+// given has a baseline per prompt for moving, greedy and length, NaN if it is missing. The combination must have passed Check.
 func (a Advantages) Of(groups, raw [][]float64, given []float64) [][]float64 {
 	all, allRaw := slices.Concat(groups...), slices.Concat(raw...)
 	out := make([][]float64, len(groups))
@@ -99,7 +105,7 @@ func (a Advantages) Of(groups, raw [][]float64, given []float64) [][]float64 {
 			case math.IsNaN(r):
 			case a.Baseline == BaselineNone:
 				out[g][i] = r
-			case a.Baseline == BaselineMoving || a.Baseline == BaselineGreedy:
+			case a.Baseline == BaselineMoving || a.Baseline == BaselineGreedy || a.Baseline == BaselineLength && !equal:
 				if !math.IsNaN(given[g]) {
 					out[g][i] = r - given[g]
 				}
@@ -118,8 +124,12 @@ func (a Advantages) Of(groups, raw [][]float64, given []float64) [][]float64 {
 			continue
 		}
 		_, std, _ := rewardMoments(reference)
+		divisor := std + scaleEpsilon
+		if a.Scale == ScaleMean { // rewards that differ and are not negative have a mean above 0
+			divisor, _, _ = rewardMoments(unpenalised)
+		}
 		for i := range out[g] {
-			out[g][i] /= std + scaleEpsilon
+			out[g][i] /= divisor
 		}
 	}
 	return out

@@ -37,6 +37,8 @@ func TestAdvantages(t *testing.T) {
 			[][]float64{{-0.5 / (math.Sqrt(5.0/3) + 1e-4), 0.5 / (math.Sqrt(5.0/3) + 1e-4)}, {-0.5 / (math.Sqrt(5.0/3) + 1e-4), 0.5 / (math.Sqrt(5.0/3) + 1e-4)}}},
 		{"batch mean", Advantages{BaselineBatch, ScaleNone}, [][]float64{{0, 1}, {2, 3}}, nil, [][]float64{{-1.5, -0.5}, {0.5, 1.5}}},
 		{"batch mean and std", Advantages{BaselineBatch, ScaleBatch}, [][]float64{{1}, {2}, {3}}, nil, [][]float64{{-1 / 1.0001}, {0}, {1 / 1.0001}}},
+		{"mean of the group", Advantages{BaselineGroup, ScaleMean}, [][]float64{{1, 0, 0, 0}, {1, 1}}, nil, [][]float64{{3, -1, -1, -1}, {0, 0}}},
+		{"by length, equal rewards", Advantages{BaselineLength, ScaleNone}, [][]float64{{1, 2}, {1, 1}}, []float64{1.75, 0.9}, [][]float64{{-0.75, 0.25}, {0, 0}}},
 		// 3 − (1+2)/2, 1 − (2+3)/2, 2 − (1+3)/2
 		{"leave one out", Advantages{BaselineLeaveOneOut, ScaleNone}, [][]float64{{3, 1, 2}}, nil, [][]float64{{1.5, -1.5, 0}}},
 		{"missing in a group", Advantages{BaselineGroup, ScaleGroup}, [][]float64{{1, nan, 2, 3}}, nil, [][]float64{{-1 / 1.0001, 0, 0, 1 / 1.0001}}},

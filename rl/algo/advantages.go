@@ -1,7 +1,9 @@
 package algo
 
 import (
+	"fmt"
 	"math"
+	"slices"
 
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
@@ -14,6 +16,7 @@ const (
 	ReduceToken    = "token"
 	ReduceSequence = "sequence"
 	ReduceDrGRPO   = "dr_grpo"
+	ReduceSum      = "sum"
 )
 
 // ActionWeight is the weight of each action of a sample of the given length in a minibatch of n samples:
@@ -21,6 +24,7 @@ const (
 //	token     1/actions           all actions count the same (Yu et al. 2025, DAPO, equation 12)
 //	sequence  1/(n·length)        all samples count the same (Shao et al. 2024, GRPO, equation 3)
 //	dr_grpo   1/(n·longest)       length does not count (Liu et al. 2025, Dr. GRPO, section 3.2)
+//	sum       1/n                 as dr_grpo, without the constant (with GSPO: LUSPO, arXiv 2602.05261)
 //
 // with actions the number of actions of the minibatch and longest the most that a sample may have. n counts masked samples
 // too, and is fractional if they are shared out among minibatches.
@@ -30,13 +34,15 @@ func ActionWeight(reduction string, length int, n float64, actions, longest int)
 		return 1 / (n * float64(length))
 	case ReduceDrGRPO:
 		return 1 / (n * float64(longest))
+	case ReduceSum:
+		return 1 / n
 	}
 	return 1 / float64(actions)
 }
 
 // Reduction says how the losses of actions are averaged.
 type Reduction struct {
-	Reduction string `option:"reduction" default:"auto" allowed:"auto,token,sequence,dr_grpo" help:"average of the token losses: token = over all tokens (DAPO), sequence = over each completion first, dr_grpo = divided by the longest completion allowed (Dr. GRPO), auto = sequence for reinforce, token for grpo"`
+	Reduction string `option:"reduction" default:"auto" allowed:"auto,token,sequence,dr_grpo,sum" help:"average of the token losses: token = over all tokens (DAPO), sequence = over each completion first, dr_grpo = divided by the longest completion allowed (Dr. GRPO), sum = summed over each completion (gspo with it is LUSPO), auto = sequence for reinforce, gspo and sapo, token for the others"`
 }
 
 func (r Reduction) or(auto string) string {
@@ -46,14 +52,44 @@ func (r Reduction) or(auto string) string {
 	return r.Reduction
 }
 
+// AdvantageScale is what divides an advantage.
+type AdvantageScale struct {
+	Scale string `option:"advantage_scale" default:"auto" allowed:"auto,none,group,batch,mean" help:"what divides the advantages: the standard deviation of the prompt's rewards (group), of the batch's, the mean of the prompt's rewards (mean; MaxRL), or none; auto = none for reinforce, group for the others"`
+}
+
+func (a AdvantageScale) or(auto rl.Scale) rl.Scale {
+	if a.Scale == "" || a.Scale == "auto" {
+		return auto
+	}
+	return rl.Scale(a.Scale)
+}
+
+// group compares the samples of a prompt with each other, as GRPO does.
+func (a AdvantageScale) group() rl.Advantages {
+	return rl.Advantages{Baseline: rl.BaselineGroup, Scale: a.or(rl.ScaleGroup)}
+}
+
+// Check returns an error if there is nothing to compare the samples of a prompt with.
+func (a AdvantageScale) Check(samples int) error { return a.group().Check(samples) }
+
+// Prepare sets the advantages of a step by comparing the samples of each prompt.
+func (a AdvantageScale) Prepare(step *rl.Step) error { return compare(step, a.group(), nil) }
+
 // compare sets the advantage of all actions of a sample to its reward minus a baseline. Samples that are not learned from
 // count in the baseline.
-func compare(step *rl.Step, by rl.Advantages, given []float64) {
-	penalised := step.Penalised()
-	advantages := by.Of(penalised, step.Rewards(), given)
+func compare(step *rl.Step, by rl.Advantages, given []float64) error {
+	penalised, rewards := step.Penalised(), step.Rewards()
+	if by.Scale == rl.ScaleMean {
+		for _, r := range slices.Concat(rewards...) {
+			if r < 0 {
+				return fmt.Errorf("advantage_scale mean divides by the mean reward of a prompt, so rewards must not be negative: one is %g", r)
+			}
+		}
+	}
+	advantages := by.Of(penalised, rewards, given)
 	step.Spread(advantages)
 	if by.Scale != rl.ScaleNone {
-		return
+		return nil
 	}
 	removed, n := 0.0, 0.0
 	for g, rewards := range penalised {
@@ -65,25 +101,29 @@ func compare(step *rl.Step, by rl.Advantages, given []float64) {
 		}
 	}
 	step.Figures.Mean("baseline/mean", removed, n)
+	return nil
 }
 
-// estimate sets Advantage and Return of a step's samples: GAE over the actions of each episode, in order. Rewards are
-// net of penalties; the last action of a sample also gets the penalty of its length.
+// income is the reward of an action, net of its penalties; the last action of a sample also gets the penalty of its length.
+func income(x *rl.Sample, at int) float64 {
+	r := x.Rewards[at]
+	if x.Penalty != nil {
+		r -= x.Penalty[at]
+	}
+	if at == x.Len()-1 {
+		r += x.Overlong
+	}
+	return r
+}
+
+// estimate sets Advantage and Return of a step's samples: GAE over the actions of each episode, in order.
 func estimate(step *rl.Step, gamma, lambda float64, whiten bool) {
 	var rewards, values []float32
 	var done []bool
 	for i, x := range step.Samples {
 		for at := range x.Actions {
-			r := x.Rewards[at]
-			if x.Penalty != nil {
-				r -= x.Penalty[at]
-			}
-			last := at == x.Len()-1
-			if last {
-				r += x.Overlong
-			}
-			rewards, values = append(rewards, float32(r)), append(values, x.Value[at])
-			done = append(done, last && (i == len(step.Samples)-1 || step.Samples[i+1].Episode != x.Episode))
+			rewards, values = append(rewards, float32(income(x, at))), append(values, x.Value[at])
+			done = append(done, at == x.Len()-1 && (i == len(step.Samples)-1 || step.Samples[i+1].Episode != x.Episode))
 		}
 	}
 	advantages, returns := rl.GAE(rewards, values, done, 0, gamma, lambda)

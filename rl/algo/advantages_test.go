@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl"
 )
 
 func TestWeight(t *testing.T) {
 	for reduction, want := range map[string][3]float64{
-		ReduceToken: {1. / 16, 1. / 16, 1. / 16}, ReduceSequence: {1. / 15, 1. / 3, 1. / 30}, ReduceDrGRPO: {1. / 60, 1. / 60, 1. / 60},
+		ReduceToken: {1. / 16, 1. / 16, 1. / 16}, ReduceSequence: {1. / 15, 1. / 3, 1. / 30}, ReduceDrGRPO: {1. / 60, 1. / 60, 1. / 60}, ReduceSum: {1. / 3, 1. / 3, 1. / 3},
 	} {
 		for i, n := range []int{5, 1, 10} {
 			if got := ActionWeight(reduction, n, 3, 16, 20); got != want[i] {
@@ -27,13 +28,26 @@ func TestBaselineIsRewardMinusAdvantage(t *testing.T) {
 		return &rl.Sample{Actions: []int32{1, 2}, Rewards: []float64{0, reward}}
 	}
 	step := &rl.Step{Figures: rl.Meter{}, Groups: [][]*rl.Sample{{sample(1), sample(3)}, {sample(4), sample(math.NaN())}}}
-	compare(step, rl.Advantages{Baseline: rl.BaselineGroup, Scale: rl.ScaleNone}, nil)
+	must.Do(t, compare(step, rl.Advantages{Baseline: rl.BaselineGroup, Scale: rl.ScaleNone}, nil))
 	// Means of 2, 2 and 4; a reward with nothing to compare it with gets no advantage.
 	if got, want := step.Figures.Get("baseline/mean"), (2.0+2+4)/3; math.Abs(got-want) > 1e-12 {
 		t.Errorf("baseline %v, want %v", got, want)
 	}
 	if a := step.Groups[0][1].Advantage; len(a) != 2 || a[0] != 1 || a[1] != 1 {
 		t.Errorf("advantages %v of a reward of 3 with a mean of 2", a)
+	}
+}
+
+// TestMaxRLRefusesNegativeRewards: divided by their mean they would turn around.
+func TestMaxRLRefusesNegativeRewards(t *testing.T) {
+	a := New[GRPO]()
+	a.Scale = "mean"
+	for reward, refused := range map[float64]bool{-0.5: true, 0: false} {
+		sample := func(r float64) *rl.Sample { return &rl.Sample{Actions: []int32{1}, Rewards: []float64{r}} }
+		step := &rl.Step{Figures: rl.Meter{}, Groups: [][]*rl.Sample{{sample(reward), sample(3)}}}
+		if err := a.Prepare(step); (err != nil) != refused {
+			t.Errorf("a reward of %g: %v", reward, err)
+		}
 	}
 }
 

@@ -73,6 +73,7 @@ const (
 	NoRatio       Ratio = iota // one update per step
 	ActionRatio                // of each action
 	SequenceRatio              // of all actions of a sample
+	MeanRatio                  // geometric mean of those of a sample's actions
 )
 
 // Clip is the range [1−Low, 1+High] of a ratio.
@@ -141,6 +142,30 @@ func (b *Batch) Members(s *torch.Scope) torch.Tensor {
 		}
 	}
 	return s.Floats(ones, int64(n), int64(m))
+}
+
+// Constant is a tensor [M] without a gradient. set fills in the values of a sample's actions, of which now are log π.
+func (b *Batch) Constant(s *torch.Scope, set func(x *rl.Sample, now, values []float32)) torch.Tensor {
+	now := s.Read(b.LogProbs)
+	values := make([]float32, len(now))
+	rest := values
+	rl.PerSample(b.Part, now, func(x *rl.Sample, now []float32) {
+		set(x, now, rest[:x.Len()])
+		rest = rest[x.Len():]
+	})
+	return s.Floats(values, int64(len(values)))
+}
+
+// BySign is a tensor [M]: positive where the advantage is above 0, else other.
+func (b *Batch) BySign(s *torch.Scope, positive, other float64) torch.Tensor {
+	return b.Constant(s, func(x *rl.Sample, _, values []float32) {
+		for t, a := range x.Advantage {
+			values[t] = float32(other)
+			if a > 0 {
+				values[t] = float32(positive)
+			}
+		}
+	})
 }
 
 // Definition makes an algorithm known by its name.

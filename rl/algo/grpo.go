@@ -1,57 +1,65 @@
 package algo
 
 import (
-	"github.com/rltrain/rltrain/rl"
+	"errors"
+	"fmt"
+
 	"github.com/rltrain/rltrain/torch"
 )
 
 // GRPO compares the samples of a prompt with each other (Shao et al. 2024, equations 3 and 4): with the advantage
 // A = (r − mean)/(std + 1e-4) over the samples of the prompt and ρ = π/π_old of each action,
 //
-//	L = −Σ w·min(ρA, clip(ρ, 1−low, 1+high)·A)
+//	L = −Σ w·min(min(ρ, δ)·A, clip(ρ, 1−low, 1+high)·A)
 //
+// where δ is infinite by default. With advantage_scale mean, A = (r − mean)/mean, it is MaxRL (arXiv 2602.02710).
 // The trainer adds the KL to a reference.
 type GRPO struct {
-	Scale string `option:"advantage_scale" default:"auto" allowed:"auto,none,group,batch" help:"standard deviation that divides the advantages: of the prompt's samples (group), of the batch, or none; auto = none for reinforce, group for grpo"`
+	AdvantageScale
 	Reduction
 	Clip
+	TwoSided
 }
 
 func init() {
-	Register(Definition{Name: "grpo", Help: "samples of a prompt compared with each other (GRPO; its options give Dr. GRPO and DAPO)", Labels: true, Tokens: true,
+	Register(Definition{Name: "grpo", Help: "samples of a prompt compared with each other (GRPO; its options give Dr. GRPO, DAPO and MaxRL)", Labels: true, Tokens: true,
 		New: func() Algorithm { return &GRPO{} }})
 }
 
-func (a *GRPO) advantages() rl.Advantages {
-	by := rl.Advantages{Baseline: rl.BaselineGroup, Scale: rl.ScaleGroup}
-	if a.Scale != "" && a.Scale != "auto" {
-		by.Scale = rl.Scale(a.Scale)
-	}
-	return by
-}
-
 // Check implements Algorithm.
-func (a *GRPO) Check(samples int) error { return a.advantages().Check(samples) }
+func (a *GRPO) Check(samples int) error {
+	return errors.Join(a.AdvantageScale.Check(samples), a.TwoSided.check(a.Clip))
+}
 
 // Needs implements Algorithm.
 func (a *GRPO) Needs() Needs {
 	return Needs{Rewards: true, Ratio: ActionRatio, Clip: a.Clip, Reduction: a.Reduction.or(ReduceToken), ByAdvantage: true}
 }
 
-// Prepare implements Algorithm.
-func (a *GRPO) Prepare(step *rl.Step) error {
-	compare(step, a.advantages(), nil)
+// Loss implements Algorithm.
+func (a *GRPO) Loss(s *torch.Scope, b *Batch) torch.Tensor {
+	return surrogateLoss(s, s.Exp(s.Sub(b.LogProbs, b.Old)), b.Advantage, b.Weight, a.Clip, a.Delta)
+}
+
+// TwoSided bounds the ratio of actions with a negative advantage, whose loss is unbounded otherwise (Ye et al. 2019, dual-clip
+// PPO; Prime Intellect 2025, INTELLECT-2): there the loss has no gradient where ρ > δ.
+type TwoSided struct {
+	Delta float64 `option:"delta" default:"0" range:"[0,)" help:"largest probability ratio of tokens with a negative advantage, above 1 + clip_high (two-sided clip; 0 = off)"`
+}
+
+func (t TwoSided) check(c Clip) error {
+	if t.Delta != 0 && t.Delta <= 1+c.High {
+		return fmt.Errorf("delta %g: must be above 1 + clip_high, %g, or 0 = off", t.Delta, 1+c.High)
+	}
 	return nil
 }
 
-// Loss implements Algorithm.
-func (a *GRPO) Loss(s *torch.Scope, b *Batch) torch.Tensor {
-	return surrogateLoss(s, b.LogProbs, b.Old, b.Advantage, b.Weight, a.Clip)
-}
-
-// surrogateLoss is −Σ w·min(ρA, clip(ρ)·A) with ρ = exp(logProbs − old) (Schulman et al. 2017, equation 7). All [M].
-func surrogateLoss(s *torch.Scope, logProbs, old, advantage, weight torch.Tensor, c Clip) torch.Tensor {
-	ratio := s.Exp(s.Sub(logProbs, old))
+// surrogateLoss is −Σ w·min(min(ρ, δ)·A, clip(ρ)·A) (Schulman et al. 2017, equation 7), with δ = 0 without the inner minimum.
+// ratio, advantage and weight [M].
+func surrogateLoss(s *torch.Scope, ratio, advantage, weight torch.Tensor, c Clip, delta float64) torch.Tensor {
 	clipped := s.Clamp(ratio, 1-c.Low, 1+c.High)
+	if delta > 0 {
+		ratio = s.Clamp(ratio, 0, delta)
+	}
 	return s.Neg(s.Sum(s.Mul(weight, s.Minimum(s.Mul(ratio, advantage), s.Mul(clipped, advantage)))))
 }

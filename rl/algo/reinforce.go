@@ -2,6 +2,7 @@ package algo
 
 import (
 	"encoding/json"
+	"math"
 	"slices"
 
 	"github.com/rltrain/rltrain/rl"
@@ -14,10 +15,10 @@ import (
 //
 // There is no ratio, so a step has one update.
 type Reinforce struct {
-	Baseline string  `option:"baseline" default:"auto" allowed:"auto,none,group,leave_one_out,batch,moving,greedy" help:"baseline that is subtracted from rewards; auto = moving"`
+	Baseline string  `option:"baseline" default:"auto" allowed:"auto,none,group,length,leave_one_out,batch,moving,greedy" help:"baseline that is subtracted from rewards: the mean of the prompt's rewards (group), weighted by length (length; OPO) or without the completion itself (leave_one_out), the mean of the batch, a moving average, the reward of the greedy completion (greedy; ReMax), or none; auto = moving"`
 	Start    float64 `option:"baseline_start" default:"0.5" needs:"baseline=auto|moving" help:"moving baseline at the first step"`
 	Decay    float64 `option:"baseline_decay" default:"0.9" range:"[0,1)" needs:"baseline=auto|moving" help:"decay of the moving baseline b: b = decay * b + (1 - decay) * mean reward of the step"`
-	Scale    string  `option:"advantage_scale" default:"auto" allowed:"auto,none,group,batch" help:"standard deviation that divides the advantages: of the prompt's samples (group), of the batch, or none; auto = none for reinforce, group for grpo"`
+	AdvantageScale
 	Reduction
 
 	average *float64 // of the rewards; nil before the first step
@@ -29,12 +30,9 @@ func init() {
 }
 
 func (a *Reinforce) advantages() rl.Advantages {
-	by := rl.Advantages{Baseline: rl.BaselineMoving, Scale: rl.ScaleNone}
+	by := rl.Advantages{Baseline: rl.BaselineMoving, Scale: a.AdvantageScale.or(rl.ScaleNone)}
 	if a.Baseline != "" && a.Baseline != "auto" {
 		by.Baseline = rl.Baseline(a.Baseline)
-	}
-	if a.Scale != "" && a.Scale != "auto" {
-		by.Scale = rl.Scale(a.Scale)
 	}
 	return by
 }
@@ -50,15 +48,36 @@ func (a *Reinforce) Needs() Needs {
 // Prepare implements Algorithm.
 func (a *Reinforce) Prepare(step *rl.Step) error {
 	by, given := a.advantages(), step.Greedy
-	if by.Baseline == rl.BaselineMoving {
+	switch by.Baseline {
+	case rl.BaselineMoving:
 		given = make([]float64, len(step.Groups))
 		for g := range given {
 			given[g] = a.moving()
 		}
+	case rl.BaselineLength:
+		given = byLength(step)
 	}
-	compare(step, by, given)
+	if err := compare(step, by, given); err != nil {
+		return err
+	}
 	a.follow(step.Penalised())
 	return nil
+}
+
+// byLength returns Σ L·r/Σ L over each prompt's samples with a reward, with L their lengths: the baseline of the least variance
+// if the gradient of a completion grows with its length (OPO, arXiv 2505.23585). NaN if there are none.
+func byLength(step *rl.Step) []float64 {
+	baselines := make([]float64, len(step.Groups))
+	for g, rewards := range step.Penalised() {
+		sum, length := 0.0, 0.0
+		for i, r := range rewards {
+			if n := float64(step.Groups[g][i].Len()); !math.IsNaN(r) {
+				sum, length = sum+n*r, length+n
+			}
+		}
+		baselines[g] = sum / length
+	}
+	return baselines
 }
 
 // moving is the moving average of the rewards of earlier steps.

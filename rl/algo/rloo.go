@@ -28,8 +28,7 @@ func (a *RLOO) Needs() Needs {
 
 // Prepare implements Algorithm.
 func (a *RLOO) Prepare(step *rl.Step) error {
-	compare(step, leaveOneOut, nil)
-	return nil
+	return compare(step, leaveOneOut, nil)
 }
 
 // Loss implements Algorithm.

@@ -207,8 +207,11 @@ func (u *update) count(s *torch.Scope, part []*rl.Sample, out policy.Output, nee
 				u.clip(d, float64(x.Advantage[i]), needs.Clip)
 			}
 		}
-		if needs.Ratio == algo.SequenceRatio {
+		switch needs.Ratio {
+		case algo.SequenceRatio:
 			u.clip(sum, float64(x.Advantage[0]), needs.Clip)
+		case algo.MeanRatio:
+			u.clip(sum/float64(len(v)), float64(x.Advantage[0]), needs.Clip)
 		}
 	})
 }

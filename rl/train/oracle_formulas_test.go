@@ -142,10 +142,18 @@ func policyGradient(o *oracle, acts []action, n float64) (sum float64) {
 	return sum
 }
 
+// clippedMin is min(min(ρ, δ)·A, clip(ρ)·A).
+func (o *oracle) clippedMin(ratio, advantage float64) float64 {
+	inside := math.Min(math.Max(ratio, 1-o.c.clip.Low), 1+o.c.clip.High)
+	if o.c.delta > 0 {
+		ratio = math.Min(ratio, o.c.delta)
+	}
+	return math.Min(ratio*advantage, inside*advantage)
+}
+
 func surrogate(o *oracle, acts []action, n float64) (sum float64) {
 	for _, a := range acts {
-		ratio := math.Exp(a.lp - a.old)
-		sum -= o.weight(a, n, float64(len(acts))) * math.Min(ratio*a.adv, math.Min(math.Max(ratio, 1-o.c.clip.Low), 1+o.c.clip.High)*a.adv)
+		sum -= o.weight(a, n, float64(len(acts))) * o.clippedMin(math.Exp(a.lp-a.old), a.adv)
 	}
 	return sum
 }
@@ -159,8 +167,7 @@ func sequenceSurrogate(o *oracle, acts []action, n float64) (sum float64) {
 		}
 	}
 	for x, d := range together {
-		ratio, a := math.Exp(d), advantage[x]
-		sum -= math.Min(ratio*a, math.Min(math.Max(ratio, 1-o.c.clip.Low), 1+o.c.clip.High)*a) / n
+		sum -= o.clippedMin(math.Exp(d), advantage[x]) / n
 	}
 	return sum
 }

@@ -72,12 +72,12 @@ func oracleCases(t *testing.T) []oracleCase {
 
 	reinforce := func(baseline, scale, reduction string) func() algo.Algorithm {
 		return func() algo.Algorithm {
-			return &algo.Reinforce{Baseline: baseline, Scale: scale, Start: 0.3, Decay: 0.7, Reduction: algo.Reduction{Reduction: reduction}}
+			return &algo.Reinforce{Baseline: baseline, AdvantageScale: algo.AdvantageScale{Scale: scale}, Start: 0.3, Decay: 0.7, Reduction: algo.Reduction{Reduction: reduction}}
 		}
 	}
 	grpo := func(scale, reduction string) func() algo.Algorithm {
 		return func() algo.Algorithm {
-			return &algo.GRPO{Scale: scale, Reduction: algo.Reduction{Reduction: reduction}, Clip: clip}
+			return &algo.GRPO{AdvantageScale: algo.AdvantageScale{Scale: scale}, Reduction: algo.Reduction{Reduction: reduction}, Clip: clip}
 		}
 	}
 	rloo := func() algo.Algorithm { return &algo.RLOO{Clip: clip} }
@@ -94,7 +94,7 @@ func oracleCases(t *testing.T) []oracleCase {
 	dqn := func() algo.Algorithm { return &algo.DQN{Temperature: qTemperature} }
 	rewards := must.Get(reward.ParseLabels("calibration,accuracy=2,expr:'correct - 0.5*(1-correct)*confidence'=0.5", []string{"a", "b", "c", "d", "e"}, reward.Options{}))(t)
 	bounds := algo.Replay{Min: 0.2, Max: 0.9}
-	return []oracleCase{
+	return append(objectiveCases(base), []oracleCase{
 		{name: "sft of tokens", algorithm: func() algo.Algorithm { return &algo.SFT{} }, config: with(clipped), loss: imitation},
 		{name: "sft of labels", labels: true, algorithm: func() algo.Algorithm { return &algo.SFT{} }, config: with(), loss: imitation},
 		{name: "sft of tokens, aligned", penalty: 0.02, algorithm: func() algo.Algorithm { return &algo.SFT{FeatureAlignment: 0.02} }, config: with(clipped), loss: imitation},
@@ -151,7 +151,7 @@ func oracleCases(t *testing.T) []oracleCase {
 		{name: "replay_kl", algorithm: func() algo.Algorithm { return &algo.ReplayKL{Replay: bounds, Coef: 0.3} }, config: with(drawn), reduction: "sequence", advantages: returned, loss: stable},
 		{name: "replay_kl without a reference", algorithm: func() algo.Algorithm { return &algo.ReplayKL{Replay: bounds, Coef: 0} }, config: with(drawn), reduction: "sequence", advantages: returned, loss: policyGradient},
 		{name: "replay_nll", algorithm: func() algo.Algorithm { return &algo.ReplayNLL{Replay: bounds} }, config: with(drawn), reduction: "sequence", advantages: returned, loss: policyGradient, referenceNLL: true},
-	}
+	}...)
 }
 
 // TestStepsByHand takes three steps of every algorithm, each with up to four updates, and compares them with the

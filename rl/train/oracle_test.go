@@ -52,8 +52,9 @@ type oracleCase struct {
 	// advantages fills in adv, and with values ret, for a step's actions, sample by sample.
 	advantages func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action)
 	// loss is the loss of a minibatch of n samples.
-	loss func(o *oracle, acts []action, n float64) float64
-	clip algo.Clip
+	loss  func(o *oracle, acts []action, n float64) float64
+	clip  algo.Clip
+	delta float64 // two-sided clip; 0 = off
 }
 
 const (
@@ -116,6 +117,8 @@ func (o *oracle) weight(a action, n, m float64) float64 {
 		return 1 / n / a.length
 	case "dr_grpo":
 		return 1 / n / float64(o.c.config.Longest)
+	case "sum":
+		return 1 / n
 	}
 	return 1 / m
 }
@@ -377,12 +380,14 @@ func (o *oracle) heldBack(acts []action) (low, high, ratios float64) {
 	for _, a := range acts {
 		together[a.x] += a.lp - a.old
 	}
-	_, whole := o.c.algorithm().(*algo.RLOO)
 	for _, a := range acts {
 		d := a.lp - a.old
-		if whole {
+		if whole(o.c.algorithm()) {
 			if d = together[a.x]; a.at > 0 {
 				continue
+			}
+			if o.c.algorithm().Needs().Ratio == algo.MeanRatio {
+				d /= a.length
 			}
 		}
 		ratios++
@@ -404,7 +409,7 @@ func (o *oracle) importance(acts []action) (sum float64) {
 	}
 	for i, a := range acts {
 		d := a.old - float64(a.x.BehaviorLogProbs[a.at])
-		if _, whole := o.c.algorithm().(*algo.RLOO); whole {
+		if o.c.algorithm().Needs().Ratio == algo.SequenceRatio {
 			d = together
 		}
 		acts[i].adv *= min(3, math.Exp(d))

@@ -23,7 +23,7 @@ func TestTrainRefuses(t *testing.T) {
 		{"no ratio", &algo.SFT{}, func(c *Config) { c.Epochs = 2 }},
 		{"at least 2", newRLOO(), func(c *Config) { c.Samples = 1 }},
 		{"at least 2", newGRPO(), func(c *Config) { c.Samples = 1 }},
-		{"cannot be divided", &algo.Reinforce{Baseline: "moving", Scale: "group"}, nil},
+		{"cannot be divided", &algo.Reinforce{Baseline: "moving", AdvantageScale: algo.AdvantageScale{Scale: "group"}}, nil},
 		{"reduction: \"bnpo\"", &algo.GRPO{Clip: clip, Reduction: algo.Reduction{Reduction: "bnpo"}}, nil},
 		{"longest completion", &algo.GRPO{Clip: clip, Reduction: algo.Reduction{Reduction: "dr_grpo"}}, nil},
 		{"clip_low: 0", &algo.GRPO{Clip: algo.Clip{Low: 0, High: 0.2}}, nil},

@@ -110,7 +110,7 @@ func everyRun() map[string]resumable {
 	lastToken := func(t testing.TB) *policy.Classifier { return tinyLanguageLabel(t, false) }
 	bounds := algo.Replay{Min: 0, Max: 10}
 	nothing := func(*tokenRun) {}
-	return map[string]resumable{
+	runs := map[string]resumable{
 		"epochs × sft of labels": supervised(label, tinyExamples(13, 1).Samples(), 0, judgeLabels),
 		"epochs × sft of tokens": supervised(token, policy.Samples(texts(13)), 0, judgeLoss),
 		"packed epochs × sft":    supervised(token, policy.Samples(texts(29)), 14, judgeLoss),
@@ -169,6 +169,16 @@ func everyRun() map[string]resumable {
 		"little memory × ppo":                      ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.Epochs, r.Minibatches, r.MicroTokens, r.holds, r.OOMRetry = 2, 2, 200, 190, true }),
 		"several turns × ppo":                      ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.task, r.OverlongBuffer, r.Options.Temperature = spelling{}, 2, 0.7 }),
 	}
+	for _, name := range []string{"gspo", "cispo", "sapo", "gmpo", "dppo", "vespo", "reinforce++"} {
+		d, err := algo.Find(name)
+		if err != nil {
+			panic(err)
+		}
+		runs["tokens × "+name] = ofTokens(d.New, tinyToken, 0, func(r *tokenRun) { r.Minibatches = 2 })
+	}
+	runs["tokens × gpg"] = ofTokens(func() algo.Algorithm { return algo.New[algo.GPG]() }, tinyToken, 0, nothing)
+	runs["async tokens × gspo"] = ofTokens(func() algo.Algorithm { return algo.New[algo.GSPO]() }, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} })
+	return runs
 }
 
 // TestResumedRunEqualsUninterrupted ends each pair of source and algorithm one step after each checkpoint, so that work

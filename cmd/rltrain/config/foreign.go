@@ -37,7 +37,6 @@ const (
 	optionOfEval     = "is an option of the command eval: --n"
 	acceleratesAlone = "rltrain needs no launcher; for data parallel training use torchrun"
 	microBatches     = "micro-batches are sized automatically and change no result; see tokens_per_micro_batch"
-	otherClip        = "only clip_high limits the ratio from above"
 )
 
 // rules are the names of TRL, transformers, accelerate, alignment-handbook, open-r1, Unsloth and label trainers that set
@@ -74,7 +73,7 @@ var rules = slices.Concat(
 	needless("unused columns are ignored, and rewards get all columns", "remove_unused_columns"),
 	needless("only sync_ref_model reads it", "ref_model_mixup_alpha", "ref_model_sync_steps"),
 	needless(constantEntropy, "entropy_coef_…", "entropy_target"),
-	needless(otherLoss, "sapo_…", "vespo_…", "discopop_tau", "f_alpha_divergence_coef"),
+	needless(otherLoss, "discopop_tau", "f_alpha_divergence_coef"),
 	needless("prompts are never truncated, as in TRL 1.16; those without room for a completion are skipped", "max_prompt_length"),
 	needless("a run's folder has the model in any case; see export for other formats", "save_model", "save_method", "quantization", "quantization_method"),
 
@@ -84,7 +83,7 @@ var rules = slices.Concat(
 	only(uploadsNothing, "push_model", "false"),
 	[]rule{{name: "optim", why: "the optimiser is AdamW, with its moments in fp32", values: []string{"adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw", "paged_adamw_32bit"},
 		near: []string{"adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit"}}},
-	only("ratios are per token, or with algorithm rloo per completion", "importance_sampling_level", "token"),
+	only("sequence is algorithm gspo", "importance_sampling_level", "token"),
 	only("losses always count the tokens of all processes", "average_tokens_across_devices", "true"),
 	only("4-bit weights are nf4", "bnb_4bit_quant_type", "nf4"),
 	only("scales of 4-bit weights are float32", "use_bnb_nested_quant", "false"),
@@ -123,7 +122,6 @@ var rules = slices.Concat(
 	refuse("use minibatches, with an algorithm that samples new completions", perGeneration),
 	refuse("use prompts_per_step and samples_per_prompt", perRollout),
 	refuse("use task=preference", "use_dpo"),
-	refuse(otherClip, "delta"),
 	refuse("seed also sets the order of rows", "data_seed"),
 	refuse("columns are found by name; see text_column", "dataset_kwargs"),
 	refuse("name a file or a folder of files as dataset; a file of settings may list one data set", "datasets", "dataset_mixture", "dataset_mixer"),

@@ -98,7 +98,7 @@ func load(layers [][]entry, found *faults) *Config {
 
 // loadAll is load without the note of what differs from TRL's defaults.
 func loadAll(layers [][]entry, found *faults) *loading {
-	layers = overridden(replayLosses(layers))
+	layers = overridden(objectives(replayLosses(layers)))
 	ch, err := choose(layers)
 	if err != nil {
 		found.add(err)

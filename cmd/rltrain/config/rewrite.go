@@ -27,7 +27,9 @@ func init() {
 		"evaluation_strategy":       {"as `eval_strategy`", (*loading).evalStrategy},
 		"warmup_steps":              {"the same; below 1, `warmup_ratio`", (*loading).warmupSteps},
 		"max_steps":                 {"the same; in RL `num_steps`, divided by the updates of a step; -1 is by epochs", (*loading).maxSteps},
-		"loss_type":                 {"in RL `reduction`; with preferences `dpo_loss`; in SFT nll and chunked_nll are what rltrain does", (*loading).lossType},
+		"loss_type":                 {"in RL `reduction`, or the `algorithm`: cispo, gspo, luspo, sapo, vespo; with preferences `dpo_loss`; in SFT nll and chunked_nll are what rltrain does", (*loading).lossType},
+		"epsilon":                   {"`clip_low`, and `clip_high` without `epsilon_high`; with algorithm cispo `ratio_cap`, with gmpo `log_clip_low` and `log_clip_high`", (*loading).epsilon},
+		"epsilon_high":              {"`clip_high`; with algorithm cispo `ratio_cap`, with gmpo `log_clip_high`", (*loading).epsilon},
 		"beta":                      {"`kl_coef`; with preferences `dpo_beta`; with algorithm rloo also `kl_in_reward` and `kl_type` k1", (*loading).beta},
 		"dataset_text_field":        {"`text_column`; text in task chat", (*loading).textField},
 		"model_revision":            {"`model` NAME@REVISION", (*loading).combined},
@@ -48,6 +50,9 @@ func init() {
 		"shuffle_dataset":           {"rows are shuffled, by seed", (*loading).shuffle},
 		"project":                   {"`wandb_project`; huggingface is TRL's for trackio", (*loading).project},
 		"run_name":                  {"the same, with `report_to` wandb", (*loading).runName},
+	}
+	for _, name := range []string{"sapo_temperature_pos", "sapo_temperature_neg", "vespo_k_pos", "vespo_k_neg", "vespo_lambda_pos", "vespo_lambda_neg"} {
+		rewritings[name] = rewriting{"the same; TRL's default may be given with another algorithm", (*loading).objectiveOption}
 	}
 }
 

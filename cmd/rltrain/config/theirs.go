@@ -141,8 +141,10 @@ func (l *loading) trlTrainer() string {
 		return "kto"
 	case l.Pairs != nil:
 		return "dpo"
-	case l.fresh() && (l.algorithm.Name == "grpo" || l.algorithm.Name == "rloo"):
-		return l.algorithm.Name
+	case l.fresh() && l.algorithm.Name == "rloo":
+		return "rloo"
+	case l.fresh() && slices.Contains([]string{"grpo", "gspo", "cispo", "sapo", "vespo", "gmpo"}, l.algorithm.Name):
+		return "grpo"
 	}
 	return ""
 }

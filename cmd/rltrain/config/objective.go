@@ -1,0 +1,99 @@
+package config
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// objectiveNames are other names of an algorithm with settings: those of papers, TRL, verl and prime-rl.
+var objectiveNames = map[string][]string{
+	"cispo": {"cispo"}, "gspo": {"gspo"}, "sapo": {"sapo"}, "vespo": {"vespo"},
+	"gspo_token":                   {"gspo"},
+	"luspo":                        {"gspo", "reduction=sum"},
+	"geo_mean":                     {"gmpo"},
+	"dppo_tv":                      {"dppo", "trust_region=tv"},
+	"dppo_kl":                      {"dppo", "trust_region=kl", "trust_region_delta=0.05"},
+	"max_rl":                       {"grpo", "advantage_scale=mean"},
+	"maxrl":                        {"grpo", "advantage_scale=mean"},
+	"opo":                          {reinforce, "baseline=length"},
+	"remax":                        {reinforce, "baseline=greedy"},
+	"reinforce_plus_plus":          {"reinforce++"},
+	"reinforce_plus_plus_baseline": {"reinforce++", "plus_baseline=group"},
+}
+
+// objectives puts an algorithm with its settings in the place of algorithm and loss_type where they name one by another name, and
+// of TRL's importance_sampling_level=sequence. TRL's command grpo, which says so too, gives way to it.
+func objectives(layers [][]entry) [][]entry {
+	all := slices.Clone(layers)
+	named := false
+	for i, entries := range all {
+		var kept []entry
+		for _, e := range entries {
+			written := objectiveNames[e.value.Text]
+			switch {
+			case e.name == "importance_sampling_level" && strings.HasPrefix(e.value.Text, "sequence"):
+				written = []string{"gspo"}
+			case e.name != "algorithm" && e.name != "loss_type":
+				written = nil
+			}
+			if written == nil {
+				kept = append(kept, e)
+				continue
+			}
+			named = named || e.name != "algorithm"
+			kept = append(kept, e.as("algorithm", written[0]))
+			for _, setting := range written[1:] {
+				key, value, _ := strings.Cut(setting, "=")
+				kept = append(kept, e.as(key, value))
+			}
+		}
+		all[i] = kept
+	}
+	if !named {
+		return all
+	}
+	for i := range all {
+		all[i] = slices.DeleteFunc(all[i], func(e entry) bool { return e.name == "algorithm" && e.value.Text == "grpo" })
+	}
+	return all
+}
+
+// objectiveOption drops the default of an option that only another loss of TRL's trainer reads.
+func (l *loading) objectiveOption(e entry) ([]entry, error) {
+	if l.set.Find(e.name) != nil || l.trlTrainer() != "grpo" {
+		return []entry{e}, nil
+	}
+	list, _ := trlOptions()
+	for _, o := range list {
+		given, err := strconv.ParseFloat(e.value.Text, 64)
+		usual, _ := strconv.ParseFloat(o.defaults["grpo"], 64)
+		if o.name == e.name && err == nil && given == usual {
+			l.needless = append(l.needless, e.name)
+			return nil, nil
+		}
+	}
+	return []entry{e}, nil
+}
+
+// epsilon reads the clip range of an objective whose options have other names.
+func (l *loading) epsilon(e entry) ([]entry, error) {
+	upper, _ := pick("epsilon_high", l.layers)
+	alone := e.name == "epsilon" && upper == ""
+	switch l.algorithm.Name {
+	case "cispo": // whose lower bound TRL does not have
+		if alone || e.name == "epsilon_high" {
+			return []entry{e.as("ratio_cap", e.value.Text)}, nil
+		}
+		return nil, nil
+	case "gmpo":
+		switch {
+		case e.name == "epsilon_high":
+			return []entry{e.as("log_clip_high", e.value.Text)}, nil
+		case alone:
+			return []entry{e.as("log_clip_low", e.value.Text), e.as("log_clip_high", e.value.Text)}, nil
+		}
+		return []entry{e.as("log_clip_low", e.value.Text)}, nil
+	}
+	return []entry{e}, nil
+}

@@ -1,0 +1,287 @@
+package train
+
+import (
+	"math"
+	"slices"
+
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+)
+
+// The oracle's cases of objectives since GRPO, each by its paper's formula. Where a formula stops a gradient, the oracle takes
+// that factor at the weights before the update.
+
+// objectiveCases are algorithms that compare the samples of a prompt, near the old policy and far from it.
+func objectiveCases(base Config) []oracleCase {
+	twice := base
+	twice.Minibatches, twice.Epochs = 2, 2
+	penalised := twice
+	penalised.KLCoef, penalised.KLType, penalised.KLInReward = 0.2, "k1", true
+	clip, narrow := algo.Clip{Low: 0.1, High: 0.15}, algo.Clip{Low: 0.02, High: 0.03}
+	by := func(reduction string) algo.Reduction { return algo.Reduction{Reduction: reduction} }
+	gspo := func(delta float64, reduction string) func() algo.Algorithm {
+		return func() algo.Algorithm {
+			return &algo.GSPO{Clip: narrow, TwoSided: algo.TwoSided{Delta: delta}, Reduction: by(reduction)}
+		}
+	}
+	cispo := func() algo.Algorithm { return &algo.CISPO{Floor: 0.8, Cap: 1.3} }
+	sapo := func() algo.Algorithm { return &algo.SAPO{Positive: 1.2, Negative: 2} }
+	gmpo := func() algo.Algorithm { return &algo.GMPO{Low: 0.1, High: 0.2} }
+	dppo := func(divergence string, delta float64) func() algo.Algorithm {
+		return func() algo.Algorithm { return &algo.DPPO{Divergence: divergence, Delta: delta, Cap: 1.4} }
+	}
+	vespo := func() algo.Algorithm {
+		return &algo.VESPO{PositivePower: 2, PositiveDecay: 3, NegativePower: 1, NegativeDecay: 0.5}
+	}
+	plus := func(baseline string, gamma float64) func() algo.Algorithm {
+		return func() algo.Algorithm { return &algo.ReinforcePlusPlus{Baseline: baseline, Gamma: gamma, Clip: clip} }
+	}
+	twoSided := func() algo.Algorithm {
+		return &algo.GRPO{Clip: clip, TwoSided: algo.TwoSided{Delta: 1.4}, Reduction: by("token")}
+	}
+	dual := func() algo.Algorithm {
+		return &algo.PPO{Clip: clip, TwoSided: algo.TwoSided{Delta: 1.4}, Gamma: 0.8, Lambda: 0.9, ValueCoef: valueCoef}
+	}
+	scaledBy := func(scale string) algo.AdvantageScale { return algo.AdvantageScale{Scale: scale} }
+	maxRL := func() algo.Algorithm { return &algo.GRPO{Clip: clip, AdvantageScale: scaledBy("mean")} }
+	opo := func() algo.Algorithm { return &algo.Reinforce{Baseline: "length", Decay: 0.7} }
+	capped := algo.Clip{Low: 0.2, High: 0.3}
+	bounded := algo.Clip{Low: -math.Expm1(-0.1), High: math.Expm1(0.2)}
+	free := algo.Clip{Low: 1, High: math.Inf(1)}
+	return []oracleCase{
+		{name: "gspo", clip: narrow, algorithm: gspo(0, ""), config: twice, reduction: "sequence", advantages: standardised, loss: ratioOfMeans},
+		{name: "gspo, two-sided, far from the old policy", delta: 1.1, asked: true, clip: narrow, algorithm: gspo(1.1, "sum"), config: twice, reduction: "sum", advantages: standardised, loss: ratioOfMeans},
+		{name: "gspo, prefetched", prefetched: true, clip: narrow, algorithm: gspo(0, ""), config: twice, reduction: "sequence", advantages: standardised, loss: ratioOfTokens},
+		{name: "cispo", clip: capped, algorithm: cispo, config: twice, reduction: "token", advantages: standardised, loss: cappedWeights(0.8, 1.3)},
+		{name: "cispo, far from the old policy", asked: true, clip: capped, algorithm: cispo, config: twice, reduction: "token", advantages: standardised, loss: cappedWeights(0.8, 1.3)},
+		{name: "sapo", asked: true, clip: free, algorithm: sapo, config: twice, reduction: "sequence", advantages: standardised, loss: gated(1.2, 2)},
+		{name: "gmpo", asked: true, clip: bounded, algorithm: gmpo, config: twice, reduction: "sequence", advantages: standardised, loss: geometric(0.1, 0.2)},
+		{name: "gmpo, masked samples", masked: 3, clip: bounded, algorithm: gmpo, config: twice, reduction: "sequence", advantages: standardised, loss: geometric(0.1, 0.2)},
+		{name: "dppo, total variation", asked: true, clip: algo.Clip{Low: 1, High: 0.4}, algorithm: dppo("tv", 0.1), config: twice, reduction: "token", advantages: standardised, loss: unmoved(0.1, 1.4, apart)},
+		{name: "dppo, KL", asked: true, clip: algo.Clip{Low: 1, High: 0.4}, algorithm: dppo("kl", 0.02), config: twice, reduction: "token", advantages: standardised, loss: unmoved(0.02, 1.4, binaryKL)},
+		{name: "vespo", asked: true, clip: free, algorithm: vespo, config: twice, reduction: "token", advantages: standardised, loss: smoothWeights},
+		{name: "reinforce++", clip: clip, algorithm: plus("none", 0.8), config: penalised, reduction: "token", advantages: whitenedReturns(0.8), loss: surrogate},
+		{name: "reinforce++, baseline", clip: clip, algorithm: plus("group", 1), config: twice, reduction: "token", advantages: whitenedComparison, loss: surrogate},
+		{name: "grpo, two-sided", delta: 1.4, asked: true, clip: clip, algorithm: twoSided, config: twice, reduction: "token", advantages: standardised, loss: surrogate},
+		{name: "ppo, two-sided", delta: 1.4, asked: true, clip: clip, algorithm: dual, config: twice, reduction: "token", advantages: estimated(0.8, 0.9, false), loss: actorCritic(0)},
+		{name: "maxrl", clip: clip, algorithm: maxRL, config: twice, reduction: "token", advantages: relative, loss: surrogate},
+		{name: "opo", algorithm: opo, config: base, reduction: "sequence", advantages: lengthWeighted, loss: policyGradient},
+		{name: "gpg", samples: withZeros, algorithm: func() algo.Algorithm { return &algo.GPG{} }, config: base, reduction: "token", advantages: paidFor, loss: policyGradient},
+	}
+}
+
+// standardised is GRPO's advantage.
+var standardised = compared(func(_ *oracle, _ int, _ *rl.Step, r float64, g, _ []float64, differ, _ bool) float64 {
+	if !differ {
+		return r - average(g)
+	}
+	return (r - average(g)) / (deviation(g) + 1e-4)
+})
+
+// relative is MaxRL's: (r − mean)/mean, with the mean of the rewards before penalties.
+var relative = compared(func(_ *oracle, at int, step *rl.Step, r float64, g, _ []float64, differ, _ bool) float64 {
+	if !differ {
+		return r - average(g)
+	}
+	var raw []float64
+	for _, x := range step.Groups[at] {
+		if x.HasReward() {
+			raw = append(raw, x.Reward())
+		}
+	}
+	return (r - average(g)) / average(raw)
+})
+
+// lengthWeighted is OPO's: r − Σ L·r/Σ L.
+var lengthWeighted = compared(func(o *oracle, at int, step *rl.Step, r float64, _, _ []float64, _, _ bool) float64 {
+	sum, length := 0.0, 0.0
+	for _, x := range step.Groups[at] {
+		if x.HasReward() {
+			sum, length = sum+float64(len(x.Actions))*x.Penalised(), length+float64(len(x.Actions))
+		}
+	}
+	return r - sum/length
+})
+
+// paidFor is GPG's.
+var paidFor = compared(func(_ *oracle, _ int, step *rl.Step, r float64, g, _ []float64, _, _ bool) float64 {
+	n, paid := 0.0, 0.0
+	for _, group := range step.Groups {
+		for _, x := range group {
+			if x.HasReward() {
+				n++
+				if x.Reward() != 0 {
+					paid++
+				}
+			}
+		}
+	}
+	return n / paid * (r - average(g))
+})
+
+// withZeros is a step in which some rewards are 0.
+func withZeros(at int) *rl.Step {
+	step := tokenStep(at)
+	for _, x := range step.Samples {
+		if x.Index == 3 {
+			clear(x.Rewards)
+		}
+	}
+	return step
+}
+
+// whiten gives the samples of a step advantages with mean 0 and standard deviation 1.
+func whiten(step *rl.Step, acts map[*rl.Sample][]action) {
+	var values []float64
+	for _, x := range step.Samples {
+		for _, a := range acts[x] {
+			values = append(values, a.adv)
+		}
+	}
+	mean, n := average(values), float64(len(values))
+	std := math.Sqrt(deviation(values)*deviation(values)*(n-1)/n + 1e-8)
+	for _, x := range step.Samples {
+		for i := range acts[x] {
+			acts[x][i].adv = (acts[x][i].adv - mean) / std
+		}
+	}
+}
+
+// whitenedReturns is REINFORCE++'s: discounted returns of each sample.
+func whitenedReturns(gamma float64) func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
+	return func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
+		for _, x := range step.Samples {
+			list := acts[x]
+			for t := range list {
+				list[t].adv = 0
+				for k := t; k < len(list); k++ {
+					list[t].adv += math.Pow(gamma, float64(k-t)) * o.income(list[k])
+				}
+			}
+		}
+		whiten(step, acts)
+	}
+}
+
+// whitenedComparison is that of its baseline form.
+func whitenedComparison(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
+	compared(func(_ *oracle, _ int, _ *rl.Step, r float64, g, _ []float64, _, _ bool) float64 {
+		return r - average(g)
+	})(o, step, acts)
+	whiten(step, acts)
+}
+
+// logRatios are Σ_t log π/π_old of each sample, and the number of its tokens.
+func logRatios(acts []action) (sums map[*rl.Sample]float64, lengths map[*rl.Sample]float64) {
+	sums, lengths = map[*rl.Sample]float64{}, map[*rl.Sample]float64{}
+	for _, a := range acts {
+		sums[a.x] += a.lp - a.old
+		lengths[a.x]++
+	}
+	return sums, lengths
+}
+
+// ratioOfMeans is GSPO's, by whole samples.
+func ratioOfMeans(o *oracle, acts []action, n float64) (sum float64) {
+	sums, lengths := logRatios(acts)
+	for _, a := range acts {
+		sum -= o.weight(a, n, float64(len(acts))) * o.clippedMin(math.Exp(sums[a.x]/lengths[a.x]), a.adv)
+	}
+	return sum
+}
+
+// ratioOfTokens is GSPO's by tokens, whose advantages may differ within a sample.
+func ratioOfTokens(o *oracle, acts []action, n float64) (sum float64) {
+	before := o.look(o.x, acts)
+	sums, lengths := logRatios(before)
+	for i, a := range acts {
+		ratio := math.Exp(sums[a.x]/lengths[a.x] + a.lp - before[i].lp)
+		sum -= o.weight(a, n, float64(len(acts))) * o.clippedMin(ratio, a.adv)
+	}
+	return sum
+}
+
+// cappedWeights is CISPO's.
+func cappedWeights(floor, most float64) func(o *oracle, acts []action, n float64) float64 {
+	return func(o *oracle, acts []action, n float64) (sum float64) {
+		before := o.look(o.x, acts)
+		for i, a := range acts {
+			weight := math.Min(math.Max(math.Exp(before[i].lp-a.old), floor), most)
+			sum -= o.weight(a, n, float64(len(acts))) * weight * a.adv * a.lp
+		}
+		return sum
+	}
+}
+
+// gated is SAPO's.
+func gated(positive, negative float64) func(o *oracle, acts []action, n float64) float64 {
+	return func(o *oracle, acts []action, n float64) (sum float64) {
+		for _, a := range acts {
+			t := negative
+			if a.adv > 0 {
+				t = positive
+			}
+			sum -= o.weight(a, n, float64(len(acts))) * a.adv * 4 / t / (1 + math.Exp(-t*(math.Exp(a.lp-a.old)-1)))
+		}
+		return sum
+	}
+}
+
+// geometric is GMPO's.
+func geometric(low, high float64) func(o *oracle, acts []action, n float64) float64 {
+	return func(o *oracle, acts []action, n float64) (sum float64) {
+		logs, advantage := map[*rl.Sample]float64{}, map[*rl.Sample]float64{}
+		for _, a := range acts {
+			l := math.Max(a.lp-a.old, -low)
+			if a.adv > 0 {
+				l = math.Min(a.lp-a.old, high)
+			}
+			logs[a.x] += l / a.length
+			advantage[a.x] = a.adv
+		}
+		for x, l := range logs {
+			sum -= advantage[x] * math.Exp(l) / n
+		}
+		return sum
+	}
+}
+
+func apart(p, q float64) float64 { return math.Abs(p - q) }
+
+func binaryKL(p, q float64) float64 {
+	return p*math.Log(p/q) + (1-p)*math.Log((1-p)/(1-q))
+}
+
+// unmoved is DPPO's.
+func unmoved(delta, most float64, distance func(p, q float64) float64) func(o *oracle, acts []action, n float64) float64 {
+	return func(o *oracle, acts []action, n float64) (sum float64) {
+		before := o.look(o.x, acts)
+		for i, a := range acts {
+			p, q := math.Exp(a.old), math.Exp(before[i].lp)
+			if (a.adv > 0 && q > p || a.adv <= 0 && q < p) && distance(p, q) > delta {
+				continue
+			}
+			sum -= o.weight(a, n, float64(len(acts))) * math.Min(q/p, most) * a.adv * a.lp
+		}
+		return sum
+	}
+}
+
+// smoothWeights is VESPO's, with the numbers of its case.
+func smoothWeights(o *oracle, acts []action, n float64) (sum float64) {
+	sums, _ := logRatios(o.look(o.x, acts))
+	for _, a := range acts {
+		k, lambda := 2.0, 3.0
+		if a.adv < 0 {
+			k, lambda = 1, 0.5
+		}
+		w := math.Exp(sums[a.x])
+		sum -= o.weight(a, n, float64(len(acts))) * math.Pow(w, k) * math.Exp(lambda*(1-w)) * a.adv * a.lp
+	}
+	return sum
+}
+
+// whole says whether an algorithm has one ratio per sample.
+func whole(a algo.Algorithm) bool {
+	return slices.Contains([]algo.Ratio{algo.SequenceRatio, algo.MeanRatio}, a.Needs().Ratio)
+}
