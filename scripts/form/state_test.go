@@ -27,7 +27,7 @@ var unsaved = map[string]string{
 	"algo.Reinforce.Baseline":         option,
 	"algo.Reinforce.Decay":            option,
 	"algo.Reinforce.Reduction":        option,
-	"algo.Reinforce.AdvantageScale":            option,
+	"algo.Reinforce.AdvantageScale":   option,
 	"code.Verdict.Fault":              "decides before a verdict is written",
 	"envs.Message.Fields":             "written in place of the others",
 	"epochs.Source.batchSize":         option,
