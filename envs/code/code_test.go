@@ -106,6 +106,7 @@ func TestLayouts(t *testing.T) {
 		{write(t, "io.jsonl", `{"prompt":"Double it.","solution":"print(2*int(input()))","tests":[{"input":"4\n","output":"8"},{"input":"-1","output":"-2\n"}]}`), 2},
 		{write(t, "call.jsonl", `{"prompt":"Double.","solution":"def f(x): return 2*x","tests":[{"call":"f(4)","expect":"8"},{"assert":"assert f('a') == 'aa'"}],"hidden_tests":[{"call":"f(0)","expect":"0"}]}`), 3},
 		{write(t, "program.jsonl", `{"prompt":"A stack.","solution":"class S:\n  def __init__(self): self.x = []\n  def push(self, v): self.x.append(v)\n  def pop(self): return self.x.pop()","tests":"s = S()\ns.push(1)\ns.push(2)\nassert s.pop() == 2\nassert s.pop() == 1\ntry:\n  s.pop()\n  assert False\nexcept IndexError:\n  pass"}`), 3},
+		{write(t, "entry.jsonl", `{"prompt":"Add.","entry_point":"f","solution":"def f(x): return 2*x","tests":[{"call":"f(4)","expect":"8"}]}`), 1},
 		{write(t, "script.jsonl", `{"prompt":"Double.","solution":"def f(x): return 2*x","tests":[{"script":"print(f(4))","output":"8"}]}`), 1},
 		{folder, 2},
 	} {

@@ -89,7 +89,7 @@ func TestRecordsErrors(t *testing.T) {
 		{"far too deep", "a.jsonl", deep(20_000), `:1:10005: invalid JSON: invalid character '[' exceeded max depth`},
 		{"number too large", "a.jsonl", `{"a":1e999}`, `:1: column "a": number "1e999" is out of range for a float64`},
 		{"surrogate", "a.jsonl", `{"a":["\ud800"]}`, `:1: column "a": unpaired surrogate escape in "\"\\ud800\""; write the character itself`},
-		{"surrogate before another escape", "a.jsonl", `{"a":["\ud800\n0000"]}`, `:1: column "a": unpaired surrogate escape in "\"\\ud800\\n0000\""; write the character itself`},
+		{"surrogate before another escape", "a.jsonl", `{"a":["\ud800\ndc00"]}`, `:1: column "a": unpaired surrogate escape in "\"\\ud800\\ndc00\""; write the character itself`},
 		{"empty", "a.jsonl", "", `: the file is empty; want one JSON object per line`},
 		{"empty gz", "a.json.gz", "", `:1: reading data set: truncated gzip data; download the file again`},
 		{"not gz", "a.json.gz", "[]  and more than ten bytes", `:1: reading data set: decompressing gzip data: gzip: invalid header`},

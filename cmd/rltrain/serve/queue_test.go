@@ -152,6 +152,11 @@ func TestDeadline(t *testing.T) {
 	}
 	release()
 	s.idle(t)
+	s.figures.change(func() {
+		if s.figures.lost != 1 {
+			t.Errorf("%d requests count as abandoned", s.figures.lost)
+		}
+	})
 }
 
 func TestStopLetsRequestsEnd(t *testing.T) {
