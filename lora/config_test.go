@@ -114,8 +114,7 @@ func TestParseConfig(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := must.Get(parseConfig([]byte(tt.text)))(t)
-			expect.Equal(t, tt.want, got)
+			expect.Equal(t, tt.want, must.Get(parseConfig([]byte(tt.text)))(t))
 		})
 	}
 }

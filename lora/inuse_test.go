@@ -29,8 +29,7 @@ func TestInUse(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		must.Do(t, os.WriteFile(filepath.Join(dir, lora.ConfigFile), []byte(test.text), 0o644))
-		got := must.Get(lora.InUse(dir))(t)
-		expect.Equal(t, test.want, got, test.text)
+		expect.Equal(t, test.want, must.Get(lora.InUse(dir))(t), test.text)
 	}
 	dir := t.TempDir()
 	must.Do(t, os.WriteFile(filepath.Join(dir, lora.ConfigFile), []byte("[1]"), 0o644))

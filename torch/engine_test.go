@@ -29,8 +29,7 @@ func complete(t testing.TB, e *torch.Engine, maxTokens int) map[sampleKey]comple
 	t.Helper()
 	all := map[sampleKey]completion{}
 	for e.Unfinished() > 0 {
-		events := must.Get(e.Step(maxTokens))(t)
-		for _, event := range events {
+		for _, event := range must.Get(e.Step(maxTokens))(t) {
 			key := sampleKey{event.Request, event.Sample}
 			c := all[key]
 			if event.Token >= 0 {

@@ -107,8 +107,7 @@ func TestSampledDistribution(t *testing.T) {
 				counts := make([]float64, c.VocabSize)
 				worst := 0.0
 				for e.Unfinished() > 0 {
-					events := must.Get(e.Step(1000))(t)
-					for _, event := range events {
+					for _, event := range must.Get(e.Step(1000))(t) {
 						counts[event.Token]++
 						worst = max(worst, math.Abs(float64(event.LogProb)-math.Log(want[event.Token])), math.Abs(float64(event.Raw)-math.Log(raw[event.Token])))
 					}

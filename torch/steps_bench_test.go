@@ -67,8 +67,7 @@ func BenchmarkGRPOStep(b *testing.B) {
 		}
 		rows := make([][]int32, 16)
 		for e.Unfinished() > 0 {
-			events := must.Get(e.Step(256))(b)
-			for _, event := range events {
+			for _, event := range must.Get(e.Step(256))(b) {
 				row := 8*int((event.Request-1)%2) + event.Sample
 				if rows[row] == nil {
 					rows[row] = append(rows[row], prompts[row/8]...)

@@ -132,8 +132,7 @@ func checkLine(t *testing.T, err error) {
 }
 
 func FuzzReadParquet(f *testing.F) {
-	files := must.Get(filepath.Glob(filepath.Join("testdata", "*.parquet")))(f)
-	for _, file := range files {
+	for _, file := range must.Get(filepath.Glob(filepath.Join("testdata", "*.parquet")))(f) {
 		content := must.Get(os.ReadFile(file))(f)
 		if len(content) < 16<<10 {
 			f.Add(content)

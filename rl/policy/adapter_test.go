@@ -54,8 +54,7 @@ func adapterBase(t *testing.T, model string) string {
 
 func copyFiles(t *testing.T, from, to string) {
 	t.Helper()
-	files := must.Get(os.ReadDir(from))(t)
-	for _, f := range files {
+	for _, f := range must.Get(os.ReadDir(from))(t) {
 		data := must.Get(os.ReadFile(filepath.Join(from, f.Name())))(t)
 		must.Do(t, os.WriteFile(filepath.Join(to, f.Name()), data, 0o600))
 	}

@@ -20,8 +20,7 @@ import (
 // TestFamiliesSaveAsPEFTAndMerge: for each encoder family, the saved tensors have PEFT's names, and the classifier
 // predicts the same after reloading and after merging.
 func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
-	folders := must.Get(os.ReadDir(filepath.Join("..", "..", "torch", "transformers", "testdata", "encoders")))(t)
-	for _, folder := range folders {
+	for _, folder := range must.Get(os.ReadDir(filepath.Join("..", "..", "torch", "transformers", "testdata", "encoders")))(t) {
 		for _, pooling := range []string{transformers.PoolMean, transformers.PoolFamily} {
 			t.Run(folder.Name()+"/"+pooling, func(t *testing.T) {
 				torchtest.NoLeaks(t)

@@ -18,8 +18,7 @@ func TestMapping(t *testing.T) {
 	labels := append(intent.Labels(), `quoted "ß" <b>`)
 	dir := t.TempDir()
 	must.Do(t, WriteMapping(dir, labels))
-	got := must.Get(ReadMapping(dir))(t)
-	expect.Equal(t, labels, got)
+	expect.Equal(t, labels, must.Get(ReadMapping(dir))(t))
 	entries := must.Get(os.ReadDir(dir))(t)
 	if len(entries) != 2 {
 		t.Errorf("%v in the folder, want the two files only", entries)

@@ -73,8 +73,7 @@ func TestPartsChangeNothing(t *testing.T) {
 				if kind == "rewards" {
 					return must.Get(m.Scores(t.Context(), sequences))(t)
 				}
-				probs := must.Get(p.Probs(t.Context(), sequences))(t)
-				for _, row := range probs {
+				for _, row := range must.Get(p.Probs(t.Context(), sequences))(t) {
 					all = append(all, wide(row...)...)
 				}
 				return all
@@ -91,8 +90,7 @@ func TestPartsChangeNothing(t *testing.T) {
 	}
 	limitLM := func(tokens int) { lm.PartTokens = tokens }
 	cases["scores of completions"] = part{limitLM, func() (all []float64) {
-		scored := must.Get(lm.Score(t.Context(), prompts, completions, 0.7))(t)
-		for _, one := range scored {
+		for _, one := range must.Get(lm.Score(t.Context(), prompts, completions, 0.7))(t) {
 			all = append(append(append(all, wide(one.LogProbs...)...), wide(one.Entropy...)...), wide(one.Rank...)...)
 		}
 		return all

@@ -135,8 +135,7 @@ func TestReadMetricsErrors(t *testing.T) {
 		_, err := ReadMetrics(path)
 		wantError(t, err, path+": "+test.want)
 	}
-	rows := must.Get(parseMetrics([]byte("{\"a\":1}\n{\"a\":2")))(t)
-	expect.Equal(t, []Row{{"a": 1.0}}, rows, "a line being written")
+	expect.Equal(t, []Row{{"a": 1.0}}, must.Get(parseMetrics([]byte("{\"a\":1}\n{\"a\":2")))(t), "a line being written")
 }
 
 func FuzzParseMetrics(f *testing.F) {

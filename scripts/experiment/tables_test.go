@@ -14,8 +14,7 @@ import (
 
 func TestReplaceBlock(t *testing.T) {
 	page := "a\n<!-- x -->\nold\n<!-- /x -->\nb\n"
-	got := must.Get(replaceBlock(page, "x", "new\n"))(t)
-	expect.Equal(t, "a\n<!-- x -->\nnew\n<!-- /x -->\nb\n", got)
+	expect.Equal(t, "a\n<!-- x -->\nnew\n<!-- /x -->\nb\n", must.Get(replaceBlock(page, "x", "new\n"))(t))
 	expect.Failure(replaceBlock(page, "y", ""))(t, "<!-- y -->")
 }
 

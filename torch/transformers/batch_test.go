@@ -65,8 +65,7 @@ func completions(t *testing.T, m *transformers.Causal, count, slots int) map[str
 		must.Get(e.Submit(torch.Request{Prompt: prompt, Samples: 1, MaxNew: 1 + rng.IntN(12), Seed: 2, Stream: uint64(i), Sampling: torch.Sampling{Temperature: 1}}))(t)
 	}
 	for e.Unfinished() > 0 {
-		events := must.Get(e.Step(max(64, slots)))(t)
-		for _, event := range events {
+		for _, event := range must.Get(e.Step(max(64, slots)))(t) {
 			key := fmt.Sprint(event.Request)
 			found[key] = append(found[key], event)
 		}

@@ -269,8 +269,7 @@ func TestWeightsAreOfTheDTypeAskedFor(t *testing.T) {
 			}
 			exact := must.Get(stored[name+".weight"].Float32s())(t)
 			want := must.Get(safetensors.FromFloat32sAs(as, "x", stored[name+".weight"].Shape, exact).Float32s())(t)
-			got := must.Get(c.Weights[layer+".weight"].Read())(t)
-			expect.Equal(t, want, got, fmt.Sprintf("dtype %q: %s", option, layer))
+			expect.Equal(t, want, must.Get(c.Weights[layer+".weight"].Read())(t), fmt.Sprintf("dtype %q: %s", option, layer))
 		}
 	}
 }

@@ -89,8 +89,7 @@ func TestGGUFTokens(t *testing.T) {
 			tk := must.Get(tokenizer.Load(dir))(t)
 			defer tk.Close()
 			for _, c := range readCase(t, name).Texts {
-				got := must.Get(tk.EncodeRaw(c.Text, true))(t)
-				expect.Equal(t, c.IDs, got, c.Text)
+				expect.Equal(t, c.IDs, must.Get(tk.EncodeRaw(c.Text, true))(t), c.Text)
 			}
 		})
 	}

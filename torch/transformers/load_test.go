@@ -13,8 +13,7 @@ import (
 // TestEncodersHoldMatricesInTwoBytes as on a GPU: embeddings and linear layers are rounded to 8 bits, and nothing else.
 func TestEncodersHoldMatricesInTwoBytes(t *testing.T) {
 	const root = "testdata/encoders"
-	entries := must.Get(os.ReadDir(root))(t)
-	for _, entry := range entries {
+	for _, entry := range must.Get(os.ReadDir(root))(t) {
 		t.Run(entry.Name(), func(t *testing.T) {
 			torchtest.NoLeaks(t)
 			dir := filepath.Join(root, entry.Name())

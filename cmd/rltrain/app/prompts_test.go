@@ -79,8 +79,7 @@ func TestPromptsLearn(t *testing.T) {
 			if scores.Before.Reward == nil || scores.After.Reward == nil || *scores.After.Reward < 0.9 || *scores.Before.Reward > 0.5 {
 				t.Errorf("mean reward before and after: %+v, %+v; want at most 0.5, and at least 0.9", scores.Before, scores.After)
 			}
-			rows := must.Get(report.ReadMetrics(filepath.Join(dir, "prompts_rl", "logs", "metrics.jsonl")))(t)
-			for _, row := range rows {
+			for _, row := range must.Get(report.ReadMetrics(filepath.Join(dir, "prompts_rl", "logs", "metrics.jsonl")))(t) {
 				if failed, _ := row["failed_rewards"].(float64); failed > 0 {
 					t.Errorf("%v rewards failed in step %v", failed, row["step"])
 				}

@@ -24,8 +24,7 @@ func TestResume(t *testing.T) {
 		"--reward", "expr:'length'", "--max-new-tokens", "12", "--samples-per-prompt", "4")
 	dir := f.expand("TMP/out/sum_digits_rl")
 	steps := func() (n int) {
-		rows := must.Get(report.ReadMetrics(filepath.Join(dir, "logs", "metrics.jsonl")))(t)
-		for _, row := range rows {
+		for _, row := range must.Get(report.ReadMetrics(filepath.Join(dir, "logs", "metrics.jsonl")))(t) {
 			if row["loss"] != nil {
 				n++
 			}

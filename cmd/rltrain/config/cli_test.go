@@ -74,8 +74,7 @@ func TestApp(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.args, func(t *testing.T) {
-			got := must.Get(runApp(t, strings.Fields(test.args)...))(t)
-			expect.Equal(t, test.want, got)
+			expect.Equal(t, test.want, must.Get(runApp(t, strings.Fields(test.args)...))(t))
 		})
 	}
 }

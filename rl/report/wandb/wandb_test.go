@@ -20,8 +20,7 @@ var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 // rows returns a run's rows as JSON, by key.
 func rows(t *testing.T, data []byte) (all []map[string]string) {
 	t.Helper()
-	records := must.Get(Read(data))(t)
-	for i, record := range records {
+	for i, record := range must.Get(Read(data))(t) {
 		fields := get(wire.Fields(record))
 		if fields[0].Value != uint64(i+1) {
 			t.Errorf("record %d has the number %d", i+1, fields[0].Value)
