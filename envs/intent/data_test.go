@@ -2,7 +2,6 @@ package intent
 
 import (
 	"encoding/json"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -88,86 +87,3 @@ func TestBuiltinLengths(t *testing.T) {
 		}
 	}
 }
-
-func TestBuiltinHasNoTemplates(t *testing.T) {
-	var texts []string
-	for _, r := range Builtin() {
-		texts = append(texts, r.Text)
-	}
-	tests := []struct {
-		name    string
-		key     func(string) string
-		share   float64 // most of the questions that may share their key
-		largest int     // most questions of one key
-	}{
-		{"first two words", opening(2), 0.5, len(texts) / 40},
-		{"first four words", opening(4), 0.03, 3},
-		{"skeleton", skeleton, 0.02, 4},
-	}
-	templates := []string{
-		"What is the capital of Bolivia?", "What is the capital of upper Egypt?", "What is the capital of Fiji?",
-	}
-	for _, tt := range tests {
-		share, largest, key := shared(texts, tt.key)
-		t.Logf("%s: %.1f %% share theirs, %d have %q", tt.name, 100*share, largest, key)
-		if share > tt.share || largest > tt.largest {
-			t.Errorf("%s: %.1f %% of the questions share theirs, %d have %q; want at most %.0f %% and %d",
-				tt.name, 100*share, largest, key, 100*tt.share, tt.largest)
-		}
-		if share, _, _ := shared(templates, tt.key); share != 1 {
-			t.Errorf("%s: the measure finds %.0f %% of questions from a template, want all", tt.name, 100*share)
-		}
-	}
-}
-
-// shared returns the fraction of texts that share their key with another text, and the most common key.
-func shared(texts []string, key func(string) string) (share float64, largest int, commonest string) {
-	count := map[string]int{}
-	for _, text := range texts {
-		count[key(text)]++
-	}
-	for _, k := range slices.Sorted(maps.Keys(count)) {
-		if n := count[k]; n > 1 {
-			share += float64(n) / float64(len(texts))
-		}
-		if count[k] > largest {
-			largest, commonest = count[k], k
-		}
-	}
-	return share, largest, commonest
-}
-
-func opening(n int) func(string) string {
-	return func(text string) string {
-		w := words(text)
-		return strings.Join(w[:min(n, len(w))], " ")
-	}
-}
-
-// skeleton replaces every run of subject words by a slot.
-func skeleton(text string) string {
-	var out []string
-	for _, w := range words(text) {
-		if !functionWords[w] {
-			if len(out) > 0 && out[len(out)-1] == "_" {
-				continue
-			}
-			w = "_"
-		}
-		out = append(out, w)
-	}
-	return strings.Join(out, " ")
-}
-
-var functionWords = func() map[string]bool {
-	m := map[string]bool{}
-	for _, w := range strings.Fields(`
-		a an the this that these those it its it's i i'm i've you your he his she her we our they their them me my us
-		is are was were be been being am do does did don't doesn't isn't has have had can could should would will may might must
-		of to in on at by for from with without into over under between among through during after before about as than per
-		and or but if so not no when where why how who whom whose what what's which while because since
-		explain describe compare give tell name list find show state discuss use using calculate some any all every each there here`) {
-		m[w] = true
-	}
-	return m
-}()

@@ -101,12 +101,6 @@ func overlaps(texts []string, pieces func(string) []string, measure func(shared,
 	return out
 }
 
-func nearDuplicate(a, b string) similarity {
-	var s similarity
-	compare([]string{a, b}, func(found similarity) { s = found })
-	return s
-}
-
 func TestNoNearDuplicates(t *testing.T) {
 	rows := Builtin()
 	var texts []string
@@ -130,49 +124,4 @@ func TestNoNearDuplicates(t *testing.T) {
 	})
 	t.Logf("closest across splits by word pairs, %.3f: %q, %q", pairs.pairs, rows[pairs.i].Text, rows[pairs.j].Text)
 	t.Logf("closest across splits by characters, %.3f: %q, %q", grams.grams, rows[grams.i].Text, rows[grams.j].Text)
-}
-
-// Every question with its longest word replaced must be caught.
-func TestNearDuplicatesWithOneWordSwapped(t *testing.T) {
-	lowest := 1.0
-	for _, r := range Builtin() {
-		fields := strings.Fields(r.Text)
-		longest := 0
-		for i, f := range fields {
-			if len(f) > len(fields[longest]) {
-				longest = i
-			}
-		}
-		fields[longest] = "zeppelin"
-		swapped := strings.Join(fields, " ")
-		s := nearDuplicate(r.Text, swapped)
-		if !s.near() {
-			t.Errorf("not caught (word pairs %.2f, characters %.2f):\n%s\n%s", s.pairs, s.grams, r.Text, swapped)
-		}
-		lowest = min(lowest, s.pairs)
-	}
-	t.Logf("lowest word-pair overlap of a question and its swapped version: %.3f", lowest)
-}
-
-func TestNearDuplicate(t *testing.T) {
-	tests := []struct {
-		name, a, b string
-		want       bool
-	}{
-		{"noun swapped", "How do geckos regrow their tails?", "How do lizards regrow their tails?", true},
-		{"shortest, noun swapped", "Capital of Mongolia?", "Capital of Bolivia?", true},
-		{"two nouns swapped", "Can my landlord keep my deposit because of faded paint on the walls?", "Can my landlady keep my deposit because of faded paint on the doors?", true},
-		{"case and punctuation", "is Multitasking a myth", "Is multitasking a myth?", true},
-		{"misspelt", "why do onions make you cry, chemically speaking", "why do onoins make you crie chemicaly speeking", true},
-		{"clauses exchanged", "Why is the sky blue but sunsets red?", "Why are sunsets red but the sky blue?", true},
-		{"inflected", "Does smiling make you happier, or did the facial feedback findings fail to replicate?", "Do smiles make you happy, or have the facial feedback findings failed to replicate?", true},
-		{"clause added", "What keeps sickle cell alleles common in regions where malaria is endemic?", "Tell me please, what keeps sickle cell alleles common in regions where malaria is endemic and mosquitoes thrive?", true},
-		{"same opening", "What does it mean for a set to be uncountable?", "What does it mean when someone gaslights you?", false},
-		{"same subject", "How is sex determined in crocodiles, given that they lack sex chromosomes?", "How come calico cats are nearly always female?", false},
-	}
-	for _, tt := range tests {
-		if s := nearDuplicate(tt.a, tt.b); s.near() != tt.want {
-			t.Errorf("%s: near = %t (word pairs %.2f, characters %.2f), want %t", tt.name, s.near(), s.pairs, s.grams, tt.want)
-		}
-	}
 }
