@@ -118,13 +118,17 @@ func (b *Batch) Note(s *torch.Scope, name string, term torch.Tensor) { b.Add(nam
 // Add adds to a figure of the update.
 func (b *Batch) Add(name string, value float64) { b.Figures[name] += value }
 
-// Sequences returns Members and the advantage [S] of each sample's first action.
+// Sequences returns Members and the mean advantage [S] of each sample's actions.
 func (b *Batch) Sequences(s *torch.Scope) (member, advantage torch.Tensor) {
-	first := make([]float32, len(b.Part))
+	means := make([]float32, len(b.Part))
 	for i, x := range b.Part {
-		first[i] = x.Advantage[0]
+		sum := 0.0
+		for _, a := range x.Advantage {
+			sum += float64(a)
+		}
+		means[i] = float32(sum / float64(x.Len()))
 	}
-	return b.Members(s), s.Floats(first, int64(len(first)))
+	return b.Members(s), s.Floats(means, int64(len(means)))
 }
 
 // Members is [S, M], 1 where an action belongs to a sample.

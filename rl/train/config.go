@@ -83,6 +83,7 @@ type Config struct {
 	Minibatches   int // updates per pass over a step's samples; 0 = 1
 	MinibatchSize int // samples per update; overrides Minibatches
 	Regularisation
+	OffPolicy
 	Memory
 	Checkpointing
 	Seed        uint64
@@ -141,6 +142,9 @@ func (c Config) complete() Config {
 	}
 	if c.KLTarget == 0 {
 		c.KLHorizon = 0
+	}
+	if c.OffPolicy == (OffPolicy{}) {
+		c.OffPolicy.High = 3
 	}
 	return c
 }

@@ -9,38 +9,6 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// importanceCap bounds the weights of samples of an older policy, as in truncated importance sampling (Ionides 2008; the
-// bound is TRL's).
-const importanceCap = 3
-
-// weighByImportance multiplies each advantage by π_old/π_sampler, up to importanceCap: of the action, or of the whole
-// sample if the loss has a ratio of sequences.
-func weighByImportance(step *rl.Step, ratio algo.Ratio) {
-	least, most, sum, n := math.Inf(1), 0.0, 0.0, 0.0
-	for _, x := range step.Samples {
-		logs := make([]float64, x.Len())
-		whole := 0.0
-		for i, sampled := range x.BehaviorLogProbs {
-			logs[i] = float64(x.Old[i]) - float64(sampled)
-			whole += logs[i]
-		}
-		for i := range logs {
-			if ratio == algo.SequenceRatio {
-				logs[i] = whole
-			}
-			w := math.Exp(logs[i])
-			x.Advantage[i] *= float32(min(w, importanceCap))
-			least, most, sum, n = min(least, w), max(most, w), sum+w, n+1
-		}
-	}
-	if n > 0 {
-		const name = "sampling/importance_sampling_ratio/"
-		step.Figures.Min(name+"min", least)
-		step.Figures.Mean(name+"mean", sum, n)
-		step.Figures.Max(name+"max", most)
-	}
-}
-
 // compareSampler compares the trainer's log-probabilities of a batch, before the first update, with those of the sampler
 // that had the same version of the policy.
 func compareSampler(m rl.Meter, batch []*rl.Sample, version uint64) {

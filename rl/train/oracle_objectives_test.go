@@ -48,7 +48,15 @@ func objectiveCases(base Config) []oracleCase {
 	capped := algo.Clip{Low: 0.2, High: 0.3}
 	bounded := algo.Clip{Low: -math.Expm1(-0.1), High: math.Expm1(0.2)}
 	free := algo.Clip{Low: 1, High: math.Inf(1)}
+	corrected := func(mode string, low, high float64) oracleCase {
+		c := twice
+		c.OffPolicy = OffPolicy{Mode: mode, Low: low, High: high}
+		return oracleCase{name: "grpo, " + mode, prefetched: true, clip: clip, config: c, reduction: "token", advantages: standardised, loss: surrogate,
+			algorithm: func() algo.Algorithm { return &algo.GRPO{Clip: clip} }}
+	}
 	return []oracleCase{
+		corrected("token_truncate", 0.5, 2), corrected("token_mask", 0.3, 3), corrected("sequence_truncate", 0.2, 4),
+		corrected("sequence_mask", 0.1, 8), corrected("geometric_mask", 0.45, 2),
 		{name: "gspo", clip: narrow, algorithm: gspo(0, ""), config: twice, reduction: "sequence", advantages: standardised, loss: ratioOfMeans},
 		{name: "gspo, two-sided, far from the old policy", delta: 1.1, asked: true, clip: narrow, algorithm: gspo(1.1, "sum"), config: twice, reduction: "sum", advantages: standardised, loss: ratioOfMeans},
 		{name: "gspo, prefetched", prefetched: true, clip: narrow, algorithm: gspo(0, ""), config: twice, reduction: "sequence", advantages: standardised, loss: ratioOfTokens},

@@ -3,6 +3,7 @@ package train
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
@@ -409,10 +410,26 @@ func (o *oracle) importance(acts []action) (sum float64) {
 	}
 	for i, a := range acts {
 		d := a.old - float64(a.x.BehaviorLogProbs[a.at])
-		if o.c.algorithm().Needs().Ratio == algo.SequenceRatio {
-			d = together
+		mode, low, high := o.c.config.Mode, o.c.config.Low, o.c.config.High
+		if high == 0 {
+			mode, high = map[bool]string{true: "sequence_truncate", false: "token_truncate"}[o.c.algorithm().Needs().Ratio == algo.SequenceRatio], 3
 		}
-		acts[i].adv *= min(3, math.Exp(d))
+		switch {
+		case strings.HasPrefix(mode, "sequence"):
+			d = together
+		case mode == "geometric_mask":
+			d = together / a.length
+		}
+		weight := math.Exp(d)
+		switch inside := low <= weight && weight <= high; {
+		case strings.HasSuffix(mode, "truncate"):
+			weight = math.Min(math.Max(weight, low), high)
+		case !inside:
+			weight = 0
+		case mode == "geometric_mask":
+			weight = 1
+		}
+		acts[i].adv *= weight
 		sum += math.Exp(d)
 	}
 	return sum

@@ -207,7 +207,9 @@ func (t *Trainer) learn(step *rl.Step) error {
 		return fmt.Errorf("step %d: %w", t.state.Step+1, err)
 	}
 	if step.Prefetched {
-		weighByImportance(step, t.needs.Ratio)
+		if err := t.config.OffPolicy.weigh(step, t.needs.Ratio); err != nil {
+			return fmt.Errorf("step %d: %w", t.state.Step+1, err)
+		}
 	}
 	m.Last("learning_rate", t.updater.schedule.At(t.state.Step)*t.config.LearningRate)
 	if t.config.KLCoef > 0 {

@@ -61,6 +61,7 @@ type Config struct {
 	Learning       algo.Algorithm              `group:"Reinforcement learning stage"`
 	Values         *Values                     `group:"Reinforcement learning stage"`
 	Regularisation *train.Regularisation       `group:"Reinforcement learning stage"`
+	OffPolicy      *train.OffPolicy            `group:"Reinforcement learning stage"`
 
 	Saving Saving `group:"Saving and logging"`
 
@@ -226,7 +227,7 @@ func (ch choice) reinforce(c *Config, labels bool) {
 	}
 	c.Rounds, c.Rewards = &Rounds{}, &TextRewards{}
 	if c.Replay == nil {
-		c.Fresh = &FreshRollouts{}
+		c.Fresh, c.OffPolicy = &FreshRollouts{}, &train.OffPolicy{}
 	}
 	if c.Samples = ch.source; len(ch.sampleSources()) > 1 {
 		c.SampleSource = &SourceKind{}
