@@ -1,6 +1,10 @@
 package transformers
 
-import "math"
+import (
+	"math"
+
+	"github.com/rltrain/rltrain/torch"
+)
 
 // maxWindow bounds attention windows. A window of this size covers everything.
 const maxWindow = 1 << 30
@@ -123,6 +127,40 @@ func gemma3Fields(f *fields, c *Config) {
 	}
 	for i, s := range sliding {
 		if s {
+			c.core.RopeOf[i] = 1
+		}
+	}
+}
+
+// smolLM3Fields reads SmolLM3's fields: some layers have no positions. Those may have a window.
+func smolLM3Fields(f *fields, c *Config) {
+	every := f.size("no_rope_layer_interval", 4, maxLayers)
+	rotates := value(f, "no_rope_layers", []int(nil)) // 1 for layers with positions
+	if f.err == nil && rotates != nil && len(rotates) < c.NumHiddenLayers {
+		f.fail("no_rope_layers has %d entries, want one for each of %d layers", len(rotates), c.NumHiddenLayers)
+	}
+	if f.err != nil {
+		return
+	}
+	still := func(layer int) bool {
+		if rotates == nil {
+			return (layer+1)%every == 0
+		}
+		return rotates[layer] == 0
+	}
+	w := 0
+	if value(f, "use_sliding_window", false) {
+		w = f.window(0)
+	}
+	c.slide(f, w, func(layer int) bool { return w > 0 && still(layer) })
+	c.addRope(f, f.ropeObject(), c.ropeInputs(f))
+	if f.err != nil {
+		return
+	}
+	// Angles of 0 leave queries and keys as they are.
+	c.core.Ropes = append(c.core.Ropes, torch.Rope{InvFreq: make([]float64, c.core.RotaryDim/2), Factor: 1})
+	for i := range c.core.RopeOf {
+		if still(i) {
 			c.core.RopeOf[i] = 1
 		}
 	}

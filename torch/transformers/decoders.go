@@ -33,14 +33,17 @@ func gatedRows(bias string) []moduleRow {
 }
 
 var (
-	llamaBase   = []moduleRow{{"embed", "embed_tokens", "VH", ""}, {"norm", "norm", "H", ""}}
-	llamaNorms  = rmsRows("attn_norm", "input_layernorm", "mlp_norm", "post_attention_layernorm")
-	headNorms   = []moduleRow{{"q_norm", "self_attn.q_norm", "D", ""}, {"k_norm", "self_attn.k_norm", "D", ""}}
-	gemmaNorms  = rmsRows("attn_norm", "input_layernorm", "post_attn_norm", "post_attention_layernorm", "mlp_norm", "pre_feedforward_layernorm", "post_mlp_norm", "post_feedforward_layernorm")
-	modelPrefix = []string{"model.", ""}
-	lmHead      = []string{"lm_head"}
-	oldRotary   = []string{"*.rotary_emb.inv_freq"}
-	queryValue  = []string{"q_proj", "v_proj"}
+	llamaBase  = []moduleRow{{"embed", "embed_tokens", "VH", ""}, {"norm", "norm", "H", ""}}
+	llamaNorms = rmsRows("attn_norm", "input_layernorm", "mlp_norm", "post_attention_layernorm")
+	// Layer norms, which also shift.
+	shiftedBase  = []moduleRow{{"embed", "embed_tokens", "VH", ""}, {"norm", "norm", "H", always}}
+	shiftedNorms = []moduleRow{{"attn_norm", "input_layernorm", "H", always}, {"mlp_norm", "post_attention_layernorm", "H", always}}
+	headNorms    = []moduleRow{{"q_norm", "self_attn.q_norm", "D", ""}, {"k_norm", "self_attn.k_norm", "D", ""}}
+	gemmaNorms   = rmsRows("attn_norm", "input_layernorm", "post_attn_norm", "post_attention_layernorm", "mlp_norm", "pre_feedforward_layernorm", "post_mlp_norm", "post_feedforward_layernorm")
+	modelPrefix  = []string{"model.", ""}
+	lmHead       = []string{"lm_head"}
+	oldRotary    = []string{"*.rotary_emb.inv_freq"}
+	queryValue   = []string{"q_proj", "v_proj"}
 )
 
 // decoders are the causal language models.
@@ -67,6 +70,33 @@ var decoders = map[string]*family{
 		kvHeads: 32, headDim: 128, eps: 1e-6, activation: "silu", theta: 1e4, special: slideLate,
 		prefixes: modelPrefix, heads: lmHead, base: llamaBase, layers: "layers.N.",
 		rows:    slices.Concat(llamaNorms, headNorms, splitRows("attention_bias", "attention_bias"), gatedRows("")),
+		ignored: oldRotary, targets: queryValue,
+	},
+	"smollm3": {
+		kvHeads: 4, eps: 1e-6, activation: "silu", theta: 2e6, tied: true, special: smolLM3Fields,
+		prefixes: modelPrefix, heads: lmHead, base: llamaBase, layers: "layers.N.",
+		rows:    slices.Concat(llamaNorms, splitRows("attention_bias", "attention_bias"), gatedRows("mlp_bias")),
+		ignored: oldRotary, targets: queryValue,
+	},
+	"starcoder2": {
+		kvHeads: 2, eps: 1e-5, activation: "gelu_pytorch_tanh", theta: 1e4, tied: true, attentionBias: true,
+		normKind: torch.NormLayer, special: slideAll(0),
+		own:      map[string]string{"layer_norm_eps": "norm_epsilon"},
+		prefixes: modelPrefix, heads: lmHead, base: shiftedBase, layers: "layers.N.",
+		rows: slices.Concat(shiftedNorms, splitRows("use_bias", "use_bias"), []moduleRow{
+			{"up", "mlp.c_fc", "IH", "use_bias"},
+			{"down", "mlp.c_proj", "HI", "use_bias"},
+		}),
+		ignored: oldRotary, targets: queryValue,
+	},
+	"stablelm": {
+		kvHeads: 32, eps: 1e-5, activation: "silu", theta: 1e4, partial: 0.25, normKind: torch.NormLayer,
+		special: func(f *fields, c *Config) {
+			f.forbid("use_parallel_residual")
+			f.forbid("qk_layernorm")
+		},
+		prefixes: modelPrefix, heads: lmHead, base: shiftedBase, layers: "layers.N.",
+		rows:    slices.Concat(shiftedNorms, splitRows("use_qkv_bias", ""), gatedRows("")),
 		ignored: oldRotary, targets: queryValue,
 	},
 	"phi": {

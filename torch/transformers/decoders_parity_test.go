@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/torch"
@@ -129,6 +130,24 @@ func TestCausalGreedyTokensEqualTransformers(t *testing.T) {
 				}
 				ids = append(ids, got)
 			}
+		})
+	}
+}
+
+// TestCausalEngineTokensEqualTransformers: the engine generates the same tokens, from its cache.
+func TestCausalEngineTokensEqualTransformers(t *testing.T) {
+	for _, name := range causalCases(t) {
+		t.Run(name, func(t *testing.T) {
+			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
+			if slices.ContainsFunc(c.Config.Core().Ropes, func(r torch.Rope) bool { return r.SwitchLength > 0 }) {
+				t.Skip("the engine rotates all tokens for the sequence's full length")
+			}
+			want := c.ids(t, "greedy")
+			var got []int32
+			for _, e := range generated(t, c.Causal, c.sequences[1], len(want)) {
+				got = append(got, e.Token)
+			}
+			expect.Equal(t, want, got)
 		})
 	}
 }

@@ -45,6 +45,11 @@ func TestCausalDefaults(t *testing.T) {
 		{"qwen2", `,"num_key_value_heads":2,"sliding_window":8,"max_window_layers":1`, 2, 4, 1e-6, 0.5, torch.SiLU, false, nil, 4, 1e4, 0, 0},
 		{"qwen2", `,"num_key_value_heads":2,"sliding_window":8,"max_window_layers":3,"use_sliding_window":true`, 2, 4, 1e-6, 0.5, torch.SiLU, false, []int{0, 0, 0, 8}, 4, 1e4, 0, 0},
 		{"qwen3", `,"num_key_value_heads":2`, 2, 128, 1e-6, 1 / math.Sqrt(128), torch.SiLU, false, nil, 128, 1e4, 0, 0},
+		{"smollm3", ``, 4, 4, 1e-6, 0.5, torch.SiLU, true, nil, 4, 2e6, 0, 0},
+		{"smollm3", `,"use_sliding_window":true,"sliding_window":8,"no_rope_layers":[0,1,1,0,1]`, 4, 4, 1e-6, 0.5, torch.SiLU, true, []int{8, 0, 0, 8}, 4, 2e6, 0, 0},
+		{"starcoder2", ``, 2, 4, 1e-5, 0.5, torch.GELUTanh, true, nil, 4, 1e4, 0, 0},
+		{"starcoder2", `,"sliding_window":8,"norm_epsilon":0.1`, 2, 4, 0.1, 0.5, torch.GELUTanh, true, []int{8, 8, 8, 8}, 4, 1e4, 0, 0},
+		{"stablelm", `,"hidden_size":64,"num_key_value_heads":2`, 2, 16, 1e-5, 0.25, torch.SiLU, false, nil, 4, 1e4, 0, 0},
 		{"phi", ``, 4, 4, 1e-5, 0.5, torch.GELUTanh, false, nil, 2, 1e4, 0, 0},
 		{"phi3", ``, 4, 4, 1e-5, 0.5, torch.SiLU, false, nil, 4, 1e4, 0, 0},
 		{"phi3", `,"sliding_window":7`, 4, 4, 1e-5, 0.5, torch.SiLU, false, []int{7, 7, 7, 7}, 4, 1e4, 0, 0},
@@ -90,6 +95,18 @@ func TestGemma3TextConfig(t *testing.T) {
 	}
 }
 
+func TestSmolLM3Ropes(t *testing.T) {
+	for more, want := range map[string][]int{
+		``:                              {0, 0, 0, 1},
+		`,"no_rope_layer_interval":2`:   {0, 1, 0, 1},
+		`,"no_rope_layers":[0,1,0,0,1]`: {1, 0, 1, 1},
+	} {
+		d := mustParse(t, small("smollm3", more)).Core()
+		expect.Equal(t, want, d.RopeOf)
+		expect.Equal(t, []float64{0, 0}, d.Ropes[1].InvFreq)
+	}
+}
+
 func TestCausalTokens(t *testing.T) {
 	for text, want := range map[string]string{
 		``:                                   "[] -1 -1",
@@ -131,6 +148,8 @@ func TestLoadCausalConfigRefuses(t *testing.T) {
 		{"llama", `,"attention_bias":1`, "attention_bias: 1 is not a boolean"},
 		{"llama", `,"quantization_config":{"bits":4}`, "quantization_config is not supported"},
 		{"llama", `,"layer_types":["full_attention"]`, "layer_types is not supported"},
+		{"smollm3", `,"no_rope_layers":[1,1,1]`, "no_rope_layers has 3 entries"},
+		{"stablelm", `,"num_key_value_heads":2,"qk_layernorm":true`, "qk_layernorm true is not supported"},
 		{"llama", `,"partial_rotary_factor":0.5`, "partial_rotary_factor 0.5 is not supported"},
 		{"llama", `,"eos_token_id":"2"`, `eos_token_id: "2" is not a whole number`},
 		{"llama", `,"rope_theta":0`, "rope_theta 0 is not above 0"},

@@ -70,18 +70,18 @@ func TestBlocksStayAsStored(t *testing.T) {
 			}
 			wide := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "bf16"}))(t)
 			defer wide.Close()
-			if diff := cmp.Diff(generated(t, wide, ids[0]), generated(t, c, ids[0])); quant.Known() && diff != "" {
+			if diff := cmp.Diff(generated(t, wide, ids[0], 8), generated(t, c, ids[0], 8)); quant.Known() && diff != "" {
 				t.Errorf("generated tokens with bf16 weights (-), with blocks (+):\n%s", diff)
 			}
 		})
 	}
 }
 
-// generated returns the events of greedy decoding: tokens and their log-probs.
-func generated(t *testing.T, c *transformers.Causal, prompt []int32) (all []torch.Event) {
+// generated returns the events of greedy decoding: n tokens and their log-probs.
+func generated(t *testing.T, c *transformers.Causal, prompt []int32, n int) (all []torch.Event) {
 	e := must.Get(torch.NewEngine(c.Model, torch.EngineConfig{Slots: 1}))(t)
 	defer e.Close()
-	must.Get(e.Submit(torch.Request{Prompt: prompt, Samples: 1, MaxNew: 8, Seed: 1}))(t)
+	must.Get(e.Submit(torch.Request{Prompt: prompt, Samples: 1, MaxNew: n, Seed: 1}))(t)
 	for e.Unfinished() > 0 {
 		events := must.Get(e.Step(torch.StepTokens()))(t)
 		all = append(all, events...)
