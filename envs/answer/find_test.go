@@ -7,6 +7,15 @@ import (
 	"github.com/rltrain/rltrain/envs/answer/formula"
 )
 
+// TestTelling: after a marker, six words can be an answer, and seven if one is a number.
+func TestTelling(t *testing.T) {
+	for text, want := range map[string]bool{"": true, "a b c d e f": true, "a b c d e f g": false, "a b c d e f 7": true} {
+		if telling(text) != want {
+			t.Errorf("%q: %t", text, !want)
+		}
+	}
+}
+
 func TestFind(t *testing.T) {
 	for _, test := range []struct {
 		text, want string

@@ -53,6 +53,9 @@ func TestAnswerAndSolution(t *testing.T) {
 		if got := e.Solution(); got != test.solution {
 			t.Errorf("solution of %v is %q, want %q", test.numbers, got, test.solution)
 		}
+		if shown := must.Get(e.Reset(t.Context()))(t); shown.Text != e.short() || shown.Text == "" || shown.Messages != nil {
+			t.Errorf("shown %+v", shown)
+		}
 		e.options.Short = false
 		if got := e.Solution(); got != test.plain || len(test.numbers) == 2 && test.numbers[0] == 12 && !strings.HasSuffix(systemPrompt(test.task), got) {
 			t.Errorf("in words: %q, want %q, also in the prompt", got, test.plain)

@@ -98,6 +98,9 @@ func TestEpisodes(t *testing.T) {
 		}
 		e := must.Get(made.Episode(envs.Train, 3))(t)
 		row := e.(*episode).row
+		if want := map[bool]string{true: " " + row.Label, false: row.Label}[asText]; e.(envs.Demonstrator).Solution() != want {
+			t.Errorf("solution %q, want %q", e.(envs.Demonstrator).Solution(), want)
+		}
 		for _, test := range []struct {
 			answer string
 			info   envs.Info

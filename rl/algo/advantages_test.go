@@ -51,6 +51,36 @@ func TestMaxRLRefusesNegativeRewards(t *testing.T) {
 	}
 }
 
+// TestGPGCountsRewards: samples whose reward is missing do not count, and those below 0 are no zeros.
+func TestGPGCountsRewards(t *testing.T) {
+	sample := func(r float64) *rl.Sample { return &rl.Sample{Actions: []int32{1}, Rewards: []float64{r}} }
+	step := &rl.Step{Figures: rl.Meter{}, Groups: [][]*rl.Sample{{sample(-1), sample(0), sample(4), sample(math.NaN())}}}
+	must.Do(t, New[GPG]().Prepare(step))
+	for i, want := range []float32{-2 * 3. / 2, -1 * 3. / 2, 3 * 3. / 2} {
+		if got := step.Groups[0][i].Advantage[0]; got != want {
+			t.Errorf("sample %d: advantage %v, want %v", i, got, want)
+		}
+	}
+}
+
+// TestBoundsOfRatios: the clip that metrics count by is that of the loss.
+func TestBoundsOfRatios(t *testing.T) {
+	gmpo, cispo := New[GMPO](), New[CISPO]()
+	gmpo.Low, gmpo.High, cispo.Floor, cispo.Cap = math.Log(2), math.Log(3), 0.25, 5
+	for name, c := range map[string][3]float64{"gmpo": {gmpo.Needs().Clip.Low, 0.5}, "gmpo, high": {gmpo.Needs().Clip.High, 2}, "cispo": {cispo.Needs().Clip.Low, 0.75}, "cispo, high": {cispo.Needs().Clip.High, 4}} {
+		if math.Abs(c[0]-c[1]) > 1e-12 {
+			t.Errorf("%s: clipped at a distance of %v from 1, want %v", name, c[0], c[1])
+		}
+	}
+	for delta, ok := range map[float64]bool{0: true, 1.1: false, 1.2: false, 1.3: true} {
+		a := New[GRPO]()
+		a.High, a.Delta = 0.2, delta
+		if err := a.Check(2); (err == nil) != ok {
+			t.Errorf("delta %v above a clip of 1.2: %v", delta, err)
+		}
+	}
+}
+
 // TestMovingBaseline follows the mean reward of each step, and keeps its value if no sample has a reward.
 func TestMovingBaseline(t *testing.T) {
 	a := New[Reinforce]()

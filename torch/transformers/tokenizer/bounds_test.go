@@ -59,6 +59,23 @@ func TestTokenizerRefusesWhatHasNoBound(t *testing.T) {
 	}
 }
 
+func TestExpansion(t *testing.T) {
+	for part, want := range map[string]float64{
+		`null`: 1, `{"type":"StripAccents"}`: 1, `{"type":"NFKC"}`: 11, `{"type":"Lowercase"}`: 3, `{"type":"Prepend","prepend":"▁"}`: 4,
+		`{"type":"Replace","pattern":{"String":"ab"},"content":"wxyz"}`: 2, `{"type":"Replace","pattern":{"String":"ab"},"content":"w"}`: 1,
+		`{"type":"Replace","pattern":{"Regex":"a*"},"content":"wxyz"}`:                                                                             5,
+		`{"type":"Sequence","normalizers":[{"type":"NFC"},{"type":"Replace","pattern":{"String":"a"},"content":"bcd"}]}`:                           9,
+		`{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Sequence","decoders":[{"type":"Prepend","prepend":"a"}]}]}`:               2,
+		`{"type":"Precompiled","precompiled_charsmap":"` + base64.StdEncoding.EncodeToString([]byte("\x02\x00\x00\x00ab1234\x0012345\x00")) + `"}`: 5,
+	} {
+		var value any
+		must.Do(t, json.Unmarshal([]byte(part), &value))
+		if got := must.Get(expansion(value))(t); got != want {
+			t.Errorf("%s: %v, want %v", part, got, want)
+		}
+	}
+}
+
 func TestTokenizerFileTooLarge(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "tokenizer.json")
