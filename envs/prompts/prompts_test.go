@@ -77,13 +77,14 @@ func TestShown(t *testing.T) {
 // TestColumnsByName: the prompt's column can be named, and a file without answers has them in its solutions.
 func TestColumnsByName(t *testing.T) {
 	path := write(t, "p.jsonl", `{"problem": "1+1=", "solution": "It is \\boxed{2}."}`+"\n")
-	e, shown := begin(t, newTask(t, envs.Setup{EvalOnly: true, Text: true}, envs.Settings{"dataset": path, "prompt_column": "problem"}))
-	if shown.Text != "1+1=" {
-		t.Errorf("prompt %q", shown.Text)
-	}
-	step, err := e.Step(t.Context(), envs.Action{Text: "2"})
-	if err != nil || step.Reward != 1 {
-		t.Errorf("reward %v, %v", step.Reward, err)
+	for _, match := range []string{"math", "exact"} {
+		e, shown := begin(t, newTask(t, envs.Setup{EvalOnly: true, Text: true}, envs.Settings{"dataset": path, "prompt_column": "problem", "answer_match": match}))
+		if shown.Text != "1+1=" {
+			t.Errorf("prompt %q", shown.Text)
+		}
+		if step, err := e.Step(t.Context(), envs.Action{Text: "2"}); err != nil || step.Reward != 1 {
+			t.Errorf("%s: reward %v, %v", match, step.Reward, err)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,6 +26,17 @@ func TestBuiltin(t *testing.T) {
 		seen[r.Text] = true
 	}
 	expect.Equal(t, map[string]int{"positive": 155, "negative": 155}, counts)
+	for class, label := range []string{"negative", "positive"} {
+		var own []dataset.Row
+		for _, r := range rows {
+			if r.Label == label {
+				own = append(own, r)
+			}
+		}
+		want := slices.Clone(own)
+		dataset.Rank(want, class)
+		expect.Equal(t, want, own, label)
+	}
 }
 
 // find names a file as a data set of one part.

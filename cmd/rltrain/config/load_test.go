@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/expect"
@@ -272,5 +273,11 @@ func TestRouterAlgorithms(t *testing.T) {
 		if (name == "ppo") != (c.Updates != nil && c.Updates.Epochs == 3) || (name == "dqn") != (c.LabelReplay != nil) {
 			t.Errorf("%s: updates %+v, replay %+v", name, c.Updates, c.LabelReplay)
 		}
+	}
+}
+
+func TestRewardTimeIsInSeconds(t *testing.T) {
+	if got := (RewardTime{Timeout: 1.5}).Limit(); got != 1500*time.Millisecond {
+		t.Errorf("1.5 s are %v", got)
 	}
 }
