@@ -102,11 +102,3 @@ func TestMergeIntoPanics(t *testing.T) {
 	}()
 	lora.Init("m", 3, 2, 1, 1, rand.New(rand.NewPCG(1, 2))).MergeInto(make([]float32, 5))
 }
-
-func BenchmarkMergeInto(b *testing.B) {
-	p := lora.Init("m", 384, 1536, 8, 2, rand.New(rand.NewPCG(1, 2)))
-	w := make([]float32, 384*1536)
-	for b.Loop() {
-		p.MergeInto(w)
-	}
-}

@@ -176,17 +176,3 @@ func TestStatsOf(t *testing.T) {
 	}
 	expect.Equal(t, GroupStats{}, StatsOf(nil))
 }
-
-func BenchmarkAdvantages(b *testing.B) {
-	groups := make([][]float64, 64)
-	rng := Stream(1)
-	for g := range groups {
-		for range 16 {
-			groups[g] = append(groups[g], float64(rng.IntN(2)))
-		}
-	}
-	kind := Advantages{BaselineGroup, ScaleGroup}
-	for b.Loop() {
-		kind.Of(groups, groups, nil)
-	}
-}

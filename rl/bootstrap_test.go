@@ -214,14 +214,6 @@ func TestCompareWithoutRows(t *testing.T) {
 	expect.Equal(t, Comparison{}, Compare(3, nil, nil, nil))
 }
 
-func BenchmarkCompare(b *testing.B) {
-	truth, x := classifier(8, 1000, 0.8, 0.9)
-	_, y := classifier(9, 1000, 0.7, 0.9)
-	for b.Loop() {
-		Compare(3, truth, x, y)
-	}
-}
-
 func TestCompareMeans(t *testing.T) {
 	var a, b []float64
 	rng := rand.New(rand.NewPCG(1, 2))

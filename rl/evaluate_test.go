@@ -165,10 +165,3 @@ func TestEvaluateRefusesShapesThatDoNotFit(t *testing.T) {
 		expect.Panic(t, call, name)
 	}
 }
-
-func BenchmarkEvaluate(b *testing.B) {
-	truth, probs := classifier(3, 1000, 0.8, 0.9)
-	for b.Loop() {
-		Evaluate([]string{"x", "y", "z"}, truth, probs)
-	}
-}

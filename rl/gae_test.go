@@ -58,11 +58,3 @@ func discountedSum(t *testing.T, gamma, lambda float64) {
 func TestGAEPanicsOnUnequalLengths(t *testing.T) {
 	expect.Panic(t, func() { rl.GAE([]float32{1, 2}, []float32{1}, []bool{true, true}, 0, 1, 1) })
 }
-
-func BenchmarkGAE(b *testing.B) {
-	rewards, values, done := randomRollout(4, 2048)
-	b.SetBytes(int64(len(rewards)) * 9)
-	for b.Loop() {
-		rl.GAE(rewards, values, done, 0, 0.99, 0.95)
-	}
-}

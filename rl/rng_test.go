@@ -74,9 +74,3 @@ func TestStreamsAreUniformAcrossIDs(t *testing.T) {
 		t.Errorf("neighbouring streams correlate: z = %.1f", z)
 	}
 }
-
-func BenchmarkStream(b *testing.B) {
-	for b.Loop() {
-		rl.Stream(42, 1, 2, 3).Uint64()
-	}
-}

@@ -126,10 +126,3 @@ func FuzzExtract(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkExtract(b *testing.B) {
-	text := strings.Repeat("+7=28 and so on, ", 30) + "[ANSWER] 28"
-	for b.Loop() {
-		Extract(text)
-	}
-}

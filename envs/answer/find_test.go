@@ -185,14 +185,3 @@ func TestFindInLengthyTexts(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkFind(b *testing.B) {
-	lengthy["a solution"] = strings.Repeat("So $x = 3$ and then some more words about it. ", 30) + `The answer is $\boxed{28}$.`
-	for name, text := range lengthy {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				Find(text)
-			}
-		})
-	}
-}

@@ -142,9 +142,3 @@ func FuzzSame(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkSame(b *testing.B) {
-	for b.Loop() {
-		answer.Units.Same(`\frac{17}{4}\text{ cm}^2`, "4.25 square centimeters")
-	}
-}

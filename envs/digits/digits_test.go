@@ -264,10 +264,3 @@ func TestNewRefuses(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-func BenchmarkEpisode(b *testing.B) {
-	task := must.Get(New(Sum, 1, Defaults(Sum)))(b)
-	for i := 0; b.Loop(); i++ {
-		must.Get(task.Episode(envs.Train, i))(b)
-	}
-}

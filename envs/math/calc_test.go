@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/expect"
-	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestEvaluate(t *testing.T) {
@@ -114,10 +113,4 @@ func FuzzEvaluate(f *testing.F) {
 		}
 		Format(value)
 	})
-}
-
-func BenchmarkEvaluate(b *testing.B) {
-	for b.Loop() {
-		must.Get(Evaluate("(1,234.5 - 0.5) * 2 / 3 + 20%"))(b)
-	}
 }

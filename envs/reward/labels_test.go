@@ -249,23 +249,3 @@ func TestRestoreRefuses(t *testing.T) {
 		expect.Equal(t, before, r.State(), fmt.Sprintf("%s: a refused state has changed it", test.spec))
 	}
 }
-
-func BenchmarkExpected(b *testing.B) {
-	labels := strings.Split("abcdefghijklmn", "")
-	probs := make([]float32, len(labels))
-	for i := range probs {
-		probs[i] = 1 / float32(len(probs))
-	}
-	for name, spec := range map[string]string{
-		"calibration": "calibration",
-		"expr":        "expr:'correct - 0.5*(1 - correct)*confidence + 0.01*entropy'",
-	} {
-		b.Run(name, func(b *testing.B) {
-			r := parseLabels(b, spec, labels...)
-			b.ReportAllocs()
-			for b.Loop() {
-				r.Expected([]int{3}, probs)
-			}
-		})
-	}
-}

@@ -2,14 +2,12 @@ package reward
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"strings"
 	"testing"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/expect"
-	"github.com/rltrain/rltrain/internal/must"
 )
 
 var sample = envs.Completion{
@@ -187,27 +185,4 @@ func FuzzTextExpression(f *testing.F) {
 			}
 		}
 	})
-}
-
-func BenchmarkTextScore(b *testing.B) {
-	var batch []envs.Completion
-	for i := range 1000 {
-		c := sample
-		c.Action.Text = strings.Repeat(fmt.Sprintf("Step %d is a line of some length, as a model writes it.\n", i), 10)
-		batch = append(batch, c)
-	}
-	for name, spec := range map[string]string{
-		"numbers": "expr:'correct - (length > 200 ? 0.5 : 0)'",
-		"words":   "expr:'words > 50 and lines < 20'",
-		"regexp":  `expr:'text matches "answer: [0-9]+$"'`,
-		"three":   "expr:'correct',expr:'length/1000'=-0.1,expr:'text contains \"Step\"'=0.2",
-	} {
-		b.Run(name, func(b *testing.B) {
-			r := parseText(b, spec, nil, Options{})
-			b.ReportAllocs()
-			for b.Loop() {
-				must.Get(r.Score(b.Context(), batch, 1))(b)
-			}
-		})
-	}
 }

@@ -284,11 +284,3 @@ func TestTicks(t *testing.T) {
 		t.Errorf("integer ticks of 1 to 3: %v", got)
 	}
 }
-
-func BenchmarkCurves(b *testing.B) {
-	rows := ppoRows()
-	path := filepath.Join(b.TempDir(), "curves.png")
-	for b.Loop() {
-		must.Do(b, Curves(path, Panels(Reinforced, rows)))
-	}
-}

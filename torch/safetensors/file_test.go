@@ -248,24 +248,6 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-func BenchmarkFloat32s(b *testing.B) {
-	for _, dtype := range []safetensors.DType{safetensors.F32, safetensors.BF16, safetensors.F16} {
-		b.Run(string(dtype), func(b *testing.B) {
-			const n = 1 << 20
-			path := filepath.Join(b.TempDir(), "x.safetensors")
-			tensor := safetensors.Tensor{Name: "x", DType: dtype, Shape: []int64{n}, Data: make([]byte, n*dtype.Size())}
-			must.Do(b, safetensors.Write(path, []safetensors.Tensor{tensor}, nil))
-			f := must.Get(safetensors.Open(path))(b)
-			defer f.Close()
-			b.SetBytes(n * dtype.Size())
-			b.ReportAllocs()
-			for b.Loop() {
-				must.Get(f.Float32s("x"))(b)
-			}
-		})
-	}
-}
-
 // The number of empty tensors in a header is bounded.
 func TestOpenRefusesTooManyTensors(t *testing.T) {
 	var header strings.Builder

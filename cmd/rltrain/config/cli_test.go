@@ -8,7 +8,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
@@ -174,22 +173,4 @@ func TestHelpGolden(t *testing.T) {
 		}
 	}
 	golden(t, "testdata/help_differences.txt", differences.String())
-}
-
-func BenchmarkTrainCommand(b *testing.B) {
-	for b.Loop() {
-		TrainCommand(nil, nil)
-	}
-}
-
-func BenchmarkLoad(b *testing.B) {
-	for b.Loop() {
-		must.Get(Load([]string{"--mode=supervised", "--epochs=3"}, nil))(b)
-	}
-}
-
-func BenchmarkCatalogue(b *testing.B) {
-	for b.Loop() {
-		newCatalogue(envs.Definitions())
-	}
 }

@@ -117,27 +117,3 @@ func TestUndefined(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkSinCos(b *testing.B) {
-	c := New(128)
-	x := c.Rat(big.NewRat(12345, 4567))
-	for b.Loop() {
-		c.SinCos(&x)
-	}
-}
-
-func BenchmarkLog(b *testing.B) {
-	c := New(128)
-	x := c.Rat(big.NewRat(12345, 4567))
-	for b.Loop() {
-		c.Log(&x)
-	}
-}
-
-func BenchmarkExp(b *testing.B) {
-	c := New(128)
-	x := c.Rat(big.NewRat(12345, 4567))
-	for b.Loop() {
-		c.Exp(&x)
-	}
-}

@@ -7,7 +7,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs/answer/formula"
-	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestReadings(t *testing.T) {
@@ -82,11 +81,5 @@ func TestUnclear(t *testing.T) {
 		if n, err := formula.Parse(answer); err == nil {
 			t.Errorf("%.60q is read as %v", answer, n)
 		}
-	}
-}
-
-func BenchmarkParse(b *testing.B) {
-	for b.Loop() {
-		must.Get(formula.Parse(`\frac{-b \pm \sqrt{b^2-4ac}}{2a}`))(b)
 	}
 }

@@ -225,15 +225,6 @@ func FuzzParseJSON(f *testing.F) {
 	})
 }
 
-func BenchmarkRender(b *testing.B) {
-	variables, _ := readCases(b)
-	parsed := must.Get(Parse("{% for p in people %}{% if p.age > 27 %}<|{{ p.name | upper }}|>\n{{ p | tojson }}{% endif %}{% endfor %}"))(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		must.Get(parsed.Render(variables, clock))(b)
-	}
-}
-
 // Integers keep their digits, as Python's do.
 func TestLongIntegers(t *testing.T) {
 	v := must.Get(ParseJSON([]byte(`{"a":12345678901234567890123,"b":-12345678901234567890123,"c":12345678901234567890123,"d":1e30}`)))(t)

@@ -276,12 +276,3 @@ func FuzzDecoder(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkPush(b *testing.B) {
-	tok := load(b, "testdata/bytes")
-	ids := must.Get(tok.EncodeRaw(strings.Repeat("the law of force, ", 20), false))(b)
-	for b.Loop() {
-		pushAll(b, tok, ids, true)
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(ids)), "ns/token")
-}
