@@ -38,13 +38,13 @@ expect "$work/doctor.txt" "(from the cache)" Operators
 echo "the tarball"
 tar -C "$work" -xf "$tarball"
 mv "$work"/rltrain-*-linux-x86_64 "$work/moved"
-fresh "$work/moved/bin" rltrain generate --yes --model smollm2 --max-new-tokens 8 > "$work/generated.txt" <<< 'What is the capital of France?'
+fresh "$work/moved/bin" rltrain generate --yes --model smollm2 --max-new-tokens 8 > "$work/generated.txt" 2> "$work/generated.err" <<< 'What is the capital of France?'
 expect "$work/generated.txt" Paris
 fresh "$work/moved/bin" rltrain setup --sdk > "$work/sdk.txt"
 expect "$work/sdk.txt" "$work/moved/lib/rltrain"
 
 echo "make install"
-make -s install DESTDIR="$work/root" PREFIX=/usr
+make -s install-files DESTDIR="$work/root" PREFIX=/usr
 fresh "$work/root/usr/bin" rltrain version --json > "$work/version.txt"
 expect "$work/version.txt" "$work/root/usr/lib/rltrain/librltrain.so"
 for name in man/man1/rltrain.1 bash-completion/completions/rltrain zsh/site-functions/_rltrain fish/vendor_completions.d/rltrain.fish; do

@@ -45,7 +45,7 @@ func main() {
 
 func run(kinds []string) error {
 	if len(kinds) == 0 {
-		return fmt.Errorf("usage: release wheel | tarball ...")
+		return fmt.Errorf("usage: release wheel | tarball | all")
 	}
 	r, err := newRelease()
 	if err != nil {

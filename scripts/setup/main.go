@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string) (string, error) {
 		}
 		return fmt.Sprintf("%d files now search $ORIGIN", len(args)-1), nil
 	}
-	return "", errors.New("usage: setup libtorch | cuda | clang-format | pepper | portable FILE...")
+	return "", errors.New("usage: setup libtorch | cuda | clang-format | pepper | portable FILE")
 }
 
 // core returns the folder of a libtorch with headers.
