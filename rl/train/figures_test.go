@@ -2,11 +2,13 @@ package train
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // TestOlderVersionsAreNotTheSamplersError: the mismatch between sampler and trainer is measured only on samples of the
@@ -20,6 +22,34 @@ func TestOlderVersionsAreNotTheSamplersError(t *testing.T) {
 	const name = "sampling/sampling_logp_difference/"
 	if mean, most := m.Get(name+"mean"), m.Get(name+"max"); mean != 0.5 || most != 0.75 {
 		t.Errorf("differences of 0.25 and 0.75 have mean %v and maximum %v", mean, most)
+	}
+}
+
+// TestFiguresOfObjectives: DPPO reports the fraction of tokens that it leaves out, VESPO the mean weight of a completion.
+func TestFiguresOfObjectives(t *testing.T) {
+	low, high := float32(math.Log(0.3)), float32(math.Log(0.9))
+	sample := func(advantage float32, old ...float32) *rl.Sample {
+		return &rl.Sample{Actions: make([]int32, len(old)), Old: old, Advantage: slices.Repeat([]float32{advantage}, len(old))}
+	}
+	now := []float32{high, low, high}
+	part := []*rl.Sample{sample(1, low, low), sample(-1, low)} // the first token moved far in the advantage's direction
+	for name, want := range map[string]float64{"dppo/masked_ratio": 1. / 3, "vespo/phi_mean": (0.5 + 0.25) / 2} {
+		var a algo.Algorithm = &algo.DPPO{Divergence: "tv", Delta: 0.2, Cap: 20}
+		if name == "vespo/phi_mean" { // with k = 0 a weight is exp(λ − λ·ratio)
+			a = &algo.VESPO{PositiveDecay: math.Ln2 / 2, NegativeDecay: math.Ln2}
+		}
+		figures := map[string]float64{}
+		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			of := func(values ...float32) torch.Tensor { return s.Floats(values, 3) }
+			a.Loss(s, &algo.Batch{LogProbs: of(now...), Old: of(low, low, low), Advantage: of(1, 1, -1), Weight: of(1, 1, 1), Samples: 2, Actions: 3, Part: part, Figures: figures})
+			return nil
+		}))
+		if math.Abs(figures[name]-want) > 1e-6 {
+			t.Errorf("%s %v, want %v", name, figures[name], want)
+		}
+	}
+	if (&algo.ReinforcePlusPlus{Baseline: "group"}).Check(1) == nil || (&algo.ReinforcePlusPlus{Baseline: "none"}).Check(1) != nil {
+		t.Error("a prompt's mean needs two samples, and only that")
 	}
 }
 
