@@ -21,8 +21,8 @@ var forbidden = []uintptr{
 	unix.SYS_FSMOUNT, unix.SYS_FSPICK, unix.SYS_MOUNT_SETATTR, unix.SYS_STATMOUNT, unix.SYS_LISTMOUNT, unix.SYS_OPEN_TREE_ATTR, unix.SYS_UNSHARE, unix.SYS_SETNS,
 	unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_REBOOT, unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD,
 	unix.SYS_KEXEC_FILE_LOAD, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD, unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME,
-	unix.SYS_ADJTIMEX, unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME, unix.SYS_IOPL, unix.SYS_IOPERM, unix.SYS_MODIFY_LDT, unix.SYS_SYSLOG, unix.SYS_VHANGUP,
-	unix.SYS_USELIB, unix.SYS_USTAT, unix.SYS_SYSFS, unix.SYS__SYSCTL, unix.SYS_NFSSERVCTL, unix.SYS_LOOKUP_DCOOKIE, unix.SYS_PERSONALITY,
+	unix.SYS_ADJTIMEX, unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME, unix.SYS_SYSLOG, unix.SYS_VHANGUP,
+	unix.SYS_NFSSERVCTL, unix.SYS_LOOKUP_DCOOKIE, unix.SYS_PERSONALITY,
 	unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
 	unix.SYS_IO_SETUP, unix.SYS_IO_SUBMIT, unix.SYS_VMSPLICE, unix.SYS_FANOTIFY_INIT, unix.SYS_FANOTIFY_MARK,
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_PROCESS_MRELEASE, unix.SYS_KCMP,
@@ -30,7 +30,7 @@ var forbidden = []uintptr{
 	unix.SYS_SETPRIORITY, unix.SYS_IOPRIO_SET,
 	unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_NAME_TO_HANDLE_AT, unix.SYS_MEMFD_CREATE, unix.SYS_MEMFD_SECRET,
 	unix.SYS_SOCKET, unix.SYS_BIND, unix.SYS_CONNECT, unix.SYS_LISTEN, unix.SYS_ACCEPT, unix.SYS_ACCEPT4,
-	unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK, unix.SYS_MKNOD, unix.SYS_MKNODAT, unix.SYS_INOTIFY_INIT, unix.SYS_INOTIFY_INIT1, unix.SYS_SYNC, unix.SYS_SYNCFS,
+	unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK, unix.SYS_MKNODAT, unix.SYS_INOTIFY_INIT1, unix.SYS_SYNC, unix.SYS_SYNCFS,
 	// System V IPC: existing objects are accessible by their number alone.
 	unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL, unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL,
 	unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_SHMDT,
@@ -39,8 +39,7 @@ var forbidden = []uintptr{
 // onFilesOfUser are system calls that change files without opening them. Landlock has no rules for them, and a program
 // without a dedicated user may use them.
 var onFilesOfUser = []uintptr{
-	unix.SYS_CHMOD, unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_CHOWN, unix.SYS_FCHOWN, unix.SYS_LCHOWN, unix.SYS_FCHOWNAT,
-	unix.SYS_UTIME, unix.SYS_UTIMES, unix.SYS_FUTIMESAT, unix.SYS_UTIMENSAT, unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR, unix.SYS_SETXATTRAT,
+	unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT, unix.SYS_UTIMENSAT, unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR, unix.SYS_SETXATTRAT,
 	unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR, unix.SYS_REMOVEXATTRAT, unix.SYS_FILE_SETATTR,
 	unix.SYS_TRUNCATE, unix.SYS_FLOCK,
 }
@@ -63,7 +62,14 @@ var forbiddenBits = []bits{
 }
 
 // emptying truncates files, which Landlock cannot deny before version 3.
-var emptying = []bits{{unix.SYS_OPEN, 1, unix.O_TRUNC, unix.O_TRUNC}, {unix.SYS_OPENAT, 2, unix.O_TRUNC, unix.O_TRUNC}}
+var emptying = bits{unix.SYS_OPENAT, 2, unix.O_TRUNC, unix.O_TRUNC}
+
+// oldCalls are the system calls that newer architectures do not have, because others do the same.
+type oldCalls struct {
+	arch                                      uint32
+	forbidden, onFilesOfUser, creating, forks []uintptr
+	emptying                                  []bits
+}
 
 type argumentValues struct {
 	number   uintptr
@@ -103,27 +109,27 @@ type filter struct {
 func newFilter(m means, waits bool) *filter {
 	alone, f := m.alone(), &filter{}
 	f.load(dataArch)
-	f.unless(unix.SECCOMP_RET_KILL_PROCESS, unix.AUDIT_ARCH_X86_64)
+	f.unless(unix.SECCOMP_RET_KILL_PROCESS, old.arch)
 	f.load(dataNumber)
 	f.code = append(f.code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, Jf: 1, K: 0x40000000},
 		unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_KILL_PROCESS}) // system calls of the x32 ABI
 	const refuse, absent = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM), unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
-	for _, number := range forbidden {
+	for _, number := range slices.Concat(forbidden, old.forbidden) {
 		f.when(uint32(number), refuse)
 	}
 	f.when(unix.SYS_CLONE3, absent) // its arguments cannot be checked; libraries fall back to clone
 	unruly := forbiddenBits
 	if alone {
-		for _, number := range onFilesOfUser {
+		for _, number := range slices.Concat(onFilesOfUser, old.onFilesOfUser, old.forks) {
 			f.when(uint32(number), refuse)
 		}
 		if m.Landlock < 3 {
-			unruly = append(slices.Clone(unruly), emptying...)
-			f.when(unix.SYS_CREAT, refuse)
+			unruly = slices.Concat(unruly, []bits{emptying}, old.emptying)
+			for _, number := range old.creating {
+				f.when(uint32(number), refuse)
+			}
 			f.when(unix.SYS_OPENAT2, absent) // its arguments cannot be checked
 		}
-		f.when(unix.SYS_FORK, refuse)
-		f.when(unix.SYS_VFORK, refuse)
 	}
 	values := forbiddenValues
 	if waits {

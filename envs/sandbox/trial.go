@@ -27,7 +27,7 @@ func trial(p *plan, list *[]step, m means, a attempt) {
 		for _, name := range []string{"/usr/trial", "/trial", "/etc/trial", "/dev/shm/trial", "/var/tmp/trial"} {
 			refuse("the trial writes "+name, unix.SYS_OPENAT, unix.AT_FDCWD, name, unix.O_CREAT|unix.O_WRONLY, 0o600)
 		}
-		refuse("the trial changes "+a.Secret, unix.SYS_CHMOD, a.Secret, 0o666)
+		refuse("the trial changes "+a.Secret, unix.SYS_FCHMODAT, unix.AT_FDCWD, a.Secret, 0o666)
 		refuse("the trial mounts", unix.SYS_MOUNT, "tmpfs", home, "tmpfs", 0, 0)
 		refuse("the trial makes a namespace", unix.SYS_UNSHARE, unix.CLONE_NEWUSER)
 		refuse("the trial traces", unix.SYS_PTRACE, unix.PTRACE_ATTACH, a.Helper, 0, 0)
