@@ -110,6 +110,7 @@ func TestTextExpressionErrors(t *testing.T) {
 	for _, test := range []struct{ source, want string }{
 		{"lenght", `column 1: unknown name "lenght"; did you mean "length"?`},
 		{"1 + confidence", "column 5: confidence is available only in rewards of classifiers"},
+		{"-confidence", "column 2: confidence is available only in rewards of classifiers"},
 		{"probs[0]", "column 1: probs is available only in rewards of classifiers"},
 		{"$env", `column 1: unknown name "$env"`},
 		{"text", "column 1: the reward must be a number"},

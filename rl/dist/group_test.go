@@ -43,6 +43,11 @@ func TestGatherIsInTheOrderOfRanks(t *testing.T) {
 	}
 }
 
+func TestTrafficSince(t *testing.T) {
+	got := dist.Traffic{Exchanges: 5, Gradients: 30, Bytes: 40, Spent: 7}.Since(dist.Traffic{Exchanges: 2, Gradients: 10, Bytes: 15, Spent: 4})
+	expect.Equal(t, dist.Traffic{Exchanges: 3, Gradients: 20, Bytes: 25, Spent: 3}, got)
+}
+
 func TestSharesAreAllOfIt(t *testing.T) {
 	groups := disttest.Groups(t, 3)
 	for _, n := range []int{0, 1, 2, 3, 7} {

@@ -38,7 +38,7 @@ const coreHeader = `#include <unistd.h>
   static std::atomic<int> times[100];
   static std::atomic<int64_t> last[100];
   const int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
-  if (++times[id] > 2000 && now - last[id] < 1000000) return;
+  if (++times[id] > 2000 && now - last[id] < 50000) return;
   last[id] = now;
   char text[32];
   std::snprintf(text, sizeof text, "@mutant %d@\n", id);
