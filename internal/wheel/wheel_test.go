@@ -321,6 +321,9 @@ func TestSaveAndFrom(t *testing.T) {
 	must.Get(patient(cache).Install(t.Context(), i.set()))(t)
 	wantSet(t, i, cache)
 	wantFiles(t, wheels, ".lock", "p-1.whl")
+	again := t.TempDir()
+	must.Do(t, patient(t.TempDir()).Save(t.Context(), again, i.set()))
+	wantFiles(t, again, ".lock", "p-1.whl")
 }
 
 // The extra index has what the first lacks. Each gets its own login, and no error shows a password.
