@@ -10,6 +10,7 @@
 //	go run ./scripts/experiment weights
 //	go run ./scripts/experiment real-models --data FOLDER
 //	go run ./scripts/experiment hacks
+//	go run ./scripts/experiment objectives
 //	go run ./scripts/experiment tables
 //
 // An experiment runs the program itself for each (setting, seed), and writes each result to docs/results at once: a
@@ -105,6 +106,11 @@ var experiments = []struct {
 		flags.StringVar(&e.device, "device", "cpu", "cpu, or cuda")
 		return e.run
 	}},
+	{"objectives", "objectives", 1, 3, func(c *experiment, flags *flag.FlagSet) func(ctx context.Context) error {
+		e := &objectivesExperiment{experiment: c}
+		flags.StringVar(&e.only, "only", "", "this setting alone")
+		return e.run
+	}},
 }
 
 func run(ctx context.Context, args []string) error {
@@ -131,6 +137,9 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		if err := writeRealTable(filepath.Join("docs", "results", "real-models.md"), filepath.Join("docs", "results", "real-models.json")); err != nil {
+			return err
+		}
+		if err := writeObjectivesTable(filepath.Join("docs", "results", "objectives.md"), filepath.Join("docs", "results", "objectives.json")); err != nil {
 			return err
 		}
 		if err := writeHacksTable(filepath.Join("docs", "results", "hacks.md"), filepath.Join("docs", "results", "hacks.json")); err != nil {

@@ -232,11 +232,16 @@ func writeRealTable(page, results string) error {
 	if err := files.LoadJSON(results, &r); err != nil {
 		return err
 	}
+	return writeBlock(page, "real-models", r.markdown())
+}
+
+// writeBlock replaces a page's block of that name.
+func writeBlock(page, name, content string) error {
 	text, err := os.ReadFile(page)
 	if err != nil {
 		return err
 	}
-	out, err := replaceBlock(string(text), "real-models", r.markdown())
+	out, err := replaceBlock(string(text), name, content)
 	if err != nil {
 		return fmt.Errorf("%s: %w", page, err)
 	}
