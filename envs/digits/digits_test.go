@@ -2,6 +2,7 @@ package digits
 
 import (
 	"fmt"
+	"maps"
 	"math/big"
 	"slices"
 	"strings"
@@ -176,22 +177,23 @@ func TestDifficulty(t *testing.T) {
 		{Reverse, func(o *Options) { o.Max = 500 }, []int{1}, 10, 500, 15},
 		{Reverse, func(o *Options) { o.Max = 99 }, []int{1}, 10, 99, 4},
 	} {
-		task := newTask(t, test.name, 3, test.change)
-		lengths := map[int]bool{}
-		least, most := 1<<60, 0
-		for i := range 1000 {
-			numbers := episode(t, task, envs.Train, i).numbers
-			lengths[len(numbers)] = true
-			least, most = min(least, slices.Min(numbers)), max(most, slices.Max(numbers))
-		}
-		var seen []int
-		for n := range lengths {
-			seen = append(seen, n)
-		}
-		slices.Sort(seen)
-		expect.Equal(t, test.lengths, seen, fmt.Sprintf("%s %+v: lengths", test.name, task.options))
-		if least < test.least || least > test.least+test.closer || most > test.most || most < test.most-test.closer {
-			t.Errorf("%s %+v: numbers from %d to %d, want close to %d and %d", test.name, task.options, least, most, test.least, test.most)
+		for _, part := range []envs.Part{envs.Train, envs.Eval} {
+			task := newTask(t, test.name, 3, test.change)
+			lengths := map[int]bool{}
+			least, most := 1<<60, 0
+			for i := range 1000 {
+				if n := task.Len(part); n > 0 && i >= n { // an endless part has none
+					break
+				}
+				numbers := episode(t, task, part, i).numbers
+				lengths[len(numbers)] = true
+				least, most = min(least, slices.Min(numbers)), max(most, slices.Max(numbers))
+			}
+			what := fmt.Sprintf("%s %+v, %v", test.name, task.options, part)
+			expect.Equal(t, test.lengths, slices.Sorted(maps.Keys(lengths)), what)
+			if least < test.least || least > test.least+test.closer || most > test.most || most < test.most-test.closer {
+				t.Errorf("%s: numbers from %d to %d, want close to %d and %d", what, least, most, test.least, test.most)
+			}
 		}
 	}
 }
