@@ -86,6 +86,7 @@ type ModelConfig struct {
 	EmbeddingScale   float64 // factor of token embeddings; 1 = unchanged
 	AttentionSoftcap float64 // c·tanh(score/c); 0 = off
 	LogitSoftcap     float64 // of the logits, in the engine; 0 = off
+	LogitDivisor     float64 // of the hidden states after the final norm, and so of the logits; 0 = off
 	Windows          []int   // [Layers] attention window in tokens, 0 = unlimited; nil: all 0
 	RopeOf           []int   // [Layers] index into Ropes; nil with RotaryDim 0
 	Ropes            []Rope
@@ -144,7 +145,8 @@ func (c ModelConfig) native(pins *runtime.Pinner) C.rlt_model_config {
 		embed_norm: cBool(c.EmbedNorm), norm_after: cBool(c.NormAfter), bidirectional: cBool(c.Bidirectional),
 		norm_eps: C.double(c.NormEps), attention_scale: C.double(c.AttentionScale), embedding_scale: C.double(c.EmbeddingScale),
 		attention_softcap: C.double(c.AttentionSoftcap), logit_softcap: C.double(c.LogitSoftcap),
-		windows: &windows[0], n_ropes: C.int32_t(len(ropes)),
+		logit_divisor: C.double(c.LogitDivisor),
+		windows:       &windows[0], n_ropes: C.int32_t(len(ropes)),
 	}
 	pins.Pin(native.windows)
 	if len(ropeOf) > 0 {

@@ -176,6 +176,7 @@ typedef struct {
   const int32_t* ropes;     /* [layers] index into rope_tables; NULL if rotary_dim is 0 */
   const rlt_rope* rope_tables;
   int32_t n_ropes;
+  double logit_divisor; /* of the hidden states after the final norm, and so of the logits; 0 = none */
 } rlt_model_config;
 
 /* Builds a model on n named weights, which it retains. Names: embed.weight [V, H]; positions.weight [P, H] if

@@ -37,8 +37,9 @@ void check_sizes(const rlt_model_config& c) {
                   (c.rotary_dim == 0 && c.first_position > 0 && c.first_position < c.max_positions),
               "first_position: ", c.first_position, " of ", c.rotary_dim == 0 ? c.max_positions : 0,
               " learned positions");
-  TORCH_CHECK(c.norm_eps >= 0 && c.attention_scale >= 0 && c.attention_softcap >= 0 && c.logit_softcap >= 0,
-              "norm_eps, attention_scale and softcaps must not be negative");
+  TORCH_CHECK(c.norm_eps >= 0 && c.attention_scale >= 0 && c.attention_softcap >= 0 && c.logit_softcap >= 0 &&
+                  c.logit_divisor >= 0,
+              "norm_eps, attention_scale, softcaps and logit_divisor must not be negative");
 }
 
 void check_choices(const rlt_model_config& c) {

@@ -208,7 +208,9 @@ at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool c
     }
     x = checkpoint ? checkpointed_block(blocks()[n], batch, x) : block_forward(blocks()[n], batch, x);
   }
-  return c.norm_after ? x : apply_norm(c, norm_, x);
+  if (c.norm_after) return x;
+  x = apply_norm(c, norm_, x);
+  return c.logit_divisor > 0 ? x.mul(1 / c.logit_divisor) : x;
 }
 
 }  // namespace rlt::nn

@@ -72,13 +72,14 @@ const std::vector<Case>& cases() {
          c.config.rotary_dim = 6;
          c.config.intermediate_size = 37;
        }},
-      {"rms plus one, qk norm, post norms, softcaps, embedding scale",
+      {"rms plus one, qk norm, post norms, softcaps, embedding scale, logit divisor",
        [](DecoderChoices& c) {
          c.config.norm = RLT_NORM_RMS_PLUS_ONE;
          c.config.qk_norm = c.config.post_norms = 1;
          c.config.attention_softcap = 2;
          c.config.logit_softcap = 3;
          c.config.embedding_scale = 4.9;
+         c.config.logit_divisor = 0.6;
          c.config.activation = RLT_ACT_GELU_TANH;
        }},
       {"layer norm, learned positions, fused qkv, plain gelu, biases",

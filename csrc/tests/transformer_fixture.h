@@ -76,7 +76,11 @@ inline std::vector<Shape> all_shapes() {
   return {
       shape("llama", [](Shape&) {}),
       shape("qwen2", [](Shape& s) { s.biases = s.tied = true; }),
-      shape("qwen3", [](Shape& s) { s.c.qk_norm = 1; }),
+      shape("qwen3",
+            [](Shape& s) {
+              s.c.qk_norm = 1;
+              s.c.logit_divisor = 1.5;
+            }),
       shape("gemma2",
             [](Shape& s) {
               s.c.norm = RLT_NORM_RMS_PLUS_ONE;

@@ -105,7 +105,8 @@ class Plain {
         x = x.add(attended).add(mlp(norm(x, at(shared ? "attn_norm" : "mlp_norm"))));
       }
     }
-    return c_.norm_after ? x : norm(x, "norm");
+    if (c_.norm_after) return x;
+    return norm(x, "norm").div(c_.logit_divisor > 0 ? c_.logit_divisor : 1);
   }
 
   std::string at(const char* name) const { return "layers." + std::to_string(layer_) + "." + name; }

@@ -45,6 +45,7 @@ type Config struct {
 
 	merged map[string]func([]float32) // changes of a CausalLM's weights that an adapter makes
 	scored bool                       // CausalLM: the folder may be a classifier's
+	pooled bool                       // CausalLM: a classifier reads its hidden states
 }
 
 // TemplateSettings are what the chat template gets in all conversations.

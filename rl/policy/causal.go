@@ -43,7 +43,7 @@ func NewCausalLM(c Config) (*CausalLM, error) {
 		defer close(done)
 		p.Tokenizer, failed = tokenizer.Load(c.Dir)
 	}()
-	model, err := transformers.LoadCausal(c.Dir, transformers.CausalOptions{DType: c.DType, Trainable: c.Full, Change: c.merged, Scored: c.scored})
+	model, err := transformers.LoadCausal(c.Dir, transformers.CausalOptions{DType: c.DType, Trainable: c.Full, Change: c.merged, Scored: c.scored, Pooled: c.pooled})
 	if err == nil {
 		p.use(model, cmp.Or(c.BaseModel, c.Dir))
 	}

@@ -120,6 +120,7 @@ func (p *Classifier) makeOnLanguageModel(c Config) error {
 		return fmt.Errorf("pooling %q is for encoders; a classifier on a language model reads the state of the last token", c.Pooling)
 	}
 	p.Pooling = PoolLast
+	c.pooled = c.Prompt == nil
 	lm, err := NewCausalLM(c)
 	if err != nil {
 		return err

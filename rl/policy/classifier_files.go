@@ -282,7 +282,7 @@ func (p *Classifier) loadOnEncoder(base hub.Model, a savedAdapter, dtype string,
 
 func (p *Classifier) loadOnLanguageModel(base hub.Model, a savedAdapter, dtype string, frozen bool) error {
 	merged := a.dir == ""
-	lm, err := NewCausalLM(Config{Dir: base.Dir, BaseModel: base.Name, Revision: base.Commit, DType: dtype, scored: merged && p.Pooling == PoolLast})
+	lm, err := NewCausalLM(Config{Dir: base.Dir, BaseModel: base.Name, Revision: base.Commit, DType: dtype, scored: merged && p.Pooling == PoolLast, pooled: p.Pooling == PoolLast})
 	if err != nil {
 		return err
 	}

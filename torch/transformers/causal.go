@@ -26,6 +26,7 @@ type Causal struct {
 	quants map[string]torch.QuantType // of quantised weights, by the names of their specs
 	packed packedHead                 // what generation multiplies by in place of Head, if the file has it in few bits
 	shared bool                       // the weights belong to another model
+	pooled bool                       // see CausalOptions
 	untied bool                       // a change has split the tied embedding and output layer of Dir
 }
 
@@ -44,6 +45,8 @@ type CausalOptions struct {
 	Change map[string]func(weight []float32)
 	// Scored accepts the folder of a sequence classifier: see Config.
 	Scored bool
+	// Pooled is for a classifier of the hidden states: those are not divided as they are for logits.
+	Pooled bool
 }
 
 var dtypeOptions = map[string]torch.DType{"fp32": torch.F32, "bf16": torch.BF16, "fp16": torch.F16}
@@ -91,7 +94,7 @@ func LoadCausal(dir string, o CausalOptions) (*Causal, error) {
 			o.DType = "bf16"
 		}
 	}
-	c := &Causal{Dir: dir, Config: config, Weights: map[string]*torch.Var{}, Trainable: o.Trainable, Generation: generation, quants: map[string]torch.QuantType{}, untied: untied}
+	c := &Causal{Dir: dir, Config: config, Weights: map[string]*torch.Var{}, Trainable: o.Trainable, Generation: generation, quants: map[string]torch.QuantType{}, pooled: o.Pooled, untied: untied}
 	for _, spec := range config.TensorNames() {
 		if spec.Group == "tied" {
 			continue
@@ -121,7 +124,11 @@ func (c *Causal) build() (err error) {
 		delete(weights, "head.weight")
 		weights[quantName("head.weight", c.packed.quant)] = c.packed.rows
 	}
-	c.Model, err = torch.NewModel(c.Config.Core(), weights)
+	core := c.Config.Core()
+	if c.pooled {
+		core.LogitDivisor = 0
+	}
+	c.Model, err = torch.NewModel(core, weights)
 	return err
 }
 

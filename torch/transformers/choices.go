@@ -132,6 +132,19 @@ func gemma3Fields(f *fields, c *Config) {
 	}
 }
 
+// graniteFields reads Granite's multipliers. The hidden states are kept divided by residual_multiplier: then attention
+// and MLP add to them as they are, and an RMS norm with its epsilon divided by the square gives the same.
+func graniteFields(f *fields, c *Config) {
+	f.noLayerTypes()
+	residual := f.positive("residual_multiplier", 1)
+	c.core.EmbeddingScale = f.positive("embedding_multiplier", 1) / residual
+	c.core.NormEps /= residual * residual
+	c.core.AttentionScale = f.positive("attention_multiplier", 1)
+	if divisor := f.positive("logits_scaling", 1); divisor != 1 {
+		c.core.LogitDivisor = divisor
+	}
+}
+
 // smolLM3Fields reads SmolLM3's fields: some layers have no positions. Those may have a window.
 func smolLM3Fields(f *fields, c *Config) {
 	every := f.size("no_rope_layer_interval", 4, maxLayers)

@@ -78,6 +78,12 @@ var decoders = map[string]*family{
 		rows:    slices.Concat(llamaNorms, splitRows("attention_bias", "attention_bias"), gatedRows("mlp_bias")),
 		ignored: oldRotary, targets: queryValue,
 	},
+	"granite": {
+		eps: 1e-6, activation: "silu", theta: 1e4, special: graniteFields,
+		prefixes: modelPrefix, heads: lmHead, base: llamaBase, layers: "layers.N.",
+		rows:    slices.Concat(llamaNorms, splitRows("attention_bias", "attention_bias"), gatedRows("mlp_bias")),
+		ignored: oldRotary, targets: queryValue,
+	},
 	"starcoder2": {
 		kvHeads: 2, eps: 1e-5, activation: "gelu_pytorch_tanh", theta: 1e4, tied: true, attentionBias: true,
 		normKind: torch.NormLayer, special: slideAll(0),

@@ -213,7 +213,9 @@ at::Tensor Network::forward(const Pass& pass) const {
 
 at::Tensor Network::last(const at::Tensor& x) const {
   const at::AutoDispatchBelowADInplaceOrView below;
-  return norm(norm_, x, head_.type());
+  const double divisor = config().logit_divisor;
+  if (divisor == 0) return norm(norm_, x, head_.type());
+  return norm(norm_, x, at::kFloat).mul_(1 / divisor).to(head_.type());
 }
 
 at::Tensor Network::logits(const at::Tensor& last) const {

@@ -233,8 +233,10 @@ void Network::forward(Workspace& w) const {
   for (const Work& span : w.spans) {
     row += span.count;
     if (span.out < 0) continue;
-    apply(norm_, w.x.data() + (row - 1) * c.hidden_size, w.last.data() + span.out * c.hidden_size,
-          c.hidden_size);
+    float* const last = w.last.data() + span.out * c.hidden_size;
+    apply(norm_, w.x.data() + (row - 1) * c.hidden_size, last, c.hidden_size);
+    const auto scale = static_cast<float>(1 / c.logit_divisor);
+    if (c.logit_divisor > 0) kernels().scale(last, scale, last, c.hidden_size);
   }
 }
 
