@@ -9,8 +9,10 @@ import (
 //
 //	L = −(1/M) Σ log π(a|x) + c Σ ‖A‖ + ‖B‖
 //
-// with the second term over the matrices of the adapter. Dropout acts on the adapter's input only.
+// with the second term over the matrices of the adapter. Dropout acts on the adapter's input only. With Dynamic, each log π is
+// multiplied by sg(π), where sg stops the gradient: dynamic fine-tuning, in which unlikely tokens pull less (arXiv 2508.05629).
 type SFT struct {
+	Dynamic          bool
 	FeatureAlignment float64 `option:"feature_alignment" default:"0" range:"[0,)" help:"weight of a penalty on the norms of the adapter's matrices (0 = off)"`
 }
 
@@ -25,7 +27,11 @@ func (a *SFT) Prepare(*rl.Step) error { return nil }
 
 // Loss implements Algorithm.
 func (a *SFT) Loss(s *torch.Scope, b *Batch) torch.Tensor {
-	loss := s.Scale(s.Sum(b.LogProbs), -1/float64(b.Actions))
+	logProbs := b.LogProbs
+	if a.Dynamic {
+		logProbs = s.Mul(s.Detach(s.Exp(logProbs)), logProbs)
+	}
+	loss := s.Scale(s.Sum(logProbs), -1/float64(b.Actions))
 	b.Note(s, "loss", loss)
 	if a.FeatureAlignment > 0 && b.First {
 		for _, w := range b.Body {

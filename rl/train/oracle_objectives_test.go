@@ -55,6 +55,7 @@ func objectiveCases(base Config) []oracleCase {
 			algorithm: func() algo.Algorithm { return &algo.GRPO{Clip: clip} }}
 	}
 	return []oracleCase{
+		{name: "sft of tokens, dynamic", algorithm: func() algo.Algorithm { return &algo.SFT{Dynamic: true} }, config: base, loss: dynamicImitation},
 		corrected("token_truncate", 0.5, 2), corrected("token_mask", 0.3, 3), corrected("sequence_truncate", 0.2, 4),
 		corrected("sequence_mask", 0.1, 8), corrected("geometric_mask", 0.45, 2),
 		{name: "gspo", clip: narrow, algorithm: gspo(0, ""), config: twice, reduction: "sequence", advantages: standardised, loss: ratioOfMeans},
@@ -205,6 +206,15 @@ func ratioOfTokens(o *oracle, acts []action, n float64) (sum float64) {
 	for i, a := range acts {
 		ratio := math.Exp(sums[a.x]/lengths[a.x] + a.lp - before[i].lp)
 		sum -= o.weight(a, n, float64(len(acts))) * o.clippedMin(ratio, a.adv)
+	}
+	return sum
+}
+
+// dynamicImitation is the loss of dynamic fine-tuning.
+func dynamicImitation(o *oracle, acts []action, n float64) (sum float64) {
+	before := o.look(o.x, acts)
+	for i, a := range acts {
+		sum -= math.Exp(before[i].lp) * a.lp / float64(len(acts))
 	}
 	return sum
 }

@@ -27,7 +27,7 @@ func init() {
 		"evaluation_strategy":       {"as `eval_strategy`", (*loading).evalStrategy},
 		"warmup_steps":              {"the same; below 1, `warmup_ratio`", (*loading).warmupSteps},
 		"max_steps":                 {"the same; in RL `num_steps`, divided by the updates of a step; -1 is by epochs", (*loading).maxSteps},
-		"loss_type":                 {"in RL `reduction`, or the `algorithm`: cispo, gspo, luspo, sapo, vespo; with preferences `dpo_loss`; in SFT nll and chunked_nll are what rltrain does", (*loading).lossType},
+		"loss_type":                 {"in RL `reduction`, or the `algorithm`: cispo, gspo, luspo, sapo, vespo; with preferences `dpo_loss`; in SFT `sft_loss`", (*loading).lossType},
 		"epsilon":                   {"`clip_low`, and `clip_high` without `epsilon_high`; with algorithm cispo `ratio_cap`, with gmpo `log_clip_low` and `log_clip_high`", (*loading).epsilon},
 		"epsilon_high":              {"`clip_high`; with algorithm cispo `ratio_cap`, with gmpo `log_clip_high`", (*loading).epsilon},
 		"beta":                      {"`kl_coef`; with preferences `dpo_beta`; with algorithm rloo also `kl_in_reward` and `kl_type` k1", (*loading).beta},
@@ -120,10 +120,13 @@ func (l *loading) lossType(e entry) ([]entry, error) {
 	if l.TextSFT == nil && l.Rewarding == nil {
 		return []entry{e}, nil
 	}
-	if slices.Contains([]string{"nll", "chunked_nll"}, e.value.Text) && l.TextSFT != nil {
-		return nil, nil
+	switch known := l.TextSFT != nil; {
+	case known && e.value.Text == "chunked_nll": // which is how nll is computed here
+		return []entry{e.as("sft_loss", "nll")}, nil
+	case known && (e.value.Text == "nll" || e.value.Text == "dft"):
+		return []entry{e.as("sft_loss", e.value.Text)}, nil
 	}
-	return nil, fmt.Errorf("%v: SFT has the loss nll", e.value)
+	return nil, fmt.Errorf("%v: SFT has the losses nll and dft", e.value)
 }
 
 func (l *loading) beta(e entry) ([]entry, error) {

@@ -31,7 +31,7 @@ func (t *trainer) supervise(ctx context.Context) error {
 	defer p.Close()
 	w := &work{
 		stage: supervisedStage, what: "supervised fine-tuning with LoRA", from: p.BaseModel, policy: p,
-		algorithm: &algo.SFT{}, label: "supervised", unit: "update",
+		algorithm: &algo.SFT{Dynamic: c.TextSFT != nil && c.TextSFT.Loss == "dft"}, label: "supervised", unit: "update",
 	}
 	defer w.close()
 	if p.Full() {
