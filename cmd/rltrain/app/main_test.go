@@ -14,6 +14,7 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
 	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -230,10 +231,19 @@ func TestCompletion(t *testing.T) {
 // TestCompletionOfValues: after an option, shell completion offers the values the named task accepts.
 func TestCompletionOfValues(t *testing.T) {
 	var f folders
+	tokens, labels := "", ""
+	for _, d := range algo.Definitions() {
+		if d.Tokens {
+			tokens += d.Name + "\n"
+		}
+		if d.Labels {
+			labels += d.Name + "\n"
+		}
+	}
 	for args, want := range map[string]string{
 		"--task":                              "chat\ncode\ngsm8k\nintent\nmath\npreference\nprompts\nreverse_digits\nsum_digits\ntext\n",
-		"train --task sum_digits --algorithm": "a2c\ndistill\ndpo\ngrpo\nppo\nreinforce\nreinforce_replay\nreinforce_replay_kl\nreinforce_replay_nll\nrloo\n",
-		"--task intent --algorithm":           "a2c\ndqn\ngrpo\nppo\nreinforce\nrloo\n",
+		"train --task sum_digits --algorithm": tokens,
+		"--task intent --algorithm":           labels,
 		"train --task=gsm8k --sym-calc":       "false\ntrue\n",
 		"train --reinforce-loss =":            "distiller\non_policy\nreinforce\nstable\n",
 		"generate --dtype":                    "auto\nbf16\nfp16\nfp32\n",
