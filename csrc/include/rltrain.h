@@ -21,7 +21,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_ABI_VERSION 9
+#define RLT_ABI_VERSION 10
 
 typedef uintptr_t rlt_tensor; /* owned at::TensorImpl*, 0 = undefined */
 typedef uintptr_t rlt_op;     /* borrowed, never freed */
