@@ -66,6 +66,9 @@ type Needs struct {
 	ImplicitReward func(x *rl.Sample, logProb float64) float64
 }
 
+// Weighs says whether importance weights of advantages correct the loss; pairs and a teacher's divergence do not read them.
+func (n Needs) Weighs() bool { return n.Rewards && !n.Together && n.Teacher == "" }
+
 // Ratio says whose ratio π/π_old a loss has.
 type Ratio int
 
@@ -78,8 +81,8 @@ const (
 
 // Clip is the range [1−Low, 1+High] of a ratio.
 type Clip struct {
-	Low  float64 `option:"clip_low" default:"0.2" range:"(0,1)" help:"lower clip of the probability ratio: 1 - clip_low"`
-	High float64 `option:"clip_high" default:"0.2" range:"(0,)" help:"upper clip of the probability ratio: 1 + clip_high"`
+	Low  float64 `option:"clip_low" default:"0.2" range:"(0,1)" help:"lower clip of the probability ratio: 1 - clip_low; the default of gspo is 3e-4"`
+	High float64 `option:"clip_high" default:"0.2" range:"(0,)" help:"upper clip of the probability ratio: 1 + clip_high; the default of gspo is 4e-4"`
 }
 
 // Batch is what a loss gets: M actions of S whole samples of a minibatch.

@@ -15,8 +15,8 @@ import (
 type CISPO struct {
 	AdvantageScale
 	Reduction
-	Floor float64 `option:"ratio_floor" default:"0" range:"[0,1]" help:"smallest importance weight"`
-	Cap   float64 `option:"ratio_cap" default:"5" range:"(0,)" help:"largest importance weight"`
+	Floor float64 `option:"ratio_floor" default:"0" range:"[0,1]" help:"smallest importance weight of cispo"`
+	Cap   float64 `option:"ratio_cap" default:"5" range:"(0,)" help:"largest importance weight of cispo"`
 }
 
 func init() {

@@ -18,8 +18,8 @@ type DPPO struct {
 	AdvantageScale
 	Reduction
 	Divergence string  `option:"trust_region" default:"tv" allowed:"tv,kl" help:"what says how far a token has moved: tv = the difference of its probabilities, kl = the KL of sampling it or not"`
-	Delta      float64 `option:"trust_region_delta" default:"0.2" range:"(0,)" help:"distance at which a token is left out; for kl 0.05 is usual"`
-	Cap        float64 `option:"ratio_cap" default:"20" range:"(0,)" help:"largest importance weight"`
+	Delta      float64 `option:"trust_region_delta" default:"0" range:"[0,)" help:"distance at which a token is left out (0 = 0.2 for tv, 0.05 for kl)"`
+	Cap        float64 `option:"trust_region_cap" default:"20" range:"(0,)" help:"largest importance weight of dppo"`
 }
 
 func init() {
@@ -38,7 +38,7 @@ func (a *DPPO) Loss(s *torch.Scope, b *Batch) torch.Tensor {
 	weight := b.Constant(s, func(x *rl.Sample, now, values []float32) {
 		for t := range values {
 			p, q := math.Exp(float64(x.Old[t])), math.Exp(float64(now[t]))
-			if further := q != p && (q > p) == (x.Advantage[t] > 0); further && a.distance(p, q) > a.Delta {
+			if further := q != p && (q > p) == (x.Advantage[t] > 0); further && a.distance(p, q) > a.delta() {
 				masked++
 				continue
 			}
@@ -47,6 +47,16 @@ func (a *DPPO) Loss(s *torch.Scope, b *Batch) torch.Tensor {
 	})
 	b.Add("dppo/masked_ratio", float64(masked)/float64(b.Actions))
 	return reinforceLoss(s, b.LogProbs, b.Advantage, s.Mul(b.Weight, weight))
+}
+
+func (a *DPPO) delta() float64 {
+	switch {
+	case a.Delta > 0:
+		return a.Delta
+	case a.Divergence == "kl":
+		return 0.05
+	}
+	return 0.2
 }
 
 // distance is D(p, q).

@@ -157,7 +157,7 @@ func (c Config) check(a algo.Algorithm, needs algo.Needs) error {
 	if err := options.Check(a); err != nil {
 		return fmt.Errorf("%w (algo.New gives an algorithm its defaults)", err)
 	}
-	if err := a.Check(c.Samples); err != nil {
+	if err := errors.Join(a.Check(c.Samples), c.OffPolicy.Check()); err != nil {
 		return err
 	}
 	switch {

@@ -18,8 +18,8 @@ import (
 //	geometric_mask     1 if low ≤ (Π w)^(1/T) ≤ high, else 0  no weight: only what is too far off is left out
 //	none               1
 //
-// Means over tokens and completions count what is left out. A product over many tokens has a large spread, a geometric mean a
-// small one, so their bounds differ: 0.99 and 1.01 are usual for geometric_mask.
+// What is left out counts in means over tokens and completions. A product over many tokens has a large spread, a geometric mean a
+// small one, so their bounds differ: 0.98 and 1.02 suit geometric_mask.
 type OffPolicy struct {
 	Mode string  `option:"importance_sampling" default:"auto" allowed:"auto,token_truncate,token_mask,sequence_truncate,sequence_mask,geometric_mask,none" needs:"async or rollout_url" help:"correction for completions of older policies and of servers, by the ratio of the policy's probability to the sampler's: of each token, the whole completion or its geometric mean; truncated to importance_sampling_min and _max, or masked outside of them; auto = sequence_truncate for rloo and vespo, else token_truncate"`
 	Low  float64 `option:"importance_sampling_min" default:"0" range:"[0,1]" needs:"async or rollout_url,importance_sampling!=none" help:"smallest importance weight"`
@@ -37,14 +37,19 @@ func (o OffPolicy) mode(ratio algo.Ratio) string {
 	return "token_truncate"
 }
 
+// Check returns an error if no ratio is within the bounds.
+func (o *OffPolicy) Check() error {
+	if o.Mode != "none" && o.High <= o.Low {
+		return fmt.Errorf("importance_sampling_max %g: must be above importance_sampling_min, %g", o.High, o.Low)
+	}
+	return nil
+}
+
 // weigh multiplies the advantages of a step.
-func (o OffPolicy) weigh(step *rl.Step, ratio algo.Ratio) error {
+func (o OffPolicy) weigh(step *rl.Step, ratio algo.Ratio) {
 	mode := o.mode(ratio)
 	if mode == "none" {
-		return nil
-	}
-	if o.High <= o.Low {
-		return fmt.Errorf("importance_sampling_max %g is not above importance_sampling_min %g", o.High, o.Low)
+		return
 	}
 	least, most, sum, masked, n := math.Inf(1), 0.0, 0.0, 0.0, 0.0
 	for _, x := range step.Samples {
@@ -77,7 +82,6 @@ func (o OffPolicy) weigh(step *rl.Step, ratio algo.Ratio) error {
 		step.Figures.Max(name+"max", most)
 		step.Figures.Mean("sampling/importance_sampling_masked", masked, n)
 	}
-	return nil
 }
 
 // factor is what a ratio w makes of an advantage.

@@ -206,10 +206,8 @@ func (t *Trainer) learn(step *rl.Step) error {
 	if err := t.algorithm.Prepare(step); err != nil {
 		return fmt.Errorf("step %d: %w", t.state.Step+1, err)
 	}
-	if step.Prefetched {
-		if err := t.config.OffPolicy.weigh(step, t.needs.Ratio); err != nil {
-			return fmt.Errorf("step %d: %w", t.state.Step+1, err)
-		}
+	if step.Prefetched && t.needs.Weighs() {
+		t.config.OffPolicy.weigh(step, t.needs.Ratio)
 	}
 	m.Last("learning_rate", t.updater.schedule.At(t.state.Step)*t.config.LearningRate)
 	if t.config.KLCoef > 0 {

@@ -227,7 +227,10 @@ func (ch choice) reinforce(c *Config, labels bool) {
 	}
 	c.Rounds, c.Rewards = &Rounds{}, &TextRewards{}
 	if c.Replay == nil {
-		c.Fresh, c.OffPolicy = &FreshRollouts{}, &train.OffPolicy{}
+		c.Fresh = &FreshRollouts{}
+		if needs.Weighs() && ch.algorithm.Name != "distill" { // whose teacher is not known yet
+			c.OffPolicy = &train.OffPolicy{}
+		}
 	}
 	if c.Samples = ch.source; len(ch.sampleSources()) > 1 {
 		c.SampleSource = &SourceKind{}

@@ -83,7 +83,7 @@ var rules = slices.Concat(
 	only(uploadsNothing, "push_model", "false"),
 	[]rule{{name: "optim", why: "the optimiser is AdamW, with its moments in fp32", values: []string{"adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw", "paged_adamw_32bit"},
 		near: []string{"adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit"}}},
-	only("sequence is algorithm gspo", "importance_sampling_level", "token"),
+	[]rule{{name: "importance_sampling_level", why: "sequence is algorithm gspo", values: []string{"token", "sequence", "sequence_token"}}},
 	only("losses always count the tokens of all processes", "average_tokens_across_devices", "true"),
 	only("4-bit weights are nf4", "bnb_4bit_quant_type", "nf4"),
 	only("scales of 4-bit weights are float32", "use_bnb_nested_quant", "false"),

@@ -1,9 +1,14 @@
 package config
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/rltrain/rltrain/internal/nearest"
+	"github.com/rltrain/rltrain/internal/options"
 )
 
 // objectiveNames are other names of an algorithm with settings: those of papers, TRL, verl and prime-rl.
@@ -13,7 +18,7 @@ var objectiveNames = map[string][]string{
 	"luspo":                        {"gspo", "reduction=sum"},
 	"geo_mean":                     {"gmpo"},
 	"dppo_tv":                      {"dppo", "trust_region=tv"},
-	"dppo_kl":                      {"dppo", "trust_region=kl", "trust_region_delta=0.05"},
+	"dppo_kl":                      {"dppo", "trust_region=kl"},
 	"max_rl":                       {"grpo", "advantage_scale=mean"},
 	"maxrl":                        {"grpo", "advantage_scale=mean"},
 	"opo":                          {reinforce, "baseline=length"},
@@ -96,4 +101,38 @@ func (l *loading) epsilon(e entry) ([]entry, error) {
 		return []entry{e.as("log_clip_low", e.value.Text)}, nil
 	}
 	return []entry{e}, nil
+}
+
+// checkLoss refuses a loss_type of RL that is unknown.
+func (l *loading) checkLoss(e entry) error {
+	names := slices.Collect(maps.Keys(aliasByName["loss_type"].values))
+	if slices.Contains(names, e.value.Text) || l.Learning.Needs().Together {
+		return nil
+	}
+	names = append(names, "cispo", "gspo", "luspo", "sapo", "vespo")
+	slices.Sort(names)
+	return fmt.Errorf("%v is not one of %s%s", e.value, strings.Join(names, ", "), nearest.Hint(e.value.Text, names, nil))
+}
+
+// theirCorrection reads TRL's correction for completions of other policies where there are any.
+func (l *loading) theirCorrection(e entry) ([]entry, error) {
+	async, _ := pick("async", l.layers)
+	servers, _ := pick("rollout_url", l.layers)
+	if l.OffPolicy == nil || (async == "" || async == "false") && servers == "" {
+		l.needless = append(l.needless, e.name)
+		return nil, nil
+	}
+	switch strings.TrimPrefix(e.name, "vllm_importance_sampling_") {
+	case "mode":
+		return []entry{e.as("importance_sampling", e.value.Text)}, nil
+	case "clip_min":
+		return []entry{e.as("importance_sampling_min", e.value.Text)}, nil
+	case "clip_max", "cap":
+		return []entry{e.as("importance_sampling_max", e.value.Text)}, nil
+	}
+	on, err := options.ParseBool(e.value)
+	if err != nil || on == true {
+		return nil, err
+	}
+	return []entry{e.as("importance_sampling", "none")}, nil
 }

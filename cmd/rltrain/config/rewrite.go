@@ -51,6 +51,9 @@ func init() {
 		"project":                   {"`wandb_project`; huggingface is TRL's for trackio", (*loading).project},
 		"run_name":                  {"the same, with `report_to` wandb", (*loading).runName},
 	}
+	for _, name := range []string{"mode", "clip_max", "clip_min", "cap", "correction"} {
+		rewritings["vllm_importance_sampling_"+name] = rewriting{"with `async` or `rollout_url`: `importance_sampling`, its `_max` and `_min`; else not needed", (*loading).theirCorrection}
+	}
 	for _, name := range []string{"sapo_temperature_pos", "sapo_temperature_neg", "vespo_k_pos", "vespo_k_neg", "vespo_lambda_pos", "vespo_lambda_neg"} {
 		rewritings[name] = rewriting{"the same; TRL's default may be given with another algorithm", (*loading).objectiveOption}
 	}
@@ -117,6 +120,9 @@ func (l *loading) maxSteps(e entry) ([]entry, error) {
 }
 
 func (l *loading) lossType(e entry) ([]entry, error) {
+	if l.RL != nil && l.fresh() {
+		return []entry{e}, l.checkLoss(e)
+	}
 	if l.TextSFT == nil && l.Rewarding == nil {
 		return []entry{e}, nil
 	}

@@ -186,7 +186,11 @@ func trlDefaults(trainer string) []entry {
 func (l *loading) theirDefaults(trainer string) {
 	real := l.found
 	l.found = &faults{}
-	l.layer(trlDefaults(trainer))
+	entries := trlDefaults(trainer)
+	if l.algorithm.Name == "gspo" { // to which the default loss_type does not apply
+		entries = slices.DeleteFunc(entries, func(e entry) bool { return e.name == "loss_type" })
+	}
+	l.layer(entries)
 	l.found = real
 }
 
