@@ -51,6 +51,24 @@ func TestEvaluateByHand(t *testing.T) {
 	}
 }
 
+// TestF1OfLabels: a label that is predicted or true counts in the macro average, another one does not.
+func TestF1OfLabels(t *testing.T) {
+	a, b := []float32{1, 0, 0}, []float32{0, 1, 0}
+	for name, test := range map[string]struct {
+		truth []int
+		probs [][]float32
+		macro float64
+	}{
+		"predicted, never true": {[]int{0, 0}, [][]float32{a, b}, (2.0/3 + 0) / 2},
+		"true, never predicted": {[]int{0, 1}, [][]float32{a, a}, (2.0/3 + 0) / 2},
+		"both":                  {[]int{0, 1}, [][]float32{a, b}, 1},
+	} {
+		if got := Evaluate([]string{"a", "b", "neither"}, test.truth, test.probs).F1Macro; math.Abs(got-test.macro) > 1e-9 {
+			t.Errorf("%s: %v, want %v", name, got, test.macro)
+		}
+	}
+}
+
 func TestConfidenceBin(t *testing.T) {
 	for _, test := range []struct {
 		confidence float32

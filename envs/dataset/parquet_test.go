@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/parquet-go/parquet-go"
+
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
@@ -57,6 +59,28 @@ func TestParquetTypes(t *testing.T) {
 		},
 	}
 	expect.Equal(t, want, all(t, filepath.Join("testdata", "types.parquet")))
+}
+
+// oldList is a list as old writers annotate one.
+type oldList struct{ parquet.Group }
+
+func (oldList) Type() parquet.Type { return parquet.List(parquet.Int(64)).Type() }
+
+// TestParquetOldLists: the one field of a list's repeated group is the element, unless the group's name says that the
+// group is.
+func TestParquetOldLists(t *testing.T) {
+	for group, want := range map[string]any{
+		"list": []any{int64(3)}, "array": []any{Object{{"x", int64(3)}}}, "l_tuple": []any{Object{{"x", int64(3)}}},
+	} {
+		path := filepath.Join(t.TempDir(), group+".parquet")
+		f := must.Get(os.Create(path))(t)
+		schema := parquet.NewSchema("s", parquet.Group{"l": oldList{parquet.Group{group: parquet.Repeated(parquet.Group{"x": parquet.Int(64)})}}})
+		w := parquet.NewWriter(f, schema)
+		must.Get(w.WriteRows([]parquet.Row{{parquet.Int64Value(3).Level(0, 1, 0)}}))(t)
+		must.Do(t, w.Close())
+		must.Do(t, f.Close())
+		expect.Equal(t, []Object{{{"l", want}}}, all(t, path), group)
+	}
 }
 
 func TestParquetRows(t *testing.T) {

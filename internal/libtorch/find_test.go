@@ -57,6 +57,19 @@ func TestFindOrder(t *testing.T) {
 	}
 }
 
+// TestPythonSearchesNoWorkingDirectory: a folder named torch there is not python3's package.
+func TestPythonSearchesNoWorkingDirectory(t *testing.T) {
+	pythonThat(t, "")
+	script := "#!/bin/sh\nif [ -e torch/__init__.py ]; then echo \"$PWD/torch/__init__.py\"; fi\n" // as Python does
+	must.Do(t, os.WriteFile(filepath.Join(os.Getenv("PATH"), "python3"), []byte(script), 0o700))
+	dir := t.TempDir()
+	must.Do(t, os.WriteFile(filepath.Join(fake(t, filepath.Join(dir, "torch"), Version), "__init__.py"), nil, 0o600))
+	t.Chdir(dir)
+	if found, err := Find(t.TempDir()); err == nil || !strings.Contains(err.Error(), "python3 has no torch package") {
+		t.Errorf("got %v, %v", found, err)
+	}
+}
+
 func TestMissingIsNamed(t *testing.T) {
 	empty := t.TempDir()
 	for name, test := range map[string]struct{ variable, python, want string }{

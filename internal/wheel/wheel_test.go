@@ -355,9 +355,12 @@ func TestLogins(t *testing.T) {
 		}
 	}
 	t.Setenv("PIP_EXTRA_INDEX_URL", "")
-	_, err := patient(t.TempDir()).Install(t.Context(), i.set())
-	if err == nil || strings.Contains(err.Error(), "secret") {
-		t.Errorf("got %v", err)
+	for _, prepare := range []func(){func() {}, first.Close} {
+		prepare()
+		_, err := patient(t.TempDir()).Install(t.Context(), i.set())
+		if err == nil || !strings.Contains(err.Error(), first.URL) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("got %v", err)
+		}
 	}
 }
 

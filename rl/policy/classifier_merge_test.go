@@ -136,14 +136,16 @@ func TestMergedConfigNamesItsDType(t *testing.T) {
 	encoder := policytest.Encoder(t)
 	var config map[string]any
 	readJSON(t, filepath.Join(encoder, "config.json"), &config)
-	config["dtype"] = "bfloat16"
+	config["dtype"], config["torch_dtype"] = "bfloat16", "bfloat16" // "torch_dtype" is what older releases of transformers write
 	must.Do(t, files.SaveJSON(filepath.Join(encoder, "config.json"), config))
 	dir := filepath.Join(t.TempDir(), "merged")
 	must.Do(t, loadPolicy(t, policytest.Classifier(t, encoder, transformers.PoolMean, "law", "physics")).Merge(dir, ""))
 	clear(config)
 	readJSON(t, filepath.Join(dir, "config.json"), &config)
-	if config["dtype"] != "float32" {
-		t.Errorf("dtype %v", config["dtype"])
+	for _, key := range []string{"dtype", "torch_dtype"} {
+		if config[key] != "float32" {
+			t.Errorf("%s %v", key, config[key])
+		}
 	}
 }
 

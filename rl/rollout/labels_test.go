@@ -265,6 +265,18 @@ func TestLabelsLog(t *testing.T) {
 	}
 }
 
+// TestBestReturn: the best mean reward may be negative.
+func TestBestReturn(t *testing.T) {
+	src := labels(t, classifier(t), labelRewards(t, "expr:'correct-2'"), labelsConfig())
+	best := math.Inf(-1)
+	for i := range 3 {
+		best = max(best, next(t, src, i).Figures.Get("reward"))
+		if src.BestReturn() != best {
+			t.Errorf("step %d: best return %v, want %v", i+1, src.BestReturn(), best)
+		}
+	}
+}
+
 func TestLabelsStop(t *testing.T) {
 	src := labels(t, classifier(t), labelRewards(t, "f1"), labelsConfig())
 	before := must.Get(json.Marshal(src.State()))(t)

@@ -118,6 +118,10 @@ func TestReplaySkips(t *testing.T) {
 		if warned := len(step.Notes) > 0; warned != (test.failed > 0) {
 			t.Errorf("%s: notes %q", name, step.Notes)
 		}
+		// There are no groups whose equal rewards an alarm could be about.
+		if step.Health.ZeroStd != 0 {
+			t.Errorf("%s: the alarms receive equal rewards of %v of the prompts", name, step.Health.ZeroStd)
+		}
 		for _, x := range step.Samples {
 			if !x.HasReward() || x.Len() == 0 {
 				t.Errorf("%s: sample %+v", name, x)

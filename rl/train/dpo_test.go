@@ -304,6 +304,10 @@ func TestScoreOfPreferences(t *testing.T) {
 	if math.Abs(v.Accuracy.Value-right/6) > 1e-9 || math.Abs(v.Margin.Value-margin) > 1e-4 || math.Abs(v.Loss-loss) > 1e-4 {
 		t.Errorf("%s; want accuracy %v, margin %v, loss %v", v, right/6, margin, loss)
 	}
+	// So many pairs that they go through the model in several parts have the same mean.
+	if many := must.Get(evaluate.ScorePreferences(t.Context(), p, a, slices.Repeat(units, 60)))(t); math.Abs(many.Loss-loss) > 1e-4 {
+		t.Errorf("60 times the pairs: loss %v, want %v", many.Loss, loss)
+	}
 	// Without a reference, a reward is the mean log-probability of the answer's tokens.
 	a, margin = newDPO("simpo"), 0
 	v = must.Get(evaluate.ScorePreferences(t.Context(), p, a, units))(t)

@@ -368,6 +368,18 @@ func TestDefaults(t *testing.T) {
 	if got := ids(`,"logprobs":2`); !slices.Equal(got, own) {
 		t.Errorf("with alternatives: %v, want %v", got, own)
 	}
+	chat := func(more string) []int32 {
+		return s.complete(t, "/v1/chat/completions", `{"model":"tiny","messages":[{"role":"user","content":"ab"}],"max_tokens":12,"return_token_ids":true,"seed":3`+more+`}`).Choices[0].IDs
+	}
+	greedy, own = chat(`,"temperature":0`), chat(`,"top_k":0`)
+	if slices.Equal(own, greedy) {
+		t.Error("a chat's own top_k changes nothing")
+	}
+	for more, want := range map[string][]int32{"": greedy, `,"logprobs":true`: greedy, `,"logprobs":true,"top_logprobs":2`: own} {
+		if got := chat(more); !slices.Equal(got, want) {
+			t.Errorf("chat with %q: %v, want %v", more, got, want)
+		}
+	}
 }
 
 // TestContentParts: a content in parts is the same prompt, and variables reach the template.

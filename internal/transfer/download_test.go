@@ -1,0 +1,33 @@
+package transfer
+
+import (
+	"bytes"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rltrain/rltrain/internal/must"
+)
+
+// TestPartialFileWithoutAChecksum: what an earlier process left is not continued, since nothing could tell whether it is right.
+func TestPartialFileWithoutAChecksum(t *testing.T) {
+	const whole = "the whole file"
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "file", time.Time{}, bytes.NewReader([]byte(whole)))
+	}))
+	defer server.Close()
+	path := filepath.Join(t.TempDir(), "file.part")
+	must.Do(t, os.WriteFile(path, []byte("another"), 0o600))
+	var received int64
+	d := Download{
+		Client: New(server.URL, server.Client()), Address: server.URL + "/file", Path: path, Size: int64(len(whole)), Timeout: time.Minute,
+		Advance: func(n int64) { received += n },
+	}
+	must.Do(t, d.Receive(t.Context()))
+	if got := string(must.Get(os.ReadFile(path))(t)); got != whole || received != int64(len(whole)) {
+		t.Errorf("%q after %d bytes, want %q", got, received, whole)
+	}
+}
