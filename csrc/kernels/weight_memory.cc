@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <atomic>
 #include <mutex>
 
 #include "kernels/buffer.h"
@@ -9,10 +11,30 @@
 namespace rlt {
 namespace {
 
-// Gives back the end of a block in which nothing will lie: of its last huge page in use, what comes after
-// from.
-void release_end(char* from, char* end) {
-  constexpr uintptr_t kHugePage = 2 << 20, kPage = 4096;
+constexpr int64_t kHugePage = 2 << 20, kLargest = 32 << 20;
+
+// Bytes of all shared blocks.
+std::atomic<int64_t> alive{0};
+
+struct Block {
+  explicit Block(int64_t bytes) : memory(bytes) { alive += bytes; }
+  ~Block() { alive -= memory.size(); }
+
+  Buffer<char> memory;
+  int64_t used = 0;
+};
+
+// Half of what there is, so that blocks grow with a model, and weights that are packed again and again do not
+// keep blocks much larger than themselves.
+int64_t next_block(int64_t least) {
+  const int64_t bytes = std::min(std::max(alive / 2, least), kLargest);
+  return (bytes + kHugePage - 1) / kHugePage * kHugePage;
+}
+
+// Gives back the end of a block in which nothing will lie: of its last huge page in use, what is not used.
+void release_end(Block& block) {
+  constexpr uintptr_t kPage = 4096;
+  char *const from = block.memory.data() + block.used, *const end = block.memory.data() + block.memory.size();
   const auto at = reinterpret_cast<uintptr_t>(from);
   char* const huge = from - at % kHugePage;
   madvise(huge, static_cast<size_t>(end - huge), MADV_NOHUGEPAGE);
@@ -23,29 +45,24 @@ void release_end(char* from, char* end) {
 }  // namespace
 
 WeightMemory::WeightMemory(int64_t bytes) : size_(bytes) {
-  constexpr int64_t kBlock = 32 << 20, kLine = 64;
-  using Block = Buffer<char>;
+  constexpr int64_t kLine = 64;
   const int64_t size = (bytes + kLine - 1) / kLine * kLine;
-  std::shared_ptr<Block> block;
-  int64_t offset = 0;
-  if (size > kBlock / 4) {
-    block = std::make_shared<Block>(size);
-  } else {
-    static std::mutex mutex;
-    static std::weak_ptr<Block> open;
-    static int64_t used;
-    const std::lock_guard<std::mutex> lock(mutex);
-    block = open.lock();
-    if (block == nullptr || used + size > kBlock) {
-      if (block != nullptr) release_end(block->data() + used, block->data() + kBlock);
-      block = std::make_shared<Block>(kBlock);
-      open = block;
-      used = 0;
-    }
-    offset = used;
-    used += size;
+  if (size > kLargest / 4) {
+    const auto own = std::make_shared<Buffer<char>>(size);
+    data_ = {own, own->data()};
+    return;
   }
-  data_ = {block, block->data() + offset};
+  static std::mutex mutex;
+  static std::weak_ptr<Block> open;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::shared_ptr<Block> block = open.lock();
+  if (block == nullptr || block->used + size > block->memory.size()) {
+    if (block != nullptr) release_end(*block);
+    block = std::make_shared<Block>(next_block(size));
+    open = block;
+  }
+  data_ = {block, block->memory.data() + block->used};
+  block->used += size;
 }
 
 }  // namespace rlt
