@@ -123,10 +123,10 @@ func (a Advantages) Of(groups, raw [][]float64, given []float64) [][]float64 {
 		if a.Scale == ScaleNone || !Differ(unpenalised) {
 			continue
 		}
-		_, std, _ := rewardMoments(reference)
-		divisor := std + scaleEpsilon
-		if a.Scale == ScaleMean { // rewards that differ and are not negative have a mean above 0
-			divisor, _, _ = rewardMoments(unpenalised)
+		divisor, _, _ := rewardMoments(unpenalised) // above 0 where rewards differ and are not negative
+		if a.Scale != ScaleMean {
+			_, std, _ := rewardMoments(reference)
+			divisor = std + scaleEpsilon
 		}
 		for i := range out[g] {
 			out[g][i] /= divisor

@@ -17,7 +17,7 @@ class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(int64_t size) : size_(size) {
-    constexpr size_t kLine = 64, kHugePage = size_t{2} << 20;
+    constexpr size_t kLine = 64;
     const size_t bytes = static_cast<size_t>(std::max<int64_t>(size, 1)) * sizeof(T);
     void* const memory = aligned_memory(bytes, bytes >= kHugePage ? kHugePage : kLine);
     if (memory == nullptr) throw std::bad_alloc();

@@ -11,6 +11,8 @@
 
 namespace rlt {
 
+constexpr size_t kHugePage = 2 << 20;
+
 // alignment is a power of two of at least 16. Null where there is no memory.
 inline void* aligned_memory(size_t bytes, size_t alignment) {
   if (bytes > SIZE_MAX - alignment) return nullptr;

@@ -11,7 +11,7 @@
 namespace rlt {
 namespace {
 
-constexpr int64_t kHugePage = 2 << 20, kLargest = 32 << 20;
+constexpr int64_t kLargest = 32 << 20;
 
 // Bytes of all shared blocks.
 std::atomic<int64_t> alive{0};
@@ -27,8 +27,8 @@ struct Block {
 // Half of what there is, so that blocks grow with a model, and weights that are packed again and again do not
 // keep blocks much larger than themselves.
 int64_t next_block(int64_t least) {
-  const int64_t bytes = std::min(std::max(alive / 2, least), kLargest);
-  return (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  constexpr int64_t kStep = kHugePage;
+  return (std::min(std::max(alive / 2, least), kLargest) + kStep - 1) / kStep * kStep;
 }
 
 // Gives back the end of a block in which nothing will lie: of its last huge page in use, what is not used.

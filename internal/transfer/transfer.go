@@ -37,11 +37,11 @@ type Client struct {
 
 // New is a client with the system's clock.
 func New(endpoint string, client *http.Client) *Client {
-	return &Client{Endpoint: endpoint, HTTP: client, Sleep: wait, Now: time.Now}
+	return &Client{Endpoint: endpoint, HTTP: client, Sleep: Wait, Now: time.Now}
 }
 
-// wait sleeps for d or until ctx ends.
-func wait(ctx context.Context, d time.Duration) error {
+// Wait sleeps for d or until ctx ends, whose error it then returns.
+func Wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -66,8 +66,9 @@ type Needs struct {
 	ImplicitReward func(x *rl.Sample, logProb float64) float64
 }
 
-// Weighs says whether importance weights of advantages correct the loss; pairs and a teacher's divergence do not read them.
-func (n Needs) Weighs() bool { return n.Rewards && !n.Together && n.Teacher == "" }
+// Weighs says whether importance weights of advantages correct the loss. Pairs have no advantages, and a loss that may repeat
+// without a ratio does not ask who has sampled.
+func (n Needs) Weighs() bool { return n.Rewards && !n.Together && !n.Repeats }
 
 // Ratio says whose ratio π/π_old a loss has.
 type Ratio int
@@ -120,6 +121,9 @@ func (b *Batch) Note(s *torch.Scope, name string, term torch.Tensor) { b.Add(nam
 
 // Add adds to a figure of the update.
 func (b *Batch) Add(name string, value float64) { b.Figures[name] += value }
+
+// Ratio is ρ = π/π_old of each action [M].
+func (b *Batch) Ratio(s *torch.Scope) torch.Tensor { return s.Exp(s.Sub(b.LogProbs, b.Old)) }
 
 // Sequences returns Members and the mean advantage [S] of each sample's actions.
 func (b *Batch) Sequences(s *torch.Scope) (member, advantage torch.Tensor) {

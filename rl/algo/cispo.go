@@ -39,6 +39,6 @@ func (a *CISPO) Needs() Needs {
 
 // Loss implements Algorithm.
 func (a *CISPO) Loss(s *torch.Scope, b *Batch) torch.Tensor {
-	weight := s.Detach(s.Clamp(s.Exp(s.Sub(b.LogProbs, b.Old)), a.Floor, a.Cap))
+	weight := s.Detach(s.Clamp(b.Ratio(s), a.Floor, a.Cap))
 	return reinforceLoss(s, b.LogProbs, b.Advantage, s.Mul(b.Weight, weight))
 }

@@ -38,7 +38,7 @@ func (a *GRPO) Needs() Needs {
 
 // Loss implements Algorithm.
 func (a *GRPO) Loss(s *torch.Scope, b *Batch) torch.Tensor {
-	return surrogateLoss(s, s.Exp(s.Sub(b.LogProbs, b.Old)), b.Advantage, b.Weight, a.Clip, a.Delta)
+	return surrogateLoss(s, b, b.Ratio(s), a.Clip, a.Delta)
 }
 
 // TwoSided bounds the ratio of actions with a negative advantage, whose loss is unbounded otherwise (Ye et al. 2019, dual-clip
@@ -55,11 +55,11 @@ func (t TwoSided) check(c Clip) error {
 }
 
 // surrogateLoss is −Σ w·min(min(ρ, δ)·A, clip(ρ)·A) (Schulman et al. 2017, equation 7), with δ = 0 without the inner minimum.
-// ratio, advantage and weight [M].
-func surrogateLoss(s *torch.Scope, ratio, advantage, weight torch.Tensor, c Clip, delta float64) torch.Tensor {
+// ratio [M].
+func surrogateLoss(s *torch.Scope, b *Batch, ratio torch.Tensor, c Clip, delta float64) torch.Tensor {
 	clipped := s.Clamp(ratio, 1-c.Low, 1+c.High)
 	if delta > 0 {
 		ratio = s.Clamp(ratio, 0, delta)
 	}
-	return s.Neg(s.Sum(s.Mul(weight, s.Minimum(s.Mul(ratio, advantage), s.Mul(clipped, advantage)))))
+	return s.Neg(s.Sum(s.Mul(b.Weight, s.Minimum(s.Mul(ratio, b.Advantage), s.Mul(clipped, b.Advantage)))))
 }

@@ -54,5 +54,5 @@ func (a *GSPO) Loss(s *torch.Scope, b *Batch) torch.Tensor {
 		}
 	})
 	ratio := s.Mul(means, s.Exp(s.Sub(b.LogProbs, s.Detach(b.LogProbs))))
-	return surrogateLoss(s, ratio, b.Advantage, b.Weight, a.Clip, a.Delta)
+	return surrogateLoss(s, b, ratio, a.Clip, a.Delta)
 }

@@ -44,7 +44,7 @@ func (a *PPO) Prepare(step *rl.Step) error {
 
 // Loss implements Algorithm.
 func (a *PPO) Loss(s *torch.Scope, b *Batch) torch.Tensor {
-	policy := surrogateLoss(s, s.Exp(s.Sub(b.LogProbs, b.Old)), b.Advantage, b.Weight, a.Clip, a.Delta)
+	policy := surrogateLoss(s, b, b.Ratio(s), a.Clip, a.Delta)
 	value := valueLoss(s, b, a.ValueClip)
 	note(s, b, policy, value)
 	return s.Add(policy, s.Scale(value, a.ValueCoef))

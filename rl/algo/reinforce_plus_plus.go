@@ -71,5 +71,5 @@ func (a *ReinforcePlusPlus) Prepare(step *rl.Step) error {
 
 // Loss implements Algorithm.
 func (a *ReinforcePlusPlus) Loss(s *torch.Scope, b *Batch) torch.Tensor {
-	return surrogateLoss(s, s.Exp(s.Sub(b.LogProbs, b.Old)), b.Advantage, b.Weight, a.Clip, 0)
+	return surrogateLoss(s, b, b.Ratio(s), a.Clip, 0)
 }

@@ -35,7 +35,7 @@ var unclipped = Clip{Low: 1, High: math.Inf(1)}
 func (a *SAPO) Loss(s *torch.Scope, b *Batch) torch.Tensor {
 	temperature := b.BySign(s, a.Positive, a.Negative)
 	scale := b.BySign(s, 4/a.Positive, 4/a.Negative)
-	ratio := s.Exp(s.Sub(b.LogProbs, b.Old))
+	ratio := b.Ratio(s)
 	gate := s.Mul(scale, s.Sigmoid(s.Mul(temperature, s.Shift(ratio, -1))))
 	return s.Neg(s.Sum(s.Mul(s.Mul(b.Weight, b.Advantage), gate)))
 }

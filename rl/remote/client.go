@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/transfer"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -275,7 +276,7 @@ func (s *server) load(ctx context.Context, name, dir string) error {
 		case !is(err, http.StatusNotFound, http.StatusInternalServerError) || time.Since(began) > s.lag:
 			return fmt.Errorf("loading an adapter from %s: %w", dir, err)
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := transfer.Wait(ctx, pause); err != nil {
 			return err
 		}
 	}
@@ -287,15 +288,4 @@ func (s *server) unload(ctx context.Context, name string) error {
 		return nil
 	}
 	return err
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/transfer"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/run"
@@ -178,7 +179,7 @@ func (s *Servers) ask(ctx context.Context, one *server, v *version, prompt []int
 		if try > tries {
 			return nil, err
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := transfer.Wait(ctx, pause); err != nil {
 			return nil, err
 		}
 	}

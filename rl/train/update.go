@@ -276,7 +276,7 @@ func (t *updater) loss(s *torch.Scope, b *algo.Batch) torch.Tensor {
 	if c.KLCoef > 0 && !c.KLInReward {
 		weight := b.Weight
 		if c.KLCorrection {
-			weight = s.Mul(weight, s.Exp(s.Sub(b.LogProbs, b.Old)))
+			weight = s.Mul(weight, b.Ratio(s))
 		}
 		loss = s.Add(loss, s.Scale(lossOfKL(s, c.KLType, b.LogProbs, b.Reference, weight), t.kl.Coef()))
 	}

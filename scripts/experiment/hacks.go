@@ -93,7 +93,7 @@ func (e *hacksExperiment) train(ctx context.Context, reward, data, out string) (
 	args := strings.Fields(fmt.Sprintf("--task prompts --model smollm2 --algorithm grpo --dataset %s/train.jsonl --eval-dataset %s/test.jsonl %s --prompts-per-step 8 --samples-per-prompt 8 "+
 		"--max-new-tokens 12 --num-steps %d --eval-samples 100 --eval-every %d --fresh-samples 0 --keep-completions -1 --allow-no-signal --seed %d --threads 2 --device %s --output-dir %s",
 		data, data, reward, e.steps, e.steps, e.first, e.device, out))
-	r.Options = portable(portable(portable(args, data), data), out)
+	r.Options = portable(args, data, data, out)
 	if err := os.RemoveAll(out); err != nil { // what a stopped call left
 		return r, err
 	}

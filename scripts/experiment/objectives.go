@@ -114,7 +114,7 @@ func (e *objectivesExperiment) train(ctx context.Context, name, options string, 
 	args := strings.Fields(fmt.Sprintf("--task sum_digits --mode rl_only --pretrained-model %s/sum_digits_supervised %s --reward accuracy --num-steps %d --rl-lr-scheduler-type constant "+
 		"--eval-samples 500 --eval-every %d --fresh-samples 0 --keep last --threads 1 --device cpu --seed %d --output-dir %s", start, options, objectiveSteps, objectiveSteps, seed, out))
 	args = append(args, "--minibatches", "4")
-	r.Options = portable(portable(args, start), out)
+	r.Options = portable(args, start, out)
 	if err := os.RemoveAll(out); err != nil { // what a stopped call left
 		return r, err
 	}
@@ -152,8 +152,7 @@ func (r objectiveResults) markdown() string {
 }
 
 func interval(counts [2]int) string {
-	in := rl.Wilson(counts[0], counts[1])
-	return fmt.Sprintf("%.1f [%.1f, %.1f]", 100*float64(counts[0])/float64(counts[1]), 100*in[0], 100*in[1])
+	return percent(float64(counts[0])/float64(counts[1]), rl.Wilson(counts[0], counts[1]))
 }
 
 // writeObjectivesTable writes the table to its page.

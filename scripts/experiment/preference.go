@@ -234,7 +234,7 @@ func (r preferenceResults) markdown() string {
 			case run.Way != way.name:
 			case run.Reward != nil:
 				v := run.Reward
-				rewards = append(rewards, []string{"own completions, sums", fmt.Sprint(run.Seed), fmt.Sprint(v.N), fmt.Sprintf("%.1f [%.1f, %.1f]", 100*v.Accuracy, 100*v.Interval[0], 100*v.Interval[1]),
+				rewards = append(rewards, []string{"own completions, sums", fmt.Sprint(run.Seed), fmt.Sprint(v.N), percent(v.Accuracy, v.Interval),
 					fmt.Sprintf("%.1f", 100*v.Longer.Value), fmt.Sprintf("%.4f", v.ECE), fmt.Sprintf("%.0f", run.CPUSeconds)})
 			case run.Teacher != nil:
 				d := run.Difference
@@ -249,7 +249,7 @@ func (r preferenceResults) markdown() string {
 	}
 	if r.Real != nil {
 		for i, v := range r.Real.Seeds {
-			rewards = append(rewards, []string{"orca_dpo, MiniLM", fmt.Sprint(i + 1), fmt.Sprint(v.N), fmt.Sprintf("%.1f [%.1f, %.1f]", 100*v.Accuracy, 100*v.Interval[0], 100*v.Interval[1]),
+			rewards = append(rewards, []string{"orca_dpo, MiniLM", fmt.Sprint(i + 1), fmt.Sprint(v.N), percent(v.Accuracy, v.Interval),
 				fmt.Sprintf("%.1f", 100*v.Longer.Value), fmt.Sprintf("%.4f", v.ECE), fmt.Sprintf("%.0f", r.Real.CPUSeconds[i])})
 		}
 	}

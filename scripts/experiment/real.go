@@ -138,7 +138,7 @@ func (e *realExperiment) train(ctx context.Context, row realRow, seed int) (real
 			return r, err
 		}
 		r.CPU += cpu
-		r.Options = append(r.Options, portable(portable(portable(args, data), out), e.work))
+		r.Options = append(r.Options, portable(args, data, out, e.work))
 		if c.read == nil {
 			continue
 		}
@@ -177,7 +177,7 @@ func (f *realFigure) String() string {
 	if f == nil {
 		return ""
 	}
-	return fmt.Sprintf("%.1f [%.1f, %.1f]", 100*f.Value, 100*f.Interval[0], 100*f.Interval[1])
+	return percent(f.Value, f.Interval)
 }
 
 func (r realRun) cells() []string {

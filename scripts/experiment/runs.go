@@ -8,11 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/report"
 )
 
@@ -30,13 +32,20 @@ func command(ctx context.Context, name string, args ...string) (float64, string,
 // folderOf returns the name of the folder of a setting or row.
 func folderOf(name string) string { return strings.NewReplacer(" ", "_", ",", "").Replace(name) }
 
-// portable removes the work folder from recorded options.
-func portable(options []string, work string) []string {
-	out := make([]string, len(options))
-	for i, o := range options {
-		out[i] = strings.Replace(o, work, "WORK", 1)
+// portable writes WORK for the first occurrence of each folder, in turn, in recorded options.
+func portable(options []string, folders ...string) []string {
+	out := slices.Clone(options)
+	for _, folder := range folders {
+		for i, o := range out {
+			out[i] = strings.Replace(o, folder, "WORK", 1)
+		}
 	}
 	return out
+}
+
+// percent is a fraction with its interval, in percent.
+func percent(value float64, in rl.Interval) string {
+	return fmt.Sprintf("%.1f [%.1f, %.1f]", 100*value, 100*in[0], 100*in[1])
 }
 
 // updatesIn is the number of the last step in the metrics.

@@ -219,11 +219,11 @@ func (r textResults) markdown() string {
 				accuracy, cpu, n = append(accuracy, 100*run.Accuracy), append(cpu, run.CPUSeconds), run.N
 				if run.Before != nil {
 					written = append(written, []string{strconv.Itoa(run.Seed), fmt.Sprintf("%.1f", 100**run.Before),
-						fmt.Sprintf("%.1f [%.1f, %.1f]", 100*run.Accuracy, 100*run.Interval[0], 100*run.Interval[1]), fmt.Sprintf("%.0f", run.CPUSeconds)})
+						percent(run.Accuracy, run.Interval), fmt.Sprintf("%.0f", run.CPUSeconds)})
 				}
 				if o := run.OutOfScope; o != nil {
-					outside = append(outside, []string{way.name, strconv.Itoa(run.Seed), fmt.Sprintf("%.1f [%.1f, %.1f]", 100*run.Accuracy, 100*run.Interval[0], 100*run.Interval[1]),
-						fmt.Sprintf("%.3f", o.Threshold), fmt.Sprintf("%.1f", 100*o.Accuracy), fmt.Sprintf("%.1f [%.1f, %.1f]", 100*o.Recall, 100*o.Intervals[0][0], 100*o.Intervals[0][1]),
+					outside = append(outside, []string{way.name, strconv.Itoa(run.Seed), percent(run.Accuracy, run.Interval),
+						fmt.Sprintf("%.3f", o.Threshold), fmt.Sprintf("%.1f", 100*o.Accuracy), percent(o.Recall, o.Intervals[0]),
 						fmt.Sprintf("%.1f", 100*o.FalseAlarms), fmt.Sprintf("%.3f", o.AUROC)})
 				}
 			}

@@ -29,21 +29,17 @@ func gather(stamp string) ([]file, error) {
 	if _, err := output("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X github.com/rltrain/rltrain/internal/version.stamp="+stamp, "-o", program, "./cmd/rltrain"); err != nil {
 		return nil, err
 	}
-	files := []file{{path: "bin/rltrain", mode: 0o755}}
-	sources := []string{program}
-	for _, name := range []string{"librltrain.so", "librltrain_cuda.so"} {
-		library := inStage(name)
-		if err := portableCopy(filepath.Join("build", "lib", name), library); err != nil {
-			return nil, err
-		}
-		files, sources = append(files, file{path: "lib/rltrain/" + name, mode: 0o755}), append(sources, library)
+	data, err := os.ReadFile(program)
+	if err != nil {
+		return nil, err
 	}
-	for i, path := range sources {
-		data, err := os.ReadFile(path)
+	files := []file{{"bin/rltrain", data, 0o755}}
+	for _, name := range []string{"librltrain.so", "librltrain_cuda.so"} {
+		data, err := portable(filepath.Join("build", "lib", name), inStage(name))
 		if err != nil {
 			return nil, err
 		}
-		files[i].data = data
+		files = append(files, file{"lib/rltrain/" + name, data, 0o755})
 	}
 	for _, page := range []struct{ path, args string }{
 		{"share/bash-completion/completions/rltrain", "completion bash"}, {"share/fish/vendor_completions.d/rltrain.fish", "completion fish"},
@@ -58,19 +54,22 @@ func gather(stamp string) ([]file, error) {
 	return files, nil
 }
 
-// portableCopy copies a library without its debugging symbols; the copy searches its own folder.
-func portableCopy(from, to string) error {
+// portable copies a library without its debugging symbols and returns the copy, which searches its own folder.
+func portable(from, to string) ([]byte, error) {
 	data, err := os.ReadFile(from)
 	if err != nil {
-		return fmt.Errorf("%w; run make cuda first", err)
+		return nil, fmt.Errorf("%w; run make cuda first", err)
 	}
 	if err := os.WriteFile(to, data, 0o755); err != nil {
-		return err
+		return nil, err
 	}
 	if _, err := output("strip", to); err != nil {
-		return err
+		return nil, err
 	}
-	return libtorch.Portable(to)
+	if err := libtorch.Portable(to); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(to)
 }
 
 // readFile is a file of the repository, at the top of a package.

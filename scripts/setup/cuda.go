@@ -15,19 +15,19 @@ import (
 // cuda returns cmake's options: the folder of libtorch's CUDA libraries, 2.8 GB if they are downloaded, and that of the
 // compiler.
 func cuda(ctx context.Context, client *wheel.Client) (string, error) {
-	found, err := libtorch.Find(client.Cache)
-	var missing *libtorch.Missing
-	if err != nil && !errors.As(err, &missing) {
+	core, err := present(client.Cache)
+	if err != nil {
 		return "", err
 	}
-	libraries, err := libtorch.FindCUDA(found.Dir, client.Cache)
+	libraries, err := libtorch.FindCUDA(core, client.Cache)
+	var missing *libtorch.Missing
 	if errors.As(err, &missing) {
 		sets := []wheel.Set{libtorch.CUDA()}
-		if !libtorch.HasHeaders(found.Dir) {
+		if !libtorch.HasHeaders(core) {
 			sets = append(sets, libtorch.CPU(true)) // from the same wheel
 		}
 		if err = client.InstallAll(ctx, sets...); err == nil {
-			libraries, err = libtorch.FindCUDA(found.Dir, client.Cache)
+			libraries, err = libtorch.FindCUDA(core, client.Cache)
 		}
 	}
 	if err != nil {

@@ -74,15 +74,24 @@ func run(ctx context.Context, args []string) (string, error) {
 
 // core returns the folder of a libtorch with headers.
 func core(ctx context.Context, client *wheel.Client) (string, error) {
-	found, err := libtorch.Find(client.Cache)
-	var missing *libtorch.Missing
-	if err != nil && !errors.As(err, &missing) {
+	dir, err := present(client.Cache)
+	if err != nil {
 		return "", err
 	}
-	if err == nil && libtorch.HasHeaders(found.Dir) {
-		return filepath.Abs(found.Dir)
+	if libtorch.HasHeaders(dir) {
+		return filepath.Abs(dir)
 	}
 	return client.Install(ctx, libtorch.CPU(true))
+}
+
+// present is the folder of the libtorch on this machine; "" if there is none.
+func present(cache string) (string, error) {
+	found, err := libtorch.Find(cache)
+	var missing *libtorch.Missing
+	if errors.As(err, &missing) {
+		return "", nil
+	}
+	return found.Dir, err
 }
 
 // program returns the path of a program in a set.

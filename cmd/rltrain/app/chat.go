@@ -7,13 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/urfave/cli/v2"
-	"golang.org/x/term"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
@@ -50,9 +48,7 @@ terminal, each line is a message and only the responses go to standard output.
 
 func (s *chatSession) start(c *cli.Context) error {
 	s.system, s.out, s.notes = c.String("system"), bufio.NewWriter(c.App.Writer), c.App.ErrWriter
-	if file, ok := c.App.Reader.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
-		s.terminal = true
-	}
+	s.terminal = shared.IsTerminal(c.App.Reader)
 	return shared.OnThread(c, func(ctx context.Context) error {
 		p, err := languageModel(c)
 		if err != nil {

@@ -36,11 +36,10 @@ command, its options are those of
 `)
 	b.WriteString(".SH COMMANDS\n")
 	for _, c := range app.Commands {
+		manCommandHead(&b, "", c)
 		if c.SkipFlagParsing { // train's options have a section of their own
-			manCommandHead(&b, "", c)
 			continue
 		}
-		manCommandHead(&b, "", c)
 		manFlags(&b, c.Flags)
 		for _, sub := range c.Subcommands {
 			manCommandHead(&b, c.Name+" ", sub)

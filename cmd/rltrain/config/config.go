@@ -228,7 +228,7 @@ func (ch choice) reinforce(c *Config, labels bool) {
 	c.Rounds, c.Rewards = &Rounds{}, &TextRewards{}
 	if c.Replay == nil {
 		c.Fresh = &FreshRollouts{}
-		if needs.Weighs() && ch.algorithm.Name != "distill" { // whose teacher is not known yet
+		if needs.Weighs() {
 			c.OffPolicy = &train.OffPolicy{}
 		}
 	}

@@ -27,21 +27,26 @@ var objectiveNames = map[string][]string{
 	"reinforce_plus_plus_baseline": {"reinforce++", "plus_baseline=group"},
 }
 
-// objectives puts an algorithm with its settings in the place of algorithm and loss_type where they name one by another name, and
-// of TRL's importance_sampling_level=sequence. TRL's command grpo, which says so too, gives way to it.
+// objective is the algorithm, with its settings, that an entry means by another name; nil if it means none.
+func (e entry) objective() []string {
+	switch {
+	case e.name == "algorithm" || e.name == "loss_type":
+		return objectiveNames[e.value.Text]
+	case e.name == "importance_sampling_level" && strings.HasPrefix(e.value.Text, "sequence"):
+		return []string{"gspo"}
+	}
+	return nil
+}
+
+// objectives puts an algorithm with its settings in the place of the entries that mean one by another name. TRL's command grpo,
+// which names an algorithm too, gives way to it.
 func objectives(layers [][]entry) [][]entry {
 	all := slices.Clone(layers)
 	named := false
 	for i, entries := range all {
 		var kept []entry
 		for _, e := range entries {
-			written := objectiveNames[e.value.Text]
-			switch {
-			case e.name == "importance_sampling_level" && strings.HasPrefix(e.value.Text, "sequence"):
-				written = []string{"gspo"}
-			case e.name != "algorithm" && e.name != "loss_type":
-				written = nil
-			}
+			written := e.objective()
 			if written == nil {
 				kept = append(kept, e)
 				continue
@@ -69,16 +74,13 @@ func (l *loading) objectiveOption(e entry) ([]entry, error) {
 	if l.set.Find(e.name) != nil || l.trlTrainer() != "grpo" {
 		return []entry{e}, nil
 	}
-	list, _ := trlOptions()
-	for _, o := range list {
-		given, err := strconv.ParseFloat(e.value.Text, 64)
-		usual, _ := strconv.ParseFloat(o.defaults["grpo"], 64)
-		if o.name == e.name && err == nil && given == usual {
-			l.needless = append(l.needless, e.name)
-			return nil, nil
-		}
+	_, byName := trlOptions()
+	given, err := strconv.ParseFloat(e.value.Text, 64)
+	if usual, _ := strconv.ParseFloat(byName[e.name].defaults["grpo"], 64); err != nil || given != usual {
+		return []entry{e}, nil
 	}
-	return []entry{e}, nil
+	l.needless = append(l.needless, e.name)
+	return nil, nil
 }
 
 // epsilon reads the clip range of an objective whose options have other names.

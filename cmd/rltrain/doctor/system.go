@@ -12,12 +12,12 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/cpu"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/internal/libtorch"
+	"github.com/rltrain/rltrain/internal/transfer"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/hub"
 )
@@ -91,13 +91,12 @@ func describeCache(s *shared.Sheet, cache string) (broken bool) {
 		fault(s, "cache", err.Error(), "set RLTRAIN_CACHE to a folder that you can write")
 		return true
 	}
-	var disk syscall.Statfs_t
-	if err := syscall.Statfs(cache, &disk); err != nil {
+	free, err := transfer.Free(cache)
+	if err != nil {
 		fault(s, "cache", fmt.Sprintf("%s: %v", cache, err), "set RLTRAIN_CACHE to a folder on another disk")
 		return true
 	}
-	free := float64(disk.Bavail) * float64(disk.Bsize)
-	s.Row("cache", "%s, %.1f GB free", cache, free/1e9)
+	s.Row("cache", "%s, %.1f GB free", cache, float64(free)/1e9)
 	if free < littleDisk {
 		s.Row("", "fix: free some space, or set RLTRAIN_CACHE to a folder on another disk")
 	}

@@ -75,7 +75,7 @@ func (c Consent) agrees() (bool, error) {
 	if c.Yes {
 		return true, nil
 	}
-	if !isTerminal(c.Stdin) || !isTerminal(c.Stderr) {
+	if !IsTerminal(c.Stdin) || !IsTerminal(c.Stderr) {
 		return false, nil
 	}
 	cache, err := hub.CacheDir()
@@ -116,7 +116,8 @@ func readLine(r io.Reader) (string, error) {
 	}
 }
 
-func isTerminal(stream any) bool {
+// IsTerminal says whether a stream is a terminal.
+func IsTerminal(stream any) bool {
 	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }

@@ -235,8 +235,9 @@ void Network::forward(Workspace& w) const {
     if (span.out < 0) continue;
     float* const last = w.last.data() + span.out * c.hidden_size;
     apply(norm_, w.x.data() + (row - 1) * c.hidden_size, last, c.hidden_size);
-    const auto scale = static_cast<float>(1 / c.logit_divisor);
-    if (c.logit_divisor > 0) kernels().scale(last, scale, last, c.hidden_size);
+    if (c.logit_divisor > 0) {
+      kernels().scale(last, static_cast<float>(1 / c.logit_divisor), last, c.hidden_size);
+    }
   }
 }
 
