@@ -163,7 +163,7 @@ func (s Setup) TellSkipped(faults *dataset.Faults) {
 	}
 }
 
-// OptionError is an invalid value of a task's option.
+// OptionError is an invalid value of an option.
 type OptionError struct {
 	Option string // its name
 	Err    error
@@ -171,6 +171,11 @@ type OptionError struct {
 
 func (e *OptionError) Error() string { return "option " + e.Option + ": " + e.Err.Error() }
 func (e *OptionError) Unwrap() error { return e.Err }
+
+// OptionErrorf is an OptionError with a formatted message.
+func OptionErrorf(option, format string, args ...any) error {
+	return &OptionError{option, fmt.Errorf(format, args...)}
+}
 
 // Modes of training.
 const (

@@ -59,7 +59,7 @@ func (s Settings) Set(o any) error {
 	for _, name := range slices.Sorted(maps.Keys(s)) {
 		option := set.Find(name)
 		if option == nil {
-			return &OptionError{name, fmt.Errorf("does not apply: choose from %s%s", strings.Join(names, ", "), nearest.Hint(name, names, nil))}
+			return OptionErrorf(name, "does not apply: choose from %s%s", strings.Join(names, ", "), nearest.Hint(name, names, nil))
 		}
 		value, err := option.Parse(options.Value{Text: s[name]})
 		if err != nil {

@@ -25,7 +25,7 @@ type LabelledRows struct {
 // Check reports conflicting options.
 func (o *LabelledRows) Check() error {
 	if o.TextColumn == o.LabelColumn {
-		return fmt.Errorf("text_column and label_column are both %q; name two columns", o.TextColumn)
+		return OptionErrorf("label_column", "is %q, as text_column is; name two columns", o.TextColumn)
 	}
 	return nil
 }
@@ -42,7 +42,7 @@ func (o *LabelledRows) Rows(ctx context.Context, s Setup) ([]dataset.Row, error)
 		return nil, o.nameColumns(err)
 	}
 	if n := dataset.DistinctLabels(rows); n > mostLabels && n*10 > len(rows)*9 {
-		return nil, &OptionError{"label_column", fmt.Errorf("column %q has %d different values in %d rows, so it is no label; name another column", o.LabelColumn, n, len(rows))}
+		return nil, OptionErrorf("label_column", "column %q has %d different values in %d rows, so it is no label; name another column", o.LabelColumn, n, len(rows))
 	}
 	if rows, err = dataset.Distinct(rows, faults); err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (o *LabelledRows) Balanced(rows []dataset.Row) ([]dataset.Row, error) {
 		return nil, err
 	}
 	if o.MaxSamples < len(labels) {
-		return nil, &OptionError{"max_samples", fmt.Errorf("%d rows cannot be shared out among %d labels", o.MaxSamples, len(labels))}
+		return nil, OptionErrorf("max_samples", "%d rows cannot be shared out among %d labels", o.MaxSamples, len(labels))
 	}
 	return dataset.Balance(rows, o.MaxSamples), nil
 }

@@ -23,7 +23,7 @@ type completion struct {
 // Programs implements envs.ProgramSource. Rows have task_id and a completion, as in HumanEval's evaluation files.
 func (o *options) Programs(ctx context.Context, s envs.Setup, path, field string, each func(envs.Program)) (problems int, err error) {
 	if o.Dataset == "" {
-		return 0, &envs.OptionError{Option: "dataset", Err: errors.New("is needed: it has the problems of the completions")}
+		return 0, envs.OptionErrorf("dataset", "is needed: it has the problems of the completions")
 	}
 	faults := o.Faults()
 	all, err := Read(faults, o.Dataset, o.Language, o.CodeTask)

@@ -3,7 +3,6 @@ package code
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"math"
 
@@ -59,7 +58,7 @@ type options struct {
 // Check reports conflicting options.
 func (o *options) Check() error {
 	if o.BaseWeight == 0 && o.PerfectWeight*o.PerfectBonus == 0 {
-		return &envs.OptionError{Option: "base_reward_weight", Err: errors.New("is 0 and so is the reward for passing all tests; raise one")}
+		return envs.OptionErrorf("base_reward_weight", "is 0 and so is the reward for passing all tests; raise one")
 	}
 	if o.SystemPrompt != "" {
 		var err error

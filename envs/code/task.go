@@ -38,7 +38,7 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 	ctx := context.Background()
 	if o.Dataset == "" && o.EvalDataset == "" {
 		if o.Language != "python" {
-			return nil, &envs.OptionError{Option: "language", Err: fmt.Errorf("%s needs --dataset; the built-in problems are in python", o.Language)}
+			return nil, envs.OptionErrorf("language", "%s needs --dataset; the built-in problems are in python", o.Language)
 		}
 		t.short = true
 		t.problems = &oneLines{seed: s.Seed, held: o.HeldFamilies, slips: o.SlipShare, parts: map[envs.Part]*sequence{}}

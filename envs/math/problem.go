@@ -170,7 +170,7 @@ func kindOf(r dataset.Record, column string, first bool) (string, error) {
 		return fmt.Sprint(v), nil
 	}
 	if !ok && first {
-		return "", &envs.OptionError{Option: "kind_column", Err: fmt.Errorf("%s has no column %s; its columns are %s", r.File, words.Quote(column), words.List(r.Fields.Names()))}
+		return "", envs.OptionErrorf("kind_column", "%s has no column %s; its columns are %s", r.File, words.Quote(column), words.List(r.Fields.Names()))
 	}
 	return "", fmt.Errorf("column %s is missing, or neither text nor a number", words.Quote(column))
 }

@@ -3,7 +3,6 @@ package math
 import (
 	"cmp"
 	_ "embed"
-	"errors"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/answer"
@@ -140,7 +139,7 @@ type schoolProblems struct {
 // Check reports conflicting options.
 func (o *schoolProblems) Check() error {
 	if o.Calculator && !o.Annotate {
-		return &envs.OptionError{Option: "sym_calc", Err: errors.New("needs <<expression=result>> in the prompt, but annotate=false removes it; drop one of the two")}
+		return envs.OptionErrorf("sym_calc", "needs <<expression=result>> in the prompt, but annotate=false removes it; drop one of the two")
 	}
 	return nil
 }

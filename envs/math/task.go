@@ -114,7 +114,7 @@ func (t *Task) takeExamples(name string, train, eval bank.Source[Problem]) error
 			return err
 		}
 	case train.Path == "":
-		return &envs.OptionError{Option: "few_shot", Err: fmt.Errorf("the %d examples would be problems of %s, which are evaluated; pass --few-shot-dataset FILE with others, or --few-shot 0", n, eval.Path)}
+		return envs.OptionErrorf("few_shot", "the %d examples would be problems of %s, which are evaluated; pass --few-shot-dataset FILE with others, or --few-shot 0", n, eval.Path)
 	}
 	evaluated := map[string]bool{}
 	for _, p := range eval.All {

@@ -62,7 +62,7 @@ func (o *options) columnsOf(r dataset.Record) (columns, error) {
 	list := "its columns are " + words.List(r.Fields.Names())
 	switch {
 	case o.PromptColumn != "" && !has(o.PromptColumn):
-		return c, &envs.OptionError{Option: "prompt_column", Err: fmt.Errorf("%s has no column %s; %s", r.File, words.Quote(o.PromptColumn), list)}
+		return c, envs.OptionErrorf("prompt_column", "%s has no column %s; %s", r.File, words.Quote(o.PromptColumn), list)
 	case o.PromptColumn != "":
 		c.asked = o.PromptColumn
 	case !has("prompt"):
@@ -79,14 +79,14 @@ func (o *options) columnsOf(r dataset.Record) (columns, error) {
 	switch {
 	case has(c.answer):
 	case c.answer != usualAnswer:
-		return c, &envs.OptionError{Option: "answer_column", Err: fmt.Errorf("%s has no column %s; %s", r.File, words.Quote(c.answer), list)}
+		return c, envs.OptionErrorf("answer_column", "%s has no column %s; %s", r.File, words.Quote(c.answer), list)
 	case c.solution == solutionColumns[0]:
 		c.answer = c.solution // as TRL's rewards of accuracy read it
 	default:
 		c.answer = ""
 	}
 	if c.kind != "" && !has(c.kind) {
-		return c, &envs.OptionError{Option: "kind_column", Err: fmt.Errorf("%s has no column %s; %s", r.File, words.Quote(c.kind), list)}
+		return c, envs.OptionErrorf("kind_column", "%s has no column %s; %s", r.File, words.Quote(c.kind), list)
 	}
 	return c, nil
 }

@@ -61,7 +61,7 @@ type options struct {
 func (o *options) Check() error {
 	for _, column := range []struct{ option, name string }{{"answer_column", o.AnswerColumn}, {"kind_column", o.KindColumn}} {
 		if column.name == "prompt" || column.name == "messages" || column.name == "" && column.option == "answer_column" {
-			return &envs.OptionError{Option: column.option, Err: fmt.Errorf("%q cannot be this column; name another one", column.name)}
+			return envs.OptionErrorf(column.option, "%q cannot be this column; name another one", column.name)
 		}
 	}
 	return nil
@@ -82,7 +82,7 @@ func (o *options) Answers(path, field string) (verifiers []envs.Verifier, usual 
 			return nil, "", err
 		}
 		if _, ok := r.Fields.Get(o.AnswerColumn); !ok && verifiers == nil {
-			return nil, "", &envs.OptionError{Option: "answer_column", Err: fmt.Errorf("%s has no column %s; its columns are %s", r.File, words.Quote(o.AnswerColumn), words.List(r.Fields.Names()))}
+			return nil, "", envs.OptionErrorf("answer_column", "%s has no column %s; its columns are %s", r.File, words.Quote(o.AnswerColumn), words.List(r.Fields.Names()))
 		}
 		gold, err := text(r.Fields, o.AnswerColumn)
 		if err != nil {

@@ -139,7 +139,7 @@ func (t *task) takeExamples() error {
 	for i := range all {
 		switch {
 		case c.solution == "" && c.answer == "":
-			return &envs.OptionError{Option: "few_shot_dataset", Err: fmt.Errorf("%s: a few-shot example needs a column solution, completion or %s", all[i].place, t.options.AnswerColumn)}
+			return envs.OptionErrorf("few_shot_dataset", "%s: a few-shot example needs a column solution, completion or %s", all[i].place, t.options.AnswerColumn)
 		case c.solution == "":
 			all[i].solution = all[i].answer
 		}

@@ -44,7 +44,7 @@ func (o *options) Check() error {
 		return &envs.OptionError{Option: "labels", Err: err}
 	}
 	if o.Template != "" && !strings.Contains(o.Template, textMark) {
-		return &envs.OptionError{Option: "prompt_template", Err: fmt.Errorf("%q has no {text} placeholder", o.Template)}
+		return envs.OptionErrorf("prompt_template", "%q has no {text} placeholder", o.Template)
 	}
 	return nil
 }
@@ -101,7 +101,7 @@ func (o *options) Rows(ctx context.Context, s envs.Setup) ([]dataset.Row, error)
 	}
 	for _, label := range o.Labels {
 		if !slices.Contains(found, label) {
-			return nil, &envs.OptionError{Option: "labels", Err: fmt.Errorf("label %q has no row in %s", label, o.Dataset)}
+			return nil, envs.OptionErrorf("labels", "label %q has no row in %s", label, o.Dataset)
 		}
 	}
 	return rows, nil

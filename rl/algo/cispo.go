@@ -1,8 +1,7 @@
 package algo
 
 import (
-	"fmt"
-
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/torch"
 )
 
@@ -27,7 +26,7 @@ func init() {
 // Check implements Algorithm.
 func (a *CISPO) Check(samples int) error {
 	if a.Floor > a.Cap {
-		return fmt.Errorf("ratio_floor %g is above ratio_cap %g", a.Floor, a.Cap)
+		return envs.OptionErrorf("ratio_floor", "%g is above ratio_cap %g", a.Floor, a.Cap)
 	}
 	return a.AdvantageScale.Check(samples)
 }

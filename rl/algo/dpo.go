@@ -1,14 +1,13 @@
 package algo
 
 import (
-	"errors"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -114,15 +113,15 @@ func (a *DPO) Check(int) error {
 	for i, name := range a.Losses {
 		switch {
 		case slices.Contains(a.Losses[:i], name):
-			return fmt.Errorf("dpo_loss %s is given twice; give it once, with the sum of the weights", name)
+			return envs.OptionErrorf("dpo_loss", "%s is given twice; give it once, with the sum of the weights", name)
 		case name == "kto" && len(a.Losses) > 1:
-			return fmt.Errorf("dpo_loss kto takes single responses and cannot be combined with %s", strings.Join(slices.DeleteFunc(slices.Clone(a.Losses), func(n string) bool { return n == name }), ", "))
+			return envs.OptionErrorf("dpo_loss", "kto takes single responses and cannot be combined with %s", strings.Join(slices.DeleteFunc(slices.Clone(a.Losses), func(n string) bool { return n == name }), ", "))
 		case a.Smoothing > 0 && slices.Contains([]string{"hinge", "ipo", "apo_zero", "apo_down", "orpo", "kto"}, name):
-			return fmt.Errorf("dpo_loss %s has no label_smoothing; leave one of them out", name)
+			return envs.OptionErrorf("dpo_loss", "%s has no label_smoothing; leave one of them out", name)
 		}
 	}
 	if len(a.Losses) == 0 {
-		return fmt.Errorf("dpo_loss is empty")
+		return envs.OptionErrorf("dpo_loss", "is empty")
 	}
 	_, err := a.weights()
 	return err
@@ -138,12 +137,12 @@ func (a *DPO) weights() ([]float64, error) {
 		return weights, nil
 	}
 	if len(a.Weights) != len(weights) {
-		return nil, fmt.Errorf("loss_weights has %d weights for %d losses", len(a.Weights), len(weights))
+		return nil, envs.OptionErrorf("loss_weights", "has %d weights for %d losses", len(a.Weights), len(weights))
 	}
 	for i, text := range a.Weights {
 		w, err := strconv.ParseFloat(text, 64)
 		if err != nil || !(w > 0 && w <= 1e6) {
-			return nil, fmt.Errorf("loss_weights: %q is not a number above 0 and at most 1e6", text)
+			return nil, envs.OptionErrorf("loss_weights", "%q is not a number above 0 and at most 1e6", text)
 		}
 		weights[i] = w
 	}
@@ -268,9 +267,9 @@ type OnlineDPO struct{ DPO }
 func (a *OnlineDPO) Check(samples int) error {
 	switch {
 	case a.Unpaired():
-		return errors.New("dpo_loss kto takes single responses, and the policy's completions are compared in pairs; choose another loss")
+		return envs.OptionErrorf("dpo_loss", "kto takes single responses, and the policy's completions are compared in pairs; choose another loss")
 	case samples < 2:
-		return fmt.Errorf("samples_per_prompt %d: a pair needs at least 2", samples)
+		return envs.OptionErrorf("samples_per_prompt", "%d is too few: a pair needs at least 2", samples)
 	}
 	return a.DPO.Check(samples)
 }

@@ -2,8 +2,8 @@ package algo
 
 import (
 	"errors"
-	"fmt"
 
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/torch"
 )
 
@@ -49,7 +49,7 @@ type TwoSided struct {
 
 func (t TwoSided) check(c Clip) error {
 	if t.Delta != 0 && t.Delta <= 1+c.High {
-		return fmt.Errorf("delta %g: must be above 1 + clip_high, %g, or 0 = off", t.Delta, 1+c.High)
+		return envs.OptionErrorf("delta", "%g must be above 1 + clip_high, %g, or 0 = off", t.Delta, 1+c.High)
 	}
 	return nil
 }

@@ -2,9 +2,9 @@ package algo
 
 import (
 	"errors"
-	"fmt"
 	"math"
 
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -32,7 +32,7 @@ func init() {
 // Check implements Algorithm.
 func (a *GSPO) Check(samples int) error {
 	if r := a.Reduction.or(ReduceSequence); r != ReduceSequence && r != ReduceSum {
-		return fmt.Errorf("reduction %s would weigh the ratio of a completion by its length: choose sequence (GSPO; TRL's loss_type grpo) or sum (LUSPO; luspo)", r)
+		return envs.OptionErrorf("reduction", "the reduction %s would weigh the ratio of a completion by its length: choose sequence (GSPO; TRL's loss_type grpo) or sum (LUSPO; luspo)", r)
 	}
 	return errors.Join(a.AdvantageScale.Check(samples), a.TwoSided.check(a.Clip))
 }

@@ -1,8 +1,7 @@
 package algo
 
 import (
-	"fmt"
-
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -26,7 +25,7 @@ func init() {
 // Check implements Algorithm.
 func (a *Replay) Check(int) error {
 	if !(a.Min <= a.Max) {
-		return fmt.Errorf("return_min %v is above return_max %v", a.Min, a.Max)
+		return envs.OptionErrorf("return_min", "%v is above return_max %v", a.Min, a.Max)
 	}
 	return nil
 }

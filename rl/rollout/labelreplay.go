@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -24,9 +25,9 @@ func (o LabelReplayOptions) Check() error {
 	case o.Capacity < 1 || o.Updates < 1:
 		return fmt.Errorf("replay_size %d, replay_updates %d: each must be at least 1", o.Capacity, o.Updates)
 	case o.EpsilonEnd > o.EpsilonStart:
-		return fmt.Errorf("epsilon_end %v is above epsilon_start %v; exploration must not grow", o.EpsilonEnd, o.EpsilonStart)
+		return envs.OptionErrorf("epsilon_end", "%v is above epsilon_start %v; exploration must not grow", o.EpsilonEnd, o.EpsilonStart)
 	case !(o.EpsilonDecay > 0 && o.EpsilonDecay <= 1):
-		return fmt.Errorf("epsilon_decay %v: must be above 0 and at most 1", o.EpsilonDecay)
+		return envs.OptionErrorf("epsilon_decay", "%v must be above 0 and at most 1", o.EpsilonDecay)
 	}
 	return nil
 }

@@ -1,9 +1,9 @@
 package train
 
 import (
-	"fmt"
 	"math"
 
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 )
@@ -40,7 +40,7 @@ func (o OffPolicy) mode(ratio algo.Ratio) string {
 // Check returns an error if no ratio is within the bounds.
 func (o *OffPolicy) Check() error {
 	if o.Mode != "none" && o.High <= o.Low {
-		return fmt.Errorf("importance_sampling_max %g: must be above importance_sampling_min, %g", o.High, o.Low)
+		return envs.OptionErrorf("importance_sampling_max", "%g must be above importance_sampling_min, %g", o.High, o.Low)
 	}
 	return nil
 }

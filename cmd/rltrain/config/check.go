@@ -13,11 +13,6 @@ import (
 	"github.com/rltrain/rltrain/torch/hub"
 )
 
-// wrong is what is wrong with the value of an option.
-func wrong(option, format string, args ...any) error {
-	return &envs.OptionError{Option: option, Err: fmt.Errorf(format, args...)}
-}
-
 // Blame makes an error about an option, as a task's, a *UsageError that names where it was given.
 func (c *Config) Blame(err error) error {
 	if fault := (*envs.OptionError)(nil); errors.As(err, &fault) {
@@ -58,15 +53,27 @@ func (l *loading) checkNeeds() {
 	}
 }
 
+// usageErrors are the mistakes that err joins, each naming where its option was given.
+func (c *Config) usageErrors(err error) []error {
+	if several, ok := err.(interface{ Unwrap() []error }); ok {
+		var all []error
+		for _, one := range several.Unwrap() {
+			all = append(all, c.usageErrors(one)...)
+		}
+		return all
+	}
+	if err == nil {
+		return nil
+	}
+	if blamed := c.Blame(err); blamed != err {
+		return []error{blamed}
+	}
+	return []error{usagef("%v", err)}
+}
+
 // check finds what no single value can show.
 func (c *Config) check() (found []error) {
-	add := func(err error) {
-		if blamed := c.Blame(err); blamed != err {
-			found = append(found, blamed)
-		} else if err != nil {
-			found = append(found, usagef("%v", err))
-		}
-	}
+	add := func(err error) { found = append(found, c.usageErrors(err)...) }
 	parts := reflect.ValueOf(c).Elem()
 	for i := range parts.NumField() {
 		field := parts.Field(i)
@@ -83,7 +90,7 @@ func (c *Config) check() (found []error) {
 		add(fmt.Errorf("task %s needs --dataset FILE, with %s", c.Task.Name, c.Task.Needs))
 	}
 	if c.Tokens != nil && c.Pretrained() != "" && c.General.Model != c.ofRecipe("model", TinyModel) {
-		add(wrong("model", "cannot be combined with --pretrained-model"))
+		add(envs.OptionErrorf("model", "cannot be combined with --pretrained-model"))
 	}
 	// A policy that nobody has taught earns too little to learn from, unless the task's recipe thinks otherwise.
 	randomHead := c.Labels != nil && !c.Task.AllowRandomHead || c.Tokens != nil && c.General.Model == TinyModel && (c.Policy != nil || c.ofRecipe("mode", c.Task.Modes()[0]) != envs.RLOnly)
@@ -91,16 +98,16 @@ func (c *Config) check() (found []error) {
 		add(errUntaught)
 	}
 	if c.Policy != nil && c.Labels != nil && c.General.Model == TinyModel {
-		add(wrong("model", "tiny generates labels: use --policy generate"))
+		add(envs.OptionErrorf("model", "tiny generates labels: use --policy generate"))
 	}
 	if c.Rewarding != nil && c.General.Model == TinyModel {
-		add(wrong("model", "tiny has random weights, and an adapter on them makes no reward model: use a trained model, such as the folder of a supervised stage"))
+		add(envs.OptionErrorf("model", "tiny has random weights, and an adapter on them makes no reward model: use a trained model, such as the folder of a supervised stage"))
 	}
 	if c.Policy.Scores() && c.Pretrained() == "" && c.General.Model == c.ofRecipe("model", "") {
-		add(wrong("policy", "%s needs a language model: name one with --model", policyScore))
+		add(envs.OptionErrorf("policy", "%s needs a language model: name one with --model", policyScore))
 	}
 	if c.Judge != nil && c.Judge.Model != "" && c.Rewards.Reward == "" && !slices.ContainsFunc(c.Task.Rewards, func(r envs.NamedReward) bool { return r.NeedsJudge }) {
-		add(wrong("judge", "no reward asks a judge: add --reward rubric:FILE"))
+		add(envs.OptionErrorf("judge", "no reward asks a judge: add --reward rubric:FILE"))
 	}
 	samples := 1
 	switch {
@@ -114,25 +121,25 @@ func (c *Config) check() (found []error) {
 	}
 	if f := c.Fresh; f != nil {
 		if longest := c.LongestAnswer(); f.OverlongBuffer > longest {
-			add(wrong("overlong_buffer", "%d is more than the longest completion, %d tokens", f.OverlongBuffer, longest))
+			add(envs.OptionErrorf("overlong_buffer", "%d is more than the longest completion, %d tokens", f.OverlongBuffer, longest))
 		} else {
 			add(rollout.TokensConfig{Options: f.Options, MaxNew: c.ActionTokens(), MaxTotal: longest, Greedy: c.Learning.Needs().Greedy}.Check())
 		}
 		add(f.Remote.Check())
 		if len(f.Remote.URLs) > 0 && c.Pretrained() == "" && c.FullTuning() {
-			add(wrong("rollout_url", "servers take adapters, but this run trains all weights: use --tuning lora"))
+			add(envs.OptionErrorf("rollout_url", "servers take adapters, but this run trains all weights: use --tuning lora"))
 		}
 		if len(f.Remote.URLs) > 0 && f.Filtered() {
-			add(wrong("rollout_url", "%w", rollout.ErrFiltered))
+			add(envs.OptionErrorf("rollout_url", "%w", rollout.ErrFiltered))
 		}
 		if answers := f.PromptsPerStep * f.SamplesPerPrompt; c.Minibatches != nil && c.Minibatches.Minibatches > answers {
-			add(wrong("minibatches", "%d is more than the %d completions of a step", c.Minibatches.Minibatches, answers))
+			add(envs.OptionErrorf("minibatches", "%d is more than the %d completions of a step", c.Minibatches.Minibatches, answers))
 		}
 		if r := c.Regularisation; r.KLCoef > 0 && r.KLType == string(rl.K1) && !r.KLInReward {
-			add(wrong("kl_type", "k1 as a loss has a gradient of mean 0: use k2 or k3, or kl_in_reward"))
+			add(envs.OptionErrorf("kl_type", "k1 as a loss has a gradient of mean 0: use k2 or k3, or kl_in_reward"))
 		}
 		if c.Judge != nil && c.Judge.Model != "" && (f.StepTimeout > 0 || f.Async) {
-			add(wrong("judge", "computes on the policy's device, so it cannot be combined with step_timeout or async"))
+			add(envs.OptionErrorf("judge", "computes on the policy's device, so it cannot be combined with step_timeout or async"))
 		}
 	}
 	return found

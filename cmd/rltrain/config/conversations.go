@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
 )
 
@@ -33,7 +34,7 @@ func (o *Conversations) Date() (time.Time, error) {
 	}
 	date, err := time.Parse(DateLayout, o.TemplateDate)
 	if err != nil {
-		return date, wrong("template_date", "%q is not a date such as 2026-01-31", o.TemplateDate)
+		return date, envs.OptionErrorf("template_date", "%q is not a date such as 2026-01-31", o.TemplateDate)
 	}
 	return date, nil
 }
@@ -46,7 +47,7 @@ const dateString = "02 Jan 2006"
 func (o *Conversations) Args() (dataset.Object, error) {
 	args, err := TemplateArgs(o.TemplateArgs)
 	if err != nil {
-		return nil, wrong("chat_template_kwargs", "%v", err)
+		return nil, envs.OptionErrorf("chat_template_kwargs", "%v", err)
 	}
 	date, err := o.Date()
 	if _, given := args.Get("date_string"); err != nil || date.IsZero() || given {

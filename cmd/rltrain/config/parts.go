@@ -2,12 +2,12 @@ package config
 
 import (
 	"errors"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/remote"
 	"github.com/rltrain/rltrain/rl/rollout"
@@ -70,7 +70,7 @@ type FrozenWeights struct {
 // Check refuses a dtype of weights that are quantized.
 func (o *FrozenWeights) Check() error {
 	if o.Quantize != "none" && o.DType != "auto" {
-		return wrong("quantize", "%s decides how weights are kept; drop dtype=%s", o.Quantize, o.DType)
+		return envs.OptionErrorf("quantize", "%s decides how weights are kept; drop dtype=%s", o.Quantize, o.DType)
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ type TokenModel struct {
 // Check refuses a width that is not whole heads.
 func (o *TokenModel) Check() error {
 	if o.Hidden%32 != 0 {
-		return wrong("tiny_hidden", "%d is not a multiple of 32", o.Hidden)
+		return envs.OptionErrorf("tiny_hidden", "%d is not a multiple of 32", o.Hidden)
 	}
 	if err := o.Conversations.Check(); err != nil {
 		return err
@@ -255,13 +255,13 @@ func (o *LabelRollouts) RewardSpec() (spec, key string) {
 func (o *LabelRollouts) Check() error {
 	switch {
 	case o.Reward == customReward && o.RewardExpr == "":
-		return wrong("reward", "custom needs --reward-expr, such as 'correct - 0.5*(1-correct)*confidence'")
+		return envs.OptionErrorf("reward", "custom needs --reward-expr, such as 'correct - 0.5*(1-correct)*confidence'")
 	case strings.Contains(o.RewardExpr, "'") && strings.Contains(o.RewardExpr, `"`):
-		return wrong("reward_expr", "mixes single and double quotes; use one kind")
+		return envs.OptionErrorf("reward_expr", "mixes single and double quotes; use one kind")
 	case o.BufferSize < o.Samples:
-		return fmt.Errorf("buffer_size %d is less than samples_per_prompt %d: it holds no text with all its samples", o.BufferSize, o.Samples)
+		return envs.OptionErrorf("buffer_size", "%d is less than samples_per_prompt %d: it holds no text with all its samples", o.BufferSize, o.Samples)
 	case o.BufferSize < o.BatchSize:
-		return fmt.Errorf("buffer_size %d is less than rl_batch_size %d: no batch would fill", o.BufferSize, o.BatchSize)
+		return envs.OptionErrorf("buffer_size", "%d is less than rl_batch_size %d: no batch would fill", o.BufferSize, o.BatchSize)
 	}
 	return nil
 }
@@ -310,10 +310,10 @@ type Replay struct {
 // Check refuses what goes against each other.
 func (o *Replay) Check() error {
 	if o.BatchSize > o.NumUpdateSteps {
-		return fmt.Errorf("rl_batch_size %d is more than num_update_steps %d: no batch would fill", o.BatchSize, o.NumUpdateSteps)
+		return envs.OptionErrorf("rl_batch_size", "%d is more than num_update_steps %d: no batch would fill", o.BatchSize, o.NumUpdateSteps)
 	}
 	if slices.Contains([]string{".pkl", ".pickle"}, filepath.Ext(o.BufferCache)) {
-		return wrong("buffer_cache", "%s: reading a Python pickle runs code; the buffer is a file of JSON lines: name it .jsonl", o.BufferCache)
+		return envs.OptionErrorf("buffer_cache", "%s: reading a Python pickle runs code; the buffer is a file of JSON lines: name it .jsonl", o.BufferCache)
 	}
 	return nil
 }
@@ -343,15 +343,15 @@ type Saving struct {
 func (o *Saving) Check() error {
 	for _, name := range o.ReportTo {
 		if !slices.Contains([]string{run.TensorBoard, run.WandB, "none"}, name) {
-			return wrong("report_to", "%q is not one of tensorboard, wandb, none", name)
+			return envs.OptionErrorf("report_to", "%q is not one of tensorboard, wandb, none", name)
 		}
 	}
 	if slices.Contains(o.ReportTo, "none") && len(o.ReportTo) > 1 {
-		return wrong("report_to", "none cannot be combined")
+		return envs.OptionErrorf("report_to", "none cannot be combined")
 	}
 	for _, given := range []struct{ name, value string }{{"wandb_project", o.Project}, {"wandb_entity", o.Entity}, {"run_name", o.RunName}} {
 		if given.value != "" && !slices.Contains(o.ReportTo, run.WandB) {
-			return wrong(given.name, "needs report_to=wandb")
+			return envs.OptionErrorf(given.name, "needs report_to=wandb")
 		}
 	}
 	return nil
@@ -384,10 +384,10 @@ type General struct {
 // Check refuses a --max-time that is not a duration.
 func (o *General) Check() error {
 	if _, err := o.Limit(); err != nil {
-		return wrong("max_time", "%q is not a duration above 0, such as 20m or 1h30m", o.MaxTime)
+		return envs.OptionErrorf("max_time", "%q is not a duration above 0, such as 20m or 1h30m", o.MaxTime)
 	}
 	if len(o.AllowChanged) > 0 && !o.Resume && o.ResumeFrom == "" {
-		return wrong("allow_changed", "applies only with --resume")
+		return envs.OptionErrorf("allow_changed", "applies only with --resume")
 	}
 	return nil
 }
