@@ -49,6 +49,7 @@ func TestAlarms(t *testing.T) {
 		{"well", times(30, well), nil},
 		{"equal rewards, not yet long enough", append(times(9, well), times(4, equal)...), nil},
 		{"equal rewards", append(times(9, well), times(9, equal)...), []string{"equal_rewards"}},
+		{"as many equal rewards as the limit", append(times(9, well), times(9, with(func(h *Health) { h.ZeroStd = DefaultAlarmLimits().ZeroStd }))...), []string{"equal_rewards"}},
 		{"equal rewards with a pause", slices.Concat(times(4, equal), times(1, well), times(4, equal)), nil},
 		{"equal rewards twice are told once", slices.Concat(times(9, equal), times(1, well), times(9, equal)), []string{"equal_rewards"}},
 		{"truncation", times(5, with(func(h *Health) { h.Truncated = 0.5 })), []string{"truncation"}},

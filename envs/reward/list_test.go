@@ -60,6 +60,8 @@ func TestParseLabelsErrors(t *testing.T) {
 		{"acuracy", `unknown reward "acuracy"; did you mean "accuracy"?`},
 		{"F1", `unknown reward "F1"; did you mean "f1"?`},
 		{"quality", `unknown reward "quality"; choose`},
+		{"judge.sh", "to run a program write cmd:'sh judge.sh'"},
+		{"judge.py", "to run a program write cmd:'python3 judge.py'"},
 		{"cmd", "write cmd:'PROGRAM ARGS'"},
 		{"cmd:", "the command is empty"},
 		{"cmd:''", "the command is empty"},
