@@ -34,20 +34,23 @@ core: build/.tools ## build the C++ core, build/lib/librltrain.so
 cuda: core ## build librltrain_cuda.so, for --device cuda; downloads 2.2 GB if no Python torch has the CUDA libraries
 	@scripts/setup/cuda.sh
 
-wheel: cuda ## build the wheel for pip in dist; it needs neither Python code nor libtorch
+# What packages contain: GPUs are for x86-64 alone.
+PACKED := $(if $(filter x86_64,$(shell uname -m)),cuda,core)
+
+wheel: $(PACKED) ## build the wheel for pip in dist; it needs neither Python code nor libtorch
 	@$(GOENV) go run ./scripts/release wheel
 
-bundle: cuda ## build the tarball for machines without Python in dist
+bundle: $(PACKED) ## build the tarball for machines without Python in dist
 	@$(GOENV) go run ./scripts/release tarball
 
-release: cuda ## build the wheel, the tarball, the list of components, the changes and checksums in dist
+release: $(PACKED) ## build the wheel, the tarball, the list of components, the changes and checksums in dist
 	@$(GOENV) go run ./scripts/release all
 
-bundle-tests: cuda cli ## build rltrain and its tests for another machine: build/rltrain-tests-linux-x86_64.tar.xz
+bundle-tests: cuda cli ## build rltrain and its tests for another machine: build/rltrain-tests-linux-MACHINE.tar.xz
 	@scripts/setup/bundle.sh
 
 cli: build/.tools ## build bin/rltrain
-	@$(GOENV) go build -o bin/rltrain ./cmd/rltrain
+	@$(GOENV) go build -buildvcs=auto -o bin/rltrain ./cmd/rltrain
 
 models: cli ## download the models all-MiniLM-L6-v2 and smollm2, and the interpreter of recipe pepper, to the cache
 	@bin/rltrain models pull all-MiniLM-L6-v2 > /dev/null
@@ -89,8 +92,9 @@ fuzz: core models ## run every fuzz target for $$FUZZTIME (default 10s)
 bench: core models ## run all Go benchmarks
 	@$(GOENV) go test -run '^$$' -bench . -benchmem ./...
 
-compat: all wheel bundle ## test the packages; compare with transformers, peft, TRL, llama.cpp, OpenAI's client and lm-evaluation-harness, and compile for GPUs (needs Python; creates virtual environments)
+compat: all wheel bundle ## test the packages, and the core for arm64 under qemu if it is installed; compare with transformers, peft, TRL, llama.cpp, OpenAI's client and lm-evaluation-harness, and compile for GPUs (needs Python; creates virtual environments)
 	@scripts/install.sh
+	@scripts/arm64.sh
 	@scripts/compat.sh -r scripts/serve.txt scripts/serve.py
 	@scripts/compat.sh -r scripts/harness.txt scripts/harness.py
 	@scripts/compat.sh

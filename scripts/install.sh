@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-wheel=$(echo "$PWD"/dist/rltrain-*.whl) tarball=$(echo "$PWD"/dist/rltrain-*-linux-x86_64.tar.xz)
+wheel=$(echo "$PWD"/dist/rltrain-*.whl) tarball=$(echo "$PWD"/dist/rltrain-*-linux-$(uname -m).tar.xz)
 [[ -f $wheel && -f $tarball ]] || { echo "error: want one wheel and one tarball in dist; run make wheel bundle" >&2; exit 1; }
 mapfile -t network < <(env | grep -iE '^(pip_|https?_proxy=|no_proxy=|ssl_cert)' || true)
 
@@ -37,7 +37,7 @@ expect "$work/doctor.txt" "(from the cache)" Operators
 
 echo "the tarball"
 tar -C "$work" -xf "$tarball"
-mv "$work"/rltrain-*-linux-x86_64 "$work/moved"
+mv "$work"/rltrain-*-linux-$(uname -m) "$work/moved"
 fresh "$work/moved/bin" rltrain generate --yes --model smollm2 --max-new-tokens 8 > "$work/generated.txt" 2> "$work/generated.err" <<< 'What is the capital of France?'
 expect "$work/generated.txt" Paris
 fresh "$work/moved/bin" rltrain setup --sdk > "$work/sdk.txt"

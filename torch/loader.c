@@ -6,8 +6,13 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
-#if !defined(__x86_64__)
-#error "the jump table is written for x86-64"
+#if defined(__x86_64__)
+#define JUMP(slot) "\tjmp *" slot "(%rip)\n"
+#elif defined(__aarch64__)
+// x16 is free for such jumps in Arm's calling convention.
+#define JUMP(slot) "\tadrp x16, " slot "\n\tldr x16, [x16, :lo12:" slot "]\n\tbr x16\n"
+#else
+#error "the jump table is written for x86-64 and arm64"
 #endif
 
 #define RLT_FUNCTIONS(X)                                                                        \
@@ -55,7 +60,7 @@
 #define DEFINE_SLOT(name)                                                 \
   __attribute__((visibility("hidden"))) void* rlt_slot_##name;            \
   __asm__(".text\n.globl " #name "\n.hidden " #name "\n.type " #name      \
-          ", @function\n" #name ":\n\tjmp *rlt_slot_" #name "(%rip)\n");
+          ", %function\n" #name ":\n" JUMP("rlt_slot_" #name));
 RLT_FUNCTIONS(DEFINE_SLOT)
 
 int rlt_preload(const char* path, char* message, int size) {

@@ -169,7 +169,7 @@ RLT_INLINE void put(Registers& r, Store how, int rows, const float* bias, float*
 }
 
 RLT_INLINE void fetch(const char* from, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(from + i, _MM_HINT_T0);
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 3);
 }
 
 // Panels [p, p + Panels) of t.

@@ -1,6 +1,5 @@
 #include "kernels/gemm.h"
 
-#include <emmintrin.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -59,6 +58,13 @@ void multiply_tiles(const Product& product, int64_t m, int64_t n, int64_t k, Mat
   }
 }
 
+// Vectors that every processor has.
+typedef float Four __attribute__((vector_size(16), aligned(alignof(float)), may_alias));
+typedef int32_t Words __attribute__((vector_size(16)));
+typedef uint16_t Eight __attribute__((vector_size(16), aligned(alignof(uint16_t)), may_alias));
+const Four& four(const float* x) { return *reinterpret_cast<const Four*>(x); }
+Four& four(float* x) { return *reinterpret_cast<Four*>(x); }
+
 }  // namespace
 
 int64_t panels_in_cache(int64_t panel_bytes, int64_t multiple) {
@@ -74,14 +80,16 @@ void transpose(int64_t m, int64_t n, Matrix x, float* y, int64_t y_stride) {
   for (int64_t i = 0; i < m4; i += 4) {
     const float* from = x.data + i * x.stride;
     for (int64_t j = 0; j < n4; j += 4) {
-      __m128 a = _mm_loadu_ps(from + j), b = _mm_loadu_ps(from + x.stride + j),
-             c = _mm_loadu_ps(from + 2 * x.stride + j), d = _mm_loadu_ps(from + 3 * x.stride + j);
-      _MM_TRANSPOSE4_PS(a, b, c, d);
+      const Four a = four(from + j), b = four(from + x.stride + j), c = four(from + 2 * x.stride + j),
+                 d = four(from + 3 * x.stride + j);
+      constexpr Words kLow = {0, 4, 1, 5}, kHigh = {2, 6, 3, 7}, kFirst = {0, 1, 4, 5}, kLast = {2, 3, 6, 7};
+      const Four ab = __builtin_shuffle(a, b, kLow), cd = __builtin_shuffle(c, d, kLow),
+                 ab_high = __builtin_shuffle(a, b, kHigh), cd_high = __builtin_shuffle(c, d, kHigh);
       float* to = y + j * y_stride + i;
-      _mm_storeu_ps(to, a);
-      _mm_storeu_ps(to + y_stride, b);
-      _mm_storeu_ps(to + 2 * y_stride, c);
-      _mm_storeu_ps(to + 3 * y_stride, d);
+      four(to) = __builtin_shuffle(ab, cd, kFirst);
+      four(to + y_stride) = __builtin_shuffle(ab, cd, kLast);
+      four(to + 2 * y_stride) = __builtin_shuffle(ab_high, cd_high, kFirst);
+      four(to + 3 * y_stride) = __builtin_shuffle(ab_high, cd_high, kLast);
     }
   }
   for (int64_t i = 0; i < m; ++i) {
@@ -113,7 +121,7 @@ void multiply(int64_t m, int64_t n, int64_t k, Matrix a, const Panels& b, float*
 namespace {
 
 // Rows i and i + 1 of b's columns, side by side in words; what is not there is zero.
-__m128i* interleave(Matrix16 b, int64_t i, int64_t k, int64_t column, int64_t columns, __m128i* to) {
+Eight* interleave(Matrix16 b, int64_t i, int64_t k, int64_t column, int64_t columns, Eight* to) {
   const uint16_t *even = b.data + i * b.stride + column, *odd = even + b.stride;
   uint16_t rows[2][kPanel] = {};
   if (columns < kPanel || i + 1 == k) {
@@ -122,10 +130,10 @@ __m128i* interleave(Matrix16 b, int64_t i, int64_t k, int64_t column, int64_t co
     even = rows[0], odd = rows[1];
   }
   for (int64_t j = 0; j < kPanel; j += 8) {
-    const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(even + j)),
-                  high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(odd + j));
-    _mm_storeu_si128(to++, _mm_unpacklo_epi16(low, high));
-    _mm_storeu_si128(to++, _mm_unpackhi_epi16(low, high));
+    const Eight low = *reinterpret_cast<const Eight*>(even + j),
+                high = *reinterpret_cast<const Eight*>(odd + j);
+    *to++ = __builtin_shuffle(low, high, (Eight){0, 8, 1, 9, 2, 10, 3, 11});
+    *to++ = __builtin_shuffle(low, high, (Eight){4, 12, 5, 13, 6, 14, 7, 15});
   }
   return to;
 }
@@ -170,7 +178,7 @@ Panels pack_pairs(char trans, int64_t k, int64_t n, Matrix16 b, float* out) {
     if (trans == 'T') {
       pack_rows(columns, k, b.data + column * b.stride, b.stride, panel);
     } else {
-      auto* to = reinterpret_cast<__m128i*>(panel);
+      auto* to = reinterpret_cast<Eight*>(panel);
       for (int64_t i = 0; i < k; i += 2) to = interleave(b, i, k, column, columns, to);
     }
     std::fill_n(panel + pairs * kPanel, (words - pairs) * kPanel, 0.0f);

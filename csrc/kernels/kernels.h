@@ -192,7 +192,13 @@ struct InstructionSet {
   bool runs;
   bool by_name;  // for tests: slow, and never chosen
 };
-constexpr int kInstructionSets = 6;
+#if defined(__x86_64__)
+constexpr int kInstructionSets = 7;
+#elif defined(__aarch64__)
+constexpr int kInstructionSets = 5;
+#else
+#error "the kernels are for x86-64 and arm64"
+#endif
 // All of them: those by name first, the widest last.
 const InstructionSet* instruction_sets();
 // From now on all threads take those of a set that runs here. Nothing may be computing, and no weights may be

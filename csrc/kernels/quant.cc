@@ -7,9 +7,13 @@
 
 #include "kernels/kernels.h"
 
-// The same functions for three instruction sets, of which the loader picks one. Products and sums are never
-// contracted (CMakeLists.txt), so all give the same bits.
+// The same functions for three instruction sets of x86-64, of which the loader picks one. Products and sums
+// are never contracted (CMakeLists.txt), so all give the same bits.
+#if defined(__x86_64__)
 #define RLT_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define RLT_CLONES
+#endif
 #define RLT_INLINE static inline __attribute__((always_inline))
 
 namespace rlt {

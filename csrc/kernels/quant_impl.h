@@ -41,6 +41,13 @@ RLT_INLINE V look_up(const float* table, U q) {
   const __m256 low = _mm256_permutevar8x32_ps((__m256)vec(table), (__m256i)q),
                high = _mm256_permutevar8x32_ps((__m256)vec(table + 8), (__m256i)q);
   return (V)_mm256_blendv_ps(low, high, (__m256)(q << 28));
+#elif defined(RLT_NEON)
+  // The 64 bytes of the table, four for each number.
+  const U first = (q & 15) * 0x04040404U + 0x03020100U;
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(table);
+  const uint8x16x4_t all = {
+      {vld1q_u8(bytes), vld1q_u8(bytes + 16), vld1q_u8(bytes + 32), vld1q_u8(bytes + 48)}};
+  return (V)vqtbl4q_u8(all, (uint8x16_t)first);
 #else
   V x = {};
   for (int j = 0; j < kLanes; ++j) x[j] = table[q[j] & 15];
@@ -83,11 +90,11 @@ RLT_INLINE const uint8_t* unpack_as(const FewBits& by, const uint8_t* blocks, in
     const Line scale = twice(blocks, by.halves);
     Line addend = {};
     if (kAdds) addend = twice(blocks + scales, by.halves);
-    _mm_prefetch(reinterpret_cast<const char*>(blocks) + ahead, _MM_HINT_T0);
+    __builtin_prefetch(blocks + ahead, 0, 3);
     blocks += kAdds ? 2 * scales : scales;
     const int64_t rows = (k - first < by.values ? k - first : by.values) / 2;
     for (int64_t row = 0; row < rows; row += kRows, blocks += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(blocks) + ahead, _MM_HINT_T0);
+      __builtin_prefetch(blocks + ahead, 0, 3);
       RLT_UNROLL for (int i = 0; i < kRows; ++i, words += 2 * kPanel) {
         Line line;
         RLT_UNROLL for (int v = 0; v < kFloats; ++v) {
@@ -101,7 +108,7 @@ RLT_INLINE const uint8_t* unpack_as(const FewBits& by, const uint8_t* blocks, in
           x *= scale.part[v];
           if (kFactor) x *= by.factor;
           // Keeps the compiler from making the product and the sum one operation with one rounding.
-          if (kAdds) asm("" : "+v"(x));
+          if (kAdds) asm("" : RLT_REGISTER(x));
           line.part[v] = kAdds ? x + addend.part[v] : x;
         }
         put(line, words);

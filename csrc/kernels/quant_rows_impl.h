@@ -113,7 +113,7 @@ class Table {
 };
 
 // To the second-level cache: a panel that comes next would take the first from the one at hand.
-RLT_INLINE void fetch(const uint8_t* from) { _mm_prefetch(reinterpret_cast<const char*>(from), _MM_HINT_T1); }
+RLT_INLINE void fetch(const uint8_t* from) { __builtin_prefetch(from, 0, 2); }
 
 // A block of 16 outputs whose values are bytes; kRun of k follow each other.
 template <class Values, int64_t kRun>
@@ -153,7 +153,7 @@ RLT_INLINE void unpack_fours(const FewBits& by, const Numbers& scale, const Numb
       RLT_UNROLL for (int v = 0; v < kVectors; ++v) {
         x[v] = vec(by.table + v * kLanes) * scale.of[r + i];
         // Keeps the compiler from making the product and the sum one operation with one rounding.
-        if (kAdds) asm("" : "+v"(x[v]));
+        if (kAdds) asm("" : RLT_REGISTER(x[v]));
         if (kAdds) x[v] += addend.of[r + i];
       }
       tables[i] = Table::of(x);

@@ -2,7 +2,11 @@
 // and includes this file. Everything here is local to that file, and no other header may be used that defines
 // inline functions: the linker keeps one copy of those, perhaps with instructions that the processor at hand
 // lacks.
+#if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(RLT_NEON)
+#include <arm_neon.h>
+#endif
 
 #include <cstdint>
 
@@ -22,6 +26,9 @@ namespace {
 #include "kernels/amx_impl.h"
 constexpr Product kMultiplyPairs{amx::multiply<amx::RLT_TILES>, amx::kRows};
 constexpr FewProduct kMultiplyFew{amx::multiply_few<amx::RLT_TILES>, amx::kHeight, amx::kFewPanels};
+#elif defined(RLT_MMLA)
+#include "kernels/neon_impl.h"
+constexpr Product kMultiplyPairs{mmla::multiply<mmla::RLT_MMLA>, kTileRows};
 #elif defined(__AVX512BF16__)
 constexpr Product kMultiplyPairs{multiply<Pairs>, kTileRows};
 #else

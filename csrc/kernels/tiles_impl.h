@@ -64,7 +64,7 @@ RLT_INLINE void multiply_panels(const Tile& t, int64_t first) {
   };
   const auto fetch = [&](int64_t i, int64_t step) __attribute__((always_inline)) {
     RLT_UNROLL for (int p = 0; p < Panels; ++p) {
-      _mm_prefetch(b + p * panel_stride + (kAhead + i) * step, _MM_HINT_T0);
+      __builtin_prefetch(b + p * panel_stride + (kAhead + i) * step, 0, 3);
     }
   };
   if (t.ahead != nullptr) {
@@ -73,8 +73,8 @@ RLT_INLINE void multiply_panels(const Tile& t, int64_t first) {
     const char* ahead = t.ahead + first * panel_bytes;
     for (; k + kUnrolled <= t.k; k += kUnrolled, b += 4 * kDense, ahead += 2 * half) {
       RLT_UNROLL for (int p = 0; p < Panels; ++p) {
-        _mm_prefetch(ahead + p * panel_bytes, _MM_HINT_T0);
-        _mm_prefetch(ahead + p * panel_bytes + half, _MM_HINT_T0);
+        __builtin_prefetch(ahead + p * panel_bytes, 0, 3);
+        __builtin_prefetch(ahead + p * panel_bytes + half, 0, 3);
       }
       RLT_UNROLL for (int i = 0; i < 4; ++i) multiply_step(i, kDense);
     }

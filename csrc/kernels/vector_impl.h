@@ -10,6 +10,12 @@ typedef uint16_t H __attribute__((RLT_VECTOR(uint16_t)));
 #undef RLT_VECTOR
 #define RLT_INLINE static inline __attribute__((always_inline))
 #define RLT_UNROLL _Pragma("GCC unroll 16")
+// What an asm calls a vector that it reads and writes in a register.
+#if defined(__aarch64__)
+#define RLT_REGISTER "+w"
+#else
+#define RLT_REGISTER "+v"
+#endif
 
 RLT_INLINE const V& vec(const float* x) { return *reinterpret_cast<const V*>(x); }
 RLT_INLINE V& vec(float* x) { return *reinterpret_cast<V*>(x); }
@@ -190,6 +196,8 @@ struct F16 : Floats {
                                     _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b + v * kLanes)));
 #elif defined(__F16C__)
     return (V)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b + v * kLanes)));
+#elif defined(RLT_NEON)
+    return (V)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(b + v * kLanes)));
 #else
     // Exponent and mantissa move to their places in a float and the bias changes by a product, which also
     // normalises subnormal values; the exponent of infinity and NaN is set outright.

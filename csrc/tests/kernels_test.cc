@@ -233,17 +233,21 @@ uint16_t any_half(std::mt19937_64& engine) {
   return static_cast<uint16_t>((bits & 0x807f) | (0x70 + bits / 128 % 32) << 7);
 }
 
-// Products in AMX tile registers equal the loops that emulate them bit for bit, and a row's result does not
-// depend on other rows or panels.
-TEST(kernels_of_tile_registers_equal_their_loops) {
-  const Kernels* loops = nullptr;
-  for (const Set& set : sets()) {
-    if (std::string(set.name) == "amx_loops") loops = set.kernels;
-  }
+// Products by instructions that loops emulate, those of AMX and those of arm64, equal the loops bit for bit,
+// and a row's result does not depend on other rows or panels.
+TEST(kernels_of_instructions_equal_their_loops) {
   std::mt19937_64 engine(7);
   for (const Set& set : sets()) {
-    if (std::string(set.name).rfind("amx", 0) != 0) continue;
-    for (const int rows : {1, 2, 15, 16, 17, 31, 32}) {
+    const std::string name = set.name, family = name.substr(0, name.find('_'));
+    if ((family != "amx" && family != "neon") || !set.kernels->multiply_pairs) continue;
+    const Kernels* loops = nullptr;
+    for (const Set& other : sets()) {
+      if (other.name == family + "_loops") loops = other.kernels;
+    }
+    EXPECT(loops != nullptr);
+    if (loops == nullptr) continue;
+    for (const int rows : {1, 2, 3, 6, 15, 16, 17, 31, 32}) {
+      if (rows > set.kernels->multiply_pairs.rows) continue;
       for (const int64_t panels : {1, 2, 3, 4, 7}) {
         const int64_t k = rlt::kStepWords * static_cast<int64_t>(1 + engine() % 3), n = panels * kPanel;
         std::vector<uint16_t> a(static_cast<size_t>(2 * rows * k)), b(static_cast<size_t>(2 * k * n));

@@ -2,6 +2,7 @@ package libtorch
 
 import (
 	"maps"
+	"runtime"
 
 	"github.com/rltrain/rltrain/internal/wheel"
 )
@@ -35,6 +36,37 @@ var (
 		"4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8", 10715597)
 )
 
+// onProcessor are the wheels that libtorch_cpu.so needs on one kind of processor.
+type onProcessor struct {
+	torch, runtime, cupti wheel.Wheel
+	libraries             []string // of the torch wheel, besides those of fromTorch
+	bytes, headerBytes    int64
+}
+
+// processors has a key for each GOARCH that rltrain runs on.
+var processors = map[string]onProcessor{
+	"amd64": {torch: torch, runtime: CUDARuntime, cupti: cupti, bytes: 437e6, headerBytes: 62e6},
+	"arm64": {
+		torch: wheel.Wheel{
+			Project: "torch", File: "torch-" + Version + "-cp312-cp312-manylinux_2_28_aarch64.whl",
+			SHA256: "f99924682ef0aa6a4ab3b1b76f40dc6e273fca09f367d15a524266db100a723f", Size: 419731115,
+		},
+		runtime: wheel.Wheel{
+			Project: "nvidia-cuda-runtime", File: "nvidia_cuda_runtime-13.0.96-py3-none-manylinux2014_aarch64.manylinux_2_17_aarch64.whl",
+			SHA256: "ef9bcbe90493a2b9d810e43d249adb3d02e98dd30200d86607d8d02687c43f55", Size: 2261060,
+		},
+		cupti: wheel.Wheel{
+			Project: "nvidia-cuda-cupti", File: "nvidia_cuda_cupti-13.0.85-py3-none-manylinux_2_25_aarch64.whl",
+			SHA256: "796bd679890ee55fb14a94629b698b6db54bcfd833d391d5e94017dd9d7d3151", Size: 10310827,
+		},
+		libraries: []string{
+			"libarm_compute.so", "libarm_compute_graph.so", "libnvpl_blas_core.so.0", "libnvpl_blas_lp64_gomp.so.0",
+			"libnvpl_lapack_core.so.0", "libnvpl_lapack_lp64_gomp.so.0",
+		},
+		bytes: 297e6, headerBytes: 62e6,
+	},
+}
+
 // fromTorch are the members of the torch wheel that programs need. The RPATH of libtorch_cpu.so ends in $ORIGIN, so that
 // one flat lib folder is enough.
 var fromTorch = map[string]string{
@@ -46,26 +78,45 @@ var fromTorch = map[string]string{
 	licences + "NOTICE":              "NOTICE",
 }
 
-// CPU returns libtorch for CPUs, with the headers that building the core needs if asked for.
+// CPU returns libtorch for this machine's CPU, with the headers that building the core needs if asked for.
 func CPU(headers bool) wheel.Set {
-	places, needs, bytes := fromTorch, "", int64(437e6)
+	set, _ := CPUOf(runtime.GOARCH, headers)
+	return set
+}
+
+// CPUOf returns that for another kind of processor, named as GOARCH is. It is false if there is none.
+func CPUOf(arch string, headers bool) (wheel.Set, bool) {
+	p, ok := processors[arch]
+	if !ok {
+		return wheel.Set{}, false
+	}
+	places, needs, bytes := maps.Clone(fromTorch), "", p.bytes
+	for _, name := range p.libraries {
+		places["torch/lib/"+name] = "lib/" + name
+	}
 	if headers {
-		places = maps.Clone(fromTorch)
 		places["torch/include/"] = "include/"
-		needs, bytes = coreHeader, 499e6
+		needs, bytes = coreHeader, p.bytes+p.headerBytes
+	}
+	name := "libtorch-" + Version
+	if arch != "amd64" {
+		name += "-" + arch
 	}
 	return wheel.Set{
-		Name: "libtorch-" + Version, Bytes: bytes, Needs: needs,
+		Name: name, Bytes: bytes, Needs: needs,
 		Parts: []wheel.Part{
-			{Wheel: torch, Places: places},
-			{Wheel: CUDARuntime, Places: map[string]string{
+			{Wheel: p.torch, Places: places},
+			{Wheel: p.runtime, Places: map[string]string{
 				"nvidia/cu13/lib/libcudart.so.13":                            "lib/libcudart.so.13",
 				"nvidia_cuda_runtime-13.0.96.dist-info/licenses/License.txt": "LICENSE.cuda",
 			}},
-			{Wheel: cupti, Places: map[string]string{"nvidia/cu13/lib/libcupti.so.13": "lib/libcupti.so.13"}},
+			{Wheel: p.cupti, Places: map[string]string{"nvidia/cu13/lib/libcupti.so.13": "lib/libcupti.so.13"}},
 		},
-	}
+	}, true
 }
+
+// ForGPUs says whether CUDA has wheels for this kind of processor.
+const ForGPUs = runtime.GOARCH == "amd64"
 
 // CUDA returns the libraries that a GPU needs besides those of CPU.
 func CUDA() wheel.Set {

@@ -79,7 +79,7 @@ func rustCrates() ([]component, error) {
 	if err != nil {
 		return nil, err
 	}
-	tree, err := output("cargo", "tree", "-e", "normal", "--locked", "--offline", "--target", "x86_64-unknown-linux-gnu", "--prefix", "none",
+	tree, err := output("cargo", "tree", "-e", "normal", "--locked", "--offline", "--target", machine()+"-unknown-linux-gnu", "--prefix", "none",
 		"-f", "{p}|{l}", "--manifest-path", filepath.Join(dir, "Cargo.toml"))
 	if err != nil {
 		return nil, err

@@ -34,7 +34,11 @@ func gather(stamp string) ([]file, error) {
 		return nil, err
 	}
 	files := []file{{"bin/rltrain", data, 0o755}}
-	for _, name := range []string{"librltrain.so", "librltrain_cuda.so"} {
+	libraries := []string{"librltrain.so"}
+	if libtorch.ForGPUs {
+		libraries = append(libraries, "librltrain_cuda.so")
+	}
+	for _, name := range libraries {
 		data, err := portable(filepath.Join("build", "lib", name), inStage(name))
 		if err != nil {
 			return nil, err
@@ -58,7 +62,7 @@ func gather(stamp string) ([]file, error) {
 func portable(from, to string) ([]byte, error) {
 	data, err := os.ReadFile(from)
 	if err != nil {
-		return nil, fmt.Errorf("%w; run make cuda first", err)
+		return nil, fmt.Errorf("%w; run make core cuda first", err)
 	}
 	if err := os.WriteFile(to, data, 0o755); err != nil {
 		return nil, err

@@ -1,7 +1,7 @@
 // Command release packs rltrain for other machines, in the folder dist:
 //
-//	go run ./scripts/release wheel      rltrain-VERSION-py3-none-manylinux_X_Y_x86_64.whl, for pip
-//	go run ./scripts/release tarball    rltrain-VERSION-linux-x86_64.tar.xz
+//	go run ./scripts/release wheel      rltrain-VERSION-py3-none-manylinux_X_Y_MACHINE.whl, for pip; MACHINE: x86_64 or aarch64
+//	go run ./scripts/release tarball    rltrain-VERSION-linux-MACHINE.tar.xz
 //	go run ./scripts/release all        both, a list of components (SBOM), the changes and checksums
 //
 // It packs the libraries of build/lib and compiles the program. Two runs on one commit write the same bytes. Packages come
@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -166,6 +167,14 @@ func newRelease() (*release, error) {
 	}
 	r.files, err = gather(stamp)
 	return r, err
+}
+
+// machine is the name that Linux gives this kind of processor.
+func machine() string {
+	if runtime.GOARCH == "arm64" {
+		return "aarch64"
+	}
+	return "x86_64"
 }
 
 // output runs a command and returns what it prints.

@@ -45,7 +45,7 @@ func TestGlibc(t *testing.T) {
 	if (err == nil) != (n >= 4 && n <= newestGlibc) || err != nil && !strings.Contains(err.Error(), "sh needs glibc 2.") {
 		t.Errorf("got 2.%d, %v", n, err)
 	}
-	if _, err := glibcOf([]byte("no program")); err == nil {
+	if _, err := newestOf([]byte("no program"), "GLIBC_2."); err == nil {
 		t.Error("no error for a file that is no program")
 	}
 }

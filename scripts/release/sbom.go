@@ -50,10 +50,15 @@ func (r *release) sbom(all []component) ([]byte, error) {
 		b.Components = append(b.Components, bomPart{Type: "library", Name: c.name, Version: c.version, PURL: c.purl, Licences: []bomLicence{{c.licence}}})
 	}
 	seen := map[string]bool{}
-	for _, set := range []struct {
+	type scoped struct {
 		wheel.Set
 		scope string
-	}{{libtorch.CPU(false), "required"}, {libtorch.CUDA(), "optional"}} {
+	}
+	sets := []scoped{{libtorch.CPU(false), "required"}}
+	if libtorch.ForGPUs {
+		sets = append(sets, scoped{libtorch.CUDA(), "optional"})
+	}
+	for _, set := range sets {
 		for _, part := range set.Parts {
 			if seen[part.File] {
 				continue

@@ -29,7 +29,7 @@ func (r *release) tarball() (string, error) {
 		}
 		files = append(files, f)
 	}
-	stem := "rltrain-" + r.version + "-linux-x86_64"
+	stem := "rltrain-" + r.version + "-linux-" + machine()
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	for _, f := range files {

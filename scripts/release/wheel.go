@@ -18,8 +18,12 @@ import (
 	"github.com/rltrain/rltrain/internal/outfile"
 )
 
-// newestGlibc is the newest glibc that packages may need: that of Debian 12 and Ubuntu 22.04 is newer.
-const newestGlibc = 34
+// The newest versions that packages may need: 2.34 of glibc and 3.4.29 of libstdc++, which are those of RHEL 9. Ubuntu 22.04
+// has 2.35 and 3.4.30, Debian 12 has 2.36 and 3.4.30.
+const (
+	newestGlibc     = 34
+	newestLibstdcxx = 29
+)
 
 // wheel writes the wheel and returns its path. It has no Python code: pip copies the program and its files to where it
 // keeps scripts and data.
@@ -28,7 +32,7 @@ func (r *release) wheel() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	tag := fmt.Sprintf("py3-none-manylinux_2_%d_x86_64", glibc)
+	tag := fmt.Sprintf("py3-none-manylinux_2_%d_%s", glibc, machine())
 	readme, err := readFile("README.md")
 	if err != nil {
 		return "", err
@@ -108,9 +112,19 @@ func (r *release) glibc() (newest int, err error) {
 		if f.mode&0o111 == 0 {
 			continue
 		}
-		n, err := glibcOf(f.data)
+		n, err := newestOf(f.data, "GLIBC_2.")
+		if err == nil && n == 0 {
+			err = errors.New("it names no version of glibc")
+		}
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", f.path, err)
+		}
+		cxx, err := newestOf(f.data, "GLIBCXX_3.4.")
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", f.path, err)
+		}
+		if cxx > newestLibstdcxx {
+			return 0, fmt.Errorf("%s needs libstdc++ 3.4.%d, newer than 3.4.%d: build on an older system", path.Base(f.path), cxx, newestLibstdcxx)
 		}
 		if n > newestGlibc {
 			return 0, fmt.Errorf("%s needs glibc 2.%d, newer than 2.%d: build on an older system", path.Base(f.path), n, newestGlibc)
@@ -120,7 +134,8 @@ func (r *release) glibc() (newest int, err error) {
 	return newest, nil
 }
 
-func glibcOf(data []byte) (newest int, err error) {
+// newestOf returns the largest N of the versions PREFIX + N of the symbols that a program or library needs; 0 if there is none.
+func newestOf(data []byte, prefix string) (newest int, err error) {
 	program, err := elf.NewFile(bytes.NewReader(data))
 	if err != nil {
 		return 0, err
@@ -130,7 +145,7 @@ func glibcOf(data []byte) (newest int, err error) {
 		return 0, err
 	}
 	for _, s := range symbols {
-		text, ok := strings.CutPrefix(s.Version, "GLIBC_2.")
+		text, ok := strings.CutPrefix(s.Version, prefix)
 		if !ok || s.Section != elf.SHN_UNDEF {
 			continue
 		}
@@ -140,9 +155,6 @@ func glibcOf(data []byte) (newest int, err error) {
 			return 0, fmt.Errorf("symbol %s: %w", s.Name, err)
 		}
 		newest = max(newest, n)
-	}
-	if newest == 0 {
-		return 0, errors.New("it names no version of glibc")
 	}
 	return newest, nil
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Build build/rltrain-tests-linux-x86_64.tar.xz: rltrain, its two libraries, and tests, but not libtorch. Running it needs
+# Build build/rltrain-tests-linux-MACHINE.tar.xz: rltrain, its two libraries, and tests, but not libtorch. Running it needs
 # libtorch 2.11.0 from $LIBTORCH, the cache or python3's torch.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-name=rltrain-tests-linux-x86_64 most=$((64 << 20))
+name=rltrain-tests-linux-$(uname -m) most=$((64 << 20))
 folder=$PWD/build/bundle/$name
 rm -rf build/bundle
 mkdir -p "$folder"/{bin,lib,tests}

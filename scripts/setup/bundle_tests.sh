@@ -4,7 +4,9 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 libtorch=${LIBTORCH:-$(../bin/rltrain version --json | sed -n 's/.*"folder": "\(.*\)",/\1/p')}
-for set in base avx2 avx512 avx512_bf16; do
+sets=(base avx2 avx512 avx512_bf16)
+[[ $(uname -m) != aarch64 ]] || sets=(base neon neon_bf16)
+for set in "${sets[@]}"; do
   echo "core_tests $set"
   LD_LIBRARY_PATH=$libtorch/lib OMP_WAIT_POLICY=PASSIVE ./core_tests "$set" || [[ $? == 77 ]] # 77: not supported by this CPU
 done

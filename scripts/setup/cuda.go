@@ -15,6 +15,9 @@ import (
 // cuda returns cmake's options: the folder of libtorch's CUDA libraries, 2.8 GB if they are downloaded, and that of the
 // compiler.
 func cuda(ctx context.Context, client *wheel.Client) (string, error) {
+	if !libtorch.ForGPUs {
+		return "", errors.New("rltrain uses GPUs only on x86-64")
+	}
 	core, err := present(client.Cache)
 	if err != nil {
 		return "", err

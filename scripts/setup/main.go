@@ -1,7 +1,7 @@
 // Command setup prints where the things are that building rltrain needs, and downloads those that are missing into the
 // user's cache. It needs neither Python nor the native core.
 //
-//	go run ./scripts/setup libtorch         the folder of libtorch, with headers
+//	go run ./scripts/setup libtorch [ARCH]  the folder of libtorch, with headers; ARCH: amd64 or arm64, to compile for another machine
 //	go run ./scripts/setup cuda             cmake options for the CUDA libraries and a CUDA compiler
 //	go run ./scripts/setup clang-format     the program
 //	go run ./scripts/setup pepper           the interpreter of pepper, a q-like language
@@ -55,6 +55,12 @@ func run(ctx context.Context, args []string) (string, error) {
 	switch {
 	case len(args) == 1 && args[0] == "libtorch":
 		return core(ctx, client)
+	case len(args) == 2 && args[0] == "libtorch":
+		set, ok := libtorch.CPUOf(args[1], true)
+		if !ok {
+			return "", fmt.Errorf("there is no libtorch for %s", args[1])
+		}
+		return client.Install(ctx, set)
 	case len(args) == 1 && args[0] == "cuda":
 		return cuda(ctx, client)
 	case len(args) == 1 && args[0] == "clang-format":
@@ -69,7 +75,7 @@ func run(ctx context.Context, args []string) (string, error) {
 		}
 		return fmt.Sprintf("%d files now search $ORIGIN", len(args)-1), nil
 	}
-	return "", errors.New("usage: setup libtorch | cuda | clang-format | pepper | portable FILE")
+	return "", errors.New("usage: setup libtorch [ARCH] | cuda | clang-format | pepper | portable FILE")
 }
 
 // core returns the folder of a libtorch with headers.

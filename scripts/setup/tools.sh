@@ -22,13 +22,17 @@ version() {
   "$@" 2> /dev/null < /dev/null | grep -oE '[0-9]+(\.[0-9]+)+' | head -n 1 || true
 }
 
-if [[ $(uname -sm) != "Linux x86_64" ]]; then
-  echo "error: this is $(uname -sm); rltrain builds on Linux x86_64" >&2
-  exit 1
-fi
+case $(uname -sm) in
+  "Linux x86_64") arch=amd64 ;;
+  "Linux aarch64") arch=arm64 ;;
+  *)
+    echo "error: this is $(uname -sm); rltrain builds on Linux, x86_64 or aarch64" >&2
+    exit 1
+    ;;
+esac
 # Go 1.21 and later fetch the toolchain that go.mod requires.
 need go 1.21 "$(version go version)" \
-  'curl -fsSL https://go.dev/dl/go1.26.0.linux-amd64.tar.gz | sudo tar -C /usr/local -xz && export PATH=/usr/local/go/bin:$PATH'
+  "curl -fsSL https://go.dev/dl/go1.26.0.linux-$arch.tar.gz | sudo tar -C /usr/local -xz && export PATH=/usr/local/go/bin:\$PATH"
 # g++ 11 miscompiles or rejects vector types and pragmas of the kernels.
 need g++ 12 "$(version g++ -dumpfullversion)" 'sudo apt-get install -y g++'
 need cmake 3.18 "$(version cmake --version)" 'sudo apt-get install -y cmake'

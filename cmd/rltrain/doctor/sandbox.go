@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 
 	"github.com/rltrain/rltrain/envs/sandbox"
 
@@ -19,17 +20,14 @@ func describeSandbox(ctx context.Context, s *shared.Sheet) error {
 		used = string(tiers[0])
 	}
 	s.Row("tier", "%s", used)
-	helped := false
-	for _, f := range sandbox.Findings() {
-		switch {
-		case f.Err == nil:
+	for _, f := range strongest(sandbox.Findings()) {
+		if f.Err == nil {
 			s.Row(string(f.Tier), "works: %s", f.How)
-		default:
+		} else {
 			s.Row(string(f.Tier), "unavailable: %v (%s)", f.Err, f.How)
 		}
-		helped = helped || f.Tier == sandbox.Namespaces && f.Err == nil
 	}
-	if !helped {
+	if !slices.Contains(tiers, sandbox.Namespaces) {
 		s.Row("to enable", "%s", lift())
 	}
 	box, err := sandbox.Open(false)
@@ -49,6 +47,21 @@ func describeSandbox(ctx context.Context, s *shared.Sheet) error {
 		}
 	}
 	return nil
+}
+
+// strongest returns the first finding of each tier that works, or all of a tier's if none does.
+func strongest(all []sandbox.Finding) (found []sandbox.Finding) {
+	works := map[sandbox.Tier]bool{}
+	for _, f := range all {
+		if f.Err == nil && !works[f.Tier] {
+			works[f.Tier] = true
+			found = slices.DeleteFunc(found, func(other sandbox.Finding) bool { return other.Tier == f.Tier })
+			found = append(found, f)
+		} else if !works[f.Tier] {
+			found = append(found, f)
+		}
+	}
+	return found
 }
 
 // lift suggests how to enable namespaces.

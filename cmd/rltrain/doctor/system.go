@@ -140,6 +140,17 @@ func driverVersion(text string) string {
 
 var modelPattern = regexp.MustCompile(`(?m)^model name\s*:\s*(.+)$`)
 
+// hasArmBF16 reports whether an arm64 processor has the instructions for products of bfloat16.
+func hasArmBF16() bool {
+	if runtime.GOARCH != "arm64" {
+		return false
+	}
+	text, _ := os.ReadFile("/proc/cpuinfo")
+	return armBF16.Match(text)
+}
+
+var armBF16 = regexp.MustCompile(`(?m)^Features\s*:.*\sbf16(\s|$)`)
+
 // processor is the CPU's name.
 func processor() string {
 	text, _ := os.ReadFile("/proc/cpuinfo")
@@ -157,7 +168,7 @@ func features() string {
 		has  bool
 	}{
 		{"AVX2", cpu.X86.HasAVX2 && cpu.X86.HasFMA}, {"AVX-512", cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512DQ},
-		{"AVX512-BF16", cpu.X86.HasAVX512BF16}, {"AMX-BF16", cpu.X86.HasAMXBF16}, {"NEON", cpu.ARM64.HasASIMD},
+		{"AVX512-BF16", cpu.X86.HasAVX512BF16}, {"AMX-BF16", cpu.X86.HasAMXBF16}, {"NEON", cpu.ARM64.HasASIMD}, {"BF16", hasArmBF16()},
 	} {
 		if f.has {
 			have = append(have, f.name)

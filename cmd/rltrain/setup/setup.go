@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -45,6 +46,9 @@ func run(c *cli.Context) error {
 	switch device := c.String("device"); device {
 	case "cpu":
 	case "cuda":
+		if !libtorch.ForGPUs {
+			return shared.UsageErrorf("--device cuda: only on x86-64, not on %s", runtime.GOARCH)
+		}
 		sets = append(sets, libtorch.CUDA())
 	default:
 		return shared.UsageErrorf("--device: %q is not one of cpu, cuda", device)
