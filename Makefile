@@ -8,6 +8,9 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What go needs in its environment; builds libtokenizers.a on first use.
 GOENV = env="$$(scripts/setup/env.sh)" && eval "$$env" &&
 
+# The commit that rltrain version prints, with + after it if the sources have changes; empty without git.
+STAMP = $$(git rev-parse HEAD 2> /dev/null || true)$$([[ -z "$$(git status --porcelain --untracked-files=no 2> /dev/null || true)" ]] || echo +)
+
 .PHONY: all install install-files core cuda wheel bundle release bundle-tests cli models env test check lint asan race fuzz bench compat load crash dist mutants mutants-core fixtures clean help
 
 all: core cli models ## build everything: the core, bin/rltrain and the default models (the default target)
@@ -50,7 +53,7 @@ bundle-tests: cuda cli ## build rltrain and its tests for another machine: build
 	@scripts/setup/bundle.sh
 
 cli: build/.tools ## build bin/rltrain
-	@$(GOENV) go build -buildvcs=auto -o bin/rltrain ./cmd/rltrain
+	@$(GOENV) go build -ldflags="-X github.com/rltrain/rltrain/internal/version.stamp=$(STAMP)" -o bin/rltrain ./cmd/rltrain
 
 models: cli ## download the models all-MiniLM-L6-v2 and smollm2, and the interpreter of recipe pepper, to the cache
 	@bin/rltrain models pull all-MiniLM-L6-v2 > /dev/null
