@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := all
 
 # Packages that must build and pass without cgo.
-PURE := ./internal/... ./envs/... ./rl ./rl/report ./lora ./torch/pickle ./torch/gguf/... ./torch/safetensors ./torch/hub ./torch/transformers/jinja ./torch/transformers/chat
+PURE := ./internal/... ./envs/... ./rl ./rl/report ./lora ./torch/pickle ./torch/gguf/... ./torch/safetensors ./torch/hub ./torch/transformers/jinja ./torch/transformers/chat ./torch/transformers/decision
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What go needs in its environment; builds libtokenizers.a on first use.
 GOENV = env="$$(scripts/setup/env.sh)" && eval "$$env" &&
@@ -103,6 +103,7 @@ compat: all wheel bundle ## test the packages, and the core for arm64 under qemu
 	@scripts/compat.sh
 	@scripts/compat.sh scripts/trl_options.py
 	@scripts/compat.sh scripts/trl_runs.py
+	@scripts/compat.sh scripts/decisions.py
 	@scripts/compat.sh scripts/gguf_parity.py
 	@scripts/compat.sh scripts/gguf_export.py
 

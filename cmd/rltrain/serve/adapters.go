@@ -90,12 +90,16 @@ func (s *Server) load(name, dir string) error {
 	if err != nil {
 		return err
 	}
-	number, err := s.engine.sampler.Load(p)
+	decisions, err := p.DecisionConfig()
+	number := 0
+	if err == nil {
+		number, err = s.engine.sampler.Load(p)
+	}
 	if err != nil {
 		p.Close()
 		return err
 	}
-	s.open(&lane{name: name, dir: dir, policy: p, adapter: number})
+	s.open(&lane{name: name, dir: dir, policy: p, adapter: number, decisions: decisions})
 	return nil
 }
 

@@ -9,13 +9,17 @@ import (
 	"sync"
 
 	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch/transformers/decision"
 )
 
 // lane is a model name that requests can select: the base model or an adapter.
 type lane struct {
-	name    string
-	dir     string // of an adapter; "" for the base model
-	policy  *policy.CausalLM
+	name   string
+	dir    string // of an adapter; "" for the base model
+	policy *policy.CausalLM
+
+	decisions decision.Config // how it answers questions
+
 	adapter int  // its number in the sampler
 	jobs    int  // unfinished
 	retired bool // unloaded: takes no requests and closes after its last job

@@ -69,7 +69,11 @@ func New(p *policy.CausalLM, c Config) (*Server, error) {
 	}
 	s := &Server{config: c, base: p, figures: newFigures(), started: time.Now(), lanes: map[string]*lane{}, preparing: make(chan struct{}, runtime.NumCPU()), preparingLong: make(chan struct{}, runtime.NumCPU())}
 	s.engine = &engine{slots: c.Slots, most: c.Queue, logf: c.Logf, figures: s.figures, finished: make(chan struct{}), called: make(chan struct{}, 1), running: map[*job]struct{}{}}
-	s.open(&lane{name: c.Name, policy: p})
+	decisions, err := p.DecisionConfig()
+	if err != nil {
+		return nil, err
+	}
+	s.open(&lane{name: c.Name, policy: p, decisions: decisions})
 	if err := s.engine.start(); err != nil {
 		return nil, err
 	}
@@ -131,6 +135,7 @@ func (s *Server) Handler() http.Handler {
 		{"GET /v1/models/{name...}", s.model},
 		{"POST /v1/completions", s.completions},
 		{"POST /v1/chat/completions", s.chat},
+		{"POST /v1/systemone", s.decide},
 		{"POST /v1/load_lora_adapter", s.loadAdapter},
 		{"POST /v1/unload_lora_adapter", s.unloadAdapter},
 	} {

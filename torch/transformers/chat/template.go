@@ -18,7 +18,8 @@ type Templates struct {
 }
 
 type named struct {
-	source string // its source, for messages
+	source string // where it is from, for messages
+	text   string
 	*jinja.Template
 }
 
@@ -50,12 +51,21 @@ func (t *Templates) add(name, source, text string) error {
 	if err != nil {
 		return fmt.Errorf("chat: %s: %w", source, err)
 	}
-	t.byName[name] = &named{source, parsed}
+	t.byName[name] = &named{source, text, parsed}
 	return nil
 }
 
 // Names are the names of the templates, sorted.
 func (t *Templates) Names() []string { return slices.Sorted(maps.Keys(t.byName)) }
+
+// Source is the text of all templates.
+func (t *Templates) Source() string {
+	var b strings.Builder
+	for _, name := range t.Names() {
+		b.WriteString(t.byName[name].text + "\x00")
+	}
+	return b.String()
+}
 
 // choose is get_chat_template of transformers.
 func (t *Templates) choose(o Options) (*named, error) {

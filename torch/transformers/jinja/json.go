@@ -83,6 +83,14 @@ func parseJSON(d *json.Decoder, depth int) (Value, error) {
 	return t, nil
 }
 
+// JSON is v as the filter tojson writes it.
+func JSON(v Value) (text string, err error) {
+	defer catch(&err)
+	w := &jsonWriter{r: &run{line: 1, out: &strings.Builder{}}, comma: ", ", colon: ": "}
+	w.write(v, 0)
+	return w.b.String(), nil
+}
+
 // maxDigits is the longest integer that Python reads; longer ones become floats.
 const maxDigits = 4300
 

@@ -22,10 +22,13 @@ import (
 
 // Tokenizer converts text to token ids and back according to tokenizer.json. It is safe for concurrent use.
 type Tokenizer struct {
-	mu    sync.RWMutex // held for reading while tk is used, for writing by Close
+	mu    sync.RWMutex // held for reading while tk or plain is used, for writing by Close
 	tk    *tokenizers.Tokenizer
+	plain *tokenizers.Tokenizer // reads special tokens as text; nil until it is needed
 	vocab *vocabulary
-	named map[string]string
+	// prepared is what tk was built from.
+	prepared []byte
+	named    map[string]string
 	// before and after count the special tokens around a text.
 	before, after int
 	opening       []int32 // the first of them
@@ -137,11 +140,11 @@ func newTokenizer(data []byte, settings tokenizerConfig) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	tk, err := tokenizers.FromBytes(prepared)
+	tk, err := build(prepared)
 	if err != nil {
-		return nil, errors.New(strings.Join(strings.Fields(err.Error()), " "))
+		return nil, err
 	}
-	t := &Tokenizer{tk: tk, vocab: vocab, llama: llama, longest: longest, named: map[string]string{}, bytes: findByteTokens(vocab, file.Decoder),
+	t := &Tokenizer{tk: tk, prepared: prepared, vocab: vocab, llama: llama, longest: longest, named: map[string]string{}, bytes: findByteTokens(vocab, file.Decoder),
 		cutLeft: settings.truncationSide == "left" || settings.truncationSide == "" && strings.EqualFold(file.Truncation.Direction, "left")}
 	for _, named := range settings.named {
 		t.named[named.name] = named.token.Content
@@ -154,6 +157,14 @@ func newTokenizer(data []byte, settings tokenizerConfig) (*Tokenizer, error) {
 		return nil, err
 	}
 	return t, nil
+}
+
+func build(file []byte, options ...tokenizers.TokenizerOption) (*tokenizers.Tokenizer, error) {
+	tk, err := tokenizers.FromBytes(file, options...)
+	if err != nil {
+		return nil, errors.New(strings.Join(strings.Fields(err.Error()), " "))
+	}
+	return tk, nil
 }
 
 // keepSpaces makes the spans of tokens include the spaces before them. Some post-processors drop them; ids do not
@@ -398,5 +409,9 @@ func (t *Tokenizer) Close() error {
 	}
 	err := t.tk.Close()
 	t.tk = nil
+	if t.plain != nil {
+		err = errors.Join(err, t.plain.Close())
+		t.plain = nil
+	}
 	return err
 }

@@ -1,0 +1,141 @@
+package serve
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch/transformers/decision"
+)
+
+const digitLabels = `{"labels":{"noul":["1","0"],"choice":["1","2","3"],"score":["7","8"]},"temperature":{"choice":2}}`
+
+// deciding serves a small model with settings in decision.json. Its labels cannot be words, which have several tokens.
+func deciding(t *testing.T, settings string) *running {
+	dir := filepath.Join(t.TempDir(), "model")
+	must.Do(t, policy.TinyChatModel(dir, 1, 32, 5))
+	must.Do(t, os.WriteFile(filepath.Join(dir, decision.ConfigFile), []byte(settings), 0o644))
+	return startModel(t, dir, Config{})
+}
+
+// TestDecisions compares answers with the model's log-probabilities of the labels after a prompt that is written out here.
+func TestDecisions(t *testing.T) {
+	s := deciding(t, digitLabels)
+	status, text := s.ask(t, "/v1/systemone", `{"model":"tiny","state":"1+1","questions":{
+		"sure":{"type":"noul","instructions":"2?","criteria":{"true":"yes","false":"no"}},
+		"pick":{"type":"choice","criteria":{"a":"x","b":null,"c":null}},
+		"much":{"type":"score","criteria":["no","all"]}}}`)
+	if status != http.StatusOK {
+		t.Fatalf("status %d: %s", status, text)
+	}
+	var got struct {
+		Model   string
+		Answers struct {
+			Sure struct{ Noul float64 }
+			Pick struct {
+				Choice        string
+				Probabilities map[string]float64
+			}
+			Much struct {
+				Score         float64
+				Legend        map[string]string
+				Probabilities map[string]float64
+			}
+		}
+		Usage map[string]int
+	}
+	must.Do(t, json.Unmarshal([]byte(text), &got))
+	tokens := 0
+	// odds are the probabilities of one-token labels after a prompt.
+	odds := func(prompt string, temperature float64, labels ...string) []float64 {
+		ids := must.Get(s.base.Ask(prompt))(t)
+		tokens += len(ids)
+		out, sum := make([]float64, len(labels)), 0.0
+		must.Do(t, s.engine.ask(t.Context(), func() error {
+			for i, label := range labels {
+				all, err := s.base.Score(t.Context(), [][]int32{ids}, [][]int32{must.Get(s.base.Tokenizer.EncodeRaw(label, false))(t)}, 1)
+				if err != nil {
+					return err
+				}
+				out[i] = math.Exp(float64(all[0].LogProbs[0]) / temperature)
+				sum += out[i]
+			}
+			return nil
+		}))
+		for i := range out {
+			out[i] /= sum
+		}
+		return out
+	}
+	near := func(what string, want, got float64) {
+		if math.Abs(want-got) > 1e-5 {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	near("noul", odds("1+1\n\n2?\n1: yes\n0: no\nAnswer 1 or 0 only.", 1, "1", "0")[0], got.Answers.Sure.Noul)
+	pick := odds("1+1\n\n1. a: x\n2. b\n3. c\nAnswer with the label of the option that fits best (1 to 3) only.", 2, "1", "2", "3")
+	for i, option := range []string{"a", "b", "c"} {
+		near(option, pick[i], got.Answers.Pick.Probabilities[option])
+	}
+	near("score", odds("1+1\n\n7. no\n8. all\nAnswer with the label of the level that fits best (7 to 8) only.", 1, "7", "8")[1], got.Answers.Much.Score)
+	expect.Equal(t, map[string]string{"0": "no", "1": "all"}, got.Answers.Much.Legend)
+	expect.Equal(t, map[string]int{"input_tokens": tokens, "output_tokens": 0}, got.Usage)
+	expect.Equal(t, "tiny", got.Model)
+}
+
+func TestDecisionsRefused(t *testing.T) {
+	s := deciding(t, digitLabels)
+	question := `"questions":{"a":{"type":"noul"}}`
+	for body, want := range map[string]string{
+		`{"model":"tiny",` + question + `}`:                                                        "422 state is missing",
+		`{"model":"tiny","state":3,` + question + `}`:                                              "422 state must be",
+		`{"model":"tiny","state":"x"}`:                                                             "422 questions is missing",
+		`{"model":"tiny","state":"x","questions":[]}`:                                              "422 questions must be an object",
+		`{"model":"tiny","state":"x","questions":{}}`:                                              "422 questions is empty",
+		`{"model":"tiny","state":"x","questions":{"a":{"type":"rank"}}}`:                           "422 question \\\"a\\\": type",
+		`{"model":"tiny","state":"x","questions":{` + many(65) + `}}`:                              "422 questions must be an object of 1 to 64",
+		`{"model":"tiny","state":"x",` + question + `,"top_p":1}`:                                  "422 top_p",
+		`{"model":3,"state":"x",` + question + `}`:                                                 "422 model",
+		`{"state":"x",` + question + `}`:                                                           "422 model is missing",
+		`{"model":"tiny","state":"x",` + question + `,"assets":{"i":{"type":"image"}}}`:            "422 assets: the model reads no images",
+		`{"model":"other","state":"x",` + question + `}`:                                           "404 model",
+		`{"model":"tiny","state":"` + strings.Repeat("1", 9000) + `",` + question + `}`:            "400 question \\\"a\\\": the prompt has more than",
+		`{"model":"tiny","state":"x","questions":{"a":{"type":"choice","criteria":` + wide + `}}}`: "422 question \\\"a\\\": the model reads at most 3",
+		`[`: "422 the body is not",
+	} {
+		status, text := s.ask(t, "/v1/systemone", body)
+		kind, words, _ := strings.Cut(want, " ")
+		if fmt.Sprint(status) != kind || !strings.Contains(text, words) {
+			t.Errorf("%.200s: %d %s, want %s", body, status, text, want)
+		}
+	}
+}
+
+const wide = `{"1":null,"2":null,"3":null,"4":null}`
+
+func many(n int) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf(`"%d":{"type":"noul"}`, i)
+	}
+	return strings.Join(all, ",")
+}
+
+// TestDecisionLabels: labels that a model cannot tell apart by one token are refused.
+func TestDecisionLabels(t *testing.T) {
+	for _, labels := range []string{`["Yes","No"]`, `["12","3"]`, `["1","1"]`} {
+		s := deciding(t, `{"labels":{"noul":`+labels+`}}`)
+		status, text := s.ask(t, "/v1/systemone", `{"model":"tiny","state":"x","questions":{"a":{"type":"noul"}}}`)
+		if status != http.StatusBadRequest || !strings.Contains(text, "are not different single tokens") {
+			t.Errorf("%s: %d %s", labels, status, text)
+		}
+	}
+}
