@@ -393,6 +393,18 @@ func TestCalculator(t *testing.T) {
 	}
 }
 
+// TestCalculatorOfWholeSolutions: a line break within an action begins a line, with calculations of its own.
+func TestCalculatorOfWholeSolutions(t *testing.T) {
+	task := newTask(t, GSM8K, func(o *Options) { o.Calculator, o.Stepwise = true, false })
+	e := task.episode(envs.Train, task.bank.Train[0])
+	start(t, e)
+	for i := range 6 {
+		if got := step(t, e, "\nso <<2+2=5>>", envs.StopString); got.Append == "" {
+			t.Errorf("calculation on line %d: %+v", i, got)
+		}
+	}
+}
+
 func TestMATHEndsWithABox(t *testing.T) {
 	train := write(t, "math.json", `[{"problem":"a","solution":"\\boxed{1}"},{"problem":"b","solution":"So $\\boxed{A}$."}]`)
 	task := newTask(t, MATH, func(o *Options) { o.Train, o.FewShot = file(train), 1 })

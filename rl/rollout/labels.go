@@ -284,13 +284,13 @@ func (l *Labels) step(samples []*rl.Sample, scores reward.Scores, at rl.At) (*rl
 
 // records are the choices for the first texts of a step, all of them if prompts is negative.
 func (l *Labels) records(samples []*rl.Sample, scores reward.Scores, at rl.At, prompts int) []rl.Record {
-	if prompts < 0 || prompts > len(samples) {
-		prompts = len(samples)
+	if n := prompts * l.config.Samples; prompts >= 0 && n < len(samples) {
+		samples = samples[:n]
 	}
-	all := make([]rl.Record, prompts)
-	for i, x := range samples[:prompts] {
+	all := make([]rl.Record, len(samples))
+	for i, x := range samples {
 		r := rl.Record{
-			Step: at.Step + 1, Version: x.Version, Prompt: x.Prompt, Written: l.policy.Labels[x.Actions[0]], Truth: l.policy.Labels[x.Truth],
+			Step: at.Step + 1, Version: x.Version, Prompt: x.Prompt, Sample: x.Index, Written: l.policy.Labels[x.Actions[0]], Truth: l.policy.Labels[x.Truth],
 			Correct: x.Actions[0] == x.Truth, Form: true,
 		}
 		if l.texts != nil {

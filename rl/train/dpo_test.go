@@ -187,7 +187,7 @@ func TestConflictingPreferenceOptions(t *testing.T) {
 		expect.Error(t, a.Check(1), want)
 	}
 	own := &algo.OnlineDPO{DPO: *newDPO("sigmoid")}
-	expect.Error(t, own.Check(1), "samples_per_prompt 1")
+	expect.Error(t, own.Check(1), "samples_per_prompt: 1 is too few")
 	own.Losses = []string{"kto"}
 	expect.Error(t, own.Check(2), "single responses")
 }

@@ -1,6 +1,8 @@
 package train
 
 import (
+	"slices"
+
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
@@ -53,16 +55,19 @@ func (r *scorer) scoreOld(samples []*rl.Sample) error {
 	}
 	var asked [][]*rl.Sample
 	noted := map[*rl.Sample]bool{} // by any rank: a sample that was sampled twice may be in two ranks' shares
-	for i, batch := range r.minibatches(samples, 0) {
-		if noted[batch[0]] || batch[0].Old != nil && (batch[0].Value != nil || !r.needs.Values) {
-			continue // the source has set it
+	for i, whole := range r.minibatches(samples, 0) {
+		batch := slices.DeleteFunc(slices.Clone(whole), func(x *rl.Sample) bool {
+			return noted[x] || x.Old != nil && (x.Value != nil || !r.needs.Values) // the source has set it
+		})
+		if len(batch) == 0 {
+			continue
 		}
 		asked = append(asked, batch)
 		for _, x := range batch {
 			noted[x] = true
 		}
 		batch = r.own(batch)
-		if err := r.withinMemory(func() error { return r.scoreBatch(batch, i == 0 && r.keeps()) }, batch); err != nil {
+		if err := r.withinMemory(func() error { return r.scoreBatch(batch, i == 0 && len(batch) == len(whole) && r.keeps()) }, batch); err != nil {
 			return err
 		}
 	}

@@ -117,7 +117,7 @@ func TestUsageErrors(t *testing.T) {
 		{"eval --model MODEL --device gpu", `--device: unknown device "gpu"; use auto, cpu, cuda or cuda:NUMBER`},
 		{"eval --model MODEL --split dev", `--split: "dev" is not one of test, val, train, all`},
 		{"eval --model MODEL --text-column q", "--text-column: needs --dataset FILE"},
-		{"eval --model MODEL --dataset TMP/plain.csv --text-column label", `text_column and label_column are both "label"; name two columns`},
+		{"eval --model MODEL --dataset TMP/plain.csv --text-column label", `--label-column: is "label", as text_column is; name two columns`},
 		{"eval --model MODEL --dataset TMP/plain.csv --split test", "--split test: TMP/plain.csv has no splits; use --split all, or add a column with train, val or test"},
 		{"eval --model MODEL --max-samples 3", "--max-samples: 3 is below the number of labels; allow at least one row per label"},
 		{"compare MODEL", "compare needs 2 arguments, DIR_A DIR_B, not 1"},

@@ -151,7 +151,7 @@ func readRows(c *cli.Context) ([]dataset.Row, error) {
 	}
 	if checked, ok := o.(interface{ Check() error }); ok {
 		if err := checked.Check(); err != nil {
-			return nil, shared.UsageErrorf("%v", err)
+			return nil, usageFault(err)
 		}
 	}
 	client, done := shared.HubOf(c)
