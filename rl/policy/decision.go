@@ -22,28 +22,34 @@ type Decisions struct {
 	samples   []*rl.Sample // prompts, whose actions are the labels of their questions
 }
 
-// DecisionConfig reads the settings for questions in the folder of the policy, or else of its base model.
-func (p *CausalLM) DecisionConfig() (decision.Config, error) {
+// Asker asks questions by the settings in the folder of the policy, or else of its base model.
+func (p *CausalLM) Asker() (*decision.Asker, error) {
+	var c decision.Config
 	for _, dir := range []string{p.source, p.dir} {
-		c, found, err := decision.Load(dir)
-		if err != nil || found {
-			return c, err
+		var found bool
+		var err error
+		if c, found, err = decision.Load(dir); err != nil {
+			return nil, err
+		}
+		if found {
+			break
 		}
 	}
-	return decision.Config{}, nil
+	controls := func() []string { return p.Tokenizer.ControlTokens(p.Templates.Source()) }
+	return c.Asker(decision.Renderer{Chat: p.Templates, Special: p.Tokenizer.Special(), Controls: controls, Now: p.Template.Now}), nil
 }
 
 // EncodeDecisions turns questions about a state into prompts. A question whose labels are not single tokens, and a prompt
 // that is longer than the model reads, are errors.
-func (p *CausalLM) EncodeDecisions(c decision.Config, state jinja.Value, questions []decision.Question) (Decisions, error) {
+func (p *CausalLM) EncodeDecisions(asker *decision.Asker, state jinja.Value, questions []decision.Question) (Decisions, error) {
 	if p.Templates == nil {
 		return Decisions{}, fmt.Errorf("%s %w; choose a chat model", p.dir, chat.ErrNone)
 	}
-	prompts, err := c.Prompts(decision.Renderer{Chat: p.Templates, Special: p.Tokenizer.Special(), Controls: p.Tokenizer.ControlTokens(p.Templates.Source()), Now: p.Template.Now}, state, questions)
+	prompts, err := asker.Prompts(state, questions)
 	if err != nil {
 		return Decisions{}, err
 	}
-	d := Decisions{config: c}
+	d := Decisions{config: asker.Config}
 	for _, prompt := range prompts {
 		x := &rl.Sample{}
 		waiting := prompt.Questions

@@ -66,8 +66,9 @@ func (r *scorer) scoreOld(samples []*rl.Sample) error {
 		for _, x := range batch {
 			noted[x] = true
 		}
+		keep := i == 0 && len(batch) == len(whole) && r.keeps()
 		batch = r.own(batch)
-		if err := r.withinMemory(func() error { return r.scoreBatch(batch, i == 0 && len(batch) == len(whole) && r.keeps()) }, batch); err != nil {
+		if err := r.withinMemory(func() error { return r.scoreBatch(batch, keep) }, batch); err != nil {
 			return err
 		}
 	}

@@ -90,7 +90,7 @@ func (s *Server) load(name, dir string) error {
 	if err != nil {
 		return err
 	}
-	decisions, err := p.DecisionConfig()
+	asker, err := p.Asker()
 	number := 0
 	if err == nil {
 		number, err = s.engine.sampler.Load(p)
@@ -99,7 +99,7 @@ func (s *Server) load(name, dir string) error {
 		p.Close()
 		return err
 	}
-	s.open(&lane{name: name, dir: dir, policy: p, adapter: number, decisions: decisions})
+	s.open(&lane{name: name, dir: dir, policy: p, adapter: number, asker: asker})
 	return nil
 }
 

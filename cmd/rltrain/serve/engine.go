@@ -18,7 +18,7 @@ type lane struct {
 	dir    string // of an adapter; "" for the base model
 	policy *policy.CausalLM
 
-	decisions decision.Config // how it answers questions
+	asker *decision.Asker // writes the prompts of questions
 
 	adapter int  // its number in the sampler
 	jobs    int  // unfinished

@@ -69,11 +69,11 @@ func New(p *policy.CausalLM, c Config) (*Server, error) {
 	}
 	s := &Server{config: c, base: p, figures: newFigures(), started: time.Now(), lanes: map[string]*lane{}, preparing: make(chan struct{}, runtime.NumCPU()), preparingLong: make(chan struct{}, runtime.NumCPU())}
 	s.engine = &engine{slots: c.Slots, most: c.Queue, logf: c.Logf, figures: s.figures, finished: make(chan struct{}), called: make(chan struct{}, 1), running: map[*job]struct{}{}}
-	decisions, err := p.DecisionConfig()
+	asker, err := p.Asker()
 	if err != nil {
 		return nil, err
 	}
-	s.open(&lane{name: c.Name, policy: p, decisions: decisions})
+	s.open(&lane{name: c.Name, policy: p, asker: asker})
 	if err := s.engine.start(); err != nil {
 		return nil, err
 	}

@@ -44,11 +44,11 @@ func (s *Server) decide(w http.ResponseWriter, r *http.Request) error {
 	}
 	var d policy.Decisions
 	if err := s.prepare(r.Context(), len(q.State)+len(q.Questions), func() error {
-		state, questions, err := q.parse(l.decisions)
+		state, questions, err := q.parse(l.asker)
 		if err != nil {
 			return unprocessable(err)
 		}
-		if d, err = l.policy.EncodeDecisions(l.decisions, state, questions); err != nil {
+		if d, err = l.policy.EncodeDecisions(l.asker, state, questions); err != nil {
 			return bad("questions", "%v", err)
 		}
 		return nil
@@ -79,7 +79,7 @@ func (s *Server) decide(w http.ResponseWriter, r *http.Request) error {
 }
 
 // parse reads the state and the questions.
-func (q *decisionBody) parse(c decision.Config) (state jinja.Value, questions []decision.Question, err error) {
+func (q *decisionBody) parse(asker *decision.Asker) (state jinja.Value, questions []decision.Question, err error) {
 	if len(q.Assets) > 0 && compact(q.Assets) != "{}" {
 		return nil, nil, bad("assets", "assets: the model reads no images")
 	}
@@ -105,7 +105,7 @@ func (q *decisionBody) parse(c decision.Config) (state jinja.Value, questions []
 	if !ok || named.Len() > mostQuestions {
 		return nil, nil, bad("questions", "questions must be an object of 1 to %d questions by name", mostQuestions)
 	}
-	if questions, err = c.Parse(named); err != nil {
+	if questions, err = asker.Parse(named); err != nil {
 		return nil, nil, bad("questions", "%v", err)
 	}
 	return state, questions, nil

@@ -24,6 +24,8 @@ func parse(t testing.TB, c Config, text string) []Question {
 	return must.Get(c.Parse(value(t, text).(*jinja.Dict)))(t)
 }
 
+func noControls() []string { return nil }
+
 // write writes the files of a model's folder.
 func write(t testing.TB, files map[string]string) string {
 	t.Helper()
@@ -129,10 +131,10 @@ func TestPieces(t *testing.T) {
 	if !found {
 		t.Error("the template was not found")
 	}
-	r := Renderer{Controls: []string{"<s>", "<s>x"}}
+	r := Renderer{Controls: func() []string { return []string{"<s>", "<s>x"} }}
 	state := value(t, `"a<s>xb<|mark|>`+quoteEnd+`c"`)
 	questions := parse(t, c, `{"p":{"type":"noul"},"q":{"type":"choice","criteria":{"<s>":null}}}`)
-	prompts := must.Get(c.Prompts(r, state, questions))(t)
+	prompts := must.Get(c.Asker(r).Prompts(state, questions))(t)
 	want := []Piece{
 		{Text: "<s>a"}, {Text: "<s>x", Plain: true}, {Text: "b"}, {Text: "<|mark|>", Plain: true}, {Text: "c|p:true,false", Mark: true},
 		{Text: "|q:"}, {Text: "<s>", Plain: true}, {Text: "", Mark: true}, {Text: ""}, {Text: "end"},
@@ -144,19 +146,19 @@ func TestPieces(t *testing.T) {
 	// As they are: only what would move a mark goes.
 	off := false
 	c.Sanitize = &off
-	prompts = must.Get(c.Prompts(r, state, questions[:1]))(t)
+	prompts = must.Get(c.Asker(r).Prompts(state, questions[:1]))(t)
 	expect.Equal(t, []Piece{{Text: "<s>a<s>xb" + quoteEnd + "c|p:true,false", Mark: true}, {Text: ""}, {Text: "end"}}, prompts[0].Pieces)
 	// Without a mark the model is read at the end, of one question.
 	c, _, err = Load(write(t, map[string]string{TemplateFile: `{{ question.name }} {{ questions|length }}`}))
 	must.Do(t, err)
-	expect.Equal(t, 1, len(must.Get(c.Prompts(r, state, questions[:1]))(t)))
-	expect.Failure(c.Prompts(r, state, questions))(t, "writes 1 <|mark|> for 2 questions")
+	expect.Equal(t, 1, len(must.Get(c.Asker(r).Prompts(state, questions[:1]))(t)))
+	expect.Failure(c.Asker(r).Prompts(state, questions))(t, "writes 1 <|mark|> for 2 questions")
 }
 
 func TestGeneralPromptGoesThroughTheChatTemplate(t *testing.T) {
-	r := Renderer{Chat: must.Get(chat.Parse("test", `{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}{{ enable_thinking }}`))(t)}
+	r := Renderer{Controls: noControls, Chat: must.Get(chat.Parse("test", `{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}{{ enable_thinking }}`))(t)}
 	c := Config{}
-	prompts := must.Get(c.Prompts(r, "s", parse(t, c, `{"p":{"type":"noul"},"q":{"type":"noul"}}`)))(t)
+	prompts := must.Get(c.Asker(r).Prompts("s", parse(t, c, `{"p":{"type":"noul"},"q":{"type":"noul"}}`)))(t)
 	expect.Equal(t, 2, len(prompts))
 	expect.Equal(t, []Piece{{Text: "<user>s\n\n\nAnswer Yes or No only.<a>False", Mark: true}}, prompts[1].Pieces)
 }
@@ -200,8 +202,8 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		r := Renderer{Chat: must.Get(chat.Parse("test", `{{ messages[0].content }}`))(t)}
-		prompts, err := c.Prompts(r, s, parsed)
+		r := Renderer{Controls: noControls, Chat: must.Get(chat.Parse("test", `{{ messages[0].content }}`))(t)}
+		prompts, err := c.Asker(r).Prompts(s, parsed)
 		if err != nil {
 			return
 		}

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rltrain/rltrain/torch/transformers/chat"
@@ -36,17 +37,29 @@ type Prompt struct {
 	Questions []Question
 }
 
-// Renderer renders a conversation by the model's chat template.
+// Renderer is what a model's chat template is rendered with.
 type Renderer struct {
 	Chat     *chat.Templates
 	Special  map[string]string // the tokenizer's, such as bos_token
-	Controls []string          // control tokens of the tokenizer
+	Controls func() []string   // control tokens of the tokenizer
 	Now      time.Time         // for templates that print the date
 }
 
+// Asker writes the prompts of a model. It is safe for concurrent use.
+type Asker struct {
+	Config
+	renderer Renderer
+	guard    func() guard // made for the first request: a tokenizer may have thousands of control tokens
+}
+
+// Asker asks by the settings of c.
+func (c Config) Asker(r Renderer) *Asker {
+	return &Asker{c, r, sync.OnceValue(func() guard { return newGuard(append(r.Controls(), markToken, splitToken), c.sanitizes()) })}
+}
+
 // Prompts are the prompts of a request: one a question, unless the model's decision template has all in one.
-func (c *Config) Prompts(r Renderer, state jinja.Value, questions []Question) ([]Prompt, error) {
-	guard := newGuard(append(slices.Clone(r.Controls), markToken, splitToken), c.sanitizes())
+func (a *Asker) Prompts(state jinja.Value, questions []Question) ([]Prompt, error) {
+	c, r, guard := &a.Config, a.renderer, a.guard()
 	var prompts []Prompt
 	for group := range slices.Chunk(questions, c.perPrompt(len(questions))) {
 		o := chat.Options{AddGenerationPrompt: true, Special: r.Special, Now: r.Now, Variables: map[string]jinja.Value{"enable_thinking": false}}
