@@ -50,7 +50,25 @@ const (
 	ResidualParallel   Residual = C.RLT_RESIDUAL_PARALLEL
 )
 
-// Rope is a rotary position embedding (Su 2021, halves rotated): the angle is position · InvFreq[i], and Factor scales
+// PostNorms is whether the outputs of attention and MLP have norms: no, besides those of their inputs, or instead of them.
+type PostNorms int32
+
+const (
+	PostNormsNone PostNorms = C.RLT_POST_NORMS_NONE
+	PostNormsAlso PostNorms = C.RLT_POST_NORMS_ALSO
+	PostNormsOnly PostNorms = C.RLT_POST_NORMS_ONLY
+)
+
+// QKNorm is what norms of queries and keys span, before rotation: nothing, a head, or all heads.
+type QKNorm int32
+
+const (
+	QKNormNone  QKNorm = C.RLT_QK_NORM_NONE
+	QKNormHeads QKNorm = C.RLT_QK_NORM_HEADS
+	QKNormAll   QKNorm = C.RLT_QK_NORM_ALL
+)
+
+// Rope is a rotary position embedding (Su 2021): the angle is position · InvFreq[i], and Factor scales
 // cosine and sine. Sequences longer than SwitchLength use LongInvFreq; with SwitchLength 0 none do.
 type Rope struct {
 	InvFreq, LongInvFreq []float64 // [RotaryDim/2]; LongInvFreq is nil if unused
@@ -74,8 +92,9 @@ type ModelConfig struct {
 	// Gated: the MLP is down(act(gate(x)) · up(x)), else down(act(up(x))). FusedGateUp: gate and up are one layer,
 	// "gate_up", gate first.
 	Gated, FusedGateUp bool
-	PostNorms          bool // norms on the outputs of attention and MLP
-	QKNorm             bool // RMS norm of each head's q and k before rotation
+	PostNorms          PostNorms
+	QKNorm             QKNorm
+	RopePairs          bool // head features 2i and 2i+1 rotate together, else i and RotaryDim/2+i
 	// EmbedNorm: a norm of the embeddings. Without NormAfter, the first layer then has no norm before its attention.
 	EmbedNorm bool
 	// NormAfter: norms follow the sums instead of preceding attention and MLP, and there is no final norm.
@@ -87,9 +106,12 @@ type ModelConfig struct {
 	AttentionSoftcap float64 // c·tanh(score/c); 0 = off
 	LogitSoftcap     float64 // of the logits, in the engine; 0 = off
 	LogitDivisor     float64 // of the hidden states after the final norm, and so of the logits; 0 = off
-	Windows          []int   // [Layers] attention window in tokens, 0 = unlimited; nil: all 0
-	RopeOf           []int   // [Layers] index into Ropes; nil with RotaryDim 0
-	Ropes            []Rope
+	// The query at position p is multiplied by 1 + QueryGrowth · ln(1 + ⌊p / QuerySpan⌋); 0 = off.
+	QueryGrowth float64
+	QuerySpan   int
+	Windows     []int // [Layers] attention window in tokens, 0 = unlimited; nil: all 0
+	RopeOf      []int // [Layers] index into Ropes; nil with RotaryDim 0
+	Ropes       []Rope
 }
 
 // check validates the slice lengths, which the core cannot.
@@ -141,12 +163,12 @@ func (c ModelConfig) native(pins *runtime.Pinner) C.rlt_model_config {
 		intermediate_size: C.int64_t(c.IntermediateSize), max_positions: C.int64_t(c.MaxPositions), rotary_dim: C.int64_t(c.RotaryDim),
 		token_types: C.int64_t(c.TokenTypes), first_position: C.int64_t(c.FirstPosition),
 		norm: C.int32_t(c.Norm), activation: C.int32_t(c.Activation), qkv: C.int32_t(c.QKV), residual: C.int32_t(c.Residual),
-		gated: cBool(c.Gated), fused_gate_up: cBool(c.FusedGateUp), post_norms: cBool(c.PostNorms), qk_norm: cBool(c.QKNorm),
+		gated: cBool(c.Gated), fused_gate_up: cBool(c.FusedGateUp), post_norms: C.int32_t(c.PostNorms), qk_norm: C.int32_t(c.QKNorm), rope_pairs: cBool(c.RopePairs),
 		embed_norm: cBool(c.EmbedNorm), norm_after: cBool(c.NormAfter), bidirectional: cBool(c.Bidirectional),
 		norm_eps: C.double(c.NormEps), attention_scale: C.double(c.AttentionScale), embedding_scale: C.double(c.EmbeddingScale),
 		attention_softcap: C.double(c.AttentionSoftcap), logit_softcap: C.double(c.LogitSoftcap),
-		logit_divisor: C.double(c.LogitDivisor),
-		windows:       &windows[0], n_ropes: C.int32_t(len(ropes)),
+		logit_divisor: C.double(c.LogitDivisor), query_growth: C.double(c.QueryGrowth), query_span: C.int64_t(c.QuerySpan),
+		windows: &windows[0], n_ropes: C.int32_t(len(ropes)),
 	}
 	pins.Pin(native.windows)
 	if len(ropeOf) > 0 {

@@ -21,7 +21,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_ABI_VERSION 10
+#define RLT_ABI_VERSION 11
 
 typedef uintptr_t rlt_tensor; /* owned at::TensorImpl*, 0 = undefined */
 typedef uintptr_t rlt_op;     /* borrowed, never freed */
@@ -143,7 +143,14 @@ enum { RLT_QKV_SPLIT = 0, RLT_QKV_FUSED = 1, RLT_QKV_INTERLEAVED = 2 };
  * from x with separate norms. */
 enum { RLT_RESIDUAL_SEQUENTIAL = 0, RLT_RESIDUAL_SHARED_NORM = 1, RLT_RESIDUAL_PARALLEL = 2 };
 
-/* A rotary embedding (RoPE, Su 2021, halves rotated): angle = position · inv_freq[i], cos and sin times
+/* Norms of the outputs of attention and MLP ("post_attn_norm", "post_mlp_norm"): none; besides "attn_norm"
+ * and "mlp_norm"; or instead of them. */
+enum { RLT_POST_NORMS_NONE = 0, RLT_POST_NORMS_ALSO = 1, RLT_POST_NORMS_ONLY = 2 };
+/* Norms of q and k before rotation, of the model's kind: none; of each head; or of all heads together, only
+ * with RLT_QKV_SPLIT. */
+enum { RLT_QK_NORM_NONE = 0, RLT_QK_NORM_HEADS = 1, RLT_QK_NORM_ALL = 2 };
+
+/* A rotary embedding (RoPE, Su 2021): angle = position · inv_freq[i], cos and sin times
  * factor. Sequences longer than switch_length use the long table (0: none do). */
 typedef struct {
   const double* inv_freq;      /* [rotary_dim / 2] */
@@ -160,10 +167,11 @@ typedef struct {
   int32_t norm, activation, qkv, residual;
   int32_t gated;         /* MLP is down(act(gate(x)) · up(x)); else down(act(up(x))) */
   int32_t fused_gate_up; /* gate and up are one layer, "gate_up", gate first; only with gated */
-  int32_t post_norms;    /* a norm of the outputs of attention and MLP ("post_attn_norm", "post_mlp_norm") */
-  int32_t qk_norm;       /* an RMS norm of each head's q and k before rotation; kind as norm */
-  int32_t embed_norm;    /* a norm of the embeddings ("embed_norm"); without norm_after it replaces the first
-                            layer's "attn_norm" */
+  int32_t post_norms, qk_norm;
+  int32_t rope_pairs; /* features 2i and 2i + 1 rotate together, else i and rotary_dim / 2 + i. Without norms
+                         of each head and not with RLT_QKV_INTERLEAVED */
+  int32_t embed_norm; /* a norm of the embeddings ("embed_norm"); without norm_after it replaces the first
+                         layer's "attn_norm" */
   int32_t norm_after; /* norms follow the residual additions: "attn_norm" on x + attention, "mlp_norm" on that
                          + MLP, no final "norm". Only with RLT_RESIDUAL_SEQUENTIAL and without post_norms */
   int32_t bidirectional; /* tokens also attend to later tokens: an encoder */
@@ -177,14 +185,18 @@ typedef struct {
   const rlt_rope* rope_tables;
   int32_t n_ropes;
   double logit_divisor; /* of the hidden states after the final norm, and so of the logits; 0 = none */
+  /* The query at position p is multiplied by 1 + query_growth · ln(1 + ⌊p / query_span⌋); 0 = none. */
+  double query_growth;
+  int64_t query_span;
 } rlt_model_config;
 
 /* Builds a model on n named weights, which it retains. Names: embed.weight [V, H]; positions.weight [P, H] if
  * rotary_dim is 0; types.weight [T, H]; embed_norm; layers.N.attn_norm, q [heads·d, H], k, v [kv·d, H] or
- * qkv, q_norm, k_norm [d], o [H, heads·d], post_attn_norm, mlp_norm, gate, up [I, H] or gate_up [2I, H], down
- * [H, I], post_mlp_norm; norm; head [V, H], absent if the output is tied to embed. Each name ends in
- * ".weight", with an optional ".bias" (required for layer norms of a causal model). Linear weights may be
- * F32, BF16 or F16; others are F32. A weight that requires a gradient is trained.
+ * qkv, q_norm, k_norm [d] or as wide as q and k, o [H, heads·d], post_attn_norm, mlp_norm, gate, up [I, H] or
+ * gate_up [2I, H], down [H, I], post_mlp_norm; norm; head [V, H], absent if the output is tied to embed. Each
+ * name ends in ".weight", with an optional ".bias". Layer norms have biases if "norm" has one, and always
+ * with norm_after. Linear weights may be F32, BF16 or F16; others are F32. A weight that requires a gradient
+ * is trained.
  *
  * A linear weight of a layer, or head, may be quantised: layers.N.q.nf4 instead of layers.N.q.weight, U8
  * [out, bytes per row] on the CPU, in the format of the operator rltrain::quantize or of a GGUF file. They

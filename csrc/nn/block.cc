@@ -66,11 +66,12 @@ Heads project(const Block& block, const BlockPass& pass, const at::Tensor& x) {
   return {flat(parts[0]), flat(parts[1]), flat(parts[2])};
 }
 
-// Norm and rotation of each head of q or k.
+// Norms and rotation of q or k.
 at::Tensor place(const BlockPass& pass, const Norm& norm, const at::Tensor& x) {
   const Config& c = *pass.config;
   at::Tensor y = x;
-  if (c.qk_norm) y = apply_norm(c, norm, x.reshape({-1, c.head_dim})).view(x.sizes());
+  if (c.qk_norm) y = apply_norm(c, norm, x.reshape({-1, norm.weight.size(0)})).view(x.sizes());
+  if (c.rope_pairs) y = pairs_to_halves(c, y);
   return c.rotary_dim > 0 ? rope(y, pass.rotation.cos, pass.rotation.sin, c.head_dim, false) : y;
 }
 
@@ -92,10 +93,12 @@ at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x
                   const at::Tensor& residual) {
   const Config& c = *pass.config;
   const Heads heads = project(block, pass, x);
-  const at::Tensor mixed = std::get<0>(varlen_attention(
-      place(pass, block.q_norm, heads.q), place(pass, block.k_norm, heads.k), heads.v, pass.cu_seqlens,
-      c.heads, c.attention_scale, c.bidirectional == 0, pass.window, c.attention_softcap, pass.continues,
-      (c.qkv == RLT_QKV_SPLIT ? block.q : block.qkv).type()));
+  at::Tensor q = place(pass, block.q_norm, heads.q);
+  if (pass.query_factor.defined()) q = q.mul(pass.query_factor);
+  const at::Tensor mixed =
+      std::get<0>(varlen_attention(q, place(pass, block.k_norm, heads.k), heads.v, pass.cu_seqlens, c.heads,
+                                   c.attention_scale, c.bidirectional == 0, pass.window, c.attention_softcap,
+                                   pass.continues, (c.qkv == RLT_QKV_SPLIT ? block.q : block.qkv).type()));
   return close(pass, block.o, &Groups::o, &Joints::o, block.post_attn_norm, wanted(pass, mixed), residual);
 }
 
@@ -205,6 +208,7 @@ bool Joints::fit() const { return qkv.fits() && o.fits() && up.fits() && down.fi
 bool trained(const Block& block) { return !parameters(block, true).empty(); }
 
 at::Tensor apply_norm(const Config& c, const Norm& norm, const at::Tensor& x) {
+  if (!norm.weight.defined()) return x;
   if (c.norm == RLT_NORM_LAYER) return at::layer_norm(x, {x.size(1)}, norm.weight, norm.bias, c.norm_eps);
   return std::get<0>(rms_norm(x, norm.weight, c.norm_eps, c.norm == RLT_NORM_RMS_PLUS_ONE));
 }
@@ -221,7 +225,7 @@ at::Tensor block_forward(const Block& block, const BlockPass& pass, const at::Te
     const at::Tensor middle = norm_of_sum(c, block.attn_norm, attend(block, pass, x, {}), wanted(pass, x));
     return norm_of_sum(c, block.mlp_norm, mlp(block, pass, middle, {}), middle);
   }
-  const at::Tensor normed = block.attn_norm.weight.defined() ? apply_norm(c, block.attn_norm, x) : x;
+  const at::Tensor normed = apply_norm(c, block.attn_norm, x);
   const at::Tensor middle = attend(block, pass, normed, wanted(pass, x));
   switch (c.residual) {
     case RLT_RESIDUAL_SHARED_NORM:

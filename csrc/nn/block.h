@@ -1,6 +1,8 @@
 // One block of the transformer.
 #pragma once
 
+#include <ATen/ops/cat.h>
+
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -50,6 +52,7 @@ struct BlockPass {
   std::shared_ptr<const Config> config;
   at::Tensor cu_seqlens, continues;  // continues undefined where no sequence continues another
   Rotation rotation;                 // undefined with learned positions
+  at::Tensor query_factor;           // [N, 1], undefined where queries keep their lengths
   AdapterPass adapter;
   int64_t window = 0;
   const Groups* groups = nullptr;        // null: not by groups
@@ -61,11 +64,21 @@ struct BlockPass {
 // Whether a gradient of anything in it is asked for, adapters included.
 bool trained(const Block& block);
 
-// norm of the kind that the configuration asks for; x [N, H].
+// norm of the kind that the configuration asks for, x itself where the model has none; x [N, H].
 at::Tensor apply_norm(const Config& config, const Norm& norm, const at::Tensor& x);
 
 // The same of x + y, in one pass where the norm is a frozen one with a bias.
 at::Tensor norm_of_sum(const Config& config, const Norm& norm, const at::Tensor& x, const at::Tensor& y);
+
+// Moves features 2i and 2i + 1 of each head to i and half + i, among those that rotate, where a rotation of
+// halves finds them. q·k stays as it is, because both move. x [N, heads·d]. Inline for the library for GPUs.
+inline at::Tensor pairs_to_halves(const Config& c, const at::Tensor& x) {
+  const int64_t n = x.size(0), heads = x.size(1) / c.head_dim, turned = c.rotary_dim;
+  const at::Tensor all = x.reshape({n, heads, c.head_dim});
+  const at::Tensor pairs = all.narrow(2, 0, turned).reshape({n, heads, turned / 2, 2});
+  const at::Tensor halves = pairs.transpose(2, 3).reshape({n, heads, turned});
+  return at::cat({halves, all.narrow(2, turned, c.head_dim - turned)}, 2).view(x.sizes());
+}
 
 // x plus what attention and MLP make of it, in the wanted rows. x [N, H], result [M, H].
 at::Tensor block_forward(const Block& block, const BlockPass& pass, const at::Tensor& x);

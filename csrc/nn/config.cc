@@ -38,8 +38,10 @@ void check_sizes(const rlt_model_config& c) {
               "first_position: ", c.first_position, " of ", c.rotary_dim == 0 ? c.max_positions : 0,
               " learned positions");
   TORCH_CHECK(c.norm_eps >= 0 && c.attention_scale >= 0 && c.attention_softcap >= 0 && c.logit_softcap >= 0 &&
-                  c.logit_divisor >= 0,
-              "norm_eps, attention_scale, softcaps and logit_divisor must not be negative");
+                  c.logit_divisor >= 0 && c.query_growth >= 0,
+              "norm_eps, attention_scale, softcaps, logit_divisor and query_growth must not be negative");
+  TORCH_CHECK(c.query_growth == 0 || c.query_span > 0, "query_growth needs a positive query_span, got ",
+              c.query_span);
 }
 
 void check_choices(const rlt_model_config& c) {
@@ -50,6 +52,14 @@ void check_choices(const rlt_model_config& c) {
   in_range(c.activation, RLT_ACT_RELU, "activation");
   in_range(c.qkv, RLT_QKV_INTERLEAVED, "qkv");
   in_range(c.residual, RLT_RESIDUAL_PARALLEL, "residual");
+  in_range(c.post_norms, RLT_POST_NORMS_ONLY, "post_norms");
+  in_range(c.qk_norm, RLT_QK_NORM_ALL, "qk_norm");
+  TORCH_CHECK(c.qk_norm != RLT_QK_NORM_ALL || c.qkv == RLT_QKV_SPLIT,
+              "a norm of all heads needs separate q and k");
+  TORCH_CHECK(!c.rope_pairs || (c.qkv != RLT_QKV_INTERLEAVED && c.qk_norm != RLT_QK_NORM_HEADS),
+              "rope_pairs is for models without interleaved qkv and without norms of each head");
+  TORCH_CHECK(c.post_norms != RLT_POST_NORMS_ONLY || (c.residual == RLT_RESIDUAL_SEQUENTIAL && !c.embed_norm),
+              "post_norms alone are for blocks of one sum after the other, without a norm of embeddings");
   TORCH_CHECK(!c.norm_after || (c.residual == RLT_RESIDUAL_SEQUENTIAL && !c.post_norms),
               "norm_after is for blocks of one sum after the other, without post_norms");
   TORCH_CHECK(c.qkv != RLT_QKV_INTERLEAVED || c.kv_heads == c.heads,

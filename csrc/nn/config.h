@@ -1,6 +1,7 @@
 // The choices that make a transformer.
 #pragma once
 
+#include <cmath>
 #include <vector>
 
 #include "rltrain.h"
@@ -23,6 +24,10 @@ struct Config : rlt_model_config {
 
   // What keeps the model from generating, "" where nothing does.
   const char* why_mute() const;
+  // What the query at a position is multiplied by.
+  double query_factor(int64_t position) const {
+    return query_growth == 0 ? 1 : 1 + query_growth * std::log(1 + position / query_span);
+  }
 
   std::vector<int64_t> layer_windows;
   std::vector<int32_t> layer_ropes;

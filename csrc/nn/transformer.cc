@@ -71,11 +71,10 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
   const Config& c = *config_;
   const int64_t width = c.hidden_size, queries = c.heads * c.head_dim, keys = c.kv_heads * c.head_dim;
   Loader load(weights);
+  const bool biased = c.norm == RLT_NORM_LAYER && (c.norm_after || load.has("norm.bias"));
   const auto norm = [&](const std::string& name, int64_t n) {
     Norm made{load.tensor(name + ".weight", {n}), {}};
-    // Encoders with norms before their layers (ModernBERT) may have norms without a bias.
-    const bool may_lack_bias = c.bidirectional != 0 && c.norm_after == 0 && !load.has(name + ".bias");
-    if (c.norm == RLT_NORM_LAYER && !may_lack_bias) made.bias = load.tensor(name + ".bias", {n});
+    if (biased) made.bias = load.tensor(name + ".bias", {n});
     return made;
   };
   embed_ = load.stored("embed.weight", {c.vocab_size, width});
@@ -95,7 +94,8 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
       into.index = index++;
       linears_[at + name] = &into;
     };
-    if (n > 0 || !c.embed_norm || c.norm_after) block.attn_norm = norm(at + "attn_norm", width);
+    const bool before = c.post_norms != RLT_POST_NORMS_ONLY;
+    if (before && (n > 0 || !c.embed_norm || c.norm_after)) block.attn_norm = norm(at + "attn_norm", width);
     if (c.qkv == RLT_QKV_SPLIT) {
       take(block.q, "q", width, queries);
       take(block.k, "k", width, keys);
@@ -104,11 +104,12 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
       take(block.qkv, "qkv", width, queries + 2 * keys);
     }
     if (c.qk_norm) {
-      block.q_norm = norm(at + "q_norm", c.head_dim);
-      block.k_norm = norm(at + "k_norm", c.head_dim);
+      const bool all = c.qk_norm == RLT_QK_NORM_ALL;
+      block.q_norm = norm(at + "q_norm", all ? queries : c.head_dim);
+      block.k_norm = norm(at + "k_norm", all ? keys : c.head_dim);
     }
     take(block.o, "o", queries, width);
-    if (c.residual != RLT_RESIDUAL_SHARED_NORM) block.mlp_norm = norm(at + "mlp_norm", width);
+    if (before && c.residual != RLT_RESIDUAL_SHARED_NORM) block.mlp_norm = norm(at + "mlp_norm", width);
     if (c.fused_gate_up) {
       take(block.gate_up, "gate_up", width, 2 * c.intermediate_size);
     } else {
@@ -187,7 +188,11 @@ at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool c
   // Where nothing is recorded, the operators go straight to the device's kernels: few rows wait for the rest.
   std::optional<at::AutoDispatchBelowADInplaceOrView> below;
   if (!at::GradMode::is_enabled()) below.emplace();
-  BlockPass batch{config_, in.cu_seqlens, in.continues, {}, pass, 0, nullptr, nullptr, {}, pass};
+  BlockPass batch{config_, in.cu_seqlens, in.continues, {}, {}, pass, 0, nullptr, nullptr, {}, pass};
+  if (c.query_growth > 0) {
+    const at::Tensor spans = in.positions.div(c.query_span, "floor").to(at::kDouble).add(1);
+    batch.query_factor = spans.log().mul(c.query_growth).add(1).to(at::kFloat).unsqueeze(1);
+  }
   const int32_t* cu = checked_cu_seqlens(in.cu_seqlens, in.tokens.numel());
   const bool grouped = this->grouped(in.tokens.numel(), pass), joined = !grouped && this->joined(pass);
   std::vector<Rotation> rotations;

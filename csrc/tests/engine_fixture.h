@@ -62,7 +62,7 @@ struct DecoderChoices {
   std::vector<double> frequencies, slow;
   std::vector<rlt_rope> tables;
   int64_t switch_length = 0;
-  bool biases = false, tied = true;
+  bool biases = false, norm_biases = true, tied = true;
   at::ScalarType type = at::kFloat;  // of linear weights
 };
 
@@ -71,7 +71,7 @@ inline nn::Weights decoder_weights(const DecoderChoices& choices, Random& random
   nn::Weights w;
   const auto norm = [&](const std::string& name, int64_t n) {
     w[name + ".weight"] = random.normal({n}, 0.2, 1);
-    if (c.norm == RLT_NORM_LAYER) w[name + ".bias"] = random.normal({n}, 0.2);
+    if (c.norm == RLT_NORM_LAYER && choices.norm_biases) w[name + ".bias"] = random.normal({n}, 0.2);
   };
   const auto linear = [&](const std::string& name, int64_t in, int64_t out) {
     w[name + ".weight"] = random.normal({out, in}, 0.25).to(choices.type);
@@ -82,7 +82,8 @@ inline nn::Weights decoder_weights(const DecoderChoices& choices, Random& random
   if (c.rotary_dim == 0) w["positions.weight"] = random.normal({c.max_positions, c.hidden_size});
   for (int64_t i = 0; i < c.layers; ++i) {
     const std::string at = "layers." + std::to_string(i) + ".";
-    norm(at + "attn_norm", c.hidden_size);
+    const bool before = c.post_norms != RLT_POST_NORMS_ONLY, all = c.qk_norm == RLT_QK_NORM_ALL;
+    if (before) norm(at + "attn_norm", c.hidden_size);
     if (c.qkv == RLT_QKV_SPLIT) {
       linear(at + "q", c.hidden_size, queries);
       linear(at + "k", c.hidden_size, keys);
@@ -91,11 +92,11 @@ inline nn::Weights decoder_weights(const DecoderChoices& choices, Random& random
       linear(at + "qkv", c.hidden_size, queries + 2 * keys);
     }
     if (c.qk_norm) {
-      norm(at + "q_norm", c.head_dim);
-      norm(at + "k_norm", c.head_dim);
+      norm(at + "q_norm", (all ? c.heads : 1) * c.head_dim);
+      norm(at + "k_norm", (all ? c.kv_heads : 1) * c.head_dim);
     }
     linear(at + "o", queries, c.hidden_size);
-    if (c.residual != RLT_RESIDUAL_SHARED_NORM) norm(at + "mlp_norm", c.hidden_size);
+    if (before && c.residual != RLT_RESIDUAL_SHARED_NORM) norm(at + "mlp_norm", c.hidden_size);
     if (c.fused_gate_up) {
       linear(at + "gate_up", c.hidden_size, 2 * c.intermediate_size);
     } else {

@@ -57,7 +57,7 @@ struct Case {
 };
 
 const std::vector<Case>& cases() {
-  static const std::vector<Case> all{
+  static std::vector<Case> all{
       {"plain", [](DecoderChoices&) {}, {"q", "v", "o", "gate", "up", "down"}},
       {"whole panels",
        [](DecoderChoices& c) {
@@ -120,11 +120,33 @@ const std::vector<Case>& cases() {
        [](DecoderChoices& c) {
          c.windows = {19, 3};
        }},
+      {"norms of outputs alone, of all heads together, odd heads",
+       [](DecoderChoices& c) {
+         c.config.heads = c.config.kv_heads = 3;
+         c.config.post_norms = RLT_POST_NORMS_ONLY;
+         c.config.qk_norm = RLT_QK_NORM_ALL;
+       }},
+      {"layer norm without biases, shared, rotation of neighbours",
+       [](DecoderChoices& c) {
+         c.config.norm = RLT_NORM_LAYER;
+         c.norm_biases = false;
+         c.config.residual = RLT_RESIDUAL_SHARED_NORM;
+         c.config.rope_pairs = 1;
+         c.config.rotary_dim = 6;
+         c.windows = {7, 0};
+       }},
       {"long rope", [](DecoderChoices& c) { c.switch_length = 30; }},
       {"fused gate and up", [](DecoderChoices& c) { c.config.fused_gate_up = 1; }, {"gate_up", "q"}},
       {"bf16", [](DecoderChoices& c) { c.type = at::kBFloat16; }},
       {"f16", [](DecoderChoices& c) { c.type = at::kHalf, c.tied = false; }},
+      {"queries that grow",
+       [](DecoderChoices& c) {
+         c.config.query_growth = 0.8;
+         c.config.query_span = 16;
+       }},
   };
+  if (!rlt::test::exact() && all.back().name == std::string("queries that grow"))
+    all.pop_back();  // not on GPUs
   return all;
 }
 

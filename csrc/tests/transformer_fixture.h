@@ -111,6 +111,32 @@ inline std::vector<Shape> all_shapes() {
               s.tables[0].factor = 1.1;
               s.tables[0].long_factor = 1.3;
             }),
+      shape("olmo2",
+            [](Shape& s) {
+              s.c.post_norms = RLT_POST_NORMS_ONLY;
+              s.c.qk_norm = RLT_QK_NORM_ALL;
+              s.windows = {3, 0};
+            }),
+      shape("cohere2",
+            [](Shape& s) {
+              s.c.norm = RLT_NORM_LAYER;
+              s.norm_biases = false;
+              s.c.residual = RLT_RESIDUAL_SHARED_NORM;
+              s.c.rope_pairs = s.tied = true;
+              s.c.logit_divisor = 4;
+            }),
+      shape("glm4",
+            [](Shape& s) {
+              s.c.post_norms = RLT_POST_NORMS_ALSO;
+              s.c.rope_pairs = s.c.fused_gate_up = s.biases = true;
+              s.c.rotary_dim = 4;
+              s.frequencies = {1, 0.2};
+            }),
+      shape("ministral3",
+            [](Shape& s) {
+              s.c.query_growth = 0.7;
+              s.c.query_span = 5;
+            }),
       shape("phi",
             [](Shape& s) {
               s.c.norm = RLT_NORM_LAYER;
@@ -219,11 +245,12 @@ inline nn::Weights random_weights(Random& random, const Shape& s) {
   if (c.embed_norm) norm("embed_norm", c.hidden_size);
   for (int64_t n = 0; n < c.layers; ++n) {
     const std::string at = "layers." + std::to_string(n) + ".";
-    if (n > 0 || !c.embed_norm || c.norm_after) norm(at + "attn_norm", c.hidden_size);
-    if (c.residual != RLT_RESIDUAL_SHARED_NORM) norm(at + "mlp_norm", c.hidden_size);
+    const bool before = c.post_norms != RLT_POST_NORMS_ONLY, all = c.qk_norm == RLT_QK_NORM_ALL;
+    if (before && (n > 0 || !c.embed_norm || c.norm_after)) norm(at + "attn_norm", c.hidden_size);
+    if (before && c.residual != RLT_RESIDUAL_SHARED_NORM) norm(at + "mlp_norm", c.hidden_size);
     if (c.qk_norm) {
-      norm(at + "q_norm", c.head_dim);
-      norm(at + "k_norm", c.head_dim);
+      norm(at + "q_norm", (all ? c.heads : 1) * c.head_dim);
+      norm(at + "k_norm", (all ? c.kv_heads : 1) * c.head_dim);
     }
     if (c.post_norms) {
       norm(at + "post_attn_norm", c.hidden_size);

@@ -11,6 +11,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 
 #include <cstring>
@@ -95,11 +96,12 @@ class Plain {
         x = norm(x.add(mlp(x)), at("mlp_norm"));
         continue;
       }
-      const bool bare = c_.embed_norm && layer_ == 0;
+      const bool bare = (c_.embed_norm && layer_ == 0) || c_.post_norms == RLT_POST_NORMS_ONLY;
       const at::Tensor attended = post("post_attn_norm", attention(bare ? x : norm(x, at("attn_norm"))));
       if (c_.residual == RLT_RESIDUAL_SEQUENTIAL) {
         x = x.add(attended);
-        x = x.add(post("post_mlp_norm", mlp(norm(x, at("mlp_norm")))));
+        const bool only = c_.post_norms == RLT_POST_NORMS_ONLY;
+        x = x.add(post("post_mlp_norm", mlp(only ? x : norm(x, at("mlp_norm")))));
       } else {
         const bool shared = c_.residual == RLT_RESIDUAL_SHARED_NORM;
         x = x.add(attended).add(mlp(norm(x, at(shared ? "attn_norm" : "mlp_norm"))));
@@ -149,8 +151,15 @@ class Plain {
                                   .mul(rlt::test::vector_of(is_long ? s_.long_frequencies : s_.frequencies));
     const double factor = is_long ? table.long_factor : (table.factor == 0 ? 1 : table.factor);
     const int64_t half = c_.rotary_dim / 2;
-    const at::Tensor cos = angles.cos().mul(factor), sin = angles.sin().mul(factor),
-                     low = x.narrow(1, 0, half), high = x.narrow(1, half, half);
+    const at::Tensor cos = angles.cos().mul(factor), sin = angles.sin().mul(factor);
+    if (c_.rope_pairs) {
+      const auto parts = x.narrow(1, 0, 2 * half).reshape({n_, half, 2}).unbind(2);
+      const at::Tensor a = parts[0].mul(cos).sub(parts[1].mul(sin)),
+                       b = parts[1].mul(cos).add(parts[0].mul(sin));
+      return at::cat(
+          {at::stack({a, b}, 2).reshape({n_, 2 * half}), x.narrow(1, 2 * half, c_.head_dim - 2 * half)}, 1);
+    }
+    const at::Tensor low = x.narrow(1, 0, half), high = x.narrow(1, half, half);
     return at::cat({low.mul(cos).sub(high.mul(sin)), high.mul(cos).add(low.mul(sin)),
                     x.narrow(1, 2 * half, c_.head_dim - 2 * half)},
                    1);
@@ -166,9 +175,13 @@ class Plain {
         all = all.view({n_, c_.heads, 3, d}).transpose(1, 2).reshape({n_, 3 * c_.heads * d});
       }
     }
+    if (c_.qk_norm == RLT_QK_NORM_ALL) {
+      const auto parts = all.split_with_sizes({c_.heads * d, c_.kv_heads * d, c_.kv_heads * d}, 1);
+      all = at::cat({norm(parts[0], at("q_norm")), norm(parts[1], at("k_norm")), parts[2]}, 1);
+    }
     const auto head = [&](int64_t i) { return all.narrow(1, i * d, d); };
     const auto normed = [&](const at::Tensor& t, const char* name) {
-      return c_.qk_norm ? norm(t, at(name)) : t;
+      return c_.qk_norm == RLT_QK_NORM_HEADS ? norm(t, at(name)) : t;
     };
     const at::Tensor index = at::arange(n_, at::kLong), back = index.unsqueeze(1).sub(index.unsqueeze(0));
     const int64_t window = s_.windows[static_cast<size_t>(layer_)];
@@ -180,6 +193,10 @@ class Plain {
       const at::Tensor q = turned(normed(head(h), "q_norm")),
                        k = turned(normed(head(c_.heads + kv), "k_norm"));
       at::Tensor scores = q.matmul(k.t()).mul(c_.attention_scale);
+      if (c_.query_growth > 0) {
+        const at::Tensor spans = index.div(c_.query_span, "floor").to(at::kDouble).add(1);
+        scores = scores.mul(spans.log().mul(c_.query_growth).add(1).unsqueeze(1));
+      }
       if (c_.attention_softcap > 0)
         scores = scores.div(c_.attention_softcap).tanh().mul(c_.attention_softcap);
       columns.push_back(
@@ -480,10 +497,10 @@ TEST(transformer_names_the_weight_that_is_wrong) {
       EXPECT_THROWS("weight " + name + " has shape", Transformer(s.config(), weights));
       weights.erase(name);
       const bool bias = name.find(".bias") != std::string::npos;
-      const bool may_lack =
-          name.find("norm") == std::string::npos ? s.biases != 0 : s.c.bidirectional && !s.c.norm_after;
-      if (name == "head.weight" || (bias && may_lack)) {
+      if (name == "head.weight" || (bias && name.find("norm") == std::string::npos)) {
         Transformer(s.config(), weights);  // an optional weight
+      } else if (name == "norm.bias") {    // then no norm has one
+        EXPECT_THROWS("no place for weight layers.0.attn_norm.bias", Transformer(s.config(), weights));
       } else {
         EXPECT_THROWS("weight " + name + " is missing", Transformer(s.config(), weights));
       }
@@ -530,6 +547,18 @@ TEST(transformer_refuses_what_does_not_fit) {
     s.c.rotary_dim = 0;
     s.c.first_position = 64;
   });
+  refuse("post_norms: unknown choice 3", [](Shape& s) { s.c.post_norms = 3; });
+  refuse("qk_norm: unknown choice 3", [](Shape& s) { s.c.qk_norm = 3; });
+  refuse("separate q and k", [](Shape& s) {
+    s.c.qk_norm = RLT_QK_NORM_ALL;
+    s.c.qkv = RLT_QKV_FUSED;
+  });
+  refuse("rope_pairs", [](Shape& s) { s.c.rope_pairs = s.c.qk_norm = 1; });
+  refuse("post_norms alone", [](Shape& s) {
+    s.c.post_norms = RLT_POST_NORMS_ONLY;
+    s.c.residual = RLT_RESIDUAL_PARALLEL;
+  });
+  refuse("positive query_span, got 0", [](Shape& s) { s.c.query_growth = 1; });
   refuse("norm_after", [](Shape& s) { s.c.norm_after = s.c.post_norms = 1; });
   refuse("norm_after", [](Shape& s) {
     s.c.norm_after = 1;

@@ -184,7 +184,7 @@ func TestTrainableWeights(t *testing.T) {
 
 // TestSaveMerged: a merged model computes the same as the adapted one.
 func TestSaveMerged(t *testing.T) {
-	for _, name := range []string{"llama", "gpt2", "gpt_neox", "phi3_window", "gemma3"} {
+	for _, name := range []string{"llama", "gpt2", "gpt_neox", "phi3_window", "gemma3", "mistral3_small", "granitemoehybrid", "glm4", "cohere2"} {
 		t.Run(name, func(t *testing.T) {
 			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
 			c.adapt(t)

@@ -2,6 +2,7 @@ package transformers
 
 import (
 	"math"
+	"slices"
 
 	"github.com/rltrain/rltrain/torch"
 )
@@ -117,25 +118,127 @@ func gemma3Fields(f *fields, c *Config) {
 		return
 	}
 	sliding := c.slide(f, f.window(4096), func(layer int) bool { return (layer+1)%pattern != 0 })
+	c.ropesByKind(f, c.ropeInputs(f), f.positive("rope_local_base_freq", 1e4), sliding)
+}
+
+// ropesByKind adds a rope for layers with full attention and another one, with base theta, for those that slide.
+func (c *Config) ropesByKind(f *fields, in ropeInputs, theta float64, sliding []bool) {
 	full, local := f.nestedRopes()
-	in := c.ropeInputs(f)
 	c.addRope(f, full, in)
-	in.theta = f.positive("rope_local_base_freq", 1e4)
+	in.theta = theta
 	c.addRope(f, local, in)
-	if f.err != nil {
-		return
-	}
 	for i, s := range sliding {
-		if s {
+		if f.err == nil && s {
 			c.core.RopeOf[i] = 1
 		}
 	}
 }
 
-// graniteFields reads Granite's multipliers. The hidden states are kept divided by residual_multiplier: then attention
-// and MLP add to them as they are, and an RMS norm with its epsilon divided by the square gives the same.
+// still takes the positions from some layers: angles of 0 leave queries and keys as they are.
+func (c *Config) still(f *fields, is func(layer int) bool) {
+	if f.err != nil {
+		return
+	}
+	c.core.Ropes = append(c.core.Ropes, torch.Rope{InvFreq: make([]float64, c.core.RotaryDim/2), Factor: 1})
+	for i := range c.core.RopeOf {
+		if is(i) {
+			c.core.RopeOf[i] = len(c.core.Ropes) - 1
+		}
+	}
+}
+
+// olmo3Fields reads Olmo 3's fields. Layers that slide rotate without scaling unless rope_parameters says otherwise.
+func olmo3Fields(f *fields, c *Config) {
+	sliding := c.slide(f, f.window(4096), func(layer int) bool { return (layer+1)%4 != 0 })
+	c.ropesByKind(f, c.ropeInputs(f), c.family.theta, sliding)
+}
+
+// exaone4Fields reads EXAONE 4's fields: if some layers have a window, the others have no positions.
+func exaone4Fields(f *fields, c *Config) {
+	pattern, window := 0, f.window(4096)
+	if window > 0 && !f.has("layer_types") {
+		pattern = f.size("sliding_window_pattern", 4, maxLayers)
+	}
+	sliding := c.slide(f, window, func(layer int) bool { return pattern > 0 && (layer+1)%pattern != 0 })
+	c.addRope(f, f.ropeObject(), c.ropeInputs(f))
+	c.still(f, func(layer int) bool { return window > 0 && !sliding[layer] })
+}
+
+// cohere2Fields reads Command R7B's fields: layers without a window have no positions.
+func cohere2Fields(f *fields, c *Config) {
+	f.forbid("use_qk_norm")
+	pattern := f.size("sliding_window_pattern", 4, maxLayers)
+	if f.err != nil {
+		return
+	}
+	sliding := c.slide(f, f.window(4096), func(layer int) bool { return (layer+1)%pattern != 0 })
+	c.addRope(f, f.ropeObject(), c.ropeInputs(f))
+	c.still(f, func(layer int) bool { return !sliding[layer] })
+	c.core.LogitDivisor = 1 / f.positive("logit_scale", 0.0625)
+}
+
+// ministralFields gives layers a window that layer_types names, all of them without it.
+func ministralFields(f *fields, c *Config) {
+	w := f.window(4096)
+	c.slide(f, w, func(int) bool { return w > 0 })
+}
+
+// ministral3Fields reads Ministral 3's fields: queries grow with their positions.
+func ministral3Fields(f *fields, c *Config) {
+	slideAll(0)(f, c)
+	rope := f.ropeObject()
+	c.core.QueryGrowth = rope.positive("llama_4_scaling_beta", required)
+	c.core.QuerySpan = rope.size("original_max_position_embeddings", required, maxPositions)
+	delete(rope.raw, "llama_4_scaling_beta")
+	delete(rope.raw, "max_position_embeddings") // transformers does not read it here
+	c.addRope(f, rope, c.ropeInputs(f))
+}
+
+// mistral3Fields reads the text part of Mistral Small 3.1 or Ministral 3.
+func mistral3Fields(f *fields, c *Config) {
+	switch kind := text(f, "model_type", "mistral"); kind {
+	case "mistral":
+		slideAll(4096)(f, c)
+	case "ministral3":
+		for _, key := range []string{"head_dim", "rms_norm_eps"} { // whose defaults are Mistral's
+			f.positive(key, required)
+		}
+		ministral3Fields(f, c)
+	default:
+		f.fail("model_type %.40q is not supported, want \"mistral\" or \"ministral3\"", kind)
+	}
+}
+
+// graniteHybridFields reads the fields of Granite 4's dense models, whose layers are all of attention.
+func graniteHybridFields(f *fields, c *Config) {
+	if n := value(f, "num_local_experts", 8); n != 0 {
+		f.fail("num_local_experts %d is not supported: only models without experts are", n)
+	}
+	types := value(f, "layer_types", value(f, "layers_block_type", []string(nil)))
+	dense := func(kind string) bool { return kind == "attention" || kind == "full_attention" }
+	if f.err == nil && (len(types) != c.NumHiddenLayers || slices.IndexFunc(types, func(k string) bool { return !dense(k) }) >= 0) {
+		f.fail("layer_types has other layers than one of \"attention\" for each of %d, which are not supported", c.NumHiddenLayers)
+	}
+	c.scale(f)
+	c.addRope(f, f.ropeObject(), c.ropeInputs(f))
+	switch kind := text(f, "position_embedding_type", "none"); kind {
+	case "none", "nope":
+		c.still(f, func(int) bool { return true })
+	case "rope":
+	default:
+		f.fail("position_embedding_type %.40q is not supported, want \"rope\" or null", kind)
+	}
+}
+
+// graniteFields reads Granite's fields.
 func graniteFields(f *fields, c *Config) {
 	f.noLayerTypes()
+	c.scale(f)
+}
+
+// scale reads Granite's multipliers. The hidden states are kept divided by residual_multiplier: then attention
+// and MLP add to them as they are, and an RMS norm with its epsilon divided by the square gives the same.
+func (c *Config) scale(f *fields) {
 	residual := f.positive("residual_multiplier", 1)
 	c.core.EmbeddingScale = f.positive("embedding_multiplier", 1) / residual
 	c.core.NormEps /= residual * residual
@@ -167,16 +270,7 @@ func smolLM3Fields(f *fields, c *Config) {
 	}
 	c.slide(f, w, func(layer int) bool { return w > 0 && still(layer) })
 	c.addRope(f, f.ropeObject(), c.ropeInputs(f))
-	if f.err != nil {
-		return
-	}
-	// Angles of 0 leave queries and keys as they are.
-	c.core.Ropes = append(c.core.Ropes, torch.Rope{InvFreq: make([]float64, c.core.RotaryDim/2), Factor: 1})
-	for i := range c.core.RopeOf {
-		if still(i) {
-			c.core.RopeOf[i] = 1
-		}
-	}
+	c.still(f, still)
 }
 
 // modernBert reads ModernBERT's fields: pre-norm blocks with RoPE, some with a local window (Warner et al. 2024,
@@ -200,24 +294,13 @@ func modernBert(f *fields, c *Config) {
 	}
 	// local_attention counts both sides; a token half of it away is seen.
 	sliding := c.slide(f, window/2+1, func(layer int) bool { return layer%every != 0 })
-	full, local := f.nestedRopes()
 	if len(f.object("rope_scaling").raw) > 0 {
 		f.fail("rope_scaling is not supported for this model_type")
 	}
 	in := ropeInputs{headDim: c.HeadDim, maxPositions: c.MaxPositionEmbeddings, wholeHead: true, partial: 1}
 	in.theta = f.positive("global_rope_theta", 160_000)
-	c.addRope(f, full, in)
-	in.theta = f.positive("local_rope_theta", 10_000)
-	c.addRope(f, local, in)
-	if f.err != nil {
-		return
-	}
+	c.ropesByKind(f, in, f.positive("local_rope_theta", 10_000), sliding)
 	if c.dynamic {
 		f.fail("rope_type \"dynamic\" is not supported for this model_type")
-	}
-	for i, slides := range sliding {
-		if slides {
-			c.core.RopeOf[i] = 1
-		}
 	}
 }

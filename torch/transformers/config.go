@@ -285,7 +285,7 @@ func (c *Config) plainCore() torch.ModelConfig {
 		TokenTypes: c.TypeVocabSize, FirstPosition: c.firstPosition(),
 		Norm: fam.normKind, NormEps: c.LayerNormEps, Activation: activations[c.HiddenAct], QKV: fam.qkv, Residual: fam.residual,
 		Gated: fam.has("gate") || fam.has("gate_up"), FusedGateUp: fam.has("gate_up"),
-		PostNorms: fam.has("post_attn_norm"), QKNorm: fam.has("q_norm"),
+		PostNorms: fam.postNorms(), QKNorm: fam.qkNorm(), RopePairs: fam.ropePairs,
 		EmbedNorm: slices.ContainsFunc(fam.base, func(r moduleRow) bool { return r.layer == "embed_norm" }),
 		NormAfter: fam.normAfter, Bidirectional: fam.encoder != nil,
 		AttentionScale: 1 / math.Sqrt(float64(c.headDim())), EmbeddingScale: 1,

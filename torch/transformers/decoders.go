@@ -1,6 +1,7 @@
 package transformers
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/rltrain/rltrain/torch"
@@ -42,50 +43,88 @@ var (
 	gemmaNorms   = rmsRows("attn_norm", "input_layernorm", "post_attn_norm", "post_attention_layernorm", "mlp_norm", "pre_feedforward_layernorm", "post_mlp_norm", "post_feedforward_layernorm")
 	modelPrefix  = []string{"model.", ""}
 	lmHead       = []string{"lm_head"}
-	oldRotary    = []string{"*.rotary_emb.inv_freq"}
-	queryValue   = []string{"q_proj", "v_proj"}
+	allNorms     = []moduleRow{{"q_norm", "self_attn.q_norm", "Q", ""}, {"k_norm", "self_attn.k_norm", "K", ""}}
+	outputNorms  = rmsRows("post_attn_norm", "post_attention_layernorm", "post_mlp_norm", "post_feedforward_layernorm")
+	// Of language models within models of texts and images.
+	languagePrefixes = []string{"model.language_model.", "language_model.model.", "language_model."}
+	languageHeads    = []string{"lm_head", "language_model.lm_head"}
+	visionTower      = []string{"model.vision_tower.*", "vision_tower.*", "model.multi_modal_projector.*", "multi_modal_projector.*"}
+	oldRotary        = []string{"*.rotary_emb.inv_freq"}
+	queryValue       = []string{"q_proj", "v_proj"}
 )
+
+// decoder is a family with Llama's names where fam does not say otherwise.
+func decoder(fam family, rows ...[]moduleRow) *family {
+	if fam.base == nil {
+		fam.base = llamaBase
+	}
+	if fam.prefixes == nil {
+		fam.prefixes, fam.heads = modelPrefix, lmHead
+	}
+	fam.activation = cmp.Or(fam.activation, "silu")
+	fam.theta = cmp.Or(fam.theta, 1e4)
+	fam.layers, fam.rows, fam.targets = "layers.N.", slices.Concat(rows...), queryValue
+	fam.ignored = append(slices.Clone(oldRotary), fam.ignored...)
+	return &fam
+}
 
 // decoders are the causal language models.
 var decoders = map[string]*family{
-	"llama": {
-		eps: 1e-6, activation: "silu", theta: 1e4,
-		prefixes: modelPrefix, heads: lmHead, base: llamaBase, layers: "layers.N.",
-		rows:    slices.Concat(llamaNorms, splitRows("attention_bias", "attention_bias"), gatedRows("mlp_bias")),
-		ignored: oldRotary, targets: queryValue,
-	},
-	"mistral": {
-		kvHeads: 8, eps: 1e-6, activation: "silu", theta: 1e4, special: slideAll(4096),
-		prefixes: modelPrefix, heads: lmHead, base: llamaBase, layers: "layers.N.",
-		rows:    slices.Concat(llamaNorms, splitRows("", ""), gatedRows("")),
-		ignored: oldRotary, targets: queryValue,
-	},
-	"qwen2": {
-		kvHeads: 32, eps: 1e-6, activation: "silu", theta: 1e4, special: slideLate,
-		prefixes: modelPrefix, heads: lmHead, base: llamaBase, layers: "layers.N.",
-		rows:    slices.Concat(llamaNorms, splitRows(always, ""), gatedRows("")),
-		ignored: oldRotary, targets: queryValue,
-	},
-	"qwen3": {
-		kvHeads: 32, headDim: 128, eps: 1e-6, activation: "silu", theta: 1e4, special: slideLate,
-		prefixes: modelPrefix, heads: lmHead, base: llamaBase, layers: "layers.N.",
-		rows:    slices.Concat(llamaNorms, headNorms, splitRows("attention_bias", "attention_bias"), gatedRows("")),
-		ignored: oldRotary, targets: queryValue,
-	},
-	"smollm3": {
-		kvHeads: 4, eps: 1e-6, activation: "silu", theta: 2e6, tied: true, special: smolLM3Fields,
-		prefixes: modelPrefix, heads: lmHead, base: llamaBase, layers: "layers.N.",
-		rows:    slices.Concat(llamaNorms, splitRows("attention_bias", "attention_bias"), gatedRows("mlp_bias")),
-		ignored: oldRotary, targets: queryValue,
-	},
-	"granite": {
-		eps: 1e-6, activation: "silu", theta: 1e4, special: graniteFields,
-		prefixes: modelPrefix, heads: lmHead, base: llamaBase, layers: "layers.N.",
-		rows:    slices.Concat(llamaNorms, splitRows("attention_bias", "attention_bias"), gatedRows("mlp_bias")),
-		ignored: oldRotary, targets: queryValue,
-	},
+	"llama": decoder(family{
+		eps: 1e-6,
+	}, llamaNorms, splitRows("attention_bias", "attention_bias"), gatedRows("mlp_bias")),
+	"mistral": decoder(family{
+		kvHeads: 8, eps: 1e-6, special: slideAll(4096),
+	}, llamaNorms, splitRows("", ""), gatedRows("")),
+	"qwen2": decoder(family{
+		kvHeads: 32, eps: 1e-6, special: slideLate,
+	}, llamaNorms, splitRows(always, ""), gatedRows("")),
+	"qwen3": decoder(family{
+		kvHeads: 32, headDim: 128, eps: 1e-6, special: slideLate,
+	}, llamaNorms, headNorms, splitRows("attention_bias", "attention_bias"), gatedRows("")),
+	"smollm3": decoder(family{
+		kvHeads: 4, eps: 1e-6, theta: 2e6, tied: true, special: smolLM3Fields,
+	}, llamaNorms, splitRows("attention_bias", "attention_bias"), gatedRows("mlp_bias")),
+	"granite": decoder(family{
+		eps: 1e-6, special: graniteFields,
+	}, llamaNorms, splitRows("attention_bias", "attention_bias"), gatedRows("mlp_bias")),
+	"granitemoehybrid": decoder(family{
+		eps: 1e-6, special: graniteHybridFields,
+		own: map[string]string{"intermediate_size": "shared_intermediate_size"}, sizes: map[string]int{"intermediate_size": 1024},
+	}, llamaNorms, splitRows("attention_bias", "attention_bias"), []moduleRow{
+		{"gate_up", "shared_mlp.input_linear", "GH", ""},
+		{"down", "shared_mlp.output_linear", "HI", ""},
+	}),
+	"olmo2": decoder(family{eps: 1e-5}, outputNorms, allNorms, splitRows("attention_bias", "attention_bias"), gatedRows("")),
+	"olmo3": decoder(family{
+		eps: 1e-5, theta: 5e5, special: olmo3Fields,
+	}, outputNorms, allNorms, splitRows("attention_bias", "attention_bias"), gatedRows("")),
+	"exaone4": decoder(family{
+		kvHeads: 32, eps: 1e-5, special: exaone4Fields,
+	}, outputNorms, headNorms, splitRows("", ""), gatedRows("")),
+	"ministral": decoder(family{kvHeads: 8, eps: 1e-6, special: ministralFields}, llamaNorms, splitRows("", ""), gatedRows("")),
+	"ministral3": decoder(family{
+		kvHeads: 8, headDim: 128, eps: 1e-5, special: ministral3Fields,
+	}, llamaNorms, splitRows("", ""), gatedRows("")),
+	// Mistral Small 3.1 and Ministral 3 include a vision tower, which is ignored.
+	"mistral3": decoder(family{
+		inner: "text_config", kvHeads: 8, eps: 1e-6, tied: true, special: mistral3Fields,
+		prefixes: languagePrefixes, heads: languageHeads, ignored: visionTower,
+	}, llamaNorms, splitRows("", ""), gatedRows("")),
+	"cohere2": decoder(family{
+		eps: 1e-5, tied: true, normKind: torch.NormLayer, residual: torch.ResidualSharedNorm, ropePairs: true,
+		special: cohere2Fields,
+	}, rmsRows("attn_norm", "input_layernorm"), splitRows("attention_bias", "attention_bias"), gatedRows("")),
+	"glm4": decoder(family{
+		kvHeads: 2, headDim: 128, eps: 1.5625e-7, partial: 0.5, attentionBias: true, ropePairs: true,
+	}, rmsRows("attn_norm", "input_layernorm", "post_attn_norm", "post_self_attn_layernorm", "mlp_norm",
+		"post_attention_layernorm", "post_mlp_norm", "post_mlp_layernorm"),
+		splitRows("attention_bias", ""), []moduleRow{
+			{"gate_up", "mlp.gate_up_proj", "GH", ""},
+			{"down", "mlp.down_proj", "HI", ""},
+		}),
 	"starcoder2": {
-		kvHeads: 2, eps: 1e-5, activation: "gelu_pytorch_tanh", theta: 1e4, tied: true, attentionBias: true,
+		kvHeads: 2, eps: 1e-5, theta: 1e4, activation: "gelu_pytorch_tanh", tied: true, attentionBias: true,
 		normKind: torch.NormLayer, special: slideAll(0),
 		own:      map[string]string{"layer_norm_eps": "norm_epsilon"},
 		prefixes: modelPrefix, heads: lmHead, base: shiftedBase, layers: "layers.N.",
@@ -95,18 +134,16 @@ var decoders = map[string]*family{
 		}),
 		ignored: oldRotary, targets: queryValue,
 	},
-	"stablelm": {
-		kvHeads: 32, eps: 1e-5, activation: "silu", theta: 1e4, partial: 0.25, normKind: torch.NormLayer,
+	"stablelm": decoder(family{
+		kvHeads: 32, eps: 1e-5, partial: 0.25, normKind: torch.NormLayer,
 		special: func(f *fields, c *Config) {
 			f.forbid("use_parallel_residual")
 			f.forbid("qk_layernorm")
 		},
-		prefixes: modelPrefix, heads: lmHead, base: shiftedBase, layers: "layers.N.",
-		rows:    slices.Concat(shiftedNorms, splitRows("use_qkv_bias", ""), gatedRows("")),
-		ignored: oldRotary, targets: queryValue,
-	},
+		base: shiftedBase,
+	}, shiftedNorms, splitRows("use_qkv_bias", ""), gatedRows("")),
 	"phi": {
-		eps: 1e-5, activation: "gelu_new", theta: 1e4, partial: 0.5, normKind: torch.NormLayer, residual: torch.ResidualSharedNorm,
+		eps: 1e-5, theta: 1e4, activation: "gelu_new", partial: 0.5, normKind: torch.NormLayer, residual: torch.ResidualSharedNorm,
 		special: func(f *fields, c *Config) {
 			f.forbid("qk_layernorm")
 		},
@@ -124,7 +161,7 @@ var decoders = map[string]*family{
 		ignored: oldRotary, targets: []string{"q_proj", "v_proj", "fc1", "fc2"},
 	},
 	"phi3": {
-		eps: 1e-5, activation: "silu", theta: 1e4, partial: 1, qkv: torch.QKVFused, special: slideAll(0),
+		eps: 1e-5, theta: 1e4, activation: "silu", partial: 1, qkv: torch.QKVFused, special: slideAll(0),
 		sizes:     map[string]int{"original_max_position_embeddings": 4096},
 		ropeAlias: map[string]string{"su": "longrope", "yarn": "longrope"},
 		prefixes:  modelPrefix, heads: lmHead, base: llamaBase, layers: "layers.N.",
@@ -136,7 +173,7 @@ var decoders = map[string]*family{
 		ignored: oldRotary, targets: []string{"qkv_proj"},
 	},
 	"gpt_neox": {
-		eps: 1e-5, activation: "gelu", theta: 1e4, partial: 0.25, attentionBias: true,
+		eps: 1e-5, theta: 1e4, activation: "gelu", partial: 0.25, attentionBias: true,
 		normKind: torch.NormLayer, qkv: torch.QKVInterleaved, residual: torch.ResidualParallel,
 		special: func(f *fields, c *Config) {
 			if !value(f, "use_parallel_residual", true) {
@@ -186,24 +223,18 @@ var decoders = map[string]*family{
 		},
 		ignored: []string{"*.attn.bias", "*.attn.masked_bias"}, targets: []string{"c_attn"},
 	},
-	"gemma2": {
-		kvHeads: 4, headDim: 256, eps: 1e-6, activation: "gelu_pytorch_tanh", theta: 1e4, tied: true,
+	"gemma2": decoder(family{
+		kvHeads: 4, headDim: 256, eps: 1e-6, activation: "gelu_pytorch_tanh", tied: true,
 		normKind: torch.NormRMSPlusOne, special: gemma2Fields,
-		own:      map[string]string{"hidden_act": "hidden_activation"},
-		prefixes: modelPrefix, heads: lmHead, base: llamaBase, layers: "layers.N.",
-		rows:    slices.Concat(gemmaNorms, splitRows("attention_bias", "attention_bias"), gatedRows("")),
-		ignored: oldRotary, targets: queryValue,
-	},
+		own: map[string]string{"hidden_act": "hidden_activation"},
+	}, gemmaNorms, splitRows("attention_bias", "attention_bias"), gatedRows("")),
 	"gemma3_text": gemma3Family("", []string{"model.", ""}, []string{"lm_head"}, nil),
 	// The larger models include a vision tower, which is ignored: text does not need it.
-	"gemma3": gemma3Family("text_config",
-		[]string{"model.language_model.", "language_model.model.", "language_model."},
-		[]string{"lm_head", "language_model.lm_head"},
-		[]string{"model.vision_tower.*", "vision_tower.*", "model.multi_modal_projector.*", "multi_modal_projector.*"}),
+	"gemma3": gemma3Family("text_config", languagePrefixes, languageHeads, visionTower),
 }
 
 func gemma3Family(inner string, prefixes, heads, ignored []string) *family {
-	return &family{
+	return decoder(family{
 		inner: inner, kvHeads: 4, headDim: 256, eps: 1e-6, activation: "gelu_pytorch_tanh", theta: 1e6, tied: true,
 		sizes: map[string]int{
 			"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
@@ -211,8 +242,6 @@ func gemma3Family(inner string, prefixes, heads, ignored []string) *family {
 		},
 		normKind: torch.NormRMSPlusOne, special: gemma3Fields,
 		own:      map[string]string{"hidden_act": "hidden_activation"},
-		prefixes: prefixes, heads: heads, base: llamaBase, layers: "layers.N.",
-		rows:    slices.Concat(gemmaNorms, headNorms, splitRows("attention_bias", "attention_bias"), gatedRows("")),
-		ignored: append(slices.Clone(oldRotary), ignored...), targets: queryValue,
-	}
+		prefixes: prefixes, heads: heads, ignored: ignored,
+	}, gemmaNorms, headNorms, splitRows("attention_bias", "attention_bias"), gatedRows(""))
 }

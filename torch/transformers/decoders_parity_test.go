@@ -2,9 +2,12 @@ package transformers_test
 
 import (
 	"encoding/binary"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -74,11 +77,15 @@ func (c causalCase) logits(s *torch.Scope, sequences [][]int32, adapter bool) to
 }
 
 func (c causalCase) head(s *torch.Scope, hidden torch.Tensor) torch.Tensor {
-	weight, err := c.Head.To(torch.F32)
-	if err != nil {
-		panic(err)
+	weight := c.Head
+	if !c.Trainable {
+		wide, err := c.Head.To(torch.F32)
+		if err != nil {
+			panic(err)
+		}
+		defer wide.Close()
+		weight = wide
 	}
-	defer weight.Close()
 	bias := s.Floats(make([]float32, c.Config.VocabSize), int64(c.Config.VocabSize))
 	if c.HeadBias != nil {
 		bias = c.HeadBias.T()
@@ -202,6 +209,90 @@ func TestCausalAdapterGradientsEqualPEFT(t *testing.T) {
 				return nil
 			}))
 			torchtest.Near(t, c.read(t, c.sequences, false), c.want(t, "logits"), tolerance, "without the adapter, logits")
+		})
+	}
+}
+
+// TestCausalGradientsEqualTransformers compares gradients of all weights by two sums of each: of gradient times weight and
+// of squares. Fixtures of families since SmolLM3 have them.
+func TestCausalGradientsEqualTransformers(t *testing.T) {
+	compared := 0
+	for _, name := range causalCases(t) {
+		t.Run(name, func(t *testing.T) {
+			c := openCausal(t, name, transformers.CausalOptions{Trainable: true})
+			if _, ok := c.expected.Lookup("whole"); !ok {
+				return
+			}
+			compared++
+			var specs []transformers.TensorSpec
+			for _, spec := range c.Config.TensorNames() {
+				if spec.Group != "tied" {
+					specs = append(specs, spec)
+				}
+			}
+			slices.SortFunc(specs, func(a, b transformers.TensorSpec) int { return strings.Compare(a.Path, b.Path) })
+			want := c.want(t, "whole")
+			expect.Equal(t, len(want), 2*len(specs))
+			must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+				s.Backward(c.meanLoss(s, false))
+				for i, spec := range specs {
+					v := c.Weights[spec.Name]
+					grad, ok := s.Grad(v)
+					if !ok {
+						t.Fatalf("%s has no gradient", spec.Name)
+					}
+					var dot, squares, weights float64
+					weight := s.Read(v.T())
+					for j, g := range s.Read(grad) {
+						dot += float64(g) * float64(weight[j])
+						squares += float64(g) * float64(g)
+						weights += float64(weight[j]) * float64(weight[j])
+					}
+					// A bias of keys shifts all scores of a query equally: its gradient is rounding alone.
+					if strings.HasSuffix(spec.Name, ".k.bias") && squares < 1e-12 {
+						continue
+					}
+					limit := 2*tolerance*math.Sqrt(squares*weights) + 1e-9
+					if math.Abs(dot-float64(want[2*i])) > limit || math.Abs(squares/float64(want[2*i+1])-1) > 2*tolerance {
+						t.Errorf("%s: gradient·weight %g and |gradient|² %g, want %g and %g", spec.Name, dot, squares, want[2*i], want[2*i+1])
+					}
+				}
+				return nil
+			}))
+		})
+	}
+	if compared < 40 {
+		t.Errorf("only %d fixtures have gradients of all weights", compared)
+	}
+}
+
+// TestCausalAdapterStepsEqualPEFT trains the adapter with AdamW, as PEFT's with torch's.
+func TestCausalAdapterStepsEqualPEFT(t *testing.T) {
+	for _, name := range causalCases(t) {
+		t.Run(name, func(t *testing.T) {
+			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
+			if _, ok := c.expected.Lookup("losses"); !ok {
+				return
+			}
+			params := slices.Collect(maps.Values(c.adapt(t)))
+			adam := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: params, WeightDecay: 0.01})
+			defer adam.Close()
+			var losses []float32
+			for range c.want(t, "losses") {
+				must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+					loss := c.meanLoss(s, true)
+					losses = append(losses, s.Read(loss)...)
+					s.Backward(loss)
+					return nil
+				}))
+				must.Get(adam.Step([]float64{0.02}, 0))(t)
+			}
+			for i, want := range c.want(t, "losses") {
+				if math.Abs(float64(losses[i]-want)) > 1e-5*max(1, math.Abs(float64(want))) {
+					t.Errorf("losses %v, want %v", losses, c.want(t, "losses"))
+					break
+				}
+			}
 		})
 	}
 }

@@ -31,6 +31,7 @@ type family struct {
 	tied             bool
 	fourfold         bool // intermediate_size defaults to 4·hidden_size
 	attentionBias    bool // default of the field
+	ropePairs        bool // see torch.ModelConfig
 
 	normKind  torch.NormKind
 	normAfter bool // norms come after the sums
@@ -98,6 +99,29 @@ func (fam *family) has(layer string) bool {
 	return slices.ContainsFunc(fam.rows, func(r moduleRow) bool { return r.layer == layer })
 }
 
+// postNorms says where the rows have norms.
+func (fam *family) postNorms() torch.PostNorms {
+	switch {
+	case !fam.has("post_attn_norm"):
+		return torch.PostNormsNone
+	case fam.has("attn_norm"):
+		return torch.PostNormsAlso
+	}
+	return torch.PostNormsOnly
+}
+
+// qkNorm says what the norms of the rows span.
+func (fam *family) qkNorm() torch.QKNorm {
+	for _, r := range fam.rows {
+		if r.layer == "q_norm" && r.shape == "D" {
+			return torch.QKNormHeads
+		} else if r.layer == "q_norm" {
+			return torch.QKNormAll
+		}
+	}
+	return torch.QKNormNone
+}
+
 // prefixOf is the prefix of the base model's names in task models.
 func (fam *family) prefixOf() string {
 	if fam.encoder != nil {
@@ -132,7 +156,7 @@ type moduleRow struct {
 	layer  string // the core's name
 	module string // transformers' name
 	shape  string // of the weight
-	bias   string // "" for always, or the field of config.json that enables it
+	bias   string // "" for never, always, or the field of config.json that enables it
 }
 
 const always = "+"

@@ -4,6 +4,7 @@
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <array>
 
@@ -41,6 +42,9 @@ Network::Block::Block(const nn::Groups& groups)
 Network::Network(const nn::Transformer& decoder, c10::Device device)
     : decoder_(decoder), device_(device), head_({&decoder.head()}), type_(common_type(decoder)) {
   const nn::Config& c = config();
+  TORCH_CHECK(c.query_growth == 0,
+              "a model whose queries grow with their positions (llama_4_scaling_beta) does not "
+              "generate on a GPU; use --device cpu");
   shape_ = {c.layers, c.heads, c.kv_heads, c.head_dim, type_of(type_)};
   for (size_t i = 0; i < decoder.blocks().size(); ++i) blocks_.emplace_back(decoder.groups(i));
   for (const nn::Rope& rope : c.rope_list) {
@@ -64,7 +68,11 @@ bool Network::refresh() {
   };
   const auto take = [&](nn::Norm& to, const nn::Norm& from) {
     move(to.weight, from.weight);
-    move(to.bias, from.bias);
+    if (from.bias.defined()) {
+      move(to.bias, from.bias);
+    } else if (config().norm == RLT_NORM_LAYER && to.weight.defined() && !to.bias.defined()) {
+      to.bias = at::zeros_like(to.weight);  // the kernel reads one
+    }
   };
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const nn::Block& from = decoder_.blocks()[i];
@@ -100,6 +108,7 @@ bool Network::set_adapter(int32_t number, const nn::Transformer* from) {
 }
 
 at::Tensor Network::norm(const nn::Norm& norm, const at::Tensor& x, at::ScalarType type) const {
+  if (!norm.weight.defined()) return x.to(type);
   const nn::Config& c = config();
   const int64_t rows = x.size(0), width = x.size(1);
   at::Tensor y = empty({rows, width}, type);
@@ -131,15 +140,31 @@ Qkv Network::layout() const {
   return {0, queries, queries + keys, d, d, queries + 2 * keys};
 }
 
+// What the kernel that stores q and k does not do: norms of all heads together and rotations of neighbours.
+at::Tensor Network::prepared(const Block& block, const at::Tensor& qkv) const {
+  const nn::Config& c = config();
+  if (c.qk_norm != RLT_QK_NORM_ALL && !c.rope_pairs) return qkv;
+  const int64_t queries = c.heads * c.head_dim, keys = c.kv_heads * c.head_dim;
+  const auto part = [&](const nn::Norm& norm, int64_t from, int64_t width) {
+    at::Tensor x = qkv.narrow(1, from, width).contiguous();
+    if (c.qk_norm == RLT_QK_NORM_ALL) x = this->norm(norm, x, at::kFloat);
+    return c.rope_pairs ? nn::pairs_to_halves(c, x) : x;
+  };
+  return at::cat({part(block.q_norm, 0, queries), part(block.k_norm, queries, keys),
+                  qkv.narrow(1, queries + keys, keys)},
+                 1);
+}
+
 at::Tensor Network::attend(size_t layer, const at::Tensor& x, const Pass& pass, void* room) const {
   const nn::Config& c = config();
   const Block& block = blocks_[layer];
-  const at::Tensor qkv = block.qkv(x, pass.ranges);
+  const at::Tensor qkv = prepared(block, block.qkv(x, pass.ranges));
+  const bool heads = c.qk_norm == RLT_QK_NORM_HEADS;
   at::Tensor queries = empty({pass.count, c.heads * c.head_dim}, type_);
   store(current_stream(device_), pass.rows, pass.places, pass.pages, qkv.const_data_ptr<float>(), layout(),
-        angles(layer), data_or_null(block.q_norm.weight), data_or_null(block.k_norm.weight),
-        c.norm == RLT_NORM_RMS_PLUS_ONE, c.norm_eps, shape_, static_cast<int64_t>(layer),
-        queries.mutable_data_ptr(), pass.count);
+        angles(layer), heads ? data_or_null(block.q_norm.weight) : nullptr,
+        heads ? data_or_null(block.k_norm.weight) : nullptr, c.norm == RLT_NORM_RMS_PLUS_ONE, c.norm_eps,
+        shape_, static_cast<int64_t>(layer), queries.mutable_data_ptr(), pass.count);
   return mix(layer, queries, pass, room);
 }
 

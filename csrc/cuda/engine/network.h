@@ -61,6 +61,7 @@ class Network {
   };
 
   at::Tensor norm(const nn::Norm& norm, const at::Tensor& x, at::ScalarType type) const;
+  at::Tensor prepared(const Block& block, const at::Tensor& qkv) const;
   at::Tensor attend(size_t layer, const at::Tensor& x, const Pass& pass, void* room) const;
   at::Tensor widen(const Block& block, const at::Tensor& x, const Pass& pass) const;
   // x += norm(layer(y)); the norm is optional.

@@ -6,6 +6,18 @@
 #include "kernels/parallel.h"
 
 namespace rlt::engine {
+namespace {
+
+// Rotates features 2j and 2j + 1 together.
+void rotate_pairs(float* x, const float* cosines, const float* sines, int64_t half) {
+  for (int64_t j = 0; j < half; ++j) {
+    const float a = x[2 * j], b = x[2 * j + 1];
+    x[2 * j] = a * cosines[j] - b * sines[j];
+    x[2 * j + 1] = b * cosines[j] + a * sines[j];
+  }
+}
+
+}  // namespace
 
 void Network::attention(const Block& block, int64_t layer, Workspace& w) const {
   const nn::Config& c = config();
@@ -44,12 +56,15 @@ void Network::place(const Block& block, int64_t layer, Workspace& w, int64_t row
     rotation = w.rotations.data() + (row * ropes + c.layer_ropes[static_cast<size_t>(layer)]) * c.rotary_dim;
   }
   const auto turn = [&](float* x, const Norm& norm) {
-    if (c.qk_norm) apply(norm, x, x, c.head_dim);
+    if (c.qk_norm == RLT_QK_NORM_HEADS) apply(norm, x, x, c.head_dim);
+    if (c.rope_pairs) return rotate_pairs(x, rotation, rotation + half, half);
     if (half > 0) kernels().rotate(x, rotation, rotation + half, 1, x, half, 2 * half);
   };
+  const auto factor = static_cast<float>(c.query_factor(position));
   for (int64_t h = head * group; h < (head + 1) * group; ++h) {
     float* const q = base + block.q + h * block.stride;
     turn(q, block.q_norm);
+    if (factor != 1) kernels().scale(q, factor, q, c.head_dim);
     if (block.rounds()) round_in_place(q, c.head_dim);
   }
   float *k = base + block.k + head * block.stride, *v = base + block.v + head * block.stride;

@@ -106,12 +106,28 @@ Network::Norm Network::read(const nn::Norm& norm) const {
 
 void Network::apply(const Norm& norm, const float* x, float* y, int64_t n) const {
   const auto eps = static_cast<float>(config().norm_eps);
-  if (config().norm == RLT_NORM_LAYER) {
+  if (norm.weight.empty()) {
+    std::copy_n(x, n, y);
+  } else if (config().norm == RLT_NORM_LAYER) {
     float mean;
-    kernels().layer_norm(x, norm.weight.data(), norm.bias.data(), y, n, eps, &mean);
+    kernels().layer_norm(x, norm.weight.data(), norm.bias.empty() ? nullptr : norm.bias.data(), y, n, eps,
+                         &mean);
   } else {
     kernels().rms_norm(x, norm.weight.data(), 0, y, n, eps);
   }
+}
+
+void Network::norm_all_heads(const Block& block, Workspace& w) const {
+  const nn::Config& c = config();
+  const int64_t queries = c.heads * c.head_dim, keys = c.kv_heads * c.head_dim;
+  parallel_for(0, static_cast<int64_t>(w.rows.size()), grain(queries + keys),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   float* const row = w.qkv.data() + i * block.qkv.width();
+                   apply(block.q_norm, row + block.q, row + block.q, queries);
+                   apply(block.k_norm, row + block.k, row + block.k, keys);
+                 }
+               });
 }
 
 void Network::apply_rows(const Norm& norm, const Buffer<float>& x, float* y, int64_t rows) const {
@@ -223,6 +239,7 @@ void Network::forward(Workspace& w) const {
     const Block& block = blocks_[n];
     apply_rows(block.attn_norm, w.x, w.h.data(), rows);
     block.qkv.multiply(rows_of(w, w.h, c.hidden_size), {}, w.qkv.data(), block.qkv.width());
+    if (c.qk_norm == RLT_QK_NORM_ALL) norm_all_heads(block, w);
     attention(block, static_cast<int64_t>(n), w);
     if (c.residual == RLT_RESIDUAL_PARALLEL) apply_rows(block.mlp_norm, w.x, w.h.data(), rows);
     add_linear(block.o, block.post_attn_norm, rows_of(w, w.attended, block.o.in()), w);

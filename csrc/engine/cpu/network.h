@@ -85,8 +85,10 @@ class Network {
   template <class F>
   void for_linears(const F& f);
   Norm read(const nn::Norm& norm) const;
+  // Copies x where the model has no such norm.
   void apply(const Norm& norm, const float* x, float* y, int64_t n) const;
   void apply_rows(const Norm& norm, const Buffer<float>& x, float* y, int64_t rows) const;
+  void norm_all_heads(const Block& block, Workspace& w) const;
 
   void list_rows(Workspace& w) const;
   void embed(Workspace& w) const;
