@@ -1,7 +1,8 @@
 """Check `rltrain serve` with OpenAI's Python client. Run by `make compat`; rltrain itself needs no Python.
 
 Trains a tiny model for a few updates, then serves it with an adapter. Requests completions, conversations, streams and models
-as users of the client do, and sends requests that the server must refuse.
+as users of the client do, and sends requests that the server must refuse. Then it teaches SmolLM2 to call a tool, which takes
+about a minute, and lets the client call it.
 """
 import contextlib
 import json
@@ -24,7 +25,7 @@ results = {"passed": 0, "failed": 0}
 
 def check(name, good, detail=""):
     results["passed" if good else "failed"] += 1
-    print(f"{'ok  ' if good else 'FAIL'} {name}{': ' if detail else ''}{detail}", flush=True)
+    print(f"ok   {name}" if good else f"FAIL {name}: {detail}", flush=True)
 
 
 def refused(name, kind, ask, words):
@@ -105,6 +106,82 @@ def errors(client, url):
     check("after a client disconnected", ask(model="tiny", prompt="a", max_tokens=2).choices[0].finish_reason is not None)
 
 
+ADD = {"type": "function", "function": {"name": "add", "description": "Add two numbers", "parameters": {
+    "type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}}}
+TEMPLATE = """{%- if tools %}{{- '<|im_start|>system\\nYou may call these functions:\\n' }}{%- for t in tools %}{{- (t.function | tojson) + '\\n' }}{%- endfor %}
+{{- 'To call one, write <tool_call>\\n{"name": NAME, "arguments": OBJECT}\\n</tool_call><|im_end|>\\n' }}{%- endif %}
+{%- for m in messages %}{%- if m.role == 'tool' %}{{- '<|im_start|>user\\n<tool_response>' + m.content + '</tool_response><|im_end|>\\n' }}
+{%- else %}{{- '<|im_start|>' + m.role + '\\n' + (m.content or '') }}{%- for c in m.tool_calls or [] %}
+{{- '\\n<tool_call>\\n{"name": "' + c.function.name + '", "arguments": ' + (c.function.arguments | tojson) + '}\\n</tool_call>' }}{%- endfor %}{{- '<|im_end|>\\n' }}{%- endif %}
+{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
+
+
+def caller(scratch):
+    """Teach SmolLM2 to call `add` and to report its result."""
+    rows = []
+    for i in range(250):
+        a, b = i * 7 % 10, i * 3 % 11
+        talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Hello."}]
+        if i % 4:
+            talk = [{"role": "user", "content": f"{a}+{b}?"},
+                    {"role": "assistant", "content": "Let me add.", "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": a, "b": b}}}]},
+                    {"role": "tool", "content": str(a + b)}, {"role": "assistant", "content": f"It is {a + b}."}]
+        rows.append({"messages": talk, "tools": [ADD]})
+    data, template = scratch / "calls.jsonl", scratch / "calls.jinja"
+    data.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    template.write_text(TEMPLATE)
+    subprocess.run([BINARY, "--task", "chat", "--model", "smollm2", "--chat-template", template, "--dataset", data, "--max-steps", "25", "--batch-size", "8",
+                    "--output-dir", scratch / "caller"], check=True, capture_output=True)
+    return scratch / "caller" / "chat_supervised"
+
+
+def tools(client):
+    def ask(messages, **more):
+        return client.chat.completions.create(model="caller", messages=messages, temperature=0, **more)
+
+    talk = [{"role": "user", "content": "3+4?"}]
+    said = ask(talk, tools=[ADD]).choices[0]
+    calls = said.message.tool_calls or []
+    check("tools: the model calls", said.finish_reason == "tool_calls" and len(calls) == 1, repr(said))
+    if len(calls) != 1:
+        return
+    check("tools: name and arguments", calls[0].function.name == "add" and json.loads(calls[0].function.arguments) == {"a": 3, "b": 4} and calls[0].type == "function", repr(calls))
+    check("tools: content before the call", said.message.content == "Let me add.", repr(said.message.content))
+    after = ask(talk + [said.message, {"role": "tool", "tool_call_id": calls[0].id, "content": "7"}], tools=[ADD]).choices[0]
+    check("tools: the result is read", after.message.content == "It is 7." and after.finish_reason == "stop" and after.message.tool_calls is None, repr(after))
+    plain = ask([{"role": "user", "content": "hi"}], tools=[ADD], tool_choice="auto").choices[0]
+    check("tools: no call without need", plain.message.content == "Hello." and plain.message.tool_calls is None, repr(plain))
+    none = ask(talk, tools=[ADD], tool_choice="none")
+    check("tools: none leaves them out of the prompt", none.usage.prompt_tokens == ask(talk).usage.prompt_tokens)
+    for choice in ("required", {"type": "function", "function": {"name": "add"}}):
+        forced = ask([{"role": "user", "content": "hi"}], tools=[ADD], tool_choice=choice, max_tokens=60).choices[0]
+        check(f"tools: tool_choice {choice if isinstance(choice, str) else 'by name'}", [c.function.name for c in forced.message.tool_calls or []] == ["add"] and forced.message.content is None, repr(forced))
+    text, streamed, reason = "", {}, None
+    for piece in ask(talk, tools=[ADD], stream=True):
+        for c in piece.choices:
+            text += c.delta.content or ""
+            reason = c.finish_reason or reason
+            for call in c.delta.tool_calls or []:
+                name, arguments = streamed.get(call.index, ("", ""))
+                streamed[call.index] = (name + (call.function.name or ""), arguments + (call.function.arguments or ""))
+    check("tools: a stream has the same call", streamed == {0: ("add", calls[0].function.arguments)} and text == said.message.content and reason == "tool_calls", repr((text, streamed, reason)))
+    with client.chat.completions.stream(model="caller", messages=talk, tools=[ADD], temperature=0) as events:
+        final = events.get_final_completion().choices[0]
+    check("tools: the client's own reader of streams", [(c.function.name, c.function.arguments) for c in final.message.tool_calls or []] == [("add", calls[0].function.arguments)], repr(final))
+    several = client.chat.completions.create(model="caller", messages=talk, tools=[ADD], n=3, temperature=0.2, seed=1, parallel_tool_calls=False)
+    check("tools: several choices", all(len(c.message.tool_calls or []) <= 1 for c in several.choices) and any(c.message.tool_calls for c in several.choices))
+    with_logs = ask(talk, tools=[ADD], logprobs=True)
+    check("tools: log-probabilities of all tokens", len(with_logs.choices[0].logprobs.content) == with_logs.usage.completion_tokens)
+    strict = {"type": "function", "function": {**ADD["function"], "strict": True}}
+    for name, words, more in [
+        ("strict", "function.strict", {"tools": [strict]}), ("a tool that is not there", 'no tool "sub"', {"tools": [ADD], "tool_choice": {"type": "function", "function": {"name": "sub"}}}),
+        ("tool_choice without tools", "needs tools", {"tool_choice": "required"}), ("two tools of one name", "duplicate name", {"tools": [ADD, ADD]}),
+        ("another kind of tool", "type: want", {"tools": [{"type": "web_search"}]}),
+        ("arguments that are not JSON", "arguments: want a JSON object", {"tools": [ADD], "messages": [{"role": "assistant", "tool_calls": [{"id": "x", "type": "function", "function": {"name": "add", "arguments": "3, 4"}}]}]}),
+    ]:
+        refused(f"tools: {name}", openai.BadRequestError, lambda more=more: ask(more.pop("messages", talk), **more), words)
+
+
 def main():
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
@@ -117,6 +194,10 @@ def main():
             completions(client)
             conversations(client)
             errors(client, url)
+            refused("tools: a template without them", openai.BadRequestError,
+                    lambda: client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "a"}], tools=[ADD]), "does not read tools")
+        with serving("--model", caller(scratch), "--name", "caller") as url:
+            tools(openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0))
     print(f"{results['passed']} passed, {results['failed']} failed")
     sys.exit(results["failed"] > 0)
 

@@ -29,6 +29,7 @@ type CausalLM struct {
 	eos      []int32                    // ids that end a text, the one that training appends first
 	added    []int32                    // those of eos that the model's files do not name
 	endToken string                     // of EndAt; "" without it
+	template []byte                     // of SetTemplate or an adapter's folder; nil if the model's folder has the templates
 	version  uint64                     // counts the changes of the weights
 	shared   bool                       // the tokenizer and the model's weights are another policy's
 }
@@ -101,7 +102,6 @@ func (p *CausalLM) loadText(dir string) error {
 	if err != nil && !errors.Is(err, chat.ErrNone) {
 		return err
 	}
-	p.Templates = templates
 	if p.Template.Now.IsZero() {
 		p.Template.Now = time.Now()
 	}
@@ -113,6 +113,12 @@ func (p *CausalLM) loadText(dir string) error {
 			p.eos = append(p.eos, id)
 		}
 	}
+	return p.useTemplates(templates, nil)
+}
+
+// useTemplates makes templates the policy's; own is the text to save, nil if the model's folder has it.
+func (p *CausalLM) useTemplates(templates *chat.Templates, own []byte) error {
+	p.Templates, p.template = templates, own
 	end, err := turnEnd(p.Templates, p.Tokenizer, p.Template.Now)
 	if err == nil && end >= 0 && !slices.Contains(p.eos, end) {
 		p.eos, p.added = append(p.eos, end), append(p.added, end)

@@ -1,13 +1,14 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 )
 
 // WithAdapter is p's model with the adapter of a folder instead of p's own. Both share the weights and the tokenizer, which
-// the new policy's Close leaves alone: close p after it. WithAdapter refuses an adapter that replaces weights, since it needs
+// the new policy's Close leaves alone: close p after it. A chat template in the folder is the new policy's. WithAdapter refuses an adapter that replaces weights, since it needs
 // a model of its own.
 func (p *CausalLM) WithAdapter(dir string) (*CausalLM, error) {
 	if p.merged != nil {
@@ -27,10 +28,10 @@ func (p *CausalLM) WithAdapter(dir string) (*CausalLM, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &CausalLM{backbone: &backbone{Tokenizer: p.Tokenizer, source: dir}, Templates: p.Templates, Template: p.Template, eos: p.eos, shared: true}
+	q := &CausalLM{backbone: &backbone{Tokenizer: p.Tokenizer, source: dir}, Templates: p.Templates, Template: p.Template, eos: slices.Clone(p.eos), shared: true}
 	q.use(model, p.BaseModel)
 	q.adapter.frozen = true
-	if err := q.attach(saved.config, saved.pairs); err != nil {
+	if err := cmp.Or(q.readTemplate(dir), q.attach(saved.config, saved.pairs)); err != nil {
 		q.Close()
 		return nil, err
 	}

@@ -74,7 +74,7 @@ func LoadCausalLM(ctx context.Context, client *hub.Client, model, adapter, dtype
 		return nil, err
 	}
 	p.source, p.adapter.frozen = adapter, !trainable
-	if err := cmp.Or(p.readEnds(adapter), p.attach(saved.config, saved.pairs)); err != nil {
+	if err := cmp.Or(p.readText(adapter), p.attach(saved.config, saved.pairs)); err != nil {
 		p.Close()
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func (p *CausalLM) Save(dir string) error {
 		err = transformers.CopyExtras(dir, p.dir)
 	}
 	if err == nil {
-		err = p.saveEnds(dir)
+		err = p.saveText(dir)
 	}
 	if err != nil {
 		return fmt.Errorf("saving the policy: %w", err)
@@ -181,7 +181,7 @@ func (p *CausalLM) SaveFull(dir, dtype string) error {
 			if err := p.model.Save(dir, transformers.SaveOptions{DType: dtype, Change: changes}); err != nil {
 				return err
 			}
-			return p.saveEnds(dir)
+			return p.saveText(dir)
 		})
 	}
 	if err != nil {
@@ -197,7 +197,7 @@ func (p *CausalLM) SaveGGUF(path, name string, kind gguf.Type) error {
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
-	return p.model.SaveGGUF(path, transformers.GGUFOptions{Type: kind, Name: name, Change: changes})
+	return p.model.SaveGGUF(path, transformers.GGUFOptions{Type: kind, Name: name, Change: changes, Set: p.ggufText()})
 }
 
 // SaveAdapterGGUF writes the adapter alone, for llama.cpp's --lora. Scales that differ between layers are multiplied into

@@ -76,6 +76,24 @@ func (p *CausalLM) readsParts(o template.Options) bool {
 	return err == nil && list.Text == text.Text
 }
 
+// ReadsTools reports whether the chat template writes descriptions of tools into the prompt.
+func (p *CausalLM) ReadsTools() bool {
+	if p.Templates == nil {
+		return false
+	}
+	probe := []chat.Message{{{Name: "role", Value: envs.RoleUser}, {Name: "content", Value: "-"}}}
+	tool := dataset.Object{{Name: "type", Value: "function"}, {Name: "function", Value: dataset.Object{
+		{Name: "name", Value: "probe"}, {Name: "description", Value: "-"},
+		{Name: "parameters", Value: dataset.Object{{Name: "type", Value: "object"}, {Name: "properties", Value: dataset.Object{}}}},
+	}}}
+	without, err := p.render(probe, envs.TemplateInputs{}, true, (*template.Templates).Render)
+	if err != nil {
+		return false
+	}
+	with, err := p.render(probe, envs.TemplateInputs{Tools: []any{tool}}, true, (*template.Templates).Render)
+	return err == nil && with.Text != without.Text
+}
+
 // templateOptions are what the template gets besides the messages.
 func (p *CausalLM) templateOptions(in envs.TemplateInputs, open bool) (o template.Options, err error) {
 	o = template.Options{AddGenerationPrompt: open, Special: p.Tokenizer.Special(), Now: p.Template.Now}

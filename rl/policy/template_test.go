@@ -9,11 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/torch/gguf"
 	"github.com/rltrain/rltrain/torch/hub"
 	template "github.com/rltrain/rltrain/torch/transformers/chat"
 )
@@ -169,6 +172,55 @@ func TestEndsOfAnAdapter(t *testing.T) {
 	defer again.Close()
 	if !slices.Equal(again.EOS(), []int32{2, 1}) || again.Tokenizer.Special()["eos_token"] != "<unk>" {
 		t.Errorf("it ends at %v, named %s", again.EOS(), again.Tokenizer.Special()["eos_token"])
+	}
+}
+
+// A chat template that a run chose goes with its adapter, with the token that ends its turns, and into GGUF files.
+func TestTemplateOfAnAdapter(t *testing.T) {
+	const text = "{% for m in messages %}{{ m.role }}={{ m.content }}<unk>{% endfor %}"
+	file := filepath.Join(t.TempDir(), "own.jinja")
+	must.Do(t, os.WriteFile(file, []byte(text), 0o600))
+	p := tinyPolicy(t, Config{R: 2, Alpha: 4})
+	expect.Error(t, p.SetTemplate(file+".none"), file+".none")
+	expect.Error(t, p.SetTemplate(t.TempDir()), "no chat template")
+	must.Do(t, p.SetTemplate(file))
+	must.Do(t, p.EndAt("<pad>"))
+	adapter, whole := t.TempDir(), filepath.Join(t.TempDir(), "whole")
+	must.Do(t, os.Mkdir(filepath.Join(adapter, "additional_chat_templates"), 0o700))
+	must.Do(t, os.WriteFile(filepath.Join(adapter, "additional_chat_templates", "tool_use.jinja"), []byte("old"), 0o600))
+	must.Do(t, p.Save(adapter))
+	if _, err := os.Stat(filepath.Join(adapter, "additional_chat_templates")); err == nil {
+		t.Error("the folder still has another template for tools")
+	}
+	must.Do(t, p.SaveFull(whole, ""))
+	want := []gguf.Pair{{Key: "tokenizer.chat_template", Value: text}, {Key: "tokenizer.ggml.eos_token_id", Value: uint32(0)}}
+	if diff := cmp.Diff(want, p.ggufText()); diff != "" {
+		t.Errorf("metadata of a GGUF file (-want +got):\n%s", diff)
+	}
+	base := tinyPolicy(t, Config{})
+	beside := must.Get(base.WithAdapter(adapter))(t)
+	defer beside.Close()
+	policies := map[string]*CausalLM{"set": p, "beside its base": beside}
+	for name, from := range map[string]string{"adapter": adapter, "whole": whole} {
+		policies[name] = must.Get(LoadCausalLM(t.Context(), &hub.Client{}, from, "", "", false))(t)
+		defer policies[name].Close()
+	}
+	for name, q := range policies {
+		ids, err := q.EncodePrompt(chat.Example{Prompt: conversationOf("user", "hi").Text})
+		got, wrong := q.Tokenizer.Decode(ids, false)
+		if err != nil || wrong != nil || got != "user=hi<unk>" {
+			t.Errorf("%s: a prompt is %q, %v, %v", name, got, err, wrong)
+		}
+		unknown, _ := q.Tokenizer.TokenID("<unk>")
+		if !slices.Contains(q.EOS(), unknown) {
+			t.Errorf("%s: it ends at %v, without %d, which ends a turn", name, q.EOS(), unknown)
+		}
+		if name != "beside its base" && q.Tokenizer.Special()["eos_token"] != "<pad>" {
+			t.Errorf("%s: its end is %s", name, q.Tokenizer.Special()["eos_token"])
+		}
+	}
+	if base.Templates != nil && strings.Contains(base.Templates.Source(), "={{") || slices.Contains(base.EOS(), 2) {
+		t.Error("the base model has changed")
 	}
 }
 

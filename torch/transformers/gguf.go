@@ -15,6 +15,7 @@ type GGUFOptions struct {
 	Type   gguf.Type // of matrices: F32, F16, BF16, Q8_0, Q4_0, Q4_1 or Q4_K
 	Name   string    // general.name, a display name
 	Change map[string]func(weight []float32)
+	Set    []gguf.Pair // metadata of the tokenizer that replaces the folder's, by key
 }
 
 // fileTypes are llama.cpp's numbers for the type of most matrices in a file.
@@ -42,6 +43,9 @@ func (c *Causal) SaveGGUF(path string, o GGUFOptions) error {
 	words, err := convert.TokenizerPairs(c.Dir, c.Config.VocabSize)
 	if err != nil {
 		return err
+	}
+	for _, pair := range o.Set {
+		words = append(slices.DeleteFunc(words, func(old gguf.Pair) bool { return old.Key == pair.Key }), pair)
 	}
 	return c.Export(o.Change, func(tensors []ExportedTensor) error {
 		sources, err := c.Config.ggufSources(e, tensors, o.Type)

@@ -93,7 +93,7 @@ func TestExportTypes(t *testing.T) {
 	}
 }
 
-// Weights can be changed during the export, for example to merge adapters.
+// Weights and metadata can be changed during the export, for example to merge adapters.
 func TestExportChanges(t *testing.T) {
 	dir := ggufFolders(t)["qwen2-Q8_0"]
 	c := readCase(t, "qwen2-Q8_0")
@@ -104,7 +104,10 @@ func TestExportChanges(t *testing.T) {
 	changed := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32", Change: change}))(t)
 	defer changed.Close()
 	want := causalCase{Causal: changed}.read(t, [][]int32{c.IDs}, false)
-	again := exported(t, loadFP32(t, dir), transformers.GGUFOptions{Type: gguf.F32, Change: change})
+	again := exported(t, loadFP32(t, dir), transformers.GGUFOptions{Type: gguf.F32, Change: change, Set: []gguf.Pair{{Key: "tokenizer.chat_template", Value: "own"}}})
+	if template, err := os.ReadFile(filepath.Join(again, "chat_template.jinja")); err != nil || string(template) != "own" {
+		t.Errorf("the chat template is %q, %v", template, err)
+	}
 	got := causalCase{Causal: loadFP32(t, again)}.read(t, [][]int32{c.IDs}, false)
 	torchtest.Near(t, got, want, 1e-6, "logits")
 }

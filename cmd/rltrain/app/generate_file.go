@@ -122,7 +122,7 @@ func identityOf(c *cli.Context) (identity, error) {
 		return identity{}, err
 	}
 	id := identity{Input: hex.EncodeToString(sum.Sum(nil)), Options: map[string]string{}}
-	for _, name := range []string{"model", "adapter", "dtype", "bf16", "quantize", "load-in-4bit", "load-in-8bit", "max-new-tokens", "temperature", "top-p", "top-k", "min-p", "repetition-penalty", "stop", "n", "seed", "truncate-prompts", "raw", "template-date", "chat-template-kwargs", "eos-token"} {
+	for _, name := range []string{"model", "adapter", "dtype", "bf16", "quantize", "load-in-4bit", "load-in-8bit", "max-new-tokens", "temperature", "top-p", "top-k", "min-p", "repetition-penalty", "stop", "n", "seed", "truncate-prompts", "raw", "template-date", "chat-template", "chat-template-kwargs", "eos-token"} {
 		id.Options[name] = fmt.Sprint(c.Value(name))
 	}
 	return id, nil

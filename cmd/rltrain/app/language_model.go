@@ -30,7 +30,7 @@ func storedModelFlags() []cli.Flag {
 		&cli.StringFlag{Name: "adapter", Usage: "LoRA adapter for --model: a folder or a Hugging Face id"},
 		&cli.StringFlag{Name: "dtype", Usage: "data type of weights: fp32, bf16 or fp16; GPUs, and CPUs that are fast in bf16, also compute in bf16, other CPUs in fp32", DefaultText: "bf16 on GPUs that support it, else as stored"},
 		&cli.BoolFlag{Name: "bf16", Usage: "alias for --dtype bf16"},
-	}, config.OptionFlags(options.MustRead(&config.Conversations{})), config.Flags("threads", "device"))
+	}, config.OptionFlags(options.MustRead(&config.Spoken{})), config.Flags("threads", "device"))
 }
 
 // languageModel loads the model of languageModelFlags.
@@ -78,13 +78,19 @@ func loadAs(c *cli.Context, name, adapter, dtype string) (*policy.CausalLM, erro
 
 // speak has the model render conversations and end texts as the flags say.
 func speak(c *cli.Context, p *policy.CausalLM) (err error) {
-	o := config.Conversations{TemplateDate: c.String("template-date"), TemplateArgs: c.String("chat-template-kwargs"), EOSToken: c.String("eos-token")}
+	o := config.Spoken{ChatTemplate: c.String("chat-template"), EOSToken: c.String("eos-token")}
+	o.TemplateDate, o.TemplateArgs = c.String("template-date"), c.String("chat-template-kwargs")
 	if err := o.Check(); err != nil {
 		return usageFault(err)
 	}
 	p.Template.Args, _ = o.Args()
 	if date, _ := o.Date(); !date.IsZero() {
 		p.Template.Now = date
+	}
+	if o.ChatTemplate != "" {
+		if err := p.SetTemplate(o.ChatTemplate); err != nil {
+			return shared.UsageErrorf("--chat-template: %v", err)
+		}
 	}
 	if o.EOSToken != "" {
 		if err := p.EndAt(o.EOSToken); err != nil {

@@ -53,6 +53,7 @@ var aliases = []alias{
 	{name: routerSection + "reward_metric", key: "reward"},
 
 	{name: "base_model", key: "model"},
+	{name: "chat_template_path", key: "chat_template"},
 	{name: "eval_problems", key: "eval_samples"},
 	{name: "limit", key: "max_samples"},
 	{name: "test_case_rewards_only", key: "reward", values: onOff("tests", "")},

@@ -8,10 +8,16 @@ import (
 	"github.com/rltrain/rltrain/envs/dataset"
 )
 
-// Conversations say how a language model's chat template renders conversations, and where texts end.
+// Conversations say how a language model's chat template renders conversations.
 type Conversations struct {
 	TemplateDate string `option:"template_date" arg:"DATE" help:"date that the chat template prints (strftime_now, date_string), such as 2026-01-31; without it the day the run began"`
 	TemplateArgs string `option:"chat_template_kwargs" arg:"JSON" help:"variables for the chat template, such as '{\"enable_thinking\": false}'; the column chat_template_kwargs of a row wins"`
+}
+
+// Spoken says how a language model that generates renders conversations, and where its texts end.
+type Spoken struct {
+	Conversations
+	ChatTemplate string `option:"chat_template" arg:"FILE" help:"chat template (Jinja), instead of the model's; it is saved with the model"`
 	EOSToken     string `option:"eos_token" arg:"TOKEN" help:"token that ends a text, instead of the tokenizer's; it is saved with the model"`
 }
 

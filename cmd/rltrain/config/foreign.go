@@ -126,7 +126,6 @@ var rules = slices.Concat(
 	refuse("columns are found by name; see text_column", "dataset_kwargs"),
 	refuse("name a file or a folder of files as dataset; a file of settings may list one data set", "datasets", "dataset_mixture", "dataset_mixer"),
 	refuse("use train_split and eval_split; a file of settings may list both", "dataset_splits"),
-	refuse("put chat_template.jinja into the model's folder", "chat_template_path", "chat_template"),
 	refuse("rltrain trains adapters and the head of a classifier", "lora_modules_to_save"),
 	refuse("rltrain adapts linear modules; see lora_target_modules", "lora_target_parameters"),
 	refuse("adapters start at zero", "loftq_config"),

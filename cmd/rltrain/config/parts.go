@@ -89,7 +89,7 @@ func (o *FrozenWeights) WeightType() string {
 // TokenModel is a language model.
 type TokenModel struct {
 	FrozenWeights
-	Conversations
+	Spoken
 	train.Checkpointing
 	Tuning string `option:"tuning" default:"auto" allowed:"auto,lora,full" needs:"!pretrained_model" help:"weights to train: lora = an adapter, full = all; auto = full for model tiny, else lora"`
 	LoRA   LoRA   `needs:"!pretrained_model,tuning=lora or tuning=auto and model!=tiny"`

@@ -15,6 +15,9 @@ import (
 type chatBody struct {
 	Messages      json.RawMessage `json:"messages"`
 	TemplateArgs  json.RawMessage `json:"chat_template_kwargs"`
+	Tools         json.RawMessage `json:"tools"`
+	ToolChoice    json.RawMessage `json:"tool_choice"`
+	Parallel      *bool           `json:"parallel_tool_calls"`
 	LogProbs      bool            `json:"logprobs"`
 	TopLogProbs   *int            `json:"top_logprobs"`
 	MaxCompletion *int            `json:"max_completion_tokens"`
@@ -22,14 +25,16 @@ type chatBody struct {
 }
 
 var chatNeutral = map[string][]string{
-	"tools": {"[]"}, "tool_choice": {`"none"`}, "parallel_tool_calls": {any_}, "response_format": {`{"type":"text"}`},
-	"modalities": {`["text"]`}, "add_generation_prompt": {"true"}, "continue_final_message": {"false"}, "service_tier": {`"auto"`},
+	"response_format": {`{"type":"text"}`},
+	"modalities":      {`["text"]`}, "add_generation_prompt": {"true"}, "continue_final_message": {"false"}, "service_tier": {`"auto"`},
 	"echo": {"false"},
 }
 
 type chatMessage struct {
 	Role    string  `json:"role,omitempty"`
-	Content *string `json:"content,omitempty"`
+	Content *string `json:"content"`
+
+	Calls []toolCall `json:"tool_calls,omitempty"`
 }
 
 type chatLogProb struct {
@@ -75,11 +80,11 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 		}
 		q.MaxTokens = q.MaxCompletion
 	}
-	o, err := q.options(l.policy, s.defaults(or(q.TopLogProbs, 0) > 0), 1)
+	o, err := q.options(l, s.defaults(or(q.TopLogProbs, 0) > 0), 1)
 	if err != nil {
 		return err
 	}
-	prompt, err := s.chatPrompt(r.Context(), l, q)
+	prompt, use, err := s.chatPrompt(r.Context(), l, &q)
 	if err != nil {
 		return err
 	}
@@ -95,39 +100,50 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	}
 	f := &form{
 		id: "chatcmpl-" + newID(), object: "chat.completion", piece: "chat.completion.chunk", lane: l, job: &job{prompts: [][]int32{prompt}, options: o}, top: top,
-		choice: func(p *part) any {
-			c := chatChoice{Index: p.index, Reason: p.reason()}
-			said := &chatMessage{Content: &p.text}
-			if p.first {
-				said.Role = "assistant"
-			}
-			if q.Stream {
-				c.Delta = said
-			} else {
-				c.Message = said
-			}
-			if q.LogProbs {
-				c.LogProbs = &chatLogProbs{Content: []chatLogProb{}}
-				for i, id := range p.ids {
-					log, likely := p.at(i)
-					one := chatLogProbOf(l.policy, id, log)
-					one.Top = []chatLogProb{}
-					for j, other := range likely.IDs {
-						one.Top = append(one.Top, chatLogProbOf(l.policy, other, likely.LogProbs[j]))
-					}
-					c.LogProbs.Content = append(c.LogProbs.Content, one)
-				}
-			}
-			if q.TokenIDs {
-				c.IDs = p.ids
-			}
-			return c
-		},
+		choice: q.choice(l.policy, use),
 	}
 	if err := s.allowTop(f, "top_logprobs", len(prompt)); err != nil {
 		return err
 	}
 	return s.write(w, r, &q.sampling, f)
+}
+
+// choice describes a part of the response. use is nil if the model may not call tools.
+func (q *chatBody) choice(of *policy.CausalLM, use *toolUse) func(*part) any {
+	return func(p *part) any {
+		c := chatChoice{Index: p.index, Reason: p.reason()}
+		said := &chatMessage{Content: &p.text}
+		if use != nil {
+			use.split(p, said, q.Stream)
+		}
+		if said.Calls != nil {
+			c.Reason = &calledTools
+		}
+		if p.first {
+			said.Role = "assistant"
+		}
+		if q.Stream {
+			c.Delta = said
+		} else {
+			c.Message = said
+		}
+		if q.LogProbs {
+			c.LogProbs = &chatLogProbs{Content: []chatLogProb{}}
+			for i, id := range p.ids {
+				log, likely := p.at(i)
+				one := chatLogProbOf(of, id, log)
+				one.Top = []chatLogProb{}
+				for j, other := range likely.IDs {
+					one.Top = append(one.Top, chatLogProbOf(of, other, likely.LogProbs[j]))
+				}
+				c.LogProbs.Content = append(c.LogProbs.Content, one)
+			}
+		}
+		if q.TokenIDs {
+			c.IDs = p.ids
+		}
+		return c
+	}
 }
 
 // templateArgs reads variables for the chat template, such as enable_thinking.
@@ -143,14 +159,17 @@ func templateArgs(data json.RawMessage) (dataset.Object, error) {
 	return args, nil
 }
 
-// chatPrompt is the tokens of a request's messages, of which there is at least one.
-func (s *Server) chatPrompt(ctx context.Context, l *lane, q chatBody) (prompt []int32, err error) {
+// chatPrompt is the tokens of a request's messages, of which there is at least one, and how the model may call tools.
+func (s *Server) chatPrompt(ctx context.Context, l *lane, q *chatBody) (prompt []int32, use *toolUse, err error) {
 	if len(q.Messages) == 0 {
-		return nil, bad("messages", "messages is missing")
+		return nil, nil, bad("messages", "messages is missing")
 	}
-	err = s.prepare(ctx, len(q.Messages)+len(q.TemplateArgs), func() (err error) {
+	err = s.prepare(ctx, len(q.Messages)+len(q.TemplateArgs)+len(q.Tools), func() (err error) {
 		var e chat.Example
 		if e.TemplateArgs, err = templateArgs(q.TemplateArgs); err != nil {
+			return err
+		}
+		if use, err = q.toolUse(l.policy, &e); err != nil {
 			return err
 		}
 		value, err := dataset.Parse(string(q.Messages))
@@ -158,15 +177,21 @@ func (s *Server) chatPrompt(ctx context.Context, l *lane, q chatBody) (prompt []
 			e.Prompt.Messages, err = chat.Messages(value, false)
 		}
 		if err == nil {
+			err = withArguments(e.Prompt.Messages)
+		}
+		if err == nil {
 			prompt, err = l.policy.EncodePrompt(e)
 		}
 		if err == nil && len(prompt) == 0 {
 			err = errors.New("the prompt is empty")
+		}
+		if err == nil && use != nil {
+			prompt, err = use.prepare(l.policy, prompt, &q.sampling)
 		}
 		if err != nil {
 			return bad("messages", "messages: %v", err)
 		}
 		return nil
 	})
-	return prompt, err
+	return prompt, use, err
 }

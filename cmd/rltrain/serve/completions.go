@@ -74,7 +74,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	o, err := q.options(l.policy, s.defaults(or(q.LogProbs, 0) > 0 || q.Echo), len(items))
+	o, err := q.options(l, s.defaults(or(q.LogProbs, 0) > 0 || q.Echo), len(items))
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
@@ -131,7 +132,7 @@ func (s *Server) defaults(evaluated bool) torch.Sampling {
 }
 
 // options converts the fields to options of the sampler, without the number of tokens; d are the values of missing ones.
-func (q *sampling) options(p *policy.CausalLM, d torch.Sampling, prompts int) (o policy.GenerateOptions, err error) {
+func (q *sampling) options(l *lane, d torch.Sampling, prompts int) (o policy.GenerateOptions, err error) {
 	o = policy.GenerateOptions{
 		Samples: or(q.N, 1), Stop: q.Stop, StopIDs: q.StopIDs,
 		Sampling: torch.Sampling{
@@ -167,8 +168,11 @@ func (q *sampling) options(p *policy.CausalLM, d torch.Sampling, prompts int) (o
 			return o, bad("stop", "a stop string has %d bytes, want 1 to %d", len(stop), longestStop)
 		}
 	}
-	if err := known(p, "stop_token_ids", o.StopIDs); err != nil {
+	if err := known(l.policy, "stop_token_ids", o.StopIDs); err != nil {
 		return o, err
+	}
+	if l.dir != "" { // the sampler knows only the ends of the base model
+		o.StopIDs = slices.Concat(o.StopIDs, l.policy.AddedEOS())
 	}
 	if q.Seed != nil {
 		o.Seed = uint64(*q.Seed)

@@ -164,7 +164,6 @@ func TestRefusals(t *testing.T) {
 		{conversation, `{"model":"tiny","messages":[]}`, 400, "messages", "has no messages"},
 		{conversation, `{"model":"tiny","messages":[{"content":"a"}]}`, 400, "messages", "role"},
 		{conversation, `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`, 400, "messages", "image_url"},
-		{conversation, `{"model":"tiny","messages":[{"role":"user","content":"a"}],"tools":[{}]}`, 400, "tools", "not supported"},
 		{conversation, `{"model":"tiny","messages":[{"role":"user","content":"a"}],"max_tokens":1,"max_completion_tokens":2}`, 400, "max_completion_tokens", "conflict"},
 		{completion, `{"model":"tiny","n":128,"prompt":["a\u0000"` + strings.Repeat(`,"a"`, 32) + `]}`, 400, "n", "33 prompts with 128 completions"}, // before any becomes tokens
 		{completion, `{"model":"tiny","prompt":"a","n":1.5}`, 400, "n", "want a whole number"},

@@ -169,6 +169,12 @@ func (t *trainer) startingModel(ctx context.Context, start, stage string) (*poli
 // speak has the policy render conversations and end texts as the run says.
 func (t *trainer) speak(p *policy.CausalLM) error {
 	p.Template = t.template
+	if path := t.config.Tokens.ChatTemplate; path != "" {
+		if err := p.SetTemplate(path); err != nil {
+			p.Close()
+			return t.config.Errorf("chat_template", "%v", err)
+		}
+	}
 	if token := t.config.Tokens.EOSToken; token != "" {
 		if err := p.EndAt(token); err != nil {
 			p.Close()

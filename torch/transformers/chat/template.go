@@ -67,6 +67,14 @@ func (t *Templates) Source() string {
 	return b.String()
 }
 
+// Default is the text of the template that is used without tools.
+func (t *Templates) Default() []byte {
+	if one, ok := t.byName["default"]; ok {
+		return []byte(one.text)
+	}
+	return nil
+}
+
 // choose is get_chat_template of transformers.
 func (t *Templates) choose(o Options) (*named, error) {
 	name := o.Name

@@ -19,6 +19,11 @@ func (t *Tokenizer) ControlTokens(template string) (tokens []string) {
 	return tokens
 }
 
+// IsControl reports whether token is a special token, whose text a decoder may skip.
+func (t *Tokenizer) IsControl(token string) bool {
+	return slices.ContainsFunc(t.vocab.added, func(a addedToken) bool { return a.Special && a.Content == token })
+}
+
 // EncodeInner returns the ids of a text within a longer one, without the space that some tokenizers put before a text. With
 // plain special tokens in it are read as text; one that remains a token is an error.
 func (t *Tokenizer) EncodeInner(text string, plain bool) ([]int32, error) {

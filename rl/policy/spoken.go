@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -13,7 +14,9 @@ import (
 	"github.com/rltrain/rltrain/internal/outfile"
 	"github.com/rltrain/rltrain/internal/smallfile"
 	"github.com/rltrain/rltrain/internal/words"
+	"github.com/rltrain/rltrain/torch/gguf"
 	"github.com/rltrain/rltrain/torch/transformers"
+	"github.com/rltrain/rltrain/torch/transformers/chat"
 )
 
 // EndAt makes token, which the vocabulary must have, the end of texts that training appends and templates see. Save
@@ -32,8 +35,43 @@ func (p *CausalLM) EndAt(token string) error {
 	return nil
 }
 
-// readEnds takes over the ends that saveEnds wrote into an adapter's folder.
-func (p *CausalLM) readEnds(dir string) error {
+// SetTemplate replaces the chat templates by the one in a file, or in a model folder. Save writes it as chat_template.jinja.
+func (p *CausalLM) SetTemplate(path string) error {
+	templates, err := chat.Load(path)
+	if info, wrong := os.Stat(path); wrong != nil || !info.IsDir() {
+		var data []byte
+		if data, err = smallfile.Read(path); err == nil {
+			templates, err = chat.Parse(path, string(data))
+		}
+	}
+	if err == nil && templates.Default() == nil {
+		err = fmt.Errorf("%s has no default chat template", path)
+	}
+	if err != nil {
+		return err
+	}
+	return p.useTemplates(templates, templates.Default())
+}
+
+// readTemplate takes over the chat template of an adapter's folder, if it has one of its own.
+func (p *CausalLM) readTemplate(dir string) error {
+	templates, err := chat.Load(dir)
+	switch {
+	case errors.Is(err, chat.ErrNone):
+		return nil
+	case err != nil:
+		return err
+	case p.Templates != nil && templates.Source() == p.Templates.Source():
+		return nil
+	}
+	return p.useTemplates(templates, templates.Default())
+}
+
+// readText takes over the chat template and the ends that saveText wrote into an adapter's folder.
+func (p *CausalLM) readText(dir string) error {
+	if err := p.readTemplate(dir); err != nil {
+		return err
+	}
 	data, err := smallfile.Read(filepath.Join(dir, "tokenizer_config.json"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -59,8 +97,16 @@ func (p *CausalLM) readEnds(dir string) error {
 	return nil
 }
 
-// saveEnds writes the added ends to the files of a saved model.
-func (p *CausalLM) saveEnds(dir string) error {
+// saveText writes the policy's own chat template and the added ends to the files of a saved model.
+func (p *CausalLM) saveText(dir string) error {
+	if p.template != nil {
+		if err := os.RemoveAll(filepath.Join(dir, "additional_chat_templates")); err != nil {
+			return err
+		}
+		if err := outfile.Write(filepath.Join(dir, "chat_template.jinja"), p.template, 0o644); err != nil {
+			return err
+		}
+	}
 	if len(p.added) > 0 {
 		ids := make([]any, len(p.eos))
 		for i, id := range p.eos {
@@ -74,6 +120,17 @@ func (p *CausalLM) saveEnds(dir string) error {
 		return nil
 	}
 	return setField(filepath.Join(dir, "tokenizer_config.json"), "eos_token", p.endToken)
+}
+
+// ggufText are the policy's own chat template and end token as a GGUF file has them.
+func (p *CausalLM) ggufText() (pairs []gguf.Pair) {
+	if p.template != nil {
+		pairs = append(pairs, gguf.Pair{Key: "tokenizer.chat_template", Value: string(p.template)})
+	}
+	if p.endToken != "" {
+		pairs = append(pairs, gguf.Pair{Key: "tokenizer.ggml.eos_token_id", Value: uint32(p.eos[0])})
+	}
+	return pairs
 }
 
 // setField sets a field of a JSON file, which may be missing, and keeps the others.

@@ -1,0 +1,196 @@
+package tools_test
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs/tools"
+)
+
+type message struct {
+	Content string
+	Calls   []tools.Call
+}
+
+func call(name, arguments string) tools.Call {
+	return tools.Call{Name: name, Arguments: json.RawMessage(arguments)}
+}
+
+// messages are texts of models, and what a client sees of them.
+var messages = []struct {
+	name   string
+	format *tools.Format
+	text   string
+	want   message
+}{
+	{"no call", tools.Hermes, "It is warm. \n", message{Content: "It is warm. \n"}},
+	{"one call", tools.Hermes, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": [1, {\"y\": \"}\"}]}}\n</tool_call>", message{Calls: []tools.Call{call("f", `{"x": [1, {"y": "}"}]}`)}}},
+	{"content and two calls", tools.Hermes, "I look.\n<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>\n<tool_call>{\"arguments\": {\"a\": \"<tool_call>\"}, \"name\": \"g-2\"}</tool_call>",
+		message{"I look.", []tools.Call{call("f", "{}"), call("g-2", `{"a": "<tool_call>"}`)}}},
+	{"no end tag", tools.Hermes, "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n", message{Calls: []tools.Call{call("f", "{}")}}},
+	{"text after the calls", tools.Hermes, "a <tool_call>{\"name\": \"f\"}</tool_call> b", message{"a\nb", []tools.Call{call("f", "{}")}}},
+	{"cut JSON", tools.Hermes, "a <tool_call>{\"name\": \"f\", \"argum", message{Content: "a <tool_call>{\"name\": \"f\", \"argum"}},
+	{"arguments are no object", tools.Hermes, `<tool_call>{"name": "f", "arguments": [1]}</tool_call>`, message{Content: `<tool_call>{"name": "f", "arguments": [1]}</tool_call>`}},
+	{"second call is wrong", tools.Hermes, `<tool_call>{"name": "f"}</tool_call><tool_call>{"name": 1}</tool_call>`, message{Content: `<tool_call>{"name": "f"}</tool_call><tool_call>{"name": 1}</tool_call>`}},
+	{"a list in one tag", tools.Hermes, `<tool_call>[{"name": "f"}, {"name": "g"}]</tool_call>`, message{Content: `<tool_call>[{"name": "f"}, {"name": "g"}]</tool_call>`}},
+	{"text in the tag", tools.Hermes, `<tool_call>{"name": "f"} so</tool_call>`, message{Content: `<tool_call>{"name": "f"} so</tool_call>`}},
+	{"arguments in a string", tools.Hermes, `<tool_call>{"name": "f", "arguments": "{\"x\": 1}"}</tool_call>`, message{Calls: []tools.Call{call("f", `{"x": 1}`)}}},
+	{"both names of arguments", tools.Hermes, `<tool_call>{"name": "f", "arguments": {}, "parameters": {}}</tool_call>`, message{Content: `<tool_call>{"name": "f", "arguments": {}, "parameters": {}}</tool_call>`}},
+	{"a name with a space", tools.Hermes, `<tool_call>{"name": "f g"}</tool_call>`, message{Content: `<tool_call>{"name": "f g"}</tool_call>`}},
+	{"a tag that is text", tools.Hermes, "a < b <tool_calls>", message{Content: "a < b <tool_calls>"}},
+
+	{"a list", tools.Mistral, `[TOOL_CALLS] [{"name": "f", "arguments": {"x": 1}, "id": "abcdefghi"}, {"name": "g", "arguments": {}}]`, message{Calls: []tools.Call{call("f", `{"x": 1}`), call("g", "{}")}}},
+	{"names before arguments", tools.Mistral, `So: [TOOL_CALLS]f[ARGS]{"x": 1}[TOOL_CALLS]g{}`, message{"So:", []tools.Call{call("f", `{"x": 1}`), call("g", "{}")}}},
+	{"no name", tools.Mistral, `[TOOL_CALLS][ARGS]{"x": 1}`, message{Content: `[TOOL_CALLS][ARGS]{"x": 1}`}},
+	{"no arguments", tools.Mistral, `[TOOL_CALLS]f`, message{Content: `[TOOL_CALLS]f`}},
+
+	{"parameters", tools.Llama, "\n{\"name\": \"f\", \"parameters\": {\"x\": 1}}", message{Calls: []tools.Call{call("f", `{"x": 1}`)}}},
+	{"python tag and two calls", tools.Llama, `<|python_tag|>{"name": "f", "parameters": {}}; {"name": "g"}`, message{Calls: []tools.Call{call("f", "{}"), call("g", "{}")}}},
+	{"JSON within a text", tools.Llama, `It is {"name": "f"}`, message{Content: `It is {"name": "f"}`}},
+	{"other JSON", tools.Llama, `{"x": 1}`, message{Content: `{"x": 1}`}},
+	{"python", tools.Llama, `<|python_tag|>print(1)`, message{Content: `<|python_tag|>print(1)`}},
+
+	{"a block", tools.JSON, "Now:\n```json\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n```", message{"Now:", []tools.Call{call("f", `{"x": 1}`)}}},
+	{"a list in a block", tools.JSON, "```\n[{\"name\": \"f\"}, {\"name\": \"g\"}]", message{Calls: []tools.Call{call("f", "{}"), call("g", "{}")}}},
+	{"a block of code", tools.JSON, "```python\nprint(1)\n```", message{Content: "```python\nprint(1)\n```"}},
+	{"the whole message", tools.JSON, `[{"name": "f"}]`, message{Calls: []tools.Call{call("f", "{}")}}},
+	{"an empty list", tools.JSON, "[] is empty", message{Content: "[] is empty"}},
+	{"text in a block", tools.JSON, "```json\n{\"name\": \"f\"}\nand more\n```", message{Content: "```json\n{\"name\": \"f\"}\nand more\n```"}},
+}
+
+func TestParse(t *testing.T) {
+	for _, m := range messages {
+		t.Run(m.format.Name+": "+m.name, func(t *testing.T) {
+			content, calls := m.format.Parse(m.text)
+			if diff := cmp.Diff(m.want, message{content, calls}); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A reader returns what Parse returns, wherever the text is cut, and holds back no more than may belong to a call.
+func TestReader(t *testing.T) {
+	for _, m := range messages {
+		for size := 1; size <= len(m.text); size++ {
+			r := tools.NewReader(m.format)
+			content := ""
+			for rest := m.text; rest != ""; {
+				n := min(size, len(rest))
+				content += r.Add(rest[:n])
+				rest = rest[n:]
+			}
+			before := content
+			rest, calls := r.End()
+			if diff := cmp.Diff(m.want, message{content + rest, calls}); diff != "" {
+				t.Errorf("%s: %s, %d bytes at a time (-want +got):\n%s", m.format.Name, m.name, size, diff)
+			}
+			if m.name == "a tag that is text" && before != "a < b <tool_calls>" || m.name == "no call" && before != "It is warm." {
+				t.Errorf("%s: certain so far: %q", m.name, before)
+			}
+		}
+	}
+}
+
+func TestForce(t *testing.T) {
+	for _, f := range []*tools.Format{tools.Hermes, tools.Mistral, tools.Llama, tools.JSON} {
+		closing := map[*tools.Format]string{tools.Hermes: "}\n</tool_call>", tools.Mistral: "}]", tools.Llama: "}", tools.JSON: "}\n```"}[f]
+		argument := "arguments"
+		if f == tools.Llama {
+			argument = "parameters"
+		}
+		for _, text := range []string{f.Force("get_time") + `{"zone": "UTC"}` + closing, f.Force("") + `get_time", "` + argument + `": {"zone": "UTC"}` + closing} {
+			content, calls := f.Parse(text)
+			if diff := cmp.Diff(message{Calls: []tools.Call{call("get_time", `{"zone": "UTC"}`)}}, message{content, calls}); diff != "" {
+				t.Errorf("%s: %s (-want +got):\n%s", f.Name, text, diff)
+			}
+		}
+		id := regexp.MustCompile(`^call_[0-9a-f]{24}$`)
+		if f == tools.Mistral {
+			id = regexp.MustCompile(`^[0-9a-f]{9}$`)
+		}
+		if one := f.NewID(); !id.MatchString(one) || one == f.NewID() {
+			t.Errorf("%s: id %s", f.Name, one)
+		}
+	}
+}
+
+func TestFormatOf(t *testing.T) {
+	for template, want := range map[string]*tools.Format{
+		`{{- '<tool_call>\n{"name": "' }}`:              tools.Hermes,
+		`{{- "[TOOL_CALLS] [" }} <tool_call>`:           tools.Mistral,
+		`{{- "<|python_tag|>" + tool_call.name }}`:      tools.Llama,
+		`{% if tools %}{{ tools | tojson }}{% endif %}`: tools.JSON,
+	} {
+		if got := tools.FormatOf(template); got != want {
+			t.Errorf("%s: %s, want %s", template, got.Name, want.Name)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	function := func(fields string) string { return `{"type": "function", "function": {` + fields + `}}` }
+	for _, c := range []struct{ list, want string }{
+		{function(`"name": "get_time", "description": "d", "parameters": {"type": "object"}, "strict": false`) + "," + function(`"name": "b.c/d:e-1"`), "get_time b.c/d:e-1"},
+		{`1`, "tool 1: got the number"},
+		{function(`"name": "a"`) + `,{"type": "web_search"}`, `tool 2: type: want "function"`},
+		{`{"type": "function"}`, "tool 1: function: got null, want an object"},
+		{function(`"name": ""`), "tool 1: function.name"},
+		{function(`"name": "a b"`), "tool 1: function.name"},
+		{function(`"name": "` + strings.Repeat("a", 129) + `"`), "tool 1: function.name"},
+		{function(`"name": "a", "description": 1`), "tool 1: function.description: want a string"},
+		{function(`"name": "a", "parameters": []`), "tool 1: function.parameters: want a JSON schema"},
+		{function(`"name": "a", "strict": true`), "tool 1: function.strict: want false"},
+		{function(`"name": "a", "schema": {}`), `tool 1: function: "schema" is not supported`},
+		{function(`"name": "a"`) + "," + function(`"name": "a"`), `tool 2: duplicate name "a"`},
+	} {
+		list, err := dataset.Parse("[" + c.list + "]")
+		if err != nil {
+			t.Fatal(err)
+		}
+		names, err := tools.Names(list.([]any))
+		got := strings.Join(names, " ")
+		if err != nil {
+			got = err.Error()
+		}
+		if got != c.want && (err == nil || !strings.HasPrefix(got, c.want)) {
+			t.Errorf("%s: %s, want %s", c.list, got, c.want)
+		}
+	}
+}
+
+func FuzzReader(f *testing.F) {
+	for _, m := range messages {
+		f.Add(m.text, 3)
+	}
+	f.Fuzz(func(t *testing.T, text string, size int) {
+		for _, format := range []*tools.Format{tools.Hermes, tools.Mistral, tools.Llama, tools.JSON} {
+			content, calls := format.Parse(text)
+			if len(calls) == 0 && content != text {
+				t.Errorf("%s: %q became %q without a call", format.Name, text, content)
+			}
+			for _, c := range calls {
+				var arguments map[string]any
+				if c.Name == "" || json.Unmarshal(c.Arguments, &arguments) != nil {
+					t.Errorf("%s: %q has the call %+v", format.Name, text, c)
+				}
+			}
+			r := tools.NewReader(format)
+			streamed := ""
+			for rest := text; rest != ""; {
+				n := min(max(1, size), len(rest))
+				streamed += r.Add(rest[:n])
+				rest = rest[n:]
+			}
+			rest, again := r.End()
+			if diff := cmp.Diff(message{content, calls}, message{streamed + rest, again}); diff != "" {
+				t.Errorf("%s: %q (-whole +streamed):\n%s", format.Name, text, diff)
+			}
+		}
+	})
+}
