@@ -187,7 +187,9 @@ func ministralFields(f *fields, c *Config) {
 func ministral3Fields(f *fields, c *Config) {
 	slideAll(0)(f, c)
 	rope := f.ropeObject()
-	c.core.QueryGrowth = rope.positive("llama_4_scaling_beta", required)
+	if c.core.QueryGrowth = value(rope, "llama_4_scaling_beta", -1.0); c.core.QueryGrowth < 0 {
+		rope.fail("llama_4_scaling_beta is missing or negative")
+	}
 	c.core.QuerySpan = rope.size("original_max_position_embeddings", required, maxPositions)
 	delete(rope.raw, "llama_4_scaling_beta")
 	delete(rope.raw, "max_position_embeddings") // transformers does not read it here

@@ -47,6 +47,9 @@ type Config struct {
 	// else 2 as in transformers.
 	NumLabels int
 
+	// Unknown are fields that are neither read nor known to change nothing.
+	Unknown []UnknownField
+
 	family  *family         // nil if c was created, not read
 	biases  map[string]bool // fields that say whether layers have biases
 	core    torch.ModelConfig
@@ -111,7 +114,7 @@ func parseConfig(data []byte, table map[string]*family) (*Config, error) {
 			top.fail("%s is missing", inner)
 		}
 	}
-	c.family, f.own = fam, fam.own
+	c.family, f.own, f.read = fam, fam.own, map[string]bool{}
 	top.forbidQuantization()
 	f.forbidQuantization()
 	c.readSizes(f)
@@ -125,6 +128,9 @@ func parseConfig(data []byte, table map[string]*family) (*Config, error) {
 		return nil, err
 	}
 	c.readBlocks(f)
+	if f.err == nil {
+		c.refuseUnknown(f)
+	}
 	return c, f.err
 }
 

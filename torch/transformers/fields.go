@@ -10,10 +10,11 @@ import (
 
 // fields reads the members of a JSON object and keeps the first error.
 type fields struct {
-	raw map[string]json.RawMessage
-	at  string            // the object's position in the file, "rope_parameters."; "" for the file itself
-	own map[string]string // the family's spelling of renamed fields
-	err error
+	raw  map[string]json.RawMessage
+	at   string            // the object's position in the file, "rope_parameters."; "" for the file itself
+	own  map[string]string // the family's spelling of renamed fields
+	read map[string]bool   // members that were asked for; nil if nobody wants to know
+	err  error
 }
 
 func (f *fields) fail(format string, args ...any) {
@@ -23,7 +24,13 @@ func (f *fields) fail(format string, args ...any) {
 }
 
 // spelled returns the name of a field in the file.
-func (f *fields) spelled(key string) string { return cmp.Or(f.own[key], key) }
+func (f *fields) spelled(key string) string {
+	key = cmp.Or(f.own[key], key)
+	if f.read != nil {
+		f.read[key] = true
+	}
+	return key
+}
 
 // value reads a member; absent is the default for a missing or null one.
 func value[T any](f *fields, key string, absent T) T {

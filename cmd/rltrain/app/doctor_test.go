@@ -47,8 +47,10 @@ func TestDoctorOnALanguageModel(t *testing.T) {
 		"KV cache 0.5 KiB per token, 0.5 MiB for 1,000 tokens, in fp32; half of it where a CPU multiplies in bf16", // 2 layers, a key and a value of 32 floats each
 		"training LoRA of rank 16: 4,096 weights, 0.1 MiB with gradients and AdamW; about 4.9 MiB of activations per 1,000 tokens of a micro-batch",
 	)
+	f.edit(t, "BASE/config.json", `"hidden_act"`, `"favourite_colour": "red", "hidden_act"`)
 	out := sheetOf(f.must(t, "", "doctor", "--model", "BASE", "--task", "sum_digits", "--eval-samples", "4", "--max-new-tokens", "3"))
-	wantLines(t, out, "Signal for RL on sum_digits (4 problems, 8 samples each, temperature 1)", "pass@1 0.0 % (95 % CI 0.0–49.0)", "pass@8 0.0 % (95 % CI 0.0–49.0)",
+	wantLines(t, out, `unknown field favourite_colour "red" of config.json is not read; it does not look as if it changed what the model computes`,
+		"Signal for RL on sum_digits (4 problems, 8 samples each, temperature 1)", "pass@1 0.0 % (95 % CI 0.0–49.0)", "pass@8 0.0 % (95 % CI 0.0–49.0)",
 		"truncated 100.0 % of the completions", "to learn 0 of 4 problems have correct and incorrect samples; the others teach nothing", "what helps "+train.SignalHelp)
 	f.remove(t, "BASE/model.safetensors")
 	code, out, _ := f.rltrain("", "doctor", "--model", "BASE", "--task", "sum_digits")

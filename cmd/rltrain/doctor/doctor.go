@@ -188,6 +188,9 @@ func describeLanguageModel(s *shared.Sheet, dir, task string, adapter int64) err
 	s.Head("Language model %s", dir)
 	s.Row("family", "%s: %d layers, hidden size %d, %d heads of size %d (%d KV heads), MLP size %s, vocabulary %s", c.ModelType, c.NumHiddenLayers,
 		c.HiddenSize, c.NumAttentionHeads, c.HeadDim, c.NumKeyValueHeads, report.Count(int64(c.IntermediateSize)), report.Count(int64(c.VocabSize)))
+	for _, u := range c.Unknown {
+		s.Row("unknown field", "%s %.60s of config.json is not read; it does not look as if it changed what the model computes", u.Name, u.Value)
+	}
 	s.Row("parameters", "%s%s", millions(parameters), tied)
 	s.Row("weights", "%s", weights)
 	limit := "in training; longer texts are possible"

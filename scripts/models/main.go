@@ -1,0 +1,157 @@
+// Command models writes docs/models.md.
+//
+//	go run ./scripts/models
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/torch/transformers"
+)
+
+func main() {
+	page, err := models(".")
+	if err == nil {
+		err = outfile.Write(filepath.Join("docs", "models.md"), []byte(page), 0o644)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "models:", err)
+		os.Exit(1)
+	}
+}
+
+// A note is what the tables of families do not say.
+type note struct {
+	models, more string // published models; choices that fields of config.json make
+	refused      string
+	gpu          string // "" for not tried
+}
+
+const tested = "tested"
+
+var notes = map[string]note{
+	"cohere2":          {models: "Command R7B, Tiny Aya", more: "windows; no positions on other layers", refused: "`use_qk_norm`"},
+	"exaone4":          {models: "EXAONE 4.0", more: "windows; then no positions on other layers", refused: "`sliding_window_pattern` in letters without `layer_types`"},
+	"gemma2":           {models: "Gemma 2", more: "windows, soft caps", refused: "`use_bidirectional_attention`", gpu: tested},
+	"gemma3":           {models: "Gemma 3 4B to 27B", more: "text part; windows, two RoPEs", refused: "images", gpu: tested},
+	"gemma3_text":      {models: "Gemma 3 270M, 1B", more: "windows, two RoPEs", refused: "`use_bidirectional_attention`", gpu: tested},
+	"glm4":             {models: "GLM-4 0414"},
+	"gpt2":             {models: "GPT-2, DistilGPT2", refused: "`scale_attn_by_inverse_layer_idx`, `add_cross_attention`", gpu: tested},
+	"gpt_neox":         {models: "Pythia, GPT-NeoX", more: "or one after the other", gpu: tested},
+	"granite":          {models: "Granite 3", more: "multipliers"},
+	"granitemoehybrid": {models: "Granite 4 Micro, 350M, 1B", more: "multipliers; no positions", refused: "experts, Mamba layers"},
+	"llama":            {models: "Llama 2 and 3, TinyLlama, SmolLM, SmolLM2", gpu: tested},
+	"ministral":        {models: "Ministral 8B 2410", more: "windows"},
+	"ministral3":       {models: "Devstral 2", more: "YaRN; queries grow with positions", gpu: "not tried; generation on a CPU only"},
+	"mistral":          {models: "Mistral 7B, Mistral Small", more: "windows"},
+	"mistral3":         {models: "Ministral 3, Mistral Small 3.1", more: "text part; mistral or ministral3", refused: "images", gpu: "as the text part"},
+	"olmo2":            {models: "OLMo 2"},
+	"olmo3":            {models: "Olmo 3", more: "windows, two RoPEs"},
+	"phi":              {models: "Phi-1, 1.5, 2", refused: "`qk_layernorm`", gpu: tested},
+	"phi3":             {models: "Phi-3, Phi-3.5, Phi-4", more: "windows, LongRoPE", gpu: tested},
+	"qwen2":            {models: "Qwen2, Qwen2.5", more: "windows", gpu: tested},
+	"qwen3":            {models: "Qwen3", more: "windows", gpu: tested},
+	"smollm3":          {models: "SmolLM3", more: "layers without positions, windows"},
+	"stablelm":         {models: "StableLM 2, 3B", refused: "`use_parallel_residual`, `qk_layernorm`"},
+	"starcoder2":       {models: "StarCoder2", more: "windows"},
+
+	"bert":       {models: "BERT, MiniLM, e5, bge, gte (small and base)", gpu: tested},
+	"distilbert": {models: "DistilBERT", gpu: tested},
+	"modernbert": {models: "ModernBERT, Ettin, mmBERT", more: "windows", gpu: tested},
+	"roberta":    {models: "RoBERTa", gpu: tested},
+}
+
+// models is the page, of the families in transformers and the fixtures below root.
+func models(root string) (string, error) {
+	compared, err := fixtures(filepath.Join(root, "torch", "transformers", "testdata"))
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString(intro)
+	decoding, encoding := transformers.ModelTypes()
+	for _, kind := range []struct {
+		title string
+		types []string
+	}{{"Language models", decoding}, {"Encoders", encoding}} {
+		fmt.Fprintf(&b, "\n## %s\n\n| model_type | models | blocks | refused | compared | GPU |\n| --- | --- | --- | --- | ---: | --- |\n", kind.title)
+		for _, t := range kind.types {
+			n, ok := notes[t]
+			if !ok || compared[t] == 0 {
+				return "", fmt.Errorf("model_type %s has no note, or no fixture", t)
+			}
+			blocks := strings.Join(transformers.Choices(t), ", ")
+			if n.more != "" {
+				blocks += "; " + n.more
+			}
+			if n.gpu == "" {
+				n.gpu = "not tried"
+			}
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %d | %s |\n", t, n.models, blocks, n.refused, compared[t], n.gpu)
+		}
+	}
+	b.WriteString(outro)
+	return b.String(), nil
+}
+
+// fixtures counts the configurations of each model_type that tests compare with transformers.
+func fixtures(root string) (map[string]int, error) {
+	count := map[string]int{}
+	files, err := filepath.Glob(filepath.Join(root, "*", "*", "config.json"))
+	if err != nil {
+		return nil, err
+	}
+	more, err := filepath.Glob(filepath.Join(root, "*", "config.json"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range append(files, more...) {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		var config struct {
+			ModelType string `json:"model_type"`
+		}
+		if err := json.Unmarshal(data, &config); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		count[config.ModelType]++
+	}
+	return count, nil
+}
+
+const intro = `# Models
+
+This page is generated by ` + "`go run ./scripts/models`" + `. A model is a folder, a name on the Hugging Face Hub, or a GGUF file; see
+[chat](chat.md#models). Its family is ` + "`model_type`" + ` of config.json.
+
+All language models load, generate, serve, score, classify and train, with LoRA and with all weights, and are saved in the form of
+transformers. Encoders classify and give features. All read their tokenizer from tokenizer.json (or tokenizer.model of Llama's kind)
+and their chat template from the folder.
+
+- **compared**: configurations with random weights whose logits, greedy tokens and gradients tests compare with transformers.
+- **GPU**: "tested" where the family's kinds of blocks have run on an H100; the operators of the others have run on a CPU only.
+- **refused**: what config.json may ask for and rltrain does not do; loading fails and names the field.
+`
+
+const outro = `
+## Fields of config.json
+
+rltrain reads both dialects, of transformers 4 and 5, with transformers' defaults. A field that it does not know is an error if it
+is on and its name is about what a model computes, such as ` + "`attention_sinks`" + `. ` + "`rltrain doctor --model DIR`" + ` lists the other unknown
+fields. Remove a field from config.json if you know that it changes nothing.
+
+## Not supported
+
+- experts: mixtral, qwen2_moe, qwen3_moe, gpt_oss, olmoe, granitemoe
+- recurrent and convolution layers: qwen3_5, lfm2, mamba, Granite 4 H
+- gemma3n, gemma4
+- quantised weights, except NF4 of bitsandbytes and GGUF
+- classifiers of granite, granitemoehybrid, cohere2 and mistral3 load in rltrain only: transformers has no class for them
+`

@@ -1,0 +1,16 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/must"
+)
+
+func TestPageIsUpToDate(t *testing.T) {
+	root := filepath.Join("..", "..")
+	page := must.Get(models(root))(t)
+	expect.Equal(t, string(must.Get(os.ReadFile(filepath.Join(root, "docs", "models.md")))(t)), page, "run: go run ./scripts/models")
+}
