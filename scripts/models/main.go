@@ -60,10 +60,12 @@ var notes = map[string]note{
 	"stablelm":         {models: "StableLM 2, 3B", refused: "`use_parallel_residual`, `qk_layernorm`"},
 	"starcoder2":       {models: "StarCoder2", more: "windows"},
 
-	"bert":       {models: "BERT, MiniLM, e5, bge, gte (small and base)", gpu: tested},
-	"distilbert": {models: "DistilBERT", gpu: tested},
-	"modernbert": {models: "ModernBERT, Ettin, mmBERT", more: "windows", gpu: tested},
-	"roberta":    {models: "RoBERTa", gpu: tested},
+	"bert":        {models: "BERT, MiniLM, e5, bge, gte (small and base)", gpu: tested},
+	"distilbert":  {models: "DistilBERT", gpu: tested},
+	"modernbert":  {models: "ModernBERT, Ettin, mmBERT", more: "windows", gpu: tested},
+	"roberta":     {models: "RoBERTa", gpu: tested},
+	"xlm-roberta": {models: "XLM-RoBERTa, multilingual e5, bge-m3", gpu: tested},
+	"camembert":   {models: "CamemBERT", gpu: tested},
 }
 
 // models is the page, of the families in transformers and the fixtures below root.

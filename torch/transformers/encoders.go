@@ -35,6 +35,23 @@ func bert(fam family) *family {
 		"attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm")
 }
 
+// roberta is the family of RoBERTa, whose descendants differ in their tokenizers.
+func roberta(classes string) *family {
+	return bert(family{
+		eps: 1e-12,
+		encoder: &encoderFamily{
+			classes: classes, types: 2, pad: 1, offset: true, prefix: "roberta.",
+			head: twoLayers, dense: "classifier.dense", out: "classifier.out_proj", act: "tanh",
+		},
+		targets: []string{"query", "value"},
+		// Sequence classifiers do not use the pooler.
+		ignored: []string{"lm_head.*", "pooler.*", "roberta.pooler.*"},
+	})
+}
+
+// twoLayers is a head with a dense layer of its own.
+var twoLayers = []moduleRow{sameName("classifier.dense", "HH", always), sameName("classifier.out_proj", "CH", always)}
+
 // sameName is a module outside of the core.
 func sameName(module, shape, bias string) moduleRow { return moduleRow{module, module, shape, bias} }
 
@@ -64,20 +81,9 @@ var encoders = map[string]*family{
 		},
 		ignored: []string{"cls.*"}, // the heads of pretraining
 	}),
-	"roberta": bert(family{
-		eps: 1e-12,
-		encoder: &encoderFamily{
-			classes: "Roberta", types: 2, pad: 1, offset: true, prefix: "roberta.",
-			head: []moduleRow{
-				sameName("classifier.dense", "HH", always),
-				sameName("classifier.out_proj", "CH", always),
-			},
-			dense: "classifier.dense", out: "classifier.out_proj", act: "tanh",
-		},
-		targets: []string{"query", "value"},
-		// Sequence classifiers do not use the pooler.
-		ignored: []string{"lm_head.*", "pooler.*", "roberta.pooler.*"},
-	}),
+	"roberta":     roberta("Roberta"),
+	"xlm-roberta": roberta("XLMRoberta"), // bge-m3, multilingual e5
+	"camembert":   roberta("Camembert"),
 	"distilbert": postNorm(family{
 		eps: 1e-12, fixedEps: true,
 		own: map[string]string{

@@ -25,7 +25,7 @@ type tokenCase struct {
 
 // The cases are in testdata, and in the file named by $RLTRAIN_TOKENIZER_CASES.
 func TestTokenizerAsTransformers(t *testing.T) {
-	files := []string{"testdata/tokenizers.jsonl"}
+	files := []string{"testdata/tokenizers.jsonl", "testdata/unigram.jsonl"}
 	if more := os.Getenv("RLTRAIN_TOKENIZER_CASES"); more != "" {
 		files = append(files, more)
 	}
