@@ -5,6 +5,7 @@ SHELL := /bin/bash
 # Packages that must build and pass without cgo.
 PURE := ./internal/... ./envs/... ./rl ./rl/report ./lora ./torch/pickle ./torch/gguf/... ./torch/safetensors ./torch/hub ./torch/transformers/jinja ./torch/transformers/chat ./torch/transformers/decision
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 # What go needs in its environment; builds libtokenizers.a on first use.
 GOENV = env="$$(scripts/setup/env.sh)" && eval "$$env" &&
 
@@ -80,11 +81,12 @@ asan: build/.tools ## run the C++ tests with the address and undefined behavior 
 	@scripts/setup/core.sh core_tests build/asan -DRLTRAIN_SANITIZE=ON
 	@cd build/asan && ctest --output-on-failure
 
-lint: build/.tools ## run gofmt, go vet, staticcheck and clang-format
+lint: build/.tools ## run gofmt, go vet, staticcheck, clang-format and actionlint
 	@files="$$(gofmt -l .)"; [[ -z $$files ]] || { echo "not gofmt-ed:"; echo "$$files"; exit 1; }
 	@$(GOENV) go vet ./... && go run $(STATICCHECK) ./...
 	@format="$$(go run ./scripts/setup clang-format)" && \
 	  find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' | xargs "$$format" --dry-run -Werror
+	@go run $(ACTIONLINT) .github/workflows/*.yml
 
 race: core models ## run all Go tests with the race detector
 	@$(GOENV) go test -race ./...
