@@ -68,6 +68,16 @@ const (
 	QKNormAll   QKNorm = C.RLT_QK_NORM_ALL
 )
 
+// Distance is how attention knows the distance of a key from its query: not, by a bias of each head, or by comparing queries and
+// keys with those of distances (He 2021).
+type Distance int32
+
+const (
+	DistanceNone    Distance = C.RLT_DISTANCE_NONE
+	DistanceBias    Distance = C.RLT_DISTANCE_BIAS
+	DistanceContent Distance = C.RLT_DISTANCE_CONTENT
+)
+
 // Rope is a rotary position embedding (Su 2021): the angle is position · InvFreq[i], and Factor scales
 // cosine and sine. Sequences longer than SwitchLength use LongInvFreq; with SwitchLength 0 none do.
 type Rope struct {
@@ -108,10 +118,14 @@ type ModelConfig struct {
 	LogitDivisor     float64 // of the hidden states after the final norm, and so of the logits; 0 = off
 	// The query at position p is multiplied by 1 + QueryGrowth · ln(1 + ⌊p / QuerySpan⌋); 0 = off.
 	QueryGrowth float64
-	QuerySpan   int
-	Windows     []int // [Layers] attention window in tokens, 0 = unlimited; nil: all 0
-	RopeOf      []int // [Layers] index into Ropes; nil with RotaryDim 0
-	Ropes       []Rope
+	// EmbeddingSize is the width of embeddings and their norm, which a layer widens; 0 = HiddenSize.
+	EmbeddingSize int
+	SharedLayers  bool // all layers have the weights of the first one
+	Distance      Distance
+	QuerySpan     int
+	Windows       []int // [Layers] attention window in tokens, 0 = unlimited; nil: all 0
+	RopeOf        []int // [Layers] index into Ropes; nil with RotaryDim 0
+	Ropes         []Rope
 }
 
 // check validates the slice lengths, which the core cannot.
@@ -168,6 +182,7 @@ func (c ModelConfig) native(pins *runtime.Pinner) C.rlt_model_config {
 		norm_eps: C.double(c.NormEps), attention_scale: C.double(c.AttentionScale), embedding_scale: C.double(c.EmbeddingScale),
 		attention_softcap: C.double(c.AttentionSoftcap), logit_softcap: C.double(c.LogitSoftcap),
 		logit_divisor: C.double(c.LogitDivisor), query_growth: C.double(c.QueryGrowth), query_span: C.int64_t(c.QuerySpan),
+		embedding_size: C.int64_t(c.EmbeddingSize), shared_layers: cBool(c.SharedLayers), distance: C.int32_t(c.Distance),
 		windows: &windows[0], n_ropes: C.int32_t(len(ropes)),
 	}
 	pins.Pin(native.windows)

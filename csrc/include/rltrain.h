@@ -21,7 +21,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_ABI_VERSION 11
+#define RLT_ABI_VERSION 12
 
 typedef uintptr_t rlt_tensor; /* owned at::TensorImpl*, 0 = undefined */
 typedef uintptr_t rlt_op;     /* borrowed, never freed */
@@ -150,6 +150,12 @@ enum { RLT_POST_NORMS_NONE = 0, RLT_POST_NORMS_ALSO = 1, RLT_POST_NORMS_ONLY = 2
  * with RLT_QKV_SPLIT. */
 enum { RLT_QK_NORM_NONE = 0, RLT_QK_NORM_HEADS = 1, RLT_QK_NORM_ALL = 2 };
 
+/* Attention by the distance i − j of a query i and a key j: none; "distances.weight" [heads, D] added to the
+ * scaled scores; or "distances.weight" [D, H], of which layers q and k make rows Q and K that add q_i·K and
+ * k_j·Q to q_i·k_j (DeBERTa, He 2021). D = 2·max_positions − 1, for distances from 1 − max_positions on. Not
+ * with RoPE; for bidirectional models with RLT_QKV_SPLIT, a key head for each head, and without windows. */
+enum { RLT_DISTANCE_NONE = 0, RLT_DISTANCE_BIAS = 1, RLT_DISTANCE_CONTENT = 2 };
+
 /* A rotary embedding (RoPE, Su 2021): angle = position · inv_freq[i], cos and sin times
  * factor. Sequences longer than switch_length use the long table (0: none do). */
 typedef struct {
@@ -188,15 +194,19 @@ typedef struct {
   /* The query at position p is multiplied by 1 + query_growth · ln(1 + ⌊p / query_span⌋); 0 = none. */
   double query_growth;
   int64_t query_span;
+  int64_t embedding_size; /* of embed, positions, types and embed_norm, which "embed_proj" widens; 0 =
+                             hidden_size */
+  int32_t shared_layers;  /* all layers are layers.0 */
+  int32_t distance;
 } rlt_model_config;
 
 /* Builds a model on n named weights, which it retains. Names: embed.weight [V, H]; positions.weight [P, H] if
- * rotary_dim is 0; types.weight [T, H]; embed_norm; layers.N.attn_norm, q [heads·d, H], k, v [kv·d, H] or
- * qkv, q_norm, k_norm [d] or as wide as q and k, o [H, heads·d], post_attn_norm, mlp_norm, gate, up [I, H] or
- * gate_up [2I, H], down [H, I], post_mlp_norm; norm; head [V, H], absent if the output is tied to embed. Each
- * name ends in ".weight", with an optional ".bias". Layer norms have biases if "norm" has one, and always
- * with norm_after. Linear weights may be F32, BF16 or F16; others are F32. A weight that requires a gradient
- * is trained.
+ * rotary_dim is 0, optional with distances; types.weight [T, H]; embed_norm; embed_proj [H, E]; distances;
+ * layers.N.attn_norm, q [heads·d, H], k, v [kv·d, H] or qkv, q_norm, k_norm [d] or as wide as q and k, o [H,
+ * heads·d], post_attn_norm, mlp_norm, gate, up [I, H] or gate_up [2I, H], down [H, I], post_mlp_norm; norm;
+ * head [V, H], absent if the output is tied to embed. Each name ends in ".weight", with an optional ".bias".
+ * Layer norms have biases if "norm" has one, and always with norm_after. Linear weights may be F32, BF16 or
+ * F16; others are F32. A weight that requires a gradient is trained.
  *
  * A linear weight of a layer, or head, may be quantised: layers.N.q.nf4 instead of layers.N.q.weight, U8
  * [out, bytes per row] on the CPU, in the format of the operator rltrain::quantize or of a GGUF file. They

@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "nn/activate.h"
+#include "nn/distance.h"
 #include "ops/block.h"
 #include "ops/packed.h"
 
@@ -93,6 +94,10 @@ at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x
                   const at::Tensor& residual) {
   const Config& c = *pass.config;
   const Heads heads = project(block, pass, x);
+  if (c.distance != RLT_DISTANCE_NONE) {
+    const at::Tensor mixed = distance_attention(block, pass, heads.q, heads.k, heads.v);
+    return close(pass, block.o, &Groups::o, &Joints::o, block.post_attn_norm, wanted(pass, mixed), residual);
+  }
   at::Tensor q = place(pass, block.q_norm, heads.q);
   if (pass.query_factor.defined()) q = q.mul(pass.query_factor);
   const at::Tensor mixed =
@@ -239,7 +244,8 @@ at::Tensor block_forward(const Block& block, const BlockPass& pass, const at::Te
 
 at::Tensor checkpointed_block(const Block& block, const BlockPass& pass, const at::Tensor& x) {
   if (!at::GradMode::is_enabled()) return block_forward(block, pass, x);
-  const std::vector<at::Tensor> params = parameters(block, pass.adapter.on);
+  std::vector<at::Tensor> params = parameters(block, pass.adapter.on);
+  if (pass.distances.defined() && pass.distances.requires_grad()) params.push_back(pass.distances);
   const auto recipe = c10::make_intrusive<Recipe>(block, pass, params);
   return Checkpoint::apply(x, at::TensorList(params), recipe);
 }

@@ -52,6 +52,7 @@ struct BlockPass {
   std::shared_ptr<const Config> config;
   at::Tensor cu_seqlens, continues;  // continues undefined where no sequence continues another
   Rotation rotation;                 // undefined with learned positions
+  at::Tensor distances;              // around 0, as far as the longest sequence needs; undefined without
   at::Tensor query_factor;           // [N, 1], undefined where queries keep their lengths
   AdapterPass adapter;
   int64_t window = 0;

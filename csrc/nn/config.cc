@@ -32,6 +32,7 @@ void check_sizes(const rlt_model_config& c) {
               " heads do not divide into groups of ", c.kv_heads, " key heads");
   TORCH_CHECK(c.rotary_dim >= 0 && c.rotary_dim % 2 == 0 && c.rotary_dim <= c.head_dim, "rotary_dim ",
               c.rotary_dim, " must be even and at most head_dim ", c.head_dim);
+  TORCH_CHECK(c.embedding_size >= 0, "embedding_size must not be negative, got ", c.embedding_size);
   TORCH_CHECK(c.token_types >= 0, "token_types must not be negative, got ", c.token_types);
   TORCH_CHECK(c.first_position == 0 ||
                   (c.rotary_dim == 0 && c.first_position > 0 && c.first_position < c.max_positions),
@@ -52,6 +53,12 @@ void check_choices(const rlt_model_config& c) {
   in_range(c.activation, RLT_ACT_RELU, "activation");
   in_range(c.qkv, RLT_QKV_INTERLEAVED, "qkv");
   in_range(c.residual, RLT_RESIDUAL_PARALLEL, "residual");
+  in_range(c.distance, RLT_DISTANCE_CONTENT, "distance");
+  TORCH_CHECK(
+      c.distance == RLT_DISTANCE_NONE || (c.rotary_dim == 0 && c.bidirectional && c.qkv == RLT_QKV_SPLIT &&
+                                          c.heads == c.kv_heads && c.attention_softcap == 0),
+      "distances are for bidirectional models without RoPE, with separate q, k and v and a key head for each "
+      "head");
   in_range(c.post_norms, RLT_POST_NORMS_ONLY, "post_norms");
   in_range(c.qk_norm, RLT_QK_NORM_ALL, "qk_norm");
   TORCH_CHECK(c.qk_norm != RLT_QK_NORM_ALL || c.qkv == RLT_QKV_SPLIT,
@@ -86,7 +93,11 @@ Config::Config(const rlt_model_config& config) : rlt_model_config(config) {
   check_choices(config);
   TORCH_CHECK(config.windows != nullptr, "windows is NULL");
   layer_windows.assign(config.windows, config.windows + config.layers);
-  for (const int64_t window : layer_windows) TORCH_CHECK(window >= 0, "a window of ", window, " keys");
+  for (const int64_t window : layer_windows) {
+    TORCH_CHECK(window >= 0, "a window of ", window, " keys");
+    TORCH_CHECK(window == 0 || config.distance == RLT_DISTANCE_NONE,
+                "distances are for layers without windows");
+  }
   if (config.rotary_dim > 0) {
     TORCH_CHECK(config.ropes != nullptr && config.rope_tables != nullptr, "rotary_dim without ropes");
     layer_ropes.assign(config.ropes, config.ropes + config.layers);
@@ -105,6 +116,8 @@ Config::Config(const rlt_model_config& config) : rlt_model_config(config) {
 const char* Config::why_mute() const {
   if (bidirectional) return "a bidirectional model does not generate";
   if (norm_after) return "a model whose norms come after its sums does not generate";
+  if (embedding_size > 0) return "a model that widens its embeddings does not generate";
+  if (shared_layers) return "a model whose layers are one does not generate";
   if (embed_norm) return "a model with a norm of its embeddings does not generate";
   if (token_types > 0) return "a model with types of tokens does not generate";
   if (first_position > 0) return "a model whose positions begin at another than the first does not generate";

@@ -36,6 +36,7 @@ struct Linear {
     return quantised() ? dequantize(weight, static_cast<int64_t>(quant), inputs) : weight.detach();
   }
 
+  bool frozen_or_none() const { return !weight.defined() || frozen(); }
   bool frozen() const { return !weight.requires_grad() && !(bias.defined() && bias.requires_grad()); }
   OptionalTensor shift() const { return bias.defined() ? OptionalTensor(bias) : std::nullopt; }
 

@@ -77,14 +77,18 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
     if (biased) made.bias = load.tensor(name + ".bias", {n});
     return made;
   };
-  embed_ = load.stored("embed.weight", {c.vocab_size, width});
-  if (c.rotary_dim == 0) {
-    positions_ = load.tensor("positions.weight", {c.max_positions, width}).slice(0, c.first_position);
+  const int64_t narrow = c.embedding_size > 0 ? c.embedding_size : width, distances = 2 * c.max_positions - 1;
+  embed_ = load.stored("embed.weight", {c.vocab_size, narrow});
+  if (c.rotary_dim == 0 && (c.distance == RLT_DISTANCE_NONE || load.has("positions.weight"))) {
+    positions_ = load.tensor("positions.weight", {c.max_positions, narrow}).slice(0, c.first_position);
   }
-  if (c.token_types > 0) types_ = load.tensor("types.weight", {c.token_types, width});
-  if (c.embed_norm) embed_norm_ = norm("embed_norm", width);
+  if (c.token_types > 0) types_ = load.tensor("types.weight", {c.token_types, narrow});
+  if (c.embed_norm) embed_norm_ = norm("embed_norm", narrow);
+  if (c.embedding_size > 0) embed_proj_ = load.linear("embed_proj", narrow, width);
+  if (c.distance == RLT_DISTANCE_BIAS) distances_ = load.tensor("distances.weight", {c.heads, distances});
+  if (c.distance == RLT_DISTANCE_CONTENT) distances_ = load.tensor("distances.weight", {distances, width});
 
-  layers_->blocks.resize(static_cast<size_t>(c.layers));
+  layers_->blocks.resize(c.shared_layers ? 1 : static_cast<size_t>(c.layers));
   int64_t index = 0;
   for (size_t n = 0; n < layers_->blocks.size(); ++n) {
     Block& block = layers_->blocks[n];
@@ -144,6 +148,7 @@ bool Transformer::grouped(int64_t rows, const AdapterPass& pass) const {
   const auto frozen = [](const at::Tensor& t) { return !t.defined() || !t.requires_grad(); };
   return rows <= kFew && pass.dropout == 0 && embed_.is_cpu() && frozen(embed_) && frozen(positions_) &&
          frozen(types_) && frozen(embed_norm_.weight) && frozen(embed_norm_.bias) &&
+         embed_proj_.frozen_or_none() && frozen(distances_) &&
          std::none_of(blocks().begin(), blocks().end(), trained);
 }
 
@@ -177,10 +182,14 @@ at::Tensor Transformer::embed(const at::Tensor& tokens, const at::Tensor& positi
       (embed_.is_cpu() ? at::embedding(embed_, tokens) : select_rows(embed_, tokens)).to(at::kFloat);
   if (c.embedding_scale != 1) x = x.mul(c.embedding_scale);
   if (types_.defined()) x = x.add(types_.select(0, 0));
-  if (c.rotary_dim > 0) return c.embed_norm ? apply_norm(c, embed_norm_, x) : x;
-  const at::Tensor place =
-      positions_.is_cpu() ? at::embedding(positions_, positions) : select_rows(positions_, positions);
-  return c.embed_norm ? norm_of_sum(c, embed_norm_, x, place) : x.add(place);
+  if (positions_.defined()) {
+    const at::Tensor place =
+        positions_.is_cpu() ? at::embedding(positions_, positions) : select_rows(positions_, positions);
+    x = c.embed_norm ? norm_of_sum(c, embed_norm_, x, place) : x.add(place);
+  } else if (c.embed_norm) {
+    x = apply_norm(c, embed_norm_, x);
+  }
+  return c.embedding_size > 0 ? embed_proj_.forward(x, {}) : x;
 }
 
 at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool checkpoint) const {
@@ -188,12 +197,19 @@ at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool c
   // Where nothing is recorded, the operators go straight to the device's kernels: few rows wait for the rest.
   std::optional<at::AutoDispatchBelowADInplaceOrView> below;
   if (!at::GradMode::is_enabled()) below.emplace();
-  BlockPass batch{config_, in.cu_seqlens, in.continues, {}, {}, pass, 0, nullptr, nullptr, {}, pass};
+  BlockPass batch{config_, in.cu_seqlens, in.continues, {}, {}, {}, pass, 0, nullptr, nullptr, {}, pass};
   if (c.query_growth > 0) {
     const at::Tensor spans = in.positions.div(c.query_span, "floor").to(at::kDouble).add(1);
     batch.query_factor = spans.log().mul(c.query_growth).add(1).to(at::kFloat).unsqueeze(1);
   }
   const int32_t* cu = checked_cu_seqlens(in.cu_seqlens, in.tokens.numel());
+  if (c.distance != RLT_DISTANCE_NONE) {
+    int64_t longest = 1;
+    for (int64_t s = 0; s + 1 < in.cu_seqlens.numel(); ++s)
+      longest = std::max<int64_t>(longest, cu[s + 1] - cu[s]);
+    batch.distances = distances_.narrow(c.distance == RLT_DISTANCE_BIAS ? 1 : 0, c.max_positions - longest,
+                                        2 * longest - 1);
+  }
   const bool grouped = this->grouped(in.tokens.numel(), pass), joined = !grouped && this->joined(pass);
   std::vector<Rotation> rotations;
   for (const Rope& rope : c.rope_list) {
@@ -202,16 +218,19 @@ at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool c
     rotations.push_back(rotate(rope, in.positions, cu, in.cu_seqlens.numel() - 1));
   }
   at::Tensor x = embed(in.tokens, in.positions);
-  for (size_t n = 0; n < blocks().size(); ++n) {
+  const auto layers = static_cast<size_t>(c.layers);
+  for (size_t n = 0; n < layers; ++n) {
+    const size_t stored = c.shared_layers ? 0 : n;  // dropout drops the same features in layers that are one
     batch.window = c.layer_windows[n];
-    if (grouped) batch.groups = &groups(n);
-    if (joined) batch.joints = std::shared_ptr<const Joints>(layers_, &layers_->joints[n]);
+    if (grouped) batch.groups = &groups(stored);
+    if (joined) batch.joints = std::shared_ptr<const Joints>(layers_, &layers_->joints[stored]);
     if (c.rotary_dim > 0) batch.rotation = rotations[static_cast<size_t>(c.layer_ropes[n])];
-    if (n + 1 == blocks().size() && in.rows.defined()) {
+    if (n + 1 == layers && in.rows.defined()) {
       batch.rows = in.rows;
       if (pass.row_keys) batch.wanted.row_keys = pass.row_keys->index_select(0, in.rows);
     }
-    x = checkpoint ? checkpointed_block(blocks()[n], batch, x) : block_forward(blocks()[n], batch, x);
+    const Block& block = blocks()[stored];
+    x = checkpoint ? checkpointed_block(block, batch, x) : block_forward(block, batch, x);
   }
   if (c.norm_after) return x;
   x = apply_norm(c, norm_, x);

@@ -63,9 +63,11 @@ class Transformer {
   bool joined(const AdapterPass& pass) const;
 
   std::shared_ptr<const Config> config_;  // shared with the graphs of passes whose backward is due
-  at::Tensor embed_, positions_, types_;  // [V, H], [P, H] from first_position on, [T, H]
+  at::Tensor embed_, positions_,
+      types_;             // [V, E], [P, E] from first_position on, [T, E]; E is H unless widened
+  at::Tensor distances_;  // undefined without
   Norm embed_norm_, norm_;
-  Linear head_;
+  Linear embed_proj_, head_;
   std::shared_ptr<Layers> layers_;          // shared with those graphs too
   std::map<std::string, Linear*> linears_;  // point into layers_
 };

@@ -386,6 +386,8 @@ TEST(engine_refuses_what_it_does_not_run) {
     EXPECT_THROWS(part, Engine(model, 1, {}));
   };
   refuse("norm of its embeddings", [](Shape& s) { s.c.embed_norm = 1; });
+  refuse("widens its embeddings", [](Shape& s) { s.c.embedding_size = 6; });
+  refuse("whose layers are one", [](Shape& s) { s.c.shared_layers = 1; });
   refuse("bidirectional", [](Shape& s) { s.c.bidirectional = 1; });
   refuse("norms come after", [](Shape& s) { s.c.norm_after = 1; });
   refuse("types of tokens", [](Shape& s) { s.c.token_types = 1; });

@@ -158,7 +158,7 @@ TEST(transformer_that_is_frozen_equals_one_that_is_trained) {
     Random random(307);
     const rlt::nn::Weights weights = random_weights(random, s);
     rlt::nn::Transformer frozen(s.config(), weights), trained(s.config(), weights);
-    for (int64_t n = 0; n < s.c.layers; ++n) {
+    for (int64_t n = 0; n < rlt::test::stored_layers(s.c); ++n) {
       for (const rlt::test::Layer& l : linear_layers(s.c, n)) {
         if (l.name == "layers.1.o") continue;
         const at::Tensor a = random.normal({3, l.in}, 0.3), b = random.normal({l.out, 3}, 0.3);

@@ -47,7 +47,7 @@ struct Shape {
 
   std::string name;
   rlt_model_config c{};
-  bool biases = false, norm_biases = true, tied = false;
+  bool biases = false, norm_biases = true, tied = false, absolute = true;
   std::vector<double> frequencies, long_frequencies;
   std::vector<int64_t> windows;
   std::vector<int32_t> rope_of;
@@ -199,8 +199,32 @@ inline std::vector<Shape> all_shapes() {
               s.c.first_position = 2;
             }),
       shape("distilbert", [](Shape& s) { post_norm(s); }),
+      shape("albert",
+            [](Shape& s) {
+              post_norm(s);
+              s.c.token_types = 2;
+              s.c.embedding_size = 12;
+              s.c.layers = 3;
+              s.c.shared_layers = 1;
+              s.windows = {0, 0, 0};
+            }),
+      shape("mpnet",
+            [](Shape& s) {
+              post_norm(s);
+              s.c.first_position = 2;
+              s.c.distance = RLT_DISTANCE_BIAS;
+            }),
+      shape("deberta",
+            [](Shape& s) {
+              post_norm(s);
+              s.absolute = false;
+              s.c.distance = RLT_DISTANCE_CONTENT;
+            }),
   };
 }
+
+// How many layers have weights of their own.
+inline int64_t stored_layers(const rlt_model_config& c) { return c.shared_layers ? 1 : c.layers; }
 
 // A linear layer with its inputs and outputs. linear_layers lists those of block n, ordered by dropout index.
 struct Layer {
@@ -239,11 +263,19 @@ inline nn::Weights random_weights(Random& random, const Shape& s) {
     w[name + ".weight"] = random.normal({n}, 0.2, c.norm == RLT_NORM_RMS_PLUS_ONE ? 0 : 1);
     if (c.norm == RLT_NORM_LAYER && s.norm_biases) w[name + ".bias"] = random.normal({n}, 0.2);
   };
-  w["embed.weight"] = random.normal({c.vocab_size, c.hidden_size});
-  if (c.rotary_dim == 0) w["positions.weight"] = random.normal({c.max_positions, c.hidden_size});
-  if (c.token_types > 0) w["types.weight"] = random.normal({c.token_types, c.hidden_size});
-  if (c.embed_norm) norm("embed_norm", c.hidden_size);
-  for (int64_t n = 0; n < c.layers; ++n) {
+  const int64_t narrow = c.embedding_size > 0 ? c.embedding_size : c.hidden_size,
+                far = 2 * c.max_positions - 1;
+  w["embed.weight"] = random.normal({c.vocab_size, narrow});
+  if (c.rotary_dim == 0 && s.absolute) w["positions.weight"] = random.normal({c.max_positions, narrow});
+  if (c.token_types > 0) w["types.weight"] = random.normal({c.token_types, narrow});
+  if (c.embed_norm) norm("embed_norm", narrow);
+  if (c.embedding_size > 0) {
+    w["embed_proj.weight"] = random.normal({c.hidden_size, narrow}, 0.25);
+    w["embed_proj.bias"] = random.normal({c.hidden_size}, 0.2);
+  }
+  if (c.distance == RLT_DISTANCE_BIAS) w["distances.weight"] = random.normal({c.heads, far});
+  if (c.distance == RLT_DISTANCE_CONTENT) w["distances.weight"] = random.normal({far, c.hidden_size});
+  for (int64_t n = 0; n < stored_layers(c); ++n) {
     const std::string at = "layers." + std::to_string(n) + ".";
     const bool before = c.post_norms != RLT_POST_NORMS_ONLY, all = c.qk_norm == RLT_QK_NORM_ALL;
     if (before && (n > 0 || !c.embed_norm || c.norm_after)) norm(at + "attn_norm", c.hidden_size);

@@ -87,9 +87,11 @@ class Plain {
   at::Tensor sequence(const at::Tensor& tokens) {
     n_ = tokens.numel();
     at::Tensor x = at::embedding(weight("embed.weight"), tokens).mul(c_.embedding_scale);
-    if (c_.rotary_dim == 0) x = x.add(weight("positions.weight").narrow(0, c_.first_position, n_));
+    if (c_.rotary_dim == 0 && s_.absolute)
+      x = x.add(weight("positions.weight").narrow(0, c_.first_position, n_));
     if (c_.token_types > 0) x = x.add(weight("types.weight")[0]);
     if (c_.embed_norm) x = norm(x, "embed_norm");
+    if (c_.embedding_size > 0) x = x.matmul(weight("embed_proj.weight").t()).add(weight("embed_proj.bias"));
     for (layer_ = 0; layer_ < c_.layers; ++layer_) {
       if (c_.norm_after) {
         x = norm(x.add(attention(x)), at("attn_norm"));
@@ -111,7 +113,8 @@ class Plain {
     return norm(x, "norm").div(c_.logit_divisor > 0 ? c_.logit_divisor : 1);
   }
 
-  std::string at(const char* name) const { return "layers." + std::to_string(layer_) + "." + name; }
+  int64_t stored() const { return c_.shared_layers ? 0 : layer_; }
+  std::string at(const char* name) const { return "layers." + std::to_string(stored()) + "." + name; }
   at::Tensor weight(const std::string& name) const { return weights_.at(name).to(at::kDouble); }
   at::Tensor norm(const at::Tensor& x, const std::string& name) const {
     const at::Tensor w = weight(name + ".weight");
@@ -125,20 +128,20 @@ class Plain {
   at::Tensor post(const char* name, const at::Tensor& x) const {
     return c_.post_norms ? norm(x, at(name)) : x;
   }
-  at::Tensor linear(const at::Tensor& x, const char* name) const {
+  at::Tensor linear(const at::Tensor& x, const char* name, bool drops = true) const {
     const std::string full = at(name);
     at::Tensor y = x.matmul(weight(full + ".weight").t());
     if (s_.biases) y = y.add(weight(full + ".bias"));
     const auto found = adapters_.find(full);
     if (found == adapters_.end()) return y;
     at::Tensor dropped = x;
-    if (dropout_ > 0) {
-      const std::vector<rlt::test::Layer> layers = linear_layers(c_, layer_);
+    if (dropout_ > 0 && drops) {
+      const std::vector<rlt::test::Layer> layers = linear_layers(c_, stored());
       size_t i = 0;
       while (layers[i].name != full) ++i;
       dropped = x.mul(rlt::hash_dropout(
           at::ones(x.sizes(), at::kFloat), keys_,
-          layer_ * static_cast<int64_t>(layers.size()) + static_cast<int64_t>(i), dropout_));
+          stored() * static_cast<int64_t>(layers.size()) + static_cast<int64_t>(i), dropout_));
     }
     return y.add(dropped.matmul(found->second.a.t()).matmul(found->second.b.t()), kAdapterScale);
   }
@@ -187,12 +190,30 @@ class Plain {
     const int64_t window = s_.windows[static_cast<size_t>(layer_)];
     at::Tensor hidden = c_.bidirectional ? back.gt(n_) : back.lt(0);
     if (window > 0) hidden = hidden.logical_or(back.abs().ge(window));
+    at::Tensor far_q, far_k;  // of distances from -(n - 1) to n - 1
+    if (c_.distance == RLT_DISTANCE_CONTENT) {
+      const at::Tensor rows = weight("distances.weight").narrow(0, c_.max_positions - n_, 2 * n_ - 1);
+      far_q = linear(rows, "q", false), far_k = linear(rows, "k", false);
+    }
+    // [n, n] of [n, 2n - 1]: row i has the column of distance i - j.
+    const auto at_distance = [&](const at::Tensor& t) { return t.gather(1, back.add(n_ - 1)); };
     std::vector<at::Tensor> columns;
     for (int64_t h = 0; h < c_.heads; ++h) {
       const int64_t kv = h / (c_.heads / c_.kv_heads);
       const at::Tensor q = turned(normed(head(h), "q_norm")),
                        k = turned(normed(head(c_.heads + kv), "k_norm"));
-      at::Tensor scores = q.matmul(k.t()).mul(c_.attention_scale);
+      at::Tensor scores = q.matmul(k.t());
+      if (c_.distance == RLT_DISTANCE_CONTENT) {
+        // k_j of the distance i - j is row j, column i - j: gathered from the rows of j - i, which are turned
+        // around.
+        scores = scores.add(at_distance(q.matmul(far_k.narrow(1, h * d, d).t())))
+                     .add(at_distance(k.matmul(far_q.narrow(1, h * d, d).t()).flip(1)).t());
+      }
+      scores = scores.mul(c_.attention_scale);
+      if (c_.distance == RLT_DISTANCE_BIAS) {
+        const at::Tensor bias = weight("distances.weight")[h].narrow(0, c_.max_positions - n_, 2 * n_ - 1);
+        scores = scores.add(at_distance(bias.unsqueeze(0).expand({n_, 2 * n_ - 1})));
+      }
       if (c_.query_growth > 0) {
         const at::Tensor spans = index.div(c_.query_span, "floor").to(at::kDouble).add(1);
         scores = scores.mul(spans.log().mul(c_.query_growth).add(1).unsqueeze(1));
@@ -251,7 +272,7 @@ Weights trained(const Weights& weights, at::ScalarType type) {
 // Adapters on all linear layers except o of the last block.
 Adapters adapters_for(Random& random, const Shape& s) {
   Adapters made;
-  for (int64_t n = 0; n < s.c.layers; ++n) {
+  for (int64_t n = 0; n < rlt::test::stored_layers(s.c); ++n) {
     for (const rlt::test::Layer& layer : linear_layers(s.c, n)) {
       if (layer.name == "layers.1.o") continue;
       made[layer.name] = {random.normal({3, layer.in}, 0.3), random.normal({layer.out, 3}, 0.3)};
@@ -497,7 +518,8 @@ TEST(transformer_names_the_weight_that_is_wrong) {
       EXPECT_THROWS("weight " + name + " has shape", Transformer(s.config(), weights));
       weights.erase(name);
       const bool bias = name.find(".bias") != std::string::npos;
-      if (name == "head.weight" || (bias && name.find("norm") == std::string::npos)) {
+      if (name == "head.weight" || (name == "positions.weight" && s.c.distance) ||
+          (bias && name.find("norm") == std::string::npos)) {
         Transformer(s.config(), weights);  // an optional weight
       } else if (name == "norm.bias") {    // then no norm has one
         EXPECT_THROWS("no place for weight layers.0.attn_norm.bias", Transformer(s.config(), weights));
@@ -560,6 +582,9 @@ TEST(transformer_refuses_what_does_not_fit) {
   });
   refuse("positive query_span, got 0", [](Shape& s) { s.c.query_growth = 1; });
   refuse("norm_after", [](Shape& s) { s.c.norm_after = s.c.post_norms = 1; });
+  refuse("distance: unknown choice 3", [](Shape& s) { s.c.distance = 3; });
+  refuse("distances are for bidirectional models", [](Shape& s) { s.c.distance = 1; });
+  refuse("embedding_size must not be negative", [](Shape& s) { s.c.embedding_size = -1; });
   refuse("norm_after", [](Shape& s) {
     s.c.norm_after = 1;
     s.c.residual = RLT_RESIDUAL_PARALLEL;

@@ -107,7 +107,7 @@ func (p *Classifier) makeOnEncoder(model *transformers.Model, c Config) error {
 	p.adapter.frozen = c.Frozen
 	l := lora.Config{TaskType: lora.FeatureExtraction}
 	if p.Pooling == transformers.PoolFamily {
-		l = lora.Config{TaskType: lora.SequenceClassification, Prefix: p.config.Prefix(), ModulesToSave: []string{"classifier"}}
+		l = lora.Config{TaskType: lora.SequenceClassification, Prefix: p.config.Prefix(), ModulesToSave: p.config.HeadModules()}
 	}
 	if err := p.newAdapter(c, l); err != nil {
 		return err

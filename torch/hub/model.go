@@ -21,7 +21,7 @@ const (
 // smallFiles are fetched with the weights: files of models, sentence encoders, adapters and rltrain's classifiers.
 var smallFiles = []string{
 	configFile, "generation_config.json",
-	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
+	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "spm.model",
 	"chat_template.jinja", "chat_template.json",
 	"modules.json", "sentence_bert_config.json", "1_Pooling/config.json",
 	adapterFile,

@@ -236,9 +236,9 @@ func (c *Config) changes(change map[string]func([]float32)) (map[string]func([]f
 	return changes, nil
 }
 
-// matrix reports whether a tensor is an embedding or linear weight. Position and type embeddings do not count.
+// matrix reports whether a tensor is an embedding or linear weight. Embeddings of positions, types and distances do not count.
 func (s TensorSpec) matrix() bool {
-	return len(s.Shape) == 2 && s.Name != "positions.weight" && s.Name != "types.weight"
+	return len(s.Shape) == 2 && !slices.Contains([]string{"positions.weight", "types.weight", distanceWeight}, s.Name)
 }
 
 func (s TensorSpec) elements() int64 {

@@ -2,6 +2,7 @@ package transformers
 
 import (
 	"cmp"
+	"strings"
 
 	"github.com/rltrain/rltrain/torch"
 )
@@ -11,6 +12,15 @@ import (
 func (c *Config) HeadLayers() (dense, out string) {
 	fam := families[c.ModelType].encoder
 	return fam.dense, fam.out
+}
+
+// HeadModules are the modules of a classifier whose weights PEFT stores whole.
+func (c *Config) HeadModules() []string {
+	modules := []string{"classifier"}
+	if dense, _ := c.HeadLayers(); strings.HasPrefix(dense, "pooler.") {
+		modules = append(modules, "pooler")
+	}
+	return modules
 }
 
 // PoolerName is the module that pooling "family" requires in a folder; "" for none.

@@ -24,6 +24,7 @@ type Config struct {
 	NumKeyValueHeads      int // 0: the number of heads
 	HeadDim               int // 0: HiddenSize over NumAttentionHeads
 	IntermediateSize      int
+	EmbeddingSize         int     // of token embeddings; 0: HiddenSize
 	HiddenAct             string  // "gelu", the exact one with erf, or another of the core's
 	LayerNormEps          float64 // of any norm
 	MaxPositionEmbeddings int
@@ -55,6 +56,11 @@ type Config struct {
 	core    torch.ModelConfig
 	dynamic bool // the rope's kind
 	ropes   []ropeSource
+
+	withoutPositions bool                   // no learned positions, though nothing rotates
+	distanceRows     int                    // of the table of distances in files
+	normedDistances  bool                   // its rows are normed
+	bucketOf         func(distance int) int // the row for a query at i and a key at i - distance
 }
 
 // LoadConfig reads config.json of an encoder; LoadCausalConfig that of a causal language model. Both accept the
@@ -161,6 +167,9 @@ func (c *Config) readSizes(f *fields) {
 		c.IntermediateSize = 4 * c.HiddenSize
 	} else {
 		c.IntermediateSize = size("intermediate_size", 1<<20)
+	}
+	if fam.embeddingSize > 0 {
+		c.EmbeddingSize = f.size("embedding_size", fam.embeddingSize, maxWidth)
 	}
 	if f.err != nil {
 		return
@@ -292,7 +301,8 @@ func (c *Config) plainCore() torch.ModelConfig {
 		Norm: fam.normKind, NormEps: c.LayerNormEps, Activation: activations[c.HiddenAct], QKV: fam.qkv, Residual: fam.residual,
 		Gated: fam.has("gate") || fam.has("gate_up"), FusedGateUp: fam.has("gate_up"),
 		PostNorms: fam.postNorms(), QKNorm: fam.qkNorm(), RopePairs: fam.ropePairs,
-		EmbedNorm: slices.ContainsFunc(fam.base, func(r moduleRow) bool { return r.layer == "embed_norm" }),
+		EmbedNorm:     slices.ContainsFunc(fam.base, func(r moduleRow) bool { return r.layer == "embed_norm" }),
+		EmbeddingSize: c.widened(), SharedLayers: fam.shared,
 		NormAfter: fam.normAfter, Bidirectional: fam.encoder != nil,
 		AttentionScale: 1 / math.Sqrt(float64(c.headDim())), EmbeddingScale: 1,
 	}
@@ -304,6 +314,22 @@ func (c *Config) Core() torch.ModelConfig {
 		return c.plainCore()
 	}
 	return c.core
+}
+
+// widened is the size of embeddings that a layer widens, 0 without such a layer.
+func (c *Config) widened() int {
+	if c.EmbeddingSize == c.HiddenSize && !families[c.ModelType].alwaysWidens {
+		return 0
+	}
+	return c.EmbeddingSize
+}
+
+// storedLayers is the number of layers with weights.
+func (c *Config) storedLayers() int {
+	if families[c.ModelType].shared {
+		return 1
+	}
+	return c.NumHiddenLayers
 }
 
 func (c *Config) headDim() int { return cmp.Or(c.HeadDim, c.HiddenSize/max(c.NumAttentionHeads, 1)) }

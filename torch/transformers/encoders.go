@@ -1,6 +1,7 @@
 package transformers
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/rltrain/rltrain/torch"
@@ -8,7 +9,7 @@ import (
 
 // postNorm is a family of blocks like BERT's, with the given module names.
 func postNorm(fam family, embeddings []moduleRow, q, k, v, o, attentionNorm, up, down, mlpNorm string) *family {
-	fam.activation, fam.partial = "gelu", -1
+	fam.activation, fam.partial = cmp.Or(fam.activation, "gelu"), -1
 	fam.normKind, fam.normAfter, fam.plainHeads = torch.NormLayer, true, true
 	fam.base = embeddings
 	fam.rows = []moduleRow{
@@ -31,7 +32,7 @@ func postNorm(fam family, embeddings []moduleRow, q, k, v, o, attentionNorm, up,
 // bert is postNorm with BERT's module names.
 func bert(fam family) *family {
 	fam.layers = "encoder.layer.N."
-	return postNorm(fam, bertEmbeddings, "attention.self.query", "attention.self.key", "attention.self.value",
+	return postNorm(fam, slices.Concat(bertEmbeddings, fam.base), "attention.self.query", "attention.self.key", "attention.self.value",
 		"attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm")
 }
 
@@ -57,10 +58,10 @@ func sameName(module, shape, bias string) moduleRow { return moduleRow{module, m
 
 var (
 	bertEmbeddings = []moduleRow{
-		{"embed", "embeddings.word_embeddings", "VH", ""},
-		{"positions", "embeddings.position_embeddings", "PH", ""}, // sinusoidal ones are stored too
-		{"types", "embeddings.token_type_embeddings", "TH", ""},
-		{"embed_norm", "embeddings.LayerNorm", "H", always},
+		{"embed", "embeddings.word_embeddings", "VE", ""},
+		{"positions", "embeddings.position_embeddings", "PE", ""}, // sinusoidal ones are stored too
+		{"types", "embeddings.token_type_embeddings", "TE", ""},
+		{"embed_norm", "embeddings.LayerNorm", "E", always},
 	}
 	withoutTypes = slices.DeleteFunc(slices.Clone(bertEmbeddings), func(r moduleRow) bool { return r.layer == "types" })
 )
@@ -84,6 +85,62 @@ var encoders = map[string]*family{
 	"roberta":     roberta("Roberta"),
 	"xlm-roberta": roberta("XLMRoberta"), // bge-m3, multilingual e5
 	"camembert":   roberta("Camembert"),
+	"electra": bert(family{
+		eps: 1e-12, embeddingSize: 128,
+		base: []moduleRow{{"embed_proj", "embeddings_project", "HE", always}},
+		encoder: &encoderFamily{
+			classes: "Electra", types: 2, prefix: "electra.",
+			head: twoLayers, dense: "classifier.dense", out: "classifier.out_proj", act: "gelu",
+		},
+		targets: []string{"query", "value"},
+		ignored: []string{"discriminator_predictions.*", "generator_predictions.*", "generator_lm_head.*"},
+	}),
+	"albert": postNorm(family{
+		eps: 1e-12, activation: "gelu_new", embeddingSize: 128, alwaysWidens: true, shared: true,
+		special: func(f *fields, c *Config) {
+			for _, key := range []string{"num_hidden_groups", "inner_group_num"} {
+				if n := value(f, key, 1); n != 1 {
+					f.fail("%s %d is not supported, want 1", key, n)
+				}
+			}
+		},
+		layers: "encoder.albert_layer_groups.0.albert_layers.0.",
+		encoder: &encoderFamily{
+			classes: "Albert", types: 2, prefix: "albert.",
+			pooler: []moduleRow{sameName("pooler", "HH", always)},
+			head:   []moduleRow{sameName("classifier", "CH", always)},
+			out:    "classifier", act: "tanh",
+		},
+		targets: []string{"query", "value"},
+		ignored: []string{"predictions.*", "sop_classifier.*"},
+	}, append(slices.Clone(bertEmbeddings), moduleRow{"embed_proj", "encoder.embedding_hidden_mapping_in", "HE", always}),
+		"attention.query", "attention.key", "attention.value", "attention.dense", "attention.LayerNorm",
+		"ffn", "ffn_output", "full_layer_layer_norm"),
+	"mpnet": postNorm(family{
+		eps: 1e-12, special: mpnetFields, layers: "encoder.layer.N.",
+		encoder: &encoderFamily{
+			classes: "MPNet", pad: 1, offset: true, prefix: "mpnet.",
+			head: twoLayers, dense: "classifier.dense", out: "classifier.out_proj", act: "tanh",
+		},
+		targets: []string{"attn.q", "attn.v"},
+		ignored: []string{"lm_head.*", "pooler.*", "mpnet.pooler.*"},
+	}, append(slices.Clone(withoutTypes), moduleRow{"distances", "encoder.relative_attention_bias", "RN", ""}),
+		"attention.attn.q", "attention.attn.k", "attention.attn.v", "attention.attn.o", "attention.LayerNorm",
+		"intermediate.dense", "output.dense", "output.LayerNorm"),
+	"deberta-v2": postNorm(family{ // DeBERTa v3 too
+		eps: 1e-7, special: debertaFields, layers: "encoder.layer.N.",
+		encoder: &encoderFamily{
+			classes: "DebertaV2", prefix: "deberta.",
+			head:  []moduleRow{sameName("pooler.dense", "HH", always), sameName("classifier", "CH", always)},
+			dense: "pooler.dense", out: "classifier", act: "gelu",
+		},
+		targets: []string{"query_proj", "value_proj"},
+		ignored: []string{"lm_predictions.*", "mask_predictions.*", "cls.*"},
+	}, slices.Concat(bertEmbeddings, []moduleRow{
+		{"distances", "encoder.rel_embeddings", "RH", ""},
+		{"distances_norm", "encoder.LayerNorm", "H", always},
+	}), "attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj",
+		"attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"),
 	"distilbert": postNorm(family{
 		eps: 1e-12, fixedEps: true,
 		own: map[string]string{

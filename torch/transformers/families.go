@@ -12,7 +12,7 @@ import (
 // A family describes the fields, names and shapes of a model_type. To add one, add a table.
 //
 // Shapes use one letter per dimension: V vocabulary, P positions, T token types, H hidden, I intermediate, G
-// 2·intermediate, Q all query heads, K all key heads, F queries, keys and values, D one head, C classes.
+// 2·intermediate, E embeddings, R buckets of distances, N heads, Q all query heads, K all key heads, F queries, keys and values, D one head, C classes.
 type family struct {
 	// own maps usual field names to the family's names.
 	own map[string]string
@@ -32,6 +32,9 @@ type family struct {
 	fourfold         bool // intermediate_size defaults to 4·hidden_size
 	attentionBias    bool // default of the field
 	ropePairs        bool // see torch.ModelConfig
+	embeddingSize    int  // default of the field; 0 if the family has none
+	alwaysWidens     bool // embeddings pass a layer even if they are as wide as hidden states
+	shared           bool // one layer's weights serve all
 
 	normKind  torch.NormKind
 	normAfter bool // norms come after the sums

@@ -107,6 +107,9 @@ func load(dir string, config *Config, matrices torch.DType) (*Model, error) {
 			m.Parameters += spec.elements()
 		}
 	}
+	if err := config.spreadDistances(weights); err != nil {
+		return nil, fmt.Errorf("transformers: %s: %w", dir, err)
+	}
 	m.Encoder, err = torch.NewModel(config.Core(), weights)
 	if err != nil {
 		return nil, fmt.Errorf("transformers: %s: %w", dir, err)

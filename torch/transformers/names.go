@@ -1,6 +1,7 @@
 package transformers
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,7 +12,7 @@ import (
 func (c *Config) Linears() []Linear {
 	fam := families[c.ModelType]
 	var list []Linear
-	for i := range c.NumHiddenLayers {
+	for i := range c.storedLayers() {
 		for _, row := range fam.rows {
 			if len(row.shape) != 2 {
 				continue
@@ -57,7 +58,7 @@ func (c *Config) TensorNames() []TensorSpec {
 			specs = append(specs, c.specs(row, 0, "")...)
 		}
 	}
-	for i := range c.NumHiddenLayers {
+	for i := range c.storedLayers() {
 		for _, row := range fam.rows {
 			row.layer, row.module = "layers.N."+row.layer, fam.layers+row.module
 			specs = append(specs, c.specs(row, i, "")...)
@@ -88,7 +89,8 @@ func (c *Config) TensorNames() []TensorSpec {
 func (c *Config) specs(row moduleRow, layer int, group string) []TensorSpec {
 	fam := families[c.ModelType]
 	name := numbered(row.layer, layer)
-	if name == fam.without {
+	if name == fam.without || name == "positions" && c.withoutPositions || name == "types" && c.TypeVocabSize == 0 ||
+		name == "embed_proj" && c.widened() == 0 || name == "distances_norm" && !c.normedDistances {
 		return nil
 	}
 	prefixes, prefix := fam.prefixes, fam.prefixOf()
@@ -151,6 +153,12 @@ func (c *Config) dim(letter rune) int {
 		return c.MaxPositionEmbeddings
 	case 'T':
 		return c.TypeVocabSize
+	case 'E':
+		return cmp.Or(c.EmbeddingSize, c.HiddenSize)
+	case 'R':
+		return c.distanceRows
+	case 'N':
+		return c.NumAttentionHeads
 	case 'H':
 		return c.HiddenSize
 	case 'I':

@@ -257,7 +257,7 @@ func nameDType(raw map[string]json.RawMessage, name string) bool {
 // extras are the files of a model folder other than weights and config.json.
 var extras = []string{
 	"generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-	"vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model",
+	"vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "spm.model",
 	"chat_template.jinja", "chat_template.json", "additional_chat_templates",
 	"preprocessor_config.json", "processor_config.json",
 }

@@ -15,7 +15,10 @@ import (
 
 // ownTokenizer are the model types for which transformers 5 uses tokenizer.json unchanged, whatever class the folder
 // names (models/auto/tokenization_auto.py: those that map to TokenizersBackend, and qwen2).
-var ownTokenizer = []string{"mistral", "phi3", "qwen2", "modernbert"}
+var ownTokenizer = []string{
+	"glm4", "granite", "granitemoehybrid", "ministral", "ministral3", "mistral", "mistral3", "modernbert", "olmo2", "olmo3", "phi3",
+	"qwen2", "stablelm",
+}
 
 // llamaClass reports whether transformers 5 builds the tokenizer of the model folder dir with LlamaTokenizer. fields
 // are those of tokenizer_config.json.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"math"
 	"path/filepath"
@@ -41,12 +42,15 @@ type Tokenizer struct {
 	longest int
 }
 
-// Load reads tokenizer.json of the model folder dir and, if present, tokenizer_config.json and
+// Load reads tokenizer.json of the model folder dir, or spm.model of a DeBERTa without it, and, if present, tokenizer_config.json and
 // special_tokens_map.json. It ignores the truncation and padding settings of tokenizer.json; the caller chooses
 // lengths.
 func Load(dir string) (*Tokenizer, error) {
 	path := filepath.Join(dir, "tokenizer.json")
 	data, err := readTokenizerJSON(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		data, err = readSPM(dir, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("transformers: %w", err)
 	}

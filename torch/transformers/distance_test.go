@@ -1,0 +1,47 @@
+package transformers
+
+import (
+	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
+)
+
+// TestEncodersRefuse: choices of encoders that the core does not have.
+func TestEncodersRefuse(t *testing.T) {
+	const deberta = `,"relative_attention":true,"share_att_key":true,"pos_att_type":"c2p|p2c","pad_token_id":0`
+	for _, tt := range []struct{ kind, more, want string }{
+		{"albert", `,"num_hidden_groups":2`, "num_hidden_groups 2 is not supported"},
+		{"albert", `,"inner_group_num":3`, "inner_group_num 3 is not supported"},
+		{"albert", `,"embedding_size":0`, "embedding_size 0 is not between"},
+		{"mpnet", `,"relative_attention_num_buckets":16`, "relative_attention_num_buckets 16 is not supported"},
+		{"mpnet", `,"pad_token_id":2`, "pad_token_id 2 is not supported"},
+		{"deberta-v2", ``, "only relative_attention true"},
+		{"deberta-v2", `,"relative_attention":true,"share_att_key":true,"pos_att_type":["c2p"]`, `pos_att_type "c2p|p2c" are supported`},
+		{"deberta-v2", `,"relative_attention":true,"pos_att_type":"p2c|c2p"`, "share_att_key true"},
+		{"deberta-v2", deberta + `,"conv_kernel_size":3`, "conv_kernel_size 3 is not supported"},
+		{"deberta-v2", deberta + `,"embedding_size":8`, "embedding_size 8 is not supported"},
+		{"deberta-v2", deberta + `,"attention_head_size":8`, "attention_head_size 8 is not supported"},
+		{"deberta-v2", deberta + `,"pooler_hidden_act":"mish"`, `pooler_hidden_act "mish" is not supported`},
+		{"deberta-v2", deberta + `,"position_buckets":100`, "position_buckets 100 do not fit 32 positions"},
+	} {
+		_, err := parseConfig([]byte(small(tt.kind, tt.more)), encoders)
+		expect.Error(t, err, tt.want)
+	}
+}
+
+func FuzzParseEncoderConfig(f *testing.F) {
+	for kind := range encoders {
+		f.Add([]byte(small(kind, `,"relative_attention":true,"share_att_key":true,"pos_att_type":"c2p|p2c","position_buckets":8`)))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := parseConfig(data, encoders)
+		if err != nil || c.bucketOf == nil || c.MaxPositionEmbeddings > 1<<12 {
+			return
+		}
+		for distance := 1 - c.MaxPositionEmbeddings; distance < c.MaxPositionEmbeddings; distance++ {
+			if bucket := c.bucketOf(distance); bucket < 0 || bucket >= c.distanceRows {
+				t.Fatalf("bucket %d of %d for distance %d", bucket, c.distanceRows, distance)
+			}
+		}
+	})
+}
