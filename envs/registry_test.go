@@ -35,9 +35,8 @@ func define(name string) envs.Definition {
 
 func TestRegistry(t *testing.T) {
 	envs.Register(define("countdown"))
-	if !slices.ContainsFunc(envs.Definitions(), func(d envs.Definition) bool { return d.Name == "countdown" }) {
-		t.Errorf("countdown is missing in %v", envs.Definitions())
-	}
+	expect.True(t, slices.ContainsFunc(envs.Definitions(), func(d envs.Definition) bool { return d.Name == "countdown" }),
+		"countdown is missing in %v", envs.Definitions())
 	task := must.Get(envs.New("countdown", envs.Setup{Seed: 7}, envs.Settings{"from": "3", "share": "0.25", "loud": "True"}))(t)
 	if diff := cmp.Diff(countdown{From: 3, Share: 0.25, Loud: true, Word: "go", seed: 7}, *task.(*countdown), cmp.AllowUnexported(countdown{})); diff != "" {
 		t.Error(diff)
@@ -62,9 +61,7 @@ func TestModes(t *testing.T) {
 	worked := define("worked")
 	worked.Demonstrations = true
 	expect.Equal(t, [][]string{{envs.RLOnly}, {envs.SupervisedThenRL, envs.Supervised, envs.RLOnly}}, [][]string{played.Modes(), worked.Modes()})
-	if played.Labels() || !played.Plays() {
-		t.Error("a task of episodes is taken for one of labels")
-	}
+	expect.True(t, !played.Labels() && played.Plays(), "a task of episodes is taken for one of labels")
 }
 
 func TestRegisterRefuses(t *testing.T) {

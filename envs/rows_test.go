@@ -27,12 +27,10 @@ func TestMissingColumns(t *testing.T) {
 		{envs.LabelledRows{TextColumn: "body", LabelColumn: "que"}, `tickets.csv:1: no column "que"; … did you mean "queue"?; pass --label-column NAME`},
 		{envs.LabelledRows{TextColumn: "body", LabelColumn: "queue", SplitColumn: "part"}, `no column "part"; … pass --split-column NAME`},
 	} {
-		if _, err := test.options.Rows(t.Context(), envs.Setup{Find: find}); !expect.Names(err, test.want) {
-			t.Errorf("\n got %v\nwant %s", err, test.want)
-		}
+		_, err := test.options.Rows(t.Context(), envs.Setup{Find: find})
+		expect.True(t, expect.Names(err, test.want), "\n got %v\nwant %s", err, test.want)
 	}
 	right := envs.LabelledRows{TextColumn: "body", LabelColumn: "queue"}
-	if rows, err := right.Rows(t.Context(), envs.Setup{Find: find}); err != nil || len(rows) != 1 || rows[0].Text != "It broke" {
-		t.Errorf("%v, %v", rows, err)
-	}
+	rows, err := right.Rows(t.Context(), envs.Setup{Find: find})
+	expect.True(t, err == nil && len(rows) == 1 && rows[0].Text == "It broke", "%v, %v", rows, err)
 }

@@ -42,9 +42,7 @@ func inFile(t *testing.T, dir string) string {
 func loadBase(t *testing.T, dir string) lora.Config {
 	t.Helper()
 	c, _, _, err := lora.Load(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	return c
 }
 
@@ -62,18 +60,13 @@ func TestMovedBaseModelIsFound(t *testing.T) {
 	}
 	for _, tt := range tests {
 		saveFor(t, at(tt.adapter), tt.base)
-		if got := inFile(t, at(tt.adapter)); got != tt.want {
-			t.Errorf("%s for %s: %s, want %s", tt.adapter, tt.base, got, tt.want)
-		}
-		if got := loadBase(t, at(tt.adapter)).BaseModel; got != tt.base {
-			t.Errorf("%s for %s is loaded with %s", tt.adapter, tt.base, got)
-		}
+		expect.Same(t, tt.want, inFile(t, at(tt.adapter)), "%s for %s", tt.adapter, tt.base)
+		expect.Same(t, tt.base, loadBase(t, at(tt.adapter)).BaseModel, "%s for %s is loaded with", tt.adapter, tt.base)
 	}
 	must.Do(t, os.Rename(at("out"), at("moved")))
 	c := loadBase(t, at("moved/stage"))
-	if c.BaseModel != at("moved/tiny") || c.CheckBase(c.BaseModel) != nil {
-		t.Errorf("after a move: %s, %v", c.BaseModel, c.CheckBase(c.BaseModel))
-	}
+	expect.True(t, c.BaseModel == at("moved/tiny") && c.CheckBase(c.BaseModel) == nil,
+		"after a move: %s, %v", c.BaseModel, c.CheckBase(c.BaseModel))
 	must.Do(t, os.Rename(at("runs"), at("elsewhere")))
 	if c := loadBase(t, at("elsewhere/stage")); c.BaseModel != far {
 		t.Error(c.BaseModel)
@@ -85,9 +78,7 @@ func TestBaseModelSeenFromTheWorkingFolder(t *testing.T) {
 	t.Chdir(t.TempDir())
 	baseFolder(t, "models/tiny", "w")
 	saveFor(t, "models/stage", "models/tiny")
-	if got := inFile(t, "models/stage"); got != "../tiny" {
-		t.Error(got)
-	}
+	expect.Same(t, "../tiny", inFile(t, "models/stage"), "inFile")
 	adapter := must.Get(filepath.Abs("models/stage"))(t)
 	t.Chdir(t.TempDir())
 	baseFolder(t, "../tiny", "v") // not the folder next to the adapter
@@ -109,22 +100,16 @@ func TestCheckBase(t *testing.T) {
 	base := baseFolder(t, filepath.Join(root, "base"), "w")
 	saveFor(t, filepath.Join(root, "stage"), base)
 	c := loadBase(t, filepath.Join(root, "stage"))
-	if c.BaseHash == "" || c.CheckBase(base) != nil {
-		t.Errorf("%q, %v", c.BaseHash, c.CheckBase(base))
-	}
+	expect.True(t, c.BaseHash != "" && c.CheckBase(base) == nil, "%q, %v", c.BaseHash, c.CheckBase(base))
 	baseFolder(t, base, "v") // of the same size
 	later := time.Now().Add(time.Hour)
 	must.Do(t, os.Chtimes(filepath.Join(base, "model.safetensors"), later, later))
 	expect.Error(t, c.CheckBase(base), "than the adapter was trained on")
-	if err := (lora.Config{}).CheckBase(base); err != nil {
-		t.Errorf("an adapter that does not say: %v", err)
-	}
+	expect.NoError(t, (lora.Config{}).CheckBase(base), "an adapter that does not say")
 	// The folder disappears during a run; the adapter is still saved.
 	must.Do(t, os.RemoveAll(base))
 	saveFor(t, filepath.Join(root, "later"), base)
-	if got := inFile(t, filepath.Join(root, "later")); got != base {
-		t.Error(got)
-	}
+	expect.Same(t, base, inFile(t, filepath.Join(root, "later")), "inFile")
 }
 
 func TestHashWeights(t *testing.T) {

@@ -19,9 +19,8 @@ func TestScale(t *testing.T) {
 		{Config{R: 16, Alpha: 4, RSLoRA: true}, 1},
 	}
 	for _, tt := range tests {
-		if got := tt.c.Scale(); math.Abs(got-tt.want) > 1e-15 {
-			t.Errorf("%+v: scale %g, want %g", tt.c, got, tt.want)
-		}
+		got := tt.c.Scale()
+		expect.True(t, math.Abs(got-tt.want) <= 1e-15, "%+v: scale %g, want %g", tt.c, got, tt.want)
 	}
 }
 
@@ -166,9 +165,8 @@ func TestParseConfigRefuses(t *testing.T) {
 		})
 	}
 	for _, text := range []string{"", "[]", "{", `{"peft_type":`} {
-		if _, err := parseConfig([]byte(text)); err == nil {
-			t.Errorf("%q: no error", text)
-		}
+		_, err := parseConfig([]byte(text))
+		expect.True(t, err != nil, "%q: no error", text)
 	}
 }
 
@@ -182,16 +180,12 @@ func FuzzParseConfig(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := parseConfig(data)
 		if err != nil {
-			if strings.Contains(err.Error(), "\n") {
-				t.Errorf("more than one line: %q", err)
-			}
+			expect.True(t, !strings.Contains(err.Error(), "\n"), "more than one line: %q", err)
 			return
 		}
 		text := must.Get(c.marshal())(t)
 		back, err := parseConfig(text)
-		if err != nil {
-			t.Fatalf("what was written is refused: %v\n%s", err, text)
-		}
+		expect.Require(t, err == nil, "what was written is refused: %v\n%s", err, text)
 		expect.Equal(t, c, back)
 	})
 }

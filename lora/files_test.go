@@ -48,9 +48,7 @@ func TestSaveLoad(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "new", "adapter")
 			must.Do(t, lora.Save(dir, c, pairs, extra))
 			gotC, gotPairs, gotExtra, err := lora.Load(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.Require(t, err == nil, "%v", err)
 			expect.Equal(t, c, gotC)
 			expect.Equal(t, pairs, gotPairs)
 			wantExtra := map[string]safetensors.Tensor{}
@@ -60,9 +58,7 @@ func TestSaveLoad(t *testing.T) {
 			expect.Equal(t, wantExtra, gotExtra)
 			names := tensorNames(t, dir)
 			want := "base_model.model." + c.Prefix + "encoder.layer.0.attention.self.query.lora_A.weight"
-			if !slices.Contains(names, want) {
-				t.Errorf("no %s in %v", want, names)
-			}
+			expect.True(t, slices.Contains(names, want), "no %s in %v", want, names)
 		})
 	}
 }
@@ -71,9 +67,7 @@ func tensorNames(t *testing.T, dir string) []string {
 	t.Helper()
 	f := must.Get(safetensors.Open(filepath.Join(dir, "adapter_model.safetensors")))(t)
 	defer f.Close()
-	if f.Metadata()["format"] != "pt" {
-		t.Errorf("metadata %v", f.Metadata())
-	}
+	expect.Same(t, "pt", f.Metadata()["format"], "metadata %v", f.Metadata())
 	return slices.Sorted(slices.Values(f.Names()))
 }
 
@@ -95,21 +89,15 @@ func TestLoadPEFT(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.dir, func(t *testing.T) {
 			c, pairs, extra, err := lora.Load(tt.dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.Require(t, err == nil, "%v", err)
 			slices.Sort(c.TargetModules.Names) // PEFT's order is that of a set
 			tt.want.TargetModules.Names = []string{"attention.self.query", "intermediate.dense"}
 			expect.Equal(t, tt.want, c)
-			if c.Scale() != tt.scale {
-				t.Errorf("scale %v", c.Scale())
-			}
+			expect.Same(t, tt.scale, c.Scale(), "scale")
 			want := []lora.Pair{counted(0, "attention.self.query", 4, tt.scale), counted(0, "intermediate.dense", 6, tt.scale), counted(1, "attention.self.query", 4, tt.scale), counted(1, "intermediate.dense", 6, tt.scale)}
 			expect.Equal(t, want, pairs)
 			if tt.tensor == nil {
-				if len(extra) > 0 {
-					t.Errorf("extra tensors %v", extra)
-				}
+				expect.True(t, len(extra) == 0, "extra tensors %v", extra)
 				return
 			}
 			head := must.Get(extra["classifier.weight"].Float32s())(t)
@@ -209,9 +197,8 @@ func readAll(t *testing.T, path string) []safetensors.Tensor {
 }
 
 func TestLoadRefusesFiles(t *testing.T) {
-	if _, _, _, err := lora.Load(t.TempDir()); err == nil || !strings.Contains(err.Error(), "adapter_config.json") {
-		t.Errorf("empty folder: %v", err)
-	}
+	_, _, _, err := lora.Load(t.TempDir())
+	expect.True(t, err != nil && strings.Contains(err.Error(), "adapter_config.json"), "empty folder: %v", err)
 	c, pairs, extra := adapter(lora.SequenceClassification)
 	dir := t.TempDir()
 	must.Do(t, lora.Save(dir, c, pairs, extra))
@@ -239,14 +226,12 @@ func TestDoRAAndTying(t *testing.T) {
 	if diff := cmp.Diff(pairs, gotPairs); diff != "" || err != nil {
 		t.Error(err, diff)
 	}
-	if !gotConfig.DoRA || !gotConfig.WeightTying || len(gotExtra) != len(extra) {
-		t.Errorf("%+v, %d tensors", gotConfig, len(gotExtra))
-	}
+	expect.True(t, gotConfig.DoRA && gotConfig.WeightTying && len(gotExtra) == len(extra),
+		"%+v, %d tensors", gotConfig, len(gotExtra))
 	f := must.Get(safetensors.Open(filepath.Join(dir, "adapter_model.safetensors")))(t)
 	defer f.Close()
-	if e, ok := f.Lookup("base_model.model.bert." + pairs[0].Module + ".lora_magnitude_vector"); !ok || len(e.Shape) != 1 {
-		t.Errorf("%v", f.Names())
-	}
+	e, ok := f.Lookup("base_model.model.bert." + pairs[0].Module + ".lora_magnitude_vector")
+	expect.True(t, ok && len(e.Shape) == 1, "%v", f.Names())
 }
 
 func TestSaveRefuses(t *testing.T) {
@@ -286,9 +271,8 @@ func TestSaveRefuses(t *testing.T) {
 			tt.change(&p)
 			dir := t.TempDir()
 			expect.Error(t, lora.Save(dir, p.c, p.pairs, p.extra), tt.want, dir)
-			if files, _ := os.ReadDir(dir); len(files) > 0 {
-				t.Errorf("files were left: %v", files)
-			}
+			files, _ := os.ReadDir(dir)
+			expect.True(t, len(files) == 0, "files were left: %v", files)
 		})
 	}
 }
@@ -304,9 +288,7 @@ func TestFits(t *testing.T) {
 		}
 		return m
 	}
-	if err := c.Fits(pairs, shapes()); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, c.Fits(pairs, shapes()), "Fits")
 	tests := []struct {
 		name   string
 		change func(map[string][2]int)

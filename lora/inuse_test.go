@@ -33,9 +33,8 @@ func TestInUse(t *testing.T) {
 	}
 	dir := t.TempDir()
 	must.Do(t, os.WriteFile(filepath.Join(dir, lora.ConfigFile), []byte("[1]"), 0o644))
-	if _, err := lora.InUse(dir); err == nil {
-		t.Error("a list was read as a config")
-	}
+	_, err := lora.InUse(dir)
+	expect.True(t, err != nil, "a list was read as a config")
 }
 
 func TestTensorNames(t *testing.T) {
@@ -44,7 +43,5 @@ func TestTensorNames(t *testing.T) {
 		safetensors.FromFloat32s("b", []int64{2, 3}, make([]float32, 6)), safetensors.FromFloat32s("a", []int64{5}, make([]float32, 5)),
 	}, nil))
 	names, elements, err := lora.TensorNames(dir)
-	if err != nil || elements != 11 || len(names) != 2 {
-		t.Errorf("%v with %d elements, %v", names, elements, err)
-	}
+	expect.True(t, err == nil && elements == 11 && len(names) == 2, "%v with %d elements, %v", names, elements, err)
 }

@@ -3,6 +3,7 @@ package lora
 import (
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -35,12 +36,8 @@ func TestMeans(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := must.Get(tt.c.rule())(t)
-			if got := r.means(query); got != tt.query {
-				t.Errorf("%s: %t", query, got)
-			}
-			if got := r.means(mlp); got != tt.mlp {
-				t.Errorf("%s: %t", mlp, got)
-			}
+			expect.Same(t, tt.query, r.means(query), "%s", query)
+			expect.Same(t, tt.mlp, r.means(mlp), "%s", mlp)
 		})
 	}
 }

@@ -37,9 +37,7 @@ func TestMatch(t *testing.T) {
 	}
 	_, err := lora.Match(names, []string{"query", "uery"})
 	want := `lora: target "uery" matches no module; choose from encoder.layer.*.attention.self.query, encoder.layer.*.attention.output.dense, encoder.layer.*.output.dense, dense`
-	if err == nil || err.Error() != want {
-		t.Errorf("error %v, want %s", err, want)
-	}
+	expect.True(t, err != nil && err.Error() == want, "error %v, want %s", err, want)
 	if _, err := lora.Match(names, nil); err == nil {
 		t.Error("no targets: no error")
 	}
@@ -47,28 +45,21 @@ func TestMatch(t *testing.T) {
 
 func TestInit(t *testing.T) {
 	p := lora.Init("m", 64, 32, 8, 2, rand.New(rand.NewPCG(1, 2)))
-	if p.Module != "m" || len(p.A) != 8*64 || len(p.B) != 32*8 {
-		t.Fatalf("%s, %d, %d", p.Module, len(p.A), len(p.B))
-	}
+	expect.Require(t, p.Module == "m" && len(p.A) == 8*64 && len(p.B) == 32*8, "%s, %d, %d", p.Module, len(p.A), len(p.B))
 	const bound = 0.125 // 1/√64
 	var sum, squares float64
 	for _, a := range p.A {
-		if math.Abs(float64(a)) > bound {
-			t.Errorf("%g is outside ±%g", a, bound)
-		}
+		expect.True(t, math.Abs(float64(a)) <= bound, "%g is outside ±%g", a, bound)
 		sum += float64(a)
 		squares += float64(a) * float64(a)
 	}
 	// A uniform variable has variance bound²/3; with 512 samples the mean has a standard deviation of bound/39, the variance
 	// one of about 1/40 of itself.
 	n := float64(len(p.A))
-	if math.Abs(sum/n) > 4*bound/39 || math.Abs(squares/n/(bound*bound/3)-1) > 0.2 {
-		t.Errorf("mean %g, mean square %g", sum/n, squares/n)
-	}
+	expect.True(t, math.Abs(sum/n) <= 4*bound/39 && math.Abs(squares/n/(bound*bound/3)-1) <= 0.2,
+		"mean %g, mean square %g", sum/n, squares/n)
 	for _, b := range p.B {
-		if b != 0 {
-			t.Fatal("B is not zero")
-		}
+		expect.Require(t, b == 0, "B is not zero")
 	}
 	expect.Equal(t, p, lora.Init("m", 64, 32, 8, 2, rand.New(rand.NewPCG(1, 2))))
 }
@@ -96,9 +87,8 @@ func TestMergeIntoByMagnitude(t *testing.T) {
 
 func TestMergeIntoPanics(t *testing.T) {
 	defer func() {
-		if r := fmt.Sprint(recover()); !strings.Contains(r, "module m: the weight has 5 elements, [2 3] needs 6") {
-			t.Errorf("panic %s", r)
-		}
+		r := fmt.Sprint(recover())
+		expect.True(t, strings.Contains(r, "module m: the weight has 5 elements, [2 3] needs 6"), "panic %s", r)
 	}()
 	lora.Init("m", 3, 2, 1, 1, rand.New(rand.NewPCG(1, 2))).MergeInto(make([]float32, 5))
 }

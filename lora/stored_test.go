@@ -50,12 +50,8 @@ func TestStoredTables(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, pairs, extra, err := Load(storedAdapter(t, tt.targets, tt.tensors...))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(pairs) != 1 || pairs[0].Module != "model.a.q_proj" {
-				t.Errorf("pairs %v", pairs)
-			}
+			expect.Require(t, err == nil, "%v", err)
+			expect.True(t, len(pairs) == 1 && pairs[0].Module == "model.a.q_proj", "pairs %v", pairs)
 			got := map[string][]float32{}
 			for name, tensor := range extra {
 				if got[name], err = tensor.Float32s(); err != nil || tensor.Name != name {
@@ -81,8 +77,7 @@ func TestStoredTablesRefused(t *testing.T) {
 		{"no table", `["q_proj"]`, "belongs neither to a LoRA pair nor to modules_to_save", []safetensors.Tensor{table("model.norm.weight", 1, 2, 1, 2)}},
 	}
 	for _, tt := range tests {
-		if _, _, _, err := Load(storedAdapter(t, tt.targets, tt.tensors...)); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
-		}
+		_, _, _, err := Load(storedAdapter(t, tt.targets, tt.tensors...))
+		expect.True(t, err != nil && strings.Contains(err.Error(), tt.want), "%s: %v, want %q", tt.name, err, tt.want)
 	}
 }

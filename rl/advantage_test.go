@@ -63,9 +63,7 @@ func TestEqualRewardsHaveAdvantageZero(t *testing.T) {
 					group[i] = value
 				}
 				for i, a := range kind.Of([][]float64{group}, [][]float64{group}, nil)[0] {
-					if a != 0 {
-						t.Fatalf("%+v, %d×%g: advantage %d is %g", kind, n, value, i, a)
-					}
+					expect.Require(t, a == 0, "%+v, %d×%g: advantage %d is %g", kind, n, value, i, a)
 				}
 			}
 		}
@@ -89,23 +87,18 @@ func TestPenaltiesAreNotScaledUp(t *testing.T) {
 			if kind.Baseline == BaselineLeaveOneOut {
 				want *= 8. / 7
 			}
-			if math.Abs(a-want) > 1e-12 {
-				t.Errorf("%+v: answer %d has the advantage %g, want %g", kind, i, a, want)
-			}
+			expect.True(t, math.Abs(a-want) <= 1e-12, "%+v: answer %d has the advantage %g, want %g", kind, i, a, want)
 		}
 	}
 	for _, kind := range scaled {
 		got := kind.Of([][]float64{unpaid}, [][]float64{wrongToo}, nil)[0]
 		for i, a := range got {
-			if (a > 0) != (i%2 == 1) || math.Abs(a) < 0.9 {
-				t.Errorf("%+v: answer %d of right and wrong ones has the advantage %g", kind, i, a)
-			}
+			expect.True(t, (a > 0) == (i%2 == 1) && math.Abs(a) >= 0.9,
+				"%+v: answer %d of right and wrong ones has the advantage %g", kind, i, a)
 		}
 	}
 	got := Advantages{BaselineGroup, ScaleGroup}.Of([][]float64{paid, unpaid}, [][]float64{right, wrongToo}, nil)
-	if math.Abs(got[0][0]-0.0035) > 1e-12 || got[1][1] < 0.9 {
-		t.Errorf("side by side: %v", got)
-	}
+	expect.True(t, math.Abs(got[0][0]-0.0035) <= 1e-12 && got[1][1] >= 0.9, "side by side: %v", got)
 }
 
 func TestAdvantagesCheck(t *testing.T) {
@@ -130,9 +123,8 @@ func TestAdvantagesCheck(t *testing.T) {
 		{Advantages{BaselineNone, ScaleNone}, 0, "0 samples"},
 	} {
 		err := test.kind.Check(test.samples)
-		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%+v with %d samples: error %v, want %q", test.kind, test.samples, err, test.want)
-		}
+		expect.True(t, (err == nil) == (test.want == "") && (err == nil || strings.Contains(err.Error(), test.want)),
+			"%+v with %d samples: error %v, want %q", test.kind, test.samples, err, test.want)
 	}
 }
 
@@ -149,9 +141,7 @@ func FuzzAdvantages(f *testing.F) {
 			groups := [][]float64{{a, b, c}, {d, d}}
 			for _, group := range kind.Of(groups, groups, nil) {
 				for _, x := range group {
-					if !isFinite(x) {
-						t.Fatalf("%+v of %v %v %v | %v: %v", kind, a, b, c, d, x)
-					}
+					expect.Require(t, isFinite(x), "%+v of %v %v %v | %v: %v", kind, a, b, c, d, x)
 				}
 			}
 		}

@@ -106,9 +106,8 @@ func TestAlarms(t *testing.T) {
 			}
 		}
 		expect.Equal(t, test.want, names, test.name)
-		if len(w.First) > 5 || len(w.Recent) > 10 {
-			t.Errorf("%s: %d and %d steps are kept", test.name, len(w.First), len(w.Recent))
-		}
+		expect.True(t, len(w.First) <= 5 && len(w.Recent) <= 10,
+			"%s: %d and %d steps are kept", test.name, len(w.First), len(w.Recent))
 	}
 }
 
@@ -134,9 +133,7 @@ func TestEqualGroupsArePredicted(t *testing.T) {
 		for range 5 {
 			alarms = w.Step(Health{Correct: test.correct, ZeroStd: test.zero, Group: test.group, Spread: test.spread, Tells: test.tells, Ended: 1}, DefaultAlarmLimits())
 		}
-		if len(alarms) != 1 || !strings.Contains(alarms[0].Text, test.want) {
-			t.Errorf("%+v: %q", test, alarms)
-		}
+		expect.True(t, len(alarms) == 1 && strings.Contains(alarms[0].Text, test.want), "%+v: %q", test, alarms)
 	}
 }
 
@@ -195,9 +192,7 @@ func TestOverfitting(t *testing.T) {
 			}
 			n += len(w.Evaluated(score, test.standardError))
 		}
-		if n != test.want {
-			t.Errorf("%s: %d alarms, want %d", test.name, n, test.want)
-		}
+		expect.Same(t, test.want, n, "%s: %d alarms, want %d", test.name, n, test.want)
 	}
 }
 
@@ -212,18 +207,14 @@ func TestStrict(t *testing.T) {
 			all = append(all, w.Strict(AnswerScores{N: test.n, Correct: test.strict, Accepted: &test.rewarded}, DefaultAlarmLimits())...)
 			w = throughJSON(t, w)
 		}
-		if len(all) != test.want {
-			t.Errorf("%+v: %+v", test, all)
-		}
+		expect.Same(t, test.want, len(all), "%+v: %+v", test, all)
 	}
 	var w Watch
 	var few []Alarm
 	for _, rows := range []int{0, 30, 29, 28} {
 		few = append(few, w.Held(rows)...)
 	}
-	if len(few) != 1 || !strings.Contains(few[0].Text, "only 29") {
-		t.Errorf("few rows: %+v", few)
-	}
+	expect.True(t, len(few) == 1 && strings.Contains(few[0].Text, "only 29"), "few rows: %+v", few)
 	if all := w.Strict(AnswerScores{N: 100, Correct: 60, Doubted: 20}, DefaultAlarmLimits()); len(all) != 1 || !strings.Contains(all[0].Text, "accepts 60 of 100 held-out completions, the strictest verifier only 40") {
 		t.Errorf("doubted answers: %+v", all)
 	}

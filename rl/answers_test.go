@@ -17,9 +17,7 @@ func TestScoreAnswers(t *testing.T) {
 		FoundBy: map[string]float64{"tag": 0.5, "last_number": 0.25, "none": 0.25}}
 	expect.Equal(t, want, got)
 	expect.Equal(t, rl.AnswerScores{FoundBy: map[string]float64{}}, rl.ScoreAnswers(nil))
-	if got.Weakest() != 0.5 {
-		t.Errorf("without kinds the weakest is %v, want the accuracy", got.Weakest())
-	}
+	expect.Same(t, 0.5, got.Weakest(), "without kinds the weakest is %v, want the accuracy", got.Weakest())
 }
 
 func TestKindsAreScoredApart(t *testing.T) {
@@ -28,9 +26,7 @@ func TestKindsAreScoredApart(t *testing.T) {
 	})
 	want := map[string]rl.KindScore{"2x1": {2, 2, 1}, "4x3": {3, 1, 1. / 3}}
 	expect.Equal(t, want, got.Kinds)
-	if got.Weakest() != 1./3 || got.Accuracy != 0.5 {
-		t.Errorf("the weakest %v of accuracy %v", got.Weakest(), got.Accuracy)
-	}
+	expect.True(t, got.Weakest() == 1./3 && got.Accuracy == 0.5, "the weakest %v of accuracy %v", got.Weakest(), got.Accuracy)
 }
 
 // TestForms: an unfinished answer counts only with AnyForm, and the line has both accuracies.
@@ -41,14 +37,10 @@ func TestForms(t *testing.T) {
 			info.CheckForm(form)
 		}
 		s := rl.ScoreAnswers(infos)
-		if got, want := s.Forms(), "--answer-form final: 1/4 = 25.0 % (95 % CI 4.6–69.9), any: 2/4 = 50.0 % (95 % CI 15.0–85.0)"; got != want {
-			t.Errorf("%s: %s", form, got)
-		}
-		if want := map[answer.Form]int{answer.FinalForm: 0, answer.AnyForm: 1}[form]; s.Doubted != want {
-			t.Errorf("%s: %d doubted, want %d", form, s.Doubted, want)
-		}
+		expect.Same(t, "--answer-form final: 1/4 = 25.0 % (95 % CI 4.6–69.9), any: 2/4 = 50.0 % (95 % CI 15.0–85.0)", s.Forms(),
+			"%s", form)
+		want := map[answer.Form]int{answer.FinalForm: 0, answer.AnyForm: 1}[form]
+		expect.True(t, s.Doubted == want, "%s: %d doubted, want %d", form, s.Doubted, want)
 	}
-	if got := rl.ScoreAnswers([]*envs.Info{{Correct: true}}).Forms(); got != "" {
-		t.Errorf("equal accuracies are both printed: %s", got)
-	}
+	expect.Same(t, "", rl.ScoreAnswers([]*envs.Info{{Correct: true}}).Forms(), "equal accuracies are both printed")
 }

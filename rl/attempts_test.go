@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -28,9 +29,8 @@ func TestPassAtEqualsCounting(t *testing.T) {
 	for n := 1; n <= 9; n++ {
 		for c := 0; c <= n; c++ {
 			for k := 1; k <= n; k++ {
-				if got, want := rl.PassAt(n, c, k), counted(n, c, k); math.Abs(got-want) > 1e-12 {
-					t.Errorf("%d of %d right, k = %d: %v, want %v", c, n, k, got, want)
-				}
+				got, want := rl.PassAt(n, c, k), counted(n, c, k)
+				expect.True(t, math.Abs(got-want) <= 1e-12, "%d of %d right, k = %d: %v, want %v", c, n, k, got, want)
 			}
 		}
 	}
@@ -63,9 +63,7 @@ func TestMajority(t *testing.T) {
 		{[]string{"r", "r", "1"}, 1}, {[]string{"r", "1", "1"}, 0}, {[]string{"r", "1"}, 0.5}, {[]string{"r", "1", "2"}, 1.0 / 3},
 		{[]string{"r", "r", "1/2", "0.5", "\\frac12"}, 0}, {[]string{"", "", "r"}, 1}, {[]string{"", "nil"}, 0}, {[]string{"r"}, 1}, {[]string{"a"}, 0},
 	} {
-		if got := tries(test.answers...).Majority(); got != test.want {
-			t.Errorf("%q: %v, want %v", test.answers, got, test.want)
-		}
+		expect.Same(t, test.want, tries(test.answers...).Majority(), "%q", test.answers)
 	}
 }
 
@@ -76,18 +74,14 @@ func TestScoreAttempts(t *testing.T) {
 	}
 	all := []rl.Attempts{tries("r", "r", "r", "r"), tries("r", "1", "1", "2"), hard}
 	s := rl.ScoreAttempts(all)
-	if s.Problems != 3 || s.N != 4 || math.Abs(s.FormatRate-5.0/12) > 1e-12 || s.Mean != s.Pass[0] {
-		t.Errorf("%+v", s)
-	}
+	expect.True(t, s.Problems == 3 && s.N == 4 && math.Abs(s.FormatRate-5.0/12) <= 1e-12 && s.Mean == s.Pass[0], "%+v", s)
 	for k, want := range []float64{1.25 / 3, 1.5 / 3, 1.75 / 3, 2.0 / 3} {
 		f := s.Pass[k]
 		if math.Abs(f.Value-want) > 1e-12 || f.Interval[0] > f.Value || f.Interval[1] < f.Value || f.Interval[0] == f.Interval[1] {
 			t.Errorf("pass@%d: %+v, want %v", k+1, f, want)
 		}
 	}
-	if math.Abs(s.Majority.Value-1.0/3) > 1e-12 {
-		t.Errorf("majority %+v", s.Majority)
-	}
+	expect.True(t, math.Abs(s.Majority.Value-1.0/3) <= 1e-12, "majority %+v", s.Majority)
 	if len(s.Kinds) != 2 || s.Kinds[0].Kind != "easy" || s.Kinds[0].Problems != 2 || s.Kinds[0].Mean.Value != 0.625 || s.Kinds[1].PassN.Value != 0 {
 		t.Errorf("kinds %+v", s.Kinds)
 	}
@@ -95,9 +89,8 @@ func TestScoreAttempts(t *testing.T) {
 	if s := rl.ScoreAttempts([]rl.Attempts{tries("r", "1", "1"), tries("r"), nil}); s.Problems != 2 || s.N != 3 || s.FormatRate != 0.5 || s.Mean.Value != 2.0/3 || math.Abs(s.Pass[1].Value-2.0/3) > 1e-12 || s.Pass[2].Value != 1 {
 		t.Errorf("%+v", s)
 	}
-	if none := rl.ScoreAttempts(nil); none.Problems != 0 || none.Pass != nil {
-		t.Errorf("%+v", none)
-	}
+	none := rl.ScoreAttempts(nil)
+	expect.True(t, none.Problems == 0 && none.Pass == nil, "%+v", none)
 }
 
 func TestCompareAttempts(t *testing.T) {
@@ -106,16 +99,11 @@ func TestCompareAttempts(t *testing.T) {
 		a, b = append(a, tries("r", "1"), tries("1", "2")), append(b, tries("r", "r"), tries("1", "2"))
 	}
 	c := rl.CompareAttempts(a, b)
-	if c.Mean.Difference != 0.25 || c.Pass[1].Difference != 0 || c.Pass[1].Interval != (rl.Interval{}) {
-		t.Errorf("%+v", c)
-	}
-	if c.Mean.Interval[0] <= 0 || c.Mean.Interval[1] >= 0.5 || len(c.Kinds) != 1 || c.Kinds[0].Problems != 40 {
-		t.Errorf("%+v", c)
-	}
+	expect.True(t, c.Mean.Difference == 0.25 && c.Pass[1].Difference == 0 && c.Pass[1].Interval == (rl.Interval{}), "%+v", c)
+	expect.True(t, c.Mean.Interval[0] > 0 && c.Mean.Interval[1] < 0.5 && len(c.Kinds) == 1 && c.Kinds[0].Problems == 40, "%+v", c)
 	if c := rl.CompareAttempts([]rl.Attempts{tries("r", "1"), tries("1", "2"), nil}, []rl.Attempts{tries("1"), tries("r", "r"), tries("r")}); c.Problems != 2 || c.Mean.Difference != 0.25 || len(c.Pass) != 2 || c.Pass[1].Difference != 1 {
 		t.Errorf("%+v", c)
 	}
-	if same := rl.CompareAttempts(a, a); same.Mean.Difference != 0 || same.Mean.Interval != (rl.Interval{}) {
-		t.Errorf("%+v", same)
-	}
+	same := rl.CompareAttempts(a, a)
+	expect.True(t, same.Mean.Difference == 0 && same.Mean.Interval == (rl.Interval{}), "%+v", same)
 }

@@ -24,23 +24,19 @@ func TestPercentiles(t *testing.T) {
 		{[]float64{10, 20}, 0.25, 12.5},
 		{[]float64{4, 3, 2, 1, 0}, 0.975, 3.9},
 	} {
-		if got := percentiles(test.x, test.q)[0]; math.Abs(got-test.want) > 1e-12 {
-			t.Errorf("quantile %g of %v = %g, want %g", test.q, test.x, got, test.want)
-		}
+		got := percentiles(test.x, test.q)[0]
+		expect.True(t, math.Abs(got-test.want) <= 1e-12, "quantile %g of %v = %g, want %g", test.q, test.x, got, test.want)
 	}
 }
 
 // TestRatioEstimate: the ratio is that of the sums, not the mean of ratios, and rows that agree have no interval.
 func TestRatioEstimate(t *testing.T) {
-	if got := RatioEstimate([]float64{1, 8}, []float64{1, 2}); got.Value != 3 || got.Interval[0] != 1 || got.Interval[1] != 4 {
-		t.Errorf("%+v", got)
-	}
+	got := RatioEstimate([]float64{1, 8}, []float64{1, 2})
+	expect.True(t, got.Value == 3 && got.Interval[0] == 1 && got.Interval[1] == 4, "%+v", got)
 	if got := RatioEstimate([]float64{2, 4, 6}, []float64{1, 2, 3}); got.Value != 2 || got.Interval != (Interval{2, 2}) {
 		t.Errorf("%+v", got)
 	}
-	if got := RatioEstimate(nil, nil); got != (Estimate{}) {
-		t.Errorf("%+v", got)
-	}
+	expect.Same(t, (Estimate{}), RatioEstimate(nil, nil), "RatioEstimate")
 }
 
 func TestRateEstimate(t *testing.T) {
@@ -59,9 +55,8 @@ func TestRateEstimate(t *testing.T) {
 		}
 	}
 	// Several attempts at each problem: the bootstrap over problems. Quantities are no rates.
-	if e := RateEstimate([]float64{0.25, 0.75, 0.5, 0.25, 1, 0}); e.Interval[0] <= 0 || e.Interval[1] >= 1 {
-		t.Errorf("%+v", e)
-	}
+	e := RateEstimate([]float64{0.25, 0.75, 0.5, 0.25, 1, 0})
+	expect.True(t, e.Interval[0] > 0 && e.Interval[1] < 1, "%+v", e)
 	if e := MeanEstimate(make([]float64, 38)); e.Interval != (Interval{}) {
 		t.Errorf("%+v", e)
 	}
@@ -71,9 +66,7 @@ func TestCompareOfASetWithItselfIsExactlyZero(t *testing.T) {
 	truth, probs := classifier(4, 100, 0.7, 0.8)
 	c := Compare(3, truth, probs, probs)
 	for name, d := range map[string]Difference{"accuracy": c.Accuracy, "f1_macro": c.F1Macro, "ece": c.ECE, "brier": c.Brier} {
-		if d.Difference != 0 || d.Interval != (Interval{}) || d.A != d.B {
-			t.Errorf("%s: %+v, want no difference", name, d)
-		}
+		expect.True(t, d.Difference == 0 && d.Interval == (Interval{}) && d.A == d.B, "%s: %+v, want no difference", name, d)
 	}
 }
 
@@ -92,9 +85,8 @@ func TestCompareAgreesWithEvaluate(t *testing.T) {
 		"ece":      {c.ECE, ea.ECE, eb.ECE},
 		"brier":    {c.Brier, ea.Brier, eb.Brier},
 	} {
-		if test.got.A != test.a || test.got.B != test.b || test.got.Difference != test.b-test.a {
-			t.Errorf("%s: %+v, want A %g and B %g", name, test.got, test.a, test.b)
-		}
+		expect.True(t, test.got.A == test.a && test.got.B == test.b && test.got.Difference == test.b-test.a,
+			"%s: %+v, want A %g and B %g", name, test.got, test.a, test.b)
 		if d := test.got; d.Difference < d.Interval[0] || d.Difference > d.Interval[1] {
 			t.Errorf("%s: difference %g is outside %v", name, d.Difference, d.Interval)
 		}
@@ -126,12 +118,8 @@ func TestCompareUsesThePairing(t *testing.T) {
 		}
 	}
 	c := Compare(3, truth, a, b)
-	if c.Brier.Interval[1] >= 0 {
-		t.Errorf("Brier difference %+v: the interval should be below 0", c.Brier)
-	}
-	if c.Accuracy.Interval != (Interval{}) {
-		t.Errorf("accuracy difference %+v, want exactly none", c.Accuracy)
-	}
+	expect.True(t, c.Brier.Interval[1] < 0, "Brier difference %+v: the interval should be below 0", c.Brier)
+	expect.Same(t, (Interval{}), c.Accuracy.Interval, "accuracy difference %+v, want exactly none", c.Accuracy)
 }
 
 // Over many pairs of equally good classifiers, the 95 % interval must miss 0 in about 5 %.
@@ -158,9 +146,7 @@ func TestCompareCoverage(t *testing.T) {
 		}
 	}
 	// Binomial(50, .05): 10 or more has probability below 0.001.
-	if missed >= 10 {
-		t.Errorf("the interval missed the true difference 0 in %d of 50 comparisons", missed)
-	}
+	expect.True(t, missed < 10, "the interval missed the true difference 0 in %d of 50 comparisons", missed)
 }
 
 // calibrated returns predictions that are right as often as their confidence says. Their calibration error is pure
@@ -200,14 +186,11 @@ func TestIntervalsContainEstimates(t *testing.T) {
 			"difference of accuracy": {c.Accuracy.Difference, c.Accuracy.Interval}, "difference of f1_macro": {c.F1Macro.Difference, c.F1Macro.Interval},
 			"difference of ece": {c.ECE.Difference, c.ECE.Interval}, "difference of brier": {c.Brier.Difference, c.Brier.Interval},
 		} {
-			if test.estimate < test.in[0] || test.estimate > test.in[1] {
-				t.Errorf("seed %d, %d rows: %s %g is outside %v", seed, len(truth), name, test.estimate, test.in)
-			}
+			expect.True(t, test.estimate >= test.in[0] && test.estimate <= test.in[1],
+				"seed %d, %d rows: %s %g is outside %v", seed, len(truth), name, test.estimate, test.in)
 		}
 	}
-	if atAnEnd == 0 {
-		t.Error("no calibration error is below the percentiles of its resamples: the test shows nothing")
-	}
+	expect.True(t, atAnEnd != 0, "no calibration error is below the percentiles of its resamples: the test shows nothing")
 }
 
 func TestCompareWithoutRows(t *testing.T) {
@@ -222,17 +205,12 @@ func TestCompareMeans(t *testing.T) {
 		a, b = append(a, x), append(b, x+0.01+0.02*rng.NormFloat64())
 	}
 	d := CompareMeans(append(a, math.NaN(), 1), append(b, 1, math.NaN()))
-	if d.Difference < 0.005 || d.Difference > 0.015 || math.Abs(d.B-d.A-d.Difference) > 1e-12 {
-		t.Errorf("difference %+v, want about 0.01", d)
-	}
+	expect.True(t, d.Difference >= 0.005 && d.Difference <= 0.015 && math.Abs(d.B-d.A-d.Difference) <= 1e-12,
+		"difference %+v, want about 0.01", d)
 	// The pairing is used: the means themselves are uncertain by 0.04.
-	if d.Interval[0] <= 0 || d.Interval[1]-d.Interval[0] > 0.01 {
-		t.Errorf("interval %v, want about ±0.003 without 0", d.Interval)
-	}
-	if same := CompareMeans(a, a); same.Difference != 0 || same.Interval != (Interval{}) {
-		t.Errorf("a set against itself: %+v", same)
-	}
-	if none := CompareMeans([]float64{math.NaN()}, []float64{1}); none != (Difference{}) {
-		t.Errorf("without rows: %+v", none)
-	}
+	expect.True(t, d.Interval[0] > 0 && d.Interval[1]-d.Interval[0] <= 0.01,
+		"interval %v, want about ±0.003 without 0", d.Interval)
+	same := CompareMeans(a, a)
+	expect.True(t, same.Difference == 0 && same.Interval == (Interval{}), "a set against itself: %+v", same)
+	expect.Same(t, (Difference{}), CompareMeans([]float64{math.NaN()}, []float64{1}), "without rows")
 }

@@ -63,9 +63,8 @@ func TestF1OfLabels(t *testing.T) {
 		"true, never predicted": {[]int{0, 1}, [][]float32{a, a}, (2.0/3 + 0) / 2},
 		"both":                  {[]int{0, 1}, [][]float32{a, b}, 1},
 	} {
-		if got := Evaluate([]string{"a", "b", "neither"}, test.truth, test.probs).F1Macro; math.Abs(got-test.macro) > 1e-9 {
-			t.Errorf("%s: %v, want %v", name, got, test.macro)
-		}
+		got := Evaluate([]string{"a", "b", "neither"}, test.truth, test.probs).F1Macro
+		expect.True(t, math.Abs(got-test.macro) <= 1e-9, "%s: %v, want %v", name, got, test.macro)
 	}
 }
 
@@ -79,9 +78,7 @@ func TestConfidenceBin(t *testing.T) {
 		{0.2, 2}, {math.Nextafter32(0.2, 1), 3},
 		{0.5, 7}, {0.999, 14}, {1, 14}, {1.0000001, 14},
 	} {
-		if got := ConfidenceBin(test.confidence); got != test.want {
-			t.Errorf("confidence %v is in bin %d, want %d", test.confidence, got, test.want)
-		}
+		expect.Same(t, test.want, ConfidenceBin(test.confidence), "confidence %v is in b", test.confidence)
 	}
 }
 
@@ -132,13 +129,10 @@ func TestIntervalsContainFiguresAndAreReproducible(t *testing.T) {
 		"ece":         {e.ECE, e.Intervals.ECE, 0.08},
 		"brier":       {e.Brier, e.Intervals.Brier, 0.13},
 	} {
-		if test.value < test.in[0] || test.value > test.in[1] {
-			t.Errorf("%s: %g is outside %v", name, test.value, test.in)
-		}
+		expect.True(t, test.value >= test.in[0] && test.value <= test.in[1], "%s: %g is outside %v", name, test.value, test.in)
 		// 1.96·2·√(.8·.2/400) ≈ .078 for accuracies.
-		if w := test.in[1] - test.in[0]; w < test.width/2 || w > test.width*1.5 {
-			t.Errorf("%s: width %.3f, want about %.3f", name, w, test.width)
-		}
+		w := test.in[1] - test.in[0]
+		expect.True(t, w >= test.width/2 && w <= test.width*1.5, "%s: width %.3f, want about %.3f", name, w, test.width)
 	}
 	expect.Equal(t, e, Evaluate(labels, truth, probs), "a second evaluation differs")
 }
@@ -147,31 +141,21 @@ func TestEvaluateJSON(t *testing.T) {
 	e := Evaluate([]string{"a", "b"}, []int{0, 1}, [][]float32{{0.9, 0.1}, {0.2, 0.8}})
 	encoded := must.Get(json.Marshal(e))(t)
 	for _, field := range []string{`"n":2`, `"accuracy":1`, `"f1_macro":`, `"f1_weighted":`, `"ece":`, `"brier":`, `"classes":[{"label":"a","precision":1,"recall":1,"f1":1,"support":1}`, `"confusion":[[1,0],[0,1]]`, `"intervals":{"accuracy":[`} {
-		if !strings.Contains(string(encoded), field) {
-			t.Errorf("%s is missing in %s", field, encoded)
-		}
+		expect.True(t, strings.Contains(string(encoded), field), "%s is missing in %s", field, encoded)
 	}
-	if strings.Contains(string(encoded), "latency") {
-		t.Errorf("latency that was not measured appears in %s", encoded)
-	}
+	expect.True(t, !strings.Contains(string(encoded), "latency"), "latency that was not measured appears in %s", encoded)
 	e.SetLatency(nil)
-	if e.LatencyP50 != nil {
-		t.Error("no measurements gave a latency")
-	}
+	expect.True(t, e.LatencyP50 == nil, "no measurements gave a latency")
 	e.SetLatency([]float64{5, 1, 2, 4, 3})
-	if *e.LatencyP50 != 3 || math.Abs(*e.LatencyP95-4.8) > 1e-12 {
-		t.Errorf("p50 %g and p95 %g, want 3 and 4.8", *e.LatencyP50, *e.LatencyP95)
-	}
+	expect.True(t, *e.LatencyP50 == 3 && math.Abs(*e.LatencyP95-4.8) <= 1e-12,
+		"p50 %g and p95 %g, want 3 and 4.8", *e.LatencyP50, *e.LatencyP95)
 }
 
 func TestEvaluateWithoutRows(t *testing.T) {
 	e := Evaluate([]string{"a", "b"}, nil, nil)
-	if e.N != 0 || e.Accuracy != 0 || e.F1Macro != 0 || e.ECE != 0 || len(e.Classes) != 2 {
-		t.Errorf("got %+v", e)
-	}
-	if _, err := json.Marshal(e); err != nil {
-		t.Error(err)
-	}
+	expect.True(t, e.N == 0 && e.Accuracy == 0 && e.F1Macro == 0 && e.ECE == 0 && len(e.Classes) == 2, "got %+v", e)
+	_, err := json.Marshal(e)
+	expect.True(t, err == nil, "%v", err)
 }
 
 func TestEvaluateRefusesShapesThatDoNotFit(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -28,9 +29,8 @@ func TestKLValue(t *testing.T) {
 			t.Errorf("%s of %g and %g is %g, want %g", test.kind, test.logProb, test.ref, got, test.want)
 		}
 	}
-	if got := K3.Value(-1e6, 0); !isFinite(got) || got <= K3.Value(-1e5, 0) {
-		t.Errorf("k3 far out is %g", got)
-	}
+	got := K3.Value(-1e6, 0)
+	expect.True(t, isFinite(got) && got > K3.Value(-1e5, 0), "k3 far out is %g", got)
 }
 
 // Averaged over samples from π, k1 and k3 estimate the KL Σ π·log(π/ρ); k2 does not.
@@ -62,25 +62,21 @@ func TestKLController(t *testing.T) {
 		{math.NaN(), 10, 0.101 * 1.02 * 0.8},
 	} {
 		c.Update(test.kl, test.n)
-		if math.Abs(c.Coef()-test.want) > 1e-12 {
-			t.Errorf("update %d: coefficient %g, want %g", i, c.Coef(), test.want)
-		}
+		expect.True(t, math.Abs(c.Coef()-test.want) <= 1e-12, "update %d: coefficient %g, want %g", i, c.Coef(), test.want)
 	}
 	fixed := must.Get(NewKLController(0.1, 0, 0))(t)
 	if fixed.Update(100, 10); fixed.Coef() != 0.1 {
 		t.Errorf("a fixed coefficient became %g", fixed.Coef())
 	}
 	for _, bad := range [][3]float64{{-1, 0, 0}, {0, 6, 100}, {0.1, 6, 0}, {0.1, 0, 5}, {0.1, -6, -1}, {math.NaN(), 0, 0}, {math.Inf(1), 0, 0}} {
-		if _, err := NewKLController(bad[0], bad[1], bad[2]); err == nil {
-			t.Errorf("%v is taken", bad)
-		}
+		_, err := NewKLController(bad[0], bad[1], bad[2])
+		expect.True(t, err != nil, "%v is taken", bad)
 	}
 }
 
 func TestParseKLKind(t *testing.T) {
-	if k, err := ParseKLKind("k3"); k != K3 || err != nil {
-		t.Errorf("%v, %v", k, err)
-	}
+	k, err := ParseKLKind("k3")
+	expect.True(t, k == K3 && err == nil, "%v, %v", k, err)
 	if _, err := ParseKLKind("k4"); err == nil {
 		t.Error("k4 is taken")
 	}

@@ -4,8 +4,6 @@ import (
 	"math"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/internal/expect"
 )
 
@@ -23,9 +21,7 @@ func TestMeterKinds(t *testing.T) {
 	row := map[string]any{}
 	m.Fill(row)
 	expect.Equal(t, want, row)
-	if m.Get("nowhere") != 0 {
-		t.Error("a figure that was not measured has a value")
-	}
+	expect.Same(t, 0, m.Get("nowhere"), "a figure that was not measured has a value")
 }
 
 func TestMeterSkipsNonFinite(t *testing.T) {
@@ -36,18 +32,14 @@ func TestMeterSkipsNonFinite(t *testing.T) {
 		m.Min("min", bad)
 		m.Total("total", bad)
 		m.Last("last", bad)
-		if len(m) != 0 {
-			t.Errorf("%v is measured: %v", bad, m)
-		}
+		expect.Same(t, 0, len(m), "%v is measured: %v", bad, m)
 		m.Mean("mean", 1, 1)
 		m.Mean("mean", bad, 1)
 		m.Total("total", 1)
 		m.Total("total", bad)
 		m.Last("last", 1)
 		m.Last("last", bad)
-		if m.Get("mean") != 1 || m.Get("total") != 1 || m.Get("last") != 1 {
-			t.Errorf("%v counts: %v", bad, m)
-		}
+		expect.True(t, m.Get("mean") == 1 && m.Get("total") == 1 && m.Get("last") == 1, "%v counts: %v", bad, m)
 	}
 }
 
@@ -59,9 +51,8 @@ func TestMeterSumsDoNotOverflow(t *testing.T) {
 		m.Total("total", math.MaxFloat64)
 	}
 	for name := range m {
-		if v := m.Get(name); math.IsInf(v, 0) || math.IsNaN(v) {
-			t.Errorf("%s is %v, which no JSON can hold", name, v)
-		}
+		v := m.Get(name)
+		expect.True(t, !math.IsInf(v, 0) && !math.IsNaN(v), "%s is %v, which no JSON can hold", name, v)
 	}
 }
 
@@ -88,9 +79,7 @@ func TestMergedMetersAreOneMeter(t *testing.T) {
 	merged := throughJSON(t, first)
 	kept := throughJSON(t, merged.Clone())
 	merged.Merge(throughJSON(t, second))
-	if diff := cmp.Diff(whole, merged); diff != "" {
-		t.Errorf("(-whole +merged):\n%s", diff)
-	}
+	expect.Equal(t, whole, merged)
 	expect.Equal(t, kept, first, "a clone has changed with its meter")
 }
 
@@ -101,7 +90,5 @@ func TestMeterJSONIsExact(t *testing.T) {
 	m.Total("most", math.MaxFloat64)
 	m.Last("negative zero", math.Copysign(0, -1))
 	back := throughJSON(t, m)
-	if diff := cmp.Diff(m, back); diff != "" {
-		t.Errorf("(-before +after):\n%s", diff)
-	}
+	expect.Equal(t, m, back)
 }

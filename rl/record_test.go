@@ -3,6 +3,7 @@ package rl_test
 import (
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -14,8 +15,6 @@ func TestLearntRecords(t *testing.T) {
 	}{{[]float64{0, 0, 5}, false}, {[]float64{0, 1, 5}, true}, {[]float64{5}, false}, {nil, false}} {
 		var r rl.Record
 		r.Learnt(&rl.Sample{Rewards: test.rewards, Advantage: []float32{1, 3}})
-		if (r.PerAction != nil) != test.shown || r.Advantage != 2 || len(r.PerToken) != 2 {
-			t.Errorf("%v: %+v", test.rewards, r)
-		}
+		expect.True(t, (r.PerAction != nil) == test.shown && r.Advantage == 2 && len(r.PerToken) == 2, "%v: %+v", test.rewards, r)
 	}
 }

@@ -30,9 +30,7 @@ func TestRejectionThreshold(t *testing.T) {
 		{"all may be rejected", sure(false, 0.5), sure(false, 0.75), 0.875},
 	} {
 		got, err := rl.RejectionThreshold(test.in, test.out)
-		if err != nil || math.Abs(got-test.want) > 1e-9 {
-			t.Errorf("%s: %v, %v, want %v", test.name, got, err, test.want)
-		}
+		expect.True(t, err == nil && math.Abs(got-test.want) <= 1e-9, "%s: %v, %v, want %v", test.name, got, err, test.want)
 	}
 	if _, err := rl.RejectionThreshold(nil, sure(false, 1)); err == nil {
 		t.Error("a threshold without rows in scope")
@@ -78,7 +76,6 @@ func TestSelective(t *testing.T) {
 	expect.Equal(t, []rl.Sureness{{0.9, true}, {0.8, true}, {0.7, false}, {0.6, false}}, rows, "sureness")
 	want := []rl.Covered{{1, float64(float32(0.6)), 4, 0.5}, {0.75, float64(float32(0.7)), 3, 2.0 / 3}, {0.5, float64(float32(0.8)), 2, 1}}
 	expect.Equal(t, want, rl.Selective(rows))
-	if all := rl.Selective([]rl.Sureness{{0.5, true}, {0.5, false}}); len(all) != 1 || all[0].N != 2 {
-		t.Errorf("equally confident rows are separated: %v", all)
-	}
+	all := rl.Selective([]rl.Sureness{{0.5, true}, {0.5, false}})
+	expect.True(t, len(all) == 1 && all[0].N == 2, "equally confident rows are separated: %v", all)
 }

@@ -29,25 +29,19 @@ func returnsOf(r *Replay) []float64 {
 
 func TestReplayIsFirstInFirstOut(t *testing.T) {
 	r := newReplay(t, 3)
-	if r.Sample(Stream(1), 2) != nil {
-		t.Error("an empty buffer deals")
-	}
+	expect.True(t, r.Sample(Stream(1), 2) == nil, "an empty buffer deals")
 	for i := range 3 {
-		if skipped := r.Add(twoTurns(), []float64{float64(2 * i), float64(2*i + 1)}); skipped != 0 {
-			t.Errorf("%d skipped", skipped)
-		}
+		skipped := r.Add(twoTurns(), []float64{float64(2 * i), float64(2*i + 1)})
+		expect.True(t, skipped == 0, "%d skipped", skipped)
 	}
 	expect.Equal(t, []float64{3, 4, 5}, returnsOf(r))
-	if skipped := r.Add(twoTurns(), []float64{nan, math.Inf(1)}); skipped != 2 || r.Len() != 3 {
-		t.Errorf("%d skipped, %d held", skipped, r.Len())
-	}
+	skipped := r.Add(twoTurns(), []float64{nan, math.Inf(1)})
+	expect.True(t, skipped == 2 && r.Len() == 3, "%d skipped, %d held", skipped, r.Len())
 	seen := map[float64]bool{}
 	for _, e := range r.Sample(Stream(1), 50) {
 		seen[e.Return] = true
 	}
-	if len(seen) != 3 {
-		t.Errorf("50 samples saw %v", seen)
-	}
+	expect.Same(t, 3, len(seen), "50 samples saw %v", seen)
 	if diff := cmp.Diff(r.Sample(Stream(2), 9), r.Sample(Stream(2), 9), cmpopts.EquateNaNs()); diff != "" {
 		t.Error("the same stream deals differently")
 	}
@@ -59,9 +53,7 @@ func TestReplayEvictionKeepsMemoryBounded(t *testing.T) {
 	for range 20000 {
 		r.Add(tr, []float64{1, 2})
 	}
-	if r.Len() != 10 || cap(r.items) > 100 {
-		t.Errorf("%d held, room for %d", r.Len(), cap(r.items))
-	}
+	expect.True(t, r.Len() == 10 && cap(r.items) <= 100, "%d held, room for %d", r.Len(), cap(r.items))
 }
 
 func TestReplayFile(t *testing.T) {
@@ -115,9 +107,7 @@ func FuzzReadReplay(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content string) {
 		items, err := readReplay(strings.NewReader(content))
 		if err != nil {
-			if strings.Contains(err.Error(), "\n") {
-				t.Fatalf("error %q", err)
-			}
+			expect.Require(t, !strings.Contains(err.Error(), "\n"), "error %q", err)
 			return
 		}
 		for _, e := range items {

@@ -5,6 +5,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestReturnsToGo(t *testing.T) {
@@ -27,8 +29,6 @@ func TestReturnsToGo(t *testing.T) {
 
 func TestOverlongPenalty(t *testing.T) {
 	for length, want := range map[int]float64{0: 0, 80: 0, 81: -0.05, 90: -0.5, 100: -1, 101: -1, 500: -1} {
-		if got := OverlongPenalty(length, 100, 20); got != want {
-			t.Errorf("penalty of %d tokens is %g, want %g", length, got, want)
-		}
+		expect.Same(t, want, OverlongPenalty(length, 100, 20), "penalty of %d tokens", length)
 	}
 }

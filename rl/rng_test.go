@@ -4,23 +4,21 @@ import (
 	"math"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/rl"
 )
 
 func TestStreamIsAPureFunction(t *testing.T) {
 	first, second := rl.Stream(42, 1, 2, 3), rl.Stream(42, 1, 2, 3)
 	for i := range 100 {
-		if a, b := first.Uint64(), second.Uint64(); a != b {
-			t.Fatalf("value %d: %d and %d from the same seed and ids", i, a, b)
-		}
+		a, b := first.Uint64(), second.Uint64()
+		expect.Require(t, a == b, "value %d: %d and %d from the same seed and ids", i, a, b)
 	}
 }
 
 // These values are part of the format: a change would alter every recorded run.
 func TestStreamIsStable(t *testing.T) {
-	if got, want := rl.Stream(42, 1, 2, 3).Uint64(), uint64(2050404075864848589); got != want {
-		t.Errorf("first value of Stream(42, 1, 2, 3) = %d, want %d", got, want)
-	}
+	expect.Same(t, uint64(2050404075864848589), rl.Stream(42, 1, 2, 3).Uint64(), "first value of Stream(42, 1, 2, 3)")
 }
 
 func TestStreamsDiffer(t *testing.T) {
@@ -28,9 +26,8 @@ func TestStreamsDiffer(t *testing.T) {
 	add := func(seed uint64, ids ...uint64) {
 		t.Helper()
 		draw := rl.Stream(seed, ids...).Uint64()
-		if other, ok := seen[draw]; ok {
-			t.Errorf("Stream(%d, %v) begins like %v", seed, ids, other)
-		}
+		other, ok := seen[draw]
+		expect.True(t, !ok, "Stream(%d, %v) begins like %v", seed, ids, other)
 		seen[draw] = append([]uint64{seed}, ids...)
 	}
 	add(0)
@@ -66,11 +63,8 @@ func TestStreamsAreUniformAcrossIDs(t *testing.T) {
 		d := float64(count) - n/16
 		chi += d * d / (n / 16)
 	}
-	if chi > 44.3 {
-		t.Errorf("chi-square %.1f over 16 cells: %v", chi, cells)
-	}
+	expect.True(t, chi <= 44.3, "chi-square %.1f over 16 cells: %v", chi, cells)
 	// The mean product has standard deviation (1/12)/√n.
-	if z := product / n * 12 * math.Sqrt(n); math.Abs(z) > 4 {
-		t.Errorf("neighbouring streams correlate: z = %.1f", z)
-	}
+	z := product / n * 12 * math.Sqrt(n)
+	expect.True(t, math.Abs(z) <= 4, "neighbouring streams correlate: z = %.1f", z)
 }

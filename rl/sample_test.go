@@ -41,9 +41,7 @@ func TestSampleOfATrajectory(t *testing.T) {
 		expect.Equal(t, test.want, test.got, test.name)
 	}
 	tr.Stop = envs.StopLength
-	if !tr.Sample(1).Truncated {
-		t.Error("a trajectory that a limit cut off is not truncated")
-	}
+	expect.True(t, tr.Sample(1).Truncated, "a trajectory that a limit cut off is not truncated")
 }
 
 // TestRewardsOfTurnsWithoutActions go to the previous action, or to the first if there is none.
@@ -83,13 +81,10 @@ func TestRewardsOfTurnsWithoutActions(t *testing.T) {
 
 func TestPenalties(t *testing.T) {
 	s := &Sample{Actions: []int32{5, 6}, Rewards: []float64{0.25, 1}, Overlong: -0.5, Penalty: []float64{0.125, -0.25}}
-	if s.Reward() != 1.25 || s.Penalised() != 1.25-0.5-0.125+0.25 || !s.HasReward() {
-		t.Errorf("reward %v, with penalties %v, scored: %t", s.Reward(), s.Penalised(), s.HasReward())
-	}
+	expect.True(t, s.Reward() == 1.25 && s.Penalised() == 1.25-0.5-0.125+0.25 && s.HasReward(),
+		"reward %v, with penalties %v, scored: %t", s.Reward(), s.Penalised(), s.HasReward())
 	s.Rewards[0] = math.NaN()
-	if s.HasReward() || !math.IsNaN(s.Penalised()) {
-		t.Error("an unscored sample has a reward")
-	}
+	expect.True(t, !s.HasReward() && math.IsNaN(s.Penalised()), "an unscored sample has a reward")
 	s.Fill(-2)
 	expect.Equal(t, []float32{-2, -2}, s.Advantage)
 }
@@ -150,9 +145,7 @@ func TestMinibatches(t *testing.T) {
 		var sizes, all []int
 		for _, part := range parts {
 			sizes, all = append(sizes, len(part)), append(all, part...)
-			if !slices.IsSorted(part) {
-				t.Errorf("%+v: part %v is not in order", test, part)
-			}
+			expect.True(t, slices.IsSorted(part), "%+v: part %v is not in order", test, part)
 		}
 		expect.Equal(t, test.want, sizes, fmt.Sprintf("%+v: sizes", test))
 		slices.Sort(all)
@@ -162,9 +155,7 @@ func TestMinibatches(t *testing.T) {
 				break
 			}
 		}
-		if len(all) != test.n {
-			t.Errorf("%+v: the parts have %d samples", test, len(all))
-		}
+		expect.Same(t, test.n, len(all), "%+v: the parts have %d samples", test, len(all))
 	}
 }
 

@@ -43,14 +43,12 @@ func TestScheduleAt(t *testing.T) {
 	for _, test := range tests {
 		s := must.Get(rl.NewSchedule(test.kind, test.total, test.ratio, test.steps, test.min))(t)
 		for step, want := range test.want {
-			if got := s.At(step); math.Abs(got-want) > 1e-12 {
-				t.Errorf("%+v: At(%d) = %g, want %g", s, step, got, want)
-			}
+			got := s.At(step)
+			expect.True(t, math.Abs(got-want) <= 1e-12, "%+v: At(%d) = %g, want %g", s, step, got, want)
 		}
 		for step := 0; step < test.total+20; step++ {
-			if got := s.At(step); !(got >= 0 && got <= 1) {
-				t.Errorf("%+v: At(%d) = %g is outside [0,1]", s, step, got)
-			}
+			got := s.At(step)
+			expect.True(t, got >= 0 && got <= 1, "%+v: At(%d) = %g is outside [0,1]", s, step, got)
 		}
 	}
 }
@@ -61,9 +59,8 @@ func TestWarmupRises(t *testing.T) {
 		for total := 2; total <= 40; total++ {
 			for _, ratio := range []float64{1e-9, 0.03, 0.1, 0.5, 1} {
 				s := must.Get(rl.NewSchedule(kind, total, ratio, 0, 0))(t)
-				if s.Warmup < 1 || ratio == 1 && s.Warmup != total {
-					t.Errorf("%s: %g of %d steps is a warm-up of %d", kind, ratio, total, s.Warmup)
-				}
+				expect.True(t, s.Warmup >= 1 && (ratio != 1 || s.Warmup == total),
+					"%s: %g of %d steps is a warm-up of %d", kind, ratio, total, s.Warmup)
 				before := -1.0
 				for step := range s.Warmup + 1 {
 					if now := s.At(step); !(now > before) && step < total {

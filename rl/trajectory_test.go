@@ -40,16 +40,10 @@ func TestTrajectory(t *testing.T) {
 	if diff := cmp.Diff(want, tr, cmpopts.EquateNaNs()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if tr.Len() != 3 || !math.IsNaN(tr.Reward()) {
-		t.Errorf("length %d, reward %v", tr.Len(), tr.Reward())
-	}
+	expect.True(t, tr.Len() == 3 && math.IsNaN(tr.Reward()), "length %d, reward %v", tr.Len(), tr.Reward())
 	tr.Turns[1].Reward = 2
-	if tr.Reward() != 2.5 {
-		t.Errorf("reward %v, want 2.5", tr.Reward())
-	}
-	if !math.IsNaN((&Trajectory{}).Reward()) {
-		t.Error("a trajectory without turns has a reward")
-	}
+	expect.Same(t, 2.5, tr.Reward(), "reward")
+	expect.True(t, math.IsNaN((&Trajectory{}).Reward()), "a trajectory without turns has a reward")
 }
 
 func TestTrajectoryJSON(t *testing.T) {
@@ -87,9 +81,7 @@ func TestShortestTrajectory(t *testing.T) {
 	var tr Trajectory
 	tr.AppendGiven(1)
 	tr.EndTurn(0)
-	if err := tr.Validate(); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, tr.Validate(), "Validate")
 }
 
 // TestEmptyTurnRewardsTheTurnBefore has an environment that drops an action and ends.
@@ -97,7 +89,6 @@ func TestEmptyTurnRewardsTheTurnBefore(t *testing.T) {
 	tr := twoTurns()
 	tr.Turns[1].Reward = 2
 	tr.EndTurn(-0.5)
-	if len(tr.Turns) != 2 || tr.Turns[1] != (Turn{6, 1.5}) || tr.Validate() != nil {
-		t.Errorf("turns %v, %v", tr.Turns, tr.Validate())
-	}
+	expect.True(t, len(tr.Turns) == 2 && tr.Turns[1] == (Turn{6, 1.5}) && tr.Validate() == nil,
+		"turns %v, %v", tr.Turns, tr.Validate())
 }

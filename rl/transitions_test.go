@@ -34,9 +34,8 @@ func TestTransitionsComeBackAsSamples(t *testing.T) {
 
 func TestTransitionsAreFirstInFirstOut(t *testing.T) {
 	b := must.Get(rl.NewTransitions(3))(t)
-	if drawn := b.Sample(rl.Stream(1), 4); drawn != nil {
-		t.Errorf("%d sampled from nothing", len(drawn))
-	}
+	drawn := b.Sample(rl.Stream(1), 4)
+	expect.True(t, drawn == nil, "%d sampled from nothing", len(drawn))
 	all := transitions(1, 2, 3, 4, 5)
 	b.Add(all[:2]...)
 	b.Add(all[2:]...)
@@ -44,22 +43,17 @@ func TestTransitionsAreFirstInFirstOut(t *testing.T) {
 	for _, x := range b.Sample(rl.Stream(1), 50) {
 		seen[x.Action] = true
 	}
-	if diff := cmp.Diff(map[int32]bool{12: true, 13: true, 14: true}, seen); diff != "" || b.Len() != 3 {
-		t.Errorf("%d held; sampled (-want +got):\n%s", b.Len(), diff)
-	}
+	diff := cmp.Diff(map[int32]bool{12: true, 13: true, 14: true}, seen)
+	expect.True(t, diff == "" && b.Len() == 3, "%d held; sampled (-want +got):\n%s", b.Len(), diff)
 	state := must.Get(json.Marshal(b.State()))(t)
 	again, _ := rl.NewTransitions(3)
 	must.Do(t, again.Restore(state))
-	if diff := cmp.Diff(b.Sample(rl.Stream(2), 9), again.Sample(rl.Stream(2), 9)); diff != "" {
-		t.Errorf("restored (-before +after):\n%s", diff)
-	}
+	expect.Equal(t, b.Sample(rl.Stream(2), 9), again.Sample(rl.Stream(2), 9), "restored")
 	small, _ := rl.NewTransitions(2)
 	for _, bad := range []string{string(state), `[null]`, `[{"action":1}]`, `[{"tokens":[1],"action":-1}]`, `3`} {
-		if err := small.Restore([]byte(bad)); err == nil || small.Len() != 0 {
-			t.Errorf("%.40s is restored: %v", bad, err)
-		}
+		err := small.Restore([]byte(bad))
+		expect.True(t, err != nil && small.Len() == 0, "%.40s is restored: %v", bad, err)
 	}
-	if _, err := rl.NewTransitions(0); err == nil {
-		t.Error("a buffer of 0")
-	}
+	_, err := rl.NewTransitions(0)
+	expect.True(t, err != nil, "a buffer of 0")
 }

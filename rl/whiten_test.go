@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -41,9 +42,7 @@ func TestWhitenOfEqualRewardsIsExactlyZero(t *testing.T) {
 			}
 			rl.Whiten(x)
 			for i, v := range x {
-				if v != 0 {
-					t.Fatalf("%d entries of %g: entry %d is %g, want exactly 0", n, value, i, v)
-				}
+				expect.Require(t, v == 0, "%d entries of %g: entry %d is %g, want exactly 0", n, value, i, v)
 			}
 		}
 	}
@@ -65,9 +64,8 @@ func TestExplainedVariance(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := rl.ExplainedVariance(test.values, test.returns); math.Abs(got-test.want) > 1e-6 {
-				t.Errorf("got %g, want %g", got, test.want)
-			}
+			got := rl.ExplainedVariance(test.values, test.returns)
+			expect.True(t, math.Abs(got-test.want) <= 1e-6, "got %g, want %g", got, test.want)
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -35,19 +36,14 @@ func TestFill(t *testing.T) {
 		want := must.Get(whole.To(dtype))(t)
 		got := must.Get(torch.Fill(dtype, []int64{3, 70}, parts(1, 99, 0, 110)))(t)
 		shape, err := got.Shape()
-		if err != nil || !slices.Equal(shape, []int64{3, 70}) {
-			t.Errorf("shape %v, %v", shape, err)
-		}
+		expect.True(t, err == nil && slices.Equal(shape, []int64{3, 70}), "shape %v, %v", shape, err)
 		gotValues := must.Get(got.Read())(t)
 		wantValues, err := want.Read()
-		if err != nil || !slices.Equal(gotValues, wantValues) {
-			t.Errorf("%v: parts differ from the whole (%v)", dtype, err)
-		}
+		expect.True(t, err == nil && slices.Equal(gotValues, wantValues), "%v: parts differ from the whole (%v)", dtype, err)
 		torch.CloseAll(whole, want, got)
 	}
-	if v, err := torch.Fill(torch.F32, []int64{2, 70}, parts(100, 41)); v != nil || err == nil || !strings.Contains(err.Error(), "140 values") {
-		t.Errorf("too many values: %v", err)
-	}
+	v, err := torch.Fill(torch.F32, []int64{2, 70}, parts(100, 41))
+	expect.True(t, v == nil && err != nil && strings.Contains(err.Error(), "140 values"), "too many values: %v", err)
 	failed := errors.New("the file ends early")
 	if v, err := torch.Fill(torch.F32, []int64{4}, func(func([]float32) error) error { return failed }); v != nil || !errors.Is(err, failed) {
 		t.Errorf("a source that fails: %v", err)

@@ -13,9 +13,7 @@ import (
 func TestParseDevice(t *testing.T) {
 	for text, want := range map[string]string{"cpu": "cpu", "auto": "auto", "cuda": "cuda:0", "cuda:0": "cuda:0", "cuda:12": "cuda:12"} {
 		d, err := ParseDevice(text)
-		if err != nil {
-			t.Errorf("%q: %v", text, err)
-		}
+		expect.True(t, err == nil, "%q: %v", text, err)
 		expect.Equal(t, want, d.String(), text)
 	}
 	for _, text := range []string{"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:+1", "cuda:01", "cuda:1:2", "cuda0", "CUDA", "cpu:0", "cuda:128", " cuda"} {
@@ -30,9 +28,8 @@ func withDriver(t *testing.T, there bool) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "driver")
 	if there {
-		if err := os.WriteFile(file, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		err := os.WriteFile(file, nil, 0o600)
+		expect.Require(t, err == nil, "%v", err)
 	}
 	before := driverFiles
 	driverFiles = []string{file}
@@ -47,9 +44,8 @@ func coreIn(t *testing.T, cuda string) {
 		if data == "" {
 			continue
 		}
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(data), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		err := os.WriteFile(filepath.Join(folder, name), []byte(data), 0o600)
+		expect.Require(t, err == nil, "%v", err)
 	}
 	t.Setenv("RLTRAIN_LIB", folder)
 }
@@ -69,17 +65,11 @@ func TestWhatAGPULacksIsSaid(t *testing.T) {
 			coreIn(t, test.cuda)
 			withDriver(t, test.driver)
 			err := tryCUDA()
-			if err == nil {
-				t.Fatal("got no error")
-			}
+			expect.Require(t, err != nil, "got no error")
 			for _, part := range test.want {
-				if !strings.Contains(err.Error(), part) {
-					t.Errorf("got %v, want %q in it", err, part)
-				}
+				expect.True(t, strings.Contains(err.Error(), part), "got %v, want %q in it", err, part)
 			}
-			if got, want := errors.Is(err, ErrNoDriver), test.name == "no driver"; got != want {
-				t.Errorf("%v is ErrNoDriver: %v", err, got)
-			}
+			expect.Same(t, test.name == "no driver", errors.Is(err, ErrNoDriver), "%v is ErrNoDriver", err)
 		})
 	}
 }
@@ -93,9 +83,8 @@ func TestAutoFallsBackToCPU(t *testing.T) {
 		coreIn(t, test.cuda)
 		withDriver(t, test.driver)
 		got, err := Device{auto: true}.resolve()
-		if err != nil || got != (Device{}) {
-			t.Errorf("library %q, driver %v: got %v, %v, want the CPU", test.cuda, test.driver, got, err)
-		}
+		expect.True(t, err == nil && got == (Device{}),
+			"library %q, driver %v: got %v, %v, want the CPU", test.cuda, test.driver, got, err)
 	}
 }
 
@@ -114,9 +103,7 @@ func TestCUDALibraryOpens(t *testing.T) {
 	real := hasDriver()
 	withDriver(t, true)
 	_, err = Device{cuda: true}.resolve()
-	if real && err != nil {
-		t.Error(err)
-	}
+	expect.True(t, !real || err == nil, "%v", err)
 	if real && err == nil {
 		m, err := Device{cuda: true}.memory()
 		if err != nil || m.Allocated < 0 || m.Peak < m.Allocated || m.Reserved < m.Allocated || m.Free > m.Total || m.Total < 1<<28 {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/torch"
 )
 
@@ -29,17 +30,13 @@ func FuzzSampling(f *testing.F) {
 		odd.Seed = seed
 		odd.Sampling = torch.Sampling{Temperature: temperature, TopK: topK, TopP: topP, MinP: minP, RepetitionPenalty: penalty}
 		if _, err := e.Submit(odd); err != nil {
-			if e.Unfinished() != 0 {
-				t.Fatalf("%+v was refused (%v) and %d samples wait", odd.Sampling, err, e.Unfinished())
-			}
+			expect.Require(t, e.Unfinished() == 0, "%+v was refused (%v) and %d samples wait", odd.Sampling, err, e.Unfinished())
 			return
 		}
 		other := submit(t, e, plain)
 		for e.Unfinished() > 0 {
 			events, err := e.Step(8)
-			if err != nil {
-				t.Fatalf("%+v: %v", odd.Sampling, err)
-			}
+			expect.Require(t, err == nil, "%+v: %v", odd.Sampling, err)
 			for _, event := range events {
 				if event.Reason == torch.ReasonNotFinite && event.Request != other {
 					continue

@@ -37,9 +37,7 @@ func complete(t testing.TB, e *torch.Engine, maxTokens int) map[sampleKey]comple
 				c.LogProbs = append(c.LogProbs, event.LogProb)
 				c.Raw = append(c.Raw, event.Raw)
 			}
-			if event.Done != (event.Reason != "") {
-				t.Errorf("event %+v: Done and Reason disagree", event)
-			}
+			expect.Same(t, (event.Reason != ""), event.Done, "event %+v: Done and Reason disagree", event)
 			c.Reason = event.Reason
 			all[key] = c
 		}
@@ -71,9 +69,7 @@ func TestEngine(t *testing.T) {
 	if len(want) != 3 || want[sampleKey{1, 0}].Reason != torch.ReasonLength || len(want[sampleKey{1, 2}].Tokens) != 8 {
 		t.Fatalf("completions %+v", want)
 	}
-	if cmp.Equal(want[sampleKey{1, 0}].Tokens, want[sampleKey{1, 1}].Tokens) {
-		t.Error("two samples are alike")
-	}
+	expect.True(t, !cmp.Equal(want[sampleKey{1, 0}].Tokens, want[sampleKey{1, 1}].Tokens), "two samples are alike")
 
 	t.Run("batched", func(t *testing.T) {
 		e := newEngine(t, m, torch.EngineConfig{Slots: 5})
@@ -83,12 +79,8 @@ func TestEngine(t *testing.T) {
 		id := submit(t, e, other)
 		got := complete(t, e, 100)
 		for key, c := range want {
-			if diff := cmp.Diff(c, got[key]); diff != "" {
-				t.Errorf("sample %v (-separate +batched):\n%s", key, diff)
-			}
-			if cmp.Equal(c.Tokens, got[sampleKey{id, key.sample}].Tokens) {
-				t.Error("another stream gave the same tokens")
-			}
+			expect.Equal(t, c, got[key], fmt.Sprintf("sample %v", key))
+			expect.True(t, !cmp.Equal(c.Tokens, got[sampleKey{id, key.sample}].Tokens), "another stream gave the same tokens")
 		}
 	})
 	t.Run("eos and cancel", func(t *testing.T) {
@@ -123,9 +115,7 @@ func TestEngine(t *testing.T) {
 		got := complete(t, e, 100)
 		for key, c := range want {
 			expect.Equal(t, c, got[key], fmt.Sprintf("sample %v without the adapter changed", key))
-			if cmp.Equal(c.Raw, got[sampleKey{2, key.sample}].Raw) {
-				t.Error("the adapter changed nothing")
-			}
+			expect.True(t, !cmp.Equal(c.Raw, got[sampleKey{2, key.sample}].Raw), "the adapter changed nothing")
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -19,16 +20,11 @@ func TestHeaderIsSmallAndDocumented(t *testing.T) {
 	}
 	header, loader := read("..", "csrc", "include", "rltrain.h"), read("loader.c")
 	declared := regexp.MustCompile(`(?m)^[a-z_0-9]+[ *a-z_0-9]*?(rlt_[a-z_]+)\([^;]*\);`).FindAllStringSubmatchIndex(header, -1)
-	if n := len(declared); n < 20 || n > 40 {
-		t.Errorf("%d functions, want 20 to 40", n)
-	}
+	n := len(declared)
+	expect.True(t, n >= 20 && n <= 40, "%d functions, want 20 to 40", n)
 	for _, at := range declared {
 		name := header[at[2]:at[3]]
-		if !strings.HasSuffix(strings.TrimRight(header[:at[0]], "\n"), "*/") {
-			t.Errorf("%s has no comment before it", name)
-		}
-		if !strings.Contains(loader, "X("+name+")") {
-			t.Errorf("%s is not in the list of loader.c", name)
-		}
+		expect.True(t, strings.HasSuffix(strings.TrimRight(header[:at[0]], "\n"), "*/"), "%s has no comment before it", name)
+		expect.True(t, strings.Contains(loader, "X("+name+")"), "%s is not in the list of loader.c", name)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -22,23 +23,20 @@ func TestHeldGoesOn(t *testing.T) {
 	if err := held.Do(func(s *torch.Scope) error {
 		s.Backward(s.Sum(y))
 		grad, _ := s.Grad(w)
-		if got := s.Read(grad); got[0] != 4 || got[1] != 6 {
-			t.Errorf("gradient %v, want [4 6]", got)
-		}
+		got := s.Read(grad)
+		expect.True(t, got[0] == 4 && got[1] == 6, "gradient %v, want [4 6]", got)
 		return nil
 	}); err != nil {
 		t.Error(err)
 	}
 	var failed *torch.Error
-	if err := held.Do(func(s *torch.Scope) error { s.Mul(y, s.Floats([]float32{1, 2, 3}, 3)); return nil }); !errors.As(err, &failed) {
-		t.Errorf("a product that does not fit: %v", err)
-	}
+	err := held.Do(func(s *torch.Scope) error { s.Mul(y, s.Floats([]float32{1, 2, 3}, 3)); return nil })
+	expect.True(t, errors.As(err, &failed), "a product that does not fit: %v", err)
 	held.Close()
 	held.Close()
 	defer func() {
-		if r, ok := recover().(string); !ok || !strings.Contains(r, "use of a Held after it was closed") {
-			t.Errorf("recovered %v", r)
-		}
+		r, ok := recover().(string)
+		expect.True(t, ok && strings.Contains(r, "use of a Held after it was closed"), "recovered %v", r)
 	}()
 	_ = held.Do(func(*torch.Scope) error { return nil })
 }
@@ -50,7 +48,5 @@ func TestHoldFreesWhatFailed(t *testing.T) {
 		s.Floats([]float32{1}, 1)
 		return want
 	})
-	if held != nil || !errors.Is(err, want) {
-		t.Errorf("%v, %v", held, err)
-	}
+	expect.True(t, held == nil && errors.Is(err, want), "%v, %v", held, err)
 }

@@ -23,9 +23,7 @@ func TestFastest(t *testing.T) {
 		{"tiles", []KernelSpeed{{"avx512", 150, 140}, {"avx512_bf16", 150, 80}, {"amx", 148, 1500}}, "amx"},
 		{"slow vectors", []KernelSpeed{{"avx2", 100, 95}, {"avx512", 70, 130}}, "avx2"},
 	} {
-		if got := fastest(test.sets); got != test.want {
-			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
-		}
+		expect.Same(t, test.want, fastest(test.sets), "%s", test.name)
 	}
 }
 
@@ -45,14 +43,11 @@ func TestSpeedsAreMeasuredOnce(t *testing.T) {
 		{"a", "{", 3}, {"b", "", 4}, {"b", "null", 5}, {"b", `{"b": []}`, 6}, {"b", "", 6},
 	} {
 		if step.content != "" {
-			if err := os.WriteFile(path, []byte(step.content), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			err := os.WriteFile(path, []byte(step.content), 0o644)
+			expect.Require(t, err == nil, "%v", err)
 		}
 		expect.Equal(t, want, speedsFor(step.processor, path, measure), fmt.Sprintf("%v:", step))
-		if measured != step.measured {
-			t.Errorf("%v: measured %d times, want %d", step, measured, step.measured)
-		}
+		expect.Same(t, step.measured, measured, "%v: measured %d times, want %d", step, measured, step.measured)
 	}
 	// The speeds cannot be saved: there is no folder, or it is a file.
 	for _, path := range []string{"", filepath.Join(path, "in-a-file", "kernels.json")} {

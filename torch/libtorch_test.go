@@ -28,9 +28,8 @@ func TestLibraryWithoutASearchPath(t *testing.T) {
 	lost := filepath.Join(t.TempDir(), libraryName)
 	test.Do(t, os.WriteFile(lost, data, 0o600))
 	t.Setenv("LIBTORCH", filepath.Dir(own))
-	if folder, err := coreLibtorch(lost); folder.Dir != filepath.Dir(own) || folder.From != "LIBTORCH" || err != nil {
-		t.Errorf("got %v, %v", folder, err)
-	}
+	folder, err := coreLibtorch(lost)
+	expect.True(t, folder.Dir == filepath.Dir(own) && folder.From == "LIBTORCH" && err == nil, "got %v, %v", folder, err)
 	test.Do(t, preload(filepath.Dir(own), coreNeeds))
 	if folder, err := coreLibtorch(path); folder.From != ownPath || err != nil {
 		t.Errorf("the core as it was built needs no LIBTORCH: %v, %v", folder, err)

@@ -19,16 +19,12 @@ func TestMissingLibraryIsNamed(t *testing.T) {
 // TestTruncatedLibraryIsAnError: the system's loader would map the file, and the process would crash later.
 func TestTruncatedLibraryIsAnError(t *testing.T) {
 	path, err := findLibrary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	if err := checkWhole(path, map[string]bool{}); err != nil {
 		t.Fatalf("the complete library: %v", err)
 	}
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	for _, share := range []float64{0, 0.0001, 0.1, 0.5, 0.9, 0.999} {
 		cut := filepath.Join(t.TempDir(), libraryName)
 		if err := os.WriteFile(cut, data[:int(share*float64(len(data)))], 0o600); err != nil {

@@ -122,9 +122,8 @@ func TestEveryChoiceReachesTheCore(t *testing.T) {
 	} {
 		c := smallDecoder()
 		change(&c)
-		if d := torchtest.MaxDiff(hidden(t, newDecoder(t, c, weights), batch, torch.Pass{}), base); d < 1e-4 {
-			t.Errorf("%s changed nothing", name)
-		}
+		expect.True(t, torchtest.MaxDiff(hidden(t, newDecoder(t, c, weights), batch, torch.Pass{}), base) >= 1e-4,
+			"%s changed nothing", name)
 	}
 }
 
@@ -187,9 +186,7 @@ func gradients(t testing.TB, m *torch.Model, p torch.Packed, pass torch.Pass, pa
 		s.Backward(s.Scale(s.Sum(s.Mul(h, h)), 1e-3))
 		for i, v := range params {
 			grad, ok := s.Grad(v)
-			if !ok {
-				t.Fatalf("parameter %d has no gradient", i)
-			}
+			expect.Require(t, ok, "parameter %d has no gradient", i)
 			found = append(found, s.Read(grad))
 		}
 		return nil
@@ -221,9 +218,8 @@ func TestCheckpointGivesTheSameGradients(t *testing.T) {
 		want := gradients(t, tc.model, batch, tc.pass, tc.params)
 		tc.pass.Checkpoint = true
 		for i, got := range gradients(t, tc.model, batch, tc.pass, tc.params) {
-			if e := torchtest.RelativeError(got, want[i]); e > 1e-6 {
-				t.Errorf("%s: parameter %d: relative error %g", name, i, e)
-			}
+			e := torchtest.RelativeError(got, want[i])
+			expect.True(t, e <= 1e-6, "%s: parameter %d: relative error %g", name, i, e)
 		}
 	}
 	if d := torchtest.MaxDiff(hidden(t, adapted, batch, torch.Pass{}), hidden(t, adapted, batch, torch.Pass{Adapter: true})); d < 1e-3 {

@@ -39,9 +39,7 @@ func TestTokenLogProbs(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			hidden, err := torch.Parameter([]float32{1, 1}, 2, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.Require(t, err == nil, "%v", err)
 			defer hidden.Close()
 			err = torch.Do(torch.Train, func(s *torch.Scope) error {
 				var bias *torch.Tensor
@@ -50,27 +48,22 @@ func TestTokenLogProbs(t *testing.T) {
 					bias = &b
 				}
 				logprobs, entropy, rank := s.TokenLogProbs(hidden.T(), s.Floats(tc.weight, 3, 1), bias, []int64{2, 0}, tc.options)
-				if diff := torchtest.MaxDiff(s.Read(logprobs), tc.want); diff > 1e-5 {
-					t.Errorf("logprobs %v, want %v", s.Read(logprobs), tc.want)
-				}
-				if diff := torchtest.MaxDiff(s.Read(entropy), tc.entropy); diff > 1e-5 {
-					t.Errorf("entropy %v, want %v", s.Read(entropy), tc.entropy)
-				}
+				expect.True(t, torchtest.MaxDiff(s.Read(logprobs), tc.want) <= 1e-5,
+					"logprobs %v, want %v", s.Read(logprobs), tc.want)
+				expect.True(t, torchtest.MaxDiff(s.Read(entropy), tc.entropy) <= 1e-5,
+					"entropy %v, want %v", s.Read(entropy), tc.entropy)
 				expect.Equal(t, []float32{0, 2}, s.Read(rank), "rank")
 				s.Backward(s.Sum(logprobs))
 				if tc.name == "plain" {
 					// The target's weight minus its mean: ln 5 - (2 ln 2 + 5 ln 5)/8, and the same for 0.
 					grad, _ := s.Grad(hidden)
 					mean := (2*ln(2) + 5*ln(5)) / 8
-					if diff := torchtest.MaxDiff(s.Read(grad), []float32{ln(5) - mean, -mean}); diff > 1e-5 {
-						t.Errorf("gradient %v", s.Read(grad))
-					}
+					expect.True(t, torchtest.MaxDiff(s.Read(grad), []float32{ln(5) - mean, -mean}) <= 1e-5,
+						"gradient %v", s.Read(grad))
 				}
 				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.Require(t, err == nil, "%v", err)
 		})
 	}
 }
@@ -78,9 +71,7 @@ func TestTokenLogProbs(t *testing.T) {
 func TestTokenLogProbsOfStoredWeights(t *testing.T) {
 	torchtest.NoLeaks(t)
 	exact, err := torch.Constant([]float32{1, -2, 0.5, 3, -0.25, 4}, 3, 2) // in every type, like the hidden state
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	defer exact.Close()
 	judge := func(weight *torch.Var) (values []float32) {
 		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
@@ -105,7 +96,5 @@ func TestTokenLogProbsNamesABadTarget(t *testing.T) {
 		return nil
 	})
 	var native *torch.Error
-	if !errors.As(err, &native) || !strings.Contains(native.Text, "target 3 at position 1") {
-		t.Errorf("error %v", err)
-	}
+	expect.True(t, errors.As(err, &native) && strings.Contains(native.Text, "target 3 at position 1"), "error %v", err)
 }

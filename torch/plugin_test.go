@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 // pluginSource is a CUDA library for tests; compile-time macros choose what it reports about its GPUs.
@@ -89,9 +91,8 @@ func plugin(t *testing.T, defines ...string) {
 	}
 	command := exec.Command(compiler, arguments...)
 	command.Stdin = strings.NewReader(pluginSource)
-	if out, err := command.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	out, err := command.CombinedOutput()
+	expect.Require(t, err == nil, "%v: %s", err, out)
 	before := loadCUDA
 	loadCUDA = sync.OnceValue(tryCUDA)
 	t.Cleanup(func() { loadCUDA = before })
@@ -118,24 +119,16 @@ func TestUnsupportedGPUsAreRefused(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			plugin(t, test.defines...)
 			_, err := Device{cuda: true, gpu: test.gpu}.resolve()
-			if err == nil {
-				t.Fatal("got no error")
-			}
+			expect.Require(t, err != nil, "got no error")
 			for _, part := range test.want {
-				if !strings.Contains(err.Error(), part) {
-					t.Errorf("got %v, want %q in it", err, part)
-				}
+				expect.True(t, strings.Contains(err.Error(), part), "got %v, want %q in it", err, part)
 			}
-			if strings.Contains(err.Error(), "\n") {
-				t.Errorf("got more than a line: %v", err)
-			}
+			expect.True(t, !strings.Contains(err.Error(), "\n"), "got more than a line: %v", err)
 			want := Device{}
 			if test.gpu > 0 && test.defines == nil { // the first GPU is not refused
 				want = Device{cuda: true}
 			}
-			if got, err := (Device{auto: true}).resolve(); err != nil || got != want {
-				t.Errorf("auto: got %v, %v, want %v", got, err, want)
-			}
+			expect.Result((Device{auto: true}).resolve())(t, want, "auto")
 		})
 	}
 }
@@ -145,34 +138,25 @@ func TestSupportedGPUIsUsed(t *testing.T) {
 	plugin(t)
 	for text, want := range map[string]string{"cuda": "cuda:0", "cuda:1": "cuda:1", "auto": "cuda:0", "cpu": "cpu"} {
 		d, err := ParseDevice(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, err := d.resolve(); err != nil || got.String() != want {
-			t.Errorf("%s: got %v, %v, want %s", text, got, err, want)
-		}
+		expect.Require(t, err == nil, "%v", err)
+		got, err := d.resolve()
+		expect.True(t, err == nil && got.String() == want, "%s: got %v, %v, want %s", text, got, err, want)
 	}
 	for text, want := range map[string]bool{"cuda": true, "cuda:1": true, "cpu": false} {
 		d, err := ParseDevice(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, err := d.prefersBF16(); err != nil || got != want {
-			t.Errorf("%s: prefers bf16: got %t, %v, want %t", text, got, err, want)
-		}
+		expect.Require(t, err == nil, "%v", err)
+		expect.Result(d.prefersBF16())(t, want, "%s: prefers bf16", text)
 	}
 	found, err := gpus()
-	if err != nil || len(found) != 2 || found[1] != (GPU{Name: "One", Memory: 1 << 30, Major: 9}) {
-		t.Errorf("got %v, %v", found, err)
-	}
+	expect.True(t, err == nil && len(found) == 2 && found[1] == (GPU{Name: "One", Memory: 1 << 30, Major: 9}),
+		"got %v, %v", found, err)
 }
 
 // TestOldGPUsPreferNoBF16, because they have no bfloat16 arithmetic.
 func TestOldGPUsPreferNoBF16(t *testing.T) {
 	plugin(t, "MAJOR=7")
-	if got, err := (Device{cuda: true}).prefersBF16(); err != nil || got {
-		t.Errorf("got %t, %v, want false", got, err)
-	}
+	got, err := (Device{cuda: true}).prefersBF16()
+	expect.True(t, err == nil && !got, "got %t, %v, want false", got, err)
 }
 
 // TestGPUMemoryAndUse: each number is in its field; the CPU has none.
@@ -182,9 +166,8 @@ func TestGPUMemoryAndUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := Device{cuda: true, gpu: 1}.memory()
-	if want := (GPUMemory{Allocated: 20, Peak: 21, Reserved: 22, Free: 23, Total: 24}); err != nil || *got != want {
-		t.Errorf("got %+v, %v, want %+v", got, err, want)
-	}
+	want := (GPUMemory{Allocated: 20, Peak: 21, Reserved: 22, Free: 23, Total: 24})
+	expect.True(t, err == nil && *got == want, "got %+v, %v, want %+v", got, err, want)
 	if got, err := (Device{}).memory(); got != nil || err != nil {
 		t.Errorf("of the CPU: got %+v, %v", got, err)
 	}

@@ -75,17 +75,13 @@ func TestQuantizedEqualsBitsandbytes(t *testing.T) {
 		if diff := cmp.Diff(bits(floats(c.name+".dequantized")), bits(dequantize(t, torch.NF4, rows, out, in, c.dtype))); diff != "" {
 			t.Errorf("nf4 of %s dequantised (-bitsandbytes +core):\n%s", c.name, diff)
 		}
-		if diff := cmp.Diff(rows, quantize(torch.NF4, c.dtype)); diff != "" {
-			t.Errorf("%s quantised to nf4 (-bitsandbytes +core):\n%s", c.name, diff)
-		}
+		expect.Equal(t, rows, quantize(torch.NF4, c.dtype), fmt.Sprintf("%s quantised to nf4", c.name))
 	}
 	rows := must.Get(torch.JoinInt8(raw("int8.weight"), floats("int8.SCB")))(t)
 	if diff := cmp.Diff(bits(floats("int8.dequantized")), bits(dequantize(t, torch.Int8, rows, out, in, torch.F32))); diff != "" {
 		t.Errorf("int8 dequantised (-bitsandbytes +core):\n%s", diff)
 	}
-	if diff := cmp.Diff(rows, quantize(torch.Int8, torch.F16)); diff != "" {
-		t.Errorf("quantised to int8 (-bitsandbytes +core):\n%s", diff)
-	}
+	expect.Equal(t, rows, quantize(torch.Int8, torch.F16), "quantised to int8")
 }
 
 // TestBlocksEqualGGUF: the core dequantises GGUF blocks to the values of torch/gguf, which equal those of the Python
@@ -110,27 +106,20 @@ func TestBlocksEqualGGUF(t *testing.T) {
 			}
 		}
 		in := int64(values) * 4
-		if got := q.RowBytes(in); got != int64(4*size) {
-			t.Errorf("%s: rows of %d values have %d bytes, want %d", q, in, got, 4*size)
-		}
+		got := q.RowBytes(in)
+		expect.True(t, got == int64(4*size), "%s: rows of %d values have %d bytes, want %d", q, in, got, 4*size)
 		want := kind.Dequantize(rows)
-		if diff := cmp.Diff(bits(want), bits(dequantize(t, q, rows, blocks/4, in, torch.F32))); diff != "" {
-			t.Errorf("%s (-gguf +core):\n%.2000s", q, diff)
-		}
+		expect.Equal(t, bits(want), bits(dequantize(t, q, rows, blocks/4, in, torch.F32)), q)
 	}
 }
 
 func TestQuantizedRefuses(t *testing.T) {
 	expect.Failure(torch.NF4.Blocks(make([]byte, 71), 2, 64))(t, "71 bytes are not 2 rows")
-	if n := torch.Q4_K.RowBytes(576); n != 0 {
-		t.Errorf("a row of 576 values of q4_k has %d bytes", n)
-	}
-	if torch.QuantType("q3_k").Known() {
-		t.Error("q3_k is known")
-	}
-	if _, err := torch.JoinNF4(make([]byte, 64), make([]float32, 1), 128); err == nil {
-		t.Error("no error for a missing scale")
-	}
+	n := torch.Q4_K.RowBytes(576)
+	expect.True(t, n == 0, "a row of 576 values of q4_k has %d bytes", n)
+	expect.True(t, !torch.QuantType("q3_k").Known(), "q3_k is known")
+	_, err := torch.JoinNF4(make([]byte, 64), make([]float32, 1), 128)
+	expect.True(t, err != nil, "no error for a missing scale")
 }
 
 // learner is a small decoder with adapters that learns a fixed text.
@@ -154,9 +143,7 @@ func newLearner(t testing.TB, quant torch.QuantType) learner {
 	for _, name := range slices.Collect(maps.Keys(weights)) {
 		v := weights[name]
 		shape, err := v.Shape()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		if !strings.HasPrefix(name, "layers.") || len(shape) != 2 {
 			continue
 		}
@@ -174,9 +161,7 @@ func newLearner(t testing.TB, quant torch.QuantType) learner {
 			label, size = string(quant), shape[0]*quant.RowBytes(shape[1])
 			kept, err = small.Quantize(quant)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		t.Cleanup(kept.Close)
 		weights[strings.TrimSuffix(name, "weight")+label] = kept
 		l.weights += size
@@ -231,9 +216,7 @@ func (l learner) learn(t testing.TB, steps int) (losses []float64) {
 		if err == nil {
 			_, err = adam.Step([]float64{0.003}, 1)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 	}
 	return losses
 }
@@ -244,18 +227,15 @@ func TestQLoRA(t *testing.T) {
 	torchtest.NoLeaks(t)
 	bf16 := newLearner(t, "")
 	want := bf16.learn(t, 20)
-	if last := want[len(want)-1]; last > 0.8*want[0] {
-		t.Fatalf("loss %.3f after %.3f: no improvement", last, want[0])
-	}
+	last := want[len(want)-1]
+	expect.Require(t, last <= 0.8*want[0], "loss %.3f after %.3f: no improvement", last, want[0])
 	for quant, least := range map[torch.QuantType]float64{torch.NF4: 3.5, torch.Int8: 1.8} {
 		l := newLearner(t, quant)
 		got := l.learn(t, 20)
-		if a, b := got[len(got)-1], want[len(want)-1]; math.Abs(a-b) > 0.02*b {
-			t.Errorf("%s: loss %.4f after 20 steps, %.4f on bfloat16", quant, a, b)
-		}
-		if ratio := float64(bf16.weights) / float64(l.weights); ratio < least {
-			t.Errorf("%s: weights are 1/%.2f of bfloat16's, want 1/%.1f", quant, ratio, least)
-		}
+		a, b := got[len(got)-1], want[len(want)-1]
+		expect.True(t, math.Abs(a-b) <= 0.02*b, "%s: loss %.4f after 20 steps, %.4f on bfloat16", quant, a, b)
+		ratio := float64(bf16.weights) / float64(l.weights)
+		expect.True(t, ratio >= least, "%s: weights are 1/%.2f of bfloat16's, want 1/%.1f", quant, ratio, least)
 		request := torch.Request{Prompt: []int32{3, 1, 4, 1, 5}, Samples: 3, MaxNew: 8, Sampling: torch.Sampling{Temperature: 1}, Seed: 7, Adapter: 1}
 		alone := newEngine(t, l.model, torch.EngineConfig{Slots: 1})
 		submit(t, alone, request)
@@ -266,9 +246,7 @@ func TestQLoRA(t *testing.T) {
 		submit(t, batched, other)
 		together := complete(t, batched, 64)
 		for key, c := range complete(t, alone, 8) {
-			if diff := cmp.Diff(c, together[key]); diff != "" {
-				t.Errorf("%s: sample %v (-separate +batched):\n%s", quant, key, diff)
-			}
+			expect.Equal(t, c, together[key], fmt.Sprintf("%s: sample %v", quant, key))
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -112,9 +113,7 @@ func TestSampledDistribution(t *testing.T) {
 						worst = max(worst, math.Abs(float64(event.LogProb)-math.Log(want[event.Token])), math.Abs(float64(event.Raw)-math.Log(raw[event.Token])))
 					}
 				}
-				if !(worst < 1e-4) {
-					t.Errorf("%+v: log-probabilities differ by %g", o, worst)
-				}
+				expect.True(t, worst < 1e-4, "%+v: log-probabilities differ by %g", o, worst)
 				chi, freedom, rest, restCount := 0.0, -1.0, 0.0, 0.0
 				for i, p := range want {
 					if expected := p * samples; expected >= 5 {
@@ -132,9 +131,8 @@ func TestSampledDistribution(t *testing.T) {
 					continue
 				}
 				// The quantile of 1 − 1e-5, as Wilson and Hilferty approximate it.
-				if limit := freedom * math.Pow(1-2/(9*freedom)+4.26*math.Sqrt(2/(9*freedom)), 3); chi > limit {
-					t.Errorf("%+v: chi-squared is %.1f, above %.1f", o, chi, limit)
-				}
+				limit := freedom * math.Pow(1-2/(9*freedom)+4.26*math.Sqrt(2/(9*freedom)), 3)
+				expect.True(t, chi <= limit, "%+v: chi-squared is %.1f, above %.1f", o, chi, limit)
 			}
 		}
 	}
@@ -180,9 +178,8 @@ func TestWindows(t *testing.T) {
 			for row := range len(after) / c.HiddenSize {
 				here := slices.Equal(before[row*c.HiddenSize:][:c.HiddenSize], after[row*c.HiddenSize:][:c.HiddenSize])
 				place := row - length - at
-				if reached := 0 <= place && place < min(window, length-at); here == reached {
-					t.Fatalf("row %d after the changed token: changed is %v", place, !here)
-				}
+				expect.Require(t, here != (0 <= place && place < min(window, length-at)),
+					"row %d after the changed token: changed is %v", place, !here)
 			}
 		})
 	}

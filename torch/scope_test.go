@@ -55,9 +55,8 @@ func TestRefusedCallDoesNotAffectTheNext(t *testing.T) {
 		if err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 			a, b := s.Floats([]float32{1, 2}, 2), s.Floats([]float32{3, 5}, 2)
 			expect.Panic(t, func() { refused(s, a) }, name)
-			if got := s.Read(s.Sub(b, s.Neg(a))); got[0] != 4 || got[1] != 7 {
-				t.Errorf("after %s: 3+1, 5+2: got %v", name, got)
-			}
+			got := s.Read(s.Sub(b, s.Neg(a)))
+			expect.True(t, got[0] == 4 && got[1] == 7, "after %s: 3+1, 5+2: got %v", name, got)
 			return nil
 		}); err != nil {
 			t.Errorf("after %s: %v", name, err)
@@ -72,9 +71,8 @@ func TestErrorsNameTheOperator(t *testing.T) {
 		return nil
 	})
 	var native *torch.Error
-	if !errors.As(err, &native) || native.Call != "aten::linear" || strings.Contains(native.Text, "\n") {
-		t.Errorf("got %v, want a one-line error of aten::linear", err)
-	}
+	expect.True(t, errors.As(err, &native) && native.Call == "aten::linear" && !strings.Contains(native.Text, "\n"),
+		"got %v, want a one-line error of aten::linear", err)
 }
 
 func TestGradModeBelongsToTheScope(t *testing.T) {
@@ -89,15 +87,11 @@ func TestGradModeBelongsToTheScope(t *testing.T) {
 			s.Backward(s.Sum(s.Mul(p.T(), p.T())))
 			return nil
 		})
-		if tc.want != (err == nil) {
-			t.Errorf("mode %v: backward gave %v", tc.mode, err)
-		}
+		expect.Same(t, (err == nil), tc.want, "mode %v: backward gave %v", tc.mode, err)
 	}
 	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		g, ok := s.Grad(p)
-		if !ok || s.Item(g) != 6 {
-			t.Errorf("gradient of p² at 3: %v %v, want 6", ok, s.Item(g))
-		}
+		expect.True(t, ok && s.Item(g) == 6, "gradient of p² at 3: %v %v, want 6", ok, s.Item(g))
 		return nil
 	}))
 }
@@ -110,9 +104,8 @@ func TestUseAfterCloseIsCaught(t *testing.T) {
 		return nil
 	}))
 	defer func() {
-		if r, ok := recover().(string); !ok || !strings.Contains(r, "after its scope") {
-			t.Errorf("recovered %v, want the panic about a closed scope", r)
-		}
+		r, ok := recover().(string)
+		expect.True(t, ok && strings.Contains(r, "after its scope"), "recovered %v, want the panic about a closed scope", r)
 	}()
 	_ = torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		s.Neg(stale)
@@ -133,9 +126,7 @@ func TestVarLentToAScopeIsNotCollected(t *testing.T) {
 		for range 3 {
 			runtime.GC()
 		}
-		if torch.Forgotten() != forgotten {
-			t.Error("the Var was collected while its scope was open")
-		}
+		expect.Same(t, forgotten, torch.Forgotten(), "the Var was collected while its scope was open")
 		expect.Equal(t, []float32{-1, -2, -3}, s.Read(neg))
 		v.Close()
 		return nil
@@ -165,9 +156,7 @@ func TestAdamW(t *testing.T) {
 			wantNorm += 4 * x * x
 		}
 		wantNorm = math.Sqrt(wantNorm)
-		if math.Abs(norm-wantNorm) > 1e-5 {
-			t.Errorf("step %d: norm %v, want %v", step, norm, wantNorm)
-		}
+		expect.True(t, math.Abs(norm-wantNorm) <= 1e-5, "step %d: norm %v, want %v", step, norm, wantNorm)
 		for i, x := range want {
 			g := 2 * x * min(1, limit/wantNorm)
 			m[i] = 0.9*m[i] + 0.1*g
@@ -178,9 +167,7 @@ func TestAdamW(t *testing.T) {
 	}
 	got := must.Get(p.Read())(t)
 	for i := range want {
-		if math.Abs(float64(got[i])-want[i]) > 1e-5 {
-			t.Errorf("parameter %d: %v, want %v", i, got[i], want[i])
-		}
+		expect.True(t, math.Abs(float64(got[i])-want[i]) <= 1e-5, "parameter %d: %v, want %v", i, got[i], want[i])
 	}
 }
 
@@ -223,13 +210,9 @@ func TestAdamWClipsGroupsApart(t *testing.T) {
 		o := torch.NewAdamW(torch.AdamEps, append(groups, torch.ParamGroup{Apart: true})...)
 		backward(1)
 		norm, err := o.Step(make([]float64, 4), test.limit) // learning rate 0: the parameters stay
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		first, _, err := o.Moments()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		for i, want := range test.want {
 			moment := must.Get(first[i].Read())(t)
 			if got := 10 * float64(moment[0]); math.Abs(got-want) > 1e-4 || math.Abs(norm-test.norm) > 1e-4 {
@@ -252,9 +235,8 @@ func TestAdamWClipsGroupsApart(t *testing.T) {
 		t.Errorf("error %v, want that a norm is not finite", err)
 	}
 	for i, want := range []float32{3, 4, 100} {
-		if got, err := params[i].Read(); err != nil || got[0] != want {
-			t.Errorf("a refused step leaves %v, %v; want %v", got, err, want)
-		}
+		got, err := params[i].Read()
+		expect.True(t, err == nil && got[0] == want, "a refused step leaves %v, %v; want %v", got, err, want)
 	}
 	must.Do(t, torch.ZeroGrad(params))
 }
@@ -270,21 +252,18 @@ func TestNonFiniteGradientChangesNothing(t *testing.T) {
 		return nil
 	}))
 	var nonFinite *torch.NonFiniteError
-	if _, err := o.Step([]float64{1}, 1); !errors.As(err, &nonFinite) {
-		t.Errorf("got %v, want a NonFiniteError", err)
-	}
-	if got, _ := p.Read(); got[0] != 200 {
-		t.Errorf("the parameter moved to %v", got[0])
-	}
+	_, err := o.Step([]float64{1}, 1)
+	expect.True(t, errors.As(err, &nonFinite), "got %v, want a NonFiniteError", err)
+	got, _ := p.Read()
+	expect.True(t, got[0] == 200, "the parameter moved to %v", got[0])
 }
 
 func TestThreadRunsOnOneOSThreadAndCarriesPanics(t *testing.T) {
 	thread := torch.NewThread()
 	defer thread.Close()
 	wrong := errors.New("wrong")
-	if err := thread.Do(t.Context(), func(context.Context) error { return wrong }); !errors.Is(err, wrong) {
-		t.Errorf("got %v, want %v", err, wrong)
-	}
+	err := thread.Do(t.Context(), func(context.Context) error { return wrong })
+	expect.True(t, errors.Is(err, wrong), "got %v, want %v", err, wrong)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	busy, block, finished := make(chan struct{}), make(chan struct{}), make(chan error)
@@ -300,13 +279,9 @@ func TestThreadRunsOnOneOSThreadAndCarriesPanics(t *testing.T) {
 		t.Errorf("on a busy thread, got %v, want %v", err, context.Canceled)
 	}
 	close(block)
-	if err := <-finished; err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, <-finished, "value")
 	defer func() {
-		if r := recover(); r != "inside" {
-			t.Errorf("recovered %v", r)
-		}
+		expect.Same(t, "inside", recover(), "recovered")
 	}()
 	_ = thread.Do(t.Context(), func(context.Context) error { panic("inside") })
 }
@@ -330,9 +305,8 @@ func TestClosedModelsAndVarsAreCaught(t *testing.T) {
 	caught := func(what, want string, f func()) {
 		t.Helper()
 		defer func() {
-			if r, ok := recover().(string); !ok || !strings.Contains(r, want) {
-				t.Errorf("%s: recovered %v, want a panic with %q", what, r, want)
-			}
+			r, ok := recover().(string)
+			expect.True(t, ok && strings.Contains(r, want), "%s: recovered %v, want a panic with %q", what, r, want)
 		}()
 		f()
 	}

@@ -4,14 +4,14 @@ import (
 	"math/big"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func rat(t *testing.T, s string) *big.Rat {
 	t.Helper()
 	value, ok := new(big.Rat).SetString(s)
-	if !ok {
-		t.Fatalf("%q is not a number", s)
-	}
+	expect.Require(t, ok, "%q is not a number", s)
 	return value
 }
 
@@ -80,14 +80,10 @@ func TestExtract(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := Extract(test.text)
-			if got.FoundBy != test.tier {
-				t.Errorf("Extract(%q) has tier %s, want %s", test.text, got.FoundBy, test.tier)
-			}
+			expect.Same(t, test.tier, got.FoundBy, "Extract(%q) has tier", test.text)
 			switch {
 			case test.value == "":
-				if got.Value != nil {
-					t.Errorf("Extract(%q) = %s, want none", test.text, got.Value)
-				}
+				expect.True(t, got.Value == nil, "Extract(%q) = %s, want none", test.text, got.Value)
 			case got.Value == nil || got.Value.Cmp(rat(t, test.value)) != 0:
 				t.Errorf("Extract(%q) = %v, want %s", test.text, got.Value, test.value)
 			}
@@ -97,9 +93,7 @@ func TestExtract(t *testing.T) {
 
 func TestTagged(t *testing.T) {
 	for text, want := range map[string]bool{"[ANSWER] 1": true, "[ANSWER]": true, "[answer] 1": false, "ANSWER 1": false} {
-		if Tagged(text) != want {
-			t.Errorf("Tagged(%q) = %t", text, !want)
-		}
+		expect.Same(t, want, Tagged(text), "Tagged(%q) = %t", text, !want)
 	}
 }
 
@@ -109,20 +103,14 @@ func FuzzExtract(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		got := Extract(text)
-		if (got.Value == nil) != (got.FoundBy == NotFound) || (got.Text == "") != (got.FoundBy == NotFound) {
-			t.Fatalf("Extract(%q) = %+v", text, got)
-		}
-		if !strings.Contains(text, got.Text) {
-			t.Fatalf("Extract(%q) found %q, which is not in the text", text, got.Text)
-		}
-		if got.FoundBy == ByTag && !Tagged(text) {
-			t.Fatalf("Extract(%q) has tier tag", text)
-		}
+		expect.Require(t, (got.Value == nil) == (got.FoundBy == NotFound) && (got.Text == "") == (got.FoundBy == NotFound),
+			"Extract(%q) = %+v", text, got)
+		expect.Require(t, strings.Contains(text, got.Text), "Extract(%q) found %q, which is not in the text", text, got.Text)
+		expect.Require(t, got.FoundBy != ByTag || Tagged(text), "Extract(%q) has tier tag", text)
 		if got.Value != nil {
 			again := Extract("[ANSWER] " + got.Text)
-			if again.Value == nil || again.FoundBy != ByTag || again.Value.Cmp(got.Value) != 0 {
-				t.Fatalf("Extract(%q) found %q = %s, which reads as %v after a tag", text, got.Text, got.Value, again)
-			}
+			expect.Require(t, again.Value != nil && again.FoundBy == ByTag && again.Value.Cmp(got.Value) == 0,
+				"Extract(%q) found %q = %s, which reads as %v after a tag", text, got.Text, got.Value, again)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -100,9 +101,7 @@ func TestGSM8K(t *testing.T) {
 
 func TestLastLine(t *testing.T) {
 	for text, want := range map[string]string{"a\nb": "b", "a\nb\n \n": "b", "a": "a", "": "", " \n": ""} {
-		if got := LastLine(text); got != want {
-			t.Errorf("LastLine(%q) = %q, want %q", text, got, want)
-		}
+		expect.Same(t, want, LastLine(text), "LastLine(%q)", text)
 	}
 }
 
@@ -112,9 +111,7 @@ func FuzzFinal(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		answer, tier := Final(text)
-		if tier == NotFound && answer != "" {
-			t.Fatalf("Final(%q) = %q, %s", text, answer, tier)
-		}
+		expect.Require(t, tier != NotFound || answer == "", "Final(%q) = %q, %s", text, answer, tier)
 		if strings.ContainsAny(answer, "\n") && tier != ByBoxed && tier != ByPhrase {
 			t.Fatalf("Final(%q) = %q, %s: more than a line", text, answer, tier)
 		}
@@ -147,9 +144,7 @@ func TestGoldenCounts(t *testing.T) {
 		must.Do(t, json.Unmarshal(lines.Bytes(), &row))
 		n++
 		gold, ok := Phrase(row.Solution)
-		if !ok {
-			t.Fatalf("row %d has no answer", n)
-		}
+		expect.Require(t, ok, "row %d has no answer", n)
 		if got, ok := Phrase(row.Generated); ok && Exact.Same(got, gold) {
 			whole++
 		}
@@ -166,7 +161,6 @@ func TestGoldenCounts(t *testing.T) {
 	}
 	must.Do(t, lines.Err())
 	t.Logf("%d rows: exact %d, on the last line %d, numeric %d, units %d", n, whole, last, numeric, units)
-	if n != 1319 || whole != 230 || last != 230 {
-		t.Errorf("exact matches %d of %d, in the last line %d; want 230 of 1319 both ways", whole, n, last)
-	}
+	expect.True(t, n == 1319 && whole == 230 && last == 230,
+		"exact matches %d of %d, in the last line %d; want 230 of 1319 both ways", whole, n, last)
 }

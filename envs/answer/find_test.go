@@ -5,14 +5,13 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/envs/answer/formula"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 // TestTelling: after a marker, six words can be an answer, and seven if one is a number.
 func TestTelling(t *testing.T) {
 	for text, want := range map[string]bool{"": true, "a b c d e f": true, "a b c d e f g": false, "a b c d e f 7": true} {
-		if telling(text) != want {
-			t.Errorf("%q: %t", text, !want)
-		}
+		expect.Same(t, want, telling(text), "%q: %t", text, !want)
 	}
 }
 
@@ -133,9 +132,8 @@ func TestDecide(t *testing.T) {
 // The cost of any response is bounded by the searched tail.
 func TestFindReadsTheEndOnly(t *testing.T) {
 	text := strings.Repeat(`\boxed{1} `, maxSearched) + strings.Repeat(" ", 2*maxSearched) + "and so 5"
-	if got, tier := Find(text); got != "5" || tier != ByLastNumber && tier != ByWhole {
-		t.Errorf("found %.40q, %s", got, tier)
-	}
+	got, tier := Find(text)
+	expect.True(t, got == "5" && (tier == ByLastNumber || tier == ByWhole), "found %.40q, %s", got, tier)
 }
 
 func FuzzFind(f *testing.F) {
@@ -144,13 +142,10 @@ func FuzzFind(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		got, tier := Find(text)
-		if tier == NotFound && got != "" {
-			t.Fatalf("Find(%q) = %q, %s", text, got, tier)
-		}
+		expect.Require(t, tier != NotFound || got == "", "Find(%q) = %q, %s", text, got, tier)
 		if tier == ByWhole {
-			if _, err := formula.Parse(got); err != nil {
-				t.Fatalf("Find(%q) = %q, which cannot be read: %v", text, got, err)
-			}
+			_, err := formula.Parse(got)
+			expect.Require(t, err == nil, "Find(%q) = %q, which cannot be read: %v", text, got, err)
 		}
 		if v, _ := Decide(text, text); strings.TrimSpace(text) != "" && !v.Equal && tier == ByWhole {
 			t.Fatalf("%q differs from itself: %s", text, v.Rule)
@@ -177,11 +172,9 @@ var lengthy = map[string]string{
 
 func TestFindInLengthyTexts(t *testing.T) {
 	for name, text := range lengthy {
-		if got, tier := Find(text); len(got) > maxSearched || tier == NotFound && got != "" {
-			t.Errorf("%s: found %d bytes, %s", name, len(got), tier)
-		}
-		if v, _ := Decide("18", text); v.Equal {
-			t.Errorf("%s: equal by %s", name, v.Rule)
-		}
+		got, tier := Find(text)
+		expect.True(t, len(got) <= maxSearched && (tier != NotFound || got == ""), "%s: found %d bytes, %s", name, len(got), tier)
+		v, _ := Decide("18", text)
+		expect.True(t, !v.Equal, "%s: equal by %s", name, v.Rule)
 	}
 }

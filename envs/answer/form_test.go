@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/envs/answer"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestFinished(t *testing.T) {
@@ -25,14 +26,10 @@ func TestFinished(t *testing.T) {
 	}
 	for _, test := range tests {
 		for _, a := range strings.Split(test.finished, "|") {
-			if !answer.Finished(test.gold, a) {
-				t.Errorf("%q is an answer to %q, but taken for unfinished", a, test.gold)
-			}
+			expect.True(t, answer.Finished(test.gold, a), "%q is an answer to %q, but taken for unfinished", a, test.gold)
 		}
 		for _, a := range strings.Split(test.unfinished, "|") {
-			if a != "" && answer.Finished(test.gold, a) {
-				t.Errorf("%q is taken for a finished answer to %q", a, test.gold)
-			}
+			expect.True(t, a == "" || !answer.Finished(test.gold, a), "%q is taken for a finished answer to %q", a, test.gold)
 		}
 	}
 }

@@ -102,21 +102,16 @@ func TestMatch(t *testing.T) {
 			for _, name := range strings.Fields(test.same) {
 				want = want || name == string(m)
 			}
-			if got := m.Same(test.a, test.b); got != want {
-				t.Errorf("%s: Same(%q, %q) = %t", m, test.a, test.b, got)
-			}
-			if got := m.Same(test.b, test.a); got != want {
-				t.Errorf("%s: Same(%q, %q) = %t", m, test.b, test.a, got)
-			}
+			expect.Same(t, want, m.Same(test.a, test.b), "%s: Same(%q, %q)", m, test.a, test.b)
+			expect.Same(t, want, m.Same(test.b, test.a), "%s: Same(%q, %q)", m, test.b, test.a)
 		}
 	}
 }
 
 func TestParseMatch(t *testing.T) {
 	for _, name := range []string{"exact", "numeric", "units", "math"} {
-		if m, err := answer.ParseMatch(name); err != nil || string(m) != name {
-			t.Errorf("ParseMatch(%q) = %q, %v", name, m, err)
-		}
+		m, err := answer.ParseMatch(name)
+		expect.True(t, err == nil && string(m) == name, "ParseMatch(%q) = %q, %v", name, m, err)
 	}
 	expect.Failure(answer.ParseMatch("fuzzy"))(t, "numeric, exact, units or math")
 }
@@ -130,12 +125,8 @@ func FuzzSame(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, a, b string) {
 		for _, m := range []answer.Match{answer.Exact, answer.Numeric, answer.Units} {
-			if !m.Same(a, a) || !m.Same(b, b) {
-				t.Fatalf("%s: %q or %q differs from itself", m, a, b)
-			}
-			if m.Same(a, b) != m.Same(b, a) {
-				t.Fatalf("%s is not symmetric on %q and %q", m, a, b)
-			}
+			expect.Require(t, m.Same(a, a) && m.Same(b, b), "%s: %q or %q differs from itself", m, a, b)
+			expect.Require(t, m.Same(a, b) == m.Same(b, a), "%s is not symmetric on %q and %q", m, a, b)
 		}
 		if answer.Exact.Same(a, b) && !answer.Numeric.Same(a, b) || answer.Numeric.Same(a, b) && !answer.Units.Same(a, b) {
 			t.Fatalf("%q and %q: the rules are not ordered", a, b)

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/bank"
 	"github.com/rltrain/rltrain/internal/expect"
@@ -44,9 +42,8 @@ func TestDivide(t *testing.T) {
 			expect.Error(t, err, test.wantErr)
 			continue
 		}
-		if err != nil || strings.Join(b.Train, " ") != test.wantTrain || strings.Join(b.Eval, " ") != test.wantEval {
-			t.Errorf("%s: %+v, %v", test.name, b, err)
-		}
+		expect.True(t, err == nil && strings.Join(b.Train, " ") == test.wantTrain && strings.Join(b.Eval, " ") == test.wantEval,
+			"%s: %+v, %v", test.name, b, err)
 	}
 }
 
@@ -60,12 +57,9 @@ func TestOrder(t *testing.T) {
 		return all
 	}
 	first, second := round(0), round(7)
-	if slices.Equal(first, second) || !slices.Equal(slices.Sorted(slices.Values(second)), b.Train) {
-		t.Errorf("rounds %v and %v", first, second)
-	}
-	if diff := cmp.Diff(first, round(0)); diff != "" {
-		t.Errorf("second epoch (-first +second):\n%s", diff)
-	}
+	expect.True(t, !slices.Equal(first, second) && slices.Equal(slices.Sorted(slices.Values(second)), b.Train),
+		"rounds %v and %v", first, second)
+	expect.Equal(t, first, round(0), "second epoch")
 	for i, want := range []string{"x", "y"} {
 		if e, err := b.At(envs.Eval, i); e != want || err != nil {
 			t.Errorf("problem %d is %q, %v", i, e, err)
@@ -77,9 +71,7 @@ func TestOrder(t *testing.T) {
 		}
 	}
 	dropped, err := b.FilterPrompts(func(e string) (bool, error) { return e > "c", nil })
-	if dropped != 3 || err != nil || b.Len(envs.Train) != 4 || b.Len(envs.Eval) != 2 {
-		t.Errorf("%d dropped, %v", dropped, err)
-	}
+	expect.True(t, dropped == 3 && err == nil && b.Len(envs.Train) == 4 && b.Len(envs.Eval) == 2, "%d dropped, %v", dropped, err)
 	if _, err := b.At(envs.Train, 6); err != nil {
 		t.Error(err)
 	}

@@ -178,9 +178,7 @@ func TestExamplesErrors(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			path := write(t, "a.jsonl", tt.rows)
 			examples, err := read(path, tt.accept...)
-			if err == nil {
-				t.Fatalf("no error: %v", examples)
-			}
+			expect.Require(t, err != nil, "no error: %v", examples)
 			if want := path + tt.want; !expect.Names(err, want) {
 				t.Errorf("error %v, want %q", err, want)
 			}
@@ -223,15 +221,12 @@ func checkExample(t *testing.T, e Example, fields dataset.Object) {
 			t.Fatalf("content %+v", c)
 		}
 		for _, m := range c.Messages {
-			if m.Role() == "" || strings.Contains(m.Text(), "\x00") {
-				t.Fatalf("message %v", m)
-			}
+			expect.Require(t, m.Role() != "" && !strings.Contains(m.Text(), "\x00"), "message %v", m)
 		}
 	}
 	for _, f := range e.Extra {
-		if value, ok := fields.Get(f.Name); !ok || !dataset.Equal(value, f.Value) {
-			t.Fatalf("extra column %v", f)
-		}
+		value, ok := fields.Get(f.Name)
+		expect.Require(t, ok && dataset.Equal(value, f.Value), "extra column %v", f)
 	}
 	if (e.Format == Preference && e.Chosen.Conversational() != e.Rejected.Conversational()) ||
 		(e.Format == LanguageModelling && !e.Text.Conversational() && e.Text.Text == "") {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -142,19 +143,14 @@ func TestMemory(t *testing.T) {
 			}
 			before, most, n := heap(), uint64(0), 0
 			for e, err := range Examples(dataset.Records(path), PromptOnly) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.Require(t, err == nil, "%v", err)
 				if n++; n%100_000 == 0 {
 					most = max(most, heap())
-					if e.Prompt.Text != question(n-1) {
-						t.Fatalf("row %d is %q", n, e.Prompt.Text)
-					}
+					expect.Require(t, e.Prompt.Text == question(n-1), "row %d is %q", n, e.Prompt.Text)
 				}
 			}
-			if n != manyRows || most > before+maxGrowth {
-				t.Errorf("%d rows; the heap grew from %d to %d bytes", n, before, most)
-			}
+			expect.True(t, n == manyRows && most <= before+maxGrowth,
+				"%d rows; the heap grew from %d to %d bytes", n, before, most)
 		})
 	}
 }
@@ -173,12 +169,9 @@ func TestNulls(t *testing.T) {
 		for _, m := range e.Text.Messages {
 			all = append(all, marshal(t, dataset.Object(m)))
 		}
-		if got := fmt.Sprint(all) + " " + marshal(t, e.Tools[0].(dataset.Object)); got != want {
-			t.Errorf("padded %v: %s, want %s", padded, got, want)
-		}
-		if _, kept := e.Extra.Get("documents"); e.Documents != nil || !kept {
-			t.Errorf("a list of texts is taken for documents: %v", e.Documents)
-		}
+		expect.Same(t, want, fmt.Sprint(all)+" "+marshal(t, e.Tools[0].(dataset.Object)), "padded %v", padded)
+		_, kept := e.Extra.Get("documents")
+		expect.True(t, e.Documents == nil && kept, "a list of texts is taken for documents: %v", e.Documents)
 	}
 }
 

@@ -118,9 +118,8 @@ func TestLayouts(t *testing.T) {
 		p := &problems[0]
 		for program, want := range map[string]bool{p.complete(p.Solution): true, p.complete("x = 1"): false} {
 			v, err := j.Run(t.Context(), p, program, append(p.Tests, p.Hidden...))
-			if err != nil || (v.Class == Pass) != want || want && v.Passed() != test.tests {
-				t.Errorf("%s: %q: %+v, %v", filepath.Base(test.path), program, v, err)
-			}
+			expect.True(t, err == nil && (v.Class == Pass) == want && (!want || v.Passed() == test.tests),
+				"%s: %q: %+v, %v", filepath.Base(test.path), program, v, err)
 		}
 	}
 }
@@ -186,9 +185,7 @@ func TestExtract(t *testing.T) {
 		{"```python\nasync def inc(x):\n    pass\n```\n```python\nincrement = 1\n```", false, "async def inc(x):\n    pass", true},
 	} {
 		got, formatted := Extract(test.text, "python", test.reasoning, "inc")
-		if got != test.want || formatted != test.formatted {
-			t.Errorf("%q: %q, %v", test.text, got, formatted)
-		}
+		expect.True(t, got == test.want && formatted == test.formatted, "%q: %q, %v", test.text, got, formatted)
 	}
 }
 
@@ -203,16 +200,12 @@ func TestWholePrograms(t *testing.T) {
 		{"def inc(x):\n    return ", whole, whole},
 		{"def inc(x):\n    return ", "x + 1", "def inc(x):\n    return x + 1"},
 	} {
-		if got := (&Problem{Prefix: test.prefix, Entry: "inc"}).program(test.answer); got != test.want {
-			t.Errorf("%q: %q, want %q", test.answer, got, test.want)
-		}
+		expect.Same(t, test.want, (&Problem{Prefix: test.prefix, Entry: "inc"}).program(test.answer), "%q", test.answer)
 	}
 }
 
 func TestOneLines(t *testing.T) {
-	if len(families) < 30 {
-		t.Errorf("%d families", len(families))
-	}
+	expect.True(t, len(families) >= 30, "%d families", len(families))
 	j := newTestGrader(t)
 	task := must.Get(envs.New("code", envs.Setup{Seed: 1, Text: true}, envs.Settings{"held_out_families": "2"}))(t)
 	texts := map[string]envs.Part{}
@@ -221,9 +214,8 @@ func TestOneLines(t *testing.T) {
 		for i := range 300 {
 			e := must.Get(task.Episode(part, i))(t)
 			p := e.(demonstrated).problem
-			if other, seen := texts[p.Text]; seen && other != part {
-				t.Errorf("%q is in %s and in %s", p.Text, other, part)
-			}
+			other, seen := texts[p.Text]
+			expect.True(t, !seen || other == part, "%q is in %s and in %s", p.Text, other, part)
 			texts[p.Text] = part
 			if strings.HasPrefix(p.Kind, heldOut) {
 				if held++; part != envs.Eval {
@@ -231,15 +223,12 @@ func TestOneLines(t *testing.T) {
 				}
 			}
 			if i%20 == 0 {
-				if v, err := j.Run(t.Context(), &p, p.complete(p.Solution), p.Tests); err != nil || v.Class != Pass {
-					t.Errorf("%q: %+v, %v", p.Text, v, err)
-				}
+				v, err := j.Run(t.Context(), &p, p.complete(p.Solution), p.Tests)
+				expect.True(t, err == nil && v.Class == Pass, "%q: %+v, %v", p.Text, v, err)
 			}
 		}
 	}
-	if held == 0 {
-		t.Error("no problem is of a family that is held out")
-	}
+	expect.True(t, held != 0, "no problem is of a family that is held out")
 	again := must.Get(envs.New("code", envs.Setup{Seed: 1, Text: true}, nil))(t)
 	a, _ := again.Episode(envs.Train, 250)
 	again, _ = envs.New("code", envs.Setup{Seed: 1, Text: true}, nil)
@@ -263,16 +252,13 @@ func TestSlips(t *testing.T) {
 			continue
 		}
 		seen[p.Kind] = true
-		if v, err := j.Run(t.Context(), &p, p.complete(p.Demonstration), p.Tests); err != nil || v.Class == Pass {
-			t.Errorf("%q: %q: %+v, %v", p.Text, p.Demonstration, v, err)
-		}
-		if got := (demonstrated{&episode{task: &task{short: true, asText: true}, problem: p}}).Solution(); got != p.Demonstration {
-			t.Errorf("%q is imitated, want %q", got, p.Demonstration)
-		}
+		v, err := j.Run(t.Context(), &p, p.complete(p.Demonstration), p.Tests)
+		expect.True(t, err == nil && v.Class != Pass, "%q: %q: %+v, %v", p.Text, p.Demonstration, v, err)
+		got := (demonstrated{&episode{task: &task{short: true, asText: true}, problem: p}}).Solution()
+		expect.True(t, got == p.Demonstration, "%q is imitated, want %q", got, p.Demonstration)
 	}
-	if slipped < 430 || slipped > 570 || len(seen) != len(families) {
-		t.Errorf("%d of 1,000 solutions are wrong, of %d families", slipped, len(seen))
-	}
+	expect.True(t, slipped >= 430 && slipped <= 570 && len(seen) == len(families),
+		"%d of 1,000 solutions are wrong, of %d families", slipped, len(seen))
 	for _, part := range []envs.Part{envs.Train, envs.Eval} {
 		for i := range 100 {
 			if p := source.at(part, i); p.Demonstration != "" {
@@ -290,14 +276,12 @@ func TestFunctionBodies(t *testing.T) {
 		rows += strings.NewReplacer("X/0", fmt.Sprint("X/", i), "Add.", fmt.Sprint("Add ", i)).Replace(humanEvalRow) + "\n"
 	}
 	task := must.Get(envs.New("code", envs.Setup{HeldOut: 2, Text: true}, envs.Settings{"dataset": write(t, "p.jsonl", rows), "max_train_problems": "3"}))(t)
-	if train, held := task.Len(envs.Train), task.Len(envs.Eval); train != 3 || held != 2 {
-		t.Errorf("%d training and %d held-out problems, want 3 and 2", train, held)
-	}
+	train, held := task.Len(envs.Train), task.Len(envs.Eval)
+	expect.True(t, train == 3 && held == 2, "%d training and %d held-out problems, want 3 and 2", train, held)
 	e := must.Get(task.Episode(envs.Train, 0))(t)
 	must.Get(e.Reset(t.Context()))(t)
-	if got := must.Get(e.Step(t.Context(), envs.Action{Text: "    return a + b\n\ndef ", Stop: envs.StopString}))(t); !got.Info.Correct {
-		t.Errorf("%+v", got.Info)
-	}
+	got := must.Get(e.Step(t.Context(), envs.Action{Text: "    return a + b\n\ndef ", Stop: envs.StopString}))(t)
+	expect.True(t, got.Info.Correct, "%+v", got.Info)
 }
 
 // TestEpisode plays single-turn and multi-turn problems.
@@ -312,14 +296,12 @@ func TestEpisode(t *testing.T) {
 		for _, action := range actions {
 			last = must.Get(e.Step(t.Context(), envs.Action{Text: action, Stop: envs.StopEnd}))(t)
 		}
-		if _, err := e.Step(t.Context(), envs.Action{}); last.Done && err == nil {
-			t.Error("a step after the end is taken")
-		}
+		_, err := e.Step(t.Context(), envs.Action{})
+		expect.True(t, !last.Done || err != nil, "a step after the end is taken")
 		return last
 	}
-	if got := play(envs.Train, "```python\ndef f(x): return x + x\n```"); !got.Done || got.Reward != 2*(1+3) || !got.Info.Correct || got.Info.Tests.Total != 2 {
-		t.Errorf("%+v", got)
-	}
+	got := play(envs.Train, "```python\ndef f(x): return x + x\n```")
+	expect.True(t, got.Done && got.Reward == 2*(1+3) && got.Info.Correct && got.Info.Tests.Total == 2, "%+v", got)
 	if got := play(envs.Train, "def f(x): return 8"); got.Done || got.Reward != 0 || !strings.Contains(got.Reply, "1 of 2 tests pass") || strings.Contains(got.Reply, "f(0)") {
 		t.Errorf("%+v", got)
 	}
@@ -357,9 +339,8 @@ func TestQuality(t *testing.T) {
 		{"documentation", Documentation, good, 1, 1}, {"documentation", Documentation, "def f(x):\n    return x\n", 0, 0},
 		{"complexity", Complexity, good, 1, 1}, {"complexity", Complexity, "def f(x):\n" + strings.Repeat("    if x: pass\n", 19), .5, .5},
 	} {
-		if got := test.value(test.text); got < test.low-1e-9 || got > test.limit+1e-9 {
-			t.Errorf("%s of %q is %v", test.name, test.text, got)
-		}
+		got := test.value(test.text)
+		expect.True(t, got >= test.low-1e-9 && got <= test.limit+1e-9, "%s of %q is %v", test.name, test.text, got)
 	}
 }
 
@@ -387,9 +368,8 @@ func TestRewards(t *testing.T) {
 				t.Errorf("%s has a value of a program that was not run", r.Name)
 			}
 		}
-		if got := o.reward(v); math.Abs(got-test.tests) > 1e-12 {
-			t.Errorf("reward of %+v: %v, want %v", v, got, test.tests)
-		}
+		got := o.reward(v)
+		expect.True(t, math.Abs(got-test.tests) <= 1e-12, "reward of %+v: %v, want %v", v, got, test.tests)
 	}
 }
 
@@ -397,9 +377,8 @@ func FuzzExtract(f *testing.F) {
 	f.Add("```python\nx\n```", true)
 	f.Add("<answer>answer: ```", false)
 	f.Fuzz(func(t *testing.T, text string, reasoning bool) {
-		if program, _ := Extract(text, "python", reasoning, "f"); len(program) > len(text) {
-			t.Fatalf("%q is longer than %q", program, text)
-		}
+		program, _ := Extract(text, "python", reasoning, "f")
+		expect.Require(t, len(program) <= len(text), "%q is longer than %q", program, text)
 	})
 }
 
@@ -410,9 +389,7 @@ func FuzzRead(f *testing.F) {
 		path := filepath.Join(t.TempDir(), "p.jsonl")
 		must.Do(t, os.WriteFile(path, data, 0o644))
 		problems, err := Read(&dataset.Faults{}, path, "python", "")
-		if (err == nil) == (len(problems) == 0) {
-			t.Fatalf("%d problems, %v", len(problems), err)
-		}
+		expect.Require(t, (err == nil) != (len(problems) == 0), "%d problems, %v", len(problems), err)
 	})
 }
 
@@ -465,9 +442,8 @@ func TestBadRows(t *testing.T) {
 	o := options("skip")
 	made := must.Get(o.Task(envs.Setup{HeldOut: 1, Tell: func(line string) { told = append(told, line) }}))(t)
 	defer made.(*task).Close()
-	if n := made.Len(envs.Train); n != 3 {
-		t.Errorf("%d training problems", n)
-	}
+	n := made.Len(envs.Train)
+	expect.True(t, n == 3, "%d training problems", n)
 	if len(told) != 2 || !strings.Contains(told[0], "2 rows skipped") || !strings.Contains(told[1], "the reference solution fails its tests") {
 		t.Errorf("told %q", told)
 	}
@@ -489,7 +465,6 @@ func TestChecksAreAnnounced(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := o.Task(envs.Setup{HeldOut: 1, Context: ctx}); !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v, want context.Canceled", err)
-	}
+	_, err := o.Task(envs.Setup{HeldOut: 1, Context: ctx})
+	expect.True(t, errors.Is(err, context.Canceled), "error %v, want context.Canceled", err)
 }

@@ -44,14 +44,12 @@ func TestFalsePasses(t *testing.T) {
 		{"writes the length of a message", "assert f(1) == 2", "import os\ndef f(x):\n  os.write(4, b'99999999999999999999\\n')\n  os._exit(0)"},
 	} {
 		p := &Problem{Text: test.name, Entry: "f", Tests: []Test{{Assert: test.assert}}}
-		if v, err := j.Run(t.Context(), p, test.program, p.Tests); err != nil || v.Class == Pass || v.Class == Sandbox {
-			t.Errorf("%s: %+v, %v", test.name, v, err)
-		}
+		v, err := j.Run(t.Context(), p, test.program, p.Tests)
+		expect.True(t, err == nil && v.Class != Pass && v.Class != Sandbox, "%s: %+v, %v", test.name, v, err)
 	}
 	p := &Problem{Text: "a library", Entry: "f", Tests: []Test{{Assert: "assert math.isclose(f(2), 1.5)"}}}
-	if v, err := j.Run(t.Context(), p, "import math\ndef f(x): return 1.5", p.Tests); err != nil || v.Class != Pass {
-		t.Errorf("%+v, %v", v, err)
-	}
+	v, err := j.Run(t.Context(), p, "import math\ndef f(x): return 1.5", p.Tests)
+	expect.True(t, err == nil && v.Class == Pass, "%+v, %v", v, err)
 }
 
 // TestFalseChecks: published kinds of tests that ask the solution for the expected result.
@@ -75,9 +73,8 @@ func TestFalseChecks(t *testing.T) {
 	} {
 		problems := must.Get(Read(&dataset.Faults{}, write(t, "p.jsonl", test.row), "python", ""))(t)
 		p := &problems[0]
-		if v, err := j.Run(t.Context(), p, p.complete(test.body), p.Tests); err != nil || v.Class != test.class {
-			t.Errorf("%s %q: %+v, %v", p.Name, test.body, v, err)
-		}
+		v, err := j.Run(t.Context(), p, p.complete(test.body), p.Tests)
+		expect.True(t, err == nil && v.Class == test.class, "%s %q: %+v, %v", p.Name, test.body, v, err)
 	}
 }
 
@@ -105,9 +102,8 @@ func TestScripts(t *testing.T) {
 		{"writes too much", "f(4)", "8", "def f(x):\n  while True: print('x' * 9999)", Memory},
 	} {
 		p := &Problem{Text: test.name, Tests: []Test{{Script: test.script, Want: test.want}}, Solution: "class S: pass\ndef f(x): pass\ny = 0"}
-		if v, err := j.Run(t.Context(), p, test.program, p.Tests); err != nil || v.Class != test.class {
-			t.Errorf("%s: %+v, %v, want %s", test.name, v, err, test.class)
-		}
+		v, err := j.Run(t.Context(), p, test.program, p.Tests)
+		expect.True(t, err == nil && v.Class == test.class, "%s: %+v, %v, want %s", test.name, v, err, test.class)
 	}
 }
 

@@ -32,9 +32,7 @@ func newTestGrader(t testing.TB) *Grader {
 	}
 	j.limits.Memory, j.limits.Wall = 256<<20, 3*time.Minute // for busy machines; no program here waits for anything
 	t.Cleanup(func() {
-		if err := j.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.NoError(t, j.Close(), "Close")
 	})
 	return j
 }
@@ -52,9 +50,7 @@ func TestReferences(t *testing.T) {
 		n    int
 	}{{"humaneval/HumanEval.jsonl.gz", 164}, {"mbpp/sanitized-mbpp.json", 427}} {
 		problems, err := Read(&dataset.Faults{}, folder+"/"+set.file, "python", "")
-		if err != nil || len(problems) != set.n {
-			t.Fatalf("%s: %d problems, %v", set.file, len(problems), err)
-		}
+		expect.Require(t, err == nil && len(problems) == set.n, "%s: %d problems, %v", set.file, len(problems), err)
 		passed := 0
 		began := time.Now()
 		for _, p := range problems {
@@ -100,9 +96,8 @@ func TestNotGraded(t *testing.T) {
 			t.Errorf("%s: %+v, %v", p, one, err)
 		}
 		e := &episode{task: &task{options: o, grader: j}, problem: problems[i]}
-		if step, err := e.Step(t.Context(), envs.Action{Text: program, Stop: envs.StopEnd}); !errors.Is(err, envs.ErrNotScored) || step.Reward != 0 || step.Info != nil {
-			t.Errorf("%s: %+v, %v", p, step, err)
-		}
+		step, err := e.Step(t.Context(), envs.Action{Text: program, Stop: envs.StopEnd})
+		expect.True(t, errors.Is(err, envs.ErrNotScored) && step.Reward == 0 && step.Info == nil, "%s: %+v, %v", p, step, err)
 		j.language = works
 		if one, err = o.graded(t.Context(), j, row); err != nil || one.Info == nil || !one.Info.Correct {
 			t.Errorf("%s: %+v, %v, when the sandbox works again", p, one, err)

@@ -23,15 +23,11 @@ func TestSaveToDisk(t *testing.T) {
 	want := all(t, filepath.Join("testdata", "messages.jsonl"))
 	var train, held []Object
 	for r, err := range d.Train {
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		train = append(train, r.Fields)
 	}
 	for r, err := range d.Validation {
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		held = append(held, r.Fields)
 	}
 	if diff := cmp.Diff(want, train) + cmp.Diff(want[:1], held); diff != "" {
@@ -80,8 +76,6 @@ func FuzzArrow(f *testing.F) {
 			}
 			return nil
 		})
-		if err != nil && strings.Contains(err.Error(), "\n") {
-			t.Errorf("%q", err)
-		}
+		expect.True(t, err == nil || !strings.Contains(err.Error(), "\n"), "%q", err)
 	})
 }

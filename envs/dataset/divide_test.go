@@ -66,9 +66,8 @@ func TestDivide(t *testing.T) {
 			d := must.Get(dataset.Reader{}.Divide(parts))(t)
 			in := func(ids string) string { return strings.ReplaceAll(ids, dir, "DIR") }
 			got := []string{in(idsOf(t, d.Train)), in(idsOf(t, d.Validation))}
-			if diff := cmp.Diff([]string{tt.train, tt.validation}, got); diff != "" || d.Given != tt.given {
-				t.Errorf("given is %t: %s", d.Given, diff)
-			}
+			diff := cmp.Diff([]string{tt.train, tt.validation}, got)
+			expect.True(t, diff == "" && d.Given == tt.given, "given is %t: %s", d.Given, diff)
 		})
 	}
 	expect.Failure((dataset.Reader{}).Divide([]dataset.Part{{dataset.Test, nil}}))(t, "no split")

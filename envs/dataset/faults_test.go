@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 // All bad rows are told at once, or skipped and counted.
@@ -16,9 +18,7 @@ func TestFaults(t *testing.T) {
 		for _, skip := range []bool{false, true} {
 			f := OnBadRow{map[bool]string{false: "error", true: "skip"}[skip]}.Faults()
 			for i := range n {
-				if err := f.Add(fmt.Errorf("f:%d: bad %d", i+1, i%7+1)); err != nil {
-					t.Errorf("%d rows stop it: %v", n, err)
-				}
+				expect.NoError(t, f.Add(fmt.Errorf("f:%d: bad %d", i+1, i%7+1)), "%d rows stop it", n)
 			}
 			skipped, first := f.Skipped()
 			err := f.Err()
@@ -34,13 +34,9 @@ func TestFaults(t *testing.T) {
 	var stopped error
 	for i := 0; stopped == nil; i++ {
 		stopped = f.Add(errors.Join(errNoRows))
-		if i > mostFaults {
-			t.Fatal("it never stops")
-		}
+		expect.Require(t, i <= mostFaults, "it never stops")
 	}
-	if !errors.Is(stopped, errNoRows) || !strings.Contains(stopped.Error(), "1000 rows") {
-		t.Error(stopped)
-	}
+	expect.True(t, errors.Is(stopped, errNoRows) && strings.Contains(stopped.Error(), "1000 rows"), "%v", stopped)
 }
 
 var errNoRows = errors.New("bad")

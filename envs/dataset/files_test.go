@@ -100,9 +100,8 @@ func TestFind(t *testing.T) {
 
 func TestFilesOf(t *testing.T) {
 	parts := []Part{{"train", []string{"a"}}, {"validation", []string{"b"}}}
-	if got, err := FilesOf(parts, Val); err != nil || !cmp.Equal(got, []string{"b"}) {
-		t.Errorf("%v, %v", got, err)
-	}
+	got, err := FilesOf(parts, Val)
+	expect.True(t, err == nil && cmp.Equal(got, []string{"b"}), "%v, %v", got, err)
 	if _, err := FilesOf(parts, "test"); text(err) != `the data set has no split "test"; choose from "train", "validation"` {
 		t.Error(err)
 	}
@@ -115,9 +114,8 @@ func TestChooseSplits(t *testing.T) {
 		t.Error(err, diff)
 	}
 	_, err = Choose("", []string{"a.csv"}, readme, "test")
-	if want := `no files match "b.csv", which README.md names for split "test"`; text(err) != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
+	want := `no files match "b.csv", which README.md names for split "test"`
+	expect.True(t, text(err) == want, "got %v, want %s", err, want)
 	_, err = Choose("", []string{"a.csv"}, readme, "dev")
 	if want := `the data set has no split "dev"`; text(err) != want {
 		t.Errorf("got %v, want %s", err, want)
@@ -130,13 +128,9 @@ func FuzzChoose(f *testing.F) {
 	f.Fuzz(func(t *testing.T, config, readme, files string) {
 		names := strings.Split(files, "\n")
 		parts, err := Choose(config, names, []byte(readme))
-		if err == nil && len(parts) == 0 {
-			t.Fatal("no parts and no error")
-		}
+		expect.Require(t, err != nil || len(parts) != 0, "no parts and no error")
 		for _, part := range parts {
-			if part.Split == "" || len(part.Files) == 0 {
-				t.Fatalf("part %+v", part)
-			}
+			expect.Require(t, part.Split != "" && len(part.Files) != 0, "part %+v", part)
 		}
 	})
 }
@@ -145,9 +139,7 @@ func FuzzChoose(f *testing.F) {
 func TestPipeInAFolder(t *testing.T) {
 	dir := t.TempDir()
 	for _, err := range []error{os.WriteFile(filepath.Join(dir, "train.csv"), []byte("text,label\na,b\n"), 0o600), syscall.Mkfifo(filepath.Join(dir, "README.md"), 0o600)} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 	}
 	read := make(chan error, 1)
 	go func() {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -22,23 +23,15 @@ func checkRows(t *testing.T, name string, rows []Row, err error) {
 		}
 		return
 	}
-	if len(rows) == 0 {
-		t.Fatal("no rows and no error")
-	}
+	expect.Require(t, len(rows) != 0, "no rows and no error")
 	line := 0
 	for _, r := range rows {
 		for _, s := range []string{r.Text, r.Label} {
-			if strings.TrimSpace(s) == "" || !utf8.ValidString(s) || strings.Contains(s, "\x00") {
-				t.Fatalf("row %+v", r)
-			}
+			expect.Require(t, strings.TrimSpace(s) != "" && utf8.ValidString(s) && !strings.Contains(s, "\x00"), "row %+v", r)
 		}
-		if r.Line < max(1, line) {
-			t.Fatalf("line %d follows line %d", r.Line, line)
-		}
+		expect.Require(t, r.Line >= max(1, line), "line %d follows line %d", r.Line, line)
 		line = r.Line
-		if (r.Split == "") != (rows[0].Split == "") || !strings.Contains(" train val test", r.Split) {
-			t.Fatalf("row %+v", r)
-		}
+		expect.Require(t, (r.Split == "") == (rows[0].Split == "") && strings.Contains(" train val test", r.Split), "row %+v", r)
 	}
 }
 
@@ -94,9 +87,7 @@ func FuzzReadJSON(f *testing.F) {
 		}
 		var elements []json.RawMessage
 		must.Do(t, json.Unmarshal([]byte(text), &elements))
-		if len(elements) != len(rows) {
-			t.Fatalf("%d rows of %d elements", len(rows), len(elements))
-		}
+		expect.Require(t, len(elements) == len(rows), "%d rows of %d elements", len(rows), len(elements))
 		for i, r := range rows {
 			sameRow(t, r, elements[i])
 		}
@@ -113,9 +104,7 @@ func sameRow(t *testing.T, r Row, object []byte) {
 	if n, ok := label.(json.Number); ok {
 		label = n.String()
 	}
-	if r.Text != want["text"] || r.Label != label {
-		t.Fatalf("row %+v of %s", r, object)
-	}
+	expect.Require(t, r.Text == want["text"] && r.Label == label, "row %+v of %s", r, object)
 }
 
 // readBytes reads a Parquet file from memory.

@@ -16,9 +16,7 @@ func all(t *testing.T, files ...string) []Object {
 	t.Helper()
 	var out []Object
 	for r, err := range Records(files...) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		out = append(out, r.Fields)
 	}
 	return out
@@ -86,27 +84,20 @@ func TestParquetOldLists(t *testing.T) {
 func TestParquetRows(t *testing.T) {
 	rows, err := Read(filepath.Join("testdata", "types.parquet"), Columns{Text: "date", Label: "uint64"})
 	want := `testdata/types.parquet:2: column "date": got null, want a string`
-	if text(err) != want {
-		t.Errorf("error %q, want %q, rows %v", text(err), want, rows)
-	}
+	expect.Same(t, want, text(err), "error %q, want %q, rows %v", text(err), want, rows)
 	_, err = Read(filepath.Join("testdata", "types.parquet"), Columns{Text: "txt", Label: "uint64"})
 	want = `testdata/types.parquet: no column "txt"; columns are "bool", "int8", "uint32", "uint64", "float", "double", "text", "binary", "fixed", "date", "local", "utc", "clock", "decimal", "big", "null", "class", "map", "nested", "struct"; did you mean "text"?`
-	if text(err) != want {
-		t.Errorf("error %q, want %q", text(err), want)
-	}
+	expect.Same(t, want, text(err), "error")
 	rows, err = Read(filepath.Join("testdata", "types.parquet"), Columns{Text: "local", Label: "uint64"})
-	if err != nil || len(rows) != 2 || rows[0].Label != "18446744073709551615" || rows[1].Line != 2 {
-		t.Errorf("rows %v, error %v", rows, err)
-	}
+	expect.True(t, err == nil && len(rows) == 2 && rows[0].Label == "18446744073709551615" && rows[1].Line == 2,
+		"rows %v, error %v", rows, err)
 }
 
 // A truncated or changed file gives an error or records, never a panic.
 func TestParquetDamaged(t *testing.T) {
 	whole := must.Get(os.ReadFile(filepath.Join("testdata", "messages.parquet")))(t)
 	for n := 0; n < len(whole); n += 7 {
-		if err := readBytes(whole[:n]); err == nil {
-			t.Fatalf("no error in the first %d of %d bytes", n, len(whole))
-		}
+		expect.Require(t, readBytes(whole[:n]) != nil, "no error in the first %d of %d bytes", n, len(whole))
 	}
 	for i := range whole {
 		changed := append([]byte(nil), whole...)

@@ -109,9 +109,7 @@ func TestRead(t *testing.T) {
 			rows := must.Get(Read(path, tt.cols))(t)
 			var got []row
 			for _, r := range rows {
-				if r.File != path {
-					t.Errorf("File = %q, want %q", r.File, path)
-				}
+				expect.Same(t, path, r.File, "File")
 				got = append(got, row{r.Text, r.Label, r.Split, r.Line})
 			}
 			expect.Equal(t, tt.want, got, "rows")
@@ -214,13 +212,9 @@ func TestReadErrors(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			path := write(t, tt.file, tt.content)
 			rows, err := Read(path, tt.cols)
-			if err == nil {
-				t.Fatalf("no error, rows %v", rows)
-			}
+			expect.Require(t, err != nil, "no error, rows %v", rows)
 			got, ok := strings.CutPrefix(err.Error(), path)
-			if !ok {
-				t.Errorf("%v: want the path first", err)
-			}
+			expect.True(t, ok, "%v: want the path first", err)
 			expect.Equal(t, tt.want, got)
 		})
 	}
@@ -256,9 +250,7 @@ func TestReadInPieces(t *testing.T) {
 func TestReadDeviceError(t *testing.T) {
 	for name, content := range map[string]string{"a.csv": "text,label\n", "a.json": "[\n", "a.jsonl": "\n"} {
 		_, err := readFrom(io.MultiReader(strings.NewReader(content), iotest.ErrReader(io.ErrClosedPipe)), name, Columns{})
-		if want := name + ":2: reading data set: io: read/write on closed pipe"; text(err) != want {
-			t.Errorf("error %q, want %q", text(err), want)
-		}
+		expect.Same(t, name+":2: reading data set: io: read/write on closed pipe", text(err), "error")
 	}
 }
 

@@ -62,9 +62,7 @@ func TestRecords(t *testing.T) {
 
 	var places []string
 	for r, err := range Records(tests["json lines"], tests["jsonl"], csv, filepath.Join("testdata", "types.parquet")) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		places = append(places, filepath.Base(r.Place()))
 	}
 	expect.Equal(t, []string{"b.json:1:1", "b.json:3:1", "a.jsonl:1", "a.jsonl:3", "a.csv:2", "a.csv:3", "types.parquet:1", "types.parquet:2"}, places, "places")
@@ -110,19 +108,14 @@ func TestRecordsErrors(t *testing.T) {
 			path := write(t, tt.file, tt.content)
 			var got error
 			for r, err := range Records(path) {
-				if got != nil {
-					t.Error("more records after an error")
-				}
+				expect.True(t, got == nil, "more records after an error")
 				if got = err; err != nil && r.File != "" {
 					t.Errorf("record %v with an error", r)
 				}
 			}
-			if got == nil {
-				t.Fatal("no error")
-			}
-			if diff := cmp.Diff(tt.want, strings.TrimPrefix(got.Error(), path)); diff != "" && tt.want != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Require(t, got != nil, "no error")
+			diff := cmp.Diff(tt.want, strings.TrimPrefix(got.Error(), path))
+			expect.True(t, diff == "" || tt.want == "", "(-want +got):\n%s", diff)
 		})
 	}
 }
@@ -165,9 +158,7 @@ func TestRecordsInFlatMemory(t *testing.T) {
 		must.Get(pq.Write([]row{r}))(t)
 	}
 	fmt.Fprint(outs[1], "]")
-	if z.Close() != nil || pq.Close() != nil {
-		t.Fatal("closing the files")
-	}
+	expect.Require(t, z.Close() == nil && pq.Close() == nil, "closing the files")
 
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
@@ -177,18 +168,14 @@ func TestRecordsInFlatMemory(t *testing.T) {
 			runtime.ReadMemStats(&mem)
 			before := mem.HeapAlloc
 			for _, err := range Records(file) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.Require(t, err == nil, "%v", err)
 				if seen++; seen%(n/4) == n/8 {
 					runtime.GC()
 					runtime.ReadMemStats(&mem)
 					most = max(most, mem.HeapAlloc)
 				}
 			}
-			if seen != n {
-				t.Errorf("%d records, want %d", seen, n)
-			}
+			expect.Same(t, n, seen, "%d records, want %d", seen, n)
 			if grown := int64(most) - int64(before); grown > 8<<20 {
 				t.Errorf("%.1f MiB alive in the middle of the file", float64(grown)/(1<<20))
 			} else {
@@ -203,9 +190,7 @@ func TestObjectJSON(t *testing.T) {
 	var dec decoder
 	o := must.Get(dec.object(place{}, []byte(want), nil))(t)
 	got, err := o.MarshalJSON()
-	if err != nil || string(got) != want {
-		t.Errorf("got %s, error %v, want %s", got, err, want)
-	}
+	expect.True(t, err == nil && string(got) == want, "got %s, error %v, want %s", got, err, want)
 	if _, err := (Object{{"a", []byte("b")}}).MarshalJSON(); text(err) != "JSON cannot represent binary data" {
 		t.Errorf("error %v", err)
 	}
@@ -229,13 +214,10 @@ func TestEqual(t *testing.T) {
 		{`{"a":"1"}`, `{"a":[]}`, false},
 	}
 	for _, tt := range tests {
-		if got := Equal(object(tt.a), object(tt.b)); got != tt.want {
-			t.Errorf("Equal(%s, %s) = %t", tt.a, tt.b, got)
-		}
+		expect.Same(t, tt.want, Equal(object(tt.a), object(tt.b)), "Equal(%s, %s)", tt.a, tt.b)
 	}
-	if !Equal([]byte("a"), []byte("a")) || Equal([]byte("a"), []byte("b")) || Equal([]byte("a"), "a") {
-		t.Error("bytes are compared wrongly")
-	}
+	expect.True(t, Equal([]byte("a"), []byte("a")) && !Equal([]byte("a"), []byte("b")) && !Equal([]byte("a"), "a"),
+		"bytes are compared wrongly")
 }
 
 // TestManyKeys: objects of all sizes are read, with each key once.
@@ -247,9 +229,7 @@ func TestManyKeys(t *testing.T) {
 		for _, field := range all(t, write(t, "a.jsonl", row[:len(row)-1]+"}"))[0] {
 			want = append(want, field.Name)
 		}
-		if len(want) != n+1 || want[n] != fmt.Sprint("k", n) {
-			t.Errorf("%d keys are read as %q", n+1, want)
-		}
+		expect.True(t, len(want) == n+1 && want[n] == fmt.Sprint("k", n), "%d keys are read as %q", n+1, want)
 		for r, err := range Records(write(t, "b.jsonl", row+`"k0":1}`)) {
 			if expect.Error(t, err, `key "k0" occurs twice`); err == nil {
 				t.Error(r)

@@ -54,9 +54,7 @@ func TestReviewOfLabels(t *testing.T) {
 			}
 			groups = append(groups, fmt.Sprintf("%q", names))
 		}
-		if got := strings.Join(groups, " "); got != c.alike {
-			t.Errorf("%q: alike are %s, want %s", c.labels, got, c.alike)
-		}
+		expect.Same(t, c.alike, strings.Join(groups, " "), "%q: alike", c.labels)
 		if c.doubts == nil {
 			c.doubts = map[string]string{}
 		}
@@ -73,9 +71,7 @@ func TestDistinct(t *testing.T) {
 		kept, err := Distinct(rows, faults)
 		if skip {
 			n, _ := faults.Skipped()
-			if err != nil || len(kept) != 4 || n != 4 {
-				t.Errorf("%d rows stay, %d skipped, %v", len(kept), n, err)
-			}
+			expect.True(t, err == nil && len(kept) == 4 && n == 4, "%d rows stay, %d skipped, %v", len(kept), n, err)
 			continue
 		}
 		for _, want := range []string{"4 rows", "f:0: empty", `f:3: labels "a" (2 rows) and "A"`, `f:5: labels "b"`, `f:7: labels "a"`} {
@@ -88,12 +84,9 @@ func TestContradictions(t *testing.T) {
 	rows := labelledAs("a", "b", "a", "a", "b")
 	rows[1].Text, rows[2].Text, rows[4].Text = rows[0].Text, rows[0].Text, rows[0].Text
 	v := ReviewRows(rows)
-	if len(v.Contradictions) != 1 || v.Contradictions[0][1].Line != 2 || v.Repeated != 1 {
-		t.Errorf("%+v", v)
-	}
-	if lines := v.Warnings(); len(lines) != 2 || !strings.Contains(lines[0], `f:1 has "a", f:2 has "b"`) {
-		t.Errorf("%q", lines)
-	}
+	expect.True(t, len(v.Contradictions) == 1 && v.Contradictions[0][1].Line == 2 && v.Repeated == 1, "%+v", v)
+	lines := v.Warnings()
+	expect.True(t, len(lines) == 2 && strings.Contains(lines[0], `f:1 has "a", f:2 has "b"`), "%q", lines)
 }
 
 func TestOrderOfLabels(t *testing.T) {
@@ -103,9 +96,7 @@ func TestOrderOfLabels(t *testing.T) {
 		{[]string{"true", "false"}, []string{"false", "true"}},
 	} {
 		got, err := Labels(labelledAs(c.labels...))
-		if err != nil || !slices.Equal(got, c.want) {
-			t.Errorf("%q, %v; want %q", got, err, c.want)
-		}
+		expect.True(t, err == nil && slices.Equal(got, c.want), "%q, %v; want %q", got, err, c.want)
 	}
 }
 

@@ -43,23 +43,18 @@ func TestLabels(t *testing.T) {
 		`no rows; training needs rows with at least two labels`:                nil,
 		`f.csv: all 3 rows have label "b"; training needs at least two labels`: rowsOf(map[string]int{"b": 3}),
 	} {
-		if _, err := Labels(rows); text(err) != want {
-			t.Errorf("error %q, want %q", text(err), want)
-		}
+		_, err := Labels(rows)
+		expect.True(t, text(err) == want, "error %q, want %q", text(err), want)
 	}
 }
 
 func TestLabelIndex(t *testing.T) {
 	rows := []Row{{Label: "law", File: "f.csv", Line: 2}, {Label: "math", File: "f.csv", Line: 3}, {Label: "law", File: "f.csv", Line: 9}}
 	got, err := LabelIndex(rows, []string{"health", "law", "math"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	expect.Equal(t, []int{1, 2, 1}, got)
 	_, err = LabelIndex(rows, []string{"law", "maths"})
-	if want := `f.csv:3: label "math" is not one of law, maths; did you mean "maths"?`; text(err) != want {
-		t.Errorf("error %q, want %q", text(err), want)
-	}
+	expect.Same(t, `f.csv:3: label "math" is not one of law, maths; did you mean "maths"?`, text(err), "error")
 }
 
 func TestBalance(t *testing.T) {
@@ -101,9 +96,8 @@ func TestCounts(t *testing.T) {
 	}
 	for _, tt := range tests {
 		train, val, test := Counts(tt.n, tt.class)
-		if train != tt.train || val != tt.val || test != tt.test {
-			t.Errorf("Counts(%d, %d) = %d, %d, %d, want %d, %d, %d", tt.n, tt.class, train, val, test, tt.train, tt.val, tt.test)
-		}
+		expect.True(t, train == tt.train && val == tt.val && test == tt.test,
+			"Counts(%d, %d) = %d, %d, %d, want %d, %d, %d", tt.n, tt.class, train, val, test, tt.train, tt.val, tt.test)
 	}
 }
 
@@ -121,35 +115,23 @@ func TestSplit(t *testing.T) {
 	} {
 		expect.Equal(t, part.want, count(part.rows), part.name)
 		for _, r := range part.rows {
-			if r.Split != part.name {
-				t.Errorf("row %s of %s has Split %q", r.Text, part.name, r.Split)
-			}
+			expect.Same(t, part.name, r.Split, "row %s of %s has Split", r.Text, part.name)
 		}
-		if !slices.IsSortedFunc(part.rows, func(x, y Row) int { return x.Line - y.Line }) {
-			t.Errorf("%s: the order of the file is lost", part.name)
-		}
+		expect.True(t, slices.IsSortedFunc(part.rows, func(x, y Row) int { return x.Line - y.Line }),
+			"%s: the order of the file is lost", part.name)
 	}
 	seen := map[string]bool{}
 	for _, r := range slices.Concat(train, val, test) {
-		if seen[r.Text] {
-			t.Errorf("%s is in two parts", r.Text)
-		}
+		expect.True(t, !seen[r.Text], "%s is in two parts", r.Text)
 		seen[r.Text] = true
 	}
-	if len(seen) != len(rows) {
-		t.Errorf("%d rows in the parts, want %d", len(seen), len(rows))
-	}
-	if rows[0].Split != "" {
-		t.Error("Split changed its argument")
-	}
+	expect.Same(t, len(rows), len(seen), "%d rows in the parts, want %d", len(seen), len(rows))
+	expect.Same(t, "", rows[0].Split, "Split changed its argument")
 
 	again, _, _ := Split(rows, 7)
-	if diff := cmp.Diff(train, again); diff != "" {
-		t.Errorf("the same seed gives another split (-first +second):\n%s", diff)
-	}
-	if other, _, _ := Split(rows, 8); cmp.Equal(train, other) {
-		t.Error("another seed gives the same split")
-	}
+	expect.Equal(t, train, again, "the same seed gives another split")
+	other, _, _ := Split(rows, 8)
+	expect.True(t, !cmp.Equal(train, other), "another seed gives the same split")
 }
 
 // A change here would silently move rows between the splits of every data set.
@@ -174,9 +156,8 @@ func TestSplitKeepsEqualTextsTogether(t *testing.T) {
 	}
 	part := map[string]string{}
 	for _, r := range slices.Concat(train, val, test) {
-		if other, ok := part[r.Text]; ok && other != r.Split {
-			t.Errorf("%s is in %s and in %s", r.Text, other, r.Split)
-		}
+		other, ok := part[r.Text]
+		expect.True(t, !ok || other == r.Split, "%s is in %s and in %s", r.Text, other, r.Split)
 		part[r.Text] = r.Split
 	}
 	n := map[string]int{}
@@ -213,16 +194,13 @@ func TestBalanceKeepsEverySplit(t *testing.T) {
 		}
 	}
 	train, val, test := Split(Balance(rows, 50), 1)
-	if len(train) != 30 || len(val) != 10 || len(test) != 10 {
-		t.Errorf("50 of 60, 20 and 20 rows are %d, %d and %d, want 30, 10 and 10", len(train), len(val), len(test))
-	}
+	expect.True(t, len(train) == 30 && len(val) == 10 && len(test) == 10,
+		"50 of 60, 20 and 20 rows are %d, %d and %d, want 30, 10 and 10", len(train), len(val), len(test))
 	train, val, test = Split(Balance(rows, 9), 1)
-	if len(train) != 4 || len(val) != 2 || len(test) != 2 {
-		t.Errorf("9 of 60, 20 and 20 rows are %d, %d and %d, want 4, 2 and 2", len(train), len(val), len(test))
-	}
-	if few := Balance(rows, 3); len(few) > 3 {
-		t.Errorf("%d rows, want 3 at most", len(few))
-	}
+	expect.True(t, len(train) == 4 && len(val) == 2 && len(test) == 2,
+		"9 of 60, 20 and 20 rows are %d, %d and %d, want 4, 2 and 2", len(train), len(val), len(test))
+	few := Balance(rows, 3)
+	expect.True(t, len(few) <= 3, "%d rows, want 3 at most", len(few))
 }
 
 func TestOverlap(t *testing.T) {
@@ -247,9 +225,7 @@ func TestRankIsStable(t *testing.T) {
 	}
 	want := splits(rows)
 	slices.Reverse(rows)
-	if diff := cmp.Diff(want, splits(rows)); diff != "" {
-		t.Errorf("the order decides (-forward +backward):\n%s", diff)
-	}
+	expect.Equal(t, want, splits(rows), "the order decides")
 	for i := range 50 {
 		added := slices.Clone(rows)
 		added = append(added, Row{Text: fmt.Sprintf("added %d", i)})
@@ -259,8 +235,6 @@ func TestRankIsStable(t *testing.T) {
 				moved++
 			}
 		}
-		if moved > 2 {
-			t.Errorf("one more question moves %d others", moved)
-		}
+		expect.True(t, moved <= 2, "one more question moves %d others", moved)
 	}
 }

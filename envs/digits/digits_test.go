@@ -48,15 +48,10 @@ func TestAnswerAndSolution(t *testing.T) {
 		{Reverse, []int{1230}, "What is 1230 reversed?", "a1b2c3d0,d0c3b2a1 [ANSWER] 0321", "1, 2, 3, 0 backwards is 0, 3, 2, 1.\n[ANSWER] 0321"},
 	} {
 		e := &Episode{task: test.task, numbers: test.numbers, options: Options{Short: true}}
-		if got := e.question(); got != test.question {
-			t.Errorf("question %q, want %q", got, test.question)
-		}
-		if got := e.Solution(); got != test.solution {
-			t.Errorf("solution of %v is %q, want %q", test.numbers, got, test.solution)
-		}
-		if shown := must.Get(e.Reset(t.Context()))(t); shown.Text != e.short() || shown.Text == "" || shown.Messages != nil {
-			t.Errorf("shown %+v", shown)
-		}
+		expect.Same(t, test.question, e.question(), "question")
+		expect.Same(t, test.solution, e.Solution(), "solution of %v", test.numbers)
+		shown := must.Get(e.Reset(t.Context()))(t)
+		expect.True(t, shown.Text == e.short() && shown.Text != "" && shown.Messages == nil, "shown %+v", shown)
 		e.options.Short = false
 		if got := e.Solution(); got != test.plain || len(test.numbers) == 2 && test.numbers[0] == 12 && !strings.HasSuffix(systemPrompt(test.task), got) {
 			t.Errorf("in words: %q, want %q, also in the prompt", got, test.plain)
@@ -87,9 +82,8 @@ func TestSlips(t *testing.T) {
 					wrong++
 				}
 			}
-			if wrong > most || most > 0 && wrong < 400 {
-				t.Errorf("%s, %s: %d of 1,000 solutions are wrong", test.name, part, wrong)
-			}
+			expect.True(t, wrong <= most && (most <= 0 || wrong >= 400),
+				"%s, %s: %d of 1,000 solutions are wrong", test.name, part, wrong)
 		}
 	}
 }
@@ -109,13 +103,10 @@ func TestSolutionsAreCorrectAndUseTinyCharacters(t *testing.T) {
 				}
 			}
 			step := must.Get(e.Step(t.Context(), envs.Action{Text: text, Stop: envs.StopEnd}))(t)
-			if step.Reward != 1 || !step.Done || step.Info.FoundBy != string(answer.ByTag) {
-				t.Fatalf("the solution %q of %v gets %+v", text, e.numbers, step)
-			}
+			expect.Require(t, step.Reward == 1 && step.Done && step.Info.FoundBy == string(answer.ByTag),
+				"the solution %q of %v gets %+v", text, e.numbers, step)
 		}
-		if len(used) < 20 {
-			t.Errorf("%s uses %d characters only", name, len(used))
-		}
+		expect.True(t, len(used) >= 20, "%s uses %d characters only", name, len(used))
 	}
 }
 
@@ -137,9 +128,8 @@ func TestStepVerifies(t *testing.T) {
 		step := must.Get(e.Step(t.Context(), envs.Action{Text: test.text}))(t)
 		want := envs.Step{Keep: len(test.text), Reward: test.reward, Done: true, Info: &test.info}
 		expect.Equal(t, want, step, test.text)
-		if _, err := e.Step(t.Context(), envs.Action{}); err == nil {
-			t.Error("a second answer is taken")
-		}
+		_, err := e.Step(t.Context(), envs.Action{})
+		expect.True(t, err != nil, "a second answer is taken")
 	}
 }
 
@@ -147,9 +137,7 @@ func TestEpisodesAreAFunctionOfSeedPartAndIndex(t *testing.T) {
 	task := newTask(t, Sum, 7, nil)
 	for _, index := range []int{5, 0, 3, 5} {
 		again := episode(t, newTask(t, Sum, 7, nil), envs.Train, index)
-		if diff := cmp.Diff(again.numbers, episode(t, task, envs.Train, index).numbers); diff != "" {
-			t.Errorf("episode %d (-one +other):\n%s", index, diff)
-		}
+		expect.Equal(t, again.numbers, episode(t, task, envs.Train, index).numbers, fmt.Sprintf("episode %d", index))
 	}
 	if cmp.Equal(episode(t, task, envs.Train, 1).numbers, episode(t, newTask(t, Sum, 8, nil), envs.Train, 1).numbers) {
 		t.Error("the seed changes nothing")
@@ -158,9 +146,8 @@ func TestEpisodesAreAFunctionOfSeedPartAndIndex(t *testing.T) {
 		part  envs.Part
 		index int
 	}{{envs.Train, -1}, {"test", 0}} {
-		if _, err := task.Episode(bad.part, bad.index); err == nil {
-			t.Errorf("there is an episode %d of part %q", bad.index, bad.part)
-		}
+		_, err := task.Episode(bad.part, bad.index)
+		expect.True(t, err != nil, "there is an episode %d of part %q", bad.index, bad.part)
 	}
 }
 
@@ -227,9 +214,7 @@ func TestShorterNumbersAreOftenTrainedOn(t *testing.T) {
 
 func TestShorterMin(t *testing.T) {
 	for most, want := range map[int]int{10: 10, 99: 10, 100: 10, 999: 10, 1000: 100, 9999999: 100000, 10000000: 1000000} {
-		if got := shorterMin(most); got != want {
-			t.Errorf("shorterMin(%d) = %d, want %d", most, got, want)
-		}
+		expect.Same(t, want, shorterMin(most), "shorterMin(%d)", most)
 	}
 }
 
@@ -237,15 +222,13 @@ func TestConversation(t *testing.T) {
 	for _, name := range []string{Sum, Reverse} {
 		e := episode(t, newTask(t, name, 1, nil), envs.Eval, 0)
 		shown := must.Get(e.Reset(t.Context()))(t)
-		if len(shown.Messages) != 2 || shown.Text != "" || shown.Messages[1].Content != e.question() {
-			t.Errorf("%s shows %+v", name, shown)
-		}
+		expect.True(t, len(shown.Messages) == 2 && shown.Text == "" && shown.Messages[1].Content == e.question(),
+			"%s shows %+v", name, shown)
 		// The example in the instruction is correct and in the answer format.
 		example := answer.Extract(shown.Messages[0].Content)
 		want := map[string]int64{Sum: 15, Reverse: 4321}[name]
-		if example.FoundBy != answer.ByTag || example.Value.Cmp(new(big.Rat).SetInt64(want)) != 0 {
-			t.Errorf("%s: the example's answer is %+v", name, example)
-		}
+		expect.True(t, example.FoundBy == answer.ByTag && example.Value.Cmp(new(big.Rat).SetInt64(want)) == 0,
+			"%s: the example's answer is %+v", name, example)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 // smallest has so few problems that all can be listed.
@@ -30,21 +31,18 @@ func TestPartsAreDisjointWhateverTheSeed(t *testing.T) {
 			for _, part := range allParts {
 				for i := range task.Len(part) {
 					key := keyOf(name, episode(t, task, part, i).numbers)
-					if other, ok := owner[key]; ok && other != part {
-						t.Fatalf("%s: problem %x is in %s and in %s", name, key, other, part)
-					}
+					other, ok := owner[key]
+					expect.Require(t, !ok || other == part, "%s: problem %x is in %s and in %s", name, key, other, part)
 					owner[key] = part
 				}
 				count[part] = task.Len(part)
 			}
 		}
 		want := map[string]int{Sum: 90 * 91 / 2, Reverse: 90}[name]
-		if got := count[envs.Warmup] + count[envs.Train] + count[envs.Eval]; got != want || len(owner) != want {
-			t.Errorf("%s: the splits have %v problems, %d different ones, want %d", name, count, len(owner), want)
-		}
-		if count[envs.Eval]*2 > count[envs.Train] || count[envs.Eval] < want/20 {
-			t.Errorf("%s: the splits have %v problems", name, count)
-		}
+		expect.True(t, count[envs.Warmup]+count[envs.Train]+count[envs.Eval] == want && len(owner) == want,
+			"%s: the splits have %v problems, %d different ones, want %d", name, count, len(owner), want)
+		expect.True(t, count[envs.Eval]*2 <= count[envs.Train] && count[envs.Eval] >= want/20,
+			"%s: the splits have %v problems", name, count)
 	}
 }
 
@@ -61,14 +59,12 @@ func TestProblemsDoNotRepeatWithinAPass(t *testing.T) {
 				for i := range test.n {
 					seen[keyOf(name, episode(t, test.task, part, i).numbers)] = true
 				}
-				if len(seen) != test.n {
-					t.Errorf("%s, %s, %s: %d different problems among the first %d", name, title, part, len(seen), test.n)
-				}
+				expect.Same(t, test.n, len(seen),
+					"%s, %s, %s: %d different problems among the first %d", name, title, part, len(seen), test.n)
 			}
 			if part == envs.Eval {
-				if _, err := few.Episode(part, n); err == nil {
-					t.Errorf("%s: problem %d of the %d to be verified by", name, n, n)
-				}
+				_, err := few.Episode(part, n)
+				expect.True(t, err != nil, "%s: problem %d of the %d to be verified by", name, n, n)
 				continue
 			}
 			first, again := map[uint64]bool{}, map[uint64]bool{}
@@ -113,9 +109,7 @@ func TestKind(t *testing.T) {
 		{Reverse, 99, []int{10}, "long"},
 	} {
 		e := &Episode{task: test.name, options: Options{Count: 4, Max: test.max}, numbers: test.numbers}
-		if got := e.kind(); got != test.want {
-			t.Errorf("%s to %d, %v: kind %q, want %q", test.name, test.max, test.numbers, got, test.want)
-		}
+		expect.Same(t, test.want, e.kind(), "%s to %d, %v: kind", test.name, test.max, test.numbers)
 	}
 }
 

@@ -22,9 +22,8 @@ func TestBuiltin(t *testing.T) {
 			t.Errorf("%s:%d: text %q", r.File, r.Line, r.Text)
 		}
 		key := strings.Join(words(r.Text), " ")
-		if first, ok := seen[key]; ok {
-			t.Errorf("%s:%d repeats %s:%d: %s", r.File, r.Line, first.File, first.Line, r.Text)
-		}
+		first, ok := seen[key]
+		expect.True(t, !ok, "%s:%d repeats %s:%d: %s", r.File, r.Line, first.File, first.Line, r.Text)
 		seen[key] = r
 	}
 }
@@ -32,9 +31,7 @@ func TestBuiltin(t *testing.T) {
 // The embedded files contain only questions: encoding/json would ignore a misspelt key.
 func TestBuiltinFiles(t *testing.T) {
 	entries := must.Get(files.ReadDir("data"))(t)
-	if len(entries) != len(Labels()) {
-		t.Errorf("%d files, want one for each of %d labels", len(entries), len(Labels()))
-	}
+	expect.Same(t, len(Labels()), len(entries), "%d files, want one for each of %d labels", len(entries), len(Labels()))
 	for _, e := range entries {
 		content := must.Get(files.ReadFile("data/" + e.Name()))(t)
 		for i, line := range strings.Split(strings.TrimSuffix(string(content), "\n"), "\n") {
@@ -57,9 +54,7 @@ func TestBuiltinSplit(t *testing.T) {
 	for i, label := range Labels() {
 		c := counts[label]
 		n := c[dataset.Train] + c[dataset.Val] + c[dataset.Test]
-		if n < 60 {
-			t.Errorf("%s: %d questions, want at least 60", label, n)
-		}
+		expect.True(t, n >= 60, "%s: %d questions, want at least 60", label, n)
 		train, val, test := dataset.Counts(n, i)
 		expect.Equal(t, map[string]int{dataset.Train: train, dataset.Val: val, dataset.Test: test}, c, label)
 	}
@@ -77,13 +72,11 @@ func TestBuiltinLengths(t *testing.T) {
 	slices.Sort(all)
 	p10, p50, p90, last := all[len(all)/10], all[len(all)/2], all[len(all)*9/10], all[len(all)-1]
 	t.Logf("words: %d to %d, deciles %d and %d, median %d", all[0], last, p10, p90, p50)
-	if all[0] < 3 || p10 > 10 || p50 < 12 || p50 > 20 || p90 < 28 || last > 80 {
-		t.Error("want 3 or more words, a tenth of at most 10, a median of 12 to 20, a tenth of at least 28, none over 80")
-	}
+	expect.True(t, all[0] >= 3 && p10 <= 10 && p50 >= 12 && p50 <= 20 && p90 >= 28 && last <= 80,
+		"want 3 or more words, a tenth of at most 10, a median of 12 to 20, a tenth of at least 28, none over 80")
 	for label, n := range of {
 		slices.Sort(n)
-		if n[0] > 8 || n[len(n)-5] < 30 {
-			t.Errorf("%s: shortest %d words, fifth longest %d, want at most 8 and at least 30", label, n[0], n[len(n)-5])
-		}
+		expect.True(t, n[0] <= 8 && n[len(n)-5] >= 30,
+			"%s: shortest %d words, fifth longest %d, want at most 8 and at least 30", label, n[0], n[len(n)-5])
 	}
 }

@@ -50,9 +50,7 @@ func TestEvaluate(t *testing.T) {
 	} {
 		got, err := Evaluate(test.expression)
 		want, _ := new(big.Rat).SetString(test.want)
-		if err != nil || got.Cmp(want) != 0 {
-			t.Errorf("Evaluate(%q) = %v, %v, want %s", test.expression, got, err, test.want)
-		}
+		expect.True(t, err == nil && got.Cmp(want) == 0, "Evaluate(%q) = %v, %v, want %s", test.expression, got, err, test.want)
 	}
 }
 
@@ -89,9 +87,7 @@ func TestEvaluateRefuses(t *testing.T) {
 func TestFormat(t *testing.T) {
 	for value, want := range map[string]string{"24": "24", "1/2": "0.5", "1/3": "0.33", "2/3": "0.67", "1/8": "0.13", "-1/8": "-0.13", "-5/4": "-1.25", "100": "100", "-1/1000": "0", "0": "0", "1/1000": "0"} {
 		rat, _ := new(big.Rat).SetString(value)
-		if got := Format(rat); got != want {
-			t.Errorf("Format(%s) = %q, want %q", value, got, want)
-		}
+		expect.Same(t, want, Format(rat), "Format(%s)", value)
 	}
 }
 
@@ -102,9 +98,7 @@ func FuzzEvaluate(f *testing.F) {
 	f.Fuzz(func(t *testing.T, expression string) {
 		value, err := Evaluate(expression)
 		if err != nil {
-			if strings.Contains(err.Error(), "\n") {
-				t.Fatalf("error %q", err)
-			}
+			expect.Require(t, !strings.Contains(err.Error(), "\n"), "error %q", err)
 			return
 		}
 		again, err := Evaluate("(" + value.Num().String() + ")/" + value.Denom().String())

@@ -6,6 +6,7 @@ import (
 	"github.com/rltrain/rltrain/envs/answer"
 	"github.com/rltrain/rltrain/envs/answer/hacks"
 	"github.com/rltrain/rltrain/envs/math"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 // TestHacks: what policies try in place of an answer scores nothing, as it is and in the answer format of the task.
@@ -18,9 +19,8 @@ func TestHacks(t *testing.T) {
 					for _, form := range []string{text, "The answer is: " + text, "#### " + text, `\boxed{` + text + "}", `So \boxed{` + text + "} is the answer."} {
 						info := p.Verify(form, match)
 						info.CheckForm(answer.FinalForm)
-						if info.Correct {
-							t.Errorf("%s, %s: %q is taken for %s, found by %s as %q", task, match, form, gold, info.FoundBy, info.Answer)
-						}
+						expect.True(t, !info.Correct,
+							"%s, %s: %q is taken for %s, found by %s as %q", task, match, form, gold, info.FoundBy, info.Answer)
 					}
 				}
 			}

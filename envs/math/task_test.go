@@ -54,15 +54,12 @@ func TestRead(t *testing.T) {
 		{"a number is a kind too", MATH, "level", `{"problem": "p", "solution": "\\boxed{1}", "level": 3}`, []Problem{{MATH, "p", "\\boxed{1}", "1", "3"}}},
 	} {
 		got, err := Read(&dataset.Faults{}, file(write(t, "problems.json", test.content)), test.task, test.kind)
-		if err != nil {
-			t.Errorf("%s: %v", test.name, err)
-		}
+		expect.True(t, err == nil, "%s: %v", test.name, err)
 		expect.Equal(t, test.want, got, test.name)
 	}
 	problems, completions, err := ReadCompletions(&dataset.Faults{}, write(t, "c.json", `{"problem":"p","solution":"#### 3","written":"The answer is: 3."}`), GSM8K, "written")
-	if err != nil || len(problems) != 1 || !cmp.Equal(completions, []string{"The answer is: 3."}) {
-		t.Errorf("%v, %v, %v", problems, completions, err)
-	}
+	expect.True(t, err == nil && len(problems) == 1 && cmp.Equal(completions, []string{"The answer is: 3."}),
+		"%v, %v, %v", problems, completions, err)
 }
 
 func TestReadRefuses(t *testing.T) {
@@ -93,12 +90,9 @@ func FuzzNewProblem(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if p.Question == "" || p.Answer == "" {
-			t.Fatalf("%q, %q: %+v", question, solution, p)
-		}
-		if info := p.Verify(p.Solution, answer.Exact); !info.Correct || !info.FormatOK {
-			t.Fatalf("the solution of %+v: %+v", p, info)
-		}
+		expect.Require(t, p.Question != "" && p.Answer != "", "%q, %q: %+v", question, solution, p)
+		info := p.Verify(p.Solution, answer.Exact)
+		expect.Require(t, info.Correct && info.FormatOK, "the solution of %+v: %+v", p, info)
 	})
 }
 
@@ -150,9 +144,8 @@ func TestJudge(t *testing.T) {
 
 func TestReadRefusesAFileWithoutProblems(t *testing.T) {
 	path := write(t, "problems.json", "[]")
-	if _, err := Read(&dataset.Faults{}, file(path), GSM8K, ""); err == nil || err.Error() != path+": no problems" {
-		t.Errorf("error %v", err)
-	}
+	_, err := Read(&dataset.Faults{}, file(path), GSM8K, "")
+	expect.True(t, err != nil && err.Error() == path+": no problems", "error %v", err)
 }
 
 func file(path string) Files { return Files{Name: path, Paths: []string{path}} }
@@ -214,13 +207,11 @@ func TestPlainText(t *testing.T) {
 		Stop: []string{"\n\nQ: "},
 	}
 	expect.Equal(t, want, start(t, e))
-	if got := step(t, e, "The answer is: 2\n\nQ: ", envs.StopString); !got.Done || got.Keep != len("The answer is: 2") || got.Reward != 1 {
-		t.Errorf("%+v", got)
-	}
+	got := step(t, e, "The answer is: 2\n\nQ: ", envs.StopString)
+	expect.True(t, got.Done && got.Keep == len("The answer is: 2") && got.Reward == 1, "%+v", got)
 	task = newTask(t, GSM8K, func(o *Options) { o.Plain, o.Instruction, o.FewShot = true, "Think.", 0 })
-	if got := start(t, task.episode(envs.Train, task.bank.Train[0])).Text; got != "Think.\n\nQ: What is 0+0?\nA: " {
-		t.Errorf("with an instruction: %q", got)
-	}
+	expect.Same(t, "Think.\n\nQ: What is 0+0?\nA: ", start(t, task.episode(envs.Train, task.bank.Train[0])).Text,
+		"with an instruction")
 }
 
 // TestRewardOfTurns replaces the reward of training episodes only.
@@ -240,9 +231,8 @@ func TestRewardOfTurns(t *testing.T) {
 	start(t, e)
 	for i, line := range []string{"We add.\n", "2+2=4.\n", "The answer is: 4\n"} {
 		got := step(t, e, line, envs.StopString)
-		if i < 2 && got.Reward != 0.25 || i == 2 && !stdmath.IsNaN(got.Reward) {
-			t.Errorf("line %d: reward %v", i, got.Reward)
-		}
+		expect.True(t, (i >= 2 || got.Reward == 0.25) && (i != 2 || stdmath.IsNaN(got.Reward)),
+			"line %d: reward %v", i, got.Reward)
 		if c := judged[i]; c.Action.Text != line || !strings.HasSuffix(c.Text, line) || (c.Info != nil) != (i == 2) || c.Observation.Messages[0].Content != "What is 2+2?" {
 			t.Errorf("line %d: completion %+v", i, c)
 		}
@@ -267,19 +257,14 @@ func TestTrainingProblemsAreShuffledEachTimeAround(t *testing.T) {
 	}
 	task := newTask(t, GSM8K, nil)
 	first, second := questions(task, 0, 10), questions(task, 10, 20)
-	if cmp.Equal(first, second) || slices.IsSorted(first) {
-		t.Error("the order is not shuffled anew")
-	}
+	expect.True(t, !cmp.Equal(first, second) && !slices.IsSorted(first), "the order is not shuffled anew")
 	expect.Equal(t, first, questions(task, 0, 10), "an episode depends on those made before it")
 	for _, order := range [][]string{first, second} {
-		if len(slices.Compact(slices.Sorted(slices.Values(order)))) != 10 {
-			t.Errorf("not every problem once: %v", order)
-		}
+		expect.Same(t, 10, len(slices.Compact(slices.Sorted(slices.Values(order)))), "not every problem once: %v", order)
 	}
 	for _, index := range []int{-1, 0} {
-		if _, err := task.Episode(envs.Eval, index); err == nil {
-			t.Errorf("there is an evaluation episode %d", index)
-		}
+		_, err := task.Episode(envs.Eval, index)
+		expect.True(t, err != nil, "there is an evaluation episode %d", index)
 	}
 }
 
@@ -293,12 +278,8 @@ func TestConversation(t *testing.T) {
 	task = newTask(t, GSM8K, func(o *Options) { o.Annotate, o.Stepwise = false, false })
 	e := task.episode(envs.Train, task.bank.Train[0])
 	o = start(t, e)
-	if strings.Contains(fmt.Sprint(o.Messages), "<<") || o.Stop != nil {
-		t.Errorf("%+v", o)
-	}
-	if got := e.Solution(); got != "We add 2+2=4.\nThe answer is: 4" {
-		t.Errorf("solution %q", got)
-	}
+	expect.True(t, !strings.Contains(fmt.Sprint(o.Messages), "<<") && o.Stop == nil, "%+v", o)
+	expect.Same(t, "We add 2+2=4.\nThe answer is: 4", e.Solution(), "solution")
 }
 
 func TestStepwise(t *testing.T) {
@@ -310,12 +291,9 @@ func TestStepwise(t *testing.T) {
 		t.Errorf("a line: %+v", got)
 	}
 	got := step(t, e, "The answer is: 4\n", envs.StopString)
-	if !got.Done || got.Reward != 1 || !got.Info.Correct {
-		t.Errorf("the answer: %+v", got)
-	}
-	if _, err := e.Step(t.Context(), envs.Action{Text: "x"}); err == nil {
-		t.Error("a step after the end is taken")
-	}
+	expect.True(t, got.Done && got.Reward == 1 && got.Info.Correct, "the answer: %+v", got)
+	_, err := e.Step(t.Context(), envs.Action{Text: "x"})
+	expect.True(t, err != nil, "a step after the end is taken")
 
 	start(t, e)
 	for i := range 3 {
@@ -350,9 +328,8 @@ func TestWholeCompletion(t *testing.T) {
 	task := newTask(t, GSM8K, func(o *Options) { o.Stepwise = false })
 	e := task.episode(envs.Train, task.bank.Train[0])
 	start(t, e)
-	if got := step(t, e, "We add.\nThe answer is: 4\n", envs.StopEnd); !got.Done || got.Reward != 1 || got.Keep != 25 {
-		t.Errorf("%+v", got)
-	}
+	got := step(t, e, "We add.\nThe answer is: 4\n", envs.StopEnd)
+	expect.True(t, got.Done && got.Reward == 1 && got.Keep == 25, "%+v", got)
 }
 
 func TestCalculator(t *testing.T) {
@@ -376,9 +353,7 @@ func TestCalculator(t *testing.T) {
 	start(t, e)
 	for i := range 6 {
 		got := step(t, e, "<<2+2=5>>", envs.StopString)
-		if (got.Append != "") != (i < maxCalculations) || !got.Continues {
-			t.Errorf("calculation %d of a line: %+v", i, got)
-		}
+		expect.True(t, (got.Append != "") == (i < maxCalculations) && got.Continues, "calculation %d of a line: %+v", i, got)
 	}
 	step(t, e, " so\n", envs.StopString)
 	step(t, e, "The answer is: <<2+2=5>>", envs.StopString)
@@ -399,9 +374,8 @@ func TestCalculatorOfWholeSolutions(t *testing.T) {
 	e := task.episode(envs.Train, task.bank.Train[0])
 	start(t, e)
 	for i := range 6 {
-		if got := step(t, e, "\nso <<2+2=5>>", envs.StopString); got.Append == "" {
-			t.Errorf("calculation on line %d: %+v", i, got)
-		}
+		got := step(t, e, "\nso <<2+2=5>>", envs.StopString)
+		expect.True(t, got.Append != "", "calculation on line %d: %+v", i, got)
 	}
 }
 
@@ -410,9 +384,8 @@ func TestMATHEndsWithABox(t *testing.T) {
 	task := newTask(t, MATH, func(o *Options) { o.Train, o.FewShot = file(train), 1 })
 	e := task.episode(envs.Train, task.bank.Train[0])
 	start(t, e)
-	if got := step(t, e, "so \\boxed{\n", envs.StopString); got.Done {
-		t.Errorf("an open box: %+v", got)
-	}
+	got := step(t, e, "so \\boxed{\n", envs.StopString)
+	expect.True(t, !got.Done, "an open box: %+v", got)
 	if got := step(t, e, "a}\n", envs.StopString); !got.Done || got.Reward != 1 {
 		t.Errorf("a box over two lines: %+v", got)
 	}
@@ -460,9 +433,7 @@ func TestParts(t *testing.T) {
 		train, judged int
 	}{{"", false, 5, 2}, {"openai/gsm8k", false, 7, 2}, {"", true, 0, 2}} {
 		setup := envs.Setup{HeldOut: 2, EvalOnly: c.judging, Find: func(_ context.Context, name, config string, _ ...string) ([]dataset.Part, error) {
-			if name != "openai/gsm8k" || config != "main" {
-				t.Errorf("%q is looked up with configuration %q", name, config)
-			}
+			expect.True(t, name == "openai/gsm8k" && config == "main", "%q is looked up with configuration %q", name, config)
 			return parts, nil
 		}}
 		settings := envs.Settings{"dataset": "openai/gsm8k", "dataset_config": "main", "few_shot": "0"}
@@ -470,9 +441,7 @@ func TestParts(t *testing.T) {
 			settings["eval_dataset"] = c.eval
 		}
 		task, err := envs.New(GSM8K, setup, settings)
-		if err != nil || task.Len(envs.Train) != c.train || task.Len(envs.Eval) != c.judged {
-			t.Errorf("%+v: %v", c, err)
-		}
+		expect.True(t, err == nil && task.Len(envs.Train) == c.train && task.Len(envs.Eval) == c.judged, "%+v: %v", c, err)
 	}
 }
 
@@ -501,9 +470,7 @@ func TestJudgeRewards(t *testing.T) {
 	}
 	text := scorer.asked[0].Messages[1].Content
 	for _, part := range []string{"Problem:\nWhat is 2+2?\n", "Solution so far:\nWe add.\n", "Next step:\nIt is 4."} {
-		if !strings.Contains(text, part) {
-			t.Errorf("the judge's prompt %q lacks %q", text, part)
-		}
+		expect.True(t, strings.Contains(text, part), "the judge's prompt %q lacks %q", text, part)
 	}
 	if last := scorer.asked[0].Messages[2]; last.Role != envs.RoleAssistant || last.Content != "Score (from 1 to 10):" {
 		t.Errorf("the judge's last message: %+v", last)
@@ -530,9 +497,7 @@ func TestBadRows(t *testing.T) {
 	var skipped int
 	o.Eval, o.FewShot, o.OnBadRow, o.Skipped = file(path), 0, dataset.OnBadRow{OnBadRow: "skip"}, func(f *dataset.Faults) { skipped, _ = f.Skipped() }
 	task, err := New(GSM8K, 1, o)
-	if err != nil || skipped != 3 || task.Len(envs.Eval) != 4 {
-		t.Errorf("%d rows skipped, %v", skipped, err)
-	}
+	expect.True(t, err == nil && skipped == 3 && task.Len(envs.Eval) == 4, "%d rows skipped, %v", skipped, err)
 	// A column that is missing from all rows is a wrong option, not a bad row.
 	if _, err := Read(&dataset.Faults{Skip: true}, file(path), GSM8K, "level"); !isOption(err) {
 		t.Errorf("error %v", err)

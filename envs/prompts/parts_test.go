@@ -43,9 +43,8 @@ func TestPartsOfADataSet(t *testing.T) {
 		{"all", "none", false, 0, 0, "eval_dataset: there is no none"},
 	} {
 		setup := envs.Setup{HeldOut: 2, EvalOnly: c.judging, Context: t.Context(), Find: func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error) {
-			if ctx != t.Context() || config != "" && name != c.dataset {
-				t.Errorf("%s: looked up with configuration %q", name, config)
-			}
+			expect.True(t, ctx == t.Context() && (config == "" || name == c.dataset),
+				"%s: looked up with configuration %q", name, config)
 			if sets[name] == nil {
 				return nil, errors.New("there is no " + name)
 			}
@@ -62,9 +61,7 @@ func TestPartsOfADataSet(t *testing.T) {
 		}
 		if err != nil || task.Len(envs.Train) != c.train || task.Len(envs.Eval) != c.judged {
 			t.Errorf("%+v: %v", c, err)
-			if err == nil {
-				t.Errorf("%d training prompts, %d evaluation prompts", task.Len(envs.Train), task.Len(envs.Eval))
-			}
+			expect.True(t, err != nil, "%d training prompts, %d evaluation prompts", task.Len(envs.Train), task.Len(envs.Eval))
 		}
 	}
 }

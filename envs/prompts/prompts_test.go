@@ -79,12 +79,9 @@ func TestColumnsByName(t *testing.T) {
 	path := write(t, "p.jsonl", `{"problem": "1+1=", "solution": "It is \\boxed{2}."}`+"\n")
 	for _, match := range []string{"math", "exact"} {
 		e, shown := begin(t, newTask(t, envs.Setup{EvalOnly: true, Text: true}, envs.Settings{"dataset": path, "prompt_column": "problem", "answer_match": match}))
-		if shown.Text != "1+1=" {
-			t.Errorf("prompt %q", shown.Text)
-		}
-		if step, err := e.Step(t.Context(), envs.Action{Text: "2"}); err != nil || step.Reward != 1 {
-			t.Errorf("%s: reward %v, %v", match, step.Reward, err)
-		}
+		expect.Same(t, "1+1=", shown.Text, "prompt")
+		step, err := e.Step(t.Context(), envs.Action{Text: "2"})
+		expect.True(t, err == nil && step.Reward == 1, "%s: reward %v, %v", match, step.Reward, err)
 	}
 }
 
@@ -96,16 +93,13 @@ func TestSolutionsOfTheFile(t *testing.T) {
 		if worked, ok := e.(envs.Demonstrator); ok {
 			got = worked.Solution()
 		}
-		if got != want {
-			t.Errorf("%s: solution %q, want %q", columns, got, want)
-		}
+		expect.Same(t, want, got, "%s: solution", columns)
 	}
 	// Episodes of two files have solutions only if both files do.
 	worked, plain := write(t, "w.jsonl", `{"prompt": "a", "answer": 1, "solution": "s"}`+"\n"), write(t, "p.jsonl", `{"prompt": "b", "answer": 1}`+"\n")
 	e, _ := begin(t, newTask(t, envs.Setup{}, envs.Settings{"dataset": worked, "eval_dataset": plain}))
-	if _, ok := e.(envs.Demonstrator); ok {
-		t.Error("a file without solutions has them")
-	}
+	_, ok := e.(envs.Demonstrator)
+	expect.True(t, !ok, "a file without solutions has them")
 }
 
 func TestJudge(t *testing.T) {
@@ -128,9 +122,7 @@ func TestJudge(t *testing.T) {
 		test.want.Truth, test.want.FreeForm = test.gold, true
 		expect.Equal(t, &test.want, verify(test.text, test.gold, test.match), fmt.Sprintf("%q by %s", test.text, test.match))
 	}
-	if got := right("1+1=2\n#### 2"); got != "2" {
-		t.Errorf("the answer of a solution is %q", got)
-	}
+	expect.Same(t, "2", right("1+1=2\n#### 2"), "the answer of a solution")
 }
 
 func TestEpisode(t *testing.T) {
@@ -150,18 +142,16 @@ func TestEpisode(t *testing.T) {
 		if diff := cmp.Diff(test.want, step, cmpopts.EquateNaNs()); diff != "" {
 			t.Errorf("%+v (-want +got):\n%s", test.action, diff)
 		}
-		if _, err := e.Step(t.Context(), test.action); err == nil {
-			t.Error("an episode continues after its end")
-		}
+		_, err := e.Step(t.Context(), test.action)
+		expect.True(t, err != nil, "an episode continues after its end")
 	}
 	open := newTask(t, envs.Setup{EvalOnly: true}, envs.Settings{"dataset": write(t, "q.jsonl", `{"prompt": "a"}`)})
 	e, _ := begin(t, open)
 	if step, err := e.Step(t.Context(), envs.Action{Text: "1"}); err != nil || step.Info != nil || !math.IsNaN(step.Reward) {
 		t.Errorf("%+v, %v of a row without an answer", step, err)
 	}
-	if why := open.(envs.Open).NoAnswers(); !strings.Contains(why, `q.jsonl has no column "answer"`) {
-		t.Errorf("NoAnswers: %q", why)
-	}
+	why := open.(envs.Open).NoAnswers()
+	expect.True(t, strings.Contains(why, `q.jsonl has no column "answer"`), "NoAnswers: %q", why)
 }
 
 // The program exits after each reply, refuses to continue once, and never replies in another case.
@@ -212,21 +202,17 @@ func TestTurnProgramThatHangs(t *testing.T) {
 	task := newTask(t, setup, envs.Settings{"dataset": path, "turns_cmd": "sh " + program, "turns_timeout": "0.05"})
 	for range 3 {
 		e, _ := begin(t, task)
-		if step, err := e.Step(t.Context(), envs.Action{Text: "1", Stop: envs.StopEnd}); err != nil || !step.Done || !math.IsNaN(step.Reward) {
-			t.Errorf("%+v, %v", step, err)
-		}
+		step, err := e.Step(t.Context(), envs.Action{Text: "1", Stop: envs.StopEnd})
+		expect.True(t, err == nil && step.Done && math.IsNaN(step.Reward), "%+v, %v", step, err)
 	}
-	if len(told) != 1 || !strings.Contains(told[0], "--turns-timeout") {
-		t.Errorf("told %q", told)
-	}
+	expect.True(t, len(told) == 1 && strings.Contains(told[0], "--turns-timeout"), "told %q", told)
 	e, _ := begin(t, task)
 	expect.Failure(e.Step(t.Context(), envs.Action{Text: "1", Stop: envs.StopEnd}))(t, "started 3 times without an answer")
 }
 
 func TestRightAnswer(t *testing.T) {
-	if v, err := rightAnswer(t.Context(), envs.Completion{Reward: 1}); v != 1 || err != nil {
-		t.Errorf("%v, %v", v, err)
-	}
+	v, err := rightAnswer(t.Context(), envs.Completion{Reward: 1})
+	expect.True(t, v == 1 && err == nil, "%v, %v", v, err)
 	if _, err := rightAnswer(t.Context(), envs.Completion{Reward: math.NaN()}); err == nil {
 		t.Error("a row without an answer has a reward")
 	}
@@ -251,9 +237,7 @@ func FuzzSplitStop(f *testing.F) {
 	f.Fuzz(func(t *testing.T, list string) {
 		all, err := splitStop(list)
 		for _, one := range all {
-			if err == nil && one == "" {
-				t.Errorf("%q has an empty text", list)
-			}
+			expect.True(t, err != nil || one != "", "%q has an empty text", list)
 		}
 	})
 }
@@ -270,8 +254,7 @@ func TestConversations(t *testing.T) {
 	}
 	want := []string{`{"role":"user","content":"2+2="}`, `{"role":"assistant","content":"","tool_calls":[{"function":{"name":"add"}}]}`, `{"role":"tool","content":"4"}`}
 	expect.Equal(t, want, roles, "messages")
-	if len(shown.Tools) != 1 || len(shown.TemplateArgs) != 1 {
-		t.Errorf("tools %v, arguments %v", shown.Tools, shown.TemplateArgs)
-	}
+	expect.True(t, len(shown.Tools) == 1 && len(shown.TemplateArgs) == 1,
+		"tools %v, arguments %v", shown.Tools, shown.TemplateArgs)
 	expect.Failure(envs.New("prompts", envs.Setup{EvalOnly: true, Text: true}, envs.Settings{"dataset": path}))(t, "p.jsonl:1: messages need a chat template")
 }

@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 // macroF1 of fractional counts.
@@ -47,9 +49,8 @@ func TestF1RewardIsTheDerivativeOfMacroF1(t *testing.T) {
 	for y := range 4 {
 		for a := range 4 {
 			want := n * (after(a, y) - after(0, y)) / epsilon
-			if got := f.reward(a, y) - f.reward(0, y); math.Abs(got-want) > 1e-4 {
-				t.Errorf("r(%d|%d) − r(0|%d) = %g, the derivative is %g", a, y, y, got, want)
-			}
+			got := f.reward(a, y) - f.reward(0, y)
+			expect.True(t, math.Abs(got-want) <= 1e-4, "r(%d|%d) − r(0|%d) = %g, the derivative is %g", a, y, y, got, want)
 		}
 	}
 }
@@ -70,9 +71,8 @@ func TestF1RewardByHand(t *testing.T) {
 		{1, 1, 2.0 / 4 * 6},
 		{1, 0, 0},
 	} {
-		if got := f.reward(test.action, test.truth); math.Abs(got-test.want) > 1e-12 {
-			t.Errorf("r(%d|%d) = %g, want %g", test.action, test.truth, got, test.want)
-		}
+		got := f.reward(test.action, test.truth)
+		expect.True(t, math.Abs(got-test.want) <= 1e-12, "r(%d|%d) = %g, want %g", test.action, test.truth, got, test.want)
 	}
 }
 
@@ -83,16 +83,12 @@ func TestF1CountsFade(t *testing.T) {
 	}
 	// Σ keep^i = 1/(1 − keep) = 400.
 	for what, count := range map[string]float64{"examples": f.truth[0], "predictions": f.predicted[0], "right predictions": f.truePositive[0]} {
-		if math.Abs(count-400) > 1 {
-			t.Errorf("%g %s remembered, want 400", count, what)
-		}
+		expect.True(t, math.Abs(count-400) <= 1, "%g %s remembered, want 400", count, what)
 	}
 	for range 2000 {
 		f.observe(1, 1)
 	}
-	if f.truth[0] > 400*0.01 {
-		t.Errorf("%g examples of the old kind after 2000 new ones, want under 4", f.truth[0])
-	}
+	expect.True(t, f.truth[0] <= 400*0.01, "%g examples of the old kind after 2000 new ones, want under 4", f.truth[0])
 }
 
 // cell is an input of the 9:1 problem: its frequency, and the probability of label 1.
@@ -151,10 +147,8 @@ func TestF1RewardBeatsAccuracyOnNineToOne(t *testing.T) {
 	plainF1, plainAccuracy := reinforce(t, "accuracy")
 	f1, accuracy := reinforce(t, "f1")
 	t.Logf("accuracy reward: macro F1 %.3f, accuracy %.3f; f1 reward: macro F1 %.3f, accuracy %.3f", plainF1, plainAccuracy, f1, accuracy)
-	if f1 < plainF1+0.1 {
-		t.Errorf("macro F1 is %.3f with the f1 reward and %.3f with accuracy; want at least .1 more", f1, plainF1)
-	}
-	if plainAccuracy < accuracy {
-		t.Errorf("accuracy is %.3f with the accuracy reward and %.3f with f1", plainAccuracy, accuracy)
-	}
+	expect.True(t, f1 >= plainF1+0.1,
+		"macro F1 is %.3f with the f1 reward and %.3f with accuracy; want at least .1 more", f1, plainF1)
+	expect.True(t, plainAccuracy >= accuracy,
+		"accuracy is %.3f with the accuracy reward and %.3f with f1", plainAccuracy, accuracy)
 }

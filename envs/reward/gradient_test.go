@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 // outcome is what a reward is a function of.
@@ -94,9 +96,7 @@ func checkGradient(t *testing.T, spec string, r *Labels, truth int, probs []floa
 	const h = 1e-6
 	scores, grad := r.expected([]int{truth}, probs)
 	j := scores.Total[0]
-	if math.IsNaN(j) {
-		t.Fatalf("%s at %v: failed", spec, probs)
-	}
+	expect.Require(t, !math.IsNaN(j), "%s at %v: failed", spec, probs)
 	rounding := 1e-9 * math.Abs(j) // of a difference of two J, over 2h
 	for k := range probs {
 		at := func(delta float64) float64 {
@@ -106,9 +106,8 @@ func checkGradient(t *testing.T, spec string, r *Labels, truth int, probs []floa
 			return scores.Total[0]
 		}
 		want := (at(h) - at(-h)) / (2 * h)
-		if math.Abs(grad[k]-want) > 1e-6*(1+math.Abs(want))+rounding {
-			t.Errorf("%s, truth %d at %v: ∂J/∂π_%d = %g, by differences %g", spec, truth, probs, k, grad[k], want)
-		}
+		expect.True(t, math.Abs(grad[k]-want) <= 1e-6*(1+math.Abs(want))+rounding,
+			"%s, truth %d at %v: ∂J/∂π_%d = %g, by differences %g", spec, truth, probs, k, grad[k], want)
 	}
 }
 
@@ -153,9 +152,8 @@ func TestGradientAtKinks(t *testing.T) {
 		{"expr:(probs[0] - 0.5)^0 - 1", []float64{0, 0}},
 	} {
 		scores, grad := parseLabels(t, test.spec, "a", "b").Expected([]int{0}, probs)
-		if math.IsNaN(scores.Total[0]) || grad[0] != test.want[0] || grad[1] != test.want[1] {
-			t.Errorf("%s: J = %g, gradient %v; want %v", test.spec, scores.Total[0], grad, test.want)
-		}
+		expect.True(t, !math.IsNaN(scores.Total[0]) && grad[0] == test.want[0] && grad[1] == test.want[1],
+			"%s: J = %g, gradient %v; want %v", test.spec, scores.Total[0], grad, test.want)
 	}
 }
 
@@ -173,9 +171,7 @@ func ascend(t *testing.T, spec string, steps int, rate float64) float64 {
 			truth = 1
 		}
 		scores, grad := r.Expected([]int{truth}, []float32{float32(1 - p), float32(p)})
-		if math.IsNaN(scores.Total[0]) {
-			t.Fatalf("%s: failed at p = %g", spec, p)
-		}
+		expect.Require(t, !math.IsNaN(scores.Total[0]), "%s: failed at p = %g", spec, p)
 		// Softmax: ∂J/∂logit = Σ_k g_k ∂π_k/∂logit = p(1−p)(g_1 − g_0). The learning rate decays so that the noise of single
 		// truths averages out.
 		logit += rate / (1 + float64(step)/200) * p * (1 - p) * (grad[1] - grad[0])
@@ -191,9 +187,8 @@ func TestCalibrationRewardEndsAtTheTrueFrequency(t *testing.T) {
 		// Proper too when read through the label scored: E J = ½ Σ_a (2·P(a)·π_a − π_a²).
 		"expr:correct - confidence/2",
 	} {
-		if p := ascend(t, spec, 20000, 2); math.Abs(p-0.7) > 0.02 {
-			t.Errorf("%s: π(1) ends at %.3f, want 0.70 ± 0.02", spec, p)
-		}
+		p := ascend(t, spec, 20000, 2)
+		expect.True(t, math.Abs(p-0.7) <= 0.02, "%s: π(1) ends at %.3f, want 0.70 ± 0.02", spec, p)
 	}
 }
 
@@ -202,8 +197,7 @@ func TestCalibrationRewardEndsAtTheTrueFrequency(t *testing.T) {
 // certainty, as accuracy does.
 func TestDistanceRewardEndsAtACorner(t *testing.T) {
 	for _, spec := range []string{"expr:1 - abs(confidence - correct)", "expr:correct*confidence + (1 - correct)*(1 - confidence)"} {
-		if p := ascend(t, spec, 20000, 2); p < 0.95 {
-			t.Errorf("%s: π(1) ends at %.3f, want the corner", spec, p)
-		}
+		p := ascend(t, spec, 20000, 2)
+		expect.True(t, p >= 0.95, "%s: π(1) ends at %.3f, want the corner", spec, p)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/rltrain/rltrain/envs/answer/hacks"
 	_ "github.com/rltrain/rltrain/envs/prompts"
 	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -64,9 +65,7 @@ func TestHacks(t *testing.T) {
 		"ZERO", write(t, "zero.sh", "while IFS= read -r line; do id=${line#*:}; id=${id%%,*}; echo \"{\\\"id\\\":$id,\\\"reward\\\":0}\"; done\n"),
 		"RUBRIC", write(t, "rubric.yaml", "- question: Is it right?\n"))
 	completions := hacked(t)
-	if len(completions) < 200 {
-		t.Errorf("only %d hacks", len(completions))
-	}
+	expect.True(t, len(completions) >= 200, "only %d hacks", len(completions))
 	d := must.Get(envs.Find("prompts"))(t)
 	lists := map[string]float64{"answer": 0}
 	for _, own := range hackedRewards {
@@ -74,14 +73,10 @@ func TestHacks(t *testing.T) {
 	}
 	for list, most := range lists {
 		rewards, err := reward.ParseText(files.Replace(list), reward.OfTask(d.Rewards, d.Options()), reward.Options{Judge: strictJudge{}})
-		if err != nil {
-			t.Fatalf("%s: %v", list, err)
-		}
+		expect.Require(t, err == nil, "%s: %v", list, err)
 		scores, err := rewards.Score(t.Context(), completions, 4)
 		rewards.Close()
-		if err != nil || scores.AllFailed() != nil {
-			t.Fatalf("%s: %v, %v", list, err, scores.AllFailed())
-		}
+		expect.Require(t, err == nil && scores.AllFailed() == nil, "%s: %v, %v", list, err, scores.AllFailed())
 		for i, value := range scores.Total {
 			if !(value <= most) {
 				t.Errorf("%s: %q gets %v, want at most %v; reference %q", list, completions[i].Text, value, most, completions[i].Info.Truth)

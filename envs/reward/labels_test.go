@@ -50,12 +50,9 @@ func TestScore(t *testing.T) {
 	}
 	for _, test := range tests {
 		r := parseLabels(t, test.spec, labels...)
-		if r.ReadsProbs() {
-			t.Errorf("%s: reads probabilities", test.spec)
-		}
-		if got := score(t, r, test.action, test.truth); got != test.want {
-			t.Errorf("%s: action %d for truth %d scores %g, want %g", test.spec, test.action, test.truth, got, test.want)
-		}
+		expect.True(t, !r.ReadsProbs(), "%s: reads probabilities", test.spec)
+		expect.Same(t, test.want, score(t, r, test.action, test.truth),
+			"%s: action %d for truth %d scores", test.spec, test.action, test.truth)
 	}
 }
 
@@ -66,9 +63,7 @@ func TestReadsProbs(t *testing.T) {
 		"expr:probs[0]": true, "expr:max(probs)": true, "expr:correct ? log(probs[label]) : 0": true,
 		`expr:label == "a" ? 1 : 0`: false,
 	} {
-		if got := parseLabels(t, spec, "a", "b").ReadsProbs(); got != want {
-			t.Errorf("%s: ReadsProbs %t, want %t", spec, got, want)
-		}
+		expect.Same(t, want, parseLabels(t, spec, "a", "b").ReadsProbs(), "%s: ReadsProbs", spec)
 	}
 }
 
@@ -104,9 +99,8 @@ func TestExpectedByHand(t *testing.T) {
 	for _, test := range tests {
 		r := parseLabels(t, test.spec, "a", "b", "c")
 		scores, grad := r.Expected([]int{1}, probs)
-		if got := scores.Total[0]; !(math.Abs(got-test.want) <= 1e-12) {
-			t.Errorf("%s: J = %g, want %g", test.spec, got, test.want)
-		}
+		got := scores.Total[0]
+		expect.True(t, math.Abs(got-test.want) <= 1e-12, "%s: J = %g, want %g", test.spec, got, test.want)
 		if diff := cmp.Diff(test.grad, grad, near); diff != "" {
 			t.Errorf("%s: gradient (-want +got):\n%s", test.spec, diff)
 		}
@@ -126,9 +120,8 @@ func TestExpectedOfSampledRewardsIsTheMeanScore(t *testing.T) {
 			want += p * rewards[a]
 		}
 		scores, grad := r.expected([]int{2}, probs)
-		if got := scores.Total[0]; !(math.Abs(got-want) <= 1e-12) {
-			t.Errorf("%s: J = %g, want %g", spec, got, want)
-		}
+		got := scores.Total[0]
+		expect.True(t, math.Abs(got-want) <= 1e-12, "%s: J = %g, want %g", spec, got, want)
 		if diff := cmp.Diff(rewards, grad, cmpopts.EquateApprox(0, 1e-12)); diff != "" {
 			t.Errorf("%s: gradient (-want +got):\n%s", spec, diff)
 		}
@@ -147,9 +140,7 @@ func TestExpectedOfABatchIsThatOfItsSamples(t *testing.T) {
 		if diff := cmp.Diff(one.Total[0], scores.Total[i], cmpopts.EquateNaNs()); diff != "" {
 			t.Errorf("sample %d: total (-separate +batch):\n%s", i, diff)
 		}
-		if diff := cmp.Diff(slope, grad[2*i:2*i+2]); diff != "" {
-			t.Errorf("sample %d: gradient (-separate +batch):\n%s", i, diff)
-		}
+		expect.Equal(t, slope, grad[2*i:2*i+2], fmt.Sprintf("sample %d: gradient", i))
 	}
 }
 
@@ -180,21 +171,17 @@ func TestFailedLabelRewardsAreMissingAndCounted(t *testing.T) {
 		{"expr:max(confidence, log(-1))", []float32{0.9, 0.1}, "reward expr:max(confidence, log(-1)): "},
 	} {
 		scores, grad := parseLabels(t, test.spec, "a", "b").Expected([]int{0}, test.probs)
-		if !math.IsNaN(scores.Total[0]) || grad[0] != 0 || grad[1] != 0 {
-			t.Errorf("%s at %v: J = %g, gradient %v; want a failure", test.spec, test.probs, scores.Total[0], grad)
-		}
+		expect.True(t, math.IsNaN(scores.Total[0]) && grad[0] == 0 && grad[1] == 0,
+			"%s at %v: J = %g, gradient %v; want a failure", test.spec, test.probs, scores.Total[0], grad)
 		last := scores.Rewards[len(scores.Rewards)-1]
-		if last.Failures != 1 || !strings.HasPrefix(last.Failure, test.failure) {
-			t.Errorf("%s: %+v, want one failure, %q", test.spec, last, test.failure)
-		}
+		expect.True(t, last.Failures == 1 && strings.HasPrefix(last.Failure, test.failure),
+			"%s: %+v, want one failure, %q", test.spec, last, test.failure)
 	}
 }
 
 func TestEntropyAtACornerIsFinite(t *testing.T) {
 	scores, grad := parseLabels(t, "expr:entropy", "a", "b").Expected([]int{0}, []float32{1, 0})
-	if scores.Total[0] != 0 || !finite(grad[1]) {
-		t.Errorf("J = %g, gradient %v", scores.Total[0], grad)
-	}
+	expect.True(t, scores.Total[0] == 0 && finite(grad[1]), "J = %g, gradient %v", scores.Total[0], grad)
 }
 
 // A rollout is scored again in each update epoch, and a validation set now and then: only Observe may change a reward.
@@ -209,15 +196,12 @@ func TestLookingObservesNothing(t *testing.T) {
 		if diff := cmp.Diff(before, again); diff != "" {
 			t.Fatalf("the same rollout again (-first +now):\n%s", diff)
 		}
-		if got := score(t, sampled, 0, 0); got != 1 {
-			t.Fatalf("a right choice scores %g before anything is observed, want 1", got)
-		}
+		got := score(t, sampled, 0, 0)
+		expect.Require(t, got == 1, "a right choice scores %g before anything is observed, want 1", got)
 	}
 	r.Observe(rollout, before)
 	after, _ := r.Expected(truths, probs)
-	if cmp.Equal(before.Total, after.Total) {
-		t.Error("observing a rollout changes nothing")
-	}
+	expect.True(t, !cmp.Equal(before.Total, after.Total), "observing a rollout changes nothing")
 	want := f1State{TruePositive: []float64{1, 0}, Predicted: []float64{2, 0}, True: []float64{1, 1}}
 	var counts f1State
 	must.Do(t, json.Unmarshal(r.State().States["f1"], &counts))

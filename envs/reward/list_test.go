@@ -129,9 +129,7 @@ func TestParseLabelsErrors(t *testing.T) {
 			t.Errorf("%s:\n got  %v\n want …%s…", test.spec, err, test.want)
 			continue
 		}
-		if strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: the error has several lines: %q", test.spec, err)
-		}
+		expect.True(t, !strings.Contains(err.Error(), "\n"), "%s: the error has several lines: %q", test.spec, err)
 	}
 	if _, err := ParseLabels("accuracy", nil, Options{}); err == nil {
 		t.Error("no labels: no error")
@@ -165,33 +163,25 @@ func FuzzParseLabels(f *testing.F) {
 	f.Fuzz(func(t *testing.T, spec string) {
 		r, err := ParseLabels(spec, []string{"law", "math"}, Options{})
 		if err != nil {
-			if strings.ContainsAny(err.Error(), "\n\r") {
-				t.Errorf("the error has several lines: %q", err)
-			}
+			expect.True(t, !strings.ContainsAny(err.Error(), "\n\r"), "the error has several lines: %q", err)
 			return
 		}
 		for _, p := range r.pieces {
-			if !finite(p.weight) || p.weight == 0 || math.Abs(p.weight) > 1e6 {
-				t.Errorf("weight %v", p.weight)
-			}
+			expect.True(t, finite(p.weight) && p.weight != 0 && math.Abs(p.weight) <= 1e6, "weight %v", p.weight)
 		}
 		if !r.Enumerable() {
 			return // and start no program
 		}
 		scores, grad := r.Expected([]int{1}, probs)
 		failed := math.IsNaN(scores.Total[0])
-		if failed == (scores.AllFailed() == nil) {
-			t.Errorf("the total is %v, AllFailed says %v", scores.Total[0], scores.AllFailed())
-		}
+		expect.True(t, failed != (scores.AllFailed() == nil),
+			"the total is %v, AllFailed says %v", scores.Total[0], scores.AllFailed())
 		for _, g := range grad {
-			if !finite(float64(float32(g))) || failed && g != 0 {
-				t.Errorf("J %g, gradient %v", scores.Total[0], grad)
-			}
+			expect.True(t, finite(float64(float32(g))) && (!failed || g == 0), "J %g, gradient %v", scores.Total[0], grad)
 		}
 		if !r.ReadsProbs() {
-			if total := score(t, r, 0, 1); math.IsInf(float64(float32(total)), 0) {
-				t.Errorf("total %g", total)
-			}
+			total := score(t, r, 0, 1)
+			expect.True(t, !math.IsInf(float64(float32(total)), 0), "total %g", total)
 		}
 	})
 }

@@ -46,12 +46,9 @@ func TestModelScoresABatch(t *testing.T) {
 	r := parseText(t, "model:'a=b'=-2,length", map[string]envs.Reward{"length": lengthReward}, critics(c))
 	s := must.Get(r.Score(t.Context(), completions("a", "abc", "unreadable"), 1))(t)
 	nan := s.Total[2]
-	if diff := cmp.Diff([]float64{-1, -3, nan}, s.Total, cmpopts.EquateNaNs()); diff != "" || nan == nan || c.calls != 1 {
-		t.Errorf("totals: %s; %d calls", diff, c.calls)
-	}
-	if s.Rewards[0].Failures != 1 || !strings.Contains(s.Rewards[0].Failure, "too long") {
-		t.Errorf("%+v", s.Rewards[0])
-	}
+	diff := cmp.Diff([]float64{-1, -3, nan}, s.Total, cmpopts.EquateNaNs())
+	expect.True(t, diff == "" && nan != nan && c.calls == 1, "totals: %s; %d calls", diff, c.calls)
+	expect.True(t, s.Rewards[0].Failures == 1 && strings.Contains(s.Rewards[0].Failure, "too long"), "%+v", s.Rewards[0])
 }
 
 // TestCentre subtracts the mean of the first rollout from all, also in a resumed run.
@@ -63,9 +60,7 @@ func TestCentre(t *testing.T) {
 	var c Centre
 	none := score("unreadable")
 	c.Apply(&none)
-	if c.Means != nil {
-		t.Errorf("means %v of no score", c.Means)
-	}
+	expect.True(t, c.Means == nil, "means %v of no score", c.Means)
 	first, later := score("a", "abc", "unreadable"), score("abcdef")
 	c.Apply(&first)
 	state := must.Get(json.Marshal(c))(t)
@@ -74,9 +69,8 @@ func TestCentre(t *testing.T) {
 	resumed.Apply(&later)
 	// 2·(score − 2) + length
 	expect.Equal(t, [][]float64{{2*(1-2) + 1, 2*(3-2) + 3}, {2*(6-2) + 6}}, [][]float64{first.Total[:2], later.Total})
-	if first.Total[2] == first.Total[2] || first.Rewards[0].Values[0] != 1 {
-		t.Errorf("total %v of a failure, value %v of a text of one byte", first.Total[2], first.Rewards[0].Values[0])
-	}
+	expect.True(t, first.Total[2] != first.Total[2] && first.Rewards[0].Values[0] == 1,
+		"total %v of a failure, value %v of a text of one byte", first.Total[2], first.Rewards[0].Values[0])
 }
 
 func TestModelScoresTheChosenLabel(t *testing.T) {
@@ -121,14 +115,11 @@ func TestRubric(t *testing.T) {
 	}
 	write("- question: Is it polite?\n  weight: 3\n- question: Is it short?\n  weight: -1\n- {question: Is it right?}\n")
 	r := parseText(t, "rubric:"+path+"=2", nil, Options{Judge: &politeJudge{}})
-	if r.Judged() == "" {
-		t.Error("the list has a rubric")
-	}
+	expect.True(t, r.Judged() != "", "the list has a rubric")
 	s := must.Get(r.Score(t.Context(), completions("please", "go", "mute"), 2))(t)
 	want := []float64{2 * (3*0.75 - 0.5 + 0.5) / 5, 2 * (3*0.5 - 0.75 + 0.75) / 5}
-	if diff := cmp.Diff(want, s.Total[:2]); diff != "" || s.Rewards[0].Failures != 1 {
-		t.Errorf("%s, %d failures", diff, s.Rewards[0].Failures)
-	}
+	diff := cmp.Diff(want, s.Total[:2])
+	expect.True(t, diff == "" && s.Rewards[0].Failures == 1, "%s, %d failures", diff, s.Rewards[0].Failures)
 	for text, want := range map[string]string{
 		"":                "0 questions",
 		"question: one":   "not a list",

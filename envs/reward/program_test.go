@@ -51,9 +51,8 @@ func judge(t *testing.T, r *Text, texts ...string) (values []float64, errs []str
 func TestProgramIsAskedAboutTexts(t *testing.T) {
 	command, dir := shell(t, `printf '%s\n' "$line" >> "$dir/asked"; `+good)
 	r := parseText(t, command+"=0.5,expr:1", nil, Options{})
-	if _, err := os.Stat(filepath.Join(dir, "asked")); err == nil {
-		t.Error("the program runs before it is asked")
-	}
+	_, err := os.Stat(filepath.Join(dir, "asked"))
+	expect.True(t, err != nil, "the program runs before it is asked")
 	batch := []envs.Completion{sample, {Observation: envs.Observation{Text: "Say <a> & \"b\".\n"}, Text: "no", Action: envs.Action{Text: "o"}}}
 	scores := must.Get(r.Score(t.Context(), batch, 1))(t)
 	expect.Equal(t, []float64{1.5, 1.5}, scores.Total, "totals")
@@ -69,16 +68,13 @@ func TestProgramScoresLabels(t *testing.T) {
 case $line in *moody*) echo "{\"id\":$id,\"error\":\"no \\\"idea\\\"\"}" ;; *) echo "{\"id\":$id,\"reward\":-0.25}" ;; esac`)
 	r := parseLabels(t, "accuracy,"+command+"=2", "law", "math")
 	defer r.Close()
-	if r.Enumerable() || r.ReadsProbs() {
-		t.Errorf("enumerable %t, reads probabilities %t", r.Enumerable(), r.ReadsProbs())
-	}
+	expect.True(t, !r.Enumerable() && !r.ReadsProbs(), "enumerable %t, reads probabilities %t", r.Enumerable(), r.ReadsProbs())
 	scores := must.Get(r.Score(t.Context(), []Choice{{"Who may sue?", 0, 0}, {"Count!", 0, 1}, {"moody", 1, 1}}))(t)
 	if diff := cmp.Diff([]float64{0.5, -0.5, nan}, scores.Total, cmpopts.EquateNaNs()); diff != "" {
 		t.Errorf("totals (-want +got):\n%s", diff)
 	}
-	if got := scores.Rewards[1]; got.Failures != 1 || !strings.HasSuffix(got.Failure, `the program reports "no \"idea\""`) {
-		t.Errorf("%+v", got)
-	}
+	got := scores.Rewards[1]
+	expect.True(t, got.Failures == 1 && strings.HasSuffix(got.Failure, `the program reports "no \"idea\""`), "%+v", got)
 	want := `{"id":1,"text":"Who may sue?","predicted":"law","label":"law"}
 {"id":2,"text":"Count!","predicted":"law","label":"math"}
 {"id":3,"text":"moody","predicted":"math","label":"math"}
@@ -100,13 +96,11 @@ func TestProgramAnswersLargeBatches(t *testing.T) {
 	for range 2 {
 		texts := slices.Repeat([]string{strings.Repeat("x", 1000)}, 300)
 		scores, err := r.Score(t.Context(), completions(texts...), 1)
-		if err != nil || scores.Rewards[0].N != 300 || scores.Rewards[0].Mean != 1 {
-			t.Fatalf("%+v, %v", scores.Rewards[0], err)
-		}
+		expect.Require(t, err == nil && scores.Rewards[0].N == 300 && scores.Rewards[0].Mean == 1,
+			"%+v, %v", scores.Rewards[0], err)
 	}
-	if got, _ := os.ReadFile(filepath.Join(dir, "begun")); string(got) != "begun\n" {
-		t.Errorf("the program began %q", got)
-	}
+	got, _ := os.ReadFile(filepath.Join(dir, "begun"))
+	expect.True(t, string(got) == "begun\n", "the program began %q", got)
 }
 
 const python = `
@@ -132,9 +126,7 @@ func TestProgramAnswersInAnyOrder(t *testing.T) {
 	if diff := cmp.Diff([]float64{0.1, 0.2, nan, 0.5, 0, 0.1, 0.2, 0.3, 0.4, 0.5}, values, cmpopts.EquateNaNs()); diff != "" {
 		t.Errorf("values (-want +got):\n%s", diff)
 	}
-	if errs[2] != "the value is NaN" {
-		t.Errorf("errors %q", errs)
-	}
+	expect.Same(t, "the value is NaN", errs[2], "errors %q", errs)
 }
 
 func TestProgramsThatMisbehave(t *testing.T) {
@@ -178,14 +170,11 @@ func TestProgramThatNeverAnswersIsGivenUp(t *testing.T) {
 	r := parseText(t, command, nil, Options{})
 	for range 2 {
 		scores := must.Get(r.Score(t.Context(), completions("a", "b", "c", "d", "e"), 1))(t)
-		if scores.Rewards[0].Failures != 5 || scores.AllFailed() == nil {
-			t.Errorf("%+v", scores.Rewards[0])
-		}
+		expect.True(t, scores.Rewards[0].Failures == 5 && scores.AllFailed() != nil, "%+v", scores.Rewards[0])
 	}
 	want := `the program was started 3 times without an answer; last error: the program exited without an answer: exit status 3; last line of standard error: "no model"`
-	if _, errs := judge(t, r, "a"); errs[0] != want {
-		t.Errorf("got  %s\nwant %s", errs[0], want)
-	}
+	_, errs := judge(t, r, "a")
+	expect.True(t, errs[0] == want, "got  %s\nwant %s", errs[0], want)
 	if got, _ := os.ReadFile(filepath.Join(dir, "begun")); strings.Count(string(got), "begun") != 3 {
 		t.Errorf("the program began %d times, want 3", strings.Count(string(got), "begun"))
 	}
@@ -199,9 +188,8 @@ func held(t *testing.T, dir string) <-chan struct{} {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		if _, err := os.ReadFile(path); err != nil {
-			t.Error(err)
-		}
+		_, err := os.ReadFile(path)
+		expect.True(t, err == nil, "%v", err)
 	}()
 	return gone
 }
@@ -219,9 +207,7 @@ func TestProgramThatHangsIsKilledWithItsChildren(t *testing.T) {
 	if len(warnings) != 1 || !strings.Contains(warnings[0], "--reward-timeout") || !strings.Contains(warnings[0], "timeout after 2s") {
 		t.Errorf("warnings %q, want one", warnings)
 	}
-	if want := `timeout after 2s; last line of standard error: "stuck"`; errs[1] != want {
-		t.Errorf("error %q, want %q", errs[1], want)
-	}
+	expect.Same(t, `timeout after 2s; last line of standard error: "stuck"`, errs[1], "error")
 	<-gone
 }
 
@@ -242,31 +228,26 @@ func TestProgramEndsWithTheContext(t *testing.T) {
 	must.Do(t, syscall.Mkfifo(asked, 0o600))
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		if _, err := os.ReadFile(asked); err != nil {
-			t.Error(err)
-		}
+		_, err := os.ReadFile(asked)
+		expect.True(t, err == nil, "%v", err)
 		cancel()
 	}()
 	r := parseText(t, command, nil, Options{})
-	if _, err := r.Score(ctx, completions("a", "hang", "b"), 1); !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v", err)
-	}
+	_, err := r.Score(ctx, completions("a", "hang", "b"), 1)
+	expect.True(t, errors.Is(err, context.Canceled), "error %v", err)
 	<-gone
-	if values, errs := judge(t, r, "a"); values[0] != 1 {
-		t.Errorf("the next batch: %v, %q", values, errs)
-	}
+	values, errs := judge(t, r, "a")
+	expect.True(t, values[0] == 1, "the next batch: %v, %q", values, errs)
 }
 
 func TestCloseLetsAProgramFinish(t *testing.T) {
 	command, dir := shell(t, good+"\ndone\necho finished > \"$dir/finished\"\nwhile false; do :")
 	r := parseText(t, command, nil, Options{})
-	if values, errs := judge(t, r, "a"); values[0] != 1 {
-		t.Fatalf("%v, %q", values, errs)
-	}
+	values, errs := judge(t, r, "a")
+	expect.Require(t, values[0] == 1, "%v, %q", values, errs)
 	r.Close()
-	if _, err := os.Stat(filepath.Join(dir, "finished")); err != nil {
-		t.Error(err)
-	}
+	_, err := os.Stat(filepath.Join(dir, "finished"))
+	expect.True(t, err == nil, "%v", err)
 	r.Close()
 	if _, errs := judge(t, r, "a"); errs[0] != "the program is closed" {
 		t.Errorf("after Close: %q", errs)
@@ -305,17 +286,12 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line []byte) {
 		a, err := decode(line)
 		if err != nil || a.Err != nil {
-			if strings.ContainsAny(errors.Join(err, a.Err).Error(), "\n\r") {
-				t.Errorf("the error has several lines: %v, %v", err, a.Err)
-			}
+			expect.True(t, !strings.ContainsAny(errors.Join(err, a.Err).Error(), "\n\r"),
+				"the error has several lines: %v, %v", err, a.Err)
 			return
 		}
-		if !finite(a.Value) {
-			t.Errorf("value %v", a.Value)
-		}
+		expect.True(t, finite(a.Value), "value %v", a.Value)
 		again := must.Get(json.Marshal(map[string]any{"id": a.ID, "reward": a.Value}))(t)
-		if b, err := decode(again); err != nil || b != a {
-			t.Errorf("%s is read as %+v, %s as %+v, %v", line, a, again, b, err)
-		}
+		expect.Result(decode(again))(t, a, "%s is read as %+v, %s as", line, a, again)
 	})
 }

@@ -60,9 +60,7 @@ func TestRegisteredReward(t *testing.T) {
 	// A reward of completions scores labels too.
 	labels := parseLabels(t, "novelty", "a", "bcd")
 	s, err := labels.Score(t.Context(), []Choice{{Action: 1}, {Action: 0}})
-	if err != nil || cmp.Diff([]float64{3, 1}, s.Total) != "" || labels.Enumerable() {
-		t.Errorf("labels: %v, %v", s.Total, err)
-	}
+	expect.True(t, err == nil && cmp.Diff([]float64{3, 1}, s.Total) == "" && !labels.Enumerable(), "labels: %v, %v", s.Total, err)
 }
 
 func TestOptionsOfRewards(t *testing.T) {
@@ -79,9 +77,7 @@ func TestOptionsOfRewards(t *testing.T) {
 		expect.Failure(ParseText(spec, nil, Options{}))(t, want)
 	}
 	r := parseText(t, `novelty(sides="above"),novelty`, nil, Options{})
-	if len(r.Names()) != 2 {
-		t.Error(r.Names())
-	}
+	expect.Same(t, 2, len(r.Names()), "%v", r.Names())
 }
 
 func TestRegisterRefuses(t *testing.T) {
@@ -106,22 +102,17 @@ func TestBatchOfAnotherLength(t *testing.T) {
 	}}
 	r := must.Get(ParseText("short", []Definition{d}, Options{}))(t)
 	s, err := r.Score(t.Context(), completions("a", "b"), 1)
-	if err != nil || !math.IsNaN(s.Total[0]) || s.Rewards[0].Failures != 2 {
-		t.Errorf("%+v, %v", s, err)
-	}
+	expect.True(t, err == nil && math.IsNaN(s.Total[0]) && s.Rewards[0].Failures == 2, "%+v, %v", s, err)
 }
 
 func TestHelpOfRewards(t *testing.T) {
 	own := []envs.NamedReward{{Name: "tests", Help: "share of the tests passed"}}
 	text, labels := Help(false, own), Help(true, nil)
 	for _, want := range []string{"accuracy: 1 if", "cmd:'PROGRAM ARGS': ", "novelty(per=X,sides=NAME): length above the mean of the last rollout, per: characters that are worth 1 (default 1)", "tests: share"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in %s", want, text)
-		}
+		expect.True(t, strings.Contains(text, want), "no %q in %s", want, text)
 	}
 	for _, want := range []string{"calibration: ", "f1: ", "model:DIR: "} {
-		if !strings.Contains(labels, want) || strings.Contains(labels, "rubric") {
-			t.Errorf("no %q, or a rubric, in %s", want, labels)
-		}
+		expect.True(t, strings.Contains(labels, want) && !strings.Contains(labels, "rubric"),
+			"no %q, or a rubric, in %s", want, labels)
 	}
 }

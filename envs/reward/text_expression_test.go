@@ -32,9 +32,8 @@ func TestTextExpressions(t *testing.T) {
 		"exp(0) + log(1) + sqrt(4) + sqrt(correct) + pow(2, 3) + 2**2 + 2^3": 1 + 0 + 2 + 1 + 8 + 4 + 8, "length % 4": 1, "7 / 2": 3.5,
 		"0 < length < 22": 1, `trimPrefix(trimSuffix(text, "42\n"), "is ") == "the answer: Öl "`: 1, `string(length) == "21"`: 1,
 	} {
-		if got, err := evaluate(t, source, sample); err != nil || got != want {
-			t.Errorf("%s is %g, error %v; want %g", source, got, err, want)
-		}
+		got, err := evaluate(t, source, sample)
+		expect.True(t, err == nil && got == want, "%s is %g, error %v; want %g", source, got, err, want)
 	}
 }
 
@@ -43,9 +42,8 @@ func TestVerificationAtTheEnd(t *testing.T) {
 	turn := sample
 	turn.Info, turn.Continues = nil, true
 	for source, want := range map[string]float64{"correct": 0, "1 - correct": 0, `answer == ""`: 0, "length": 21} {
-		if got, err := evaluate(t, source, turn); err != nil || got != want {
-			t.Errorf("%s is %g, error %v; want %g", source, got, err, want)
-		}
+		got, err := evaluate(t, source, turn)
+		expect.True(t, err == nil && got == want, "%s is %g, error %v; want %g", source, got, err, want)
 	}
 	turn.Continues = false
 	expect.Failure(evaluate(t, "correct", turn))(t, "no verified answer")
@@ -54,9 +52,7 @@ func TestVerificationAtTheEnd(t *testing.T) {
 func evaluate(t *testing.T, source string, c envs.Completion) (float64, error) {
 	t.Helper()
 	x, err := compileText(source)
-	if err != nil {
-		t.Fatalf("%s: %v", source, err)
-	}
+	expect.Require(t, err == nil, "%s: %v", source, err)
 	values, errs := x.score(t.Context(), []envs.Completion{c})
 	said := weigh([]piece{{weight: 1}}, []results{batched(values, errs, 1)}, 1)
 	if said.Rewards[0].Failures > 0 {
@@ -69,9 +65,7 @@ func TestLinesAndWords(t *testing.T) {
 	for text, want := range map[string]float64{"": 0, "a": 101, "a\n": 101, "a b\nc": 203, "\n\n": 200, " a  b ": 102} {
 		r := parseText(t, "expr:lines*100 + words", nil, Options{})
 		scores, err := r.Score(t.Context(), completions(text), 1)
-		if err != nil || scores.Total[0] != want {
-			t.Errorf("%q: %v, %v; want %g", text, scores.Total, err, want)
-		}
+		expect.True(t, err == nil && scores.Total[0] == want, "%q: %v, %v; want %g", text, scores.Total, err, want)
 	}
 }
 
@@ -101,9 +95,7 @@ func TestExpressionsThatFail(t *testing.T) {
 		}
 	}
 	// Fields that the expression does not read may be missing.
-	if value, err := evaluate(t, "length", unverified); err != nil || value != 21 {
-		t.Errorf("length of an episode that was not verified: %v, %v", value, err)
-	}
+	expect.Result(evaluate(t, "length", unverified))(t, 21, "length of an episode that was not verified")
 }
 
 func TestTextExpressionErrors(t *testing.T) {
@@ -145,9 +137,7 @@ func TestTextExpressionErrors(t *testing.T) {
 			t.Errorf("%s:\n got  %v\n want …%s…", test.source, err, test.want)
 			continue
 		}
-		if strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: the error has several lines: %q", test.source, err)
-		}
+		expect.True(t, !strings.Contains(err.Error(), "\n"), "%s: the error has several lines: %q", test.source, err)
 	}
 }
 
@@ -171,9 +161,7 @@ func FuzzTextExpression(f *testing.F) {
 	f.Fuzz(func(t *testing.T, source, text string) {
 		x, err := compileText(source)
 		if err != nil {
-			if strings.ContainsAny(err.Error(), "\n\r") {
-				t.Errorf("the error has several lines: %q", err)
-			}
+			expect.True(t, !strings.ContainsAny(err.Error(), "\n\r"), "the error has several lines: %q", err)
 			return
 		}
 		c := completions(text)[0]
@@ -181,9 +169,8 @@ func FuzzTextExpression(f *testing.F) {
 		values, errs := x.score(t.Context(), []envs.Completion{c, {}})
 		said := results{values, errs}
 		for i, err := range said.errs {
-			if err != nil && strings.ContainsAny(err.Error(), "\n\r") {
-				t.Errorf("sample %d: the error has several lines: %q", i, err)
-			}
+			expect.True(t, err == nil || !strings.ContainsAny(err.Error(), "\n\r"),
+				"sample %d: the error has several lines: %q", i, err)
 		}
 	})
 }

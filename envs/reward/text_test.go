@@ -76,9 +76,7 @@ func TestTextScore(t *testing.T) {
 		if diff := cmp.Diff(want, got, cmpopts.EquateNaNs(), cmpopts.EquateApprox(0, 1e-12)); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
-		if err := got.AllFailed(); err != nil {
-			t.Error(err)
-		}
+		expect.NoError(t, got.AllFailed(), "AllFailed")
 	})
 }
 
@@ -89,9 +87,8 @@ func TestTextScoreStopsWithTheRun(t *testing.T) {
 		<-ctx.Done()
 		return 0, ctx.Err()
 	}}, Options{})
-	if _, err := r.Score(ctx, make([]envs.Completion, 3), 1); !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v", err)
-	}
+	_, err := r.Score(ctx, make([]envs.Completion, 3), 1)
+	expect.True(t, errors.Is(err, context.Canceled), "error %v", err)
 }
 
 func TestParallel(t *testing.T) {
@@ -104,18 +101,15 @@ func TestParallel(t *testing.T) {
 			<-running
 			return 0, nil
 		}}, Options{})
-		if _, err := r.Score(t.Context(), make([]envs.Completion, 10), 1); err != nil || most != 1 {
-			t.Errorf("%d at a time, error %v; want 1", most, err)
-		}
+		_, err := r.Score(t.Context(), make([]envs.Completion, 10), 1)
+		expect.True(t, err == nil && most == 1, "%d at a time, error %v; want 1", most, err)
 	})
 }
 
 func TestAllFailed(t *testing.T) {
 	r := parseText(t, "expr:1/0,length=0.1", map[string]envs.Reward{"length": lengthReward}, Options{})
 	scores, err := r.Score(t.Context(), completions("a", "b"), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	want := "rewards failed for all 2 samples: reward expr:1/0: the value is +Inf"
 	if err := scores.AllFailed(); err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
@@ -145,9 +139,8 @@ func TestTotalsFitFloat32(t *testing.T) {
 
 // TestLargestReward is allowed; the next float64 is not.
 func TestLargestReward(t *testing.T) {
-	if most := float64(math.MaxFloat32); !fits(most, 1, 1) || fits(math.Nextafter(most, math.Inf(1)), 1, 1) {
-		t.Error("the bound is not MaxFloat32")
-	}
+	most := float64(math.MaxFloat32)
+	expect.True(t, fits(most, 1, 1) && !fits(math.Nextafter(most, math.Inf(1)), 1, 1), "the bound is not MaxFloat32")
 }
 
 func TestParseTextErrors(t *testing.T) {
@@ -168,9 +161,8 @@ func TestParseTextErrors(t *testing.T) {
 		expect.Failure(ParseText(test.spec, functions(own), Options{}))(t, test.want)
 	}
 	for _, name := range []string{"", "expr", "cmd", "model", "rubric", "a,b", "a=b", "cmd:x", "a b"} {
-		if _, err := ParseText("expr:1", functions(map[string]envs.Reward{name: lengthReward}), Options{}); err == nil {
-			t.Errorf("a reward of a task may be called %q", name)
-		}
+		_, err := ParseText("expr:1", functions(map[string]envs.Reward{name: lengthReward}), Options{})
+		expect.True(t, err != nil, "a reward of a task may be called %q", name)
 	}
 }
 

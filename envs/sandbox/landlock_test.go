@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -29,7 +30,6 @@ func TestOldLandlock(t *testing.T) {
 	if err != nil || !strings.HasPrefix(o.Stdout, "full\n") || strings.Contains(o.Stdout, "ESCAPED") || o.Status != OK {
 		t.Errorf("%+v, %v", o, err)
 	}
-	if data, err := os.ReadFile(name); err != nil || string(data) != "full" {
-		t.Errorf("it holds %q, %v", data, err)
-	}
+	data, err := os.ReadFile(name)
+	expect.True(t, err == nil && string(data) == "full", "it holds %q, %v", data, err)
 }

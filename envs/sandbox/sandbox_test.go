@@ -37,9 +37,7 @@ func eachWay(t *testing.T, test func(t *testing.T, s *Sandbox, python *Language)
 			if absent := (*Absent)(nil); errors.As(err, &absent) && absent.Tried == nil {
 				t.Skip(err)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.Require(t, err == nil, "%v", err)
 			python.env = append(slices.Clone(python.env), marker())
 			test(t, s, python)
 		})
@@ -105,9 +103,8 @@ func TestStatus(t *testing.T) {
 			if o.Status != test.status || o.ExitCode != test.code || test.signal != 0 && o.Signal != test.signal || !strings.Contains(o.Stdout, test.out) || !strings.Contains(o.Stderr, test.err) {
 				t.Errorf("%.80q: %s, exit code %d, signal %d, %.200q, %.400q %s", test.program, o.Status, o.ExitCode, o.Signal, o.Stdout, o.Stderr, o.Error)
 			}
-			if o.Status == Timeout && o.CPU > 2*l.Wall.Seconds() {
-				t.Errorf("%.80q: %v s of processor time", test.program, o.CPU)
-			}
+			expect.True(t, o.Status != Timeout || o.CPU <= 2*l.Wall.Seconds(),
+				"%.80q: %v s of processor time", test.program, o.CPU)
 		}
 	})
 }
@@ -180,21 +177,18 @@ func TestAttacks(t *testing.T) {
 			if strings.Contains(o.Stdout, "ESCAPED") || strings.Contains(o.Stdout, "a secret") || o.Status == SandboxError {
 				t.Errorf("%s: %s %.300q %.600q %s", a.name, o.Status, o.Stdout, o.Stderr, o.Error)
 			}
-			if took := time.Since(began); took > limits.Wall+8*time.Second {
-				t.Errorf("%s took %v", a.name, took)
-			}
+			took := time.Since(began)
+			expect.True(t, took <= limits.Wall+8*time.Second, "%s took %v", a.name, took)
 			if testing.Verbose() {
 				t.Logf("%-28s %-8s code %d signal %d peak %4.0f MB %.70q %.60q", a.name, o.Status, o.ExitCode, o.Signal, o.Peak, o.Stdout, lastLine([]byte(o.Stderr)))
 			}
 		}
 		settles(t, before)
-		if data, err := os.ReadFile(outside); err != nil || string(data) != "a secret" {
-			t.Errorf("a file outside is now %q, %v", data, err)
-		}
+		data, err := os.ReadFile(outside)
+		expect.True(t, err == nil && string(data) == "a secret", "a file outside is now %q, %v", data, err)
 		_ = socket.SetReadDeadline(time.Now().Add(time.Millisecond))
-		if n, err := socket.Read(make([]byte, 9)); err == nil {
-			t.Errorf("a socket outside has got %d bytes", n)
-		}
+		n, err := socket.Read(make([]byte, 9))
+		expect.True(t, err != nil, "a socket outside has got %d bytes", n)
 	})
 }
 
@@ -211,9 +205,8 @@ func TestAttacksOnNobody(t *testing.T) {
 	c := exec.CommandContext(t.Context(), name, "-test.short", "-test.run", "^(TestAttacks|TestSweep)$")
 	c.Dir, c.Env = dir, []string{"PATH=/usr/bin:/bin", "HOME=" + dir}
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	if out, err := c.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	out, err := c.CombinedOutput()
+	expect.True(t, err == nil, "%v\n%s", err, out)
 }
 
 // TestManyRuns counts leftovers after rapid runs.
@@ -237,9 +230,8 @@ func TestManyRuns(t *testing.T) {
 				l.Wall, program = time.Duration(i%70)*time.Millisecond, "import os\nos.fork()\nwhile True: pass"
 			}
 			o, err := s.RunText(t.Context(), l, python, program, nil)
-			if err != nil || i%5 != 0 && o.Stdout != strconv.Itoa(i)+"\n" || i%5 == 0 && o.Status != Timeout {
-				t.Fatalf("run %d: %+v, %v", i, o, err)
-			}
+			expect.Require(t, err == nil && (i%5 == 0 || o.Stdout == strconv.Itoa(i)+"\n") && (i%5 != 0 || o.Status == Timeout),
+				"run %d: %+v, %v", i, o, err)
 		}
 		settles(t, before)
 	}
@@ -251,12 +243,10 @@ func TestCancel(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		began := time.Now()
-		if _, err := s.RunText(ctx, Usual(), python, "import time; time.sleep(60)", nil); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("error %v", err)
-		}
-		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("it took %v", took)
-		}
+		_, err := s.RunText(ctx, Usual(), python, "import time; time.sleep(60)", nil)
+		expect.True(t, errors.Is(err, context.DeadlineExceeded), "error %v", err)
+		took := time.Since(began)
+		expect.True(t, took <= 5*time.Second, "it took %v", took)
 		settles(t, before)
 	})
 }
@@ -279,25 +269,19 @@ func TestHelper(t *testing.T) {
 	eachWay(t, func(t *testing.T, s *Sandbox, python *Language) {
 		run := func() int {
 			t.Helper()
-			if o, err := s.RunText(t.Context(), quick(), python, "print(1)", nil); err != nil || o.Stdout != "1\n" {
-				t.Fatalf("%+v, %v", o, err)
-			}
+			o, err := s.RunText(t.Context(), quick(), python, "print(1)", nil)
+			expect.Require(t, err == nil && o.Stdout == "1\n", "%+v, %v", o, err)
 			h := <-s.idle
 			defer func() { s.idle <- h }()
 			return h.command.Process.Pid
 		}
 		first := run()
-		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", first)); err != nil || string(text) != "1000\n" {
-			t.Errorf("oom_score_adj is %q, %v; want 1000", text, err)
-		}
-		if second := run(); second != first {
-			t.Errorf("two helpers served: %d and %d", first, second)
-		}
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", first))
+		expect.True(t, err == nil && string(text) == "1000\n", "oom_score_adj is %q, %v; want 1000", text, err)
+		expect.Same(t, first, run(), "two helpers served: %d and", first)
 		must.Do(t, unix.Kill(first, unix.SIGKILL))
 		third := run()
-		if third == first {
-			t.Error("a helper that is gone served")
-		}
+		expect.True(t, third != first, "a helper that is gone served")
 		// All helpers may be gone, for example when memory has run out.
 		idle := make(chan *helper, 8)
 		for range cap(idle) - 1 {
@@ -306,13 +290,10 @@ func TestHelper(t *testing.T) {
 			must.Do(t, h.command.Process.Kill())
 		}
 		many := &Sandbox{means: s.means, slots: s.slots, idle: idle}
-		if o, err := many.RunText(t.Context(), quick(), python, "print(1)", nil); err != nil || o.Stdout != "1\n" {
-			t.Errorf("%+v, %v", o, err)
-		}
+		o, err := many.RunText(t.Context(), quick(), python, "print(1)", nil)
+		expect.True(t, err == nil && o.Stdout == "1\n", "%+v, %v", o, err)
 		_ = many.Close()
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.NoError(t, s.Close(), "Close")
 		if err := unix.Kill(third, 0); err != unix.ESRCH {
 			t.Errorf("the helper is still there after Close: %v", err)
 		}
@@ -332,9 +313,7 @@ func TestInterpreterBelowTmp(t *testing.T) {
 	eachWay(t, func(t *testing.T, s *Sandbox, _ *Language) {
 		l := &Language{Interpreter: name, Read: append(machine(), name)}
 		out, err := s.Run(t.Context(), quick(), Program{Language: l, Argv: []string{"works"}})
-		if err != nil || out[0].Stdout != "works\n" {
-			t.Errorf("%+v, %v", out, err)
-		}
+		expect.True(t, err == nil && out[0].Stdout == "works\n", "%+v, %v", out, err)
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -54,8 +55,7 @@ func TestFoldersAreRemoved(t *testing.T) {
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("%s is still there: %v", dir, err)
 	}
-	if c, err := f.make(); err != nil || filepath.Dir(c) == dir {
-		t.Errorf("%s after Close, %v", c, err)
-	}
+	c, err := f.make()
+	expect.True(t, err == nil && filepath.Dir(c) != dir, "%s after Close, %v", c, err)
 	f.remove()
 }

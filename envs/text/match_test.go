@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/envs/answer/hacks"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestFindLabel(t *testing.T) {
@@ -56,22 +57,17 @@ func FuzzFindLabel(f *testing.F) {
 	labels := []string{"positive", "art", "art history", "ß"}
 	f.Fuzz(func(t *testing.T, response string) {
 		label, by := named.find(response, labels)
-		if (label == "") != (by == "") {
-			t.Errorf("%q by %q", label, by)
-		}
+		expect.Same(t, (by == ""), (label == ""), "%q by %q", label, by)
 	})
 }
 
 // TestHacks: what policies try in place of a label is not positive by any rule.
 func TestHacks(t *testing.T) {
-	if len(hacks.Labels) < 80 {
-		t.Errorf("only %d hacks", len(hacks.Labels))
-	}
+	expect.True(t, len(hacks.Labels) >= 80, "only %d hacks", len(hacks.Labels))
 	for _, response := range hacks.Labels {
 		for _, rule := range []match{named, exact} {
-			if label, by := rule.find(response, []string{"negative", "positive"}); label == "positive" {
-				t.Errorf("%s: %q is taken for it by %s", rule, response, by)
-			}
+			label, by := rule.find(response, []string{"negative", "positive"})
+			expect.True(t, label != "positive", "%s: %q is taken for it by %s", rule, response, by)
 		}
 	}
 }

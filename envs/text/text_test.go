@@ -20,9 +20,8 @@ func TestBuiltin(t *testing.T) {
 	counts, seen := map[string]int{}, map[string]bool{}
 	for _, r := range rows {
 		counts[r.Label]++
-		if seen[r.Text] || r.Text != strings.TrimSpace(r.Text) || len(strings.Fields(r.Text)) < 4 {
-			t.Errorf("%s:%d: %q is a duplicate, or not a sentence", r.File, r.Line, r.Text)
-		}
+		expect.True(t, !seen[r.Text] && r.Text == strings.TrimSpace(r.Text) && len(strings.Fields(r.Text)) >= 4,
+			"%s:%d: %q is a duplicate, or not a sentence", r.File, r.Line, r.Text)
 		seen[r.Text] = true
 	}
 	expect.Equal(t, map[string]int{"positive": 155, "negative": 155}, counts)
@@ -55,9 +54,8 @@ func TestColumnOfLabels(t *testing.T) {
 		}
 		must.Do(t, os.WriteFile(path, []byte(rows), 0o644))
 		o := envs.LabelledRows{Dataset: path, TextColumn: "text", LabelColumn: "label"}
-		if _, err := o.Rows(t.Context(), find(path)); (err == nil) != (distinct < 10) {
-			t.Errorf("%d labels of 10 rows: %v", distinct, err)
-		}
+		_, err := o.Rows(t.Context(), find(path))
+		expect.True(t, (err == nil) == (distinct < 10), "%d labels of 10 rows: %v", distinct, err)
 	}
 }
 
@@ -86,9 +84,8 @@ func TestCustomLabels(t *testing.T) {
 		if err == nil {
 			_, err = o.Rows(t.Context(), find(path))
 		}
-		if (err == nil) != (test.wrong == "") || err != nil && !strings.Contains(err.Error(), test.wrong) {
-			t.Errorf("labels %q: error %v, want %q", test.labels, err, test.wrong)
-		}
+		expect.True(t, (err == nil) == (test.wrong == "") && (err == nil || strings.Contains(err.Error(), test.wrong)),
+			"labels %q: error %v, want %q", test.labels, err, test.wrong)
 	}
 	o := &options{LabelledRows: envs.LabelledRows{TextColumn: "text", LabelColumn: "label"}, Template: "what?"}
 	expect.Error(t, o.Check(), "{text}")
@@ -105,14 +102,11 @@ func TestEpisodes(t *testing.T) {
 	ctx := t.Context()
 	for _, asText := range []bool{true, false} {
 		made := must.Get((&options{}).Task(envs.Setup{Seed: 1, Text: asText}))(t)
-		if made.Len(envs.Train)+made.Len(envs.Eval) != 310 {
-			t.Errorf("%d and %d rows", made.Len(envs.Train), made.Len(envs.Eval))
-		}
+		expect.Same(t, 310, made.Len(envs.Train)+made.Len(envs.Eval), "%d and %d rows", made.Len(envs.Train), made.Len(envs.Eval))
 		e := must.Get(made.Episode(envs.Train, 3))(t)
 		row := e.(*episode).row
-		if want := map[bool]string{true: " " + row.Label, false: row.Label}[asText]; e.(envs.Demonstrator).Solution() != want {
-			t.Errorf("solution %q, want %q", e.(envs.Demonstrator).Solution(), want)
-		}
+		expect.Same(t, map[bool]string{true: " " + row.Label, false: row.Label}[asText], e.(envs.Demonstrator).Solution(),
+			"solution")
 		for _, test := range []struct {
 			answer string
 			info   envs.Info
@@ -134,9 +128,8 @@ func TestEpisodes(t *testing.T) {
 				reward = 1
 			}
 			expect.Equal(t, envs.Step{Keep: len(test.answer), Done: true, Reward: reward, Info: &test.info}, step, test.answer)
-			if _, err := e.Step(ctx, envs.Action{}); err == nil {
-				t.Error("a second answer is taken")
-			}
+			_, err := e.Step(ctx, envs.Action{})
+			expect.True(t, err != nil, "a second answer is taken")
 		}
 	}
 	made := must.Get((&options{Template: "{text} Is that {labels}?"}).Task(envs.Setup{Seed: 1, Text: true}))(t)
@@ -144,7 +137,6 @@ func TestEpisodes(t *testing.T) {
 	if shown, _ := e.Reset(ctx); shown.Text != e.(*episode).row.Text+` Is that "negative" or "positive"?` {
 		t.Errorf("shown %q", shown.Text)
 	}
-	if _, err := made.Episode(envs.Eval, made.Len(envs.Eval)); err == nil {
-		t.Error("a held-out row past the last")
-	}
+	_, err := made.Episode(envs.Eval, made.Len(envs.Eval))
+	expect.True(t, err != nil, "a held-out row past the last")
 }

@@ -2,6 +2,7 @@ package tools_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/envs/tools"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 type message struct {
@@ -67,9 +69,7 @@ func TestParse(t *testing.T) {
 	for _, m := range messages {
 		t.Run(m.format.Name+": "+m.name, func(t *testing.T) {
 			content, calls := m.format.Parse(m.text)
-			if diff := cmp.Diff(m.want, message{content, calls}); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, m.want, message{content, calls})
 		})
 	}
 }
@@ -114,9 +114,8 @@ func TestForce(t *testing.T) {
 		if f == tools.Mistral {
 			id = regexp.MustCompile(`^[0-9a-f]{9}$`)
 		}
-		if one := f.NewID(); !id.MatchString(one) || one == f.NewID() {
-			t.Errorf("%s: id %s", f.Name, one)
-		}
+		one := f.NewID()
+		expect.True(t, id.MatchString(one) && one != f.NewID(), "%s: id %s", f.Name, one)
 	}
 }
 
@@ -127,9 +126,8 @@ func TestFormatOf(t *testing.T) {
 		`{{- "<|python_tag|>" + tool_call.name }}`:      tools.Llama,
 		`{% if tools %}{{ tools | tojson }}{% endif %}`: tools.JSON,
 	} {
-		if got := tools.FormatOf(template); got != want {
-			t.Errorf("%s: %s, want %s", template, got.Name, want.Name)
-		}
+		got := tools.FormatOf(template)
+		expect.True(t, got == want, "%s: %s, want %s", template, got.Name, want.Name)
 	}
 }
 
@@ -150,9 +148,7 @@ func TestNames(t *testing.T) {
 		{function(`"name": "a"`) + "," + function(`"name": "a"`), `tool 2: duplicate name "a"`},
 	} {
 		list, err := dataset.Parse("[" + c.list + "]")
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		names, err := tools.Names(list.([]any))
 		got := strings.Join(names, " ")
 		if err != nil {
@@ -171,14 +167,11 @@ func FuzzReader(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string, size int) {
 		for _, format := range []*tools.Format{tools.Hermes, tools.Mistral, tools.Llama, tools.JSON} {
 			content, calls := format.Parse(text)
-			if len(calls) == 0 && content != text {
-				t.Errorf("%s: %q became %q without a call", format.Name, text, content)
-			}
+			expect.True(t, len(calls) != 0 || content == text, "%s: %q became %q without a call", format.Name, text, content)
 			for _, c := range calls {
 				var arguments map[string]any
-				if c.Name == "" || json.Unmarshal(c.Arguments, &arguments) != nil {
-					t.Errorf("%s: %q has the call %+v", format.Name, text, c)
-				}
+				expect.True(t, c.Name != "" && json.Unmarshal(c.Arguments, &arguments) == nil,
+					"%s: %q has the call %+v", format.Name, text, c)
 			}
 			r := tools.NewReader(format)
 			streamed := ""
@@ -188,9 +181,7 @@ func FuzzReader(f *testing.F) {
 				rest = rest[n:]
 			}
 			rest, again := r.End()
-			if diff := cmp.Diff(message{content, calls}, message{streamed + rest, again}); diff != "" {
-				t.Errorf("%s: %q (-whole +streamed):\n%s", format.Name, text, diff)
-			}
+			expect.Equal(t, message{content, calls}, message{streamed + rest, again}, fmt.Sprintf("%s: %q", format.Name, text))
 		}
 	})
 }

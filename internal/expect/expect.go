@@ -1,4 +1,4 @@
-// Package expect compares results with what a test expects. Differences fail the test; it goes on.
+// Package expect compares results with what a test expects. Differences fail the test; it goes on, except after Require.
 package expect
 
 import (
@@ -14,6 +14,55 @@ func Equal(t testing.TB, want, got any, what ...any) {
 	t.Helper()
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", fmt.Sprint(what...), diff)
+	}
+}
+
+// Same compares by ==; what says what is compared.
+func Same[T comparable](t testing.TB, want, got T, what string, args ...any) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %s, want %s", fmt.Sprintf(what, args...), quoted(got), quoted(want))
+	}
+}
+
+// Result is Same for a call that may fail: expect.Result(strconv.Atoi(text))(t, 3, "three").
+func Result[T comparable](got T, err error) func(t testing.TB, want T, what string, args ...any) {
+	return func(t testing.TB, want T, what string, args ...any) {
+		t.Helper()
+		if err != nil || got != want {
+			t.Errorf("%s: got %s, %v, want %s", fmt.Sprintf(what, args...), quoted(got), err, quoted(want))
+		}
+	}
+}
+
+func quoted(v any) string {
+	if text, ok := v.(string); ok {
+		return fmt.Sprintf("%q", text)
+	}
+	return fmt.Sprintf("%+v", v)
+}
+
+// True expects ok; the rest says what is wrong where it is not.
+func True(t testing.TB, ok bool, wrong string, args ...any) {
+	t.Helper()
+	if !ok {
+		t.Errorf(wrong, args...)
+	}
+}
+
+// Require is True for what the rest of the test needs: without it, the test ends.
+func Require(t testing.TB, ok bool, wrong string, args ...any) {
+	t.Helper()
+	if !ok {
+		t.Fatalf(wrong, args...)
+	}
+}
+
+// NoError expects a nil error of what was done.
+func NoError(t testing.TB, err error, what string, args ...any) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("%s: %v", fmt.Sprintf(what, args...), err)
 	}
 }
 

@@ -25,9 +25,7 @@ func TestJSON(t *testing.T) {
 	must.Do(t, files.LoadJSON(path, &got))
 	expect.Equal(t, want, got)
 	wantError(t, files.SaveJSON(path, state{Best: math.NaN()}), path, "NaN")
-	if err := files.LoadJSON(path, &got); err != nil {
-		t.Errorf("a refused value damaged the file: %v", err)
-	}
+	expect.NoError(t, files.LoadJSON(path, &got), "a refused value damaged the file")
 	for _, test := range []struct{ text, want string }{
 		{"{\n\"step\": 1,\n\"speed\": 2}", `unknown field "speed"`},
 		{"{\n\"step\": \"1\"}", "line 2"},
@@ -51,15 +49,9 @@ func put(t *testing.T, path, text string) {
 // wantError checks that err is one line containing every part.
 func wantError(t *testing.T, err error, parts ...string) {
 	t.Helper()
-	if err == nil {
-		t.Fatalf("no error; want one with %q", parts)
-	}
-	if strings.Contains(err.Error(), "\n") {
-		t.Errorf("error of several lines: %q", err)
-	}
+	expect.Require(t, err != nil, "no error; want one with %q", parts)
+	expect.True(t, !strings.Contains(err.Error(), "\n"), "error of several lines: %q", err)
 	for _, p := range parts {
-		if !strings.Contains(err.Error(), p) {
-			t.Errorf("error %q lacks %q", err, p)
-		}
+		expect.True(t, strings.Contains(err.Error(), p), "error %q lacks %q", err, p)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/half"
 )
 
@@ -28,8 +29,7 @@ func TestRounding(t *testing.T) {
 		{1 + 1.0/2048, 0x3c00, 0x3f80}, {1 + 3.0/2048, 0x3c02, 0x3f80}, // ties to even
 		{65520, 0x7c00, 0x4780}, {1e-8, 0, 0x322c}, {float32(math.Inf(-1)), 0xfc00, 0xff80}, {float32(math.Copysign(0, -1)), 0x8000, 0x8000},
 	} {
-		if h, b := half.ToFloat16(c.v), half.ToBFloat16(c.v); h != c.half || b != c.bf16 {
-			t.Errorf("%g: half %#x and bfloat16 %#x, want %#x and %#x", c.v, h, b, c.half, c.bf16)
-		}
+		h, b := half.ToFloat16(c.v), half.ToBFloat16(c.v)
+		expect.True(t, h == c.half && b == c.bf16, "%g: half %#x and bfloat16 %#x, want %#x and %#x", c.v, h, b, c.half, c.bf16)
 	}
 }

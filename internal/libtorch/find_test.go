@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -41,9 +42,8 @@ func TestFindOrder(t *testing.T) {
 	pythonThat(t, filepath.Join(python, "__init__.py"))
 	want := func(dir, from string) {
 		t.Helper()
-		if found, err := Find(cache); found != (Found{dir, from}) || err != nil {
-			t.Errorf("got %v, %v, want %s", found, err, from)
-		}
+		found, err := Find(cache)
+		expect.True(t, found == (Found{dir, from}) && err == nil, "got %v, %v, want %s", found, err, from)
 	}
 	want(python, "python3")
 	own := fake(t, filepath.Join(cache, "libtorch-"+Version), Version)
@@ -65,9 +65,8 @@ func TestPythonSearchesNoWorkingDirectory(t *testing.T) {
 	dir := t.TempDir()
 	must.Do(t, os.WriteFile(filepath.Join(fake(t, filepath.Join(dir, "torch"), Version), "__init__.py"), nil, 0o600))
 	t.Chdir(dir)
-	if found, err := Find(t.TempDir()); err == nil || !strings.Contains(err.Error(), "python3 has no torch package") {
-		t.Errorf("got %v, %v", found, err)
-	}
+	found, err := Find(t.TempDir())
+	expect.True(t, err != nil && strings.Contains(err.Error(), "python3 has no torch package"), "got %v, %v", found, err)
 }
 
 func TestMissingIsNamed(t *testing.T) {
@@ -88,9 +87,8 @@ func TestMissingIsNamed(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), Version) || errors.As(err, &missing) != (test.variable == "") {
 				t.Errorf("got %v, want %q in it, and the version", err, test.want)
 			}
-			if test.variable == "" && !strings.Contains(err.Error(), "rltrain setup") {
-				t.Errorf("%v does not say how to get it", err)
-			}
+			expect.True(t, test.variable != "" || strings.Contains(err.Error(), "rltrain setup"),
+				"%v does not say how to get it", err)
 		})
 	}
 }
@@ -99,9 +97,8 @@ func TestFindCUDA(t *testing.T) {
 	core, cache := fake(t, t.TempDir(), Version), t.TempDir()
 	pythonThat(t, " ")
 	var missing *Missing
-	if _, err := FindCUDA(core, cache); !errors.As(err, &missing) || !strings.Contains(err.Error(), "rltrain setup --device cuda") {
-		t.Errorf("got %v", err)
-	}
+	_, err := FindCUDA(core, cache)
+	expect.True(t, errors.As(err, &missing) && strings.Contains(err.Error(), "rltrain setup --device cuda"), "got %v", err)
 	for _, test := range []struct{ core, cache string }{
 		{fake(t, t.TempDir(), Version, cudaLibrary), ""}, {core, fake(t, filepath.Join(cache, "libtorch-cuda-"+Version), Version, cudaLibrary)},
 	} {
@@ -109,8 +106,7 @@ func TestFindCUDA(t *testing.T) {
 		if want == "" {
 			want = test.core
 		}
-		if dir, err := FindCUDA(test.core, cache); dir != want || err != nil {
-			t.Errorf("got %s, %v, want %s", dir, err, want)
-		}
+		dir, err := FindCUDA(test.core, cache)
+		expect.True(t, dir == want && err == nil, "got %s, %v, want %s", dir, err, want)
 	}
 }

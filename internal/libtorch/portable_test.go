@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -25,11 +26,8 @@ func TestPortable(t *testing.T) {
 	defer file.Close()
 	_, dirs, err := Dependencies(file, "/here")
 	must.Do(t, err)
-	if want := []string{"/here"}; !cmp.Equal(dirs, want) {
-		t.Errorf("the library searches %q, want %q", dirs, want)
-	}
+	want := []string{"/here"}
+	expect.True(t, cmp.Equal(dirs, want), "the library searches %q, want %q", dirs, want)
 	must.Do(t, Portable(library)) // a second time changes nothing
-	if err := Portable(source); err == nil {
-		t.Error("a source has a search path")
-	}
+	expect.True(t, Portable(source) != nil, "a source has a search path")
 }

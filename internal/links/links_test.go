@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -37,23 +38,18 @@ func TestLinks(t *testing.T) {
 			return err
 		}
 		for _, found := range link.FindAllStringSubmatch(withoutCode(string(text)), -1) {
-			if problem := follow(path, found[1]); problem != "" {
-				t.Errorf("%s: %s: %s", strings.TrimPrefix(path, root+"/"), found[1], problem)
-			}
+			expect.Same(t, "", follow(path, found[1]), "%s: %s", strings.TrimPrefix(path, root+"/"), found[1])
 		}
 		return nil
 	}))
-	if pages < 5 {
-		t.Errorf("%d pages were read, want all", pages)
-	}
+	expect.True(t, pages >= 5, "%d pages were read, want all", pages)
 }
 
 // TestReadmeIsShort: details belong in docs.
 func TestReadmeIsShort(t *testing.T) {
 	text := must.Get(os.ReadFile(filepath.Join(root, "README.md")))(t)
-	if n := strings.Count(string(text), "\n"); n > 120 {
-		t.Errorf("README.md has %d lines, want at most 120", n)
-	}
+	n := strings.Count(string(text), "\n")
+	expect.True(t, n <= 120, "README.md has %d lines, want at most 120", n)
 }
 
 // follow returns what is wrong with a link on the page at path, or "".
@@ -104,7 +100,5 @@ func withoutCode(text string) string {
 }
 
 func TestAnchor(t *testing.T) {
-	if got := anchor("## What a run leaves behind, and `why`"); got != "what-a-run-leaves-behind-and-why" {
-		t.Error(got)
-	}
+	expect.Same(t, "what-a-run-leaves-behind-and-why", anchor("## What a run leaves behind, and `why`"), "anchor")
 }

@@ -1,6 +1,10 @@
 package nearest
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
+)
 
 func TestName(t *testing.T) {
 	candidates := []string{"epochs", "rl_episodes", "learning_rate", "seed", "mode", "beta"}
@@ -15,9 +19,7 @@ func TestName(t *testing.T) {
 		"temperature":  "",
 		"Seed":         "seed",
 	} {
-		if got := Name(name, candidates); got != want {
-			t.Errorf("%q: got %q, want %q", name, got, want)
-		}
+		expect.Same(t, want, Name(name, candidates), "%q", name)
 	}
 }
 
@@ -26,8 +28,6 @@ func TestEditDistance(t *testing.T) {
 		a, b string
 		want int
 	}{{"", "", 0}, {"abc", "", 3}, {"kitten", "sitting", 3}, {"ca", "ac", 1}, {"abcd", "acbd", 1}} {
-		if got := editDistance(test.a, test.b); got != test.want {
-			t.Errorf("%s, %s: got %d, want %d", test.a, test.b, got, test.want)
-		}
+		expect.Same(t, test.want, editDistance(test.a, test.b), "%s, %s", test.a, test.b)
 	}
 }

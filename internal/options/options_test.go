@@ -59,9 +59,7 @@ func TestRead(t *testing.T) {
 		t.Errorf("tags: %+v, %+v, %+v", count, kind, rate)
 	}
 	kind.Set("c")
-	if o.Kind != "c" || kind.Get() != "c" || kind.Default() != "a" {
-		t.Errorf("kind is %v, read as %v", o.Kind, kind.Get())
-	}
+	expect.True(t, o.Kind == "c" && kind.Get() == "c" && kind.Default() == "a", "kind is %v, read as %v", o.Kind, kind.Get())
 }
 
 func TestReadRefuses(t *testing.T) {
@@ -139,14 +137,12 @@ func TestParse(t *testing.T) {
 	} {
 		got, err := s.Find(test.name).Parse(test.value)
 		if test.wrong != "" {
-			if err == nil || err.Error() != test.wrong {
-				t.Errorf("%s=%v: error %v, want %s", test.name, test.value, err, test.wrong)
-			}
+			expect.True(t, err != nil && err.Error() == test.wrong,
+				"%s=%v: error %v, want %s", test.name, test.value, err, test.wrong)
 			continue
 		}
-		if diff := cmp.Diff(test.want, got); err != nil || diff != "" {
-			t.Errorf("%s=%v: error %v\n%s", test.name, test.value, err, diff)
-		}
+		diff := cmp.Diff(test.want, got)
+		expect.True(t, err == nil && diff == "", "%s=%v: error %v\n%s", test.name, test.value, err, diff)
 	}
 }
 
@@ -202,18 +198,12 @@ func TestRange(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		if text != "" && r.String() != test.words {
-			t.Errorf("%s: %s, want %s", text, r, test.words)
-		}
+		expect.True(t, text == "" || r.String() == test.words, "%s: %s, want %s", text, r, test.words)
 		for _, x := range test.in {
-			if !r.Holds(x) {
-				t.Errorf("%s excludes %v", text, x)
-			}
+			expect.True(t, r.Holds(x), "%s excludes %v", text, x)
 		}
 		for _, x := range test.out {
-			if r.Holds(x) {
-				t.Errorf("%s has %v", text, x)
-			}
+			expect.True(t, !r.Holds(x), "%s has %v", text, x)
 		}
 	}
 }

@@ -58,9 +58,8 @@ func TestWriteThroughLinks(t *testing.T) {
 	for link, file := range map[string]string{"second": "far/file", "dangling": "far/new", "absolute": "far/third", "deep": "far/fourth"} {
 		must.Do(t, Write(at(link), []byte(link), 0o644))
 		info, err := os.Lstat(at(link))
-		if err != nil || info.Mode()&os.ModeSymlink == 0 || content(t, at(file)) != link {
-			t.Errorf("%s is %v, %s has %q; %v", link, info.Mode(), file, content(t, at(file)), err)
-		}
+		expect.True(t, err == nil && info.Mode()&os.ModeSymlink != 0 && content(t, at(file)) == link,
+			"%s is %v, %s has %q; %v", link, info.Mode(), file, content(t, at(file)), err)
 	}
 	expect.Error(t, Write(at("round"), nil, 0o644), "too many symbolic links")
 	if err := Write(at("far"), nil, 0o644); !errors.Is(err, errFolder) {
@@ -70,12 +69,9 @@ func TestWriteThroughLinks(t *testing.T) {
 
 // Anything but a regular file keeps its type.
 func TestWriteToDevicesAndPipes(t *testing.T) {
-	if err := Write(os.DevNull, []byte("x"), 0o644); err != nil {
-		t.Error(err)
-	}
-	if info, err := os.Stat(os.DevNull); err != nil || info.Mode()&os.ModeCharDevice == 0 {
-		t.Errorf("%s is %v, %v", os.DevNull, info.Mode(), err)
-	}
+	expect.NoError(t, Write(os.DevNull, []byte("x"), 0o644), "Write")
+	info, err := os.Stat(os.DevNull)
+	expect.True(t, err == nil && info.Mode()&os.ModeCharDevice != 0, "%s is %v, %v", os.DevNull, info.Mode(), err)
 	if err := Write("/dev/full", []byte("x"), 0o644); !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("/dev/full takes a byte: %v", err)
 	}
@@ -89,23 +85,16 @@ func TestWriteToDevicesAndPipes(t *testing.T) {
 			data, err := os.ReadFile(pipe)
 			got <- string(data) + errorText(err)
 		}()
-		if err := Write(filepath.Join(dir, name), []byte("through"), 0o644); err != nil {
-			t.Error(err)
-		}
-		if text := <-got; text != "through" {
-			t.Errorf("%q came out of the pipe", text)
-		}
+		expect.NoError(t, Write(filepath.Join(dir, name), []byte("through"), 0o644), "Write")
+		text := <-got
+		expect.True(t, text == "through", "%q came out of the pipe", text)
 	}
 	expect.Equal(t, []string{"link", "pipe"}, names(t, dir))
 	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	defer read.Close()
 	defer write.Close()
-	if err := Write("/dev/fd/"+fdOf(write), []byte("x"), 0o644); err != nil {
-		t.Errorf("as the shell's >(…) has it: %v", err)
-	}
+	expect.NoError(t, Write("/dev/fd/"+fdOf(write), []byte("x"), 0o644), "as the shell's >(…) has it")
 }
 
 func fdOf(f *os.File) string {
@@ -131,9 +120,8 @@ func TestCloseGivesUp(t *testing.T) {
 	must.Do(t, os.WriteFile(path, []byte("old"), 0o644))
 	file := must.Get(Create(path, 0o644))(t)
 	must.Get(file.WriteString("half"))(t)
-	if err := file.Close(); err != nil || content(t, path) != "old" {
-		t.Errorf("%v; the file is %q", err, content(t, path))
-	}
+	err := file.Close()
+	expect.True(t, err == nil && content(t, path) == "old", "%v; the file is %q", err, content(t, path))
 	expect.Equal(t, []string{"out"}, names(t, dir))
 }
 
@@ -147,9 +135,8 @@ func TestStaleFilesAreRemoved(t *testing.T) {
 	must.Do(t, Write(path, []byte("new"), 0o644))
 	expect.Equal(t, []string{filepath.Base(other), filepath.Base(writing.Name()), "out"}, names(t, dir))
 	must.Do(t, writing.Commit())
-	if err := writing.Close(); err != nil || content(t, path) != "" {
-		t.Errorf("%v; the last to commit does not win: %q", err, content(t, path))
-	}
+	err := writing.Close()
+	expect.True(t, err == nil && content(t, path) == "", "%v; the last to commit does not win: %q", err, content(t, path))
 }
 
 func TestWriteAtTheSameTime(t *testing.T) {
@@ -159,16 +146,13 @@ func TestWriteAtTheSameTime(t *testing.T) {
 	for i := range 16 {
 		all.Go(func() {
 			for range 20 {
-				if err := Write(path, []byte(strings.Repeat(string(rune('a'+i)), 1000)), 0o644); err != nil {
-					t.Error(err)
-				}
+				expect.NoError(t, Write(path, []byte(strings.Repeat(string(rune('a'+i)), 1000)), 0o644), "Write")
 			}
 		})
 	}
 	all.Wait()
-	if text := content(t, path); len(text) != 1000 || strings.Trim(text, text[:1]) != "" {
-		t.Errorf("%d bytes of several writers", len(text))
-	}
+	text := content(t, path)
+	expect.True(t, len(text) == 1000 && strings.Trim(text, text[:1]) == "", "%d bytes of several writers", len(text))
 	expect.Equal(t, []string{"out"}, names(t, dir))
 }
 
@@ -177,9 +161,8 @@ func TestFolder(t *testing.T) {
 	path := filepath.Join(dir, "a", "made")
 	fill := func(in string) error { return os.WriteFile(filepath.Join(in, "file"), []byte("x"), 0o644) }
 	broken := errors.New("broken")
-	if err := Folder(path, func(in string) error { return errors.Join(fill(in), broken) }); !errors.Is(err, broken) {
-		t.Error(err)
-	}
+	err := Folder(path, func(in string) error { return errors.Join(fill(in), broken) })
+	expect.True(t, errors.Is(err, broken), "%v", err)
 	expect.Equal(t, []string{}, names(t, filepath.Dir(path)))
 	must.Do(t, os.Mkdir(path, 0o755))
 	must.Do(t, os.MkdirAll(filepath.Join(besideName(path), "left"), 0o755))

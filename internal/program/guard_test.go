@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -66,9 +67,7 @@ func gone(t *testing.T, dir string) {
 		pid := must.Get(strconv.Atoi(strings.TrimSpace(string(text))))(t)
 		deadline := time.Now().Add(20 * time.Second)
 		for alive(pid) {
-			if time.Now().After(deadline) {
-				t.Fatalf("the %s lives on", name)
-			}
+			expect.Require(t, !time.Now().After(deadline), "the %s lives on", name)
 			time.Sleep(time.Millisecond)
 		}
 	}
@@ -84,17 +83,14 @@ func alive(pid int) bool {
 func TestProgramsEndWithTheirChildren(t *testing.T) {
 	dir := t.TempDir()
 	p := must.Get(New(escaping(t, dir), time.Minute, nil))(t)
-	if _, errs := ask(p); errs[0] != nil {
-		t.Fatal(errs[0])
-	}
+	_, errs := ask(p)
+	expect.Require(t, errs[0] == nil, "%v", errs[0])
 	p.Close()
 	gone(t, dir)
 
 	dir = t.TempDir()
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	keeper := must.Get(os.StartProcess("/proc/self/exe", []string{keeperName, escaping(t, dir)}, &os.ProcAttr{Files: []*os.File{nil, w, os.Stderr}}))(t)
 	_ = w.Close()
 	must.Get(r.Read(make([]byte, 1)))(t)
@@ -109,9 +105,8 @@ func TestExitStatus(t *testing.T) {
 		"sh -c 'exit 7'": "exit status 7", "sh -c 'kill -9 $$'": "signal: killed", "sh -c 'kill -TERM $$'": "signal: terminated", "true": "exit status 0",
 	} {
 		p := must.Get(New(command, time.Minute, nil))(t)
-		if _, errs := ask(p); errs[0] == nil || !strings.HasSuffix(errs[0].Error(), want) {
-			t.Errorf("%s: %v, want %s", command, errs[0], want)
-		}
+		_, errs := ask(p)
+		expect.True(t, errs[0] != nil && strings.HasSuffix(errs[0].Error(), want), "%s: %v, want %s", command, errs[0], want)
 		p.Close()
 	}
 }

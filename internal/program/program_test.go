@@ -18,9 +18,7 @@ func TestWords(t *testing.T) {
 		"sh -c 'echo $HOME; a | b'":    {"sh", "-c", "echo $HOME; a | b"},
 	} {
 		got, err := Words(command)
-		if err != nil {
-			t.Errorf("%s: %v", command, err)
-		}
+		expect.True(t, err == nil, "%s: %v", command, err)
 		expect.Equal(t, want, got, command)
 	}
 }
@@ -30,11 +28,8 @@ func TestLastLine(t *testing.T) {
 	for _, step := range []struct{ write, want string }{
 		{"", ""}, {"one", "one"}, {" more\n", "one more"}, {"\n  \n", "one more"}, {"a\nb\r\nc", "c"}, {"\n" + strings.Repeat("d", 1000), strings.Repeat("d", 512)},
 	} {
-		if n, err := l.Write([]byte(step.write)); n != len(step.write) || err != nil {
-			t.Errorf("%q: wrote %d, %v", step.write, n, err)
-		}
-		if got := l.String(); got != step.want {
-			t.Errorf("after %q: %q, want %q", step.write, got, step.want)
-		}
+		n, err := l.Write([]byte(step.write))
+		expect.True(t, n == len(step.write) && err == nil, "%q: wrote %d, %v", step.write, n, err)
+		expect.Same(t, step.want, l.String(), "after %q", step.write)
 	}
 }

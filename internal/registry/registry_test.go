@@ -30,9 +30,8 @@ func TestRegistry(t *testing.T) {
 	}
 	func() {
 		defer func() {
-			if said, _ := recover().(string); !strings.Contains(said, "test.Register") || !strings.Contains(said, "taken") {
-				t.Errorf("panicked with %q", said)
-			}
+			said, _ := recover().(string)
+			expect.True(t, strings.Contains(said, "test.Register") && strings.Contains(said, "taken"), "panicked with %q", said)
 		}()
 		add("beta", 3)
 	}()

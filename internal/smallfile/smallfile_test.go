@@ -16,9 +16,8 @@ func TestRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	expect.Failure(smallfile.Read(path))(t, path)
 	must.Do(t, os.WriteFile(path, []byte("{}"), 0o600))
-	if data, err := smallfile.Read(path); err != nil || string(data) != "{}" {
-		t.Errorf("%q, error %v", data, err)
-	}
+	data, err := smallfile.Read(path)
+	expect.True(t, err == nil && string(data) == "{}", "%q, error %v", data, err)
 	for size, fits := range map[int64]bool{smallfile.Limit: true, smallfile.Limit + 1: false} {
 		must.Do(t, os.Truncate(path, size))
 		if data, err := smallfile.Read(path); (err == nil) != fits || fits && int64(len(data)) != size {

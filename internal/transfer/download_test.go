@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -27,7 +28,6 @@ func TestPartialFileWithoutAChecksum(t *testing.T) {
 		Advance: func(n int64) { received += n },
 	}
 	must.Do(t, d.Receive(t.Context()))
-	if got := string(must.Get(os.ReadFile(path))(t)); got != whole || received != int64(len(whole)) {
-		t.Errorf("%q after %d bytes, want %q", got, received, whole)
-	}
+	got := string(must.Get(os.ReadFile(path))(t))
+	expect.True(t, got == whole && received == int64(len(whole)), "%q after %d bytes, want %q", got, received, whole)
 }

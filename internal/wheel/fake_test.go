@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -122,20 +123,14 @@ func wantSet(t *testing.T, i *fakeIndex, cache string) {
 	t.Helper()
 	dir := filepath.Join(cache, "a", "set-1")
 	big := must.Get(os.ReadFile(filepath.Join(dir, "lib", "big.so")))(t)
-	if !bytes.Equal(big, noise(len(big))) {
-		t.Error("the library is damaged")
-	}
+	expect.True(t, bytes.Equal(big, noise(len(big))), "the library is damaged")
 	for name, want := range map[string]string{"lib/sub/x.txt": "x", "LICENSE": "licence"} {
-		if got, err := os.ReadFile(filepath.Join(dir, name)); string(got) != want {
-			t.Errorf("%s: %q, %v", name, got, err)
-		}
+		got, err := os.ReadFile(filepath.Join(dir, name))
+		expect.True(t, string(got) == want, "%s: %q, %v", name, got, err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "__init__.py")); err == nil {
-		t.Error("other members were unpacked")
-	}
-	if !i.set().complete(dir) {
-		t.Error("the folder is not complete")
-	}
+	_, err := os.Stat(filepath.Join(dir, "__init__.py"))
+	expect.True(t, err != nil, "other members were unpacked")
+	expect.True(t, i.set().complete(dir), "the folder is not complete")
 	wantFiles(t, filepath.Join(cache, "downloads"), ".lock")
 	wantFiles(t, filepath.Join(cache, "a"), "set-1")
 }
@@ -144,14 +139,10 @@ func wantSet(t *testing.T, i *fakeIndex, cache string) {
 func wantFiles(t *testing.T, dir string, want ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil && len(want) > 0 {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil || len(want) == 0, "%v", err)
 	var got []string
 	for _, e := range entries {
 		got = append(got, e.Name())
 	}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("%s has %q, want %q", dir, got, want)
-	}
+	expect.Same(t, fmt.Sprint(want), fmt.Sprint(got), "%s has %q, want %q", dir, got, want)
 }

@@ -32,9 +32,7 @@ func TestSettings(t *testing.T) {
 	indexes := func(want ...string) {
 		t.Helper()
 		s, err := readSettings()
-		if err != nil || !cmp.Equal(s.indexes, want) {
-			t.Errorf("got %q, %v, want %q", s.indexes, err, want)
-		}
+		expect.True(t, err == nil && cmp.Equal(s.indexes, want), "got %q, %v, want %q", s.indexes, err, want)
 	}
 	write(t, filepath.Join(dir, "etc", "pip", "pip.conf"), "[global]\nindex-url = https://global/simple/\nproxy: proxy:3128\n")
 	indexes("https://global/simple")
@@ -105,17 +103,13 @@ func FuzzIndex(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		page := parseHTML(base, data)
 		for name, found := range page {
-			if strings.Contains(name, "/") {
-				t.Errorf("a file is called %q", name)
-			}
+			expect.True(t, !strings.Contains(name, "/"), "a file is called %q", name)
 			if _, err := url.Parse(found.address); err != nil {
 				t.Error(err)
 			}
 		}
 		files, err := parseJSON(base, data)
-		if err == nil && files == nil {
-			t.Error("neither files nor an error")
-		}
+		expect.True(t, err != nil || files != nil, "neither files nor an error")
 	})
 }
 
@@ -128,9 +122,7 @@ func FuzzConfig(f *testing.F) {
 			return
 		}
 		for key, value := range values {
-			if !strings.Contains(key, ".") || strings.TrimSpace(value) != value {
-				t.Errorf("%q = %q", key, value)
-			}
+			expect.True(t, strings.Contains(key, ".") && strings.TrimSpace(value) == value, "%q = %q", key, value)
 		}
 	})
 }
@@ -139,9 +131,7 @@ func FuzzNetrc(f *testing.F) {
 	f.Add([]byte("machine a login b password c\ndefault login d\nmacdef x\ny\n\nmachine z"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for host := range parseNetrc(data) {
-			if host != strings.ToLower(host) {
-				t.Errorf("host %q", host)
-			}
+			expect.Same(t, strings.ToLower(host), host, "host")
 		}
 	})
 }

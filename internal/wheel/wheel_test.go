@@ -60,14 +60,10 @@ func TestInstall(t *testing.T) {
 		c.Progress = func(file string, done, total int64) { last = fmt.Sprint(file, done-total) }
 		for range 2 {
 			dir, err := c.Install(t.Context(), i.set())
-			if err != nil || dir != filepath.Join(cache, "a", "set-1") {
-				t.Fatalf("%s, %v", dir, err)
-			}
+			expect.Require(t, err == nil && dir == filepath.Join(cache, "a", "set-1"), "%s, %v", dir, err)
 		}
 		wantSet(t, i, cache)
-		if len(i.requests) != 2 || last != "p-1.whl0" {
-			t.Errorf("requests %q, progress ends with %s", i.requests, last)
-		}
+		expect.True(t, len(i.requests) == 2 && last == "p-1.whl0", "requests %q, progress ends with %s", i.requests, last)
 		// A folder without one of its files is installed again.
 		must.Do(t, os.Remove(filepath.Join(cache, "a", "set-1", "LICENSE")))
 		must.Get(c.Install(t.Context(), i.set()))(t)
@@ -91,9 +87,8 @@ func TestInstallContinues(t *testing.T) {
 			must.Do(t, os.WriteFile(part, half(i.wheel), 0o644))
 			must.Get(patient(cache).Install(t.Context(), i.set()))(t)
 			wantSet(t, i, cache)
-			if want := int64(len(i.wheel) - len(half(i.wheel))); name == "half" && i.sent != want {
-				t.Errorf("%d bytes were sent again, want %d", i.sent, want)
-			}
+			want := int64(len(i.wheel) - len(half(i.wheel)))
+			expect.True(t, name != "half" || i.sent == want, "%d bytes were sent again, want %d", i.sent, want)
 		})
 	}
 }
@@ -154,13 +149,9 @@ func TestInstallRefuses(t *testing.T) {
 			t.Setenv("PIP_NO_INDEX", "")
 			c.prepare(i, &s, client)
 			_, err := client.Install(t.Context(), s)
-			if err == nil {
-				t.Fatal("no error")
-			}
+			expect.Require(t, err != nil, "no error")
 			for _, part := range c.want {
-				if !strings.Contains(err.Error(), part) {
-					t.Errorf("%q does not name %s", err, part)
-				}
+				expect.True(t, strings.Contains(err.Error(), part), "%q does not name %s", err, part)
 			}
 			wantFiles(t, filepath.Join(client.Cache, "a"))
 		})
@@ -202,9 +193,7 @@ func TestTwentyCuts(t *testing.T) {
 	cache := t.TempDir()
 	must.Get(patient(cache).Install(t.Context(), i.set()))(t)
 	wantSet(t, i, cache)
-	if cuts != 0 {
-		t.Errorf("%d cuts are left", cuts)
-	}
+	expect.Same(t, 0, cuts, "%d cuts are left", cuts)
 }
 
 // A process that is killed 20 times at random leaves nothing that is used, and the bytes that it received are not
@@ -242,13 +231,11 @@ func TestTwentyKills(t *testing.T) {
 	part := bytesAt(filepath.Join(cache, "downloads", "p-1.whl.part"))
 	i.answer = nil
 	command, out := installer(t, i, cache)
-	if err := command.Run(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	err := command.Run()
+	expect.Require(t, err == nil, "%v: %s", err, out)
 	wantSet(t, i, cache)
-	if want := int64(len(i.wheel)) - part; i.sent != want || part == 0 {
-		t.Errorf("after the kills %d bytes were there and %d sent, want %d", part, i.sent, want)
-	}
+	want := int64(len(i.wheel)) - part
+	expect.True(t, i.sent == want && part != 0, "after the kills %d bytes were there and %d sent, want %d", part, i.sent, want)
 }
 
 // Several processes at once download once.
@@ -266,9 +253,7 @@ func TestProcessesAtOnce(t *testing.T) {
 	}
 	all.Wait()
 	wantSet(t, i, cache)
-	if i.sent != int64(len(i.wheel)) {
-		t.Errorf("%d bytes were sent, want %d", i.sent, len(i.wheel))
-	}
+	expect.Same(t, int64(len(i.wheel)), i.sent, "%d bytes were sent, want %d", i.sent, len(i.wheel))
 }
 
 // An interrupted download keeps its bytes.
@@ -291,15 +276,13 @@ func TestInterrupted(t *testing.T) {
 			cancel()
 		}
 	}
-	if _, err := c.Install(ctx, i.set()); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	_, err := c.Install(ctx, i.set())
+	expect.True(t, errors.Is(err, context.Canceled), "got %v", err)
 	i.answer, c.Progress = nil, nil
 	must.Get(c.Install(t.Context(), i.set()))(t)
 	wantSet(t, i, cache)
-	if want := int64(len(i.wheel) - len(i.wheel)/2); i.sent != want {
-		t.Errorf("%d bytes were sent again, want %d", i.sent, want)
-	}
+	want := int64(len(i.wheel) - len(i.wheel)/2)
+	expect.True(t, i.sent == want, "%d bytes were sent again, want %d", i.sent, want)
 }
 
 // A folder that Save made serves a machine without network access, as does a folder of pip's find-links.
@@ -307,9 +290,7 @@ func TestSaveAndFrom(t *testing.T) {
 	i := newIndex(t, 1<<16)
 	wheels := t.TempDir()
 	must.Do(t, patient(t.TempDir()).Save(t.Context(), wheels, i.set(), i.set()))
-	if i.sent != int64(len(i.wheel)) {
-		t.Errorf("%d bytes were sent, want %d", i.sent, len(i.wheel))
-	}
+	expect.Same(t, int64(len(i.wheel)), i.sent, "%d bytes were sent, want %d", i.sent, len(i.wheel))
 	i.Close()
 	cache := t.TempDir()
 	c := patient(cache)
@@ -350,17 +331,14 @@ func TestLogins(t *testing.T) {
 	t.Setenv("PIP_EXTRA_INDEX_URL", i.URL+"/simple")
 	must.Get(patient(t.TempDir()).Install(t.Context(), i.set()))(t)
 	for path, want := range map[string]string{"first/p/": "ann:secret", "second/simple/p/": "bob:netrc", "second/files/p-1.whl": "bob:netrc"} {
-		if seen[path] != want {
-			t.Errorf("%s got the login %q, want %q", path, seen[path], want)
-		}
+		expect.Same(t, want, seen[path], "%s got the log", path)
 	}
 	t.Setenv("PIP_EXTRA_INDEX_URL", "")
 	for _, prepare := range []func(){func() {}, first.Close} {
 		prepare()
 		_, err := patient(t.TempDir()).Install(t.Context(), i.set())
-		if err == nil || !strings.Contains(err.Error(), first.URL) || strings.Contains(err.Error(), "secret") {
-			t.Errorf("got %v", err)
-		}
+		expect.True(t, err != nil && strings.Contains(err.Error(), first.URL) && !strings.Contains(err.Error(), "secret"),
+			"got %v", err)
 	}
 }
 
@@ -376,9 +354,8 @@ func TestProxy(t *testing.T) {
 	defer proxy.Close()
 	t.Setenv("PIP_PROXY", strings.TrimPrefix(proxy.URL, "http://"))
 	t.Setenv("PIP_INDEX_URL", "http://index.invalid/simple")
-	if _, err := patient(t.TempDir()).Install(t.Context(), i.set()); err != nil || asked != 2 {
-		t.Errorf("%v; the proxy got %d requests", err, asked)
-	}
+	_, err := patient(t.TempDir()).Install(t.Context(), i.set())
+	expect.True(t, err == nil && asked == 2, "%v; the proxy got %d requests", err, asked)
 }
 
 func TestWaitingIsCancelled(t *testing.T) {
@@ -396,14 +373,11 @@ func TestWaitingIsCancelled(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	second := patient(cache)
 	second.Warn = func(message string) {
-		if !strings.Contains(message, cache) {
-			t.Errorf("the message %q does not name the folder", message)
-		}
+		expect.True(t, strings.Contains(message, cache), "the message %q does not name the folder", message)
 		cancel()
 	}
-	if _, err := second.Install(ctx, i.set()); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	_, err := second.Install(ctx, i.set())
+	expect.True(t, errors.Is(err, context.Canceled), "got %v", err)
 	i.answer = nil
 	close(done)
 	first.Wait()

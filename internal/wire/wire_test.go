@@ -22,17 +22,13 @@ func TestFieldsComeBack(t *testing.T) {
 	want := []wire.Field{{Number: 1, Value: 300}, {Number: 2, Value: math.MaxUint64}, {Number: 3, Value: math.Float64bits(-0.1)},
 		{Number: 4, Value: uint64(math.Float32bits(1.5))}, {Number: 16, Bytes: []byte("\x12\x04name")}}
 	expect.Equal(t, want, fields)
-	if fields[2].Double() != -0.1 || fields[3].Float() != 1.5 {
-		t.Errorf("floats %v and %v", fields[2].Double(), fields[3].Float())
-	}
+	expect.True(t, fields[2].Double() == -0.1 && fields[3].Float() == 1.5,
+		"floats %v and %v", fields[2].Double(), fields[3].Float())
 	// The bytes of 300 in field 1 are those of the specification.
-	if string(m[:3]) != "\x08\xac\x02" {
-		t.Errorf("% x", m[:3])
-	}
+	expect.Same(t, "\x08\xac\x02", string(m[:3]), "% x", m[:3])
 	for n := range len(m) {
-		if got, err := wire.Fields(m[:n]); err == nil && len(got) >= len(fields) {
-			t.Errorf("%d of %d bytes are read as all fields", n, len(m))
-		}
+		got, err := wire.Fields(m[:n])
+		expect.True(t, err != nil || len(got) < len(fields), "%d of %d bytes are read as all fields", n, len(m))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/words"
 )
 
@@ -14,9 +15,7 @@ func TestQuote(t *testing.T) {
 		strings.Repeat("é", 60): `"` + strings.Repeat("é", 60) + `"`,
 		strings.Repeat("é", 61): `"` + strings.Repeat("é", 60) + `"…`,
 	} {
-		if got := words.Quote(s); got != want {
-			t.Errorf("Quote(%q) = %s, want %s", s, got, want)
-		}
+		expect.Same(t, want, words.Quote(s), "Quote(%q)", s)
 	}
 }
 
@@ -25,10 +24,7 @@ func TestList(t *testing.T) {
 	for i := range 22 {
 		names = append(names, strconv.Itoa(i))
 	}
-	if got := words.List(names[:2]); got != `"0", "1"` {
-		t.Error(got)
-	}
-	if got := words.List(names); !strings.HasSuffix(got, `"18", "19" and 2 more`) {
-		t.Error(got)
-	}
+	expect.Same(t, `"0", "1"`, words.List(names[:2]), "List")
+	got := words.List(names)
+	expect.True(t, strings.HasSuffix(got, `"18", "19" and 2 more`), "%v", got)
 }

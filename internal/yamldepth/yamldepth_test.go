@@ -6,6 +6,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/yamldepth"
 )
 
@@ -31,9 +32,7 @@ func TestCheck(t *testing.T) {
 		if err := yamldepth.Check([]byte(test.text)); err != nil {
 			got = err.Error()
 		}
-		if got != test.want {
-			t.Errorf("%s: %q, want %q", name, got, test.want)
-		}
+		expect.Same(t, test.want, got, "%s", name)
 	}
 }
 

@@ -31,16 +31,13 @@ func TestGatherIsInTheOrderOfRanks(t *testing.T) {
 	want := []part{{Name: "0"}, {Name: "1", Values: []float64{math.NaN()}}, {Name: "2", Values: []float64{math.Inf(1), 0.1}}}
 	disttest.Each(3, func(rank int) {
 		got, err := dist.Gather(groups[rank], want[rank])
-		if diff := cmp.Diff(want, got, cmpopts.EquateNaNs()); err != nil || diff != "" {
-			t.Errorf("rank %d: %v, (-want +got):\n%s", rank, err, diff)
-		}
-		if first, err := dist.First(groups[rank], part{Name: fmt.Sprint(rank)}); err != nil || first.Name != "0" {
-			t.Errorf("rank %d: first %v, %v", rank, first, err)
-		}
+		diff := cmp.Diff(want, got, cmpopts.EquateNaNs())
+		expect.True(t, err == nil && diff == "", "rank %d: %v, (-want +got):\n%s", rank, err, diff)
+		first, err := dist.First(groups[rank], part{Name: fmt.Sprint(rank)})
+		expect.True(t, err == nil && first.Name == "0", "rank %d: first %v, %v", rank, first, err)
 	})
-	if told := groups[0].Traffic(); told.Bytes == 0 || told.Gradients != 0 || told.Exchanges < 2 {
-		t.Errorf("rank 0 counts %+v", told)
-	}
+	told := groups[0].Traffic()
+	expect.True(t, told.Bytes != 0 && told.Gradients == 0 && told.Exchanges >= 2, "rank 0 counts %+v", told)
 }
 
 func TestTrafficSince(t *testing.T) {
@@ -54,14 +51,10 @@ func TestSharesAreAllOfIt(t *testing.T) {
 		next := 0
 		for _, g := range groups {
 			from, to := g.Share(n)
-			if from != next || to < from || to-from > n/3+1 {
-				t.Errorf("rank %d has [%d, %d) of %d", g.Rank(), from, to, n)
-			}
+			expect.True(t, from == next && to >= from && to-from <= n/3+1, "rank %d has [%d, %d) of %d", g.Rank(), from, to, n)
 			next = to
 		}
-		if next != n {
-			t.Errorf("%d of %d are shared out", next, n)
-		}
+		expect.Same(t, n, next, "%d of %d are shared out", next, n)
 	}
 	if from, to := (*dist.Group)(nil).Share(5); from != 0 || to != 5 {
 		t.Errorf("a single process has [%d, %d) of 5", from, to)
@@ -93,14 +86,11 @@ func TestGradientsAreSummed(t *testing.T) {
 				return nil
 			})
 		}
-		if !slices.Equal(got, []float32{3, 3}) || err != nil {
-			t.Errorf("rank %d: gradient %v, %v", rank, got, err)
-		}
+		expect.True(t, slices.Equal(got, []float32{3, 3}) && err == nil, "rank %d: gradient %v, %v", rank, got, err)
 	})
 	// Two numbers, plus one that says whether there is a gradient.
-	if sent := groups[0].Traffic().Since(before); sent.Gradients != 12 || sent.Bytes != 12 || sent.Exchanges != 1 {
-		t.Errorf("rank 0 counts %+v", sent)
-	}
+	sent := groups[0].Traffic().Since(before)
+	expect.True(t, sent.Gradients == 12 && sent.Bytes == 12 && sent.Exchanges == 1, "rank 0 counts %+v", sent)
 }
 
 func TestFailuresAreAllsAndNamed(t *testing.T) {
@@ -111,9 +101,8 @@ func TestFailuresAreAllsAndNamed(t *testing.T) {
 			own = errors.New("no such row")
 		}
 		_, err := dist.Together(groups[rank], rank, own)
-		if err == nil || rank == 1 && err != own || rank != 1 && err.Error() != "rank 1: no such row" {
-			t.Errorf("rank %d: %v", rank, err)
-		}
+		expect.True(t, err != nil && (rank != 1 || err == own) && (rank == 1 || err.Error() == "rank 1: no such row"),
+			"rank %d: %v", rank, err)
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
@@ -122,16 +111,13 @@ func TestFailuresAreAllsAndNamed(t *testing.T) {
 		if rank == 2 {
 			own = ctx
 		}
-		if err := groups[rank].Agree(t.Context()); err != nil {
-			t.Errorf("rank %d: %v", rank, err)
-		}
+		expect.NoError(t, groups[rank].Agree(t.Context()), "rank %d", rank)
 		if err := groups[rank].Agree(own); !errors.Is(err, context.Canceled) {
 			t.Errorf("rank %d, with one rank stopped: %v", rank, err)
 		}
 		whole := groups[rank].Whole(own)
-		if whole.Err() != nil || dist.Until(whole) != own {
-			t.Errorf("rank %d: completed work ends with %v, or forgets its context", rank, whole.Err())
-		}
+		expect.True(t, whole.Err() == nil && dist.Until(whole) == own,
+			"rank %d: completed work ends with %v, or forgets its context", rank, whole.Err())
 	})
 }
 
@@ -156,9 +142,8 @@ func TestMeetingPortCloses(t *testing.T) {
 			continue
 		}
 		// Addresses are hexadecimal, with the bytes of an IPv4 address in reverse.
-		if address, number, _ := strings.Cut(at, ":"); address != "0100007F" || number == fmt.Sprintf("%04X", port) {
-			t.Errorf("something listens at %s", at)
-		}
+		address, number, _ := strings.Cut(at, ":")
+		expect.True(t, address == "0100007F" && number != fmt.Sprintf("%04X", port), "something listens at %s", at)
 	}
 }
 

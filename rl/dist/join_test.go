@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -16,9 +17,7 @@ func TestStrangersAreRejected(t *testing.T) {
 	knock := func(m *message, text string) *link {
 		t.Helper()
 		conn, err := net.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		t.Cleanup(func() { conn.Close() })
 		l := newLink(conn, time.Minute)
 		if m != nil {
@@ -26,9 +25,7 @@ func TestStrangersAreRejected(t *testing.T) {
 		} else {
 			_, err = conn.Write([]byte(text))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		return l
 	}
 	for name, l := range map[string]*link{

@@ -28,9 +28,8 @@ func TestFromEnvironment(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := FromEnvironment(strings.Fields(test.environ))
-			if diff := cmp.Diff(test.want, got); err != nil || diff != "" {
-				t.Errorf("%v, (-want +got):\n%s", err, diff)
-			}
+			diff := cmp.Diff(test.want, got)
+			expect.True(t, err == nil && diff == "", "%v, (-want +got):\n%s", err, diff)
 		})
 	}
 }
@@ -62,8 +61,6 @@ func TestFirstHost(t *testing.T) {
 	for list, want := range map[string]string{
 		"node1": "node1", "a,b": "a", "gpu[003-007,9],login1": "gpu003", "x[1]y": "x1y", "login1,gpu[1-2]": "login1", "": "", "a[b": "", "a[1][2]": "",
 	} {
-		if got := firstHost(list); got != want {
-			t.Errorf("%q: %q, want %q", list, got, want)
-		}
+		expect.Same(t, want, firstHost(list), "%q", list)
 	}
 }

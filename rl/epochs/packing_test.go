@@ -45,16 +45,11 @@ func TestBestFitHoldsEveryItemOnce(t *testing.T) {
 			sum += length(i)
 		}
 		total += sum
-		if sum > 64 {
-			t.Errorf("bin %v holds %d tokens", bin, sum)
-		}
+		expect.True(t, sum <= 64, "bin %v holds %d tokens", bin, sum)
 	}
 	for _, i := range items {
-		if seen[i] != 1 {
-			t.Errorf("item %d is in %d bins", i, seen[i])
-		}
+		expect.Same(t, 1, seen[i], "item %d is in %d bins", i, seen[i])
 	}
-	if share := float64(total) / float64(64*len(bins)); share < 0.97 {
-		t.Errorf("bins are %.0f %% full", 100*share)
-	}
+	share := float64(total) / float64(64*len(bins))
+	expect.True(t, share >= 0.97, "bins are %.0f %% full", 100*share)
 }

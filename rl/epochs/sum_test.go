@@ -3,6 +3,7 @@ package epochs_test
 import (
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/epochs"
@@ -22,11 +23,7 @@ func TestSum(t *testing.T) {
 		"a label":  func(x *rl.Sample) { x.Actions[0] = 5 },
 		"a truth":  func(x *rl.Sample) { x.Truth = 0 },
 	} {
-		if sum(change) == same {
-			t.Errorf("%s changes nothing", name)
-		}
+		expect.True(t, sum(change) != same, "%s changes nothing", name)
 	}
-	if sum(func(*rl.Sample) {}) != same {
-		t.Error("equal samples have different sums")
-	}
+	expect.Same(t, same, sum(func(*rl.Sample) {}), "equal samples have different sums")
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
@@ -21,20 +22,16 @@ func TestMetricsRankPolicies(t *testing.T) {
 		return LabelScores{Evaluation: rl.Evaluate([]string{"a", "b", "c"}, truth, probs), Loss: crossEntropy(truth, probs), Reward: float64(right)}
 	}
 	good, bad := scores(0.9), scores(0.02)
-	if math.Abs(good.Loss+math.Log(0.9)) > 1e-6 || math.Abs(bad.Loss+math.Log(0.02)) > 1e-6 {
-		t.Errorf("cross-entropies %v and %v", good.Loss, bad.Loss)
-	}
+	expect.True(t, math.Abs(good.Loss+math.Log(0.9)) <= 1e-6 && math.Abs(bad.Loss+math.Log(0.02)) <= 1e-6,
+		"cross-entropies %v and %v", good.Loss, bad.Loss)
 	for _, metric := range []string{MetricLoss, MetricAccuracy, MetricF1Macro, MetricF1Weighted, MetricBrier, MetricECE, MetricReward} {
 		a := must.Get(good.by(metric))(t)
-		if b, err := bad.by(metric); err != nil || !(a > b) {
-			t.Errorf("%s: %v of the good, %v of the bad, %v", metric, a, b, err)
-		}
+		b, err := bad.by(metric)
+		expect.True(t, err == nil && a > b, "%s: %v of the good, %v of the bad, %v", metric, a, b, err)
 	}
-	if _, err := good.by("luck"); err == nil {
-		t.Error("luck is a metric")
-	}
+	_, err := good.by("luck")
+	expect.True(t, err != nil, "luck is a metric")
 	// The loss of an underflowed probability stays finite.
-	if loss := crossEntropy([]int{0}, [][]float32{{0, 1, 0}}); math.IsInf(loss, 0) || loss < 50 {
-		t.Errorf("the loss of an impossible label is %v", loss)
-	}
+	loss := crossEntropy([]int{0}, [][]float32{{0, 1, 0}})
+	expect.True(t, !math.IsInf(loss, 0) && loss >= 50, "the loss of an impossible label is %v", loss)
 }

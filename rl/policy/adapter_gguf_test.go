@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/torch/gguf"
@@ -20,9 +21,7 @@ import (
 func TestAdapterAsGGUF(t *testing.T) {
 	dir := adapterData("rslora")
 	_, pairs, _, err := lora.Load(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	p := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, adapterBase(t, "llama"), dir, "", false))(t)
 	defer p.Close()
 	path := filepath.Join(t.TempDir(), "adapter.gguf")
@@ -30,9 +29,7 @@ func TestAdapterAsGGUF(t *testing.T) {
 	file := must.Get(gguf.Open(path))(t)
 	defer file.Close()
 	alpha, _, err := file.Float("adapter.lora.alpha")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	size := func(values []float32, scale float64) (sum float64) {
 		for _, v := range values {
 			sum += math.Abs(float64(v)) * scale
@@ -52,7 +49,6 @@ func TestAdapterAsGGUF(t *testing.T) {
 	}
 	slices.Sort(want)
 	slices.Sort(got)
-	if diff := cmp.Diff(want, got, cmpopts.EquateApprox(1e-5, 0)); diff != "" || slices.Min(want) == 0 {
-		t.Errorf("sizes (-adapter +file):\n%s", diff)
-	}
+	diff := cmp.Diff(want, got, cmpopts.EquateApprox(1e-5, 0))
+	expect.True(t, diff == "" && slices.Min(want) != 0, "sizes (-adapter +file):\n%s", diff)
 }

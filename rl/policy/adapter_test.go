@@ -81,9 +81,7 @@ func checkScores(t *testing.T, p *CausalLM, ids []int32, want []float64) {
 	t.Helper()
 	scored := must.Get(p.Score(context.Background(), [][]int32{ids[:1]}, [][]int32{ids[1:]}, 1))(t)
 	for i, got := range scored[0].LogProbs {
-		if math.Abs(float64(got)-want[i]) > 1e-4 {
-			t.Errorf("token %d: log-probability %g, want %g", i+1, got, want[i])
-		}
+		expect.True(t, math.Abs(float64(got)-want[i]) <= 1e-4, "token %d: log-probability %g, want %g", i+1, got, want[i])
 	}
 }
 
@@ -125,9 +123,7 @@ func TestAdaptersOfPEFT(t *testing.T) {
 			for _, file := range []string{lora.ConfigFile, "adapter_model.safetensors"} {
 				one, errOne := os.ReadFile(filepath.Join(saved, file))
 				two, errTwo := os.ReadFile(filepath.Join(again, file))
-				if errOne != nil || errTwo != nil || !slices.Equal(one, two) {
-					t.Errorf("%s changes when saved again", file)
-				}
+				expect.True(t, errOne == nil && errTwo == nil && slices.Equal(one, two), "%s changes when saved again", file)
 			}
 			if total, trainable := p.Parameters(); trainable != weightsOf(t, saved) || total <= trainable {
 				t.Errorf("%d of %d parameters are trainable, the file has %d", trainable, total, weightsOf(t, saved))
@@ -180,9 +176,8 @@ func TestAdaptersThatDoNotFit(t *testing.T) {
 			if err == nil {
 				p.Close()
 			}
-			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("error %v, want %q on one line", err, c.want)
-			}
+			expect.True(t, err != nil && strings.Contains(err.Error(), c.want) && !strings.Contains(err.Error(), "\n"),
+				"error %v, want %q on one line", err, c.want)
 		})
 	}
 }
@@ -207,9 +202,8 @@ func TestAdapterNamesItsRevision(t *testing.T) {
 	saved := t.TempDir()
 	must.Do(t, p.Save(saved))
 	config, _, _, err := lora.Load(saved)
-	if err != nil || config.BaseModel != "org/name" || config.Revision != "v1.5" {
-		t.Errorf("%s at %q, error %v; want org/name at v1.5", config.BaseModel, config.Revision, err)
-	}
+	expect.True(t, err == nil && config.BaseModel == "org/name" && config.Revision == "v1.5",
+		"%s at %q, error %v; want org/name at v1.5", config.BaseModel, config.Revision, err)
 	fresh := tinyPolicy(t, Config{R: 2, Alpha: 4, BaseModel: "org/name", Revision: "0123"})
 	must.Do(t, fresh.Save(saved))
 	if config, _, _, err = lora.Load(saved); err != nil || config.Revision != "0123" {

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
@@ -78,18 +76,15 @@ func TestEncodeTrainsTheCompletionAndTheEnd(t *testing.T) {
 			for _, label := range got.Sequences[0].Labels {
 				labels += map[bool]string{false: "0", true: "1"}[label]
 			}
-			if labels != c.labels || got.Cut != c.cut {
-				t.Errorf("labels %s, %d cut; want %s, %d", labels, got.Cut, c.labels, c.cut)
-			}
-			if ids := got.Sequences[0].IDs; c.cut == 0 && ids[len(ids)-1] != p.EOS()[0] {
-				t.Errorf("%v does not end with the end token %d", ids, p.EOS()[0])
-			}
+			expect.True(t, labels == c.labels && got.Cut == c.cut,
+				"labels %s, %d cut; want %s, %d", labels, got.Cut, c.labels, c.cut)
+			ids := got.Sequences[0].IDs
+			expect.True(t, c.cut != 0 || ids[len(ids)-1] == p.EOS()[0], "%v does not end with the end token %d", ids, p.EOS()[0])
 		})
 	}
 	mixed, err := p.Encode(examplesOf(completionOf("abcdef", "g"), completionOf("a", "b")), EncodeOptions{CompletionOnly: true, MaxLength: 4})
-	if err != nil || mixed.Dropped != 1 || len(mixed.Sequences) != 1 {
-		t.Errorf("%d dropped, %d kept, error %v; want 1 and 1", mixed.Dropped, len(mixed.Sequences), err)
-	}
+	expect.True(t, err == nil && mixed.Dropped == 1 && len(mixed.Sequences) == 1,
+		"%d dropped, %d kept, error %v; want 1 and 1", mixed.Dropped, len(mixed.Sequences), err)
 	if _, err := p.Encode(examplesOf(completionOf("abcdef", "g")), EncodeOptions{CompletionOnly: true, MaxLength: 4}); err == nil {
 		t.Error("a data set without a label is accepted")
 	}
@@ -115,9 +110,8 @@ func TestEncodeEndsOnce(t *testing.T) {
 	}
 	got := must.Get(p.Encode(examplesOf(text("ab"), text("ab<eos>"), completionOf("a", "b<eos>"), completionOf("a", "b")), EncodeOptions{}))(t)
 	for i, q := range got.Sequences {
-		if !slices.Equal(q.IDs, got.Sequences[0].IDs) || !slices.Equal(q.Labels, []bool{false, true, true}) {
-			t.Errorf("row %d: %v %v, want %v and all but the first trained", i+1, q.IDs, q.Labels, got.Sequences[0].IDs)
-		}
+		expect.True(t, slices.Equal(q.IDs, got.Sequences[0].IDs) && slices.Equal(q.Labels, []bool{false, true, true}),
+			"row %d: %v %v, want %v and all but the first trained", i+1, q.IDs, q.Labels, got.Sequences[0].IDs)
 	}
 }
 
@@ -147,9 +141,8 @@ func TestEncodeAssistantOnly(t *testing.T) {
 				trained = append(trained, got.Sequences[0].IDs[i])
 			}
 		}
-		if text, err := p.Tokenizer.Decode(trained, false); text != tt.want || err != nil {
-			t.Errorf("%q is trained, want %q; %v", text, tt.want, err)
-		}
+		text, err := p.Tokenizer.Decode(trained, false)
+		expect.True(t, text == tt.want && err == nil, "%q is trained, want %q; %v", text, tt.want, err)
 	}
 }
 
@@ -177,9 +170,7 @@ func TestEncodeCuts(t *testing.T) {
 			o.MaxLength = limit
 			got, err := p.Encode(examplesOf(test.e), o)
 			if !slices.Contains(want.Labels[:n], true) {
-				if err == nil || got.Dropped != 1 {
-					t.Errorf("%s within %d tokens: %+v, %v", name, limit, got, err)
-				}
+				expect.True(t, err != nil && got.Dropped == 1, "%s within %d tokens: %+v, %v", name, limit, got, err)
 				continue
 			}
 			if err != nil || !slices.Equal(got.Sequences[0].IDs, want.IDs[:n]) || !slices.Equal(got.Sequences[0].Labels, want.Labels[:n]) || got.Cut != len(want.IDs)-n && got.Cut != 1 || (got.Cut == 1) != (n < len(want.IDs)) {
@@ -224,9 +215,8 @@ func TestAnswersShareTheirPrompt(t *testing.T) {
 	ids := [][]int32{append(prompt[:10:10], 20, 21), append(prompt[:10:10], 30, 31, 32), {40, 41, 42}}
 	rows, targets := []int64{9, 10, 21, 22, 23, 25, 26}, []int64{20, 21, 30, 31, 32, 41, 42}
 	packed, _ := p.pack(ids, rows, torch.Pass{})
-	if n := len(packed.Tokens); n != 15 {
-		t.Errorf("%d tokens are computed, want 10 of the prompt and 5 others: nothing is read off the last ones", n)
-	}
+	n := len(packed.Tokens)
+	expect.True(t, n == 15, "%d tokens are computed, want 10 of the prompt and 5 others: nothing is read off the last ones", n)
 	if packed, _ := p.pack(ids, rows, torch.Pass{Dropout: torch.Dropout{P: 0.1}}); len(packed.Tokens) != 25 {
 		t.Errorf("with dropout %d tokens are computed, want 25: completions have different masks", len(packed.Tokens))
 	}
@@ -241,9 +231,8 @@ func TestAnswersShareTheirPrompt(t *testing.T) {
 	together := score(ids, rows, targets)
 	// By themselves, sequences also read their last token, so that every row is compared.
 	alone := slices.Concat(score(ids[:1], []int64{9, 10, 11}, []int64{20, 21, 0})[:2], score(ids[1:2], []int64{9, 10, 11, 12}, []int64{30, 31, 32, 0})[:3], score(ids[2:], []int64{0, 1, 2}, []int64{41, 42, 0})[:2])
-	if d := relative(together, alone); d > 1e-6 {
-		t.Errorf("log-probabilities differ by %.1e from those of separate sequences", d)
-	}
+	d := relative(together, alone)
+	expect.True(t, d <= 1e-6, "log-probabilities differ by %.1e from those of separate sequences", d)
 	slices.Reverse(rows)
 	slices.Reverse(targets)
 	backwards := score(ids, rows, targets)
@@ -276,19 +265,15 @@ func TestStopStringsEndCompletions(t *testing.T) {
 		return c, told
 	}
 	whole, told := generate()
-	if len(whole.Text) < 8 || told != whole.Text {
-		t.Fatalf("the policy generates %q and reports %q: too little for this test", whole.Text, told)
-	}
+	expect.Require(t, len(whole.Text) >= 8 && told == whole.Text,
+		"the policy generates %q and reports %q: too little for this test", whole.Text, told)
 	stop := whole.Text[4:6]
 	at := strings.Index(whole.Text, stop)
 	for _, also := range []string{"", stop + "\x00", whole.Text[6:]} {
 		got, told := generate(stop, also+"\x00")
-		if got.Text != whole.Text[:at] || got.Reason != torch.ReasonStop || told != got.Text || len(got.IDs) != at+2 {
-			t.Errorf("stopped at %q of %q: %+v, reported %q", stop, whole.Text, got, told)
-		}
-		if diff := cmp.Diff(whole.IDs[:len(got.IDs)], got.IDs); diff != "" {
-			t.Errorf("other tokens (-whole +stopped):\n%s", diff)
-		}
+		expect.True(t, got.Text == whole.Text[:at] && got.Reason == torch.ReasonStop && told == got.Text && len(got.IDs) == at+2,
+			"stopped at %q of %q: %+v, reported %q", stop, whole.Text, got, told)
+		expect.Equal(t, whole.IDs[:len(got.IDs)], got.IDs, "other tokens")
 	}
 }
 
@@ -303,25 +288,21 @@ func TestScoreAgreesWithSampling(t *testing.T) {
 	must.Do(t, sampler.Generate(t.Context(), prompts, o, func(prompt int, c []Completion) error {
 		completions[prompt], sampled = c[0].IDs, append(sampled, c[0].LogProbs)
 		for i, drawn := range c[0].BehaviorLogProbs {
-			if drawn < c[0].LogProbs[i] || drawn > 0 {
-				t.Errorf("token %d: log-probability %v under the filter, %v without", i, drawn, c[0].LogProbs[i])
-			}
+			expect.True(t, drawn >= c[0].LogProbs[i] && drawn <= 0,
+				"token %d: log-probability %v under the filter, %v without", i, drawn, c[0].LogProbs[i])
 		}
 		return nil
 	}))
 	scored := must.Get(p.Score(t.Context(), prompts, completions, 1))(t)
 	for i, x := range scored {
 		for j, l := range x.LogProbs {
-			if math.Abs(float64(l-sampled[i][j])) > 1e-4 || x.Rank[j] >= 5 {
-				t.Errorf("token %d of completion %d: scored %v, sampled with %v; rank %d", j, i, l, sampled[i][j], x.Rank[j])
-			}
+			expect.True(t, math.Abs(float64(l-sampled[i][j])) <= 1e-4 && x.Rank[j] < 5,
+				"token %d of completion %d: scored %v, sampled with %v; rank %d", j, i, l, sampled[i][j], x.Rank[j])
 		}
 		// The same with the most likely tokens in place of each.
 		for _, n := range []int{0, 5} {
 			top, err := p.TopLogProbs(t.Context(), slices.Concat(prompts[i], completions[i]), len(prompts[i]), n, 1)
-			if err != nil || len(top) != len(x.LogProbs) {
-				t.Fatalf("%d tokens, %v", len(top), err)
-			}
+			expect.Require(t, err == nil && len(top) == len(x.LogProbs), "%d tokens, %v", len(top), err)
 			for j, one := range top {
 				if math.Abs(float64(one.LogProb-x.LogProbs[j])) > 1e-5 || len(one.IDs) != n || n > 0 && one.IDs[x.Rank[j]] != completions[i][j] {
 					t.Errorf("token %d of completion %d is %d: %+v", j, i, completions[i][j], one)
@@ -338,14 +319,11 @@ func TestRandomToken(t *testing.T) {
 	p := must.Get(RandomCausalLM(shape, torch.F32, Config{R: 4, Alpha: 8, Targets: []string{"q_proj", "down_proj"}, Seed: 3}))(t)
 	defer p.Close()
 	// q is 32 by 32, down 48 to 32.
-	if _, trainable := p.Parameters(); trainable != 2*4*(32+32+48+32) {
-		t.Errorf("%d trainable weights", trainable)
-	}
+	_, trainable := p.Parameters()
+	expect.True(t, trainable == 2*4*(32+32+48+32), "%d trainable weights", trainable)
 	v, err := p.Validate(t.Context(), Samples([]Sequence{
 		{IDs: []int32{3, 9, 27, 4}, Labels: []bool{false, true, true, true}},
 		{IDs: []int32{5, 6}, Labels: []bool{false, true}},
 	}))
-	if err != nil || v.Labels != 4 || v.Loss < 2 || v.Loss > 6 {
-		t.Errorf("%+v, %v; want 4 labels at about log 40", v, err)
-	}
+	expect.True(t, err == nil && v.Labels == 4 && v.Loss >= 2 && v.Loss <= 6, "%+v, %v; want 4 labels at about log 40", v, err)
 }

@@ -73,9 +73,8 @@ func TestMergedPolicyPredictsTheSame(t *testing.T) {
 			torchtest.Near(t, probabilities(t, merged), want, 1e-5, "probabilities")
 			plain := must.Get(policy.NewClassifier(policy.Config{Dir: encoder, Labels: adapted.Labels, Pooling: test.pooling, R: 2, Alpha: 4, Seed: 1}))(t)
 			defer plain.Close()
-			if diff := torchtest.MaxDiff(probabilities(t, plain), want); diff < 1e-2 {
-				t.Errorf("the adapter changes probabilities by %g only: the test shows nothing", diff)
-			}
+			diff := torchtest.MaxDiff(probabilities(t, plain), want)
+			expect.True(t, diff >= 1e-2, "the adapter changes probabilities by %g only: the test shows nothing", diff)
 
 			var config struct {
 				Architectures []string          `json:"architectures"`
@@ -84,18 +83,15 @@ func TestMergedPolicyPredictsTheSame(t *testing.T) {
 			}
 			readJSON(t, filepath.Join(dir, "config.json"), &config)
 			expect.Equal(t, []string{test.architecture}, config.Architectures, "architectures")
-			if config.ID2Label["2"] != "animals" || config.Label2ID["animals"] != 2 {
-				t.Errorf("labels in config.json: %v, %v", config.ID2Label, config.Label2ID)
-			}
+			expect.True(t, config.ID2Label["2"] == "animals" && config.Label2ID["animals"] == 2,
+				"labels in config.json: %v, %v", config.ID2Label, config.Label2ID)
 			file := must.Get(safetensors.Open(filepath.Join(dir, "model.safetensors")))(t)
 			defer file.Close()
 			if _, ok := file.Lookup(test.sample); !ok || len(file.Names()) != test.tensors {
 				t.Errorf("%d tensors, want %d and %s among them: %v", len(file.Names()), test.tensors, test.sample, file.Names())
 			}
 			// A run that starts from the merged model reads the pooling from the folder.
-			if pooling, err := transformers.PoolingOf(dir); err != nil || pooling != test.pooling {
-				t.Errorf("pooling %q, %v", pooling, err)
-			}
+			expect.Result(transformers.PoolingOf(dir))(t, test.pooling, "pooling")
 		})
 	}
 }
@@ -114,9 +110,8 @@ func TestMergeRefuses(t *testing.T) {
 		file:                      "merging: open " + file + ": not a directory; choose a new folder",
 		filepath.Join(file, "in"): "merging: lstat " + filepath.Join(file, "in") + ": not a directory; choose a new folder",
 	} {
-		if err := policy.Merge(dir, ""); err == nil || err.Error() != want {
-			t.Errorf("\n got %v\nwant %s", err, want)
-		}
+		err := policy.Merge(dir, "")
+		expect.True(t, err != nil && err.Error() == want, "\n got %v\nwant %s", err, want)
 	}
 	expect.Equal(t, []string{"file", "full"}, namesIn(t, parent), "left behind")
 
@@ -124,9 +119,8 @@ func TestMergeRefuses(t *testing.T) {
 	must.Do(t, os.Mkdir(empty, 0o755))
 	must.Do(t, policy.Merge(empty, ""))
 	again := filepath.Join(parent, "again")
-	if err := loadPolicy(t, empty).Merge(again, ""); err == nil || err.Error() != "merging: "+empty+" is a full model already" {
-		t.Errorf("merging a merged model: %v", err)
-	}
+	err := loadPolicy(t, empty).Merge(again, "")
+	expect.True(t, err != nil && err.Error() == "merging: "+empty+" is a full model already", "merging a merged model: %v", err)
 	expect.Equal(t, []string{"empty", "file", "full"}, namesIn(t, parent), "left behind")
 }
 
@@ -143,9 +137,7 @@ func TestMergedConfigNamesItsDType(t *testing.T) {
 	clear(config)
 	readJSON(t, filepath.Join(dir, "config.json"), &config)
 	for _, key := range []string{"dtype", "torch_dtype"} {
-		if config[key] != "float32" {
-			t.Errorf("%s %v", key, config[key])
-		}
+		expect.Same(t, "float32", config[key], "%s", key)
 	}
 }
 
@@ -165,7 +157,5 @@ func readJSON(t *testing.T, path string, into any) {
 	if err == nil {
 		err = json.Unmarshal(data, into)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 }

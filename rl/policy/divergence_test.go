@@ -89,9 +89,8 @@ func TestDiverge(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if got := s.Item(loss); math.Abs(got-want) > 1e-4*math.Abs(want) {
-					t.Errorf("divergence %v, want %v", got, want)
-				}
+				got := s.Item(loss)
+				expect.True(t, math.Abs(got-want) <= 1e-4*math.Abs(want), "divergence %v, want %v", got, want)
 				s.Backward(loss)
 				return nil
 			}))
@@ -99,9 +98,7 @@ func TestDiverge(t *testing.T) {
 				var slopes []float32
 				must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 					g, ok := s.Grad(v)
-					if !ok {
-						t.Fatalf("parameter %d has no gradient", n)
-					}
+					expect.Require(t, ok, "parameter %d has no gradient", n)
 					slopes = s.Read(g)
 					return nil
 				}))
@@ -143,9 +140,7 @@ func TestDivergenceFromItself(t *testing.T) {
 			batch := rl.NewBatch([]*rl.Sample{x})
 			out := p.Forward(s, batch, Pass{Temperature: 1})
 			loss, err := Diverge(s, out, out, d, []float32{1, 1})
-			if err == nil && math.Abs(s.Item(loss)) > 1e-6 {
-				t.Errorf("%s: %v from itself", d.Kind, s.Item(loss))
-			}
+			expect.True(t, err != nil || math.Abs(s.Item(loss)) <= 1e-6, "%s: %v from itself", d.Kind, s.Item(loss))
 			return err
 		}))
 	}
@@ -153,9 +148,7 @@ func TestDivergenceFromItself(t *testing.T) {
 
 func TestSameTokens(t *testing.T) {
 	p := tinyPolicy(t, Config{})
-	if err := p.CheckSameTokenizer(anotherTiny(t)); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, p.CheckSameTokenizer(anotherTiny(t)), "CheckSameTokenizer")
 	dir := filepath.Join(t.TempDir(), "other")
 	must.Do(t, TinyModel(dir, 1, 32, 1))
 	path := filepath.Join(dir, "tokenizer.json")

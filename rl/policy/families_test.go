@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
@@ -27,9 +28,8 @@ func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
 				encoder := policytest.Fixture(t, filepath.Join("encoders", folder.Name()))
 				dir := policytest.Classifier(t, encoder, pooling, "LABEL_0", "LABEL_1", "LABEL_2")
 				adapted := loadPolicy(t, dir)
-				if limit := adapted.MaxLength; limit < 19 {
-					t.Errorf("texts of %d tokens at most", limit)
-				}
+				limit := adapted.MaxLength
+				expect.True(t, limit >= 19, "texts of %d tokens at most", limit)
 				if pooling == transformers.PoolFamily {
 					var want []string
 					readJSON(t, filepath.Join(encoder, "adapter_names.json"), &want)
@@ -41,9 +41,8 @@ func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
 				must.Do(t, adapted.Merge(merged, ""))
 				var config map[string]json.RawMessage
 				readJSON(t, filepath.Join(merged, "config.json"), &config)
-				if n, ok := config["initializer_cutoff_factor"]; ok && string(n) != "2.0" {
-					t.Errorf("a float of config.json became %s, which transformers refuses", n)
-				}
+				n, ok := config["initializer_cutoff_factor"]
+				expect.True(t, !ok || string(n) == "2.0", "a float of config.json became %s, which transformers refuses", n)
 				want := probabilities(t, adapted)
 				torchtest.Near(t, probabilities(t, loadPolicy(t, merged)), want, 1e-5, "merged, probabilities")
 				if pooling == transformers.PoolMean {
@@ -55,9 +54,7 @@ func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
 				torchtest.Near(t, probabilities(t, again), want, 1e-5, "as a base model, probabilities")
 				fixture, names := tensorNames(t, filepath.Join(encoder, "model.safetensors")), tensorNames(t, filepath.Join(merged, "model.safetensors"))
 				if slices.Contains(fixture, "classifier.bias") || slices.Contains(fixture, "classifier.out_proj.bias") {
-					if diff := cmp.Diff(fixture, names); diff != "" {
-						t.Errorf("tensors of the merged model (-transformers +ours)\n%s", diff)
-					}
+					expect.Equal(t, fixture, names, "tensors of the merged model")
 				}
 			})
 		}

@@ -44,9 +44,8 @@ func question(begin string) envs.Observation {
 func TestJudgeChoosesByProbability(t *testing.T) {
 	j, _ := tinyJudge(t)
 	prompt := must.Get(j.policy.EncodeObservation(question("Answer:")))(t)
-	if text, err := j.policy.Tokenizer.Decode(prompt, false); err != nil || text != "[system] You judge.\n[user] 2+2=4\n[assistant] Answer:" {
-		t.Errorf("the judge reads %q, %v", text, err)
-	}
+	expect.Result(j.policy.Tokenizer.Decode(prompt, false))(t, "[system] You judge.\n[user] 2+2=4\n[assistant] Answer:",
+		"the judge reads")
 	for _, choices := range [][]string{{"No", "Yes"}, {"1", "2", "10", "100"}} {
 		var prompts, completions [][]int32
 		for _, choice := range choices {
@@ -88,9 +87,8 @@ func TestJudgeRewardsSteps(t *testing.T) {
 		Text:        "We add.\nIt is 4.\n", Action: envs.Action{Text: "It is 4.\n"},
 	}
 	// A model with random weights is indifferent: about 5.5 of 10, and equal odds of Yes for each of three letters.
-	if got, err := task.ScoreReward(j, 0.2)(t.Context(), c); err != nil || !(got > 0.02 && got < 0.2) {
-		t.Errorf("score %v, %v", got, err)
-	}
+	got, err := task.ScoreReward(j, 0.2)(t.Context(), c)
+	expect.True(t, err == nil && got > 0.02 && got < 0.2, "score %v, %v", got, err)
 	if got, err := task.AspectsReward(j, 1)(t.Context(), c); err != nil || !(got > 0 && got < 1) {
 		t.Errorf("aspects %v, %v", got, err)
 	}

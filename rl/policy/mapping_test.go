@@ -20,9 +20,7 @@ func TestMapping(t *testing.T) {
 	must.Do(t, WriteMapping(dir, labels))
 	expect.Equal(t, labels, must.Get(ReadMapping(dir))(t))
 	entries := must.Get(os.ReadDir(dir))(t)
-	if len(entries) != 2 {
-		t.Errorf("%v in the folder, want the two files only", entries)
-	}
+	expect.Same(t, 2, len(entries), "%v in the folder, want the two files only", entries)
 }
 
 func TestWriteMappingBytes(t *testing.T) {
@@ -58,9 +56,8 @@ func TestWriteMappingErrors(t *testing.T) {
 			dir = filepath.Join(dir, "none")
 		}
 		expect.Error(t, WriteMapping(dir, labels), want, dir)
-		if entries, _ := os.ReadDir(dir); len(entries) > 0 {
-			t.Errorf("WriteMapping(%q) left %v", labels, entries)
-		}
+		entries, _ := os.ReadDir(dir)
+		expect.True(t, len(entries) == 0, "WriteMapping(%q) left %v", labels, entries)
 	}
 }
 
@@ -95,9 +92,8 @@ func TestReadMappingErrors(t *testing.T) {
 			path := filepath.Join(dir, "label_mapping.json")
 			must.Do(t, os.WriteFile(path, []byte(tt.content), 0o644))
 			_, err := ReadMapping(dir)
-			if err == nil || !strings.HasPrefix(err.Error(), path+": ") || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("error %v, want %q", err, tt.want)
-			}
+			expect.True(t, err != nil && strings.HasPrefix(err.Error(), path+": ") && strings.Contains(err.Error(), tt.want),
+				"error %v, want %q", err, tt.want)
 		})
 	}
 }
@@ -123,18 +119,12 @@ func FuzzDecodeMapping(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content string) {
 		labels, err := decodeMapping([]byte(content))
 		if err != nil {
-			if strings.ContainsAny(err.Error(), "\n\r") {
-				t.Fatalf("error %q", err)
-			}
+			expect.Require(t, !strings.ContainsAny(err.Error(), "\n\r"), "error %q", err)
 			return
 		}
 		again, err := encodeMapping(labels)
-		if err != nil {
-			t.Fatalf("labels %q: %v", labels, err)
-		}
-		if !json.Valid(again) {
-			t.Fatalf("not JSON: %s", again)
-		}
+		expect.Require(t, err == nil, "labels %q: %v", labels, err)
+		expect.Require(t, json.Valid(again), "not JSON: %s", again)
 		back := must.Get(decodeMapping(again))(t)
 		if diff := cmp.Diff(labels, back); diff != "" {
 			t.Fatalf("(-first +again):\n%s", diff)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -96,7 +97,6 @@ func TestCacheGrowsWithCompletions(t *testing.T) {
 	before := heldBytes(t)
 	write(longest, 4)
 	const asked = samples * longest * 2 * 2 * 256 * 4 // keys and values of two layers
-	if took := (heldBytes(t) - before) / asked; took > 0.2 {
-		t.Errorf("completions of 4 tokens took %.2f of what %d tokens need", took, longest)
-	}
+	took := (heldBytes(t) - before) / asked
+	expect.True(t, took <= 0.2, "completions of 4 tokens took %.2f of what %d tokens need", took, longest)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
@@ -152,12 +153,8 @@ func TestPartsChangeNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.limit(math.MaxInt)
 			want := c.run()
-			if len(want) < 4 {
-				t.Fatalf("only %d values", len(want))
-			}
-			if slices.Max(want) == slices.Min(want) {
-				t.Fatal("all values are the same")
-			}
+			expect.Require(t, len(want) >= 4, "only %d values", len(want))
+			expect.Require(t, slices.Max(want) != slices.Min(want), "all values are the same")
 			for _, tokens := range []int{1, 7} {
 				c.limit(tokens)
 				if diff := cmp.Diff(want, c.run(), cmpopts.EquateApprox(1e-4, 1e-6)); diff != "" {

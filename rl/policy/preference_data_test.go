@@ -56,9 +56,7 @@ func TestEncodePreferences(t *testing.T) {
 			for i, unit := range got.Units {
 				var k kept
 				for _, x := range unit {
-					if x.Prompt != i {
-						t.Errorf("unit %d has the number %d", i, x.Prompt)
-					}
+					expect.Same(t, i, x.Prompt, "unit %d has the number", i)
 					answer := must.Get(p.Tokenizer.Decode(x.Actions, false))(t)
 					k.Answers, k.Truths = append(k.Answers, strings.ReplaceAll(answer, "<eos>", ".")), append(k.Truths, x.Truth)
 				}

@@ -38,9 +38,8 @@ func TestRewardModelOfLabels(t *testing.T) {
 		t.Fatal(err, scores)
 	}
 	for i := range scores {
-		if math.Abs(scores[i]-float64(probs[i][1])) > 1e-6 {
-			t.Errorf("text %d: score %v, P(good) %v", i, scores[i], probs[i][1])
-		}
+		expect.True(t, math.Abs(scores[i]-float64(probs[i][1])) <= 1e-6,
+			"text %d: score %v, P(good) %v", i, scores[i], probs[i][1])
 	}
 	expect.Failure(m.Encode(answered(strings.Repeat("the cat ", 6), "law")))(t, "12 tokens")
 	for name, want := range map[string]string{
@@ -59,9 +58,7 @@ func TestRewardModelOfTransformers(t *testing.T) {
 	p := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, dir))(t)
 	defer p.Close()
 	for folder, want := range map[string]bool{dir: true, t.TempDir(): false} {
-		if got := policy.IsRewardFolder(folder); got != want {
-			t.Errorf("IsRewardFolder(%s) is %t", folder, got)
-		}
+		expect.Same(t, want, policy.IsRewardFolder(folder), "IsRewardFolder(%s)", folder)
 	}
 	merged := filepath.Join(t.TempDir(), "merged")
 	must.Do(t, p.Merge(merged, ""))
@@ -71,19 +68,13 @@ func TestRewardModelOfTransformers(t *testing.T) {
 		m := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, name))(t)
 		found, err := m.Scores(t.Context(), [][]int32{{0, 9, 8, 2}, {0, 7, 2}})
 		m.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		scores = append(scores, found)
 	}
 	for i := range scores[0] {
-		if math.Abs(scores[0][i]-scores[1][i]) > 1e-5 || scores[1][i] != scores[2][i] {
-			t.Errorf("sequence %d: %v", i, scores)
-		}
+		expect.True(t, math.Abs(scores[0][i]-scores[1][i]) <= 1e-5 && scores[1][i] == scores[2][i], "sequence %d: %v", i, scores)
 	}
-	if scores[0][0] == scores[0][1] {
-		t.Error("the scores of two texts are the same")
-	}
+	expect.True(t, scores[0][0] != scores[0][1], "the scores of two texts are the same")
 	expect.Failure(policy.LoadRewardModel(t.Context(), &hub.Client{}, merged+"#worse"))(t, `one output, "LABEL_0"`)
 }
 
@@ -96,13 +87,10 @@ func TestRewardText(t *testing.T) {
 		Observation: envs.Observation{Messages: []envs.Message{{Role: "system", Content: "Be brief. "}, {Role: "user", Content: "Well?"}, {Role: "assistant", Content: "I say "}}},
 		Text:        "no.\n",
 	})
-	if got, want := policy.RewardText(e.Prompt, e.Completion), "system: Be brief.\n\nuser: Well?\n\nassistant: I say no."; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	expect.Same(t, "system: Be brief.\n\nuser: Well?\n\nassistant: I say no.", policy.RewardText(e.Prompt, e.Completion),
+		"RewardText")
 	e = policy.Answered(envs.Completion{Observation: envs.Observation{Text: "Q: 1+1\n"}, Text: " 2"})
-	if got, want := policy.RewardText(e.Prompt, e.Completion), "Q: 1+1\n\n2"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	expect.Same(t, "Q: 1+1\n\n2", policy.RewardText(e.Prompt, e.Completion), "RewardText")
 }
 
 // TestRewardModelOfALanguageModel reads the state of the last token, whatever the batch, and survives a round trip
@@ -123,9 +111,7 @@ func TestRewardModelOfALanguageModel(t *testing.T) {
 	var sequences [][]int32
 	for _, answer := range []string{"a law", "a cat", ""} {
 		ids := must.Get(m.Encode(answered("say something now: ", answer)))(t)
-		if ids[len(ids)-1] != 1 {
-			t.Errorf("%q does not end with the token that ends a text: %v", answer, ids)
-		}
+		expect.Same(t, 1, ids[len(ids)-1], "%q does not end with the token that ends a text: %v", answer, ids)
 		sequences = append(sequences, ids)
 	}
 	together := must.Get(m.Scores(t.Context(), sequences))(t)
@@ -135,9 +121,7 @@ func TestRewardModelOfALanguageModel(t *testing.T) {
 	defer loaded.Close()
 	merged := filepath.Join(t.TempDir(), "merged")
 	must.Do(t, loaded.Merge(merged, ""))
-	if !policy.IsRewardFolder(merged) {
-		t.Error("the merged folder is no reward model's")
-	}
+	expect.True(t, policy.IsRewardFolder(merged), "the merged folder is no reward model's")
 	full := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, merged))(t)
 	defer full.Close()
 	scores, err := full.Scores(t.Context(), sequences)
@@ -145,16 +129,14 @@ func TestRewardModelOfALanguageModel(t *testing.T) {
 		t.Fatal(err, full.MaxLength)
 	}
 	for i, score := range scores {
-		if math.Abs(score-together[i]) > 1e-5 {
-			t.Errorf("answer %d: the merged model scores %v, the adapter %v", i, score, together[i])
-		}
+		expect.True(t, math.Abs(score-together[i]) <= 1e-5,
+			"answer %d: the merged model scores %v, the adapter %v", i, score, together[i])
 	}
 	for i, ids := range sequences {
 		alone := must.Get(loaded.Scores(t.Context(), [][]int32{ids}))(t)
 		other := must.Get(m.Scores(t.Context(), [][]int32{append(append([]int32(nil), ids[:len(ids)-1]...), 7)}))(t)
-		if math.Abs(alone[0]-together[i]) > 1e-5 || math.Abs(other[0]-together[i]) < 1e-4 {
-			t.Errorf("answer %d: score %v, unbatched and reloaded %v, with another last token %v", i, together[i], alone[0], other[0])
-		}
+		expect.True(t, math.Abs(alone[0]-together[i]) <= 1e-5 && math.Abs(other[0]-together[i]) >= 1e-4,
+			"answer %d: score %v, unbatched and reloaded %v, with another last token %v", i, together[i], alone[0], other[0])
 	}
 	expect.Failure(m.Encode(answered(strings.Repeat("x", 50), "y")))(t, "longer than the 40 tokens")
 }

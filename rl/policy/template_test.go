@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/dataset"
@@ -67,9 +65,8 @@ func TestPromptsAsTemplatesSeeThem(t *testing.T) {
 		prompt, err := p.EncodePrompt(e)
 		shown, other := p.EncodeObservation(envs.Observation{Messages: chat.Said(e.Prompt.Messages), TemplateInputs: e.TemplateInputs})
 		if c.wantErr != "" {
-			if err == nil || !strings.Contains(err.Error(), c.wantErr) || other == nil {
-				t.Errorf("%s: %v, %v; want %q", name, err, other, c.wantErr)
-			}
+			expect.True(t, err != nil && strings.Contains(err.Error(), c.wantErr) && other != nil,
+				"%s: %v, %v; want %q", name, err, other, c.wantErr)
 			continue
 		}
 		if err != nil || other != nil {
@@ -77,12 +74,9 @@ func TestPromptsAsTemplatesSeeThem(t *testing.T) {
 			continue
 		}
 		want := must.Get(p.Tokenizer.EncodeRaw(c.want, false))(t)
-		if got, _ := p.Tokenizer.Decode(prompt, false); !slices.Equal(prompt, want) {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
-		if !slices.Equal(shown, prompt) {
-			t.Errorf("%s: an episode shows other tokens than a file", name)
-		}
+		got, _ := p.Tokenizer.Decode(prompt, false)
+		expect.True(t, slices.Equal(prompt, want), "%s: %q, want %q", name, got, c.want)
+		expect.True(t, slices.Equal(shown, prompt), "%s: an episode shows other tokens than a file", name)
 	}
 }
 
@@ -93,22 +87,18 @@ func TestOpenedThought(t *testing.T) {
 	pair := chat.Example{File: "f", Line: 7, Format: chat.Preference, Prompt: conversationOf("user", "q").Text, Chosen: conversationOf("assistant", "good").Text, Rejected: conversationOf("assistant", "bad").Text}
 	p := conversational(t, opening)
 	got, err := p.EncodePreferences(examplesOf(pair), EncodeOptions{}, false)
-	if err != nil || got.Shortened != 1 || len(got.Units) != 1 {
-		t.Fatalf("%+v, %v", got, err)
-	}
+	expect.Require(t, err == nil && got.Shortened == 1 && len(got.Units) == 1, "%+v, %v", got, err)
 	for i, want := range []string{"good", "bad"} {
 		var actions []int32
 		for _, a := range got.Units[0][i].Actions {
 			actions = append(actions, int32(a))
 		}
-		if text, err := p.Tokenizer.Decode(actions, false); err != nil || text != want {
-			t.Errorf("%q is compared, want %q; %v", text, want, err)
-		}
+		text, err := p.Tokenizer.Decode(actions, false)
+		expect.True(t, err == nil && text == want, "%q is compared, want %q; %v", text, want, err)
 	}
 	_, err = conversational(t, other).EncodePreferences(examplesOf(pair), EncodeOptions{}, false)
-	if err == nil || !strings.HasPrefix(err.Error(), "f:7: ") || strings.Contains(err.Error(), "\n") {
-		t.Errorf("a template that renders the prompt in another way: %v", err)
-	}
+	expect.True(t, err != nil && strings.HasPrefix(err.Error(), "f:7: ") && !strings.Contains(err.Error(), "\n"),
+		"a template that renders the prompt in another way: %v", err)
 }
 
 // TestEnds: a model stops at the token with which its template ends a turn, and says so in what it saves.
@@ -131,9 +121,7 @@ func TestEnds(t *testing.T) {
 	} {
 		must.Do(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(c.template), 0o644))
 		p, err := NewCausalLM(Config{Dir: dir, Full: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		if c.token != "" {
 			err = p.EndAt(c.token)
 		}
@@ -144,14 +132,12 @@ func TestEnds(t *testing.T) {
 		}
 		out := t.TempDir()
 		must.Do(t, p.Save(out))
-		if !slices.Equal(p.EOS(), c.eos) || !slices.Equal(p.AddedEOS(), c.added) {
-			t.Errorf("%q with %q: ends at %v, added %v; want %v, %v", c.template, c.token, p.EOS(), p.AddedEOS(), c.eos, c.added)
-		}
+		expect.True(t, slices.Equal(p.EOS(), c.eos) && slices.Equal(p.AddedEOS(), c.added),
+			"%q with %q: ends at %v, added %v; want %v, %v", c.template, c.token, p.EOS(), p.AddedEOS(), c.eos, c.added)
 		p.Close()
 		again := must.Get(ReadCausalLM(out))(t)
-		if !slices.Equal(again.EOS(), c.eos) || again.AddedEOS() != nil {
-			t.Errorf("%q with %q: saved, it ends at %v, added %v", c.template, c.token, again.EOS(), again.AddedEOS())
-		}
+		expect.True(t, slices.Equal(again.EOS(), c.eos) && again.AddedEOS() == nil,
+			"%q with %q: saved, it ends at %v, added %v", c.template, c.token, again.EOS(), again.AddedEOS())
 		again.Close()
 		var saved struct {
 			EOS string `json:"eos_token"`
@@ -170,9 +156,8 @@ func TestEndsOfAnAdapter(t *testing.T) {
 	must.Do(t, p.Save(dir))
 	again := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false))(t)
 	defer again.Close()
-	if !slices.Equal(again.EOS(), []int32{2, 1}) || again.Tokenizer.Special()["eos_token"] != "<unk>" {
-		t.Errorf("it ends at %v, named %s", again.EOS(), again.Tokenizer.Special()["eos_token"])
-	}
+	expect.True(t, slices.Equal(again.EOS(), []int32{2, 1}) && again.Tokenizer.Special()["eos_token"] == "<unk>",
+		"it ends at %v, named %s", again.EOS(), again.Tokenizer.Special()["eos_token"])
 }
 
 // A chat template that a run chose goes with its adapter, with the token that ends its turns, and into GGUF files.
@@ -194,9 +179,7 @@ func TestTemplateOfAnAdapter(t *testing.T) {
 	}
 	must.Do(t, p.SaveFull(whole, ""))
 	want := []gguf.Pair{{Key: "tokenizer.chat_template", Value: text}, {Key: "tokenizer.ggml.eos_token_id", Value: uint32(0)}}
-	if diff := cmp.Diff(want, p.ggufText()); diff != "" {
-		t.Errorf("metadata of a GGUF file (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, p.ggufText(), "metadata of a GGUF file")
 	base := tinyPolicy(t, Config{})
 	beside := must.Get(base.WithAdapter(adapter))(t)
 	defer beside.Close()
@@ -208,16 +191,12 @@ func TestTemplateOfAnAdapter(t *testing.T) {
 	for name, q := range policies {
 		ids, err := q.EncodePrompt(chat.Example{Prompt: conversationOf("user", "hi").Text})
 		got, wrong := q.Tokenizer.Decode(ids, false)
-		if err != nil || wrong != nil || got != "user=hi<unk>" {
-			t.Errorf("%s: a prompt is %q, %v, %v", name, got, err, wrong)
-		}
+		expect.True(t, err == nil && wrong == nil && got == "user=hi<unk>", "%s: a prompt is %q, %v, %v", name, got, err, wrong)
 		unknown, _ := q.Tokenizer.TokenID("<unk>")
-		if !slices.Contains(q.EOS(), unknown) {
-			t.Errorf("%s: it ends at %v, without %d, which ends a turn", name, q.EOS(), unknown)
-		}
-		if name != "beside its base" && q.Tokenizer.Special()["eos_token"] != "<pad>" {
-			t.Errorf("%s: its end is %s", name, q.Tokenizer.Special()["eos_token"])
-		}
+		expect.True(t, slices.Contains(q.EOS(), unknown),
+			"%s: it ends at %v, without %d, which ends a turn", name, q.EOS(), unknown)
+		expect.True(t, name == "beside its base" || q.Tokenizer.Special()["eos_token"] == "<pad>",
+			"%s: its end is %s", name, q.Tokenizer.Special()["eos_token"])
 	}
 	if base.Templates != nil && strings.Contains(base.Templates.Source(), "={{") || slices.Contains(base.EOS(), 2) {
 		t.Error("the base model has changed")
@@ -229,12 +208,9 @@ func TestEmptyResponses(t *testing.T) {
 	p := conversational(t, "{% for m in messages %}{{ m.role }}:{{ m.content or '' }}<eos>{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}")
 	conversation := func(pairs ...string) chat.Example { return conversationOf(pairs...) }
 	got, err := p.Encode(examplesOf(conversation("user", "q", "assistant", "a"), conversation("user", "q", "assistant", " ")), EncodeOptions{AssistantOnly: true})
-	if err != nil || got.Empty != 1 || len(got.Sequences) != 2 || got.Masked != 2 {
-		t.Errorf("%d empty of %d, %d masked, %v", got.Empty, len(got.Sequences), got.Masked, err)
-	}
+	expect.True(t, err == nil && got.Empty == 1 && len(got.Sequences) == 2 && got.Masked == 2,
+		"%d empty of %d, %d masked, %v", got.Empty, len(got.Sequences), got.Masked, err)
 	got, err = p.Encode(examplesOf(completionOf("a", "b"), completionOf("a", "")), EncodeOptions{})
-	if err != nil || got.Empty != 1 {
-		t.Errorf("%d empty, %v", got.Empty, err)
-	}
+	expect.True(t, err == nil && got.Empty == 1, "%d empty, %v", got.Empty, err)
 	expect.Failure(p.Encode(examplesOf(conversation("user", "q"), conversation("user", "r")), EncodeOptions{AssistantOnly: true}))(t, "2 rows cannot be used", "no message is the assistant's")
 }

@@ -37,9 +37,7 @@ func TestObservationsBecomeTokens(t *testing.T) {
 		{envs.Observation{Messages: []envs.Message{user, opened}}, "user:two assistant:so: "},
 	} {
 		ids := must.Get(p.EncodeObservation(test.shown))(t)
-		if got, err := p.Tokenizer.Decode(ids, false); err != nil || got != test.want {
-			t.Errorf("%q, %v; want %q", got, err, test.want)
-		}
+		expect.Result(p.Tokenizer.Decode(ids, false))(t, test.want, "Decode")
 	}
 }
 
@@ -48,9 +46,8 @@ func TestSpell(t *testing.T) {
 	p := tinyPolicy(t, Config{})
 	ids := must.Get(p.Tokenizer.EncodeRaw("a+b=", false))(t)
 	text, ends, err := p.DecodeEnds(append(ids, p.EOS()[0]))
-	if err != nil || text != "a+b=" || !slices.Equal(ends, []int{1, 2, 3, 4, 4}) {
-		t.Errorf("%q, %v, %v; want the text, and no more of it for the end token", text, ends, err)
-	}
+	expect.True(t, err == nil && text == "a+b=" && slices.Equal(ends, []int{1, 2, 3, 4, 4}),
+		"%q, %v, %v; want the text, and no more of it for the end token", text, ends, err)
 	// Bytes of a character have no text until it is complete; at the end they are no character.
 	p.Tokenizer = must.Get(tokenizer.Load(filepath.Join("..", "..", "torch", "transformers", "tokenizer", "testdata", "bytes")))(t)
 	if ids, err = p.Tokenizer.EncodeRaw("日+日", false); err != nil || len(ids) != 7 {
@@ -78,9 +75,8 @@ func TestReply(t *testing.T) {
 			ids = append(ids, p.EOS()[0])
 		}
 		reply, err := p.EncodeReply(envs.TemplateInputs{}, "c", ended)
-		if err != nil || !slices.Equal(append(ids, reply...), want) {
-			t.Errorf("ended %t: %v and %v, %v; want %v", ended, ids, reply, err, want)
-		}
+		expect.True(t, err == nil && slices.Equal(append(ids, reply...), want),
+			"ended %t: %v and %v, %v; want %v", ended, ids, reply, err, want)
 	}
 	expect.Failure(tinyPolicy(t, Config{}).EncodeReply(envs.TemplateInputs{}, "c", true))(t, "chat template")
 }

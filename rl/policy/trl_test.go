@@ -11,6 +11,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -76,9 +77,8 @@ func checkAsTRL(t *testing.T, c trlCase) {
 	if diff := cmp.Diff(c.Labels, labels); diff != "" {
 		t.Fatalf("labels (-TRL +ours): %s", diff)
 	}
-	if got := lossOf(t, p, encoded.Sequences); math.Abs(got-c.Loss) > 1e-5*c.Loss {
-		t.Errorf("loss %.7f, TRL's is %.7f", got, c.Loss)
-	}
+	got := lossOf(t, p, encoded.Sequences)
+	expect.True(t, math.Abs(got-c.Loss) <= 1e-5*c.Loss, "loss %.7f, TRL's is %.7f", got, c.Loss)
 }
 
 // lossOf is the mean of -log p over all labels.

@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -105,9 +106,8 @@ func TestValueHeads(t *testing.T) {
 			isValue := func(g policy.Group) bool { return g.Role == policy.Value }
 			without := len(p.Params())
 			total, trainable := parametersOf(p)
-			if hasValueFile(dir) || slices.ContainsFunc(p.Groups(), isValue) {
-				t.Error("a policy that needs no values has a value head")
-			}
+			expect.True(t, !hasValueFile(dir) && !slices.ContainsFunc(p.Groups(), isValue),
+				"a policy that needs no values has a value head")
 			for range 2 { // the second call does nothing
 				must.Do(t, p.AddValueHead())
 			}
@@ -119,9 +119,7 @@ func TestValueHeads(t *testing.T) {
 				t.Errorf("%d of %d weights are trainable, %d of %d without the head", b, a, trainable, total)
 			}
 			for _, v := range valuesOf(t, p, kind.batch) {
-				if v != 0 {
-					t.Errorf("a new value head says %v", v)
-				}
+				expect.Same(t, 0, v, "a new value head")
 			}
 		})
 	}
@@ -151,26 +149,18 @@ func TestValueHeadsTravelWithTheWeights(t *testing.T) {
 			saved := t.TempDir()
 			must.Do(t, p.(interface{ Save(dir string) error }).Save(saved))
 			loaded := kind.load(t, saved, true)
-			if len(loaded.Params()) != without {
-				t.Error("a policy that is loaded has a value head before it is asked for one")
-			}
+			expect.Same(t, without, len(loaded.Params()), "a policy that is loaded has a value head before it is asked for one")
 			must.Do(t, loaded.AddValueHead())
-			if diff := cmp.Diff(want, valuesOf(t, loaded, kind.batch)); diff != "" {
-				t.Errorf("values (-saved +loaded):\n%s", diff)
-			}
+			expect.Equal(t, want, valuesOf(t, loaded, kind.batch), "values")
 
 			// A checkpoint restores the value head.
 			fill(0.3)
 			must.Do(t, p.LoadWeights(saved))
-			if diff := cmp.Diff(want, valuesOf(t, p, kind.batch)); diff != "" {
-				t.Errorf("values (-saved +put back):\n%s", diff)
-			}
+			expect.Equal(t, want, valuesOf(t, p, kind.batch), "values")
 			// Weights without a value head reset it to zeros.
 			must.Do(t, p.LoadWeights(headless))
 			for _, v := range valuesOf(t, p, kind.batch) {
-				if v != 0 {
-					t.Errorf("a new value head returns %v", v)
-				}
+				expect.Same(t, 0, v, "a new value head")
 			}
 			// The head of a wider model is refused.
 			name := filepath.Join(saved, "value_head.safetensors")
@@ -198,9 +188,8 @@ func TestInferencePolicies(t *testing.T) {
 					if kind.name == "label" || trainable {
 						s.Backward(s.Sum(out.LogProbs))
 					}
-					if _, has := s.Grad(adapter); has != trainable {
-						t.Errorf("loaded with trainable %v: the adapter has a gradient: %v", trainable, has)
-					}
+					_, has := s.Grad(adapter)
+					expect.True(t, has == trainable, "loaded with trainable %v: the adapter has a gradient: %v", trainable, has)
 					return nil
 				}))
 			}
@@ -240,14 +229,11 @@ func TestDecaySparesVectors(t *testing.T) {
 				for _, v := range g.Params {
 					shape := must.Get(v.Shape())(t)
 					n++
-					if g.Decay != (len(shape) > 1 && g.Role != policy.Value) {
-						t.Errorf("%s: weights of shape %v of the %s decay: %t", kind.name, shape, g.Role, g.Decay)
-					}
+					expect.Same(t, (len(shape) > 1 && g.Role != policy.Value), g.Decay,
+						"%s: weights of shape %v of the %s decay", kind.name, shape, g.Role)
 				}
 			}
-			if n != len(p.Params()) {
-				t.Errorf("%s: the groups have %d of %d weights", kind.name, n, len(p.Params()))
-			}
+			expect.Same(t, len(p.Params()), n, "%s: the groups have %d of %d weights", kind.name, n, len(p.Params()))
 		}
 	}
 }
@@ -257,9 +243,7 @@ func TestUntrainedAdapter(t *testing.T) {
 	adapted := tinyToken(t, 2)
 	check := func(p policy.Policy, want bool, what string) {
 		t.Helper()
-		if fresh, err := p.Fresh(); err != nil || fresh != want {
-			t.Errorf("%s: fresh %t, %v", what, fresh, err)
-		}
+		expect.Result(p.Fresh())(t, want, "%s: fresh", what)
 	}
 	check(tinyToken(t, 0), false, "a policy trained whole")
 	check(adapted, true, "a new adapter")
@@ -308,11 +292,7 @@ func TestSamplersUseChangedWeights(t *testing.T) {
 		after := write(old)
 		fresh := must.Get(p.NewSampler(2))(t)
 		defer fresh.Close()
-		if diff := cmp.Diff(write(fresh), after); diff != "" {
-			t.Errorf("rank %d: a sampler from before and a new one differ (-new +before):\n%s", r, diff)
-		}
-		if cmp.Equal(before, after) {
-			t.Errorf("rank %d: other weights write the same: the test shows nothing", r)
-		}
+		expect.Equal(t, write(fresh), after, fmt.Sprintf("rank %d: a sampler from before and a new one differ", r))
+		expect.True(t, !cmp.Equal(before, after), "rank %d: other weights write the same: the test shows nothing", r)
 	}
 }

@@ -52,9 +52,7 @@ func encoded(t testing.TB, p *Classifier, texts ...string) (ids [][]int32) {
 	t.Helper()
 	for _, text := range texts {
 		one, _, err := p.EncodeText(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		ids = append(ids, one)
 	}
 	return ids
@@ -90,13 +88,11 @@ func TestScoredLabelsEqualSeparateScores(t *testing.T) {
 	for name, write := range map[string]func(string, int, int, uint64) error{"text": TinyModel, "conversation": TinyChatModel} {
 		t.Run(name, func(t *testing.T) {
 			p := languageLabel(t, write, Config{Labels: artLabels, Prompt: ask})
-			if p.Pooling != PoolScore || (name == "text") != (p.words.prompt.Text != "") {
-				t.Fatalf("pooling %s, prompt %+v", p.Pooling, p.words.prompt)
-			}
+			expect.Require(t, p.Pooling == PoolScore && (name == "text") == (p.words.prompt.Text != ""),
+				"pooling %s, prompt %+v", p.Pooling, p.words.prompt)
 			prompts := encoded(t, p, "a wave", "the old law of 1812", "a wave", "x")
-			if startsWith(p.words.tokens[1], p.words.tokens[0]) {
-				t.Errorf("%q has no end token before %q: %v", artLabels[0], artLabels[1], p.words.tokens)
-			}
+			expect.True(t, !startsWith(p.words.tokens[1], p.words.tokens[0]),
+				"%q has no end token before %q: %v", artLabels[0], artLabels[1], p.words.tokens)
 			actions := []int64{2, 0, 1, 1}
 			weights := []float64{1, -0.5, 2, 0.7}
 			grads := map[bool][][]float32{}
@@ -126,9 +122,7 @@ func TestScoredLabelsEqualSeparateScores(t *testing.T) {
 					s.Backward(loss)
 					for _, v := range p.Params() {
 						grad, ok := s.Grad(v)
-						if !ok {
-							t.Fatal("a parameter without a gradient")
-						}
+						expect.Require(t, ok, "a parameter without a gradient")
 						grads[brute] = append(grads[brute], s.Read(grad))
 					}
 					return nil
@@ -139,9 +133,7 @@ func TestScoredLabelsEqualSeparateScores(t *testing.T) {
 			for k := range grads[true] {
 				near(t, "a gradient", grads[false][k], grads[true][k], 1e-4)
 			}
-			if probs[true][0] == probs[true][3] {
-				t.Error("two prompts have the same probabilities")
-			}
+			expect.True(t, probs[true][0] != probs[true][3], "two prompts have the same probabilities")
 			alone := must.Get(p.Probs(t.Context(), prompts[2:3]))(t)
 			near(t, "one prompt alone", alone[0], probs[true][6:9], 1e-5)
 			baseScores(t, p, prompts[:1], probs[true][0])
@@ -160,9 +152,7 @@ func baseScores(t *testing.T, p *Classifier, prompts [][]int32, adapted float32)
 			want = append(want, float32(math.Exp(s.Item(l))))
 		}
 		near(t, "the base model", got, want, 1e-5)
-		if math.Abs(float64(got[0]-adapted)) < 1e-6 {
-			t.Error("the adapter changes nothing")
-		}
+		expect.True(t, math.Abs(float64(got[0]-adapted)) >= 1e-6, "the adapter changes nothing")
 		return nil
 	}))
 }
@@ -183,9 +173,7 @@ func TestScoredValues(t *testing.T) {
 		states := p.lm.lastStates(s, prompts, torch.Pass{Adapter: true})
 		want := s.Read(s.Squeeze(s.Linear(states, p.value.out.Weight.T(), p.value.out.Bias.T())))
 		near(t, "a value", got, want, 1e-4)
-		if got[0] == got[1] {
-			t.Error("two prompts have the same value")
-		}
+		expect.True(t, got[0] != got[1], "two prompts have the same value")
 		return nil
 	}))
 }
@@ -202,22 +190,17 @@ func TestScoredDropout(t *testing.T) {
 		together := scores(prompts, 7, 8)
 		near(t, "the first prompt's", scores(prompts[:1], 7), together[:3], 1e-5)
 		near(t, "the second prompt's", scores(prompts[1:], 8), together[3:], 1e-5)
-		if other := scores(prompts[1:], 7); math.Abs(float64(other[0]-together[3])) < 1e-5 {
-			t.Error("another key drops the same")
-		}
+		expect.True(t, math.Abs(float64(scores(prompts[1:], 7)[0]-together[3])) >= 1e-5, "another key drops the same")
 		return nil
 	}))
 }
 
 func near(t *testing.T, what string, got, want []float32, tolerance float64) {
 	t.Helper()
-	if len(got) != len(want) {
-		t.Fatalf("%s: %d values, want %d", what, len(got), len(want))
-	}
+	expect.Require(t, len(got) == len(want), "%s: %d values, want %d", what, len(got), len(want))
 	for i := range got {
-		if !(math.Abs(float64(got[i]-want[i])) <= tolerance*(1+math.Abs(float64(want[i])))) {
-			t.Errorf("%s %d is %v, want %v", what, i, got[i], want[i])
-		}
+		expect.True(t, math.Abs(float64(got[i]-want[i])) <= tolerance*(1+math.Abs(float64(want[i]))),
+			"%s %d is %v, want %v", what, i, got[i], want[i])
 	}
 }
 
@@ -235,9 +218,8 @@ func TestLanguageLabelRoundTrip(t *testing.T) {
 			must.Do(t, p.Save(dir))
 			q := must.Get(LoadClassifier(t.Context(), &hub.Client{}, dir, "", true))(t)
 			defer q.Close()
-			if q.Pooling != pooling || q.MaxLength != p.MaxLength || !slices.Equal(q.Labels, artLabels) || !q.Adapted() {
-				t.Errorf("loaded: pooling %s, %d tokens, labels %q", q.Pooling, q.MaxLength, q.Labels)
-			}
+			expect.True(t, q.Pooling == pooling && q.MaxLength == p.MaxLength && slices.Equal(q.Labels, artLabels) && q.Adapted(),
+				"loaded: pooling %s, %d tokens, labels %q", q.Pooling, q.MaxLength, q.Labels)
 			must.Do(t, q.AddValueHead())
 			same := func(p *Classifier) {
 				t.Helper()
@@ -247,18 +229,16 @@ func TestLanguageLabelRoundTrip(t *testing.T) {
 				}
 			}
 			same(q)
-			if bias, err := q.value.out.Bias.Read(); err != nil || bias[0] != 0.5 {
-				t.Errorf("value head's bias %v, %v", bias, err)
-			}
+			bias, err := q.value.out.Bias.Read()
+			expect.True(t, err == nil && bias[0] == 0.5, "value head's bias %v, %v", bias, err)
 			for _, v := range q.Params() {
 				values, _ := v.Read()
 				must.Do(t, v.Write(make([]float32, len(values))))
 			}
 			must.Do(t, q.LoadWeights(dir))
 			same(q)
-			if fresh, err := q.Fresh(); err != nil || fresh {
-				t.Errorf("a trained policy is fresh: %v, %v", fresh, err)
-			}
+			fresh, err := q.Fresh()
+			expect.True(t, err == nil && !fresh, "a trained policy is fresh: %v, %v", fresh, err)
 			merged := filepath.Join(t.TempDir(), "merged")
 			must.Do(t, p.Merge(merged, ""))
 			if err := os.RemoveAll(p.dir); err != nil { // a merged model needs no base
@@ -298,13 +278,10 @@ func TestLastToken(t *testing.T) {
 		}))
 		near(t, "a probability", together[i], want, 1e-5)
 	}
-	if math.Abs(float64(together[0][0]-together[1][0])) < 1e-6 {
-		t.Error("the last but one letter changes nothing")
-	}
+	expect.True(t, math.Abs(float64(together[0][0]-together[1][0])) >= 1e-6, "the last but one letter changes nothing")
 	for _, v := range p.Params() {
-		if values, err := v.Read(); err != nil || len(values) == len(artLabels) {
-			t.Errorf("the bias of a score layer is trained: %v", err)
-		}
+		values, err := v.Read()
+		expect.True(t, err == nil && len(values) != len(artLabels), "the bias of a score layer is trained: %v", err)
 	}
 }
 
@@ -313,9 +290,7 @@ func TestLongTextsInAPrompt(t *testing.T) {
 	p := languageLabel(t, TinyModel, Config{Labels: artLabels, Prompt: ask, MaxLength: 30})
 	text := strings.Repeat("abc ", 20)
 	ids, cut, err := p.EncodeText(text)
-	if err != nil || !cut || len(ids) != 30 {
-		t.Fatalf("%d tokens, cut %v: %v", len(ids), cut, err)
-	}
+	expect.Require(t, err == nil && cut && len(ids) == 30, "%d tokens, cut %v: %v", len(ids), cut, err)
 	if shown, n, err := p.Shown(text); err != nil || n != 30 || !strings.HasSuffix(shown, ":") || !strings.Contains(shown, "Say of abc abc") {
 		t.Errorf("shown %q, %d tokens: %v", shown, n, err)
 	}

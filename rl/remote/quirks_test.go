@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -112,9 +110,7 @@ func TestQuirks(t *testing.T) {
 			c.quirk(b)
 			b.servers[0].Unlock()
 			b.servers[1].Unlock()
-			if diff := cmp.Diff(want, write(t, s)); diff != "" {
-				t.Errorf("(-without +with)\n%s", diff)
-			}
+			expect.Equal(t, want, write(t, s))
 			if said := strings.Join(b.said, "\n"); c.said == "" && said != "" || !strings.Contains(said, c.said) {
 				t.Errorf("log %q, want %q", said, c.said)
 			}
@@ -196,12 +192,9 @@ func TestServersOfAnotherMachine(t *testing.T) {
 		return false
 	}
 	write(t, b.start(t))
-	if n := wrong.Load(); n > 0 {
-		t.Errorf("%d requests without the key", n)
-	}
-	if len(one.Paths) != 1 || filepath.Dir(one.Paths[0]) != link {
-		t.Errorf("it was to load %v, not from %s", one.Paths, link)
-	}
+	n := wrong.Load()
+	expect.True(t, n <= 0, "%d requests without the key", n)
+	expect.True(t, len(one.Paths) == 1 && filepath.Dir(one.Paths[0]) == link, "it was to load %v, not from %s", one.Paths, link)
 }
 
 // TestLagIsBounded: waiting ends if an adapter never appears.

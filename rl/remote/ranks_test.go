@@ -2,13 +2,13 @@ package remote
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/dist/disttest"
 )
@@ -58,9 +58,7 @@ func TestRanksShareServers(t *testing.T) {
 		want := write(t, one)
 		share(t, all)
 		disttest.Each(len(all), func(rank int) {
-			if diff := cmp.Diff(want, write(t, all[rank])); diff != "" {
-				t.Errorf("update %d, rank %d (-single +rank):\n%s", step, rank, diff)
-			}
+			expect.Equal(t, want, write(t, all[rank]), fmt.Sprintf("update %d, rank %d", step, rank))
 		})
 		alone.learn(t)
 		for _, b := range ranks {
@@ -68,9 +66,8 @@ func TestRanksShareServers(t *testing.T) {
 		}
 	}
 	server := ranks[0].servers[0]
-	if len(server.Loaded) != 3 || !slices.Equal(server.Unloaded, server.Loaded[:2]) {
-		t.Errorf("loaded %v, unloaded %v", server.Loaded, server.Unloaded)
-	}
+	expect.True(t, len(server.Loaded) == 3 && slices.Equal(server.Unloaded, server.Loaded[:2]),
+		"loaded %v, unloaded %v", server.Loaded, server.Unloaded)
 
 	// The last rank keeps using the third version while all train on.
 	share(t, all)
@@ -83,33 +80,24 @@ func TestRanksShareServers(t *testing.T) {
 		}
 		share(t, all)
 	}
-	if slices.Contains(server.Unloaded, held) {
-		t.Fatalf("%s is unloaded while a rank has something written by it", held)
-	}
-	if diff := cmp.Diff(want, write(t, pinned)); diff != "" {
-		t.Errorf("(-then +later)\n%s", diff)
-	}
+	expect.Require(t, !slices.Contains(server.Unloaded, held), "%s is unloaded while a rank has something written by it", held)
+	expect.Equal(t, want, write(t, pinned))
 	pinned.Release()
 	for _, b := range ranks {
 		b.learn(t)
 	}
 	share(t, all)
-	if !slices.Contains(server.Unloaded, held) {
-		t.Errorf("unloaded %v, want the unused %s", server.Unloaded, held)
-	}
+	expect.True(t, slices.Contains(server.Unloaded, held), "unloaded %v, want the unused %s", server.Unloaded, held)
 
 	disttest.Each(len(all), func(rank int) { write(t, all[rank]) })
 	before := len(server.Unloaded)
 	all[2].Close()
 	all[1].Close()
-	if len(server.Unloaded) != before {
-		t.Errorf("ranks that leave unload %v, which is rank 0's to do", server.Unloaded[before:])
-	}
+	expect.Same(t, before, len(server.Unloaded), "ranks that leave unload %v, which is rank 0's to do", server.Unloaded[before:])
 	all[0].Close()
 	folders, err := os.ReadDir(ranks[0].config.Dir)
-	if err != nil || len(folders) != 0 || len(server.Unloaded) != len(server.Loaded) {
-		t.Errorf("%d folders remain, %v; loaded %v, unloaded %v", len(folders), err, server.Loaded, server.Unloaded)
-	}
+	expect.True(t, err == nil && len(folders) == 0 && len(server.Unloaded) == len(server.Loaded),
+		"%d folders remain, %v; loaded %v, unloaded %v", len(folders), err, server.Loaded, server.Unloaded)
 }
 
 // TestRanksMustShareWeights: sampling with weights that the servers do not have is an error.
@@ -123,9 +111,8 @@ func TestRanksMustShareWeights(t *testing.T) {
 	}()
 	for rank, b := range ranks {
 		b.learn(t)
-		if err := all[rank].Generate(t.Context(), prompts, options(), nil); !errors.Is(err, errNotShared) {
-			t.Errorf("rank %d: %v", rank, err)
-		}
+		err := all[rank].Generate(t.Context(), prompts, options(), nil)
+		expect.True(t, errors.Is(err, errNotShared), "rank %d: %v", rank, err)
 	}
 }
 
@@ -135,7 +122,6 @@ func TestRanksStopOnRefusal(t *testing.T) {
 	ranks[0].servers[0].Raw = true
 	errs := make([]error, len(ranks))
 	disttest.Each(len(ranks), func(rank int) { _, errs[rank] = New(t.Context(), ranks[rank].policy, ranks[rank].config) })
-	if !errors.Is(errs[0], ErrMismatch) || errs[1] == nil || errs[1].Error() != "rank 0: "+errs[0].Error() {
-		t.Errorf("rank 0: %v\nrank 1: %v", errs[0], errs[1])
-	}
+	expect.True(t, errors.Is(errs[0], ErrMismatch) && errs[1] != nil && errs[1].Error() == "rank 0: "+errs[0].Error(),
+		"rank 0: %v\nrank 1: %v", errs[0], errs[1])
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
@@ -92,9 +93,7 @@ func write(t testing.TB, w interface {
 	t.Helper()
 	next := 0
 	must.Do(t, w.Generate(t.Context(), prompts, options(), func(i int, done []policy.Completion) error {
-		if i != next {
-			t.Errorf("prompt %d is reported before prompt %d", i, next)
-		}
+		expect.Same(t, next, i, "prompt %d is reported before prompt %d", i, next)
 		next++
 		for _, c := range done {
 			ids = append(ids, c.IDs)
@@ -110,14 +109,11 @@ func TestServersUseCurrentWeights(t *testing.T) {
 	before := write(t, s)
 	b.learn(t)
 	after := write(t, s)
-	if cmp.Equal(before, after) {
-		t.Fatal("the weights have changed, and what is written has not")
-	}
+	expect.Require(t, !cmp.Equal(before, after), "the weights have changed, and what is written has not")
 	own := must.Get(b.policy.Score(t.Context(), [][]int32{prompts[0]}, after[:1], 0.7))(t)
 	must.Do(t, s.Generate(t.Context(), prompts[:1], options(), func(_ int, done []policy.Completion) error {
-		if d := torchtest.MaxDiff(done[0].BehaviorLogProbs, own[0].LogProbs); !slices.Equal(done[0].IDs, after[0]) || d > 1e-4 {
-			t.Errorf("log-probabilities differ from the policy's by %g", d)
-		}
+		d := torchtest.MaxDiff(done[0].BehaviorLogProbs, own[0].LogProbs)
+		expect.True(t, slices.Equal(done[0].IDs, after[0]) && d <= 1e-4, "log-probabilities differ from the policy's by %g", d)
 		return nil
 	}))
 	seeds := map[int64]bool{}
@@ -135,13 +131,9 @@ func TestServersUseCurrentWeights(t *testing.T) {
 				writing++
 			}
 		}
-		if len(one.Loaded) != 2 || one.Loaded[0] == one.Loaded[1] {
-			t.Errorf("adapters loaded: %v", one.Loaded)
-		}
+		expect.True(t, len(one.Loaded) == 2 && one.Loaded[0] != one.Loaded[1], "adapters loaded: %v", one.Loaded)
 	}
-	if len(seeds) != len(prompts) || writing != 2*len(prompts)+1 {
-		t.Errorf("%d requests with %d seeds", writing, len(seeds))
-	}
+	expect.True(t, len(seeds) == len(prompts) && writing == 2*len(prompts)+1, "%d requests with %d seeds", writing, len(seeds))
 	// An old version is unloaded immediately; its folder is removed with the next one.
 	for range 2 {
 		b.learn(t)
@@ -164,12 +156,9 @@ func TestVersionsInUseStay(t *testing.T) {
 		b.learn(t)
 		write(t, s)
 	}
-	if one := b.servers[0]; slices.Contains(one.Unloaded, one.Loaded[0]) {
-		t.Fatalf("unloaded %v while the first is in use", one.Unloaded)
-	}
-	if diff := cmp.Diff(want, write(t, p)); diff != "" {
-		t.Errorf("(-then +later)\n%s", diff)
-	}
+	one := b.servers[0]
+	expect.Require(t, !slices.Contains(one.Unloaded, one.Loaded[0]), "unloaded %v while the first is in use", one.Unloaded)
+	expect.Equal(t, want, write(t, p))
 	p.Release()
 	b.learn(t)
 	write(t, s)
@@ -200,9 +189,7 @@ func TestIgnoredAdapterEndsTheRun(t *testing.T) {
 	b.servers[0].Unlock()
 	b.learn(t)
 	err := s.Generate(t.Context(), prompts, options(), func(int, []policy.Completion) error { return nil })
-	if !errors.Is(err, ErrMismatch) {
-		t.Errorf("%v, want %v", err, ErrMismatch)
-	}
+	expect.True(t, errors.Is(err, ErrMismatch), "%v, want %v", err, ErrMismatch)
 }
 
 // TestStepWaitsForAServer: without a healthy server the step logs that it waits. It continues with the first server that
@@ -238,14 +225,10 @@ func TestStepWaitsForAServer(t *testing.T) {
 				must.Do(t, s.Tend(t.Context(), done))
 				p.Release()
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("(-before +after)\n%s", diff)
-			}
+			expect.Equal(t, want, got)
 			said := strings.Join(b.said, "\n")
 			for _, line := range []string{"sending its prompts to 1 others", "no other server is left, so the step waits", b.servers[0].URL + " is back"} {
-				if !strings.Contains(said, line) {
-					t.Errorf("the log lacks %q:\n%s", line, said)
-				}
+				expect.True(t, strings.Contains(said, line), "the log lacks %q:\n%s", line, said)
 			}
 		})
 	}
@@ -261,7 +244,6 @@ func TestGenerateEndsWithItsContext(t *testing.T) {
 		warn(format, args...)
 		cancel()
 	}
-	if err := s.Generate(ctx, prompts, options(), func(int, []policy.Completion) error { return nil }); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
+	err := s.Generate(ctx, prompts, options(), func(int, []policy.Completion) error { return nil })
+	expect.True(t, errors.Is(err, context.Canceled), "%v", err)
 }

@@ -74,9 +74,7 @@ func TestBarFitsItsTerminal(t *testing.T) {
 		c, _, _ := screen(width)
 		b := &Bar{c: c, label: "rl", unit: "updates", done: 30, total: 120, note: "reward 0.71", started: time.t}
 		line := b.line(width, time.t.Add(60e9))
-		if len(line) > max(1, width-1) {
-			t.Errorf("%d columns: %q", width, line)
-		}
+		expect.True(t, len(line) <= max(1, width-1), "%d columns: %q", width, line)
 	}
 	tests := []struct {
 		width int
@@ -91,9 +89,7 @@ func TestBarFitsItsTerminal(t *testing.T) {
 	}
 	for _, test := range tests {
 		b := &Bar{label: "rl", unit: "updates", done: 30, total: 120, note: "reward 0.71", started: time.t}
-		if got := b.line(test.width, time.t.Add(60e9)); got != test.want {
-			t.Errorf("width %d: %q, want %q", test.width, got, test.want)
-		}
+		expect.Same(t, test.want, b.line(test.width, time.t.Add(60e9)), "width %d", test.width)
 	}
 }
 
@@ -104,18 +100,15 @@ func TestBarRedrawRateIsBounded(t *testing.T) {
 		time.advance(1e6)
 		bar.Set(i, "")
 	}
-	if n := strings.Count(buf.String(), clearLine); n < 90 || n > 110 {
-		t.Errorf("redrawn %d times in 10 seconds", n)
-	}
+	n := strings.Count(buf.String(), clearLine)
+	expect.True(t, n >= 90 && n <= 110, "redrawn %d times in 10 seconds", n)
 }
 
 func TestBarOfResumedWork(t *testing.T) {
 	time := newClock()
 	b := &Bar{label: "sft", unit: "steps", first: 900, done: 950, total: 1000, started: time.t}
 	got := strings.Join(b.parts(time.t.Add(10e9)), " | ")
-	if want := "sft  95% | 950/1,000 | 5.0 steps/s | ETA 0:10"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	expect.Same(t, "sft  95% | 950/1,000 | 5.0 steps/s | ETA 0:10", got, "got")
 	b = &Bar{label: "sft", unit: "steps", started: time.t} // nothing to do
 	if got := b.line(80, time.t); !strings.HasPrefix(got, "sft 100%") {
 		t.Errorf("%q", got)
@@ -170,9 +163,7 @@ func TestTables(t *testing.T) {
 
 func TestFormats(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1327104: "1,327,104", -12345: "-12,345", 123456: "123,456"} {
-		if got := Count(n); got != want {
-			t.Errorf("Count(%d) = %q, want %q", n, got, want)
-		}
+		expect.Same(t, want, Count(n), "Count(%d)", n)
 	}
 	durations := []struct {
 		d     time.Duration
@@ -192,31 +183,21 @@ func TestFormats(t *testing.T) {
 		{5000 * time.Hour, "5000 h 00 min", "?"},
 	}
 	for _, test := range durations {
-		if got := Duration(test.d); got != test.long {
-			t.Errorf("Duration(%v) = %q, want %q", test.d, got, test.long)
-		}
-		if got := Clock(test.d); got != test.clock {
-			t.Errorf("Clock(%v) = %q, want %q", test.d, got, test.clock)
-		}
+		expect.Same(t, test.long, Duration(test.d), "Duration(%v)", test.d)
+		expect.Same(t, test.clock, Clock(test.d), "Clock(%v)", test.d)
 	}
 }
 
 // TestBrokenConsole drops lines that cannot be written, warns once, and keeps the reason.
 func TestBrokenConsole(t *testing.T) {
 	c := NewConsole(brokenWriter{}, io.Discard, time.Now)
-	if err := c.Print("x"); err == nil {
-		t.Error("an error was lost")
-	}
+	expect.True(t, c.Print("x") != nil, "an error was lost")
 	told := 0
 	c.OnBroken(func() { told++ })
 	for range 2 {
-		if err := c.Print("x"); err != nil {
-			t.Errorf("printing: %v", err)
-		}
+		expect.NoError(t, c.Print("x"), "printing")
 	}
-	if told != 1 || !errors.Is(c.Err(), io.ErrClosedPipe) {
-		t.Errorf("warned %d times, error %v", told, c.Err())
-	}
+	expect.True(t, told == 1 && errors.Is(c.Err(), io.ErrClosedPipe), "warned %d times, error %v", told, c.Err())
 }
 
 type brokenWriter struct{}
@@ -240,9 +221,8 @@ func TestWorkWithinAStep(t *testing.T) {
 	bar = c.Bar("grpo", "steps", 1, 30)
 	time.advance(1e9)
 	bar.Work("update 3/8 micro-batches")
-	if got := bar.line(80, time.t); !strings.Contains(got, "  1/30  update 3/8 micro-batches") {
-		t.Errorf("%q", got)
-	}
+	got := bar.line(80, time.t)
+	expect.True(t, strings.Contains(got, "  1/30  update 3/8 micro-batches"), "%q", got)
 
 	var plain bytes.Buffer
 	c = NewConsole(io.Discard, &plain, time.now)
@@ -262,7 +242,6 @@ func TestTableAlignment(t *testing.T) {
 		{"a", "9 s", "1 correct: What is 94 + 49? 143"},
 		{"b", "1 min 10 s", "0 wrong: I do not know what that is"},
 	})
-	if rule := strings.Split(got, "\n")[1]; rule != "| --- | ---------: | ----------------------------------- |" {
-		t.Errorf("rule %q in\n%s", rule, got)
-	}
+	rule := strings.Split(got, "\n")[1]
+	expect.True(t, rule == "| --- | ---------: | ----------------------------------- |", "rule %q in\n%s", rule, got)
 }

@@ -17,17 +17,11 @@ import (
 
 func wantError(t *testing.T, err error, parts ...string) {
 	t.Helper()
-	if err == nil {
-		t.Fatalf("no error; want one with %q", parts)
-	}
+	expect.Require(t, err != nil, "no error; want one with %q", parts)
 	for _, p := range append(parts, "") {
-		if !strings.Contains(err.Error(), p) {
-			t.Errorf("error %q lacks %q", err, p)
-		}
+		expect.True(t, strings.Contains(err.Error(), p), "error %q lacks %q", err, p)
 	}
-	if strings.Contains(err.Error(), "\n") {
-		t.Errorf("error of several lines: %q", err)
-	}
+	expect.True(t, !strings.Contains(err.Error(), "\n"), "error of several lines: %q", err)
 }
 
 func readFile(t *testing.T, path string) string {
@@ -65,9 +59,7 @@ func TestMetricsLines(t *testing.T) {
 `
 	got := readFile(t, path)
 	expect.Equal(t, want, got)
-	if offset != int64(len(want)) {
-		t.Errorf("offset %d of %d bytes", offset, len(want))
-	}
+	expect.Same(t, int64(len(want)), offset, "offset %d of %d bytes", offset, len(want))
 	read := must.Get(ReadMetrics(path))(t)
 	wantRows := []Row{
 		{"step": 1.0, "loss": tenth + fifth, "lr": 3e-5, "kl": 0.1, "tiny": 5e-324},
@@ -88,9 +80,7 @@ func TestMetricsResume(t *testing.T) {
 		return must.Get(m.Sync())(t)
 	}
 	m, err := OpenLines(path, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	offset := write(m, 1, 2)
 	write(m, 3)
 	m.Close()
@@ -104,9 +94,8 @@ func TestMetricsResume(t *testing.T) {
 	end := write(m, 3, 4)
 	m.Close()
 	want := "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"step\":4}\n"
-	if got := readFile(t, path); got != want || end != int64(len(want)) {
-		t.Errorf("%q, offset %d; want %q", got, end, want)
-	}
+	got := readFile(t, path)
+	expect.True(t, got == want && end == int64(len(want)), "%q, offset %d; want %q", got, end, want)
 
 	_, err = OpenLines(path, end+1)
 	wantError(t, err, path, "44 bytes", "byte 45")
@@ -114,9 +103,7 @@ func TestMetricsResume(t *testing.T) {
 	wantError(t, err, path, "not the end of a line")
 	_, err = OpenLines(path+"x", 1)
 	wantError(t, err, path+"x")
-	if got := readFile(t, path); got != want {
-		t.Errorf("an error changed the file: %q", got)
-	}
+	expect.Same(t, want, readFile(t, path), "an error changed the file")
 }
 
 func TestReadMetricsErrors(t *testing.T) {
@@ -147,15 +134,11 @@ func FuzzParseMetrics(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(rows) != bytes.Count(data, []byte("\n")) {
-			t.Fatalf("%d rows from %q", len(rows), data)
-		}
+		expect.Require(t, len(rows) == bytes.Count(data, []byte("\n")), "%d rows from %q", len(rows), data)
 		var again []byte
 		for _, row := range rows {
 			line := must.Get(encodeJSON(row))(t)
-			if !json.Valid(line) {
-				t.Fatalf("wrote %q", line)
-			}
+			expect.Require(t, json.Valid(line), "wrote %q", line)
 			again = append(append(again, line...), '\n')
 		}
 		back := must.Get(parseMetrics(again))(t)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
@@ -64,9 +65,7 @@ func TestAnEditedCardIsKept(t *testing.T) {
 		card := testCard("mean")
 		card.Stage = stage
 		written, err := WriteCard(dir, card)
-		if err != nil || written != want {
-			t.Errorf("stage %s: written %v, %v; want %v", stage, written, err, want)
-		}
+		expect.True(t, err == nil && written == want, "stage %s: written %v, %v; want %v", stage, written, err, want)
 	}
 	write("one", true)
 	write("two", true)
@@ -76,9 +75,7 @@ func TestAnEditedCardIsKept(t *testing.T) {
 	mine := strings.Replace(readFile(t, path), cardMarker, "", 1)
 	writeFile(t, path, mine)
 	write("three", false)
-	if readFile(t, path) != mine {
-		t.Error("an edited card was changed")
-	}
+	expect.Same(t, mine, readFile(t, path), "an edited card was changed")
 }
 
 func TestHTML(t *testing.T) {
@@ -96,9 +93,7 @@ func TestHTML(t *testing.T) {
 	golden(t, "report_started.html", page())
 
 	m, err := OpenLines(filepath.Join(dir, "logs", "metrics.jsonl"), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	for _, row := range ppoRows() {
 		must.Do(t, m.Write(row))
 	}
@@ -113,14 +108,10 @@ func TestHTML(t *testing.T) {
 		"rltrain --dataset &lt;b&gt;.csv", "threads was 4", "0.7500", "95 % CI",
 		`<svg viewBox="0 0 560 250"`, "explained_variance", "a &lt; b",
 	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("the page lacks %q", want)
-		}
+		expect.True(t, strings.Contains(got, want), "the page lacks %q", want)
 	}
 	for _, never := range []string{"ZgotmplZ", "http://", "https://", `src="/`} {
-		if strings.Contains(got, never) {
-			t.Errorf("the page holds %q", never)
-		}
+		expect.True(t, !strings.Contains(got, never), "the page holds %q", never)
 	}
 	if keep := os.Getenv("PLOT_DIR"); keep != "" {
 		writeFile(t, filepath.Join(keep, "report.html"), got)
@@ -150,9 +141,7 @@ func TestReportOfALanguageModel(t *testing.T) {
 		}
 		page := readFile(t, path)
 		for _, text := range want {
-			if !strings.Contains(page, text) {
-				t.Errorf("the page lacks %s", text)
-			}
+			expect.True(t, strings.Contains(page, text), "the page lacks %s", text)
 		}
 	}
 }

@@ -61,23 +61,16 @@ func TestPage(t *testing.T) {
 		`<li>kl: too far &amp; away</li>`, ">Step 1<", ">Step 9<", `<span class="up" style="--a:0.72" title="advantage 2">&lt;b&gt;</span>`,
 		`class="down" style="--a:0.42"`, "4⏎\n", "what is &lt;script&gt;", "seed: 1 # &lt;x&gt;", `class="wide"`, `<b class="right">correct</b>`,
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the page lacks %q", want)
-		}
+		expect.True(t, strings.Contains(text, want), "the page lacks %q", want)
 	}
-	if strings.Contains(text, "<script") {
-		t.Error("the page runs something")
-	}
-	if found := regexp.MustCompile(`(?i)(src|href)="[^d#]|url\(|@import|https?:`).FindString(text); found != "" {
-		t.Errorf("the page asks for something: %q", found)
-	}
-	if n := strings.Count(text, "too far &amp; away"); n != 1 {
-		t.Errorf("the alarm is shown %d times", n)
-	}
+	expect.True(t, !strings.Contains(text, "<script"), "the page runs something")
+	expect.Same(t, "", regexp.MustCompile(`(?i)(src|href)="[^d#]|url\(|@import|https?:`).FindString(text),
+		"the page asks for something")
+	n := strings.Count(text, "too far &amp; away")
+	expect.True(t, n == 1, "the alarm is shown %d times", n)
 	watched, err := HTML(dir, About{Title: "digits"}, true)
-	if err != nil || !strings.Contains(string(watched), `fetch("stamp")`) {
-		t.Errorf("a watched page does not look for more: %v", err)
-	}
+	expect.True(t, err == nil && strings.Contains(string(watched), `fetch("stamp")`),
+		"a watched page does not look for more: %v", err)
 }
 
 // TestPageOfTheBestRewarded: the completions with the highest rewards of the first, the middle and the last step are side
@@ -99,9 +92,7 @@ func TestPageOfTheBestRewarded(t *testing.T) {
 		t.Fatalf("%d rows", n)
 	}
 	expect.Equal(t, []string{`11 correct: …user What is 5 - 7? → "text 11 of 1"`, `11 correct: …user What is 5 - 7? → "text 11 of 3"`, `11 correct: …user What is 5 - 7? → "text 11 of 5"`}, p.Best.Rows[0])
-	if last := p.Best.Rows[9][1]; last != `3 wrong: …user What is 1 - 7? → "text 3 of 3"` {
-		t.Error(last)
-	}
+	expect.Same(t, `3 wrong: …user What is 1 - 7? → "text 3 of 3"`, p.Best.Rows[9][1], "Rows")
 	for n, want := range map[int]int{24: 1, 48: 2} { // of one step, of two
 		few := aRun(t, map[string]string{"logs/completions.jsonl": lines(t, records[:n]...)})
 		p = page{}
@@ -110,9 +101,8 @@ func TestPageOfTheBestRewarded(t *testing.T) {
 		}
 	}
 	page, err := HTML(dir, About{}, false)
-	if err != nil || !strings.Contains(string(page), "<h2>Best-rewarded completions</h2>") {
-		t.Errorf("no heading on the page, %v", err)
-	}
+	expect.True(t, err == nil && strings.Contains(string(page), "<h2>Best-rewarded completions</h2>"),
+		"no heading on the page, %v", err)
 }
 
 // TestPageOfLabels shows choices of a classifier with what is right.
@@ -122,12 +112,9 @@ func TestPageOfLabels(t *testing.T) {
 		records = append(records, rl.Record{Step: 2, Prompt: i, Shown: "a text", Written: "law", Truth: []string{"law", "physics"}[i%2], Correct: i%2 == 0, Reward: rl.Number(1 - i%2), Advantage: 0.5})
 	}
 	page := must.Get(HTML(aRun(t, map[string]string{"logs/completions.jsonl": lines(t, records...)}), About{}, false))(t)
-	if n := strings.Count(string(page), `<div class="shown">`); n != labelTexts {
-		t.Errorf("%d texts, want %d", n, labelTexts)
-	}
-	if !strings.Contains(string(page), "law, correct: physics") {
-		t.Error("the right label is missing")
-	}
+	n := strings.Count(string(page), `<div class="shown">`)
+	expect.True(t, n == labelTexts, "%d texts, want %d", n, labelTexts)
+	expect.True(t, strings.Contains(string(page), "law, correct: physics"), "the right label is missing")
 }
 
 func TestPageOfDamagedAnswers(t *testing.T) {
@@ -142,14 +129,10 @@ func TestCompareRuns(t *testing.T) {
 	page := must.Get(CompareHTML([]Compared{{a, "one", about}, {b, "two", about}}, false))(t)
 	text := string(page)
 	for _, want := range []string{"2 runs</h1>", `<span class="s0">one</span><span class="s1">two</span>`, "<td>seed</td><td>1</td><td>2</td>", "<td>clip_low</td><td></td><td>0.2</td>"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the page lacks %q", want)
-		}
+		expect.True(t, strings.Contains(text, want), "the page lacks %q", want)
 	}
 	for _, not := range []string{"<td>rl_learning_rate</td>", "Value loss"} {
-		if strings.Contains(text, not) {
-			t.Errorf("the page has %q", not)
-		}
+		expect.True(t, !strings.Contains(text, not), "the page has %q", not)
 	}
 }
 
@@ -162,9 +145,7 @@ func TestChartOfManyValues(t *testing.T) {
 	}
 	y[54_321] = 1
 	d := polyline(axesOf(Panel{Series: []Series{{X: x, Y: y}}}), x, y)
-	if len(d) > 20_000 {
-		t.Errorf("a path of %d bytes", len(d))
-	}
+	expect.True(t, len(d) <= 20_000, "a path of %d bytes", len(d))
 	a := axesOf(Panel{Series: []Series{{X: x, Y: y}}})
 	if top := a.y(1); !regexp.MustCompile(`L[0-9.]+ ` + regexp.QuoteMeta(strings.TrimSpace(strings.TrimLeft(formatted(top), "0")))).MatchString(d) {
 		t.Errorf("the peak at %s is lost", formatted(top))

@@ -111,21 +111,15 @@ func TestPictures(t *testing.T) {
 			must.Do(t, test.draw(base+".png"))
 			svg := must.Get(os.ReadFile(base + ".svg"))(t)
 			for _, text := range test.texts {
-				if !bytes.Contains(svg, []byte(">"+text)) {
-					t.Errorf("the picture lacks the text %q", text)
-				}
+				expect.True(t, bytes.Contains(svg, []byte(">"+text)), "the picture lacks the text %q", text)
 			}
-			if bytes.Contains(svg, []byte("NaN")) {
-				t.Error("the picture has places that are not numbers")
-			}
+			expect.True(t, !bytes.Contains(svg, []byte("NaN")), "the picture has places that are not numbers")
 			raw := must.Get(os.ReadFile(base + ".png"))(t)
 			img := must.Get(png.Decode(bytes.NewReader(raw)))(t)
-			if size := img.Bounds(); size.Dx() < 700 || size.Dy() < 500 {
-				t.Errorf("picture of %v", size)
-			}
-			if _, _, _, alpha := img.At(0, 0).RGBA(); alpha != 0xffff {
-				t.Error("the background is transparent")
-			}
+			size := img.Bounds()
+			expect.True(t, size.Dx() >= 700 && size.Dy() >= 500, "picture of %v", size)
+			_, _, _, alpha := img.At(0, 0).RGBA()
+			expect.True(t, alpha == 0xffff, "the background is transparent")
 		})
 	}
 }
@@ -148,9 +142,8 @@ func TestPictureErrors(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if test.err == nil || !strings.Contains(test.err.Error(), test.want) {
-				t.Errorf("error %v lacks %q", test.err, test.want)
-			}
+			expect.True(t, test.err != nil && strings.Contains(test.err.Error(), test.want),
+				"error %v lacks %q", test.err, test.want)
 		})
 	}
 }
@@ -211,9 +204,7 @@ func TestManyClassesFitAPage(t *testing.T) {
 	file := must.Get(os.Open(path))(t)
 	defer file.Close()
 	size := must.Get(png.DecodeConfig(file))(t)
-	if size.Width > 1600 || size.Height > 1600 {
-		t.Errorf("a picture of %d × %d pixels", size.Width, size.Height)
-	}
+	expect.True(t, size.Width <= 1600 && size.Height <= 1600, "a picture of %d × %d pixels", size.Width, size.Height)
 }
 
 // TestReliabilityShowsBothBars has a bin with accuracy above confidence: both bars must be visible.
@@ -276,11 +267,8 @@ func TestTicks(t *testing.T) {
 		for _, tick := range (ticks{most: 7}).Ticks(test.low, test.high) {
 			labels = append(labels, tick.Label)
 		}
-		if got := strings.Join(labels, " "); got != test.want {
-			t.Errorf("ticks of %g to %g: %s, want %s", test.low, test.high, got, test.want)
-		}
+		expect.Same(t, test.want, strings.Join(labels, " "), "ticks of %g to %g", test.low, test.high)
 	}
-	if got := (ticks{most: 7, whole: true}).Ticks(1, 3); len(got) != 3 || got[1].Label != "2" {
-		t.Errorf("integer ticks of 1 to 3: %v", got)
-	}
+	got := (ticks{most: 7, whole: true}).Ticks(1, 3)
+	expect.True(t, len(got) == 3 && got[1].Label == "2", "integer ticks of 1 to 3: %v", got)
 }

@@ -65,9 +65,7 @@ func TestUnscoredAnswersAreSkipped(t *testing.T) {
 	}
 	c := Config{Samples: 1, MaxNew: 2, Seed: 1, Failed: func(episode, _ int, err error) { t.Errorf("episode %d: %v", episode, err) }}
 	scores, err := Evaluate(t.Context(), m, task(3), 0, 9, c)
-	if err != nil || scores.N != 6 || scores.FoundBy["none"] > 0 {
-		t.Errorf("%+v, %v", scores, err)
-	}
+	expect.True(t, err == nil && scores.N == 6 && scores.FoundBy["none"] <= 0, "%+v, %v", scores, err)
 	expect.Failure(Evaluate(t.Context(), m, task(1), 0, 9, c))(t, "none of 9 answers")
 }
 
@@ -86,27 +84,21 @@ func TestFailedEpisodesAreSkipped(t *testing.T) {
 		for i := range 2 {
 			steps = append(steps, next(t, src, i))
 		}
-		if passed := time.Since(began); passed != time.Minute {
-			t.Errorf("%v passed", passed)
-		}
+		passed := time.Since(began)
+		expect.True(t, passed == time.Minute, "%v passed", passed)
 		for i, want := range [][3]float64{{24, 8, 24}, {0, 0, 0}} { // of 4 × 8 samples
 			f := steps[i].Figures
-			if got := [3]float64{f.Get("failed_episodes"), f.Get("timeouts"), f.Get("failed_rewards")}; got != want {
-				t.Errorf("step %d: failed, out of time, without reward: %v, want %v", i+1, got, want)
-			}
+			expect.Same(t, want, [3]float64{f.Get("failed_episodes"), f.Get("timeouts"), f.Get("failed_rewards")},
+				"step %d: failed, out of time, without reward", i+1)
 			if n := len(steps[i].Samples); n != 32-int(want[0]) || len(steps[i].Groups) != 4 {
 				t.Errorf("step %d: %d samples of %d groups", i+1, n, len(steps[i].Groups))
 			}
 		}
-		if steps[0].Health.Failed != 0.75 {
-			t.Errorf("the alarms receive %v", steps[0].Health.Failed)
-		}
+		expect.Same(t, 0.75, steps[0].Health.Failed, "the alarms receive")
 		if notes := strings.Join(steps[0].Notes, "\n"); !strings.Contains(notes, "warning: 24 episodes of step 1 failed and are dropped, 8 of them because of the timeout") {
 			t.Errorf("notes %q", notes)
 		}
-		if len(steps[1].Notes) > 0 {
-			t.Errorf("notes %q", steps[1].Notes)
-		}
+		expect.True(t, len(steps[1].Notes) == 0, "notes %q", steps[1].Notes)
 	})
 }
 
@@ -121,9 +113,8 @@ func TestFailuresOfARolloutAreErrors(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
 	go cancel()
-	if _, err := Play(ctx, m, unreliable(release), envs.Train, []int{0}, c); !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v", err)
-	}
+	_, err := Play(ctx, m, unreliable(release), envs.Train, []int{0}, c)
+	expect.True(t, errors.Is(err, context.Canceled), "error %v", err)
 }
 
 // TestNoEpisodeBegins: a step without samples does not blame the prompts.
@@ -146,14 +137,11 @@ func TestFailedEpisodesKeepTokens(t *testing.T) {
 	c.Failed = func(episode, sample int, err error) { heard = append(heard, failure{episode, sample}) }
 	groups := played(t, sampler(t, tiny(t), 4), unreliable(nil), []int{3, 1, 2}, c).Groups
 	want := []failure{{3, 0}, {3, 1}, {3, 2}, {1, 0}, {1, 1}, {1, 2}}
-	if !slices.Equal(want, heard) {
-		t.Errorf("failures %v, want %v", heard, want)
-	}
+	expect.True(t, slices.Equal(want, heard), "failures %v, want %v", heard, want)
 	for i, x := range slices.Concat(groups...) {
 		wrote := x.Len() > 0 && len(x.Turns) == 1 && x.Validate() == nil
-		if failed := i < 6; math.IsNaN(x.Reward()) != failed || wrote == (i < 3) || i < 3 && len(x.Tokens) > 0 {
-			t.Errorf("sample %d: %+v", i, x)
-		}
+		expect.True(t, math.IsNaN(x.Reward()) == (i < 6) && wrote != (i < 3) && (i >= 3 || len(x.Tokens) == 0),
+			"sample %d: %+v", i, x)
 	}
 }
 
@@ -174,9 +162,7 @@ func TestPromptsThatAreTooLong(t *testing.T) {
 				t.Errorf("async %t: %v of 32 failed, %d samples", async, n, len(step.Samples))
 			}
 			for _, x := range step.Samples {
-				if odd(x.Prompt) {
-					t.Errorf("async %t: a sample of episode %d", async, x.Prompt)
-				}
+				expect.True(t, !odd(x.Prompt), "async %t: a sample of episode %d", async, x.Prompt)
 			}
 			if notes := strings.Join(step.Notes, "\n"); !strings.Contains(notes, "failed and are dropped, 0 of them because of the timeout; the first: episode "+[]string{"1", "5"}[i]) {
 				t.Errorf("async %t: notes %q", async, notes)

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
@@ -24,9 +25,7 @@ func TestLabelReplay(t *testing.T) {
 			if x.Actions[0] == x.Truth {
 				want = 1
 			}
-			if x.Reward() != want || x.Version > uint64(at) {
-				t.Errorf("step %d: %+v", at, x)
-			}
+			expect.True(t, x.Reward() == want && x.Version <= uint64(at), "step %d: %+v", at, x)
 		}
 	}
 	for _, change := range []func(o *LabelReplayOptions){
@@ -35,9 +34,8 @@ func TestLabelReplay(t *testing.T) {
 	} {
 		bad := o
 		change(&bad)
-		if _, err := NewLabelReplay(player, LabelReplayConfig{LabelReplayOptions: bad, BatchSize: 4, Steps: 8}); err == nil {
-			t.Errorf("%+v is accepted", bad)
-		}
+		_, err := NewLabelReplay(player, LabelReplayConfig{LabelReplayOptions: bad, BatchSize: 4, Steps: 8})
+		expect.True(t, err != nil, "%+v is accepted", bad)
 	}
 }
 
@@ -47,9 +45,8 @@ func TestExplore(t *testing.T) {
 		count[explore([]float32{0.2, 0.5, 0.3}, rl.Stream(1, uint64(i)), 0.3)]++
 	}
 	for k, want := range []float64{0.1, 0.8, 0.1} {
-		if got := float64(count[k]) / 4000; math.Abs(got-want) > 0.025 {
-			t.Errorf("label %d in %.3f of the samples, want %.2f", k, got, want)
-		}
+		got := float64(count[k]) / 4000
+		expect.True(t, math.Abs(got-want) <= 0.025, "label %d in %.3f of the samples, want %.2f", k, got, want)
 	}
 }
 
@@ -59,7 +56,6 @@ func TestSample(t *testing.T) {
 	for i := range 4000 {
 		count[sample([]float32{0.1, 0, 0.3}, rl.Stream(2, uint64(i)))]++
 	}
-	if got := float64(count[0]) / 4000; math.Abs(got-0.25) > 0.025 || count[1] > 0 {
-		t.Errorf("%v of 4000 samples, want 1000, 0 and 3000", count)
-	}
+	expect.True(t, math.Abs(float64(count[0])/4000-0.25) <= 0.025 && count[1] <= 0,
+		"%v of 4000 samples, want 1000, 0 and 3000", count)
 }

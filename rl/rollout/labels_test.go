@@ -13,8 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs/reward"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
@@ -93,9 +91,8 @@ func TestLabelsAreReproduced(t *testing.T) {
 		src := labels(t, p, labelRewards(t, "accuracy"), c)
 		for i := range 2 {
 			step := next(t, src, i)
-			if len(step.Samples) != 40 || len(step.Groups) != 40 || step.Prefetched {
-				t.Fatalf("%d samples", len(step.Samples))
-			}
+			expect.Require(t, len(step.Samples) == 40 && len(step.Groups) == 40 && !step.Prefetched,
+				"%d samples", len(step.Samples))
 			for _, part := range rl.Minibatches(c.Seed, i, 0, 40, 0, size) {
 				for _, bounds := range rl.MicroBatches(len(part), micro, func(k int) int { return len(step.Samples[part[k]].Tokens) }) {
 					var batch []*rl.Sample
@@ -132,9 +129,7 @@ func TestLabelsAreSampledFromThePolicy(t *testing.T) {
 		step := next(t, src, i)
 		texts := map[int]bool{}
 		for _, x := range step.Samples {
-			if texts[x.Prompt] {
-				t.Errorf("text %d is sampled twice in a step", x.Prompt)
-			}
+			expect.True(t, !texts[x.Prompt], "text %d is sampled twice in a step", x.Prompt)
 			texts[x.Prompt], seen[x.Prompt] = true, true
 			counts[x.Actions[0]]++
 			for k, pi := range probs[x.Prompt] {
@@ -154,13 +149,10 @@ func TestLabelsAreSampledFromThePolicy(t *testing.T) {
 		}
 	}
 	for k := range counts {
-		if math.Abs(counts[k]-expected[k]) > 4*math.Sqrt(variance[k]) {
-			t.Errorf("label %d is chosen %v times, the policy means %.1f", k, counts[k], expected[k])
-		}
+		expect.True(t, math.Abs(counts[k]-expected[k]) <= 4*math.Sqrt(variance[k]),
+			"label %d is chosen %v times, the policy means %.1f", k, counts[k], expected[k])
 	}
-	if len(seen) != 60 {
-		t.Errorf("%d of 60 texts are ever sampled", len(seen))
-	}
+	expect.Same(t, 60, len(seen), "%d of 60 texts are ever sampled", len(seen))
 }
 
 // TestF1CountsARolloutOnce: after each step, the f1 reward's running counts equal those of a list that observed the
@@ -174,9 +166,7 @@ func TestF1CountsARolloutOnce(t *testing.T) {
 			choices = append(choices, reward.Choice{Action: int(x.Actions[0]), Truth: int(x.Truth)})
 		}
 		told.Observe(choices, reward.Scores{Rewards: make([]reward.Score, 1)})
-		if diff := cmp.Diff(told.State(), rewards.State()); diff != "" {
-			t.Errorf("step %d (-observed once +counted):\n%s", i+1, diff)
-		}
+		expect.Equal(t, told.State(), rewards.State(), fmt.Sprintf("step %d", i+1))
 	}
 }
 
@@ -185,18 +175,16 @@ func TestFailedRewardsOfLabels(t *testing.T) {
 	p := classifier(t)
 	step := next(t, labels(t, p, labelRewards(t, "expr:'1/correct'=0.5,accuracy"), labelsConfig()), 0)
 	failed := step.Figures.Get("failed_rewards")
-	if failed == 0 || failed == 40 || len(step.Samples) != 40-int(failed) || len(step.Groups) != 40 {
-		t.Fatalf("%v of 40 failed, %d samples", failed, len(step.Samples))
-	}
+	expect.Require(t, failed != 0 && failed != 40 && len(step.Samples) == 40-int(failed) && len(step.Groups) == 40,
+		"%v of 40 failed, %d samples", failed, len(step.Samples))
 	for _, x := range step.Samples {
 		if x.Actions[0] != x.Truth || x.Reward() != 1.5 || x.Old != nil || x.Value != nil || x.BehaviorLogProbs == nil {
 			t.Errorf("sample %+v", x)
 		}
 	}
 	notes := strings.Join(step.Notes, "\n")
-	if !strings.Contains(notes, fmt.Sprintf("warning: the reward of %v of 40 texts failed; they are dropped", failed)) {
-		t.Errorf("notes %q", notes)
-	}
+	expect.True(t, strings.Contains(notes, fmt.Sprintf("warning: the reward of %v of 40 texts failed; they are dropped", failed)),
+		"notes %q", notes)
 	f := step.Figures
 	if f.Get("reward") != 1.5 || f.Get("rewards/expr:1/correct/failures") != failed || f.Get("rewards/accuracy/failures") != 0 || f.Get("rewards/accuracy/mean") != (40-failed)/40 {
 		t.Errorf("figures %v", f)
@@ -219,9 +207,7 @@ func TestExpectedRewardsOfLabels(t *testing.T) {
 			}
 			want -= d * d / 2
 		}
-		if math.Abs(x.Reward()-want) > 1e-5 {
-			t.Errorf("text %d: reward %v, want %v", x.Prompt, x.Reward(), want)
-		}
+		expect.True(t, math.Abs(x.Reward()-want) <= 1e-5, "text %d: reward %v, want %v", x.Prompt, x.Reward(), want)
 	}
 }
 
@@ -260,9 +246,7 @@ func TestLabelsLog(t *testing.T) {
 	m := rl.Meter{}
 	m.Mean("policy_loss", 0.5, 1)
 	m.Mean("grad_norm", 2, 1)
-	if line := step.Line(m); line != "PPO Update: policy_loss=0.5000, grad_norm=2.000" {
-		t.Errorf("line %q", line)
-	}
+	expect.Same(t, "PPO Update: policy_loss=0.5000, grad_norm=2.000", step.Line(m), "line")
 }
 
 // TestBestReturn: the best mean reward may be negative.
@@ -271,9 +255,7 @@ func TestBestReturn(t *testing.T) {
 	best := math.Inf(-1)
 	for i := range 3 {
 		best = max(best, next(t, src, i).Figures.Get("reward"))
-		if src.BestReturn() != best {
-			t.Errorf("step %d: best return %v, want %v", i+1, src.BestReturn(), best)
-		}
+		expect.Same(t, best, src.BestReturn(), "step %d: best return", i+1)
 	}
 }
 
@@ -282,9 +264,8 @@ func TestLabelsStop(t *testing.T) {
 	before := must.Get(json.Marshal(src.State()))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := src.Next(ctx, rl.At{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v", err)
-	}
+	_, err := src.Next(ctx, rl.At{})
+	expect.True(t, errors.Is(err, context.Canceled), "error %v", err)
 	if after, err := json.Marshal(src.State()); err != nil || string(before) != string(after) {
 		t.Errorf("a cancelled step leaves the state %s, %v; it was %s", after, err, before)
 	}

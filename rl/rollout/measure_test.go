@@ -19,9 +19,7 @@ func TestOutcomesAreTheLastTurns(t *testing.T) {
 		x := &rl.Trajectory{Prompt: prompt, Info: &envs.Info{Answer: "70", Truth: "4"}}
 		for i, text := range turns {
 			ids, _, err := p.Tokenizer.Encode(text, 99)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.Require(t, err == nil, "%v", err)
 			for _, id := range ids {
 				if i%2 == 0 {
 					x.AppendGiven(id)
@@ -61,7 +59,6 @@ func TestOutcomesAreTheLastTurns(t *testing.T) {
 
 func TestSyncLine(t *testing.T) {
 	line := syncLine([]*envs.Info{{Correct: true, FormatOK: true}, {FormatOK: true}, {}}, "")(rl.Meter{})
-	if want := "1/3 correct 2/3 formatted "; !strings.Contains(line, want) {
-		t.Errorf("%q lacks %q", line, want)
-	}
+	want := "1/3 correct 2/3 formatted "
+	expect.True(t, strings.Contains(line, want), "%q lacks %q", line, want)
 }

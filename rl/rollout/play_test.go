@@ -30,14 +30,10 @@ func TestSamplesDoNotDependOnBatch(t *testing.T) {
 		for _, index := range []int{4, 11, 5} {
 			alone = append(alone, played(t, m, task, []int{index}, sampled).Groups...)
 		}
-		if diff := cmp.Diff(together, alone); diff != "" {
-			t.Errorf("%s: (-batch +separate):\n%s", name, diff)
-		}
+		expect.Equal(t, together, alone, name)
 		for _, g := range together {
 			for _, x := range g {
-				if err := x.Validate(); err != nil {
-					t.Error(err)
-				}
+				expect.NoError(t, x.Validate(), "Validate")
 			}
 		}
 		other := sampled
@@ -54,9 +50,8 @@ func TestTurnsOfAnEpisode(t *testing.T) {
 	groups := played(t, sampler(t, p, 4), dialogues(3), []int{0}, sampled).Groups
 	mark := must.Get(p.Tokenizer.EncodeRaw("<>", false))(t)
 	for _, x := range groups[0] {
-		if len(x.Turns) != 2 || x.Turns[0].Reward != 2 || x.Turns[1].Reward != 3 || x.Turns[1].End != len(x.Tokens) {
-			t.Errorf("turns %+v of %d tokens", x.Turns, len(x.Tokens))
-		}
+		expect.True(t, len(x.Turns) == 2 && x.Turns[0].Reward == 2 && x.Turns[1].Reward == 3 && x.Turns[1].End == len(x.Tokens),
+			"turns %+v of %d tokens", x.Turns, len(x.Tokens))
 		marks, run := 0, 0
 		for i, source := range x.Source {
 			if source == rl.Sampled {
@@ -64,9 +59,8 @@ func TestTurnsOfAnEpisode(t *testing.T) {
 					t.Errorf("%d tokens stand of an action", run)
 				}
 				// At temperature 1 the two come from the same distribution, summed in different orders.
-				if x.BehaviorLogProbs[i] >= 0 || math.Abs(float64(x.LogProbs[i]-x.BehaviorLogProbs[i])) > 1e-5 {
-					t.Errorf("log-probabilities %v and %v", x.BehaviorLogProbs[i], x.LogProbs[i])
-				}
+				expect.True(t, x.BehaviorLogProbs[i] < 0 && math.Abs(float64(x.LogProbs[i]-x.BehaviorLogProbs[i])) <= 1e-5,
+					"log-probabilities %v and %v", x.BehaviorLogProbs[i], x.LogProbs[i])
 				continue
 			}
 			run = 0
@@ -74,9 +68,7 @@ func TestTurnsOfAnEpisode(t *testing.T) {
 				marks++
 			}
 		}
-		if marks != 3 {
-			t.Errorf("the environment wrote %d times", marks)
-		}
+		expect.Same(t, 3, marks, "the environment wrote %d times", marks)
 	}
 }
 
@@ -98,9 +90,7 @@ func TestOutOfPositionsIsTruncation(t *testing.T) {
 			c.Sampling.TopK = 1 // it repeats itself and does not end soon
 			steps := slices.Repeat([]envs.Step{test.step}, 9)
 			x := played(t, m, script(scripted{steps: steps, whole: whole}), []int{0}, c).Groups[0][0]
-			if err := x.Validate(); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
+			expect.NoError(t, x.Validate(), "%s", name)
 			rewards, want := x.Rewards(), test.turns
 			if whole && name == "after a turn" {
 				want = want[:len(rewards)] // an action takes positions too
@@ -155,9 +145,8 @@ func TestDroppedActions(t *testing.T) {
 		"with something added": {[]envs.Step{{Append: ";", Reward: 1}, {Append: ".", Done: true, Reward: 2}}, []float64{1, 2}},
 	} {
 		for _, x := range played(t, m, script(scripted{steps: test.steps}), []int{0}, sampled).Groups[0] {
-			if diff := cmp.Diff(test.want, x.Rewards(), cmpopts.EquateNaNs()); diff != "" || x.Validate() != nil {
-				t.Errorf("%s: %v, rewards (-want +got):\n%s", name, x.Validate(), diff)
-			}
+			diff := cmp.Diff(test.want, x.Rewards(), cmpopts.EquateNaNs())
+			expect.True(t, diff == "" && x.Validate() == nil, "%s: %v, rewards (-want +got):\n%s", name, x.Validate(), diff)
 		}
 	}
 }
@@ -186,9 +175,8 @@ func TestLogProbabilities(t *testing.T) {
 				filtered = filtered || x.BehaviorLogProbs[i] > x.LogProbs[i]+0.01
 			}
 		}
-		if want := test.sampling != (torch.Sampling{Temperature: 1}); filtered != want {
-			t.Errorf("%+v: tokens were sampled from another distribution: %t", test.sampling, filtered)
-		}
+		expect.Same(t, test.sampling != (torch.Sampling{Temperature: 1}), filtered,
+			"%+v: tokens were sampled from another distribution", test.sampling)
 		var logProbs []float32
 		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 			logProbs = s.Read(p.Forward(s, rl.NewBatch(samples), policy.Pass{Temperature: test.trainer}).LogProbs)
@@ -196,9 +184,8 @@ func TestLogProbabilities(t *testing.T) {
 		}))
 		for _, x := range samples {
 			for i, drawn := range x.BehaviorLogProbs {
-				if math.Abs(float64(drawn-logProbs[i])) > 1e-4 {
-					t.Errorf("%+v, trainer at %v: sampler's log π %v, trainer's %v", test.sampling, test.trainer, drawn, logProbs[i])
-				}
+				expect.True(t, math.Abs(float64(drawn-logProbs[i])) <= 1e-4,
+					"%+v, trainer at %v: sampler's log π %v, trainer's %v", test.sampling, test.trainer, drawn, logProbs[i])
 			}
 			logProbs = logProbs[x.Len():]
 		}
@@ -246,16 +233,13 @@ func TestStopStringsEndActions(t *testing.T) {
 			continue
 		}
 		stopped++
-		if last := a.Text[len(a.Text)-1]; last < ' ' || last >= 'p' {
-			t.Errorf("action %q ended at a stop string", a.Text)
-		}
+		last := a.Text[len(a.Text)-1]
+		expect.True(t, last >= ' ' && last < 'p', "action %q ended at a stop string", a.Text)
 		if x := groups[0][i]; x.Stop != envs.StopString || x.Len() < len(a.Text) || !math.IsNaN(x.Reward()) {
 			t.Errorf("action %q: stop %q, %d tokens, reward %v", a.Text, x.Stop, x.Len(), x.Reward())
 		}
 	}
-	if stopped < 10 {
-		t.Errorf("%d of %d actions ended at a stop string", stopped, len(heard))
-	}
+	expect.True(t, stopped >= 10, "%d of %d actions ended at a stop string", stopped, len(heard))
 }
 
 // TestTurnsEndedByStopStrings cancels turns in the engine at their stop string; late tokens must not reach the next
@@ -265,17 +249,13 @@ func TestTurnsEndedByStopStrings(t *testing.T) {
 	stopped := 0
 	for _, g := range played(t, sampler(t, tiny(t), 3), lines, []int{0, 1, 2, 3, 4, 5, 6}, c).Groups {
 		for _, x := range g {
-			if len(x.Turns) != 3 {
-				t.Errorf("%d turns", len(x.Turns))
-			}
+			expect.Same(t, 3, len(x.Turns), "%d turns", len(x.Turns))
 			if x.Stop == envs.StopString {
 				stopped++
 			}
 		}
 	}
-	if stopped < 7 {
-		t.Errorf("%d of 14 ended at a letter", stopped)
-	}
+	expect.True(t, stopped >= 7, "%d of 14 ended at a letter", stopped)
 }
 
 func TestEvaluateGreedily(t *testing.T) {
@@ -288,9 +268,8 @@ func TestEvaluateGreedily(t *testing.T) {
 	first := evaluate(sampled.Greedy(), 0, 5)
 	other := sampled.Greedy()
 	other.Seed = 77
-	if diff := cmp.Diff(first, evaluate(other, 0, 5)); diff != "" || first.N != 5 {
-		t.Errorf("%d episodes; seeds differ (-one +other):\n%s", first.N, diff)
-	}
+	diff := cmp.Diff(first, evaluate(other, 0, 5))
+	expect.True(t, diff == "" && first.N == 5, "%d episodes; seeds differ (-one +other):\n%s", first.N, diff)
 	if g := (Config{Sampling: torch.Sampling{Temperature: 2, TopK: 3, TopP: 0.5, MinP: 0.1, RepetitionPenalty: 1.5}}).Greedy(); g.Sampling != (torch.Sampling{RepetitionPenalty: 1.5}) {
 		t.Errorf("greedy is %+v", g.Sampling)
 	}
@@ -318,9 +297,8 @@ func TestEvaluateFiniteParts(t *testing.T) {
 	m := sampler(t, tiny(t), 4)
 	for _, test := range []struct{ from, n, count, correct int }{{0, 4, 4, 2}, {1, 4, 4, 2}, {1, 3, 3, 1}, {8, 100, 2, 1}, {10, 5, 0, 0}, {99, 5, 0, 0}} {
 		scores, err := Evaluate(t.Context(), m, short{}, test.from, test.n, sampled)
-		if err != nil || scores.N != test.count || scores.Correct != test.correct {
-			t.Errorf("%+v: %d of %d, %v", test, scores.Correct, scores.N, err)
-		}
+		expect.True(t, err == nil && scores.N == test.count && scores.Correct == test.correct,
+			"%+v: %d of %d, %v", test, scores.Correct, scores.N, err)
 	}
 }
 
@@ -328,9 +306,8 @@ func TestPlayStops(t *testing.T) {
 	m := sampler(t, tiny(t), 2)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Play(ctx, m, letters, envs.Train, []int{0}, sampled); !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v", err)
-	}
+	_, err := Play(ctx, m, letters, envs.Train, []int{0}, sampled)
+	expect.True(t, errors.Is(err, context.Canceled), "error %v", err)
 	// Starting many episodes takes long.
 	ctx, cancel = context.WithCancel(t.Context())
 	begun := 0

@@ -50,13 +50,10 @@ func TestPrefetching(t *testing.T) {
 				step := next(t, src, i)
 				learn(t, p, i)
 				age := uint64(min(i, test.staleness))
-				if got := step.Figures.Get("staleness"); got != float64(age) || !step.Prefetched {
-					t.Errorf("step %d: staleness %v, want %d", i+1, got, age)
-				}
+				got := step.Figures.Get("staleness")
+				expect.True(t, got == float64(age) && step.Prefetched, "step %d: staleness %v, want %d", i+1, got, age)
 				for _, x := range step.Samples {
-					if x.Version != uint64(i)-age {
-						t.Errorf("step %d: a sample of version %d", i+1, x.Version)
-					}
+					expect.Same(t, uint64(i)-age, x.Version, "step %d: a sample of version", i+1)
 				}
 			}
 			if hours := int(time.Since(began) / time.Hour); hours != test.hours {
@@ -114,9 +111,7 @@ func TestStoppedPrefetchResumesExactly(t *testing.T) {
 				learn(t, first, stopped)
 				continue
 			}
-			if !errors.Is(err, context.Canceled) {
-				t.Fatal(err)
-			}
+			expect.Require(t, errors.Is(err, context.Canceled), "%v", err)
 			state = must.Get(json.Marshal(src.State()))(t)
 			break
 		}
@@ -127,14 +122,11 @@ func TestStoppedPrefetchResumesExactly(t *testing.T) {
 		resumed := tokens(t, sampler(t, second, 5), task, c)
 		must.Do(t, resumed.Restore(state))
 		for i := stopped; i < c.Steps; i++ {
-			if diff := cmp.Diff(want[i], encoded(t, next(t, resumed, i))); diff != "" {
-				t.Errorf("step %d, stopped at episode %d (-uninterrupted +resumed):\n%s", i+1, at, diff)
-			}
+			expect.Equal(t, want[i], encoded(t, next(t, resumed, i)), fmt.Sprintf("step %d, stopped at episode %d", i+1, at))
 			learn(t, second, i)
 		}
-		if flights := len(resumed.state.Flights); flights != 0 {
-			t.Errorf("%d rollouts remain", flights)
-		}
+		flights := len(resumed.state.Flights)
+		expect.True(t, flights == 0, "%d rollouts remain", flights)
 	}
 }
 

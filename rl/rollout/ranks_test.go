@@ -2,10 +2,10 @@ package rollout
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/dist/disttest"
@@ -40,12 +40,9 @@ func TestRanksSampleAhead(t *testing.T) {
 				got[rank], errs[rank] = sources[rank].Next(t.Context(), rl.At{Step: i, Version: uint64(i)})
 			})
 			for rank, err := range errs {
-				if err != nil {
-					t.Fatalf("rank %d: %v", rank, err)
-				}
-				if rank > 0 && encoded(t, got[rank]) != encoded(t, got[0]) {
-					t.Errorf("step %d: rank %d has other samples than rank 0", i+1, rank)
-				}
+				expect.Require(t, err == nil, "rank %d: %v", rank, err)
+				expect.True(t, rank <= 0 || encoded(t, got[rank]) == encoded(t, got[0]),
+					"step %d: rank %d has other samples than rank 0", i+1, rank)
 				learn(t, policies[rank], i)
 			}
 			steps = append(steps, encoded(t, got[0]))
@@ -57,8 +54,6 @@ func TestRanksSampleAhead(t *testing.T) {
 	for _, test := range [][2]int{{3, 2}, {2, 1}, {1, 3}} {
 		before, state := play(test[0], nil, 0, 3)
 		after, _ := play(test[1], state, 3, c.Steps)
-		if diff := cmp.Diff(want, append(before, after...)); diff != "" {
-			t.Errorf("%d ranks and then %d (-one +these):\n%s", test[0], test[1], diff)
-		}
+		expect.Equal(t, want, append(before, after...), fmt.Sprintf("%d ranks and then %d", test[0], test[1]))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
@@ -17,18 +18,13 @@ func TestRecordsOfTurns(t *testing.T) {
 		c.MaxNew = 2
 		step := must.Get(tokens(t, sampler(t, tiny(t), 8), task, c).Next(t.Context(), rl.At{}))(t)
 		all, err := step.Records(-1)
-		if err != nil || len(all) != c.PromptsPerStep*c.SamplesPerPrompt {
-			t.Fatalf("%d records, %v", len(all), err)
-		}
+		expect.Require(t, err == nil && len(all) == c.PromptsPerStep*c.SamplesPerPrompt, "%d records, %v", len(all), err)
 		written := 0
 		for _, r := range all {
-			if got := strings.Join(r.Actions, between); len(r.Actions) != 3 || got != strings.TrimSuffix(r.Written, between) {
-				t.Errorf("actions %q of %q", r.Actions, r.Written)
-			}
+			expect.True(t, len(r.Actions) == 3 && strings.Join(r.Actions, between) == strings.TrimSuffix(r.Written, between),
+				"actions %q of %q", r.Actions, r.Written)
 			written += len(r.Written)
 		}
-		if written < len(all) {
-			t.Error("nothing was written")
-		}
+		expect.True(t, written >= len(all), "nothing was written")
 	}
 }

@@ -54,9 +54,7 @@ func TestReplayGivesTurnsWithTheirReturns(t *testing.T) {
 			oldest = min(oldest, x.Version)
 			age += float64(uint64(i)-x.Version) / float64(len(step.Samples))
 			versions[x.Version] = true
-			if uint64(x.Prompt/8) != x.Version {
-				t.Errorf("step %d: episode %d is of version %d", i+1, x.Prompt, x.Version)
-			}
+			expect.Same(t, x.Version, uint64(x.Prompt/8), "step %d: episode %d is of version %d", i+1, x.Prompt, x.Version)
 			held, place := false, 0
 			for _, e := range src.buffer.State().Entries {
 				for k, turn := range e.Turns {
@@ -73,24 +71,15 @@ func TestReplayGivesTurnsWithTheirReturns(t *testing.T) {
 					place++
 				}
 			}
-			if !held {
-				t.Errorf("step %d: sample %+v is of no turn in the buffer", i+1, x)
-			}
+			expect.True(t, held, "step %d: sample %+v is of no turn in the buffer", i+1, x)
 		}
-		if cmp.Equal(before, drawn) {
-			t.Errorf("step %d samples the same entries as the step before", i+1)
-		}
+		expect.True(t, !cmp.Equal(before, drawn), "step %d samples the same entries as the step before", i+1)
 		before = drawn
-		if oldest+2 < uint64(i) || math.Abs(f.Get("buffer/staleness")-age) > 1e-9 {
-			t.Errorf("step %d: the oldest sample is of version %d, mean age %v, want %v", i+1, oldest, f.Get("buffer/staleness"), age)
-		}
-		if !strings.Contains(step.Line(f), "buffer=") {
-			t.Errorf("line %q", step.Line(f))
-		}
+		expect.True(t, oldest+2 >= uint64(i) && math.Abs(f.Get("buffer/staleness")-age) <= 1e-9,
+			"step %d: the oldest sample is of version %d, mean age %v, want %v", i+1, oldest, f.Get("buffer/staleness"), age)
+		expect.True(t, strings.Contains(step.Line(f), "buffer="), "line %q", step.Line(f))
 	}
-	if len(versions) != 4 {
-		t.Errorf("samples of the versions %v only", versions)
-	}
+	expect.Same(t, 4, len(versions), "samples of the versions %v only", versions)
 }
 
 // TestReplaySkips unscored turns and all turns before them in the episode, and turns without sampled tokens.
@@ -112,20 +101,13 @@ func TestReplaySkips(t *testing.T) {
 		if f.Get("buffer/added") != test.added || f.Get("buffer/skipped") != test.skipped || f.Get("failed_episodes") != test.failed || len(step.Samples) != int(test.added) {
 			t.Errorf("%s: %d samples, %v", name, len(step.Samples), f)
 		}
-		if !math.IsNaN(test.reward) && f.Get("reward") != test.reward {
-			t.Errorf("%s: reward %v", name, f.Get("reward"))
-		}
-		if warned := len(step.Notes) > 0; warned != (test.failed > 0) {
-			t.Errorf("%s: notes %q", name, step.Notes)
-		}
+		expect.True(t, math.IsNaN(test.reward) || f.Get("reward") == test.reward, "%s: reward %v", name, f.Get("reward"))
+		expect.Same(t, (test.failed > 0), len(step.Notes) > 0, "%s: notes %q", name, step.Notes)
 		// There are no groups whose equal rewards an alarm could be about.
-		if step.Health.ZeroStd != 0 {
-			t.Errorf("%s: the alarms receive equal rewards of %v of the prompts", name, step.Health.ZeroStd)
-		}
+		expect.Same(t, 0, step.Health.ZeroStd,
+			"%s: the alarms receive equal rewards of %v of the prompts", name, step.Health.ZeroStd)
 		for _, x := range step.Samples {
-			if !x.HasReward() || x.Len() == 0 {
-				t.Errorf("%s: sample %+v", name, x)
-			}
+			expect.True(t, x.HasReward() && x.Len() != 0, "%s: sample %+v", name, x)
 		}
 	}
 	all := replay(t, m, wordy(func(int) bool { return true }), replayConfig())
@@ -145,15 +127,12 @@ func TestReplayBuffer(t *testing.T) {
 	before := must.Get(os.ReadFile(path))(t)
 	c.Load, c.Save, c.BufferSize = path, "", 1000
 	second := replay(t, m, spelling, c)
-	if second.Len() != 48 {
-		t.Errorf("the buffer starts with %d turns", second.Len())
-	}
+	expect.Same(t, 48, second.Len(), "the buffer starts with %d turns", second.Len())
 	if step := next(t, second, 0); step.Figures.Get("buffer/size") != 48+24 {
 		t.Errorf("%v turns", step.Figures.Get("buffer/size"))
 	}
-	if after, err := os.ReadFile(path); err != nil || string(before) != string(after) {
-		t.Errorf("the file that the buffer was read from has changed, %v", err)
-	}
+	after, err := os.ReadFile(path)
+	expect.True(t, err == nil && string(before) == string(after), "the file that the buffer was read from has changed, %v", err)
 }
 
 func TestReplayRefusesForeignBuffers(t *testing.T) {

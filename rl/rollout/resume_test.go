@@ -3,10 +3,10 @@ package rollout
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
@@ -46,21 +46,16 @@ func TestSourcesResumeExactly(t *testing.T) {
 				if name == "replay" {
 					learn(t, p, i)
 				}
-				if diff := cmp.Diff(encoded(t, a), encoded(t, b)); diff != "" {
-					t.Errorf("step %d (-uninterrupted +resumed):\n%s", i+1, diff)
-				}
+				expect.Equal(t, encoded(t, a), encoded(t, b), fmt.Sprintf("step %d", i+1))
 				state := must.Get(json.Marshal(parts.State()))(t)
 				parts = source.create(source.slots[1])
 				must.Do(t, parts.Restore(state))
 				after, err := json.Marshal(parts.State())
-				if err != nil || string(after) != string(state) {
-					t.Errorf("step %d: the state %s is restored as %s, %v", i+1, state, after, err)
-				}
+				expect.True(t, err == nil && string(after) == string(state),
+					"step %d: the state %s is restored as %s, %v", i+1, state, after, err)
 			}
 			for _, state := range source.bad {
-				if err := parts.Restore(json.RawMessage(state)); err == nil {
-					t.Errorf("state %s is accepted", state)
-				}
+				expect.True(t, parts.Restore(json.RawMessage(state)) != nil, "state %s is accepted", state)
 			}
 		})
 	}

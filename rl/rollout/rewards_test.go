@@ -86,9 +86,7 @@ func TestRewardsJudgeTurns(t *testing.T) {
 		}
 		written += ";"
 	}
-	if len(seen) != 3 || x.Reward() != 3 {
-		t.Errorf("%d judgements, a reward of %v", len(seen), x.Reward())
-	}
+	expect.True(t, len(seen) == 3 && x.Reward() == 3, "%d judgements, a reward of %v", len(seen), x.Reward())
 }
 
 // turnText is the text that the policy generated in a turn.
@@ -130,24 +128,19 @@ func TestRewardsOfAStep(t *testing.T) {
 		}
 		for name, values := range map[string][]float64{"rewards/flaky": flaky, "rewards/expr:length": length} {
 			mean, std := moments(values)
-			if math.Abs(f.Get(name+"/mean")-mean) > 1e-9 || math.Abs(f.Get(name+"/std")-std) > 1e-9 {
-				t.Errorf("%s: mean %v, deviation %v, want %v and %v", name, f.Get(name+"/mean"), f.Get(name+"/std"), mean, std)
-			}
+			expect.True(t, math.Abs(f.Get(name+"/mean")-mean) <= 1e-9 && math.Abs(f.Get(name+"/std")-std) <= 1e-9,
+				"%s: mean %v, deviation %v, want %v and %v", name, f.Get(name+"/mean"), f.Get(name+"/std"), mean, std)
 		}
 		// The alarms compare how much each weighted reward moves the sum: standard deviations over all samples.
 		for name, spread := range map[string]float64{"flaky": population(flaky), "expr:length": 0.5 * population(length)} {
-			if got := step.Health.Spread[name]; math.Abs(got-spread) > 1e-9 {
-				t.Errorf("spread of reward %s in the alarms: %v, want %v", name, got, spread)
-			}
+			got := step.Health.Spread[name]
+			expect.True(t, math.Abs(got-spread) <= 1e-9, "spread of reward %s in the alarms: %v, want %v", name, got, spread)
 		}
 		mean, std := moments(total)
-		if math.Abs(f.Get("reward")-mean) > 1e-9 || math.Abs(f.Get("reward_std")-std) > 1e-9 {
-			t.Errorf("reward %v, deviation %v, want %v and %v", f.Get("reward"), f.Get("reward_std"), mean, std)
-		}
+		expect.True(t, math.Abs(f.Get("reward")-mean) <= 1e-9 && math.Abs(f.Get("reward_std")-std) <= 1e-9,
+			"reward %v, deviation %v, want %v and %v", f.Get("reward"), f.Get("reward_std"), mean, std)
 		want := fmt.Sprintf("warning: fix reward flaky: it failed for %v of 32 completions, which are dropped; the first failure: reward flaky: no letter", failed)
-		if !slices.Contains(step.Notes, want) {
-			t.Errorf("notes %q, want %q", step.Notes, want)
-		}
+		expect.True(t, slices.Contains(step.Notes, want), "notes %q, want %q", step.Notes, want)
 	}
 }
 
@@ -225,9 +218,8 @@ func TestVerdictRewardsComeLast(t *testing.T) {
 	c := sampled
 	c.Rewards = rewards
 	p := played(t, sampler(t, tiny(t), 4), spelling, []int{0, 1, 2}, c)
-	if f := p.Scores.Rewards[0].Failures; f > 0 {
-		t.Errorf("%d failures: %s", f, p.Scores.Rewards[0].Failure)
-	}
+	f := p.Scores.Rewards[0].Failures
+	expect.True(t, f <= 0, "%d failures: %s", f, p.Scores.Rewards[0].Failure)
 	for _, g := range p.Groups {
 		for _, x := range g {
 			want := []float64{0, 0, 2}
@@ -268,25 +260,19 @@ func TestModelsAreCentredOnTheFirstRollout(t *testing.T) {
 		return s.Figures.Get("reward")
 	}
 	src := tokens(t, m, letters, c)
-	if first := mean(src, 0); math.Abs(first) > 1e-9 {
-		t.Errorf("mean reward %v of the first rollout", first)
-	}
+	first := mean(src, 0)
+	expect.True(t, math.Abs(first) <= 1e-9, "mean reward %v of the first rollout", first)
 	state := must.Get(json.Marshal(src.State()))(t)
 	want := mean(src, 1)
-	if math.Abs(want) < 1e-6 || math.Abs(want) > 10 {
-		t.Errorf("mean reward %v of the second rollout", want)
-	}
+	expect.True(t, math.Abs(want) >= 1e-6 && math.Abs(want) <= 10, "mean reward %v of the second rollout", want)
 	resumed := tokens(t, m, letters, c)
 	must.Do(t, resumed.Restore(state))
-	if got := mean(resumed, 1); got != want {
-		t.Errorf("mean reward %v of the second rollout of a resumed run, want %v", got, want)
-	}
+	got := mean(resumed, 1)
+	expect.True(t, got == want, "mean reward %v of the second rollout of a resumed run, want %v", got, want)
 	plain := sampled
 	plain.Rewards = c.Rewards
 	for _, x := range slices.Concat(played(t, m, letters, []int{0}, plain).Groups...) {
-		if x.Reward() < 200 {
-			t.Errorf("reward %v, want 2·(100 + length)", x.Reward())
-		}
+		expect.True(t, x.Reward() >= 200, "reward %v, want 2·(100 + length)", x.Reward())
 	}
 }
 

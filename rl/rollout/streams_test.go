@@ -83,13 +83,10 @@ func TestNoStreamIsUsedTwice(t *testing.T) {
 						for step := 0; err == nil && step < c.Steps; step++ {
 							_, err = src.Next(t.Context(), rl.At{Step: step, Version: uint64(step)})
 						}
-						if err != nil {
-							t.Error(err)
-						}
+						expect.True(t, err == nil, "%v", err)
 					})
-					if want := c.Steps * c.PromptsPerStep * c.SamplesPerPrompt; len(all.seen) < want {
-						t.Errorf("%d streams were recorded, want %d or more", len(all.seen), want)
-					}
+					want := c.Steps * c.PromptsPerStep * c.SamplesPerPrompt
+					expect.True(t, len(all.seen) >= want, "%d streams were recorded, want %d or more", len(all.seen), want)
 				})
 			}
 		}
@@ -99,9 +96,7 @@ func TestNoStreamIsUsedTwice(t *testing.T) {
 			for step := 0; err == nil && step < 6; step++ {
 				_, err = src.Next(t.Context(), rl.At{Step: step, Version: uint64(step)})
 			}
-			if err != nil || len(all.seen) < 48 {
-				t.Errorf("%d streams, %v", len(all.seen), err)
-			}
+			expect.True(t, err == nil && len(all.seen) >= 48, "%d streams, %v", len(all.seen), err)
 		})
 	}
 }
@@ -116,15 +111,11 @@ func TestNoChoiceOfALabelSharesItsStream(t *testing.T) {
 		made := must.Get(src.Next(t.Context(), at))(t)
 		for _, x := range made.Samples {
 			key := fmt.Sprint(src.streamOf(x, at))
-			if seen[key] {
-				t.Errorf("sample %d of text %d in step %d shares its stream", x.Index, x.Prompt, step)
-			}
+			expect.True(t, !seen[key], "sample %d of text %d in step %d shares its stream", x.Index, x.Prompt, step)
 			seen[key] = true
 		}
 	}
-	if len(seen) < 6*20 {
-		t.Errorf("only %d choices", len(seen))
-	}
+	expect.True(t, len(seen) >= 6*20, "only %d choices", len(seen))
 }
 
 // TestOrderOfEpisodesDoesNotMatter plays episodes of several turns in two orders, and one by itself.

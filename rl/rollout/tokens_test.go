@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
@@ -50,9 +48,8 @@ func TestSamplesOfAStep(t *testing.T) {
 		t.Fatalf("%d groups, %d samples, %d generations", len(step.Groups), len(step.Samples), src.Generations())
 	}
 	for i, x := range step.Samples {
-		if x != step.Groups[i/3][i%3] || x.Episode != i || x.Prompt != i/3 || x.Index != i%3 || x.Version != 7 {
-			t.Errorf("sample %d: prompt %d, sample %d, episode %d, version %d", i, x.Prompt, x.Index, x.Episode, x.Version)
-		}
+		expect.True(t, x == step.Groups[i/3][i%3] && x.Episode == i && x.Prompt == i/3 && x.Index == i%3 && x.Version == 7,
+			"sample %d: prompt %d, sample %d, episode %d, version %d", i, x.Prompt, x.Index, x.Episode, x.Version)
 		// Three turns of at most two tokens: the limit applies to the episode, not to the turn.
 		if want := rl.OverlongPenalty(x.Len(), 6, 4); x.Overlong != want || x.Len() < 3 {
 			t.Errorf("sample %d: penalty %v of %d tokens, want %v", i, x.Overlong, x.Len(), want)
@@ -63,9 +60,7 @@ func TestSamplesOfAStep(t *testing.T) {
 				paid++
 			}
 		}
-		if len(x.Rewards) != x.Len() || x.Reward() != float64(paid) {
-			t.Errorf("sample %d: rewards %v", i, x.Rewards)
-		}
+		expect.True(t, len(x.Rewards) == x.Len() && x.Reward() == float64(paid), "sample %d: rewards %v", i, x.Rewards)
 	}
 }
 
@@ -79,9 +74,7 @@ func TestSamplesHaveTheTrainersTemperature(t *testing.T) {
 	config.Samples, config.MaxNew, config.Seed, config.Step, config.Sampling.Temperature = 8, 3, c.Seed, 0, 0.5
 	groups := played(t, m, letters, []int{0, 1, 2, 3}, config).Groups
 	for i, x := range next(t, tokens(t, m, letters, c), 0).Samples {
-		if diff := cmp.Diff(slices.Concat(groups...)[i].Sample(0.5).BehaviorLogProbs, x.BehaviorLogProbs); diff != "" {
-			t.Errorf("sample %d (-at temperature 0.5 +got):\n%s", i, diff)
-		}
+		expect.Equal(t, slices.Concat(groups...)[i].Sample(0.5).BehaviorLogProbs, x.BehaviorLogProbs, fmt.Sprintf("sample %d", i))
 	}
 }
 
@@ -95,9 +88,7 @@ func TestOverlongCountsTheEpisode(t *testing.T) {
 		steps = append(steps, envs.Step{Append: ";", Reward: 1, Done: i == 4})
 	}
 	for _, x := range next(t, tokens(t, m, script(scripted{steps: steps, whole: true}), c), 0).Groups[0] {
-		if x.Overlong != 0 || x.Len() > 10 {
-			t.Errorf("%d tokens have the penalty %v", x.Len(), x.Overlong)
-		}
+		expect.True(t, x.Overlong == 0 && x.Len() <= 10, "%d tokens have the penalty %v", x.Len(), x.Overlong)
 	}
 }
 
@@ -114,18 +105,13 @@ func TestMaskOverlong(t *testing.T) {
 			want++
 		}
 	}
-	if want == 0 || want == 32 {
-		t.Fatalf("%d of 32 end: the test shows nothing", want)
-	}
-	if len(masked.Samples) != want || len(slices.Concat(masked.Groups...)) != 32 {
-		t.Errorf("%d samples to learn from, want %d; %d to compare", len(masked.Samples), want, len(slices.Concat(masked.Groups...)))
-	}
-	if all.Masked != 0 || masked.Masked != 32-want {
-		t.Errorf("%d and %d masked samples, want none and %d", all.Masked, masked.Masked, 32-want)
-	}
-	if slices.ContainsFunc(masked.Samples, func(x *rl.Sample) bool { return x.Truncated }) {
-		t.Error("a truncated sample is trained on")
-	}
+	expect.Require(t, want != 0 && want != 32, "%d of 32 end: the test shows nothing", want)
+	expect.True(t, len(masked.Samples) == want && len(slices.Concat(masked.Groups...)) == 32,
+		"%d samples to learn from, want %d; %d to compare", len(masked.Samples), want, len(slices.Concat(masked.Groups...)))
+	expect.True(t, all.Masked == 0 && masked.Masked == 32-want,
+		"%d and %d masked samples, want none and %d", all.Masked, masked.Masked, 32-want)
+	expect.True(t, !slices.ContainsFunc(masked.Samples, func(x *rl.Sample) bool { return x.Truncated }),
+		"a truncated sample is trained on")
 	if got, want := masked.Figures.Get("completions/clipped_ratio"), 1-float64(want)/32; got != want || masked.Health.Truncated != want {
 		t.Errorf("%v are cut off, want %v", got, want)
 	}
@@ -156,9 +142,8 @@ func TestDynamicSampling(t *testing.T) {
 	}
 	// Resampling ends if no rewards differ.
 	none := next(t, tokens(t, m, script(scripted{whole: true, steps: []envs.Step{{Done: true}}}), c), 0)
-	if len(none.Groups) != 0 || none.Figures.Get("dropped_prompts") != maxOversampling*4 {
-		t.Errorf("%d groups are kept, %v dropped", len(none.Groups), none.Figures.Get("dropped_prompts"))
-	}
+	expect.True(t, len(none.Groups) == 0 && none.Figures.Get("dropped_prompts") == maxOversampling*4,
+		"%d groups are kept, %v dropped", len(none.Groups), none.Figures.Get("dropped_prompts"))
 }
 
 func byReward(a, b *rl.Sample) int { return int(a.Reward() - b.Reward()) }
@@ -169,15 +154,11 @@ func TestGreedyAnswersOfAStep(t *testing.T) {
 	plain := next(t, tokens(t, m, letters, c), 0)
 	c.Greedy = true
 	step := next(t, tokens(t, m, letters, c), 0)
-	if diff := cmp.Diff(plain.Groups, step.Groups); diff != "" {
-		t.Errorf("the answers are others (-without +with):\n%s", diff)
-	}
+	expect.Equal(t, plain.Groups, step.Groups, "the answers are others")
 	greedy := sampled.Greedy()
 	greedy.Samples, greedy.MaxNew = 1, 3
 	for i, g := range played(t, m, letters, []int{0, 1, 2, 3}, greedy).Groups {
-		if step.Greedy[i] != g[0].Reward() {
-			t.Errorf("episode %d: reward of the greedy answer %v, want %v", i, step.Greedy[i], g[0].Reward())
-		}
+		expect.Same(t, g[0].Reward(), step.Greedy[i], "episode %d: reward of the greedy answer", i)
 	}
 }
 
@@ -210,9 +191,8 @@ func TestFiguresOfAStep(t *testing.T) {
 		"completions/mean_length": sum / 32, "completions/max_length": float64(longest), "completions/min_length": float64(shortest),
 		"completions/mean_terminated_length": whole / ended, "completions/clipped_ratio": 1 - ended/32, "num_tokens": prompts,
 	} {
-		if got := f.Get(name); math.Abs(got-want) > 1e-12 {
-			t.Errorf("%s is %v, want %v", name, got, want)
-		}
+		got := f.Get(name)
+		expect.True(t, math.Abs(got-want) <= 1e-12, "%s is %v, want %v", name, got, want)
 	}
 	if share := f.Get("frac_reward_zero_std"); share < 0.5 || share != step.Health.ZeroStd {
 		t.Errorf("%v of the prompts have equal rewards, the alarms receive %v", share, step.Health.ZeroStd)
@@ -231,9 +211,8 @@ func TestVerboseNotesEverySample(t *testing.T) {
 	c := tokensConfig()
 	c.Verbose, c.PromptsPerStep, c.SamplesPerPrompt = true, 2, 2
 	step := next(t, tokens(t, m, letters, c), 0)
-	if len(step.Notes) != 4 || !strings.HasPrefix(step.Notes[3], "  episode 1, sample 1: reward ") {
-		t.Errorf("notes %q", step.Notes)
-	}
+	expect.True(t, len(step.Notes) == 4 && strings.HasPrefix(step.Notes[3], "  episode 1, sample 1: reward "),
+		"notes %q", step.Notes)
 }
 
 func TestTokensRefuse(t *testing.T) {

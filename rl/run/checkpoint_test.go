@@ -26,16 +26,12 @@ func saveStep(t *testing.T, run string, step, keep int) {
 func latest(t *testing.T, run string) (int, []string) {
 	t.Helper()
 	dir, step, skipped, err := LatestCheckpoint(run)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	if dir == "" {
 		return -1, skipped
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "state.json"))
-	if err != nil || string(text) != strconv.Itoa(step) {
-		t.Fatalf("%s says %q, %v; want step %d", dir, text, err, step)
-	}
+	expect.Require(t, err == nil && string(text) == strconv.Itoa(step), "%s says %q, %v; want step %d", dir, text, err, step)
 	return step, skipped
 }
 
@@ -88,9 +84,8 @@ func TestCheckpointWriteFails(t *testing.T) {
 			saveStep(t, run, 1, 1)
 			wantError(t, SaveCheckpoint(run, 2, 1, test.write), "checkpoint 2", test.want)
 			expect.Equal(t, []string{"checkpoint-1"}, names(t, filepath.Join(run, "checkpoints")))
-			if step, _ := latest(t, run); step != 1 {
-				t.Errorf("latest is %d", step)
-			}
+			step, _ := latest(t, run)
+			expect.True(t, step == 1, "latest is %d", step)
 		})
 	}
 	wantError(t, SaveCheckpoint(t.TempDir(), 1, 0, nil), "keep 0")
@@ -144,9 +139,7 @@ func TestDamagedCheckpoints(t *testing.T) {
 		}
 		_, _, skipped, err := LatestCheckpoint(run)
 		wantError(t, err, "checkpoint-1", "checkpoint-2", "state.json is missing")
-		if len(skipped) != 2 {
-			t.Errorf("skipped %q", skipped)
-		}
+		expect.Same(t, 2, len(skipped), "skipped %q", skipped)
 	})
 }
 
@@ -198,9 +191,8 @@ func TestCheckpointKilled(t *testing.T) {
 			test.leave(t, root, filepath.Join(other, "checkpoints", "checkpoint-3"))
 			before := names(t, root)
 			step, skipped := latest(t, run)
-			if step != test.want || (test.want == 2 && skipped != nil) {
-				t.Errorf("latest is %d, skipped %v; want %d", step, skipped, test.want)
-			}
+			expect.True(t, step == test.want && (test.want != 2 || skipped == nil),
+				"latest is %d, skipped %v; want %d", step, skipped, test.want)
 			expect.Equal(t, before, names(t, root), "looking changed the folder")
 			saveStep(t, run, step+1, 2)
 			want := []string{"checkpoint-" + strconv.Itoa(step), "checkpoint-" + strconv.Itoa(step+1)}
@@ -218,9 +210,8 @@ func TestForeignNamesAreIgnored(t *testing.T) {
 	}
 	put(t, filepath.Join(root, "checkpoint-10"), "a file")
 	before := names(t, root)
-	if step, skipped := latest(t, run); step != 7 || skipped != nil {
-		t.Errorf("latest is %d, skipped %v", step, skipped)
-	}
+	step, skipped := latest(t, run)
+	expect.True(t, step == 7 && skipped == nil, "latest is %d, skipped %v", step, skipped)
 	saveStep(t, run, 8, 2)
 	want := append(before, "checkpoint-8")
 	slices.Sort(want)
@@ -251,8 +242,7 @@ func TestEveryByteOfACheckpointCounts(t *testing.T) {
 		}
 		must.Do(t, os.WriteFile(path, data, 0o644))
 	}
-	if step, skipped := latest(t, run); step != 2 || skipped != nil {
-		t.Errorf("after repair: step %d, %q", step, skipped)
-	}
+	step, skipped := latest(t, run)
+	expect.True(t, step == 2 && skipped == nil, "after repair: step %d, %q", step, skipped)
 	t.Logf("%d flips", flips)
 }

@@ -44,16 +44,10 @@ func names(t *testing.T, dir string) []string {
 // wantError checks that err is one line containing every part.
 func wantError(t *testing.T, err error, parts ...string) {
 	t.Helper()
-	if err == nil {
-		t.Fatalf("no error; want one with %q", parts)
-	}
-	if strings.Contains(err.Error(), "\n") {
-		t.Errorf("error of several lines: %q", err)
-	}
+	expect.Require(t, err != nil, "no error; want one with %q", parts)
+	expect.True(t, !strings.Contains(err.Error(), "\n"), "error of several lines: %q", err)
 	for _, p := range parts {
-		if !strings.Contains(err.Error(), p) {
-			t.Errorf("error %q lacks %q", err, p)
-		}
+		expect.True(t, strings.Contains(err.Error(), p), "error %q lacks %q", err, p)
 	}
 }
 
@@ -61,9 +55,7 @@ func TestRunFromCreateToFinish(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "models", "out")
 	r := mustCreate(t, dir)
 	running, err := ReadRun(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	want := Record{Program: "rltrain", Info: testInfo(), PID: os.Getpid(), Status: StatusRunning}
 	expect.Equal(t, want, running)
 	path := must.Get(r.File("logs", "metrics.jsonl"))(t)
@@ -118,9 +110,7 @@ func TestNewRunTakesTheFolderOnItsFirstSave(t *testing.T) {
 	end(t, mustCreate(t, dir), "mark-done", false, StatusFinished)
 
 	r := mustCreate(t, dir)
-	if r.Dir() != dir+".new" || r.Home() != dir {
-		t.Errorf("the new run is in %s, its home is %s", r.Dir(), r.Home())
-	}
+	expect.True(t, r.Dir() == dir+".new" && r.Home() == dir, "the new run is in %s, its home is %s", r.Dir(), r.Home())
 	end(t, r, "mark-failed", false, StatusFailed)
 	expect.Equal(t, map[string]string{"mark-done": "out", "mark-failed": "out.new"}, where(t, dir), "after a run that saved nothing")
 
@@ -196,9 +186,8 @@ func TestCreateTouchesNothingForeign(t *testing.T) {
 			_, err := Create(filepath.Join(base, "out"), 3, testInfo())
 			wantError(t, err, append(test.want, "output folder")...)
 			for name, text := range test.files {
-				if got, err := os.ReadFile(filepath.Join(base, name)); err != nil || string(got) != text {
-					t.Errorf("%s is now %q, %v", name, got, err)
-				}
+				got, err := os.ReadFile(filepath.Join(base, name))
+				expect.True(t, err == nil && string(got) == text, "%s is now %q, %v", name, got, err)
 			}
 		})
 	}
@@ -251,18 +240,14 @@ func TestResume(t *testing.T) {
 	expect.Equal(t, want, record.Inexact)
 	expect.Equal(t, []time.Time{now.Started}, record.Resumed)
 	expect.Equal(t, now.Inputs, record.Inputs)
-	if record.Threads != 2 || record.Status != StatusRunning {
-		t.Errorf("record is now %+v", record)
-	}
+	expect.True(t, record.Threads == 2 && record.Status == StatusRunning, "record is now %+v", record)
 }
 
 func TestResumeWithoutARun(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Resume(dir, false)
 	wantError(t, err, dir, "not a run folder")
-	if !errors.Is(err, fs.ErrNotExist) {
-		t.Error("does not wrap fs.ErrNotExist")
-	}
+	expect.True(t, errors.Is(err, fs.ErrNotExist), "does not wrap fs.ErrNotExist")
 	put(t, filepath.Join(dir, "run.json"), "{\n\"program\": 1}")
 	_, err = Resume(dir, false)
 	wantError(t, err, "run.json", "line 2")

@@ -43,18 +43,13 @@ func TestStageResumesFromANamedCheckpoint(t *testing.T) {
 		}
 	}
 	again, out, err := reopened(dir, at("checkpoint-2"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(out, "at step 2") {
-		t.Errorf("console %q", out)
-	}
+	expect.Require(t, err == nil, "%v", err)
+	expect.True(t, strings.Contains(out, "at step 2"), "console %q", out)
 	expect.Equal(t, []string{"checkpoint-2"}, names(t, filepath.Join(dir, "checkpoints")), "checkpoints")
 	steps(t, again, 3, 4)
 	must.Do(t, again.Finish(func() error { return nil }))
-	if got := read(t, dir, "logs", "metrics.jsonl"); got != "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"step\":4}\n" {
-		t.Errorf("metrics:\n%s", got)
-	}
+	expect.Same(t, "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"step\":4}\n", read(t, dir, "logs", "metrics.jsonl"),
+		"metrics:\n")
 }
 
 // TestFinishedStageResumesForMoreSteps and logs it.
@@ -64,12 +59,9 @@ func TestFinishedStageResumesForMoreSteps(t *testing.T) {
 	steps(t, s, 1, 2)
 	must.Do(t, s.Finish(func() error { return nil }))
 	again, out, err := reopened(dir, "", "num_steps was 2, is now 4")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := "warning: results may differ from an uninterrupted run: num_steps was 2, is now 4"; !strings.Contains(out, want) {
-		t.Errorf("console %q, want %q", out, want)
-	}
+	expect.Require(t, err == nil, "%v", err)
+	want := "warning: results may differ from an uninterrupted run: num_steps was 2, is now 4"
+	expect.True(t, strings.Contains(out, want), "console %q, want %q", out, want)
 	must.Do(t, again.Finish(func() error { return nil }))
 	record, err := ReadRun(dir)
 	if err != nil || record.Status != StatusFinished || !cmp.Equal(record.Inexact, []string{"num_steps was 2, is now 4"}) {

@@ -52,9 +52,7 @@ func TestSum(t *testing.T) {
 		}
 		expect.Equal(t, test.changed, changed, test.file)
 	}
-	if got := sum("none"); got != "" {
-		t.Errorf("the sum of nothing is %q", got)
-	}
+	expect.Same(t, "", sum("none"), "the sum of nothing")
 }
 
 func TestInputsChanged(t *testing.T) {

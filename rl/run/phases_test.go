@@ -30,13 +30,10 @@ func TestPhases(t *testing.T) {
 	expect.Equal(t, want, shown)
 	seconds := p.seconds(map[string]float64{PhaseRollout: 6})
 	expect.Equal(t, map[string]float64{PhaseRollout: 10, PhaseReward: 2, PhaseUpdate: 3, PhaseEvaluation: 1, PhaseCheckpoint: 0}, seconds)
-	if got, want := Shares(seconds), "rollout 62 %, update 19 %, reward 12 %, evaluation 6 %, checkpoint 0 %"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	expect.Same(t, "rollout 62 %, update 19 %, reward 12 %, evaluation 6 %, checkpoint 0 %", Shares(seconds), "Shares")
 	about := Record{Seconds: seconds}.About()
-	if !slices.ContainsFunc(about.Facts, func(s report.Setting) bool { return s.Name == "time" }) {
-		t.Errorf("facts %v", about.Facts)
-	}
+	expect.True(t, slices.ContainsFunc(about.Facts, func(s report.Setting) bool { return s.Name == "time" }),
+		"facts %v", about.Facts)
 	var none *Phases
 	none.Begin("x")
 	none.Within(1, 2, 3)

@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/report"
@@ -33,9 +31,7 @@ func stage(t *testing.T, dir string, resume bool) (*Stage, *strings.Builder, err
 func mustStage(t *testing.T, dir string, resume bool) (*Stage, *strings.Builder) {
 	t.Helper()
 	s, out, err := stage(t, dir, resume)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	return s, out
 }
 
@@ -69,26 +65,18 @@ func TestStageResumesAtItsCheckpoint(t *testing.T) {
 	must.Do(t, s.Finish(func() error { return nil }))
 
 	first, _ := mustStage(t, dir, true) // with nothing to resume, it starts
-	if first.Resumed() || first.Hooks("", "").Resume != "" {
-		t.Error("a stage that begins is resumed")
-	}
+	expect.True(t, !first.Resumed() && first.Hooks("", "").Resume == "", "a stage that begins is resumed")
 	steps(t, first, 1, 3)
-	if err := first.Settle(ErrStopped); !errors.Is(err, ErrStopped) {
-		t.Errorf("error %v", err)
-	}
+	err := first.Settle(ErrStopped)
+	expect.True(t, errors.Is(err, ErrStopped), "error %v", err)
 	second, out := mustStage(t, dir, true)
-	if !second.Resumed() || !strings.Contains(out.String(), "Resuming "+dir+" at step 2") {
-		t.Errorf("resumed %t, console %q", second.Resumed(), out)
-	}
-	if got := read(t, second.Hooks("", "").Resume, "weights"); got != "2" {
-		t.Errorf("the checkpoint to go on from is of step %s", got)
-	}
+	expect.True(t, second.Resumed() && strings.Contains(out.String(), "Resuming "+dir+" at step 2"),
+		"resumed %t, console %q", second.Resumed(), out)
+	expect.Same(t, "2", read(t, second.Hooks("", "").Resume, "weights"), "the checkpoint to go on from is of step")
 	steps(t, second, 3, 5)
 	must.Do(t, second.Finish(func() error { return nil }))
 	for _, name := range []string{"metrics.jsonl", "training_log.txt"} {
-		if diff := cmp.Diff(read(t, whole, "logs", name), read(t, dir, "logs", name)); diff != "" {
-			t.Errorf("%s (-uninterrupted +resumed):\n%s", name, diff)
-		}
+		expect.Equal(t, read(t, whole, "logs", name), read(t, dir, "logs", name), name)
 	}
 	expect.Equal(t, []string{"checkpoint-4"}, names(t, filepath.Join(dir, "checkpoints")), "checkpoints")
 	if _, _, err := stage(t, dir, true); !errors.Is(err, ErrFinished) {
@@ -130,26 +118,20 @@ func TestStageEnds(t *testing.T) {
 			t.Errorf("%s: error %v", name, err)
 		}
 		record, err := ReadRun(dir)
-		if err != nil || record.Status != test.status || record.Ending != test.ending {
-			t.Errorf("%s: %s, %q, %v", name, record.Status, record.Ending, err)
-		}
+		expect.True(t, err == nil && record.Status == test.status && record.Ending == test.ending,
+			"%s: %s, %q, %v", name, record.Status, record.Ending, err)
 	}
 }
 
 // TestNilHooks: hooks may be nil.
 func TestNilHooks(t *testing.T) {
 	var h Hooks
-	if err := errors.Join(h.Logf("x"), h.Write(report.Row{})); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, errors.Join(h.Logf("x"), h.Write(report.Row{})), "Join")
 	h.Advance(1, 2, "")
-	if h.SaveDue(4) || !h.LogDue(3) || !h.Time().IsZero() {
-		t.Error("what is not there is due")
-	}
+	expect.True(t, !h.SaveDue(4) && h.LogDue(3) && h.Time().IsZero(), "what is not there is due")
 	h.LogEvery, h.SaveEvery = 3, 3
-	if h.SaveDue(3) || h.LogDue(4) || !h.LogDue(6) {
-		t.Error("every third step is not every third step, or nothing is saved to nowhere")
-	}
+	expect.True(t, !h.SaveDue(3) && !h.LogDue(4) && h.LogDue(6),
+		"every third step is not every third step, or nothing is saved to nowhere")
 }
 
 // TestBrokenSamplesAreKept in a file if there is a folder, and the error names the file.
@@ -164,14 +146,10 @@ func TestBrokenSamplesAreKept(t *testing.T) {
 	err = s.Hooks("", "").Broken(4, []int{7, 9}, map[string]any{"rewards": []float64{1}}, cause)
 	path := filepath.Join(dir, "logs", "nonfinite.json")
 	wantError(t, err, "step 4: ", cause.Error(), path)
-	if !errors.Is(err, cause) {
-		t.Error("the cause is lost")
-	}
+	expect.True(t, errors.Is(err, cause), "the cause is lost")
 	text := strings.Join(strings.Fields(read(t, path)), "")
 	for _, part := range []string{`"step":4`, `"prompts":[7,9]`, `"cause":"thegradient'snormisNaN"`, `"rewards":[1]`} {
-		if !strings.Contains(text, part) {
-			t.Errorf("no %s in %s", part, text)
-		}
+		expect.True(t, strings.Contains(text, part), "no %s in %s", part, text)
 	}
 	must.Do(t, s.Close(StatusFailed, "broken"))
 }
@@ -185,9 +163,8 @@ func TestChangedFileOfAFinishedRunIsDetected(t *testing.T) {
 			os.WriteFile(filepath.Join(s.Dir(), "model.safetensors"), []byte("weights"), 0o644))
 	}))
 	put(t, filepath.Join(dir, "README.md"), "my own words") // meant for people
-	if _, _, err := stage(t, dir, true); !errors.Is(err, ErrFinished) {
-		t.Errorf("an unchanged run: %v", err)
-	}
+	_, _, err := stage(t, dir, true)
+	expect.True(t, errors.Is(err, ErrFinished), "an unchanged run: %v", err)
 	put(t, filepath.Join(dir, "model.safetensors"), "weightt")
 	if _, _, err := stage(t, dir, true); err == nil || !strings.Contains(err.Error(), "model.safetensors was changed after the run finished") {
 		t.Errorf("a changed run: %v", err)
@@ -216,18 +193,14 @@ func TestFirstRateUsesTimedSteps(t *testing.T) {
 	clock := func() time.Time { return now }
 	s := must.Get(OpenStage(StageConfig{Dir: filepath.Join(t.TempDir(), "run"), Info: testInfo(), Console: report.NewConsole(io.Discard, progress, clock), Now: clock}))(t)
 	defer func() {
-		if err := s.Close(StatusStopped, ""); err != nil {
-			t.Error(err)
-		}
+		expect.NoError(t, s.Close(StatusStopped, ""), "Close")
 	}()
 	h := s.Hooks("train", "steps")
 	for step := 1; step <= 2; step++ {
 		now = now.Add(time.Minute)
 		h.Advance(step, 4, "")
 	}
-	if got, want := progress.String(), "train  50%  2/4  60.0 s/step  ETA 2:00\n"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	expect.Same(t, "train  50%  2/4  60.0 s/step  ETA 2:00\n", progress.String(), "String")
 }
 
 // TestInexactInputs: why a run may differ is recorded in a finished run too, and in one that follows from such a run.
@@ -245,9 +218,7 @@ func TestInexactInputs(t *testing.T) {
 			Dir: dir, Info: info, Resume: true, Inexact: []string{"rows changed"}, SaveEvery: 2, Keep: 1, LogEvery: 1,
 			Console: report.NewConsole(io.Discard, io.Discard, func() time.Time { return noon }), Now: func() time.Time { return noon },
 		})
-		if finished != errors.Is(err, ErrFinished) || !finished && err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, finished == errors.Is(err, ErrFinished) && (finished || err == nil), "%v", err)
 		if record, err := ReadRun(dir); err != nil || !slices.Equal(record.Inexact, []string{"rows changed"}) || record.Inputs["dataset"]["rows"] != "2" || finished != (record.Status == StatusFinished) {
 			t.Errorf("%s: %+v, %v", name, record, err)
 		}

@@ -31,9 +31,7 @@ func tracking(t *testing.T, dir string, env map[string]string, names ...string) 
 func only(t *testing.T, dir string, name ...string) string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(append([]string{dir}, name...)...))
-	if err != nil || len(paths) != 1 {
-		t.Fatalf("files %v, %v", paths, err)
-	}
+	expect.Require(t, err == nil && len(paths) == 1, "files %v, %v", paths, err)
 	return read(t, paths[0])
 }
 
@@ -66,9 +64,8 @@ func TestTrackersResumeAtTheCheckpoint(t *testing.T) {
 	steps(t, s, 1, 2)
 	steps(t, s, 3, 3)
 	keep(s, 3)
-	if err := s.Settle(ErrStopped); !errors.Is(err, ErrStopped) {
-		t.Fatal(err)
-	}
+	err := s.Settle(ErrStopped)
+	expect.Require(t, errors.Is(err, ErrStopped), "%v", err)
 	s, out := tracking(t, dir, env, TensorBoard, WandB)
 	steps(t, s, 3, 4)
 	must.Do(t, s.Finish(func() error { return nil }))
@@ -78,26 +75,21 @@ func TestTrackersResumeAtTheCheckpoint(t *testing.T) {
 		row  string // in every row
 	}{{boardFile, "train/global_step"}, {wandbFile, "_runtime"}} {
 		got := only(t, dir, file.name...)
-		if got != only(t, whole, file.name...) {
-			t.Errorf("%v differs from that of an uninterrupted run", file.name)
-		}
-		if n := strings.Count(got, file.row); n < 4 {
-			t.Errorf("%v: %d rows", file.name, n)
-		}
+		expect.Same(t, only(t, whole, file.name...), got, "%v differs from that of an uninterrupted run", file.name)
+		n := strings.Count(got, file.row)
+		expect.True(t, n >= 4, "%v: %d rows", file.name, n)
 	}
 	expect.Equal(t, 2, strings.Count(read(t, dir, "logs", CompletionsFile), `"written":"<a>"`), "completions")
-	if want := "wandb sync " + filepath.Join(dir, "wandb", "offline-run-"+noon.Format("20060102_150405")+"-abcd1234") + "\n"; !strings.HasSuffix(out.String(), want) {
-		t.Errorf("console %q, want %q", out, want)
-	}
+	want := "wandb sync " + filepath.Join(dir, "wandb", "offline-run-"+noon.Format("20060102_150405")+"-abcd1234") + "\n"
+	expect.True(t, strings.HasSuffix(out.String(), want), "console %q, want %q", out, want)
 }
 
 func TestLateTrackerHasAllRows(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	s, _ := tracking(t, dir, nil, "none")
 	steps(t, s, 1, 2)
-	if err := s.Settle(ErrStopped); !errors.Is(err, ErrStopped) {
-		t.Fatal(err)
-	}
+	err := s.Settle(ErrStopped)
+	expect.Require(t, errors.Is(err, ErrStopped), "%v", err)
 	s, _ = tracking(t, dir, map[string]string{"WANDB_MODE": "disabled"}, TensorBoard, WandB)
 	steps(t, s, 3, 3)
 	must.Do(t, s.Finish(func() error { return nil }))
@@ -118,11 +110,9 @@ func TestRunContinuesWithoutATracker(t *testing.T) {
 	steps(t, s, 1, 4)
 	must.Do(t, s.Finish(func() error { return nil }))
 	for _, name := range []string{TensorBoard, WandB} {
-		if n := strings.Count(out.String(), "warning: continuing without "+name+": "); n != 1 {
-			t.Errorf("%d warnings of %s in %q", n, name, out)
-		}
+		n := strings.Count(out.String(), "warning: continuing without "+name+": ")
+		expect.True(t, n == 1, "%d warnings of %s in %q", n, name, out)
 	}
-	if got := strings.Count(read(t, dir, "logs", "metrics.jsonl"), "\n"); got != 4 {
-		t.Errorf("%d rows of metrics", got)
-	}
+	got := strings.Count(read(t, dir, "logs", "metrics.jsonl"), "\n")
+	expect.True(t, got == 4, "%d rows of metrics", got)
 }

@@ -5,8 +5,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
@@ -81,9 +79,8 @@ func TestSnapshots(t *testing.T) {
 	s := p.values(t)
 	s[1][2] = 50
 	expect.Equal(t, Snapshot{{1, 2}, {3, 4, 5}}, p.values(t), "a snapshot is the weights themselves")
-	if err := s.PutBack(p); err != nil || p.changed != 1 {
-		t.Errorf("error %v, %d changes reported", err, p.changed)
-	}
+	err := s.PutBack(p)
+	expect.True(t, err == nil && p.changed == 1, "error %v, %d changes reported", err, p.changed)
 	expect.Equal(t, Snapshot{{1, 2}, {3, 4, 50}}, p.values(t), "put back")
 	wantError(t, s[:1].PutBack(p), "1 tensors, want 2")
 	wantError(t, Snapshot{{1, 2}, {3}}.PutBack(p), "restoring weights")
@@ -122,15 +119,11 @@ func TestTrainingStateResumesExactly(t *testing.T) {
 			resumed := newPair(t)
 			back := TrainingState{Weights: resumed, Optimizer: optimizer(resumed), State: &counters{}}
 			must.Do(t, back.Restore(dir))
-			if resumed.changed != 1 {
-				t.Errorf("%d changes reported", resumed.changed)
-			}
+			expect.Same(t, 1, resumed.changed, "%d changes reported", resumed.changed)
 			expect.Equal(t, &counters{2, 1.0 / 3}, back.State, "state")
 			expect.Equal(t, []Snapshot{extra.best, extra.reference}, []Snapshot{back.Best, back.Reference}, "best and reference")
 			resumed.step(t, back.Optimizer)
-			if diff := cmp.Diff(whole.values(t), resumed.values(t)); diff != "" {
-				t.Errorf("weights a step later (-uninterrupted +resumed):\n%s", diff)
-			}
+			expect.Equal(t, whole.values(t), resumed.values(t), "weights a step later")
 		})
 	}
 }

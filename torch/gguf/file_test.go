@@ -27,18 +27,13 @@ func TestDequantize(t *testing.T) {
 	f := open(t, "testdata/types.gguf")
 	want := must.Get(safetensors.Open("testdata/types.safetensors"))(t)
 	defer want.Close()
-	if len(f.Tensors()) != 14 {
-		t.Fatalf("%d tensors, want one of each of 14 types", len(f.Tensors()))
-	}
+	expect.Require(t, len(f.Tensors()) == 14, "%d tensors, want one of each of 14 types", len(f.Tensors()))
 	for _, tensor := range f.Tensors() {
-		if tensor.Name != string(tensor.Type) || !slices.Equal(tensor.Shape, []int64{3, 512}) {
-			t.Errorf("tensor %s has type %s and shape %v", tensor.Name, tensor.Type, tensor.Shape)
-		}
+		expect.True(t, tensor.Name == string(tensor.Type) && slices.Equal(tensor.Shape, []int64{3, 512}),
+			"tensor %s has type %s and shape %v", tensor.Name, tensor.Type, tensor.Shape)
 		values := must.Get(want.Float32s(tensor.Name))(t)
 		got := f.Float32s(tensor)
-		if len(got) != len(values) {
-			t.Fatalf("%s: %d values, want %d", tensor.Name, len(got), len(values))
-		}
+		expect.Require(t, len(got) == len(values), "%s: %d values, want %d", tensor.Name, len(got), len(values))
 		for i, v := range values {
 			if math.Float32bits(got[i]) != math.Float32bits(v) {
 				t.Errorf("%s: value %d is %g, want %g", tensor.Name, i, got[i], v)
@@ -54,18 +49,15 @@ func TestMetadata(t *testing.T) {
 		"test.uint8": 200, "test.int8": -100, "test.uint16": 60000, "test.int16": -30000, "test.uint32": 4000000000,
 		"test.int32": -2000000000, "test.uint64": 9000000000000000000, "test.int64": -9000000000000000000,
 	} {
-		if n, ok, err := f.Int(key); n != want || !ok || err != nil {
-			t.Errorf("%s: %d, %t, %v, want %d", key, n, ok, err, want)
-		}
+		n, ok, err := f.Int(key)
+		expect.True(t, n == want && ok && err == nil, "%s: %d, %t, %v, want %d", key, n, ok, err, want)
 	}
 	for key, want := range map[string]float64{"test.float32": float64(float32(.1)), "test.float64": .1, "test.int8": -100} {
-		if x, ok, err := f.Float(key); x != want || !ok || err != nil {
-			t.Errorf("%s: %g, %t, %v, want %g", key, x, ok, err, want)
-		}
+		x, ok, err := f.Float(key)
+		expect.True(t, x == want && ok && err == nil, "%s: %g, %t, %v, want %g", key, x, ok, err, want)
 	}
-	if b, ok, err := f.Bool("test.bool"); !b || !ok || err != nil {
-		t.Errorf("test.bool: %t, %t, %v", b, ok, err)
-	}
+	b, ok, err := f.Bool("test.bool")
+	expect.True(t, b && ok && err == nil, "test.bool: %t, %t, %v", b, ok, err)
 	if s, ok, err := f.Text("test.string"); s != "Größe ▁" || !ok || err != nil {
 		t.Errorf("test.string: %q, %t, %v", s, ok, err)
 	}
@@ -91,25 +83,21 @@ func TestMetadata(t *testing.T) {
 	}
 	large := filepath.Join(t.TempDir(), "large.gguf")
 	must.Do(t, os.WriteFile(large, header(1, 1).put("large", uint32(10), uint64(1)<<63).tensor("w", 0, 0, 1).data(4), 0o644))
-	if n, _, err := open(t, large).Int("large"); err == nil {
-		t.Errorf("2⁶³ was read as %d", n)
-	}
+	n, _, err := open(t, large).Int("large")
+	expect.True(t, err != nil, "2⁶³ was read as %d", n)
 }
 
 func TestSplit(t *testing.T) {
 	whole := open(t, "testdata/types.gguf")
 	for _, part := range []string{"split-00001-of-00002.gguf", "split-00002-of-00002.gguf"} {
 		f := open(t, filepath.Join("testdata", part))
-		if got := filepath.Base(f.Path()); got != "split-00001-of-00002.gguf" {
-			t.Errorf("%s: the metadata is read from %s", part, got)
-		}
+		expect.Same(t, "split-00001-of-00002.gguf", filepath.Base(f.Path()), "%s: the metadata is read from", part)
 		names := map[string]string{}
 		for _, tensor := range f.Tensors() {
 			names[tensor.Name] = filepath.Base(tensor.Path)
 			same, _ := whole.Tensor(tensor.Name)
-			if !slices.Equal(f.Float32s(tensor), whole.Float32s(same)[:512]) {
-				t.Errorf("%s: tensor %s differs from the one in one file", part, tensor.Name)
-			}
+			expect.True(t, slices.Equal(f.Float32s(tensor), whole.Float32s(same)[:512]),
+				"%s: tensor %s differs from the one in one file", part, tensor.Name)
 		}
 		expect.Equal(t, map[string]string{"Q8_0": "split-00001-of-00002.gguf", "Q4_0": "split-00001-of-00002.gguf", "F16": "split-00002-of-00002.gguf"}, names)
 	}

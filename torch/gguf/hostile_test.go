@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/gguf"
 )
@@ -105,9 +106,7 @@ func TestOpenRefuses(t *testing.T) {
 				t.Fatal("no error")
 			}
 			for _, part := range append(c.want, path) {
-				if !strings.Contains(err.Error(), part) {
-					t.Errorf("%q does not name %s", err, part)
-				}
+				expect.True(t, strings.Contains(err.Error(), part), "%q does not name %s", err, part)
 			}
 		})
 	}
@@ -149,11 +148,8 @@ func TestOpenIsFrugal(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	f, err := gguf.Open(path)
 	runtime.ReadMemStats(&after)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	defer f.Close()
-	if used := after.TotalAlloc - before.TotalAlloc; used > 1<<20 {
-		t.Errorf("opening took %d bytes", used)
-	}
+	used := after.TotalAlloc - before.TotalAlloc
+	expect.True(t, used <= 1<<20, "opening took %d bytes", used)
 }

@@ -53,9 +53,8 @@ func TestQuantizeK(t *testing.T) {
 		data := must.Get(kind.Quantize(values))(t)
 		return deviation(values, kind.Dequantize(data))
 	}
-	if k, q0, q1 := errorOf(gguf.Q4_K), errorOf(gguf.Q4_0), errorOf(gguf.Q4_1); k >= q0 || k >= 0.93*q1 {
-		t.Errorf("relative error %.4f of Q4_K, %.4f of Q4_0, %.4f of Q4_1", k, q0, q1)
-	}
+	k, q0, q1 := errorOf(gguf.Q4_K), errorOf(gguf.Q4_0), errorOf(gguf.Q4_1)
+	expect.True(t, k < q0 && k < 0.93*q1, "relative error %.4f of Q4_K, %.4f of Q4_0, %.4f of Q4_1", k, q0, q1)
 	for _, v := range []float32{0, 1, -1, 1e-30, 3e38, -3e38} {
 		same := slices.Repeat([]float32{v}, 256)
 		data := must.Get(gguf.Q4_K.Quantize(same))(t)
@@ -90,9 +89,8 @@ func TestWrite(t *testing.T) {
 	if diff := cmp.Diff(slices.Delete(slices.Clone(metadata), 2, 3), again); diff != "" || err != nil {
 		t.Error(diff, err)
 	}
-	if n, _, _ := f.Int("a.negative"); n != -7 {
-		t.Errorf("a.negative is %d", n)
-	}
+	n, _, _ := f.Int("a.negative")
+	expect.True(t, n == -7, "a.negative is %d", n)
 	for _, kind := range []gguf.Type{gguf.F16, gguf.Q5_0, gguf.F32} {
 		tensor, ok := f.Tensor(string(kind))
 		want, _ := kind.Quantize(values)
@@ -112,8 +110,7 @@ func TestWriteFails(t *testing.T) {
 	} {
 		path := filepath.Join(t.TempDir(), "m.gguf")
 		expect.Error(t, gguf.Write(path, nil, []gguf.Source{s}), `"w"`)
-		if _, err := os.Stat(path); err == nil {
-			t.Errorf("%s: a file was left", name)
-		}
+		_, err := os.Stat(path)
+		expect.True(t, err != nil, "%s: a file was left", name)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -18,9 +19,7 @@ func fetched(t *testing.T, c *tester, dataset, prefix string) ([]string, error) 
 	t.Helper()
 	var chosen []string
 	dir, err := c.Dataset(t.Context(), dataset, func(names []string, readme []byte) ([]string, error) {
-		if slices.Contains(names, "README.md") != (readme != nil) {
-			t.Errorf("README.md of %q is %q", names, readme)
-		}
+		expect.Same(t, (readme != nil), slices.Contains(names, "README.md"), "README.md of %q is %q", names, readme)
 		chosen = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) })
 		if len(chosen) == 0 {
 			return nil, fmt.Errorf("there is no %s", prefix)
@@ -53,9 +52,7 @@ func TestDatasetFromTheHub(t *testing.T) {
 		}
 	}
 	root := filepath.Join(os.Getenv("HF_HOME"), "hub", "datasets--org--set")
-	if got := read(t, filepath.Join(root, "refs", "main")); got != commit1 {
-		t.Errorf("refs/main is %q", got)
-	}
+	expect.Same(t, commit1, read(t, filepath.Join(root, "refs", "main")), "refs/main")
 	t.Setenv("HF_DATASETS_OFFLINE", "yes")
 	h.taken()
 	if got, err := fetched(t, c, "org/set", "data/train"); err != nil || len(got) != 2 {
@@ -66,9 +63,8 @@ func TestDatasetFromTheHub(t *testing.T) {
 	wantError(t, "a lost shard", err, "dataset org/set: data/train-00001-of-00002.parquet: not in the cache", "HF_DATASETS_OFFLINE forbids downloads")
 	_, err = fetched(t, c, "org/none", "data/train")
 	wantError(t, "nothing", err, `dataset "org/none" is neither a file nor a folder, and nothing of org/none is in the cache`)
-	if log := h.taken(); len(log) > 0 {
-		t.Errorf("requests were made: %q", log)
-	}
+	log := h.taken()
+	expect.True(t, len(log) == 0, "requests were made: %q", log)
 }
 
 func TestDatasetConversion(t *testing.T) {
@@ -94,10 +90,7 @@ func TestDatasetConversion(t *testing.T) {
 func TestLostShards(t *testing.T) {
 	names := []string{"a-00000-of-00002.parquet", "b-00001-of-00002.csv", "c.json", "d-00000-of-99999.json"}
 	lost := lostShards(names)
-	if lost[0] != "a-00001-of-00002.parquet" || lost[1] != "b-00000-of-00002.csv" || len(lost) != 2+99998 {
-		t.Errorf("got %d: %s", len(lost), some(lost))
-	}
-	if got := some(lost); got != "a-00001-of-00002.parquet, b-00000-of-00002.csv, d-00001-of-99999.json and 99997 more" {
-		t.Errorf("got %q", got)
-	}
+	expect.True(t, lost[0] == "a-00001-of-00002.parquet" && lost[1] == "b-00000-of-00002.csv" && len(lost) == 2+99998,
+		"got %d: %s", len(lost), some(lost))
+	expect.Same(t, "a-00001-of-00002.parquet, b-00000-of-00002.csv, d-00001-of-99999.json and 99997 more", some(lost), "some")
 }

@@ -81,9 +81,8 @@ func TestResume(t *testing.T) {
 		leave(t, blob+".incomplete", tc.left)
 		h.deliver = tc.deliver
 		c.get(t, "org/name")
-		if read(t, blob) != weights || exists(blob+".incomplete") {
-			t.Errorf("%s: the blob is not what the Hub has, or its beginning stayed", what)
-		}
+		expect.True(t, read(t, blob) == weights && !exists(blob+".incomplete"),
+			"%s: the blob is not what the Hub has, or its beginning stayed", what)
 		expect.Equal(t, tc.want, storeLog(h), what)
 		if want := int64(len(weights) + 2); c.done != want || c.total != want {
 			t.Errorf("%s: progress ends at %d of %d, want %d", what, c.done, c.total, want)
@@ -111,9 +110,7 @@ func TestCutConnections(t *testing.T) {
 		return true
 	}
 	c.get(t, "org/name")
-	if read(t, blob) != weights {
-		t.Error("the blob is not what the Hub has")
-	}
+	expect.Same(t, weights, read(t, blob), "the blob is not what the Hub has")
 	want := []string{"STORE model.safetensors"}
 	for _, n := range []int{100, 200, 300} {
 		want = append(want, fmt.Sprintf(`STORE model.safetensors bytes=%d- "of-the-store"`, n))
@@ -132,9 +129,8 @@ func TestCutConnections(t *testing.T) {
 		return true
 	}
 	c.refuses(t, "org/name", "model.safetensors: no connection to "+h.hub.URL, "tried 5 times")
-	if got := read(t, blob+".incomplete"); got != weights[:1000] {
-		t.Errorf("%d bytes stayed", len(got))
-	}
+	got := read(t, blob+".incomplete")
+	expect.True(t, got == weights[:1000], "%d bytes stayed", len(got))
 	expect.Equal(t, []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second}, c.pauses)
 }
 
@@ -152,12 +148,9 @@ func TestChangedBetweenParts(t *testing.T) {
 		return false
 	}
 	c.get(t, "org/name")
-	if read(t, blob) != weights {
-		t.Error("the blob is not what the Hub has")
-	}
-	if want := int64(len(weights) + 2); c.done != want || c.total != want {
-		t.Errorf("progress ends at %d of %d, want %d", c.done, c.total, want)
-	}
+	expect.Same(t, weights, read(t, blob), "the blob is not what the Hub has")
+	want := int64(len(weights) + 2)
+	expect.True(t, c.done == want && c.total == want, "progress ends at %d of %d, want %d", c.done, c.total, want)
 }
 
 func TestWrongChecksum(t *testing.T) {
@@ -168,9 +161,7 @@ func TestWrongChecksum(t *testing.T) {
 		return true
 	}
 	c.refuses(t, "org/name", "model.safetensors: the download has checksum", "the Hub announces "+sha256Of(weights), "try again")
-	if exists(blob) || exists(blob+".incomplete") {
-		t.Error("it was kept")
-	}
+	expect.True(t, !exists(blob) && !exists(blob+".incomplete"), "it was kept")
 	h.deliver = func(w http.ResponseWriter, _ *http.Request, content string) bool {
 		_, _ = w.Write([]byte(content + "x"))
 		return true
@@ -267,9 +258,7 @@ func TestStoreErrors(t *testing.T) {
 		return true
 	}
 	c.get(t, "org/name")
-	if read(t, blob) != weights || len(c.pauses) != 3 {
-		t.Errorf("pauses %v", c.pauses)
-	}
+	expect.True(t, read(t, blob) == weights && len(c.pauses) == 3, "pauses %v", c.pauses)
 }
 
 // The token only goes to the Hub, through every redirect: to another port, to another host and back.
@@ -337,9 +326,7 @@ func TestSilence(t *testing.T) {
 		return nil
 	}
 	must.Get(s.model(t.Context(), Weights, ""))(t)
-	if read(t, blob) != weights || !awake.Load() {
-		t.Error("the blob is not what the Hub has")
-	}
+	expect.True(t, read(t, blob) == weights && awake.Load(), "the blob is not what the Hub has")
 }
 
 func TestCancel(t *testing.T) {
@@ -358,9 +345,8 @@ func TestCancel(t *testing.T) {
 			cancel()
 		}
 	}
-	if _, err := c.Model(ctx, "org/name", Weights); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	_, err := c.Model(ctx, "org/name", Weights)
+	expect.True(t, errors.Is(err, context.Canceled), "got %v", err)
 	h.deliver, c.Progress = nil, nil
 	c.get(t, "org/name")
 	if log := storeLog(h); log[len(log)-1] != "STORE model.safetensors bytes=1000-" || read(t, blob) != weights {
@@ -379,9 +365,8 @@ func TestCancelWithAReason(t *testing.T) {
 		<-r.Context().Done()
 		return true
 	}
-	if _, err := c.Model(ctx, "org/name", Weights); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	_, err := c.Model(ctx, "org/name", Weights)
+	expect.True(t, errors.Is(err, context.Canceled), "got %v", err)
 }
 
 // The client asks a slow store again for the remaining bytes, and gives up if that does not help.
@@ -402,16 +387,13 @@ func TestDrip(t *testing.T) {
 		return true
 	}
 	s, err := c.session(repo{modelKind, "org/name", mainBranch})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	var ticks atomic.Int64
 	s.Now = func() time.Time { return time.Unix(ticks.Add(1), 0) } // a second per look at the clock
 	_, err = s.model(t.Context(), Weights, "")
 	wantError(t, "drip", err, "model.safetensors: ", " sends ", " bytes in 1m", "; tried 5 times")
-	if log := storeLog(h); len(log) != 5 || !strings.Contains(log[4], "bytes=") {
-		t.Errorf("it did not continue where it stopped: %q", log)
-	}
+	log := storeLog(h)
+	expect.True(t, len(log) == 5 && strings.Contains(log[4], "bytes="), "it did not continue where it stopped: %q", log)
 }
 
 // A file of unknown size has a limit.
@@ -433,9 +415,7 @@ func TestUnsizedFile(t *testing.T) {
 		return true
 	}
 	s, err := c.session(repo{modelKind, "org/name", mainBranch})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	s.unsized = 1 << 20
 	_, err = s.model(t.Context(), NoWeights, "")
 	wantError(t, "endless", err, "config.json: ", " sends more than 1048576 bytes of a file of unknown size")
@@ -459,9 +439,8 @@ func TestFullDisk(t *testing.T) {
 	}
 	h.taken()
 	c.refuses(t, "org/name", "MB free, the download needs 1152921504606 MB; free some")
-	if log := storeLog(h); len(log) > 0 {
-		t.Errorf("it began: %q", log)
-	}
+	log := storeLog(h)
+	expect.True(t, len(log) == 0, "it began: %q", log)
 }
 
 func TestLock(t *testing.T) {
@@ -473,12 +452,9 @@ func TestLock(t *testing.T) {
 	held := must.Get(os.Create(filepath.Join(locks, sha256Of(weights)+".lock")))(t)
 	must.Do(t, syscall.Flock(int(held.Fd()), syscall.LOCK_EX))
 	c.Warn = func(message string) {
-		if !strings.Contains(message, "waiting for another download of model.safetensors") {
-			t.Errorf("warning %q", message)
-		}
-		if log := storeLog(h); len(log) > 0 {
-			t.Errorf("it did not wait: %q", log)
-		}
+		expect.True(t, strings.Contains(message, "waiting for another download of model.safetensors"), "warning %q", message)
+		log := storeLog(h)
+		expect.True(t, len(log) == 0, "it did not wait: %q", log)
 		_ = held.Close()
 	}
 	c.get(t, "org/name")
@@ -492,18 +468,15 @@ func TestLock(t *testing.T) {
 	must.Do(t, other.Lock())
 	defer other.Close()
 	c.Warn = func(string) { cancel() }
-	if _, err := c.Model(ctx, "org/name", Weights); !errors.Is(err, context.Canceled) || exists(blob) {
-		t.Errorf("waiting for a lock does not end: %v", err)
-	}
+	_, err := c.Model(ctx, "org/name", Weights)
+	expect.True(t, errors.Is(err, context.Canceled) && !exists(blob), "waiting for a lock does not end: %v", err)
 }
 
 // Goroutines and processes that want the same model at the same time download it once.
 func TestAtOnce(t *testing.T) {
 	if os.Getenv("HUB_TEST_CHILD") != "" {
 		m := must.Get(new(Client).Model(t.Context(), "org/name", Weights))(t)
-		if read(t, filepath.Join(m.Dir, "model.safetensors")) != weights {
-			t.Fatal("the weights are not what the Hub has")
-		}
+		expect.Require(t, read(t, filepath.Join(m.Dir, "model.safetensors")) == weights, "the weights are not what the Hub has")
 		return
 	}
 	h := newFake(t)
@@ -521,9 +494,8 @@ func TestAtOnce(t *testing.T) {
 		all.Go(func() {
 			child := exec.Command(os.Args[0], "-test.run=^TestAtOnce$")
 			child.Env = append(os.Environ(), "HUB_TEST_CHILD=1")
-			if out, err := child.CombinedOutput(); err != nil {
-				t.Errorf("%v: %s", err, out)
-			}
+			out, err := child.CombinedOutput()
+			expect.True(t, err == nil, "%v: %s", err, out)
 		})
 	}
 	all.Wait()

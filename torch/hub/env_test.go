@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestEnvironment(t *testing.T) {
@@ -59,12 +61,10 @@ func TestEnvironment(t *testing.T) {
 		} {
 			t.Setenv(variable, tc.set[variable])
 		}
-		if got, _, err := userToken(home); err != nil || got != tc.token {
-			t.Errorf("%v: token %q, %v", tc.set, got, err)
-		}
-		if m, d := offline(modelKind), offline(datasetKind); m != tc.model || d != tc.dataset {
-			t.Errorf("%v: offline by %q and %q", tc.set, m, d)
-		}
+		got, _, err := userToken(home)
+		expect.True(t, err == nil && got == tc.token, "%v: token %q, %v", tc.set, got, err)
+		m, d := offline(modelKind), offline(datasetKind)
+		expect.True(t, m == tc.model && d == tc.dataset, "%v: offline by %q and %q", tc.set, m, d)
 	}
 	t.Setenv("HF_HUB_DOWNLOAD_TIMEOUT", "3")
 	t.Setenv("HF_ENDPOINT", "https://mirror/hf/")

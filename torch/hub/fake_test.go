@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -237,9 +238,7 @@ func wantError(t *testing.T, what string, err error, want ...string) {
 		return
 	}
 	for _, part := range want {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%s: got %q, want %q in it", what, err, part)
-		}
+		expect.True(t, strings.Contains(err.Error(), part), "%s: got %q, want %q in it", what, err, part)
 	}
 	if strings.ContainsAny(err.Error(), "\n") || strings.Contains(err.Error(), "hf_secret") || strings.Contains(err.Error(), "signature") {
 		t.Errorf("%s: %q has several lines or contains a secret", what, err)

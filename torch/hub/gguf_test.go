@@ -85,12 +85,8 @@ func TestGGUFChanges(t *testing.T) {
 	put(t, "m.gguf", content)
 	first := must.Get(new(Client).Model(t.Context(), "m.gguf", Weights))(t)
 	again, err := new(Client).Model(t.Context(), "m.gguf", Weights)
-	if err != nil || again != first {
-		t.Errorf("%+v, %v; want %+v", again, err, first)
-	}
+	expect.True(t, err == nil && again == first, "%+v, %v; want %+v", again, err, first)
 	put(t, "m.gguf", content+"\x00")
 	other, err := new(Client).Model(t.Context(), "m.gguf", Weights)
-	if err != nil || other.Dir == first.Dir {
-		t.Errorf("%+v, %v; want another folder", other, err)
-	}
+	expect.True(t, err == nil && other.Dir != first.Dir, "%+v, %v; want another folder", other, err)
 }

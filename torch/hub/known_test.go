@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/internal/wheel"
 )
@@ -68,22 +69,15 @@ func TestPull(t *testing.T) {
 	i := newIndex(t)
 	dir := filepath.Join(os.Getenv("RLTRAIN_CACHE"), "models", "org", "word")
 	list, err := ListCached()
-	if err != nil || len(list) != 1 || list[0].Dir != "" || list[0].Licence != "MIT" {
-		t.Errorf("before: %+v, %v", list, err)
-	}
+	expect.True(t, err == nil && len(list) == 1 && list[0].Dir == "" && list[0].Licence == "MIT", "before: %+v, %v", list, err)
 	for _, name := range []string{"org/word", "word", "org/word"} {
 		m, err := new(Client).Model(t.Context(), name, Weights)
-		if err != nil || m.Dir != dir || m.Name != "org/word" {
-			t.Fatalf("%s: %+v, %v", name, m, err)
-		}
+		expect.Require(t, err == nil && m.Dir == dir && m.Name == "org/word", "%s: %+v, %v", name, m, err)
 	}
-	if len(i.requests) != 2 {
-		t.Errorf("the model was fetched more than once: %q", i.requests)
-	}
+	expect.Same(t, 2, len(i.requests), "the model was fetched more than once: %q", i.requests)
 	for name, want := range map[string]string{"config.json": `{"model_type": "llama"}`, "sub/x.txt": "x", "LICENSE": "licence"} {
-		if got, err := os.ReadFile(filepath.Join(dir, name)); string(got) != want {
-			t.Errorf("%s: %q, %v", name, got, err)
-		}
+		got, err := os.ReadFile(filepath.Join(dir, name))
+		expect.True(t, string(got) == want, "%s: %q, %v", name, got, err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "__init__.py")); err == nil {
 		t.Error("other members were unpacked")
@@ -112,13 +106,9 @@ func TestPullRefuses(t *testing.T) {
 			i := newIndex(t)
 			c.prepare(i)
 			_, err := new(Client).Pull(t.Context(), "word")
-			if err == nil {
-				t.Fatal("no error")
-			}
+			expect.Require(t, err != nil, "no error")
 			for _, part := range c.want {
-				if !strings.Contains(err.Error(), part) {
-					t.Errorf("%q does not name %s", err, part)
-				}
+				expect.True(t, strings.Contains(err.Error(), part), "%q does not name %s", err, part)
 			}
 			if _, err := os.Stat(filepath.Join(os.Getenv("RLTRAIN_CACHE"), "models", "org", "word")); err == nil {
 				t.Error("a folder was left")

@@ -35,9 +35,7 @@ func TestModelFillsTheCacheAsPythonDoes(t *testing.T) {
 	h.publish(commit1, tinyModel(), name)
 	m := c.get(t, "org/name")
 	root := filepath.Join(os.Getenv("HF_HOME"), "hub", "models--org--name")
-	if want := (Model{Dir: filepath.Join(root, "snapshots", commit1), Name: "org/name", Commit: commit1}); m != want {
-		t.Errorf("got %+v, want %+v", m, want)
-	}
+	expect.Same(t, (Model{Dir: filepath.Join(root, "snapshots", commit1), Name: "org/name", Commit: commit1}), m, "m")
 	files := tinyModel()
 	for _, name := range []string{"pytorch_model.bin", "onnx/model.onnx", "README.md", "consolidated.safetensors"} {
 		delete(files, name)
@@ -61,9 +59,8 @@ func TestModelFillsTheCacheAsPythonDoes(t *testing.T) {
 		case ".no_exist":
 			absent++
 		case "refs":
-			if text := read(t, path); rest != "main" || text != commit1 {
-				t.Errorf("refs/%s is %q", rest, text)
-			}
+			text := read(t, path)
+			expect.True(t, rest == "main" && text == commit1, "refs/%s is %q", rest, text)
 		default:
 			t.Errorf("unexpected %s", rel)
 		}
@@ -81,31 +78,23 @@ func TestModelFillsTheCacheAsPythonDoes(t *testing.T) {
 	if diff := cmp.Diff(wanted, blobs); diff != "" {
 		t.Error("blobs:", diff)
 	}
-	if want := len(smallFiles) - 3; absent != want {
-		t.Errorf("%d files are known to be absent, want %d", absent, want)
-	}
-	if h.leaks > 0 {
-		t.Errorf("the store saw the token %d times", h.leaks)
-	}
+	want := len(smallFiles) - 3
+	expect.True(t, absent == want, "%d files are known to be absent, want %d", absent, want)
+	expect.True(t, h.leaks <= 0, "the store saw the token %d times", h.leaks)
 	total := int64(0)
 	for _, content := range files {
 		total += int64(len(content))
 	}
-	if c.done != total || c.total != total {
-		t.Errorf("progress ends at %d of %d, want %d", c.done, c.total, total)
-	}
+	expect.True(t, c.done == total && c.total == total, "progress ends at %d of %d, want %d", c.done, c.total, total)
 	h.taken()
 	c.get(t, "org/name")
 	if diff := cmp.Diff([]string{"GET /api/models/org/name/revision/main"}, h.taken()); diff != "" {
 		t.Error("second call:", diff)
 	}
 	c.get(t, "org/name@"+commit1)
-	if log := h.taken(); len(log) > 0 {
-		t.Errorf("a cached commit is requested again: %q", log)
-	}
-	if len(c.warnings)+len(c.pauses) > 0 {
-		t.Errorf("warnings %q, pauses %v", c.warnings, c.pauses)
-	}
+	log := h.taken()
+	expect.True(t, len(log) == 0, "a cached commit is requested again: %q", log)
+	expect.True(t, len(c.warnings)+len(c.pauses) == 0, "warnings %q, pauses %v", c.warnings, c.pauses)
 }
 
 func TestModelFiles(t *testing.T) {
@@ -160,9 +149,8 @@ func TestModelFiles(t *testing.T) {
 			continue
 		}
 		found, err := store{dir: filepath.Dir(filepath.Dir(m.Dir))}.files(commit1)
-		if diff := cmp.Diff(tc.want, slices.Sorted(maps.Keys(found))); diff != "" || err != nil {
-			t.Errorf("%s: %s%v", what, diff, err)
-		}
+		diff := cmp.Diff(tc.want, slices.Sorted(maps.Keys(found)))
+		expect.True(t, diff == "" && err == nil, "%s: %s%v", what, diff, err)
 	}
 }
 
@@ -176,9 +164,8 @@ func TestRevisions(t *testing.T) {
 	h.taken()
 	h.publish(commit2, second, name)
 	m := c.get(t, "org/name")
-	if m.Commit != commit2 || read(t, filepath.Join(m.Dir, "config.json")) != second["config.json"] {
-		t.Errorf("after main moved: %+v", m)
-	}
+	expect.True(t, m.Commit == commit2 && read(t, filepath.Join(m.Dir, "config.json")) == second["config.json"],
+		"after main moved: %+v", m)
 	if log := h.taken(); slices.ContainsFunc(log, func(line string) bool {
 		return strings.HasPrefix(line, "STORE") || strings.HasPrefix(line, "GET") && strings.Contains(line, "/resolve/") && !strings.HasSuffix(line, "/config.json")
 	}) {
@@ -188,9 +175,7 @@ func TestRevisions(t *testing.T) {
 		t.Errorf("v1/x is %+v", m)
 	}
 	refs := filepath.Join(os.Getenv("HF_HOME"), "hub", "models--org--name", "refs")
-	if got := read(t, filepath.Join(refs, "main")) + read(t, filepath.Join(refs, "v1", "x")); got != commit2+commit1 {
-		t.Errorf("refs are %q", got)
-	}
+	expect.Same(t, commit2+commit1, read(t, filepath.Join(refs, "main"))+read(t, filepath.Join(refs, "v1", "x")), "refs")
 	c.refuses(t, "org/name@v9", `model org/name@v9: it has no branch, tag or commit "v9"`)
 }
 
@@ -201,9 +186,7 @@ func TestOffline(t *testing.T) {
 	h.taken()
 	t.Setenv("HF_HUB_OFFLINE", "1")
 	for _, model := range []string{"org/name", "org/name@" + commit1} {
-		if m := c.get(t, model); m != online {
-			t.Errorf("offline: %+v, want %+v", m, online)
-		}
+		expect.Same(t, online, c.get(t, model), "offline")
 	}
 	c.refuses(t, "org/name@v1", "nothing of org/name@v1 is in the cache", "HF_HUB_OFFLINE forbids downloads")
 	shard := filepath.Join(online.Dir, "model-00002-of-00002.safetensors")
@@ -213,9 +196,8 @@ func TestOffline(t *testing.T) {
 	c.refuses(t, "org/name", "weights: not in the cache")
 	must.Do(t, os.WriteFile(filepath.Join(online.Dir, "..", "..", "refs", "main"), []byte("not a commit"), 0o644))
 	c.refuses(t, "org/name", `"not a commit", which is not a commit; remove the file`)
-	if log := h.taken(); len(log) > 0 {
-		t.Errorf("requests were made: %q", log)
-	}
+	log := h.taken()
+	expect.True(t, len(log) == 0, "requests were made: %q", log)
 }
 
 func TestUnreachable(t *testing.T) {
@@ -268,14 +250,10 @@ func TestOddCaches(t *testing.T) {
 	}
 	m := c.get(t, "org/name")
 	for name, want := range files {
-		if got := read(t, filepath.Join(m.Dir, name)); got != want {
-			t.Errorf("%s is %q, want %q", name, got, want)
-		}
+		expect.Same(t, want, read(t, filepath.Join(m.Dir, name)), "%s", name)
 	}
 	for _, line := range h.taken() {
-		if strings.HasPrefix(line, "STORE") || strings.HasSuffix(line, "/config.json") {
-			t.Errorf("%s: it was there", line)
-		}
+		expect.True(t, !strings.HasPrefix(line, "STORE") && !strings.HasSuffix(line, "/config.json"), "%s: it was there", line)
 	}
 }
 
@@ -289,9 +267,8 @@ func TestModelFetchesPickledAdapters(t *testing.T) {
 		}
 		h.publish(commit1, files, name)
 		m := c.get(t, "org/name")
-		if _, err := os.Stat(filepath.Join(m.Dir, "adapter_model.bin")); (err == nil) == both {
-			t.Errorf("with safetensors: %t; the pickled adapter exists: %t", both, err == nil)
-		}
+		_, err := os.Stat(filepath.Join(m.Dir, "adapter_model.bin"))
+		expect.True(t, (err == nil) != both, "with safetensors: %t; the pickled adapter exists: %t", both, err == nil)
 	}
 }
 
@@ -302,9 +279,7 @@ func TestModelOfAShortCommit(t *testing.T) {
 	c.get(t, "org/name")
 	h.taken()
 	m := c.get(t, "org/name@1111111")
-	if m.Commit != commit1 || len(h.taken()) != 0 {
-		t.Errorf("%+v, and the Hub was asked", m)
-	}
+	expect.True(t, m.Commit == commit1 && len(h.taken()) == 0, "%+v, and the Hub was asked", m)
 	t.Setenv("HF_HUB_OFFLINE", "1")
 	if m := c.get(t, "org/name@"+commit1[:12]); m.Commit != commit1 {
 		t.Errorf("%+v", m)
@@ -322,11 +297,9 @@ func TestPathsNeverGoToTheHub(t *testing.T) {
 	h, c := newFake(t), newTester()
 	t.Setenv("HF_TOKEN", "hf_secret")
 	for _, path := range []string{"./org/name", "../name", "/org/name", "~/name", "org/name/", "a/b/c", `org\name`, ".", ".."} {
-		if _, err := c.Model(t.Context(), path, Weights); err == nil {
-			t.Errorf("%s is a model", path)
-		}
+		_, err := c.Model(t.Context(), path, Weights)
+		expect.True(t, err != nil, "%s is a model", path)
 	}
-	if log := h.taken(); len(log) > 0 {
-		t.Errorf("the Hub was asked: %q", log)
-	}
+	log := h.taken()
+	expect.True(t, len(log) == 0, "the Hub was asked: %q", log)
 }

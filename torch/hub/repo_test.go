@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestParseRepo(t *testing.T) {
@@ -41,14 +43,11 @@ func TestParseRepo(t *testing.T) {
 		"datasets/org/name@main ": {},
 	} {
 		got, err := parseRepo(modelKind, text)
-		if got != want || (err == nil) != (want.id != "") {
-			t.Errorf("%q: got %+v, %v", text, got, err)
-		}
+		expect.True(t, got == want && (err == nil) == (want.id != ""), "%q: got %+v, %v", text, got, err)
 	}
 	r := repo{datasetKind, "org/name", "v1"}
-	if got := r.String() + " " + r.cacheName() + " " + r.page(); got != "org/name@v1 datasets--org--name datasets/org/name" {
-		t.Errorf("got %q", got)
-	}
+	expect.Same(t, "org/name@v1 datasets--org--name datasets/org/name", r.String()+" "+r.cacheName()+" "+r.page(),
+		"String")
 }
 
 func FuzzParseRepo(f *testing.F) {
@@ -58,9 +57,7 @@ func FuzzParseRepo(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		r, err := parseRepo(modelKind, text)
 		if err != nil {
-			if strings.Contains(err.Error(), "\n") {
-				t.Errorf("%q", err)
-			}
+			expect.True(t, !strings.Contains(err.Error(), "\n"), "%q", err)
 			return
 		}
 		s := store{dir: filepath.Join("/cache", r.cacheName())}
@@ -69,9 +66,7 @@ func FuzzParseRepo(f *testing.F) {
 			t.Errorf("%q leads to %s", text, ref)
 		}
 		again, err := parseRepo(modelKind, r.String())
-		if err != nil || again != r {
-			t.Errorf("%q is %+v, then %+v, %v", text, r, again, err)
-		}
+		expect.True(t, err == nil && again == r, "%q is %+v, then %+v, %v", text, r, again, err)
 	})
 }
 
@@ -87,13 +82,10 @@ func FuzzParseListing(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(commit) != 40 {
-			t.Errorf("commit %q", commit)
-		}
+		expect.Same(t, 40, len(commit), "commit %q", commit)
 		for name, file := range found {
-			if path := filepath.Join("/cache", name); !strings.HasPrefix(path, "/cache/") || file.size < -1 {
-				t.Errorf("%q of size %d", name, file.size)
-			}
+			expect.True(t, strings.HasPrefix(filepath.Join("/cache", name), "/cache/") && file.size >= -1,
+				"%q of size %d", name, file.size)
 		}
 	})
 }
@@ -106,13 +98,9 @@ func FuzzParseIndex(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		shards, err := parseIndex(data, ".safetensors")
-		if err == nil && len(shards) == 0 {
-			t.Error("no shards and no error")
-		}
+		expect.True(t, err != nil || len(shards) != 0, "no shards and no error")
 		for _, shard := range shards {
-			if filepath.Dir(filepath.Join("/cache", shard)) != "/cache" {
-				t.Errorf("shard %q", shard)
-			}
+			expect.Same(t, "/cache", filepath.Dir(filepath.Join("/cache", shard)), "shard %q", shard)
 		}
 	})
 }

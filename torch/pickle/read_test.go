@@ -108,9 +108,8 @@ func TestReadProgram(t *testing.T) {
 	program := begin + ordered + ")Rq\x00(" + word("a") + "q\x01" + plain + "r\x02\x00\x00\x00" + word("b") + "j\x02\x00\x00\x00u" +
 		"}" + word("_metadata") + ordered + ")R" + word("") + "}" + word("version") + odd + "sssb."
 	got := must.Get(read(file(t, program)))(t)
-	if len(got) != 2 || got[0].Name != "a" || got[1].Name != "b" || got[0].Offset != got[1].Offset {
-		t.Errorf("tensors %+v", got)
-	}
+	expect.True(t, len(got) == 2 && got[0].Name == "a" && got[1].Name == "b" && got[0].Offset == got[1].Offset,
+		"tensors %+v", got)
 }
 
 func TestReadRefusesPrograms(t *testing.T) {
@@ -171,9 +170,8 @@ func TestReadRefusesPrograms(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := read(file(t, tc.program))
-			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("error %v, want %q", err, tc.want)
-			}
+			expect.True(t, err != nil && strings.Contains(err.Error(), tc.want) && !strings.Contains(err.Error(), "\n"),
+				"error %v, want %q", err, tc.want)
 		})
 	}
 }
@@ -202,9 +200,8 @@ func TestReadRefusesArchives(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := read(tc.data)
-			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("error %v, want %q", err, tc.want)
-			}
+			expect.True(t, err != nil && strings.Contains(err.Error(), tc.want) && !strings.Contains(err.Error(), "\n"),
+				"error %v, want %q", err, tc.want)
 		})
 	}
 }
@@ -212,9 +209,8 @@ func TestReadRefusesArchives(t *testing.T) {
 func TestReadCutAtEveryByte(t *testing.T) {
 	whole := file(t, dictOf(word("a"), plain))
 	for n := range whole {
-		if _, err := read(whole[:n]); err == nil || strings.Contains(err.Error(), "\n") {
-			t.Errorf("cut at %d: %v", n, err)
-		}
+		_, err := read(whole[:n])
+		expect.True(t, err != nil && !strings.Contains(err.Error(), "\n"), "cut at %d: %v", n, err)
 	}
 }
 
@@ -242,9 +238,7 @@ func FuzzProgram(f *testing.F) {
 func check(t *testing.T, data []byte) {
 	tensors, err := read(data)
 	if err != nil {
-		if strings.Contains(err.Error(), "\n") {
-			t.Errorf("more than one line: %q", err)
-		}
+		expect.True(t, !strings.Contains(err.Error(), "\n"), "more than one line: %q", err)
 		return
 	}
 	for _, x := range tensors {

@@ -34,9 +34,8 @@ func TestBinEqualsSafetensors(t *testing.T) {
 	if diff := cmp.Diff(slices.Sorted(slices.Values(want.Names())), slices.Sorted(slices.Values(m.Names()))); diff != "" {
 		t.Fatal(diff)
 	}
-	if first := m.Names()[0]; first != "f32" {
-		t.Errorf("the first tensor is %s, want the dictionary's", first)
-	}
+	first := m.Names()[0]
+	expect.True(t, first == "f32", "the first tensor is %s, want the dictionary's", first)
 	strided := 0
 	for _, name := range m.Names() {
 		path, e, _ := m.Entry(name)
@@ -47,9 +46,7 @@ func TestBinEqualsSafetensors(t *testing.T) {
 		}
 		got := must.Get(m.Bytes(name))(t)
 		data := must.Get(want.Bytes(name))(t)
-		if !bytes.Equal(got, data) {
-			t.Errorf("%s is %x, want %x", name, got, data)
-		}
+		expect.True(t, bytes.Equal(got, data), "%s is %x, want %x", name, got, data)
 		if e.Strides != nil {
 			strided++
 		} else if !bytes.Equal(at(t, path, e), data) {
@@ -60,17 +57,13 @@ func TestBinEqualsSafetensors(t *testing.T) {
 		}
 		floats := must.Get(m.Float32s(name))(t)
 		wide := must.Get(want.Float32s(name))(t)
-		if !slices.Equal(floats, wide) {
-			t.Errorf("%s is %v, want %v", name, floats, wide)
-		}
+		expect.True(t, slices.Equal(floats, wide), "%s is %v, want %v", name, floats, wide)
 	}
 	if strided != 5 { // column, turned, steps, turned_bf16, deep
 		t.Errorf("%d tensors with strides", strided)
 	}
 	for pair, want := range map[[2]string]bool{{"turned", "turned"}: true, {"whole", "whole"}: true, {"whole", "rows"}: false} {
-		if same, err := m.Same(pair[0], pair[1]); err != nil || same != want {
-			t.Errorf("%v are the same: %v, %v", pair, same, err)
-		}
+		expect.Result(m.Same(pair[0], pair[1]))(t, want, "%v are the same", pair)
 	}
 }
 

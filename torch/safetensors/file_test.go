@@ -46,15 +46,13 @@ func TestOpen(t *testing.T) {
 	got, _ := f.Lookup("b")
 	want := safetensors.Entry{Name: "b", DType: "I64", Shape: []int64{1}, Offset: int64(8 + len(header) + 4), Size: 8}
 	expect.Equal(t, want, got)
-	if v, err := f.Float32s("scalar"); err != nil || v[0] != 1 {
-		t.Errorf("scalar = %v, %v", v, err)
-	}
+	v, err := f.Float32s("scalar")
+	expect.True(t, err == nil && v[0] == 1, "scalar = %v, %v", v, err)
 	if v, err := f.Float32s("none"); err != nil || len(v) != 0 {
 		t.Errorf("none = %v, %v", v, err)
 	}
-	if b, err := f.Bytes("b"); err != nil || string(b) != "\x07\x00\x00\x00\x00\x00\x00\x00" {
-		t.Errorf("b = %q, %v", b, err)
-	}
+	b, err := f.Bytes("b")
+	expect.True(t, err == nil && string(b) == "\x07\x00\x00\x00\x00\x00\x00\x00", "b = %q, %v", b, err)
 	expect.Failure(f.Float32s("b"))(t, `tensor "b": cannot convert I64`)
 	expect.Failure(f.Bytes("c"))(t, `no tensor "c"`)
 }
@@ -105,15 +103,11 @@ func TestOpenRefuses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			path := writeRaw(t, tt.raw)
 			_, err := safetensors.Open(path)
-			if err == nil {
-				t.Fatal("no error")
-			}
-			if !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), path) {
-				t.Errorf("error %q, want it to contain %q and the path", err, tt.want)
-			}
-			if len(err.Error()) > 400+len(path) || strings.ContainsAny(err.Error(), "\n\r") {
-				t.Errorf("not one short line: %q", err)
-			}
+			expect.Require(t, err != nil, "no error")
+			expect.True(t, strings.Contains(err.Error(), tt.want) && strings.Contains(err.Error(), path),
+				"error %q, want it to contain %q and the path", err, tt.want)
+			expect.True(t, len(err.Error()) <= 400+len(path) && !strings.ContainsAny(err.Error(), "\n\r"),
+				"not one short line: %q", err)
 		})
 	}
 }
@@ -168,9 +162,7 @@ func TestFloat32sWidens(t *testing.T) {
 		f := must.Get(safetensors.Open(path))(t)
 		fromFile, err := f.Float32s("x")
 		f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		fromTensor := must.Get(tensor.Float32s())(t)
 		for i, want := range tt.want {
 			if math.Float32bits(fromFile[i]) != math.Float32bits(want) || math.Float32bits(fromTensor[i]) != math.Float32bits(want) {
@@ -198,9 +190,7 @@ func TestFloat32sAcrossReads(t *testing.T) {
 	f := must.Get(safetensors.Open(path))(t)
 	defer f.Close()
 	got := must.Get(f.Float32s("x"))(t)
-	if !cmp.Equal(want, got) {
-		t.Error("the elements differ")
-	}
+	expect.True(t, cmp.Equal(want, got), "the elements differ")
 	// The file may shrink while it is open.
 	must.Do(t, os.Truncate(path, 1000))
 	expect.Failure(f.Float32s("x"))(t, `reading tensor "x"`)
@@ -216,34 +206,24 @@ func FuzzOpen(f *testing.F) {
 		path := writeRaw(t, raw)
 		file, err := safetensors.Open(path)
 		if err != nil {
-			if strings.Contains(err.Error(), "\n") {
-				t.Errorf("more than one line: %q", err)
-			}
+			expect.True(t, !strings.Contains(err.Error(), "\n"), "more than one line: %q", err)
 			return
 		}
 		defer file.Close()
 		covered := make([]bool, len(raw))
 		for _, name := range file.Names() {
 			e, ok := file.Lookup(name)
-			if !ok {
-				t.Fatalf("no entry for %q", name)
-			}
+			expect.Require(t, ok, "no entry for %q", name)
 			data := must.Get(file.Bytes(name))(t)
-			if string(data) != string(raw[e.Offset:e.Offset+e.Size]) {
-				t.Errorf("%q reads other bytes", name)
-			}
+			expect.Same(t, string(raw[e.Offset:e.Offset+e.Size]), string(data), "%q reads other bytes", name)
 			for i := e.Offset; i < e.Offset+e.Size; i++ {
-				if covered[i] {
-					t.Fatalf("byte %d belongs to two tensors", i)
-				}
+				expect.Require(t, !covered[i], "byte %d belongs to two tensors", i)
 				covered[i] = true
 			}
 		}
 		start := 8 + int(binary.LittleEndian.Uint64(raw))
 		for i := start; i < len(raw); i++ {
-			if !covered[i] {
-				t.Fatalf("byte %d belongs to no tensor", i)
-			}
+			expect.Require(t, covered[i], "byte %d belongs to no tensor", i)
 		}
 	})
 }

@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func FuzzParseIndex(f *testing.F) {
@@ -14,15 +16,11 @@ func FuzzParseIndex(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		weightMap, err := parseIndex(data, ".safetensors")
 		if err != nil {
-			if strings.Contains(err.Error(), "\n") {
-				t.Errorf("more than one line: %q", err)
-			}
+			expect.True(t, !strings.Contains(err.Error(), "\n"), "more than one line: %q", err)
 			return
 		}
 		for name, shard := range weightMap {
-			if filepath.Dir(filepath.Join("dir", shard)) != "dir" {
-				t.Errorf("%q is in %q, outside the folder", name, shard)
-			}
+			expect.Same(t, "dir", filepath.Dir(filepath.Join("dir", shard)), "%q is in %q, outside the folder", name, shard)
 		}
 	})
 }

@@ -44,12 +44,9 @@ func TestOpenModelSharded(t *testing.T) {
 	defer m.Close()
 	expect.Equal(t, []string{"a", "b", "c"}, m.Names())
 	path, e, ok := m.Entry("c")
-	if !ok || path != filepath.Join(dir, shard2) || e.Size != 4 {
-		t.Errorf("c is at %s, %+v, %v", path, e, ok)
-	}
-	if v, err := m.Float32s("c"); err != nil || v[0] != 3 {
-		t.Errorf("c = %v, %v", v, err)
-	}
+	expect.True(t, ok && path == filepath.Join(dir, shard2) && e.Size == 4, "c is at %s, %+v, %v", path, e, ok)
+	v, err := m.Float32s("c")
+	expect.True(t, err == nil && v[0] == 3, "c = %v, %v", v, err)
 	if _, _, ok := m.Entry("d"); ok {
 		t.Error("d exists")
 	}
@@ -62,9 +59,7 @@ func TestOpenModelPrefersSingle(t *testing.T) {
 	m := must.Get(safetensors.OpenModel(dir))(t)
 	defer m.Close()
 	expect.Equal(t, []string{"x"}, m.Names())
-	if m.Path() != filepath.Join(dir, "model.safetensors") {
-		t.Errorf("path %s", m.Path())
-	}
+	expect.Same(t, filepath.Join(dir, "model.safetensors"), m.Path(), "path")
 }
 
 func TestOpenModelRefuses(t *testing.T) {

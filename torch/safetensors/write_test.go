@@ -40,9 +40,8 @@ func TestWriteBytes(t *testing.T) {
 	}
 	f := must.Get(safetensors.Open(path))(t)
 	defer f.Close()
-	if v, err := f.Float32s("b<&>é"); err != nil || v[0] != 2 {
-		t.Errorf("read back %v, %v", v, err)
-	}
+	v, err := f.Float32s("b<&>é")
+	expect.True(t, err == nil && v[0] == 2, "read back %v, %v", v, err)
 }
 
 func TestWriteRefuses(t *testing.T) {
@@ -68,20 +67,16 @@ func TestWriteRefuses(t *testing.T) {
 			path := filepath.Join(dir, "x.safetensors")
 			must.Do(t, os.WriteFile(path, []byte("old"), 0o600))
 			err := safetensors.Write(path, tt.tensors, tt.meta)
-			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), path) {
-				t.Fatalf("error %v, want %q", err, tt.want)
-			}
-			if old, _ := os.ReadFile(path); string(old) != "old" {
-				t.Errorf("the old file became %q", old)
-			}
-			if files, _ := os.ReadDir(dir); len(files) != 1 {
-				t.Errorf("files left behind: %v", files)
-			}
+			expect.Require(t, err != nil && strings.Contains(err.Error(), tt.want) && strings.Contains(err.Error(), path),
+				"error %v, want %q", err, tt.want)
+			old, _ := os.ReadFile(path)
+			expect.True(t, string(old) == "old", "the old file became %q", old)
+			files, _ := os.ReadDir(dir)
+			expect.True(t, len(files) == 1, "files left behind: %v", files)
 		})
 	}
-	if err := safetensors.Write(filepath.Join(t.TempDir(), "no", "x.safetensors"), nil, nil); err == nil {
-		t.Error("writing into a folder that does not exist: no error")
-	}
+	expect.True(t, safetensors.Write(filepath.Join(t.TempDir(), "no", "x.safetensors"), nil, nil) != nil,
+		"writing into a folder that does not exist: no error")
 }
 
 func TestTensorFloat32sRefuses(t *testing.T) {
@@ -126,9 +121,7 @@ func TestNarrowing(t *testing.T) {
 		{safetensors.F32, 0.1, 0.1},
 	}
 	for _, tt := range tests {
-		if got := as(tt.d, tt.in)[0]; got != tt.want {
-			t.Errorf("%g as %s is %g, want %g", tt.in, tt.d, got, tt.want)
-		}
+		expect.Same(t, tt.want, as(tt.d, tt.in)[0], "%g as %s", tt.in, tt.d)
 	}
 }
 
@@ -139,8 +132,7 @@ func TestWriteSourcesRefuses(t *testing.T) {
 	} {
 		path := filepath.Join(t.TempDir(), "x.safetensors")
 		expect.Error(t, safetensors.WriteSources(path, []safetensors.Source{{Name: "x", DType: safetensors.F32, Shape: []int64{2}, Data: data}}, nil), want, path)
-		if _, err := os.Stat(path); err == nil {
-			t.Error("half a file was left")
-		}
+		_, err := os.Stat(path)
+		expect.True(t, err != nil, "half a file was left")
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -46,13 +47,10 @@ func TestAlarmsOfRuns(t *testing.T) {
 			for i := range args {
 				args[i] = strings.ReplaceAll(args[i], "~", " ")
 			}
-			if code, _, stderr := f.rltrain("", args...); code != 0 {
-				t.Fatalf("exit code %d: %s", code, stderr)
-			}
+			code, _, stderr := f.rltrain("", args...)
+			expect.Require(t, code == 0, "exit code %d: %s", code, stderr)
 			logs, err := filepath.Glob(filepath.Join(out, "*", "logs", "training_log.txt"))
-			if err != nil || len(logs) != 1 {
-				t.Fatalf("%q, %v", logs, err)
-			}
+			expect.Require(t, err == nil && len(logs) == 1, "%q, %v", logs, err)
 			log := must.Get(os.ReadFile(logs[0]))(t)
 			var got []string
 			for _, alarm := range regexp.MustCompile(`(?m)^warning: (\w+): (.*)$`).FindAllStringSubmatch(string(log), -1) {

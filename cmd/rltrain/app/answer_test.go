@@ -24,9 +24,8 @@ func TestAnswer(t *testing.T) {
 		{[]string{"--answer-match", "numeric", "18", "18 apples"}, "different\ngold    18\nanswer  18 apples\nfound   whole\nrule    numeric\n"},
 		{[]string{"--", "-3", `-\frac{6}{2}`}, "equal\ngold    -3\nanswer  (-1·(6/2))\nfound   whole\nrule    numbers\n"},
 	} {
-		if got := f.must(t, "", append([]string{"answer"}, test.args...)...); got != test.want {
-			t.Errorf("%q:\n%s", test.args, cmp.Diff(test.want, got))
-		}
+		got := f.must(t, "", append([]string{"answer"}, test.args...)...)
+		expect.True(t, got == test.want, "%q:\n%s", test.args, cmp.Diff(test.want, got))
 	}
 	for _, test := range []struct{ args, want string }{
 		{"1", "answer needs 2 arguments, GOLD ANSWER, not 1"},

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
@@ -33,22 +34,18 @@ func TestTextPromptsGoThroughTheChatTemplate(t *testing.T) {
 	completion := func(args ...string) string {
 		t.Helper()
 		code, out, stderr := f.rltrain("", append([]string{"generate", "--model", "MODEL", "--temperature", "0", "--max-new-tokens", "12"}, args...)...)
-		if code != 0 {
-			t.Fatalf("%q: exit code %d, %s", args, code, stderr)
-		}
+		expect.Require(t, code == 0, "%q: exit code %d, %s", args, code, stderr)
 		var row outputRow
 		must.Do(t, json.Unmarshal([]byte(out), &row))
 		return row.Completion
 	}
 	text := completion("--input", "TMP/text.jsonl")
 	for _, same := range [][]string{{"--input", "TMP/messages.jsonl"}, {"--raw", "--input", "TMP/rendered.jsonl"}} {
-		if got := completion(same...); got != text {
-			t.Errorf("%q gives %q, the text prompt %q", same, got, text)
-		}
+		got := completion(same...)
+		expect.True(t, got == text, "%q gives %q, the text prompt %q", same, got, text)
 	}
-	if got := completion("--raw", "--input", "TMP/text.jsonl"); got == text {
-		t.Errorf("--raw changes nothing: %q", got)
-	}
+	got := completion("--raw", "--input", "TMP/text.jsonl")
+	expect.True(t, got != text, "--raw changes nothing: %q", got)
 	if code, _, stderr := f.rltrain("hi\n", "generate", "--model", "MODEL", "--max-new-tokens", "1"); code != 0 || strings.Count(stderr, "--raw") != 1 {
 		t.Errorf("exit code %d; want one note about the template: %q", code, stderr)
 	}
@@ -60,9 +57,8 @@ func TestSamplingDefaultsOfTheModel(t *testing.T) {
 	args := []string{"generate", "--model", "MODEL", "--max-new-tokens", "20"}
 	_, greedy, _ := f.rltrain("ab\n", append(args, "--temperature", "0")...)
 	_, got, stderr := f.rltrain("ab\n", args...)
-	if got != greedy || !strings.Contains(stderr, "temperature=0 top_p=0.5") {
-		t.Errorf("got %q, want the greedy %q; stderr %q", got, greedy, stderr)
-	}
+	expect.True(t, got == greedy && strings.Contains(stderr, "temperature=0 top_p=0.5"),
+		"got %q, want the greedy %q; stderr %q", got, greedy, stderr)
 	for _, more := range [][]string{{"--ignore-generation-config"}, {"--temperature", "1", "--top-p", "0"}} {
 		if code, got, _ := f.rltrain("ab\n", append(args, more...)...); code != 0 || got == greedy {
 			t.Errorf("%q: the completion is greedy all the same", more)
@@ -75,25 +71,20 @@ func TestChat(t *testing.T) {
 	chat := func(input string, args ...string) (stdout, stderr string) {
 		t.Helper()
 		code, stdout, stderr := f.rltrain(input, append([]string{"chat", "--model", "MODEL", "--max-new-tokens", "8", "--temperature", "0"}, args...)...)
-		if code != 0 {
-			t.Fatalf("exit code %d: %s", code, stderr)
-		}
+		expect.Require(t, code == 0, "exit code %d: %s", code, stderr)
 		return stdout, stderr
 	}
 	once, _ := chat("hi\n")
 	twice, _ := chat("hi\n\nhi\n")
-	if !strings.HasPrefix(twice, once) || twice == once+once {
-		t.Errorf("two messages gave %q, one gave %q: the history has no effect", twice, once)
-	}
+	expect.True(t, strings.HasPrefix(twice, once) && twice != once+once,
+		"two messages gave %q, one gave %q: the history has no effect", twice, once)
 	for name, input := range map[string]string{"reset": "hi\n/reset\nhi\n", "system and back": "hi\n/reset\n/system be brief\n/system -\nhi\n"} {
-		if again, _ := chat(input); again != once+once {
-			t.Errorf("%s: got %q, want %q twice", name, again, once)
-		}
+		again, _ := chat(input)
+		expect.True(t, again == once+once, "%s: got %q, want %q twice", name, again, once)
 	}
 	system, _ := chat("hi\n", "--system", "be brief")
-	if later, _ := chat("/system be brief\nhi\n"); later != system || system == once {
-		t.Errorf("/system gives %q, --system %q, none %q", later, system, once)
-	}
+	later, _ := chat("/system be brief\nhi\n")
+	expect.True(t, later == system && system != once, "/system gives %q, --system %q, none %q", later, system, once)
 	if short, stderr := chat("/set max_new_tokens 1\nhi\n"); len(short) >= len(once) || !strings.Contains(stderr, "[max_new_tokens 1]") {
 		t.Errorf("/set has no effect: %q, %q", short, stderr)
 	}
@@ -115,13 +106,10 @@ func TestChatForgets(t *testing.T) {
 	f := ggufModel(t)
 	input := strings.Repeat("the cat sat on the mat and the dog ran\n", 8)
 	code, stdout, stderr := f.rltrain(input, "chat", "--model", "MODEL", "--max-new-tokens", "4")
-	if code != 0 || !strings.Contains(stderr, "forgotten") || strings.Count(stdout, "\n") < 8 {
-		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
-	}
+	expect.True(t, code == 0 && strings.Contains(stderr, "forgotten") && strings.Count(stdout, "\n") >= 8,
+		"exit code %d, %q, %q", code, stdout, stderr)
 	code, _, stderr = f.rltrain(strings.Repeat("x", 500)+"\nhi\n", "chat", "--model", "MODEL", "--max-new-tokens", "4")
-	if code != 0 || !strings.Contains(stderr, "128 positions") {
-		t.Errorf("exit code %d, %q", code, stderr)
-	}
+	expect.True(t, code == 0 && strings.Contains(stderr, "128 positions"), "exit code %d, %q", code, stderr)
 }
 
 func TestChatAdapter(t *testing.T) {
@@ -130,9 +118,8 @@ func TestChatAdapter(t *testing.T) {
 	_, base, _ := f.rltrain("hi\n", append(args, "MODEL")...)
 	_, stdout, _ := f.rltrain("hi\n/reset\n/adapter off\nhi\n/reset\n/adapter on\nhi\n", append(args, adapter)...)
 	with, _, _ := strings.Cut(stdout, "\n")
-	if stdout != with+"\n"+base+with+"\n" || with+"\n" == base {
-		t.Errorf("adapter on, off, on: %q; base model: %q", stdout, base)
-	}
+	expect.True(t, stdout == with+"\n"+base+with+"\n" && with+"\n" != base,
+		"adapter on, off, on: %q; base model: %q", stdout, base)
 }
 
 // A hook receives interrupts until it is released.
@@ -141,13 +128,9 @@ func TestOnInterrupt(t *testing.T) {
 	ctx := context.WithValue(t.Context(), hookKey{}, hook)
 	n := 0
 	release := onInterrupt(ctx, func() { n++ })
-	if !hook.handled() || n != 1 {
-		t.Errorf("the hook was not called: %d", n)
-	}
+	expect.True(t, hook.handled() && n == 1, "the hook was not called: %d", n)
 	release()
-	if hook.handled() || n != 1 {
-		t.Errorf("the hook was called after its release: %d", n)
-	}
+	expect.True(t, !hook.handled() && n == 1, "the hook was called after its release: %d", n)
 }
 
 // TestChosenGGUF of a folder with several, in every command that takes a language model.
@@ -181,7 +164,6 @@ func TestChosenGGUF(t *testing.T) {
 			t.Errorf("%s: exit code %d, %q; want a usage error with %q", command, code, stderr, want)
 		}
 	}
-	if _, out, _ := inProcess(t, f, strings.Fields("--task sum_digits --model TMP/many --gguf-file b.gguf --print-config")...); !strings.Contains(out, "many/b.gguf") {
-		t.Errorf("--print-config does not name the file:\n%s", out)
-	}
+	_, out, _ := inProcess(t, f, strings.Fields("--task sum_digits --model TMP/many --gguf-file b.gguf --print-config")...)
+	expect.True(t, strings.Contains(out, "many/b.gguf"), "--print-config does not name the file:\n%s", out)
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
@@ -17,19 +18,13 @@ func TestCodeEndToEnd(t *testing.T) {
 	if strings.Contains(complaint, "no interpreter") || strings.Contains(complaint, "no sandbox") {
 		t.Skip(complaint)
 	}
-	if code != 0 || complaint != "" {
-		t.Fatalf("exit code %d: %s", code, complaint)
-	}
+	expect.Require(t, code == 0 && complaint == "", "exit code %d: %s", code, complaint)
 	var earned []map[string]float64
 	must.Do(t, files.LoadJSON(f.expand("TMP/code_rl/logs/rewards.json"), &earned))
-	if len(earned) != 2 {
-		t.Fatalf("%v", earned)
-	}
+	expect.Require(t, len(earned) == 2, "%v", earned)
 	for i, row := range earned {
 		mean, ok := row["rewards/tests/mean"]
-		if row["step"] != float64(i+1) || !ok || mean < 0 || mean > 2 || len(row) < 4 {
-			t.Errorf("row %d: %v", i, row)
-		}
+		expect.True(t, row["step"] == float64(i+1) && ok && mean >= 0 && mean <= 2 && len(row) >= 4, "row %d: %v", i, row)
 	}
 	var programs []struct {
 		Problem, Passed, Total int

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -38,13 +39,10 @@ func TestCompare(t *testing.T) {
 			t.Errorf("%s: %+v of %v and %v", figure.name, d, figure.a, figure.b)
 		}
 	}
-	if results.A.Model != f.model || results.B.Model != other || results.Comparison.N != len(evalTexts) {
-		t.Errorf("A %s, B %s, %d texts", results.A.Model, results.B.Model, results.Comparison.N)
-	}
+	expect.True(t, results.A.Model == f.model && results.B.Model == other && results.Comparison.N == len(evalTexts),
+		"A %s, B %s, %d texts", results.A.Model, results.B.Model, results.Comparison.N)
 	for _, want := range []string{"A: " + f.model, "B: " + other, "B - A", "animals"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%s", want, out)
-		}
+		expect.True(t, strings.Contains(out, want), "no %q in\n%s", want, out)
 	}
 	// compare evaluates like eval and writes no other file.
 	f.must(t, "", "eval", "--model", other, "--dataset", data, "--output-dir", "TMP/eval")
@@ -53,9 +51,8 @@ func TestCompare(t *testing.T) {
 	if alone.Brier != results.B.Brier || alone.Accuracy != results.B.Accuracy {
 		t.Errorf("eval gives accuracy %v and Brier %v, compare %v and %v", alone.Accuracy, alone.Brier, results.B.Accuracy, results.B.Brier)
 	}
-	if _, err := os.Stat(f.model + "/logs"); err == nil {
-		t.Error("compare wrote into the model's folder")
-	}
+	_, err := os.Stat(f.model + "/logs")
+	expect.True(t, err != nil, "compare wrote into the model's folder")
 }
 
 // Models with a different label order are compared label by label.
@@ -78,9 +75,7 @@ func TestCompareReordersLabels(t *testing.T) {
 	f.write(t, other+"/config.yaml", "seed: 1\nepochs: 3  # default\nlora_r: 8\n")
 	out := f.must(t, "", "compare", "MODEL", other, "--dataset", evalFile(t, f), "--output", "TMP/results.json")
 	for setting, want := range map[string]bool{"epochs   2  3": true, "lora_r      8": true, "seed": false} {
-		if strings.Contains(out, setting) != want {
-			t.Errorf("settings that differ: %q is there: %v\n%s", setting, !want, out)
-		}
+		expect.Same(t, want, strings.Contains(out, setting), "settings that differ: %q is there: %v\n%s", setting, !want, out)
 	}
 	var results compareResults
 	readResults(t, f.expand("TMP/results.json"), &results)
@@ -102,8 +97,6 @@ func TestCompareNeedsTheSameLabels(t *testing.T) {
 		other := policytest.Classifier(t, f.base, transformers.PoolMean, test.labels...)
 		code, _, stderr := f.rltrain("", "compare", "MODEL", other, "--dataset", evalFile(t, f))
 		want := "rltrain: the models have different labels: " + strings.ReplaceAll(f.expand(test.want), "OTHER", other) + "\n"
-		if code != 1 || stderr != want {
-			t.Errorf("exit code %d\n got %swant %s", code, stderr, want)
-		}
+		expect.True(t, code == 1 && stderr == want, "exit code %d\n got %swant %s", code, stderr, want)
 	}
 }

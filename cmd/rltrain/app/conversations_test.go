@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/run"
 )
@@ -32,13 +33,9 @@ func TestTrainOnConversations(t *testing.T) {
 		"2 rows skipped", "Trained tokens: 128 of 1248 in 32 examples; the assistant's messages only (TRL: all messages",
 		`warning: "<unk>" (2) is no end of a text in the model's files`,
 	} {
-		if !strings.Contains(log, want) {
-			t.Errorf("no %q in %s", want, log)
-		}
+		expect.True(t, strings.Contains(log, want), "no %q in %s", want, log)
 	}
-	if code != 0 {
-		t.Fatal(stderr)
-	}
+	expect.Require(t, code == 0, "%v", stderr)
 	f.write(t, "TMP/ask.jsonl", `{"messages":[{"role":"system","content":"be"},{"role":"user","content":"hi"}]}`)
 	f.write(t, "TMP/parts.jsonl", `{"prompt":[{"role":"system","content":"be"},{"role":"user","content":[{"type":"text","text":"hi"}]}]}`)
 	for _, ask := range []string{"TMP/ask.jsonl", "TMP/parts.jsonl"} {
@@ -52,9 +49,8 @@ func TestTrainOnConversations(t *testing.T) {
 		EOS []int `json:"eos_token_id"`
 	}
 	data, err := os.ReadFile(f.expand("TMP/out/chat_supervised/generation_config.json"))
-	if err != nil || json.Unmarshal(data, &generation) != nil || len(generation.EOS) != 2 || generation.EOS[1] != 2 {
-		t.Errorf("%s, %v", data, err)
-	}
+	expect.True(t, err == nil && json.Unmarshal(data, &generation) == nil && len(generation.EOS) == 2 && generation.EOS[1] == 2,
+		"%s, %v", data, err)
 }
 
 // A resumed run renders conversations as on the day that it began, and goes on for longer.
@@ -70,9 +66,7 @@ func TestResumedConversations(t *testing.T) {
 		path := filepath.Join(f.expand("TMP/out"), stage, "run.json")
 		data := must.Get(os.ReadFile(path))(t)
 		record, err := run.ReadRun(filepath.Dir(path))
-		if err != nil || record.TemplateDate == "" {
-			t.Fatalf("%s: date %q, %v", stage, record.TemplateDate, err)
-		}
+		expect.Require(t, err == nil && record.TemplateDate != "", "%s: date %q, %v", stage, record.TemplateDate, err)
 		must.Do(t, os.WriteFile(path, []byte(strings.Replace(string(data), record.TemplateDate, "2020-01-02", 1)), 0o644))
 		for i, arg := range args {
 			if arg == "--epochs" {
@@ -82,9 +76,8 @@ func TestResumedConversations(t *testing.T) {
 		code, _, stderr := f.rltrain("", append(args, "--resume")...)
 		log := string(readFile(t, filepath.Join(filepath.Dir(path), "logs", "training_log.txt")))
 		record, err = run.ReadRun(filepath.Dir(path))
-		if code != 0 || err != nil || record.TemplateDate != "2020-01-02" || !strings.Contains(log, "2/2") {
-			t.Errorf("%s: %d, date %q, %v\n%s%s", stage, code, record.TemplateDate, err, log, stderr)
-		}
+		expect.True(t, code == 0 && err == nil && record.TemplateDate == "2020-01-02" && strings.Contains(log, "2/2"),
+			"%s: %d, date %q, %v\n%s%s", stage, code, record.TemplateDate, err, log, stderr)
 	}
 }
 
@@ -108,16 +101,11 @@ func TestErrorsOfData(t *testing.T) {
 		"generate --model MODEL --input TMP/labelled.csv":                          {"labelled.csv:2", `"id", "text", "label"`, "prompt_ids"},
 	} {
 		code, _, stderr := f.rltrain("", strings.Fields(args+" --threads 1")...)
-		if code == 0 {
-			t.Errorf("%s: exit code 0", args)
-		}
+		expect.True(t, code != 0, "%s: exit code 0", args)
 		for _, part := range want {
-			if strings.Count(stderr, part) != 1 && !strings.HasPrefix(part, "--") {
-				t.Errorf("%s: %q is %d times in %s", args, part, strings.Count(stderr, part), stderr)
-			}
-			if !strings.Contains(stderr, part) {
-				t.Errorf("%s: no %q in %s", args, part, stderr)
-			}
+			expect.True(t, strings.Count(stderr, part) == 1 || strings.HasPrefix(part, "--"),
+				"%s: %q is %d times in %s", args, part, strings.Count(stderr, part), stderr)
+			expect.True(t, strings.Contains(stderr, part), "%s: no %q in %s", args, part, stderr)
 		}
 	}
 }

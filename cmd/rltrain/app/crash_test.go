@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/rl/run"
 )
 
@@ -44,17 +45,14 @@ func TestCrash(t *testing.T) {
 					compareRuns(t, r, whole, parts) // it finished before the kill: compare it and start again
 					again++
 					took = took * 9 / 10 // the machine was busier during the timed run
-					if err := os.RemoveAll(parts); err != nil {
-						t.Fatal(err)
-					}
+					err := os.RemoveAll(parts)
+					expect.Require(t, err == nil, "%v", err)
 				}
 				l.finish(t, r, parts, "--resume=auto")
 				compareRuns(t, r, whole, parts)
 			}
 			t.Logf("%s: %d kills, %d before the first checkpoint, %d during one, %d after the last step; %d runs compared", name, k.all, k.early, k.writing, k.late, runs+again)
-			if k.all < runs*each {
-				t.Errorf("%d kills, want %d", k.all, runs*each)
-			}
+			expect.True(t, k.all >= runs*each, "%d kills, want %d", k.all, runs*each)
 			sum.all, sum.early, sum.writing, sum.late = sum.all+k.all, sum.early+k.early, sum.writing+k.writing, sum.late+k.late
 		})
 	}
@@ -121,9 +119,8 @@ func TestCrashDisk(t *testing.T) {
 			if mendErr := test.mend(); err != nil || mendErr != nil {
 				t.Fatal(err, mendErr)
 			}
-			if code != 1 || !strings.Contains(output, test.want) {
-				t.Errorf("%s, %s: exit code %d, and the error does not say %q:\n%s", name, test.name, code, test.want, output)
-			}
+			expect.True(t, code == 1 && strings.Contains(output, test.want),
+				"%s, %s: exit code %d, and the error does not say %q:\n%s", name, test.name, code, test.want, output)
 			if _, step, skipped, err := run.LatestCheckpoint(filepath.Join(out, r.stage)); err != nil || step == 0 || skipped != nil {
 				t.Errorf("%s, %s: the newest checkpoint is of step %d, skipped %q, %v", name, test.name, step, skipped, err)
 			}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 // killedRanks is how many times a rank is killed.
@@ -54,9 +56,8 @@ func TestDistKills(t *testing.T) {
 				_ = all.processes[rng.IntN(size)].Kill() // it may have finished
 				began := time.Now()
 				all.wait()
-				if spent := time.Since(began); spent > time.Minute {
-					t.Errorf("the others ended after %v", spent)
-				}
+				spent := time.Since(began)
+				expect.True(t, spent <= time.Minute, "the others ended after %v", spent)
 			}
 			l.startRanks(t, r, several, 3, always("--resume=auto")).finish(t)
 			sameRun(t, r, one, several)

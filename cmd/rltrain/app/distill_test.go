@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 // TestDistillEndToEnd distils a teacher of another width, and refuses models that cannot be a teacher.
@@ -16,9 +18,8 @@ func TestDistillEndToEnd(t *testing.T) {
 		"--prompts-per-step 2 --samples-per-prompt 2 --max-new-tokens 4 --eval-samples 2 --fresh-samples 0 --threads 1 --output-dir TMP/small --logging-steps 1 "
 	f.must(t, "", strings.Fields(distill+"--teacher TMP/large/sum_digits_supervised --divergence jsd --jsd-beta 0.3")...)
 	metrics, err := os.ReadFile(f.expand("TMP/small/sum_digits_rl/logs/metrics.jsonl"))
-	if err != nil || strings.Count(string(metrics), `"divergence":`) != 2 {
-		t.Errorf("want the KL of 2 steps: %v\n%s", err, metrics)
-	}
+	expect.True(t, err == nil && strings.Count(string(metrics), `"divergence":`) == 2,
+		"want the KL of 2 steps: %v\n%s", err, metrics)
 	for args, want := range map[string]string{
 		distill:                           "needs teacher",
 		distill + "--teacher TMP/nowhere": "--teacher: ",

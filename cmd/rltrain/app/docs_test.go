@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -59,29 +60,21 @@ func TestDocumentedCommands(t *testing.T) {
 	for _, page := range append(pages, "../../../README.md") {
 		for _, args := range documented(t, page) {
 			found++
-			if err := parses(t, args); err != nil {
-				t.Errorf("%s: rltrain %s: %v", filepath.Base(page), strings.Join(args, " "), err)
-			}
+			expect.NoError(t, parses(t, args), "%s: rltrain %s", filepath.Base(page), strings.Join(args, " "))
 		}
 	}
-	if found < 60 {
-		t.Errorf("only %d commands were found", found)
-	}
+	expect.True(t, found >= 60, "only %d commands were found", found)
 }
 
 // TestDocumentedFiles resolves the settings of every YAML block that starts with "# rltrain --config FILE".
 func TestDocumentedFiles(t *testing.T) {
 	text := must.Get(os.ReadFile("../../../docs/from-trl.md"))(t)
 	blocks := yamlBlock.FindAllSubmatch(text, -1)
-	if len(blocks) < 2 {
-		t.Fatalf("%d files were found", len(blocks))
-	}
+	expect.Require(t, len(blocks) >= 2, "%d files were found", len(blocks))
 	for _, block := range blocks {
 		file := filepath.Join(t.TempDir(), "config.yaml")
 		must.Do(t, os.WriteFile(file, block[1], 0o600))
-		if err := parses(t, []string{"--config", file}); err != nil {
-			t.Errorf("%s%v", block[1], err)
-		}
+		expect.NoError(t, parses(t, []string{"--config", file}), "%s", block[1])
 	}
 }
 

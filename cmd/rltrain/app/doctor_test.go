@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/rl/train"
 	"github.com/rltrain/rltrain/torch/transformers"
 )
@@ -20,9 +21,7 @@ func sheetOf(out string) string {
 func wantLines(t *testing.T, out string, want ...string) {
 	t.Helper()
 	for _, line := range want {
-		if !strings.Contains("\n"+out+"\n", "\n"+line+"\n") {
-			t.Errorf("no line %q in\n%s", line, out)
-		}
+		expect.True(t, strings.Contains("\n"+out+"\n", "\n"+line+"\n"), "no line %q in\n%s", line, out)
 	}
 }
 
@@ -54,9 +53,7 @@ func TestDoctorOnALanguageModel(t *testing.T) {
 		"truncated 100.0 % of the completions", "to learn 0 of 4 problems have correct and incorrect samples; the others teach nothing", "what helps "+train.SignalHelp)
 	f.remove(t, "BASE/model.safetensors")
 	code, out, _ := f.rltrain("", "doctor", "--model", "BASE", "--task", "sum_digits")
-	if code != 1 {
-		t.Errorf("exit code %d of a measurement without weights", code)
-	}
+	expect.Same(t, 1, code, "exit code %d of a measurement without weights", code)
 	wantLines(t, sheetOf(out),
 		"weights missing: no model*.safetensors and no pytorch_model*.bin in the folder",
 		"First prompt of sum_digits (plain text: no chat template)",
@@ -77,9 +74,7 @@ func TestDoctorOnAChatTemplate(t *testing.T) {
 	)
 	out := sheetOf(f.must(t, "", "doctor", "--model", "BASE", "--task", "reverse_digits"))
 	wantLines(t, out, "First prompt of reverse_digits (messages)", "...")
-	if strings.Contains(out, "\nproblem ") {
-		t.Errorf("a problem where there is none:\n%s", out)
-	}
+	expect.True(t, !strings.Contains(out, "\nproblem "), "a problem where there is none:\n%s", out)
 
 	f.write(t, "BASE/chat_template.jinja", messages+"\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}")
 	wantLines(t, sheetOf(f.must(t, "", "doctor", "--model", "BASE")),
@@ -107,12 +102,9 @@ func TestDoctorOnAnAdapter(t *testing.T) {
 	f.edit(t, "MODEL/adapter_config.json", `"bias": "all", "use_qalora": true`, `"bias": "none"`)
 	f.edit(t, "BASE/config.json", `"num_hidden_layers": 2`, `"num_hidden_layers": 1`)
 	code, stdout, stderr := f.rltrain("", "doctor", "--model", "MODEL")
-	if want := "rltrain cannot load: lora: the adapter has module model.layers.1.self_attn.q_proj, which the model lacks"; !strings.Contains(sheetOf(stdout), want) {
-		t.Errorf("no %q in\n%s", want, stdout)
-	}
-	if code != 1 || !strings.Contains(stderr, "unknown tensors") {
-		t.Errorf("exit code %d, error %q", code, stderr)
-	}
+	want := "rltrain cannot load: lora: the adapter has module model.layers.1.self_attn.q_proj, which the model lacks"
+	expect.True(t, strings.Contains(sheetOf(stdout), want), "no %q in\n%s", want, stdout)
+	expect.True(t, code == 1 && strings.Contains(stderr, "unknown tensors"), "exit code %d, error %q", code, stderr)
 }
 
 func TestDoctorOnAClassifier(t *testing.T) {

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/answer"
 	"github.com/rltrain/rltrain/envs/digits"
@@ -77,14 +75,11 @@ func TestEvalAnswers(t *testing.T) {
 			}
 			expect.Equal(t, test.correct, got, "correct")
 			expect.Equal(t, test.tiers, results.FoundBy, "tiers")
-			if results.Match != test.match || results.FormatRate != test.format || results.Task != test.task {
-				t.Errorf("match %s, format rate %v, task %s", results.Match, results.FormatRate, results.Task)
-			}
+			expect.True(t, results.Match == test.match && results.FormatRate == test.format && results.Task == test.task,
+				"match %s, format rate %v, task %s", results.Match, results.FormatRate, results.Task)
 			expect.Equal(t, results.Matches[test.match], results.AnswerScores, fmt.Sprintf("scores are not those of %s", test.match))
 			for _, want := range []string{"exact ", "numeric ", "units ", "math ", f.expand("Wrote TMP/logs/results.json")} {
-				if !strings.Contains(out, want) {
-					t.Errorf("no %q in\n%s", want, out)
-				}
+				expect.True(t, strings.Contains(out, want), "no %q in\n%s", want, out)
 			}
 		})
 	}
@@ -101,13 +96,9 @@ func TestDigitAnswersAreJudgedAsInTraining(t *testing.T) {
 	f.write(t, "TMP/a.csv", "answer,completion\n"+step.Info.Truth+",\""+text+"\"\n")
 	d := must.Get(envs.Find(digits.Sum))(t)
 	judges, _, err := d.Options().(envs.AnswerSource).Answers(f.expand("TMP/a.csv"), "completion")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	step.Info.Kind = "" // not stored in a file of answers
-	if diff := cmp.Diff(step.Info, judges[0](answer.Numeric)); diff != "" {
-		t.Errorf("(-training +file)\n%s", diff)
-	}
+	expect.Equal(t, step.Info, judges[0](answer.Numeric))
 }
 
 func TestEvalAnswersRefuses(t *testing.T) {

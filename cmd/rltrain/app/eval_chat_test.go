@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
 )
@@ -32,14 +33,10 @@ func TestEvalChat(t *testing.T) {
 	if want := fmt.Sprintf("Epoch 2: validation loss=%.4f, perplexity=%.3f, token accuracy=%.4f", v.Loss.Value, v.Perplexity.Value, v.Accuracy.Value); !strings.Contains(logged, want) {
 		t.Errorf("the log lacks %q:\n%s", want, logged)
 	}
-	if v.N != 6 || v.Loss.Interval[0] > v.Loss.Value || v.Loss.Interval[1] < v.Loss.Value {
-		t.Errorf("%+v", v)
-	}
+	expect.True(t, v.N == 6 && v.Loss.Interval[0] <= v.Loss.Value && v.Loss.Interval[1] >= v.Loss.Value, "%+v", v)
 	loss, tokens := 0.0, 0
 	for r, err := range dataset.Records(f.expand("TMP/texts.jsonl")) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		line, err := json.Marshal(r.Fields)
 		var row textRow
 		if err = errors.Join(err, json.Unmarshal(line, &row)); err != nil || !strings.Contains(row.Text, "+1=") {
@@ -47,16 +44,14 @@ func TestEvalChat(t *testing.T) {
 		}
 		loss, tokens = loss+row.Loss*float64(row.Tokens), tokens+row.Tokens
 	}
-	if tokens != v.Tokens || math.Abs(loss/float64(tokens)-v.Loss.Value) > 1e-9 {
-		t.Errorf("the rows have %d tokens with loss %v, the whole %+v", tokens, loss/float64(tokens), v)
-	}
+	expect.True(t, tokens == v.Tokens && math.Abs(loss/float64(tokens)-v.Loss.Value) <= 1e-9,
+		"the rows have %d tokens with loss %v, the whole %+v", tokens, loss/float64(tokens), v)
 	for args, want := range map[string]string{
 		"eval --task chat --model TMP/chat_supervised":                                   "needs --model DIR and --dataset FILE",
 		"eval --task chat --model TMP/chat_supervised --dataset TMP/rows.jsonl --beta 1": "--beta: does not apply to task chat",
 		"eval --model TMP/chat_supervised --dataset TMP/rows.jsonl":                      "trained on task chat; pass --task chat",
 	} {
-		if code, _, stderr := f.rltrain("", strings.Fields(args)...); code != 2 || !strings.Contains(stderr, want) {
-			t.Errorf("%s: exit code %d, %s", args, code, stderr)
-		}
+		code, _, stderr := f.rltrain("", strings.Fields(args)...)
+		expect.True(t, code == 2 && strings.Contains(stderr, want), "%s: exit code %d, %s", args, code, stderr)
 	}
 }

@@ -36,9 +36,8 @@ func TestEvalPrograms(t *testing.T) {
 	if strings.Contains(complaint, "no interpreter") || strings.Contains(complaint, "no sandbox") {
 		t.Skip(complaint)
 	}
-	if code != 0 || !strings.Contains(printed, "1 of 3 programs pass (2 of 2 problems)") {
-		t.Fatalf("exit code %d: %s%s", code, printed, complaint)
-	}
+	expect.Require(t, code == 0 && strings.Contains(printed, "1 of 3 programs pass (2 of 2 problems)"),
+		"exit code %d: %s%s", code, printed, complaint)
 	data := must.Get(os.ReadFile(output))(t)
 	var got programResults
 	must.Do(t, json.Unmarshal(data, &got))
@@ -50,9 +49,7 @@ func TestEvalPrograms(t *testing.T) {
 		!strings.Contains(string(text), `"prompt":"Double.","completion":"def f(x): return 4"`) {
 		t.Errorf("rows %s, %v", text, err)
 	}
-	if !strings.Contains(printed, "at least 30 problems") {
-		t.Errorf("nothing is said of 2 problems: %s", printed)
-	}
+	expect.True(t, strings.Contains(printed, "at least 30 problems"), "nothing is said of 2 problems: %s", printed)
 	for want, args := range map[string][]string{
 		`task_id "c" is not in the data set`:             {"--dataset", problems, "--completions", save("x.jsonl", `{"task_id":"c","completion":""}`)},
 		"the tests use g, np, which they do not define":  {"--dataset", save("z.jsonl", `{"task_id":"a","prompt":"x","tests":"assert np.all(g(1))"}`), "--completions", save("w.jsonl", `{"task_id":"a","completion":""}`)},
@@ -75,9 +72,8 @@ func TestUngradedProgramsAreSkipped(t *testing.T) {
 	lost := func(problem string) envs.Program { return envs.Program{Problem: problem, Failure: "no process"} }
 	tally := &programTally{programResults: programResults{Problems: 3, PassAt: map[string]float64{}}, attempts: map[string]rl.Attempts{}}
 	for _, p := range []envs.Program{ran("a", true, "pass"), lost("a"), ran("b", false, "wrong"), ran("b", true, "pass"), lost("c"), lost("c")} {
-		if row := tally.add(p); (row.Class == "sandbox-error") != (p.Info == nil) || row.Message != p.Failure {
-			t.Errorf("%+v becomes %+v", p, row)
-		}
+		row := tally.add(p)
+		expect.True(t, (row.Class == "sandbox-error") == (p.Info == nil) && row.Message == p.Failure, "%+v becomes %+v", p, row)
 	}
 	tally.score()
 	got1 := rl.RateEstimate([]float64{1, .5}).Interval
@@ -88,8 +84,6 @@ func TestUngradedProgramsAreSkipped(t *testing.T) {
 	}
 	expect.Equal(t, want, tally.programResults)
 	for _, want := range []string{"2 of 3 programs pass (2 of 3 problems)", "skipped 3 programs that the sandbox failed to run; first error: no process"} {
-		if !strings.Contains(tally.String(), want) {
-			t.Errorf("%q is not in %s", want, tally)
-		}
+		expect.True(t, strings.Contains(tally.String(), want), "%q is not in %s", want, tally)
 	}
 }

@@ -8,10 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs/intent"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
 	"github.com/rltrain/rltrain/torch/safetensors"
@@ -42,9 +41,7 @@ func readResults(t *testing.T, path string, into any) {
 	if err == nil {
 		err = json.Unmarshal(data, into)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 }
 
 func TestEval(t *testing.T) {
@@ -76,9 +73,8 @@ func TestEval(t *testing.T) {
 				t.Errorf("accuracy %v over %d, want %v over %d", results.Accuracy, results.N, want, len(evalTexts))
 			}
 			for i, class := range results.Classes {
-				if class.Label != labels[i] || class.Support != support[class.Label] {
-					t.Errorf("class %d is %s with %d texts, want %s with %d", i, class.Label, class.Support, labels[i], support[labels[i]])
-				}
+				expect.True(t, class.Label == labels[i] && class.Support == support[class.Label],
+					"class %d is %s with %d texts, want %s with %d", i, class.Label, class.Support, labels[i], support[labels[i]])
 			}
 			if results.Cut != 1 || results.Split != "all" || results.Dataset != f.expand("TMP/eval.csv") || results.Model != f.model {
 				t.Errorf("cut %d, split %s, dataset %s, model %s", results.Cut, results.Split, results.Dataset, results.Model)
@@ -93,14 +89,11 @@ func TestEval(t *testing.T) {
 				"split all: 8 texts, 1 of them cut to the model's length", fmt.Sprintf("accuracy      %.4f", results.Accuracy), "animals",
 				f.expand("Wrote MODEL/eval/logs/eval_results.json, MODEL/eval/plots/reliability.png, MODEL/eval/plots/confusion.png"),
 			} {
-				if !strings.Contains(out, want) {
-					t.Errorf("no %q in\n%s", want, out)
-				}
+				expect.True(t, strings.Contains(out, want), "no %q in\n%s", want, out)
 			}
 			for _, name := range []string{"reliability.png", "reliability.svg", "confusion.png", "confusion.svg"} {
-				if info, err := os.Stat(f.model + "/eval/plots/" + name); err != nil || info.Size() == 0 {
-					t.Errorf("plots/%s: %v", name, err)
-				}
+				info, err := os.Stat(f.model + "/eval/plots/" + name)
+				expect.True(t, err == nil && info.Size() != 0, "plots/%s: %v", name, err)
 			}
 		})
 	}
@@ -129,18 +122,15 @@ func TestEvalChoosesRows(t *testing.T) {
 		{"--split-column part --eval-samples 2", "test", 2},
 	} {
 		told := f.must(t, "", append(args, strings.Fields(test.more)...)...)
-		if all := strings.Contains(told, "including any that the model was trained on"); all != (test.split == "all") {
-			t.Errorf("%q: training rows are spoken of: %v", test.more, all)
-		}
+		expect.Same(t, (test.split == "all"), strings.Contains(told, "including any that the model was trained on"),
+			"%q: training rows are spoken of", test.more)
 		var results shared.LabelResults
 		readResults(t, f.expand("TMP/out/logs/eval_results.json"), &results)
-		if results.Split != test.split || results.N != test.n {
-			t.Errorf("%q: %d rows of split %s, want %d of %s", test.more, results.N, results.Split, test.n, test.split)
-		}
+		expect.True(t, results.Split == test.split && results.N == test.n,
+			"%q: %d rows of split %s, want %d of %s", test.more, results.N, results.Split, test.n, test.split)
 	}
-	if _, err := os.Stat(f.model + "/logs"); err == nil {
-		t.Error("--output-dir left logs in the model's folder")
-	}
+	_, err := os.Stat(f.model + "/logs")
+	expect.True(t, err != nil, "--output-dir left logs in the model's folder")
 }
 
 // Without --dataset, eval uses the built-in test questions and refuses a classifier with other labels.
@@ -150,9 +140,8 @@ func TestEvalBuiltin(t *testing.T) {
 	f.must(t, "", "eval", "--model", "MODEL", "--max-samples", "28")
 	var results shared.LabelResults
 	readResults(t, f.model+"/eval/logs/eval_results.json", &results)
-	if results.N != 28 || results.Split != "test" || results.Dataset != "built-in questions" {
-		t.Errorf("%d rows of %s, split %s", results.N, results.Dataset, results.Split)
-	}
+	expect.True(t, results.N == 28 && results.Split == "test" && results.Dataset == "built-in questions",
+		"%d rows of %s, split %s", results.N, results.Dataset, results.Split)
 }
 
 // Every failure prints one line to standard error, exits with code 1, and leaves the folders unchanged.
@@ -234,16 +223,12 @@ func TestBadInput(t *testing.T) {
 			}
 			before := f.files(t)
 			code, stdout, stderr := f.rltrain("a cat\n", strings.Fields(args)...)
-			if code != 1 || stdout != "" {
-				t.Errorf("exit code %d, printed %q", code, stdout)
-			}
+			expect.True(t, code == 1 && stdout == "", "exit code %d, printed %q", code, stdout)
 			want := "rltrain: " + f.expand(test.want) + "\n"
 			if begin, more := strings.CutSuffix(want, "...\n"); stderr != want && !(more && strings.HasPrefix(stderr, begin)) {
 				t.Errorf("\n got %swant %s", stderr, want)
 			}
-			if diff := cmp.Diff(before, f.files(t)); diff != "" {
-				t.Errorf("files (-before +after)\n%s", diff)
-			}
+			expect.Equal(t, before, f.files(t), "files")
 		})
 	}
 }
@@ -271,12 +256,8 @@ func TestEvalKeepsTrainingMetrics(t *testing.T) {
 	file := evalFile(t, f)
 	f.must(t, "", "eval", "--model", "MODEL", "--dataset", file)
 	f.must(t, "", "eval", "--model", "MODEL", "--dataset", file, "--output", "TMP/some/figures.json")
-	if got := string(readFile(t, f.model+"/logs/eval_results.json")); got != "the run's own" {
-		t.Errorf("eval wrote over the run's results: %s", got)
-	}
+	expect.Same(t, "the run's own", string(readFile(t, f.model+"/logs/eval_results.json")), "eval wrote over the run's results")
 	var results shared.LabelResults
 	readResults(t, f.expand("TMP/some/figures.json"), &results)
-	if results.N == 0 {
-		t.Error("--output has no figures")
-	}
+	expect.True(t, results.N != 0, "--output has no figures")
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/gguf"
 )
@@ -27,9 +28,7 @@ func trainedAdapter(t *testing.T) (f folders, adapter string) {
 func (f folders) greedy(t *testing.T, model string) string {
 	t.Helper()
 	code, stdout, stderr := f.rltrain("hi\n", "generate", "--model", model, "--temperature", "0", "--max-new-tokens", "12")
-	if code != 0 {
-		t.Fatalf("%s: exit code %d, %s", model, code, stderr)
-	}
+	expect.Require(t, code == 0, "%s: exit code %d, %s", model, code, stderr)
 	return stdout
 }
 
@@ -37,21 +36,17 @@ func (f folders) greedy(t *testing.T, model string) string {
 func TestExport(t *testing.T) {
 	f, adapter := trainedAdapter(t)
 	want := f.greedy(t, adapter)
-	if want == f.greedy(t, "MODEL") {
-		t.Fatal("the adapter changes nothing")
-	}
+	expect.Require(t, want != f.greedy(t, "MODEL"), "the adapter changes nothing")
 	for name, args := range map[string][]string{
 		"TMP/gguf/chat_supervised-f32.gguf": {"--quantize", "f32", "--output", "TMP/gguf"},
 		"TMP/named.gguf":                    {"--quantize", "F32", "--output", "TMP/named.gguf"},
 		"TMP/hf":                            {"--format", "hf", "--output", "TMP/hf"},
 	} {
 		code, stdout, stderr := f.rltrain("", append([]string{"export", "--model", adapter}, args...)...)
-		if code != 0 || !strings.HasPrefix(stdout, f.expand(name)+"\n") {
-			t.Fatalf("%q: exit code %d, %q, %s", args, code, stdout, stderr)
-		}
-		if got := f.greedy(t, name); got != want {
-			t.Errorf("%s answers %q, the adapter %q", name, got, want)
-		}
+		expect.Require(t, code == 0 && strings.HasPrefix(stdout, f.expand(name)+"\n"),
+			"%q: exit code %d, %q, %s", args, code, stdout, stderr)
+		got := f.greedy(t, name)
+		expect.True(t, got == want, "%s answers %q, the adapter %q", name, got, want)
 	}
 	modelfile, err := os.ReadFile(f.expand("TMP/gguf/Modelfile"))
 	if err != nil || !strings.HasPrefix(string(modelfile), "FROM ./chat_supervised-f32.gguf\n") || !strings.Contains(string(modelfile), `PARAMETER stop "<|im_end|>"`) {
@@ -75,28 +70,23 @@ func TestExportAdapter(t *testing.T) {
 		"base":   {"--model", "MODEL", "--quantize", "f32"},
 	} {
 		path := f.expand("TMP/" + name + ".gguf")
-		if code, _, stderr := f.rltrain("", append([]string{"export", "--output", path}, args...)...); code != 0 {
-			t.Fatal(stderr)
-		}
+		code, _, stderr := f.rltrain("", append([]string{"export", "--output", path}, args...)...)
+		expect.Require(t, code == 0, "%v", stderr)
 		file := must.Get(gguf.Open(path))(t)
 		defer file.Close()
 		files[name] = file
 	}
-	if kind, _, _ := files["lora"].Text("adapter.type"); kind != "lora" {
-		t.Errorf("adapter.type is %q", kind)
-	}
+	kind, _, _ := files["lora"].Text("adapter.type")
+	expect.True(t, kind == "lora", "adapter.type is %q", kind)
 	alpha, _, _ := files["lora"].Float("adapter.lora.alpha")
 	values := func(file, name string) ([]float32, []int64) {
 		t.Helper()
 		tensor, ok := files[file].Tensor(name)
-		if !ok {
-			t.Fatalf("%s has no tensor %s", file, name)
-		}
+		expect.Require(t, ok, "%s has no tensor %s", file, name)
 		return files[file].Float32s(tensor), tensor.Shape
 	}
-	if n := len(files["lora"].Tensors()); n != 2*2*7 {
-		t.Errorf("%d tensors, want a pair for each of 7 matrices of 2 layers", n)
-	}
+	n := len(files["lora"].Tensors())
+	expect.True(t, n == 2*2*7, "%d tensors, want a pair for each of 7 matrices of 2 layers", n)
 	for _, name := range []string{"blk.0.attn_q.weight", "blk.1.attn_k.weight", "blk.0.attn_output.weight", "blk.1.ffn_down.weight"} {
 		a, shape := values("lora", name+".lora_a")
 		b, _ := values("lora", name+".lora_b")
@@ -110,14 +100,10 @@ func TestExportAdapter(t *testing.T) {
 				sum += float64(b[i/in*r+k]) * float64(a[k*in+i%in])
 			}
 			got := float64(base[i]) + alpha/float64(r)*sum
-			if math.Abs(got-float64(want)) > 1e-5 {
-				t.Fatalf("%s: value %d is %g, merged %g", name, i, got, want)
-			}
+			expect.Require(t, math.Abs(got-float64(want)) <= 1e-5, "%s: value %d is %g, merged %g", name, i, got, want)
 			changed = changed || want != base[i]
 		}
-		if !changed {
-			t.Errorf("%s: the adapter changes nothing", name)
-		}
+		expect.True(t, changed, "%s: the adapter changes nothing", name)
 	}
 }
 
@@ -141,8 +127,7 @@ func TestExportRefuses(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(f.tmp, "x")); err == nil {
-		if left, _ := os.ReadDir(filepath.Join(f.tmp, "x")); len(left) > 0 {
-			t.Errorf("files were left: %v", left)
-		}
+		left, _ := os.ReadDir(filepath.Join(f.tmp, "x"))
+		expect.True(t, len(left) == 0, "files were left: %v", left)
 	}
 }

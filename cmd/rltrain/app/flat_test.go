@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 // held is the resources a process uses.
@@ -21,17 +23,13 @@ func (least *held) note(t *testing.T, pid int) {
 	t.Helper()
 	var h held
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	for line := range strings.Lines(string(status)) {
 		_, _ = fmt.Sscanf(line, "VmRSS: %d kB", &h.kilobytes)
 		_, _ = fmt.Sscanf(line, "Threads: %d", &h.threads)
 	}
 	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	h.descriptors = len(files)
 	if *least == (held{}) {
 		*least = h

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -63,19 +64,13 @@ func TestGenerateThenScore(t *testing.T) {
 	for _, batch := range []string{"1", "7", "32"} {
 		code, _, stderr := f.rltrain("", "generate", "--model", "MODEL", "--input", "TMP/in.jsonl", "--output", "TMP/"+batch+".jsonl",
 			"--max-new-tokens", "12", "-n", "3", "--batch-size", batch)
-		if code != 0 || !strings.Contains(stderr, `end tokens: "<eos>" (1)`) {
-			t.Fatalf("exit code %d, %q", code, stderr)
-		}
+		expect.Require(t, code == 0 && strings.Contains(stderr, `end tokens: "<eos>" (1)`), "exit code %d, %q", code, stderr)
 		data := must.Get(os.ReadFile(f.expand("TMP/" + batch + ".jsonl")))(t)
 		outputs[batch] = string(data)
 	}
-	if outputs["1"] != outputs["7"] || outputs["1"] != outputs["32"] {
-		t.Error("completions depend on --batch-size")
-	}
+	expect.True(t, outputs["1"] == outputs["7"] && outputs["1"] == outputs["32"], "completions depend on --batch-size")
 	rows := readOutput(t, f.expand("TMP/7.jsonl"))
-	if len(rows) != 120 {
-		t.Fatalf("%d rows, want 120", len(rows))
-	}
+	expect.Require(t, len(rows) == 120, "%d rows, want 120", len(rows))
 	distinct := map[string]bool{}
 	for i, r := range rows {
 		distinct[r.Completion] = true
@@ -83,21 +78,17 @@ func TestGenerateThenScore(t *testing.T) {
 			t.Errorf("row %d: %+v", i, r)
 		}
 	}
-	if len(distinct) < 100 {
-		t.Errorf("%d different completions of 120", len(distinct))
-	}
+	expect.True(t, len(distinct) >= 100, "%d different completions of 120", len(distinct))
 	f.must(t, "", "score", "--model", "MODEL", "--input", "TMP/7.jsonl", "--output", "TMP/scored.jsonl")
 	for i, r := range readOutput(t, f.expand("TMP/scored.jsonl")) {
 		sum := 0.0
 		for j, p := range r.LogProbs {
 			sum += p
-			if math.Abs(p-rows[i].LogProbs[j]) > 1e-4 {
-				t.Errorf("row %d, token %d: scored %v, generated with %v", i, j, p, rows[i].LogProbs[j])
-			}
+			expect.True(t, math.Abs(p-rows[i].LogProbs[j]) <= 1e-4,
+				"row %d, token %d: scored %v, generated with %v", i, j, p, rows[i].LogProbs[j])
 		}
-		if math.Abs(sum-r.SumLogProb) > 1e-4 || len(r.Entropy) != len(r.LogProbs) || len(r.Rank) != len(r.LogProbs) {
-			t.Errorf("row %d: %+v", i, r)
-		}
+		expect.True(t, math.Abs(sum-r.SumLogProb) <= 1e-4 && len(r.Entropy) == len(r.LogProbs) && len(r.Rank) == len(r.LogProbs),
+			"row %d: %+v", i, r)
 	}
 }
 
@@ -123,16 +114,14 @@ func TestCompletionsDoNotDependOnBatch(t *testing.T) {
 			}
 			process := exec.CommandContext(t.Context(), program, args...)
 			process.Env = append(os.Environ(), asProgram+"=1")
-			if said, err := process.CombinedOutput(); err != nil {
-				t.Fatalf("%v: %v, %s", args, err, said)
-			}
+			said, err := process.CombinedOutput()
+			expect.Require(t, err == nil, "%v: %v, %s", args, err, said)
 			rows := readFile(t, f.expand("TMP/out.jsonl"))
 			if first == nil {
 				first = rows
 			}
-			if !bytes.Equal(rows, first) {
-				t.Errorf("%s: other bytes with --batch-size %s --threads %s", name, c.batch, c.threads)
-			}
+			expect.True(t, bytes.Equal(rows, first),
+				"%s: other bytes with --batch-size %s --threads %s", name, c.batch, c.threads)
 		}
 	}
 }
@@ -140,9 +129,8 @@ func TestCompletionsDoNotDependOnBatch(t *testing.T) {
 func TestGenerateAnswersLines(t *testing.T) {
 	f := tiny(t)
 	code, out, _ := f.rltrain("ab\n\ncd", "generate", "--model", "MODEL", "--temperature", "0", "--max-new-tokens", "5")
-	if lines := strings.Split(out, "\n"); code != 0 || len(lines) < 4 || lines[1] != "" {
-		t.Errorf("exit code %d, %q", code, out)
-	}
+	lines := strings.Split(out, "\n")
+	expect.True(t, code == 0 && len(lines) >= 4 && lines[1] == "", "exit code %d, %q", code, out)
 }
 
 func TestLanguageCommandsRefuse(t *testing.T) {
@@ -176,14 +164,12 @@ func TestLanguageCommandsRefuse(t *testing.T) {
 		{"score --model MODEL --input TMP/longer.jsonl", "TMP/longer.jsonl:1: prompt has 2050 tokens; at most 2047 fit into the context of 2048 tokens\n"},
 	} {
 		code, out, stderr := f.rltrain("", strings.Fields(c.args)...)
-		if code == 0 || out != "" || !strings.Contains(stderr, f.expand(c.want)) {
-			t.Errorf("%s: exit code %d, error %q, want %q", c.args, code, stderr, c.want)
-		}
+		expect.True(t, code != 0 && out == "" && strings.Contains(stderr, f.expand(c.want)),
+			"%s: exit code %d, error %q, want %q", c.args, code, stderr, c.want)
 	}
 	code, _, stderr := f.rltrain("", "generate", "--model", "MODEL", "--input", "TMP/long.jsonl", "--max-new-tokens", "9", "--truncate-prompts", "--output", "TMP/cut.jsonl")
-	if code != 0 || !strings.Contains(stderr, "truncated 1 of 1 prompts at the start") {
-		t.Errorf("truncating: exit code %d, %q", code, stderr)
-	}
+	expect.True(t, code == 0 && strings.Contains(stderr, "truncated 1 of 1 prompts at the start"),
+		"truncating: exit code %d, %q", code, stderr)
 }
 
 func TestChatTrainingLeavesAFolderToGenerateWith(t *testing.T) {
@@ -202,9 +188,7 @@ func TestChatTrainingLeavesAFolderToGenerateWith(t *testing.T) {
 		t.Fatalf("exit code %d, %q", code, stderr)
 	}
 	code, out, _ := f.rltrain("3:", "generate", "--model", "TMP/out/chat_supervised", "--max-new-tokens", "3")
-	if code != 0 || out == "" {
-		t.Errorf("generating: exit code %d, %q", code, out)
-	}
+	expect.True(t, code == 0 && out != "", "generating: exit code %d, %q", code, out)
 	if code, stderr := train("TMP/more", "--pretrained-model", "TMP/out/chat_supervised"); code != 0 {
 		t.Errorf("going on: exit code %d, %q", code, stderr)
 	}
@@ -212,9 +196,8 @@ func TestChatTrainingLeavesAFolderToGenerateWith(t *testing.T) {
 		t.Errorf("no rows for validation: exit code %d, %q", code, stderr)
 	}
 	code, stderr := train("TMP/out", "--pretrained-model", "TMP/out/chat_supervised")
-	if code == 0 || !strings.Contains(stderr, "is the folder that this run writes") {
-		t.Errorf("going on in place: exit code %d, %q", code, stderr)
-	}
+	expect.True(t, code != 0 && strings.Contains(stderr, "is the folder that this run writes"),
+		"going on in place: exit code %d, %q", code, stderr)
 }
 
 // TestGenerateResumes stops a command after some rows. Resuming keeps them, and the file ends
@@ -251,9 +234,8 @@ func TestGenerateResumes(t *testing.T) {
 	if want := "prompts; run the same command with --resume to continue\n"; code != 143 || !strings.HasSuffix(stderr.String(), want) || !strings.Contains(stderr.String(), part) {
 		t.Fatalf("exit code %d, %q, want an end of %q", code, stderr.String(), want)
 	}
-	if _, err := os.Stat(f.expand("TMP/out.jsonl")); err == nil {
-		t.Error("the output has its final name before it is complete")
-	}
+	_, err := os.Stat(f.expand("TMP/out.jsonl"))
+	expect.True(t, err != nil, "the output has its final name before it is complete")
 	half := must.Get(os.OpenFile(part, os.O_APPEND|os.O_WRONLY, 0))(t)
 	if _, err := half.WriteString("{}\n{\"id\": 7, \"prom"); err != nil { // as after a kill
 		t.Fatal(err)
@@ -273,12 +255,10 @@ func TestGenerateResumes(t *testing.T) {
 	if code, _, stderr := f.rltrain("", args("TMP/out.jsonl", "--resume")...); code != 0 {
 		t.Fatalf("exit code %d, %q", code, stderr)
 	}
-	if !bytes.Equal(readFile(t, f.expand("TMP/whole.jsonl")), readFile(t, f.expand("TMP/out.jsonl"))) {
-		t.Error("the rows differ from those of a command that was never stopped")
-	}
-	if left, err := filepath.Glob(f.expand("TMP/*.partial*")); err != nil || len(left) > 0 {
-		t.Errorf("left over: %v, %v", left, err)
-	}
+	expect.True(t, bytes.Equal(readFile(t, f.expand("TMP/whole.jsonl")), readFile(t, f.expand("TMP/out.jsonl"))),
+		"the rows differ from those of a command that was never stopped")
+	left, err := filepath.Glob(f.expand("TMP/*.partial*"))
+	expect.True(t, err == nil && len(left) == 0, "left over: %v, %v", left, err)
 }
 
 // TestGenerateWritesToADevice: a link to a device stays a link, and no temporary file is written next to it.
@@ -288,13 +268,10 @@ func TestGenerateWritesToADevice(t *testing.T) {
 	must.Do(t, os.Symlink("/dev/null", f.expand("TMP/out.jsonl")))
 	for _, command := range []string{"generate --max-new-tokens 3", "generate --max-new-tokens 3"} {
 		args := append(strings.Fields(command), "--model", "MODEL", "--input", "TMP/in.jsonl", "--output", "TMP/out.jsonl")
-		if code, _, stderr := f.rltrain("", args...); code != 0 {
-			t.Fatalf("exit code %d, %q", code, stderr)
-		}
+		code, _, stderr := f.rltrain("", args...)
+		expect.Require(t, code == 0, "exit code %d, %q", code, stderr)
 	}
-	if target, err := os.Readlink(f.expand("TMP/out.jsonl")); err != nil || target != "/dev/null" {
-		t.Errorf("the link leads to %q, %v", target, err)
-	}
+	expect.Result(os.Readlink(f.expand("TMP/out.jsonl")))(t, "/dev/null", "the link leads to")
 }
 
 // TestGenerateKeepsNewlines: a prompt may end with its line's newline.
@@ -306,9 +283,8 @@ func TestGenerateKeepsNewlines(t *testing.T) {
 		t.Fatalf("%q", stderr)
 	}
 	want := readOutput(t, f.expand("TMP/out.jsonl"))[0].Completion + "\n"
-	if _, got, _ := f.rltrain("12 34\n", append([]string{"generate", "--keep-newlines"}, options...)...); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	_, got, _ := f.rltrain("12 34\n", append([]string{"generate", "--keep-newlines"}, options...)...)
+	expect.True(t, got == want, "got %q, want %q", got, want)
 }
 
 // TestInvalidEndToken: if the model names an end token outside its vocabulary (transformers accepts this), the
@@ -319,9 +295,8 @@ func TestInvalidEndToken(t *testing.T) {
 		f.edit(t, name, `"eos_token_id": 1`, `"eos_token_id": 5000`)
 	}
 	code, out, stderr := f.rltrain("a\n", "generate", "--model", "MODEL", "--max-new-tokens", "9")
-	if code != 0 || out == "" || stderr != "rltrain: end tokens: \"<eos>\" (1)\n" {
-		t.Errorf("exit code %d, printed %q, %q", code, out, stderr)
-	}
+	expect.True(t, code == 0 && out != "" && stderr == "rltrain: end tokens: \"<eos>\" (1)\n",
+		"exit code %d, printed %q, %q", code, out, stderr)
 }
 
 // TestAdapterOfQuantisedWeights: an adapter whose base has 4-bit weights gets an error with a fix, and the fix works.
@@ -330,9 +305,7 @@ func TestAdapterOfQuantisedWeights(t *testing.T) {
 	greedy := []string{"generate", "--temperature", "0", "--max-new-tokens", "9", "--model"}
 	answer := func(args ...string) string {
 		code, out, stderr := f.rltrain("ab\n", append(greedy, args...)...)
-		if code != 0 {
-			t.Errorf("%v: exit code %d, %q", args, code, stderr)
-		}
+		expect.Same(t, 0, code, "%v: exit code %d, %q", args, code, stderr)
 		return out
 	}
 	want := answer("MODEL")
@@ -342,7 +315,5 @@ func TestAdapterOfQuantisedWeights(t *testing.T) {
 	if advice := "the weights are quantised (bitsandbytes); name the model that they were made of, with --model where an adapter names this one"; code != 1 || !strings.Contains(stderr, advice) {
 		t.Errorf("exit code %d, %q", code, stderr)
 	}
-	if got := answer("TMP/whole", "--adapter", "MODEL"); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	expect.Same(t, want, answer("TMP/whole", "--adapter", "MODEL"), "answer")
 }

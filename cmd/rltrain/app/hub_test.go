@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/transformers"
 )
@@ -79,18 +80,14 @@ func TestLanguageModelsByName(t *testing.T) {
 	downloads := serve(t, map[string]string{"models/org/tiny": f.model, "datasets/org/data": data, "models/org/adapter": f.expand("TMP/out/chat_supervised")})
 	train := []string{"--task", "chat", "--model", "org/tiny", "--dataset-name", "org/data@main", "--dataset-config", "main",
 		"--epochs", "1", "--batch-size", "4", "--tuning", "lora"}
-	if code, _, stderr := f.rltrain("", append(train, "--output-dir", "TMP/out")...); code != 0 || stderr != "" {
-		t.Fatalf("exit code %d, %q", code, stderr)
-	}
+	code, _, stderr := f.rltrain("", append(train, "--output-dir", "TMP/out")...)
+	expect.Require(t, code == 0 && stderr == "", "exit code %d, %q", code, stderr)
 	// Model: weights, two configurations, two tokenizer files. Dataset: a card and two splits.
-	if downloads.Load() != 5+3 {
-		t.Errorf("%d files were fetched", downloads.Load())
-	}
+	expect.Same(t, 5+3, downloads.Load(), "%d files were fetched", downloads.Load())
 	var adapter map[string]any
 	must.Do(t, json.Unmarshal(readFile(t, f.expand("TMP/out/chat_supervised/adapter_config.json")), &adapter))
-	if adapter["base_model_name_or_path"] != "org/tiny" || adapter["revision"] != commit {
-		t.Errorf("the adapter names %v at %v", adapter["base_model_name_or_path"], adapter["revision"])
-	}
+	expect.True(t, adapter["base_model_name_or_path"] == "org/tiny" && adapter["revision"] == commit,
+		"the adapter names %v at %v", adapter["base_model_name_or_path"], adapter["revision"])
 	byFolder := f.says(t, "1:", "generate", "--model", "TMP/out/chat_supervised", "--max-new-tokens", "5")
 	for name, args := range map[string][]string{
 		"an adapter":        {"--model", "org/adapter"},
@@ -98,9 +95,7 @@ func TestLanguageModelsByName(t *testing.T) {
 		"with a revision":   {"--model", "org/tiny@" + commit, "--adapter", "org/adapter@main"},
 		"without the cache": {"--model", "org/adapter"},
 	} {
-		if got := f.says(t, "1:", append([]string{"generate", "--max-new-tokens", "5"}, args...)...); got != byFolder {
-			t.Errorf("%s: %q, want %q", name, got, byFolder)
-		}
+		expect.Same(t, byFolder, f.says(t, "1:", append([]string{"generate", "--max-new-tokens", "5"}, args...)...), "%s", name)
 	}
 	f.says(t, "", "merge", "--model", "org/adapter", "--output", "TMP/merged")
 	f.says(t, "", "doctor", "--model", "org/adapter")
@@ -116,9 +111,8 @@ func TestLanguageModelsByName(t *testing.T) {
 		"--task chat --model org/tiny --dataset org/data":                    `choose one with --dataset-config: "main", "none"`,
 		"--task chat --model org/tiny --dataset-config x --dataset rows.csv": "stat rows.csv: no such file or directory",
 	} {
-		if code, _, stderr := f.rltrain("", strings.Fields(args)...); code == 0 || !strings.Contains(stderr, want) {
-			t.Errorf("%s: exit code %d, %q, want %q", args, code, stderr, want)
-		}
+		code, _, stderr := f.rltrain("", strings.Fields(args)...)
+		expect.True(t, code != 0 && strings.Contains(stderr, want), "%s: exit code %d, %q, want %q", args, code, stderr, want)
 	}
 }
 
@@ -126,9 +120,7 @@ func TestLanguageModelsByName(t *testing.T) {
 func (f folders) says(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
 	code, stdout, stderr := f.rltrain(stdin, args...)
-	if code != 0 {
-		t.Fatalf("rltrain %s: exit code %d, error %q", strings.Join(args, " "), code, stderr)
-	}
+	expect.Require(t, code == 0, "rltrain %s: exit code %d, error %q", strings.Join(args, " "), code, stderr)
 	return stdout
 }
 
@@ -174,26 +166,20 @@ func TestPromptsByName(t *testing.T) {
 	downloads := serve(t, map[string]string{"datasets/org/prompts": data})
 	f.says(t, "", strings.Fields("--task prompts --dataset org/prompts --model TMP/tiny --max-new-tokens 2 --prompts-per-step 2 --samples-per-prompt 2 "+
 		"--num-steps 1 --keep last --eval-samples 5 --fresh-samples 0 --output-dir TMP/out")...)
-	if downloads.Load() != 2 {
-		t.Errorf("%d files were fetched for training", downloads.Load())
-	}
+	expect.Same(t, 2, downloads.Load(), "%d files were fetched for training", downloads.Load())
 	var judged struct {
 		After struct{ N int }
 	}
-	if err := json.Unmarshal(readFile(t, f.expand("TMP/out/prompts_rl/logs/eval_results.json")), &judged); err != nil || judged.After.N != 5 {
-		t.Errorf("evaluated on %d prompts, %v", judged.After.N, err)
-	}
+	err := json.Unmarshal(readFile(t, f.expand("TMP/out/prompts_rl/logs/eval_results.json")), &judged)
+	expect.True(t, err == nil && judged.After.N == 5, "evaluated on %d prompts, %v", judged.After.N, err)
 	printed := f.says(t, "", strings.Fields("eval --task prompts --dataset org/prompts --model TMP/out/prompts_rl --max-new-tokens 2")...)
-	if !strings.Contains(printed, "org/prompts: task=prompts problems=4") {
-		t.Errorf("eval printed %s", printed)
-	}
+	expect.True(t, strings.Contains(printed, "org/prompts: task=prompts problems=4"), "eval printed %s", printed)
 	for args, want := range map[string]string{
 		"--dataset org/none":                               `--dataset: dataset "org/none" is neither a file nor a folder`,
 		"--dataset org/prompts --dataset-config x":         "--dataset",
 		"--dataset org/prompts --eval-dataset org/missing": `--eval-dataset: dataset "org/missing" is neither`,
 	} {
-		if code, _, stderr := f.rltrain("", strings.Fields("--task prompts --model TMP/tiny --output-dir TMP/no "+args)...); code == 0 || !strings.Contains(stderr, want) {
-			t.Errorf("%s: exit code %d, %q", args, code, stderr)
-		}
+		code, _, stderr := f.rltrain("", strings.Fields("--task prompts --model TMP/tiny --output-dir TMP/no "+args)...)
+		expect.True(t, code != 0 && strings.Contains(stderr, want), "%s: exit code %d, %q", args, code, stderr)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/rl/dist/disttest"
 )
 
@@ -26,9 +27,7 @@ func startServer(t *testing.T, binary, model, adapters string) *rolloutServer {
 	t.Helper()
 	s := &rolloutServer{command: exec.Command(binary, "serve", "--model", model, "--port", "0", "--adapter-dir", adapters, "--threads", "1")}
 	out, err := s.command.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	if err := s.command.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -93,16 +92,12 @@ func TestLoadTrainingOnKilledServers(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer func() {
-					if err := other.Wait(); err != nil {
-						t.Errorf("%s, rank %d: %v", name, rank, err)
-					}
+					expect.NoError(t, other.Wait(), "%s, rank %d", name, rank)
 				}()
 			}
 		}
 		out, err := run.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		var complaints bytes.Buffer
 		run.Stderr = &complaints
 		if err := run.Start(); err != nil {
@@ -112,18 +107,15 @@ func TestLoadTrainingOnKilledServers(t *testing.T) {
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			said += lines.Text() + "\n"
 			if kill != nil && strings.Contains(lines.Text(), " 3/8  reward") {
-				if err := kill.command.Process.Signal(syscall.SIGKILL); err != nil {
-					t.Error(err)
-				}
+				expect.NoError(t, kill.command.Process.Signal(syscall.SIGKILL), "Signal")
 				kill = nil
 			}
 		}
 		if err := run.Wait(); err != nil {
 			t.Fatalf("%v\n%s%s", err, said, complaints.String())
 		}
-		if len(servers) > 1 && !strings.Contains(said, "sending its prompts to 1 others") {
-			t.Errorf("%s: the log does not mention the killed server:\n%s", name, said)
-		}
+		expect.True(t, len(servers) <= 1 || strings.Contains(said, "sending its prompts to 1 others"),
+			"%s: the log does not mention the killed server:\n%s", name, said)
 		checkpoint = filepath.Join(output, "reverse_digits_rl", "checkpoints", "checkpoint-8")
 		if weights, err = os.ReadFile(filepath.Join(checkpoint, "adapter_model.safetensors")); err != nil {
 			t.Fatal(err)
@@ -134,13 +126,11 @@ func TestLoadTrainingOnKilledServers(t *testing.T) {
 	for name, more := range map[string][]string{"waiting": nil, "ahead": {"--async", "--max-staleness", "2"}} {
 		one, whole := train(name, 1, nil, more, lives)
 		dies := startServer(t, binary, model, adapters)
-		if _, killed := train(name+"-killed", 1, dies, more, dies, lives); !bytes.Equal(whole, killed) {
-			t.Errorf("%s: other weights than without the kill", name)
-		}
+		_, killed := train(name+"-killed", 1, dies, more, dies, lives)
+		expect.True(t, bytes.Equal(whole, killed), "%s: other weights than without the kill", name)
 		two, whole := train(name+"-ranks", 2, nil, more, lives)
-		if d := apart(t, one, two); d > 1e-5 {
-			t.Errorf("%s: the weights of two ranks differ by %g from those of one", name, d)
-		}
+		d := apart(t, one, two)
+		expect.True(t, d <= 1e-5, "%s: the weights of two ranks differ by %g from those of one", name, d)
 		dies = startServer(t, binary, model, adapters)
 		if _, killed := train(name+"-ranks-killed", 2, dies, more, dies, lives); !bytes.Equal(whole, killed) {
 			t.Errorf("%s: other weights of two ranks than without the kill", name)

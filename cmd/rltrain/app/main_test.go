@@ -13,6 +13,7 @@ import (
 
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
@@ -53,9 +54,7 @@ func (f folders) rltrain(stdin string, args ...string) (code int, stdout, stderr
 func (f folders) must(t *testing.T, stdin string, args ...string) (stdout string) {
 	t.Helper()
 	code, stdout, stderr := f.rltrain(stdin, args...)
-	if code != 0 || stderr != "" {
-		t.Fatalf("rltrain %s: exit code %d, error %q", strings.Join(args, " "), code, stderr)
-	}
+	expect.Require(t, code == 0 && stderr == "", "rltrain %s: exit code %d, error %q", strings.Join(args, " "), code, stderr)
 	return stdout
 }
 
@@ -67,9 +66,7 @@ func (f folders) write(t *testing.T, name, text string) {
 func (f folders) edit(t *testing.T, name, old, new string) {
 	t.Helper()
 	data := must.Get(os.ReadFile(f.expand(name)))(t)
-	if !strings.Contains(string(data), old) {
-		t.Fatalf("%s has no %q", name, old)
-	}
+	expect.Require(t, strings.Contains(string(data), old), "%s has no %q", name, old)
 	f.write(t, name, strings.Replace(string(data), old, new, 1))
 }
 
@@ -79,9 +76,7 @@ func (f folders) cut(t *testing.T, name string, bytes int64) {
 	if err == nil {
 		err = os.Truncate(f.expand(name), info.Size()-bytes)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 }
 
 func (f folders) remove(t *testing.T, name string) {
@@ -175,9 +170,7 @@ func TestOneLine(t *testing.T) {
 		"two\nlines":           "two; lines",
 		"tab\tand\x1b[31m red": `tab\tand\x1b[31m red`,
 	} {
-		if got := shared.OneLine(message); got != want {
-			t.Errorf("%q: got %q, want %q", message, got, want)
-		}
+		expect.Same(t, want, shared.OneLine(message), "%q", message)
 	}
 }
 
@@ -193,9 +186,8 @@ func TestHelpAndVersion(t *testing.T) {
 		"train --help":   "--rl-episodes N",
 		"merge -h":       "head.safetensors",
 	} {
-		if out := f.must(t, "", strings.Fields(args)...); !strings.Contains(out, want) {
-			t.Errorf("%s: no %q in\n%s", args, want, out)
-		}
+		out := f.must(t, "", strings.Fields(args)...)
+		expect.True(t, strings.Contains(out, want), "%s: no %q in\n%s", args, want, out)
 	}
 }
 
@@ -204,14 +196,10 @@ func TestReport(t *testing.T) {
 	f.write(t, "MODEL/run.json", `{"program": "rltrain", "task": "intent", "stage": "supervised", "status": "finished", "command": ["rltrain"],
 		"versions": {}, "device": "cpu", "threads": 2, "cpu": "", "seed": 1, "started": "2025-01-02T03:04:05Z", "pid": 1}`)
 	f.must(t, "", "eval", "--model", "MODEL", "--dataset", evalFile(t, f))
-	if got, want := f.must(t, "", "report", "MODEL"), f.expand("MODEL/report.html\n"); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	expect.Same(t, f.expand("MODEL/report.html\n"), f.must(t, "", "report", "MODEL"), "must")
 	page := must.Get(os.ReadFile(f.expand("MODEL/report.html")))(t)
 	for _, want := range []string{"intent: supervised", "<h2>Evaluation by rltrain eval</h2>", "<h3>reliability (rltrain eval)</h3>"} {
-		if !strings.Contains(string(page), want) {
-			t.Errorf("report.html has no %q", want)
-		}
+		expect.True(t, strings.Contains(string(page), want), "report.html has no %q", want)
 	}
 }
 
@@ -222,9 +210,8 @@ func TestCompletion(t *testing.T) {
 		"zsh":  "compdef _rltrain rltrain",
 		"fish": "complete -c rltrain -f -a '(__rltrain_complete)'",
 	} {
-		if out := f.must(t, "", "completion", shell); !strings.Contains(out, want) {
-			t.Errorf("%s: no %q in\n%s", shell, want, out)
-		}
+		out := f.must(t, "", "completion", shell)
+		expect.True(t, strings.Contains(out, want), "%s: no %q in\n%s", shell, want, out)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -20,9 +21,8 @@ func TestMergedFolderServesEveryCommand(t *testing.T) {
 	for _, pooling := range []string{transformers.PoolMean, transformers.PoolFamily} {
 		t.Run(pooling, func(t *testing.T) {
 			f := newFolders(t, pooling)
-			if got, want := f.must(t, "", "merge", "--model", "MODEL", "--output", "TMP/merged"), f.expand("TMP/merged\n"); got != want {
-				t.Errorf("printed %q, want %q", got, want)
-			}
+			expect.Same(t, f.expand("TMP/merged\n"), f.must(t, "", "merge", "--model", "MODEL", "--output", "TMP/merged"),
+				"printed")
 			input := "the cat\na court is the law\nlight is a wave\n"
 			if err := os.RemoveAll(f.base); err != nil { // a merged model needs no base
 				t.Fatal(err)
@@ -41,9 +41,7 @@ func TestMergedFolderWithoutConfig(t *testing.T) {
 	f.remove(t, "TMP/merged/config.json")
 	code, _, stderr := f.rltrain("the cat\n", "predict", "--model", "TMP/merged")
 	want := f.expand("rltrain: loading the model: model folder TMP/merged has neither a config.json nor a GGUF file: it is not a model\n")
-	if code != 1 || stderr != want {
-		t.Errorf("exit code %d\n got %swant %s", code, stderr, want)
-	}
+	expect.True(t, code == 1 && stderr == want, "exit code %d\n got %swant %s", code, stderr, want)
 }
 
 // newLanguageModel creates a small language model in BASE and an adapter for it in MODEL.
@@ -56,9 +54,7 @@ func newLanguageModel(t *testing.T) folders {
 	defer p.Close()
 	must.Do(t, p.Save(f.model))
 	c, pairs, _, err := lora.Load(f.model)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	for _, pair := range pairs { // a zero adapter would hide mistakes
 		for i := range pair.B {
 			pair.B[i] = float32(i%7-3) / 4
@@ -83,27 +79,21 @@ func TestMergeLanguageModel(t *testing.T) {
 		return row.Sum
 	}
 	want, base := sum(scores("MODEL")), sum(scores("BASE"))
-	if math.Abs(want-base) < 0.01 {
-		t.Fatalf("the adapter does not matter: %v with it, %v without", want, base)
-	}
+	expect.Require(t, math.Abs(want-base) >= 0.01, "the adapter does not matter: %v with it, %v without", want, base)
 	for dtype, limit := range map[string]float64{"": 1e-4, "fp32": 1e-4, "bf16": 0.05, "fp16": 0.01} {
 		out := "TMP/merged" + dtype
 		args := []string{"merge", "--model", "MODEL", "--output", out}
 		if dtype != "" {
 			args = append(args, "--dtype", dtype)
 		}
-		if got, want := f.must(t, "", args...), f.expand(out+"\n"); got != want {
-			t.Errorf("printed %q, want %q", got, want)
-		}
-		if got := sum(scores(out)); math.Abs(got-want) > limit {
-			t.Errorf("dtype %q: the merged model says %v, the adapter %v", dtype, got, want)
-		}
+		expect.Same(t, f.expand(out+"\n"), f.must(t, "", args...), "printed")
+		got := sum(scores(out))
+		expect.True(t, math.Abs(got-want) <= limit, "dtype %q: the merged model says %v, the adapter %v", dtype, got, want)
 		files := must.Get(safetensors.OpenModel(f.expand(out)))(t)
 		_, entry, _ := files.Entry("model.embed_tokens.weight")
 		files.Close()
-		if want := map[string]safetensors.DType{"": "F32", "fp32": "F32", "bf16": "BF16", "fp16": "F16"}[dtype]; entry.DType != want {
-			t.Errorf("dtype %q: stored as %s", dtype, entry.DType)
-		}
+		expect.Same(t, map[string]safetensors.DType{"": "F32", "fp32": "F32", "bf16": "BF16", "fp16": "F16"}[dtype], entry.DType,
+			"dtype %q: stored as", dtype)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -25,18 +26,14 @@ func TestModels(t *testing.T) {
 	for _, want := range []string{
 		"rltrain models pull smollm2", "Apache-2.0", "org/mine", "mit", f.expand("TMP/cache/models/org/mine"), "some/repo", "tiny",
 	} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%s", want, out)
-		}
+		expect.True(t, strings.Contains(out, want), "no %q in\n%s", want, out)
 	}
-	if got := f.must(t, "", "models", "pull", "org/mine"); got != f.expand("TMP/cache/models/org/mine\n") {
-		t.Errorf("pull of a model in the cache prints %q", got)
-	}
+	expect.Same(t, f.expand("TMP/cache/models/org/mine\n"), f.must(t, "", "models", "pull", "org/mine"),
+		"pull of a model in the cache prints")
 	for args, want := range map[string]string{
 		"models pull smollm2": "HF_HUB_OFFLINE", "models pull": "NAME", "models pull a b": "NAME", "models list": "list",
 	} {
-		if code, _, stderr := f.rltrain("", strings.Fields(args)...); code == 0 || !strings.Contains(stderr, want) {
-			t.Errorf("%s: exit code %d, %q", args, code, stderr)
-		}
+		code, _, stderr := f.rltrain("", strings.Fields(args)...)
+		expect.True(t, code != 0 && strings.Contains(stderr, want), "%s: exit code %d, %q", args, code, stderr)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
@@ -68,9 +69,7 @@ func TestCustomTaskHelp(t *testing.T) {
 	var f folders
 	out := f.must(t, "", "--task", "a_letter", "--help-all")
 	for _, want := range []string{"--letters NAME", "those to write (default aeiou)", "--held N", "a_letter: write one of some letters", "--num-steps N"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%s", want, out)
-		}
+		expect.True(t, strings.Contains(out, want), "no %q in\n%s", want, out)
 	}
 }
 
@@ -83,14 +82,11 @@ func TestCustomTask(t *testing.T) {
 	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
 	dir := filepath.Join(f.tmp, "a_letter_rl")
 	must.Do(t, files.LoadJSON(filepath.Join(dir, "logs", "eval_results.json"), &scores))
-	if scores.Before.Accuracy != 0 || scores.After.Accuracy != 1 {
-		t.Errorf("right before: %v, after: %v; want 0 and 1", scores.Before.Accuracy, scores.After.Accuracy)
-	}
+	expect.True(t, scores.Before.Accuracy == 0 && scores.After.Accuracy == 1,
+		"right before: %v, after: %v; want 0 and 1", scores.Before.Accuracy, scores.After.Accuracy)
 	repeats := must.Get(os.ReadFile(filepath.Join(dir, "config.yaml")))(t)
 	for _, want := range []string{"\ntask: a_letter", "letters: xyz  # --letters", "held: 4  # --held"} {
-		if !strings.Contains("\n"+string(repeats), want) {
-			t.Errorf("config.yaml has no %q:\n%s", want, repeats)
-		}
+		expect.True(t, strings.Contains("\n"+string(repeats), want), "config.yaml has no %q:\n%s", want, repeats)
 	}
 	for wrong, want := range map[string]string{
 		"--mode supervised_then_rl": `--mode: "supervised_then_rl": the only choice is rl_only`,
@@ -102,9 +98,8 @@ func TestCustomTask(t *testing.T) {
 		"--digits-max 99":           "does not apply to task a_letter",
 	} {
 		code, _, stderr := f.rltrain("", append(options, strings.Fields(wrong)...)...)
-		if code != shared.ExitUsage || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
-			t.Errorf("%s: exit %d, %q; want %q", wrong, code, stderr, want)
-		}
+		expect.True(t, code == shared.ExitUsage && strings.Contains(stderr, want) && strings.Count(stderr, "\n") == 1,
+			"%s: exit %d, %q; want %q", wrong, code, stderr, want)
 	}
 }
 
@@ -124,9 +119,8 @@ func TestUngradedSamples(t *testing.T) {
 	if set.Unscored == 0 || set.Unscored+tried != 48 || set.Failed != 0 || right == 0 || set.N != 4 && set.Problems != 12 {
 		t.Errorf("%d samples, %d right, %+v", tried, right, set)
 	}
-	if want := fmt.Sprintf("warning: skipped %d samples that could not be scored; first error: problem", set.Unscored); !strings.Contains(out, want) {
-		t.Errorf("no %q in\n%s", want, out)
-	}
+	want := fmt.Sprintf("warning: skipped %d samples that could not be scored; first error: problem", set.Unscored)
+	expect.True(t, strings.Contains(out, want), "no %q in\n%s", want, out)
 	var all strings.Builder
 	for c := rune(' '); c < 0x3000; c++ {
 		all.WriteRune(c)
@@ -146,9 +140,7 @@ func TestExampleModule(t *testing.T) {
 		c := exec.CommandContext(t.Context(), name, args...)
 		c.Dir = in
 		out, err := c.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
-		}
+		expect.Require(t, err == nil, "%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 		return string(out)
 	}
 	root := must.Get(filepath.Abs(filepath.Join("..", "..", "..")))(t)
@@ -162,9 +154,7 @@ func TestExampleModule(t *testing.T) {
 		"--word-length N", "brief: 1 for an answer of one word", "--max-steps N", "(default 400)", "short(words=N): 1 for a completion of few words",
 		"words: words that score 1 (default 1)", "--keep-best X", "only with --algorithm best_of", "repeated: new completions to prompts", "--prompt-steps N", "only with --source repeated",
 	} {
-		if !strings.Contains(help, want) {
-			t.Errorf("no %q in\n%s", want, help)
-		}
+		expect.True(t, strings.Contains(help, want), "no %q in\n%s", want, help)
 	}
 	small := strings.Fields("--task count_letters --letters xy --eval-samples 2 --fresh-samples 2 --num-steps 2 --prompts-per-step 2 --samples-per-prompt 4")
 	run(dir, program, append(small, strings.Fields("--tiny-layers 1 --tiny-hidden 32 --max-steps 2 --batch-size 4 --warmup-check-every 0 --reward accuracy,brief=0.1")...)...)
@@ -178,9 +168,8 @@ func TestExampleModule(t *testing.T) {
 		"--source", "repeated", "--prompt-steps", "2", "--reward", "accuracy,short(words=2)=0.1", "--keep-completions", "-1", "--logging-steps", "1")...)
 	for stage, name := range map[string]string{"models": "brief", "own": "short(words=2)"} {
 		rows := must.Get(report.ReadMetrics(filepath.Join(dir, stage, "count_letters_rl", "logs", "metrics.jsonl")))(t)
-		if mean, ok := rows[1]["rewards/"+name+"/mean"].(float64); !ok || mean <= 0 {
-			t.Errorf("%s: metrics %v", stage, rows[1])
-		}
+		mean, ok := rows[1]["rewards/"+name+"/mean"].(float64)
+		expect.True(t, ok && mean > 0, "%s: metrics %v", stage, rows[1])
 	}
 	var prompts [3]map[string]bool
 	for line := range strings.Lines(string(readFile(t, filepath.Join(dir, "own", "count_letters_rl", "logs", "completions.jsonl")))) {
@@ -191,7 +180,6 @@ func TestExampleModule(t *testing.T) {
 		}
 		prompts[r.Step][r.Shown] = true
 	}
-	if diff := cmp.Diff(prompts[1], prompts[2]); diff != "" || len(prompts[1]) == 0 {
-		t.Errorf("the prompts of step 2 are not those of step 1: %s", diff)
-	}
+	diff := cmp.Diff(prompts[1], prompts[2])
+	expect.True(t, diff == "" && len(prompts[1]) != 0, "the prompts of step 2 are not those of step 1: %s", diff)
 }

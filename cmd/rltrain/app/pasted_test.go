@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 // TestPastedCommands runs commands of other trainers with other paths, sizes and step counts. Package config tests what
@@ -42,9 +44,8 @@ func TestPastedCommands(t *testing.T) {
 			--gradient_accumulation_steps 2 --steps_per_generation 4 --max_steps 2 --eval_samples 2 --fresh_samples 0`: "TMP/GRPO/prompts_rl/run.json",
 	} {
 		f.must(t, "", append([]string{"train"}, strings.Fields(command)...)...)
-		if _, err := os.Stat(f.expand(left)); err != nil {
-			t.Errorf("%s: %v", command, err)
-		}
+		_, err := os.Stat(f.expand(left))
+		expect.True(t, err == nil, "%s: %v", command, err)
 	}
 }
 
@@ -55,9 +56,7 @@ func TestTextsOfNullRows(t *testing.T) {
 	f.must(t, "", strings.Fields("train --task chat --dataset TMP/rows.jsonl --model tiny --tiny-layers 1 --tiny-hidden 32 --epochs 1 --output-dir TMP")...)
 	logged := string(readFile(t, f.expand("TMP/chat_supervised/logs/training_log.txt")))
 	for _, want := range []string{"train 2, validation 0", "1 row skipped: null instead of a text", "No validation rows: --validation-share 0.05 of 2 rows is less than one"} {
-		if !strings.Contains(logged, want) {
-			t.Errorf("the log has no %q:\n%s", want, logged)
-		}
+		expect.True(t, strings.Contains(logged, want), "the log has no %q:\n%s", want, logged)
 	}
 	if tried := string(readFile(t, f.expand("TMP/chat_supervised/logs/try.jsonl"))); strings.Count(tried, "\n") != 2 {
 		t.Errorf("prompts to try: %s", tried)
@@ -71,7 +70,6 @@ func TestContinuedAdapterIsAnnounced(t *testing.T) {
 	train := strings.Fields("train --task chat --dataset TMP/rows.jsonl --epochs 1")
 	f.must(t, "", append(train, strings.Fields("--model tiny --tiny-layers 1 --tiny-hidden 32 --tuning lora --output-dir TMP/one")...)...)
 	f.must(t, "", append(train, strings.Fields("--pretrained-model TMP/one/chat_supervised --output-dir TMP/two")...)...)
-	if logged := string(readFile(t, f.expand("TMP/two/chat_supervised/logs/training_log.txt"))); !strings.HasPrefix(logged, "chat: supervised fine-tuning with LoRA\n") {
-		t.Errorf("the log begins %.80q", logged)
-	}
+	logged := string(readFile(t, f.expand("TMP/two/chat_supervised/logs/training_log.txt")))
+	expect.True(t, strings.HasPrefix(logged, "chat: supervised fine-tuning with LoRA\n"), "the log begins %.80q", logged)
 }

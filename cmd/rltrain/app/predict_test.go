@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
 	"github.com/rltrain/rltrain/torch/transformers"
@@ -28,9 +29,7 @@ func TestPredict(t *testing.T) {
 	}
 	lines := func(out string) []string { return strings.Split(strings.TrimSuffix(out, "\n"), "\n") }
 	answers := lines(f.must(t, strings.Join(texts, "\n")+"\n", "predict", "--model", "MODEL"))
-	if len(answers) != len(texts) {
-		t.Fatalf("%d answers to %d texts", len(answers), len(texts))
-	}
+	expect.Require(t, len(answers) == len(texts), "%d answers to %d texts", len(answers), len(texts))
 	details := lines(f.must(t, strings.Join(texts, "\n"), "predict", "--model", "MODEL", "--json", "--top", "3"))
 	distinct := map[string]bool{}
 	for i, line := range details {
@@ -42,36 +41,27 @@ func TestPredict(t *testing.T) {
 				Probability float64
 			}
 		}
-		if err := json.Unmarshal([]byte(line), &answer); err != nil {
-			t.Fatalf("line %d: %v", i+1, err)
-		}
-		if want := fmt.Sprintf("%s\t%.4f", answer.Label, answer.Probability); answers[i] != want {
-			t.Errorf("line %d is %q, with --json %q", i+1, answers[i], want)
-		}
+		err := json.Unmarshal([]byte(line), &answer)
+		expect.Require(t, err == nil, "line %d: %v", i+1, err)
+		want := fmt.Sprintf("%s\t%.4f", answer.Label, answer.Probability)
+		expect.True(t, answers[i] == want, "line %d is %q, with --json %q", i+1, answers[i], want)
 		sum, last := 0.0, 1.0
 		for _, s := range answer.Top {
-			if s.Probability > last {
-				t.Errorf("line %d: labels out of order in %s", i+1, line)
-			}
+			expect.True(t, s.Probability <= last, "line %d: labels out of order in %s", i+1, line)
 			sum, last = sum+s.Probability, s.Probability
 		}
-		if len(answer.Top) != 3 || answer.Top[0].Label != answer.Label || math.Abs(sum-1) > 1e-5 {
-			t.Errorf("line %d: %s", i+1, line)
-		}
+		expect.True(t, len(answer.Top) == 3 && answer.Top[0].Label == answer.Label && math.Abs(sum-1) <= 1e-5,
+			"line %d: %s", i+1, line)
 		distinct[answers[i]] = true
 	}
-	if len(distinct) < 10 {
-		t.Errorf("only %d different answers: order is not tested", len(distinct))
-	}
+	expect.True(t, len(distinct) >= 10, "only %d different answers: order is not tested", len(distinct))
 	// A line gives the same result by itself and in a batch.
 	for _, i := range []int{0, 31, 32, 99} {
 		if alone := lines(f.must(t, texts[i], "predict", "--model", "MODEL")); alone[0] != answers[i] {
 			t.Errorf("text %d by itself: %q, in a batch: %q", i, alone[0], answers[i])
 		}
 	}
-	if got := f.must(t, "", "predict", "--model", "MODEL"); got != "" {
-		t.Errorf("no input gives %q", got)
-	}
+	expect.Same(t, "", f.must(t, "", "predict", "--model", "MODEL"), "no input")
 }
 
 // TestPredictFile classifies the rows of a file, as the lines of standard input.
@@ -93,9 +83,7 @@ func TestPredictFile(t *testing.T) {
 	f.must(t, "", "predict", "--model", "MODEL", "--input", "TMP/in.csv", "--text-column", "body", "--top", "2", "--output", "TMP/out.jsonl")
 	n := 0
 	for r, err := range dataset.Records(f.expand("TMP/out.jsonl")) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		data, err := json.Marshal(r.Fields)
 		var row struct {
 			ID, Body string
@@ -114,18 +102,15 @@ func TestPredictFile(t *testing.T) {
 		}
 		n++
 	}
-	if n != 40 {
-		t.Errorf("%d rows", n)
-	}
+	expect.Same(t, 40, n, "%d rows", n)
 	for args, want := range map[string]string{
 		"--input TMP/in.csv": `--text-column: TMP/in.csv:2: no column "text"; columns are "id", "body", "predicted"`,
 		"--text-column body": "--text-column: needs --input FILE",
 		"--output x":         "--output: needs --input FILE",
 		"--input TMP/in.csv --text-column body --json": "--json: applies to lines",
 	} {
-		if code, _, stderr := f.rltrain("", append([]string{"predict", "--model", "MODEL"}, strings.Fields(args)...)...); code != 2 || !strings.Contains(stderr, f.expand(want)) {
-			t.Errorf("%s: exit code %d, %s", args, code, stderr)
-		}
+		code, _, stderr := f.rltrain("", append([]string{"predict", "--model", "MODEL"}, strings.Fields(args)...)...)
+		expect.True(t, code == 2 && strings.Contains(stderr, f.expand(want)), "%s: exit code %d, %s", args, code, stderr)
 	}
 }
 
@@ -134,9 +119,8 @@ func TestPredictLines(t *testing.T) {
 	cat := f.must(t, "the cat", "predict", "--model", "MODEL")
 	catJSON := f.must(t, "the cat", "predict", "--model", "MODEL", "--json")
 	both := f.must(t, "the cat", "predict", "--model", "MODEL", "--top", "2")
-	if strings.Count(both, "\t") != 3 || !strings.HasPrefix(both, strings.TrimSuffix(cat, "\n")+"\t") {
-		t.Errorf("--top 2 gives %q, one label is %q", both, cat)
-	}
+	expect.True(t, strings.Count(both, "\t") == 3 && strings.HasPrefix(both, strings.TrimSuffix(cat, "\n")+"\t"),
+		"--top 2 gives %q, one label is %q", both, cat)
 	long := strings.Repeat("cat ", 11)
 	for _, test := range []struct {
 		name, stdin, args string
@@ -167,9 +151,7 @@ func TestPredictLines(t *testing.T) {
 func (f folders) first(t *testing.T, text string) string {
 	t.Helper()
 	code, stdout, _ := f.rltrain(text, "predict", "--model", "MODEL")
-	if code != 0 {
-		t.Fatalf("exit code %d", code)
-	}
+	expect.Require(t, code == 0, "exit code %d", code)
 	return stdout
 }
 
@@ -185,14 +167,11 @@ func TestPredictAnswersAtOnce(t *testing.T) {
 	reader := bufio.NewReader(answers)
 	for range 3 {
 		must.Get(io.WriteString(question, "the cat\n"))(t)
-		if line, err := reader.ReadString('\n'); err != nil || !strings.Contains(line, "\t") {
-			t.Fatalf("answered %q, %v", line, err)
-		}
+		line, err := reader.ReadString('\n')
+		expect.Require(t, err == nil && strings.Contains(line, "\t"), "answered %q, %v", line, err)
 	}
 	question.Close()
-	if code := <-done; code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	expect.Same(t, 0, <-done, "exit code")
 }
 
 func TestPredictStops(t *testing.T) {
@@ -223,7 +202,5 @@ func TestPredictEndsQuietlyWithItsReader(t *testing.T) {
 	f := newFolders(t, transformers.PoolMean)
 	var stderr strings.Builder
 	code := Run(t.Context(), []string{"rltrain", "predict", "--model", f.model}, nil, strings.NewReader("the cat\n"), closedPipe{}, &stderr)
-	if code != 0 || stderr.String() != "" {
-		t.Errorf("exit code %d, error %q", code, stderr.String())
-	}
+	expect.True(t, code == 0 && stderr.String() == "", "exit code %d, error %q", code, stderr.String())
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/evaluate"
@@ -41,9 +42,8 @@ func TestPreferencesEndToEnd(t *testing.T) {
 			Step         int `json:"best_step"`
 		}
 		must.Do(t, files.LoadJSON(f.expand("TMP/preference_rl/logs/eval_results.json"), &v))
-		if math.Abs(v.Before.Margin.Value) > 1e-6 || v.Best.Accuracy.Value < 0.9 || v.Best.Loss >= v.Before.Loss {
-			t.Errorf("%s: %s, then %s", loss, v.Before, v.Best)
-		}
+		expect.True(t, math.Abs(v.Before.Margin.Value) <= 1e-6 && v.Best.Accuracy.Value >= 0.9 && v.Best.Loss < v.Before.Loss,
+			"%s: %s, then %s", loss, v.Before, v.Best)
 		f.reports(t, "TMP/preference_rl", v.Before.Loss, v.Best.Loss, v.Best.Accuracy.Value, v.Best.Accuracy.Interval[0], v.Best.Margin.Value, v.Best.Chosen.Value)
 	}
 	evaluate := "eval --task preference --threads 1 --dataset TMP/p.jsonl --output TMP/e.json --beta 0.5 --model "
@@ -65,9 +65,7 @@ func TestPreferencesEndToEnd(t *testing.T) {
 		t.Errorf("%+v", single[:2])
 	}
 	must.Do(t, files.LoadJSON(f.expand("TMP/e.json"), &v))
-	if v.N != 80 || v.Accuracy.Value < 0.9 || v.Margin.Value <= 0 || v.PreferenceScores.Loss > 0.45 {
-		t.Errorf("%+v", v)
-	}
+	expect.True(t, v.N == 80 && v.Accuracy.Value >= 0.9 && v.Margin.Value > 0 && v.PreferenceScores.Loss <= 0.45, "%+v", v)
 	for args, want := range map[string]string{
 		evaluate + "TMP/preference_rl":                                 "is not an adapter; pass --reference DIR, which loss sigmoid needs",
 		evaluate + "TMP/preference_rl --loss-type ppo":                 `--loss-type: "ppo" is not one of`,
@@ -93,9 +91,8 @@ func TestNothingGained(t *testing.T) {
 	last := f.expand("TMP/preference_rl/checkpoints/checkpoint-4")
 	code, _, stderr := f.rltrain("", "generate", "--model", "TMP/preference_rl", "--input", "TMP/preference_rl/logs/try.jsonl")
 	for _, want := range []string{"its run ended: Training did not improve on the start on 10 held-out rows", "no adapter was saved", last} {
-		if code != 1 || !strings.Contains(stderr, want) {
-			t.Errorf("exit code %d, %q; want …%s…; the log:\n%s", code, stderr, want, logged)
-		}
+		expect.True(t, code == 1 && strings.Contains(stderr, want),
+			"exit code %d, %q; want …%s…; the log:\n%s", code, stderr, want, logged)
 	}
 	if code, stdout, stderr := f.rltrain("", "generate", "--model", last, "--input", "TMP/preference_rl/logs/try.jsonl", "--max-new-tokens", "2"); code != 0 || stdout == "" {
 		t.Errorf("exit code %d, %q", code, stderr)
@@ -106,9 +103,7 @@ func TestNothingGained(t *testing.T) {
 func (f folders) pairRows(t *testing.T, path string) (rows []pairRow) {
 	t.Helper()
 	for r, err := range dataset.Records(f.expand(path)) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		data, err := json.Marshal(r.Fields)
 		var row pairRow
 		if err = errors.Join(err, json.Unmarshal(data, &row)); err != nil {
@@ -125,9 +120,8 @@ func (f folders) reports(t *testing.T, dir string, figures ...float64) {
 	f.must(t, "", "report", dir)
 	page := must.Get(os.ReadFile(f.expand(dir + "/report.html")))(t)
 	for _, v := range figures {
-		if want := fmt.Sprintf("%.4f", v); !strings.Contains(string(page), want) {
-			t.Errorf("the report of %s has no %s", dir, want)
-		}
+		want := fmt.Sprintf("%.4f", v)
+		expect.True(t, strings.Contains(string(page), want), "the report of %s has no %s", dir, want)
 	}
 }
 
@@ -146,9 +140,7 @@ func TestRewardModelEndToEnd(t *testing.T) {
 		Rule         evaluate.LengthRule `json:"length_rule"`
 	}
 	must.Do(t, files.LoadJSON(f.expand("TMP/preference_reward/logs/eval_results.json"), &v))
-	if v.Best.Accuracy < 0.95 || v.Best.N != 18 || v.Rule.Accuracy.Value != 0.5 {
-		t.Errorf("%s, %s", v.Best, v.Rule)
-	}
+	expect.True(t, v.Best.Accuracy >= 0.95 && v.Best.N == 18 && v.Rule.Accuracy.Value == 0.5, "%s, %s", v.Best, v.Rule)
 	f.reports(t, "TMP/preference_reward", v.Before.Loss, v.Best.Loss, v.Best.Accuracy, v.Best.Interval[0], v.Best.Margin.Value, v.Best.MeanReward)
 	m := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, f.expand("TMP/preference_reward")))(t)
 	m.Close()
@@ -160,9 +152,8 @@ func TestRewardModelEndToEnd(t *testing.T) {
 	f.must(t, "", "merge", "--model", "TMP/preference_reward", "--output-dir", "TMP/merged")
 	f.must(t, "", strings.Fields("eval --task preference --threads 1 --model TMP/merged --dataset TMP/p.jsonl --output TMP/m.json")...)
 	var merged rewardResults
-	if err := files.LoadJSON(f.expand("TMP/m.json"), &merged); err != nil || merged.Accuracy < 0.95 {
-		t.Errorf("merged: %+v, %v", merged, err)
-	}
+	err := files.LoadJSON(f.expand("TMP/m.json"), &merged)
+	expect.True(t, err == nil && merged.Accuracy >= 0.95, "merged: %+v, %v", merged, err)
 	var all rewardResults
 	if err := files.LoadJSON(f.expand("TMP/e.json"), &all); err != nil || all.N != 60 || all.Accuracy < 0.95 {
 		t.Errorf("%+v, %v", all, err)

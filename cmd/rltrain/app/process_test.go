@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
@@ -127,9 +128,7 @@ func exitCode(t *testing.T, cmd *exec.Cmd) int {
 	t.Helper()
 	err := cmd.Wait()
 	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil || errors.As(err, &exit), "%v", err)
 	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
 		return 128 + int(status.Signal())
 	}
@@ -156,9 +155,8 @@ func (l lab) finish(t *testing.T, r recipe, out string, more ...string) time.Dur
 	t.Helper()
 	began := time.Now()
 	_, wait := l.start(t, r, out, more...)
-	if code, output := wait(); code != 0 {
-		t.Fatalf("exit code %d:\n%s", code, output)
-	}
+	code, output := wait()
+	expect.Require(t, code == 0, "exit code %d:\n%s", code, output)
 	return time.Since(began)
 }
 
@@ -195,9 +193,7 @@ func (l lab) kill(t *testing.T, r recipe, out string, after time.Duration, now f
 	if code == 0 {
 		return false
 	}
-	if code != 128+int(syscall.SIGKILL) {
-		t.Fatalf("exit code %d:\n%s", code, output)
-	}
+	expect.Require(t, code == 128+int(syscall.SIGKILL), "exit code %d:\n%s", code, output)
 	k.all++
 	checkpoint, step, _, err := run.LatestCheckpoint(r.in(out))
 	switch {
@@ -232,9 +228,7 @@ func TestKilled(t *testing.T) {
 				rows, _ := os.ReadFile(filepath.Join(r.in(parts), "logs", "metrics.jsonl"))
 				return bytes.Count(rows, []byte("\n")) > r.steps/2
 			}
-			if !l.kill(t, r, parts, 5*time.Minute, halfWay, &k) {
-				t.Fatal("the run was not hit")
-			}
+			expect.Require(t, l.kill(t, r, parts, 5*time.Minute, halfWay, &k), "the run was not hit")
 			l.kill(t, r, parts, 5*time.Minute, func() bool { return l.writing(r, parts) }, &k)
 			l.finish(t, r, parts, "--resume=auto")
 			compareRuns(t, r, whole, parts)
@@ -251,9 +245,7 @@ func compareRuns(t *testing.T, r recipe, whole, parts string) (compared int) {
 	t.Helper()
 	a, b := r.in(whole), r.in(parts)
 	newest, step, _, err := run.LatestCheckpoint(a)
-	if err != nil || step == 0 {
-		t.Fatalf("the newest checkpoint: step %d, %v", step, err)
-	}
+	expect.Require(t, err == nil && step != 0, "the newest checkpoint: step %d, %v", step, err)
 	last, _ := filepath.Rel(a, newest)
 	err = filepath.WalkDir(a, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
@@ -281,12 +273,8 @@ func compareRuns(t *testing.T, r recipe, whole, parts string) (compared int) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if compared < 8 {
-		t.Errorf("only %d files were compared", compared)
-	}
+	expect.Require(t, err == nil, "%v", err)
+	expect.True(t, compared >= 8, "only %d files were compared", compared)
 	return compared
 }
 
@@ -319,9 +307,7 @@ func timeless(t *testing.T, path, dir string) []byte {
 			}
 		}
 		line, err := json.Marshal(row)
-		if err != nil {
-			t.Fatalf("%s: %v", path, err)
-		}
+		expect.Require(t, err == nil, "%s: %v", path, err)
 		kept = append(append(kept, line...), '\n')
 	}
 	return kept

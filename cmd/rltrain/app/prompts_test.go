@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
@@ -80,9 +81,8 @@ func TestPromptsLearn(t *testing.T) {
 				t.Errorf("mean reward before and after: %+v, %+v; want at most 0.5, and at least 0.9", scores.Before, scores.After)
 			}
 			for _, row := range must.Get(report.ReadMetrics(filepath.Join(dir, "prompts_rl", "logs", "metrics.jsonl")))(t) {
-				if failed, _ := row["failed_rewards"].(float64); failed > 0 {
-					t.Errorf("%v rewards failed in step %v", failed, row["step"])
-				}
+				failed, _ := row["failed_rewards"].(float64)
+				expect.True(t, failed <= 0, "%v rewards failed in step %v", failed, row["step"])
 			}
 			if begun, err := os.ReadFile(f.expand("TMP/begun-" + name)); name != "expression" && (err != nil || strings.Count(string(begun), "begun") < 3) {
 				t.Errorf("the program began %q, %v; it is killed after each 500 questions", begun, err)
@@ -133,17 +133,11 @@ done
 		`"turn":1,"text":"b","messages":[{"role":"user","content":"`, `{"role":"assistant","content":"b"},{"role":"user","content":"More!"}`,
 		`"turn":3,`, `"row":{"prompt":"`, `"answer":"a"`,
 	} {
-		if !strings.Contains(string(asked), want) {
-			t.Errorf("the program was never asked %s", want)
-		}
+		expect.True(t, strings.Contains(string(asked), want), "the program was never asked %s", want)
 	}
-	if strings.Contains(string(asked), `"turn":4,`) {
-		t.Error("the program was asked again after it was done")
-	}
+	expect.True(t, !strings.Contains(string(asked), `"turn":4,`), "the program was asked again after it was done")
 	log, err := os.ReadFile(f.expand("TMP/prompts_rl/logs/training_log.txt"))
-	if err != nil || !strings.Contains(string(log), `b.\nMore!\nb.`) {
-		t.Errorf("no turns in the log, %v:\n%s", err, log)
-	}
+	expect.True(t, err == nil && strings.Contains(string(log), `b.\nMore!\nb.`), "no turns in the log, %v:\n%s", err, log)
 }
 
 func TestPromptsRefuse(t *testing.T) {
@@ -176,9 +170,8 @@ func TestPromptsRefuse(t *testing.T) {
 		"--mode supervised_then_rl --reward expr:1": "--mode: supervised_then_rl trains on demonstrations, and TMP/q.jsonl has none; choose rl_only",
 	} {
 		code, _, stderr := f.rltrain("", with(promptRun(), strings.Fields(wrong)...)...)
-		if code == 0 || !strings.Contains(stderr, f.expand(want)) || strings.Count(stderr, "rltrain: ") != 1 {
-			t.Errorf("%s: exit %d, %q; want %q", wrong, code, stderr, f.expand(want))
-		}
+		expect.True(t, code != 0 && strings.Contains(stderr, f.expand(want)) && strings.Count(stderr, "rltrain: ") == 1,
+			"%s: exit %d, %q; want %q", wrong, code, stderr, f.expand(want))
 	}
 }
 
@@ -221,9 +214,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 						right++
 					}
 				}
-				if right != row.Correct || len(row.Samples) != 4 {
-					t.Errorf("row %+v", row)
-				}
+				expect.True(t, right == row.Correct && len(row.Samples) == 4, "row %+v", row)
 				sum += rl.PassAt(4, right, k)
 			}
 			if got, want := set.Pass[k-1].Value, sum/30; got-want > 1e-9 || want-got > 1e-9 {
@@ -232,26 +223,19 @@ func TestEvalOfALanguageModel(t *testing.T) {
 		}
 	}
 	text, err := os.ReadFile(f.expand("TMP/out/rows.jsonl"))
-	if err != nil || strings.Count(string(text), "\n") != 240 {
-		t.Errorf("%d rows, %v", strings.Count(string(text), "\n"), err)
-	}
+	expect.True(t, err == nil && strings.Count(string(text), "\n") == 240, "%d rows, %v", strings.Count(string(text), "\n"), err)
 	for line := range strings.Lines(string(text)) {
 		var row sampleRow
 		if err := json.Unmarshal([]byte(line), &row); err != nil || row.Prompt == "" || row.Truth == "" || row.Correct != (row.Why == "") || row.Row < 1 || row.Sample < 1 || row.Sample > 4 {
 			t.Fatalf("%s: %v", line, err)
 		}
 	}
-	if results.Sets[0].Mean.Value == 0 || results.Sets[0].Rows[0].Truth != "aa" {
-		t.Errorf("%+v", results.Sets[0].PassScores)
-	}
+	expect.True(t, results.Sets[0].Mean.Value != 0 && results.Sets[0].Rows[0].Truth == "aa", "%+v", results.Sets[0].PassScores)
 	for _, want := range []string{"pass@1", "pass@4", "majority@4", f.expand("TMP/a.jsonl: task=prompts problems=30 samples_per_problem=4 temperature=1")} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%s", want, out)
-		}
+		expect.True(t, strings.Contains(out, want), "no %q in\n%s", want, out)
 	}
-	if after, _ := os.ReadFile(f.expand("TMP/prompts_rl/logs/eval_results.json")); string(after) != string(before) {
-		t.Error("the training run's results have changed")
-	}
+	after, _ := os.ReadFile(f.expand("TMP/prompts_rl/logs/eval_results.json"))
+	expect.True(t, string(after) == string(before), "the training run's results have changed")
 
 	out = f.must(t, "", append([]string{"compare", "TMP/new", "TMP/prompts_rl", "--kind-column", "sort"}, strings.Fields("--task prompts --dataset TMP/aa.jsonl --n 4 --max-new-tokens 2 --output TMP/compared.json")...)...)
 	var compared problemComparison
@@ -261,9 +245,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	for _, want := range []string{"B - A", "pass@1 of 0", "majority@4"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%s", want, out)
-		}
+		expect.True(t, strings.Contains(out, want), "no %q in\n%s", want, out)
 	}
 	greedy := f.must(t, "", strings.Fields("eval --task sum_digits --model TMP/prompts_rl --eval-samples 6 --max-new-tokens 4 --digits-max 99")...)
 	if !strings.Contains(greedy, "evaluate at least 30 problems") || !strings.Contains(greedy, "sum_digits: task=sum_digits problems=6 samples_per_problem=1 temperature=0") || !strings.Contains(greedy, "kind") {
@@ -283,9 +265,8 @@ func TestEvalOfALanguageModel(t *testing.T) {
 		"--model TMP/new --n 3": "--n: does not apply to task intent",
 	} {
 		code, _, stderr := f.rltrain("", append([]string{"eval"}, strings.Fields(wrong)...)...)
-		if code == 0 || !strings.Contains(stderr, f.expand(want)) {
-			t.Errorf("%s: exit %d, %q; want %q", wrong, code, stderr, f.expand(want))
-		}
+		expect.True(t, code != 0 && strings.Contains(stderr, f.expand(want)),
+			"%s: exit %d, %q; want %q", wrong, code, stderr, f.expand(want))
 	}
 	if code, _, stderr := f.rltrain("", strings.Fields("compare TMP/new TMP/prompts_rl --task sum_digits --adapter TMP/x")...); code != shared.ExitUsage || !strings.Contains(stderr, "name two folders of models or adapters") {
 		t.Errorf("exit %d, %q", code, stderr)
@@ -302,23 +283,19 @@ func TestTurnsOfAConversation(t *testing.T) {
 	out := f.must(t, "", "eval", "--task", "prompts", "--model", "TMP/chat", "--dataset", "TMP/q.jsonl", "--turns-cmd", "sh TMP/other.sh",
 		"--max-turns", "2", "--stop", strings.Join(strings.Split("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", ""), ","),
 		"--max-new-tokens", "64", "--n", "4", "--output", "TMP/r.json")
-	if want := "warning: skipped 1 problems that leave no room for 64 new tokens"; !strings.Contains(out, want) {
-		t.Errorf("no %q in\n%s", want, out)
-	}
+	want := "warning: skipped 1 problems that leave no room for 64 new tokens"
+	expect.True(t, strings.Contains(out, want), "no %q in\n%s", want, out)
 	var results problemResults
 	readResults(t, f.expand("TMP/r.json"), &results)
-	if set := results.Sets[0]; set.TooLong != 1 || set.Problems != 2 || set.Rows[1].Index != 2 || set.Failed != 0 {
-		t.Fatalf("%+v", set.PassScores)
-	}
+	set := results.Sets[0]
+	expect.Require(t, set.TooLong == 1 && set.Problems == 2 && set.Rows[1].Index == 2 && set.Failed == 0, "%+v", set.PassScores)
 	turns := 0
 	for _, row := range results.Sets[0].Rows {
 		for _, try := range row.Samples {
 			turns += strings.Count(try.Text, "\nuser: More!\nassistant: ")
 		}
 	}
-	if turns == 0 {
-		t.Errorf("no sample has a second turn: %+v", results.Sets[0].Rows)
-	}
+	expect.True(t, turns != 0, "no sample has a second turn: %+v", results.Sets[0].Rows)
 }
 
 // TestPromptsRewardedByAModel uses the probability of a classifier's label as the reward of a completion.
@@ -333,14 +310,11 @@ func TestPromptsRewardedByAModel(t *testing.T) {
 	for _, row := range rows {
 		if mean, ok := row[name].(float64); ok {
 			found++
-			if !(mean > 0 && mean < 1) || row["failed_rewards"] != 0.0 {
-				t.Errorf("mean probability %v, %v failed", mean, row["failed_rewards"])
-			}
+			expect.True(t, mean > 0 && mean < 1 && row["failed_rewards"] == 0.0,
+				"mean probability %v, %v failed", mean, row["failed_rewards"])
 		}
 	}
-	if found == 0 {
-		t.Errorf("no %s in %v", name, rows)
-	}
+	expect.True(t, found != 0, "no %s in %v", name, rows)
 	if code, _, stderr := f.rltrain("", with(promptRun("--reward", "model:TMP/none"), "--output-dir", "TMP/no")...); code == 0 || !strings.Contains(stderr, "TMP/none") && !strings.Contains(stderr, "/none") {
 		t.Errorf("a model that is not there: exit code %d, %s", code, stderr)
 	}

@@ -12,8 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/dist/disttest"
 	"github.com/rltrain/rltrain/rl/run"
@@ -69,9 +68,8 @@ func (r *ranks) cause(t *testing.T, rank int) string {
 			ExtraInfo struct{ Timestamp string }
 		}
 	}
-	if err := json.Unmarshal(data, &said); err != nil || said.Message.ExtraInfo.Timestamp == "" {
-		t.Fatalf("%v: %s", err, data)
-	}
+	err := json.Unmarshal(data, &said)
+	expect.Require(t, err == nil && said.Message.ExtraInfo.Timestamp != "", "%v: %s", err, data)
 	return said.Message.Message
 }
 
@@ -80,14 +78,10 @@ func (r *ranks) finish(t *testing.T) {
 	t.Helper()
 	codes, outputs := r.wait()
 	for rank, code := range codes {
-		if code != 0 {
-			t.Fatalf("rank %d: exit code %d:\n%s", rank, code, outputs[rank])
-		}
+		expect.Require(t, code == 0, "rank %d: exit code %d:\n%s", rank, code, outputs[rank])
 	}
 	for rank, output := range outputs[1:] {
-		if output != "" {
-			t.Errorf("rank %d says:\n%s", rank+1, output)
-		}
+		expect.Same(t, "", output, "rank %d says:\n", rank+1)
 	}
 }
 
@@ -128,9 +122,7 @@ func apart(t *testing.T, a, b string) float64 {
 		return all
 	}
 	x, y := of(a), of(b)
-	if len(x) == 0 || len(x) != len(y) {
-		t.Fatalf("%d and %d tensors", len(x), len(y))
-	}
+	expect.Require(t, len(x) != 0 && len(x) == len(y), "%d and %d tensors", len(x), len(y))
 	for name, values := range x {
 		for i, v := range values {
 			widest = max(widest, math.Abs(float64(v)-float64(y[name][i])))
@@ -143,9 +135,7 @@ func apart(t *testing.T, a, b string) float64 {
 func lastCheckpoint(t *testing.T, dir string) string {
 	t.Helper()
 	path, _, _, err := run.LatestCheckpoint(dir)
-	if err != nil || path == "" {
-		t.Fatalf("no checkpoint: %v", err)
-	}
+	expect.Require(t, err == nil && path != "", "no checkpoint: %v", err)
 	return path
 }
 
@@ -155,13 +145,10 @@ func sameRun(t *testing.T, r recipe, one, several string) {
 	t.Helper()
 	a, b := filepath.Join(one, r.stage), filepath.Join(several, r.stage)
 	if strings.HasPrefix(r.stage, "sum_digits") {
-		if diff := cmp.Diff(written(t, a), written(t, b)); diff != "" {
-			t.Errorf("answers (-one rank +several):\n%s", diff)
-		}
+		expect.Equal(t, written(t, a), written(t, b), "answers")
 	}
-	if d := apart(t, lastCheckpoint(t, a), lastCheckpoint(t, b)); d > 1e-5 {
-		t.Errorf("weights differ by %g", d)
-	}
+	d := apart(t, lastCheckpoint(t, a), lastCheckpoint(t, b))
+	expect.True(t, d <= 1e-5, "weights differ by %g", d)
 }
 
 // TestRanks compares two processes with one. "make dist" does the same with more algorithms and ranks, and kills some
@@ -219,17 +206,14 @@ func TestRanksEnd(t *testing.T) {
 		all := under(t, out, "600")
 		must.Do(t, all.processes[1].Signal(syscall.SIGUSR1))
 		codes, outputs := all.wait()
-		if codes[0] != 1 || codes[1] != 128+int(syscall.SIGUSR1) {
-			t.Errorf("exit codes %v:\n%s\n%s", codes, outputs[0], outputs[1])
-		}
-		if cause := all.cause(t, 0); !strings.Contains(cause, "stopped") {
-			t.Errorf("rank 0 says %q", cause)
-		}
+		expect.True(t, codes[0] == 1 && codes[1] == 128+int(syscall.SIGUSR1),
+			"exit codes %v:\n%s\n%s", codes, outputs[0], outputs[1])
+		cause := all.cause(t, 0)
+		expect.True(t, strings.Contains(cause, "stopped"), "rank 0 says %q", cause)
 		rows := must.Get(os.ReadFile(filepath.Join(out, r.stage, "logs", "metrics.jsonl")))(t)
 		steps := bytes.Count(rows, []byte(`"loss":`))
-		if _, step, _, err := run.LatestCheckpoint(filepath.Join(out, r.stage)); err != nil || step == 0 || step != steps {
-			t.Errorf("step %d of %d was saved, %v", step, steps, err)
-		}
+		_, step, _, err := run.LatestCheckpoint(filepath.Join(out, r.stage))
+		expect.True(t, err == nil && step != 0 && step == steps, "step %d of %d was saved, %v", step, steps, err)
 	})
 	t.Run("hangs", func(t *testing.T) {
 		all := under(t, filepath.Join(t.TempDir(), "out"), "8")
@@ -244,9 +228,8 @@ func TestRanksEnd(t *testing.T) {
 			t.Errorf("rank 1 ends with code %d:\n%s", code, output)
 		}
 		for rank := range 2 {
-			if cause := all.cause(t, rank); !strings.Contains(cause, "rank 1") {
-				t.Errorf("rank %d reports %q to torchrun", rank, cause)
-			}
+			cause := all.cause(t, rank)
+			expect.True(t, strings.Contains(cause, "rank 1"), "rank %d reports %q to torchrun", rank, cause)
 		}
 	})
 	for killed := range 2 {
@@ -279,12 +262,10 @@ func TestRanksEnd(t *testing.T) {
 		all := l.startRanks(t, r, filepath.Join(t.TempDir(), "out"), 2, func(rank int) []string { return []string{"--seed", fmt.Sprint(5 + rank)} })
 		codes, outputs := all.wait()
 		for rank, output := range outputs {
-			if codes[rank] != 1 || !strings.Contains(output, "rank 1 has seed 6, rank 0 has 5") {
-				t.Errorf("rank %d: exit code %d:\n%s", rank, codes[rank], output)
-			}
-			if cause := all.cause(t, rank); !strings.Contains(output, cause) {
-				t.Errorf("rank %d reports %q to torchrun and prints\n%s", rank, cause, output)
-			}
+			expect.True(t, codes[rank] == 1 && strings.Contains(output, "rank 1 has seed 6, rank 0 has 5"),
+				"rank %d: exit code %d:\n%s", rank, codes[rank], output)
+			cause := all.cause(t, rank)
+			expect.True(t, strings.Contains(output, cause), "rank %d reports %q to torchrun and prints\n%s", rank, cause, output)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 )
@@ -20,9 +21,7 @@ func TestReports(t *testing.T) {
 	f.must(t, "", append(options, "--seed", "1")...)
 	f.must(t, "", append(options, "--seed", "2")...)
 	dir := f.expand("TMP/out/sum_digits_rl")
-	if out := f.must(t, "", "report", dir); out != dir+"/report.html\n" {
-		t.Errorf("printed %q", out)
-	}
+	expect.Same(t, dir+"/report.html\n", f.must(t, "", "report", dir), "printed")
 	out := f.must(t, "", "report", dir, dir+".1", "--output", "TMP/both.html")
 	if both := string(readFile(t, f.expand("TMP/both.html"))); !strings.Contains(out, "both.html") || !strings.Contains(both, "<td>seed</td><td>2</td><td>1</td>") {
 		t.Errorf("printed %q, and the page does not say what differs", out)
@@ -49,23 +48,18 @@ func TestReports(t *testing.T) {
 		handler.ServeHTTP(w, r)
 		return w.Code, w.Body.String()
 	}
-	if code, page := ask("/", "127.0.0.1:1234"); code != 200 || !strings.Contains(page, `fetch("stamp")`) {
-		t.Errorf("the page: %d", code)
-	}
+	code, page := ask("/", "127.0.0.1:1234")
+	expect.True(t, code == 200 && strings.Contains(page, `fetch("stamp")`), "the page: %d", code)
 	_, stamp := ask("/stamp", "localhost:1234")
-	if _, same := ask("/stamp", "localhost:1234"); same != stamp {
-		t.Error("the stamp changes by itself")
-	}
+	_, same := ask("/stamp", "localhost:1234")
+	expect.True(t, same == stamp, "the stamp changes by itself")
 	log, err := os.OpenFile(filepath.Join(dir, "logs", "metrics.jsonl"), os.O_APPEND|os.O_WRONLY, 0)
 	if err == nil {
 		_, err = log.WriteString("{\"step\":9}\n")
 	}
-	if err != nil || log.Close() != nil {
-		t.Fatal(err)
-	}
-	if _, other := ask("/stamp", "localhost:1234"); other == stamp {
-		t.Error("the stamp stays where there is more")
-	}
+	expect.Require(t, err == nil && log.Close() == nil, "%v", err)
+	_, other := ask("/stamp", "localhost:1234")
+	expect.True(t, other != stamp, "the stamp stays where there is more")
 	if code, _ := ask("/", "evil.example"); code != http.StatusForbidden {
 		t.Errorf("another host gets %d", code)
 	}

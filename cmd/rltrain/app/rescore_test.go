@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -20,9 +21,7 @@ func TestRescore(t *testing.T) {
 	for _, algorithm := range []string{"grpo", "ppo"} {
 		f.must(t, "", with(options, "--algorithm", algorithm)...)
 		records, err := readRecords(file)
-		if err != nil || len(records) != 12 {
-			t.Fatalf("%d answers, %v", len(records), err)
-		}
+		expect.Require(t, err == nil && len(records) == 12, "%d answers, %v", len(records), err)
 		first := records[0]
 		if len(first.Each) != 2 || first.Reward != 2*first.Each[0].Value+first.Each[1].Value || first.Shown == "" || len(first.Tokens) == 0 || first.Tier == "" || records[11].Step != 2 {
 			t.Errorf("the first answer: %+v", first)
@@ -37,9 +36,8 @@ func TestRescore(t *testing.T) {
 			t.Errorf("%d rescored answers, %v", len(again), err)
 		}
 	}
-	if out := f.must(t, "", "rescore", file, "--reward", "expr:'-length-1'"); !strings.Contains(out, "12 completions: 0 rewards and") {
-		t.Errorf("other rewards:\n%s", out)
-	}
+	out := f.must(t, "", "rescore", file, "--reward", "expr:'-length-1'")
+	expect.True(t, strings.Contains(out, "12 completions: 0 rewards and"), "other rewards:\n%s", out)
 	// It detects a changed reward and a file of another kind.
 	f.edit(t, file, `"reward":`, `"reward":1`)
 	if out := f.must(t, "", "rescore", file); !strings.Contains(out, " 11 rewards and") {
@@ -53,9 +51,8 @@ func TestRescore(t *testing.T) {
 		"rescore TMP/start/config.json":                "config.json:1: ",
 		"rescore " + file + " --config TMP/nowhere.ym": "nowhere.ym",
 	} {
-		if code, _, errs := f.rltrain("", strings.Fields(args)...); code == 0 || !strings.Contains(errs, want) {
-			t.Errorf("%s: exit code %d, %q; want %q", args, code, errs, want)
-		}
+		code, _, errs := f.rltrain("", strings.Fields(args)...)
+		expect.True(t, code != 0 && strings.Contains(errs, want), "%s: exit code %d, %q; want %q", args, code, errs, want)
 	}
 }
 

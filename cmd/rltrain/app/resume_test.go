@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
@@ -34,9 +35,7 @@ func TestResume(t *testing.T) {
 	train := func(more ...string) string {
 		t.Helper()
 		code, out, errs := f.rltrain("", append(options[:len(options):len(options)], more...)...)
-		if code != 0 {
-			t.Fatalf("%v: exit code %d, %s", more, code, errs)
-		}
+		expect.Require(t, code == 0, "%v: exit code %d, %s", more, code, errs)
 		return out
 	}
 	train("--num-steps", "2", "--logging-steps", "1")
@@ -103,17 +102,13 @@ func TestResumeKnowsInputs(t *testing.T) {
 		return f.rltrain("", append(strings.Fields(f.expand("--task prompts --dataset TMP/rows.jsonl --model TMP/model --max-new-tokens 4 --prompts-per-step 2 --samples-per-prompt 2 --eval-samples 4 "+
 			"--fresh-samples 0 --threads 1 --output-dir TMP/out --allow-no-signal")), append([]string{"--reward", f.expand("cmd:sh 'TMP/judge.sh'")}, more...)...)...)
 	}
-	if code, _, errs := train("--num-steps", "1", "--resume=auto"); code != 0 {
-		t.Fatal(errs)
-	}
+	code, _, errs := train("--num-steps", "1", "--resume=auto")
+	expect.Require(t, code == 0, "%v", errs)
 	record, err := run.ReadRun(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	for setting, name := range map[string]string{"dataset": "rows.jsonl", "reward": "judge.sh", "model": "model"} {
-		if record.Inputs[setting][f.expand("TMP/"+name)] == "" {
-			t.Errorf("run.json has no sum of %s %s: %v", setting, name, record.Inputs)
-		}
+		expect.True(t, record.Inputs[setting][f.expand("TMP/"+name)] != "",
+			"run.json has no sum of %s %s: %v", setting, name, record.Inputs)
 	}
 	for _, test := range []struct{ setting, file string }{{"dataset", "rows.jsonl"}, {"reward", "judge.sh"}, {"model", "model/config.json"}} {
 		path := f.expand("TMP/" + test.file)
@@ -147,9 +142,8 @@ func TestResumeKnowsInputs(t *testing.T) {
 	inexact("reward")
 	must.Do(t, os.Remove(filepath.Join(dir, "config.yaml")))
 	for more, want := range map[string]string{"--seed 7": "--seed: the run in " + dir + " began with 42, not 7", "--allow-changed seed": "seed names no file here"} {
-		if code, _, errs := train(append(strings.Fields(more), "--num-steps", "3", "--resume")...); code == 0 || !strings.Contains(errs, want) {
-			t.Errorf("%s: exit code %d, %q; want %q", more, code, errs, want)
-		}
+		code, _, errs := train(append(strings.Fields(more), "--num-steps", "3", "--resume")...)
+		expect.True(t, code != 0 && strings.Contains(errs, want), "%s: exit code %d, %q; want %q", more, code, errs, want)
 	}
 	var all map[string]any
 	must.Do(t, json.Unmarshal(readFile(t, dir+"/run.json"), &all))

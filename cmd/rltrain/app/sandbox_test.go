@@ -7,6 +7,7 @@ import (
 
 	"github.com/rltrain/rltrain/cmd/rltrain/app"
 	"github.com/rltrain/rltrain/envs/sandbox"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestSandboxCommand(t *testing.T) {
@@ -32,12 +33,9 @@ func TestSandboxCommand(t *testing.T) {
 			t.Fatalf("%s: exit code %d: %s", test.program, code, errors.String())
 		}
 		var o sandbox.Outcome
-		if err := json.Unmarshal([]byte(out.String()), &o); err != nil || strings.Count(out.String(), "\n") != 1 {
-			t.Fatalf("%s: %q, %v", test.program, out.String(), err)
-		}
-		if o.Status != test.want || o.Stdout != test.out || o.Tier != sandbox.Tiers()[0] {
-			t.Errorf("%s: %+v", test.program, o)
-		}
+		err := json.Unmarshal([]byte(out.String()), &o)
+		expect.Require(t, err == nil && strings.Count(out.String(), "\n") == 1, "%s: %q, %v", test.program, out.String(), err)
+		expect.True(t, o.Status == test.want && o.Stdout == test.out && o.Tier == sandbox.Tiers()[0], "%s: %+v", test.program, o)
 	}
 	for options, want := range map[string]string{
 		"--timeout 0": "--timeout: 0 is out of range", "--memory-mb 1": "--memory-mb: 1", "--language cobol": `unknown language "cobol"`,

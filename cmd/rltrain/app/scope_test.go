@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch/transformers"
@@ -34,19 +35,14 @@ func TestPredictRejects(t *testing.T) {
 		if test.rejected {
 			want = fmt.Sprintf("%s\t%.4f\n", rejected, p)
 		}
-		if got := f.must(t, "the cat", "predict", "--model", "MODEL", "--rejection", at); got != want {
-			t.Errorf("--rejection %s: %q, want %q", at, got, want)
-		}
+		expect.Same(t, want, f.must(t, "the cat", "predict", "--model", "MODEL", "--rejection", at), "--rejection %s", at)
 		var answer prediction
 		must.Do(t, json.Unmarshal([]byte(f.must(t, "the cat", "predict", "--model", "MODEL", "--json", "--rejection", at)), &answer))
-		if answer.Rejected != test.rejected || answer.Label != label {
-			t.Errorf("--rejection %s: %+v", at, answer)
-		}
+		expect.True(t, answer.Rejected == test.rejected && answer.Label == label, "--rejection %s: %+v", at, answer)
 	}
 	for _, wrong := range []string{"1.5", "-0.1", "NaN"} {
-		if code, _, stderr := f.rltrain("", "predict", "--model", "MODEL", "--rejection", wrong); code != 2 || !strings.Contains(stderr, "--rejection: ") {
-			t.Errorf("--rejection %s: code %d, %s", wrong, code, stderr)
-		}
+		code, _, stderr := f.rltrain("", "predict", "--model", "MODEL", "--rejection", wrong)
+		expect.True(t, code == 2 && strings.Contains(stderr, "--rejection: "), "--rejection %s: code %d, %s", wrong, code, stderr)
 	}
 }
 
@@ -82,13 +78,10 @@ func TestEvalOutOfScope(t *testing.T) {
 			math.Abs(got.Threshold-test.threshold) > 1e-6 || got.Recall != want.Recall || got.FalseAlarms != want.FalseAlarms || got.Accuracy != want.Accuracy || got.AUROC != want.AUROC {
 			t.Errorf("%+v, want %+v", got, want)
 		}
-		if len(results.Selective) < 2 || results.Selective[0].Accuracy != results.Accuracy {
-			t.Errorf("selective accuracy %+v of %v", results.Selective, results.Accuracy)
-		}
+		expect.True(t, len(results.Selective) >= 2 && results.Selective[0].Accuracy == results.Accuracy,
+			"selective accuracy %+v of %v", results.Selective, results.Accuracy)
 		for _, want := range []string{"2 texts out of scope (other)", "surest texts"} {
-			if !strings.Contains(printed, want) {
-				t.Errorf("no %q in\n%s", want, printed)
-			}
+			expect.True(t, strings.Contains(printed, want), "no %q in\n%s", want, printed)
 		}
 	}
 	for _, test := range []struct{ more, want string }{
@@ -98,8 +91,7 @@ func TestEvalOutOfScope(t *testing.T) {
 		{"--out-of-scope-label nothing", `has 0 rows with label`},
 		{"--out-of-scope-label other --split val", "pass --rejection"},
 	} {
-		if code, _, stderr := f.rltrain("", append(args, strings.Fields(test.more)...)...); code != 2 || !strings.Contains(stderr, test.want) {
-			t.Errorf("%s: code %d, %s", test.more, code, stderr)
-		}
+		code, _, stderr := f.rltrain("", append(args, strings.Fields(test.more)...)...)
+		expect.True(t, code == 2 && strings.Contains(stderr, test.want), "%s: code %d, %s", test.more, code, stderr)
 	}
 }

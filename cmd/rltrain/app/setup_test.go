@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/libtorch"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
@@ -50,13 +51,10 @@ func TestCommandsNeedLibtorch(t *testing.T) {
 			t.Errorf("%s: exit %d, %q", args, code, stderr)
 		}
 		code, _, stderr = f.rltrain("", append(strings.Fields(args), "--yes")...)
-		if code != 1 || !strings.Contains(stderr, "no-index") {
-			t.Errorf("%s --yes: exit %d, %q", args, code, stderr)
-		}
+		expect.True(t, code == 1 && strings.Contains(stderr, "no-index"), "%s --yes: exit %d, %q", args, code, stderr)
 	}
-	if entries := must.Get(os.ReadDir(f.tmp))(t); len(entries) > 0 {
-		t.Errorf("%s was written", entries[0].Name())
-	}
+	entries := must.Get(os.ReadDir(f.tmp))(t)
+	expect.True(t, len(entries) == 0, "%s was written", entries[0].Name())
 	if code, out, stderr := f.rltrain("", "setup"); code != 1 || out != "" || !strings.Contains(stderr, "no-index") {
 		t.Errorf("setup: exit %d, %q, %q", code, out, stderr)
 	}
@@ -73,24 +71,20 @@ func TestSetup(t *testing.T) {
 		t.Skip("libtorch is known to the core alone")
 	}
 	out := f.must(t, "", "setup")
-	if !strings.Contains(out, "libtorch "+libtorch.Version) || !strings.Contains(out, "rltrain is ready") {
-		t.Errorf("setup prints %q", out)
-	}
+	expect.True(t, strings.Contains(out, "libtorch "+libtorch.Version) && strings.Contains(out, "rltrain is ready"),
+		"setup prints %q", out)
 	for args, want := range map[string]string{
 		"setup --device tpu": `"tpu" is not one of cpu, cuda`, "setup --offline a --export b": "exclude each other", "setup --offline TMP/none": "is not a folder",
 	} {
-		if code, _, stderr := f.rltrain("", strings.Fields(args)...); code != 2 || !strings.Contains(stderr, want) {
-			t.Errorf("%s: exit %d, %q", args, code, stderr)
-		}
+		code, _, stderr := f.rltrain("", strings.Fields(args)...)
+		expect.True(t, code == 2 && strings.Contains(stderr, want), "%s: exit %d, %q", args, code, stderr)
 	}
 }
 
 // TestVersion: --json says what runs here.
 func TestVersion(t *testing.T) {
 	var f folders
-	if got, want := f.must(t, "", "version"), "rltrain version "+shared.Version+"\n"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	expect.Same(t, "rltrain version "+shared.Version+"\n", f.must(t, "", "version"), "must")
 	var b build
 	must.Do(t, json.Unmarshal([]byte(f.must(t, "", "version", "--json")), &b))
 	if b.Version != shared.Version || b.ABI != torch.ABIVersion || b.Libtorch.Version != libtorch.Version || b.Libtorch.Folder == "" || b.Core == "" {
@@ -98,9 +92,7 @@ func TestVersion(t *testing.T) {
 	}
 	packaged(t)
 	must.Do(t, json.Unmarshal([]byte(f.must(t, "", "version", "--json")), &b))
-	if !strings.Contains(b.Libtorch.Missing, "rltrain setup") {
-		t.Errorf("without libtorch: %+v", b)
-	}
+	expect.True(t, strings.Contains(b.Libtorch.Missing, "rltrain setup"), "without libtorch: %+v", b)
 }
 
 // TestManual: the page has every command and option, and troff understands it.
@@ -108,9 +100,7 @@ func TestManual(t *testing.T) {
 	var f folders
 	page := f.must(t, "", "man")
 	for _, want := range []string{".TH RLTRAIN 1", ".SS rltrain models pull NAME", ".B \\-\\-offline VALUE", ".B \\-\\-learning\\-rate X", "RLTRAIN_CACHE"} {
-		if !strings.Contains(page, want) {
-			t.Errorf("no %q", want)
-		}
+		expect.True(t, strings.Contains(page, want), "no %q", want)
 	}
 	man, err := exec.LookPath("man")
 	if err != nil {
@@ -130,9 +120,7 @@ func TestDoctorFirst(t *testing.T) {
 	var f folders
 	out := f.must(t, "", "doctor")
 	for _, want := range []string{"System\n", "glibc 2.", "libtorch          " + libtorch.Version, "GB free", "Operators\n", "Sandbox for programs\n"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%s", want, out)
-		}
+		expect.True(t, strings.Contains(out, want), "no %q in\n%s", want, out)
 	}
 	packaged(t)
 	code, out, stderr := f.rltrain("", "doctor")

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/run"
 )
@@ -47,15 +48,11 @@ func TestKeptWeights(t *testing.T) {
 		return must.Get(os.ReadFile(filepath.Join(r.in(out), name, "model.safetensors")))(t)
 	}
 	best, last := weights("best", ""), weights("last", "")
-	if bytes.Equal(best, last) {
-		t.Fatal("the best weights are the last: the test shows nothing")
-	}
-	if !bytes.Equal(weights("both", ""), best) || !bytes.Equal(weights("both", "last"), last) {
-		t.Error("--keep both: the folder has not the best weights, or its subfolder last not the last")
-	}
-	if _, err := os.Stat(filepath.Join(r.in(filepath.Join(l.tmp, "best")), "last")); err == nil {
-		t.Error("--keep best has a subfolder last")
-	}
+	expect.Require(t, !bytes.Equal(best, last), "the best weights are the last: the test shows nothing")
+	expect.True(t, bytes.Equal(weights("both", ""), best) && bytes.Equal(weights("both", "last"), last),
+		"--keep both: the folder has not the best weights, or its subfolder last not the last")
+	_, err := os.Stat(filepath.Join(r.in(filepath.Join(l.tmp, "best")), "last"))
+	expect.True(t, err != nil, "--keep best has a subfolder last")
 }
 
 // TestSecondInterrupt: the first Ctrl-C waits for the update, the second ends the process at once; the resumed run equals an
@@ -68,17 +65,14 @@ func TestSecondInterrupt(t *testing.T) {
 	whole, parts := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "out")
 	l.finish(t, r, whole, "--save-steps", "1")
 	for tries := 0; ; tries++ {
-		if tries == 5 {
-			t.Fatal("every second signal came after the end of the process")
-		}
+		expect.Require(t, tries != 5, "every second signal came after the end of the process")
 		must.Do(t, os.RemoveAll(parts))
 		if l.interruptTwice(t, r, parts) {
 			break
 		}
 	}
-	if _, step, _, err := run.LatestCheckpoint(r.in(parts)); err != nil || step == r.steps {
-		t.Errorf("the newest checkpoint is of step %d, %v", step, err)
-	}
+	_, step, _, err := run.LatestCheckpoint(r.in(parts))
+	expect.True(t, err == nil && step != r.steps, "the newest checkpoint is of step %d, %v", step, err)
 	l.finish(t, r, parts, "--resume", "--save-steps", "1")
 	compareRuns(t, r, whole, parts)
 }
@@ -93,9 +87,7 @@ func (l lab) interruptTwice(t *testing.T, r recipe, out string) bool {
 		cmd.Stdout = cmd.Stderr // lines about steps, and the answer
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 	answered := false
 	lines := bufio.NewScanner(pipe)
 	for lines.Scan() {
@@ -107,8 +99,7 @@ func (l lab) interruptTwice(t *testing.T, r recipe, out string) bool {
 			_ = cmd.Process.Signal(syscall.SIGINT)
 		}
 	}
-	if code := exitCode(t, cmd); code != 130 || !answered {
-		t.Errorf("exit code %d, answered %v; want 130 after an answer", code, answered)
-	}
+	code := exitCode(t, cmd)
+	expect.True(t, code == 130 && answered, "exit code %d, answered %v; want 130 after an answer", code, answered)
 	return cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled()
 }

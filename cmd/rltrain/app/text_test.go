@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -29,9 +30,7 @@ func (f folders) letters(t *testing.T, name string) {
 func (f folders) stageOf(t *testing.T, out, algorithm string) string {
 	t.Helper()
 	found, err := filepath.Glob(f.expand(out) + "/classification_" + algorithm + "_*")
-	if err != nil || len(found) != 1 {
-		t.Fatalf("%d folders of %s in %s: %v", len(found), algorithm, out, err)
-	}
+	expect.Require(t, err == nil && len(found) == 1, "%d folders of %s in %s: %v", len(found), algorithm, out, err)
 	return found[0]
 }
 
@@ -54,18 +53,16 @@ func TestText(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			out := "TMP/" + strings.ReplaceAll(test.name, " ", "_")
 			options := slices.Concat(few, strings.Fields(test.options), []string{"--output-dir", out})
-			if code, _, errs := f.rltrain("", options...); code != 0 {
-				t.Fatalf("exit code %d: %s", code, errs)
-			}
+			code, _, errs := f.rltrain("", options...)
+			expect.Require(t, code == 0, "exit code %d: %s", code, errs)
 			dir := f.stageOf(t, out, test.algorithm)
 			p, err := policy.ReadClassifier(dir)
 			labels := []string{"high", "low", "lower"}
 			if strings.Contains(test.options, "--labels") {
 				labels = []string{"lower", "high", "low"}
 			}
-			if err != nil || p.Pooling != test.pooling || !slices.Equal(p.Labels, labels) {
-				t.Fatalf("pooling %q, labels %q: %v", p.Pooling, p.Labels, err)
-			}
+			expect.Require(t, err == nil && p.Pooling == test.pooling && slices.Equal(p.Labels, labels),
+				"pooling %q, labels %q: %v", p.Pooling, p.Labels, err)
 			for _, name := range []string{"training_curves.png", "README.md", "adapter_model.safetensors", "checkpoints/checkpoint-2"} {
 				if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 					t.Error(err)
@@ -79,19 +76,14 @@ func TestText(t *testing.T) {
 				Accuracy float64
 			}
 			readResults(t, filepath.Join(dir, "logs", "eval_results.json"), &results)
-			if results.N != 12 {
-				t.Errorf("measured on %d rows, want the 12 test rows", results.N)
-			}
+			expect.Same(t, 12, results.N, "measured on %d rows, want the 12 test rows", results.N)
 			// eval reproduces the training metrics and agrees with predict.
 			var again struct{ Accuracy float64 }
 			f.must(t, "", "eval", "--task", "text", "--model", dir, "--dataset", "TMP/rows.csv", "--output-dir", "TMP/eval")
 			readResults(t, f.expand("TMP/eval/logs/eval_results.json"), &again)
-			if again.Accuracy != results.Accuracy {
-				t.Errorf("eval finds %v, the run %v", again.Accuracy, results.Accuracy)
-			}
-			if label, _, _ := strings.Cut(f.must(t, "a cat\n", "predict", "--model", dir), "\t"); !slices.Contains(p.Labels, label) {
-				t.Errorf("predicted %q", label)
-			}
+			expect.Same(t, results.Accuracy, again.Accuracy, "eval finds %v, the run %v", again.Accuracy, results.Accuracy)
+			label, _, _ := strings.Cut(f.must(t, "a cat\n", "predict", "--model", dir), "\t")
+			expect.True(t, slices.Contains(p.Labels, label), "predicted %q", label)
 			// Training continues from the result, with the same kind of policy only.
 			more := slices.Concat(few, strings.Fields("--algorithm ppo --policy "+map[bool]string{true: "score", false: "head"}[test.pooling == policy.PoolScore]),
 				[]string{"--rl-episodes", "1", "--pretrained-model", dir, "--output-dir", out + "_more"})
@@ -118,13 +110,10 @@ func TestTextResumes(t *testing.T) {
 		return string(readFile(t, filepath.Join(f.stageOf(t, out, "ppo"), "checkpoints", "checkpoint-4", "adapter_model.safetensors")))
 	}
 	for _, run := range []string{"--rl-episodes 4 --output-dir TMP/whole", "--rl-episodes 2 --output-dir TMP/parts", "--rl-episodes 4 --output-dir TMP/parts --resume"} {
-		if code, _, errs := f.rltrain("", append(options, strings.Fields(run)...)...); code != 0 {
-			t.Fatalf("%s: exit code %d: %s", run, code, errs)
-		}
+		code, _, errs := f.rltrain("", append(options, strings.Fields(run)...)...)
+		expect.Require(t, code == 0, "%s: exit code %d: %s", run, code, errs)
 	}
-	if weights("TMP/whole") != weights("TMP/parts") {
-		t.Error("the weights differ")
-	}
+	expect.Same(t, weights("TMP/parts"), weights("TMP/whole"), "the weights differ")
 }
 
 func TestTextRefuses(t *testing.T) {
@@ -150,11 +139,9 @@ func TestTextRefuses(t *testing.T) {
 		{"--policy head --model BASE --dataset TMP/rows.csv --prompt-template {text}", "applies only with --policy generate or score"},
 	} {
 		code, _, errs := f.rltrain("", append(strings.Fields("--task text --output-dir TMP/out --threads 1"), strings.Fields(test.options)...)...)
-		if code == 0 || !strings.Contains(errs, test.want) {
-			t.Errorf("%s: exit code %d, %q; want %q", test.options, code, errs, test.want)
-		}
-		if _, err := os.Stat(f.expand("TMP/out")); err == nil {
-			t.Fatalf("%s: a folder was made", test.options)
-		}
+		expect.True(t, code != 0 && strings.Contains(errs, test.want),
+			"%s: exit code %d, %q; want %q", test.options, code, errs, test.want)
+		_, err := os.Stat(f.expand("TMP/out"))
+		expect.Require(t, err != nil, "%s: a folder was made", test.options)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
@@ -22,9 +23,8 @@ func TestWarmUpOfDigits(t *testing.T) {
 	options := strings.Fields(`train --task reverse_digits --tiny-layers 1 --tiny-hidden 32 --eval-samples 2 --max-new-tokens 8 --output-dir TMP`)
 	f.must(t, "", with(options, "--mode", "supervised", "--warmup-until", "0", "--max-steps", "2")...)
 	dir := filepath.Join(f.tmp, "reverse_digits_supervised")
-	if got := string(readFile(t, filepath.Join(dir, "logs", "training_log.txt"))); !strings.Contains(got, "Supervised training complete after 0 updates") {
-		t.Errorf("log:\n%s", got)
-	}
+	got := string(readFile(t, filepath.Join(dir, "logs", "training_log.txt")))
+	expect.True(t, strings.Contains(got, "Supervised training complete after 0 updates"), "log:\n%s", got)
 	f.must(t, "", append(drop(options, "--tiny-layers", "--tiny-hidden"), "--mode", "rl_only", "--pretrained-model", dir,
 		"--num-steps", "1", "--prompts-per-step", "2", "--samples-per-prompt", "2", "--fresh-samples", "3")...)
 	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
@@ -37,19 +37,15 @@ func TestWarmUpOfDigits(t *testing.T) {
 		Hidden int `json:"hidden_size"`
 	}
 	must.Do(t, json.Unmarshal(readFile(t, filepath.Join(dir, "config.json")), &saved))
-	if saved.Hidden != 64 {
-		t.Errorf("a model of width %d, want 64", saved.Hidden)
-	}
+	expect.Same(t, 64, saved.Hidden, "a model of width")
 	// The previous run stays complete, and its name did not point to the new run until that was written.
 	for path, want := range map[string]string{dir: "tiny_hidden: 64", dir + ".1": "tiny_hidden: 32"} {
-		if got := string(readFile(t, filepath.Join(path, "config.yaml"))); !strings.Contains(got, want) {
-			t.Errorf("%s/config.yaml lacks %q:\n%s", path, want, got)
-		}
+		got := string(readFile(t, filepath.Join(path, "config.yaml")))
+		expect.True(t, strings.Contains(got, want), "%s/config.yaml lacks %q:\n%s", path, want, got)
 	}
 	for _, name := range []string{"logs/training_log.txt", "README.md"} {
-		if got := string(readFile(t, filepath.Join(dir, name))); strings.Contains(got, ".new") {
-			t.Errorf("%s names the folder of a run under way:\n%s", name, got)
-		}
+		got := string(readFile(t, filepath.Join(dir, name)))
+		expect.True(t, !strings.Contains(got, ".new"), "%s names the folder of a run under way:\n%s", name, got)
 	}
 	for range 3 {
 		f.must(t, "", with(options, "--mode", "supervised", "--warmup-until", "0", "--max-steps", "2", "--keep-runs", "1")...)
@@ -70,9 +66,8 @@ func TestFilesOfALanguageModelRun(t *testing.T) {
 	if code, _, stderr := f.rltrain("", "generate", "--model", dir, "--input", dir+"/logs/try.jsonl", "--output", "TMP/tried.jsonl", "--max-new-tokens", "4"); code != 0 {
 		t.Fatalf("trying it: %s", stderr)
 	}
-	if rows := strings.Count(string(readFile(t, f.expand("TMP/tried.jsonl"))), "\n"); rows != 3 {
-		t.Errorf("%d prompts to try, want 3", rows)
-	}
+	rows := strings.Count(string(readFile(t, f.expand("TMP/tried.jsonl"))), "\n")
+	expect.True(t, rows == 3, "%d prompts to try, want 3", rows)
 	f.must(t, "", "report", dir)
 	for name, want := range map[string][]string{
 		"README.md":      {"pipeline_tag: text-generation", "rltrain generate --model . --input logs/try.jsonl", "| before", "num_steps"},
@@ -81,9 +76,7 @@ func TestFilesOfALanguageModelRun(t *testing.T) {
 	} {
 		got := string(readFile(t, filepath.Join(dir, name)))
 		for _, text := range want {
-			if !strings.Contains(got, text) {
-				t.Errorf("%s lacks %q", name, text)
-			}
+			expect.True(t, strings.Contains(got, text), "%s lacks %q", name, text)
 		}
 	}
 	if code, _, stderr := f.rltrain("", "predict", "--model", dir); code != 2 || !strings.Contains(stderr, "is a language model, trained on task sum_digits; use rltrain generate") {
@@ -93,9 +86,8 @@ func TestFilesOfALanguageModelRun(t *testing.T) {
 		"eval --dataset x.jsonl --model " + dir:        "trained on task sum_digits; pass --task sum_digits",
 		"compare --dataset x.jsonl " + dir + " " + dir: "trained on task sum_digits; pass --task sum_digits",
 	} {
-		if code, _, stderr := f.rltrain("", strings.Fields(args)...); code != 2 || !strings.Contains(stderr, want) {
-			t.Errorf("%s: exit code %d, %q", args, code, stderr)
-		}
+		code, _, stderr := f.rltrain("", strings.Fields(args)...)
+		expect.True(t, code == 2 && strings.Contains(stderr, want), "%s: exit code %d, %q", args, code, stderr)
 	}
 	if code, _, stderr := f.rltrain("", "generate", "--model", "TMP/out/sum_digits_rll", "--input", "TMP/tried.jsonl"); code == 0 || !strings.Contains(stderr, "did you mean "+dir+"?") {
 		t.Errorf("exit code %d, %q", code, stderr)
@@ -131,9 +123,7 @@ func TestRewards(t *testing.T) {
 		"score":      `--reward: unknown reward "score"`,
 	} {
 		code, _, stderr := f.rltrain("", append(options, "--reward", reward)...)
-		if code == 0 || !strings.Contains(stderr, want) {
-			t.Errorf("%s: exit code %d, %q; want %q", reward, code, stderr, want)
-		}
+		expect.True(t, code != 0 && strings.Contains(stderr, want), "%s: exit code %d, %q; want %q", reward, code, stderr, want)
 	}
 	f.problems(t, "TMP/train.jsonl", 0, 20)
 	for args, want := range map[string]string{
@@ -141,9 +131,8 @@ func TestRewards(t *testing.T) {
 		"--reward accuracy --judge TMP/x": "--judge: no reward in accuracy asks a language model",
 	} {
 		code, _, stderr := f.rltrain("", append(strings.Fields("--task gsm8k --dataset TMP/train.jsonl --model TMP/start --output-dir TMP/out --eval-samples 2"), strings.Fields(args)...)...)
-		if code != shared.ExitUsage || !strings.Contains(stderr, want) {
-			t.Errorf("%s: exit code %d, %q; want %q", args, code, stderr, want)
-		}
+		expect.True(t, code == shared.ExitUsage && strings.Contains(stderr, want),
+			"%s: exit code %d, %q; want %q", args, code, stderr, want)
 	}
 }
 
@@ -160,9 +149,8 @@ func TestLongPrompts(t *testing.T) {
 	f.problems(t, "TMP/test.jsonl", 50, 4)
 	f.must(t, "", append(options, "--dataset", "TMP/some.jsonl", "--few-shot", "0")...)
 	log := string(readFile(t, f.expand("TMP/out/gsm8k_rl/logs/training_log.txt")))
-	if want := "warning: 1 of 11 training prompts leave no room for 4 new tokens"; !strings.Contains(log, want) {
-		t.Errorf("no %q in\n%s", want, log)
-	}
+	want := "warning: 1 of 11 training prompts leave no room for 4 new tokens"
+	expect.True(t, strings.Contains(log, want), "no %q in\n%s", want, log)
 	code, _, stderr := f.rltrain("", append(options, "--dataset", "TMP/all.jsonl", "--few-shot", "1")...)
 	if want := "10 of 10 training prompts leave no room for 4 new tokens in the model's 2048 positions: lower --max-new-tokens, or show fewer examples with --few-shot"; code != 1 || !strings.Contains(stderr, want) {
 		t.Errorf("exit code %d, %q; want %q", code, stderr, want)
@@ -172,7 +160,6 @@ func TestLongPrompts(t *testing.T) {
 func TestTooManySolutions(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	code, _, stderr := f.rltrain("", strings.Fields("train --task sum_digits --mode supervised --batch-size 1048576 --max-steps 5 --tiny-layers 1 --tiny-hidden 32 --output-dir TMP")...)
-	if want := "--batch-size: 1048576: 5 updates need 5242880 demonstrations, all made before the first; the limit is 4194304"; code != 2 || !strings.Contains(stderr, want) {
-		t.Errorf("exit code %d, %q, want %q", code, stderr, want)
-	}
+	want := "--batch-size: 1048576: 5 updates need 5242880 demonstrations, all made before the first; the limit is 4194304"
+	expect.True(t, code == 2 && strings.Contains(stderr, want), "exit code %d, %q, want %q", code, stderr, want)
 }

@@ -179,14 +179,10 @@ func differs(t *testing.T, figure string, base, rows []report.Row) {
 	t.Helper()
 	switch figure {
 	case "none":
-		if diff := cmp.Diff(base, rows); diff != "" {
-			t.Errorf("rows (-base +changed):\n%s", diff)
-		}
+		expect.Equal(t, base, rows, "rows")
 		return
 	case "steps", "eval rows":
-		if len(rows) >= len(base) {
-			t.Errorf("%d rows, %d before", len(rows), len(base))
-		}
+		expect.True(t, len(rows) < len(base), "%d rows, %d before", len(rows), len(base))
 		return
 	}
 	for i := range min(len(base), len(rows)) {
@@ -215,17 +211,13 @@ func TestProblemsEndToEnd(t *testing.T) {
 	expect.Equal(t, map[string]string{"WANDB_PROJECT": "apples"}, record.Environment, "environment")
 	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
 	must.Do(t, files.LoadJSON(f.expand("TMP/both/gsm8k_rl/logs/eval_results.json"), &scores))
-	if scores.Before.N != 6 || scores.After.N != 6 || scores.Last.N != 6 || scores.Fresh != nil {
-		t.Errorf("%+v", scores)
-	}
+	expect.True(t, scores.Before.N == 6 && scores.After.N == 6 && scores.Last.N == 6 && scores.Fresh == nil, "%+v", scores)
 	rows := f.learn(t, with(drop(options, "--model", "--tiny-layers", "--tiny-hidden", "--max-steps", "--batch-size"), "--mode", "rl_only",
 		"--pretrained-model", "TMP/both/gsm8k_supervised", "--load-buffer", "", "--output-dir", "TMP/more")...)
-	if size := rows[1]["buffer/size"].(float64); size <= 4 {
-		t.Errorf("%v turns after a start with a buffer", size)
-	}
-	if _, err := os.Stat(f.expand("TMP/buffer_updated.jsonl")); err != nil {
-		t.Error(err)
-	}
+	size := rows[1]["buffer/size"].(float64)
+	expect.True(t, size > 4, "%v turns after a start with a buffer", size)
+	_, err := os.Stat(f.expand("TMP/buffer_updated.jsonl"))
+	expect.True(t, err == nil, "%v", err)
 	f.problems(t, "TMP/overlap.jsonl", 15, 3)
 	for _, test := range []struct {
 		want    string
@@ -238,9 +230,8 @@ func TestProblemsEndToEnd(t *testing.T) {
 		{"few-shot examples", []string{"--few-shot", "900"}},
 	} {
 		code, _, stderr := f.rltrain("", with(options, append([]string{"--output-dir", "TMP/wrong"}, test.changed...)...)...)
-		if code == 0 || !strings.Contains(stderr, test.want) {
-			t.Errorf("%v: exit code %d, %q, want %q", test.changed, code, stderr, test.want)
-		}
+		expect.True(t, code != 0 && strings.Contains(stderr, test.want),
+			"%v: exit code %d, %q, want %q", test.changed, code, stderr, test.want)
 	}
 	if _, err := os.Stat(f.expand("TMP/wrong/gsm8k_rl")); err == nil {
 		t.Error("a run that failed to start left its folder")

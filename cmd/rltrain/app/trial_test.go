@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 )
@@ -23,17 +24,13 @@ func TestTrial(t *testing.T) {
 		--samples-per-prompt 3 --minibatches 2 --algorithm grpo --update-epochs 1 --max-new-tokens 6 --output-dir TMP/out --reward expr:'length'`
 	for _, command := range []string{"doctor train " + run, "train " + run + " --dry-run"} {
 		code, out, errs := inProcess(t, f, strings.Fields(command)...)
-		if code != 0 || errs != "" {
-			t.Fatalf("%s: exit code %d, %q", command, code, errs)
-		}
+		expect.Require(t, code == 0 && errs == "", "%s: exit code %d, %q", command, code, errs)
 		for _, want := range []string{
 			"sum_digits: supervised fine-tuning of all weights\n", "  steps             7\n", "trained on", `"<eos>"  yes`, f.expand("  output            TMP/out/sum_digits_supervised\n"),
 			"sum_digits: reinforcement learning with grpo\n  starts from       the dry run", "  steps             9\n", "9 samples with", "2 updates", "  measured          2 samples with", "rollout ",
 			"First prompt\n  sum [", "Rewards of 2 samples", "expr:length ", "MiB in this dry run\n", "  extrapolated      at most ",
 		} {
-			if !strings.Contains(out, want) {
-				t.Errorf("%s: no %q in\n%s", command, want, out)
-			}
+			expect.True(t, strings.Contains(out, want), "%s: no %q in\n%s", command, want, out)
 		}
 	}
 	if after := f.files(t); len(after) != len(before) {
@@ -56,14 +53,11 @@ func TestTrialIsBounded(t *testing.T) {
 	} {
 		code, out, errs := inProcess(t, f, strings.Fields(f.expand(command+" --dry-run --output-dir TMP/out"))...)
 		found := measured.FindStringSubmatch(out)
-		if code != 0 || found == nil {
-			t.Fatalf("%s: exit code %d, %q\n%s", command, code, errs, out)
-		}
+		expect.Require(t, code == 0 && found != nil, "%s: exit code %d, %q\n%s", command, code, errs, out)
 		samples, _ := strconv.Atoi(found[1])
 		tokens, _ := strconv.Atoi(found[2])
-		if samples > 2 || tokens > 512 {
-			t.Errorf("%s: trained on %d samples with %d tokens, want at most 2 with 512", command, samples, tokens)
-		}
+		expect.True(t, samples <= 2 && tokens <= 512,
+			"%s: trained on %d samples with %d tokens, want at most 2 with 512", command, samples, tokens)
 	}
 }
 
@@ -84,10 +78,8 @@ func TestAdapterWithoutModulesIsRefused(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
 	code, _, stderr := f.rltrain("", strings.Fields(f.expand("--task sum_digits --mode rl_only --model TMP/start --use-lora --lora-target-modules nothing_so --output-dir TMP/out"))...)
-	if want := `lora: target "nothing_so" matches no module; choose from model.layers.*.self_attn.q_proj`; code == 0 || !strings.Contains(stderr, want) {
-		t.Errorf("exit code %d, %q; want …%s…", code, stderr, want)
-	}
-	if _, err := os.Stat(f.expand("TMP/out/sum_digits_rl")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the run's folder: %v, want none", err)
-	}
+	want := `lora: target "nothing_so" matches no module; choose from model.layers.*.self_attn.q_proj`
+	expect.True(t, code != 0 && strings.Contains(stderr, want), "exit code %d, %q; want …%s…", code, stderr, want)
+	_, err := os.Stat(f.expand("TMP/out/sum_digits_rl"))
+	expect.True(t, errors.Is(err, fs.ErrNotExist), "the run's folder: %v, want none", err)
 }

@@ -16,17 +16,13 @@ import (
 func TestLoraBenchSequences(t *testing.T) {
 	for layout, want := range map[string]int{"full": 4 * 256, "mixed": 32 + 106 + 181 + 256} {
 		sequences, tokens := (&loraBench{Layout: layout, Batch: 4, Seq: 256}).sequences(64)
-		if tokens != want || len(sequences) != 4 {
-			t.Errorf("%s: %d tokens in %d sequences, want %d in 4", layout, tokens, len(sequences), want)
-		}
+		expect.True(t, tokens == want && len(sequences) == 4,
+			"%s: %d tokens in %d sequences, want %d in 4", layout, tokens, len(sequences), want)
 		for _, q := range sequences {
-			if len(q.Labels) != len(q.IDs) || q.Labels[0] || !q.Labels[1] || !q.Labels[len(q.Labels)-1] {
-				t.Errorf("%s: labels %v", layout, q.Labels)
-			}
+			expect.True(t, len(q.Labels) == len(q.IDs) && !q.Labels[0] && q.Labels[1] && q.Labels[len(q.Labels)-1],
+				"%s: labels %v", layout, q.Labels)
 			for _, id := range q.IDs {
-				if id < firstWord || id >= 64 {
-					t.Errorf("%s: token %d", layout, id)
-				}
+				expect.True(t, id >= firstWord && id < 64, "%s: token %d", layout, id)
 			}
 		}
 	}
@@ -49,9 +45,8 @@ func TestLanguageBenchRefuses(t *testing.T) {
 		"lora_step --shape smol135 --reps 0": "--reps … 0 … 65536",
 	} {
 		app := &cli.App{Commands: []*cli.Command{Command()}, Writer: io.Discard, ExitErrHandler: func(*cli.Context, error) {}}
-		if err := app.RunContext(t.Context(), append([]string{"rltrain", "bench"}, strings.Fields(args)...)); !expect.Names(err, want) {
-			t.Errorf("bench %s: %v, want %s", args, err, want)
-		}
+		err := app.RunContext(t.Context(), append([]string{"rltrain", "bench"}, strings.Fields(args)...))
+		expect.True(t, expect.Names(err, want), "bench %s: %v, want %s", args, err, want)
 	}
 }
 
@@ -63,11 +58,8 @@ func TestDPOBenchPrecompute(t *testing.T) {
 		args := append(strings.Fields("rltrain bench dpo_step --pairs 1 --prompt 2 --seq 4 --r 1 --threads 1 --reps 1 --json"), more...)
 		must.Do(t, app.RunContext(t.Context(), args))
 		var line struct{ Precompute bool }
-		if err := json.Unmarshal(out.Bytes(), &line); err != nil {
-			t.Fatalf("%v: %s", err, out.String())
-		}
-		if line.Precompute != (more != nil) {
-			t.Errorf("%v: %s", more, out.String())
-		}
+		err := json.Unmarshal(out.Bytes(), &line)
+		expect.Require(t, err == nil, "%v: %s", err, out.String())
+		expect.Same(t, (more != nil), line.Precompute, "%v: %s", more, out.String())
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -58,9 +59,8 @@ func TestAdaptersComeAndGo(t *testing.T) {
 	load := func(name, path string, want int, text string) {
 		t.Helper()
 		status, got := s.ask(t, "/v1/load_lora_adapter", fmt.Sprintf(`{"lora_name":%q,"lora_path":%q}`, name, path))
-		if status != want || !strings.Contains(got, text) {
-			t.Errorf("loading %s from %s: status %d, %s, want %d, %s", name, path, status, got, want, text)
-		}
+		expect.True(t, status == want && strings.Contains(got, text),
+			"loading %s from %s: status %d, %s, want %d, %s", name, path, status, got, want, text)
 	}
 	load("x", outside+"/x", 403, "outside the folders")
 	load("x", allowed+"/link", 403, "outside the folders")
@@ -78,18 +78,16 @@ func TestAdaptersComeAndGo(t *testing.T) {
 	prompt := [][]int32{{5, 6, 7}}
 	o := policy.GenerateOptions{Samples: 3, MaxNew: 8, Seed: 4, Sampling: torch.Sampling{Temperature: 1, TopP: 1, RepetitionPenalty: 1}}
 	want := map[string][]policy.Completion{"tiny": direct(t, s, "", prompt, o)[0], "a": direct(t, s, allowed+"/a", prompt, o)[0], "b": direct(t, s, allowed+"/b", prompt, o)[0]}
-	if slices.Equal(want["a"][0].IDs, want["b"][0].IDs) && slices.Equal(want["a"][1].IDs, want["b"][1].IDs) {
-		t.Fatal("the adapters write the same")
-	}
+	expect.Require(t, !slices.Equal(want["a"][0].IDs, want["b"][0].IDs) || !slices.Equal(want["a"][1].IDs, want["b"][1].IDs),
+		"the adapters write the same")
 	var clients sync.WaitGroup
 	for i := range 12 {
 		name := []string{"tiny", "a", "b"}[i%3]
 		clients.Go(func() {
 			got := s.complete(t, "/v1/completions", fmt.Sprintf(`{"model":%q,"prompt":[5,6,7],"n":3,"max_tokens":8,"seed":4,"return_token_ids":true}`, name))
 			for k, c := range got.Choices {
-				if !slices.Equal(c.IDs, want[name][k].IDs) {
-					t.Errorf("%s, sample %d: %v, want %v", name, k, c.IDs, want[name][k].IDs)
-				}
+				expect.True(t, slices.Equal(c.IDs, want[name][k].IDs),
+					"%s, sample %d: %v, want %v", name, k, c.IDs, want[name][k].IDs)
 			}
 		})
 	}
@@ -122,9 +120,7 @@ func TestPipes(t *testing.T) {
 		adapter(t, s, dir, 3)
 		must.Do(t, errors.Join(os.Remove(filepath.Join(dir, file)), syscall.Mkfifo(filepath.Join(dir, file), 0o600)))
 		status, text := s.ask(t, "/v1/load_lora_adapter", fmt.Sprintf(`{"lora_name":"x","lora_path":%q}`, dir))
-		if status != 400 || !strings.Contains(text, "not a regular file") {
-			t.Errorf("%s: status %d, %s", file, status, text)
-		}
+		expect.True(t, status == 400 && strings.Contains(text, "not a regular file"), "%s: status %d, %s", file, status, text)
 		s.complete(t, "/v1/completions", `{"model":"tiny","prompt":[5],"max_tokens":1}`)
 	}
 }
@@ -135,9 +131,8 @@ func TestBrokenAdapterFailsOnlyItsRequests(t *testing.T) {
 	allowed := t.TempDir()
 	s := start(t, Config{AdapterDirs: []string{allowed}, MaxAdapters: 1, Slots: 8})
 	adapter(t, s, allowed+"/broken", 1, func(float32) float32 { return float32(math.NaN()) })
-	if status, text := s.ask(t, "/v1/load_lora_adapter", fmt.Sprintf(`{"lora_name":"broken","lora_path":%q}`, allowed+"/broken")); status != 200 {
-		t.Fatalf("status %d, %s", status, text)
-	}
+	status, text := s.ask(t, "/v1/load_lora_adapter", fmt.Sprintf(`{"lora_name":"broken","lora_path":%q}`, allowed+"/broken"))
+	expect.Require(t, status == 200, "status %d, %s", status, text)
 	want := direct(t, s, "", [][]int32{{5, 6}}, policy.GenerateOptions{Samples: 2, MaxNew: 30, Seed: 4, Sampling: torch.Sampling{Temperature: 1, TopP: 1, RepetitionPenalty: 1}})[0]
 	release := s.hold()
 	var clients sync.WaitGroup
@@ -146,15 +141,12 @@ func TestBrokenAdapterFailsOnlyItsRequests(t *testing.T) {
 			if i%2 == 0 {
 				got := s.complete(t, "/v1/completions", `{"model":"tiny","prompt":[5,6],"n":2,"max_tokens":30,"seed":4,"return_token_ids":true}`)
 				for k, c := range got.Choices {
-					if !slices.Equal(c.IDs, want[k].IDs) {
-						t.Errorf("sample %d: %v, want %v", k, c.IDs, want[k].IDs)
-					}
+					expect.True(t, slices.Equal(c.IDs, want[k].IDs), "sample %d: %v, want %v", k, c.IDs, want[k].IDs)
 				}
 				return
 			}
-			if status, text := s.ask(t, "/v1/completions", `{"model":"broken","prompt":[5,6],"n":2}`); status != 500 || !strings.Contains(text, "logits are not finite") {
-				t.Errorf("status %d, %s", status, text)
-			}
+			status, text := s.ask(t, "/v1/completions", `{"model":"broken","prompt":[5,6],"n":2}`)
+			expect.True(t, status == 500 && strings.Contains(text, "logits are not finite"), "status %d, %s", status, text)
 		})
 	}
 	for s.waiting() < 6 {

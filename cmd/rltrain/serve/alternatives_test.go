@@ -35,9 +35,8 @@ func (s *running) evaluate(t testing.TB, body string) []evaluatedText {
 	t.Helper()
 	status, text := s.ask(t, "/v1/completions", body)
 	var got struct{ Choices []evaluatedText }
-	if err := json.Unmarshal([]byte(text), &got); err != nil || status != http.StatusOK {
-		t.Fatalf("%s: status %d, %s", body, status, text)
-	}
+	expect.Require(t, json.Unmarshal([]byte(text), &got) == nil && status == http.StatusOK,
+		"%s: status %d, %s", body, status, text)
 	return got.Choices
 }
 
@@ -76,12 +75,10 @@ func TestEchoScoresThePrompt(t *testing.T) {
 		got := s.evaluate(t, fmt.Sprintf(`{"model":"tiny","prompt":[[5,6,7,20,21],[8,9]],"echo":true,"logprobs":3,"max_tokens":%d,"temperature":0,"return_token_ids":true}`, tokens))
 		for i, c := range got {
 			n := len(prompts[i])
-			if len(c.IDs) != n+tokens || !slices.Equal(c.IDs[:n], prompts[i]) || c.Reason != "length" {
-				t.Fatalf("prompt %d, max_tokens %d: %+v", i, tokens, c)
-			}
-			if c.Logs.Values[0] != nil || c.Logs.Top[0] != nil {
-				t.Errorf("the first token has log-prob %v and alternatives %v", c.Logs.Values[0], c.Logs.Top[0])
-			}
+			expect.Require(t, len(c.IDs) == n+tokens && slices.Equal(c.IDs[:n], prompts[i]) && c.Reason == "length",
+				"prompt %d, max_tokens %d: %+v", i, tokens, c)
+			expect.True(t, c.Logs.Values[0] == nil && c.Logs.Top[0] == nil,
+				"the first token has log-prob %v and alternatives %v", c.Logs.Values[0], c.Logs.Top[0])
 			compareLogProbs(t, "echo", scored(t, s, c.IDs, 1), c.Logs.Values[1:])
 			var offsets []int
 			for j := range c.IDs {
@@ -93,9 +90,8 @@ func TestEchoScoresThePrompt(t *testing.T) {
 				for _, l := range top {
 					best = max(best, l)
 				}
-				if len(top) < 1 || len(top) > 4 || *c.Logs.Values[j+1] > best {
-					t.Errorf("token %d: %v among %v", j+1, *c.Logs.Values[j+1], top)
-				}
+				expect.True(t, len(top) >= 1 && len(top) <= 4 && *c.Logs.Values[j+1] <= best,
+					"token %d: %v among %v", j+1, *c.Logs.Values[j+1], top)
 				if j+1 >= n && *c.Logs.Values[j+1] != best { // greedy
 					t.Errorf("generated token %d has log-prob %v, the best of %v", j+1, *c.Logs.Values[j+1], top)
 				}
@@ -103,14 +99,10 @@ func TestEchoScoresThePrompt(t *testing.T) {
 		}
 	}
 	text := s.evaluate(t, `{"model":"tiny","prompt":["ab","é"],"echo":true,"max_tokens":0}`)
-	if text[0].Text != "ab" || text[1].Text != "é" {
-		t.Errorf("%+v", text)
-	}
+	expect.True(t, text[0].Text == "ab" && text[1].Text == "é", "%+v", text)
 	for skip, want := range map[bool]string{true: "", false: "<eos>"} {
 		body := fmt.Sprintf(`{"model":"tiny","prompt":[1],"echo":true,"max_tokens":0,"skip_special_tokens":%t}`, skip)
-		if got := s.evaluate(t, body)[0].Text; got != want {
-			t.Errorf("skip_special_tokens %t: %q, want %q", skip, got, want)
-		}
+		expect.Same(t, want, s.evaluate(t, body)[0].Text, "skip_special_tokens %t", skip)
 	}
 }
 
@@ -132,9 +124,8 @@ func TestAlternatives(t *testing.T) {
 			ids := append([]int32{5, 6, 7}, got.IDs...)
 			compareLogProbs(t, c.name, scored(t, s, ids, c.temperature)[2:], got.Logs.Values)
 			stream := pieces(t, s.send(t, t.Context(), "/v1/completions", body[:len(body)-1]+`,"stream":true}`))
-			if len(stream) != 1 || stream[0].Choices[0].Text != got.Text {
-				t.Errorf("streamed: %+v, at once: %q", stream, got.Text)
-			}
+			expect.True(t, len(stream) == 1 && stream[0].Choices[0].Text == got.Text,
+				"streamed: %+v, at once: %q", stream, got.Text)
 		})
 	}
 }
@@ -157,17 +148,12 @@ func TestChatAlternatives(t *testing.T) {
 			} `json:"logprobs"`
 		}
 	}
-	if err := json.Unmarshal([]byte(text), &got); err != nil || status != http.StatusOK {
-		t.Fatalf("status %d, %s", status, text)
-	}
+	expect.Require(t, json.Unmarshal([]byte(text), &got) == nil && status == http.StatusOK, "status %d, %s", status, text)
 	content := got.Choices[0].Logs.Content
-	if len(content) != 5 {
-		t.Fatalf("%s", text)
-	}
+	expect.Require(t, len(content) == 5, "%s", text)
 	for _, token := range content {
-		if len(token.Top) != 5 || token.Top[0].LogProb != token.LogProb || token.Top[0].Token != token.Token {
-			t.Errorf("%+v: the first alternative of a greedy token is the token", token)
-		}
+		expect.True(t, len(token.Top) == 5 && token.Top[0].LogProb == token.LogProb && token.Top[0].Token == token.Token,
+			"%+v: the first alternative of a greedy token is the token", token)
 		if !slices.IsSortedFunc(token.Top, func(a, b struct {
 			Token   string
 			LogProb float32
@@ -216,7 +202,5 @@ func TestPromptsAreEvaluatedOnce(t *testing.T) {
 		p := must.Get(s.finished(t.Context(), f, n))(t)
 		tops = append(tops, p.top)
 	}
-	if len(tops) != 2 || len(tops[0]) != 2 || &tops[0][0] != &tops[1][0] {
-		t.Errorf("evaluated anew: %v", tops)
-	}
+	expect.True(t, len(tops) == 2 && len(tops[0]) == 2 && &tops[0][0] == &tops[1][0], "evaluated anew: %v", tops)
 }

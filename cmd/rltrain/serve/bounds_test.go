@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -16,22 +17,19 @@ func TestBodiesAreBounded(t *testing.T) {
 	s := start(t, Config{})
 	ask := func(want int) {
 		t.Helper()
-		if status, text := s.ask(t, "/v1/completions", `{"model":"tiny","prompt":"a","max_tokens":1}`); status != want {
-			t.Errorf("status %d, %s; want %d", status, text, want)
-		}
+		status, text := s.ask(t, "/v1/completions", `{"model":"tiny","prompt":"a","max_tokens":1}`)
+		expect.True(t, status == want, "status %d, %s; want %d", status, text, want)
 	}
 	s.bodies.Add(mostBodies)
 	ask(http.StatusTooManyRequests)
 	s.bodies.Add(-mostBodies)
 	ask(http.StatusOK)
 	s.stop()
-	if err := <-s.ended; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	err := <-s.ended
+	expect.True(t, errors.Is(err, context.Canceled), "%v", err)
 	s.ended <- nil // for the clean-up
-	if n := s.bodies.Load(); n != 0 {
-		t.Errorf("%d bytes are still counted", n)
-	}
+	n := s.bodies.Load()
+	expect.True(t, n == 0, "%d bytes are still counted", n)
 }
 
 // TestHosts: without a key, a page cannot reach the server by a domain that it points to this machine.
@@ -39,9 +37,7 @@ func TestBodiesAreBounded(t *testing.T) {
 func TestTimesOfSlowRequests(t *testing.T) {
 	f := newFigures()
 	f.took(time.Hour)
-	if f.times[len(buckets)] != 1 || f.seconds != 3600 {
-		t.Errorf("times %v, %v s", f.times, f.seconds)
-	}
+	expect.True(t, f.times[len(buckets)] == 1 && f.seconds == 3600, "times %v, %v s", f.times, f.seconds)
 }
 
 func TestHosts(t *testing.T) {
@@ -56,9 +52,8 @@ func TestHosts(t *testing.T) {
 			r.Header.Set("Authorization", "bearer  "+s.key)
 			answer := must.Get(s.client.Do(r))(t)
 			answer.Body.Close()
-			if ok := s == keyed || want == http.StatusOK; (answer.StatusCode == http.StatusOK) != ok {
-				t.Errorf("%q: status %d", host, answer.StatusCode)
-			}
+			expect.Same(t, s == keyed || want == http.StatusOK, (answer.StatusCode == http.StatusOK),
+				"%q: status %d", host, answer.StatusCode)
 		}
 	}
 }
@@ -70,8 +65,7 @@ func TestShortRequestsDoNotWait(t *testing.T) {
 		s.preparingLong <- struct{}{}
 	}
 	for text, want := range map[string]int{"a": http.StatusOK, strings.Repeat(" ", shortText): http.StatusGatewayTimeout} {
-		if status, answer := s.ask(t, "/v1/completions", `{"model":"tiny","prompt":"`+text+`","max_tokens":1}`); status != want {
-			t.Errorf("a text of %d bytes: status %d, %s; want %d", len(text), status, answer, want)
-		}
+		status, answer := s.ask(t, "/v1/completions", `{"model":"tiny","prompt":"`+text+`","max_tokens":1}`)
+		expect.True(t, status == want, "a text of %d bytes: status %d, %s; want %d", len(text), status, answer, want)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
@@ -133,9 +134,8 @@ func (s *running) complete(t testing.TB, path, body string) said {
 	t.Helper()
 	status, text := s.ask(t, path, body)
 	var out said
-	if err := json.Unmarshal([]byte(text), &out); err != nil || status != http.StatusOK {
-		t.Fatalf("%s: status %d, %s", body, status, text)
-	}
+	expect.Require(t, json.Unmarshal([]byte(text), &out) == nil && status == http.StatusOK,
+		"%s: status %d, %s", body, status, text)
 	return out
 }
 
@@ -153,15 +153,12 @@ func pieces(t testing.TB, answer *http.Response) (all []said) {
 			ended = true
 		default:
 			var one said
-			if err := json.Unmarshal(data, &one); err != nil {
-				t.Fatalf("%s: %v", data, err)
-			}
+			err := json.Unmarshal(data, &one)
+			expect.Require(t, err == nil, "%s: %v", data, err)
 			all = append(all, one)
 		}
 	}
-	if !ended {
-		t.Error("the stream has no end")
-	}
+	expect.True(t, ended, "the stream has no end")
 	return all
 }
 
@@ -173,18 +170,14 @@ func (s *running) idle(t testing.TB) {
 		must.Do(t, s.engine.ask(t.Context(), func() error {
 			busy = len(s.engine.running) + len(s.engine.line) + s.engine.sampler.Unfinished()
 			for _, l := range s.engine.lanes {
-				if busy == 0 && l.jobs != 0 {
-					t.Errorf("%s counts %d requests, want 0", l.name, l.jobs)
-				}
+				expect.True(t, busy != 0 || l.jobs == 0, "%s counts %d requests, want 0", l.name, l.jobs)
 			}
 			return nil
 		}))
 		if busy == 0 {
 			return
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d requests and samples are still there", busy)
-		}
+		expect.Require(t, !time.Now().After(deadline), "%d requests and samples are still there", busy)
 		runtime.Gosched()
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -56,26 +57,21 @@ func manyClients(t *testing.T, n, tokens int) {
 			}
 			want := direct(t, s, "", [][]int32{{int32(5 + i%20), 6}}, policy.GenerateOptions{Samples: 2, MaxNew: tokens, Seed: uint64(i), Sampling: torch.Sampling{Temperature: 1, TopP: 1, RepetitionPenalty: 1}})[0]
 			for k := range ids {
-				if !slices.Equal(ids[k], want[k].IDs) {
-					t.Errorf("client %d, sample %d: %v, want %v", i, k, ids[k], want[k].IDs)
-				}
+				expect.True(t, slices.Equal(ids[k], want[k].IDs), "client %d, sample %d: %v, want %v", i, k, ids[k], want[k].IDs)
 			}
 		})
 	}
 	clients.Wait()
 	s.idle(t)
 	s.engine.lock.Lock()
-	if s.engine.waiting != 0 {
-		t.Errorf("%d requests are counted as waiting", s.engine.waiting)
-	}
+	expect.Same(t, 0, s.engine.waiting, "%d requests are counted as waiting", s.engine.waiting)
 	s.engine.lock.Unlock()
 	http.DefaultClient.CloseIdleConnections()
 	for deadline := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > before+4 && time.Now().Before(deadline); {
 		runtime.Gosched()
 	}
-	if now := runtime.NumGoroutine(); now > before+4 {
-		t.Errorf("%d goroutines, %d before", now, before)
-	}
+	now := runtime.NumGoroutine()
+	expect.True(t, now <= before+4, "%d goroutines, %d before", now, before)
 }
 
 func TestDisconnectedClientsLeakNothing(t *testing.T) { manyClients(t, 24, 40) }
@@ -123,9 +119,8 @@ func TestTheQueueIsBounded(t *testing.T) {
 		runtime.Gosched()
 	}
 	// This includes one admitted just before.
-	if err := s.engine.submit(s.lanes["tiny"], &job{prompts: [][]int32{{5}}, options: policy.GenerateOptions{Samples: 1}}); !errors.Is(err, errBusy) {
-		t.Errorf("a third request: %v", err)
-	}
+	err := s.engine.submit(s.lanes["tiny"], &job{prompts: [][]int32{{5}}, options: policy.GenerateOptions{Samples: 1}})
+	expect.True(t, errors.Is(err, errBusy), "a third request: %v", err)
 	answer := s.send(t, t.Context(), "/v1/completions", `{"model":"tiny","prompt":[5]}`)
 	var got said
 	if err := json.NewDecoder(answer.Body).Decode(&got); err != nil || answer.StatusCode != 429 || got.Error.Type != "rate_limit_error" || answer.Header.Get("Retry-After") == "" {
@@ -135,9 +130,8 @@ func TestTheQueueIsBounded(t *testing.T) {
 	cut()
 	<-gone
 	release()
-	if text := <-stays; !strings.HasPrefix(text, "200 OK") {
-		t.Errorf("a request that waited: %s", text)
-	}
+	text := <-stays
+	expect.True(t, strings.HasPrefix(text, "200 OK"), "a request that waited: %s", text)
 	s.idle(t)
 	s.complete(t, "/v1/completions", `{"model":"tiny","prompt":[5]}`)
 }
@@ -147,15 +141,11 @@ func TestDeadline(t *testing.T) {
 	release := s.hold()
 	defer release()
 	status, text := s.ask(t, "/v1/completions", `{"model":"tiny","prompt":[5],"n":8}`)
-	if status != http.StatusGatewayTimeout || !strings.Contains(text, "timeout_error") {
-		t.Errorf("status %d, %s", status, text)
-	}
+	expect.True(t, status == http.StatusGatewayTimeout && strings.Contains(text, "timeout_error"), "status %d, %s", status, text)
 	release()
 	s.idle(t)
 	s.figures.change(func() {
-		if s.figures.lost != 1 {
-			t.Errorf("%d requests count as abandoned", s.figures.lost)
-		}
+		expect.Same(t, 1, s.figures.lost, "%d requests count as abandoned", s.figures.lost)
 	})
 }
 
@@ -171,16 +161,13 @@ func TestStopLetsRequestsEnd(t *testing.T) {
 		runtime.Gosched()
 	}
 	release()
-	if text := <-answered; !strings.HasPrefix(text, "200 OK") {
-		t.Errorf("a request that had come before: %s", text)
-	}
-	if err := <-s.ended; err != context.Canceled {
-		t.Errorf("it ended with %v", err)
-	}
+	text := <-answered
+	expect.True(t, strings.HasPrefix(text, "200 OK"), "a request that had come before: %s", text)
+	err := <-s.ended
+	expect.True(t, err == context.Canceled, "it ended with %v", err)
 	s.ended <- nil
-	if answer, err := http.Get(s.url + "/health"); err == nil {
-		t.Errorf("after its end it answers %s", answer.Status)
-	}
+	answer, err := http.Get(s.url + "/health")
+	expect.True(t, err != nil, "after its end it answers %s", answer.Status)
 }
 
 func (s *running) waiting() int {
@@ -204,7 +191,6 @@ func TestStopGivesUpAfterItsGrace(t *testing.T) {
 	s.stop()
 	<-gave
 	release()
-	if text := <-answered; !strings.HasPrefix(text, "503") && !strings.HasPrefix(text, "Post") {
-		t.Errorf("a request that was given up: %.200s", text)
-	}
+	text := <-answered
+	expect.True(t, strings.HasPrefix(text, "503") || strings.HasPrefix(text, "Post"), "a request that was given up: %.200s", text)
 }

@@ -33,17 +33,13 @@ func TestCompletionsAreTheEngines(t *testing.T) {
 	for i, c := range whole.Choices {
 		w := want[i/2][i%2]
 		tokens += len(w.IDs)
-		if diff := cmp.Diff(w.IDs, c.IDs); diff != "" || c.Index != i || c.Text != w.Text || string(w.Reason) != *c.Reason {
-			t.Errorf("choice %d: %+v, the engine writes %+v", i, c, w)
-		}
-		if diff := cmp.Diff(w.BehaviorLogProbs, c.Logs.Values); diff != "" {
-			t.Errorf("choice %d, log-probabilities (-engine +server)\n%s", i, diff)
-		}
+		expect.True(t, cmp.Diff(w.IDs, c.IDs) == "" && c.Index == i && c.Text == w.Text && string(w.Reason) == *c.Reason,
+			"choice %d: %+v, the engine writes %+v", i, c, w)
+		expect.Equal(t, w.BehaviorLogProbs, c.Logs.Values, fmt.Sprintf("choice %d, log", i))
 		expect.Equal(t, prompts[i/2], c.Prompt, fmt.Sprintf("choice %d, prompt", i))
 	}
-	if len(whole.Choices) != 6 || whole.Usage.Prompt != 8 || whole.Usage.Completion != tokens {
-		t.Errorf("%d choices, usage %+v, want 6, 8 and %d", len(whole.Choices), whole.Usage, tokens)
-	}
+	expect.True(t, len(whole.Choices) == 6 && whole.Usage.Prompt == 8 && whole.Usage.Completion == tokens,
+		"%d choices, usage %+v, want 6, 8 and %d", len(whole.Choices), whole.Usage, tokens)
 	stream := pieces(t, s.send(t, t.Context(), "/v1/completions", fmt.Sprintf(body, `,"stream":true,"stream_options":{"include_usage":true}`)))
 	texts, ids, reasons := make([]string, 6), make([][]int32, 6), make([]string, 6)
 	for _, piece := range stream {
@@ -56,47 +52,37 @@ func TestCompletionsAreTheEngines(t *testing.T) {
 		}
 	}
 	for i, c := range whole.Choices {
-		if texts[i] != c.Text || !slices.Equal(ids[i], c.IDs) || reasons[i] != *c.Reason {
-			t.Errorf("choice %d streamed: %q %v %s, unstreamed: %q %v %s", i, texts[i], ids[i], reasons[i], c.Text, c.IDs, *c.Reason)
-		}
+		expect.True(t, texts[i] == c.Text && slices.Equal(ids[i], c.IDs) && reasons[i] == *c.Reason,
+			"choice %d streamed: %q %v %s, unstreamed: %q %v %s", i, texts[i], ids[i], reasons[i], c.Text, c.IDs, *c.Reason)
 	}
-	if last := stream[len(stream)-1]; last.Usage == nil || last.Usage.Completion != tokens {
-		t.Errorf("the last piece has usage %+v", last.Usage)
-	}
+	last := stream[len(stream)-1]
+	expect.True(t, last.Usage != nil && last.Usage.Completion == tokens, "the last piece has usage %+v", last.Usage)
 }
 
 func TestRawLogProbabilities(t *testing.T) {
 	s := start(t, Config{Raw: true})
 	want := direct(t, s, "", [][]int32{{5}}, policy.GenerateOptions{Samples: 1, MaxNew: 6, Sampling: torch.Sampling{}})
 	got := s.complete(t, "/v1/completions", `{"model":"tiny","prompt":[5],"max_tokens":6,"temperature":0,"logprobs":0}`)
-	if diff := cmp.Diff(want[0][0].LogProbs, got.Choices[0].Logs.Values); diff != "" {
-		t.Errorf("(-model +server)\n%s", diff)
-	}
+	expect.Equal(t, want[0][0].LogProbs, got.Choices[0].Logs.Values)
 }
 
 func TestStopsAndChat(t *testing.T) {
 	s := start(t, Config{})
 	greedy := `{"model":"tiny","prompt":"ab","max_tokens":12,"temperature":0,"return_token_ids":true%s}`
 	whole := s.complete(t, "/v1/completions", fmt.Sprintf(greedy, "")).Choices[0]
-	if len(whole.IDs) != 12 {
-		t.Fatalf("%d tokens", len(whole.IDs))
-	}
+	expect.Require(t, len(whole.IDs) == 12, "%d tokens", len(whole.IDs))
 	text, _ := json.Marshal(whole.Text[3:5])
 	cut := s.complete(t, "/v1/completions", fmt.Sprintf(greedy, `,"stop":`+string(text))).Choices[0]
 	at := strings.Index(whole.Text, whole.Text[3:5])
-	if cut.Text != whole.Text[:at] || *cut.Reason != "stop" {
-		t.Errorf("stopped before %s: %q, full text %q", text, cut.Text, whole.Text)
-	}
+	expect.True(t, cut.Text == whole.Text[:at] && *cut.Reason == "stop",
+		"stopped before %s: %q, full text %q", text, cut.Text, whole.Text)
 	first := slices.Index(whole.IDs, whole.IDs[4])
 	cut = s.complete(t, "/v1/completions", fmt.Sprintf(greedy, fmt.Sprintf(`,"stop_token_ids":[%d]`, whole.IDs[4]))).Choices[0]
-	if !slices.Equal(cut.IDs, whole.IDs[:first+1]) || *cut.Reason != "stop" || cut.Text != whole.Text[:first] {
-		t.Errorf("stopped by token %d: %v %q", whole.IDs[4], cut.IDs, cut.Text)
-	}
+	expect.True(t, slices.Equal(cut.IDs, whole.IDs[:first+1]) && *cut.Reason == "stop" && cut.Text == whole.Text[:first],
+		"stopped by token %d: %v %q", whole.IDs[4], cut.IDs, cut.Text)
 	body := `{"model":"tiny","messages":[{"role":"user","content":"1+2"}],"max_completion_tokens":7,"seed":3%s}`
 	choice := s.complete(t, "/v1/chat/completions", fmt.Sprintf(body, `,"return_token_ids":true`)).Choices[0]
-	if len(choice.IDs) == 0 || len(choice.IDs) > 7 {
-		t.Errorf("token ids %v", choice.IDs)
-	}
+	expect.True(t, len(choice.IDs) != 0 && len(choice.IDs) <= 7, "token ids %v", choice.IDs)
 	answer := choice.Message
 	streamed := ""
 	for i, piece := range pieces(t, s.send(t, t.Context(), "/v1/chat/completions", fmt.Sprintf(body, `,"stream":true`))) {
@@ -105,9 +91,8 @@ func TestStopsAndChat(t *testing.T) {
 			t.Errorf("piece %d has the role %q", i, role)
 		}
 	}
-	if answer.Role != "assistant" || answer.Content == "" || streamed != answer.Content {
-		t.Errorf("%+v, streamed %q", answer, streamed)
-	}
+	expect.True(t, answer.Role == "assistant" && answer.Content != "" && streamed == answer.Content,
+		"%+v, streamed %q", answer, streamed)
 }
 
 func TestRefusals(t *testing.T) {
@@ -191,9 +176,7 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	status, text := s.ask(t, "/v1/load_lora_adapter", `{"lora_name":"`+strings.Repeat("a", longestOrder)+`"}`)
-	if status != http.StatusRequestEntityTooLarge {
-		t.Errorf("a long request for an adapter: status %d, %s", status, text)
-	}
+	expect.Same(t, http.StatusRequestEntityTooLarge, status, "a long request for an adapter: status %d, %s", status, text)
 }
 
 // TestPagesOfABrowser: a page in a browser cannot use a local server with a request that needs no permission.
@@ -215,9 +198,7 @@ func TestPagesOfABrowser(t *testing.T) {
 		}
 		answer := must.Get(http.DefaultClient.Do(r))(t)
 		answer.Body.Close()
-		if answer.StatusCode != c.status {
-			t.Errorf("type %q, origin %q: status %d, want %d", c.kind, c.origin, answer.StatusCode, c.status)
-		}
+		expect.Same(t, c.status, answer.StatusCode, "type %q, origin %q: status", c.kind, c.origin)
 	}
 }
 
@@ -226,9 +207,7 @@ func TestTopP0IsGreedy(t *testing.T) {
 	greedy := s.complete(t, "/v1/completions", `{"model":"tiny","prompt":"ab","max_tokens":8,"temperature":0,"return_token_ids":true}`).Choices[0].IDs
 	for seed := range 3 {
 		got := s.complete(t, "/v1/completions", fmt.Sprintf(`{"model":"tiny","prompt":"ab","max_tokens":8,"top_p":0,"seed":%d,"return_token_ids":true}`, seed)).Choices[0].IDs
-		if diff := cmp.Diff(greedy, got); diff != "" {
-			t.Errorf("seed %d (-greedy +top_p 0)\n%s", seed, diff)
-		}
+		expect.Equal(t, greedy, got, fmt.Sprintf("seed %d", seed))
 	}
 }
 
@@ -267,9 +246,8 @@ func TestSlowBodies(t *testing.T) {
 		defer connection.Close()
 		fmt.Fprintf(connection, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 1000\r\n\r\n{", c.path, c.key)
 		all, err := io.ReadAll(connection) // ends when the server closes the connection
-		if err != nil || !strings.Contains(string(all), "HTTP/1.1 "+c.status) {
-			t.Errorf("%s, key %q: %q, %v", c.path, c.key, all, err)
-		}
+		expect.True(t, err == nil && strings.Contains(string(all), "HTTP/1.1 "+c.status),
+			"%s, key %q: %q, %v", c.path, c.key, all, err)
 	}
 }
 
@@ -280,9 +258,7 @@ func TestPanic(t *testing.T) {
 	h := s.route("GET /x", func(http.ResponseWriter, *http.Request) error { panic("fault") })
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/x", nil))
-	if w.Code != http.StatusInternalServerError {
-		t.Errorf("status %d", w.Code)
-	}
+	expect.Same(t, http.StatusInternalServerError, w.Code, "status")
 	s.complete(t, "/v1/completions", `{"model":"tiny","prompt":[5],"max_tokens":1}`)
 }
 
@@ -306,9 +282,8 @@ func TestTheKeyGuardsEveryRoute(t *testing.T) {
 		t.Errorf("with the key: status %d, %s", status, text)
 	}
 	status, text := s.ask(t, "/metrics", "")
-	if status != http.StatusOK || !strings.Contains(text, `rltrain_answers_total{route="any",status="401"} 36`) {
-		t.Errorf("status %d\n%s", status, text)
-	}
+	expect.True(t, status == http.StatusOK && strings.Contains(text, `rltrain_answers_total{route="any",status="401"} 36`),
+		"status %d\n%s", status, text)
 }
 
 // FuzzRequests: any request gets an OpenAI error or a completion, and the server stays up.
@@ -332,21 +307,16 @@ func FuzzRequests(f *testing.F) {
 		r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+path, bytes.NewReader(body)))(t)
 		r.Header.Set("Content-Type", "application/json")
 		answer, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatalf("%q: %v", body, err)
-		}
+		expect.Require(t, err == nil, "%q: %v", body, err)
 		defer answer.Body.Close()
 		text, err := io.ReadAll(answer.Body)
-		if err != nil {
-			t.Fatalf("%q: %v", body, err)
-		}
+		expect.Require(t, err == nil, "%q: %v", body, err)
 		var got said
 		if answer.StatusCode != http.StatusOK && (json.Unmarshal(text, &got) != nil || got.Error == nil || got.Error.Message == "" || got.Error.Code != answer.StatusCode) {
 			t.Errorf("%q: status %d, %s", body, answer.StatusCode, text)
 		}
-		if answer.StatusCode >= 500 && answer.StatusCode != http.StatusGatewayTimeout {
-			t.Errorf("%q: status %d, %s", body, answer.StatusCode, text)
-		}
+		expect.True(t, answer.StatusCode < 500 || answer.StatusCode == http.StatusGatewayTimeout,
+			"%q: status %d, %s", body, answer.StatusCode, text)
 	})
 }
 
@@ -357,13 +327,10 @@ func TestDefaults(t *testing.T) {
 		return s.complete(t, "/v1/completions", `{"model":"tiny","prompt":"ab","max_tokens":12,"return_token_ids":true,"seed":3`+more+`}`).Choices[0].IDs
 	}
 	greedy := ids(`,"temperature":0`)
-	if got := ids(""); !slices.Equal(got, greedy) {
-		t.Errorf("without fields: %v, want %v", got, greedy)
-	}
+	got := ids("")
+	expect.True(t, slices.Equal(got, greedy), "without fields: %v, want %v", got, greedy)
 	own := ids(`,"top_k":0`)
-	if slices.Equal(own, greedy) {
-		t.Error("a request's own top_k changes nothing")
-	}
+	expect.True(t, !slices.Equal(own, greedy), "a request's own top_k changes nothing")
 	if got := ids(`,"logprobs":2`); !slices.Equal(got, own) {
 		t.Errorf("with alternatives: %v, want %v", got, own)
 	}
@@ -371,13 +338,10 @@ func TestDefaults(t *testing.T) {
 		return s.complete(t, "/v1/chat/completions", `{"model":"tiny","messages":[{"role":"user","content":"ab"}],"max_tokens":12,"return_token_ids":true,"seed":3`+more+`}`).Choices[0].IDs
 	}
 	greedy, own = chat(`,"temperature":0`), chat(`,"top_k":0`)
-	if slices.Equal(own, greedy) {
-		t.Error("a chat's own top_k changes nothing")
-	}
+	expect.True(t, !slices.Equal(own, greedy), "a chat's own top_k changes nothing")
 	for more, want := range map[string][]int32{"": greedy, `,"logprobs":true`: greedy, `,"logprobs":true,"top_logprobs":2`: own} {
-		if got := chat(more); !slices.Equal(got, want) {
-			t.Errorf("chat with %q: %v, want %v", more, got, want)
-		}
+		got := chat(more)
+		expect.True(t, slices.Equal(got, want), "chat with %q: %v, want %v", more, got, want)
 	}
 }
 
@@ -394,9 +358,8 @@ func TestContentParts(t *testing.T) {
 		`"messages":[{"role":"user","content":"a question"}],"chat_template_kwargs":null`:                        10,
 		`"messages":[{"role":"user","content":[{"type":"text","text":"a "},{"type":"text","text":"question"}]}]`: 11,
 	} {
-		if got := s.complete(t, "/v1/chat/completions", `{"model":"tiny","max_tokens":1,`+body+`}`).Usage.Prompt; got != want {
-			t.Errorf("%s: %d tokens, want %d", body, got, want)
-		}
+		got := s.complete(t, "/v1/chat/completions", `{"model":"tiny","max_tokens":1,`+body+`}`).Usage.Prompt
+		expect.True(t, got == want, "%s: %d tokens, want %d", body, got, want)
 	}
 	if status, text := s.ask(t, "/v1/chat/completions", `{"model":"tiny","messages":[{"role":"user","content":"a"}],"chat_template_kwargs":[1]}`); status != http.StatusBadRequest || !strings.Contains(text, "chat_template_kwargs") {
 		t.Errorf("%d, %s", status, text)

@@ -33,9 +33,7 @@ func TestDecisions(t *testing.T) {
 		"sure":{"type":"noul","instructions":"2?","criteria":{"true":"yes","false":"no"}},
 		"pick":{"type":"choice","criteria":{"a":"x","b":null,"c":null}},
 		"much":{"type":"score","criteria":["no","all"]}}}`)
-	if status != http.StatusOK {
-		t.Fatalf("status %d: %s", status, text)
-	}
+	expect.Require(t, status == http.StatusOK, "status %d: %s", status, text)
 	var got struct {
 		Model   string
 		Answers struct {
@@ -76,9 +74,7 @@ func TestDecisions(t *testing.T) {
 		return out
 	}
 	near := func(what string, want, got float64) {
-		if math.Abs(want-got) > 1e-5 {
-			t.Errorf("%s: %v, want %v", what, got, want)
-		}
+		expect.True(t, math.Abs(want-got) <= 1e-5, "%s: %v, want %v", what, got, want)
 	}
 	near("noul", odds("1+1\n\n2?\n1: yes\n0: no\nAnswer 1 or 0 only.", 1, "1", "0")[0], got.Answers.Sure.Noul)
 	pick := odds("1+1\n\n1. a: x\n2. b\n3. c\nAnswer with the label of the option that fits best (1 to 3) only.", 2, "1", "2", "3")
@@ -113,9 +109,8 @@ func TestDecisionsRefused(t *testing.T) {
 	} {
 		status, text := s.ask(t, "/v1/systemone", body)
 		kind, words, _ := strings.Cut(want, " ")
-		if fmt.Sprint(status) != kind || !strings.Contains(text, words) {
-			t.Errorf("%.200s: %d %s, want %s", body, status, text, want)
-		}
+		expect.True(t, fmt.Sprint(status) == kind && strings.Contains(text, words),
+			"%.200s: %d %s, want %s", body, status, text, want)
 	}
 }
 
@@ -134,8 +129,7 @@ func TestDecisionLabels(t *testing.T) {
 	for _, labels := range []string{`["Yes","No"]`, `["12","3"]`, `["1","1"]`} {
 		s := deciding(t, `{"labels":{"noul":`+labels+`}}`)
 		status, text := s.ask(t, "/v1/systemone", `{"model":"tiny","state":"x","questions":{"a":{"type":"noul"}}}`)
-		if status != http.StatusBadRequest || !strings.Contains(text, "are not different single tokens") {
-			t.Errorf("%s: %d %s", labels, status, text)
-		}
+		expect.True(t, status == http.StatusBadRequest && strings.Contains(text, "are not different single tokens"),
+			"%s: %d %s", labels, status, text)
 	}
 }

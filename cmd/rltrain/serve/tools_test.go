@@ -9,10 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/tools"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
@@ -57,9 +56,8 @@ func TestToolsAreInThePrompt(t *testing.T) {
 	for value, want := range map[string]bool{"null": false, "true": false, "false": true} {
 		var q chatBody
 		must.Do(t, decode([]byte(fmt.Sprintf(askTools, `,"parallel_tool_calls":`+value)), &q, chatNeutral))
-		if use, err := q.toolUse(s.base, &chat.Example{}); err != nil || use.single != want {
-			t.Errorf("parallel_tool_calls %s: %+v, %v", value, use, err)
-		}
+		use, err := q.toolUse(s.base, &chat.Example{})
+		expect.True(t, err == nil && use.single == want, "parallel_tool_calls %s: %+v, %v", value, use, err)
 	}
 	for _, arguments := range []string{`"{\"x\": 12345}"`, `{"x": 12345}`} {
 		body := fmt.Sprintf(`{"model":"tiny","max_tokens":1,"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"time","arguments":%s}}]},{"role":"tool","tool_call_id":"a","content":"noon"}]}`, arguments)
@@ -98,9 +96,8 @@ func TestToolRefusals(t *testing.T) {
 		{`[{"function":{"name":"f","arguments":"[1]"}}]`, "message 1: call 1: arguments: want a JSON object"},
 	} {
 		status, text := s.ask(t, "/v1/chat/completions", `{"model":"tiny","messages":[{"role":"assistant","tool_calls":`+c.call+`}]}`)
-		if status != 400 || !strings.Contains(text, c.want) {
-			t.Errorf("%s: status %d, %s, want %s", c.call, status, text, c.want)
-		}
+		expect.True(t, status == 400 && strings.Contains(text, c.want),
+			"%s: status %d, %s, want %s", c.call, status, text, c.want)
 	}
 	other := start(t, Config{})
 	if status, text := other.ask(t, "/v1/chat/completions", fmt.Sprintf(askTools, "")); status != 400 || !strings.Contains(text, "does not read tools") {
@@ -153,8 +150,6 @@ func TestToolCallsInResponses(t *testing.T) {
 			`{"index":0,"delta":{"content":" \u003ctool b"},"logprobs":null,"finish_reason":"stop"}`}},
 	} {
 		got := toolChoices(t, chatBody{sampling: sampling{Stream: c.stream}}, c.use, torch.ReasonStop, c.pieces...)
-		if diff := cmp.Diff(c.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", c.name, diff)
-		}
+		expect.Equal(t, c.want, got, c.name)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -34,21 +35,16 @@ func TestConsent(t *testing.T) {
 		user, program := terminal(t)
 		must.Get(user.WriteString(typed + "\nnext\n"))(t)
 		got, err := Consent{Stdin: program, Stderr: program}.agrees()
-		if got != want || err != nil {
-			t.Errorf("%q: %v, %v, want %v", typed, got, err, want)
-		}
-		if line, err := readLine(program); line != "next" || err != nil {
-			t.Errorf("%q: then %q, %v is read", typed, line, err)
-		}
+		expect.True(t, got == want && err == nil, "%q: %v, %v, want %v", typed, got, err, want)
+		line, err := readLine(program)
+		expect.True(t, line == "next" && err == nil, "%q: then %q, %v is read", typed, line, err)
 		screen := make([]byte, 4096)
 		n := must.Get(user.Read(screen))(t)
 		for n < len(screen) && !strings.Contains(string(screen[:n]), "[Y/n]") {
 			n += must.Get(user.Read(screen[n:]))(t)
 		}
 		for _, part := range []string{"libtorch 2", "543 MB", "/some/cache"} {
-			if !strings.Contains(string(screen[:n]), part) {
-				t.Errorf("the question %q does not name %s", screen[:n], part)
-			}
+			expect.True(t, strings.Contains(string(screen[:n]), part), "the question %q does not name %s", screen[:n], part)
 		}
 	}
 	var out bytes.Buffer

@@ -3,6 +3,8 @@ package train
 import (
 	"slices"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestMentioned(t *testing.T) {
@@ -24,12 +26,8 @@ func TestMentioned(t *testing.T) {
 	} {
 		got := mentioned(test.text)
 		for _, name := range test.want {
-			if !slices.Contains(got, name) {
-				t.Errorf("%q: %q lacks %q", test.text, got, name)
-			}
+			expect.True(t, slices.Contains(got, name), "%q: %q lacks %q", test.text, got, name)
 		}
-		if slices.Contains(got, test.without) {
-			t.Errorf("%q: %q has %q", test.text, got, test.without)
-		}
+		expect.True(t, !slices.Contains(got, test.without), "%q: %q has %q", test.text, got, test.without)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 )
@@ -23,8 +24,6 @@ func TestMarked(t *testing.T) {
 		{[]bool{false, false, false, false, false}, "abcde"},
 		{[]bool{false, true, true, true, true}, "a<bcde>"},
 	} {
-		if got, err := marked(p, policy.Sequence{IDs: ids, Labels: c.labels}, "<", ">"); err != nil || got != c.want {
-			t.Errorf("%q, %v; want %q", got, err, c.want)
-		}
+		expect.Result(marked(p, policy.Sequence{IDs: ids, Labels: c.labels}, "<", ">"))(t, c.want, "marked")
 	}
 }

@@ -1,6 +1,10 @@
 package train
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
+)
 
 // TestPassTokens: a plan does not promise the memory of a full micro-batch to a step that has fewer tokens.
 func TestPassTokens(t *testing.T) {
@@ -10,8 +14,6 @@ func TestPassTokens(t *testing.T) {
 		{4096, 1, 8000, 8000}, // a sample is not divided
 		{4096, 8, 0, 4096},    // unknown
 	} {
-		if got := passTokens(test.micro, test.samples, test.longest); got != test.want {
-			t.Errorf("%+v: got %d", test, got)
-		}
+		expect.Same(t, test.want, passTokens(test.micro, test.samples, test.longest), "%+v", test)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -19,8 +20,7 @@ func TestTaskOf(t *testing.T) {
 		`{"question":"q","answer":"4"}`:                                                   "",
 	} {
 		value := must.Get(dataset.Parse(row))(t)
-		if got, _ := taskOf(dataset.Record{File: "f", Line: 1, Fields: value.(dataset.Object)}); got != want {
-			t.Errorf("%s is for task %q, want %q", row, got, want)
-		}
+		got, _ := taskOf(dataset.Record{File: "f", Line: 1, Fields: value.(dataset.Object)})
+		expect.True(t, got == want, "%s is for task %q, want %q", row, got, want)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/digits"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -20,11 +21,7 @@ func TestSolutionsStop(t *testing.T) {
 		if n++; n == 3 {
 			cancel()
 		}
-		if want := n > 3; errors.Is(err, context.Canceled) != want {
-			t.Errorf("solution %d: %v", n, err)
-		}
+		expect.Same(t, n > 3, errors.Is(err, context.Canceled), "solution %d: %v", n, err)
 	}
-	if n != 4 {
-		t.Errorf("%d solutions, want 3 and the error", n)
-	}
+	expect.Same(t, 4, n, "%d solutions, want 3 and the error", n)
 }

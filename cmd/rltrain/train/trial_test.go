@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/rollout"
@@ -28,13 +29,11 @@ func TestTrialTakesTheHeaviestStep(t *testing.T) {
 			}
 			for _, x := range step.Samples {
 				for i, row := range x.Rows {
-					if x.Tokens[row+1] != x.Actions[i] {
-						t.Fatalf("%s: row %d predicts token %d, want %d", name, row, x.Tokens[row+1], x.Actions[i])
-					}
+					expect.Require(t, x.Tokens[row+1] == x.Actions[i],
+						"%s: row %d predicts token %d, want %d", name, row, x.Tokens[row+1], x.Actions[i])
 				}
-				if last := x.Actions[len(x.Actions)-1]; last != 15999 {
-					t.Errorf("%s: the last action is %d, want the sample's last", name, last)
-				}
+				last := x.Actions[len(x.Actions)-1]
+				expect.True(t, last == 15999, "%s: the last action is %d, want the sample's last", name, last)
 			}
 		}
 		if source.samples != 8 || source.longest != 16000 || source.tokens != 8*16000 {
@@ -80,9 +79,8 @@ func TestTrialLimitsRollouts(t *testing.T) {
 	if b := limited.Options.(*rollout.ReplayOptions); b.PromptsPerStep != 1 || b.NumUpdateSteps != trialSamples || b.CacheBuffer || !buffer.CacheBuffer {
 		t.Errorf("the replay buffer's options: %+v", b)
 	}
-	if labels := (&trial{}).limitLabels(rollout.LabelOptions{BufferSize: 2000, Samples: 8}); labels.BufferSize != trialSamples || labels.Samples != trialSamples {
-		t.Errorf("a classifier's rollouts: %+v", labels)
-	}
+	labels := (&trial{}).limitLabels(rollout.LabelOptions{BufferSize: 2000, Samples: 8})
+	expect.True(t, labels.BufferSize == trialSamples && labels.Samples == trialSamples, "a classifier's rollouts: %+v", labels)
 	var none *trial
 	same := asked
 	if none.limit(&same); same.Rollout.MaxNew != asked.Rollout.MaxNew {

@@ -5,6 +5,8 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 // functions are all elementary functions, with float64 versions for comparison.
@@ -31,15 +33,12 @@ func TestFunctionsAgreeWithFloat64(t *testing.T) {
 			got := f.ball(c, &r)
 			want := f.want(x)
 			if math.IsNaN(want) {
-				if got.Valid() {
-					t.Errorf("%s(%v) = %v, want none", name, x, &got.mid)
-				}
+				expect.True(t, !got.Valid(), "%s(%v) = %v, want none", name, x, &got.mid)
 				continue
 			}
 			value, _ := got.mid.Float64()
-			if !got.Valid() || math.Abs(value-want) > 1e-14*max(1, math.Abs(want)) {
-				t.Errorf("%s(%v) = %v, want %v", name, x, value, want)
-			}
+			expect.True(t, got.Valid() && math.Abs(value-want) <= 1e-14*max(1, math.Abs(want)),
+				"%s(%v) = %v, want %v", name, x, value, want)
 		}
 	}
 }
@@ -93,12 +92,9 @@ func TestIdentities(t *testing.T) {
 		"cube root of −8":  {cube, c.CNeg(&two)},
 	} {
 		a, b := pair[0], pair[1]
-		if !c.Meets(&a.Re, &b.Re) || !c.Meets(&a.Im, &b.Im) {
-			t.Errorf("%s: %v + %v i, %v + %v i", name, &a.Re.mid, &a.Im.mid, &b.Re.mid, &b.Im.mid)
-		}
-		if !a.Re.Accurate(200) || !a.Im.Accurate(200) {
-			t.Errorf("%s: errors %v, %v", name, a.Re.rad.float(), a.Im.rad.float())
-		}
+		expect.True(t, c.Meets(&a.Re, &b.Re) && c.Meets(&a.Im, &b.Im),
+			"%s: %v + %v i, %v + %v i", name, &a.Re.mid, &a.Im.mid, &b.Re.mid, &b.Im.mid)
+		expect.True(t, a.Re.Accurate(200) && a.Im.Accurate(200), "%s: errors %v, %v", name, a.Re.rad.float(), a.Im.rad.float())
 	}
 }
 
@@ -112,8 +108,6 @@ func TestUndefined(t *testing.T) {
 		"1/0": c.Div(&one, &zero), "1/around 0": c.Div(&one, &around), "log 0": c.Log(&zero), "log −1": c.Log(&minus),
 		"√−1": c.Sqrt(&minus), "e^(2^40)": c.Exp(&huge), "floor around 0": c.Floor(&around),
 	} {
-		if x.Valid() {
-			t.Errorf("%s = %v", name, &x.mid)
-		}
+		expect.True(t, !x.Valid(), "%s = %v", name, &x.mid)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	f "github.com/rltrain/rltrain/envs/answer/formula"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -29,9 +30,7 @@ func pairs(t testing.TB) []pair {
 			continue
 		}
 		a, b, ok := strings.Cut(rest, " ;; ")
-		if !ok || sign != "=" && sign != "!" {
-			t.Fatalf("testdata/pairs.txt: %q", line)
-		}
+		expect.Require(t, ok && (sign == "=" || sign == "!"), "testdata/pairs.txt: %q", line)
 		out = append(out, pair{rule, a, b, sign == "="})
 	}
 	return out
@@ -52,9 +51,8 @@ func TestPairs(t *testing.T) {
 			t.Errorf("%s: %q and %q: %t by %s: %s, %s", p.rule, p.b, p.a, v.Equal, v.Rule, v.Gold, v.Answer)
 		}
 	}
-	if equal+different < 400 || different*9 < equal*8 {
-		t.Errorf("%d pairs are equal, %d different: want 400, about half of them different", equal, different)
-	}
+	expect.True(t, equal+different >= 400 && different*9 >= equal*8,
+		"%d pairs are equal, %d different: want 400, about half of them different", equal, different)
 }
 
 // Every answer equals itself, also with other spacing and with \left and \right.
@@ -79,9 +77,8 @@ func TestSpelling(t *testing.T) {
 				if name == "spaces around operators" && (strings.ContainsAny(s, "'*") || strings.Contains(s, ">=") || strings.Contains(s, "<=") || strings.HasPrefix(s, "+")) {
 					continue
 				}
-				if v := Compare(s, spelling); !v.Equal {
-					t.Errorf("%s: %q and %q differ by %s: %s, %s", name, s, spelling, v.Rule, v.Gold, v.Answer)
-				}
+				v := Compare(s, spelling)
+				expect.True(t, v.Equal, "%s: %q and %q differ by %s: %s, %s", name, s, spelling, v.Rule, v.Gold, v.Answer)
 			}
 		}
 	}
@@ -109,22 +106,17 @@ func TestThousandthIsSeen(t *testing.T) {
 				continue
 			}
 			checked++
-			if v := Compare(s, other); v.Equal {
-				t.Errorf("%q and %q are equal by %s", s, other, v.Rule)
-			}
+			v := Compare(s, other)
+			expect.True(t, !v.Equal, "%q and %q are equal by %s", s, other, v.Rule)
 			r, _ := new(big.Rat).SetString(other)
-			if decimal := r.FloatString(12); Compare(s, decimal).Equal {
-				t.Errorf("%q and %q are equal", s, decimal)
-			}
+			decimal := r.FloatString(12)
+			expect.True(t, !Compare(s, decimal).Equal, "%q and %q are equal", s, decimal)
 		}
 	}
 	for _, s := range []string{`\sqrt{2}`, `\pi`, `\frac{x}{7}`, `e^x`, `\sin x`, `(a+b)^3`, `\frac{1+\sqrt5}{2}`, `x^2+y^2`} {
-		if v := Compare(s, `\frac{1001}{1000}(`+s+")"); v.Equal {
-			t.Errorf("%q is equal to itself and a thousandth by %s", s, v.Rule)
-		}
+		v := Compare(s, `\frac{1001}{1000}(`+s+")")
+		expect.True(t, !v.Equal, "%q is equal to itself and a thousandth by %s", s, v.Rule)
 		checked++
 	}
-	if checked < 150 {
-		t.Errorf("only %d numbers", checked)
-	}
+	expect.True(t, checked >= 150, "only %d numbers", checked)
 }

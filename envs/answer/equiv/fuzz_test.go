@@ -3,6 +3,8 @@ package equiv
 import (
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func FuzzCompare(f *testing.F) {
@@ -11,16 +13,11 @@ func FuzzCompare(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, a, b string) {
 		v, w := Compare(a, b), Compare(b, a)
-		if v.Equal != w.Equal {
-			t.Fatalf("%q and %q: %t by %s, the other way round %t by %s", a, b, v.Equal, v.Rule, w.Equal, w.Rule)
-		}
-		if v.Rule == "" {
-			t.Fatalf("%q and %q: no rule", a, b)
-		}
+		expect.Require(t, v.Equal == w.Equal,
+			"%q and %q: %t by %s, the other way round %t by %s", a, b, v.Equal, v.Rule, w.Equal, w.Rule)
+		expect.Require(t, v.Rule != "", "%q and %q: no rule", a, b)
 		for _, s := range []string{a, b} {
-			if strings.TrimSpace(s) != "" && !Compare(s, s).Equal {
-				t.Fatalf("%q differs from itself", s)
-			}
+			expect.Require(t, strings.TrimSpace(s) == "" || Compare(s, s).Equal, "%q differs from itself", s)
 		}
 	})
 }
@@ -32,9 +29,8 @@ func FuzzAdded(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, a string) {
 		if other, ok := moved(a); ok {
-			if v := Compare(a, other); v.Equal {
-				t.Fatalf("%q and %q are equal by %s", a, other, v.Rule)
-			}
+			v := Compare(a, other)
+			expect.Require(t, !v.Equal, "%q and %q are equal by %s", a, other, v.Rule)
 		}
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	f "github.com/rltrain/rltrain/envs/answer/formula"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 // hostile answers would be expensive without limits on the work.
@@ -115,9 +117,7 @@ func hostile() map[string]string {
 // TestHostile bounds the work instead of the time: nodes when parsing, counted operations when comparing.
 func TestHostile(t *testing.T) {
 	answers := hostile()
-	if len(answers) < 90 {
-		t.Fatalf("only %d answers", len(answers))
-	}
+	expect.Require(t, len(answers) >= 90, "only %d answers", len(answers))
 	others := []string{"18", `\frac{x+1}{2}`, "(1,2)", "x=4 or x=-8", `[0,\infty)`, ""}
 	for name, answer := range answers {
 		for _, gold := range append(others, answer, answer+"+1") {
@@ -125,9 +125,8 @@ func TestHostile(t *testing.T) {
 			b, errB := f.Readings(f.Clean(answer))
 			if errA == nil && errB == nil {
 				for _, n := range append(a, b...) {
-					if size := count(n); size > 6000 {
-						t.Errorf("%s: %d nodes", name, size)
-					}
+					size := count(n)
+					expect.True(t, size <= 6000, "%s: %d nodes", name, size)
 				}
 				c := &comparison{}
 				c.same(a[0], b[0])
@@ -139,9 +138,7 @@ func TestHostile(t *testing.T) {
 				t.Errorf("%s is equal to %.60q: %s", name, gold, v.Rule)
 			}
 		}
-		if strings.TrimSpace(answer) != "" && !Compare(answer, answer).Equal {
-			t.Errorf("%s differs from itself", name)
-		}
+		expect.True(t, strings.TrimSpace(answer) == "" || Compare(answer, answer).Equal, "%s differs from itself", name)
 	}
 }
 

@@ -3,6 +3,8 @@ package formula
 import (
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 // seeds cover everything that the parser reads.
@@ -19,9 +21,7 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		readings, err := Readings(Clean(s))
-		if (err == nil) != (len(readings) > 0) {
-			t.Fatalf("%q: %d readings, error %v", s, len(readings), err)
-		}
+		expect.Require(t, (err == nil) == (len(readings) > 0), "%q: %d readings, error %v", s, len(readings), err)
 		for _, n := range readings {
 			check(t, s, n, 0)
 		}
@@ -39,9 +39,7 @@ func FuzzParse(f *testing.F) {
 // check looks for invalid nodes.
 func check(t *testing.T, s string, n *Node, depth int) {
 	t.Helper()
-	if depth > 400 {
-		t.Fatalf("%.200q: too deep", s)
-	}
+	expect.Require(t, depth <= 400, "%.200q: too deep", s)
 	want := map[Kind]int{Quotient: 2, Power: 2, Sign: 1, Quantity: 1, Big: 3}[n.Kind]
 	switch {
 	case n.Kind == Number && n.Num == nil, n.Kind == Base && n.Num == nil,
@@ -65,13 +63,10 @@ func FuzzClean(f *testing.F) {
 			return
 		}
 		once := Clean(s)
-		if strings.TrimSpace(once) != once {
-			t.Fatalf("Clean(%q) = %q has space around it", s, once)
-		}
+		expect.Require(t, strings.TrimSpace(once) == once, "Clean(%q) = %q has space around it", s, once)
 		for _, c := range []commas{thousands, separator, decimal} {
-			if tokens, err := lex(once, c); err == nil && tokens[len(tokens)-1].kind != endToken {
-				t.Fatalf("%q: no end", s)
-			}
+			tokens, err := lex(once, c)
+			expect.Require(t, err != nil || tokens[len(tokens)-1].kind == endToken, "%q: no end", s)
 		}
 	})
 }

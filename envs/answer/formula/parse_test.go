@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs/answer/formula"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 func TestReadings(t *testing.T) {
@@ -66,9 +67,7 @@ func TestReadings(t *testing.T) {
 		for _, r := range readings {
 			got = append(got, r.String())
 		}
-		if err != nil || !cmp.Equal(want, got) {
-			t.Errorf("%s: %v, %q, want %q", answer, err, got, want)
-		}
+		expect.True(t, err == nil && cmp.Equal(want, got), "%s: %v, %q, want %q", answer, err, got, want)
 	}
 }
 
@@ -78,8 +77,7 @@ func TestUnclear(t *testing.T) {
 		"", "+", "2 3", "1/2x", `\sqrt23`, `\ln x/2`, `3\frac{5}{4}`, "4 4/0", `\frac{1}`, "(1,2", "1,2)", "{1", "x^", `\sin`, "1,,2(", "5 if x > 2", "not 5",
 		`\begin{pmatrix}1&2\\3\end{pmatrix}`, `\begin{pmatrix}1`, `\unknown{3}`, "5_1", "(x]", "1 and 2 or 3", "cos-", strings.Repeat("(", 100) + "1" + strings.Repeat(")", 100), strings.Repeat("9", formula.MaxLength+1),
 	} {
-		if n, err := formula.Parse(answer); err == nil {
-			t.Errorf("%.60q is read as %v", answer, n)
-		}
+		n, err := formula.Parse(answer)
+		expect.True(t, err != nil, "%.60q is read as %v", answer, n)
 	}
 }

@@ -16,17 +16,14 @@ var noon = time.Unix(1_800_000_000, 250_000_000)
 
 func TestChecksumOfTheFormat(t *testing.T) {
 	// CRC-32C of "123456789" is 0xe3069283 (RFC 3720, appendix B.4 uses the same polynomial).
-	if got, want := masked([]byte("123456789")), uint32(0xe3069283>>15|0xe3069283<<17&0xffffffff)+0xa282ead8; got != want {
-		t.Errorf("%#x, want %#x", got, want)
-	}
+	expect.Same(t, uint32(0xe3069283>>15|0xe3069283<<17&0xffffffff)+0xa282ead8, masked([]byte("123456789")), "masked")
 }
 
 func TestFileResumesAtItsCheckpoint(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "tensorboard")
 	w := must.Get(Create(dir, noon))(t)
-	if ok, _ := regexp.MatchString(`^events\.out\.tfevents\.1800000000\..+\.0$`, w.Name()); !ok {
-		t.Errorf("name %q", w.Name())
-	}
+	ok, _ := regexp.MatchString(`^events\.out\.tfevents\.1800000000\..+\.0$`, w.Name())
+	expect.True(t, ok, "name %q", w.Name())
 	must.Do(t, w.Settings(noon, map[string]any{"lr": 1e-4, "task": "digits", "on": true, "steps": 3, "targets": []string{"q", "v"}}, "train/reward"))
 	must.Do(t, w.Text(noon, 0, "config", "lr: 1e-4"))
 	must.Do(t, w.Row(noon, 1, map[string]float64{"train/loss": 0.5, "train/reward": -1}))
@@ -46,13 +43,11 @@ func TestFileResumesAtItsCheckpoint(t *testing.T) {
 	for i := range data {
 		broken := bytes.Clone(data)
 		broken[i] ^= 1
-		if _, err := Read(bytes.NewReader(broken)); err == nil {
-			t.Fatalf("byte %d of %d flipped: nothing is noticed", i, len(data))
-		}
+		_, err := Read(bytes.NewReader(broken))
+		expect.Require(t, err != nil, "byte %d of %d flipped: nothing is noticed", i, len(data))
 	}
-	if _, err := OpenAt(dir, State{w.Name(), int64(len(data)) + 1}); err == nil {
-		t.Error("a file that is shorter than its checkpoint is taken")
-	}
+	_, err := OpenAt(dir, State{w.Name(), int64(len(data)) + 1})
+	expect.True(t, err != nil, "a file that is shorter than its checkpoint is taken")
 }
 
 func FuzzRead(f *testing.F) {

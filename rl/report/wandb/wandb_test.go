@@ -22,9 +22,7 @@ func rows(t *testing.T, data []byte) (all []map[string]string) {
 	t.Helper()
 	for i, record := range must.Get(Read(data))(t) {
 		fields := get(wire.Fields(record))
-		if fields[0].Value != uint64(i+1) {
-			t.Errorf("record %d has the number %d", i+1, fields[0].Value)
-		}
+		expect.Same(t, uint64(i+1), fields[0].Value, "record %d has the number", i+1)
 		if fields[1].Number != 2 {
 			continue
 		}
@@ -49,17 +47,13 @@ func get[T any](v T, err error) T {
 
 func check(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Require(t, err == nil, "%v", err)
 }
 
 func TestRunResumesAtItsCheckpoint(t *testing.T) {
 	dir := t.TempDir()
 	r, off := FromEnvironment(map[string]string{"WANDB_PROJECT": "digits", "WANDB_RUN_ID": "abcd1234", "WANDB_TAGS": "a,b", "WANDB_MODE": "offline"})
-	if off {
-		t.Error("an offline run is off")
-	}
+	expect.True(t, !off, "an offline run is off")
 	r.Started, r.Config = noon, map[string]any{"lr": 1e-4}
 	w := get(Create(dir, r))
 	check(t, w.Row(noon.Add(time.Second), 0, map[string]float64{"train/loss": 0.5, StepKey: 1}))
@@ -80,14 +74,11 @@ func TestRunResumesAtItsCheckpoint(t *testing.T) {
 	}
 	expect.Equal(t, want, rows(t, data))
 	for _, text := range []string{"digits", "abcd1234", "lr"} {
-		if !bytes.Contains(data, []byte(text)) {
-			t.Errorf("the file lacks %q", text)
-		}
+		expect.True(t, bytes.Contains(data, []byte(text)), "the file lacks %q", text)
 	}
 	saved.Offset = int64(len(data)) + 1
-	if _, err := OpenAt(dir, saved); err == nil {
-		t.Error("a file that is shorter than its checkpoint is taken")
-	}
+	_, err := OpenAt(dir, saved)
+	expect.True(t, err != nil, "a file that is shorter than its checkpoint is taken")
 	if _, err := Create(dir, Run{ID: "../x", Started: noon}); err == nil {
 		t.Error("an id that leads out of the folder is taken")
 	}
@@ -104,13 +95,9 @@ func TestRecordsAcrossBlocks(t *testing.T) {
 			data = append(data, chunks(int64(len(data)), []byte(text))...)
 		}
 		records, err := Read(data)
-		if err != nil {
-			t.Fatalf("%d bytes: %v", n, err)
-		}
+		expect.Require(t, err == nil, "%d bytes: %v", n, err)
 		for i, text := range want {
-			if string(records[i]) != text {
-				t.Fatalf("%d bytes: record %d is another", n, i)
-			}
+			expect.Require(t, string(records[i]) == text, "%d bytes: record %d is another", n, i)
 		}
 	}
 }

@@ -71,9 +71,7 @@ func TestWriteFolder(t *testing.T) {
 		if err == nil {
 			err = json.Unmarshal(data, &fields)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		return fields
 	}
 	config := read("config.json")
@@ -81,18 +79,13 @@ func TestWriteFolder(t *testing.T) {
 		"model_type": "llama", "vocab_size": 8.0, "num_key_value_heads": 2.0, "head_dim": 4.0, "tie_word_embeddings": true,
 		"rms_norm_eps": 1e-6, "eos_token_id": 0.0, "bos_token_id": nil,
 	} {
-		if config[key] != want {
-			t.Errorf("config.json: %s is %v, want %v", key, config[key], want)
-		}
+		expect.Same(t, want, config[key], "config.json: %s", key)
 	}
 	generation := map[string]any{"eos_token_id": []any{0.0}, "bos_token_id": nil, "pad_token_id": nil, "temperature": 0.5}
 	expect.Equal(t, generation, read("generation_config.json"))
-	if target, err := os.Readlink(filepath.Join(dir, convert.WeightsFile)); err != nil || target != path {
-		t.Errorf("the link leads to %q, %v", target, err)
-	}
-	if text, err := os.ReadFile(filepath.Join(dir, "chat_template.jinja")); err != nil || string(text) != "{{ messages }}" {
-		t.Errorf("chat template %q, %v", text, err)
-	}
+	expect.Result(os.Readlink(filepath.Join(dir, convert.WeightsFile)))(t, path, "the link leads to")
+	text, err := os.ReadFile(filepath.Join(dir, "chat_template.jinja"))
+	expect.True(t, err == nil && string(text) == "{{ messages }}", "chat template %q, %v", text, err)
 }
 
 func TestWriteFolderRefuses(t *testing.T) {
