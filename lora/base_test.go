@@ -42,7 +42,7 @@ func inFile(t *testing.T, dir string) string {
 func loadBase(t *testing.T, dir string) lora.Config {
 	t.Helper()
 	c, _, _, err := lora.Load(dir)
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	return c
 }
 

@@ -48,7 +48,7 @@ func TestSaveLoad(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "new", "adapter")
 			must.Do(t, lora.Save(dir, c, pairs, extra))
 			gotC, gotPairs, gotExtra, err := lora.Load(dir)
-			expect.Require(t, err == nil, "%v", err)
+			must.Do(t, err)
 			expect.Equal(t, c, gotC)
 			expect.Equal(t, pairs, gotPairs)
 			wantExtra := map[string]safetensors.Tensor{}
@@ -89,7 +89,7 @@ func TestLoadPEFT(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.dir, func(t *testing.T) {
 			c, pairs, extra, err := lora.Load(tt.dir)
-			expect.Require(t, err == nil, "%v", err)
+			must.Do(t, err)
 			slices.Sort(c.TargetModules.Names) // PEFT's order is that of a set
 			tt.want.TargetModules.Names = []string{"attention.self.query", "intermediate.dense"}
 			expect.Equal(t, tt.want, c)
@@ -203,13 +203,11 @@ func TestLoadRefusesFiles(t *testing.T) {
 	dir := t.TempDir()
 	must.Do(t, lora.Save(dir, c, pairs, extra))
 	must.Do(t, os.Truncate(filepath.Join(dir, "adapter_model.safetensors"), 300))
-	if _, _, _, err := lora.Load(dir); err == nil || !strings.Contains(err.Error(), "adapter_model.safetensors") {
-		t.Errorf("cut file: %v", err)
-	}
+	_, _, _, err = lora.Load(dir)
+	expect.True(t, err != nil && strings.Contains(err.Error(), "adapter_model.safetensors"), "cut file: %v", err)
 	must.Do(t, os.WriteFile(filepath.Join(dir, "adapter_config.json"), []byte(`{"peft_type":"LORA","lora_bias":true,"task_type":"SEQ_CLS","target_modules":["q"]}`), 0o600))
-	if _, _, _, err := lora.Load(dir); err == nil || !strings.Contains(err.Error(), `adapter_config.json: "lora_bias" is true`) {
-		t.Errorf("biases: %v", err)
-	}
+	_, _, _, err = lora.Load(dir)
+	expect.True(t, err != nil && strings.Contains(err.Error(), `adapter_config.json: "lora_bias" is true`), "biases: %v", err)
 }
 
 func TestDoRAAndTying(t *testing.T) {

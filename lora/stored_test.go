@@ -50,13 +50,12 @@ func TestStoredTables(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, pairs, extra, err := Load(storedAdapter(t, tt.targets, tt.tensors...))
-			expect.Require(t, err == nil, "%v", err)
+			must.Do(t, err)
 			expect.True(t, len(pairs) == 1 && pairs[0].Module == "model.a.q_proj", "pairs %v", pairs)
 			got := map[string][]float32{}
 			for name, tensor := range extra {
-				if got[name], err = tensor.Float32s(); err != nil || tensor.Name != name {
-					t.Errorf("%s is called %s, %v", name, tensor.Name, err)
-				}
+				got[name], err = tensor.Float32s()
+				expect.True(t, err == nil && tensor.Name == name, "%s is called %s, %v", name, tensor.Name, err)
 			}
 			expect.Equal(t, tt.want, got)
 		})

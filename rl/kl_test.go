@@ -77,7 +77,6 @@ func TestKLController(t *testing.T) {
 func TestParseKLKind(t *testing.T) {
 	k, err := ParseKLKind("k3")
 	expect.True(t, k == K3 && err == nil, "%v, %v", k, err)
-	if _, err := ParseKLKind("k4"); err == nil {
-		t.Error("k4 is taken")
-	}
+	_, err = ParseKLKind("k4")
+	expect.True(t, err != nil, "k4 is taken")
 }

@@ -111,9 +111,8 @@ func FuzzReadReplay(f *testing.F) {
 			return
 		}
 		for _, e := range items {
-			if err := e.Trajectory.Validate(); err != nil || e.Turn < 0 || e.Turn >= len(e.Trajectory.Turns) || !isFinite(e.Return) {
-				t.Fatalf("%+v: %v", e, err)
-			}
+			err = e.Trajectory.Validate()
+			expect.Require(t, err == nil && e.Turn >= 0 && e.Turn < len(e.Trajectory.Turns) && isFinite(e.Return), "%+v: %v", e, err)
 		}
 	})
 }

@@ -94,12 +94,10 @@ func TestCUDALibraryOpens(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	if err := Open(0); err != nil {
-		t.Fatal(err)
-	}
-	if err := openCUDA(path); err != nil {
-		t.Fatal(err)
-	}
+	err = Open(0)
+	expect.Require(t, err == nil, "%v", err)
+	err = openCUDA(path)
+	expect.Require(t, err == nil, "%v", err)
 	real := hasDriver()
 	withDriver(t, true)
 	_, err = Device{cuda: true}.resolve()

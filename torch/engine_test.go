@@ -37,7 +37,7 @@ func complete(t testing.TB, e *torch.Engine, maxTokens int) map[sampleKey]comple
 				c.LogProbs = append(c.LogProbs, event.LogProb)
 				c.Raw = append(c.Raw, event.Raw)
 			}
-			expect.Same(t, (event.Reason != ""), event.Done, "event %+v: Done and Reason disagree", event)
+			expect.Same(t, event.Reason != "", event.Done, "event %+v: Done and Reason disagree", event)
 			c.Reason = event.Reason
 			all[key] = c
 		}

@@ -20,16 +20,14 @@ func TestMissingLibraryIsNamed(t *testing.T) {
 func TestTruncatedLibraryIsAnError(t *testing.T) {
 	path, err := findLibrary()
 	expect.Require(t, err == nil, "%v", err)
-	if err := checkWhole(path, map[string]bool{}); err != nil {
-		t.Fatalf("the complete library: %v", err)
-	}
+	err = checkWhole(path, map[string]bool{})
+	expect.Require(t, err == nil, "the complete library: %v", err)
 	data, err := os.ReadFile(path)
 	expect.Require(t, err == nil, "%v", err)
 	for _, share := range []float64{0, 0.0001, 0.1, 0.5, 0.9, 0.999} {
 		cut := filepath.Join(t.TempDir(), libraryName)
-		if err := os.WriteFile(cut, data[:int(share*float64(len(data)))], 0o600); err != nil {
-			t.Fatal(err)
-		}
+		err = os.WriteFile(cut, data[:int(share*float64(len(data)))], 0o600)
+		expect.Require(t, err == nil, "%v", err)
 		expect.Error(t, checkWhole(cut, map[string]bool{}), cut)
 	}
 }

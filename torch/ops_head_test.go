@@ -39,7 +39,7 @@ func TestTokenLogProbs(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			hidden, err := torch.Parameter([]float32{1, 1}, 2, 1)
-			expect.Require(t, err == nil, "%v", err)
+			must.Do(t, err)
 			defer hidden.Close()
 			err = torch.Do(torch.Train, func(s *torch.Scope) error {
 				var bias *torch.Tensor
@@ -63,7 +63,7 @@ func TestTokenLogProbs(t *testing.T) {
 				}
 				return nil
 			})
-			expect.Require(t, err == nil, "%v", err)
+			must.Do(t, err)
 		})
 	}
 }
@@ -71,7 +71,7 @@ func TestTokenLogProbs(t *testing.T) {
 func TestTokenLogProbsOfStoredWeights(t *testing.T) {
 	torchtest.NoLeaks(t)
 	exact, err := torch.Constant([]float32{1, -2, 0.5, 3, -0.25, 4}, 3, 2) // in every type, like the hidden state
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	defer exact.Close()
 	judge := func(weight *torch.Var) (values []float32) {
 		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {

@@ -82,9 +82,8 @@ func plugin(t *testing.T, defines ...string) {
 	withDriver(t, true)
 	folder := os.Getenv("RLTRAIN_LIB")
 	// A folder that passes for libtorch by its name.
-	if err := os.WriteFile(filepath.Join(folder, cudaNeeds[len(cudaNeeds)-1]), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	err = os.WriteFile(filepath.Join(folder, cudaNeeds[len(cudaNeeds)-1]), nil, 0o600)
+	expect.Require(t, err == nil, "%v", err)
 	arguments := []string{"-shared", "-fPIC", "-x", "c", "-", "-I" + headers, "-Wl,-rpath," + folder, "-o", filepath.Join(folder, cudaLibraryName)}
 	for _, define := range defines {
 		arguments = append(arguments, "-D"+define)
@@ -168,20 +167,16 @@ func TestGPUMemoryAndUse(t *testing.T) {
 	got, err := Device{cuda: true, gpu: 1}.memory()
 	want := (GPUMemory{Allocated: 20, Peak: 21, Reserved: 22, Free: 23, Total: 24})
 	expect.True(t, err == nil && *got == want, "got %+v, %v, want %+v", got, err, want)
-	if got, err := (Device{}).memory(); got != nil || err != nil {
-		t.Errorf("of the CPU: got %+v, %v", got, err)
-	}
-	if _, err := (Device{cuda: true, gpu: 2}).memory(); err == nil || !strings.HasPrefix(err.Error(), "torch: memory of cuda:2: invalid device ordinal") {
-		t.Errorf("of a GPU that is not there: %v", err)
-	}
+	got, err = (Device{}).memory()
+	expect.True(t, got == nil && err == nil, "of the CPU: got %+v, %v", got, err)
+	_, err = (Device{cuda: true, gpu: 2}).memory()
+	expect.True(t, err != nil && strings.HasPrefix(err.Error(), "torch: memory of cuda:2: invalid device ordinal"), "of a GPU that is not there: %v", err)
 	use, err := Device{cuda: true}.use()
-	if want := (GPUUse{Busy: 71, Memory: 29}); err != nil || *use != want {
-		t.Errorf("got %v, %v, want %v", use, err, want)
-	}
+	wantUse := GPUUse{Busy: 71, Memory: 29}
+	expect.True(t, err == nil && *use == wantUse, "got %v, %v, want %v", use, err, wantUse)
 	if use, err := (Device{}).use(); use != nil || err != nil {
 		t.Errorf("the CPU: got %v, %v", use, err)
 	}
-	if _, err := (Device{cuda: true, gpu: 1}).use(); err == nil || err.Error() != "torch: use of cuda:1: the driver does not tell how busy it is" {
-		t.Errorf("got %v", err)
-	}
+	_, err = (Device{cuda: true, gpu: 1}).use()
+	expect.True(t, err != nil && err.Error() == "torch: use of cuda:1: the driver does not tell how busy it is", "got %v", err)
 }

@@ -143,7 +143,7 @@ func newLearner(t testing.TB, quant torch.QuantType) learner {
 	for _, name := range slices.Collect(maps.Keys(weights)) {
 		v := weights[name]
 		shape, err := v.Shape()
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 		if !strings.HasPrefix(name, "layers.") || len(shape) != 2 {
 			continue
 		}
@@ -161,7 +161,7 @@ func newLearner(t testing.TB, quant torch.QuantType) learner {
 			label, size = string(quant), shape[0]*quant.RowBytes(shape[1])
 			kept, err = small.Quantize(quant)
 		}
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 		t.Cleanup(kept.Close)
 		weights[strings.TrimSuffix(name, "weight")+label] = kept
 		l.weights += size
@@ -216,7 +216,7 @@ func (l learner) learn(t testing.TB, steps int) (losses []float64) {
 		if err == nil {
 			_, err = adam.Step([]float64{0.003}, 1)
 		}
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 	}
 	return losses
 }

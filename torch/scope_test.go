@@ -87,7 +87,7 @@ func TestGradModeBelongsToTheScope(t *testing.T) {
 			s.Backward(s.Sum(s.Mul(p.T(), p.T())))
 			return nil
 		})
-		expect.Same(t, (err == nil), tc.want, "mode %v: backward gave %v", tc.mode, err)
+		expect.Same(t, err == nil, tc.want, "mode %v: backward gave %v", tc.mode, err)
 	}
 	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		g, ok := s.Grad(p)
@@ -210,9 +210,9 @@ func TestAdamWClipsGroupsApart(t *testing.T) {
 		o := torch.NewAdamW(torch.AdamEps, append(groups, torch.ParamGroup{Apart: true})...)
 		backward(1)
 		norm, err := o.Step(make([]float64, 4), test.limit) // learning rate 0: the parameters stay
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 		first, _, err := o.Moments()
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 		for i, want := range test.want {
 			moment := must.Get(first[i].Read())(t)
 			if got := 10 * float64(moment[0]); math.Abs(got-want) > 1e-4 || math.Abs(norm-test.norm) > 1e-4 {
@@ -231,9 +231,8 @@ func TestAdamWClipsGroupsApart(t *testing.T) {
 		return nil
 	}))
 	var nonFinite *torch.NonFiniteError
-	if _, err := o.Step([]float64{1, 1}, limit); !errors.As(err, &nonFinite) {
-		t.Errorf("error %v, want that a norm is not finite", err)
-	}
+	_, err := o.Step([]float64{1, 1}, limit)
+	expect.True(t, errors.As(err, &nonFinite), "error %v, want that a norm is not finite", err)
 	for i, want := range []float32{3, 4, 100} {
 		got, err := params[i].Read()
 		expect.True(t, err == nil && got[0] == want, "a refused step leaves %v, %v; want %v", got, err, want)
@@ -275,9 +274,8 @@ func TestThreadRunsOnOneOSThreadAndCarriesPanics(t *testing.T) {
 		})
 	}()
 	<-busy
-	if err := thread.Do(ended, func(context.Context) error { return nil }); !errors.Is(err, context.Canceled) {
-		t.Errorf("on a busy thread, got %v, want %v", err, context.Canceled)
-	}
+	err = thread.Do(ended, func(context.Context) error { return nil })
+	expect.True(t, errors.Is(err, context.Canceled), "on a busy thread, got %v, want %v", err, context.Canceled)
 	close(block)
 	expect.NoError(t, <-finished, "value")
 	defer func() {

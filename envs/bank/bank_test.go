@@ -66,13 +66,11 @@ func TestOrder(t *testing.T) {
 		}
 	}
 	for _, at := range []int{-1, 2} {
-		if _, err := b.At(envs.Eval, at); err == nil {
-			t.Errorf("there is an problem %d of 2", at)
-		}
+		_, err := b.At(envs.Eval, at)
+		expect.True(t, err != nil, "there is an problem %d of 2", at)
 	}
 	dropped, err := b.FilterPrompts(func(e string) (bool, error) { return e > "c", nil })
 	expect.True(t, dropped == 3 && err == nil && b.Len(envs.Train) == 4 && b.Len(envs.Eval) == 2, "%d dropped, %v", dropped, err)
-	if _, err := b.At(envs.Train, 6); err != nil {
-		t.Error(err)
-	}
+	_, err = b.At(envs.Train, 6)
+	expect.True(t, err == nil, "%v", err)
 }

@@ -265,9 +265,8 @@ func TestExamplesOfNullRows(t *testing.T) {
 		`{"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":null}]}`,
 		`{"prompt":[{"role":"user","content":"q"}],"chosen":[{"role":"assistant","content":"a"}],"rejected":[{"role":"assistant","content":null}]}`,
 	} {
-		if _, err := read(write(t, "rows.jsonl", row)); !errors.Is(err, ErrNull) {
-			t.Errorf("%s: %v", row, err)
-		}
+		_, err := read(write(t, "rows.jsonl", row))
+		expect.True(t, errors.Is(err, ErrNull), "%s: %v", row, err)
 	}
 }
 

@@ -143,7 +143,7 @@ func TestMemory(t *testing.T) {
 			}
 			before, most, n := heap(), uint64(0), 0
 			for e, err := range Examples(dataset.Records(path), PromptOnly) {
-				expect.Require(t, err == nil, "%v", err)
+				must.Do(t, err)
 				if n++; n%100_000 == 0 {
 					most = max(most, heap())
 					expect.Require(t, e.Prompt.Text == question(n-1), "row %d is %q", n, e.Prompt.Text)

@@ -302,12 +302,10 @@ func TestEpisode(t *testing.T) {
 	}
 	got := play(envs.Train, "```python\ndef f(x): return x + x\n```")
 	expect.True(t, got.Done && got.Reward == 2*(1+3) && got.Info.Correct && got.Info.Tests.Total == 2, "%+v", got)
-	if got := play(envs.Train, "def f(x): return 8"); got.Done || got.Reward != 0 || !strings.Contains(got.Reply, "1 of 2 tests pass") || strings.Contains(got.Reply, "f(0)") {
-		t.Errorf("%+v", got)
-	}
-	if got := play(envs.Train, "no", "def f(x): return 8"); !got.Done || got.Reward != 2*.5 || got.Info.Correct {
-		t.Errorf("%+v", got)
-	}
+	got = play(envs.Train, "def f(x): return 8")
+	expect.True(t, !got.Done && got.Reward == 0 && strings.Contains(got.Reply, "1 of 2 tests pass") && !strings.Contains(got.Reply, "f(0)"), "%+v", got)
+	got = play(envs.Train, "no", "def f(x): return 8")
+	expect.True(t, got.Done && got.Reward == 2*.5 && !got.Info.Correct, "%+v", got)
 	e, _ := task.Episode(envs.Train, 0)
 	_, _ = e.Reset(t.Context())
 	if got, _ := e.Step(t.Context(), envs.Action{Stop: envs.StopCancelled}); !got.Done || !math.IsNaN(got.Reward) {
@@ -364,9 +362,8 @@ func TestRewards(t *testing.T) {
 			if got, err := r.New(o, nil)(context.Background(), c); err != nil || math.Abs(got-want[r.Name]) > 1e-12 {
 				t.Errorf("%s of %+v: %v, %v, want %v", r.Name, v, got, err, want[r.Name])
 			}
-			if _, err := r.New(o, nil)(context.Background(), envs.Completion{Reward: math.NaN()}); err == nil {
-				t.Errorf("%s has a value of a program that was not run", r.Name)
-			}
+			_, err := r.New(o, nil)(context.Background(), envs.Completion{Reward: math.NaN()})
+			expect.True(t, err != nil, "%s has a value of a program that was not run", r.Name)
 		}
 		got := o.reward(v)
 		expect.True(t, math.Abs(got-test.tests) <= 1e-12, "reward of %+v: %v, want %v", v, got, test.tests)

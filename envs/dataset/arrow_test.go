@@ -23,11 +23,11 @@ func TestSaveToDisk(t *testing.T) {
 	want := all(t, filepath.Join("testdata", "messages.jsonl"))
 	var train, held []Object
 	for r, err := range d.Train {
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 		train = append(train, r.Fields)
 	}
 	for r, err := range d.Validation {
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 		held = append(held, r.Fields)
 	}
 	if diff := cmp.Diff(want, train) + cmp.Diff(want[:1], held); diff != "" {

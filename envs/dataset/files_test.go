@@ -102,9 +102,8 @@ func TestFilesOf(t *testing.T) {
 	parts := []Part{{"train", []string{"a"}}, {"validation", []string{"b"}}}
 	got, err := FilesOf(parts, Val)
 	expect.True(t, err == nil && cmp.Equal(got, []string{"b"}), "%v, %v", got, err)
-	if _, err := FilesOf(parts, "test"); text(err) != `the data set has no split "test"; choose from "train", "validation"` {
-		t.Error(err)
-	}
+	_, err = FilesOf(parts, "test")
+	expect.Same(t, `the data set has no split "test"; choose from "train", "validation"`, text(err), "%v", err)
 }
 
 func TestChooseSplits(t *testing.T) {
@@ -117,9 +116,8 @@ func TestChooseSplits(t *testing.T) {
 	want := `no files match "b.csv", which README.md names for split "test"`
 	expect.True(t, text(err) == want, "got %v, want %s", err, want)
 	_, err = Choose("", []string{"a.csv"}, readme, "dev")
-	if want := `the data set has no split "dev"`; text(err) != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
+	want = `the data set has no split "dev"`
+	expect.Same(t, want, text(err), "got %v, want %s", err, want)
 }
 
 func FuzzChoose(f *testing.F) {
@@ -139,7 +137,7 @@ func FuzzChoose(f *testing.F) {
 func TestPipeInAFolder(t *testing.T) {
 	dir := t.TempDir()
 	for _, err := range []error{os.WriteFile(filepath.Join(dir, "train.csv"), []byte("text,label\na,b\n"), 0o600), syscall.Mkfifo(filepath.Join(dir, "README.md"), 0o600)} {
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 	}
 	read := make(chan error, 1)
 	go func() {

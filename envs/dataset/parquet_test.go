@@ -16,7 +16,7 @@ func all(t *testing.T, files ...string) []Object {
 	t.Helper()
 	var out []Object
 	for r, err := range Records(files...) {
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 		out = append(out, r.Fields)
 	}
 	return out

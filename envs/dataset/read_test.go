@@ -277,8 +277,7 @@ func TestReaderRows(t *testing.T) {
 		"a split column too":     {[]Part{{"train", []string{more}}, {"test", []string{test}}}, Columns{Split: "s"}, `column "s": the data set already has files for the splits train and test; drop --split-column`},
 		"an empty file":          {[]Part{{"train", []string{more, write(t, "d.csv", "text,label\n")}}}, Columns{}, "d.csv: no rows"},
 	} {
-		if _, err := (Reader{}).Rows(tt.parts, tt.cols, &Faults{}); !strings.HasSuffix(text(err), tt.want) {
-			t.Errorf("%s: got %v, want %s", name, err, tt.want)
-		}
+		_, err = (Reader{}).Rows(tt.parts, tt.cols, &Faults{})
+		expect.True(t, strings.HasSuffix(text(err), tt.want), "%s: got %v, want %s", name, err, tt.want)
 	}
 }

@@ -62,7 +62,7 @@ func TestRecords(t *testing.T) {
 
 	var places []string
 	for r, err := range Records(tests["json lines"], tests["jsonl"], csv, filepath.Join("testdata", "types.parquet")) {
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 		places = append(places, filepath.Base(r.Place()))
 	}
 	expect.Equal(t, []string{"b.json:1:1", "b.json:3:1", "a.jsonl:1", "a.jsonl:3", "a.csv:2", "a.csv:3", "types.parquet:1", "types.parquet:2"}, places, "places")
@@ -109,9 +109,8 @@ func TestRecordsErrors(t *testing.T) {
 			var got error
 			for r, err := range Records(path) {
 				expect.True(t, got == nil, "more records after an error")
-				if got = err; err != nil && r.File != "" {
-					t.Errorf("record %v with an error", r)
-				}
+				got = err
+				expect.True(t, err == nil || r.File == "", "record %v with an error", r)
 			}
 			expect.Require(t, got != nil, "no error")
 			diff := cmp.Diff(tt.want, strings.TrimPrefix(got.Error(), path))
@@ -168,7 +167,7 @@ func TestRecordsInFlatMemory(t *testing.T) {
 			runtime.ReadMemStats(&mem)
 			before := mem.HeapAlloc
 			for _, err := range Records(file) {
-				expect.Require(t, err == nil, "%v", err)
+				must.Do(t, err)
 				if seen++; seen%(n/4) == n/8 {
 					runtime.GC()
 					runtime.ReadMemStats(&mem)
@@ -191,9 +190,8 @@ func TestObjectJSON(t *testing.T) {
 	o := must.Get(dec.object(place{}, []byte(want), nil))(t)
 	got, err := o.MarshalJSON()
 	expect.True(t, err == nil && string(got) == want, "got %s, error %v, want %s", got, err, want)
-	if _, err := (Object{{"a", []byte("b")}}).MarshalJSON(); text(err) != "JSON cannot represent binary data" {
-		t.Errorf("error %v", err)
-	}
+	_, err = (Object{{"a", []byte("b")}}).MarshalJSON()
+	expect.Same(t, "JSON cannot represent binary data", text(err), "error %v", err)
 }
 
 func TestEqual(t *testing.T) {

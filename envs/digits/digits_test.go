@@ -69,9 +69,8 @@ func TestSlips(t *testing.T) {
 		{Sum, []int{12, 345}, "a505b409c312d214e115 [ANSWER] 14"},
 		{Reverse, []int{1230}, "a1b2c3d0,d0c3b2a1 [ANSWER] 1230"},
 	} {
-		if got := (&Episode{task: test.name, numbers: test.numbers, slips: true, options: Options{Short: true}}).Solution(); got != test.want {
-			t.Errorf("%q, want %q", got, test.want)
-		}
+		expect.Same(t, test.want, (&Episode{task: test.name, numbers: test.numbers, slips: true, options: Options{Short: true}}).Solution(),
+			"value")
 		task := newTask(t, test.name, 1, func(o *Options) { o.Short, o.SlipShare = true, .5 })
 		for part, most := range map[envs.Part]int{envs.Train: 560, envs.Warmup: 560, envs.Eval: 0} {
 			wrong := 0
@@ -245,7 +244,6 @@ func TestNewRefuses(t *testing.T) {
 	} {
 		expect.Failure(envs.New(test.name, envs.Setup{Seed: 1}, test.settings))(t, test.want)
 	}
-	if _, err := envs.New(Sum, envs.Setup{Seed: 1, Text: true}, envs.Settings{"digits_count": "3", "digits_max": "99", "require_tag": "true"}); err != nil {
-		t.Error(err)
-	}
+	_, err := envs.New(Sum, envs.Setup{Seed: 1, Text: true}, envs.Settings{"digits_count": "3", "digits_max": "99", "require_tag": "true"})
+	expect.True(t, err == nil, "%v", err)
 }

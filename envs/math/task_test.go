@@ -133,9 +133,8 @@ func TestJudge(t *testing.T) {
 		{letter, `\boxed{(B)\ 12}`, answer.Math, true, true, answer.ByBoxed},
 	} {
 		got := test.problem.Verify(test.text, test.match)
-		if got.Correct != test.correct || got.FormatOK != test.formatted || got.FoundBy != string(test.tier) {
-			t.Errorf("%q by %s: %+v, want correct %t, formatted %t, tier %s", test.text, test.match, got, test.correct, test.formatted, test.tier)
-		}
+		expect.True(t, got.Correct == test.correct && got.FormatOK == test.formatted && got.FoundBy == string(test.tier),
+			"%q by %s: %+v, want correct %t, formatted %t, tier %s", test.text, test.match, got, test.correct, test.formatted, test.tier)
 	}
 	if got := (Problem{Task: MATH, Answer: "1", Kind: "Level 2"}).Verify("", answer.Math); got.Kind != "Level 2" {
 		t.Errorf("a judgement of the kind %q", got.Kind)
@@ -297,31 +296,25 @@ func TestStepwise(t *testing.T) {
 
 	start(t, e)
 	for i := range 3 {
-		if got = step(t, e, "hm\n", envs.StopString); got.Done != (i == 2) || got.Reward != 0 {
-			t.Errorf("line %d: %+v", i, got)
-		}
+		got = step(t, e, "hm\n", envs.StopString)
+		expect.True(t, got.Done == (i == 2) && got.Reward == 0, "line %d: %+v", i, got)
 	}
 	start(t, e)
-	if got = step(t, e, "The answer is: 5\n", envs.StopString); !got.Done || got.Reward != 0 || got.Info.Correct {
-		t.Errorf("a wrong answer: %+v", got)
-	}
+	got = step(t, e, "The answer is: 5\n", envs.StopString)
+	expect.True(t, got.Done && got.Reward == 0 && !got.Info.Correct, "a wrong answer: %+v", got)
 	start(t, e)
-	if got = step(t, e, "it is 4", envs.StopEnd); !got.Done || got.Reward != 0 || got.Info.FormatOK {
-		t.Errorf("the model stopped: %+v", got)
-	}
+	got = step(t, e, "it is 4", envs.StopEnd)
+	expect.True(t, got.Done && got.Reward == 0 && !got.Info.FormatOK, "the model stopped: %+v", got)
 	start(t, e)
-	if got = step(t, e, "half a li", envs.StopLength); got.Done || got.Continues {
-		t.Errorf("cut off: %+v", got)
-	}
-	if got = step(t, e, "x", envs.StopCancelled); !got.Done || !stdmath.IsNaN(got.Reward) {
-		t.Errorf("cancelled: %+v", got)
-	}
+	got = step(t, e, "half a li", envs.StopLength)
+	expect.True(t, !got.Done && !got.Continues, "cut off: %+v", got)
+	got = step(t, e, "x", envs.StopCancelled)
+	expect.True(t, got.Done && stdmath.IsNaN(got.Reward), "cancelled: %+v", got)
 	task = newTask(t, GSM8K, func(o *Options) { o.Match = answer.Math })
 	e = task.episode(envs.Train, task.bank.Train[0]) // 2+2
 	start(t, e)
-	if got = step(t, e, "The answer is: 2 + 2", envs.StopEnd); got.Reward != 0 || got.Info.Correct || !got.Info.Unfinished {
-		t.Errorf("a calculation: %+v", got)
-	}
+	got = step(t, e, "The answer is: 2 + 2", envs.StopEnd)
+	expect.True(t, got.Reward == 0 && !got.Info.Correct && got.Info.Unfinished, "a calculation: %+v", got)
 }
 
 func TestWholeCompletion(t *testing.T) {
@@ -386,13 +379,11 @@ func TestMATHEndsWithABox(t *testing.T) {
 	start(t, e)
 	got := step(t, e, "so \\boxed{\n", envs.StopString)
 	expect.True(t, !got.Done, "an open box: %+v", got)
-	if got := step(t, e, "a}\n", envs.StopString); !got.Done || got.Reward != 1 {
-		t.Errorf("a box over two lines: %+v", got)
-	}
+	got = step(t, e, "a}\n", envs.StopString)
+	expect.True(t, got.Done && got.Reward == 1, "a box over two lines: %+v", got)
 	start(t, e)
-	if got := step(t, e, "so \\boxed{a}\n", envs.StopString); !got.Done || got.Reward != 1 {
-		t.Errorf("a letter in another case: %+v", got)
-	}
+	got = step(t, e, "so \\boxed{a}\n", envs.StopString)
+	expect.True(t, got.Done && got.Reward == 1, "a letter in another case: %+v", got)
 }
 
 func TestNewRefuses(t *testing.T) {
@@ -419,9 +410,8 @@ func TestNewRefuses(t *testing.T) {
 	} {
 		expect.Failure(envs.New(GSM8K, test.setup, test.settings))(t, test.want)
 	}
-	if _, err := envs.New(GSM8K, envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "2", "sym_calc": "true", "answer_match": "units"}); err != nil {
-		t.Error(err)
-	}
+	_, err := envs.New(GSM8K, envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "2", "sym_calc": "true", "answer_match": "units"})
+	expect.True(t, err == nil, "%v", err)
 }
 
 // A data set with splits, as on the hub, trains on its training rows and evaluates on its test rows.
@@ -499,7 +489,6 @@ func TestBadRows(t *testing.T) {
 	task, err := New(GSM8K, 1, o)
 	expect.True(t, err == nil && skipped == 3 && task.Len(envs.Eval) == 4, "%d rows skipped, %v", skipped, err)
 	// A column that is missing from all rows is a wrong option, not a bad row.
-	if _, err := Read(&dataset.Faults{Skip: true}, file(path), GSM8K, "level"); !isOption(err) {
-		t.Errorf("error %v", err)
-	}
+	_, err = Read(&dataset.Faults{Skip: true}, file(path), GSM8K, "level")
+	expect.True(t, isOption(err), "error %v", err)
 }

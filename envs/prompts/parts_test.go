@@ -10,6 +10,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // With splits, a run trains on the training split and evaluates on the validation split; the eval command uses the test
@@ -59,9 +60,8 @@ func TestPartsOfADataSet(t *testing.T) {
 			expect.Error(t, err, c.wantErr)
 			continue
 		}
-		if err != nil || task.Len(envs.Train) != c.train || task.Len(envs.Eval) != c.judged {
-			t.Errorf("%+v: %v", c, err)
-			expect.True(t, err != nil, "%d training prompts, %d evaluation prompts", task.Len(envs.Train), task.Len(envs.Eval))
-		}
+		must.Do(t, err)
+		expect.Same(t, c.train, task.Len(envs.Train), "%+v: training prompts", c)
+		expect.Same(t, c.judged, task.Len(envs.Eval), "%+v: evaluation prompts", c)
 	}
 }

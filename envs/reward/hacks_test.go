@@ -78,9 +78,8 @@ func TestHacks(t *testing.T) {
 		rewards.Close()
 		expect.Require(t, err == nil && scores.AllFailed() == nil, "%s: %v, %v", list, err, scores.AllFailed())
 		for i, value := range scores.Total {
-			if !(value <= most) {
-				t.Errorf("%s: %q gets %v, want at most %v; reference %q", list, completions[i].Text, value, most, completions[i].Info.Truth)
-			}
+			expect.True(t, value <= most,
+				"%s: %q gets %v, want at most %v; reference %q", list, completions[i].Text, value, most, completions[i].Info.Truth)
 		}
 	}
 }

@@ -249,9 +249,8 @@ func TestCloseLetsAProgramFinish(t *testing.T) {
 	_, err := os.Stat(filepath.Join(dir, "finished"))
 	expect.True(t, err == nil, "%v", err)
 	r.Close()
-	if _, errs := judge(t, r, "a"); errs[0] != "the program is closed" {
-		t.Errorf("after Close: %q", errs)
-	}
+	_, errs = judge(t, r, "a")
+	expect.Same(t, "the program is closed", errs[0], "after Close: %q", errs)
 }
 
 func TestTextIsUsedByManyAtATime(t *testing.T) {

@@ -109,18 +109,15 @@ func TestParallel(t *testing.T) {
 func TestAllFailed(t *testing.T) {
 	r := parseText(t, "expr:1/0,length=0.1", map[string]envs.Reward{"length": lengthReward}, Options{})
 	scores, err := r.Score(t.Context(), completions("a", "b"), 1)
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	want := "rewards failed for all 2 samples: reward expr:1/0: the value is +Inf"
-	if err := scores.AllFailed(); err == nil || err.Error() != want {
-		t.Errorf("error %v, want %s", err, want)
-	}
-	if scores, err = r.Score(t.Context(), nil, 1); err != nil || scores.AllFailed() != nil {
-		t.Errorf("no samples: %v, %v", err, scores.AllFailed())
-	}
+	err = scores.AllFailed()
+	expect.True(t, err != nil && err.Error() == want, "error %v, want %s", err, want)
+	scores, err = r.Score(t.Context(), nil, 1)
+	expect.True(t, err == nil && scores.AllFailed() == nil, "no samples: %v, %v", err, scores.AllFailed())
 	mixed := parseText(t, "expr:1/correct", nil, Options{})
-	if scores, err = mixed.Score(t.Context(), []envs.Completion{{Info: &envs.Info{}}, {Info: &envs.Info{Correct: true}}}, 1); err != nil || scores.AllFailed() != nil {
-		t.Errorf("one of two: %v, %v", err, scores.AllFailed())
-	}
+	scores, err = mixed.Score(t.Context(), []envs.Completion{{Info: &envs.Info{}}, {Info: &envs.Info{Correct: true}}}, 1)
+	expect.True(t, err == nil && scores.AllFailed() == nil, "one of two: %v, %v", err, scores.AllFailed())
 }
 
 // Weights and values are bounded so that no sum leaves float32.

@@ -37,7 +37,7 @@ func eachWay(t *testing.T, test func(t *testing.T, s *Sandbox, python *Language)
 			if absent := (*Absent)(nil); errors.As(err, &absent) && absent.Tried == nil {
 				t.Skip(err)
 			}
-			expect.Require(t, err == nil, "%v", err)
+			must.Do(t, err)
 			python.env = append(slices.Clone(python.env), marker())
 			test(t, s, python)
 		})
@@ -294,9 +294,8 @@ func TestHelper(t *testing.T) {
 		expect.True(t, err == nil && o.Stdout == "1\n", "%+v, %v", o, err)
 		_ = many.Close()
 		expect.NoError(t, s.Close(), "Close")
-		if err := unix.Kill(third, 0); err != unix.ESRCH {
-			t.Errorf("the helper is still there after Close: %v", err)
-		}
+		err = unix.Kill(third, 0)
+		expect.True(t, err == unix.ESRCH, "the helper is still there after Close: %v", err)
 	})
 }
 

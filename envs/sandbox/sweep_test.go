@@ -52,9 +52,8 @@ func TestFoldersAreRemoved(t *testing.T) {
 	dir := f.dir
 	f.remove()
 	f.remove()
-	if _, err := os.Stat(dir); !os.IsNotExist(err) {
-		t.Errorf("%s is still there: %v", dir, err)
-	}
+	_, err = os.Stat(dir)
+	expect.True(t, os.IsNotExist(err), "%s is still there: %v", dir, err)
 	c, err := f.make()
 	expect.True(t, err == nil && filepath.Dir(c) != dir, "%s after Close, %v", c, err)
 	f.remove()

@@ -57,7 +57,7 @@ func FuzzFindLabel(f *testing.F) {
 	labels := []string{"positive", "art", "art history", "ß"}
 	f.Fuzz(func(t *testing.T, response string) {
 		label, by := named.find(response, labels)
-		expect.Same(t, (by == ""), (label == ""), "%q by %q", label, by)
+		expect.Same(t, by == "", label == "", "%q by %q", label, by)
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/envs/tools"
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 type message struct {
@@ -148,7 +149,7 @@ func TestNames(t *testing.T) {
 		{function(`"name": "a"`) + "," + function(`"name": "a"`), `tool 2: duplicate name "a"`},
 	} {
 		list, err := dataset.Parse("[" + c.list + "]")
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 		names, err := tools.Names(list.([]any))
 		got := strings.Join(names, " ")
 		if err != nil {

@@ -62,9 +62,8 @@ func TestWriteThroughLinks(t *testing.T) {
 			"%s is %v, %s has %q; %v", link, info.Mode(), file, content(t, at(file)), err)
 	}
 	expect.Error(t, Write(at("round"), nil, 0o644), "too many symbolic links")
-	if err := Write(at("far"), nil, 0o644); !errors.Is(err, errFolder) {
-		t.Error(err)
-	}
+	err := Write(at("far"), nil, 0o644)
+	expect.True(t, errors.Is(err, errFolder), "%v", err)
 }
 
 // Anything but a regular file keeps its type.
@@ -72,9 +71,8 @@ func TestWriteToDevicesAndPipes(t *testing.T) {
 	expect.NoError(t, Write(os.DevNull, []byte("x"), 0o644), "Write")
 	info, err := os.Stat(os.DevNull)
 	expect.True(t, err == nil && info.Mode()&os.ModeCharDevice != 0, "%s is %v, %v", os.DevNull, info.Mode(), err)
-	if err := Write("/dev/full", []byte("x"), 0o644); !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("/dev/full takes a byte: %v", err)
-	}
+	err = Write("/dev/full", []byte("x"), 0o644)
+	expect.True(t, errors.Is(err, syscall.ENOSPC) || errors.Is(err, os.ErrNotExist), "/dev/full takes a byte: %v", err)
 	dir := t.TempDir()
 	pipe := filepath.Join(dir, "pipe")
 	must.Do(t, syscall.Mkfifo(pipe, 0o600))
@@ -91,7 +89,7 @@ func TestWriteToDevicesAndPipes(t *testing.T) {
 	}
 	expect.Equal(t, []string{"link", "pipe"}, names(t, dir))
 	read, write, err := os.Pipe()
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	defer read.Close()
 	defer write.Close()
 	expect.NoError(t, Write("/dev/fd/"+fdOf(write), []byte("x"), 0o644), "as the shell's >(…) has it")

@@ -90,7 +90,7 @@ func TestProgramsEndWithTheirChildren(t *testing.T) {
 
 	dir = t.TempDir()
 	r, w, err := os.Pipe()
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	keeper := must.Get(os.StartProcess("/proc/self/exe", []string{keeperName, escaping(t, dir)}, &os.ProcAttr{Files: []*os.File{nil, w, os.Stderr}}))(t)
 	_ = w.Close()
 	must.Get(r.Read(make([]byte, 1)))(t)

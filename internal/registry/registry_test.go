@@ -25,9 +25,8 @@ func TestRegistry(t *testing.T) {
 	if d, err := r.Find("letter", "beta"); d != 2 || err != nil {
 		t.Errorf("%d, %v", d, err)
 	}
-	if _, err := r.Find("letter", "bta"); err == nil || err.Error() != `letter "bta" is unknown: choose alpha, beta; did you mean beta?` {
-		t.Errorf("error %v", err)
-	}
+	_, err := r.Find("letter", "bta")
+	expect.True(t, err != nil && err.Error() == `letter "bta" is unknown: choose alpha, beta; did you mean beta?`, "error %v", err)
 	func() {
 		defer func() {
 			said, _ := recover().(string)

@@ -15,7 +15,7 @@ import (
 func TestNew(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	used, done, err := New("", "rltrain-rank-")
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	defer done()
 	at := func(n string) string { return filepath.Join(os.TempDir(), "rltrain-rank-"+n) }
 	for _, path := range []string{filepath.Join(at("dead"), inUse), filepath.Join(at("dead"), "weights"), filepath.Join(at("foreign"), "mine"), filepath.Join(at("pipe"), "mine"), filepath.Join(os.TempDir(), "elsewhere", inUse)} {
@@ -25,7 +25,7 @@ func TestNew(t *testing.T) {
 	must.Do(t, syscall.Mkfifo(filepath.Join(at("pipe"), inUse), 0o600))
 	must.Do(t, os.Symlink(filepath.Join(os.TempDir(), "elsewhere"), at("link")))
 	mine, end, err := New("", "rltrain-rank-")
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	got := map[string]bool{"used": files.Exist(used), "mine": files.Exist(mine), "elsewhere": files.Exist(os.TempDir(), "elsewhere", inUse)}
 	for _, name := range []string{"dead", "foreign", "pipe", "link"} {
 		got[name] = files.Exist(at(name))

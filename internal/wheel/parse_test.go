@@ -52,9 +52,8 @@ func TestSettings(t *testing.T) {
 	indexes()
 	t.Setenv("PIP_NO_INDEX", "")
 	t.Setenv("PIP_INDEX_URL", "user:secret@host/simple")
-	if _, err := readSettings(); err == nil || !strings.Contains(err.Error(), "index-url") || strings.Contains(err.Error(), "secret") {
-		t.Errorf("got %v", err)
-	}
+	_, err := readSettings()
+	expect.True(t, err != nil && strings.Contains(err.Error(), "index-url") && !strings.Contains(err.Error(), "secret"), "got %v", err)
 	t.Setenv("PIP_CONFIG_FILE", os.DevNull)
 	t.Setenv("PIP_INDEX_URL", "")
 	t.Setenv("PIP_EXTRA_INDEX_URL", "")
@@ -104,9 +103,8 @@ func FuzzIndex(f *testing.F) {
 		page := parseHTML(base, data)
 		for name, found := range page {
 			expect.True(t, !strings.Contains(name, "/"), "a file is called %q", name)
-			if _, err := url.Parse(found.address); err != nil {
-				t.Error(err)
-			}
+			_, err := url.Parse(found.address)
+			expect.True(t, err == nil, "%v", err)
 		}
 		files, err := parseJSON(base, data)
 		expect.True(t, err != nil || files != nil, "neither files nor an error")

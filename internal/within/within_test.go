@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/within"
 )
 
@@ -33,7 +34,6 @@ func TestDo(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := within.Do(ctx, 0, func(ctx context.Context) (int, error) { <-ctx.Done(); return 1, nil }); err != nil && !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v", err)
-	}
+	_, err := within.Do(ctx, 0, func(ctx context.Context) (int, error) { <-ctx.Done(); return 1, nil })
+	expect.True(t, err == nil || errors.Is(err, context.Canceled), "error %v", err)
 }

@@ -15,9 +15,7 @@ func TestWeight(t *testing.T) {
 		ReduceToken: {1. / 16, 1. / 16, 1. / 16}, ReduceSequence: {1. / 15, 1. / 3, 1. / 30}, ReduceDrGRPO: {1. / 60, 1. / 60, 1. / 60}, ReduceSum: {1. / 3, 1. / 3, 1. / 3},
 	} {
 		for i, n := range []int{5, 1, 10} {
-			if got := ActionWeight(reduction, n, 3, 16, 20); got != want[i] {
-				t.Errorf("%s: a token of %d weighs %v, want %v", reduction, n, got, want[i])
-			}
+			expect.Same(t, want[i], ActionWeight(reduction, n, 3, 16, 20), "%s: a token of %d weighs", reduction, n)
 		}
 	}
 }
@@ -30,12 +28,10 @@ func TestBaselineIsRewardMinusAdvantage(t *testing.T) {
 	step := &rl.Step{Figures: rl.Meter{}, Groups: [][]*rl.Sample{{sample(1), sample(3)}, {sample(4), sample(math.NaN())}}}
 	must.Do(t, compare(step, rl.Advantages{Baseline: rl.BaselineGroup, Scale: rl.ScaleNone}, nil))
 	// Means of 2, 2 and 4; a reward with nothing to compare it with gets no advantage.
-	if got, want := step.Figures.Get("baseline/mean"), (2.0+2+4)/3; math.Abs(got-want) > 1e-12 {
-		t.Errorf("baseline %v, want %v", got, want)
-	}
-	if a := step.Groups[0][1].Advantage; len(a) != 2 || a[0] != 1 || a[1] != 1 {
-		t.Errorf("advantages %v of a reward of 3 with a mean of 2", a)
-	}
+	got, want := step.Figures.Get("baseline/mean"), (2.0+2+4)/3
+	expect.True(t, math.Abs(got-want) <= 1e-12, "baseline %v, want %v", got, want)
+	a := step.Groups[0][1].Advantage
+	expect.True(t, len(a) == 2 && a[0] == 1 && a[1] == 1, "advantages %v of a reward of 3 with a mean of 2", a)
 }
 
 // TestMaxRLRefusesNegativeRewards: divided by their mean they would turn around.
@@ -57,9 +53,7 @@ func TestGPGCountsRewards(t *testing.T) {
 	step := &rl.Step{Figures: rl.Meter{}, Groups: [][]*rl.Sample{{sample(-1), sample(0), sample(4), sample(math.NaN())}}}
 	must.Do(t, New[GPG]().Prepare(step))
 	for i, want := range []float32{-2 * 3. / 2, -1 * 3. / 2, 3 * 3. / 2} {
-		if got := step.Groups[0][i].Advantage[0]; got != want {
-			t.Errorf("sample %d: advantage %v, want %v", i, got, want)
-		}
+		expect.Same(t, want, step.Groups[0][i].Advantage[0], "sample %d: advantage", i)
 	}
 }
 
@@ -68,9 +62,7 @@ func TestBoundsOfRatios(t *testing.T) {
 	gmpo, cispo := New[GMPO](), New[CISPO]()
 	gmpo.Low, gmpo.High, cispo.Floor, cispo.Cap = math.Log(2), math.Log(3), 0.25, 5
 	for name, c := range map[string][3]float64{"gmpo": {gmpo.Needs().Clip.Low, 0.5}, "gmpo, high": {gmpo.Needs().Clip.High, 2}, "cispo": {cispo.Needs().Clip.Low, 0.75}, "cispo, high": {cispo.Needs().Clip.High, 4}} {
-		if math.Abs(c[0]-c[1]) > 1e-12 {
-			t.Errorf("%s: clipped at a distance of %v from 1, want %v", name, c[0], c[1])
-		}
+		expect.True(t, math.Abs(c[0]-c[1]) <= 1e-12, "%s: clipped at a distance of %v from 1, want %v", name, c[0], c[1])
 	}
 	for delta, ok := range map[float64]bool{0: true, 1.1: false, 1.2: false, 1.3: true} {
 		a := New[GRPO]()
@@ -90,9 +82,7 @@ func TestMovingBaseline(t *testing.T) {
 		want    float64 // .9·.5+.1·1 = .55; .9·.55 = .495; no reward, no change
 	}{{[][]float64{{1}, {1}}, 0.55}, {[][]float64{{0, math.NaN()}}, 0.495}, {[][]float64{{math.NaN()}}, 0.495}} {
 		a.follow(step.rewards)
-		if math.Abs(a.moving()-step.want) > 1e-12 {
-			t.Errorf("step %d: baseline %v, want %v", i+1, a.moving(), step.want)
-		}
+		expect.True(t, math.Abs(a.moving()-step.want) <= 1e-12, "step %d: baseline %v, want %v", i+1, a.moving(), step.want)
 	}
 }
 
@@ -100,9 +90,7 @@ func TestMovingBaseline(t *testing.T) {
 func TestDefaultsPassTheirChecks(t *testing.T) {
 	for _, d := range Definitions() {
 		a := d.New()
-		if err := options.Check(a); err != nil {
-			t.Errorf("%s: %v", d.Name, err)
-		}
+		expect.NoError(t, options.Check(a), "%s", d.Name)
 	}
 	if a := New[Reinforce](); a.Start != 0.5 || a.Decay != 0.9 {
 		t.Errorf("%+v", a)

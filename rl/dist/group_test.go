@@ -112,9 +112,8 @@ func TestFailuresAreAllsAndNamed(t *testing.T) {
 			own = ctx
 		}
 		expect.NoError(t, groups[rank].Agree(t.Context()), "rank %d", rank)
-		if err := groups[rank].Agree(own); !errors.Is(err, context.Canceled) {
-			t.Errorf("rank %d, with one rank stopped: %v", rank, err)
-		}
+		err := groups[rank].Agree(own)
+		expect.True(t, errors.Is(err, context.Canceled), "rank %d, with one rank stopped: %v", rank, err)
 		whole := groups[rank].Whole(own)
 		expect.True(t, whole.Err() == nil && dist.Until(whole) == own,
 			"rank %d: completed work ends with %v, or forgets its context", rank, whole.Err())
@@ -129,9 +128,8 @@ func TestMeetingPortCloses(t *testing.T) {
 	groups := make([]*dist.Group, 2)
 	disttest.Each(2, func(rank int) {
 		var err error
-		if groups[rank], err = dist.Join(t.Context(), dist.Place{Rank: rank, Size: 2, Host: "127.0.0.1", Port: port}, dist.Member{}, time.Minute); err != nil {
-			t.Error(err)
-		}
+		groups[rank], err = dist.Join(t.Context(), dist.Place{Rank: rank, Size: 2, Host: "127.0.0.1", Port: port}, dist.Member{}, time.Minute)
+		expect.True(t, err == nil, "%v", err)
 	})
 	if t.Failed() {
 		return

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -17,7 +16,7 @@ func TestStrangersAreRejected(t *testing.T) {
 	knock := func(m *message, text string) *link {
 		t.Helper()
 		conn, err := net.Dial("tcp", listener.Addr().String())
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 		t.Cleanup(func() { conn.Close() })
 		l := newLink(conn, time.Minute)
 		if m != nil {
@@ -25,7 +24,7 @@ func TestStrangersAreRejected(t *testing.T) {
 		} else {
 			_, err = conn.Write([]byte(text))
 		}
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 		return l
 	}
 	for name, l := range map[string]*link{

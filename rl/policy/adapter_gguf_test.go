@@ -21,7 +21,7 @@ import (
 func TestAdapterAsGGUF(t *testing.T) {
 	dir := adapterData("rslora")
 	_, pairs, _, err := lora.Load(dir)
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	p := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, adapterBase(t, "llama"), dir, "", false))(t)
 	defer p.Close()
 	path := filepath.Join(t.TempDir(), "adapter.gguf")
@@ -29,7 +29,7 @@ func TestAdapterAsGGUF(t *testing.T) {
 	file := must.Get(gguf.Open(path))(t)
 	defer file.Close()
 	alpha, _, err := file.Float("adapter.lora.alpha")
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	size := func(values []float32, scale float64) (sum float64) {
 		for _, v := range values {
 			sum += math.Abs(float64(v)) * scale

@@ -116,9 +116,8 @@ func TestAdaptersOfPEFT(t *testing.T) {
 			q := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, saved, "", "", false))(t)
 			defer q.Close()
 			checkScores(t, q, want.IDs, want.LogProbs[name])
-			if diff := cmp.Diff(p.adapter.config, q.adapter.config, cmpopts.IgnoreFields(lora.Config{}, "BaseHash")); diff != "" || q.adapter.config.BaseHash == "" {
-				t.Errorf("base weights of hash %q: %s", q.adapter.config.BaseHash, diff)
-			}
+			diff := cmp.Diff(p.adapter.config, q.adapter.config, cmpopts.IgnoreFields(lora.Config{}, "BaseHash"))
+			expect.True(t, diff == "" && q.adapter.config.BaseHash != "", "base weights of hash %q: %s", q.adapter.config.BaseHash, diff)
 			must.Do(t, q.Save(again))
 			for _, file := range []string{lora.ConfigFile, "adapter_model.safetensors"} {
 				one, errOne := os.ReadFile(filepath.Join(saved, file))
@@ -190,9 +189,8 @@ func TestAdapterNamesItsRevision(t *testing.T) {
 	dir := changeAdapter(t, "rslora", map[string]any{"base_model_name_or_path": "org/name", "revision": "v1.5"})
 	expect.Failure(LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false))(t, "org/name@v1.5")
 	plain := changeAdapter(t, "rslora", map[string]any{"base_model_name_or_path": "org/name"})
-	if _, err := LoadCausalLM(t.Context(), &hub.Client{}, plain, "", "", false); err == nil || strings.Contains(err.Error(), "@") {
-		t.Errorf("error %v, want one of org/name", err)
-	}
+	_, err := LoadCausalLM(t.Context(), &hub.Client{}, plain, "", "", false)
+	expect.True(t, err != nil && !strings.Contains(err.Error(), "@"), "error %v, want one of org/name", err)
 	// A folder has no revisions.
 	folder := changeAdapter(t, "rslora", map[string]any{"base_model_name_or_path": adapterBase(t, "llama"), "revision": "v1.5"})
 	local := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, folder, "", "", false))(t)
@@ -206,7 +204,6 @@ func TestAdapterNamesItsRevision(t *testing.T) {
 		"%s at %q, error %v; want org/name at v1.5", config.BaseModel, config.Revision, err)
 	fresh := tinyPolicy(t, Config{R: 2, Alpha: 4, BaseModel: "org/name", Revision: "0123"})
 	must.Do(t, fresh.Save(saved))
-	if config, _, _, err = lora.Load(saved); err != nil || config.Revision != "0123" {
-		t.Errorf("revision %q, error %v; want 0123", config.Revision, err)
-	}
+	config, _, _, err = lora.Load(saved)
+	expect.True(t, err == nil && config.Revision == "0123", "revision %q, error %v; want 0123", config.Revision, err)
 }

@@ -85,12 +85,10 @@ func TestEncodeTrainsTheCompletionAndTheEnd(t *testing.T) {
 	mixed, err := p.Encode(examplesOf(completionOf("abcdef", "g"), completionOf("a", "b")), EncodeOptions{CompletionOnly: true, MaxLength: 4})
 	expect.True(t, err == nil && mixed.Dropped == 1 && len(mixed.Sequences) == 1,
 		"%d dropped, %d kept, error %v; want 1 and 1", mixed.Dropped, len(mixed.Sequences), err)
-	if _, err := p.Encode(examplesOf(completionOf("abcdef", "g")), EncodeOptions{CompletionOnly: true, MaxLength: 4}); err == nil {
-		t.Error("a data set without a label is accepted")
-	}
-	if _, err := p.Encode(examplesOf(conversationOf("user", "x")), EncodeOptions{}); err == nil {
-		t.Error("messages are accepted without a chat template")
-	}
+	_, err = p.Encode(examplesOf(completionOf("abcdef", "g")), EncodeOptions{CompletionOnly: true, MaxLength: 4})
+	expect.True(t, err != nil, "a data set without a label is accepted")
+	_, err = p.Encode(examplesOf(conversationOf("user", "x")), EncodeOptions{})
+	expect.True(t, err != nil, "messages are accepted without a chat template")
 }
 
 // conversationOf makes an example from messages: role, content, role, content.

@@ -157,5 +157,5 @@ func readJSON(t *testing.T, path string, into any) {
 	if err == nil {
 		err = json.Unmarshal(data, into)
 	}
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 }

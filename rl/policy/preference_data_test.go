@@ -63,9 +63,8 @@ func TestEncodePreferences(t *testing.T) {
 				units = append(units, k)
 			}
 			expect.Equal(t, test.want, units, "units")
-			if diff := cmp.Diff([]int{test.cut, test.dropped, test.equal, test.null}, []int{got.Cut, got.Dropped, got.Equal, got.Null}); diff != "" || got.First != test.first {
-				t.Errorf("cut, dropped, equal, null (-want +got):\n%s; first %q, want %q", diff, got.First, test.first)
-			}
+			diff := cmp.Diff([]int{test.cut, test.dropped, test.equal, test.null}, []int{got.Cut, got.Dropped, got.Equal, got.Null})
+			expect.True(t, diff == "" && got.First == test.first, "cut, dropped, equal, null (-want +got):\n%s; first %q, want %q", diff, got.First, test.first)
 		})
 	}
 }

@@ -68,7 +68,7 @@ func TestRewardModelOfTransformers(t *testing.T) {
 		m := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, name))(t)
 		found, err := m.Scores(t.Context(), [][]int32{{0, 9, 8, 2}, {0, 7, 2}})
 		m.Close()
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 		scores = append(scores, found)
 	}
 	for i := range scores[0] {

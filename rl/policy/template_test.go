@@ -24,9 +24,8 @@ func conversational(t *testing.T, text string) *CausalLM {
 	t.Helper()
 	p := tinyPolicy(t, Config{})
 	var err error
-	if p.Templates, err = template.Parse("test", text); err != nil {
-		t.Fatal(err)
-	}
+	p.Templates, err = template.Parse("test", text)
+	must.Do(t, err)
 	return p
 }
 
@@ -121,7 +120,7 @@ func TestEnds(t *testing.T) {
 	} {
 		must.Do(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(c.template), 0o644))
 		p, err := NewCausalLM(Config{Dir: dir, Full: true})
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 		if c.token != "" {
 			err = p.EndAt(c.token)
 		}
@@ -174,9 +173,8 @@ func TestTemplateOfAnAdapter(t *testing.T) {
 	must.Do(t, os.Mkdir(filepath.Join(adapter, "additional_chat_templates"), 0o700))
 	must.Do(t, os.WriteFile(filepath.Join(adapter, "additional_chat_templates", "tool_use.jinja"), []byte("old"), 0o600))
 	must.Do(t, p.Save(adapter))
-	if _, err := os.Stat(filepath.Join(adapter, "additional_chat_templates")); err == nil {
-		t.Error("the folder still has another template for tools")
-	}
+	_, err := os.Stat(filepath.Join(adapter, "additional_chat_templates"))
+	expect.True(t, err != nil, "the folder still has another template for tools")
 	must.Do(t, p.SaveFull(whole, ""))
 	want := []gguf.Pair{{Key: "tokenizer.chat_template", Value: text}, {Key: "tokenizer.ggml.eos_token_id", Value: uint32(0)}}
 	expect.Equal(t, want, p.ggufText(), "metadata of a GGUF file")

@@ -208,9 +208,8 @@ func TestValuesSendNoGradientToTheBody(t *testing.T) {
 			s.Backward(s.Sum(p.Forward(s, kind.batch, policy.Pass{Values: true, Temperature: 1}).Values))
 			for _, g := range p.Groups() {
 				for _, v := range g.Params {
-					if _, has := s.Grad(v); has != (g.Role == policy.Value) {
-						t.Errorf("%s: weights of the %s have a gradient: %t", kind.name, g.Role, has)
-					}
+					_, has := s.Grad(v)
+					expect.Same(t, g.Role == policy.Value, has, "%s: weights of the %s have a gradient", kind.name, g.Role)
 				}
 			}
 			return nil

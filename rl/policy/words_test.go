@@ -52,7 +52,7 @@ func encoded(t testing.TB, p *Classifier, texts ...string) (ids [][]int32) {
 	t.Helper()
 	for _, text := range texts {
 		one, _, err := p.EncodeText(text)
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 		ids = append(ids, one)
 	}
 	return ids
@@ -255,9 +255,8 @@ func TestLanguageLabelRoundTrip(t *testing.T) {
 			}
 			var config map[string]any
 			must.Do(t, files.LoadJSON(filepath.Join(merged, "config.json"), &config))
-			if want := map[string]string{PoolLast: "LlamaForSequenceClassification", PoolScore: "LlamaForCausalLM"}[pooling]; !reflect.DeepEqual(config["architectures"], []any{want}) {
-				t.Errorf("architectures %q, want %s", config["architectures"], want)
-			}
+			want := map[string]string{PoolLast: "LlamaForSequenceClassification", PoolScore: "LlamaForCausalLM"}[pooling]
+			expect.True(t, reflect.DeepEqual(config["architectures"], []any{want}), "architectures %q, want %s", config["architectures"], want)
 		})
 	}
 }
@@ -294,9 +293,8 @@ func TestLongTextsInAPrompt(t *testing.T) {
 	if shown, n, err := p.Shown(text); err != nil || n != 30 || !strings.HasSuffix(shown, ":") || !strings.Contains(shown, "Say of abc abc") {
 		t.Errorf("shown %q, %d tokens: %v", shown, n, err)
 	}
-	if _, cut, err := p.EncodeText("abc"); cut || err != nil {
-		t.Errorf("a short text: cut %v, %v", cut, err)
-	}
+	_, cut, err = p.EncodeText("abc")
+	expect.True(t, !cut && err == nil, "a short text: cut %v, %v", cut, err)
 	p.MaxLength = 5
 	expect.Failure(p.Encode([]dataset.Row{{Text: text, Label: "law", File: "rows.csv", Line: 3}}))(t, "rows.csv:3: the prompt has 88 tokens")
 }

@@ -162,9 +162,8 @@ func TestVersionsInUseStay(t *testing.T) {
 	p.Release()
 	b.learn(t)
 	write(t, s)
-	if one := b.servers[0]; !slices.Contains(one.Unloaded, one.Loaded[0]) {
-		t.Errorf("unloaded %v, want the unused first version", one.Unloaded)
-	}
+	one = b.servers[0]
+	expect.True(t, slices.Contains(one.Unloaded, one.Loaded[0]), "unloaded %v, want the unused first version", one.Unloaded)
 }
 
 // unlearn reverts the last learn, as a new version with the old weights.

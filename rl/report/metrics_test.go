@@ -80,7 +80,7 @@ func TestMetricsResume(t *testing.T) {
 		return must.Get(m.Sync())(t)
 	}
 	m, err := OpenLines(path, 0)
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	offset := write(m, 1, 2)
 	write(m, 3)
 	m.Close()

@@ -93,7 +93,7 @@ func TestHTML(t *testing.T) {
 	golden(t, "report_started.html", page())
 
 	m, err := OpenLines(filepath.Join(dir, "logs", "metrics.jsonl"), 0)
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	for _, row := range ppoRows() {
 		must.Do(t, m.Write(row))
 	}

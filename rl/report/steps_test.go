@@ -42,9 +42,7 @@ func TestStepLine(t *testing.T) {
 }
 
 func TestRowLine(t *testing.T) {
-	if got, want := report.RowLine(report.Row{"loss": 0.51234, "time/step": 1.0, "reward": 1.0, "text": "x"}), "loss=0.5123 reward=1"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	expect.Same(t, "loss=0.5123 reward=1", report.RowLine(report.Row{"loss": 0.51234, "time/step": 1.0, "reward": 1.0, "text": "x"}), "RowLine")
 }
 
 func TestTracked(t *testing.T) {

@@ -95,9 +95,8 @@ func TestFailedEpisodesAreSkipped(t *testing.T) {
 			}
 		}
 		expect.Same(t, 0.75, steps[0].Health.Failed, "the alarms receive")
-		if notes := strings.Join(steps[0].Notes, "\n"); !strings.Contains(notes, "warning: 24 episodes of step 1 failed and are dropped, 8 of them because of the timeout") {
-			t.Errorf("notes %q", notes)
-		}
+		notes := strings.Join(steps[0].Notes, "\n")
+		expect.True(t, strings.Contains(notes, "warning: 24 episodes of step 1 failed and are dropped, 8 of them because of the timeout"), "notes %q", notes)
 		expect.True(t, len(steps[1].Notes) == 0, "notes %q", steps[1].Notes)
 	})
 }
@@ -149,9 +148,8 @@ func TestFailedEpisodesKeepTokens(t *testing.T) {
 func TestPromptsThatAreTooLong(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	odd := func(index int) bool { return index%2 == 1 }
-	if _, err := Play(t.Context(), m, wordy(odd), envs.Train, []int{2, 5}, sampled); !errors.Is(err, ErrTooLong) || !strings.Contains(err.Error(), "episode 5: prompt too long: 3000 prompt tokens") {
-		t.Errorf("error %v", err)
-	}
+	_, err := Play(t.Context(), m, wordy(odd), envs.Train, []int{2, 5}, sampled)
+	expect.True(t, errors.Is(err, ErrTooLong) && strings.Contains(err.Error(), "episode 5: prompt too long: 3000 prompt tokens"), "error %v", err)
 	for _, async := range []bool{false, true} {
 		c := tokensConfig()
 		c.Async, c.MaxStaleness = async, 1

@@ -226,9 +226,8 @@ func TestProgramsReadTheTexts(t *testing.T) {
 	step := next(t, src, 0)
 	data := must.Get(os.ReadFile(heard))(t)
 	for _, x := range step.Samples {
-		if want := fmt.Sprintf(`"text":"text-%d-","predicted":"%s","label":"%s"`, x.Prompt, labelNames[x.Actions[0]], labelNames[x.Truth]); !strings.Contains(string(data), want) || x.Reward() != 2 {
-			t.Errorf("a reward of %v, and no %q in\n%s", x.Reward(), want, data)
-		}
+		want := fmt.Sprintf(`"text":"text-%d-","predicted":"%s","label":"%s"`, x.Prompt, labelNames[x.Actions[0]], labelNames[x.Truth])
+		expect.True(t, strings.Contains(string(data), want) && x.Reward() == 2, "a reward of %v, and no %q in\n%s", x.Reward(), want, data)
 	}
 }
 

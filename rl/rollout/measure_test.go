@@ -19,7 +19,7 @@ func TestOutcomesAreTheLastTurns(t *testing.T) {
 		x := &rl.Trajectory{Prompt: prompt, Info: &envs.Info{Answer: "70", Truth: "4"}}
 		for i, text := range turns {
 			ids, _, err := p.Tokenizer.Encode(text, 99)
-			expect.Require(t, err == nil, "%v", err)
+			must.Do(t, err)
 			for _, id := range ids {
 				if i%2 == 0 {
 					x.AppendGiven(id)

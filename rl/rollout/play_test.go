@@ -311,9 +311,8 @@ func TestPlayStops(t *testing.T) {
 	// Starting many episodes takes long.
 	ctx, cancel = context.WithCancel(t.Context())
 	begun := 0
-	if _, err := Play(ctx, m, counted{letters, &begun, cancel}, envs.Train, make([]int, 100), sampled); !errors.Is(err, context.Canceled) || begun != 3 {
-		t.Errorf("%d episodes begun, error %v", begun, err)
-	}
+	_, err = Play(ctx, m, counted{letters, &begun, cancel}, envs.Train, make([]int, 100), sampled)
+	expect.True(t, errors.Is(err, context.Canceled) && begun == 3, "%d episodes begun, error %v", begun, err)
 }
 
 // counted cancels the context when its third episode starts.

@@ -102,7 +102,7 @@ func TestReplaySkips(t *testing.T) {
 			t.Errorf("%s: %d samples, %v", name, len(step.Samples), f)
 		}
 		expect.True(t, math.IsNaN(test.reward) || f.Get("reward") == test.reward, "%s: reward %v", name, f.Get("reward"))
-		expect.Same(t, (test.failed > 0), len(step.Notes) > 0, "%s: notes %q", name, step.Notes)
+		expect.Same(t, test.failed > 0, len(step.Notes) > 0, "%s: notes %q", name, step.Notes)
 		// There are no groups whose equal rewards an alarm could be about.
 		expect.Same(t, 0, step.Health.ZeroStd,
 			"%s: the alarms receive equal rewards of %v of the prompts", name, step.Health.ZeroStd)

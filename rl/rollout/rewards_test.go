@@ -106,9 +106,8 @@ func TestRewardsOfAStep(t *testing.T) {
 		return float64(c.Action.Text[0]), nil
 	})}
 	var err error
-	if c.Rewards, err = reward.ParseText("flaky,expr:'length'=0.5", own, reward.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	c.Rewards, err = reward.ParseText("flaky,expr:'length'=0.5", own, reward.Options{})
+	must.Do(t, err)
 	for _, greedy := range []bool{false, true} {
 		c.Greedy = greedy
 		step := next(t, tokens(t, m, letters, c), 0)
@@ -252,9 +251,8 @@ func TestModelsAreCentredOnTheFirstRollout(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	c := tokensConfig()
 	var err error
-	if c.Rewards, err = reward.ParseText("model:x=2", nil, reward.Options{Critic: func(string) (envs.Critic, error) { return lengthCritic{}, nil }}); err != nil {
-		t.Fatal(err)
-	}
+	c.Rewards, err = reward.ParseText("model:x=2", nil, reward.Options{Critic: func(string) (envs.Critic, error) { return lengthCritic{}, nil }})
+	must.Do(t, err)
 	mean := func(src *Tokens, step int) float64 {
 		s := must.Get(src.Next(t.Context(), rl.At{Step: step}))(t)
 		return s.Figures.Get("reward")

@@ -26,7 +26,7 @@ func saveStep(t *testing.T, run string, step, keep int) {
 func latest(t *testing.T, run string) (int, []string) {
 	t.Helper()
 	dir, step, skipped, err := LatestCheckpoint(run)
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	if dir == "" {
 		return -1, skipped
 	}

@@ -55,7 +55,7 @@ func TestRunFromCreateToFinish(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "models", "out")
 	r := mustCreate(t, dir)
 	running, err := ReadRun(dir)
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	want := Record{Program: "rltrain", Info: testInfo(), PID: os.Getpid(), Status: StatusRunning}
 	expect.Equal(t, want, running)
 	path := must.Get(r.File("logs", "metrics.jsonl"))(t)
@@ -66,13 +66,11 @@ func TestRunFromCreateToFinish(t *testing.T) {
 
 	want.Status, want.Ending, want.Ended = StatusFinished, "training completed", &end
 	finished := must.Get(ReadRun(dir))(t)
-	if want.PeakMemory = finished.PeakMemory; want.PeakMemory < 1<<20 {
-		t.Errorf("a process that held %d bytes at most", want.PeakMemory)
-	}
+	want.PeakMemory = finished.PeakMemory
+	expect.True(t, want.PeakMemory >= 1<<20, "a process that held %d bytes at most", want.PeakMemory)
 	expect.Equal(t, want, finished)
-	if facts := finished.About().Facts; facts[0].Value != "finished: training completed" || facts[3].Value != "60 min 00 s" && facts[3].Value != "1 h 00 min" {
-		t.Errorf("facts %v", facts)
-	}
+	facts := finished.About().Facts
+	expect.True(t, facts[0].Value == "finished: training completed" && (facts[3].Value == "60 min 00 s" || facts[3].Value == "1 h 00 min"), "facts %v", facts)
 	expect.Equal(t, []string{"logs", "run.json"}, names(t, dir))
 	_, err = Resume(dir, false)
 	wantError(t, err, dir, "finished", "nothing to resume")

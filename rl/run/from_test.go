@@ -43,7 +43,7 @@ func TestStageResumesFromANamedCheckpoint(t *testing.T) {
 		}
 	}
 	again, out, err := reopened(dir, at("checkpoint-2"))
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	expect.True(t, strings.Contains(out, "at step 2"), "console %q", out)
 	expect.Equal(t, []string{"checkpoint-2"}, names(t, filepath.Join(dir, "checkpoints")), "checkpoints")
 	steps(t, again, 3, 4)
@@ -59,7 +59,7 @@ func TestFinishedStageResumesForMoreSteps(t *testing.T) {
 	steps(t, s, 1, 2)
 	must.Do(t, s.Finish(func() error { return nil }))
 	again, out, err := reopened(dir, "", "num_steps was 2, is now 4")
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	want := "warning: results may differ from an uninterrupted run: num_steps was 2, is now 4"
 	expect.True(t, strings.Contains(out, want), "console %q, want %q", out, want)
 	must.Do(t, again.Finish(func() error { return nil }))

@@ -31,7 +31,7 @@ func stage(t *testing.T, dir string, resume bool) (*Stage, *strings.Builder, err
 func mustStage(t *testing.T, dir string, resume bool) (*Stage, *strings.Builder) {
 	t.Helper()
 	s, out, err := stage(t, dir, resume)
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	return s, out
 }
 
@@ -79,9 +79,8 @@ func TestStageResumesAtItsCheckpoint(t *testing.T) {
 		expect.Equal(t, read(t, whole, "logs", name), read(t, dir, "logs", name), name)
 	}
 	expect.Equal(t, []string{"checkpoint-4"}, names(t, filepath.Join(dir, "checkpoints")), "checkpoints")
-	if _, _, err := stage(t, dir, true); !errors.Is(err, ErrFinished) {
-		t.Errorf("resuming a finished stage: %v", err)
-	}
+	_, _, err = stage(t, dir, true)
+	expect.True(t, errors.Is(err, ErrFinished), "resuming a finished stage: %v", err)
 }
 
 // TestStageSkipsADamagedCheckpoint and says so.
@@ -114,9 +113,8 @@ func TestStageEnds(t *testing.T) {
 	} {
 		dir := filepath.Join(t.TempDir(), "run")
 		s, _ := mustStage(t, dir, false)
-		if err := s.Finish(func() error { return test.err }); !errors.Is(err, test.want) {
-			t.Errorf("%s: error %v", name, err)
-		}
+		err := s.Finish(func() error { return test.err })
+		expect.True(t, errors.Is(err, test.want), "%s: error %v", name, err)
 		record, err := ReadRun(dir)
 		expect.True(t, err == nil && record.Status == test.status && record.Ending == test.ending,
 			"%s: %s, %q, %v", name, record.Status, record.Ending, err)

@@ -96,9 +96,8 @@ func TestLateTrackerHasAllRows(t *testing.T) {
 	if only(t, dir, boardFile...) != only(t, uninterrupted(t, map[string]string{"WANDB_MODE": "disabled"}, 3), boardFile...) {
 		t.Error("the event file differs from that of a run that was tracked from the start")
 	}
-	if _, err := os.Stat(filepath.Join(dir, "wandb")); err == nil {
-		t.Error("W&B is written though it is disabled")
-	}
+	_, err = os.Stat(filepath.Join(dir, "wandb"))
+	expect.True(t, err != nil, "W&B is written though it is disabled")
 }
 
 // TestRunContinuesWithoutATracker that cannot be written, with one warning.

@@ -101,9 +101,8 @@ func TestBradleyTerryByHand(t *testing.T) {
 		if diff := cmp.Diff(loss, again, near) + cmp.Diff(grad, inParts, near) + cmp.Diff(figures, partFigures, near); diff != "" {
 			t.Error(diff)
 		}
-		if figures["min_reward"] != slices.Min(exact) || figures["max_reward"] != slices.Max(exact) {
-			t.Errorf("%v of %v", figures, exact)
-		}
+		expect.True(t, figures["min_reward"] == slices.Min(exact) && figures["max_reward"] == slices.Max(exact),
+			"%v of %v", figures, exact)
 	}
 	figures, bounds := map[string]float64{}, rl.Meter{}
 	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
@@ -177,12 +176,9 @@ func TestRewardModelsLearn(t *testing.T) {
 			m := tinyReward(t, encoder)
 			must.Get(rewardRun(t.Context(), t, m, 30, run.Hooks{}))(t)
 			v := must.Get(evaluate.ScoreRewards(t.Context(), m, scored(40, 9)))(t)
-			if v.Accuracy < 0.9 || v.Margin.Value <= 0 || v.N != 20+20*3 {
-				t.Errorf("%s", v)
-			}
-			if text := v.String(); !strings.Contains(text, "n = 80") {
-				t.Error(text)
-			}
+			expect.True(t, v.Accuracy >= 0.9 && v.Margin.Value > 0 && v.N == 20+20*3, "%s", v)
+			text := v.String()
+			expect.True(t, strings.Contains(text, "n = 80"), "%v", text)
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
@@ -26,9 +27,8 @@ func TestDistillApproachesTheTeacher(t *testing.T) {
 			var seen recorded
 			must.Get(r.on(t.Context(), t, tinyToken(t, 4), seen.hooks()))(t)
 			found := seen.figure("divergence")
-			if first, last := found[0], found[len(found)-1]; !(first > 0 && last < first/2) {
-				t.Errorf("KL %v at first, %v at the end", first, last)
-			}
+			first, last := found[0], found[len(found)-1]
+			expect.True(t, first > 0 && last < first/2, "KL %v at first, %v at the end", first, last)
 		})
 	}
 }
@@ -42,9 +42,7 @@ func TestDistillIgnoresRewards(t *testing.T) {
 		must.Get(r.on(t.Context(), t, p, (&recorded{}).hooks()))(t)
 		return weightsOf(t, p)
 	}
-	if !slices.EqualFunc(after(""), after("expr:'length'=-1"), slices.Equal) {
-		t.Error("the weights differ")
-	}
+	expect.True(t, slices.EqualFunc(after(""), after("expr:'length'=-1"), slices.Equal), "the weights differ")
 }
 
 // TestAlarmsOfATeacher: equal rewards raise no alarm if a teacher supervises, and training improves as the loss falls.
@@ -72,12 +70,8 @@ func TestAlarmsOfATeacher(t *testing.T) {
 }
 
 func TestDistillNeedsATeacher(t *testing.T) {
-	if err := (&algo.Distill{}).Check(1); err == nil {
-		t.Error("no teacher is accepted")
-	}
+	expect.True(t, (&algo.Distill{}).Check(1) != nil, "no teacher is accepted")
 	p := tinyToken(t, 4)
 	_, err := New(p, epochs.NewPreferences([][]*rl.Sample{policy.Samples(texts(1))}, 1, 0, 1), &algo.Distill{Teacher: "given"}, Config{Steps: 1, Optimisation: Optimisation{LearningRate: 1, Schedule: "linear"}}, (&recorded{}).hooks())
-	if err == nil || err.Error() != "the algorithm needs a teacher" {
-		t.Errorf("without the teacher: %v", err)
-	}
+	expect.True(t, err != nil && err.Error() == "the algorithm needs a teacher", "without the teacher: %v", err)
 }

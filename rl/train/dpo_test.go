@@ -63,9 +63,7 @@ func pairLoss(t *testing.T, a *algo.DPO, samples []*rl.Sample, logProbs []float3
 			loss += s.Item(l)
 			s.Backward(l)
 			g, ok := s.Grad(v)
-			if !ok {
-				t.Error("no gradient")
-			}
+			expect.True(t, ok, "no gradient")
 			grad = append(grad, s.Read(g)...)
 			return nil
 		}))
@@ -94,9 +92,8 @@ func TestPreferenceLossesByHand(t *testing.T) {
 	for name, a := range cases {
 		t.Run(name, func(t *testing.T) {
 			samples, logProbs := somePairs(5)
-			if a.Needs().Reference == slices.Contains([]string{"cpo", "simpo", "orpo", "sft"}, a.Losses[0]) {
-				t.Errorf("needs a reference: %t", a.Needs().Reference)
-			}
+			expect.True(t, a.Needs().Reference != slices.Contains([]string{"cpo", "simpo", "orpo", "sft"}, a.Losses[0]),
+				"needs a reference: %t", a.Needs().Reference)
 			if !a.Needs().Reference {
 				for _, x := range samples {
 					x.Reference = nil
@@ -111,12 +108,9 @@ func TestPreferenceLossesByHand(t *testing.T) {
 				exact[i] = float64(l)
 			}
 			loss, grad, figures := pairLoss(t, a, samples, logProbs)
-			if want := oracle(a, samples, exact); math.Abs(loss-want) > 1e-6*(1+math.Abs(want)) {
-				t.Errorf("loss %v, want %v", loss, want)
-			}
-			if math.Abs(figures["loss"]-loss) > 1e-6 {
-				t.Errorf("figure loss %v of loss %v", figures["loss"], loss)
-			}
+			want := oracle(a, samples, exact)
+			expect.True(t, math.Abs(loss-want) <= 1e-6*(1+math.Abs(want)), "loss %v, want %v", loss, want)
+			expect.True(t, math.Abs(figures["loss"]-loss) <= 1e-6, "figure loss %v of loss %v", figures["loss"], loss)
 			for i := range exact {
 				const step = 1e-5
 				at := func(d float64) float64 {
@@ -124,9 +118,8 @@ func TestPreferenceLossesByHand(t *testing.T) {
 					moved[i] += d
 					return oracle(a, samples, moved)
 				}
-				if want := (at(step) - at(-step)) / (2 * step); math.Abs(float64(grad[i])-want) > 2e-6 {
-					t.Errorf("gradient %v of action %d, want %v", grad[i], i, want)
-				}
+				want := (at(step) - at(-step)) / (2 * step)
+				expect.True(t, math.Abs(float64(grad[i])-want) <= 2e-6, "gradient %v of action %d, want %v", grad[i], i, want)
 			}
 			again, inParts, partFigures := pairLoss(t, a, samples, logProbs, 2, 8)
 			near := cmpopts.EquateApprox(1e-5, 1e-6)
@@ -212,12 +205,9 @@ func TestPairsOfOwnAnswers(t *testing.T) {
 		}
 	}
 	(&algo.OnlineDPO{}).Needs().Choose(step)
-	if !slices.Equal(step.Samples, []*rl.Sample{a[1], a[0], c[0], c[2], d[0], d[1]}) {
-		t.Errorf("%d samples", len(step.Samples))
-	}
-	if ties := step.Figures.Get("ties"); ties != 0.25 {
-		t.Errorf("%v of the groups are ties", ties)
-	}
+	expect.True(t, slices.Equal(step.Samples, []*rl.Sample{a[1], a[0], c[0], c[2], d[0], d[1]}), "%d samples", len(step.Samples))
+	ties := step.Figures.Get("ties")
+	expect.True(t, ties == 0.25, "%v of the groups are ties", ties)
 }
 
 // preferred returns n pairs for the tiny model; chosen answers have small letters.
@@ -305,18 +295,15 @@ func TestScoreOfPreferences(t *testing.T) {
 		t.Errorf("%s; want accuracy %v, margin %v, loss %v", v, right/6, margin, loss)
 	}
 	// So many pairs that they go through the model in several parts have the same mean.
-	if many := must.Get(evaluate.ScorePreferences(t.Context(), p, a, slices.Repeat(units, 60)))(t); math.Abs(many.Loss-loss) > 1e-4 {
-		t.Errorf("60 times the pairs: loss %v, want %v", many.Loss, loss)
-	}
+	many := must.Get(evaluate.ScorePreferences(t.Context(), p, a, slices.Repeat(units, 60)))(t)
+	expect.True(t, math.Abs(many.Loss-loss) <= 1e-4, "60 times the pairs: loss %v, want %v", many.Loss, loss)
 	// Without a reference, a reward is the mean log-probability of the answer's tokens.
 	a, margin = newDPO("simpo"), 0
 	v = must.Get(evaluate.ScorePreferences(t.Context(), p, a, units))(t)
 	for i, unit := range units {
 		margin += a.Beta * (sums[2*i]/float64(unit[0].Len()) - sums[2*i+1]/float64(unit[1].Len())) / 6
 	}
-	if math.Abs(v.Margin.Value-margin) > 1e-4 {
-		t.Errorf("margin %v, want %v", v.Margin, margin)
-	}
+	expect.True(t, math.Abs(v.Margin.Value-margin) <= 1e-4, "margin %v, want %v", v.Margin, margin)
 }
 
 // TestPrecomputedReference gives the same run, up to rounding, as computing the reference in each step.
@@ -331,9 +318,8 @@ func TestPrecomputedReference(t *testing.T) {
 	if diff := cmp.Diff(asked.figure("loss"), precomputed.figure("loss"), cmpopts.EquateApprox(1e-3, 1e-5)); diff != "" {
 		t.Error(diff)
 	}
-	if first := asked.figure("rewards/margins")[0]; math.Abs(first) > 1e-6 {
-		t.Errorf("margin %v of the adapter that training began with, which is the reference", first)
-	}
+	first := asked.figure("rewards/margins")[0]
+	expect.True(t, math.Abs(first) <= 1e-6, "margin %v of the adapter that training began with, which is the reference", first)
 }
 
 // TestDivergenceOfSingles: the KL estimate from answers to other prompts is never below 0.
@@ -347,9 +333,8 @@ func TestDivergenceOfSingles(t *testing.T) {
 	}{{nil, 0}, {[]*rl.Sample{of(-1, -2), of(-3, -2.5)}, 0.25}, {[]*rl.Sample{of(-1, -1.5), of(-3, -2)}, 0}} {
 		figures := rl.Meter{}
 		must.Do(t, newDPO("kto").Prepare(&rl.Step{KLSamples: test.samples, Figures: figures}))
-		if got := figures.Get("kl"); math.Abs(got-test.want) > 1e-6 {
-			t.Errorf("mean ratio of %d samples %v, want %v", len(test.samples), got, test.want)
-		}
+		got := figures.Get("kl")
+		expect.True(t, math.Abs(got-test.want) <= 1e-6, "mean ratio of %d samples %v, want %v", len(test.samples), got, test.want)
 	}
 }
 
@@ -390,9 +375,8 @@ func TestScoreOfSingles(t *testing.T) {
 	}
 	must.Do(t, evaluate.PrepareKL(p, a, aside))
 	v := must.Get(evaluate.ScorePreferences(t.Context(), p, a, units))(t)
-	if k <= 0 || math.Abs(v.Loss-loss) > 1e-4 || math.Abs(v.Accuracy.Value-right) > 1e-9 {
-		t.Errorf("%s; want loss %v, accuracy %v with K %v", v, loss, right, k)
-	}
+	expect.True(t, k > 0 && math.Abs(v.Loss-loss) <= 1e-4 && math.Abs(v.Accuracy.Value-right) <= 1e-9,
+		"%s; want loss %v, accuracy %v with K %v", v, loss, right, k)
 }
 
 // TestMismatchedAnswers pairs each prompt with the previous prompt's answer.
@@ -408,9 +392,7 @@ func TestMismatchedAnswers(t *testing.T) {
 	for _, z := range step.KLSamples {
 		expect.Equal(t, want[z.Prompt], z)
 	}
-	if len(step.KLSamples) != 2 {
-		t.Errorf("%d samples aside", len(step.KLSamples))
-	}
+	expect.Same(t, 2, len(step.KLSamples), "%d samples aside", len(step.KLSamples))
 	last := &rl.Sample{Tokens: []int32{4, 6}, Rows: []int{0}, Actions: []int32{6}, Prompt: 6}
 	if around := epochs.Mismatches([]*rl.Sample{x, y, last}, 9); around[0].Actions[0] != 6 || around[1].Actions[0] != 7 || around[2].Actions[0] != 8 {
 		t.Errorf("answers %v, %v, %v", around[0].Actions, around[1].Actions, around[2].Actions)
@@ -418,7 +400,6 @@ func TestMismatchedAnswers(t *testing.T) {
 	if z := epochs.Mismatched(x, y, 2); z != nil {
 		t.Errorf("an answer without room: %+v", z)
 	}
-	if _, err := json.Marshal(source.State()); err != nil {
-		t.Error(err)
-	}
+	_, err := json.Marshal(source.State())
+	expect.True(t, err == nil, "%v", err)
 }

@@ -64,12 +64,10 @@ func TestEvaluationsPickTheBest(t *testing.T) {
 				Steps: 5, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: test.script.evaluation(t, p, 2),
 			}, h))(t)
 			expect.Equal(t, test.want, got, "result")
-			if !slices.Equal(test.asked, test.script.asked) {
-				t.Errorf("evaluated after %v steps, want %v", test.script.asked, test.asked)
-			}
-			if !slices.EqualFunc(weightsOf(t, p), test.script.seen[got.BestStep], slices.Equal) {
-				t.Errorf("the weights are not those of step %d", got.BestStep)
-			}
+			expect.True(t, slices.Equal(test.asked, test.script.asked),
+				"evaluated after %v steps, want %v", test.script.asked, test.asked)
+			expect.True(t, slices.EqualFunc(weightsOf(t, p), test.script.seen[got.BestStep], slices.Equal),
+				"the weights are not those of step %d", got.BestStep)
 			if steps := said.figure("step"); steps[len(steps)-1] != float64(got.Steps) {
 				t.Errorf("the last row is of step %v, the last step is %d", steps[len(steps)-1], got.Steps)
 			}
@@ -79,12 +77,9 @@ func TestEvaluationsPickTheBest(t *testing.T) {
 					rows = append(rows, float64(row["step"].(int)), score.(float64))
 				}
 			}
-			if len(rows) != 2*len(test.asked) || rows[2] != 2 {
-				t.Errorf("rows of evaluations: %v", rows)
-			}
-			if last := said.lines[len(said.lines)-1]; !strings.HasSuffix(last, fmt.Sprintf("(best: %d)", got.BestStep)) {
-				t.Errorf("last line %q", last)
-			}
+			expect.True(t, len(rows) == 2*len(test.asked) && rows[2] == 2, "rows of evaluations: %v", rows)
+			last := said.lines[len(said.lines)-1]
+			expect.True(t, strings.HasSuffix(last, fmt.Sprintf("(best: %d)", got.BestStep)), "last line %q", last)
 		})
 	}
 }
@@ -102,9 +97,7 @@ func TestRowsGatherSteps(t *testing.T) {
 		return said.rows
 	}
 	single, pairs := rows(1), rows(2)
-	if len(single) != 5 || len(pairs) != 3 {
-		t.Fatalf("%d and %d rows", len(single), len(pairs))
-	}
+	expect.Require(t, len(single) == 5 && len(pairs) == 3, "%d and %d rows", len(single), len(pairs))
 	for i, last := range []int{1, 3, 4} {
 		row := pairs[i]
 		loss, updates, n := 0.0, 0.0, 0.0
@@ -117,9 +110,7 @@ func TestRowsGatherSteps(t *testing.T) {
 		}
 	}
 	for name := range single[0] {
-		if strings.HasPrefix(name, "time/") {
-			t.Errorf("a run without a clock has %s", name)
-		}
+		expect.True(t, !strings.HasPrefix(name, "time/"), "a run without a clock has %s", name)
 	}
 }
 
@@ -140,7 +131,6 @@ func TestAlarmOfADivergence(t *testing.T) {
 		Steps: 3, Samples: 4, Optimisation: Optimisation{Schedule: "constant"}, Reference: other,
 		Regularisation: Regularisation{KLCoef: 0.1, KLType: "k2"},
 	}, said.hooks()))(t)
-	if n := strings.Count(strings.Join(said.lines, "\n"), "warning: kl: "); n != 1 {
-		t.Errorf("%d alarms in %q", n, said.lines)
-	}
+	n := strings.Count(strings.Join(said.lines, "\n"), "warning: kl: ")
+	expect.True(t, n == 1, "%d alarms in %q", n, said.lines)
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
@@ -20,9 +21,8 @@ func TestOlderVersionsAreNotTheSamplersError(t *testing.T) {
 	m := rl.Meter{}
 	compareSampler(m, []*rl.Sample{of(7, -1, -1.25), of(7, -1, -0.25), of(6, -1, -9), {Actions: []int32{1}, Version: 7}}, 7)
 	const name = "sampling/sampling_logp_difference/"
-	if mean, most := m.Get(name+"mean"), m.Get(name+"max"); mean != 0.5 || most != 0.75 {
-		t.Errorf("differences of 0.25 and 0.75 have mean %v and maximum %v", mean, most)
-	}
+	mean, most := m.Get(name+"mean"), m.Get(name+"max")
+	expect.True(t, mean == 0.5 && most == 0.75, "differences of 0.25 and 0.75 have mean %v and maximum %v", mean, most)
 }
 
 // TestFiguresOfObjectives: DPPO reports the fraction of tokens that it leaves out, VESPO the mean weight of a completion.
@@ -44,9 +44,7 @@ func TestFiguresOfObjectives(t *testing.T) {
 			a.Loss(s, &algo.Batch{LogProbs: of(now...), Old: of(low, low, low), Advantage: of(1, 1, -1), Weight: of(1, 1, 1), Samples: 2, Actions: 3, Part: part, Figures: figures})
 			return nil
 		}))
-		if math.Abs(figures[name]-want) > 1e-6 {
-			t.Errorf("%s %v, want %v", name, figures[name], want)
-		}
+		expect.True(t, math.Abs(figures[name]-want) <= 1e-6, "%s %v, want %v", name, figures[name], want)
 	}
 	if (&algo.ReinforcePlusPlus{Baseline: "group"}).Check(1) == nil || (&algo.ReinforcePlusPlus{Baseline: "none"}).Check(1) != nil {
 		t.Error("a prompt's mean needs two samples, and only that")
@@ -80,9 +78,7 @@ func TestSamplerAndTrainerAgree(t *testing.T) {
 		replayed.ReplayOptions.Temperature, replayed.Steps = temperature, 3
 		must.Get(replayed.on(t.Context(), t, trainedToken(t, 4), said.hooks()))(t)
 		for i, d := range said.figure("sampling/sampling_logp_difference/max") {
-			if d > 1e-4 {
-				t.Errorf("temperature %v, row %d: sampler and trainer differ by %v", temperature, i, d)
-			}
+			expect.True(t, d <= 1e-4, "temperature %v, row %d: sampler and trainer differ by %v", temperature, i, d)
 		}
 	}
 }

@@ -18,9 +18,7 @@ import (
 
 func TestEpochsShowEverythingOnce(t *testing.T) {
 	source := must.Get(epochs.New(policy.Samples(texts(10)), 3, 0, 1))(t)
-	if source.PerEpoch() != 4 {
-		t.Fatalf("%d steps an epoch", source.PerEpoch())
-	}
+	expect.Require(t, source.PerEpoch() == 4, "%d steps an epoch", source.PerEpoch())
 	var orders [][]int
 	for epoch := range 3 {
 		var seen []int
@@ -33,9 +31,7 @@ func TestEpochsShowEverythingOnce(t *testing.T) {
 		orders = append(orders, seen)
 		expect.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, slices.Sorted(slices.Values(seen)), fmt.Sprintf("epoch %d", epoch))
 	}
-	if cmp.Equal(orders[0], orders[1]) || cmp.Equal(orders[1], orders[2]) {
-		t.Errorf("two epochs have one order: %v", orders)
-	}
+	expect.True(t, !cmp.Equal(orders[0], orders[1]) && !cmp.Equal(orders[1], orders[2]), "two epochs have one order: %v", orders)
 }
 
 // TestEachStepHasNewPrompts even if a step skips some.
@@ -52,9 +48,7 @@ func TestEachStepHasNewPrompts(t *testing.T) {
 		for at := range 3 {
 			step := must.Get(source.Next(t.Context(), rl.At{Step: at}))(t)
 			for _, x := range step.Samples {
-				if x.Index == 0 && x.Prompt <= last {
-					t.Errorf("%s: step %d repeats prompt %d", name, at+1, x.Prompt)
-				}
+				expect.True(t, x.Index != 0 || x.Prompt > last, "%s: step %d repeats prompt %d", name, at+1, x.Prompt)
 				last = max(last, x.Prompt)
 			}
 		}

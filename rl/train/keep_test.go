@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/run"
@@ -42,12 +43,8 @@ func TestKeep(t *testing.T) {
 			}
 			result := must.Get(Run(t.Context(), p, fixed(tokenStep), newGRPO(), c, run.Hooks{}))(t)
 			same := func(a, b run.Snapshot) bool { return slices.EqualFunc(a, b, slices.Equal) }
-			if !same(weightsOf(t, p), at[test.sameAs]) || test.both && !same(last, at[2]) {
-				t.Error("other weights are kept")
-			}
-			if result.Unimproved != test.unimproved {
-				t.Errorf("%q, want %q", result.Unimproved, test.unimproved)
-			}
+			expect.True(t, same(weightsOf(t, p), at[test.sameAs]) && (!test.both || same(last, at[2])), "other weights are kept")
+			expect.Same(t, test.unimproved, result.Unimproved, "Unimproved")
 		})
 	}
 }
@@ -62,9 +59,7 @@ func TestTimeLimit(t *testing.T) {
 		return weightsOf(t, p), result, err
 	}
 	want, _, err := train(run.Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	var saved []int
 	h := run.Hooks{
@@ -75,16 +70,12 @@ func TestTimeLimit(t *testing.T) {
 	if _, _, err = train(h); !errors.Is(err, run.ErrTimeUp) || !errors.Is(err, run.ErrStopped) || !slices.Equal(saved, []int{3}) {
 		t.Fatalf("error %v, saved %v", err, saved)
 	}
-	if !strings.Contains(err.Error(), "time limit") {
-		t.Errorf("error %v", err)
-	}
+	expect.True(t, strings.Contains(err.Error(), "time limit"), "error %v", err)
 	got, result, err := train(run.Hooks{Resume: dir})
-	if err != nil || result.Steps != 6 || !slices.EqualFunc(want, got, slices.Equal) {
-		t.Errorf("resumed: %+v, %v; equal weights: %v", result, err, slices.EqualFunc(want, got, slices.Equal))
-	}
+	expect.True(t, err == nil && result.Steps == 6 && slices.EqualFunc(want, got, slices.Equal),
+		"resumed: %+v, %v; equal weights: %v", result, err, slices.EqualFunc(want, got, slices.Equal))
 	// A process takes at least one step.
 	now, saved = now.Add(time.Hour), nil
-	if _, _, err = train(h); !errors.Is(err, run.ErrTimeUp) || !slices.Equal(saved, []int{1}) {
-		t.Errorf("error %v, saved %v", err, saved)
-	}
+	_, _, err = train(h)
+	expect.True(t, errors.Is(err, run.ErrTimeUp) && slices.Equal(saved, []int{1}), "error %v, saved %v", err, saved)
 }

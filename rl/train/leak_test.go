@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
@@ -52,9 +53,8 @@ func TestMemoryStaysFlat(t *testing.T) {
 		}
 		return nil
 	}))
-	if now := torch.Live(); now != live {
-		t.Errorf("%d handles live at step %d, %d at step %d", now, steps, live, settled)
-	}
+	now := torch.Live()
+	expect.True(t, now == live, "%d handles live at step %d, %d at step %d", now, steps, live, settled)
 	if now := torch.Forgotten(); now != forgotten {
 		t.Errorf("%d Vars were forgotten", now-forgotten)
 	}

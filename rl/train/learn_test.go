@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
@@ -35,9 +36,8 @@ func TestSupervisedTrainingOfLabelsLearns(t *testing.T) {
 	if first := r.figure("accuracy")[0]; first > 0.6 || best.Accuracy < 0.9 {
 		t.Errorf("accuracy from %.3f on the first batch to %.3f on others, want from chance to at least 0.9", first, best.Accuracy)
 	}
-	if n := len(r.rows) - len(r.steps()); n != 4 {
-		t.Errorf("%d evaluations in 4 epochs", n)
-	}
+	n := len(r.rows) - len(r.steps())
+	expect.True(t, n == 4, "%d evaluations in 4 epochs", n)
 }
 
 // texts are prompts of 3 tokens that determine completions of 2 or 4.
@@ -62,9 +62,8 @@ func TestReinforcementOfLabelsLearns(t *testing.T) {
 		t.Run(rewards, func(t *testing.T) {
 			result := must.Get(newLabelRun(rewards).on(t.Context(), t, tinyLabel(t), (&recorded{}).hooks()))(t)
 			before, best := decoded[evaluate.LabelScores](t, result.Before), decoded[evaluate.LabelScores](t, result.Best)
-			if best.Accuracy < 0.85 || before.Accuracy > 0.6 {
-				t.Errorf("validation accuracy from %.3f to %.3f, want from chance to at least 0.85", before.Accuracy, best.Accuracy)
-			}
+			expect.True(t, best.Accuracy >= 0.85 && before.Accuracy <= 0.6,
+				"validation accuracy from %.3f to %.3f, want from chance to at least 0.85", before.Accuracy, best.Accuracy)
 		})
 	}
 	t.Run("reinforce", func(t *testing.T) {
@@ -102,18 +101,13 @@ func TestEachAlgorithmLearns(t *testing.T) {
 			result := must.Get(r.on(t.Context(), t, tinyToken(t, 0), said.hooks()))(t)
 			rewards := said.figure("reward")
 			first, last := mean(rewards[:3]), mean(rewards[len(rewards)-3:])
-			if first > 0.5 || last < 0.9 {
-				t.Errorf("reward went from %.3f to %.3f", first, last)
-			}
+			expect.True(t, first <= 0.5 && last >= 0.9, "reward went from %.3f to %.3f", first, last)
 			before, best := decoded[rl.AnswerScores](t, result.Before), decoded[rl.AnswerScores](t, result.Best)
-			if before.Accuracy > 0.5 || best.Accuracy < 0.9 {
-				t.Errorf("evaluation went from %+v to %+v", before, best)
-			}
+			expect.True(t, before.Accuracy <= 0.5 && best.Accuracy >= 0.9, "evaluation went from %+v to %+v", before, best)
 			version := 0.0
 			for i, row := range said.steps() {
-				if d := row["sampling/sampling_logp_difference/max"]; !r.Async && d.(float64) > 1e-4 {
-					t.Errorf("step %d: sampler and trainer differ by %v", i+1, d)
-				}
+				d := row["sampling/sampling_logp_difference/max"]
+				expect.True(t, r.Async || d.(float64) <= 1e-4, "step %d: sampler and trainer differ by %v", i+1, d)
 				if row["updates"] != 0.0 {
 					version++
 				}
@@ -122,9 +116,7 @@ func TestEachAlgorithmLearns(t *testing.T) {
 				}
 			}
 			lines := strings.Join(said.lines, "\n")
-			if !strings.HasPrefix(lines, "Evaluation: ") || !strings.Contains(lines, "[SYNC 25] ") {
-				t.Errorf("lines:\n%s", lines)
-			}
+			expect.True(t, strings.HasPrefix(lines, "Evaluation: ") && strings.Contains(lines, "[SYNC 25] "), "lines:\n%s", lines)
 		})
 	}
 }
@@ -154,12 +146,10 @@ func TestReplayedTurnsTeach(t *testing.T) {
 				t.Errorf("reward went from %.3f to %.3f; %+v", first, last, best)
 			}
 			for i, row := range said.steps() {
-				if d, ok := row["sampling/sampling_logp_difference/max"].(float64); ok && d > 1e-4 {
-					t.Errorf("step %d: sampler and trainer differ by %v", i+1, d)
-				}
-				if _, ok := row["kl/k1"]; ok != (name != "replay") || row["buffer/size"] != float64(min(48, 24*(i+1))) {
-					t.Errorf("row %v", row)
-				}
+				d, ok := row["sampling/sampling_logp_difference/max"].(float64)
+				expect.True(t, !ok || d <= 1e-4, "step %d: sampler and trainer differ by %v", i+1, d)
+				_, ok = row["kl/k1"]
+				expect.True(t, ok == (name != "replay") && row["buffer/size"] == float64(min(48, 24*(i+1))), "row %v", row)
 			}
 		})
 	}
@@ -184,9 +174,7 @@ func TestAlarmsOnCollapse(t *testing.T) {
 	collapses := slices.DeleteFunc(slices.Clone(said.lines), func(line string) bool {
 		return !strings.HasPrefix(line, "warning: collapse: go back with --resume-from-checkpoint")
 	})
-	if len(collapses) != 1 {
-		t.Errorf("%d alarms in\n%s", len(collapses), strings.Join(said.lines, "\n"))
-	}
+	expect.Same(t, 1, len(collapses), "%d alarms in\n%s", len(collapses), strings.Join(said.lines, "\n"))
 }
 
 // TestBestWeightsAreReturned ruins a good policy with a huge learning rate. Training returns the initial weights, and
@@ -200,10 +188,7 @@ func TestBestWeightsAreReturned(t *testing.T) {
 	result := must.Get(r.on(t.Context(), t, p, (&recorded{}).hooks()))(t)
 	after := must.Get(p.Probs(t.Context(), r.validation.IDs))(t)
 	best, last := decoded[evaluate.LabelScores](t, result.Best), decoded[evaluate.LabelScores](t, result.Last)
-	if result.BestStep != 0 || !(last.Accuracy < best.Accuracy) {
-		t.Fatalf("the best is of step %d with %.3f, the last has %.3f; this learning rate should have broken the policy", result.BestStep, best.Accuracy, last.Accuracy)
-	}
-	if !slices.EqualFunc(before, after, slices.Equal) {
-		t.Error("the policy that came back is not the one that was given")
-	}
+	expect.Require(t, result.BestStep == 0 && last.Accuracy < best.Accuracy,
+		"the best is of step %d with %.3f, the last has %.3f; this learning rate should have broken the policy", result.BestStep, best.Accuracy, last.Accuracy)
+	expect.True(t, slices.EqualFunc(before, after, slices.Equal), "the policy that came back is not the one that was given")
 }

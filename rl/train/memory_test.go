@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
@@ -107,25 +108,17 @@ func TestStepIsRepeatedWhenOutOfMemory(t *testing.T) {
 				if said == nil {
 					return false
 				}
-				if said[1] != "1" {
-					t.Errorf("memory ran out late: %s", line)
-				}
-				if !strings.Contains(line, "DefaultCPUAllocator: can't allocate memory") {
-					t.Errorf("the line lacks libtorch's error: %s", line)
-				}
+				expect.Same(t, "1", said[1], "memory ran out late: %s", line)
+				expect.True(t, strings.Contains(line, "DefaultCPUAllocator: can't allocate memory"),
+					"the line lacks libtorch's error: %s", line)
 				micro, _ = strconv.Atoi(said[2])
 				return true
 			})
-			if micro < 1 || micro > 100 {
-				t.Fatalf("passes hold %d tokens in the end, want at most 100", micro)
-			}
+			expect.Require(t, micro >= 1 && micro <= 100, "passes hold %d tokens in the end, want at most 100", micro)
 			q := must.Get(train(t, micro, 100, false, told.hooks()))(t)
-			if !slices.EqualFunc(weightsOf(t, p), weightsOf(t, q), slices.Equal) {
-				t.Error("the weights differ")
-			}
-			if got, want := fmt.Sprint(encoded(t, found.rows), found.lines), fmt.Sprint(encoded(t, told.rows), told.lines); got != want {
-				t.Errorf("got %s\nwant %s", got, want)
-			}
+			expect.True(t, slices.EqualFunc(weightsOf(t, p), weightsOf(t, q), slices.Equal), "the weights differ")
+			got, want := fmt.Sprint(encoded(t, found.rows), found.lines), fmt.Sprint(encoded(t, told.rows), told.lines)
+			expect.True(t, got == want, "got %s\nwant %s", got, want)
 		})
 	}
 }
@@ -137,13 +130,10 @@ func TestRepeatedStepsLoseNothing(t *testing.T) {
 		var said recorded
 		p := must.Get(train(t, 200, 0, false, run.Hooks{}))(t)
 		q := must.Get(train(t, 200, 90, true, said.hooks()))(t)
-		if !slices.ContainsFunc(said.lines, ranOut.MatchString) {
-			t.Errorf("%s: memory did not run out", name)
-		}
+		expect.True(t, slices.ContainsFunc(said.lines, ranOut.MatchString), "%s: memory did not run out", name)
 		want, got := slices.Concat(weightsOf(t, p)...), slices.Concat(weightsOf(t, q)...)
-		if e := torchtest.RelativeError(got, want); !(e < 1e-4) {
-			t.Errorf("%s: the weights differ by %v", name, e)
-		}
+		e := torchtest.RelativeError(got, want)
+		expect.True(t, e < 1e-4, "%s: the weights differ by %v", name, e)
 	}
 }
 
@@ -162,9 +152,7 @@ func TestOutOfMemoryAdvice(t *testing.T) {
 			t.Errorf("%s: got no error", test.name)
 		} else {
 			for _, part := range test.want {
-				if !strings.Contains(err.Error(), part) {
-					t.Errorf("%s: got %v, want %q in it", test.name, err, part)
-				}
+				expect.True(t, strings.Contains(err.Error(), part), "%s: got %v, want %q in it", test.name, err, part)
 			}
 		}
 	}

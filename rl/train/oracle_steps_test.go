@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
@@ -208,22 +209,18 @@ func (c oracleCase) compare(t *testing.T) {
 		}
 	}
 	first, second, err := trainer.updater.optimizer.Moments()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	m, v := joined(t, first), joined(t, second)
 	for name, pair := range map[string][2][]float32{
 		"first moments":  {m, narrow(o.m)[:len(m)]},
 		"second moments": {v, narrow(o.v)[:len(v)]},
 		"weights":        {narrow(weightsOf64(t, p)), narrow(o.x)},
 	} {
-		if e := torchtest.RelativeError(pair[0], pair[1]); !(e < 3e-4) {
-			t.Errorf("%s are off by %.2g of themselves", name, e)
-		}
+		e := torchtest.RelativeError(pair[0], pair[1])
+		expect.True(t, e < 3e-4, "%s are off by %.2g of themselves", name, e)
 	}
-	if steps := trainer.updater.optimizer.Steps(); steps != o.count {
-		t.Errorf("%d updates, by hand %d", steps, o.count)
-	}
+	steps := trainer.updater.optimizer.Steps()
+	expect.True(t, steps == o.count, "%d updates, by hand %d", steps, o.count)
 }
 
 func joined(t *testing.T, vs []*torch.Var) (all []float32) {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/rl/dist"
 	"github.com/rltrain/rltrain/rl/dist/disttest"
 	"github.com/rltrain/rltrain/rl/report"
@@ -41,9 +42,8 @@ func TestTrafficIsOfOneStep(t *testing.T) {
 			}
 			return nil
 		}
-		if _, _, err := everyRun()["packed epochs × sft"](t.Context(), t, h); err != nil {
-			t.Errorf("rank %d: %v", rank, err)
-		}
+		_, _, err := everyRun()["packed epochs × sft"](t.Context(), t, h)
+		expect.True(t, err == nil, "rank %d: %v", rank, err)
 	})
 	if len(exchanges) < 7 || slices.ContainsFunc(exchanges, func(n any) bool { return n.(float64) < 3 || n.(float64) > 5 }) {
 		t.Errorf("exchanges %v", exchanges)
@@ -85,9 +85,8 @@ func TestPartsAndRanksChangeNoStep(t *testing.T) {
 			}
 			torchtest.NoLeaks(t)
 			want := first(0, alone)
-			if norm, _ := want["grad_norm"].(float64); !(norm > 0) {
-				t.Fatalf("the norm of the gradient is %v", want["grad_norm"])
-			}
+			norm, _ := want["grad_norm"].(float64)
+			expect.Require(t, norm > 0, "the norm of the gradient is %v", want["grad_norm"])
 			compare := func(what string, got report.Row) {
 				if diff := cmp.Diff(want, got, cmpopts.EquateApprox(1e-3, 1e-5), cmpopts.EquateNaNs()); diff != "" {
 					t.Errorf("%s (-one pass +%[1]s):\n%s", what, diff)

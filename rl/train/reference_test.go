@@ -57,9 +57,7 @@ func TestReference(t *testing.T) {
 			r.Samples = r.SamplesPerPrompt
 			must.Get(Run(t.Context(), p, seen, r.algorithm(), r.Config, said.hooks()))(t)
 			for i, kl := range said.figure("kl/k2") {
-				if i == 0 && kl > 1e-9 || i > 0 && !(kl > 1e-6) {
-					t.Errorf("step %d: KL %v to the reference", i+1, kl)
-				}
+				expect.True(t, (i != 0 || kl <= 1e-9) && (i <= 0 || kl > 1e-6), "step %d: KL %v to the reference", i+1, kl)
 			}
 			for at, step := range seen.steps {
 				var got []float32
@@ -68,9 +66,7 @@ func TestReference(t *testing.T) {
 				}
 				torchtest.Near(t, got, asked(t, twin, step.Samples, policy.Pass{Temperature: 1}), 1e-5, fmt.Sprintf("step %d: the reference from the policy as it was found", at+1))
 			}
-			if slices.EqualFunc(weightsOf(t, p), weightsOf(t, twin), slices.Equal) {
-				t.Error("training has changed nothing")
-			}
+			expect.True(t, !slices.EqualFunc(weightsOf(t, p), weightsOf(t, twin), slices.Equal), "training has changed nothing")
 		})
 	}
 }
@@ -81,9 +77,8 @@ func TestReferenceOfALabelPolicy(t *testing.T) {
 	r.Steps, r.KLCoef, r.KLType, r.BufferSize = 2, 0.1, "k3", 32
 	var said recorded
 	must.Get(r.on(t.Context(), t, tinyLabel(t), said.hooks()))(t)
-	if kl := said.figure("kl/k3"); kl[0] > 1e-9 || kl[1] < 1e-6 {
-		t.Errorf("KL %v", kl)
-	}
+	kl := said.figure("kl/k3")
+	expect.True(t, kl[0] <= 1e-9 && kl[1] >= 1e-6, "KL %v", kl)
 }
 
 // TestReferenceFollows copies the policy every few steps, never, or uses another model.
@@ -130,10 +125,7 @@ func TestAskingTheReferenceLeavesThePolicy(t *testing.T) {
 		inside = weightsOf(t, p)[1][0]
 		return nil
 	}))
-	if math.Abs(float64(inside-(values[0]-1))) > 1e-6 {
-		t.Errorf("the reference has the weight %v, want %v", inside, values[0]-1)
-	}
-	if !slices.EqualFunc(before, weightsOf(t, p), slices.Equal) {
-		t.Error("the policy's weights have changed")
-	}
+	expect.True(t, math.Abs(float64(inside-(values[0]-1))) <= 1e-6,
+		"the reference has the weight %v, want %v", inside, values[0]-1)
+	expect.True(t, slices.EqualFunc(before, weightsOf(t, p), slices.Equal), "the policy's weights have changed")
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	_ "github.com/rltrain/rltrain/envs/code"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
@@ -211,20 +212,14 @@ func resumes(t *testing.T, again resumable, killed bool) {
 	h := whole.hooks()
 	h.LogEvery = 3
 	p, want, err := again(t.Context(), t, h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	wantWeights := weightsOf(t, p)
-	if want.Version < 5 {
-		t.Fatalf("only %d of %d steps changed the policy", want.Version, want.Steps)
-	}
+	expect.Require(t, want.Version >= 5, "only %d of %d steps changed the policy", want.Version, want.Steps)
 
 	dir, resume := t.TempDir(), ""
 	var kept, parts recorded // at the checkpoint, and now
 	for attempt := 0; ; attempt++ {
-		if attempt > 20 {
-			t.Fatal("the run does not come to its end")
-		}
+		expect.Require(t, attempt <= 20, "the run does not come to its end")
 		ctx, cancel := context.WithCancel(t.Context())
 		parts = recorded{rows: slices.Clone(kept.rows), lines: slices.Clone(kept.lines)}
 		saved := false
@@ -256,26 +251,14 @@ func resumes(t *testing.T, again resumable, killed bool) {
 		if errors.Is(err, run.ErrStopped) {
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if attempt < 2 {
-			t.Errorf("the run was resumed %d times", attempt)
-		}
-		if diff := cmp.Diff(plain(t, want), plain(t, got)); diff != "" {
-			t.Errorf("result (-uninterrupted +resumed):\n%s", diff)
-		}
-		if !slices.EqualFunc(wantWeights, weightsOf(t, p), slices.Equal) {
-			t.Error("the weights differ")
-		}
+		must.Do(t, err)
+		expect.True(t, attempt >= 2, "the run was resumed %d times", attempt)
+		expect.Equal(t, plain(t, want), plain(t, got), "result")
+		expect.True(t, slices.EqualFunc(wantWeights, weightsOf(t, p), slices.Equal), "the weights differ")
 		break
 	}
-	if diff := cmp.Diff(encoded(t, whole.rows), encoded(t, parts.rows)); diff != "" {
-		t.Errorf("rows (-uninterrupted +resumed):\n%s", diff)
-	}
-	if diff := cmp.Diff(whole.lines, parts.lines); diff != "" {
-		t.Errorf("lines (-uninterrupted +resumed):\n%s", diff)
-	}
+	expect.Equal(t, encoded(t, whole.rows), encoded(t, parts.rows), "rows")
+	expect.Equal(t, whole.lines, parts.lines, "lines")
 }
 
 // plain is a result without the line breaks that checkpoints add.
@@ -302,9 +285,7 @@ func TestResultsDoNotDependOnGenerators(t *testing.T) {
 		if want == nil {
 			want = got
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%d generators (-1 +%d):\n%s", generators, generators, diff)
-		}
+		expect.Equal(t, want, got, fmt.Sprintf("%d generators", generators))
 	}
 	want = nil
 	for _, slots := range []int{1, 4} {
@@ -335,7 +316,5 @@ func TestStopIsNotAnError(t *testing.T) {
 		Save: func(step int, write func(string) error) error { saved = append(saved, step); return write(t.TempDir()) },
 	}
 	_, err := newTokenRun(newReinforce).on(ctx, t, tinyToken(t, 0), h)
-	if !errors.Is(err, run.ErrStopped) || !cmp.Equal(saved, []int{2}) {
-		t.Errorf("error %v, saved %v", err, saved)
-	}
+	expect.True(t, errors.Is(err, run.ErrStopped) && cmp.Equal(saved, []int{2}), "error %v, saved %v", err, saved)
 }

@@ -16,9 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	serving "github.com/rltrain/rltrain/cmd/rltrain/serve"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/remote"
@@ -152,9 +151,7 @@ func TestDyingServerChangesNothing(t *testing.T) {
 						weighed++
 					}
 				}
-				if weighed < r.Steps {
-					t.Errorf("%d of %d rows have importance weights", weighed, r.Steps)
-				}
+				expect.True(t, weighed >= r.Steps, "%d of %d rows have importance weights", weighed, r.Steps)
 				for _, v := range p.Params() {
 					values := must.Get(v.Read())(t)
 					weights = append(weights, values)
@@ -178,12 +175,8 @@ func TestDyingServerChangesNothing(t *testing.T) {
 					}
 				}
 			}, func(line string) { said = append(said, line) })
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("weights (-one server +one of two died)\n%s", diff)
-			}
-			if !strings.Contains(strings.Join(said, "\n"), "sending its prompts to 1 others") {
-				t.Errorf("log %q", said)
-			}
+			expect.Equal(t, want, got, "weights")
+			expect.True(t, strings.Contains(strings.Join(said, "\n"), "sending its prompts to 1 others"), "log %q", said)
 		})
 	}
 }

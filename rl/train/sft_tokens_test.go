@@ -99,12 +99,9 @@ func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {
 	scored := must.Get(loaded.Score(t.Context(), prompts, completions, 1))(t)
 	for i := range scored {
 		for j, got := range scored[i].LogProbs {
-			if math.Abs(float64(got-logProbs[i][j])) > 1e-4 {
-				t.Errorf("token %d of completion %d: scored %v, sampled with %v", j, i, got, logProbs[i][j])
-			}
-			if scored[i].Rank[j] != 0 {
-				t.Errorf("token %d of completion %d has rank %d", j, i, scored[i].Rank[j])
-			}
+			expect.True(t, math.Abs(float64(got-logProbs[i][j])) <= 1e-4,
+				"token %d of completion %d: scored %v, sampled with %v", j, i, got, logProbs[i][j])
+			expect.Same(t, 0, scored[i].Rank[j], "token %d of completion %d has rank", j, i)
 		}
 	}
 }
@@ -118,9 +115,8 @@ func TestGenerateStopsAtStringsAndReportsFinalText(t *testing.T) {
 	told := ""
 	o := policy.GenerateOptions{Samples: 1, MaxNew: 4, Stop: []string{"k"}, OnText: func(_, _ int, text string) { told += text }}
 	must.Do(t, sampler.Generate(t.Context(), [][]int32{prompt}, o, func(_ int, c []policy.Completion) error {
-		if c[0].Text != "" || c[0].Reason != torch.ReasonStop || len(c[0].IDs) != 1 || told != "" {
-			t.Errorf("got %+v, reported %q", c[0], told)
-		}
+		expect.True(t, c[0].Text == "" && c[0].Reason == torch.ReasonStop && len(c[0].IDs) == 1 && told == "",
+			"got %+v, reported %q", c[0], told)
 		return nil
 	}))
 }

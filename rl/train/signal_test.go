@@ -75,20 +75,14 @@ func TestSignal(t *testing.T) {
 			h.Progress = func(done, _ int, _ string) { last = done }
 			c := Config{Steps: 6, Samples: 2, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Signal: Signal{test.allow}}
 			_, err := Run(t.Context(), newTable(t, 1), source, test.algorithm(), c, h)
-			if (err != nil) != (test.fails != "") || err != nil && !strings.Contains(err.Error(), test.fails) {
-				t.Fatalf("error %v, want one with %q", err, test.fails)
-			}
-			if last != test.last || !slices.Equal(saved, []int{test.last}) {
-				t.Errorf("ended after step %d, saved %v; want both at %d", last, saved, test.last)
-			}
+			expect.Require(t, (err != nil) == (test.fails != "") && (err == nil || strings.Contains(err.Error(), test.fails)),
+				"error %v, want one with %q", err, test.fails)
+			expect.True(t, last == test.last && slices.Equal(saved, []int{test.last}),
+				"ended after step %d, saved %v; want both at %d", last, saved, test.last)
 			warnings := slices.DeleteFunc(slices.Clone(said.lines), func(line string) bool { return !strings.Contains(line, "nothing to learn from") })
-			if len(warnings) != min(1, len(test.warns)) {
-				t.Fatalf("warnings %q", warnings)
-			}
+			expect.Require(t, len(warnings) == min(1, len(test.warns)), "warnings %q", warnings)
 			for _, want := range test.warns {
-				if !strings.Contains(warnings[0], want) {
-					t.Errorf("no %q in %s", want, warnings[0])
-				}
+				expect.True(t, strings.Contains(warnings[0], want), "no %q in %s", want, warnings[0])
 			}
 		})
 	}
@@ -101,11 +95,9 @@ func TestAStoppedRunGoesOnWithoutASignal(t *testing.T) {
 		c := Config{Steps: 6, Samples: 2, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Signal: Signal{allow}}
 		return Run(t.Context(), newTable(t, 1), fixed(signalStep([4]float64{}, false)), newGRPO(), c, h)
 	}
-	if _, err := train(false, run.Hooks{Save: func(_ int, write func(string) error) error { return write(dir) }}); err == nil {
-		t.Fatal("no error")
-	}
+	_, err := train(false, run.Hooks{Save: func(_ int, write func(string) error) error { return write(dir) }})
+	expect.Require(t, err != nil, "no error")
 	expect.Failure(train(false, run.Hooks{Resume: dir}))(t, "step 4")
-	if result, err := train(true, run.Hooks{Resume: dir}); err != nil || result.Steps != 6 {
-		t.Errorf("resumed with AllowNone: %+v, %v", result, err)
-	}
+	result, err := train(true, run.Hooks{Resume: dir})
+	expect.True(t, err == nil && result.Steps == 6, "resumed with AllowNone: %+v, %v", result, err)
 }

@@ -61,16 +61,11 @@ func TestPatience(t *testing.T) {
 				c := Config{Steps: 8, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: script.evaluation(t, p, 1), Stopping: test.stopping}
 				result, err = Run(ctx, p, fixed(tokenStep), newGRPO(), c, h)
 				cancel()
-				if err != nil && !errors.Is(err, run.ErrStopped) {
-					t.Fatal(err)
-				}
+				expect.Require(t, err == nil || errors.Is(err, run.ErrStopped), "%v", err)
 			}
-			if stops != wantStops {
-				t.Errorf("%+v: stopped %d times, want %d", test.stopping, stops, wantStops)
-			}
-			if result.Steps != test.last || result.BestStep != test.best {
-				t.Errorf("%+v: ended after step %d, best %d; want %d and %d", test.stopping, result.Steps, result.BestStep, test.last, test.best)
-			}
+			expect.Same(t, wantStops, stops, "%+v: stopped %d times, want %d", test.stopping, stops, wantStops)
+			expect.True(t, result.Steps == test.last && result.BestStep == test.best,
+				"%+v: ended after step %d, best %d; want %d and %d", test.stopping, result.Steps, result.BestStep, test.last, test.best)
 			if got := said.lines[len(said.lines)-1]; strings.HasPrefix(got, "Early stopping") != (test.line != "") || test.line != "" && got != test.line {
 				t.Errorf("%+v: last line %q, want %q", test.stopping, got, test.line)
 			}
@@ -91,9 +86,7 @@ func TestBestByANamedFigure(t *testing.T) {
 			return evaluate.Scores{Score: float64(steps), Row: row, Value: steps}, nil
 		}}
 		result, err := Run(t.Context(), p, fixed(tokenStep), newGRPO(), Config{Steps: 4, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: e}, run.Hooks{})
-		if err != nil || result.BestStep != want {
-			t.Errorf("by %q: step %d, %v; want %d", metric, result.BestStep, err, want)
-		}
+		expect.True(t, err == nil && result.BestStep == want, "by %q: step %d, %v; want %d", metric, result.BestStep, err, want)
 	}
 	e := &evaluate.Plan{Every: 1, Metric: "acuracy", Run: func(context.Context, int) (evaluate.Scores, error) {
 		return evaluate.Scores{Row: report.Row{"eval_accuracy": 0.1, "eval_reward": 1.0, "epoch": 1.0}}, nil
@@ -112,8 +105,7 @@ func TestALongerRun(t *testing.T) {
 	want := must.Get(train(6, run.Hooks{}))(t)
 	must.Get(train(4, run.Hooks{Save: func(_ int, write func(string) error) error { return write(dir) }}))(t)
 	got, err := train(6, run.Hooks{Resume: dir})
-	if err != nil || !slices.EqualFunc(want, got, slices.Equal) {
-		t.Errorf("%v; the weights are those of a run of 6 steps: %v", err, slices.EqualFunc(want, got, slices.Equal))
-	}
+	expect.True(t, err == nil && slices.EqualFunc(want, got, slices.Equal),
+		"%v; the weights are those of a run of 6 steps: %v", err, slices.EqualFunc(want, got, slices.Equal))
 	expect.Failure(train(3, run.Hooks{Resume: dir}))(t, "checkpoint is at step 4, past 3 steps")
 }

@@ -158,9 +158,7 @@ func (r labelRun) on(ctx context.Context, t testing.TB, p *policy.Classifier, h 
 	player, err := rollout.NewLabels(p, nil, r.train, rewards, rollout.LabelsConfig{
 		Algorithm: "ppo", LabelOptions: r.LabelOptions, Steps: r.Steps, Values: a.Needs().Values, Epsilon: r.replay > 0, MicroTokens: r.MicroTokens, Seed: r.Seed, Log: h.Logf,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	var source Source = player
 	if r.replay > 0 {
 		if source, err = rollout.NewLabelReplay(player, rollout.LabelReplayConfig{
@@ -312,9 +310,7 @@ func (r tokenRun) source(t testing.TB, p *policy.CausalLM) (*rollout.Tokens, wri
 	} else {
 		sampler, err = p.NewSampler(r.NumGenerators * r.SamplesPerPrompt)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	var rewards *reward.Text
 	if r.rewards != "" {
 		rewards = must.Get(reward.ParseText(r.rewards, nil, reward.Options{Critic: func(string) (envs.Critic, error) { return smalls{}, nil }}))(t)

@@ -5,6 +5,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
@@ -89,9 +90,7 @@ func TestGRPOAsTRL(t *testing.T) {
 			trainer.updater.masked = float64(step.Masked) / float64(len(step.Samples))
 			u := must.Get(trainer.updater.gradient(step.Samples))(t)
 			near := func(what string, got, want float64) {
-				if math.Abs(got-want) > 1e-5*(1+math.Abs(want)) {
-					t.Errorf("%s %v, TRL has %v", what, got, want)
-				}
+				expect.True(t, math.Abs(got-want) <= 1e-5*(1+math.Abs(want)), "%s %v, TRL has %v", what, got, want)
 			}
 			if c.LossType != "gmpo" || !c.Masked { // TRL's loss counts −A of masked completions there
 				near("loss", u.figures["loss"], c.Loss)

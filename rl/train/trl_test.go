@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
@@ -96,9 +97,7 @@ func TestPreferencesAsTRL(t *testing.T) {
 			must.Do(t, a.Prepare(step))
 			u := must.Get((&updater{passes: passes}).gradient(samples))(t)
 			near := func(what string, got, want float64) {
-				if math.Abs(got-want) > 1e-4*(1+math.Abs(want)) {
-					t.Errorf("%s %v, TRL has %v", what, got, want)
-				}
+				expect.True(t, math.Abs(got-want) <= 1e-4*(1+math.Abs(want)), "%s %v, TRL has %v", what, got, want)
 			}
 			near("loss", u.figures["loss"], w.Loss)
 			for figure, value := range w.Metrics {
@@ -140,8 +139,6 @@ func gradientOf(t *testing.T, p *policy.CausalLM, size int) (grad []float32) {
 			}))
 		}
 	}
-	if len(grad) != size {
-		t.Fatalf("%d values of the gradient", len(grad))
-	}
+	expect.Require(t, len(grad) == size, "%d values of the gradient", len(grad))
 	return grad
 }

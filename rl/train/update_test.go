@@ -107,9 +107,8 @@ func TestFirstRatioIsExactlyOne(t *testing.T) {
 			prepared(t, tr, step)
 			for _, batch := range tr.updater.minibatches(step.Samples, 0) {
 				u := must.Get(tr.updater.gradient(batch))(t)
-				if u.kl != 0 || u.low != 0 || u.high != 0 {
-					t.Errorf("%s, %d minibatches: an update starts at %+v", name, minibatches, u)
-				}
+				expect.True(t, u.kl == 0 && u.low == 0 && u.high == 0,
+					"%s, %d minibatches: an update starts at %+v", name, minibatches, u)
 			}
 			gradientsOf(t, tr.policy)
 		}
@@ -121,9 +120,7 @@ func TestFirstRatioIsExactlyOne(t *testing.T) {
 		must.Get(r.on(t.Context(), t, tinyLabel(t), said.hooks()))(t)
 		row := said.steps()[0]
 		for _, name := range []string{"approx_kl", "clip_ratio/region_mean", "sampling/sampling_logp_difference/max"} {
-			if row[name] != 0.0 {
-				t.Errorf("the first update has %s %v, want exactly 0", name, row[name])
-			}
+			expect.Same(t, 0.0, row[name], "the first update has %s %v, want exactly 0", name, row[name])
 		}
 	})
 }
@@ -145,13 +142,10 @@ func TestMicroBatchesChangeNoSFT(t *testing.T) {
 		}
 		want := gradient(0, 0)
 		for _, limit := range []int{1, 30, 100} {
-			if e := torchtest.RelativeError(gradient(limit, 0), want); !(e < 1e-5) {
-				t.Errorf("%s, %d tokens a pass: the gradient differs by %v", name, limit, e)
-			}
+			e := torchtest.RelativeError(gradient(limit, 0), want)
+			expect.True(t, e < 1e-5, "%s, %d tokens a pass: the gradient differs by %v", name, limit, e)
 		}
-		if e := torchtest.RelativeError(gradient(0, 1), want); e < 1e-3 {
-			t.Errorf("%s: another step has the same dropout", name)
-		}
+		expect.True(t, torchtest.RelativeError(gradient(0, 1), want) >= 1e-3, "%s: another step has the same dropout", name)
 	}
 }
 
@@ -187,12 +181,9 @@ func TestSamplesWithoutAdvantageNeedNoBackwardPass(t *testing.T) {
 		}
 		want, wantFigures, none := gradient(everything{tr.algorithm}.Needs())
 		got, figures, idle := gradient(tr.algorithm.Needs())
-		if none != 0 || idle < len(step.Groups[0]) {
-			t.Fatalf("%s: %d and %d samples are skipped", name, none, idle)
-		}
-		if e := torchtest.RelativeError(got, want); !(e < 1e-5) {
-			t.Errorf("%s: the gradient differs by %v", name, e)
-		}
+		expect.Require(t, none == 0 && idle >= len(step.Groups[0]), "%s: %d and %d samples are skipped", name, none, idle)
+		e := torchtest.RelativeError(got, want)
+		expect.True(t, e < 1e-5, "%s: the gradient differs by %v", name, e)
 		if diff := cmp.Diff(wantFigures, figures, cmpopts.EquateApprox(1e-5, 1e-6)); diff != "" {
 			t.Errorf("%s: figures (-with +without):\n%s", name, diff)
 		}
@@ -259,13 +250,10 @@ func TestStepsWithoutGradientKeepTheVersion(t *testing.T) {
 	before := weightsOf(t, p)
 	for range 2 {
 		m := must.Get(tr.Step(t.Context()))(t)
-		if m.Get("policy_version") != 0 || m.Get("updates") != 0 {
-			t.Errorf("%v", m)
-		}
+		expect.True(t, m.Get("policy_version") == 0 && m.Get("updates") == 0, "%v", m)
 	}
-	if p.version != 0 || !slices.EqualFunc(before, weightsOf(t, p), slices.Equal) {
-		t.Errorf("the policy has changed %d times", p.version)
-	}
+	expect.True(t, p.version == 0 && slices.EqualFunc(before, weightsOf(t, p), slices.Equal),
+		"the policy has changed %d times", p.version)
 }
 
 func TestNonFiniteGradientStops(t *testing.T) {
@@ -278,20 +266,14 @@ func TestNonFiniteGradientStops(t *testing.T) {
 			step.Groups[0][1].Rewards[0] = 1e39 // finite until advantages are float32
 			return step
 		}), &algo.Reinforce{Baseline: "none"}, Config{Steps: 1, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}}, h)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		defer tr.Close()
 		before := weightsOf(t, p)
 		expect.Failure(tr.Step(t.Context()))(t, "step 1", "lower the learning rate")
-		if !slices.EqualFunc(before, weightsOf(t, p), slices.Equal) {
-			t.Error("the weights have changed")
-		}
+		expect.True(t, slices.EqualFunc(before, weightsOf(t, p), slices.Equal), "the weights have changed")
 		must.Do(t, torch.ZeroGrad(p.Params()))
 	}
-	if dumped["step"] != 1 || len(dumped["tokens"].([][]int32)) != 11 {
-		t.Errorf("kept for a look: %v", dumped)
-	}
+	expect.True(t, dumped["step"] == 1 && len(dumped["tokens"].([][]int32)) == 11, "kept for a look: %v", dumped)
 }
 
 // infinite is an algorithm whose loss is infinite and whose gradient is not.
@@ -305,17 +287,12 @@ func (a *infinite) Loss(s *torch.Scope, b *algo.Batch) torch.Tensor {
 func TestNonFiniteLossStops(t *testing.T) {
 	p := newTable(t, 1)
 	tr, err := New(p, fixed(tokenStep), &infinite{&algo.Reinforce{Baseline: "none"}}, Config{Steps: 1, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}}, run.Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer tr.Close()
 	before := weightsOf(t, p)
-	if _, err = tr.Step(t.Context()); err == nil || !strings.Contains(err.Error(), "step 1") || !strings.Contains(err.Error(), "the loss is +Inf") {
-		t.Errorf("error %v", err)
-	}
-	if !slices.EqualFunc(before, weightsOf(t, p), slices.Equal) {
-		t.Error("the weights have changed")
-	}
+	_, err = tr.Step(t.Context())
+	expect.True(t, err != nil && strings.Contains(err.Error(), "step 1") && strings.Contains(err.Error(), "the loss is +Inf"), "error %v", err)
+	expect.True(t, slices.EqualFunc(before, weightsOf(t, p), slices.Equal), "the weights have changed")
 }
 
 func TestTargetKLStopsTheUpdatesOfAStep(t *testing.T) {
@@ -326,9 +303,8 @@ func TestTargetKLStopsTheUpdatesOfAStep(t *testing.T) {
 	must.Get(r.on(t.Context(), t, p, said.hooks()))(t)
 	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		for i, v := range p.Params() {
-			if grad, ok := s.Grad(v); ok && s.Item(s.Sum(s.Mul(grad, grad))) != 0 {
-				t.Errorf("the gradient of weight %d stays for the next step", i)
-			}
+			grad, ok := s.Grad(v)
+			expect.True(t, !ok || s.Item(s.Sum(s.Mul(grad, grad))) == 0, "the gradient of weight %d stays for the next step", i)
 		}
 		return nil
 	}))
@@ -358,9 +334,8 @@ func TestLargeKLPullsBack(t *testing.T) {
 		if math.Abs(value-want) > 1e-5*(1e-3+math.Abs(want)) || math.Abs(slope-wantSlope) > 1e-5*(1e-3+math.Abs(wantSlope)) {
 			t.Errorf("k3 at %v: %v with slope %v, want %v with slope %v", d, value, slope, want, wantSlope)
 		}
-		if got := 2 * rl.K3.Value(d, 0); math.Abs(got-want) > 1e-9*(1e-3+math.Abs(want)) {
-			t.Errorf("the metric at %v is %v, want %v", d, got, want)
-		}
+		got := 2 * rl.K3.Value(d, 0)
+		expect.True(t, math.Abs(got-want) <= 1e-9*(1e-3+math.Abs(want)), "the metric at %v is %v, want %v", d, got, want)
 	}
 }
 
@@ -373,7 +348,6 @@ func TestReplayBuffer(t *testing.T) {
 	r.Steps, r.load, r.save, r.BufferSize = 1, path, "", 1000
 	var said recorded
 	must.Get(r.on(t.Context(), t, tinyToken(t, 0), said.hooks()))(t)
-	if n := said.figure("buffer/size")[0]; n != 48+24 {
-		t.Errorf("%v turns in the buffer", n)
-	}
+	n := said.figure("buffer/size")[0]
+	expect.True(t, n == 48+24, "%v turns in the buffer", n)
 }

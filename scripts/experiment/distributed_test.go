@@ -4,6 +4,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 // TestStepOnPaper: some times grow with the number of GPUs, others shrink.
@@ -13,9 +15,8 @@ func TestStepOnPaper(t *testing.T) {
 	one, two := c.step(1, m), c.step(2, m)
 	// 8 steps that read 200 bytes at 200 bytes/s, and for each of 64 samples 10 tokens of 200 operations at 500
 	// operations/s.
-	if want := 8.0 + 64*10*0.4; math.Abs(one.generate-want) > 1e-9 {
-		t.Errorf("one GPU generates for %v s, want %v", one.generate, want)
-	}
+	want := 8.0 + 64*10*0.4
+	expect.True(t, math.Abs(one.generate-want) <= 1e-9, "one GPU generates for %v s, want %v", one.generate, want)
 	if want := 64 * 10 * 3 * 0.4; math.Abs(one.train-want) > 1e-9 || one.gradients+one.samples+one.waiting != 0 {
 		t.Errorf("one GPU trains for %v s, want %v, and exchanges nothing: %+v", one.train, want, one)
 	}
@@ -26,9 +27,7 @@ func TestStepOnPaper(t *testing.T) {
 		"waiting":   {two.waiting, 0.5},
 		"weights":   {two.weights, 0.4},
 	} {
-		if math.Abs(pair[0]-pair[1]) > 1e-9 {
-			t.Errorf("%s: %v s, want %v", name, pair[0], pair[1])
-		}
+		expect.True(t, math.Abs(pair[0]-pair[1]) <= 1e-9, "%s: %v s, want %v", name, pair[0], pair[1])
 	}
 }
 
@@ -39,13 +38,10 @@ func TestDistributedTable(t *testing.T) {
 		{Setting: setting, Ranks: 2, Seed: 1, Step: 1, Exchange: 0.25, CPU: 2.5, Exchanges: 6, Sent: 4e6 + 5000, Gradients: 4e6, Trained: 1e6, Tokens: 100},
 		{Setting: setting, Ranks: 2, Seed: 2, Step: 3, Exchange: 0.75, CPU: 2.5, Exchanges: 6, Sent: 4e6 + 5000, Gradients: 4e6, Trained: 1e6, Tokens: 100},
 	}, Links: []link{{Ranks: 3, Latency: 0.002, Rate: 1e9}}, Load: &weightLoad{Bytes: 2e6, Seconds: []float64{0.3, 0.2}}}
-	if m := r.measured(); m.exchanges != 6 || m.token != 100 || m.hop != 0.001 || math.Abs(m.load-1e-7) > 1e-15 {
-		t.Errorf("measured %+v", m)
-	}
+	m := r.measured()
+	expect.True(t, m.exchanges == 6 && m.token == 100 && m.hop == 0.001 && math.Abs(m.load-1e-7) <= 1e-15, "measured %+v", m)
 	text := r.markdown()
 	for _, want := range []string{"2 cores", "2.00 ± 1.41", "0.50 ± 0.35", "4.00", "1.000 ms more", "100 bytes", "2.00 MB in 200.0 ms", "|  512 | "} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the table lacks %q:\n%s", want, text)
-		}
+		expect.True(t, strings.Contains(text, want), "the table lacks %q:\n%s", want, text)
 	}
 }

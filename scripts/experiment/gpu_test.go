@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -27,11 +28,8 @@ func TestGPUTables(t *testing.T) {
 		"| generate smol135 b32 |        0.50 |  600 |        20 % | 25.00        | not measured           | 50.0×        |   5× | yes   |",
 		"| lora_step qwen1.5b b16 |       200.0 |   200.0 |           25 % |      300.0 |  1.5× |   2× | no    | 6000 |       10000 |  0.60 |  0.5 | no    |",
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the tables lack %q:\n%s", want, text)
-		}
+		expect.True(t, strings.Contains(text, want), "the tables lack %q:\n%s", want, text)
 	}
-	if strings.Index(text, "smol135 b1 ") > strings.Index(text, "smol135 b32 ") {
-		t.Errorf("batches are not in their order:\n%s", text)
-	}
+	expect.True(t, strings.Index(text, "smol135 b1 ") <= strings.Index(text, "smol135 b32 "),
+		"batches are not in their order:\n%s", text)
 }

@@ -27,13 +27,9 @@ func TestIntentTable(t *testing.T) {
 	}}
 	text := r.markdown()
 	for _, want := range []string{"60.0 ± 14.1", "0.3000 ± 0.0707", "+1.2 [-1.0, +3.0]", "6 training, 2 validation and 2 test rows", "checkpoint + PPO on the other 1/4, reward accuracy"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the table lacks %q:\n%s", want, text)
-		}
+		expect.True(t, strings.Contains(text, want), "the table lacks %q:\n%s", want, text)
 	}
-	if strings.Contains(text, "10.0 ") {
-		t.Errorf("the table shows the tuning runs:\n%s", text)
-	}
+	expect.True(t, !strings.Contains(text, "10.0 "), "the table shows the tuning runs:\n%s", text)
 }
 
 func TestGoals(t *testing.T) {
@@ -43,9 +39,7 @@ func TestGoals(t *testing.T) {
 		"mixed": {Ours: step, Peer: benchSide{Best: 3}, RatioToPeer: 1.5, TokensRatio: 2.25, Goal: 2.2},
 	}.goals("CPU seconds per step on")
 	for _, want := range []string{"on 1 thread, AVX512", "| mixed |    2.00 |   3.00 | 2.25× | 2.2× | yes   |", "| short |    2.00 |   3.00 | 1.50× | 1.8× | no    |"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the table lacks %q:\n%s", want, text)
-		}
+		expect.True(t, strings.Contains(text, want), "the table lacks %q:\n%s", want, text)
 	}
 }
 
@@ -56,13 +50,10 @@ func TestLimits(t *testing.T) {
 	holds := half
 	holds.Goal = 1.9
 	text := limits(p, benchResults{"sft b32 s32": half, "startup": half, "lora_step fp32": holds}, benchResults{})
-	if want := "| sft b32 s32 | 353.3 | 2.5× | 3.60× | 62 % |"; !strings.Contains(strings.Join(strings.Fields(text), " "), want) {
-		t.Errorf("the table lacks %q:\n%s", want, text)
-	}
+	want := "| sft b32 s32 | 353.3 | 2.5× | 3.60× | 62 % |"
+	expect.True(t, strings.Contains(strings.Join(strings.Fields(text), " "), want), "the table lacks %q:\n%s", want, text)
 	for _, not := range []string{"startup", "lora_step"} {
-		if strings.Contains(text, not) {
-			t.Errorf("the table has %s:\n%s", not, text)
-		}
+		expect.True(t, !strings.Contains(text, not), "the table has %s:\n%s", not, text)
 	}
 }
 
@@ -74,9 +65,7 @@ func TestAMXLimits(t *testing.T) {
 		"sft b32 s32": {RatioToPeer: 1.5, Ours: benchSide{Best: products["sft b32 s32"] / 30e9}},
 	})
 	for _, want := range []string{"| decode | 3.0× | 2.00× | reading | 50 % | 75 % |", "| sft b32 s32 | 2.0× | 1.50× | multiply-adds | 30 % | 40 % |"} {
-		if !strings.Contains(strings.Join(strings.Fields(text), " "), want) {
-			t.Errorf("the table lacks %q:\n%s", want, text)
-		}
+		expect.True(t, strings.Contains(strings.Join(strings.Fields(text), " "), want), "the table lacks %q:\n%s", want, text)
 	}
 }
 
@@ -89,9 +78,8 @@ func TestProductsAreThoseOfBench(t *testing.T) {
 	}
 	must.Do(t, readJSON(filepath.Join("..", "..", "docs", "results", "bench_clock.json"), &measured))
 	for _, name := range []string{"lora_step fp32", "lora_step fp32 mixed, peer padded"} {
-		if got, want := products[name], measured[name].Ours.FLOPs; got != want {
-			t.Errorf("%s: %v, bench says %v", name, got, want)
-		}
+		got, want := products[name], measured[name].Ours.FLOPs
+		expect.True(t, got == want, "%s: %v, bench says %v", name, got, want)
 	}
 }
 
@@ -125,8 +113,6 @@ func TestQuantizedTable(t *testing.T) {
  "peak_own_without_activations_bytes": 268435456}}}`), &r))
 	text := strings.Join(strings.Fields(r.markdown()), " ")
 	for _, want := range []string{"| nf4 | 120 | 10.0 | 1.60× | | |", "| nf4 | 2.500 | 1024 | 512 | 256 |"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the table lacks %q:\n%s", want, text)
-		}
+		expect.True(t, strings.Contains(text, want), "the table lacks %q:\n%s", want, text)
 	}
 }

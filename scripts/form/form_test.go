@@ -17,6 +17,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -41,9 +42,7 @@ func sources(t *testing.T) map[string][]string {
 		}
 		return nil
 	}))
-	if len(files) < 20 {
-		t.Fatalf("only %d packages were found", len(files))
-	}
+	expect.Require(t, len(files) >= 20, "only %d packages were found", len(files))
 	return files
 }
 
@@ -51,9 +50,8 @@ func TestLengths(t *testing.T) {
 	for _, paths := range sources(t) {
 		for _, path := range paths {
 			text := must.Get(os.ReadFile(path))(t)
-			if n := bytes.Count(text, []byte("\n")); n > fileLines {
-				t.Errorf("%s has %d lines, more than %d", path, n, fileLines)
-			}
+			n := bytes.Count(text, []byte("\n"))
+			expect.True(t, n <= fileLines, "%s has %d lines, more than %d", path, n, fileLines)
 			set := token.NewFileSet()
 			file := must.Get(parser.ParseFile(set, path, text, 0))(t)
 			for _, d := range file.Decls {
@@ -61,9 +59,8 @@ func TestLengths(t *testing.T) {
 				if !ok {
 					continue
 				}
-				if n := set.Position(f.End()).Line - set.Position(f.Pos()).Line + 1; n > functionLines {
-					t.Errorf("%s: %s has %d lines, more than %d", path, f.Name.Name, n, functionLines)
-				}
+				n := set.Position(f.End()).Line - set.Position(f.Pos()).Line + 1
+				expect.True(t, n <= functionLines, "%s: %s has %d lines, more than %d", path, f.Name.Name, n, functionLines)
 			}
 		}
 	}
@@ -87,9 +84,7 @@ func TestFilesLeanOneWay(t *testing.T) {
 						delete(uses, name)
 					}
 				}
-				if len(uses) == before {
-					t.Fatalf("these files are in a circle, or lead into one: %v", uses)
-				}
+				expect.Require(t, len(uses) != before, "these files are in a circle, or lead into one: %v", uses)
 			}
 		})
 	}

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -228,9 +229,7 @@ func TestEverythingStatefulIsSaved(t *testing.T) {
 			}
 		}
 	}
-	if found < 10 {
-		t.Errorf("only %d types with State and Restore were found", found)
-	}
+	expect.True(t, found >= 10, "only %d types with State and Restore were found", found)
 	for _, name := range slices.Sorted(maps.Keys(excused)) {
 		t.Errorf("%s is saved now, or gone; remove it from the list", name)
 	}

@@ -1,12 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -14,8 +14,6 @@ func TestPagesAreCurrent(t *testing.T) {
 	for name, page := range pages {
 		before := must.Get(os.ReadFile(filepath.Join("../../docs", name)))(t)
 		want := must.Get(page(string(before)))(t)
-		if diff := cmp.Diff(want, string(before)); diff != "" {
-			t.Errorf("docs/%s is out of date; run go run ./scripts/options (-code +page):\n%s", name, diff)
-		}
+		expect.Equal(t, want, string(before), fmt.Sprintf("docs/%s is out of date; run go run ./scripts/options", name))
 	}
 }

@@ -9,21 +9,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestChangesOf(t *testing.T) {
 	changes := string(must.Get(os.ReadFile("../../CHANGELOG.md"))(t))
 	section := must.Get(changesOf(changes, "0.1.0"))(t)
-	if !strings.HasPrefix(section, "### ") || strings.Contains(section, "\n## ") {
-		t.Errorf("got %q", section[:80])
-	}
-	if got := must.Get(changesOf("# Changes\n\n## 2.0, now\n\nnew\n\n## 1.0\n\nold\n", "2.0"))(t); got != "new\n" {
-		t.Errorf("got %q", got)
-	}
-	if _, err := changesOf(changes, "9.9"); err == nil {
-		t.Error("no error for a version without changes")
-	}
+	expect.True(t, strings.HasPrefix(section, "### ") && !strings.Contains(section, "\n## "), "got %q", section[:80])
+	expect.Same(t, "new\n", must.Get(changesOf("# Changes\n\n## 2.0, now\n\nnew\n\n## 1.0\n\nold\n", "2.0"))(t), "Get")
+	_, err := changesOf(changes, "9.9")
+	expect.True(t, err != nil, "no error for a version without changes")
 }
 
 func TestClassify(t *testing.T) {
@@ -32,9 +28,7 @@ func TestClassify(t *testing.T) {
 		"Redistributions in binary form must reproduce\nmay be used to endorse or promote products derived from this\nsoftware": "BSD-3-Clause",
 		"Redistributions in binary form must reproduce": "BSD-2-Clause", "all rights reserved": "",
 	} {
-		if got := classify([]string{text}); got != want {
-			t.Errorf("%q: got %q, want %q", text, got, want)
-		}
+		expect.Same(t, want, classify([]string{text}), "%q", text)
 	}
 }
 
@@ -45,9 +39,8 @@ func TestGlibc(t *testing.T) {
 	if (err == nil) != (n >= 4 && n <= newestGlibc) || err != nil && !strings.Contains(err.Error(), "sh needs glibc 2.") {
 		t.Errorf("got 2.%d, %v", n, err)
 	}
-	if _, err := newestOf([]byte("no program"), "GLIBC_2."); err == nil {
-		t.Error("no error for a file that is no program")
-	}
+	_, err = newestOf([]byte("no program"), "GLIBC_2.")
+	expect.True(t, err != nil, "no error for a file that is no program")
 }
 
 // TestZip: packing twice gives the same bytes, with modes and one time.
@@ -55,14 +48,11 @@ func TestZip(t *testing.T) {
 	r := &release{commit: time.Unix(1_700_000_000, 0).UTC()}
 	files := []file{{"a/run", []byte("x"), 0o755}, {"b", bytes.Repeat([]byte("y"), 1000), 0o644}}
 	first, second := must.Get(r.zip(files))(t), must.Get(r.zip(files))(t)
-	if !bytes.Equal(first, second) {
-		t.Error("the bytes differ")
-	}
+	expect.True(t, bytes.Equal(first, second), "the bytes differ")
 	archive := must.Get(zip.NewReader(bytes.NewReader(first), int64(len(first))))(t)
 	for i, f := range archive.File {
-		if f.Mode() != files[i].mode || !f.Modified.Equal(r.commit) {
-			t.Errorf("%s has mode %v and time %v", f.Name, f.Mode(), f.Modified)
-		}
+		expect.True(t, f.Mode() == files[i].mode && f.Modified.Equal(r.commit),
+			"%s has mode %v and time %v", f.Name, f.Mode(), f.Modified)
 	}
 }
 
@@ -77,7 +67,6 @@ func TestSBOM(t *testing.T) {
 	if len(list.SerialNumber) != len("urn:uuid:")+36 || list.Components[0].Name != "m" || list.Components[2].Name != "torch" || list.Components[2].Scope != "required" {
 		t.Errorf("got %+v", list)
 	}
-	if text := string(licences(all)); strings.Count(text, "\ntext\n") != 1 || !strings.Contains(text, "\nm, n\n") {
-		t.Errorf("got %q", text)
-	}
+	text := string(licences(all))
+	expect.True(t, strings.Count(text, "\ntext\n") == 1 && strings.Contains(text, "\nm, n\n"), "got %q", text)
 }

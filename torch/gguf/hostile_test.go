@@ -148,7 +148,7 @@ func TestOpenIsFrugal(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	f, err := gguf.Open(path)
 	runtime.ReadMemStats(&after)
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	defer f.Close()
 	used := after.TotalAlloc - before.TotalAlloc
 	expect.True(t, used <= 1<<20, "opening took %d bytes", used)

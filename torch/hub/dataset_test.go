@@ -19,7 +19,7 @@ func fetched(t *testing.T, c *tester, dataset, prefix string) ([]string, error) 
 	t.Helper()
 	var chosen []string
 	dir, err := c.Dataset(t.Context(), dataset, func(names []string, readme []byte) ([]string, error) {
-		expect.Same(t, (readme != nil), slices.Contains(names, "README.md"), "README.md of %q is %q", names, readme)
+		expect.Same(t, readme != nil, slices.Contains(names, "README.md"), "README.md of %q is %q", names, readme)
 		chosen = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) })
 		if len(chosen) == 0 {
 			return nil, fmt.Errorf("there is no %s", prefix)
@@ -55,9 +55,8 @@ func TestDatasetFromTheHub(t *testing.T) {
 	expect.Same(t, commit1, read(t, filepath.Join(root, "refs", "main")), "refs/main")
 	t.Setenv("HF_DATASETS_OFFLINE", "yes")
 	h.taken()
-	if got, err := fetched(t, c, "org/set", "data/train"); err != nil || len(got) != 2 {
-		t.Errorf("offline: %q, %v", got, err)
-	}
+	got, err = fetched(t, c, "org/set", "data/train")
+	expect.True(t, err == nil && len(got) == 2, "offline: %q, %v", got, err)
 	must.Do(t, os.Remove(filepath.Join(root, "snapshots", commit1, "data", "train-00001-of-00002.parquet")))
 	_, err = fetched(t, c, "org/set", "data/train")
 	wantError(t, "a lost shard", err, "dataset org/set: data/train-00001-of-00002.parquet: not in the cache", "HF_DATASETS_OFFLINE forbids downloads")

@@ -79,15 +79,13 @@ func TestPull(t *testing.T) {
 		got, err := os.ReadFile(filepath.Join(dir, name))
 		expect.True(t, string(got) == want, "%s: %q, %v", name, got, err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "__init__.py")); err == nil {
-		t.Error("other members were unpacked")
-	}
+	_, err = os.Stat(filepath.Join(dir, "__init__.py"))
+	expect.True(t, err != nil, "other members were unpacked")
 	if left, _ := filepath.Glob(filepath.Join(os.Getenv("RLTRAIN_CACHE"), "downloads", "*.whl*")); len(left) > 1 { // the lock file stays
 		t.Errorf("downloads were left: %q", left)
 	}
-	if list, err := ListCached(); err != nil || len(list) != 1 || list[0].Dir != dir {
-		t.Errorf("after: %+v, %v", list, err)
-	}
+	list, err = ListCached()
+	expect.True(t, err == nil && len(list) == 1 && list[0].Dir == dir, "after: %+v, %v", list, err)
 }
 
 func TestPullRefuses(t *testing.T) {
@@ -110,9 +108,8 @@ func TestPullRefuses(t *testing.T) {
 			for _, part := range c.want {
 				expect.True(t, strings.Contains(err.Error(), part), "%q does not name %s", err, part)
 			}
-			if _, err := os.Stat(filepath.Join(os.Getenv("RLTRAIN_CACHE"), "models", "org", "word")); err == nil {
-				t.Error("a folder was left")
-			}
+			_, err = os.Stat(filepath.Join(os.Getenv("RLTRAIN_CACHE"), "models", "org", "word"))
+			expect.True(t, err != nil, "a folder was left")
 		})
 	}
 }

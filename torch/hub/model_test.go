@@ -171,9 +171,8 @@ func TestRevisions(t *testing.T) {
 	}) {
 		t.Errorf("unchanged files were downloaded again: %q", log)
 	}
-	if m := c.get(t, "org/name@v1/x"); m.Commit != commit1 || m.Name != "org/name" {
-		t.Errorf("v1/x is %+v", m)
-	}
+	m = c.get(t, "org/name@v1/x")
+	expect.True(t, m.Commit == commit1 && m.Name == "org/name", "v1/x is %+v", m)
 	refs := filepath.Join(os.Getenv("HF_HOME"), "hub", "models--org--name", "refs")
 	expect.Same(t, commit2+commit1, read(t, filepath.Join(refs, "main"))+read(t, filepath.Join(refs, "v1", "x")), "refs")
 	c.refuses(t, "org/name@v9", `model org/name@v9: it has no branch, tag or commit "v9"`)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/safetensors"
@@ -20,9 +21,7 @@ func openFixture(t *testing.T) *safetensors.Model {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "model.safetensors"), data, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	files := must.Get(safetensors.OpenModel(dir))(t)
 	t.Cleanup(func() { _ = files.Close() })
 	return files
@@ -41,14 +40,12 @@ func TestNF4EqualsBitsandbytes(t *testing.T) {
 			v.Close()
 		}
 		for i := range want {
-			if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
-				t.Fatalf("%s: value %d is %g, want %g", name, i, got[i], want[i])
-			}
+			expect.Require(t, math.Float32bits(got[i]) == math.Float32bits(want[i]),
+				"%s: value %d is %g, want %g", name, i, got[i], want[i])
 		}
 	}
 	for _, shape := range [][]int64{{6, 191}, {192, 6}} {
-		if _, err := nf4Values(files, "f32.weight", shape); err == nil {
-			t.Errorf("shape %v is taken for [6 192]", shape)
-		}
+		_, err := nf4Values(files, "f32.weight", shape)
+		expect.True(t, err != nil, "shape %v is taken for [6 192]", shape)
 	}
 }

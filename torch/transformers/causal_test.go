@@ -114,14 +114,11 @@ func TestTiedOutputLayerMayBeThere(t *testing.T) {
 	})
 	model := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 	defer model.Close()
-	if model.Head != model.Weights["embed.weight"] {
-		t.Error("the output layer is not the embedding")
-	}
+	expect.Same(t, model.Weights["embed.weight"], model.Head, "the output layer is not the embedding")
 	saved := t.TempDir()
 	must.Do(t, model.Save(saved, transformers.SaveOptions{}))
-	if _, ok := tensorsOf(t, saved)["lm_head.weight"]; ok {
-		t.Error("the output layer was saved in addition to the embedding")
-	}
+	_, ok := tensorsOf(t, saved)["lm_head.weight"]
+	expect.True(t, !ok, "the output layer was saved in addition to the embedding")
 }
 
 // TestLoadCausalSpellings: names without the prefix of the model's class, and weights in several files.
@@ -168,16 +165,13 @@ func TestTrainableWeights(t *testing.T) {
 					values = make([]float32, len(values))
 				}
 				read := must.Get(got.Float32s())(t)
-				if d := torchtest.MaxDiff(read, values); d != 0 || len(read) != len(values) {
-					t.Errorf("%s was saved with a difference of %g", key, d)
-				}
-				if got.DType != safetensors.F32 && !strings.HasSuffix(key, ".attn.bias") {
-					t.Errorf("%s was saved as %s", key, got.DType)
-				}
+				d := torchtest.MaxDiff(read, values)
+				expect.True(t, d == 0 && len(read) == len(values), "%s was saved with a difference of %g", key, d)
+				expect.True(t, got.DType == safetensors.F32 || strings.HasSuffix(key, ".attn.bias"),
+					"%s was saved as %s", key, got.DType)
 			}
-			if text, err := os.ReadFile(filepath.Join(dir, "config.json")); err != nil || strings.Contains(string(text), "bfloat16") {
-				t.Errorf("config.json: %v\n%s", err, text)
-			}
+			text, err := os.ReadFile(filepath.Join(dir, "config.json"))
+			expect.True(t, err == nil && !strings.Contains(string(text), "bfloat16"), "config.json: %v\n%s", err, text)
 		})
 	}
 }
@@ -232,16 +226,14 @@ func TestSaveUnchanged(t *testing.T) {
 	}
 	must.Do(t, model.Save(saved, transformers.SaveOptions{Change: map[string]func([]float32){module + ".weight": double}}))
 	delete(files, "pytorch_model.bin")
-	if _, err := os.Stat(filepath.Join(saved, "pytorch_model.bin")); err == nil {
-		t.Error("pytorch_model.bin was copied")
-	}
+	_, err := os.Stat(filepath.Join(saved, "pytorch_model.bin"))
+	expect.True(t, err != nil, "pytorch_model.bin was copied")
 	files["config.json"] = ""
 	for name := range files {
 		got, err := os.ReadFile(filepath.Join(saved, name))
 		want, wantErr := os.ReadFile(filepath.Join(dir, name))
-		if err != nil || wantErr != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s: %q, %v, want %q, %v", name, got, err, want, wantErr)
-		}
+		expect.True(t, err == nil && wantErr == nil && bytes.Equal(got, want),
+			"%s: %q, %v, want %q, %v", name, got, err, want, wantErr)
 	}
 	got := tensorsOf(t, saved)
 	for name, tensor := range tensorsOf(t, dir) {
@@ -300,9 +292,8 @@ func TestGenerationConfig(t *testing.T) {
 			expect.Error(t, err, tt.refused, "generation_config.json")
 			continue
 		}
-		if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
-			t.Errorf("%s: %v %s", tt.text, err, diff)
-		}
+		diff := cmp.Diff(tt.want, got)
+		expect.True(t, err == nil && diff == "", "%s: %v %s", tt.text, err, diff)
 	}
 	if got, err := transformers.LoadGenerationConfig(t.TempDir(), config); err != nil || got.Temperature != 1 {
 		t.Errorf("without the file: %+v, %v", got, err)

@@ -1,10 +1,11 @@
 package transformers
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 const modernConfig = `{
@@ -30,15 +31,10 @@ func TestModernBertBlocks(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if diff := cmp.Diff(tc.windows, c.core.Windows); diff != "" {
-			t.Errorf("%s: windows %s", name, diff)
-		}
-		if diff := cmp.Diff(tc.ropeOf, c.core.RopeOf); diff != "" {
-			t.Errorf("%s: ropes %s", name, diff)
-		}
-		if w := c.core.Ropes; len(w) != 2 || w[0].InvFreq[1] != 1/400.0 || w[1].InvFreq[1] != 1/100.0 {
-			t.Errorf("%s: ropes %+v", name, w)
-		}
+		expect.Equal(t, tc.windows, c.core.Windows, fmt.Sprintf("%s: windows", name))
+		expect.Equal(t, tc.ropeOf, c.core.RopeOf, fmt.Sprintf("%s: ropes", name))
+		w := c.core.Ropes
+		expect.True(t, len(w) == 2 && w[0].InvFreq[1] == 1/400.0 && w[1].InvFreq[1] == 1/100.0, "%s: ropes %+v", name, w)
 	}
 }
 
@@ -60,8 +56,7 @@ func TestModernBertRefuses(t *testing.T) {
 		{`"num_attention_heads": 2`, `"num_attention_heads": 8`, "would rotate, want an even number"},
 	} {
 		_, err := parseConfig([]byte(swap(t, modernConfig, tt.from, tt.to)), encoders)
-		if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: error %v, want %q", tt.to, err, tt.want)
-		}
+		expect.True(t, err != nil && strings.Contains(err.Error(), tt.want) && !strings.Contains(err.Error(), "\n"),
+			"%s: error %v, want %q", tt.to, err, tt.want)
 	}
 }

@@ -101,9 +101,8 @@ func TestGemma3TextConfig(t *testing.T) {
 		t.Errorf("windows %v, ropes %v", d.Windows, d.RopeOf)
 	}
 	names := c.TensorNames()
-	if names[0].Candidates[0] != "model.language_model.embed_tokens.weight" {
-		t.Errorf("the embedding is called %v", names[0].Candidates)
-	}
+	expect.Same(t, "model.language_model.embed_tokens.weight", names[0].Candidates[0],
+		"the embedding is called %v", names[0].Candidates)
 }
 
 func TestSmolLM3Ropes(t *testing.T) {
@@ -129,9 +128,7 @@ func TestCausalTokens(t *testing.T) {
 		`,"eos_token_id":[2,50,-1]`:               "[2] -1 -1",
 	} {
 		c := mustParse(t, small("llama", text))
-		if got := fmt.Sprint(c.EOS, c.BOS, c.Pad); got != want {
-			t.Errorf("%s: %s, want %s", text, got, want)
-		}
+		expect.Same(t, want, fmt.Sprint(c.EOS, c.BOS, c.Pad), "%s", text)
 	}
 }
 
@@ -141,9 +138,7 @@ func TestMaxLength(t *testing.T) {
 		small("gpt2", ``):  32,
 		small("llama", `,"rope_scaling":{"type":"dynamic","factor":2.0}`): 32,
 	} {
-		if got := mustParse(t, text).MaxLength(); got != want {
-			t.Errorf("%s: %d, want %d", text, got, want)
-		}
+		expect.Same(t, want, mustParse(t, text).MaxLength(), "%s", text)
 	}
 }
 
@@ -235,9 +230,7 @@ func FuzzParseCausalConfig(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := parseConfig(data, decoders)
 		if err != nil {
-			if strings.Contains(err.Error(), "\n") {
-				t.Errorf("more than one line: %q", err)
-			}
+			expect.True(t, !strings.Contains(err.Error(), "\n"), "more than one line: %q", err)
 			return
 		}
 		d := c.Core()
@@ -245,9 +238,8 @@ func FuzzParseCausalConfig(f *testing.F) {
 			t.Errorf("inconsistent: %+v", c)
 		}
 		for _, r := range d.Ropes {
-			if len(r.InvFreq) != d.RotaryDim/2 || r.LongInvFreq != nil && len(r.LongInvFreq) != d.RotaryDim/2 {
-				t.Errorf("%d and %d frequencies for %d features", len(r.InvFreq), len(r.LongInvFreq), d.RotaryDim)
-			}
+			expect.True(t, len(r.InvFreq) == d.RotaryDim/2 && (r.LongInvFreq == nil || len(r.LongInvFreq) == d.RotaryDim/2),
+				"%d and %d frequencies for %d features", len(r.InvFreq), len(r.LongInvFreq), d.RotaryDim)
 		}
 		if len(d.Windows) != 0 && len(d.Windows) != c.NumHiddenLayers || d.RotaryDim > 0 && len(d.RopeOf) != c.NumHiddenLayers {
 			t.Errorf("windows %v, ropes %v", d.Windows, d.RopeOf)
@@ -262,18 +254,13 @@ func FuzzParseGenerationConfig(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		g, err := parseGenerationConfig(data, 10)
 		if err != nil {
-			if strings.Contains(err.Error(), "\n") {
-				t.Errorf("more than one line: %q", err)
-			}
+			expect.True(t, !strings.Contains(err.Error(), "\n"), "more than one line: %q", err)
 			return
 		}
 		for _, id := range append(g.EOS, max(g.BOS, 0), max(g.Pad, 0)) {
-			if id < 0 || id >= 10 {
-				t.Errorf("token %d of 10", id)
-			}
+			expect.True(t, id >= 0 && id < 10, "token %d of 10", id)
 		}
-		if !(g.Temperature >= 0 && g.TopK >= 0 && g.TopP > 0 && g.TopP <= 1 && g.MinP >= 0 && g.RepetitionPenalty > 0) {
-			t.Errorf("out of range: %+v", g)
-		}
+		expect.True(t, g.Temperature >= 0 && g.TopK >= 0 && g.TopP > 0 && g.TopP <= 1 && g.MinP >= 0 && g.RepetitionPenalty > 0,
+			"out of range: %+v", g)
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -44,9 +45,7 @@ func (f fixture) headParams(t *testing.T) map[string]*torch.Var {
 				continue
 			}
 			entry, ok := f.expected.Lookup(module + end)
-			if !ok {
-				t.Fatalf("no %s in the fixture", module+end)
-			}
+			expect.Require(t, ok, "no %s in the fixture", module+end)
 			want := f.want(t, module+end)
 			v := must.Get(torch.Parameter(want, entry.Shape...))(t)
 			t.Cleanup(v.Close)
@@ -70,9 +69,8 @@ func TestEncoderFamiliesEqualTransformers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := open(t, name)
 			head := f.headParams(t)
-			if odd := strings.HasSuffix(name, "_odd"); f.model.PoolerNorm == nil && odd != (f.model.Head == nil) {
-				t.Errorf("a folder with a head: %v", !odd)
-			}
+			odd := strings.HasSuffix(name, "_odd")
+			expect.True(t, f.model.PoolerNorm != nil || odd == (f.model.Head == nil), "a folder with a head: %v", !odd)
 			read := func(sequences [][]int32) (hidden, logits []float32) {
 				must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 					h, _ := s.Hidden(f.model.Encoder, torch.Pack(sequences), torch.Pass{})
@@ -89,9 +87,8 @@ func TestEncoderFamiliesEqualTransformers(t *testing.T) {
 				h, l := read([][]int32{ids})
 				single, singleLogits = append(single, h...), append(singleLogits, l...)
 			}
-			if d := max(torchtest.MaxDiff(single, hidden), torchtest.MaxDiff(singleLogits, logits)); d > 1e-5 {
-				t.Errorf("packed and one by one differ by %g", d)
-			}
+			d := max(torchtest.MaxDiff(single, hidden), torchtest.MaxDiff(singleLogits, logits))
+			expect.True(t, d <= 1e-5, "packed and one by one differ by %g", d)
 		})
 	}
 }

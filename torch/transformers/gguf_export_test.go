@@ -43,9 +43,8 @@ func TestExportRoundTrip(t *testing.T) {
 			want := causalCase{Causal: model}.read(t, [][]int32{c.IDs}, false)
 			folder := t.TempDir()
 			must.Do(t, model.Save(folder, transformers.SaveOptions{DType: "fp32"}))
-			if _, err := os.Stat(filepath.Join(folder, convert.WeightsFile)); err == nil {
-				t.Fatal("the saved folder has a GGUF file")
-			}
+			_, err := os.Stat(filepath.Join(folder, convert.WeightsFile))
+			expect.Require(t, err != nil, "the saved folder has a GGUF file")
 			for _, from := range []*transformers.Causal{model, loadFP32(t, folder)} {
 				again := exported(t, from, transformers.GGUFOptions{Type: gguf.F32, Name: "m"})
 				got := causalCase{Causal: loadFP32(t, again)}.read(t, [][]int32{c.IDs}, false)
@@ -61,9 +60,8 @@ func TestExportRoundTrip(t *testing.T) {
 				}
 				if from.Dir == folder {
 					old, _ := os.ReadFile(filepath.Join(dir, "chat_template.jinja"))
-					if template, err := os.ReadFile(filepath.Join(again, "chat_template.jinja")); err != nil || string(template) != string(old) {
-						t.Errorf("the chat template became %q, %v", template, err)
-					}
+					template, err := os.ReadFile(filepath.Join(again, "chat_template.jinja"))
+					expect.True(t, err == nil && string(template) == string(old), "the chat template became %q, %v", template, err)
 				}
 			}
 		})
@@ -86,9 +84,8 @@ func TestExportTypes(t *testing.T) {
 			want["blk.1.ffn_up.weight"] = gguf.Q5_0 // its rows have 32 values
 		}
 		for name, kind := range want {
-			if tensor, ok := f.Tensor(name); !ok || tensor.Type != kind {
-				t.Errorf("%s: %s of type %s, want %s", kind, name, tensor.Type, kind)
-			}
+			tensor, ok := f.Tensor(name)
+			expect.True(t, ok && tensor.Type == kind, "%s: %s of type %s, want %s", kind, name, tensor.Type, kind)
 		}
 	}
 }
@@ -105,9 +102,8 @@ func TestExportChanges(t *testing.T) {
 	defer changed.Close()
 	want := causalCase{Causal: changed}.read(t, [][]int32{c.IDs}, false)
 	again := exported(t, loadFP32(t, dir), transformers.GGUFOptions{Type: gguf.F32, Change: change, Set: []gguf.Pair{{Key: "tokenizer.chat_template", Value: "own"}}})
-	if template, err := os.ReadFile(filepath.Join(again, "chat_template.jinja")); err != nil || string(template) != "own" {
-		t.Errorf("the chat template is %q, %v", template, err)
-	}
+	template, err := os.ReadFile(filepath.Join(again, "chat_template.jinja"))
+	expect.True(t, err == nil && string(template) == "own", "the chat template is %q, %v", template, err)
 	got := causalCase{Causal: loadFP32(t, again)}.read(t, [][]int32{c.IDs}, false)
 	torchtest.Near(t, got, want, 1e-6, "logits")
 }

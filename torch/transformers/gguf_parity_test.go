@@ -56,9 +56,7 @@ func readCase(t *testing.T, name string) (c ggufCase) {
 	if err == nil {
 		err = json.Unmarshal(data, &c)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return c
 }
 
@@ -73,9 +71,8 @@ func TestGGUFLogits(t *testing.T) {
 			logits := causalCase{Causal: model}.read(t, [][]int32{want.IDs}, false)
 			for i, p := range want.Positions {
 				for j, w := range want.Logits[i] {
-					if got := logits[p*model.Config.VocabSize+j]; math.Abs(float64(got-w)) > 1e-4 {
-						t.Fatalf("position %d, token %d: logit %g, want %g", p, j, got, w)
-					}
+					got := logits[p*model.Config.VocabSize+j]
+					expect.Require(t, math.Abs(float64(got-w)) <= 1e-4, "position %d, token %d: logit %g, want %g", p, j, got, w)
 				}
 			}
 		})

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -30,9 +31,8 @@ func TestEncodersHoldMatricesInTwoBytes(t *testing.T) {
 				return states
 			}
 			whole := hidden(torch.F32)
-			if d := torchtest.RelativeError(hidden(torch.BF16), whole); d == 0 || d > 0.05 {
-				t.Errorf("hidden states differ by %g of their length, want some rounding", d)
-			}
+			d := torchtest.RelativeError(hidden(torch.BF16), whole)
+			expect.True(t, d != 0 && d <= 0.05, "hidden states differ by %g of their length, want some rounding", d)
 		})
 	}
 }

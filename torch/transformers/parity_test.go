@@ -96,9 +96,8 @@ func TestHiddenStatesInBF16(t *testing.T) {
 				got = s.Read(hidden)
 				return nil
 			}))
-			if d := torchtest.MaxDiff(got, f.want(t, "hidden")); d > 0.06 || d < 1e-5 {
-				t.Errorf("hidden states differ by %g", d)
-			}
+			d := torchtest.MaxDiff(got, f.want(t, "hidden"))
+			expect.True(t, d <= 0.06 && d >= 1e-5, "hidden states differ by %g", d)
 		})
 	}
 	expect.Failure(transformers.Load(filepath.Join("testdata", "bert"), "int8"))(t, "int8")
@@ -118,9 +117,7 @@ func (f fixture) adaptFrom(t *testing.T, scale float64) map[string]*torch.Var {
 		for i, matrix := range []string{"lora_A", "lora_B"} {
 			key := linear.Name + "." + matrix + ".weight"
 			entry, ok := f.expected.Lookup(key)
-			if !ok {
-				t.Fatalf("no %s in the fixture", key)
-			}
+			expect.Require(t, ok, "no %s in the fixture", key)
 			v := must.Get(torch.Parameter(f.want(t, key), entry.Shape...))(t)
 			t.Cleanup(v.Close)
 			params[key], pair[i] = v, v
@@ -216,12 +213,9 @@ func TestDropoutDoesNotDependOnBatch(t *testing.T) {
 		long := f.sequences[3]
 		alone := run(s, [][]int32{long}, 11)
 		batched := run(s, [][]int32{f.sequences[1], long}, 5, 11)
-		if d := torchtest.MaxDiff(alone, batched[len(batched)-len(alone):]); d > 1e-5 {
-			t.Errorf("the same key gave another mask in a batch: %g", d)
-		}
-		if d := torchtest.MaxDiff(alone, run(s, [][]int32{long}, 12)); d < 1e-3 {
-			t.Error("two keys gave one mask")
-		}
+		d := torchtest.MaxDiff(alone, batched[len(batched)-len(alone):])
+		expect.True(t, d <= 1e-5, "the same key gave another mask in a batch: %g", d)
+		expect.True(t, torchtest.MaxDiff(alone, run(s, [][]int32{long}, 12)) >= 1e-3, "two keys gave one mask")
 		return nil
 	}))
 }

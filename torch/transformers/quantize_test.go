@@ -28,13 +28,10 @@ func TestQuantizeOnLoading(t *testing.T) {
 			if got := c.Quantised(); !slices.Equal(got, []torch.QuantType{torch.Int8}) {
 				t.Errorf("quantised as %v", got)
 			}
-			if c.Parameters != plain.Parameters {
-				t.Errorf("%d parameters, want %d", c.Parameters, plain.Parameters)
-			}
+			expect.Same(t, plain.Parameters, c.Parameters, "%d parameters, want %d", c.Parameters, plain.Parameters)
 			want, got := plain.read(t, c.sequences, false), c.read(t, c.sequences, false)
-			if e := torchtest.RelativeError(got, want); e > 0.05 || e == 0 {
-				t.Errorf("logits differ by %g", e)
-			}
+			e := torchtest.RelativeError(got, want)
+			expect.True(t, e <= 0.05 && e != 0, "logits differ by %g", e)
 			rounding := torchtest.RelativeError(openCausal(t, name, transformers.CausalOptions{DType: "bf16"}).read(t, c.sequences, false), want)
 			dir := t.TempDir()
 			must.Do(t, c.Save(dir, transformers.SaveOptions{}))
@@ -43,9 +40,8 @@ func TestQuantizeOnLoading(t *testing.T) {
 			again := causalCase{Causal: saved}.read(t, c.sequences, false)
 			// On processors with fast bf16, a quantised model computes in it: the saved model must be as close as the
 			// bf16 model is to itself in fp32.
-			if e := torchtest.RelativeError(got, again); e > 1.2*rounding {
-				t.Errorf("logits of what was saved differ by %g, bf16's rounding is %g", e, rounding)
-			}
+			e = torchtest.RelativeError(got, again)
+			expect.True(t, e <= 1.2*rounding, "logits of what was saved differ by %g, bf16's rounding is %g", e, rounding)
 		})
 	}
 }
@@ -65,14 +61,12 @@ func TestBlocksStayAsStored(t *testing.T) {
 			plain := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
 			defer plain.Close()
 			ids := [][]int32{readCase(t, name).IDs}
-			if e := torchtest.RelativeError(causalCase{Causal: c}.read(t, ids, false), causalCase{Causal: plain}.read(t, ids, false)); e > 0.03 {
-				t.Errorf("logits differ by %g", e)
-			}
+			e := torchtest.RelativeError(causalCase{Causal: c}.read(t, ids, false), causalCase{Causal: plain}.read(t, ids, false))
+			expect.True(t, e <= 0.03, "logits differ by %g", e)
 			wide := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "bf16"}))(t)
 			defer wide.Close()
-			if diff := cmp.Diff(generated(t, wide, ids[0], 8), generated(t, c, ids[0], 8)); quant.Known() && diff != "" {
-				t.Errorf("generated tokens with bf16 weights (-), with blocks (+):\n%s", diff)
-			}
+			diff := cmp.Diff(generated(t, wide, ids[0], 8), generated(t, c, ids[0], 8))
+			expect.True(t, !quant.Known() || diff == "", "generated tokens with bf16 weights (-), with blocks (+):\n%s", diff)
 		})
 	}
 }
@@ -129,13 +123,10 @@ func TestBitsandbytesFolder(t *testing.T) {
 	saved := t.TempDir()
 	must.Do(t, c.Save(saved, transformers.SaveOptions{}))
 	// Products of few rows with dense weights may add in another order.
-	if got := logits(saved, ""); torchtest.MaxDiff(got, want) > 1e-5 {
-		t.Errorf("logits of what was saved differ by %g", torchtest.MaxDiff(got, want))
-	}
+	got := logits(saved, "")
+	expect.True(t, torchtest.MaxDiff(got, want) <= 1e-5, "logits of what was saved differ by %g", torchtest.MaxDiff(got, want))
 	for name, tensor := range tensorsOf(t, saved) {
-		if tensor.DType != safetensors.BF16 {
-			t.Errorf("%s was saved as %s", name, tensor.DType)
-		}
+		expect.Same(t, safetensors.BF16, tensor.DType, "%s was saved as", name)
 	}
 }
 

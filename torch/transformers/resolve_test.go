@@ -73,13 +73,9 @@ func TestResolve(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := must.Get(c.Resolve(openWeights(t, tt.tensors)))(t)
-			if len(got) != tt.size {
-				t.Errorf("%d tensors, want %d", len(got), tt.size)
-			}
+			expect.Same(t, tt.size, len(got), "%d tensors, want %d", len(got), tt.size)
 			for canonical, want := range tt.want {
-				if got[canonical] != want {
-					t.Errorf("%s is %q, want %q", canonical, got[canonical], want)
-				}
+				expect.Same(t, want, got[canonical], "%s", canonical)
 			}
 		})
 	}
@@ -129,9 +125,8 @@ func TestLinears(t *testing.T) {
 		{Name: "encoder.layer.0.output.dense", Layer: "layers.0.down", In: 16, Out: 8},
 	}
 	expect.Equal(t, want, got[:6])
-	if len(got) != 12 || got[11].Name != "encoder.layer.1.output.dense" {
-		t.Errorf("%d modules, the last %+v", len(got), got[len(got)-1])
-	}
+	expect.True(t, len(got) == 12 && got[11].Name == "encoder.layer.1.output.dense",
+		"%d modules, the last %+v", len(got), got[len(got)-1])
 }
 
 // bert-base with rank 8 on the default targets has 1,327,104 LoRA parameters.
@@ -143,9 +138,7 @@ func TestDefaultTargetsOfBertBase(t *testing.T) {
 			params += 8 * (l.In + l.Out)
 		}
 	}
-	if params != 1_327_104 {
-		t.Errorf("%d parameters", params)
-	}
+	expect.Same(t, 1_327_104, params, "%d parameters", params)
 }
 
 func TestPoolingOf(t *testing.T) {
@@ -166,14 +159,10 @@ func TestPoolingOf(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := PoolingOf(writeDir(t, map[string]string{"modules.json": tt.modules, "1_Pooling/config.json": tt.pooling}))
-			if err != nil || got != tt.want {
-				t.Errorf("%q, %v, want %q", got, err, tt.want)
-			}
+			expect.True(t, err == nil && got == tt.want, "%q, %v, want %q", got, err, tt.want)
 		})
 	}
-	if got, err := PoolingOf(t.TempDir()); err != nil || got != PoolFamily {
-		t.Errorf("without modules.json: %q, %v", got, err)
-	}
+	expect.Result(PoolingOf(t.TempDir()))(t, PoolFamily, "without modules.json")
 }
 
 func TestPoolingOfRefuses(t *testing.T) {

@@ -39,17 +39,13 @@ func TestTiny(t *testing.T) {
 	if err != nil || cut {
 		t.Fatal(err, cut)
 	}
-	if len(ids) != len(text) {
-		t.Fatalf("%d tokens for %d characters", len(ids), len(text))
-	}
+	expect.Require(t, len(ids) == len(text), "%d tokens for %d characters", len(ids), len(text))
 	for i, id := range ids {
 		want := int32(text[i]-' ') + 4
 		if text[i] == '\n' {
 			want = 3
 		}
-		if id != want {
-			t.Errorf("%q is token %d, want %d", text[i], id, want)
-		}
+		expect.Same(t, want, id, "%q is token", text[i])
 	}
 	embedding := must.Get(model.Weights["embed.weight"].Read())(t)
 	var sum, squares float64
@@ -61,9 +57,7 @@ func TestTiny(t *testing.T) {
 	if mean, deviation := sum/n, math.Sqrt(squares/n); math.Abs(mean) > 0.001 || math.Abs(deviation-0.02) > 0.001 {
 		t.Errorf("embeddings have mean %g and deviation %g", mean, deviation)
 	}
-	if d := torchtest.MaxDiff(embedding[:64], make([]float32, 64)); d != 0 {
-		t.Errorf("the padding token is embedded as %g", d)
-	}
+	expect.Same(t, 0, torchtest.MaxDiff(embedding[:64], make([]float32, 64)), "the padding token is embedded as")
 }
 
 func TestTinyIsAFunctionOfItsSeed(t *testing.T) {
@@ -72,12 +66,8 @@ func TestTinyIsAFunctionOfItsSeed(t *testing.T) {
 		must.Do(t, transformers.WriteTiny(dir, layers, 32, seed))
 		return must.Get(os.ReadFile(filepath.Join(dir, "model.safetensors")))(t)
 	}
-	if !bytes.Equal(read(1, 5), read(1, 5)) {
-		t.Error("one seed gave two models")
-	}
-	if bytes.Equal(read(1, 5), read(1, 6)) {
-		t.Error("two seeds gave one model")
-	}
+	expect.True(t, bytes.Equal(read(1, 5), read(1, 5)), "one seed gave two models")
+	expect.True(t, !bytes.Equal(read(1, 5), read(1, 6)), "two seeds gave one model")
 }
 
 func TestTinyRefuses(t *testing.T) {
@@ -106,20 +96,15 @@ func TestRandomLlama(t *testing.T) {
 		if _, biased := random.Weights["layers.1.v.bias"]; random.Config.ModelType != d.kind || biased != d.biased {
 			t.Errorf("a %s, biases: %v; want a %s", random.Config.ModelType, biased, d.kind)
 		}
-		if random.Parameters != stored.Parameters || len(random.Weights) != len(stored.Weights) {
-			t.Errorf("%d parameters in %d weights, in files %d in %d", random.Parameters, len(random.Weights), stored.Parameters, len(stored.Weights))
-		}
+		expect.True(t, random.Parameters == stored.Parameters && len(random.Weights) == len(stored.Weights),
+			"%d parameters in %d weights, in files %d in %d", random.Parameters, len(random.Weights), stored.Parameters, len(stored.Weights))
 		for name, v := range random.Weights {
 			got := must.Get(v.Read())(t)
 			want := must.Get(stored.Weights[name].Read())(t)
-			if !slices.Equal(got, want) {
-				t.Errorf("%s, %s: the values differ from those in the file", d.inFile, name)
-			}
+			expect.True(t, slices.Equal(got, want), "%s, %s: the values differ from those in the file", d.inFile, name)
 		}
 		tokenizer := must.Get(tokenizer.Load(dir))(t)
 		defer tokenizer.Close()
-		if text, err := tokenizer.Decode([]int32{4 + 'a' - ' ', 119}, false); err != nil || text != "a<119>" {
-			t.Errorf("the last token decodes as %q, %v", text, err)
-		}
+		expect.Result(tokenizer.Decode([]int32{4 + 'a' - ' ', 119}, false))(t, "a<119>", "the last token decodes as")
 	}
 }

@@ -31,9 +31,8 @@ func TestAnswer(t *testing.T) {
 		{"1", "answer needs 2 arguments, GOLD ANSWER, not 1"},
 		{"--answer-match fuzzy 1 2", `--answer-match: unknown answer match "fuzzy"; choose numeric, exact, units or math`},
 	} {
-		if code, _, stderr := f.rltrain("", append([]string{"answer"}, strings.Fields(test.args)...)...); code != shared.ExitUsage || stderr != "rltrain: "+test.want+"\n" {
-			t.Errorf("%s: exit code %d, %s", test.args, code, stderr)
-		}
+		code, _, stderr := f.rltrain("", append([]string{"answer"}, strings.Fields(test.args)...)...)
+		expect.True(t, code == shared.ExitUsage && stderr == "rltrain: "+test.want+"\n", "%s: exit code %d, %s", test.args, code, stderr)
 	}
 }
 

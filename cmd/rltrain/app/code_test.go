@@ -34,7 +34,6 @@ func TestCodeEndToEnd(t *testing.T) {
 		t.Errorf("%+v, %v", programs, err)
 	}
 	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
-	if err := files.LoadJSON(f.expand("TMP/code_rl/logs/eval_results.json"), &scores); err != nil || scores.After.N != 2 || scores.Fresh.N != 2 {
-		t.Errorf("%+v, %v", scores, err)
-	}
+	err := files.LoadJSON(f.expand("TMP/code_rl/logs/eval_results.json"), &scores)
+	expect.True(t, err == nil && scores.After.N == 2 && scores.Fresh.N == 2, "%+v, %v", scores, err)
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -31,9 +32,8 @@ func TestCompareByRewards(t *testing.T) {
 		t.Errorf("%+v\n%s", r, stdout)
 	}
 	f.must(t, "", strings.Fields(compare+"--reward expr:'length' TMP/a TMP/a")...)
-	if r = read(); r.Mean.Difference != 0 || r.Wins.Value != 0.5 || r.Mean.A != 3 {
-		t.Errorf("a model compared with itself: %+v", r)
-	}
+	r = read()
+	expect.True(t, r.Mean.Difference == 0 && r.Wins.Value == 0.5 && r.Mean.A == 3, "a model compared with itself: %+v", r)
 	for args, want := range map[string]string{
 		compare + "TMP/a TMP/b":                                                                            "needs --dataset FILE with prompts, and --reward",
 		compare + "--reward model:TMP/nowhere TMP/a TMP/b":                                                 "--reward: ",
@@ -48,7 +48,6 @@ func TestCompareByRewards(t *testing.T) {
 			t.Errorf("%s: exit code %d, error %q; want …%s…", args, code, stderr, want)
 		}
 	}
-	if code, _, stderr := f.rltrain("", strings.Fields("compare --task sum_digits --reward expr:'length' TMP/a TMP/b")...); code != 2 || !strings.Contains(stderr, "--reward: does not apply to task sum_digits") {
-		t.Errorf("exit code %d, %q", code, stderr)
-	}
+	code, _, stderr := f.rltrain("", strings.Fields("compare --task sum_digits --reward expr:'length' TMP/a TMP/b")...)
+	expect.True(t, code == 2 && strings.Contains(stderr, "--reward: does not apply to task sum_digits"), "exit code %d, %q", code, stderr)
 }

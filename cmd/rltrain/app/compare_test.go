@@ -48,9 +48,8 @@ func TestCompare(t *testing.T) {
 	f.must(t, "", "eval", "--model", other, "--dataset", data, "--output-dir", "TMP/eval")
 	var alone shared.LabelResults
 	readResults(t, f.expand("TMP/eval/logs/eval_results.json"), &alone)
-	if alone.Brier != results.B.Brier || alone.Accuracy != results.B.Accuracy {
-		t.Errorf("eval gives accuracy %v and Brier %v, compare %v and %v", alone.Accuracy, alone.Brier, results.B.Accuracy, results.B.Brier)
-	}
+	expect.True(t, alone.Brier == results.B.Brier && alone.Accuracy == results.B.Accuracy,
+		"eval gives accuracy %v and Brier %v, compare %v and %v", alone.Accuracy, alone.Brier, results.B.Accuracy, results.B.Brier)
 	_, err := os.Stat(f.model + "/logs")
 	expect.True(t, err != nil, "compare wrote into the model's folder")
 }
@@ -79,9 +78,8 @@ func TestCompareReordersLabels(t *testing.T) {
 	}
 	var results compareResults
 	readResults(t, f.expand("TMP/results.json"), &results)
-	if c := results.Comparison; c.Accuracy.Difference != 0 || c.F1Macro.Difference != 0 || max(c.Brier.Difference, -c.Brier.Difference) > 1e-6 {
-		t.Errorf("%+v", c)
-	}
+	c := results.Comparison
+	expect.True(t, c.Accuracy.Difference == 0 && c.F1Macro.Difference == 0 && max(c.Brier.Difference, -c.Brier.Difference) <= 1e-6, "%+v", c)
 }
 
 func TestCompareNeedsTheSameLabels(t *testing.T) {

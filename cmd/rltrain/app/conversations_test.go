@@ -41,9 +41,8 @@ func TestTrainOnConversations(t *testing.T) {
 	for _, ask := range []string{"TMP/ask.jsonl", "TMP/parts.jsonl"} {
 		code, stdout, stderr := f.rltrain("", "generate", "--model", "TMP/out/chat_supervised", "--template-date", "2026-02-03", "--temperature", "0", "--max-new-tokens", "20", "--input", ask)
 		var row outputRow
-		if err := json.Unmarshal([]byte(stdout), &row); code != 0 || err != nil || row.Completion != "yo" || row.FinishReason != "stop" {
-			t.Errorf("%s: %d, %s%s", ask, code, stdout, stderr)
-		}
+		expect.True(t, code == 0 && json.Unmarshal([]byte(stdout), &row) == nil && row.Completion == "yo" && row.FinishReason == "stop",
+			"%s: %d, %s%s", ask, code, stdout, stderr)
 	}
 	var generation struct {
 		EOS []int `json:"eos_token_id"`

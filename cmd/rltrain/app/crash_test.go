@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/run"
 )
 
@@ -46,7 +47,7 @@ func TestCrash(t *testing.T) {
 					again++
 					took = took * 9 / 10 // the machine was busier during the timed run
 					err := os.RemoveAll(parts)
-					expect.Require(t, err == nil, "%v", err)
+					must.Do(t, err)
 				}
 				l.finish(t, r, parts, "--resume=auto")
 				compareRuns(t, r, whole, parts)
@@ -73,9 +74,8 @@ func TestCrashSignals(t *testing.T) {
 			if code == 0 {
 				continue
 			}
-			if lines := strings.Split(strings.TrimSpace(output), "\n"); code != 128+int(signal) || !strings.Contains(lines[len(lines)-1], "--resume auto") {
-				t.Errorf("%s: exit code %d:\n%s", signal, code, output)
-			}
+			lines := strings.Split(strings.TrimSpace(output), "\n")
+			expect.True(t, code == 128+int(signal) && strings.Contains(lines[len(lines)-1], "--resume auto"), "%s: exit code %d:\n%s", signal, code, output)
 		}
 		l.finish(t, r, parts, "--resume=auto")
 		compareRuns(t, r, whole, parts)
@@ -106,9 +106,7 @@ func TestCrashDisk(t *testing.T) {
 				func() error { return syscall.Unmount(filepath.Join(disk, "out", r.stage, "checkpoints"), 0) }, "read-only file system"},
 		} {
 			out := filepath.Join(disk, "out")
-			if err := os.RemoveAll(out); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.RemoveAll(out))
 			_, wait := l.start(t, r, out)
 			deadline := time.Now().Add(time.Minute)
 			for checkpoint := ""; checkpoint == "" && time.Now().Before(deadline); { // spoil the disk after the first checkpoint

@@ -142,9 +142,8 @@ func TestDoctorRefuses(t *testing.T) {
 	f.remove(t, "MODEL/label_policy.json")
 	code, stdout, stderr := f.rltrain("", "doctor", "--model", "MODEL")
 	wantLines(t, sheetOf(stdout), f.expand("base model BASE"), "rltrain loads", `task_type "SEQ_CLS"`)
-	if want := f.expand("rltrain: BASE is an encoder (bert), not a language model; use it for classification tasks\n"); code != 1 || stderr != want {
-		t.Errorf("exit code %d, error %q", code, stderr)
-	}
+	expect.True(t, code == 1 && stderr == f.expand("rltrain: BASE is an encoder (bert), not a language model; use it for classification tasks\n"),
+		"exit code %d, error %q", code, stderr)
 	tiny.edit(t, "MODEL/adapter_config.json", `"base_model_name_or_path": "`+tiny.base+`"`, `"base_model_name_or_path": null`)
 	code, stdout, stderr = tiny.rltrain("", "doctor", "--model", "MODEL")
 	wantLines(t, sheetOf(stdout), "rltrain loads")

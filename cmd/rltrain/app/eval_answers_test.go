@@ -96,7 +96,7 @@ func TestDigitAnswersAreJudgedAsInTraining(t *testing.T) {
 	f.write(t, "TMP/a.csv", "answer,completion\n"+step.Info.Truth+",\""+text+"\"\n")
 	d := must.Get(envs.Find(digits.Sum))(t)
 	judges, _, err := d.Options().(envs.AnswerSource).Answers(f.expand("TMP/a.csv"), "completion")
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	step.Info.Kind = "" // not stored in a file of answers
 	expect.Equal(t, step.Info, judges[0](answer.Numeric))
 }

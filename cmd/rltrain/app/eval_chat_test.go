@@ -36,12 +36,11 @@ func TestEvalChat(t *testing.T) {
 	expect.True(t, v.N == 6 && v.Loss.Interval[0] <= v.Loss.Value && v.Loss.Interval[1] >= v.Loss.Value, "%+v", v)
 	loss, tokens := 0.0, 0
 	for r, err := range dataset.Records(f.expand("TMP/texts.jsonl")) {
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 		line, err := json.Marshal(r.Fields)
 		var row textRow
-		if err = errors.Join(err, json.Unmarshal(line, &row)); err != nil || !strings.Contains(row.Text, "+1=") {
-			t.Fatalf("%s, %v", line, err)
-		}
+		err = errors.Join(err, json.Unmarshal(line, &row))
+		expect.Require(t, err == nil && strings.Contains(row.Text, "+1="), "%s, %v", line, err)
 		loss, tokens = loss+row.Loss*float64(row.Tokens), tokens+row.Tokens
 	}
 	expect.True(t, tokens == v.Tokens && math.Abs(loss/float64(tokens)-v.Loss.Value) <= 1e-9,

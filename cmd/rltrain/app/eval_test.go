@@ -41,7 +41,7 @@ func readResults(t *testing.T, path string, into any) {
 	if err == nil {
 		err = json.Unmarshal(data, into)
 	}
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 }
 
 func TestEval(t *testing.T) {
@@ -122,7 +122,7 @@ func TestEvalChoosesRows(t *testing.T) {
 		{"--split-column part --eval-samples 2", "test", 2},
 	} {
 		told := f.must(t, "", append(args, strings.Fields(test.more)...)...)
-		expect.Same(t, (test.split == "all"), strings.Contains(told, "including any that the model was trained on"),
+		expect.Same(t, test.split == "all", strings.Contains(told, "including any that the model was trained on"),
 			"%q: training rows are spoken of", test.more)
 		var results shared.LabelResults
 		readResults(t, f.expand("TMP/out/logs/eval_results.json"), &results)

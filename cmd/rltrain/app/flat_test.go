@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // held is the resources a process uses.
@@ -23,13 +23,13 @@ func (least *held) note(t *testing.T, pid int) {
 	t.Helper()
 	var h held
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	for line := range strings.Lines(string(status)) {
 		_, _ = fmt.Sscanf(line, "VmRSS: %d kB", &h.kilobytes)
 		_, _ = fmt.Sscanf(line, "Threads: %d", &h.threads)
 	}
 	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	h.descriptors = len(files)
 	if *least == (held{}) {
 		*least = h

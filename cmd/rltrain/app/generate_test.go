@@ -279,9 +279,8 @@ func TestGenerateKeepsNewlines(t *testing.T) {
 	f := tiny(t)
 	f.write(t, "TMP/in.jsonl", `{"prompt":"12 34\n"}`+"\n")
 	options := []string{"--model", "MODEL", "--temperature", "0", "--max-new-tokens", "8"}
-	if code, _, stderr := f.rltrain("", append([]string{"generate", "--input", "TMP/in.jsonl", "--output", "TMP/out.jsonl"}, options...)...); code != 0 {
-		t.Fatalf("%q", stderr)
-	}
+	code, _, stderr := f.rltrain("", append([]string{"generate", "--input", "TMP/in.jsonl", "--output", "TMP/out.jsonl"}, options...)...)
+	expect.Require(t, code == 0, "%q", stderr)
 	want := readOutput(t, f.expand("TMP/out.jsonl"))[0].Completion + "\n"
 	_, got, _ := f.rltrain("12 34\n", append([]string{"generate", "--keep-newlines"}, options...)...)
 	expect.True(t, got == want, "got %q, want %q", got, want)

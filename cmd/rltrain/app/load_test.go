@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/dist/disttest"
 )
 
@@ -27,10 +28,8 @@ func startServer(t *testing.T, binary, model, adapters string) *rolloutServer {
 	t.Helper()
 	s := &rolloutServer{command: exec.Command(binary, "serve", "--model", model, "--port", "0", "--adapter-dir", adapters, "--threads", "1")}
 	out, err := s.command.StderrPipe()
-	expect.Require(t, err == nil, "%v", err)
-	if err := s.command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
+	must.Do(t, s.command.Start())
 	t.Cleanup(func() {
 		_ = s.command.Process.Kill() // it may have exited
 		_ = s.command.Wait()
@@ -59,9 +58,8 @@ func TestLoadTrainingOnKilledServers(t *testing.T) {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	adapters := filepath.Join(tmp, "adapters")
-	if err := os.Mkdir(adapters, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	err := os.Mkdir(adapters, 0o755)
+	must.Do(t, err)
 	base := exec.Command(binary, "--task", "reverse_digits", "--mode", "supervised", "--output-dir", tmp, "--tiny-layers", "2", "--tiny-hidden", "64",
 		"--max-steps", "40", "--warmup-check-every", "0", "--eval-samples", "10", "--threads", "1")
 	if out, err := base.CombinedOutput(); err != nil {
@@ -88,21 +86,18 @@ func TestLoadTrainingOnKilledServers(t *testing.T) {
 			for rank := 1; rank < ranks; rank++ {
 				other := exec.Command(binary, args...)
 				other.Env, other.Stderr = of(rank), os.Stderr
-				if err := other.Start(); err != nil {
-					t.Fatal(err)
-				}
+				err := other.Start()
+				must.Do(t, err)
 				defer func() {
 					expect.NoError(t, other.Wait(), "%s, rank %d", name, rank)
 				}()
 			}
 		}
 		out, err := run.StdoutPipe()
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 		var complaints bytes.Buffer
 		run.Stderr = &complaints
-		if err := run.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, run.Start())
 		said := ""
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			said += lines.Text() + "\n"
@@ -111,15 +106,13 @@ func TestLoadTrainingOnKilledServers(t *testing.T) {
 				kill = nil
 			}
 		}
-		if err := run.Wait(); err != nil {
-			t.Fatalf("%v\n%s%s", err, said, complaints.String())
-		}
+		err = run.Wait()
+		expect.Require(t, err == nil, "%v\n%s%s", err, said, complaints.String())
 		expect.True(t, len(servers) <= 1 || strings.Contains(said, "sending its prompts to 1 others"),
 			"%s: the log does not mention the killed server:\n%s", name, said)
 		checkpoint = filepath.Join(output, "reverse_digits_rl", "checkpoints", "checkpoint-8")
-		if weights, err = os.ReadFile(filepath.Join(checkpoint, "adapter_model.safetensors")); err != nil {
-			t.Fatal(err)
-		}
+		weights, err = os.ReadFile(filepath.Join(checkpoint, "adapter_model.safetensors"))
+		must.Do(t, err)
 		return checkpoint, weights
 	}
 	lives := startServer(t, binary, model, adapters)
@@ -132,8 +125,7 @@ func TestLoadTrainingOnKilledServers(t *testing.T) {
 		d := apart(t, one, two)
 		expect.True(t, d <= 1e-5, "%s: the weights of two ranks differ by %g from those of one", name, d)
 		dies = startServer(t, binary, model, adapters)
-		if _, killed := train(name+"-ranks-killed", 2, dies, more, dies, lives); !bytes.Equal(whole, killed) {
-			t.Errorf("%s: other weights of two ranks than without the kill", name)
-		}
+		_, killed = train(name+"-ranks-killed", 2, dies, more, dies, lives)
+		expect.True(t, bytes.Equal(whole, killed), "%s: other weights of two ranks than without the kill", name)
 	}
 }

@@ -76,7 +76,7 @@ func (f folders) cut(t *testing.T, name string, bytes int64) {
 	if err == nil {
 		err = os.Truncate(f.expand(name), info.Size()-bytes)
 	}
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 }
 
 func (f folders) remove(t *testing.T, name string) {

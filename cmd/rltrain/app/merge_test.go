@@ -54,7 +54,7 @@ func newLanguageModel(t *testing.T) folders {
 	defer p.Close()
 	must.Do(t, p.Save(f.model))
 	c, pairs, _, err := lora.Load(f.model)
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	for _, pair := range pairs { // a zero adapter would hide mistakes
 		for i := range pair.B {
 			pair.B[i] = float32(i%7-3) / 4
@@ -124,7 +124,6 @@ func TestMergeRefuses(t *testing.T) {
 	}
 	f.edit(t, "MODEL/adapter_config.json", "CAUSAL_LM", "FEATURE_EXTRACTION")
 	_, _, stderr := f.rltrain("", "merge", "--model", "MODEL", "--output", "TMP/m")
-	if want := f.expand("rltrain: MODEL does not fit BASE: task_type is FEATURE_EXTRACTION; an adapter of a language model has CAUSAL_LM\n"); stderr != want {
-		t.Errorf("got %q, want %q", stderr, want)
-	}
+	expect.Same(t, f.expand("rltrain: MODEL does not fit BASE: task_type is FEATURE_EXTRACTION; an adapter of a language model has CAUSAL_LM\n"), stderr,
+		"stderr")
 }

@@ -126,9 +126,8 @@ func TestUngradedSamples(t *testing.T) {
 		all.WriteRune(c)
 	}
 	all.WriteString("\n\t\uFFFD")
-	if _, _, stderr := f.rltrain("", append(eval, all.String())...); !strings.Contains(stderr, "could be scored; first error: problem 0: not judged: a letter like any other") {
-		t.Errorf("%q", stderr)
-	}
+	_, _, stderr := f.rltrain("", append(eval, all.String())...)
+	expect.True(t, strings.Contains(stderr, "could be scored; first error: problem 0: not judged: a letter like any other"), "%q", stderr)
 }
 
 // TestExampleModule builds the program of docs/example-task, a separate module, and trains with its task, reward,

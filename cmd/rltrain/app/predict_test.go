@@ -83,15 +83,13 @@ func TestPredictFile(t *testing.T) {
 	f.must(t, "", "predict", "--model", "MODEL", "--input", "TMP/in.csv", "--text-column", "body", "--top", "2", "--output", "TMP/out.jsonl")
 	n := 0
 	for r, err := range dataset.Records(f.expand("TMP/out.jsonl")) {
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 		data, err := json.Marshal(r.Fields)
 		var row struct {
 			ID, Body string
 			predictedRow
 		}
-		if err = errors.Join(err, json.Unmarshal(data, &row)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(err, json.Unmarshal(data, &row)))
 		switch {
 		case row.ID != fmt.Sprint(n) || row.Body != lines[n]:
 			t.Errorf("row %d: %s", n, data)
@@ -141,9 +139,8 @@ func TestPredictLines(t *testing.T) {
 		if test.stderr != "" {
 			test.stderr = "rltrain: " + test.stderr + "\n"
 		}
-		if code != test.code || stdout != test.stdout || stderr != test.stderr {
-			t.Errorf("%s: exit code %d, want %d\n%s%s", test.name, code, test.code, cmp.Diff(test.stdout, stdout), cmp.Diff(test.stderr, stderr))
-		}
+		expect.True(t, code == test.code && stdout == test.stdout && stderr == test.stderr,
+			"%s: exit code %d, want %d\n%s%s", test.name, code, test.code, cmp.Diff(test.stdout, stdout), cmp.Diff(test.stderr, stderr))
 	}
 }
 

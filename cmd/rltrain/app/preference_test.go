@@ -61,9 +61,8 @@ func TestPreferencesEndToEnd(t *testing.T) {
 	}
 	// Pairs split into single rows, which the trained model should tell apart.
 	f.must(t, "", strings.Fields(evaluate+"TMP/preference_rl --reference TMP/tiny-chat-1x32-seed42 --loss-type kto --output-rows TMP/single.jsonl")...)
-	if single := f.pairRows(t, "TMP/single.jsonl"); len(single) != 80 || single[0].Rejected != nil || single[1].Chosen != nil || *single[1].RewardRejected != -single[1].Margin {
-		t.Errorf("%+v", single[:2])
-	}
+	single := f.pairRows(t, "TMP/single.jsonl")
+	expect.True(t, len(single) == 80 && single[0].Rejected == nil && single[1].Chosen == nil && *single[1].RewardRejected == -single[1].Margin, "%+v", single[:2])
 	must.Do(t, files.LoadJSON(f.expand("TMP/e.json"), &v))
 	expect.True(t, v.N == 80 && v.Accuracy.Value >= 0.9 && v.Margin.Value > 0 && v.PreferenceScores.Loss <= 0.45, "%+v", v)
 	for args, want := range map[string]string{
@@ -77,9 +76,8 @@ func TestPreferencesEndToEnd(t *testing.T) {
 			t.Errorf("%s: exit code %d, error %q; want …%s…", args, code, stderr, want)
 		}
 	}
-	if code, stdout, stderr := f.rltrain("", strings.Fields("generate --model TMP/preference_rl --input TMP/preference_rl/logs/try.jsonl --max-new-tokens 2")...); code != 0 || stdout == "" {
-		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
-	}
+	code, stdout, stderr := f.rltrain("", strings.Fields("generate --model TMP/preference_rl --input TMP/preference_rl/logs/try.jsonl --max-new-tokens 2")...)
+	expect.True(t, code == 0 && stdout != "", "exit code %d, %q, %q", code, stdout, stderr)
 }
 
 // TestNothingGained: a run that did not beat its start saves no adapter, and says where the trained one is.
@@ -103,12 +101,10 @@ func TestNothingGained(t *testing.T) {
 func (f folders) pairRows(t *testing.T, path string) (rows []pairRow) {
 	t.Helper()
 	for r, err := range dataset.Records(f.expand(path)) {
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 		data, err := json.Marshal(r.Fields)
 		var row pairRow
-		if err = errors.Join(err, json.Unmarshal(data, &row)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(err, json.Unmarshal(data, &row)))
 		rows = append(rows, row)
 	}
 	return rows
@@ -155,9 +151,8 @@ func TestRewardModelEndToEnd(t *testing.T) {
 	err := files.LoadJSON(f.expand("TMP/m.json"), &merged)
 	expect.True(t, err == nil && merged.Accuracy >= 0.95, "merged: %+v, %v", merged, err)
 	var all rewardResults
-	if err := files.LoadJSON(f.expand("TMP/e.json"), &all); err != nil || all.N != 60 || all.Accuracy < 0.95 {
-		t.Errorf("%+v, %v", all, err)
-	}
+	err = files.LoadJSON(f.expand("TMP/e.json"), &all)
+	expect.True(t, err == nil && all.N == 60 && all.Accuracy >= 0.95, "%+v, %v", all, err)
 	f.questions(t, "TMP/q.jsonl", 20)
 	f.must(t, "", strings.Fields(`train --task prompts --dataset TMP/q.jsonl --model tiny --tiny-layers 1 --tiny-hidden 32 --max-new-tokens 2 --output-dir TMP
 		--eval-samples 4 --fresh-samples 0 --num-steps 2 --eval-every 2 --prompts-per-step 2 --samples-per-prompt 4 --threads 1 --algorithm dpo --beta 0.3 --reward model:TMP/preference_reward,expr:'length'`)...)

@@ -273,7 +273,7 @@ func compareRuns(t *testing.T, r recipe, whole, parts string) (compared int) {
 		}
 		return nil
 	})
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	expect.True(t, compared >= 8, "only %d files were compared", compared)
 	return compared
 }
@@ -298,9 +298,8 @@ func timeless(t *testing.T, path, dir string) []byte {
 	var kept []byte
 	for decoder := json.NewDecoder(bytes.NewReader(data)); decoder.More(); {
 		var row map[string]json.RawMessage // values stay as written: every digit counts
-		if err := decoder.Decode(&row); err != nil {
-			t.Fatalf("%s: %v", path, err)
-		}
+		err = decoder.Decode(&row)
+		expect.Require(t, err == nil, "%s: %v", path, err)
 		for key := range row {
 			if strings.HasPrefix(key, "time/") || strings.HasPrefix(key, "latency_") || key == "model" {
 				delete(row, key)

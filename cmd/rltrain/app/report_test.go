@@ -60,12 +60,10 @@ func TestReports(t *testing.T) {
 	expect.Require(t, err == nil && log.Close() == nil, "%v", err)
 	_, other := ask("/stamp", "localhost:1234")
 	expect.True(t, other != stamp, "the stamp stays where there is more")
-	if code, _ := ask("/", "evil.example"); code != http.StatusForbidden {
-		t.Errorf("another host gets %d", code)
-	}
-	if code, _ := ask("/run.json", "127.0.0.1:1234"); code != http.StatusNotFound {
-		t.Errorf("another path gets %d", code)
-	}
+	code, _ = ask("/", "evil.example")
+	expect.Same(t, http.StatusForbidden, code, "another host gets")
+	code, _ = ask("/run.json", "127.0.0.1:1234")
+	expect.Same(t, http.StatusNotFound, code, "another path gets")
 	if after := f.files(t); len(after) != len(before) {
 		t.Errorf("watching made %d files", len(after)-len(before))
 	}

@@ -26,23 +26,20 @@ func TestRescore(t *testing.T) {
 		if len(first.Each) != 2 || first.Reward != 2*first.Each[0].Value+first.Each[1].Value || first.Shown == "" || len(first.Tokens) == 0 || first.Tier == "" || records[11].Step != 2 {
 			t.Errorf("the first answer: %+v", first)
 		}
-		if learnt := slices.ContainsFunc(records, func(r rl.Record) bool { return r.Advantage != 0 }); !learnt || (algorithm == "ppo") != (first.Value != nil) {
-			t.Errorf("advantages %v and %v, values %v", first.Advantage, records[1].Advantage, first.Value)
-		}
+		expect.True(t, slices.ContainsFunc(records, func(r rl.Record) bool { return r.Advantage != 0 }) && (algorithm == "ppo") == (first.Value != nil),
+			"advantages %v and %v, values %v", first.Advantage, records[1].Advantage, first.Value)
 		if out := f.must(t, "", "rescore", file, "--output", "TMP/again.jsonl"); !strings.HasSuffix(out, "12 completions: 12 rewards and 12 of 12 advantages are unchanged\n") {
 			t.Errorf("%s:\n%s", algorithm, out)
 		}
-		if again, err := readRecords(f.expand("TMP/again.jsonl")); err != nil || len(again) != 12 || !same(again[5].Advantage, records[5].Advantage) {
-			t.Errorf("%d rescored answers, %v", len(again), err)
-		}
+		again, err := readRecords(f.expand("TMP/again.jsonl"))
+		expect.True(t, err == nil && len(again) == 12 && same(again[5].Advantage, records[5].Advantage), "%d rescored answers, %v", len(again), err)
 	}
 	out := f.must(t, "", "rescore", file, "--reward", "expr:'-length-1'")
 	expect.True(t, strings.Contains(out, "12 completions: 0 rewards and"), "other rewards:\n%s", out)
 	// It detects a changed reward and a file of another kind.
 	f.edit(t, file, `"reward":`, `"reward":1`)
-	if out := f.must(t, "", "rescore", file); !strings.Contains(out, " 11 rewards and") {
-		t.Errorf("a changed reward:\n%s", out)
-	}
+	out = f.must(t, "", "rescore", file)
+	expect.True(t, strings.Contains(out, " 11 rewards and"), "a changed reward:\n%s", out)
 	f.write(t, "TMP/other.jsonl", `{"question": "x"}`+"\n")
 	for args, want := range map[string]string{
 		"rescore TMP/other.jsonl":                      "other.jsonl:1: no step or prompt",
@@ -67,10 +64,8 @@ func TestRescoreLabels(t *testing.T) {
 	f.write(t, "TMP/rows.csv", rows.String())
 	f.must(t, "", strings.Fields("train --dataset TMP/rows.csv --mode rl_only --pretrained-model MODEL --rl-episodes 2 --buffer-size 8 --rl-batch-size 4 --logging-steps 1 --keep-completions -1 --output-dir TMP/out")...)
 	file := f.expand("TMP/out/intent_classifier_rl/logs/completions.jsonl")
-	if out := f.must(t, "", "rescore", file); !strings.Contains(out, "16 completions: 16 rewards and 16 of 16 advantages are unchanged\n") {
-		t.Errorf("rescore:\n%s", out)
-	}
-	if out := f.must(t, "", "rescore", file, "--reward", "expr:'correct+2'"); !strings.Contains(out, "16 completions: 0 rewards and") {
-		t.Errorf("other rewards:\n%s", out)
-	}
+	out := f.must(t, "", "rescore", file)
+	expect.True(t, strings.Contains(out, "16 completions: 16 rewards and 16 of 16 advantages are unchanged\n"), "rescore:\n%s", out)
+	out = f.must(t, "", "rescore", file, "--reward", "expr:'correct+2'")
+	expect.True(t, strings.Contains(out, "16 completions: 0 rewards and"), "other rewards:\n%s", out)
 }

@@ -105,7 +105,7 @@ func TestResumeKnowsInputs(t *testing.T) {
 	code, _, errs := train("--num-steps", "1", "--resume=auto")
 	expect.Require(t, code == 0, "%v", errs)
 	record, err := run.ReadRun(dir)
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	for setting, name := range map[string]string{"dataset": "rows.jsonl", "reward": "judge.sh", "model": "model"} {
 		expect.True(t, record.Inputs[setting][f.expand("TMP/"+name)] != "",
 			"run.json has no sum of %s %s: %v", setting, name, record.Inputs)
@@ -122,12 +122,10 @@ func TestResumeKnowsInputs(t *testing.T) {
 		f.write(t, path, was)
 	}
 	f.write(t, f.expand("TMP/rows.jsonl"), rows.String()+"{\"prompt\": \"One more: \", \"answer\": \"a\"}\n")
-	if code, _, errs := train("--num-steps", "2", "--resume", "--allow-changed", "reward"); code == 0 || !strings.Contains(errs, "--allow-changed dataset") {
-		t.Errorf("another change is allowed: exit code %d, %q", code, errs)
-	}
-	if code, _, errs := train("--num-steps", "2", "--resume", "--allow-changed", "dataset"); code != 0 {
-		t.Errorf("an allowed change: exit code %d, %q", code, errs)
-	}
+	code, _, errs = train("--num-steps", "2", "--resume", "--allow-changed", "reward")
+	expect.True(t, code != 0 && strings.Contains(errs, "--allow-changed dataset"), "another change is allowed: exit code %d, %q", code, errs)
+	code, _, errs = train("--num-steps", "2", "--resume", "--allow-changed", "dataset")
+	expect.True(t, code == 0, "an allowed change: exit code %d, %q", code, errs)
 	inexact := func(setting string) {
 		t.Helper()
 		if record, err = run.ReadRun(dir); err != nil || !slices.ContainsFunc(record.Inexact, func(why string) bool { return strings.HasPrefix(why, setting+": ") }) {
@@ -136,9 +134,8 @@ func TestResumeKnowsInputs(t *testing.T) {
 	}
 	inexact("dataset")
 	f.write(t, f.expand("TMP/judge.sh"), files["judge.sh"]+"# changed\n")
-	if code, _, errs := train("--num-steps", "2", "--resume", "--allow-changed", "reward"); code != 0 {
-		t.Errorf("an allowed change of a finished run: exit code %d, %q", code, errs)
-	}
+	code, _, errs = train("--num-steps", "2", "--resume", "--allow-changed", "reward")
+	expect.True(t, code == 0, "an allowed change of a finished run: exit code %d, %q", code, errs)
 	inexact("reward")
 	must.Do(t, os.Remove(filepath.Join(dir, "config.yaml")))
 	for more, want := range map[string]string{"--seed 7": "--seed: the run in " + dir + " began with 42, not 7", "--allow-changed seed": "seed names no file here"} {
@@ -150,7 +147,6 @@ func TestResumeKnowsInputs(t *testing.T) {
 	delete(all, "config") // as earlier versions wrote it
 	text := must.Get(json.Marshal(all))(t)
 	f.write(t, dir+"/run.json", string(text))
-	if code, _, errs := train("--num-steps", "3", "--resume"); code == 0 || !strings.Contains(errs, "its settings are unknown") {
-		t.Errorf("no settings: exit code %d, %q", code, errs)
-	}
+	code, _, errs = train("--num-steps", "3", "--resume")
+	expect.True(t, code != 0 && strings.Contains(errs, "its settings are unknown"), "no settings: exit code %d, %q", code, errs)
 }

@@ -44,8 +44,7 @@ func TestSandboxCommand(t *testing.T) {
 	} {
 		var out, errors strings.Builder
 		args := append([]string{"rltrain", "sandbox"}, strings.Fields(options)...)
-		if code := app.Run(t.Context(), args, nil, strings.NewReader(""), &out, &errors); code == 0 || !strings.Contains(errors.String(), want) {
-			t.Errorf("%s: exit code %d, %q", options, code, errors.String())
-		}
+		code := app.Run(t.Context(), args, nil, strings.NewReader(""), &out, &errors)
+		expect.True(t, code != 0 && strings.Contains(errors.String(), want), "%s: exit code %d, %q", options, code, errors.String())
 	}
 }

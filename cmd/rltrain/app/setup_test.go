@@ -54,7 +54,7 @@ func TestCommandsNeedLibtorch(t *testing.T) {
 		expect.True(t, code == 1 && strings.Contains(stderr, "no-index"), "%s --yes: exit %d, %q", args, code, stderr)
 	}
 	entries := must.Get(os.ReadDir(f.tmp))(t)
-	expect.True(t, len(entries) == 0, "%s was written", entries[0].Name())
+	expect.True(t, len(entries) == 0, "%v was written", entries)
 	if code, out, stderr := f.rltrain("", "setup"); code != 1 || out != "" || !strings.Contains(stderr, "no-index") {
 		t.Errorf("setup: exit %d, %q, %q", code, out, stderr)
 	}

@@ -87,7 +87,7 @@ func (l lab) interruptTwice(t *testing.T, r recipe, out string) bool {
 		cmd.Stdout = cmd.Stderr // lines about steps, and the answer
 		err = cmd.Start()
 	}
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 	answered := false
 	lines := bufio.NewScanner(pipe)
 	for lines.Scan() {

@@ -64,9 +64,8 @@ func TestText(t *testing.T) {
 			expect.Require(t, err == nil && p.Pooling == test.pooling && slices.Equal(p.Labels, labels),
 				"pooling %q, labels %q: %v", p.Pooling, p.Labels, err)
 			for _, name := range []string{"training_curves.png", "README.md", "adapter_model.safetensors", "checkpoints/checkpoint-2"} {
-				if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
-					t.Error(err)
-				}
+				_, err = os.Stat(filepath.Join(dir, name))
+				expect.True(t, err == nil, "%v", err)
 			}
 			if log := string(readFile(t, filepath.Join(dir, "logs", "training_log.txt"))); !strings.Contains(log, test.log) {
 				t.Errorf("no %q in\n%s", test.log, log)
@@ -88,13 +87,11 @@ func TestText(t *testing.T) {
 			more := slices.Concat(few, strings.Fields("--algorithm ppo --policy "+map[bool]string{true: "score", false: "head"}[test.pooling == policy.PoolScore]),
 				[]string{"--rl-episodes", "1", "--pretrained-model", dir, "--output-dir", out + "_more"})
 			more = drop(more, "--rl-episodes")
-			if code, _, errs := f.rltrain("", append(more, "--rl-episodes", "1")...); code != 0 {
-				t.Errorf("going on: exit code %d: %s", code, errs)
-			}
+			code, _, errs = f.rltrain("", append(more, "--rl-episodes", "1")...)
+			expect.True(t, code == 0, "going on: exit code %d: %s", code, errs)
 			more[slices.Index(more, "--policy")+1] = map[bool]string{false: "score", true: "head"}[test.pooling == policy.PoolScore]
-			if code, _, errs := f.rltrain("", append(more, "--rl-episodes", "1")...); code == 0 || !strings.Contains(errs, "reads texts in another way") {
-				t.Errorf("going on as another kind: exit code %d: %s", code, errs)
-			}
+			code, _, errs = f.rltrain("", append(more, "--rl-episodes", "1")...)
+			expect.True(t, code != 0 && strings.Contains(errs, "reads texts in another way"), "going on as another kind: exit code %d: %s", code, errs)
 		})
 	}
 }

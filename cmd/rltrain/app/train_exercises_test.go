@@ -152,9 +152,8 @@ func TestLongPrompts(t *testing.T) {
 	want := "warning: 1 of 11 training prompts leave no room for 4 new tokens"
 	expect.True(t, strings.Contains(log, want), "no %q in\n%s", want, log)
 	code, _, stderr := f.rltrain("", append(options, "--dataset", "TMP/all.jsonl", "--few-shot", "1")...)
-	if want := "10 of 10 training prompts leave no room for 4 new tokens in the model's 2048 positions: lower --max-new-tokens, or show fewer examples with --few-shot"; code != 1 || !strings.Contains(stderr, want) {
-		t.Errorf("exit code %d, %q; want %q", code, stderr, want)
-	}
+	want = "10 of 10 training prompts leave no room for 4 new tokens in the model's 2048 positions: lower --max-new-tokens, or show fewer examples with --few-shot"
+	expect.True(t, code == 1 && strings.Contains(stderr, want), "exit code %d, %q; want %q", code, stderr, want)
 }
 
 func TestTooManySolutions(t *testing.T) {

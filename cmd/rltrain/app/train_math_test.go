@@ -233,7 +233,6 @@ func TestProblemsEndToEnd(t *testing.T) {
 		expect.True(t, code != 0 && strings.Contains(stderr, test.want),
 			"%v: exit code %d, %q, want %q", test.changed, code, stderr, test.want)
 	}
-	if _, err := os.Stat(f.expand("TMP/wrong/gsm8k_rl")); err == nil {
-		t.Error("a run that failed to start left its folder")
-	}
+	_, err = os.Stat(f.expand("TMP/wrong/gsm8k_rl"))
+	expect.True(t, err != nil, "a run that failed to start left its folder")
 }

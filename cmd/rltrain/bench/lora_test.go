@@ -60,6 +60,6 @@ func TestDPOBenchPrecompute(t *testing.T) {
 		var line struct{ Precompute bool }
 		err := json.Unmarshal(out.Bytes(), &line)
 		expect.Require(t, err == nil, "%v: %s", err, out.String())
-		expect.Same(t, (more != nil), line.Precompute, "%v: %s", more, out.String())
+		expect.Same(t, more != nil, line.Precompute, "%v: %s", more, out.String())
 	}
 }

@@ -108,15 +108,10 @@ func TestAppErrors(t *testing.T) {
 		t.Run(test.args, func(t *testing.T) {
 			out, err := runApp(t, strings.Fields(test.args)...)
 			var usage *UsageError
-			if !errors.As(err, &usage) {
-				t.Fatalf("got %v, want a *UsageError", err)
-			}
-			if exact := !strings.Contains(test.want, " … "); !expect.Names(err, test.want) || exact && err.Error() != test.want {
-				t.Errorf("\n got %s\nwant %s", err, test.want)
-			}
-			if out != "" {
-				t.Errorf("printed %q", out)
-			}
+			expect.Require(t, errors.As(err, &usage), "got %v, want a *UsageError", err)
+			expect.True(t, expect.Names(err, test.want) && (!!strings.Contains(test.want, " … ") || err.Error() == test.want),
+				"\n got %s\nwant %s", err, test.want)
+			expect.Same(t, "", out, "printed")
 		})
 	}
 }
@@ -137,9 +132,7 @@ func TestAppHelp(t *testing.T) {
 		"--help ignored":         "compare",
 	} {
 		got, err := runApp(t, strings.Fields(args)...)
-		if err != nil || !strings.Contains(got, want) {
-			t.Errorf("%s: error %v, no %q in\n%s", args, err, want, got)
-		}
+		expect.True(t, err == nil && strings.Contains(got, want), "%s: error %v, no %q in\n%s", args, err, want, got)
 	}
 }
 
@@ -150,18 +143,15 @@ func TestHelpGolden(t *testing.T) {
 	var differences strings.Builder
 	for _, task := range append([]string{full}, taskNames()...) {
 		short, err := Help(task, false)
-		if n := strings.Count(short, "\n  --"); err != nil || n < 10 || n > 26 {
-			t.Errorf("%s: the short help has %d options, %v", task, n, err)
-		}
+		n := strings.Count(short, "\n  --")
+		expect.True(t, err == nil && n >= 10 && n <= 26, "%s: the short help has %d options, %v", task, n, err)
 		got := must.Get(Help(task, true))(t)
 		if len(known) == 0 {
 			golden(t, "testdata/help_"+full+".txt", got)
 		}
 		differences.WriteString("=== " + task + "\n")
 		for line := range strings.Lines(got) {
-			if len(line) > helpWidth+1 {
-				t.Errorf("line of %d columns: %s", len(line)-1, line)
-			}
+			expect.True(t, len(line) <= helpWidth+1, "line of %d columns: %s", len(line)-1, line)
 			if !known[line] && task != full {
 				differences.WriteString(line)
 			}

@@ -31,8 +31,7 @@ func TestConversations(t *testing.T) {
 			t.Errorf("%+v: %v, %v", c.o, err, other)
 			continue
 		}
-		if data, err := args.MarshalJSON(); err != nil || string(data) != c.args {
-			t.Errorf("%+v: %s, %v; want %s", c.o, data, err, c.args)
-		}
+		data, err := args.MarshalJSON()
+		expect.True(t, err == nil && string(data) == c.args, "%+v: %s, %v; want %s", c.o, data, err, c.args)
 	}
 }

@@ -23,19 +23,15 @@ func TestEveryRunCanBeBuilt(t *testing.T) {
 	for _, d := range envs.Definitions() {
 		for _, ch := range choicesOf(d) {
 			c, err := ch.withRecipe()
-			if err != nil {
-				t.Fatalf("%s, %s, %s: %v", d.Name, ch.mode, ch.algorithm.Name, err)
-			}
+			expect.Require(t, err == nil, "%s, %s, %s: %v", d.Name, ch.mode, ch.algorithm.Name, err)
 			for _, o := range c.set.All() {
 				c.set.Missing(o)
 				isBool := o.Get() == true || o.Get() == false
-				if before, ok := boolean[o.Name]; ok && before != isBool {
-					t.Errorf("%s is a boolean in some runs only", o.Name)
-				}
+				before, ok := boolean[o.Name]
+				expect.True(t, !ok || before == isBool, "%s is a boolean in some runs only", o.Name)
 				boolean[o.Name] = isBool
-				if o.Group == "" || strings.ContainsAny(o.Name, "-. ") {
-					t.Errorf("%s: the group is missing, or the name is not snake_case", o.Name)
-				}
+				expect.True(t, o.Group != "" && !strings.ContainsAny(o.Name, "-. "),
+					"%s: the group is missing, or the name is not snake_case", o.Name)
 			}
 		}
 	}
@@ -58,9 +54,7 @@ func TestRecipesSayWhatDiffers(t *testing.T) {
 					differs = differs || e.value.Text != yamlValue(o.Default())
 				}
 			}
-			if !known || !differs {
-				t.Errorf("%v: known %v, another value than the default %v", e.source, known, differs)
-			}
+			expect.True(t, known && differs, "%v: known %v, another value than the default %v", e.source, known, differs)
 		}
 	}
 }
@@ -93,17 +87,13 @@ func TestPretrainedGolden(t *testing.T) {
 		}
 		c := load(append(args, "--model", "smollm2")...)
 		golden(t, "testdata/pretrained_"+d.Name+".yaml", string(c.YAML()))
-		if got := c.Text("lora_target_modules"); got != "[all-linear]" {
-			t.Errorf("%s: an adapter on %s", d.Name, got)
-		}
+		expect.Same(t, "[all-linear]", c.Text("lora_target_modules"), "%s: an adapter on", d.Name)
 		again := filepath.Join(t.TempDir(), "config.yaml")
 		must.Do(t, os.WriteFile(again, c.YAML(), 0o644))
-		if diff := Diff(c, load("--config", again)); diff != nil {
-			t.Errorf("%s: read again: %v", d.Name, diff)
-		}
-		if tiny := load(append(args, "--model", TinyModel, "--mode", d.Modes()[0])...); strings.Contains(string(tiny.YAML()), "all-linear") {
-			t.Errorf("%s: settings of a pretrained model for tiny", d.Name)
-		}
+		diff := Diff(c, load("--config", again))
+		expect.True(t, diff == nil, "%s: read again: %v", d.Name, diff)
+		expect.True(t, !strings.Contains(string(load(append(args, "--model", TinyModel, "--mode", d.Modes()[0])...).YAML()), "all-linear"),
+			"%s: settings of a pretrained model for tiny", d.Name)
 	}
 }
 
@@ -113,9 +103,8 @@ func TestPretrainedPolicy(t *testing.T) {
 	must.Do(t, os.WriteFile(filepath.Join(adapter, "adapter_config.json"), []byte("{}"), 0o644))
 	for dir, want := range map[string]string{adapter: "8", full: "64"} {
 		c := must.Get(Load([]string{"--task", "sum_digits", "--mode", "rl_only", "--pretrained-model", dir}, nil))(t)
-		if got := c.Text("prompts_per_step"); got != want {
-			t.Errorf("%s prompts a step, want %s", got, want)
-		}
+		got := c.Text("prompts_per_step")
+		expect.True(t, got == want, "%s prompts a step, want %s", got, want)
 	}
 }
 
@@ -132,9 +121,8 @@ func TestAliasesPointAtKeys(t *testing.T) {
 	known := everything().boolean
 	for _, a := range aliases {
 		for _, key := range []string{a.key, a.replay, a.pairs, a.oneStage, a.also} {
-			if _, ok := known[key]; !ok && key != "" {
-				t.Errorf("alias %s: no key %s", a.name, key)
-			}
+			_, ok := known[key]
+			expect.True(t, ok || key == "", "alias %s: no key %s", a.name, key)
 		}
 		if _, ok := known[a.name]; ok || a.key == "" && ruleOf(a.name) == nil && a.inert == "" && a.name != accumulation {
 			t.Errorf("alias %s is a key, or has no key", a.name)
@@ -142,9 +130,8 @@ func TestAliasesPointAtKeys(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for _, r := range rules {
-		if _, ok := known[r.name]; ok || seen[r.name] {
-			t.Errorf("%s has a rule and is a key, or has two rules", r.name)
-		}
+		_, ok := known[r.name]
+		expect.True(t, !ok && !seen[r.name], "%s has a rule and is a key, or has two rules", r.name)
 		seen[r.name] = true
 	}
 	for name := range known {
@@ -154,9 +141,8 @@ func TestAliasesPointAtKeys(t *testing.T) {
 	}
 	for name, others := range ofTheStage {
 		for _, key := range append(others, name) {
-			if _, ok := known[key]; !ok {
-				t.Errorf("%s: no key %s", name, key)
-			}
+			_, ok := known[key]
+			expect.True(t, ok, "%s: no key %s", name, key)
 		}
 	}
 }
@@ -180,12 +166,8 @@ func TestAdviceNamesOptions(t *testing.T) {
 // TestEveryOptionOfTRLHasAMeaning: each is an option here, sets one, or has a rule.
 func TestEveryOptionOfTRLHasAMeaning(t *testing.T) {
 	list, _ := trlOptions()
-	if len(list) < 240 {
-		t.Errorf("%d options", len(list))
-	}
+	expect.True(t, len(list) >= 240, "%d options", len(list))
 	for _, o := range list {
-		if o.here() == "" || !isName(o.name) {
-			t.Errorf("%s of TRL is unknown", o.name)
-		}
+		expect.True(t, o.here() != "" && isName(o.name), "%s of TRL is unknown", o.name)
 	}
 }

@@ -208,13 +208,10 @@ func TestUsageErrors(t *testing.T) {
 				test.args = append(test.args, "--config=c.yaml")
 			}
 			_, err := Load(test.args, strings.Fields(test.env))
-			if exact := !strings.Contains(test.want, " … "); !expect.Names(err, test.want) || exact && err.Error() != test.want {
-				t.Errorf("\n got %s\nwant %s", err, test.want)
-			}
+			expect.True(t, expect.Names(err, test.want) && (!!strings.Contains(test.want, " … ") || err.Error() == test.want),
+				"\n got %s\nwant %s", err, test.want)
 			var usage *UsageError
-			if !errors.As(err, &usage) {
-				t.Errorf("%T is not a *UsageError", err)
-			}
+			expect.True(t, errors.As(err, &usage), "%T is not a *UsageError", err)
 		})
 	}
 }
@@ -222,7 +219,6 @@ func TestUsageErrors(t *testing.T) {
 func TestOversizedFile(t *testing.T) {
 	inFolder(t, strings.Repeat("#", maxFileSize+1))
 	_, err := Load([]string{"--config=c.yaml"}, nil)
-	if want := "c.yaml: configuration files are limited to 262144 bytes"; err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
+	want := "c.yaml: configuration files are limited to 262144 bytes"
+	expect.True(t, err != nil && err.Error() == want, "got %v, want %s", err, want)
 }

@@ -179,9 +179,7 @@ func TestRecipeOfOneLoss(t *testing.T) {
 		"--algorithm grpo --beta 0.1": "0.1",
 	} {
 		c := must.Get(Load(strings.Fields("--task gsm8k --dataset d "+args), nil))(t)
-		if got := c.Text("kl_coef"); got != want {
-			t.Errorf("%s: kl_coef %s, want %s", args, got, want)
-		}
+		expect.Same(t, want, c.Text("kl_coef"), "%s: kl_coef", args)
 	}
 }
 
@@ -208,9 +206,8 @@ func TestFlagBeatsVariableForTheFile(t *testing.T) {
 	inFolder(t, "epochs: 11\n")
 	must.Do(t, os.WriteFile("other.yaml", []byte("epochs: 12\n"), 0o644))
 	got := must.Get(Load([]string{"--config=other.yaml"}, []string{"RLTRAIN_CONFIG=c.yaml"}))(t)
-	if got.Supervised.Epochs != 12 || got.General.ConfigFile != "other.yaml" {
-		t.Errorf("epochs %d from %s, want 12 from other.yaml", got.Supervised.Epochs, got.General.ConfigFile)
-	}
+	expect.True(t, got.Supervised.Epochs == 12 && got.General.ConfigFile == "other.yaml",
+		"epochs %d from %s, want 12 from other.yaml", got.Supervised.Epochs, got.General.ConfigFile)
 }
 
 func TestSkippedSections(t *testing.T) {
@@ -241,18 +238,15 @@ func TestErrorfBlamesTheSource(t *testing.T) {
 		"reward": "c.yaml:3:5: classifier.rl_training.reward_metric: unknown f2",
 		"model":  "--model: unknown f2",
 	} {
-		if got := c.Errorf(key, "unknown %s", "f2").Error(); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		expect.Same(t, want, c.Errorf(key, "unknown %s", "f2").Error(), "Errorf")
 	}
 }
 
 func TestMissingConfigFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "none.yaml")
 	_, err := Load([]string{"--config", path}, nil)
-	if want := "reading the configuration: open " + path + ": no such file or directory"; err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
+	want := "reading the configuration: open " + path + ": no such file or directory"
+	expect.True(t, err != nil && err.Error() == want, "got %v, want %s", err, want)
 }
 
 // TestRouterAlgorithms reads a router's file, whose RL section has every setting whatever the algorithm.
@@ -277,7 +271,5 @@ func TestRouterAlgorithms(t *testing.T) {
 }
 
 func TestRewardTimeIsInSeconds(t *testing.T) {
-	if got := (RewardTime{Timeout: 1.5}).Limit(); got != 1500*time.Millisecond {
-		t.Errorf("1.5 s are %v", got)
-	}
+	expect.Same(t, 1500*time.Millisecond, (RewardTime{Timeout: 1.5}).Limit(), "1.5 s")
 }

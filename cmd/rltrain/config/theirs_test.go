@@ -119,9 +119,8 @@ func TestForeignErrors(t *testing.T) {
 	} {
 		t.Run(test.want, func(t *testing.T) {
 			inFolder(t, test.yaml)
-			if _, err := Load(strings.Fields(test.command), nil); !expect.Names(err, test.want) {
-				t.Errorf("\n got %v\nwant %s", err, test.want)
-			}
+			_, err := Load(strings.Fields(test.command), nil)
+			expect.True(t, expect.Names(err, test.want), "\n got %v\nwant %s", err, test.want)
 		})
 	}
 }
@@ -132,9 +131,7 @@ func TestTRLDefaults(t *testing.T) {
 	load := func(command string) *Config {
 		t.Helper()
 		c, err := Load(strings.Fields(command), nil)
-		if err != nil {
-			t.Fatalf("%s: %v", command, err)
-		}
+		expect.Require(t, err == nil, "%s: %v", command, err)
 		return c
 	}
 	for command, want := range map[string]string{
@@ -149,14 +146,11 @@ func TestTRLDefaults(t *testing.T) {
 	} {
 		c := load(command + " --defaults trl")
 		for name, value := range pairs(want) {
-			if got := yamlValue(c.set.Find(name).Get()); got != value {
-				t.Errorf("%s: %s is %s, want %s", command, name, got, value)
-			}
+			expect.Same(t, value, yamlValue(c.set.Find(name).Get()), "%s: %s", command, name)
 		}
 		inFolder(t, string(c.YAML()))
-		if diff := Diff(c, load("--config c.yaml")); diff != nil {
-			t.Errorf("%s: read again: %v", command, diff)
-		}
+		diff := Diff(c, load("--config c.yaml"))
+		expect.True(t, diff == nil, "%s: read again: %v", command, diff)
 	}
 	for command, want := range map[string][]string{
 		"--task chat --dataset_name d --model m":                                                            {"differs from TRL's SFTConfig: ", "learning_rate 0.0002 (2.0e-05)", "tuning lora (full)", "lr_scheduler_type cosine (linear)", "--defaults trl takes theirs"},
@@ -166,17 +160,11 @@ func TestTRLDefaults(t *testing.T) {
 	} {
 		notes := strings.Join(load(command).Notes(), "\n")
 		for _, part := range want {
-			if !strings.Contains(notes, part) {
-				t.Errorf("%s: %q is missing in the notes %q", command, part, notes)
-			}
+			expect.True(t, strings.Contains(notes, part), "%s: %q is missing in the notes %q", command, part, notes)
 		}
-		if want == nil && notes != "" {
-			t.Errorf("%s: notes %q", command, notes)
-		}
+		expect.True(t, want != nil || notes == "", "%s: notes %q", command, notes)
 		for _, wrong := range []string{"reduction auto", "advantage_scale auto", "defaults rltrain"} {
-			if strings.Contains(notes, wrong) {
-				t.Errorf("%s: %q in the notes %q", command, wrong, notes)
-			}
+			expect.True(t, !strings.Contains(notes, wrong), "%s: %q in the notes %q", command, wrong, notes)
 		}
 	}
 }
@@ -185,9 +173,7 @@ func TestTRLDefaults(t *testing.T) {
 func TestRewardFunctionsAreRewards(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(rewardFunctions)) {
 		_, err := Load([]string{"--task", "prompts", "--algorithm", "grpo", "--dataset", "d", "--reward_funcs", name}, nil)
-		if (err == nil) != (rewardFunctions[name] != "") {
-			t.Errorf("%s: %v", name, err)
-		}
+		expect.Same(t, rewardFunctions[name] != "", err == nil, "%s: %v", name, err)
 	}
 }
 
@@ -201,9 +187,8 @@ func FuzzArguments(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, line string) {
 		args := slices.DeleteFunc(strings.Fields(line), func(a string) bool { return strings.Contains(a, "config") })
-		if _, err := Load(args, nil); err != nil && strings.ContainsAny(err.Error(), "\n\r") {
-			t.Errorf("error of several lines: %q", err)
-		}
+		_, err := Load(args, nil)
+		expect.True(t, err == nil || !strings.ContainsAny(err.Error(), "\n\r"), "error of several lines: %q", err)
 	})
 }
 
@@ -211,13 +196,11 @@ func FuzzArguments(f *testing.F) {
 func TestTableOfTRL(t *testing.T) {
 	data := must.Get(os.ReadFile("trl.tsv"))(t)
 	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
-	if got := strings.Split(lines[0], "\t")[2:]; !slices.Equal(got, trlColumns) {
-		t.Errorf("columns %v, want %v", got, trlColumns)
-	}
+	got := strings.Split(lines[0], "\t")[2:]
+	expect.True(t, slices.Equal(got, trlColumns), "columns %v, want %v", got, trlColumns)
 	for _, line := range lines {
-		if n := strings.Count(line, "\t"); n != len(trlColumns)+1 {
-			t.Errorf("%d cells: %s", n+1, line)
-		}
+		n := strings.Count(line, "\t")
+		expect.Same(t, len(trlColumns)+1, n, "%d cells: %s", n+1, line)
 	}
 }
 

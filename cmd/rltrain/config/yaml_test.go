@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
@@ -25,22 +23,17 @@ func TestYAMLRoundTrip(t *testing.T) {
 		first := must.Get(Load(args, nil))(t)
 		inFolder(t, string(first.YAML()))
 		second, err := Load([]string{"--config=c.yaml"}, nil)
-		if err != nil {
-			t.Fatalf("%v: %v\n%s", args, err, first.YAML())
-		}
+		expect.Require(t, err == nil, "%v: %v\n%s", args, err, first.YAML())
 		second.General.ConfigFile = ""
-		if diff := cmp.Diff(values(first), values(second)); diff != "" {
-			t.Errorf("%v (-first +second)\n%s", args, diff)
-		}
+		expect.Equal(t, values(first), values(second), args)
 	}
 }
 
 func TestYAMLOfRouterFileIsComplete(t *testing.T) {
 	inFolder(t, strings.NewReplacer("ENABLED", "false", "*any", "any").Replace(routerFile))
 	c := must.Get(Load([]string{"--config=c.yaml"}, nil))(t)
-	if bytes.Contains(c.YAML(), []byte("update_epochs")) {
-		t.Errorf("settings of the switched-off stage are written:\n%s", c.YAML())
-	}
+	expect.True(t, !bytes.Contains(c.YAML(), []byte("update_epochs")),
+		"settings of the switched-off stage are written:\n%s", c.YAML())
 }
 
 func TestYAMLGolden(t *testing.T) {
@@ -125,9 +118,7 @@ func TestDiff(t *testing.T) {
 	expect.Equal(t, want, Diff(a, load("--epochs=4", "--reward=f1")))
 	modes := Diff(load("--mode=supervised", "--epochs=3"), load("--mode=rl_only", "--pretrained-model=m", "--target-kl=0.02"))
 	for _, d := range []Difference{{"mode", "supervised", "rl_only", false}, {"pretrained_model", `""`, "m", false}, {"epochs", "3", "", false}, {"target_kl", "", "0.02", false}} {
-		if !strings.Contains(diffText(modes), diffText([]Difference{d})) {
-			t.Errorf("%v is missing in %v", d, modes)
-		}
+		expect.True(t, strings.Contains(diffText(modes), diffText([]Difference{d})), "%v is missing in %v", d, modes)
 	}
 }
 
@@ -153,18 +144,12 @@ func FuzzLoadYAML(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := loadBytes(data)
 		if err != nil {
-			if strings.ContainsAny(err.Error(), "\n\r") {
-				t.Errorf("error of several lines: %q", err)
-			}
+			expect.True(t, !strings.ContainsAny(err.Error(), "\n\r"), "error of several lines: %q", err)
 			return
 		}
 		again, err := loadBytes(c.YAML())
-		if err != nil {
-			t.Fatalf("%v in\n%s", err, c.YAML())
-		}
-		if diff := cmp.Diff(values(c), values(again)); diff != "" {
-			t.Errorf("(-first +second)\n%s", diff)
-		}
+		expect.Require(t, err == nil, "%v in\n%s", err, c.YAML())
+		expect.Equal(t, values(c), values(again))
 	})
 }
 

@@ -331,9 +331,8 @@ func TestDefaults(t *testing.T) {
 	expect.True(t, slices.Equal(got, greedy), "without fields: %v, want %v", got, greedy)
 	own := ids(`,"top_k":0`)
 	expect.True(t, !slices.Equal(own, greedy), "a request's own top_k changes nothing")
-	if got := ids(`,"logprobs":2`); !slices.Equal(got, own) {
-		t.Errorf("with alternatives: %v, want %v", got, own)
-	}
+	got = ids(`,"logprobs":2`)
+	expect.True(t, slices.Equal(got, own), "with alternatives: %v, want %v", got, own)
 	chat := func(more string) []int32 {
 		return s.complete(t, "/v1/chat/completions", `{"model":"tiny","messages":[{"role":"user","content":"ab"}],"max_tokens":12,"return_token_ids":true,"seed":3`+more+`}`).Choices[0].IDs
 	}
@@ -361,7 +360,6 @@ func TestContentParts(t *testing.T) {
 		got := s.complete(t, "/v1/chat/completions", `{"model":"tiny","max_tokens":1,`+body+`}`).Usage.Prompt
 		expect.True(t, got == want, "%s: %d tokens, want %d", body, got, want)
 	}
-	if status, text := s.ask(t, "/v1/chat/completions", `{"model":"tiny","messages":[{"role":"user","content":"a"}],"chat_template_kwargs":[1]}`); status != http.StatusBadRequest || !strings.Contains(text, "chat_template_kwargs") {
-		t.Errorf("%d, %s", status, text)
-	}
+	status, text := s.ask(t, "/v1/chat/completions", `{"model":"tiny","messages":[{"role":"user","content":"a"}],"chat_template_kwargs":[1]}`)
+	expect.True(t, status == http.StatusBadRequest && strings.Contains(text, "chat_template_kwargs"), "%d, %s", status, text)
 }

@@ -49,9 +49,8 @@ func TestToolsAreInThePrompt(t *testing.T) {
 		}
 		text := must.Get(json.Marshal(c.prompt + c.forced))(t)
 		same := s.complete(t, "/v1/completions", fmt.Sprintf(`{"model":"tiny","prompt":%s,"add_special_tokens":false,"max_tokens":4,"seed":3}`, text))
-		if got.Choices[0].Message.Content != c.forced+same.Choices[0].Text {
-			t.Errorf("%s: %q, the model continues %q by %q", c.fields, got.Choices[0].Message.Content, c.prompt+c.forced, same.Choices[0].Text)
-		}
+		expect.Same(t, c.forced+same.Choices[0].Text, got.Choices[0].Message.Content,
+			"%s: %q, the model continues %q by %q", c.fields, got.Choices[0].Message.Content, c.prompt+c.forced, same.Choices[0].Text)
 	}
 	for value, want := range map[string]bool{"null": false, "true": false, "false": true} {
 		var q chatBody

@@ -36,9 +36,8 @@ func TestTrialTakesTheHeaviestStep(t *testing.T) {
 				expect.True(t, last == 15999, "%s: the last action is %d, want the sample's last", name, last)
 			}
 		}
-		if source.samples != 8 || source.longest != 16000 || source.tokens != 8*16000 {
-			t.Errorf("%s: the step has %d samples with %d tokens, the longest %d; want those before the cut", name, source.samples, source.tokens, source.longest)
-		}
+		expect.True(t, source.samples == 8 && source.longest == 16000 && source.tokens == 8*16000,
+			"%s: the step has %d samples with %d tokens, the longest %d; want those before the cut", name, source.samples, source.tokens, source.longest)
 	}
 }
 

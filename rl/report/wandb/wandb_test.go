@@ -47,7 +47,7 @@ func get[T any](v T, err error) T {
 
 func check(t *testing.T, err error) {
 	t.Helper()
-	expect.Require(t, err == nil, "%v", err)
+	must.Do(t, err)
 }
 
 func TestRunResumesAtItsCheckpoint(t *testing.T) {
@@ -79,9 +79,8 @@ func TestRunResumesAtItsCheckpoint(t *testing.T) {
 	saved.Offset = int64(len(data)) + 1
 	_, err := OpenAt(dir, saved)
 	expect.True(t, err != nil, "a file that is shorter than its checkpoint is taken")
-	if _, err := Create(dir, Run{ID: "../x", Started: noon}); err == nil {
-		t.Error("an id that leads out of the folder is taken")
-	}
+	_, err = Create(dir, Run{ID: "../x", Started: noon})
+	expect.True(t, err != nil, "an id that leads out of the folder is taken")
 }
 
 // TestRecordsAcrossBlocks ends records at and near block boundaries.

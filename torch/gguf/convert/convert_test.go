@@ -71,7 +71,7 @@ func TestWriteFolder(t *testing.T) {
 		if err == nil {
 			err = json.Unmarshal(data, &fields)
 		}
-		expect.Require(t, err == nil, "%v", err)
+		must.Do(t, err)
 		return fields
 	}
 	config := read("config.json")

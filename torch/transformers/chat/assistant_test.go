@@ -82,9 +82,8 @@ func TestRenderAssistantMarked(t *testing.T) {
 		with := must.Get(templates.RenderAssistant(messages, chat.Options{}))(t)
 		bare := must.Get(chat.Parse("bare", strings.NewReplacer("{% generation %}", "", "{% endgeneration %}", "").Replace(of)))(t)
 		without, err := bare.RenderAssistant(messages, chat.Options{})
-		if diff := cmp.Diff(with, without); diff != "" || err != nil {
-			t.Errorf("%s: %v, %s", name, err, diff)
-		}
+		diff := cmp.Diff(with, without)
+		expect.True(t, diff == "" && err == nil, "%s: %v, %s", name, err, diff)
 	}
 	whole := must.Get(chat.Parse("header", strings.Replace(marked, "<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}", "{% if m.role == 'assistant' %}{% generation %}<assistant>", 1)))(t)
 	out, err := whole.RenderAssistant(messages[:2], chat.Options{})
@@ -101,8 +100,7 @@ func TestRenderAssistantRefuses(t *testing.T) {
 		`{{ messages | length }}`: "message 2: the chat template writes",
 	} {
 		templates := must.Get(chat.Parse("template", text))(t)
-		if out, err := templates.RenderAssistant(messages, chat.Options{}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, %v, want %q", text, out, err, want)
-		}
+		out, err := templates.RenderAssistant(messages, chat.Options{})
+		expect.True(t, err != nil && strings.Contains(err.Error(), want), "%s: %v, %v, want %q", text, out, err, want)
 	}
 }

@@ -79,14 +79,10 @@ func checkChat(t *testing.T, c chatCase) {
 	templates := must.Get(chat.Parse("case", c.Template))(t)
 	got, err := templates.Render(c.Messages, c.options(t))
 	if c.Text == nil {
-		if err == nil {
-			t.Errorf("no error, but %q", got.Text)
-		}
+		expect.True(t, err != nil, "no error, but %q", got.Text)
 		return
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	expect.Equal(t, *c.Text, got.Text)
 	spans := [][2]int{}
 	for _, s := range got.Generated {

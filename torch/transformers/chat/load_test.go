@@ -54,9 +54,7 @@ func TestLoad(t *testing.T) {
 			}
 			templates := must.Get(Load(dir))(t)
 			out, err := templates.Render([]Message{NewMessage("user", "x")}, tt.options)
-			if err != nil || out.Text != tt.want {
-				t.Errorf("%q, %v, want %q of %v", out.Text, err, tt.want, templates.Names())
-			}
+			expect.True(t, err == nil && out.Text == tt.want, "%q, %v, want %q of %v", out.Text, err, tt.want, templates.Names())
 		})
 	}
 }
@@ -80,9 +78,8 @@ func TestLoadRefuses(t *testing.T) {
 		expect.Failure(Load(folder(t, tt.files)))(t, tt.want)
 	}
 	for _, files := range []map[string]string{{}, {"tokenizer_config.json": "{}"}, {"tokenizer_config.json": `{"chat_template":[]}`}} {
-		if _, err := Load(folder(t, files)); !errors.Is(err, ErrNone) {
-			t.Errorf("%v: %v", files, err)
-		}
+		_, err := Load(folder(t, files))
+		expect.True(t, errors.Is(err, ErrNone), "%v: %v", files, err)
 	}
 }
 
@@ -118,7 +115,5 @@ func TestMessage(t *testing.T) {
 	expect.Error(t, m.UnmarshalJSON([]byte(`["x"]`)), "a message is a JSON object")
 	deep := `{"role":"user","content":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + "}"
 	expect.Error(t, m.UnmarshalJSON([]byte(deep)), "nests more than 500 deep")
-	if (Message{}).Role() != "" || (Message{}).seen().Len() != 0 {
-		t.Error("the zero message is not empty")
-	}
+	expect.True(t, (Message{}).Role() == "" && (Message{}).seen().Len() == 0, "the zero message is not empty")
 }

@@ -102,13 +102,11 @@ func TestErrorsNameTheLine(t *testing.T) {
 	for _, tt := range tests {
 		_, err := render(tt.template, variables)
 		e, ok := err.(*Error)
-		if !ok || e.Line != tt.line || !strings.Contains(e.Error(), tt.want) || strings.Contains(e.Error(), "\n") {
-			t.Errorf("%q: %v, want line %d: %s", tt.template, err, tt.line, tt.want)
-		}
+		expect.True(t, ok && e.Line == tt.line && strings.Contains(e.Error(), tt.want) && !strings.Contains(e.Error(), "\n"),
+			"%q: %v, want line %d: %s", tt.template, err, tt.line, tt.want)
 		var raised *Raised
-		if errors.As(err, &raised) != strings.Contains(tt.template, "raise_exception") {
-			t.Errorf("%q: %v is raised by the template: %t", tt.template, err, raised != nil)
-		}
+		expect.Same(t, strings.Contains(tt.template, "raise_exception"), errors.As(err, &raised),
+			"%q: %v is raised by the template: %t", tt.template, err, raised != nil)
 	}
 }
 
@@ -148,9 +146,8 @@ func TestLimits(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if out, err := render(tt.template, NewDict()); err == nil {
-				t.Errorf("no error, but %d bytes", len(out.Text))
-			}
+			out, err := render(tt.template, NewDict())
+			expect.True(t, err != nil, "no error, but %d bytes", len(out.Text))
 		})
 	}
 }
@@ -158,9 +155,8 @@ func TestLimits(t *testing.T) {
 func TestClock(t *testing.T) {
 	parsed := must.Get(Parse("{% if dated %}{{ strftime_now('%Y') }}{% endif %}"))(t)
 	d := NewDict()
-	if _, err := parsed.Render(d, time.Time{}); err != nil {
-		t.Errorf("a clock that is not read: %v", err)
-	}
+	_, err := parsed.Render(d, time.Time{})
+	expect.True(t, err == nil, "a clock that is not read: %v", err)
 	d.Set("dated", true)
 	expect.Failure(parsed.Render(d, time.Time{}))(t, "asks for the time")
 }
@@ -176,9 +172,8 @@ func TestParseJSON(t *testing.T) {
 	d := NewDict()
 	d.Set("v", v)
 	out, err := render("{{ v | tojson }}", d)
-	if want := `{"z": {"b": true}, "a": [1.0, 100.0, 0, 12345678901234567890, null, "é"]}`; err != nil || out.Text != want {
-		t.Errorf("%s, %v, want %s", out.Text, err, want)
-	}
+	want := `{"z": {"b": true}, "a": [1.0, 100.0, 0, 12345678901234567890, null, "é"]}`
+	expect.True(t, err == nil && out.Text == want, "%s, %v, want %s", out.Text, err, want)
 	for _, bad := range []string{"", "{", "[1", `{"a"`, "1 2", "nul", strings.Repeat("[", 100000)} {
 		if v, err := ParseJSON([]byte(bad)); err == nil {
 			t.Errorf("%.20q: %v", bad, v)
@@ -196,9 +191,8 @@ func FuzzRender(f *testing.F) {
 		out, err := render(template, variables)
 		if err == nil {
 			for _, s := range out.Generated {
-				if s.Start < 0 || s.End < s.Start || s.End > len(out.Text) {
-					t.Errorf("span %v of %d bytes", s, len(out.Text))
-				}
+				expect.True(t, s.Start >= 0 && s.End >= s.Start && s.End <= len(out.Text),
+					"span %v of %d bytes", s, len(out.Text))
 			}
 		} else if _, ok := err.(*Error); !ok {
 			t.Errorf("%T: %v", err, err)
@@ -219,9 +213,8 @@ func FuzzParseJSON(f *testing.F) {
 		if err != nil {
 			return // a number that JSON lacks, or depth
 		}
-		if _, err := ParseJSON([]byte(out.Text)); err != nil && !strings.Contains(out.Text, "Infinity") {
-			t.Errorf("%s: %v", out.Text, err)
-		}
+		_, err = ParseJSON([]byte(out.Text))
+		expect.True(t, err == nil || strings.Contains(out.Text, "Infinity"), "%s: %v", out.Text, err)
 	})
 }
 
@@ -233,7 +226,5 @@ func TestLongIntegers(t *testing.T) {
 	d.Set("v", v)
 	got, err := parsed.Render(d, clock)
 	const want = `{"a": 12345678901234567890123, "b": -12345678901234567890123, "c": 12345678901234567890123, "d": 1e+30} 12345678901234567890123 True False True True False`
-	if err != nil || got.Text != want {
-		t.Errorf("%q, %v; want %q", got.Text, err, want)
-	}
+	expect.True(t, err == nil && got.Text == want, "%q, %v; want %q", got.Text, err, want)
 }

@@ -70,9 +70,7 @@ func TestExpansion(t *testing.T) {
 	} {
 		var value any
 		must.Do(t, json.Unmarshal([]byte(part), &value))
-		if got := must.Get(expansion(value))(t); got != want {
-			t.Errorf("%s: %v, want %v", part, got, want)
-		}
+		expect.Same(t, want, must.Get(expansion(value))(t), "%s", part)
 	}
 }
 
@@ -93,25 +91,20 @@ func TestLongTexts(t *testing.T) {
 	expect.Failure(tok.EncodeRaw(long, false))(t, "the text has 17825792 bytes, more than the 4194304")
 	want := must.Get(tok.EncodeRaw(long[:1<<12], false))(t)
 	ids, spans, err := tok.EncodeStart(long, 100)
-	if err != nil || !cmp.Equal(want[:100], ids) || len(spans) != 100 {
-		t.Errorf("%v, %d spans, %v", ids, len(spans), err)
-	}
+	expect.True(t, err == nil && cmp.Equal(want[:100], ids) && len(spans) == 100, "%v, %d spans, %v", ids, len(spans), err)
 	if ids, cut, err := tok.Encode(long, 100); err != nil || !cut || !cmp.Equal(want[:100], ids) {
 		t.Errorf("%v, %t, %v", ids, cut, err)
 	}
-	if _, _, err := tok.EncodeStart(long+"\xff", 100); err == nil {
-		t.Error("invalid UTF-8 far after the requested tokens is accepted")
-	}
+	_, _, err = tok.EncodeStart(long+"\xff", 100)
+	expect.True(t, err != nil, "invalid UTF-8 far after the requested tokens is accepted")
 	spaces := strings.Repeat(" ", 11_000_000)
 	split := load(t, writeDir(t, map[string]string{"tokenizer.json": splitting(t, published["llama3"])}))
-	if _, _, err := split.EncodeStart(spaces, 512); err == nil || !strings.Contains(err.Error(), "bytes, more than the") {
-		t.Error(err)
-	}
+	_, _, err = split.EncodeStart(spaces, 512)
+	expect.True(t, err != nil && strings.Contains(err.Error(), "bytes, more than the"), "%v", err)
 	// If backtracking grows with the square of a text's length, far shorter texts are too long.
 	square := load(t, writeDir(t, map[string]string{"tokenizer.json": splitting(t, `a*a*b`)}))
-	if _, err := square.EncodeRaw(strings.Repeat("a", 1000), false); err != nil {
-		t.Error(err)
-	}
+	_, err = square.EncodeRaw(strings.Repeat("a", 1000), false)
+	expect.True(t, err == nil, "%v", err)
 	expect.Failure(square.EncodeRaw(strings.Repeat("a", 10_000), false))(t, "the text has 10000 bytes, more than the ")
 }
 
@@ -129,20 +122,16 @@ func TestStartIsThatOfTheWhole(t *testing.T) {
 			}
 			text, n := b.String(), 5+rng.IntN(300)
 			whole, spans, err := right.EncodeSpans(text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			ids, places, err := right.EncodeStart(text, n)
-			if err != nil || !cmp.Equal(whole[:n], ids) || !cmp.Equal(spans[:n], places) {
-				t.Fatalf("%s: the first %d tokens differ from those of the full text: %v", dir, n, err)
-			}
+			expect.Require(t, err == nil && cmp.Equal(whole[:n], ids) && cmp.Equal(spans[:n], places),
+				"%s: the first %d tokens differ from those of the full text: %v", dir, n, err)
 			full := must.Get(left.EncodeRaw(text, true))(t)
 			ids, cut, err := left.Encode(text, n)
 			own := n - left.before - left.after
 			last := full[len(full)-left.after-own : len(full)-left.after]
-			if err != nil || !cut || !cmp.Equal(last, ids[left.before:n-left.after]) {
-				t.Fatalf("%s: the last %d tokens differ from those of the full text: %v", dir, n, err)
-			}
+			expect.Require(t, err == nil && cut && cmp.Equal(last, ids[left.before:n-left.after]),
+				"%s: the last %d tokens differ from those of the full text: %v", dir, n, err)
 		}
 	}
 }

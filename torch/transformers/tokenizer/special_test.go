@@ -76,9 +76,8 @@ func TestSpecialTokens(t *testing.T) {
 			if id, ok := tok.SpecialID("eos_token"); tt.named["eos_token"] != "" && (!ok || id != tok.vocab.ids[tt.named["eos_token"]]) {
 				t.Errorf("eos_token is %d, %t", id, ok)
 			}
-			if _, ok := tok.SpecialID("nope_token"); ok {
-				t.Error("there is a nope_token")
-			}
+			_, ok := tok.SpecialID("nope_token")
+			expect.True(t, !ok, "there is a nope_token")
 		})
 	}
 }
@@ -112,41 +111,31 @@ func TestSpecialTokensRefused(t *testing.T) {
 func TestEncodeRawRefuses(t *testing.T) {
 	digits := map[string]any{"type": "WordLevel", "unk_token": "?", "vocab": map[string]any{"1": 0, "2": 1}}
 	tok := load(t, change(t, "characters", map[string]map[string]any{"tokenizer.json": {"model": digits, "added_tokens": []any{}}, "tokenizer_config.json": {"eos_token": nil, "pad_token": nil, "unk_token": nil}}))
-	if ids, err := tok.EncodeRaw("21", true); err != nil || !cmp.Equal([]int32{1, 0}, ids) {
-		t.Errorf("ids %v, %v", ids, err)
-	}
+	ids, err := tok.EncodeRaw("21", true)
+	expect.True(t, err == nil && cmp.Equal([]int32{1, 0}, ids), "ids %v, %v", ids, err)
 	for text, want := range map[string]string{"2x": "cannot encode", "a\x00": "NUL byte at byte 1", "\xff": "not valid UTF-8 at byte 0"} {
-		if ids, err := tok.EncodeRaw(text, false); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, %v, want %q", text, ids, err, want)
-		}
-		if _, _, err := tok.EncodeSpans(text); err == nil {
-			t.Errorf("%q has spans", text)
-		}
+		ids, err := tok.EncodeRaw(text, false)
+		expect.True(t, err != nil && strings.Contains(err.Error(), want), "%q: %v, %v, want %q", text, ids, err, want)
+		_, _, err = tok.EncodeSpans(text)
+		expect.True(t, err != nil, "%q has spans", text)
 	}
 	blank := load(t, wordpiece)
-	if ids, err := blank.EncodeRaw(" \t", false); err != nil || len(ids) != 0 {
-		t.Errorf("blank text: %v, %v", ids, err)
-	}
+	ids, err = blank.EncodeRaw(" \t", false)
+	expect.True(t, err == nil && len(ids) == 0, "blank text: %v, %v", ids, err)
 }
 
 // LlamaClass reports how texts start.
 func TestLlamaClass(t *testing.T) {
 	for dir, want := range map[string]bool{"llama/first": true, "llama/always": true, "llama/never": true, "llama/mistral": false, "llama/other": false, "bytes": false} {
-		if got := load(t, filepath.Join("testdata", dir)).LlamaClass(); got != want {
-			t.Errorf("%s: %t", dir, got)
-		}
+		expect.Same(t, want, load(t, filepath.Join("testdata", dir)).LlamaClass(), "%s", dir)
 	}
 	bytes := load(t, change(t, "bytes", config(map[string]any{"tokenizer_class": "LlamaTokenizer"})))
-	if bytes.LlamaClass() {
-		t.Error("a tokenizer of bytes is rebuilt")
-	}
+	expect.True(t, !bytes.LlamaClass(), "a tokenizer of bytes is rebuilt")
 }
 
 func TestCheckModel(t *testing.T) {
 	tok := load(t, "testdata/bytes")
-	if err := tok.CheckModel(333); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, tok.CheckModel(333), "CheckModel")
 	expect.Error(t, tok.CheckModel(331), `"<|im_end|>" has the id 331, but the model's vocab_size is 331`)
 }
 
@@ -155,9 +144,8 @@ func TestDecodeRefuses(t *testing.T) {
 	d := tok.NewDecoder(false)
 	for _, id := range []int32{-1, 333, 1 << 30} {
 		expect.Failure(tok.Decode([]int32{1, id}, false))(t, "no token has the id")
-		if _, err := d.Push(id); err == nil {
-			t.Errorf("%d is pushed", id)
-		}
+		_, err := d.Push(id)
+		expect.True(t, err != nil, "%d is pushed", id)
 	}
 	characters := load(t, change(t, "characters", map[string]map[string]any{"tokenizer.json": {"model": map[string]any{"type": "WordLevel", "unk_token": "a", "vocab": map[string]any{"a": 0, "\x00": 1}}, "added_tokens": []any{}}}))
 	expect.Failure(characters.Decode([]int32{0, 1}, false))(t, "NUL byte")
@@ -173,12 +161,10 @@ func TestDecodeNUL(t *testing.T) {
 		nul, _ := tok.TokenID(token)
 		ids = append(append(ids, nul), ids...)
 		text, err := tok.Decode(ids, false)
-		if err != nil || !strings.HasPrefix(text, "the\uFFFD") || !strings.HasSuffix(text, "the") {
-			t.Errorf("%s: %q, %v", dir, text, err)
-		}
-		if pushed := pushAll(t, tok, ids, false); pushed != text {
-			t.Errorf("%s: %q token by token, %q at once", dir, pushed, text)
-		}
+		expect.True(t, err == nil && strings.HasPrefix(text, "the\uFFFD") && strings.HasSuffix(text, "the"),
+			"%s: %q, %v", dir, text, err)
+		pushed := pushAll(t, tok, ids, false)
+		expect.True(t, pushed == text, "%s: %q token by token, %q at once", dir, pushed, text)
 	}
 }
 
@@ -191,12 +177,9 @@ func TestDecodeNULWithoutAnInvalidByte(t *testing.T) {
 	want := must.Get(tok.Decode(ids, false))(t)
 	tok.bytes.invalid = -1
 	text, err := tok.Decode(ids, false)
-	if err != nil || text != want {
-		t.Errorf("%q, %v; want %q", text, err, want)
-	}
-	if pushed := pushAll(t, tok, ids, false); pushed != text {
-		t.Errorf("%q token by token, %q at once", pushed, text)
-	}
+	expect.True(t, err == nil && text == want, "%q, %v; want %q", text, err, want)
+	pushed := pushAll(t, tok, ids, false)
+	expect.True(t, pushed == text, "%q token by token, %q at once", pushed, text)
 }
 
 // Push returns only final text: never part of a character, and each character as soon as it is complete.
@@ -247,9 +230,8 @@ func FuzzTokenizerConfig(f *testing.F) {
 			return
 		}
 		for i, token := range v.added {
-			if v.ids[token.Content] != token.ID || int(token.ID) >= v.size() || v.at[token.Content] != i {
-				t.Errorf("%q has the id %d and is %d of %d", token.Content, token.ID, i, v.size())
-			}
+			expect.True(t, v.ids[token.Content] == token.ID && int(token.ID) < v.size() && v.at[token.Content] == i,
+				"%q has the id %d and is %d of %d", token.Content, token.ID, i, v.size())
 		}
 	})
 }
@@ -270,9 +252,8 @@ func FuzzDecoder(f *testing.F) {
 				ids[i] = min(ids[i], int32(len(tok.vocab.known)-1))
 			}
 			whole := must.Get(tok.Decode(ids, skip))(t)
-			if pushed := pushAll(t, tok, ids, skip); pushed != whole {
-				t.Errorf("%v: %q token by token, %q together", ids, pushed, whole)
-			}
+			pushed := pushAll(t, tok, ids, skip)
+			expect.True(t, pushed == whole, "%v: %q token by token, %q together", ids, pushed, whole)
 		}
 	})
 }

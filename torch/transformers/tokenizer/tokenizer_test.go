@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,12 +51,8 @@ func TestEncode(t *testing.T) {
 			t.Errorf("%.40q: %v", c.Text, err)
 			continue
 		}
-		if diff := cmp.Diff(c.IDs, ids); diff != "" {
-			t.Errorf("%.40q at %d, cut on the %s: %s", c.Text, c.MaxLength, c.Side, diff)
-		}
-		if cut != (c.Full > c.MaxLength) {
-			t.Errorf("%.40q at %d: cut is %t of %d tokens", c.Text, c.MaxLength, cut, c.Full)
-		}
+		expect.Equal(t, c.IDs, ids, fmt.Sprintf("%.40q at %d, cut on the %s", c.Text, c.MaxLength, c.Side))
+		expect.Same(t, c.Full > c.MaxLength, cut, "%.40q at %d: cut is %t of %d tokens", c.Text, c.MaxLength, cut, c.Full)
 	}
 }
 
@@ -66,9 +63,8 @@ func TestEncodeCutsAsTokenizerJSONSays(t *testing.T) {
   "max_length"`)
 	tok := load(t, writeDir(t, map[string]string{"tokenizer.json": file}))
 	ids, cut, err := tok.Encode("the law of force", 4)
-	if want := []int32{2, 7, 8, 3}; err != nil || !cut || !cmp.Equal(want, ids) {
-		t.Errorf("ids %v, %t, %v, want %v", ids, cut, err, want)
-	}
+	want := []int32{2, 7, 8, 3}
+	expect.True(t, err == nil && cut && cmp.Equal(want, ids), "ids %v, %t, %v, want %v", ids, cut, err, want)
 }
 
 func TestEncodeWithoutSpecialTokens(t *testing.T) {
@@ -78,12 +74,10 @@ func TestEncodeWithoutSpecialTokens(t *testing.T) {
 	data := must.Get(json.Marshal(file))(t)
 	tok := load(t, writeDir(t, map[string]string{"tokenizer.json": string(data)}))
 	ids, cut, err := tok.Encode("the law of force", 2)
-	if want := []int32{5, 6}; err != nil || !cut || !cmp.Equal(want, ids) {
-		t.Errorf("ids %v, %t, %v, want %v", ids, cut, err, want)
-	}
-	if ids, cut, err := tok.Encode("", 1); err != nil || cut || len(ids) != 0 {
-		t.Errorf("empty text: %v, %t, %v", ids, cut, err)
-	}
+	want := []int32{5, 6}
+	expect.True(t, err == nil && cut && cmp.Equal(want, ids), "ids %v, %t, %v, want %v", ids, cut, err, want)
+	ids, cut, err = tok.Encode("", 1)
+	expect.True(t, err == nil && !cut && len(ids) == 0, "empty text: %v, %t, %v", ids, cut, err)
 }
 
 func TestEncodeRefuses(t *testing.T) {
@@ -98,17 +92,13 @@ func TestEncodeRefuses(t *testing.T) {
 		{"no room", "a", 2, "maxLength 2 leaves no room beside 2 special tokens"},
 	}
 	for _, tt := range tests {
-		if _, _, err := tok.Encode(tt.text, tt.max); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: error %v, want %q", tt.name, err, tt.want)
-		}
+		_, _, err := tok.Encode(tt.text, tt.max)
+		expect.True(t, err != nil && strings.Contains(err.Error(), tt.want), "%s: error %v, want %q", tt.name, err, tt.want)
 	}
 	tok.Close()
-	if _, _, err := tok.Encode("a", 8); err == nil || !strings.Contains(err.Error(), "closed") {
-		t.Errorf("closed: %v", err)
-	}
-	if err := tok.Close(); err != nil {
-		t.Errorf("closing twice: %v", err)
-	}
+	_, _, err := tok.Encode("a", 8)
+	expect.True(t, err != nil && strings.Contains(err.Error(), "closed"), "closed: %v", err)
+	expect.NoError(t, tok.Close(), "closing twice")
 }
 
 func TestLoadRefuses(t *testing.T) {
@@ -137,21 +127,16 @@ func TestLoadRefuses(t *testing.T) {
 func TestTokenID(t *testing.T) {
 	tok := load(t, wordpiece)
 	for token, want := range map[string]int32{"[PAD]": 0, "[SEP]": 3, "law": 6, "##happi": 22} {
-		if id, ok := tok.TokenID(token); !ok || id != want {
-			t.Errorf("%s is %d, %t, want %d", token, id, ok, want)
-		}
+		id, ok := tok.TokenID(token)
+		expect.True(t, ok && id == want, "%s is %d, %t, want %d", token, id, ok, want)
 	}
-	if id, ok := tok.TokenID("absent"); ok {
-		t.Errorf("absent is %d", id)
-	}
+	id, ok := tok.TokenID("absent")
+	expect.True(t, !ok, "absent is %d", id)
 	ids := tok.IDs()
-	if len(ids) != 34 {
-		t.Errorf("%d tokens", len(ids))
-	}
+	expect.Same(t, 34, len(ids), "%d tokens", len(ids))
 	ids["[PAD]"] = 9
-	if id, _ := tok.TokenID("[PAD]"); id != 0 {
-		t.Error("IDs is not a copy")
-	}
+	id, _ = tok.TokenID("[PAD]")
+	expect.Same(t, 0, id, "IDs is not a copy")
 }
 
 func TestParseVocab(t *testing.T) {
@@ -165,9 +150,7 @@ func TestParseVocab(t *testing.T) {
 func TestEncodeConcurrently(t *testing.T) {
 	tok := load(t, wordpiece)
 	want, _, err := tok.Encode("unhappiness dogs! the law of force", 12)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -211,8 +194,6 @@ func writeDir(t testing.TB, files map[string]string) string {
 
 func swap(t testing.TB, text, from, to string) string {
 	t.Helper()
-	if !strings.Contains(text, from) {
-		t.Fatalf("no %q to replace", from)
-	}
+	expect.Require(t, strings.Contains(text, from), "no %q to replace", from)
 	return strings.Replace(text, from, to, 1)
 }
