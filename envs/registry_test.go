@@ -38,9 +38,7 @@ func TestRegistry(t *testing.T) {
 	expect.True(t, slices.ContainsFunc(envs.Definitions(), func(d envs.Definition) bool { return d.Name == "countdown" }),
 		"countdown is missing in %v", envs.Definitions())
 	task := must.Get(envs.New("countdown", envs.Setup{Seed: 7}, envs.Settings{"from": "3", "share": "0.25", "loud": "True"}))(t)
-	if diff := cmp.Diff(countdown{From: 3, Share: 0.25, Loud: true, Word: "go", seed: 7}, *task.(*countdown), cmp.AllowUnexported(countdown{})); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, countdown{From: 3, Share: 0.25, Loud: true, Word: "go", seed: 7}, *task.(*countdown), cmp.AllowUnexported(countdown{}))
 	for _, test := range []struct {
 		name     string
 		settings envs.Settings

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/internal/expect"
@@ -48,9 +47,7 @@ func TestAdvantages(t *testing.T) {
 		{"all failed", Advantages{BaselineGroup, ScaleGroup}, [][]float64{{nan, nan}}, nil, [][]float64{{0, 0}}},
 		{"nothing", Advantages{BaselineBatch, ScaleBatch}, [][]float64{{}}, nil, [][]float64{{}}},
 	} {
-		if diff := cmp.Diff(test.want, test.kind.Of(test.groups, test.groups, test.given), cmpopts.EquateApprox(0, 1e-12)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.name, diff)
-		}
+		expect.Equal(t, test.want, test.kind.Of(test.groups, test.groups, test.given), cmpopts.EquateApprox(0, 1e-12), test.name)
 	}
 }
 
@@ -161,8 +158,6 @@ func TestStatsOf(t *testing.T) {
 	got := StatsOf(raw)
 	// scored: 1 0 1 1 2, mean 1, squares 0+1+0+0+1, unbiased variance 2/4; group means 1/2, 1, 2 with variance 7/12
 	want := GroupStats{Mean: 1, Std: math.Sqrt(0.5), StdErr: math.Sqrt(7.0 / 36), ZeroStd: 0.75, Failed: 3}
-	if diff := cmp.Diff(want, got, cmpopts.EquateApprox(0, 1e-12)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, cmpopts.EquateApprox(0, 1e-12))
 	expect.Equal(t, GroupStats{}, StatsOf(nil))
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/internal/expect"
@@ -232,7 +231,5 @@ func TestMeanHealth(t *testing.T) {
 		{Correct: 0.4, Formatted: 0.8, Length: 30, ZeroStd: 0.7, Tiers: map[string]float64{"tag": 0.3, "phrase": 0.2}},
 	})
 	want := Health{Correct: 0.3, Formatted: 0.6, Length: 20, ZeroStd: 0.6, Tiers: map[string]float64{"tag": 0.4, "phrase": 0.1}}
-	if diff := cmp.Diff(want, got, cmpopts.EquateApprox(0, 1e-12)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, cmpopts.EquateApprox(0, 1e-12))
 }

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/internal/expect"
@@ -49,9 +48,7 @@ func TestRateEstimate(t *testing.T) {
 		{[]float64{0.25, 0.25, 0.25, 0.25}, Estimate{0.25, Interval{0.0456, 0.6994}}},
 		{nil, Estimate{}},
 	} {
-		if diff := cmp.Diff(test.want, RateEstimate(test.rows), cmpopts.EquateApprox(0, 1e-4)); diff != "" {
-			t.Errorf("%v: %s", test.rows, diff)
-		}
+		expect.Equal(t, test.want, RateEstimate(test.rows), cmpopts.EquateApprox(0, 1e-4), test.rows)
 	}
 	// Several attempts at each problem: the bootstrap over problems. Quantities are no rates.
 	e := RateEstimate([]float64{0.25, 0.75, 0.5, 0.25, 1, 0})

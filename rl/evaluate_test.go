@@ -2,11 +2,11 @@ package rl
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/internal/expect"
@@ -42,13 +42,9 @@ func TestEvaluateByHand(t *testing.T) {
 		},
 		Confusion: [][]int{{1, 1, 0, 0}, {0, 2, 0, 0}, {1, 0, 0, 0}, {0, 0, 0, 0}},
 	}
-	if diff := cmp.Diff(want, got, fine, cmpopts.IgnoreFields(Evaluation{}, "Intervals")); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, fine, cmpopts.IgnoreFields(Evaluation{}, "Intervals"))
 	// Wilson for 3 of 5, from the closed form.
-	if diff := cmp.Diff(Interval{0.230724, 0.882379}, got.Intervals.Accuracy, cmpopts.EquateApprox(0, 1e-5)); diff != "" {
-		t.Errorf("Wilson interval (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, Interval{0.230724, 0.882379}, got.Intervals.Accuracy, cmpopts.EquateApprox(0, 1e-5), "Wilson interval")
 }
 
 // TestF1OfLabels: a label that is predicted or true counts in the macro average, another one does not.
@@ -91,9 +87,7 @@ func TestWilson(t *testing.T) {
 		{10, 10, Interval{0.722467, 1}},
 		{50, 100, Interval{0.403832, 0.596168}},
 	} {
-		if diff := cmp.Diff(test.want, Wilson(test.hits, test.n), fine); diff != "" {
-			t.Errorf("Wilson(%d, %d) (-want +got):\n%s", test.hits, test.n, diff)
-		}
+		expect.Equal(t, test.want, Wilson(test.hits, test.n), fine, fmt.Sprintf("Wilson(%d, %d)", test.hits, test.n))
 	}
 }
 

@@ -65,9 +65,7 @@ func TestReplayFile(t *testing.T) {
 	must.Do(t, r.Save(path))
 	back := newReplay(t, 5)
 	must.Do(t, back.Load(path))
-	if diff := cmp.Diff(r.State(), back.State(), cmpopts.EquateNaNs()); diff != "" {
-		t.Errorf("(-before +after):\n%s", diff)
-	}
+	expect.Equal(t, r.State(), back.State(), cmpopts.EquateNaNs())
 	small := newReplay(t, 2)
 	small.Add(twoTurns(), []float64{9, 9})
 	must.Do(t, small.Load(path))

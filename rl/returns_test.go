@@ -3,7 +3,6 @@ package rl
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/internal/expect"
@@ -21,9 +20,7 @@ func TestReturnsToGo(t *testing.T) {
 		{[]float64{1, nan, 2}, 0.9, []float64{nan, nan, 2}},
 		{nil, 1, []float64{}},
 	} {
-		if diff := cmp.Diff(test.want, ReturnsToGo(test.rewards, test.gamma), cmpopts.EquateNaNs()); diff != "" {
-			t.Errorf("%v (-want +got):\n%s", test.rewards, diff)
-		}
+		expect.Equal(t, test.want, ReturnsToGo(test.rewards, test.gamma), cmpopts.EquateNaNs(), test.rewards)
 	}
 }
 

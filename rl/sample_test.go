@@ -6,7 +6,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
@@ -70,9 +69,7 @@ func TestRewardsOfTurnsWithoutActions(t *testing.T) {
 	} {
 		tr := build(test.turns...)
 		s := tr.Sample(1)
-		if diff := cmp.Diff(test.want, s.Rewards, cmpopts.EquateNaNs()); diff != "" {
-			t.Errorf("%v (-want +got):\n%s", test.turns, diff)
-		}
+		expect.Equal(t, test.want, s.Rewards, cmpopts.EquateNaNs(), test.turns)
 		if len(s.Rewards) > 0 && s.HasReward() && s.Reward() != tr.Reward() {
 			t.Errorf("%v: sample's reward %v, trajectory's %v", test.turns, s.Reward(), tr.Reward())
 		}

@@ -5,7 +5,6 @@ import (
 	"math"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
@@ -37,9 +36,7 @@ func TestTrajectory(t *testing.T) {
 		LogProbs:         []float32{0, 0, -0.6, 0, -0.35, -1.5},
 		Turns:            []Turn{{5, 0.5}, {6, math.NaN()}},
 	}
-	if diff := cmp.Diff(want, tr, cmpopts.EquateNaNs()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, tr, cmpopts.EquateNaNs())
 	expect.True(t, tr.Len() == 3 && math.IsNaN(tr.Reward()), "length %d, reward %v", tr.Len(), tr.Reward())
 	tr.Turns[1].Reward = 2
 	expect.Same(t, 2.5, tr.Reward(), "reward")
@@ -52,9 +49,7 @@ func TestTrajectoryJSON(t *testing.T) {
 	encoded := must.Get(json.Marshal(before))(t)
 	var after Trajectory
 	must.Do(t, json.Unmarshal(encoded, &after))
-	if diff := cmp.Diff(before, &after, cmpopts.EquateNaNs()); diff != "" {
-		t.Errorf("(-before +after):\n%s", diff)
-	}
+	expect.Equal(t, before, &after, cmpopts.EquateNaNs())
 }
 
 func TestTrajectoryValidate(t *testing.T) {

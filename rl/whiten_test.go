@@ -4,8 +4,6 @@ import (
 	"math"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/rl"
 )
@@ -26,9 +24,7 @@ func TestWhiten(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			rl.Whiten(test.x)
-			if diff := cmp.Diff(test.want, test.x, near); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, test.want, test.x, near)
 		})
 	}
 }

@@ -142,8 +142,7 @@ func newLearner(t testing.TB, quant torch.QuantType) learner {
 	l := learner{head: weights["embed.weight"]}
 	for _, name := range slices.Collect(maps.Keys(weights)) {
 		v := weights[name]
-		shape, err := v.Shape()
-		must.Do(t, err)
+		shape := must.Get(v.Shape())(t)
 		if !strings.HasPrefix(name, "layers.") || len(shape) != 2 {
 			continue
 		}
@@ -152,7 +151,8 @@ func newLearner(t testing.TB, quant torch.QuantType) learner {
 		for i := range data {
 			data[i] *= 0.4
 		}
-		small := must.Get(torch.Constant(data, shape...))(t)
+		small, err := torch.Constant(data, shape...)
+		must.Do(t, err)
 		t.Cleanup(small.Close)
 		kept, label, size := small, "weight", 2*shape[0]*shape[1]
 		if quant == "" {

@@ -108,9 +108,7 @@ func TestExamples(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			got := must.Get(read(write(t, "a.jsonl", tt.row), tt.accept...))(t)
 			tt.want.Line = 1
-			if diff := cmp.Diff([]Example{tt.want}, got, cmpopts.IgnoreFields(Example{}, "File")); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, []Example{tt.want}, got, cmpopts.IgnoreFields(Example{}, "File"))
 		})
 	}
 }

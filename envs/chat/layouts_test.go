@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/parquet-go/parquet-go"
 
@@ -67,9 +66,7 @@ func TestLayoutsOfTRL(t *testing.T) {
 					got[i] = unpadded(got[i])
 				}
 			}
-			if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Example{}, "File", "Line")); diff != "" {
-				t.Errorf("%s%s (-want +got):\n%s", name, extension, diff)
-			}
+			expect.Equal(t, want, got, cmpopts.IgnoreFields(Example{}, "File", "Line"), fmt.Sprintf("%s%s", name, extension))
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package digits
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -122,8 +123,6 @@ func TestLongListsAreOftenTrainedOn(t *testing.T) {
 		for i := range 2000 {
 			got[len(episode(t, task, part, i).numbers)] += 1. / 2000
 		}
-		if diff := cmp.Diff(want, got, cmpopts.EquateApprox(0, 0.04)); diff != "" {
-			t.Errorf("shares of lists of %s by their numbers (-want +got):\n%s", part, diff)
-		}
+		expect.Equal(t, want, got, cmpopts.EquateApprox(0, 0.04), fmt.Sprintf("shares of lists of %s by their numbers", part))
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
@@ -139,9 +138,7 @@ func TestEpisode(t *testing.T) {
 	} {
 		e, _ := begin(t, task)
 		step := must.Get(e.Step(t.Context(), test.action))(t)
-		if diff := cmp.Diff(test.want, step, cmpopts.EquateNaNs()); diff != "" {
-			t.Errorf("%+v (-want +got):\n%s", test.action, diff)
-		}
+		expect.Equal(t, test.want, step, cmpopts.EquateNaNs(), fmt.Sprintf("%+v", test.action))
 		_, err := e.Step(t.Context(), test.action)
 		expect.True(t, err != nil, "an episode continues after its end")
 	}

@@ -101,9 +101,7 @@ func TestExpectedByHand(t *testing.T) {
 		scores, grad := r.Expected([]int{1}, probs)
 		got := scores.Total[0]
 		expect.True(t, math.Abs(got-test.want) <= 1e-12, "%s: J = %g, want %g", test.spec, got, test.want)
-		if diff := cmp.Diff(test.grad, grad, near); diff != "" {
-			t.Errorf("%s: gradient (-want +got):\n%s", test.spec, diff)
-		}
+		expect.Equal(t, test.grad, grad, near, fmt.Sprintf("%s: gradient", test.spec))
 	}
 }
 
@@ -122,9 +120,7 @@ func TestExpectedOfSampledRewardsIsTheMeanScore(t *testing.T) {
 		scores, grad := r.expected([]int{2}, probs)
 		got := scores.Total[0]
 		expect.True(t, math.Abs(got-want) <= 1e-12, "%s: J = %g, want %g", spec, got, want)
-		if diff := cmp.Diff(rewards, grad, cmpopts.EquateApprox(0, 1e-12)); diff != "" {
-			t.Errorf("%s: gradient (-want +got):\n%s", spec, diff)
-		}
+		expect.Equal(t, rewards, grad, cmpopts.EquateApprox(0, 1e-12), fmt.Sprintf("%s: gradient", spec))
 	}
 }
 
@@ -137,9 +133,7 @@ func TestExpectedOfABatchIsThatOfItsSamples(t *testing.T) {
 		if i == 2 != math.IsNaN(scores.Total[i]) { // log 0
 			t.Errorf("sample %d: total %g", i, scores.Total[i])
 		}
-		if diff := cmp.Diff(one.Total[0], scores.Total[i], cmpopts.EquateNaNs()); diff != "" {
-			t.Errorf("sample %d: total (-separate +batch):\n%s", i, diff)
-		}
+		expect.Equal(t, one.Total[0], scores.Total[i], cmpopts.EquateNaNs(), fmt.Sprintf("sample %d: total", i))
 		expect.Equal(t, slope, grad[2*i:2*i+2], fmt.Sprintf("sample %d: gradient", i))
 	}
 }
@@ -154,9 +148,7 @@ func TestFailedLabelRewardsAreMissingAndCounted(t *testing.T) {
 			{Name: "expr:1/correct", Weight: 1, Values: []float64{nan, 1, 1}, N: 2, Mean: 1, Failures: 1, Failure: "reward expr:1/correct: the value is +Inf"},
 		},
 	}
-	if diff := cmp.Diff(want, got, cmpopts.EquateNaNs(), cmpopts.EquateApprox(0, 1e-12)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, cmpopts.EquateNaNs(), cmpopts.EquateApprox(0, 1e-12))
 
 	for _, test := range []struct {
 		spec    string

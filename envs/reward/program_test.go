@@ -70,9 +70,7 @@ case $line in *moody*) echo "{\"id\":$id,\"error\":\"no \\\"idea\\\"\"}" ;; *) e
 	defer r.Close()
 	expect.True(t, !r.Enumerable() && !r.ReadsProbs(), "enumerable %t, reads probabilities %t", r.Enumerable(), r.ReadsProbs())
 	scores := must.Get(r.Score(t.Context(), []Choice{{"Who may sue?", 0, 0}, {"Count!", 0, 1}, {"moody", 1, 1}}))(t)
-	if diff := cmp.Diff([]float64{0.5, -0.5, nan}, scores.Total, cmpopts.EquateNaNs()); diff != "" {
-		t.Errorf("totals (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []float64{0.5, -0.5, nan}, scores.Total, cmpopts.EquateNaNs(), "totals")
 	got := scores.Rewards[1]
 	expect.True(t, got.Failures == 1 && strings.HasSuffix(got.Failure, `the program reports "no \"idea\""`), "%+v", got)
 	want := `{"id":1,"text":"Who may sue?","predicted":"law","label":"law"}
@@ -123,9 +121,7 @@ func TestProgramAnswersInAnyOrder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "judge.py")
 	must.Do(t, os.WriteFile(path, []byte(python), 0o600))
 	values, errs := judge(t, parseText(t, "cmd:python3 "+path, nil, Options{}), "a", "bb", "nan", "Ölöl\n", "", "1", "22", "333", "4444", "55555")
-	if diff := cmp.Diff([]float64{0.1, 0.2, nan, 0.5, 0, 0.1, 0.2, 0.3, 0.4, 0.5}, values, cmpopts.EquateNaNs()); diff != "" {
-		t.Errorf("values (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []float64{0.1, 0.2, nan, 0.5, 0, 0.1, 0.2, 0.3, 0.4, 0.5}, values, cmpopts.EquateNaNs(), "values")
 	expect.Same(t, "the value is NaN", errs[2], "errors %q", errs)
 }
 

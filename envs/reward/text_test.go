@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
@@ -73,9 +72,7 @@ func TestTextScore(t *testing.T) {
 				{Name: "expr:words == 1", Weight: -1, Values: []float64{1, 1, 1, 1, 1, 0}, N: 6, Mean: 5. / 6, Std: math.Sqrt((5./36 + 25./36) / 5)},
 			},
 		}
-		if diff := cmp.Diff(want, got, cmpopts.EquateNaNs(), cmpopts.EquateApprox(0, 1e-12)); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		expect.Equal(t, want, got, cmpopts.EquateNaNs(), cmpopts.EquateApprox(0, 1e-12))
 		expect.NoError(t, got.AllFailed(), "AllFailed")
 	})
 }

@@ -148,8 +148,7 @@ func TestNames(t *testing.T) {
 		{function(`"name": "a", "schema": {}`), `tool 1: function: "schema" is not supported`},
 		{function(`"name": "a"`) + "," + function(`"name": "a"`), `tool 2: duplicate name "a"`},
 	} {
-		list, err := dataset.Parse("[" + c.list + "]")
-		must.Do(t, err)
+		list := must.Get(dataset.Parse("[" + c.list + "]"))(t)
 		names, err := tools.Names(list.([]any))
 		got := strings.Join(names, " ")
 		if err != nil {

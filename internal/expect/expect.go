@@ -9,10 +9,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Equal compares by cmp.Diff; what says what is compared, if the line does not.
+// Equal compares by cmp.Diff; what says what is compared, if the line does not, after options of cmp.
 func Equal(t testing.TB, want, got any, what ...any) {
 	t.Helper()
-	if diff := cmp.Diff(want, got); diff != "" {
+	var options []cmp.Option
+	for ; len(what) > 0; what = what[1:] {
+		option, ok := what[0].(cmp.Option)
+		if !ok {
+			break
+		}
+		options = append(options, option)
+	}
+	if diff := cmp.Diff(want, got, options...); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", fmt.Sprint(what...), diff)
 	}
 }

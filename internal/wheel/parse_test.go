@@ -77,9 +77,7 @@ default login guest password guest
 	want := map[string]login{
 		"example.org": {"ann", "#not-a-comment"}, "macro": {"x", "y"}, "q": {`a"b`, "p"}, "": {"guest", "guest"},
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(login{})); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, got, cmp.AllowUnexported(login{}))
 }
 
 func TestHTMLPage(t *testing.T) {
@@ -89,9 +87,7 @@ func TestHTMLPage(t *testing.T) {
 	want := map[string]link{
 		"a.whl": {"https://files/x/a.whl?x=1&y=2", "AB"}, "b+1.whl": {"https://files/b%2B1.whl", ""}, "c.tar.gz": {"https://files/x/c.tar.gz", ""},
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(link{})); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, got, cmp.AllowUnexported(link{}))
 }
 
 func FuzzIndex(f *testing.F) {

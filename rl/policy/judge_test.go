@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
@@ -72,9 +71,7 @@ func TestJudgeChoosesByProbability(t *testing.T) {
 			want[i] /= sum
 		}
 		got := must.Get(j.Choose(t.Context(), question("Answer:"), choices))(t)
-		if diff := cmp.Diff(want, got, cmpopts.EquateApprox(1e-4, 0)); diff != "" {
-			t.Errorf("%v (-want +got):\n%s", choices, diff)
-		}
+		expect.Equal(t, want, got, cmpopts.EquateApprox(1e-4, 0), choices)
 	}
 	expect.Failure(j.Choose(t.Context(), question(strings.Repeat("so ", 700)), []string{"No", "Yes"}))(t, "reads 2048")
 }

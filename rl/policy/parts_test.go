@@ -1,13 +1,13 @@
 package policy
 
 import (
+	"fmt"
 	"math"
 	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/internal/expect"
@@ -157,9 +157,7 @@ func TestPartsChangeNothing(t *testing.T) {
 			expect.Require(t, slices.Max(want) != slices.Min(want), "all values are the same")
 			for _, tokens := range []int{1, 7} {
 				c.limit(tokens)
-				if diff := cmp.Diff(want, c.run(), cmpopts.EquateApprox(1e-4, 1e-6)); diff != "" {
-					t.Errorf("parts of %d tokens (-one part +parts):\n%s", tokens, diff)
-				}
+				expect.Equal(t, want, c.run(), cmpopts.EquateApprox(1e-4, 1e-6), fmt.Sprintf("parts of %d tokens", tokens))
 			}
 		})
 	}

@@ -193,9 +193,7 @@ func TestInferencePolicies(t *testing.T) {
 					return nil
 				}))
 			}
-			if diff := cmp.Diff(logProbs[true], logProbs[false], cmpopts.EquateApprox(0, 1e-5)); diff != "" {
-				t.Errorf("log-probabilities (-to train +to use):\n%s", diff)
-			}
+			expect.Equal(t, logProbs[true], logProbs[false], cmpopts.EquateApprox(0, 1e-5), "log-probabilities")
 		})
 	}
 }

@@ -79,12 +79,12 @@ func TestMetricsResume(t *testing.T) {
 		}
 		return must.Get(m.Sync())(t)
 	}
-	m, err := OpenLines(path, 0)
-	must.Do(t, err)
+	m := must.Get(OpenLines(path, 0))(t)
 	offset := write(m, 1, 2)
 	write(m, 3)
 	m.Close()
-	file := must.Get(os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0))(t)
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	must.Do(t, err)
 	if _, err := file.WriteString(`{"step`); err != nil { // a kill in the middle of a line
 		t.Fatal(err)
 	}

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
@@ -54,9 +53,7 @@ func TestRewardsJudgeTurns(t *testing.T) {
 				want = math.NaN()
 				failures++
 			}
-			if diff := cmp.Diff(want, x.Turns[turn].Reward, cmpopts.EquateNaNs()); diff != "" {
-				t.Errorf("turn %q: %s", text, diff)
-			}
+			expect.Equal(t, want, x.Turns[turn].Reward, cmpopts.EquateNaNs(), fmt.Sprintf("turn %q", text))
 		}
 	}
 	if len(judged.Scores.Total) != 2*8*3 || failures == 0 || judged.Scores.Rewards[1].Failures != failures || judged.Scores.Rewards[0].Failures != 0 {

@@ -54,8 +54,7 @@ func wantError(t *testing.T, err error, parts ...string) {
 func TestRunFromCreateToFinish(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "models", "out")
 	r := mustCreate(t, dir)
-	running, err := ReadRun(dir)
-	must.Do(t, err)
+	running := must.Get(ReadRun(dir))(t)
 	want := Record{Program: "rltrain", Info: testInfo(), PID: os.Getpid(), Status: StatusRunning}
 	expect.Equal(t, want, running)
 	path := must.Get(r.File("logs", "metrics.jsonl"))(t)
@@ -65,7 +64,8 @@ func TestRunFromCreateToFinish(t *testing.T) {
 	wantError(t, r.Finish(StatusFailed, "", end), "called twice")
 
 	want.Status, want.Ending, want.Ended = StatusFinished, "training completed", &end
-	finished := must.Get(ReadRun(dir))(t)
+	finished, err := ReadRun(dir)
+	must.Do(t, err)
 	want.PeakMemory = finished.PeakMemory
 	expect.True(t, want.PeakMemory >= 1<<20, "a process that held %d bytes at most", want.PeakMemory)
 	expect.Equal(t, want, finished)

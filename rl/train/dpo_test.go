@@ -147,9 +147,7 @@ func TestFiguresOfPairs(t *testing.T) {
 	}
 	delete(figures, "loss")
 	near := cmpopts.EquateApprox(1e-5, 1e-6)
-	if diff := cmp.Diff(want, figures, near); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, figures, near)
 	for _, name := range []string{"cpo", "orpo", "sft"} { // the mean of −log π(chosen) a token
 		if _, _, figures := pairLoss(t, newDPO(name), samples, logProbs); math.Abs(figures["nll_loss"]-1.25) > 1e-6 {
 			t.Errorf("%s: nll_loss %v, want 1.25", name, figures["nll_loss"])
@@ -161,9 +159,7 @@ func TestFiguresOfPairs(t *testing.T) {
 		"rewards/chosen": 0.4 * (0.5 - 1) / 2, "rewards/rejected": 0.4 * -1, "rewards/margins": 0.4 * ((0.5-1)/2 + 1),
 		"logps/chosen": -1.25, "logps/rejected": -3,
 	}
-	if diff := cmp.Diff(want, figures, near); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, figures, near)
 }
 
 func TestConflictingPreferenceOptions(t *testing.T) {
@@ -315,9 +311,7 @@ func TestPrecomputedReference(t *testing.T) {
 	}{{&asked, false}, {&precomputed, true}} {
 		must.Get(preferenceRun(t.Context(), t, trainedToken(t, 4), newDPO("sigmoid"), 7, one.pre, one.into.hooks()))(t)
 	}
-	if diff := cmp.Diff(asked.figure("loss"), precomputed.figure("loss"), cmpopts.EquateApprox(1e-3, 1e-5)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, asked.figure("loss"), precomputed.figure("loss"), cmpopts.EquateApprox(1e-3, 1e-5))
 	first := asked.figure("rewards/margins")[0]
 	expect.True(t, math.Abs(first) <= 1e-6, "margin %v of the adapter that training began with, which is the reference", first)
 }

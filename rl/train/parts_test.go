@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/internal/expect"
@@ -88,9 +87,7 @@ func TestPartsAndRanksChangeNoStep(t *testing.T) {
 			norm, _ := want["grad_norm"].(float64)
 			expect.Require(t, norm > 0, "the norm of the gradient is %v", want["grad_norm"])
 			compare := func(what string, got report.Row) {
-				if diff := cmp.Diff(want, got, cmpopts.EquateApprox(1e-3, 1e-5), cmpopts.EquateNaNs()); diff != "" {
-					t.Errorf("%s (-one pass +%[1]s):\n%s", what, diff)
-				}
+				expect.Equal(t, want, got, cmpopts.EquateApprox(1e-3, 1e-5), cmpopts.EquateNaNs(), what)
 			}
 			compare("passes of one sequence", first(1, alone))
 			compare("passes of 7 tokens", first(7, alone))

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/internal/expect"
@@ -184,9 +183,7 @@ func TestSamplesWithoutAdvantageNeedNoBackwardPass(t *testing.T) {
 		expect.Require(t, none == 0 && idle >= len(step.Groups[0]), "%s: %d and %d samples are skipped", name, none, idle)
 		e := torchtest.RelativeError(got, want)
 		expect.True(t, e < 1e-5, "%s: the gradient differs by %v", name, e)
-		if diff := cmp.Diff(wantFigures, figures, cmpopts.EquateApprox(1e-5, 1e-6)); diff != "" {
-			t.Errorf("%s: figures (-with +without):\n%s", name, diff)
-		}
+		expect.Equal(t, wantFigures, figures, cmpopts.EquateApprox(1e-5, 1e-6), fmt.Sprintf("%s: figures", name))
 	}
 }
 

@@ -8,15 +8,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestParse(t *testing.T) {
 	got := must.Get(parse("Losses\n@ a.go\n- x + y\n+ x - y\n= a TestSum/of two\n- 1\n+ 2\n= b TestOne\n"))(t)
 	want := []fault{{"a.go", "x + y", "x - y", "a", "TestSum/of two", 3}, {"a.go", "1", "2", "b", "TestOne", 6}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(fault{})); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, cmp.AllowUnexported(fault{}))
 	for _, text := range []string{"", "@ a.go\n- x\n+ x\n= a Test", "- x\n+ y\n= a Test", "@ a.go\n- x\n+ y\n= a"} {
 		if _, err := parse(text); err == nil {
 			t.Errorf("%q is read", text)

@@ -19,9 +19,7 @@ import (
 func TestCompletionsDoNotDependOnTheBatch(t *testing.T) {
 	count := 60
 	if text := os.Getenv("RLTRAIN_COMPLETIONS"); text != "" {
-		var err error
-		count, err = strconv.Atoi(text)
-		must.Do(t, err)
+		count = must.Get(strconv.Atoi(text))(t)
 	}
 	shape := transformers.LlamaShape{Vocab: 512, Hidden: 192, Layers: 2, Heads: 6, KVHeads: 2, Intermediate: 512, RopeTheta: 1e4}
 	for _, kind := range []string{"fp32", "bf16", "int8", "nf4", "q8_0", "q4_0"} {

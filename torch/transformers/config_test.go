@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/internal/expect"
@@ -83,9 +82,7 @@ func TestLoadConfig(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := must.Get(LoadConfig(writeDir(t, map[string]string{"config.json": tt.text})))(t)
-			if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreUnexported(Config{})); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, tt.want, got, cmpopts.IgnoreUnexported(Config{}))
 		})
 	}
 }

@@ -22,14 +22,12 @@ type held struct{ kilobytes, threads, descriptors int }
 func (least *held) note(t *testing.T, pid int) {
 	t.Helper()
 	var h held
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	must.Do(t, err)
+	status := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))(t)
 	for line := range strings.Lines(string(status)) {
 		_, _ = fmt.Sscanf(line, "VmRSS: %d kB", &h.kilobytes)
 		_, _ = fmt.Sscanf(line, "Threads: %d", &h.threads)
 	}
-	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	must.Do(t, err)
+	files := must.Get(os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid)))(t)
 	h.descriptors = len(files)
 	if *least == (held{}) {
 		*least = h

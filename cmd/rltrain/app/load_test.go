@@ -27,8 +27,7 @@ type rolloutServer struct {
 func startServer(t *testing.T, binary, model, adapters string) *rolloutServer {
 	t.Helper()
 	s := &rolloutServer{command: exec.Command(binary, "serve", "--model", model, "--port", "0", "--adapter-dir", adapters, "--threads", "1")}
-	out, err := s.command.StderrPipe()
-	must.Do(t, err)
+	out := must.Get(s.command.StderrPipe())(t)
 	must.Do(t, s.command.Start())
 	t.Cleanup(func() {
 		_ = s.command.Process.Kill() // it may have exited
@@ -93,8 +92,7 @@ func TestLoadTrainingOnKilledServers(t *testing.T) {
 				}()
 			}
 		}
-		out, err := run.StdoutPipe()
-		must.Do(t, err)
+		out := must.Get(run.StdoutPipe())(t)
 		var complaints bytes.Buffer
 		run.Stderr = &complaints
 		must.Do(t, run.Start())
@@ -111,8 +109,7 @@ func TestLoadTrainingOnKilledServers(t *testing.T) {
 		expect.True(t, len(servers) <= 1 || strings.Contains(said, "sending its prompts to 1 others"),
 			"%s: the log does not mention the killed server:\n%s", name, said)
 		checkpoint = filepath.Join(output, "reverse_digits_rl", "checkpoints", "checkpoint-8")
-		weights, err = os.ReadFile(filepath.Join(checkpoint, "adapter_model.safetensors"))
-		must.Do(t, err)
+		weights = must.Get(os.ReadFile(filepath.Join(checkpoint, "adapter_model.safetensors")))(t)
 		return checkpoint, weights
 	}
 	lives := startServer(t, binary, model, adapters)

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/internal/expect"
@@ -63,9 +62,7 @@ func compareLogProbs(t *testing.T, what string, want []float32, got []*float32) 
 		}
 		values[i] = *v
 	}
-	if diff := cmp.Diff(want, values, cmpopts.EquateApprox(0, 1e-5)); diff != "" {
-		t.Errorf("%s, log-probs (-model +server)\n%s", what, diff)
-	}
+	expect.Equal(t, want, values, cmpopts.EquateApprox(0, 1e-5), fmt.Sprintf("%s, log-probs", what))
 }
 
 func TestEchoScoresThePrompt(t *testing.T) {
