@@ -115,6 +115,22 @@ func TestLabelsAreReproduced(t *testing.T) {
 	}
 }
 
+// TestRecordsOfLabels: a choice has its number among those of its text, and the first texts are recorded with all of theirs.
+func TestRecordsOfLabels(t *testing.T) {
+	c := labelsConfig()
+	c.Samples, c.Values = 4, false
+	step := next(t, labels(t, classifier(t), labelRewards(t, "accuracy"), c), 0)
+	for prompts, want := range map[int]int{-1: 40, 0: 0, 3: 12, 99: 40} {
+		all := must.Get(step.Records(prompts))(t)
+		expect.Same(t, want, len(all), "records of %d texts", prompts)
+		for i, r := range all {
+			x := step.Samples[i]
+			expect.True(t, r.Sample == i%4 && r.Prompt == x.Prompt && r.Prompt == all[i-i%4].Prompt && r.Written == labelNames[x.Actions[0]],
+				"record %d: %+v of %+v", i, r, x)
+		}
+	}
+}
+
 // TestLabelsAreSampledFromThePolicy counts how often each label of a text is chosen over many steps.
 func TestLabelsAreSampledFromThePolicy(t *testing.T) {
 	p := classifier(t)

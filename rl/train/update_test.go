@@ -348,3 +348,13 @@ func TestReplayBuffer(t *testing.T) {
 	n := said.figure("buffer/size")[0]
 	expect.True(t, n == 48+24, "%v turns in the buffer", n)
 }
+
+// TestReplayWithKLInReward: a minibatch of replayed turns may begin with one that has been scored and go on with others.
+func TestReplayWithKLInReward(t *testing.T) {
+	r := newReplayRun(&algo.Replay{Min: 0, Max: 10})
+	r.Steps, r.MinibatchSize, r.KLCoef, r.KLType, r.KLInReward = 6, 4, 0.1, "k1", true
+	var said recorded
+	result := must.Get(r.on(t.Context(), t, tinyToken(t, 4), said.hooks()))(t)
+	kl := said.figure("kl/k1")
+	expect.True(t, result.Steps == 6 && kl[0] == 0 && kl[5] != 0, "%d steps, KL %v", result.Steps, kl)
+}

@@ -1,16 +1,18 @@
 package app
 
 import (
-	"bufio"
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/internal/terminaltest"
 	"github.com/rltrain/rltrain/rl/run"
 )
 
@@ -77,29 +79,25 @@ func TestSecondInterrupt(t *testing.T) {
 	compareRuns(t, r, whole, parts)
 }
 
-// interruptTwice starts a run and interrupts it after its first step and once more as soon as it has answered. It reports
-// whether the second signal ended the process, which may have finished before.
+// interruptTwice starts a run on a terminal and interrupts it while the bar says that its second step's update is under way,
+// then again once it has answered. It reports whether the second signal ended the process, which may have finished before.
 func (l lab) interruptTwice(t *testing.T, r recipe, out string) bool {
 	t.Helper()
+	user, program := terminaltest.Open(t)
 	cmd := l.command(t, r, out, "--save-steps", "1")
-	pipe, err := cmd.StderrPipe()
-	if err == nil {
-		cmd.Stdout = cmd.Stderr // lines about steps, and the answer
-		err = cmd.Start()
-	}
-	must.Do(t, err)
-	answered := false
-	lines := bufio.NewScanner(pipe)
-	for lines.Scan() {
-		switch line := lines.Text(); {
-		case strings.Contains(line, "1/3"):
-			_ = cmd.Process.Signal(syscall.SIGINT)
-		case strings.Contains(line, "press Ctrl-C again") && !answered:
-			answered = true
-			_ = cmd.Process.Signal(syscall.SIGINT)
+	cmd.Stdout, cmd.Stderr = program, program
+	must.Do(t, cmd.Start())
+	must.Do(t, program.Close()) // the process has its own: reading ends with it
+	updating, answered := regexp.MustCompile(`1/3  update`), regexp.MustCompile(`finishing step 2 \(update\); press Ctrl-C again`)
+	screen, part := "", make([]byte, 4096)
+	for _, until := range []*regexp.Regexp{updating, answered} {
+		for n, err := 0, error(nil); err == nil && !until.MatchString(screen); n, err = user.Read(part) {
+			screen += string(part[:n])
 		}
+		_ = cmd.Process.Signal(syscall.SIGINT)
 	}
+	_, _ = io.Copy(io.Discard, user)
 	code := exitCode(t, cmd)
-	expect.True(t, code == 130 && answered, "exit code %d, answered %v; want 130 after an answer", code, answered)
-	return cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled()
+	expect.Require(t, code == 130, "exit code %d, want 130:\n%s", code, screen)
+	return answered.MatchString(screen) && cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled()
 }

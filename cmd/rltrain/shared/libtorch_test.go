@@ -2,37 +2,19 @@ package shared
 
 import (
 	"bytes"
-	"fmt"
-	"os"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/internal/terminaltest"
 )
-
-// terminal opens a pseudo-terminal: what a user types into, and what a program sees.
-func terminal(t *testing.T) (user, program *os.File) {
-	t.Helper()
-	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Skipf("no pseudo-terminals: %v", err)
-	}
-	t.Cleanup(func() { user.Close() })
-	must.Do(t, unix.IoctlSetPointerInt(int(user.Fd()), unix.TIOCSPTLCK, 0))
-	number := must.Get(unix.IoctlGetInt(int(user.Fd()), unix.TIOCGPTN))(t)
-	program = must.Get(os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0))(t)
-	t.Cleanup(func() { program.Close() })
-	return user, program
-}
 
 // TestConsent: the user agrees on a terminal, and the next line is left for the command. Without a terminal only --yes agrees.
 func TestConsent(t *testing.T) {
 	t.Setenv("RLTRAIN_CACHE", "/some/cache")
 	for typed, want := range map[string]bool{"": true, "y": true, "Yes": true, "n": false, "what": false} {
-		user, program := terminal(t)
+		user, program := terminaltest.Open(t)
 		must.Get(user.WriteString(typed + "\nnext\n"))(t)
 		got, err := Consent{Stdin: program, Stderr: program}.agrees()
 		expect.True(t, got == want && err == nil, "%q: %v, %v, want %v", typed, got, err, want)
