@@ -1,10 +1,14 @@
 package lora
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 // The expectations are those of PEFT's check_target_module_exists.
@@ -72,5 +76,75 @@ func TestSize(t *testing.T) {
 				t.Errorf("rank %d, scale %g; want %d, %g", rank, scale, tt.rank, tt.scale)
 			}
 		})
+	}
+}
+
+// storedAdapter writes an adapter of one module, plus extra tensors.
+func storedAdapter(t *testing.T, targets string, more ...safetensors.Tensor) string {
+	t.Helper()
+	dir := t.TempDir()
+	config := `{"peft_type":"LORA","r":1,"lora_alpha":2,"target_modules":` + targets + `,"task_type":"CAUSAL_LM"}`
+	must.Do(t, os.WriteFile(filepath.Join(dir, ConfigFile), []byte(config), 0o644))
+	tensors := []safetensors.Tensor{
+		safetensors.FromFloat32s(wrapper+"model.a.q_proj.lora_A.weight", []int64{1, 2}, []float32{1, 1}),
+		safetensors.FromFloat32s(wrapper+"model.a.q_proj.lora_B.weight", []int64{2, 1}, []float32{1, 1}),
+	}
+	must.Do(t, safetensors.Write(filepath.Join(dir, WeightsFile), append(tensors, more...), nil))
+	return dir
+}
+
+func table(name string, rows, columns int64, values ...float32) safetensors.Tensor {
+	return safetensors.FromFloat32s(wrapper+name, []int64{rows, columns}, values)
+}
+
+// A table with an adapter is loaded merged.
+func TestStoredTables(t *testing.T) {
+	base := []float32{1, 2, 3, 4, 5, 6} // [3 tokens, 2]
+	tests := []struct {
+		name    string
+		targets string
+		tensors []safetensors.Tensor
+		want    map[string][]float32
+	}{
+		{"output layer", `["q_proj","lm_head"]`, []safetensors.Tensor{
+			table("lm_head.base_layer.weight", 3, 2, base...), table("lm_head.lora_A.weight", 1, 2, 1, 10), table("lm_head.lora_B.weight", 3, 1, 0, 1, 2),
+		}, map[string][]float32{"lm_head.weight": {1, 2, 3 + 2, 4 + 20, 5 + 4, 6 + 40}}},
+		{"embedding", `["q_proj","embed_tokens"]`, []safetensors.Tensor{
+			table("model.embed_tokens.base_layer.weight", 3, 2, base...), table("model.embed_tokens.lora_embedding_A", 1, 3, 0, 1, 2), table("model.embed_tokens.lora_embedding_B", 2, 1, 1, 10),
+		}, map[string][]float32{"model.embed_tokens.weight": {1, 2, 3 + 2, 4 + 20, 5 + 4, 6 + 40}}},
+		{"resized", `["q_proj"]`, []safetensors.Tensor{table("model.embed_tokens.weight", 3, 2, base...), table("lm_head.weight", 3, 2, base...)},
+			map[string][]float32{"model.embed_tokens.weight": base, "lm_head.weight": base}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, pairs, extra, err := Load(storedAdapter(t, tt.targets, tt.tensors...))
+			must.Do(t, err)
+			expect.True(t, len(pairs) == 1 && pairs[0].Module == "model.a.q_proj", "pairs %v", pairs)
+			got := map[string][]float32{}
+			for name, tensor := range extra {
+				got[name], err = tensor.Float32s()
+				expect.True(t, err == nil && tensor.Name == name, "%s is called %s, %v", name, tensor.Name, err)
+			}
+			expect.Equal(t, tt.want, got)
+		})
+	}
+}
+
+func TestStoredTablesRefused(t *testing.T) {
+	a, b := table("model.embed_tokens.lora_embedding_A", 1, 3, 0, 1, 2), table("model.embed_tokens.lora_embedding_B", 2, 1, 1, 10)
+	tests := []struct {
+		name, targets, want string
+		tensors             []safetensors.Tensor
+	}{
+		{"no base", `["q_proj","embed_tokens"]`, `an embedding whose weights are not in the file; save the adapter with PEFT's save_embedding_layers=True`, []safetensors.Tensor{a, b}},
+		{"not a target", `["q_proj"]`, "belongs to no module of target_modules (q_proj)", []safetensors.Tensor{a, b}},
+		{"half", `["q_proj","embed_tokens"]`, `lora_embedding_B" has shape []`, []safetensors.Tensor{a}},
+		{"rank", `["q_proj","embed_tokens"]`, "want [1 tokens]", []safetensors.Tensor{table("model.embed_tokens.lora_embedding_A", 3, 1, 0, 1, 2), b}},
+		{"other table", `["q_proj","embed_tokens"]`, "has shape [2 3], but its adapter is for [3 2]", []safetensors.Tensor{a, b, table("model.embed_tokens.base_layer.weight", 2, 3, 1, 2, 3, 4, 5, 6)}},
+		{"no table", `["q_proj"]`, "belongs neither to a LoRA pair nor to modules_to_save", []safetensors.Tensor{table("model.norm.weight", 1, 2, 1, 2)}},
+	}
+	for _, tt := range tests {
+		_, _, _, err := Load(storedAdapter(t, tt.targets, tt.tensors...))
+		expect.True(t, err != nil && strings.Contains(err.Error(), tt.want), "%s: %v, want %q", tt.name, err, tt.want)
 	}
 }

@@ -1,12 +1,16 @@
 package rl_test
 
 import (
+	"fmt"
 	"math"
 	"math/bits"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/answer"
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -105,4 +109,153 @@ func TestCompareAttempts(t *testing.T) {
 	expect.True(t, c.Problems == 2 && c.Mean.Difference == 0.25 && len(c.Pass) == 2 && c.Pass[1].Difference == 1, "%+v", c)
 	same := rl.CompareAttempts(a, a)
 	expect.True(t, same.Mean.Difference == 0 && same.Mean.Interval == (rl.Interval{}), "%+v", same)
+}
+
+func TestScoreAnswers(t *testing.T) {
+	got := rl.ScoreAnswers([]*envs.Info{
+		{Correct: true, FormatOK: true, FoundBy: "tag"}, {FormatOK: true, FoundBy: "tag"}, {Correct: true, FoundBy: "last_number"}, nil,
+	})
+	want := rl.AnswerScores{N: 4, Correct: 2, Accuracy: 0.5, Interval: rl.Wilson(2, 4), FormatRate: 0.5,
+		FoundBy: map[string]float64{"tag": 0.5, "last_number": 0.25, "none": 0.25}}
+	expect.Equal(t, want, got)
+	expect.Equal(t, rl.AnswerScores{FoundBy: map[string]float64{}}, rl.ScoreAnswers(nil))
+	expect.Same(t, 0.5, got.Weakest(), "without kinds the weakest is %v, want the accuracy", got.Weakest())
+}
+
+func TestKindsAreScoredApart(t *testing.T) {
+	got := rl.ScoreAnswers([]*envs.Info{
+		{Correct: true, Kind: "2x1"}, {Correct: true, Kind: "2x1"}, {Kind: "4x3"}, {Correct: true, Kind: "4x3"}, {Kind: "4x3"}, nil,
+	})
+	want := map[string]rl.KindScore{"2x1": {2, 2, 1}, "4x3": {3, 1, 1. / 3}}
+	expect.Equal(t, want, got.Kinds)
+	expect.True(t, got.Weakest() == 1./3 && got.Accuracy == 0.5, "the weakest %v of accuracy %v", got.Weakest(), got.Accuracy)
+}
+
+// TestForms: an unfinished answer counts only with AnyForm, and the line has both accuracies.
+func TestForms(t *testing.T) {
+	for _, form := range []answer.Form{answer.FinalForm, answer.AnyForm} {
+		infos := []*envs.Info{{Correct: true, Answer: "74 - 70", Truth: "4"}, {Correct: true, Answer: "4", Truth: "4"}, {Answer: "5", Truth: "4"}, {Answer: "5 - 0", Truth: "4"}}
+		for _, info := range infos {
+			info.CheckForm(form)
+		}
+		s := rl.ScoreAnswers(infos)
+		expect.Same(t, "--answer-form final: 1/4 = 25.0 % (95 % CI 4.6–69.9), any: 2/4 = 50.0 % (95 % CI 15.0–85.0)", s.Forms(),
+			"%s", form)
+		want := map[answer.Form]int{answer.FinalForm: 0, answer.AnyForm: 1}[form]
+		expect.True(t, s.Doubted == want, "%s: %d doubted, want %d", form, s.Doubted, want)
+	}
+	expect.Same(t, "", rl.ScoreAnswers([]*envs.Info{{Correct: true}}).Forms(), "equal accuracies are both printed")
+}
+
+func TestRejectionThreshold(t *testing.T) {
+	sure := func(right bool, ps ...float32) (rows []rl.Sureness) {
+		for _, p := range ps {
+			rows = append(rows, rl.Sureness{p, right})
+		}
+		return rows
+	}
+	for _, test := range []struct {
+		name    string
+		in, out []rl.Sureness
+		want    float64
+	}{
+		{"apart", sure(true, 0.75, 1), sure(false, 0.25, 0.5), 0.625},
+		{"the other way about: nothing is rejected", sure(true, 0.25, 0.5), sure(false, 0.75, 1), 0},
+		{"wrong rows may be rejected", append(sure(true, 1), sure(false, 0.25, 0.25)...), sure(false, 0.5), 0.75},
+		{"one row out of scope outweighs one of four", sure(true, 0.25, 0.75, 0.75, 0.75), sure(false, 0.5), 0.625},
+		{"equals stay together", sure(true, 0.5, 0.5, 0.5), sure(false, 0.5), 0},
+		{"all may be rejected", sure(false, 0.5), sure(false, 0.75), 0.875},
+	} {
+		got, err := rl.RejectionThreshold(test.in, test.out)
+		expect.True(t, err == nil && math.Abs(got-test.want) <= 1e-9, "%s: %v, %v, want %v", test.name, got, err, test.want)
+	}
+	_, err := rl.RejectionThreshold(nil, sure(false, 1))
+	expect.True(t, err != nil, "a threshold without rows in scope")
+}
+
+// TestRejectionThresholdIsTheBest tries all thresholds.
+func TestRejectionThresholdIsTheBest(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	draw := func(n int) (rows []rl.Sureness) {
+		for range n {
+			rows = append(rows, rl.Sureness{float32(rng.IntN(12)) / 11, rng.IntN(3) > 0})
+		}
+		return rows
+	}
+	for range 200 {
+		in, out := draw(1+rng.IntN(20)), draw(1+rng.IntN(20))
+		value := func(threshold float64) float64 {
+			o := must.Get(rl.MeasureOutOfScope(threshold, in, out))(t)
+			return o.Accuracy + o.Recall
+		}
+		chosen := must.Get(rl.RejectionThreshold(in, out))(t)
+		for i := range 41 { // a threshold is a probability
+			if other := float64(i) / 40; value(other) > value(chosen)+1e-9 {
+				t.Fatalf("%v is worth %v, the chosen %v %v", other, value(other), chosen, value(chosen))
+			}
+		}
+	}
+}
+
+func TestMeasureOutOfScope(t *testing.T) {
+	in := []rl.Sureness{{0.9, true}, {0.8, false}, {0.4, true}, {0.5, true}}
+	out := []rl.Sureness{{0.3, false}, {0.5, false}, {0.85, false}}
+	got := must.Get(rl.MeasureOutOfScope(0.5, in, out))(t)
+	// Pairs in which the in-scope row has the higher confidence: 3 for .9, 2 for .8, 1 for .4, 1.5 for .5; of 12.
+	want := rl.OutOfScope{Threshold: 0.5, N: 3, InScope: 4, Recall: 1.0 / 3, FalseAlarms: 0.25, Accuracy: 0.5, AUROC: 7.5 / 12,
+		Intervals: [2]rl.Interval{rl.Wilson(1, 3), rl.Wilson(1, 4)}}
+	expect.Equal(t, want, got)
+}
+
+func TestSelective(t *testing.T) {
+	rows := rl.SurenessOf([]int{0, 1, 1, -1}, [][]float32{{0.9, 0.1}, {0.2, 0.8}, {0.7, 0.3}, {0.4, 0.6}})
+	expect.Equal(t, []rl.Sureness{{0.9, true}, {0.8, true}, {0.7, false}, {0.6, false}}, rows, "sureness")
+	want := []rl.Covered{{1, float64(float32(0.6)), 4, 0.5}, {0.75, float64(float32(0.7)), 3, 2.0 / 3}, {0.5, float64(float32(0.8)), 2, 1}}
+	expect.Equal(t, want, rl.Selective(rows))
+	all := rl.Selective([]rl.Sureness{{0.5, true}, {0.5, false}})
+	expect.True(t, len(all) == 1 && all[0].N == 2, "equally confident rows are separated: %v", all)
+}
+
+func TestCountRewarded(t *testing.T) {
+	const sum = "What is 74 - 70?"
+	many := func(text string, truth func(i int) string, n int) (all []rl.Outcome) {
+		for i := range n {
+			all = append(all, rl.Outcome{Prompt: fmt.Sprintf("Question %d?", i), Text: text, Truth: truth(i), Reward: 1})
+		}
+		return all
+	}
+	number := func(i int) string { return fmt.Sprint(i) }
+	for _, test := range []struct {
+		name string
+		all  []rl.Outcome
+		want rl.Rewarded
+	}{
+		{"none", nil, rl.Rewarded{}},
+		{"a copied question", []rl.Outcome{{Prompt: sum, Text: " 74-70.", Truth: "4", Reward: 1}}, rl.Rewarded{N: 1, Echoes: 1, Echo: "74-70."}},
+		{"a copied question behind a phrase", []rl.Outcome{{Prompt: sum, Text: "The answer is 74 - 70", Answer: "74 - 70", Truth: "4", Reward: 1}}, rl.Rewarded{N: 1, Echoes: 1, Echo: "74 - 70"}},
+		{"a copy without reward", []rl.Outcome{{Prompt: sum, Text: "74 - 70", Truth: "4", Reward: -1}, {Prompt: sum, Text: "4", Truth: "4", Reward: 1}}, rl.Rewarded{N: 1}},
+		{"all without reward", []rl.Outcome{{Prompt: sum, Text: "74 - 70", Truth: "4", Reward: 0}, {Prompt: sum, Text: "4", Truth: "4", Reward: 0}}, rl.Rewarded{}},
+		{"the answer", []rl.Outcome{{Prompt: sum, Text: "4", Truth: "4", Reward: 1}}, rl.Rewarded{N: 1}},
+		{"the answer worked out", []rl.Outcome{{Prompt: sum, Text: "74 - 70 = 4", Truth: "4", Reward: 1}}, rl.Rewarded{N: 1}},
+		{"an option of the prompt", []rl.Outcome{{Prompt: "A) a cat or B) a dog?", Text: "B) a dog", Truth: "B", Reward: 1}}, rl.Rewarded{N: 1}},
+		{"a name in the prompt", []rl.Outcome{{Prompt: "Ann met Bob. Who met Bob?", Text: "Ann", Truth: "Ann", Reward: 1}}, rl.Rewarded{N: 1}},
+		{"a label without a reference", []rl.Outcome{{Prompt: "positive or negative?", Text: "positive", Reward: 1}}, rl.Rewarded{N: 1}},
+		{"a copy without a reference", []rl.Outcome{{Prompt: "Say something about the sea.", Text: "about the sea", Reward: 1}}, rl.Rewarded{N: 1, Echoes: 1, Echo: "about the sea"}},
+		{"one text for many", many("correct answer: see above", number, 4), rl.Rewarded{N: 4, Same: 4, Repeats: "correct answer: see above"}},
+		{"one text for few", many("correct answer: see above", number, 3), rl.Rewarded{N: 3}},
+		{"one text that answers", many("yes", func(int) string { return "yes" }, 9), rl.Rewarded{N: 9}},
+		{"one list for many", many("0 1 2 3 4 5", number, 6), rl.Rewarded{N: 6, Same: 6, Repeats: "0 1 2 3 4 5"}},
+		{"one label for many without a reference", many("positive", func(int) string { return "" }, 9), rl.Rewarded{N: 9}},
+		{"one text for many without a reference", many("I love this very much!", func(int) string { return "" }, 9), rl.Rewarded{N: 9, Same: 9, Repeats: "I love this very much!"}},
+		{"negative rewards", []rl.Outcome{{Prompt: sum, Text: "74 - 70", Truth: "4", Reward: -1}, {Prompt: sum, Text: "I do not know", Truth: "4", Reward: -2}}, rl.Rewarded{N: 1, Echoes: 1, Echo: "74 - 70"}},
+	} {
+		expect.Equal(t, test.want, rl.CountRewarded(test.all), test.name)
+	}
+}
+
+// TestRoundedMean: rewards that differ from the mean by no more than rounding count as the mean.
+func TestRoundedMean(t *testing.T) {
+	if r := rl.CountRewarded([]rl.Outcome{{Text: "x", Reward: 1}, {Text: "y", Reward: 1 + 2e-9}}); r.N != 2 {
+		t.Errorf("%d of 2 rewards are at the mean", r.N)
+	}
 }

@@ -2,9 +2,16 @@ package rl
 
 import (
 	"math"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestMeterKinds(t *testing.T) {
@@ -91,4 +98,105 @@ func TestMeterJSONIsExact(t *testing.T) {
 	m.Last("negative zero", math.Copysign(0, -1))
 	back := throughJSON(t, m)
 	expect.Equal(t, m, back)
+}
+
+func newReplay(t *testing.T, capacity int) *Replay {
+	t.Helper()
+	return must.Get(NewReplay(capacity))(t)
+}
+
+func returnsOf(r *Replay) []float64 {
+	var returns []float64
+	for _, e := range r.items {
+		returns = append(returns, e.Return)
+	}
+	return returns
+}
+
+func TestReplayIsFirstInFirstOut(t *testing.T) {
+	r := newReplay(t, 3)
+	expect.True(t, r.Sample(Stream(1), 2) == nil, "an empty buffer deals")
+	for i := range 3 {
+		skipped := r.Add(twoTurns(), []float64{float64(2 * i), float64(2*i + 1)})
+		expect.True(t, skipped == 0, "%d skipped", skipped)
+	}
+	expect.Equal(t, []float64{3, 4, 5}, returnsOf(r))
+	skipped := r.Add(twoTurns(), []float64{nan, math.Inf(1)})
+	expect.True(t, skipped == 2 && r.Len() == 3, "%d skipped, %d held", skipped, r.Len())
+	seen := map[float64]bool{}
+	for _, e := range r.Sample(Stream(1), 50) {
+		seen[e.Return] = true
+	}
+	expect.Same(t, 3, len(seen), "50 samples saw %v", seen)
+	if diff := cmp.Diff(r.Sample(Stream(2), 9), r.Sample(Stream(2), 9), cmpopts.EquateNaNs()); diff != "" {
+		t.Error("the same stream deals differently")
+	}
+}
+
+func TestReplayEvictionKeepsMemoryBounded(t *testing.T) {
+	r := newReplay(t, 10)
+	tr := twoTurns()
+	for range 20000 {
+		r.Add(tr, []float64{1, 2})
+	}
+	expect.True(t, r.Len() == 10 && cap(r.items) <= 100, "%d held, room for %d", r.Len(), cap(r.items))
+}
+
+func TestReplayFile(t *testing.T) {
+	r := newReplay(t, 5)
+	for i := range 4 {
+		r.Add(twoTurns(), []float64{float64(i), 0.1})
+	}
+	path := filepath.Join(t.TempDir(), "buffer.jsonl")
+	must.Do(t, r.Save(path))
+	back := newReplay(t, 5)
+	must.Do(t, back.Load(path))
+	expect.Equal(t, r.State(), back.State(), cmpopts.EquateNaNs())
+	small := newReplay(t, 2)
+	small.Add(twoTurns(), []float64{9, 9})
+	must.Do(t, small.Load(path))
+	expect.Equal(t, []float64{3, 0.1}, returnsOf(small), "the newest fit")
+}
+
+func TestReplayRefusesFiles(t *testing.T) {
+	const header = `{"format":"rltrain replay buffer 2","capacity":5,"entries":1}` + "\n"
+	for name, test := range map[string]struct{ content, want string }{
+		"pickle":       {"\x80\x04\x95", "Python pickle"},
+		"empty":        {"", "line 1: the file ends too early"},
+		"first format": {strings.Replace(header, "buffer 2", "buffer 1", 1), `line 1: format "rltrain replay buffer 1", want`},
+		"other":        {"{\"format\":\"x\",\"capacity\":1,\"entries\":0}\n", "line 1: format"},
+		"short":        {header, "line 2: the file ends too early"},
+		"broken":       {header + "{}}\n", "line 2"},
+		"unknown":      {header + `{"x":1}` + "\n", "line 2: not a line"},
+		"no turn":      {header + `{"trajectory":{"tokens":[1],"source":[0],"behavior_logprobs":[0],"logprobs":[0],"turns":[]},"turns":[0],"returns":[1]}` + "\n", "line 2: turn 0 of a trajectory of 0"},
+		"more entries": {strings.Replace(header, `"entries":1`, `"entries":0`, 1) + "{}\n", "line 2: more than the 0 entries"},
+	} {
+		path := filepath.Join(t.TempDir(), "buffer")
+		must.Do(t, os.WriteFile(path, []byte(test.content), 0o600))
+		r := newReplay(t, 5)
+		if err := r.Load(path); err == nil || !strings.Contains(err.Error(), test.want) || !strings.HasPrefix(err.Error(), path) {
+			t.Errorf("%s: error %v, want one with %q", name, err, test.want)
+		}
+	}
+	if err := newReplay(t, 5).Restore(ReplayState{Capacity: 1, Entries: []ReplayEntry{{Trajectory: twoTurns(), Turns: []int{0, 1}, Returns: []float64{1, 2}}}}); err == nil {
+		t.Error("a state beyond its capacity is taken")
+	}
+}
+
+func FuzzReadReplay(f *testing.F) {
+	f.Add("\x80\x02")
+	f.Add(`{"format":"rltrain replay buffer 2","capacity":5,"entries":1}` + "\n" +
+		`{"trajectory":{"tokens":[1,2],"source":[0,1],"behavior_logprobs":[0,-1],"logprobs":[0,-1],"turns":[{"end":2,"reward":null}],"stop":"stop"},"turns":[0],"returns":[1]}` + "\n")
+	f.Add(`{"format":"rltrain replay buffer 2","entries":-1}` + "\n")
+	f.Fuzz(func(t *testing.T, content string) {
+		items, err := readReplay(strings.NewReader(content))
+		if err != nil {
+			expect.Require(t, !strings.Contains(err.Error(), "\n"), "error %q", err)
+			return
+		}
+		for _, e := range items {
+			err = e.Trajectory.Validate()
+			expect.Require(t, err == nil && e.Turn >= 0 && e.Turn < len(e.Trajectory.Turns) && isFinite(e.Return), "%+v: %v", e, err)
+		}
+	})
 }

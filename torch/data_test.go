@@ -2,9 +2,15 @@ package torch_test
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
@@ -47,4 +53,142 @@ func TestFill(t *testing.T) {
 	failed := errors.New("the file ends early")
 	v, err = torch.Fill(torch.F32, []int64{4}, func(func([]float32) error) error { return failed })
 	expect.True(t, v == nil && errors.Is(err, failed), "a source that fails: %v", err)
+}
+
+func TestHeldGoesOn(t *testing.T) {
+	torchtest.NoLeaks(t)
+	w := must.Get(torch.Parameter([]float32{2, 3}, 2))(t)
+	defer w.Close()
+	var y torch.Tensor
+	held := must.Get(torch.Hold(torch.Train, func(s *torch.Scope) error {
+		y = s.Mul(w.T(), w.T())
+		return nil
+	}))(t)
+	if err := held.Do(func(s *torch.Scope) error {
+		s.Backward(s.Sum(y))
+		grad, _ := s.Grad(w)
+		got := s.Read(grad)
+		expect.True(t, got[0] == 4 && got[1] == 6, "gradient %v, want [4 6]", got)
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	var failed *torch.Error
+	err := held.Do(func(s *torch.Scope) error { s.Mul(y, s.Floats([]float32{1, 2, 3}, 3)); return nil })
+	expect.True(t, errors.As(err, &failed), "a product that does not fit: %v", err)
+	held.Close()
+	held.Close()
+	defer func() {
+		r, ok := recover().(string)
+		expect.True(t, ok && strings.Contains(r, "use of a Held after it was closed"), "recovered %v", r)
+	}()
+	_ = held.Do(func(*torch.Scope) error { return nil })
+}
+
+func TestHoldFreesWhatFailed(t *testing.T) {
+	torchtest.NoLeaks(t)
+	want := errors.New("no")
+	held, err := torch.Hold(torch.NoGrad, func(s *torch.Scope) error {
+		s.Floats([]float32{1}, 1)
+		return want
+	})
+	expect.True(t, held == nil && errors.Is(err, want), "%v, %v", held, err)
+}
+
+// TestOutOfMemoryIsKnown requests more memory than a process can address, and causes an unrelated error.
+func TestOutOfMemoryIsKnown(t *testing.T) {
+	const n = 1 << 23
+	err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		values := make([]float32, n)
+		s.Mul(s.Floats(values, n, 1), s.Floats(values, 1, n))
+		return nil
+	})
+	expect.True(t, torch.OutOfMemory(fmt.Errorf("step 3: %w", err)), "%v is taken for no matter of memory", err)
+	err = torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		s.Mul(s.Floats(make([]float32, 2), 2), s.Floats(make([]float32, 3), 3))
+		return nil
+	})
+	expect.True(t, err != nil && !torch.OutOfMemory(err) && !torch.OutOfMemory(nil), "%v is taken for a matter of memory", err)
+	// Messages of libtorch and CUDA on a GPU.
+	for _, text := range []string{
+		"CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.19 GiB of which 3.06 MiB is free.",
+		"CUDA error: out of memory",
+		"CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+	} {
+		expect.True(t, torch.OutOfMemory(&torch.Error{Call: "linear", Text: text}), "%q is taken for no matter of memory", text)
+	}
+}
+
+// TestHeaderIsSmallAndDocumented reads the C header: few functions, each with a comment and an entry in the list of
+// symbols looked up at load time.
+func TestHeaderIsSmallAndDocumented(t *testing.T) {
+	read := func(path ...string) string {
+		data := must.Get(os.ReadFile(filepath.Join(path...)))(t)
+		return string(data)
+	}
+	header, loader := read("..", "csrc", "include", "rltrain.h"), read("loader.c")
+	declared := regexp.MustCompile(`(?m)^[a-z_0-9]+[ *a-z_0-9]*?(rlt_[a-z_]+)\([^;]*\);`).FindAllStringSubmatchIndex(header, -1)
+	n := len(declared)
+	expect.True(t, n >= 20 && n <= 40, "%d functions, want 20 to 40", n)
+	for _, at := range declared {
+		name := header[at[2]:at[3]]
+		expect.True(t, strings.HasSuffix(strings.TrimRight(header[:at[0]], "\n"), "*/"), "%s has no comment before it", name)
+		expect.True(t, strings.Contains(loader, "X("+name+")"), "%s is not in the list of loader.c", name)
+	}
+}
+
+func TestPackSharedStoresPrefixesOnce(t *testing.T) {
+	prompt := []int32{1, 2, 3, 4, 5, 6, 7, 8, 9}
+	with := func(more ...int32) []int32 { return append(append([]int32{}, prompt...), more...) }
+	for name, test := range map[string]struct {
+		sequences [][]int32
+		limits    []int
+		cu        []int32
+		continues []int32
+		place     []int64
+	}{
+		"two answers to a prompt": {
+			[][]int32{with(20, 21), with(30)}, []int{9, 9}, []int32{0, 9, 11, 12}, []int32{-1, 0, 0},
+			[]int64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1, 2, 3, 4, 5, 6, 7, 8, 11},
+		},
+		"an answer of no token": {
+			[][]int32{with(), with(30)}, []int{9, 9}, []int32{0, 9, 9, 10}, []int32{-1, 0, 0},
+			[]int64{0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9},
+		},
+		"the limit of one": {
+			[][]int32{with(20), with(20)}, []int{10, 8}, []int32{0, 8, 10, 12}, []int32{-1, 0, 0},
+			[]int64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 7, 10, 11},
+		},
+		"too little in common": {
+			[][]int32{{1, 2, 3, 4, 5, 6, 7, 20}, {1, 2, 3, 4, 5, 6, 7, 21}}, []int{8, 8}, []int32{0, 8, 16}, []int32{-1, -1},
+			[]int64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
+		},
+		"one alone": {[][]int32{{1, 2}}, []int{2}, []int32{0, 2}, []int32{-1}, []int64{0, 1}},
+		"none":      {nil, nil, []int32{0}, nil, nil},
+	} {
+		p, place := torch.PackShared(test.sequences, test.limits)
+		if diff := cmp.Diff(test.cu, p.CuSeqlens) + cmp.Diff(test.continues, p.Continues) + cmp.Diff(test.place, place); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		at := 0
+		for i, ids := range test.sequences {
+			for position, id := range ids {
+				if row := place[at]; p.Tokens[row] != int64(id) || p.Positions[row] != int64(position) {
+					t.Errorf("%s: token %d of sequence %d is %d at position %d, want %d at %d", name, position, i, p.Tokens[row], p.Positions[row], id, position)
+				}
+				at++
+			}
+		}
+	}
+}
+
+// TestPackSharedSeparatesPrompts: completions of two prompts with a common prefix stay two groups, because together
+// they would share less.
+func TestPackSharedSeparatesPrompts(t *testing.T) {
+	a, b := make([]int32, 40), make([]int32, 40)
+	for i := range 20 {
+		a[20+i], b[20+i] = 1, 2
+	}
+	p, _ := torch.PackShared([][]int32{append(a, 3), append(a, 4), append(b, 3), append(b, 4)}, []int{40, 40, 40, 40})
+	expect.Equal(t, []int32{-1, 0, 0, -1, 3, 3}, p.Continues, "continues")
 }

@@ -1,13 +1,18 @@
 package torch
 
 import (
+	"bytes"
+	"debug/elf"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/libtorch"
+	test "github.com/rltrain/rltrain/internal/must"
 )
 
 func TestParseDevice(t *testing.T) {
@@ -110,5 +115,102 @@ func TestCUDALibraryOpens(t *testing.T) {
 	}
 	if !real && (err == nil || !strings.Contains(err.Error(), "needs a driver")) {
 		t.Errorf("without a driver: got %v, want an error that says what it needs", err)
+	}
+}
+
+func TestMissingLibraryIsNamed(t *testing.T) {
+	t.Setenv("RLTRAIN_LIB", filepath.Join(t.TempDir(), "nothing.so"))
+	expect.Failure(findLibrary())(t, "RLTRAIN_LIB is")
+	t.Setenv("RLTRAIN_LIB", "")
+	t.Setenv("RLTRAIN_CACHE", t.TempDir())
+	expect.Failure(findLibrary())(t, "run `make`")
+}
+
+// TestTruncatedLibraryIsAnError: the system's loader would map the file, and the process would crash later.
+func TestTruncatedLibraryIsAnError(t *testing.T) {
+	path, err := findLibrary()
+	expect.Require(t, err == nil, "%v", err)
+	err = checkWhole(path, map[string]bool{})
+	expect.Require(t, err == nil, "the complete library: %v", err)
+	data, err := os.ReadFile(path)
+	expect.Require(t, err == nil, "%v", err)
+	for _, share := range []float64{0, 0.0001, 0.1, 0.5, 0.9, 0.999} {
+		cut := filepath.Join(t.TempDir(), libraryName)
+		err = os.WriteFile(cut, data[:int(share*float64(len(data)))], 0o600)
+		expect.Require(t, err == nil, "%v", err)
+		expect.Error(t, checkWhole(cut, map[string]bool{}), cut)
+	}
+}
+
+// TestLibraryWithoutASearchPath opens the libraries needed by a core without a search path, as in a bundle.
+func TestLibraryWithoutASearchPath(t *testing.T) {
+	path := test.Get(findLibrary())(t)
+	file := test.Get(elf.Open(path))(t)
+	_, dirs, err := libtorch.Dependencies(file, filepath.Dir(path))
+	test.Do(t, err)
+	test.Do(t, file.Close())
+	data := test.Get(os.ReadFile(path))(t)
+	own := dirs[0]
+	if _, err := os.Stat(filepath.Join(own, "libtorch_cpu.so")); err != nil {
+		t.Skip("this core is a bundle's, which has lost it already")
+	}
+	data = bytes.ReplaceAll(data, []byte(own), append([]byte("/nowhere"), make([]byte, len(own)-len("/nowhere"))...))
+	lost := filepath.Join(t.TempDir(), libraryName)
+	test.Do(t, os.WriteFile(lost, data, 0o600))
+	t.Setenv("LIBTORCH", filepath.Dir(own))
+	folder, err := coreLibtorch(lost)
+	expect.True(t, folder.Dir == filepath.Dir(own) && folder.From == "LIBTORCH" && err == nil, "got %v, %v", folder, err)
+	test.Do(t, preload(filepath.Dir(own), coreNeeds))
+	folder, err = coreLibtorch(path)
+	expect.True(t, folder.From == ownPath && err == nil, "the core as it was built needs no LIBTORCH: %v, %v", folder, err)
+	bare := t.TempDir()
+	expect.Error(t, preload(bare, coreNeeds), filepath.Join(bare, "lib", coreNeeds[0])+" is missing")
+	t.Setenv("LIBTORCH", bare)
+	expect.Failure(coreLibtorch(lost))(t, "LIBTORCH ("+bare+")")
+}
+
+func TestFastest(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		sets []KernelSpeed
+		want string
+	}{
+		{"none", nil, ""},
+		{"one", []KernelSpeed{{"base", 9, 8}}, "base"},
+		{"the widest of equals", []KernelSpeed{{"base", 20, 18}, {"avx2", 101, 98}, {"avx512", 99, 96}}, "avx512"},
+		{"slow instructions for bfloat16", []KernelSpeed{{"avx2", 80, 75}, {"avx512", 150, 140}, {"avx512_bf16", 150, 80}}, "avx512"},
+		{"fast ones", []KernelSpeed{{"avx2", 80, 75}, {"avx512", 150, 140}, {"avx512_bf16", 150, 280}}, "avx512_bf16"},
+		{"tiles", []KernelSpeed{{"avx512", 150, 140}, {"avx512_bf16", 150, 80}, {"amx", 148, 1500}}, "amx"},
+		{"slow vectors", []KernelSpeed{{"avx2", 100, 95}, {"avx512", 70, 130}}, "avx2"},
+	} {
+		expect.Same(t, test.want, fastest(test.sets), "%s", test.name)
+	}
+}
+
+func TestSpeedsAreMeasuredOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "new", "kernels.json")
+	measured := 0
+	want := []KernelSpeed{{"base", 9, 8}, {"avx2", 80, 75}}
+	measure := func() []KernelSpeed {
+		measured++
+		return want
+	}
+	for _, step := range []struct {
+		processor, content string
+		measured           int
+	}{
+		{"a", "", 1}, {"a", "", 1}, {"b", "", 2}, {"a", "", 2},
+		{"a", "{", 3}, {"b", "", 4}, {"b", "null", 5}, {"b", `{"b": []}`, 6}, {"b", "", 6},
+	} {
+		if step.content != "" {
+			err := os.WriteFile(path, []byte(step.content), 0o644)
+			expect.Require(t, err == nil, "%v", err)
+		}
+		expect.Equal(t, want, speedsFor(step.processor, path, measure), fmt.Sprintf("%v:", step))
+		expect.Same(t, step.measured, measured, "%v: measured %d times, want %d", step, measured, step.measured)
+	}
+	// The speeds cannot be saved: there is no folder, or it is a file.
+	for _, path := range []string{"", filepath.Join(path, "in-a-file", "kernels.json")} {
+		expect.Equal(t, want, speedsFor("c", path, measure), fmt.Sprintf("%q:", path))
 	}
 }

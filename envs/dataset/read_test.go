@@ -1,6 +1,7 @@
 package dataset
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -279,5 +280,70 @@ func TestReaderRows(t *testing.T) {
 	} {
 		_, err = (Reader{}).Rows(tt.parts, tt.cols, &Faults{})
 		expect.True(t, strings.HasSuffix(text(err), tt.want), "%s: got %v, want %s", name, err, tt.want)
+	}
+}
+
+// All bad rows are told at once, or skipped and counted.
+func TestFaults(t *testing.T) {
+	for n, want := range map[int]string{
+		0: "", 1: "f:1: bad 1", 2: "2 rows cannot be used; fix them, or drop them with --on-bad-row skip: f:1: bad 1; f:2: bad 2",
+		8: "8 rows cannot be used; fix them, or drop them with --on-bad-row skip: f:1 and 1 more: bad 1; f:2: bad 2; f:3: bad 3; f:4: bad 4; f:5: bad 5; and 2 rows with other faults",
+	} {
+		for _, skip := range []bool{false, true} {
+			f := OnBadRow{map[bool]string{false: "error", true: "skip"}[skip]}.Faults()
+			for i := range n {
+				expect.NoError(t, f.Add(fmt.Errorf("f:%d: bad %d", i+1, i%7+1)), "%d rows stop it", n)
+			}
+			skipped, first := f.Skipped()
+			err := f.Err()
+			switch {
+			case skip && (err != nil || skipped != n || (first != nil) != (n > 0)):
+				t.Errorf("%d rows skipped: %v, %d, %v", n, err, skipped, first)
+			case !skip && (skipped != 0 || (err == nil) != (want == "") || err != nil && err.Error() != want):
+				t.Errorf("%d rows: %v, want %q; %d skipped", n, err, want, skipped)
+			}
+		}
+	}
+	f := Faults{}
+	var stopped error
+	for i := 0; stopped == nil; i++ {
+		stopped = f.Add(errors.Join(errNoRows))
+		expect.Require(t, i <= mostFaults, "it never stops")
+	}
+	expect.True(t, errors.Is(stopped, errNoRows) && strings.Contains(stopped.Error(), "1000 rows"), "%v", stopped)
+}
+
+var errNoRows = errors.New("bad")
+
+// TestRecordBound: the bound is on a record, not on a file.
+func TestRecordBound(t *testing.T) {
+	defer func(most int64) { maxRecord = most }(maxRecord)
+	maxRecord = 256 << 10
+	field := strings.Repeat("x", 64<<10)
+	for name, text := range map[string][2]string{
+		"a.csv":   {"text,label\n", field + ",1\n"},
+		"a.jsonl": {"", `{"text":"` + field + `","label":"1"}` + "\n"},
+		"a.json":  {"[", `{"text":"` + field + `","label":"1"},`},
+	} {
+		path := filepath.Join(t.TempDir(), name)
+		count := func(rows int, row string) (n int, err error) {
+			body := text[0] + strings.Repeat(row, rows)
+			if strings.HasSuffix(name, ".json") {
+				body = strings.TrimSuffix(body, ",") + "]"
+			}
+			must.Do(t, os.WriteFile(path, []byte(body), 0o600))
+			for _, err := range (Reader{}).Records(path) {
+				if err != nil {
+					return n, err
+				}
+				n++
+			}
+			return n, nil
+		}
+		if n, err := count(20, text[1]); n != 20 || err != nil {
+			t.Errorf("%s: %d of 20 rows, %v", name, n, err)
+		}
+		_, err := count(1, strings.Replace(text[1], field, strings.Repeat(field, 20), 1))
+		expect.True(t, err != nil && strings.Contains(err.Error(), "a record is larger than"), "%s: a long record: %v", name, err)
 	}
 }

@@ -1,7 +1,9 @@
 package prompts
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -9,11 +11,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/answer"
+	"github.com/rltrain/rltrain/envs/answer/hacks"
+	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
@@ -253,4 +258,84 @@ func TestConversations(t *testing.T) {
 	expect.True(t, len(shown.Tools) == 1 && len(shown.TemplateArgs) == 1,
 		"tools %v, arguments %v", shown.Tools, shown.TemplateArgs)
 	expect.Failure(envs.New("prompts", envs.Setup{EvalOnly: true, Text: true}, envs.Settings{"dataset": path}))(t, "p.jsonl:1: messages need a chat template")
+}
+
+// With splits, a run trains on the training split and evaluates on the validation split; the eval command uses the test
+// split.
+func TestPartsOfADataSet(t *testing.T) {
+	file := func(name string, n int) []string {
+		var rows strings.Builder
+		for i := range n {
+			fmt.Fprintf(&rows, `{"prompt": "%s %d", "answer": 1}`+"\n", name, i)
+		}
+		return []string{write(t, name+".jsonl", rows.String())}
+	}
+	train := dataset.Part{Split: dataset.Train, Files: append(file("train", 4), file("more", 3)...)}
+	validation, test := dataset.Part{Split: "validation", Files: file("validation", 2)}, dataset.Part{Split: dataset.Test, Files: file("test", 1)}
+	sets := map[string][]dataset.Part{"all": {train, validation, test}, "train": {train}, "tested": {train, test}, "testonly": {test}}
+	for _, c := range []struct {
+		dataset, eval string
+		judging       bool
+		train, judged int
+		wantErr       string
+	}{
+		{"all", "", false, 7, 2, ""},
+		{"all", "", true, 0, 1, ""},
+		{"train", "", false, 5, 2, ""},
+		{"train", "", true, 0, 7, ""},
+		{"tested", "", false, 5, 2, ""},
+		{"train", "tested", false, 7, 1, ""},
+		{"train", "testonly", false, 7, 1, ""},
+		{"testonly", "", false, 0, 0, `dataset: the data set has no split "train"; choose from "test"`},
+		{"none", "", false, 0, 0, "dataset: there is no none"},
+		{"all", "none", false, 0, 0, "eval_dataset: there is no none"},
+	} {
+		setup := envs.Setup{HeldOut: 2, EvalOnly: c.judging, Context: t.Context(), Find: func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error) {
+			expect.True(t, ctx == t.Context() && (config == "" || name == c.dataset),
+				"%s: looked up with configuration %q", name, config)
+			if sets[name] == nil {
+				return nil, errors.New("there is no " + name)
+			}
+			return sets[name], nil
+		}}
+		settings := envs.Settings{"dataset": c.dataset, "dataset_config": "c"}
+		if c.eval != "" {
+			settings["eval_dataset"] = c.eval
+		}
+		task, err := envs.New("prompts", setup, settings)
+		if c.wantErr != "" {
+			expect.Error(t, err, c.wantErr)
+			continue
+		}
+		must.Do(t, err)
+		expect.Same(t, c.train, task.Len(envs.Train), "%+v: training prompts", c)
+		expect.Same(t, c.judged, task.Len(envs.Eval), "%+v: evaluation prompts", c)
+	}
+}
+
+// TestHacks: what policies try instead of an answer scores nothing by any rule.
+func TestHacks(t *testing.T) {
+	count := 0
+	for gold, all := range hacks.Answers {
+		for _, text := range all {
+			count++
+			for _, match := range []answer.Match{answer.Math, answer.Exact, answer.Numeric, answer.Units} {
+				began := time.Now()
+				info := verify(text, gold, match)
+				info.CheckForm(answer.FinalForm)
+				expect.True(t, !info.Correct,
+					"%s: %q is taken for %s, found by %s as %q", match, text, gold, info.FoundBy, info.Answer)
+				took := time.Since(began)
+				expect.True(t, took <= 2*time.Second, "%s: %q took %v", match, text, took)
+			}
+		}
+	}
+	expect.True(t, count >= 80, "only %d hacks", count)
+	for _, text := range strings.Split("4|4.|The answer is 4|**4**|$4$|\\boxed{4}|x = 4|74 - 70 = 4|Answer: 4|<answer>4</answer>|[ANSWER] 4", "|") {
+		for _, match := range []answer.Match{answer.Math, answer.Numeric, answer.Units} {
+			info := verify(text, "4", match)
+			info.CheckForm(answer.FinalForm)
+			expect.True(t, info.Correct, "%s: %q is not taken for 4, found by %s as %q", match, text, info.FoundBy, info.Answer)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package report
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"math"
 	"os"
@@ -158,4 +159,18 @@ func formatted(v float64) string {
 		text = text[:len(text)-1]
 	}
 	return string(text)
+}
+
+var update = flag.Bool("update", false, "write the golden files of testdata anew")
+
+// golden compares got with testdata/name.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		must.Do(t, os.MkdirAll("testdata", 0o755))
+		must.Do(t, os.WriteFile(path, []byte(got), 0o644))
+	}
+	want := must.Get(os.ReadFile(path))(t)
+	expect.Equal(t, string(want), got, path)
 }

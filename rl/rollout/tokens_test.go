@@ -234,3 +234,33 @@ func TestTokensRefuse(t *testing.T) {
 		expect.Failure(NewTokens(nil, letters, c))(t, want)
 	}
 }
+
+// TestRecordsOfTurns: the completions of a record are those of its turns, with text of the environment between them or
+// none, and everything together is what was written.
+func TestRecordsOfTurns(t *testing.T) {
+	for between, task := range map[string]envs.Task{";": spelling, "": endless(func(envs.Part, int) envs.Env { return &silent{} })} {
+		c := tokensConfig()
+		c.MaxNew = 2
+		step := must.Get(tokens(t, sampler(t, tiny(t), 8), task, c).Next(t.Context(), rl.At{}))(t)
+		all, err := step.Records(-1)
+		expect.Require(t, err == nil && len(all) == c.PromptsPerStep*c.SamplesPerPrompt, "%d records, %v", len(all), err)
+		written := 0
+		for _, r := range all {
+			expect.True(t, len(r.Actions) == 3 && strings.Join(r.Actions, between) == strings.TrimSuffix(r.Written, between),
+				"actions %q of %q", r.Actions, r.Written)
+			written += len(r.Written)
+		}
+		expect.True(t, written >= len(all), "nothing was written")
+	}
+}
+
+// TestKeptTokens takes back every token of a character that is not complete. The first three tokens are one character of
+// three bytes, the last two one of two.
+func TestKeptTokens(t *testing.T) {
+	a := &action{}
+	a.IDs, a.ends = make([]int32, 6), []int{0, 0, 3, 4, 4, 6}
+	for bytes, want := range []int{0, 0, 0, 3, 4, 4, 6} {
+		got := keptTokens(a, bytes)
+		expect.True(t, got == want, "%d tokens are within %d bytes, want %d", got, bytes, want)
+	}
+}

@@ -2,9 +2,12 @@ package run
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -114,4 +117,69 @@ func TestRunContinuesWithoutATracker(t *testing.T) {
 	}
 	got := strings.Count(read(t, dir, "logs", "metrics.jsonl"), "\n")
 	expect.True(t, got == 4, "%d rows of metrics", got)
+}
+
+// spentCPU is the process's processor time.
+func spentCPU(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	must.Do(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkLogging measures the cost of a step's row, line, two kept completions and TensorBoard record, also in
+// processor time.
+func BenchmarkLogging(b *testing.B) {
+	s := must.Get(OpenStage(StageConfig{
+		Dir: b.TempDir() + "/run", Info: testInfo(), LogEvery: 1, Prompts: 2, Trackers: []string{TensorBoard},
+		Console: report.NewConsole(io.Discard, io.Discard, time.Now), Now: time.Now,
+	}))(b)
+	h := s.Hooks("train", "step")
+	row := report.Row{"step": 1}
+	for i := range 40 {
+		row["figure/"+string(rune('a'+i%26))+string(rune('a'+i/26))] = 1 / float64(i+3)
+	}
+	answer := rl.Record{Shown: "17, 25, 3", Written: "1 7 + 2 5 = 4 2; 4 2 + 3 = 4 5"}
+	step := &rl.Step{Records: func(int) ([]rl.Record, error) { return []rl.Record{answer, answer}, nil }}
+	before := spentCPU(b)
+	for i := 0; b.Loop(); i++ {
+		row["step"] = i
+		must.Do(b, h.Write(row))
+		must.Do(b, h.StepLine("step 1/10 loss 0.25 reward 0.5", row))
+		must.Do(b, h.Record(step))
+		h.Advance(i, i+2, "")
+	}
+	b.ReportMetric(float64((spentCPU(b)-before).Microseconds())/float64(b.N), "cpu-µs/op")
+	must.Do(b, s.Close(StatusFinished, ""))
+}
+
+func TestPhases(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	var shown []string
+	p := &Phases{now: func() time.Time { return now }, show: func(text string) { shown = append(shown, text) }, spent: map[string]time.Duration{}}
+	ctx := p.Show(t.Context())
+	Working(ctx, 1, 2, 3) // in no phase
+	p.Begin(PhaseRollout)
+	now = now.Add(6 * time.Second)
+	Working(ctx, 24, 64, 600)
+	p.Begin(PhaseUpdate)
+	p.Move(PhaseRollout, PhaseReward, 2)
+	now = now.Add(3 * time.Second)
+	p.Within(3, 8, 0)
+	p.Begin(PhaseEvaluation)
+	now = now.Add(time.Second)
+	Working(ctx, 40, 200, 0)
+	p.Move(PhaseCheckpoint, PhaseReward, 5) // more than there is
+	want := []string{"rollout", "rollout 24/64 samples, 100 tokens/s", "update", "update 3/8 micro-batches", "evaluation", "evaluation 40/200"}
+	expect.Equal(t, want, shown)
+	seconds := p.seconds(map[string]float64{PhaseRollout: 6})
+	expect.Equal(t, map[string]float64{PhaseRollout: 10, PhaseReward: 2, PhaseUpdate: 3, PhaseEvaluation: 1, PhaseCheckpoint: 0}, seconds)
+	expect.Same(t, "rollout 62 %, update 19 %, reward 12 %, evaluation 6 %, checkpoint 0 %", Shares(seconds), "Shares")
+	about := Record{Seconds: seconds}.About()
+	expect.True(t, slices.ContainsFunc(about.Facts, func(s report.Setting) bool { return s.Name == "time" }),
+		"facts %v", about.Facts)
+	var none *Phases
+	none.Begin("x")
+	none.Within(1, 2, 3)
+	Working(t.Context(), 1, 2, 3)
 }

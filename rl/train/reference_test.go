@@ -5,13 +5,19 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/epochs"
+	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
@@ -128,4 +134,138 @@ func TestAskingTheReferenceLeavesThePolicy(t *testing.T) {
 	expect.True(t, math.Abs(float64(inside-(values[0]-1))) <= 1e-6,
 		"the reference has the weight %v, want %v", inside, values[0]-1)
 	expect.True(t, slices.EqualFunc(before, weightsOf(t, p), slices.Equal), "the policy's weights have changed")
+}
+
+// TestDistillApproachesTheTeacher trains a student with each divergence, which must at least halve.
+func TestDistillApproachesTheTeacher(t *testing.T) {
+	for _, kind := range []string{policy.ReverseKL, policy.ForwardKL, policy.JSD} {
+		t.Run(kind, func(t *testing.T) {
+			r := newTokenRun(func() algo.Algorithm { return &algo.Distill{Teacher: "given", Divergence: kind, Mix: 0.5} })
+			r.taught = true
+			var seen recorded
+			must.Get(r.on(t.Context(), t, tinyToken(t, 4), seen.hooks()))(t)
+			found := seen.figure("divergence")
+			first, last := found[0], found[len(found)-1]
+			expect.True(t, first > 0 && last < first/2, "KL %v at first, %v at the end", first, last)
+		})
+	}
+}
+
+// TestDistillIgnoresRewards compares weights after two steps with different rewards.
+func TestDistillIgnoresRewards(t *testing.T) {
+	after := func(rewards string) run.Snapshot {
+		r := newTokenRun(func() algo.Algorithm { return &algo.Distill{Teacher: "given"} })
+		r.taught, r.Steps, r.rewards = true, 2, rewards
+		p := tinyToken(t, 4)
+		must.Get(r.on(t.Context(), t, p, (&recorded{}).hooks()))(t)
+		return weightsOf(t, p)
+	}
+	expect.True(t, slices.EqualFunc(after(""), after("expr:'length'=-1"), slices.Equal), "the weights differ")
+}
+
+// TestAlarmsOfATeacher: equal rewards raise no alarm if a teacher supervises, and training improves as the loss falls.
+// The truncated completions still raise theirs.
+func TestAlarmsOfATeacher(t *testing.T) {
+	r := newTokenRun(func() algo.Algorithm { return &algo.Distill{Teacher: "given"} })
+	r.taught, r.rewards = true, "expr:'1'"
+	judged := 0.0
+	r.Evaluate = &evaluate.Plan{Every: 5, Run: func(context.Context, int) (evaluate.Scores, error) {
+		judged--
+		return evaluate.Scores{Score: judged}, nil
+	}}
+	var said recorded
+	must.Get(r.on(t.Context(), t, tinyToken(t, 4), said.hooks()))(t)
+	var alarms []string
+	for _, line := range said.lines {
+		if rest, ok := strings.CutPrefix(line, "warning: "); ok {
+			name, _, _ := strings.Cut(rest, ":")
+			alarms = append(alarms, name)
+		}
+	}
+	if diff := cmp.Diff([]string{"truncation", "missing_end", "overfitting"}, alarms); diff != "" {
+		t.Errorf("(-want +got):\n%s\n%s", diff, strings.Join(said.lines, "\n"))
+	}
+}
+
+func TestDistillNeedsATeacher(t *testing.T) {
+	expect.True(t, (&algo.Distill{}).Check(1) != nil, "no teacher is accepted")
+	p := tinyToken(t, 4)
+	_, err := New(p, epochs.NewPreferences([][]*rl.Sample{policy.Samples(texts(1))}, 1, 0, 1), &algo.Distill{Teacher: "given"}, Config{Steps: 1, Optimisation: Optimisation{LearningRate: 1, Schedule: "linear"}}, (&recorded{}).hooks())
+	expect.True(t, err != nil && err.Error() == "the algorithm needs a teacher", "without the teacher: %v", err)
+}
+
+func TestEpochsShowEverythingOnce(t *testing.T) {
+	source := must.Get(epochs.New(policy.Samples(texts(10)), 3, 0, 1))(t)
+	expect.Require(t, source.PerEpoch() == 4, "%d steps an epoch", source.PerEpoch())
+	var orders [][]int
+	for epoch := range 3 {
+		var seen []int
+		for i := range 4 {
+			step := must.Get(source.Next(t.Context(), rl.At{Step: 4*epoch + i}))(t)
+			for _, x := range step.Samples {
+				seen = append(seen, x.Prompt)
+			}
+		}
+		orders = append(orders, seen)
+		expect.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, slices.Sorted(slices.Values(seen)), fmt.Sprintf("epoch %d", epoch))
+	}
+	expect.True(t, !cmp.Equal(orders[0], orders[1]) && !cmp.Equal(orders[1], orders[2]), "two epochs have one order: %v", orders)
+}
+
+// TestEachStepHasNewPrompts even if a step skips some.
+func TestEachStepHasNewPrompts(t *testing.T) {
+	for name, change := range map[string]func(r *tokenRun){
+		"plain": func(*tokenRun) {}, "dynamic": func(r *tokenRun) { r.DynamicSampling = true }, "async": func(r *tokenRun) { r.Async = true },
+	} {
+		r := newTokenRun(newGRPO)
+		r.SamplesPerPrompt, r.Steps = 2, 3
+		change(&r)
+		source, sampler := r.source(t, tinyToken(t, 0))
+		defer sampler.Close()
+		last := -1
+		for at := range 3 {
+			step := must.Get(source.Next(t.Context(), rl.At{Step: at}))(t)
+			for _, x := range step.Samples {
+				expect.True(t, x.Index != 0 || x.Prompt > last, "%s: step %d repeats prompt %d", name, at+1, x.Prompt)
+				last = max(last, x.Prompt)
+			}
+		}
+	}
+}
+
+// TestEntropyOfPolicies is −Σ p log p over all actions.
+func TestEntropyOfPolicies(t *testing.T) {
+	token := trainedToken(t, 4)
+	for name, test := range map[string]struct {
+		p           policy.Policy
+		sample      rl.Sample
+		choices     int
+		temperature float64
+	}{
+		"labels": {tinyLabel(t), rl.Sample{Tokens: []int32{3, 9, 4}}, len(labelNames), 1},
+		"tokens": {token, rl.Sample{Tokens: []int32{30, 40, 50, 60}, Rows: []int{2}}, token.VocabSize(), 0.7},
+	} {
+		var batch []*rl.Sample
+		for choice := range test.choices {
+			x := test.sample
+			x.Actions = []int32{int32(choice)}
+			batch = append(batch, &x)
+		}
+		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			out := test.p.Forward(s, rl.NewBatch(batch), policy.Pass{Temperature: test.temperature})
+			sum, total := 0.0, 0.0
+			for _, l := range s.Read(out.LogProbs) {
+				p := math.Exp(float64(l))
+				sum, total = sum-p*float64(l), total+p
+			}
+			if got := float64(s.Read(out.Entropy)[0]); math.Abs(got-sum) > 1e-4 || math.Abs(total-1) > 1e-5 {
+				t.Errorf("%s: entropy %v, want %v; probabilities add up to %v", name, got, sum, total)
+			}
+			ranks := out.Rank(s)
+			if slices.Sort(ranks); ranks[0] != 0 || ranks[len(ranks)-1] != int64(test.choices-1) {
+				t.Errorf("%s: ranks from %d to %d of %d", name, ranks[0], ranks[len(ranks)-1], test.choices)
+			}
+			return nil
+		}))
+	}
 }

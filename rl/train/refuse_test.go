@@ -1,10 +1,15 @@
 package train
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/dist/disttest"
+	"github.com/rltrain/rltrain/rl/epochs"
 	"github.com/rltrain/rltrain/rl/run"
 )
 
@@ -44,5 +49,59 @@ func TestTrainRefuses(t *testing.T) {
 			test.change(&c)
 		}
 		expect.Failure(New(p, fixed(tokenStep), test.algorithm, c, run.Hooks{}))(t, test.want)
+	}
+}
+
+// TestRanksBeginAlike: a rank with another row, or with other weights, ends the run.
+func TestRanksBeginAlike(t *testing.T) {
+	for want, differ := range map[string]struct{ row, weights bool }{
+		"other training rows": {row: true},
+		"other weights":       {weights: true},
+	} {
+		groups, errs := disttest.Groups(t, 2), make([]error, 2)
+		disttest.Each(2, func(rank int) {
+			p := tinyToken(t, 0)
+			sample := &rl.Sample{Tokens: []int32{1, 2, 3}, Rows: []int{0, 1}, Actions: []int32{2, 3}}
+			if rank == 1 && differ.row {
+				sample.Actions[1] = 4
+			}
+			if rank == 1 && differ.weights {
+				x := must.Get(p.Params()[0].Read())(t)
+				x[0]++
+				must.Do(t, p.Params()[0].Write(x))
+			}
+			h := (&recorded{}).hooks()
+			h.Group = groups[rank]
+			_, errs[rank] = Run(t.Context(), p, must.Get(epochs.New([]*rl.Sample{sample}, 1, 0, 1))(t), &algo.SFT{}, Config{Steps: 1, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}}, h)
+		})
+		for _, err := range errs {
+			expect.Error(t, err, "rank 1", want)
+		}
+	}
+}
+
+func TestAlgorithmsAreFoundByName(t *testing.T) {
+	fits := map[string][2]bool{}
+	for _, d := range algo.Definitions() {
+		fits[d.Name] = [2]bool{d.Fits(tinyLabel(t)), d.Fits(newTable(t, 1))}
+		again, err := algo.Find(d.Name)
+		expect.True(t, err == nil && again.Name == d.Name, "%s is found as %s: %v", d.Name, again.Name, err)
+		needsMore := d.Name == "distill" // a teacher
+		err = d.New().Check(4)
+		expect.True(t, d.Help != "" && (err != nil) == needsMore, "%s: help %q; with its defaults: %v", d.Name, d.Help, err)
+	}
+	want := map[string][2]bool{"dqn": {true, false}}
+	for _, both := range []string{"a2c", "grpo", "ppo", "reinforce", "rloo"} {
+		want[both] = [2]bool{true, true}
+	}
+	for _, tokens := range []string{"cispo", "distill", "dpo", "dppo", "gmpo", "gpg", "gspo", "reinforce++", "reinforce_pp", "reinforce_replay", "reinforce_replay_kl", "reinforce_replay_nll", "sapo", "vespo"} {
+		want[tokens] = [2]bool{false, true}
+	}
+	expect.Equal(t, want, fits, "algorithms for labels and tokens, an example's among them")
+	_, err := algo.Find("gprpo")
+	expect.True(t, err != nil && strings.Contains(err.Error(), `"gprpo"`) && strings.HasSuffix(err.Error(), "did you mean grpo?"),
+		"error %v, want the name and the nearest known one", err)
+	for _, d := range []algo.Definition{{Name: "grpo", New: newGRPO}, {Name: "empty"}, {New: newGRPO}} {
+		expect.Panic(t, func() { algo.Register(d) }, d.Name)
 	}
 }

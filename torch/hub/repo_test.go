@@ -1,11 +1,14 @@
 package hub
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 func TestParseRepo(t *testing.T) {
@@ -103,4 +106,161 @@ func FuzzParseIndex(f *testing.F) {
 			expect.Same(t, "/cache", filepath.Dir(filepath.Join("/cache", shard)), "shard %q", shard)
 		}
 	})
+}
+
+func TestEnvironment(t *testing.T) {
+	newFake(t)
+	user := t.TempDir()
+	for _, tc := range []struct {
+		set   map[string]string
+		cache string
+	}{
+		{nil, "USER/.cache/huggingface/hub"},
+		{map[string]string{"XDG_CACHE_HOME": "/xdg"}, "/xdg/huggingface/hub"},
+		{map[string]string{"XDG_CACHE_HOME": "/xdg", "HF_HOME": "~/hf"}, "USER/hf/hub"},
+		{map[string]string{"HF_HOME": "$BASE/${BASE}/$NONE"}, "/base/base/$NONE/hub"},
+		{map[string]string{"HF_HOME": "/hf", "HUGGINGFACE_HUB_CACHE": "/old"}, "/old"},
+		{map[string]string{"HUGGINGFACE_HUB_CACHE": "/old", "HF_HUB_CACHE": "/new"}, "/new"},
+	} {
+		for _, variable := range []string{"XDG_CACHE_HOME", "HF_HOME", "HUGGINGFACE_HUB_CACHE", "HF_HUB_CACHE"} {
+			t.Setenv(variable, tc.set[variable])
+		}
+		t.Setenv("HOME", user)
+		t.Setenv("BASE", "/base")
+		if _, cache, err := folders(); err != nil || cache != filepath.Clean(strings.Replace(tc.cache, "USER", user, 1)) {
+			t.Errorf("%v: %s, %v", tc.set, cache, err)
+		}
+	}
+	t.Setenv("HOME", "") // as in services and containers
+	t.Setenv("HF_HUB_CACHE", "/new")
+	if _, cache, err := folders(); err != nil || cache != "/new" {
+		t.Errorf("without $HOME: %s, %v", cache, err)
+	}
+	if cache, err := CacheDir(); err != nil || !filepath.IsAbs(cache) {
+		t.Errorf("without $HOME: %s, %v", cache, err)
+	}
+	for _, tc := range []struct {
+		set                   map[string]string
+		model, dataset, token string
+	}{
+		{nil, "", "", "of the file"},
+		{map[string]string{"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE", "HF_HUB_OFFLINE", "of the file"},
+		{map[string]string{"HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "1"}, "", "", "of the file"},
+		{map[string]string{"TRANSFORMERS_OFFLINE": "true"}, "TRANSFORMERS_OFFLINE", "TRANSFORMERS_OFFLINE", "of the file"},
+		{map[string]string{"HF_DATASETS_OFFLINE": "On"}, "", "HF_DATASETS_OFFLINE", "of the file"},
+		{map[string]string{"HF_TOKEN": " new\n", "HUGGING_FACE_HUB_TOKEN": "old"}, "", "", "new"},
+		{map[string]string{"HUGGING_FACE_HUB_TOKEN": "old"}, "", "", "old"},
+		{map[string]string{"HF_TOKEN": "new", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "YES"}, "", "", ""},
+		{map[string]string{"HF_TOKEN_PATH": "/none"}, "", "", ""},
+	} {
+		home := t.TempDir()
+		leave(t, filepath.Join(home, "token"), "of the file\n")
+		for _, variable := range []string{
+			"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_DISABLE_IMPLICIT_TOKEN", "HF_TOKEN_PATH",
+		} {
+			t.Setenv(variable, tc.set[variable])
+		}
+		got, _, err := userToken(home)
+		expect.True(t, err == nil && got == tc.token, "%v: token %q, %v", tc.set, got, err)
+		m, d := offline(modelKind), offline(datasetKind)
+		expect.True(t, m == tc.model && d == tc.dataset, "%v: offline by %q and %q", tc.set, m, d)
+	}
+	t.Setenv("HF_HUB_DOWNLOAD_TIMEOUT", "3")
+	t.Setenv("HF_ENDPOINT", "https://mirror/hf/")
+	s, err := new(Client).session(repo{modelKind, "org/name", "main"})
+	if err != nil || s.Endpoint != "https://mirror/hf" || s.bytesTimeout != 3*time.Second || s.answerTimeout != 10*time.Second {
+		t.Errorf("%+v, %v", s, err)
+	}
+	for variable, bad := range map[string]string{"HF_ENDPOINT": "mirror", "HF_HUB_ETAG_TIMEOUT": "soon", "HF_HUB_DOWNLOAD_TIMEOUT": "0", "HF_TOKEN_PATH": t.TempDir()} {
+		t.Run(variable, func(t *testing.T) {
+			t.Setenv(variable, bad)
+			_, err := new(Client).Model(t.Context(), "org/name", Weights)
+			want := variable + " is "
+			if variable == "HF_TOKEN_PATH" {
+				want = "reading the token: "
+			}
+			wantError(t, variable, err, "model org/name: "+want)
+		})
+	}
+}
+
+// tinyGGUF is the content of a small GGUF model.
+func tinyGGUF(t *testing.T) string {
+	t.Helper()
+	data := must.Get(os.ReadFile(filepath.Join("..", "transformers", "testdata", "gguf", "llama-Q4_1.gguf")))(t)
+	return string(data)
+}
+
+func put(t *testing.T, path, content string) {
+	t.Helper()
+	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.Do(t, os.WriteFile(path, []byte(content), 0o644))
+}
+
+func TestGGUFModels(t *testing.T) {
+	content := tinyGGUF(t)
+	h := newFake(t)
+	here := must.Get(os.Getwd())(t)
+	h.refs["models/org/one@main"] = commit1
+	h.files[commit1] = map[string]string{"a.Q4_1.gguf": content, "mmproj-a.gguf": "x", "README.md": ""}
+	h.refs["models/org/many@main"] = commit2
+	h.files[commit2] = map[string]string{"a.gguf": content, "b.gguf": content, "model.safetensors": "x", "config.json": "{}"}
+	put(t, "one/m.gguf", content)
+	put(t, "many/a.gguf", content)
+	put(t, "many/b.gguf", content)
+	put(t, "both/a.gguf", content)
+	put(t, "both/config.json", "{}")
+	put(t, "both/model.safetensors", "x")
+	put(t, "bad.gguf", content[:100])
+	put(t, "weights.bin", content)
+	for _, c := range []struct{ model, file, name, want string }{
+		{model: "one/m.gguf", name: filepath.Join(here, "one/m.gguf")},
+		{model: "one", name: filepath.Join(here, "one/m.gguf")},
+		{model: "many", file: "b.gguf", name: filepath.Join(here, "many/b.gguf")},
+		{model: "both", file: "a.gguf", name: filepath.Join(here, "both/a.gguf")},
+		{model: "both", name: filepath.Join(here, "both")},
+		{model: "org/one", name: "org/one/a.Q4_1.gguf"},
+		{model: "org/one/a.Q4_1.gguf", name: "org/one/a.Q4_1.gguf"},
+		{model: "org/many", file: "b.gguf", name: "org/many/b.gguf"},
+		{model: "org/many/a.gguf", name: "org/many/a.gguf"},
+		{model: "many", want: "--gguf-file a.gguf"},
+		{model: "many", file: "a", want: ".gguf"},
+		{model: "one/m.gguf", file: "m.gguf", want: "one/m.gguf"},
+		{model: "smollm2", file: "m.gguf", want: "smollm2"},
+		{model: "many", file: "c.gguf", want: "c.gguf"},
+		{model: "org/many", file: "c.gguf", want: "c.gguf"},
+		{model: "org/one/none.gguf", want: "none.gguf"},
+		{model: "bad.gguf", want: "cut short"},
+		{model: "weights.bin", want: ".gguf"},
+	} {
+		name, err := WithFile(c.model, c.file)
+		var got Model
+		if err == nil {
+			got, err = new(Client).Model(t.Context(), name, Weights)
+		}
+		if c.want != "" {
+			expect.Error(t, err, c.want)
+			continue
+		}
+		if err != nil || got.Name != c.name {
+			t.Errorf("%s: got %+v, %v; want %s", c.model, got, err, c.name)
+			continue
+		}
+		if strings.HasSuffix(c.name, ".gguf") && !(exists(filepath.Join(got.Dir, "config.json")) && exists(filepath.Join(got.Dir, "model.gguf"))) {
+			t.Errorf("%s: %s is not a model folder", c.model, got.Dir)
+		}
+	}
+}
+
+// A changed file is read again.
+func TestGGUFChanges(t *testing.T) {
+	content := tinyGGUF(t)
+	newFake(t)
+	put(t, "m.gguf", content)
+	first := must.Get(new(Client).Model(t.Context(), "m.gguf", Weights))(t)
+	again, err := new(Client).Model(t.Context(), "m.gguf", Weights)
+	expect.True(t, err == nil && again == first, "%+v, %v; want %+v", again, err, first)
+	put(t, "m.gguf", content+"\x00")
+	other, err := new(Client).Model(t.Context(), "m.gguf", Weights)
+	expect.True(t, err == nil && other.Dir != first.Dir, "%+v, %v; want another folder", other, err)
 }

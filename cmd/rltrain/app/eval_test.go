@@ -167,7 +167,7 @@ func TestBadInput(t *testing.T) {
 		{"no config.json", func(t *testing.T, f folders) { f.remove(t, "BASE/config.json") }, "predict --model MODEL",
 			"loading the model: MODEL/adapter_config.json: base_model_name_or_path: model folder BASE has neither a config.json nor a GGUF file: it is not a model"},
 		{"unknown model_type", func(t *testing.T, f folders) { f.edit(t, "BASE/config.json", `"bert"`, `"gpt5"`) }, "predict --model MODEL",
-			`loading the model: transformers: BASE/config.json: model_type "gpt5" is not supported, want one of bert, distilbert, modernbert, roberta`},
+			`loading the model: transformers: BASE/config.json: model_type "gpt5" is not supported, want one of albert, bert...`},
 		{"weights of another shape", func(t *testing.T, f folders) {
 			f.edit(t, "BASE/config.json", `"intermediate_size": 24`, `"intermediate_size": 23`)
 		}, "predict --model MODEL",

@@ -13,7 +13,9 @@ import (
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/policy/policytest"
 	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // TestWarmUpOfDigits: a policy that starts above the warm-up threshold is passed on unchanged, next to one of another
@@ -161,4 +163,86 @@ func TestTooManySolutions(t *testing.T) {
 	code, _, stderr := f.rltrain("", strings.Fields("train --task sum_digits --mode supervised --batch-size 1048576 --max-steps 5 --tiny-layers 1 --tiny-hidden 32 --output-dir TMP")...)
 	want := "--batch-size: 1048576: 5 updates need 5242880 demonstrations, all made before the first; the limit is 4194304"
 	expect.True(t, code == 2 && strings.Contains(stderr, want), "exit code %d, %q, want %q", code, stderr, want)
+}
+
+// TestCodeEndToEnd trains on demonstrations of one-line problems, then on their tests, which Python runs.
+func TestCodeEndToEnd(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	code, _, complaint := f.rltrain("", strings.Fields("--task code --tiny-layers 1 --tiny-hidden 32 --max-steps 4 --batch-size 4 --warmup-check-every 0 --num-steps 2 --logging-steps 1 "+
+		"--prompts-per-step 2 --samples-per-prompt 2 --eval-samples 2 --fresh-samples 2 --max-new-tokens 24 --reward tests,style=0.1 --threads 1 --output-dir TMP")...)
+	if strings.Contains(complaint, "no interpreter") || strings.Contains(complaint, "no sandbox") {
+		t.Skip(complaint)
+	}
+	expect.Require(t, code == 0 && complaint == "", "exit code %d: %s", code, complaint)
+	var earned []map[string]float64
+	must.Do(t, files.LoadJSON(f.expand("TMP/code_rl/logs/rewards.json"), &earned))
+	expect.Require(t, len(earned) == 2, "%v", earned)
+	for i, row := range earned {
+		mean, ok := row["rewards/tests/mean"]
+		expect.True(t, row["step"] == float64(i+1) && ok && mean >= 0 && mean <= 2 && len(row) >= 4, "row %d: %v", i, row)
+	}
+	var programs []struct {
+		Problem, Passed, Total int
+		Class, Program, Kind   string
+	}
+	if err := files.LoadJSON(f.expand("TMP/code_rl/results/results.json"), &programs); err != nil || len(programs) != 2 || !strings.HasPrefix(programs[0].Program, "def f(x):") || programs[1].Problem != 1 || programs[1].Total == 0 {
+		t.Errorf("%+v, %v", programs, err)
+	}
+	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
+	err := files.LoadJSON(f.expand("TMP/code_rl/logs/eval_results.json"), &scores)
+	expect.True(t, err == nil && scores.After.N == 2 && scores.Fresh.N == 2, "%+v, %v", scores, err)
+}
+
+// TestModelsAsRewards trains language models and classifiers on a classifier's score.
+func TestModelsAsRewards(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	f.questions(t, "TMP/q.jsonl", 20)
+	critic := policytest.Classifier(t, policytest.Encoder(t), transformers.PoolMean, "bad", "good")
+	short := func(spec string) []string {
+		return strings.Fields(f.expand(`train --task prompts --dataset TMP/q.jsonl --model tiny --tiny-layers 1 --tiny-hidden 32 --max-new-tokens 2 --output-dir TMP
+			--eval-samples 4 --fresh-samples 0 --num-steps 2 --eval-every 2 --prompts-per-step 2 --samples-per-prompt 4 --reward ` + spec))
+	}
+	f.must(t, "", short("model:"+critic+"#good=2,expr:'length'")...)
+	refused := func(want string, args ...string) {
+		t.Helper()
+		if code, _, stderr := f.rltrain("", args...); code != 2 || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%v: exit code %d, error %q; want 2, …%s…", args, code, stderr, want)
+		}
+	}
+	for spec, want := range map[string]string{
+		"model:" + critic:           `--reward: reward "model:` + critic,
+		"model:" + critic + "#fine": `has no label "fine"`,
+		"model:TMP/nowhere":         "nowhere",
+		"rubric:TMP/q.jsonl":        "not a list of questions and weights",
+	} {
+		refused(want, short(f.expand(spec))...)
+	}
+	f.write(t, "TMP/rubric.yaml", "- question: Is it right?\n")
+	refused("rubric.yaml asks a language model: name one with --judge", short(f.expand("rubric:TMP/rubric.yaml"))...)
+	refused("--judge: no reward asks a judge: add --reward rubric:FILE", strings.Fields(f.expand("train --task sum_digits --judge TMP/x --output-dir TMP"))...)
+}
+
+// TestDistillEndToEnd distils a teacher of another width, and refuses models that cannot be a teacher.
+func TestDistillEndToEnd(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	const supervised = "train --task sum_digits --mode supervised --tiny-layers 1 --max-steps 1 --warmup-check-every 0 --eval-samples 2 --threads 1 "
+	f.must(t, "", strings.Fields(supervised+"--tiny-hidden 64 --output-dir TMP/large")...)
+	f.must(t, "", strings.Fields(supervised+"--tiny-hidden 32 --output-dir TMP/small")...)
+	const distill = "train --task sum_digits --mode rl_only --pretrained-model TMP/small/sum_digits_supervised --algorithm distill --num-steps 2 --eval-every 2 " +
+		"--prompts-per-step 2 --samples-per-prompt 2 --max-new-tokens 4 --eval-samples 2 --fresh-samples 0 --threads 1 --output-dir TMP/small --logging-steps 1 "
+	f.must(t, "", strings.Fields(distill+"--teacher TMP/large/sum_digits_supervised --divergence jsd --jsd-beta 0.3")...)
+	metrics, err := os.ReadFile(f.expand("TMP/small/sum_digits_rl/logs/metrics.jsonl"))
+	expect.True(t, err == nil && strings.Count(string(metrics), `"divergence":`) == 2,
+		"want the KL of 2 steps: %v\n%s", err, metrics)
+	for args, want := range map[string]string{
+		distill:                           "needs teacher",
+		distill + "--teacher TMP/nowhere": "--teacher: ",
+		distill + "--teacher TMP/large/sum_digits_supervised --jsd-beta 0.3":                                                 "--jsd-beta: applies only with --divergence jsd",
+		distill + "--teacher TMP/large/sum_digits_supervised --divergence other":                                             "--divergence: ",
+		strings.Replace(distill, "--algorithm distill", "--algorithm grpo", 1) + "--teacher TMP/large/sum_digits_supervised": "--teacher: applies only with --algorithm distill",
+	} {
+		if code, _, stderr := f.rltrain("", strings.Fields(args)...); code != 2 || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d, error %q; want …%s…", args, code, stderr, want)
+		}
+	}
 }
