@@ -58,6 +58,16 @@ func True(t testing.TB, ok bool, wrong string, args ...any) {
 	}
 }
 
+// Contains expects text to have all of parts.
+func Contains(t testing.TB, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %q in\n%s", part, text)
+		}
+	}
+}
+
 // Require is True for what the rest of the test needs: without it, the test ends.
 func Require(t testing.TB, ok bool, wrong string, args ...any) {
 	t.Helper()

@@ -104,12 +104,10 @@ func TestHTML(t *testing.T) {
 	about.Stage = Reinforced
 	about.Inexact = []string{"threads was 4, is now 2"}
 	got := page()
-	for _, want := range []string{
+	expect.Contains(t, got,
 		"rltrain --dataset &lt;b&gt;.csv", "threads was 4", "0.7500", "95 % CI",
 		`<svg viewBox="0 0 560 250"`, "explained_variance", "a &lt; b",
-	} {
-		expect.True(t, strings.Contains(got, want), "the page lacks %q", want)
-	}
+	)
 	for _, never := range []string{"ZgotmplZ", "http://", "https://", `src="/`} {
 		expect.True(t, !strings.Contains(got, never), "the page holds %q", never)
 	}

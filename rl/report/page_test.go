@@ -57,13 +57,11 @@ func TestPage(t *testing.T) {
 	})
 	page := must.Get(HTML(dir, About{Title: "digits: rl", Stage: Reinforced, Facts: []Setting{{"status", "finished"}, {"command", strings.Repeat("rltrain ", 9)}}}, false))(t)
 	text := string(page)
-	for _, want := range []string{
+	expect.Contains(t, text,
 		`<h3>Held-out accuracy <small>`, `<title>accuracy, 2: 0.3 (0.2 to 0.4)</title>`, `class="band s0"`, "How answers were found",
 		`<li>kl: too far &amp; away</li>`, ">Step 1<", ">Step 9<", `<span class="up" style="--a:0.72" title="advantage 2">&lt;b&gt;</span>`,
 		`class="down" style="--a:0.42"`, "4⏎\n", "what is &lt;script&gt;", "seed: 1 # &lt;x&gt;", `class="wide"`, `<b class="right">correct</b>`,
-	} {
-		expect.True(t, strings.Contains(text, want), "the page lacks %q", want)
-	}
+	)
 	expect.True(t, !strings.Contains(text, "<script"), "the page runs something")
 	expect.Same(t, "", regexp.MustCompile(`(?i)(src|href)="[^d#]|url\(|@import|https?:`).FindString(text),
 		"the page asks for something")

@@ -112,7 +112,5 @@ func TestQuantizedTable(t *testing.T) {
  "qlora": {"nf4": {"losses": [3, 2], "peak_bytes": 1073741824, "peak_without_activations_bytes": 536870912,
  "peak_own_without_activations_bytes": 268435456}}}`), &r))
 	text := strings.Join(strings.Fields(r.markdown()), " ")
-	for _, want := range []string{"| nf4 | 120 | 10.0 | 1.60× | | |", "| nf4 | 2.500 | 1024 | 512 | 256 |"} {
-		expect.True(t, strings.Contains(text, want), "the table lacks %q:\n%s", want, text)
-	}
+	expect.Contains(t, text, "| nf4 | 120 | 10.0 | 1.60× | | |", "| nf4 | 2.500 | 1024 | 512 | 256 |")
 }

@@ -96,9 +96,7 @@ func TestChat(t *testing.T) {
 			t.Errorf("%s: got %q and %q, want %q", input, stdout, stderr, want)
 		}
 	}
-	if code, _, stderr := f.rltrain("", "chat", "--model", "MODEL", "--top-p", "2"); code != 2 || !strings.Contains(stderr, "--top-p: 2") {
-		t.Errorf("--top-p 2: exit code %d, %q", code, stderr)
-	}
+	f.usage(t, "--top-p: 2", "chat", "--model", "MODEL", "--top-p", "2")
 }
 
 // A conversation longer than the context drops its oldest turns; a message that is too long gets an error.
@@ -160,9 +158,7 @@ func TestChosenGGUF(t *testing.T) {
 		"train --task sum_digits --model TMP/many --gguf-file none.gguf": "none.gguf",
 		"predict --model TMP/many --gguf-file b.gguf":                    "gguf-file",
 	} {
-		if code, _, stderr := f.rltrain("", strings.Fields(command)...); code != 2 || !strings.Contains(stderr, want) {
-			t.Errorf("%s: exit code %d, %q; want a usage error with %q", command, code, stderr, want)
-		}
+		f.usage(t, want, strings.Fields(command)...)
 	}
 	_, out, _ := inProcess(t, f, strings.Fields("--task sum_digits --model TMP/many --gguf-file b.gguf --print-config")...)
 	expect.True(t, strings.Contains(out, "many/b.gguf"), "--print-config does not name the file:\n%s", out)

@@ -29,12 +29,10 @@ func TestTrainOnConversations(t *testing.T) {
 	}
 	code, _, stderr = f.rltrain("", append(train, "TMP/bad.jsonl", "--on-bad-row", "skip", "--epochs", "20", "--template-date", "2026-02-03")...)
 	log := string(readFile(t, f.expand("TMP/out/chat_supervised/logs/training_log.txt")))
-	for _, want := range []string{
+	expect.Contains(t, log,
 		"2 rows skipped", "Trained tokens: 128 of 1248 in 32 examples; the assistant's messages only (TRL: all messages",
 		`warning: "<unk>" (2) is no end of a text in the model's files`,
-	} {
-		expect.True(t, strings.Contains(log, want), "no %q in %s", want, log)
-	}
+	)
 	expect.Require(t, code == 0, "%v", stderr)
 	f.write(t, "TMP/ask.jsonl", `{"messages":[{"role":"system","content":"be"},{"role":"user","content":"hi"}]}`)
 	f.write(t, "TMP/parts.jsonl", `{"prompt":[{"role":"system","content":"be"},{"role":"user","content":[{"type":"text","text":"hi"}]}]}`)

@@ -88,9 +88,7 @@ func TestEvalAnswers(t *testing.T) {
 			expect.True(t, results.Match == test.match && results.FormatRate == test.format && results.Task == test.task,
 				"match %s, format rate %v, task %s", results.Match, results.FormatRate, results.Task)
 			expect.Equal(t, results.Matches[test.match], results.AnswerScores, fmt.Sprintf("scores are not those of %s", test.match))
-			for _, want := range []string{"exact ", "numeric ", "units ", "math ", f.expand("Wrote TMP/logs/results.json")} {
-				expect.True(t, strings.Contains(out, want), "no %q in\n%s", want, out)
-			}
+			expect.Contains(t, out, "exact ", "numeric ", "units ", "math ", f.expand("Wrote TMP/logs/results.json"))
 		})
 	}
 }
@@ -186,8 +184,7 @@ func TestEvalChat(t *testing.T) {
 		"eval --task chat --model TMP/chat_supervised --dataset TMP/rows.jsonl --beta 1": "--beta: does not apply to task chat",
 		"eval --model TMP/chat_supervised --dataset TMP/rows.jsonl":                      "trained on task chat; pass --task chat",
 	} {
-		code, _, stderr := f.rltrain("", strings.Fields(args)...)
-		expect.True(t, code == 2 && strings.Contains(stderr, want), "%s: exit code %d, %s", args, code, stderr)
+		f.usage(t, want, strings.Fields(args)...)
 	}
 }
 

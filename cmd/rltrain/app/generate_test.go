@@ -248,9 +248,7 @@ func TestGenerateResumes(t *testing.T) {
 		{args("TMP/out.jsonl"), "pass --resume to continue, or remove it"},
 		{args("TMP/out.jsonl", "--resume", "--seed", "7"), "has a different input or options"},
 	} {
-		if code, _, stderr := f.rltrain("", c.args...); code != 2 || !strings.Contains(stderr, c.want) {
-			t.Errorf("exit code %d, %q, want %q", code, stderr, c.want)
-		}
+		f.usage(t, c.want, c.args...)
 	}
 	if code, _, stderr := f.rltrain("", args("TMP/out.jsonl", "--resume")...); code != 0 {
 		t.Fatalf("exit code %d, %q", code, stderr)

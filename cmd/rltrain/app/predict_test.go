@@ -107,8 +107,7 @@ func TestPredictFile(t *testing.T) {
 		"--output x":         "--output: needs --input FILE",
 		"--input TMP/in.csv --text-column body --json": "--json: applies to lines",
 	} {
-		code, _, stderr := f.rltrain("", append([]string{"predict", "--model", "MODEL"}, strings.Fields(args)...)...)
-		expect.True(t, code == 2 && strings.Contains(stderr, f.expand(want)), "%s: exit code %d, %s", args, code, stderr)
+		f.usage(t, want, append([]string{"predict", "--model", "MODEL"}, strings.Fields(args)...)...)
 	}
 }
 

@@ -72,9 +72,7 @@ func TestPreferencesEndToEnd(t *testing.T) {
 		evaluate + "TMP/preference_rl --n 3":                           "--n: does not apply to task preference",
 		"eval --task preference --model TMP/preference_rl":             "needs --model DIR and --dataset FILE",
 	} {
-		if code, _, stderr := f.rltrain("", strings.Fields(args)...); code != 2 || !strings.Contains(stderr, want) {
-			t.Errorf("%s: exit code %d, error %q; want …%s…", args, code, stderr, want)
-		}
+		f.usage(t, want, strings.Fields(args)...)
 	}
 	code, stdout, stderr := f.rltrain("", strings.Fields("generate --model TMP/preference_rl --input TMP/preference_rl/logs/try.jsonl --max-new-tokens 2")...)
 	expect.True(t, code == 0 && stdout != "", "exit code %d, %q, %q", code, stdout, stderr)

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
@@ -231,9 +230,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 		}
 	}
 	expect.True(t, results.Sets[0].Mean.Value != 0 && results.Sets[0].Rows[0].Truth == "aa", "%+v", results.Sets[0].PassScores)
-	for _, want := range []string{"pass@1", "pass@4", "majority@4", f.expand("TMP/a.jsonl: task=prompts problems=30 samples_per_problem=4 temperature=1")} {
-		expect.True(t, strings.Contains(out, want), "no %q in\n%s", want, out)
-	}
+	expect.Contains(t, out, "pass@1", "pass@4", "majority@4", f.expand("TMP/a.jsonl: task=prompts problems=30 samples_per_problem=4 temperature=1"))
 	after, _ := os.ReadFile(f.expand("TMP/prompts_rl/logs/eval_results.json"))
 	expect.True(t, string(after) == string(before), "the training run's results have changed")
 
@@ -244,9 +241,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 	if c.Problems != 30 || c.Mean.Difference <= 0 || c.Mean.Interval[0] <= 0 || len(c.Kinds) != 2 || c.Kinds[1].Mean.Difference != 0 {
 		t.Errorf("%+v", c)
 	}
-	for _, want := range []string{"B - A", "pass@1 of 0", "majority@4"} {
-		expect.True(t, strings.Contains(out, want), "no %q in\n%s", want, out)
-	}
+	expect.Contains(t, out, "B - A", "pass@1 of 0", "majority@4")
 	greedy := f.must(t, "", strings.Fields("eval --task sum_digits --model TMP/prompts_rl --eval-samples 6 --max-new-tokens 4 --digits-max 99")...)
 	if !strings.Contains(greedy, "evaluate at least 30 problems") || !strings.Contains(greedy, "sum_digits: task=sum_digits problems=6 samples_per_problem=1 temperature=0") || !strings.Contains(greedy, "kind") {
 		t.Errorf("printed\n%s", greedy)
@@ -264,13 +259,9 @@ func TestEvalOfALanguageModel(t *testing.T) {
 		"--task sum_digits":     "eval --task sum_digits needs --model DIR (a language model or an adapter) or --completions FILE",
 		"--model TMP/new --n 3": "--n: does not apply to task intent",
 	} {
-		code, _, stderr := f.rltrain("", append([]string{"eval"}, strings.Fields(wrong)...)...)
-		expect.True(t, code != 0 && strings.Contains(stderr, f.expand(want)),
-			"%s: exit %d, %q; want %q", wrong, code, stderr, f.expand(want))
+		f.refused(t, want, append([]string{"eval"}, strings.Fields(wrong)...)...)
 	}
-	if code, _, stderr := f.rltrain("", strings.Fields("compare TMP/new TMP/prompts_rl --task sum_digits --adapter TMP/x")...); code != shared.ExitUsage || !strings.Contains(stderr, "name two folders of models or adapters") {
-		t.Errorf("exit %d, %q", code, stderr)
-	}
+	f.usage(t, "name two folders of models or adapters", strings.Fields("compare TMP/new TMP/prompts_rl --task sum_digits --adapter TMP/x")...)
 }
 
 // TestTurnsOfAConversation puts the chat template's markers between turns and reports prompts that are too long.

@@ -62,9 +62,7 @@ func TestResume(t *testing.T) {
 		"--num-steps 3 --rl-metric-for-best acc":                      `"acc" is not a figure of the evaluations; choose `,
 	} {
 		want = f.expand(want)
-		if code, _, errs := f.rltrain("", append(options[:len(options):len(options)], strings.Fields(more)...)...); code == 0 || !strings.Contains(errs, want) {
-			t.Errorf("%s: exit code %d, %q; want %q", more, code, errs, want)
-		}
+		f.refused(t, want, append(options[:len(options):len(options)], strings.Fields(more)...)...)
 	}
 	// Settings of an older version, and a folder that holds no run.
 	f.edit(t, dir+"/run.json", "\\nnum_steps: 3", "\\nnumber_of_steps: 3")
@@ -75,9 +73,7 @@ func TestResume(t *testing.T) {
 	must.Do(t, os.MkdirAll(dir, 0o755))
 	f.write(t, dir+"/thesis.tex", "mine")
 	for resume, want := range map[string]string{"--resume": "--resume: no run of these settings is in", "--resume=auto": "is not a run of rltrain and contains thesis.tex"} {
-		if code, _, errs := f.rltrain("", append(options, "--num-steps", "3", resume)...); code == 0 || !strings.Contains(errs, want) {
-			t.Errorf("another's folder, %s: exit code %d, %q", resume, code, errs)
-		}
+		f.refused(t, want, append(options, "--num-steps", "3", resume)...)
 	}
 }
 

@@ -81,26 +81,17 @@ func TestFilesOfALanguageModelRun(t *testing.T) {
 			expect.True(t, strings.Contains(got, text), "%s lacks %q", name, text)
 		}
 	}
-	if code, _, stderr := f.rltrain("", "predict", "--model", dir); code != 2 || !strings.Contains(stderr, "is a language model, trained on task sum_digits; use rltrain generate") {
-		t.Errorf("exit code %d, %q", code, stderr)
-	}
+	f.usage(t, "is a language model, trained on task sum_digits; use rltrain generate", "predict", "--model", dir)
 	for args, want := range map[string]string{
 		"eval --dataset x.jsonl --model " + dir:        "trained on task sum_digits; pass --task sum_digits",
 		"compare --dataset x.jsonl " + dir + " " + dir: "trained on task sum_digits; pass --task sum_digits",
 	} {
-		code, _, stderr := f.rltrain("", strings.Fields(args)...)
-		expect.True(t, code == 2 && strings.Contains(stderr, want), "%s: exit code %d, %q", args, code, stderr)
+		f.usage(t, want, strings.Fields(args)...)
 	}
-	if code, _, stderr := f.rltrain("", "generate", "--model", "TMP/out/sum_digits_rll", "--input", "TMP/tried.jsonl"); code == 0 || !strings.Contains(stderr, "did you mean "+dir+"?") {
-		t.Errorf("exit code %d, %q", code, stderr)
-	}
-	if code, _, stderr := f.rltrain("", "generate", "--model", "TMP/out/another", "--input", "TMP/tried.jsonl"); code == 0 || !strings.Contains(stderr, "out has sum_digits_rl") {
-		t.Errorf("exit code %d, %q", code, stderr)
-	}
+	f.refused(t, "did you mean "+dir+"?", "generate", "--model", "TMP/out/sum_digits_rll", "--input", "TMP/tried.jsonl")
+	f.refused(t, "out has sum_digits_rl", "generate", "--model", "TMP/out/another", "--input", "TMP/tried.jsonl")
 	// The folder of all runs is not a model, but the error names the models in it.
-	if code, _, stderr := f.rltrain("", "generate", "--model", "TMP/out", "--input", "TMP/tried.jsonl"); code == 0 || !strings.Contains(stderr, "did you mean "+dir+"?") {
-		t.Errorf("exit code %d, %q", code, stderr)
-	}
+	f.refused(t, "did you mean "+dir+"?", "generate", "--model", "TMP/out", "--input", "TMP/tried.jsonl")
 }
 
 // exercise are the options of a very short run.
@@ -124,8 +115,7 @@ func TestRewards(t *testing.T) {
 		"acuracy":    `--reward: unknown reward "acuracy"; did you mean "accuracy"?`,
 		"score":      `--reward: unknown reward "score"`,
 	} {
-		code, _, stderr := f.rltrain("", append(options, "--reward", reward)...)
-		expect.True(t, code != 0 && strings.Contains(stderr, want), "%s: exit code %d, %q; want %q", reward, code, stderr, want)
+		f.refused(t, want, append(options, "--reward", reward)...)
 	}
 	f.problems(t, "TMP/train.jsonl", 0, 20)
 	for args, want := range map[string]string{
@@ -241,8 +231,6 @@ func TestDistillEndToEnd(t *testing.T) {
 		distill + "--teacher TMP/large/sum_digits_supervised --divergence other":                                             "--divergence: ",
 		strings.Replace(distill, "--algorithm distill", "--algorithm grpo", 1) + "--teacher TMP/large/sum_digits_supervised": "--teacher: applies only with --algorithm distill",
 	} {
-		if code, _, stderr := f.rltrain("", strings.Fields(args)...); code != 2 || !strings.Contains(stderr, want) {
-			t.Errorf("%s: exit code %d, error %q; want …%s…", args, code, stderr, want)
-		}
+		f.usage(t, want, strings.Fields(args)...)
 	}
 }

@@ -25,9 +25,7 @@ func TestConsent(t *testing.T) {
 		for n < len(screen) && !strings.Contains(string(screen[:n]), "[Y/n]") {
 			n += must.Get(user.Read(screen[n:]))(t)
 		}
-		for _, part := range []string{"libtorch 2", "543 MB", "/some/cache"} {
-			expect.True(t, strings.Contains(string(screen[:n]), part), "the question %q does not name %s", screen[:n], part)
-		}
+		expect.Contains(t, string(screen[:n]), "libtorch 2", "543 MB", "/some/cache")
 	}
 	var out bytes.Buffer
 	for _, yes := range []bool{false, true} {
