@@ -58,14 +58,6 @@ func TestRateEstimate(t *testing.T) {
 	}
 }
 
-func TestCompareOfASetWithItselfIsExactlyZero(t *testing.T) {
-	truth, probs := classifier(4, 100, 0.7, 0.8)
-	c := Compare(3, truth, probs, probs)
-	for name, d := range map[string]Difference{"accuracy": c.Accuracy, "f1_macro": c.F1Macro, "ece": c.ECE, "brier": c.Brier} {
-		expect.True(t, d.Difference == 0 && d.Interval == (Interval{}) && d.A == d.B, "%s: %+v, want no difference", name, d)
-	}
-}
-
 func TestCompareAgreesWithEvaluate(t *testing.T) {
 	truth, a := classifier(5, 150, 0.6, 0.9)
 	_, b := classifier(5, 150, 0.8, 0.8)

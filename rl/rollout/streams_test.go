@@ -3,7 +3,6 @@ package rollout
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 
@@ -116,21 +115,4 @@ func TestNoChoiceOfALabelSharesItsStream(t *testing.T) {
 		}
 	}
 	expect.True(t, len(seen) >= 6*20, "only %d choices", len(seen))
-}
-
-// TestOrderOfEpisodesDoesNotMatter plays episodes of several turns in two orders, and one by itself.
-func TestOrderOfEpisodesDoesNotMatter(t *testing.T) {
-	m := sampler(t, tiny(t), 5)
-	tokensOf := func(indices ...int) map[int][][]int32 {
-		all := map[int][][]int32{}
-		for _, g := range played(t, m, spelling, indices, sampled).Groups {
-			for _, x := range g {
-				all[x.Prompt] = append(all[x.Prompt], slices.Clone(x.Tokens))
-			}
-		}
-		return all
-	}
-	want := tokensOf(2, 5, 7, 11)
-	expect.Equal(t, want, tokensOf(11, 7, 2, 5), "in another order")
-	expect.Equal(t, want[7], tokensOf(7)[7], "separately")
 }

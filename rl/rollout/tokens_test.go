@@ -78,20 +78,6 @@ func TestSamplesHaveTheTrainersTemperature(t *testing.T) {
 	}
 }
 
-// TestOverlongCountsTheEpisode: five lines that each reach the line limit stay within the episode limit.
-func TestOverlongCountsTheEpisode(t *testing.T) {
-	m := sampler(t, tiny(t), 8)
-	c := tokensConfig()
-	c.PromptsPerStep, c.SamplesPerPrompt, c.MaxNew, c.MaxTotal, c.OverlongBuffer, c.MaskOverlong = 1, 4, 2, 40, 16, true
-	var steps []envs.Step
-	for i := range 5 {
-		steps = append(steps, envs.Step{Append: ";", Reward: 1, Done: i == 4})
-	}
-	for _, x := range next(t, tokens(t, m, script(scripted{steps: steps, whole: true}), c), 0).Groups[0] {
-		expect.True(t, x.Overlong == 0 && x.Len() <= 10, "%d tokens have the penalty %v", x.Len(), x.Overlong)
-	}
-}
-
 func TestMaskOverlong(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	c := tokensConfig()

@@ -126,13 +126,6 @@ func TestCompletionsDoNotDependOnBatch(t *testing.T) {
 	}
 }
 
-func TestGenerateAnswersLines(t *testing.T) {
-	f := tiny(t)
-	code, out, _ := f.rltrain("ab\n\ncd", "generate", "--model", "MODEL", "--temperature", "0", "--max-new-tokens", "5")
-	lines := strings.Split(out, "\n")
-	expect.True(t, code == 0 && len(lines) >= 4 && lines[1] == "", "exit code %d, %q", code, out)
-}
-
 func TestLanguageCommandsRefuse(t *testing.T) {
 	f := tiny(t)
 	f.write(t, "TMP/good.jsonl", `{"prompt":"a","completion":"b"}`+"\n")

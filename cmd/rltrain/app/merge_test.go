@@ -35,15 +35,6 @@ func TestMergedFolderServesEveryCommand(t *testing.T) {
 	}
 }
 
-func TestMergedFolderWithoutConfig(t *testing.T) {
-	f := newFolders(t, transformers.PoolFamily)
-	f.must(t, "", "merge", "--model", "MODEL", "--output", "TMP/merged")
-	f.remove(t, "TMP/merged/config.json")
-	code, _, stderr := f.rltrain("the cat\n", "predict", "--model", "TMP/merged")
-	want := f.expand("rltrain: loading the model: model folder TMP/merged has neither a config.json nor a GGUF file: it is not a model\n")
-	expect.True(t, code == 1 && stderr == want, "exit code %d\n got %swant %s", code, stderr, want)
-}
-
 // newLanguageModel creates a small language model in BASE and an adapter for it in MODEL.
 func newLanguageModel(t *testing.T) folders {
 	t.Helper()
