@@ -15,7 +15,7 @@ type Definition struct {
 	Help string // what the model learns, in one line
 
 	// Options returns a pointer to a new struct of the task's options, fields with the tags of package
-	// internal/options. The struct implements one or more of RowSource, RecordSource, EpisodeSource and AnswerSource. A
+	// internal/options. The struct implements one or more of RowSource, RecordSource, EpisodeSource, DecisionSource and AnswerSource. A
 	// method Check() error, if there is one, checks the options together.
 	Options func() any
 
@@ -188,7 +188,7 @@ const (
 // Modes returns the task's training modes, the default first, before its recipe applies.
 func (d Definition) Modes() []string {
 	o := d.Options()
-	_, rows := o.(RowSource)
+	rows := d.Labels()
 	_, records := o.(RecordSource)
 	_, episodes := o.(EpisodeSource)
 	switch {
@@ -202,9 +202,15 @@ func (d Definition) Modes() []string {
 	return []string{Supervised}
 }
 
-// Labels reports whether the task trains a classifier instead of a language model.
+// Labels reports whether the actions of the task are labels or options instead of texts.
 func (d Definition) Labels() bool {
 	_, ok := d.Options().(RowSource)
+	return ok || d.Decides()
+}
+
+// Decides reports whether the task trains a decision model.
+func (d Definition) Decides() bool {
+	_, ok := d.Options().(DecisionSource)
 	return ok
 }
 

@@ -29,9 +29,9 @@ func (d Definition) check(earlier map[string]Definition) error {
 	}
 	o := d.Options()
 	switch o.(type) {
-	case RowSource, RecordSource, EpisodeSource:
+	case RowSource, RecordSource, EpisodeSource, DecisionSource:
 	default:
-		return fmt.Errorf("%T gives neither rows nor records nor episodes", o)
+		return fmt.Errorf("%T gives neither rows nor records nor episodes nor decisions", o)
 	}
 	_, err := options.Read(o)
 	return err

@@ -46,7 +46,29 @@ func (c *Config) Parse(questions *jinja.Dict) ([]Question, error) {
 	return parsed, errors.Join(wrong...)
 }
 
-func (c *Config) question(name string, value jinja.Value) (q Question, err error) {
+func (c *Config) question(name string, value jinja.Value) (Question, error) {
+	q, err := ParseQuestion(name, value)
+	if err != nil {
+		return q, err
+	}
+	return c.Label(q)
+}
+
+// Label gives a question the labels of the model, and a noul question the model's order of options.
+func (c *Config) Label(q Question) (Question, error) {
+	if q.Type == Noul && !slices.Equal(q.Options, c.options()) {
+		q.Options, q.Descriptions = []string{q.Options[1], q.Options[0]}, []jinja.Value{q.Descriptions[1], q.Descriptions[0]}
+	}
+	labels := c.labels(q.Type)
+	if len(labels) < len(q.Options) {
+		return q, fmt.Errorf("the model reads at most %d options of a %s question, here are %d", len(labels), q.Type, len(q.Options))
+	}
+	q.Labels = labels[:len(q.Options)]
+	return q, nil
+}
+
+// ParseQuestion reads a question of a request, which has no labels yet. The options of a noul question are true and false.
+func ParseQuestion(name string, value jinja.Value) (q Question, err error) {
 	fields, ok := value.(*jinja.Dict)
 	if !ok {
 		return q, fmt.Errorf("want an object such as %s", examples[Choice])
@@ -65,14 +87,9 @@ func (c *Config) question(name string, value jinja.Value) (q Question, err error
 		return q, errors.New("instructions must be a text, an object or a list")
 	}
 	criteria, _ := fields.Get("criteria")
-	if err := q.describe(criteria, c.options()); err != nil {
+	if err := q.describe(criteria, []string{"true", "false"}); err != nil {
 		return q, fmt.Errorf("%w; a %s question looks like %s", err, q.Type, examples[q.Type])
 	}
-	labels := c.labels(q.Type)
-	if len(labels) < len(q.Options) {
-		return q, fmt.Errorf("the model reads at most %d options of a %s question, here are %d", len(labels), q.Type, len(q.Options))
-	}
-	q.Labels = labels[:len(q.Options)]
 	return q, nil
 }
 
