@@ -6,10 +6,11 @@ import "slices"
 type Batch struct {
 	Sequences [][]int32 // [S]
 	// Rows are the positions, in the concatenated sequences, whose state predicts each action; nil for labels.
-	Rows    []int64  // [M]
-	Actions []int64  // [M]
-	Lengths []int    // [S] actions of each sequence
-	Dropout []uint64 // [S] keys of the dropout masks; nil without dropout
+	Rows    []int64   // [M]
+	Actions []int64   // [M]
+	Lengths []int     // [S] actions of each sequence
+	Options [][]int32 // [S] Sample.Options; nil without decisions
+	Dropout []uint64  // [S] keys of the dropout masks; nil without dropout
 }
 
 // NewBatch makes a batch of samples with at least one action each.
@@ -22,6 +23,9 @@ func NewBatch(samples []*Sample) *Batch {
 				b.Rows = append(b.Rows, begin+int64(s.Rows[i]))
 			}
 			b.Actions = append(b.Actions, int64(action))
+		}
+		if s.Options != nil {
+			b.Options = append(b.Options, s.Options)
 		}
 		begin += int64(len(s.Tokens))
 		b.Sequences, b.Lengths = append(b.Sequences, s.Tokens), append(b.Lengths, s.Len())

@@ -15,7 +15,8 @@ import (
 type Sample struct {
 	Tokens  []int32 // input of the policy; for a language model up to the last action at least
 	Rows    []int   // [M] index of the token whose state predicts each action; nil if the entire text does (a label)
-	Actions []int32 // [M] token ids, or the index of the label
+	Actions []int32 // [M] token ids, or the index of the label or option
+	Options []int32 // of a decision: the tokens, or labels of a classifier, of the options that Actions[0] is one of
 	Truth   int32   // the correct label, if samples have labels
 
 	Prompt  int    // number of the prompt or row

@@ -214,7 +214,8 @@ func withDefaults(construct func() Algorithm) func() Algorithm {
 
 // Fits says whether the algorithm trains policies of this kind.
 func (d Definition) Fits(p policy.Policy) bool {
-	if _, isLabel := p.(*policy.Classifier); isLabel {
+	switch p.(type) {
+	case *policy.Classifier, *policy.Decider:
 		return d.Labels
 	}
 	return d.Tokens

@@ -15,6 +15,7 @@ import (
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/hub"
 	"github.com/rltrain/rltrain/torch/transformers"
 	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
@@ -154,6 +155,9 @@ func isLanguageModel(dir string) bool {
 	_, err := transformers.LoadCausalConfig(dir)
 	return err == nil
 }
+
+// IsLanguageModel says whether a model that was found is a language model, not an encoder.
+func IsLanguageModel(m hub.Model) bool { return isLanguageModel(m.Dir) }
 
 // onAllProcessors calls do for 0 to n-1, on all processors at once.
 func onAllProcessors(n int, do func(i int)) {

@@ -52,35 +52,47 @@ func (p *CausalLM) EncodeDecisions(asker *decision.Asker, state jinja.Value, que
 	d := Decisions{config: asker.Config}
 	for _, prompt := range prompts {
 		x := &rl.Sample{}
-		waiting := prompt.Questions
-		for i, piece := range prompt.Pieces {
-			ids, err := p.encodePiece(piece, i == 0)
-			if err != nil {
-				return d, err
-			}
-			if x.Tokens = append(x.Tokens, ids...); len(x.Tokens) > p.MaxLength() {
-				return d, fmt.Errorf("question %q: the prompt has more than the %d tokens that the model reads", prompt.Questions[0].Name, p.MaxLength())
-			}
-			if !piece.Mark || len(waiting) == 0 {
-				continue
-			}
-			q := waiting[0]
-			if waiting = waiting[1:]; len(x.Tokens) == 0 {
-				return d, fmt.Errorf("question %q: nothing stands before the mark", q.Name)
-			}
-			labels, err := p.labelIDs(q.Labels)
-			if err != nil {
-				return d, fmt.Errorf("question %q: %w", q.Name, err)
-			}
-			for _, id := range labels {
-				x.Rows, x.Actions = append(x.Rows, len(x.Tokens)-1), append(x.Actions, id)
-			}
-			d.questions = append(d.questions, q)
+		tokens, rows, labels, err := p.place(prompt)
+		if err != nil {
+			return d, err
 		}
+		x.Tokens = tokens
+		for i, row := range rows {
+			for _, id := range labels[i] {
+				x.Rows, x.Actions = append(x.Rows, row), append(x.Actions, id)
+			}
+		}
+		d.questions = append(d.questions, prompt.Questions...)
 		d.Tokens += len(x.Tokens)
 		d.samples = append(d.samples, x)
 	}
 	return d, nil
+}
+
+// place is a prompt as tokens. rows are the tokens that answer its questions, labels the tokens of their options.
+func (p *CausalLM) place(prompt decision.Prompt) (tokens []int32, rows []int, labels [][]int32, err error) {
+	for i, piece := range prompt.Pieces {
+		ids, err := p.encodePiece(piece, i == 0)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		if tokens = append(tokens, ids...); len(tokens) > p.MaxLength() {
+			return nil, nil, nil, fmt.Errorf("question %q: the prompt has more than the %d tokens that the model reads", prompt.Questions[0].Name, p.MaxLength())
+		}
+		if !piece.Mark || len(rows) == len(prompt.Questions) {
+			continue
+		}
+		q := prompt.Questions[len(rows)]
+		if len(tokens) == 0 {
+			return nil, nil, nil, fmt.Errorf("question %q: nothing stands before the mark", q.Name)
+		}
+		ids, err = p.labelIDs(q.Labels)
+		if err != nil {
+			return nil, nil, nil, fmt.Errorf("question %q: %w", q.Name, err)
+		}
+		rows, labels = append(rows, len(tokens)-1), append(labels, ids)
+	}
+	return tokens, rows, labels, nil
 }
 
 func (p *CausalLM) encodePiece(piece decision.Piece, first bool) ([]int32, error) {
@@ -122,13 +134,14 @@ func (p *CausalLM) Decide(ctx context.Context, d Decisions) (*jinja.Dict, error)
 	answers := jinja.NewDict()
 	for _, q := range d.questions {
 		n := len(q.Labels)
-		answers.Set(q.Name, q.Answer(softmax(logits[:n], d.config.TemperatureOf(q.Type))))
+		answers.Set(q.Name, q.Answer(Softmax(logits[:n], d.config.TemperatureOf(q.Type))))
 		logits = logits[n:]
 	}
 	return answers, nil
 }
 
-func softmax(logits []float32, temperature float64) []float64 {
+// Softmax are the probabilities of logits at a temperature.
+func Softmax(logits []float32, temperature float64) []float64 {
 	highest, sum := float64(slices.Max(logits)), 0.0
 	out := make([]float64, len(logits))
 	for i, l := range logits {

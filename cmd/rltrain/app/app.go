@@ -19,6 +19,7 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/train"
 	_ "github.com/rltrain/rltrain/envs/chat"
 	_ "github.com/rltrain/rltrain/envs/code"
+	_ "github.com/rltrain/rltrain/envs/decisions"
 	_ "github.com/rltrain/rltrain/envs/digits"
 	_ "github.com/rltrain/rltrain/envs/intent"
 	_ "github.com/rltrain/rltrain/envs/math"

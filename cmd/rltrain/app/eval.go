@@ -43,11 +43,16 @@ Preference pairs: rltrain eval --task preference --model DIR --dataset FILE
   Policy: loss, accuracy, reward margin and log-probs of both sides, against --reference or the adapter's base model.
   Reward model: accuracy, margin and calibration of P(chosen). --max-samples N reads the first N rows.
 
+Typed questions: rltrain eval --task decisions --model DIR --dataset FILE
+  Prints accuracy, Brier score, ECE and ranked probability score with 95 % intervals by type and question, the risk of
+  answering only the most confident questions, and with --cost FILE the cost of the answers.
+
 Programs from a file: rltrain eval --task code --dataset PROBLEMS --completions FILE
   Runs the programs in a sandbox and prints pass@k (unbiased) and how they ended. Rows have task_id and completion.`,
 		Flags: joinFlags([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: "classifier or language model: a folder, such as models/intent_classifier_rl, or a Hugging Face id"},
 			shared.TaskFlag(evaluatedTasks()...),
+			&cli.StringFlag{Name: "cost", Usage: "task decisions: JSON file with the cost of each answer, {\"TRUTH\": {\"ANSWER\": COST}}; the answer abstain gives none"},
 		}, rowFlags(), languageModelFlags(), answerFlags(), preferenceFlags(), problemFlags(),
 			scopeFlags(), []cli.Flag{&cli.StringFlag{Name: "output-dir", Usage: "folder for logs/ and plots/", DefaultText: "eval in the folder of --model"}}),
 		Action: eval,
@@ -79,6 +84,12 @@ func eval(c *cli.Context) error {
 	}
 	if slices.Contains(textTasks(), task) {
 		return evalChat(c)
+	}
+	if slices.Contains(decisionTasks(), task) {
+		return evalDecisions(c)
+	}
+	if c.IsSet("cost") {
+		return shared.UsageErrorf("--cost: applies to task decisions")
 	}
 	if !slices.Contains(labelTasks(), task) {
 		return evalProblems(c)

@@ -47,7 +47,9 @@ after an unreadable line the exit code is 1. Predictions are printed as soon as 
 
 With --input FILE it writes each row as JSON with the fields predicted and probability:
 
-   rltrain predict --model models/intent_classifier_rl --input tickets.csv --text-column body --output labelled.jsonl`,
+   rltrain predict --model models/intent_classifier_rl --input tickets.csv --text-column body --output labelled.jsonl
+
+A decision model, or any chat model, answers the typed questions of rows with state and questions (field answers).`,
 		Flags: append([]cli.Flag{
 			modelFlag(),
 			dtypeFlag(),
@@ -68,6 +70,20 @@ func predict(c *cli.Context, o predictOptions) error {
 	}
 	if o.Input != "" && o.JSON {
 		return shared.UsageErrorf("--json: applies to lines of standard input; with --input the output is always JSON Lines")
+	}
+	decides, err := isDecider(c, dir)
+	if err != nil {
+		return err
+	}
+	if decides && o.Input != "" {
+		return shared.OnThread(c, func(ctx context.Context) error {
+			p, err := loadDecider(c, dir)
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			return predictDecisions(ctx, c, p, o.Input)
+		})
 	}
 	return shared.OnThread(c, func(ctx context.Context) error {
 		policy, err := loadPolicy(c, dir)

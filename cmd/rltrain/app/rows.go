@@ -27,7 +27,7 @@ func rowFlags() []cli.Flag {
 
 // labelTasks lists the classification tasks, the default one first.
 func labelTasks() []string {
-	return tasksWhere(envs.Definition.Labels)
+	return tasksWhere(func(d envs.Definition) bool { return d.Labels() && !d.Decides() })
 }
 
 // tasksWhere lists the tasks that fit, the default one first.

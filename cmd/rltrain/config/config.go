@@ -39,10 +39,11 @@ type Config struct {
 	NewLabel *NewLabelModel `group:"Model"`
 	Tokens   *TokenModel    `group:"Model"`
 
-	Supervised *SupervisedStage  `group:"Supervised stage"`
-	LabelSFT   *ClassifierSFT    `group:"Supervised stage"`
-	TextSFT    *LanguageModelSFT `group:"Supervised stage"`
-	Warmup     *Warmup           `group:"Supervised stage"`
+	Supervised  *SupervisedStage  `group:"Supervised stage"`
+	LabelSFT    *ClassifierSFT    `group:"Supervised stage"`
+	DecisionSFT *DecisionSFT      `group:"Supervised stage"`
+	TextSFT     *LanguageModelSFT `group:"Supervised stage"`
+	Warmup      *Warmup           `group:"Supervised stage"`
 
 	Rewarding *RewardTraining `group:"Reward model"`
 	Pairs     *PairLearning   `group:"Preferences"`
@@ -188,6 +189,8 @@ func (ch choice) prefer(c *Config) {
 func (ch choice) imitate(c *Config, labels, plays bool) {
 	c.Supervised = &SupervisedStage{}
 	switch {
+	case ch.task.Decides():
+		c.NewLabel, c.DecisionSFT = &NewLabelModel{}, &DecisionSFT{}
 	case labels:
 		c.NewLabel, c.LabelSFT = &NewLabelModel{}, &ClassifierSFT{}
 	case plays:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/decisions"
 	"github.com/rltrain/rltrain/rl/remote"
 	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/rl/run"
@@ -122,6 +123,13 @@ type ClassifierSFT struct {
 	HeadLearningRate float64 `option:"head_learning_rate" default:"0.001" range:"(0,)" help:"peak learning rate of the classification head"`
 	Metric           string  `option:"metric_for_best_model" default:"f1_weighted" allowed:"f1_weighted,f1_macro,accuracy,loss" help:"validation metric that selects the best epoch"`
 	algo.SFT
+}
+
+// DecisionSFT is supervised training of a decision model.
+type DecisionSFT struct {
+	HeadLearningRate float64 `option:"head_learning_rate" default:"0.001" range:"(0,)" help:"peak learning rate of the classification head"`
+	Metric           string  `option:"metric_for_best_model" default:"loss" allowed:"loss,accuracy,brier,ece" help:"validation metric that selects the best epoch"`
+	decisions.LossOptions
 }
 
 // LanguageModelSFT is how a data set of texts is imitated.

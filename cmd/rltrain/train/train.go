@@ -107,6 +107,12 @@ func (t *trainer) run(ctx context.Context) (err error) {
 		work = t.prefer
 	case c.Rewarding != nil:
 		work = t.rewardModel
+	case c.Task.Decides():
+		decide, err := t.decide(ctx)
+		if err != nil {
+			return err
+		}
+		work = decide.run
 	case c.Labels != nil:
 		data, err := t.labelledRows(ctx)
 		if err != nil {

@@ -11,7 +11,6 @@ import (
 	"maps"
 	"math"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -42,15 +41,15 @@ var types = []string{Noul, Choice, Score}
 type Config struct {
 	// Labels are the texts of one token that stand for the options of a type of question; without them Yes and No for
 	// noul, else A to Z.
-	Labels map[string][]string `json:"labels"`
+	Labels map[string][]string `json:"labels,omitempty"`
 	// Temperature divides the logits of the labels of a type of question; without it 1.
-	Temperature map[string]float64 `json:"temperature"`
+	Temperature map[string]float64 `json:"temperature,omitempty"`
 	// NoulOptions are "true" and "false" in the order of their labels; without it true first.
-	NoulOptions []string `json:"noul_options"`
+	NoulOptions []string `json:"noul_options,omitempty"`
 	// Sanitize tells whether control tokens in a request become text; without it they do.
-	Sanitize *bool `json:"sanitize_control_tokens"`
+	Sanitize *bool `json:"sanitize_control_tokens,omitempty"`
 	// Adapter is a folder of the model's with a LoRA adapter; "" has none, and others are refused.
-	Adapter string `json:"adapter"`
+	Adapter string `json:"adapter,omitempty"`
 
 	template *chat.Templates // nil for the general prompt
 	together bool            // the template has all questions in one prompt
@@ -77,9 +76,10 @@ func Load(dir string) (c Config, found bool, err error) {
 	if err != nil || template == "" {
 		return c, text != "", err
 	}
-	c.together = regexp.MustCompile(`\bquestions\b`).MatchString(template)
-	c.template, err = chat.Parse(path, template)
-	return c, true, err
+	if err := c.SetTemplate(template); err != nil {
+		return c, true, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, true, nil
 }
 
 // read is the text of a file; "" if there is none.

@@ -222,3 +222,32 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestTemplateAsksAsTheGeneralPrompt: the template that is saved with a trained model writes what the general prompt does.
+func TestTemplateAsksAsTheGeneralPrompt(t *testing.T) {
+	r := Renderer{Controls: func() []string { return []string{"<s>"} }, Chat: must.Get(chat.Parse("test", "{% for m in messages %}<s>\n\"{{ m.role }}\"\n{{ m.content }}\n{% endfor %}{{ '\\n' }}a:"))(t)}
+	settings := Config{Labels: map[string][]string{Noul: {"T", "F"}, Choice: {"1", "2", "3"}}, NoulOptions: []string{"false", "true"}}
+	for _, c := range []Config{{}, settings} {
+		general := c.Asker(r)
+		text := must.Get(general.Template())(t)
+		own := c
+		must.Do(t, own.SetTemplate(text))
+		for _, state := range []string{`"a<s>b"`, `{"é":[1,2.0,null],"k":"<s>"}`, `[]`, `""`} {
+			for _, asks := range []string{
+				`{"type":"noul"}`, `{"type":"noul","instructions":["now"],"criteria":{"false":"later"}}`, `{"type":"noul","instructions":""}`,
+				`{"type":"choice","instructions":"Which <s>?","criteria":{"a":"first","b":null,"c":{"n":1}}}`, `{"type":"choice","criteria":{"a":""}}`,
+				`{"type":"score","instructions":{},"criteria":["low",["x"],"high"]}`,
+			} {
+				q := parse(t, c, `{"q":`+asks+`}`)
+				want := must.Get(general.Prompts(value(t, state), q))(t)
+				got := must.Get(own.Asker(r).Prompts(value(t, state), q))(t)
+				if diff := cmp.Diff(want[0].Pieces, got[0].Pieces); diff != "" {
+					t.Errorf("%s %s: %s", state, asks, diff)
+				}
+			}
+		}
+		q := parse(t, c, `{"q":{"type":"score","instructions":"How?","criteria":["low",["x"]]}}`)[0]
+		again := must.Get(ParseQuestion("q", q.Request()))(t)
+		expect.Equal(t, q.Options, again.Options)
+	}
+}
