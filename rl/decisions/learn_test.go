@@ -118,7 +118,7 @@ func TestLearns(t *testing.T) {
 				rewards := must.Get(NewRewards(test.reward, test.cases))(t)
 				a, c.Samples = test.learn(rewards), 4
 				if _, is := a.(*Exact); !is { // a policy gradient at these rates chooses one option for all texts
-					c.LearningRate, c.HeadRate = 0.001, 0.01
+					c.LearningRate, c.HeadRate, c.Steps = 0.001, 0.01, 150
 				}
 				source = NewRollouts(p, test.cases, samples, rewards, RolloutConfig{LabelOptions: rollout.LabelOptions{BufferSize: 128, Samples: 4}, Steps: c.Steps, Seed: 1})
 			}

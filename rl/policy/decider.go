@@ -18,6 +18,8 @@ import (
 type Decider struct {
 	decides
 	Asker *decision.Asker // its Temperature divides the logits of answers, not those that training sees
+	// MaxLength is the most tokens of a prompt for a language model; 0 = what the model reads.
+	MaxLength int
 
 	lm        *CausalLM
 	head      *Classifier
@@ -152,6 +154,9 @@ func (p *Decider) encodeRow(cases []envs.Decision) (row []*rl.Sample, cut bool, 
 		tokens, rows, labels, err := p.lm.place(prompt)
 		if err != nil {
 			return nil, false, err
+		}
+		if p.MaxLength > 0 && len(tokens) > p.MaxLength {
+			return nil, false, fmt.Errorf("questions.%s: the prompt has %d tokens, and max_length is %d", prompt.Questions[0].Name, len(tokens), p.MaxLength)
 		}
 		for i, q := range prompt.Questions {
 			own := cases[len(row)].Question.Options

@@ -88,12 +88,14 @@ func eval(c *cli.Context) error {
 	if slices.Contains(decisionTasks(), task) {
 		return evalDecisions(c)
 	}
-	if c.IsSet("cost") {
-		return shared.UsageErrorf("--cost: applies to task decisions")
-	}
 	if !slices.Contains(labelTasks(), task) {
 		return evalProblems(c)
 	}
+	return evalLabels(c, task)
+}
+
+// evalLabels measures a classifier.
+func evalLabels(c *cli.Context, task string) error {
 	if err := onlyFlags(c, "to task "+task, []string{"task", "model", "output", "output-dir", "output-rows"}, rowFlags(), scopeFlags()); err != nil {
 		return err
 	}

@@ -75,6 +75,10 @@ var recipes = map[string]recipe{
 	"dqn of labels":       {"intent_classifier_rl", labelArgs + ` --algorithm dqn`, 4},
 	"dqn of texts": {"classification_dqn_*", `--task text --model BASE --policy head --dataset ROWS --rl-episodes 8 --eval-every 3 --buffer-size 16 --rl-batch-size 8
 		--samples-per-prompt 2 --algorithm dqn`, 8},
+	"decisions": {"decisions_rl", `--task decisions --mode supervised_then_rl --model BASE --dataset ROWS --epochs 1 --batch-size 8 --rl-episodes 4 --buffer-size 16 --rl-batch-size 4
+		--feedback chosen --reward calibration`, 4},
+	"grpo of decisions": {"decisions_rl", `--task decisions --mode rl_only --model BASE --dataset ROWS --rl-episodes 4 --buffer-size 16 --rl-batch-size 4
+		--feedback chosen --reward accuracy --algorithm grpo --samples-per-prompt 2 --update-epochs 2`, 4},
 	"dpo":          {"preference_rl", pairArgs + ` --algorithm dpo --model START --loss-type sigmoid,sft --loss-weights 1,0.1`, 12},
 	"kto":          {"preference_rl", pairArgs + ` --algorithm dpo --model START --loss-type kto --precompute-ref`, 24},
 	"reward model": {"preference_reward", strings.Replace(pairArgs, "PAIRS", "WORDS", 1) + ` --mode reward_model --model BASE`, 12},
