@@ -1,5 +1,5 @@
 """Check /v1/systemone of `rltrain serve` with transformers' DecisionPipeline on the model smollm2: answers to requests of all
-types, settings in decision.json, a decision template, and the requests that both refuse. Run by `make compat`.
+types, settings in decision.json, a decision template, a trained adapter, and the requests that both refuse. Run by `make compat`.
 """
 import contextlib
 import json
@@ -118,7 +118,9 @@ def difference(ours, theirs):
 
 def compare(folder, n):
     """The largest difference of the answers to n requests, and the first that differs much."""
-    pipeline = DecisionPipeline(model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), tokenizer=AutoTokenizer.from_pretrained(folder))
+    pipeline = DecisionPipeline(
+        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), tokenizer=AutoTokenizer.from_pretrained(folder), decision_config=str(folder)
+    )
     worst, first = 0.0, ""
     with serving("--model", folder, "--name", "m") as url:
         for i, request in enumerate(requests(n)):
@@ -142,6 +144,22 @@ def altered(scratch, source, name, config, template=None):
     return folder
 
 
+def trained(scratch, model):
+    """The folder of an adapter after a few updates on answers of all types."""
+    rows = scratch / "rows.jsonl"
+    with rows.open("w") as out:
+        for i in range(24):
+            questions = {
+                "team": {"type": "choice", "criteria": {"billing": "Invoices", "support": None}, "answer": ["billing", "support"][i % 2]},
+                "urgent": {"type": "noul", "answer": i % 2 == 0},
+                "level": {"type": "score", "criteria": ["low", "middle", "high"], "answer": i % 3},
+            }
+            print(json.dumps({"state": f"message {i}: {['money', 'printer'][i % 2]}", "questions": questions}), file=out)
+    rltrain("train", "--task", "decisions", "--model", model, "--dataset", rows, "--dtype", "fp32", "--mode", "supervised", "--max-steps", 3,
+            "--batch-size", 4, "--learning-rate", 0.002, "--output-dir", scratch / "out")
+    return scratch / "out" / "decisions_supervised"
+
+
 TEMPLATE = """<|im_start|>user
 {{ state if state is string else state|tojson }}
 {%- for q in QUESTIONS %}
@@ -162,6 +180,7 @@ def main():
             ("a template of one question", 15, altered(scratch, model, "one", {}, one)),
             ("a template of all questions", 15, altered(scratch, model, "all", {"temperature": {"score": 3}}, one.replace("[question]", "questions"))),
             ("a template that reads at the end", 15, altered(scratch, model, "end", {}, one.replace("<|mark|>", ""))),
+            ("a trained adapter with fitted temperatures", 30, trained(scratch, model)),
             ("control tokens as they are", 15, altered(scratch, model, "raw", {"sanitize_control_tokens": False}, one)),
         ]:
             worst, first = compare(folder, n)
