@@ -34,6 +34,9 @@ var harmless = strings.Fields(`
 	position_embedding_type rms_norm_eps rope_local_base_freq rope_parameters rope_scaling rope_theta rotary_dim sliding_window
 	sliding_window_pattern use_sliding_window
 
+	down_scale_factor gap_size model_parallel net_structure_type num_memory_blocks tensor_parallel use_flash_attention
+	use_flash_attention_2 use_flash_attn use_mamba_kernels
+
 	full_attn_mod init_method interpolate_factor layer_switch mlp_type norm_type order_of_interleaved_layers pooler_fc_size
 	pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type rope_pct rotary_pct use_embedding_sharing
 	use_gated_activation use_parallel_block
