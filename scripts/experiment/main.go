@@ -9,6 +9,7 @@
 //	go run ./scripts/experiment memory
 //	go run ./scripts/experiment weights
 //	go run ./scripts/experiment real-models --data FOLDER
+//	go run ./scripts/experiment sums
 //	go run ./scripts/experiment hacks
 //	go run ./scripts/experiment objectives
 //	go run ./scripts/experiment tables
@@ -93,8 +94,14 @@ var experiments = []struct {
 		return (&weightsExperiment{c}).run
 	}},
 	{"real-models", "real-models", 1, 1, func(c *experiment, flags *flag.FlagSet) func(ctx context.Context) error {
-		e := &realExperiment{experiment: c}
+		e := &realExperiment{experiment: c, rows: realRows}
 		flags.StringVar(&e.data, "data", "", "folder with clinc150, mmlu_pro, llamafactory_demo and gsm8k")
+		flags.StringVar(&e.only, "only", "", "this row alone")
+		flags.StringVar(&e.device, "device", "cpu", "cpu, or cuda")
+		return e.run
+	}},
+	{"sums", "sums", 1, 1, func(c *experiment, flags *flag.FlagSet) func(ctx context.Context) error {
+		e := &realExperiment{experiment: c, rows: sumRows()}
 		flags.StringVar(&e.only, "only", "", "this row alone")
 		flags.StringVar(&e.device, "device", "cpu", "cpu, or cuda")
 		return e.run
@@ -140,6 +147,9 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		if err := writeObjectivesTable(filepath.Join("docs", "results", "objectives.md"), filepath.Join("docs", "results", "objectives.json")); err != nil {
+			return err
+		}
+		if err := writeSumTables(filepath.Join("docs", "results", "sums.md"), filepath.Join("docs", "results", "sums.json")); err != nil {
 			return err
 		}
 		if err := writeHacksTable(filepath.Join("docs", "results", "hacks.md"), filepath.Join("docs", "results", "hacks.json")); err != nil {

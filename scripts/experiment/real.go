@@ -23,6 +23,7 @@ import (
 // but for what bounds the time.
 type realExperiment struct {
 	*experiment
+	rows    []realRow
 	data    string // folder of public data sets
 	only    string // row; "" = all
 	device  string // as the program's --device has it
@@ -85,7 +86,7 @@ func (e *realExperiment) run(ctx context.Context) error {
 	if err := files.LoadJSON(e.out, &e.results); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for _, row := range realRows {
+	for _, row := range e.rows {
 		if e.only != "" && e.only != row.name {
 			continue
 		}

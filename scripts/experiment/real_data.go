@@ -18,6 +18,8 @@ import (
 type arithmeticRow struct {
 	Prompt string `json:"prompt"`
 	Answer int    `json:"answer"`
+	// Completion is a demonstration of the answer.
+	Completion string `json:"completion,omitempty"`
 }
 
 const (
@@ -38,21 +40,24 @@ func writeArithmetic(dir string, sample func(rng *rand.Rand) arithmeticRow) erro
 	return errors.Join(writeObjects(filepath.Join(dir, "train.jsonl"), rows[:arithmeticTrain]), writeObjects(filepath.Join(dir, "test.jsonl"), rows[arithmeticTrain:]))
 }
 
-// sums writes sums and differences of two numbers with the given number of digits; no difference is negative.
+// sums writes sums and differences of two numbers with the given number of digits.
 func sums(digits int) func(e *realExperiment, dir string) error {
+	return func(_ *realExperiment, dir string) error { return writeArithmetic(dir, sampleSum(digits)) }
+}
+
+// sampleSum samples a sum or difference of two numbers with the given number of digits; no difference is negative.
+func sampleSum(digits int) func(rng *rand.Rand) arithmeticRow {
 	low := 1
 	for range digits - 1 {
 		low *= 10
 	}
-	return func(_ *realExperiment, dir string) error {
-		return writeArithmetic(dir, func(rng *rand.Rand) arithmeticRow {
-			a, b, sign, result := low+rng.IntN(9*low), low+rng.IntN(9*low), "+", 0
-			if result = a + b; rng.IntN(2) == 0 {
-				a, b, sign = max(a, b), min(a, b), "-"
-				result = a - b
-			}
-			return arithmeticRow{fmt.Sprintf("What is %d %s %d? Answer with the number only.", a, sign, b), result}
-		})
+	return func(rng *rand.Rand) arithmeticRow {
+		a, b, sign, result := low+rng.IntN(9*low), low+rng.IntN(9*low), "+", 0
+		if result = a + b; rng.IntN(2) == 0 {
+			a, b, sign = max(a, b), min(a, b), "-"
+			result = a - b
+		}
+		return arithmeticRow{Prompt: fmt.Sprintf("What is %d %s %d? Answer with the number only.", a, sign, b), Answer: result}
 	}
 }
 
@@ -69,7 +74,7 @@ func wordProblems(_ *realExperiment, dir string) error {
 			bags, each := 2+rng.IntN(8), 2+rng.IntN(9)
 			text, result = fmt.Sprintf("%s has %d bags with %d %s each and finds %d more.", name, bags, each, thing, b), bags*each+b
 		}
-		return arithmeticRow{text + fmt.Sprintf(" How many %s does %s have now? Answer with the number only.", thing, name), result}
+		return arithmeticRow{Prompt: text + fmt.Sprintf(" How many %s does %s have now? Answer with the number only.", thing, name), Answer: result}
 	})
 }
 
