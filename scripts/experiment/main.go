@@ -12,6 +12,7 @@
 //	go run ./scripts/experiment sums
 //	go run ./scripts/experiment hacks
 //	go run ./scripts/experiment objectives
+//	go run ./scripts/experiment decisions --clinc FOLDER --mmlu FILE
 //	go run ./scripts/experiment tables
 //
 // An experiment runs the program itself for each (setting, seed), and writes each result to docs/results at once: a
@@ -118,6 +119,13 @@ var experiments = []struct {
 		flags.StringVar(&e.only, "only", "", "this setting alone")
 		return e.run
 	}},
+	{"decisions", "decisions", 1, 3, func(c *experiment, flags *flag.FlagSet) func(ctx context.Context) error {
+		e := &decisionsExperiment{experiment: c}
+		flags.StringVar(&e.clinc, "clinc", "", "folder of CLINC150's data_full.json and domains.json")
+		flags.StringVar(&e.mmlu, "mmlu", "", "MMLU-Pro's test.jsonl")
+		flags.StringVar(&e.only, "only", "", "the one set of questions to run: clinc, known, routing or mmlu")
+		return e.run
+	}},
 }
 
 func run(ctx context.Context, args []string) error {
@@ -156,6 +164,9 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		if err := writeMutantsTable(filepath.Join("docs", "testing.md"), filepath.Join("docs", "results", "mutants.json")); err != nil {
+			return err
+		}
+		if err := writeDecisionsTable(filepath.Join("docs", "results", "decisions.md"), filepath.Join("docs", "results", "decisions.json")); err != nil {
 			return err
 		}
 		return writeTables(filepath.Join("docs", "results.md"), filepath.Join("docs", "results"))

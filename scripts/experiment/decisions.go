@@ -1,0 +1,351 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs/reward"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/decisions"
+	"github.com/rltrain/rltrain/rl/report"
+)
+
+// decisionsExperiment trains decision models on a few labelled rows, and then by RL on others, of which it sees only whether
+// a sampled answer was right.
+type decisionsExperiment struct {
+	*experiment
+	clinc, mmlu, only string
+	results           decisionResults
+}
+
+// decisionResults is the content of docs/results/decisions.json.
+type decisionResults struct {
+	Runs  []decisionRun            `json:"runs"`
+	Pairs map[string]decisionPairs `json:"comparisons"` // by set
+}
+
+// decisionRun is a set and a reward with a seed.
+type decisionRun struct {
+	Set        string   `json:"set"`
+	Reward     string   `json:"reward"`
+	Seed       int      `json:"seed"`
+	Options    []string `json:"options"`
+	CPUSeconds float64  `json:"cpu_seconds"`
+	// Probs are those of the test questions, of the supervised model and after RL, without a fitted temperature.
+	Probs [2][][]float64 `json:"probs"`
+}
+
+// decisionPairs compare RL with the supervised model, and by calibration with RL by accuracy, over all seeds.
+type decisionPairs struct {
+	Calibration rl.Comparison  `json:"calibration_after_supervised"`
+	Accuracy    rl.Comparison  `json:"accuracy_after_supervised"`
+	Rewards     rl.Comparison  `json:"calibration_against_accuracy"`
+	Cost        *rl.Difference `json:"cost_after_supervised,omitempty"`
+	Abstained   float64        `json:"abstained,omitempty"`
+	// Distance is the mean squared distance to the known probabilities: supervised, calibration, accuracy.
+	Distance []float64 `json:"distance,omitempty"`
+}
+
+// decisionSets are the sets of questions, with the model's options and the rewards of RL.
+var decisionSets = []struct {
+	name, options string
+	rewards       []string
+	write         func(e *decisionsExperiment) ([]decisionCase, error)
+}{
+	{"clinc", miniLM, []string{"calibration", "accuracy"}, (*decisionsExperiment).clincCases},
+	{"known", miniLM, []string{"calibration", "accuracy"}, (*decisionsExperiment).knownCases},
+	{"routing", miniLM, []string{"cost"}, (*decisionsExperiment).routingCases},
+	{"mmlu", smolLM2, []string{"calibration", "accuracy"}, (*decisionsExperiment).mmluCases},
+}
+
+const (
+	miniLM  = "--model sentence-transformers/all-MiniLM-L6-v2 --max-length 64 --epochs 4 --learning-rate 0.001 --rl-episodes 40 --buffer-size 256 --rl-batch-size 256 --rl-learning-rate 0.0005 --samples-per-prompt 2"
+	smolLM2 = "--model smollm2 --epochs 2 --rl-episodes 15 --buffer-size 32 --rl-batch-size 32"
+)
+
+func (e *decisionsExperiment) run(ctx context.Context) error {
+	if err := files.LoadJSON(e.out, &e.results); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, set := range decisionSets {
+		if e.only != "" && e.only != set.name {
+			continue
+		}
+		cases, err := set.write(e)
+		if err != nil {
+			return fmt.Errorf("%s: %w", set.name, err)
+		}
+		if err := writeCases(e.file(set.name), cases); err != nil {
+			return err
+		}
+		for _, seed := range e.eachSeed() {
+			for _, by := range set.rewards {
+				if slices.ContainsFunc(e.results.Runs, func(r decisionRun) bool { return r.Set == set.name && r.Reward == by && r.Seed == seed }) {
+					continue
+				}
+				r, err := e.train(ctx, set.name, set.options, by, seed, cases)
+				if err != nil {
+					return fmt.Errorf("%s by %s, seed %d: %w", set.name, by, seed, err)
+				}
+				fmt.Printf("%s by %s, seed %d: %.0f CPU s\n", set.name, by, seed, r.CPUSeconds)
+				e.results.Runs = append(e.results.Runs, r)
+				if err := e.compare(set.name, cases); err != nil {
+					return err
+				}
+				if err := save(e.out, e.results); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (e *decisionsExperiment) file(set string) string { return filepath.Join(e.work, set+".jsonl") }
+
+// costFile is the cost matrix of the routing example: a question about banking that goes elsewhere costs ten times as much
+// as other mistakes.
+func (e *decisionsExperiment) costFile() string { return filepath.Join(e.work, "costs.json") }
+
+// train trains a fifth of the rows supervised, the others by RL.
+func (e *decisionsExperiment) train(ctx context.Context, set, options, by string, seed int, cases []decisionCase) (decisionRun, error) {
+	r := decisionRun{Set: set, Reward: by, Seed: seed}
+	if by == "cost" {
+		by = "cost:" + e.costFile()
+	}
+	out := filepath.Join(e.work, fmt.Sprintf("%s_%s_%d", set, r.Reward, seed))
+	args := strings.Fields(fmt.Sprintf("--task decisions --mode supervised_then_rl --rl-share 0.8 --dataset %s %s --reward %s --keep last --threads 1 --device cpu --seed %d --output-dir %s",
+		e.file(set), options, by, seed, out))
+	switch r.Reward {
+	case "accuracy":
+		args = append(args, "--feedback", "chosen", "--entropy-coef", "0.01")
+	case "calibration":
+		args = append(args, "--feedback", "chosen")
+	}
+	r.Options = portable(args, e.work, e.work, out)
+	if err := os.RemoveAll(out); err != nil { // what a stopped call left
+		return r, err
+	}
+	var err error
+	if r.CPUSeconds, _, err = command(ctx, e.program, args...); err != nil {
+		return r, err
+	}
+	for i, stage := range []string{"decisions_supervised", "decisions_rl"} {
+		if r.Probs[i], err = e.predict(ctx, filepath.Join(out, stage), cases); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// predict are the probabilities of the test questions at temperature 1.
+func (e *decisionsExperiment) predict(ctx context.Context, dir string, cases []decisionCase) (all [][]float64, err error) {
+	settings := map[string]any{}
+	path := filepath.Join(dir, "decision.json")
+	if err := files.LoadJSON(path, &settings); err != nil {
+		return nil, err
+	}
+	delete(settings, "temperature")
+	if err := files.SaveJSON(path, settings); err != nil {
+		return nil, err
+	}
+	test := inPart(cases, dataset.Test)
+	asked, answered := filepath.Join(e.work, "asked.jsonl"), filepath.Join(e.work, "answered.jsonl")
+	if err := writeCases(asked, test); err != nil {
+		return nil, err
+	}
+	if _, _, err := command(ctx, e.program, "predict", "--model", dir, "--input", asked, "--output", answered, "--threads", "1", "--device", "cpu"); err != nil {
+		return nil, err
+	}
+	at := 0
+	for row, err := range dataset.Records(answered) {
+		if err != nil {
+			return nil, err
+		}
+		value, _ := row.Fields.Get("answers")
+		text, err := json.Marshal(value)
+		if err != nil {
+			return nil, err
+		}
+		var answers map[string]struct {
+			Noul          *float64
+			Probabilities map[string]float64
+		}
+		if err := json.Unmarshal(text, &answers); err != nil {
+			return nil, err
+		}
+		for _, q := range test[at].questions {
+			answer := answers[q.name]
+			probs := make([]float64, len(q.options))
+			for k, option := range q.options {
+				probs[k] = math.Round(1e5*answer.Probabilities[option]) / 1e5
+			}
+			if answer.Noul != nil {
+				p := math.Round(1e5**answer.Noul) / 1e5
+				probs = []float64{p, 1 - p}
+			}
+			all = append(all, probs)
+		}
+		at++
+	}
+	return all, nil
+}
+
+// compare pairs the runs of a set over seeds.
+func (e *decisionsExperiment) compare(set string, cases []decisionCase) error {
+	var targets [][]float64
+	var options [][]string
+	for _, c := range inPart(cases, dataset.Test) {
+		for _, q := range c.questions {
+			targets, options = append(targets, q.target), append(options, q.options)
+		}
+	}
+	by := map[string][][2][][]float64{}
+	for _, r := range e.results.Runs {
+		if r.Set == set {
+			by[r.Reward] = append(by[r.Reward], r.Probs)
+		}
+	}
+	width := 0
+	var truth []int
+	for _, t := range targets {
+		width = max(width, len(t))
+		truth = append(truth, slices.Index(t, slices.Max(t)))
+	}
+	padded := func(runs [][2][][]float64, stage int) (out [][][]float32) {
+		for _, r := range runs {
+			var all [][]float32
+			for _, p := range r[stage] {
+				row := make([]float32, width)
+				for k, x := range p {
+					row[k] = float32(x)
+				}
+				all = append(all, row)
+			}
+			out = append(out, all)
+		}
+		return out
+	}
+	var p decisionPairs
+	if runs := by["cost"]; len(runs) > 0 {
+		m, err := reward.ReadCosts(e.costFile())
+		if err != nil {
+			return err
+		}
+		p.Cost, p.Abstained = costDifference(m, runs, targets, options)
+	}
+	calibrated, accurate := by["calibration"], by["accuracy"]
+	n := min(len(calibrated), len(accurate))
+	if n > 0 {
+		calibrated, accurate = calibrated[:n], accurate[:n]
+		p.Calibration = rl.CompareRuns(width, truth, padded(calibrated, 0), padded(calibrated, 1))
+		p.Accuracy = rl.CompareRuns(width, truth, padded(accurate, 0), padded(accurate, 1))
+		p.Rewards = rl.CompareRuns(width, truth, padded(accurate, 1), padded(calibrated, 1))
+	}
+	if set == "known" && n > 0 {
+		for _, runs := range [][2]any{{calibrated, 0}, {calibrated, 1}, {accurate, 1}} {
+			sum, count := 0.0, 0.0
+			for _, r := range runs[0].([][2][][]float64) {
+				for i, probs := range r[runs[1].(int)] {
+					sum, count = sum+decisions.Brier(targets[i], probs), count+1
+				}
+			}
+			p.Distance = append(p.Distance, sum/count)
+		}
+	}
+	if e.results.Pairs == nil {
+		e.results.Pairs = map[string]decisionPairs{}
+	}
+	e.results.Pairs[set] = p
+	return nil
+}
+
+// costDifference is what the most likely answers cost after RL, against the supervised model's, as means over seeds; and how
+// many abstain.
+func costDifference(m reward.CostMatrix, runs [][2][][]float64, targets [][]float64, options [][]string) (*rl.Difference, float64) {
+	var costs [2][]float64
+	abstained := 0.0
+	for i, target := range targets {
+		truth := options[i][slices.Index(target, slices.Max(target))]
+		for stage := range 2 {
+			sum := 0.0
+			for _, r := range runs {
+				answer := options[i][slices.Index(r[stage][i], slices.Max(r[stage][i]))]
+				sum += m.Of(truth, answer) / float64(len(runs))
+				if stage == 1 && answer == decisions.Abstain {
+					abstained += 1 / float64(len(runs)*len(targets))
+				}
+			}
+			costs[stage] = append(costs[stage], sum)
+		}
+	}
+	d := rl.CompareMeans(costs[0], costs[1])
+	return &d, abstained
+}
+
+// markdown is the experiment's table.
+func (r decisionResults) markdown() string {
+	var rows [][]string
+	difference := func(d rl.Difference) string {
+		return fmt.Sprintf("%.4f → %.4f (%+.4f [%+.4f, %+.4f])", d.A, d.B, d.Difference, d.Interval[0], d.Interval[1])
+	}
+	for _, set := range decisionSets {
+		p, ok := r.Pairs[set.name]
+		if !ok {
+			continue
+		}
+		for _, one := range []struct {
+			name string
+			c    rl.Comparison
+		}{{"supervised → RL by calibration", p.Calibration}, {"supervised → RL by accuracy", p.Accuracy}, {"RL by accuracy → by calibration", p.Rewards}} {
+			if one.c.N > 0 {
+				rows = append(rows, []string{set.name, one.name, fmt.Sprint(one.c.N), difference(one.c.Accuracy), difference(one.c.Brier), difference(one.c.ECE)})
+			}
+		}
+		if p.Cost != nil {
+			rows = append(rows, []string{set.name, fmt.Sprintf("cost, supervised → RL by cost (abstains %.1f %%)", 100*p.Abstained), "", difference(*p.Cost), "", ""})
+		}
+		if p.Distance != nil {
+			rows = append(rows, []string{set.name, "squared distance to the known probabilities", "", fmt.Sprintf("supervised %.4f, calibration %.4f, accuracy %.4f", p.Distance[0], p.Distance[1], p.Distance[2]), "", ""})
+		}
+	}
+	return report.NarrowMarkdownTable([]string{"set", "comparison", "n", "accuracy", "Brier", "ECE"}, rows)
+}
+
+// decisionsPage stands before the table.
+const decisionsPage = `# Decision models: RL from right or wrong
+
+A fifth of the training rows is labelled and trains the supervised model. RL then sees, of the other rows, only whether a sampled
+answer was right (--feedback chosen), or the costs of all answers (routing). Differences have 95 % intervals over test questions,
+paired, as means over the seeds. All figures are without a fitted temperature.
+
+- clinc: domain of a text of CLINC150 (choice of ten) and whether it is in scope (noul). MiniLM.
+- known: satisfaction with a delivery (score of four levels), whose probabilities are known; trained on answers drawn from them. MiniLM.
+- routing: the domains with abstaining at a cost of 0.5, where a question about banking that goes elsewhere costs 10. MiniLM.
+- mmlu: short questions of MMLU-Pro with ten options. SmolLM2.
+
+`
+
+// writeDecisionsTable writes the page of the results, if there are any.
+func writeDecisionsTable(page, results string) error {
+	var r decisionResults
+	err := files.LoadJSON(results, &r)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return outfile.Write(page, []byte(decisionsPage+r.markdown()), 0o644)
+}
