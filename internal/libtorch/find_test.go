@@ -46,7 +46,7 @@ func TestFindOrder(t *testing.T) {
 		expect.True(t, found == (Found{dir, from}) && err == nil, "got %v, %v, want %s", found, err, from)
 	}
 	want(python, "python3")
-	own := fake(t, filepath.Join(cache, "libtorch-"+Version), Version)
+	own := fake(t, filepath.Join(cache, CPU(false).Name), Version)
 	want(own, "the cache")
 	t.Setenv("LIBTORCH", given)
 	want(given, "LIBTORCH")

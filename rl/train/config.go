@@ -55,6 +55,19 @@ type Regularisation struct {
 	KLCorrection bool    `option:"use_bias_correction_kl" needs:"kl_coef>0,!kl_in_reward" help:"multiply the KL of each token by its probability ratio, as TRL does by default: an unbiased gradient of the KL"`
 	KLTarget     float64 `option:"kl_target" default:"0" range:"[0,)" needs:"kl_coef>0" help:"target KL per completion, in nats; adapts kl_coef (0 = keep kl_coef fixed)"`
 	KLHorizon    float64 `option:"kl_horizon" default:"10000" range:"[1,)" needs:"kl_target>0" help:"completions over which kl_coef adapts"`
+
+	ReferenceSync `needs:"kl_coef>0"`
+}
+
+// ReferenceSync moves the reference policy towards the policy (TR-DPO, arXiv 2404.09656): after every Every steps
+//
+//	w_ref ← Alpha · w + (1 − Alpha) · w_ref
+//
+// for each trained weight w; of an adapter, for its two matrices, the first w_ref being those of the start.
+type ReferenceSync struct {
+	Sync  bool    `option:"sync_ref_model" help:"move the reference policy towards the policy every ref_model_sync_steps steps"`
+	Alpha float64 `option:"ref_model_mixup_alpha" default:"0.6" range:"(0,1]" needs:"sync_ref_model" help:"weight of the policy in the new reference; 1 = a copy of the policy"`
+	Every int     `option:"ref_model_sync_steps" default:"512" range:"[1,)" needs:"sync_ref_model" help:"steps between moves of the reference"`
 }
 
 // Memory says how forward passes fit into memory.
@@ -102,7 +115,8 @@ type Config struct {
 	Signal
 	// KeepLast is called after the last step, before the best weights take the place of others; nil = nobody wants those.
 	KeepLast func() error
-	// Precompute are samples whose reference log-probabilities are computed once, before the first step.
+	// Precompute are samples whose reference log-probabilities are computed once, before the first step: they are the
+	// starting policy's, even if the reference moves.
 	Precompute []*rl.Sample
 
 	Evaluate *evaluate.Plan // nil = no evaluation; the last weights are kept
@@ -173,8 +187,14 @@ func (c Config) check(a algo.Algorithm, needs algo.Needs) error {
 		return errors.New("reduction dr_grpo needs the length of the longest completion: set Longest")
 	case needs.Teacher != "" && c.Teacher == nil:
 		return errors.New("the algorithm needs a teacher")
-	case c.Reference != nil && c.ReferenceEvery > 0:
-		return errors.New("a reference that is another model cannot become a copy of the policy: leave Reference or ReferenceEvery out")
+	case c.Reference != nil && (c.ReferenceEvery > 0 || c.Sync):
+		return errors.New("a reference that is another model cannot follow the policy: leave Reference, or ReferenceEvery and sync_ref_model, out")
+	case c.Sync && (c.Alpha <= 0 || c.Alpha > 1 || c.Every < 1):
+		return fmt.Errorf("sync_ref_model: ref_model_mixup_alpha %v must be above 0 and at most 1, ref_model_sync_steps %d at least 1", c.Alpha, c.Every)
+	case c.Sync && c.ReferenceEvery > 0:
+		return errors.New("ReferenceEvery and sync_ref_model both change the reference: leave one out")
+	case c.Sync && !needs.Reference && c.KLCoef == 0:
+		return errors.New("sync_ref_model needs a reference: set kl_coef")
 	}
 	if c.KLCoef > 0 {
 		_, err := rl.ParseKLKind(c.KLType)

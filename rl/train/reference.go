@@ -36,6 +36,20 @@ func (r *reference) take(p policy.Policy) (err error) {
 	return err
 }
 
+// follow moves the weights of the reference to alpha times those of the policy plus 1 - alpha times its own.
+func (r *reference) follow(p policy.Policy, alpha float32) error {
+	was := r.weights
+	if err := r.take(p); err != nil || alpha == 1 {
+		return err
+	}
+	for i, values := range r.weights {
+		for j, w := range values {
+			values[j] = alpha*w + (1-alpha)*was[i][j]
+		}
+	}
+	return nil
+}
+
 // ask runs forward, passes without gradients, with the weights of the reference.
 func (r *reference) ask(p policy.Policy, forward func(reference policy.Policy, base bool) error) (err error) {
 	switch {

@@ -117,6 +117,42 @@ func TestReferenceFollows(t *testing.T) {
 	}
 }
 
+// TestReferenceMovesTowardsThePolicy: w_ref ← 0.25 w + 0.75 w_ref after steps 2 and 4, of an adapter as of all weights.
+func TestReferenceMovesTowardsThePolicy(t *testing.T) {
+	for _, rank := range []int{0, 4} {
+		after := func(steps int) (weights, reference [][]float32) {
+			r := newTokenRun(newGRPO)
+			r.Steps, r.KLCoef, r.KLType, r.ReferenceSync = steps, 0.1, "k3", ReferenceSync{Sync: true, Alpha: 0.25, Every: 2}
+			p := tinyToken(t, rank)
+			source, sampler := r.source(t, p)
+			defer sampler.Close()
+			r.Samples = r.SamplesPerPrompt
+			tr := must.Get(New(p, source, r.algorithm(), r.Config, run.Hooks{}))(t)
+			defer tr.Close()
+			must.Do(t, tr.run(t.Context()))
+			return weightsOf(t, p), tr.scorer.reference.weights
+		}
+		_, start := after(1)
+		second, _ := after(2)
+		last, got := after(5)
+		fourth, want := after(4)
+		if len(got) != len(fourth) || slices.EqualFunc(fourth, last, slices.Equal) {
+			t.Fatalf("rank %d: %d of %d weights of the reference, or the last step changes nothing", rank, len(got), len(fourth))
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("rank %d: step 5 moves the reference (-before +after):\n%s", rank, diff)
+		}
+		for i := range got {
+			for j := range got[i] {
+				want := 0.25*fourth[i][j] + 0.75*(0.25*second[i][j]+0.75*start[i][j])
+				if math.Abs(float64(got[i][j]-want)) > 1e-6 {
+					t.Fatalf("rank %d: weight %d.%d of the reference is %v, want %v", rank, i, j, got[i][j], want)
+				}
+			}
+		}
+	}
+}
+
 // TestAskingTheReferenceLeavesThePolicy checks that the swapped weights are restored.
 func TestAskingTheReferenceLeavesThePolicy(t *testing.T) {
 	p := trainedToken(t, 4)

@@ -16,6 +16,7 @@ import (
 func TestTrainRefuses(t *testing.T) {
 	p := newTable(t, 1)
 	clip := algo.Clip{Low: 0.2, High: 0.2}
+	sync := ReferenceSync{Sync: true, Alpha: 0.5, Every: 2}
 	for _, test := range []struct {
 		want      string
 		algorithm algo.Algorithm
@@ -41,6 +42,10 @@ func TestTrainRefuses(t *testing.T) {
 		{"kl_type k1", newGRPO(), func(c *Config) { c.KLCoef, c.KLType = 1, "k1" }},
 		{"KL estimator \"k4\"", newGRPO(), func(c *Config) { c.KLCoef, c.KLType = 1, "k4" }},
 		{"another model", newGRPO(), func(c *Config) { c.Reference, c.ReferenceEvery = p, 2 }},
+		{"another model", newGRPO(), func(c *Config) { c.Reference, c.KLCoef, c.ReferenceSync = p, 1, sync }},
+		{"sync_ref_model needs a reference", newGRPO(), func(c *Config) { c.ReferenceSync = sync }},
+		{"both change the reference", newGRPO(), func(c *Config) { c.KLCoef, c.ReferenceEvery, c.ReferenceSync = 1, 2, sync }},
+		{"ref_model_mixup_alpha 0", newGRPO(), func(c *Config) { c.KLCoef, c.ReferenceSync = 1, ReferenceSync{Sync: true, Every: 2} }},
 		{"an adaptive coefficient", newGRPO(), func(c *Config) { c.KLTarget, c.KLHorizon = 1, 1 }},
 		{"schedule \"step\"", newGRPO(), func(c *Config) { c.Schedule = "step" }},
 	} {

@@ -161,6 +161,9 @@ func everyRun() map[string]resumable {
 		"tokens × grpo, trained adapter": ofTokens(newGRPO, trainedToken, 4, func(r *tokenRun) {
 			r.KLCoef, r.KLType, r.KLInReward, r.ReferenceEvery = 0.1, "k1", true, 3
 		}),
+		"tokens × grpo, moving reference": ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) {
+			r.KLCoef, r.KLType, r.ReferenceSync = 0.1, "k3", ReferenceSync{Sync: true, Alpha: 0.6, Every: 2}
+		}),
 		"pairs × dpo":                              ofPairs(func() *algo.DPO { return newDPO("sigmoid", "sft") }, trainedToken, 4, false),
 		"pairs × dpo, precomputed":                 ofPairs(func() *algo.DPO { return newDPO("ipo") }, tinyToken, 0, true),
 		"single answers × kto":                     ofPairs(func() *algo.DPO { return newDPO("kto") }, tinyToken, 4, false),

@@ -17,20 +17,23 @@ type scorer struct {
 
 // takeReference makes the policy as it is now the reference, unless another model is, and precomputes its answers.
 func (r *scorer) takeReference() (err error) {
-	r.reference, err = newReference(r.policy, r.config.Reference, r.config.ReferenceEvery > 0, r.refers())
+	r.reference, err = newReference(r.policy, r.config.Reference, r.config.ReferenceEvery > 0 || r.config.Sync, r.refers())
 	if err != nil {
 		return err
 	}
 	return r.precompute()
 }
 
-// renew makes the policy the reference again if that is due.
+// renew moves the reference to the policy, or towards it, if that is due.
 func (r *scorer) renew() error {
-	every := r.config.ReferenceEvery
-	if every == 0 || r.state.Step%every != 0 || r.reference.weights == nil {
+	every, alpha := r.config.ReferenceEvery, 1.0
+	if r.config.Sync {
+		every, alpha = r.config.Every, r.config.Alpha
+	}
+	if every == 0 || r.state.Step == 0 || r.state.Step%every != 0 || r.reference.weights == nil {
 		return nil
 	}
-	return r.reference.take(r.policy)
+	return r.reference.follow(r.policy, float32(alpha))
 }
 
 // score evaluates the policy and its reference on the samples of a step, in the minibatches of the first pass: the first

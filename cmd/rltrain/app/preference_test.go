@@ -16,6 +16,7 @@ import (
 	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
+	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/torch/hub"
 )
 
@@ -76,6 +77,29 @@ func TestPreferencesEndToEnd(t *testing.T) {
 	}
 	code, stdout, stderr := f.rltrain("", strings.Fields("generate --model TMP/preference_rl --input TMP/preference_rl/logs/try.jsonl --max-new-tokens 2")...)
 	expect.True(t, code == 0 && stdout != "", "exit code %d, %q, %q", code, stdout, stderr)
+}
+
+// TestMovingReferenceOfPairs: a reference that is the policy itself leaves every pair at log 2.
+func TestMovingReferenceOfPairs(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	f.write(t, "TMP/p.jsonl", pairsOfLetters(40))
+	f.must(t, "", strings.Fields("train --task preference --algorithm dpo --epochs 2 --batch-size 8 --learning-rate 0.01 --sync-ref-model --ref-model-mixup-alpha 1 --ref-model-sync-steps 1"+tinyPreference)...)
+	rows := must.Get(report.ReadMetrics(f.expand("TMP/preference_rl/logs/metrics.jsonl")))(t)
+	losses := 0
+	for _, row := range rows {
+		if loss, ok := row["loss"].(float64); ok {
+			losses++
+			if math.Abs(loss-math.Ln2) > 1e-6 {
+				t.Errorf("loss %v, want log 2", loss)
+			}
+		}
+	}
+	if losses < 2 {
+		t.Errorf("%d losses: %v", losses, rows)
+	}
+	if code, _, stderr := f.rltrain("", strings.Fields("train --task preference --algorithm dpo --sync-ref-model --precompute-ref"+tinyPreference)...); code != 2 || !strings.Contains(stderr, "--precompute-ref: applies only with --sync-ref-model=false") {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
 }
 
 // TestNothingGained: a run that did not beat its start saves no adapter, and says where the trained one is.

@@ -153,7 +153,7 @@ func TestAdviceNamesOptions(t *testing.T) {
 	underscored := regexp.MustCompile(`\b[a-z0-9]+(_[a-z0-9]+)+\b`)
 	check := func(name, why string) {
 		for _, option := range underscored.FindAllString(why, -1) {
-			if _, ok := known[option]; !ok && !slices.Contains([]string{"dr_grpo", "use_adaptive_entropy", "push_to_hub", "sync_ref_model", "reward_funcs"}, option) {
+			if _, ok := known[option]; !ok && !slices.Contains([]string{"dr_grpo", "use_adaptive_entropy", "push_to_hub", "reward_funcs"}, option) {
 				t.Errorf("%s advises %s, which is not an option: %s", name, option, why)
 			}
 		}

@@ -28,7 +28,6 @@ const (
 	compilesNothing  = "rltrain compiles nothing at run time and loads no other kernels"
 	uploadsNothing   = "rltrain uploads nothing; run hf upload after training"
 	savesEverything  = "checkpoints come every save_steps and hold everything needed to resume"
-	fixedReference   = "the reference is the starting policy"
 	rowsAreInMemory  = "rows are held in memory and prefetched"
 	constantEntropy  = "only use_adaptive_entropy reads it"
 	otherLoss        = "only a loss that rltrain refuses reads it"
@@ -71,7 +70,6 @@ var rules = slices.Concat(
 	needless(evaluatesItself, "eval_accumulation_steps", "eval_packing", "eval_do_concat_batches",
 		"eval_use_gather_object", "per_device_eval_batch_size", "batch_eval_metrics", "prediction_loss_only", "label_names", "num_generations_eval"),
 	needless("unused columns are ignored, and rewards get all columns", "remove_unused_columns"),
-	needless("only sync_ref_model reads it", "ref_model_mixup_alpha", "ref_model_sync_steps"),
 	needless(constantEntropy, "entropy_coef_…", "entropy_target"),
 	needless(otherLoss, "discopop_tau", "f_alpha_divergence_coef"),
 	needless("prompts are never truncated, as in TRL 1.16; those without room for a completion are skipped", "max_prompt_length"),
@@ -102,7 +100,6 @@ var rules = slices.Concat(
 	only("use advantage_scale, with algorithm grpo", "normalize_advantages", "false"),
 	only("packing uses best fit with complete examples", "packing_strategy", "bfd"),
 	only("rltrain does not train routers of mixtures of experts", "router_aux_loss_coef", "0"),
-	only(fixedReference, "sync_ref_model", "false"),
 	only("matrix products of fp32 are never rounded to TF32; see dtype", "tf32", "false"),
 	only("all tokens of a completion are trained on", "top_entropy_quantile", "1"),
 	only("rows are shuffled, by seed", "train_sampling_strategy", "random"),

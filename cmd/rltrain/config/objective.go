@@ -83,6 +83,19 @@ func (l *loading) objectiveOption(e entry) ([]entry, error) {
 	return nil, nil
 }
 
+// referenceOption drops the default of an option that nothing reads unless the reference moves.
+func (l *loading) referenceOption(e entry) ([]entry, error) {
+	if moves, _ := pick("sync_ref_model", l.layers); moves == "true" {
+		return []entry{e}, nil
+	}
+	_, byName := trlOptions()
+	if e.value.Text != byName[e.name].defaults["grpo"] {
+		return []entry{e}, nil
+	}
+	l.needless = append(l.needless, e.name)
+	return nil, nil
+}
+
 // epsilon reads the clip range of an objective whose options have other names.
 func (l *loading) epsilon(e entry) ([]entry, error) {
 	upper, _ := pick("epsilon_high", l.layers)

@@ -201,7 +201,8 @@ type PreferenceData struct {
 // PairLearning is how a policy learns from preferences.
 type PairLearning struct {
 	PreferenceData
-	Precompute bool `option:"precompute_ref" help:"compute all log-probabilities of the reference before the first update"`
+	Precompute          bool `option:"precompute_ref" needs:"!sync_ref_model" help:"compute all log-probabilities of the reference before the first update"`
+	train.ReferenceSync `needs:"reference"`
 }
 
 // RewardTraining is how a reward model is trained.

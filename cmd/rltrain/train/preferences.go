@@ -56,7 +56,7 @@ func (t *trainer) prefer(ctx context.Context) error {
 	}
 	notePreferences(w, rows, held, p.LimitLength(c.Pairs.MaxLength))
 	noteEnds(w, p)
-	w.settings.Checkpointing = c.Tokens.Checkpointing
+	w.settings.Checkpointing, w.settings.ReferenceSync = c.Tokens.Checkpointing, c.Pairs.ReferenceSync
 	w.settings.Evaluate = evaluate.Preferences(p, c.Learning, held.Units, cmp.Or(c.Pairs.EvalEvery, source.PerEpoch()))
 	switch {
 	case needs.Reference && c.Pairs.Precompute:
