@@ -223,7 +223,7 @@ func (l lab) writing(r recipe, out string) bool {
 // equal an uninterrupted run. "make crash" does the same for all algorithms and many more moments.
 func TestKilled(t *testing.T) {
 	l := newLab(t)
-	for _, name := range []string{"sft", "ppo", "grpo", "dpo", "dqn of labels"} {
+	for _, name := range []string{"sft", "ppo", "grpo", "dpo", "dqn of labels", "decisions"} {
 		t.Run(name, func(t *testing.T) {
 			r, k := recipes[name], kills{}
 			whole, parts := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "out")
