@@ -55,6 +55,8 @@ type Needs struct {
 	Single    bool   // preferences are single responses, good or bad, instead of pairs
 	Dropout   bool   // turn the adapter's dropout on
 	Reduction string // of Batch.Weight
+	// ByAction means that the loss is a sum over actions multiplied by Batch.Weight, so that some can be left out.
+	ByAction bool
 	// ByAdvantage means that a sample whose advantages are all 0 has no gradient, and needs no backward pass.
 	ByAdvantage bool
 
@@ -92,7 +94,8 @@ type Batch struct {
 	Old       torch.Tensor // [M] log π_old
 	Reference torch.Tensor // [M] log π_ref, with Needs.Reference or a KL in the trainer
 	Advantage torch.Tensor // [M]; with Needs.Rewards
-	Weight    torch.Tensor // [M] weight of each action in the mean over the minibatch, by Needs.Reduction
+	Weight    torch.Tensor // [M] weight of each action in the mean over the minibatch, by Needs.Reduction; 0 if it is left out
+	Even      torch.Tensor // [M] Weight with no action left out
 	Entropy   torch.Tensor // [M] in nats
 
 	Value    torch.Tensor // [M] V, with Needs.Values

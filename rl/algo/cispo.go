@@ -33,7 +33,7 @@ func (a *CISPO) Check(samples int) error {
 
 // Needs implements Algorithm.
 func (a *CISPO) Needs() Needs {
-	return Needs{Rewards: true, Ratio: ActionRatio, Clip: Clip{Low: 1 - a.Floor, High: a.Cap - 1}, Reduction: a.Reduction.or(ReduceToken), ByAdvantage: true}
+	return Needs{Rewards: true, Ratio: ActionRatio, Clip: Clip{Low: 1 - a.Floor, High: a.Cap - 1}, Reduction: a.Reduction.or(ReduceToken), ByAction: true, ByAdvantage: true}
 }
 
 // Loss implements Algorithm.

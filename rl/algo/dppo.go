@@ -29,7 +29,7 @@ func init() {
 
 // Needs implements Algorithm.
 func (a *DPPO) Needs() Needs {
-	return Needs{Rewards: true, Ratio: ActionRatio, Clip: Clip{Low: 1, High: a.Cap - 1}, Reduction: a.Reduction.or(ReduceToken), ByAdvantage: true}
+	return Needs{Rewards: true, Ratio: ActionRatio, Clip: Clip{Low: 1, High: a.Cap - 1}, Reduction: a.Reduction.or(ReduceToken), ByAction: true, ByAdvantage: true}
 }
 
 // Loss implements Algorithm.

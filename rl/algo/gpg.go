@@ -29,7 +29,7 @@ func (a *GPG) Check(samples int) error { return groupMean.Check(samples) }
 
 // Needs implements Algorithm.
 func (a *GPG) Needs() Needs {
-	return Needs{Rewards: true, Reduction: a.Reduction.or(ReduceToken), ByAdvantage: true}
+	return Needs{Rewards: true, Reduction: a.Reduction.or(ReduceToken), ByAction: true, ByAdvantage: true}
 }
 
 // Prepare implements Algorithm.

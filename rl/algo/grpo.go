@@ -33,7 +33,7 @@ func (a *GRPO) Check(samples int) error {
 
 // Needs implements Algorithm.
 func (a *GRPO) Needs() Needs {
-	return Needs{Rewards: true, Ratio: ActionRatio, Clip: a.Clip, Reduction: a.Reduction.or(ReduceToken), ByAdvantage: true}
+	return Needs{Rewards: true, Ratio: ActionRatio, Clip: a.Clip, Reduction: a.Reduction.or(ReduceToken), ByAction: true, ByAdvantage: true}
 }
 
 // Loss implements Algorithm.

@@ -39,7 +39,7 @@ func (a *GSPO) Check(samples int) error {
 
 // Needs implements Algorithm.
 func (a *GSPO) Needs() Needs {
-	return Needs{Rewards: true, Ratio: MeanRatio, Clip: a.Clip, Reduction: a.Reduction.or(ReduceSequence), ByAdvantage: true}
+	return Needs{Rewards: true, Ratio: MeanRatio, Clip: a.Clip, Reduction: a.Reduction.or(ReduceSequence), ByAction: true, ByAdvantage: true}
 }
 
 // Loss implements Algorithm.

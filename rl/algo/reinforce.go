@@ -42,7 +42,7 @@ func (a *Reinforce) Check(samples int) error { return a.advantages().Check(sampl
 
 // Needs implements Algorithm.
 func (a *Reinforce) Needs() Needs {
-	return Needs{Rewards: true, Reduction: a.Reduction.or(ReduceSequence), ByAdvantage: true, Greedy: a.Baseline == string(rl.BaselineGreedy)}
+	return Needs{Rewards: true, Reduction: a.Reduction.or(ReduceSequence), ByAction: true, ByAdvantage: true, Greedy: a.Baseline == string(rl.BaselineGreedy)}
 }
 
 // Prepare implements Algorithm.

@@ -38,7 +38,7 @@ func (a *ReinforcePlusPlus) Check(samples int) error {
 
 // Needs implements Algorithm.
 func (a *ReinforcePlusPlus) Needs() Needs {
-	return Needs{Rewards: true, Ratio: ActionRatio, Clip: a.Clip, Reduction: a.Reduction.or(ReduceToken)}
+	return Needs{Rewards: true, Ratio: ActionRatio, Clip: a.Clip, Reduction: a.Reduction.or(ReduceToken), ByAction: true}
 }
 
 // Prepare implements Algorithm.

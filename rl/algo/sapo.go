@@ -25,7 +25,7 @@ func init() {
 
 // Needs implements Algorithm.
 func (a *SAPO) Needs() Needs {
-	return Needs{Rewards: true, Ratio: ActionRatio, Clip: unclipped, Reduction: a.Reduction.or(ReduceSequence), ByAdvantage: true}
+	return Needs{Rewards: true, Ratio: ActionRatio, Clip: unclipped, Reduction: a.Reduction.or(ReduceSequence), ByAction: true, ByAdvantage: true}
 }
 
 // unclipped is the range of losses without a clip.

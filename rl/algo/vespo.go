@@ -29,7 +29,7 @@ func init() {
 
 // Needs implements Algorithm.
 func (a *VESPO) Needs() Needs {
-	return Needs{Rewards: true, Ratio: SequenceRatio, Clip: unclipped, Reduction: a.Reduction.or(ReduceToken), ByAdvantage: true}
+	return Needs{Rewards: true, Ratio: SequenceRatio, Clip: unclipped, Reduction: a.Reduction.or(ReduceToken), ByAction: true, ByAdvantage: true}
 }
 
 // Loss implements Algorithm.

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
@@ -48,7 +49,8 @@ type Updates struct {
 // with the weights w of the algorithm's reduction. With KLCorrection each k is multiplied by the ratio ρ = π/π_old: then its
 // expectation is the KL, and its gradient that of the KL, although the sampling policy is an older one.
 type Regularisation struct {
-	EntropyCoef  float64 `option:"entropy_coef" default:"0" range:"[0,)" help:"weight of the entropy bonus"`
+	EntropyCoef float64 `option:"entropy_coef" default:"0" range:"[0,)" help:"weight of the entropy bonus"`
+	EntropyControl
 	KLCoef       float64 `option:"kl_coef" default:"0" range:"[0,)" common:"true" help:"weight of the KL to the reference policy (0 = off)"`
 	KLType       string  `option:"kl_type" default:"k3" allowed:"k1,k2,k3" needs:"kl_coef>0" help:"KL estimator; k1 needs kl_in_reward, because as a loss its mean gradient is 0"`
 	KLInReward   bool    `option:"kl_in_reward" needs:"kl_coef>0" help:"subtract the KL from the reward instead of adding it to the loss"`
@@ -68,6 +70,38 @@ type ReferenceSync struct {
 	Sync  bool    `option:"sync_ref_model" help:"move the reference policy towards the policy every ref_model_sync_steps steps"`
 	Alpha float64 `option:"ref_model_mixup_alpha" default:"0.6" range:"(0,1]" needs:"sync_ref_model" help:"weight of the policy in the new reference; 1 = a copy of the policy"`
 	Every int     `option:"ref_model_sync_steps" default:"512" range:"[1,)" needs:"sync_ref_model" help:"steps between moves of the reference"`
+}
+
+// Uncertain says from which tokens to learn: those at which the policy is least certain decide where an answer goes (arXiv
+// 2506.01939). In each minibatch the loss of a token is multiplied by
+//
+//	1 if H ≥ the (1 − TopEntropy) quantile of H over all tokens of the minibatch, else 0
+//
+// with the entropies before the update. The tokens left out count in means, and the KL to the reference keeps all.
+type Uncertain struct {
+	TopEntropy float64 `option:"top_entropy_quantile" default:"1" range:"(0,1]" help:"learn only from this fraction of a minibatch's tokens, those of the highest entropy, as in TRL (1 = all); needs another forward pass"`
+}
+
+// EntropyControl adapts the coefficient c of the entropy bonus (Skywork-OR1, arXiv 2505.22312). After each update, H being the
+// mean entropy of its tokens,
+//
+//	c ← min(c + Delta, Max) if H ≤ Target, else max(c − Delta, Min)
+//
+// and the next update has the bonus only if H ≤ Target.
+type EntropyControl struct {
+	Adaptive bool    `option:"use_adaptive_entropy" help:"after each update, raise entropy_coef if the entropy is at most entropy_target, else lower it; at higher entropies there is no bonus"`
+	Target   float64 `option:"entropy_target" default:"0.2" range:"[0,)" needs:"use_adaptive_entropy" help:"mean entropy of a token, in nats, below which there is a bonus"`
+	Delta    float64 `option:"entropy_coef_delta" default:"0.005" range:"(0,)" needs:"use_adaptive_entropy" help:"how far an update moves entropy_coef"`
+	Min      float64 `option:"entropy_coef_min" default:"0" range:"[0,)" needs:"use_adaptive_entropy" help:"smallest entropy_coef"`
+	Max      float64 `option:"entropy_coef_max" default:"1" range:"(0,)" needs:"use_adaptive_entropy" help:"largest entropy_coef"`
+}
+
+// Check returns an error if no coefficient is within the bounds.
+func (e *EntropyControl) Check() error {
+	if e.Adaptive && e.Max < e.Min {
+		return envs.OptionErrorf("entropy_coef_max", "%g must be at least entropy_coef_min, %g", e.Max, e.Min)
+	}
+	return nil
 }
 
 // Memory says how forward passes fit into memory.
@@ -96,6 +130,7 @@ type Config struct {
 	Minibatches   int // updates per pass over a step's samples; 0 = 1
 	MinibatchSize int // samples per update; overrides Minibatches
 	Regularisation
+	Uncertain
 	OffPolicy
 	Memory
 	Checkpointing
@@ -157,6 +192,9 @@ func (c Config) complete() Config {
 	if c.KLTarget == 0 {
 		c.KLHorizon = 0
 	}
+	if c.TopEntropy == 0 {
+		c.TopEntropy = 1
+	}
 	if c.OffPolicy == (OffPolicy{}) {
 		c.OffPolicy.High = 3
 	}
@@ -171,7 +209,7 @@ func (c Config) check(a algo.Algorithm, needs algo.Needs) error {
 	if err := options.Check(a); err != nil {
 		return fmt.Errorf("%w (algo.New gives an algorithm its defaults)", err)
 	}
-	if err := errors.Join(a.Check(c.Samples), c.OffPolicy.Check()); err != nil {
+	if err := errors.Join(a.Check(c.Samples), c.OffPolicy.Check(), c.EntropyControl.Check()); err != nil {
 		return err
 	}
 	switch {
@@ -185,6 +223,8 @@ func (c Config) check(a algo.Algorithm, needs algo.Needs) error {
 		return errors.New("kl_type k1 as a loss has a mean gradient of 0: choose k2 or k3, or set kl_in_reward")
 	case needs.Reduction == algo.ReduceDrGRPO && c.Longest < 1:
 		return errors.New("reduction dr_grpo needs the length of the longest completion: set Longest")
+	case c.TopEntropy < 1 && !needs.ByAction:
+		return errors.New("the algorithm does not weigh its actions one by one: leave top_entropy_quantile at 1, or choose another algorithm")
 	case needs.Teacher != "" && c.Teacher == nil:
 		return errors.New("the algorithm needs a teacher")
 	case c.Reference != nil && (c.ReferenceEvery > 0 || c.Sync):

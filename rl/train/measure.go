@@ -94,6 +94,13 @@ func lossOfKL(s *torch.Scope, kind string, logProbs, reference, weight torch.Ten
 	return s.Sum(s.Mul(weight, klOf(s, kind, s.Sub(logProbs, reference))))
 }
 
+// focus says which actions of a minibatch are learned from.
+type focus struct {
+	kept      map[*rl.Sample][]float32 // [M], 1 or 0
+	threshold float64                  // nats
+	entropy   float64                  // mean of the kept actions, in nats
+}
+
 // update is what an update of the weights measures: sums over its minibatch.
 type update struct {
 	figures         map[string]float64 // terms of the loss, as weighted there
@@ -103,6 +110,7 @@ type update struct {
 	ratios, actions float64            // counts
 	right, judged   float64            // actions that were the most likely, of those that should be
 	idle            bool               // there is no gradient
+	focus           *focus             // nil = all actions are learned from
 }
 
 // sums are the figures that count adds to.
@@ -112,7 +120,15 @@ func (u *update) sums() []*float64 {
 
 // forget starts the passes of an update again.
 func (u *update) forget() {
-	*u = update{figures: map[string]float64{}, bounds: rl.Meter{}, actions: u.actions, idle: u.idle}
+	*u = update{figures: map[string]float64{}, bounds: rl.Meter{}, actions: u.actions, idle: u.idle, focus: u.focus}
+}
+
+// certainty is the mean entropy of the actions that are learned from.
+func (u *update) certainty() float64 {
+	if u.focus != nil {
+		return u.focus.entropy
+	}
+	return u.entropy / u.actions
 }
 
 // fill adds the update to the figures of its step.
@@ -126,6 +142,10 @@ func (u *update) fill(m rl.Meter, norm float64, needs algo.Needs, accuracy strin
 		return
 	}
 	m.Mean("entropy", u.entropy, u.actions)
+	if u.focus != nil {
+		m.Mean("top_entropy/threshold", u.focus.threshold, 1)
+		m.Mean("top_entropy/mean", u.focus.entropy, 1)
+	}
 	if !needs.Rewards {
 		m.Mean(accuracy, u.right, u.judged)
 	}

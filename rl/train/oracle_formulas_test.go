@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
 )
 
 // The oracle's advantages and losses, each by its definition.
@@ -263,4 +264,65 @@ func referenceNLL(acts []action, n float64) (sum float64) {
 		sum -= a.ref / a.length / n
 	}
 	return sum
+}
+
+// leave marks the actions of a minibatch whose entropy is below the quantile, and returns it and the mean of the others.
+func (o *oracle) leave(batch, now []action) (threshold, kept float64) {
+	var entropies []float64
+	for _, a := range now {
+		entropies = append(entropies, a.entropy)
+	}
+	if o.c.config.TopEntropy > 0 {
+		slices.Sort(entropies)
+		at := (1 - o.c.config.TopEntropy) * float64(len(entropies)-1)
+		below := entropies[int(at)]
+		threshold = below + (at-math.Floor(at))*(entropies[int(math.Ceil(at))]-below)
+	}
+	n := 0.0
+	for i, a := range now {
+		batch[i].left = a.entropy < threshold
+		now[i].left = batch[i].left
+		if !batch[i].left {
+			kept, n = kept+a.entropy, n+1
+		}
+	}
+	return threshold, kept / n
+}
+
+// handSums are sums over the actions of minibatches.
+type handSums struct{ entropy, kl, actions, low, high, ratios float64 }
+
+func (o *oracle) add(s *handSums, acts []action) {
+	for _, a := range acts {
+		d := a.lp - a.old
+		s.entropy, s.kl, s.actions = s.entropy+a.entropy, s.kl+math.Exp(d)-1-d, s.actions+1
+	}
+	low, high, ratios := o.heldBack(acts)
+	s.low, s.high, s.ratios = s.low+low, s.high+high, s.ratios+ratios
+}
+
+// heldBack counts the ratios of a minibatch, and those clipped from below and from above.
+func (o *oracle) heldBack(acts []action) (low, high, ratios float64) {
+	together := map[*rl.Sample]float64{}
+	for _, a := range acts {
+		together[a.x] += a.lp - a.old
+	}
+	for _, a := range acts {
+		d := a.lp - a.old
+		if whole(o.c.algorithm()) {
+			if d = together[a.x]; a.at > 0 {
+				continue
+			}
+			if o.c.algorithm().Needs().Ratio == algo.MeanRatio {
+				d /= a.length
+			}
+		}
+		ratios++
+		if r := math.Exp(d); r < 1-o.c.clip.Low && a.adv < 0 {
+			low++
+		} else if r > 1+o.c.clip.High && a.adv > 0 {
+			high++
+		}
+	}
+	return low, high, ratios
 }

@@ -38,6 +38,12 @@ func oracleCases(t *testing.T) []oracleCase {
 	betas := func(c *Config) { c.AdamBeta1, c.AdamBeta2, c.AdamEpsilon = 0.8, 0.95, 1e-3 }
 	adaptive := func(c *Config) { c.KLTarget, c.KLHorizon = 0.3, 40 }
 	drawn := func(c *Config) { c.MinibatchSize = 5 }
+	uncertain := func(c *Config) { c.TopEntropy = 0.3 }
+	controlled := func(target float64) func(c *Config) {
+		return func(c *Config) {
+			c.EntropyControl = EntropyControl{Adaptive: true, Target: target, Delta: 0.02, Min: 0.01, Max: 0.1}
+		}
+	}
 	fast := func(c *Config) { c.LearningRate, c.HeadRate = 0.4, 0.4 }
 
 	none := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, _, _ []float64, _, _ bool) float64 { return r })
@@ -134,6 +140,11 @@ func oracleCases(t *testing.T) []oracleCase {
 		{name: "grpo, far from the old policy", asked: true, clip: clip, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: scaled, loss: surrogate},
 		{name: "grpo, stopped", clip: clip, algorithm: grpo("", ""), config: with(twice, func(c *Config) { c.TargetKL = 0.001 }), reduction: "token", advantages: scaled, loss: surrogate},
 
+		{name: "grpo, uncertain tokens", clip: clip, algorithm: grpo("", ""), config: with(twice, entropy, uncertain, kl("k2", false)), reduction: "token", advantages: scaled, loss: surrogate},
+		{name: "grpo by samples, uncertain tokens", clip: clip, algorithm: grpo("", "sequence"), config: with(twice, uncertain, controlled(1.55)), reduction: "sequence", advantages: scaled, loss: surrogate},
+		{name: "grpo, entropy below its target", clip: clip, algorithm: grpo("", ""), config: with(twice, entropy, controlled(10)), reduction: "token", advantages: scaled, loss: surrogate},
+		{name: "grpo, entropy above its target", clip: clip, algorithm: grpo("", ""), config: with(twice, entropy, controlled(0.1)), reduction: "token", advantages: scaled, loss: surrogate},
+
 		{name: "ppo", clip: clip, algorithm: ppo(1, 0.1, true), config: with(twice, entropy, clipped), advantages: estimated(1, 0.9, true), loss: actorCritic(0.1)},
 		{name: "ppo, discounted, no clip of values", clip: clip, algorithm: ppo(0.8, 0, false), config: with(twice, kl("k3", false)), advantages: estimated(0.8, 0.9, false), loss: actorCritic(0)},
 		{name: "ppo, divergence in the reward", clip: clip, algorithm: ppo(0.8, 0.1, true), config: with(twice, kl("k1", true), adaptive), advantages: estimated(0.8, 0.9, true), loss: actorCritic(0.1)},
@@ -197,7 +208,7 @@ func (c oracleCase) compare(t *testing.T) {
 	}
 	trainer := must.Get(New(p, fixed(source), a, config, (&recorded{}).hooks()))(t)
 	defer trainer.Close()
-	o := &oracle{c: c, x: weightsOf64(t, p), m: make([]float64, all), v: make([]float64, all), coef: config.KLCoef, moving: 0.3}
+	o := &oracle{c: c, x: weightsOf64(t, p), m: make([]float64, all), v: make([]float64, all), coef: config.KLCoef, moving: 0.3, bonus: config.EntropyCoef, certain: math.NaN()}
 	reference := weightsOf64(t, other)
 	for at, factor := range []float64{1, 3. / 4, 1. / 2} {
 		want := o.step(at, factor, source(at), reference)

@@ -22,6 +22,7 @@ type action struct {
 	pi                []float64
 	old, ref, adv     float64
 	oldV, ret, length float64
+	left              bool // not learned from
 }
 
 // oracle is the state of a training run by hand.
@@ -33,6 +34,8 @@ type oracle struct {
 	coef    float64   // KL coefficient
 	moving  float64   // baseline of the next step
 	removed float64   // mean baseline of this step
+	bonus   float64   // coefficient of an adaptive entropy bonus
+	certain float64   // mean entropy of the last update's kept actions; NaN before the first
 }
 
 // oracleCase is an algorithm with its formulas.
@@ -113,6 +116,9 @@ func (o *oracle) actions(x *rl.Sample) []action {
 
 // weight is an action's weight in the mean over a minibatch of n samples and m actions.
 func (o *oracle) weight(a action, n, m float64) float64 {
+	if a.left {
+		return 0
+	}
 	switch o.c.reduction {
 	case "sequence":
 		return 1 / n / a.length
@@ -140,8 +146,15 @@ func (o *oracle) total(x []float64, acts []action, n float64) float64 {
 			sum += o.c.penalty * norm(x[atBias:atValue])
 		}
 	}
+	coef := c.EntropyCoef
+	if c.Adaptive {
+		if coef = o.bonus; !(o.certain <= c.Target) {
+			coef = 0
+		}
+	}
 	for _, a := range acts {
-		sum -= c.EntropyCoef * o.weight(a, n, m) * a.entropy
+		sum -= coef * o.weight(a, n, m) * a.entropy
+		a.left = false
 		if c.KLCoef > 0 && !c.KLInReward {
 			ratio := 1.0
 			if c.KLCorrection {
@@ -319,6 +332,7 @@ func (o *oracle) descend(step *handStep) {
 				batch = append(batch, step.acts[step.Samples[i]]...)
 			}
 			now, n := o.look(o.x, batch), float64(len(part))*(1+float64(step.Masked)/float64(len(step.Samples)))
+			threshold, kept := o.leave(batch, now)
 			o.add(&pass, now)
 			if c.TargetKL > 0 && pass.kl/pass.actions > 1.5*c.TargetKL {
 				step.stopped = true
@@ -345,12 +359,24 @@ func (o *oracle) descend(step *handStep) {
 			figures["grad_norm"] += norm(g[:atValue])
 			o.adamW(g, step.factor)
 			updates++
+			if c.TopEntropy > 0 {
+				figures["top_entropy/threshold"] += threshold
+				figures["top_entropy/mean"] += kept
+			}
+			if c.Adaptive {
+				if o.certain = kept; kept <= c.Target {
+					o.bonus = math.Min(o.bonus+c.Delta, c.Max)
+				} else {
+					o.bonus = math.Max(o.bonus-c.Delta, c.Min)
+				}
+				figures["entropy_coef"] = o.bonus
+			}
 		}
 		if step.stopped {
 			break
 		}
 	}
-	for _, name := range []string{"loss", "policy_loss", "value_loss", "td_loss", "reference_nll", "grad_norm"} {
+	for _, name := range []string{"loss", "policy_loss", "value_loss", "td_loss", "reference_nll", "grad_norm", "top_entropy/threshold", "top_entropy/mean"} {
 		if _, known := figures[name]; known {
 			figures[name] /= updates
 		}
@@ -361,44 +387,6 @@ func (o *oracle) descend(step *handStep) {
 		figures["clip_ratio/low_mean"], figures["clip_ratio/high_mean"] = sums.low/sums.ratios, sums.high/sums.ratios
 		figures["clip_ratio/region_mean"] = (sums.low + sums.high) / sums.ratios
 	}
-}
-
-// handSums are sums over the actions of minibatches.
-type handSums struct{ entropy, kl, actions, low, high, ratios float64 }
-
-func (o *oracle) add(s *handSums, acts []action) {
-	for _, a := range acts {
-		d := a.lp - a.old
-		s.entropy, s.kl, s.actions = s.entropy+a.entropy, s.kl+math.Exp(d)-1-d, s.actions+1
-	}
-	low, high, ratios := o.heldBack(acts)
-	s.low, s.high, s.ratios = s.low+low, s.high+high, s.ratios+ratios
-}
-
-// heldBack counts the ratios of a minibatch, and those clipped from below and from above.
-func (o *oracle) heldBack(acts []action) (low, high, ratios float64) {
-	together := map[*rl.Sample]float64{}
-	for _, a := range acts {
-		together[a.x] += a.lp - a.old
-	}
-	for _, a := range acts {
-		d := a.lp - a.old
-		if whole(o.c.algorithm()) {
-			if d = together[a.x]; a.at > 0 {
-				continue
-			}
-			if o.c.algorithm().Needs().Ratio == algo.MeanRatio {
-				d /= a.length
-			}
-		}
-		ratios++
-		if r := math.Exp(d); r < 1-o.c.clip.Low && a.adv < 0 {
-			low++
-		} else if r > 1+o.c.clip.High && a.adv > 0 {
-			high++
-		}
-	}
-	return low, high, ratios
 }
 
 // importance weights the advantages of a sample from an older policy, and returns the sum of the weights before the

@@ -39,6 +39,8 @@ func TestTrainRefuses(t *testing.T) {
 		{"value_coef: 0", &algo.PPO{Clip: clip}, nil},
 		{"is above return_max", &algo.ReplayKL{Replay: algo.Replay{Min: 11, Max: 10}, Coef: 0}, nil},
 		{"baseline_decay: 1", &algo.Reinforce{Baseline: "moving", Decay: 1}, nil},
+		{"top_entropy_quantile", newRLOO(), func(c *Config) { c.TopEntropy = 0.5 }},
+		{"entropy_coef_max", newGRPO(), func(c *Config) { c.EntropyControl = EntropyControl{Adaptive: true, Min: 2, Max: 1} }},
 		{"kl_type k1", newGRPO(), func(c *Config) { c.KLCoef, c.KLType = 1, "k1" }},
 		{"KL estimator \"k4\"", newGRPO(), func(c *Config) { c.KLCoef, c.KLType = 1, "k4" }},
 		{"another model", newGRPO(), func(c *Config) { c.Reference, c.ReferenceEvery = p, 2 }},

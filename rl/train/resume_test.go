@@ -157,6 +157,10 @@ func everyRun() map[string]resumable {
 			r.Epochs, r.Minibatches, r.DynamicSampling = 2, 2, true
 			r.KLCoef, r.KLType, r.KLTarget, r.KLHorizon = 0.1, "k3", 0.001, 100
 		}),
+		"tokens × grpo, adaptive entropy": ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) {
+			r.Minibatches, r.TopEntropy = 2, 0.4
+			r.EntropyControl = EntropyControl{Adaptive: true, Target: 100, Delta: 0.01, Max: 1}
+		}),
 		"tokens × grpo on 4 bits": ofTokens(newGRPO, quantizedToken, 4, func(r *tokenRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
 		"tokens × grpo, trained adapter": ofTokens(newGRPO, trainedToken, 4, func(r *tokenRun) {
 			r.KLCoef, r.KLType, r.KLInReward, r.ReferenceEvery = 0.1, "k1", true, 3

@@ -31,11 +31,18 @@ type state struct {
 	Watch   rl.Watch             `json:"watch"`
 	KL      rl.KLControllerState `json:"kl"`
 	Judged  evaluations          `json:"judged"`
+	Entropy *entropyState        `json:"entropy,omitempty"` // nil before the first update with EntropyControl
 	// MicroTokens replaces Config.MicroTokens after memory ran out; 0 = it never did.
 	MicroTokens int             `json:"micro_tokens,omitempty"`
 	Silent      int             `json:"silent,omitempty"` // steps without a signal, from the first on
 	Source      json.RawMessage `json:"source"`
 	Algorithm   json.RawMessage `json:"algorithm"`
+}
+
+// entropyState is the coefficient of the entropy bonus and the mean entropy of the last update.
+type entropyState struct {
+	Coef float64 `json:"coef"`
+	Last float64 `json:"last"`
 }
 
 // evaluations are what a checkpoint keeps of the evaluations so far.

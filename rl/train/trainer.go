@@ -217,6 +217,9 @@ func (t *Trainer) learn(step *rl.Step) error {
 	if err != nil {
 		return err
 	}
+	if e := t.state.Entropy; e != nil {
+		m.Last("entropy_coef", e.Coef)
+	}
 	if updates > 0 {
 		t.policy.Changed()
 		t.state.Version++

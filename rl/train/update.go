@@ -77,7 +77,11 @@ func (t *updater) learn(step *rl.Step) (moved int, err error) {
 	for epoch := range c.Epochs {
 		for _, batch := range t.minibatches(step.Samples, epoch) {
 			learning, idle := t.idle(batch)
-			t.micros += len(t.parts(t.own(learning))) + len(t.parts(t.own(idle)))
+			passes := len(t.parts(t.own(learning))) + len(t.parts(t.own(idle)))
+			if t.config.TopEntropy < 1 && len(learning) > 0 {
+				passes *= 2
+			}
+			t.micros += passes
 		}
 	}
 	defer func() {
@@ -109,6 +113,7 @@ func (t *updater) learn(step *rl.Step) (moved int, err error) {
 					return moved, t.explain(batch, err)
 				}
 				moved++
+				t.adaptEntropy(u.certainty())
 			}
 			total++
 			u.fill(step.Figures, norm, t.needs, t.accuracy)
@@ -136,7 +141,7 @@ func (t *updater) idle(batch []*rl.Sample) (learning, idle []*rl.Sample) {
 			idle = append(idle, x)
 		}
 	}
-	if (t.scored || c.EntropyCoef != 0) && len(learning) > 0 {
+	if (t.scored || c.EntropyCoef != 0 || c.Adaptive) && len(learning) > 0 {
 		return batch, nil
 	}
 	return learning, idle
@@ -152,6 +157,12 @@ func (t *updater) gradient(batch []*rl.Sample) (*update, error) {
 	u.idle = len(learning) == 0
 	unscored := t.needs.Rewards && slices.ContainsFunc(batch, func(x *rl.Sample) bool { return x.Old == nil })
 	parts := [][]*rl.Sample{learning, idle}
+	if !u.idle {
+		var err error
+		if u.focus, err = t.focus(parts); err != nil {
+			return u, err
+		}
+	}
 	first := t.holdsFirst(learning)
 	learning, idle = t.own(learning), t.own(idle)
 	asked := slices.DeleteFunc(slices.Concat(learning, idle), func(x *rl.Sample) bool { return x.Old != nil })
@@ -235,6 +246,10 @@ func (t *updater) batch(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out poli
 		LogProbs: out.LogProbs, Entropy: out.Entropy, Labels: out.Labels, Weight: s.Floats(b.Spread(shares), m),
 		Scores: out.Scores, Samples: samples, Actions: actions, Part: part, Figures: u.figures, Bounds: u.bounds,
 	}
+	lb.Even = lb.Weight
+	if u.focus != nil {
+		lb.Weight = s.Mul(lb.Even, vector(func(x *rl.Sample) []float32 { return u.focus.kept[x] }))
+	}
 	if t.needs.Rewards {
 		lb.Old = vector(func(x *rl.Sample) []float32 { return x.Old })
 		lb.Advantage = vector(func(x *rl.Sample) []float32 { return x.Advantage })
@@ -270,11 +285,11 @@ func (t *updater) loss(s *torch.Scope, b *algo.Batch) torch.Tensor {
 		b.Note(s, "policy_loss", loss)
 	}
 	// Where no reward says anything, the bonus alone would make the policy more random.
-	if c.EntropyCoef != 0 && (!t.needs.ByAdvantage || slices.ContainsFunc(b.Whole, learns)) {
-		loss = s.Sub(loss, s.Scale(s.Sum(s.Mul(b.Weight, b.Entropy)), c.EntropyCoef))
+	if coef := t.entropyCoef(); coef != 0 && (!t.needs.ByAdvantage || slices.ContainsFunc(b.Whole, learns)) {
+		loss = s.Sub(loss, s.Scale(s.Sum(s.Mul(b.Weight, b.Entropy)), coef))
 	}
 	if c.KLCoef > 0 && !c.KLInReward {
-		weight := b.Weight
+		weight := b.Even
 		if c.KLCorrection {
 			weight = s.Mul(weight, b.Ratio(s))
 		}

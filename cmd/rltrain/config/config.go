@@ -62,6 +62,7 @@ type Config struct {
 	Learning       algo.Algorithm              `group:"Reinforcement learning stage"`
 	Values         *Values                     `group:"Reinforcement learning stage"`
 	Regularisation *train.Regularisation       `group:"Reinforcement learning stage"`
+	Uncertain      *train.Uncertain            `group:"Reinforcement learning stage"`
 	OffPolicy      *train.OffPolicy            `group:"Reinforcement learning stage"`
 
 	Saving Saving `group:"Saving and logging"`
@@ -229,6 +230,9 @@ func (ch choice) reinforce(c *Config, labels bool) {
 		return
 	}
 	c.Rounds, c.Rewards = &Rounds{}, &TextRewards{}
+	if needs.ByAction {
+		c.Uncertain = &train.Uncertain{}
+	}
 	if c.Replay == nil {
 		c.Fresh = &FreshRollouts{}
 		if needs.Weighs() {

@@ -29,7 +29,6 @@ const (
 	uploadsNothing   = "rltrain uploads nothing; run hf upload after training"
 	savesEverything  = "checkpoints come every save_steps and hold everything needed to resume"
 	rowsAreInMemory  = "rows are held in memory and prefetched"
-	constantEntropy  = "only use_adaptive_entropy reads it"
 	otherLoss        = "only a loss that rltrain refuses reads it"
 	ownTokenizer     = "rltrain reads the tokenizer and the template in the model's folder"
 	noOutlet         = "rltrain has its own log files; see report_to"
@@ -70,7 +69,6 @@ var rules = slices.Concat(
 	needless(evaluatesItself, "eval_accumulation_steps", "eval_packing", "eval_do_concat_batches",
 		"eval_use_gather_object", "per_device_eval_batch_size", "batch_eval_metrics", "prediction_loss_only", "label_names", "num_generations_eval"),
 	needless("unused columns are ignored, and rewards get all columns", "remove_unused_columns"),
-	needless(constantEntropy, "entropy_coef_…", "entropy_target"),
 	needless(otherLoss, "discopop_tau", "f_alpha_divergence_coef"),
 	needless("prompts are never truncated, as in TRL 1.16; those without room for a completion are skipped", "max_prompt_length"),
 	needless("a run's folder has the model in any case; see export for other formats", "save_model", "save_method", "quantization", "quantization_method"),
@@ -101,11 +99,9 @@ var rules = slices.Concat(
 	only("packing uses best fit with complete examples", "packing_strategy", "bfd"),
 	only("rltrain does not train routers of mixtures of experts", "router_aux_loss_coef", "0"),
 	only("matrix products of fp32 are never rounded to TF32; see dtype", "tf32", "false"),
-	only("all tokens of a completion are trained on", "top_entropy_quantile", "1"),
 	only("rows are shuffled, by seed", "train_sampling_strategy", "random"),
 	only("rows are shuffled, by seed; nothing is padded, so grouping saves nothing", "group_by_length", "false"),
 	only("texts are cut at their end", "truncation_mode", "keep_start"),
-	only("use entropy_coef, which is constant", "use_adaptive_entropy", "false"),
 	only("rltrain loads DoRA adapters, but trains only LoRA", "use_dora", "false"),
 	only("all pairs have the same weight", "use_weighting", "false"),
 	only("LoRA trains no biases", "bias", "none"),

@@ -83,17 +83,22 @@ func (l *loading) objectiveOption(e entry) ([]entry, error) {
 	return nil, nil
 }
 
-// referenceOption drops the default of an option that nothing reads unless the reference moves.
-func (l *loading) referenceOption(e entry) ([]entry, error) {
-	if moves, _ := pick("sync_ref_model", l.layers); moves == "true" {
-		return []entry{e}, nil
+// readWith drops the default of an option that nothing reads unless a switch is on.
+func readWith(name string) func(l *loading, e entry) ([]entry, error) {
+	return func(l *loading, e entry) ([]entry, error) {
+		if on, _ := pick(name, l.layers); on != "" && on != "false" {
+			return []entry{e}, nil
+		}
+		_, byName := trlOptions()
+		usual := byName[e.name].defaults["grpo"]
+		given, err := strconv.ParseFloat(e.value.Text, 64)
+		number, _ := strconv.ParseFloat(usual, 64)
+		if e.value.Text != usual && (err != nil || given != number) {
+			return []entry{e}, nil
+		}
+		l.needless = append(l.needless, e.name)
+		return nil, nil
 	}
-	_, byName := trlOptions()
-	if e.value.Text != byName[e.name].defaults["grpo"] {
-		return []entry{e}, nil
-	}
-	l.needless = append(l.needless, e.name)
-	return nil, nil
 }
 
 // epsilon reads the clip range of an objective whose options have other names.

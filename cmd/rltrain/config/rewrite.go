@@ -55,9 +55,12 @@ func init() {
 		rewritings["vllm_importance_sampling_"+name] = rewriting{"with `async` or `rollout_url`: `importance_sampling`, its `_max` and `_min`; else not needed", (*loading).theirCorrection}
 	}
 	for _, name := range []string{"sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps"} {
-		rewritings[name] = rewriting{"the same, in steps instead of updates; TRL's default may be given without a reference", (*loading).referenceOption}
+		rewritings[name] = rewriting{"the same, in steps instead of updates; TRL's default may be given without a reference", readWith("sync_ref_model")}
 	}
-	for _, name := range []string{"sapo_temperature_pos", "sapo_temperature_neg", "vespo_k_pos", "vespo_k_neg", "vespo_lambda_pos", "vespo_lambda_neg"} {
+	for _, name := range []string{"entropy_coef_delta", "entropy_coef_max", "entropy_coef_min", "entropy_target"} {
+		rewritings[name] = rewriting{"the same; TRL's default may be given without `use_adaptive_entropy`", readWith("use_adaptive_entropy")}
+	}
+	for _, name := range []string{"top_entropy_quantile", "sapo_temperature_pos", "sapo_temperature_neg", "vespo_k_pos", "vespo_k_neg", "vespo_lambda_pos", "vespo_lambda_neg"} {
 		rewritings[name] = rewriting{"the same; TRL's default may be given with another algorithm", (*loading).objectiveOption}
 	}
 }

@@ -200,6 +200,9 @@ func (t *trainer) reinforced(steps, microTokens int, summary string) train.Confi
 	if c.Regularisation != nil {
 		settings.Regularisation = *c.Regularisation
 	}
+	if c.Uncertain != nil {
+		settings.Uncertain = *c.Uncertain
+	}
 	if c.OffPolicy != nil {
 		settings.OffPolicy = *c.OffPolicy
 	}
