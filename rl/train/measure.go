@@ -1,6 +1,7 @@
 package train
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/rltrain/rltrain/rl"
@@ -101,6 +102,9 @@ type focus struct {
 	entropy   float64                  // mean of the kept actions, in nats
 }
 
+// quarter is the entropy at a quarter of the tokens of each completion.
+type quarter struct{ entropy, actions float64 }
+
 // update is what an update of the weights measures: sums over its minibatch.
 type update struct {
 	figures         map[string]float64 // terms of the loss, as weighted there
@@ -109,13 +113,18 @@ type update struct {
 	low, high       float64            // clipped ratios
 	ratios, actions float64            // counts
 	right, judged   float64            // actions that were the most likely, of those that should be
+	quarters        [4]quarter         // of completions of four tokens and more
 	idle            bool               // there is no gradient
 	focus           *focus             // nil = all actions are learned from
 }
 
 // sums are the figures that count adds to.
 func (u *update) sums() []*float64 {
-	return []*float64{&u.entropy, &u.kl, &u.low, &u.high, &u.ratios, &u.right, &u.judged}
+	all := []*float64{&u.entropy, &u.kl, &u.low, &u.high, &u.ratios, &u.right, &u.judged}
+	for i := range u.quarters {
+		all = append(all, &u.quarters[i].entropy, &u.quarters[i].actions)
+	}
+	return all
 }
 
 // forget starts the passes of an update again.
@@ -142,6 +151,11 @@ func (u *update) fill(m rl.Meter, norm float64, needs algo.Needs, accuracy strin
 		return
 	}
 	m.Mean("entropy", u.entropy, u.actions)
+	for i, q := range u.quarters {
+		if q.actions > 0 {
+			m.Mean(fmt.Sprintf("entropy/quarter_%d", i+1), q.entropy, q.actions)
+		}
+	}
 	if u.focus != nil {
 		m.Mean("top_entropy/threshold", u.focus.threshold, 1)
 		m.Mean("top_entropy/mean", u.focus.entropy, 1)
@@ -182,6 +196,15 @@ func (u *update) count(s *torch.Scope, part []*rl.Sample, out policy.Output, nee
 		}
 		return
 	}
+	rl.PerSample(part, s.Read(out.Entropy), func(x *rl.Sample, v []float32) {
+		if len(v) < len(u.quarters) {
+			return
+		}
+		for i, h := range v {
+			q := &u.quarters[len(u.quarters)*i/len(v)]
+			q.entropy, q.actions = q.entropy+float64(h), q.actions+1
+		}
+	})
 	rl.PerSample(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) {
 		if x.Old == nil {
 			x.Old = v

@@ -290,12 +290,20 @@ func (o *oracle) leave(batch, now []action) (threshold, kept float64) {
 }
 
 // handSums are sums over the actions of minibatches.
-type handSums struct{ entropy, kl, actions, low, high, ratios float64 }
+type handSums struct {
+	entropy, kl, actions, low, high, ratios float64
+	early, late                             [2]float64 // entropy and number of actions in the first and last quarter
+}
 
 func (o *oracle) add(s *handSums, acts []action) {
 	for _, a := range acts {
 		d := a.lp - a.old
 		s.entropy, s.kl, s.actions = s.entropy+a.entropy, s.kl+math.Exp(d)-1-d, s.actions+1
+		if at := float64(a.at) / a.length; a.length >= 4 && at < 0.25 {
+			s.early[0], s.early[1] = s.early[0]+a.entropy, s.early[1]+1
+		} else if a.length >= 4 && at >= 0.75 {
+			s.late[0], s.late[1] = s.late[0]+a.entropy, s.late[1]+1
+		}
 	}
 	low, high, ratios := o.heldBack(acts)
 	s.low, s.high, s.ratios = s.low+low, s.high+high, s.ratios+ratios

@@ -382,6 +382,9 @@ func (o *oracle) descend(step *handStep) {
 		}
 	}
 	figures["updates"], figures["entropy"] = updates, sums.entropy/sums.actions
+	if needs.Rewards && sums.early[1] > 0 {
+		figures["entropy/quarter_1"], figures["entropy/quarter_4"] = sums.early[0]/sums.early[1], sums.late[0]/sums.late[1]
+	}
 	if needs.Ratio != algo.NoRatio {
 		figures["approx_kl"] = sums.kl / sums.actions
 		figures["clip_ratio/low_mean"], figures["clip_ratio/high_mean"] = sums.low/sums.ratios, sums.high/sums.ratios
