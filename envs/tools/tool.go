@@ -10,7 +10,7 @@ import (
 // longestName is the longest name of a tool, in bytes.
 const longestName = 128
 
-// isName reports whether a tool can have this name: letters, digits, and _ . - / : of any alphabet's ASCII.
+// isName reports whether a tool can have this name: 1 to longestName ASCII letters, digits and characters of "_-./:".
 func isName(name string) bool {
 	for _, c := range []byte(name) {
 		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-' || c == '.' || c == '/' || c == ':') {
@@ -75,7 +75,7 @@ func nameOf(value any) (string, error) {
 	named, _ := function.Get("name")
 	name, _ := named.(string)
 	if !isName(name) {
-		return "", fmt.Errorf("function.name: got %s, want 1 to %d letters, digits or _ - . / :", words.Quote(name), longestName)
+		return "", fmt.Errorf("function.name: got %s, want 1 to %d letters, digits or characters of \"_-./:\"", words.Quote(name), longestName)
 	}
 	return name, nil
 }

@@ -165,7 +165,7 @@ func Calibrate(p *policy.Decider, cases []envs.Decision, logProbs [][]float32) (
 	before := map[string]Scores{}
 	byType := map[string][]int{}
 	for i, d := range cases {
-		if d.Target != nil && len(d.Target) > 1 {
+		if len(d.Target) > 1 {
 			byType[d.Question.Type] = append(byType[d.Question.Type], i)
 		}
 	}

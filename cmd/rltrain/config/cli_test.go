@@ -109,7 +109,7 @@ func TestAppErrors(t *testing.T) {
 			out, err := runApp(t, strings.Fields(test.args)...)
 			var usage *UsageError
 			expect.Require(t, errors.As(err, &usage), "got %v, want a *UsageError", err)
-			expect.True(t, expect.Names(err, test.want) && (!!strings.Contains(test.want, " … ") || err.Error() == test.want),
+			expect.True(t, expect.Names(err, test.want) && (strings.Contains(test.want, " … ") || err.Error() == test.want),
 				"\n got %s\nwant %s", err, test.want)
 			expect.Same(t, "", out, "printed")
 		})

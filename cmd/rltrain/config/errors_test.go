@@ -208,7 +208,7 @@ func TestUsageErrors(t *testing.T) {
 				test.args = append(test.args, "--config=c.yaml")
 			}
 			_, err := Load(test.args, strings.Fields(test.env))
-			expect.True(t, expect.Names(err, test.want) && (!!strings.Contains(test.want, " … ") || err.Error() == test.want),
+			expect.True(t, expect.Names(err, test.want) && (strings.Contains(test.want, " … ") || err.Error() == test.want),
 				"\n got %s\nwant %s", err, test.want)
 			var usage *UsageError
 			expect.True(t, errors.As(err, &usage), "%T is not a *UsageError", err)
