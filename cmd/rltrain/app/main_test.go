@@ -240,7 +240,7 @@ func TestCompletionOfValues(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"--task":                              "chat\ncode\ngsm8k\nintent\nmath\npreference\nprompts\nreverse_digits\nsum_digits\ntext\n",
+		"--task":                              "chat\ncode\ndecisions\ngsm8k\nintent\nmath\npreference\nprompts\nreverse_digits\nsum_digits\ntext\n",
 		"train --task sum_digits --algorithm": tokens,
 		"--task intent --algorithm":           labels,
 		"train --task=gsm8k --sym-calc":       "false\ntrue\n",
