@@ -13,12 +13,17 @@ work=$(mktemp -d)
 trap 'umount "$work"/*/proc 2> /dev/null || true; rm -rf "$work"' EXIT
 mapfile -t network < <(env | grep -iE '^(pip_index|pip_extra|pip_cert|https?_proxy=|no_proxy=|ssl_cert)' || true)
 
+case $suite in
+  bullseye | bookworm | trixie | forky | sid) components=main ;;
+  *) components=main,universe ;; # Ubuntu has pip there
+esac
+
 # system NAME PACKAGE...: a new system with a user, in $work/NAME.
 system() {
   local root=$work/$1 packages
   shift
   packages=$(IFS=,; echo "$*")
-  debootstrap --variant=minbase --include="$packages" "$suite" "$root" $mirror > "$work/debootstrap.log" 2>&1 ||
+  debootstrap --variant=minbase --components="$components" --include="$packages" "$suite" "$root" $mirror > "$work/debootstrap.log" 2>&1 ||
     { tail -n 5 "$work/debootstrap.log" >&2; exit 1; }
   mount -t proc proc "$root/proc"
   cp /etc/resolv.conf "$root/etc/" 2> /dev/null || true
