@@ -200,3 +200,14 @@ func FuzzReadReplay(f *testing.F) {
 		}
 	})
 }
+
+// A trajectory whose first turn has left the buffer keeps the returns of the others.
+func TestRestoreOfLaterTurns(t *testing.T) {
+	tr := twoTurns()
+	tr.AppendSampled(23, -1, -1)
+	tr.EndTurn(1)
+	state := ReplayState{Capacity: 5, Entries: []ReplayEntry{{tr, []int{1, 2}, []float64{7, 8}}}}
+	r := must.Get(NewReplay(1))(t)
+	must.Do(t, r.Restore(state))
+	expect.Equal(t, state.Entries[0].Returns, r.State().Entries[0].Returns)
+}

@@ -83,7 +83,7 @@ func namedAt(text string) (calls []Call, rest string, ok bool) {
 	if at < 0 {
 		return nil, "", false
 	}
-	name := strings.TrimRight(strings.TrimSuffix(text[:at], "[ARGS]"), space)
+	name := strings.TrimRight(strings.TrimSuffix(strings.TrimRight(text[:at], space), "[ARGS]"), space)
 	arguments, rest, ok := valueAt(text[at:])
 	if !ok || !isName(name) {
 		return nil, "", false

@@ -49,6 +49,7 @@ var messages = []struct {
 
 	{"a list", tools.Mistral, `[TOOL_CALLS] [{"name": "f", "arguments": {"x": 1}, "id": "abcdefghi"}, {"name": "g", "arguments": {}}]`, message{Calls: []tools.Call{call("f", `{"x": 1}`), call("g", "{}")}}},
 	{"names before arguments", tools.Mistral, `So: [TOOL_CALLS]f[ARGS]{"x": 1}[TOOL_CALLS]g{}`, message{"So:", []tools.Call{call("f", `{"x": 1}`), call("g", "{}")}}},
+	{"white space", tools.Mistral, `[TOOL_CALLS] f [ARGS] {"x": 1}`, message{Calls: []tools.Call{call("f", `{"x": 1}`)}}},
 	{"no name", tools.Mistral, `[TOOL_CALLS][ARGS]{"x": 1}`, message{Content: `[TOOL_CALLS][ARGS]{"x": 1}`}},
 	{"no arguments", tools.Mistral, `[TOOL_CALLS]f`, message{Content: `[TOOL_CALLS]f`}},
 

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -67,14 +66,16 @@ func LoadCausalLM(ctx context.Context, client *hub.Client, model, adapter, dtype
 		if c.merged, err = saved.changes(); err != nil {
 			return nil, err
 		}
-		return NewCausalLM(c)
 	}
 	p, err := NewCausalLM(c)
 	if err != nil {
 		return nil, err
 	}
-	p.source, p.adapter.frozen = adapter, !trainable
-	if err := cmp.Or(p.readText(adapter), p.attach(saved.config, saved.pairs)); err != nil {
+	if err = p.readText(adapter); err == nil && c.merged == nil {
+		p.source, p.adapter.frozen = adapter, !trainable
+		err = p.attach(saved.config, saved.pairs)
+	}
+	if err != nil {
 		p.Close()
 		return nil, err
 	}

@@ -144,8 +144,11 @@ func setField(path, name string, value any) error {
 	}
 	parsed, err := dataset.Parse(string(data))
 	object, ok := parsed.(dataset.Object)
-	if err != nil || !ok {
-		return fmt.Errorf("%s is not a JSON object: %w", path, err)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if !ok {
+		return fmt.Errorf("%s: got %s, want an object", path, dataset.Kind(parsed))
 	}
 	text, err := indented(object.With(name, value))
 	if err != nil {

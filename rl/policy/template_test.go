@@ -159,6 +159,26 @@ func TestEndsOfAnAdapter(t *testing.T) {
 		"it ends at %v, named %s", again.EOS(), again.Tokenizer.Special()["eos_token"])
 }
 
+// An adapter's ends and template are read whether it can be shared or only merged, and a merged model keeps them.
+func TestTextOfAdapters(t *testing.T) {
+	for name, base := range adapterCases {
+		dir := changeAdapter(t, name, map[string]any{"base_model_name_or_path": adapterBase(t, base)})
+		must.Do(t, os.WriteFile(filepath.Join(dir, "generation_config.json"), []byte(`{"eos_token_id": [1, 2, 3]}`), 0o600))
+		must.Do(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("{{ messages[0].content }}mine"), 0o600))
+		p := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false))(t)
+		whole := filepath.Join(t.TempDir(), "whole")
+		must.Do(t, p.SaveFull(whole, ""))
+		merged := must.Get(ReadCausalLM(whole))(t)
+		for what, q := range map[string]*CausalLM{"loaded": p, "merged": merged} {
+			if !slices.Equal(q.EOS(), []int32{1, 2, 3}) || q.Templates == nil || !strings.Contains(q.Templates.Source(), "mine") {
+				t.Errorf("%s, %s: it ends at %v, or has no template of its own", name, what, q.EOS())
+			}
+		}
+		merged.Close()
+		p.Close()
+	}
+}
+
 // A chat template that a run chose goes with its adapter, with the token that ends its turns, and into GGUF files.
 func TestTemplateOfAnAdapter(t *testing.T) {
 	const text = "{% for m in messages %}{{ m.role }}={{ m.content }}<unk>{% endfor %}"

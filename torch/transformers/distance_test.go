@@ -29,6 +29,16 @@ func TestEncodersRefuse(t *testing.T) {
 	}
 }
 
+// TestBuckets: distances of MPNet and of DeBERTa v3 (256 buckets, 512 positions), by their formulas.
+func TestBuckets(t *testing.T) {
+	for distance, want := range map[int]int{0: 0, 7: 7, 8: 8, -1: 17, 127: 15, 128: 15, 500: 15, -127: 31, -128: 31, -500: 31} {
+		expect.Equal(t, want, mpnetBucket(distance), distance)
+	}
+	for distance, want := range map[int]int{0: 0, 128: 128, 129: 129, 511: 255, -128: -128, -300: -207, -511: -255} {
+		expect.Equal(t, want, debertaBucket(distance, 256, 512), distance)
+	}
+}
+
 func FuzzParseEncoderConfig(f *testing.F) {
 	for kind := range encoders {
 		f.Add([]byte(small(kind, `,"relative_attention":true,"share_att_key":true,"pos_att_type":"c2p|p2c","position_buckets":8`)))

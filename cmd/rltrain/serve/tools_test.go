@@ -139,6 +139,8 @@ func TestToolCallsInResponses(t *testing.T) {
 			`{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[` + f + `]},"logprobs":null,"finish_reason":"tool_calls"}`}},
 		{"no call", false, use("", false), []string{"So <tool_call>."}, []string{
 			`{"index":0,"message":{"role":"assistant","content":"So \u003ctool_call\u003e."},"logprobs":null,"finish_reason":"stop"}`}},
+		{"an empty answer", false, use("", false), []string{""}, []string{
+			`{"index":0,"message":{"role":"assistant","content":""},"logprobs":null,"finish_reason":"stop"}`}},
 		{"a stream", true, use("", false), []string{"So", ". ", two[:12], two[12:]}, []string{
 			`{"index":0,"delta":{"role":"assistant","content":"So"},"logprobs":null,"finish_reason":null}`,
 			`{"index":0,"delta":{"content":"."},"logprobs":null,"finish_reason":null}`,
