@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mapfile -t network < <(env | grep -iE '^(pip_|https?_proxy=|no_proxy=|ssl_cert)' || true)
-caches=(RLTRAIN_CACHE="${RLTRAIN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rltrain}" GOCACHE="$(go env GOCACHE)" GOMODCACHE="$(go env GOMODCACHE)" CARGO_HOME="${CARGO_HOME:-$HOME/.cargo}")
+caches=(RLTRAIN_CACHE="${RLTRAIN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rltrain}" GOCACHE="$(go env GOCACHE)" GOMODCACHE="$(go env GOMODCACHE)" CARGO_HOME="${CARGO_HOME:-$HOME/.cargo}" RUSTUP_HOME="${RUSTUP_HOME:-$HOME/.rustup}")
 launchers=$(env | grep -E '^(CMAKE_CXX_COMPILER_LAUNCHER|CCACHE_)' || true)
 
 # fresh FOLDER COMMAND...: run a command with FOLDER first on PATH and nothing else of this user's.
