@@ -60,9 +60,9 @@ func (a *Supervised) smooth(target []float64) []float64 {
 
 // value is the loss of an answer, and the negative of its gradient with respect to the probabilities.
 func (a *Supervised) value(kind string, target []float64, probs []float32) (loss float64, grad []float64) {
-	grad = make([]float64, len(probs))
 	switch {
 	case a.Kind == "cross_entropy":
+		grad = make([]float64, len(probs))
 		for k, t := range target {
 			if t > 0 {
 				p := max(float64(probs[k]), math.SmallestNonzeroFloat32)
@@ -70,21 +70,34 @@ func (a *Supervised) value(kind string, target []float64, probs []float32) (loss
 				grad[k] = t / p
 			}
 		}
+		return loss, grad
 	case a.Kind == "ranked" && kind == decision.Score && len(probs) > 1:
-		steps := float64(len(probs) - 1)
-		below := 0.0
-		for j := range len(probs) - 1 {
-			below += float64(probs[j]) - target[j]
-			loss += below * below / steps
-			for k := range j + 1 {
-				grad[k] -= 2 * below / steps
-			}
-		}
-	default:
-		for k, t := range target {
-			d := float64(probs[k]) - t
-			loss += d * d
-			grad[k] = -2 * d
+		return ranked(target, probs)
+	}
+	return brier(target, probs)
+}
+
+// brier is Σ_k (p_k − t_k)², and the negative of its gradient.
+func brier[P float32 | float64](target []float64, probs []P) (loss float64, grad []float64) {
+	grad = make([]float64, len(probs))
+	for k, t := range target {
+		d := float64(probs[k]) - t
+		loss += d * d
+		grad[k] = -2 * d
+	}
+	return loss, grad
+}
+
+// ranked is Σ_j (Σ_{k≤j} p_k − t_k)²/(C − 1), and the negative of its gradient.
+func ranked[P float32 | float64](target []float64, probs []P) (loss float64, grad []float64) {
+	grad = make([]float64, len(probs))
+	steps := float64(len(probs) - 1)
+	below := 0.0
+	for j := range len(probs) - 1 {
+		below += float64(probs[j]) - target[j]
+		loss += below * below / steps
+		for k := range j + 1 {
+			grad[k] -= 2 * below / steps
 		}
 	}
 	return loss, grad
@@ -100,10 +113,7 @@ func objective(s *torch.Scope, b *algo.Batch, of func(x *rl.Sample, probs []floa
 	total, linear := 0.0, 0.0
 	for i, x := range b.Part {
 		row := logProbs[i*width : i*width+len(x.Options)]
-		probs := make([]float32, len(row))
-		for k, l := range row {
-			probs[k] = float32(math.Exp(float64(l)))
-		}
+		probs := exps(row)
 		value, grad := of(x, probs)
 		if math.IsNaN(value) || math.IsInf(value, 0) {
 			continue // missing data
@@ -116,6 +126,15 @@ func objective(s *torch.Scope, b *algo.Batch, of func(x *rl.Sample, probs []floa
 	}
 	product := s.Sum(s.Mul(b.Labels, s.Floats(slope, s.Shape(b.Labels)...)))
 	return s.Scale(s.Shift(s.Neg(product), linear-total), 1/b.Samples)
+}
+
+// exps are the probabilities of log-probabilities.
+func exps(logProbs []float32) []float32 {
+	probs := make([]float32, len(logProbs))
+	for k, l := range logProbs {
+		probs[k] = float32(math.Exp(float64(l)))
+	}
+	return probs
 }
 
 // Exact raises the expected reward by its exact gradient over all options:

@@ -105,22 +105,22 @@ func score(cases []envs.Decision, probs [][]float64, of []int) Scores {
 		return s
 	}
 	truth, padded := Padded(cases, probs, of)
-	hits, brier, ranked := []float64{}, []float64{}, []float64{}
+	hits, briers, ranks := []float64{}, []float64{}, []float64{}
 	for n, i := range of {
 		target, p := cases[i].Target, probs[i]
 		hit := 0.0
 		if slices.Index(padded[n], slices.Max(padded[n])) == truth[n] {
 			hit = 1
 		}
-		hits, brier = append(hits, hit), append(brier, Brier(target, p))
+		hits, briers = append(hits, hit), append(briers, Brier(target, p))
 		s.Loss -= likelihood(target, p) / float64(len(of))
 		if cases[i].Question.Type == decision.Score {
-			ranked = append(ranked, Ranked(target, p))
+			ranks = append(ranks, Ranked(target, p))
 		}
 	}
-	s.Accuracy, s.Brier = rl.RateEstimate(hits), rl.MeanEstimate(brier)
-	if len(ranked) > 0 {
-		e := rl.MeanEstimate(ranked)
+	s.Accuracy, s.Brier = rl.RateEstimate(hits), rl.MeanEstimate(briers)
+	if len(ranks) > 0 {
+		e := rl.MeanEstimate(ranks)
 		s.Ranked = &e
 	}
 	labels := make([]string, len(padded[0]))
@@ -131,21 +131,14 @@ func score(cases []envs.Decision, probs [][]float64, of []int) Scores {
 
 // Brier is Σ_k (p_k − t_k)².
 func Brier(target, probs []float64) float64 {
-	sum := 0.0
-	for k, p := range probs {
-		sum += (p - target[k]) * (p - target[k])
-	}
-	return sum
+	score, _ := brier(target, probs)
+	return score
 }
 
 // Ranked is the ranked probability score, Σ_j (Σ_{k≤j} p_k − t_k)²/(C − 1).
 func Ranked(target, probs []float64) float64 {
-	sum, below := 0.0, 0.0
-	for j := range len(probs) - 1 {
-		below += probs[j] - target[j]
-		sum += below * below
-	}
-	return sum / float64(max(1, len(probs)-1))
+	score, _ := ranked(target, probs)
+	return score
 }
 
 // likelihood is Σ_k t_k log p_k.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
 	"strings"
 
 	"github.com/rltrain/rltrain/envs"
@@ -19,7 +18,6 @@ type RolloutConfig struct {
 	Algorithm string // for log lines
 	Steps     int    // of the run, for log lines
 	Seed      uint64
-	Log       func(format string, args ...any) error
 }
 
 // Rollouts is a source of answers: a step takes BufferSize/Samples questions, those of a state together, and samples Samples
@@ -84,15 +82,12 @@ func (r *Rollouts) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	step := &rl.Step{Figures: rl.Meter{}}
 	sum := 0.0
 	for n, x := range asked {
-		probs := make([]float32, len(logProbs[n]))
-		for k, l := range logProbs[n] {
-			probs[k] = float32(math.Exp(float64(l)))
-		}
+		probs := exps(logProbs[n])
 		var group []*rl.Sample
 		for i := range c.Samples {
 			y := *x
 			y.Index, y.Version, y.Episode = i, at.Version, n*c.Samples+i
-			option := choose(probs, rl.Stream(c.Seed, rl.StreamAction, uint64(at.Step), uint64(x.Prompt), uint64(i)).Float64())
+			option := rollout.Choose(probs, rl.Stream(c.Seed, rl.StreamAction, uint64(at.Step), uint64(x.Prompt), uint64(i)))
 			y.Actions, y.BehaviorLogProbs = []int32{int32(option)}, []float32{logProbs[n][option]}
 			reward := r.reward(x.Prompt, option, probs)
 			y.Rewards = []float64{reward}
@@ -131,23 +126,4 @@ func (r *Rollouts) finish(step *rl.Step, mean float64, at rl.At) error {
 		return line
 	}
 	return nil
-}
-
-// choose is the option of a number from [0, 1).
-func choose(probs []float32, u float64) int {
-	total := 0.0
-	for _, p := range probs {
-		total += float64(p)
-	}
-	u *= total
-	last := 0
-	for k, p := range probs {
-		if p > 0 {
-			last = k
-		}
-		if u -= float64(p); u < 0 {
-			return k
-		}
-	}
-	return last
 }

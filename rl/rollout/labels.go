@@ -154,7 +154,7 @@ func (l *Labels) act(batch []int, samples []*rl.Sample, probs []float32, at rl.A
 					x.Actions[0] = int32(explore(pi, rng, l.epsilon))
 					continue
 				}
-				action := sample(pi, rng)
+				action := Choose(pi, rng)
 				x.Actions[0] = int32(action)
 				x.BehaviorLogProbs = []float32{row[action]}
 				x.Old = x.BehaviorLogProbs
@@ -184,8 +184,8 @@ func explore(pi []float32, rng *rand.Rand, epsilon float64) int {
 	return slices.Index(pi, slices.Max(pi))
 }
 
-// sample samples an index with the probabilities pi.
-func sample(pi []float32, rng *rand.Rand) int {
+// Choose samples an index with the probabilities pi, which need not sum to exactly 1.
+func Choose(pi []float32, rng *rand.Rand) int {
 	total := 0.0
 	for _, p := range pi {
 		total += float64(p)

@@ -343,7 +343,7 @@ func TestExplore(t *testing.T) {
 func TestSample(t *testing.T) {
 	count := [3]int{}
 	for i := range 4000 {
-		count[sample([]float32{0.1, 0, 0.3}, rl.Stream(2, uint64(i)))]++
+		count[Choose([]float32{0.1, 0, 0.3}, rl.Stream(2, uint64(i)))]++
 	}
 	expect.True(t, math.Abs(float64(count[0])/4000-0.25) <= 0.025 && count[1] <= 0,
 		"%v of 4000 samples, want 1000, 0 and 3000", count)

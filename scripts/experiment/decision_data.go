@@ -141,7 +141,7 @@ func (e *decisionsExperiment) domains(more []string) ([]decisionCase, error) {
 }
 
 // knownCases are deliveries of which the probability of each level of satisfaction is known: the answers to learn from are
-// drawn from it, those to measure on are the probabilities.
+// sampled from it, those to measure on are the probabilities.
 func (e *decisionsExperiment) knownCases() ([]decisionCase, error) {
 	levels := []string{"angry", "disappointed", "satisfied", "delighted"}
 	states, moods := []string{"broken", "scratched", "intact", "beautifully wrapped"}, []string{"rude", "silent", "polite", "funny"}
@@ -164,11 +164,11 @@ func (e *decisionsExperiment) knownCases() ([]decisionCase, error) {
 			}
 			target := probs
 			if part.name == dataset.Train {
-				u, drawn := rng.Float64(), 0
-				for u -= probs[0]; u >= 0 && drawn < len(levels)-1; u -= probs[drawn] {
-					drawn++
+				u, level := rng.Float64(), 0
+				for u -= probs[0]; u >= 0 && level < len(levels)-1; u -= probs[level] {
+					level++
 				}
-				target = hard(len(levels), drawn)
+				target = hard(len(levels), level)
 			}
 			cases = append(cases, decisionCase{
 				state: fmt.Sprintf("The parcel came %d days late, it was %s, and the courier was %s.", days, states[state], moods[mood]), part: part.name,

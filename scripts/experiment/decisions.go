@@ -254,15 +254,16 @@ func (e *decisionsExperiment) compare(set string, cases []decisionCase) error {
 		p.Rewards = rl.CompareRuns(width, truth, padded(accurate, 1), padded(calibrated, 1))
 	}
 	if set == "known" && n > 0 {
-		for _, runs := range [][2]any{{calibrated, 0}, {calibrated, 1}, {accurate, 1}} {
+		distance := func(runs [][2][][]float64, stage int) float64 {
 			sum, count := 0.0, 0.0
-			for _, r := range runs[0].([][2][][]float64) {
-				for i, probs := range r[runs[1].(int)] {
+			for _, r := range runs {
+				for i, probs := range r[stage] {
 					sum, count = sum+decisions.Brier(targets[i], probs), count+1
 				}
 			}
-			p.Distance = append(p.Distance, sum/count)
+			return sum / count
 		}
+		p.Distance = []float64{distance(calibrated, 0), distance(calibrated, 1), distance(accurate, 1)}
 	}
 	if e.results.Pairs == nil {
 		e.results.Pairs = map[string]decisionPairs{}
@@ -331,7 +332,7 @@ answer was right (--feedback chosen), or the costs of all answers (routing). Dif
 paired, as means over the seeds. All figures are without a fitted temperature.
 
 - clinc: domain of a text of CLINC150 (choice of ten) and whether it is in scope (noul). MiniLM.
-- known: satisfaction with a delivery (score of four levels), whose probabilities are known; trained on answers drawn from them. MiniLM.
+- known: satisfaction with a delivery (score of four levels), whose probabilities are known; trained on answers sampled from them. MiniLM.
 - routing: the domains with abstaining at a cost of 0.5, where a question about banking that goes elsewhere costs 10. MiniLM.
 - mmlu: short questions of MMLU-Pro with ten options. SmolLM2.
 

@@ -74,9 +74,16 @@ func (l *loading) objectiveOption(e entry) ([]entry, error) {
 	if l.set.Find(e.name) != nil || l.trlTrainer() != "grpo" {
 		return []entry{e}, nil
 	}
+	return l.dropUsual(e)
+}
+
+// dropUsual drops an entry that says TRL's default for GRPO.
+func (l *loading) dropUsual(e entry) ([]entry, error) {
 	_, byName := trlOptions()
+	usual := byName[e.name].defaults["grpo"]
 	given, err := strconv.ParseFloat(e.value.Text, 64)
-	if usual, _ := strconv.ParseFloat(byName[e.name].defaults["grpo"], 64); err != nil || given != usual {
+	number, _ := strconv.ParseFloat(usual, 64)
+	if e.value.Text != usual && (err != nil || given != number) {
 		return []entry{e}, nil
 	}
 	l.needless = append(l.needless, e.name)
@@ -89,15 +96,7 @@ func readWith(name string) func(l *loading, e entry) ([]entry, error) {
 		if on, _ := pick(name, l.layers); on != "" && on != "false" {
 			return []entry{e}, nil
 		}
-		_, byName := trlOptions()
-		usual := byName[e.name].defaults["grpo"]
-		given, err := strconv.ParseFloat(e.value.Text, 64)
-		number, _ := strconv.ParseFloat(usual, 64)
-		if e.value.Text != usual && (err != nil || given != number) {
-			return []entry{e}, nil
-		}
-		l.needless = append(l.needless, e.name)
-		return nil, nil
+		return l.dropUsual(e)
 	}
 }
 

@@ -81,7 +81,7 @@ func (t *decisionRun) reinforce(_ context.Context, w *work, p *policy.Decider, r
 	var source *decisions.Rollouts
 	w.open = func(stage *run.Stage) error {
 		source = decisions.NewRollouts(p, rows.cases, rows.samples, rewards, decisions.RolloutConfig{
-			LabelOptions: t.trial.limitLabels(o.LabelOptions), Algorithm: c.RL.Algorithm, Steps: o.Episodes, Seed: c.General.Seed, Log: stage.Keepf,
+			LabelOptions: t.trial.limitLabels(o.LabelOptions), Algorithm: c.RL.Algorithm, Steps: o.Episodes, Seed: c.General.Seed,
 		})
 		w.source = source
 		return nil
@@ -103,7 +103,7 @@ func decisionMetric(metric string, rewards []string) (string, error) {
 	return metric, nil
 }
 
-// watch evaluates the policy on validation rows every so many steps.
+// watch evaluates the policy on validation rows, once in `every` steps.
 func (t *decisionRun) watch(p *policy.Decider, val asked, metric string, every int, rewards *decisions.Rewards) *evaluate.Plan {
 	of := decisions.Labelled(val.cases)
 	return &evaluate.Plan{Rows: len(of), Every: every, First: rewards != nil, KeepBest: true, Run: func(ctx context.Context, _ int) (evaluate.Scores, error) {
