@@ -36,6 +36,10 @@ type trlCase struct {
 	ClipHigh          float64 `json:"clip_high"`
 	Level             string
 	Delta             float64
+	Quantile, Coef    float64
+	Adaptive          *struct{ Target, Last float64 }
+	NextCoef          float64 `json:"next_coef"` // after the update
+	Entropy           float64 // of the update, with Adaptive
 	Loss              float64
 	GradientNorm      float64 `json:"gradient_norm"`
 	Gradient          []float64
@@ -61,13 +65,14 @@ func (c *trlCase) objective() algo.Algorithm {
 }
 
 // TestGRPOAsTRL compares loss and gradient with TRL's on the same model and completions: GRPO for each way of averaging, and
-// the objectives that TRL has besides, with and without the KL, its correction, and completions that were cut off and masked.
+// the objectives that TRL has besides, with and without the KL, its correction, completions that were cut off and masked, the
+// tokens of the highest entropy alone, and an entropy bonus whose coefficient adapts.
 func TestGRPOAsTRL(t *testing.T) {
 	torchtest.NoLeaks(t)
 	var want trlGRPO
 	must.Do(t, files.LoadJSON("testdata/trl_grpo.json", &want))
 	for _, c := range want.Cases {
-		t.Run(fmt.Sprintf("%s by %s, delta %g, beta %g, corrected %v, masked %v", c.LossType, c.Level, c.Delta, c.Beta, c.Corrected, c.Masked), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s by %s, delta %g, beta %g, corrected %v, masked %v, top %g, entropy %g %v", c.LossType, c.Level, c.Delta, c.Beta, c.Corrected, c.Masked, c.Quantile, c.Coef, c.Adaptive), func(t *testing.T) {
 			p := must.Get(policy.NewCausalLM(policy.Config{Dir: policytest.Fixture(t, "causal/llama"), Full: true}))(t)
 			defer p.Close()
 			step := &rl.Step{Figures: rl.Meter{}}
@@ -84,16 +89,26 @@ func TestGRPOAsTRL(t *testing.T) {
 				}
 			}
 			a := c.objective()
-			config := Config{Steps: 1, Samples: 2, Longest: want.Longest, Optimisation: Optimisation{LearningRate: 1e-3, Schedule: "constant"}, Regularisation: Regularisation{KLCoef: c.Beta, KLType: string(rl.K3), KLCorrection: c.Corrected}}
+			config := Config{Steps: 1, Samples: 2, Longest: want.Longest, Optimisation: Optimisation{LearningRate: 1e-3, Schedule: "constant"}, Regularisation: Regularisation{KLCoef: c.Beta, KLType: string(rl.K3), KLCorrection: c.Corrected, EntropyCoef: c.Coef}, Uncertain: Uncertain{TopEntropy: c.Quantile}}
+			if c.Adaptive != nil {
+				config.EntropyControl = EntropyControl{Adaptive: true, Target: c.Adaptive.Target, Delta: 0.005, Max: 1}
+			}
 			trainer := must.Get(New(p, fixed(func(int) *rl.Step { return step }), a, config, (&recorded{}).hooks()))(t)
 			defer trainer.Close()
 			trainer.updater.masked = float64(step.Masked) / float64(len(step.Samples))
+			if c.Adaptive != nil {
+				trainer.state.Entropy = &entropyState{Coef: c.Coef, Last: c.Adaptive.Last}
+			}
 			u := must.Get(trainer.updater.gradient(step.Samples))(t)
 			near := func(what string, got, want float64) {
 				expect.True(t, math.Abs(got-want) <= 1e-5*(1+math.Abs(want)), "%s %v, TRL has %v", what, got, want)
 			}
 			if c.LossType != "gmpo" || !c.Masked { // TRL's loss counts −A of masked completions there
 				near("loss", u.figures["loss"], c.Loss)
+			}
+			if trainer.adaptEntropy(u.certainty()); c.Adaptive != nil {
+				near("mean entropy", trainer.state.Entropy.Last, c.Entropy)
+				near("next coefficient", trainer.state.Entropy.Coef, c.NextCoef)
 			}
 			grad := gradientOf(t, p, 24*40)
 			norm := 0.0
