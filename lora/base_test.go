@@ -45,9 +45,9 @@ func inFile(t *testing.T, dir string) string {
 
 func loadBase(t *testing.T, dir string) lora.Config {
 	t.Helper()
-	c, _, _, err := lora.Load(dir)
+	a, err := lora.Load(dir)
 	must.Do(t, err)
-	return c
+	return a.Config
 }
 
 func TestMovedBaseModelIsFound(t *testing.T) {

@@ -2,12 +2,14 @@ package lora
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"slices"
+	"strings"
 )
 
 // Task types, which decide how PEFT wraps the model.
@@ -21,8 +23,13 @@ const (
 	CausalLM = "CAUSAL_LM"
 )
 
+// Values of bias, beside LORA's lora_only and those of other methods.
+const biasAll = "all"
+
 // Config is the supported part of adapter_config.json.
 type Config struct {
+	// Method is peft_type, "" for LORA. Adapters of other methods have no pairs.
+	Method string
 	// BaseModel is base_model_name_or_path: a folder or a hub id, "" for null. Save writes a folder relative to the
 	// adapter if both are in one output folder, else as an absolute path. Load returns an absolute path.
 	BaseModel string
@@ -52,6 +59,13 @@ type Config struct {
 	// WeightTying is ensure_weight_tying: if embedding and output layer share a weight and one is stored in full, so is the
 	// other.
 	WeightTying bool
+	// Bias is bias, "" for none: the biases of the model that are stored in full, "all" or those of adapted modules.
+	Bias     string
+	LoRABias bool // lora_bias: pairs add a bias too
+	// Tokens is trainable_token_indices: the rows that the adapter replaces, by suffixes of the names of embeddings and
+	// output layers, "" for the input embedding and those tied to it.
+	Tokens      Tokens
+	CayleyTerms int // num_cayley_neumann_terms of OFT, 0 for an exact inverse
 	// TaskType is FeatureExtraction, SequenceClassification or CausalLM; "" for null, with the model's module names.
 	TaskType    string
 	FanInFanOut bool // fan_in_fan_out: base weights are stored as [in, out], as in GPT-2
@@ -72,6 +86,9 @@ func scaleOf(alpha float64, rank int, stabilised bool) float64 {
 
 // maxRank is far above any adapter; it prevents overflow of sizes.
 const maxRank = 1 << 16
+
+// maxToken is far above any vocabulary.
+const maxToken = 1 << 30
 
 // validate reports the first invalid field, by its name in the file.
 func (c Config) validate() error {
@@ -96,8 +113,19 @@ func (c Config) validate() error {
 		return fmt.Errorf("layers_to_transform and layers_pattern need a list of target_modules, not the pattern %.60q; list the modules by name", c.TargetModules.Pattern)
 	case len(c.LayersPattern) > 0 && len(c.Layers) == 0:
 		return errors.New("layers_pattern needs layers_to_transform")
+	case c.Bias != "" && c.Bias != biasAll && !strings.HasSuffix(c.Bias, "_only"):
+		return fmt.Errorf("bias %.40q is not supported; use \"none\", \"all\" or \"lora_only\"", c.Bias)
+	case c.LoRABias && c.DoRA:
+		return errors.New("lora_bias with use_dora is not supported")
+	case c.Method != "" && (c.LoRABias || c.DoRA):
+		return fmt.Errorf("lora_bias and use_dora with peft_type %s are not supported", c.Method)
 	case !slices.Contains([]string{"", FeatureExtraction, SequenceClassification, CausalLM}, c.TaskType):
 		return fmt.Errorf("task_type %.40q is not supported; use %q, %q or %q", c.TaskType, FeatureExtraction, SequenceClassification, CausalLM)
+	}
+	for key, tokens := range c.Tokens {
+		if len(tokens) == 0 || slices.Min(tokens) < 0 || slices.Max(tokens) > maxToken {
+			return fmt.Errorf("trainable_token_indices: %.60q needs tokens of 0 to %d", key, maxToken)
+		}
 	}
 	for _, p := range c.RankPattern {
 		if !validRank(p.Value) {
@@ -129,7 +157,7 @@ func (c Config) marshal() ([]byte, error) {
 		"alpha_pattern":           patterns[float64](c.AlphaPattern),
 		"auto_mapping":            nil,
 		"base_model_name_or_path": optional(c.BaseModel),
-		"bias":                    "none",
+		"bias":                    cmp.Or(c.Bias, "none"),
 		"fan_in_fan_out":          c.FanInFanOut,
 		"inference_mode":          true,
 		"init_lora_weights":       true,
@@ -153,6 +181,12 @@ func (c Config) marshal() ([]byte, error) {
 	if c.WeightTying { // unknown to PEFT before 0.18
 		fields["ensure_weight_tying"] = true
 	}
+	if len(c.Tokens) > 0 { // unknown to PEFT before 0.15
+		fields["trainable_token_indices"] = c.Tokens
+	}
+	if c.LoRABias { // unknown to PEFT before 0.14
+		fields["lora_bias"] = true
+	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -167,14 +201,12 @@ var harmless = []string{"auto_mapping", "eva_config", "inference_mode", "megatro
 
 // unsupported explains features whose field names do not.
 var unsupported = map[string]string{
-	"layer_replication":       "repeated layers",
-	"lora_bias":               "LoRA biases",
-	"target_parameters":       "adapters of parameters outside linear modules",
-	"trainable_token_indices": "trainable token embeddings",
+	"layer_replication": "repeated layers",
+	"target_parameters": "adapters of parameters outside linear modules",
 }
 
 // innocentInits are the values of init_lora_weights that keep the base weights. Others (PiSSA, OLoRA, CorDA, LoftQ) change
-// them, so that the pairs alone are not the adapter.
+// them, so that the pairs alone are not the adapter. PEFT stores true in their converted form.
 var innocentInits = []string{"", "null", "true", "false", `"gaussian"`, `"eva"`, `"orthogonal"`}
 
 // neutral are the values with which PEFT switches a feature off.
@@ -187,20 +219,28 @@ func parseConfig(data []byte) (Config, error) {
 		return Config{}, fmt.Errorf("not a JSON object: %w", err)
 	}
 	r := &reader{raw: raw}
-	var kind string
-	r.get("peft_type", &kind)
-	if r.err == nil && kind != "LORA" {
-		return Config{}, fmt.Errorf("peft_type %.40q is not supported; use \"LORA\"", kind)
-	}
 	c := Config{R: 8, Alpha: 8} // PEFT's defaults
+	r.get("peft_type", &c.Method)
+	method, ok := methods[c.Method]
+	switch {
+	case r.err == nil && c.Method == "LORA":
+		c.Method = ""
+	case r.err == nil && !ok:
+		return Config{}, fmt.Errorf("peft_type %.40q is not supported; use LORA, or to merge %s", c.Method, strings.Join(slices.Sorted(maps.Keys(methods)), ", "))
+	}
+	for _, key := range method.fields {
+		r.take(key)
+	}
 	r.get("base_model_name_or_path", &c.BaseModel)
 	r.get("revision", &c.Revision)
-	r.get("r", &c.R)
-	r.get("lora_alpha", &c.Alpha)
+	r.get(cmp.Or(method.rank, "r"), &c.R)
+	r.get(cmp.Or(method.alpha, "lora_alpha"), &c.Alpha)
 	r.get("lora_dropout", &c.Dropout)
 	r.get("use_rslora", &c.RSLoRA)
 	r.get("use_dora", &c.DoRA)
-	r.get("rank_pattern", (*patterns[int])(&c.RankPattern))
+	if c.Method == "" || slices.Contains(lycoris, c.Method) {
+		r.get("rank_pattern", (*patterns[int])(&c.RankPattern))
+	}
 	r.get("alpha_pattern", (*patterns[float64])(&c.AlphaPattern))
 	r.get("fan_in_fan_out", &c.FanInFanOut)
 	r.get("task_type", &c.TaskType)
@@ -211,13 +251,15 @@ func parseConfig(data []byte) (Config, error) {
 	r.get("layers_to_transform", (*oneOrMore[int])(&c.Layers))
 	r.get("layers_pattern", (*oneOrMore[string])(&c.LayersPattern))
 
-	var bias string
-	r.get("bias", &bias)
-	if bias != "" && bias != "none" {
-		return Config{}, fmt.Errorf("bias %.40q is not supported; use \"none\"", bias)
+	r.get("bias", &c.Bias)
+	if c.Bias == "none" {
+		c.Bias = ""
 	}
+	r.get("lora_bias", &c.LoRABias)
+	r.get(cmp.Or(method.tokens, "trainable_token_indices"), &c.Tokens)
+	c.readTerms(r)
 	if init := r.take("init_lora_weights"); !slices.Contains(innocentInits, init) {
-		return Config{}, fmt.Errorf("init_lora_weights %.40s is not supported, because it may change the base weights", init)
+		return Config{}, fmt.Errorf("init_lora_weights %.40s is not supported, because it may change the base weights; PEFT's save_pretrained converts the adapter with path_initial_model_for_weight_conversion", init)
 	}
 	if r.err != nil {
 		return Config{}, r.err
@@ -240,4 +282,20 @@ func parseConfig(data []byte) (Config, error) {
 	}
 	_, err := c.rule()
 	return c, err
+}
+
+// readTerms reads OFT's series.
+func (c *Config) readTerms(r *reader) {
+	if c.Method != oft {
+		return
+	}
+	series := true
+	c.CayleyTerms = 5
+	r.get("num_cayley_neumann_terms", &c.CayleyTerms)
+	r.get("use_cayley_neumann", &series)
+	if !series {
+		c.CayleyTerms = 0
+	} else if c.CayleyTerms < 1 && r.err == nil {
+		r.err = fmt.Errorf("num_cayley_neumann_terms is %d; it must be positive", c.CayleyTerms)
+	}
 }

@@ -85,8 +85,8 @@ func TestParseConfigRefuses(t *testing.T) {
 		{"deep", `"rank_pattern":` + strings.Repeat(`{"a":`, 1<<15) + "1" + strings.Repeat("}", 1<<15), "not a JSON object: invalid character '{' exceeded max depth"},
 		{"deep but readable", `"lora_ga_config":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000), `"lora_ga_config" is [[[`},
 		{"NUL in a name", `"target_modules":"q\u0000("`, "target_modules: pattern \"q\\x00(\" is not supported"},
-		{"bias of the pair", `"lora_bias":true`, `"lora_bias" is true, but LoRA biases are not supported`},
-		{"bias of the model", `"bias":"all"`, `bias "all" is not supported`},
+		{"bias of the pair", `"lora_bias":true,"use_dora":true`, `lora_bias with use_dora`},
+		{"bias of the model", `"bias":"some"`, `bias "some" is not supported`},
 		{"layer replication", `"layer_replication":[[0,4],[2,5]]`, `"layer_replication" is [[0,4],[2,5]]`},
 		{"alora", `"alora_invocation_tokens":[1,2]`, `"alora_invocation_tokens" is [1,2], which is not supported`},
 		{"rank by module", `"rank_pattern":{"query":0}`, `rank_pattern: "query" has rank 0`},
@@ -104,7 +104,9 @@ func TestParseConfigRefuses(t *testing.T) {
 		{"layers as text", `"layers_to_transform":"1"`, `layers_to_transform: "1" has the wrong type`},
 		{"empty exclusion", `"exclude_modules":[""]`, "exclude_modules contains an empty name"},
 		{"parameters", `"target_parameters":["w"]`, "target_parameters"},
-		{"tokens", `"trainable_token_indices":[1]`, "trainable_token_indices"},
+		{"tokens", `"trainable_token_indices":[1,-1]`, "trainable_token_indices"},
+		{"tokens of a module", `"trainable_token_indices":{"lm_head":[]}`, `trainable_token_indices: "lm_head"`},
+		{"tokens as text", `"trainable_token_indices":["a"]`, `trainable_token_indices: ["a"] has the wrong type`},
 		{"unknown", `"use_magic":true`, `"use_magic" is true`},
 		{"start that changes the base", `"init_lora_weights":"pissa"`, `init_lora_weights "pissa"`},
 		{"empty pattern", `"target_modules":""`, "target_modules is empty"},
@@ -112,7 +114,12 @@ func TestParseConfigRefuses(t *testing.T) {
 		{"no targets", `"target_modules":[]`, "target_modules is empty"},
 		{"empty target", `"target_modules":[""]`, "target_modules contains an empty name"},
 		{"targets of another kind", `"target_modules":[1]`, "target_modules: [1] has the wrong type"},
-		{"other method", `"peft_type":"IA3"`, `peft_type "IA3"`},
+		{"other method", `"peft_type":"PROMPT_TUNING"`, `peft_type "PROMPT_TUNING" is not supported; use LORA, or to merge ADALORA, IA3, LN_TUNING, LOHA, LOKR, OFT, TRAINABLE_TOKENS, VERA`},
+		{"field of another method", `"init_ia3_weights":true`, `"init_ia3_weights" is true`},
+		{"DoRA of another method", `"peft_type":"ADALORA","use_dora":true`, "use_dora with peft_type ADALORA"},
+		{"shared rotations", `"peft_type":"OFT","block_share":true`, `"block_share" is true`},
+		{"constrained rotations", `"peft_type":"OFT","coft":true`, `"coft" is true`},
+		{"no terms", `"peft_type":"OFT","num_cayley_neumann_terms":0`, "num_cayley_neumann_terms is 0"},
 		{"no method", `"peft_type":null`, `peft_type "" is not supported`},
 		{"rank zero", `"r":0`, "r is 0"},
 		{"rank fraction", `"r":1.5`, "r: 1.5 has the wrong type"},
@@ -137,12 +144,17 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(`{"peft_type":"LORA","target_modules":"all-linear","exclude_modules":".*\\.mlp\\..*","rank_pattern":{"^a.b":1,"c<\u0007":2},"alpha_pattern":{"q_proj":0.5},"revision":"x"}`))
 	f.Add([]byte(`{"peft_type":"LORA","target_modules":["a"],"layers_to_transform":[0,-1],"layers_pattern":"h|layers","modules_to_save":["score"],"rank_pattern":{"a":2,"a":3}}`))
 	f.Add([]byte(`{"peft_type":"LORA","target_modules":"(a|b{2}){3}[^.]*\\d+","exclude_modules":[],"layers_to_transform":[],"rank_pattern":{}}`))
+	f.Add([]byte(`{"peft_type":"LORA","target_modules":["a"],"bias":"all","lora_bias":true,"trainable_token_indices":{"lm_head":[1,2],"":[3]}}`))
+	f.Add([]byte(`{"peft_type":"OFT","target_modules":["a"],"r":0,"use_cayley_neumann":false,"bias":"oft_only"}`))
 	f.Add([]byte("null"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := parseConfig(data)
 		if err != nil {
 			expect.True(t, !strings.Contains(err.Error(), "\n"), "more than one line: %q", err)
 			return
+		}
+		if c.Method != "" {
+			return // only LoRA is written
 		}
 		text := must.Get(c.marshal())(t)
 		back, err := parseConfig(text)

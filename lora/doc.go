@@ -5,6 +5,6 @@
 // with W + scale·B·A (Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", §4.1, where scale is α/r).
 // On disk it is a folder with adapter_config.json and adapter_model.safetensors.
 //
-// PEFT stores many variants under the same file names. This package refuses unsupported ones by name, so that it never
-// misinterprets an adapter.
+// PEFT stores many variants and other methods under the same file names. Some of them can be merged into the weights only;
+// this package refuses the others by name, so that it never misinterprets an adapter.
 package lora

@@ -46,6 +46,34 @@ func (m *Modules) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*oneOrMore[string])(&m.Names))
 }
 
+// Tokens are token indices by suffixes of module names.
+type Tokens map[string][]int
+
+// MarshalJSON writes the list of the input embedding alone, or an object.
+func (t Tokens) MarshalJSON() ([]byte, error) {
+	if list, ok := t[""]; ok && len(t) == 1 {
+		return json.Marshal(list)
+	}
+	return json.Marshal(map[string][]int(t))
+}
+
+// UnmarshalJSON reads a list or an object.
+func (t *Tokens) UnmarshalJSON(data []byte) error {
+	*t = nil
+	all := map[string][]int{}
+	if bytes.HasPrefix(data, []byte{'['}) {
+		var list []int
+		if err := json.Unmarshal(data, &list); err != nil || len(list) == 0 {
+			return err
+		}
+		all[""] = list
+	} else if err := json.Unmarshal(data, &all); err != nil || len(all) == 0 {
+		return err
+	}
+	*t = all
+	return nil
+}
+
 // A Pattern overrides a value for some modules.
 type Pattern[T int | float64] struct {
 	// Key is a regular expression that matches a module's full name, or a suffix after a dot.

@@ -3,7 +3,6 @@ package lora
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -11,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/rltrain/rltrain/internal/outfile"
-	"github.com/rltrain/rltrain/internal/smallfile"
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
@@ -27,6 +25,10 @@ const (
 	suffixA = ".lora_A.weight"
 	suffixB = ".lora_B.weight"
 	suffixM = ".lora_magnitude_vector"
+	// suffixBias is what lora_bias adds to the output, before the scale.
+	suffixBias = ".lora_B.bias"
+	// suffixTokens are rows that replace those of trainable_token_indices.
+	suffixTokens = ".trainable_tokens_delta"
 )
 
 // Save writes an adapter that PEFT can load. It creates dir if needed and replaces each of the two files atomically. extra
@@ -65,6 +67,9 @@ func Save(dir string, c Config, pairs []Pair, extra []safetensors.Tensor) error 
 func (c Config) tensors(pairs []Pair, extra []safetensors.Tensor) ([]safetensors.Tensor, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
+	}
+	if c.Method != "" || len(c.Tokens) > 0 || c.LoRABias {
+		return nil, errors.New("only pairs and full modules can be saved")
 	}
 	if classifier := c.TaskType == SequenceClassification; classifier != (c.Prefix != "") {
 		return nil, fmt.Errorf("prefix %q does not fit task_type %s", c.Prefix, c.TaskType)
@@ -112,9 +117,14 @@ func (r *rule) describes(pairs []Pair, extra []safetensors.Tensor) error {
 			return fmt.Errorf("module %s is not selected by target_modules (%s) and the fields that restrict them", p.Module, r.TargetModules)
 		}
 	}
+	return r.allows(extra)
+}
+
+// allows checks that full tensors match an adapter's config.
+func (r *rule) allows(extra []safetensors.Tensor) error {
 	for _, t := range extra {
 		tied := r.WeightTying && len(r.ModulesToSave) > 0 // to one of them, by the model's names
-		if !tied && !r.savesWhole(t.Name) && !isTable(t.Name) {
+		if !tied && !r.savesWhole(t.Name) && !isTable(t.Name) && !r.trainsBias(t.Name) {
 			return fmt.Errorf("tensor %.120q belongs neither to a LoRA pair nor to modules_to_save (%s)", t.Name, strings.Join(r.ModulesToSave, ", "))
 		}
 	}
@@ -123,6 +133,18 @@ func (r *rule) describes(pairs []Pair, extra []safetensors.Tensor) error {
 		return fmt.Errorf("no tensor matches modules_to_save (%s)", strings.Join(r.ModulesToSave, ", "))
 	}
 	return nil
+}
+
+// trainsBias reports whether a tensor is a bias, or a norm, that the adapter stores in full.
+func (r *rule) trainsBias(name string) bool {
+	module, isBias := strings.CutSuffix(name, ".bias")
+	switch {
+	case r.Method == lnTuning:
+		return r.means(strings.TrimSuffix(module, ".weight"))
+	case r.Bias == biasAll:
+		return isBias
+	}
+	return isBias && r.Bias != "" && r.means(module)
 }
 
 // savesWhole reports whether a tensor belongs to ModulesToSave. PEFT accepts any suffix of a module's name here, not only
@@ -136,173 +158,49 @@ func (c Config) savesWhole(name string) bool {
 	return false
 }
 
-// Load reads an adapter written by Save or PEFT: its config, its pairs sorted by name (numbers by value), and the tensors of
-// modules_to_save by their names in the model. If an embedding or output layer is stored with its adapter, both are merged
-// into one tensor. Unsupported features and missing, extra or misshapen tensors are errors that name the file and the field
-// or tensor. [Config.Fits] checks whether the pairs fit a model.
-func Load(dir string) (Config, []Pair, map[string]safetensors.Tensor, error) {
-	path := filepath.Join(dir, ConfigFile)
-	data, err := smallfile.Read(path)
-	if err != nil {
-		return Config{}, nil, nil, fmt.Errorf("lora: %w", err)
-	}
-	c, err := parseConfig(data)
-	if err != nil {
-		return Config{}, nil, nil, fmt.Errorf("lora: %s: %w", path, err)
-	}
-	if c, err = c.located(dir); err != nil {
-		return Config{}, nil, nil, fmt.Errorf("lora: %s: %w", path, err)
-	}
-	f, err := openTensors(dir)
-	if err != nil {
-		return Config{}, nil, nil, err
-	}
-	defer f.Close()
-	c.BaseHash = f.Metadata()[baseHashKey]
-	c, pairs, extra, err := readTensors(c, f)
-	if err != nil {
-		return Config{}, nil, nil, fmt.Errorf("lora: %s: %w", f.Path(), err)
-	}
-	return c, pairs, extra, nil
-}
-
-func openTensors(dir string) (*safetensors.File, error) {
-	f, err := safetensors.Open(filepath.Join(dir, WeightsFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		var older error
-		if f, older = safetensors.OpenBin(filepath.Join(dir, pickleFile)); !errors.Is(older, fs.ErrNotExist) {
-			err = older
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("lora: %w", err)
-	}
-	return f, nil
-}
-
-func readTensors(c Config, f *safetensors.File) (Config, []Pair, map[string]safetensors.Tensor, error) {
-	// modules has a bit for each tensor of a pair.
-	modules := map[string]int{}
-	suffixes := []string{suffixA, suffixB}
-	if c.DoRA {
-		suffixes = append(suffixes, suffixM)
-	}
-	var list []safetensors.Tensor
-	for _, full := range f.Names() {
-		name, ok := strings.CutPrefix(full, wrapper)
-		if !ok {
-			return c, nil, nil, fmt.Errorf("tensor %.120q does not start with %s", full, wrapper)
-		}
-		i := slices.IndexFunc(suffixes, func(suffix string) bool { return strings.HasSuffix(name, suffix) })
-		if i >= 0 {
-			modules[strings.TrimSuffix(name, suffixes[i])] |= 1 << i
-			continue
-		}
-		t, err := readTensor(f, full, name)
-		if err != nil {
-			return c, nil, nil, err
-		}
-		list = append(list, t)
-	}
-	names := slices.SortedFunc(maps.Keys(modules), compareNames)
-	var err error
-	if c.Prefix, err = findPrefix(c.TaskType, names); err != nil {
-		return c, nil, nil, err
-	}
-	rule, err := c.rule()
-	if err != nil {
-		return c, nil, nil, err
-	}
-	var pairs []Pair
-	for _, name := range names {
-		for i, suffix := range suffixes {
-			if modules[name]&(1<<i) == 0 {
-				return c, nil, nil, fmt.Errorf("tensor %.120q is missing", wrapper+name+suffix)
-			}
-		}
-		p, err := readPair(f, name, rule)
-		if err != nil {
-			return c, nil, nil, err
-		}
-		p.Module = strings.TrimPrefix(name, c.Prefix)
-		pairs = append(pairs, p)
-	}
-	extra := map[string]safetensors.Tensor{}
-	for _, t := range list {
-		extra[t.Name] = t
-	}
-	all := pairs
-	if pairs, err = mergeStored(f, c, rule, slices.Clone(pairs), extra); err != nil {
-		return c, nil, nil, err
-	}
-	if len(all) == 0 && len(extra) > 0 && len(c.ModulesToSave) == 0 {
-		return c, nil, extra, nil // it adapts only embeddings
-	}
-	return c, pairs, extra, rule.describes(all, slices.SortedFunc(maps.Values(extra), func(a, b safetensors.Tensor) int { return strings.Compare(a.Name, b.Name) }))
-}
-
-// findPrefix returns the first name component of a sequence classifier's modules, which must be the same for all.
-func findPrefix(task string, names []string) (string, error) {
-	if task != SequenceClassification || len(names) == 0 {
-		return "", nil
-	}
-	first, _, ok := strings.Cut(names[0], ".")
-	if !ok {
-		return "", fmt.Errorf("module %.120q has no prefix, which %s requires", names[0], task)
-	}
-	for _, name := range names {
-		if !strings.HasPrefix(name, first+".") {
-			return "", fmt.Errorf("module %.120q does not start with %q as the others do", name, first+".")
-		}
-	}
-	return first + ".", nil
-}
-
-func readTensor(f *safetensors.File, full, name string) (safetensors.Tensor, error) {
-	e, _ := f.Lookup(full)
-	data, err := f.Bytes(full)
-	return safetensors.Tensor{Name: name, DType: e.DType, Shape: e.Shape, Data: data}, err
-}
-
-// readPair reads the pair of a module; its tensors exist.
-func readPair(f *safetensors.File, module string, r *rule) (Pair, error) {
+// pair reads the pair of a linear layer, or of an embedding in the orientation [width, tokens].
+func (t tensors) pair(module string, r *rule) (Pair, error) {
 	rank, scale := r.size(module)
 	p := Pair{R: rank, Scale: scale}
-	nameA, nameB := wrapper+module+suffixA, wrapper+module+suffixB
-	a, _ := f.Lookup(nameA)
-	b, _ := f.Lookup(nameB)
-	if len(a.Shape) != 2 || a.Shape[0] != int64(rank) || a.Shape[1] < 1 {
-		return p, fmt.Errorf("tensor %.120q has shape %v, want [%d in] from r and rank_pattern", nameA, a.Shape, rank)
+	partA, partB := suffixA, suffixB
+	if t.has(suffixEmbeddingA) || t.has(suffixEmbeddingB) {
+		partA, partB = suffixEmbeddingA, suffixEmbeddingB
 	}
-	if len(b.Shape) != 2 || b.Shape[1] != int64(rank) || b.Shape[0] < 1 {
-		return p, fmt.Errorf("tensor %.120q has shape %v, want [out %d] from r and rank_pattern", nameB, b.Shape, rank)
-	}
-	p.In, p.Out = int(a.Shape[1]), int(b.Shape[0])
+	var a, b []int
 	var err error
-	if p.A, err = f.Float32s(nameA); err != nil {
+	if p.A, a, err = t.read(partA, 2); err == nil && a[0] != rank {
+		err = fmt.Errorf("tensor %.120q has shape %v, want [%d in] from r and rank_pattern", t.names[partA], a, rank)
+	}
+	if err != nil {
 		return p, err
 	}
-	if p.B, err = f.Float32s(nameB); err != nil || !r.DoRA {
+	if p.B, b, err = t.read(partB, 2); err == nil && b[1] != rank {
+		err = fmt.Errorf("tensor %.120q has shape %v, want [out %d] from r and rank_pattern", t.names[partB], b, rank)
+	}
+	if err != nil {
 		return p, err
 	}
-	nameM := wrapper + module + suffixM
-	if m, _ := f.Lookup(nameM); len(m.Shape) != 1 || m.Shape[0] != b.Shape[0] {
-		return p, fmt.Errorf("tensor %.120q has shape %v, want [%d], the rows of %s", nameM, m.Shape, b.Shape[0], nameB)
+	p.In, p.Out = a[1], b[0]
+	if !r.DoRA {
+		return p, nil
 	}
-	p.Magnitude, err = f.Float32s(nameM)
+	var m []int
+	if p.Magnitude, m, err = t.read(suffixM, 1); err == nil && m[0] != p.Out {
+		err = fmt.Errorf("tensor %.120q has shape %v, want [%d], the rows of %s", t.names[suffixM], m, p.Out, t.names[partB])
+	}
 	return p, err
 }
 
-// Fits checks that pairs are exactly the adapter that c describes for a model with the given linear modules: canonical name
-// to [out, in]. Missing, extra and misshapen pairs are errors with the module's name.
-func (c Config) Fits(pairs []Pair, shapes map[string][2]int) error {
-	rule, err := c.rule()
+// Fits checks that the adapter is exactly what its configuration describes for a model with the given linear modules:
+// canonical name to [out, in]. Missing, extra and misshapen pairs are errors with the module's name.
+func (a Adapter) Fits(shapes map[string][2]int) error {
+	rule, err := a.Config.rule()
 	if err != nil {
 		return fmt.Errorf("lora: %w", err)
 	}
 	names := slices.SortedFunc(maps.Keys(shapes), compareNames)
 	have := map[string]bool{}
-	for _, p := range pairs {
+	for _, p := range a.Pairs {
 		shape, ok := shapes[p.Module]
 		if !ok {
 			return fmt.Errorf("lora: the adapter has module %s, which the model lacks or cannot adapt (it has %s)", p.Module, summary(names))
@@ -312,8 +210,11 @@ func (c Config) Fits(pairs []Pair, shapes map[string][2]int) error {
 		}
 		have[p.Module] = true
 	}
+	for _, change := range a.Changes {
+		have[strings.TrimSuffix(change.Tensor, ".weight")] = true
+	}
 	for _, name := range names {
-		if rule.means(c.Prefix+name) && !have[name] {
+		if rule.means(a.Config.Prefix+name) && !have[name] {
 			return fmt.Errorf("lora: target_modules select module %s, but the adapter has no tensors for it", name)
 		}
 	}

@@ -47,15 +47,14 @@ func TestSaveLoad(t *testing.T) {
 			c, pairs, extra := adapter(task)
 			dir := filepath.Join(t.TempDir(), "new", "adapter")
 			must.Do(t, lora.Save(dir, c, pairs, extra))
-			gotC, gotPairs, gotExtra, err := lora.Load(dir)
-			must.Do(t, err)
-			expect.Equal(t, c, gotC)
-			expect.Equal(t, pairs, gotPairs)
+			got := must.Get(lora.Load(dir))(t)
+			expect.Equal(t, c, got.Config)
+			expect.Equal(t, pairs, got.Pairs)
 			wantExtra := map[string]safetensors.Tensor{}
 			for _, e := range extra {
 				wantExtra[e.Name] = e
 			}
-			expect.Equal(t, wantExtra, gotExtra)
+			expect.Equal(t, wantExtra, got.Extra)
 			names := tensorNames(t, dir)
 			want := "base_model.model." + c.Prefix + "encoder.layer.0.attention.self.query.lora_A.weight"
 			expect.True(t, slices.Contains(names, want), "no %s in %v", want, names)
@@ -88,8 +87,8 @@ func TestLoadPEFT(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.dir, func(t *testing.T) {
-			c, pairs, extra, err := lora.Load(tt.dir)
-			must.Do(t, err)
+			got := must.Get(lora.Load(tt.dir))(t)
+			c, pairs, extra := got.Config, got.Pairs, got.Extra
 			slices.Sort(c.TargetModules.Names) // PEFT's order is that of a set
 			tt.want.TargetModules.Names = []string{"attention.self.query", "intermediate.dense"}
 			expect.Equal(t, tt.want, c)
@@ -175,7 +174,7 @@ func TestLoadRefuses(t *testing.T) {
 			must.Do(t, lora.Save(dir, c, pairs, extra))
 			path := filepath.Join(dir, "adapter_model.safetensors")
 			must.Do(t, safetensors.Write(path, tt.change(readAll(t, path)), nil))
-			_, _, _, err := lora.Load(dir)
+			_, err := lora.Load(dir)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %v, want %q and the path", err, tt.want)
 			}
@@ -197,17 +196,17 @@ func readAll(t *testing.T, path string) []safetensors.Tensor {
 }
 
 func TestLoadRefusesFiles(t *testing.T) {
-	_, _, _, err := lora.Load(t.TempDir())
+	_, err := lora.Load(t.TempDir())
 	expect.True(t, err != nil && strings.Contains(err.Error(), "adapter_config.json"), "empty folder: %v", err)
 	c, pairs, extra := adapter(lora.SequenceClassification)
 	dir := t.TempDir()
 	must.Do(t, lora.Save(dir, c, pairs, extra))
 	must.Do(t, os.Truncate(filepath.Join(dir, "adapter_model.safetensors"), 300))
-	_, _, _, err = lora.Load(dir)
+	_, err = lora.Load(dir)
 	expect.True(t, err != nil && strings.Contains(err.Error(), "adapter_model.safetensors"), "cut file: %v", err)
-	must.Do(t, os.WriteFile(filepath.Join(dir, "adapter_config.json"), []byte(`{"peft_type":"LORA","lora_bias":true,"task_type":"SEQ_CLS","target_modules":["q"]}`), 0o600))
-	_, _, _, err = lora.Load(dir)
-	expect.True(t, err != nil && strings.Contains(err.Error(), `adapter_config.json: "lora_bias" is true`), "biases: %v", err)
+	must.Do(t, os.WriteFile(filepath.Join(dir, "adapter_config.json"), []byte(`{"peft_type":"LORA","layer_replication":[[0,1]],"task_type":"SEQ_CLS","target_modules":["q"]}`), 0o600))
+	_, err = lora.Load(dir)
+	expect.True(t, err != nil && strings.Contains(err.Error(), `adapter_config.json: "layer_replication" is`), "repeated layers: %v", err)
 }
 
 func TestDoRAAndTying(t *testing.T) {
@@ -220,12 +219,12 @@ func TestDoRAAndTying(t *testing.T) {
 	extra = append(extra, safetensors.FromFloat32s("tied.weight", []int64{1}, []float32{7}))
 	dir := t.TempDir()
 	must.Do(t, lora.Save(dir, c, pairs, extra))
-	gotConfig, gotPairs, gotExtra, err := lora.Load(dir)
-	if diff := cmp.Diff(pairs, gotPairs); diff != "" || err != nil {
+	got, err := lora.Load(dir)
+	if diff := cmp.Diff(pairs, got.Pairs); diff != "" || err != nil {
 		t.Error(err, diff)
 	}
-	expect.True(t, gotConfig.DoRA && gotConfig.WeightTying && len(gotExtra) == len(extra),
-		"%+v, %d tensors", gotConfig, len(gotExtra))
+	expect.True(t, got.Config.DoRA && got.Config.WeightTying && len(got.Extra) == len(extra),
+		"%+v, %d tensors", got.Config, len(got.Extra))
 	f := must.Get(safetensors.Open(filepath.Join(dir, "adapter_model.safetensors")))(t)
 	defer f.Close()
 	e, ok := f.Lookup("base_model.model.bert." + pairs[0].Module + ".lora_magnitude_vector")
@@ -286,7 +285,8 @@ func TestFits(t *testing.T) {
 		}
 		return m
 	}
-	expect.NoError(t, c.Fits(pairs, shapes()), "Fits")
+	a := lora.Adapter{Config: c, Pairs: pairs}
+	expect.NoError(t, a.Fits(shapes()), "Fits")
 	tests := []struct {
 		name   string
 		change func(map[string][2]int)
@@ -302,6 +302,6 @@ func TestFits(t *testing.T) {
 	for _, tt := range tests {
 		m := shapes()
 		tt.change(m)
-		expect.Error(t, c.Fits(pairs, m), tt.want)
+		expect.Error(t, a.Fits(m), tt.want)
 	}
 }

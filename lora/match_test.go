@@ -117,8 +117,9 @@ func TestStoredTables(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, pairs, extra, err := Load(storedAdapter(t, tt.targets, tt.tensors...))
+			a, err := Load(storedAdapter(t, tt.targets, tt.tensors...))
 			must.Do(t, err)
+			pairs, extra := a.Pairs, a.Extra
 			expect.True(t, len(pairs) == 1 && pairs[0].Module == "model.a.q_proj", "pairs %v", pairs)
 			got := map[string][]float32{}
 			for name, tensor := range extra {
@@ -138,13 +139,13 @@ func TestStoredTablesRefused(t *testing.T) {
 	}{
 		{"no base", `["q_proj","embed_tokens"]`, `an embedding whose weights are not in the file; save the adapter with PEFT's save_embedding_layers=True`, []safetensors.Tensor{a, b}},
 		{"not a target", `["q_proj"]`, "belongs to no module of target_modules (q_proj)", []safetensors.Tensor{a, b}},
-		{"half", `["q_proj","embed_tokens"]`, `lora_embedding_B" has shape []`, []safetensors.Tensor{a}},
-		{"rank", `["q_proj","embed_tokens"]`, "want [1 tokens]", []safetensors.Tensor{table("model.embed_tokens.lora_embedding_A", 3, 1, 0, 1, 2), b}},
+		{"half", `["q_proj","embed_tokens"]`, `lora_embedding_B" is missing`, []safetensors.Tensor{a}},
+		{"rank", `["q_proj","embed_tokens"]`, "want [1 in]", []safetensors.Tensor{table("model.embed_tokens.lora_embedding_A", 3, 1, 0, 1, 2), b}},
 		{"other table", `["q_proj","embed_tokens"]`, "has shape [2 3], but its adapter is for [3 2]", []safetensors.Tensor{a, b, table("model.embed_tokens.base_layer.weight", 2, 3, 1, 2, 3, 4, 5, 6)}},
 		{"no table", `["q_proj"]`, "belongs neither to a LoRA pair nor to modules_to_save", []safetensors.Tensor{table("model.norm.weight", 1, 2, 1, 2)}},
 	}
 	for _, tt := range tests {
-		_, _, _, err := Load(storedAdapter(t, tt.targets, tt.tensors...))
+		_, err := Load(storedAdapter(t, tt.targets, tt.tensors...))
 		expect.True(t, err != nil && strings.Contains(err.Error(), tt.want), "%s: %v, want %q", tt.name, err, tt.want)
 	}
 }

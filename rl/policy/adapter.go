@@ -159,14 +159,14 @@ func (a *adapter) save(dir string, extra []safetensors.Tensor) error {
 // load puts back the values that save, or CausalLM.saveScored, wrote, and returns the extra tensors. With prefixed the
 // file's names lack the prefix that its configuration names.
 func (a *adapter) load(dir string, prefixed bool) (extra map[string]safetensors.Tensor, err error) {
-	config, pairs, extra, err := lora.Load(dir)
+	saved, err := lora.Load(dir)
 	if err != nil {
 		return nil, err
 	}
 	loaded := map[string]lora.Pair{}
-	for _, pair := range pairs {
+	for _, pair := range saved.Pairs {
 		if prefixed {
-			pair.Module = config.Prefix + pair.Module
+			pair.Module = saved.Config.Prefix + pair.Module
 		}
 		loaded[pair.Module] = pair
 	}
@@ -179,7 +179,7 @@ func (a *adapter) load(dir string, prefixed bool) (extra map[string]safetensors.
 			return nil, fmt.Errorf("%s: adapter of %s: %w", dir, l.Name, err)
 		}
 	}
-	return extra, nil
+	return saved.Extra, nil
 }
 
 // changes are what merging the adapter does to the model's weights, by name.
@@ -188,15 +188,11 @@ func (a *adapter) changes() (map[string]func([]float32), error) {
 	if err != nil {
 		return nil, err
 	}
-	return mergeChanges(pairs), nil
-}
-
-func mergeChanges(pairs []lora.Pair) map[string]func([]float32) {
 	changes := map[string]func([]float32){}
 	for _, pair := range pairs {
 		changes[pair.Module+".weight"] = pair.MergeInto
 	}
-	return changes
+	return changes, nil
 }
 
 func (a *adapter) close() {
@@ -205,30 +201,27 @@ func (a *adapter) close() {
 	}
 }
 
-// savedAdapter is the adapter of a folder, as lora.Load reads it.
+// savedAdapter is the adapter of a folder.
 type savedAdapter struct {
-	dir    string
-	config lora.Config
-	pairs  []lora.Pair
-	extra  map[string]safetensors.Tensor // tensors saved with the pairs
+	lora.Adapter
+	dir string
 }
 
-func readAdapter(dir string) (a savedAdapter, err error) {
-	a.dir = dir
-	a.config, a.pairs, a.extra, err = lora.Load(dir)
-	return a, err
+func readAdapter(dir string) (savedAdapter, error) {
+	a, err := lora.Load(dir)
+	return savedAdapter{a, dir}, err
 }
 
 // base finds the model that the adapter is for, at the revision that it names.
 func (a savedAdapter) base(ctx context.Context, client *hub.Client) (hub.Model, error) {
-	name, revision := a.config.BaseModel, a.config.Revision
+	name, revision := a.Config.BaseModel, a.Config.Revision
 	// A folder has no revisions.
 	if _, err := os.Stat(name); err != nil && revision != "" && revision != "main" {
 		name += "@" + revision
 	}
 	model, err := client.Model(ctx, name, hub.Weights)
 	if err == nil {
-		err = cmp.Or(model.CheckBase(), a.config.CheckBase(model.Dir))
+		err = cmp.Or(model.CheckBase(), a.Config.CheckBase(model.Dir))
 	}
 	if err != nil {
 		return hub.Model{}, fmt.Errorf("%s: base_model_name_or_path: %w", filepath.Join(a.dir, lora.ConfigFile), err)
@@ -236,9 +229,9 @@ func (a savedAdapter) base(ctx context.Context, client *hub.Client) (hub.Model, 
 	return model, nil
 }
 
-// fits checks the shapes against a model whose layers have prefix before the adapter's names; name is the model's.
-func (a savedAdapter) fits(model *transformers.Config, prefix, name string) error {
-	return a.wrap(fits(model, a.config, a.pairs, prefix), name)
+// fits checks the shapes against a model called name.
+func (a savedAdapter) fits(model *transformers.Config, name string) error {
+	return a.wrap(fits(model, a.Adapter), name)
 }
 
 func (a savedAdapter) wrap(err error, model string) error {
@@ -250,66 +243,110 @@ func (a savedAdapter) wrap(err error, model string) error {
 
 // fitsLanguageModel is FitsLanguageModel of a model called name.
 func (a savedAdapter) fitsLanguageModel(model *transformers.Config, name string) error {
-	return a.wrap(FitsLanguageModel(model, a.config, a.pairs, a.extra), name)
+	return a.wrap(FitsLanguageModel(model, a.Adapter), name)
 }
 
-// mergedOnly names what of the adapter can only be merged into the weights, "" for nothing.
-func (a savedAdapter) mergedOnly() string {
-	switch {
-	case a.config.DoRA:
-		return "magnitudes of DoRA"
-	case len(a.config.ModulesToSave) > 0:
-		return "full modules (modules_to_save: " + strings.Join(a.config.ModulesToSave, ", ") + ")"
-	case len(a.extra) > 0:
-		return "full modules"
+// besideHead is an error if a classifier's adapter has more than pairs and the tensors of its head. With bare, the head is in
+// another file.
+func (a savedAdapter) besideHead(bare bool) error {
+	pairs := a.Adapter
+	if !bare {
+		pairs.Extra, pairs.Config.ModulesToSave = nil, nil
 	}
-	return ""
+	if only := pairs.MergedOnly(); only != "" {
+		return fmt.Errorf("%s has %s; a classifier's adapter can have low-rank pairs and the head only", a.dir, only)
+	}
+	return nil
 }
 
-// changes are what merging the adapter does to a model's weights, by name.
-func (a savedAdapter) changes() (map[string]func([]float32), error) {
-	all := mergeChanges(a.pairs)
-	for name, tensor := range a.extra {
+// changes are what merging the adapter does to the weights of a model, which it fits, by name.
+func (a savedAdapter) changes(model *transformers.Config) (map[string]func([]float32), error) {
+	all := map[string]func([]float32){}
+	add := func(name string, change func([]float32)) {
+		if before := all[name]; before != nil {
+			all[name] = func(weight []float32) { before(weight); change(weight) }
+		} else {
+			all[name] = change
+		}
+	}
+	for name, tensor := range a.Extra {
 		data, err := tensor.Float32s()
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", a.dir, err)
 		}
-		all[name] = func(weight []float32) { copy(weight, data) }
+		add(name, func(weight []float32) { copy(weight, data) })
+	}
+	for _, pair := range a.Pairs {
+		add(pair.Module+".weight", pair.MergeInto)
+	}
+	specs := tensorsOf(model)
+	tokens := map[string]func([]float32){} // by the core's name
+	for _, change := range a.Changes {
+		spec, ok := specs[change.Tensor]
+		if !ok { // it is optional
+			continue
+		}
+		add(change.Tensor, change.Apply)
+		tokens[spec.Name] = change.Apply
+	}
+	if embedding := tokens["embed.weight"]; embedding != nil && tokens["head.weight"] == nil && model.TieWordEmbeddings {
+		for _, spec := range model.TensorNames() {
+			if spec.Name == "head.weight" {
+				add(spec.Candidates[0], embedding)
+			}
+		}
 	}
 	return all, nil
 }
 
-func fits(model *transformers.Config, c lora.Config, pairs []lora.Pair, prefix string) error {
+func fits(model *transformers.Config, a lora.Adapter) error {
 	shapes := map[string][2]int{}
 	for _, linear := range model.Linears() {
-		shapes[strings.TrimPrefix(linear.Name, prefix)] = [2]int{linear.Out, linear.In}
+		shapes[strings.TrimPrefix(linear.Name, a.Config.Prefix)] = [2]int{linear.Out, linear.In}
 	}
-	return c.Fits(pairs, shapes)
+	return a.Fits(shapes)
 }
 
-// FitsLanguageModel checks that an adapter, as lora.Load reads it, fits the model. Errors name what differs.
-func FitsLanguageModel(model *transformers.Config, c lora.Config, pairs []lora.Pair, extra map[string]safetensors.Tensor) error {
-	if c.TaskType != "" && c.TaskType != lora.CausalLM {
-		return fmt.Errorf("task_type is %s; an adapter of a language model has %s", c.TaskType, lora.CausalLM)
-	}
-	if err := fits(model, c, pairs, ""); err != nil {
-		return err
-	}
-	have := map[string]transformers.TensorSpec{}
+// tensorsOf are the tensors of a model by each name that a folder may give them.
+func tensorsOf(model *transformers.Config) map[string]transformers.TensorSpec {
+	specs := map[string]transformers.TensorSpec{}
 	for _, spec := range model.TensorNames() {
 		for _, name := range spec.Candidates {
-			have[name] = spec
+			specs[name] = spec
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(extra)) {
-		spec, ok := have[name]
+	return specs
+}
+
+// FitsLanguageModel checks that an adapter fits the model. Errors name what differs.
+func FitsLanguageModel(model *transformers.Config, a lora.Adapter) error {
+	if c := a.Config; c.TaskType != "" && c.TaskType != lora.CausalLM {
+		return fmt.Errorf("task_type is %s; an adapter of a language model has %s", c.TaskType, lora.CausalLM)
+	}
+	if err := fits(model, a); err != nil {
+		return err
+	}
+	specs := tensorsOf(model)
+	for _, name := range slices.Sorted(maps.Keys(a.Extra)) {
+		spec, ok := specs[name]
 		switch {
 		case !ok:
 			return fmt.Errorf("modules_to_save: the adapter has tensor %.120q, the model has not", name)
 		case spec.Transposed:
 			return fmt.Errorf("modules_to_save: tensor %s is the weight of a Conv1D, which is not supported", name)
-		case !slices.Equal(spec.Shape, extra[name].Shape):
-			return fmt.Errorf("modules_to_save: tensor %s has shape %v, the model's has %v: if the vocabulary was resized for the adapter, resize the model's too", name, extra[name].Shape, spec.Shape)
+		case !slices.Equal(spec.Shape, a.Extra[name].Shape):
+			return fmt.Errorf("modules_to_save: tensor %s has shape %v, the model's has %v: if the vocabulary was resized for the adapter, resize the model's too", name, a.Extra[name].Shape, spec.Shape)
+		}
+	}
+	for _, change := range a.Changes {
+		spec, ok := specs[change.Tensor]
+		if !ok && !change.Optional {
+			return fmt.Errorf("the adapter changes tensor %.120q, which the model lacks", change.Tensor)
+		}
+		if ok {
+			if err := change.Fits(spec.Shape); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

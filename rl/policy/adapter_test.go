@@ -30,10 +30,16 @@ var adapterCases = map[string]string{
 	"patterns": "llama", "rslora": "llama", "regex": "llama", "all_linear": "llama", "layers": "llama", "conv1d": "gpt2",
 	"dora": "llama", "dora_conv1d": "gpt2", "embedding": "llama", "head": "llama", "tied": "llama",
 	"lora_embedding": "llama", "lora_head": "llama", "lora_head_only": "llama", "resized": "llama", "pickled": "llama",
+	"lora_embedding_dora": "llama", "bias_all": "gpt2", "bias_lora_only": "untied", "lora_bias": "gpt2", "tokens": "llama",
+	"tokens_of_both": "untied", "tokens_resized": "untied", "pissa": "llama", "olora": "llama", "eva": "llama", "ia3": "llama",
+	"ia3_conv1d": "gpt2", "vera": "llama", "vera_conv1d": "gpt2", "adalora": "llama", "loha": "llama", "lokr": "llama",
+	"lokr_both": "llama", "oft": "llama", "oft_exact": "untied", "ln_tuning": "gpt2", "trainable_tokens": "llama",
 }
 
 // mergedCases are merged on loading.
-var mergedCases = []string{"dora", "dora_conv1d", "embedding", "head", "tied", "lora_embedding", "lora_head", "lora_head_only", "resized"}
+var mergedCases = []string{"dora", "dora_conv1d", "embedding", "head", "tied", "lora_embedding", "lora_head", "lora_head_only", "resized",
+	"lora_embedding_dora", "bias_all", "bias_lora_only", "lora_bias", "tokens", "tokens_of_both", "tokens_resized", "ia3",
+	"ia3_conv1d", "vera", "vera_conv1d", "adalora", "loha", "lokr", "lokr_both", "oft", "oft_exact", "ln_tuning", "trainable_tokens"}
 
 type adapterExpectation struct {
 	IDs      []int32              `json:"ids"`
@@ -167,7 +173,17 @@ func TestAdaptersThatDoNotFit(t *testing.T) {
 		{"magnitudes without DoRA", llama, "dora", map[string]any{"use_dora": false}, "down_proj.lora_magnitude_vector\" belongs neither to a LoRA pair nor to modules_to_save"},
 		{"whole modules of another width", other, "head", map[string]any{"target_modules": []string{"v_proj"}}, "the adapter is for a weight of shape [16 32], the model has [64 64]"},
 		{"an output layer of another family", gpt2, "head", nil, "the adapter has module model.layers.0.self_attn.v_proj"},
-		{"biases of pairs", llama, "rslora", map[string]any{"lora_bias": true}, "LoRA biases are not supported"},
+		{"biases of pairs", llama, "rslora", map[string]any{"lora_bias": true}, "k_proj.lora_B.bias\" is missing"},
+		{"biases of pairs without a bias", gpt2, "lora_bias", map[string]any{"lora_bias": false}, "mlp.c_proj.lora_B.bias\" belongs neither"},
+		{"biases that are not meant", gpt2, "bias_all", map[string]any{"bias": "lora_only"}, "attn.c_proj.bias\" belongs neither"},
+		{"tokens that are not named", llama, "tokens", map[string]any{"trainable_token_indices": nil}, "trainable_tokens_delta\" belongs neither"},
+		{"fewer tokens", llama, "tokens", map[string]any{"trainable_token_indices": []int{1}}, "has shape [3 32], but trainable_token_indices gives it 1 tokens"},
+		{"tokens beyond the vocabulary", llama, "tokens", map[string]any{"trainable_token_indices": []int{1, 2, 99}}, "tensor model.embed_tokens.weight: the adapter is for the shape [100 or more, 32], the model has [99 32]"},
+		{"scales of another family", gpt2, "ia3", nil, "the adapter changes tensor \"model.layers.0.mlp.down_proj.weight\", which the model lacks"},
+		{"scales of another width", other, "ia3", map[string]any{"target_modules": []string{"k_proj", "v_proj", "down_proj"}}, "tensor model.layers.0.mlp.down_proj.weight: the adapter is for the shape [1 or more, 48], the model has [64 256]"},
+		{"too few scales", llama, "ia3", map[string]any{"target_modules": []string{"k_proj", "v_proj", "down_proj", "up_proj"}}, "target_modules select module model.layers.0.mlp.up_proj, but"},
+		{"scales that are not meant", llama, "ia3", map[string]any{"target_modules": []string{"k_proj", "v_proj"}}, "module model.layers.0.mlp.down_proj is not selected by target_modules"},
+		{"projections for less inputs", other, "vera", nil, "the adapter is for the shape [32, 1 to 48], the model has [64 256]"},
 		{"a classifier's", llama, "rslora", map[string]any{"task_type": lora.FeatureExtraction}, "task_type is FEATURE_EXTRACTION"},
 		{"no expression", llama, "regex", map[string]any{"target_modules": "(?!model).*"}, "target_modules: pattern \"(?!model).*\" is not supported"},
 	} {
@@ -200,20 +216,21 @@ func TestAdapterNamesItsRevision(t *testing.T) {
 	defer p.Close()
 	saved := t.TempDir()
 	must.Do(t, p.Save(saved))
-	config, _, _, err := lora.Load(saved)
+	a, err := lora.Load(saved)
+	config := a.Config
 	expect.True(t, err == nil && config.BaseModel == "org/name" && config.Revision == "v1.5",
 		"%s at %q, error %v; want org/name at v1.5", config.BaseModel, config.Revision, err)
 	fresh := tinyPolicy(t, Config{R: 2, Alpha: 4, BaseModel: "org/name", Revision: "0123"})
 	must.Do(t, fresh.Save(saved))
-	config, _, _, err = lora.Load(saved)
+	a, err = lora.Load(saved)
+	config = a.Config
 	expect.True(t, err == nil && config.Revision == "0123", "revision %q, error %v; want 0123", config.Revision, err)
 }
 
 // TestAdapterAsGGUF: layers with ranks and alphas of their own keep the size of their changes under the file's one alpha.
 func TestAdapterAsGGUF(t *testing.T) {
 	dir := adapterData("rslora")
-	_, pairs, _, err := lora.Load(dir)
-	must.Do(t, err)
+	pairs := must.Get(lora.Load(dir))(t).Pairs
 	p := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, adapterBase(t, "llama"), dir, "", false))(t)
 	defer p.Close()
 	path := filepath.Join(t.TempDir(), "adapter.gguf")
@@ -243,4 +260,22 @@ func TestAdapterAsGGUF(t *testing.T) {
 	slices.Sort(got)
 	diff := cmp.Diff(want, got, cmpopts.EquateApprox(1e-5, 0))
 	expect.True(t, diff == "" && slices.Min(want) != 0, "sizes (-adapter +file):\n%s", diff)
+}
+
+// TestAdaptersOfClassifiers: what a classifier would leave out is refused.
+func TestAdaptersOfClassifiers(t *testing.T) {
+	head := map[string]safetensors.Tensor{"score.weight": safetensors.FromFloat32s("score.weight", []int64{2, 2}, make([]float32, 4))}
+	whole := lora.Adapter{Config: lora.Config{ModulesToSave: []string{"score"}}, Extra: head}
+	expect.NoError(t, savedAdapter{whole, "x"}.besideHead(false), "a head")
+	expect.Error(t, savedAdapter{whole, "x"}.besideHead(true), "x has full modules (modules_to_save: score)")
+	for want, config := range map[string]lora.Config{
+		"magnitudes of DoRA": {DoRA: true}, "peft_type IA3": {Method: "IA3"}, "token embeddings": {Tokens: lora.Tokens{"": {1}}}, "biases of pairs": {LoRABias: true},
+	} {
+		expect.Error(t, savedAdapter{lora.Adapter{Config: config, Extra: head}, "x"}.besideHead(false), want)
+	}
+	p := &Classifier{head: classHead{parts: []headPart{{name: "score.weight", dims: []int64{2, 2}}}}}
+	_, err := p.head.from(head)
+	expect.NoError(t, err, "a head")
+	head["bert.pooler.dense.bias"] = safetensors.FromFloat32s("bert.pooler.dense.bias", []int64{2}, make([]float32, 2))
+	expect.Failure(p.head.from(head))(t, `tensor "bert.pooler.dense.bias" is not of the classification head`)
 }

@@ -26,6 +26,7 @@ type CausalLM struct {
 
 	model    *transformers.Causal
 	merged   map[string]func([]float32) // changes of the weights that an adapter made, by name; nil for none
+	note     string                     // of Note
 	eos      []int32                    // ids that end a text, the one that training appends first
 	added    []int32                    // those of eos that the model's files do not name
 	endToken string                     // of EndAt; "" without it

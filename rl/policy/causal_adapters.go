@@ -21,7 +21,7 @@ func (p *CausalLM) WithAdapter(dir string) (*CausalLM, error) {
 	if err := saved.fitsLanguageModel(p.config, p.BaseModel); err != nil {
 		return nil, err
 	}
-	if only := saved.mergedOnly(); only != "" {
+	if only := saved.MergedOnly(); only != "" {
 		return nil, fmt.Errorf("%s has %s, and only low-rank pairs can share a model; write a full model with rltrain merge", dir, only)
 	}
 	model, err := p.model.Share()
@@ -31,7 +31,7 @@ func (p *CausalLM) WithAdapter(dir string) (*CausalLM, error) {
 	q := &CausalLM{backbone: &backbone{Tokenizer: p.Tokenizer, source: dir}, Templates: p.Templates, Template: p.Template, eos: slices.Clone(p.eos), shared: true}
 	q.use(model, p.BaseModel)
 	q.adapter.frozen = true
-	if err := cmp.Or(q.readTemplate(dir), q.attach(saved.config, saved.pairs)); err != nil {
+	if err := cmp.Or(q.readTemplate(dir), q.attach(saved.Config, saved.Pairs)); err != nil {
 		q.Close()
 		return nil, err
 	}

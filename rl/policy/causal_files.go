@@ -52,6 +52,7 @@ func LoadCausalLM(ctx context.Context, client *hub.Client, model, adapter, dtype
 		}
 		c.Dir, c.BaseModel = base.Dir, base.Name
 	}
+	note := ""
 	modelConfig, err := transformers.LoadCausalConfig(c.Dir)
 	if err != nil {
 		return nil, err
@@ -59,11 +60,12 @@ func LoadCausalLM(ctx context.Context, client *hub.Client, model, adapter, dtype
 	if err := saved.fitsLanguageModel(modelConfig, c.Dir); err != nil {
 		return nil, err
 	}
-	if only := saved.mergedOnly(); only != "" {
+	if only := saved.MergedOnly(); only != "" {
 		if trainable {
 			return nil, fmt.Errorf("%s has %s and cannot be trained further; write a full model with rltrain merge and train that", adapter, only)
 		}
-		if c.merged, err = saved.changes(); err != nil {
+		note = fmt.Sprintf("%s has %s, merged into the weights on loading: it can be used, not trained further", adapter, only)
+		if c.merged, err = saved.changes(modelConfig); err != nil {
 			return nil, err
 		}
 	}
@@ -71,9 +73,10 @@ func LoadCausalLM(ctx context.Context, client *hub.Client, model, adapter, dtype
 	if err != nil {
 		return nil, err
 	}
+	p.note = note
 	if err = p.readText(adapter); err == nil && c.merged == nil {
 		p.source, p.adapter.frozen = adapter, !trainable
-		err = p.attach(saved.config, saved.pairs)
+		err = p.attach(saved.Config, saved.Pairs)
 	}
 	if err != nil {
 		p.Close()
@@ -81,6 +84,9 @@ func LoadCausalLM(ctx context.Context, client *hub.Client, model, adapter, dtype
 	}
 	return p, nil
 }
+
+// Note says what loading made of an adapter that cannot be kept beside the weights, "" for nothing.
+func (p *CausalLM) Note() string { return p.note }
 
 // SaveWeights implements run.Weights: the adapter as PEFT writes it, or the full model, and the value head.
 func (p *CausalLM) SaveWeights(dir string) (err error) {

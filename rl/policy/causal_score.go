@@ -123,16 +123,16 @@ func (p *CausalLM) saveScored(dir string, score []safetensors.Tensor) error {
 
 // attachScored puts the adapter of a sequence classifier on the model.
 func (p *CausalLM) attachScored(a savedAdapter) error {
-	c := a.config
+	c := a.Config
 	if c.TaskType != lora.SequenceClassification {
 		return fmt.Errorf("%s: task_type is %s; a sequence classifier has %s", a.dir, c.TaskType, lora.SequenceClassification)
 	}
-	if err := a.fits(p.config, c.Prefix, p.dir); err != nil {
+	if err := a.fits(p.config, p.dir); err != nil {
 		return err
 	}
-	for i := range a.pairs {
-		a.pairs[i].Module = c.Prefix + a.pairs[i].Module
+	for i := range a.Pairs {
+		a.Pairs[i].Module = c.Prefix + a.Pairs[i].Module
 	}
 	c.Prefix, c.ModulesToSave = "", nil
-	return p.attach(c, a.pairs)
+	return p.attach(c, a.Pairs)
 }

@@ -230,6 +230,9 @@ func (p *Classifier) load(ctx context.Context, client *hub.Client, dir, dtype st
 		if a, err = readAdapter(dir); err != nil {
 			return err
 		}
+		if err = a.besideHead(p.Pooling == transformers.PoolMean); err != nil {
+			return err
+		}
 		if base, err = a.base(ctx, client); err != nil {
 			return err
 		}
@@ -245,14 +248,14 @@ func (p *Classifier) load(ctx context.Context, client *hub.Client, dir, dtype st
 	if err != nil {
 		return err
 	}
-	p.BaseModel, p.source = a.config.BaseModel, dir
+	p.BaseModel, p.source = a.Config.BaseModel, dir
 	if limit := p.limit(); p.IsReward() && p.lm != nil {
 		p.shorten() // reward_model.json need not be there
 	} else if p.MaxLength < 1 || p.MaxLength > limit {
 		return fmt.Errorf("%s: max_length is %d, the model reads 1 to %d tokens", filepath.Join(dir, policyFile), p.MaxLength, limit)
 	}
 	p.nameHead()
-	values, err := p.readHead(dir, a.extra)
+	values, err := p.readHead(dir, a.Extra)
 	if err != nil {
 		return err
 	}
@@ -269,10 +272,10 @@ func (p *Classifier) loadOnEncoder(base hub.Model, a savedAdapter, dtype string,
 	}
 	p.adapter.frozen = frozen
 	if a.dir != "" {
-		if err := a.fits(p.config, "", base.Dir); err != nil {
+		if err := a.fits(p.config, base.Dir); err != nil {
 			return err
 		}
-		if err := p.attach(a.config, a.pairs); err != nil {
+		if err := p.attach(a.Config, a.Pairs); err != nil {
 			return err
 		}
 	}
@@ -302,8 +305,8 @@ func (p *Classifier) loadOnLanguageModel(base hub.Model, a savedAdapter, dtype s
 	if err := a.fitsLanguageModel(lm.config, lm.dir); err != nil {
 		return err
 	}
-	if only := a.mergedOnly(); only != "" {
+	if only := a.MergedOnly(); only != "" {
 		return fmt.Errorf("%s has %s, and only low-rank pairs can be trained further", a.dir, only)
 	}
-	return p.attach(a.config, a.pairs)
+	return p.attach(a.Config, a.Pairs)
 }

@@ -2,8 +2,10 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/safetensors"
@@ -96,13 +98,21 @@ func (h *classHead) tensors() ([]safetensors.Tensor, error) {
 
 // from finds the values of the parts among tensors.
 func (h *classHead) from(tensors map[string]safetensors.Tensor) ([][]float32, error) {
-	return h.values(func(name string) ([]float32, error) {
+	used := map[string]bool{}
+	values, err := h.values(func(name string) ([]float32, error) {
+		used[name] = true
 		t, ok := tensors[name]
 		if !ok {
 			return nil, fmt.Errorf("tensor %s is missing", name)
 		}
 		return t.Float32s()
 	})
+	for _, name := range slices.Sorted(maps.Keys(tensors)) {
+		if err == nil && !used[name] {
+			return nil, fmt.Errorf("tensor %.120q is not of the classification head", name)
+		}
+	}
+	return values, err
 }
 
 // readFile reads the values of the parts from a file.

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -69,7 +70,10 @@ func loadAs(c *cli.Context, name, adapter, dtype string) (*policy.CausalLM, erro
 		}
 		return nil, fmt.Errorf("%w%s", err, suggestStage(name))
 	}
-	if err := speak(c, p); err != nil {
+	if note := p.Note(); note != "" {
+		_, err = fmt.Fprintln(c.App.ErrWriter, "note: "+note)
+	}
+	if err := cmp.Or(err, speak(c, p)); err != nil {
 		p.Close()
 		return nil, err
 	}

@@ -44,14 +44,14 @@ func newLanguageModel(t *testing.T) folders {
 	p := must.Get(policy.NewCausalLM(policy.Config{Dir: f.base, R: 4, Alpha: 8, Seed: 1}))(t)
 	defer p.Close()
 	must.Do(t, p.Save(f.model))
-	c, pairs, _, err := lora.Load(f.model)
+	a, err := lora.Load(f.model)
 	must.Do(t, err)
-	for _, pair := range pairs { // a zero adapter would hide mistakes
+	for _, pair := range a.Pairs { // a zero adapter would hide mistakes
 		for i := range pair.B {
 			pair.B[i] = float32(i%7-3) / 4
 		}
 	}
-	must.Do(t, lora.Save(f.model, c, pairs, nil))
+	must.Do(t, lora.Save(f.model, a.Config, a.Pairs, nil))
 	return f
 }
 

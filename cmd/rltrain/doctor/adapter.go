@@ -33,21 +33,21 @@ func describeAdapter(s *shared.Sheet, find func(name string) (hub.Model, error),
 		}
 	}
 	s.Row("weights", "%s in %d tensors", millions(weights), len(tensors))
-	config, pairs, extra, loadErr := lora.Load(dir)
+	adapter, loadErr := lora.Load(dir)
 	model, err := find(baseOf(dir, inUse))
 	if err != nil {
-		describeUses(s, inUse, tensors, "", loadErr)
+		describeUses(s, inUse, tensors, "", adapter, loadErr)
 		return fmt.Errorf("%s: %s: %w", filepath.Join(dir, lora.ConfigFile), base, err)
 	}
 	c, err := languageConfig(model.Dir)
 	if err != nil {
-		describeUses(s, inUse, tensors, "", loadErr)
+		describeUses(s, inUse, tensors, "", adapter, loadErr)
 		return err
 	}
 	if loadErr == nil {
-		loadErr = policy.FitsLanguageModel(c, config, pairs, extra)
+		loadErr = policy.FitsLanguageModel(c, adapter)
 	}
-	describeUses(s, inUse, tensors, c.ModelType, loadErr)
+	describeUses(s, inUse, tensors, c.ModelType, adapter, loadErr)
 	return describeLanguageModel(s, model.Dir, task, weights)
 }
 
@@ -61,12 +61,12 @@ func baseOf(dir string, inUse map[string]string) string {
 }
 
 // describeUses shows which programs load an adapter. loadErr is the error of loading it here.
-func describeUses(s *shared.Sheet, inUse map[string]string, tensors []string, family string, loadErr error) {
+func describeUses(s *shared.Sheet, inUse map[string]string, tensors []string, family string, adapter lora.Adapter, loadErr error) {
 	switch {
 	case loadErr != nil:
 		s.Row("rltrain", "cannot load: %v", loadErr)
-	case family != "" && (inUse["use_dora"] != "" || inUse["modules_to_save"] != ""):
-		s.Row("rltrain", "loads it merged: inference only, no further training")
+	case family != "" && adapter.MergedOnly() != "":
+		s.Row("rltrain", "loads it merged (%s): inference only, no further training", adapter.MergedOnly())
 	default:
 		s.Row("rltrain", "loads")
 	}

@@ -14,7 +14,7 @@ var vllmRanks = []int{1, 8, 16, 32, 64, 128, 256, 320, 512}
 const vllmRank = 16
 
 // vllmOff lists PEFT features that vLLM does not support.
-var vllmOff = []string{"use_dora", "lora_bias", "bias", "alora_invocation_tokens", "layer_replication", "use_qalora", "use_bdlora"}
+var vllmOff = []string{"use_dora", "lora_bias", "bias", "alora_invocation_tokens", "trainable_token_indices", "layer_replication", "use_qalora", "use_bdlora"}
 
 // vllmModules lists the modules that vLLM adapts, by family. Other families run through transformers without such a list.
 var vllmModules = func() map[string][]string {
@@ -32,6 +32,10 @@ func vllmVerdict(inUse map[string]string, tensors []string, family string) (refu
 	refuse := func(format string, args ...any) { refused = append(refused, fmt.Sprintf(format, args...)) }
 	if family == "gpt2" {
 		refuse("vLLM has no LoRA for gpt2; merge the adapter")
+	}
+	if kind, ok := inUse["peft_type"]; ok && kind != `"LORA"` {
+		refuse("peft_type %s is not supported; merge the adapter", kind)
+		return refused, nil
 	}
 	for _, key := range []string{"r", "lora_alpha", "target_modules"} {
 		if inUse[key] == "" {

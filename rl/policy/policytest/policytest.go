@@ -81,19 +81,19 @@ func Classifier(t testing.TB, encoder, pooling string, labels ...string) string 
 	if err := p.Save(dir); err != nil {
 		t.Fatal(err)
 	}
-	c, pairs, saved, err := lora.Load(dir)
+	saved, err := lora.Load(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	rng := rand.New(rand.NewPCG(2, 0))
-	for i := range pairs {
-		pairs[i].B = normals(rng, int64(len(pairs[i].B)), 0.3)
+	for i, pair := range saved.Pairs {
+		saved.Pairs[i].B = normals(rng, int64(len(pair.B)), 0.3)
 	}
 	var extra []safetensors.Tensor
-	for _, tensor := range saved {
+	for _, tensor := range saved.Extra {
 		extra = append(extra, tensor)
 	}
-	if err := lora.Save(dir, c, pairs, extra); err != nil {
+	if err := lora.Save(dir, saved.Config, saved.Pairs, extra); err != nil {
 		t.Fatal(err)
 	}
 	return dir
