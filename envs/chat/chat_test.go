@@ -97,11 +97,18 @@ func TestExamples(t *testing.T) {
 			Example{Format: Preference, Prompt: chat("user: q"), Chosen: chat("assistant: a"), Rejected: chat("assistant: b")}},
 		{"OpenAI preference", `{"input":{"messages":[` + say("user", "q") + `],"tools":[{"n":1}]},"preferred_output":[` + say("assistant", "a") + `],"non_preferred_output":[` + say("assistant", "b") + `]}`, nil,
 			Example{Format: Preference, Prompt: chat("user: q"), Chosen: chat("assistant: a"), Rejected: chat("assistant: b"), TemplateInputs: envs.TemplateInputs{Tools: []any{dataset.Object{{Name: "n", Value: int64(1)}}}}}},
-		{"nulls and parts", `{"messages":[{"role":"user","name":null,"content":[{"type":"text","text":"a","image":null},{"type":"text","text":"b"}]},{"tool_calls":[{"f":{"x":null,"y":[null]}}],"content":null,"role":"assistant"}]}`, nil,
+		{"nulls and parts", `{"messages":[{"role":"user","name":null,"content":[{"type":"text","text":"a","image":null},{"type":"text","text":"b"}]},{"tool_calls":[{"name":"f","arguments":{"x":null,"y":[null]}}],"content":null,"role":"assistant"}]}`, nil,
 			Example{Format: LanguageModelling, Text: Content{Messages: []Message{
 				{{Name: "role", Value: "user"}, {Name: "content", Value: []any{dataset.Object{{Name: "type", Value: "text"}, {Name: "text", Value: "a"}, {Name: "image", Value: nil}}, dataset.Object{{Name: "type", Value: "text"}, {Name: "text", Value: "b"}}}}},
-				{{Name: "tool_calls", Value: []any{dataset.Object{{Name: "f", Value: dataset.Object{{Name: "x", Value: nil}, {Name: "y", Value: []any{nil}}}}}}}, {Name: "content", Value: nil}, {Name: "role", Value: "assistant"}},
+				{{Name: "tool_calls", Value: []any{dataset.Object{{Name: "name", Value: "f"}, {Name: "arguments", Value: dataset.Object{{Name: "x", Value: nil}, {Name: "y", Value: []any{nil}}}}}}}, {Name: "content", Value: nil}, {Name: "role", Value: "assistant"}},
 			}}}},
+		{"OpenAI calls", `{"messages":[` + say("user", "q") + `,{"role":"assistant","tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}},{"function":{"name":"g","arguments":""}}]},{"role":"tool","tool_call_id":"a","content":"o"}],"tools":[{"type":"function"}],"parallel_tool_calls":false}`, nil,
+			Example{Format: LanguageModelling, Text: Content{Messages: []Message{turn("user", "q"),
+				{{Name: "role", Value: "assistant"}, {Name: "tool_calls", Value: []any{
+					dataset.Object{{Name: "id", Value: "a"}, {Name: "type", Value: "function"}, {Name: "function", Value: dataset.Object{{Name: "name", Value: "f"}, {Name: "arguments", Value: dataset.Object{{Name: "x", Value: int64(1)}}}}}},
+					dataset.Object{{Name: "function", Value: dataset.Object{{Name: "name", Value: "g"}, {Name: "arguments", Value: dataset.Object{}}}}}}}},
+				{{Name: "role", Value: "tool"}, {Name: "tool_call_id", Value: "a"}, {Name: "content", Value: "o"}}}},
+				TemplateInputs: envs.TemplateInputs{Tools: []any{dataset.Object{{Name: "type", Value: "function"}}}}, Extra: dataset.Object{{Name: "parallel_tool_calls", Value: false}}}},
 		{"a class label is no preference", `{"text":"q","label":"law"}`, nil, Example{Format: LanguageModelling, Text: text("q"), Extra: dataset.Object{{Name: "label", Value: "law"}}}},
 	}
 	for _, tt := range tests {
@@ -161,7 +168,12 @@ func TestExamplesErrors(t *testing.T) {
 		{"nothing said", `{"messages":[{"role":"user"}]}`, nil, `:1: column "messages": message 1: content and tool_calls`},
 		{"content of another type", `{"messages":[{"role":"user","content":{"a":1}}]}`, nil, `:1: column "messages": message 1: content: … an object`},
 		{"image", `{"messages":[{"role":"user","content":[{"type":"image"}]}]}`, nil, `:1: column "messages": message 1: content: part 1 … "image"`},
-		{"nul in a call", `{"messages":[{"role":"assistant","tool_calls":[{"id":"\u0000"}]}]}`, nil, `:1: column "messages": message 1: "tool_calls": "id": NUL … byte 1`},
+		{"nul in a call", `{"messages":[{"role":"assistant","tool_calls":[{"name":"f","arguments":"{\"\\u0000\":1}"}]}]}`, nil, `:1: column "messages": message 1: "tool_calls": "arguments": field … NUL … byte 1`},
+		{"calls of another type", `{"messages":[{"role":"assistant","tool_calls":5}]}`, nil, `:1: column "messages": message 1: tool_calls: … number "5" … a list`},
+		{"a call of another type", `{"messages":[{"role":"assistant","tool_calls":["f"]}]}`, nil, `:1: column "messages": message 1: tool_calls: call 1: … a string … an object`},
+		{"a call without a name", `{"messages":[{"role":"assistant","tool_calls":[{"name":"f"},{"function":{"name":"","arguments":{}}}]}]}`, nil, `:1: column "messages": message 1: tool_calls: call 2: function: name: … fields are "name", "arguments"`},
+		{"arguments of another type", `{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":[1]}}]}]}`, nil, `:1: column "messages": message 1: tool_calls: call 1: function: arguments: … an array … an object`},
+		{"arguments that are no JSON", `{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"x=1"}}]}]}`, nil, `:1: column "messages": message 1: tool_calls: call 1: function: arguments: invalid JSON`},
 		{"unknown speaker", `{"conversations":[{"from":"narrator","value":"q"}]}`, nil, `:1: column "conversations": message 1: … "narrator"`},
 		{"call that is no JSON", `{"conversations":[{"from":"function_call","value":"f("}]}`, nil, `:1: column "conversations": message 1: function_call: invalid JSON: invalid character '(' in literal false (expecting 'a')`},
 		{"label without an answer", `{"messages":[` + user + `],"label":true}`, nil, `:1: column "messages": want a prompt`},
@@ -191,6 +203,7 @@ func FuzzExamples(f *testing.F) {
 	f.Add(`{"conversations":[{"from":"human","value":"q"},{"from":"function_call","value":"[{\"name\":\"f\",\"arguments\":null}]"}],"tools":"[]","system":"s"}`)
 	f.Add(`{"instruction":"i","input":"x","chosen":"a","rejected":"b","history":[["a","b"]]}`)
 	f.Add(`{"messages":[{"role":"user","content":[{"type":"text","text":"a"}]}],"chat_template_kwargs":{"a":null}}`)
+	f.Add(`{"messages":[{"role":"assistant","tool_calls":"[{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"x\\\":1}\"}}]"}]}`)
 	f.Add(`{"chosen":"é ","rejected":"é b"}`)
 	f.Fuzz(func(t *testing.T, row string) {
 		value, err := dataset.Parse(row)

@@ -63,8 +63,14 @@ func message(value any) (Message, error) {
 		if f.Value == nil && f.Name != "content" {
 			continue
 		}
+		if f.Name == "tool_calls" {
+			list, err := toolCalls(f.Value)
+			if err != nil {
+				return nil, fmt.Errorf("tool_calls: %w", err)
+			}
+			f.Value, calls = list, true
+		}
 		m = append(m, dataset.Field{Name: f.Name, Value: f.Value})
-		calls = calls || f.Name == "tool_calls"
 	}
 	role, _ := dataset.Object(m).Get("role")
 	if name, ok := role.(string); !ok || name == "" {
@@ -109,6 +115,9 @@ func checkText(value any) error {
 		return plain(v)
 	case dataset.Object:
 		for _, f := range v {
+			if err := plain(f.Name); err != nil {
+				return fmt.Errorf("field %s: %w", words.Quote(f.Name), err)
+			}
 			if err := checkText(f.Value); err != nil {
 				return fmt.Errorf("%s: %w", words.Quote(f.Name), err)
 			}
@@ -191,33 +200,4 @@ func shareGPT(object dataset.Object, from any) (dataset.Object, error) {
 		}
 	}
 	return out, nil
-}
-
-// functionCalls reads {"name", "arguments"} in JSON, or a list of them.
-func functionCalls(text string) ([]any, error) {
-	value, err := dataset.Parse(text)
-	if err != nil {
-		return nil, err
-	}
-	list, ok := value.([]any)
-	if !ok {
-		list = []any{value}
-	}
-	var calls []any
-	for _, value := range list {
-		object, _ := value.(dataset.Object)
-		name, _ := object.Get("name")
-		arguments, ok := object.Get("arguments")
-		if dataset.Kind(name) != "a string" || !ok {
-			return nil, fmt.Errorf("got %s, want an object with name and arguments", dataset.Kind(value))
-		}
-		calls = append(calls, dataset.Object{
-			{Name: "type", Value: "function"},
-			{Name: "function", Value: dataset.Object{{Name: "name", Value: name}, {Name: "arguments", Value: arguments}}},
-		})
-	}
-	if len(calls) == 0 {
-		return nil, errors.New("the list of calls is empty; want a call with name and arguments")
-	}
-	return calls, nil
 }

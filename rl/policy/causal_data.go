@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -62,6 +63,7 @@ type TokenExamples struct {
 	Masked    int            // conversations of which the assistant's messages alone are trained on
 	Bad       dataset.Faults // rows that cannot be encoded
 	Shortened int            // prompts without the thought that the template opens; see promptWithin
+	Untold    int            // examples with tools that the template does not describe
 }
 
 // EncodeOptions say which tokens of an example are trained on.
@@ -81,7 +83,13 @@ func (p *CausalLM) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptio
 	var err error
 	out.Bad.Skip = o.SkipBad
 	encode := func(e chat.Example) (Sequence, error) { return p.encodeExample(e, o) }
-	out.Null, err = encodeAll(&out.Bad, examples, encode, func(e chat.Example, q Sequence) { out.add(e, q, o) })
+	tools := sync.OnceValue(p.ReadsTools)
+	out.Null, err = encodeAll(&out.Bad, examples, encode, func(e chat.Example, q Sequence) {
+		out.add(e, q, o)
+		if e.Tools != nil && !tools() {
+			out.Untold++
+		}
+	})
 	if err == nil && len(out.Sequences) == 0 && out.Dropped > 0 {
 		err = fmt.Errorf("none of %d examples has a token to train on within %d tokens; raise max_length", out.Dropped, o.MaxLength)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"sync"
 
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/dataset"
@@ -22,6 +23,7 @@ type Preferences struct {
 	Bad     dataset.Faults // rows that cannot be encoded
 	// Shortened counts rows whose prompt lost the thought that the template opens; see TokenExamples.
 	Shortened int
+	Untold    int      // rows with tools that the template does not describe
 	First     string   // file and line of the first dropped or equal unit
 	Places    []string // file and line of each unit
 }
@@ -50,15 +52,38 @@ func (p *CausalLM) EncodePreferences(examples iter.Seq2[chat.Example, error], o 
 	var out Preferences
 	var err error
 	out.Bad.Skip = o.SkipBad
+	tools := sync.OnceValue(p.ReadsTools)
 	out.Null, err = encodeAll(&out.Bad, examples, func(e chat.Example) (sequences []Sequence, err error) {
 		for _, answer := range answersOf(e) {
 			e.Format, e.Completion = chat.PromptCompletion, answer
 			q, failed := p.encodeExample(e, o)
 			sequences, err = append(sequences, q), cmp.Or(err, failed)
 		}
+		alignLabels(sequences)
 		return sequences, err
-	}, func(e chat.Example, sequences []Sequence) { out.encoded(e, sequences, o.MaxLength, singles) })
+	}, func(e chat.Example, sequences []Sequence) {
+		out.encoded(e, sequences, o.MaxLength, singles)
+		if e.Tools != nil && !tools() {
+			out.Untold++
+		}
+	})
 	return out, cmp.Or(err, out.empty(fmt.Sprintf("have no token of a response within %d tokens", o.MaxLength)))
+}
+
+// alignLabels begins the labels of all responses to a prompt at the same token, as in TRL: a token that joins the end of the
+// prompt with the beginning of one response is compared with the same place of the other.
+func alignLabels(sequences []Sequence) {
+	begin := -1
+	for _, q := range sequences {
+		if at := slices.Index(q.Labels, true); at >= 0 && (begin < 0 || at < begin) {
+			begin = at
+		}
+	}
+	for _, q := range sequences {
+		for i := max(begin, 0); begin >= 0 && i < len(q.Labels); i++ {
+			q.Labels[i] = true
+		}
+	}
 }
 
 // empty is the error of data without a unit to train on, where rows were dropped for the reason why.

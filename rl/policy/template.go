@@ -17,8 +17,8 @@ import (
 // renderer is a way to render a conversation.
 type renderer = func(*template.Templates, []template.Message, template.Options) (jinja.Rendering, error)
 
-// render applies the chat template to messages; open begins the assistant's next turn.
-func (p *CausalLM) render(messages []chat.Message, in envs.TemplateInputs, open bool, how renderer) (jinja.Rendering, error) {
+// renderOnce is render without a look at tool calls.
+func (p *CausalLM) renderOnce(messages []chat.Message, in envs.TemplateInputs, open bool, how renderer) (jinja.Rendering, error) {
 	if p.Templates == nil {
 		return jinja.Rendering{}, fmt.Errorf("the data has messages, but %s %w; choose a chat model, or data with text", p.dir, template.ErrNone)
 	}
@@ -74,24 +74,6 @@ func (p *CausalLM) readsParts(o template.Options) bool {
 	}
 	list, err := p.Templates.Render([]template.Message{listed}, o)
 	return err == nil && list.Text == text.Text
-}
-
-// ReadsTools reports whether the chat template writes descriptions of tools into the prompt.
-func (p *CausalLM) ReadsTools() bool {
-	if p.Templates == nil {
-		return false
-	}
-	probe := []chat.Message{{{Name: "role", Value: envs.RoleUser}, {Name: "content", Value: "-"}}}
-	tool := dataset.Object{{Name: "type", Value: "function"}, {Name: "function", Value: dataset.Object{
-		{Name: "name", Value: "probe"}, {Name: "description", Value: "-"},
-		{Name: "parameters", Value: dataset.Object{{Name: "type", Value: "object"}, {Name: "properties", Value: dataset.Object{}}}},
-	}}}
-	without, err := p.render(probe, envs.TemplateInputs{}, true, (*template.Templates).Render)
-	if err != nil {
-		return false
-	}
-	with, err := p.render(probe, envs.TemplateInputs{Tools: []any{tool}}, true, (*template.Templates).Render)
-	return err == nil && with.Text != without.Text
 }
 
 // templateOptions are what the template gets besides the messages.

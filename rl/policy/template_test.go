@@ -42,6 +42,8 @@ func readConversation(t *testing.T, row string) chat.Example {
 func TestPromptsAsTemplatesSeeThem(t *testing.T) {
 	const said = "{% for m in messages %}{{ m.role }}={{ m.content or '' }}{% for c in m.tool_calls or [] %}CALL{{ c.function.arguments | tojson }}{% endfor %};{% endfor %}"
 	const joined = "{% for m in messages %}{{ m.role + '=' + m.content + ';' }}{% endfor %}"
+	const joinedCalls = "{% for m in messages %}{{ m.role + '=' + m.content }}{% for c in m.tool_calls or [] %}{{ 'CALL' + c.function.arguments }}{% endfor %};{% endfor %}"
+	const noResults = "{% for m in messages if m.role != 'tool' %}{{ m.role }}={{ m.content or '' }}{% for c in m.tool_calls or [] %}CALL{% endfor %};{% endfor %}"
 	const listed = "{% for m in messages %}{{ m.role }}={% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %};{% endfor %}"
 	const first = "{% for m in messages %}{{ m.role }}={% if m.content is string %}{{ m.content }}{% else %}{{ m.content[0].text }}{% endif %};{% endfor %}"
 	const ask = `"messages":[{"role":"user","content":"hi"}]`
@@ -52,7 +54,11 @@ func TestPromptsAsTemplatesSeeThem(t *testing.T) {
 		"tools":                            {template: "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}", row: "{" + ask + `,"tools":[{"name":"f","p":{"default":null,"n":12345678901234567890123}}]}`, want: `{"name": "f", "p": {"default": null, "n": 12345678901234567890123}}`},
 		"documents":                        {template: "{% for d in documents or [] %}{{ d.title }}{% endfor %}", row: "{" + ask + `,"documents":[{"title":"a"},{"title":"b"}]}`, want: "ab"},
 		"arguments of all conversations":   {template: "{{ think }}{{ depth }}", row: "{" + ask + `,"chat_template_kwargs":{"depth":2}}`, want: "False2"},
-		"calls":                            {template: said, row: `{"prompt":[{"role":"assistant","content":"","tool_calls":[{"function":{"arguments":{"a":null}}}]},{"role":"tool","content":"4"}]}`, want: `assistant=CALL{"a": null};tool=4;`},
+		"calls":                            {template: said, row: `{"prompt":[{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":{"a":null}}}]},{"role":"tool","content":"4"}]}`, want: `assistant=CALL{"a": null};tool=4;`},
+		"calls in OpenAI's shape":          {template: said, row: `{"prompt":[{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":"{\"a\":1}"}}]},{"role":"tool","content":"4"}]}`, want: `assistant=CALL{"a": 1};tool=4;`},
+		"calls of a template for strings":  {template: joinedCalls, row: `{"prompt":[{"role":"user","content":"q"},{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":{"a":1}}}]},{"role":"tool","content":"4"}]}`, want: `user=q;assistant=CALL{"a":1};tool=4;`},
+		"calls of a template that drops":   {template: joined, row: `{"prompt":[{"role":"assistant","content":"","tool_calls":[{"name":"f"}]},{"role":"user","content":"q"}]}`, wantErr: "the chat template drops tool_calls"},
+		"results of one that drops them":   {template: noResults, row: `{"prompt":[{"role":"user","content":"q"},{"role":"assistant","tool_calls":[{"name":"f"}]},{"role":"tool","content":"4"}]}`, wantErr: "message 3: the chat template drops messages of the role tool"},
 		"parts of a template for texts":    {template: joined, row: "{" + parts + "}", want: "user=one\ntwo;"},
 		"parts of a template that prints":  {template: said, row: "{" + parts + "}", want: "user=one\ntwo;"},
 		"parts of a template that reads":   {template: listed, row: "{" + parts + "}", want: "user=onetwo;"},

@@ -177,9 +177,6 @@ func (s *Server) chatPrompt(ctx context.Context, l *lane, q *chatBody) (prompt [
 			e.Prompt.Messages, err = chat.Messages(value, false)
 		}
 		if err == nil {
-			err = withArguments(e.Prompt.Messages)
-		}
-		if err == nil {
 			prompt, err = l.policy.EncodePrompt(e)
 		}
 		if err == nil && len(prompt) == 0 {

@@ -2,7 +2,6 @@ package serve
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 
 	"github.com/rltrain/rltrain/envs/chat"
@@ -135,40 +134,4 @@ func (u *toolUse) split(p *part, m *chatMessage, stream bool) {
 	if content == "" && calls != nil {
 		m.Content = nil
 	}
-}
-
-// withArguments converts the arguments of earlier calls, which OpenAI's messages have as a string, to the objects that chat
-// templates read.
-func withArguments(messages []chat.Message) error {
-	for i, m := range messages {
-		value, _ := dataset.Object(m).Get("tool_calls")
-		calls, ok := value.([]any)
-		if value != nil && !ok {
-			return fmt.Errorf("message %d: tool_calls: got %s, want a list", i+1, dataset.Kind(value))
-		}
-		for j, call := range calls {
-			object, _ := call.(dataset.Object)
-			described, _ := object.Get("function")
-			function, ok := described.(dataset.Object)
-			if !ok {
-				return fmt.Errorf("message %d: call %d: function: got %s, want an object", i+1, j+1, dataset.Kind(described))
-			}
-			text, ok := fieldOf[string](function, "arguments")
-			if !ok {
-				continue
-			}
-			arguments, err := dataset.Parse(text)
-			if _, ok := arguments.(dataset.Object); err != nil || !ok {
-				return fmt.Errorf("message %d: call %d: arguments: want a JSON object", i+1, j+1)
-			}
-			calls[j] = object.With("function", function.With("arguments", arguments))
-		}
-	}
-	return nil
-}
-
-func fieldOf[T any](of dataset.Object, name string) (T, bool) {
-	value, _ := of.Get(name)
-	field, ok := value.(T)
-	return field, ok
 }

@@ -90,9 +90,9 @@ func TestToolRefusals(t *testing.T) {
 	}
 	for _, c := range []struct{ call, want string }{
 		{`5`, "message 1: tool_calls: got"},
-		{`[{"id":"a"}]`, "message 1: call 1: function: got null"},
-		{`[{"function":{"name":"f","arguments":"{}"}},{"function":{"name":"f","arguments":"x"}}]`, "message 1: call 2: arguments: want a JSON object"},
-		{`[{"function":{"name":"f","arguments":"[1]"}}]`, "message 1: call 1: arguments: want a JSON object"},
+		{`[{"id":"a"}]`, "message 1: tool_calls: call 1: name: got null"},
+		{`[{"function":{"name":"f","arguments":"{}"}},{"function":{"name":"f","arguments":"x"}}]`, "message 1: tool_calls: call 2: function: arguments: "},
+		{`[{"function":{"name":"f","arguments":"[1]"}}]`, "message 1: tool_calls: call 1: function: arguments: got an array, want an object"},
 	} {
 		status, text := s.ask(t, "/v1/chat/completions", `{"model":"tiny","messages":[{"role":"assistant","tool_calls":`+c.call+`}]}`)
 		expect.True(t, status == 400 && strings.Contains(text, c.want),

@@ -166,6 +166,7 @@ func notePreferences(w *work, rows, held policy.Preferences, maxLength int) {
 	w.count(rows.Equal+held.Equal, "row", "skipped: both responses are the same; the first is "+first)
 	w.count(rows.Null+held.Null, "row", "skipped: null instead of a text")
 	w.count(rows.Shortened+held.Shortened, "row", "without the thought that the chat template opens: its completion does not begin with one")
+	w.count(rows.Untold+held.Untold, "row", "with tools that the chat template does not read, so the model is not told of them; pass --chat-template FILE to change that")
 }
 
 // rewardStage is how the folder of a reward model ends.

@@ -104,6 +104,7 @@ func (t *trainer) noteRows(w *work, p *policy.CausalLM, rows, held policy.TokenE
 	o := t.config.TextSFT
 	noteEnds(w, p)
 	w.count(rows.Shortened+held.Shortened, "prompt", "without the thought that the chat template opens: the completion does not begin with one")
+	w.count(rows.Untold+held.Untold, "row", "with tools that the chat template does not read, so the model is not told of them; pass --chat-template FILE to change that")
 	noteTrained(w, rows)
 	noteBad(w, &rows.Bad, &held.Bad)
 	if n := rows.Empty + held.Empty; n > 0 {
