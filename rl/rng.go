@@ -29,4 +29,5 @@ const (
 	StreamAction
 	StreamReplay
 	StreamEvaluation
+	StreamDifficulty
 )

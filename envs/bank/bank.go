@@ -3,6 +3,7 @@
 package bank
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -24,6 +25,8 @@ type Source[E any] struct {
 // Bank is a training set and an evaluation set. All methods but FilterPrompts may be called concurrently.
 type Bank[E any] struct {
 	Train, Eval []E
+	// Rank orders the training problems of each epoch, the lowest first and equal ones shuffled; nil = all are shuffled.
+	Rank func(E) float64
 
 	seed  uint64
 	lock  sync.Mutex
@@ -101,7 +104,8 @@ func (b *Bank[E]) Len(part envs.Part) int {
 	return len(b.Train)
 }
 
-// At returns one problem of a split. Eval keeps the file's order; Train is shuffled anew each epoch, from the seed.
+// At returns one problem of a split. Eval keeps the file's order; Train is shuffled anew each epoch, from the seed, and then
+// sorted by Rank.
 func (b *Bank[E]) At(part envs.Part, index int) (problem E, err error) {
 	switch {
 	case part == envs.Eval && index >= 0 && index < len(b.Eval):
@@ -120,6 +124,9 @@ func (b *Bank[E]) shuffled(index int) int {
 		binary.LittleEndian.PutUint64(key[0:], b.seed)
 		binary.LittleEndian.PutUint64(key[8:], uint64(epoch))
 		b.epoch, b.order = epoch, rand.New(rand.NewChaCha8(key)).Perm(len(b.Train))
+		if b.Rank != nil {
+			slices.SortStableFunc(b.order, func(i, j int) int { return cmp.Compare(b.Rank(b.Train[i]), b.Rank(b.Train[j])) })
+		}
 	}
 	return b.order[index%len(b.Train)]
 }

@@ -74,3 +74,21 @@ func TestOrder(t *testing.T) {
 	_, err = b.At(envs.Train, 6)
 	expect.True(t, err == nil, "%v", err)
 }
+
+// TestRank: every pass is in ascending order, with equal ones in another order each time.
+func TestRank(t *testing.T) {
+	b := must.Get(bank.Divide(1, "thing", source("t", "aa b cc d eee f gg h i"), source("e", "x y"), nil, 0, self))(t)
+	b.Rank = func(s string) float64 { return float64(len(s)) }
+	var passes []string
+	for epoch := range 3 {
+		var lengths []int
+		all := ""
+		for i := range 9 {
+			e := must.Get(b.At(envs.Train, 9*epoch+i))(t)
+			lengths, all = append(lengths, len(e)), all+e+" "
+		}
+		expect.Equal(t, []int{1, 1, 1, 1, 1, 2, 2, 2, 3}, lengths)
+		passes = append(passes, all)
+	}
+	expect.True(t, passes[0] != passes[1] && passes[1] != passes[2], "passes %q have one order", passes)
+}

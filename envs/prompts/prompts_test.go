@@ -262,6 +262,29 @@ func TestConversations(t *testing.T) {
 
 // With splits, a run trains on the training split and evaluates on the validation split; the eval command uses the test
 // split.
+func TestCurriculum(t *testing.T) {
+	path := write(t, "levels.jsonl", `{"prompt":"c","answer":1,"level":3}
+{"prompt":"a","answer":1,"level":"1"}
+{"prompt":"d","answer":1,"level":4.5}
+{"prompt":"b","answer":1,"level":-2e0}
+`)
+	judged := write(t, "judged.jsonl", `{"prompt":"e","answer":1}`)
+	settings := envs.Settings{"dataset": path, "eval_dataset": judged, "curriculum_column": "level"}
+	task, order := newTask(t, envs.Setup{}, settings), ""
+	for i := range 8 {
+		e := must.Get(task.Episode(envs.Train, i))(t)
+		order += must.Get(e.Reset(t.Context()))(t).Messages[0].Content
+	}
+	expect.Same(t, "bacdbacd", order, "order")
+	for _, c := range []struct{ column, level, want string }{
+		{"level", `"hard"`, `column "level"`}, {"level", "null", `column "level"`}, {"depth", "1", "option curriculum_column"},
+	} {
+		settings["dataset"], settings["curriculum_column"] = write(t, "wrong.jsonl", `{"prompt":"c","answer":1,"level":`+c.level+`}`), c.column
+		_, err := envs.New("prompts", envs.Setup{}, settings)
+		expect.Error(t, err, c.want)
+	}
+}
+
 func TestPartsOfADataSet(t *testing.T) {
 	file := func(name string, n int) []string {
 		var rows strings.Builder

@@ -23,6 +23,7 @@ type prompt struct {
 	answer   string
 	solution string
 	kind     string
+	rank     float64 // of the curriculum
 	row      dataset.Object
 }
 
@@ -46,6 +47,7 @@ func (e prompt) key() string {
 type columns struct {
 	answer, kind string // "" if the rows have none
 	solution     string
+	rank         string // "" without a curriculum
 	asked        string // the column of the prompt
 }
 
@@ -87,6 +89,9 @@ func (o *options) columnsOf(r dataset.Record) (columns, error) {
 	}
 	if c.kind != "" && !has(c.kind) {
 		return c, envs.OptionErrorf("kind_column", "%s has no column %s; %s", r.File, words.Quote(c.kind), list)
+	}
+	if c.rank = o.Curriculum; c.rank != "" && !has(c.rank) {
+		return c, envs.OptionErrorf("curriculum_column", "%s has no column %s; %s", r.File, words.Quote(c.rank), list)
 	}
 	return c, nil
 }
@@ -147,6 +152,9 @@ func (c columns) prompt(r dataset.Record) (e prompt, err error) {
 		}
 	}
 	e.answer = right(e.answer)
+	if c.rank != "" && err == nil {
+		e.rank, err = number(r.Fields, c.rank)
+	}
 	return e, err
 }
 
@@ -179,6 +187,19 @@ func text(row dataset.Object, column string) (string, error) {
 	default:
 		return wrong("is " + dataset.Kind(value) + "; want text or a number")
 	}
+}
+
+// number returns a column that holds a finite number, or its text.
+func number(row dataset.Object, column string) (float64, error) {
+	written, err := text(row, column)
+	if err != nil {
+		return 0, err
+	}
+	x, err := strconv.ParseFloat(strings.TrimSpace(written), 64)
+	if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
+		return 0, fmt.Errorf("column %s is %s; want a number", words.Quote(column), words.Quote(written))
+	}
+	return x, nil
 }
 
 // messages reads a conversation that does not end with the assistant.

@@ -49,6 +49,7 @@ type options struct {
 	PromptColumn string       `option:"prompt_column" help:"column of --dataset with the prompt: text or messages (default: prompt, else messages)"`
 	AnswerColumn string       `option:"answer_column" default:"answer" help:"column of --dataset with the correct answer, or else solution; without it, set --reward"`
 	KindColumn   string       `option:"kind_column" help:"column of --dataset with a category; metrics are reported per category"`
+	Curriculum   string       `option:"curriculum_column" help:"column of --dataset with a number: each pass over the training prompts takes them in ascending order, equal ones shuffled"`
 	Match        answer.Match `option:"answer_match" default:"math" allowed:"math,numeric,units,exact" help:"how to compare answers: mathematical meaning, number, quantity with unit, or exact text"`
 	Form         answer.Form  `option:"answer_form" default:"final" allowed:"final,any" help:"final = an answer with a calculation left to do, such as 74 - 70, is wrong; any = every answer with the right meaning is correct"`
 	Stop         string       `option:"stop" arg:"A,B,..." help:"stop strings, kept in the completion; \\n is a newline, \\, a comma"`
@@ -59,7 +60,7 @@ type options struct {
 
 // Check reports conflicting options.
 func (o *options) Check() error {
-	for _, column := range []struct{ option, name string }{{"answer_column", o.AnswerColumn}, {"kind_column", o.KindColumn}} {
+	for _, column := range []struct{ option, name string }{{"answer_column", o.AnswerColumn}, {"kind_column", o.KindColumn}, {"curriculum_column", o.Curriculum}} {
 		if column.name == "prompt" || column.name == "messages" || column.name == "" && column.option == "answer_column" {
 			return envs.OptionErrorf(column.option, "%q cannot be this column; name another one", column.name)
 		}

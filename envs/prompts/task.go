@@ -82,7 +82,11 @@ func (t *task) fill(s envs.Setup) error {
 		file := of.source
 		file.Path = of.name
 		faults := o.Faults()
-		all, c, err := o.read(s.Reader, faults, of.name, of.files...)
+		read := *o
+		if file == &eval {
+			read.Curriculum = ""
+		}
+		all, c, err := read.read(s.Reader, faults, of.name, of.files...)
 		if err != nil {
 			return err
 		}
@@ -99,8 +103,11 @@ func (t *task) fill(s envs.Setup) error {
 	if err := t.takeExamples(); err != nil {
 		return err
 	}
-	t.Bank, err = bank.Divide(s.Seed, "prompt", train, eval, t.examples, s.HeldOut, prompt.key)
-	return err
+	if t.Bank, err = bank.Divide(s.Seed, "prompt", train, eval, t.examples, s.HeldOut, prompt.key); err != nil || o.Curriculum == "" {
+		return err
+	}
+	t.Rank = func(e prompt) float64 { return e.rank }
+	return nil
 }
 
 // tellContradictions tells of prompts whose rows have different answers.
@@ -131,7 +138,7 @@ func (t *task) takeExamples() error {
 		return nil
 	}
 	examples := *t.options
-	examples.KindColumn = ""
+	examples.KindColumn, examples.Curriculum = "", ""
 	all, c, err := examples.read(dataset.Reader{}, &dataset.Faults{}, path, path)
 	if err != nil {
 		return err

@@ -32,6 +32,9 @@ func (t *Tokens) measure(step *rl.Step, r collection, at rl.At) error {
 	if t.config.DynamicSampling {
 		m.Total("dropped_prompts", float64(r.dropped))
 	}
+	if t.config.ByDifficulty {
+		m.Last("settled_prompts", float64(len(t.state.Settled))/float64(t.task.Len(envs.Train)))
+	}
 	if t.config.Async {
 		oldest := at.Version
 		for _, x := range step.Samples {

@@ -26,7 +26,7 @@ type flight struct {
 type flightState struct {
 	Step    int                   `json:"step"`
 	Version uint64                `json:"version"`
-	Cursor  int                   `json:"cursor"`        // its first episode
+	Indices []int                 `json:"episodes"`
 	Written [][]policy.Completion `json:"first_actions"` // of all ranks, by episode; null if servers had not generated them in time
 }
 
@@ -50,7 +50,8 @@ func (t *Tokens) collectPrefetched(ctx context.Context, at rl.At) (collection, e
 		}
 	}
 	for len(t.flights) <= c.MaxStaleness && at.Step+len(t.flights) < c.Steps {
-		state := flightState{Step: at.Step + len(t.flights), Version: at.Version, Cursor: s.Cursor}
+		state := flightState{Step: at.Step + len(t.flights), Version: at.Version}
+		state.Indices = t.upcoming(state.Step)(s.Cursor, c.PromptsPerStep)
 		var err error
 		if state.Written, err = t.launch(ctx, state); err != nil {
 			return collection{}, err
@@ -95,7 +96,7 @@ func (t *Tokens) launch(ctx context.Context, state flightState) ([][]policy.Comp
 	f.config.Failed = f.failures.add
 	from, to := t.config.Group.Share(t.config.PromptsPerStep)
 	begin := func(ctx context.Context) error {
-		if err := f.open(ctx, t.task, envs.Train, upFrom(state.Cursor+from, to-from)); err != nil {
+		if err := f.open(ctx, t.task, envs.Train, state.Indices[from:to]); err != nil {
 			return err
 		}
 		switch {

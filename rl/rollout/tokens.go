@@ -40,12 +40,13 @@ type Options struct {
 	SamplesPerPrompt int `option:"samples_per_prompt" default:"8" range:"[1,65536]" common:"true" help:"completions per prompt"`
 	NumGenerators    int `option:"num_generators" default:"2" range:"[1,4096]" help:"prompts completed at the same time; results do not depend on it"`
 	Sampling
-	MaskOverlong    bool    `option:"mask_overlong" help:"do not train on completions that the token limit cut off; means over completions count them, as in TRL"`
-	OverlongBuffer  int     `option:"overlong_buffer" default:"0" range:"[0,1048576]" help:"tokens before the limit over which a length penalty grows from 0 to 1 (0 = no penalty)"`
-	DynamicSampling bool    `option:"dynamic_sampling" help:"replace prompts whose completions all have the same reward"`
-	StepTimeout     float64 `option:"step_timeout" default:"0" range:"0|[0.001,1e6]" help:"time limit of an environment step, in seconds; slower samples are dropped and counted (0 = no limit)"`
-	Async           bool    `option:"async" help:"asynchronous rollouts: sample for the next steps while environments run, with importance weights for older policies"`
-	MaxStaleness    int     `option:"max_staleness" default:"1" range:"[1,64]" needs:"async" help:"largest number of updates between sampling a completion and training on it"`
+	MaskOverlong    bool `option:"mask_overlong" help:"do not train on completions that the token limit cut off; means over completions count them, as in TRL"`
+	OverlongBuffer  int  `option:"overlong_buffer" default:"0" range:"[0,1048576]" help:"tokens before the limit over which a length penalty grows from 0 to 1 (0 = no penalty)"`
+	DynamicSampling bool `option:"dynamic_sampling" help:"replace prompts whose completions all have the same reward"`
+	Pools
+	StepTimeout  float64 `option:"step_timeout" default:"0" range:"0|[0.001,1e6]" help:"time limit of an environment step, in seconds; slower samples are dropped and counted (0 = no limit)"`
+	Async        bool    `option:"async" help:"asynchronous rollouts: sample for the next steps while environments run, with importance weights for older policies"`
+	MaxStaleness int     `option:"max_staleness" default:"1" range:"[1,64]" needs:"async" help:"largest number of updates between sampling a completion and training on it"`
 }
 
 // TokensConfig configures a Tokens.
@@ -79,7 +80,8 @@ type Tokens struct {
 
 // tokensState is all that changes from step to step.
 type tokensState struct {
-	Cursor      int           `json:"cursor"` // next episode
+	Cursor      int           `json:"cursor"`            // episodes begun; the next one, without Pools
+	Settled     []int         `json:"settled,omitempty"` // of Pools, in ascending order
 	Generations int           `json:"generations"`
 	Tokens      int64         `json:"tokens"`
 	Flights     []flightState `json:"flights,omitempty"` // of later steps
@@ -99,7 +101,7 @@ func NewTokens(sampler Generator, task envs.Task, c TokensConfig) (*Tokens, erro
 	if servers != nil && c.Filtered() {
 		return nil, fmt.Errorf("rollout_url %w", ErrFiltered)
 	}
-	return &Tokens{config: c, sampler: sampler, servers: servers, task: task}, c.Check()
+	return &Tokens{config: c, sampler: sampler, servers: servers, task: task}, errors.Join(c.Check(), c.checkPools(task))
 }
 
 // ErrFiltered refuses sampling filters with importance weights.
@@ -195,6 +197,7 @@ func (t *Tokens) collect(ctx context.Context, at rl.At) (collection, error) {
 	if err != nil {
 		return r, err
 	}
+	t.settle(r.groups)
 	return r, r.scores.AllFailed()
 }
 
@@ -203,7 +206,7 @@ func (t *Tokens) collectNow(ctx context.Context, at rl.At) (collection, error) {
 	c := t.config
 	began := c.Now()
 	var r collection
-	cursor := t.state.Cursor
+	cursor, upcoming := t.state.Cursor, t.upcoming(at.Step)
 	config := t.rollout(at)
 	config.Failed = r.failed.add
 	play := func(indices []int) (Played, error) {
@@ -212,7 +215,10 @@ func (t *Tokens) collectNow(ctx context.Context, at rl.At) (collection, error) {
 		return p, err
 	}
 	for len(r.kept) < c.PromptsPerStep && len(r.groups) < maxOversampling*c.PromptsPerStep {
-		indices := upFrom(cursor, c.PromptsPerStep-len(r.kept))
+		indices := upcoming(cursor, c.PromptsPerStep-len(r.kept))
+		if len(indices) == 0 {
+			break
+		}
 		cursor += len(indices)
 		p, err := play(indices)
 		if err != nil {

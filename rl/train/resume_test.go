@@ -25,6 +25,7 @@ import (
 	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
+	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/rl/run"
 )
 
@@ -144,7 +145,13 @@ func everyRun() map[string]resumable {
 		"tokens × rloo":               ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Minibatches = 2 }),
 		"tokens × ppo":                ofTokens(newPPO, tinyToken, 0, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 }),
 		"async tokens × rloo":         ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} }),
-		"servers × grpo":              ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) { r.servers, r.Options.Temperature = 2, 0.8 }),
+		"tokens × grpo, difficulty pools": ofTokens(newGRPO, tinyToken, 0, func(r *tokenRun) {
+			r.task, r.Pools, r.DynamicSampling, r.SamplesPerPrompt = few{}, rollout.Pools{ByDifficulty: true, Floor: 0.2}, true, 3
+		}),
+		"async tokens × rloo, difficulty pools": ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) {
+			r.task, r.Pools, r.Async, r.MaxStaleness, r.SamplesPerPrompt = few{}, rollout.Pools{ByDifficulty: true, Floor: 0.2}, true, 2, 3
+		}),
+		"servers × grpo": ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) { r.servers, r.Options.Temperature = 2, 0.8 }),
 		"servers ahead × rloo": ofTokens(newRLOO, tinyToken, 4, func(r *tokenRun) {
 			r.servers, r.Async, r.MaxStaleness, r.task = 2, true, 2, spelling{}
 		}),

@@ -222,6 +222,16 @@ func (letters) Episode(part envs.Part, index int) (envs.Env, error) {
 	return &letterEpisode{fmt.Sprintf("%s %d:", part, index%7)}, nil
 }
 
+// few is letters with 20 training episodes.
+type few struct{ letters }
+
+func (few) Len(part envs.Part) int {
+	if part == envs.Train {
+		return 20
+	}
+	return 0
+}
+
 type letterEpisode struct{ shown string }
 
 func (e *letterEpisode) Reset(context.Context) (envs.Observation, error) {

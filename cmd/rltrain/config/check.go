@@ -125,6 +125,9 @@ func (c *Config) check() (found []error) {
 		} else {
 			add(rollout.TokensConfig{Options: f.Options, MaxNew: c.ActionTokens(), MaxTotal: longest, Greedy: c.Learning.Needs().Greedy}.Check())
 		}
+		if f.ByDifficulty && c.Text("curriculum_column") != "" {
+			add(envs.OptionErrorf("curriculum_column", "gives prompts an order, but difficulty_pools samples them: leave one out"))
+		}
 		add(f.Remote.Check())
 		if len(f.Remote.URLs) > 0 && c.Pretrained() == "" && c.FullTuning() {
 			add(envs.OptionErrorf("rollout_url", "servers take adapters, but this run trains all weights: use --tuning lora"))
