@@ -71,7 +71,9 @@ type RecordSource interface {
 type Records struct {
 	Train      iter.Seq2[dataset.Record, error]
 	Validation iter.Seq2[dataset.Record, error] // nil or empty: a fraction of Train is held out
-	SkipBad    bool                             // drop rows that cannot be used; otherwise they are an error
+	// Mixed are further training rows, by data set. None of them is held out.
+	Mixed   []iter.Seq2[dataset.Record, error]
+	SkipBad bool // drop rows that cannot be used; otherwise they are an error
 }
 
 // EpisodeSource provides episodes for a language model.

@@ -1,6 +1,10 @@
 package envs
 
-import "github.com/rltrain/rltrain/envs/dataset"
+import (
+	"context"
+
+	"github.com/rltrain/rltrain/envs/dataset"
+)
 
 // ProblemFiles returns the files of the training and of the evaluation problems, nil for none. They come from the options
 // dataset, with its configuration, and eval_dataset: each a file, a folder or a name on the hub. A data set that only
@@ -48,4 +52,18 @@ func firstOf(parts []dataset.Part, splits []string) []string {
 		}
 	}
 	return nil
+}
+
+// MixedFiles returns the files of a split of a further data set, which the option dataset_mix names.
+func (s Setup) MixedFiles(ctx context.Context, name, split string) ([]string, error) {
+	s.Context = ctx
+	parts, err := s.Parts("dataset_mix", name, "", split)
+	if err != nil {
+		return nil, err
+	}
+	files, err := dataset.FilesOf(parts, split)
+	if err != nil {
+		return nil, OptionErrorf("dataset_mix", "%s: %w", name, err)
+	}
+	return files, nil
 }

@@ -82,6 +82,11 @@ func Divide[E any](seed uint64, noun string, train, eval Source[E], examples []E
 	return b, nil
 }
 
+// Add adds training problems of another data set. Few-shot examples and the evaluation problems are left out.
+func (b *Bank[E]) Add(more, examples []E, key func(E) string) {
+	b.Train, b.order = append(b.Train, without(more, slices.Concat(examples, b.Eval), key)...), nil
+}
+
 func keys[E any](all []E, key func(E) string) map[string]bool {
 	set := make(map[string]bool, len(all))
 	for _, e := range all {

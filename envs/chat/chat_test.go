@@ -1,9 +1,11 @@
 package chat
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"strings"
@@ -292,4 +294,30 @@ func TestMessagesInJSON(t *testing.T) {
 	for _, bad := range []string{`"hello"`, `"{}"`, `"[1]"`, `"["`} {
 		expect.Failure(read(write(t, "rows.jsonl", `{"messages":`+bad+`}`)))(t, `column "messages"`)
 	}
+}
+
+// TestMixedRecords: further data sets may have other columns, have max_samples rows at most after their weight, and keep their own
+// validation rows to themselves.
+func TestMixedRecords(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		must.Do(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	o := &texts{Dataset: file("a.jsonl", `{"text":"a"}`), Rows: Rows{TrainSplit: "train", EvalSplit: "validation", MaxSamples: 3}}
+	o.Mix = []string{file("b.jsonl", `{"prompt":"b","completion":"c"}`) + "=9", file("c.jsonl", "{\"text\":\"d\"}\n{\"text\":\"e\"}\n") + "=0.5"}
+	records := must.Get(o.Records(t.Context(), envs.Setup{Find: func(_ context.Context, name, config string, _ ...string) ([]dataset.Part, error) {
+		return dataset.Find(config, name)
+	}}))(t)
+	got := []string{}
+	for _, set := range append([]iter.Seq2[dataset.Record, error]{records.Train}, records.Mixed...) {
+		for e, err := range Examples(set) {
+			must.Do(t, err)
+			got = append(got, e.Text.Text+e.Prompt.Text+e.Completion.Text)
+		}
+	}
+	expect.Equal(t, []string{"a", "bc", "bc", "bc", "e"}, got)
+	o.Mix = []string{"b"}
+	expect.Error(t, o.Check(), "dataset_mix")
 }

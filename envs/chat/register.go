@@ -26,11 +26,33 @@ func init() {
 // texts are the options of the task.
 type texts struct {
 	Dataset string `option:"dataset" arg:"FILE|NAME" common:"true" help:"text, messages, or prompt and completion: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
+	dataset.Mixture
 	Rows
 }
 
+// Check reports a mixture that cannot be read.
+func (o *texts) Check() error {
+	if _, err := o.Sets(); err != nil {
+		return &envs.OptionError{Option: "dataset_mix", Err: err}
+	}
+	return nil
+}
+
+// Records implements envs.RecordSource.
 func (o *texts) Records(ctx context.Context, s envs.Setup) (envs.Records, error) {
-	return o.Rows.Records(ctx, s, o.Dataset)
+	records, err := o.Rows.Records(ctx, s, o.Dataset)
+	if err != nil {
+		return records, err
+	}
+	sets, err := o.Sets()
+	for _, set := range sets {
+		files, err := s.MixedFiles(ctx, set.Name, o.TrainSplit)
+		if err != nil {
+			return records, err
+		}
+		records.Mixed = append(records.Mixed, first(set.Spread(s.Reader.Records(files...)), o.MaxSamples))
+	}
+	return records, err
 }
 
 // Rows are the options that say which rows of a data set are read.

@@ -47,6 +47,12 @@ func (f *Faults) Add(err error) error {
 	return nil
 }
 
+// Join adds the faults of another data set.
+func (f *Faults) Join(other Faults) {
+	f.kinds = append(f.kinds, other.kinds...)
+	f.n += other.n
+}
+
 // Skipped returns the number of dropped rows and the fault of the first.
 func (f *Faults) Skipped() (n int, first error) {
 	if !f.Skip || f.n == 0 {

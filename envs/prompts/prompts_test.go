@@ -262,6 +262,30 @@ func TestConversations(t *testing.T) {
 
 // With splits, a run trains on the training split and evaluates on the validation split; the eval command uses the test
 // split.
+func TestMixture(t *testing.T) {
+	rows := func(name string, n int) string {
+		text := ""
+		for i := range n {
+			text += fmt.Sprintf(`{"prompt":"%s%d","answer":1}`+"\n", name, i)
+		}
+		return write(t, name+".jsonl", text)
+	}
+	twice := write(t, "twice.jsonl", `{"prompt":"a4","answer":1}
+{"prompt":"c","answer":1}
+`)
+	settings := envs.Settings{"dataset": rows("a", 5), "dataset_mix": fmt.Sprintf("%s=0.5,%s=2", rows("b", 4), twice)}
+	task, n := newTask(t, envs.Setup{HeldOut: 1}, settings), map[string]int{}
+	for i := range task.Len(envs.Train) {
+		e := must.Get(task.Episode(envs.Train, i))(t)
+		n[must.Get(e.Reset(t.Context()))(t).Messages[0].Content]++
+	}
+	// a4 is held out.
+	expect.Equal(t, map[string]int{"a0": 1, "a1": 1, "a2": 1, "a3": 1, "b1": 1, "b3": 1, "c": 2}, n)
+	settings["dataset_mix"] = filepath.Join(t.TempDir(), "missing.jsonl") + "=1"
+	_, err := envs.New("prompts", envs.Setup{HeldOut: 1}, settings)
+	expect.Error(t, err, "missing.jsonl")
+}
+
 func TestCurriculum(t *testing.T) {
 	path := write(t, "levels.jsonl", `{"prompt":"c","answer":1,"level":3}
 {"prompt":"a","answer":1,"level":"1"}

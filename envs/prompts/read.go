@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"strconv"
 	"strings"
@@ -98,10 +99,15 @@ func (o *options) columnsOf(r dataset.Record) (columns, error) {
 
 // read reads the prompts of files; errors call the files name. Rows that cannot be used are added to faults.
 func (o *options) read(reader dataset.Reader, faults *dataset.Faults, name string, files ...string) ([]prompt, columns, error) {
+	return o.readAll(reader.Records(files...), faults, name)
+}
+
+// readAll reads the prompts of records.
+func (o *options) readAll(records iter.Seq2[dataset.Record, error], faults *dataset.Faults, name string) ([]prompt, columns, error) {
 	var all []prompt
 	var c columns
 	first := true
-	for r, err := range reader.Records(files...) {
+	for r, err := range records {
 		if err == nil && first {
 			first = false
 			c, err = o.columnsOf(r)

@@ -42,6 +42,7 @@ func rightAnswer(_ context.Context, c envs.Completion) (float64, error) {
 type options struct {
 	Dataset string `option:"dataset" arg:"FILE|NAME" common:"true" help:"prompt or messages: a file (csv, json, jsonl or parquet, also gzipped), a folder of them, or a name on the hub"`
 	Config  string `option:"dataset_config" needs:"dataset" help:"configuration of --dataset, if it has several"`
+	dataset.Mixture
 	dataset.OnBadRow
 	EvalDataset  string       `option:"eval_dataset" arg:"FILE|NAME" help:"evaluation prompts; reads the test split if there is one (default: the validation split of --dataset, else its last eval_samples rows)"`
 	FewShot      string       `option:"few_shot_dataset" arg:"FILE" help:"file of few-shot examples to show before each prompt"`
@@ -64,6 +65,9 @@ func (o *options) Check() error {
 		if column.name == "prompt" || column.name == "messages" || column.name == "" && column.option == "answer_column" {
 			return envs.OptionErrorf(column.option, "%q cannot be this column; name another one", column.name)
 		}
+	}
+	if _, err := o.Sets(); err != nil {
+		return &envs.OptionError{Option: "dataset_mix", Err: err}
 	}
 	return nil
 }

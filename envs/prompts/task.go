@@ -103,11 +103,43 @@ func (t *task) fill(s envs.Setup) error {
 	if err := t.takeExamples(); err != nil {
 		return err
 	}
-	if t.Bank, err = bank.Divide(s.Seed, "prompt", train, eval, t.examples, s.HeldOut, prompt.key); err != nil || o.Curriculum == "" {
+	if t.Bank, err = bank.Divide(s.Seed, "prompt", train, eval, t.examples, s.HeldOut, prompt.key); err != nil {
 		return err
 	}
-	t.Rank = func(e prompt) float64 { return e.rank }
-	return nil
+	if o.Curriculum != "" {
+		t.Rank = func(e prompt) float64 { return e.rank }
+	}
+	if s.EvalOnly {
+		return nil
+	}
+	return t.mix(s)
+}
+
+// mix adds the prompts of further data sets to those that are trained on.
+func (t *task) mix(s envs.Setup) error {
+	o := t.options
+	sets, err := o.Sets()
+	for _, set := range sets {
+		files, err := s.MixedFiles(s.Context, set.Name, dataset.Train)
+		if err != nil {
+			return err
+		}
+		faults := o.Faults()
+		all, c, err := o.readAll(set.Spread(s.Reader.Records(files...)), faults, set.Name)
+		if err != nil {
+			return err
+		}
+		if c.answer == "" && t.noAnswers == "" {
+			t.noAnswers = fmt.Sprintf("%s has no column %s with correct answers; name it with --answer-column", set.Name, words.Quote(o.AnswerColumn))
+		}
+		t.worked = t.worked && c.solution != ""
+		if err := t.showable(all); err != nil {
+			return err
+		}
+		s.TellSkipped(faults)
+		t.Add(all, t.examples, prompt.key)
+	}
+	return err
 }
 
 // tellContradictions tells of prompts whose rows have different answers.

@@ -66,6 +66,14 @@ type TokenExamples struct {
 	Untold    int            // examples with tools that the template does not describe
 }
 
+// Join adds the examples of another data set.
+func (x *TokenExamples) Join(y TokenExamples) {
+	x.Sequences = append(x.Sequences, y.Sequences...)
+	x.Cut, x.Dropped, x.Null, x.Empty = x.Cut+y.Cut, x.Dropped+y.Dropped, x.Null+y.Null, x.Empty+y.Empty
+	x.Masked, x.Shortened, x.Untold = x.Masked+y.Masked, x.Shortened+y.Shortened, x.Untold+y.Untold
+	x.Bad.Join(y.Bad)
+}
+
 // EncodeOptions say which tokens of an example are trained on.
 type EncodeOptions struct {
 	SkipBad        bool // drop rows that cannot be encoded; otherwise they are an error

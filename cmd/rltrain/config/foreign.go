@@ -117,7 +117,7 @@ var rules = slices.Concat(
 	refuse("use task=preference", "use_dpo"),
 	refuse("seed also sets the order of rows", "data_seed"),
 	refuse("columns are found by name; see text_column", "dataset_kwargs"),
-	refuse("name a file or a folder of files as dataset; a file of settings may list one data set", "datasets", "dataset_mixture", "dataset_mixer"),
+	refuse("name one data set as dataset and others in dataset_mix; a file of settings may list them", "datasets", "dataset_mixture", "dataset_mixer"),
 	refuse("use train_split and eval_split; a file of settings may list both", "dataset_splits"),
 	refuse("rltrain trains adapters and the head of a classifier", "lora_modules_to_save"),
 	refuse("rltrain adapts linear modules; see lora_target_modules", "lora_target_parameters"),

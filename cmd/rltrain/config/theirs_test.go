@@ -33,6 +33,8 @@ func TestForeignNames(t *testing.T) {
 		{"--task chat --model m --config c.yaml", "dataset_mixer:\n  org/rows: 1.0\ndataset_splits: [train_sft, test_sft]\n", `dataset=org/rows train_split=train_sft eval_split=test_sft`},
 		{"--task chat --model m --config c.yaml", "dataset_mixture:\n  datasets:\n  - id: org/rows\n    config: default\n    split: train_sft\n    columns: [messages]\n    weight: 1.0\n  seed: 0\n  test_split_size: 0.1\n", "dataset=org/rows dataset_config=default train_split=train_sft validation_share=0.1"},
 		{"--task chat --model m --config c.yaml", "datasets:\n- path: rows\n", "dataset=rows"},
+		{"--task chat --model m --config c.yaml", "datasets:\n- path: a\n- path: b\n- id: c\n  weight: 0.5\n", `dataset=a dataset_mix=["b=1",_SPACE_"c=0.5"]`},
+		{"--task prompts --model m --config c.yaml", "dataset_mixer:\n  a: 1.0\n  b: 2\n", `dataset=a dataset_mix=["b=2"]`},
 		{"--task chat --dataset d --model m --push_to_hub False --config c.yaml", "push_to_hub: true\nhub_model_id: a\n", ""},
 		{"--task chat --dataset d --model m --load_in_4bit --torch_dtype bfloat16 --optim adamw_8bit --use_rslora --output_dir o --save_path p --save_model", "", "quantize=nf4 use_rslora=true output_dir=o"},
 		{grpo + "--dataset_prompt_column problem", "", "prompt_column=problem"},
@@ -93,7 +95,9 @@ func TestForeignErrors(t *testing.T) {
 	const grpo = "--task prompts --algorithm grpo --dataset d --model m "
 	for _, test := range []struct{ command, yaml, want string }{
 		{"--task chat --dataset d --config c.yaml", "epohcs: 1\nmodel_init_kwargs: {dtipe: fp32}\nuse_dora: true\nlearning_rate: fast\n", "c.yaml:1:1: unknown key epohcs; … epochs (Supervised stage) … c.yaml:2:21: unknown key model_init_kwargs.dtipe; … dtype … c.yaml:3:1: use_dora: … c.yaml:4:1: learning_rate: "},
-		{"--task chat --dataset d --config c.yaml", "datasets:\n- path: a\n- path: b\n", "c.yaml:1:1: datasets: … one data set"},
+		{"--task chat --dataset d --config c.yaml", "datasets:\n- path: a\n  weight: 0.5\n- path: b\n", "c.yaml:1:1: datasets: … the first"},
+		{"--task chat --dataset d --config c.yaml", "datasets:\n- path: a\n- path: b\n  config: c\n", "c.yaml:1:1: datasets: … config"},
+		{"--task chat --dataset d --model m --dataset-mix a,b=2", "", "--dataset-mix: … NAME=WEIGHT"},
 		{"--task chat --dataset d --config c.yaml", "epochs: null\n", "c.yaml:1:1: epochs: has no value; add one or remove the key"},
 		{grpo + "--max_steps 3 --num_iterations 2", "", "--max_steps: … a rollout has 2 of them here: make 3 a multiple of 2"},
 		{grpo + "--reward_funcs my.module.reward", "", "--reward_funcs: my.module.reward is Python code: … reward=cmd:PROGRAM"},

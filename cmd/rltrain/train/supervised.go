@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
@@ -262,16 +263,27 @@ func (t *trainer) records(ctx context.Context, p *policy.CausalLM) (rows, held p
 		return rows, held, c.Blame(err)
 	}
 	o := policy.EncodeOptions{SkipBad: records.SkipBad, MaxLength: c.TextSFT.MaxLength, CompletionOnly: c.TextSFT.CompletionOnly, AssistantOnly: c.TextSFT.AssistantOnly}
-	if rows, err = p.Encode(chat.Examples(records.Train, chat.LanguageModelling, chat.PromptCompletion), o); err != nil {
+	encode := func(records iter.Seq2[dataset.Record, error]) (policy.TokenExamples, error) {
+		return p.Encode(chat.Examples(records, chat.LanguageModelling, chat.PromptCompletion), o)
+	}
+	if rows, err = encode(records.Train); err != nil {
 		return rows, held, err
 	}
 	if records.Validation != nil {
-		held, err = p.Encode(chat.Examples(records.Validation, chat.LanguageModelling, chat.PromptCompletion), o)
-		if err != nil || len(held.Sequences) > 0 {
+		if held, err = encode(records.Validation); err != nil {
 			return rows, held, err
 		}
 	}
-	rows.Sequences, held.Sequences = keepForValidation(rows.Sequences, c.TextSFT.ValidationShare, c.General.Seed)
+	if len(held.Sequences) == 0 {
+		rows.Sequences, held.Sequences = keepForValidation(rows.Sequences, c.TextSFT.ValidationShare, c.General.Seed)
+	}
+	for _, more := range records.Mixed {
+		mixed, err := encode(more)
+		if err != nil {
+			return rows, held, err
+		}
+		rows.Join(mixed)
+	}
 	return rows, held, t.someRows(len(rows.Sequences))
 }
 
