@@ -108,6 +108,9 @@ type Batch struct {
 	// Divergence is Σ w·D(policy, teacher) over the actions, with Needs.Teacher.
 	Divergence func(d policy.Divergence) torch.Tensor
 
+	// Uniform is w Σ H(u, policy) over the actions, the cross-entropy of the uniform distribution u over all tokens or labels.
+	Uniform func(w float64) torch.Tensor
+
 	Samples float64        // of the whole minibatch, with its share of Step.Masked
 	Actions int            // of the whole minibatch
 	First   bool           // this is the first batch of the minibatch

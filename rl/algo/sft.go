@@ -12,8 +12,17 @@ import (
 // with the second term over the matrices of the adapter. Dropout acts on the adapter's input only. With Dynamic, each log π is
 // multiplied by sg(π), where sg stops the gradient: dynamic fine-tuning, in which unlikely tokens pull less (arXiv 2508.05629).
 type SFT struct {
-	Dynamic          bool
+	Dynamic bool
+	Smoothing
 	FeatureAlignment float64 `option:"feature_alignment" default:"0" range:"[0,)" help:"weight of a penalty on the norms of the adapter's matrices (0 = off)"`
+}
+
+// Smoothing takes a fraction ε of the target's probability and spreads it over all C tokens or labels, as transformers'
+// LabelSmoother does (Szegedy et al. 2016): −log π(a|x) becomes
+//
+//	−(1−ε)·log π(a|x) − (ε/C) Σ_c log π(c|x)
+type Smoothing struct {
+	Factor float64 `option:"label_smoothing_factor" default:"0" range:"[0,1)" help:"fraction of the target's probability that is spread evenly over all tokens or labels; evaluations use none"`
 }
 
 // Check implements Algorithm.
@@ -32,6 +41,9 @@ func (a *SFT) Loss(s *torch.Scope, b *Batch) torch.Tensor {
 		logProbs = s.Mul(s.Detach(s.Exp(logProbs)), logProbs)
 	}
 	loss := s.Scale(s.Sum(logProbs), -1/float64(b.Actions))
+	if e := a.Factor; e > 0 {
+		loss = s.Add(s.Scale(loss, 1-e), b.Uniform(e/float64(b.Actions)))
+	}
 	b.Note(s, "loss", loss)
 	if a.FeatureAlignment > 0 && b.First {
 		for _, w := range b.Body {

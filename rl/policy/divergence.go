@@ -26,14 +26,34 @@ const (
 const defaultPartLogits = 1 << 21
 
 // Diverge is Σ w·D(p, q) over the M actions of a batch. student and teacher are the outputs of two language models with one
-// vocabulary for the same batch; only the student gets a gradient. The distributions of a few actions are computed and
-// differentiated at a time, so that memory does not grow with M·V.
+// vocabulary for the same batch; only the student gets a gradient.
 func Diverge(s *torch.Scope, student, teacher Output, d Divergence, weight []float32) (loss torch.Tensor, err error) {
-	p, q := student.vocabulary, teacher.vocabulary
-	width := s.Shape(p.states)[1]
-	states, slope := s.Read(p.states), make([]float32, 0, len(weight)*int(width))
+	q := teacher.vocabulary
+	return student.vocabulary.sum(s, weight, d.PartLogits, func(s *torch.Scope, p torch.Tensor, rows torch.Tensor) torch.Tensor {
+		return d.of(s, p, s.Detach(q.logProbs(s, s.Rows(q.states, rows))))
+	})
+}
+
+// Uniform is Σ w·H(u, π) over the M actions of a batch, H(u, π) = −(1/C) Σ_c log π(c) being the cross-entropy of the uniform
+// distribution over the C tokens or labels.
+func Uniform(s *torch.Scope, out Output, weight []float32) (loss torch.Tensor, err error) {
+	cross := func(s *torch.Scope, logProbs torch.Tensor) torch.Tensor {
+		return s.Scale(s.SumLast(logProbs), -1/float64(s.Shape(logProbs)[1]))
+	}
+	if out.vocabulary.size == 0 {
+		return s.Sum(s.Mul(cross(s, out.Labels), s.Floats(weight, int64(len(weight))))), nil
+	}
+	return out.vocabulary.sum(s, weight, 0, func(s *torch.Scope, p, _ torch.Tensor) torch.Tensor { return cross(s, p) })
+}
+
+// sum is Σ w·f over M actions, f [m] being a function of log π of every token, [m, V], at the given actions. The distributions of a
+// few actions, of at most partLogits logits (0 = 2²¹), are computed and differentiated at a time, so that memory does not grow with
+// M·V.
+func (v vocabulary) sum(s *torch.Scope, weight []float32, partLogits int, f func(s *torch.Scope, p, rows torch.Tensor) torch.Tensor) (loss torch.Tensor, err error) {
+	width := s.Shape(v.states)[1]
+	states, slope := s.Read(v.states), make([]float32, 0, len(weight)*int(width))
 	sum := 0.0
-	for begin, most := 0, max(1, cmp.Or(d.PartLogits, defaultPartLogits)/p.size); begin < len(weight); begin += most {
+	for begin, most := 0, max(1, cmp.Or(partLogits, defaultPartLogits)/v.size); begin < len(weight); begin += most {
 		end := min(begin+most, len(weight))
 		part, err := torch.Parameter(states[begin*int(width):end*int(width)], int64(end-begin), width)
 		if err != nil {
@@ -44,8 +64,8 @@ func Diverge(s *torch.Scope, student, teacher Output, d Divergence, weight []flo
 			for i := begin; i < end; i++ {
 				rows = append(rows, int64(i))
 			}
-			apart := d.of(s, p.logProbs(s, part.T()), s.Detach(q.logProbs(s, s.Rows(q.states, s.Ints(rows, int64(len(rows)))))))
-			weighted := s.Sum(s.Mul(apart, s.Floats(weight[begin:end], int64(end-begin))))
+			of := f(s, v.logProbs(s, part.T()), s.Ints(rows, int64(len(rows))))
+			weighted := s.Sum(s.Mul(of, s.Floats(weight[begin:end], int64(end-begin))))
 			sum += s.Item(weighted)
 			s.Backward(weighted) // a trained head gets its gradient here
 			grad, _ := s.Grad(part)
@@ -58,7 +78,7 @@ func Diverge(s *torch.Scope, student, teacher Output, d Divergence, weight []flo
 		}
 	}
 	// A tensor with this gradient, and the value.
-	through := s.Sum(s.Mul(p.states, s.Floats(slope, int64(len(weight)), width)))
+	through := s.Sum(s.Mul(v.states, s.Floats(slope, int64(len(weight)), width)))
 	return s.Shift(s.Sub(through, s.Detach(through)), sum), nil
 }
 

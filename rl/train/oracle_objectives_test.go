@@ -56,6 +56,8 @@ func objectiveCases(base Config) []oracleCase {
 	}
 	return []oracleCase{
 		{name: "sft of tokens, dynamic", algorithm: func() algo.Algorithm { return &algo.SFT{Dynamic: true} }, config: base, loss: dynamicImitation},
+		{name: "sft of tokens, smoothed", algorithm: func() algo.Algorithm { return &algo.SFT{Smoothing: algo.Smoothing{Factor: 0.2}} }, config: base, loss: smoothedImitation},
+		{name: "sft of labels, smoothed", labels: true, algorithm: func() algo.Algorithm { return &algo.SFT{Smoothing: algo.Smoothing{Factor: 0.2}} }, config: base, loss: smoothedImitation},
 		corrected("token_truncate", 0.5, 2), corrected("token_mask", 0.3, 3), corrected("sequence_truncate", 0.2, 4),
 		corrected("sequence_mask", 0.1, 8), corrected("geometric_mask", 0.45, 2),
 		{name: "gspo", clip: narrow, algorithm: gspo(0, ""), config: twice, reduction: "sequence", advantages: standardised, loss: ratioOfMeans},
@@ -215,6 +217,17 @@ func dynamicImitation(o *oracle, acts []action, n float64) (sum float64) {
 	before := o.look(o.x, acts)
 	for i, a := range acts {
 		sum -= math.Exp(before[i].lp) * a.lp / float64(len(acts))
+	}
+	return sum
+}
+
+// smoothedImitation is the loss with a fifth of each target's probability spread over all symbols.
+func smoothedImitation(o *oracle, acts []action, n float64) (sum float64) {
+	for _, a := range acts {
+		sum -= 0.8 * a.lp / float64(len(acts))
+		for _, p := range a.pi {
+			sum -= 0.2 * math.Log(p) / symbols / float64(len(acts))
+		}
 	}
 	return sum
 }

@@ -112,7 +112,7 @@ func TestPreferencesAsTRL(t *testing.T) {
 					near(figure, u.figures[figure], value)
 				}
 			}
-			grad := gradientOf(t, p, 24*40)
+			grad := gradientOf(t, p, 24, 40)
 			norm := 0.0
 			for _, g := range grad {
 				norm += float64(g) * float64(g)
@@ -125,12 +125,12 @@ func TestPreferencesAsTRL(t *testing.T) {
 	}
 }
 
-// gradientOf is the gradient of the first layer's down projection [24, 40].
-func gradientOf(t *testing.T, p *policy.CausalLM, size int) (grad []float32) {
+// gradientOf is the gradient of the first matrix of a shape: [24, 40] is the first layer's down projection.
+func gradientOf(t *testing.T, p *policy.CausalLM, rows, columns int64) (grad []float32) {
 	t.Helper()
 	for _, v := range p.Params() {
 		shape := must.Get(v.Shape())(t)
-		if slices.Equal(shape, []int64{24, 40}) && grad == nil {
+		if slices.Equal(shape, []int64{rows, columns}) && grad == nil {
 			must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 				if g, ok := s.Grad(v); ok {
 					grad = s.Read(g)
@@ -139,6 +139,6 @@ func gradientOf(t *testing.T, p *policy.CausalLM, size int) (grad []float32) {
 			}))
 		}
 	}
-	expect.Require(t, len(grad) == size, "%d values of the gradient", len(grad))
+	expect.Require(t, len(grad) == int(rows*columns), "%d values of the gradient", len(grad))
 	return grad
 }

@@ -250,6 +250,13 @@ func (t *updater) batch(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out poli
 	if u.focus != nil {
 		lb.Weight = s.Mul(lb.Even, vector(func(x *rl.Sample) []float32 { return u.focus.kept[x] }))
 	}
+	lb.Uniform = func(w float64) torch.Tensor {
+		loss, err := policy.Uniform(s, out, slices.Repeat([]float32{float32(w)}, int(m)))
+		if err != nil {
+			panic(err) // of an operator; torch.Do around this pass returns it
+		}
+		return loss
+	}
 	if t.needs.Rewards {
 		lb.Old = vector(func(x *rl.Sample) []float32 { return x.Old })
 		lb.Advantage = vector(func(x *rl.Sample) []float32 { return x.Advantage })

@@ -91,7 +91,6 @@ var rules = slices.Concat(
 	only(inOneStage, "fp16_full_eval", "false"),
 	only(inOneStage, "bf16_full_eval", "false"),
 	only("a resumed run continues at the row where it stopped", "ignore_data_skip", "false"),
-	only("only preferences have label_smoothing", "label_smoothing_factor", "0"),
 	only("log-probabilities are sums over completions", "ld_alpha", "1"),
 	only("rewards are summed with their weights", "multi_objective_aggregation", "sum_then_normalize"),
 	only("rltrain adds no noise to embeddings", "neftune_noise_alpha", "0"),

@@ -138,11 +138,12 @@ type LanguageModelSFT struct {
 	ValidationShare float64 `option:"validation_share" default:"0.05" range:"[0,1)" help:"fraction of the rows to hold out for validation if the data has no validation split"`
 	EvalEvery       int     `option:"eval_every" range:"[0,)" help:"updates between evaluations (0 = after each epoch)"`
 	Loss            string  `option:"sft_loss" default:"nll" allowed:"nll,dft" help:"training loss: nll = the negative log-likelihood, dft = the same with each token weighted by its probability (dynamic fine-tuning); evaluations always use nll"`
-	Packing         bool    `option:"packing" needs:"max_length" help:"fill each row of a batch with complete examples up to max_length tokens"`
-	CompletionOnly  bool    `option:"completion_only_loss" default:"true" help:"train only on the completion of a row with prompt and completion"`
-	Metric          string  `option:"metric_for_best_model" default:"loss" allowed:"loss,mean_token_accuracy" help:"validation metric that selects the best epoch"`
-	AssistantOnly   bool    `option:"assistant_only_loss" default:"true" help:"train only on the assistant's messages of a conversation"`
-	ShowExample     bool    `option:"show_example" percommand:"true" incidental:"true" help:"print the first training example with the trained tokens in colour, or between « and » where the output is no terminal"`
+	algo.Smoothing  `needs:"sft_loss=nll"`
+	Packing         bool   `option:"packing" needs:"max_length" help:"fill each row of a batch with complete examples up to max_length tokens"`
+	CompletionOnly  bool   `option:"completion_only_loss" default:"true" help:"train only on the completion of a row with prompt and completion"`
+	Metric          string `option:"metric_for_best_model" default:"loss" allowed:"loss,mean_token_accuracy" help:"validation metric that selects the best epoch"`
+	AssistantOnly   bool   `option:"assistant_only_loss" default:"true" help:"train only on the assistant's messages of a conversation"`
+	ShowExample     bool   `option:"show_example" percommand:"true" incidental:"true" help:"print the first training example with the trained tokens in colour, or between « and » where the output is no terminal"`
 }
 
 // Warmup is how long worked solutions are imitated.

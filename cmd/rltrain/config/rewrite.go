@@ -46,6 +46,7 @@ func init() {
 		"lora_dropout":              {"the same; reward models have none", (*loading).dropout},
 		"load_in_4bit":              {"`quantize`: false → none, true → nf4, which multiplies as bfloat16", (*loading).fourBits},
 		"save_path":                 {"`output_dir`, unless that is given too", (*loading).savePath},
+		"label_smoothing_factor":    {"the same, in SFT; 0 may be given in any run", (*loading).smoothingOfSFT},
 		"disable_dropout":           {"true: only SFT has dropout, on the adapter; in RL also false", (*loading).noDropout},
 		"shuffle_dataset":           {"rows are shuffled, by seed", (*loading).shuffle},
 		"project":                   {"`wandb_project`; huggingface is TRL's for trackio", (*loading).project},
@@ -139,6 +140,14 @@ func (l *loading) lossType(e entry) ([]entry, error) {
 		return []entry{e.as("sft_loss", e.value.Text)}, nil
 	}
 	return nil, fmt.Errorf("%v: SFT has the losses nll and dft", e.value)
+}
+
+func (l *loading) smoothingOfSFT(e entry) ([]entry, error) {
+	if l.set.Find(e.name) != nil || !sameValue("0", e.value.Text) {
+		return []entry{e}, nil
+	}
+	l.needless = append(l.needless, e.name)
+	return nil, nil
 }
 
 func (l *loading) beta(e entry) ([]entry, error) {

@@ -37,6 +37,8 @@ func TestForeignNames(t *testing.T) {
 		{"--task prompts --model m --config c.yaml", "dataset_mixer:\n  a: 1.0\n  b: 2\n", `dataset=a dataset_mix=["b=2"]`},
 		{"--task chat --dataset d --model m --push_to_hub False --config c.yaml", "push_to_hub: true\nhub_model_id: a\n", ""},
 		{"--task chat --dataset d --model m --load_in_4bit --torch_dtype bfloat16 --optim adamw_8bit --use_rslora --output_dir o --save_path p --save_model", "", "quantize=nf4 use_rslora=true output_dir=o"},
+		{"--task chat --dataset d --model m --label_smoothing_factor 0.1", "", "label_smoothing_factor=0.1"},
+		{grpo + "--label_smoothing_factor 0.0", "", ""},
 		{grpo + "--dataset_prompt_column problem", "", "prompt_column=problem"},
 		// Rewards.
 		{grpo + "--reward_funcs accuracy_reward", "", "reward=accuracy"},
@@ -97,6 +99,8 @@ func TestForeignErrors(t *testing.T) {
 		{"--task chat --dataset d --config c.yaml", "epohcs: 1\nmodel_init_kwargs: {dtipe: fp32}\nuse_dora: true\nlearning_rate: fast\n", "c.yaml:1:1: unknown key epohcs; … epochs (Supervised stage) … c.yaml:2:21: unknown key model_init_kwargs.dtipe; … dtype … c.yaml:3:1: use_dora: … c.yaml:4:1: learning_rate: "},
 		{"--task chat --dataset d --config c.yaml", "datasets:\n- path: a\n  weight: 0.5\n- path: b\n", "c.yaml:1:1: datasets: … the first"},
 		{"--task chat --dataset d --config c.yaml", "datasets:\n- path: a\n- path: b\n  config: c\n", "c.yaml:1:1: datasets: … config"},
+		{"--task chat --dataset d --model m --label_smoothing_factor 0.1 --sft-loss dft", "", "--label_smoothing_factor: … --sft-loss"},
+		{grpo + "--label_smoothing_factor 0.1", "", "label_smoothing_factor"},
 		{"--task chat --dataset d --model m --dataset-mix a,b=2", "", "--dataset-mix: … NAME=WEIGHT"},
 		{"--task chat --dataset d --config c.yaml", "epochs: null\n", "c.yaml:1:1: epochs: has no value; add one or remove the key"},
 		{grpo + "--max_steps 3 --num_iterations 2", "", "--max_steps: … a rollout has 2 of them here: make 3 a multiple of 2"},

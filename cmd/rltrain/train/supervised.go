@@ -32,8 +32,13 @@ func (t *trainer) supervise(ctx context.Context) error {
 	defer p.Close()
 	w := &work{
 		stage: supervisedStage, what: "supervised fine-tuning with LoRA", from: p.BaseModel, policy: p,
-		algorithm: &algo.SFT{Dynamic: c.TextSFT != nil && c.TextSFT.Loss == "dft"}, label: "supervised", unit: "update",
+		label: "supervised", unit: "update",
 	}
+	sft := &algo.SFT{}
+	if c.TextSFT != nil {
+		sft.Dynamic, sft.Smoothing = c.TextSFT.Loss == "dft", c.TextSFT.Smoothing
+	}
+	w.algorithm = sft
 	defer w.close()
 	if p.Full() {
 		w.what = "supervised fine-tuning of all weights"

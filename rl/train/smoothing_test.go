@@ -1,0 +1,55 @@
+package train
+
+import (
+	"math"
+	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/policy/policytest"
+	"github.com/rltrain/rltrain/torch/torchtest"
+)
+
+// TestLabelSmoothingAsTransformers compares loss and gradients with LabelSmoother's, in one forward pass and in several.
+func TestLabelSmoothingAsTransformers(t *testing.T) {
+	torchtest.NoLeaks(t)
+	var want struct {
+		Rows  []struct{ Prompt, Completion []int32 }
+		Cases []struct {
+			Epsilon, Loss  float64
+			Gradient, Head []float64
+		}
+	}
+	must.Do(t, files.LoadJSON("testdata/label_smoothing.json", &want))
+	for _, c := range want.Cases {
+		for _, limit := range []int{0, 10} {
+			p := must.Get(policy.NewCausalLM(policy.Config{Dir: policytest.Fixture(t, "causal/llama"), Full: true}))(t)
+			defer p.Close()
+			var samples []*rl.Sample
+			for i, row := range want.Rows {
+				x := answered(i, 0, row.Prompt, row.Completion, 0)
+				x.Reference = nil
+				samples = append(samples, x)
+			}
+			config := Config{Steps: 1, Optimisation: Optimisation{LearningRate: 1e-3, Schedule: "constant"}, Memory: Memory{MicroTokens: limit}}
+			trainer := must.Get(New(p, fixed(nil), &algo.SFT{Smoothing: algo.Smoothing{Factor: c.Epsilon}}, config, (&recorded{}).hooks()))(t)
+			defer trainer.Close()
+			u := must.Get(trainer.updater.gradient(samples))(t)
+			near := func(what string, got, want float64) {
+				expect.True(t, math.Abs(got-want) <= 1e-5*(1+math.Abs(want)), "epsilon %g, %d tokens a pass: %s %v, transformers has %v", c.Epsilon, limit, what, got, want)
+			}
+			near("loss", u.figures["loss"], c.Loss)
+			grad, head := gradientOf(t, p, 24, 40), gradientOf(t, p, 61, 24)
+			for i, g := range c.Gradient {
+				near("gradient", float64(grad[i]), g)
+			}
+			for i, g := range c.Head {
+				near("gradient of the head", float64(head[i]), g)
+			}
+		}
+	}
+}
