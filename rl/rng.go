@@ -30,4 +30,5 @@ const (
 	StreamReplay
 	StreamEvaluation
 	StreamDifficulty
+	StreamSelection
 )

@@ -2,6 +2,7 @@ package algo
 
 import (
 	"errors"
+	"math/rand/v2"
 
 	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/internal/registry"
@@ -60,6 +61,9 @@ type Needs struct {
 	// ByAdvantage means that a sample whose advantages are all 0 has no gradient, and needs no backward pass.
 	ByAdvantage bool
 
+	// Select picks actions of a minibatch for Batch.Selected, given log π before the update; nil = none. It needs another pass.
+	Select func(batch []*rl.Sample, now Selection, rng *rand.Rand) Selection
+
 	// Choose reduces a step to the samples to learn from; nil = all.
 	Choose func(step *rl.Step)
 
@@ -67,6 +71,9 @@ type Needs struct {
 	// log π_ref.
 	ImplicitReward func(x *rl.Sample, logProb float64) float64
 }
+
+// Selection has a number for each action of the samples of a minibatch.
+type Selection map[*rl.Sample][]float32
 
 // Weighs says whether importance weights of advantages correct the loss. Pairs have no advantages, and a loss that may repeat
 // without a ratio does not ask who has sampled.
@@ -117,6 +124,8 @@ type Batch struct {
 	Whole   []*rl.Sample   // the whole minibatch
 	Body    []torch.Tensor // trained weights, without the heads
 	Part    []*rl.Sample   // the S samples
+
+	Selected Selection // 1 for each action that Needs.Select picked, else 0
 
 	Figures map[string]float64 // sums over the minibatch of Note and Add
 	Bounds  rl.Meter           // smallest and largest values of the minibatch

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -40,39 +41,64 @@ func (t *training) adaptEntropy(mean float64) {
 	t.state.Entropy = &entropyState{Coef: coef, Last: mean}
 }
 
-// focus finds the actions of the highest entropy, with a pass over the parts of a minibatch; nil = all are learned from.
-func (t *passes) focus(parts [][]*rl.Sample) (*focus, error) {
-	if t.config.TopEntropy == 1 {
-		return nil, nil
-	}
-	entropies := map[*rl.Sample]*[]float32{}
+// survey evaluates the actions of a minibatch's parts before its update, with a pass of its own; all ranks get all values.
+func (t *passes) survey(parts [][]*rl.Sample, field func(out policy.Output) torch.Tensor) (algo.Selection, error) {
+	found := map[*rl.Sample]*[]float32{}
 	of := func(x *rl.Sample) *[]float32 {
-		if entropies[x] == nil {
-			entropies[x] = new([]float32)
+		if found[x] == nil {
+			found[x] = new([]float32)
 		}
-		return entropies[x]
+		return found[x]
 	}
 	for _, part := range parts {
 		if err := t.ask(t.own(part), func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
 			out := t.policy.Forward(s, b, policy.Pass{Temperature: t.config.Temperature})
-			rl.PerSample(part, s.Read(out.Entropy), func(x *rl.Sample, v []float32) { *of(x) = v })
+			rl.PerSample(part, s.Read(field(out)), func(x *rl.Sample, v []float32) { *of(x) = v })
 		}); err != nil {
 			return nil, err
 		}
 	}
 	if err := t.exchange(parts, of); err != nil {
+		return nil, err
+	}
+	values := algo.Selection{}
+	for x, list := range found {
+		values[x] = *list
+	}
+	return values, nil
+}
+
+// pick has the algorithm select actions of a minibatch; nil = it does not.
+func (t *updater) pick(batch []*rl.Sample, parts [][]*rl.Sample) (algo.Selection, error) {
+	if t.needs.Select == nil {
+		return nil, nil
+	}
+	now, err := t.survey(parts, func(out policy.Output) torch.Tensor { return out.LogProbs })
+	if err != nil {
+		return nil, fmt.Errorf("log-probabilities: %w", err)
+	}
+	return t.needs.Select(batch, now, rl.Stream(t.config.Seed, rl.StreamSelection, uint64(t.state.Step), uint64(t.number))), nil
+}
+
+// focus finds the actions of the highest entropy, with a pass over the parts of a minibatch; nil = all are learned from.
+func (t *passes) focus(parts [][]*rl.Sample) (*focus, error) {
+	if t.config.TopEntropy == 1 {
+		return nil, nil
+	}
+	entropies, err := t.survey(parts, func(out policy.Output) torch.Tensor { return out.Entropy })
+	if err != nil {
 		return nil, fmt.Errorf("entropies: %w", err)
 	}
 	var all []float64
 	for _, x := range slices.Concat(parts...) {
-		for _, h := range *of(x) {
+		for _, h := range entropies[x] {
 			all = append(all, float64(h))
 		}
 	}
 	f := &focus{kept: map[*rl.Sample][]float32{}, threshold: quantile(all, 1-t.config.TopEntropy)}
 	for x, list := range entropies {
-		f.kept[x] = make([]float32, len(*list))
-		for i, h := range *list {
+		f.kept[x] = make([]float32, len(list))
+		for i, h := range list {
 			if float64(h) >= f.threshold {
 				f.kept[x][i] = 1
 			}

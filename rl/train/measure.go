@@ -116,6 +116,7 @@ type update struct {
 	quarters        [4]quarter         // of completions of four tokens and more
 	idle            bool               // there is no gradient
 	focus           *focus             // nil = all actions are learned from
+	selected        algo.Selection     // by the algorithm
 }
 
 // sums are the figures that count adds to.
@@ -129,7 +130,7 @@ func (u *update) sums() []*float64 {
 
 // forget starts the passes of an update again.
 func (u *update) forget() {
-	*u = update{figures: map[string]float64{}, bounds: rl.Meter{}, actions: u.actions, idle: u.idle, focus: u.focus}
+	*u = update{figures: map[string]float64{}, bounds: rl.Meter{}, actions: u.actions, idle: u.idle, focus: u.focus, selected: u.selected}
 }
 
 // certainty is the mean entropy of the actions that are learned from.

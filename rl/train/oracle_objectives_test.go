@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -30,6 +31,10 @@ func objectiveCases(base Config) []oracleCase {
 	dppo := func(divergence string, delta float64) func() algo.Algorithm {
 		return func() algo.Algorithm { return &algo.DPPO{Divergence: divergence, Delta: delta, Cap: 1.4} }
 	}
+	clipCov := func(fraction float64) func() algo.Algorithm {
+		return func() algo.Algorithm { return &algo.ClipCov{Clip: clip, Fraction: fraction, Low: 0.1, High: 0.8} }
+	}
+	klCov := func() algo.Algorithm { return &algo.KLCov{Fraction: 0.3, Coef: 0.7} }
 	vespo := func() algo.Algorithm {
 		return &algo.VESPO{PositivePower: 2, PositiveDecay: 3, NegativePower: 1, NegativeDecay: 0.5}
 	}
@@ -55,6 +60,10 @@ func objectiveCases(base Config) []oracleCase {
 			algorithm: func() algo.Algorithm { return &algo.GRPO{Clip: clip} }}
 	}
 	return []oracleCase{
+		{name: "clip cov", clip: clip, algorithm: clipCov(1), config: twice, reduction: "token", advantages: standardised, loss: leftOut},
+		{name: "clip cov, far from the old policy", asked: true, clip: clip, algorithm: clipCov(1), config: twice, reduction: "token", advantages: standardised, loss: leftOut},
+		{name: "kl cov", clip: free, algorithm: klCov, config: twice, reduction: "token", advantages: standardised, loss: covPenalty},
+		{name: "kl cov, far from the old policy", asked: true, clip: free, algorithm: klCov, config: twice, reduction: "token", advantages: standardised, loss: covPenalty},
 		{name: "sft of tokens, dynamic", algorithm: func() algo.Algorithm { return &algo.SFT{Dynamic: true} }, config: base, loss: dynamicImitation},
 		{name: "sft of tokens, smoothed", algorithm: func() algo.Algorithm { return &algo.SFT{Smoothing: algo.Smoothing{Factor: 0.2}} }, config: base, loss: smoothedImitation},
 		{name: "sft of labels, smoothed", labels: true, algorithm: func() algo.Algorithm { return &algo.SFT{Smoothing: algo.Smoothing{Factor: 0.2}} }, config: base, loss: smoothedImitation},
@@ -228,6 +237,51 @@ func smoothedImitation(o *oracle, acts []action, n float64) (sum float64) {
 		for _, p := range a.pi {
 			sum -= 0.2 * math.Log(p) / symbols / float64(len(acts))
 		}
+	}
+	return sum
+}
+
+// covariance is that of log π and the advantage of each action, from the whole minibatch.
+func covariance(acts []action) []float64 {
+	var advantages, logs, all []float64
+	for _, a := range acts {
+		advantages, logs = append(advantages, a.adv), append(logs, a.lp)
+	}
+	for _, a := range acts {
+		all = append(all, (a.adv-average(advantages))*(a.lp-average(logs)))
+	}
+	return all
+}
+
+// leftOut is the clipped surrogate without all actions of a covariance between 0.1 and 0.8 that the clip lets through.
+func leftOut(o *oracle, acts []action, n float64) (sum float64) {
+	before := o.look(o.x, acts)
+	for i, c := range covariance(before) {
+		a, ratio := acts[i], math.Exp(before[i].lp-before[i].old)
+		held := a.adv > 0 && ratio > 1+o.c.clip.High || a.adv < 0 && ratio < 1-o.c.clip.Low
+		if !held && c > 0.1 && c < 0.8 {
+			continue
+		}
+		sum -= o.weight(a, n, float64(len(acts))) * o.clippedMin(math.Exp(a.lp-a.old), a.adv)
+	}
+	return sum
+}
+
+// covPenalty is the surrogate without a clip, with 0.7·|log ρ| for the 30 % of the actions with the highest covariance.
+func covPenalty(o *oracle, acts []action, n float64) (sum float64) {
+	all := covariance(o.look(o.x, acts))
+	order := make([]int, len(all))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(all[j], all[i]) })
+	for at, i := range order {
+		a := acts[i]
+		gain := math.Exp(a.lp-a.old) * a.adv
+		if at < max(1, int(0.3*float64(len(acts)))) {
+			gain -= 0.7 * math.Abs(a.lp-a.old)
+		}
+		sum -= o.weight(a, n, float64(len(acts))) * gain
 	}
 	return sum
 }

@@ -184,7 +184,7 @@ func everyRun() map[string]resumable {
 		"little memory × ppo":                      ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.Epochs, r.Minibatches, r.MicroTokens, r.holds, r.OOMRetry = 2, 2, 200, 190, true }),
 		"several turns × ppo":                      ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.task, r.OverlongBuffer, r.Options.Temperature = spelling{}, 2, 0.7 }),
 	}
-	for _, name := range []string{"gspo", "cispo", "sapo", "gmpo", "dppo", "vespo", "reinforce++"} {
+	for _, name := range []string{"gspo", "cispo", "sapo", "gmpo", "dppo", "vespo", "reinforce++", "clip_cov", "kl_cov"} {
 		d, err := algo.Find(name)
 		if err != nil {
 			panic(err)

@@ -19,6 +19,7 @@ type updater struct {
 	optimizer *torch.AdamW
 	roles     []policy.Role // of the optimiser's groups
 	body      []*torch.Var  // trained weights, without the heads
+	number    int           // of the update in its step
 	masked    float64       // masked samples of the step for each that is learned from
 }
 
@@ -78,8 +79,8 @@ func (t *updater) learn(step *rl.Step) (moved int, err error) {
 		for _, batch := range t.minibatches(step.Samples, epoch) {
 			learning, idle := t.idle(batch)
 			passes := len(t.parts(t.own(learning))) + len(t.parts(t.own(idle)))
-			if t.config.TopEntropy < 1 && len(learning) > 0 {
-				passes *= 2
+			if len(learning) > 0 {
+				passes *= 1 + t.surveys()
 			}
 			t.micros += passes
 		}
@@ -91,6 +92,7 @@ func (t *updater) learn(step *rl.Step) (moved int, err error) {
 	for epoch := range c.Epochs {
 		kl, actions := 0.0, 0.0
 		for _, batch := range t.minibatches(step.Samples, epoch) {
+			t.number = total
 			u, err := t.gradient(batch)
 			if err != nil {
 				return moved, t.explain(batch, err)
@@ -120,6 +122,17 @@ func (t *updater) learn(step *rl.Step) (moved int, err error) {
 		}
 	}
 	return moved, nil
+}
+
+// surveys is how many passes precede an update.
+func (t *updater) surveys() (n int) {
+	if t.config.TopEntropy < 1 {
+		n++
+	}
+	if t.needs.Select != nil {
+		n++
+	}
+	return n
 }
 
 // learns says whether the reward of a sample says anything about its actions.
@@ -160,6 +173,9 @@ func (t *updater) gradient(batch []*rl.Sample) (*update, error) {
 	if !u.idle {
 		var err error
 		if u.focus, err = t.focus(parts); err != nil {
+			return u, err
+		}
+		if u.selected, err = t.pick(batch, parts); err != nil {
 			return u, err
 		}
 	}
@@ -244,7 +260,7 @@ func (t *updater) batch(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out poli
 	}
 	lb := &algo.Batch{
 		LogProbs: out.LogProbs, Entropy: out.Entropy, Labels: out.Labels, Weight: s.Floats(b.Spread(shares), m),
-		Scores: out.Scores, Samples: samples, Actions: actions, Part: part, Figures: u.figures, Bounds: u.bounds,
+		Scores: out.Scores, Samples: samples, Actions: actions, Part: part, Figures: u.figures, Bounds: u.bounds, Selected: u.selected,
 	}
 	lb.Even = lb.Weight
 	if u.focus != nil {
