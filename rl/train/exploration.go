@@ -68,8 +68,8 @@ func (t *passes) survey(parts [][]*rl.Sample, field func(out policy.Output) torc
 	return values, nil
 }
 
-// pick has the algorithm select actions of a minibatch; nil = it does not.
-func (t *updater) pick(batch []*rl.Sample, parts [][]*rl.Sample) (algo.Selection, error) {
+// pick has the algorithm select actions of a minibatch, the number-th of its step; nil = it does not.
+func (t *passes) pick(batch []*rl.Sample, parts [][]*rl.Sample, number int) (algo.Selection, error) {
 	if t.needs.Select == nil {
 		return nil, nil
 	}
@@ -77,7 +77,7 @@ func (t *updater) pick(batch []*rl.Sample, parts [][]*rl.Sample) (algo.Selection
 	if err != nil {
 		return nil, fmt.Errorf("log-probabilities: %w", err)
 	}
-	return t.needs.Select(batch, now, rl.Stream(t.config.Seed, rl.StreamSelection, uint64(t.state.Step), uint64(t.number))), nil
+	return t.needs.Select(batch, now, rl.Stream(t.config.Seed, rl.StreamSelection, uint64(t.state.Step), uint64(number))), nil
 }
 
 // focus finds the actions of the highest entropy, with a pass over the parts of a minibatch; nil = all are learned from.

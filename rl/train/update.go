@@ -175,7 +175,7 @@ func (t *updater) gradient(batch []*rl.Sample) (*update, error) {
 		if u.focus, err = t.focus(parts); err != nil {
 			return u, err
 		}
-		if u.selected, err = t.pick(batch, parts); err != nil {
+		if u.selected, err = t.pick(batch, parts, t.number); err != nil {
 			return u, err
 		}
 	}
