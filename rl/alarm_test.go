@@ -56,6 +56,7 @@ func TestAlarms(t *testing.T) {
 		{"missing end", times(5, with(func(h *Health) { h.Ended = 0.5 })), []string{"missing_end"}},
 		{"enough ends", times(9, with(func(h *Health) { h.Ended = 0.51 })), nil},
 		{"collapse", append(times(10, well), times(5, with(func(h *Health) { h.Correct = 0.1 }))...), []string{"collapse"}},
+		{"collapse at the second window", append(times(5, well), times(5, with(func(h *Health) { h.Correct = 0.1 }))...), []string{"collapse"}},
 		{"one bad step", append(times(10, well), with(func(h *Health) { h.Correct = 0 })), nil},
 		{"collapse from the best window", slices.Concat(times(5, with(func(h *Health) { h.Correct = 0.1 })), times(5, well), times(20, with(func(h *Health) { h.Correct = 0.2 }))), []string{"collapse"}},
 		{"a small fall", append(times(10, well), times(9, with(func(h *Health) { h.Correct = 0.36 }))...), nil},
@@ -105,8 +106,7 @@ func TestAlarms(t *testing.T) {
 			}
 		}
 		expect.Equal(t, test.want, names, test.name)
-		expect.True(t, len(w.First) <= 5 && len(w.Recent) <= 10,
-			"%s: %d and %d steps are kept", test.name, len(w.First), len(w.Recent))
+		expect.True(t, len(w.First) <= 5 && len(w.Recent) <= 10, "%s: %d and %d steps are kept", test.name, len(w.First), len(w.Recent))
 	}
 }
 
@@ -151,9 +151,8 @@ func TestAdviceSuitsATeacher(t *testing.T) {
 			}
 		}
 		for _, name := range []string{"length_drift", "tier_drift"} {
-			if text := said[name]; strings.Contains(text, "reward") == taught || strings.Contains(text, "lower --rl-learning-rate:") != taught {
-				t.Errorf("%s, teacher %v: %q", name, taught, text)
-			}
+			text := said[name]
+			expect.True(t, strings.Contains(text, "reward") != taught && strings.Contains(text, "lower --rl-learning-rate:") == taught, "%s, teacher %v: %q", name, taught, text)
 		}
 	}
 }

@@ -129,3 +129,11 @@ func Names(err error, want string) bool {
 	}
 	return true
 }
+
+// Line expects an error of one line that has all of parts.
+func Line(t testing.TB, err error, parts ...string) {
+	t.Helper()
+	Require(t, err != nil, "no error; want one with %q", parts)
+	True(t, !strings.Contains(err.Error(), "\n"), "error of several lines: %q", err)
+	Contains(t, err.Error(), parts...)
+}

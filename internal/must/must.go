@@ -1,7 +1,12 @@
 // Package must ends a test at an error that the test does not expect.
 package must
 
-import "testing"
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+)
 
 // Get returns a function that returns v, or ends the test if err is not nil: f := must.Get(os.Open(path))(t).
 func Get[T any](v T, err error) func(t testing.TB) T {
@@ -18,4 +23,39 @@ func Do(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Write writes a file, and makes the folders above it.
+func Write(t testing.TB, path, text string) {
+	t.Helper()
+	Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	Do(t, os.WriteFile(path, []byte(text), 0o644))
+}
+
+// File writes a file in a new temporary folder, and returns its path.
+func File(t testing.TB, name, text string) string {
+	t.Helper()
+	return filepath.Join(Folder(t, map[string]string{name: text}), name)
+}
+
+// Folder writes files, by name, in a new temporary folder, and returns its path.
+func Folder(t testing.TB, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		Write(t, filepath.Join(dir, name), text)
+	}
+	return dir
+}
+
+// Read returns the text of a file.
+func Read(t testing.TB, path string) string {
+	t.Helper()
+	return string(Get(os.ReadFile(path))(t))
+}
+
+// JSON reads a file of JSON.
+func JSON(t testing.TB, path string, into any) {
+	t.Helper()
+	Do(t, json.Unmarshal([]byte(Read(t, path)), into))
 }

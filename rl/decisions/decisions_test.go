@@ -3,7 +3,6 @@ package decisions
 import (
 	"math"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -42,15 +41,13 @@ func TestLosses(t *testing.T) {
 	} {
 		a := &Supervised{LossOptions: LossOptions{Kind: test.loss, Smoothing: test.smoothing}}
 		value, grad := a.value(test.kind, a.smooth(target), probs)
-		if diff := cmp.Diff(test.value, value, close) + cmp.Diff(test.grad, grad, close); diff != "" {
-			t.Errorf("%s of %s: %s", test.loss, test.kind, diff)
-		}
+		diff := cmp.Diff(test.value, value, close) + cmp.Diff(test.grad, grad, close)
+		expect.True(t, diff == "", "%s of %s: %s", test.loss, test.kind, diff)
 	}
 }
 
 func TestRewards(t *testing.T) {
-	costs := filepath.Join(t.TempDir(), "costs.json")
-	must.Do(t, os.WriteFile(costs, []byte(`{"a":{"b":10},"*":{"c":0.5}}`), 0o644))
+	costs := must.File(t, "costs.json", `{"a":{"b":10},"*":{"c":0.5}}`)
 	cases := []envs.Decision{{Question: asks(t, "q", `{"type":"choice","criteria":{"a":null,"b":null,"c":null}}`), Target: []float64{0.5, 0.5, 0}}}
 	probs := []float32{0.5, 0.25, 0.25}
 	for spec, want := range map[string]float64{
@@ -65,16 +62,13 @@ func TestRewards(t *testing.T) {
 	} {
 		r := must.Get(NewRewards(spec, cases))(t)
 		got, grad := r.Objective(0, cases[0].Target, probs)
-		if math.Abs(got-want) > 1e-6 {
-			t.Errorf("%s: %v, want %v", spec, got, want)
-		}
+		expect.True(t, math.Abs(got-want) <= 1e-6, "%s: %v, want %v", spec, got, want)
 		// A step along the simplex changes the reward as the gradient says.
 		const h = 1e-3
 		moved, _ := r.Objective(0, cases[0].Target, []float32{0.5 + h, 0.25 - h, 0.25})
 		back, _ := r.Objective(0, cases[0].Target, []float32{0.5 - h, 0.25 + h, 0.25})
-		if slope := (moved - back) / (2 * h); math.Abs(slope-(grad[0]-grad[1])) > 2e-3 {
-			t.Errorf("%s: gradient %v, measured %v", spec, grad[0]-grad[1], slope)
-		}
+		slope := (moved - back) / (2 * h)
+		expect.True(t, math.Abs(slope-(grad[0]-grad[1])) <= 2e-3, "%s: gradient %v, measured %v", spec, grad[0]-grad[1], slope)
 	}
 	r := must.Get(NewRewards("cost:"+costs, cases))(t)
 	expect.Equal(t, -0.5*0-0.5*1, r.Of(0, 0))
@@ -94,9 +88,7 @@ func TestObservedIsUnbiased(t *testing.T) {
 			mean[k] += mu * x
 		}
 	}
-	if diff := cmp.Diff(target, mean, close); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, target, mean, close)
 	// The weight of rare choices is bounded: 1/0.05.
 	got := Observed(envs.Feedback{Chosen: 0, Reward: 1, Probability: 1e-6}, []float32{0, 1})
 	expect.Equal(t, 20.0, got[0])
@@ -117,32 +109,43 @@ func TestEvaluate(t *testing.T) {
 		"ranked": {(0.25 + 0.5625) / 2, e.Types["score"].Ranked.Value}, "ece": {(0.5 + 0.25) / 2, e.ECE.Value},
 		"loss": {(math.Log(4) - 0.75*math.Log(0.75) - 0.25*math.Log(0.25)) / 2, e.Loss},
 	} {
-		if math.Abs(values[0]-values[1]) > 1e-6 {
-			t.Errorf("%s: %v, want %v", name, values[1], values[0])
-		}
+		expect.True(t, math.Abs(values[0]-values[1]) <= 1e-6, "%s: %v, want %v", name, values[1], values[0])
 	}
-	if e.Types["noul"].Ranked != nil || len(e.Questions) != 2 {
-		t.Error("scores of the wrong questions")
-	}
+	expect.True(t, e.Types["noul"].Ranked == nil && len(e.Questions) == 2, "scores of the wrong questions")
 }
 
+// TestCost: other rows choose the threshold than those that it is measured on; rows without an answer do not count.
 func TestCost(t *testing.T) {
 	q := asks(t, "q", `{"type":"choice","criteria":{"a":null,"b":null}}`)
 	m := reward.CostMatrix{"b": {"a": 10}, "*": {"abstain": 0.8}}
-	cases := []envs.Decision{{Question: q, Target: []float64{1, 0}}, {Question: q, Target: []float64{0, 1}}, {Question: q, Target: []float64{0, 1}}}
-	probs := [][]float64{{0.95, 0.05}, {0.6, 0.4}, {0.1, 0.9}}
-	s := Cost(m, cases, probs, cases, probs, "val")
-	// Most likely: a (0), a (10), b (0). Cheapest: a costs 0.5, b 0.95, abstaining 0.8; a 4, b 0.6; b 0.1.
-	for name, values := range map[string][2]float64{
-		"likely": {10.0 / 3, s.Likely.Value}, "cheapest": {0, s.Cheapest.Value}, "rejecting": {0.8 / 3, s.Rejecting.Value}, "threshold": {0.75, s.Threshold}, "abstained": {1.0 / 3, s.Abstained[1]},
+	cases := []envs.Decision{{Question: q, Target: []float64{1, 0}}, {Question: q, Feedback: &envs.Feedback{}}, {Question: q, Target: []float64{0, 1}}, {Question: q, Target: []float64{0, 1}}}
+	probs := [][]float64{{0.95, 0.05}, {0.5, 0.5}, {0.6, 0.4}, {0.1, 0.9}}
+	held, heldProbs := []envs.Decision{{Question: q, Target: []float64{0, 1}}, {Question: q, Target: []float64{1, 0}}}, [][]float64{{0.92, 0.08}, {0.97, 0.03}}
+	// Most likely: a (0), a (10), b (0). Cheapest: a costs 0.5, b 0.95, abstaining 0.8; a 4, abstaining 0.8, b 0.6; b 0.1.
+	for _, test := range []struct {
+		held      []envs.Decision
+		probs     [][]float64
+		threshold float64
+		rejecting float64
+		abstained float64
+	}{
+		{cases, probs, 0.75, 0.8 / 3, 1.0 / 3},
+		{held, heldProbs, 0.945, 1.6 / 3, 2.0 / 3},
 	} {
-		if math.Abs(values[0]-values[1]) > 1e-9 {
-			t.Errorf("%s: %v, want %v", name, values[1], values[0])
+		s := Cost(m, cases, probs, test.held, test.probs, "val")
+		for name, values := range map[string][2]float64{
+			"likely": {10.0 / 3, s.Likely.Value}, "cheapest": {0, s.Cheapest.Value}, "saved": {-10.0 / 3, s.Saved.Difference}, "rejecting": {test.rejecting, s.Rejecting.Value},
+			"threshold": {test.threshold, s.Threshold}, "abstained": {test.abstained, s.Abstained[1]}, "abstained for its cost": {0, s.Abstained[0]},
+		} {
+			expect.True(t, math.Abs(values[0]-values[1]) <= 1e-9, "%s: %v, want %v", name, values[1], values[0])
 		}
 	}
+	// A wrong b costs as much: abstaining is cheapest of the second case.
+	m["a"] = map[string]float64{"b": 10}
+	s := Cost(m, cases, probs, cases, probs, "val")
+	expect.True(t, math.Abs(s.Abstained[0]-2.0/3) <= 1e-9 && math.Abs(s.Cheapest.Value-1.6/3) <= 1e-9, "abstains from %v, cost %v", s.Abstained[0], s.Cheapest.Value)
 }
 
-// TestFit: logits that are twice too sharp have temperature 2.
 func TestFit(t *testing.T) {
 	var cases []envs.Decision
 	var logProbs [][]float32
@@ -152,9 +155,8 @@ func TestFit(t *testing.T) {
 		cases = append(cases, envs.Decision{Question: q, Target: []float64{p, 1 - p}})
 		logProbs = append(logProbs, []float32{float32(2 * math.Log(p)), float32(2 * math.Log(1-p))})
 	}
-	if got := fit(cases, logProbs, Labelled(cases)); math.Abs(got-2) > 1e-3 {
-		t.Errorf("temperature %v, want 2", got)
-	}
+	got := fit(cases, logProbs, Labelled(cases))
+	expect.True(t, math.Abs(got-2) <= 1e-3, "temperature %v, want 2", got)
 	// Answers that are always the most likely one have no best temperature.
 	for i := range cases {
 		cases[i].Target = []float64{1, 0}

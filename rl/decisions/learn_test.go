@@ -20,6 +20,7 @@ import (
 	"github.com/rltrain/rltrain/rl/train"
 	"github.com/rltrain/rltrain/torch/hub"
 	"github.com/rltrain/rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch/transformers/decision"
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
@@ -126,9 +127,7 @@ func TestLearns(t *testing.T) {
 			held := encode(t, p, cases)
 			e := measured(t, p, cases, held)
 			t.Log(e.Scores)
-			if e.Brier.Value > test.brier || e.Accuracy.Value < 0.9 {
-				t.Errorf("%s: Brier at most %v", e.Scores, test.brier)
-			}
+			expect.True(t, e.Brier.Value <= test.brier && e.Accuracy.Value >= 0.9, "%s: Brier at most %v", e.Scores, test.brier)
 		})
 	}
 }
@@ -148,9 +147,7 @@ func TestSaved(t *testing.T) {
 	want, got := p.Probs(cases, logProbs), again.Probs(cases, must.Get(again.LogProbs(t.Context(), samples))(t))
 	for i := range want {
 		for k := range want[i] {
-			if math.Abs(want[i][k]-got[i][k]) > 1e-6 {
-				t.Fatalf("case %d: %v, want %v", i, got[i], want[i])
-			}
+			expect.Require(t, math.Abs(want[i][k]-got[i][k]) <= 1e-6, "case %d: %v, want %v", i, got[i], want[i])
 		}
 	}
 	_, _, err := again.Encode([]envs.Decision{{State: "law", Question: asks(t, "animal", `{"type":"choice","criteria":{"a":null}}`), File: "f", Line: 3}})
@@ -173,21 +170,21 @@ func TestLanguageModel(t *testing.T) {
 		sum := 0.0
 		for k, l := range alone[0] {
 			sum += math.Exp(float64(l))
-			if math.Abs(float64(l-together[i][k])) > 1e-4 {
-				t.Errorf("question %d: %v alone, %v together", i, alone[0], together[i])
-			}
+			expect.True(t, math.Abs(float64(l-together[i][k])) <= 1e-4, "question %d: %v alone, %v together", i, alone[0], together[i])
 		}
-		if math.Abs(sum-1) > 1e-5 {
-			t.Errorf("probabilities sum to %v", sum)
-		}
+		expect.True(t, math.Abs(sum-1) <= 1e-5, "probabilities sum to %v", sum)
 	}
+	p.Asker.Temperature = map[string]float64{decision.Choice: 2, decision.Noul: 0.5}
 	named := jinja.NewDict()
-	named.Set("subject", cases[0].Question.Request())
+	for _, d := range cases[:2] {
+		named.Set(d.Question.Name, d.Question.Request())
+	}
 	questions := must.Get(p.Asker.Parse(named))(t)
 	d := must.Get(lm.EncodeDecisions(p.Asker, cases[0].State, questions))(t)
 	answers := must.Get(lm.Decide(t.Context(), d))(t)
-	want := must.Get(jinja.JSON(cases[0].Question.Answer(p.Probs(cases[:1], together[:1])[0])))(t)
-	served, _ := answers.Get("subject")
-	text := must.Get(jinja.JSON(served))(t)
-	expect.Equal(t, want[:40], text[:40])
+	for i, probs := range p.Probs(cases[:2], together[:2]) {
+		want := must.Get(jinja.JSON(cases[i].Question.Answer(probs)))(t)
+		served, _ := answers.Get(cases[i].Question.Name)
+		expect.Equal(t, want[:40], must.Get(jinja.JSON(served))(t)[:40])
+	}
 }
