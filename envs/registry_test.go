@@ -1,12 +1,14 @@
 package envs_test
 
 import (
+	"context"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
@@ -35,8 +37,7 @@ func define(name string) envs.Definition {
 
 func TestRegistry(t *testing.T) {
 	envs.Register(define("countdown"))
-	expect.True(t, slices.ContainsFunc(envs.Definitions(), func(d envs.Definition) bool { return d.Name == "countdown" }),
-		"countdown is missing in %v", envs.Definitions())
+	expect.True(t, slices.ContainsFunc(envs.Definitions(), func(d envs.Definition) bool { return d.Name == "countdown" }), "countdown is missing in %v", envs.Definitions())
 	task := must.Get(envs.New("countdown", envs.Setup{Seed: 7}, envs.Settings{"from": "3", "share": "0.25", "loud": "True"}))(t)
 	expect.Equal(t, countdown{From: 3, Share: 0.25, Loud: true, Word: "go", seed: 7}, *task.(*countdown), cmp.AllowUnexported(countdown{}))
 	for _, test := range []struct {
@@ -80,4 +81,26 @@ func TestRegisterRefuses(t *testing.T) {
 	} {
 		expect.Panic(t, func() { envs.Register(d) }, name)
 	}
+}
+
+// TestMissingColumns: the error names the columns of the file and the options that choose them.
+func TestMissingColumns(t *testing.T) {
+	path := must.File(t, "tickets.csv", "body;queue\nIt broke;support\n")
+	find := func(context.Context, string, string, ...string) ([]dataset.Part, error) {
+		return []dataset.Part{{Split: dataset.Train, Files: []string{path}}}, nil
+	}
+	for _, test := range []struct {
+		options envs.LabelledRows
+		want    string
+	}{
+		{envs.LabelledRows{TextColumn: "text", LabelColumn: "label"}, `tickets.csv:1: no columns "text", "label"; columns are "body", "queue" … pass --text-column NAME --label-column NAME`},
+		{envs.LabelledRows{TextColumn: "body", LabelColumn: "que"}, `tickets.csv:1: no column "que"; … did you mean "queue"?; pass --label-column NAME`},
+		{envs.LabelledRows{TextColumn: "body", LabelColumn: "queue", SplitColumn: "part"}, `no column "part"; … pass --split-column NAME`},
+	} {
+		_, err := test.options.Rows(t.Context(), envs.Setup{Find: find})
+		expect.True(t, expect.Names(err, test.want), "\n got %v\nwant %s", err, test.want)
+	}
+	right := envs.LabelledRows{TextColumn: "body", LabelColumn: "queue"}
+	rows, err := right.Rows(t.Context(), envs.Setup{Find: find})
+	expect.True(t, err == nil && len(rows) == 1 && rows[0].Text == "It broke", "%v, %v", rows, err)
 }

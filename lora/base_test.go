@@ -54,23 +54,21 @@ func TestMovedBaseModelIsFound(t *testing.T) {
 	root := t.TempDir()
 	at := func(name string) string { return filepath.Join(root, filepath.FromSlash(name)) }
 	tiny, far := baseFolder(t, at("out/tiny"), "w"), baseFolder(t, at("models/qwen"), "v")
-	tests := []struct{ adapter, base, want string }{
+	for _, tt := range []struct{ adapter, base, want string }{
 		{"out/stage", tiny, "../tiny"},
 		{"out/stage/checkpoints/checkpoint-5", tiny, "../../../tiny"},
 		{"out/deep/run/stage", tiny, tiny},
 		{"runs/stage", far, far},
 		{"models/run/stage", far, far},
 		{"models/stage", "org/name", "org/name"},
-	}
-	for _, tt := range tests {
+	} {
 		saveFor(t, at(tt.adapter), tt.base)
 		expect.Same(t, tt.want, inFile(t, at(tt.adapter)), "%s for %s", tt.adapter, tt.base)
 		expect.Same(t, tt.base, loadBase(t, at(tt.adapter)).BaseModel, "%s for %s is loaded with", tt.adapter, tt.base)
 	}
 	must.Do(t, os.Rename(at("out"), at("moved")))
 	c := loadBase(t, at("moved/stage"))
-	expect.True(t, c.BaseModel == at("moved/tiny") && c.CheckBase(c.BaseModel) == nil,
-		"after a move: %s, %v", c.BaseModel, c.CheckBase(c.BaseModel))
+	expect.True(t, c.BaseModel == at("moved/tiny") && c.CheckBase(c.BaseModel) == nil, "after a move: %s, %v", c.BaseModel, c.CheckBase(c.BaseModel))
 	must.Do(t, os.Rename(at("runs"), at("elsewhere")))
 	if c := loadBase(t, at("elsewhere/stage")); c.BaseModel != far {
 		t.Error(c.BaseModel)
@@ -120,8 +118,7 @@ func TestHashWeights(t *testing.T) {
 	root := t.TempDir()
 	write := func(name, text string) {
 		path := filepath.Join(root, filepath.FromSlash(name))
-		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
+		must.Write(t, path, text)
 	}
 	write("none/config.json", "{}")
 	write("one/model.safetensors", "a")
@@ -135,9 +132,7 @@ func TestHashWeights(t *testing.T) {
 		hash := must.Get(lora.HashWeights(filepath.Join(root, name)))(t)
 		got[name] = hash
 	}
-	if got["none"] != "" || got["one"] != got["same"] || got["one"] == got["shards"] || got["one"] == got["bin"] || len(got["bin"]) != 64 {
-		t.Error(got)
-	}
+	expect.True(t, got["none"] == "" && got["one"] == got["same"] && got["one"] != got["shards"] && got["one"] != got["bin"] && len(got["bin"]) == 64, "%v", got)
 }
 
 func TestInUse(t *testing.T) {
@@ -180,7 +175,7 @@ func TestMatch(t *testing.T) {
 		"encoder.layer.0.attention.self.query", "encoder.layer.0.attention.output.dense", "encoder.layer.0.output.dense",
 		"encoder.layer.1.attention.self.query", "encoder.layer.1.attention.output.dense", "encoder.layer.1.output.dense", "dense",
 	}
-	tests := []struct {
+	for _, tt := range []struct {
 		targets []string
 		want    []int
 	}{
@@ -189,8 +184,7 @@ func TestMatch(t *testing.T) {
 		{[]string{"output.dense"}, []int{1, 2, 4, 5}},
 		{[]string{"dense"}, []int{1, 2, 4, 5, 6}},
 		{[]string{"encoder.layer.1.output.dense"}, []int{5}},
-	}
-	for _, tt := range tests {
+	} {
 		got := must.Get(lora.Match(names, tt.targets))(t)
 		var want []string
 		for _, i := range tt.want {
@@ -218,8 +212,7 @@ func TestInit(t *testing.T) {
 	// A uniform variable has variance bound²/3; with 512 samples the mean has a standard deviation of bound/39, the variance
 	// one of about 1/40 of itself.
 	n := float64(len(p.A))
-	expect.True(t, math.Abs(sum/n) <= 4*bound/39 && math.Abs(squares/n/(bound*bound/3)-1) <= 0.2,
-		"mean %g, mean square %g", sum/n, squares/n)
+	expect.True(t, math.Abs(sum/n) <= 4*bound/39 && math.Abs(squares/n/(bound*bound/3)-1) <= 0.2, "mean %g, mean square %g", sum/n, squares/n)
 	for _, b := range p.B {
 		expect.Require(t, b == 0, "B is not zero")
 	}

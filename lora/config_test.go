@@ -11,15 +11,14 @@ import (
 )
 
 func TestScale(t *testing.T) {
-	tests := []struct {
+	for _, tt := range []struct {
 		c    Config
 		want float64
 	}{
 		{Config{R: 8, Alpha: 16}, 2},
 		{Config{R: 16, Alpha: 4}, 0.25},
 		{Config{R: 16, Alpha: 4, RSLoRA: true}, 1},
-	}
-	for _, tt := range tests {
+	} {
 		got := tt.c.Scale()
 		expect.True(t, math.Abs(got-tt.want) <= 1e-15, "%+v: scale %g, want %g", tt.c, got, tt.want)
 	}

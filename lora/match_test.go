@@ -15,7 +15,7 @@ import (
 func TestMeans(t *testing.T) {
 	const query, mlp = "model.layers.1.self_attn.q_proj", "model.layers.10.mlp.up_proj"
 	names := func(list ...string) Modules { return Modules{Names: list} }
-	tests := []struct {
+	for _, tt := range []struct {
 		name       string
 		c          Config
 		query, mlp bool
@@ -36,8 +36,7 @@ func TestMeans(t *testing.T) {
 		{"layers", Config{TargetModules: names("q_proj", "up_proj"), Layers: []int{0, 10}, LayersPattern: []string{"h", "layers"}}, false, true},
 		{"layers elsewhere", Config{TargetModules: names("q_proj", "up_proj"), Layers: []int{1, 10}, LayersPattern: []string{"h"}}, false, false},
 		{"full names are of any layer", Config{TargetModules: names("q_proj", mlp), Layers: []int{1}}, true, true},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := must.Get(tt.c.rule())(t)
 			expect.Same(t, tt.query, r.means(query), "%s", query)
@@ -72,9 +71,8 @@ func TestSize(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.c.R, tt.c.Alpha = 4, 8
 			r := must.Get(tt.c.rule())(t)
-			if rank, scale := r.size(name); rank != tt.rank || scale != tt.scale {
-				t.Errorf("rank %d, scale %g; want %d, %g", rank, scale, tt.rank, tt.scale)
-			}
+			rank, scale := r.size(name)
+			expect.True(t, rank == tt.rank && scale == tt.scale, "rank %d, scale %g; want %d, %g", rank, scale, tt.rank, tt.scale)
 		})
 	}
 }

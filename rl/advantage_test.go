@@ -90,8 +90,7 @@ func TestPenaltiesAreNotScaledUp(t *testing.T) {
 	for _, kind := range scaled {
 		got := kind.Of([][]float64{unpaid}, [][]float64{wrongToo}, nil)[0]
 		for i, a := range got {
-			expect.True(t, (a > 0) == (i%2 == 1) && math.Abs(a) >= 0.9,
-				"%+v: answer %d of right and wrong ones has the advantage %g", kind, i, a)
+			expect.True(t, (a > 0) == (i%2 == 1) && math.Abs(a) >= 0.9, "%+v: answer %d of right and wrong ones has the advantage %g", kind, i, a)
 		}
 	}
 	got := Advantages{BaselineGroup, ScaleGroup}.Of([][]float64{paid, unpaid}, [][]float64{right, wrongToo}, nil)

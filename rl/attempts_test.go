@@ -83,14 +83,10 @@ func TestScoreAttempts(t *testing.T) {
 	expect.True(t, s.Problems == 3 && s.N == 4 && math.Abs(s.FormatRate-5.0/12) <= 1e-12 && s.Mean == s.Pass[0], "%+v", s)
 	for k, want := range []float64{1.25 / 3, 1.5 / 3, 1.75 / 3, 2.0 / 3} {
 		f := s.Pass[k]
-		if math.Abs(f.Value-want) > 1e-12 || f.Interval[0] > f.Value || f.Interval[1] < f.Value || f.Interval[0] == f.Interval[1] {
-			t.Errorf("pass@%d: %+v, want %v", k+1, f, want)
-		}
+		expect.True(t, math.Abs(f.Value-want) <= 1e-12 && f.Interval[0] <= f.Value && f.Interval[1] >= f.Value && f.Interval[0] != f.Interval[1], "pass@%d: %+v, want %v", k+1, f, want)
 	}
 	expect.True(t, math.Abs(s.Majority.Value-1.0/3) <= 1e-12, "majority %+v", s.Majority)
-	if len(s.Kinds) != 2 || s.Kinds[0].Kind != "easy" || s.Kinds[0].Problems != 2 || s.Kinds[0].Mean.Value != 0.625 || s.Kinds[1].PassN.Value != 0 {
-		t.Errorf("kinds %+v", s.Kinds)
-	}
+	expect.True(t, len(s.Kinds) == 2 && s.Kinds[0].Kind == "easy" && s.Kinds[0].Problems == 2 && s.Kinds[0].Mean.Value == 0.625 && s.Kinds[1].PassN.Value == 0, "kinds %+v", s.Kinds)
 	// A problem with too few attempts for one k still counts for smaller k.
 	if s := rl.ScoreAttempts([]rl.Attempts{tries("r", "1", "1"), tries("r"), nil}); s.Problems != 2 || s.N != 3 || s.FormatRate != 0.5 || s.Mean.Value != 2.0/3 || math.Abs(s.Pass[1].Value-2.0/3) > 1e-12 || s.Pass[2].Value != 1 {
 		t.Errorf("%+v", s)
@@ -144,8 +140,7 @@ func TestForms(t *testing.T) {
 			info.CheckForm(form)
 		}
 		s := rl.ScoreAnswers(infos)
-		expect.Same(t, "--answer-form final: 1/4 = 25.0 % (95 % CI 4.6–69.9), any: 2/4 = 50.0 % (95 % CI 15.0–85.0)", s.Forms(),
-			"%s", form)
+		expect.Same(t, "--answer-form final: 1/4 = 25.0 % (95 % CI 4.6–69.9), any: 2/4 = 50.0 % (95 % CI 15.0–85.0)", s.Forms(), "%s", form)
 		want := map[answer.Form]int{answer.FinalForm: 0, answer.AnyForm: 1}[form]
 		expect.True(t, s.Doubted == want, "%s: %d doubted, want %d", form, s.Doubted, want)
 	}
@@ -260,7 +255,6 @@ func TestCountRewarded(t *testing.T) {
 
 // TestRoundedMean: rewards that differ from the mean by no more than rounding count as the mean.
 func TestRoundedMean(t *testing.T) {
-	if r := rl.CountRewarded([]rl.Outcome{{Text: "x", Reward: 1}, {Text: "y", Reward: 1 + 2e-9}}); r.N != 2 {
-		t.Errorf("%d of 2 rewards are at the mean", r.N)
-	}
+	r := rl.CountRewarded([]rl.Outcome{{Text: "x", Reward: 1}, {Text: "y", Reward: 1 + 2e-9}})
+	expect.True(t, r.N == 2, "%d of 2 rewards are at the mean", r.N)
 }

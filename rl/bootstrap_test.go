@@ -73,11 +73,9 @@ func TestCompareAgreesWithEvaluate(t *testing.T) {
 		"ece":      {c.ECE, ea.ECE, eb.ECE},
 		"brier":    {c.Brier, ea.Brier, eb.Brier},
 	} {
-		expect.True(t, test.got.A == test.a && test.got.B == test.b && test.got.Difference == test.b-test.a,
-			"%s: %+v, want A %g and B %g", name, test.got, test.a, test.b)
-		if d := test.got; d.Difference < d.Interval[0] || d.Difference > d.Interval[1] {
-			t.Errorf("%s: difference %g is outside %v", name, d.Difference, d.Interval)
-		}
+		expect.True(t, test.got.A == test.a && test.got.B == test.b && test.got.Difference == test.b-test.a, "%s: %+v, want A %g and B %g", name, test.got, test.a, test.b)
+		d := test.got
+		expect.True(t, d.Difference >= d.Interval[0] && d.Difference <= d.Interval[1], "%s: difference %g is outside %v", name, d.Difference, d.Interval)
 	}
 	expect.Equal(t, c, Compare(3, truth, a, b), "a second comparison differs")
 }
@@ -89,9 +87,8 @@ func TestCompareRuns(t *testing.T) {
 	expect.Equal(t, alone, CompareRuns(3, truth, [][][]float32{a, a}, [][][]float32{b, b}), "the same pair twice is not the pair")
 	// Swapping the two sides must negate every resample.
 	c := CompareRuns(3, truth, [][][]float32{a, b}, [][][]float32{b, a})
-	if want := (alone.Brier.A + alone.Brier.B) / 2; math.Abs(c.Brier.A-want) > 1e-12 || c.Brier.Difference != 0 || c.Brier.Interval != (Interval{}) {
-		t.Errorf("Brier %+v, want %g on both sides and no difference", c.Brier, want)
-	}
+	want := (alone.Brier.A + alone.Brier.B) / 2
+	expect.True(t, math.Abs(c.Brier.A-want) <= 1e-12 && c.Brier.Difference == 0 && c.Brier.Interval == (Interval{}), "Brier %+v, want %g on both sides and no difference", c.Brier, want)
 }
 
 // The same predictions with better-fitting confidences on every row: pairing must show the Brier gain that two separate
@@ -174,8 +171,7 @@ func TestIntervalsContainEstimates(t *testing.T) {
 			"difference of accuracy": {c.Accuracy.Difference, c.Accuracy.Interval}, "difference of f1_macro": {c.F1Macro.Difference, c.F1Macro.Interval},
 			"difference of ece": {c.ECE.Difference, c.ECE.Interval}, "difference of brier": {c.Brier.Difference, c.Brier.Interval},
 		} {
-			expect.True(t, test.estimate >= test.in[0] && test.estimate <= test.in[1],
-				"seed %d, %d rows: %s %g is outside %v", seed, len(truth), name, test.estimate, test.in)
+			expect.True(t, test.estimate >= test.in[0] && test.estimate <= test.in[1], "seed %d, %d rows: %s %g is outside %v", seed, len(truth), name, test.estimate, test.in)
 		}
 	}
 	expect.True(t, atAnEnd != 0, "no calibration error is below the percentiles of its resamples: the test shows nothing")
@@ -193,11 +189,9 @@ func TestCompareMeans(t *testing.T) {
 		a, b = append(a, x), append(b, x+0.01+0.02*rng.NormFloat64())
 	}
 	d := CompareMeans(append(a, math.NaN(), 1), append(b, 1, math.NaN()))
-	expect.True(t, d.Difference >= 0.005 && d.Difference <= 0.015 && math.Abs(d.B-d.A-d.Difference) <= 1e-12,
-		"difference %+v, want about 0.01", d)
+	expect.True(t, d.Difference >= 0.005 && d.Difference <= 0.015 && math.Abs(d.B-d.A-d.Difference) <= 1e-12, "difference %+v, want about 0.01", d)
 	// The pairing is used: the means themselves are uncertain by 0.04.
-	expect.True(t, d.Interval[0] > 0 && d.Interval[1]-d.Interval[0] <= 0.01,
-		"interval %v, want about ±0.003 without 0", d.Interval)
+	expect.True(t, d.Interval[0] > 0 && d.Interval[1]-d.Interval[0] <= 0.01, "interval %v, want about ±0.003 without 0", d.Interval)
 	same := CompareMeans(a, a)
 	expect.True(t, same.Difference == 0 && same.Interval == (Interval{}), "a set against itself: %+v", same)
 	expect.Same(t, Difference{}, CompareMeans([]float64{math.NaN()}, []float64{1}), "without rows")

@@ -134,15 +134,12 @@ func TestIntervalsContainFiguresAndAreReproducible(t *testing.T) {
 func TestEvaluateJSON(t *testing.T) {
 	e := Evaluate([]string{"a", "b"}, []int{0, 1}, [][]float32{{0.9, 0.1}, {0.2, 0.8}})
 	encoded := must.Get(json.Marshal(e))(t)
-	for _, field := range []string{`"n":2`, `"accuracy":1`, `"f1_macro":`, `"f1_weighted":`, `"ece":`, `"brier":`, `"classes":[{"label":"a","precision":1,"recall":1,"f1":1,"support":1}`, `"confusion":[[1,0],[0,1]]`, `"intervals":{"accuracy":[`} {
-		expect.True(t, strings.Contains(string(encoded), field), "%s is missing in %s", field, encoded)
-	}
+	expect.Contains(t, string(encoded), `"n":2`, `"accuracy":1`, `"f1_macro":`, `"f1_weighted":`, `"ece":`, `"brier":`, `"classes":[{"label":"a","precision":1,"recall":1,"f1":1,"support":1}`, `"confusion":[[1,0],[0,1]]`, `"intervals":{"accuracy":[`)
 	expect.True(t, !strings.Contains(string(encoded), "latency"), "latency that was not measured appears in %s", encoded)
 	e.SetLatency(nil)
 	expect.True(t, e.LatencyP50 == nil, "no measurements gave a latency")
 	e.SetLatency([]float64{5, 1, 2, 4, 3})
-	expect.True(t, *e.LatencyP50 == 3 && math.Abs(*e.LatencyP95-4.8) <= 1e-12,
-		"p50 %g and p95 %g, want 3 and 4.8", *e.LatencyP50, *e.LatencyP95)
+	expect.True(t, *e.LatencyP50 == 3 && math.Abs(*e.LatencyP95-4.8) <= 1e-12, "p50 %g and p95 %g, want 3 and 4.8", *e.LatencyP50, *e.LatencyP95)
 }
 
 func TestEvaluateWithoutRows(t *testing.T) {

@@ -63,7 +63,7 @@ func TestGAEPanicsOnUnequalLengths(t *testing.T) {
 }
 
 func TestWhiten(t *testing.T) {
-	tests := []struct {
+	for _, test := range []struct {
 		name    string
 		x, want []float32
 	}{
@@ -74,8 +74,7 @@ func TestWhiten(t *testing.T) {
 		{"five entries", []float32{0, 1, 2, 3, 4}, []float32{-1.4142135, -0.70710677, 0, 0.70710677, 1.4142135}},
 		// mean 5e-5, variance 2.5e-9, so the 1e-8 counts: ±5e-5/√1.25e-8
 		{"small spread", []float32{0, 1e-4}, []float32{-0.4472136, 0.4472136}},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			rl.Whiten(test.x)
 			expect.Equal(t, test.want, test.x, near)
@@ -229,8 +228,7 @@ func TestWarmupRises(t *testing.T) {
 		for total := 2; total <= 40; total++ {
 			for _, ratio := range []float64{1e-9, 0.03, 0.1, 0.5, 1} {
 				s := must.Get(rl.NewSchedule(kind, total, ratio, 0, 0))(t)
-				expect.True(t, s.Warmup >= 1 && (ratio != 1 || s.Warmup == total),
-					"%s: %g of %d steps is a warm-up of %d", kind, ratio, total, s.Warmup)
+				expect.True(t, s.Warmup >= 1 && (ratio != 1 || s.Warmup == total), "%s: %g of %d steps is a warm-up of %d", kind, ratio, total, s.Warmup)
 				before := -1.0
 				for step := range s.Warmup + 1 {
 					if now := s.At(step); !(now > before) && step < total {

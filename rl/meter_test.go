@@ -2,7 +2,6 @@ package rl
 
 import (
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -128,9 +127,8 @@ func TestReplayIsFirstInFirstOut(t *testing.T) {
 		seen[e.Return] = true
 	}
 	expect.Same(t, 3, len(seen), "50 samples saw %v", seen)
-	if diff := cmp.Diff(r.Sample(Stream(2), 9), r.Sample(Stream(2), 9), cmpopts.EquateNaNs()); diff != "" {
-		t.Error("the same stream deals differently")
-	}
+	diff := cmp.Diff(r.Sample(Stream(2), 9), r.Sample(Stream(2), 9), cmpopts.EquateNaNs())
+	expect.True(t, diff == "", "the same stream deals differently")
 }
 
 func TestReplayEvictionKeepsMemoryBounded(t *testing.T) {
@@ -171,12 +169,10 @@ func TestReplayRefusesFiles(t *testing.T) {
 		"no turn":      {header + `{"trajectory":{"tokens":[1],"source":[0],"behavior_logprobs":[0],"logprobs":[0],"turns":[]},"turns":[0],"returns":[1]}` + "\n", "line 2: turn 0 of a trajectory of 0"},
 		"more entries": {strings.Replace(header, `"entries":1`, `"entries":0`, 1) + "{}\n", "line 2: more than the 0 entries"},
 	} {
-		path := filepath.Join(t.TempDir(), "buffer")
-		must.Do(t, os.WriteFile(path, []byte(test.content), 0o600))
+		path := must.File(t, "buffer", test.content)
 		r := newReplay(t, 5)
-		if err := r.Load(path); err == nil || !strings.Contains(err.Error(), test.want) || !strings.HasPrefix(err.Error(), path) {
-			t.Errorf("%s: error %v, want one with %q", name, err, test.want)
-		}
+		err := r.Load(path)
+		expect.True(t, err != nil && strings.Contains(err.Error(), test.want) && strings.HasPrefix(err.Error(), path), "%s: error %v, want one with %q", name, err, test.want)
 	}
 	if err := newReplay(t, 5).Restore(ReplayState{Capacity: 1, Entries: []ReplayEntry{{Trajectory: twoTurns(), Turns: []int{0, 1}, Returns: []float64{1, 2}}}}); err == nil {
 		t.Error("a state beyond its capacity is taken")

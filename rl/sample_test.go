@@ -70,16 +70,13 @@ func TestRewardsOfTurnsWithoutActions(t *testing.T) {
 		tr := build(test.turns...)
 		s := tr.Sample(1)
 		expect.Equal(t, test.want, s.Rewards, cmpopts.EquateNaNs(), test.turns)
-		if len(s.Rewards) > 0 && s.HasReward() && s.Reward() != tr.Reward() {
-			t.Errorf("%v: sample's reward %v, trajectory's %v", test.turns, s.Reward(), tr.Reward())
-		}
+		expect.True(t, len(s.Rewards) <= 0 || !s.HasReward() || s.Reward() == tr.Reward(), "%v: sample's reward %v, trajectory's %v", test.turns, s.Reward(), tr.Reward())
 	}
 }
 
 func TestPenalties(t *testing.T) {
 	s := &Sample{Actions: []int32{5, 6}, Rewards: []float64{0.25, 1}, Overlong: -0.5, Penalty: []float64{0.125, -0.25}}
-	expect.True(t, s.Reward() == 1.25 && s.Penalised() == 1.25-0.5-0.125+0.25 && s.HasReward(),
-		"reward %v, with penalties %v, scored: %t", s.Reward(), s.Penalised(), s.HasReward())
+	expect.True(t, s.Reward() == 1.25 && s.Penalised() == 1.25-0.5-0.125+0.25 && s.HasReward(), "reward %v, with penalties %v, scored: %t", s.Reward(), s.Penalised(), s.HasReward())
 	s.Rewards[0] = math.NaN()
 	expect.True(t, !s.HasReward() && math.IsNaN(s.Penalised()), "an unscored sample has a reward")
 	s.Fill(-2)
@@ -166,9 +163,8 @@ func TestMinibatchesAreAFunctionOfTheirArguments(t *testing.T) {
 				for epoch := range 3 {
 					key := fmt.Sprint(Minibatches(uint64(seed), step, epoch, 40, 4, 0))
 					who := [3]int{seed, step, epoch}
-					if other, taken := seen[key]; taken != (round == 1) || taken && other != who {
-						t.Errorf("seed, step and epoch %v have the parts of %v", who, other)
-					}
+					other, taken := seen[key]
+					expect.True(t, taken == (round == 1) && (!taken || other == who), "seed, step and epoch %v have the parts of %v", who, other)
 					seen[key] = who
 				}
 			}

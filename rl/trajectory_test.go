@@ -84,8 +84,7 @@ func TestEmptyTurnRewardsTheTurnBefore(t *testing.T) {
 	tr := twoTurns()
 	tr.Turns[1].Reward = 2
 	tr.EndTurn(-0.5)
-	expect.True(t, len(tr.Turns) == 2 && tr.Turns[1] == (Turn{6, 1.5}) && tr.Validate() == nil,
-		"turns %v, %v", tr.Turns, tr.Validate())
+	expect.True(t, len(tr.Turns) == 2 && tr.Turns[1] == (Turn{6, 1.5}) && tr.Validate() == nil, "turns %v, %v", tr.Turns, tr.Validate())
 }
 
 func TestReturnsToGo(t *testing.T) {
@@ -127,9 +126,8 @@ func TestKLValue(t *testing.T) {
 		{K3, -21, 0, math.Exp(20) - 1 - 20 + (math.Exp(20) - 1)},
 		{K3, 0, -1000, 999},
 	} {
-		if got := test.kind.Value(test.logProb, test.ref); math.Abs(got-test.want) > 1e-12*max(1, math.Abs(test.want)) {
-			t.Errorf("%s of %g and %g is %g, want %g", test.kind, test.logProb, test.ref, got, test.want)
-		}
+		got := test.kind.Value(test.logProb, test.ref)
+		expect.True(t, math.Abs(got-test.want) <= 1e-12*max(1, math.Abs(test.want)), "%s of %g and %g is %g, want %g", test.kind, test.logProb, test.ref, got, test.want)
 	}
 	got := K3.Value(-1e6, 0)
 	expect.True(t, isFinite(got) && got > K3.Value(-1e5, 0), "k3 far out is %g", got)

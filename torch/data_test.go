@@ -167,9 +167,8 @@ func TestPackSharedStoresPrefixesOnce(t *testing.T) {
 		"none":      {nil, nil, []int32{0}, nil, nil},
 	} {
 		p, place := torch.PackShared(test.sequences, test.limits)
-		if diff := cmp.Diff(test.cu, p.CuSeqlens) + cmp.Diff(test.continues, p.Continues) + cmp.Diff(test.place, place); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		diff := cmp.Diff(test.cu, p.CuSeqlens) + cmp.Diff(test.continues, p.Continues) + cmp.Diff(test.place, place)
+		expect.True(t, diff == "", "%s (-want +got):\n%s", name, diff)
 		at := 0
 		for i, ids := range test.sequences {
 			for position, id := range ids {

@@ -22,9 +22,8 @@ func TestParseDevice(t *testing.T) {
 		expect.Equal(t, want, d.String(), text)
 	}
 	for _, text := range []string{"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:+1", "cuda:01", "cuda:1:2", "cuda0", "CUDA", "cpu:0", "cuda:128", " cuda"} {
-		if d, err := ParseDevice(text); err == nil {
-			t.Errorf("%q: got %v, want an error", text, d)
-		}
+		d, err := ParseDevice(text)
+		expect.True(t, err != nil, "%q: got %v, want an error", text, d)
 	}
 }
 
@@ -71,9 +70,7 @@ func TestWhatAGPULacksIsSaid(t *testing.T) {
 			withDriver(t, test.driver)
 			err := tryCUDA()
 			expect.Require(t, err != nil, "got no error")
-			for _, part := range test.want {
-				expect.True(t, strings.Contains(err.Error(), part), "got %v, want %q in it", err, part)
-			}
+			expect.Contains(t, err.Error(), test.want...)
 			expect.Same(t, test.name == "no driver", errors.Is(err, ErrNoDriver), "%v is ErrNoDriver", err)
 		})
 	}
@@ -88,8 +85,7 @@ func TestAutoFallsBackToCPU(t *testing.T) {
 		coreIn(t, test.cuda)
 		withDriver(t, test.driver)
 		got, err := Device{auto: true}.resolve()
-		expect.True(t, err == nil && got == (Device{}),
-			"library %q, driver %v: got %v, %v, want the CPU", test.cuda, test.driver, got, err)
+		expect.True(t, err == nil && got == (Device{}), "library %q, driver %v: got %v, %v, want the CPU", test.cuda, test.driver, got, err)
 	}
 }
 
@@ -109,13 +105,9 @@ func TestCUDALibraryOpens(t *testing.T) {
 	expect.True(t, !real || err == nil, "%v", err)
 	if real && err == nil {
 		m, err := Device{cuda: true}.memory()
-		if err != nil || m.Allocated < 0 || m.Peak < m.Allocated || m.Reserved < m.Allocated || m.Free > m.Total || m.Total < 1<<28 {
-			t.Errorf("memory: got %+v, %v", m, err)
-		}
+		expect.True(t, err == nil && m.Allocated >= 0 && m.Peak >= m.Allocated && m.Reserved >= m.Allocated && m.Free <= m.Total && m.Total >= 1<<28, "memory: got %+v, %v", m, err)
 	}
-	if !real && (err == nil || !strings.Contains(err.Error(), "needs a driver")) {
-		t.Errorf("without a driver: got %v, want an error that says what it needs", err)
-	}
+	expect.True(t, real || err != nil && strings.Contains(err.Error(), "needs a driver"), "without a driver: got %v, want an error that says what it needs", err)
 }
 
 func TestMissingLibraryIsNamed(t *testing.T) {

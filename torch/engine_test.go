@@ -67,9 +67,7 @@ func TestEngine(t *testing.T) {
 	request := torch.Request{Prompt: []int32{3, 1, 4, 1, 5}, Samples: 3, MaxNew: 8, Sampling: torch.Sampling{Temperature: 1}, Seed: 7, Stream: 2}
 	submit(t, base, request)
 	want := complete(t, base, 4)
-	if len(want) != 3 || want[sampleKey{1, 0}].Reason != torch.ReasonLength || len(want[sampleKey{1, 2}].Tokens) != 8 {
-		t.Fatalf("completions %+v", want)
-	}
+	expect.Require(t, len(want) == 3 && want[sampleKey{1, 0}].Reason == torch.ReasonLength && len(want[sampleKey{1, 2}].Tokens) == 8, "completions %+v", want)
 	expect.True(t, !cmp.Equal(want[sampleKey{1, 0}].Tokens, want[sampleKey{1, 1}].Tokens), "two samples are alike")
 
 	t.Run("batched", func(t *testing.T) {

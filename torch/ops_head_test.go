@@ -50,18 +50,15 @@ func TestTokenLogProbs(t *testing.T) {
 					bias = &b
 				}
 				logprobs, entropy, rank := s.TokenLogProbs(hidden.T(), s.Floats(tc.weight, 3, 1), bias, []int64{2, 0}, tc.options)
-				expect.True(t, torchtest.MaxDiff(s.Read(logprobs), tc.want) <= 1e-5,
-					"logprobs %v, want %v", s.Read(logprobs), tc.want)
-				expect.True(t, torchtest.MaxDiff(s.Read(entropy), tc.entropy) <= 1e-5,
-					"entropy %v, want %v", s.Read(entropy), tc.entropy)
+				expect.True(t, torchtest.MaxDiff(s.Read(logprobs), tc.want) <= 1e-5, "logprobs %v, want %v", s.Read(logprobs), tc.want)
+				expect.True(t, torchtest.MaxDiff(s.Read(entropy), tc.entropy) <= 1e-5, "entropy %v, want %v", s.Read(entropy), tc.entropy)
 				expect.Equal(t, []float32{0, 2}, s.Read(rank), "rank")
 				s.Backward(s.Sum(logprobs))
 				if tc.name == "plain" {
 					// The target's weight minus its mean: ln 5 - (2 ln 2 + 5 ln 5)/8, and the same for 0.
 					grad, _ := s.Grad(hidden)
 					mean := (2*ln(2) + 5*ln(5)) / 8
-					expect.True(t, torchtest.MaxDiff(s.Read(grad), []float32{ln(5) - mean, -mean}) <= 1e-5,
-						"gradient %v", s.Read(grad))
+					expect.True(t, torchtest.MaxDiff(s.Read(grad), []float32{ln(5) - mean, -mean}) <= 1e-5, "gradient %v", s.Read(grad))
 				}
 				return nil
 			})

@@ -62,9 +62,7 @@ func TestUnsupportedGPUsAreRefused(t *testing.T) {
 			plugin(t, test.defines...)
 			_, err := Device{cuda: true, gpu: test.gpu}.resolve()
 			expect.Require(t, err != nil, "got no error")
-			for _, part := range test.want {
-				expect.True(t, strings.Contains(err.Error(), part), "got %v, want %q in it", err, part)
-			}
+			expect.Contains(t, err.Error(), test.want...)
 			expect.True(t, !strings.Contains(err.Error(), "\n"), "got more than a line: %v", err)
 			want := Device{}
 			if test.gpu > 0 && test.defines == nil { // the first GPU is not refused
@@ -90,8 +88,7 @@ func TestSupportedGPUIsUsed(t *testing.T) {
 		expect.Result(d.prefersBF16())(t, want, "%s: prefers bf16", text)
 	}
 	found, err := gpus()
-	expect.True(t, err == nil && len(found) == 2 && found[1] == (GPU{Name: "One", Memory: 1 << 30, Major: 9}),
-		"got %v, %v", found, err)
+	expect.True(t, err == nil && len(found) == 2 && found[1] == (GPU{Name: "One", Memory: 1 << 30, Major: 9}), "got %v, %v", found, err)
 }
 
 // TestOldGPUsPreferNoBF16, because they have no bfloat16 arithmetic.

@@ -165,9 +165,8 @@ func TestWindows(t *testing.T) {
 				for at, token := range got.Tokens {
 					row := rows[len(prompt)+at-1]
 					raw, sampled := math.Log(softmax(row)[token]), math.Log(enumerated(row, ids[:len(prompt)+at], sampling)[token])
-					if d := max(math.Abs(raw-float64(got.Raw[at])), math.Abs(sampled-float64(got.LogProbs[at]))); !(d < 1e-4) {
-						t.Fatalf("token %d after a prompt of %d: engine and training differ by %g", at, len(prompt), d)
-					}
+					d := max(math.Abs(raw-float64(got.Raw[at])), math.Abs(sampled-float64(got.LogProbs[at])))
+					expect.Require(t, d < 1e-4, "token %d after a prompt of %d: engine and training differ by %g", at, len(prompt), d)
 				}
 				whole = append(whole, ids)
 			}
@@ -178,8 +177,7 @@ func TestWindows(t *testing.T) {
 			for row := range len(after) / c.HiddenSize {
 				here := slices.Equal(before[row*c.HiddenSize:][:c.HiddenSize], after[row*c.HiddenSize:][:c.HiddenSize])
 				place := row - length - at
-				expect.Require(t, here != (0 <= place && place < min(window, length-at)),
-					"row %d after the changed token: changed is %v", place, !here)
+				expect.Require(t, here != (0 <= place && place < min(window, length-at)), "row %d after the changed token: changed is %v", place, !here)
 			}
 		})
 	}

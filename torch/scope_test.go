@@ -71,8 +71,7 @@ func TestErrorsNameTheOperator(t *testing.T) {
 		return nil
 	})
 	var native *torch.Error
-	expect.True(t, errors.As(err, &native) && native.Call == "aten::linear" && !strings.Contains(native.Text, "\n"),
-		"got %v, want a one-line error of aten::linear", err)
+	expect.True(t, errors.As(err, &native) && native.Call == "aten::linear" && !strings.Contains(native.Text, "\n"), "got %v, want a one-line error of aten::linear", err)
 }
 
 func TestGradModeBelongsToTheScope(t *testing.T) {
@@ -215,9 +214,8 @@ func TestAdamWClipsGroupsApart(t *testing.T) {
 		must.Do(t, err)
 		for i, want := range test.want {
 			moment := must.Get(first[i].Read())(t)
-			if got := 10 * float64(moment[0]); math.Abs(got-want) > 1e-4 || math.Abs(norm-test.norm) > 1e-4 {
-				t.Errorf("%+v: gradient %d is clipped to %v, the norm is %v", test, i, got, norm)
-			}
+			got := 10 * float64(moment[0])
+			expect.True(t, math.Abs(got-want) <= 1e-4 && math.Abs(norm-test.norm) <= 1e-4, "%+v: gradient %d is clipped to %v, the norm is %v", test, i, got, norm)
 		}
 		o.Close()
 	}

@@ -1,11 +1,17 @@
 package answer
 
 import (
+	"bufio"
+	"encoding/json"
+	"math/big"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/rltrain/rltrain/envs/answer/formula"
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/must"
 )
 
 // TestTelling: after a marker, six words can be an answer, and seven if one is a number.
@@ -82,9 +88,8 @@ func TestFind(t *testing.T) {
 		{"I do not know", "", NotFound},
 		{"", "", NotFound},
 	} {
-		if got, tier := Find(test.text); got != test.want || tier != test.tier {
-			t.Errorf("Find(%q) = %q, %s, want %q, %s", test.text, got, tier, test.want, test.tier)
-		}
+		got, tier := Find(test.text)
+		expect.True(t, got == test.want && tier == test.tier, "Find(%q) = %q, %s, want %q, %s", test.text, got, tier, test.want, test.tier)
 	}
 }
 
@@ -123,9 +128,8 @@ func TestDecide(t *testing.T) {
 		{"1/8", "Therefore all in all 3 inches is 1/8 of 2 feet", false, ByLastNumber},
 		{"2", "AZYUK2A", false, ByWhole},
 	} {
-		if v, tier := Decide(test.gold, test.text); v.Equal != test.equal || tier != test.tier {
-			t.Errorf("Decide(%q, %q) = %t by %q from %s, want %t from %s", test.gold, test.text, v.Equal, v.Rule, tier, test.equal, test.tier)
-		}
+		v, tier := Decide(test.gold, test.text)
+		expect.True(t, v.Equal == test.equal && tier == test.tier, "Decide(%q, %q) = %t by %q from %s, want %t from %s", test.gold, test.text, v.Equal, v.Rule, tier, test.equal, test.tier)
 	}
 }
 
@@ -147,9 +151,8 @@ func FuzzFind(f *testing.F) {
 			_, err := formula.Parse(got)
 			expect.Require(t, err == nil, "Find(%q) = %q, which cannot be read: %v", text, got, err)
 		}
-		if v, _ := Decide(text, text); strings.TrimSpace(text) != "" && !v.Equal && tier == ByWhole {
-			t.Fatalf("%q differs from itself: %s", text, v.Rule)
-		}
+		v, _ := Decide(text, text)
+		expect.Require(t, strings.TrimSpace(text) == "" || v.Equal || tier != ByWhole, "%q differs from itself: %s", text, v.Rule)
 	})
 }
 
@@ -177,4 +180,256 @@ func TestFindInLengthyTexts(t *testing.T) {
 		v, _ := Decide("18", text)
 		expect.True(t, !v.Equal, "%s: equal by %s", name, v.Rule)
 	}
+}
+
+func rat(t *testing.T, s string) *big.Rat {
+	t.Helper()
+	value, ok := new(big.Rat).SetString(s)
+	expect.Require(t, ok, "%q is not a number", s)
+	return value
+}
+
+func TestExtract(t *testing.T) {
+	for _, test := range []struct {
+		name, text, value string
+		tier              FoundBy
+	}{
+		{"the form asked for", "+1=1 +2=3 [ANSWER] 28", "28", ByTag},
+		{"no space", "[ANSWER]28", "28", ByTag},
+		{"next line", "[ANSWER]\n28", "28", ByTag},
+		{"negative", "[ANSWER] -28", "-28", ByTag},
+		{"mathematical minus", "[ANSWER] −28", "-28", ByTag},
+		{"the last of several", "[ANSWER] 3 no, [ANSWER] 28", "28", ByTag},
+		{"an empty tag behind", "[ANSWER] 28 is my [ANSWER]", "28", ByTag},
+		{"a tag without a number, then the phrase", "[ANSWER] none. The answer is 28", "28", ByPhrase},
+		{"angle brackets", "[ANSWER] <28>", "28", ByTag},
+		{"emphasis", "[ANSWER] **28**", "28", ByTag},
+		{"emphasis around the tag", "**[ANSWER]** 28", "28", ByTag},
+		{"emphasis alone is no announcement", "**28**", "28", ByLastNumber},
+		{"colon", "[ANSWER]: 28.", "28", ByTag},
+		{"box", `[ANSWER] $\boxed{28}$`, "28", ByTag},
+		{"thousands", "[ANSWER] 1,234", "1234", ByTag},
+		{"more thousands", "[ANSWER] 1,234,567.5", "1234567.5", ByTag},
+		{"no thousands: the first number", "[ANSWER] 1,23", "1", ByTag},
+		{"no thousands: the first number", "[ANSWER] 1234,567", "1234", ByTag},
+		{"leading zeros", "[ANSWER] 007", "7", ByTag},
+		{"decimal", "[ANSWER] 28.50", "57/2", ByTag},
+		{"whole decimal", "[ANSWER] 28.0", "28", ByTag},
+		{"fraction", "[ANSWER] 3/4", "3/4", ByTag},
+		{"fraction by zero", "[ANSWER] 3/0", "3", ByTag},
+		{"exponent", "[ANSWER] 1.5e3", "1500", ByTag},
+		{"no exponent", "[ANSWER] 3eggs", "3", ByTag},
+		{"unit", "[ANSWER] 28 apples", "28", ByTag},
+		{"currency", "[ANSWER] -$28", "-28", ByTag},
+		{"sum with result", "[ANSWER] 3 + 4 × 2 = 11", "11", ByTag},
+		{"equality with the answer first", "[ANSWER] 11 = 3 + 8", "11", ByTag},
+		{"sum without result", "[ANSWER] 3 + 4", "3", ByTag},
+		{"tag in other letters", "[answer] 9 so 3", "9", ByPhrase},
+		{"phrase", "so the answer is 28, I think", "28", ByPhrase},
+		{"phrase with colon", "The answer is: 28", "28", ByPhrase},
+		{"short phrase", "Final answer: 28\n", "28", ByPhrase},
+		{"phrase with emphasis", "**Answer:** 28", "28", ByPhrase},
+		{"last phrase", "the answer is 3. Wait: the answer is 28", "28", ByPhrase},
+		{"phrase without a number behind it", "the answer is not 5 but 6", "6", ByLastNumber},
+		{"phrase before equation", "the answer is 28 as 20+8=29", "28", ByPhrase},
+		{"equation at the end", "20 + 8 = 28.", "28", ByPhrase},
+		{"equation before The answer", "20 + 8 = 28. The answer you wanted", "28", ByPhrase},
+		{"equation in the middle", "20 + 8 = 28 and 3 more", "3", ByLastNumber},
+		{"two equations", "1+1=2, 2+2=4", "4", ByPhrase},
+		{"running sum cut off", "+1=1 +2=3 +5", "5", ByLastNumber},
+		{"last number", "first 3 then 28 of them", "28", ByLastNumber},
+		{"hyphen", "ten-12", "12", ByLastNumber},
+		{"range", "3-5", "5", ByLastNumber},
+		{"dash and space", "total - 5", "5", ByLastNumber},
+		{"sign", "it is -5", "-5", ByLastNumber},
+		{"rule of dashes", "---5", "5", ByLastNumber},
+		{"last number has no denominator", "on 8/2", "2", ByLastNumber},
+		{"leading point", "about .5", "1/2", ByLastNumber},
+		{"a version is read as it comes", "1.2.3", "3/10", ByLastNumber},
+		{"digits of other scripts are letters", "٢٨", "", NotFound},
+		{"no number", "[ANSWER] twenty-eight", "", NotFound},
+		{"empty", "", "", NotFound},
+		{"too long for a number", "5 " + strings.Repeat("9", maxDigits+1), "5", ByLastNumber},
+		{"invalid UTF-8", "\xff[ANSWER]\xfe 28", "28", ByLastNumber},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := Extract(test.text)
+			expect.Same(t, test.tier, got.FoundBy, "Extract(%q) has tier", test.text)
+			switch {
+			case test.value == "":
+				expect.True(t, got.Value == nil, "Extract(%q) = %s, want none", test.text, got.Value)
+			case got.Value == nil || got.Value.Cmp(rat(t, test.value)) != 0:
+				t.Errorf("Extract(%q) = %v, want %s", test.text, got.Value, test.value)
+			}
+		})
+	}
+}
+
+func TestTagged(t *testing.T) {
+	for text, want := range map[string]bool{"[ANSWER] 1": true, "[ANSWER]": true, "[answer] 1": false, "ANSWER 1": false} {
+		expect.Same(t, want, Tagged(text), "Tagged(%q) = %t", text, !want)
+	}
+}
+
+func FuzzExtract(f *testing.F) {
+	for _, seed := range []string{"[ANSWER] <28>", "the answer is: **1,234.5e-3**", "3 + 4 = 7. The answer", "ten-12 −3 .5 1,2,345", "[answer] 3/4 \\boxed{5", "\xff9" + minus} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		got := Extract(text)
+		expect.Require(t, (got.Value == nil) == (got.FoundBy == NotFound) && (got.Text == "") == (got.FoundBy == NotFound), "Extract(%q) = %+v", text, got)
+		expect.Require(t, strings.Contains(text, got.Text), "Extract(%q) found %q, which is not in the text", text, got.Text)
+		expect.Require(t, got.FoundBy != ByTag || Tagged(text), "Extract(%q) has tier tag", text)
+		if got.Value != nil {
+			again := Extract("[ANSWER] " + got.Text)
+			expect.Require(t, again.Value != nil && again.FoundBy == ByTag && again.Value.Cmp(got.Value) == 0,
+				"Extract(%q) found %q = %s, which reads as %v after a tag", text, got.Text, got.Value, again)
+		}
+	})
+}
+
+func TestPhrase(t *testing.T) {
+	for _, test := range []struct {
+		text, want string
+		ok         bool
+	}{
+		{"So 9*2=18.\nThe answer is: 18", "18", true},
+		{"The answer is: $18.", "18", true},
+		{"the answer is 18", "18", true}, // the colon may be missing
+		{"The answer is: 1,800", "1800", true},
+		{"The answer is: 3 bolts.", "3 bolts", true},
+		{`The answer is: \boxed{18}.`, "18", true},
+		{"The answer is: 18<|eot_id|>", "18", true},
+		{"The answer is: 3\nThe answer is: 4", "4", true},
+		{"The answer is: 3\nand so on", "3\nand so on", true},
+		{"#### 18", "", false},
+		{"", "", false},
+		{"THE ANSWER IS: 18", "18", true},
+	} {
+		got, ok := Phrase(test.text)
+		expect.True(t, got == test.want && ok == test.ok, "Phrase(%q) = %q, %t, want %q, %t", test.text, got, ok, test.want, test.ok)
+	}
+}
+
+func TestFinal(t *testing.T) {
+	for _, test := range []struct {
+		text, want string
+		tier       FoundBy
+	}{
+		{"The answer is: 18.", "18", ByPhrase},
+		{"The answer is: **18**", "18", ByPhrase},
+		{"The answer is: 3 bolts.\nThank you!", "3 bolts", ByPhrase},
+		{`The answer is: $\boxed{\frac{1}{2}}$.`, `\frac{1}{2}`, ByPhrase},
+		{"The answer is: 3<|eot_id|>", "3", ByPhrase},
+		{"9*2=<<9*2=18>>18\n#### 1,018\n", "1018", ByHash},
+		{`so $x = \boxed{\frac{3}{4}}$ as claimed`, `\frac{3}{4}`, ByBoxed},
+		{"it is 17 or 18.", "18", ByLastNumber},
+		{"the answer is:", "", NotFound},
+		{"I do not know", "", NotFound},
+	} {
+		got, tier := Final(test.text)
+		expect.True(t, got == test.want && tier == test.tier, "Final(%q) = %q, %s, want %q, %s", test.text, got, tier, test.want, test.tier)
+	}
+}
+
+func TestBoxed(t *testing.T) {
+	for _, test := range []struct {
+		text, want string
+		ok         bool
+	}{
+		{`\boxed{18}`, "18", true},
+		{`\boxed{1} then \boxed{2}`, "2", true},
+		{`\boxed{\frac{1}{2}} done`, `\frac{1}{2}`, true},
+		{`\boxed{a{b{c}}}}`, "a{b{c}}", true},
+		{`\boxed{\{1,2\}}`, `\{1,2\}`, true},
+		{`\fbox{7}`, "7", true},
+		{`\boxed {7}`, "7", true},
+		{`\boxed{7} and \boxed{8`, "7", true},
+		{`\boxed{\boxed{5}}`, "5", true},
+		{`\boxed{}`, "", true},
+		{`\boxed 7`, "", false},
+		{`boxed{7}`, "", false},
+		{"", "", false},
+	} {
+		got, ok := Boxed(test.text)
+		expect.True(t, got == test.want && ok == test.ok, "Boxed(%q) = %q, %t, want %q, %t", test.text, got, ok, test.want, test.ok)
+	}
+}
+
+func TestGSM8K(t *testing.T) {
+	for _, test := range []struct {
+		text, want string
+		ok         bool
+	}{
+		{"a\n#### 18", "18", true},
+		{"#### 1,800\nmore", "1800", true},
+		{"#### 1 #### 2", "2", true},
+		{"The answer is: 18", "", false},
+	} {
+		got, ok := GSM8K(test.text)
+		expect.True(t, got == test.want && ok == test.ok, "GSM8K(%q) = %q, %t, want %q, %t", test.text, got, ok, test.want, test.ok)
+	}
+}
+
+func TestLastLine(t *testing.T) {
+	for text, want := range map[string]string{"a\nb": "b", "a\nb\n \n": "b", "a": "a", "": "", " \n": ""} {
+		expect.Same(t, want, LastLine(text), "LastLine(%q)", text)
+	}
+}
+
+func FuzzFinal(f *testing.F) {
+	for _, seed := range []string{"The answer is: $\\boxed{1}$.", "#### 1,234", "\\boxed{\\boxed{", "tHe AnSwEr Is<|eot_id|> 3", "\\fbox {\\}}"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		answer, tier := Final(text)
+		expect.Require(t, tier != NotFound || answer == "", "Final(%q) = %q, %s", text, answer, tier)
+		expect.Require(t, !strings.ContainsAny(answer, "\n") || tier == ByBoxed || tier == ByPhrase, "Final(%q) = %q, %s: more than a line", text, answer, tier)
+		if inside, ok := Boxed(text); ok && strings.Count(inside, "{") != strings.Count(inside, "}") && !strings.Contains(inside, `\`) {
+			t.Fatalf("Boxed(%q) = %q is not balanced", text, inside)
+		}
+		if answer, ok := Phrase(text); ok && strings.ContainsAny(answer, ",:$") {
+			t.Fatalf("Phrase(%q) = %q", text, answer)
+		}
+	})
+}
+
+// The counts on a real model's answers are known. The file is not in the repository; an environment variable names its
+// folder.
+func TestGoldenCounts(t *testing.T) {
+	folder := os.Getenv("RLTRAIN_TASK_DATA")
+	if folder == "" {
+		t.Skip("RLTRAIN_TASK_DATA does not name the folder with llm_rl_eval")
+	}
+	file := must.Get(os.Open(filepath.Join(folder, "llm_rl_eval", "l1b_ft_test.json")))(t)
+	defer file.Close()
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	n, whole, last, numeric, units := 0, 0, 0, 0, 0
+	for lines.Scan() {
+		var row struct {
+			Solution  string `json:"solution"`
+			Generated string `json:"generated_solution"`
+		}
+		must.Do(t, json.Unmarshal(lines.Bytes(), &row))
+		n++
+		gold, ok := Phrase(row.Solution)
+		expect.Require(t, ok, "row %d has no answer", n)
+		if got, ok := Phrase(row.Generated); ok && Exact.Same(got, gold) {
+			whole++
+		}
+		if got, ok := Phrase(LastLine(row.Generated)); ok && Exact.Same(got, gold) {
+			last++
+		}
+		got, _ := Final(row.Generated)
+		if Numeric.Same(got, gold) {
+			numeric++
+		}
+		if Units.Same(got, gold) {
+			units++
+		}
+	}
+	must.Do(t, lines.Err())
+	t.Logf("%d rows: exact %d, on the last line %d, numeric %d, units %d", n, whole, last, numeric, units)
+	expect.True(t, n == 1319 && whole == 230 && last == 230, "exact matches %d of %d, in the last line %d; want 230 of 1319 both ways", whole, n, last)
 }

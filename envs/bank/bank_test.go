@@ -42,8 +42,7 @@ func TestDivide(t *testing.T) {
 			expect.Error(t, err, test.wantErr)
 			continue
 		}
-		expect.True(t, err == nil && strings.Join(b.Train, " ") == test.wantTrain && strings.Join(b.Eval, " ") == test.wantEval,
-			"%s: %+v, %v", test.name, b, err)
+		expect.True(t, err == nil && strings.Join(b.Train, " ") == test.wantTrain && strings.Join(b.Eval, " ") == test.wantEval, "%s: %+v, %v", test.name, b, err)
 	}
 }
 
@@ -57,13 +56,11 @@ func TestOrder(t *testing.T) {
 		return all
 	}
 	first, second := round(0), round(7)
-	expect.True(t, !slices.Equal(first, second) && slices.Equal(slices.Sorted(slices.Values(second)), b.Train),
-		"rounds %v and %v", first, second)
+	expect.True(t, !slices.Equal(first, second) && slices.Equal(slices.Sorted(slices.Values(second)), b.Train), "rounds %v and %v", first, second)
 	expect.Equal(t, first, round(0), "second epoch")
 	for i, want := range []string{"x", "y"} {
-		if e, err := b.At(envs.Eval, i); e != want || err != nil {
-			t.Errorf("problem %d is %q, %v", i, e, err)
-		}
+		e, err := b.At(envs.Eval, i)
+		expect.True(t, e == want && err == nil, "problem %d is %q, %v", i, e, err)
 	}
 	for _, at := range []int{-1, 2} {
 		_, err := b.At(envs.Eval, at)

@@ -146,8 +146,7 @@ func TestMemory(t *testing.T) {
 					expect.Require(t, e.Prompt.Text == question(n-1), "row %d is %q", n, e.Prompt.Text)
 				}
 			}
-			expect.True(t, n == manyRows && most <= before+maxGrowth,
-				"%d rows; the heap grew from %d to %d bytes", n, before, most)
+			expect.True(t, n == manyRows && most <= before+maxGrowth, "%d rows; the heap grew from %d to %d bytes", n, before, most)
 		})
 	}
 }

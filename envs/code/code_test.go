@@ -19,20 +19,12 @@ import (
 	"github.com/rltrain/rltrain/internal/must"
 )
 
-func write(t *testing.T, name, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	must.Do(t, os.WriteFile(path, []byte(text), 0o644))
-	return path
-}
-
 const humanEvalRow = `{"task_id":"X/0","prompt":"def add(a, b):\n    \"\"\"Add.\"\"\"\n","entry_point":"add","canonical_solution":"    return a + b\n","test":"def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate([1], [2]) == [1, 2]\n    assert candidate('a', 'b') == 'ab'\n"}`
 
 // TestVerdicts runs programs against tests, most of all programs that try to pass without solving the problem.
 func TestVerdicts(t *testing.T) {
 	j := newTestGrader(t)
-	problems := must.Get(Read(&dataset.Faults{}, write(t, "p.jsonl", humanEvalRow), "python", ""))(t)
+	problems := must.Get(Read(&dataset.Faults{}, must.File(t, "p.jsonl", humanEvalRow), "python", ""))(t)
 	p := &problems[0]
 	for _, test := range []struct {
 		name, body string
@@ -101,13 +93,13 @@ func TestLayouts(t *testing.T) {
 		path  string
 		tests int
 	}{
-		{write(t, "h.jsonl", humanEvalRow), 3},
-		{write(t, "m.json", `[{"task_id":126,"prompt":"Add.","code":"def sum(a,b):\r\n  return a+b","test_imports":["import math"],"test_list":["assert sum(1,2)==3","assert math.isclose(sum(.1,.2),.3)"]}]`), 2},
-		{write(t, "io.jsonl", `{"prompt":"Double it.","solution":"print(2*int(input()))","tests":[{"input":"4\n","output":"8"},{"input":"-1","output":"-2\n"}]}`), 2},
-		{write(t, "call.jsonl", `{"prompt":"Double.","solution":"def f(x): return 2*x","tests":[{"call":"f(4)","expect":"8"},{"assert":"assert f('a') == 'aa'"}],"hidden_tests":[{"call":"f(0)","expect":"0"}]}`), 3},
-		{write(t, "program.jsonl", `{"prompt":"A stack.","solution":"class S:\n  def __init__(self): self.x = []\n  def push(self, v): self.x.append(v)\n  def pop(self): return self.x.pop()","tests":"s = S()\ns.push(1)\ns.push(2)\nassert s.pop() == 2\nassert s.pop() == 1\ntry:\n  s.pop()\n  assert False\nexcept IndexError:\n  pass"}`), 3},
-		{write(t, "entry.jsonl", `{"prompt":"Add.","entry_point":"f","solution":"def f(x): return 2*x","tests":[{"call":"f(4)","expect":"8"}]}`), 1},
-		{write(t, "script.jsonl", `{"prompt":"Double.","solution":"def f(x): return 2*x","tests":[{"script":"print(f(4))","output":"8"}]}`), 1},
+		{must.File(t, "h.jsonl", humanEvalRow), 3},
+		{must.File(t, "m.json", `[{"task_id":126,"prompt":"Add.","code":"def sum(a,b):\r\n  return a+b","test_imports":["import math"],"test_list":["assert sum(1,2)==3","assert math.isclose(sum(.1,.2),.3)"]}]`), 2},
+		{must.File(t, "io.jsonl", `{"prompt":"Double it.","solution":"print(2*int(input()))","tests":[{"input":"4\n","output":"8"},{"input":"-1","output":"-2\n"}]}`), 2},
+		{must.File(t, "call.jsonl", `{"prompt":"Double.","solution":"def f(x): return 2*x","tests":[{"call":"f(4)","expect":"8"},{"assert":"assert f('a') == 'aa'"}],"hidden_tests":[{"call":"f(0)","expect":"0"}]}`), 3},
+		{must.File(t, "program.jsonl", `{"prompt":"A stack.","solution":"class S:\n  def __init__(self): self.x = []\n  def push(self, v): self.x.append(v)\n  def pop(self): return self.x.pop()","tests":"s = S()\ns.push(1)\ns.push(2)\nassert s.pop() == 2\nassert s.pop() == 1\ntry:\n  s.pop()\n  assert False\nexcept IndexError:\n  pass"}`), 3},
+		{must.File(t, "entry.jsonl", `{"prompt":"Add.","entry_point":"f","solution":"def f(x): return 2*x","tests":[{"call":"f(4)","expect":"8"}]}`), 1},
+		{must.File(t, "script.jsonl", `{"prompt":"Double.","solution":"def f(x): return 2*x","tests":[{"script":"print(f(4))","output":"8"}]}`), 1},
 		{folder, 2},
 	} {
 		problems, err := Read(&dataset.Faults{}, test.path, "python", QToPython)
@@ -118,8 +110,7 @@ func TestLayouts(t *testing.T) {
 		p := &problems[0]
 		for program, want := range map[string]bool{p.complete(p.Solution): true, p.complete("x = 1"): false} {
 			v, err := j.Run(t.Context(), p, program, append(p.Tests, p.Hidden...))
-			expect.True(t, err == nil && (v.Class == Pass) == want && (!want || v.Passed() == test.tests),
-				"%s: %q: %+v, %v", filepath.Base(test.path), program, v, err)
+			expect.True(t, err == nil && (v.Class == Pass) == want && (!want || v.Passed() == test.tests), "%s: %q: %+v, %v", filepath.Base(test.path), program, v, err)
 		}
 	}
 }
@@ -138,17 +129,17 @@ func TestReadRefuses(t *testing.T) {
 		"twice.jsonl":    {`{"name":"a","prompt":"x","tests":"assert 1"}` + "\n" + `{"name":"a","prompt":"y","tests":"assert 1"}`, `twice.jsonl:2: duplicate problem name "a"`},
 		"nul.jsonl":      {`{"prompt":"x\u0000","tests":"assert 1"}`, "NUL"},
 	} {
-		path := write(t, name, test.text)
+		path := must.File(t, name, test.text)
 		expect.Failure(Read(&dataset.Faults{}, path, "python", ""))(t, test.want, name)
 	}
-	folder := filepath.Dir(write(t, "a/problem_description.txt", "x"))
+	folder := filepath.Dir(must.File(t, "a/problem_description.txt", "x"))
 	expect.Failure(Read(&dataset.Faults{}, filepath.Dir(folder), "q", PythonToQ))(t, "reading python_sol.py")
 	must.Do(t, errors.Join(os.WriteFile(folder+"/python_sol.py", nil, 0o600), os.WriteFile(folder+"/q_test_case_1.q", []byte("f 1"), 0o600)))
 	expect.Failure(Read(&dataset.Faults{}, filepath.Dir(folder), "q", PythonToQ))(t, "q_exact_ans_test_case_1.txt")
 	for task, language := range map[string]string{QToPython: "q", DescriptionToQ: "python", PythonToQ: "python"} {
 		expect.Failure(Read(&dataset.Faults{}, filepath.Dir(folder), language, task))(t, "does not fit language "+language)
 	}
-	expect.Failure(Read(&dataset.Faults{}, write(t, "q.jsonl", humanEvalRow), "q", ""))(t, "only with language python")
+	expect.Failure(Read(&dataset.Faults{}, must.File(t, "q.jsonl", humanEvalRow), "q", ""))(t, "only with language python")
 }
 
 func TestExtract(t *testing.T) {
@@ -257,13 +248,11 @@ func TestSlips(t *testing.T) {
 		got := (demonstrated{&episode{task: &task{short: true, asText: true}, problem: p}}).Solution()
 		expect.True(t, got == p.Demonstration, "%q is imitated, want %q", got, p.Demonstration)
 	}
-	expect.True(t, slipped >= 430 && slipped <= 570 && len(seen) == len(families),
-		"%d of 1,000 solutions are wrong, of %d families", slipped, len(seen))
+	expect.True(t, slipped >= 430 && slipped <= 570 && len(seen) == len(families), "%d of 1,000 solutions are wrong, of %d families", slipped, len(seen))
 	for _, part := range []envs.Part{envs.Train, envs.Eval} {
 		for i := range 100 {
-			if p := source.at(part, i); p.Demonstration != "" {
-				t.Errorf("%s: %q", part, p.Demonstration)
-			}
+			p := source.at(part, i)
+			expect.True(t, p.Demonstration == "", "%s: %q", part, p.Demonstration)
 		}
 	}
 }
@@ -275,7 +264,7 @@ func TestFunctionBodies(t *testing.T) {
 	for i := range 6 {
 		rows += strings.NewReplacer("X/0", fmt.Sprint("X/", i), "Add.", fmt.Sprint("Add ", i)).Replace(humanEvalRow) + "\n"
 	}
-	task := must.Get(envs.New("code", envs.Setup{HeldOut: 2, Text: true}, envs.Settings{"dataset": write(t, "p.jsonl", rows), "max_train_problems": "3"}))(t)
+	task := must.Get(envs.New("code", envs.Setup{HeldOut: 2, Text: true}, envs.Settings{"dataset": must.File(t, "p.jsonl", rows), "max_train_problems": "3"}))(t)
 	train, held := task.Len(envs.Train), task.Len(envs.Eval)
 	expect.True(t, train == 3 && held == 2, "%d training and %d held-out problems, want 3 and 2", train, held)
 	e := must.Get(task.Episode(envs.Train, 0))(t)
@@ -287,7 +276,7 @@ func TestFunctionBodies(t *testing.T) {
 // TestEpisode plays single-turn and multi-turn problems.
 func TestEpisode(t *testing.T) {
 	newTestGrader(t)
-	path := write(t, "p.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return 2*x","tests":[{"call":"f(4)","expect":"8"},{"call":"f(0)","expect":"0"}],"hidden_tests":[{"call":"f(1)","expect":"2"}]}`+
+	path := must.File(t, "p.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return 2*x","tests":[{"call":"f(4)","expect":"8"},{"call":"f(0)","expect":"0"}],"hidden_tests":[{"call":"f(1)","expect":"2"}]}`+
 		"\n"+`{"name":"b","prompt":"Half.","solution":"def f(x): return x/2","tests":[{"call":"f(4)","expect":"2"}]}`)
 	task := must.Get(envs.New("code", envs.Setup{HeldOut: 1}, envs.Settings{"dataset": path, "max_turns": "2", "perfect_bonus": "3", "reward_scale": "2"}))(t)
 	play := func(part envs.Part, actions ...string) (last envs.Step) {
@@ -315,11 +304,11 @@ func TestEpisode(t *testing.T) {
 		settings envs.Settings
 		want     string
 	}{
-		{envs.Settings{"dataset": write(t, "bad.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":[{"call":"f(4)","expect":"8"}]}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, `problem "a": the reference solution fails its tests (wrong: a test failed)`},
-		{envs.Settings{"dataset": write(t, "tests.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":"assert f(1) == ("}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, "the tests do not parse: SyntaxError:"},
-		{envs.Settings{"dataset": write(t, "none.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":"f(1)"}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, "the tests assert nothing"},
+		{envs.Settings{"dataset": must.File(t, "bad.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":[{"call":"f(4)","expect":"8"}]}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, `problem "a": the reference solution fails its tests (wrong: a test failed)`},
+		{envs.Settings{"dataset": must.File(t, "tests.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":"assert f(1) == ("}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, "the tests do not parse: SyntaxError:"},
+		{envs.Settings{"dataset": must.File(t, "none.jsonl", `{"name":"a","prompt":"Double.","solution":"def f(x): return x","tests":"f(1)"}`+"\n"+`{"prompt":"y","tests":"assert 1"}`)}, "the tests assert nothing"},
 		{envs.Settings{"language": "q"}, "option language: q needs --dataset"},
-		{envs.Settings{"language": "pepper", "dataset": write(t, "io.jsonl", `{"prompt":"a","tests":[{"output":"1"}]}`+"\n"+`{"prompt":"b","tests":[{"output":"1"}]}`), "interpreter": "/nowhere/chili"}, "no interpreter for pepper found; pip install chili-pie"},
+		{envs.Settings{"language": "pepper", "dataset": must.File(t, "io.jsonl", `{"prompt":"a","tests":[{"output":"1"}]}`+"\n"+`{"prompt":"b","tests":[{"output":"1"}]}`), "interpreter": "/nowhere/chili"}, "no interpreter for pepper found; pip install chili-pie"},
 	} {
 		expect.Failure(envs.New("code", envs.Setup{HeldOut: 1}, test.settings))(t, test.want)
 	}
@@ -359,10 +348,9 @@ func TestRewards(t *testing.T) {
 		c := envs.Completion{Info: &envs.Info{Tests: &envs.Tests{Class: string(v.Class), Passed: v.Passed(), Total: v.Total, Seconds: v.CPU, Program: "x = 1\n"}}}
 		want := map[string]float64{"tests": test.tests, "partial": test.partial, "perfect": test.perfect, "time": test.time, "style": 1, "documentation": 0, "complexity": 1, "quality": 2. / 3}
 		for _, r := range rewards {
-			if got, err := r.New(o, nil)(context.Background(), c); err != nil || math.Abs(got-want[r.Name]) > 1e-12 {
-				t.Errorf("%s of %+v: %v, %v, want %v", r.Name, v, got, err, want[r.Name])
-			}
-			_, err := r.New(o, nil)(context.Background(), envs.Completion{Reward: math.NaN()})
+			got, err := r.New(o, nil)(context.Background(), c)
+			expect.True(t, err == nil && math.Abs(got-want[r.Name]) <= 1e-12, "%s of %+v: %v, %v, want %v", r.Name, v, got, err, want[r.Name])
+			_, err = r.New(o, nil)(context.Background(), envs.Completion{Reward: math.NaN()})
 			expect.True(t, err != nil, "%s has a value of a program that was not run", r.Name)
 		}
 		got := o.reward(v)
@@ -397,7 +385,7 @@ func TestPepper(t *testing.T) {
 		t.Skip(err)
 	}
 	t.Cleanup(func() { _ = j.Close() })
-	problems := must.Get(Read(&dataset.Faults{}, write(t, "p.jsonl", `{"prompt":"Double.","solution":"f:{[x] 2*x}","tests":[{"script":"show f 4;","output":"8"},{"script":"show sum f[1 2 3]","output":"12"}],"hidden_tests":[{"script":"show f -1;","output":"-2"}]}`), sandbox.Pepper, ""))(t)
+	problems := must.Get(Read(&dataset.Faults{}, must.File(t, "p.jsonl", `{"prompt":"Double.","solution":"f:{[x] 2*x}","tests":[{"script":"show f 4;","output":"8"},{"script":"show sum f[1 2 3]","output":"12"}],"hidden_tests":[{"script":"show f -1;","output":"-2"}]}`), sandbox.Pepper, ""))(t)
 	p := &problems[0]
 	for _, test := range []struct {
 		program string
@@ -415,9 +403,8 @@ func TestPepper(t *testing.T) {
 		{"f:{[x] exit 0};", Wrong, 0},
 		{"show 8; show 12; show -2; exit 0; f:1;", Runtime, 0},
 	} {
-		if v, err := j.Run(t.Context(), p, test.program, slices.Concat(p.Tests, p.Hidden)); err != nil || v.Class != test.class || v.Passed() != test.passed {
-			t.Errorf("%q: %+v, %v, want %s and %d tests", test.program, v, err, test.class, test.passed)
-		}
+		v, err := j.Run(t.Context(), p, test.program, slices.Concat(p.Tests, p.Hidden))
+		expect.True(t, err == nil && v.Class == test.class && v.Passed() == test.passed, "%q: %+v, %v, want %s and %d tests", test.program, v, err, test.class, test.passed)
 	}
 }
 
@@ -430,7 +417,7 @@ func TestBadRows(t *testing.T) {
 		text += fmt.Sprintf(good, i)
 	}
 	text += fmt.Sprintf(good, 3) + `{"prompt":3}`
-	path := write(t, "p.jsonl", text)
+	path := must.File(t, "p.jsonl", text)
 	options := func(onBadRow string) *options {
 		return &options{Dataset: path, Language: "python", Turns: 1, Timeout: 2, CheckSolutions: true, OnBadRow: dataset.OnBadRow{OnBadRow: onBadRow}}
 	}
@@ -441,9 +428,7 @@ func TestBadRows(t *testing.T) {
 	defer made.(*task).Close()
 	n := made.Len(envs.Train)
 	expect.True(t, n == 3, "%d training problems", n)
-	if len(told) != 2 || !strings.Contains(told[0], "2 rows skipped") || !strings.Contains(told[1], "the reference solution fails its tests") {
-		t.Errorf("told %q", told)
-	}
+	expect.True(t, len(told) == 2 && strings.Contains(told[0], "2 rows skipped") && strings.Contains(told[1], "the reference solution fails its tests"), "told %q", told)
 }
 
 // TestChecksAreAnnounced: a check of many solutions prints what it does, and ends with the context.
@@ -452,14 +437,12 @@ func TestChecksAreAnnounced(t *testing.T) {
 	for i := range quietChecks + 1 {
 		fmt.Fprintf(&rows, `{"name":"%d","prompt":"Give %[1]d.","solution":"def f(): return %[1]d","tests":[{"call":"f()","expect":"%[1]d"}]}`+"\n", i)
 	}
-	o := &options{Dataset: write(t, "p.jsonl", rows.String()), Language: "python", Turns: 1, Timeout: 2, CheckSolutions: true}
+	o := &options{Dataset: must.File(t, "p.jsonl", rows.String()), Language: "python", Turns: 1, Timeout: 2, CheckSolutions: true}
 	var told []string
 	tell := func(line string) { told = append(told, line) }
 	made := must.Get(o.Task(envs.Setup{HeldOut: 1, Tell: tell}))(t)
 	made.(*task).Close()
-	if len(told) == 0 || !strings.Contains(told[0], "51 problems") || !strings.Contains(told[0], "--check-solutions=false") {
-		t.Errorf("told %q", told)
-	}
+	expect.True(t, len(told) != 0 && strings.Contains(told[0], "51 problems") && strings.Contains(told[0], "--check-solutions=false"), "told %q", told)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := o.Task(envs.Setup{HeldOut: 1, Context: ctx})

@@ -3,6 +3,8 @@ package code
 import (
 	"strings"
 	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
 )
 
 // TestRunners: tests in the forms of their runners. A right program passes all, a wrong one fails; total is their number.
@@ -38,9 +40,8 @@ func TestRunners(t *testing.T) {
 			t.Errorf("%s: %+v, %v, want %d tests passed", test.name, v, err, test.total)
 		}
 		for _, wrong := range []string{"def f(x): return 'wrong'", "async def f(x): return 'wrong'", "def f(x): raise KeyError(x)", "pass"} {
-			if v, err := j.Run(t.Context(), p, wrong, nil); err != nil || v.Class == Pass || v.Class == Sandbox || v.Passed() >= v.Total {
-				t.Errorf("%s, %q: %+v, %v", test.name, wrong, v, err)
-			}
+			v, err := j.Run(t.Context(), p, wrong, nil)
+			expect.True(t, err == nil && v.Class != Pass && v.Class != Sandbox && v.Passed() < v.Total, "%s, %q: %+v, %v", test.name, wrong, v, err)
 		}
 	}
 }
@@ -88,8 +89,7 @@ func TestNamesOfTests(t *testing.T) {
 		{"assert math.floor(f(2)) == 0", "", "", Pass, false},
 	} {
 		p := &Problem{Text: "x", Entry: test.entry, Solution: test.solution, Tests: []Test{{Assert: test.assert}}}
-		if v, err := j.Run(t.Context(), p, forged, p.Tests); err != nil || v.Class != test.class || v.Fault != test.fault {
-			t.Errorf("%q, entry %q: %+v, %v, want %s", test.assert, test.entry, v, err, test.class)
-		}
+		v, err := j.Run(t.Context(), p, forged, p.Tests)
+		expect.True(t, err == nil && v.Class == test.class && v.Fault == test.fault, "%q, entry %q: %+v, %v, want %s", test.assert, test.entry, v, err, test.class)
 	}
 }

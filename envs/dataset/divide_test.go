@@ -2,7 +2,6 @@ package dataset_test
 
 import (
 	"iter"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -35,7 +34,7 @@ func TestDivide(t *testing.T) {
 {"id":"d","split":"train"}
 {"id":"e","split":"val"}
 `
-	tests := []struct {
+	for _, tt := range []struct {
 		name              string
 		files             map[string]string
 		config            string
@@ -53,14 +52,12 @@ func TestDivide(t *testing.T) {
 		{"unknown split", map[string]string{"rows.jsonl": `{"id":"a","split":"train"}` + "\n" + `{"id":"b","split":"x"}`}, "",
 			`error: DIR/rows.jsonl:2: column "split": unknown split "x"; want train, val, validation or test`, `error: DIR/rows.jsonl:2: column "split": unknown split "x"; want train, val, validation or test`, true},
 		{"test only", map[string]string{"train.jsonl": `{"id":"a"}`, "test.jsonl": `{"id":"b"}`}, "", "a", "", false},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			for name, content := range tt.files {
 				path := filepath.Join(dir, filepath.FromSlash(name))
-				must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
-				must.Do(t, os.WriteFile(path, []byte(content), 0o644))
+				must.Write(t, path, content)
 			}
 			parts := must.Get(dataset.Find("", dir))(t)
 			d := must.Get(dataset.Reader{}.Divide(parts))(t)

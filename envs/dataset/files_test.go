@@ -17,7 +17,7 @@ import (
 func TestChoose(t *testing.T) {
 	readme := "---\nlicense: mit\nconfigs:\n- config_name: main\n  data_files:\n  - split: train\n    path: main/train-*\n  - split: test\n    path:\n    - \"main/b[0-9].json\"\n    - ./main/a?.json\n" +
 		"- config_name: socratic\n  data_files: \"**/s.csv\"\n- config_name: dir\n  data_dir: more\n---\n# A data set\n"
-	tests := []struct {
+	for _, tt := range []struct {
 		name, config, readme string
 		files                []string
 		want                 []Part
@@ -54,8 +54,7 @@ func TestChoose(t *testing.T) {
 		{"README with deep YAML", "", "---\nconfigs: " + strings.Repeat("[", 1<<12) + "\n---\n", nil, nil, "README.md: the configurations are nested deeper than 8"},
 		{"README with long YAML", "", "---\nconfigs:\n" + strings.Repeat("- data_dir: a\n", 1<<17) + "---\n", nil, nil, "README.md: the configurations have 1835016 bytes, maximum 1048576"},
 		{"README with other paths", "", "---\nconfigs:\n- config_name: a\n  data_files: {train: x}\n---\n", nil, nil, `README.md: configuration "a": data_files: want a path, a list of paths, or a list of split and path`},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := Choose(tt.config, tt.files, []byte(tt.readme))
 			expect.Equal(t, tt.err, text(err), "error")
@@ -68,11 +67,10 @@ func TestFind(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"sub/train.jsonl", "sub/test.jsonl", "other.csv", "plain.csv"} {
 		p := filepath.Join(dir, name)
-		must.Do(t, os.MkdirAll(filepath.Dir(p), 0o755))
-		must.Do(t, os.WriteFile(p, []byte("a\n1\n"), 0o644))
+		must.Write(t, p, "a\n1\n")
 	}
 	in := func(name string) string { return filepath.Join(dir, name) }
-	tests := []struct {
+	for _, tt := range []struct {
 		name   string
 		config string
 		paths  []string
@@ -88,8 +86,7 @@ func TestFind(t *testing.T) {
 		{"missing", "", []string{in("none")}, nil, "reading data set: stat DIR/none: no such file or directory"},
 		{"configuration of a file", "a", []string{in("other.csv")}, nil, `configuration "a": only folders and hub data sets have configurations`},
 		{"configuration of a folder", "a", []string{in("sub")}, nil, `DIR/sub: no data files of the configuration "a"; want .parquet, .jsonl, .json or .csv`},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := Find(tt.config, tt.paths...)
 			expect.Equal(t, tt.err, strings.ReplaceAll(text(err), dir, "DIR"), "error")
@@ -109,9 +106,8 @@ func TestFilesOf(t *testing.T) {
 func TestChooseSplits(t *testing.T) {
 	readme := []byte("---\nconfigs:\n- data_files:\n  - {split: train, path: a.csv}\n  - {split: test, path: b.csv}\n---\n")
 	got, err := Choose("", []string{"a.csv"}, readme, "train", "validation")
-	if diff := cmp.Diff([]Part{{"train", []string{"a.csv"}}}, got); diff != "" || err != nil {
-		t.Error(err, diff)
-	}
+	diff := cmp.Diff([]Part{{"train", []string{"a.csv"}}}, got)
+	expect.True(t, diff == "" && err == nil, "%v %v", err, diff)
 	_, err = Choose("", []string{"a.csv"}, readme, "test")
 	want := `no files match "b.csv", which README.md names for split "test"`
 	expect.True(t, text(err) == want, "got %v, want %s", err, want)

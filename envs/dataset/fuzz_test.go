@@ -18,9 +18,8 @@ import (
 func checkRows(t *testing.T, name string, rows []Row, err error) {
 	t.Helper()
 	if err != nil {
-		if msg := err.Error(); !strings.HasPrefix(msg, name+":") || strings.ContainsAny(msg, "\n\r\x00") || !utf8.ValidString(msg) {
-			t.Fatalf("error %q", msg)
-		}
+		msg := err.Error()
+		expect.Require(t, strings.HasPrefix(msg, name+":") && !strings.ContainsAny(msg, "\n\r\x00") && utf8.ValidString(msg), "error %q", msg)
 		return
 	}
 	expect.Require(t, len(rows) != 0, "no rows and no error")
@@ -115,9 +114,8 @@ func readBytes(b []byte) error {
 // checkLine fails on an error that is not one line with the file's name.
 func checkLine(t *testing.T, err error) {
 	t.Helper()
-	if msg := text(err); err != nil && (!strings.HasPrefix(msg, "f:") || strings.ContainsAny(msg, "\n\r\x00") || !utf8.ValidString(msg)) {
-		t.Fatalf("error %q", msg)
-	}
+	msg := text(err)
+	expect.Require(t, err == nil || strings.HasPrefix(msg, "f:") && !strings.ContainsAny(msg, "\n\r\x00") && utf8.ValidString(msg), "error %q", msg)
 }
 
 func FuzzReadParquet(f *testing.F) {

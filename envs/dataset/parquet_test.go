@@ -93,8 +93,7 @@ func TestParquetRows(t *testing.T) {
 	want = `testdata/types.parquet: no column "txt"; columns are "bool", "int8", "uint32", "uint64", "float", "double", "text", "binary", "fixed", "date", "local", "utc", "clock", "decimal", "big", "null", "class", "map", "nested", "struct"; did you mean "text"?`
 	expect.Same(t, want, text(err), "error")
 	rows, err = Read(filepath.Join("testdata", "types.parquet"), Columns{Text: "local", Label: "uint64"})
-	expect.True(t, err == nil && len(rows) == 2 && rows[0].Label == "18446744073709551615" && rows[1].Line == 2,
-		"rows %v, error %v", rows, err)
+	expect.True(t, err == nil && len(rows) == 2 && rows[0].Label == "18446744073709551615" && rows[1].Line == 2, "rows %v, error %v", rows, err)
 }
 
 // A truncated or changed file gives an error or records, never a panic.
@@ -114,9 +113,7 @@ func TestParquetDamaged(t *testing.T) {
 func TestSaveToDisk(t *testing.T) {
 	parts := must.Get(Find("", filepath.Join("testdata", "saved")))(t)
 	d, err := Reader{}.Divide(parts)
-	if err != nil || !d.Given {
-		t.Fatal(d.Given, err)
-	}
+	expect.Require(t, err == nil && d.Given, "%v %v", d.Given, err)
 	want := all(t, filepath.Join("testdata", "messages.jsonl"))
 	var train, held []Object
 	for r, err := range d.Train {
@@ -127,13 +124,10 @@ func TestSaveToDisk(t *testing.T) {
 		must.Do(t, err)
 		held = append(held, r.Fields)
 	}
-	if diff := cmp.Diff(want, train) + cmp.Diff(want[:1], held); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	diff := cmp.Diff(want, train) + cmp.Diff(want[:1], held)
+	expect.True(t, diff == "", "(-want +got):\n%s", diff)
 	alone, err := Find("", filepath.Join("testdata", "saved_alone"))
-	if err != nil || len(alone) != 1 || alone[0].Split != "train" || len(alone[0].Files) != 3 {
-		t.Fatal(alone, err)
-	}
+	expect.Require(t, err == nil && len(alone) == 1 && alone[0].Split == "train" && len(alone[0].Files) == 3, "%v %v", alone, err)
 	var ids []int64
 	for _, fields := range all(t, alone[0].Files...) {
 		id, _ := fields.Get("id")
@@ -154,9 +148,7 @@ func TestArrowRefused(t *testing.T) {
 		if name == "zeros" && failed == nil {
 			continue // a stream that ends at once
 		}
-		if failed == nil || !strings.Contains(failed.Error(), "rows.arrow: not an Arrow stream, or damaged") || strings.Contains(failed.Error(), "\n") {
-			t.Errorf("%s: %v", name, failed)
-		}
+		expect.True(t, failed != nil && strings.Contains(failed.Error(), "rows.arrow: not an Arrow stream, or damaged") && !strings.Contains(failed.Error(), "\n"), "%s: %v", name, failed)
 	}
 	expect.Failure(Reader{}.Rows([]Part{{"train", []string{filepath.Join("testdata", "saved_alone", "data-00000-of-00003.arrow")}}}, Columns{Label: "nope"}, &Faults{}))(t, `no column "nope"; columns are`)
 }

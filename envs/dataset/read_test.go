@@ -34,16 +34,9 @@ func readFrom(in io.Reader, name string, cols Columns) ([]Row, error) {
 	return c.rows, nil
 }
 
-func write(t *testing.T, name, content string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	must.Do(t, os.WriteFile(path, []byte(content), 0o644))
-	return path
-}
-
 func TestRead(t *testing.T) {
 	named := Columns{Text: "question", Label: "category"}
-	tests := []struct {
+	for _, tt := range []struct {
 		name, file, content string
 		cols                Columns
 		want                []row
@@ -103,10 +96,9 @@ func TestRead(t *testing.T) {
 			content: `[{"text":"q","label":"a","split":"ignored","part":"test"}]`,
 			want:    []row{{"q", "a", "test", 1}},
 		},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
-			path := write(t, tt.file, tt.content)
+			path := must.File(t, tt.file, tt.content)
 			rows := must.Get(Read(path, tt.cols))(t)
 			var got []row
 			for _, r := range rows {
@@ -125,7 +117,7 @@ func TestReadLongLine(t *testing.T) {
 		"a.jsonl": `{"text":"` + long + `","label":"a"}`,
 		"a.json":  `[{"text":"` + long + `","label":"a"}]`,
 	} {
-		rows, err := Read(write(t, file, content), Columns{})
+		rows, err := Read(must.File(t, file, content), Columns{})
 		if err != nil {
 			t.Errorf("%s: %v", file, err)
 		} else if rows[0].Text != long {
@@ -136,7 +128,7 @@ func TestReadLongLine(t *testing.T) {
 
 func TestReadErrors(t *testing.T) {
 	ok := `{"text":"q","label":"a"}` + "\n"
-	tests := []struct {
+	for _, tt := range []struct {
 		name, file, content string
 		cols                Columns
 		want                string // after the path
@@ -208,10 +200,9 @@ func TestReadErrors(t *testing.T) {
 		{"json cut between", "a.json", "[{\"text\":\"q\",\"label\":1}\n", Columns{}, `:2:1: invalid JSON: unexpected end of file in the array`},
 		{"json trailing", "a.json", `[{"text":"q","label":1}] 7`, Columns{}, `:1:26: invalid JSON: trailing data after the array`},
 		{"json trailing bracket", "a.json", `[{"text":"q","label":1}]]`, Columns{}, `:1:25: invalid JSON: invalid character ']' looking for beginning of value`},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
-			path := write(t, tt.file, tt.content)
+			path := must.File(t, tt.file, tt.content)
 			rows, err := Read(path, tt.cols)
 			expect.Require(t, err != nil, "no error, rows %v", rows)
 			got, ok := strings.CutPrefix(err.Error(), path)
@@ -228,7 +219,7 @@ func TestReadMissingFile(t *testing.T) {
 
 // The readers must not depend on the chunks in which bytes arrive.
 func TestReadInPieces(t *testing.T) {
-	contents := map[string]string{
+	for name, content := range map[string]string{
 		".csv":   "\ufefftext,label\n\"é😀\n\",€\nq,b\n",
 		".jsonl": "{\"text\":\"é😀\",\"label\":\"€\"}\n{\"text\":\"q\",\"label\":3}",
 		".json":  "[{\"text\":\"é😀\",\"label\":\"€\"},\n{\"text\":\"q\",\"label\":3}]",
@@ -237,8 +228,7 @@ func TestReadInPieces(t *testing.T) {
 		"x.json": "[{\"text\":\"\xf0\x9f\x98",
 		"s.csv":  "t",
 		"e.json": "",
-	}
-	for name, content := range contents {
+	} {
 		want, wantErr := readFrom(strings.NewReader(content), name, Columns{})
 		for _, wrap := range []func(io.Reader) io.Reader{iotest.OneByteReader, iotest.HalfReader, iotest.DataErrReader} {
 			got, err := readFrom(wrap(strings.NewReader(content)), name, Columns{})
@@ -263,12 +253,11 @@ func text(err error) string {
 }
 
 func TestReaderRows(t *testing.T) {
-	train, more, test := write(t, "a.jsonl", `{"text":"a","label":1,"split":"odd"}`), write(t, "b.csv", "text,label\nb,2\n"), write(t, "c.jsonl", `{"text":"c","label":1}`)
+	train, more, test := must.File(t, "a.jsonl", `{"text":"a","label":1,"split":"odd"}`), must.File(t, "b.csv", "text,label\nb,2\n"), must.File(t, "c.jsonl", `{"text":"c","label":1}`)
 	rows, err := Reader{}.Rows([]Part{{"train", []string{train, more}}, {"validation", []string{test}}}, Columns{}, &Faults{})
 	want := []Row{{"a", "1", 0, Train, train, 1}, {"b", "2", 0, Train, more, 2}, {"c", "1", 0, Val, test, 1}}
-	if diff := cmp.Diff(want, rows); diff != "" || err != nil {
-		t.Error(err, diff)
-	}
+	diff := cmp.Diff(want, rows)
+	expect.True(t, diff == "" && err == nil, "%v %v", err, diff)
 	for name, tt := range map[string]struct {
 		parts []Part
 		cols  Columns
@@ -276,7 +265,7 @@ func TestReaderRows(t *testing.T) {
 	}{
 		"a part of another name": {[]Part{{"train", []string{more}}, {"extra", []string{test}}}, Columns{}, `unknown split "extra"; want train, val, validation or test`},
 		"a split column too":     {[]Part{{"train", []string{more}}, {"test", []string{test}}}, Columns{Split: "s"}, `column "s": the data set already has files for the splits train and test; drop --split-column`},
-		"an empty file":          {[]Part{{"train", []string{more, write(t, "d.csv", "text,label\n")}}}, Columns{}, "d.csv: no rows"},
+		"an empty file":          {[]Part{{"train", []string{more, must.File(t, "d.csv", "text,label\n")}}}, Columns{}, "d.csv: no rows"},
 	} {
 		_, err = (Reader{}).Rows(tt.parts, tt.cols, &Faults{})
 		expect.True(t, strings.HasSuffix(text(err), tt.want), "%s: got %v, want %s", name, err, tt.want)
@@ -345,5 +334,34 @@ func TestRecordBound(t *testing.T) {
 		}
 		_, err := count(1, strings.Replace(text[1], field, strings.Repeat(field, 20), 1))
 		expect.True(t, err != nil && strings.Contains(err.Error(), "a record is larger than"), "%s: a long record: %v", name, err)
+	}
+}
+
+// Rows as in question data sets: 120 bytes of text, and a column that training does not read.
+func BenchmarkRead(b *testing.B) {
+	const n = 20_000
+	question := strings.Repeat("why do long questions ", 6)
+	var csv, lines, array strings.Builder
+	csv.WriteString("text,options,label\n")
+	array.WriteString("[")
+	for i := range n {
+		object := fmt.Sprintf(`{"text": "%s%d?", "options": ["one", "two", "three", "four"], "label": "class %d"}`, question, i, i%14)
+		fmt.Fprintf(&csv, "\"%s%d?\",\"one, two, three, four\",class %d\n", question, i, i%14)
+		lines.WriteString(object + "\n")
+		if i > 0 {
+			array.WriteString(",\n")
+		}
+		array.WriteString(object)
+	}
+	array.WriteString("]")
+	for name, content := range map[string]string{"a.csv": csv.String(), "a.jsonl": lines.String(), "a.json": array.String()} {
+		b.Run(name[2:], func(b *testing.B) {
+			b.SetBytes(int64(len(content)))
+			b.ReportAllocs()
+			for b.Loop() {
+				rows, err := readFrom(strings.NewReader(content), name, Columns{})
+				expect.Require(b, err == nil && len(rows) == n, "%v %v", len(rows), err)
+			}
+		})
 	}
 }

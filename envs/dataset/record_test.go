@@ -33,7 +33,7 @@ func packed(t *testing.T, name, content string) string {
 		z.Write([]byte(content))
 		z.Close()
 	}
-	return write(t, name, b.String())
+	return must.File(t, name, b.String())
 }
 
 func TestRecords(t *testing.T) {
@@ -44,20 +44,20 @@ func TestRecords(t *testing.T) {
 	}
 	array := "\ufeff [" + strings.Replace(strings.TrimPrefix(lines, "\ufeff"), "\r\n\r\n", "\n,\n", 1) + "]\n"
 	tests := map[string]string{
-		"jsonl":                write(t, "a.jsonl", lines),
+		"jsonl":                must.File(t, "a.jsonl", lines),
 		"jsonl.gz":             packed(t, "a.jsonl.gz", lines),
 		"jsonl.zst":            packed(t, "a.JSONL.zst", lines),
-		"json":                 write(t, "a.json", array),
+		"json":                 must.File(t, "a.json", array),
 		"json.gz":              packed(t, "a.json.gz", array),
-		"json lines":           write(t, "b.json", lines),
-		"json over many lines": write(t, "c.json", strings.ReplaceAll(lines, ",", ",\n")),
+		"json lines":           must.File(t, "b.json", lines),
+		"json over many lines": must.File(t, "c.json", strings.ReplaceAll(lines, ",", ",\n")),
 	}
 	for name, path := range tests {
 		t.Run(name, func(t *testing.T) {
 			expect.Equal(t, want, all(t, path))
 		})
 	}
-	csv := write(t, "a.csv", "a,b\n1,\n\"x\ny\",é\n")
+	csv := must.File(t, "a.csv", "a,b\n1,\n\"x\ny\",é\n")
 	expect.Equal(t, []Object{{{"a", "1"}, {"b", ""}}, {{"a", "x\ny"}, {"b", "é"}}}, all(t, csv), "csv")
 
 	var places []string
@@ -76,7 +76,7 @@ func TestRecordsErrors(t *testing.T) {
 	ok := `{"text":"q"}` + "\n"
 	gz := must.Get(os.ReadFile(packed(t, "a.jsonl.gz", strings.Repeat(ok, 99))))(t)
 	pq := must.Get(os.ReadFile(filepath.Join("testdata", "messages.parquet")))(t)
-	tests := []struct{ name, file, content, want string }{
+	for _, tt := range []struct{ name, file, content, want string }{
 		{"row that is an array", "a.jsonl", ok + `["q"]`, `:2: got an array, want an object`},
 		{"row that is null", "a.json", `[null]`, `:1:2: got null, want an object`},
 		{"half an object", "a.jsonl", ok + `{"text":"q"`, `:2:11: invalid JSON: unexpected end of JSON input`},
@@ -102,10 +102,9 @@ func TestRecordsErrors(t *testing.T) {
 		{"parquet encrypted", "a.parquet", string(pq[:len(pq)-4]) + "PARE", `: the Parquet file is encrypted; write it without encryption`},
 		{"parquet footer that recurses", "a.parquet", "PAR1" + strings.Repeat("\x1c", 64<<10) + "\x00\x00\x01\x00PAR1", `: damaged Parquet file: footer: structures are nested deeper than 32`},
 		{"parquet without its first pages", "a.parquet", "PAR1" + string(pq[500:]), ``},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
-			path := write(t, tt.file, tt.content)
+			path := must.File(t, tt.file, tt.content)
 			var got error
 			for r, err := range Records(path) {
 				expect.True(t, got == nil, "more records after an error")
@@ -214,8 +213,7 @@ func TestEqual(t *testing.T) {
 	for _, tt := range tests {
 		expect.Same(t, tt.want, Equal(object(tt.a), object(tt.b)), "Equal(%s, %s)", tt.a, tt.b)
 	}
-	expect.True(t, Equal([]byte("a"), []byte("a")) && !Equal([]byte("a"), []byte("b")) && !Equal([]byte("a"), "a"),
-		"bytes are compared wrongly")
+	expect.True(t, Equal([]byte("a"), []byte("a")) && !Equal([]byte("a"), []byte("b")) && !Equal([]byte("a"), "a"), "bytes are compared wrongly")
 }
 
 // TestManyKeys: objects of all sizes are read, with each key once.
@@ -224,11 +222,11 @@ func TestManyKeys(t *testing.T) {
 	for n := range 40 {
 		row += fmt.Sprintf(`"k%d":%d,`, n, n)
 		want := []string{}
-		for _, field := range all(t, write(t, "a.jsonl", row[:len(row)-1]+"}"))[0] {
+		for _, field := range all(t, must.File(t, "a.jsonl", row[:len(row)-1]+"}"))[0] {
 			want = append(want, field.Name)
 		}
 		expect.True(t, len(want) == n+1 && want[n] == fmt.Sprint("k", n), "%d keys are read as %q", n+1, want)
-		for r, err := range Records(write(t, "b.jsonl", row+`"k0":1}`)) {
+		for r, err := range Records(must.File(t, "b.jsonl", row+`"k0":1}`)) {
 			if expect.Error(t, err, `key "k0" occurs twice`); err == nil {
 				t.Error(r)
 			}

@@ -153,8 +153,7 @@ func TestClassNames(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		if labels, err := Labels(rows); err != nil || !slices.Equal(labels, c.want) || rows[0].Label != c.want[1] {
-			t.Errorf("%s: %q, %v; want %q", c.name, labels, err, c.want)
-		}
+		labels, err := Labels(rows)
+		expect.True(t, err == nil && slices.Equal(labels, c.want) && rows[0].Label == c.want[1], "%s: %q, %v; want %q", c.name, labels, err, c.want)
 	}
 }

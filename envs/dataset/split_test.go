@@ -59,7 +59,7 @@ func TestLabelIndex(t *testing.T) {
 
 func TestBalance(t *testing.T) {
 	rows := rowsOf(map[string]int{"a": 5, "b": 1, "c": 3})
-	tests := []struct {
+	for _, tt := range []struct {
 		max  int
 		want []string
 	}{
@@ -67,8 +67,7 @@ func TestBalance(t *testing.T) {
 		{8, []string{"a0", "b0", "c0", "a1", "c1"}},
 		{3, []string{"a0", "b0", "c0"}},
 		{2, nil},
-	}
-	for _, tt := range tests {
+	} {
 		var got []string
 		for _, r := range Balance(rows, tt.max) {
 			got = append(got, r.Text)
@@ -81,7 +80,7 @@ func TestBalance(t *testing.T) {
 }
 
 func TestCounts(t *testing.T) {
-	tests := []struct{ n, class, train, val, test int }{
+	for _, tt := range []struct{ n, class, train, val, test int }{
 		{0, 0, 0, 0, 0},
 		{1, 0, 1, 0, 0},
 		{2, 0, 1, 0, 1},
@@ -93,11 +92,9 @@ func TestCounts(t *testing.T) {
 		{10, 1, 7, 2, 1},
 		{60, 0, 42, 9, 9},
 		{100, 1, 70, 15, 15},
-	}
-	for _, tt := range tests {
+	} {
 		train, val, test := Counts(tt.n, tt.class)
-		expect.True(t, train == tt.train && val == tt.val && test == tt.test,
-			"Counts(%d, %d) = %d, %d, %d, want %d, %d, %d", tt.n, tt.class, train, val, test, tt.train, tt.val, tt.test)
+		expect.True(t, train == tt.train && val == tt.val && test == tt.test, "Counts(%d, %d) = %d, %d, %d, want %d, %d, %d", tt.n, tt.class, train, val, test, tt.train, tt.val, tt.test)
 	}
 }
 
@@ -117,8 +114,7 @@ func TestSplit(t *testing.T) {
 		for _, r := range part.rows {
 			expect.Same(t, part.name, r.Split, "row %s of %s has Split", r.Text, part.name)
 		}
-		expect.True(t, slices.IsSortedFunc(part.rows, func(x, y Row) int { return x.Line - y.Line }),
-			"%s: the order of the file is lost", part.name)
+		expect.True(t, slices.IsSortedFunc(part.rows, func(x, y Row) int { return x.Line - y.Line }), "%s: the order of the file is lost", part.name)
 	}
 	seen := map[string]bool{}
 	for _, r := range slices.Concat(train, val, test) {
@@ -194,11 +190,9 @@ func TestBalanceKeepsEverySplit(t *testing.T) {
 		}
 	}
 	train, val, test := Split(Balance(rows, 50), 1)
-	expect.True(t, len(train) == 30 && len(val) == 10 && len(test) == 10,
-		"50 of 60, 20 and 20 rows are %d, %d and %d, want 30, 10 and 10", len(train), len(val), len(test))
+	expect.True(t, len(train) == 30 && len(val) == 10 && len(test) == 10, "50 of 60, 20 and 20 rows are %d, %d and %d, want 30, 10 and 10", len(train), len(val), len(test))
 	train, val, test = Split(Balance(rows, 9), 1)
-	expect.True(t, len(train) == 4 && len(val) == 2 && len(test) == 2,
-		"9 of 60, 20 and 20 rows are %d, %d and %d, want 4, 2 and 2", len(train), len(val), len(test))
+	expect.True(t, len(train) == 4 && len(val) == 2 && len(test) == 2, "9 of 60, 20 and 20 rows are %d, %d and %d, want 4, 2 and 2", len(train), len(val), len(test))
 	few := Balance(rows, 3)
 	expect.True(t, len(few) <= 3, "%d rows, want 3 at most", len(few))
 }

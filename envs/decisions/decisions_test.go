@@ -3,7 +3,6 @@ package decisions
 import (
 	"context"
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,8 +17,7 @@ import (
 
 func decisions(t testing.TB, name, text string, change func(*options)) ([]envs.Decision, []string, error) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	must.Do(t, os.WriteFile(path, []byte(text), 0o644))
+	path := must.File(t, name, text)
 	o := &options{Dataset: path, TextColumn: "text", LabelColumn: "label", OnBadRow: dataset.OnBadRow{OnBadRow: "error"}}
 	if change != nil {
 		change(o)
@@ -50,9 +48,8 @@ func TestAnswers(t *testing.T) {
 	} {
 		all, _, err := decisions(t, "a.jsonl", `{"state":"s","questions":{"q":{`+test.asks+`,"answer":`+test.answer+`}}}`, nil)
 		must.Do(t, err)
-		if diff := cmp.Diff(test.want, all[0].Target) + cmp.Diff(test.feedback, all[0].Feedback); diff != "" {
-			t.Errorf("%s: %s", test.answer, diff)
-		}
+		diff := cmp.Diff(test.want, all[0].Target) + cmp.Diff(test.feedback, all[0].Feedback)
+		expect.True(t, diff == "", "%s: %s", test.answer, diff)
 	}
 }
 
@@ -75,17 +72,11 @@ func TestFaultsAreJSON(t *testing.T) {
 	for _, line := range told[:len(told)-1] {
 		var f Fault
 		must.Do(t, json.Unmarshal([]byte(line), &f))
-		if filepath.Base(f.File) != "a.jsonl" || f.What == "" {
-			t.Error(line)
-		}
+		expect.True(t, filepath.Base(f.File) == "a.jsonl" && f.What != "", "%v", line)
 		got = append(got, strings.Join([]string{string(rune('0' + f.Line)), f.Field}, " "))
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-	if all[1].Row != all[2].Row || all[0].Row == all[1].Row {
-		t.Error("the questions of a row do not share it")
-	}
+	expect.Equal(t, want, got)
+	expect.True(t, all[1].Row == all[2].Row && all[0].Row != all[1].Row, "the questions of a row do not share it")
 	_, _, err = decisions(t, "a.jsonl", text, nil)
 	expect.Error(t, err, "a.jsonl:2", "state")
 	_, _, err = decisions(t, "a.jsonl", `{"state":"a","split":"val","questions":{"q":{"type":"noul","answer":true}}}`+"\n"+`{"state":"b","questions":{"q":{"type":"noul","answer":true}}}`, nil)
@@ -97,9 +88,7 @@ func TestFixedLabels(t *testing.T) {
 	must.Do(t, err)
 	expect.Equal(t, []string{"greet", "part"}, all[1].Question.Options)
 	expect.Equal(t, []float64{0, 1}, all[1].Target)
-	if all[1].State != "bye" || all[1].Question.Instructions != "Which?" || all[1].Question.Name != "label" {
-		t.Errorf("%+v", all[1])
-	}
+	expect.True(t, all[1].State == "bye" && all[1].Question.Instructions == "Which?" && all[1].Question.Name == "label", "%+v", all[1])
 }
 
 // FuzzRead: rows of any kind are questions whose targets are distributions, or faults with a place.
@@ -118,22 +107,16 @@ func FuzzRead(f *testing.F) {
 			return
 		}
 		all, faults := read(dataset.Record{File: "f", Line: 1, Fields: fields}, 0, true)
-		if (len(all) == 0) == (len(faults) == 0) {
-			t.Fatalf("%d questions and %d faults", len(all), len(faults))
-		}
+		expect.Require(t, (len(all) == 0) != (len(faults) == 0), "%d questions and %d faults", len(all), len(faults))
 		for _, fault := range faults {
-			if fault.Field == "" || fault.What == "" {
-				t.Fatal(fault)
-			}
+			expect.Require(t, fault.Field != "" && fault.What != "", "%v", fault)
 		}
 		for _, d := range all {
 			sum := 0.0
 			for _, p := range d.Target {
 				sum += p
 			}
-			if d.Feedback == nil && (sum < 1-1e-9 || sum > 1+1e-9 || len(d.Target) != len(d.Question.Options)) {
-				t.Fatalf("target %v", d.Target)
-			}
+			expect.Require(t, d.Feedback != nil || sum >= 1-1e-9 && sum <= 1+1e-9 && len(d.Target) == len(d.Question.Options), "target %v", d.Target)
 		}
 	})
 }

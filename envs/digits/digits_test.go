@@ -70,8 +70,7 @@ func TestSlips(t *testing.T) {
 		{Sum, []int{12, 345}, "a505b409c312d214e115 [ANSWER] 14"},
 		{Reverse, []int{1230}, "a1b2c3d0,d0c3b2a1 [ANSWER] 1230"},
 	} {
-		expect.Same(t, test.want, (&Episode{task: test.name, numbers: test.numbers, slips: true, options: Options{Short: true}}).Solution(),
-			"value")
+		expect.Same(t, test.want, (&Episode{task: test.name, numbers: test.numbers, slips: true, options: Options{Short: true}}).Solution(), "value")
 		task := newTask(t, test.name, 1, func(o *Options) { o.Short, o.SlipShare = true, .5 })
 		for part, most := range map[envs.Part]int{envs.Train: 560, envs.Warmup: 560, envs.Eval: 0} {
 			wrong := 0
@@ -82,8 +81,7 @@ func TestSlips(t *testing.T) {
 					wrong++
 				}
 			}
-			expect.True(t, wrong <= most && (most <= 0 || wrong >= 400),
-				"%s, %s: %d of 1,000 solutions are wrong", test.name, part, wrong)
+			expect.True(t, wrong <= most && (most <= 0 || wrong >= 400), "%s, %s: %d of 1,000 solutions are wrong", test.name, part, wrong)
 		}
 	}
 }
@@ -98,13 +96,10 @@ func TestSolutionsAreCorrectAndUseTinyCharacters(t *testing.T) {
 			text := e.Solution()
 			for _, r := range shown.Text + text {
 				used[r] = true
-				if r != '\n' && (r < ' ' || r > '~') {
-					t.Fatalf("the model tiny has no token %q", r)
-				}
+				expect.Require(t, r == '\n' || r >= ' ' && r <= '~', "the model tiny has no token %q", r)
 			}
 			step := must.Get(e.Step(t.Context(), envs.Action{Text: text, Stop: envs.StopEnd}))(t)
-			expect.Require(t, step.Reward == 1 && step.Done && step.Info.FoundBy == string(answer.ByTag),
-				"the solution %q of %v gets %+v", text, e.numbers, step)
+			expect.Require(t, step.Reward == 1 && step.Done && step.Info.FoundBy == string(answer.ByTag), "the solution %q of %v gets %+v", text, e.numbers, step)
 		}
 		expect.True(t, len(used) >= 20, "%s uses %d characters only", name, len(used))
 	}
@@ -139,9 +134,7 @@ func TestEpisodesAreAFunctionOfSeedPartAndIndex(t *testing.T) {
 		again := episode(t, newTask(t, Sum, 7, nil), envs.Train, index)
 		expect.Equal(t, again.numbers, episode(t, task, envs.Train, index).numbers, fmt.Sprintf("episode %d", index))
 	}
-	if cmp.Equal(episode(t, task, envs.Train, 1).numbers, episode(t, newTask(t, Sum, 8, nil), envs.Train, 1).numbers) {
-		t.Error("the seed changes nothing")
-	}
+	expect.True(t, !cmp.Equal(episode(t, task, envs.Train, 1).numbers, episode(t, newTask(t, Sum, 8, nil), envs.Train, 1).numbers), "the seed changes nothing")
 	for _, bad := range []struct {
 		part  envs.Part
 		index int
@@ -205,9 +198,8 @@ func TestShorterNumbersAreOftenTrainedOn(t *testing.T) {
 					}
 				}
 			}
-			if got := float64(short) / float64(all); got < want-0.03 || got > want+0.03 {
-				t.Errorf("%s: a share of %.3f of the numbers to %s are short, want %.3f", test.name, got, part, want)
-			}
+			got := float64(short) / float64(all)
+			expect.True(t, got >= want-0.03 && got <= want+0.03, "%s: a share of %.3f of the numbers to %s are short, want %.3f", test.name, got, part, want)
 		}
 	}
 }
@@ -222,13 +214,11 @@ func TestConversation(t *testing.T) {
 	for _, name := range []string{Sum, Reverse} {
 		e := episode(t, newTask(t, name, 1, nil), envs.Eval, 0)
 		shown := must.Get(e.Reset(t.Context()))(t)
-		expect.True(t, len(shown.Messages) == 2 && shown.Text == "" && shown.Messages[1].Content == e.question(),
-			"%s shows %+v", name, shown)
+		expect.True(t, len(shown.Messages) == 2 && shown.Text == "" && shown.Messages[1].Content == e.question(), "%s shows %+v", name, shown)
 		// The example in the instruction is correct and in the answer format.
 		example := answer.Extract(shown.Messages[0].Content)
 		want := map[string]int64{Sum: 15, Reverse: 4321}[name]
-		expect.True(t, example.FoundBy == answer.ByTag && example.Value.Cmp(new(big.Rat).SetInt64(want)) == 0,
-			"%s: the example's answer is %+v", name, example)
+		expect.True(t, example.FoundBy == answer.ByTag && example.Value.Cmp(new(big.Rat).SetInt64(want)) == 0, "%s: the example's answer is %+v", name, example)
 	}
 }
 

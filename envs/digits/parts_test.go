@@ -42,8 +42,7 @@ func TestPartsAreDisjointWhateverTheSeed(t *testing.T) {
 		want := map[string]int{Sum: 90 * 91 / 2, Reverse: 90}[name]
 		expect.True(t, count[envs.Warmup]+count[envs.Train]+count[envs.Eval] == want && len(owner) == want,
 			"%s: the splits have %v problems, %d different ones, want %d", name, count, len(owner), want)
-		expect.True(t, count[envs.Eval]*2 <= count[envs.Train] && count[envs.Eval] >= want/20,
-			"%s: the splits have %v problems", name, count)
+		expect.True(t, count[envs.Eval]*2 <= count[envs.Train] && count[envs.Eval] >= want/20, "%s: the splits have %v problems", name, count)
 	}
 }
 
@@ -60,8 +59,7 @@ func TestProblemsDoNotRepeatWithinAPass(t *testing.T) {
 				for i := range test.n {
 					seen[keyOf(name, episode(t, test.task, part, i).numbers)] = true
 				}
-				expect.Same(t, test.n, len(seen),
-					"%s, %s, %s: %d different problems among the first %d", name, title, part, len(seen), test.n)
+				expect.Same(t, test.n, len(seen), "%s, %s, %s: %d different problems among the first %d", name, title, part, len(seen), test.n)
 			}
 			if part == envs.Eval {
 				_, err := few.Episode(part, n)
@@ -75,9 +73,8 @@ func TestProblemsDoNotRepeatWithinAPass(t *testing.T) {
 				first[a], again[b] = true, true
 				same = same && a == b
 			}
-			if diff := cmp.Diff(first, again); diff != "" || same {
-				t.Errorf("%s, %s: the second round (in the same order: %t; -first +second):\n%s", name, part, same, diff)
-			}
+			diff := cmp.Diff(first, again)
+			expect.True(t, diff == "" && !same, "%s, %s: the second round (in the same order: %t; -first +second):\n%s", name, part, same, diff)
 		}
 	}
 }
@@ -89,9 +86,8 @@ func TestLen(t *testing.T) {
 		few        bool
 	}{{Sum, 4, 999, false}, {Sum, 2, 999, false}, {Sum, 2, 99, true}, {Sum, 3, 30, true}, {Reverse, 0, 9999999, false}, {Reverse, 0, 999, true}} {
 		task := newTask(t, test.name, 1, func(o *Options) { o.Count, o.Max = test.count, test.max })
-		if n := task.Len(envs.Eval); (n > 0) != test.few {
-			t.Errorf("%s, %d numbers to %d: %d problems to be verified by", test.name, test.count, test.max, n)
-		}
+		n := task.Len(envs.Eval)
+		expect.True(t, (n > 0) == test.few, "%s, %d numbers to %d: %d problems to be verified by", test.name, test.count, test.max, n)
 	}
 }
 

@@ -18,9 +18,7 @@ func TestBuiltin(t *testing.T) {
 	expect.Equal(t, Labels(), labels, "labels")
 	seen := map[string]dataset.Row{}
 	for _, r := range rows {
-		if strings.TrimSpace(r.Text) != r.Text || r.Text == "" || !utf8.ValidString(r.Text) || strings.ContainsAny(r.Text, "\x00\n\t") {
-			t.Errorf("%s:%d: text %q", r.File, r.Line, r.Text)
-		}
+		expect.True(t, strings.TrimSpace(r.Text) == r.Text && r.Text != "" && utf8.ValidString(r.Text) && !strings.ContainsAny(r.Text, "\x00\n\t"), "%s:%d: text %q", r.File, r.Line, r.Text)
 		key := strings.Join(words(r.Text), " ")
 		first, ok := seen[key]
 		expect.True(t, !ok, "%s:%d repeats %s:%d: %s", r.File, r.Line, first.File, first.Line, r.Text)
@@ -36,9 +34,8 @@ func TestBuiltinFiles(t *testing.T) {
 		content := must.Get(files.ReadFile("data/" + e.Name()))(t)
 		for i, line := range strings.Split(strings.TrimSuffix(string(content), "\n"), "\n") {
 			var object map[string]string
-			if err := json.Unmarshal([]byte(line), &object); err != nil || len(object) != 1 || object["text"] == "" {
-				t.Errorf("%s:%d: %s (%v), want an object with only a text", e.Name(), i+1, line, err)
-			}
+			err := json.Unmarshal([]byte(line), &object)
+			expect.True(t, err == nil && len(object) == 1 && object["text"] != "", "%s:%d: %s (%v), want an object with only a text", e.Name(), i+1, line, err)
 		}
 	}
 }
@@ -76,7 +73,6 @@ func TestBuiltinLengths(t *testing.T) {
 		"want 3 or more words, a tenth of at most 10, a median of 12 to 20, a tenth of at least 28, none over 80")
 	for label, n := range of {
 		slices.Sort(n)
-		expect.True(t, n[0] <= 8 && n[len(n)-5] >= 30,
-			"%s: shortest %d words, fifth longest %d, want at most 8 and at least 30", label, n[0], n[len(n)-5])
+		expect.True(t, n[0] <= 8 && n[len(n)-5] >= 30, "%s: shortest %d words, fifth longest %d, want at most 8 and at least 30", label, n[0], n[len(n)-5])
 	}
 }

@@ -112,8 +112,7 @@ func TestNoNearDuplicates(t *testing.T) {
 	var pairs, grams similarity // the closest across splits
 	compare(texts, func(s similarity) {
 		a, b := rows[s.i], rows[s.j]
-		expect.True(t, !s.near(),
-			"near-duplicates (word pairs %.2f, characters %.2f):\n%s:%d: %s\n%s:%d: %s", s.pairs, s.grams, a.File, a.Line, a.Text, b.File, b.Line, b.Text)
+		expect.True(t, !s.near(), "near-duplicates (word pairs %.2f, characters %.2f):\n%s:%d: %s\n%s:%d: %s", s.pairs, s.grams, a.File, a.Line, a.Text, b.File, b.Line, b.Text)
 		if a.Split != b.Split {
 			if s.pairs > pairs.pairs {
 				pairs = s

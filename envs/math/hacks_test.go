@@ -19,8 +19,7 @@ func TestHacks(t *testing.T) {
 					for _, form := range []string{text, "The answer is: " + text, "#### " + text, `\boxed{` + text + "}", `So \boxed{` + text + "} is the answer."} {
 						info := p.Verify(form, match)
 						info.CheckForm(answer.FinalForm)
-						expect.True(t, !info.Correct,
-							"%s, %s: %q is taken for %s, found by %s as %q", task, match, form, gold, info.FoundBy, info.Answer)
+						expect.True(t, !info.Correct, "%s, %s: %q is taken for %s, found by %s as %q", task, match, form, gold, info.FoundBy, info.Answer)
 					}
 				}
 			}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	stdmath "math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -19,13 +17,6 @@ import (
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
-
-func write(t *testing.T, name, content string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	must.Do(t, os.WriteFile(path, []byte(content), 0o600))
-	return path
-}
 
 // official returns n problems in the format of the GSM8K data set: i and i more.
 func official(n int) string {
@@ -53,13 +44,12 @@ func TestRead(t *testing.T) {
 		}},
 		{"a number is a kind too", MATH, "level", `{"problem": "p", "solution": "\\boxed{1}", "level": 3}`, []Problem{{MATH, "p", "\\boxed{1}", "1", "3"}}},
 	} {
-		got, err := Read(&dataset.Faults{}, file(write(t, "problems.json", test.content)), test.task, test.kind)
+		got, err := Read(&dataset.Faults{}, file(must.File(t, "problems.json", test.content)), test.task, test.kind)
 		expect.True(t, err == nil, "%s: %v", test.name, err)
 		expect.Equal(t, test.want, got, test.name)
 	}
-	problems, completions, err := ReadCompletions(&dataset.Faults{}, write(t, "c.json", `{"problem":"p","solution":"#### 3","written":"The answer is: 3."}`), GSM8K, "written")
-	expect.True(t, err == nil && len(problems) == 1 && cmp.Equal(completions, []string{"The answer is: 3."}),
-		"%v, %v, %v", problems, completions, err)
+	problems, completions, err := ReadCompletions(&dataset.Faults{}, must.File(t, "c.json", `{"problem":"p","solution":"#### 3","written":"The answer is: 3."}`), GSM8K, "written")
+	expect.True(t, err == nil && len(problems) == 1 && cmp.Equal(completions, []string{"The answer is: 3."}), "%v, %v, %v", problems, completions, err)
 }
 
 func TestReadRefuses(t *testing.T) {
@@ -73,10 +63,9 @@ func TestReadRefuses(t *testing.T) {
 		official(2) + "nonsense":                 ":3:2: invalid JSON",
 		"null":                                   "null, want an object",
 	} {
-		path := write(t, "problems.jsonl", content)
-		if _, err := Read(&dataset.Faults{}, file(path), GSM8K, ""); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), path) {
-			t.Errorf("%q: error %v, want one with %q", content, err, want)
-		}
+		path := must.File(t, "problems.jsonl", content)
+		_, err := Read(&dataset.Faults{}, file(path), GSM8K, "")
+		expect.True(t, err != nil && strings.Contains(err.Error(), want) && strings.HasPrefix(err.Error(), path), "%q: error %v, want one with %q", content, err, want)
 	}
 }
 
@@ -142,7 +131,7 @@ func TestJudge(t *testing.T) {
 }
 
 func TestReadRefusesAFileWithoutProblems(t *testing.T) {
-	path := write(t, "problems.json", "[]")
+	path := must.File(t, "problems.json", "[]")
 	_, err := Read(&dataset.Faults{}, file(path), GSM8K, "")
 	expect.True(t, err != nil && err.Error() == path+": no problems", "error %v", err)
 }
@@ -152,7 +141,7 @@ func file(path string) Files { return Files{Name: path, Paths: []string{path}} }
 func newTask(t *testing.T, name string, change func(*Options)) *Task {
 	t.Helper()
 	o := Defaults(name)
-	o.Train, o.FewShot = file(write(t, "train.jsonl", official(12))), 2
+	o.Train, o.FewShot = file(must.File(t, "train.jsonl", official(12))), 2
 	if change != nil {
 		change(&o)
 	}
@@ -170,8 +159,8 @@ func step(t *testing.T, e envs.Env, text string, stop envs.StopReason) envs.Step
 }
 
 func TestTaskParts(t *testing.T) {
-	other := write(t, "other.jsonl", strings.ReplaceAll(official(5), "What is", "How much is"))
-	first, six := write(t, "first.jsonl", official(3)), write(t, "six.jsonl", official(6))
+	other := must.File(t, "other.jsonl", strings.ReplaceAll(official(5), "What is", "How much is"))
+	first, six := must.File(t, "first.jsonl", official(3)), must.File(t, "six.jsonl", official(6))
 	for _, test := range []struct {
 		name                  string
 		change                func(*Options)
@@ -187,7 +176,7 @@ func TestTaskParts(t *testing.T) {
 		{"held out", func(o *Options) { o.HoldOut = 4 }, 6, 4, 2},
 		{"an evaluation file instead", func(o *Options) { o.Eval, o.HoldOut = file(other), 4 }, 10, 5, 2},
 		{"held out of problems that come twice", func(o *Options) {
-			o.Train, o.HoldOut = file(write(t, "twice.jsonl", official(6)+official(6))), 3
+			o.Train, o.HoldOut = file(must.File(t, "twice.jsonl", official(6)+official(6))), 3
 		}, 2, 3, 2}, // 0 and 1 are examples; the last three of 2 3 4 5 2 3 4 5 are held out, with their duplicates
 	} {
 		task := newTask(t, GSM8K, test.change)
@@ -209,8 +198,7 @@ func TestPlainText(t *testing.T) {
 	got := step(t, e, "The answer is: 2\n\nQ: ", envs.StopString)
 	expect.True(t, got.Done && got.Keep == len("The answer is: 2") && got.Reward == 1, "%+v", got)
 	task = newTask(t, GSM8K, func(o *Options) { o.Plain, o.Instruction, o.FewShot = true, "Think.", 0 })
-	expect.Same(t, "Think.\n\nQ: What is 0+0?\nA: ", start(t, task.episode(envs.Train, task.bank.Train[0])).Text,
-		"with an instruction")
+	expect.Same(t, "Think.\n\nQ: What is 0+0?\nA: ", start(t, task.episode(envs.Train, task.bank.Train[0])).Text, "with an instruction")
 }
 
 // TestRewardOfTurns replaces the reward of training episodes only.
@@ -230,8 +218,7 @@ func TestRewardOfTurns(t *testing.T) {
 	start(t, e)
 	for i, line := range []string{"We add.\n", "2+2=4.\n", "The answer is: 4\n"} {
 		got := step(t, e, line, envs.StopString)
-		expect.True(t, (i >= 2 || got.Reward == 0.25) && (i != 2 || stdmath.IsNaN(got.Reward)),
-			"line %d: reward %v", i, got.Reward)
+		expect.True(t, (i >= 2 || got.Reward == 0.25) && (i != 2 || stdmath.IsNaN(got.Reward)), "line %d: reward %v", i, got.Reward)
 		if c := judged[i]; c.Action.Text != line || !strings.HasSuffix(c.Text, line) || (c.Info != nil) != (i == 2) || c.Observation.Messages[0].Content != "What is 2+2?" {
 			t.Errorf("line %d: completion %+v", i, c)
 		}
@@ -373,7 +360,7 @@ func TestCalculatorOfWholeSolutions(t *testing.T) {
 }
 
 func TestMATHEndsWithABox(t *testing.T) {
-	train := write(t, "math.json", `[{"problem":"a","solution":"\\boxed{1}"},{"problem":"b","solution":"So $\\boxed{A}$."}]`)
+	train := must.File(t, "math.json", `[{"problem":"a","solution":"\\boxed{1}"},{"problem":"b","solution":"So $\\boxed{A}$."}]`)
 	task := newTask(t, MATH, func(o *Options) { o.Train, o.FewShot = file(train), 1 })
 	e := task.episode(envs.Train, task.bank.Train[0])
 	start(t, e)
@@ -387,8 +374,8 @@ func TestMATHEndsWithABox(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
-	three := write(t, "three.jsonl", official(3))
-	five := write(t, "five.jsonl", official(5))
+	three := must.File(t, "three.jsonl", official(3))
+	five := must.File(t, "five.jsonl", official(5))
 	for _, test := range []struct {
 		setup    envs.Setup
 		settings envs.Settings
@@ -416,7 +403,7 @@ func TestNewRefuses(t *testing.T) {
 
 // A data set with splits, as on the hub, trains on its training rows and evaluates on its test rows.
 func TestParts(t *testing.T) {
-	parts := []dataset.Part{{Split: dataset.Train, Files: []string{write(t, "train.jsonl", official(7))}}, {Split: dataset.Test, Files: []string{write(t, "test.jsonl", official(9)[len(official(7)):])}}}
+	parts := []dataset.Part{{Split: dataset.Train, Files: []string{must.File(t, "train.jsonl", official(7))}}, {Split: dataset.Test, Files: []string{must.File(t, "test.jsonl", official(9)[len(official(7)):])}}}
 	for _, c := range []struct {
 		eval          string
 		judging       bool
@@ -460,9 +447,8 @@ func TestJudgeRewards(t *testing.T) {
 	}
 	text := scorer.asked[0].Messages[1].Content
 	expect.Contains(t, text, "Problem:\nWhat is 2+2?\n", "Solution so far:\nWe add.\n", "Next step:\nIt is 4.")
-	if last := scorer.asked[0].Messages[2]; last.Role != envs.RoleAssistant || last.Content != "Score (from 1 to 10):" {
-		t.Errorf("the judge's last message: %+v", last)
-	}
+	last := scorer.asked[0].Messages[2]
+	expect.True(t, last.Role == envs.RoleAssistant && last.Content == "Score (from 1 to 10):", "the judge's last message: %+v", last)
 
 	aspects := &judge{shares: []float64{0.25, 0.75}}
 	if got, err := AspectsReward(aspects, 1)(t.Context(), c); got != 0.75 || err != nil || len(aspects.asked) != 3 {
@@ -479,7 +465,7 @@ func TestJudgeRewards(t *testing.T) {
 
 // TestBadRows: all rows that cannot be used are listed, or dropped and counted.
 func TestBadRows(t *testing.T) {
-	path := write(t, "p.jsonl", official(3)+`{"question": "q"}`+"\n"+official(1)+`{"question": 3, "answer": "#### 1"}`+"\n"+`{"question": "q", "answer": "none"}`)
+	path := must.File(t, "p.jsonl", official(3)+`{"question": "q"}`+"\n"+official(1)+`{"question": 3, "answer": "#### 1"}`+"\n"+`{"question": "q", "answer": "none"}`)
 	expect.Failure(Read(&dataset.Faults{}, file(path), GSM8K, ""))(t, "3 rows cannot be used", "p.jsonl:4: ", "p.jsonl:7: ")
 	o := Defaults(GSM8K)
 	var skipped int

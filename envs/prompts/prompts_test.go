@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -22,13 +20,6 @@ import (
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
-
-func write(t *testing.T, name, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	must.Do(t, os.WriteFile(path, []byte(text), 0o600))
-	return path
-}
 
 // newTask builds the task from a file.
 func newTask(t *testing.T, s envs.Setup, settings envs.Settings) envs.Task {
@@ -49,10 +40,10 @@ func begin(t *testing.T, task envs.Task) (envs.Env, envs.Observation) {
 }
 
 func TestShown(t *testing.T) {
-	system := write(t, "s.txt", "Be brief.\n")
-	examples := write(t, "x.jsonl", `{"prompt": "1+1=", "answer": 2}`+"\n"+`{"prompt": "1+2=", "answer": 3}`+"\n")
-	plain := write(t, "p.csv", "prompt,answer\n2+2=,4\n")
-	talk := write(t, "m.jsonl", `{"messages": [{"from": "system", "value": "S"}, {"from": "human", "value": "2+2="}], "answer": 4}`)
+	system := must.File(t, "s.txt", "Be brief.\n")
+	examples := must.File(t, "x.jsonl", `{"prompt": "1+1=", "answer": 2}`+"\n"+`{"prompt": "1+2=", "answer": 3}`+"\n")
+	plain := must.File(t, "p.csv", "prompt,answer\n2+2=,4\n")
+	talk := must.File(t, "m.jsonl", `{"messages": [{"from": "system", "value": "S"}, {"from": "human", "value": "2+2="}], "answer": 4}`)
 	m := func(pairs ...string) (all []envs.Message) {
 		for i := 0; i < len(pairs); i += 2 {
 			all = append(all, envs.Message{Role: pairs[i], Content: pairs[i+1]})
@@ -80,7 +71,7 @@ func TestShown(t *testing.T) {
 
 // TestColumnsByName: the prompt's column can be named, and a file without answers has them in its solutions.
 func TestColumnsByName(t *testing.T) {
-	path := write(t, "p.jsonl", `{"problem": "1+1=", "solution": "It is \\boxed{2}."}`+"\n")
+	path := must.File(t, "p.jsonl", `{"problem": "1+1=", "solution": "It is \\boxed{2}."}`+"\n")
 	for _, match := range []string{"math", "exact"} {
 		e, shown := begin(t, newTask(t, envs.Setup{EvalOnly: true, Text: true}, envs.Settings{"dataset": path, "prompt_column": "problem", "answer_match": match}))
 		expect.Same(t, "1+1=", shown.Text, "prompt")
@@ -91,7 +82,7 @@ func TestColumnsByName(t *testing.T) {
 
 func TestSolutionsOfTheFile(t *testing.T) {
 	for columns, want := range map[string]string{`"solution": "s"`: "s", `"completion": "c"`: "c", `"other": "o"`: ""} {
-		path := write(t, "p.jsonl", `{"prompt": "a", "answer": 1, `+columns+`}`+"\n")
+		path := must.File(t, "p.jsonl", `{"prompt": "a", "answer": 1, `+columns+`}`+"\n")
 		e, _ := begin(t, newTask(t, envs.Setup{EvalOnly: true}, envs.Settings{"dataset": path}))
 		got := ""
 		if worked, ok := e.(envs.Demonstrator); ok {
@@ -100,7 +91,7 @@ func TestSolutionsOfTheFile(t *testing.T) {
 		expect.Same(t, want, got, "%s: solution", columns)
 	}
 	// Episodes of two files have solutions only if both files do.
-	worked, plain := write(t, "w.jsonl", `{"prompt": "a", "answer": 1, "solution": "s"}`+"\n"), write(t, "p.jsonl", `{"prompt": "b", "answer": 1}`+"\n")
+	worked, plain := must.File(t, "w.jsonl", `{"prompt": "a", "answer": 1, "solution": "s"}`+"\n"), must.File(t, "p.jsonl", `{"prompt": "b", "answer": 1}`+"\n")
 	e, _ := begin(t, newTask(t, envs.Setup{}, envs.Settings{"dataset": worked, "eval_dataset": plain}))
 	_, ok := e.(envs.Demonstrator)
 	expect.True(t, !ok, "a file without solutions has them")
@@ -130,7 +121,7 @@ func TestJudge(t *testing.T) {
 }
 
 func TestEpisode(t *testing.T) {
-	path := write(t, "p.jsonl", `{"prompt": "a", "answer": 1, "level": 3}`+"\n")
+	path := must.File(t, "p.jsonl", `{"prompt": "a", "answer": 1, "level": 3}`+"\n")
 	task := newTask(t, envs.Setup{EvalOnly: true}, envs.Settings{"dataset": path, "kind_column": "level", "stop": "."})
 	for _, test := range []struct {
 		action envs.Action
@@ -147,7 +138,7 @@ func TestEpisode(t *testing.T) {
 		_, err := e.Step(t.Context(), test.action)
 		expect.True(t, err != nil, "an episode continues after its end")
 	}
-	open := newTask(t, envs.Setup{EvalOnly: true}, envs.Settings{"dataset": write(t, "q.jsonl", `{"prompt": "a"}`)})
+	open := newTask(t, envs.Setup{EvalOnly: true}, envs.Settings{"dataset": must.File(t, "q.jsonl", `{"prompt": "a"}`)})
 	e, _ := begin(t, open)
 	if step, err := e.Step(t.Context(), envs.Action{Text: "1"}); err != nil || step.Info != nil || !math.IsNaN(step.Reward) {
 		t.Errorf("%+v, %v of a row without an answer", step, err)
@@ -158,8 +149,8 @@ func TestEpisode(t *testing.T) {
 
 // The program exits after each reply, refuses to continue once, and never replies in another case.
 func TestTurns(t *testing.T) {
-	path := write(t, "p.jsonl", `{"prompt": "a", "answer": 1}`+"\n")
-	program := write(t, "other.sh", `IFS= read -r line
+	path := must.File(t, "p.jsonl", `{"prompt": "a", "answer": 1}`+"\n")
+	program := must.File(t, "other.sh", `IFS= read -r line
 id=${line#*:}; id=${id%%,*}
 case $line in *'"text":"bad"'*) echo "{\"id\":$id,\"error\":\"no\"}" ;;
 *'"text":"odd"'*) echo "{\"id\":$id}" ;;
@@ -197,8 +188,8 @@ case $line in *'"text":"bad"'*) echo "{\"id\":$id,\"error\":\"no\"}" ;;
 // A turn program that does not reply in time costs the episode its reward, and the first time-out is told. One that never
 // replies ends the run.
 func TestTurnProgramThatHangs(t *testing.T) {
-	path := write(t, "p.jsonl", `{"prompt": "a", "answer": 1}`+"\n")
-	program := write(t, "hang.sh", "IFS= read -r line; exec sleep 600\n")
+	path := must.File(t, "p.jsonl", `{"prompt": "a", "answer": 1}`+"\n")
+	program := must.File(t, "hang.sh", "IFS= read -r line; exec sleep 600\n")
 	var told []string
 	setup := envs.Setup{EvalOnly: true, Tell: func(line string) { told = append(told, line) }}
 	task := newTask(t, setup, envs.Settings{"dataset": path, "turns_cmd": "sh " + program, "turns_timeout": "0.05"})
@@ -225,9 +216,7 @@ func FuzzReadReply(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {
 		a, err := readReply(line)
-		if err == nil && a.Err == nil && !a.Value.done && strings.TrimSpace(a.Value.text) == "" {
-			t.Errorf("%q says nothing", line)
-		}
+		expect.True(t, err != nil || a.Err != nil || a.Value.done || strings.TrimSpace(a.Value.text) != "", "%q says nothing", line)
 	})
 }
 
@@ -246,7 +235,7 @@ func FuzzSplitStop(f *testing.F) {
 // A prompt may be a conversation, of which nothing is lost.
 func TestConversations(t *testing.T) {
 	const row = `{"prompt": [{"role": "user", "content": "2+2="}, {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]}, {"role": "tool", "content": "4"}], "answer": 4, "tools": [{"name": "add"}], "chat_template_kwargs": {"think": false}}`
-	path := write(t, "p.jsonl", row)
+	path := must.File(t, "p.jsonl", row)
 	_, shown := begin(t, newTask(t, envs.Setup{EvalOnly: true}, envs.Settings{"dataset": path}))
 	var roles []string
 	for _, m := range shown.Messages {
@@ -255,8 +244,7 @@ func TestConversations(t *testing.T) {
 	}
 	want := []string{`{"role":"user","content":"2+2="}`, `{"role":"assistant","content":"","tool_calls":[{"function":{"name":"add"}}]}`, `{"role":"tool","content":"4"}`}
 	expect.Equal(t, want, roles, "messages")
-	expect.True(t, len(shown.Tools) == 1 && len(shown.TemplateArgs) == 1,
-		"tools %v, arguments %v", shown.Tools, shown.TemplateArgs)
+	expect.True(t, len(shown.Tools) == 1 && len(shown.TemplateArgs) == 1, "tools %v, arguments %v", shown.Tools, shown.TemplateArgs)
 	expect.Failure(envs.New("prompts", envs.Setup{EvalOnly: true, Text: true}, envs.Settings{"dataset": path}))(t, "p.jsonl:1: messages need a chat template")
 }
 
@@ -315,7 +303,7 @@ func TestPartsOfADataSet(t *testing.T) {
 		for i := range n {
 			fmt.Fprintf(&rows, `{"prompt": "%s %d", "answer": 1}`+"\n", name, i)
 		}
-		return []string{write(t, name+".jsonl", rows.String())}
+		return []string{must.File(t, name+".jsonl", rows.String())}
 	}
 	train := dataset.Part{Split: dataset.Train, Files: append(file("train", 4), file("more", 3)...)}
 	validation, test := dataset.Part{Split: "validation", Files: file("validation", 2)}, dataset.Part{Split: dataset.Test, Files: file("test", 1)}
@@ -338,8 +326,7 @@ func TestPartsOfADataSet(t *testing.T) {
 		{"all", "none", false, 0, 0, "eval_dataset: there is no none"},
 	} {
 		setup := envs.Setup{HeldOut: 2, EvalOnly: c.judging, Context: t.Context(), Find: func(ctx context.Context, name, config string, splits ...string) ([]dataset.Part, error) {
-			expect.True(t, ctx == t.Context() && (config == "" || name == c.dataset),
-				"%s: looked up with configuration %q", name, config)
+			expect.True(t, ctx == t.Context() && (config == "" || name == c.dataset), "%s: looked up with configuration %q", name, config)
 			if sets[name] == nil {
 				return nil, errors.New("there is no " + name)
 			}
@@ -370,8 +357,7 @@ func TestHacks(t *testing.T) {
 				began := time.Now()
 				info := verify(text, gold, match)
 				info.CheckForm(answer.FinalForm)
-				expect.True(t, !info.Correct,
-					"%s: %q is taken for %s, found by %s as %q", match, text, gold, info.FoundBy, info.Answer)
+				expect.True(t, !info.Correct, "%s: %q is taken for %s, found by %s as %q", match, text, gold, info.FoundBy, info.Answer)
 				took := time.Since(began)
 				expect.True(t, took <= 2*time.Second, "%s: %q took %v", match, text, took)
 			}

@@ -147,8 +147,6 @@ func TestF1RewardBeatsAccuracyOnNineToOne(t *testing.T) {
 	plainF1, plainAccuracy := reinforce(t, "accuracy")
 	f1, accuracy := reinforce(t, "f1")
 	t.Logf("accuracy reward: macro F1 %.3f, accuracy %.3f; f1 reward: macro F1 %.3f, accuracy %.3f", plainF1, plainAccuracy, f1, accuracy)
-	expect.True(t, f1 >= plainF1+0.1,
-		"macro F1 is %.3f with the f1 reward and %.3f with accuracy; want at least .1 more", f1, plainF1)
-	expect.True(t, plainAccuracy >= accuracy,
-		"accuracy is %.3f with the accuracy reward and %.3f with f1", plainAccuracy, accuracy)
+	expect.True(t, f1 >= plainF1+0.1, "macro F1 is %.3f with the f1 reward and %.3f with accuracy; want at least .1 more", f1, plainF1)
+	expect.True(t, plainAccuracy >= accuracy, "accuracy is %.3f with the accuracy reward and %.3f with f1", plainAccuracy, accuracy)
 }

@@ -106,8 +106,7 @@ func checkGradient(t *testing.T, spec string, r *Labels, truth int, probs []floa
 			return scores.Total[0]
 		}
 		want := (at(h) - at(-h)) / (2 * h)
-		expect.True(t, math.Abs(grad[k]-want) <= 1e-6*(1+math.Abs(want))+rounding,
-			"%s, truth %d at %v: ∂J/∂π_%d = %g, by differences %g", spec, truth, probs, k, grad[k], want)
+		expect.True(t, math.Abs(grad[k]-want) <= 1e-6*(1+math.Abs(want))+rounding, "%s, truth %d at %v: ∂J/∂π_%d = %g, by differences %g", spec, truth, probs, k, grad[k], want)
 	}
 }
 
@@ -133,9 +132,8 @@ func TestGradientAgainstDifferences(t *testing.T) {
 			for action, p := range probs {
 				want += p * n.at(outcome{action, truth, probs})
 			}
-			if scores, _ := r.expected([]int{truth}, probs); math.Abs(scores.Total[0]-want) > 1e-9*(1+math.Abs(want)) {
-				t.Errorf("%s, truth %d at %v: J = %g, want %g", spec, truth, probs, scores.Total[0], want)
-			}
+			scores, _ := r.expected([]int{truth}, probs)
+			expect.True(t, math.Abs(scores.Total[0]-want) <= 1e-9*(1+math.Abs(want)), "%s, truth %d at %v: J = %g, want %g", spec, truth, probs, scores.Total[0], want)
 		}
 	}
 }
@@ -152,8 +150,7 @@ func TestGradientAtKinks(t *testing.T) {
 		{"expr:(probs[0] - 0.5)^0 - 1", []float64{0, 0}},
 	} {
 		scores, grad := parseLabels(t, test.spec, "a", "b").Expected([]int{0}, probs)
-		expect.True(t, !math.IsNaN(scores.Total[0]) && grad[0] == test.want[0] && grad[1] == test.want[1],
-			"%s: J = %g, gradient %v; want %v", test.spec, scores.Total[0], grad, test.want)
+		expect.True(t, !math.IsNaN(scores.Total[0]) && grad[0] == test.want[0] && grad[1] == test.want[1], "%s: J = %g, gradient %v; want %v", test.spec, scores.Total[0], grad, test.want)
 	}
 }
 

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -58,12 +56,11 @@ func TestHacks(t *testing.T) {
 		}
 	}
 	slices.Sort(known)
-	if diff := cmp.Diff(known, slices.Sorted(maps.Keys(hackedRewards))); diff != "" {
-		t.Fatalf("rewards without hacks (-registered +tried):\n%s", diff)
-	}
+	diff := cmp.Diff(known, slices.Sorted(maps.Keys(hackedRewards)))
+	expect.Require(t, diff == "", "rewards without hacks (-registered +tried):\n%s", diff)
 	files := strings.NewReplacer(
-		"ZERO", write(t, "zero.sh", "while IFS= read -r line; do id=${line#*:}; id=${id%%,*}; echo \"{\\\"id\\\":$id,\\\"reward\\\":0}\"; done\n"),
-		"RUBRIC", write(t, "rubric.yaml", "- question: Is it right?\n"))
+		"ZERO", must.File(t, "zero.sh", "while IFS= read -r line; do id=${line#*:}; id=${id%%,*}; echo \"{\\\"id\\\":$id,\\\"reward\\\":0}\"; done\n"),
+		"RUBRIC", must.File(t, "rubric.yaml", "- question: Is it right?\n"))
 	completions := hacked(t)
 	expect.True(t, len(completions) >= 200, "only %d hacks", len(completions))
 	d := must.Get(envs.Find("prompts"))(t)
@@ -78,17 +75,9 @@ func TestHacks(t *testing.T) {
 		rewards.Close()
 		expect.Require(t, err == nil && scores.AllFailed() == nil, "%s: %v, %v", list, err, scores.AllFailed())
 		for i, value := range scores.Total {
-			expect.True(t, value <= most,
-				"%s: %q gets %v, want at most %v; reference %q", list, completions[i].Text, value, most, completions[i].Info.Truth)
+			expect.True(t, value <= most, "%s: %q gets %v, want at most %v; reference %q", list, completions[i].Text, value, most, completions[i].Info.Truth)
 		}
 	}
-}
-
-func write(t *testing.T, name, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	must.Do(t, os.WriteFile(path, []byte(text), 0o644))
-	return path
 }
 
 // hacked plays all hacks as completions of the task prompts.
@@ -100,7 +89,7 @@ func hacked(t *testing.T) (all []envs.Completion) {
 		row, _ := json.Marshal(map[string]string{"prompt": fmt.Sprintf("Question %d, with the answer %s. What is 74 - 70?", i, gold), "answer": gold})
 		rows.WriteString(string(row) + "\n")
 	}
-	path := write(t, "rows.jsonl", rows.String())
+	path := must.File(t, "rows.jsonl", rows.String())
 	task := must.Get(envs.New("prompts", envs.Setup{EvalOnly: true, Text: true}, envs.Settings{"dataset": path}))(t)
 	for i := range golds {
 		env := must.Get(task.Episode(envs.Eval, i))(t)

@@ -30,7 +30,7 @@ func score(t testing.TB, r *Labels, action, truth int) float64 {
 
 func TestScore(t *testing.T) {
 	labels := []string{"law", "math", "other"}
-	tests := []struct {
+	for _, test := range []struct {
 		spec          string
 		action, truth int
 		want          float64
@@ -47,12 +47,10 @@ func TestScore(t *testing.T) {
 		{`expr:'predicted == "other" && label != predicted ? 1 : 0'`, 2, 0, 1},
 		{`expr:'label == predicted'=2`, 2, 2, 2},
 		{`expr:'not correct'`, 2, 2, 0},
-	}
-	for _, test := range tests {
+	} {
 		r := parseLabels(t, test.spec, labels...)
 		expect.True(t, !r.ReadsProbs(), "%s: reads probabilities", test.spec)
-		expect.Same(t, test.want, score(t, r, test.action, test.truth),
-			"%s: action %d for truth %d scores", test.spec, test.action, test.truth)
+		expect.Same(t, test.want, score(t, r, test.action, test.truth), "%s: action %d for truth %d scores", test.spec, test.action, test.truth)
 	}
 }
 
@@ -74,7 +72,7 @@ func TestScorePanicsIfProbabilitiesAreRead(t *testing.T) {
 func TestExpectedByHand(t *testing.T) {
 	near := cmpopts.EquateApprox(0, 1e-12)
 	probs := []float32{0.5, 0.25, 0.25} // exact in binary
-	tests := []struct {
+	for _, test := range []struct {
 		spec string
 		want float64
 		grad []float64
@@ -95,8 +93,7 @@ func TestExpectedByHand(t *testing.T) {
 		{`expr:correct*probs.c`, 0.0625, []float64{0, 0.25, 0.25}},
 		{`expr:correct*probs["c"]`, 0.0625, []float64{0, 0.25, 0.25}},
 		{"calibration,expr:confidence=2", 0.5625 + 0.75, []float64{2.0625, 2.3125, 1.3125}},
-	}
-	for _, test := range tests {
+	} {
 		r := parseLabels(t, test.spec, "a", "b", "c")
 		scores, grad := r.Expected([]int{1}, probs)
 		got := scores.Total[0]
@@ -163,11 +160,9 @@ func TestFailedLabelRewardsAreMissingAndCounted(t *testing.T) {
 		{"expr:max(confidence, log(-1))", []float32{0.9, 0.1}, "reward expr:max(confidence, log(-1)): "},
 	} {
 		scores, grad := parseLabels(t, test.spec, "a", "b").Expected([]int{0}, test.probs)
-		expect.True(t, math.IsNaN(scores.Total[0]) && grad[0] == 0 && grad[1] == 0,
-			"%s at %v: J = %g, gradient %v; want a failure", test.spec, test.probs, scores.Total[0], grad)
+		expect.True(t, math.IsNaN(scores.Total[0]) && grad[0] == 0 && grad[1] == 0, "%s at %v: J = %g, gradient %v; want a failure", test.spec, test.probs, scores.Total[0], grad)
 		last := scores.Rewards[len(scores.Rewards)-1]
-		expect.True(t, last.Failures == 1 && strings.HasPrefix(last.Failure, test.failure),
-			"%s: %+v, want one failure, %q", test.spec, last, test.failure)
+		expect.True(t, last.Failures == 1 && strings.HasPrefix(last.Failure, test.failure), "%s: %+v, want one failure, %q", test.spec, last, test.failure)
 	}
 }
 
@@ -185,9 +180,8 @@ func TestLookingObservesNothing(t *testing.T) {
 	before, _ := r.Expected(truths, probs)
 	for range 5 {
 		again, _ := r.Expected(truths, probs)
-		if diff := cmp.Diff(before, again); diff != "" {
-			t.Fatalf("the same rollout again (-first +now):\n%s", diff)
-		}
+		diff := cmp.Diff(before, again)
+		expect.Require(t, diff == "", "the same rollout again (-first +now):\n%s", diff)
 		got := score(t, sampled, 0, 0)
 		expect.Require(t, got == 1, "a right choice scores %g before anything is observed, want 1", got)
 	}

@@ -13,7 +13,7 @@ func TestParseList(t *testing.T) {
 		Name   string
 		Weight float64
 	}
-	tests := []struct {
+	for _, test := range []struct {
 		list string
 		want []namedWeight
 	}{
@@ -37,8 +37,7 @@ func TestParseList(t *testing.T) {
 		{`cmd:'./judge "a, b"',accuracy`, []namedWeight{{`cmd:./judge "a, b"`, 1}, {"accuracy", 1}}},
 		{`cmd:./judge 'a, b=c' [x,f1`, []namedWeight{{"cmd:./judge 'a, b=c' [x", 1}, {"f1", 1}}},
 		{"cmd:./judge,cmd:./judge -v", []namedWeight{{"cmd:./judge", 1}, {"cmd:./judge -v", 1}}},
-	}
-	for _, test := range tests {
+	} {
 		pieces, err := parseList(test.list, Definitions())
 		if err != nil {
 			t.Errorf("%s: %v", test.list, err)
@@ -53,7 +52,7 @@ func TestParseList(t *testing.T) {
 }
 
 func TestParseLabelsErrors(t *testing.T) {
-	tests := []struct{ spec, want string }{
+	for _, test := range []struct{ spec, want string }{
 		{"", "empty item"},
 		{"accuracy,", "empty item"},
 		{"accuracy,,f1", "empty item"},
@@ -122,8 +121,7 @@ func TestParseLabelsErrors(t *testing.T) {
 		{"expr:'log(1, 2)'", "column 1: log does not take 2 arguments"},
 		{"expr:'log(probs)'", "column 5: probs is a list"},
 		{"expr:'" + strings.Repeat("1+", 3000) + "1'", "maximum 4096"},
-	}
-	for _, test := range tests {
+	} {
 		_, err := ParseLabels(test.spec, []string{"law", "math"}, Options{})
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s:\n got  %v\n want …%s…", test.spec, err, test.want)
@@ -173,8 +171,7 @@ func FuzzParseLabels(f *testing.F) {
 		}
 		scores, grad := r.Expected([]int{1}, probs)
 		failed := math.IsNaN(scores.Total[0])
-		expect.True(t, failed != (scores.AllFailed() == nil),
-			"the total is %v, AllFailed says %v", scores.Total[0], scores.AllFailed())
+		expect.True(t, failed != (scores.AllFailed() == nil), "the total is %v, AllFailed says %v", scores.Total[0], scores.AllFailed())
 		for _, g := range grad {
 			expect.True(t, finite(float64(float32(g))) && (!failed || g == 0), "J %g, gradient %v", scores.Total[0], grad)
 		}

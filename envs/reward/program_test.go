@@ -94,8 +94,7 @@ func TestProgramAnswersLargeBatches(t *testing.T) {
 	for range 2 {
 		texts := slices.Repeat([]string{strings.Repeat("x", 1000)}, 300)
 		scores, err := r.Score(t.Context(), completions(texts...), 1)
-		expect.Require(t, err == nil && scores.Rewards[0].N == 300 && scores.Rewards[0].Mean == 1,
-			"%+v, %v", scores.Rewards[0], err)
+		expect.Require(t, err == nil && scores.Rewards[0].N == 300 && scores.Rewards[0].Mean == 1, "%+v, %v", scores.Rewards[0], err)
 	}
 	got, _ := os.ReadFile(filepath.Join(dir, "begun"))
 	expect.True(t, string(got) == "begun\n", "the program began %q", got)
@@ -118,8 +117,7 @@ func TestProgramAnswersInAnyOrder(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("needs python3")
 	}
-	path := filepath.Join(t.TempDir(), "judge.py")
-	must.Do(t, os.WriteFile(path, []byte(python), 0o600))
+	path := must.File(t, "judge.py", python)
 	values, errs := judge(t, parseText(t, "cmd:python3 "+path, nil, Options{}), "a", "bb", "nan", "Ölöl\n", "", "1", "22", "333", "4444", "55555")
 	expect.Equal(t, []float64{0.1, 0.2, nan, 0.5, 0, 0.1, 0.2, 0.3, 0.4, 0.5}, values, cmpopts.EquateNaNs(), "values")
 	expect.Same(t, "the value is NaN", errs[2], "errors %q", errs)
@@ -149,13 +147,11 @@ func TestProgramsThatMisbehave(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			command, _ := shell(t, test.body)
 			values, errs := judge(t, parseText(t, command, nil, Options{}), test.texts...)
-			if diff := cmp.Diff(test.want, values, cmpopts.EquateNaNs()); diff != "" {
-				t.Errorf("values (-want +got):\n%s\n%q", diff, errs)
-			}
+			diff := cmp.Diff(test.want, values, cmpopts.EquateNaNs())
+			expect.True(t, diff == "", "values (-want +got):\n%s\n%q", diff, errs)
 			for i, err := range errs {
-				if failed := test.want[i] != test.want[i]; failed && !strings.Contains(err, test.failure) || !failed && err != "" {
-					t.Errorf("sample %d: error %q, want one with %q", i, err, test.failure)
-				}
+				failed := test.want[i] != test.want[i]
+				expect.True(t, (!failed || strings.Contains(err, test.failure)) && (failed || err == ""), "sample %d: error %q, want one with %q", i, err, test.failure)
 			}
 		})
 	}
@@ -171,9 +167,8 @@ func TestProgramThatNeverAnswersIsGivenUp(t *testing.T) {
 	want := `the program was started 3 times without an answer; last error: the program exited without an answer: exit status 3; last line of standard error: "no model"`
 	_, errs := judge(t, r, "a")
 	expect.True(t, errs[0] == want, "got  %s\nwant %s", errs[0], want)
-	if got, _ := os.ReadFile(filepath.Join(dir, "begun")); strings.Count(string(got), "begun") != 3 {
-		t.Errorf("the program began %d times, want 3", strings.Count(string(got), "begun"))
-	}
+	got, _ := os.ReadFile(filepath.Join(dir, "begun"))
+	expect.True(t, strings.Count(string(got), "begun") == 3, "the program began %d times, want 3", strings.Count(string(got), "begun"))
 }
 
 // held makes a FIFO that a program and its children hold open; the channel closes when all of them are gone.
@@ -197,12 +192,9 @@ func TestProgramThatHangsIsKilledWithItsChildren(t *testing.T) {
 	var warnings []string
 	r := parseText(t, command, nil, Options{Timeout: 2 * time.Second, Warn: func(line string) { warnings = append(warnings, line) }})
 	values, errs := judge(t, r, "a", "hang", "hang", "b")
-	if diff := cmp.Diff([]float64{1, nan, nan, 1}, values, cmpopts.EquateNaNs()); diff != "" {
-		t.Errorf("values (-want +got):\n%s\n%q", diff, errs)
-	}
-	if len(warnings) != 1 || !strings.Contains(warnings[0], "--reward-timeout") || !strings.Contains(warnings[0], "timeout after 2s") {
-		t.Errorf("warnings %q, want one", warnings)
-	}
+	diff := cmp.Diff([]float64{1, nan, nan, 1}, values, cmpopts.EquateNaNs())
+	expect.True(t, diff == "", "values (-want +got):\n%s\n%q", diff, errs)
+	expect.True(t, len(warnings) == 1 && strings.Contains(warnings[0], "--reward-timeout") && strings.Contains(warnings[0], "timeout after 2s"), "warnings %q, want one", warnings)
 	expect.Same(t, `timeout after 2s; last line of standard error: "stuck"`, errs[1], "error")
 	<-gone
 }
@@ -212,9 +204,8 @@ func TestSlowProgramIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	command, _ := shell(t, "sleep 0.7; "+good)
 	values, errs := judge(t, parseText(t, command, nil, Options{Timeout: 2 * time.Second}), "a", "b", "c", "d")
-	if diff := cmp.Diff([]float64{1, 1, 1, 1}, values, cmpopts.EquateNaNs()); diff != "" {
-		t.Errorf("values (-want +got):\n%s\n%q", diff, errs)
-	}
+	diff := cmp.Diff([]float64{1, 1, 1, 1}, values, cmpopts.EquateNaNs())
+	expect.True(t, diff == "", "values (-want +got):\n%s\n%q", diff, errs)
 }
 
 func TestProgramEndsWithTheContext(t *testing.T) {
@@ -281,8 +272,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line []byte) {
 		a, err := decode(line)
 		if err != nil || a.Err != nil {
-			expect.True(t, !strings.ContainsAny(errors.Join(err, a.Err).Error(), "\n\r"),
-				"the error has several lines: %v, %v", err, a.Err)
+			expect.True(t, !strings.ContainsAny(errors.Join(err, a.Err).Error(), "\n\r"), "the error has several lines: %v, %v", err, a.Err)
 			return
 		}
 		expect.True(t, finite(a.Value), "value %v", a.Value)

@@ -112,12 +112,9 @@ func TestBatchOfAnotherLength(t *testing.T) {
 func TestHelpOfRewards(t *testing.T) {
 	own := []envs.NamedReward{{Name: "tests", Help: "share of the tests passed"}}
 	text, labels := Help(false, own), Help(true, nil)
-	for _, want := range []string{"accuracy: 1 if", "cmd:'PROGRAM ARGS': ", "novelty(per=X,sides=NAME): length above the mean of the last rollout, per: characters that are worth 1 (default 1)", "tests: share"} {
-		expect.True(t, strings.Contains(text, want), "no %q in %s", want, text)
-	}
+	expect.Contains(t, text, "accuracy: 1 if", "cmd:'PROGRAM ARGS': ", "novelty(per=X,sides=NAME): length above the mean of the last rollout, per: characters that are worth 1 (default 1)", "tests: share")
 	for _, want := range []string{"calibration: ", "f1: ", "model:DIR: "} {
-		expect.True(t, strings.Contains(labels, want) && !strings.Contains(labels, "rubric"),
-			"no %q, or a rubric, in %s", want, labels)
+		expect.True(t, strings.Contains(labels, want) && !strings.Contains(labels, "rubric"), "no %q, or a rubric, in %s", want, labels)
 	}
 }
 
@@ -173,17 +170,14 @@ func TestCentre(t *testing.T) {
 	resumed.Apply(&later)
 	// 2·(score − 2) + length
 	expect.Equal(t, [][]float64{{2*(1-2) + 1, 2*(3-2) + 3}, {2*(6-2) + 6}}, [][]float64{first.Total[:2], later.Total})
-	expect.True(t, first.Total[2] != first.Total[2] && first.Rewards[0].Values[0] == 1,
-		"total %v of a failure, value %v of a text of one byte", first.Total[2], first.Rewards[0].Values[0])
+	expect.True(t, first.Total[2] != first.Total[2] && first.Rewards[0].Values[0] == 1, "total %v of a failure, value %v of a text of one byte", first.Total[2], first.Rewards[0].Values[0])
 }
 
 func TestModelScoresTheChosenLabel(t *testing.T) {
 	r := must.Get(ParseLabels("model:'a=b',accuracy=10", []string{"yes", "never"}, critics(&lengthCritic{})))(t)
 	defer r.Close()
 	s, err := r.Score(t.Context(), []Choice{{Text: "is it?", Action: 1, Truth: 1}, {Text: "", Action: 0, Truth: 1}})
-	if err != nil || r.Enumerable() {
-		t.Fatal(err, r.Enumerable())
-	}
+	expect.Require(t, err == nil && !r.Enumerable(), "%v %v", err, r.Enumerable())
 	expect.Equal(t, []float64{6 + 5 + 10, 3}, s.Total)
 	for spec, want := range map[string]string{
 		"model:'a=b',calibration": "cannot be combined",

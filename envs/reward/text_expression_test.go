@@ -169,8 +169,7 @@ func FuzzTextExpression(f *testing.F) {
 		values, errs := x.score(t.Context(), []envs.Completion{c, {}})
 		said := results{values, errs}
 		for i, err := range said.errs {
-			expect.True(t, err == nil || !strings.ContainsAny(err.Error(), "\n\r"),
-				"sample %d: the error has several lines: %q", i, err)
+			expect.True(t, err == nil || !strings.ContainsAny(err.Error(), "\n\r"), "sample %d: the error has several lines: %q", i, err)
 		}
 	})
 }

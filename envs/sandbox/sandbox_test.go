@@ -103,8 +103,7 @@ func TestStatus(t *testing.T) {
 			if o.Status != test.status || o.ExitCode != test.code || test.signal != 0 && o.Signal != test.signal || !strings.Contains(o.Stdout, test.out) || !strings.Contains(o.Stderr, test.err) {
 				t.Errorf("%.80q: %s, exit code %d, signal %d, %.200q, %.400q %s", test.program, o.Status, o.ExitCode, o.Signal, o.Stdout, o.Stderr, o.Error)
 			}
-			expect.True(t, o.Status != Timeout || o.CPU <= 2*l.Wall.Seconds(),
-				"%.80q: %v s of processor time", test.program, o.CPU)
+			expect.True(t, o.Status != Timeout || o.CPU <= 2*l.Wall.Seconds(), "%.80q: %v s of processor time", test.program, o.CPU)
 		}
 	})
 }
@@ -154,8 +153,7 @@ func settles(t *testing.T, before state) {
 }
 
 func TestAttacks(t *testing.T) {
-	outside := filepath.Join(t.TempDir(), "secret.txt")
-	must.Do(t, os.WriteFile(outside, []byte("a secret"), 0o644))
+	outside := must.File(t, "secret.txt", "a secret")
 	t.Setenv("RLTRAIN_SECRET", "a secret")
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: outside + ".socket", Net: "unixgram"})
 	must.Do(t, errors.Join(err, os.Chmod(outside+".socket", 0o777)))
@@ -230,8 +228,7 @@ func TestManyRuns(t *testing.T) {
 				l.Wall, program = time.Duration(i%70)*time.Millisecond, "import os\nos.fork()\nwhile True: pass"
 			}
 			o, err := s.RunText(t.Context(), l, python, program, nil)
-			expect.Require(t, err == nil && (i%5 == 0 || o.Stdout == strconv.Itoa(i)+"\n") && (i%5 != 0 || o.Status == Timeout),
-				"run %d: %+v, %v", i, o, err)
+			expect.Require(t, err == nil && (i%5 == 0 || o.Stdout == strconv.Itoa(i)+"\n") && (i%5 != 0 || o.Status == Timeout), "run %d: %+v, %v", i, o, err)
 		}
 		settles(t, before)
 	}
@@ -258,9 +255,7 @@ func TestPair(t *testing.T) {
 		second := python.Program("import os\nos.write(4, b'abc')\nprint(os.read(3, 99))", nil)
 		second.Files[0].Name, second.Argv[len(second.Argv)-1] = "other.py", "{}/other.py"
 		out, err := s.Run(t.Context(), Usual(), first, second)
-		if err != nil || out[1].Status != OK || out[1].Stdout != "b'cba'\n" || out[0].Signal != int(unix.SIGKILL) || out[0].Status != Signal {
-			t.Errorf("%+v, %v", out, err)
-		}
+		expect.True(t, err == nil && out[1].Status == OK && out[1].Stdout == "b'cba'\n" && out[0].Signal == int(unix.SIGKILL) && out[0].Status == Signal, "%+v, %v", out, err)
 	})
 }
 
@@ -340,9 +335,8 @@ func BenchmarkProgram(b *testing.B) {
 				b.Skip(err)
 			}
 			for b.Loop() {
-				if o, err := s.RunText(b.Context(), Usual(), python, "pass", nil); err != nil || o.Status != OK {
-					b.Fatal(o, err)
-				}
+				o, err := s.RunText(b.Context(), Usual(), python, "pass", nil)
+				expect.Require(b, err == nil && o.Status == OK, "%v %v", o, err)
 			}
 		})
 	}

@@ -74,14 +74,11 @@ func TestOldLandlock(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	name := filepath.Join(t.TempDir(), "readable.txt")
-	must.Do(t, os.WriteFile(name, []byte("full"), 0o644))
+	name := must.File(t, "readable.txt", "full")
 	python.Read = append(python.Read, name)
 	program := common + "p = '" + name + "'\nprint(open(p).read())\nno(os.truncate, p, 0); no(os.open, p, os.O_TRUNC); no(os.open, p, os.O_RDWR); no(call, 2, p.encode(), 0x200, 0); no(call, 85, p.encode(), 0o644); no(call, 437, -100, p.encode(), b'\\0\\2' + bytes(22), 24)"
 	o, err := s.RunText(t.Context(), quick(), python, program, nil)
-	if err != nil || !strings.HasPrefix(o.Stdout, "full\n") || strings.Contains(o.Stdout, "ESCAPED") || o.Status != OK {
-		t.Errorf("%+v, %v", o, err)
-	}
+	expect.True(t, err == nil && strings.HasPrefix(o.Stdout, "full\n") && !strings.Contains(o.Stdout, "ESCAPED") && o.Status == OK, "%+v, %v", o, err)
 	data, err := os.ReadFile(name)
 	expect.True(t, err == nil && string(data) == "full", "it holds %q, %v", data, err)
 }
@@ -107,9 +104,7 @@ func TestSweep(t *testing.T) {
 			limits.Wall, want = 9*time.Second, Memory
 		}
 		o, err := s.RunText(t.Context(), limits, python, common+a.program, nil)
-		if err != nil || o.Status == SandboxError || strings.Contains(o.Stdout, "ESCAPED") || want != "" && o.Status != want {
-			t.Errorf("%s: %+v, %v", a.name, o, err)
-		}
+		expect.True(t, err == nil && o.Status != SandboxError && !strings.Contains(o.Stdout, "ESCAPED") && (want == "" || o.Status == want), "%s: %+v, %v", a.name, o, err)
 		settles(t, before)
 	}
 }
@@ -120,9 +115,7 @@ func TestFoldersAreRemoved(t *testing.T) {
 	var f folders
 	a := must.Get(f.make())(t)
 	b, err := f.make()
-	if err != nil || a == b || filepath.Dir(a) != filepath.Dir(b) || !strings.HasPrefix(filepath.Base(f.dir), "rltrain-sandbox-") {
-		t.Errorf("%s, %s in %s, %v", a, b, f.dir, err)
-	}
+	expect.True(t, err == nil && a != b && filepath.Dir(a) == filepath.Dir(b) && strings.HasPrefix(filepath.Base(f.dir), "rltrain-sandbox-"), "%s, %s in %s, %v", a, b, f.dir, err)
 	dir := f.dir
 	f.remove()
 	f.remove()

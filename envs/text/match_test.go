@@ -9,7 +9,7 @@ import (
 
 func TestFindLabel(t *testing.T) {
 	labels := []string{"positive", "negative", "art", "art history", "C++", "N/A"}
-	tests := []struct{ response, label, by string }{
+	for _, test := range []struct{ response, label, by string }{
 		{"positive", "positive", byLabel},
 		{" Positive\nbecause", "positive", byLabel},
 		{"**Negative**.", "negative", byLabel},
@@ -38,16 +38,13 @@ func TestFindLabel(t *testing.T) {
 		{"positives", "", ""},
 		{"neutral", "", ""},
 		{"art and art history", "", ""},
-	}
-	for _, test := range tests {
-		if label, by := named.find(test.response, labels); label != test.label || by != test.by {
-			t.Errorf("%q: %q by %q, want %q by %q", test.response, label, by, test.label, test.by)
-		}
+	} {
+		label, by := named.find(test.response, labels)
+		expect.True(t, label == test.label && by == test.by, "%q: %q by %q, want %q by %q", test.response, label, by, test.label, test.by)
 	}
 	for response, want := range map[string]string{" Positive \n": "positive", "The label is: positive.": "", "positive.": "", "x\npositive": ""} {
-		if label, _ := exact.find(response, labels); label != want {
-			t.Errorf("exact, %q: %q, want %q", response, label, want)
-		}
+		label, _ := exact.find(response, labels)
+		expect.True(t, label == want, "exact, %q: %q, want %q", response, label, want)
 	}
 }
 

@@ -20,8 +20,7 @@ func TestBuiltin(t *testing.T) {
 	counts, seen := map[string]int{}, map[string]bool{}
 	for _, r := range rows {
 		counts[r.Label]++
-		expect.True(t, !seen[r.Text] && r.Text == strings.TrimSpace(r.Text) && len(strings.Fields(r.Text)) >= 4,
-			"%s:%d: %q is a duplicate, or not a sentence", r.File, r.Line, r.Text)
+		expect.True(t, !seen[r.Text] && r.Text == strings.TrimSpace(r.Text) && len(strings.Fields(r.Text)) >= 4, "%s:%d: %q is a duplicate, or not a sentence", r.File, r.Line, r.Text)
 		seen[r.Text] = true
 	}
 	expect.Equal(t, map[string]int{"positive": 155, "negative": 155}, counts)
@@ -77,23 +76,20 @@ func TestCustomLabels(t *testing.T) {
 		{"text,label\na b,art\nc d,Art\n", nil, "differ only in case or spaces"},
 		{"text,label\na b,art\nc d,art\n", nil, "training needs at least two labels"},
 	} {
-		path := filepath.Join(t.TempDir(), "rows.csv")
-		must.Do(t, os.WriteFile(path, []byte(test.rows), 0o644))
+		path := must.File(t, "rows.csv", test.rows)
 		o := &options{LabelledRows: envs.LabelledRows{Dataset: path, TextColumn: "text", LabelColumn: "label"}, Labels: test.labels}
 		err := o.Check()
 		if err == nil {
 			_, err = o.Rows(t.Context(), find(path))
 		}
-		expect.True(t, (err == nil) == (test.wrong == "") && (err == nil || strings.Contains(err.Error(), test.wrong)),
-			"labels %q: error %v, want %q", test.labels, err, test.wrong)
+		expect.True(t, (err == nil) == (test.wrong == "") && (err == nil || strings.Contains(err.Error(), test.wrong)), "labels %q: error %v, want %q", test.labels, err, test.wrong)
 	}
 	o := &options{LabelledRows: envs.LabelledRows{TextColumn: "text", LabelColumn: "label"}, Template: "what?"}
 	expect.Error(t, o.Check(), "{text}")
 }
 
 func TestSeveralLabelsOfARow(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "rows.jsonl")
-	must.Do(t, os.WriteFile(path, []byte(`{"text":"a","label":"x"}`+"\n"+`{"text":"b","label":["x","y"]}`+"\n"), 0o644))
+	path := must.File(t, "rows.jsonl", `{"text":"a","label":"x"}`+"\n"+`{"text":"b","label":["x","y"]}`+"\n")
 	o := &options{LabelledRows: envs.LabelledRows{Dataset: path, TextColumn: "text", LabelColumn: "label"}}
 	expect.Failure(o.Rows(t.Context(), find(path)))(t, "rows.jsonl:2", "want one label")
 }
@@ -105,8 +101,7 @@ func TestEpisodes(t *testing.T) {
 		expect.Same(t, 310, made.Len(envs.Train)+made.Len(envs.Eval), "%d and %d rows", made.Len(envs.Train), made.Len(envs.Eval))
 		e := must.Get(made.Episode(envs.Train, 3))(t)
 		row := e.(*episode).row
-		expect.Same(t, map[bool]string{true: " " + row.Label, false: row.Label}[asText], e.(envs.Demonstrator).Solution(),
-			"solution")
+		expect.Same(t, map[bool]string{true: " " + row.Label, false: row.Label}[asText], e.(envs.Demonstrator).Solution(), "solution")
 		for _, test := range []struct {
 			answer string
 			info   envs.Info
@@ -119,9 +114,7 @@ func TestEpisodes(t *testing.T) {
 		} {
 			shown := must.Get(e.Reset(ctx))(t)
 			want := "Classify the following text as \"negative\" or \"positive\".\n\nText: \"" + row.Text + "\"\n\nClassification:"
-			if asText && shown.Text != want || !asText && (len(shown.Messages) != 2 || shown.Messages[1].Content != row.Text) {
-				t.Errorf("shown %+v", shown)
-			}
+			expect.True(t, (!asText || shown.Text == want) && (asText || len(shown.Messages) == 2 && shown.Messages[1].Content == row.Text), "shown %+v", shown)
 			step := must.Get(e.Step(ctx, envs.Action{Text: test.answer}))(t)
 			reward := 0.0
 			if test.info.Correct {

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/envs/tools"
 	"github.com/rltrain/rltrain/internal/expect"
@@ -89,12 +87,8 @@ func TestReader(t *testing.T) {
 			}
 			before := content
 			rest, calls := r.End()
-			if diff := cmp.Diff(m.want, message{content + rest, calls}); diff != "" {
-				t.Errorf("%s: %s, %d bytes at a time (-want +got):\n%s", m.format.Name, m.name, size, diff)
-			}
-			if m.name == "a tag that is text" && before != "a < b <tool_calls>" || m.name == "no call" && before != "It is warm." {
-				t.Errorf("%s: certain so far: %q", m.name, before)
-			}
+			expect.Equal(t, m.want, message{content + rest, calls}, fmt.Sprintf("%s: %s, %d bytes at a time", m.format.Name, m.name, size))
+			expect.True(t, (m.name != "a tag that is text" || before == "a < b <tool_calls>") && (m.name != "no call" || before == "It is warm."), "%s: certain so far: %q", m.name, before)
 		}
 	}
 }
@@ -108,9 +102,7 @@ func TestForce(t *testing.T) {
 		}
 		for _, text := range []string{f.Force("get_time") + `{"zone": "UTC"}` + closing, f.Force("") + `get_time", "` + argument + `": {"zone": "UTC"}` + closing} {
 			content, calls := f.Parse(text)
-			if diff := cmp.Diff(message{Calls: []tools.Call{call("get_time", `{"zone": "UTC"}`)}}, message{content, calls}); diff != "" {
-				t.Errorf("%s: %s (-want +got):\n%s", f.Name, text, diff)
-			}
+			expect.Equal(t, message{Calls: []tools.Call{call("get_time", `{"zone": "UTC"}`)}}, message{content, calls}, fmt.Sprintf("%s: %s", f.Name, text))
 		}
 		id := regexp.MustCompile(`^call_[0-9a-f]{24}$`)
 		if f == tools.Mistral {
@@ -155,9 +147,7 @@ func TestNames(t *testing.T) {
 		if err != nil {
 			got = err.Error()
 		}
-		if got != c.want && (err == nil || !strings.HasPrefix(got, c.want)) {
-			t.Errorf("%s: %s, want %s", c.list, got, c.want)
-		}
+		expect.True(t, got == c.want || err != nil && strings.HasPrefix(got, c.want), "%s: %s, want %s", c.list, got, c.want)
 	}
 }
 
@@ -171,8 +161,7 @@ func FuzzReader(f *testing.F) {
 			expect.True(t, len(calls) != 0 || content == text, "%s: %q became %q without a call", format.Name, text, content)
 			for _, c := range calls {
 				var arguments map[string]any
-				expect.True(t, c.Name != "" && json.Unmarshal(c.Arguments, &arguments) == nil,
-					"%s: %q has the call %+v", format.Name, text, c)
+				expect.True(t, c.Name != "" && json.Unmarshal(c.Arguments, &arguments) == nil, "%s: %q has the call %+v", format.Name, text, c)
 			}
 			r := tools.NewReader(format)
 			streamed := ""

@@ -20,8 +20,7 @@ func fake(t *testing.T, dir, version string, libraries ...string) string {
 		must.Do(t, os.Symlink(must.Get(os.Executable())(t), path))
 	}
 	path := filepath.Join(dir, "include", versionHeader)
-	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	must.Do(t, os.WriteFile(path, []byte("#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION \\\n  \""+version+"\"\n"), 0o600))
+	must.Write(t, path, "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION \\\n  \""+version+"\"\n")
 	return dir
 }
 
@@ -87,8 +86,7 @@ func TestMissingIsNamed(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), Version) || errors.As(err, &missing) != (test.variable == "") {
 				t.Errorf("got %v, want %q in it, and the version", err, test.want)
 			}
-			expect.True(t, test.variable != "" || strings.Contains(err.Error(), "rltrain setup"),
-				"%v does not say how to get it", err)
+			expect.True(t, test.variable != "" || strings.Contains(err.Error(), "rltrain setup"), "%v does not say how to get it", err)
 		})
 	}
 }

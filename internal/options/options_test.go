@@ -51,9 +51,7 @@ func TestRead(t *testing.T) {
 	}
 	want := strings.Fields("flag on count seed kind names path same other in_rate in_warm twice_rate twice_warm last")
 	expect.Equal(t, want, names)
-	if o.Inner.Rate != 0.2 || o.Twice.Rate != 0.1 || !o.On || o.Count != 5 || o.Seed != 42 || o.Kind != "a" || len(o.Names) != 2 || o.Plain != "kept" {
-		t.Errorf("defaults: %+v", o)
-	}
+	expect.True(t, o.Inner.Rate == 0.2 && o.Twice.Rate == 0.1 && o.On && o.Count == 5 && o.Seed == 42 && o.Kind == "a" && len(o.Names) == 2 && o.Plain == "kept", "defaults: %+v", o)
 	count, kind, rate := s.Find("count"), s.Find("kind"), s.Find("in_rate")
 	if count.Group != "Own" || !count.Incidental || count.Arg != "COUNT" || rate.Group != "Inner" || rate.Arg != "X" || !kind.PerCommand || s.Find("Plain") != nil {
 		t.Errorf("tags: %+v, %+v, %+v", count, kind, rate)
@@ -137,8 +135,7 @@ func TestParse(t *testing.T) {
 	} {
 		got, err := s.Find(test.name).Parse(test.value)
 		if test.wrong != "" {
-			expect.True(t, err != nil && err.Error() == test.wrong,
-				"%s=%v: error %v, want %s", test.name, test.value, err, test.wrong)
+			expect.True(t, err != nil && err.Error() == test.wrong, "%s=%v: error %v, want %s", test.name, test.value, err, test.wrong)
 			continue
 		}
 		diff := cmp.Diff(test.want, got)
@@ -172,9 +169,8 @@ func TestNeeds(t *testing.T) {
 		o := &all{Twice: &rates{}}
 		s := read(t, o)
 		test.change(o)
-		if got := s.Missing(s.Find(test.option)); got != test.want || s.Applies(s.Find(test.option)) != (got == "") {
-			t.Errorf("%s of %+v: %q, want %q", test.option, o, got, test.want)
-		}
+		got := s.Missing(s.Find(test.option))
+		expect.True(t, got == test.want && s.Applies(s.Find(test.option)) == (got == ""), "%s of %+v: %q, want %q", test.option, o, got, test.want)
 	}
 }
 

@@ -14,12 +14,6 @@ import (
 	"github.com/rltrain/rltrain/internal/must"
 )
 
-func content(t *testing.T, path string) string {
-	t.Helper()
-	data := must.Get(os.ReadFile(path))(t)
-	return string(data)
-}
-
 // names are the entries of a folder.
 func names(t *testing.T, dir string) []string {
 	t.Helper()
@@ -41,8 +35,8 @@ func TestWriteRegular(t *testing.T) {
 	must.Do(t, Write(path, []byte("two"), 0o600))
 	old, err := io.ReadAll(before)
 	info, statErr := os.Stat(path)
-	if err != nil || statErr != nil || string(old) != "one" || content(t, path) != "two" || info.Mode().Perm() != 0o640 {
-		t.Errorf("who had it open reads %q, then it is %q with %v; %v, %v", old, content(t, path), info.Mode(), err, statErr)
+	if err != nil || statErr != nil || string(old) != "one" || must.Read(t, path) != "two" || info.Mode().Perm() != 0o640 {
+		t.Errorf("who had it open reads %q, then it is %q with %v; %v, %v", old, must.Read(t, path), info.Mode(), err, statErr)
 	}
 	expect.Equal(t, []string{"out"}, names(t, dir))
 }
@@ -58,8 +52,7 @@ func TestWriteThroughLinks(t *testing.T) {
 	for link, file := range map[string]string{"second": "far/file", "dangling": "far/new", "absolute": "far/third", "deep": "far/fourth"} {
 		must.Do(t, Write(at(link), []byte(link), 0o644))
 		info, err := os.Lstat(at(link))
-		expect.True(t, err == nil && info.Mode()&os.ModeSymlink != 0 && content(t, at(file)) == link,
-			"%s is %v, %s has %q; %v", link, info.Mode(), file, content(t, at(file)), err)
+		expect.True(t, err == nil && info.Mode()&os.ModeSymlink != 0 && must.Read(t, at(file)) == link, "%s is %v, %s has %q; %v", link, info.Mode(), file, must.Read(t, at(file)), err)
 	}
 	expect.Error(t, Write(at("round"), nil, 0o644), "too many symbolic links")
 	err := Write(at("far"), nil, 0o644)
@@ -119,7 +112,7 @@ func TestCloseGivesUp(t *testing.T) {
 	file := must.Get(Create(path, 0o644))(t)
 	must.Get(file.WriteString("half"))(t)
 	err := file.Close()
-	expect.True(t, err == nil && content(t, path) == "old", "%v; the file is %q", err, content(t, path))
+	expect.True(t, err == nil && must.Read(t, path) == "old", "%v; the file is %q", err, must.Read(t, path))
 	expect.Equal(t, []string{"out"}, names(t, dir))
 }
 
@@ -134,7 +127,7 @@ func TestStaleFilesAreRemoved(t *testing.T) {
 	expect.Equal(t, []string{filepath.Base(other), filepath.Base(writing.Name()), "out"}, names(t, dir))
 	must.Do(t, writing.Commit())
 	err := writing.Close()
-	expect.True(t, err == nil && content(t, path) == "", "%v; the last to commit does not win: %q", err, content(t, path))
+	expect.True(t, err == nil && must.Read(t, path) == "", "%v; the last to commit does not win: %q", err, must.Read(t, path))
 }
 
 func TestWriteAtTheSameTime(t *testing.T) {
@@ -149,7 +142,7 @@ func TestWriteAtTheSameTime(t *testing.T) {
 		})
 	}
 	all.Wait()
-	text := content(t, path)
+	text := must.Read(t, path)
 	expect.True(t, len(text) == 1000 && strings.Trim(text, text[:1]) == "", "%d bytes of several writers", len(text))
 	expect.Equal(t, []string{"out"}, names(t, dir))
 }

@@ -20,9 +20,8 @@ func TestRead(t *testing.T) {
 	expect.True(t, err == nil && string(data) == "{}", "%q, error %v", data, err)
 	for size, fits := range map[int64]bool{smallfile.Limit: true, smallfile.Limit + 1: false} {
 		must.Do(t, os.Truncate(path, size))
-		if data, err := smallfile.Read(path); (err == nil) != fits || fits && int64(len(data)) != size {
-			t.Errorf("%d bytes: %d read, error %v", size, len(data), err)
-		}
+		data, err := smallfile.Read(path)
+		expect.True(t, (err == nil) == fits && (!fits || int64(len(data)) == size), "%d bytes: %d read, error %v", size, len(data), err)
 	}
 }
 

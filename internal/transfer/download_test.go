@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -20,8 +19,7 @@ func TestPartialFileWithoutAChecksum(t *testing.T) {
 		http.ServeContent(w, r, "file", time.Time{}, bytes.NewReader([]byte(whole)))
 	}))
 	defer server.Close()
-	path := filepath.Join(t.TempDir(), "file.part")
-	must.Do(t, os.WriteFile(path, []byte("another"), 0o600))
+	path := must.File(t, "file.part", "another")
 	var received int64
 	d := Download{
 		Client: New(server.URL, server.Client()), Address: server.URL + "/file", Path: path, Size: int64(len(whole)), Timeout: time.Minute,

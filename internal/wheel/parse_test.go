@@ -16,8 +16,7 @@ import (
 func TestSettings(t *testing.T) {
 	write := func(t *testing.T, path, text string) string {
 		t.Helper()
-		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
+		must.Write(t, path, text)
 		return path
 	}
 	dir := t.TempDir()

@@ -150,9 +150,7 @@ func TestInstallRefuses(t *testing.T) {
 			c.prepare(i, &s, client)
 			_, err := client.Install(t.Context(), s)
 			expect.Require(t, err != nil, "no error")
-			for _, part := range c.want {
-				expect.True(t, strings.Contains(err.Error(), part), "%q does not name %s", err, part)
-			}
+			expect.Contains(t, err.Error(), c.want...)
 			wantFiles(t, filepath.Join(client.Cache, "a"))
 		})
 	}
@@ -246,9 +244,8 @@ func TestProcessesAtOnce(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			command, out := installer(t, i, cache)
-			if err := command.Run(); err != nil {
-				t.Errorf("%v: %s", err, out)
-			}
+			err := command.Run()
+			expect.True(t, err == nil, "%v: %s", err, out)
 		})
 	}
 	all.Wait()
@@ -324,8 +321,7 @@ func TestLogins(t *testing.T) {
 		http.NotFound(w, r)
 	}))
 	defer first.Close()
-	netrc := filepath.Join(t.TempDir(), "netrc")
-	must.Do(t, os.WriteFile(netrc, []byte("machine 127.0.0.1 login bob password netrc\n"), 0o600))
+	netrc := must.File(t, "netrc", "machine 127.0.0.1 login bob password netrc\n")
 	t.Setenv("NETRC", netrc)
 	t.Setenv("PIP_INDEX_URL", strings.Replace(first.URL, "http://", "http://ann:secret@", 1))
 	t.Setenv("PIP_EXTRA_INDEX_URL", i.URL+"/simple")
@@ -337,8 +333,7 @@ func TestLogins(t *testing.T) {
 	for _, prepare := range []func(){func() {}, first.Close} {
 		prepare()
 		_, err := patient(t.TempDir()).Install(t.Context(), i.set())
-		expect.True(t, err != nil && strings.Contains(err.Error(), first.URL) && !strings.Contains(err.Error(), "secret"),
-			"got %v", err)
+		expect.True(t, err != nil && strings.Contains(err.Error(), first.URL) && !strings.Contains(err.Error(), "secret"), "got %v", err)
 	}
 }
 

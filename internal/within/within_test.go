@@ -27,9 +27,7 @@ func TestDo(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			defer time.Sleep(2 * time.Hour) // of the bubble: abandoned calls end before it
 			value, err := within.Do(t.Context(), time.Minute, test.do)
-			if test.want == "" && (value != 7 || err != nil) || test.want != "" && (value != 0 || err == nil || err.Error() != test.want) {
-				t.Errorf("%s: %d, %v", test.name, value, err)
-			}
+			expect.True(t, (test.want != "" || value == 7 && err == nil) && (test.want == "" || value == 0 && err != nil && err.Error() == test.want), "%s: %d, %v", test.name, value, err)
 		})
 	}
 	ctx, cancel := context.WithCancel(t.Context())

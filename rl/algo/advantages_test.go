@@ -41,9 +41,8 @@ func TestMaxRLRefusesNegativeRewards(t *testing.T) {
 	for reward, refused := range map[float64]bool{-0.5: true, 0: false} {
 		sample := func(r float64) *rl.Sample { return &rl.Sample{Actions: []int32{1}, Rewards: []float64{r}} }
 		step := &rl.Step{Figures: rl.Meter{}, Groups: [][]*rl.Sample{{sample(reward), sample(3)}}}
-		if err := a.Prepare(step); (err != nil) != refused {
-			t.Errorf("a reward of %g: %v", reward, err)
-		}
+		err := a.Prepare(step)
+		expect.True(t, (err != nil) == refused, "a reward of %g: %v", reward, err)
 	}
 }
 
@@ -67,9 +66,8 @@ func TestBoundsOfRatios(t *testing.T) {
 	for delta, ok := range map[float64]bool{0: true, 1.1: false, 1.2: false, 1.3: true} {
 		a := New[GRPO]()
 		a.High, a.Delta = 0.2, delta
-		if err := a.Check(2); (err == nil) != ok {
-			t.Errorf("delta %v above a clip of 1.2: %v", delta, err)
-		}
+		err := a.Check(2)
+		expect.True(t, (err == nil) == ok, "delta %v above a clip of 1.2: %v", delta, err)
 	}
 }
 

@@ -101,8 +101,7 @@ func TestFailuresAreAllsAndNamed(t *testing.T) {
 			own = errors.New("no such row")
 		}
 		_, err := dist.Together(groups[rank], rank, own)
-		expect.True(t, err != nil && (rank != 1 || err == own) && (rank == 1 || err.Error() == "rank 1: no such row"),
-			"rank %d: %v", rank, err)
+		expect.True(t, err != nil && (rank != 1 || err == own) && (rank == 1 || err.Error() == "rank 1: no such row"), "rank %d: %v", rank, err)
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
@@ -115,8 +114,7 @@ func TestFailuresAreAllsAndNamed(t *testing.T) {
 		err := groups[rank].Agree(own)
 		expect.True(t, errors.Is(err, context.Canceled), "rank %d, with one rank stopped: %v", rank, err)
 		whole := groups[rank].Whole(own)
-		expect.True(t, whole.Err() == nil && dist.Until(whole) == own,
-			"rank %d: completed work ends with %v, or forgets its context", rank, whole.Err())
+		expect.True(t, whole.Err() == nil && dist.Until(whole) == own, "rank %d: completed work ends with %v, or forgets its context", rank, whole.Err())
 	})
 }
 
@@ -211,9 +209,8 @@ func TestRankThatEndsBeforeAllMet(t *testing.T) {
 		}
 		_, errs[rank] = dist.Join(own, place, dist.Member{}, time.Minute)
 	})
-	if spent := time.Since(began); spent > 20*time.Second || errs[0] == nil || !strings.Contains(errs[0].Error(), "rank 1 ended before all ranks had joined") {
-		t.Errorf("after %v: %v", spent, errs[0])
-	}
+	spent := time.Since(began)
+	expect.True(t, spent <= 20*time.Second && errs[0] != nil && strings.Contains(errs[0].Error(), "rank 1 ended before all ranks had joined"), "after %v: %v", spent, errs[0])
 }
 
 func TestJoinRefuses(t *testing.T) {

@@ -93,14 +93,12 @@ func TestStrangersAreRejected(t *testing.T) {
 		"without what it is":  knock(&message{Kind: hello, Rank: 1, Size: 2, Token: "token"}, ""),
 		"of another protocol": knock(nil, "GET / HTTP/1.1\r\n\r\n"),
 	} {
-		if m, err := l.receive(time.Now().Add(time.Minute)); err == nil {
-			t.Errorf("a client %s receives %+v", name, m)
-		}
+		m, err := l.receive(time.Now().Add(time.Minute))
+		expect.True(t, err != nil, "a client %s receives %+v", name, m)
 	}
 	knock(&message{Kind: hello, Rank: 1, Size: 2, Member: &Member{Version: "v"}, Token: "token"}, "")
-	if g := <-guests; g.hello.Member.Version != "v" {
-		t.Errorf("%+v was accepted", g.hello)
-	}
+	g := <-guests
+	expect.True(t, g.hello.Member.Version == "v", "%+v was accepted", g.hello)
 }
 
 // TestLook: rank 0 names the ranks that hang, and those that are missing in the exchange that the others wait in.
@@ -135,9 +133,8 @@ func TestLook(t *testing.T) {
 		w.gone[c.gone], w.heard[c.silent] = true, now.Add(-51*time.Second)
 		delete(w.heard, 0)
 		for range 20 { // ranks come in any order
-			if got := w.look(); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
-				t.Fatalf("%s: %q, want %q", c.name, got, c.want)
-			}
+			got := w.look()
+			expect.Require(t, (got == "") == (c.want == "") && strings.Contains(got, c.want), "%s: %q, want %q", c.name, got, c.want)
 		}
 	}
 }

@@ -22,8 +22,7 @@ func TestMetricsRankPolicies(t *testing.T) {
 		return LabelScores{Evaluation: rl.Evaluate([]string{"a", "b", "c"}, truth, probs), Loss: crossEntropy(truth, probs), Reward: float64(right)}
 	}
 	good, bad := scores(0.9), scores(0.02)
-	expect.True(t, math.Abs(good.Loss+math.Log(0.9)) <= 1e-6 && math.Abs(bad.Loss+math.Log(0.02)) <= 1e-6,
-		"cross-entropies %v and %v", good.Loss, bad.Loss)
+	expect.True(t, math.Abs(good.Loss+math.Log(0.9)) <= 1e-6 && math.Abs(bad.Loss+math.Log(0.02)) <= 1e-6, "cross-entropies %v and %v", good.Loss, bad.Loss)
 	for _, metric := range []string{MetricLoss, MetricAccuracy, MetricF1Macro, MetricF1Weighted, MetricBrier, MetricECE, MetricReward} {
 		a := must.Get(good.by(metric))(t)
 		b, err := bad.by(metric)

@@ -76,15 +76,13 @@ func TestEncodeTrainsTheCompletionAndTheEnd(t *testing.T) {
 			for _, label := range got.Sequences[0].Labels {
 				labels += map[bool]string{false: "0", true: "1"}[label]
 			}
-			expect.True(t, labels == c.labels && got.Cut == c.cut,
-				"labels %s, %d cut; want %s, %d", labels, got.Cut, c.labels, c.cut)
+			expect.True(t, labels == c.labels && got.Cut == c.cut, "labels %s, %d cut; want %s, %d", labels, got.Cut, c.labels, c.cut)
 			ids := got.Sequences[0].IDs
 			expect.True(t, c.cut != 0 || ids[len(ids)-1] == p.EOS()[0], "%v does not end with the end token %d", ids, p.EOS()[0])
 		})
 	}
 	mixed, err := p.Encode(examplesOf(completionOf("abcdef", "g"), completionOf("a", "b")), EncodeOptions{CompletionOnly: true, MaxLength: 4})
-	expect.True(t, err == nil && mixed.Dropped == 1 && len(mixed.Sequences) == 1,
-		"%d dropped, %d kept, error %v; want 1 and 1", mixed.Dropped, len(mixed.Sequences), err)
+	expect.True(t, err == nil && mixed.Dropped == 1 && len(mixed.Sequences) == 1, "%d dropped, %d kept, error %v; want 1 and 1", mixed.Dropped, len(mixed.Sequences), err)
 	_, err = p.Encode(examplesOf(completionOf("abcdef", "g")), EncodeOptions{CompletionOnly: true, MaxLength: 4})
 	expect.True(t, err != nil, "a data set without a label is accepted")
 	_, err = p.Encode(examplesOf(conversationOf("user", "x")), EncodeOptions{})
@@ -263,8 +261,7 @@ func TestStopStringsEndCompletions(t *testing.T) {
 		return c, told
 	}
 	whole, told := generate()
-	expect.Require(t, len(whole.Text) >= 8 && told == whole.Text,
-		"the policy generates %q and reports %q: too little for this test", whole.Text, told)
+	expect.Require(t, len(whole.Text) >= 8 && told == whole.Text, "the policy generates %q and reports %q: too little for this test", whole.Text, told)
 	stop := whole.Text[4:6]
 	at := strings.Index(whole.Text, stop)
 	for _, also := range []string{"", stop + "\x00", whole.Text[6:]} {
@@ -286,16 +283,14 @@ func TestScoreAgreesWithSampling(t *testing.T) {
 	must.Do(t, sampler.Generate(t.Context(), prompts, o, func(prompt int, c []Completion) error {
 		completions[prompt], sampled = c[0].IDs, append(sampled, c[0].LogProbs)
 		for i, drawn := range c[0].BehaviorLogProbs {
-			expect.True(t, drawn >= c[0].LogProbs[i] && drawn <= 0,
-				"token %d: log-probability %v under the filter, %v without", i, drawn, c[0].LogProbs[i])
+			expect.True(t, drawn >= c[0].LogProbs[i] && drawn <= 0, "token %d: log-probability %v under the filter, %v without", i, drawn, c[0].LogProbs[i])
 		}
 		return nil
 	}))
 	scored := must.Get(p.Score(t.Context(), prompts, completions, 1))(t)
 	for i, x := range scored {
 		for j, l := range x.LogProbs {
-			expect.True(t, math.Abs(float64(l-sampled[i][j])) <= 1e-4 && x.Rank[j] < 5,
-				"token %d of completion %d: scored %v, sampled with %v; rank %d", j, i, l, sampled[i][j], x.Rank[j])
+			expect.True(t, math.Abs(float64(l-sampled[i][j])) <= 1e-4 && x.Rank[j] < 5, "token %d of completion %d: scored %v, sampled with %v; rank %d", j, i, l, sampled[i][j], x.Rank[j])
 		}
 		// The same with the most likely tokens in place of each.
 		for _, n := range []int{0, 5} {

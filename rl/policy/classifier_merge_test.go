@@ -2,7 +2,6 @@ package policy_test
 
 import (
 	"context"
-	"encoding/json"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -81,15 +80,13 @@ func TestMergedPolicyPredictsTheSame(t *testing.T) {
 				ID2Label      map[string]string `json:"id2label"`
 				Label2ID      map[string]int    `json:"label2id"`
 			}
-			readJSON(t, filepath.Join(dir, "config.json"), &config)
+			must.JSON(t, filepath.Join(dir, "config.json"), &config)
 			expect.Equal(t, []string{test.architecture}, config.Architectures, "architectures")
-			expect.True(t, config.ID2Label["2"] == "animals" && config.Label2ID["animals"] == 2,
-				"labels in config.json: %v, %v", config.ID2Label, config.Label2ID)
+			expect.True(t, config.ID2Label["2"] == "animals" && config.Label2ID["animals"] == 2, "labels in config.json: %v, %v", config.ID2Label, config.Label2ID)
 			file := must.Get(safetensors.Open(filepath.Join(dir, "model.safetensors")))(t)
 			defer file.Close()
-			if _, ok := file.Lookup(test.sample); !ok || len(file.Names()) != test.tensors {
-				t.Errorf("%d tensors, want %d and %s among them: %v", len(file.Names()), test.tensors, test.sample, file.Names())
-			}
+			_, ok := file.Lookup(test.sample)
+			expect.True(t, ok && len(file.Names()) == test.tensors, "%d tensors, want %d and %s among them: %v", len(file.Names()), test.tensors, test.sample, file.Names())
 			// A run that starts from the merged model reads the pooling from the folder.
 			expect.Result(transformers.PoolingOf(dir))(t, test.pooling, "pooling")
 		})
@@ -129,13 +126,13 @@ func TestMergedConfigNamesItsDType(t *testing.T) {
 	torchtest.NoLeaks(t)
 	encoder := policytest.Encoder(t)
 	var config map[string]any
-	readJSON(t, filepath.Join(encoder, "config.json"), &config)
+	must.JSON(t, filepath.Join(encoder, "config.json"), &config)
 	config["dtype"], config["torch_dtype"] = "bfloat16", "bfloat16" // "torch_dtype" is what older releases of transformers write
 	must.Do(t, files.SaveJSON(filepath.Join(encoder, "config.json"), config))
 	dir := filepath.Join(t.TempDir(), "merged")
 	must.Do(t, loadPolicy(t, policytest.Classifier(t, encoder, transformers.PoolMean, "law", "physics")).Merge(dir, ""))
 	clear(config)
-	readJSON(t, filepath.Join(dir, "config.json"), &config)
+	must.JSON(t, filepath.Join(dir, "config.json"), &config)
 	for _, key := range []string{"dtype", "torch_dtype"} {
 		expect.Same(t, "float32", config[key], "%s", key)
 	}
@@ -149,13 +146,4 @@ func namesIn(t *testing.T, dir string) []string {
 		names = append(names, e.Name())
 	}
 	return names
-}
-
-func readJSON(t *testing.T, path string, into any) {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	if err == nil {
-		err = json.Unmarshal(data, into)
-	}
-	must.Do(t, err)
 }

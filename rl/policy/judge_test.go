@@ -23,9 +23,8 @@ func tinyJudge(t *testing.T) (*Judge, string) {
 	torchtest.NoLeaks(t)
 	dir := filepath.Join(t.TempDir(), "judge")
 	must.Do(t, TinyModel(dir, 2, 32, 9))
-	if _, err := NewJudge(dir, "", time.Time{}); err == nil || !strings.Contains(err.Error(), "no chat template") {
-		t.Fatalf("a judge without a template: error %v", err)
-	}
+	_, err := NewJudge(dir, "", time.Time{})
+	expect.Require(t, err != nil && strings.Contains(err.Error(), "no chat template"), "a judge without a template: error %v", err)
 	text := "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"
 	must.Do(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(text), 0o600))
 	j := must.Get(NewJudge(dir, "", time.Time{}))(t)
@@ -43,8 +42,7 @@ func question(begin string) envs.Observation {
 func TestJudgeChoosesByProbability(t *testing.T) {
 	j, _ := tinyJudge(t)
 	prompt := must.Get(j.policy.EncodeObservation(question("Answer:")))(t)
-	expect.Result(j.policy.Tokenizer.Decode(prompt, false))(t, "[system] You judge.\n[user] 2+2=4\n[assistant] Answer:",
-		"the judge reads")
+	expect.Result(j.policy.Tokenizer.Decode(prompt, false))(t, "[system] You judge.\n[user] 2+2=4\n[assistant] Answer:", "the judge reads")
 	for _, choices := range [][]string{{"No", "Yes"}, {"1", "2", "10", "100"}} {
 		var prompts, completions [][]int32
 		for _, choice := range choices {

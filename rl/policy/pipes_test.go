@@ -64,9 +64,8 @@ func TestFirstStop(t *testing.T) {
 		{"ab", []string{"c"}, -1, ""},
 		{"ab", nil, -1, ""},
 	} {
-		if at, found := policy.FirstStop(test.text, test.stop); at != test.at || found != test.found {
-			t.Errorf("%q of %q: %q at %d", test.stop, test.text, found, at)
-		}
+		at, found := policy.FirstStop(test.text, test.stop)
+		expect.True(t, at == test.at && found == test.found, "%q of %q: %q at %d", test.stop, test.text, found, at)
 	}
 }
 
@@ -84,15 +83,14 @@ func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
 				expect.True(t, limit >= 19, "texts of %d tokens at most", limit)
 				if pooling == transformers.PoolFamily {
 					var want []string
-					readJSON(t, filepath.Join(encoder, "adapter_names.json"), &want)
-					if diff := cmp.Diff(want, tensorNames(t, filepath.Join(dir, "adapter_model.safetensors"))); diff != "" {
-						t.Errorf("tensors of the adapter (-PEFT +ours)\n%s", diff)
-					}
+					must.JSON(t, filepath.Join(encoder, "adapter_names.json"), &want)
+					diff := cmp.Diff(want, tensorNames(t, filepath.Join(dir, "adapter_model.safetensors")))
+					expect.True(t, diff == "", "tensors of the adapter (-PEFT +ours)\n%s", diff)
 				}
 				merged := filepath.Join(t.TempDir(), "merged")
 				must.Do(t, adapted.Merge(merged, ""))
 				var config map[string]json.RawMessage
-				readJSON(t, filepath.Join(merged, "config.json"), &config)
+				must.JSON(t, filepath.Join(merged, "config.json"), &config)
 				n, ok := config["initializer_cutoff_factor"]
 				expect.True(t, !ok || string(n) == "2.0", "a float of config.json became %s, which transformers refuses", n)
 				want := probabilities(t, adapted)

@@ -34,12 +34,9 @@ func TestRewardModelOfLabels(t *testing.T) {
 	}
 	probs := must.Get(p.Probs(t.Context(), sequences))(t)
 	scores, err := m.Scores(t.Context(), sequences)
-	if err != nil || len(scores) != 2 {
-		t.Fatal(err, scores)
-	}
+	expect.Require(t, err == nil && len(scores) == 2, "%v %v", err, scores)
 	for i := range scores {
-		expect.True(t, math.Abs(scores[i]-float64(probs[i][1])) <= 1e-6,
-			"text %d: score %v, P(good) %v", i, scores[i], probs[i][1])
+		expect.True(t, math.Abs(scores[i]-float64(probs[i][1])) <= 1e-6, "text %d: score %v, P(good) %v", i, scores[i], probs[i][1])
 	}
 	expect.Failure(m.Encode(answered(strings.Repeat("the cat ", 6), "law")))(t, "12 tokens")
 	for name, want := range map[string]string{
@@ -87,8 +84,7 @@ func TestRewardText(t *testing.T) {
 		Observation: envs.Observation{Messages: []envs.Message{{Role: "system", Content: "Be brief. "}, {Role: "user", Content: "Well?"}, {Role: "assistant", Content: "I say "}}},
 		Text:        "no.\n",
 	})
-	expect.Same(t, "system: Be brief.\n\nuser: Well?\n\nassistant: I say no.", policy.RewardText(e.Prompt, e.Completion),
-		"RewardText")
+	expect.Same(t, "system: Be brief.\n\nuser: Well?\n\nassistant: I say no.", policy.RewardText(e.Prompt, e.Completion), "RewardText")
 	e = policy.Answered(envs.Completion{Observation: envs.Observation{Text: "Q: 1+1\n"}, Text: " 2"})
 	expect.Same(t, "Q: 1+1\n\n2", policy.RewardText(e.Prompt, e.Completion), "RewardText")
 }
@@ -125,12 +121,9 @@ func TestRewardModelOfALanguageModel(t *testing.T) {
 	full := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, merged))(t)
 	defer full.Close()
 	scores, err := full.Scores(t.Context(), sequences)
-	if err != nil || full.MaxLength != m.MaxLength {
-		t.Fatal(err, full.MaxLength)
-	}
+	expect.Require(t, err == nil && full.MaxLength == m.MaxLength, "%v %v", err, full.MaxLength)
 	for i, score := range scores {
-		expect.True(t, math.Abs(score-together[i]) <= 1e-5,
-			"answer %d: the merged model scores %v, the adapter %v", i, score, together[i])
+		expect.True(t, math.Abs(score-together[i]) <= 1e-5, "answer %d: the merged model scores %v, the adapter %v", i, score, together[i])
 	}
 	for i, ids := range sequences {
 		alone := must.Get(loaded.Scores(t.Context(), [][]int32{ids}))(t)

@@ -53,16 +53,13 @@ func TestSpell(t *testing.T) {
 	p := tinyPolicy(t, Config{})
 	ids := must.Get(p.Tokenizer.EncodeRaw("a+b=", false))(t)
 	text, ends, err := p.DecodeEnds(append(ids, p.EOS()[0]))
-	expect.True(t, err == nil && text == "a+b=" && slices.Equal(ends, []int{1, 2, 3, 4, 4}),
-		"%q, %v, %v; want the text, and no more of it for the end token", text, ends, err)
+	expect.True(t, err == nil && text == "a+b=" && slices.Equal(ends, []int{1, 2, 3, 4, 4}), "%q, %v, %v; want the text, and no more of it for the end token", text, ends, err)
 	// Bytes of a character have no text until it is complete; at the end they are no character.
 	p.Tokenizer = must.Get(tokenizer.Load(filepath.Join("..", "..", "torch", "transformers", "tokenizer", "testdata", "bytes")))(t)
 	ids, err = p.Tokenizer.EncodeRaw("日+日", false)
 	expect.Require(t, err == nil && len(ids) == 7, "%v, %v", ids, err)
 	text, ends, err = p.DecodeEnds(ids[:6])
-	if err != nil || !strings.HasPrefix(text, "日+\ufffd") || len(ends) != 6 || !slices.Equal(ends[:5], []int{0, 0, 3, 4, 4}) {
-		t.Errorf("%q, %v, %v", text, ends, err)
-	}
+	expect.True(t, err == nil && strings.HasPrefix(text, "日+\ufffd") && len(ends) == 6 && slices.Equal(ends[:5], []int{0, 0, 3, 4, 4}), "%q, %v, %v", text, ends, err)
 }
 
 // TestReply gives the same tokens as encoding the full conversation.
@@ -81,8 +78,7 @@ func TestReply(t *testing.T) {
 			ids = append(ids, p.EOS()[0])
 		}
 		reply, err := p.EncodeReply(envs.TemplateInputs{}, "c", ended)
-		expect.True(t, err == nil && slices.Equal(append(ids, reply...), want),
-			"ended %t: %v and %v, %v; want %v", ended, ids, reply, err, want)
+		expect.True(t, err == nil && slices.Equal(append(ids, reply...), want), "ended %t: %v and %v, %v; want %v", ended, ids, reply, err, want)
 	}
 	expect.Failure(tinyPolicy(t, Config{}).EncodeReply(envs.TemplateInputs{}, "c", true))(t, "chat template")
 }
@@ -207,7 +203,7 @@ func TestWriteMappingErrors(t *testing.T) {
 
 func TestReadMappingErrors(t *testing.T) {
 	good := `{"category_to_idx": {"a": 0, "b": 1}, "idx_to_category": {"0": "a", "1": "b"}}`
-	tests := []struct{ name, content, want string }{
+	for _, tt := range []struct{ name, content, want string }{
 		{"empty", "", "invalid JSON: EOF"},
 		{"cut", good[:40], "invalid JSON: unexpected EOF"},
 		{"more", good + "{}", "trailing data"},
@@ -229,15 +225,13 @@ func TestReadMappingErrors(t *testing.T) {
 		{"fewer", strings.Replace(good, `, "b": 1`, "", 1), "field category_to_idx has 1 entries, idx_to_category 2"},
 		{"not UTF-8", strings.ReplaceAll(good, `"a"`, "\"\xff\""), "the file is not UTF-8"},
 		{"empty label", strings.ReplaceAll(good, `"a"`, `""`), "label 0 is empty"},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "label_mapping.json")
 			must.Do(t, os.WriteFile(path, []byte(tt.content), 0o644))
 			_, err := ReadMapping(dir)
-			expect.True(t, err != nil && strings.HasPrefix(err.Error(), path+": ") && strings.Contains(err.Error(), tt.want),
-				"error %v, want %q", err, tt.want)
+			expect.True(t, err != nil && strings.HasPrefix(err.Error(), path+": ") && strings.Contains(err.Error(), tt.want), "error %v, want %q", err, tt.want)
 		})
 	}
 }
@@ -249,9 +243,8 @@ func TestReadMappingOfTwoFiles(t *testing.T) {
 	other := `{"category_to_idx": {"b": 0, "a": 1}, "idx_to_category": {"0": "b", "1": "a"}}`
 	path := filepath.Join(dir, "category_mapping.json")
 	must.Do(t, os.WriteFile(path, []byte(other), 0o644))
-	if _, err := ReadMapping(dir); err == nil || !strings.HasPrefix(err.Error(), path+": labels differ") {
-		t.Errorf("error %v, want one naming %s", err, path)
-	}
+	_, err := ReadMapping(dir)
+	expect.True(t, err != nil && strings.HasPrefix(err.Error(), path+": labels differ"), "error %v, want one naming %s", err, path)
 	must.Do(t, os.Remove(path))
 	expect.Failure(ReadMapping(dir))(t, path)
 }
@@ -270,8 +263,7 @@ func FuzzDecodeMapping(f *testing.F) {
 		expect.Require(t, err == nil, "labels %q: %v", labels, err)
 		expect.Require(t, json.Valid(again), "not JSON: %s", again)
 		back := must.Get(decodeMapping(again))(t)
-		if diff := cmp.Diff(labels, back); diff != "" {
-			t.Fatalf("(-first +again):\n%s", diff)
-		}
+		diff := cmp.Diff(labels, back)
+		expect.Require(t, diff == "", "(-first +again):\n%s", diff)
 	})
 }

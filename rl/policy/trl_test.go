@@ -68,15 +68,13 @@ func checkAsTRL(t *testing.T, c trlCase) {
 		}
 		ids, labels = append(ids, q.IDs), append(labels, trained)
 	}
-	if diff := cmp.Diff(c.IDs, ids); diff != "" {
-		t.Fatalf("ids (-TRL +ours): %s", diff)
-	}
+	diff := cmp.Diff(c.IDs, ids)
+	expect.Require(t, diff == "", "ids (-TRL +ours): %s", diff)
 	for i := range c.Labels {
 		c.Labels[i][0] = -100 // TRL labels the first token, which nothing predicts
 	}
-	if diff := cmp.Diff(c.Labels, labels); diff != "" {
-		t.Fatalf("labels (-TRL +ours): %s", diff)
-	}
+	diff = cmp.Diff(c.Labels, labels)
+	expect.Require(t, diff == "", "labels (-TRL +ours): %s", diff)
 	got := lossOf(t, p, encoded.Sequences)
 	expect.True(t, math.Abs(got-c.Loss) <= 1e-5*c.Loss, "loss %.7f, TRL's is %.7f", got, c.Loss)
 }

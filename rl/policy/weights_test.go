@@ -106,18 +106,15 @@ func TestValueHeads(t *testing.T) {
 			isValue := func(g policy.Group) bool { return g.Role == policy.Value }
 			without := len(p.Params())
 			total, trainable := parametersOf(p)
-			expect.True(t, !hasValueFile(dir) && !slices.ContainsFunc(p.Groups(), isValue),
-				"a policy that needs no values has a value head")
+			expect.True(t, !hasValueFile(dir) && !slices.ContainsFunc(p.Groups(), isValue), "a policy that needs no values has a value head")
 			for range 2 { // the second call does nothing
 				must.Do(t, p.AddValueHead())
 			}
-			if n := len(p.Params()); n != without+2 || !slices.ContainsFunc(p.Groups(), isValue) {
-				t.Errorf("%d weights with a value head, %d without", n, without)
-			}
+			n := len(p.Params())
+			expect.True(t, n == without+2 && slices.ContainsFunc(p.Groups(), isValue), "%d weights with a value head, %d without", n, without)
 			shape := must.Get(p.Params()[without].Shape())(t)
-			if a, b := parametersOf(p); a != total+shape[1]+1 || b != trainable+shape[1]+1 {
-				t.Errorf("%d of %d weights are trainable, %d of %d without the head", b, a, trainable, total)
-			}
+			a, b := parametersOf(p)
+			expect.True(t, a == total+shape[1]+1 && b == trainable+shape[1]+1, "%d of %d weights are trainable, %d of %d without the head", b, a, trainable, total)
 			for _, v := range valuesOf(t, p, kind.batch) {
 				expect.Same(t, 0, v, "a new value head")
 			}
@@ -226,8 +223,7 @@ func TestDecaySparesVectors(t *testing.T) {
 				for _, v := range g.Params {
 					shape := must.Get(v.Shape())(t)
 					n++
-					expect.Same(t, (len(shape) > 1 && g.Role != policy.Value), g.Decay,
-						"%s: weights of shape %v of the %s decay", kind.name, shape, g.Role)
+					expect.Same(t, (len(shape) > 1 && g.Role != policy.Value), g.Decay, "%s: weights of shape %v of the %s decay", kind.name, shape, g.Role)
 				}
 			}
 			expect.Same(t, len(p.Params()), n, "%s: the groups have %d of %d weights", kind.name, n, len(p.Params()))

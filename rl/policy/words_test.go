@@ -88,11 +88,9 @@ func TestScoredLabelsEqualSeparateScores(t *testing.T) {
 	for name, write := range map[string]func(string, int, int, uint64) error{"text": TinyModel, "conversation": TinyChatModel} {
 		t.Run(name, func(t *testing.T) {
 			p := languageLabel(t, write, Config{Labels: artLabels, Prompt: ask})
-			expect.Require(t, p.Pooling == PoolScore && (name == "text") == (p.words.prompt.Text != ""),
-				"pooling %s, prompt %+v", p.Pooling, p.words.prompt)
+			expect.Require(t, p.Pooling == PoolScore && (name == "text") == (p.words.prompt.Text != ""), "pooling %s, prompt %+v", p.Pooling, p.words.prompt)
 			prompts := encoded(t, p, "a wave", "the old law of 1812", "a wave", "x")
-			expect.True(t, !startsWith(p.words.tokens[1], p.words.tokens[0]),
-				"%q has no end token before %q: %v", artLabels[0], artLabels[1], p.words.tokens)
+			expect.True(t, !startsWith(p.words.tokens[1], p.words.tokens[0]), "%q has no end token before %q: %v", artLabels[0], artLabels[1], p.words.tokens)
 			actions := []int64{2, 0, 1, 1}
 			weights := []float64{1, -0.5, 2, 0.7}
 			grads := map[bool][][]float32{}
@@ -199,8 +197,7 @@ func near(t *testing.T, what string, got, want []float32, tolerance float64) {
 	t.Helper()
 	expect.Require(t, len(got) == len(want), "%s: %d values, want %d", what, len(got), len(want))
 	for i := range got {
-		expect.True(t, math.Abs(float64(got[i]-want[i])) <= tolerance*(1+math.Abs(float64(want[i]))),
-			"%s %d is %v, want %v", what, i, got[i], want[i])
+		expect.True(t, math.Abs(float64(got[i]-want[i])) <= tolerance*(1+math.Abs(float64(want[i]))), "%s %d is %v, want %v", what, i, got[i], want[i])
 	}
 }
 
@@ -290,9 +287,8 @@ func TestLongTextsInAPrompt(t *testing.T) {
 	text := strings.Repeat("abc ", 20)
 	ids, cut, err := p.EncodeText(text)
 	expect.Require(t, err == nil && cut && len(ids) == 30, "%d tokens, cut %v: %v", len(ids), cut, err)
-	if shown, n, err := p.Shown(text); err != nil || n != 30 || !strings.HasSuffix(shown, ":") || !strings.Contains(shown, "Say of abc abc") {
-		t.Errorf("shown %q, %d tokens: %v", shown, n, err)
-	}
+	shown, n, err := p.Shown(text)
+	expect.True(t, err == nil && n == 30 && strings.HasSuffix(shown, ":") && strings.Contains(shown, "Say of abc abc"), "shown %q, %d tokens: %v", shown, n, err)
 	_, cut, err = p.EncodeText("abc")
 	expect.True(t, !cut && err == nil, "a short text: cut %v, %v", cut, err)
 	p.MaxLength = 5

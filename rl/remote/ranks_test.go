@@ -66,8 +66,7 @@ func TestRanksShareServers(t *testing.T) {
 		}
 	}
 	server := ranks[0].servers[0]
-	expect.True(t, len(server.Loaded) == 3 && slices.Equal(server.Unloaded, server.Loaded[:2]),
-		"loaded %v, unloaded %v", server.Loaded, server.Unloaded)
+	expect.True(t, len(server.Loaded) == 3 && slices.Equal(server.Unloaded, server.Loaded[:2]), "loaded %v, unloaded %v", server.Loaded, server.Unloaded)
 
 	// The last rank keeps using the third version while all train on.
 	share(t, all)
@@ -122,6 +121,5 @@ func TestRanksStopOnRefusal(t *testing.T) {
 	ranks[0].servers[0].Raw = true
 	errs := make([]error, len(ranks))
 	disttest.Each(len(ranks), func(rank int) { _, errs[rank] = New(t.Context(), ranks[rank].policy, ranks[rank].config) })
-	expect.True(t, errors.Is(errs[0], ErrMismatch) && errs[1] != nil && errs[1].Error() == "rank 0: "+errs[0].Error(),
-		"rank 0: %v\nrank 1: %v", errs[0], errs[1])
+	expect.True(t, errors.Is(errs[0], ErrMismatch) && errs[1] != nil && errs[1].Error() == "rank 0: "+errs[0].Error(), "rank 0: %v\nrank 1: %v", errs[0], errs[1])
 }

@@ -76,7 +76,7 @@ func TestBarFitsItsTerminal(t *testing.T) {
 		line := b.line(width, time.t.Add(60e9))
 		expect.True(t, len(line) <= max(1, width-1), "%d columns: %q", width, line)
 	}
-	tests := []struct {
+	for _, test := range []struct {
 		width int
 		want  string
 	}{
@@ -86,8 +86,7 @@ func TestBarFitsItsTerminal(t *testing.T) {
 		{18, "rl  25%  30/120"},
 		{8, "rl  25%"},
 		{5, "rl  "},
-	}
-	for _, test := range tests {
+	} {
 		b := &Bar{label: "rl", unit: "updates", done: 30, total: 120, note: "reward 0.71", started: time.t}
 		expect.Same(t, test.want, b.line(test.width, time.t.Add(60e9)), "width %d", test.width)
 	}
@@ -138,7 +137,7 @@ func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe
 
 func TestPrintError(t *testing.T) {
 	c := NewConsole(brokenPipe{}, brokenPipe{}, newClock().now)
-	wantError(t, c.Print("x\n"), "broken pipe")
+	expect.Line(t, c.Print("x\n"), "broken pipe")
 }
 
 func TestHeader(t *testing.T) {
@@ -165,7 +164,7 @@ func TestFormats(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1327104: "1,327,104", -12345: "-12,345", 123456: "123,456"} {
 		expect.Same(t, want, Count(n), "Count(%d)", n)
 	}
-	durations := []struct {
+	for _, test := range []struct {
 		d     time.Duration
 		long  string
 		clock string
@@ -181,8 +180,7 @@ func TestFormats(t *testing.T) {
 		{49 * time.Hour, "49 h 00 min", "49:00:00"},
 		{-2 * time.Second, "-2.0 s", "0:00"},
 		{5000 * time.Hour, "5000 h 00 min", "?"},
-	}
-	for _, test := range durations {
+	} {
 		expect.Same(t, test.long, Duration(test.d), "Duration(%v)", test.d)
 		expect.Same(t, test.clock, Clock(test.d), "Clock(%v)", test.d)
 	}

@@ -6,7 +6,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,49 +14,27 @@ import (
 	"github.com/rltrain/rltrain/internal/must"
 )
 
-func wantError(t *testing.T, err error, parts ...string) {
-	t.Helper()
-	expect.Require(t, err != nil, "no error; want one with %q", parts)
-	for _, p := range append(parts, "") {
-		expect.True(t, strings.Contains(err.Error(), p), "error %q lacks %q", err, p)
-	}
-	expect.True(t, !strings.Contains(err.Error(), "\n"), "error of several lines: %q", err)
-}
-
-func readFile(t *testing.T, path string) string {
-	t.Helper()
-	data := must.Get(os.ReadFile(path))(t)
-	return string(data)
-}
-
-func writeFile(t *testing.T, path, text string) {
-	t.Helper()
-	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	must.Do(t, os.WriteFile(path, []byte(text), 0o644))
-}
-
 func TestMetricsLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "metrics.jsonl")
 	m := must.Get(OpenLines(path, 0))(t)
 	tenth, fifth := 0.1, 0.2 // added at run time, because the constant sum is exactly 0.3
-	rows := []Row{
+	for _, row := range []Row{
 		{"step": 1, "loss": tenth + fifth, "lr": 3e-5, "kl": float32(0.1), "tiny": 5e-324},
 		{"step": int64(1) << 53, "nan": math.NaN(), "inf": math.Inf(-1), "nan32": float32(math.NaN())},
 		{"z": "<a & \"b\">\n", "a": true, "m": nil},
 		{},
-	}
-	for _, row := range rows {
+	} {
 		must.Do(t, m.Write(row))
 	}
 	offset := must.Get(m.Sync())(t)
-	wantError(t, m.Write(Row{"fine": 1, "list": []int{1}}), path, `"list"`, "[]int")
+	expect.Line(t, m.Write(Row{"fine": 1, "list": []int{1}}), path, `"list"`, "[]int")
 	must.Do(t, m.Close())
 	want := `{"kl":0.1,"loss":0.30000000000000004,"lr":0.00003,"step":1,"tiny":5e-324}
 {"inf":null,"nan":null,"nan32":null,"step":9007199254740992}
 {"a":true,"m":null,"z":"<a & \"b\">\n"}
 {}
 `
-	got := readFile(t, path)
+	got := must.Read(t, path)
 	expect.Equal(t, want, got)
 	expect.Same(t, int64(len(want)), offset, "offset %d of %d bytes", offset, len(want))
 	read := must.Get(ReadMetrics(path))(t)
@@ -94,16 +71,16 @@ func TestMetricsResume(t *testing.T) {
 	end := write(m, 3, 4)
 	m.Close()
 	want := "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"step\":4}\n"
-	got := readFile(t, path)
+	got := must.Read(t, path)
 	expect.True(t, got == want && end == int64(len(want)), "%q, offset %d; want %q", got, end, want)
 
 	_, err = OpenLines(path, end+1)
-	wantError(t, err, path, "44 bytes", "byte 45")
+	expect.Line(t, err, path, "44 bytes", "byte 45")
 	_, err = OpenLines(path, end-1)
-	wantError(t, err, path, "not the end of a line")
+	expect.Line(t, err, path, "not the end of a line")
 	_, err = OpenLines(path+"x", 1)
-	wantError(t, err, path+"x")
-	expect.Same(t, want, readFile(t, path), "an error changed the file")
+	expect.Line(t, err, path+"x")
+	expect.Same(t, want, must.Read(t, path), "an error changed the file")
 }
 
 func TestReadMetricsErrors(t *testing.T) {
@@ -118,9 +95,9 @@ func TestReadMetricsErrors(t *testing.T) {
 		{"{\"a\":1e999}\n", "line 1: "},
 	} {
 		path := filepath.Join(t.TempDir(), "metrics.jsonl")
-		writeFile(t, path, test.text)
+		must.Write(t, path, test.text)
 		_, err := ReadMetrics(path)
-		wantError(t, err, path+": "+test.want)
+		expect.Line(t, err, path+": "+test.want)
 	}
 	expect.Equal(t, []Row{{"a": 1.0}}, must.Get(parseMetrics([]byte("{\"a\":1}\n{\"a\":2")))(t), "a line being written")
 }
@@ -142,9 +119,8 @@ func FuzzParseMetrics(f *testing.F) {
 			again = append(append(again, line...), '\n')
 		}
 		back := must.Get(parseMetrics(again))(t)
-		if diff := cmp.Diff(rows, back); diff != "" {
-			t.Fatal(diff)
-		}
+		diff := cmp.Diff(rows, back)
+		expect.Require(t, diff == "", "%v", diff)
 	})
 }
 

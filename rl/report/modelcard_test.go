@@ -69,13 +69,12 @@ func TestAnEditedCardIsKept(t *testing.T) {
 	}
 	write("one", true)
 	write("two", true)
-	if text := readFile(t, path); !strings.Contains(text, `stage "two"`) || strings.Contains(text, `stage "one"`) {
-		t.Error("the card was not written anew")
-	}
-	mine := strings.Replace(readFile(t, path), cardMarker, "", 1)
-	writeFile(t, path, mine)
+	text := must.Read(t, path)
+	expect.True(t, strings.Contains(text, `stage "two"`) && !strings.Contains(text, `stage "one"`), "the card was not written anew")
+	mine := strings.Replace(must.Read(t, path), cardMarker, "", 1)
+	must.Write(t, path, mine)
 	write("three", false)
-	expect.Same(t, mine, readFile(t, path), "an edited card was changed")
+	expect.Same(t, mine, must.Read(t, path), "an edited card was changed")
 }
 
 func TestHTML(t *testing.T) {
@@ -88,7 +87,7 @@ func TestHTML(t *testing.T) {
 	page := func() string {
 		t.Helper()
 		path := must.Get(WriteHTML(dir, about))(t)
-		return readFile(t, path)
+		return must.Read(t, path)
 	}
 	golden(t, "report_started.html", page())
 
@@ -100,7 +99,7 @@ func TestHTML(t *testing.T) {
 	m.Close()
 	e := rl.Evaluate([]string{"a", "b"}, []int{0, 0, 1, 1}, [][]float32{{0.9, 0.1}, {0.4, 0.6}, {0.2, 0.8}, {0.3, 0.7}})
 	must.Do(t, files.SaveJSON(filepath.Join(dir, "logs", "eval_results.json"), e))
-	writeFile(t, filepath.Join(dir, "config.yaml"), "mode: rl_only\nreward: 'a < b'\n")
+	must.Write(t, filepath.Join(dir, "config.yaml"), "mode: rl_only\nreward: 'a < b'\n")
 	about.Stage = Reinforced
 	about.Inexact = []string{"threads was 4, is now 2"}
 	got := page()
@@ -112,12 +111,12 @@ func TestHTML(t *testing.T) {
 		expect.True(t, !strings.Contains(got, never), "the page holds %q", never)
 	}
 	if keep := os.Getenv("PLOT_DIR"); keep != "" {
-		writeFile(t, filepath.Join(keep, "report.html"), got)
+		must.Write(t, filepath.Join(keep, "report.html"), got)
 	}
 
-	writeFile(t, filepath.Join(dir, "logs", "metrics.jsonl"), "{}\nrubbish\n")
+	must.Write(t, filepath.Join(dir, "logs", "metrics.jsonl"), "{}\nrubbish\n")
 	_, err = WriteHTML(dir, about)
-	wantError(t, err, "metrics.jsonl: line 2")
+	expect.Line(t, err, "metrics.jsonl: line 2")
 }
 
 // TestReportOfALanguageModel shows evaluations by time and by kind.
@@ -137,9 +136,7 @@ func TestReportOfALanguageModel(t *testing.T) {
 				"<td>best, unseen test problems</td>", "<td>three numbers</td><td>25/50</td><td>45/50</td>",
 			}
 		}
-		page := readFile(t, path)
-		for _, text := range want {
-			expect.True(t, strings.Contains(page, text), "the page lacks %s", text)
-		}
+		page := must.Read(t, path)
+		expect.Contains(t, page, want...)
 	}
 }

@@ -16,18 +16,6 @@ import (
 	"github.com/rltrain/rltrain/rl"
 )
 
-// aRun creates a run's folder from files by path.
-func aRun(t *testing.T, files map[string]string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, text := range files {
-		path := filepath.Join(dir, name)
-		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
-	}
-	return dir
-}
-
 func lines(t *testing.T, records ...rl.Record) string {
 	t.Helper()
 	text := ""
@@ -51,7 +39,7 @@ func TestPage(t *testing.T) {
 		rl.Record{Step: 1, Prompt: 3, Sample: 1, Shown: "what is " + hostile, Tokens: []string{hostile}, Reward: 0, Advantage: -1}
 	later := up
 	later.Step, later.PerToken = 9, []rl.Number{0.5, -0.25}
-	dir := aRun(t, map[string]string{
+	dir := must.Folder(t, map[string]string{
 		"logs/metrics.jsonl": someMetrics, "logs/completions.jsonl": lines(t, up, down, later) + `{"step": 10, "half`,
 		"logs/training_log.txt": "a line\nwarning: kl: too far & away\nwarning: kl: too far & away\n", "config.yaml": "seed: 1 # <x>\n",
 	})
@@ -63,13 +51,11 @@ func TestPage(t *testing.T) {
 		`class="down" style="--a:0.42"`, "4⏎\n", "what is &lt;script&gt;", "seed: 1 # &lt;x&gt;", `class="wide"`, `<b class="right">correct</b>`,
 	)
 	expect.True(t, !strings.Contains(text, "<script"), "the page runs something")
-	expect.Same(t, "", regexp.MustCompile(`(?i)(src|href)="[^d#]|url\(|@import|https?:`).FindString(text),
-		"the page asks for something")
+	expect.Same(t, "", regexp.MustCompile(`(?i)(src|href)="[^d#]|url\(|@import|https?:`).FindString(text), "the page asks for something")
 	n := strings.Count(text, "too far &amp; away")
 	expect.True(t, n == 1, "the alarm is shown %d times", n)
 	watched, err := HTML(dir, About{Title: "digits"}, true)
-	expect.True(t, err == nil && strings.Contains(string(watched), `fetch("stamp")`),
-		"a watched page does not look for more: %v", err)
+	expect.True(t, err == nil && strings.Contains(string(watched), `fetch("stamp")`), "a watched page does not look for more: %v", err)
 }
 
 // TestPageOfTheBestRewarded: the completions with the highest rewards of the first, the middle and the last step are side
@@ -83,7 +69,7 @@ func TestPageOfTheBestRewarded(t *testing.T) {
 		}
 	}
 	records[0].Reward = rl.Number(math.NaN())
-	dir := aRun(t, map[string]string{"logs/completions.jsonl": lines(t, records...) + `{"step": 6, "half`})
+	dir := must.Folder(t, map[string]string{"logs/completions.jsonl": lines(t, records...) + `{"step": 6, "half`})
 	var p page
 	must.Do(t, readAnswers(dir, &p))
 	expect.Equal(t, []string{"Step 1", "Step 3", "Step 5"}, p.Best.Headers)
@@ -93,15 +79,13 @@ func TestPageOfTheBestRewarded(t *testing.T) {
 	expect.Equal(t, []string{`11 correct: …user What is 5 - 7? → "text 11 of 1"`, `11 correct: …user What is 5 - 7? → "text 11 of 3"`, `11 correct: …user What is 5 - 7? → "text 11 of 5"`}, p.Best.Rows[0])
 	expect.Same(t, `3 wrong: …user What is 1 - 7? → "text 3 of 3"`, p.Best.Rows[9][1], "Rows")
 	for n, want := range map[int]int{24: 1, 48: 2} { // of one step, of two
-		few := aRun(t, map[string]string{"logs/completions.jsonl": lines(t, records[:n]...)})
+		few := must.Folder(t, map[string]string{"logs/completions.jsonl": lines(t, records[:n]...)})
 		p = page{}
-		if err := readAnswers(few, &p); err != nil || len(p.Best.Headers) != want || len(p.Moments) != want {
-			t.Errorf("%d records: %q, %v", n, p.Best.Headers, err)
-		}
+		err := readAnswers(few, &p)
+		expect.True(t, err == nil && len(p.Best.Headers) == want && len(p.Moments) == want, "%d records: %q, %v", n, p.Best.Headers, err)
 	}
 	page, err := HTML(dir, About{}, false)
-	expect.True(t, err == nil && strings.Contains(string(page), "<h2>Best-rewarded completions</h2>"),
-		"no heading on the page, %v", err)
+	expect.True(t, err == nil && strings.Contains(string(page), "<h2>Best-rewarded completions</h2>"), "no heading on the page, %v", err)
 }
 
 // TestPageOfLabels shows choices of a classifier with what is right.
@@ -110,26 +94,24 @@ func TestPageOfLabels(t *testing.T) {
 	for i := range 12 {
 		records = append(records, rl.Record{Step: 2, Prompt: i, Shown: "a text", Written: "law", Truth: []string{"law", "physics"}[i%2], Correct: i%2 == 0, Reward: rl.Number(1 - i%2), Advantage: 0.5})
 	}
-	page := must.Get(HTML(aRun(t, map[string]string{"logs/completions.jsonl": lines(t, records...)}), About{}, false))(t)
+	page := must.Get(HTML(must.Folder(t, map[string]string{"logs/completions.jsonl": lines(t, records...)}), About{}, false))(t)
 	n := strings.Count(string(page), `<div class="shown">`)
 	expect.True(t, n == labelTexts, "%d texts, want %d", n, labelTexts)
 	expect.True(t, strings.Contains(string(page), "law, correct: physics"), "the right label is missing")
 }
 
 func TestPageOfDamagedAnswers(t *testing.T) {
-	expect.Failure(HTML(aRun(t, map[string]string{"logs/completions.jsonl": "{\"step\":1}\nnonsense\n"}), About{}, false))(t, "completions.jsonl:2: ")
+	expect.Failure(HTML(must.Folder(t, map[string]string{"logs/completions.jsonl": "{\"step\":1}\nnonsense\n"}), About{}, false))(t, "completions.jsonl:2: ")
 }
 
 // TestCompareRuns lays curves over each other and lists what differs.
 func TestCompareRuns(t *testing.T) {
 	about := About{Title: "digits: rl", Stage: Reinforced, Facts: []Setting{{"status", "finished"}}}
-	a := aRun(t, map[string]string{"logs/metrics.jsonl": someMetrics, "config.yaml": "# General\nseed: 1  # --seed\nrl_learning_rate: 0.1\n"})
-	b := aRun(t, map[string]string{"logs/metrics.jsonl": someMetrics + `{"step":3,"value_loss":1}` + "\n", "config.yaml": "seed: 2\nrl_learning_rate: 0.1\nclip_low: 0.2\n"})
+	a := must.Folder(t, map[string]string{"logs/metrics.jsonl": someMetrics, "config.yaml": "# General\nseed: 1  # --seed\nrl_learning_rate: 0.1\n"})
+	b := must.Folder(t, map[string]string{"logs/metrics.jsonl": someMetrics + `{"step":3,"value_loss":1}` + "\n", "config.yaml": "seed: 2\nrl_learning_rate: 0.1\nclip_low: 0.2\n"})
 	page := must.Get(CompareHTML([]Compared{{a, "one", about}, {b, "two", about}}, false))(t)
 	text := string(page)
-	for _, want := range []string{"2 runs</h1>", `<span class="s0">one</span><span class="s1">two</span>`, "<td>seed</td><td>1</td><td>2</td>", "<td>clip_low</td><td></td><td>0.2</td>"} {
-		expect.True(t, strings.Contains(text, want), "the page lacks %q", want)
-	}
+	expect.Contains(t, text, "2 runs</h1>", `<span class="s0">one</span><span class="s1">two</span>`, "<td>seed</td><td>1</td><td>2</td>", "<td>clip_low</td><td></td><td>0.2</td>")
 	for _, not := range []string{"<td>rl_learning_rate</td>", "Value loss"} {
 		expect.True(t, !strings.Contains(text, not), "the page has %q", not)
 	}

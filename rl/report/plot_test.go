@@ -88,7 +88,7 @@ func plotDir(t *testing.T) string {
 }
 
 func TestPictures(t *testing.T) {
-	tests := []struct {
+	for _, test := range []struct {
 		name  string
 		draw  func(path string) error
 		texts []string // the picture must contain these
@@ -104,8 +104,7 @@ func TestPictures(t *testing.T) {
 		{"one value", func(path string) error {
 			return Curves(path, Panels(Supervised, []Row{{"step": 1.0, "loss": 0.5, "learning_rate": 0.0}}))
 		}, []string{"Training loss"}},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			base := filepath.Join(plotDir(t), strings.ReplaceAll(test.name, " ", "_"))
 			must.Do(t, test.draw(base+".png"))
@@ -142,8 +141,7 @@ func TestPictureErrors(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			expect.True(t, test.err != nil && strings.Contains(test.err.Error(), test.want),
-				"error %v lacks %q", test.err, test.want)
+			expect.True(t, test.err != nil && strings.Contains(test.err.Error(), test.want), "error %v lacks %q", test.err, test.want)
 		})
 	}
 }

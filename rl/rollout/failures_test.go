@@ -90,11 +90,9 @@ func TestFailedEpisodesAreSkipped(t *testing.T) {
 		expect.True(t, passed == time.Minute, "%v passed", passed)
 		for i, want := range [][3]float64{{24, 8, 24}, {0, 0, 0}} { // of 4 × 8 samples
 			f := steps[i].Figures
-			expect.Same(t, want, [3]float64{f.Get("failed_episodes"), f.Get("timeouts"), f.Get("failed_rewards")},
-				"step %d: failed, out of time, without reward", i+1)
-			if n := len(steps[i].Samples); n != 32-int(want[0]) || len(steps[i].Groups) != 4 {
-				t.Errorf("step %d: %d samples of %d groups", i+1, n, len(steps[i].Groups))
-			}
+			expect.Same(t, want, [3]float64{f.Get("failed_episodes"), f.Get("timeouts"), f.Get("failed_rewards")}, "step %d: failed, out of time, without reward", i+1)
+			n := len(steps[i].Samples)
+			expect.True(t, n == 32-int(want[0]) && len(steps[i].Groups) == 4, "step %d: %d samples of %d groups", i+1, n, len(steps[i].Groups))
 		}
 		expect.Same(t, 0.75, steps[0].Health.Failed, "the alarms receive")
 		notes := strings.Join(steps[0].Notes, "\n")
@@ -141,8 +139,7 @@ func TestFailedEpisodesKeepTokens(t *testing.T) {
 	expect.True(t, slices.Equal(want, heard), "failures %v, want %v", heard, want)
 	for i, x := range slices.Concat(groups...) {
 		wrote := x.Len() > 0 && len(x.Turns) == 1 && x.Validate() == nil
-		expect.True(t, math.IsNaN(x.Reward()) == (i < 6) && wrote != (i < 3) && (i >= 3 || len(x.Tokens) == 0),
-			"sample %d: %+v", i, x)
+		expect.True(t, math.IsNaN(x.Reward()) == (i < 6) && wrote != (i < 3) && (i >= 3 || len(x.Tokens) == 0), "sample %d: %+v", i, x)
 	}
 }
 
@@ -158,9 +155,8 @@ func TestPromptsThatAreTooLong(t *testing.T) {
 		src := tokens(t, m, wordy(odd), c)
 		for i := range 2 {
 			step := next(t, src, i)
-			if n := step.Figures.Get("failed_episodes"); n != 16 || len(step.Samples) != 16 || step.Figures.Get("timeouts") != 0 {
-				t.Errorf("async %t: %v of 32 failed, %d samples", async, n, len(step.Samples))
-			}
+			n := step.Figures.Get("failed_episodes")
+			expect.True(t, n == 16 && len(step.Samples) == 16 && step.Figures.Get("timeouts") == 0, "async %t: %v of 32 failed, %d samples", async, n, len(step.Samples))
 			for _, x := range step.Samples {
 				expect.True(t, !odd(x.Prompt), "async %t: a sample of episode %d", async, x.Prompt)
 			}
@@ -218,8 +214,7 @@ func TestSourcesResumeExactly(t *testing.T) {
 				parts = source.create(source.slots[1])
 				must.Do(t, parts.Restore(state))
 				after, err := json.Marshal(parts.State())
-				expect.True(t, err == nil && string(after) == string(state),
-					"step %d: the state %s is restored as %s, %v", i+1, state, after, err)
+				expect.True(t, err == nil && string(after) == string(state), "step %d: the state %s is restored as %s, %v", i+1, state, after, err)
 			}
 			for _, state := range source.bad {
 				expect.True(t, parts.Restore(json.RawMessage(state)) != nil, "state %s is accepted", state)

@@ -91,8 +91,7 @@ func TestLabelsAreReproduced(t *testing.T) {
 		src := labels(t, p, labelRewards(t, "accuracy"), c)
 		for i := range 2 {
 			step := next(t, src, i)
-			expect.Require(t, len(step.Samples) == 40 && len(step.Groups) == 40 && !step.Prefetched,
-				"%d samples", len(step.Samples))
+			expect.Require(t, len(step.Samples) == 40 && len(step.Groups) == 40 && !step.Prefetched, "%d samples", len(step.Samples))
 			for _, part := range rl.Minibatches(c.Seed, i, 0, 40, 0, size) {
 				for _, bounds := range rl.MicroBatches(len(part), micro, func(k int) int { return len(step.Samples[part[k]].Tokens) }) {
 					var batch []*rl.Sample
@@ -125,8 +124,7 @@ func TestRecordsOfLabels(t *testing.T) {
 		expect.Same(t, want, len(all), "records of %d texts", prompts)
 		for i, r := range all {
 			x := step.Samples[i]
-			expect.True(t, r.Sample == i%4 && r.Prompt == x.Prompt && r.Prompt == all[i-i%4].Prompt && r.Written == labelNames[x.Actions[0]],
-				"record %d: %+v of %+v", i, r, x)
+			expect.True(t, r.Sample == i%4 && r.Prompt == x.Prompt && r.Prompt == all[i-i%4].Prompt && r.Written == labelNames[x.Actions[0]], "record %d: %+v of %+v", i, r, x)
 		}
 	}
 }
@@ -156,17 +154,14 @@ func TestLabelsAreSampledFromThePolicy(t *testing.T) {
 			if int(x.Actions[0]) == e.Labels[x.Prompt] {
 				paid = 1
 			}
-			if x.Reward() != paid || int(x.Truth) != e.Labels[x.Prompt] || !slices.Equal(x.Tokens, e.IDs[x.Prompt]) || x.Version != uint64(i) {
-				t.Errorf("step %d: sample %+v", i+1, x)
-			}
+			expect.True(t, x.Reward() == paid && int(x.Truth) == e.Labels[x.Prompt] && slices.Equal(x.Tokens, e.IDs[x.Prompt]) && x.Version == uint64(i), "step %d: sample %+v", i+1, x)
 			if want := math.Log(float64(probs[x.Prompt][x.Actions[0]])); math.Abs(float64(x.BehaviorLogProbs[0])-want) > 1e-4 || x.Value != nil {
 				t.Errorf("step %d: log π is %v, want %v; value %v", i+1, x.BehaviorLogProbs[0], want, x.Value)
 			}
 		}
 	}
 	for k := range counts {
-		expect.True(t, math.Abs(counts[k]-expected[k]) <= 4*math.Sqrt(variance[k]),
-			"label %d is chosen %v times, the policy means %.1f", k, counts[k], expected[k])
+		expect.True(t, math.Abs(counts[k]-expected[k]) <= 4*math.Sqrt(variance[k]), "label %d is chosen %v times, the policy means %.1f", k, counts[k], expected[k])
 	}
 	expect.Same(t, 60, len(seen), "%d of 60 texts are ever sampled", len(seen))
 }
@@ -191,16 +186,12 @@ func TestFailedRewardsOfLabels(t *testing.T) {
 	p := classifier(t)
 	step := next(t, labels(t, p, labelRewards(t, "expr:'1/correct'=0.5,accuracy"), labelsConfig()), 0)
 	failed := step.Figures.Get("failed_rewards")
-	expect.Require(t, failed != 0 && failed != 40 && len(step.Samples) == 40-int(failed) && len(step.Groups) == 40,
-		"%v of 40 failed, %d samples", failed, len(step.Samples))
+	expect.Require(t, failed != 0 && failed != 40 && len(step.Samples) == 40-int(failed) && len(step.Groups) == 40, "%v of 40 failed, %d samples", failed, len(step.Samples))
 	for _, x := range step.Samples {
-		if x.Actions[0] != x.Truth || x.Reward() != 1.5 || x.Old != nil || x.Value != nil || x.BehaviorLogProbs == nil {
-			t.Errorf("sample %+v", x)
-		}
+		expect.True(t, x.Actions[0] == x.Truth && x.Reward() == 1.5 && x.Old == nil && x.Value == nil && x.BehaviorLogProbs != nil, "sample %+v", x)
 	}
 	notes := strings.Join(step.Notes, "\n")
-	expect.True(t, strings.Contains(notes, fmt.Sprintf("warning: the reward of %v of 40 texts failed; they are dropped", failed)),
-		"notes %q", notes)
+	expect.True(t, strings.Contains(notes, fmt.Sprintf("warning: the reward of %v of 40 texts failed; they are dropped", failed)), "notes %q", notes)
 	f := step.Figures
 	if f.Get("reward") != 1.5 || f.Get("rewards/expr:1/correct/failures") != failed || f.Get("rewards/accuracy/failures") != 0 || f.Get("rewards/accuracy/mean") != (40-failed)/40 {
 		t.Errorf("figures %v", f)
@@ -281,9 +272,8 @@ func TestLabelsStop(t *testing.T) {
 	cancel()
 	_, err := src.Next(ctx, rl.At{})
 	expect.True(t, errors.Is(err, context.Canceled), "error %v", err)
-	if after, err := json.Marshal(src.State()); err != nil || string(before) != string(after) {
-		t.Errorf("a cancelled step leaves the state %s, %v; it was %s", after, err, before)
-	}
+	after, err := json.Marshal(src.State())
+	expect.True(t, err == nil && string(before) == string(after), "a cancelled step leaves the state %s, %v; it was %s", after, err, before)
 }
 
 func TestLabelsRefuse(t *testing.T) {
@@ -345,6 +335,5 @@ func TestSample(t *testing.T) {
 	for i := range 4000 {
 		count[Choose([]float32{0.1, 0, 0.3}, rl.Stream(2, uint64(i)))]++
 	}
-	expect.True(t, math.Abs(float64(count[0])/4000-0.25) <= 0.025 && count[1] <= 0,
-		"%v of 4000 samples, want 1000, 0 and 3000", count)
+	expect.True(t, math.Abs(float64(count[0])/4000-0.25) <= 0.025 && count[1] <= 0, "%v of 4000 samples, want 1000, 0 and 3000", count)
 }

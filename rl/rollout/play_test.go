@@ -39,9 +39,7 @@ func TestSamplesDoNotDependOnBatch(t *testing.T) {
 		other := sampled
 		other.Step++
 		again := played(t, m, task, []int{4}, other).Groups
-		if cmp.Equal(again[0][0].Tokens, together[0][0].Tokens) && cmp.Equal(again[0][1].Tokens, together[0][1].Tokens) {
-			t.Errorf("%s: another step plays the same", name)
-		}
+		expect.True(t, !cmp.Equal(again[0][0].Tokens, together[0][0].Tokens) || !cmp.Equal(again[0][1].Tokens, together[0][1].Tokens), "%s: another step plays the same", name)
 	}
 }
 
@@ -50,8 +48,7 @@ func TestTurnsOfAnEpisode(t *testing.T) {
 	groups := played(t, sampler(t, p, 4), dialogues(3), []int{0}, sampled).Groups
 	mark := must.Get(p.Tokenizer.EncodeRaw("<>", false))(t)
 	for _, x := range groups[0] {
-		expect.True(t, len(x.Turns) == 2 && x.Turns[0].Reward == 2 && x.Turns[1].Reward == 3 && x.Turns[1].End == len(x.Tokens),
-			"turns %+v of %d tokens", x.Turns, len(x.Tokens))
+		expect.True(t, len(x.Turns) == 2 && x.Turns[0].Reward == 2 && x.Turns[1].Reward == 3 && x.Turns[1].End == len(x.Tokens), "turns %+v of %d tokens", x.Turns, len(x.Tokens))
 		marks, run := 0, 0
 		for i, source := range x.Source {
 			if source == rl.Sampled {
@@ -95,12 +92,10 @@ func TestOutOfPositionsIsTruncation(t *testing.T) {
 			if whole && name == "after a turn" {
 				want = want[:len(rewards)] // an action takes positions too
 			}
-			if diff := cmp.Diff(want, rewards); diff != "" || x.Stop != envs.StopLength || len(rewards) == 0 {
-				t.Errorf("%s: stop %q, rewards (-want +got):\n%s", name, x.Stop, diff)
-			}
-			if s := x.Sample(1); !s.Truncated || s.Len() > 0 && !s.HasReward() {
-				t.Errorf("%s: truncated %t, reward %v", name, s.Truncated, s.Reward())
-			}
+			diff := cmp.Diff(want, rewards)
+			expect.True(t, diff == "" && x.Stop == envs.StopLength && len(rewards) != 0, "%s: stop %q, rewards (-want +got):\n%s", name, x.Stop, diff)
+			s := x.Sample(1)
+			expect.True(t, s.Truncated && (s.Len() <= 0 || s.HasReward()), "%s: truncated %t, reward %v", name, s.Truncated, s.Reward())
 		}
 	}
 }
@@ -175,8 +170,7 @@ func TestLogProbabilities(t *testing.T) {
 				filtered = filtered || x.BehaviorLogProbs[i] > x.LogProbs[i]+0.01
 			}
 		}
-		expect.Same(t, test.sampling != (torch.Sampling{Temperature: 1}), filtered,
-			"%+v: tokens were sampled from another distribution", test.sampling)
+		expect.Same(t, test.sampling != (torch.Sampling{Temperature: 1}), filtered, "%+v: tokens were sampled from another distribution", test.sampling)
 		var logProbs []float32
 		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 			logProbs = s.Read(p.Forward(s, rl.NewBatch(samples), policy.Pass{Temperature: test.trainer}).LogProbs)
@@ -184,8 +178,7 @@ func TestLogProbabilities(t *testing.T) {
 		}))
 		for _, x := range samples {
 			for i, drawn := range x.BehaviorLogProbs {
-				expect.True(t, math.Abs(float64(drawn-logProbs[i])) <= 1e-4,
-					"%+v, trainer at %v: sampler's log π %v, trainer's %v", test.sampling, test.trainer, drawn, logProbs[i])
+				expect.True(t, math.Abs(float64(drawn-logProbs[i])) <= 1e-4, "%+v, trainer at %v: sampler's log π %v, trainer's %v", test.sampling, test.trainer, drawn, logProbs[i])
 			}
 			logProbs = logProbs[x.Len():]
 		}
@@ -235,9 +228,8 @@ func TestStopStringsEndActions(t *testing.T) {
 		stopped++
 		last := a.Text[len(a.Text)-1]
 		expect.True(t, last >= ' ' && last < 'p', "action %q ended at a stop string", a.Text)
-		if x := groups[0][i]; x.Stop != envs.StopString || x.Len() < len(a.Text) || !math.IsNaN(x.Reward()) {
-			t.Errorf("action %q: stop %q, %d tokens, reward %v", a.Text, x.Stop, x.Len(), x.Reward())
-		}
+		x := groups[0][i]
+		expect.True(t, x.Stop == envs.StopString && x.Len() >= len(a.Text) && math.IsNaN(x.Reward()), "action %q: stop %q, %d tokens, reward %v", a.Text, x.Stop, x.Len(), x.Reward())
 	}
 	expect.True(t, stopped >= 10, "%d of %d actions ended at a stop string", stopped, len(heard))
 }
@@ -270,9 +262,8 @@ func TestEvaluateGreedily(t *testing.T) {
 	other.Seed = 77
 	diff := cmp.Diff(first, evaluate(other, 0, 5))
 	expect.True(t, diff == "" && first.N == 5, "%d episodes; seeds differ (-one +other):\n%s", first.N, diff)
-	if g := (Config{Sampling: torch.Sampling{Temperature: 2, TopK: 3, TopP: 0.5, MinP: 0.1, RepetitionPenalty: 1.5}}).Greedy(); g.Sampling != (torch.Sampling{RepetitionPenalty: 1.5}) {
-		t.Errorf("greedy is %+v", g.Sampling)
-	}
+	g := (Config{Sampling: torch.Sampling{Temperature: 2, TopK: 3, TopP: 0.5, MinP: 0.1, RepetitionPenalty: 1.5}}).Greedy()
+	expect.True(t, g.Sampling == (torch.Sampling{RepetitionPenalty: 1.5}), "greedy is %+v", g.Sampling)
 }
 
 // short has ten held-out episodes, each with the parity of its index.
@@ -297,8 +288,7 @@ func TestEvaluateFiniteParts(t *testing.T) {
 	m := sampler(t, tiny(t), 4)
 	for _, test := range []struct{ from, n, count, correct int }{{0, 4, 4, 2}, {1, 4, 4, 2}, {1, 3, 3, 1}, {8, 100, 2, 1}, {10, 5, 0, 0}, {99, 5, 0, 0}} {
 		scores, err := Evaluate(t.Context(), m, short{}, test.from, test.n, sampled)
-		expect.True(t, err == nil && scores.N == test.count && scores.Correct == test.correct,
-			"%+v: %d of %d, %v", test, scores.Correct, scores.N, err)
+		expect.True(t, err == nil && scores.N == test.count && scores.Correct == test.correct, "%+v: %d of %d, %v", test, scores.Correct, scores.N, err)
 	}
 }
 
@@ -334,7 +324,6 @@ func TestEpisodesOfTheLongestLength(t *testing.T) {
 	fits, long := &episode{}, &episode{}
 	fits.AppendGiven(1, 2, 3)
 	long.AppendGiven(1, 2, 3, 4)
-	if left := unfinished([]*episode{fits, long}, 3); len(left) != 1 || left[0] != fits || long.Stop != envs.StopLength {
-		t.Errorf("%d go on, the longer one stops by %q", len(left), long.Stop)
-	}
+	left := unfinished([]*episode{fits, long}, 3)
+	expect.True(t, len(left) == 1 && left[0] == fits && long.Stop == envs.StopLength, "%d go on, the longer one stops by %q", len(left), long.Stop)
 }

@@ -56,12 +56,10 @@ func TestPrefetching(t *testing.T) {
 					expect.Same(t, uint64(i)-age, x.Version, "step %d: a sample of version", i+1)
 				}
 			}
-			if hours := int(time.Since(began) / time.Hour); hours != test.hours {
-				t.Errorf("staleness %d: %d hours, want %d", test.staleness, hours, test.hours)
-			}
-			if n := len(src.state.Flights); n != 0 || src.state.Cursor != c.Steps*c.PromptsPerStep {
-				t.Errorf("%d rollouts are begun that no step asks for; the next episode is %d", n, src.state.Cursor)
-			}
+			hours := int(time.Since(began) / time.Hour)
+			expect.True(t, hours == test.hours, "staleness %d: %d hours, want %d", test.staleness, hours, test.hours)
+			n := len(src.state.Flights)
+			expect.True(t, n == 0 && src.state.Cursor == c.Steps*c.PromptsPerStep, "%d rollouts are begun that no step asks for; the next episode is %d", n, src.state.Cursor)
 		})
 	}
 }

@@ -104,8 +104,7 @@ func TestReplaySkips(t *testing.T) {
 		expect.True(t, math.IsNaN(test.reward) || f.Get("reward") == test.reward, "%s: reward %v", name, f.Get("reward"))
 		expect.Same(t, test.failed > 0, len(step.Notes) > 0, "%s: notes %q", name, step.Notes)
 		// There are no groups whose equal rewards an alarm could be about.
-		expect.Same(t, 0, step.Health.ZeroStd,
-			"%s: the alarms receive equal rewards of %v of the prompts", name, step.Health.ZeroStd)
+		expect.Same(t, 0, step.Health.ZeroStd, "%s: the alarms receive equal rewards of %v of the prompts", name, step.Health.ZeroStd)
 		for _, x := range step.Samples {
 			expect.True(t, x.HasReward() && x.Len() != 0, "%s: sample %+v", name, x)
 		}

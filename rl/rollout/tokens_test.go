@@ -51,9 +51,8 @@ func TestSamplesOfAStep(t *testing.T) {
 		expect.True(t, x == step.Groups[i/3][i%3] && x.Episode == i && x.Prompt == i/3 && x.Index == i%3 && x.Version == 7,
 			"sample %d: prompt %d, sample %d, episode %d, version %d", i, x.Prompt, x.Index, x.Episode, x.Version)
 		// Three turns of at most two tokens: the limit applies to the episode, not to the turn.
-		if want := rl.OverlongPenalty(x.Len(), 6, 4); x.Overlong != want || x.Len() < 3 {
-			t.Errorf("sample %d: penalty %v of %d tokens, want %v", i, x.Overlong, x.Len(), want)
-		}
+		want := rl.OverlongPenalty(x.Len(), 6, 4)
+		expect.True(t, x.Overlong == want && x.Len() >= 3, "sample %d: penalty %v of %d tokens, want %v", i, x.Overlong, x.Len(), want)
 		paid := 0
 		for _, r := range x.Rewards {
 			if r != 0 {
@@ -94,10 +93,8 @@ func TestMaskOverlong(t *testing.T) {
 	expect.Require(t, want != 0 && want != 32, "%d of 32 end: the test shows nothing", want)
 	expect.True(t, len(masked.Samples) == want && len(slices.Concat(masked.Groups...)) == 32,
 		"%d samples to learn from, want %d; %d to compare", len(masked.Samples), want, len(slices.Concat(masked.Groups...)))
-	expect.True(t, all.Masked == 0 && masked.Masked == 32-want,
-		"%d and %d masked samples, want none and %d", all.Masked, masked.Masked, 32-want)
-	expect.True(t, !slices.ContainsFunc(masked.Samples, func(x *rl.Sample) bool { return x.Truncated }),
-		"a truncated sample is trained on")
+	expect.True(t, all.Masked == 0 && masked.Masked == 32-want, "%d and %d masked samples, want none and %d", all.Masked, masked.Masked, 32-want)
+	expect.True(t, !slices.ContainsFunc(masked.Samples, func(x *rl.Sample) bool { return x.Truncated }), "a truncated sample is trained on")
 	if got, want := masked.Figures.Get("completions/clipped_ratio"), 1-float64(want)/32; got != want || masked.Health.Truncated != want {
 		t.Errorf("%v are cut off, want %v", got, want)
 	}
@@ -119,16 +116,13 @@ func TestDynamicSampling(t *testing.T) {
 	step := next(t, src, 0)
 	dropped := int(step.Figures.Get("dropped_prompts"))
 	for _, g := range step.Groups {
-		if g[0].Prompt%2 == 0 || !rl.Differ([]float64{slices.MinFunc(g, byReward).Reward(), slices.MaxFunc(g, byReward).Reward()}) {
-			t.Errorf("episode %d is kept", g[0].Prompt)
-		}
+		expect.True(t, g[0].Prompt%2 != 0 && rl.Differ([]float64{slices.MinFunc(g, byReward).Reward(), slices.MaxFunc(g, byReward).Reward()}), "episode %d is kept", g[0].Prompt)
 	}
 	expect.True(t, len(step.Groups) == 4 && dropped >= 3 && src.state.Cursor == 4+dropped && src.Generations() == 8*(4+dropped),
 		"%d groups are kept, %d dropped, the next episode is %d, %d generations", len(step.Groups), dropped, src.state.Cursor, src.Generations())
 	// Resampling ends if no rewards differ.
 	none := next(t, tokens(t, m, script(scripted{whole: true, steps: []envs.Step{{Done: true}}}), c), 0)
-	expect.True(t, len(none.Groups) == 0 && none.Figures.Get("dropped_prompts") == maxOversampling*4,
-		"%d groups are kept, %v dropped", len(none.Groups), none.Figures.Get("dropped_prompts"))
+	expect.True(t, len(none.Groups) == 0 && none.Figures.Get("dropped_prompts") == maxOversampling*4, "%d groups are kept, %v dropped", len(none.Groups), none.Figures.Get("dropped_prompts"))
 }
 
 func byReward(a, b *rl.Sample) int { return int(a.Reward() - b.Reward()) }
@@ -179,12 +173,10 @@ func TestFiguresOfAStep(t *testing.T) {
 		got := f.Get(name)
 		expect.True(t, math.Abs(got-want) <= 1e-12, "%s is %v, want %v", name, got, want)
 	}
-	if share := f.Get("frac_reward_zero_std"); share < 0.5 || share != step.Health.ZeroStd {
-		t.Errorf("%v of the prompts have equal rewards, the alarms receive %v", share, step.Health.ZeroStd)
-	}
-	if line := step.Line(f); !strings.HasPrefix(line, fmt.Sprintf("[SYNC  0] %.0f/32 correct %.0f/32 formatted ", right, formatted)) {
-		t.Errorf("line %q", line)
-	}
+	share := f.Get("frac_reward_zero_std")
+	expect.True(t, share >= 0.5 && share == step.Health.ZeroStd, "%v of the prompts have equal rewards, the alarms receive %v", share, step.Health.ZeroStd)
+	line := step.Line(f)
+	expect.True(t, strings.HasPrefix(line, fmt.Sprintf("[SYNC  0] %.0f/32 correct %.0f/32 formatted ", right, formatted)), "line %q", line)
 	again := next(t, src, 1)
 	if n := again.Figures.Get("num_tokens"); n <= prompts {
 		t.Errorf("%v tokens after another step, %v before", n, prompts)
@@ -196,8 +188,7 @@ func TestVerboseNotesEverySample(t *testing.T) {
 	c := tokensConfig()
 	c.Verbose, c.PromptsPerStep, c.SamplesPerPrompt = true, 2, 2
 	step := next(t, tokens(t, m, letters, c), 0)
-	expect.True(t, len(step.Notes) == 4 && strings.HasPrefix(step.Notes[3], "  episode 1, sample 1: reward "),
-		"notes %q", step.Notes)
+	expect.True(t, len(step.Notes) == 4 && strings.HasPrefix(step.Notes[3], "  episode 1, sample 1: reward "), "notes %q", step.Notes)
 }
 
 func TestTokensRefuse(t *testing.T) {
@@ -232,8 +223,7 @@ func TestRecordsOfTurns(t *testing.T) {
 		expect.Require(t, err == nil && len(all) == c.PromptsPerStep*c.SamplesPerPrompt, "%d records, %v", len(all), err)
 		written := 0
 		for _, r := range all {
-			expect.True(t, len(r.Actions) == 3 && strings.Join(r.Actions, between) == strings.TrimSuffix(r.Written, between),
-				"actions %q of %q", r.Actions, r.Written)
+			expect.True(t, len(r.Actions) == 3 && strings.Join(r.Actions, between) == strings.TrimSuffix(r.Written, between), "actions %q of %q", r.Actions, r.Written)
 			written += len(r.Written)
 		}
 		expect.True(t, written >= len(all), "nothing was written")
@@ -249,4 +239,55 @@ func TestKeptTokens(t *testing.T) {
 		got := keptTokens(a, bytes)
 		expect.True(t, got == want, "%d tokens are within %d bytes, want %d", got, bytes, want)
 	}
+}
+
+// TestOutcomesAreTheLastTurns: the echo alarm sees the last turn and all that came before it, and nothing of samples
+// without a reward.
+func TestOutcomesAreTheLastTurns(t *testing.T) {
+	p := sampler(t, tiny(t), 8).Policy()
+	trajectory := func(prompt int, rewards []float64, turns ...string) *rl.Trajectory {
+		x := &rl.Trajectory{Prompt: prompt, Info: &envs.Info{Answer: "70", Truth: "4"}}
+		for i, text := range turns {
+			ids, _, err := p.Tokenizer.Encode(text, 99)
+			must.Do(t, err)
+			for _, id := range ids {
+				if i%2 == 0 {
+					x.AppendGiven(id)
+				} else {
+					x.AppendSampled(id, 0, 0)
+				}
+			}
+			if i%2 == 1 {
+				x.EndTurn(rewards[i/2])
+			}
+		}
+		return x
+	}
+	got := must.Get(outcomes(p, []*rl.Trajectory{
+		trajectory(1, []float64{1}, "74 - 70?", "74"), trajectory(1, []float64{math.NaN()}, "74 - 70?", "75"), trajectory(1, []float64{0}, "74 - 70?", "70"),
+		trajectory(2, []float64{0, 2}, "Go!", "a", "And?", "b"),
+	}))(t)
+	want := []rl.Outcome{
+		{Prompt: "74 - 70?", Text: "74", Answer: "70", Truth: "4", Reward: 1}, {Prompt: "74 - 70?", Text: "70", Answer: "70", Truth: "4"},
+		{Prompt: "Go!aAnd?", Text: "b", Answer: "70", Truth: "4", Reward: 2},
+	}
+	expect.Equal(t, want, got)
+	// Rewards of two values are verdicts, and others are not.
+	for _, test := range []struct {
+		rewards []float64
+		want    int
+	}{{[]float64{0, 1, 1}, 2}, {[]float64{-1, -0.5, -1}, 1}, {[]float64{1, 1}, 2}, {[]float64{0, 0}, 0}, {[]float64{0, 0.5, 1}, -1}, {[]float64{math.NaN(), 1, 0}, 1}} {
+		var played Played
+		for _, reward := range test.rewards {
+			played.Groups = append(played.Groups, rl.Group{trajectory(1, []float64{reward}, "a", "b")})
+		}
+		got := accepted(played)
+		expect.True(t, got == test.want, "rewards %v: %d accepted, want %d", test.rewards, got, test.want)
+	}
+}
+
+func TestSyncLine(t *testing.T) {
+	line := syncLine([]*envs.Info{{Correct: true, FormatOK: true}, {FormatOK: true}, {}}, "")(rl.Meter{})
+	want := "1/3 correct 2/3 formatted "
+	expect.True(t, strings.Contains(line, want), "%q lacks %q", line, want)
 }

@@ -17,8 +17,8 @@ import (
 func saveStep(t *testing.T, run string, step, keep int) {
 	t.Helper()
 	must.Do(t, SaveCheckpoint(run, step, keep, func(dir string) error {
-		put(t, filepath.Join(dir, "state.json"), strconv.Itoa(step))
-		put(t, filepath.Join(dir, "buffers", "rewards.bin"), strings.Repeat("r", 100))
+		must.Write(t, filepath.Join(dir, "state.json"), strconv.Itoa(step))
+		must.Write(t, filepath.Join(dir, "buffers", "rewards.bin"), strings.Repeat("r", 100))
 		return nil
 	}))
 }
@@ -55,14 +55,14 @@ func TestCheckpointRotation(t *testing.T) {
 func TestCheckpointSavedTwice(t *testing.T) {
 	run := t.TempDir()
 	saveStep(t, run, 5, 1)
-	put(t, filepath.Join(run, "checkpoints", "checkpoint-5", "old"), "")
+	must.Write(t, filepath.Join(run, "checkpoints", "checkpoint-5", "old"), "")
 	saveStep(t, run, 5, 1)
 	expect.Equal(t, []string{"buffers", "manifest.json", "state.json"}, names(t, filepath.Join(run, "checkpoints", "checkpoint-5")))
 }
 
 func TestCheckpointWriteFails(t *testing.T) {
 	full := errors.New("no space left")
-	tests := []struct {
+	for _, test := range []struct {
 		name  string
 		write func(dir string) error
 		want  string
@@ -77,23 +77,22 @@ func TestCheckpointWriteFails(t *testing.T) {
 		{"its own manifest", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "manifest.json"), nil, 0o644)
 		}, "manifest.json"},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			run := t.TempDir()
 			saveStep(t, run, 1, 1)
-			wantError(t, SaveCheckpoint(run, 2, 1, test.write), "checkpoint 2", test.want)
+			expect.Line(t, SaveCheckpoint(run, 2, 1, test.write), "checkpoint 2", test.want)
 			expect.Equal(t, []string{"checkpoint-1"}, names(t, filepath.Join(run, "checkpoints")))
 			step, _ := latest(t, run)
 			expect.True(t, step == 1, "latest is %d", step)
 		})
 	}
-	wantError(t, SaveCheckpoint(t.TempDir(), 1, 0, nil), "keep 0")
-	wantError(t, SaveCheckpoint(t.TempDir(), -1, 1, nil), "checkpoint -1")
+	expect.Line(t, SaveCheckpoint(t.TempDir(), 1, 0, nil), "keep 0")
+	expect.Line(t, SaveCheckpoint(t.TempDir(), -1, 1, nil), "checkpoint -1")
 }
 
 func TestDamagedCheckpoints(t *testing.T) {
-	damages := []struct {
+	for _, d := range []struct {
 		name   string
 		damage func(dir string) error
 		want   string
@@ -112,8 +111,7 @@ func TestDamagedCheckpoints(t *testing.T) {
 		{"a name that leads outside", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "manifest.json"), []byte(`{"step":3,"files":[{"name":"../x","size":0,"sha256":""}]}`), 0o644)
 		}, "outside"},
-	}
-	for _, d := range damages {
+	} {
 		t.Run(d.name, func(t *testing.T) {
 			run := t.TempDir()
 			for step := 1; step <= 3; step++ {
@@ -138,7 +136,7 @@ func TestDamagedCheckpoints(t *testing.T) {
 			must.Do(t, os.Remove(filepath.Join(run, "checkpoints", name, "state.json")))
 		}
 		_, _, skipped, err := LatestCheckpoint(run)
-		wantError(t, err, "checkpoint-1", "checkpoint-2", "state.json is missing")
+		expect.Line(t, err, "checkpoint-1", "checkpoint-2", "state.json is missing")
 		expect.Same(t, 2, len(skipped), "skipped %q", skipped)
 	})
 }
@@ -150,7 +148,7 @@ func TestCheckpointKilled(t *testing.T) {
 		must.Do(t, os.CopyFS(to, os.DirFS(from)))
 	}
 	// At the start, checkpoints 1 and 2 are complete and 3 is being written.
-	tests := []struct {
+	for _, test := range []struct {
 		name  string
 		leave func(t *testing.T, root, whole3 string)
 		want  int
@@ -159,7 +157,7 @@ func TestCheckpointKilled(t *testing.T) {
 			must.Do(t, os.Mkdir(filepath.Join(root, "checkpoint-3.tmp"), 0o755))
 		}, 2},
 		{"half a file", func(t *testing.T, root, _ string) {
-			put(t, filepath.Join(root, "checkpoint-3.tmp", "state.json"), "")
+			must.Write(t, filepath.Join(root, "checkpoint-3.tmp", "state.json"), "")
 		}, 2},
 		{"before the manifest", func(t *testing.T, root, whole3 string) {
 			copyDir(t, whole3, filepath.Join(root, "checkpoint-3.tmp"))
@@ -170,7 +168,7 @@ func TestCheckpointKilled(t *testing.T) {
 		}, 3},
 		{"while an older 3 is removed", func(t *testing.T, root, whole3 string) {
 			copyDir(t, whole3, filepath.Join(root, "checkpoint-3.tmp"))
-			put(t, filepath.Join(root, "checkpoint-3", "buffers", "rewards.bin"), "")
+			must.Write(t, filepath.Join(root, "checkpoint-3", "buffers", "rewards.bin"), "")
 		}, 3},
 		{"before the rotation", func(t *testing.T, root, whole3 string) {
 			copyDir(t, whole3, filepath.Join(root, "checkpoint-3"))
@@ -179,8 +177,7 @@ func TestCheckpointKilled(t *testing.T) {
 			copyDir(t, whole3, filepath.Join(root, "checkpoint-3"))
 			must.Do(t, os.Remove(filepath.Join(root, "checkpoint-1", "state.json")))
 		}, 3},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			other := t.TempDir()
 			saveStep(t, other, 3, 1)
@@ -191,8 +188,7 @@ func TestCheckpointKilled(t *testing.T) {
 			test.leave(t, root, filepath.Join(other, "checkpoints", "checkpoint-3"))
 			before := names(t, root)
 			step, skipped := latest(t, run)
-			expect.True(t, step == test.want && (test.want != 2 || skipped == nil),
-				"latest is %d, skipped %v; want %d", step, skipped, test.want)
+			expect.True(t, step == test.want && (test.want != 2 || skipped == nil), "latest is %d, skipped %v; want %d", step, skipped, test.want)
 			expect.Equal(t, before, names(t, root), "looking changed the folder")
 			saveStep(t, run, step+1, 2)
 			want := []string{"checkpoint-" + strconv.Itoa(step), "checkpoint-" + strconv.Itoa(step+1)}
@@ -208,7 +204,7 @@ func TestForeignNamesAreIgnored(t *testing.T) {
 	for _, name := range []string{"checkpoint-", "checkpoint-x", "checkpoint-08", "checkpoint--9", "checkpoint-9.bak", "notes"} {
 		must.Do(t, os.Mkdir(filepath.Join(root, name), 0o755))
 	}
-	put(t, filepath.Join(root, "checkpoint-10"), "a file")
+	must.Write(t, filepath.Join(root, "checkpoint-10"), "a file")
 	before := names(t, root)
 	step, skipped := latest(t, run)
 	expect.True(t, step == 7 && skipped == nil, "latest is %d, skipped %v", step, skipped)

@@ -32,26 +32,10 @@ func mustCreate(t *testing.T, dir string) *Run {
 	return must.Get(Create(dir, 3, testInfo()))(t)
 }
 
-func put(t *testing.T, path, text string) {
-	t.Helper()
-	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	must.Do(t, os.WriteFile(path, []byte(text), 0o644))
-}
-
 func names(t *testing.T, dir string) []string {
 	t.Helper()
 	entries := must.Get(os.ReadDir(dir))(t)
 	return entryNames(entries)
-}
-
-// wantError checks that err is one line containing every part.
-func wantError(t *testing.T, err error, parts ...string) {
-	t.Helper()
-	expect.Require(t, err != nil, "no error; want one with %q", parts)
-	expect.True(t, !strings.Contains(err.Error(), "\n"), "error of several lines: %q", err)
-	for _, p := range parts {
-		expect.True(t, strings.Contains(err.Error(), p), "error %q lacks %q", err, p)
-	}
 }
 
 func TestRunFromCreateToFinish(t *testing.T) {
@@ -61,10 +45,10 @@ func TestRunFromCreateToFinish(t *testing.T) {
 	want := Record{Program: "rltrain", Info: testInfo(), PID: os.Getpid(), Status: StatusRunning}
 	expect.Equal(t, want, running)
 	path := must.Get(r.File("logs", "metrics.jsonl"))(t)
-	put(t, path, "")
+	must.Write(t, path, "")
 	end := noon.Add(time.Hour)
 	must.Do(t, r.Finish(StatusFinished, "training completed", end))
-	wantError(t, r.Finish(StatusFailed, "", end), "called twice")
+	expect.Line(t, r.Finish(StatusFailed, "", end), "called twice")
 
 	want.Status, want.Ending, want.Ended = StatusFinished, "training completed", &end
 	finished, err := ReadRun(dir)
@@ -76,13 +60,13 @@ func TestRunFromCreateToFinish(t *testing.T) {
 	expect.True(t, facts[0].Value == "finished: training completed" && (facts[3].Value == "60 min 00 s" || facts[3].Value == "1 h 00 min"), "facts %v", facts)
 	expect.Equal(t, []string{"logs", "run.json"}, names(t, dir))
 	_, err = Resume(dir, false)
-	wantError(t, err, dir, "finished", "nothing to resume")
+	expect.Line(t, err, dir, "finished", "nothing to resume")
 }
 
 // end ends a run that holds a file of that name; a checkpoint makes the run worth keeping.
 func end(t *testing.T, r *Run, name string, checkpoint bool, status Status) {
 	t.Helper()
-	put(t, filepath.Join(r.Dir(), name), "")
+	must.Write(t, filepath.Join(r.Dir(), name), "")
 	if checkpoint {
 		saveStep(t, r.Dir(), 1, 1)
 	}
@@ -162,7 +146,7 @@ func TestCreateFollowsALinkToAnotherDisk(t *testing.T) {
 }
 
 func TestCreateTouchesNothingForeign(t *testing.T) {
-	tests := []struct {
+	for _, test := range []struct {
 		name  string
 		files map[string]string // relative to the parent of out
 		want  []string
@@ -177,15 +161,14 @@ func TestCreateTouchesNothingForeign(t *testing.T) {
 			map[string]string{"out/run.json": `{"program":"rltrain","status":"finished"}`, "out.new/photo.jpg": "x"},
 			[]string{"out.new", "photo.jpg", "empty it"},
 		},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			base := t.TempDir()
 			for name, text := range test.files {
-				put(t, filepath.Join(base, name), text)
+				must.Write(t, filepath.Join(base, name), text)
 			}
 			_, err := Create(filepath.Join(base, "out"), 3, testInfo())
-			wantError(t, err, append(test.want, "output folder")...)
+			expect.Line(t, err, append(test.want, "output folder")...)
 			for name, text := range test.files {
 				got, err := os.ReadFile(filepath.Join(base, name))
 				expect.True(t, err == nil && string(got) == text, "%s is now %q, %v", name, got, err)
@@ -196,16 +179,16 @@ func TestCreateTouchesNothingForeign(t *testing.T) {
 
 func TestCreateAfterAKillDuringCreate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "out")
-	put(t, filepath.Join(dir, ".lock"), "")
-	put(t, filepath.Join(dir, ".run.json12345"), `{"prog`)
+	must.Write(t, filepath.Join(dir, ".lock"), "")
+	must.Write(t, filepath.Join(dir, ".run.json12345"), `{"prog`)
 	mustCreate(t, dir)
 }
 
 func TestCreateUnwritable(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	put(t, file, "")
+	must.Write(t, file, "")
 	_, err := Create(filepath.Join(file, "out"), 3, testInfo())
-	wantError(t, err, "output folder", file)
+	expect.Line(t, err, "output folder", file)
 }
 
 func TestOneProcessAFolder(t *testing.T) {
@@ -213,9 +196,9 @@ func TestOneProcessAFolder(t *testing.T) {
 	r := mustCreate(t, dir)
 	pid := "pid " + strconv.Itoa(os.Getpid())
 	_, err := Create(dir, 3, testInfo())
-	wantError(t, err, dir, pid)
+	expect.Line(t, err, dir, pid)
 	_, err = Resume(dir, false)
-	wantError(t, err, dir, pid)
+	expect.Line(t, err, dir, pid)
 	must.Do(t, r.Finish(StatusStopped, "interrupted", noon))
 	again := must.Get(Resume(dir, false))(t)
 	must.Do(t, again.Finish(StatusStopped, "interrupted", noon))
@@ -247,11 +230,11 @@ func TestResume(t *testing.T) {
 func TestResumeWithoutARun(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Resume(dir, false)
-	wantError(t, err, dir, "not a run folder")
+	expect.Line(t, err, dir, "not a run folder")
 	expect.True(t, errors.Is(err, fs.ErrNotExist), "does not wrap fs.ErrNotExist")
-	put(t, filepath.Join(dir, "run.json"), "{\n\"program\": 1}")
+	must.Write(t, filepath.Join(dir, "run.json"), "{\n\"program\": 1}")
 	_, err = Resume(dir, false)
-	wantError(t, err, "run.json", "line 2")
+	expect.Line(t, err, "run.json", "line 2")
 }
 
 func entryNames(entries []os.DirEntry) []string {
@@ -272,9 +255,9 @@ func TestReadRunRefuses(t *testing.T) {
 		`{"program":"rltrain","status":"finished"}x`: "trailing data",
 	} {
 		dir := t.TempDir()
-		put(t, filepath.Join(dir, runFile), text)
+		must.Write(t, filepath.Join(dir, runFile), text)
 		_, err := ReadRun(dir)
-		wantError(t, err, want)
+		expect.Line(t, err, want)
 	}
 }
 
@@ -296,16 +279,15 @@ func TestStageResumesFromANamedCheckpoint(t *testing.T) {
 	steps(t, s, 1, 6)
 	must.Do(t, s.Finish(func() error { return nil }))
 	at := func(name string) string { return filepath.Join(dir, "checkpoints", name) }
-	put(t, filepath.Join(at("checkpoint-4"), "weights"), "5")
+	must.Write(t, filepath.Join(at("checkpoint-4"), "weights"), "5")
 	for from, want := range map[string]string{
 		"checkpoint-4": "checkpoint-4 is damaged: weights was changed",
 		"checkpoint-3": "is not a checkpoint of the run in " + dir,
 	} {
 		_, _, err := reopened(dir, at(from))
-		wantError(t, err, want)
-		if record, err := ReadRun(dir); err != nil || record.Status != StatusFinished {
-			t.Errorf("a refused checkpoint leaves the run %s, %v", record.Status, err)
-		}
+		expect.Line(t, err, want)
+		record, err := ReadRun(dir)
+		expect.True(t, err == nil && record.Status == StatusFinished, "a refused checkpoint leaves the run %s, %v", record.Status, err)
 	}
 	again, out, err := reopened(dir, at("checkpoint-2"))
 	must.Do(t, err)
@@ -313,8 +295,7 @@ func TestStageResumesFromANamedCheckpoint(t *testing.T) {
 	expect.Equal(t, []string{"checkpoint-2"}, names(t, filepath.Join(dir, "checkpoints")), "checkpoints")
 	steps(t, again, 3, 4)
 	must.Do(t, again.Finish(func() error { return nil }))
-	expect.Same(t, "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"step\":4}\n", read(t, dir, "logs", "metrics.jsonl"),
-		"metrics:\n")
+	expect.Same(t, "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"step\":4}\n", read(t, dir, "logs", "metrics.jsonl"), "metrics:\n")
 }
 
 // TestFinishedStageResumesForMoreSteps and logs it.
@@ -329,7 +310,5 @@ func TestFinishedStageResumesForMoreSteps(t *testing.T) {
 	expect.True(t, strings.Contains(out, want), "console %q, want %q", out, want)
 	must.Do(t, again.Finish(func() error { return nil }))
 	record, err := ReadRun(dir)
-	if err != nil || record.Status != StatusFinished || !cmp.Equal(record.Inexact, []string{"num_steps was 2, is now 4"}) {
-		t.Errorf("run.json: %+v, %v", record, err)
-	}
+	expect.True(t, err == nil && record.Status == StatusFinished && cmp.Equal(record.Inexact, []string{"num_steps was 2, is now 4"}), "run.json: %+v, %v", record, err)
 }

@@ -17,8 +17,7 @@ func TestSum(t *testing.T) {
 	write := func(name, text string) {
 		t.Helper()
 		path := filepath.Join(dir, name)
-		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
+		must.Write(t, path, text)
 	}
 	sum := func(name string) string {
 		t.Helper()

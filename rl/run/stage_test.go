@@ -70,8 +70,7 @@ func TestStageResumesAtItsCheckpoint(t *testing.T) {
 	err := first.Settle(ErrStopped)
 	expect.True(t, errors.Is(err, ErrStopped), "error %v", err)
 	second, out := mustStage(t, dir, true)
-	expect.True(t, second.Resumed() && strings.Contains(out.String(), "Resuming "+dir+" at step 2"),
-		"resumed %t, console %q", second.Resumed(), out)
+	expect.True(t, second.Resumed() && strings.Contains(out.String(), "Resuming "+dir+" at step 2"), "resumed %t, console %q", second.Resumed(), out)
 	expect.Same(t, "2", read(t, second.Hooks("", "").Resume, "weights"), "the checkpoint to go on from is of step")
 	steps(t, second, 3, 5)
 	must.Do(t, second.Finish(func() error { return nil }))
@@ -90,11 +89,9 @@ func TestStageSkipsADamagedCheckpoint(t *testing.T) {
 	s.config.Keep = 0 // all
 	steps(t, s, 1, 4)
 	must.Do(t, s.Close(StatusStopped, "stopped"))
-	put(t, filepath.Join(dir, "checkpoints", "checkpoint-4", "weights"), "5")
+	must.Write(t, filepath.Join(dir, "checkpoints", "checkpoint-4", "weights"), "5")
 	again, out := mustStage(t, dir, true)
-	if !strings.Contains(out.String(), "warning: skipped damaged checkpoint-4") || !strings.Contains(out.String(), "at step 2") {
-		t.Errorf("console %q", out)
-	}
+	expect.True(t, strings.Contains(out.String(), "warning: skipped damaged checkpoint-4") && strings.Contains(out.String(), "at step 2"), "console %q", out)
 	must.Do(t, again.Close(StatusStopped, "stopped"))
 }
 
@@ -116,8 +113,7 @@ func TestStageEnds(t *testing.T) {
 		err := s.Finish(func() error { return test.err })
 		expect.True(t, errors.Is(err, test.want), "%s: error %v", name, err)
 		record, err := ReadRun(dir)
-		expect.True(t, err == nil && record.Status == test.status && record.Ending == test.ending,
-			"%s: %s, %q, %v", name, record.Status, record.Ending, err)
+		expect.True(t, err == nil && record.Status == test.status && record.Ending == test.ending, "%s: %s, %q, %v", name, record.Status, record.Ending, err)
 	}
 }
 
@@ -128,8 +124,7 @@ func TestNilHooks(t *testing.T) {
 	h.Advance(1, 2, "")
 	expect.True(t, !h.SaveDue(4) && h.LogDue(3) && h.Time().IsZero(), "what is not there is due")
 	h.LogEvery, h.SaveEvery = 3, 3
-	expect.True(t, !h.SaveDue(3) && !h.LogDue(4) && h.LogDue(6),
-		"every third step is not every third step, or nothing is saved to nowhere")
+	expect.True(t, !h.SaveDue(3) && !h.LogDue(4) && h.LogDue(6), "every third step is not every third step, or nothing is saved to nowhere")
 }
 
 // TestBrokenSamplesAreKept in a file if there is a folder, and the error names the file.
@@ -137,13 +132,13 @@ func TestBrokenSamplesAreKept(t *testing.T) {
 	cause := errors.New("the gradient's norm is NaN")
 	var silent Hooks
 	err := silent.Broken(4, []int{7, 9}, map[string]any{"rewards": []float64{1}}, cause)
-	wantError(t, err, "step 4, prompts [7 9]", cause.Error(), "lower the learning rate")
+	expect.Line(t, err, "step 4, prompts [7 9]", cause.Error(), "lower the learning rate")
 
 	dir := filepath.Join(t.TempDir(), "run")
 	s, _ := mustStage(t, dir, false)
 	err = s.Hooks("", "").Broken(4, []int{7, 9}, map[string]any{"rewards": []float64{1}}, cause)
 	path := filepath.Join(dir, "logs", "nonfinite.json")
-	wantError(t, err, "step 4: ", cause.Error(), path)
+	expect.Line(t, err, "step 4: ", cause.Error(), path)
 	expect.True(t, errors.Is(err, cause), "the cause is lost")
 	text := strings.Join(strings.Fields(read(t, path)), "")
 	expect.Contains(t, text, `"step":4`, `"prompts":[7,9]`, `"cause":"thegradient'snormisNaN"`, `"rewards":[1]`)
@@ -158,17 +153,15 @@ func TestChangedFileOfAFinishedRunIsDetected(t *testing.T) {
 		return errors.Join(os.WriteFile(filepath.Join(s.Dir(), "README.md"), []byte("a card"), 0o644),
 			os.WriteFile(filepath.Join(s.Dir(), "model.safetensors"), []byte("weights"), 0o644))
 	}))
-	put(t, filepath.Join(dir, "README.md"), "my own words") // meant for people
+	must.Write(t, filepath.Join(dir, "README.md"), "my own words") // meant for people
 	_, _, err := stage(t, dir, true)
 	expect.True(t, errors.Is(err, ErrFinished), "an unchanged run: %v", err)
-	put(t, filepath.Join(dir, "model.safetensors"), "weightt")
-	if _, _, err := stage(t, dir, true); err == nil || !strings.Contains(err.Error(), "model.safetensors was changed after the run finished") {
-		t.Errorf("a changed run: %v", err)
-	}
+	must.Write(t, filepath.Join(dir, "model.safetensors"), "weightt")
+	_, _, err = stage(t, dir, true)
+	expect.True(t, err != nil && strings.Contains(err.Error(), "model.safetensors was changed after the run finished"), "a changed run: %v", err)
 	must.Do(t, os.Remove(filepath.Join(dir, "model.safetensors")))
-	if _, _, err := stage(t, dir, true); err == nil || !strings.Contains(err.Error(), "model.safetensors was removed after the run finished") {
-		t.Errorf("a run without its weights: %v", err)
-	}
+	_, _, err = stage(t, dir, true)
+	expect.True(t, err != nil && strings.Contains(err.Error(), "model.safetensors was removed after the run finished"), "a run without its weights: %v", err)
 }
 
 // TestRemovedFolderEndsTheRun at the next line, not at the end.

@@ -106,7 +106,7 @@ func TestLateTrackerHasAllRows(t *testing.T) {
 // TestRunContinuesWithoutATracker that cannot be written, with one warning.
 func TestRunContinuesWithoutATracker(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
-	put(t, filepath.Join(dir, "..", "file"), "no folder")
+	must.Write(t, filepath.Join(dir, "..", "file"), "no folder")
 	s, out := tracking(t, dir, map[string]string{"WANDB_DIR": filepath.Join(dir, "..", "file")}, WandB, TensorBoard)
 	must.Do(t, s.trackers.open[TensorBoard].Close(noon, 0))
 	steps(t, s, 1, 4)
@@ -176,8 +176,7 @@ func TestPhases(t *testing.T) {
 	expect.Equal(t, map[string]float64{PhaseRollout: 10, PhaseReward: 2, PhaseUpdate: 3, PhaseEvaluation: 1, PhaseCheckpoint: 0}, seconds)
 	expect.Same(t, "rollout 62 %, update 19 %, reward 12 %, evaluation 6 %, checkpoint 0 %", Shares(seconds), "Shares")
 	about := Record{Seconds: seconds}.About()
-	expect.True(t, slices.ContainsFunc(about.Facts, func(s report.Setting) bool { return s.Name == "time" }),
-		"facts %v", about.Facts)
+	expect.True(t, slices.ContainsFunc(about.Facts, func(s report.Setting) bool { return s.Name == "time" }), "facts %v", about.Facts)
 	var none *Phases
 	none.Begin("x")
 	none.Within(1, 2, 3)

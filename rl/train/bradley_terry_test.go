@@ -92,17 +92,14 @@ func TestBradleyTerryByHand(t *testing.T) {
 				moved[i] += d
 				return bradleyTerryOracle(a, units, moved)
 			}
-			if want := (at(1e-5) - at(-1e-5)) / 2e-5; math.Abs(float64(grad[i])-want) > 1e-6 {
-				t.Errorf("gradient %v of score %d, want %v", grad[i], i, want)
-			}
+			want := (at(1e-5) - at(-1e-5)) / 2e-5
+			expect.True(t, math.Abs(float64(grad[i])-want) <= 1e-6, "gradient %v of score %d, want %v", grad[i], i, want)
 		}
 		again, inParts, partFigures := of(2, 8)
 		near := cmpopts.EquateApprox(1e-5, 1e-6)
-		if diff := cmp.Diff(loss, again, near) + cmp.Diff(grad, inParts, near) + cmp.Diff(figures, partFigures, near); diff != "" {
-			t.Error(diff)
-		}
-		expect.True(t, figures["min_reward"] == slices.Min(exact) && figures["max_reward"] == slices.Max(exact),
-			"%v of %v", figures, exact)
+		diff := cmp.Diff(loss, again, near) + cmp.Diff(grad, inParts, near) + cmp.Diff(figures, partFigures, near)
+		expect.True(t, diff == "", "%v", diff)
+		expect.True(t, figures["min_reward"] == slices.Min(exact) && figures["max_reward"] == slices.Max(exact), "%v of %v", figures, exact)
 	}
 	figures, bounds := map[string]float64{}, rl.Meter{}
 	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {

@@ -92,8 +92,7 @@ func TestPreferenceLossesByHand(t *testing.T) {
 	for name, a := range cases {
 		t.Run(name, func(t *testing.T) {
 			samples, logProbs := somePairs(5)
-			expect.True(t, a.Needs().Reference != slices.Contains([]string{"cpo", "simpo", "orpo", "sft"}, a.Losses[0]),
-				"needs a reference: %t", a.Needs().Reference)
+			expect.True(t, a.Needs().Reference != slices.Contains([]string{"cpo", "simpo", "orpo", "sft"}, a.Losses[0]), "needs a reference: %t", a.Needs().Reference)
 			if !a.Needs().Reference {
 				for _, x := range samples {
 					x.Reference = nil
@@ -123,9 +122,8 @@ func TestPreferenceLossesByHand(t *testing.T) {
 			}
 			again, inParts, partFigures := pairLoss(t, a, samples, logProbs, 2, 8)
 			near := cmpopts.EquateApprox(1e-5, 1e-6)
-			if diff := cmp.Diff(loss, again, near) + cmp.Diff(grad, inParts, near) + cmp.Diff(figures, partFigures, near); diff != "" {
-				t.Errorf("in parts: %s", diff)
-			}
+			diff := cmp.Diff(loss, again, near) + cmp.Diff(grad, inParts, near) + cmp.Diff(figures, partFigures, near)
+			expect.True(t, diff == "", "in parts: %s", diff)
 		})
 	}
 }
@@ -149,9 +147,8 @@ func TestFiguresOfPairs(t *testing.T) {
 	near := cmpopts.EquateApprox(1e-5, 1e-6)
 	expect.Equal(t, want, figures, near)
 	for _, name := range []string{"cpo", "orpo", "sft"} { // the mean of −log π(chosen) a token
-		if _, _, figures := pairLoss(t, newDPO(name), samples, logProbs); math.Abs(figures["nll_loss"]-1.25) > 1e-6 {
-			t.Errorf("%s: nll_loss %v, want 1.25", name, figures["nll_loss"])
-		}
+		_, _, figures := pairLoss(t, newDPO(name), samples, logProbs)
+		expect.True(t, math.Abs(figures["nll_loss"]-1.25) <= 1e-6, "%s: nll_loss %v, want 1.25", name, figures["nll_loss"])
 	}
 	_, _, figures = pairLoss(t, newDPO("kto"), samples[:3], logProbs[:3])
 	delete(figures, "loss")
@@ -369,8 +366,7 @@ func TestScoreOfSingles(t *testing.T) {
 	}
 	must.Do(t, evaluate.PrepareKL(p, a, aside))
 	v := must.Get(evaluate.ScorePreferences(t.Context(), p, a, units))(t)
-	expect.True(t, k > 0 && math.Abs(v.Loss-loss) <= 1e-4 && math.Abs(v.Accuracy.Value-right) <= 1e-9,
-		"%s; want loss %v, accuracy %v with K %v", v, loss, right, k)
+	expect.True(t, k > 0 && math.Abs(v.Loss-loss) <= 1e-4 && math.Abs(v.Accuracy.Value-right) <= 1e-9, "%s; want loss %v, accuracy %v with K %v", v, loss, right, k)
 }
 
 // TestMismatchedAnswers pairs each prompt with the previous prompt's answer.
@@ -388,9 +384,8 @@ func TestMismatchedAnswers(t *testing.T) {
 	}
 	expect.Same(t, 2, len(step.KLSamples), "%d samples aside", len(step.KLSamples))
 	last := &rl.Sample{Tokens: []int32{4, 6}, Rows: []int{0}, Actions: []int32{6}, Prompt: 6}
-	if around := epochs.Mismatches([]*rl.Sample{x, y, last}, 9); around[0].Actions[0] != 6 || around[1].Actions[0] != 7 || around[2].Actions[0] != 8 {
-		t.Errorf("answers %v, %v, %v", around[0].Actions, around[1].Actions, around[2].Actions)
-	}
+	around := epochs.Mismatches([]*rl.Sample{x, y, last}, 9)
+	expect.True(t, around[0].Actions[0] == 6 && around[1].Actions[0] == 7 && around[2].Actions[0] == 8, "answers %v, %v, %v", around[0].Actions, around[1].Actions, around[2].Actions)
 	if z := epochs.Mismatched(x, y, 2); z != nil {
 		t.Errorf("an answer without room: %+v", z)
 	}

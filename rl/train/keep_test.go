@@ -202,9 +202,8 @@ func TestPenaltiesKeepTheirScale(t *testing.T) {
 	step := &rl.Step{Groups: [][]*rl.Sample{group}, Samples: group, Figures: rl.Meter{}}
 	must.Do(t, newGRPO().Prepare(step))
 	for i, x := range group {
-		if want := 0.001 * (3.5 - float64(i)); math.Abs(float64(x.Advantage[0])-want) > 1e-6 {
-			t.Errorf("sample %d: advantage %v, want %v", i, x.Advantage[0], want)
-		}
+		want := 0.001 * (3.5 - float64(i))
+		expect.True(t, math.Abs(float64(x.Advantage[0])-want) <= 1e-6, "sample %d: advantage %v, want %v", i, x.Advantage[0], want)
 	}
 }
 

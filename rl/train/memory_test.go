@@ -56,9 +56,7 @@ var scarceRuns = map[string]func(t *testing.T, micro, holds int, retry bool, h r
 	"sft with dropout": func(t *testing.T, micro, holds int, retry bool, h run.Hooks) (policy.Policy, error) {
 		p := trainedToken(t, 4)
 		source, err := epochs.New(policy.Samples(texts(90)), 40, 0, 5)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.Require(t, err == nil, "%v", err)
 		c := Config{Steps: 4, Seed: 3, Memory: Memory{MicroTokens: micro, OOMRetry: retry}, Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "constant"}}
 		_, err = Run(t.Context(), within(p, holds), source, &algo.SFT{}, c, h)
 		return p, err
@@ -109,8 +107,7 @@ func TestStepIsRepeatedWhenOutOfMemory(t *testing.T) {
 					return false
 				}
 				expect.Same(t, "1", said[1], "memory ran out late: %s", line)
-				expect.True(t, strings.Contains(line, "DefaultCPUAllocator: can't allocate memory"),
-					"the line lacks libtorch's error: %s", line)
+				expect.True(t, strings.Contains(line, "DefaultCPUAllocator: can't allocate memory"), "the line lacks libtorch's error: %s", line)
 				micro, _ = strconv.Atoi(said[2])
 				return true
 			})
@@ -151,9 +148,7 @@ func TestOutOfMemoryAdvice(t *testing.T) {
 		if _, err := scarceRuns["sft with dropout"](t, 0, test.holds, test.retry, run.Hooks{}); err == nil {
 			t.Errorf("%s: got no error", test.name)
 		} else {
-			for _, part := range test.want {
-				expect.True(t, strings.Contains(err.Error(), part), "%s: got %v, want %q in it", test.name, err, part)
-			}
+			expect.Contains(t, err.Error(), test.want...)
 		}
 	}
 }

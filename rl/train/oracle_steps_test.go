@@ -214,9 +214,8 @@ func (c oracleCase) compare(t *testing.T) {
 		want := o.step(at, factor, source(at), reference)
 		got := must.Get(trainer.Step(t.Context()))(t)
 		for name, value := range want {
-			if _, has := got[name]; !has || math.Abs(got.Get(name)-value) > 2e-4*(0.05+math.Abs(value)) {
-				t.Errorf("step %d: %s is %v, by hand %v", at+1, name, got.Get(name), value)
-			}
+			_, has := got[name]
+			expect.True(t, has && math.Abs(got.Get(name)-value) <= 2e-4*(0.05+math.Abs(value)), "step %d: %s is %v, by hand %v", at+1, name, got.Get(name), value)
 		}
 	}
 	first, second, err := trainer.updater.optimizer.Moments()

@@ -45,9 +45,7 @@ func TestTrafficIsOfOneStep(t *testing.T) {
 		_, _, err := everyRun()["packed epochs × sft"](t.Context(), t, h)
 		expect.True(t, err == nil, "rank %d: %v", rank, err)
 	})
-	if len(exchanges) < 7 || slices.ContainsFunc(exchanges, func(n any) bool { return n.(float64) < 3 || n.(float64) > 5 }) {
-		t.Errorf("exchanges %v", exchanges)
-	}
+	expect.True(t, len(exchanges) >= 7 && !slices.ContainsFunc(exchanges, func(n any) bool { return n.(float64) < 3 || n.(float64) > 5 }), "exchanges %v", exchanges)
 }
 
 // TestPartsAndRanksChangeNoStep takes the first step of every source with every algorithm in forward passes of one

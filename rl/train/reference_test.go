@@ -139,15 +139,12 @@ func TestReferenceMovesTowardsThePolicy(t *testing.T) {
 		if len(got) != len(fourth) || slices.EqualFunc(fourth, last, slices.Equal) {
 			t.Fatalf("rank %d: %d of %d weights of the reference, or the last step changes nothing", rank, len(got), len(fourth))
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("rank %d: step 5 moves the reference (-before +after):\n%s", rank, diff)
-		}
+		diff := cmp.Diff(want, got)
+		expect.True(t, diff == "", "rank %d: step 5 moves the reference (-before +after):\n%s", rank, diff)
 		for i := range got {
 			for j := range got[i] {
 				want := 0.25*fourth[i][j] + 0.75*(0.25*second[i][j]+0.75*start[i][j])
-				if math.Abs(float64(got[i][j]-want)) > 1e-6 {
-					t.Fatalf("rank %d: weight %d.%d of the reference is %v, want %v", rank, i, j, got[i][j], want)
-				}
+				expect.Require(t, math.Abs(float64(got[i][j]-want)) <= 1e-6, "rank %d: weight %d.%d of the reference is %v, want %v", rank, i, j, got[i][j], want)
 			}
 		}
 	}
@@ -167,8 +164,7 @@ func TestAskingTheReferenceLeavesThePolicy(t *testing.T) {
 		inside = weightsOf(t, p)[1][0]
 		return nil
 	}))
-	expect.True(t, math.Abs(float64(inside-(values[0]-1))) <= 1e-6,
-		"the reference has the weight %v, want %v", inside, values[0]-1)
+	expect.True(t, math.Abs(float64(inside-(values[0]-1))) <= 1e-6, "the reference has the weight %v, want %v", inside, values[0]-1)
 	expect.True(t, slices.EqualFunc(before, weightsOf(t, p), slices.Equal), "the policy's weights have changed")
 }
 
@@ -218,9 +214,8 @@ func TestAlarmsOfATeacher(t *testing.T) {
 			alarms = append(alarms, name)
 		}
 	}
-	if diff := cmp.Diff([]string{"truncation", "missing_end", "overfitting"}, alarms); diff != "" {
-		t.Errorf("(-want +got):\n%s\n%s", diff, strings.Join(said.lines, "\n"))
-	}
+	diff := cmp.Diff([]string{"truncation", "missing_end", "overfitting"}, alarms)
+	expect.True(t, diff == "", "(-want +got):\n%s\n%s", diff, strings.Join(said.lines, "\n"))
 }
 
 func TestDistillNeedsATeacher(t *testing.T) {
@@ -294,9 +289,8 @@ func TestEntropyOfPolicies(t *testing.T) {
 				p := math.Exp(float64(l))
 				sum, total = sum-p*float64(l), total+p
 			}
-			if got := float64(s.Read(out.Entropy)[0]); math.Abs(got-sum) > 1e-4 || math.Abs(total-1) > 1e-5 {
-				t.Errorf("%s: entropy %v, want %v; probabilities add up to %v", name, got, sum, total)
-			}
+			got := float64(s.Read(out.Entropy)[0])
+			expect.True(t, math.Abs(got-sum) <= 1e-4 && math.Abs(total-1) <= 1e-5, "%s: entropy %v, want %v; probabilities add up to %v", name, got, sum, total)
 			ranks := out.Rank(s)
 			if slices.Sort(ranks); ranks[0] != 0 || ranks[len(ranks)-1] != int64(test.choices-1) {
 				t.Errorf("%s: ranks from %d to %d of %d", name, ranks[0], ranks[len(ranks)-1], test.choices)

@@ -106,8 +106,7 @@ func TestAlgorithmsAreFoundByName(t *testing.T) {
 	}
 	expect.Equal(t, want, fits, "algorithms for labels and tokens, an example's among them")
 	_, err := algo.Find("gprpo")
-	expect.True(t, err != nil && strings.Contains(err.Error(), `"gprpo"`) && strings.HasSuffix(err.Error(), "did you mean grpo?"),
-		"error %v, want the name and the nearest known one", err)
+	expect.True(t, err != nil && strings.Contains(err.Error(), `"gprpo"`) && strings.HasSuffix(err.Error(), "did you mean grpo?"), "error %v, want the name and the nearest known one", err)
 	for _, d := range []algo.Definition{{Name: "grpo", New: newGRPO}, {Name: "empty"}, {New: newGRPO}} {
 		expect.Panic(t, func() { algo.Register(d) }, d.Name)
 	}

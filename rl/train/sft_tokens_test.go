@@ -75,9 +75,8 @@ func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {
 	p := spellingPolicy(t, policy.Config{Full: true})
 	samples := copies(t, p)
 	result := must.Get(quick.train(t.Context(), p, samples, samples, run.Hooks{}))(t)
-	if v := validate(t, p, samples); v.Loss > 0.05 || v.Accuracy < 0.99 {
-		t.Errorf("loss %.3f, accuracy %.3f after %d updates", v.Loss, v.Accuracy, result.Version)
-	}
+	v := validate(t, p, samples)
+	expect.True(t, v.Loss <= 0.05 && v.Accuracy >= 0.99, "loss %.3f, accuracy %.3f after %d updates", v.Loss, v.Accuracy, result.Version)
 	dir := t.TempDir()
 	must.Do(t, p.Save(dir))
 	loaded := must.Get(policy.LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false))(t)
@@ -99,8 +98,7 @@ func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {
 	scored := must.Get(loaded.Score(t.Context(), prompts, completions, 1))(t)
 	for i := range scored {
 		for j, got := range scored[i].LogProbs {
-			expect.True(t, math.Abs(float64(got-logProbs[i][j])) <= 1e-4,
-				"token %d of completion %d: scored %v, sampled with %v", j, i, got, logProbs[i][j])
+			expect.True(t, math.Abs(float64(got-logProbs[i][j])) <= 1e-4, "token %d of completion %d: scored %v, sampled with %v", j, i, got, logProbs[i][j])
 			expect.Same(t, 0, scored[i].Rank[j], "token %d of completion %d has rank", j, i)
 		}
 	}
@@ -115,8 +113,7 @@ func TestGenerateStopsAtStringsAndReportsFinalText(t *testing.T) {
 	told := ""
 	o := policy.GenerateOptions{Samples: 1, MaxNew: 4, Stop: []string{"k"}, OnText: func(_, _ int, text string) { told += text }}
 	must.Do(t, sampler.Generate(t.Context(), [][]int32{prompt}, o, func(_ int, c []policy.Completion) error {
-		expect.True(t, c[0].Text == "" && c[0].Reason == torch.ReasonStop && len(c[0].IDs) == 1 && told == "",
-			"got %+v, reported %q", c[0], told)
+		expect.True(t, c[0].Text == "" && c[0].Reason == torch.ReasonStop && len(c[0].IDs) == 1 && told == "", "got %+v, reported %q", c[0], told)
 		return nil
 	}))
 }
@@ -136,8 +133,7 @@ func TestRandomTokenLearns(t *testing.T) {
 		for _, checkpoint := range []bool{false, true} {
 			must.Get((lessons{epochs: 5, batch: 2, checkpoint: checkpoint}).train(t.Context(), p, samples, nil, run.Hooks{}))(t)
 		}
-		if after := validate(t, p, samples); before.Labels != 4 || after.Loss >= before.Loss {
-			t.Errorf("%v: loss %g over %d labels, then %g", dtype, before.Loss, before.Labels, after.Loss)
-		}
+		after := validate(t, p, samples)
+		expect.True(t, before.Labels == 4 && after.Loss < before.Loss, "%v: loss %g over %d labels, then %g", dtype, before.Loss, before.Labels, after.Loss)
 	}
 }

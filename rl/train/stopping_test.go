@@ -110,8 +110,7 @@ func TestALongerRun(t *testing.T) {
 	want := must.Get(train(6, run.Hooks{}))(t)
 	must.Get(train(4, run.Hooks{Save: func(_ int, write func(string) error) error { return write(dir) }}))(t)
 	got, err := train(6, run.Hooks{Resume: dir})
-	expect.True(t, err == nil && slices.EqualFunc(want, got, slices.Equal),
-		"%v; the weights are those of a run of 6 steps: %v", err, slices.EqualFunc(want, got, slices.Equal))
+	expect.True(t, err == nil && slices.EqualFunc(want, got, slices.Equal), "%v; the weights are those of a run of 6 steps: %v", err, slices.EqualFunc(want, got, slices.Equal))
 	expect.Failure(train(3, run.Hooks{Resume: dir}))(t, "checkpoint is at step 4, past 3 steps")
 }
 
@@ -177,15 +176,11 @@ func TestSignal(t *testing.T) {
 			h.Progress = func(done, _ int, _ string) { last = done }
 			c := Config{Steps: 6, Samples: 2, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Signal: Signal{test.allow}}
 			_, err := Run(t.Context(), newTable(t, 1), source, test.algorithm(), c, h)
-			expect.Require(t, (err != nil) == (test.fails != "") && (err == nil || strings.Contains(err.Error(), test.fails)),
-				"error %v, want one with %q", err, test.fails)
-			expect.True(t, last == test.last && slices.Equal(saved, []int{test.last}),
-				"ended after step %d, saved %v; want both at %d", last, saved, test.last)
+			expect.Require(t, (err != nil) == (test.fails != "") && (err == nil || strings.Contains(err.Error(), test.fails)), "error %v, want one with %q", err, test.fails)
+			expect.True(t, last == test.last && slices.Equal(saved, []int{test.last}), "ended after step %d, saved %v; want both at %d", last, saved, test.last)
 			warnings := slices.DeleteFunc(slices.Clone(said.lines), func(line string) bool { return !strings.Contains(line, "nothing to learn from") })
 			expect.Require(t, len(warnings) == min(1, len(test.warns)), "warnings %q", warnings)
-			for _, want := range test.warns {
-				expect.True(t, strings.Contains(warnings[0], want), "no %q in %s", want, warnings[0])
-			}
+			expect.Contains(t, warnings[0], test.warns...)
 		})
 	}
 }
@@ -252,13 +247,10 @@ func TestEvaluationsPickTheBest(t *testing.T) {
 				Steps: 5, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: test.script.evaluation(t, p, 2),
 			}, h))(t)
 			expect.Equal(t, test.want, got, "result")
-			expect.True(t, slices.Equal(test.asked, test.script.asked),
-				"evaluated after %v steps, want %v", test.script.asked, test.asked)
-			expect.True(t, slices.EqualFunc(weightsOf(t, p), test.script.seen[got.BestStep], slices.Equal),
-				"the weights are not those of step %d", got.BestStep)
-			if steps := said.figure("step"); steps[len(steps)-1] != float64(got.Steps) {
-				t.Errorf("the last row is of step %v, the last step is %d", steps[len(steps)-1], got.Steps)
-			}
+			expect.True(t, slices.Equal(test.asked, test.script.asked), "evaluated after %v steps, want %v", test.script.asked, test.asked)
+			expect.True(t, slices.EqualFunc(weightsOf(t, p), test.script.seen[got.BestStep], slices.Equal), "the weights are not those of step %d", got.BestStep)
+			steps := said.figure("step")
+			expect.True(t, steps[len(steps)-1] == float64(got.Steps), "the last row is of step %v, the last step is %d", steps[len(steps)-1], got.Steps)
 			var rows []float64
 			for _, row := range said.rows {
 				if score, ok := row["eval_score"]; ok {

@@ -87,9 +87,8 @@ func TestFirstUpdateTakesTheScoringPass(t *testing.T) {
 		parts := len(tr.updater.parts(batch))
 		must.Get(tr.updater.gradient(batch))(t)
 		first := gradientsOf(t, tr.policy)
-		if got := c.passes - scoring; got != parts-1 || tr.updater.kept != nil {
-			t.Errorf("the first update of %d parts ran %d of them, want all but one", parts, got)
-		}
+		got := c.passes - scoring
+		expect.True(t, got == parts-1 && tr.updater.kept == nil, "the first update of %d parts ran %d of them, want all but one", parts, got)
 		must.Get(tr.updater.gradient(batch))(t)
 		expect.Equal(t, first, gradientsOf(t, tr.policy), "the gradient differs from that of a separate pass")
 	}
@@ -106,8 +105,7 @@ func TestFirstRatioIsExactlyOne(t *testing.T) {
 			prepared(t, tr, step)
 			for _, batch := range tr.updater.minibatches(step.Samples, 0) {
 				u := must.Get(tr.updater.gradient(batch))(t)
-				expect.True(t, u.kl == 0 && u.low == 0 && u.high == 0,
-					"%s, %d minibatches: an update starts at %+v", name, minibatches, u)
+				expect.True(t, u.kl == 0 && u.low == 0 && u.high == 0, "%s, %d minibatches: an update starts at %+v", name, minibatches, u)
 			}
 			gradientsOf(t, tr.policy)
 		}
@@ -221,9 +219,8 @@ func TestNothingToLearnChangesNothing(t *testing.T) {
 		}
 		before = weightsOf(t, p)
 		n := update(0)
-		if same := slices.EqualFunc(before, weightsOf(t, p), slices.Equal); same != test.same || (n == 0) != test.same {
-			t.Errorf("%s: %d updates without advantages, weights the same: %t", test.name, n, same)
-		}
+		same := slices.EqualFunc(before, weightsOf(t, p), slices.Equal)
+		expect.True(t, same == test.same && (n == 0) == test.same, "%s: %d updates without advantages, weights the same: %t", test.name, n, same)
 	}
 }
 
@@ -249,8 +246,7 @@ func TestStepsWithoutGradientKeepTheVersion(t *testing.T) {
 		m := must.Get(tr.Step(t.Context()))(t)
 		expect.True(t, m.Get("policy_version") == 0 && m.Get("updates") == 0, "%v", m)
 	}
-	expect.True(t, p.version == 0 && slices.EqualFunc(before, weightsOf(t, p), slices.Equal),
-		"the policy has changed %d times", p.version)
+	expect.True(t, p.version == 0 && slices.EqualFunc(before, weightsOf(t, p), slices.Equal), "the policy has changed %d times", p.version)
 }
 
 func TestNonFiniteGradientStops(t *testing.T) {

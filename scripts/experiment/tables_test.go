@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,9 +27,7 @@ func TestIntentTable(t *testing.T) {
 		{Setting: "rl accuracy", Updates: 9, Against: &rl.Comparison{Accuracy: rl.Difference{Difference: 0.012, Interval: rl.Interval{-0.01, 0.03}}}},
 	}}
 	text := r.markdown()
-	for _, want := range []string{"60.0 ± 14.1", "0.3000 ± 0.0707", "+1.2 [-1.0, +3.0]", "6 training, 2 validation and 2 test rows", "checkpoint + PPO on the other 1/4, reward accuracy"} {
-		expect.True(t, strings.Contains(text, want), "the table lacks %q:\n%s", want, text)
-	}
+	expect.Contains(t, text, "60.0 ± 14.1", "0.3000 ± 0.0707", "+1.2 [-1.0, +3.0]", "6 training, 2 validation and 2 test rows", "checkpoint + PPO on the other 1/4, reward accuracy")
 	expect.True(t, !strings.Contains(text, "10.0 "), "the table shows the tuning runs:\n%s", text)
 }
 
@@ -38,9 +37,7 @@ func TestGoals(t *testing.T) {
 		"short": {Ours: step, Peer: benchSide{Best: 3}, RatioToPeer: 1.5, Goal: 1.8},
 		"mixed": {Ours: step, Peer: benchSide{Best: 3}, RatioToPeer: 1.5, TokensRatio: 2.25, Goal: 2.2},
 	}.goals("CPU seconds per step on")
-	for _, want := range []string{"on 1 thread, AVX512", "| mixed |    2.00 |   3.00 | 2.25× | 2.2× | yes   |", "| short |    2.00 |   3.00 | 1.50× | 1.8× | no    |"} {
-		expect.True(t, strings.Contains(text, want), "the table lacks %q:\n%s", want, text)
-	}
+	expect.Contains(t, text, "on 1 thread, AVX512", "| mixed |    2.00 |   3.00 | 2.25× | 2.2× | yes   |", "| short |    2.00 |   3.00 | 1.50× | 1.8× | no    |")
 }
 
 func TestLimits(t *testing.T) {
@@ -64,9 +61,7 @@ func TestAMXLimits(t *testing.T) {
 		"decode":      {Ours: benchSide{Step: 20, Bytes: 1e8}, Peer: benchSide{Step: 40}},
 		"sft b32 s32": {RatioToPeer: 1.5, Ours: benchSide{Best: products["sft b32 s32"] / 30e9}},
 	})
-	for _, want := range []string{"| decode | 3.0× | 2.00× | reading | 50 % | 75 % |", "| sft b32 s32 | 2.0× | 1.50× | multiply-adds | 30 % | 40 % |"} {
-		expect.True(t, strings.Contains(strings.Join(strings.Fields(text), " "), want), "the table lacks %q:\n%s", want, text)
-	}
+	expect.Contains(t, strings.Join(strings.Fields(text), " "), "| decode | 3.0× | 2.00× | reading | 50 % | 75 % |", "| sft b32 s32 | 2.0× | 1.50× | multiply-adds | 30 % | 40 % |")
 }
 
 // bench counts the same operations.
@@ -113,4 +108,83 @@ func TestQuantizedTable(t *testing.T) {
  "peak_own_without_activations_bytes": 268435456}}}`), &r))
 	text := strings.Join(strings.Fields(r.markdown()), " ")
 	expect.Contains(t, text, "| nf4 | 120 | 10.0 | 1.60× | | |", "| nf4 | 2.500 | 1024 | 512 | 256 |")
+}
+
+// TestGPUTables compares measurements with the device's peak, and marks missing ones.
+func TestGPUTables(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "gpu.json")
+	must.Do(t, os.WriteFile(path, []byte(`{"gpu": {"name": "Card", "driver_version": "580.1", "memory.total": "81559 MiB"}, "cases": {
+ "device": {"ours": {"case": "device", "copy_gb_s": 3000, "tflop_s": 800, "product": 8192}},
+ "generate smol135 b32": {"ours": {"case": "generate", "shape": "smol135", "batch": 32, "decode_step_ms": 0.5, "gb_s": 600}, "peer": {"decode_step_ms": 25, "versions": {"torch": "2.11.0"}}, "ratio_to_peer": 50, "goal": 5},
+ "generate smol135 b1": {"ours": {"case": "generate", "shape": "smol135", "batch": 1, "decode_step_ms": 0.25, "gb_s": 1200}, "peer": {"error": "over 5 s"}, "goal": 5},
+ "lora_step qwen1.5b b16": {"ours": {"case": "lora_step", "shape": "qwen1.5b", "batch": 16, "best_s": 0.2, "tflop_s": 200, "gpu": {"extra_mb": 6000}},
+   "peer": {"best_s": 0.3, "gpu": {"extra_mb": 10000}}, "ratio_to_peer": 1.5, "memory_of_peer": 0.6, "goal": 2, "memory_goal": 0.5}}}`), 0o644))
+	var g gpuResults
+	must.Do(t, readJSON(path, &g))
+	text := g.markdown()
+	expect.Contains(t, text,
+		"Card, 81559 MiB, driver 580.1. A large copy moves 3000 GB/s there, read and written; a product of bf16 matrices of 8192 rows does 800 TFLOP/s. Python: torch 2.11.0.",
+		"| generate smol135 b1  |        0.25 | 1200 |        40 % | not measured | not measured           | not measured |   5× |       |",
+		"| generate smol135 b32 |        0.50 |  600 |        20 % | 25.00        | not measured           | 50.0×        |   5× | yes   |",
+		"| lora_step qwen1.5b b16 |       200.0 |   200.0 |           25 % |      300.0 |  1.5× |   2× | no    | 6000 |       10000 |  0.60 |  0.5 | no    |",
+	)
+	expect.True(t, strings.Index(text, "smol135 b1 ") <= strings.Index(text, "smol135 b32 "), "batches are not in their order:\n%s", text)
+}
+
+func TestSumRows(t *testing.T) {
+	seen := map[string]bool{}
+	for _, row := range sumRows() {
+		expect.True(t, !seen[row.name], "two rows %q", row.name)
+		seen[row.name] = true
+		for _, c := range row.commands {
+			if strings.Contains(c.options, "RATE") || strings.Contains(c.options, "STEPS") || strings.Contains(c.options, "TOKENS") {
+				t.Errorf("%s: a placeholder is left in %s", row.name, c.options)
+			}
+		}
+	}
+	expect.Equal(t, 5+13+13, len(seen))
+}
+
+func TestSumTable(t *testing.T) {
+	r := realResults{Runs: []realRun{{Row: "objectives: dapo", Seed: 1, Figures: []realFigure{
+		{When: atStart, N: 300, Value: 0.1, Interval: rl.Interval{0.05, 0.15}}, {When: afterRL, N: 300, Value: 0.5, Interval: rl.Interval{0.4, 0.6}}}}}}
+	table := r.sumTable(sumObjectives)
+	expect.Contains(t, table, "dapo", "10.0 [5.0, 15.0]", "50.0 [40.0, 60.0]")
+	expect.True(t, !strings.Contains(r.sumTable(sumGRPO), "dapo"), "a table shows another group's runs")
+}
+
+// TestStepOnPaper: some times grow with the number of GPUs, others shrink.
+func TestStepOnPaper(t *testing.T) {
+	c := cluster{parameters: 100, trained: 10, samples: 64, prompt: 2, answer: 8, updates: 3, peak: 1000, used: 0.5, memory: 400, memoryUsed: 0.5, network: 40, networkUsed: 0.5}
+	m := measuredParts{exchanges: 5, token: 2, hop: 0.1, load: 0.01}
+	one, two := c.step(1, m), c.step(2, m)
+	// 8 steps that read 200 bytes at 200 bytes/s, and for each of 64 samples 10 tokens of 200 operations at 500
+	// operations/s.
+	want := 8.0 + 64*10*0.4
+	expect.True(t, math.Abs(one.generate-want) <= 1e-9, "one GPU generates for %v s, want %v", one.generate, want)
+	if want := 64 * 10 * 3 * 0.4; math.Abs(one.train-want) > 1e-9 || one.gradients+one.samples+one.waiting != 0 {
+		t.Errorf("one GPU trains for %v s, want %v, and exchanges nothing: %+v", one.train, want, one)
+	}
+	for name, pair := range map[string][2]float64{
+		"train":     {two.train, one.train / 2},
+		"gradients": {two.gradients, 3 * 40 / 20},      // 2·½ of 40 bytes, three times, at 20 a second
+		"samples":   {two.samples, 0.5 * 640 * 2 / 20}, // half of 640 tokens of 2 bytes
+		"waiting":   {two.waiting, 0.5},
+		"weights":   {two.weights, 0.4},
+	} {
+		expect.True(t, math.Abs(pair[0]-pair[1]) <= 1e-9, "%s: %v s, want %v", name, pair[0], pair[1])
+	}
+}
+
+func TestDistributedTable(t *testing.T) {
+	setting := distributedSettings[1].name
+	r := distributedResults{Cores: 2, Runs: []ranksRun{
+		{Setting: setting, Ranks: 1, Seed: 1, Step: 2, CPU: 2, Trained: 1e6, Tokens: 100},
+		{Setting: setting, Ranks: 2, Seed: 1, Step: 1, Exchange: 0.25, CPU: 2.5, Exchanges: 6, Sent: 4e6 + 5000, Gradients: 4e6, Trained: 1e6, Tokens: 100},
+		{Setting: setting, Ranks: 2, Seed: 2, Step: 3, Exchange: 0.75, CPU: 2.5, Exchanges: 6, Sent: 4e6 + 5000, Gradients: 4e6, Trained: 1e6, Tokens: 100},
+	}, Links: []link{{Ranks: 3, Latency: 0.002, Rate: 1e9}}, Load: &weightLoad{Bytes: 2e6, Seconds: []float64{0.3, 0.2}}}
+	m := r.measured()
+	expect.True(t, m.exchanges == 6 && m.token == 100 && m.hop == 0.001 && math.Abs(m.load-1e-7) <= 1e-15, "measured %+v", m)
+	text := r.markdown()
+	expect.Contains(t, text, "2 cores", "2.00 ± 1.41", "0.50 ± 0.35", "4.00", "1.000 ms more", "100 bytes", "2.00 MB in 200.0 ms", "|  512 | ")
 }

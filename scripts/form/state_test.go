@@ -151,9 +151,8 @@ func TestEverythingStatefulIsSaved(t *testing.T) {
 			return
 		}
 		told[name] = true
-		if _, ok := unsaved[name]; !ok {
-			t.Errorf("%s %s; save it, or give the reason here", name, what)
-		}
+		_, ok := unsaved[name]
+		expect.True(t, ok, "%s %s; save it, or give the reason here", name, what)
 		delete(excused, name)
 	}
 	seen := map[types.Type]bool{}

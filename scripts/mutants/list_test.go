@@ -17,9 +17,8 @@ func TestParse(t *testing.T) {
 	want := []fault{{"a.go", "x + y", "x - y", "a", "TestSum/of two", 3}, {"a.go", "1", "2", "b", "TestOne", 6}}
 	expect.Equal(t, want, got, cmp.AllowUnexported(fault{}))
 	for _, text := range []string{"", "@ a.go\n- x\n+ x\n= a Test", "- x\n+ y\n= a Test", "@ a.go\n- x\n+ y\n= a"} {
-		if _, err := parse(text); err == nil {
-			t.Errorf("%q is read", text)
-		}
+		_, err := parse(text)
+		expect.True(t, err != nil, "%q is read", text)
 	}
 }
 
@@ -27,23 +26,18 @@ func TestParse(t *testing.T) {
 func TestListFitsTheCode(t *testing.T) {
 	text := must.Get(os.ReadFile("list.txt"))(t)
 	faults := must.Get(parse(string(text)))(t)
-	if len(faults) < 60 {
-		t.Errorf("%d faults", len(faults))
-	}
+	expect.True(t, len(faults) >= 60, "%d faults", len(faults))
 	for _, f := range faults {
 		f.file = filepath.Join("..", "..", f.file)
-		if _, err := f.apply(); err != nil {
-			t.Errorf("list.txt:%d: %s: %v", f.line, f.file, err)
-		}
+		_, err := f.apply()
+		expect.True(t, err == nil, "list.txt:%d: %s: %v", f.line, f.file, err)
 		function, _, _ := strings.Cut(f.test, "/")
 		found := false
 		for _, path := range must.Get(filepath.Glob(filepath.Join("..", "..", f.pkg, "*_test.go")))(t) {
 			source := must.Get(os.ReadFile(path))(t)
 			found = found || strings.Contains(string(source), "func "+function+"(")
 		}
-		if !found {
-			t.Errorf("list.txt:%d: %s has no %s", f.line, f.pkg, function)
-		}
+		expect.True(t, found, "list.txt:%d: %s has no %s", f.line, f.pkg, function)
 	}
 }
 
@@ -51,13 +45,10 @@ func TestListFitsTheCode(t *testing.T) {
 func TestCoreListFitsTheCode(t *testing.T) {
 	text := must.Get(os.ReadFile("core.txt"))(t)
 	faults := replacements(string(text))
-	if len(faults) != 65 {
-		t.Errorf("%d faults", len(faults))
-	}
+	expect.True(t, len(faults) == 65, "%d faults", len(faults))
 	for _, f := range faults {
 		source, err := os.ReadFile(filepath.Join("..", "..", f.File))
-		if n := strings.Count(string(source), f.Before); err != nil || n != 1 {
-			t.Errorf("%s has %q %d times, %v", f.File, f.Before, n, err)
-		}
+		n := strings.Count(string(source), f.Before)
+		expect.True(t, err == nil && n == 1, "%s has %q %d times, %v", f.File, f.Before, n, err)
 	}
 }

@@ -36,9 +36,7 @@ func TestClassify(t *testing.T) {
 func TestGlibc(t *testing.T) {
 	data := must.Get(os.ReadFile("/bin/sh"))(t)
 	n, err := (&release{files: []file{{"bin/sh", data, 0o755}, {"share/x", []byte("text"), 0o644}}}).glibc()
-	if (err == nil) != (n >= 4 && n <= newestGlibc) || err != nil && !strings.Contains(err.Error(), "sh needs glibc 2.") {
-		t.Errorf("got 2.%d, %v", n, err)
-	}
+	expect.True(t, (err == nil) == (n >= 4 && n <= newestGlibc) && (err == nil || strings.Contains(err.Error(), "sh needs glibc 2.")), "got 2.%d, %v", n, err)
 	_, err = newestOf([]byte("no program"), "GLIBC_2.")
 	expect.True(t, err != nil, "no error for a file that is no program")
 }
@@ -51,8 +49,7 @@ func TestZip(t *testing.T) {
 	expect.True(t, bytes.Equal(first, second), "the bytes differ")
 	archive := must.Get(zip.NewReader(bytes.NewReader(first), int64(len(first))))(t)
 	for i, f := range archive.File {
-		expect.True(t, f.Mode() == files[i].mode && f.Modified.Equal(r.commit),
-			"%s has mode %v and time %v", f.Name, f.Mode(), f.Modified)
+		expect.True(t, f.Mode() == files[i].mode && f.Modified.Equal(r.commit), "%s has mode %v and time %v", f.Name, f.Mode(), f.Modified)
 	}
 }
 

@@ -29,7 +29,6 @@ func TestToolsNameACompilerThatIsTooOld(t *testing.T) {
 				found = line
 			}
 		}
-		expect.True(t, (want != "" || found == "") && strings.Contains(found, want),
-			"g++ %s: tools.sh says %q, want %q", version, found, want)
+		expect.True(t, (want != "" || found == "") && strings.Contains(found, want), "g++ %s: tools.sh says %q, want %q", version, found, want)
 	}
 }

@@ -31,8 +31,7 @@ func TestDequantize(t *testing.T) {
 	defer want.Close()
 	expect.Require(t, len(f.Tensors()) == 14, "%d tensors, want one of each of 14 types", len(f.Tensors()))
 	for _, tensor := range f.Tensors() {
-		expect.True(t, tensor.Name == string(tensor.Type) && slices.Equal(tensor.Shape, []int64{3, 512}),
-			"tensor %s has type %s and shape %v", tensor.Name, tensor.Type, tensor.Shape)
+		expect.True(t, tensor.Name == string(tensor.Type) && slices.Equal(tensor.Shape, []int64{3, 512}), "tensor %s has type %s and shape %v", tensor.Name, tensor.Type, tensor.Shape)
 		values := must.Get(want.Float32s(tensor.Name))(t)
 		got := f.Float32s(tensor)
 		expect.Require(t, len(got) == len(values), "%s: %d values, want %d", tensor.Name, len(got), len(values))
@@ -97,8 +96,7 @@ func TestSplit(t *testing.T) {
 		for _, tensor := range f.Tensors() {
 			names[tensor.Name] = filepath.Base(tensor.Path)
 			same, _ := whole.Tensor(tensor.Name)
-			expect.True(t, slices.Equal(f.Float32s(tensor), whole.Float32s(same)[:512]),
-				"%s: tensor %s differs from the one in one file", part, tensor.Name)
+			expect.True(t, slices.Equal(f.Float32s(tensor), whole.Float32s(same)[:512]), "%s: tensor %s differs from the one in one file", part, tensor.Name)
 		}
 		expect.Equal(t, map[string]string{"Q8_0": "split-00001-of-00002.gguf", "Q4_0": "split-00001-of-00002.gguf", "F16": "split-00002-of-00002.gguf"}, names)
 	}
@@ -146,9 +144,8 @@ func TestQuantizeK(t *testing.T) {
 	for _, v := range []float32{0, 1, -1, 1e-30, 3e38, -3e38} {
 		same := slices.Repeat([]float32{v}, 256)
 		data := must.Get(gguf.Q4_K.Quantize(same))(t)
-		if got := gguf.Q4_K.Dequantize(data); math.Abs(float64(v)) == 1 && deviation(same, got) > 1e-3 || v == 0 && got[0] != 0 {
-			t.Errorf("%g became %g", v, got[0])
-		}
+		got := gguf.Q4_K.Dequantize(data)
+		expect.True(t, (math.Abs(float64(v)) != 1 || deviation(same, got) <= 1e-3) && (v != 0 || got[0] == 0), "%g became %g", v, got[0])
 	}
 }
 
@@ -174,17 +171,14 @@ func TestWrite(t *testing.T) {
 	must.Do(t, gguf.Write(path, metadata, []gguf.Source{source(gguf.F16), source(gguf.Q5_0), source(gguf.F32)}))
 	f := open(t, path)
 	again, err := f.Pairs(func(key string) bool { return key != "a.negative" })
-	if diff := cmp.Diff(slices.Delete(slices.Clone(metadata), 2, 3), again); diff != "" || err != nil {
-		t.Error(diff, err)
-	}
+	diff := cmp.Diff(slices.Delete(slices.Clone(metadata), 2, 3), again)
+	expect.True(t, diff == "" && err == nil, "%v %v", diff, err)
 	n, _, _ := f.Int("a.negative")
 	expect.True(t, n == -7, "a.negative is %d", n)
 	for _, kind := range []gguf.Type{gguf.F16, gguf.Q5_0, gguf.F32} {
 		tensor, ok := f.Tensor(string(kind))
 		want, _ := kind.Quantize(values)
-		if !ok || tensor.Type != kind || !slices.Equal(tensor.Shape, []int64{3, 64}) || !bytes.Equal(f.Bytes(tensor), want) {
-			t.Errorf("%s: %+v", kind, tensor)
-		}
+		expect.True(t, ok && tensor.Type == kind && slices.Equal(tensor.Shape, []int64{3, 64}) && bytes.Equal(f.Bytes(tensor), want), "%s: %+v", kind, tensor)
 	}
 }
 

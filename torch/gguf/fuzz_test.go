@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -37,9 +38,8 @@ func FuzzHeader(f *testing.F) {
 			for _, d := range tensor.Shape {
 				n *= d
 			}
-			if got := file.Float32s(tensor); int64(len(got)) != n {
-				t.Errorf("tensor %q of shape %v has %d values", tensor.Name, tensor.Shape, len(got))
-			}
+			got := file.Float32s(tensor)
+			expect.True(t, int64(len(got)) == n, "tensor %q of shape %v has %d values", tensor.Name, tensor.Shape, len(got))
 		}
 	})
 }

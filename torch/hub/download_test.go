@@ -32,12 +32,6 @@ func oneFile(h *fakeHub) (blob string) {
 	return filepath.Join(os.Getenv("HF_HOME"), "hub", "models--org--name", "blobs", sha256Of(weights))
 }
 
-func leave(t *testing.T, path, content string) {
-	t.Helper()
-	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	must.Do(t, os.WriteFile(path, []byte(content), 0o644))
-}
-
 func storeLog(h *fakeHub) []string {
 	return slices.DeleteFunc(h.taken(), func(line string) bool { return !strings.HasPrefix(line, "STORE") })
 }
@@ -78,15 +72,13 @@ func TestResume(t *testing.T) {
 	} {
 		h, c := newFake(t), newTester()
 		blob := oneFile(h)
-		leave(t, blob+".incomplete", tc.left)
+		must.Write(t, blob+".incomplete", tc.left)
 		h.deliver = tc.deliver
 		c.get(t, "org/name")
-		expect.True(t, read(t, blob) == weights && !exists(blob+".incomplete"),
-			"%s: the blob is not what the Hub has, or its beginning stayed", what)
+		expect.True(t, must.Read(t, blob) == weights && !exists(blob+".incomplete"), "%s: the blob is not what the Hub has, or its beginning stayed", what)
 		expect.Equal(t, tc.want, storeLog(h), what)
-		if want := int64(len(weights) + 2); c.done != want || c.total != want {
-			t.Errorf("%s: progress ends at %d of %d, want %d", what, c.done, c.total, want)
-		}
+		want := int64(len(weights) + 2)
+		expect.True(t, c.done == want && c.total == want, "%s: progress ends at %d of %d, want %d", what, c.done, c.total, want)
 	}
 }
 
@@ -110,7 +102,7 @@ func TestCutConnections(t *testing.T) {
 		return true
 	}
 	c.get(t, "org/name")
-	expect.Same(t, weights, read(t, blob), "the blob is not what the Hub has")
+	expect.Same(t, weights, must.Read(t, blob), "the blob is not what the Hub has")
 	want := []string{"STORE model.safetensors"}
 	for _, n := range []int{100, 200, 300} {
 		want = append(want, fmt.Sprintf(`STORE model.safetensors bytes=%d- "of-the-store"`, n))
@@ -129,7 +121,7 @@ func TestCutConnections(t *testing.T) {
 		return true
 	}
 	c.refuses(t, "org/name", "model.safetensors: no connection to "+h.hub.URL, "tried 5 times")
-	got := read(t, blob+".incomplete")
+	got := must.Read(t, blob+".incomplete")
 	expect.True(t, got == weights[:1000], "%d bytes stayed", len(got))
 	expect.Equal(t, []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second}, c.pauses)
 }
@@ -148,7 +140,7 @@ func TestChangedBetweenParts(t *testing.T) {
 		return false
 	}
 	c.get(t, "org/name")
-	expect.Same(t, weights, read(t, blob), "the blob is not what the Hub has")
+	expect.Same(t, weights, must.Read(t, blob), "the blob is not what the Hub has")
 	want := int64(len(weights) + 2)
 	expect.True(t, c.done == want && c.total == want, "progress ends at %d of %d, want %d", c.done, c.total, want)
 }
@@ -257,7 +249,7 @@ func TestStoreErrors(t *testing.T) {
 		return true
 	}
 	c.get(t, "org/name")
-	expect.True(t, read(t, blob) == weights && len(c.pauses) == 3, "pauses %v", c.pauses)
+	expect.True(t, must.Read(t, blob) == weights && len(c.pauses) == 3, "pauses %v", c.pauses)
 }
 
 // The token only goes to the Hub, through every redirect: to another port, to another host and back.
@@ -325,7 +317,7 @@ func TestSilence(t *testing.T) {
 		return nil
 	}
 	must.Get(s.model(t.Context(), Weights, ""))(t)
-	expect.True(t, read(t, blob) == weights && awake.Load(), "the blob is not what the Hub has")
+	expect.True(t, must.Read(t, blob) == weights && awake.Load(), "the blob is not what the Hub has")
 }
 
 func TestCancel(t *testing.T) {
@@ -348,9 +340,8 @@ func TestCancel(t *testing.T) {
 	expect.True(t, errors.Is(err, context.Canceled), "got %v", err)
 	h.deliver, c.Progress = nil, nil
 	c.get(t, "org/name")
-	if log := storeLog(h); log[len(log)-1] != "STORE model.safetensors bytes=1000-" || read(t, blob) != weights {
-		t.Errorf("it did not continue where it stopped: %q", log)
-	}
+	log := storeLog(h)
+	expect.True(t, log[len(log)-1] == "STORE model.safetensors bytes=1000-" && must.Read(t, blob) == weights, "it did not continue where it stopped: %q", log)
 }
 
 // A signal has its own cause; the returned error is still the caller's cancellation.
@@ -475,7 +466,7 @@ func TestLock(t *testing.T) {
 func TestAtOnce(t *testing.T) {
 	if os.Getenv("HUB_TEST_CHILD") != "" {
 		m := must.Get(new(Client).Model(t.Context(), "org/name", Weights))(t)
-		expect.Require(t, read(t, filepath.Join(m.Dir, "model.safetensors")) == weights, "the weights are not what the Hub has")
+		expect.Require(t, must.Read(t, filepath.Join(m.Dir, "model.safetensors")) == weights, "the weights are not what the Hub has")
 		return
 	}
 	h := newFake(t)
@@ -498,7 +489,6 @@ func TestAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if log := storeLog(h); len(log) != 1 {
-		t.Errorf("%d downloads, want 1: %q", len(log), log)
-	}
+	log := storeLog(h)
+	expect.True(t, len(log) == 1, "%d downloads, want 1: %q", len(log), log)
 }

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -237,16 +236,8 @@ func wantError(t *testing.T, what string, err error, want ...string) {
 		t.Errorf("%s: no error, want %q", what, want)
 		return
 	}
-	for _, part := range want {
-		expect.True(t, strings.Contains(err.Error(), part), "%s: got %q, want %q in it", what, err, part)
-	}
+	expect.Contains(t, err.Error(), want...)
 	if strings.ContainsAny(err.Error(), "\n") || strings.Contains(err.Error(), "hf_secret") || strings.Contains(err.Error(), "signature") {
 		t.Errorf("%s: %q has several lines or contains a secret", what, err)
 	}
-}
-
-func read(t *testing.T, path string) string {
-	t.Helper()
-	data := must.Get(os.ReadFile(path))(t)
-	return string(data)
 }

@@ -1,7 +1,6 @@
 package hub_test
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -10,25 +9,19 @@ import (
 	"github.com/rltrain/rltrain/torch/hub"
 )
 
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	must.Do(t, os.WriteFile(path, []byte(text), 0o600))
-}
-
 func TestCustomModels(t *testing.T) {
 	cache, here := t.TempDir(), t.TempDir()
 	t.Setenv("RLTRAIN_CACHE", cache)
 	t.Setenv("HF_HOME", t.TempDir())
 	t.Setenv("HF_HUB_OFFLINE", "1")
 	t.Chdir(here)
-	write(t, filepath.Join(cache, "models", "org", "one", "config.json"), "{}")
-	write(t, filepath.Join(cache, "models", "org", "twin", "config.json"), "{}")
-	write(t, filepath.Join(cache, "models", "other", "twin", "config.json"), "{}")
-	write(t, filepath.Join(here, "mine", "config.json"), "{}")
-	write(t, filepath.Join(here, "adapter", "adapter_config.json"), "{}")
-	write(t, filepath.Join(here, "empty", "README.md"), "")
-	write(t, filepath.Join(here, "file"), "")
+	must.Write(t, filepath.Join(cache, "models", "org", "one", "config.json"), "{}")
+	must.Write(t, filepath.Join(cache, "models", "org", "twin", "config.json"), "{}")
+	must.Write(t, filepath.Join(cache, "models", "other", "twin", "config.json"), "{}")
+	must.Write(t, filepath.Join(here, "mine", "config.json"), "{}")
+	must.Write(t, filepath.Join(here, "adapter", "adapter_config.json"), "{}")
+	must.Write(t, filepath.Join(here, "empty", "README.md"), "")
+	must.Write(t, filepath.Join(here, "file"), "")
 	for _, tc := range []struct{ model, dir, name, want string }{
 		{model: "mine", dir: filepath.Join(here, "mine"), name: filepath.Join(here, "mine")},
 		{model: "org/one", dir: filepath.Join(cache, "models", "org", "one"), name: "org/one"},
@@ -52,8 +45,7 @@ func TestCustomModels(t *testing.T) {
 			expect.Error(t, err, tc.want)
 			continue
 		}
-		if want := (hub.Model{Dir: tc.dir, Name: tc.name}); err != nil || got != want {
-			t.Errorf("%q: got %+v, %v; want %+v", tc.model, got, err, want)
-		}
+		want := (hub.Model{Dir: tc.dir, Name: tc.name})
+		expect.True(t, err == nil && got == want, "%q: got %+v, %v; want %+v", tc.model, got, err, want)
 	}
 }

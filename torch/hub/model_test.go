@@ -50,16 +50,15 @@ func TestModelFillsTheCacheAsPythonDoes(t *testing.T) {
 		case "snapshots":
 			_, file, _ := strings.Cut(rest, "/")
 			target, err := os.Readlink(path)
-			if want := strings.Repeat("../", 2+strings.Count(file, "/")) + "blobs/"; err != nil || !strings.HasPrefix(target, want) {
-				t.Errorf("%s leads to %q, %v; want a link below %s", file, target, err, want)
-			}
-			got[file] = read(t, path)
+			want := strings.Repeat("../", 2+strings.Count(file, "/")) + "blobs/"
+			expect.True(t, err == nil && strings.HasPrefix(target, want), "%s leads to %q, %v; want a link below %s", file, target, err, want)
+			got[file] = must.Read(t, path)
 		case "blobs":
 			blobs[rest] = true
 		case ".no_exist":
 			absent++
 		case "refs":
-			text := read(t, path)
+			text := must.Read(t, path)
 			expect.True(t, rest == "main" && text == commit1, "refs/%s is %q", rest, text)
 		default:
 			t.Errorf("unexpected %s", rel)
@@ -164,8 +163,7 @@ func TestRevisions(t *testing.T) {
 	h.taken()
 	h.publish(commit2, second, name)
 	m := c.get(t, "org/name")
-	expect.True(t, m.Commit == commit2 && read(t, filepath.Join(m.Dir, "config.json")) == second["config.json"],
-		"after main moved: %+v", m)
+	expect.True(t, m.Commit == commit2 && must.Read(t, filepath.Join(m.Dir, "config.json")) == second["config.json"], "after main moved: %+v", m)
 	if log := h.taken(); slices.ContainsFunc(log, func(line string) bool {
 		return strings.HasPrefix(line, "STORE") || strings.HasPrefix(line, "GET") && strings.Contains(line, "/resolve/") && !strings.HasSuffix(line, "/config.json")
 	}) {
@@ -174,7 +172,7 @@ func TestRevisions(t *testing.T) {
 	m = c.get(t, "org/name@v1/x")
 	expect.True(t, m.Commit == commit1 && m.Name == "org/name", "v1/x is %+v", m)
 	refs := filepath.Join(os.Getenv("HF_HOME"), "hub", "models--org--name", "refs")
-	expect.Same(t, commit2+commit1, read(t, filepath.Join(refs, "main"))+read(t, filepath.Join(refs, "v1", "x")), "refs")
+	expect.Same(t, commit2+commit1, must.Read(t, filepath.Join(refs, "main"))+must.Read(t, filepath.Join(refs, "v1", "x")), "refs")
 	c.refuses(t, "org/name@v9", `model org/name@v9: it has no branch, tag or commit "v9"`)
 }
 
@@ -217,9 +215,8 @@ func TestUnreachable(t *testing.T) {
 	h.answer = nil
 	h.hub.Close()
 	c.warnings = nil
-	if m := c.get(t, "org/name"); m != online || len(c.warnings) != 1 || len(c.pauses) > 0 {
-		t.Errorf("no Hub: %+v with warnings %q and pauses %v", m, c.warnings, c.pauses)
-	}
+	m := c.get(t, "org/name")
+	expect.True(t, m == online && len(c.warnings) == 1 && len(c.pauses) <= 0, "no Hub: %+v with warnings %q and pauses %v", m, c.warnings, c.pauses)
 	c.refuses(t, "org/other", `model "org/other" is neither a folder nor in`, "no connection to "+h.hub.URL)
 }
 
@@ -249,7 +246,7 @@ func TestOddCaches(t *testing.T) {
 	}
 	m := c.get(t, "org/name")
 	for name, want := range files {
-		expect.Same(t, want, read(t, filepath.Join(m.Dir, name)), "%s", name)
+		expect.Same(t, want, must.Read(t, filepath.Join(m.Dir, name)), "%s", name)
 	}
 	for _, line := range h.taken() {
 		expect.True(t, !strings.HasPrefix(line, "STORE") && !strings.HasSuffix(line, "/config.json"), "%s: it was there", line)

@@ -1,11 +1,15 @@
 package hub
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
@@ -49,8 +53,7 @@ func TestParseRepo(t *testing.T) {
 		expect.True(t, got == want && (err == nil) == (want.id != ""), "%q: got %+v, %v", text, got, err)
 	}
 	r := repo{datasetKind, "org/name", "v1"}
-	expect.Same(t, "org/name@v1 datasets--org--name datasets/org/name", r.String()+" "+r.cacheName()+" "+r.page(),
-		"String")
+	expect.Same(t, "org/name@v1 datasets--org--name datasets/org/name", r.String()+" "+r.cacheName()+" "+r.page(), "String")
 }
 
 func FuzzParseRepo(f *testing.F) {
@@ -65,9 +68,7 @@ func FuzzParseRepo(f *testing.F) {
 		}
 		s := store{dir: filepath.Join("/cache", r.cacheName())}
 		ref := filepath.Join(s.dir, "refs", r.revision)
-		if !strings.HasPrefix(ref, "/cache/models--") || !strings.HasPrefix(ref, s.dir+"/refs/") || strings.Contains(r.cacheName(), "/") {
-			t.Errorf("%q leads to %s", text, ref)
-		}
+		expect.True(t, strings.HasPrefix(ref, "/cache/models--") && strings.HasPrefix(ref, s.dir+"/refs/") && !strings.Contains(r.cacheName(), "/"), "%q leads to %s", text, ref)
 		again, err := parseRepo(modelKind, r.String())
 		expect.True(t, err == nil && again == r, "%q is %+v, then %+v, %v", text, r, again, err)
 	})
@@ -87,8 +88,7 @@ func FuzzParseListing(f *testing.F) {
 		}
 		expect.Same(t, 40, len(commit), "commit %q", commit)
 		for name, file := range found {
-			expect.True(t, strings.HasPrefix(filepath.Join("/cache", name), "/cache/") && file.size >= -1,
-				"%q of size %d", name, file.size)
+			expect.True(t, strings.HasPrefix(filepath.Join("/cache", name), "/cache/") && file.size >= -1, "%q of size %d", name, file.size)
 		}
 	})
 }
@@ -127,9 +127,8 @@ func TestEnvironment(t *testing.T) {
 		}
 		t.Setenv("HOME", user)
 		t.Setenv("BASE", "/base")
-		if _, cache, err := folders(); err != nil || cache != filepath.Clean(strings.Replace(tc.cache, "USER", user, 1)) {
-			t.Errorf("%v: %s, %v", tc.set, cache, err)
-		}
+		_, cache, err := folders()
+		expect.True(t, err == nil && cache == filepath.Clean(strings.Replace(tc.cache, "USER", user, 1)), "%v: %s, %v", tc.set, cache, err)
 	}
 	t.Setenv("HOME", "") // as in services and containers
 	t.Setenv("HF_HUB_CACHE", "/new")
@@ -154,7 +153,7 @@ func TestEnvironment(t *testing.T) {
 		{map[string]string{"HF_TOKEN_PATH": "/none"}, "", "", ""},
 	} {
 		home := t.TempDir()
-		leave(t, filepath.Join(home, "token"), "of the file\n")
+		must.Write(t, filepath.Join(home, "token"), "of the file\n")
 		for _, variable := range []string{
 			"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_DISABLE_IMPLICIT_TOKEN", "HF_TOKEN_PATH",
 		} {
@@ -168,9 +167,7 @@ func TestEnvironment(t *testing.T) {
 	t.Setenv("HF_HUB_DOWNLOAD_TIMEOUT", "3")
 	t.Setenv("HF_ENDPOINT", "https://mirror/hf/")
 	s, err := new(Client).session(repo{modelKind, "org/name", "main"})
-	if err != nil || s.Endpoint != "https://mirror/hf" || s.bytesTimeout != 3*time.Second || s.answerTimeout != 10*time.Second {
-		t.Errorf("%+v, %v", s, err)
-	}
+	expect.True(t, err == nil && s.Endpoint == "https://mirror/hf" && s.bytesTimeout == 3*time.Second && s.answerTimeout == 10*time.Second, "%+v, %v", s, err)
 	for variable, bad := range map[string]string{"HF_ENDPOINT": "mirror", "HF_HUB_ETAG_TIMEOUT": "soon", "HF_HUB_DOWNLOAD_TIMEOUT": "0", "HF_TOKEN_PATH": t.TempDir()} {
 		t.Run(variable, func(t *testing.T) {
 			t.Setenv(variable, bad)
@@ -191,12 +188,6 @@ func tinyGGUF(t *testing.T) string {
 	return string(data)
 }
 
-func put(t *testing.T, path, content string) {
-	t.Helper()
-	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	must.Do(t, os.WriteFile(path, []byte(content), 0o644))
-}
-
 func TestGGUFModels(t *testing.T) {
 	content := tinyGGUF(t)
 	h := newFake(t)
@@ -205,14 +196,14 @@ func TestGGUFModels(t *testing.T) {
 	h.files[commit1] = map[string]string{"a.Q4_1.gguf": content, "mmproj-a.gguf": "x", "README.md": ""}
 	h.refs["models/org/many@main"] = commit2
 	h.files[commit2] = map[string]string{"a.gguf": content, "b.gguf": content, "model.safetensors": "x", "config.json": "{}"}
-	put(t, "one/m.gguf", content)
-	put(t, "many/a.gguf", content)
-	put(t, "many/b.gguf", content)
-	put(t, "both/a.gguf", content)
-	put(t, "both/config.json", "{}")
-	put(t, "both/model.safetensors", "x")
-	put(t, "bad.gguf", content[:100])
-	put(t, "weights.bin", content)
+	must.Write(t, "one/m.gguf", content)
+	must.Write(t, "many/a.gguf", content)
+	must.Write(t, "many/b.gguf", content)
+	must.Write(t, "both/a.gguf", content)
+	must.Write(t, "both/config.json", "{}")
+	must.Write(t, "both/model.safetensors", "x")
+	must.Write(t, "bad.gguf", content[:100])
+	must.Write(t, "weights.bin", content)
 	for _, c := range []struct{ model, file, name, want string }{
 		{model: "one/m.gguf", name: filepath.Join(here, "one/m.gguf")},
 		{model: "one", name: filepath.Join(here, "one/m.gguf")},
@@ -256,11 +247,88 @@ func TestGGUFModels(t *testing.T) {
 func TestGGUFChanges(t *testing.T) {
 	content := tinyGGUF(t)
 	newFake(t)
-	put(t, "m.gguf", content)
+	must.Write(t, "m.gguf", content)
 	first := must.Get(new(Client).Model(t.Context(), "m.gguf", Weights))(t)
 	again, err := new(Client).Model(t.Context(), "m.gguf", Weights)
 	expect.True(t, err == nil && again == first, "%+v, %v; want %+v", again, err, first)
-	put(t, "m.gguf", content+"\x00")
+	must.Write(t, "m.gguf", content+"\x00")
 	other, err := new(Client).Model(t.Context(), "m.gguf", Weights)
 	expect.True(t, err == nil && other.Dir != first.Dir, "%+v, %v; want another folder", other, err)
+}
+
+// fetched returns the contents of a dataset's files with the given name prefix, ordered by name.
+func fetched(t *testing.T, c *tester, dataset, prefix string) ([]string, error) {
+	t.Helper()
+	var chosen []string
+	dir, err := c.Dataset(t.Context(), dataset, func(names []string, readme []byte) ([]string, error) {
+		expect.Same(t, readme != nil, slices.Contains(names, "README.md"), "README.md of %q is %q", names, readme)
+		chosen = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) })
+		if len(chosen) == 0 {
+			return nil, fmt.Errorf("there is no %s", prefix)
+		}
+		return chosen, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var contents []string
+	for _, name := range chosen {
+		contents = append(contents, must.Read(t, filepath.Join(dir, name)))
+	}
+	return contents, nil
+}
+
+func TestDatasetFromTheHub(t *testing.T) {
+	h, c := newFake(t), newTester()
+	h.publish(commit1, map[string]string{
+		"README.md":                         "# A data set",
+		"data/train-00000-of-00002.parquet": "first", "data/train-00001-of-00002.parquet": "second", "data/test-00000-of-00001.parquet": "third",
+	}, "datasets/org/set@main")
+	got, err := fetched(t, c, "org/set", "data/train")
+	diff := cmp.Diff([]string{"first", "second"}, got)
+	expect.True(t, diff == "" && err == nil, "%v %v", err, diff)
+	for _, line := range h.taken() {
+		if path := strings.Fields(line)[1]; strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "/api/datasets/org/set/") && !strings.HasPrefix(path, "/datasets/org/set/resolve/") || strings.Contains(line, "data/test") {
+			t.Errorf("asked for %s", line)
+		}
+	}
+	root := filepath.Join(os.Getenv("HF_HOME"), "hub", "datasets--org--set")
+	expect.Same(t, commit1, must.Read(t, filepath.Join(root, "refs", "main")), "refs/main")
+	t.Setenv("HF_DATASETS_OFFLINE", "yes")
+	h.taken()
+	got, err = fetched(t, c, "org/set", "data/train")
+	expect.True(t, err == nil && len(got) == 2, "offline: %q, %v", got, err)
+	must.Do(t, os.Remove(filepath.Join(root, "snapshots", commit1, "data", "train-00001-of-00002.parquet")))
+	_, err = fetched(t, c, "org/set", "data/train")
+	wantError(t, "a lost shard", err, "dataset org/set: data/train-00001-of-00002.parquet: not in the cache", "HF_DATASETS_OFFLINE forbids downloads")
+	_, err = fetched(t, c, "org/none", "data/train")
+	wantError(t, "nothing", err, `dataset "org/none" is neither a file nor a folder, and nothing of org/none is in the cache`)
+	log := h.taken()
+	expect.True(t, len(log) == 0, "requests were made: %q", log)
+}
+
+func TestDatasetConversion(t *testing.T) {
+	h, c := newFake(t), newTester()
+	h.publish(commit1, map[string]string{"script.py": "", "all.tar": "x"}, "datasets/org/set@main")
+	_, err := fetched(t, c, "org/set", "default/")
+	wantError(t, "no conversion", err, "there is no default/", `its conversion to parquet: it has no branch, tag or commit "refs/convert/parquet"`)
+	h.publish(commit2, map[string]string{
+		".gitattributes": "", "default/train/0000.parquet": "first", "default/train/0001.parquet": "second", "plain/train/0000.parquet": "third",
+	}, "datasets/org/set@refs/convert/parquet")
+	got, err := fetched(t, c, "org/set", "default/train/")
+	diff := cmp.Diff([]string{"first", "second"}, got)
+	expect.True(t, diff == "" && err == nil, "%v %v", err, diff)
+	_, err = fetched(t, c, "org/set", "default/dev")
+	wantError(t, "no such file", err, "there is no default/dev")
+	_, err = fetched(t, c, "org/set@"+commit1, "default/")
+	wantError(t, "a revision has no conversion", err, "there is no default/")
+	_, err = fetched(t, c, "./none/here", "default/")
+	wantError(t, "a path", err, "does not exist, and it names no repository")
+}
+
+func TestLostShards(t *testing.T) {
+	names := []string{"a-00000-of-00002.parquet", "b-00001-of-00002.csv", "c.json", "d-00000-of-99999.json"}
+	lost := lostShards(names)
+	expect.True(t, lost[0] == "a-00001-of-00002.parquet" && lost[1] == "b-00000-of-00002.csv" && len(lost) == 2+99998, "got %d: %s", len(lost), some(lost))
+	expect.Same(t, "a-00001-of-00002.parquet, b-00000-of-00002.csv, d-00001-of-99999.json and 99997 more", some(lost), "some")
 }

@@ -108,8 +108,7 @@ func TestReadProgram(t *testing.T) {
 	program := begin + ordered + ")Rq\x00(" + word("a") + "q\x01" + plain + "r\x02\x00\x00\x00" + word("b") + "j\x02\x00\x00\x00u" +
 		"}" + word("_metadata") + ordered + ")R" + word("") + "}" + word("version") + odd + "sssb."
 	got := must.Get(read(file(t, program)))(t)
-	expect.True(t, len(got) == 2 && got[0].Name == "a" && got[1].Name == "b" && got[0].Offset == got[1].Offset,
-		"tensors %+v", got)
+	expect.True(t, len(got) == 2 && got[0].Name == "a" && got[1].Name == "b" && got[0].Offset == got[1].Offset, "tensors %+v", got)
 }
 
 func TestReadRefusesPrograms(t *testing.T) {
@@ -170,8 +169,7 @@ func TestReadRefusesPrograms(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := read(file(t, tc.program))
-			expect.True(t, err != nil && strings.Contains(err.Error(), tc.want) && !strings.Contains(err.Error(), "\n"),
-				"error %v, want %q", err, tc.want)
+			expect.True(t, err != nil && strings.Contains(err.Error(), tc.want) && !strings.Contains(err.Error(), "\n"), "error %v, want %q", err, tc.want)
 		})
 	}
 }
@@ -200,8 +198,7 @@ func TestReadRefusesArchives(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := read(tc.data)
-			expect.True(t, err != nil && strings.Contains(err.Error(), tc.want) && !strings.Contains(err.Error(), "\n"),
-				"error %v, want %q", err, tc.want)
+			expect.True(t, err != nil && strings.Contains(err.Error(), tc.want) && !strings.Contains(err.Error(), "\n"), "error %v, want %q", err, tc.want)
 		})
 	}
 }
@@ -252,8 +249,6 @@ func check(t *testing.T, data []byte) {
 		if x.Strides == nil {
 			last = n - 1
 		}
-		if n != 0 && (n < 0 || n > int64(len(data)) || x.Offset < 0 || last < 0 || x.Offset+last >= int64(len(data))) {
-			t.Errorf("%+v of %d bytes", x, len(data))
-		}
+		expect.True(t, n == 0 || n >= 0 && n <= int64(len(data)) && x.Offset >= 0 && last >= 0 && x.Offset+last < int64(len(data)), "%+v of %d bytes", x, len(data))
 	}
 }

@@ -31,9 +31,8 @@ func TestBinEqualsSafetensors(t *testing.T) {
 	m := openKinds(t)
 	want := must.Get(safetensors.Open(filepath.Join(kinds, "same.safetensors")))(t)
 	defer want.Close()
-	if diff := cmp.Diff(slices.Sorted(slices.Values(want.Names())), slices.Sorted(slices.Values(m.Names()))); diff != "" {
-		t.Fatal(diff)
-	}
+	diff := cmp.Diff(slices.Sorted(slices.Values(want.Names())), slices.Sorted(slices.Values(m.Names())))
+	expect.Require(t, diff == "", "%v", diff)
 	first := m.Names()[0]
 	expect.True(t, first == "f32", "the first tensor is %s, want the dictionary's", first)
 	strided := 0
@@ -75,7 +74,7 @@ func at(t *testing.T, path string, e safetensors.Entry) []byte {
 
 func TestOpenModelPrefersSafetensors(t *testing.T) {
 	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "pytorch_model.bin"), "nonsense")
+	must.Write(t, filepath.Join(dir, "pytorch_model.bin"), "nonsense")
 	must.Do(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), []safetensors.Tensor{safetensors.FromInt64s("x", nil, []int64{1})}, nil))
 	m := must.Get(safetensors.OpenModel(dir))(t)
 	defer m.Close()
@@ -86,7 +85,7 @@ func TestOpenModelRefusesBin(t *testing.T) {
 	whole := must.Get(os.ReadFile(filepath.Join(kinds, "pytorch_model.bin")))(t)
 	old := must.Get(os.ReadFile(filepath.Join(kinds, "legacy.bin")))(t)
 	const index = "pytorch_model.bin.index.json"
-	tests := []struct {
+	for _, tt := range []struct {
 		name  string
 		files map[string]string
 		want  string
@@ -98,12 +97,11 @@ func TestOpenModelRefusesBin(t *testing.T) {
 		{"index elsewhere", map[string]string{index: `{"weight_map":{"a":"../x.bin"}}`}, "want a .bin file in the same folder"},
 		{"index without its file", map[string]string{index: `{"weight_map":{"a":"x.bin"}}`}, "x.bin: no such file"},
 		{"index that lies", map[string]string{index: `{"weight_map":{"f32":"x.bin"}}`, "x.bin": string(whole)}, `tensor "f16" of x.bin is missing in weight_map`},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			for name, text := range tt.files {
-				writeFile(t, filepath.Join(dir, name), text)
+				must.Write(t, filepath.Join(dir, name), text)
 			}
 			_, err := safetensors.OpenModel(dir)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {

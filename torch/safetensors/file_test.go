@@ -61,7 +61,7 @@ func TestOpenRefuses(t *testing.T) {
 	one := func(dtype, shape, offsets string) []byte {
 		return rawFile("{"+entry("w", dtype, shape, offsets)+"}", four)
 	}
-	tests := []struct {
+	for _, tt := range []struct {
 		name string
 		raw  []byte
 		want string
@@ -97,16 +97,13 @@ func TestOpenRefuses(t *testing.T) {
 		{"hole", rawFile("{"+entry("w", "U8", "[1]", "[3,4]")+"}", four), "3 unused bytes"},
 		{"overlap", rawFile("{"+entry("v", "U8", "[3]", "[0,3]")+","+entry("w", "U8", "[2]", "[2,4]")+"}", four), `tensor "w": its data overlaps`},
 		{"data left over", one("U8", "[3]", "[0,3]"), "1 bytes of data belong to no tensor"},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			path := writeRaw(t, tt.raw)
 			_, err := safetensors.Open(path)
 			expect.Require(t, err != nil, "no error")
-			expect.True(t, strings.Contains(err.Error(), tt.want) && strings.Contains(err.Error(), path),
-				"error %q, want it to contain %q and the path", err, tt.want)
-			expect.True(t, len(err.Error()) <= 400+len(path) && !strings.ContainsAny(err.Error(), "\n\r"),
-				"not one short line: %q", err)
+			expect.True(t, strings.Contains(err.Error(), tt.want) && strings.Contains(err.Error(), path), "error %q, want it to contain %q and the path", err, tt.want)
+			expect.True(t, len(err.Error()) <= 400+len(path) && !strings.ContainsAny(err.Error(), "\n\r"), "not one short line: %q", err)
 		})
 	}
 }
@@ -127,9 +124,8 @@ func TestCutAtEveryByte(t *testing.T) {
 	cut := filepath.Join(dir, "cut.safetensors")
 	for n := range raw {
 		must.Do(t, os.WriteFile(cut, raw[:n], 0o600))
-		if _, err := safetensors.Open(cut); err == nil || !strings.Contains(err.Error(), cut) || strings.Contains(err.Error(), "\n") {
-			t.Fatalf("cut at %d of %d bytes: %v", n, len(raw), err)
-		}
+		_, err := safetensors.Open(cut)
+		expect.Require(t, err != nil && strings.Contains(err.Error(), cut) && !strings.Contains(err.Error(), "\n"), "cut at %d of %d bytes: %v", n, len(raw), err)
 	}
 }
 
@@ -143,7 +139,7 @@ func TestFloat32sWidens(t *testing.T) {
 	}
 	inf := float32(math.Inf(1))
 	negZero := math.Float32frombits(1 << 31)
-	tests := []struct {
+	for _, tt := range []struct {
 		dtype safetensors.DType
 		data  []byte
 		want  []float32
@@ -153,8 +149,7 @@ func TestFloat32sWidens(t *testing.T) {
 			[]float32{1, 0x1p-24, 0x3ffp-24, 0x1p-14, 65504, -2, -0x1p-24, inf, -inf, negZero}},
 		{safetensors.BF16, u16(0x3f80, 0xbf80, 0x0001, 0x7f80, 0x8000, 0x4049),
 			[]float32{1, -1, 0x1p-133, inf, negZero, 3.140625}},
-	}
-	for _, tt := range tests {
+	} {
 		path := filepath.Join(t.TempDir(), "x.safetensors")
 		tensor := safetensors.Tensor{Name: "x", DType: tt.dtype, Shape: []int64{int64(len(tt.want))}, Data: tt.data}
 		must.Do(t, safetensors.Write(path, []safetensors.Tensor{tensor}, nil))

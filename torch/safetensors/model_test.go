@@ -1,7 +1,6 @@
 package safetensors_test
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -29,13 +28,8 @@ func writeShards(t *testing.T, index string) string {
 	} {
 		must.Do(t, safetensors.Write(filepath.Join(dir, file), tensors, nil))
 	}
-	writeFile(t, filepath.Join(dir, "model.safetensors.index.json"), index)
+	must.Write(t, filepath.Join(dir, "model.safetensors.index.json"), index)
 	return dir
-}
-
-func writeFile(t *testing.T, path, text string) {
-	t.Helper()
-	must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func TestOpenModelSharded(t *testing.T) {
@@ -65,7 +59,7 @@ func TestOpenModelRefuses(t *testing.T) {
 	weightMap := func(a, b, c string) string {
 		return `{"weight_map":{"a":"` + a + `","b":"` + b + `","c":"` + c + `"}}`
 	}
-	tests := []struct{ name, index, want string }{
+	for _, tt := range []struct{ name, index, want string }{
 		{"not JSON", "{", "unexpected end of"},
 		{"no map", `{"metadata":{}}`, "weight_map is missing"},
 		{"text after", weightMap(shard1, shard2, shard2) + "x", "after the JSON object"},
@@ -81,8 +75,7 @@ func TestOpenModelRefuses(t *testing.T) {
 		{"backslash", weightMap(`..\\`+shard1, shard2, shard2), "same folder"},
 		{"dots", weightMap("..", shard2, shard2), "same folder"},
 		{"other kind", weightMap("model.bin", shard2, shard2), "same folder"},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := writeShards(t, tt.index)
 			_, err := safetensors.OpenModel(dir)

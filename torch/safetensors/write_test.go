@@ -33,9 +33,8 @@ func TestWriteBytes(t *testing.T) {
 	for range 2 {
 		must.Do(t, safetensors.Write(path, tensors, map[string]string{"made": "<x>"}))
 		got := must.Get(os.ReadFile(path))(t)
-		if diff := cmp.Diff(want, string(got)); diff != "" {
-			t.Fatal(diff)
-		}
+		diff := cmp.Diff(want, string(got))
+		expect.Require(t, diff == "", "%v", diff)
 		slices.Reverse(tensors)
 	}
 	f := must.Get(safetensors.Open(path))(t)
@@ -46,7 +45,7 @@ func TestWriteBytes(t *testing.T) {
 
 func TestWriteRefuses(t *testing.T) {
 	ok := safetensors.FromFloat32s("w", []int64{1}, []float32{1})
-	tests := []struct {
+	for _, tt := range []struct {
 		name    string
 		tensors []safetensors.Tensor
 		meta    map[string]string
@@ -60,23 +59,20 @@ func TestWriteRefuses(t *testing.T) {
 		{"metadata name", []safetensors.Tensor{{Name: "__metadata__", DType: safetensors.U8, Shape: []int64{0}}}, nil, "is reserved"},
 		{"name not UTF-8", []safetensors.Tensor{{Name: "\xff", DType: safetensors.U8, Shape: []int64{0}}}, nil, "UTF-8"},
 		{"metadata not UTF-8", nil, map[string]string{"a": "\xff"}, "UTF-8"},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "x.safetensors")
 			must.Do(t, os.WriteFile(path, []byte("old"), 0o600))
 			err := safetensors.Write(path, tt.tensors, tt.meta)
-			expect.Require(t, err != nil && strings.Contains(err.Error(), tt.want) && strings.Contains(err.Error(), path),
-				"error %v, want %q", err, tt.want)
+			expect.Require(t, err != nil && strings.Contains(err.Error(), tt.want) && strings.Contains(err.Error(), path), "error %v, want %q", err, tt.want)
 			old, _ := os.ReadFile(path)
 			expect.True(t, string(old) == "old", "the old file became %q", old)
 			files, _ := os.ReadDir(dir)
 			expect.True(t, len(files) == 1, "files left behind: %v", files)
 		})
 	}
-	expect.True(t, safetensors.Write(filepath.Join(t.TempDir(), "no", "x.safetensors"), nil, nil) != nil,
-		"writing into a folder that does not exist: no error")
+	expect.True(t, safetensors.Write(filepath.Join(t.TempDir(), "no", "x.safetensors"), nil, nil) != nil, "writing into a folder that does not exist: no error")
 }
 
 func TestTensorFloat32sRefuses(t *testing.T) {
@@ -96,13 +92,11 @@ func TestNarrowing(t *testing.T) {
 		}
 		all := must.Get(safetensors.Tensor{Name: "x", DType: d, Shape: []int64{1 << 16}, Data: data}.Float32s())(t)
 		for i, v := range as(d, all...) {
-			if v != all[i] && !(v != v && all[i] != all[i]) {
-				t.Fatalf("%s: bits %#x, %g, came back as %g", d, i, all[i], v)
-			}
+			expect.Require(t, v == all[i] || v != v && all[i] != all[i], "%s: bits %#x, %g, came back as %g", d, i, all[i], v)
 		}
 	}
 	inf := float32(math.Inf(1))
-	tests := []struct {
+	for _, tt := range []struct {
 		d        safetensors.DType
 		in, want float32
 	}{
@@ -119,8 +113,7 @@ func TestNarrowing(t *testing.T) {
 		{safetensors.F16, 3.0 / (1 << 25), 1.0 / (1 << 23)},
 		{safetensors.F16, 1e-30, 0},
 		{safetensors.F32, 0.1, 0.1},
-	}
-	for _, tt := range tests {
+	} {
 		expect.Same(t, tt.want, as(tt.d, tt.in)[0], "%g as %s", tt.in, tt.d)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/transformers"
@@ -28,9 +29,8 @@ func TestCompletionsDoNotDependOnTheBatch(t *testing.T) {
 			defer m.Close()
 			want := completions(t, m, count, 1)
 			for _, slots := range []int{5, 24, 90} {
-				if diff := cmp.Diff(want, completions(t, m, count, slots)); diff != "" {
-					t.Errorf("one at a time (-), up to %d at a time (+):\n%s", slots, diff)
-				}
+				diff := cmp.Diff(want, completions(t, m, count, slots))
+				expect.True(t, diff == "", "one at a time (-), up to %d at a time (+):\n%s", slots, diff)
 			}
 		})
 	}

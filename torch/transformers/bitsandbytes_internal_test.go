@@ -40,8 +40,7 @@ func TestNF4EqualsBitsandbytes(t *testing.T) {
 			v.Close()
 		}
 		for i := range want {
-			expect.Require(t, math.Float32bits(got[i]) == math.Float32bits(want[i]),
-				"%s: value %d is %g, want %g", name, i, got[i], want[i])
+			expect.Require(t, math.Float32bits(got[i]) == math.Float32bits(want[i]), "%s: value %d is %g, want %g", name, i, got[i], want[i])
 		}
 	}
 	for _, shape := range [][]int64{{6, 191}, {192, 6}} {

@@ -25,16 +25,11 @@ func folder(t *testing.T, name string, change func(map[string]safetensors.Tensor
 	t.Helper()
 	from, dir := filepath.Join("testdata", "causal", name), t.TempDir()
 	config := must.Get(os.ReadFile(filepath.Join(from, "config.json")))(t)
-	write(t, filepath.Join(dir, "config.json"), string(config))
+	must.Write(t, filepath.Join(dir, "config.json"), string(config))
 	tensors := tensorsOf(t, from)
 	change(tensors)
 	must.Do(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), slices.Collect(maps.Values(tensors)), nil))
 	return dir
-}
-
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func tensorsOf(t *testing.T, dir string) map[string]safetensors.Tensor {
@@ -59,7 +54,7 @@ func TestLoadCausalRefuses(t *testing.T) {
 		}
 		return safetensors.FromFloat32s(name, shape, make([]float32, n))
 	}
-	tests := []struct {
+	for _, tt := range []struct {
 		name, model string
 		change      func(map[string]safetensors.Tensor)
 		want        string
@@ -82,8 +77,7 @@ func TestLoadCausalRefuses(t *testing.T) {
 			delete(m, "lm_head.weight")
 			m["s"] = zeros("score.weight", 1, 24)
 		}, `missing tensors: lm_head.weight [61 24]; unknown tensors: "score.weight"`},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			torchtest.NoLeaks(t)
 			dir := folder(t, tt.model, tt.change)
@@ -140,7 +134,7 @@ func TestLoadCausalSpellings(t *testing.T) {
 		must.Do(t, safetensors.Write(filepath.Join(dir, shard), tensors, nil))
 	}
 	text := must.Get(json.Marshal(map[string]any{"weight_map": index}))(t)
-	write(t, filepath.Join(dir, "model.safetensors.index.json"), string(text))
+	must.Write(t, filepath.Join(dir, "model.safetensors.index.json"), string(text))
 	model := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 	defer model.Close()
 	c.Causal = model
@@ -167,8 +161,7 @@ func TestTrainableWeights(t *testing.T) {
 				read := must.Get(got.Float32s())(t)
 				d := torchtest.MaxDiff(read, values)
 				expect.True(t, d == 0 && len(read) == len(values), "%s was saved with a difference of %g", key, d)
-				expect.True(t, got.DType == safetensors.F32 || strings.HasSuffix(key, ".attn.bias"),
-					"%s was saved as %s", key, got.DType)
+				expect.True(t, got.DType == safetensors.F32 || strings.HasSuffix(key, ".attn.bias"), "%s was saved as %s", key, got.DType)
 			}
 			text, err := os.ReadFile(filepath.Join(dir, "config.json"))
 			expect.True(t, err == nil && !strings.Contains(string(text), "bfloat16"), "config.json: %v\n%s", err, text)
@@ -212,7 +205,7 @@ func TestSaveUnchanged(t *testing.T) {
 	}
 	for name, text := range files {
 		must.Do(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
-		write(t, filepath.Join(dir, name), text)
+		must.Write(t, filepath.Join(dir, name), text)
 	}
 	model := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
 	defer model.Close()
@@ -232,8 +225,7 @@ func TestSaveUnchanged(t *testing.T) {
 	for name := range files {
 		got, err := os.ReadFile(filepath.Join(saved, name))
 		want, wantErr := os.ReadFile(filepath.Join(dir, name))
-		expect.True(t, err == nil && wantErr == nil && bytes.Equal(got, want),
-			"%s: %q, %v, want %q, %v", name, got, err, want, wantErr)
+		expect.True(t, err == nil && wantErr == nil && bytes.Equal(got, want), "%s: %q, %v, want %q, %v", name, got, err, want, wantErr)
 	}
 	got := tensorsOf(t, saved)
 	for name, tensor := range tensorsOf(t, dir) {
@@ -268,7 +260,7 @@ func TestWeightsAreOfTheDTypeAskedFor(t *testing.T) {
 
 func TestGenerationConfig(t *testing.T) {
 	config := must.Get(transformers.LoadCausalConfig(filepath.Join("testdata", "causal", "llama")))(t)
-	tests := []struct {
+	for _, tt := range []struct {
 		text, refused string
 		want          transformers.GenerationConfig
 	}{
@@ -283,10 +275,9 @@ func TestGenerationConfig(t *testing.T) {
 		{text: `{"min_p":2}`, refused: "min_p 2 is not between"},
 		{text: `{"repetition_penalty":0}`, refused: "repetition_penalty 0 is not above 0"},
 		{text: `[]`, refused: "not a JSON object"},
-	}
-	for _, tt := range tests {
+	} {
 		dir := t.TempDir()
-		write(t, filepath.Join(dir, "generation_config.json"), tt.text)
+		must.Write(t, filepath.Join(dir, "generation_config.json"), tt.text)
 		got, err := transformers.LoadGenerationConfig(dir, config)
 		if tt.refused != "" {
 			expect.Error(t, err, tt.refused, "generation_config.json")

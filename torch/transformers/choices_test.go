@@ -56,7 +56,6 @@ func TestModernBertRefuses(t *testing.T) {
 		{`"num_attention_heads": 2`, `"num_attention_heads": 8`, "would rotate, want an even number"},
 	} {
 		_, err := parseConfig([]byte(swap(t, modernConfig, tt.from, tt.to)), encoders)
-		expect.True(t, err != nil && strings.Contains(err.Error(), tt.want) && !strings.Contains(err.Error(), "\n"),
-			"%s: error %v, want %q", tt.to, err, tt.want)
+		expect.True(t, err != nil && strings.Contains(err.Error(), tt.want) && !strings.Contains(err.Error(), "\n"), "%s: error %v, want %q", tt.to, err, tt.want)
 	}
 }

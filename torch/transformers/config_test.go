@@ -1,7 +1,6 @@
 package transformers
 
 import (
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -34,24 +33,10 @@ func tiny() *Config {
 	}
 }
 
-// writeDir creates a folder of these files.
-func writeDir(t testing.TB, files map[string]string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, text := range files {
-		path := filepath.Join(dir, name)
-		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		must.Do(t, os.WriteFile(path, []byte(text), 0o600))
-	}
-	return dir
-}
-
 // swap replaces part of a text, which must occur.
 func swap(t testing.TB, text, from, to string) string {
 	t.Helper()
-	if !strings.Contains(text, from) {
-		t.Fatalf("no %q to replace", from)
-	}
+	expect.Require(t, strings.Contains(text, from), "no %q to replace", from)
 	return strings.Replace(text, from, to, 1)
 }
 
@@ -65,7 +50,7 @@ func TestLoadConfig(t *testing.T) {
 		change(c)
 		return c
 	}
-	tests := []struct {
+	for _, tt := range []struct {
 		name, text string
 		want       *Config
 	}{
@@ -78,10 +63,9 @@ func TestLoadConfig(t *testing.T) {
 		{"no padding token", bare + `,"pad_token_id":null,"type_vocab_size":1,"layer_norm_eps":1e-5}`, defaults(func(c *Config) {
 			c.PadTokenID, c.TypeVocabSize, c.LayerNormEps = -1, 1, 1e-5
 		})},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := must.Get(LoadConfig(writeDir(t, map[string]string{"config.json": tt.text})))(t)
+			got := must.Get(LoadConfig(must.Folder(t, map[string]string{"config.json": tt.text})))(t)
 			expect.Equal(t, tt.want, got, cmpopts.IgnoreUnexported(Config{}))
 		})
 	}
@@ -90,13 +74,12 @@ func TestLoadConfig(t *testing.T) {
 func TestMemoryOfATrainedToken(t *testing.T) {
 	c := Config{NumHiddenLayers: 3, HiddenSize: 6, NumAttentionHeads: 4, NumKeyValueHeads: 2, HeadDim: 5, IntermediateSize: 7}
 	const block = 4*6 + 2*4*5 + 2*2*5 + 3*7
-	if all, checkpointed := c.ActivationBytes(false), c.ActivationBytes(true); all != 4*3*block || checkpointed != 4*(3*6+block) {
-		t.Errorf("%d bytes, %d with checkpointing", all, checkpointed)
-	}
+	all, checkpointed := c.ActivationBytes(false), c.ActivationBytes(true)
+	expect.True(t, all == 4*3*block && checkpointed == 4*(3*6+block), "%d bytes, %d with checkpointing", all, checkpointed)
 }
 
 func TestLoadConfigRefuses(t *testing.T) {
-	tests := []struct{ name, from, to, want string }{
+	for _, tt := range []struct{ name, from, to, want string }{
 		{"not JSON", tinyConfig, "{", "not a JSON object"},
 		{"null", tinyConfig, "null", "found null"},
 		{"no model_type", `"model_type": "bert"`, `"x": 1`, "model_type is missing, want one of "},
@@ -123,19 +106,16 @@ func TestLoadConfigRefuses(t *testing.T) {
 		{"label gap", `"2": "other"`, `"3": "other"`, "id2label has 3 labels but none for class 2"},
 		{"label kind", `"2": "other"`, `"2": 2`, "id2label: "},
 		{"label count", `"use_cache": true`, `"num_labels": 4`, "num_labels 4, but id2label has 3"},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
-			dir := writeDir(t, map[string]string{"config.json": swap(t, tinyConfig, tt.from, tt.to)})
+			dir := must.Folder(t, map[string]string{"config.json": swap(t, tinyConfig, tt.from, tt.to)})
 			_, err := LoadConfig(dir)
 			expect.Error(t, err, tt.want, filepath.Join(dir, "config.json"))
-			if err != nil && strings.Contains(err.Error(), "\n") {
-				t.Errorf("more than one line: %q", err)
-			}
+			expect.True(t, err == nil || !strings.Contains(err.Error(), "\n"), "more than one line: %q", err)
 		})
 	}
 	expect.Failure(LoadConfig(t.TempDir()))(t, "config.json")
-	expect.Failure(LoadConfig(writeDir(t, map[string]string{"config.json": strings.Repeat(" ", smallfile.Limit+1)})))(t, strconv.Itoa(smallfile.Limit))
+	expect.Failure(LoadConfig(must.Folder(t, map[string]string{"config.json": strings.Repeat(" ", smallfile.Limit+1)})))(t, strconv.Itoa(smallfile.Limit))
 }
 
 func FuzzParseConfig(f *testing.F) {
@@ -149,18 +129,12 @@ func FuzzParseConfig(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := parseConfig(data, encoders)
 		if err != nil {
-			if strings.Contains(err.Error(), "\n") {
-				t.Errorf("more than one line: %q", err)
-			}
+			expect.True(t, !strings.Contains(err.Error(), "\n"), "more than one line: %q", err)
 			return
 		}
 		for _, n := range []int{c.VocabSize, c.HiddenSize, c.NumHiddenLayers, c.IntermediateSize, c.MaxLength(), c.TypeVocabSize + 1, c.NumLabels} {
-			if n < 1 {
-				t.Errorf("a size below 1 passed: %+v", c)
-			}
+			expect.True(t, n >= 1, "a size below 1 passed: %+v", c)
 		}
-		if c.HiddenSize%c.NumAttentionHeads != 0 || c.PadTokenID < -1 || c.PadTokenID >= c.VocabSize || len(c.ID2Label) > c.NumLabels {
-			t.Errorf("inconsistent: %+v", c)
-		}
+		expect.True(t, c.HiddenSize%c.NumAttentionHeads == 0 && c.PadTokenID >= -1 && c.PadTokenID < c.VocabSize && len(c.ID2Label) <= c.NumLabels, "inconsistent: %+v", c)
 	})
 }

@@ -132,9 +132,7 @@ func TestCausalGreedyTokensEqualTransformers(t *testing.T) {
 				logits := c.read(t, [][]int32{ids}, false)
 				last := logits[len(logits)-c.Config.VocabSize:]
 				got := int32(slices.Index(last, slices.Max(last)))
-				if got != want {
-					t.Fatalf("token %d is %d, want %d", i, got, want)
-				}
+				expect.Require(t, got == want, "token %d is %d, want %d", i, got, want)
 				ids = append(ids, got)
 			}
 		})
@@ -167,9 +165,7 @@ func (c causalCase) adapt(t *testing.T) map[string]*torch.Var {
 		for i, matrix := range []string{"lora_A", "lora_B"} {
 			key := linear.Name + "." + matrix + ".weight"
 			entry, ok := c.expected.Lookup(key)
-			if !ok {
-				t.Fatalf("no %s in the fixture", key)
-			}
+			expect.Require(t, ok, "no %s in the fixture", key)
 			v := must.Get(torch.Parameter(c.want(t, key), entry.Shape...))(t)
 			t.Cleanup(v.Close)
 			params[key], pair[i] = v, v
@@ -238,9 +234,7 @@ func TestCausalGradientsEqualTransformers(t *testing.T) {
 				for i, spec := range specs {
 					v := c.Weights[spec.Name]
 					grad, ok := s.Grad(v)
-					if !ok {
-						t.Fatalf("%s has no gradient", spec.Name)
-					}
+					expect.Require(t, ok, "%s has no gradient", spec.Name)
 					var dot, squares, weights float64
 					weight := s.Read(v.T())
 					for j, g := range s.Read(grad) {
@@ -261,9 +255,7 @@ func TestCausalGradientsEqualTransformers(t *testing.T) {
 			}))
 		})
 	}
-	if compared < 40 {
-		t.Errorf("only %d fixtures have gradients of all weights", compared)
-	}
+	expect.True(t, compared >= 40, "only %d fixtures have gradients of all weights", compared)
 }
 
 // TestCausalAdapterStepsEqualPEFT trains the adapter with AdamW, as PEFT's with torch's.
@@ -316,17 +308,15 @@ func TestTargets(t *testing.T) {
 			layers = 1
 		}
 		selected, err := lora.Match(names, targets)
-		if diff := cmp.Diff(names, selected); err != nil || diff != "" || len(targets)*layers != len(names) {
-			t.Errorf("%s: %v select other modules than all (error %v)\n%s", config.ModelType, targets, err, diff)
-		}
+		diff := cmp.Diff(names, selected)
+		expect.True(t, err == nil && diff == "" && len(targets)*layers == len(names), "%s: %v select other modules than all (error %v)\n%s", config.ModelType, targets, err, diff)
 		for _, target := range config.DefaultTargets() {
 			want := layers
 			if config.ModelType == "bert" && target == "output.dense" { // and attention.output.dense
 				want *= 2
 			}
-			if some, err := lora.Match(names, []string{target}); len(some) != want {
-				t.Errorf("%s: %s means %d modules of %d layers, %v", config.ModelType, target, len(some), layers, err)
-			}
+			some, err := lora.Match(names, []string{target})
+			expect.True(t, len(some) == want, "%s: %s means %d modules of %d layers, %v", config.ModelType, target, len(some), layers, err)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func mustParse(t *testing.T, text string) *Config {
 
 // TestCausalDefaults checks the defaults of absent fields, family by family.
 func TestCausalDefaults(t *testing.T) {
-	tests := []struct {
+	for _, tt := range []struct {
 		kind, more             string
 		kvHeads, headDim       int
 		eps, scale             float64
@@ -70,8 +70,7 @@ func TestCausalDefaults(t *testing.T) {
 		{"gemma2", `,"hidden_act":"relu","hidden_activation":null`, 4, 256, 1e-6, 1.0 / 16, torch.GELUTanh, true, []int{4096, 0, 4096, 0}, 256, 1e4, 50, 30},
 		{"gemma2", `,"attn_logit_softcapping":null,"final_logit_softcapping":null,"layer_types":["full_attention","full_attention","sliding_attention","full_attention"]`, 4, 256, 1e-6, 1.0 / 16, torch.GELUTanh, true, []int{0, 0, 4096, 0}, 256, 1e4, 0, 0},
 		{"gemma3_text", `,"sliding_window_pattern":3,"query_pre_attn_scalar":4`, 4, 256, 1e-6, 0.5, torch.GELUTanh, true, []int{4096, 4096, 0, 4096}, 256, 1e6, 0, 0},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.kind+tt.more, func(t *testing.T) {
 			c := mustParse(t, small(tt.kind, tt.more))
 			d := c.Core()
@@ -101,8 +100,7 @@ func TestGemma3TextConfig(t *testing.T) {
 		t.Errorf("windows %v, ropes %v", d.Windows, d.RopeOf)
 	}
 	names := c.TensorNames()
-	expect.Same(t, "model.language_model.embed_tokens.weight", names[0].Candidates[0],
-		"the embedding is called %v", names[0].Candidates)
+	expect.Same(t, "model.language_model.embed_tokens.weight", names[0].Candidates[0], "the embedding is called %v", names[0].Candidates)
 }
 
 func TestSmolLM3Ropes(t *testing.T) {
@@ -143,7 +141,7 @@ func TestMaxLength(t *testing.T) {
 }
 
 func TestLoadCausalConfigRefuses(t *testing.T) {
-	tests := []struct{ kind, more, want string }{
+	for _, tt := range []struct{ kind, more, want string }{
 		{"bert", ``, `model_type "bert" is that of an encoder, which classifies texts and cannot generate any; choose a language model: cohere2`},
 		{"llama", `,"hidden_size":null`, "hidden_size is missing"},
 		{"llama", `,"num_hidden_layers":2000`, "num_hidden_layers 2000 is not between 1 and 1024"},
@@ -202,10 +200,9 @@ func TestLoadCausalConfigRefuses(t *testing.T) {
 		{"gemma3_text", `,"rope_parameters":{"full_attention":{"rope_type":"linear"}}`, "rope_parameters.full_attention.factor is missing"},
 		{"gemma3", ``, "text_config is missing"},
 		{"gemma3", `,"text_config":{"num_hidden_layers":0}`, "text_config.num_hidden_layers 0 is not between"},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.kind+tt.more, func(t *testing.T) {
-			dir := writeDir(t, map[string]string{"config.json": small(tt.kind, tt.more)})
+			dir := must.Folder(t, map[string]string{"config.json": small(tt.kind, tt.more)})
 			_, err := LoadCausalConfig(dir)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), filepath.Join(dir, "config.json")) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %v, want %q and the path", err, tt.want)
@@ -234,16 +231,12 @@ func FuzzParseCausalConfig(f *testing.F) {
 			return
 		}
 		d := c.Core()
-		if c.NumAttentionHeads%c.NumKeyValueHeads != 0 || c.HeadDim < 1 || d.RotaryDim%2 != 0 || d.RotaryDim > c.HeadDim {
-			t.Errorf("inconsistent: %+v", c)
-		}
+		expect.True(t, c.NumAttentionHeads%c.NumKeyValueHeads == 0 && c.HeadDim >= 1 && d.RotaryDim%2 == 0 && d.RotaryDim <= c.HeadDim, "inconsistent: %+v", c)
 		for _, r := range d.Ropes {
 			expect.True(t, len(r.InvFreq) == d.RotaryDim/2 && (r.LongInvFreq == nil || len(r.LongInvFreq) == d.RotaryDim/2),
 				"%d and %d frequencies for %d features", len(r.InvFreq), len(r.LongInvFreq), d.RotaryDim)
 		}
-		if len(d.Windows) != 0 && len(d.Windows) != c.NumHiddenLayers || d.RotaryDim > 0 && len(d.RopeOf) != c.NumHiddenLayers {
-			t.Errorf("windows %v, ropes %v", d.Windows, d.RopeOf)
-		}
+		expect.True(t, (len(d.Windows) == 0 || len(d.Windows) == c.NumHiddenLayers) && (d.RotaryDim <= 0 || len(d.RopeOf) == c.NumHiddenLayers), "windows %v, ropes %v", d.Windows, d.RopeOf)
 	})
 }
 
@@ -260,7 +253,6 @@ func FuzzParseGenerationConfig(f *testing.F) {
 		for _, id := range append(g.EOS, max(g.BOS, 0), max(g.Pad, 0)) {
 			expect.True(t, id >= 0 && id < 10, "token %d of 10", id)
 		}
-		expect.True(t, g.Temperature >= 0 && g.TopK >= 0 && g.TopP > 0 && g.TopP <= 1 && g.MinP >= 0 && g.RepetitionPenalty > 0,
-			"out of range: %+v", g)
+		expect.True(t, g.Temperature >= 0 && g.TopK >= 0 && g.TopP > 0 && g.TopP <= 1 && g.MinP >= 0 && g.RepetitionPenalty > 0, "out of range: %+v", g)
 	})
 }

@@ -49,9 +49,8 @@ func FuzzParseEncoderConfig(f *testing.F) {
 			return
 		}
 		for distance := 1 - c.MaxPositionEmbeddings; distance < c.MaxPositionEmbeddings; distance++ {
-			if bucket := c.bucketOf(distance); bucket < 0 || bucket >= c.distanceRows {
-				t.Fatalf("bucket %d of %d for distance %d", bucket, c.distanceRows, distance)
-			}
+			bucket := c.bucketOf(distance)
+			expect.Require(t, bucket >= 0 && bucket < c.distanceRows, "bucket %d of %d for distance %d", bucket, c.distanceRows, distance)
 		}
 	})
 }

@@ -54,9 +54,8 @@ func TestExportRoundTrip(t *testing.T) {
 				tk := must.Get(tokenizer.Load(again))(t)
 				defer tk.Close()
 				for _, text := range c.Texts {
-					if ids, err := tk.EncodeRaw(text.Text, true); err != nil || !slices.Equal(ids, text.IDs) {
-						t.Errorf("%q: tokens %v, %v, want %v", text.Text, ids, err, text.IDs)
-					}
+					ids, err := tk.EncodeRaw(text.Text, true)
+					expect.True(t, err == nil && slices.Equal(ids, text.IDs), "%q: tokens %v, %v, want %v", text.Text, ids, err, text.IDs)
 				}
 				if from.Dir == folder {
 					old, _ := os.ReadFile(filepath.Join(dir, "chat_template.jinja"))

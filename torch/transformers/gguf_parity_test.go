@@ -38,9 +38,7 @@ func ggufCases() string {
 func ggufFolders(t *testing.T) map[string]string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(ggufCases(), "*.gguf"))
-	if err != nil || len(paths) == 0 {
-		t.Fatal("no GGUF files", err)
-	}
+	expect.Require(t, err == nil && len(paths) != 0, "no GGUF files: %v", err)
 	folders := map[string]string{}
 	for _, path := range paths {
 		name := strings.TrimSuffix(filepath.Base(path), ".gguf")

@@ -55,9 +55,8 @@ func TestBlocksStayAsStored(t *testing.T) {
 			quant := torch.QuantType(strings.ToLower(kind))
 			c := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 			defer c.Close()
-			if got := c.Quantised(); slices.Contains(got, quant) != quant.Known() {
-				t.Errorf("quantised as %v", got)
-			}
+			got := c.Quantised()
+			expect.True(t, slices.Contains(got, quant) == quant.Known(), "quantised as %v", got)
 			plain := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
 			defer plain.Close()
 			ids := [][]int32{readCase(t, name).IDs}
@@ -107,7 +106,7 @@ func TestBitsandbytesFolder(t *testing.T) {
 	}
 	must.Do(t, safetensors.Write(filepath.Join(stored, "model.safetensors"), tensors, nil))
 	config := must.Get(os.ReadFile(filepath.Join(plain, "config.json")))(t)
-	write(t, filepath.Join(stored, "config.json"), strings.Replace(string(config), "{", `{"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_type": "nf4"},`, 1))
+	must.Write(t, filepath.Join(stored, "config.json"), strings.Replace(string(config), "{", `{"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_type": "nf4"},`, 1))
 	logits := func(dir, dtype string) []float32 {
 		t.Helper()
 		c := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: dtype}))(t)

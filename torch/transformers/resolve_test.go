@@ -52,7 +52,7 @@ func TestResolve(t *testing.T) {
 		return strings.NewReplacer("LayerNorm.weight", "LayerNorm.gamma", "LayerNorm.bias", "LayerNorm.beta").Replace(prefixed(name))
 	}
 	const query = "encoder.layer.1.attention.self.query.weight"
-	tests := []struct {
+	for _, tt := range []struct {
 		name    string
 		tensors []safetensors.Tensor
 		size    int
@@ -70,8 +70,7 @@ func TestResolve(t *testing.T) {
 			"pretraining, old names", append(weights(c, old), zeros("cls.predictions.bias", []int64{32}), zeros("cls.seq_relationship.weight", []int64{2, 8})), 37,
 			map[string]string{"layers.0.mlp_norm.bias": "bert.encoder.layer.0.output.LayerNorm.beta", "embed_norm.weight": "bert.embeddings.LayerNorm.gamma"},
 		},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := must.Get(c.Resolve(openWeights(t, tt.tensors)))(t)
 			expect.Same(t, tt.size, len(got), "%d tensors, want %d", len(got), tt.size)
@@ -126,8 +125,7 @@ func TestLinears(t *testing.T) {
 		{Name: "encoder.layer.0.output.dense", Layer: "layers.0.down", In: 16, Out: 8},
 	}
 	expect.Equal(t, want, got[:6])
-	expect.True(t, len(got) == 12 && got[11].Name == "encoder.layer.1.output.dense",
-		"%d modules, the last %+v", len(got), got[len(got)-1])
+	expect.True(t, len(got) == 12 && got[11].Name == "encoder.layer.1.output.dense", "%d modules, the last %+v", len(got), got[len(got)-1])
 }
 
 // bert-base with rank 8 on the default targets has 1,327,104 LoRA parameters.
@@ -159,7 +157,7 @@ func TestPoolingOf(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := PoolingOf(writeDir(t, map[string]string{"modules.json": tt.modules, "1_Pooling/config.json": tt.pooling}))
+			got, err := PoolingOf(must.Folder(t, map[string]string{"modules.json": tt.modules, "1_Pooling/config.json": tt.pooling}))
 			expect.True(t, err == nil && got == tt.want, "%q, %v, want %q", got, err, tt.want)
 		})
 	}
@@ -180,7 +178,7 @@ func TestPoolingOfRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			expect.Failure(PoolingOf(writeDir(t, tt.files)))(t, tt.want)
+			expect.Failure(PoolingOf(must.Folder(t, tt.files)))(t, tt.want)
 		})
 	}
 }
@@ -190,8 +188,7 @@ func TestRegisterFamily(t *testing.T) {
 	config := `{"model_type": "llama", "vocab_size": 8, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 16}`
 	want := must.Get(parseConfig([]byte(config), decoders))(t)
 	got := must.Get(parseConfig([]byte(strings.NewReplacer(`"llama"`, `"renamed_llama"`, "hidden_size", "width").Replace(config)), decoders))(t)
-	expect.True(t, got.HiddenSize == want.HiddenSize && reflect.DeepEqual(got.Core(), want.Core()),
-		"got %+v, want %+v", got.Core(), want.Core())
+	expect.True(t, got.HiddenSize == want.HiddenSize && reflect.DeepEqual(got.Core(), want.Core()), "got %+v, want %+v", got.Core(), want.Core())
 	for _, wrong := range [][2]string{{"llama", "llama"}, {"", "llama"}, {"other", "lama"}} {
 		expect.Panic(t, func() { RegisterFamily(wrong[0], wrong[1], nil) })
 	}

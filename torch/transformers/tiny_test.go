@@ -25,9 +25,8 @@ func TestTiny(t *testing.T) {
 	must.Do(t, transformers.WriteTiny(dir, 2, 64, 7))
 	model := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 	defer model.Close()
-	if got := model.EOS(); !cmp.Equal(got, []int32{1}) || model.Config.Pad != 0 || model.Config.BOS != -1 {
-		t.Errorf("ends with %v, padding %d, begins with %d", got, model.Config.Pad, model.Config.BOS)
-	}
+	got := model.EOS()
+	expect.True(t, cmp.Equal(got, []int32{1}) && model.Config.Pad == 0 && model.Config.BOS == -1, "ends with %v, padding %d, begins with %d", got, model.Config.Pad, model.Config.BOS)
 	// 99 tokens; a layer has 4 H² of attention, 12 H² of MLP and two norms.
 	if want := int64(99*64 + 2*(16*64*64+2*64) + 64); model.Parameters != want {
 		t.Errorf("%d parameters, want %d", model.Parameters, want)
@@ -36,9 +35,7 @@ func TestTiny(t *testing.T) {
 	defer tokenizer.Close()
 	const text = "What is 12*3?\n\n[ANSWER] {36} ~"
 	ids, cut, err := tokenizer.Encode(text, 100)
-	if err != nil || cut {
-		t.Fatal(err, cut)
-	}
+	expect.Require(t, err == nil && !cut, "%v %v", err, cut)
 	expect.Require(t, len(ids) == len(text), "%d tokens for %d characters", len(ids), len(text))
 	for i, id := range ids {
 		want := int32(text[i]-' ') + 4
@@ -54,9 +51,8 @@ func TestTiny(t *testing.T) {
 		squares += float64(v) * float64(v)
 	}
 	n := float64(len(embedding) - 64)
-	if mean, deviation := sum/n, math.Sqrt(squares/n); math.Abs(mean) > 0.001 || math.Abs(deviation-0.02) > 0.001 {
-		t.Errorf("embeddings have mean %g and deviation %g", mean, deviation)
-	}
+	mean, deviation := sum/n, math.Sqrt(squares/n)
+	expect.True(t, math.Abs(mean) <= 0.001 && math.Abs(deviation-0.02) <= 0.001, "embeddings have mean %g and deviation %g", mean, deviation)
 	expect.Same(t, 0, torchtest.MaxDiff(embedding[:64], make([]float32, 64)), "the padding token is embedded as")
 }
 
@@ -93,9 +89,8 @@ func TestRandomLlama(t *testing.T) {
 		defer stored.Close()
 		random := must.Get(transformers.RandomLlama(shape, d.dtype, 7))(t)
 		defer random.Close()
-		if _, biased := random.Weights["layers.1.v.bias"]; random.Config.ModelType != d.kind || biased != d.biased {
-			t.Errorf("a %s, biases: %v; want a %s", random.Config.ModelType, biased, d.kind)
-		}
+		_, biased := random.Weights["layers.1.v.bias"]
+		expect.True(t, random.Config.ModelType == d.kind && biased == d.biased, "a %s, biases: %v; want a %s", random.Config.ModelType, biased, d.kind)
 		expect.True(t, random.Parameters == stored.Parameters && len(random.Weights) == len(stored.Weights),
 			"%d parameters in %d weights, in files %d in %d", random.Parameters, len(random.Weights), stored.Parameters, len(stored.Weights))
 		for name, v := range random.Weights {

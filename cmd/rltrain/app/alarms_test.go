@@ -55,14 +55,11 @@ func TestAlarmsOfRuns(t *testing.T) {
 			var got []string
 			for _, alarm := range regexp.MustCompile(`(?m)^warning: (\w+): (.*)$`).FindAllStringSubmatch(string(log), -1) {
 				got = append(got, alarm[1])
-				if !regexp.MustCompile(`^(add|choose|fix|hold out|go back|lower|raise|read|train|try|use) .*: `).MatchString(alarm[2]) {
-					t.Errorf("no advice comes first in %q", alarm[0])
-				}
+				expect.True(t, regexp.MustCompile(`^(add|choose|fix|hold out|go back|lower|raise|read|train|try|use) .*: `).MatchString(alarm[2]), "no advice comes first in %q", alarm[0])
 			}
 			slices.Sort(got)
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("alarms (-want +got):\n%s\n%s", diff, log)
-			}
+			diff := cmp.Diff(test.want, got)
+			expect.True(t, diff == "", "alarms (-want +got):\n%s\n%s", diff, log)
 		})
 	}
 }

@@ -57,12 +57,10 @@ func TestSamplingDefaultsOfTheModel(t *testing.T) {
 	args := []string{"generate", "--model", "MODEL", "--max-new-tokens", "20"}
 	_, greedy, _ := f.rltrain("ab\n", append(args, "--temperature", "0")...)
 	_, got, stderr := f.rltrain("ab\n", args...)
-	expect.True(t, got == greedy && strings.Contains(stderr, "temperature=0 top_p=0.5"),
-		"got %q, want the greedy %q; stderr %q", got, greedy, stderr)
+	expect.True(t, got == greedy && strings.Contains(stderr, "temperature=0 top_p=0.5"), "got %q, want the greedy %q; stderr %q", got, greedy, stderr)
 	for _, more := range [][]string{{"--ignore-generation-config"}, {"--temperature", "1", "--top-p", "0"}} {
-		if code, got, _ := f.rltrain("ab\n", append(args, more...)...); code != 0 || got == greedy {
-			t.Errorf("%q: the completion is greedy all the same", more)
-		}
+		code, got, _ := f.rltrain("ab\n", append(args, more...)...)
+		expect.True(t, code == 0 && got != greedy, "%q: the completion is greedy all the same", more)
 	}
 }
 
@@ -76,8 +74,7 @@ func TestChat(t *testing.T) {
 	}
 	once, _ := chat("hi\n")
 	twice, _ := chat("hi\n\nhi\n")
-	expect.True(t, strings.HasPrefix(twice, once) && twice != once+once,
-		"two messages gave %q, one gave %q: the history has no effect", twice, once)
+	expect.True(t, strings.HasPrefix(twice, once) && twice != once+once, "two messages gave %q, one gave %q: the history has no effect", twice, once)
 	for name, input := range map[string]string{"reset": "hi\n/reset\nhi\n", "system and back": "hi\n/reset\n/system be brief\n/system -\nhi\n"} {
 		again, _ := chat(input)
 		expect.True(t, again == once+once, "%s: got %q, want %q twice", name, again, once)
@@ -92,9 +89,8 @@ func TestChat(t *testing.T) {
 		"/help": "/adapter on|off", "/what": "/what", "/set": "temperature 0", "/set temperature x": `"x"`, "/set temperature -1": "temperature: -1",
 		"/set nothing 1": "nothing", "/adapter off": "no adapter", "/system": "(none)", "/set top-k=5": "[top_k 5]",
 	} {
-		if stdout, stderr := chat(input + "\n/quit\nhi\n"); stdout != "" || !strings.Contains(stderr, want) {
-			t.Errorf("%s: got %q and %q, want %q", input, stdout, stderr, want)
-		}
+		stdout, stderr := chat(input + "\n/quit\nhi\n")
+		expect.True(t, stdout == "" && strings.Contains(stderr, want), "%s: got %q and %q, want %q", input, stdout, stderr, want)
 	}
 	f.usage(t, "--top-p: 2", "chat", "--model", "MODEL", "--top-p", "2")
 }
@@ -104,8 +100,7 @@ func TestChatForgets(t *testing.T) {
 	f := ggufModel(t)
 	input := strings.Repeat("the cat sat on the mat and the dog ran\n", 8)
 	code, stdout, stderr := f.rltrain(input, "chat", "--model", "MODEL", "--max-new-tokens", "4")
-	expect.True(t, code == 0 && strings.Contains(stderr, "forgotten") && strings.Count(stdout, "\n") >= 8,
-		"exit code %d, %q, %q", code, stdout, stderr)
+	expect.True(t, code == 0 && strings.Contains(stderr, "forgotten") && strings.Count(stdout, "\n") >= 8, "exit code %d, %q, %q", code, stdout, stderr)
 	code, _, stderr = f.rltrain(strings.Repeat("x", 500)+"\nhi\n", "chat", "--model", "MODEL", "--max-new-tokens", "4")
 	expect.True(t, code == 0 && strings.Contains(stderr, "128 positions"), "exit code %d, %q", code, stderr)
 }
@@ -116,8 +111,7 @@ func TestChatAdapter(t *testing.T) {
 	_, base, _ := f.rltrain("hi\n", append(args, "MODEL")...)
 	_, stdout, _ := f.rltrain("hi\n/reset\n/adapter off\nhi\n/reset\n/adapter on\nhi\n", append(args, adapter)...)
 	with, _, _ := strings.Cut(stdout, "\n")
-	expect.True(t, stdout == with+"\n"+base+with+"\n" && with+"\n" != base,
-		"adapter on, off, on: %q; base model: %q", stdout, base)
+	expect.True(t, stdout == with+"\n"+base+with+"\n" && with+"\n" != base, "adapter on, off, on: %q; base model: %q", stdout, base)
 }
 
 // A hook receives interrupts until it is released.

@@ -114,14 +114,11 @@ func TestCrashDisk(t *testing.T) {
 			}
 			err := test.spoil()
 			code, output := wait()
-			if mendErr := test.mend(); err != nil || mendErr != nil {
-				t.Fatal(err, mendErr)
-			}
-			expect.True(t, code == 1 && strings.Contains(output, test.want),
-				"%s, %s: exit code %d, and the error does not say %q:\n%s", name, test.name, code, test.want, output)
-			if _, step, skipped, err := run.LatestCheckpoint(filepath.Join(out, r.stage)); err != nil || step == 0 || skipped != nil {
-				t.Errorf("%s, %s: the newest checkpoint is of step %d, skipped %q, %v", name, test.name, step, skipped, err)
-			}
+			mendErr := test.mend()
+			expect.Require(t, err == nil && mendErr == nil, "%v %v", err, mendErr)
+			expect.True(t, code == 1 && strings.Contains(output, test.want), "%s, %s: exit code %d, and the error does not say %q:\n%s", name, test.name, code, test.want, output)
+			_, step, skipped, err := run.LatestCheckpoint(filepath.Join(out, r.stage))
+			expect.True(t, err == nil && step != 0 && skipped == nil, "%s, %s: the newest checkpoint is of step %d, skipped %q, %v", name, test.name, step, skipped, err)
 			l.finish(t, r, out, "--resume=auto")
 			compareRuns(t, r, whole, out)
 		}

@@ -133,17 +133,15 @@ func TestDoctorRefuses(t *testing.T) {
 	} {
 		expand := func(text string) string { return f.expand(strings.ReplaceAll(text, "TINY", tiny.base)) }
 		code, stdout, stderr := f.rltrain("", strings.Fields(expand(test.args))...)
-		if want := "rltrain: " + expand(test.want) + "\n"; code != test.code || stderr != want || stdout != "" {
-			t.Errorf("%s: exit code %d, printed %q\n got %swant %s", test.args, code, stdout, stderr, want)
-		}
+		want := "rltrain: " + expand(test.want) + "\n"
+		expect.True(t, code == test.code && stderr == want && stdout == "", "%s: exit code %d, printed %q\n got %swant %s", test.args, code, stdout, stderr, want)
 	}
 
 	// doctor describes an adapter even if its base model is unknown.
 	f.remove(t, "MODEL/label_policy.json")
 	code, stdout, stderr := f.rltrain("", "doctor", "--model", "MODEL")
 	wantLines(t, sheetOf(stdout), f.expand("base model BASE"), "rltrain loads", `task_type "SEQ_CLS"`)
-	expect.True(t, code == 1 && stderr == f.expand("rltrain: BASE is an encoder (bert), not a language model; use it for classification tasks\n"),
-		"exit code %d, error %q", code, stderr)
+	expect.True(t, code == 1 && stderr == f.expand("rltrain: BASE is an encoder (bert), not a language model; use it for classification tasks\n"), "exit code %d, error %q", code, stderr)
 	tiny.edit(t, "MODEL/adapter_config.json", `"base_model_name_or_path": "`+tiny.base+`"`, `"base_model_name_or_path": null`)
 	code, stdout, stderr = tiny.rltrain("", "doctor", "--model", "MODEL")
 	wantLines(t, sheetOf(stdout), "rltrain loads")

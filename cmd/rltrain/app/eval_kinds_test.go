@@ -78,7 +78,7 @@ func TestEvalAnswers(t *testing.T) {
 			args := []string{"eval", "--task", test.task, "--completions", "TMP/" + test.file, "--output", "TMP/logs/results.json"}
 			out := f.must(t, "", append(args, strings.Fields(test.args)...)...)
 			var results answerResults
-			readResults(t, f.expand("TMP/logs/results.json"), &results)
+			must.JSON(t, f.expand("TMP/logs/results.json"), &results)
 			got := map[answer.Match]int{}
 			for match, scores := range results.Matches {
 				got[match] = scores.Correct
@@ -142,9 +142,8 @@ func TestEvalAnswersRefuses(t *testing.T) {
 		{"--task sum_digits --completions TMP/f.jsonl", 1, `TMP/f.jsonl:1: field "answer": missing`},
 	} {
 		code, stdout, stderr := f.rltrain("", append([]string{"eval"}, strings.Fields(test.args)...)...)
-		if want := "rltrain: " + f.expand(test.want) + "\n"; code != test.code || stderr != want || stdout != "" {
-			t.Errorf("%s: exit code %d, printed %q\n got %swant %s", test.args, code, stdout, stderr, want)
-		}
+		want := "rltrain: " + f.expand(test.want) + "\n"
+		expect.True(t, code == test.code && stderr == want && stdout == "", "%s: exit code %d, printed %q\n got %swant %s", test.args, code, stdout, stderr, want)
 	}
 }
 
@@ -158,12 +157,10 @@ func TestEvalChat(t *testing.T) {
 	f.write(t, "TMP/rows.jsonl", rows.String())
 	f.must(t, "", strings.Fields("train --task chat --dataset TMP/rows.jsonl --model tiny --tiny-layers 1 --tiny-hidden 32 --epochs 2 --keep last --threads 1 --output-dir TMP")...)
 	out := f.must(t, "", strings.Fields("eval --task chat --threads 1 --model TMP/chat_supervised --dataset TMP/rows.jsonl --output TMP/e.json --output-rows TMP/texts.jsonl")...)
-	if !strings.Contains(out, "perplexity") || !strings.Contains(out, "6 texts") || !strings.Contains(out, "evaluate at least 30 texts") {
-		t.Errorf("printed %s", out)
-	}
+	expect.True(t, strings.Contains(out, "perplexity") && strings.Contains(out, "6 texts") && strings.Contains(out, "evaluate at least 30 texts"), "printed %s", out)
 	var v textResults
 	must.Do(t, files.LoadJSON(f.expand("TMP/e.json"), &v))
-	logged := string(readFile(t, f.expand("TMP/chat_supervised/logs/training_log.txt")))
+	logged := must.Read(t, f.expand("TMP/chat_supervised/logs/training_log.txt"))
 	if want := fmt.Sprintf("Epoch 2: validation loss=%.4f, perplexity=%.3f, token accuracy=%.4f", v.Loss.Value, v.Perplexity.Value, v.Accuracy.Value); !strings.Contains(logged, want) {
 		t.Errorf("the log lacks %q:\n%s", want, logged)
 	}
@@ -177,8 +174,7 @@ func TestEvalChat(t *testing.T) {
 		expect.Require(t, err == nil && strings.Contains(row.Text, "+1="), "%s, %v", line, err)
 		loss, tokens = loss+row.Loss*float64(row.Tokens), tokens+row.Tokens
 	}
-	expect.True(t, tokens == v.Tokens && math.Abs(loss/float64(tokens)-v.Loss.Value) <= 1e-9,
-		"the rows have %d tokens with loss %v, the whole %+v", tokens, loss/float64(tokens), v)
+	expect.True(t, tokens == v.Tokens && math.Abs(loss/float64(tokens)-v.Loss.Value) <= 1e-9, "the rows have %d tokens with loss %v, the whole %+v", tokens, loss/float64(tokens), v)
 	for args, want := range map[string]string{
 		"eval --task chat --model TMP/chat_supervised":                                   "needs --model DIR and --dataset FILE",
 		"eval --task chat --model TMP/chat_supervised --dataset TMP/rows.jsonl --beta 1": "--beta: does not apply to task chat",
@@ -209,15 +205,13 @@ func TestEvalPrograms(t *testing.T) {
 	if strings.Contains(complaint, "no interpreter") || strings.Contains(complaint, "no sandbox") {
 		t.Skip(complaint)
 	}
-	expect.Require(t, code == 0 && strings.Contains(printed, "1 of 3 programs pass (2 of 2 problems)"),
-		"exit code %d: %s%s", code, printed, complaint)
+	expect.Require(t, code == 0 && strings.Contains(printed, "1 of 3 programs pass (2 of 2 problems)"), "exit code %d: %s%s", code, printed, complaint)
 	data := must.Get(os.ReadFile(output))(t)
 	var got programResults
 	must.Do(t, json.Unmarshal(data, &got))
 	want := map[string]int{"pass": 1, "wrong": 1, "empty": 1}
-	if diff := cmp.Diff(want, got.Classes); diff != "" || got.N != 3 || got.Passed != 1 || got.Pass1 != .25 || got.TestRate != .5 || got.Excluded != 0 || len(got.PassAt) != 1 {
-		t.Errorf("%+v %s", got, diff)
-	}
+	diff := cmp.Diff(want, got.Classes)
+	expect.True(t, diff == "" && got.N == 3 && got.Passed == 1 && got.Pass1 == .25 && got.TestRate == .5 && got.Excluded == 0 && len(got.PassAt) == 1, "%+v %s", got, diff)
 	if text, err := os.ReadFile(verdicts); err != nil || strings.Count(string(text), "\n") != 3 || !strings.Contains(string(text), `"class":"wrong","passed":1,"total":2`) ||
 		!strings.Contains(string(text), `"prompt":"Double.","completion":"def f(x): return 4"`) {
 		t.Errorf("rows %s, %v", text, err)
@@ -231,9 +225,8 @@ func TestEvalPrograms(t *testing.T) {
 		"--n: does not apply with --completions":         {"--dataset", problems, "--completions", rows, "--n", "3"},
 		`--language: "cobol" is not one of python, node`: {"--dataset", problems, "--completions", rows, "--language", "cobol"},
 	} {
-		if code, _, complaint := run(append(args, "--output", output)...); code == 0 || !strings.Contains(complaint, want) {
-			t.Errorf("%v: exit code %d, %q, want %q", args, code, complaint, want)
-		}
+		code, _, complaint := run(append(args, "--output", output)...)
+		expect.True(t, code != 0 && strings.Contains(complaint, want), "%v: exit code %d, %q, want %q", args, code, complaint, want)
 	}
 }
 
@@ -256,7 +249,5 @@ func TestUngradedProgramsAreSkipped(t *testing.T) {
 		Classes:   map[string]int{"pass": 2, "wrong": 1}, Excluded: 3, Failure: "no process",
 	}
 	expect.Equal(t, want, tally.programResults)
-	for _, want := range []string{"2 of 3 programs pass (2 of 3 problems)", "skipped 3 programs that the sandbox failed to run; first error: no process"} {
-		expect.True(t, strings.Contains(tally.String(), want), "%q is not in %s", want, tally)
-	}
+	expect.Contains(t, tally.String(), "2 of 3 programs pass (2 of 3 problems)", "skipped 3 programs that the sandbox failed to run; first error: no process")
 }

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -35,24 +34,15 @@ func evalFile(t *testing.T, f folders) string {
 	return "TMP/eval.csv"
 }
 
-func readResults(t *testing.T, path string, into any) {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	if err == nil {
-		err = json.Unmarshal(data, into)
-	}
-	must.Do(t, err)
-}
-
 func TestEval(t *testing.T) {
 	for _, pooling := range []string{transformers.PoolMean, transformers.PoolFamily} {
 		t.Run(pooling, func(t *testing.T) {
 			f := newFolders(t, pooling)
 			out := f.must(t, "", "eval", "--task", "intent", "--model", "MODEL", "--dataset", evalFile(t, f), "--output-rows", "TMP/rows.jsonl")
 			var results shared.LabelResults
-			readResults(t, f.expand("MODEL/eval/logs/eval_results.json"), &results)
+			must.JSON(t, f.expand("MODEL/eval/logs/eval_results.json"), &results)
 
-			right := strings.Count(string(readFile(t, f.expand("TMP/rows.jsonl"))), `"correct":true`)
+			right := strings.Count(must.Read(t, f.expand("TMP/rows.jsonl")), `"correct":true`)
 			if want := float64(right) / float64(len(evalTexts)); results.Accuracy != want {
 				t.Errorf("accuracy %v, %v of the rows", results.Accuracy, want)
 			}
@@ -79,9 +69,8 @@ func TestEval(t *testing.T) {
 			if results.Cut != 1 || results.Split != "all" || results.Dataset != f.expand("TMP/eval.csv") || results.Model != f.model {
 				t.Errorf("cut %d, split %s, dataset %s, model %s", results.Cut, results.Split, results.Dataset, results.Model)
 			}
-			if in := results.Intervals.Accuracy; in[0] > results.Accuracy || in[1] < results.Accuracy || in[0] == in[1] {
-				t.Errorf("interval %v around %v", in, results.Accuracy)
-			}
+			in := results.Intervals.Accuracy
+			expect.True(t, in[0] <= results.Accuracy && in[1] >= results.Accuracy && in[0] != in[1], "interval %v around %v", in, results.Accuracy)
 			if results.LatencyP50 == nil || results.LatencyP95 == nil || *results.LatencyP50 <= 0 || *results.LatencyP95 < *results.LatencyP50 {
 				t.Errorf("latency %v, %v", results.LatencyP50, results.LatencyP95)
 			}
@@ -120,12 +109,10 @@ func TestEvalChoosesRows(t *testing.T) {
 		{"--split-column part --eval-samples 2", "test", 2},
 	} {
 		told := f.must(t, "", append(args, strings.Fields(test.more)...)...)
-		expect.Same(t, test.split == "all", strings.Contains(told, "including any that the model was trained on"),
-			"%q: training rows are spoken of", test.more)
+		expect.Same(t, test.split == "all", strings.Contains(told, "including any that the model was trained on"), "%q: training rows are spoken of", test.more)
 		var results shared.LabelResults
-		readResults(t, f.expand("TMP/out/logs/eval_results.json"), &results)
-		expect.True(t, results.Split == test.split && results.N == test.n,
-			"%q: %d rows of split %s, want %d of %s", test.more, results.N, results.Split, test.n, test.split)
+		must.JSON(t, f.expand("TMP/out/logs/eval_results.json"), &results)
+		expect.True(t, results.Split == test.split && results.N == test.n, "%q: %d rows of split %s, want %d of %s", test.more, results.N, results.Split, test.n, test.split)
 	}
 	_, err := os.Stat(f.model + "/logs")
 	expect.True(t, err != nil, "--output-dir left logs in the model's folder")
@@ -137,9 +124,8 @@ func TestEvalBuiltin(t *testing.T) {
 	f.model = policytest.Classifier(t, f.base, transformers.PoolMean, intent.Labels()...)
 	f.must(t, "", "eval", "--model", "MODEL", "--max-samples", "28")
 	var results shared.LabelResults
-	readResults(t, f.model+"/eval/logs/eval_results.json", &results)
-	expect.True(t, results.N == 28 && results.Split == "test" && results.Dataset == "built-in questions",
-		"%d rows of %s, split %s", results.N, results.Dataset, results.Split)
+	must.JSON(t, f.model+"/eval/logs/eval_results.json", &results)
+	expect.True(t, results.N == 28 && results.Split == "test" && results.Dataset == "built-in questions", "%d rows of %s, split %s", results.N, results.Dataset, results.Split)
 }
 
 // Every failure prints one line to standard error, exits with code 1, and leaves the folders unchanged.
@@ -148,7 +134,7 @@ func TestBadInput(t *testing.T) {
 		return func(t *testing.T, f folders) { f.write(t, name, text) }
 	}
 	onFile := func(name string) string { return "eval --model MODEL --dataset TMP/" + name }
-	tests := []struct {
+	for _, test := range []struct {
 		name string
 		harm func(t *testing.T, f folders)
 		args string
@@ -211,8 +197,7 @@ func TestBadInput(t *testing.T) {
 			"merging: lstat TMP/file/merged: not a directory; choose a new folder"},
 		{"merging into the model", nil, "merge --model MODEL --output MODEL", "merging: MODEL is not empty; choose a new folder"},
 		{"report of no run", nil, "report TMP", "TMP is not a run folder: open TMP/run.json: no such file or directory"},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			f := newFolders(t, transformers.PoolMean)
 			args := strings.ReplaceAll(test.args, "EVAL", evalFile(t, f))
@@ -223,9 +208,8 @@ func TestBadInput(t *testing.T) {
 			code, stdout, stderr := f.rltrain("a cat\n", strings.Fields(args)...)
 			expect.True(t, code == 1 && stdout == "", "exit code %d, printed %q", code, stdout)
 			want := "rltrain: " + f.expand(test.want) + "\n"
-			if begin, more := strings.CutSuffix(want, "...\n"); stderr != want && !(more && strings.HasPrefix(stderr, begin)) {
-				t.Errorf("\n got %swant %s", stderr, want)
-			}
+			begin, more := strings.CutSuffix(want, "...\n")
+			expect.True(t, stderr == want || more && strings.HasPrefix(stderr, begin), "\n got %swant %s", stderr, want)
 			expect.Equal(t, before, f.files(t), "files")
 		})
 	}
@@ -254,8 +238,8 @@ func TestEvalKeepsTrainingMetrics(t *testing.T) {
 	file := evalFile(t, f)
 	f.must(t, "", "eval", "--model", "MODEL", "--dataset", file)
 	f.must(t, "", "eval", "--model", "MODEL", "--dataset", file, "--output", "TMP/some/figures.json")
-	expect.Same(t, "the run's own", string(readFile(t, f.model+"/logs/eval_results.json")), "eval wrote over the run's results")
+	expect.Same(t, "the run's own", must.Read(t, f.model+"/logs/eval_results.json"), "eval wrote over the run's results")
 	var results shared.LabelResults
-	readResults(t, f.expand("TMP/some/figures.json"), &results)
+	must.JSON(t, f.expand("TMP/some/figures.json"), &results)
 	expect.True(t, results.N != 0, "--output has no figures")
 }

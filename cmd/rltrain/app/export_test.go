@@ -43,8 +43,7 @@ func TestExport(t *testing.T) {
 		"TMP/hf":                            {"--format", "hf", "--output", "TMP/hf"},
 	} {
 		code, stdout, stderr := f.rltrain("", append([]string{"export", "--model", adapter}, args...)...)
-		expect.Require(t, code == 0 && strings.HasPrefix(stdout, f.expand(name)+"\n"),
-			"%q: exit code %d, %q, %s", args, code, stdout, stderr)
+		expect.Require(t, code == 0 && strings.HasPrefix(stdout, f.expand(name)+"\n"), "%q: exit code %d, %q, %s", args, code, stdout, stderr)
 		got := f.greedy(t, name)
 		expect.True(t, got == want, "%s answers %q, the adapter %q", name, got, want)
 	}
@@ -53,9 +52,8 @@ func TestExport(t *testing.T) {
 		t.Errorf("Modelfile: %q, %v", modelfile, err)
 	}
 	for _, kind := range []string{"f16", "bf16", "q8_0", "q4_0", "q4_1", "q4_k"} {
-		if code, _, stderr := f.rltrain("", "export", "--model", adapter, "--quantize", kind, "--output", "TMP/"+kind+".gguf"); code != 0 {
-			t.Errorf("%s: %s", kind, stderr)
-		}
+		code, _, stderr := f.rltrain("", "export", "--model", adapter, "--quantize", kind, "--output", "TMP/"+kind+".gguf")
+		expect.True(t, code == 0, "%s: %s", kind, stderr)
 		f.greedy(t, "TMP/"+kind+".gguf")
 	}
 }
@@ -122,9 +120,8 @@ func TestExportRefuses(t *testing.T) {
 		{[]string{"--model", "MODEL", "--output", "TMP/x", "--dtype", "bf16"}, 2, "--dtype"},
 		{[]string{"--model", "MODEL", "--output", "TMP/x", "--adapter-only"}, 1, "no low-rank adapter"},
 	} {
-		if code, _, stderr := f.rltrain("", append([]string{"export"}, c.args...)...); code != c.code || !strings.Contains(stderr, c.want) {
-			t.Errorf("%q: exit code %d, %q", c.args, code, stderr)
-		}
+		code, _, stderr := f.rltrain("", append([]string{"export"}, c.args...)...)
+		expect.True(t, code == c.code && strings.Contains(stderr, c.want), "%q: exit code %d, %q", c.args, code, stderr)
 	}
 	if _, err := os.Stat(filepath.Join(f.tmp, "x")); err == nil {
 		left, _ := os.ReadDir(filepath.Join(f.tmp, "x"))

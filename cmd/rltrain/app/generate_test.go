@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -74,9 +75,7 @@ func TestGenerateThenScore(t *testing.T) {
 	distinct := map[string]bool{}
 	for i, r := range rows {
 		distinct[r.Completion] = true
-		if r.ID != i/3 || len(r.LogProbs) != len(r.CompletionIDs) || r.FinishReason != "length" && r.FinishReason != "stop" {
-			t.Errorf("row %d: %+v", i, r)
-		}
+		expect.True(t, r.ID == i/3 && len(r.LogProbs) == len(r.CompletionIDs) && (r.FinishReason == "length" || r.FinishReason == "stop"), "row %d: %+v", i, r)
 	}
 	expect.True(t, len(distinct) >= 100, "%d different completions of 120", len(distinct))
 	f.must(t, "", "score", "--model", "MODEL", "--input", "TMP/7.jsonl", "--output", "TMP/scored.jsonl")
@@ -84,11 +83,9 @@ func TestGenerateThenScore(t *testing.T) {
 		sum := 0.0
 		for j, p := range r.LogProbs {
 			sum += p
-			expect.True(t, math.Abs(p-rows[i].LogProbs[j]) <= 1e-4,
-				"row %d, token %d: scored %v, generated with %v", i, j, p, rows[i].LogProbs[j])
+			expect.True(t, math.Abs(p-rows[i].LogProbs[j]) <= 1e-4, "row %d, token %d: scored %v, generated with %v", i, j, p, rows[i].LogProbs[j])
 		}
-		expect.True(t, math.Abs(sum-r.SumLogProb) <= 1e-4 && len(r.Entropy) == len(r.LogProbs) && len(r.Rank) == len(r.LogProbs),
-			"row %d: %+v", i, r)
+		expect.True(t, math.Abs(sum-r.SumLogProb) <= 1e-4 && len(r.Entropy) == len(r.LogProbs) && len(r.Rank) == len(r.LogProbs), "row %d: %+v", i, r)
 	}
 }
 
@@ -106,7 +103,7 @@ func TestCompletionsDoNotDependOnBatch(t *testing.T) {
 		"sampled": {"--model", "BASE"}, "sampled with an adapter": {"--model", "MODEL"},
 		"greedy": {"--model", "BASE", "--temperature", "0"}, "of bfloat16": {"--model", "BASE", "--dtype", "bf16"},
 	} {
-		var first []byte
+		var first string
 		for _, c := range []struct{ batch, threads string }{{"7", "1"}, {"64", "2"}, {"256", "1"}} {
 			args := append([]string{"generate", "--input", "TMP/in.jsonl", "--output", "TMP/out.jsonl", "--max-new-tokens", "6", "--batch-size", c.batch, "--threads", c.threads}, how...)
 			for i := range args {
@@ -116,12 +113,9 @@ func TestCompletionsDoNotDependOnBatch(t *testing.T) {
 			process.Env = append(os.Environ(), asProgram+"=1")
 			said, err := process.CombinedOutput()
 			expect.Require(t, err == nil, "%v: %v, %s", args, err, said)
-			rows := readFile(t, f.expand("TMP/out.jsonl"))
-			if first == nil {
-				first = rows
-			}
-			expect.True(t, bytes.Equal(rows, first),
-				"%s: other bytes with --batch-size %s --threads %s", name, c.batch, c.threads)
+			rows := must.Read(t, f.expand("TMP/out.jsonl"))
+			first = cmp.Or(first, rows)
+			expect.True(t, rows == first, "%s: other bytes with --batch-size %s --threads %s", name, c.batch, c.threads)
 		}
 	}
 }
@@ -157,12 +151,10 @@ func TestLanguageCommandsRefuse(t *testing.T) {
 		{"score --model MODEL --input TMP/longer.jsonl", "TMP/longer.jsonl:1: prompt has 2050 tokens; at most 2047 fit into the context of 2048 tokens\n"},
 	} {
 		code, out, stderr := f.rltrain("", strings.Fields(c.args)...)
-		expect.True(t, code != 0 && out == "" && strings.Contains(stderr, f.expand(c.want)),
-			"%s: exit code %d, error %q, want %q", c.args, code, stderr, c.want)
+		expect.True(t, code != 0 && out == "" && strings.Contains(stderr, f.expand(c.want)), "%s: exit code %d, error %q, want %q", c.args, code, stderr, c.want)
 	}
 	code, _, stderr := f.rltrain("", "generate", "--model", "MODEL", "--input", "TMP/long.jsonl", "--max-new-tokens", "9", "--truncate-prompts", "--output", "TMP/cut.jsonl")
-	expect.True(t, code == 0 && strings.Contains(stderr, "truncated 1 of 1 prompts at the start"),
-		"truncating: exit code %d, %q", code, stderr)
+	expect.True(t, code == 0 && strings.Contains(stderr, "truncated 1 of 1 prompts at the start"), "truncating: exit code %d, %q", code, stderr)
 }
 
 func TestChatTrainingLeavesAFolderToGenerateWith(t *testing.T) {
@@ -185,12 +177,11 @@ func TestChatTrainingLeavesAFolderToGenerateWith(t *testing.T) {
 	if code, stderr := train("TMP/more", "--pretrained-model", "TMP/out/chat_supervised"); code != 0 {
 		t.Errorf("going on: exit code %d, %q", code, stderr)
 	}
-	if code, stderr := train("TMP/all", "--tiny-layers", "1", "--tiny-hidden", "32", "--validation-share", "0"); code != 0 || !strings.Contains(string(readFile(t, f.expand("TMP/all/chat_supervised/logs/training_log.txt"))), "(train 40, validation 0)") {
+	if code, stderr := train("TMP/all", "--tiny-layers", "1", "--tiny-hidden", "32", "--validation-share", "0"); code != 0 || !strings.Contains(must.Read(t, f.expand("TMP/all/chat_supervised/logs/training_log.txt")), "(train 40, validation 0)") {
 		t.Errorf("no rows for validation: exit code %d, %q", code, stderr)
 	}
 	code, stderr := train("TMP/out", "--pretrained-model", "TMP/out/chat_supervised")
-	expect.True(t, code != 0 && strings.Contains(stderr, "is the folder that this run writes"),
-		"going on in place: exit code %d, %q", code, stderr)
+	expect.True(t, code != 0 && strings.Contains(stderr, "is the folder that this run writes"), "going on in place: exit code %d, %q", code, stderr)
 }
 
 // TestGenerateResumes stops a command after some rows. Resuming keeps them, and the file ends
@@ -246,8 +237,7 @@ func TestGenerateResumes(t *testing.T) {
 	if code, _, stderr := f.rltrain("", args("TMP/out.jsonl", "--resume")...); code != 0 {
 		t.Fatalf("exit code %d, %q", code, stderr)
 	}
-	expect.True(t, bytes.Equal(readFile(t, f.expand("TMP/whole.jsonl")), readFile(t, f.expand("TMP/out.jsonl"))),
-		"the rows differ from those of a command that was never stopped")
+	expect.True(t, must.Read(t, f.expand("TMP/whole.jsonl")) == must.Read(t, f.expand("TMP/out.jsonl")), "the rows differ from those of a command that was never stopped")
 	left, err := filepath.Glob(f.expand("TMP/*.partial*"))
 	expect.True(t, err == nil && len(left) == 0, "left over: %v, %v", left, err)
 }
@@ -285,8 +275,7 @@ func TestInvalidEndToken(t *testing.T) {
 		f.edit(t, name, `"eos_token_id": 1`, `"eos_token_id": 5000`)
 	}
 	code, out, stderr := f.rltrain("a\n", "generate", "--model", "MODEL", "--max-new-tokens", "9")
-	expect.True(t, code == 0 && out != "" && stderr == "rltrain: end tokens: \"<eos>\" (1)\n",
-		"exit code %d, printed %q, %q", code, out, stderr)
+	expect.True(t, code == 0 && out != "" && stderr == "rltrain: end tokens: \"<eos>\" (1)\n", "exit code %d, printed %q, %q", code, out, stderr)
 }
 
 // TestAdapterOfQuantisedWeights: an adapter whose base has 4-bit weights gets an error with a fix, and the fix works.
@@ -302,8 +291,7 @@ func TestAdapterOfQuantisedWeights(t *testing.T) {
 	must.Do(t, os.CopyFS(f.expand("TMP/whole"), os.DirFS(f.base)))
 	f.edit(t, "BASE/config.json", `{`, `{"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true},`)
 	code, _, stderr := f.rltrain("ab\n", append(greedy, "MODEL")...)
-	if advice := "the weights are quantised (bitsandbytes); name the model that they were made of, with --model where an adapter names this one"; code != 1 || !strings.Contains(stderr, advice) {
-		t.Errorf("exit code %d, %q", code, stderr)
-	}
+	advice := "the weights are quantised (bitsandbytes); name the model that they were made of, with --model where an adapter names this one"
+	expect.True(t, code == 1 && strings.Contains(stderr, advice), "exit code %d, %q", code, stderr)
 	expect.Same(t, want, answer("TMP/whole", "--adapter", "MODEL"), "answer")
 }

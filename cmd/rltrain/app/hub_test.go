@@ -85,9 +85,8 @@ func TestLanguageModelsByName(t *testing.T) {
 	// Model: weights, two configurations, two tokenizer files. Dataset: a card and two splits.
 	expect.Same(t, 5+3, downloads.Load(), "%d files were fetched", downloads.Load())
 	var adapter map[string]any
-	must.Do(t, json.Unmarshal(readFile(t, f.expand("TMP/out/chat_supervised/adapter_config.json")), &adapter))
-	expect.True(t, adapter["base_model_name_or_path"] == "org/tiny" && adapter["revision"] == commit,
-		"the adapter names %v at %v", adapter["base_model_name_or_path"], adapter["revision"])
+	must.JSON(t, f.expand("TMP/out/chat_supervised/adapter_config.json"), &adapter)
+	expect.True(t, adapter["base_model_name_or_path"] == "org/tiny" && adapter["revision"] == commit, "the adapter names %v at %v", adapter["base_model_name_or_path"], adapter["revision"])
 	byFolder := f.says(t, "1:", "generate", "--model", "TMP/out/chat_supervised", "--max-new-tokens", "5")
 	for name, args := range map[string][]string{
 		"an adapter":        {"--model", "org/adapter"},
@@ -127,7 +126,7 @@ func TestClassifiersByName(t *testing.T) {
 	f := newFolders(t, transformers.PoolFamily)
 	data := filepath.Join(f.tmp, "data")
 	must.Do(t, os.Mkdir(data, 0o755))
-	rows := string(readFile(t, f.expand(evalFile(t, f))))
+	rows := must.Read(t, f.expand(evalFile(t, f)))
 	for i, split := range []string{"train", "validation", "test"} {
 		f.write(t, "TMP/data/"+split+".csv", rows+strings.Repeat("the cat,"+labels[0]+"\n", i))
 	}
@@ -165,8 +164,8 @@ func TestPromptsByName(t *testing.T) {
 	var judged struct {
 		After struct{ N int }
 	}
-	err := json.Unmarshal(readFile(t, f.expand("TMP/out/prompts_rl/logs/eval_results.json")), &judged)
-	expect.True(t, err == nil && judged.After.N == 5, "evaluated on %d prompts, %v", judged.After.N, err)
+	must.JSON(t, f.expand("TMP/out/prompts_rl/logs/eval_results.json"), &judged)
+	expect.Same(t, 5, judged.After.N, "evaluated prompts")
 	printed := f.says(t, "", strings.Fields("eval --task prompts --dataset org/prompts --model TMP/out/prompts_rl --max-new-tokens 2")...)
 	expect.True(t, strings.Contains(printed, "org/prompts: task=prompts problems=4"), "eval printed %s", printed)
 	for args, want := range map[string]string{
@@ -194,8 +193,7 @@ func TestModels(t *testing.T) {
 	expect.Contains(t, out,
 		"rltrain models pull smollm2", "Apache-2.0", "org/mine", "mit", f.expand("TMP/cache/models/org/mine"), "some/repo", "tiny",
 	)
-	expect.Same(t, f.expand("TMP/cache/models/org/mine\n"), f.must(t, "", "models", "pull", "org/mine"),
-		"pull of a model in the cache prints")
+	expect.Same(t, f.expand("TMP/cache/models/org/mine\n"), f.must(t, "", "models", "pull", "org/mine"), "pull of a model in the cache prints")
 	for args, want := range map[string]string{
 		"models pull smollm2": "HF_HUB_OFFLINE", "models pull": "NAME", "models pull a b": "NAME", "models list": "list",
 	} {

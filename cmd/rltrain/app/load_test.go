@@ -106,8 +106,7 @@ func TestLoadTrainingOnKilledServers(t *testing.T) {
 		}
 		err = run.Wait()
 		expect.Require(t, err == nil, "%v\n%s%s", err, said, complaints.String())
-		expect.True(t, len(servers) <= 1 || strings.Contains(said, "sending its prompts to 1 others"),
-			"%s: the log does not mention the killed server:\n%s", name, said)
+		expect.True(t, len(servers) <= 1 || strings.Contains(said, "sending its prompts to 1 others"), "%s: the log does not mention the killed server:\n%s", name, said)
 		checkpoint = filepath.Join(output, "reverse_digits_rl", "checkpoints", "checkpoint-8")
 		weights = must.Get(os.ReadFile(filepath.Join(checkpoint, "adapter_model.safetensors")))(t)
 		return checkpoint, weights

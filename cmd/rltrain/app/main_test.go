@@ -140,9 +140,8 @@ func TestUsageErrors(t *testing.T) {
 		{"completion tcsh", `completion: unknown shell "tcsh"; choose bash, zsh or fish`},
 	} {
 		code, stdout, stderr := f.rltrain("", strings.Fields(test.args)...)
-		if want := "rltrain: " + f.expand(test.want) + "\n"; code != 2 || stderr != want || stdout != "" {
-			t.Errorf("%s: exit code %d, printed %q\n got %swant %s", test.args, code, stdout, stderr, want)
-		}
+		want := "rltrain: " + f.expand(test.want) + "\n"
+		expect.True(t, code == 2 && stderr == want && stdout == "", "%s: exit code %d, printed %q\n got %swant %s", test.args, code, stdout, stderr, want)
 	}
 }
 
@@ -172,9 +171,8 @@ func TestExplain(t *testing.T) {
 		{stopped(syscall.SIGHUP), run.ErrStopped, 129, "stopped before the end; run the same command with --resume auto to continue"},
 		{context.Background(), errors.Join(run.ErrStopped, syscall.EPIPE), 141, "stopped and saved: the output was closed; run the same command with --resume auto to continue"},
 	} {
-		if code, message := explain(test.ctx, test.err); code != test.code || message != test.want {
-			t.Errorf("%v: got %d %q, want %d %q", test.err, code, message, test.code, test.want)
-		}
+		code, message := explain(test.ctx, test.err)
+		expect.True(t, code == test.code && message == test.want, "%v: got %d %q, want %d %q", test.err, code, message, test.code, test.want)
 	}
 }
 

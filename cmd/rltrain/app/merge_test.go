@@ -21,15 +21,13 @@ func TestMergedFolderServesEveryCommand(t *testing.T) {
 	for _, pooling := range []string{transformers.PoolMean, transformers.PoolFamily} {
 		t.Run(pooling, func(t *testing.T) {
 			f := newFolders(t, pooling)
-			expect.Same(t, f.expand("TMP/merged\n"), f.must(t, "", "merge", "--model", "MODEL", "--output", "TMP/merged"),
-				"printed")
+			expect.Same(t, f.expand("TMP/merged\n"), f.must(t, "", "merge", "--model", "MODEL", "--output", "TMP/merged"), "printed")
 			input := "the cat\na court is the law\nlight is a wave\n"
 			if err := os.RemoveAll(f.base); err != nil { // a merged model needs no base
 				t.Fatal(err)
 			}
-			if got := f.must(t, input, "predict", "--model", "TMP/merged"); strings.Count(got, "\t") != 3 {
-				t.Errorf("predicted %q", got)
-			}
+			got := f.must(t, input, "predict", "--model", "TMP/merged")
+			expect.True(t, strings.Count(got, "\t") == 3, "predicted %q", got)
 			f.must(t, "", "eval", "--model", "TMP/merged", "--dataset", evalFile(t, f))
 		})
 	}
@@ -60,7 +58,7 @@ func TestMergeLanguageModel(t *testing.T) {
 	f.write(t, "TMP/p.jsonl", `{"prompt": "ab", "completion": "cd"}`+"\n")
 	scores := func(model string) string {
 		return f.must(t, "", "score", "--model", model, "--input", "TMP/p.jsonl", "--dtype", "fp32", "--output", "TMP/scores.jsonl") +
-			string(readFile(t, f.expand("TMP/scores.jsonl")))
+			must.Read(t, f.expand("TMP/scores.jsonl"))
 	}
 	sum := func(line string) float64 {
 		var row struct {
@@ -83,14 +81,8 @@ func TestMergeLanguageModel(t *testing.T) {
 		files := must.Get(safetensors.OpenModel(f.expand(out)))(t)
 		_, entry, _ := files.Entry("model.embed_tokens.weight")
 		files.Close()
-		expect.Same(t, map[string]safetensors.DType{"": "F32", "fp32": "F32", "bf16": "BF16", "fp16": "F16"}[dtype], entry.DType,
-			"dtype %q: stored as", dtype)
+		expect.Same(t, map[string]safetensors.DType{"": "F32", "fp32": "F32", "bf16": "BF16", "fp16": "F16"}[dtype], entry.DType, "dtype %q: stored as", dtype)
 	}
-}
-
-func readFile(t *testing.T, path string) []byte {
-	t.Helper()
-	return must.Get(os.ReadFile(path))(t)
 }
 
 func TestMergeRefuses(t *testing.T) {
@@ -109,12 +101,10 @@ func TestMergeRefuses(t *testing.T) {
 	} {
 		expand := strings.NewReplacer("CLASSIFIER", classifier.model).Replace
 		code, stdout, stderr := f.rltrain("", strings.Fields(expand(test.args))...)
-		if want := "rltrain: " + f.expand(expand(test.want)) + "\n"; code != test.code || stderr != want || stdout != "" {
-			t.Errorf("%s: exit code %d, printed %q\n got %swant %s", test.args, code, stdout, stderr, want)
-		}
+		want := "rltrain: " + f.expand(expand(test.want)) + "\n"
+		expect.True(t, code == test.code && stderr == want && stdout == "", "%s: exit code %d, printed %q\n got %swant %s", test.args, code, stdout, stderr, want)
 	}
 	f.edit(t, "MODEL/adapter_config.json", "CAUSAL_LM", "FEATURE_EXTRACTION")
 	_, _, stderr := f.rltrain("", "merge", "--model", "MODEL", "--output", "TMP/m")
-	expect.Same(t, f.expand("rltrain: MODEL does not fit BASE: task_type is FEATURE_EXTRACTION; an adapter of a language model has CAUSAL_LM\n"), stderr,
-		"stderr")
+	expect.Same(t, f.expand("rltrain: MODEL does not fit BASE: task_type is FEATURE_EXTRACTION; an adapter of a language model has CAUSAL_LM\n"), stderr, "stderr")
 }

@@ -50,16 +50,14 @@ func TestPredict(t *testing.T) {
 			expect.True(t, s.Probability <= last, "line %d: labels out of order in %s", i+1, line)
 			sum, last = sum+s.Probability, s.Probability
 		}
-		expect.True(t, len(answer.Top) == 3 && answer.Top[0].Label == answer.Label && math.Abs(sum-1) <= 1e-5,
-			"line %d: %s", i+1, line)
+		expect.True(t, len(answer.Top) == 3 && answer.Top[0].Label == answer.Label && math.Abs(sum-1) <= 1e-5, "line %d: %s", i+1, line)
 		distinct[answers[i]] = true
 	}
 	expect.True(t, len(distinct) >= 10, "only %d different answers: order is not tested", len(distinct))
 	// A line gives the same result by itself and in a batch.
 	for _, i := range []int{0, 31, 32, 99} {
-		if alone := lines(f.must(t, texts[i], "predict", "--model", "MODEL")); alone[0] != answers[i] {
-			t.Errorf("text %d by itself: %q, in a batch: %q", i, alone[0], answers[i])
-		}
+		alone := lines(f.must(t, texts[i], "predict", "--model", "MODEL"))
+		expect.True(t, alone[0] == answers[i], "text %d by itself: %q, in a batch: %q", i, alone[0], answers[i])
 	}
 	expect.Same(t, "", f.must(t, "", "predict", "--model", "MODEL"), "no input")
 }
@@ -116,8 +114,7 @@ func TestPredictLines(t *testing.T) {
 	cat := f.must(t, "the cat", "predict", "--model", "MODEL")
 	catJSON := f.must(t, "the cat", "predict", "--model", "MODEL", "--json")
 	both := f.must(t, "the cat", "predict", "--model", "MODEL", "--top", "2")
-	expect.True(t, strings.Count(both, "\t") == 3 && strings.HasPrefix(both, strings.TrimSuffix(cat, "\n")+"\t"),
-		"--top 2 gives %q, one label is %q", both, cat)
+	expect.True(t, strings.Count(both, "\t") == 3 && strings.HasPrefix(both, strings.TrimSuffix(cat, "\n")+"\t"), "--top 2 gives %q, one label is %q", both, cat)
 	long := strings.Repeat("cat ", 11)
 	for _, test := range []struct {
 		name, stdin, args string
@@ -184,9 +181,8 @@ func TestPredictStops(t *testing.T) {
 	must.Get(io.WriteString(question, "the cat\n"))(t)
 	must.Get(bufio.NewReader(answers).ReadString('\n'))(t)
 	cancel(interrupted{syscall.SIGINT}) // while it waits for a line
-	if code := <-done; code != 130 || stderr.String() != "rltrain: stopped by SIGINT\n" {
-		t.Errorf("exit code %d, error %q", code, stderr.String())
-	}
+	code := <-done
+	expect.True(t, code == 130 && stderr.String() == "rltrain: stopped by SIGINT\n", "exit code %d, error %q", code, stderr.String())
 }
 
 // closedPipe is a standard output whose reader has exited.

@@ -43,8 +43,7 @@ func TestPreferencesEndToEnd(t *testing.T) {
 			Step         int `json:"best_step"`
 		}
 		must.Do(t, files.LoadJSON(f.expand("TMP/preference_rl/logs/eval_results.json"), &v))
-		expect.True(t, math.Abs(v.Before.Margin.Value) <= 1e-6 && v.Best.Accuracy.Value >= 0.9 && v.Best.Loss < v.Before.Loss,
-			"%s: %s, then %s", loss, v.Before, v.Best)
+		expect.True(t, math.Abs(v.Before.Margin.Value) <= 1e-6 && v.Best.Accuracy.Value >= 0.9 && v.Best.Loss < v.Before.Loss, "%s: %s, then %s", loss, v.Before, v.Best)
 		f.reports(t, "TMP/preference_rl", v.Before.Loss, v.Best.Loss, v.Best.Accuracy.Value, v.Best.Accuracy.Interval[0], v.Best.Margin.Value, v.Best.Chosen.Value)
 	}
 	evaluate := "eval --task preference --threads 1 --dataset TMP/p.jsonl --output TMP/e.json --beta 0.5 --model "
@@ -57,9 +56,7 @@ func TestPreferencesEndToEnd(t *testing.T) {
 	f.must(t, "", strings.Fields(evaluate+"TMP/preference_rl --reference TMP/tiny-chat-1x32-seed42")...)
 	var v preferenceResults
 	must.Do(t, files.LoadJSON(f.expand("TMP/e.json"), &v))
-	if v.N != 40 || v.Accuracy.Value < 0.9 || v.Margin.Value <= 0 || v.Chosen.Value <= v.Rejected.Value || v.PreferenceScores.Loss > 0.5 {
-		t.Errorf("%+v", v)
-	}
+	expect.True(t, v.N == 40 && v.Accuracy.Value >= 0.9 && v.Margin.Value > 0 && v.Chosen.Value > v.Rejected.Value && v.PreferenceScores.Loss <= 0.5, "%+v", v)
 	// Pairs split into single rows, which the trained model should tell apart.
 	f.must(t, "", strings.Fields(evaluate+"TMP/preference_rl --reference TMP/tiny-chat-1x32-seed42 --loss-type kto --output-rows TMP/single.jsonl")...)
 	single := f.pairRows(t, "TMP/single.jsonl")
@@ -89,17 +86,12 @@ func TestMovingReferenceOfPairs(t *testing.T) {
 	for _, row := range rows {
 		if loss, ok := row["loss"].(float64); ok {
 			losses++
-			if math.Abs(loss-math.Ln2) > 1e-6 {
-				t.Errorf("loss %v, want log 2", loss)
-			}
+			expect.True(t, math.Abs(loss-math.Ln2) <= 1e-6, "loss %v, want log 2", loss)
 		}
 	}
-	if losses < 2 {
-		t.Errorf("%d losses: %v", losses, rows)
-	}
-	if code, _, stderr := f.rltrain("", strings.Fields("train --task preference --algorithm dpo --sync-ref-model --precompute-ref"+tinyPreference)...); code != 2 || !strings.Contains(stderr, "--precompute-ref: applies only with --sync-ref-model=false") {
-		t.Errorf("exit code %d, %s", code, stderr)
-	}
+	expect.True(t, losses >= 2, "%d losses: %v", losses, rows)
+	code, _, stderr := f.rltrain("", strings.Fields("train --task preference --algorithm dpo --sync-ref-model --precompute-ref"+tinyPreference)...)
+	expect.True(t, code == 2 && strings.Contains(stderr, "--precompute-ref: applies only with --sync-ref-model=false"), "exit code %d, %s", code, stderr)
 }
 
 // TestNothingGained: a run that did not beat its start saves no adapter, and says where the trained one is.
@@ -107,12 +99,11 @@ func TestNothingGained(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	f.write(t, "TMP/p.jsonl", pairsOfLetters(40))
 	f.must(t, "", strings.Fields("train --task preference --algorithm dpo --epochs 1 --learning-rate 1e-12 --tuning lora"+tinyPreference)...)
-	logged := string(readFile(t, f.expand("TMP/preference_rl/logs/training_log.txt")))
+	logged := must.Read(t, f.expand("TMP/preference_rl/logs/training_log.txt"))
 	last := f.expand("TMP/preference_rl/checkpoints/checkpoint-4")
 	code, _, stderr := f.rltrain("", "generate", "--model", "TMP/preference_rl", "--input", "TMP/preference_rl/logs/try.jsonl")
 	for _, want := range []string{"its run ended: Training did not improve on the start on 10 held-out rows", "no adapter was saved", last} {
-		expect.True(t, code == 1 && strings.Contains(stderr, want),
-			"exit code %d, %q; want …%s…; the log:\n%s", code, stderr, want, logged)
+		expect.True(t, code == 1 && strings.Contains(stderr, want), "exit code %d, %q; want …%s…; the log:\n%s", code, stderr, want, logged)
 	}
 	if code, stdout, stderr := f.rltrain("", "generate", "--model", last, "--input", "TMP/preference_rl/logs/try.jsonl", "--max-new-tokens", "2"); code != 0 || stdout == "" {
 		t.Errorf("exit code %d, %q", code, stderr)

@@ -97,9 +97,7 @@ func TestPromptsKeepBestReward(t *testing.T) {
 	f.must(t, "", promptRun("--reward", `expr:'text matches "[aeiou]" ? 1 : 0'`)...)
 	var scores struct{ Before, After, Last *rl.AnswerScores }
 	must.Do(t, files.LoadJSON(f.expand("TMP/prompts_rl/logs/eval_results.json"), &scores))
-	if scores.After.Reward == nil || *scores.After.Reward < 0.9 || scores.After.Accuracy != 0 || !scores.After.Verified() {
-		t.Errorf("%+v", scores.After)
-	}
+	expect.True(t, scores.After.Reward != nil && *scores.After.Reward >= 0.9 && scores.After.Accuracy == 0 && scores.After.Verified(), "%+v", scores.After)
 }
 
 // letters returns n questions whose answer is zz.
@@ -169,8 +167,7 @@ func TestPromptsRefuse(t *testing.T) {
 		"--mode supervised_then_rl --reward expr:1": "--mode: supervised_then_rl trains on demonstrations, and TMP/q.jsonl has none; choose rl_only",
 	} {
 		code, _, stderr := f.rltrain("", with(promptRun(), strings.Fields(wrong)...)...)
-		expect.True(t, code != 0 && strings.Contains(stderr, f.expand(want)) && strings.Count(stderr, "rltrain: ") == 1,
-			"%s: exit %d, %q; want %q", wrong, code, stderr, f.expand(want))
+		expect.True(t, code != 0 && strings.Contains(stderr, f.expand(want)) && strings.Count(stderr, "rltrain: ") == 1, "%s: exit %d, %q; want %q", wrong, code, stderr, f.expand(want))
 	}
 }
 
@@ -198,10 +195,8 @@ func TestEvalOfALanguageModel(t *testing.T) {
 	args := strings.Fields("--task prompts --dataset TMP/aa.jsonl,TMP/a.jsonl --n 4 --max-new-tokens 2 --output TMP/out/results.json --output-rows TMP/out/rows.jsonl")
 	out := f.must(t, "", append([]string{"eval", "--model", "TMP/prompts_rl"}, args...)...)
 	var results problemResults
-	readResults(t, f.expand("TMP/out/results.json"), &results)
-	if len(results.Sets) != 2 || results.Sets[0].Problems != 30 || results.Sets[0].N != 4 || len(results.Sets[0].Rows) != 30 {
-		t.Fatalf("%+v", results)
-	}
+	must.JSON(t, f.expand("TMP/out/results.json"), &results)
+	expect.Require(t, len(results.Sets) == 2 && results.Sets[0].Problems == 30 && results.Sets[0].N == 4 && len(results.Sets[0].Rows) == 30, "%+v", results)
 	// The figures must match the samples in the file.
 	for _, set := range results.Sets {
 		for k := 1; k <= 4; k++ {
@@ -216,18 +211,16 @@ func TestEvalOfALanguageModel(t *testing.T) {
 				expect.True(t, right == row.Correct && len(row.Samples) == 4, "row %+v", row)
 				sum += rl.PassAt(4, right, k)
 			}
-			if got, want := set.Pass[k-1].Value, sum/30; got-want > 1e-9 || want-got > 1e-9 {
-				t.Errorf("pass@%d is %v, want %v", k, got, want)
-			}
+			got, want := set.Pass[k-1].Value, sum/30
+			expect.True(t, got-want <= 1e-9 && want-got <= 1e-9, "pass@%d is %v, want %v", k, got, want)
 		}
 	}
 	text, err := os.ReadFile(f.expand("TMP/out/rows.jsonl"))
 	expect.True(t, err == nil && strings.Count(string(text), "\n") == 240, "%d rows, %v", strings.Count(string(text), "\n"), err)
 	for line := range strings.Lines(string(text)) {
 		var row sampleRow
-		if err := json.Unmarshal([]byte(line), &row); err != nil || row.Prompt == "" || row.Truth == "" || row.Correct != (row.Why == "") || row.Row < 1 || row.Sample < 1 || row.Sample > 4 {
-			t.Fatalf("%s: %v", line, err)
-		}
+		err := json.Unmarshal([]byte(line), &row)
+		expect.Require(t, err == nil && row.Prompt != "" && row.Truth != "" && row.Correct == (row.Why == "") && row.Row >= 1 && row.Sample >= 1 && row.Sample <= 4, "%s: %v", line, err)
 	}
 	expect.True(t, results.Sets[0].Mean.Value != 0 && results.Sets[0].Rows[0].Truth == "aa", "%+v", results.Sets[0].PassScores)
 	expect.Contains(t, out, "pass@1", "pass@4", "majority@4", f.expand("TMP/a.jsonl: task=prompts problems=30 samples_per_problem=4 temperature=1"))
@@ -236,11 +229,9 @@ func TestEvalOfALanguageModel(t *testing.T) {
 
 	out = f.must(t, "", append([]string{"compare", "TMP/new", "TMP/prompts_rl", "--kind-column", "sort"}, strings.Fields("--task prompts --dataset TMP/aa.jsonl --n 4 --max-new-tokens 2 --output TMP/compared.json")...)...)
 	var compared problemComparison
-	readResults(t, f.expand("TMP/compared.json"), &compared)
+	must.JSON(t, f.expand("TMP/compared.json"), &compared)
 	c := compared.Comparisons[0]
-	if c.Problems != 30 || c.Mean.Difference <= 0 || c.Mean.Interval[0] <= 0 || len(c.Kinds) != 2 || c.Kinds[1].Mean.Difference != 0 {
-		t.Errorf("%+v", c)
-	}
+	expect.True(t, c.Problems == 30 && c.Mean.Difference > 0 && c.Mean.Interval[0] > 0 && len(c.Kinds) == 2 && c.Kinds[1].Mean.Difference == 0, "%+v", c)
 	expect.Contains(t, out, "B - A", "pass@1 of 0", "majority@4")
 	greedy := f.must(t, "", strings.Fields("eval --task sum_digits --model TMP/prompts_rl --eval-samples 6 --max-new-tokens 4 --digits-max 99")...)
 	if !strings.Contains(greedy, "evaluate at least 30 problems") || !strings.Contains(greedy, "sum_digits: task=sum_digits problems=6 samples_per_problem=1 temperature=0") || !strings.Contains(greedy, "kind") {
@@ -277,7 +268,7 @@ func TestTurnsOfAConversation(t *testing.T) {
 	want := "warning: skipped 1 problems that leave no room for 64 new tokens"
 	expect.True(t, strings.Contains(out, want), "no %q in\n%s", want, out)
 	var results problemResults
-	readResults(t, f.expand("TMP/r.json"), &results)
+	must.JSON(t, f.expand("TMP/r.json"), &results)
 	set := results.Sets[0]
 	expect.Require(t, set.TooLong == 1 && set.Problems == 2 && set.Rows[1].Index == 2 && set.Failed == 0, "%+v", set.PassScores)
 	turns := 0
@@ -301,8 +292,7 @@ func TestPromptsRewardedByAModel(t *testing.T) {
 	for _, row := range rows {
 		if mean, ok := row[name].(float64); ok {
 			found++
-			expect.True(t, mean > 0 && mean < 1 && row["failed_rewards"] == 0.0,
-				"mean probability %v, %v failed", mean, row["failed_rewards"])
+			expect.True(t, mean > 0 && mean < 1 && row["failed_rewards"] == 0.0, "mean probability %v, %v failed", mean, row["failed_rewards"])
 		}
 	}
 	expect.True(t, found != 0, "no %s in %v", name, rows)

@@ -206,8 +206,7 @@ func TestRanksEnd(t *testing.T) {
 		all := under(t, out, "600")
 		must.Do(t, all.processes[1].Signal(syscall.SIGUSR1))
 		codes, outputs := all.wait()
-		expect.True(t, codes[0] == 1 && codes[1] == 128+int(syscall.SIGUSR1),
-			"exit codes %v:\n%s\n%s", codes, outputs[0], outputs[1])
+		expect.True(t, codes[0] == 1 && codes[1] == 128+int(syscall.SIGUSR1), "exit codes %v:\n%s\n%s", codes, outputs[0], outputs[1])
 		cause := all.cause(t, 0)
 		expect.True(t, strings.Contains(cause, "stopped"), "rank 0 says %q", cause)
 		rows := must.Get(os.ReadFile(filepath.Join(out, r.stage, "logs", "metrics.jsonl")))(t)
@@ -220,9 +219,8 @@ func TestRanksEnd(t *testing.T) {
 		must.Do(t, all.processes[1].Signal(syscall.SIGSTOP))
 		stopped := time.Now()
 		code, output := all.waits[0]()
-		if took := time.Since(stopped); code != 1 || !strings.Contains(output, "rank 1 has not responded") || took > 30*time.Second {
-			t.Errorf("rank 0 ends after %v with code %d:\n%s", took, code, output)
-		}
+		took := time.Since(stopped)
+		expect.True(t, code == 1 && strings.Contains(output, "rank 1 has not responded") && took <= 30*time.Second, "rank 0 ends after %v with code %d:\n%s", took, code, output)
 		must.Do(t, all.processes[1].Signal(syscall.SIGCONT))
 		if code, output := all.waits[1](); code != 1 || !strings.Contains(output, "rank 1") {
 			t.Errorf("rank 1 ends with code %d:\n%s", code, output)
@@ -262,8 +260,7 @@ func TestRanksEnd(t *testing.T) {
 		all := l.startRanks(t, r, filepath.Join(t.TempDir(), "out"), 2, func(rank int) []string { return []string{"--seed", fmt.Sprint(5 + rank)} })
 		codes, outputs := all.wait()
 		for rank, output := range outputs {
-			expect.True(t, codes[rank] == 1 && strings.Contains(output, "rank 1 has seed 6, rank 0 has 5"),
-				"rank %d: exit code %d:\n%s", rank, codes[rank], output)
+			expect.True(t, codes[rank] == 1 && strings.Contains(output, "rank 1 has seed 6, rank 0 has 5"), "rank %d: exit code %d:\n%s", rank, codes[rank], output)
 			cause := all.cause(t, rank)
 			expect.True(t, strings.Contains(output, cause), "rank %d reports %q to torchrun and prints\n%s", rank, cause, output)
 		}

@@ -47,10 +47,10 @@ func TestResume(t *testing.T) {
 	if n := steps(); n != 3 {
 		t.Errorf("%d steps, want 3", n)
 	}
-	weights := string(readFile(t, filepath.Join(dir, "model.safetensors")))
+	weights := must.Read(t, filepath.Join(dir, "model.safetensors"))
 	checkpoint := filepath.Join(dir, "checkpoints", "checkpoint-1")
 	train("--num-steps", "3", "--logging-steps", "1", "--resume-from-checkpoint", checkpoint)
-	if again := string(readFile(t, filepath.Join(dir, "model.safetensors"))); steps() != 3 || again != weights {
+	if again := must.Read(t, filepath.Join(dir, "model.safetensors")); steps() != 3 || again != weights {
 		t.Errorf("%d steps from an earlier checkpoint, the same weights: %v", steps(), again == weights)
 	}
 	for more, want := range map[string]string{
@@ -103,12 +103,11 @@ func TestResumeKnowsInputs(t *testing.T) {
 	record, err := run.ReadRun(dir)
 	must.Do(t, err)
 	for setting, name := range map[string]string{"dataset": "rows.jsonl", "reward": "judge.sh", "model": "model"} {
-		expect.True(t, record.Inputs[setting][f.expand("TMP/"+name)] != "",
-			"run.json has no sum of %s %s: %v", setting, name, record.Inputs)
+		expect.True(t, record.Inputs[setting][f.expand("TMP/"+name)] != "", "run.json has no sum of %s %s: %v", setting, name, record.Inputs)
 	}
 	for _, test := range []struct{ setting, file string }{{"dataset", "rows.jsonl"}, {"reward", "judge.sh"}, {"model", "model/config.json"}} {
 		path := f.expand("TMP/" + test.file)
-		was := string(readFile(t, path))
+		was := must.Read(t, path)
 		f.write(t, path, strings.Replace(was+"\n", "question 7", "question 70", 1))
 		for _, steps := range []string{"1", "2"} { // finished, and to be extended
 			if code, _, errs := train("--num-steps", steps, "--resume"); code == 0 || !strings.Contains(errs, "--"+test.setting+": ") || !strings.Contains(errs, "--allow-changed "+test.setting) {
@@ -139,7 +138,7 @@ func TestResumeKnowsInputs(t *testing.T) {
 		expect.True(t, code != 0 && strings.Contains(errs, want), "%s: exit code %d, %q; want %q", more, code, errs, want)
 	}
 	var all map[string]any
-	must.Do(t, json.Unmarshal(readFile(t, dir+"/run.json"), &all))
+	must.JSON(t, dir+"/run.json", &all)
 	delete(all, "config") // as earlier versions wrote it
 	text := must.Get(json.Marshal(all))(t)
 	f.write(t, dir+"/run.json", string(text))

@@ -70,15 +70,14 @@ func TestEvalOutOfScope(t *testing.T) {
 	}{{nil, threshold, "val"}, {[]string{"--rejection", "0.36"}, 0.36, ""}} {
 		printed := f.must(t, "", append(append(args, "--out-of-scope-label", "other"), test.more...)...)
 		var results shared.LabelResults
-		readResults(t, f.expand("TMP/out/logs/eval_results.json"), &results)
+		must.JSON(t, f.expand("TMP/out/logs/eval_results.json"), &results)
 		want := must.Get(rl.MeasureOutOfScope(test.threshold, in[1], out[1]))(t)
 		got := results.OutOfScope
 		if got == nil || got.N != 2 || got.InScope != 6 || results.N != 6 || got.Chosen != test.chosen || got.Label != "other" ||
 			math.Abs(got.Threshold-test.threshold) > 1e-6 || got.Recall != want.Recall || got.FalseAlarms != want.FalseAlarms || got.Accuracy != want.Accuracy || got.AUROC != want.AUROC {
 			t.Errorf("%+v, want %+v", got, want)
 		}
-		expect.True(t, len(results.Selective) >= 2 && results.Selective[0].Accuracy == results.Accuracy,
-			"selective accuracy %+v of %v", results.Selective, results.Accuracy)
+		expect.True(t, len(results.Selective) >= 2 && results.Selective[0].Accuracy == results.Accuracy, "selective accuracy %+v of %v", results.Selective, results.Accuracy)
 		expect.Contains(t, printed, "2 texts out of scope (other)", "surest texts")
 	}
 	for _, test := range []struct{ more, want string }{

@@ -27,8 +27,7 @@ func packaged(t *testing.T) {
 	must.Do(t, err)
 	path := strings.Join(dirs, ":")
 	data := strings.Replace(string(must.Get(os.ReadFile(core))(t)), path+"\x00", "$ORIGIN"+strings.Repeat("\x00", len(path)-len("$ORIGIN")+1), 1)
-	own := filepath.Join(t.TempDir(), filepath.Base(core))
-	must.Do(t, os.WriteFile(own, []byte(data), 0o644))
+	own := must.File(t, filepath.Base(core), data)
 	t.Setenv("RLTRAIN_LIB", own)
 	t.Setenv("RLTRAIN_CACHE", t.TempDir())
 	t.Setenv("LIBTORCH", "")
@@ -47,9 +46,7 @@ func TestCommandsNeedLibtorch(t *testing.T) {
 		"generate --model tiny",
 	} {
 		code, _, stderr := f.rltrain("", strings.Fields(args)...)
-		if code != 1 || !strings.Contains(stderr, "rltrain setup") || !strings.Contains(stderr, "--yes") || strings.Count(stderr, "\n") != 1 {
-			t.Errorf("%s: exit %d, %q", args, code, stderr)
-		}
+		expect.True(t, code == 1 && strings.Contains(stderr, "rltrain setup") && strings.Contains(stderr, "--yes") && strings.Count(stderr, "\n") == 1, "%s: exit %d, %q", args, code, stderr)
 		code, _, stderr = f.rltrain("", append(strings.Fields(args), "--yes")...)
 		expect.True(t, code == 1 && strings.Contains(stderr, "no-index"), "%s --yes: exit %d, %q", args, code, stderr)
 	}
@@ -71,8 +68,7 @@ func TestSetup(t *testing.T) {
 		t.Skip("libtorch is known to the core alone")
 	}
 	out := f.must(t, "", "setup")
-	expect.True(t, strings.Contains(out, "libtorch "+libtorch.Version) && strings.Contains(out, "rltrain is ready"),
-		"setup prints %q", out)
+	expect.True(t, strings.Contains(out, "libtorch "+libtorch.Version) && strings.Contains(out, "rltrain is ready"), "setup prints %q", out)
 	for args, want := range map[string]string{
 		"setup --device tpu": `"tpu" is not one of cpu, cuda`, "setup --offline a --export b": "exclude each other", "setup --offline TMP/none": "is not a folder",
 	} {
@@ -87,9 +83,7 @@ func TestVersion(t *testing.T) {
 	expect.Same(t, "rltrain version "+shared.Version+"\n", f.must(t, "", "version"), "must")
 	var b build
 	must.Do(t, json.Unmarshal([]byte(f.must(t, "", "version", "--json")), &b))
-	if b.Version != shared.Version || b.ABI != torch.ABIVersion || b.Libtorch.Version != libtorch.Version || b.Libtorch.Folder == "" || b.Core == "" {
-		t.Errorf("got %+v", b)
-	}
+	expect.True(t, b.Version == shared.Version && b.ABI == torch.ABIVersion && b.Libtorch.Version == libtorch.Version && b.Libtorch.Folder != "" && b.Core != "", "got %+v", b)
 	packaged(t)
 	must.Do(t, json.Unmarshal([]byte(f.must(t, "", "version", "--json")), &b))
 	expect.True(t, strings.Contains(b.Libtorch.Missing, "rltrain setup"), "without libtorch: %+v", b)
@@ -99,9 +93,7 @@ func TestVersion(t *testing.T) {
 func TestManual(t *testing.T) {
 	var f folders
 	page := f.must(t, "", "man")
-	for _, want := range []string{".TH RLTRAIN 1", ".SS rltrain models pull NAME", ".B \\-\\-offline VALUE", ".B \\-\\-learning\\-rate X", "RLTRAIN_CACHE"} {
-		expect.True(t, strings.Contains(page, want), "no %q", want)
-	}
+	expect.Contains(t, page, ".TH RLTRAIN 1", ".SS rltrain models pull NAME", ".B \\-\\-offline VALUE", ".B \\-\\-learning\\-rate X", "RLTRAIN_CACHE")
 	man, err := exec.LookPath("man")
 	if err != nil {
 		t.Skip(err)
@@ -110,18 +102,15 @@ func TestManual(t *testing.T) {
 	command.Stdin, command.Env = strings.NewReader(page), append(os.Environ(), "LC_ALL=C.UTF-8", "MANWIDTH=80")
 	var faults strings.Builder
 	command.Stderr = &faults
-	if out, err := command.Output(); err != nil || faults.Len() > 0 || !strings.Contains(string(out), "--learning-rate X") {
-		t.Errorf("%v: %s", err, faults.String())
-	}
+	out, err := command.Output()
+	expect.True(t, err == nil && faults.Len() <= 0 && strings.Contains(string(out), "--learning-rate X"), "%v: %s", err, faults.String())
 }
 
 // TestDoctorFirst: doctor works without libtorch and says how to get it.
 func TestDoctorFirst(t *testing.T) {
 	var f folders
 	out := f.must(t, "", "doctor")
-	for _, want := range []string{"System\n", "glibc 2.", "libtorch          " + libtorch.Version, "GB free", "Operators\n", "Sandbox for programs\n"} {
-		expect.True(t, strings.Contains(out, want), "no %q in\n%s", want, out)
-	}
+	expect.Contains(t, out, "System\n", "glibc 2.", "libtorch          "+libtorch.Version, "GB free", "Operators\n", "Sandbox for programs\n")
 	packaged(t)
 	code, out, stderr := f.rltrain("", "doctor")
 	if code != 1 || !strings.Contains(out, "FAULT: libtorch "+libtorch.Version+" not found") || !strings.Contains(out, "fix: rltrain setup\n") ||

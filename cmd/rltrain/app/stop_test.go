@@ -26,9 +26,8 @@ func TestTimeIsUp(t *testing.T) {
 	l.finish(t, r, whole)
 	for range 2 { // each process takes one step
 		_, wait := l.start(t, r, parts, "--resume=auto", "--max-time", "1ms")
-		if code, output := wait(); code != 124 || !strings.Contains(output, "--resume") {
-			t.Fatalf("exit code %d, want 124 and a word about --resume:\n%s", code, output)
-		}
+		code, output := wait()
+		expect.Require(t, code == 124 && strings.Contains(output, "--resume"), "exit code %d, want 124 and a word about --resume:\n%s", code, output)
 	}
 	l.finish(t, r, parts, "--resume=auto")
 	compareRuns(t, r, whole, parts)

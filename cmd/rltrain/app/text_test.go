@@ -61,25 +61,23 @@ func TestText(t *testing.T) {
 			if strings.Contains(test.options, "--labels") {
 				labels = []string{"lower", "high", "low"}
 			}
-			expect.Require(t, err == nil && p.Pooling == test.pooling && slices.Equal(p.Labels, labels),
-				"pooling %q, labels %q: %v", p.Pooling, p.Labels, err)
+			expect.Require(t, err == nil && p.Pooling == test.pooling && slices.Equal(p.Labels, labels), "pooling %q, labels %q: %v", p.Pooling, p.Labels, err)
 			for _, name := range []string{"training_curves.png", "README.md", "adapter_model.safetensors", "checkpoints/checkpoint-2"} {
 				_, err = os.Stat(filepath.Join(dir, name))
 				expect.True(t, err == nil, "%v", err)
 			}
-			if log := string(readFile(t, filepath.Join(dir, "logs", "training_log.txt"))); !strings.Contains(log, test.log) {
-				t.Errorf("no %q in\n%s", test.log, log)
-			}
+			log := must.Read(t, filepath.Join(dir, "logs", "training_log.txt"))
+			expect.True(t, strings.Contains(log, test.log), "no %q in\n%s", test.log, log)
 			var results struct {
 				N        int
 				Accuracy float64
 			}
-			readResults(t, filepath.Join(dir, "logs", "eval_results.json"), &results)
+			must.JSON(t, filepath.Join(dir, "logs", "eval_results.json"), &results)
 			expect.Same(t, 12, results.N, "measured on %d rows, want the 12 test rows", results.N)
 			// eval reproduces the training metrics and agrees with predict.
 			var again struct{ Accuracy float64 }
 			f.must(t, "", "eval", "--task", "text", "--model", dir, "--dataset", "TMP/rows.csv", "--output-dir", "TMP/eval")
-			readResults(t, f.expand("TMP/eval/logs/eval_results.json"), &again)
+			must.JSON(t, f.expand("TMP/eval/logs/eval_results.json"), &again)
 			expect.Same(t, results.Accuracy, again.Accuracy, "eval finds %v, the run %v", again.Accuracy, results.Accuracy)
 			label, _, _ := strings.Cut(f.must(t, "a cat\n", "predict", "--model", dir), "\t")
 			expect.True(t, slices.Contains(p.Labels, label), "predicted %q", label)
@@ -103,7 +101,7 @@ func TestTextResumes(t *testing.T) {
 	f.letters(t, "TMP/rows.csv")
 	options := strings.Fields("--task text --dataset TMP/rows.csv --model TMP/lm --policy score --algorithm ppo --eval-every 1 --buffer-size 24 --samples-per-prompt 2 --rl-batch-size 12 --threads 1 --rl-lr-scheduler-type constant")
 	weights := func(out string) string {
-		return string(readFile(t, filepath.Join(f.stageOf(t, out, "ppo"), "checkpoints", "checkpoint-4", "adapter_model.safetensors")))
+		return must.Read(t, filepath.Join(f.stageOf(t, out, "ppo"), "checkpoints", "checkpoint-4", "adapter_model.safetensors"))
 	}
 	for _, run := range []string{"--rl-episodes 4 --output-dir TMP/whole", "--rl-episodes 2 --output-dir TMP/parts", "--rl-episodes 4 --output-dir TMP/parts --resume"} {
 		code, _, errs := f.rltrain("", append(options, strings.Fields(run)...)...)

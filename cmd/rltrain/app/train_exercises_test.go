@@ -1,7 +1,6 @@
 package app
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,37 +24,34 @@ func TestWarmUpOfDigits(t *testing.T) {
 	options := strings.Fields(`train --task reverse_digits --tiny-layers 1 --tiny-hidden 32 --eval-samples 2 --max-new-tokens 8 --output-dir TMP`)
 	f.must(t, "", with(options, "--mode", "supervised", "--warmup-until", "0", "--max-steps", "2")...)
 	dir := filepath.Join(f.tmp, "reverse_digits_supervised")
-	got := string(readFile(t, filepath.Join(dir, "logs", "training_log.txt")))
+	got := must.Read(t, filepath.Join(dir, "logs", "training_log.txt"))
 	expect.True(t, strings.Contains(got, "Supervised training complete after 0 updates"), "log:\n%s", got)
 	f.must(t, "", append(drop(options, "--tiny-layers", "--tiny-hidden"), "--mode", "rl_only", "--pretrained-model", dir,
 		"--num-steps", "1", "--prompts-per-step", "2", "--samples-per-prompt", "2", "--fresh-samples", "3")...)
 	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
 	must.Do(t, files.LoadJSON(filepath.Join(f.tmp, "reverse_digits_rl", "logs", "eval_results.json"), &scores))
-	if scores.Before.N != 2 || scores.After.N != 2 || scores.Last.N != 2 || scores.Fresh.N != 3 || scores.Fresh.Interval[1] == 0 {
-		t.Errorf("evaluations %+v", scores)
-	}
+	expect.True(t, scores.Before.N == 2 && scores.After.N == 2 && scores.Last.N == 2 && scores.Fresh.N == 3 && scores.Fresh.Interval[1] != 0, "evaluations %+v", scores)
 	f.must(t, "", with(options, "--mode", "supervised", "--warmup-until", "0", "--max-steps", "2", "--tiny-hidden", "64")...)
 	var saved struct {
 		Hidden int `json:"hidden_size"`
 	}
-	must.Do(t, json.Unmarshal(readFile(t, filepath.Join(dir, "config.json")), &saved))
+	must.JSON(t, filepath.Join(dir, "config.json"), &saved)
 	expect.Same(t, 64, saved.Hidden, "a model of width")
 	// The previous run stays complete, and its name did not point to the new run until that was written.
 	for path, want := range map[string]string{dir: "tiny_hidden: 64", dir + ".1": "tiny_hidden: 32"} {
-		got := string(readFile(t, filepath.Join(path, "config.yaml")))
+		got := must.Read(t, filepath.Join(path, "config.yaml"))
 		expect.True(t, strings.Contains(got, want), "%s/config.yaml lacks %q:\n%s", path, want, got)
 	}
 	for _, name := range []string{"logs/training_log.txt", "README.md"} {
-		got := string(readFile(t, filepath.Join(dir, name)))
+		got := must.Read(t, filepath.Join(dir, name))
 		expect.True(t, !strings.Contains(got, ".new"), "%s names the folder of a run under way:\n%s", name, got)
 	}
 	for range 3 {
 		f.must(t, "", with(options, "--mode", "supervised", "--warmup-until", "0", "--max-steps", "2", "--keep-runs", "1")...)
 	}
 	for name, want := range map[string]bool{".1": true, ".2": false} {
-		if _, err := os.Stat(dir + name); (err == nil) != want {
-			t.Errorf("with --keep-runs 1 the run %s%s: there %v, want %v", filepath.Base(dir), name, err == nil, want)
-		}
+		_, err := os.Stat(dir + name)
+		expect.True(t, (err == nil) == want, "with --keep-runs 1 the run %s%s: there %v, want %v", filepath.Base(dir), name, err == nil, want)
 	}
 }
 
@@ -65,10 +61,9 @@ func TestFilesOfALanguageModelRun(t *testing.T) {
 	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
 	f.must(t, "", drop(exercise(), "--tiny-layers", "--tiny-hidden")...)
 	dir := f.expand("TMP/out/sum_digits_rl")
-	if code, _, stderr := f.rltrain("", "generate", "--model", dir, "--input", dir+"/logs/try.jsonl", "--output", "TMP/tried.jsonl", "--max-new-tokens", "4"); code != 0 {
-		t.Fatalf("trying it: %s", stderr)
-	}
-	rows := strings.Count(string(readFile(t, f.expand("TMP/tried.jsonl"))), "\n")
+	code, _, stderr := f.rltrain("", "generate", "--model", dir, "--input", dir+"/logs/try.jsonl", "--output", "TMP/tried.jsonl", "--max-new-tokens", "4")
+	expect.Require(t, code == 0, "trying it: %s", stderr)
+	rows := strings.Count(must.Read(t, f.expand("TMP/tried.jsonl")), "\n")
 	expect.True(t, rows == 3, "%d prompts to try, want 3", rows)
 	f.must(t, "", "report", dir)
 	for name, want := range map[string][]string{
@@ -76,10 +71,8 @@ func TestFilesOfALanguageModelRun(t *testing.T) {
 		"report.html":    {"<td>before</td><td>2</td>", "<h3>Held-out accuracy", "<h2>Completions</h2>"},
 		"logs/try.jsonl": {`{"prompt":"`},
 	} {
-		got := string(readFile(t, filepath.Join(dir, name)))
-		for _, text := range want {
-			expect.True(t, strings.Contains(got, text), "%s lacks %q", name, text)
-		}
+		got := must.Read(t, filepath.Join(dir, name))
+		expect.Contains(t, got, want...)
 	}
 	f.usage(t, "is a language model, trained on task sum_digits; use rltrain generate", "predict", "--model", dir)
 	for args, want := range map[string]string{
@@ -123,8 +116,7 @@ func TestRewards(t *testing.T) {
 		"--reward accuracy --judge TMP/x": "--judge: no reward in accuracy asks a language model",
 	} {
 		code, _, stderr := f.rltrain("", append(strings.Fields("--task gsm8k --dataset TMP/train.jsonl --model TMP/start --output-dir TMP/out --eval-samples 2"), strings.Fields(args)...)...)
-		expect.True(t, code == shared.ExitUsage && strings.Contains(stderr, want),
-			"%s: exit code %d, %q; want %q", args, code, stderr, want)
+		expect.True(t, code == shared.ExitUsage && strings.Contains(stderr, want), "%s: exit code %d, %q; want %q", args, code, stderr, want)
 	}
 }
 
@@ -134,13 +126,13 @@ func TestLongPrompts(t *testing.T) {
 	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
 	f.problems(t, "TMP/train.jsonl", 0, 10)
 	long := strings.Repeat("x", 3000)
-	f.write(t, "TMP/some.jsonl", string(readFile(t, f.expand("TMP/train.jsonl")))+`{"question": "`+long+`", "answer": "#### 1"}`+"\n")
-	f.write(t, "TMP/all.jsonl", `{"question": "`+long+`", "answer": "#### 1"}`+"\n"+string(readFile(t, f.expand("TMP/train.jsonl"))))
+	f.write(t, "TMP/some.jsonl", must.Read(t, f.expand("TMP/train.jsonl"))+`{"question": "`+long+`", "answer": "#### 1"}`+"\n")
+	f.write(t, "TMP/all.jsonl", `{"question": "`+long+`", "answer": "#### 1"}`+"\n"+must.Read(t, f.expand("TMP/train.jsonl")))
 	options := strings.Fields(`--task gsm8k --model TMP/start --eval-dataset TMP/test.jsonl --num-steps 1 --prompts-per-step 20 --num-update-steps 2
 		--rl-batch-size 2 --max-line-tokens 4 --max-trajectory-steps 1 --max-new-tokens 8 --eval-samples 2 --output-dir TMP/out`)
 	f.problems(t, "TMP/test.jsonl", 50, 4)
 	f.must(t, "", append(options, "--dataset", "TMP/some.jsonl", "--few-shot", "0")...)
-	log := string(readFile(t, f.expand("TMP/out/gsm8k_rl/logs/training_log.txt")))
+	log := must.Read(t, f.expand("TMP/out/gsm8k_rl/logs/training_log.txt"))
 	want := "warning: 1 of 11 training prompts leave no room for 4 new tokens"
 	expect.True(t, strings.Contains(log, want), "no %q in\n%s", want, log)
 	code, _, stderr := f.rltrain("", append(options, "--dataset", "TMP/all.jsonl", "--few-shot", "1")...)
@@ -175,11 +167,10 @@ func TestCodeEndToEnd(t *testing.T) {
 		Problem, Passed, Total int
 		Class, Program, Kind   string
 	}
-	if err := files.LoadJSON(f.expand("TMP/code_rl/results/results.json"), &programs); err != nil || len(programs) != 2 || !strings.HasPrefix(programs[0].Program, "def f(x):") || programs[1].Problem != 1 || programs[1].Total == 0 {
-		t.Errorf("%+v, %v", programs, err)
-	}
+	err := files.LoadJSON(f.expand("TMP/code_rl/results/results.json"), &programs)
+	expect.True(t, err == nil && len(programs) == 2 && strings.HasPrefix(programs[0].Program, "def f(x):") && programs[1].Problem == 1 && programs[1].Total != 0, "%+v, %v", programs, err)
 	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
-	err := files.LoadJSON(f.expand("TMP/code_rl/logs/eval_results.json"), &scores)
+	err = files.LoadJSON(f.expand("TMP/code_rl/logs/eval_results.json"), &scores)
 	expect.True(t, err == nil && scores.After.N == 2 && scores.Fresh.N == 2, "%+v, %v", scores, err)
 }
 
@@ -195,9 +186,8 @@ func TestModelsAsRewards(t *testing.T) {
 	f.must(t, "", short("model:"+critic+"#good=2,expr:'length'")...)
 	refused := func(want string, args ...string) {
 		t.Helper()
-		if code, _, stderr := f.rltrain("", args...); code != 2 || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
-			t.Errorf("%v: exit code %d, error %q; want 2, …%s…", args, code, stderr, want)
-		}
+		code, _, stderr := f.rltrain("", args...)
+		expect.True(t, code == 2 && strings.Contains(stderr, want) && strings.Count(stderr, "\n") == 1, "%v: exit code %d, error %q; want 2, …%s…", args, code, stderr, want)
 	}
 	for spec, want := range map[string]string{
 		"model:" + critic:           `--reward: reward "model:` + critic,
@@ -222,8 +212,7 @@ func TestDistillEndToEnd(t *testing.T) {
 		"--prompts-per-step 2 --samples-per-prompt 2 --max-new-tokens 4 --eval-samples 2 --fresh-samples 0 --threads 1 --output-dir TMP/small --logging-steps 1 "
 	f.must(t, "", strings.Fields(distill+"--teacher TMP/large/sum_digits_supervised --divergence jsd --jsd-beta 0.3")...)
 	metrics, err := os.ReadFile(f.expand("TMP/small/sum_digits_rl/logs/metrics.jsonl"))
-	expect.True(t, err == nil && strings.Count(string(metrics), `"divergence":`) == 2,
-		"want the KL of 2 steps: %v\n%s", err, metrics)
+	expect.True(t, err == nil && strings.Count(string(metrics), `"divergence":`) == 2, "want the KL of 2 steps: %v\n%s", err, metrics)
 	for args, want := range map[string]string{
 		distill:                           "needs teacher",
 		distill + "--teacher TMP/nowhere": "--teacher: ",

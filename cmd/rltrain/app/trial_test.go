@@ -31,9 +31,8 @@ func TestTrial(t *testing.T) {
 			"First prompt\n  sum [", "Rewards of 2 samples", "expr:length ", "MiB in this dry run\n", "  extrapolated      at most ",
 		)
 	}
-	if after := f.files(t); len(after) != len(before) {
-		t.Errorf("the trial left %d files", len(after)-len(before))
-	}
+	after := f.files(t)
+	expect.True(t, len(after) == len(before), "the trial left %d files", len(after)-len(before))
 	if code, out, errs := inProcess(t, f, "--task", "sum_digits", "--print-config", "--seed", "7"); code != 0 || !strings.Contains(out, "seed: 7  # --seed\n") || !strings.Contains(out, "num_steps: ") {
 		t.Errorf("--print-config: exit code %d, %q, %q", code, out, errs)
 	}
@@ -54,8 +53,7 @@ func TestTrialIsBounded(t *testing.T) {
 		expect.Require(t, code == 0 && found != nil, "%s: exit code %d, %q\n%s", command, code, errs, out)
 		samples, _ := strconv.Atoi(found[1])
 		tokens, _ := strconv.Atoi(found[2])
-		expect.True(t, samples <= 2 && tokens <= 512,
-			"%s: trained on %d samples with %d tokens, want at most 2 with 512", command, samples, tokens)
+		expect.True(t, samples <= 2 && tokens <= 512, "%s: trained on %d samples with %d tokens, want at most 2 with 512", command, samples, tokens)
 	}
 }
 

@@ -51,7 +51,7 @@ func runApp(t *testing.T, args ...string) (string, error) {
 }
 
 func TestApp(t *testing.T) {
-	tests := []struct{ args, want string }{
+	for _, test := range []struct{ args, want string }{
 		{"train", "train supervised_then_rl"},
 		{"--mode supervised", "train supervised"},
 		{"train --mode=supervised", "train supervised"},
@@ -70,8 +70,7 @@ func TestApp(t *testing.T) {
 		{"compare A B --dataset d.csv", "compare dataset=d.csv text=text args=A|B"},
 		{"compare A --resume B", "compare dataset= text=text args=A|B resume"},
 		{"compare -- A --b", "compare dataset= text=text args=A|--b"},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.args, func(t *testing.T) {
 			expect.Equal(t, test.want, must.Get(runApp(t, strings.Fields(test.args)...))(t))
 		})
@@ -79,7 +78,7 @@ func TestApp(t *testing.T) {
 }
 
 func TestAppErrors(t *testing.T) {
-	tests := []struct{ args, want string }{
+	for _, test := range []struct{ args, want string }{
 		{"evil", "unknown command evil; did you mean eval?"},
 		{"trl sft --dataset_name d", "unknown command trl; leave it out: rltrain sft"},
 		{"vllm-serve --model m", "unknown command vllm-serve; use rltrain serve"},
@@ -103,14 +102,12 @@ func TestAppErrors(t *testing.T) {
 		{"eval --batch-size 0", "--batch-size: 0 … 1 to 1048576"},
 		{"eval --lora-dropout 2", "--lora-dropout: 2 … at least 0 and less than 1"},
 		{"eval --device gpu", `--device: unknown device "gpu"; use auto, cpu, cuda or cuda:NUMBER`},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.args, func(t *testing.T) {
 			out, err := runApp(t, strings.Fields(test.args)...)
 			var usage *UsageError
 			expect.Require(t, errors.As(err, &usage), "got %v, want a *UsageError", err)
-			expect.True(t, expect.Names(err, test.want) && (strings.Contains(test.want, " … ") || err.Error() == test.want),
-				"\n got %s\nwant %s", err, test.want)
+			expect.True(t, expect.Names(err, test.want) && (strings.Contains(test.want, " … ") || err.Error() == test.want), "\n got %s\nwant %s", err, test.want)
 			expect.Same(t, "", out, "printed")
 		})
 	}

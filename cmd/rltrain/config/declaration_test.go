@@ -30,8 +30,7 @@ func TestEveryRunCanBeBuilt(t *testing.T) {
 				before, ok := boolean[o.Name]
 				expect.True(t, !ok || before == isBool, "%s is a boolean in some runs only", o.Name)
 				boolean[o.Name] = isBool
-				expect.True(t, o.Group != "" && !strings.ContainsAny(o.Name, "-. "),
-					"%s: the group is missing, or the name is not snake_case", o.Name)
+				expect.True(t, o.Group != "" && !strings.ContainsAny(o.Name, "-. "), "%s: the group is missing, or the name is not snake_case", o.Name)
 			}
 		}
 	}
@@ -135,9 +134,8 @@ func TestAliasesPointAtKeys(t *testing.T) {
 		seen[r.name] = true
 	}
 	for name := range known {
-		if r := ruleOf(name); r != nil {
-			t.Errorf("%s is a key, and of the names %s", name, r.name)
-		}
+		r := ruleOf(name)
+		expect.True(t, r == nil, "%s is a key, and of the names %s", name, r.name)
 	}
 	for name, others := range ofTheStage {
 		for _, key := range append(others, name) {

@@ -9,7 +9,7 @@ import (
 )
 
 func TestUsageErrors(t *testing.T) {
-	tests := []struct {
+	for _, test := range []struct {
 		args []string
 		env  string
 		yaml string
@@ -200,16 +200,14 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--reward=custom", `--reward-expr=label == 'a' or label == "b"`}, want: "--reward-expr: mixes single and double quotes; use one kind"},
 		{args: []string{"--dataset=d.csv", "--text-column=label"}, want: `--label-column: is "label", as text_column is; name two columns`},
 		{args: []string{"--buffer-size=8", "--rl-batch-size=16", "--samples-per-prompt=1"}, want: "--buffer-size: 8 is less than rl_batch_size 16: no batch would fill"},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.want, func(t *testing.T) {
 			inFolder(t, test.yaml)
 			if test.yaml != "" {
 				test.args = append(test.args, "--config=c.yaml")
 			}
 			_, err := Load(test.args, strings.Fields(test.env))
-			expect.True(t, expect.Names(err, test.want) && (strings.Contains(test.want, " … ") || err.Error() == test.want),
-				"\n got %s\nwant %s", err, test.want)
+			expect.True(t, expect.Names(err, test.want) && (strings.Contains(test.want, " … ") || err.Error() == test.want), "\n got %s\nwant %s", err, test.want)
 			var usage *UsageError
 			expect.True(t, errors.As(err, &usage), "%T is not a *UsageError", err)
 		})

@@ -112,7 +112,7 @@ const routerRL = "rl_learning_rate=1.0e-05 rl_batch_size=32 update_epochs=3 rewa
 func TestLoadCommands(t *testing.T) {
 	enabled := strings.NewReplacer("ENABLED", "true", "*any", "any").Replace(routerFile)
 	disabled := strings.NewReplacer("ENABLED", "false", "*any", "any").Replace(routerFile)
-	tests := []struct{ command, yaml, want string }{
+	for _, test := range []struct{ command, yaml, want string }{
 		{"", "", ""},
 		// Files. Settings of a stage that is not trained are ignored.
 		{"--config c.yaml", enabled, routerRL},
@@ -154,8 +154,7 @@ func TestLoadCommands(t *testing.T) {
 		// Settings of one algorithm do not reach the others.
 		{"--task gsm8k --dataset d --algorithm rloo", "", "dataset=d algorithm=rloo"},
 		{"--task math --dataset d --algorithm ppo --gamma 0.9", "", "dataset=d algorithm=ppo gamma=0.9"},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.command, func(t *testing.T) {
 			inFolder(t, test.yaml)
 			got := must.Get(Load(strings.Fields(test.command), nil))(t)
@@ -206,8 +205,7 @@ func TestFlagBeatsVariableForTheFile(t *testing.T) {
 	inFolder(t, "epochs: 11\n")
 	must.Do(t, os.WriteFile("other.yaml", []byte("epochs: 12\n"), 0o644))
 	got := must.Get(Load([]string{"--config=other.yaml"}, []string{"RLTRAIN_CONFIG=c.yaml"}))(t)
-	expect.True(t, got.Supervised.Epochs == 12 && got.General.ConfigFile == "other.yaml",
-		"epochs %d from %s, want 12 from other.yaml", got.Supervised.Epochs, got.General.ConfigFile)
+	expect.True(t, got.Supervised.Epochs == 12 && got.General.ConfigFile == "other.yaml", "epochs %d from %s, want 12 from other.yaml", got.Supervised.Epochs, got.General.ConfigFile)
 }
 
 func TestSkippedSections(t *testing.T) {
@@ -218,16 +216,14 @@ func TestSkippedSections(t *testing.T) {
 }
 
 func TestRewardSpec(t *testing.T) {
-	tests := []struct{ reward, expr, spec, key string }{
+	for _, test := range []struct{ reward, expr, spec, key string }{
 		{"accuracy,f1=0.5", "", "accuracy,f1=0.5", "reward"},
 		{"custom", "correct", "expr:'correct'", "reward_expr"},
 		{"custom", "predicted == 'law'", `expr:"predicted == 'law'"`, "reward_expr"},
-	}
-	for _, test := range tests {
+	} {
 		o := &LabelRollouts{Reward: test.reward, RewardExpr: test.expr}
-		if spec, key := o.RewardSpec(); spec != test.spec || key != test.key {
-			t.Errorf("%s %s: got %s of %s, want %s of %s", test.reward, test.expr, spec, key, test.spec, test.key)
-		}
+		spec, key := o.RewardSpec()
+		expect.True(t, spec == test.spec && key == test.key, "%s %s: got %s of %s, want %s of %s", test.reward, test.expr, spec, key, test.spec, test.key)
 	}
 }
 

@@ -167,9 +167,7 @@ func TestTRLDefaults(t *testing.T) {
 		"--task chat --dataset d --model m --dataset_num_proc 3 --attn_implementation eager --defaults trl": {"not needed here: dataset_num_proc, attn_implementation"},
 	} {
 		notes := strings.Join(load(command).Notes(), "\n")
-		for _, part := range want {
-			expect.True(t, strings.Contains(notes, part), "%s: %q is missing in the notes %q", command, part, notes)
-		}
+		expect.Contains(t, notes, want...)
 		expect.True(t, want != nil || notes == "", "%s: notes %q", command, notes)
 		for _, wrong := range []string{"reduction auto", "advantage_scale auto", "defaults rltrain"} {
 			expect.True(t, !strings.Contains(notes, wrong), "%s: %q in the notes %q", command, wrong, notes)
@@ -244,9 +242,8 @@ func TestEveryDefaultOfTRLIsAccepted(t *testing.T) {
 			if strings.HasPrefix(o.name, "lora_") && trainer != "reward" {
 				args = append(args, "--use_peft")
 			}
-			if _, err := Load(args, nil); (err != nil) != slices.Contains(refused, trainer+" "+o.name) {
-				t.Errorf("%s %s=%s: %v", trainer, o.name, value, err)
-			}
+			_, err := Load(args, nil)
+			expect.True(t, (err != nil) == slices.Contains(refused, trainer+" "+o.name), "%s %s=%s: %v", trainer, o.name, value, err)
 		}
 	}
 }

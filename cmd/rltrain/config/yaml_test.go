@@ -12,15 +12,14 @@ import (
 )
 
 func TestYAMLRoundTrip(t *testing.T) {
-	commands := [][]string{
+	for _, args := range [][]string{
 		nil,
 		{"--mode=supervised", "--epochs=7", "--learning-rate=1e-5", "--lora-target-modules=query,a.b", "--feature-alignment=1e-300"},
 		{"--mode=rl_only", "--pretrained-model=./a b/ü", "--seed=18446744073709551615", "--target-kl=1", "--rl-learning-rate=12345678.9"},
 		{"--dataset=no", "--text-column=true", "--label-column=1e5", "--split-column=null", "--model=007"},
 		{"--reward=custom", "--reward-expr=label == 'a: b' # c\n\t\\ \x7f\u0085\u2028", "--output-dir=\"q\""},
 		{"--output-dir=- a", "--model=~", "--dataset= "},
-	}
-	for _, args := range commands {
+	} {
 		first := must.Get(Load(args, nil))(t)
 		inFolder(t, string(first.YAML()))
 		second, err := Load([]string{"--config=c.yaml"}, nil)
@@ -33,8 +32,7 @@ func TestYAMLRoundTrip(t *testing.T) {
 func TestYAMLOfRouterFileIsComplete(t *testing.T) {
 	inFolder(t, strings.NewReplacer("ENABLED", "false", "*any", "any").Replace(routerFile))
 	c := must.Get(Load([]string{"--config=c.yaml"}, nil))(t)
-	expect.True(t, !bytes.Contains(c.YAML(), []byte("update_epochs")),
-		"settings of the switched-off stage are written:\n%s", c.YAML())
+	expect.True(t, !bytes.Contains(c.YAML(), []byte("update_epochs")), "settings of the switched-off stage are written:\n%s", c.YAML())
 }
 
 func TestYAMLGolden(t *testing.T) {

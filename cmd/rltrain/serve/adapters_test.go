@@ -59,8 +59,7 @@ func TestAdaptersComeAndGo(t *testing.T) {
 	load := func(name, path string, want int, text string) {
 		t.Helper()
 		status, got := s.ask(t, "/v1/load_lora_adapter", fmt.Sprintf(`{"lora_name":%q,"lora_path":%q}`, name, path))
-		expect.True(t, status == want && strings.Contains(got, text),
-			"loading %s from %s: status %d, %s, want %d, %s", name, path, status, got, want, text)
+		expect.True(t, status == want && strings.Contains(got, text), "loading %s from %s: status %d, %s, want %d, %s", name, path, status, got, want, text)
 	}
 	load("x", outside+"/x", 403, "outside the folders")
 	load("x", allowed+"/link", 403, "outside the folders")
@@ -78,16 +77,14 @@ func TestAdaptersComeAndGo(t *testing.T) {
 	prompt := [][]int32{{5, 6, 7}}
 	o := policy.GenerateOptions{Samples: 3, MaxNew: 8, Seed: 4, Sampling: torch.Sampling{Temperature: 1, TopP: 1, RepetitionPenalty: 1}}
 	want := map[string][]policy.Completion{"tiny": direct(t, s, "", prompt, o)[0], "a": direct(t, s, allowed+"/a", prompt, o)[0], "b": direct(t, s, allowed+"/b", prompt, o)[0]}
-	expect.Require(t, !slices.Equal(want["a"][0].IDs, want["b"][0].IDs) || !slices.Equal(want["a"][1].IDs, want["b"][1].IDs),
-		"the adapters write the same")
+	expect.Require(t, !slices.Equal(want["a"][0].IDs, want["b"][0].IDs) || !slices.Equal(want["a"][1].IDs, want["b"][1].IDs), "the adapters write the same")
 	var clients sync.WaitGroup
 	for i := range 12 {
 		name := []string{"tiny", "a", "b"}[i%3]
 		clients.Go(func() {
 			got := s.complete(t, "/v1/completions", fmt.Sprintf(`{"model":%q,"prompt":[5,6,7],"n":3,"max_tokens":8,"seed":4,"return_token_ids":true}`, name))
 			for k, c := range got.Choices {
-				expect.True(t, slices.Equal(c.IDs, want[name][k].IDs),
-					"%s, sample %d: %v, want %v", name, k, c.IDs, want[name][k].IDs)
+				expect.True(t, slices.Equal(c.IDs, want[name][k].IDs), "%s, sample %d: %v, want %v", name, k, c.IDs, want[name][k].IDs)
 			}
 		})
 	}
@@ -100,9 +97,8 @@ func TestAdaptersComeAndGo(t *testing.T) {
 		name string
 		want int
 	}{{"a", 200}, {"a", 404}, {"tiny", 404}} {
-		if status, text := s.ask(t, "/v1/unload_lora_adapter", fmt.Sprintf(`{"lora_name":%q}`, c.name)); status != c.want {
-			t.Errorf("unloading %s: status %d, %s", c.name, status, text)
-		}
+		status, text := s.ask(t, "/v1/unload_lora_adapter", fmt.Sprintf(`{"lora_name":%q}`, c.name))
+		expect.True(t, status == c.want, "unloading %s: status %d, %s", c.name, status, text)
 	}
 	if status, _ := s.ask(t, "/v1/completions", `{"model":"a","prompt":"x"}`); status != 404 {
 		t.Errorf("an adapter that was unloaded answers with status %d", status)

@@ -34,8 +34,7 @@ func (s *running) evaluate(t testing.TB, body string) []evaluatedText {
 	t.Helper()
 	status, text := s.ask(t, "/v1/completions", body)
 	var got struct{ Choices []evaluatedText }
-	expect.Require(t, json.Unmarshal([]byte(text), &got) == nil && status == http.StatusOK,
-		"%s: status %d, %s", body, status, text)
+	expect.Require(t, json.Unmarshal([]byte(text), &got) == nil && status == http.StatusOK, "%s: status %d, %s", body, status, text)
 	return got.Choices
 }
 
@@ -72,10 +71,8 @@ func TestEchoScoresThePrompt(t *testing.T) {
 		got := s.evaluate(t, fmt.Sprintf(`{"model":"tiny","prompt":[[5,6,7,20,21],[8,9]],"echo":true,"logprobs":3,"max_tokens":%d,"temperature":0,"return_token_ids":true}`, tokens))
 		for i, c := range got {
 			n := len(prompts[i])
-			expect.Require(t, len(c.IDs) == n+tokens && slices.Equal(c.IDs[:n], prompts[i]) && c.Reason == "length",
-				"prompt %d, max_tokens %d: %+v", i, tokens, c)
-			expect.True(t, c.Logs.Values[0] == nil && c.Logs.Top[0] == nil,
-				"the first token has log-prob %v and alternatives %v", c.Logs.Values[0], c.Logs.Top[0])
+			expect.Require(t, len(c.IDs) == n+tokens && slices.Equal(c.IDs[:n], prompts[i]) && c.Reason == "length", "prompt %d, max_tokens %d: %+v", i, tokens, c)
+			expect.True(t, c.Logs.Values[0] == nil && c.Logs.Top[0] == nil, "the first token has log-prob %v and alternatives %v", c.Logs.Values[0], c.Logs.Top[0])
 			compareLogProbs(t, "echo", scored(t, s, c.IDs, 1), c.Logs.Values[1:])
 			var offsets []int
 			for j := range c.IDs {
@@ -87,8 +84,7 @@ func TestEchoScoresThePrompt(t *testing.T) {
 				for _, l := range top {
 					best = max(best, l)
 				}
-				expect.True(t, len(top) >= 1 && len(top) <= 4 && *c.Logs.Values[j+1] <= best,
-					"token %d: %v among %v", j+1, *c.Logs.Values[j+1], top)
+				expect.True(t, len(top) >= 1 && len(top) <= 4 && *c.Logs.Values[j+1] <= best, "token %d: %v among %v", j+1, *c.Logs.Values[j+1], top)
 				if j+1 >= n && *c.Logs.Values[j+1] != best { // greedy
 					t.Errorf("generated token %d has log-prob %v, the best of %v", j+1, *c.Logs.Values[j+1], top)
 				}
@@ -121,8 +117,7 @@ func TestAlternatives(t *testing.T) {
 			ids := append([]int32{5, 6, 7}, got.IDs...)
 			compareLogProbs(t, c.name, scored(t, s, ids, c.temperature)[2:], got.Logs.Values)
 			stream := pieces(t, s.send(t, t.Context(), "/v1/completions", body[:len(body)-1]+`,"stream":true}`))
-			expect.True(t, len(stream) == 1 && stream[0].Choices[0].Text == got.Text,
-				"streamed: %+v, at once: %q", stream, got.Text)
+			expect.True(t, len(stream) == 1 && stream[0].Choices[0].Text == got.Text, "streamed: %+v, at once: %q", stream, got.Text)
 		})
 	}
 }
@@ -149,8 +144,7 @@ func TestChatAlternatives(t *testing.T) {
 	content := got.Choices[0].Logs.Content
 	expect.Require(t, len(content) == 5, "%s", text)
 	for _, token := range content {
-		expect.True(t, len(token.Top) == 5 && token.Top[0].LogProb == token.LogProb && token.Top[0].Token == token.Token,
-			"%+v: the first alternative of a greedy token is the token", token)
+		expect.True(t, len(token.Top) == 5 && token.Top[0].LogProb == token.LogProb && token.Top[0].Token == token.Token, "%+v: the first alternative of a greedy token is the token", token)
 		if !slices.IsSortedFunc(token.Top, func(a, b struct {
 			Token   string
 			LogProb float32

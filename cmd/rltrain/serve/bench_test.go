@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
@@ -97,9 +98,8 @@ func BenchmarkAdapters(b *testing.B) {
 	for i := range adapters {
 		name := fmt.Sprint("a", i)
 		adapter(b, s, filepath.Join(allowed, name), uint64(i))
-		if status, text := s.ask(b, "/v1/load_lora_adapter", fmt.Sprintf(`{"lora_name":%q,"lora_path":%q}`, name, filepath.Join(allowed, name))); status != http.StatusOK {
-			b.Fatal(text)
-		}
+		status, text := s.ask(b, "/v1/load_lora_adapter", fmt.Sprintf(`{"lora_name":%q,"lora_path":%q}`, name, filepath.Join(allowed, name)))
+		expect.Require(b, status == http.StatusOK, "%v", text)
 		names = append(names, name)
 	}
 	perToken := func(names []string) float64 {

@@ -134,8 +134,7 @@ func (s *running) complete(t testing.TB, path, body string) said {
 	t.Helper()
 	status, text := s.ask(t, path, body)
 	var out said
-	expect.Require(t, json.Unmarshal([]byte(text), &out) == nil && status == http.StatusOK,
-		"%s: status %d, %s", body, status, text)
+	expect.Require(t, json.Unmarshal([]byte(text), &out) == nil && status == http.StatusOK, "%s: status %d, %s", body, status, text)
 	return out
 }
 

@@ -33,13 +33,11 @@ func TestCompletionsAreTheEngines(t *testing.T) {
 	for i, c := range whole.Choices {
 		w := want[i/2][i%2]
 		tokens += len(w.IDs)
-		expect.True(t, cmp.Diff(w.IDs, c.IDs) == "" && c.Index == i && c.Text == w.Text && string(w.Reason) == *c.Reason,
-			"choice %d: %+v, the engine writes %+v", i, c, w)
+		expect.True(t, cmp.Diff(w.IDs, c.IDs) == "" && c.Index == i && c.Text == w.Text && string(w.Reason) == *c.Reason, "choice %d: %+v, the engine writes %+v", i, c, w)
 		expect.Equal(t, w.BehaviorLogProbs, c.Logs.Values, fmt.Sprintf("choice %d, log", i))
 		expect.Equal(t, prompts[i/2], c.Prompt, fmt.Sprintf("choice %d, prompt", i))
 	}
-	expect.True(t, len(whole.Choices) == 6 && whole.Usage.Prompt == 8 && whole.Usage.Completion == tokens,
-		"%d choices, usage %+v, want 6, 8 and %d", len(whole.Choices), whole.Usage, tokens)
+	expect.True(t, len(whole.Choices) == 6 && whole.Usage.Prompt == 8 && whole.Usage.Completion == tokens, "%d choices, usage %+v, want 6, 8 and %d", len(whole.Choices), whole.Usage, tokens)
 	stream := pieces(t, s.send(t, t.Context(), "/v1/completions", fmt.Sprintf(body, `,"stream":true,"stream_options":{"include_usage":true}`)))
 	texts, ids, reasons := make([]string, 6), make([][]int32, 6), make([]string, 6)
 	for _, piece := range stream {
@@ -74,12 +72,10 @@ func TestStopsAndChat(t *testing.T) {
 	text, _ := json.Marshal(whole.Text[3:5])
 	cut := s.complete(t, "/v1/completions", fmt.Sprintf(greedy, `,"stop":`+string(text))).Choices[0]
 	at := strings.Index(whole.Text, whole.Text[3:5])
-	expect.True(t, cut.Text == whole.Text[:at] && *cut.Reason == "stop",
-		"stopped before %s: %q, full text %q", text, cut.Text, whole.Text)
+	expect.True(t, cut.Text == whole.Text[:at] && *cut.Reason == "stop", "stopped before %s: %q, full text %q", text, cut.Text, whole.Text)
 	first := slices.Index(whole.IDs, whole.IDs[4])
 	cut = s.complete(t, "/v1/completions", fmt.Sprintf(greedy, fmt.Sprintf(`,"stop_token_ids":[%d]`, whole.IDs[4]))).Choices[0]
-	expect.True(t, slices.Equal(cut.IDs, whole.IDs[:first+1]) && *cut.Reason == "stop" && cut.Text == whole.Text[:first],
-		"stopped by token %d: %v %q", whole.IDs[4], cut.IDs, cut.Text)
+	expect.True(t, slices.Equal(cut.IDs, whole.IDs[:first+1]) && *cut.Reason == "stop" && cut.Text == whole.Text[:first], "stopped by token %d: %v %q", whole.IDs[4], cut.IDs, cut.Text)
 	body := `{"model":"tiny","messages":[{"role":"user","content":"1+2"}],"max_completion_tokens":7,"seed":3%s}`
 	choice := s.complete(t, "/v1/chat/completions", fmt.Sprintf(body, `,"return_token_ids":true`)).Choices[0]
 	expect.True(t, len(choice.IDs) != 0 && len(choice.IDs) <= 7, "token ids %v", choice.IDs)
@@ -87,12 +83,10 @@ func TestStopsAndChat(t *testing.T) {
 	streamed := ""
 	for i, piece := range pieces(t, s.send(t, t.Context(), "/v1/chat/completions", fmt.Sprintf(body, `,"stream":true`))) {
 		streamed += piece.Choices[0].Delta.Content
-		if role := piece.Choices[0].Delta.Role; (i == 0) != (role == "assistant") {
-			t.Errorf("piece %d has the role %q", i, role)
-		}
+		role := piece.Choices[0].Delta.Role
+		expect.True(t, (i == 0) == (role == "assistant"), "piece %d has the role %q", i, role)
 	}
-	expect.True(t, answer.Role == "assistant" && answer.Content != "" && streamed == answer.Content,
-		"%+v, streamed %q", answer, streamed)
+	expect.True(t, answer.Role == "assistant" && answer.Content != "" && streamed == answer.Content, "%+v, streamed %q", answer, streamed)
 }
 
 func TestRefusals(t *testing.T) {
@@ -246,8 +240,7 @@ func TestSlowBodies(t *testing.T) {
 		defer connection.Close()
 		fmt.Fprintf(connection, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 1000\r\n\r\n{", c.path, c.key)
 		all, err := io.ReadAll(connection) // ends when the server closes the connection
-		expect.True(t, err == nil && strings.Contains(string(all), "HTTP/1.1 "+c.status),
-			"%s, key %q: %q, %v", c.path, c.key, all, err)
+		expect.True(t, err == nil && strings.Contains(string(all), "HTTP/1.1 "+c.status), "%s, key %q: %q, %v", c.path, c.key, all, err)
 	}
 }
 
@@ -272,9 +265,8 @@ func TestTheKeyGuardsEveryRoute(t *testing.T) {
 			if i > 4 {
 				body = `{"model":"tiny","prompt":"a"}`
 			}
-			if status, text := s.ask(t, path, body); status != http.StatusUnauthorized || !strings.Contains(text, "authentication_error") {
-				t.Errorf("%s with the key %q: status %d, %s", path, key, status, text)
-			}
+			status, text := s.ask(t, path, body)
+			expect.True(t, status == http.StatusUnauthorized && strings.Contains(text, "authentication_error"), "%s with the key %q: status %d, %s", path, key, status, text)
 		}
 	}
 	s.key = "secret"
@@ -282,8 +274,7 @@ func TestTheKeyGuardsEveryRoute(t *testing.T) {
 		t.Errorf("with the key: status %d, %s", status, text)
 	}
 	status, text := s.ask(t, "/metrics", "")
-	expect.True(t, status == http.StatusOK && strings.Contains(text, `rltrain_answers_total{route="any",status="401"} 36`),
-		"status %d\n%s", status, text)
+	expect.True(t, status == http.StatusOK && strings.Contains(text, `rltrain_answers_total{route="any",status="401"} 36`), "status %d\n%s", status, text)
 }
 
 // FuzzRequests: any request gets an OpenAI error or a completion, and the server stays up.
@@ -315,8 +306,7 @@ func FuzzRequests(f *testing.F) {
 		if answer.StatusCode != http.StatusOK && (json.Unmarshal(text, &got) != nil || got.Error == nil || got.Error.Message == "" || got.Error.Code != answer.StatusCode) {
 			t.Errorf("%q: status %d, %s", body, answer.StatusCode, text)
 		}
-		expect.True(t, answer.StatusCode < 500 || answer.StatusCode == http.StatusGatewayTimeout,
-			"%q: status %d, %s", body, answer.StatusCode, text)
+		expect.True(t, answer.StatusCode < 500 || answer.StatusCode == http.StatusGatewayTimeout, "%q: status %d, %s", body, answer.StatusCode, text)
 	})
 }
 

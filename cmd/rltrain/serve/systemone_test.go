@@ -109,8 +109,7 @@ func TestDecisionsRefused(t *testing.T) {
 	} {
 		status, text := s.ask(t, "/v1/systemone", body)
 		kind, words, _ := strings.Cut(want, " ")
-		expect.True(t, fmt.Sprint(status) == kind && strings.Contains(text, words),
-			"%.200s: %d %s, want %s", body, status, text, want)
+		expect.True(t, fmt.Sprint(status) == kind && strings.Contains(text, words), "%.200s: %d %s, want %s", body, status, text, want)
 	}
 }
 
@@ -129,7 +128,6 @@ func TestDecisionLabels(t *testing.T) {
 	for _, labels := range []string{`["Yes","No"]`, `["12","3"]`, `["1","1"]`} {
 		s := deciding(t, `{"labels":{"noul":`+labels+`}}`)
 		status, text := s.ask(t, "/v1/systemone", `{"model":"tiny","state":"x","questions":{"a":{"type":"noul"}}}`)
-		expect.True(t, status == http.StatusBadRequest && strings.Contains(text, "are not different single tokens"),
-			"%s: %d %s", labels, status, text)
+		expect.True(t, status == http.StatusBadRequest && strings.Contains(text, "are not different single tokens"), "%s: %d %s", labels, status, text)
 	}
 }

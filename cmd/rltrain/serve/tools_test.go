@@ -60,9 +60,8 @@ func TestToolsAreInThePrompt(t *testing.T) {
 	}
 	for _, arguments := range []string{`"{\"x\": 12345}"`, `{"x": 12345}`} {
 		body := fmt.Sprintf(`{"model":"tiny","max_tokens":1,"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"time","arguments":%s}}]},{"role":"tool","tool_call_id":"a","content":"noon"}]}`, arguments)
-		if got, want := s.complete(t, "/v1/chat/completions", body).Usage.Prompt, len("[user]hi[assistant]<tool_call>12345</tool_call>[tool]noon[assistant]"); got != want {
-			t.Errorf("arguments %s: %d tokens, want %d", arguments, got, want)
-		}
+		got, want := s.complete(t, "/v1/chat/completions", body).Usage.Prompt, len("[user]hi[assistant]<tool_call>12345</tool_call>[tool]noon[assistant]")
+		expect.True(t, got == want, "arguments %s: %d tokens, want %d", arguments, got, want)
 	}
 }
 
@@ -95,8 +94,7 @@ func TestToolRefusals(t *testing.T) {
 		{`[{"function":{"name":"f","arguments":"[1]"}}]`, "message 1: tool_calls: call 1: function: arguments: got an array, want an object"},
 	} {
 		status, text := s.ask(t, "/v1/chat/completions", `{"model":"tiny","messages":[{"role":"assistant","tool_calls":`+c.call+`}]}`)
-		expect.True(t, status == 400 && strings.Contains(text, c.want),
-			"%s: status %d, %s, want %s", c.call, status, text, c.want)
+		expect.True(t, status == 400 && strings.Contains(text, c.want), "%s: status %d, %s, want %s", c.call, status, text, c.want)
 	}
 	other := start(t, Config{})
 	if status, text := other.ask(t, "/v1/chat/completions", fmt.Sprintf(askTools, "")); status != 400 || !strings.Contains(text, "does not read tools") {

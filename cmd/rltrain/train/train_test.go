@@ -103,8 +103,7 @@ func TestRanksCompareInputs(t *testing.T) {
 				own, fault = test.inputs, test.err
 			}
 			err := (&trainer{config: c, group: groups[rank]}).sameOnAllRanks(own, fault)
-			expect.True(t, (err == nil) == (test.want == "") && (err == nil || strings.Contains(err.Error(), test.want)),
-				"%s: rank %d: %v, want %q", name, rank, err, test.want)
+			expect.True(t, (err == nil) == (test.want == "") && (err == nil || strings.Contains(err.Error(), test.want)), "%s: rank %d: %v, want %q", name, rank, err, test.want)
 		})
 	}
 }

@@ -24,13 +24,11 @@ func TestTrialTakesTheHeaviestStep(t *testing.T) {
 		source := &small{Source: batches{}, together: test.together, steps: 3}
 		for range trialSteps {
 			step := must.Get(source.Next(context.Background(), rl.At{}))(t)
-			if n := rl.Tokens(step.Samples); len(step.Samples) != test.samples || n != test.tokens {
-				t.Errorf("%s: %d samples with %d tokens, want %d with %d", name, len(step.Samples), n, test.samples, test.tokens)
-			}
+			n := rl.Tokens(step.Samples)
+			expect.True(t, len(step.Samples) == test.samples && n == test.tokens, "%s: %d samples with %d tokens, want %d with %d", name, len(step.Samples), n, test.samples, test.tokens)
 			for _, x := range step.Samples {
 				for i, row := range x.Rows {
-					expect.Require(t, x.Tokens[row+1] == x.Actions[i],
-						"%s: row %d predicts token %d, want %d", name, row, x.Tokens[row+1], x.Actions[i])
+					expect.Require(t, x.Tokens[row+1] == x.Actions[i], "%s: row %d predicts token %d, want %d", name, row, x.Tokens[row+1], x.Actions[i])
 				}
 				last := x.Actions[len(x.Actions)-1]
 				expect.True(t, last == 15999, "%s: the last action is %d, want the sample's last", name, last)
@@ -72,12 +70,10 @@ func TestTrialLimitsRollouts(t *testing.T) {
 	(&trial{}).limit(&limited)
 	r := limited.Rollout
 	got := []int{r.PromptsPerStep, r.SamplesPerPrompt, r.MaxNew, r.MaxTotal}
-	if want := []int{1, trialSamples, trialNew, trialNew}; !slices.Equal(got, want) || r.DynamicSampling {
-		t.Errorf("prompts, samples, tokens and tokens in all: %v, want %v", got, want)
-	}
-	if b := limited.Options.(*rollout.ReplayOptions); b.PromptsPerStep != 1 || b.NumUpdateSteps != trialSamples || b.CacheBuffer || !buffer.CacheBuffer {
-		t.Errorf("the replay buffer's options: %+v", b)
-	}
+	want := []int{1, trialSamples, trialNew, trialNew}
+	expect.True(t, slices.Equal(got, want) && !r.DynamicSampling, "prompts, samples, tokens and tokens in all: %v, want %v", got, want)
+	b := limited.Options.(*rollout.ReplayOptions)
+	expect.True(t, b.PromptsPerStep == 1 && b.NumUpdateSteps == trialSamples && !b.CacheBuffer && buffer.CacheBuffer, "the replay buffer's options: %+v", b)
 	labels := (&trial{}).limitLabels(rollout.LabelOptions{BufferSize: 2000, Samples: 8})
 	expect.True(t, labels.BufferSize == trialSamples && labels.Samples == trialSamples, "a classifier's rollouts: %+v", labels)
 	var none *trial

@@ -37,8 +37,7 @@ func TestFunctionsAgreeWithFloat64(t *testing.T) {
 				continue
 			}
 			value, _ := got.mid.Float64()
-			expect.True(t, got.Valid() && math.Abs(value-want) <= 1e-14*max(1, math.Abs(want)),
-				"%s(%v) = %v, want %v", name, x, value, want)
+			expect.True(t, got.Valid() && math.Abs(value-want) <= 1e-14*max(1, math.Abs(want)), "%s(%v) = %v, want %v", name, x, value, want)
 		}
 	}
 }
@@ -92,8 +91,7 @@ func TestIdentities(t *testing.T) {
 		"cube root of −8":  {cube, c.CNeg(&two)},
 	} {
 		a, b := pair[0], pair[1]
-		expect.True(t, c.Meets(&a.Re, &b.Re) && c.Meets(&a.Im, &b.Im),
-			"%s: %v + %v i, %v + %v i", name, &a.Re.mid, &a.Im.mid, &b.Re.mid, &b.Im.mid)
+		expect.True(t, c.Meets(&a.Re, &b.Re) && c.Meets(&a.Im, &b.Im), "%s: %v + %v i, %v + %v i", name, &a.Re.mid, &a.Im.mid, &b.Re.mid, &b.Im.mid)
 		expect.True(t, a.Re.Accurate(200) && a.Im.Accurate(200), "%s: errors %v, %v", name, a.Re.rad.float(), a.Im.rad.float())
 	}
 }

@@ -44,15 +44,12 @@ func TestPairs(t *testing.T) {
 		} else {
 			different++
 		}
-		if v := Compare(p.a, p.b); v.Equal != p.equal {
-			t.Errorf("%s: %q and %q: %t by %s: %s, %s", p.rule, p.a, p.b, v.Equal, v.Rule, v.Gold, v.Answer)
-		}
-		if v := Compare(p.b, p.a); v.Equal != p.equal {
-			t.Errorf("%s: %q and %q: %t by %s: %s, %s", p.rule, p.b, p.a, v.Equal, v.Rule, v.Gold, v.Answer)
-		}
+		v := Compare(p.a, p.b)
+		expect.True(t, v.Equal == p.equal, "%s: %q and %q: %t by %s: %s, %s", p.rule, p.a, p.b, v.Equal, v.Rule, v.Gold, v.Answer)
+		v = Compare(p.b, p.a)
+		expect.True(t, v.Equal == p.equal, "%s: %q and %q: %t by %s: %s, %s", p.rule, p.b, p.a, v.Equal, v.Rule, v.Gold, v.Answer)
 	}
-	expect.True(t, equal+different >= 400 && different*9 >= equal*8,
-		"%d pairs are equal, %d different: want 400, about half of them different", equal, different)
+	expect.True(t, equal+different >= 400 && different*9 >= equal*8, "%d pairs are equal, %d different: want 400, about half of them different", equal, different)
 }
 
 // Every answer equals itself, also with other spacing and with \left and \right.

@@ -13,8 +13,7 @@ func FuzzCompare(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, a, b string) {
 		v, w := Compare(a, b), Compare(b, a)
-		expect.Require(t, v.Equal == w.Equal,
-			"%q and %q: %t by %s, the other way round %t by %s", a, b, v.Equal, v.Rule, w.Equal, w.Rule)
+		expect.Require(t, v.Equal == w.Equal, "%q and %q: %t by %s, the other way round %t by %s", a, b, v.Equal, v.Rule, w.Equal, w.Rule)
 		expect.Require(t, v.Rule != "", "%q and %q: no rule", a, b)
 		for _, s := range []string{a, b} {
 			expect.Require(t, strings.TrimSpace(s) == "" || Compare(s, s).Equal, "%q differs from itself", s)

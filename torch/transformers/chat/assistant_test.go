@@ -33,7 +33,7 @@ var unmarked = map[string]string{
 
 func TestRenderAssistant(t *testing.T) {
 	talk := []chat.Message{chat.NewMessage("user", "a <|end|> b"), chat.NewMessage("assistant", "one"), chat.NewMessage("user", "c"), chat.NewMessage("assistant", "one one")}
-	tests := []struct {
+	for _, tt := range []struct {
 		template string
 		messages []chat.Message
 		want     []string
@@ -48,8 +48,7 @@ func TestRenderAssistant(t *testing.T) {
 		{"thoughts of the last turn", talk, []string{"one<|end|>", "<think>\n</think>\none one<|end|>"}},
 		{"opened thoughts", talk, []string{"one<|end|>", "one one<|end|>"}},
 		{"tools", []chat.Message{talk[0], parsed(t, `{"role":"assistant","content":null,"tool_calls":[{"name":"f"}]}`), parsed(t, `{"role":"tool","content":"21"}`), talk[1]}, []string{"[f];", "one;"}},
-	}
-	for _, tt := range tests {
+	} {
 		templates := must.Get(chat.Parse(tt.template, unmarked[tt.template]))(t)
 		o := chat.Options{Special: map[string]string{"bos_token": "<s>", "eos_token": "</s>"}}
 		plain := must.Get(templates.Render(tt.messages, o))(t)
@@ -87,9 +86,7 @@ func TestRenderAssistantMarked(t *testing.T) {
 	}
 	whole := must.Get(chat.Parse("header", strings.Replace(marked, "<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}", "{% if m.role == 'assistant' %}{% generation %}<assistant>", 1)))(t)
 	out, err := whole.RenderAssistant(messages[:2], chat.Options{})
-	if err != nil || len(out.Generated) != 1 || out.Text[out.Generated[0].Start:out.Generated[0].End] != "<assistant>one</s>" {
-		t.Errorf("%v, %v", out, err)
-	}
+	expect.True(t, err == nil && len(out.Generated) == 1 && out.Text[out.Generated[0].Start:out.Generated[0].End] == "<assistant>one</s>", "%v, %v", out, err)
 }
 
 func TestRenderAssistantRefuses(t *testing.T) {

@@ -2,7 +2,6 @@ package chat
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,21 +13,10 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
-func folder(t *testing.T, files map[string]string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, text := range files {
-		path := filepath.Join(dir, name)
-		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o777))
-		must.Do(t, os.WriteFile(path, []byte(text), 0o666))
-	}
-	return dir
-}
-
 func TestLoad(t *testing.T) {
 	list := `{"chat_template":[{"name":"default","template":"list"},{"name":"tool_use","template":"list tools"}]}`
 	tools := []*jinja.Dict{jinja.NewDict()}
-	tests := []struct {
+	for _, tt := range []struct {
 		name    string
 		files   map[string]string
 		options Options
@@ -45,10 +33,9 @@ func TestLoad(t *testing.T) {
 		{"folder's tools", map[string]string{"chat_template.jinja": "file", "additional_chat_templates/tool_use.jinja": "t"}, Options{Tools: tools}, "t"},
 		{"folder wins over the config", map[string]string{"tokenizer_config.json": list, "additional_chat_templates/default.jinja": "d"}, Options{Tools: tools}, "d"},
 		{"odd folder name", map[string]string{"a[b]/chat_template.jinja": "odd", "a[b]/additional_chat_templates/x.jinja": "x"}, Options{}, "odd"},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
-			dir := folder(t, tt.files)
+			dir := must.Folder(t, tt.files)
 			if tt.want == "odd" {
 				dir = filepath.Join(dir, "a[b]")
 			}
@@ -75,16 +62,16 @@ func TestLoadRefuses(t *testing.T) {
 		{"no name", map[string]string{"tokenizer_config.json": `{"chat_template":[{"template":"x"}]}`}, "entry 0 has no name"},
 	}
 	for _, tt := range tests {
-		expect.Failure(Load(folder(t, tt.files)))(t, tt.want)
+		expect.Failure(Load(must.Folder(t, tt.files)))(t, tt.want)
 	}
 	for _, files := range []map[string]string{{}, {"tokenizer_config.json": "{}"}, {"tokenizer_config.json": `{"chat_template":[]}`}} {
-		_, err := Load(folder(t, files))
+		_, err := Load(must.Folder(t, files))
 		expect.True(t, errors.Is(err, ErrNone), "%v: %v", files, err)
 	}
 }
 
 func TestRenderRefuses(t *testing.T) {
-	templates := must.Get(Load(folder(t, map[string]string{
+	templates := must.Get(Load(must.Folder(t, map[string]string{
 		"additional_chat_templates/rag.jinja":     "{{ raise_exception('not so') }}",
 		"additional_chat_templates/recurse.jinja": "{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(messages) }}",
 	})))(t)
@@ -109,9 +96,8 @@ func TestRenderRefuses(t *testing.T) {
 func TestMessage(t *testing.T) {
 	var m Message
 	must.Do(t, m.UnmarshalJSON([]byte(`{"content":null,"role":"assistant","z":1,"reasoning":"r","a":[]}`)))
-	if diff := cmp.Diff([]string{"thinking", "role", "z", "reasoning", "a", "reasoning_content"}, m.seen().Keys()); diff != "" || m.Role() != "assistant" {
-		t.Error(m.Role(), diff)
-	}
+	diff := cmp.Diff([]string{"thinking", "role", "z", "reasoning", "a", "reasoning_content"}, m.seen().Keys())
+	expect.True(t, diff == "" && m.Role() == "assistant", "%v %v", m.Role(), diff)
 	expect.Error(t, m.UnmarshalJSON([]byte(`["x"]`)), "a message is a JSON object")
 	deep := `{"role":"user","content":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + "}"
 	expect.Error(t, m.UnmarshalJSON([]byte(deep)), "nests more than 500 deep")

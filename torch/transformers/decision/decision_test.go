@@ -85,18 +85,15 @@ func TestAnswers(t *testing.T) {
 		if i == 1 {
 			answer := questions[i].Answer(test.probabilities)
 			confidence, _ := answer.Get("confidence")
-			if math.Abs(confidence.(float64)-0.25) > 1e-12 {
-				t.Errorf("confidence %v", confidence)
-			}
+			expect.True(t, math.Abs(confidence.(float64)-0.25) <= 1e-12, "confidence %v", confidence)
 			answer.Set("confidence", 0.25)
 			got = must.Get(jinja.JSON(answer))(t)
 		}
 		expect.Equal(t, test.want, got, questions[i].Name)
 	}
 	score := questions[2].Answer([]float64{0.1, 0.1, 0.8}) // distances 0.1·2 + 0.1 = 0.3 to level 2: 1 − 0.3/(2/3)
-	if c, _ := score.Get("confidence"); math.Abs(c.(float64)-0.55) > 1e-12 {
-		t.Errorf("confidence of a score: %v, want 0.55", c)
-	}
+	c, _ := score.Get("confidence")
+	expect.True(t, math.Abs(c.(float64)-0.55) <= 1e-12, "confidence of a score: %v, want 0.55", c)
 }
 
 // TestGeneralPrompt has what transformers 5.23 writes.
@@ -128,9 +125,7 @@ func TestPieces(t *testing.T) {
 	dir := write(t, map[string]string{TemplateFile: `<s>{{ state }}{% for q in questions %}|{{ q.name }}:{{ q.options|join(",") }}<|mark|>{% endfor %}<|split|>end`})
 	c, found, err := Load(dir)
 	must.Do(t, err)
-	if !found {
-		t.Error("the template was not found")
-	}
+	expect.True(t, found, "the template was not found")
 	r := Renderer{Controls: func() []string { return []string{"<s>", "<s>x"} }}
 	state := value(t, `"a<s>xb<|mark|>`+quoteEnd+`c"`)
 	questions := parse(t, c, `{"p":{"type":"noul"},"q":{"type":"choice","criteria":{"<s>":null}}}`)
@@ -140,9 +135,7 @@ func TestPieces(t *testing.T) {
 		{Text: "|q:"}, {Text: "<s>", Plain: true}, {Text: "", Mark: true}, {Text: ""}, {Text: "end"},
 	}
 	expect.Equal(t, 1, len(prompts))
-	if diff := cmp.Diff(want, prompts[0].Pieces); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, prompts[0].Pieces)
 	// As they are: only what would move a mark goes.
 	off := false
 	c.Sanitize = &off
@@ -178,9 +171,7 @@ func TestLoadRefuses(t *testing.T) {
 	expect.Error(t, err, TemplateFile)
 	c, found, err := Load(write(t, map[string]string{ConfigFile: `{"sort_choices":true,"temperature":{"score":2},"adapter":null}`}))
 	must.Do(t, err)
-	if !found || c.TemperatureOf(Score) != 2 || c.TemperatureOf(Noul) != 1 {
-		t.Errorf("found %t, %+v", found, c)
-	}
+	expect.True(t, found && c.TemperatureOf(Score) == 2 && c.TemperatureOf(Noul) == 1, "found %t, %+v", found, c)
 	if _, found, err := Load(t.TempDir()); found || err != nil {
 		t.Errorf("an empty folder: %t, %v", found, err)
 	}
@@ -207,17 +198,12 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(prompts) != len(parsed) {
-			t.Errorf("%d prompts of %d questions", len(prompts), len(parsed))
-		}
+		expect.True(t, len(prompts) == len(parsed), "%d prompts of %d questions", len(prompts), len(parsed))
 		for i, q := range parsed {
-			if len(q.Labels) != len(q.Options) || len(q.Descriptions) != len(q.Options) || len(q.Options) == 0 {
-				t.Errorf("%+v", q)
-			}
+			expect.True(t, len(q.Labels) == len(q.Options) && len(q.Descriptions) == len(q.Options) && len(q.Options) != 0, "%+v", q)
 			for j, piece := range prompts[i].Pieces {
-				if last := j == len(prompts[i].Pieces)-1; piece.Mark != last {
-					t.Errorf("piece %d of %+v", j, prompts[i].Pieces)
-				}
+				last := j == len(prompts[i].Pieces)-1
+				expect.True(t, piece.Mark == last, "piece %d of %+v", j, prompts[i].Pieces)
 			}
 		}
 	})
@@ -241,9 +227,8 @@ func TestTemplateAsksAsTheGeneralPrompt(t *testing.T) {
 				q := parse(t, c, `{"q":`+asks+`}`)
 				want := must.Get(general.Prompts(value(t, state), q))(t)
 				got := must.Get(own.Asker(r).Prompts(value(t, state), q))(t)
-				if diff := cmp.Diff(want[0].Pieces, got[0].Pieces); diff != "" {
-					t.Errorf("%s %s: %s", state, asks, diff)
-				}
+				diff := cmp.Diff(want[0].Pieces, got[0].Pieces)
+				expect.True(t, diff == "", "%s %s: %s", state, asks, diff)
 			}
 		}
 		q := parse(t, c, `{"q":{"type":"score","instructions":"How?","criteria":["low",["x"]]}}`)[0]

@@ -44,7 +44,7 @@ func TestTokenizerRefusesWhatHasNoBound(t *testing.T) {
 		return map[string]any{"normalizer": map[string]any{"type": "Sequence", "normalizers": normalizers}}
 	}
 	table := base64.StdEncoding.EncodeToString([]byte("\x04\x00\x00\x00tree" + strings.Repeat("x", 1<<20) + "\x00"))
-	tests := []struct{ name, file, want string }{
+	for _, tt := range []struct{ name, file, want string }{
 		{"steps that double", splitting(t, `(a+)+$`), `pre_tokenizer: the pattern "(a+)+$" cannot be used: it repeats a group`},
 		{"cubes of steps", splitting(t, `a*a*a*b`), "it can take more than 8e+06 steps for a text of 500 characters"},
 		{"in a normalizer", words(t, map[string]any{"normalizer": map[string]any{"type": "Replace", "pattern": map[string]string{"Regex": `(a|a)*b`}, "content": ""}}), "normalizer: the pattern"},
@@ -53,9 +53,8 @@ func TestTokenizerRefusesWhatHasNoBound(t *testing.T) {
 		{"prefix", words(t, sequence(map[string]any{"type": "Prepend", "prepend": strings.Repeat("a", 1<<20)})), "normalizer: it can make"},
 		{"table", words(t, sequence(map[string]any{"type": "Precompiled", "precompiled_charsmap": table})), "normalizer: it can make"},
 		{"short table", words(t, sequence(map[string]any{"type": "Precompiled", "precompiled_charsmap": "/////w=="})), "precompiled_charsmap: the table is shorter"},
-	}
-	for _, tt := range tests {
-		expect.Failure(Load(writeDir(t, map[string]string{"tokenizer.json": tt.file})))(t, tt.want)
+	} {
+		expect.Failure(Load(must.Folder(t, map[string]string{"tokenizer.json": tt.file})))(t, tt.want)
 	}
 }
 
@@ -98,11 +97,11 @@ func TestLongTexts(t *testing.T) {
 	_, _, err = tok.EncodeStart(long+"\xff", 100)
 	expect.True(t, err != nil, "invalid UTF-8 far after the requested tokens is accepted")
 	spaces := strings.Repeat(" ", 11_000_000)
-	split := load(t, writeDir(t, map[string]string{"tokenizer.json": splitting(t, published["llama3"])}))
+	split := load(t, must.Folder(t, map[string]string{"tokenizer.json": splitting(t, published["llama3"])}))
 	_, _, err = split.EncodeStart(spaces, 512)
 	expect.True(t, err != nil && strings.Contains(err.Error(), "bytes, more than the"), "%v", err)
 	// If backtracking grows with the square of a text's length, far shorter texts are too long.
-	square := load(t, writeDir(t, map[string]string{"tokenizer.json": splitting(t, `a*a*b`)}))
+	square := load(t, must.Folder(t, map[string]string{"tokenizer.json": splitting(t, `a*a*b`)}))
 	_, err = square.EncodeRaw(strings.Repeat("a", 1000), false)
 	expect.True(t, err == nil, "%v", err)
 	expect.Failure(square.EncodeRaw(strings.Repeat("a", 10_000), false))(t, "the text has 10000 bytes, more than the ")
@@ -124,21 +123,19 @@ func TestStartIsThatOfTheWhole(t *testing.T) {
 			whole, spans, err := right.EncodeSpans(text)
 			must.Do(t, err)
 			ids, places, err := right.EncodeStart(text, n)
-			expect.Require(t, err == nil && cmp.Equal(whole[:n], ids) && cmp.Equal(spans[:n], places),
-				"%s: the first %d tokens differ from those of the full text: %v", dir, n, err)
+			expect.Require(t, err == nil && cmp.Equal(whole[:n], ids) && cmp.Equal(spans[:n], places), "%s: the first %d tokens differ from those of the full text: %v", dir, n, err)
 			full := must.Get(left.EncodeRaw(text, true))(t)
 			ids, cut, err := left.Encode(text, n)
 			own := n - left.before - left.after
 			last := full[len(full)-left.after-own : len(full)-left.after]
-			expect.Require(t, err == nil && cut && cmp.Equal(last, ids[left.before:n-left.after]),
-				"%s: the last %d tokens differ from those of the full text: %v", dir, n, err)
+			expect.Require(t, err == nil && cut && cmp.Equal(last, ids[left.before:n-left.after]), "%s: the last %d tokens differ from those of the full text: %v", dir, n, err)
 		}
 	}
 }
 
 // The end token is written once.
 func TestEncodeDocument(t *testing.T) {
-	tests := []struct {
+	for _, tt := range []struct {
 		name, dir, text string
 		end             int32
 		limit           int
@@ -151,8 +148,7 @@ func TestEncodeDocument(t *testing.T) {
 		{"cut", "llama/first", "the law", 2, 3, []int32{1, 294, 297}},
 		{"empty", "llama/first", "", 2, 99, []int32{1, 2}},
 		{"not an added token", "characters", "12", 2, 99, nil},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tok := load(t, filepath.Join("testdata", tt.dir))
 			if tt.ids == nil { // a character as the end token
@@ -162,9 +158,8 @@ func TestEncodeDocument(t *testing.T) {
 				tt.ids = []int32{one, two, tt.end}
 			}
 			ids, err := tok.EncodeDocument(tt.text, tt.end, tt.limit)
-			if diff := cmp.Diff(tt.ids, ids); diff != "" || err != nil {
-				t.Error(diff, err)
-			}
+			diff := cmp.Diff(tt.ids, ids)
+			expect.True(t, diff == "" && err == nil, "%v %v", diff, err)
 		})
 	}
 }
@@ -175,8 +170,7 @@ func BenchmarkEncodeLong(b *testing.B) {
 	long := strings.Repeat("the law of force ", 20<<20/17)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, _, err := tok.Encode(long, 512); err != nil {
-			b.Fatal(err)
-		}
+		_, _, err := tok.Encode(long, 512)
+		expect.Require(b, err == nil, "%v", err)
 	}
 }

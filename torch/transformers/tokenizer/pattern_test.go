@@ -42,7 +42,7 @@ func TestPublishedPatterns(t *testing.T) {
 }
 
 func TestPatternSteps(t *testing.T) {
-	tests := []struct {
+	for _, tt := range []struct {
 		pattern string
 		want    string // of an error, else
 		power   int
@@ -74,15 +74,10 @@ func TestPatternSteps(t *testing.T) {
 		{`a)`, "not opened", 0},
 		{`a\`, `ends in \`, 0},
 		{strings.Repeat("(", 200) + strings.Repeat(")", 200), "too deep", 0},
-	}
-	for _, tt := range tests {
+	} {
 		s, err := patternSteps(tt.pattern)
-		if tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
-			t.Errorf("%.60s: %v, %v, want %q", tt.pattern, s, err, tt.want)
-		}
-		if tt.want == "" && (err != nil || s.power != tt.power) {
-			t.Errorf("%s: %v, %v, want the power %d", tt.pattern, s, err, tt.power)
-		}
+		expect.True(t, tt.want == "" || err != nil && strings.Contains(err.Error(), tt.want), "%.60s: %v, %v, want %q", tt.pattern, s, err, tt.want)
+		expect.True(t, tt.want != "" || err == nil && s.power == tt.power, "%s: %v, %v, want the power %d", tt.pattern, s, err, tt.power)
 	}
 	if s, err := patternSteps(strings.Repeat("a?", 30) + strings.Repeat("a", 30)); err != nil || s.longest() != 0 {
 		t.Errorf("thirty choices: %v, %v", s, err)
@@ -95,8 +90,7 @@ func FuzzPatternSteps(f *testing.F) {
 	}
 	f.Add(`(?i-m:a{2,}?|[^]\]&&[b]]*)+(?<!x)\x{41}\p{L}`)
 	f.Fuzz(func(t *testing.T, pattern string) {
-		if s, err := patternSteps(pattern); err == nil && (s.longest() < 0 || !(s.factor > 0)) {
-			t.Errorf("%v: %d", s, s.longest())
-		}
+		s, err := patternSteps(pattern)
+		expect.True(t, err != nil || s.longest() >= 0 && s.factor > 0, "%v: %d", s, s.longest())
 	})
 }

@@ -33,7 +33,7 @@ func change(t testing.TB, dir string, files map[string]map[string]any) string {
 		data := must.Get(json.Marshal(whole))(t)
 		out[name] = string(data)
 	}
-	return writeDir(t, out)
+	return must.Folder(t, out)
 }
 
 func config(fields map[string]any) map[string]map[string]any {
@@ -44,7 +44,7 @@ func config(fields map[string]any) map[string]map[string]any {
 // lacks.
 func TestSpecialTokens(t *testing.T) {
 	map4 := map[string]any{"bos_token": map[string]any{"content": "<c>", "special": true}, "eos_token": "<d>"}
-	tests := []struct {
+	for _, tt := range []struct {
 		name  string
 		dir   string
 		named map[string]string
@@ -62,16 +62,14 @@ func TestSpecialTokens(t *testing.T) {
 			map[string]string{"bos_token": "<c>", "eos_token": "<d>", "pad_token": "<pad>", "unk_token": "?", "audio_token": "<aud>"}, map[string]int32{"<c>": 21, "<d>": 22, "<aud>": 23}},
 		{"special_tokens_map.json beside added_tokens_decoder", change(t, "fallback", map[string]map[string]any{"special_tokens_map.json": map4}),
 			map[string]string{"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}, nil},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tok := load(t, tt.dir)
 			expect.Equal(t, tt.named, tok.Special())
 			for token, want := range tt.added {
 				ids, err := tok.EncodeRaw(token, false)
-				if id, ok := tok.TokenID(token); !ok || id != want || err != nil || !cmp.Equal([]int32{want}, ids) {
-					t.Errorf("%s is %d, %t, and encoded as %v, %v; want %d", token, id, ok, ids, err, want)
-				}
+				id, ok := tok.TokenID(token)
+				expect.True(t, ok && id == want && err == nil && cmp.Equal([]int32{want}, ids), "%s is %d, %t, and encoded as %v, %v; want %d", token, id, ok, ids, err, want)
 			}
 			if id, ok := tok.SpecialID("eos_token"); tt.named["eos_token"] != "" && (!ok || id != tok.vocab.ids[tt.named["eos_token"]]) {
 				t.Errorf("eos_token is %d, %t", id, ok)
@@ -97,13 +95,12 @@ func TestSpecialTokensRefused(t *testing.T) {
 		{"id of a decoder", change(t, "characters", config(map[string]any{"added_tokens_decoder": map[string]any{"40": added(40, "<far>")}})), `gives "<far>" the id 40, but it is 21`},
 		{"id of the file", change(t, "characters", map[string]map[string]any{"tokenizer.json": {"added_tokens": []any{added(30, "<hole>")}}}), `gives "<hole>" the id 30, but the tokens before it make it 21`},
 		{"huge id", change(t, "characters", map[string]map[string]any{"tokenizer.json": {"model": map[string]any{"type": "WordLevel", "unk_token": "a", "vocab": map[string]any{"a": 1 << 30}}, "added_tokens": []any{}}}), "not between 0 and"},
-		{"deep", writeDir(t, map[string]string{"tokenizer.json": `{"model":{"vocab":{"a":0}},"normalizer":` + strings.Repeat(`{"x":`, 9000) + "0" + strings.Repeat("}", 9001)}), "from bytes"},
-		{"deeper", writeDir(t, map[string]string{"tokenizer.json": strings.Repeat("[", 1<<20)}), "max depth"},
+		{"deep", must.Folder(t, map[string]string{"tokenizer.json": `{"model":{"vocab":{"a":0}},"normalizer":` + strings.Repeat(`{"x":`, 9000) + "0" + strings.Repeat("}", 9001)}), "from bytes"},
+		{"deeper", must.Folder(t, map[string]string{"tokenizer.json": strings.Repeat("[", 1<<20)}), "max depth"},
 	}
 	for _, tt := range tests {
-		if _, err := Load(tt.dir); err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
-		}
+		_, err := Load(tt.dir)
+		expect.True(t, err != nil && strings.Contains(err.Error(), tt.want) && !strings.Contains(err.Error(), "\n"), "%s: %v, want %q", tt.name, err, tt.want)
 	}
 }
 
@@ -161,8 +158,7 @@ func TestDecodeNUL(t *testing.T) {
 		nul, _ := tok.TokenID(token)
 		ids = append(append(ids, nul), ids...)
 		text, err := tok.Decode(ids, false)
-		expect.True(t, err == nil && strings.HasPrefix(text, "the\uFFFD") && strings.HasSuffix(text, "the"),
-			"%s: %q, %v", dir, text, err)
+		expect.True(t, err == nil && strings.HasPrefix(text, "the\uFFFD") && strings.HasSuffix(text, "the"), "%s: %q, %v", dir, text, err)
 		pushed := pushAll(t, tok, ids, false)
 		expect.True(t, pushed == text, "%s: %q token by token, %q at once", dir, pushed, text)
 	}
@@ -230,8 +226,7 @@ func FuzzTokenizerConfig(f *testing.F) {
 			return
 		}
 		for i, token := range v.added {
-			expect.True(t, v.ids[token.Content] == token.ID && int(token.ID) < v.size() && v.at[token.Content] == i,
-				"%q has the id %d and is %d of %d", token.Content, token.ID, i, v.size())
+			expect.True(t, v.ids[token.Content] == token.ID && int(token.ID) < v.size() && v.at[token.Content] == i, "%q has the id %d and is %d of %d", token.Content, token.ID, i, v.size())
 		}
 	})
 }

@@ -43,7 +43,7 @@ func TestEncode(t *testing.T) {
 	must.Do(t, json.Unmarshal([]byte(read(t, "encode.json")), &cases))
 	sides := map[string]*Tokenizer{
 		"right": load(t, wordpiece),
-		"left":  load(t, writeDir(t, map[string]string{"tokenizer.json": read(t, "tokenizer.json"), "tokenizer_config.json": `{"truncation_side":"left"}`})),
+		"left":  load(t, must.Folder(t, map[string]string{"tokenizer.json": read(t, "tokenizer.json"), "tokenizer_config.json": `{"truncation_side":"left"}`})),
 	}
 	for _, c := range cases {
 		ids, cut, err := sides[c.Side].Encode(c.Text, c.MaxLength)
@@ -61,7 +61,7 @@ func TestEncodeCutsAsTokenizerJSONSays(t *testing.T) {
 	file := swap(t, read(t, "tokenizer.json"), `"direction": "Right",
   "max_length"`, `"direction": "Left",
   "max_length"`)
-	tok := load(t, writeDir(t, map[string]string{"tokenizer.json": file}))
+	tok := load(t, must.Folder(t, map[string]string{"tokenizer.json": file}))
 	ids, cut, err := tok.Encode("the law of force", 4)
 	want := []int32{2, 7, 8, 3}
 	expect.True(t, err == nil && cut && cmp.Equal(want, ids), "ids %v, %t, %v, want %v", ids, cut, err, want)
@@ -72,7 +72,7 @@ func TestEncodeWithoutSpecialTokens(t *testing.T) {
 	must.Do(t, json.Unmarshal([]byte(read(t, "tokenizer.json")), &file))
 	file["post_processor"] = nil
 	data := must.Get(json.Marshal(file))(t)
-	tok := load(t, writeDir(t, map[string]string{"tokenizer.json": string(data)}))
+	tok := load(t, must.Folder(t, map[string]string{"tokenizer.json": string(data)}))
 	ids, cut, err := tok.Encode("the law of force", 2)
 	want := []int32{5, 6}
 	expect.True(t, err == nil && cut && cmp.Equal(want, ids), "ids %v, %t, %v, want %v", ids, cut, err, want)
@@ -82,7 +82,7 @@ func TestEncodeWithoutSpecialTokens(t *testing.T) {
 
 func TestEncodeRefuses(t *testing.T) {
 	tok := load(t, wordpiece)
-	tests := []struct {
+	for _, tt := range []struct {
 		name, text string
 		max        int
 		want       string
@@ -90,8 +90,7 @@ func TestEncodeRefuses(t *testing.T) {
 		{"NUL", "a\x00b", 8, "NUL byte at byte 1"},
 		{"UTF-8", "\ufffdab\xffc", 8, "not valid UTF-8 at byte 5"},
 		{"no room", "a", 2, "maxLength 2 leaves no room beside 2 special tokens"},
-	}
-	for _, tt := range tests {
+	} {
 		_, _, err := tok.Encode(tt.text, tt.max)
 		expect.True(t, err != nil && strings.Contains(err.Error(), tt.want), "%s: error %v, want %q", tt.name, err, tt.want)
 	}
@@ -103,7 +102,7 @@ func TestEncodeRefuses(t *testing.T) {
 
 func TestLoadRefuses(t *testing.T) {
 	file := read(t, "tokenizer.json")
-	tests := []struct{ name, tokenizer, config, want string }{
+	for _, tt := range []struct{ name, tokenizer, config, want string }{
 		{"cut short", file[:len(file)/2], "{}", "not a JSON object"},
 		{"no model", `{"version":"1.0"}`, "{}", "model.vocab is missing"},
 		{"null vocabulary", `{"model":{"vocab":null}}`, "{}", "model.vocab: found null"},
@@ -111,10 +110,9 @@ func TestLoadRefuses(t *testing.T) {
 		{"case", file, `{"do_lower_case":false}`, "tokenizer_config.json has do_lower_case false"},
 		{"side", file, `{"truncation_side":"middle"}`, `truncation_side "middle"`},
 		{"config", file, "[]", "tokenizer_config.json"},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
-			dir := writeDir(t, map[string]string{"tokenizer.json": tt.tokenizer, "tokenizer_config.json": tt.config})
+			dir := must.Folder(t, map[string]string{"tokenizer.json": tt.tokenizer, "tokenizer_config.json": tt.config})
 			_, err := Load(dir)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %v, want %q", err, tt.want)
@@ -141,9 +139,8 @@ func TestTokenID(t *testing.T) {
 
 func TestParseVocab(t *testing.T) {
 	got, err := parseVocab([]byte(`[["<s>",0],["▁a",-2.5]]`))
-	if diff := cmp.Diff(map[string]int32{"<s>": 0, "▁a": 1}, got); err != nil || diff != "" {
-		t.Error(err, diff)
-	}
+	diff := cmp.Diff(map[string]int32{"<s>": 0, "▁a": 1}, got)
+	expect.True(t, err == nil && diff == "", "%v %v", err, diff)
 	expect.Failure(parseVocab([]byte(`[[1,0]]`)))(t, "piece 0 has no text")
 }
 
@@ -173,23 +170,11 @@ func BenchmarkEncode(b *testing.B) {
 			b.SetBytes(int64(len(text)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, _, err := tok.Encode(text, 128); err != nil {
-					b.Fatal(err)
-				}
+				_, _, err := tok.Encode(text, 128)
+				expect.Require(b, err == nil, "%v", err)
 			}
 		})
 	}
-}
-
-func writeDir(t testing.TB, files map[string]string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, text := range files {
-		path := filepath.Join(dir, name)
-		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		must.Do(t, os.WriteFile(path, []byte(text), 0o600))
-	}
-	return dir
 }
 
 func swap(t testing.TB, text, from, to string) string {

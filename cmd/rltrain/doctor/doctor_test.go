@@ -1,11 +1,89 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/rltrain/rltrain/envs/sandbox"
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
+
+func TestDriverVersion(t *testing.T) {
+	for text, want := range map[string]string{
+		"NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Tue Aug 12 18:02:09 UTC 2025\nGCC version:  gcc version 12.2.0\n":           "580.65.06",
+		"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build  (dvs-builder@U16)  Wed Feb 26 02:11:30 UTC 2025\n": "570.124.06",
+		"": "",
+	} {
+		got := driverVersion(text)
+		expect.True(t, got == want, "%q: got %q, want %q", text, got, want)
+	}
+}
+
+// TestSamplerAndTrainingAgree up to the rounding of fp32, or of bf16 if the processor multiplies in it.
+func TestSamplerAndTrainingAgree(t *testing.T) {
+	torchtest.NoLeaks(t)
+	for _, limit := range []struct {
+		dtype torch.DType
+		mismatch
+	}{{torch.F32, mismatch{1e-5, 1e-4}}, {torch.BF16, mismatch{2e-3, 2e-2}}} {
+		found := must.Get(measureMismatch(limit.dtype))(t)
+		expect.True(t, found.mean <= limit.mean && found.most <= limit.most && found.most != 0, "%v: %v", limit.dtype, found)
+	}
+}
+
+// A tier has one row: the strongest means that works. If none works, each says why.
+func TestStrongest(t *testing.T) {
+	refused := errors.New("refused")
+	got := strongest([]sandbox.Finding{
+		{Tier: sandbox.Namespaces, How: "root", Err: refused},
+		{Tier: sandbox.Namespaces, How: "unprivileged"},
+		{Tier: sandbox.Landlock, How: "with a user", Err: refused},
+		{Tier: sandbox.Landlock, How: "without", Err: refused},
+		{Tier: sandbox.Unsafe, How: "seccomp"},
+		{Tier: sandbox.Unsafe, How: "limits"},
+	})
+	var rows []string
+	for _, f := range got {
+		rows = append(rows, string(f.Tier)+" "+f.How)
+	}
+	want := []string{"namespaces unprivileged", "landlock with a user", "landlock without", "unsafe seccomp"}
+	expect.Equal(t, want, rows)
+}
+
+// TestEveryOperatorHasAPath: each operator of the core has its row, which gradients share.
+func TestEveryOperatorHasAPath(t *testing.T) {
+	schema := must.Get(os.ReadFile("../../../csrc/ops/schema.cc"))(t)
+	gradient := regexp.MustCompile(`^(.*?)(_backward|_(input|weight|hidden)_grad|_grads)$`)
+	var want, got []string
+	for _, found := range regexp.MustCompile(`m\.def\(\s*"([a-z_]+)\(`).FindAllStringSubmatch(string(schema), -1) {
+		name := gradient.ReplaceAllString(found[1], "$1")
+		if name == "lora" {
+			name = "lora_linear"
+		}
+		want = append(want, name)
+	}
+	for _, p := range paths {
+		for _, name := range strings.Split(p.what, ", ") {
+			if name != "AdamW" && name != "generation" { // these are not operators
+				got = append(got, name)
+			}
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	diff := cmp.Diff(slices.Compact(want), got)
+	expect.True(t, diff == "", "operators (-of the core +described):\n%s", diff)
+}
 
 func TestVLLMVerdict(t *testing.T) {
 	const layer = "base_model.model.model.layers.0."
