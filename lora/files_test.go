@@ -100,9 +100,8 @@ func TestLoadPEFT(t *testing.T) {
 				return
 			}
 			head := must.Get(extra["classifier.weight"].Float32s())(t)
-			if diff := cmp.Diff(tt.tensor, head); diff != "" || len(extra) != 2 {
-				t.Error(len(extra), diff)
-			}
+			diff := cmp.Diff(tt.tensor, head)
+			expect.True(t, diff == "" && len(extra) == 2, "%v %v", len(extra), diff)
 			// Loaded adapters are written under the same names.
 			dir := t.TempDir()
 			must.Do(t, lora.Save(dir, c, pairs, []safetensors.Tensor{extra["classifier.bias"], extra["classifier.weight"]}))
@@ -220,11 +219,9 @@ func TestDoRAAndTying(t *testing.T) {
 	dir := t.TempDir()
 	must.Do(t, lora.Save(dir, c, pairs, extra))
 	got, err := lora.Load(dir)
-	if diff := cmp.Diff(pairs, got.Pairs); diff != "" || err != nil {
-		t.Error(err, diff)
-	}
-	expect.True(t, got.Config.DoRA && got.Config.WeightTying && len(got.Extra) == len(extra),
-		"%+v, %d tensors", got.Config, len(got.Extra))
+	diff := cmp.Diff(pairs, got.Pairs)
+	expect.True(t, diff == "" && err == nil, "%v %v", err, diff)
+	expect.True(t, got.Config.DoRA && got.Config.WeightTying && len(got.Extra) == len(extra), "%+v, %d tensors", got.Config, len(got.Extra))
 	f := must.Get(safetensors.Open(filepath.Join(dir, "adapter_model.safetensors")))(t)
 	defer f.Close()
 	e, ok := f.Lookup("base_model.model.bert." + pairs[0].Module + ".lora_magnitude_vector")

@@ -20,13 +20,6 @@ import (
 	"github.com/rltrain/rltrain/internal/must"
 )
 
-func write(t testing.TB, name, content string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	must.Do(t, os.WriteFile(path, []byte(content), 0o644))
-	return path
-}
-
 func read(path string, accept ...Format) (examples []Example, err error) {
 	for e, err := range Examples(dataset.Records(path), accept...) {
 		if err != nil {
@@ -115,7 +108,7 @@ func TestExamples(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := must.Get(read(write(t, "a.jsonl", tt.row), tt.accept...))(t)
+			got := must.Get(read(must.File(t, "a.jsonl", tt.row), tt.accept...))(t)
 			tt.want.Line = 1
 			expect.Equal(t, []Example{tt.want}, got, cmpopts.IgnoreFields(Example{}, "File"))
 		})
@@ -136,7 +129,7 @@ func TestImplicitText(t *testing.T) {
 	}
 	for _, tt := range tests {
 		row := must.Get(json.Marshal(map[string]string{"chosen": tt.chosen, "rejected": tt.rejected}))(t)
-		got, err := read(write(t, "a.jsonl", string(row)))
+		got, err := read(must.File(t, "a.jsonl", string(row)))
 		if err != nil {
 			t.Errorf("%v: %v", tt, err)
 			continue
@@ -188,12 +181,11 @@ func TestExamplesErrors(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			path := write(t, "a.jsonl", tt.rows)
+			path := must.File(t, "a.jsonl", tt.rows)
 			examples, err := read(path, tt.accept...)
 			expect.Require(t, err != nil, "no error: %v", examples)
-			if want := path + tt.want; !expect.Names(err, want) {
-				t.Errorf("error %v, want %q", err, want)
-			}
+			want := path + tt.want
+			expect.True(t, expect.Names(err, want), "error %v, want %q", err, want)
 		})
 	}
 }
@@ -221,18 +213,14 @@ func FuzzExamples(f *testing.F) {
 				checkExample(t, e, fields)
 			}
 		}
-		if err != nil && (!strings.HasPrefix(err.Error(), "f:1: ") || strings.ContainsAny(err.Error(), "\n\x00")) {
-			t.Fatalf("error %q", err)
-		}
+		expect.Require(t, err == nil || strings.HasPrefix(err.Error(), "f:1: ") && !strings.ContainsAny(err.Error(), "\n\x00"), "error %q", err)
 	})
 }
 
 func checkExample(t *testing.T, e Example, fields dataset.Object) {
 	t.Helper()
 	for _, c := range []Content{e.Text, e.Prompt, e.Completion, e.Chosen, e.Rejected} {
-		if strings.Contains(c.Text, "\x00") || c.Conversational() && (c.Text != "" || len(c.Messages) == 0) {
-			t.Fatalf("content %+v", c)
-		}
+		expect.Require(t, !strings.Contains(c.Text, "\x00") && (!c.Conversational() || c.Text == "" && len(c.Messages) != 0), "content %+v", c)
 		for _, m := range c.Messages {
 			expect.Require(t, m.Role() != "" && !strings.Contains(m.Text(), "\x00"), "message %v", m)
 		}
@@ -249,7 +237,7 @@ func checkExample(t *testing.T, e Example, fields dataset.Object) {
 
 // A row with null text is reported and skipped; later rows follow.
 func TestExamplesOfNullRows(t *testing.T) {
-	path := write(t, "rows.jsonl", `{"text":null}
+	path := must.File(t, "rows.jsonl", `{"text":null}
 {"text":"a"}
 {"text":null}
 {"text":"b"}
@@ -260,39 +248,34 @@ func TestExamplesOfNullRows(t *testing.T) {
 		switch {
 		case errors.Is(err, ErrNull):
 			null = append(null, e.Line)
-			if !strings.Contains(err.Error(), fmt.Sprintf(`rows.jsonl:%d: column "text": null instead of a text`, e.Line)) {
-				t.Error(err)
-			}
+			expect.True(t, strings.Contains(err.Error(), fmt.Sprintf(`rows.jsonl:%d: column "text": null instead of a text`, e.Line)), "%v", err)
 		case err != nil:
 			t.Fatal(err)
 		default:
 			texts = append(texts, e.Text.Text)
 		}
 	}
-	if diff := cmp.Diff([]string{"a", "b"}, texts) + cmp.Diff([]int{1, 3}, null); diff != "" {
-		t.Error(diff)
-	}
+	diff := cmp.Diff([]string{"a", "b"}, texts) + cmp.Diff([]int{1, 3}, null)
+	expect.True(t, diff == "", "%v", diff)
 	for _, row := range []string{
 		`{"prompt":"q","completion":null}`,
 		`{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":null}]}`,
 		`{"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":null}]}`,
 		`{"prompt":[{"role":"user","content":"q"}],"chosen":[{"role":"assistant","content":"a"}],"rejected":[{"role":"assistant","content":null}]}`,
 	} {
-		_, err := read(write(t, "rows.jsonl", row))
+		_, err := read(must.File(t, "rows.jsonl", row))
 		expect.True(t, errors.Is(err, ErrNull), "%s: %v", row, err)
 	}
 }
 
 // The list of messages may be JSON text, as in CSV.
 func TestMessagesInJSON(t *testing.T) {
-	path := write(t, "rows.csv", "messages,id\n\"[{\"\"role\"\":\"\"user\"\",\"\"content\"\":\"\"q\"\"},{\"\"role\"\":\"\"assistant\"\",\"\"content\"\":\"\"a\"\"}]\",7\n")
+	path := must.File(t, "rows.csv", "messages,id\n\"[{\"\"role\"\":\"\"user\"\",\"\"content\"\":\"\"q\"\"},{\"\"role\"\":\"\"assistant\"\",\"\"content\"\":\"\"a\"\"}]\",7\n")
 	got, err := read(path)
-	if err != nil || len(got) != 1 {
-		t.Fatal(got, err)
-	}
+	expect.Require(t, err == nil && len(got) == 1, "%v %v", got, err)
 	expect.Equal(t, chat("user: q", "assistant: a"), got[0].Text)
 	for _, bad := range []string{`"hello"`, `"{}"`, `"[1]"`, `"["`} {
-		expect.Failure(read(write(t, "rows.jsonl", `{"messages":`+bad+`}`)))(t, `column "messages"`)
+		expect.Failure(read(must.File(t, "rows.jsonl", `{"messages":`+bad+`}`)))(t, `column "messages"`)
 	}
 }
 

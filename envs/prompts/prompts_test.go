@@ -256,9 +256,9 @@ func TestMixture(t *testing.T) {
 		for i := range n {
 			text += fmt.Sprintf(`{"prompt":"%s%d","answer":1}`+"\n", name, i)
 		}
-		return write(t, name+".jsonl", text)
+		return must.File(t, name+".jsonl", text)
 	}
-	twice := write(t, "twice.jsonl", `{"prompt":"a4","answer":1}
+	twice := must.File(t, "twice.jsonl", `{"prompt":"a4","answer":1}
 {"prompt":"c","answer":1}
 `)
 	settings := envs.Settings{"dataset": rows("a", 5), "dataset_mix": fmt.Sprintf("%s=0.5,%s=2", rows("b", 4), twice)}
@@ -275,12 +275,12 @@ func TestMixture(t *testing.T) {
 }
 
 func TestCurriculum(t *testing.T) {
-	path := write(t, "levels.jsonl", `{"prompt":"c","answer":1,"level":3}
+	path := must.File(t, "levels.jsonl", `{"prompt":"c","answer":1,"level":3}
 {"prompt":"a","answer":1,"level":"1"}
 {"prompt":"d","answer":1,"level":4.5}
 {"prompt":"b","answer":1,"level":-2e0}
 `)
-	judged := write(t, "judged.jsonl", `{"prompt":"e","answer":1}`)
+	judged := must.File(t, "judged.jsonl", `{"prompt":"e","answer":1}`)
 	settings := envs.Settings{"dataset": path, "eval_dataset": judged, "curriculum_column": "level"}
 	task, order := newTask(t, envs.Setup{}, settings), ""
 	for i := range 8 {
@@ -291,7 +291,7 @@ func TestCurriculum(t *testing.T) {
 	for _, c := range []struct{ column, level, want string }{
 		{"level", `"hard"`, `column "level"`}, {"level", "null", `column "level"`}, {"depth", "1", "option curriculum_column"},
 	} {
-		settings["dataset"], settings["curriculum_column"] = write(t, "wrong.jsonl", `{"prompt":"c","answer":1,"level":`+c.level+`}`), c.column
+		settings["dataset"], settings["curriculum_column"] = must.File(t, "wrong.jsonl", `{"prompt":"c","answer":1,"level":`+c.level+`}`), c.column
 		_, err := envs.New("prompts", envs.Setup{}, settings)
 		expect.Error(t, err, c.want)
 	}

@@ -192,8 +192,7 @@ func TestAdaptersThatDoNotFit(t *testing.T) {
 			if err == nil {
 				p.Close()
 			}
-			expect.True(t, err != nil && strings.Contains(err.Error(), c.want) && !strings.Contains(err.Error(), "\n"),
-				"error %v, want %q on one line", err, c.want)
+			expect.True(t, err != nil && strings.Contains(err.Error(), c.want) && !strings.Contains(err.Error(), "\n"), "error %v, want %q on one line", err, c.want)
 		})
 	}
 }
@@ -218,8 +217,7 @@ func TestAdapterNamesItsRevision(t *testing.T) {
 	must.Do(t, p.Save(saved))
 	a, err := lora.Load(saved)
 	config := a.Config
-	expect.True(t, err == nil && config.BaseModel == "org/name" && config.Revision == "v1.5",
-		"%s at %q, error %v; want org/name at v1.5", config.BaseModel, config.Revision, err)
+	expect.True(t, err == nil && config.BaseModel == "org/name" && config.Revision == "v1.5", "%s at %q, error %v; want org/name at v1.5", config.BaseModel, config.Revision, err)
 	fresh := tinyPolicy(t, Config{R: 2, Alpha: 4, BaseModel: "org/name", Revision: "0123"})
 	must.Do(t, fresh.Save(saved))
 	a, err = lora.Load(saved)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -82,9 +83,7 @@ func checkToolTalk(t *testing.T, p *policy.CausalLM, c toolTalk, row dataset.Obj
 		encoded := must.Get(p.Encode(chat.Examples(dataset.Records(path), chat.LanguageModelling, chat.PromptCompletion), o))(t)
 		samples = policy.Samples(encoded.Sequences)
 	}
-	if len(samples) != len(c.Sequences) {
-		t.Fatalf("%d sequences, want %d", len(samples), len(c.Sequences))
-	}
+	expect.Require(t, len(samples) == len(c.Sequences), "%d sequences, want %d", len(samples), len(c.Sequences))
 	for i, want := range c.Sequences {
 		if diff := cmp.Diff(want.IDs, samples[i].Tokens); diff != "" {
 			got, _ := p.Tokenizer.Decode(samples[i].Tokens, false)
