@@ -63,6 +63,9 @@ func TestBoundsOfRatios(t *testing.T) {
 	for name, c := range map[string][3]float64{"gmpo": {gmpo.Needs().Clip.Low, 0.5}, "gmpo, high": {gmpo.Needs().Clip.High, 2}, "cispo": {cispo.Needs().Clip.Low, 0.75}, "cispo, high": {cispo.Needs().Clip.High, 4}} {
 		expect.True(t, math.Abs(c[0]-c[1]) <= 1e-12, "%s: clipped at a distance of %v from 1, want %v", name, c[0], c[1])
 	}
+	for region, want := range map[string][2]float64{"tv": {0, 0.2}, "kl": {0, 0.05}, "auto": {0.3, 0.3}} {
+		expect.Same(t, want[1], (&DPPO{Divergence: region, Delta: want[0]}).delta(), "distance of %s", region)
+	}
 	for delta, ok := range map[float64]bool{0: true, 1.1: false, 1.2: false, 1.3: true} {
 		a := New[GRPO]()
 		a.High, a.Delta = 0.2, delta

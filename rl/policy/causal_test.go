@@ -272,6 +272,60 @@ func TestStopStringsEndCompletions(t *testing.T) {
 	}
 }
 
+// TestStopTokensEndCompletions: a stop token is among the tokens, and its text is not in the text.
+func TestStopTokensEndCompletions(t *testing.T) {
+	p := tinyPolicy(t, Config{})
+	sampler := must.Get(p.NewSampler(2))(t)
+	defer sampler.Close()
+	generate := func(stop ...int32) (c Completion) {
+		o := GenerateOptions{Samples: 1, MaxNew: 12, Sampling: torch.Sampling{Temperature: 1}, Seed: 3, StopIDs: stop}
+		must.Do(t, sampler.Generate(t.Context(), [][]int32{must.Get(p.EncodeText("k:"))(t)}, o, func(_ int, all []Completion) error { c = all[0]; return nil }))
+		return c
+	}
+	whole := generate()
+	at := slices.Index(whole.IDs, whole.IDs[5])
+	got := generate(whole.IDs[5])
+	want := must.Get(p.Tokenizer.Decode(whole.IDs[:at], true))(t)
+	expect.True(t, got.Text == want && slices.Equal(got.IDs, whole.IDs[:at+1]) && got.Reason == torch.ReasonStop, "stopped at token %d of %v, %q: %+v", at, whole.IDs, whole.Text, got)
+}
+
+// TestAdaptersAreUnloaded: the number of an adapter that is gone is refused, and its place is taken by the next.
+func TestAdaptersAreUnloaded(t *testing.T) {
+	p := tinyPolicy(t, Config{R: 4, Alpha: 8})
+	dir := t.TempDir()
+	must.Do(t, p.SaveAdapter(dir))
+	sampler := must.Get(p.NewSampler(2))(t)
+	defer sampler.Close()
+	one, other := must.Get(p.WithAdapter(dir))(t), must.Get(p.WithAdapter(dir))(t)
+	defer one.Close()
+	defer other.Close()
+	first, second := must.Get(sampler.Load(one))(t), must.Get(sampler.Load(other))(t)
+	generate := func(adapter int) error {
+		o := GenerateOptions{Samples: 1, MaxNew: 2, Sampling: torch.Sampling{Temperature: 1}, Adapter: adapter}
+		return sampler.Generate(t.Context(), [][]int32{{5, 6}}, o, func(int, []Completion) error { return nil })
+	}
+	must.Do(t, sampler.Unload(first))
+	expect.True(t, generate(first) != nil, "an adapter that was unloaded generates")
+	for _, adapter := range []int{0, second} {
+		expect.NoError(t, generate(adapter), "adapter %d", adapter)
+	}
+	expect.Same(t, first, must.Get(sampler.Load(one))(t), "the free place")
+	expect.NoError(t, generate(first), "a loaded adapter")
+}
+
+// TestTopLogProbsInParts: a long text's rows are read part by part.
+func TestTopLogProbsInParts(t *testing.T) {
+	torchtest.NoLeaks(t)
+	shape := transformers.LlamaShape{Vocab: defaultPartLogits / 3, Hidden: 8, Layers: 1, Heads: 2, KVHeads: 2, Intermediate: 16, RopeTheta: 1e4}
+	p := must.Get(RandomCausalLM(shape, torch.F32, Config{R: 1, Alpha: 1, Targets: []string{"q_proj"}, Seed: 3}))(t)
+	defer p.Close()
+	ids := []int32{3, 900, 27, 4, 70000, 6, 1, 12}
+	plain, top := must.Get(p.TopLogProbs(t.Context(), ids, 1, 0, 1))(t), must.Get(p.TopLogProbs(t.Context(), ids, 1, 2, 1))(t)
+	for i := range plain {
+		expect.True(t, math.Abs(float64(plain[i].LogProb-top[i].LogProb)) <= 1e-4 && top[i].LogProbs[0] >= top[i].LogProbs[1], "token %d: %v, with the most likely %+v", i+1, plain[i], top[i])
+	}
+}
+
 // TestScoreAgreesWithSampling compares the log-probabilities of a completion with those recorded while sampling it.
 func TestScoreAgreesWithSampling(t *testing.T) {
 	p := tinyPolicy(t, Config{})

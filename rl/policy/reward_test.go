@@ -97,6 +97,17 @@ func TestRewardModelOfALanguageModel(t *testing.T) {
 	must.Do(t, policy.TinyModel(base, 2, 32, 3))
 	m := must.Get(policy.NewRewardModel(policy.Config{Dir: base, R: 4, Alpha: 8, Seed: 5, MaxLength: 40}))(t)
 	defer m.Close()
+	squares, n := 0.0, 0.0
+	for _, g := range m.Groups() {
+		for _, v := range g.Params {
+			for _, w := range must.Get(v.Read())(t) {
+				if g.Role == policy.Head {
+					squares, n = squares+float64(w)*float64(w), n+1
+				}
+			}
+		}
+	}
+	expect.True(t, n == 32 && math.Abs(squares-32./33) <= 0.7, "%v new weights of the score have a sum of squares of %v, want about 1", n, squares)
 	for _, v := range m.Params() { // a trained adapter
 		values := must.Get(v.Read())(t)
 		for i := range values {

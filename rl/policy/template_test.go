@@ -104,6 +104,27 @@ func TestOpenedThought(t *testing.T) {
 	expect.True(t, err != nil && strings.HasPrefix(err.Error(), "f:7: ") && !strings.Contains(err.Error(), "\n"), "a template that renders the prompt in another way: %v", err)
 }
 
+// TestFaultsOfConversations: what a template or a message cannot do is an error of its row, with the message's number.
+func TestFaultsOfConversations(t *testing.T) {
+	pair := conversationOf("user", "q", "assistant", "a")
+	pair.Format, pair.Prompt.Messages, pair.Completion.Messages, pair.Text.Messages = chat.PromptCompletion, pair.Text.Messages[:1], pair.Text.Messages[1:], nil
+	odd := conversationOf("user", "q", "assistant", "a")
+	odd.Text.Messages[1][1].Value = []byte("a")
+	const plain = "{% for m in messages %}{{ m.role + ':' + m.content }}{% endfor %}"
+	for want, c := range map[string]struct {
+		template string
+		example  chat.Example
+		options  EncodeOptions
+	}{
+		"no prompt":     {"{% if add_generation_prompt %}{{ raise_exception('no prompt') }}{% endif %}" + plain, pair, EncodeOptions{}},
+		"no completion": {"{% if messages | length > 1 %}{{ raise_exception('no completion') }}{% endif %}" + plain, pair, EncodeOptions{}},
+		"no messages":   {"{{ raise_exception('no messages') }}", conversationOf("user", "q", "assistant", "a"), EncodeOptions{AssistantOnly: true}},
+		"message 2":     {plain, odd, EncodeOptions{}},
+	} {
+		expect.Failure(conversational(t, c.template).Encode(examplesOf(c.example), c.options))(t, "f:3: … "+want)
+	}
+}
+
 // TestEnds: a model stops at the token with which its template ends a turn, and says so in what it saves.
 func TestEnds(t *testing.T) {
 	const turns = "{% for m in messages %}{{ m.role + ':' + m.content + '<unk>\n' }}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"

@@ -119,6 +119,9 @@ func TestRecordsOfLabels(t *testing.T) {
 	c := labelsConfig()
 	c.Samples, c.Values = 4, false
 	step := next(t, labels(t, classifier(t), labelRewards(t, "accuracy"), c), 0)
+	for g, group := range step.Groups {
+		expect.Equal(t, step.Samples[4*g:4*g+4], group, "group")
+	}
 	for prompts, want := range map[int]int{-1: 40, 0: 0, 3: 12, 99: 40} {
 		all := must.Get(step.Records(prompts))(t)
 		expect.Same(t, want, len(all), "records of %d texts", prompts)
@@ -286,6 +289,10 @@ func TestLabelsRefuse(t *testing.T) {
 		change(&c, &e)
 		expect.Failure(NewLabels(nil, nil, e, nil, c))(t, want)
 	}
+	c := labelsConfig()
+	c.BufferSize = 1
+	unreadable := must.Get(NewLabels(classifier(t), nil, policy.Examples{IDs: [][]int32{{50}}, Labels: []int{0}}, labelRewards(t, "accuracy"), c))(t)
+	expect.Failure(unreadable.Next(t.Context(), rl.At{Step: 2}))(t, "rollout of step 3")
 }
 
 func TestLabelReplay(t *testing.T) {
@@ -299,6 +306,7 @@ func TestLabelReplay(t *testing.T) {
 		if got := step.Figures.Get("epsilon"); math.Abs(got-epsilon) > 1e-12 || len(step.Samples) != 12 || step.Figures.Get("buffer/size") != float64(min(20, 5*(at+1))) {
 			t.Errorf("step %d: epsilon %v, %d samples, a buffer of %v", at, got, len(step.Samples), step.Figures.Get("buffer/size"))
 		}
+		expect.Contains(t, step.Line(step.Figures), fmt.Sprintf("epsilon=%.3f, buffer=%d", epsilon, min(20, 5*(at+1))))
 		for _, x := range step.Samples {
 			want := 0.0
 			if x.Actions[0] == x.Truth {

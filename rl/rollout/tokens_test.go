@@ -75,6 +75,11 @@ func TestSamplesHaveTheTrainersTemperature(t *testing.T) {
 	for i, x := range next(t, tokens(t, m, letters, c), 0).Samples {
 		expect.Equal(t, slices.Concat(groups...)[i].Sample(0.5).BehaviorLogProbs, x.BehaviorLogProbs, fmt.Sprintf("sample %d", i))
 	}
+	// A filter's distribution at that temperature is not one that the trainer can compute.
+	c.TopK = 5
+	for i, x := range next(t, tokens(t, m, letters, c), 0).Samples {
+		expect.True(t, x.BehaviorLogProbs == nil && x.Len() > 0, "filtered sample %d has log-probabilities %v", i, x.BehaviorLogProbs)
+	}
 }
 
 func TestMaskOverlong(t *testing.T) {
@@ -210,6 +215,9 @@ func TestTokensRefuse(t *testing.T) {
 		change(&c)
 		expect.Failure(NewTokens(nil, letters, c))(t, want)
 	}
+	unset := tokensConfig()
+	unset.MaxTotal, unset.OverlongBuffer = 0, 4
+	expect.NoError(t, unset.Check(), "a limit that is not known yet")
 }
 
 // TestRecordsOfTurns: the completions of a record are those of its turns, with text of the environment between them or
@@ -224,6 +232,7 @@ func TestRecordsOfTurns(t *testing.T) {
 		written := 0
 		for _, r := range all {
 			expect.True(t, len(r.Actions) == 3 && strings.Join(r.Actions, between) == strings.TrimSuffix(r.Written, between), "actions %q of %q", r.Actions, r.Written)
+			expect.Same(t, strings.Join(r.Actions, ""), strings.NewReplacer("<unk>", "", "<pad>", "").Replace(strings.Join(r.Tokens, "")), "tokens %q", r.Tokens)
 			written += len(r.Written)
 		}
 		expect.True(t, written >= len(all), "nothing was written")
@@ -263,6 +272,9 @@ func TestOutcomesAreTheLastTurns(t *testing.T) {
 		}
 		return x
 	}
+	var r rl.Record
+	must.Do(t, fillTexts(p, trajectory(1, []float64{1}, "Go!", "a", "And?"), &r))
+	expect.Same(t, "Go! aAnd?", r.Shown+" "+r.Written, "a record of a turn and what the environment adds")
 	got := must.Get(outcomes(p, []*rl.Trajectory{
 		trajectory(1, []float64{1}, "74 - 70?", "74"), trajectory(1, []float64{math.NaN()}, "74 - 70?", "75"), trajectory(1, []float64{0}, "74 - 70?", "70"),
 		trajectory(2, []float64{0, 2}, "Go!", "a", "And?", "b"),

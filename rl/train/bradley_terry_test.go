@@ -191,6 +191,8 @@ func TestScoreRewardsByHand(t *testing.T) {
 	}
 	scores := must.Get(m.Scores(t.Context(), sequences))(t)
 	right, loss, brier, n, at := 0.0, 0.0, 0.0, 0.0, 0
+	mean := mean(scores)
+	expect.True(t, math.Abs(v.MeanReward-mean) <= 1e-9, "mean reward %v, want %v", v.MeanReward, mean)
 	for _, unit := range units {
 		for i := range unit {
 			for j := i + 1; j < len(unit); j++ {

@@ -139,7 +139,9 @@ func oracleCases(t *testing.T) []oracleCase {
 		{name: "grpo, prefetched", clip: clip, prefetched: true, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: scaled, loss: surrogate},
 		{name: "grpo, far from the old policy", asked: true, clip: clip, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: scaled, loss: surrogate},
 		{name: "grpo, stopped", clip: clip, algorithm: grpo("", ""), config: with(twice, func(c *Config) { c.TargetKL = 0.001 }), reduction: "token", advantages: scaled, loss: surrogate},
+		{name: "grpo, stopped in the second pass", clip: clip, algorithm: grpo("", ""), config: with(twice, func(c *Config) { c.TargetKL = 0.01 }), reduction: "token", advantages: scaled, loss: surrogate},
 
+		{name: "grpo, entropy below its target from 0", clip: clip, algorithm: grpo("", ""), config: with(controlled(10)), reduction: "token", advantages: scaled, loss: surrogate},
 		{name: "grpo, uncertain tokens", clip: clip, algorithm: grpo("", ""), config: with(twice, entropy, uncertain, kl("k2", false)), reduction: "token", advantages: scaled, loss: surrogate},
 		{name: "grpo by samples, uncertain tokens", clip: clip, algorithm: grpo("", "sequence"), config: with(twice, uncertain, controlled(1.55)), reduction: "sequence", advantages: scaled, loss: surrogate},
 		{name: "grpo, entropy below its target", clip: clip, algorithm: grpo("", ""), config: with(twice, entropy, controlled(10)), reduction: "token", advantages: scaled, loss: surrogate},

@@ -57,6 +57,11 @@ func TestTrainRefuses(t *testing.T) {
 		}
 		expect.Failure(New(p, fixed(tokenStep), test.algorithm, c, run.Hooks{}))(t, test.want)
 	}
+	scaled := algo.New[algo.GRPO]()
+	scaled.Scale = "mean"
+	tr := must.Get(New(p, fixed(signalStep([4]float64{0, -1, 0, 0}, false)), scaled, Config{Steps: 3, Samples: 2, Optimisation: Optimisation{Schedule: "linear"}}, run.Hooks{}))(t)
+	defer tr.Close()
+	expect.Failure(tr.Step(t.Context()))(t, "step 1: advantage_scale mean … -1")
 }
 
 // TestRanksBeginAlike: a rank with another row, or with other weights, ends the run.
@@ -101,7 +106,7 @@ func TestAlgorithmsAreFoundByName(t *testing.T) {
 	for _, both := range []string{"a2c", "grpo", "ppo", "reinforce", "rloo"} {
 		want[both] = [2]bool{true, true}
 	}
-	for _, tokens := range []string{"cispo", "distill", "dpo", "dppo", "gmpo", "gpg", "gspo", "reinforce++", "reinforce_pp", "reinforce_replay", "reinforce_replay_kl", "reinforce_replay_nll", "sapo", "vespo"} {
+	for _, tokens := range []string{"cispo", "clip_cov", "distill", "dpo", "dppo", "gmpo", "gpg", "gspo", "kl_cov", "reinforce++", "reinforce_pp", "reinforce_replay", "reinforce_replay_kl", "reinforce_replay_nll", "sapo", "vespo"} {
 		want[tokens] = [2]bool{false, true}
 	}
 	expect.Equal(t, want, fits, "algorithms for labels and tokens, an example's among them")

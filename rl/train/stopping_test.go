@@ -180,8 +180,16 @@ func TestSignal(t *testing.T) {
 			expect.True(t, last == test.last && slices.Equal(saved, []int{test.last}), "ended after step %d, saved %v; want both at %d", last, saved, test.last)
 			warnings := slices.DeleteFunc(slices.Clone(said.lines), func(line string) bool { return !strings.Contains(line, "nothing to learn from") })
 			expect.Require(t, len(warnings) == min(1, len(test.warns)), "warnings %q", warnings)
-			expect.Contains(t, warnings[0], test.warns...)
+			expect.Contains(t, strings.Join(warnings, ""), test.warns...)
 		})
+	}
+}
+
+// TestPenaltiesAreASignal: completions of a prompt that differ by their length penalty alone teach something.
+func TestPenaltiesAreASignal(t *testing.T) {
+	for overlong, want := range map[float64]bool{0: true, -0.5: false} {
+		records := []rl.Record{{Prompt: 1, Reward: 1, Advantage: 0.5}, {Prompt: 1, Reward: 1, Advantage: -0.5, Overlong: overlong}}
+		expect.Same(t, want, silent(records, true), "silent with a penalty of %v", overlong)
 	}
 }
 

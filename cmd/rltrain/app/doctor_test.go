@@ -95,7 +95,7 @@ func TestDoctorOnAnAdapter(t *testing.T) {
 	f.edit(t, "MODEL/adapter_config.json", `"bias": "none"`, `"bias": "all", "use_qalora": true`)
 	wantLines(t, sheetOf(f.must(t, "", "doctor", "--model", "MODEL")),
 		`bias "all"`, "use_qalora true",
-		f.expand(`rltrain cannot load: lora: MODEL/adapter_config.json: bias "all" is not supported; use "none"`),
+		f.expand(`rltrain cannot load: lora: MODEL/adapter_config.json: "use_qalora" is true, which is not supported`),
 		`vLLM cannot load: bias "all" is not supported; merge the adapter`,
 		"vLLM cannot load: use_qalora true is not supported; merge the adapter",
 	)
