@@ -25,7 +25,8 @@ type Options struct {
 	Critic func(name string) (envs.Critic, error)
 	// NoTruth means that no task verifies the completions; rewards with NeedsTruth are then unknown.
 	NoTruth bool
-	// Judge is the language model for rewards such as rubrics; nil makes them an error.
+	// Judge is the language model for rewards such as rubrics; nil makes them an error. A method JudgeCount() map[string]int, if
+	// it has one, says what it has done since the last call.
 	Judge envs.Scorer
 }
 

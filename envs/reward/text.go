@@ -20,6 +20,7 @@ type Text struct {
 	pieces  []piece
 	rewards []TextReward // one per piece
 	timeout time.Duration
+	counts  func() map[string]int // of the judge; nil = none
 }
 
 // ParseText reads a list of rewards; see the package documentation. own are the task's rewards by name. EXPR uses the
@@ -64,6 +65,9 @@ func ParseText(spec string, own []Definition, o Options) (*Text, error) {
 		}
 	}
 	r := &Text{timeout: o.Timeout}
+	if counting, ok := o.Judge.(interface{ JudgeCount() map[string]int }); ok {
+		r.counts = counting.JudgeCount
+	}
 	if r.pieces, err = parseList(spec, known); err != nil {
 		return nil, err
 	}
@@ -87,6 +91,14 @@ func (r *Text) Judged() string {
 		}
 	}
 	return ""
+}
+
+// JudgeCount is what the judge has done since the last call, by name; nil if it does not count.
+func (r *Text) JudgeCount() map[string]int {
+	if r == nil || r.counts == nil {
+		return nil
+	}
+	return r.counts()
 }
 
 // Names returns the rewards' names, in list order.

@@ -32,6 +32,9 @@ func (t *Tokens) measure(step *rl.Step, r collection, at rl.At) error {
 	if t.config.DynamicSampling {
 		m.Total("dropped_prompts", float64(r.dropped))
 	}
+	for name, n := range t.config.Rewards.JudgeCount() {
+		m.Total("judge/"+name, float64(n))
+	}
 	if t.config.ByDifficulty {
 		m.Last("settled_prompts", float64(len(t.state.Settled))/float64(t.task.Len(envs.Train)))
 	}

@@ -109,6 +109,9 @@ func (c *Config) check() (found []error) {
 	if c.Judge != nil && c.Judge.Model != "" && c.Rewards.Reward == "" && !slices.ContainsFunc(c.Task.Rewards, func(r envs.NamedReward) bool { return r.NeedsJudge }) {
 		add(envs.OptionErrorf("judge", "no reward asks a judge: add --reward rubric:FILE"))
 	}
+	if c.Judge != nil {
+		add(c.Judge.Check())
+	}
 	samples := 1
 	switch {
 	case c.Fresh != nil:
@@ -141,7 +144,7 @@ func (c *Config) check() (found []error) {
 		if r := c.Regularisation; r.KLCoef > 0 && r.KLType == string(rl.K1) && !r.KLInReward {
 			add(envs.OptionErrorf("kl_type", "k1 as a loss has a gradient of mean 0: use k2 or k3, or kl_in_reward"))
 		}
-		if c.Judge != nil && c.Judge.Model != "" && (f.StepTimeout > 0 || f.Async) {
+		if c.Judge != nil && c.Judge.Model != "" && c.Judge.URL == "" && (f.StepTimeout > 0 || f.Async) {
 			add(envs.OptionErrorf("judge", "computes on the policy's device, so it cannot be combined with step_timeout or async"))
 		}
 	}

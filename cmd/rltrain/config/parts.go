@@ -10,6 +10,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/decisions"
+	"github.com/rltrain/rltrain/rl/judge"
 	"github.com/rltrain/rltrain/rl/remote"
 	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/rl/run"
@@ -186,7 +187,8 @@ func (o RewardTime) Limit() time.Duration { return time.Duration(o.Timeout * flo
 
 // Judge is the model that rewards ask.
 type Judge struct {
-	Model string `option:"judge" arg:"DIR|NAME" help:"language model as a judge, for rewards that ask one"`
+	Model string `option:"judge" arg:"DIR|NAME" help:"language model as a judge, for rewards that ask one; with judge_url the server's name of it"`
+	judge.Options
 }
 
 // PreferenceData is how preferences are read.

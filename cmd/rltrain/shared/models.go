@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl/judge"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/hub"
@@ -18,6 +19,7 @@ type Models struct {
 	thread  *torch.Thread
 	critics []*policy.RewardModel
 	judge   *policy.Judge
+	remote  *judge.Client // instead of judge
 
 	Now time.Time // clock of chat templates; zero means now
 }
@@ -56,8 +58,24 @@ func (m *Models) OpenJudge(name, dtype string) error {
 	return err
 }
 
+// UseJudge makes a judge on a server the judge.
+func (m *Models) UseJudge(c *judge.Client) { m.remote = c }
+
+// JudgeCount is what the judge has done since the last call; nil if it is not on a server.
+func (m *Models) JudgeCount() map[string]int {
+	if m.remote == nil {
+		return nil
+	}
+	n := m.remote.Take()
+	return map[string]int{"questions": n.Questions, "cached": n.Cached, "requests": n.Requests, "retries": n.Retries, "failures": n.Failures,
+		"prompt_tokens": n.PromptTokens, "completion_tokens": n.CompletionTokens}
+}
+
 // Choose implements envs.Scorer by the judge, whom rewards ask from many goroutines.
 func (m *Models) Choose(ctx context.Context, prompt envs.Observation, choices []string) (shares []float64, err error) {
+	if m.remote != nil {
+		return m.remote.Choose(ctx, prompt, choices)
+	}
 	err = m.thread.Do(ctx, func(ctx context.Context) error {
 		shares, err = m.judge.Choose(ctx, prompt, choices)
 		return err
@@ -75,6 +93,9 @@ func (m *Models) Close() {
 	}
 	if m.judge != nil {
 		m.judge.Close()
+	}
+	if m.remote != nil {
+		_ = m.remote.Close() // each verdict was written when it was made
 	}
 	*m = Models{}
 }
