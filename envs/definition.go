@@ -135,6 +135,9 @@ type Setup struct {
 	HeldOut  int  // maximum number of Eval episodes that the run requests
 	EvalOnly bool // no training: all problems of a data set are Eval episodes, except few-shot examples
 	Text     bool // Forms: show text, for a model without a chat template
+	// ToolTemplate is the source of the model's chat template if that describes tools, else ""; nil if the model is not
+	// known yet.
+	ToolTemplate *string
 
 	Lines     bool // Lines: an action is a line of a solution; else the full solution
 	EvalLines bool // Lines: the same for Eval

@@ -91,11 +91,43 @@ type Step struct {
 	Append string
 	// Reply is the user's next message, after Append, in a conversation. It ends the assistant's message and starts the
 	// next, with the chat template's markers in between.
-	Reply     string
+	Reply string
+	// Results are the messages of the tools that the action called, after Append. They follow the assistant's message like
+	// a Reply; a step has one of the two.
+	Results   []Message
 	Continues bool
 	Reward    float64 // of the turn; NaN if scoring failed
 	Done      bool
 	Info      *Info // the verification of the episode; nil until then
+	// Said is the conversation so far, what the episode showed included; nil if the episode has none.
+	Said  []Message
+	Tools ToolUse // of the episode so far
+}
+
+// Replies returns the messages that follow the action's, nil for none.
+func (s Step) Replies() []Message {
+	if s.Reply != "" {
+		return []Message{{Role: RoleUser, Content: s.Reply}}
+	}
+	return s.Results
+}
+
+// Added returns the text that the step adds to what the model generated, without markers of a chat template.
+func (s Step) Added() string {
+	var b strings.Builder
+	b.WriteString(s.Append)
+	for _, m := range s.Replies() {
+		b.WriteString(m.Content)
+	}
+	return b.String()
+}
+
+// ToolUse counts the tool calls of an episode.
+type ToolUse struct {
+	Offered   bool `json:"-"`         // the episode has tools
+	Calls     int  `json:"calls"`     // that could be read
+	Failed    int  `json:"failed"`    // calls that were answered with an error
+	Malformed int  `json:"malformed"` // messages with a call that could not be read
 }
 
 // Info is the data of an episode that evaluations aggregate.
@@ -137,7 +169,7 @@ type Tests struct {
 	Program string  `json:"program"`
 }
 
-// Env is a single episode. It is used by one goroutine at a time.
+// Env is a single episode. It is used by one goroutine at a time. If it is an io.Closer, it is closed when the episode is over.
 type Env interface {
 	// Reset restarts the episode and returns its first observation.
 	Reset(ctx context.Context) (Observation, error)
@@ -194,10 +226,12 @@ type Open interface {
 // Completion is the input of a reward: one finished episode of one action, or one turn.
 type Completion struct {
 	Observation Observation
-	Text        string // the text generated so far, including the action
-	Action      Action // the turn to score
-	Info        *Info  // how the episode verified it; nil if it did not
-	Continues   bool   // the episode continues after this turn and is verified later
+	Text        string    // the text generated so far, including the action
+	Action      Action    // the turn to score
+	Info        *Info     // how the episode verified it; nil if it did not
+	Continues   bool      // the episode continues after this turn and is verified later
+	Said        []Message // the conversation, with tool calls and results; nil if the episode has none
+	Tools       ToolUse
 	// Reward is the episode's reward for the turn; NaN if scoring failed.
 	Reward float64
 }
@@ -225,6 +259,13 @@ type Scorer interface {
 type Critic interface {
 	// Score returns a number per completion. An entry of errs says why a completion has none.
 	Score(ctx context.Context, completions []Completion) (scores []float64, errs []error)
+}
+
+// Conversing is a task whose episodes go on after the model's first message.
+type Conversing interface {
+	Task
+	// Replies returns the roles of the messages that answer the model, such as RoleTool; nil if none do.
+	Replies() []string
 }
 
 // Begin makes an episode of a task and resets it.

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"math"
 	"slices"
+
+	"github.com/rltrain/rltrain/envs"
 )
 
 // Record is one completion in logs/completions.jsonl, with its rewards and advantages.
@@ -22,6 +24,7 @@ type Record struct {
 	Form    bool            `json:"formatted"`
 	Tier    string          `json:"tier,omitempty"` // how the answer was found
 	Kind    string          `json:"kind,omitempty"`
+	Tools   *envs.ToolUse   `json:"tools,omitempty"` // nil if the episode has no tools
 	Reward  Number          `json:"reward"`
 	Each    []RecordedValue `json:"rewards,omitempty"` // of each reward in a list
 

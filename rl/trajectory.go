@@ -32,6 +32,7 @@ type Trajectory struct {
 	Turns []Turn          `json:"turns"`
 	Stop  envs.StopReason `json:"stop"` // why the last action ended
 	Info  *envs.Info      `json:"info,omitempty"`
+	Tools envs.ToolUse    `json:"-"`
 	Parts []RecordedValue `json:"-"` // each reward of a list, for the records
 }
 

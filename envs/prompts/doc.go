@@ -7,6 +7,11 @@
 // solution or completion, as text) and a kind. A model with a chat template sees the prompt as a user message, a model
 // without one as plain text; messages need a template. All rows of a file have the same columns.
 //
+// # Tools
+//
+// With --tools, the model calls tools while it answers; package tools runs them. A step with calls returns their results and
+// continues the turn.
+//
 // # Multi-turn programs
 //
 // With --turns-cmd, a program plays the other side of a multi-turn episode. After each turn it reads a line of JSON:

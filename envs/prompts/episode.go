@@ -11,6 +11,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs/tools"
 	"github.com/rltrain/rltrain/internal/program"
 	"github.com/rltrain/rltrain/internal/within"
 	"github.com/rltrain/rltrain/internal/words"
@@ -23,6 +24,7 @@ type episode struct {
 	said   []envs.Message // for the turn program
 	turn   int
 	done   bool
+	used   *tools.Turns // nil without tools
 }
 
 // demonstrated is an episode whose row has a solution.
@@ -34,10 +36,22 @@ func (e demonstrated) Solution() string { return e.prompt.solution }
 // Reset implements envs.Env.
 func (e *episode) Reset(context.Context) (envs.Observation, error) {
 	e.said, e.turn, e.done = slices.Clone(e.prompt.said()), 0, false
+	if e.used != nil && e.used.Used().Calls+e.used.Used().Malformed > 0 {
+		_ = e.used.Close()
+		e.used = e.tools.Turns(e.calls, e.options.MaxToolCalls)
+	}
 	return e.shown(e.prompt), nil
 }
 
-// Step takes a turn. The reward is 1 if the last turn has the correct answer, else 0; earlier turns get 0. Without answers
+// Close ends the programs of the episode's tools.
+func (e *episode) Close() error {
+	if e.used == nil {
+		return nil
+	}
+	return e.used.Close()
+}
+
+// Step takes a turn. A turn with tool calls goes on after their results. The reward is 1 if the last turn has the correct answer, else 0; earlier turns get 0. Without answers
 // in the file, after cancellation, or without a reply in time, there is no reward.
 func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	if e.done {
@@ -55,14 +69,25 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 		}
 	}
 	e.turn++
+	last := e.turn == e.options.MaxTurns || a.Stop == envs.StopLength
+	if e.used != nil && !last {
+		said, results, err := e.used.Answer(ctx, text)
+		if err != nil {
+			return envs.Step{}, err
+		}
+		if results != nil {
+			e.said = append(append(e.said, said), results...)
+			step.Results, step.Continues = results, true
+			return e.tell(step), nil
+		}
+	}
 	e.said = append(e.said, envs.Message{Role: envs.RoleAssistant, Content: text})
-	e.done = e.other == nil || e.turn == e.options.MaxTurns || a.Stop == envs.StopLength
-	if !e.done {
+	if e.done = e.other == nil || last; !e.done {
 		reply, err := e.ask(ctx, text)
 		switch {
 		case errors.Is(err, within.ErrTimeout):
 			e.done, step.Done, step.Reward = true, true, math.NaN()
-			return step, nil
+			return e.tell(step), nil
 		case err != nil:
 			return envs.Step{}, fmt.Errorf("%s: turn program: %w", e.prompt.place, err)
 		}
@@ -73,9 +98,14 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 			} else {
 				step.Reply = reply.text
 			}
-			return step, nil
+			return e.tell(step), nil
 		}
 	}
+	return e.tell(e.end(step, text)), nil
+}
+
+// end ends the episode with the text of its last turn.
+func (e *episode) end(step envs.Step, text string) envs.Step {
 	step.Done, step.Reward = true, math.NaN()
 	if e.noAnswers == "" {
 		step.Info, step.Reward = verify(text, e.prompt.answer, e.options.Match), 0
@@ -85,7 +115,19 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 			step.Reward = 1
 		}
 	}
-	return step, nil
+	return step
+}
+
+// tell adds the conversation to a step, for rewards.
+func (e *episode) tell(step envs.Step) envs.Step {
+	if e.used == nil && e.other == nil {
+		return step
+	}
+	step.Said = slices.Clone(e.said)
+	if e.used != nil {
+		step.Tools = e.used.Used()
+	}
+	return step
 }
 
 // question is what the turn program reads.

@@ -162,11 +162,13 @@ case $line in *'"text":"bad"'*) echo "{\"id\":$id,\"error\":\"no\"}" ;;
 	settings := envs.Settings{"dataset": path, "turns_cmd": "sh " + program, "max_turns": "3"}
 	task := newTask(t, envs.Setup{EvalOnly: true}, settings)
 	e, _ := begin(t, task)
+	said := []envs.Message{{Role: envs.RoleUser, Content: "a"}}
 	for turn := 1; turn <= 3; turn++ {
 		step := must.Get(e.Step(t.Context(), envs.Action{Text: "1", Stop: envs.StopEnd}))(t)
-		want := envs.Step{Keep: 1, Reply: "and?"}
+		said = append(said, envs.Message{Role: envs.RoleAssistant, Content: "1"}, envs.Message{Role: envs.RoleUser, Content: "and?"})
+		want := envs.Step{Keep: 1, Reply: "and?", Said: said}
 		if turn == 3 {
-			want = envs.Step{Keep: 1, Reward: 1, Done: true, Info: &envs.Info{FreeForm: true, Correct: true, FoundBy: "whole", Answer: "1", Truth: "1"}}
+			want = envs.Step{Keep: 1, Said: said[:len(said)-1], Reward: 1, Done: true, Info: &envs.Info{FreeForm: true, Correct: true, FoundBy: "whole", Answer: "1", Truth: "1"}}
 		}
 		expect.Equal(t, want, step, fmt.Sprintf("turn %d", turn))
 	}

@@ -2,7 +2,10 @@ package prompts
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -10,6 +13,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/bank"
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs/tools"
 	"github.com/rltrain/rltrain/internal/program"
 	"github.com/rltrain/rltrain/internal/words"
 )
@@ -25,6 +29,8 @@ type task struct {
 	noAnswers string // why there are no answers, "" if there are
 	worked    bool
 	other     *program.Program // plays the other side; nil for single-turn episodes
+	tools     *tools.Set       // that the model may call; nil for none
+	calls     *tools.Format    // how it calls them
 }
 
 // Task implements envs.EpisodeSource.
@@ -44,10 +50,47 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 			return nil, &envs.OptionError{Option: "turns_cmd", Err: err}
 		}
 	}
+	if o.Tools != "" {
+		if err := t.openTools(s); err != nil {
+			return nil, &envs.OptionError{Option: "tools", Err: err}
+		}
+	}
 	if err := t.fill(s); err != nil {
+		_ = t.Close()
 		return nil, err
 	}
 	return t, nil
+}
+
+// openTools opens the tools for a model whose chat template describes them.
+func (t *task) openTools(s envs.Setup) (err error) {
+	switch {
+	case t.asText:
+		return errors.New("tools need a chat template, which this model lacks; pass --chat-template FILE, or use another model")
+	case s.ToolTemplate == nil: // the file is checked
+		t.calls = tools.JSON
+	case *s.ToolTemplate == "":
+		return errors.New("the model's chat template does not describe tools; pass --chat-template FILE, or use another model")
+	default:
+		t.calls = tools.FormatOf(*s.ToolTemplate)
+	}
+	ctx := s.Context
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	t.tools, err = tools.Open(ctx, t.options.Tools, time.Duration(t.options.ToolTimeout*float64(time.Second)), t.options.Unsafe)
+	return err
+}
+
+// Replies implements envs.Conversing.
+func (t *task) Replies() (roles []string) {
+	if t.tools != nil {
+		roles = append(roles, envs.RoleTool)
+	}
+	if t.other != nil {
+		roles = append(roles, envs.RoleUser)
+	}
+	return roles
 }
 
 // late returns what to call with each time-out of the turn program: it tells of the first.
@@ -96,6 +139,9 @@ func (t *task) fill(s envs.Setup) error {
 		t.worked = t.worked && c.solution != ""
 		if err := t.showable(all); err != nil {
 			return err
+		}
+		if i := slices.IndexFunc(all, func(e prompt) bool { return e.inputs.Tools != nil }); i >= 0 && t.tools != nil {
+			return fmt.Errorf("%s: the row has tools, and --tools names others; remove one", all[i].place)
 		}
 		s.TellSkipped(faults)
 		tellContradictions(s, all)
@@ -249,16 +295,22 @@ func (t *task) Episode(part envs.Part, index int) (envs.Env, error) {
 
 func (t *task) episode(e prompt) envs.Env {
 	one := &episode{task: t, prompt: e}
+	if t.tools != nil {
+		one.used = t.tools.Turns(t.calls, t.options.MaxToolCalls)
+	}
 	if t.worked {
 		return demonstrated{one}
 	}
 	return one
 }
 
-// Close stops the turn program.
+// Close stops the turn program and the tools.
 func (t *task) Close() error {
 	if t.other != nil {
 		t.other.Close()
+	}
+	if t.tools != nil {
+		return t.tools.Close()
 	}
 	return nil
 }
@@ -278,6 +330,9 @@ func (t *task) shown(e prompt) envs.Observation {
 		return o
 	}
 	o.TemplateInputs = e.inputs
+	if t.tools != nil {
+		o.Tools = t.tools.Descriptions()
+	}
 	said := e.said()
 	if t.system != "" && said[0].Role != envs.RoleSystem {
 		o.Messages = append(o.Messages, envs.Message{Role: envs.RoleSystem, Content: t.system})

@@ -45,7 +45,8 @@
 //	{"id":7,"prompt":"1 + 1?","text":"It is 2.","written":"It is 2.","answer":"2","truth":"2","correct":true,"formatted":false}
 //
 // text is the turn to score; written is everything up to its end. answer, truth, correct and formatted are null if the
-// task has not verified the episode yet. A question about a label:
+// task has not verified the episode yet. Episodes of several messages add messages, the conversation so far with its tool calls,
+// and episodes with tools add {"tools":{"calls":1,"failed":0,"malformed":0}}. A question about a label:
 //
 //	{"id":7,"text":"Who may sue?","predicted":"law","label":"law"}
 //

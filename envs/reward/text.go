@@ -31,6 +31,8 @@ type Text struct {
 //	text                 the turn to score
 //	written              everything generated up to its end
 //	prompt               the prompt: its text, or the last user message
+//	calls failed malformed   of the episode: tool calls that could be read, those answered with an error, and
+//	                     messages with a call that could not be read
 //	length words lines   of the turn: characters, words between spaces, lines
 //	+ - * / % ** ^   == != < <= > >=   and or not && || !   c ? a : b   in [a, b]
 //	contains startsWith endsWith matches   text[i:j] (bytes)
@@ -181,6 +183,9 @@ type textQuestion struct {
 	Truth     *string `json:"truth"`
 	Correct   *bool   `json:"correct"`
 	Formatted *bool   `json:"formatted"`
+
+	Messages []envs.Message `json:"messages,omitempty"` // of episodes of several messages
+	Tools    *envs.ToolUse  `json:"tools,omitempty"`    // of episodes with tools
 }
 
 // textProgram is the reward cmd:PROGRAM of completions.
@@ -192,7 +197,10 @@ func textProgram(s Setup) (TextReward, error) {
 	return TextReward{Close: p.Close, Batch: func(ctx context.Context, completions []envs.Completion) ([]float64, []error) {
 		return program.Ask(ctx, p, len(completions), func(i int, id uint64) any {
 			c := completions[i]
-			q := textQuestion{ID: id, Prompt: prompt(c.Observation), Text: c.Action.Text, Written: c.Text}
+			q := textQuestion{ID: id, Prompt: prompt(c.Observation), Text: c.Action.Text, Written: c.Text, Messages: c.Said}
+			if c.Tools.Offered {
+				q.Tools = &c.Tools
+			}
 			if c.Info != nil {
 				q.Answer, q.Truth, q.Correct, q.Formatted = &c.Info.Answer, &c.Info.Truth, &c.Info.Correct, &c.Info.FormatOK
 			}

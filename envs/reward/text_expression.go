@@ -38,10 +38,13 @@ type completionValues struct {
 	Length    int    `expr:"length"`
 	Words     int    `expr:"words"`
 	Lines     int    `expr:"lines"`
+	Calls     int    `expr:"calls"`
+	Failed    int    `expr:"failed"`
+	Malformed int    `expr:"malformed"`
 }
 
 var (
-	textNames        = []string{"answer", "correct", "formatted", "length", "lines", "prompt", "text", "truth", "words", "written"}
+	textNames        = []string{"answer", "calls", "correct", "failed", "formatted", "length", "lines", "malformed", "prompt", "text", "truth", "words", "written"}
 	verifiedNames    = []string{"answer", "correct", "formatted", "truth"}
 	probabilityNames = []string{"confidence", "entropy", "probs"} // only in label rewards
 	textFunctions    = []string{
@@ -234,7 +237,7 @@ func (x *textExpression) value(machine *vm.VM, c *envs.Completion) (float64, err
 // read copies the fields that the expression reads from a completion.
 func (x *textExpression) read(c *envs.Completion) *completionValues {
 	text := c.Action.Text
-	v := &completionValues{Text: text, Written: c.Text}
+	v := &completionValues{Text: text, Written: c.Text, Calls: c.Tools.Calls, Failed: c.Tools.Failed, Malformed: c.Tools.Malformed}
 	if c.Info != nil {
 		v.Answer, v.Truth = c.Info.Answer, c.Info.Truth
 		v.Correct, v.Formatted = int(truthValue(c.Info.Correct)), int(truthValue(c.Info.FormatOK))

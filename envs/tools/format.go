@@ -1,4 +1,5 @@
-// Package tools reads the tool calls in what language models generate, and the descriptions of tools in OpenAI's format.
+// Package tools reads the tool calls in what language models generate and the descriptions of tools in OpenAI's format, and runs
+// the tools of episodes.
 package tools
 
 import (
@@ -13,32 +14,32 @@ type Format struct {
 	// Marker is the text that begins the calls, as Force writes it.
 	Marker string
 
-	before, between string // around the name of a forced call, after Marker
-	shortIDs        bool   // templates accept only ids of 9 letters and digits
-	begins          func(text string, over bool) int
-	parse           func(text string) (calls []Call, rest string, ok bool)
+	before, between, after string // around the name and the arguments of a call, after Marker
+	shortIDs               bool   // templates accept only ids of 9 letters and digits
+	begins                 func(text string, over bool) int
+	parse                  func(text string) (calls []Call, rest string, ok bool)
 }
 
 // The formats, by the model family that introduced them.
 var (
 	// Hermes is <tool_call>{"name": …, "arguments": …}</tool_call>, of Qwen, SmolLM, Hermes and others.
 	Hermes = &Format{
-		Name: "hermes", Marker: "<tool_call>", before: "\n{\"name\": \"", between: "\", \"arguments\": ",
+		Name: "hermes", Marker: "<tool_call>", before: "\n{\"name\": \"", between: "\", \"arguments\": ", after: "}\n</tool_call>",
 		begins: marker("<tool_call>"), parse: hermes,
 	}
 	// Mistral is [TOOL_CALLS] with a list of calls, or with name[ARGS]{…} for each call.
 	Mistral = &Format{
-		Name: "mistral", Marker: "[TOOL_CALLS]", before: "[{\"name\": \"", between: "\", \"arguments\": ", shortIDs: true,
+		Name: "mistral", Marker: "[TOOL_CALLS]", before: "[{\"name\": \"", between: "\", \"arguments\": ", after: "}]", shortIDs: true,
 		begins: marker("[TOOL_CALLS]"), parse: mistral,
 	}
 	// Llama is {"name": …, "parameters": …} at the start of the message, of Llama 3; a semicolon separates calls.
 	Llama = &Format{
-		Name: "llama", Marker: "", before: "{\"name\": \"", between: "\", \"parameters\": ",
+		Name: "llama", Marker: "", before: "{\"name\": \"", between: "\", \"parameters\": ", after: "}",
 		begins: earliest(start("<|python_tag|>"), start("{")), parse: llama,
 	}
 	// JSON is a call or a list of calls in a block of code, or as the whole message.
 	JSON = &Format{
-		Name: "json", Marker: "", before: "```json\n{\"name\": \"", between: "\", \"arguments\": ",
+		Name: "json", Marker: "", before: "```json\n{\"name\": \"", between: "\", \"arguments\": ", after: "}\n```",
 		begins: earliest(marker("```"), start("{"), start("[")), parse: block,
 	}
 )
@@ -62,6 +63,20 @@ func (f *Format) Force(name string) string {
 		return f.Marker + f.before
 	}
 	return f.Marker + f.before + name + f.between
+}
+
+// Example is a call in the format, for messages.
+func (f *Format) Example() string {
+	return f.Force("NAME") + "{…}" + f.after
+}
+
+// attempts reports whether a text without calls looks like the model tried one.
+func (f *Format) attempts(text string) bool {
+	if f.Marker != "" {
+		return strings.Contains(text, f.Marker)
+	}
+	at := f.begins(text, true)
+	return at >= 0 && (strings.HasPrefix(text[at:], "<|python_tag|>") || strings.Contains(text[at:], "\"name\""))
 }
 
 // NewID returns a random id for a call, as templates of the format accept it.

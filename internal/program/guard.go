@@ -32,12 +32,12 @@ func init() {
 }
 
 // guarded is the command that runs a program under a guard, and what ends both when it is closed.
-func guarded(words []string) (*exec.Cmd, *os.File, error) {
+func guarded(words, env []string) (*exec.Cmd, *os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, nil, err
 	}
-	command := &exec.Cmd{Path: "/proc/self/exe", Args: append([]string{guardName}, words...), ExtraFiles: []*os.File{r}}
+	command := &exec.Cmd{Path: "/proc/self/exe", Args: append([]string{guardName}, words...), Env: env, ExtraFiles: []*os.File{r}}
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C does not reach it
 	return command, w, nil
 }

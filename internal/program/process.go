@@ -22,9 +22,10 @@ type process struct {
 	answered  bool // it has replied at least once
 }
 
-// start starts a program under a guard, so that kill and the end of this process end all of its children.
-func start(words []string) (*process, error) {
-	command, control, err := guarded(words)
+// start starts a program under a guard, so that kill and the end of this process end all of its children. env is its
+// environment, nil for that of this process.
+func start(words, env []string) (*process, error) {
+	command, control, err := guarded(words, env)
 	if err != nil {
 		return nil, fmt.Errorf("starting the program: %w", err)
 	}

@@ -28,6 +28,7 @@ const (
 // Program is an external program. Its batches take turns.
 type Program struct {
 	command []string
+	env     []string // nil = that of this process
 	timeout time.Duration
 	late    func(error) // nil = nothing
 
@@ -49,6 +50,17 @@ func New(line string, timeout time.Duration, late func(error)) (*Program, error)
 		return nil, err
 	}
 	return &Program{command: command, timeout: timeout, late: late, turn: make(chan struct{}, 1)}, nil
+}
+
+// NewBare is New for a program that sees no environment variables.
+func NewBare(line string, timeout time.Duration) (*Program, error) {
+	p, err := New(line, timeout, nil)
+	if err != nil {
+		return nil, err
+	}
+	p.env = []string{}
+	p.command[0], err = exec.LookPath(p.command[0]) // there is no PATH to find it by when it starts
+	return p, err
 }
 
 // Close stops the program; later questions fail.
@@ -115,7 +127,7 @@ func (b *batch[T]) run(ctx context.Context) {
 			return
 		}
 		if p.running == nil {
-			if p.running, p.broken = start(p.command); p.broken != nil {
+			if p.running, p.broken = start(p.command, p.env); p.broken != nil {
 				continue
 			}
 		}

@@ -113,3 +113,11 @@ func (p *CausalLM) ReadsTools() bool {
 	with, err := p.render(probe, envs.TemplateInputs{Tools: []any{tool}}, true, (*template.Templates).Render)
 	return err == nil && with.Text != without.Text
 }
+
+// ToolTemplate returns the source of the chat template if it describes tools, else "".
+func (p *CausalLM) ToolTemplate() string {
+	if !p.ReadsTools() {
+		return ""
+	}
+	return p.Templates.Source()
+}

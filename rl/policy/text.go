@@ -1,10 +1,6 @@
 package policy
 
 import (
-	"fmt"
-	"slices"
-	"strings"
-
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/torch/transformers"
 	template "github.com/rltrain/rltrain/torch/transformers/chat"
@@ -61,45 +57,3 @@ func (p *CausalLM) Ask(text string) ([]int32, error) {
 
 // Generation is how the model's makers would sample, from generation_config.json.
 func (p *CausalLM) Generation() transformers.GenerationConfig { return p.model.Generation }
-
-// EncodeReply is the tokens after an assistant's message that the user answers, in a conversation with inputs in: the end of that message (unless ended says that
-// it has an end token), the user's message, and the opening of the assistant's next one.
-func (p *CausalLM) EncodeReply(in envs.TemplateInputs, text string, ended bool) ([]int32, error) {
-	rendered, err := p.render(Conversation([]envs.Message{
-		{Role: envs.RoleUser, Content: "-"}, {Role: envs.RoleAssistant, Content: turnMark}, {Role: envs.RoleUser, Content: text},
-	}), in, true, (*template.Templates).Render)
-	if err != nil {
-		return nil, err
-	}
-	_, rest, found := strings.Cut(rendered.Text, turnMark)
-	if !found {
-		return nil, fmt.Errorf("the chat template of %s drops earlier assistant messages, so episodes can have one turn only", p.dir)
-	}
-	ids, err := p.Tokenizer.EncodeRaw(rest, false)
-	if err == nil && ended && len(ids) > 0 && slices.Contains(p.eos, ids[0]) {
-		ids = ids[1:]
-	}
-	return ids, err
-}
-
-// DecodeEnds is the text of tokens, and its length after each of them. Special tokens have no text.
-func (p *CausalLM) DecodeEnds(ids []int32) (text string, ends []int, err error) {
-	var b strings.Builder
-	decoder := p.Tokenizer.NewDecoder(true)
-	for i, id := range ids {
-		piece, err := decoder.Push(id)
-		if err != nil {
-			return "", nil, err
-		}
-		if i == len(ids)-1 {
-			rest, err := decoder.Flush()
-			if err != nil {
-				return "", nil, err
-			}
-			piece += rest
-		}
-		b.WriteString(piece)
-		ends = append(ends, b.Len())
-	}
-	return b.String(), ends, nil
-}

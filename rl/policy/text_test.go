@@ -77,10 +77,10 @@ func TestReply(t *testing.T) {
 		if ended {
 			ids = append(ids, p.EOS()[0])
 		}
-		reply, err := p.EncodeReply(envs.TemplateInputs{}, "c", ended)
+		reply, err := p.EncodeReply(envs.TemplateInputs{}, []envs.Message{{Role: envs.RoleUser, Content: "c"}}, ended)
 		expect.True(t, err == nil && slices.Equal(append(ids, reply...), want), "ended %t: %v and %v, %v; want %v", ended, ids, reply, err, want)
 	}
-	expect.Failure(tinyPolicy(t, Config{}).EncodeReply(envs.TemplateInputs{}, "c", true))(t, "chat template")
+	expect.Failure(tinyPolicy(t, Config{}).EncodeReply(envs.TemplateInputs{}, []envs.Message{{Role: envs.RoleUser, Content: "c"}}, true))(t, "chat template")
 }
 
 // pairOf is a row with two answers.

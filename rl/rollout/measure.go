@@ -133,6 +133,7 @@ func describe(m rl.Meter, p *policy.CausalLM, all []*rl.Trajectory, rewards [][]
 	for kind, score := range scores.Kinds {
 		m.Mean("accuracy/"+kind, float64(score.Correct), float64(score.N))
 	}
+	toolFigures(m, all)
 	ended, tokens := 0.0, 0
 	for _, x := range all {
 		tokens += x.Len()
@@ -152,6 +153,28 @@ func describe(m rl.Meter, p *policy.CausalLM, all []*rl.Trajectory, rewards [][]
 		ZeroStd: stats.ZeroStd, Truncated: lengths(m, all), Ended: ended / n, Correct: scores.Accuracy,
 		Formatted: scores.FormatRate, Tiers: scores.FoundBy, Failed: float64(stats.Failed) / n,
 	}, nil
+}
+
+// toolFigures are the figures of tool calls.
+func toolFigures(m rl.Meter, all []*rl.Trajectory) {
+	var sum envs.ToolUse
+	episodes := 0.0
+	for _, x := range all {
+		if x.Tools.Offered {
+			episodes++
+		}
+		sum.Calls, sum.Failed, sum.Malformed = sum.Calls+x.Tools.Calls, sum.Failed+x.Tools.Failed, sum.Malformed+x.Tools.Malformed
+	}
+	if episodes == 0 {
+		return
+	}
+	m.Mean("tools/call_frequency", float64(sum.Calls), episodes)
+	if sum.Calls > 0 {
+		m.Mean("tools/failure_frequency", float64(sum.Failed), float64(sum.Calls))
+	}
+	if tried := sum.Calls + sum.Malformed; tried > 0 {
+		m.Mean("tools/parse_rate", float64(sum.Calls), float64(tried))
+	}
 }
 
 // lengths measures the lengths of the completions, and returns the fraction that was cut off.

@@ -8,8 +8,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rltrain/rltrain/envs"
@@ -103,6 +105,7 @@ func Play(ctx context.Context, sampler Generator, task envs.Task, part envs.Part
 func play(ctx context.Context, sampler Generator, task envs.Task, part envs.Part, indices []int, c Config, now func() time.Time) (Played, error) {
 	p, err := share(ctx, c.Group, sampler, len(indices), func(ctx context.Context, from, to int) (Played, error) {
 		r := &rollout{sampler: sampler, config: c, now: now}
+		defer r.close()
 		if err := r.open(ctx, task, part, indices[from:to]); err != nil {
 			return Played{}, err
 		}
@@ -158,6 +161,7 @@ type rollout struct {
 	unscored []turnID              // finished turns, for Config.Rewards
 	shown    []envs.Completion     // what the rewards see of each
 	failed   []failedEpisode
+	closers  []io.Closer // episodes that have something to close
 }
 
 // episode is one sample of an episode.
@@ -175,7 +179,7 @@ type episode struct {
 
 // open begins the episodes.
 func (r *rollout) open(ctx context.Context, task envs.Task, part envs.Part, indices []int) error {
-	r.prefetched = r.prefetched || r.config.Timeout > 0
+	r.prefetched = r.prefetched || r.config.Timeout > 0 || waits(task)
 	r.slots = make(chan struct{}, parallelEpisodes)
 	r.groups = make([]rl.Group, len(indices))
 	for i, index := range indices {
@@ -202,6 +206,22 @@ func (r *rollout) open(ctx context.Context, task envs.Task, part envs.Part, indi
 		}
 	}
 	return nil
+}
+
+// waits tells whether the episodes of a task wait for tools, so that they run at the same time.
+func waits(task envs.Task) bool {
+	conversing, ok := task.(envs.Conversing)
+	return ok && slices.Contains(conversing.Replies(), envs.RoleTool)
+}
+
+// close closes the episodes.
+func (r *rollout) close() {
+	var wait sync.WaitGroup
+	for _, closer := range r.closers {
+		wait.Go(func() { _ = closer.Close() })
+	}
+	wait.Wait()
+	r.closers = nil
 }
 
 // start generates the first actions, or takes those of written unless it is nil.
@@ -289,6 +309,9 @@ func (r *rollout) begin(ctx context.Context, task envs.Task, part envs.Part, ind
 	env, err := task.Episode(part, index)
 	if err != nil {
 		return nil, nil, err
+	}
+	if closer, ok := env.(io.Closer); ok {
+		r.closers = append(r.closers, closer)
 	}
 	shown, err := asked(ctx, r, env.Reset)
 	r.environment += r.now().Sub(began)

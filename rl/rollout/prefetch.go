@@ -73,6 +73,7 @@ func (t *Tokens) collectPrefetched(ctx context.Context, at rl.At) (collection, e
 
 // land plays this rank's share of a flight to its end.
 func (t *Tokens) land(ctx context.Context, f *flight) (Played, error) {
+	defer f.close()
 	if f.written != nil {
 		if err := t.servers.Tend(ctx, f.written); err != nil {
 			return Played{}, err
@@ -114,6 +115,7 @@ func (t *Tokens) launch(ctx context.Context, state flightState) ([][]policy.Comp
 	}
 	parts, err := dist.Together(t.config.Group, first, err)
 	if err != nil {
+		f.close()
 		return nil, err
 	}
 	t.flights = append(t.flights, f)

@@ -24,6 +24,9 @@ func records(p *policy.CausalLM, at rl.At, groups []rl.Group, samples [][]*rl.Sa
 			if t.Info != nil {
 				r.Correct, r.Form, r.Tier, r.Kind = t.Info.Correct, t.Info.FormatOK, t.Info.FoundBy, t.Info.Kind
 			}
+			if t.Tools.Offered {
+				r.Tools = &t.Tools
+			}
 			r.Each = slices.Clone(t.Parts)
 			if samples != nil {
 				r.Learnt(samples[g][i])

@@ -130,7 +130,7 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 	if step.Keep < 0 || step.Keep > len(a.Action.Text) {
 		return fmt.Errorf("the environment keeps %d bytes of an action of %d", step.Keep, len(a.Action.Text))
 	}
-	if step.Keep == 0 && step.Append+step.Reply == "" && !step.Done {
+	if step.Keep == 0 && step.Append+step.Reply == "" && step.Results == nil && !step.Done {
 		return errors.New("the environment keeps none of an action, appends nothing and continues, which would never end")
 	}
 	if math.IsInf(step.Reward, 0) {
@@ -146,14 +146,14 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 		return err
 	}
 	e.AppendGiven(given...)
-	if step.Reply != "" {
-		reply, err := r.sampler.Policy().EncodeReply(e.shown.TemplateInputs, step.Reply, a.Action.Stop == envs.StopEnd)
+	if replies := step.Replies(); replies != nil {
+		reply, err := r.sampler.Policy().EncodeReply(e.shown.TemplateInputs, replies, a.Action.Stop == envs.StopEnd)
 		if err != nil {
 			return err
 		}
 		e.AppendGiven(reply...)
 	}
-	e.Info, e.done = step.Info, step.Done
+	e.Info, e.Tools, e.done = step.Info, step.Tools, step.Done
 	e.answered++
 	e.written.WriteString(a.text[:step.Keep])
 	e.spent += len(a.IDs)
@@ -169,9 +169,10 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 		r.unscored = append(r.unscored, turnID{e.group, e.Index, len(e.Turns) - 1})
 		r.shown = append(r.shown, envs.Completion{
 			Observation: e.shown, Text: e.written.String(), Action: a.Action, Info: step.Info, Reward: step.Reward, Continues: !step.Done,
+			Said: step.Said, Tools: step.Tools,
 		})
 	}
-	e.written.WriteString(step.Append + step.Reply)
+	e.written.WriteString(step.Added())
 	return nil
 }
 

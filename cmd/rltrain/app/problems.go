@@ -259,8 +259,10 @@ func openProblems(c *cli.Context, p *policy.CausalLM, settings *config.Config) (
 	form := settings.Form
 	client, done := shared.HubOf(c)
 	defer done()
+	template := p.ToolTemplate()
 	setup := envs.Setup{
-		Context: c.Context, Find: shared.Finder(client), Reader: dataReader(c), Seed: settings.General.Seed, EvalOnly: true, HeldOut: settings.Answers.EvalSamples,
+		ToolTemplate: &template,
+		Context:      c.Context, Find: shared.Finder(client), Reader: dataReader(c), Seed: settings.General.Seed, EvalOnly: true, HeldOut: settings.Answers.EvalSamples,
 		Text: form != nil && (form.Form == "short" || form.Form == "auto" && p.Templates == nil),
 	}
 	task, err := settings.Settings.(envs.EpisodeSource).Task(setup)

@@ -57,10 +57,12 @@ func parseFile(path string, data []byte) (entries []entry, skipped []string, err
 		at, name := r.key(pairs.Key())
 		_, isSection := pairs.Value().(ast.MapNode)
 		_, isList := pairs.Value().(*ast.SequenceNode)
+		// A router has tools of its own.
+		theirs := isRouter && (isSection || isList) && (ruleOf(name) != nil || name == "tools")
 		switch {
 		case isRouter && name == "classifier":
 			continue
-		case isName(name) && !(isRouter && (isSection || isList) && ruleOf(name) != nil):
+		case isName(name) && !theirs:
 			r.found.add(r.add(name, at, pairs.Value()))
 		case isRouter && (isSection || isList || nearest.Name(name, names()) == ""):
 			r.skipped = append(r.skipped, name)

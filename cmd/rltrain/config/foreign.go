@@ -122,7 +122,7 @@ var rules = slices.Concat(
 	refuse("rltrain adapts linear modules; see lora_target_modules", "lora_target_parameters"),
 	refuse("adapters start at zero", "loftq_config"),
 	refuse(uploadsNothing, "log_completions_hub_repo"),
-	refuse("tools are not supported; max_turns gives programs several turns", "max_tool_calling_iterations"),
+	refuse("max_turns limits the model's messages, those that call tools included; tools lists the tools", "max_tool_calling_iterations"),
 	refuse("use overlong_buffer, or mask_overlong", "missing_eos_penalty"),
 	refuse("completions of older policies get importance weights; see max_staleness", "off_policy_mask_threshold"),
 	refuse("AdamW has the options weight_decay, adam_beta1, adam_beta2 and adam_epsilon", "optim_args"),

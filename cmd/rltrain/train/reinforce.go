@@ -60,6 +60,7 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 	if w.note(note); longest > 0 && c.LongestAnswer() == c.ActionTokens() { // a single turn
 		w.longest = longest + c.LongestAnswer()
 	}
+	noteThoughts(w, p, task)
 	if err := t.otherModels(ctx, w, p); err != nil {
 		return err
 	}
@@ -83,6 +84,19 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 	}
 	_, err = t.learn(ctx, w)
 	return err
+}
+
+// noteThoughts says if the chat template drops thoughts that episodes of several messages keep.
+func noteThoughts(w *work, p *policy.CausalLM, task envs.Task) {
+	conversing, ok := task.(envs.Conversing)
+	if !ok {
+		return
+	}
+	for _, role := range conversing.Replies() {
+		if p.DropsThoughts(role) {
+			w.note(fmt.Sprintf("note: the chat template drops earlier thoughts once a message of the role %s follows; rollouts keep them, since sampled tokens stay as they are", role))
+		}
+	}
 }
 
 // measured sets how a step is divided, and the lengths and the temperature of what it learns from.

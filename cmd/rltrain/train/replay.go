@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -104,6 +105,9 @@ func replayed(ctx context.Context, task envs.Task, r *rl.Record) (turns []envs.C
 	if err != nil {
 		return nil, err
 	}
+	if closer, ok := env.(io.Closer); ok {
+		defer closer.Close()
+	}
 	actions := r.Actions
 	if actions == nil {
 		actions = []string{r.Written}
@@ -126,12 +130,12 @@ func replayed(ctx context.Context, task envs.Task, r *rl.Record) (turns []envs.C
 			r.Correct, r.Form, r.Tier, r.Kind = step.Info.Correct, step.Info.FormatOK, step.Info.FoundBy, step.Info.Kind
 		}
 		if step.Done || !step.Continues {
-			turns = append(turns, envs.Completion{Observation: shown, Text: written.String(), Action: action, Info: step.Info, Reward: step.Reward})
+			turns = append(turns, envs.Completion{Observation: shown, Text: written.String(), Action: action, Info: step.Info, Reward: step.Reward, Said: step.Said, Tools: step.Tools})
 		}
 		if step.Done {
 			return turns, nil
 		}
-		written.WriteString(step.Append + step.Reply)
+		written.WriteString(step.Added())
 	}
 	return turns, nil
 }

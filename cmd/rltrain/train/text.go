@@ -35,7 +35,7 @@ func (t *trainer) text(ctx context.Context) error {
 	}
 	if c.Task.Plays() {
 		// What is wrong with the task is found before anything is made.
-		task, err := t.task(ctx, c.Form != nil && c.Form.Form == "short")
+		task, err := t.task(ctx, c.Form != nil && c.Form.Form == "short", nil)
 		if err == nil {
 			err = t.canLearn(task)
 			closeTask(task)
@@ -65,10 +65,10 @@ func (t *trainer) text(ctx context.Context) error {
 	return t.reinforce(ctx, start, rewards)
 }
 
-// task makes the task's episodes; asText shows them without messages.
-func (t *trainer) task(ctx context.Context, asText bool) (envs.Task, error) {
+// task makes the task's episodes; asText shows them without messages, and toolTemplate is that of envs.Setup.
+func (t *trainer) task(ctx context.Context, asText bool, toolTemplate *string) (envs.Task, error) {
 	c, s := t.config, t.setup()
-	s.Context, s.HeldOut, s.Text = ctx, c.Answers.EvalSamples, asText
+	s.Context, s.HeldOut, s.Text, s.ToolTemplate = ctx, c.Answers.EvalSamples, asText, toolTemplate
 	if lines := c.StepLines(); lines != nil {
 		s.Lines, s.EvalLines, s.MaxLines = lines.StepMode == "line", t.evalLines(), lines.MaxLines
 	}
@@ -125,7 +125,8 @@ func (t *trainer) evalLines() bool {
 // taskFor is the task in the form that the policy reads: left to choose, as text where it has no chat template.
 func (t *trainer) taskFor(ctx context.Context, p *policy.CausalLM) (envs.Task, error) {
 	form := t.config.Form
-	task, err := t.task(ctx, form != nil && (form.Form == "short" || form.Form == "auto" && p.Templates == nil))
+	template := p.ToolTemplate()
+	task, err := t.task(ctx, form != nil && (form.Form == "short" || form.Form == "auto" && p.Templates == nil), &template)
 	if err != nil {
 		return nil, err
 	}
