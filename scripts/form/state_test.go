@@ -52,6 +52,8 @@ var unsaved = map[string]string{
 	"rl.KLController.horizon":         option,
 	"rl.KLController.target":          option,
 	"rl.Trajectory.Parts":             "records have them; no episode that is saved is recorded again",
+	"rl.Trajectory.Tools":             "records have them; no episode that is saved is recorded again",
+	"envs.ToolUse.Offered":            "of Trajectory.Tools",
 	"rollout.LabelReplay.config":      option,
 	"rollout.Labels.config":           option,
 	"rollout.Labels.epsilon":          "follows from the step",
