@@ -221,6 +221,8 @@ func (c Config) check(a algo.Algorithm, needs algo.Needs) error {
 		return errors.New("the algorithm has no ratio, so a rollout allows one update: set update_epochs and minibatches to 1, or choose another algorithm")
 	case c.KLCoef > 0 && c.KLType == string(rl.K1) && !c.KLInReward:
 		return errors.New("kl_type k1 as a loss has a mean gradient of 0: choose k2 or k3, or set kl_in_reward")
+	case c.KLCoef > 0 && c.KLInReward && needs.Choose != nil:
+		return errors.New("kl_in_reward changes rewards after the algorithm has chosen its completions by them: use kl_coef without it")
 	case needs.Reduction == algo.ReduceDrGRPO && c.Longest < 1:
 		return errors.New("reduction dr_grpo needs the length of the longest completion: set Longest")
 	case c.TopEntropy < 1 && !needs.ByAction:

@@ -88,6 +88,7 @@ func TestEachAlgorithmLearns(t *testing.T) {
 		{"rloo", newRLOO, func(*tokenRun) {}},
 		{"grpo", newGRPO, func(*tokenRun) {}},
 		{"ppo", newPPO, func(*tokenRun) {}},
+		{"rft", func() algo.Algorithm { return &algo.RFT{MinReward: 1, Keep: "all"} }, func(*tokenRun) {}},
 		{"ppo twice", newPPO, func(r *tokenRun) { r.Epochs, r.EntropyCoef = 2, 1e-3 }},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -39,6 +39,7 @@ func TestTrainRefuses(t *testing.T) {
 		{"value_coef: 0", &algo.PPO{Clip: clip}, nil},
 		{"is above return_max", &algo.ReplayKL{Replay: algo.Replay{Min: 11, Max: 10}, Coef: 0}, nil},
 		{"baseline_decay: 1", &algo.Reinforce{Baseline: "moving", Decay: 1}, nil},
+		{"kl_in_reward", &algo.RFT{Keep: "best"}, func(c *Config) { c.KLCoef, c.KLType, c.KLInReward = 1, "k1", true }},
 		{"top_entropy_quantile", newRLOO(), func(c *Config) { c.TopEntropy = 0.5 }},
 		{"entropy_coef_max", newGRPO(), func(c *Config) { c.EntropyControl = EntropyControl{Adaptive: true, Min: 2, Max: 1} }},
 		{"kl_type k1", newGRPO(), func(c *Config) { c.KLCoef, c.KLType = 1, "k1" }},
@@ -106,7 +107,7 @@ func TestAlgorithmsAreFoundByName(t *testing.T) {
 	for _, both := range []string{"a2c", "grpo", "ppo", "reinforce", "rloo"} {
 		want[both] = [2]bool{true, true}
 	}
-	for _, tokens := range []string{"cispo", "clip_cov", "distill", "dpo", "dppo", "gmpo", "gpg", "gspo", "kl_cov", "reinforce++", "reinforce_pp", "reinforce_replay", "reinforce_replay_kl", "reinforce_replay_nll", "sapo", "vespo"} {
+	for _, tokens := range []string{"cispo", "clip_cov", "distill", "dpo", "dppo", "gmpo", "gpg", "gspo", "kl_cov", "reinforce++", "reinforce_pp", "reinforce_replay", "reinforce_replay_kl", "reinforce_replay_nll", "rft", "sapo", "vespo"} {
 		want[tokens] = [2]bool{false, true}
 	}
 	expect.Equal(t, want, fits, "algorithms for labels and tokens, an example's among them")

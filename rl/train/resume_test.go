@@ -191,6 +191,7 @@ func everyRun() map[string]resumable {
 		}
 		runs["tokens × "+name] = ofTokens(d.New, tinyToken, 0, func(r *tokenRun) { r.Minibatches = 2 })
 	}
+	runs["tokens × rft"] = ofTokens(func() algo.Algorithm { return &algo.RFT{MinReward: 1, Keep: "all"} }, tinyToken, 4, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 })
 	runs["tokens × gpg"] = ofTokens(func() algo.Algorithm { return algo.New[algo.GPG]() }, tinyToken, 0, nothing)
 	runs["async tokens × gspo"] = ofTokens(func() algo.Algorithm { return algo.New[algo.GSPO]() }, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} })
 	return runs

@@ -47,6 +47,7 @@ var unsaved = map[string]string{
 	"decisions.Rollouts.samples":      "made of the data",
 	"reward.Labels.labels":            option,
 	"reward.Score.Values":             "the samples of the step have them",
+	"reward.Text.counts":              "of the judge; each step takes them",
 	"reward.Text.timeout":             option,
 	"rl.AnswerScores.RewardError":     "standard error of what is written",
 	"rl.KLController.horizon":         option,
