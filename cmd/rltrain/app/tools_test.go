@@ -55,11 +55,11 @@ done
 		}
 	}
 	expect.True(t, calls > 0, "no calls in the metrics")
-	asked := string(readFile(t, f.expand("TMP/asked")))
+	asked := must.Read(t, f.expand("TMP/asked"))
 	expect.Contains(t, asked, `"messages":[{"role":"user","content":"go `, `"},{"role":"assistant","content":"","tool_calls":[{"id":"call00000"`,
 		`{"role":"tool","tool_call_id":"call00000","name":"f","content":"zz"}`, `"tools":{"calls":1,"failed":0,"malformed":0}`)
 	answered := false
-	for line := range strings.Lines(string(readFile(t, f.expand("TMP/a/prompts_rl/logs/completions.jsonl")))) {
+	for line := range strings.Lines(must.Read(t, f.expand("TMP/a/prompts_rl/logs/completions.jsonl"))) {
 		var r rl.Record
 		must.Do(t, json.Unmarshal([]byte(line), &r))
 		if r.Tools != nil && r.Tools.Calls == 1 && len(r.Actions) == 2 {
@@ -72,11 +72,11 @@ done
 	const steps = "TMP/a/prompts_rl/checkpoints/"
 	files := map[string]string{}
 	for _, name := range []string{"model.safetensors", "optimizer.safetensors", "state.json"} {
-		files[name] = string(readFile(t, f.expand(steps+"checkpoint-2/"+name)))
+		files[name] = must.Read(t, f.expand(steps+"checkpoint-2/"+name))
 	}
 	f.must(t, "", append(prompts("TMP/a", "--num-steps", "2", "--resume-from-checkpoint", f.expand(steps+"checkpoint-1")), rewards...)...)
 	for name, want := range files {
-		expect.True(t, string(readFile(t, f.expand(steps+"checkpoint-2/"+name))) == want, "%s differs after a resume", name)
+		expect.True(t, must.Read(t, f.expand(steps+"checkpoint-2/"+name)) == want, "%s differs after a resume", name)
 	}
 }
 
