@@ -229,6 +229,9 @@ func TestMergeInto(t *testing.T) {
 	p.MergeInto(w)
 	// B·A = [[1 2 3] [7 8 9]]
 	expect.Equal(t, []float32{10.5, 21, 31.5, 43.5, 54, 64.5}, w)
+	w = w[:1]
+	lora.Pair{Module: "one", R: 1, In: 1, Out: 1, Scale: 0.5, A: []float32{2}, B: []float32{3}}.MergeInto(w)
+	expect.Equal(t, []float32{13.5}, w)
 }
 
 func TestMergeIntoByMagnitude(t *testing.T) {

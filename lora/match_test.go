@@ -140,10 +140,23 @@ func TestStoredTablesRefused(t *testing.T) {
 		{"half", `["q_proj","embed_tokens"]`, `lora_embedding_B" is missing`, []safetensors.Tensor{a}},
 		{"rank", `["q_proj","embed_tokens"]`, "want [1 in]", []safetensors.Tensor{table("model.embed_tokens.lora_embedding_A", 3, 1, 0, 1, 2), b}},
 		{"other table", `["q_proj","embed_tokens"]`, "has shape [2 3], but its adapter is for [3 2]", []safetensors.Tensor{a, b, table("model.embed_tokens.base_layer.weight", 2, 3, 1, 2, 3, 4, 5, 6)}},
+		{"a table of nothing", `["q_proj"]`, "belongs neither to a LoRA pair nor to modules_to_save", []safetensors.Tensor{table("model.norm.base_layer.weight", 1, 2, 1, 2)}},
 		{"no table", `["q_proj"]`, "belongs neither to a LoRA pair nor to modules_to_save", []safetensors.Tensor{table("model.norm.weight", 1, 2, 1, 2)}},
 	}
 	for _, tt := range tests {
 		_, err := Load(storedAdapter(t, tt.targets, tt.tensors...))
 		expect.True(t, err != nil && strings.Contains(err.Error(), tt.want), "%s: %v, want %q", tt.name, err, tt.want)
+	}
+}
+
+// TestOneChange: an adapter may change one module alone, and not none.
+func TestOneChange(t *testing.T) {
+	for targets, want := range map[string]string{`["q_proj"]`: "", `["k_proj"]`: "model.a.q_proj is not selected"} {
+		dir := must.Folder(t, map[string]string{ConfigFile: `{"peft_type":"LOHA","r":1,"alpha":1,"target_modules":` + targets + `,"task_type":"CAUSAL_LM"}`})
+		must.Do(t, safetensors.Write(filepath.Join(dir, WeightsFile), []safetensors.Tensor{
+			table("model.a.q_proj.hada_w1_a", 2, 1, 1, 2), table("model.a.q_proj.hada_w1_b", 1, 2, 1, 2), table("model.a.q_proj.hada_w2_a", 2, 1, 1, 2), table("model.a.q_proj.hada_w2_b", 1, 2, 1, 2),
+		}, nil))
+		a, err := Load(dir)
+		expect.True(t, (err == nil) == (want == "") && (err != nil || len(a.Changes) == 1) && (err == nil || expect.Names(err, want)), "%s: %d changes, %v, want %q", targets, len(a.Changes), err, want)
 	}
 }

@@ -1,6 +1,7 @@
 package rl
 
 import (
+	"fmt"
 	"math"
 	"path/filepath"
 	"strings"
@@ -176,6 +177,10 @@ func TestReplayRefusesFiles(t *testing.T) {
 	}
 	if err := newReplay(t, 5).Restore(ReplayState{Capacity: 1, Entries: []ReplayEntry{{Trajectory: twoTurns(), Turns: []int{0, 1}, Returns: []float64{1, 2}}}}); err == nil {
 		t.Error("a state beyond its capacity is taken")
+	}
+	for _, entry := range []ReplayEntry{{Trajectory: twoTurns()}, {Trajectory: twoTurns(), Turns: []int{0, 1}, Returns: []float64{1}}, {Trajectory: twoTurns(), Turns: []int{0}, Returns: []float64{1, 2}}} {
+		err := newReplay(t, 5).Restore(ReplayState{Capacity: 5, Entries: []ReplayEntry{entry}})
+		expect.Error(t, err, fmt.Sprintf("entry 0: %d turns and %d returns", len(entry.Turns), len(entry.Returns)))
 	}
 }
 

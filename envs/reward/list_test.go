@@ -103,6 +103,7 @@ func TestParseLabelsErrors(t *testing.T) {
 		{`expr:'label == "maths" ? 1 : 0'`, `column 10: "maths" is not a label; did you mean "math"?`},
 		{"expr:'label == 1 ? 1 : 0'", "column 7: cannot compare a label with a number"},
 		{"expr:'label < predicted ? 1 : 0'", "column 7: a label has no order"},
+		{`expr:'nothing in ["math"] ? 1 : 0'`, "column 1: "},
 		{"expr:'label + 1'", "column 1: got a label, want a number"},
 		{"expr:'1 + label'", "column 5: got a label, want a number"},
 		{"expr:'label ? 1 : 0'", "column 1: got a label, want a condition"},

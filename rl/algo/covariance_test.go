@@ -39,6 +39,9 @@ func TestClipCovLeavesOutSome(t *testing.T) {
 	least, _ := picked(1e-4, 1, 5, 1)
 	none, _ := picked(1, 50, 60, 1)
 	expect.True(t, some == 10 && least == 1 && none == 0, "%d of 100 actions for a tenth, %d for 1e-4, %d without candidates", some, least, none)
+	even := &rl.Sample{Actions: []int32{0, 0}, Advantage: []float32{1, 1}}
+	a := &ClipCov{Clip: Clip{Low: 0.2, High: 0.2}, Fraction: 1, Low: 0, High: 5}
+	expect.Equal(t, []float32{0, 0}, a.pick([]*rl.Sample{even}, Selection{even: {-1, -2}}, rl.Stream(1))[even], "actions at the lower bound")
 	different := false
 	for i := range first {
 		different = different || first[i] != second[i]

@@ -109,6 +109,10 @@ func TestEncodeEndsOnce(t *testing.T) {
 		expect.True(t, slices.Equal(q.IDs, got.Sequences[0].IDs) && slices.Equal(q.Labels, []bool{false, true, true}),
 			"row %d: %v %v, want %v and all but the first trained", i+1, q.IDs, q.Labels, got.Sequences[0].IDs)
 	}
+	whole := got.Sequences[0].IDs
+	p.eos = nil
+	got = must.Get(p.Encode(examplesOf(text("ab")), EncodeOptions{}))(t)
+	expect.Equal(t, whole[:len(whole)-1], got.Sequences[0].IDs, "tokens of a model without an end")
 }
 
 // tinyChat is a small random model with a chat template.

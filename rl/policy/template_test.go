@@ -125,6 +125,13 @@ func TestFaultsOfConversations(t *testing.T) {
 	}
 }
 
+// TestUnwritableEnds: a saved model that does not say where texts end is an error.
+func TestUnwritableEnds(t *testing.T) {
+	p := tinyPolicy(t, Config{})
+	p.added = []int32{3}
+	expect.Error(t, p.saveText(must.Folder(t, map[string]string{"generation_config.json": "{"})), "generation_config.json")
+}
+
 // TestEnds: a model stops at the token with which its template ends a turn, and says so in what it saves.
 func TestEnds(t *testing.T) {
 	const turns = "{% for m in messages %}{{ m.role + ':' + m.content + '<unk>\n' }}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"

@@ -154,3 +154,16 @@ func TestPrefetchedOfAnotherTask(t *testing.T) {
 	must.Do(t, other.Restore(state))
 	expect.Failure(other.Next(t.Context(), rl.At{Step: 1, Version: 1}))(t, "the task has changed")
 }
+
+// TestLateFlightsAreOfTheCurrentPolicy: what servers had not generated when a run stopped, the policy of the resumed run generates.
+func TestLateFlightsAreOfTheCurrentPolicy(t *testing.T) {
+	c := tokensConfig()
+	c.Async, c.MaxStaleness, c.Steps = true, 1, 6
+	src := tokens(t, sampler(t, tiny(t), 8), letters, c)
+	must.Do(t, src.Restore([]byte(`{"cursor":8,"flights":[{"step":2,"version":0,"episodes":[4,5,6,7],"first_actions":null}]}`)))
+	step := must.Get(src.Next(t.Context(), rl.At{Step: 2, Version: 3}))(t)
+	expect.True(t, len(step.Samples) > 0, "no samples")
+	for _, x := range step.Samples {
+		expect.Same(t, uint64(3), x.Version, "version of episode %d", x.Prompt)
+	}
+}

@@ -139,8 +139,9 @@ func oracleCases(t *testing.T) []oracleCase {
 		{name: "grpo, prefetched", clip: clip, prefetched: true, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: scaled, loss: surrogate},
 		{name: "grpo, far from the old policy", asked: true, clip: clip, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: scaled, loss: surrogate},
 		{name: "grpo, stopped", clip: clip, algorithm: grpo("", ""), config: with(twice, func(c *Config) { c.TargetKL = 0.001 }), reduction: "token", advantages: scaled, loss: surrogate},
-		{name: "grpo, stopped in the second pass", clip: clip, algorithm: grpo("", ""), config: with(twice, func(c *Config) { c.TargetKL = 0.01 }), reduction: "token", advantages: scaled, loss: surrogate},
+		{name: "grpo, stopped in the second pass", clip: clip, algorithm: grpo("", ""), config: with(twice, func(c *Config) { c.TargetKL = 0.004 }), reduction: "token", advantages: scaled, loss: surrogate},
 
+		{name: "ppo, one sample at a time", clip: clip, algorithm: ppo(0.8, 0.1, true), config: with(func(c *Config) { c.MinibatchSize = 1 }), advantages: estimated(0.8, 0.9, true), loss: actorCritic(0.1)},
 		{name: "grpo, entropy below its target from 0", clip: clip, algorithm: grpo("", ""), config: with(controlled(10)), reduction: "token", advantages: scaled, loss: surrogate},
 		{name: "grpo, uncertain tokens", clip: clip, algorithm: grpo("", ""), config: with(twice, entropy, uncertain, kl("k2", false)), reduction: "token", advantages: scaled, loss: surrogate},
 		{name: "grpo by samples, uncertain tokens", clip: clip, algorithm: grpo("", "sequence"), config: with(twice, uncertain, controlled(1.55)), reduction: "sequence", advantages: scaled, loss: surrogate},

@@ -32,13 +32,13 @@ func limitOf(ctx context.Context, tokens int) int {
 
 // TestTrafficIsOfOneStep: a step does not count what steps before it exchanged.
 func TestTrafficIsOfOneStep(t *testing.T) {
-	groups, exchanges := disttest.Groups(t, 2), []any{}
+	groups, exchanges, gradients := disttest.Groups(t, 2), []any{}, []any{}
 	disttest.Each(2, func(rank int) {
 		h := (&recorded{}).hooks()
 		h.LogEvery, h.Group = 1, groups[rank]
 		h.Row = func(r report.Row) error {
 			if n, ok := r["dist/exchanges"]; ok && rank == 0 {
-				exchanges = append(exchanges, n)
+				exchanges, gradients = append(exchanges, n), append(gradients, r["dist/gradient_bytes"])
 			}
 			return nil
 		}
@@ -46,6 +46,7 @@ func TestTrafficIsOfOneStep(t *testing.T) {
 		expect.True(t, err == nil, "rank %d: %v", rank, err)
 	})
 	expect.True(t, len(exchanges) >= 7 && !slices.ContainsFunc(exchanges, func(n any) bool { return n.(float64) < 3 || n.(float64) > 5 }), "exchanges %v", exchanges)
+	expect.True(t, gradients[0] != nil && gradients[0].(float64) > 4*100 && !slices.ContainsFunc(gradients, func(n any) bool { return n != gradients[0] }), "bytes of gradients %v", gradients)
 }
 
 // TestPartsAndRanksChangeNoStep takes the first step of every source with every algorithm in forward passes of one

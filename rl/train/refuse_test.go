@@ -63,6 +63,15 @@ func TestTrainRefuses(t *testing.T) {
 	tr := must.Get(New(p, fixed(signalStep([4]float64{0, -1, 0, 0}, false)), scaled, Config{Steps: 3, Samples: 2, Optimisation: Optimisation{Schedule: "linear"}}, run.Hooks{}))(t)
 	defer tr.Close()
 	expect.Failure(tr.Step(t.Context()))(t, "step 1: advantage_scale mean … -1")
+	unreadable := func(at int) *rl.Step {
+		step := signalStep([4]float64{0, 1, 0, 0}, false)(at)
+		step.Samples[0].Tokens = []int32{1, 1 << 30, 2}
+		step.Samples[0].Rows = []int{1}
+		return step
+	}
+	scored := must.Get(New(tinyToken(t, 4), fixed(unreadable), newPPO(), Config{Steps: 3, Samples: 2, Optimisation: Optimisation{Schedule: "linear"}}, run.Hooks{}))(t)
+	defer scored.Close()
+	expect.Failure(scored.Step(t.Context()))(t, "step 1: … 1073741824")
 }
 
 // TestRanksBeginAlike: a rank with another row, or with other weights, ends the run.
