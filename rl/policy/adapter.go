@@ -35,7 +35,7 @@ type adaptedLayer struct {
 }
 
 // initialPairs makes a randomly initialised pair for each linear layer that the targets of a config without patterns match.
-func initialPairs(linears []transformers.Linear, c lora.Config, rng *rand.Rand) ([]lora.Pair, error) {
+func initialPairs(linears []transformers.Linear, c lora.Config, orthogonal bool, rng *rand.Rand) ([]lora.Pair, error) {
 	var names []string
 	byName := map[string]transformers.Linear{}
 	for _, linear := range linears {
@@ -46,9 +46,16 @@ func initialPairs(linears []transformers.Linear, c lora.Config, rng *rand.Rand) 
 	if err != nil {
 		return nil, err
 	}
+	start := lora.Init
+	if orthogonal {
+		if c.R%2 != 0 {
+			return nil, fmt.Errorf("policy: an orthogonal start needs an even rank, not %d", c.R)
+		}
+		start = lora.InitOrthogonal
+	}
 	pairs := make([]lora.Pair, len(chosen))
 	for i, name := range chosen {
-		pairs[i] = lora.Init(name, byName[name].In, byName[name].Out, c.R, c.Scale(), rng)
+		pairs[i] = start(name, byName[name].In, byName[name].Out, c.R, c.Scale(), rng)
 	}
 	return pairs, nil
 }

@@ -33,6 +33,8 @@ type Config struct {
 	Targets   []string // endings of the adapted layers' names, or AllLinear alone; empty = the family's
 	Seed      uint64   // of the adapter and the head
 	Frozen    bool     // the adapter is used, not trained
+	// Orthogonal starts the adapter with lora.InitOrthogonal, for an even R, instead of lora.Init.
+	Orthogonal bool
 
 	Full bool // CausalLM: train all weights, in fp32, instead of an adapter
 
@@ -82,7 +84,7 @@ func (b *backbone) newAdapter(c Config, l lora.Config) error {
 	case len(c.Targets) == 1 && strings.EqualFold(c.Targets[0], AllLinear):
 		l.TargetModules.Names = b.config.AllTargets()
 	}
-	pairs, err := initialPairs(b.config.Linears(), l, rl.Stream(c.Seed, rl.StreamInit, 0))
+	pairs, err := initialPairs(b.config.Linears(), l, c.Orthogonal, rl.Stream(c.Seed, rl.StreamInit, 0))
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/rltrain/rltrain/envs/chat"
@@ -135,5 +136,39 @@ func TestRandomTokenLearns(t *testing.T) {
 		}
 		after := validate(t, p, samples)
 		expect.True(t, before.Labels == 4 && after.Loss < before.Loss, "%v: loss %g over %d labels, then %g", dtype, before.Loss, before.Labels, after.Loss)
+	}
+}
+
+// TestOrthogonalStart: the adapter changes nothing at first, and its first update moves both of its matrices, unlike that of one with
+// zeros.
+func TestOrthogonalStart(t *testing.T) {
+	torchtest.NoLeaks(t)
+	for _, orthogonal := range []bool{true, false} {
+		p := spellingPolicy(t, policy.Config{R: 4, Alpha: 8, Seed: 2, Orthogonal: orthogonal})
+		samples := copies(t, p)
+		var gap float64
+		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			b := rl.NewBatch(samples)
+			own, base := s.Read(p.Forward(s, b, policy.Pass{Temperature: 1}).LogProbs), s.Read(p.Forward(s, b, policy.Pass{Temperature: 1, Base: true}).LogProbs)
+			for i := range own {
+				gap = max(gap, math.Abs(float64(own[i])-float64(base[i])))
+			}
+			return nil
+		}))
+		expect.True(t, gap < 1e-4, "orthogonal %v: the adapter changes a log-probability by %g", orthogonal, gap)
+		before := must.Get(run.TakeSnapshot(p))(t)
+		source := must.Get(epochs.New(samples, len(samples), 0, 3))(t)
+		must.Get(train.Run(t.Context(), p, source, &algo.SFT{}, train.Config{Steps: 1, Optimisation: train.Optimisation{LearningRate: 1e-2, Schedule: "constant"}}, run.Hooks{}))(t)
+		moved := 0
+		for i, values := range must.Get(run.TakeSnapshot(p))(t) {
+			if !slices.Equal(values, before[i]) {
+				moved++
+			}
+		}
+		want := len(before)
+		if !orthogonal {
+			want /= 2
+		}
+		expect.Same(t, want, moved, "orthogonal %v: matrices that the first update moved", orthogonal)
 	}
 }

@@ -109,6 +109,9 @@ func (c *Config) check() (found []error) {
 	if c.Judge != nil && c.Judge.Model != "" && c.Rewards.Reward == "" && !slices.ContainsFunc(c.Task.Rewards, func(r envs.NamedReward) bool { return r.NeedsJudge }) {
 		add(envs.OptionErrorf("judge", "no reward asks a judge: add --reward rubric:FILE"))
 	}
+	if rank, _ := c.Count("lora_r"); rank%2 != 0 && c.Text("init_lora_weights") == "orthogonal" {
+		add(envs.OptionErrorf("init_lora_weights", "orthogonal needs an even lora_r, not %d", rank))
+	}
 	if c.Judge != nil {
 		add(c.Judge.Check())
 	}

@@ -105,6 +105,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--task=sum_digits", "--algorithm=ppo", "--value-coef=0"}, want: "--value-coef: 0 … more than 0"},
 		{args: []string{"--task=sum_digits", "--async", "--baseline=greedy"}, want: "baseline greedy does not work with async: the greedy completions would be of another policy; choose baseline group or batch"},
 		{args: []string{"--task=sum_digits", "--judge=m", "--reward=rubric:r.yaml", "--judge-url=host:8000"}, want: "--judge-url: … host:8000"},
+		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--init-lora-weights=orthogonal", "--lora-r=7"}, want: "--init-lora-weights: … 7"},
 		{args: []string{"--task=sum_digits", "--judge-url=http://host"}, want: "--judge-url: … --judge"},
 		{args: []string{"--task=sum_digits", "--judge=m", "--reward=rubric:r.yaml", "--async"}, want: "--judge: … async"},
 		{args: []string{"--task=prompts", "--dataset=d", "--difficulty-pools", "--curriculum-column=c"}, want: "--curriculum-column: … difficulty_pools"},

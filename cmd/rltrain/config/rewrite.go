@@ -46,6 +46,7 @@ func init() {
 		"lora_dropout":              {"the same; reward models have none", (*loading).dropout},
 		"load_in_4bit":              {"`quantize`: false → none, true → nf4, which multiplies as bfloat16", (*loading).fourBits},
 		"save_path":                 {"`output_dir`, unless that is given too", (*loading).savePath},
+		"init_lora_weights":         {"the same; true is kaiming", initOfPEFT},
 		"label_smoothing_factor":    {"the same, in SFT; 0 may be given in any run", (*loading).smoothingOfSFT},
 		"disable_dropout":           {"true: only SFT has dropout, on the adapter; in RL also false", (*loading).noDropout},
 		"shuffle_dataset":           {"rows are shuffled, by seed", (*loading).shuffle},
@@ -140,6 +141,14 @@ func (l *loading) lossType(e entry) ([]entry, error) {
 		return []entry{e.as("sft_loss", e.value.Text)}, nil
 	}
 	return nil, fmt.Errorf("%v: SFT has the losses nll and dft", e.value)
+}
+
+// initOfPEFT reads PEFT's true, its usual start.
+func initOfPEFT(_ *loading, e entry) ([]entry, error) {
+	if switched(e.value) == "true" {
+		return []entry{e.as(e.name, "kaiming")}, nil
+	}
+	return []entry{e}, nil
 }
 
 func (l *loading) smoothingOfSFT(e entry) ([]entry, error) {

@@ -37,6 +37,7 @@ func TestForeignNames(t *testing.T) {
 		{"--task prompts --model m --config c.yaml", "dataset_mixer:\n  a: 1.0\n  b: 2\n", `dataset=a dataset_mix=["b=2"]`},
 		{"--task chat --dataset d --model m --push_to_hub False --config c.yaml", "push_to_hub: true\nhub_model_id: a\n", ""},
 		{"--task chat --dataset d --model m --load_in_4bit --torch_dtype bfloat16 --optim adamw_8bit --use_rslora --output_dir o --save_path p --save_model", "", "quantize=nf4 use_rslora=true output_dir=o"},
+		{"--task chat --dataset d --model m --config c.yaml", "init_lora_weights: true\nr: 4\n", "lora_r=4 init_lora_weights=kaiming"},
 		{"--task chat --dataset d --model m --label_smoothing_factor 0.1", "", "label_smoothing_factor=0.1"},
 		{grpo + "--label_smoothing_factor 0.0", "", ""},
 		{grpo + "--dataset_prompt_column problem", "", "prompt_column=problem"},
