@@ -106,14 +106,9 @@ func (c *Config) check() (found []error) {
 	if c.Policy.Scores() && c.Pretrained() == "" && c.General.Model == c.ofRecipe("model", "") {
 		add(envs.OptionErrorf("policy", "%s needs a language model: name one with --model", policyScore))
 	}
-	if c.Judge != nil && c.Judge.Model != "" && c.Rewards.Reward == "" && !slices.ContainsFunc(c.Task.Rewards, func(r envs.NamedReward) bool { return r.NeedsJudge }) {
-		add(envs.OptionErrorf("judge", "no reward asks a judge: add --reward rubric:FILE"))
-	}
+	add(c.checkJudge())
 	if rank, _ := c.Count("lora_r"); rank%2 != 0 && c.Text("init_lora_weights") == "orthogonal" {
 		add(envs.OptionErrorf("init_lora_weights", "orthogonal needs an even lora_r, not %d", rank))
-	}
-	if c.Judge != nil {
-		add(c.Judge.Check())
 	}
 	samples := 1
 	switch {
@@ -152,6 +147,17 @@ func (c *Config) check() (found []error) {
 		}
 	}
 	return found
+}
+
+// checkJudge returns what is wrong with the judge.
+func (c *Config) checkJudge() error {
+	switch {
+	case c.Judge == nil:
+		return nil
+	case c.Judge.Model != "" && c.Rewards.Reward == "" && !slices.ContainsFunc(c.Task.Rewards, func(r envs.NamedReward) bool { return r.NeedsJudge }):
+		return envs.OptionErrorf("judge", "no reward asks a judge: add --reward rubric:FILE")
+	}
+	return c.Judge.Check()
 }
 
 // chooseGGUF has the model name the file of gguf_file, so that nothing else needs to know of it.

@@ -155,3 +155,20 @@ func (l *loading) theirCorrection(e entry) ([]entry, error) {
 	}
 	return []entry{e.as("importance_sampling", "none")}, nil
 }
+
+// initOfPEFT reads PEFT's true, its usual start.
+func initOfPEFT(_ *loading, e entry) ([]entry, error) {
+	if switched(e.value) == "true" {
+		return []entry{e.as(e.name, "kaiming")}, nil
+	}
+	return []entry{e}, nil
+}
+
+// smoothingOfSFT drops a 0 where there is no such option.
+func (l *loading) smoothingOfSFT(e entry) ([]entry, error) {
+	if l.set.Find(e.name) != nil || !sameValue("0", e.value.Text) {
+		return []entry{e}, nil
+	}
+	l.needless = append(l.needless, e.name)
+	return nil, nil
+}

@@ -143,22 +143,6 @@ func (l *loading) lossType(e entry) ([]entry, error) {
 	return nil, fmt.Errorf("%v: SFT has the losses nll and dft", e.value)
 }
 
-// initOfPEFT reads PEFT's true, its usual start.
-func initOfPEFT(_ *loading, e entry) ([]entry, error) {
-	if switched(e.value) == "true" {
-		return []entry{e.as(e.name, "kaiming")}, nil
-	}
-	return []entry{e}, nil
-}
-
-func (l *loading) smoothingOfSFT(e entry) ([]entry, error) {
-	if l.set.Find(e.name) != nil || !sameValue("0", e.value.Text) {
-		return []entry{e}, nil
-	}
-	l.needless = append(l.needless, e.name)
-	return nil, nil
-}
-
 func (l *loading) beta(e entry) ([]entry, error) {
 	x, err := strconv.ParseFloat(e.value.Text, 64)
 	if l.algorithm.Name != "rloo" || err != nil || !(x > 0) {
