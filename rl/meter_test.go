@@ -29,6 +29,9 @@ func TestMeterKinds(t *testing.T) {
 	m.Fill(row)
 	expect.Equal(t, want, row)
 	expect.Same(t, 0, m.Get("nowhere"), "a figure that was not measured has a value")
+	m.Mean("kind", 4, 2)
+	m.Max("kind", 1)
+	expect.Same(t, 1.0, m.Get("kind"), "a figure of another kind")
 }
 
 func TestMeterSkipsNonFinite(t *testing.T) {
