@@ -213,10 +213,11 @@ func (ch choice) reinforce(c *Config, labels bool) {
 	default:
 		c.Regularisation = &train.Regularisation{}
 	}
-	if needs.Ratio != algo.NoRatio {
+	repeats := needs.Ratio != algo.NoRatio || needs.Repeats && !needs.Replay
+	if repeats {
 		c.Updates = &train.Updates{}
 	}
-	if needs.Ratio != algo.NoRatio && !labels {
+	if repeats && !labels {
 		c.Minibatches = &Minibatches{}
 	}
 	if needs.Values {
