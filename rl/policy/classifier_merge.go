@@ -126,7 +126,7 @@ func (p *Classifier) mergedTensors() ([]safetensors.Tensor, error) {
 			}
 			name = spec.Path
 		}
-		data, err := files.Float32s(stored)
+		data, err := spec.Read(files, stored)
 		if err != nil {
 			return nil, err
 		}

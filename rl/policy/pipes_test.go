@@ -103,7 +103,8 @@ func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
 				defer again.Close()
 				torchtest.Near(t, probabilities(t, again), want, 1e-5, "as a base model, probabilities")
 				fixture, names := tensorNames(t, filepath.Join(encoder, "model.safetensors")), tensorNames(t, filepath.Join(merged, "model.safetensors"))
-				if slices.Contains(fixture, "classifier.bias") || slices.Contains(fixture, "classifier.out_proj.bias") {
+				published := strings.HasSuffix(folder.Name(), "_published") // in names of code of its own
+				if !published && (slices.Contains(fixture, "classifier.bias") || slices.Contains(fixture, "classifier.out_proj.bias")) {
 					expect.Equal(t, fixture, names, "tensors of the merged model")
 				}
 			})

@@ -70,6 +70,8 @@ var notes = map[string]note{
 	"mpnet":       {models: "MPNet, all-mpnet-base-v2", more: "biases by distance"},
 	"deberta-v2":  {models: "DeBERTa v3", more: "queries and keys of distances", refused: "`conv_kernel_size`, `share_att_key` false, one of c2p and p2c"},
 	"camembert":   {models: "CamemBERT", gpu: tested},
+	"eurobert":    {models: "EuroBERT"},
+	"nomic_bert":  {models: "nomic-embed-text v1, v1.5", more: "up to the trained length", refused: "`rotary_emb_interleaved`, `prenorm`, biases of attention and MLP"},
 }
 
 // models is the page, of the families in transformers and the fixtures below root.
@@ -157,6 +159,7 @@ fields. Remove a field from config.json if you know that it changes nothing.
 
 - experts: mixtral, qwen2_moe, qwen3_moe, gpt_oss, olmoe, granitemoe
 - recurrent and convolution layers: qwen3_5, lfm2, mamba, Granite 4 H
+- jina v2 encoders, which need code of their own: transformers has no class for them
 - gemma3n, gemma4
 - quantised weights, except NF4 of bitsandbytes and GGUF
 - classifiers of granite, granitemoehybrid, cohere2 and mistral3 load in rltrain only: transformers has no class for them

@@ -205,9 +205,9 @@ func (o CausalOptions) load(files *safetensors.Model, name string, spec TensorSp
 		}
 	}
 	if !spec.Transposed && !o.Trainable && change == nil && !isNF4(files, name) {
-		return mapAs(files, name, dtype)
+		return mapAs(files, name, dtype, 0, 1)
 	}
-	data, err := spec.read(files, name)
+	data, err := spec.Read(files, name)
 	if err != nil {
 		return nil, err
 	}
@@ -249,12 +249,14 @@ func (s TensorSpec) elements() int64 {
 	return n
 }
 
-// read returns the tensor's values as float32, in the shape of the spec.
-func (s TensorSpec) read(files *safetensors.Model, name string) (data []float32, err error) {
+// Read returns the tensor's values as float32, in the shape of the spec.
+func (s TensorSpec) Read(files *safetensors.Model, name string) (data []float32, err error) {
 	if isNF4(files, name) {
 		data, err = nf4Values(files, name, s.stored())
 	} else {
 		data, err = files.Float32s(name)
+		at, of := s.part(name)
+		data = data[at*len(data)/of : (at+1)*len(data)/of]
 	}
 	if err == nil && s.Transposed {
 		data = transpose(data, int(s.Shape[1]), int(s.Shape[0]))

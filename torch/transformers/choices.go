@@ -275,6 +275,42 @@ func smolLM3Fields(f *fields, c *Config) {
 	c.still(f, still)
 }
 
+// euroBert reads EuroBERT's fields.
+func euroBert(f *fields, c *Config) {
+	switch pooling := text(f, "classifier_pooling", "late"); pooling {
+	case "bos":
+	case "mean":
+		c.ClassifierMean = true
+	case "late":
+		c.ClassifierLate = true
+	default:
+		f.fail("classifier_pooling %.40q is not supported, want \"bos\", \"late\" or \"mean\"", pooling)
+	}
+}
+
+// nomicBert reads Nomic BERT's fields, in transformers' form or as published. Published models rescale rotations beyond the
+// trained length, which is the longest here.
+func nomicBert(f *fields, c *Config) {
+	for _, key := range []string{
+		"prenorm", "causal", "parallel_block", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "rotary_emb_interleaved", "use_rms_norm",
+		"scale_attn_by_inverse_layer_idx",
+	} {
+		f.forbid(key)
+	}
+	if act := text(f, "activation_function", "swiglu"); act != "swiglu" {
+		f.fail("activation_function %.40q is not supported, want \"swiglu\"", act)
+	}
+	if share := value(f, "rotary_emb_fraction", 1.0); share != 1 {
+		f.fail("rotary_emb_fraction %g is not supported, want 1", share)
+	}
+	if !value(f, "scale_attn_weights", true) {
+		f.fail("scale_attn_weights false is not supported")
+	}
+	value(f, "rotary_scaling_factor", 0.0)
+	c.MaxPositionEmbeddings = min(c.MaxPositionEmbeddings, f.size("max_trained_positions", c.MaxPositionEmbeddings, maxPositions))
+	c.core.MaxPositions = c.MaxPositionEmbeddings
+}
+
 // modernBert reads ModernBERT's fields: pre-norm blocks with RoPE, some with a local window (Warner et al. 2024,
 // section 2.1).
 func modernBert(f *fields, c *Config) {

@@ -17,8 +17,9 @@ func (c *Config) HeadLayers() (dense, out string) {
 // HeadModules are the modules of a classifier whose weights PEFT stores whole.
 func (c *Config) HeadModules() []string {
 	modules := []string{"classifier"}
-	if dense, _ := c.HeadLayers(); strings.HasPrefix(dense, "pooler.") {
-		modules = append(modules, "pooler")
+	if dense, _ := c.HeadLayers(); dense != "" && !strings.Contains(dense, "classifier") {
+		first, _, _ := strings.Cut(dense, ".")
+		modules = append(modules, first)
 	}
 	return modules
 }
@@ -42,25 +43,34 @@ func (c *Config) Architectures() (encoder, classifier string) {
 // Pooler is used.
 func (m *Model) Features(s *torch.Scope, packed torch.Packed, pass torch.Pass, dense *Dense) torch.Tensor {
 	var x torch.Tensor
-	if m.Config.ClassifierMean {
+	switch {
+	case m.Config.ClassifierLate: // the layer of the logits is linear, so that the mean before it is that after it
+		all, begins := s.Hidden(m.Encoder, packed, pass)
+		return s.SegmentMean(m.dense(s, all, dense), begins)
+	case m.Config.ClassifierMean:
 		x = s.SegmentMean(s.Hidden(m.Encoder, packed, pass))
-	} else {
+	default:
 		pass.Rows = make([]int64, packed.Len())
 		for i := range pass.Rows {
 			pass.Rows[i] = int64(packed.CuSeqlens[i])
 		}
 		x, _ = s.Hidden(m.Encoder, packed, pass)
 	}
-	if families[m.Config.ModelType].encoder.dense != "" {
-		x = s.Linear(x, dense.Weight.T(), dense.Bias.T())
-	} else {
-		x = s.FrozenLinear(x, m.Pooler.Weight.T(), m.Pooler.Bias.T())
-	}
-	x = headActivations[m.Config.headActivation()](s, x)
+	x = m.dense(s, x, dense)
 	if m.PoolerNorm != nil {
 		x = s.LayerNorm(x, m.PoolerNorm.Weight.T(), m.PoolerNorm.Bias.T(), m.Config.LayerNormEps)
 	}
 	return x
+}
+
+// dense is the layer before the logits, with its activation.
+func (m *Model) dense(s *torch.Scope, x torch.Tensor, trained *Dense) torch.Tensor {
+	if families[m.Config.ModelType].encoder.dense != "" {
+		x = s.Linear(x, trained.Weight.T(), trained.Bias.T())
+	} else {
+		x = s.FrozenLinear(x, m.Pooler.Weight.T(), m.Pooler.Bias.T())
+	}
+	return headActivations[m.Config.headActivation()](s, x)
 }
 
 func (c *Config) headActivation() string {

@@ -40,6 +40,8 @@ type Config struct {
 	PadTokenID    int // -1 if the file says null
 	// ClassifierMean means that the classifier reads the mean over all tokens instead of the first token.
 	ClassifierMean bool
+	// ClassifierLate means that the classifier reads every token, and the mean of its logits counts.
+	ClassifierLate bool
 	// ClassifierActivation follows the head's dense layer, in families with a field for it.
 	ClassifierActivation string
 	// ID2Label names the classes in order; nil if the file has no id2label.
@@ -120,7 +122,7 @@ func parseConfig(data []byte, table map[string]*family) (*Config, error) {
 			top.fail("%s is missing", inner)
 		}
 	}
-	c.family, f.own, f.read = fam, fam.own, map[string]bool{}
+	c.family, f.own, f.older, f.read = fam, fam.own, fam.older, map[string]bool{}
 	top.forbidQuantization()
 	f.forbidQuantization()
 	c.readSizes(f)

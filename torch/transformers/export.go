@@ -46,7 +46,7 @@ func (c *Causal) Export(change map[string]func(weight []float32), use func([]Exp
 				data, err = v.Read()
 				data = slices.Clone(data)
 			} else {
-				data, err = spec.read(files, names[spec.Name])
+				data, err = spec.Read(files, names[spec.Name])
 			}
 			if err == nil && changes[spec.Name] != nil {
 				changes[spec.Name](data)

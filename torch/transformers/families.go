@@ -16,6 +16,8 @@ import (
 type family struct {
 	// own maps usual field names to the family's names.
 	own map[string]string
+	// older maps usual field names to those of older files, which have a field only under one of both.
+	older map[string]string
 	// inner is the field that contains the language model's fields; "" if they are at the top level.
 	inner string
 	sizes map[string]int // defaults of optional shape fields
@@ -45,13 +47,14 @@ type family struct {
 
 	// prefixes come before the names of the base model; the first is transformers' own.
 	prefixes []string
-	base     []moduleRow       // outside of the layers
-	without  string            // the one module that is missing
-	layers   string            // "layers.N."
-	rows     []moduleRow       // within a layer
-	conv1D   bool              // files store linear weights as [in, out]
-	old      map[string]string // name suffixes and their spellings in older files
-	ignored  []string          // patterns of tensors to ignore, see ignores
+	base     []moduleRow         // outside of the layers
+	without  string              // the one module that is missing
+	layers   string              // "layers.N."
+	rows     []moduleRow         // within a layer
+	conv1D   bool                // files store linear weights as [in, out]
+	old      map[string]string   // name suffixes and their spellings in older files
+	joined   map[string][]string // name suffixes in older files, and the tensors of which they are the rows
+	ignored  []string            // patterns of tensors to ignore, see ignores
 	// targets are the default LoRA targets in PEFT. PEFT has none for phi3, which gets the equivalent layer.
 	targets []string
 
@@ -141,9 +144,26 @@ type TensorSpec struct {
 	Shape      []int64  // weights of linear modules are [out, in]
 	Transposed bool     // files store a matrix as [in, out]
 	Candidates []string // possible names in a folder
+	Joined     []Joined // tensors in a folder of which it may be a part
 	// Group is "" for a required tensor. Tensors of group "pooler" or "head" are all present or all absent. Tensors of
 	// group "tied" repeat another.
 	Group string
+}
+
+// Joined is a tensor of a folder with the rows of several of the model's, all of one shape.
+type Joined struct {
+	Name    string
+	At, Len int // the model's tensor is number At of Len
+}
+
+// part says which part of a tensor in a folder s is.
+func (s TensorSpec) part(name string) (at, of int) {
+	for _, j := range s.Joined {
+		if j.Name == name {
+			return j.At, j.Len
+		}
+	}
+	return 0, 1
 }
 
 // stored is the tensor's shape in files.

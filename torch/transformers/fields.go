@@ -10,11 +10,12 @@ import (
 
 // fields reads the members of a JSON object and keeps the first error.
 type fields struct {
-	raw  map[string]json.RawMessage
-	at   string            // the object's position in the file, "rope_parameters."; "" for the file itself
-	own  map[string]string // the family's spelling of renamed fields
-	read map[string]bool   // members that were asked for; nil if nobody wants to know
-	err  error
+	raw   map[string]json.RawMessage
+	at    string            // the object's position in the file, "rope_parameters."; "" for the file itself
+	own   map[string]string // the family's spelling of renamed fields
+	older map[string]string // the family's spelling of fields in older files
+	read  map[string]bool   // members that were asked for; nil if nobody wants to know
+	err   error
 }
 
 func (f *fields) fail(format string, args ...any) {
@@ -26,6 +27,9 @@ func (f *fields) fail(format string, args ...any) {
 // spelled returns the name of a field in the file.
 func (f *fields) spelled(key string) string {
 	key = cmp.Or(f.own[key], key)
+	if old := f.older[key]; f.raw[key] == nil && f.raw[old] != nil {
+		key = old
+	}
 	if f.read != nil {
 		f.read[key] = true
 	}

@@ -94,7 +94,8 @@ func load(dir string, config *Config, matrices torch.DType) (*Model, error) {
 		if spec.Group == "" && spec.matrix() {
 			dtype = matrices
 		}
-		v, err := mapAs(files, name, dtype)
+		at, of := spec.part(name)
+		v, err := mapAs(files, name, dtype, at, of)
 		if err != nil {
 			return nil, err
 		}
@@ -150,10 +151,26 @@ func (m *Model) takeHead(rest map[string]*torch.Var) error {
 // dtypes are the stored types of weights; Resolve refuses others.
 var dtypes = map[safetensors.DType]torch.DType{"F32": torch.F32, "F16": torch.F16, "BF16": torch.BF16}
 
-// mapAs returns a tensor of a folder as dtype: mapped if it is stored that way, else a converted copy. Tensors that
+// mapAs returns rows of a tensor of a folder as dtype, part at of as many equal ones: mapped if it is stored that way, else a converted copy. Tensors that
 // are not aligned, have strides or are quantised are copied too.
-func mapAs(files *safetensors.Model, name string, dtype torch.DType) (*torch.Var, error) {
+func mapAs(files *safetensors.Model, name string, dtype torch.DType, at, of int) (*torch.Var, error) {
 	path, entry, _ := files.Entry(name)
+	if of > 1 {
+		entry.Shape = slices.Clone(entry.Shape)
+		entry.Shape[0] /= int64(of)
+		size := entry.DType.Size()
+		for _, d := range entry.Shape {
+			size *= d
+		}
+		entry.Offset += int64(at) * size
+	}
+	if of > 1 && !entry.Direct() {
+		all, err := files.Float32s(name)
+		if err != nil {
+			return nil, err
+		}
+		return constantAs(all[at*len(all)/of:(at+1)*len(all)/of], entry.Shape, dtype)
+	}
 	if !entry.Direct() {
 		return torch.Fill(dtype, entry.Shape, func(write func([]float32) error) error { return files.Each(name, write) })
 	}

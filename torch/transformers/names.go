@@ -105,6 +105,13 @@ func (c *Config) specs(row moduleRow, layer int, group string) []TensorSpec {
 		}
 		for _, p := range prefixes {
 			spec.Candidates = append(spec.Candidates, p+module)
+			for joint, parts := range fam.joined {
+				for at, part := range parts {
+					if stem, ok := strings.CutSuffix(module, part); ok {
+						spec.Joined = append(spec.Joined, Joined{p + stem + joint, at, len(parts)})
+					}
+				}
+			}
 			for now, old := range fam.old {
 				if stem, ok := strings.CutSuffix(module, now); ok {
 					spec.Candidates = append(spec.Candidates, p+stem+old)

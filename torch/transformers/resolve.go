@@ -66,7 +66,11 @@ func resolve(specs []TensorSpec, ignored []string, m *safetensors.Model) (map[st
 // find returns the name of one tensor in the file, "" if it is missing.
 func find(spec TensorSpec, m *safetensors.Model) (string, error) {
 	found := ""
-	for _, name := range spec.Candidates {
+	names := slices.Clone(spec.Candidates)
+	for _, j := range spec.Joined {
+		names = append(names, j.Name)
+	}
+	for _, name := range names {
 		_, e, ok := m.Entry(name)
 		if !ok {
 			continue
@@ -78,7 +82,10 @@ func find(spec TensorSpec, m *safetensors.Model) (string, error) {
 			found = name
 			continue
 		}
-		if want := spec.stored(); !slices.Equal(e.Shape, want) {
+		want := slices.Clone(spec.stored())
+		_, parts := spec.part(name)
+		want[0] *= int64(parts)
+		if !slices.Equal(e.Shape, want) {
 			return "", fmt.Errorf("tensor %s has shape %v, config.json asks for %v", name, e.Shape, want)
 		}
 		switch e.DType {

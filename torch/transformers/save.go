@@ -55,7 +55,7 @@ func (c *Causal) LoadWeights(dir string) error {
 		if !ok {
 			continue
 		}
-		data, err := spec.read(files, names[spec.Name])
+		data, err := spec.Read(files, names[spec.Name])
 		if err == nil {
 			err = v.Write(data)
 		}
@@ -168,7 +168,7 @@ func (c *Causal) stored(files *safetensors.Model, name string, spec TensorSpec, 
 	case quantised:
 		data, err = c.dequantized(spec)
 	default:
-		data, err = spec.read(files, name)
+		data, err = spec.Read(files, name)
 	}
 	if err != nil {
 		return nil, err

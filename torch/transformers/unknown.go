@@ -37,6 +37,8 @@ var harmless = strings.Fields(`
 	down_scale_factor gap_size model_parallel net_structure_type num_memory_blocks tensor_parallel use_flash_attention
 	use_flash_attention_2 use_flash_attn use_mamba_kernels
 
+	dense_seq_output fused_bias_fc fused_dropout_add_ln pad_vocab_size_multiple use_xentropy
+
 	full_attn_mod init_method interpolate_factor layer_switch mlp_type norm_type order_of_interleaved_layers pooler_fc_size
 	pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type rope_pct rotary_pct use_embedding_sharing
 	use_gated_activation use_parallel_block
