@@ -1,6 +1,7 @@
 package decisions
 
 import (
+	"fmt"
 	"math"
 	"os"
 	"testing"
@@ -112,6 +113,16 @@ func TestEvaluate(t *testing.T) {
 		expect.True(t, math.Abs(values[0]-values[1]) <= 1e-6, "%s: %v, want %v", name, values[1], values[0])
 	}
 	expect.True(t, e.Types["noul"].Ranked == nil && len(e.Questions) == 2, "scores of the wrong questions")
+	_, rows := e.Table()
+	for i, s := range []Scores{e.Scores, e.Types["noul"], e.Types["score"], e.Questions["n"], e.Questions["s"]} {
+		ranked := ""
+		if s.Ranked != nil {
+			ranked = estimate(*s.Ranked)
+		}
+		low, high := 100*s.Accuracy.Interval[0], 100*s.Accuracy.Interval[1]
+		want := []string{[]string{"all", "noul", "score", "question n", "question s"}[i], fmt.Sprint(s.N), fmt.Sprintf("%.1f [%.1f, %.1f]", 100*s.Accuracy.Value, low, high), estimate(s.Brier), estimate(s.ECE), ranked}
+		expect.Equal(t, want, rows[i], "row of the table")
+	}
 }
 
 // TestCost: other rows choose the threshold than those that it is measured on; rows without an answer do not count.
@@ -144,6 +155,15 @@ func TestCost(t *testing.T) {
 	m["a"] = map[string]float64{"b": 10}
 	s := Cost(m, cases, probs, cases, probs, "val")
 	expect.True(t, math.Abs(s.Abstained[0]-2.0/3) <= 1e-9 && math.Abs(s.Cheapest.Value-1.6/3) <= 1e-9, "abstains from %v, cost %v", s.Abstained[0], s.Cheapest.Value)
+}
+
+// TestThreshold: of equal costs the lowest threshold wins, and none is needed where answers cost no more than abstaining.
+func TestThreshold(t *testing.T) {
+	for want, rows := range map[float64][]answered{
+		0.6: {{top: 0.5, likely: 1}, {top: 0.7, likely: 0.3, nothing: 0.3}}, 0.85: {{top: 0.5, likely: 1}, {top: 0.7, likely: 0.4, nothing: 0.3}}, 0: {{top: 0.5, nothing: 0.1}, {top: 0.7, likely: 0.1}},
+	} {
+		expect.True(t, math.Abs(threshold(rows)-want) <= 1e-12, "threshold %v of %v, want %v", threshold(rows), rows, want)
+	}
 }
 
 func TestFit(t *testing.T) {

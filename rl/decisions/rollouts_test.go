@@ -3,6 +3,7 @@ package decisions
 import (
 	"encoding/json"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/rltrain/rltrain/envs"
@@ -10,8 +11,11 @@ import (
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/epochs"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/train"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
@@ -49,6 +53,31 @@ func TestRollouts(t *testing.T) {
 			state := must.Get(json.Marshal(source.State()))(t)
 			source = NewRollouts(p, cases, samples, rewards, c)
 			must.Do(t, source.Restore(state))
+		}
+	}
+}
+
+// TestOneRowAtLeast: a row of more samples than the buffer holds is a step of its own.
+func TestOneRowAtLeast(t *testing.T) {
+	cases := subjects(t)
+	p := headOn(t, cases)
+	source := NewRollouts(p, cases, encode(t, p, cases), must.Get(NewRewards("accuracy", cases))(t), RolloutConfig{LabelOptions: rollout.LabelOptions{BufferSize: 3, Samples: 3}, Steps: 1, Seed: 1})
+	expect.Same(t, 6, len(must.Get(source.Next(t.Context(), rl.At{}))(t).Samples), "samples of a row of two questions")
+}
+
+// TestLossIsThatOfTheAnswers: the loss that a step reports is the mean over its questions, in parts of any size.
+func TestLossIsThatOfTheAnswers(t *testing.T) {
+	cases := subjects(t)[:12]
+	for _, micro := range []int{0, 20} {
+		p := headOn(t, cases)
+		samples := encode(t, p, cases)
+		want := map[string]float64{"cross_entropy": measured(t, p, cases, samples).Loss, "brier": measured(t, p, cases, samples).Brier.Value}
+		for kind, loss := range want {
+			c := train.Config{Steps: 1, Seed: 1, Optimisation: train.Optimisation{LearningRate: 1e-9, Schedule: "constant"}, Memory: train.Memory{MicroTokens: micro}}
+			tr := must.Get(train.New(p, epochs.NewPreferences(slices.Collect(slices.Chunk(samples, 2)), 6, 0, 1), &Supervised{LossOptions: LossOptions{Kind: kind}, Cases: cases}, c, run.Hooks{}))(t)
+			m := must.Get(tr.Step(t.Context()))(t)
+			tr.Close()
+			expect.True(t, math.Abs(m.Get("loss")-loss) <= 1e-4, "%s in parts of %d tokens: loss %v, want %v", kind, micro, m.Get("loss"), loss)
 		}
 	}
 }
