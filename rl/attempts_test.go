@@ -230,7 +230,7 @@ func TestCountRewarded(t *testing.T) {
 		all  []rl.Outcome
 		want rl.Rewarded
 	}{
-		{"an echo where no answer is known", []rl.Outcome{{Prompt: "Say: one two three four.", Text: "one two three four.", Reward: 1}}, rl.Rewarded{N: 1, Echoes: 1, Echo: "one two three four."}},
+		{"an echo where no answer is known", []rl.Outcome{{Prompt: "Say: one, two three four.", Text: "one, two three four", Reward: 1}}, rl.Rewarded{N: 1, Echoes: 1, Echo: "one, two three four"}},
 		{"none", nil, rl.Rewarded{}},
 		{"a copied question", []rl.Outcome{{Prompt: sum, Text: " 74-70.", Truth: "4", Reward: 1}}, rl.Rewarded{N: 1, Echoes: 1, Echo: "74-70."}},
 		{"a copied question behind a phrase", []rl.Outcome{{Prompt: sum, Text: "The answer is 74 - 70", Answer: "74 - 70", Truth: "4", Reward: 1}}, rl.Rewarded{N: 1, Echoes: 1, Echo: "74 - 70"}},

@@ -155,6 +155,11 @@ func TestCost(t *testing.T) {
 	m["a"] = map[string]float64{"b": 10}
 	s := Cost(m, cases, probs, cases, probs, "val")
 	expect.True(t, math.Abs(s.Abstained[0]-2.0/3) <= 1e-9 && math.Abs(s.Cheapest.Value-1.6/3) <= 1e-9, "abstains from %v, cost %v", s.Abstained[0], s.Cheapest.Value)
+	expect.Contains(t, s.String(), "difference -2.8000", "abstains 66.7 %", "below 0.750 (chosen on val): 0.2667", "abstains 33.3 %")
+	// Without a cost of its own it is no answer.
+	delete(m, "*")
+	s = Cost(m, cases, probs, cases, probs, "val")
+	expect.True(t, s.Abstained[0] == 0, "abstains from %v", s.Abstained[0])
 }
 
 // TestThreshold: of equal costs the lowest threshold wins, and none is needed where answers cost no more than abstaining.

@@ -30,11 +30,11 @@ func TestRollouts(t *testing.T) {
 		"brier":    func(d envs.Decision, _ int, probs []float32) float64 { loss, _ := brier(d.Target, probs); return -loss },
 	} {
 		rewards := must.Get(NewRewards(spec, cases))(t)
-		c := RolloutConfig{LabelOptions: rollout.LabelOptions{BufferSize: 50, Samples: 3}, Steps: 4, Seed: 1}
+		c := RolloutConfig{LabelOptions: rollout.LabelOptions{BufferSize: 48, Samples: 3}, Steps: 4, Seed: 1}
 		source, best := NewRollouts(p, cases, samples, rewards, c), math.Inf(-1)
 		for at := range c.Steps {
 			step := must.Get(source.Next(t.Context(), rl.At{Step: at, Version: 7}))(t)
-			expect.Require(t, len(step.Samples) == 48 && len(step.Groups) == 16, "%s: %d samples of %d questions in a buffer of 50", spec, len(step.Samples), len(step.Groups))
+			expect.Require(t, len(step.Samples) == 48 && len(step.Groups) == 16, "%s: %d samples of %d questions in a buffer of 48", spec, len(step.Samples), len(step.Groups))
 			mean, rows := 0.0, map[int]int{}
 			for n, x := range step.Samples {
 				d, option := cases[x.Prompt], int(x.Actions[0])

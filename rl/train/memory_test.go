@@ -1,6 +1,7 @@
 package train
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -151,4 +152,7 @@ func TestOutOfMemoryAdvice(t *testing.T) {
 			expect.Contains(t, err.Error(), test.want...)
 		}
 	}
+	p := &passes{ranks: &ranks{training: &training{config: Config{Memory: Memory{OOMRetry: true}}}}}
+	err := p.halve(errors.New("full"), [][]*rl.Sample{nil, {{Tokens: make([]int32, 40)}}})
+	expect.Error(t, err, "full in a forward pass of 1 sample, 40 tokens … to 20 tokens")
 }
