@@ -151,7 +151,7 @@ func TestSaved(t *testing.T) {
 		}
 	}
 	_, _, err := again.Encode([]envs.Decision{{State: "law", Question: asks(t, "animal", `{"type":"choice","criteria":{"a":null}}`), File: "f", Line: 3}})
-	expect.Error(t, err, "f:3", "questions.animal")
+	expect.Error(t, err, "f:3", `question "animal"`)
 }
 
 // TestLanguageModel: answers do not depend on which questions of the state are asked together, and are those of the server.
@@ -179,9 +179,9 @@ func TestLanguageModel(t *testing.T) {
 	for _, d := range cases[:2] {
 		named.Set(d.Question.Name, d.Question.Request())
 	}
-	questions := must.Get(p.Asker.Parse(named))(t)
-	d := must.Get(lm.EncodeDecisions(p.Asker, cases[0].State, questions))(t)
-	answers := must.Get(lm.Decide(t.Context(), d))(t)
+	questions := must.Get(p.Parse(named))(t)
+	asked := must.Get(p.Ask(cases[0].State, questions))(t)
+	answers := must.Get(p.Answer(t.Context(), []policy.Asked{asked, asked}))(t)[1]
 	for i, probs := range p.Probs(cases[:2], together[:2]) {
 		want := must.Get(jinja.JSON(cases[i].Question.Answer(probs)))(t)
 		served, _ := answers.Get(cases[i].Question.Name)

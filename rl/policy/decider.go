@@ -3,13 +3,13 @@ package policy
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/transformers/decision"
-	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
 // Decider is a policy whose action is an option of a question about a state: π(a|x) is the softmax of the options' logits,
@@ -34,29 +34,6 @@ type decides interface {
 	CacheBytes() int64
 	Save(dir string) error
 	Close()
-}
-
-// NewScoringDecider answers with the labels' tokens of a language model. Where Yes and No are no single tokens of it, the
-// labels of noul questions are letters.
-func NewScoringDecider(lm *CausalLM) (*Decider, error) {
-	asker, err := lm.Asker()
-	if err != nil {
-		return nil, err
-	}
-	if _, err := lm.labelIDs([]string{"Yes", "No"}); err != nil && len(asker.Labels[decision.Noul]) == 0 {
-		if asker.Labels == nil {
-			asker.Labels = map[string][]string{}
-		}
-		asker.Labels[decision.Noul] = []string{"A", "B"}
-	}
-	if !asker.HasTemplate() && lm.Templates == nil {
-		return nil, fmt.Errorf("%s has no chat template; choose a chat model", lm.dir)
-	}
-	template, err := asker.Template()
-	if err == nil {
-		err = asker.SetTemplate(template)
-	}
-	return &Decider{decides: lm, Asker: asker, lm: lm}, err
 }
 
 // NewHeadDecider answers a fixed list of questions with a head on the text of the state.
@@ -96,110 +73,19 @@ func (p *Decider) Scores() bool { return p.lm != nil }
 // BaseModel is the name of the base model.
 func (p *Decider) BaseModel() string { return p.base().BaseModel }
 
+// Longest is the number of tokens that the model reads at most.
+func (p *Decider) Longest() int {
+	if p.lm != nil {
+		return p.lm.MaxLength()
+	}
+	return p.head.MaxLength
+}
+
 func (p *Decider) base() *backbone {
 	if p.lm != nil {
 		return p.lm.backbone
 	}
 	return p.head.backbone
-}
-
-// Encode makes a sample of each case, whose Prompt is its index and whose action is its most likely answer. cut counts states
-// that a head reads only in part. Errors name file, line and field.
-func (p *Decider) Encode(cases []envs.Decision) (samples []*rl.Sample, cut int, err error) {
-	for from := 0; from < len(cases); {
-		to := from + 1
-		for to < len(cases) && cases[to].Row == cases[from].Row && cases[to].File == cases[from].File {
-			to++
-		}
-		encode := p.encodeRow
-		if p.head != nil {
-			encode = p.encodeHead
-		}
-		row, short, err := encode(cases[from:to])
-		if err != nil {
-			return nil, 0, fmt.Errorf("%s:%d: %w", cases[from].File, cases[from].Line, err)
-		}
-		for i, x := range row {
-			d := &cases[from+i]
-			x.Prompt = from + i
-			x.Truth = int32(max(0, d.Truth()))
-			if d.Feedback != nil {
-				x.Truth = int32(d.Feedback.Chosen)
-			}
-			x.Actions = []int32{x.Truth}
-		}
-		if samples = append(samples, row...); short {
-			cut += len(row)
-		}
-		from = to
-	}
-	return samples, cut, nil
-}
-
-// encodeRow are the questions about one state for a language model.
-func (p *Decider) encodeRow(cases []envs.Decision) (row []*rl.Sample, cut bool, err error) {
-	var questions []decision.Question
-	for _, d := range cases {
-		q, err := p.Asker.Label(d.Question)
-		if err != nil {
-			return nil, false, fmt.Errorf("questions.%s: %w", d.Question.Name, err)
-		}
-		questions = append(questions, q)
-	}
-	prompts, err := p.Asker.Prompts(cases[0].State, questions)
-	if err != nil {
-		return nil, false, err
-	}
-	for _, prompt := range prompts {
-		tokens, rows, labels, err := p.lm.place(prompt)
-		if err != nil {
-			return nil, false, err
-		}
-		if p.MaxLength > 0 && len(tokens) > p.MaxLength {
-			return nil, false, fmt.Errorf("questions.%s: the prompt has %d tokens, and max_length is %d", prompt.Questions[0].Name, len(tokens), p.MaxLength)
-		}
-		for i, q := range prompt.Questions {
-			own := cases[len(row)].Question.Options
-			x := &rl.Sample{Tokens: tokens[: rows[i]+1 : rows[i]+1], Rows: rows[i : i+1], Options: make([]int32, len(own))}
-			for k, option := range own {
-				x.Options[k] = labels[i][slices.Index(q.Options, option)]
-			}
-			row = append(row, x)
-		}
-	}
-	return row, false, nil
-}
-
-// encodeHead are the questions about one state for a head, which reads the state alone.
-func (p *Decider) encodeHead(cases []envs.Decision) (row []*rl.Sample, cut bool, err error) {
-	text, ok := cases[0].State.(string)
-	if !ok {
-		if text, err = jinja.JSON(cases[0].State); err != nil {
-			return nil, false, fmt.Errorf("state: %w", err)
-		}
-	}
-	ids, cut, err := p.head.EncodeText(text)
-	if err != nil {
-		return nil, false, fmt.Errorf("state: %w", err)
-	}
-	for _, d := range cases {
-		first, known := int32(0), false
-		for _, q := range p.questions {
-			if known = q.Name == d.Question.Name && q.Type == d.Question.Type && slices.Equal(q.Options, d.Question.Options); known {
-				break
-			}
-			first += int32(len(q.Options))
-		}
-		if !known {
-			return nil, false, fmt.Errorf("questions.%s: the model was not trained for this question with these options", d.Question.Name)
-		}
-		x := &rl.Sample{Tokens: ids}
-		for k := range d.Question.Options {
-			x.Options = append(x.Options, first+int32(k))
-		}
-		row = append(row, x)
-	}
-	return row, cut, nil
 }
 
 // noOption is added to the logits of options that a question lacks.
@@ -304,4 +190,18 @@ func (p *Decider) Probs(cases []envs.Decision, logProbs [][]float32) [][]float64
 		all[i] = Softmax(logProbs[i], p.Asker.TemperatureOf(cases[i].Question.Type))
 	}
 	return all
+}
+
+// Softmax are the probabilities of logits at a temperature.
+func Softmax(logits []float32, temperature float64) []float64 {
+	highest, sum := float64(slices.Max(logits)), 0.0
+	out := make([]float64, len(logits))
+	for i, l := range logits {
+		out[i] = math.Exp((float64(l) - highest) / temperature)
+		sum += out[i]
+	}
+	for i := range out {
+		out[i] /= sum
+	}
+	return out
 }

@@ -19,6 +19,9 @@ import (
 // questionsFile has the questions of a head, as in a request.
 const questionsFile = "decision_questions.json"
 
+// HasQuestions tells whether a folder has a head for a fixed list of questions.
+func HasQuestions(dir string) bool { return files.Exist(dir, questionsFile) }
+
 // LoadDecider loads what Save of a Decider wrote, or any chat model, by its folder or name.
 func LoadDecider(ctx context.Context, client *hub.Client, model, dtype string, trainable bool, now time.Time) (*Decider, error) {
 	found, err := client.Model(ctx, model, hub.Weights)
@@ -51,14 +54,9 @@ func LoadDecider(ctx context.Context, client *hub.Client, model, dtype string, t
 	if err != nil || !ok {
 		return nil, fmt.Errorf("%s: want an object of questions: %w", filepath.Join(found.Dir, questionsFile), err)
 	}
-	var questions []decision.Question
-	for _, name := range named.Keys() {
-		asked, _ := named.Get(name)
-		q, err := decision.ParseQuestion(name, asked)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %s: %w", filepath.Join(found.Dir, questionsFile), name, err)
-		}
-		questions = append(questions, q)
+	questions, err := decision.ParseQuestions(named)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(found.Dir, questionsFile), err)
 	}
 	config, _, err := decision.Load(found.Dir)
 	if err != nil {
@@ -97,13 +95,18 @@ func (p *Decider) SaveSettings(dir string) error {
 		}
 		return outfile.Write(filepath.Join(dir, decision.TemplateFile), []byte(template), 0o644)
 	}
-	named := jinja.NewDict()
-	for _, q := range p.questions {
-		named.Set(q.Name, q.Request())
-	}
-	text, err := jinja.JSON(named)
+	text, err := jinja.JSON(p.Requests())
 	if err != nil {
 		return err
 	}
 	return outfile.Write(filepath.Join(dir, questionsFile), []byte(text+"\n"), 0o644)
+}
+
+// Requests are the questions of a head by name, as in a request.
+func (p *Decider) Requests() *jinja.Dict {
+	named := jinja.NewDict()
+	for _, q := range p.questions {
+		named.Set(q.Name, q.Request())
+	}
+	return named
 }

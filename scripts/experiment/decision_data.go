@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -75,6 +76,15 @@ func hard(options int, answer int) []float64 {
 	return target
 }
 
+// sampled is an option, by its probability.
+func sampled(probs []float64, rng *rand.Rand) int {
+	u, option := rng.Float64(), 0
+	for u -= probs[0]; u >= 0 && option < len(probs)-1; u -= probs[option] {
+		option++
+	}
+	return option
+}
+
 // sizes of the parts of a set.
 const decisionTrain, decisionVal, decisionTest = 1500, 200, 400
 
@@ -83,7 +93,7 @@ func (e *decisionsExperiment) clincCases() ([]decisionCase, error) { return e.do
 
 // routingCases ask for the domain alone, with abstaining as one of the answers, and write the costs.
 func (e *decisionsExperiment) routingCases() ([]decisionCase, error) {
-	costs := map[string]map[string]float64{"banking": {}, "*": {"abstain": 0.5}}
+	costs := map[string]map[string]float64{"banking": {}, "*": {"abstain": 0.2}}
 	cases, err := e.domains([]string{"abstain"})
 	if err != nil {
 		return nil, err
@@ -164,11 +174,7 @@ func (e *decisionsExperiment) knownCases() ([]decisionCase, error) {
 			}
 			target := probs
 			if part.name == dataset.Train {
-				u, level := rng.Float64(), 0
-				for u -= probs[0]; u >= 0 && level < len(levels)-1; u -= probs[level] {
-					level++
-				}
-				target = hard(len(levels), level)
+				target = hard(len(levels), sampled(probs, rng))
 			}
 			cases = append(cases, decisionCase{
 				state: fmt.Sprintf("The parcel came %d days late, it was %s, and the courier was %s.", days, states[state], moods[mood]), part: part.name,
@@ -181,8 +187,8 @@ func (e *decisionsExperiment) knownCases() ([]decisionCase, error) {
 
 // mmluCases are short questions of MMLU-Pro with ten options.
 func (e *decisionsExperiment) mmluCases() ([]decisionCase, error) {
-	left := map[string]int{dataset.Train: 400, dataset.Val: 60, dataset.Test: 150}
-	parts := []string{dataset.Train, dataset.Test, dataset.Train, dataset.Val}
+	parts := []string{dataset.Train, dataset.Test, dataset.Val}
+	wanted, taken := map[string]int{dataset.Train: 400, dataset.Test: 150, dataset.Val: 60}, map[string]int{}
 	var cases []decisionCase
 	for r, err := range dataset.Records(e.mmlu) {
 		if err != nil {
@@ -201,19 +207,15 @@ func (e *decisionsExperiment) mmluCases() ([]decisionCase, error) {
 			length += len(option)
 			options = append(options, option)
 		}
-		part := parts[len(cases)%len(parts)]
 		sorted := slices.Sorted(slices.Values(options))
 		if len(options) != 10 || length > 400 || len(slices.Compact(sorted)) != 10 {
 			continue
 		}
-		for left[part] == 0 && len(parts) > 1 {
-			parts = slices.DeleteFunc(parts, func(p string) bool { return p == part })
-			part = parts[len(cases)%len(parts)]
+		part := slices.MinFunc(parts, func(a, b string) int { return cmp.Compare(taken[a]*wanted[b], taken[b]*wanted[a]) })
+		if taken[part] == wanted[part] {
+			break // as are the others then
 		}
-		if left[part] == 0 {
-			break
-		}
-		left[part]--
+		taken[part]++
 		cases = append(cases, decisionCase{state: text, part: part, questions: []decisionQuestion{{name: "answer", kind: "choice", options: options, target: hard(10, int(right))}}})
 	}
 	return cases, nil

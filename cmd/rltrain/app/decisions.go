@@ -52,32 +52,39 @@ func loadDecider(c *cli.Context, name string) (*policy.Decider, error) {
 	return p, nil
 }
 
-// predictDecisions answers the questions of rows. A row that cannot be answered gets the reasons instead.
+// answeredRow is a row with its questions, or with what is wrong with it.
+type answeredRow struct {
+	fields dataset.Object
+	asked  policy.Asked
+	faults []task.Fault
+}
+
+// predictDecisions answers the questions of rows, several rows at once. A row that cannot be answered gets the reasons
+// instead.
 func predictDecisions(ctx context.Context, c *cli.Context, p *policy.Decider, input string) error {
 	bad := 0
 	err := toOutput(c, func(out io.Writer) error {
+		var rows []answeredRow
+		write := func() error {
+			err := writeAnswers(ctx, out, p, rows)
+			rows = rows[:0]
+			return err
+		}
 		for r, err := range dataReader(c).Records(input) {
 			if err != nil {
-				return err
+				return errors.Join(write(), err)
 			}
-			answers, faults, err := answerQuestions(ctx, p, r)
-			if err != nil {
-				return err
-			}
-			var added any = struct {
-				Answers json.RawMessage `json:"answers"`
-			}{answers}
-			if faults != nil {
+			row := readQuestions(p, r)
+			if row.faults != nil {
 				bad++
-				added = struct {
-					Errors []task.Fault `json:"errors"`
-				}{faults}
 			}
-			if err := writeRow(out, r.Fields, added); err != nil {
-				return err
+			if rows = append(rows, row); len(rows) == predictLines {
+				if err := write(); err != nil {
+					return err
+				}
 			}
 		}
-		return nil
+		return write()
 	})
 	if err == nil && bad > 0 {
 		err = fmt.Errorf("%s: %d rows could not be answered; their field errors says why", input, bad)
@@ -85,26 +92,52 @@ func predictDecisions(ctx context.Context, c *cli.Context, p *policy.Decider, in
 	return err
 }
 
-// answerQuestions answers a row.
-func answerQuestions(ctx context.Context, p *policy.Decider, r dataset.Record) (answers json.RawMessage, faults []task.Fault, err error) {
+func readQuestions(p *policy.Decider, r dataset.Record) answeredRow {
+	row := answeredRow{fields: r.Fields}
 	cases, faults := task.Read(r)
-	if faults != nil {
-		return nil, faults, nil
+	if row.faults = faults; faults != nil {
+		return row
 	}
-	samples, _, err := p.Encode(cases)
+	var err error
+	if row.asked, err = p.AskCases(cases); err != nil {
+		row.faults = []task.Fault{{File: r.File, Line: r.Line, Field: "questions", What: err.Error()}}
+	}
+	return row
+}
+
+// writeAnswers answers rows together and writes them in order.
+func writeAnswers(ctx context.Context, out io.Writer, p *policy.Decider, rows []answeredRow) error {
+	var all []policy.Asked
+	for _, row := range rows {
+		if row.faults == nil {
+			all = append(all, row.asked)
+		}
+	}
+	answers, err := p.Answer(ctx, all)
 	if err != nil {
-		return nil, []task.Fault{{File: r.File, Line: r.Line, Field: "questions", What: err.Error()}}, nil
+		return err
 	}
-	logProbs, err := p.LogProbs(ctx, samples)
-	if err != nil {
-		return nil, nil, err
+	for _, row := range rows {
+		var added any
+		if row.faults != nil {
+			added = struct {
+				Errors []task.Fault `json:"errors"`
+			}{row.faults}
+		} else {
+			text, err := jinja.JSON(answers[0])
+			if err != nil {
+				return err
+			}
+			answers = answers[1:]
+			added = struct {
+				Answers json.RawMessage `json:"answers"`
+			}{json.RawMessage(text)}
+		}
+		if err := writeRow(out, row.fields, added); err != nil {
+			return err
+		}
 	}
-	byName := jinja.NewDict()
-	for i, probs := range p.Probs(cases, logProbs) {
-		byName.Set(cases[i].Question.Name, cases[i].Question.Answer(probs))
-	}
-	text, err := jinja.JSON(byName)
-	return json.RawMessage(text), nil, err
+	return nil
 }
 
 // decisionResults are the content of eval_results.json.

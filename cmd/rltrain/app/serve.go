@@ -24,6 +24,8 @@ import (
 	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/hub"
+	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
 // serveOptions are the options of serve that have a range.
@@ -48,8 +50,9 @@ func serveCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "serve",
 		Usage: "serve a language model with an OpenAI-compatible API",
-		Description: `Routes: /v1/completions, /v1/chat/completions, /v1/models, /v1/load_lora_adapter, /v1/unload_lora_adapter, /health,
-/metrics. Requests select the model by --name, or an adapter by its name. Streaming is supported.`,
+		Description: `Routes: /v1/completions, /v1/chat/completions, /v1/systemone, /v1/models, /v1/load_lora_adapter,
+/v1/unload_lora_adapter, /health, /metrics. Requests select the model by --name, or an adapter by its name. Streaming is
+supported. A decision model with a head answers /v1/systemone alone.`,
 		Flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "host", Value: "127.0.0.1", Usage: "address to listen on; non-loopback addresses need --api-key"},
 			&cli.StringFlag{Name: "api-key", Usage: "require this key in every request, as Authorization: Bearer KEY", EnvVars: []string{"RLTRAIN_API_KEY"}},
@@ -131,21 +134,40 @@ func runServer(c *cli.Context, o serveOptions) error {
 	}
 	defer listener.Close()
 	return shared.OnThread(c, func(ctx context.Context) error {
-		p, err := loadLanguageModel(c, name, "")
-		if err != nil {
-			return fmt.Errorf("--model: %w", err)
-		}
-		defer p.Close()
-		config.Defaults = servedSampling(c, p)
-		server, err := serving.New(p, config)
+		server, example, done, err := newServer(ctx, c, name, config)
 		if err != nil {
 			return err
 		}
-		config.Logf("end tokens: %s", shared.EOSNames(p))
+		defer done()
 		config.Logf("serving %s at http://%s", config.Name, listener.Addr())
-		config.Logf("try: %s", tryCommand(config, listener.Addr().String(), p.Templates != nil))
+		config.Logf("try: %s", tryCommand(config, listener.Addr().String(), example))
 		return server.Serve(ctx, listener)
 	})
+}
+
+// newServer loads the model of a server, and gives an example of a request by route.
+func newServer(ctx context.Context, c *cli.Context, name string, config serving.Config) (server *serving.Server, example request, done func(), err error) {
+	client, release := shared.HubOf(c)
+	defer release()
+	if found, unfound := client.Model(ctx, name, hub.Weights); unfound == nil && policy.HasQuestions(found.Dir) {
+		return newHeadServer(ctx, c, name, config)
+	}
+	p, err := loadLanguageModel(c, name, "")
+	if err != nil {
+		return nil, example, nil, fmt.Errorf("--model: %w", err)
+	}
+	config.Defaults = servedSampling(c, p)
+	server, err = serving.New(p, config)
+	if err != nil {
+		p.Close()
+		return nil, example, nil, err
+	}
+	config.Logf("end tokens: %s", shared.EOSNames(p))
+	example = request{"/v1/completions", map[string]any{"prompt": "Once upon a time", "max_tokens": 20}}
+	if p.Templates != nil {
+		example = request{"/v1/chat/completions", map[string]any{"messages": []map[string]string{{"role": "user", "content": "Hello"}}, "max_tokens": 50}}
+	}
+	return server, example, p.Close, nil
 }
 
 // servedName is the default model name in requests: a folder's or file's own name, otherwise model itself, such as a
@@ -157,13 +179,36 @@ func servedName(model string) string {
 	return model
 }
 
-// tryCommand is a shell command that sends a first request.
-func tryCommand(s serving.Config, address string, chat bool) string {
-	route, body := "/v1/completions", map[string]any{"model": s.Name, "prompt": "Once upon a time", "max_tokens": 20}
-	if chat {
-		route, body = "/v1/chat/completions", map[string]any{"model": s.Name, "messages": []map[string]string{{"role": "user", "content": "Hello"}}, "max_tokens": 50}
+// newHeadServer is newServer for a decision model with a head.
+func newHeadServer(ctx context.Context, c *cli.Context, name string, config serving.Config) (server *serving.Server, example request, done func(), err error) {
+	if err := onlyFlags(c, "to a decision model with a head", []string{"model", "dtype", "name", "host", "port", "api-key", "queue", "timeout", "grace", "threads", "device"}); err != nil {
+		return nil, example, nil, err
 	}
-	data, err := json.Marshal(body)
+	p, err := loadDecider(c, name)
+	if err != nil {
+		return nil, example, nil, err
+	}
+	questions, err := jinja.JSON(p.Requests())
+	if err == nil {
+		server, err = serving.NewForHead(p, config)
+	}
+	if err != nil {
+		p.Close()
+		return nil, example, nil, err
+	}
+	return server, request{"/v1/systemone", map[string]any{"state": "Hello", "questions": json.RawMessage(questions)}}, p.Close, nil
+}
+
+// request is a first request to a server, without the model.
+type request struct {
+	route string
+	body  map[string]any
+}
+
+// tryCommand is a shell command that sends a request.
+func tryCommand(s serving.Config, address string, example request) string {
+	example.body["model"] = s.Name
+	data, err := json.Marshal(example.body)
 	if err != nil { // strings and numbers always encode
 		return ""
 	}
@@ -171,5 +216,5 @@ func tryCommand(s serving.Config, address string, chat bool) string {
 	if s.Key != "" {
 		key = ` -H "Authorization: Bearer $RLTRAIN_API_KEY"`
 	}
-	return "curl http://" + address + route + key + " -d " + shared.ShellQuote(string(data))
+	return "curl http://" + address + example.route + key + " -d " + shared.ShellQuote(string(data))
 }

@@ -27,7 +27,7 @@ type card struct {
 }
 
 func (s *Server) card(l *lane) card {
-	c := card{ID: l.name, Object: "model", Created: s.started.Unix(), OwnedBy: "rltrain", Root: s.base.BaseModel, MaxModel: s.base.MaxLength()}
+	c := card{ID: l.name, Object: "model", Created: s.started.Unix(), OwnedBy: "rltrain", Root: l.decider.BaseModel(), MaxModel: l.decider.Longest()}
 	if l.dir != "" {
 		c.Root, c.Parent = l.dir, &s.config.Name
 	}
@@ -79,6 +79,8 @@ func (s *Server) load(name, dir string) error {
 	_, taken := s.lanes[name]
 	s.lock.Unlock()
 	switch {
+	case s.base == nil:
+		return errNoText
 	case taken:
 		return bad("lora_name", "adapter %q is already loaded; unload it first, or choose another name", name)
 	case len(s.engine.lanes) > s.config.MaxAdapters:
@@ -90,7 +92,7 @@ func (s *Server) load(name, dir string) error {
 	if err != nil {
 		return err
 	}
-	asker, err := p.Asker()
+	decider, err := p.Decider()
 	number := 0
 	if err == nil {
 		number, err = s.engine.sampler.Load(p)
@@ -99,7 +101,7 @@ func (s *Server) load(name, dir string) error {
 		p.Close()
 		return err
 	}
-	s.open(&lane{name: name, dir: dir, policy: p, adapter: number, asker: asker})
+	s.open(&lane{name: name, dir: dir, policy: p, adapter: number, decider: decider})
 	return nil
 }
 

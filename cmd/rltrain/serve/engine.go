@@ -9,16 +9,14 @@ import (
 	"sync"
 
 	"github.com/rltrain/rltrain/rl/policy"
-	"github.com/rltrain/rltrain/torch/transformers/decision"
 )
 
 // lane is a model name that requests can select: the base model or an adapter.
 type lane struct {
-	name   string
-	dir    string // of an adapter; "" for the base model
-	policy *policy.CausalLM
-
-	asker *decision.Asker // writes the prompts of questions
+	name    string
+	dir     string           // of an adapter; "" for the base model
+	policy  *policy.CausalLM // nil for a head, which answers questions alone
+	decider *policy.Decider
 
 	adapter int  // its number in the sampler
 	jobs    int  // unfinished
@@ -95,6 +93,7 @@ type engine struct {
 	called  chan struct{}
 	waiting int // requests without a slot
 	most    int // limit of waiting
+	asked   []*asked
 
 	// Used only by the thread of run.
 	lanes   []*lane // the model first
@@ -208,7 +207,8 @@ func (e *engine) run(ctx context.Context) {
 	defer close(e.finished)
 	for ctx.Err() == nil {
 		e.obey()
-		if !e.step() {
+		answered := e.answer(ctx)
+		if !e.step() && !answered {
 			select {
 			case <-e.called:
 			case <-ctx.Done():
@@ -306,8 +306,11 @@ func (j *job) logs(c policy.Completion) []float32 {
 	return c.BehaviorLogProbs
 }
 
-// start creates the sampler and loads all adapters.
+// start creates the sampler and loads all adapters. A head has none.
 func (e *engine) start() (err error) {
+	if e.lanes[0].policy == nil {
+		return nil
+	}
 	if e.sampler, err = e.lanes[0].policy.NewSampler(e.slots); err != nil {
 		return err
 	}

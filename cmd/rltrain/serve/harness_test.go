@@ -42,6 +42,19 @@ func start(t testing.TB, c Config) *running {
 
 func startModel(t testing.TB, dir string, c Config) *running {
 	t.Helper()
+	return startServer(t, c, func(c Config) (*Server, func(), error) {
+		p, err := policy.NewCausalLM(policy.Config{Dir: dir})
+		if err != nil {
+			return nil, nil, err
+		}
+		s, err := New(p, c)
+		return s, p.Close, err
+	})
+}
+
+// startServer runs the server that create makes.
+func startServer(t testing.TB, c Config, create func(Config) (s *Server, done func(), err error)) *running {
+	t.Helper()
 	torchtest.NoLeaks(t)
 	if c.Name == "" {
 		c.Name = "tiny"
@@ -63,17 +76,13 @@ func startModel(t testing.TB, dir string, c Config) *running {
 	thread := torch.NewThread()
 	go func() {
 		s.ended <- thread.Do(context.Background(), func(context.Context) error {
-			p, err := policy.NewCausalLM(policy.Config{Dir: dir})
-			if err != nil {
-				made <- err
-				return err
-			}
-			defer p.Close()
-			s.Server, err = New(p, c)
+			server, done, err := create(c)
+			s.Server = server
 			if made <- err; err != nil {
 				return err
 			}
-			return s.Serve(ctx, listener)
+			defer done()
+			return server.Serve(ctx, listener)
 		})
 	}()
 	must.Do(t, <-made)

@@ -47,7 +47,7 @@ type Config struct {
 // Server serves one model. Its engine runs on the thread of Serve.
 type Server struct {
 	config  Config
-	base    *policy.CausalLM
+	base    *policy.CausalLM // nil for a head
 	engine  *engine
 	figures *figures
 	started time.Time
@@ -64,16 +64,25 @@ type Server struct {
 
 // New creates a server for p, which the caller closes after Serve returns. Call New on the thread of Serve.
 func New(p *policy.CausalLM, c Config) (*Server, error) {
-	if c.Defaults == (torch.Sampling{}) {
-		c.Defaults = unfiltered(1)
-	}
-	s := &Server{config: c, base: p, figures: newFigures(), started: time.Now(), lanes: map[string]*lane{}, preparing: make(chan struct{}, runtime.NumCPU()), preparingLong: make(chan struct{}, runtime.NumCPU())}
-	s.engine = &engine{slots: c.Slots, most: c.Queue, logf: c.Logf, figures: s.figures, finished: make(chan struct{}), called: make(chan struct{}, 1), running: map[*job]struct{}{}}
-	asker, err := p.Asker()
+	decider, err := p.Decider()
 	if err != nil {
 		return nil, err
 	}
-	s.open(&lane{name: c.Name, policy: p, asker: asker})
+	return create(&lane{name: c.Name, policy: p, decider: decider}, c)
+}
+
+// NewForHead creates a server for a decision model with a head. It answers questions alone.
+func NewForHead(p *policy.Decider, c Config) (*Server, error) {
+	return create(&lane{name: c.Name, decider: p}, c)
+}
+
+func create(first *lane, c Config) (*Server, error) {
+	if c.Defaults == (torch.Sampling{}) {
+		c.Defaults = unfiltered(1)
+	}
+	s := &Server{config: c, base: first.policy, figures: newFigures(), started: time.Now(), lanes: map[string]*lane{}, preparing: make(chan struct{}, runtime.NumCPU()), preparingLong: make(chan struct{}, runtime.NumCPU())}
+	s.engine = &engine{slots: c.Slots, most: c.Queue, logf: c.Logf, figures: s.figures, finished: make(chan struct{}), called: make(chan struct{}, 1), running: map[*job]struct{}{}}
+	s.open(first)
 	if err := s.engine.start(); err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch/transformers/decision"
@@ -42,28 +41,22 @@ func (s *Server) decide(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var d policy.Decisions
+	var questions policy.Asked
 	if err := s.prepare(r.Context(), len(q.State)+len(q.Questions), func() error {
-		state, questions, err := q.parse(l.asker)
+		state, parsed, err := q.parse(l.decider)
 		if err != nil {
 			return unprocessable(err)
 		}
-		if d, err = l.policy.EncodeDecisions(l.asker, state, questions); err != nil {
+		if questions, err = l.decider.Ask(state, parsed); err != nil {
 			return bad("questions", "%v", err)
 		}
 		return nil
 	}); err != nil {
 		return err
 	}
-	s.figures.read(l.name, d.Tokens)
-	var answers *jinja.Dict
-	if err := s.engine.ask(r.Context(), func() (err error) {
-		if !slices.Contains(s.engine.lanes, l) {
-			return refuse(http.StatusNotFound, "model", "adapter %q was unloaded", l.name)
-		}
-		answers, err = l.policy.Decide(r.Context(), d)
-		return err
-	}); err != nil {
+	s.figures.read(l.name, questions.Tokens)
+	answers, err := s.engine.decide(r.Context(), l, questions)
+	if err != nil {
 		return err
 	}
 	text, err := jinja.JSON(answers)
@@ -74,12 +67,12 @@ func (s *Server) decide(w http.ResponseWriter, r *http.Request) error {
 		Model   string          `json:"model"`
 		Answers json.RawMessage `json:"answers"`
 		Usage   map[string]int  `json:"usage"`
-	}{q.Model, json.RawMessage(text), map[string]int{"input_tokens": d.Tokens, "output_tokens": 0}})
+	}{q.Model, json.RawMessage(text), map[string]int{"input_tokens": questions.Tokens, "output_tokens": 0}})
 	return nil
 }
 
 // parse reads the state and the questions.
-func (q *decisionBody) parse(asker *decision.Asker) (state jinja.Value, questions []decision.Question, err error) {
+func (q *decisionBody) parse(decider *policy.Decider) (state jinja.Value, questions []decision.Question, err error) {
 	if len(q.Assets) > 0 && compact(q.Assets) != "{}" {
 		return nil, nil, bad("assets", "assets: the model reads no images")
 	}
@@ -105,7 +98,7 @@ func (q *decisionBody) parse(asker *decision.Asker) (state jinja.Value, question
 	if !ok || named.Len() > mostQuestions {
 		return nil, nil, bad("questions", "questions must be an object of 1 to %d questions by name", mostQuestions)
 	}
-	if questions, err = asker.Parse(named); err != nil {
+	if questions, err = decider.Parse(named); err != nil {
 		return nil, nil, bad("questions", "%v", err)
 	}
 	return state, questions, nil

@@ -1,19 +1,25 @@
 package serve
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch/transformers/decision"
+	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
 const digitLabels = `{"labels":{"noul":["1","0"],"choice":["1","2","3"],"score":["7","8"]},"temperature":{"choice":2}}`
@@ -130,4 +136,113 @@ func TestDecisionLabels(t *testing.T) {
 		status, text := s.ask(t, "/v1/systemone", `{"model":"tiny","state":"x","questions":{"a":{"type":"noul"}}}`)
 		expect.True(t, status == http.StatusBadRequest && strings.Contains(text, "are not different single tokens"), "%s: %d %s", labels, status, text)
 	}
+}
+
+// TestDecisionsTogether: requests that are answered in one batch get what each gets alone, whatever their model; those
+// whose client has gone, and those beyond the queue, get nothing.
+func TestDecisionsTogether(t *testing.T) {
+	s := deciding(t, digitLabels)
+	bodies := make([]string, 24)
+	alone := make([]string, len(bodies))
+	for i := range bodies {
+		bodies[i] = fmt.Sprintf(`{"model":"tiny","state":"%s","questions":{"a":{"type":"noul"},"b":{"type":"choice","criteria":{"x":null,"y":"%d"}}}}`, strings.Repeat("1", i), i)
+		_, alone[i] = s.ask(t, "/v1/systemone", bodies[i])
+	}
+	held, release := make(chan struct{}), make(chan struct{})
+	go func() { _ = s.engine.ask(t.Context(), func() error { close(held); <-release; return nil }) }()
+	<-held
+	queued := func(n int) {
+		for have := -1; have < n; {
+			s.engine.lock.Lock()
+			have = len(s.engine.asked)
+			s.engine.lock.Unlock()
+			runtime.Gosched()
+		}
+	}
+	var clients sync.WaitGroup
+	for i, body := range bodies {
+		clients.Go(func() {
+			status, text := s.ask(t, "/v1/systemone", body)
+			expect.True(t, status == http.StatusOK && closeNumbers(alone[i], text), "request %d together: %d %s, alone %s", i, status, text, alone[i])
+		})
+	}
+	queued(len(bodies))
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { queued(len(bodies) + 1); cancel() }()
+	gone := must.Get(http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/v1/systemone", strings.NewReader(bodies[0])))(t)
+	_, err := s.client.Do(gone)
+	expect.True(t, err != nil, "the client that left got an answer")
+	s.engine.lock.Lock()
+	s.engine.waiting += s.engine.most
+	s.engine.lock.Unlock()
+	status, _ := s.ask(t, "/v1/systemone", bodies[0])
+	expect.Equal(t, http.StatusTooManyRequests, status)
+	s.engine.lock.Lock()
+	s.engine.waiting -= s.engine.most
+	s.engine.lock.Unlock()
+	close(release)
+	clients.Wait()
+	expect.True(t, s.engine.waiting == 0 && len(s.engine.asked) == 0, "%d requests still wait", s.engine.waiting)
+}
+
+var number = regexp.MustCompile(`-?[0-9]+\.[0-9e-]+`)
+
+// closeNumbers compares texts whose numbers may differ by rounding.
+func closeNumbers(want, got string) bool {
+	a, b := number.FindAllString(want, -1), number.FindAllString(got, -1)
+	if number.ReplaceAllString(want, "") != number.ReplaceAllString(got, "") || len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		x, _ := strconv.ParseFloat(a[i], 64)
+		y, _ := strconv.ParseFloat(b[i], 64)
+		if math.Abs(x-y) > 1e-5 {
+			return false
+		}
+	}
+	return len(a) > 0
+}
+
+// TestHead: a head answers its questions, and nothing else.
+func TestHead(t *testing.T) {
+	from := filepath.Join("..", "..", "..", "torch", "transformers")
+	dir := t.TempDir()
+	for _, name := range []string{"testdata/bert/config.json", "testdata/bert/model.safetensors", "tokenizer/testdata/wordpiece/tokenizer.json", "tokenizer/testdata/wordpiece/tokenizer_config.json"} {
+		must.Do(t, os.WriteFile(filepath.Join(dir, filepath.Base(name)), must.Get(os.ReadFile(filepath.Join(from, name)))(t), 0o644))
+	}
+	named := must.Get(jinja.ParseJSON([]byte(`{"sure":{"type":"noul"},"team":{"type":"choice","criteria":{"a":null,"b":null,"c":null}}}`)))(t).(*jinja.Dict)
+	questions := must.Get(decision.ParseQuestions(named))(t)
+	var direct string
+	s := startServer(t, Config{Name: "head"}, func(c Config) (*Server, func(), error) {
+		head, err := policy.NewClassifier(policy.Config{Dir: dir, Labels: policy.HeadLabels(questions), R: 2, Alpha: 4, Seed: 3})
+		if err != nil {
+			return nil, nil, err
+		}
+		p := policy.NewHeadDecider(head, questions)
+		p.Asker.Temperature = map[string]float64{decision.Choice: 3}
+		answers, err := p.Answer(t.Context(), []policy.Asked{must.Get(p.Ask("hello", questions))(t)})
+		if err != nil {
+			return nil, nil, err
+		}
+		direct = must.Get(jinja.JSON(answers[0]))(t)
+		server, err := NewForHead(p, c)
+		return server, p.Close, err
+	})
+	status, text := s.ask(t, "/v1/systemone", `{"model":"head","state":"hello","questions":{"sure":{"type":"noul"},"team":{"type":"choice","criteria":{"a":null,"b":null,"c":null}}}}`)
+	var got struct{ Answers json.RawMessage }
+	must.Do(t, json.Unmarshal([]byte(text), &got))
+	expect.True(t, status == http.StatusOK && closeNumbers(strings.ReplaceAll(direct, " ", ""), string(got.Answers)), "%d %s, want %s", status, text, direct)
+	for path, body := range map[string]string{
+		"/v1/systemone":        `{"model":"head","state":"x","questions":{"team":{"type":"choice","criteria":{"a":null,"z":null}}}}`,
+		"/v1/completions":      `{"model":"head","prompt":"x"}`,
+		"/v1/chat/completions": `{"model":"head","messages":[{"role":"user","content":"x"}]}`,
+	} {
+		status, text := s.ask(t, path, body)
+		expect.True(t, status == http.StatusBadRequest && strings.Contains(text, "question"), "%s: %d %s", path, status, text)
+	}
+	expect.Error(t, s.load("x", dir), "answers questions")
+	_, text = s.ask(t, "/v1/models", "")
+	expect.True(t, strings.Contains(text, `"id":"head"`), "%s", text)
+	status, text = s.ask(t, "/metrics", "")
+	expect.True(t, status == http.StatusOK && strings.Contains(text, `prompt_tokens_total{model="head"}`), "%d %s", status, text)
 }

@@ -45,7 +45,11 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, into any, neutral 
 	if q.Model == "" {
 		return nil, bad("model", "model is missing")
 	}
-	return s.lane(q.Model)
+	l, err := s.lane(q.Model)
+	if err == nil && l.policy == nil {
+		err = errNoText
+	}
+	return l, err
 }
 
 // prepare runs f, which decodes size bytes of a request or turns them into tokens, when one of a few places for that is free.

@@ -27,8 +27,17 @@ var examples = map[string]string{
 	Score:  `{"type":"score","instructions":"How soon is an answer needed?","criteria":["Any time","This week","Today"]}`,
 }
 
-// Parse reads the questions of a request. Its error lists all that are wrong.
+// Parse reads the questions of a request and labels their options. Its error lists all that are wrong.
 func (c *Config) Parse(questions *jinja.Dict) ([]Question, error) {
+	return parse(questions, c.question)
+}
+
+// ParseQuestions reads the questions of a request without labels. Its error lists all that are wrong.
+func ParseQuestions(questions *jinja.Dict) ([]Question, error) {
+	return parse(questions, ParseQuestion)
+}
+
+func parse(questions *jinja.Dict, read func(string, jinja.Value) (Question, error)) ([]Question, error) {
 	if questions == nil || questions.Len() == 0 {
 		return nil, errors.New("questions is empty; ask at least one")
 	}
@@ -36,7 +45,7 @@ func (c *Config) Parse(questions *jinja.Dict) ([]Question, error) {
 	var wrong []error
 	for _, name := range questions.Keys() {
 		value, _ := questions.Get(name)
-		q, err := c.question(name, value)
+		q, err := read(name, value)
 		if err != nil {
 			wrong = append(wrong, fmt.Errorf("question %.100q: %w", name, err))
 			continue
