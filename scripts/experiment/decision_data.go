@@ -15,6 +15,7 @@ import (
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/outfile"
+	"github.com/rltrain/rltrain/rl/decisions"
 )
 
 // decisionCase is a state with its questions.
@@ -91,22 +92,40 @@ const decisionTrain, decisionVal, decisionTest = 1500, 200, 400
 // clincCases ask for the domain of a text, and whether it has one.
 func (e *decisionsExperiment) clincCases() ([]decisionCase, error) { return e.domains(nil) }
 
-// routingCases ask for the domain alone, with abstaining as one of the answers, and write the costs.
+// routingCases ask for the domain alone, with abstaining as one of the answers: a question about banking that goes elsewhere
+// costs ten times as much as other mistakes.
 func (e *decisionsExperiment) routingCases() ([]decisionCase, error) {
-	costs := map[string]map[string]float64{"banking": {}, "*": {"abstain": 0.2}}
-	cases, err := e.domains([]string{"abstain"})
+	cases, err := e.domains([]string{decisions.Abstain})
 	if err != nil {
 		return nil, err
 	}
+	dear := map[string]float64{}
 	for _, option := range cases[0].questions[0].options {
-		if option != "banking" && option != "abstain" {
-			costs["banking"][option] = 10
+		if option != "banking" && option != decisions.Abstain {
+			dear[option] = 10
 		}
 	}
-	if err := os.MkdirAll(e.work, 0o755); err != nil {
+	return cases, e.writeCosts("routing", map[string]map[string]float64{"banking": dear, "*": {decisions.Abstain: 0.2}})
+}
+
+// deskCases ask what the customers of knownCases feel, as a choice in which an angry one must not be taken for a satisfied one.
+func (e *decisionsExperiment) deskCases() ([]decisionCase, error) {
+	cases, err := e.knownCases()
+	if err != nil {
 		return nil, err
 	}
-	return cases, files.SaveJSON(e.costFile(), costs)
+	for i := range cases {
+		q := &cases[i].questions[0]
+		q.kind, q.options, q.target = "choice", append(slices.Clone(q.levels), decisions.Abstain), append(q.target, 0)
+	}
+	return cases, e.writeCosts("desk", map[string]map[string]float64{"angry": {"satisfied": 10, "delighted": 10}, "*": {decisions.Abstain: 0.45}})
+}
+
+func (e *decisionsExperiment) writeCosts(set string, costs map[string]map[string]float64) error {
+	if err := os.MkdirAll(e.work, 0o755); err != nil {
+		return err
+	}
+	return files.SaveJSON(e.costFile(set), costs)
 }
 
 // domains are texts of CLINC150 by domain; with more options there is no question about the scope.
@@ -188,7 +207,7 @@ func (e *decisionsExperiment) knownCases() ([]decisionCase, error) {
 // mmluCases are short questions of MMLU-Pro with ten options.
 func (e *decisionsExperiment) mmluCases() ([]decisionCase, error) {
 	parts := []string{dataset.Train, dataset.Test, dataset.Val}
-	wanted, taken := map[string]int{dataset.Train: 400, dataset.Test: 150, dataset.Val: 60}, map[string]int{}
+	wanted, taken := map[string]int{dataset.Train: 300, dataset.Test: 150, dataset.Val: 60}, map[string]int{}
 	var cases []decisionCase
 	for r, err := range dataset.Records(e.mmlu) {
 		if err != nil {

@@ -69,15 +69,16 @@ var decisionSets = []struct {
 }{
 	{"clinc", twice, []string{"calibration", "accuracy"}, (*decisionsExperiment).clincCases},
 	{"known", twice, []string{"calibration", "accuracy"}, (*decisionsExperiment).knownCases},
-	{"routing", routing, []string{"cost"}, (*decisionsExperiment).routingCases},
+	{"routing", twice, []string{"cost"}, (*decisionsExperiment).routingCases},
+	{"desk", desk, []string{"cost"}, (*decisionsExperiment).deskCases},
 	{"mmlu", smolLM2, []string{"calibration", "accuracy"}, (*decisionsExperiment).mmluCases},
 }
 
 const (
 	miniLM  = "--model sentence-transformers/all-MiniLM-L6-v2 --max-length 64 --epochs 4 --learning-rate 0.001 --buffer-size 256 --rl-batch-size 256"
 	twice   = miniLM + " --rl-episodes 40 --rl-learning-rate 0.0005 --samples-per-prompt 2"
-	routing = miniLM + " --rl-episodes 80 --rl-learning-rate 0.001 --entropy-coef 0.05"
-	smolLM2 = "--model smollm2 --epochs 2 --rl-episodes 15 --buffer-size 32 --rl-batch-size 32"
+	desk    = miniLM + " --rl-episodes 40 --rl-learning-rate 0.001 --entropy-coef 0.1"
+	smolLM2 = "--model smollm2 --epochs 2 --rl-episodes 8 --buffer-size 32 --rl-batch-size 32"
 )
 
 func (e *decisionsExperiment) run(ctx context.Context) error {
@@ -120,15 +121,16 @@ func (e *decisionsExperiment) run(ctx context.Context) error {
 
 func (e *decisionsExperiment) file(set string) string { return filepath.Join(e.work, set+".jsonl") }
 
-// costFile is the cost matrix of the routing example: a question about banking that goes elsewhere costs ten times as much
-// as other mistakes.
-func (e *decisionsExperiment) costFile() string { return filepath.Join(e.work, "costs.json") }
+// costFile is the cost matrix of a set.
+func (e *decisionsExperiment) costFile(set string) string {
+	return filepath.Join(e.work, set+"_costs.json")
+}
 
 // train trains a fifth of the rows supervised, the others by RL.
 func (e *decisionsExperiment) train(ctx context.Context, set, options, by string, seed int, cases []decisionCase) (decisionRun, error) {
 	r := decisionRun{Set: set, Reward: by, Seed: seed}
 	if by == "cost" {
-		by = "cost:" + e.costFile()
+		by = "cost:" + e.costFile(set)
 	}
 	out := filepath.Join(e.work, fmt.Sprintf("%s_%s_%d", set, r.Reward, seed))
 	args := strings.Fields(fmt.Sprintf("--task decisions --mode supervised_then_rl --rl-share 0.8 --dataset %s %s --reward %s --keep last --threads 1 --device cpu --seed %d --output-dir %s",
@@ -246,11 +248,11 @@ func (e *decisionsExperiment) compare(set string, cases []decisionCase) error {
 	}
 	var p decisionPairs
 	if runs := by["cost"]; len(runs) > 0 {
-		m, err := reward.ReadCosts(e.costFile())
+		m, err := reward.ReadCosts(e.costFile(set))
 		if err != nil {
 			return err
 		}
-		p.Cost, p.Least, p.Abstained = costDifferences(m, runs, targets, options)
+		p.Cost, p.Least, p.Abstained = costDifferences(m, runs, truth, options)
 	}
 	calibrated, accurate := by["calibration"], by["accuracy"]
 	n := min(len(calibrated), len(accurate))
@@ -281,23 +283,23 @@ func (e *decisionsExperiment) compare(set string, cases []decisionCase) error {
 
 // costDifferences are what the most likely answers cost after RL, against the supervised model's most likely answers and its
 // answers of least expected cost, as means over seeds; and how many abstain after RL.
-func costDifferences(m reward.CostMatrix, runs [][2][][]float64, targets [][]float64, options [][]string) (likely, least *rl.Difference, abstained float64) {
+func costDifferences(m reward.CostMatrix, runs [][2][][]float64, right []int, options [][]string) (likely, least *rl.Difference, abstained float64) {
 	var costs [3][]float64 // supervised, supervised with the least expected cost, RL
 	n := float64(len(runs))
-	for i, target := range targets {
-		truth := options[i][slices.Index(target, slices.Max(target))]
+	for i, k := range right {
+		truth := options[i][k]
 		var of [3]float64
 		for _, r := range runs {
 			answers := [3]string{likeliest(options[i], r[0][i]), cheapest(m, options[i], r[0][i]), likeliest(options[i], r[1][i])}
-			for k, answer := range answers {
-				of[k] += m.Of(truth, answer) / n
+			for j, answer := range answers {
+				of[j] += m.Of(truth, answer) / n
 			}
 			if answers[2] == decisions.Abstain {
-				abstained += 1 / (n * float64(len(targets)))
+				abstained += 1 / (n * float64(len(right)))
 			}
 		}
-		for k := range costs {
-			costs[k] = append(costs[k], of[k])
+		for j := range costs {
+			costs[j] = append(costs[j], of[j])
 		}
 	}
 	a, b := rl.CompareMeans(costs[0], costs[2]), rl.CompareMeans(costs[1], costs[2])
@@ -353,12 +355,14 @@ func (r decisionResults) markdown() string {
 const decisionsPage = `# Decision models: RL from right or wrong
 
 A fifth of the training rows is labelled and trains the supervised model. RL then sees, of the other rows, only whether a sampled
-answer was right (--feedback chosen), or the costs of all answers (routing). Differences have 95 % intervals over test questions,
+answer was right (--feedback chosen), or the costs of all answers (routing, desk). Differences have 95 % intervals over test questions,
 paired, as means over the seeds. All figures are without a fitted temperature.
 
 - clinc: domain of a text of CLINC150 (choice of ten) and whether it is in scope (noul). MiniLM.
 - known: satisfaction with a delivery (score of four levels), whose probabilities are known; trained on answers sampled from them. MiniLM.
 - routing: the domains with abstaining at a cost of 0.2, where a question about banking that goes elsewhere costs 10. MiniLM.
+- desk: the same deliveries as a choice of what the customer feels, with abstaining at a cost of 0.45, where an angry customer who is
+  taken for a satisfied one costs 10. MiniLM.
 - mmlu: short questions of MMLU-Pro with ten options. SmolLM2.
 
 `

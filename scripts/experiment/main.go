@@ -123,7 +123,7 @@ var experiments = []struct {
 		e := &decisionsExperiment{experiment: c}
 		flags.StringVar(&e.clinc, "clinc", "", "folder of CLINC150's data_full.json and domains.json")
 		flags.StringVar(&e.mmlu, "mmlu", "", "MMLU-Pro's test.jsonl")
-		flags.StringVar(&e.only, "only", "", "the one set of questions to run: clinc, known, routing or mmlu")
+		flags.StringVar(&e.only, "only", "", "the one set of questions to run: clinc, known, routing, desk or mmlu")
 		return e.run
 	}},
 }
