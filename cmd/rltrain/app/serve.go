@@ -181,7 +181,7 @@ func servedName(model string) string {
 
 // newHeadServer is newServer for a decision model with a head.
 func newHeadServer(ctx context.Context, c *cli.Context, name string, config serving.Config) (server *serving.Server, example request, done func(), err error) {
-	if err := onlyFlags(c, "to a decision model with a head", []string{"model", "dtype", "name", "host", "port", "api-key", "queue", "timeout", "grace", "threads", "device"}); err != nil {
+	if err := onlyFlags(c, "to a decision model with a head", []string{"model", "dtype", "name", "served-model-name", "host", "port", "api-key", "queue", "timeout", "grace", "threads", "device"}); err != nil {
 		return nil, example, nil, err
 	}
 	p, err := loadDecider(c, name)
