@@ -157,5 +157,5 @@ func TestEncodeDecisions(t *testing.T) {
 	encode(t, scoring, cases)
 	scoring.MaxLength--
 	_, _, err := scoring.Encode(cases)
-	expect.Error(t, err, "questions.", "max_length")
+	expect.Error(t, err, `question "`, "max_length")
 }

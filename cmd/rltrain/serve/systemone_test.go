@@ -142,10 +142,14 @@ func TestDecisionLabels(t *testing.T) {
 // whose client has gone, and those beyond the queue, get nothing.
 func TestDecisionsTogether(t *testing.T) {
 	s := deciding(t, digitLabels)
+	dir := t.TempDir()
+	adapter(t, s, dir, 1)
+	s.config.MaxAdapters = 1
+	must.Do(t, s.engine.ask(t.Context(), func() error { return s.load("other", dir) }))
 	bodies := make([]string, 24)
 	alone := make([]string, len(bodies))
 	for i := range bodies {
-		bodies[i] = fmt.Sprintf(`{"model":"tiny","state":"%s","questions":{"a":{"type":"noul"},"b":{"type":"choice","criteria":{"x":null,"y":"%d"}}}}`, strings.Repeat("1", i), i)
+		bodies[i] = fmt.Sprintf(`{"model":"%s","state":"%s","questions":{"a":{"type":"noul"},"b":{"type":"choice","criteria":{"x":null,"y":"%d"}}}}`, []string{"tiny", "other"}[i/3%2], strings.Repeat("1", i), i)
 		_, alone[i] = s.ask(t, "/v1/systemone", bodies[i])
 	}
 	held, release := make(chan struct{}), make(chan struct{})
