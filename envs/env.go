@@ -266,6 +266,8 @@ type Conversing interface {
 	Task
 	// Replies returns the roles of the messages that answer the model, such as RoleTool; nil if none do.
 	Replies() []string
+	// Waits reports whether the episodes wait for programs or servers of their own, so that they run at the same time.
+	Waits() bool
 }
 
 // Begin makes an episode of a task and resets it.

@@ -93,6 +93,9 @@ func (t *task) Replies() (roles []string) {
 	return roles
 }
 
+// Waits implements envs.Conversing.
+func (t *task) Waits() bool { return t.tools != nil }
+
 // late returns what to call with each time-out of the turn program: it tells of the first.
 func late(s envs.Setup) func(error) {
 	var once sync.Once

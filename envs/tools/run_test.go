@@ -105,6 +105,17 @@ func TestSessions(t *testing.T) {
 	expect.Failure(a.Call(t.Context(), asked("f", "{}")))(t, "the episode is over")
 }
 
+// TestProgramThatForgets: a program that dies after an answer fails the next call, which no other process answers in its place.
+func TestProgramThatForgets(t *testing.T) {
+	s := opened(t, 20*time.Second, "cmd:sh "+writeFile(t, "once.sh", `IFS= read -r line; id=${line#*:}; echo "{\"id\":${id%%,*},\"result\":\"first\"}"; IFS= read -r line`), "")
+	of := s.Begin()
+	defer of.Close()
+	for i, want := range []string{"", "exited without an answer", ""} {
+		text, err := of.Call(t.Context(), asked("f", "{}"))
+		expect.True(t, want == "" && err == nil && text == "first" || want != "" && err != nil && strings.Contains(err.Error(), want), "call %d: %q, %v", i+1, text, err)
+	}
+}
+
 func TestArguments(t *testing.T) {
 	s := opened(t, 20*time.Second, "cmd:sh "+writeFile(t, "counter.sh", counter), `,"parameters":{"type":"object","properties":{
 		"a":{"type":"integer"},"b":{"type":["string","null"],"enum":["x",null]},"c":{"type":"array"}},"required":["a"]}`)

@@ -51,7 +51,7 @@ func Open(ctx context.Context, path string, timeout time.Duration, unsafe bool) 
 		var err error
 		switch {
 		case isCommand:
-			_, err = program.NewBare(line, timeout)
+			_, err = program.NewSession(line, timeout, true)
 		case t.Run == python && s.box == nil:
 			err = s.openSandbox(ctx, unsafe)
 		}
@@ -174,7 +174,7 @@ func (s *Session) ask(ctx context.Context, line, name string, arguments dataset.
 	if s.closed {
 		err = errors.New("the episode is over")
 	} else if p == nil {
-		if p, err = program.NewBare(line, s.set.timeout); err == nil {
+		if p, err = program.NewSession(line, s.set.timeout, true); err == nil {
 			s.programs[line] = p
 		}
 	}

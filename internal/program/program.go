@@ -29,6 +29,7 @@ const (
 type Program struct {
 	command []string
 	env     []string // nil = that of this process
+	state   bool     // the process remembers earlier questions: another cannot answer in its place
 	timeout time.Duration
 	late    func(error) // nil = nothing
 
@@ -52,14 +53,17 @@ func New(line string, timeout time.Duration, late func(error)) (*Program, error)
 	return &Program{command: command, timeout: timeout, late: late, turn: make(chan struct{}, 1)}, nil
 }
 
-// NewBare is New for a program that sees no environment variables.
-func NewBare(line string, timeout time.Duration) (*Program, error) {
+// NewSession is New for a program that remembers earlier questions: if it exits, the open questions fail instead of going to
+// another process, which the next questions start. It sees no environment variables if bare.
+func NewSession(line string, timeout time.Duration, bare bool) (*Program, error) {
 	p, err := New(line, timeout, nil)
 	if err != nil {
 		return nil, err
 	}
-	p.env = []string{}
-	p.command[0], err = exec.LookPath(p.command[0]) // there is no PATH to find it by when it starts
+	if p.state = true; bare {
+		p.env = []string{}
+		p.command[0], err = exec.LookPath(p.command[0]) // there is no PATH to find it by when it starts
+	}
 	return p, err
 }
 
@@ -196,7 +200,7 @@ func (b *batch[T]) hear(line []byte) error {
 // ended handles the exit of the process. If it had replied before, all open questions are sent again; if not, the oldest
 // one fails, because it may be the cause.
 func (b *batch[T]) ended() {
-	if answered := b.program.running.answered; !answered {
+	if answered := b.program.running.answered; !answered || b.program.state {
 		b.giveUp(nil)
 		return
 	}

@@ -208,10 +208,10 @@ func (r *rollout) open(ctx context.Context, task envs.Task, part envs.Part, indi
 	return nil
 }
 
-// waits tells whether the episodes of a task wait for tools, so that they run at the same time.
+// waits tells whether the episodes of a task run at the same time because they wait.
 func waits(task envs.Task) bool {
 	conversing, ok := task.(envs.Conversing)
-	return ok && slices.Contains(conversing.Replies(), envs.RoleTool)
+	return ok && conversing.Waits()
 }
 
 // close closes the episodes.

@@ -144,7 +144,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--resume=yes"}, want: `--resume: "yes" … true or false`},
 		{args: []string{"--model=a\x00b"}, want: `--model: "a\x00b" is not valid UTF-8 text without NUL bytes`},
 		{args: []string{"--lora-target-modules=query,,key"}, want: `--lora-target-modules: "query,,key" is not a list of names`},
-		{args: []string{"--task=cobol"}, want: `--task: "cobol" … chat, code, decisions, gsm8k, intent, math, preference, prompts, reverse_digits, sum_digits, text`},
+		{args: []string{"--task=cobol"}, want: `--task: "cobol" … chat, code, decisions, env, gsm8k, intent, math, preference, prompts, reverse_digits, sum_digits, text`},
 		{args: []string{"--mode=rl"}, want: `--mode: "rl" … supervised_then_rl, supervised, rl_only`},
 		{args: []string{"--device=cuda:x"}, want: `--device: unknown device "cuda:x"; use auto, cpu, cuda or cuda:NUMBER`},
 		{args: []string{"--report-to=mlflow"}, want: `--report-to: "mlflow" … tensorboard, wandb, none`},

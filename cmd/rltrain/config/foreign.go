@@ -134,7 +134,6 @@ var rules = slices.Concat(
 	refuse("rltrain calls no Python", "callbacks"),
 	refuse("use the command eval after training", "benchmarks"),
 	refuse("use min_lr_rate, a fraction of the peak learning rate", "min_lr"),
-	refuse("set variables of the environment in the shell", "env"),
 	refuse("set the variables HF_HOME or HF_HUB_CACHE", "cache_dir"),
 	refuse(optionOfEval, "eval_k", "repeat_eval_problems"),
 	refuse("use eval_samples", "simple_eval_problems"),
