@@ -143,6 +143,11 @@ func (t *Tokens) Restore(state json.RawMessage) error {
 	if err := json.Unmarshal(state, &t.state); err != nil {
 		return err
 	}
+	for _, f := range t.state.Flights {
+		if len(f.Indices) != t.config.PromptsPerStep {
+			return fmt.Errorf("the rollouts in flight of step %d have %d prompts, want %d; another version of rltrain may have written the checkpoint", f.Step, len(f.Indices), t.config.PromptsPerStep)
+		}
+	}
 	if t.config.Rewards == nil || t.state.Rewards == nil {
 		return nil
 	}
