@@ -29,15 +29,15 @@ var examples = map[string]string{
 
 // Parse reads the questions of a request and labels their options. Its error lists all that are wrong.
 func (c *Config) Parse(questions *jinja.Dict) ([]Question, error) {
-	return parse(questions, c.question)
+	return parseAll(questions, c.question)
 }
 
 // ParseQuestions reads the questions of a request without labels. Its error lists all that are wrong.
 func ParseQuestions(questions *jinja.Dict) ([]Question, error) {
-	return parse(questions, ParseQuestion)
+	return parseAll(questions, ParseQuestion)
 }
 
-func parse(questions *jinja.Dict, read func(string, jinja.Value) (Question, error)) ([]Question, error) {
+func parseAll(questions *jinja.Dict, read func(string, jinja.Value) (Question, error)) ([]Question, error) {
 	if questions == nil || questions.Len() == 0 {
 		return nil, errors.New("questions is empty; ask at least one")
 	}
