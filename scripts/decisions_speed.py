@@ -60,6 +60,13 @@ class Client:
         return json.loads(text)["answers"]
 
 
+def processor():
+    """The processor's number of cores and its kind of instructions."""
+    flags = next((line for line in open("/proc/cpuinfo") if line.startswith("flags")), "")
+    kind = next((name for flag, name in (("amx_bf16", "AMX"), ("avx512f", "AVX512"), ("avx2", "AVX2")) if flag in flags), os.uname().machine)
+    return f"{os.cpu_count()} cores with {kind}"
+
+
 def serve(*args):
     server = subprocess.Popen([PROGRAM, "serve", "--port", "0", *map(str, args)], stderr=subprocess.PIPE, text=True)
     for line in server.stderr:
@@ -72,7 +79,7 @@ def serve_transformers():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [os.path.join(os.path.dirname(sys.executable), "transformers"), "serve", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--device", "cpu"]
+    command = [sys.executable, "-c", "from transformers.cli.transformers import main; main()", "serve", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--device", "cpu"]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     for _ in range(600):
         try:
@@ -145,7 +152,7 @@ def head(scratch, seconds):
 
 def main():
     a = arguments()
-    results = {}
+    results = {"processor": processor()}
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         results["head"] = head(scratch, a.seconds)

@@ -377,5 +377,42 @@ func writeDecisionsTable(page, results string) error {
 	if err != nil {
 		return err
 	}
-	return outfile.Write(page, []byte(decisionsPage+r.markdown()), 0o644)
+	text := decisionsPage + r.markdown()
+	var speed decisionSpeed
+	if err = files.LoadJSON(strings.TrimSuffix(results, ".json")+"_speed.json", &speed); err == nil {
+		text += speed.markdown()
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return outfile.Write(page, []byte(text), 0o644)
+}
+
+// decisionSpeed is the content of docs/results/decisions_speed.json, of scripts/decisions_speed.py.
+type decisionSpeed struct {
+	Processor string `json:"processor"`
+	Head      struct {
+		Request float64 `json:"request_ms"`
+		Predict float64 `json:"predict_ms"`
+		Ratio   float64 `json:"ratio"`
+	} `json:"head"`
+	State struct {
+		One   float64 `json:"one_ms"`
+		Five  float64 `json:"five_ms"`
+		Ratio float64 `json:"ratio"`
+	} `json:"state"`
+	Load struct {
+		Clients      int     `json:"clients"`
+		Ours         float64 `json:"requests_per_second"`
+		Transformers float64 `json:"transformers_serve"`
+		Ratio        float64 `json:"ratio"`
+	} `json:"load"`
+}
+
+func (s decisionSpeed) markdown() string {
+	return fmt.Sprintf("\n## Speed\n\nMedians of five rounds on %s; repeat: `scripts/compat.sh -r scripts/decisions_speed.txt scripts/decisions_speed.py`.\n\n", s.Processor) +
+		report.NarrowMarkdownTable([]string{"case", "rltrain serve", "compared with", "ratio"}, [][]string{
+			{"one question, head on MiniLM", fmt.Sprintf("%.2f ms", s.Head.Request), fmt.Sprintf("%.2f ms: a line of rltrain predict", s.Head.Predict), fmt.Sprintf("%.2f", s.Head.Ratio)},
+			{"five questions about a state of some 200 tokens, SmolLM2, fp32", fmt.Sprintf("%.0f ms", s.State.Five), fmt.Sprintf("%.0f ms: one question", s.State.One), fmt.Sprintf("%.2f", s.State.Ratio)},
+			{fmt.Sprintf("%d clients, one question each, SmolLM2, fp32", s.Load.Clients), fmt.Sprintf("%.1f requests/s", s.Load.Ours), fmt.Sprintf("%.1f requests/s: transformers serve 5.23", s.Load.Transformers), fmt.Sprintf("%.1f", s.Load.Ratio)},
+		})
 }
