@@ -5,7 +5,7 @@ usage: scripts/compat.sh -r scripts/decisions_speed.txt scripts/decisions_speed.
 
 - one question on a head of all-MiniLM-L6-v2 by a request, against the same text by `rltrain predict`, one at a time
 - one and five questions about a state of about 200 tokens on SmolLM2, one request at a time
-- requests a second of --clients concurrent clients with one question each on SmolLM2, fp32, beside `transformers serve`
+- requests a second of --clients concurrent clients with one question each on SmolLM2, beside `transformers serve`, in fp32 and bf16
 
 Both servers run at the same time and answer by turns, each --seconds long, in five rounds. Writes medians over the rounds.
 """
@@ -75,11 +75,11 @@ def serve(*args):
     raise RuntimeError("the server did not start")
 
 
-def serve_transformers():
+def serve_transformers(dtype):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-c", "from transformers.cli.transformers import main; main()", "serve", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--device", "cpu"]
+    command = [sys.executable, "-c", "from transformers.cli.transformers import main; main()", "serve", "--host", "127.0.0.1", "--port", str(port), "--dtype", dtype, "--device", "cpu"]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     for _ in range(600):
         try:
@@ -150,29 +150,37 @@ def head(scratch, seconds):
     return {"request_ms": statistics.median(r[0] for r in rounds), "predict_ms": statistics.median(r[1] for r in rounds), "ratio": statistics.median(a / b for a, b in rounds)}
 
 
+def language_model(model, dtype, their_dtype, a):
+    """One and five questions in milliseconds, and the load, of a model in a number format."""
+    ours, port = serve("--model", model, "--name", "m", "--dtype", dtype)
+    theirs, their_port = serve_transformers(their_dtype)
+    try:
+        client = Client(port)
+        one, five = {"team": QUESTIONS["team"]}, QUESTIONS
+        times = [[milliseconds(lambda q=q: client.ask("m", STATE, q), a.seconds / 3) for q in (one, five)] for _ in range(ROUNDS)]
+        Client(their_port).ask(model, "first", one)  # loads the model
+        rates = [(rate(port, "m", a.clients, a.seconds), rate(their_port, model, a.clients, a.seconds)) for _ in range(ROUNDS)]
+    finally:
+        for process in (ours, theirs):
+            process.terminate()
+            process.wait()
+    return {
+        "one_ms": statistics.median(r[0] for r in times), "five_ms": statistics.median(r[1] for r in times), "five_ratio": statistics.median(r[1] / r[0] for r in times),
+        "clients": a.clients, "requests_per_second": statistics.median(r[0] for r in rates),
+        "transformers_serve": statistics.median(r[1] for r in rates), "load_ratio": statistics.median(x / y for x, y in rates),
+    }
+
+
 def main():
     a = arguments()
     results = {"processor": processor()}
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         results["head"] = head(scratch, a.seconds)
-        model = str(scratch / "smollm2")
-        subprocess.run([PROGRAM, "export", "--model", "smollm2", "--format", "hf", "--dtype", "fp32", "--output", model], check=True, stdout=subprocess.DEVNULL)
-        ours, port = serve("--model", model, "--name", "m", "--dtype", "fp32")
-        theirs, their_port = serve_transformers()
-        try:
-            client = Client(port)
-            one, five = {"team": QUESTIONS["team"]}, QUESTIONS
-            rounds = [[milliseconds(lambda q=q: client.ask("m", STATE, q), a.seconds / 3) for q in (one, five)] for _ in range(ROUNDS)]
-            results["state"] = {"one_ms": statistics.median(r[0] for r in rounds), "five_ms": statistics.median(r[1] for r in rounds), "ratio": statistics.median(r[1] / r[0] for r in rounds)}
-            Client(their_port).ask(model, "first", one)  # loads the model
-            rounds = [(rate(port, "m", a.clients, a.seconds), rate(their_port, model, a.clients, a.seconds)) for _ in range(ROUNDS)]
-            results["load"] = {"clients": a.clients, "requests_per_second": statistics.median(r[0] for r in rounds),
-                               "transformers_serve": statistics.median(r[1] for r in rounds), "ratio": statistics.median(x / y for x, y in rounds)}
-        finally:
-            for process in (ours, theirs):
-                process.terminate()
-                process.wait()
+        for ours, theirs in (("fp32", "float32"), ("bf16", "bfloat16")):
+            model = str(scratch / ours)
+            subprocess.run([PROGRAM, "export", "--model", "smollm2", "--format", "hf", "--dtype", ours, "--output", model], check=True, stdout=subprocess.DEVNULL)
+            results[ours] = language_model(model, ours, theirs, a)
     print(json.dumps(results, indent=1))
     pathlib.Path(a.out).write_text(json.dumps(results, indent=1) + "\n")
 
