@@ -304,7 +304,7 @@ func costDifferences(m reward.CostMatrix, runs [][2][][]float64, right []int, op
 		truth := options[i][k]
 		var of [3]float64
 		for _, r := range runs {
-			answers := [3]string{likeliest(options[i], r[0][i]), cheapest(m, options[i], r[0][i]), likeliest(options[i], r[1][i])}
+			answers := [3]string{mostLikely(options[i], r[0][i]), cheapest(m, options[i], r[0][i]), mostLikely(options[i], r[1][i])}
 			for j, answer := range answers {
 				of[j] += m.Of(truth, answer) / n
 			}
@@ -320,7 +320,7 @@ func costDifferences(m reward.CostMatrix, runs [][2][][]float64, right []int, op
 	return &a, &b, abstained
 }
 
-func likeliest(options []string, probs []float64) string {
+func mostLikely(options []string, probs []float64) string {
 	return options[slices.Index(probs, slices.Max(probs))]
 }
 

@@ -113,6 +113,11 @@ func (e *engine) order(f func()) {
 	e.lock.Lock()
 	e.orders = append(e.orders, f)
 	e.lock.Unlock()
+	e.wake()
+}
+
+// wake ends the thread's wait for something to do.
+func (e *engine) wake() {
 	select {
 	case e.called <- struct{}{}:
 	default:

@@ -37,10 +37,7 @@ func (e *engine) decide(ctx context.Context, l *lane, questions policy.Asked) (*
 	e.waiting++
 	e.asked = append(e.asked, a)
 	e.lock.Unlock()
-	select {
-	case e.called <- struct{}{}:
-	default:
-	}
+	e.wake()
 	select {
 	case <-a.done:
 		return a.answers, a.err
