@@ -37,7 +37,7 @@ func chat(turns ...string) Content {
 	c := Content{}
 	for _, t := range turns {
 		role, text, _ := strings.Cut(t, ": ")
-		c.Messages = append(c.Messages, turn(role, text))
+		c.Messages = append(c.Messages, Turn(role, text))
 	}
 	return c
 }
@@ -71,13 +71,13 @@ func TestExamples(t *testing.T) {
 		{"implicit prompt that a text repeats", `{"prompt":"q","chosen":[` + say("user", "q") + `,` + say("assistant", "a") + `],"rejected":[` + say("user", "q") + `,` + say("assistant", "a") + `]}`, nil,
 			Example{Format: Preference, Prompt: chat("user: q"), Chosen: chat("assistant: a"), Rejected: chat("assistant: a"), Extra: dataset.Object{{Name: "prompt", Value: "q"}}}},
 		{"ShareGPT", `{"conversations":[{"from":"human","value":"q","weight":1},{"from":"gpt","value":"a"}],"system":"s"}`, nil,
-			Example{Format: LanguageModelling, Text: Content{Messages: []Message{turn("system", "s"),
-				{{Name: "role", Value: "user"}, {Name: "content", Value: "q"}, {Name: "weight", Value: int64(1)}}, turn("assistant", "a")}}}},
+			Example{Format: LanguageModelling, Text: Content{Messages: []Message{Turn("system", "s"),
+				{{Name: "role", Value: "user"}, {Name: "content", Value: "q"}, {Name: "weight", Value: int64(1)}}, Turn("assistant", "a")}}}},
 		{"ShareGPT calls", `{"conversations":[{"from":"human","value":"q"},{"from":"function_call","value":"{\"name\":\"f\",\"arguments\":{\"x\":1}}"},{"from":"observation","value":"o"}]}`, nil,
-			Example{Format: LanguageModelling, Text: Content{Messages: []Message{turn("user", "q"),
+			Example{Format: LanguageModelling, Text: Content{Messages: []Message{Turn("user", "q"),
 				{{Name: "role", Value: "assistant"}, {Name: "tool_calls", Value: []any{dataset.Object{{Name: "type", Value: "function"}, {Name: "function", Value: dataset.Object{
 					{Name: "name", Value: "f"}, {Name: "arguments", Value: dataset.Object{{Name: "x", Value: int64(1)}}}}}}}}},
-				turn("tool", "o")}}}},
+				Turn("tool", "o")}}}},
 		{"ShareGPT preference", `{"conversations":[{"from":"human","value":"q"}],"chosen":{"from":"gpt","value":"a"},"rejected":{"from":"gpt","value":"b"}}`, nil,
 			Example{Format: Preference, Prompt: chat("user: q"), Chosen: chat("assistant: a"), Rejected: chat("assistant: b")}},
 		{"Alpaca", `{"instruction":"i","input":"","output":"o"}`, nil, Example{Format: PromptCompletion, Prompt: chat("user: i"), Completion: chat("assistant: o")}},
@@ -98,7 +98,7 @@ func TestExamples(t *testing.T) {
 				{{Name: "tool_calls", Value: []any{dataset.Object{{Name: "name", Value: "f"}, {Name: "arguments", Value: dataset.Object{{Name: "x", Value: nil}, {Name: "y", Value: []any{nil}}}}}}}, {Name: "content", Value: nil}, {Name: "role", Value: "assistant"}},
 			}}}},
 		{"OpenAI calls", `{"messages":[` + say("user", "q") + `,{"role":"assistant","tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}},{"function":{"name":"g","arguments":""}}]},{"role":"tool","tool_call_id":"a","content":"o"}],"tools":[{"type":"function"}],"parallel_tool_calls":false}`, nil,
-			Example{Format: LanguageModelling, Text: Content{Messages: []Message{turn("user", "q"),
+			Example{Format: LanguageModelling, Text: Content{Messages: []Message{Turn("user", "q"),
 				{{Name: "role", Value: "assistant"}, {Name: "tool_calls", Value: []any{
 					dataset.Object{{Name: "id", Value: "a"}, {Name: "type", Value: "function"}, {Name: "function", Value: dataset.Object{{Name: "name", Value: "f"}, {Name: "arguments", Value: dataset.Object{{Name: "x", Value: int64(1)}}}}}},
 					dataset.Object{{Name: "function", Value: dataset.Object{{Name: "name", Value: "g"}, {Name: "arguments", Value: dataset.Object{}}}}}}}},

@@ -40,7 +40,7 @@ func TestLayoutsOfTRL(t *testing.T) {
 		"sft_text": {{Format: LanguageModelling, Text: text("Rain? No.")}, {Format: LanguageModelling, Text: text("Snow?")}},
 		"sft_messages": {{Format: LanguageModelling, Text: chat("user: Rain?", "assistant: No."), Extra: extra("id", int64(1))},
 			{Format: LanguageModelling, Text: chat("user: And ☃?", "assistant: Maybe.", "user: Rain?", "assistant: No."), Extra: extra("id", nil)}},
-		"sft_tools": {{Format: LanguageModelling, Text: with(chat("user: Rain?"), calls, result, turn("assistant", "No.")), TemplateInputs: envs.TemplateInputs{Tools: tools}},
+		"sft_tools": {{Format: LanguageModelling, Text: with(chat("user: Rain?"), calls, result, Turn("assistant", "No.")), TemplateInputs: envs.TemplateInputs{Tools: tools}},
 			{Format: LanguageModelling, Text: chat("user: And ☃?", "assistant: No.")}},
 		"sft_tools_as_json": {{Format: LanguageModelling, Text: chat("user: Rain?", "assistant: No."), TemplateInputs: envs.TemplateInputs{Tools: tools}}},
 		"sft_completion": {{Format: PromptCompletion, Prompt: asked, Completion: with(Content{}, calls)},

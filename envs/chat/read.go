@@ -101,11 +101,12 @@ func (r *row) reply(to *Content, name string) error {
 	if err := plain(text); err != nil {
 		return inColumn(name, err)
 	}
-	to.Messages = []Message{turn("assistant", text)}
+	to.Messages = []Message{Turn("assistant", text)}
 	return nil
 }
 
-func turn(role, text string) Message {
+// Turn is a message of a role and its text.
+func Turn(role, text string) Message {
 	return Message{{Name: "role", Value: role}, {Name: "content", Value: text}}
 }
 
@@ -132,7 +133,7 @@ func (r *row) alpaca(to *Content) error {
 		return err
 	}
 	if system != "" {
-		to.Messages = append(to.Messages, turn("system", system))
+		to.Messages = append(to.Messages, Turn("system", system))
 	}
 	history := r.get("history")
 	pairs, ok := history.([]any)
@@ -152,7 +153,7 @@ func (r *row) alpaca(to *Content) error {
 			if err := plain(text); err != nil {
 				return inColumn("history", err)
 			}
-			to.Messages = append(to.Messages, turn(role, text))
+			to.Messages = append(to.Messages, Turn(role, text))
 		}
 	}
 	instruction, err := r.text("instruction")
@@ -170,7 +171,7 @@ func (r *row) alpaca(to *Content) error {
 	if query == "" {
 		return fmt.Errorf("column %s is empty; fill it or remove the row", words.Quote("instruction"))
 	}
-	to.Messages = append(to.Messages, turn("user", query))
+	to.Messages = append(to.Messages, Turn("user", query))
 	return nil
 }
 
@@ -191,7 +192,7 @@ func (r *row) conversation(to *Content, name string) error {
 	}
 	system, err := r.text("system")
 	if err == nil && system != "" {
-		to.Messages = append([]Message{turn("system", system)}, to.Messages...)
+		to.Messages = append([]Message{Turn("system", system)}, to.Messages...)
 	}
 	return err
 }

@@ -121,3 +121,9 @@ func (t Tool) Described() dataset.Object {
 		{Name: "name", Value: t.Name}, {Name: "description", Value: t.Description}, {Name: "parameters", Value: t.Parameters},
 	}}}
 }
+
+// Called is a call as chat templates and messages have it.
+func Called(id, name, arguments any) dataset.Object {
+	return dataset.Object{{Name: "id", Value: id}, {Name: "type", Value: "function"}, {Name: "function", Value: dataset.Object{
+		{Name: "name", Value: name}, {Name: "arguments", Value: arguments}}}}
+}

@@ -53,8 +53,7 @@ func (t *Turns) Answer(ctx context.Context, text string) (said envs.Message, res
 		if parseErr != nil {
 			arguments = dataset.Object{}
 		}
-		list[i] = dataset.Object{{Name: "id", Value: t.id(i)}, {Name: "type", Value: "function"}, {Name: "function", Value: dataset.Object{
-			{Name: "name", Value: call.Name}, {Name: "arguments", Value: arguments}}}}
+		list[i] = Called(t.id(i), call.Name, arguments)
 	}
 	said.Content = thought + content
 	said.Fields = dataset.Object{{Name: "role", Value: envs.RoleAssistant}, {Name: "content", Value: said.Content}, {Name: "tool_calls", Value: list}}

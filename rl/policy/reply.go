@@ -29,7 +29,7 @@ func (p *CausalLM) EncodeReply(in envs.TemplateInputs, replies []envs.Message, e
 
 // afterTurn is what a conversation's text has after an assistant's message that replies answer.
 func (p *CausalLM) afterTurn(in envs.TemplateInputs, replies []envs.Message) (string, error) {
-	asked := chat.Message{{Name: "role", Value: envs.RoleUser}, {Name: "content", Value: "-"}}
+	asked := chat.Turn(envs.RoleUser, "-")
 	var err error
 	for _, said := range turnsBefore(replies) {
 		rest := func(open bool, after ...chat.Message) (string, error) {
@@ -70,7 +70,7 @@ func (p *CausalLM) afterTurn(in envs.TemplateInputs, replies []envs.Message) (st
 // replies, and one with the last of them, for templates that know single calls only.
 func turnsBefore(replies []envs.Message) []chat.Message {
 	said := func(content string) chat.Message {
-		return chat.Message{{Name: "role", Value: envs.RoleAssistant}, {Name: "content", Value: content}}
+		return chat.Turn(envs.RoleAssistant, content)
 	}
 	if replies[0].Role != envs.RoleTool {
 		return []chat.Message{said(turnMark)}
@@ -83,8 +83,7 @@ func turnsBefore(replies []envs.Message) []chat.Message {
 		}
 		id, _ := reply.Fields.Get("tool_call_id")
 		name, _ := reply.Fields.Get("name")
-		calls = append(calls, dataset.Object{{Name: "id", Value: id}, {Name: "type", Value: "function"}, {Name: "function", Value: dataset.Object{
-			{Name: "name", Value: name}, {Name: "arguments", Value: arguments}}}})
+		calls = append(calls, tools.Called(id, name, arguments))
 	}
 	with := func(calls []any) chat.Message {
 		return chat.Message(dataset.Object(said("")).With("tool_calls", calls))
@@ -113,15 +112,14 @@ func (p *CausalLM) DropsThoughts(role string) bool {
 	if p.Templates == nil {
 		return false
 	}
-	said := chat.Message{{Name: "role", Value: envs.RoleAssistant}, {Name: "content", Value: "<think>\n" + turnMark + "\n</think>\n\n-"}}
+	said := chat.Turn(envs.RoleAssistant, "<think>\n"+turnMark+"\n</think>\n\n-")
 	reply := envs.Message{Role: role, Content: "-", Fields: dataset.Object{
 		{Name: "role", Value: role}, {Name: "tool_call_id", Value: "call00000"}, {Name: "name", Value: "probe"}, {Name: "content", Value: "-"}}}
 	if role == envs.RoleTool {
-		call := dataset.Object{{Name: "id", Value: "call00000"}, {Name: "type", Value: "function"}, {Name: "function", Value: dataset.Object{
-			{Name: "name", Value: "probe"}, {Name: "arguments", Value: dataset.Object{}}}}}
+		call := tools.Called("call00000", "probe", dataset.Object{})
 		said = chat.Message(dataset.Object(said).With("tool_calls", []any{call}))
 	}
-	asked := chat.Message{{Name: "role", Value: envs.RoleUser}, {Name: "content", Value: "-"}}
+	asked := chat.Turn(envs.RoleUser, "-")
 	rendered, err := p.renderOnce(slices.Concat([]chat.Message{asked, said}, Conversation([]envs.Message{reply})), envs.TemplateInputs{}, true, (*template.Templates).Render)
 	return err == nil && !strings.Contains(rendered.Text, turnMark)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/envs/tools"
 	template "github.com/rltrain/rltrain/torch/transformers/chat"
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
@@ -71,12 +72,10 @@ func withTextArguments(messages []chat.Message) []chat.Message {
 // them.
 func (p *CausalLM) checkCalls(messages []chat.Message, in envs.TemplateInputs) error {
 	const name, said = "rltrain_probe", "rltrainSAID"
-	plain := chat.Message{{Name: "role", Value: envs.RoleAssistant}, {Name: "content", Value: ""}}
-	calling := chat.Message(dataset.Object(plain).With("tool_calls", []any{dataset.Object{
-		{Name: "id", Value: "rltrain00"}, {Name: "type", Value: "function"},
-		{Name: "function", Value: dataset.Object{{Name: "name", Value: name}, {Name: "arguments", Value: dataset.Object{}}}}}}))
+	plain := chat.Turn(envs.RoleAssistant, "")
+	calling := chat.Message(dataset.Object(plain).With("tool_calls", []any{tools.Called("rltrain00", name, dataset.Object{})}))
 	render := func(said ...chat.Message) (string, bool) {
-		said = slices.Concat([]chat.Message{{{Name: "role", Value: envs.RoleUser}, {Name: "content", Value: "-"}}}, said)
+		said = slices.Concat([]chat.Message{chat.Turn(envs.RoleUser, "-")}, said)
 		rendered, err := p.renderOnce(said, in, false, (*template.Templates).Render)
 		return rendered.Text, err == nil
 	}
@@ -101,16 +100,13 @@ func (p *CausalLM) ReadsTools() bool {
 	if p.Templates == nil {
 		return false
 	}
-	probe := []chat.Message{{{Name: "role", Value: envs.RoleUser}, {Name: "content", Value: "-"}}}
-	tool := dataset.Object{{Name: "type", Value: "function"}, {Name: "function", Value: dataset.Object{
-		{Name: "name", Value: "probe"}, {Name: "description", Value: "-"},
-		{Name: "parameters", Value: dataset.Object{{Name: "type", Value: "object"}, {Name: "properties", Value: dataset.Object{}}}},
-	}}}
+	probe := []chat.Message{chat.Turn(envs.RoleUser, "-")}
+	tool := tools.Tool{Name: "probe", Description: "-", Parameters: dataset.Object{{Name: "type", Value: "object"}, {Name: "properties", Value: dataset.Object{}}}}
 	without, err := p.render(probe, envs.TemplateInputs{}, true, (*template.Templates).Render)
 	if err != nil {
 		return false
 	}
-	with, err := p.render(probe, envs.TemplateInputs{Tools: []any{tool}}, true, (*template.Templates).Render)
+	with, err := p.render(probe, envs.TemplateInputs{Tools: []any{tool.Described()}}, true, (*template.Templates).Render)
 	return err == nil && with.Text != without.Text
 }
 
