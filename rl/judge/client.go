@@ -2,13 +2,10 @@
 package judge
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -17,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/jsonapi"
 	"github.com/rltrain/rltrain/internal/transfer"
 )
 
@@ -187,36 +185,13 @@ func (c *Client) request(ctx context.Context, messages []envs.Message, choices [
 	if !plain {
 		body["logprobs"], body["top_logprobs"] = true, alternatives
 	}
-	data, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(data))
-	if err != nil {
-		return nil, err
-	}
-	r.Header.Set("Content-Type", "application/json")
-	if c.key != "" {
-		r.Header.Set("Authorization", "Bearer "+c.key)
-	}
-	response, err := c.http.Do(r)
-	if err == nil {
-		defer response.Body.Close()
-		data, err = io.ReadAll(io.LimitReader(response.Body, mostBytes+1))
-	}
-	switch {
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
-	case err != nil:
-		return nil, &retry{error: err}
-	case len(data) > mostBytes:
-		return nil, fmt.Errorf("judge: response is longer than %d bytes", mostBytes)
-	case response.StatusCode/100 != 2:
-		return nil, c.refused(response, data, plain)
-	}
 	var said reply
-	if err := json.Unmarshal(data, &said); err != nil {
-		return nil, &retry{error: fmt.Errorf("decoding the response: %w", err)} // it may be truncated
+	err := jsonapi.Call(ctx, c.http, http.MethodPost, c.url, c.key, body, &said, mostBytes)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		return nil, c.refused(err, plain)
 	}
 	c.note(func(n *Count) {
 		n.PromptTokens, n.CompletionTokens = n.PromptTokens+said.Usage.Prompt, n.CompletionTokens+said.Usage.Completion
@@ -224,23 +199,24 @@ func (c *Client) request(ctx context.Context, messages []envs.Message, choices [
 	return said.verdict(choices)
 }
 
-// refused is the error of a response that is no success.
-func (c *Client) refused(response *http.Response, data []byte, plain bool) error {
-	text := strings.TrimSpace(string(data))
-	var body struct{ Error struct{ Message string } }
-	if json.Unmarshal(data, &body) == nil && body.Error.Message != "" {
-		text = body.Error.Message
-	}
-	err := fmt.Errorf("judge: status %d: %.300s", response.StatusCode, text)
-	switch code := response.StatusCode; {
-	case code >= 500 || code == http.StatusTooManyRequests || code == http.StatusRequestTimeout:
-		seconds, _ := strconv.ParseFloat(response.Header.Get("Retry-After"), 64)
-		return &retry{err, time.Duration(max(0, min(seconds, mostPause.Seconds())) * float64(time.Second))}
-	case code == http.StatusBadRequest && !plain && strings.Contains(text, "logprobs"):
+// refused is a request's error, which is a retry where another attempt may succeed.
+func (c *Client) refused(err error, plain bool) error {
+	var status *jsonapi.Status
+	var transient jsonapi.Transient
+	refusal := errors.As(err, &status)
+	switch {
+	case errors.As(err, &transient):
+		again := &retry{error: err}
+		if refusal {
+			seconds, _ := strconv.ParseFloat(status.Header.Get("Retry-After"), 64)
+			again.after = time.Duration(max(0, min(seconds, mostPause.Seconds())) * float64(time.Second))
+		}
+		return again
+	case refusal && status.Code == http.StatusBadRequest && !plain && strings.Contains(status.Text, "logprobs"):
 		c.lock.Lock()
 		c.plain = true
 		c.lock.Unlock()
 		return &retry{error: err}
 	}
-	return err
+	return fmt.Errorf("judge: %w", err)
 }

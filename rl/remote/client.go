@@ -1,13 +1,10 @@
 package remote
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"slices"
@@ -15,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/jsonapi"
 	"github.com/rltrain/rltrain/internal/transfer"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
@@ -23,86 +21,24 @@ import (
 // mostBytes is the maximum size of a response.
 const mostBytes = 256 << 20
 
-// transient is an error that a retry or another server may avoid.
-type transient struct{ error }
-
-func (t transient) Unwrap() error { return t.error }
-
-// status is an HTTP error response.
-type status struct {
-	code int
-	text string
-}
-
-func (s *status) Error() string { return fmt.Sprintf("status %d: %.300s", s.code, s.text) }
-
 // is reports whether err is a response with one of these codes.
 func is(err error, codes ...int) bool {
-	var s *status
-	return errors.As(err, &s) && slices.Contains(codes, s.code)
+	var s *jsonapi.Status
+	return errors.As(err, &s) && slices.Contains(codes, s.Code)
 }
 
 // call sends a request and decodes the response into into, unless that is nil. Temporary errors are transient.
 func (s *server) call(ctx context.Context, limit time.Duration, method, path string, body, into any) error {
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	var data []byte
-	if body != nil {
-		var err error
-		if data, err = json.Marshal(body); err != nil {
-			return err
-		}
-	}
-	r, err := http.NewRequestWithContext(within, method, s.url+path, bytes.NewReader(data))
-	if err != nil {
-		return err
-	}
-	r.Header.Set("Content-Type", "application/json")
-	if s.key != "" {
-		r.Header.Set("Authorization", "Bearer "+s.key)
-	}
-	answer, err := s.client.Do(r)
-	if err == nil {
-		defer answer.Body.Close()
-		data, err = io.ReadAll(io.LimitReader(answer.Body, mostBytes+1))
-	}
+	err := jsonapi.Call(within, s.client, method, s.url+path, s.key, body, into, mostBytes)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case err != nil && within.Err() != nil:
-		return transient{fmt.Errorf("no complete response within %v", limit)}
-	case err != nil:
-		return transient{err}
-	case len(data) > mostBytes:
-		return fmt.Errorf("response is longer than %d bytes", mostBytes)
-	case answer.StatusCode/100 != 2:
-		err := &status{answer.StatusCode, reason(data)}
-		if answer.StatusCode >= 500 || answer.StatusCode == http.StatusTooManyRequests || answer.StatusCode == http.StatusRequestTimeout {
-			return transient{err}
-		}
-		return err
+	case errors.Is(err, context.DeadlineExceeded) && within.Err() != nil:
+		return jsonapi.Temporary(fmt.Errorf("no complete response within %v", limit))
 	}
-	if into == nil {
-		return nil
-	}
-	if err := json.Unmarshal(data, into); err != nil {
-		return transient{fmt.Errorf("decoding the response: %w", err)} // it may be truncated
-	}
-	return nil
-}
-
-// reason returns the message of an OpenAI error, or the text itself.
-func reason(data []byte) string {
-	var body struct {
-		Error   struct{ Message string }
-		Message string
-	}
-	if json.Unmarshal(data, &body) == nil {
-		if text := cmp.Or(body.Error.Message, body.Message); text != "" {
-			return text
-		}
-	}
-	return strings.TrimSpace(string(data))
+	return err
 }
 
 // models is the response of /v1/models.
@@ -200,7 +136,7 @@ func (s *server) completions(ctx context.Context, p *policy.CausalLM, name strin
 		if c.Reason != nil && *c.Reason == "length" {
 			one.Reason = torch.ReasonLength
 		} else if c.Reason == nil || *c.Reason != "stop" {
-			return nil, transient{errors.New("the server aborted a completion")}
+			return nil, jsonapi.Temporary(errors.New("the server aborted a completion"))
 		} else if last := c.IDs[len(c.IDs)-1]; len(o.Stop) == 0 && !slices.Contains(q.StopIDs, last) {
 			return nil, fmt.Errorf("a completion stops at token %d, which is not a stop token here; start vLLM with --generation-config vllm", last)
 		}

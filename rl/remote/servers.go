@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/jsonapi"
 	"github.com/rltrain/rltrain/rl/dist"
 	"github.com/rltrain/rltrain/rl/policy"
 )
@@ -219,7 +220,7 @@ func (s *Servers) publish(ctx context.Context) error {
 
 // passing reports whether a retry or another server may avoid an error.
 func passing(err error) bool {
-	var t transient
+	var t jsonapi.Transient
 	return errors.As(err, &t) || is(err, http.StatusNotFound)
 }
 
