@@ -141,17 +141,28 @@ func TestSaved(t *testing.T) {
 	Calibrate(p, cases, logProbs)
 	dir := t.TempDir()
 	must.Do(t, p.Save(dir))
-	again := must.Get(policy.LoadDecider(t.Context(), &hub.Client{}, dir, "", false, time.Now()))(t)
-	defer again.Close()
-	samples = encode(t, again, cases)
-	want, got := p.Probs(cases, logProbs), again.Probs(cases, must.Get(again.LogProbs(t.Context(), samples))(t))
-	for i := range want {
-		for k := range want[i] {
-			expect.Require(t, math.Abs(want[i][k]-got[i][k]) <= 1e-6, "case %d: %v, want %v", i, got[i], want[i])
-		}
-	}
+	merged := filepath.Join(t.TempDir(), "merged")
+	head := must.Get(policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "fp32", false))(t)
+	defer head.Close()
+	must.Do(t, head.Merge(merged, ""))
+	answersAs(t, merged, cases, p.Probs(cases, logProbs))
+	again := answersAs(t, dir, cases, p.Probs(cases, logProbs))
 	_, _, err := again.Encode([]envs.Decision{{State: "law", Question: asks(t, "animal", `{"type":"choice","criteria":{"a":null}}`), File: "f", Line: 3}})
 	expect.Error(t, err, "f:3", `question "animal"`)
+}
+
+// answersAs loads a decision model and checks its probabilities.
+func answersAs(t *testing.T, dir string, cases []envs.Decision, want [][]float64) *policy.Decider {
+	t.Helper()
+	p := must.Get(policy.LoadDecider(t.Context(), &hub.Client{}, dir, "", false, time.Now()))(t)
+	t.Cleanup(p.Close)
+	got := p.Probs(cases, must.Get(p.LogProbs(t.Context(), encode(t, p, cases)))(t))
+	for i := range want {
+		for k := range want[i] {
+			expect.Require(t, math.Abs(want[i][k]-got[i][k]) <= 1e-5, "%s: case %d: %v, want %v", dir, i, got[i], want[i])
+		}
+	}
+	return p
 }
 
 // TestLanguageModel: answers do not depend on which questions of the state are asked together, and are those of the server.
@@ -179,6 +190,13 @@ func TestLanguageModel(t *testing.T) {
 	for _, d := range cases[:2] {
 		named.Set(d.Question.Name, d.Question.Request())
 	}
+	saved, merged := filepath.Join(t.TempDir(), "saved"), filepath.Join(t.TempDir(), "merged")
+	must.Do(t, os.Mkdir(saved, 0o755))
+	must.Do(t, p.Save(saved))
+	adapter := must.Get(policy.LoadCausalLM(t.Context(), &hub.Client{}, saved, "", "", false))(t)
+	defer adapter.Close()
+	must.Do(t, adapter.Merge(merged, ""))
+	answersAs(t, merged, cases, p.Probs(cases, together))
 	questions := must.Get(p.Parse(named))(t)
 	asked := must.Get(p.Ask(cases[0].State, questions))(t)
 	answers := must.Get(p.Answer(t.Context(), []policy.Asked{asked, asked}))(t)[1]

@@ -188,6 +188,9 @@ func (p *CausalLM) SaveFull(dir, dtype string) error {
 			if err := p.model.Save(dir, transformers.SaveOptions{DType: dtype, Change: changes}); err != nil {
 				return err
 			}
+			if err := copyDecision(dir, p.source, p.dir); err != nil {
+				return err
+			}
 			return p.saveText(dir)
 		})
 	}

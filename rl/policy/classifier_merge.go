@@ -31,7 +31,13 @@ func (p *Classifier) Merge(dir, dtype string) error {
 	case dtype != "":
 		return errors.New("merging: an encoder is written in float32")
 	}
-	if err := outfile.Folder(dir, write); err != nil {
+	err := outfile.Folder(dir, func(dir string) error {
+		if err := write(dir); err != nil {
+			return err
+		}
+		return copyDecision(dir, p.source)
+	})
+	if err != nil {
 		return fmt.Errorf("merging: %w", err)
 	}
 	return nil

@@ -102,6 +102,30 @@ func (p *Decider) SaveSettings(dir string) error {
 	return outfile.Write(filepath.Join(dir, questionsFile), []byte(text+"\n"), 0o644)
 }
 
+// copyDecision copies the settings of a decision model to dir, from the first folder that has any.
+func copyDecision(dir string, from ...string) error {
+	for _, source := range from {
+		found := false
+		for _, name := range []string{decision.ConfigFile, decision.TemplateFile, questionsFile} {
+			data, err := smallfile.Read(filepath.Join(source, name))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err == nil {
+				err = outfile.Write(filepath.Join(dir, name), data, 0o644)
+			}
+			if err != nil {
+				return fmt.Errorf("copying %s: %w", filepath.Join(source, name), err)
+			}
+			found = true
+		}
+		if found {
+			break
+		}
+	}
+	return nil
+}
+
 // Requests are the questions of a head by name, as in a request.
 func (p *Decider) Requests() *jinja.Dict {
 	named := jinja.NewDict()

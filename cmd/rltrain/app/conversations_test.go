@@ -52,28 +52,32 @@ func TestTrainOnConversations(t *testing.T) {
 // A resumed run renders conversations as on the day that it began, and goes on for longer.
 func TestResumedConversations(t *testing.T) {
 	f := tiny(t)
-	f.write(t, "MODEL/chat_template.jinja", turns)
+	f.write(t, "MODEL/chat_template.jinja", turns+`{% if strftime_now('%Y') == '1999' %}{{ raise_exception('it is 1999') }}{% endif %}`)
 	f.write(t, "TMP/rows.jsonl", strings.Repeat(`{"prompt":[{"role":"user","content":"q"}],"chosen":[{"role":"assistant","content":"good"}],"rejected":[{"role":"assistant","content":"bad"}]}`+"\n", 8))
 	for stage, options := range map[string]string{"preference_rl": "--algorithm dpo", "preference_reward": "--mode reward_model"} {
-		args := append(strings.Fields("--task preference --model MODEL --threads 1 --validation-share 0 --output-dir TMP/out --dataset TMP/rows.jsonl --epochs"), strings.Fields("1 "+options)...)
-		if code, _, stderr := f.rltrain("", args...); code != 0 {
+		train := func(more string) (int, string) {
+			code, _, stderr := f.rltrain("", strings.Fields("--task preference --model MODEL --threads 1 --validation-share 0 --output-dir TMP/"+stage+" --dataset TMP/rows.jsonl "+options+" --epochs "+more)...)
+			return code, stderr
+		}
+		if code, stderr := train("1"); code != 0 {
 			t.Fatal(stderr)
 		}
-		path := filepath.Join(f.expand("TMP/out"), stage, "run.json")
-		data := must.Get(os.ReadFile(path))(t)
-		record, err := run.ReadRun(filepath.Dir(path))
-		expect.Require(t, err == nil && record.TemplateDate != "", "%s: date %q, %v", stage, record.TemplateDate, err)
-		must.Do(t, os.WriteFile(path, []byte(strings.Replace(string(data), record.TemplateDate, "2020-01-02", 1)), 0o644))
-		for i, arg := range args {
-			if arg == "--epochs" {
-				args[i+1] = "2"
-			}
+		folder := filepath.Join(f.expand("TMP/"+stage), stage)
+		began := func(day string) {
+			record, err := run.ReadRun(folder)
+			expect.Require(t, err == nil && record.TemplateDate != "", "%s: date %q, %v", stage, record.TemplateDate, err)
+			path := filepath.Join(folder, "run.json")
+			must.Do(t, os.WriteFile(path, []byte(strings.Replace(must.Read(t, path), record.TemplateDate, day, 1)), 0o644))
 		}
-		code, _, stderr := f.rltrain("", append(args, "--resume")...)
-		log := must.Read(t, filepath.Join(filepath.Dir(path), "logs", "training_log.txt"))
-		record, err = run.ReadRun(filepath.Dir(path))
+		began("2020-01-02")
+		code, stderr := train("2 --resume")
+		log := must.Read(t, filepath.Join(folder, "logs", "training_log.txt"))
+		record, err := run.ReadRun(folder)
 		expect.True(t, code == 0 && err == nil && record.TemplateDate == "2020-01-02" && strings.Contains(log, "2/2"),
 			"%s: %d, date %q, %v\n%s%s", stage, code, record.TemplateDate, err, log, stderr)
+		began("1999-01-02")
+		code, stderr = train("3 --resume")
+		expect.True(t, code != 0 && strings.Contains(stderr, "it is 1999"), "%s: %d, %s", stage, code, stderr)
 	}
 }
 
