@@ -20,7 +20,7 @@ import (
 )
 
 // learning are the packages that the sample is taken from.
-var learning = []string{"rl", "rl/algo", "rl/epochs", "rl/policy", "rl/rollout", "rl/train", "lora", "envs", "envs/reward"}
+var learning = []string{"rl", "rl/algo", "rl/decisions", "rl/epochs", "rl/policy", "rl/rollout", "rl/train", "lora", "envs", "envs/reward"}
 
 // nearby are the folders whose tests, with those below, must notice the sample.
 var nearby = []string{"rl", "lora", "envs", "torch"}
