@@ -11,7 +11,14 @@ import (
 
 // Match returns the names selected by targets, in the order of names. As in PEFT, a target is a full name or a suffix after
 // a dot. A target without a match is an error that lists the modules.
-func Match(names, targets []string) ([]string, error) {
+func Match(names, targets []string) ([]string, error) { return match(names, targets, ends) }
+
+// MatchSaved is Match of modules_to_save, which may end within a name component, as in PEFT.
+func MatchSaved(names, modules []string) ([]string, error) {
+	return match(names, modules, strings.HasSuffix)
+}
+
+func match(names, targets []string, ends func(name, target string) bool) ([]string, error) {
 	if len(targets) == 0 {
 		return nil, errors.New("lora: no target modules")
 	}
@@ -22,11 +29,16 @@ func Match(names, targets []string) ([]string, error) {
 	}
 	var list []string
 	for _, name := range names {
-		if endsInOne(name, targets) {
+		if slices.ContainsFunc(targets, func(target string) bool { return ends(name, target) }) {
 			list = append(list, name)
 		}
 	}
 	return list, nil
+}
+
+// Except removes the names that one of targets selects.
+func Except(names, targets []string) []string {
+	return slices.DeleteFunc(names, func(name string) bool { return endsInOne(name, targets) })
 }
 
 func ends(name, target string) bool {

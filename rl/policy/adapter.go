@@ -19,11 +19,12 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// adapter is low-rank pairs on linear layers of a frozen model.
+// adapter is low-rank pairs on linear layers of a frozen model, and modules of it that are trained in full.
 type adapter struct {
 	config lora.Config
 	frozen bool           // used, not trained; the core has quicker passes of few tokens for these
 	layers []adaptedLayer // none without an adapter
+	full   []fullTensor   // of config.ModulesToSave; the model owns them
 }
 
 // adaptedLayer is a linear layer with its pair.
@@ -32,6 +33,46 @@ type adaptedLayer struct {
 	r     int
 	scale float64    // what b·a is multiplied by
 	a, b  *torch.Var // [r, in], [out, r]
+}
+
+// fullTensor is a weight that is trained in full.
+type fullTensor struct {
+	spec transformers.TensorSpec
+	v    *torch.Var
+}
+
+// name is what PEFT calls the tensor in files.
+func (t fullTensor) name() string { return t.spec.Candidates[0] }
+
+// fullSpecs are the tensors of c.ModulesToSave.
+func (c Config) fullSpecs() ([]transformers.TensorSpec, error) {
+	if len(c.ModulesToSave) == 0 {
+		return nil, nil
+	}
+	model, err := transformers.LoadCausalConfig(c.Dir)
+	if err != nil {
+		return nil, err
+	}
+	specs := map[string][]transformers.TensorSpec{} // by module
+	var names []string
+	for _, spec := range model.TensorNames() {
+		name := spec.Candidates[0]
+		module := name[:strings.LastIndexByte(name, '.')]
+		if specs[module] = append(specs[module], spec); len(specs[module]) == 1 {
+			names = append(names, module)
+		}
+	}
+	chosen, err := lora.MatchSaved(names, c.ModulesToSave)
+	var all []transformers.TensorSpec
+	for _, module := range chosen {
+		for _, spec := range specs[module] {
+			if spec.Transposed || len(spec.Joined) > 0 {
+				return nil, fmt.Errorf("policy: module %s cannot be trained in full beside an adapter: files store its weight transposed or joined with others", module)
+			}
+			all = append(all, spec)
+		}
+	}
+	return all, err
 }
 
 // initialPairs makes a randomly initialised pair for each linear layer that the targets of a config without patterns match.
@@ -46,6 +87,7 @@ func initialPairs(linears []transformers.Linear, c lora.Config, orthogonal bool,
 	if err != nil {
 		return nil, err
 	}
+	chosen = lora.Except(chosen, c.ModulesToSave)
 	start := lora.Init
 	if orthogonal {
 		if c.R%2 != 0 {
@@ -111,16 +153,19 @@ func (l adaptedLayer) pair() (lora.Pair, error) {
 	return lora.Pair{Module: l.Name, R: l.r, In: l.In, Out: l.Out, Scale: l.scale, A: a, B: b}, err
 }
 
-// params are A and B of each layer.
+// params are A and B of each layer, then the weights that are trained in full.
 func (a *adapter) params() []*torch.Var {
 	var params []*torch.Var
 	for _, l := range a.layers {
 		params = append(params, l.a, l.b)
 	}
+	for _, t := range a.full {
+		params = append(params, t.v)
+	}
 	return params
 }
 
-// size is the number of trainable weights.
+// size is the number of weights of the pairs.
 func (a *adapter) size() (n int64) {
 	for _, l := range a.layers {
 		n += int64(l.r * (l.In + l.Out))
@@ -128,8 +173,23 @@ func (a *adapter) size() (n int64) {
 	return n
 }
 
-// fresh says whether the adapter changes nothing: every B is 0.
+// fullSize is the number of weights that are trained in full.
+func (a *adapter) fullSize() (n int64) {
+	for _, t := range a.full {
+		size := int64(1)
+		for _, d := range t.spec.Shape {
+			size *= d
+		}
+		n += size
+	}
+	return n
+}
+
+// fresh says whether the model without the adapter is what it is with it: every B is 0, and no other weight is trained.
 func (a *adapter) fresh() (bool, error) {
+	if len(a.full) > 0 {
+		return false, nil
+	}
 	for _, l := range a.layers {
 		b, err := l.b.Read()
 		if err != nil {
@@ -160,6 +220,13 @@ func (a *adapter) save(dir string, extra []safetensors.Tensor) error {
 	if err != nil {
 		return err
 	}
+	for _, t := range a.full {
+		values, err := t.v.Read()
+		if err != nil {
+			return err
+		}
+		extra = append(extra, safetensors.FromFloat32s(t.name(), t.spec.Shape, values))
+	}
 	return lora.Save(dir, a.config, pairs, extra)
 }
 
@@ -186,7 +253,26 @@ func (a *adapter) load(dir string, prefixed bool) (extra map[string]safetensors.
 			return nil, fmt.Errorf("%s: adapter of %s: %w", dir, l.Name, err)
 		}
 	}
-	return saved.Extra, nil
+	return saved.Extra, a.writeFull(dir, saved.Extra)
+}
+
+// writeFull puts back the weights that are trained in full and removes them from tensors, which are a folder's.
+func (a *adapter) writeFull(dir string, tensors map[string]safetensors.Tensor) error {
+	for _, t := range a.full {
+		tensor, ok := tensors[t.name()]
+		if !ok {
+			return fmt.Errorf("%s: no tensor %s, which modules_to_save mean", dir, t.name())
+		}
+		values, err := tensor.Float32s()
+		if err == nil {
+			err = t.v.Write(values)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: tensor %s: %w", dir, t.name(), err)
+		}
+		delete(tensors, t.name())
+	}
+	return nil
 }
 
 // changes are what merging the adapter does to the model's weights, by name.
@@ -264,6 +350,13 @@ func (a savedAdapter) besideHead(bare bool) error {
 		return fmt.Errorf("%s has %s; a classifier's adapter can have low-rank pairs and the head only", a.dir, only)
 	}
 	return nil
+}
+
+// fullModules says whether the adapter is pairs and full modules that can be trained further.
+func (a savedAdapter) fullModules() bool {
+	rest := a.Adapter
+	rest.Extra, rest.Config.ModulesToSave = nil, nil
+	return len(a.Config.ModulesToSave) > 0 && !a.Config.WeightTying && rest.MergedOnly() == ""
 }
 
 // changes are what merging the adapter does to the weights of a model, which it fits, by name.

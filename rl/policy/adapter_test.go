@@ -112,6 +112,10 @@ func TestAdaptersOfPEFT(t *testing.T) {
 			m := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, merged, "", "", false))(t)
 			defer m.Close()
 			checkScores(t, m, want.IDs, want.LogProbs[name])
+			if name == "embedding" || name == "head" {
+				checkTrainedInFull(t, base, name, want)
+				return
+			}
 			if slices.Contains(mergedCases, name) {
 				expect.Failure(LoadCausalLM(t.Context(), &hub.Client{}, base, adapterData(name), "", true))(t, "cannot be trained further; write a full model with rltrain merge")
 				return
@@ -136,6 +140,59 @@ func TestAdaptersOfPEFT(t *testing.T) {
 			}
 		})
 	}
+}
+
+// checkTrainedInFull: an adapter with full modules can be trained further; what it saves, exports and merges has their new values,
+// in names and shapes that PEFT reads, and its reference is not the base model.
+func checkTrainedInFull(t *testing.T, base, name string, want adapterExpectation) {
+	t.Helper()
+	p := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, changeAdapter(t, name, map[string]any{"base_model_name_or_path": base}), "", "", true))(t)
+	defer p.Close()
+	checkScores(t, p, want.IDs, want.LogProbs[name])
+	expect.Same(t, false, must.Get(p.Fresh())(t), "the base model is the reference")
+	_, trainable := p.Parameters()
+	saved, merged := t.TempDir(), filepath.Join(t.TempDir(), "merged")
+	must.Do(t, p.Save(saved))
+	expect.Same(t, weightsOf(t, adapterData(name)), weightsOf(t, saved), "weights saved")
+	expect.Same(t, weightsOf(t, saved), trainable, "trainable weights")
+	sampler := must.Get(p.NewSampler(1))(t)
+	defer sampler.Close()
+	for _, full := range p.adapter.full { // as an update does
+		values := must.Get(full.v.Read())(t)
+		for i := range values {
+			values[i] *= 1 + 0.1*float32(i%3)
+		}
+		must.Do(t, full.v.Write(values))
+	}
+	p.Changed()
+	score := func(p *CausalLM) []float32 {
+		return must.Get(p.Score(t.Context(), [][]int32{want.IDs[:1]}, [][]int32{want.IDs[1:]}, 1))(t)[0].LogProbs
+	}
+	changed := score(p)
+	var written Completion
+	must.Do(t, sampler.Generate(t.Context(), [][]int32{want.IDs[:3]}, GenerateOptions{Samples: 1, MaxNew: 8}, func(_ int, c []Completion) error {
+		written = c[0]
+		return nil
+	}))
+	rescored := must.Get(p.Score(t.Context(), [][]int32{want.IDs[:3]}, [][]int32{written.IDs}, 1))(t)[0].LogProbs
+	expect.Equal(t, rescored, written.LogProbs, cmpopts.EquateApprox(0, 1e-4), "log-probabilities while generating")
+	must.Do(t, p.Save(saved))
+	must.Do(t, p.SaveFull(merged, ""))
+	for _, dir := range []string{saved, merged} {
+		q := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false))(t)
+		defer q.Close()
+		expect.Equal(t, changed, score(q), cmpopts.EquateApprox(0, 1e-5), "log-probabilities of what was saved")
+	}
+}
+
+// TestNewModulesToSave: without its adapter, a policy that trains modules in full is not what it was.
+func TestNewModulesToSave(t *testing.T) {
+	for _, modules := range [][]string{nil, {"lm_head"}} {
+		p := tinyPolicy(t, Config{R: 2, Alpha: 4, ModulesToSave: modules})
+		expect.Same(t, modules == nil, must.Get(p.Fresh())(t), "the base model is the reference")
+	}
+	expect.Failure(NewCausalLM(Config{Dir: adapterBase(t, "gpt2"), R: 2, Alpha: 4, ModulesToSave: []string{"c_fc"}}))(t, "module transformer.h.0.mlp.c_fc cannot be trained in full")
+	expect.Failure(NewCausalLM(Config{Dir: adapterBase(t, "llama"), R: 2, Alpha: 4, ModulesToSave: []string{"x"}}))(t, `target "x" matches no module; choose from model.embed_tokens`)
 }
 
 // weightsOf counts the values in an adapter's tensors.

@@ -37,6 +37,8 @@ type Config struct {
 	Orthogonal bool
 
 	Full bool // CausalLM: train all weights, in fp32, instead of an adapter
+	// ModulesToSave are the ends of the names of modules that a CausalLM trains in full, in fp32, beside the adapter.
+	ModulesToSave []string
 
 	Labels    []string // Classifier: the classes
 	Pooling   string   // Classifier and RewardModel on an encoder: PoolMean or PoolFamily; "" = as the folder says

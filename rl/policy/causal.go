@@ -45,9 +45,9 @@ func NewCausalLM(c Config) (*CausalLM, error) {
 		defer close(done)
 		p.Tokenizer, failed = tokenizer.Load(c.Dir)
 	}()
-	model, err := transformers.LoadCausal(c.Dir, transformers.CausalOptions{DType: c.DType, Trainable: c.Full, Change: c.merged, Scored: c.scored, Pooled: c.pooled})
+	full, err := c.fullSpecs()
 	if err == nil {
-		p.use(model, cmp.Or(c.BaseModel, c.Dir))
+		err = p.load(c, full)
 	}
 	<-done
 	if err = cmp.Or(err, failed); err == nil {
@@ -62,6 +62,23 @@ func NewCausalLM(c Config) (*CausalLM, error) {
 	}
 	torch.ReleaseMemory() // of reading the vocabulary, before the packed weights need memory
 	return p, nil
+}
+
+// load reads the model's weights, of which those of full are trained.
+func (p *CausalLM) load(c Config, full []transformers.TensorSpec) error {
+	options := transformers.CausalOptions{DType: c.DType, Trainable: c.Full, Change: c.merged, Scored: c.scored, Pooled: c.pooled}
+	for _, spec := range full {
+		options.Trained = append(options.Trained, spec.Name)
+	}
+	model, err := transformers.LoadCausal(c.Dir, options)
+	if err != nil {
+		return err
+	}
+	p.use(model, cmp.Or(c.BaseModel, c.Dir))
+	for _, spec := range full {
+		p.adapter.full = append(p.adapter.full, fullTensor{spec, model.Weights[spec.Name]})
+	}
+	return nil
 }
 
 // RandomCausalLM is a policy without a tokenizer on a Llama of random weights of dtype, for benchmarks.
@@ -91,7 +108,7 @@ func (p *CausalLM) adapt(c Config) error {
 		return nil
 	}
 	p.adapter.frozen = c.Frozen
-	return p.newAdapter(c, lora.Config{TaskType: lora.CausalLM, FanInFanOut: p.config.FanInFanOut()})
+	return p.newAdapter(c, lora.Config{TaskType: lora.CausalLM, FanInFanOut: p.config.FanInFanOut(), ModulesToSave: c.ModulesToSave})
 }
 
 // loadText reads the chat templates and the ids that end a text, and checks that the tokenizer fits the model.
@@ -286,7 +303,7 @@ func (p *CausalLM) Full() bool { return p.model.Trainable }
 
 // Parameters counts the weights: all of them, and those that training changes (a value head included).
 func (p *CausalLM) Parameters() (total, trainable int64) {
-	total, trainable = p.parameters+p.adapter.size(), p.adapter.size()
+	total, trainable = p.parameters+p.adapter.size(), p.adapter.size()+p.adapter.fullSize()
 	if p.model.Trainable {
 		trainable = total
 	}

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -60,7 +61,11 @@ func LoadCausalLM(ctx context.Context, client *hub.Client, model, adapter, dtype
 	if err := saved.fitsLanguageModel(modelConfig, c.Dir); err != nil {
 		return nil, err
 	}
-	if only := saved.MergedOnly(); only != "" {
+	only := saved.MergedOnly()
+	if trainable && saved.fullModules() {
+		only, c.ModulesToSave = "", saved.Config.ModulesToSave
+	}
+	if only != "" {
 		if trainable {
 			return nil, fmt.Errorf("%s has %s and cannot be trained further; write a full model with rltrain merge and train that", adapter, only)
 		}
@@ -76,7 +81,10 @@ func LoadCausalLM(ctx context.Context, client *hub.Client, model, adapter, dtype
 	p.note = note
 	if err = p.readText(adapter); err == nil && c.merged == nil {
 		p.source, p.adapter.frozen = adapter, !trainable
-		err = p.attach(saved.Config, saved.Pairs)
+		err = cmp.Or(p.attach(saved.Config, saved.Pairs), p.adapter.writeFull(adapter, saved.Extra))
+		for name := range saved.Extra {
+			err = cmp.Or(err, fmt.Errorf("%s has tensor %s besides modules_to_save and cannot be trained further; write a full model with rltrain merge and train that", adapter, name))
+		}
 	}
 	if err != nil {
 		p.Close()

@@ -176,12 +176,23 @@ func (r labelRun) on(ctx context.Context, t testing.TB, p *policy.Classifier, h 
 // tinyToken is a policy on a model of 2 layers; it trains all weights, or an adapter if r > 0.
 func tinyToken(t testing.TB, r int) *policy.CausalLM {
 	t.Helper()
+	return tinyTokenOf(t, policy.Config{Full: r == 0, R: r})
+}
+
+func tinyTokenOf(t testing.TB, c policy.Config) *policy.CausalLM {
+	t.Helper()
 	torchtest.NoLeaks(t)
-	dir := t.TempDir()
-	must.Do(t, policy.TinyModel(dir+"/tiny", 2, 32, 3))
-	p := must.Get(policy.NewCausalLM(policy.Config{Dir: dir + "/tiny", Full: r == 0, R: r, Alpha: 2 * float64(r), Dropout: 0.1, Seed: 5}))(t)
+	c.Dir, c.Alpha, c.Dropout, c.Seed = t.TempDir()+"/tiny", 2*float64(c.R), 0.1, 5
+	must.Do(t, policy.TinyModel(c.Dir, 2, 32, 3))
+	p := must.Get(policy.NewCausalLM(c))(t)
 	t.Cleanup(p.Close)
 	return p
+}
+
+// savedToken is one that trains its output layer and embedding, which the model ties, beside the adapter.
+func savedToken(t testing.TB, r int) *policy.CausalLM {
+	t.Helper()
+	return tinyTokenOf(t, policy.Config{R: r, ModulesToSave: []string{"lm_head", "embed_tokens"}})
 }
 
 // quantizedToken is tinyToken, wider, with 4-bit base weights.

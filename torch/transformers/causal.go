@@ -19,15 +19,16 @@ type Causal struct {
 	Head, HeadBias *torch.Var
 	Weights        map[string]*torch.Var // by the core's names, see rltrain.h
 	Parameters     int64                 // number of weights, tied ones counted once
-	Trainable      bool                  // Weights are parameters
+	Trainable      bool                  // all Weights are parameters
 	// Generation is the content of generation_config.json.
 	Generation GenerationConfig
 
-	quants map[string]torch.QuantType // of quantised weights, by the names of their specs
-	packed packedHead                 // what generation multiplies by in place of Head, if the file has it in few bits
-	shared bool                       // the weights belong to another model
-	pooled bool                       // see CausalOptions
-	untied bool                       // a change has split the tied embedding and output layer of Dir
+	trained []string                   // see CausalOptions
+	quants  map[string]torch.QuantType // of quantised weights, by the names of their specs
+	packed  packedHead                 // what generation multiplies by in place of Head, if the file has it in few bits
+	shared  bool                       // the weights belong to another model
+	pooled  bool                       // see CausalOptions
+	untied  bool                       // a change has split the tied embedding and output layer of Dir
 }
 
 // CausalOptions says how weights are stored.
@@ -39,6 +40,9 @@ type CausalOptions struct {
 	DType string
 	// Trainable makes every weight a float32 parameter in separate memory.
 	Trainable bool
+	// Trained are weights, by the core's names, of which this holds though the others are frozen. A tied embedding or
+	// output layer becomes a weight of its own.
+	Trained []string
 	// Change changes weights on loading, as float32 in the shape of their TensorSpec, given a name of the tensor in the
 	// folder: adapters are merged here. If only one of a tied embedding and output layer is changed, or each
 	// separately, they become two weights.
@@ -80,7 +84,7 @@ func LoadCausal(dir string, o CausalOptions) (*Causal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("transformers: %s: %w", dir, err)
 	}
-	untied := config.TieWordEmbeddings && (changes["embed.weight"] != nil || changes["head.weight"] != nil)
+	untied := config.TieWordEmbeddings && (o.splits(changes, "embed.weight") || o.splits(changes, "head.weight"))
 	if untied {
 		config.TieWordEmbeddings = false
 		names["head.weight"] = names["embed.weight"]
@@ -94,7 +98,7 @@ func LoadCausal(dir string, o CausalOptions) (*Causal, error) {
 			o.DType = "bf16"
 		}
 	}
-	c := &Causal{Dir: dir, Config: config, Weights: map[string]*torch.Var{}, Trainable: o.Trainable, Generation: generation, quants: map[string]torch.QuantType{}, pooled: o.Pooled, untied: untied}
+	c := &Causal{Dir: dir, Config: config, Weights: map[string]*torch.Var{}, Trainable: o.Trainable, trained: o.Trained, Generation: generation, quants: map[string]torch.QuantType{}, pooled: o.Pooled, untied: untied}
 	for _, spec := range config.TensorNames() {
 		if spec.Group == "tied" {
 			continue
@@ -163,6 +167,19 @@ func (c *Causal) EOS() []int32 {
 	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.Config.EOS, c.Generation.EOS))))
 }
 
+// trains reports whether the weight with the core's name is a parameter.
+func (o CausalOptions) trains(name string) bool {
+	return o.Trainable || slices.Contains(o.Trained, name)
+}
+
+// splits reports whether the options give one of a tied embedding and output layer values that the other lacks.
+func (o CausalOptions) splits(changes map[string]func([]float32), name string) bool {
+	return changes[name] != nil || slices.Contains(o.Trained, name)
+}
+
+// trains reports whether the weight with the core's name is a parameter.
+func (c *Causal) trains(name string) bool { return c.Trainable || slices.Contains(c.trained, name) }
+
 // load adds one weight to c according to the options, quantised to quant unless that is "".
 func (c *Causal) load(files *safetensors.Model, name string, spec TensorSpec, change func([]float32), o CausalOptions, quant torch.QuantType) error {
 	stored, v, err := o.blocks(files, name, spec, c.Config.head(spec), change)
@@ -179,7 +196,7 @@ func (c *Causal) load(files *safetensors.Model, name string, spec TensorSpec, ch
 		if v, err = o.load(files, name, spec, change); err != nil {
 			return err
 		}
-		if quant == "" || !spec.layer() {
+		if quant == "" || !spec.layer() || o.trains(spec.Name) {
 			c.Weights[spec.Name] = v
 			return nil
 		}
@@ -195,8 +212,8 @@ func (c *Causal) load(files *safetensors.Model, name string, spec TensorSpec, ch
 // load returns one weight according to the options, dense.
 func (o CausalOptions) load(files *safetensors.Model, name string, spec TensorSpec, change func([]float32)) (*torch.Var, error) {
 	_, entry, _ := files.Entry(name)
-	dtype := torch.F32
-	if spec.matrix() && !o.Trainable {
+	dtype, trained := torch.F32, o.trains(spec.Name)
+	if spec.matrix() && !trained {
 		if dtype = dtypes[entry.DType]; packed(entry) || isNF4(files, name) {
 			dtype = torch.BF16
 		}
@@ -204,7 +221,7 @@ func (o CausalOptions) load(files *safetensors.Model, name string, spec TensorSp
 			dtype = asked
 		}
 	}
-	if !spec.Transposed && !o.Trainable && change == nil && !isNF4(files, name) {
+	if !spec.Transposed && !trained && change == nil && !isNF4(files, name) {
 		return mapAs(files, name, dtype, 0, 1)
 	}
 	data, err := spec.Read(files, name)
@@ -214,7 +231,7 @@ func (o CausalOptions) load(files *safetensors.Model, name string, spec TensorSp
 	if change != nil {
 		change(data)
 	}
-	if o.Trainable {
+	if trained {
 		return torch.Parameter(data, spec.Shape...)
 	}
 	return constantAs(data, spec.Shape, dtype)

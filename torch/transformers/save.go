@@ -157,13 +157,13 @@ func (c *Causal) sources(files *safetensors.Model, change map[string]func([]floa
 func (c *Causal) stored(files *safetensors.Model, name string, spec TensorSpec, source safetensors.Source, change func([]float32)) ([]byte, error) {
 	_, entry, _ := files.Entry(name)
 	_, quantised := c.quants[spec.Name]
-	if change == nil && !c.Trainable && !quantised && entry.DType == source.DType {
+	if change == nil && !c.trains(spec.Name) && !quantised && entry.DType == source.DType {
 		return files.Bytes(name)
 	}
 	var data []float32
 	var err error
 	switch {
-	case c.Trainable:
+	case c.trains(spec.Name):
 		data, err = c.Weights[spec.Name].Read()
 	case quantised:
 		data, err = c.dequantized(spec)

@@ -133,6 +133,9 @@ func (c *Config) check() (found []error) {
 		if len(f.Remote.URLs) > 0 && c.Pretrained() == "" && c.FullTuning() {
 			add(envs.OptionErrorf("rollout_url", "servers take adapters, but this run trains all weights: use --tuning lora"))
 		}
+		if len(f.Remote.URLs) > 0 && c.Tokens != nil && len(c.Tokens.LoRA.Full) > 0 {
+			add(envs.OptionErrorf("rollout_url", "servers take low-rank pairs alone: leave out lora_modules_to_save"))
+		}
 		if len(f.Remote.URLs) > 0 && f.Filtered() {
 			add(envs.OptionErrorf("rollout_url", "%w", rollout.ErrFiltered))
 		}

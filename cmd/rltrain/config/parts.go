@@ -37,6 +37,12 @@ type LoRA struct {
 	Dropout float64 `option:"lora_dropout" range:"[0,1)" help:"dropout on the adapter's input"`
 }
 
+// TokenLoRA is the adapter of a language model, and what is trained beside it.
+type TokenLoRA struct {
+	LoRA
+	Full []string `option:"lora_modules_to_save" help:"modules to train in full, in fp32, and to save beside the adapter, by the end of their name: lm_head,embed_tokens"`
+}
+
 // LabelModel is how a classifier reads.
 type LabelModel struct {
 	MaxLength int    `option:"max_length" default:"512" range:"[3,)" needs:"!pretrained_model" help:"truncate texts to this many tokens, special tokens included"`
@@ -94,10 +100,10 @@ type TokenModel struct {
 	FrozenWeights
 	Spoken
 	train.Checkpointing
-	Tuning string `option:"tuning" default:"auto" allowed:"auto,lora,full" needs:"!pretrained_model" help:"weights to train: lora = an adapter, full = all; auto = full for model tiny, else lora"`
-	LoRA   LoRA   `needs:"!pretrained_model,tuning=lora or tuning=auto and model!=tiny"`
-	Layers int    `option:"tiny_layers" default:"4" range:"[1,64]" needs:"!pretrained_model,model=tiny" help:"layers of model tiny"`
-	Hidden int    `option:"tiny_hidden" default:"128" range:"[32,4096]" needs:"!pretrained_model,model=tiny" help:"hidden size of model tiny, a multiple of 32"`
+	Tuning string    `option:"tuning" default:"auto" allowed:"auto,lora,full" needs:"!pretrained_model" help:"weights to train: lora = an adapter, full = all; auto = full for model tiny, else lora"`
+	LoRA   TokenLoRA `needs:"!pretrained_model,tuning=lora or tuning=auto and model!=tiny"`
+	Layers int       `option:"tiny_layers" default:"4" range:"[1,64]" needs:"!pretrained_model,model=tiny" help:"layers of model tiny"`
+	Hidden int       `option:"tiny_hidden" default:"128" range:"[32,4096]" needs:"!pretrained_model,model=tiny" help:"hidden size of model tiny, a multiple of 32"`
 }
 
 // Check refuses a width that is not whole heads.

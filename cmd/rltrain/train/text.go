@@ -155,10 +155,10 @@ func (t *trainer) startingModel(ctx context.Context, start, stage string) (*poli
 	}
 	lora := c.Tokens.LoRA
 	if c.FullTuning() {
-		lora = config.LoRA{}
+		lora = config.TokenLoRA{}
 	}
 	o := adapter(lora.Adapter, model, c.General.Seed)
-	o.Dropout, o.Full = lora.Dropout, c.FullTuning()
+	o.Dropout, o.Full, o.ModulesToSave = lora.Dropout, c.FullTuning(), lora.Full
 	o.DType = t.dtype()
 	p, err := policy.NewCausalLM(o)
 	if err != nil {
