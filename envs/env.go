@@ -65,6 +65,9 @@ type Observation struct {
 // data and is excluded from all figures.
 var ErrNotScored = errors.New("not judged")
 
+// ErrFull is the error of Reset if no more episodes of the task can run at the same time. Others have to be closed first.
+var ErrFull = errors.New("no more episodes can run at the same time")
+
 // StopReason says why an action ended.
 type StopReason string
 
@@ -268,6 +271,12 @@ type Conversing interface {
 	Replies() []string
 	// Waits reports whether the episodes wait for programs or servers of their own, so that they run at the same time.
 	Waits() bool
+}
+
+// Scoring is a task whose rewards say more than whether episodes succeed: evaluations report their mean too.
+type Scoring interface {
+	Task
+	MeanReward() bool
 }
 
 // Begin makes an episode of a task and resets it.

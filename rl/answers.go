@@ -41,11 +41,18 @@ type AnswerScores struct {
 // Verified reports whether answers were compared with correct ones.
 func (s AnswerScores) Verified() bool { return s.FoundBy["none"] < 1 }
 
+// RewardInterval is the 95 % interval of the mean reward.
+func (s AnswerScores) RewardInterval() (low, high float64) {
+	return *s.Reward - 1.96*s.RewardError, *s.Reward + 1.96*s.RewardError
+}
+
 // KindScore has the metrics of one kind of episode.
 type KindScore struct {
 	N        int     `json:"n"`
 	Correct  int     `json:"correct"`
 	Accuracy float64 `json:"accuracy"`
+	// Reward is the mean reward, if the policy is evaluated by it.
+	Reward *float64 `json:"reward,omitempty"`
 }
 
 // Weakest is the lowest accuracy of a kind; without kinds, the accuracy.

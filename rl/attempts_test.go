@@ -127,7 +127,7 @@ func TestKindsAreScoredApart(t *testing.T) {
 	got := rl.ScoreAnswers([]*envs.Info{
 		{Correct: true, Kind: "2x1"}, {Correct: true, Kind: "2x1"}, {Kind: "4x3"}, {Correct: true, Kind: "4x3"}, {Kind: "4x3"}, nil,
 	})
-	want := map[string]rl.KindScore{"2x1": {2, 2, 1}, "4x3": {3, 1, 1. / 3}}
+	want := map[string]rl.KindScore{"2x1": {2, 2, 1, nil}, "4x3": {3, 1, 1. / 3, nil}}
 	expect.Equal(t, want, got.Kinds)
 	expect.True(t, got.Weakest() == 1./3 && got.Accuracy == 0.5, "the weakest %v of accuracy %v", got.Weakest(), got.Accuracy)
 }

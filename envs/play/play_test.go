@@ -41,7 +41,7 @@ func opened(t *testing.T, setup envs.Setup, settings envs.Settings) (task envs.T
 	t.Helper()
 	dir := t.TempDir()
 	script, log := filepath.Join(dir, "env.sh"), filepath.Join(dir, "starts")
-	must.Do(t, os.WriteFile(script, []byte(counting), 0o600))
+	must.Do(t, writeCounting(script))
 	all := envs.Settings{"env": "cmd:sh " + script + " " + log, "env_timeout": "20"}
 	for name, value := range settings {
 		all[name] = value
@@ -53,6 +53,8 @@ func opened(t *testing.T, setup envs.Setup, settings envs.Settings) (task envs.T
 		return strings.Count(string(text), "start")
 	}
 }
+
+func writeCounting(path string) error { return os.WriteFile(path, []byte(counting), 0o600) }
 
 func say(text string) envs.Action { return envs.Action{Text: text, Stop: envs.StopEnd} }
 
@@ -123,7 +125,7 @@ func TestFailures(t *testing.T) {
 }
 
 func TestRefuses(t *testing.T) {
-	for env, want := range map[string]string{"": "env: is needed", "ws://x": `env: "ws://x": want cmd:PROGRAM`, "cmd:": "env: the command is empty", "cmd:./none": "env: … none"} {
+	for env, want := range map[string]string{"": "env: is needed", "ws://x": `env: "ws://x": want cmd:PROGRAM or openenv:`, "cmd:": "env: the command is empty", "cmd:./none": "env: … none"} {
 		_, err := envs.New("env", envs.Setup{}, envs.Settings{"env": env})
 		expect.True(t, expect.Names(err, want), "%q: %v, want %s", env, err, want)
 	}

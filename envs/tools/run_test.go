@@ -85,12 +85,12 @@ func TestReadErrors(t *testing.T) {
 	expect.Error(t, err, "tools.json", "tool f", "no-such-program")
 }
 
-// counter answers with how often it was asked, and what it sees of its environment.
+// counter answers with how often it was asked, and a secret of its environment.
 const counter = `n=0
-while IFS= read -r line; do id=${line#*:}; id=${id%%,*}; n=$((n+1)); echo "{\"id\":$id,\"result\":\"$n $SECRET $HOME\"}"; done
+while IFS= read -r line; do id=${line#*:}; id=${id%%,*}; n=$((n+1)); echo "{\"id\":$id,\"result\":\"$n $SECRET\"}"; done
 `
 
-// TestSessions: a program runs once in a session, and sees no environment variables.
+// TestSessions: a program runs once in a session, and does not see the environment variables.
 func TestSessions(t *testing.T) {
 	t.Setenv("SECRET", "key")
 	s := opened(t, 20*time.Second, "cmd:sh "+writeFile(t, "counter.sh", counter), "")
@@ -238,7 +238,7 @@ func TestPython(t *testing.T) {
 // TestTurns: calls become a message and results with the same ids, what cannot be read is answered, and both are counted.
 func TestTurns(t *testing.T) {
 	s := opened(t, 20*time.Second, "cmd:sh "+writeFile(t, "counter.sh", counter), "")
-	turns := s.Turns(tools.Hermes, 3)
+	turns := tools.NewTurns(s.Begin(), tools.Hermes, 3)
 	defer turns.Close()
 	for _, c := range []struct{ text, said, results string }{
 		{"Just text with { in it.", `{"role":"assistant","content":"Just text with { in it."}`, ""},
@@ -276,7 +276,7 @@ func TestBrokenCalls(t *testing.T) {
 		{tools.Llama, "<|python_tag|>f(", true}, {tools.Llama, `{"name": "f", "parameters": {`, true}, {tools.Llama, "{1, 2} is a set", false},
 		{tools.JSON, "```json\n{\"name\": \"f\",\n```", true}, {tools.JSON, "```python\nprint(1)\n```", false}, {tools.JSON, "Fine.", false},
 	} {
-		turns := s.Turns(c.format, 1)
+		turns := tools.NewTurns(s.Begin(), c.format, 1)
 		_, results, err := turns.Answer(t.Context(), c.text)
 		expect.True(t, err == nil && (len(results) == 1) == c.broken && (turns.Used().Malformed == 1) == c.broken, "%s, %q: %v, %v", c.format.Name, c.text, results, err)
 		content, calls := c.format.Parse(strings.ReplaceAll(c.format.Example(), "{…}", "{}"))

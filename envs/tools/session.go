@@ -51,7 +51,7 @@ func Open(ctx context.Context, path string, timeout time.Duration, unsafe bool) 
 		var err error
 		switch {
 		case isCommand:
-			_, err = program.NewSession(line, timeout, true)
+			_, err = program.NewSession(line, timeout)
 		case t.Run == python && s.box == nil:
 			err = s.openSandbox(ctx, unsafe)
 		}
@@ -139,17 +139,21 @@ func (s *Session) Call(ctx context.Context, call Call) (string, error) {
 	default:
 		text, err = s.set.post(ctx, t.Run, arguments)
 	}
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return "", ctx.Err()
-	case err != nil:
+	}
+	return Shown(text, err)
+}
+
+// Shown is a tool's result, or the error in its place, as a model sees it: its beginning, without bytes that tokenizers refuse and
+// special tokens of chat templates.
+func Shown(text string, err error) (string, error) {
+	if err != nil {
 		return "", errors.New(shownAs(err.Error()))
 	}
 	return shownAs(text), nil
 }
 
-// shownAs is what a model sees of a text of a tool: its beginning, without bytes that tokenizers refuse and special tokens of
-// chat templates.
 func shownAs(text string) string {
 	rest := ""
 	if n := len(text); n > maxResult {
@@ -174,7 +178,7 @@ func (s *Session) ask(ctx context.Context, line, name string, arguments dataset.
 	if s.closed {
 		err = errors.New("the episode is over")
 	} else if p == nil {
-		if p, err = program.NewSession(line, s.set.timeout, true); err == nil {
+		if p, err = program.NewSession(line, s.set.timeout); err == nil {
 			s.programs[line] = p
 		}
 	}

@@ -11,22 +11,28 @@ import (
 
 // Turns answers the tool calls of an episode.
 type Turns struct {
-	session  *Session
+	caller   Caller
 	format   *Format
 	maxCalls int
 	used     envs.ToolUse
 }
 
-// Turns begins an episode whose model writes calls in a format, maxCalls of them at most.
-func (s *Set) Turns(format *Format, maxCalls int) *Turns {
-	return &Turns{session: s.Begin(), format: format, maxCalls: maxCalls, used: envs.ToolUse{Offered: true}}
+// Caller runs the calls of one episode. What Call returns, errors too, is shown to the model.
+type Caller interface {
+	Call(ctx context.Context, call Call) (string, error)
+	Close() error
+}
+
+// NewTurns begins an episode whose model writes calls in a format, maxCalls of them at most.
+func NewTurns(caller Caller, format *Format, maxCalls int) *Turns {
+	return &Turns{caller: caller, format: format, maxCalls: maxCalls, used: envs.ToolUse{Offered: true}}
 }
 
 // Used returns what the episode's calls were so far.
 func (t *Turns) Used() envs.ToolUse { return t.used }
 
-// Close ends the episode's programs.
-func (t *Turns) Close() error { return t.session.Close() }
+// Close closes the caller.
+func (t *Turns) Close() error { return t.caller.Close() }
 
 // endOfThought ends the thoughts of models that think before they answer.
 const endOfThought = "</think>"
@@ -78,7 +84,7 @@ func (t *Turns) call(ctx context.Context, call Call) (string, error) {
 		return "", fmt.Errorf("no more than %d tool calls are allowed; answer without tools", t.maxCalls)
 	}
 	t.used.Calls++
-	return t.session.Call(ctx, call)
+	return t.caller.Call(ctx, call)
 }
 
 // result is the message that answers the newest call.

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"time"
 
@@ -54,17 +55,26 @@ func New(line string, timeout time.Duration, late func(error)) (*Program, error)
 }
 
 // NewSession is New for a program that remembers earlier questions: if it exits, the open questions fail instead of going to
-// another process, which the next questions start. It sees no environment variables if bare.
-func NewSession(line string, timeout time.Duration, bare bool) (*Program, error) {
+// another process, which the next questions start. Its environment is [Environment].
+func NewSession(line string, timeout time.Duration) (*Program, error) {
 	p, err := New(line, timeout, nil)
 	if err != nil {
 		return nil, err
 	}
-	if p.state = true; bare {
-		p.env = []string{}
-		p.command[0], err = exec.LookPath(p.command[0]) // there is no PATH to find it by when it starts
+	p.state, p.env = true, Environment()
+	return p, nil
+}
+
+// Environment is the environment variables that a program gets with which a model talks: where programs, files of the user and
+// temporary files are, and the language; nothing that may be secret.
+func Environment() []string {
+	env := []string{} // nil would be that of this process
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "LANG"} {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
 	}
-	return p, err
+	return env
 }
 
 // Close stops the program; later questions fail.

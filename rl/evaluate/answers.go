@@ -193,14 +193,21 @@ func AnswerRow(s rl.AnswerScores) report.Row {
 	if !s.FreeForm {
 		row["eval_format_rate"] = s.FormatRate
 	}
-	switch {
-	case s.Reward != nil && !s.Verified():
-		return report.Row{"eval_reward": *s.Reward}
-	case s.Reward != nil:
+	if s.Reward != nil {
+		if !s.Verified() {
+			row = report.Row{}
+		}
 		row["eval_reward"] = *s.Reward
+		row["eval_reward_low"], row["eval_reward_high"] = s.RewardInterval()
+		if !s.Verified() {
+			return row
+		}
 	}
 	for kind, score := range s.Kinds {
 		row["eval_accuracy/"+kind] = score.Accuracy
+		if score.Reward != nil {
+			row["eval_reward/"+kind] = *score.Reward
+		}
 	}
 	return row
 }
@@ -209,7 +216,8 @@ func AnswerRow(s rl.AnswerScores) report.Row {
 func DescribeAnswers(s rl.AnswerScores) string {
 	reward := ""
 	if s.Reward != nil {
-		if reward = fmt.Sprintf("mean reward %.4f (n = %d)", *s.Reward, s.N); !s.Verified() {
+		low, high := s.RewardInterval()
+		if reward = fmt.Sprintf("mean reward %.4f (n = %d, 95 %% CI %.4f–%.4f)", *s.Reward, s.N, low, high); !s.Verified() {
 			return reward
 		}
 		reward += ", "

@@ -133,6 +133,9 @@ func describe(m rl.Meter, p *policy.CausalLM, all []*rl.Trajectory, rewards [][]
 	for kind, score := range scores.Kinds {
 		m.Mean("accuracy/"+kind, float64(score.Correct), float64(score.N))
 	}
+	for kind, mean := range rewardsByKind(all) {
+		m.Mean("reward/"+kind, mean, 1)
+	}
 	toolFigures(m, all)
 	ended, tokens := 0.0, 0
 	for _, x := range all {
@@ -319,7 +322,7 @@ func (f *failures) report(step *rl.Step, number int, groups []rl.Group) error {
 }
 
 // Evaluate plays n episodes of the evaluation part once each, starting with from, and scores the answers. It plays fewer if
-// the part has fewer. c.Rewards score only tasks that are envs.Open.
+// the part has fewer. c.Rewards score only tasks that are envs.Open; the rewards of those that are envs.Scoring are their own.
 func Evaluate(ctx context.Context, sampler Generator, task envs.Task, from, n int, c Config) (rl.AnswerScores, error) {
 	if most := task.Len(envs.Eval); most > 0 {
 		n = max(0, min(n, most-from))
@@ -355,17 +358,38 @@ func Evaluate(ctx context.Context, sampler Generator, task envs.Task, from, n in
 		return rl.AnswerScores{}, fmt.Errorf("evaluating: none of %d answers could be verified", n)
 	}
 	scores := rl.ScoreAnswers(infos)
-	if c.Rewards != nil {
+	if own, ok := task.(envs.Scoring); c.Rewards != nil || ok && own.MeanReward() {
 		mean, standardError, err := meanReward(played)
 		if err != nil {
 			return scores, fmt.Errorf("evaluating: %w", err)
 		}
 		scores.Reward, scores.RewardError = &mean, standardError
+		for kind, mean := range rewardsByKind(slices.Concat(played.Groups...)) {
+			score := scores.Kinds[kind]
+			score.Reward = &mean
+			scores.Kinds[kind] = score
+		}
 		if n := accepted(played); scores.Verified() && n >= 0 {
 			scores.Accepted = &n
 		}
 	}
 	return scores, nil
+}
+
+// rewardsByKind are the mean rewards of the kinds of episodes, if the task has kinds.
+func rewardsByKind(all []*rl.Trajectory) map[string]float64 {
+	rewards, means := map[string][]float64{}, map[string]float64{}
+	for _, x := range all {
+		if x.Info != nil && x.Info.Kind != "" {
+			rewards[x.Info.Kind] = append(rewards[x.Info.Kind], x.Reward())
+		}
+	}
+	for kind, values := range rewards {
+		if sum, _, n := momentsOf(values); n > 0 {
+			means[kind] = sum / n
+		}
+	}
+	return means
 }
 
 // meanReward is over the episodes that have a reward, with its standard error.

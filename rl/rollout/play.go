@@ -106,11 +106,17 @@ func play(ctx context.Context, sampler Generator, task envs.Task, part envs.Part
 	p, err := share(ctx, c.Group, sampler, len(indices), func(ctx context.Context, from, to int) (Played, error) {
 		r := &rollout{sampler: sampler, config: c, now: now}
 		defer r.close()
-		if err := r.open(ctx, task, part, indices[from:to]); err != nil {
-			return Played{}, err
-		}
-		if err := r.start(ctx, nil); err != nil {
-			return Played{}, err
+		for r.groups == nil || r.begun < (to-from)*c.Samples {
+			if err := r.open(ctx, task, part, indices[from:to]); err != nil {
+				return Played{}, err
+			}
+			if err := r.start(ctx, nil); err != nil {
+				return Played{}, err
+			}
+			if err := r.playOut(ctx); err != nil {
+				return Played{}, err
+			}
+			r.close() // so that others can begin
 		}
 		return r.finish(ctx)
 	})
@@ -154,8 +160,10 @@ type rollout struct {
 	slots       chan struct{} // of those goroutines
 
 	groups   []rl.Group
+	begun    int                   // samples of the episodes so far, in their order
 	prompts  [][]int32             // of the episodes that begin
 	streams  []uint64              // of their random numbers
+	each     bool                  // the samples of an episode begin with prompts of their own, or not all of them at the same time
 	running  []*episode            // those that go on
 	first    [][]policy.Completion // the first actions, by group; nil if no sample of the group could begin
 	unscored []turnID              // finished turns, for Config.Rewards
@@ -177,23 +185,36 @@ type episode struct {
 	done     bool
 }
 
-// open begins the episodes.
+// open begins the episodes that have not begun, or as many of them as run at the same time.
 func (r *rollout) open(ctx context.Context, task envs.Task, part envs.Part, indices []int) error {
 	r.prefetched = r.prefetched || r.config.Timeout > 0 || waits(task)
 	r.slots = make(chan struct{}, parallelEpisodes)
-	r.groups = make([]rl.Group, len(indices))
-	for i, index := range indices {
+	if r.groups == nil {
+		r.groups = make([]rl.Group, len(indices))
+	}
+	samples := r.config.Samples
+	r.prompts, r.streams, r.running, r.each = nil, nil, nil, r.begun%samples > 0
+	for first := r.begun; r.begun < len(indices)*samples; {
+		i := r.begun / samples
 		if err := ctx.Err(); err != nil {
 			return err // beginning a million episodes takes long
 		}
 		var prompt []int32
 		var begun []*episode
-		for sample := range r.config.Samples {
-			e, shown, err := r.begin(ctx, task, part, index, sample)
-			if err != nil {
-				return fmt.Errorf("episode %d: %w", index, err)
+		for sample := r.begun % samples; sample < samples; sample++ {
+			e, shown, err := r.begin(ctx, task, part, indices[i], sample)
+			if errors.Is(err, envs.ErrFull) {
+				if r.begun > first {
+					break
+				}
+				err = r.fail(ctx, e, err)
 			}
+			if err != nil {
+				return fmt.Errorf("episode %d: %w", indices[i], err)
+			}
+			r.begun++
 			if len(shown) > 0 {
+				r.each = r.each || prompt != nil && !slices.Equal(prompt, shown)
 				prompt = shown
 			}
 			e.group = i
@@ -202,7 +223,11 @@ func (r *rollout) open(ctx context.Context, task envs.Task, part envs.Part, indi
 		}
 		if prompt != nil {
 			r.running = append(r.running, begun...)
-			r.prompts, r.streams = append(r.prompts, prompt), append(r.streams, uint64(index))
+			r.prompts, r.streams = append(r.prompts, prompt), append(r.streams, uint64(indices[i]))
+		}
+		if r.begun%samples > 0 || len(begun) == 0 {
+			r.each = r.each || len(begun) > 0
+			return nil
 		}
 	}
 	return nil
@@ -226,8 +251,14 @@ func (r *rollout) close() {
 
 // start generates the first actions, or takes those of written unless it is nil.
 func (r *rollout) start(ctx context.Context, written [][]policy.Completion) error {
-	// The first actions of all samples of an episode have one prompt, later ones have their own.
+	// The first actions of all samples of an episode usually have one prompt, later ones have their own.
 	r.first = make([][]policy.Completion, len(r.groups))
+	if written == nil && r.each {
+		for _, e := range r.running {
+			r.first[e.group] = make([]policy.Completion, r.config.Samples)
+		}
+		return r.next(ctx, func(e *episode, c policy.Completion) { r.first[e.group][e.Index] = c })
+	}
 	keep := func(prompt int, completions []policy.Completion) error {
 		running := r.running[prompt*r.config.Samples:]
 		r.first[running[0].group] = completions
@@ -275,6 +306,7 @@ func (r *rollout) finish(ctx context.Context) (Played, error) {
 	return p, nil
 }
 
+// playOut plays the episodes that have begun to their ends.
 func (r *rollout) playOut(ctx context.Context) error {
 	for {
 		for _, e := range r.running {
@@ -286,23 +318,30 @@ func (r *rollout) playOut(ctx context.Context) error {
 		if len(r.running) == 0 {
 			return nil
 		}
-		var prompts [][]int32
-		var streams []uint64
-		var limits []int
-		for _, e := range r.running {
-			limits = append(limits, max(1, r.config.MaxNew-e.spent))
-			prompts = append(prompts, e.Tokens)
-			streams = append(streams, rl.Stream(uint64(e.Prompt), uint64(e.Index), uint64(e.answered)).Uint64())
-		}
-		if err := r.act(ctx, prompts, streams, limits, 1, func(prompt int, completions []policy.Completion) error {
-			return r.hand(ctx, r.running[prompt:], completions)
-		}); err != nil {
+		if err := r.next(ctx, func(*episode, policy.Completion) {}); err != nil {
 			return err
 		}
 	}
 }
 
-// begin starts a sample and returns the tokens of what it shows, none if the episode failed.
+// next generates the next action of each episode after its own tokens; see is called with each.
+func (r *rollout) next(ctx context.Context, see func(*episode, policy.Completion)) error {
+	r.running = slices.DeleteFunc(r.running, func(e *episode) bool { return e.done })
+	var prompts [][]int32
+	var streams []uint64
+	var limits []int
+	for _, e := range r.running {
+		limits = append(limits, max(1, r.config.MaxNew-e.spent))
+		prompts = append(prompts, e.Tokens)
+		streams = append(streams, rl.Stream(uint64(e.Prompt), uint64(e.Index), uint64(e.answered)).Uint64())
+	}
+	return r.act(ctx, prompts, streams, limits, 1, func(prompt int, completions []policy.Completion) error {
+		see(r.running[prompt], completions[0])
+		return r.hand(ctx, r.running[prompt:], completions)
+	})
+}
+
+// begin starts a sample and returns the tokens of what it shows, none if the episode failed. The error may be envs.ErrFull.
 func (r *rollout) begin(ctx context.Context, task envs.Task, part envs.Part, index, sample int) (*episode, []int32, error) {
 	e := &episode{Trajectory: rl.Trajectory{Prompt: index, Index: sample, Version: r.config.Version}}
 	began := r.now()
@@ -316,7 +355,9 @@ func (r *rollout) begin(ctx context.Context, task envs.Task, part envs.Part, ind
 	shown, err := asked(ctx, r, env.Reset)
 	r.environment += r.now().Sub(began)
 	if err != nil {
-		e.done = true
+		if e.done = true; errors.Is(err, envs.ErrFull) {
+			return e, nil, err
+		}
 		return e, nil, r.fail(ctx, e, err)
 	}
 	prompt, err := r.sampler.Policy().EncodeObservation(shown)

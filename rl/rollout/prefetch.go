@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -99,6 +100,9 @@ func (t *Tokens) launch(ctx context.Context, state flightState) ([][]policy.Comp
 	begin := func(ctx context.Context) error {
 		if err := f.open(ctx, t.task, envs.Train, state.Indices[from:to]); err != nil {
 			return err
+		}
+		if f.begun < (to-from)*f.config.Samples {
+			return fmt.Errorf("asynchronous rollouts begin all episodes of a step at once, and after %d of %d: %w; allow more of them, or play one step after the other", f.begun, (to-from)*f.config.Samples, envs.ErrFull)
 		}
 		switch {
 		case state.Written != nil:

@@ -1,0 +1,91 @@
+package rollout
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/rl"
+)
+
+// places is a task of which few episodes run at the same time. Each of an episode's samples shows another text if varied.
+type places struct {
+	envs.Task
+	free   *atomic.Int64
+	varied bool
+	shown  *atomic.Int64
+}
+
+func (p places) Episode(part envs.Part, index int) (envs.Env, error) {
+	e, err := p.Task.Episode(part, index)
+	return &placed{Env: e, places: p}, err
+}
+
+type placed struct {
+	envs.Env
+	places
+	held bool
+}
+
+func (p *placed) Reset(ctx context.Context) (envs.Observation, error) {
+	if p.free.Add(-1) < 0 {
+		p.free.Add(1)
+		return envs.Observation{}, envs.ErrFull
+	}
+	p.held = true
+	o, err := p.Env.Reset(ctx)
+	if p.varied {
+		o.Text = fmt.Sprintf("%s %d", o.Text, p.shown.Add(1))
+	}
+	return o, err
+}
+
+func (p *placed) Close() error {
+	if p.held {
+		p.free.Add(1)
+	}
+	p.held = false
+	return nil
+}
+
+// TestPlaces: an environment with few places plays all episodes, some after others. If whole groups fit, the samples are those of
+// an environment with many places.
+func TestPlaces(t *testing.T) {
+	m, indices := sampler(t, tiny(t), 4), []int{4, 11, 5}
+	want := played(t, m, dialogues(3), indices, sampled).Groups
+	for _, c := range []struct {
+		places int64
+		varied bool
+	}{{1, false}, {2, false}, {3, false}, {4, false}, {6, false}, {9, false}, {100, true}, {2, true}} {
+		task := places{Task: dialogues(3), free: &atomic.Int64{}, varied: c.varied, shown: &atomic.Int64{}}
+		task.free.Store(c.places)
+		groups := played(t, m, task, indices, sampled).Groups
+		expect.Same(t, c.places, task.free.Load(), "free places at the end")
+		if c.places%3 == 0 {
+			expect.Equal(t, want, groups)
+		}
+		texts := map[string]bool{}
+		for i, g := range groups {
+			expect.Same(t, sampled.Samples, len(g), "samples")
+			for sample, x := range g {
+				expect.True(t, x.Prompt == indices[i] && x.Index == sample && len(x.Turns) == 2 && x.Validate() == nil, "%+v", x)
+				texts[fmt.Sprint(x.Tokens[:12])] = true
+			}
+		}
+		expect.True(t, len(texts) > 3, "%d places: the samples are alike", c.places)
+	}
+}
+
+// TestNoPlace: asynchronous rollouts need a place for each episode.
+func TestNoPlace(t *testing.T) {
+	task := places{Task: dialogues(3), free: &atomic.Int64{}}
+	task.free.Store(2)
+	c := tokensConfig()
+	c.Async, c.MaxStaleness = true, 1
+	s := tokens(t, sampler(t, tiny(t), 4), task, c)
+	_, err := s.Next(t.Context(), rl.At{})
+	expect.Error(t, err, "asynchronous rollouts", "after 2 of")
+}
