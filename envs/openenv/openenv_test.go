@@ -32,6 +32,7 @@ type fake struct {
 
 	lock                 sync.Mutex
 	open, ended, refused int
+	full                 chan struct{} // nil, or told of refusals
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -66,6 +67,10 @@ func (f *fake) session(w http.ResponseWriter, r *http.Request) {
 	if full {
 		_ = conn.Write(r.Context(), websocket.MessageText, fmt.Appendf(nil, `{"type":"error","data":{"code":"CAPACITY_REACHED","message":"full","max_sessions":%d}}`, f.most))
 		_ = conn.Close(websocket.StatusNormalClosure, "")
+		select {
+		case f.full <- struct{}{}:
+		default:
+		}
 		return
 	}
 	defer func() {
@@ -224,7 +229,7 @@ func TestPings(t *testing.T) {
 
 // TestOthersHaveThePlaces: a session that others end is waited for.
 func TestOthersHaveThePlaces(t *testing.T) {
-	f := &fake{action: oneText, most: 1, answer: func(string, map[string]any) string { return seen(`{"a":"b"}`, "") }}
+	f := &fake{action: oneText, most: 1, full: make(chan struct{}, 1), answer: func(string, map[string]any) string { return seen(`{"a":"b"}`, "") }}
 	address := served(t, f)
 	one := must.Get(openenv.Open(t.Context(), address, 20*time.Second, 1))(t)
 	two := must.Get(openenv.Open(t.Context(), address, 20*time.Second, 1))(t)
@@ -238,6 +243,7 @@ func TestOthersHaveThePlaces(t *testing.T) {
 		}
 		begun <- err
 	}()
+	<-f.full
 	must.Do(t, e.Close())
 	expect.NoError(t, <-begun, "the other's session")
 }

@@ -94,6 +94,16 @@ func TestServers(t *testing.T) {
 	}
 }
 
+// TestClosedWhileItBegins: an episode that is closed before its session is there keeps none.
+func TestClosedWhileItBegins(t *testing.T) {
+	env, open := server(t, `{"m":{}}`, nil, func(string, map[string]any) string { return `{"observation":{"a":"b"}}` })
+	e := must.Get(made(t, envs.Setup{}, envs.Settings{"env": env}).Episode(envs.Train, 0))(t)
+	must.Do(t, e.(io.Closer).Close())
+	_, err := e.Reset(t.Context())
+	expect.Error(t, err, "closed")
+	expect.Same(t, 0, open.Load(), "open sessions")
+}
+
 // TestServersWithTools: calls are answered by results, and a message without calls ends the episode.
 func TestServersWithTools(t *testing.T) {
 	env, open := server(t, `{"tool_name":{},"arguments":{}}`, nil, func(kind string, data map[string]any) string {
