@@ -1,5 +1,8 @@
 package torch
 
+// #include "loader.h"
+import "C"
+
 // Operators panic with *Error if shapes or types do not fit; scalars broadcast as in libtorch.
 
 var (
@@ -37,6 +40,7 @@ var (
 	opZeros       = &op{name: "aten::zeros"}
 	opNarrow      = &op{name: "aten::narrow"}
 	opCopyInto    = &op{name: "aten::copy_"}
+	opSVD         = &op{name: "aten::linalg_svd"}
 	opMatMul      = &op{name: "aten::mm"}
 	opSegmentMean = &op{name: "rltrain::segment_mean"}
 	opFrozen      = &op{name: "rltrain::linear"}
@@ -50,6 +54,14 @@ func (s *Scope) Sub(a, b Tensor) Tensor { return s.call(opSub, operand(a), opera
 
 // Mul is a · b, element by element.
 func (s *Scope) Mul(a, b Tensor) Tensor { return s.call(opMul, operand(a), operand(b)) }
+
+// SVD is u [m, k], the singular values [k] in descending order, and v [k, n] of a [m, n], k being the lesser of m and n:
+// a = u · diag(values) · v.
+func (s *Scope) SVD(a Tensor) (u, values, v Tensor) {
+	var results [3]C.rlt_tensor
+	s.callInto(results[:], opSVD, operand(a), boolean(false), none)
+	return s.own(results[0]), s.own(results[1]), s.own(results[2])
+}
 
 // Scale is f · a.
 func (s *Scope) Scale(a Tensor, f float64) Tensor {

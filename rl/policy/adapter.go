@@ -25,6 +25,8 @@ type adapter struct {
 	frozen bool           // used, not trained; the core has quicker passes of few tokens for these
 	layers []adaptedLayer // none without an adapter
 	full   []fullTensor   // of config.ModulesToSave; the model owns them
+	// start has the pairs of InitPiSSA, which the model's weights lack, in the order of layers; else nil.
+	start []lora.Pair
 }
 
 // adaptedLayer is a linear layer with its pair.
@@ -75,8 +77,8 @@ func (c Config) fullSpecs() ([]transformers.TensorSpec, error) {
 	return all, err
 }
 
-// initialPairs makes a randomly initialised pair for each linear layer that the targets of a config without patterns match.
-func initialPairs(linears []transformers.Linear, c lora.Config, orthogonal bool, rng *rand.Rand) ([]lora.Pair, error) {
+// chosenLinears are the linear layers that the targets of a config without patterns match.
+func chosenLinears(linears []transformers.Linear, c lora.Config) ([]transformers.Linear, error) {
 	var names []string
 	byName := map[string]transformers.Linear{}
 	for _, linear := range linears {
@@ -87,17 +89,25 @@ func initialPairs(linears []transformers.Linear, c lora.Config, orthogonal bool,
 	if err != nil {
 		return nil, err
 	}
-	chosen = lora.Except(chosen, c.ModulesToSave)
+	return each(lora.Except(chosen, c.ModulesToSave), func(name string) transformers.Linear { return byName[name] }), nil
+}
+
+// initialPairs makes a randomly initialised pair for each linear layer that the targets of a config without patterns match.
+func initialPairs(linears []transformers.Linear, c lora.Config, init string, rng *rand.Rand) ([]lora.Pair, error) {
+	chosen, err := chosenLinears(linears, c)
+	if err != nil {
+		return nil, err
+	}
 	start := lora.Init
-	if orthogonal {
+	if init == InitOrthogonal {
 		if c.R%2 != 0 {
 			return nil, fmt.Errorf("policy: an orthogonal start needs an even rank, not %d", c.R)
 		}
 		start = lora.InitOrthogonal
 	}
 	pairs := make([]lora.Pair, len(chosen))
-	for i, name := range chosen {
-		pairs[i] = start(name, byName[name].In, byName[name].Out, c.R, c.Scale(), rng)
+	for i, linear := range chosen {
+		pairs[i] = start(linear.Name, linear.In, linear.Out, c.R, c.Scale(), rng)
 	}
 	return pairs, nil
 }
@@ -185,9 +195,10 @@ func (a *adapter) fullSize() (n int64) {
 	return n
 }
 
-// fresh says whether the model without the adapter is what it is with it: every B is 0, and no other weight is trained.
+// fresh says whether the model without the adapter is what it is with it: every B is 0, and no other weight is trained
+// or changed.
 func (a *adapter) fresh() (bool, error) {
-	if len(a.full) > 0 {
+	if len(a.full) > 0 || a.start != nil {
 		return false, nil
 	}
 	for _, l := range a.layers {
@@ -202,13 +213,16 @@ func (a *adapter) fresh() (bool, error) {
 	return true, nil
 }
 
-// pairs are the pairs of all layers.
+// pairs are the pairs of all layers, as they change the model in files.
 func (a *adapter) pairs() ([]lora.Pair, error) {
 	pairs := make([]lora.Pair, len(a.layers))
 	for i, l := range a.layers {
 		var err error
 		if pairs[i], err = l.pair(); err != nil {
 			return nil, err
+		}
+		if a.start != nil {
+			pairs[i] = a.joined(pairs[i], a.start[i])
 		}
 	}
 	return pairs, nil
@@ -227,7 +241,7 @@ func (a *adapter) save(dir string, extra []safetensors.Tensor) error {
 		}
 		extra = append(extra, safetensors.FromFloat32s(t.name(), t.spec.Shape, values))
 	}
-	return lora.Save(dir, a.config, pairs, extra)
+	return lora.Save(dir, a.stored(), pairs, extra)
 }
 
 // load puts back the values that save, or CausalLM.saveScored, wrote, and returns the extra tensors. With prefixed the
@@ -248,6 +262,11 @@ func (a *adapter) load(dir string, prefixed bool) (extra map[string]safetensors.
 		pair, ok := loaded[l.Name]
 		if !ok {
 			return nil, fmt.Errorf("%s: no adapter of %s", dir, l.Name)
+		}
+		if a.start != nil {
+			if pair, err = divided(pair, l.r); err != nil {
+				return nil, fmt.Errorf("%s: adapter of %s: %w", dir, l.Name, err)
+			}
 		}
 		if err := errors.Join(l.a.Write(pair.A), l.b.Write(pair.B)); err != nil {
 			return nil, fmt.Errorf("%s: adapter of %s: %w", dir, l.Name, err)

@@ -33,8 +33,7 @@ type Config struct {
 	Targets   []string // endings of the adapted layers' names, or AllLinear alone; empty = the family's
 	Seed      uint64   // of the adapter and the head
 	Frozen    bool     // the adapter is used, not trained
-	// Orthogonal starts the adapter with lora.InitOrthogonal, for an even R, instead of lora.Init.
-	Orthogonal bool
+	Init      string   // how the adapter starts: InitOrthogonal or InitPiSSA; else lora.Init
 
 	Full bool // CausalLM: train all weights, in fp32, instead of an adapter
 	// ModulesToSave are the ends of the names of modules that a CausalLM trains in full, in fp32, beside the adapter.
@@ -79,18 +78,28 @@ type backbone struct {
 // newAdapter puts new pairs on the model, which change nothing yet and are a function of the seed. l has what depends on the
 // kind of policy.
 func (b *backbone) newAdapter(c Config, l lora.Config) error {
-	l.BaseModel, l.Revision, l.R, l.Alpha, l.RSLoRA, l.Dropout, l.TargetModules.Names = b.BaseModel, c.Revision, c.R, c.Alpha, c.RSLoRA, c.Dropout, c.Targets
-	switch {
-	case len(c.Targets) == 0:
-		l.TargetModules.Names = b.config.DefaultTargets()
-	case len(c.Targets) == 1 && strings.EqualFold(c.Targets[0], AllLinear):
-		l.TargetModules.Names = b.config.AllTargets()
-	}
-	pairs, err := initialPairs(b.config.Linears(), l, c.Orthogonal, rl.Stream(c.Seed, rl.StreamInit, 0))
-	if err != nil {
-		return err
+	l = c.lora(l, b.config)
+	l.BaseModel = b.BaseModel
+	pairs := b.adapter.start
+	if pairs == nil {
+		var err error
+		if pairs, err = initialPairs(b.config.Linears(), l, c.Init, rl.Stream(c.Seed, rl.StreamInit, 0)); err != nil {
+			return err
+		}
 	}
 	return b.attach(l, pairs)
+}
+
+// lora is the configuration of a new adapter on model. l has what depends on the kind of policy.
+func (c Config) lora(l lora.Config, model *transformers.Config) lora.Config {
+	l.Revision, l.R, l.Alpha, l.RSLoRA, l.Dropout, l.TargetModules.Names = c.Revision, c.R, c.Alpha, c.RSLoRA, c.Dropout, c.Targets
+	switch {
+	case len(c.Targets) == 0:
+		l.TargetModules.Names = model.DefaultTargets()
+	case len(c.Targets) == 1 && strings.EqualFold(c.Targets[0], AllLinear):
+		l.TargetModules.Names = model.AllTargets()
+	}
+	return l
 }
 
 // AllLinear is the only one of Config.Targets where every linear layer is adapted, except the output layer.

@@ -70,8 +70,18 @@ func (p *CausalLM) load(c Config, full []transformers.TensorSpec) error {
 	for _, spec := range full {
 		options.Trained = append(options.Trained, spec.Name)
 	}
+	var failed error
+	if c.Init == InitPiSSA {
+		config, err := transformers.LoadCausalConfig(c.Dir)
+		if err != nil {
+			return err
+		}
+		if options.Change, err = p.adapter.pissa(config, c.lora(c.causal(config), config), &failed); err != nil {
+			return err
+		}
+	}
 	model, err := transformers.LoadCausal(c.Dir, options)
-	if err != nil {
+	if err = cmp.Or(err, failed); err != nil {
 		return err
 	}
 	p.use(model, cmp.Or(c.BaseModel, c.Dir))
@@ -108,7 +118,12 @@ func (p *CausalLM) adapt(c Config) error {
 		return nil
 	}
 	p.adapter.frozen = c.Frozen
-	return p.newAdapter(c, lora.Config{TaskType: lora.CausalLM, FanInFanOut: p.config.FanInFanOut(), ModulesToSave: c.ModulesToSave})
+	return p.newAdapter(c, c.causal(p.config))
+}
+
+// causal is what the configuration of a language model's adapter has of the model.
+func (c Config) causal(model *transformers.Config) lora.Config {
+	return lora.Config{TaskType: lora.CausalLM, FanInFanOut: model.FanInFanOut(), ModulesToSave: c.ModulesToSave}
 }
 
 // loadText reads the chat templates and the ids that end a text, and checks that the tokenizer fits the model.

@@ -109,7 +109,7 @@ func (p *CausalLM) lastStates(s *torch.Scope, sequences [][]int32, how torch.Pas
 // saveScored writes the adapter as that of a sequence classifier, with the score layer.
 func (p *CausalLM) saveScored(dir string, score []safetensors.Tensor) error {
 	first, _, _ := strings.Cut(p.config.Linears()[0].Name, ".")
-	c := p.adapter.config
+	c := p.adapter.stored()
 	c.TaskType, c.Prefix, c.ModulesToSave = lora.SequenceClassification, first+".", []string{"score"}
 	pairs, err := p.adapter.pairs()
 	if err != nil {

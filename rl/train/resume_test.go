@@ -173,6 +173,9 @@ func everyRun() map[string]resumable {
 			r.KLCoef, r.KLType, r.KLInReward, r.ReferenceEvery = 0.1, "k1", true, 3
 		}),
 		"tokens × grpo, modules to save": ofTokens(newGRPO, savedToken, 4, func(r *tokenRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
+		"tokens × grpo, pissa": ofTokens(newGRPO, func(t testing.TB, r int) *policy.CausalLM {
+			return tinyTokenOf(t, policy.Config{R: r, Init: policy.InitPiSSA})
+		}, 4, func(r *tokenRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
 		"tokens × grpo, moving reference": ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) {
 			r.KLCoef, r.KLType, r.ReferenceSync = 0.1, "k3", ReferenceSync{Sync: true, Alpha: 0.6, Every: 2}
 		}),

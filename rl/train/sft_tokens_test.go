@@ -144,7 +144,7 @@ func TestRandomTokenLearns(t *testing.T) {
 func TestOrthogonalStart(t *testing.T) {
 	torchtest.NoLeaks(t)
 	for _, orthogonal := range []bool{true, false} {
-		p := spellingPolicy(t, policy.Config{R: 4, Alpha: 8, Seed: 2, Orthogonal: orthogonal})
+		p := spellingPolicy(t, policy.Config{R: 4, Alpha: 8, Seed: 2, Init: map[bool]string{true: policy.InitOrthogonal}[orthogonal]})
 		samples := copies(t, p)
 		var gap float64
 		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/torch/hub"
 )
@@ -107,8 +108,13 @@ func (c *Config) check() (found []error) {
 		add(envs.OptionErrorf("policy", "%s needs a language model: name one with --model", policyScore))
 	}
 	add(c.checkJudge())
-	if rank, _ := c.Count("lora_r"); rank%2 != 0 && c.Text("init_lora_weights") == "orthogonal" {
+	if rank, _ := c.Count("lora_r"); rank%2 != 0 && c.Text("init_lora_weights") == policy.InitOrthogonal {
 		add(envs.OptionErrorf("init_lora_weights", "orthogonal needs an even lora_r, not %d", rank))
+	}
+	if pissa := c.Text("init_lora_weights") == policy.InitPiSSA; pissa && c.Tokens == nil {
+		add(envs.OptionErrorf("init_lora_weights", "%s is for language models that generate", policy.InitPiSSA))
+	} else if pissa && c.Tokens.Quantize != "none" {
+		add(envs.OptionErrorf("init_lora_weights", "%s changes the weights, which quantize=%s would round: use one of them", policy.InitPiSSA, c.Tokens.Quantize))
 	}
 	samples := 1
 	switch {

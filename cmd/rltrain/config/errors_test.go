@@ -106,6 +106,8 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--task=sum_digits", "--async", "--baseline=greedy"}, want: "baseline greedy does not work with async: the greedy completions would be of another policy; choose baseline group or batch"},
 		{args: []string{"--task=sum_digits", "--judge=m", "--reward=rubric:r.yaml", "--judge-url=host:8000"}, want: "--judge-url: … host:8000"},
 		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--init-lora-weights=orthogonal", "--lora-r=7"}, want: "--init-lora-weights: … 7"},
+		{args: []string{"--init-lora-weights=pissa"}, want: "--init-lora-weights: … language models"},
+		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--init-lora-weights=pissa", "--quantize=nf4"}, want: "--init-lora-weights: … quantize=nf4"},
 		{args: []string{"--task=sum_digits", "--judge-url=http://host"}, want: "--judge-url: … --judge"},
 		{args: []string{"--task=sum_digits", "--judge=m", "--reward=rubric:r.yaml", "--async"}, want: "--judge: … async"},
 		{args: []string{"--task=prompts", "--dataset=d", "--difficulty-pools", "--curriculum-column=c"}, want: "--curriculum-column: … difficulty_pools"},

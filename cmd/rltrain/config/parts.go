@@ -27,7 +27,7 @@ type Adapter struct {
 	R       int      `option:"lora_r" default:"16" range:"[1,1024]" help:"rank of the adapter"`
 	Alpha   int      `option:"lora_alpha" default:"32" range:"[1,)" help:"scale the adapter's output by lora_alpha / lora_r"`
 	RSLoRA  bool     `option:"use_rslora" help:"scale the adapter's output by lora_alpha / √lora_r instead"`
-	Init    string   `option:"init_lora_weights" default:"kaiming" allowed:"kaiming,orthogonal" help:"start of the adapter, which changes nothing at first: kaiming = A random, B zero; orthogonal = both random with a product of zero, as PEFT has it, for an even lora_r"`
+	Init    string   `option:"init_lora_weights" default:"kaiming" allowed:"kaiming,orthogonal,pissa" help:"start of the adapter, which changes no output at first: kaiming = A random, B zero; orthogonal = both random with a product of zero, as PEFT has it, for an even lora_r; pissa = the largest singular values of each weight, which the frozen weights then lack (language models)"`
 	Targets []string `option:"lora_target_modules" help:"modules that get an adapter, by the end of their name; all-linear = every linear layer except the output layer; empty = the model family's"`
 }
 

@@ -202,7 +202,7 @@ func (t *trainer) modelFolder(ctx context.Context) (hub.Model, error) {
 
 // adapter is the configuration of a new policy with an adapter on a model.
 func adapter(o config.Adapter, on hub.Model, seed uint64) policy.Config {
-	return policy.Config{Dir: on.Dir, BaseModel: on.Name, Revision: on.Commit, R: o.R, Alpha: float64(o.Alpha), RSLoRA: o.RSLoRA, Orthogonal: o.Init == "orthogonal", Targets: o.Targets, Seed: seed}
+	return policy.Config{Dir: on.Dir, BaseModel: on.Name, Revision: on.Commit, R: o.R, Alpha: float64(o.Alpha), RSLoRA: o.RSLoRA, Init: o.Init, Targets: o.Targets, Seed: seed}
 }
 
 // dtype is how weights are kept, "" as the device prefers.
