@@ -97,10 +97,12 @@ fuzz: core models ## run every fuzz target for $$FUZZTIME (default 10s)
 bench: core models ## run all Go benchmarks
 	@$(GOENV) go test -run '^$$' -bench . -benchmem ./...
 
-compat: all wheel bundle ## test the packages, and the core for arm64 under qemu if it is installed; compare with transformers, peft, TRL, llama.cpp, OpenAI's client and lm-evaluation-harness, and compile for GPUs (needs Python; creates virtual environments)
+compat: all wheel bundle ## test the packages, and the core for arm64 under qemu if it is installed; compare with transformers, peft, TRL, llama.cpp, the clients of OpenAI and Tinker, and lm-evaluation-harness, and compile for GPUs (needs Python; creates virtual environments)
 	@scripts/install.sh
 	@scripts/arm64.sh
 	@scripts/compat.sh -r scripts/serve.txt scripts/serve.py
+	@scripts/compat.sh -r scripts/serve_train.txt scripts/serve_train.py
+	@scripts/compat.sh -r scripts/serve_train_json.txt scripts/serve_train.py
 	@scripts/compat.sh -r scripts/harness.txt scripts/harness.py
 	@scripts/compat.sh
 	@scripts/compat.sh scripts/trl_options.py

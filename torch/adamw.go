@@ -27,10 +27,10 @@ type ParamGroup struct {
 
 // AdamW is Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2), in fp32.
 type AdamW struct {
-	Beta1, Beta2 float64 // decay of the moments: 0.9 and 0.999 unless set before the first step
+	Beta1, Beta2 float64 // decay of the moments of the next step: 0.9 and 0.999 unless set
+	Eps          float64
 
 	groups []ParamGroup
-	eps    float64
 	steps  int
 	first  [][]*Var // moments per group, created at the first step
 	second [][]*Var
@@ -42,7 +42,7 @@ const AdamEps = 1e-8
 
 // NewAdamW optimises groups, some of which may be empty. The caller keeps ownership of the parameters.
 func NewAdamW(eps float64, groups ...ParamGroup) *AdamW {
-	return &AdamW{Beta1: 0.9, Beta2: 0.999, groups: groups, eps: eps}
+	return &AdamW{Beta1: 0.9, Beta2: 0.999, groups: groups, Eps: eps}
 }
 
 func (o *AdamW) params() []*Var {
@@ -87,6 +87,13 @@ func (o *AdamW) init() error {
 		o.first, o.second = append(o.first, first), append(o.second, second)
 	}
 	return nil
+}
+
+// SetDecay changes the weight decay of all groups.
+func (o *AdamW) SetDecay(decay float64) {
+	for i := range o.groups {
+		o.groups[i].WeightDecay = decay
+	}
 }
 
 // NonFiniteError means that a step was refused because the gradient norm is NaN or infinite. Parameters and optimiser state
@@ -154,7 +161,7 @@ func (o *AdamW) Step(rates []float64, maxNorm float64) (norm float64, err error)
 			const amsgrad, maximize = false, false
 			s.callInto(nil, opFusedAdamW, operands(tensors(g.Params)), operands(grads[at:at+n]),
 				operands(tensors(o.first[i])), operands(tensors(o.second[i])), operands(nil), operands(counts),
-				real64(rates[i]), real64(o.Beta1), real64(o.Beta2), real64(g.WeightDecay), real64(o.eps),
+				real64(rates[i]), real64(o.Beta1), real64(o.Beta2), real64(g.WeightDecay), real64(o.Eps),
 				boolean(amsgrad), boolean(maximize))
 			at += n
 		}

@@ -148,6 +148,7 @@ func TestBadExamples(t *testing.T) {
 		`{"forward_input":{"data":[{"loss_fn_inputs":{"a":{"data":[1],"dtype":"bool"}}}]}}`:                                                     "dtype",
 		`{"forward_input":{"data":[{"loss_fn_inputs":{"a":{"data":[1],"shape":[1,2],"sparse_crow_indices":[0,1]}}}]}}`:                          "compressed rows",
 		`{"forward_input":{"data":[{"loss_fn_inputs":{"a":{"data":[1],"shape":[1,2],"sparse_crow_indices":[0,1],"sparse_col_indices":[2]}}}]}}`: "column 2",
+		`{"forward_input":{"data":[{"loss_fn_inputs":{"a":{"data":[1],"shape":[1,2],"sparse_crow_indices":[0,5],"sparse_col_indices":[0]}}}]}}`: "0 to 5 of 1",
 		`{"forward_input":{"loss_fn_config":{"a":"b"}}}`:                                                                                        "not a number",
 		`{}`: "forward_backward_input",
 	} {

@@ -24,12 +24,10 @@ func (p *CausalLM) WithAdapter(dir string) (*CausalLM, error) {
 	if only := saved.MergedOnly(); only != "" {
 		return nil, fmt.Errorf("%s has %s, and only low-rank pairs can share a model; write a full model with rltrain merge", dir, only)
 	}
-	model, err := p.model.Share()
+	q, err := p.share(dir)
 	if err != nil {
 		return nil, err
 	}
-	q := &CausalLM{backbone: &backbone{Tokenizer: p.Tokenizer, source: dir}, Templates: p.Templates, Template: p.Template, eos: slices.Clone(p.eos), shared: true}
-	q.use(model, p.BaseModel)
 	q.adapter.frozen = true
 	if err := cmp.Or(q.readTemplate(dir), q.attach(saved.Config, saved.Pairs)); err != nil {
 		q.Close()
@@ -37,6 +35,32 @@ func (p *CausalLM) WithAdapter(dir string) (*CausalLM, error) {
 	}
 	return q, nil
 }
+
+// WithNewAdapter is p's model with a new adapter to train, which c describes, instead of p's own. Both share the weights and
+// the tokenizer, which the new policy's Close leaves alone: close p after it.
+func (p *CausalLM) WithNewAdapter(c Config) (*CausalLM, error) {
+	q, err := p.share("")
+	if err == nil {
+		if err = q.adapt(c); err != nil {
+			q.Close()
+		}
+	}
+	return q, err
+}
+
+// share is p without its adapter. source is the folder of another one.
+func (p *CausalLM) share(source string) (*CausalLM, error) {
+	model, err := p.model.Share()
+	if err != nil {
+		return nil, err
+	}
+	q := &CausalLM{backbone: &backbone{Tokenizer: p.Tokenizer, source: source}, Templates: p.Templates, Template: p.Template, eos: slices.Clone(p.eos), shared: true}
+	q.use(model, p.BaseModel)
+	return q, nil
+}
+
+// Targets are Config.Targets for the linear layers of attention, of the MLPs, or both.
+func (p *CausalLM) Targets(attention, mlp bool) []string { return p.config.TargetsOf(attention, mlp) }
 
 // Load puts the adapter of another policy beside that of the sampler's own, with whose weights it must have been made
 // (WithAdapter). Both write in one batch. It is copied; GenerateOptions.Adapter asks for it by the number.

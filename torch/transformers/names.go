@@ -31,8 +31,15 @@ func (c *Config) Linears() []Linear {
 func (c *Config) DefaultTargets() []string { return slices.Clone(families[c.ModelType].targets) }
 
 // AllTargets are LoRA targets that select every one of Linears: what follows the layer's number in their names.
-func (c *Config) AllTargets() (targets []string) {
+func (c *Config) AllTargets() (targets []string) { return c.TargetsOf(true, true) }
+
+// TargetsOf are those that select the linear layers of attention, of the MLPs, or both.
+func (c *Config) TargetsOf(attention, mlp bool) (targets []string) {
 	for _, linear := range c.Linears() {
+		ofMLP := slices.ContainsFunc([]string{"up", "gate", "down"}, func(end string) bool { return strings.HasSuffix(linear.Layer, end) })
+		if ofMLP && !mlp || !ofMLP && !attention {
+			continue
+		}
 		parts := strings.Split(linear.Name, ".")
 		number := slices.IndexFunc(parts, func(part string) bool { return strings.Trim(part, "0123456789") == "" })
 		if target := strings.Join(parts[number+1:], "."); !slices.Contains(targets, target) {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/rltrain/rltrain/cmd/rltrain/config"
 	serving "github.com/rltrain/rltrain/cmd/rltrain/serve"
+	"github.com/rltrain/rltrain/cmd/rltrain/serve/train"
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/options"
@@ -35,6 +36,7 @@ type serveOptions struct {
 	BatchSize   int     `option:"batch_size" default:"64" range:"[1,4096]" help:"maximum completions generated at the same time"`
 	Queue       int     `option:"queue" default:"256" range:"[1,1048576]" help:"maximum waiting requests; further ones get status 429"`
 	Timeout     float64 `option:"timeout" range:"[0,1000000]" help:"time limit per request in seconds; 0 = none"`
+	Models      int     `option:"train_models" default:"16" range:"[1,4096]" help:"maximum training runs in memory; idle ones beyond wait on disk (with --train)"`
 	Grace       float64 `option:"grace" default:"30" range:"[0,1000000]" help:"seconds to finish running requests when the server stops"`
 	LogProbs    string  `option:"logprobs_mode" default:"processed_logprobs" allowed:"processed_logprobs,raw_logprobs" help:"returned log-probs: processed_logprobs (after temperature and filters) or raw_logprobs"`
 }
@@ -57,6 +59,7 @@ supported. A decision model with a head answers /v1/systemone alone.`,
 			&cli.StringFlag{Name: "host", Value: "127.0.0.1", Usage: "address to listen on; non-loopback addresses need --api-key"},
 			&cli.StringFlag{Name: "api-key", Usage: "require this key in every request, as Authorization: Bearer KEY", EnvVars: []string{"RLTRAIN_API_KEY"}},
 			&cli.StringFlag{Name: "name", Aliases: []string{"served-model-name"}, Usage: "model name in requests", DefaultText: "the last element of --model"},
+			&cli.StringFlag{Name: "train", Usage: "let clients train LoRA adapters with the Tinker API; runs and checkpoints are kept in this folder", DefaultText: "the server does not train"},
 			&cli.StringSliceFlag{Name: "adapter-dir", Usage: "allow requests to load adapters from this folder and below; repeatable", DefaultText: "requests cannot load adapters"},
 			ignoreGenerationFlag(),
 		}, config.OptionFlags(options.MustRead(&o)), flags),
@@ -73,6 +76,9 @@ func serveConfig(c *cli.Context, o serveOptions) (serving.Config, error) {
 	}
 	if c.IsSet("api-key") && s.Key == "" {
 		return s, shared.UsageErrorf("--api-key: the key is empty")
+	}
+	if c.IsSet("train-models") && c.String("train") == "" {
+		return s, shared.UsageErrorf("--train-models applies only with --train")
 	}
 	if host := net.ParseIP(c.String("host")); s.Key == "" && c.String("host") != "localhost" && (host == nil || !host.IsLoopback()) {
 		return s, shared.UsageErrorf("--host: other machines can reach %s; pass --api-key", c.String("host"))
@@ -134,7 +140,7 @@ func runServer(c *cli.Context, o serveOptions) error {
 	}
 	defer listener.Close()
 	return shared.OnThread(c, func(ctx context.Context) error {
-		server, example, done, err := newServer(ctx, c, name, config)
+		server, example, done, err := newServer(ctx, c, name, config, o)
 		if err != nil {
 			return err
 		}
@@ -146,7 +152,7 @@ func runServer(c *cli.Context, o serveOptions) error {
 }
 
 // newServer loads the model of a server, and gives an example of a request by route.
-func newServer(ctx context.Context, c *cli.Context, name string, config serving.Config) (server *serving.Server, example request, done func(), err error) {
+func newServer(ctx context.Context, c *cli.Context, name string, config serving.Config, o serveOptions) (server *serving.Server, example request, done func(), err error) {
 	client, release := shared.HubOf(c)
 	defer release()
 	if found, unfound := client.Model(ctx, name, hub.Weights); unfound == nil && policy.HasQuestions(found.Dir) {
@@ -162,12 +168,23 @@ func newServer(ctx context.Context, c *cli.Context, name string, config serving.
 		p.Close()
 		return nil, example, nil, err
 	}
+	done = p.Close
+	if dir := c.String("train"); dir != "" {
+		trainer, err := train.New(ctx, server, p, train.Config{Name: config.Name, Dir: dir, Resident: o.Models, Adapters: max(1, o.MaxAdapters), Logf: config.Logf})
+		if err != nil {
+			server.Close()
+			p.Close()
+			return nil, example, nil, fmt.Errorf("--train: %w", err)
+		}
+		config.Logf("training %s by the Tinker API; runs are kept in %s", config.Name, dir)
+		done = func() { trainer.Close(); p.Close() }
+	}
 	config.Logf("end tokens: %s", shared.EOSNames(p))
 	example = request{"/v1/completions", map[string]any{"prompt": "Once upon a time", "max_tokens": 20}}
 	if p.Templates != nil {
 		example = request{"/v1/chat/completions", map[string]any{"messages": []map[string]string{{"role": "user", "content": "Hello"}}, "max_tokens": 50}}
 	}
-	return server, example, p.Close, nil
+	return server, example, done, nil
 }
 
 // servedName is the default model name in requests: a folder's or file's own name, otherwise model itself, such as a

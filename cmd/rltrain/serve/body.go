@@ -37,6 +37,11 @@ func (c *counted) release() { c.all.Add(-c.mine) }
 // readBody decodes the JSON object of a request with at most limit bytes. Unknown fields are errors, except those in
 // neutral with one of their listed values, which have no effect. Names of fields are case-sensitive.
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request, limit int64, into any, neutral map[string][]string) error {
+	return s.ReadBody(w, r, limit, func(data []byte) error { return decode(data, into, neutral) })
+}
+
+// ReadBody calls decode with the body of a request, of at most limit bytes, when there is a place for it.
+func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request, limit int64, decode func(data []byte) error) error {
 	// A browser sends Origin. Without JSON's type, any page that is open there could send requests to a local server.
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if r.Header.Get("Origin") != "" && (err != nil || kind != "application/json") {
@@ -55,7 +60,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, limit int64, i
 		return refuse(http.StatusBadRequest, "", "reading the body: %v", err)
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // generation may take longer
-	return s.prepare(r.Context(), len(data), func() error { return decode(data, into, neutral) })
+	return s.prepare(r.Context(), len(data), func() error { return decode(data) })
 }
 
 func decode(data []byte, into any, neutral map[string][]string) error {

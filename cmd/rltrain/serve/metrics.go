@@ -81,6 +81,9 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) error {
 	one("gauge", "requests_waiting", "requests waiting for a slot", waiting)
 	one("gauge", "samples_running", "completions being generated", samples)
 	one("gauge", "adapters", "loaded adapters", adapters)
+	for _, more := range s.measures {
+		more(one)
+	}
 	f := s.figures
 	f.change(func() {
 		one("counter", "requests_abandoned_total", "requests that timed out or whose client disconnected", f.lost)

@@ -56,6 +56,10 @@ type Server struct {
 
 	bodies atomic.Int64 // bytes of the requests that are being read or answered
 
+	added    []route             // of Add
+	measures []func(one measure) // of AddMetrics
+	drains   []func(ctx context.Context)
+
 	lock     sync.Mutex
 	lanes    map[string]*lane // available to requests, by name
 	names    []string         // of lanes, oldest first
@@ -122,6 +126,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		if err := server.Shutdown(grace); err != nil {
 			s.config.Logf("stopping: cancelled requests that did not finish within %v", s.config.Grace)
 		}
+		for _, drain := range s.drains {
+			drain(grace)
+		}
 		over <- ctx.Err()
 		stop()
 		<-s.engine.finished // the last requests receive their error
@@ -131,13 +138,16 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	return <-over
 }
 
+// route answers the requests of a pattern.
+type route struct {
+	pattern string
+	answer  Answer
+}
+
 // Handler returns the routes.
 func (s *Server) Handler() http.Handler {
 	routes := http.NewServeMux()
-	for _, r := range []struct {
-		pattern string
-		answer  func(http.ResponseWriter, *http.Request) error
-	}{
+	for _, r := range append([]route{
 		{"GET /health", s.health},
 		{"GET /metrics", s.metrics},
 		{"GET /v1/models", s.models},
@@ -147,7 +157,7 @@ func (s *Server) Handler() http.Handler {
 		{"POST /v1/systemone", s.decide},
 		{"POST /v1/load_lora_adapter", s.loadAdapter},
 		{"POST /v1/unload_lora_adapter", s.unloadAdapter},
-	} {
+	}, s.added...) {
 		routes.Handle(r.pattern, s.route(r.pattern, r.answer))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -185,6 +195,9 @@ func (s *Server) allowed(r *http.Request) bool {
 		return true
 	}
 	scheme, key, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if key == "" { // as Tinker's clients send it
+		scheme, key = "Bearer", r.Header.Get("X-API-Key")
+	}
 	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare([]byte(strings.TrimLeft(key, " ")), []byte(s.config.Key)) == 1
 }
 

@@ -1,0 +1,186 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/rltrain/rltrain/internal/tinker"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
+)
+
+// example is an example with what its loss reads.
+type example struct {
+	sample *rl.Sample
+	width  int
+	loss   *tinker.Loss
+}
+
+// examples checks the examples of a request.
+func (t *Trainer) examples(e *tinker.Examples) (all []example, err error) {
+	if len(e.Data) == 0 {
+		return nil, errors.New("data is empty")
+	}
+	for i, d := range e.Data {
+		one, err := t.example(e, d)
+		if err != nil {
+			return nil, fmt.Errorf("data %d: %w", i, err)
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+func (t *Trainer) example(e *tinker.Examples, d tinker.Datum) (one example, err error) {
+	targets, width, err := d.Targets()
+	if err == nil {
+		err = t.known("model_input", d.Tokens)
+	}
+	if err == nil {
+		err = t.known("target_tokens", targets)
+	}
+	if err == nil && len(d.Tokens) > t.base.MaxLength() {
+		err = fmt.Errorf("model_input has %d tokens, more than the model's %d positions", len(d.Tokens), t.base.MaxLength())
+	}
+	if err != nil {
+		return one, err
+	}
+	x := &rl.Sample{Tokens: d.Tokens, Actions: targets}
+	for i := range targets {
+		x.Rows = append(x.Rows, i/width)
+	}
+	loss, err := tinker.NewLoss(e.Loss, e.Config, d)
+	return example{x, width, loss}, err
+}
+
+// forward computes log-probabilities and the loss of examples and, unless the request asks for a forward pass alone, adds its
+// gradient to that of the run.
+func (r *run) forward(ctx context.Context, e *tinker.Examples) (tinker.Outcome, error) {
+	all, err := r.trainer.examples(e)
+	if err != nil {
+		return nil, mistake{err}
+	}
+	result := &tinker.ForwardResult{Metrics: map[string]float64{}}
+	tokens := func(i int) int { return len(all[i].sample.Tokens) }
+	sum := 0.0
+	for _, part := range rl.MicroBatches(len(all), r.trainer.part(), tokens) {
+		err := r.ask(ctx, func() error {
+			r.partial = !e.ForwardOnly
+			loss, err := r.pass(all[part[0]:part[1]], e.ForwardOnly, result)
+			sum += loss
+			return err
+		})
+		if err != nil {
+			return nil, r.discard(ctx, e.ForwardOnly, err)
+		}
+		for i := part[0]; i < part[1]; i++ {
+			r.trainer.figures.tokens.Add(int64(tokens(i)))
+		}
+	}
+	result.Metrics["loss:sum"] = sum
+	if e.ForwardOnly {
+		return result, nil
+	}
+	return result, r.trainer.server.Ask(ctx, func() error {
+		r.partial, r.gradient = false, true
+		return nil
+	})
+}
+
+// pass is a forward pass over some examples and, unless only forward, back.
+func (r *run) pass(part []example, only bool, result *tinker.ForwardResult) (sum float64, err error) {
+	samples := make([]*rl.Sample, len(part))
+	for i, x := range part {
+		samples[i] = x.sample
+	}
+	mode := torch.Train
+	if only {
+		mode = torch.NoGrad
+	}
+	err = torch.Do(mode, func(s *torch.Scope) error {
+		out := r.policy.Forward(s, rl.NewBatch(samples), policy.Pass{Temperature: 1})
+		logProbs := s.Read(out.LogProbs)
+		var weights []float32
+		for _, x := range part {
+			n := x.sample.Len()
+			loss, w := x.loss.At(logProbs[:n])
+			sum += loss
+			weights = append(weights, w...)
+			result.LogProbs, result.Widths = append(result.LogProbs, logProbs[:n:n]), append(result.Widths, x.width)
+			logProbs = logProbs[n:]
+		}
+		if math.IsNaN(sum) || math.IsInf(sum, 0) {
+			return &torch.NonFiniteError{What: "loss", Value: sum}
+		}
+		if !only {
+			s.Backward(s.Neg(s.Sum(s.Mul(out.LogProbs, s.Floats(weights, int64(len(weights)))))))
+		}
+		return nil
+	})
+	return sum, err
+}
+
+// discard drops the gradient of a run after an error, since a part of it may be missing.
+func (r *run) discard(ctx context.Context, only bool, cause error) error {
+	if only {
+		return cause
+	}
+	if err := r.ask(ctx, func() error {
+		r.partial, r.gradient = false, false
+		return torch.ZeroGrad(r.policy.Params())
+	}); err != nil {
+		return cause
+	}
+	return fmt.Errorf("%w; the accumulated gradient of the model was discarded", cause)
+}
+
+// adam are the settings of an optimizer step.
+type adam struct {
+	Rate  float64 `json:"learning_rate"`
+	Beta1 float64 `json:"beta1"`
+	Beta2 float64 `json:"beta2"`
+	Eps   float64 `json:"eps"`
+	Decay float64 `json:"weight_decay"`
+	Clip  float64 `json:"grad_clip_norm"`
+}
+
+func defaultAdam() *adam { return &adam{Rate: 1e-4, Beta1: 0.9, Beta2: 0.95, Eps: 1e-12} }
+
+func (a *adam) check() error {
+	below1 := math.Nextafter(1, 0)
+	return errors.Join(within("learning_rate", a.Rate, 0, 1e6), within("beta1", a.Beta1, 0, below1), within("beta2", a.Beta2, 0, below1),
+		within("eps", a.Eps, 0, 1), within("weight_decay", a.Decay, 0, 1e6), within("grad_clip_norm", a.Clip, -math.MaxFloat64, math.MaxFloat64))
+}
+
+// step moves the weights along the accumulated gradient and drops it.
+func (r *run) step(ctx context.Context, a *adam) (tinker.Outcome, error) {
+	if err := a.check(); err != nil {
+		return nil, mistake{err}
+	}
+	norm := 0.0
+	err := r.ask(ctx, func() (err error) {
+		if !r.gradient {
+			return mistake{errors.New("there is no gradient: call forward_backward before optim_step")}
+		}
+		o := r.optimizer
+		o.Beta1, o.Beta2, o.Eps = a.Beta1, a.Beta2, a.Eps
+		o.SetDecay(a.Decay)
+		norm, err = o.Step([]float64{a.Rate}, max(0, a.Clip))
+		if err == nil {
+			r.gradient = false
+			r.policy.Changed()
+		}
+		return err
+	})
+	if errors.As(err, new(*torch.NonFiniteError)) {
+		return nil, r.discard(ctx, false, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.trainer.figures.steps.Add(1)
+	return tinker.Reply{"type": "optim_step", "metrics": map[string]float64{"grad_norm": norm, "learning_rate": a.Rate}}, nil
+}
