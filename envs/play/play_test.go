@@ -24,6 +24,7 @@ id=${line#*:}; id=${id%%,*}
 case $line in
 *'"reset"'*) n=0; seed=${line#*seed\":}; seed=${seed%%,*}; echo "{\"id\":$id,\"observation\":\"seed $seed\"}" ;;
 *'"text":"end"'*) echo "{\"id\":$id,\"reward\":0.5,\"done\":true,\"correct\":false}" ;;
+*'"text":"nothing"'*) echo "{\"id\":$id,\"done\":true}" ;;
 *'"text":"good"'*) echo "{\"id\":$id,\"reward\":2,\"done\":true}" ;;
 *'"text":"die"'*) echo oops >&2; exit 3 ;;
 *'"text":"hang"'*) sleep 1000 ;;
@@ -74,6 +75,9 @@ func TestEpisodes(t *testing.T) {
 		must.Do(t, e.(io.Closer).Close())
 		expect.Same(t, 2+i, starts(), "starts: the second episode of a round has a process of its own, and keeps it")
 	}
+	e, _, err := envs.Begin(t.Context(), task, envs.Train, 5)
+	must.Do(t, err)
+	expect.True(t, !must.Get(e.Step(t.Context(), say("nothing")))(t).Info.Correct, "no reward is no success")
 	seeds := map[string]bool{}
 	for _, part := range []envs.Part{envs.Train, envs.Eval} {
 		for index := range 4 {

@@ -57,7 +57,7 @@ type options struct {
 	Turns        string       `option:"turns_cmd" arg:"PROGRAM" help:"program that replies to the model in multi-turn episodes, over JSON lines"`
 	TurnsTimeout float64      `option:"turns_timeout" default:"60" range:"[0.001,86400]" arg:"SECONDS" needs:"turns_cmd" incidental:"true" help:"seconds that the turn program may take for one reply; an episode without a reply in time ends without a reward"`
 	MaxTurns     int          `option:"max_turns" default:"8" range:"[1,1024]" needs:"turns_cmd or tools" help:"maximum model turns per episode, those that call tools included"`
-	Tools        string       `option:"tools" arg:"FILE" help:"JSON list of tools that the model may call: name, description, parameters (a JSON schema), and run: cmd:PROGRAM, python, or a URL"`
+	Tools        string       `option:"tools" arg:"FILE" help:"JSON list of tools that the model may call: name, description, parameters (a JSON schema), and run: cmd:PROGRAM, python, a URL, or mcp: and the program or URL of an MCP server"`
 	ToolTimeout  float64      `option:"tool_timeout" default:"10" range:"[0.001,86400]" arg:"SECONDS" needs:"tools" incidental:"true" help:"seconds that a tool may take for one call; a call without an answer by then gets an error"`
 	MaxToolCalls int          `option:"max_tool_calls" default:"16" range:"[1,65536]" needs:"tools" help:"maximum tool calls per episode; further calls are answered with an error"`
 	Unsafe       bool         `option:"unsafe_exec" needs:"tools" help:"if no sandbox works, tools run Python with resource limits only; the programs can read and change everything that you can"`

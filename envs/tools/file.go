@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -15,7 +16,8 @@ import (
 type Tool struct {
 	Name, Description string
 	Parameters        dataset.Object // JSON schema of the arguments, which are an object
-	// Run is cmd:PROGRAM ARGS, python, or the URL of a server.
+	// Run is cmd:PROGRAM ARGS, python, the URL of a server, or mcp: and the command or URL of an MCP server, of which a tool
+	// without a name is all tools.
 	Run string
 }
 
@@ -42,7 +44,7 @@ func Read(path string) (all []Tool, err error) {
 			return nil, err
 		}
 		tool, err := toolOf(r.Fields)
-		if err == nil && slices.ContainsFunc(all, func(other Tool) bool { return other.Name == tool.Name }) {
+		if err == nil && tool.Name != "" && slices.ContainsFunc(all, func(other Tool) bool { return other.Name == tool.Name }) {
 			err = fmt.Errorf("name: a second tool %s", words.Quote(tool.Name))
 		}
 		if err != nil {
@@ -74,11 +76,21 @@ func toolOf(fields dataset.Object) (t Tool, err error) {
 			return t, fmt.Errorf("unknown field %s; want name, description, parameters and run", words.Quote(f.Name))
 		}
 	}
-	if !isName(t.Name) {
+	where, ofServer := strings.CutPrefix(t.Run, modelContext)
+	if !isName(t.Name) && (t.Name != "" || !ofServer) {
 		return t, fmt.Errorf("name: got %s, want 1 to %d letters, digits or characters of \"_-./:\"", words.Quote(t.Name), longestName)
 	}
-	if err := checkRun(t.Run); err != nil {
-		return t, fmt.Errorf("run: %w", err)
+	if !ofServer {
+		where = t.Run
+	}
+	if err := checkRun(where); err != nil || ofServer && where == python {
+		return t, fmt.Errorf("run: %w", cmp.Or(err, errors.New("want mcp:cmd:PROGRAM or mcp:http://HOST/PATH")))
+	}
+	if ofServer {
+		if t.Parameters == nil {
+			return t, nil // the server describes it
+		}
+		return t, inField("parameters", checkSchema(t.Parameters))
 	}
 	if t.Run == python && t.Parameters == nil {
 		t.Parameters = pythonParameters
@@ -90,12 +102,19 @@ func toolOf(fields dataset.Object) (t Tool, err error) {
 		t.Parameters = dataset.Object{{Name: "type", Value: "object"}, {Name: "properties", Value: dataset.Object{}}}
 	}
 	if err := checkSchema(t.Parameters); err != nil {
-		return t, fmt.Errorf("parameters: %w", err)
+		return t, inField("parameters", err)
 	}
 	if _, ok := propertiesOf(t.Parameters).Get("code"); t.Run == python && !ok {
 		return t, errors.New("parameters: a tool that runs python needs the property code, its program")
 	}
 	return t, nil
+}
+
+func inField(name string, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
 }
 
 func checkRun(run string) error {
@@ -110,7 +129,7 @@ func checkRun(run string) error {
 	}
 	address, err := url.Parse(run)
 	if err != nil || address.Scheme != "http" && address.Scheme != "https" || address.Host == "" {
-		return fmt.Errorf("got %s, want cmd:PROGRAM, python, or http://HOST/PATH", words.Quote(run))
+		return fmt.Errorf("got %s, want cmd:PROGRAM, python, http://HOST/PATH, or mcp: before a program or an address", words.Quote(run))
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,15 +42,19 @@ func Open(ctx context.Context, path string, timeout time.Duration, unsafe bool) 
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{tools: list, timeout: timeout, client: &http.Client{
+	s := &Set{timeout: timeout, client: &http.Client{
 		Timeout: timeout,
 		// A tool's server is the one that the user named.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	for _, t := range list {
 		line, isCommand := strings.CutPrefix(t.Run, command)
+		where, ofServer := strings.CutPrefix(t.Run, modelContext)
 		var err error
+		found := []Tool{t}
 		switch {
+		case ofServer:
+			found, err = s.described(ctx, where, t)
 		case isCommand:
 			_, err = program.NewSession(line, timeout)
 		case t.Run == python && s.box == nil:
@@ -57,10 +62,34 @@ func Open(ctx context.Context, path string, timeout time.Duration, unsafe bool) 
 		}
 		if err != nil {
 			_ = s.Close()
-			return nil, fmt.Errorf("%s: tool %s: run: %w", path, t.Name, err)
+			return nil, fmt.Errorf("%s: tool %s: run: %w", path, cmp.Or(t.Name, t.Run), err)
+		}
+		for _, one := range found {
+			if s.find(one.Name) >= 0 {
+				_ = s.Close()
+				return nil, fmt.Errorf("%s: a second tool %s", path, words.Quote(one.Name))
+			}
+			s.tools = append(s.tools, one)
 		}
 	}
 	return s, nil
+}
+
+// described asks an MCP server for its description of tools.
+func (s *Set) described(ctx context.Context, where string, t Tool) ([]Tool, error) {
+	c, err := s.connect(ctx, where)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	return c.list(ctx, t)
+}
+
+// find returns the index of a tool, or −1.
+func (s *Set) find(name string) int {
+	return slices.IndexFunc(s.tools, func(t Tool) bool { return t.Name == name })
 }
 
 func (s *Set) openSandbox(ctx context.Context, unsafe bool) (err error) {
@@ -95,11 +124,14 @@ type Session struct {
 
 	lock     sync.Mutex
 	programs map[string]*program.Program // by command line
+	servers  map[string]*mcpServer       // by what follows mcp:
 	closed   bool
 }
 
 // Begin returns a session, which has not started any program yet.
-func (s *Set) Begin() *Session { return &Session{set: s, programs: map[string]*program.Program{}} }
+func (s *Set) Begin() *Session {
+	return &Session{set: s, programs: map[string]*program.Program{}, servers: map[string]*mcpServer{}}
+}
 
 // Close ends the programs of the session.
 func (s *Session) Close() error {
@@ -109,14 +141,18 @@ func (s *Session) Close() error {
 	for _, p := range s.programs {
 		p.Close()
 	}
+	for _, c := range s.servers {
+		c.Close()
+	}
 	clear(s.programs)
+	clear(s.servers)
 	return nil
 }
 
 // Call runs a call and returns its result as text that a model can be shown. The error says, to the model, why there is none;
 // if ctx has ended it is that of ctx.
 func (s *Session) Call(ctx context.Context, call Call) (string, error) {
-	i := slices.IndexFunc(s.set.tools, func(t Tool) bool { return t.Name == call.Name })
+	i := s.set.find(call.Name)
 	if i < 0 {
 		names := make([]string, len(s.set.tools))
 		for i, t := range s.set.tools {
@@ -131,7 +167,10 @@ func (s *Session) Call(ctx context.Context, call Call) (string, error) {
 	}
 	var text string
 	line, isCommand := strings.CutPrefix(t.Run, command)
+	where, ofServer := strings.CutPrefix(t.Run, modelContext)
 	switch {
+	case ofServer:
+		text, err = s.callMCP(ctx, where, t.Name, arguments)
 	case isCommand:
 		text, err = s.ask(ctx, line, t.Name, arguments)
 	case t.Run == python:
