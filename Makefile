@@ -104,6 +104,7 @@ compat: all wheel bundle ## test the packages, and the core for arm64 under qemu
 	@scripts/compat.sh -r scripts/serve_train.txt scripts/serve_train.py
 	@scripts/compat.sh -r scripts/serve_train_json.txt scripts/serve_train.py
 	@scripts/compat.sh -r scripts/harness.txt scripts/harness.py
+	@scripts/compat.sh -r scripts/environments.txt scripts/environments.py
 	@scripts/compat.sh
 	@scripts/compat.sh scripts/trl_options.py
 	@scripts/compat.sh scripts/trl_runs.py

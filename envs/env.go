@@ -6,9 +6,11 @@
 package envs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"regexp"
 	"strings"
 
@@ -279,7 +281,7 @@ type Scoring interface {
 	MeanReward() bool
 }
 
-// Begin makes an episode of a task and resets it.
+// Begin makes an episode of a task and resets it. The caller closes it.
 func Begin(ctx context.Context, task Task, part Part, index int) (Env, Observation, error) {
 	episode, err := task.Episode(part, index)
 	if err != nil {
@@ -287,4 +289,13 @@ func Begin(ctx context.Context, task Task, part Part, index int) (Env, Observati
 	}
 	shown, err := episode.Reset(ctx)
 	return episode, shown, err
+}
+
+// Show returns the first observation of an episode, which is closed again.
+func Show(ctx context.Context, task Task, part Part, index int) (Observation, error) {
+	episode, shown, err := Begin(ctx, task, part, index)
+	if closer, ok := episode.(io.Closer); ok {
+		err = cmp.Or(err, closer.Close())
+	}
+	return shown, err
 }

@@ -97,7 +97,10 @@ func TestServers(t *testing.T) {
 // TestClosedWhileItBegins: an episode that is closed before its session is there keeps none.
 func TestClosedWhileItBegins(t *testing.T) {
 	env, open := server(t, `{"m":{}}`, nil, func(string, map[string]any) string { return `{"observation":{"a":"b"}}` })
-	e := must.Get(made(t, envs.Setup{}, envs.Settings{"env": env}).Episode(envs.Train, 0))(t)
+	task := made(t, envs.Setup{}, envs.Settings{"env": env})
+	shown := must.Get(envs.Show(t.Context(), task, envs.Train, 0))(t)
+	expect.True(t, shown.Messages[0].Content == "b" && open.Load() == 0, "%+v, %d open sessions", shown, open.Load())
+	e := must.Get(task.Episode(envs.Train, 0))(t)
 	must.Do(t, e.(io.Closer).Close())
 	_, err := e.Reset(t.Context())
 	expect.Error(t, err, "closed")

@@ -356,7 +356,7 @@ func (x problemEval) set(ctx context.Context, c *cli.Context, sampler *policy.Sa
 // attemptsAt returns a problem with its samples.
 func attemptsAt(ctx context.Context, p *policy.CausalLM, task envs.Task, index int, group rl.Group) (problemRow, error) {
 	row := problemRow{Index: index}
-	_, shown, err := envs.Begin(ctx, task, envs.Eval, index)
+	shown, err := envs.Show(ctx, task, envs.Eval, index)
 	if err != nil {
 		return row, err
 	}

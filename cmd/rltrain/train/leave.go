@@ -59,7 +59,7 @@ func trySolving(ctx context.Context, stage *run.Stage, task envs.Task) error {
 		if n := task.Len(envs.Eval); n > 0 && i >= n {
 			break
 		}
-		_, shown, err := envs.Begin(ctx, task, envs.Eval, i)
+		shown, err := envs.Show(ctx, task, envs.Eval, i)
 		if err != nil {
 			return err
 		}

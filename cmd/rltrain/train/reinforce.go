@@ -57,7 +57,7 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 	if err != nil {
 		return err
 	}
-	if w.note(note); longest > 0 && c.LongestAnswer() == c.ActionTokens() { // a single turn
+	if w.note(note); longest > 0 && c.LongestAnswer() == c.ActionTokens() && !answered(task) { // a single message
 		w.longest = longest + c.LongestAnswer()
 	}
 	noteThoughts(w, p, task)
@@ -84,6 +84,12 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 	}
 	_, err = t.learn(ctx, w)
 	return err
+}
+
+// answered reports whether messages of unknown length follow the model's in the task's episodes.
+func answered(task envs.Task) bool {
+	conversing, ok := task.(envs.Conversing)
+	return ok && len(conversing.Replies()) > 0
 }
 
 // noteThoughts says if the chat template drops thoughts that episodes of several messages keep.

@@ -276,7 +276,7 @@ func (t *trainer) firstPrompt(ctx context.Context, w *work, p *policy.CausalLM, 
 	if err := t.choicesFit(p, task); err != nil {
 		return err
 	}
-	_, shown, err := envs.Begin(ctx, task, envs.Train, 0)
+	shown, err := envs.Show(ctx, task, envs.Train, 0)
 	if err != nil {
 		return err
 	}
