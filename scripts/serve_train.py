@@ -214,6 +214,11 @@ def main():
             check("runs are listed", {r["training_run_id"] for r in runs} >= {saved.split("/")[2]}, runs)
             archive = pathlib.Path(folder) / "a.tar"
             archive.write_bytes(request(url, "training_runs/" + sampled.removeprefix("tinker://").replace("/", "/checkpoints/", 1) + "/archive"))
+            if hasattr(resumed, "save_weights_external"):
+                external = resumed.save_weights_external("whole").result().path
+                urls = tinker.RestClient(base_url=url, api_key=KEY).get_external_weights_urls(external).result().urls
+                with urllib.request.urlopen(urls["adapter_config.json"]) as answer:
+                    check("files are downloaded by signed links", json.load(answer)["r"] == 8)
             check("the archive has an adapter", {"adapter_config.json", "adapter_model.safetensors"} <= set(tarfile.open(archive).getnames()))
     print(f"{results['passed']} checks passed, {results['failed']} failed")
     raise SystemExit(results["failed"] > 0)

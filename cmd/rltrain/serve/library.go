@@ -25,6 +25,9 @@ func (s *Server) AddMetrics(write func(one func(kind, name, help string, value a
 	s.measures = append(s.measures, func(one measure) { write(one) })
 }
 
+// AllowSigned lets requests pass without the key if signed is true of them.
+func (s *Server) AllowSigned(signed func(r *http.Request) bool) { s.opens = append(s.opens, signed) }
+
 // Refuse is an error with the HTTP status of its response and the field of the request, if there is one.
 func Refuse(status int, param, format string, args ...any) error {
 	return refuse(status, param, format, args...)

@@ -49,7 +49,7 @@ func start(t testing.TB, model, dir string, resident int) *service {
 				return err
 			}
 			defer p.Close()
-			server, err := serve.New(p, serve.Config{Name: "tiny", Slots: 8, Queue: 64, Grace: time.Minute, Logf: t.Logf})
+			server, err := serve.New(p, serve.Config{Name: "tiny", Key: "tml-key", Slots: 8, Queue: 64, Grace: time.Minute, Logf: t.Logf})
 			if err == nil {
 				s.Trainer, err = New(ctx, server, p, Config{Name: "tiny", Dir: dir, Resident: resident, Adapters: 2, Logf: t.Logf})
 			}
@@ -92,6 +92,7 @@ func (s *service) ask(method, path string, body any) (int, object) {
 	}
 	r := must.Get(http.NewRequest(method, s.url+path, bytes.NewReader(data)))(s.t)
 	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("X-API-Key", "tml-key")
 	answer := must.Get(http.DefaultClient.Do(r))(s.t)
 	defer answer.Body.Close()
 	text := must.Get(io.ReadAll(answer.Body))(s.t)

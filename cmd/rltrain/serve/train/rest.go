@@ -2,6 +2,9 @@ package train
 
 import (
 	"archive/tar"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"net/http"
@@ -242,13 +245,32 @@ func (t *Trainer) changeTTL(w http.ResponseWriter, q *http.Request) error {
 	return nil
 }
 
-// address is the beginning of a checkpoint's addresses.
-func address(q *http.Request) string {
+// linkLife is how long links to checkpoints work.
+const linkLife = time.Hour
+
+// link is the address of a file of the checkpoint that a request names. Whoever has it needs no key.
+func (t *Trainer) link(q *http.Request, file string, until time.Time) string {
 	scheme := "http"
 	if q.TLS != nil || q.Header.Get("X-Forwarded-Proto") == "https" {
 		scheme = "https"
 	}
-	return fmt.Sprintf("%s://%s/api/v1/training_runs/%s/checkpoints/%s/%s", scheme, q.Host, q.PathValue("run"), q.PathValue("kind"), q.PathValue("name"))
+	path := fmt.Sprintf("/api/v1/training_runs/%s/checkpoints/%s/%s/%s", q.PathValue("run"), q.PathValue("kind"), q.PathValue("name"), file)
+	end := strconv.FormatInt(until.Unix(), 10)
+	return scheme + "://" + q.Host + path + "?until=" + end + "&signature=" + t.signature(path, end)
+}
+
+func (t *Trainer) signature(path, until string) string {
+	sum := hmac.New(sha256.New, t.secret[:])
+	fmt.Fprintf(sum, "%s\n%s", until, path)
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// signed says whether a request is of a link that still works.
+func (t *Trainer) signed(r *http.Request) bool {
+	until := r.URL.Query().Get("until")
+	end, err := strconv.ParseInt(until, 10, 64)
+	return err == nil && r.Method == http.MethodGet && time.Now().Unix() <= end &&
+		hmac.Equal([]byte(r.URL.Query().Get("signature")), []byte(t.signature(r.URL.Path, until)))
 }
 
 // locate says where the archive of a checkpoint is.
@@ -256,7 +278,9 @@ func (t *Trainer) locate(w http.ResponseWriter, q *http.Request) error {
 	if _, err := t.named(q); err != nil {
 		return err
 	}
-	w.Header().Set("Location", address(q)+"/archive.tar")
+	until := time.Now().Add(linkLife)
+	w.Header().Set("Location", t.link(q, "archive.tar", until))
+	w.Header().Set("Expires", until.UTC().Format(http.TimeFormat))
 	w.WriteHeader(http.StatusFound)
 	return nil
 }
@@ -268,13 +292,13 @@ func (t *Trainer) urls(q *http.Request) (any, error) {
 		return nil, err
 	}
 	entries, err := os.ReadDir(c.dir())
-	all := map[string]string{}
+	all, until := map[string]string{}, time.Now().UTC().Add(linkLife)
 	for _, e := range entries {
 		if e.Name() != checkpointFile {
-			all[e.Name()] = address(q) + "/files/" + e.Name()
+			all[e.Name()] = t.link(q, "files/"+e.Name(), until)
 		}
 	}
-	return map[string]any{"urls": all, "expires": time.Now().UTC().Add(24 * time.Hour)}, err
+	return map[string]any{"urls": all, "expires": until}, err
 }
 
 func (t *Trainer) file(w http.ResponseWriter, q *http.Request) error {

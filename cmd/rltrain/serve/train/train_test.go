@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -236,6 +238,18 @@ func TestCheckpoints(t *testing.T) {
 	expect.Same(t, http.StatusOK, status, "status of the archive")
 	_, urls := s.ask("GET", b+"/external_weights_urls", nil)
 	expect.Same(t, 2, len(urls["urls"].(object)), "files")
+	link := urls["urls"].(object)["adapter_config.json"].(string)
+	for change, want := range map[string]int{"": 200, "until=1": 401, "files/adapter_config.json?": 401} {
+		with := link
+		if name, _, ok := strings.Cut(change, "="); ok {
+			with = regexp.MustCompile(name+"=[0-9]+").ReplaceAllString(link, name+"=99999999999")
+		} else if change != "" {
+			with = strings.Replace(link, change, "files/adapter_model.safetensors?", 1)
+		}
+		answer := must.Get(http.Get(with))(t)
+		must.Do(t, answer.Body.Close())
+		expect.Same(t, want, answer.StatusCode, "status of a link without the key after the change %q", change)
+	}
 	status, _ = s.ask("GET", b+"/files/adapter_config.json", nil)
 	expect.Same(t, http.StatusOK, status, "status of a file")
 	status, _ = s.ask("GET", b+"/files/..%2F..%2Frun.json", nil)

@@ -4,6 +4,7 @@ package train
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"math"
 	"os"
@@ -50,6 +51,7 @@ type Trainer struct {
 	base   *policy.CausalLM
 	config Config
 
+	secret  [32]byte // signs links
 	futures *futures
 	pending atomic.Int64 // bytes of waiting examples
 	running context.Context
@@ -77,9 +79,11 @@ func New(ctx context.Context, s *serve.Server, p *policy.CausalLM, c Config) (*T
 	}
 	t := &Trainer{server: s, base: p, config: c, futures: newFutures(), sessions: map[string]*session{}, runs: map[string]*run{}, samplers: map[string]*sampler{}, loaded: map[string]*snapshot{}, ending: ctx.Done()}
 	t.running, t.stop = context.WithCancel(context.Background())
+	_, _ = rand.Read(t.secret[:]) // never fails
 	if err := t.find(); err != nil {
 		return nil, err
 	}
+	s.AllowSigned(t.signed)
 	t.routes()
 	s.AddMetrics(t.metrics)
 	s.BeforeStop(t.drain)
