@@ -91,6 +91,9 @@ type Pass struct {
 	Checkpoint bool
 	// Rows, if not nil, are the rows needed from the batch; the last layer computes only these.
 	Rows []int64
+	// Load, if not nil, receives sums over all tokens and layers with experts, [2, E]: the probabilities of each expert, and
+	// the tokens that it got.
+	Load *Tensor
 }
 
 // Hidden runs the model on a packed batch. It returns the last layer's hidden states after the final norm, if any, [N,
@@ -115,9 +118,16 @@ func (s *Scope) Hidden(m *Model, p Packed, pass Pass) (hidden, cuSeqlens Tensor)
 	if pass.Dropout.P > 0 {
 		input.row_keys = s.Ints(pass.Dropout.rowKeys(p), n).handle
 	}
-	var h C.rlt_tensor
-	must("Hidden", C.rlt_model_forward(m.open(), C.int32_t(s.mode), &input, &h))
+	var h, load C.rlt_tensor
+	var loads *C.rlt_tensor
+	if pass.Load != nil {
+		loads = &load
+	}
+	must("Hidden", C.rlt_model_forward(m.open(), C.int32_t(s.mode), &input, &h, loads))
 	runtime.KeepAlive(m)
+	if pass.Load != nil {
+		*pass.Load = s.own(load)
+	}
 	return s.own(h), cuSeqlens
 }
 

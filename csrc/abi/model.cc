@@ -40,8 +40,8 @@ rlt_error* rlt_model_adapt(rlt_model* model, const char* layer, rlt_tensor a, rl
   return rlt::guard([&] { model->net.adapt(layer, rlt::borrow(a), rlt::borrow(b), scale); });
 }
 
-rlt_error* rlt_model_forward(rlt_model* model, int32_t mode, const rlt_model_input* input,
-                             rlt_tensor* hidden) {
+rlt_error* rlt_model_forward(rlt_model* model, int32_t mode, const rlt_model_input* input, rlt_tensor* hidden,
+                             rlt_tensor* load) {
   return rlt::guard([&] {
     const at::AutoGradMode grad(mode == RLT_TRAIN);
     rlt::nn::Batch batch;
@@ -64,7 +64,10 @@ rlt_error* rlt_model_forward(rlt_model* model, int32_t mode, const rlt_model_inp
     pass.on = input->adapter != 0;
     pass.dropout = input->dropout;
     if (input->dropout > 0) pass.row_keys = rlt::borrow(input->row_keys);
-    *hidden = rlt::give(model->net.forward(batch, pass, input->checkpoint != 0));
+    at::Tensor experts;
+    *hidden = rlt::give(
+        model->net.forward(batch, pass, input->checkpoint != 0, load == nullptr ? nullptr : &experts));
+    if (load != nullptr) *load = rlt::give(experts);
   });
 }
 

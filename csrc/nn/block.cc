@@ -1,6 +1,7 @@
 #include "nn/block.h"
 
 #include <ATen/ops/layer_norm.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -32,10 +33,10 @@ std::vector<const Linear*> qkv_layers(const Config& c, const Block& b) {
   return {&b.q, &b.k, &b.v};
 }
 
-std::vector<const Linear*> up_layers(const Config& c, const Block& b) {
-  if (c.fused_gate_up) return {&b.gate_up};
-  if (!c.gated) return {&b.up};
-  return {&b.gate, &b.up};
+std::vector<const Linear*> up_layers(const Mlp& m) {
+  if (m.gate_up.weight.defined()) return {&m.gate_up};
+  if (!m.gate.weight.defined()) return {&m.up};
+  return {&m.gate, &m.up};
 }
 
 // The outputs of layers of the same input, by the pass's way to multiply.
@@ -110,19 +111,27 @@ at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x
 at::Tensor widen(const Block& block, const BlockPass& pass, const at::Tensor& x) {
   const Config& c = *pass.config;
   if (pass.groups != nullptr) return pass.groups->up.forward(x, pass.wanted.on, c.activation);
-  auto parts = outputs(pass, &Groups::up, &Joints::up, up_layers(c, block), x, pass.wanted);
+  auto parts = outputs(pass, &Groups::up, &Joints::up, up_layers(block), x, pass.wanted);
   if (!c.gated) return activate(c.activation, parts[0]);
-  if (c.fused_gate_up) parts = parts[0].split(c.intermediate_size, 1);
+  if (c.fused_gate_up) parts = parts[0].chunk(2, 1);
   return gated_act(parts[0], parts[1], c.activation);
 }
 
-at::Tensor mlp(const Block& block, const BlockPass& pass, const at::Tensor& x, const at::Tensor& residual) {
-  return close(pass, block.down, &Groups::down, &Joints::down, block.post_mlp_norm, widen(block, pass, x),
-               residual);
+at::Tensor mlp(const Block& block, const BlockPass& pass, const at::Tensor& x, const at::Tensor& residual,
+               at::Tensor* load) {
+  at::Tensor sum = residual;
+  if (!block.experts.empty()) {
+    sum = residual.add(mix_experts(*pass.config, block, pass.groups, x, load));
+    if (!block.down.weight.defined()) return sum;
+  }
+  at::Tensor inner = widen(block, pass, x);
+  if (block.shared_gate.weight.defined()) inner = inner.mul(block.shared_gate.forward(x, {}).sigmoid());
+  return close(pass, block.down, &Groups::down, &Joints::down, block.post_mlp_norm, inner, sum);
 }
 
-constexpr Linear Block::*kLinears[] = {&Block::q,    &Block::k,  &Block::v,       &Block::qkv, &Block::o,
-                                       &Block::gate, &Block::up, &Block::gate_up, &Block::down};
+constexpr Linear Block::*kLinears[] = {&Block::q, &Block::k,      &Block::v,          &Block::qkv,
+                                       &Block::o, &Block::router, &Block::shared_gate};
+constexpr Linear Mlp::*kMlpLinears[] = {&Mlp::gate, &Mlp::up, &Mlp::gate_up, &Mlp::down};
 
 // The tensors of a block whose gradients are asked for.
 std::vector<at::Tensor> parameters(const Block& block, bool adapted) {
@@ -135,22 +144,26 @@ std::vector<at::Tensor> parameters(const Block& block, bool adapted) {
     add(norm->weight);
     add(norm->bias);
   }
-  for (Linear Block::*const member : kLinears) {
-    const Linear& layer = block.*member;
+  const auto add_linear = [&](const Linear& layer) {
     add(layer.weight);
     add(layer.bias);
     if (adapted) {
       add(layer.a);
       add(layer.b);
     }
+  };
+  for (Linear Block::*const member : kLinears) add_linear(block.*member);
+  for (Linear Mlp::*const member : kMlpLinears) add_linear(block.*member);
+  for (const Mlp& expert : block.experts) {
+    for (Linear Mlp::*const member : kMlpLinears) add_linear(expert.*member);
   }
   return found;
 }
 
 // A block and its pass, for as long as backward may come. Copies share the tensors.
 struct Recipe : torch::CustomClassHolder {
-  Recipe(const Block& b, const BlockPass& p, std::vector<at::Tensor> ps)
-      : block(b), pass(p), params(std::move(ps)) {
+  Recipe(const Block& b, const BlockPass& p, std::vector<at::Tensor> ps, bool l)
+      : block(b), pass(p), params(std::move(ps)), loads(l) {
     for (const at::Tensor& t : params) versions.push_back(t._version());
   }
 
@@ -166,16 +179,25 @@ struct Recipe : torch::CustomClassHolder {
   BlockPass pass;
   std::vector<at::Tensor> params;
   std::vector<int64_t> versions;
+  bool loads;
 };
 
+// block_forward's result, and load where that is asked for.
+variable_list cook(const Recipe& recipe, const at::Tensor& x) {
+  if (!recipe.loads) return {block_forward(recipe.block, recipe.pass, x, nullptr)};
+  at::Tensor load = at::zeros({2, recipe.pass.config->experts});
+  at::Tensor y = block_forward(recipe.block, recipe.pass, x, &load);
+  return {y, load};
+}
+
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList /*params*/,
-                            const c10::intrusive_ptr<Recipe>& recipe) {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList /*params*/,
+                               const c10::intrusive_ptr<Recipe>& recipe) {
     const at::AutoGradMode no_grad(false);
     ctx->save_for_backward({x});
     ctx->saved_data["recipe"] = c10::IValue::make_capsule(recipe);
     ctx->saved_data["needs_x"] = x.requires_grad();
-    return block_forward(recipe->block, recipe->pass, x);
+    return cook(*recipe, x);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -186,9 +208,8 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
     const at::Tensor x = ctx->get_saved_variables()[0].detach().requires_grad_(needs_x);
     variable_list wanted = recipe->params;
     if (needs_x) wanted.push_back(x);
-    variable_list found =
-        torch::autograd::grad({block_forward(recipe->block, recipe->pass, x)}, wanted, grads, std::nullopt,
-                              /*create_graph=*/false, /*allow_unused=*/true);
+    variable_list found = torch::autograd::grad(cook(*recipe, x), wanted, grads, std::nullopt,
+                                                /*create_graph=*/false, /*allow_unused=*/true);
     Variable grad_x;
     if (needs_x) {
       grad_x = found.back();
@@ -202,8 +223,12 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
 
 }  // namespace
 
+MlpGroups::MlpGroups(const Mlp& m, bool gated) : up(up_layers(m), gated), down({&m.down}) {}
+
 Groups::Groups(const Config& c, const Block& b)
-    : qkv(qkv_layers(c, b)), o({&b.o}), up(up_layers(c, b), c.gated != 0), down({&b.down}) {}
+    : MlpGroups(b, c.gated != 0), qkv(qkv_layers(c, b)), o({&b.o}) {
+  for (const Mlp& expert : b.experts) experts.emplace_back(expert, false);
+}
 
 Joints::Joints(const Groups& g)
     : qkv(g.qkv.layers()), o(g.o.layers()), up(g.up.layers()), down(g.down.layers()) {}
@@ -224,30 +249,34 @@ at::Tensor norm_of_sum(const Config& c, const Norm& norm, const at::Tensor& x, c
   return std::get<0>(add_layer_norm(x, y, norm.weight, norm.bias, c.norm_eps));
 }
 
-at::Tensor block_forward(const Block& block, const BlockPass& pass, const at::Tensor& x) {
+at::Tensor block_forward(const Block& block, const BlockPass& pass, const at::Tensor& x, at::Tensor* load) {
   const Config& c = *pass.config;
   if (c.norm_after) {
     const at::Tensor middle = norm_of_sum(c, block.attn_norm, attend(block, pass, x, {}), wanted(pass, x));
-    return norm_of_sum(c, block.mlp_norm, mlp(block, pass, middle, {}), middle);
+    return norm_of_sum(c, block.mlp_norm, mlp(block, pass, middle, {}, load), middle);
   }
   const at::Tensor normed = apply_norm(c, block.attn_norm, x);
   const at::Tensor middle = attend(block, pass, normed, wanted(pass, x));
   switch (c.residual) {
     case RLT_RESIDUAL_SHARED_NORM:
-      return mlp(block, pass, wanted(pass, normed), middle);
+      return mlp(block, pass, wanted(pass, normed), middle, load);
     case RLT_RESIDUAL_PARALLEL:
-      return mlp(block, pass, apply_norm(c, block.mlp_norm, wanted(pass, x)), middle);
+      return mlp(block, pass, apply_norm(c, block.mlp_norm, wanted(pass, x)), middle, load);
     default:
-      return mlp(block, pass, apply_norm(c, block.mlp_norm, middle), middle);
+      return mlp(block, pass, apply_norm(c, block.mlp_norm, middle), middle, load);
   }
 }
 
-at::Tensor checkpointed_block(const Block& block, const BlockPass& pass, const at::Tensor& x) {
-  if (!at::GradMode::is_enabled()) return block_forward(block, pass, x);
+at::Tensor checkpointed_block(const Block& block, const BlockPass& pass, const at::Tensor& x,
+                              at::Tensor* load) {
+  if (!at::GradMode::is_enabled()) return block_forward(block, pass, x, load);
   std::vector<at::Tensor> params = parameters(block, pass.adapter.on);
   if (pass.distances.defined() && pass.distances.requires_grad()) params.push_back(pass.distances);
-  const auto recipe = c10::make_intrusive<Recipe>(block, pass, params);
-  return Checkpoint::apply(x, at::TensorList(params), recipe);
+  const bool loads = load != nullptr && !block.experts.empty();
+  const auto recipe = c10::make_intrusive<Recipe>(block, pass, params, loads);
+  const variable_list made = Checkpoint::apply(x, at::TensorList(params), recipe);
+  if (loads) *load = load->add(made[1]);
+  return made[0];
 }
 
 }  // namespace rlt::nn

@@ -19,11 +19,19 @@ struct Rotation {
   at::Tensor cos, sin;
 };
 
-// A block's linear layers as they are multiplied together.
-struct Groups {
+// An MLP's linear layers as they are multiplied together.
+struct MlpGroups {
+  MlpGroups(const Mlp& mlp, bool gated);
+
+  LinearGroup up, down;  // up: gate and up, as LinearGroup has them where gated
+};
+
+// A block's. Groups of layers that it does without are empty.
+struct Groups : MlpGroups {
   Groups(const Config& config, const Block& block);
 
-  LinearGroup qkv, o, up, down;  // up: gate and up where gated
+  LinearGroup qkv, o;
+  std::deque<MlpGroups> experts;  // of gate and up one after the other; a group cannot move
 };
 
 // The same layers where they are joined with their gradients.
@@ -46,6 +54,10 @@ struct Layers {
 // Inline: the library for GPUs calls them, which has the headers of nn but not its code.
 inline const std::vector<Block>& Transformer::blocks() const { return layers_->blocks; }
 inline const Groups& Transformer::groups(size_t block) const { return layers_->groups[block]; }
+
+// What the experts of x [N, H] add to it, by groups unless null. Adds to load [2, E] unless null.
+at::Tensor mix_experts(const Config& config, const Block& block, const Groups* groups, const at::Tensor& x,
+                       at::Tensor* load);
 
 // What a block needs to know of the batch and of its own place.
 struct BlockPass {
@@ -82,11 +94,13 @@ inline at::Tensor pairs_to_halves(const Config& c, const at::Tensor& x) {
 }
 
 // x plus what attention and MLP make of it, in the wanted rows. x [N, H], result [M, H].
-at::Tensor block_forward(const Block& block, const BlockPass& pass, const at::Tensor& x);
+// Adds to load as mix_experts does.
+at::Tensor block_forward(const Block& block, const BlockPass& pass, const at::Tensor& x, at::Tensor* load);
 
 // The same, keeping only x for backward (Chen 2016): backward computes the block again and differentiates
 // that. The adapters' dropout is a hash, so it drops the same features again. Backward refuses parameters
 // that have changed since.
-at::Tensor checkpointed_block(const Block& block, const BlockPass& pass, const at::Tensor& x);
+at::Tensor checkpointed_block(const Block& block, const BlockPass& pass, const at::Tensor& x,
+                              at::Tensor* load);
 
 }  // namespace rlt::nn

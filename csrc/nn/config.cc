@@ -41,6 +41,12 @@ void check_sizes(const rlt_model_config& c) {
   TORCH_CHECK(c.norm_eps >= 0 && c.attention_scale >= 0 && c.attention_softcap >= 0 && c.logit_softcap >= 0 &&
                   c.logit_divisor >= 0 && c.query_growth >= 0,
               "norm_eps, attention_scale, softcaps, logit_divisor and query_growth must not be negative");
+  TORCH_CHECK(c.experts >= 0 && c.shared_size >= 0 && c.expert_limit >= 0, "experts, shared_size and "
+              "expert_limit must not be negative, got ", c.experts, ", ", c.shared_size, " and ", c.expert_limit);
+  TORCH_CHECK(c.experts == 0 || (c.experts_per_token > 0 && c.experts_per_token <= c.experts &&
+                                 c.expert_size > 0),
+              "experts_per_token ", c.experts_per_token, " of ", c.experts, " experts of expert_size ",
+              c.expert_size);
   TORCH_CHECK(c.query_growth == 0 || c.query_span > 0, "query_growth needs a positive query_span, got ",
               c.query_span);
 }
@@ -71,6 +77,9 @@ void check_choices(const rlt_model_config& c) {
               "norm_after is for blocks of one sum after the other, without post_norms");
   TORCH_CHECK(c.qkv != RLT_QKV_INTERLEAVED || c.kv_heads == c.heads,
               "interleaved qkv needs a key head for each of ", c.heads, " heads, got ", c.kv_heads);
+  TORCH_CHECK(c.experts == 0 || (c.gated && !c.post_norms && !c.norm_after && !c.bidirectional &&
+                                 !c.shared_layers && c.residual == RLT_RESIDUAL_SEQUENTIAL),
+              "experts are for gated causal blocks of one sum after the other, with norms before only");
   TORCH_CHECK(!c.fused_gate_up || c.gated, "fused_gate_up without gated");
   TORCH_CHECK(!c.qk_norm || c.norm != RLT_NORM_LAYER, "qk_norm is an RMS norm: the others must be too");
 }

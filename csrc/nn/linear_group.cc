@@ -22,6 +22,8 @@ LinearGroup::Seen see(const at::Tensor& t) {
 
 LinearGroup::LinearGroup(std::vector<const Linear*> layers, bool gated)
     : layers_(std::move(layers)), gated_(gated) {
+  if (!layers_[0]->weight.defined()) layers_.clear();
+  if (layers_.empty()) return;
   if (!gated) {
     for (size_t i = 0; i < layers_.size(); ++i) {
       const int64_t rows = layers_[i]->weight.size(0);

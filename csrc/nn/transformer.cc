@@ -6,6 +6,7 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <optional>
@@ -64,6 +65,23 @@ bool has_linear(const Loader& load, const std::string& name) {
                      [&](const QuantFormat& f) { return load.has(name + "." + f.name); });
 }
 
+// They take no adapters.
+void load_experts(Loader& load, const std::string& at, const Config& c, Block& block) {
+  TORCH_CHECK(c.experts > 0, "weight ", at, "router.weight is of a model with experts");
+  block.router = load.linear(at + "router", c.hidden_size, c.experts);
+  TORCH_CHECK(block.router.weight.is_cpu(), "a model with experts runs on the CPU only: use --device cpu");
+  if (load.has(at + "shared_gate.weight")) {
+    block.shared_gate = load.linear(at + "shared_gate", c.hidden_size, 1);
+  }
+  for (int64_t m = 0; m < c.experts; ++m) {
+    const std::string name = at + "experts." + std::to_string(m) + ".";
+    block.experts.push_back({load.linear(name + "gate", c.hidden_size, c.expert_size),
+                             load.linear(name + "up", c.hidden_size, c.expert_size),
+                             {},
+                             load.linear(name + "down", c.expert_size, c.hidden_size)});
+  }
+}
+
 }  // namespace
 
 Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
@@ -112,15 +130,19 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
       block.q_norm = norm(at + "q_norm", all ? queries : c.head_dim);
       block.k_norm = norm(at + "k_norm", all ? keys : c.head_dim);
     }
+    const bool experts = load.has(at + "router.weight");
     take(block.o, "o", queries, width);
     if (before && c.residual != RLT_RESIDUAL_SHARED_NORM) block.mlp_norm = norm(at + "mlp_norm", width);
-    if (c.fused_gate_up) {
-      take(block.gate_up, "gate_up", width, 2 * c.intermediate_size);
-    } else {
-      if (c.gated) take(block.gate, "gate", width, c.intermediate_size);
-      take(block.up, "up", width, c.intermediate_size);
+    if (const int64_t inner = experts ? c.shared_size : c.intermediate_size; inner > 0) {
+      if (c.fused_gate_up) {
+        take(block.gate_up, "gate_up", width, 2 * inner);
+      } else {
+        if (c.gated) take(block.gate, "gate", width, inner);
+        take(block.up, "up", width, inner);
+      }
+      take(block.down, "down", inner, width);
     }
-    take(block.down, "down", c.intermediate_size, width);
+    if (experts) load_experts(load, at, c, block);
     if (c.post_norms) {
       block.post_attn_norm = norm(at + "post_attn_norm", width);
       block.post_mlp_norm = norm(at + "post_mlp_norm", width);
@@ -192,8 +214,13 @@ at::Tensor Transformer::embed(const at::Tensor& tokens, const at::Tensor& positi
   return c.embedding_size > 0 ? embed_proj_.forward(x, {}) : x;
 }
 
-at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool checkpoint) const {
+at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool checkpoint,
+                                at::Tensor* load) const {
   const Config& c = *config_;
+  if (load != nullptr) {
+    TORCH_CHECK(c.experts > 0, "a model without experts has no load of experts");
+    *load = at::zeros({2, c.experts});
+  }
   // Where nothing is recorded, the operators go straight to the device's kernels: few rows wait for the rest.
   std::optional<at::AutoDispatchBelowADInplaceOrView> below;
   if (!at::GradMode::is_enabled()) below.emplace();
@@ -225,13 +252,14 @@ at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool c
     if (grouped) batch.groups = &groups(stored);
     if (joined) batch.joints = std::shared_ptr<const Joints>(layers_, &layers_->joints[stored]);
     if (c.rotary_dim > 0) batch.rotation = rotations[static_cast<size_t>(c.layer_ropes[n])];
-    if (n + 1 == layers && in.rows.defined()) {
+    if (n + 1 == layers && in.rows.defined() && load == nullptr) {
       batch.rows = in.rows;
       if (pass.row_keys) batch.wanted.row_keys = pass.row_keys->index_select(0, in.rows);
     }
     const Block& block = blocks()[stored];
-    x = checkpoint ? checkpointed_block(block, batch, x) : block_forward(block, batch, x);
+    x = checkpoint ? checkpointed_block(block, batch, x, load) : block_forward(block, batch, x, load);
   }
+  if (load != nullptr && in.rows.defined()) x = select_rows(x, in.rows);
   if (c.norm_after) return x;
   x = apply_norm(c, norm_, x);
   return c.logit_divisor > 0 ? x.mul(1 / c.logit_divisor) : x;

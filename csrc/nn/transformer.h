@@ -17,11 +17,17 @@ struct Norm {
   at::Tensor weight, bias;
 };
 
-// A block. Layers and norms that the configuration does without are undefined.
-struct Block {
+// Layers that the configuration does without are undefined.
+struct Mlp {
+  Linear gate, up, gate_up, down;
+};
+
+// A block; its own MLP is that of all tokens.
+struct Block : Mlp {
   Norm attn_norm, q_norm, k_norm, post_attn_norm, mlp_norm, post_mlp_norm;
   Linear q, k, v, qkv, o;
-  Linear gate, up, gate_up, down;
+  Linear router, shared_gate;
+  std::vector<Mlp> experts;
 };
 
 // Sequences without padding. Fields that may be undefined say so.
@@ -42,7 +48,9 @@ class Transformer {
 
   // Hidden states after the last block and, unless norms come after sums, the final norm, [N, H] or [M, H]
   // fp32. With checkpoint, only each block's input is kept for backward, which computes the rest again.
-  at::Tensor forward(const Batch& batch, const AdapterPass& pass, bool checkpoint = false) const;
+  // load, if not null, becomes [2, E] as rlt_model_forward has it.
+  at::Tensor forward(const Batch& batch, const AdapterPass& pass, bool checkpoint = false,
+                     at::Tensor* load = nullptr) const;
 
   // Puts an adapter on the named linear layer, "layers.0.q".
   void adapt(const std::string& layer, const at::Tensor& a, const at::Tensor& b, double scale);

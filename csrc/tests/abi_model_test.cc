@@ -47,15 +47,15 @@ TEST(abi_model_forward) {
   input.cu_seqlens = h.give(rlt::test::borders({2, 1}));
   input.adapter = 1;
   rlt_tensor hidden = 0;
-  EXPECT_OK(rlt_model_forward(m.model, RLT_NO_GRAD, &input, &hidden));
+  EXPECT_OK(rlt_model_forward(m.model, RLT_NO_GRAD, &input, &hidden, nullptr));
   EXPECT_EQUAL(rlt::borrow(hidden).sizes(), c10::IntArrayRef({3, 20}));
   EXPECT(!rlt::borrow(hidden).requires_grad());
   rlt_tensor_free(&hidden, 1);
-  EXPECT_OK(rlt_model_forward(m.model, RLT_TRAIN, &input, &hidden));
+  EXPECT_OK(rlt_model_forward(m.model, RLT_TRAIN, &input, &hidden, nullptr));
   EXPECT(rlt::borrow(hidden).requires_grad());
   rlt_tensor_free(&hidden, 1);
   input.adapter = 0;
-  EXPECT_OK(rlt_model_forward(m.model, RLT_TRAIN, &input, &hidden));
+  EXPECT_OK(rlt_model_forward(m.model, RLT_TRAIN, &input, &hidden, nullptr));
   EXPECT(!rlt::borrow(hidden).requires_grad());
   rlt_tensor_free(&hidden, 1);
 }
@@ -75,7 +75,7 @@ TEST(abi_model_forward_refuses_bad_batches) {
   const auto run = [&](rlt_tensor rlt_model_input::*field, rlt_tensor value) {
     rlt_model_input input = good;
     input.*field = value;
-    return rlt_model_forward(m.model, RLT_TRAIN, &input, &hidden);
+    return rlt_model_forward(m.model, RLT_TRAIN, &input, &hidden, nullptr);
   };
   const auto tokens = &rlt_model_input::tokens, positions = &rlt_model_input::positions,
              cu = &rlt_model_input::cu_seqlens;
@@ -104,12 +104,12 @@ TEST(abi_model_forward_refuses_bad_batches) {
   for (const double p : {1.0, 1.5, -0.5, static_cast<double>(NAN)}) {
     input.dropout = p;
     input.row_keys = ids({1, 2, 3});
-    EXPECT_ERROR("[0, 1)", rlt_model_forward(m.model, RLT_TRAIN, &input, &hidden));
+    EXPECT_ERROR("[0, 1)", rlt_model_forward(m.model, RLT_TRAIN, &input, &hidden, nullptr));
   }
   input.dropout = 0.5;
   for (const rlt_tensor keys : {rlt_tensor{0}, ids({1, 2}), good.cu_seqlens}) {
     input.row_keys = keys;
-    EXPECT_ERROR("row_keys", rlt_model_forward(m.model, RLT_TRAIN, &input, &hidden));
+    EXPECT_ERROR("row_keys", rlt_model_forward(m.model, RLT_TRAIN, &input, &hidden, nullptr));
   }
   EXPECT_EQUAL(hidden, rlt_tensor{0});
 }
@@ -168,9 +168,9 @@ TEST(abi_decoder) {
   input.cu_seqlens = h.give(rlt::test::borders({2, 1}));
   input.adapter = 1;
   rlt_tensor plain = 0, again = 0;
-  EXPECT_OK(rlt_model_forward(model, RLT_TRAIN, &input, &plain));
+  EXPECT_OK(rlt_model_forward(model, RLT_TRAIN, &input, &plain, nullptr));
   input.checkpoint = 1;
-  EXPECT_OK(rlt_model_forward(model, RLT_TRAIN, &input, &again));
+  EXPECT_OK(rlt_model_forward(model, RLT_TRAIN, &input, &again, nullptr));
   EXPECT(rlt::borrow(again).requires_grad());
   EXPECT_EQUAL(rlt::borrow(again).sizes(), c10::IntArrayRef({3, 20}));
   EXPECT(rlt::test::same_bits(rlt::borrow(plain), rlt::borrow(again)));

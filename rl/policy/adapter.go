@@ -77,8 +77,9 @@ func (c Config) fullSpecs() ([]transformers.TensorSpec, error) {
 	return all, err
 }
 
-// chosenLinears are the linear layers that the targets of a config without patterns match.
-func chosenLinears(linears []transformers.Linear, c lora.Config) ([]transformers.Linear, error) {
+// chosenLinears are the linear layers that the targets of a config without patterns match. experts are names of modules that
+// have none.
+func chosenLinears(linears []transformers.Linear, experts []string, c lora.Config) ([]transformers.Linear, error) {
 	var names []string
 	byName := map[string]transformers.Linear{}
 	for _, linear := range linears {
@@ -89,12 +90,17 @@ func chosenLinears(linears []transformers.Linear, c lora.Config) ([]transformers
 	if err != nil {
 		return nil, err
 	}
+	for _, target := range c.TargetModules.Names {
+		if slices.Contains(experts, target) {
+			return nil, fmt.Errorf("policy: target %s also means experts, which take no adapters here; choose attention's, or name the layer before it", target)
+		}
+	}
 	return each(lora.Except(chosen, c.ModulesToSave), func(name string) transformers.Linear { return byName[name] }), nil
 }
 
 // initialPairs makes a randomly initialised pair for each linear layer that the targets of a config without patterns match.
-func initialPairs(linears []transformers.Linear, c lora.Config, init string, rng *rand.Rand) ([]lora.Pair, error) {
-	chosen, err := chosenLinears(linears, c)
+func initialPairs(linears []transformers.Linear, experts []string, c lora.Config, init string, rng *rand.Rand) ([]lora.Pair, error) {
+	chosen, err := chosenLinears(linears, experts, c)
 	if err != nil {
 		return nil, err
 	}

@@ -83,7 +83,7 @@ func (b *backbone) newAdapter(c Config, l lora.Config) error {
 	pairs := b.adapter.start
 	if pairs == nil {
 		var err error
-		if pairs, err = initialPairs(b.config.Linears(), l, c.Init, rl.Stream(c.Seed, rl.StreamInit, 0)); err != nil {
+		if pairs, err = initialPairs(b.config.Linears(), b.config.ExpertModules(), l, c.Init, rl.Stream(c.Seed, rl.StreamInit, 0)); err != nil {
 			return err
 		}
 	}

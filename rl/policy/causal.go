@@ -159,6 +159,9 @@ func (p *CausalLM) useTemplates(templates *chat.Templates, own []byte) error {
 	return err
 }
 
+// Experts is how many experts the model's layers have, 0 for none.
+func (p *CausalLM) Experts() int { return p.config.NumExperts }
+
 // EOS are the ids that end a text, the one that training appends first.
 func (p *CausalLM) EOS() []int32 { return slices.Clone(p.eos) }
 
@@ -171,10 +174,14 @@ func (p *CausalLM) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 	if pass.Dropout {
 		how.Dropout = torch.Dropout{P: p.adapter.config.Dropout, Keys: b.Dropout}
 	}
+	var load torch.Tensor
+	if pass.Load {
+		how.Load = &load
+	}
 	hidden := p.states(s, b.Sequences, b.Rows, how)
 	logProbs, entropy, rank := p.logProbs(s, hidden, b.Actions, pass.Temperature)
 	out := Output{
-		LogProbs: logProbs, Entropy: entropy, Rank: func(s *torch.Scope) []int64 { return s.ReadInts(rank) },
+		LogProbs: logProbs, Entropy: entropy, Load: load, Rank: func(s *torch.Scope) []int64 { return s.ReadInts(rank) },
 		vocabulary: vocabulary{hidden, p.VocabSize(), func(s *torch.Scope, states torch.Tensor) torch.Tensor {
 			return p.allLogProbs(s, states, pass.Temperature)
 		}},

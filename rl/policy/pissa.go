@@ -20,7 +20,7 @@ const (
 
 // pissa are the changes of the model's weights as they are loaded, by name. Each adds the pair that it takes from a weight to a.start.
 func (a *adapter) pissa(model *transformers.Config, c lora.Config, failed *error) (map[string]func([]float32), error) {
-	chosen, err := chosenLinears(model.Linears(), c)
+	chosen, err := chosenLinears(model.Linears(), model.ExpertModules(), c)
 	changes := map[string]func([]float32){}
 	a.start = make([]lora.Pair, len(chosen))
 	for i, linear := range chosen {

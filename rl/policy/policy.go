@@ -35,6 +35,7 @@ type Pass struct {
 	Values      bool    // compute values; the policy has a value head
 	EndToEnd    bool    // the gradient of the values reaches the other weights too
 	Dropout     bool    // of the adapter's input, by the keys of the batch
+	Load        bool    // measure the load of a mixture's experts
 	Checkpoint  bool    // keep only each block's input for the gradient: less memory, a third more time
 	Temperature float64 // divides the logits of a language model; a classifier ignores it
 }
@@ -48,6 +49,7 @@ type Output struct {
 	Values torch.Tensor // [M] V, with Pass.Values; its gradient ends at the value head, unless Pass.Through
 	Labels torch.Tensor // [S, C] log π of every label, from a Classifier
 	Scores torch.Tensor // [S] rewards, from a RewardModel
+	Load   torch.Tensor // [2, E] as in torch.Pass, with Pass.Load
 
 	vocabulary vocabulary // from a CausalLM
 }

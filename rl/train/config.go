@@ -34,6 +34,7 @@ type Optimisation struct {
 	AdamBeta2    float64 `option:"adam_beta2" default:"0.999" range:"[0,1)" help:"decay of AdamW's second moment"`
 	AdamEpsilon  float64 `option:"adam_epsilon" default:"1e-8" range:"(0,)" help:"epsilon of AdamW"`
 	MaxGradNorm  float64 `option:"max_grad_norm" default:"1" range:"[0,)" help:"clip gradients to this norm (0 = off)"`
+	RouterCoef   float64 `option:"router_aux_loss_coef" default:"0" range:"[0,)" help:"weight of the loss that balances a mixture's experts, over the tokens of a forward pass, as in TRL (0 = off)"`
 }
 
 // Updates says how often a step's samples are learned from.

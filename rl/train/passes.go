@@ -29,7 +29,7 @@ type kept struct {
 
 // pass is how the policy itself is evaluated.
 func (p *passes) pass() policy.Pass {
-	return policy.Pass{Values: p.needs.Values, EndToEnd: p.needs.SharedValues, Checkpoint: p.config.Checkpoint, Temperature: p.config.Temperature}
+	return policy.Pass{Values: p.needs.Values, Load: p.config.RouterCoef > 0, EndToEnd: p.needs.SharedValues, Checkpoint: p.config.Checkpoint, Temperature: p.config.Temperature}
 }
 
 // minibatches divides samples for a pass over a step.

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -23,10 +24,16 @@ type updater struct {
 	masked    float64       // masked samples of the step for each that is learned from
 }
 
+// A mixture is a policy whose layers may have experts.
+type mixture interface{ Experts() int }
+
 // newUpdater makes the optimiser of the policy's weights.
 func newUpdater(p *passes) (*updater, error) {
 	t := &updater{passes: p}
 	var err error
+	if m, ok := p.policy.(mixture); p.config.RouterCoef > 0 && (!ok || m.Experts() == 0) {
+		return nil, envs.OptionErrorf("router_aux_loss_coef", "is for language models with experts, which this policy is not")
+	}
 	if t.schedule, err = rl.NewSchedule(p.config.Schedule, p.config.Steps, p.config.WarmupRatio, p.config.WarmupSteps, p.config.MinRate); err != nil {
 		return nil, err
 	}
@@ -225,7 +232,11 @@ func (t *updater) run(u *update, batch, learning, idle []*rl.Sample, first bool)
 		u.count(s, part, out, t.needs)
 		lb := t.batch(s, part, b, out, len(batch), int(u.actions), u)
 		lb.First, lb.Whole, first = first, batch, false
-		s.Backward(t.loss(s, lb))
+		loss := t.loss(s, lb)
+		if c := t.config.RouterCoef; c > 0 {
+			loss = s.Add(loss, s.Scale(balance(s, out.Load, float64(len(part))/float64(len(batch)), u.figures), c))
+		}
+		s.Backward(loss)
 	}
 	done, err := t.takeKept(learning, descend)
 	if err != nil {
@@ -319,6 +330,26 @@ func (t *updater) loss(s *torch.Scope, b *algo.Batch) torch.Tensor {
 		loss = s.Add(loss, s.Scale(lossOfKL(s, c.KLType, b.LogProbs, b.Reference, weight), t.kl.Coef()))
 	}
 	b.Note(s, "loss", loss)
+	return loss
+}
+
+// balance is the share of a part in the loss that balances experts (Fedus 2021, equations 4 to 6), as in transformers: E times
+// the sum over experts of the fraction of tokens that each gets and its mean probability. It notes the loss, and the load of
+// the busiest expert relative to the mean.
+func balance(s *torch.Scope, load torch.Tensor, share float64, figures map[string]float64) torch.Tensor {
+	sums := s.Read(load)
+	n := len(sums) / 2
+	var tokens, choices float64 // times layers
+	for e, p := range sums[:n] {
+		tokens, choices = tokens+float64(p), choices+float64(sums[n+e])
+	}
+	weight := make([]float32, n)
+	for e, count := range sums[n:] {
+		weight[e] = float32(share * float64(n) * float64(count) / (tokens * tokens))
+	}
+	loss := s.Sum(s.Mul(s.Rows(load, s.Ints([]int64{0}, 1)), s.Floats(weight, 1, int64(n))))
+	figures["router_aux_loss"] += float64(s.Read(loss)[0])
+	figures["router_max_load"] += share * float64(slices.Max(sums[n:])) * float64(n) / choices
 	return loss
 }
 

@@ -32,7 +32,10 @@ type note struct {
 	gpu          string // "" for not tried
 }
 
-const tested = "tested"
+const (
+	tested       = "tested"
+	refusedThere = "refused"
+)
 
 var notes = map[string]note{
 	"cohere2":          {models: "Command R7B, Tiny Aya", more: "windows; no positions on other layers", refused: "`use_qk_norm`"},
@@ -44,11 +47,16 @@ var notes = map[string]note{
 	"gpt2":             {models: "GPT-2, DistilGPT2", refused: "`scale_attn_by_inverse_layer_idx`, `add_cross_attention`", gpu: tested},
 	"gpt_neox":         {models: "Pythia, GPT-NeoX", more: "or one after the other", gpu: tested},
 	"granite":          {models: "Granite 3", more: "multipliers"},
-	"granitemoehybrid": {models: "Granite 4 Micro, 350M, 1B", more: "multipliers; no positions", refused: "experts, Mamba layers"},
+	"granitemoehybrid": {models: "Granite 4 Micro, 350M, 1B", more: "multipliers; no positions; experts in some", refused: "Mamba layers"},
 	"llama":            {models: "Llama 2 and 3, TinyLlama, SmolLM, SmolLM2", gpu: tested},
 	"ministral":        {models: "Ministral 8B 2410", more: "windows"},
 	"ministral3":       {models: "Devstral 2", more: "YaRN; queries grow with positions", gpu: "not tried; generation on a CPU only"},
 	"mistral":          {models: "Mistral 7B, Mistral Small", more: "windows"},
+	"mixtral":          {models: "Mixtral 8x7B, 8x22B", more: "windows", gpu: refusedThere},
+	"olmoe":            {models: "OLMoE", refused: "`clip_qkv`", gpu: refusedThere},
+	"qwen2_moe":        {models: "Qwen1.5-MoE, Qwen2 57B-A14B", more: "windows; some layers without experts", refused: "`qkv_bias` false", gpu: refusedThere},
+	"qwen3_moe":        {models: "Qwen3 30B-A3B, 235B-A22B, Qwen3-Coder", more: "windows; some layers without experts", gpu: refusedThere},
+	"granitemoe":       {models: "Granite 3 1B-A400M, 3B-A800M", more: "multipliers", gpu: refusedThere},
 	"mistral3":         {models: "Ministral 3, Mistral Small 3.1", more: "text part; mistral or ministral3", refused: "images", gpu: "as the text part"},
 	"olmo2":            {models: "OLMo 2"},
 	"olmo3":            {models: "Olmo 3", more: "windows, two RoPEs"},
@@ -145,6 +153,7 @@ transformers. Encoders classify and give features. All read their tokenizer from
 
 - **compared**: configurations with random weights whose logits, greedy tokens and gradients tests compare with transformers.
 - **GPU**: "tested" where the family's kinds of blocks have run on an H100; the operators of the others have run on a CPU only.
+  Models with experts are refused there.
 - **refused**: what config.json may ask for and rltrain does not do; loading fails and names the field.
 `
 
@@ -157,7 +166,9 @@ fields. Remove a field from config.json if you know that it changes nothing.
 
 ## Not supported
 
-- experts: mixtral, qwen2_moe, qwen3_moe, gpt_oss, olmoe, granitemoe
+- gpt_oss
+- adapters on experts and routers. PEFT takes gate_proj, up_proj and down_proj of these models for the experts'
+  and is given adapters on attention
 - recurrent and convolution layers: qwen3_5, lfm2, mamba, Granite 4 H
 - jina v2 encoders, which need code of their own: transformers has no class for them
 - gemma3n, gemma4

@@ -135,18 +135,31 @@ const chunk = 256 << 10
 
 // Float32s reads an F32, F16 or BF16 tensor, row-major, as float32, which is exact. Other dtypes are errors.
 func (f *File) Float32s(name string) ([]float32, error) {
+	return f.part(name, 0, 1)
+}
+
+// part is that of [Model.Part].
+func (f *File) part(name string, at, of int) ([]float32, error) {
 	e, ok := f.Lookup(name)
 	if !ok {
 		return nil, f.missing(name)
+	}
+	direct := e.Direct()
+	if direct {
+		e.Size /= int64(of)
+		e.Offset += int64(at) * e.Size
 	}
 	var data []float32
 	if e.DType.widens() {
 		data = make([]float32, 0, e.Size/e.DType.Size())
 	}
-	err := f.Each(name, func(values []float32) error {
+	err := f.each(name, e, func(values []float32) error {
 		data = append(data, values...)
 		return nil
 	})
+	if !direct {
+		data = data[at*len(data)/of : (at+1)*len(data)/of]
+	}
 	return data, err
 }
 
@@ -157,6 +170,11 @@ func (f *File) Each(name string, use func(values []float32) error) error {
 	if !ok {
 		return f.missing(name)
 	}
+	return f.each(name, e, use)
+}
+
+// each reads the data that e describes.
+func (f *File) each(name string, e Entry, use func(values []float32) error) error {
 	if !e.DType.widens() {
 		return fmt.Errorf("safetensors: %s: tensor %s: cannot convert %s to float32; want F32, F16 or BF16", f.Path(), quote(name), e.DType)
 	}

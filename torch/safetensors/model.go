@@ -203,6 +203,15 @@ func (m *Model) Float32s(name string) ([]float32, error) {
 	return f.Float32s(name)
 }
 
+// Part reads part at of a tensor that is cut into as many equal ones along its first dimensions.
+func (m *Model) Part(name string, at, of int) ([]float32, error) {
+	f := m.home[name]
+	if f == nil {
+		return nil, fmt.Errorf("safetensors: %s: no tensor %s", m.path, quote(name))
+	}
+	return f.part(name, at, of)
+}
+
 // Each reads a tensor in parts; see [File.Each].
 func (m *Model) Each(name string, use func(values []float32) error) error {
 	f := m.home[name]

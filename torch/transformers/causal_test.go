@@ -73,6 +73,12 @@ func TestLoadCausalRefuses(t *testing.T) {
 		{"not transposed", "gpt2", func(m map[string]safetensors.Tensor) {
 			m["h.0.attn.c_attn.weight"] = zeros("h.0.attn.c_attn.weight", 72, 24)
 		}, "tensor h.0.attn.c_attn.weight has shape [72 24], config.json asks for [24 72]"},
+		{"experts of another number", "granitemoe", func(m map[string]safetensors.Tensor) {
+			m["model.layers.1.block_sparse_moe.output_linear.weight"] = zeros("model.layers.1.block_sparse_moe.output_linear.weight", 4, 18, 20)
+		}, "tensor model.layers.1.block_sparse_moe.output_linear.weight has shape [4 18 20], config.json asks for"},
+		{"a missing expert", "mixtral", func(m map[string]safetensors.Tensor) {
+			delete(m, "model.layers.1.block_sparse_moe.experts.4.w2.weight")
+		}, "missing tensors: model.layers.1.block_sparse_moe.experts.4.w2.weight [18 20]"},
 		{"a classifier", "qwen3", func(m map[string]safetensors.Tensor) {
 			delete(m, "lm_head.weight")
 			m["s"] = zeros("score.weight", 1, 24)
@@ -142,7 +148,7 @@ func TestLoadCausalSpellings(t *testing.T) {
 }
 
 func TestTrainableWeights(t *testing.T) {
-	for _, name := range []string{"llama_linear", "gpt2"} {
+	for _, name := range []string{"llama_linear", "gpt2", "granitemoe", "qwen2_moe_mixed"} {
 		t.Run(name, func(t *testing.T) {
 			c := openCausal(t, name, transformers.CausalOptions{Trainable: true})
 			torchtest.Near(t, c.read(t, c.sequences, false), c.want(t, "logits"), tolerance, "logits")
@@ -171,7 +177,7 @@ func TestTrainableWeights(t *testing.T) {
 
 // TestSaveMerged: a merged model computes the same as the adapted one.
 func TestSaveMerged(t *testing.T) {
-	for _, name := range []string{"llama", "gpt2", "gpt_neox", "phi3_window", "gemma3", "mistral3_small", "granitemoehybrid", "glm4", "cohere2"} {
+	for _, name := range []string{"llama", "gpt2", "gpt_neox", "phi3_window", "gemma3", "mistral3_small", "granitemoehybrid", "glm4", "cohere2", "granitemoe", "qwen2_moe_mixed"} {
 		t.Run(name, func(t *testing.T) {
 			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
 			c.adapt(t)

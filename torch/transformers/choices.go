@@ -211,10 +211,13 @@ func mistral3Fields(f *fields, c *Config) {
 	}
 }
 
-// graniteHybridFields reads the fields of Granite 4's dense models, whose layers are all of attention.
+// graniteHybridFields reads the fields of Granite 4's models whose layers are all of attention.
 func graniteHybridFields(f *fields, c *Config) {
-	if n := value(f, "num_local_experts", 8); n != 0 {
-		f.fail("num_local_experts %d is not supported: only models without experts are", n)
+	if c.NumExperts = value(f, "num_local_experts", 8); c.NumExperts != 0 {
+		c.NumExperts = f.size("num_local_experts", 8, maxExperts)
+		f.own = nil // intermediate_size is here that of the experts
+		c.mix(f, 2, f.size("intermediate_size", 11008, 1<<20), true, everyLayer)
+		c.core.SharedSize = c.IntermediateSize
 	}
 	types := value(f, "layer_types", value(f, "layers_block_type", []string(nil)))
 	dense := func(kind string) bool { return kind == "attention" || kind == "full_attention" }

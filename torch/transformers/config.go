@@ -25,6 +25,7 @@ type Config struct {
 	HeadDim               int // 0: HiddenSize over NumAttentionHeads
 	IntermediateSize      int
 	EmbeddingSize         int     // of token embeddings; 0: HiddenSize
+	NumExperts            int     // of layers that have some
 	HiddenAct             string  // "gelu", the exact one with erf, or another of the core's
 	LayerNormEps          float64 // of any norm
 	MaxPositionEmbeddings int
@@ -58,6 +59,7 @@ type Config struct {
 	core    torch.ModelConfig
 	dynamic bool // the rope's kind
 	ropes   []ropeSource
+	kinds   [][]string // of each layer, where the family has kinds of layers
 
 	withoutPositions bool                   // no learned positions, though nothing rotates
 	distanceRows     int                    // of the table of distances in files
@@ -270,6 +272,9 @@ func (c *Config) readBlocks(f *fields) {
 	c.HiddenAct = text(f, "hidden_act", fam.activation)
 	f.activation("hidden_act", c.HiddenAct)
 	rows := slices.Concat(fam.base, fam.rows)
+	for _, more := range fam.kinds {
+		rows = append(rows, more...)
+	}
 	if fam.encoder != nil {
 		rows = slices.Concat(rows, fam.encoder.pooler, fam.encoder.head)
 	}
@@ -419,7 +424,11 @@ func (f *fields) labels(c *Config) {
 // intermediates, in fp32. With checkpointing that is the input of each block, and the rest of one block.
 func (c *Config) ActivationBytes(checkpointed bool) int64 {
 	queries, keys := c.NumAttentionHeads*c.HeadDim, c.NumKeyValueHeads*c.HeadDim
-	block := 4*c.HiddenSize + 2*queries + 2*keys + 3*c.IntermediateSize
+	inner := c.IntermediateSize
+	if core := c.core; core.Experts > 0 { // each of whose experts has its own copy of the token
+		inner = core.SharedSize + core.ExpertsPerToken*(core.ExpertSize+c.HiddenSize)
+	}
+	block := 4*c.HiddenSize + 2*queries + 2*keys + 3*inner
 	if checkpointed {
 		return int64(4 * (c.NumHiddenLayers*c.HiddenSize + block))
 	}

@@ -69,7 +69,7 @@ func decoder(fam family, rows ...[]moduleRow) *family {
 }
 
 // decoders are the causal language models.
-var decoders = map[string]*family{
+var decoders = merged(mixtures, map[string]*family{
 	"llama": decoder(family{
 		eps: 1e-6,
 	}, llamaNorms, splitRows("attention_bias", "attention_bias"), gatedRows("mlp_bias")),
@@ -91,6 +91,7 @@ var decoders = map[string]*family{
 	"granitemoehybrid": decoder(family{
 		eps: 1e-6, special: graniteHybridFields,
 		own: map[string]string{"intermediate_size": "shared_intermediate_size"}, sizes: map[string]int{"intermediate_size": 1024},
+		joined: graniteJoined, kinds: map[string][]moduleRow{sparse: graniteExperts},
 	}, llamaNorms, splitRows("attention_bias", "attention_bias"), []moduleRow{
 		{"gate_up", "shared_mlp.input_linear", "GH", ""},
 		{"down", "shared_mlp.output_linear", "HI", ""},
@@ -231,7 +232,7 @@ var decoders = map[string]*family{
 	"gemma3_text": gemma3Family("", []string{"model.", ""}, []string{"lm_head"}, nil),
 	// The larger models include a vision tower, which is ignored: text does not need it.
 	"gemma3": gemma3Family("text_config", languagePrefixes, languageHeads, visionTower),
-}
+})
 
 func gemma3Family(inner string, prefixes, heads, ignored []string) *family {
 	return decoder(family{

@@ -69,6 +69,11 @@ func TestCausalDefaults(t *testing.T) {
 		{"gpt2", `,"scale_attn_weights":false,"n_inner":null`, 2, 8, 1e-5, 1, torch.GELUTanh, true, nil, 0, 0, 0, 0},
 		{"gemma2", `,"hidden_act":"relu","hidden_activation":null`, 4, 256, 1e-6, 1.0 / 16, torch.GELUTanh, true, []int{4096, 0, 4096, 0}, 256, 1e4, 50, 30},
 		{"gemma2", `,"attn_logit_softcapping":null,"final_logit_softcapping":null,"layer_types":["full_attention","full_attention","sliding_attention","full_attention"]`, 4, 256, 1e-6, 1.0 / 16, torch.GELUTanh, true, []int{0, 0, 4096, 0}, 256, 1e4, 0, 0},
+		{"mixtral", `,"num_attention_heads":8`, 8, 2, 1e-5, 1 / math.Sqrt(2), torch.SiLU, false, nil, 2, 1e6, 0, 0},
+		{"olmoe", ``, 4, 4, 1e-5, 0.5, torch.SiLU, false, nil, 4, 1e4, 0, 0},
+		{"qwen3_moe", `,"sliding_window":8`, 4, 4, 1e-6, 0.5, torch.SiLU, false, nil, 4, 1e4, 0, 0},
+		{"qwen2_moe", `,"num_key_value_heads":2,"use_sliding_window":true,"max_window_layers":3`, 2, 4, 1e-6, 0.5, torch.SiLU, false, []int{4096, 0, 4096, 0}, 4, 1e4, 0, 0},
+		{"granitemoe", `,"residual_multiplier":0.5`, 4, 4, 4e-6, 1, torch.SiLU, false, nil, 4, 1e4, 0, 0},
 		{"gemma3_text", `,"sliding_window_pattern":3,"query_pre_attn_scalar":4`, 4, 256, 1e-6, 0.5, torch.GELUTanh, true, []int{4096, 4096, 0, 4096}, 256, 1e6, 0, 0},
 	} {
 		t.Run(tt.kind+tt.more, func(t *testing.T) {
@@ -85,6 +90,36 @@ func TestCausalDefaults(t *testing.T) {
 			expect.Equal(t, want, got)
 			expect.Equal(t, tt.windows, d.Windows)
 		})
+	}
+}
+
+// TestExperts: which layers have experts, how many, and how wide.
+func TestExperts(t *testing.T) {
+	for _, tt := range []struct {
+		kind, more                      string
+		layers                          string // "s" with experts
+		experts, perToken, size, shared int
+		normed                          bool
+	}{
+		{"mixtral", `,"num_key_value_heads":4`, "ssss", 8, 2, 24, 0, true},
+		{"olmoe", `,"norm_topk_prob":true`, "ssss", 64, 8, 24, 0, true},
+		{"granitemoe", `,"num_local_experts":3`, "ssss", 3, 2, 24, 0, true},
+		{"granitemoehybrid", `,"layer_types":["attention","attention","attention","attention"]`, "ssss", 8, 2, 24, 1024, true},
+		{"granitemoehybrid", `,"num_local_experts":0,"layer_types":["attention","attention","attention","attention"]`, "dddd", 0, 0, 0, 0, false},
+		{"qwen3_moe", ``, "ssss", 128, 8, 768, 0, false},
+		{"qwen3_moe", `,"num_local_experts":16,"num_experts_per_tok":3,"moe_intermediate_size":8,"mlp_only_layers":[0,9]`, "dsss", 16, 3, 8, 0, false},
+		{"qwen2_moe", `,"num_key_value_heads":4,"decoder_sparse_step":2`, "dsds", 60, 4, 1408, 5632, false},
+	} {
+		c := mustParse(t, small(tt.kind, tt.more))
+		d := c.Core()
+		expect.Equal(t, []any{tt.experts, tt.perToken, tt.size, tt.shared, tt.normed}, []any{d.Experts, d.ExpertsPerToken, d.ExpertSize, d.SharedSize, d.RouterNorm})
+		layers := []byte("dddd")
+		for _, spec := range c.TensorNames() {
+			if number, ok := strings.CutSuffix(spec.Name, ".router.weight"); ok {
+				layers[number[len(number)-1]-'0'] = 's'
+			}
+		}
+		expect.Same(t, tt.layers, string(layers), "%s%s", tt.kind, tt.more)
 	}
 }
 
@@ -153,7 +188,13 @@ func TestLoadCausalConfigRefuses(t *testing.T) {
 		{"llama", `,"quantization_config":{"bits":4}`, "quantization_config is not supported"},
 		{"llama", `,"layer_types":["full_attention"]`, "layer_types is not supported"},
 		{"granite", `,"logits_scaling":0`, "logits_scaling 0 is not above 0"},
-		{"granitemoehybrid", ``, "num_local_experts 8 is not supported"},
+		{"granitemoehybrid", ``, "layer_types has other layers"},
+		{"granitemoehybrid", `,"num_local_experts":-1`, "num_local_experts -1 is not between"},
+		{"mixtral", `,"num_key_value_heads":4,"num_local_experts":4,"num_experts_per_tok":5`, "num_experts_per_tok 5 is not between 1 and 4"},
+		{"olmoe", `,"clip_qkv":8`, "clip_qkv is not supported"},
+		{"qwen3_moe", `,"decoder_sparse_step":0`, "decoder_sparse_step 0 is not between"},
+		{"qwen3_moe", `,"mlp_only_layers":[true]`, "mlp_only_layers: [true] is not a"},
+		{"qwen2_moe", `,"num_key_value_heads":4,"qkv_bias":false`, "qkv_bias false is not supported"},
 		{"granitemoehybrid", `,"num_local_experts":0`, `layer_types has other layers than one of "attention" for each of 4`},
 		{"granitemoehybrid", `,"num_local_experts":0,"layer_types":["attention","attention","mamba","attention"]`, "layer_types has other layers"},
 		{"granitemoehybrid", `,"num_local_experts":0,"layer_types":["attention","attention","attention","attention"],"position_embedding_type":"alibi"`, `position_embedding_type "alibi" is not supported`},

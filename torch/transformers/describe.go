@@ -43,6 +43,9 @@ func Choices(modelType string) []string {
 	if fam.residual != torch.ResidualSequential {
 		choices = append(choices, "attention and MLP in parallel")
 	}
+	if fam.kinds[sparse] != nil && fam.kinds[dense] != nil {
+		choices = append(choices, "experts")
+	}
 	if !fam.has("gate") && !fam.has("gate_up") {
 		choices = append(choices, "plain MLP")
 	}

@@ -12,7 +12,7 @@ import (
 // A family describes the fields, names and shapes of a model_type. To add one, add a table.
 //
 // Shapes use one letter per dimension: V vocabulary, P positions, T token types, H hidden, I intermediate, G
-// 2·intermediate, E embeddings, R buckets of distances, N heads, Q all query heads, K all key heads, F queries, keys and values, D one head, C classes.
+// 2·intermediate, E embeddings, R buckets of distances, N heads, Q all query heads, K all key heads, F queries, keys and values, D one head, C classes, X experts, M width of an expert, S of what all tokens pass.
 type family struct {
 	// own maps usual field names to the family's names.
 	own map[string]string
@@ -47,14 +47,17 @@ type family struct {
 
 	// prefixes come before the names of the base model; the first is transformers' own.
 	prefixes []string
-	base     []moduleRow         // outside of the layers
-	without  string              // the one module that is missing
-	layers   string              // "layers.N."
-	rows     []moduleRow         // within a layer
-	conv1D   bool                // files store linear weights as [in, out]
-	old      map[string]string   // name suffixes and their spellings in older files
-	joined   map[string][]string // name suffixes in older files, and the tensors of which they are the rows
-	ignored  []string            // patterns of tensors to ignore, see ignores
+	base     []moduleRow // outside of the layers
+	without  string      // the one module that is missing
+	layers   string      // "layers.N."
+	rows     []moduleRow // within a layer
+	// kinds are further rows, of layers of each kind; Config.kinds says which a layer has.
+	kinds   map[string][]moduleRow
+	conv1D  bool                // files store linear weights as [in, out]
+	old     map[string]string   // name suffixes and their spellings in older files
+	joined  map[string][]string // name suffixes of tensors that hold the rows of several, for each expert "E" in turn
+	woven   bool                // joined tensors have the rows of these in turn, and matrices [in, out] for each expert
+	ignored []string            // patterns of tensors to ignore, see ignores
 	// targets are the default LoRA targets in PEFT. PEFT has none for phi3, which gets the equivalent layer.
 	targets []string
 
@@ -102,7 +105,13 @@ func modelTypes(table map[string]*family) string {
 
 // has reports whether each layer has a module of this name.
 func (fam *family) has(layer string) bool {
-	return slices.ContainsFunc(fam.rows, func(r moduleRow) bool { return r.layer == layer })
+	is := func(r moduleRow) bool { return r.layer == layer }
+	for _, rows := range fam.kinds {
+		if slices.ContainsFunc(rows, is) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(fam.rows, is)
 }
 
 // postNorms says where the rows have norms.
@@ -144,7 +153,7 @@ type TensorSpec struct {
 	Shape      []int64  // weights of linear modules are [out, in]
 	Transposed bool     // files store a matrix as [in, out]
 	Candidates []string // possible names in a folder
-	Joined     []Joined // tensors in a folder of which it may be a part
+	Joined     []Joined // tensors in a folder of which it may be a part; those that hold several experts are the only names
 	// Group is "" for a required tensor. Tensors of group "pooler" or "head" are all present or all absent. Tensors of
 	// group "tied" repeat another.
 	Group string
@@ -152,26 +161,33 @@ type TensorSpec struct {
 
 // Joined is a tensor of a folder with the rows of several of the model's, all of one shape.
 type Joined struct {
-	Name    string
-	At, Len int // the model's tensor is number At of Len
+	Name         string
+	At, Len      int  // the model's tensor is in part At of Len
+	First, Every int  // the rows of the part that it is: First, First + Every, ...
+	Turned       bool // the part is stored as [in, out]
 }
 
 // part says which part of a tensor in a folder s is.
-func (s TensorSpec) part(name string) (at, of int) {
+func (s TensorSpec) part(name string) Joined {
 	for _, j := range s.Joined {
 		if j.Name == name {
-			return j.At, j.Len
+			return j
 		}
 	}
-	return 0, 1
+	return Joined{Name: name, Len: 1, Every: 1, Turned: s.Transposed}
 }
 
-// stored is the tensor's shape in files.
-func (s TensorSpec) stored() []int64 {
-	if s.Transposed {
-		return []int64{s.Shape[1], s.Shape[0]}
+// direct reports whether the part is the tensor's rows as they are.
+func (j Joined) direct() bool { return j.Every == 1 && !j.Turned }
+
+// stored is the shape of the part of a file's tensor that has s.
+func (s TensorSpec) stored(j Joined) []int64 {
+	shape := slices.Clone(s.Shape)
+	shape[0] *= int64(j.Every)
+	if j.Turned {
+		slices.Reverse(shape)
 	}
-	return s.Shape
+	return shape
 }
 
 // A moduleRow is one module of a family: a linear layer, an embedding or, with one dimension, a norm.
@@ -189,6 +205,24 @@ type Linear struct {
 	Name    string // of the module in transformers' model, as PEFT spells it
 	Layer   string // the core's name
 	In, Out int
+}
+
+// adaptable reports whether the module is a linear layer that can have an adapter.
+func (r moduleRow) adaptable() bool {
+	return len(r.shape) == 2 && !strings.HasPrefix(r.layer, "experts.") && r.layer != "router" && r.layer != "shared_gate"
+}
+
+// each lists the row for each of n experts, or once if it has no "E".
+func (r moduleRow) each(n int) []moduleRow {
+	if !strings.Contains(r.layer, ".E.") {
+		return []moduleRow{r}
+	}
+	rows := make([]moduleRow, n)
+	for e := range rows {
+		number := "." + strconv.Itoa(e) + "."
+		rows[e] = moduleRow{strings.Replace(r.layer, ".E.", number, 1), strings.Replace(r.module, ".E.", number, 1), r.shape, r.bias}
+	}
+	return rows
 }
 
 // numbered replaces "N" in a name by a layer number.

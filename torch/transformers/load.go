@@ -94,8 +94,7 @@ func load(dir string, config *Config, matrices torch.DType) (*Model, error) {
 		if spec.Group == "" && spec.matrix() {
 			dtype = matrices
 		}
-		at, of := spec.part(name)
-		v, err := mapAs(files, name, dtype, at, of)
+		v, err := mapAs(files, name, dtype, spec)
 		if err != nil {
 			return nil, err
 		}
@@ -151,25 +150,20 @@ func (m *Model) takeHead(rest map[string]*torch.Var) error {
 // dtypes are the stored types of weights; Resolve refuses others.
 var dtypes = map[safetensors.DType]torch.DType{"F32": torch.F32, "F16": torch.F16, "BF16": torch.BF16}
 
-// mapAs returns rows of a tensor of a folder as dtype, part at of as many equal ones: mapped if it is stored that way, else a converted copy. Tensors that
+// mapAs returns a tensor of a folder, or the part of it that is the model's, as dtype: mapped if it is stored that way, else a converted copy. Tensors that
 // are not aligned, have strides or are quantised are copied too.
-func mapAs(files *safetensors.Model, name string, dtype torch.DType, at, of int) (*torch.Var, error) {
+func mapAs(files *safetensors.Model, name string, dtype torch.DType, spec TensorSpec) (*torch.Var, error) {
 	path, entry, _ := files.Entry(name)
-	if of > 1 {
-		entry.Shape = slices.Clone(entry.Shape)
-		entry.Shape[0] /= int64(of)
-		size := entry.DType.Size()
-		for _, d := range entry.Shape {
-			size *= d
+	if part := spec.part(name); part.Len > 1 {
+		if !entry.Direct() {
+			data, err := spec.Read(files, name)
+			if err != nil {
+				return nil, err
+			}
+			return constantAs(data, spec.Shape, dtype)
 		}
-		entry.Offset += int64(at) * size
-	}
-	if of > 1 && !entry.Direct() {
-		all, err := files.Float32s(name)
-		if err != nil {
-			return nil, err
-		}
-		return constantAs(all[at*len(all)/of:(at+1)*len(all)/of], entry.Shape, dtype)
+		entry.Shape = spec.Shape
+		entry.Offset += int64(part.At) * spec.elements() * entry.DType.Size()
 	}
 	if !entry.Direct() {
 		return torch.Fill(dtype, entry.Shape, func(write func([]float32) error) error { return files.Each(name, write) })

@@ -3,9 +3,22 @@ package transformers
 import (
 	"cmp"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 )
+
+// rowsOf lists the modules of a layer.
+func (c *Config) rowsOf(layer int) []moduleRow {
+	fam := families[c.ModelType]
+	rows := slices.Clone(fam.rows)
+	if c.kinds != nil {
+		for _, kind := range c.kinds[layer] {
+			rows = append(rows, fam.kinds[kind]...)
+		}
+	}
+	return rows
+}
 
 // Linears lists the linear modules that can have LoRA adapters, in the order of a forward pass. The output layer is
 // not one of them.
@@ -13,8 +26,8 @@ func (c *Config) Linears() []Linear {
 	fam := families[c.ModelType]
 	var list []Linear
 	for i := range c.storedLayers() {
-		for _, row := range fam.rows {
-			if len(row.shape) != 2 {
+		for _, row := range c.rowsOf(i) {
+			if !row.adaptable() {
 				continue
 			}
 			list = append(list, Linear{
@@ -25,6 +38,16 @@ func (c *Config) Linears() []Linear {
 		}
 	}
 	return list
+}
+
+// ExpertModules are the last parts of the names of experts' linear modules.
+func (c *Config) ExpertModules() (names []string) {
+	for _, row := range families[c.ModelType].kinds[sparse] {
+		if strings.HasPrefix(row.layer, "experts.") && c.NumExperts > 0 {
+			names = append(names, strings.TrimPrefix(path.Ext(row.module), "."))
+		}
+	}
+	return names
 }
 
 // DefaultTargets are the family's default LoRA targets in PEFT. A target is a full name, or a suffix after a dot.
@@ -66,9 +89,11 @@ func (c *Config) TensorNames() []TensorSpec {
 		}
 	}
 	for i := range c.storedLayers() {
-		for _, row := range fam.rows {
-			row.layer, row.module = "layers.N."+row.layer, fam.layers+row.module
-			specs = append(specs, c.specs(row, i, "")...)
+		for _, all := range c.rowsOf(i) {
+			for e, row := range all.each(c.NumExperts) {
+				row.layer, row.module = "layers.N."+row.layer, fam.layers+row.module
+				specs = append(specs, c.join(c.specs(row, i, ""), all.module, e, i)...)
+			}
 		}
 	}
 	for _, row := range fam.base {
@@ -112,13 +137,6 @@ func (c *Config) specs(row moduleRow, layer int, group string) []TensorSpec {
 		}
 		for _, p := range prefixes {
 			spec.Candidates = append(spec.Candidates, p+module)
-			for joint, parts := range fam.joined {
-				for at, part := range parts {
-					if stem, ok := strings.CutSuffix(module, part); ok {
-						spec.Joined = append(spec.Joined, Joined{p + stem + joint, at, len(parts)})
-					}
-				}
-			}
 			for now, old := range fam.old {
 				if stem, ok := strings.CutSuffix(module, now); ok {
 					spec.Candidates = append(spec.Candidates, p+stem+old)
@@ -130,6 +148,32 @@ func (c *Config) specs(row moduleRow, layer int, group string) []TensorSpec {
 	specs := []TensorSpec{tensor(".weight", row.shape)}
 	if row.bias == always || c.biases[row.bias] {
 		specs = append(specs, tensor(".bias", row.shape[:1]))
+	}
+	return specs
+}
+
+// join adds the tensors of a folder that hold those of one module, whose name has an "E" if it is that of expert e.
+func (c *Config) join(specs []TensorSpec, module string, e, layer int) []TensorSpec {
+	fam := families[c.ModelType]
+	for i := range specs {
+		end := path.Ext(specs[i].Name)
+		for joint, parts := range fam.joined {
+			at := slices.IndexFunc(parts, func(part string) bool { return strings.HasSuffix(module+end, part) })
+			if at < 0 {
+				continue
+			}
+			j := Joined{At: at, Len: len(parts), Every: 1}
+			switch {
+			case fam.woven:
+				j = Joined{At: e, Len: c.NumExperts, First: at, Every: len(parts), Turned: len(specs[i].Shape) == 2}
+			case strings.Contains(module, ".E."):
+				j.At, j.Len = e*len(parts)+at, c.NumExperts*len(parts)
+			}
+			for _, p := range fam.prefixes {
+				j.Name = p + numbered(fam.layers+strings.TrimSuffix(module+end, parts[at])+joint, layer)
+				specs[i].Joined = append(specs[i].Joined, j)
+			}
+		}
 	}
 	return specs
 }
@@ -189,6 +233,14 @@ func (c *Config) dim(letter rune) int {
 		return c.NumLabels
 	case 'D':
 		return c.headDim()
+	case 'X':
+		return c.NumExperts
+	case 'M':
+		return c.core.ExpertSize
+	case 'S':
+		return c.core.SharedSize
+	case '1':
+		return 1
 	}
 	panic(fmt.Sprintf("transformers: no dimension %q", letter))
 }

@@ -82,10 +82,14 @@ func find(spec TensorSpec, m *safetensors.Model) (string, error) {
 			found = name
 			continue
 		}
-		want := slices.Clone(spec.stored())
-		_, parts := spec.part(name)
-		want[0] *= int64(parts)
-		if !slices.Equal(e.Shape, want) {
+		part := spec.part(name)
+		want, shape := spec.stored(part), slices.Clone(e.Shape)
+		want[0] *= int64(part.Len)
+		for len(shape) > len(want) { // a matrix for each expert
+			shape[1] *= shape[0]
+			shape = shape[1:]
+		}
+		if !slices.Equal(shape, want) {
 			return "", fmt.Errorf("tensor %s has shape %v, config.json asks for %v", name, e.Shape, want)
 		}
 		switch e.DType {
@@ -107,7 +111,7 @@ func leftovers(missing []TensorSpec, extra []string) error {
 	if len(missing) > 0 {
 		var list []string
 		for _, spec := range missing[:min(listed, len(missing))] {
-			list = append(list, fmt.Sprintf("%s %v", spec.Candidates[0], spec.stored()))
+			list = append(list, fmt.Sprintf("%s %v", spec.Candidates[0], spec.Shape))
 		}
 		parts = append(parts, "missing tensors: "+strings.Join(list, ", ")+more(len(missing)))
 	}

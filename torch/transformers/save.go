@@ -112,11 +112,11 @@ func (c *Causal) sources(files *safetensors.Model, change map[string]func([]floa
 	if err != nil {
 		return nil, err
 	}
-	specs := map[string]TensorSpec{} // by name in the folder
-	repeated := map[string]bool{}    // output layers that only repeat the embedding
+	specs := map[string][]TensorSpec{} // by name in the folder
+	repeated := map[string]bool{}      // output layers that only repeat the embedding
 	for _, spec := range config.TensorNames() {
 		if name, ok := names[spec.Name]; ok {
-			specs[name] = spec
+			specs[name] = append(specs[name], spec)
 			continue
 		}
 		for _, name := range spec.Candidates {
@@ -126,60 +126,73 @@ func (c *Causal) sources(files *safetensors.Model, change map[string]func([]floa
 	var sources []safetensors.Source
 	for _, name := range files.Names() {
 		_, entry, _ := files.Entry(name)
-		spec, ours := specs[name]
+		parts := specs[name]
 		source := safetensors.Source{Name: name, DType: entry.DType, Shape: entry.Shape}
 		switch {
 		case repeated[name] || isNF4Part(files, name):
 			continue
-		case !ours:
+		case len(parts) == 0:
 			source.Data = func() ([]byte, error) { return files.Bytes(name) }
 		default:
 			if packed(entry) || isNF4(files, name) {
-				source.DType, source.Shape = safetensors.BF16, spec.stored()
+				source.DType, source.Shape = safetensors.BF16, parts[0].stored(parts[0].part(name))
 			}
 			if dtype != "" {
 				source.DType = dtype
 			}
-			source.Data = func() ([]byte, error) { return c.stored(files, name, spec, source, changes[spec.Name]) }
+			source.Data = func() ([]byte, error) { return c.stored(files, name, parts, source, changes) }
 		}
 		sources = append(sources, source)
-		if spec.Name == "embed.weight" && c.untied {
+		if len(parts) == 1 && parts[0].Name == "embed.weight" && c.untied {
 			head := c.Config.headSpec()
 			source.Name = head.Candidates[0]
-			source.Data = func() ([]byte, error) { return c.stored(files, name, head, source, changes[head.Name]) }
+			source.Data = func() ([]byte, error) { return c.stored(files, name, []TensorSpec{head}, source, changes) }
 			sources = append(sources, source)
 		}
 	}
 	return sources, nil
 }
 
-// stored returns the data of the folder's weight name as stored in the file that source describes.
-func (c *Causal) stored(files *safetensors.Model, name string, spec TensorSpec, source safetensors.Source, change func([]float32)) ([]byte, error) {
+// stored returns the data of the folder's tensor name, which is that of parts, as stored in the file that source describes.
+func (c *Causal) stored(files *safetensors.Model, name string, parts []TensorSpec, source safetensors.Source, changes map[string]func([]float32)) ([]byte, error) {
 	_, entry, _ := files.Entry(name)
-	_, quantised := c.quants[spec.Name]
-	if change == nil && !c.trains(spec.Name) && !quantised && entry.DType == source.DType {
+	same := entry.DType == source.DType
+	for _, spec := range parts {
+		_, quantised := c.quants[spec.Name]
+		same = same && !c.trains(spec.Name) && !quantised && changes[spec.Name] == nil
+	}
+	if same {
 		return files.Bytes(name)
 	}
-	var data []float32
-	var err error
-	switch {
-	case c.trains(spec.Name):
-		data, err = c.Weights[spec.Name].Read()
-	case quantised:
-		data, err = c.dequantized(spec)
-	default:
-		data, err = spec.Read(files, name)
+	size := int64(1)
+	for _, d := range source.Shape {
+		size *= d
 	}
-	if err != nil {
-		return nil, err
+	all := make([]float32, size)
+	for _, spec := range parts {
+		data, err := c.current(files, name, spec)
+		if err != nil {
+			return nil, err
+		}
+		if change := changes[spec.Name]; change != nil {
+			change(data)
+		}
+		part := spec.part(name)
+		each := len(all) / part.Len
+		spec.put(data, all[part.At*each:(part.At+1)*each], part)
 	}
-	if change != nil {
-		change(data)
+	return safetensors.FromFloat32sAs(source.DType, source.Name, source.Shape, all).Data, nil
+}
+
+// current returns a weight as it is now, in the shape of its spec.
+func (c *Causal) current(files *safetensors.Model, name string, spec TensorSpec) ([]float32, error) {
+	if c.trains(spec.Name) {
+		return c.Weights[spec.Name].Read()
 	}
-	if spec.Transposed {
-		data = transpose(data, int(spec.Shape[0]), int(spec.Shape[1]))
+	if _, quantised := c.quants[spec.Name]; quantised {
+		return c.dequantized(spec)
 	}
-	return safetensors.FromFloat32sAs(source.DType, source.Name, source.Shape, data).Data, nil
+	return spec.Read(files, name)
 }
 
 // copyConfig copies config.json. With a dtype it updates the field that names it, at the top and in nested objects;

@@ -96,7 +96,6 @@ var rules = slices.Concat(
 	only("rltrain adds no noise to embeddings", "neftune_noise_alpha", "0"),
 	only("use advantage_scale, with algorithm grpo", "normalize_advantages", "false"),
 	only("packing uses best fit with complete examples", "packing_strategy", "bfd"),
-	only("rltrain does not train routers of mixtures of experts", "router_aux_loss_coef", "0"),
 	only("matrix products of fp32 are never rounded to TF32; see dtype", "tf32", "false"),
 	only("rows are shuffled, by seed", "train_sampling_strategy", "random"),
 	only("rows are shuffled, by seed; nothing is padded, so grouping saves nothing", "group_by_length", "false"),

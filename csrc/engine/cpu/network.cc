@@ -1,6 +1,8 @@
 #include "engine/cpu/network.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 
@@ -49,7 +51,9 @@ void Network::build_block(const nn::Groups& from, Block& to) const {
 template <class F>
 void Network::for_linears(const F& f) {
   for (Block& block : blocks_) {
-    for (PackedLinear* layer : {&block.qkv, &block.o, &block.up, &block.down}) f(*layer);
+    for (PackedLinear* layer : {&block.qkv, &block.o, &block.up, &block.down}) {
+      if (!layer->empty()) f(*layer);
+    }
   }
   f(head_);
 }
@@ -59,6 +63,7 @@ void Network::set_adapter(int32_t number, const nn::Transformer* from) {
   for (size_t i = 0; i < blocks_.size(); ++i) {
     PackedLinear* const to[] = {&blocks_[i].qkv, &blocks_[i].o, &blocks_[i].up, &blocks_[i].down};
     for (size_t j = 0; j < 4; ++j) {
+      if (to[j]->empty()) continue;
       to[j]->set_adapter(number, from == nullptr ? std::vector<const nn::Linear*>()
                                                  : groups_of(from->groups(i))[j]->layers());
     }
@@ -66,7 +71,7 @@ void Network::set_adapter(int32_t number, const nn::Transformer* from) {
 }
 
 void Network::refresh() {
-  qkv_width_ = 0;
+  qkv_width_ = inner_width_ = 0;
   for_linears([](PackedLinear& layer) { layer.refresh(); });
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const nn::Block& from = decoder_.blocks()[i];
@@ -78,8 +83,8 @@ void Network::refresh() {
     to.mlp_norm = read(from.mlp_norm);
     to.post_mlp_norm = read(from.post_mlp_norm);
     qkv_width_ = std::max(qkv_width_, to.qkv.width());
+    inner_width_ = std::max(inner_width_, inner_width(to));
   }
-  inner_width_ = panels_of(config().intermediate_size) * kPanel;
   norm_ = read(decoder_.norm());
   embed_ = decoder_.embed().detach().cpu();
   if (decoder_.positions().defined()) positions_ = decoder_.positions().detach().cpu();
@@ -87,7 +92,13 @@ void Network::refresh() {
 
 int64_t Network::bytes() const {
   int64_t sum = head_.bytes();
-  for (const Block& b : blocks_) sum += b.qkv.bytes() + b.o.bytes() + b.up.bytes() + b.down.bytes();
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const Block& b = blocks_[i];
+    for (const PackedLinear* layer : {&b.qkv, &b.o, &b.up, &b.down}) sum += layer->bytes();
+    for (const nn::Mlp& expert : decoder_.blocks()[i].experts) {
+      for (const nn::Linear* layer : {&expert.gate, &expert.up, &expert.down}) sum += layer->weight.nbytes();
+    }
+  }
   return sum;
 }
 
@@ -244,7 +255,7 @@ void Network::forward(Workspace& w) const {
     if (c.residual == RLT_RESIDUAL_PARALLEL) apply_rows(block.mlp_norm, w.x, w.h.data(), rows);
     add_linear(block.o, block.post_attn_norm, rows_of(w, w.attended, block.o.in()), w);
     if (c.residual == RLT_RESIDUAL_SEQUENTIAL) apply_rows(block.mlp_norm, w.x, w.h.data(), rows);
-    mlp(block, w);
+    mlp(n, w);
   }
   int64_t row = 0;
   for (const Work& span : w.spans) {
@@ -258,11 +269,25 @@ void Network::forward(Workspace& w) const {
   }
 }
 
-void Network::mlp(const Block& block, Workspace& w) const {
+void Network::mlp(size_t layer, Workspace& w) const {
   const nn::Config& c = config();
-  block.up.multiply(rows_of(w, w.h, c.hidden_size), {c.activation, c.gated != 0}, w.inner.data(),
-                    inner_width_);
-  add_linear(block.down, block.post_mlp_norm, rows_of(w, w.inner, inner_width_), w);
+  const Block& block = blocks_[layer];
+  const nn::Block& from = decoder_.blocks()[layer];
+  const auto rows = static_cast<int64_t>(w.rows.size());
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const at::Tensor h = at::from_blob(w.h.data(), {rows, c.hidden_size}, at::kFloat);
+  if (!from.experts.empty()) {
+    at::from_blob(w.x.data(), h.sizes(), at::kFloat)
+        .add_(nn::mix_experts(c, from, &decoder_.groups(layer), h, nullptr));
+    if (block.up.empty()) return;
+  }
+  const int64_t width = inner_width(block);
+  block.up.multiply(rows_of(w, w.h, c.hidden_size), {c.activation, c.gated != 0}, w.inner.data(), width);
+  if (from.shared_gate.weight.defined()) {
+    at::from_blob(w.inner.data(), {rows, width}, at::kFloat)
+        .mul_(from.shared_gate.forward(h, {}).sigmoid());
+  }
+  add_linear(block.down, block.post_mlp_norm, rows_of(w, w.inner, width), w);
 }
 
 void Network::add_linear(const PackedLinear& layer, const Norm& norm, const Rows& in, Workspace& w) const {

@@ -108,7 +108,9 @@ class Network {
     const int64_t window = config().layer_windows[static_cast<size_t>(layer)];
     return window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
   }
-  void mlp(const Block& block, Workspace& w) const;
+  void mlp(size_t layer, Workspace& w) const;
+  // Of a row of the MLP of all tokens.
+  int64_t inner_width(const Block& block) const { return block.up.width() / (config().gated ? 2 : 1); }
   // x += layer(in), through norm where there is one.
   void add_linear(const PackedLinear& layer, const Norm& norm, const Rows& in, Workspace& w) const;
   Rows rows_of(const Workspace& w, const Buffer<float>& data, int64_t stride) const;

@@ -35,10 +35,11 @@ class PackedLinear {
   // Reads those of layers of the same weights as a number, or takes that away where layers is empty.
   void set_adapter(int32_t number, const std::vector<const nn::Linear*>& layers);
 
+  bool empty() const { return group_->layers().empty(); }
   int64_t width() const { return group_->width(); }
   int64_t in() const { return group_->layers()[0]->in(); }
   Element element() const { return weights_->group.element; }
-  int64_t bytes() const { return weights_->bytes(); }
+  int64_t bytes() const { return empty() ? 0 : weights_->bytes(); }
   // y [rows, …] = x·Wᵀ + bias, each row's adapter and what finish adds, as multiply_group has it.
   void multiply(const Rows& x, const Finish& finish, float* y, int64_t y_stride) const;
 
