@@ -153,6 +153,7 @@ func classify(texts []string) string {
 			{"Apache-2.0", "Apache License Version 2.0"}, {"MIT", "Permission is hereby granted, free of charge, to any person obtaining a copy"},
 			{"OFL-1.1", "SIL OPEN FONT LICENSE Version 1.1"}, {"BSD-3-Clause", "may be used to endorse or promote products derived from this software"},
 			{"BSD-2-Clause", "Redistributions in binary form must reproduce"}, {"MPL-2.0", "Mozilla Public License Version 2.0"},
+			{"ISC", "Permission to use, copy, modify, and distribute this software for any purpose with or without fee is hereby granted"},
 			{"FTL", "The FreeType Project LICENSE"}, {"CC-BY-4.0", "Creative Commons Attribution 4.0"},
 		} {
 			if strings.Contains(text, l.sentence) && !slices.Contains(found, l.id) && !(l.id == "BSD-2-Clause" && slices.Contains(found, "BSD-3-Clause")) {

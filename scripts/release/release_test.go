@@ -32,6 +32,12 @@ func TestClassify(t *testing.T) {
 	}
 }
 
+func TestEveryModuleHasAKnownLicence(t *testing.T) {
+	t.Chdir("../..")
+	all := must.Get(goModules())(t)
+	expect.True(t, len(all) > 10, "%d modules", len(all))
+}
+
 // TestGlibc: the newest version that this test's program needs is one that packages may need, or is refused.
 func TestGlibc(t *testing.T) {
 	data := must.Get(os.ReadFile("/bin/sh"))(t)
