@@ -76,7 +76,7 @@ func (p *CausalLM) load(c Config, full []transformers.TensorSpec) error {
 		if err != nil {
 			return err
 		}
-		if options.Change, err = p.adapter.pissa(config, c.lora(c.causal(config), config), &failed); err != nil {
+		if p.adapter.start, options.Change, err = pissa(config, c.lora(c.causal(config), config), &failed); err != nil {
 			return err
 		}
 	}

@@ -16,12 +16,6 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
 
-// questionsFile has the questions of a head, as in a request.
-const questionsFile = "decision_questions.json"
-
-// HasQuestions tells whether a folder has a head for a fixed list of questions.
-func HasQuestions(dir string) bool { return files.Exist(dir, questionsFile) }
-
 // LoadDecider loads what Save of a Decider wrote, or any chat model, by its folder or name.
 func LoadDecider(ctx context.Context, client *hub.Client, model, dtype string, trainable bool, now time.Time) (*Decider, error) {
 	found, err := client.Model(ctx, model, hub.Weights)
@@ -100,30 +94,6 @@ func (p *Decider) SaveSettings(dir string) error {
 		return err
 	}
 	return outfile.Write(filepath.Join(dir, questionsFile), []byte(text+"\n"), 0o644)
-}
-
-// copyDecision copies the settings of a decision model to dir, from the first folder that has any.
-func copyDecision(dir string, from ...string) error {
-	for _, source := range from {
-		found := false
-		for _, name := range []string{decision.ConfigFile, decision.TemplateFile, questionsFile} {
-			data, err := smallfile.Read(filepath.Join(source, name))
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
-			if err == nil {
-				err = outfile.Write(filepath.Join(dir, name), data, 0o644)
-			}
-			if err != nil {
-				return fmt.Errorf("copying %s: %w", filepath.Join(source, name), err)
-			}
-			found = true
-		}
-		if found {
-			break
-		}
-	}
-	return nil
 }
 
 // Requests are the questions of a head by name, as in a request.

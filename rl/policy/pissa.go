@@ -10,19 +10,11 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-// Values of Config.Init.
-const (
-	InitOrthogonal = "orthogonal" // lora.InitOrthogonal, for an even R
-	// InitPiSSA starts a CausalLM's adapter with the R largest singular values of each weight, and the weights without them
-	// (Meng et al. 2024, "PiSSA", eq. 2 to 4). Saved, it is an ordinary adapter of twice the rank on the model as it is in files.
-	InitPiSSA = "pissa"
-)
-
-// pissa are the changes of the model's weights as they are loaded, by name. Each adds the pair that it takes from a weight to a.start.
-func (a *adapter) pissa(model *transformers.Config, c lora.Config, failed *error) (map[string]func([]float32), error) {
+// pissa has the pairs of InitPiSSA, and the changes of the model's weights as they are loaded, by name, each of which makes one.
+func pissa(model *transformers.Config, c lora.Config, failed *error) (start []lora.Pair, changes map[string]func([]float32), err error) {
 	chosen, err := chosenLinears(model.Linears(), model.ExpertModules(), c)
-	changes := map[string]func([]float32){}
-	a.start = make([]lora.Pair, len(chosen))
+	changes = map[string]func([]float32){}
+	start = make([]lora.Pair, len(chosen))
 	for i, linear := range chosen {
 		changes[linear.Name+".weight"] = func(weight []float32) {
 			pair, err := principal(linear, weight, c)
@@ -30,12 +22,12 @@ func (a *adapter) pissa(model *transformers.Config, c lora.Config, failed *error
 				*failed = fmt.Errorf("policy: pissa of %s: %w", linear.Name, err)
 				return
 			}
-			a.start[i] = pair
+			start[i] = pair
 			pair.Scale = -pair.Scale
 			pair.MergeInto(weight)
 		}
 	}
-	return changes, err
+	return start, changes, err
 }
 
 // principal is the pair of the c.R largest singular values of a weight W = U·S·V: A = √(S/scale)·V, B = U·√(S/scale).
@@ -62,12 +54,8 @@ func principal(linear transformers.Linear, weight []float32, c lora.Config) (lor
 	return p, err
 }
 
-// stored is c as files have it: with the rank of joined pairs, at the same scale.
-func (a *adapter) stored() lora.Config {
-	c := a.config
-	if a.start == nil {
-		return c
-	}
+// doubled is c with the rank of joined pairs, at the same scale.
+func doubled(c lora.Config) lora.Config {
 	c.R *= 2
 	if c.RSLoRA {
 		c.Alpha *= math.Sqrt2
@@ -78,8 +66,8 @@ func (a *adapter) stored() lora.Config {
 }
 
 // joined is the pair that changes the model in files as pair changes the one without start: B·A − B₀·A₀.
-func (a *adapter) joined(pair, start lora.Pair) lora.Pair {
-	both := lora.Pair{Module: pair.Module, R: 2 * pair.R, In: pair.In, Out: pair.Out, Scale: a.stored().Scale(), A: slices.Concat(pair.A, start.A)}
+func joined(pair, start lora.Pair) lora.Pair {
+	both := lora.Pair{Module: pair.Module, R: 2 * pair.R, In: pair.In, Out: pair.Out, Scale: pair.Scale, A: slices.Concat(pair.A, start.A)}
 	for o := range pair.Out {
 		both.B = append(both.B, pair.B[o*pair.R:(o+1)*pair.R]...)
 		for _, v := range start.B[o*pair.R : (o+1)*pair.R] {

@@ -108,14 +108,7 @@ func (c *Config) check() (found []error) {
 		add(envs.OptionErrorf("policy", "%s needs a language model: name one with --model", policyScore))
 	}
 	add(c.checkJudge())
-	if rank, _ := c.Count("lora_r"); rank%2 != 0 && c.Text("init_lora_weights") == policy.InitOrthogonal {
-		add(envs.OptionErrorf("init_lora_weights", "orthogonal needs an even lora_r, not %d", rank))
-	}
-	if pissa := c.Text("init_lora_weights") == policy.InitPiSSA; pissa && c.Tokens == nil {
-		add(envs.OptionErrorf("init_lora_weights", "%s is for language models that generate", policy.InitPiSSA))
-	} else if pissa && c.Tokens.Quantize != "none" {
-		add(envs.OptionErrorf("init_lora_weights", "%s changes the weights, which quantize=%s would round: use one of them", policy.InitPiSSA, c.Tokens.Quantize))
-	}
+	add(c.checkStart())
 	samples := 1
 	switch {
 	case c.Fresh != nil:
@@ -156,6 +149,21 @@ func (c *Config) check() (found []error) {
 		}
 	}
 	return found
+}
+
+// checkStart returns what is wrong with the start of the adapter.
+func (c *Config) checkStart() error {
+	start := c.Text("init_lora_weights")
+	rank, _ := c.Count("lora_r")
+	switch {
+	case start == policy.InitOrthogonal && rank%2 != 0:
+		return envs.OptionErrorf("init_lora_weights", "orthogonal needs an even lora_r, not %d", rank)
+	case start == policy.InitPiSSA && c.Tokens == nil:
+		return envs.OptionErrorf("init_lora_weights", "%s is for language models that generate", policy.InitPiSSA)
+	case start == policy.InitPiSSA && c.Tokens.Quantize != "none":
+		return envs.OptionErrorf("init_lora_weights", "%s changes the weights, which quantize=%s would round: use one of them", policy.InitPiSSA, c.Tokens.Quantize)
+	}
+	return nil
 }
 
 // checkJudge returns what is wrong with the judge.
