@@ -119,6 +119,7 @@ if len(sys.argv) > 2:
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BINARY = os.environ.get("RLTRAIN", str(ROOT / "bin" / "rltrain"))
 os.environ.pop("RLTRAIN_PYTHON", None)  # rltrain does not know this setting
+os.environ["FASTMCP_LOG_LEVEL"] = "CRITICAL"  # calls with wrong arguments are part of learning
 TEMPLATE = (
     "{% for t in tools or [] %}{{ t.function.name }};{% endfor %}{% for m in messages %}[{{ m.role }}]{{ m.content or '' }}"
     '{% for c in m.tool_calls or [] %}<tool_call>{"name":"{{ c.function.name }}","arguments":{{ c.function.arguments | tojson }}}</tool_call>{% endfor %}'
