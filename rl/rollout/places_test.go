@@ -54,7 +54,8 @@ func (p *placed) Close() error {
 // TestPlaces: an environment with few places plays all episodes, some after others. If whole groups fit, the samples are those of
 // an environment with many places.
 func TestPlaces(t *testing.T) {
-	m, indices := sampler(t, tiny(t), 4), []int{4, 11, 5}
+	p, indices := tiny(t), []int{4, 11, 5}
+	m := sampler(t, p, 4)
 	want := played(t, m, dialogues(3), indices, sampled).Groups
 	for _, c := range []struct {
 		places int64
@@ -67,14 +68,17 @@ func TestPlaces(t *testing.T) {
 		if c.places%3 == 0 {
 			expect.Equal(t, want, groups)
 		}
+		var samples []*rl.Sample
 		texts := map[string]bool{}
 		for i, g := range groups {
 			expect.Same(t, sampled.Samples, len(g), "samples")
 			for sample, x := range g {
 				expect.True(t, x.Prompt == indices[i] && x.Index == sample && len(x.Turns) == 2 && x.Validate() == nil, "%+v", x)
 				texts[fmt.Sprint(x.Tokens[:12])] = true
+				samples = append(samples, x.Sample(1))
 			}
 		}
+		sampledAs(t, p, samples, 1)
 		expect.True(t, len(texts) > 3, "%d places: the samples are alike", c.places)
 	}
 }

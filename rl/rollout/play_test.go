@@ -171,17 +171,23 @@ func TestLogProbabilities(t *testing.T) {
 			}
 		}
 		expect.Same(t, test.sampling != (torch.Sampling{Temperature: 1}), filtered, "%+v: tokens were sampled from another distribution", test.sampling)
-		var logProbs []float32
-		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-			logProbs = s.Read(p.Forward(s, rl.NewBatch(samples), policy.Pass{Temperature: test.trainer}).LogProbs)
-			return nil
-		}))
-		for _, x := range samples {
-			for i, drawn := range x.BehaviorLogProbs {
-				expect.True(t, math.Abs(float64(drawn-logProbs[i])) <= 1e-4, "%+v, trainer at %v: sampler's log π %v, trainer's %v", test.sampling, test.trainer, drawn, logProbs[i])
-			}
-			logProbs = logProbs[x.Len():]
+		sampledAs(t, p, samples, test.trainer)
+	}
+}
+
+// sampledAs compares the samples' log-probabilities with the trainer's forward pass at a temperature.
+func sampledAs(t *testing.T, p *policy.CausalLM, samples []*rl.Sample, temperature float64) {
+	t.Helper()
+	var logProbs []float32
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		logProbs = s.Read(p.Forward(s, rl.NewBatch(samples), policy.Pass{Temperature: temperature}).LogProbs)
+		return nil
+	}))
+	for _, x := range samples {
+		for i, drawn := range x.BehaviorLogProbs {
+			expect.True(t, math.Abs(float64(drawn-logProbs[i])) <= 1e-4, "temperature %v: sampler's log π %v, trainer's %v", temperature, drawn, logProbs[i])
 		}
+		logProbs = logProbs[x.Len():]
 	}
 }
 
