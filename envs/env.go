@@ -82,8 +82,9 @@ const (
 
 // Action is the text that a model generated since the last observation or step.
 type Action struct {
-	Text string
-	Stop StopReason
+	Text     string // after the thought
+	Thinking string // the thought, without tags; "" if there is none
+	Stop     StopReason
 }
 
 // Step is an episode's response to an action.
@@ -232,7 +233,8 @@ type Open interface {
 type Completion struct {
 	Observation Observation
 	Text        string    // the text generated so far, including the action
-	Action      Action    // the turn to score
+	Action      Action    // the turn to score; Thinking is that of all its messages
+	Generated   string    // the turn with its thought, as generated
 	Info        *Info     // how the episode verified it; nil if it did not
 	Continues   bool      // the episode continues after this turn and is verified later
 	Said        []Message // the conversation, with tool calls and results; nil if the episode has none

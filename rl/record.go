@@ -15,18 +15,19 @@ type Record struct {
 	Prompt  int    `json:"prompt"`         // number of the episode, or row of the data
 	Sample  int    `json:"sample"`         // number of the sample
 
-	Shown   string          `json:"shown"`             // the prompt, or the text
-	Written string          `json:"written"`           // everything after it, including text of the environment; or the label
-	Actions []string        `json:"actions,omitempty"` // the completions, if there is more than one action
-	Stop    string          `json:"stop,omitempty"`
-	Truth   string          `json:"truth,omitempty"` // the correct label
-	Correct bool            `json:"correct"`
-	Form    bool            `json:"formatted"`
-	Tier    string          `json:"tier,omitempty"` // how the answer was found
-	Kind    string          `json:"kind,omitempty"`
-	Tools   *envs.ToolUse   `json:"tools,omitempty"` // nil if the episode has no tools
-	Reward  Number          `json:"reward"`
-	Each    []RecordedValue `json:"rewards,omitempty"` // of each reward in a list
+	Shown    string            `json:"shown"`             // the prompt, or the text
+	Written  string            `json:"written"`           // everything after it, including text of the environment; or the label
+	Actions  []string          `json:"actions,omitempty"` // the completions, if there is more than one action
+	Stop     string            `json:"stop,omitempty"`
+	Truth    string            `json:"truth,omitempty"` // the correct label
+	Correct  bool              `json:"correct"`
+	Form     bool              `json:"formatted"`
+	Tier     string            `json:"tier,omitempty"` // how the answer was found
+	Kind     string            `json:"kind,omitempty"`
+	Tools    *envs.ToolUse     `json:"tools,omitempty"`    // nil if the episode has no tools
+	Thinking *envs.ThinkingUse `json:"thinking,omitempty"` // nil if the model did not think
+	Reward   Number            `json:"reward"`
+	Each     []RecordedValue   `json:"rewards,omitempty"` // of each reward in a list
 
 	Advantage Number   `json:"advantage"`            // mean over its actions; null if not learned from
 	Tokens    []string `json:"tokens,omitempty"`     // the sampled tokens

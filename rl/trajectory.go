@@ -33,7 +33,11 @@ type Trajectory struct {
 	Stop  envs.StopReason `json:"stop"` // why the last action ended
 	Info  *envs.Info      `json:"info,omitempty"`
 	Tools envs.ToolUse    `json:"-"`
-	Parts []RecordedValue `json:"-"` // each reward of a list, for the records
+	// Joined are the tokens at which a message goes on that the limit of thinking cut.
+	Joined []int `json:"-"`
+	// Thinking counts the thoughts of the model's messages.
+	Thinking envs.ThinkingUse `json:"-"`
+	Parts    []RecordedValue  `json:"-"` // each reward of a list, for the records
 }
 
 // Turn is one action with the text that the environment added.

@@ -27,7 +27,7 @@ type episode struct {
 // game is what answers the messages of an episode.
 type game interface {
 	reset(ctx context.Context) (answer, error)
-	step(ctx context.Context, text string) (answer, error)
+	step(ctx context.Context, a envs.Action) (answer, error)
 	// release gives up what the episode holds; after it, reset begins another one.
 	release()
 	// close is release for good. It may come while a step is late.
@@ -84,12 +84,12 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 		return step, nil
 	}
 	e.turn++
-	got, err := e.game.step(ctx, a.Text)
+	got, err := e.game.step(ctx, a)
 	if err != nil {
 		return envs.Step{}, e.fail(err)
 	}
 	if got.said.Role == "" {
-		got.said = envs.Message{Role: envs.RoleAssistant, Content: a.Text}
+		got.said = a.Message()
 	}
 	e.said = append(e.said, got.said)
 	step.Reward = got.reward

@@ -57,7 +57,10 @@ func opened(t *testing.T, setup envs.Setup, settings envs.Settings) (task envs.T
 
 func writeCounting(path string) error { return os.WriteFile(path, []byte(counting), 0o600) }
 
-func say(text string) envs.Action { return envs.Action{Text: text, Stop: envs.StopEnd} }
+func say(text string) envs.Action {
+	a, _, _ := envs.NewAction(text, envs.StopEnd, false)
+	return a
+}
 
 func TestEpisodes(t *testing.T) {
 	task, starts := opened(t, envs.Setup{Seed: 3}, nil)

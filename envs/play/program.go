@@ -47,8 +47,8 @@ func (g *programGame) reset(ctx context.Context) (answer, error) {
 	return g.ask(ctx, question{Reset: &resetting{g.seed, g.part}})
 }
 
-func (g *programGame) step(ctx context.Context, text string) (answer, error) {
-	a, err := g.ask(ctx, question{Step: &acting{text}})
+func (g *programGame) step(ctx context.Context, said envs.Action) (answer, error) {
+	a, err := g.ask(ctx, question{Step: &acting{said.Text}})
 	if slices.ContainsFunc(a.observation, func(m envs.Message) bool { return m.Role != envs.RoleUser }) {
 		return a, errors.New("observation: only the user's messages can follow the model's")
 	}

@@ -3,7 +3,6 @@ package play
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 
 	"github.com/rltrain/rltrain/envs"
@@ -58,10 +57,7 @@ func (g *serverGame) reset(ctx context.Context) (answer, error) {
 	return a, nil
 }
 
-// endOfThought ends the thoughts of models that think before they answer.
-const endOfThought = "</think>"
-
-func (g *serverGame) step(ctx context.Context, text string) (answer, error) {
+func (g *serverGame) step(ctx context.Context, said envs.Action) (answer, error) {
 	g.lock.Lock()
 	session := g.session
 	g.lock.Unlock()
@@ -69,12 +65,9 @@ func (g *serverGame) step(ctx context.Context, text string) (answer, error) {
 		return answer{}, errors.New("the episode is closed")
 	}
 	if g.turns != nil {
-		return g.call(ctx, session, text)
+		return g.call(ctx, session, said)
 	}
-	if at := strings.LastIndex(text, endOfThought); at >= 0 {
-		text = strings.TrimLeft(text[at+len(endOfThought):], "\n")
-	}
-	r, err := session.Step(ctx, text)
+	r, err := session.Step(ctx, said.Text)
 	if errors.As(err, new(openenv.ActionError)) {
 		return answer{observation: []envs.Message{{Role: envs.RoleUser, Content: "error: " + envs.Quoted(err.Error())}}, malformed: true}, nil
 	}
@@ -90,8 +83,8 @@ func (g *serverGame) step(ctx context.Context, text string) (answer, error) {
 }
 
 // call runs the tool calls of a message. A message without calls ends the episode.
-func (g *serverGame) call(ctx context.Context, session *openenv.Session, text string) (answer, error) {
-	said, results, err := g.turns.Answer(ctx, text)
+func (g *serverGame) call(ctx context.Context, session *openenv.Session, action envs.Action) (answer, error) {
+	said, results, err := g.turns.Answer(ctx, action)
 	if err != nil {
 		return answer{}, err
 	}

@@ -62,16 +62,16 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 		e.done, step.Done, step.Reward = true, true, math.NaN()
 		return step, nil
 	}
-	text := a.Text
 	if a.Stop == envs.StopString {
 		for _, stop := range e.stop {
-			text = strings.TrimSuffix(text, stop)
+			a.Text = strings.TrimSuffix(a.Text, stop)
 		}
 	}
+	text := a.Text
 	e.turn++
 	last := e.turn == e.options.MaxTurns || a.Stop == envs.StopLength
 	if e.used != nil && !last {
-		said, results, err := e.used.Answer(ctx, text)
+		said, results, err := e.used.Answer(ctx, a)
 		if err != nil {
 			return envs.Step{}, err
 		}
@@ -81,7 +81,7 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 			return e.tell(step), nil
 		}
 	}
-	e.said = append(e.said, envs.Message{Role: envs.RoleAssistant, Content: text})
+	e.said = append(e.said, a.Message())
 	if e.done = e.other == nil || last; !e.done {
 		reply, err := e.ask(ctx, text)
 		switch {

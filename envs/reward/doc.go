@@ -44,7 +44,8 @@
 //
 //	{"id":7,"prompt":"1 + 1?","text":"It is 2.","written":"It is 2.","answer":"2","truth":"2","correct":true,"formatted":false}
 //
-// text is the turn to score; written is everything up to its end. answer, truth, correct and formatted are null if the
+// text is the turn to score, without the model's thought; written is everything up to its end. If the model thought, thinking is
+// the thought and completion the turn with it. answer, truth, correct and formatted are null if the
 // task has not verified the episode yet. Episodes of several messages add messages, the conversation so far with its tool calls,
 // and episodes with tools add {"tools":{"calls":1,"failed":0,"malformed":0}}. A question about a label:
 //

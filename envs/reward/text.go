@@ -28,7 +28,9 @@ type Text struct {
 //
 //	correct, formatted   1 or 0, from the task's verifier; also conditions
 //	answer, truth        the extracted answer and the correct one
-//	text                 the turn to score
+//	text                 the turn to score, without the model's thought
+//	thinking             the thought, without its tags
+//	completion           the turn as generated, with its thought
 //	written              everything generated up to its end
 //	prompt               the prompt: its text, or the last user message
 //	calls failed malformed   of the episode: tool calls that could be read, those answered with an error, and
@@ -178,6 +180,8 @@ type textQuestion struct {
 	ID        uint64  `json:"id"`
 	Prompt    string  `json:"prompt"`
 	Text      string  `json:"text"`
+	Thinking  string  `json:"thinking,omitempty"`
+	Generated string  `json:"completion,omitempty"` // if it has a thought
 	Written   string  `json:"written"`
 	Answer    *string `json:"answer"`
 	Truth     *string `json:"truth"`
@@ -198,6 +202,9 @@ func textProgram(s Setup) (TextReward, error) {
 		return program.Ask(ctx, p, len(completions), func(i int, id uint64) any {
 			c := completions[i]
 			q := textQuestion{ID: id, Prompt: prompt(c.Observation), Text: c.Action.Text, Written: c.Text, Messages: c.Said}
+			if q.Thinking = c.Action.Thinking; q.Thinking != "" {
+				q.Generated = c.Generated
+			}
 			if c.Tools.Offered {
 				q.Tools = &c.Tools
 			}

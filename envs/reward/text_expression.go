@@ -1,6 +1,7 @@
 package reward
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,8 @@ type completionValues struct {
 	Answer    string `expr:"answer"`
 	Truth     string `expr:"truth"`
 	Text      string `expr:"text"`
+	Thinking  string `expr:"thinking"`
+	Generated string `expr:"completion"`
 	Written   string `expr:"written"`
 	Prompt    string `expr:"prompt"`
 	Length    int    `expr:"length"`
@@ -44,7 +47,7 @@ type completionValues struct {
 }
 
 var (
-	textNames        = []string{"answer", "calls", "correct", "failed", "formatted", "length", "lines", "malformed", "prompt", "text", "truth", "words", "written"}
+	textNames        = []string{"answer", "calls", "completion", "correct", "failed", "formatted", "length", "lines", "malformed", "prompt", "text", "thinking", "truth", "words", "written"}
 	verifiedNames    = []string{"answer", "correct", "formatted", "truth"}
 	probabilityNames = []string{"confidence", "entropy", "probs"} // only in label rewards
 	textFunctions    = []string{
@@ -237,7 +240,7 @@ func (x *textExpression) value(machine *vm.VM, c *envs.Completion) (float64, err
 // read copies the fields that the expression reads from a completion.
 func (x *textExpression) read(c *envs.Completion) *completionValues {
 	text := c.Action.Text
-	v := &completionValues{Text: text, Written: c.Text, Calls: c.Tools.Calls, Failed: c.Tools.Failed, Malformed: c.Tools.Malformed}
+	v := &completionValues{Text: text, Thinking: c.Action.Thinking, Generated: cmp.Or(c.Generated, text), Written: c.Text, Calls: c.Tools.Calls, Failed: c.Tools.Failed, Malformed: c.Tools.Malformed}
 	if c.Info != nil {
 		v.Answer, v.Truth = c.Info.Answer, c.Info.Truth
 		v.Correct, v.Formatted = int(truthValue(c.Info.Correct)), int(truthValue(c.Info.FormatOK))

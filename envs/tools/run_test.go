@@ -235,6 +235,11 @@ func TestPython(t *testing.T) {
 	expect.Failure(of.Call(t.Context(), asked("py", `{}`)))(t, `argument "code" is missing`)
 }
 
+func act(text string) envs.Action {
+	a, _, _ := envs.NewAction(text, envs.StopEnd, false)
+	return a
+}
+
 // TestTurns: calls become a message and results with the same ids, what cannot be read is answered, and both are counted.
 func TestTurns(t *testing.T) {
 	s := opened(t, 20*time.Second, "cmd:sh "+writeFile(t, "counter.sh", counter), "")
@@ -247,11 +252,11 @@ func TestTurns(t *testing.T) {
 			`{"role":"tool","tool_call_id":"call00000","name":"f","content":"1"}{"role":"tool","tool_call_id":"call00001","name":"g","content":"error: there is no tool \"g\"; tools are \"f\""}`},
 		{"<tool_call>{\"name\": \"f\", </tool_call>", `{"role":"assistant","content":"\u003ctool_call\u003e{\"name\": \"f\", \u003c/tool_call\u003e"}`,
 			`{"role":"tool","tool_call_id":"call00002","name":"unknown","content":"error: the tool call cannot be read; write <tool_call>\n{\"name\": \"NAME\", \"arguments\": {…}}\n</tool_call>"}`},
-		{"<think>\n<tool_call>{\"name\":\"f\"}</tool_call>?\n</think>\n\nNo.", `{"role":"assistant","content":"\u003cthink\u003e\n\u003ctool_call\u003e{\"name\":\"f\"}\u003c/tool_call\u003e?\n\u003c/think\u003e\n\nNo."}`, ""},
-		{"<tool_call>{\"name\":\"f\"}</tool_call><tool_call>{\"name\":\"f\"}</tool_call>", `{"role":"assistant","content":"","tool_calls":[{"id":"call00003","type":"function","function":{"name":"f","arguments":{}}},{"id":"call00004","type":"function","function":{"name":"f","arguments":{}}}]}`,
+		{"<think>\n<tool_call>{\"name\":\"f\"}</tool_call>?\n</think>\n\nNo.", `{"role":"assistant","content":"No.","reasoning_content":"<tool_call>{\"name\":\"f\"}</tool_call>?"}`, ""},
+		{"<think>?</think><tool_call>{\"name\":\"f\"}</tool_call><tool_call>{\"name\":\"f\"}</tool_call>", `{"role":"assistant","content":"","reasoning_content":"?","tool_calls":[{"id":"call00003","type":"function","function":{"name":"f","arguments":{}}},{"id":"call00004","type":"function","function":{"name":"f","arguments":{}}}]}`,
 			`{"role":"tool","tool_call_id":"call00003","name":"f","content":"2"}{"role":"tool","tool_call_id":"call00004","name":"f","content":"error: no more than 3 tool calls are allowed; answer without tools"}`},
 	} {
-		said, results, err := turns.Answer(t.Context(), c.text)
+		said, results, err := turns.Answer(t.Context(), act(c.text))
 		must.Do(t, err)
 		got := ""
 		for _, m := range results {
@@ -277,7 +282,7 @@ func TestBrokenCalls(t *testing.T) {
 		{tools.JSON, "```json\n{\"name\": \"f\",\n```", true}, {tools.JSON, "```python\nprint(1)\n```", false}, {tools.JSON, "Fine.", false},
 	} {
 		turns := tools.NewTurns(s.Begin(), c.format, 1)
-		_, results, err := turns.Answer(t.Context(), c.text)
+		_, results, err := turns.Answer(t.Context(), act(c.text))
 		expect.True(t, err == nil && (len(results) == 1) == c.broken && (turns.Used().Malformed == 1) == c.broken, "%s, %q: %v, %v", c.format.Name, c.text, results, err)
 		content, calls := c.format.Parse(strings.ReplaceAll(c.format.Example(), "{…}", "{}"))
 		expect.True(t, content == "" && len(calls) == 1 && calls[0].Name == "NAME", "the example of %s is no call: %q", c.format.Name, c.format.Example())

@@ -3,7 +3,6 @@ package tools
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
@@ -34,20 +33,13 @@ func (t *Turns) Used() envs.ToolUse { return t.used }
 // Close closes the caller.
 func (t *Turns) Close() error { return t.caller.Close() }
 
-// endOfThought ends the thoughts of models that think before they answer.
-const endOfThought = "</think>"
-
-// Answer runs the calls in a text of the model, one after the other. It returns the text as a message of the conversation,
-// and the results as messages that answer it; none if the text has no calls. The error is that of ctx.
-func (t *Turns) Answer(ctx context.Context, text string) (said envs.Message, results []envs.Message, err error) {
-	said = envs.Message{Role: envs.RoleAssistant, Content: text}
-	thought, rest := "", text
-	if at := strings.LastIndex(text, endOfThought); at >= 0 { // what is in a thought is no call
-		thought, rest = text[:at+len(endOfThought)], text[at+len(endOfThought):]
-	}
-	content, calls := t.format.Parse(rest)
+// Answer runs the calls in an action, one after the other. It returns the action as a message of the conversation, and the
+// results as messages that answer it; none if the action has no calls. The error is that of ctx.
+func (t *Turns) Answer(ctx context.Context, a envs.Action) (said envs.Message, results []envs.Message, err error) {
+	said = a.Message()
+	content, calls := t.format.Parse(a.Text)
 	if len(calls) == 0 {
-		if !t.format.attempts(rest) {
+		if !t.format.attempts(a.Text) {
 			return said, nil, nil
 		}
 		t.used.Malformed++
@@ -61,8 +53,12 @@ func (t *Turns) Answer(ctx context.Context, text string) (said envs.Message, res
 		}
 		list[i] = Called(t.id(i), call.Name, arguments)
 	}
-	said.Content = thought + content
-	said.Fields = dataset.Object{{Name: "role", Value: envs.RoleAssistant}, {Name: "content", Value: said.Content}, {Name: "tool_calls", Value: list}}
+	a.Text = content
+	said = a.Message()
+	if said.Fields == nil {
+		said.Fields = dataset.Object{{Name: "role", Value: envs.RoleAssistant}, {Name: "content", Value: content}}
+	}
+	said.Fields = said.Fields.With("tool_calls", list)
 	for _, call := range calls {
 		answer, err := t.call(ctx, call)
 		if ctx.Err() != nil {

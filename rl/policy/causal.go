@@ -33,6 +33,7 @@ type CausalLM struct {
 	template []byte                     // of SetTemplate or an adapter's folder; nil if the model's folder has the templates
 	version  uint64                     // counts the changes of the weights
 	shared   bool                       // the tokenizer and the model's weights are another policy's
+	probed   probed                     // what the chat template drops
 }
 
 // NewCausalLM makes a policy on a pretrained model. Its adapter changes nothing yet and is a function of the seed.

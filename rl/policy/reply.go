@@ -124,10 +124,26 @@ func (p *CausalLM) DropsThoughts(role string) bool {
 	return err == nil && !strings.Contains(rendered.Text, turnMark)
 }
 
+// OpensThought reports whether a prompt ends with the tag that begins a thought.
+func (p *CausalLM) OpensThought(prompt []int32) bool {
+	text, err := p.Tokenizer.Decode(prompt[max(0, len(prompt)-8):], false)
+	return err == nil && envs.OpensThought(text)
+}
+
+// EndOfThought returns the tag that ends a thought: the one that the chat template names, or else the usual one.
+func (p *CausalLM) EndOfThought() string {
+	for _, tags := range envs.ThoughtTags {
+		if p.Templates != nil && strings.Contains(p.Templates.Source(), tags[1]) {
+			return tags[1]
+		}
+	}
+	return envs.ThoughtTags[0][1]
+}
+
 // DecodeEnds is the text of tokens, and its length after each of them. Special tokens have no text, except those that mark
-// tool calls.
+// tool calls and thoughts.
 func (p *CausalLM) DecodeEnds(ids []int32) (text string, ends []int, err error) {
-	marks := p.callMarks()
+	marks := p.textMarks()
 	var b strings.Builder
 	decoder := p.Tokenizer.NewDecoder(true)
 	for i, id := range ids {
@@ -150,13 +166,13 @@ func (p *CausalLM) DecodeEnds(ids []int32) (text string, ends []int, err error) 
 	return b.String(), ends, nil
 }
 
-// callMarks are the special tokens with which the chat template's tool calls begin.
-func (p *CausalLM) callMarks() map[int32]string {
+// textMarks are the special tokens with which the chat template's tool calls begin, and those of thoughts.
+func (p *CausalLM) textMarks() map[int32]string {
 	if p.Templates == nil {
 		return nil
 	}
 	marks := map[int32]string{}
-	for _, mark := range tools.FormatOf(p.Templates.Source()).Special() {
+	for _, mark := range slices.Concat(tools.FormatOf(p.Templates.Source()).Special(), envs.ThoughtTags[0][:], envs.ThoughtTags[1][:]) {
 		if id, ok := p.Tokenizer.TokenID(mark); ok && p.Tokenizer.IsControl(mark) {
 			marks[id] = mark
 		}

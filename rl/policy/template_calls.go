@@ -1,10 +1,12 @@
 package policy
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
@@ -71,6 +73,50 @@ func withTextArguments(messages []chat.Message) []chat.Message {
 // checkCalls is the error of a template that drops the calls or the tool results of messages: training would go on without
 // them.
 func (p *CausalLM) checkCalls(messages []chat.Message, in envs.TemplateInputs) error {
+	drops := p.dropped(in)
+	switch i := slices.IndexFunc(messages, func(m chat.Message) bool { return m.Role() == envs.RoleTool }); {
+	case drops.calls:
+		return errors.New("the chat template drops tool_calls; use a model whose template writes them, or pass --chat-template FILE")
+	case drops.results && i >= 0:
+		return fmt.Errorf("message %d: the chat template drops messages of the role tool; use a model whose template writes them, or pass --chat-template FILE", i+1)
+	}
+	return nil
+}
+
+// drops is what a template leaves out of conversations with tools.
+type drops struct{ calls, results bool }
+
+// probed remembers the drops of a template for inputs.
+type probed struct {
+	lock     sync.Mutex
+	template *template.Templates
+	known    map[string]drops // by inputs
+}
+
+// mostProbed bounds the inputs that are remembered.
+const mostProbed = 1024
+
+// dropped probes the template once for each inputs.
+func (p *CausalLM) dropped(in envs.TemplateInputs) drops {
+	key, err := json.Marshal([]any{in, p.Template.Args})
+	if err != nil { // a number that JSON lacks
+		return p.probe(in)
+	}
+	p.probed.lock.Lock()
+	defer p.probed.lock.Unlock()
+	if p.probed.template != p.Templates || len(p.probed.known) >= mostProbed {
+		p.probed.template, p.probed.known = p.Templates, map[string]drops{}
+	}
+	found, ok := p.probed.known[string(key)]
+	if !ok {
+		found = p.probe(in)
+		p.probed.known[string(key)] = found
+	}
+	return found
+}
+
+// probe renders conversations with a call and its result.
+func (p *CausalLM) probe(in envs.TemplateInputs) (d drops) {
 	const name, said = "rltrain_probe", "rltrainSAID"
 	plain := chat.Turn(envs.RoleAssistant, "")
 	calling := chat.Message(dataset.Object(plain).With("tool_calls", []any{tools.Called("rltrain00", name, dataset.Object{})}))
@@ -81,18 +127,11 @@ func (p *CausalLM) checkCalls(messages []chat.Message, in envs.TemplateInputs) e
 	}
 	without, ok := render(plain)
 	with, both := render(calling)
-	if ok && both && with == without {
-		return errors.New("the chat template drops tool_calls; use a model whose template writes them, or pass --chat-template FILE")
-	}
-	i := slices.IndexFunc(messages, func(m chat.Message) bool { return m.Role() == envs.RoleTool })
-	if i < 0 {
-		return nil
-	}
+	d.calls = ok && both && with == without
 	result := chat.Message{{Name: "role", Value: envs.RoleTool}, {Name: "tool_call_id", Value: "rltrain00"}, {Name: "name", Value: name}, {Name: "content", Value: said}}
-	if text, ok := render(calling, result); ok && !strings.Contains(text, said) {
-		return fmt.Errorf("message %d: the chat template drops messages of the role tool; use a model whose template writes them, or pass --chat-template FILE", i+1)
-	}
-	return nil
+	text, ok := render(calling, result)
+	d.results = ok && !strings.Contains(text, said)
+	return d
 }
 
 // ReadsTools reports whether the chat template writes descriptions of tools into the prompt.

@@ -137,6 +137,7 @@ func describe(m rl.Meter, p *policy.CausalLM, all []*rl.Trajectory, rewards [][]
 		m.Mean("reward/"+kind, mean, 1)
 	}
 	toolFigures(m, all)
+	thinkingFigures(m, all)
 	ended, tokens := 0.0, 0
 	for _, x := range all {
 		tokens += x.Len()
@@ -177,6 +178,18 @@ func toolFigures(m rl.Meter, all []*rl.Trajectory) {
 	}
 	if tried := sum.Calls + sum.Malformed; tried > 0 {
 		m.Mean("tools/parse_rate", float64(sum.Calls), float64(tried))
+	}
+}
+
+// thinkingFigures are the figures of thoughts.
+func thinkingFigures(m rl.Meter, all []*rl.Trajectory) {
+	var sum envs.ThinkingUse
+	for _, x := range all {
+		sum.Tokens, sum.Thoughts, sum.Closed = sum.Tokens+x.Thinking.Tokens, sum.Thoughts+x.Thinking.Thoughts, sum.Closed+x.Thinking.Closed
+	}
+	if sum.Thoughts > 0 {
+		m.Mean("thinking/mean_length", float64(sum.Tokens), float64(sum.Thoughts))
+		m.Mean("thinking/closed_rate", float64(sum.Closed), float64(sum.Thoughts))
 	}
 }
 

@@ -26,12 +26,15 @@ import (
 
 // Config says how episodes are played.
 type Config struct {
-	Samples  int // of each episode
-	MaxNew   int // tokens that are sampled for a turn at most; if its actions use them up, each further one has a single token
-	Sampling torch.Sampling
-	Seed     uint64
-	Step     uint64 // of the run: another step samples the same episode with other random numbers
-	Version  uint64 // of the policy, noted in the trajectories
+	Samples int // of each episode
+	MaxNew  int // tokens that are sampled for a turn at most; if its actions use them up, each further one has a single token
+	// MaxThinking is how many tokens of a message are sampled for its thought at most, below MaxNew; 0 = no limit. At the limit
+	// the end tag of the thought is given.
+	MaxThinking int
+	Sampling    torch.Sampling
+	Seed        uint64
+	Step        uint64 // of the run: another step samples the same episode with other random numbers
+	Version     uint64 // of the policy, noted in the trajectories
 
 	// Group are the ranks that play the episodes together; nil = this process plays all.
 	Group *dist.Group
@@ -182,6 +185,8 @@ type episode struct {
 	action   *action         // given to the environment, which has not answered yet
 	answered int             // actions so far
 	spent    int             // tokens sampled in the turn that goes on, those that the environment dropped included
+	begun    begunMessage
+	thoughts []string // of the turn that goes on
 	done     bool
 }
 
@@ -265,7 +270,11 @@ func (r *rollout) start(ctx context.Context, written [][]policy.Completion) erro
 		return r.hand(ctx, running, completions)
 	}
 	if written == nil {
-		return r.act(ctx, r.prompts, r.streams, nil, r.config.Samples, keep)
+		limits := make([]int, len(r.prompts))
+		for i := range limits {
+			limits[i] = r.limit(&episode{})
+		}
+		return r.act(ctx, r.prompts, r.streams, limits, r.config.Samples, keep)
 	}
 	begun := 0
 	for _, completions := range written {
@@ -331,7 +340,7 @@ func (r *rollout) next(ctx context.Context, see func(*episode, policy.Completion
 	var streams []uint64
 	var limits []int
 	for _, e := range r.running {
-		limits = append(limits, max(1, r.config.MaxNew-e.spent))
+		limits = append(limits, r.limit(e))
 		prompts = append(prompts, e.Tokens)
 		streams = append(streams, rl.Stream(uint64(e.Prompt), uint64(e.Index), uint64(e.answered)).Uint64())
 	}

@@ -27,6 +27,9 @@ func records(p *policy.CausalLM, at rl.At, groups []rl.Group, samples [][]*rl.Sa
 			if t.Tools.Offered {
 				r.Tools = &t.Tools
 			}
+			if t.Thinking.Thoughts > 0 {
+				r.Thinking = &t.Thinking
+			}
 			r.Each = slices.Clone(t.Parts)
 			if samples != nil {
 				r.Learnt(samples[g][i])
@@ -45,7 +48,7 @@ func records(p *policy.CausalLM, at rl.At, groups []rl.Group, samples [][]*rl.Sa
 func fillTexts(p *policy.CausalLM, t *rl.Trajectory, r *rl.Record) (err error) {
 	first := len(t.Tokens)
 	var actions [][]int32
-	turn := 0
+	turn, end := 0, 0 // end of the last action
 	for i, source := range t.Source {
 		for turn < len(t.Turns) && t.Turns[turn].End <= i {
 			turn++
@@ -54,9 +57,12 @@ func fillTexts(p *policy.CausalLM, t *rl.Trajectory, r *rl.Record) (err error) {
 			continue
 		}
 		first = min(first, i)
-		if len(actions) == 0 || t.Source[i-1] != rl.Sampled || turn > 0 && t.Turns[turn-1].End == i {
+		if slices.Contains(t.Joined, i) {
+			actions[len(actions)-1] = append(actions[len(actions)-1], t.Tokens[end:i]...)
+		} else if i > end || len(actions) == 0 || turn > 0 && t.Turns[turn-1].End == i {
 			actions = append(actions, nil)
 		}
+		end = i + 1
 		actions[len(actions)-1] = append(actions[len(actions)-1], t.Tokens[i])
 		piece, err := p.Tokenizer.Decode(t.Tokens[i:i+1], false)
 		if err != nil {

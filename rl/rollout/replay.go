@@ -30,13 +30,14 @@ type ReplayOptions struct {
 // ReplayConfig configures a Replay.
 type ReplayConfig struct {
 	ReplayOptions
-	MaxNew  int          // tokens of an action at most
-	Rewards *reward.Text // nil = the task's own
-	Seed    uint64
-	Load    string // file that the buffer starts with; "" = an empty buffer
-	Save    string // file that each step saves the buffer to; "" = none
-	Now     func() time.Time
-	Group   *dist.Group // the ranks that play together; nil = this process only
+	MaxNew      int          // tokens of an action at most
+	MaxThinking int          // tokens of a thought at most; 0 = no limit
+	Rewards     *reward.Text // nil = the task's own
+	Seed        uint64
+	Load        string // file that the buffer starts with; "" = an empty buffer
+	Save        string // file that each step saves the buffer to; "" = none
+	Now         func() time.Time
+	Group       *dist.Group // the ranks that play together; nil = this process only
 }
 
 // Replay is a source of single turns out of a replay buffer, as in stepwise mathematics, where a turn is a line. A step plays
@@ -67,7 +68,7 @@ func NewReplay(sampler Generator, task envs.Task, c ReplayConfig) (*Replay, erro
 	}
 	player, err := NewTokens(sampler, task, TokensConfig{
 		Options: Options{PromptsPerStep: c.PromptsPerStep, SamplesPerPrompt: 1, Sampling: Sampling{Temperature: c.Temperature}},
-		MaxNew:  c.MaxNew, Rewards: c.Rewards, Seed: c.Seed, Now: c.Now, Group: c.Group,
+		MaxNew:  c.MaxNew, MaxThinking: c.MaxThinking, Rewards: c.Rewards, Seed: c.Seed, Now: c.Now, Group: c.Group,
 	})
 	if err != nil {
 		return nil, err

@@ -48,7 +48,7 @@ func init() {
 		Name: Buffer, Help: "turns from a replay buffer, which new completions fill", Replay: true, Options: func() any { return &ReplayOptions{} },
 		New: func(s Setup) (rl.StepSource, error) {
 			o, r := s.Options.(*ReplayOptions), s.Rollout
-			c := ReplayConfig{ReplayOptions: *o, MaxNew: r.MaxNew, Rewards: r.Rewards, Seed: r.Seed, Now: r.Now, Group: r.Group}
+			c := ReplayConfig{ReplayOptions: *o, MaxNew: r.MaxNew, MaxThinking: r.MaxThinking, Rewards: r.Rewards, Seed: r.Seed, Now: r.Now, Group: r.Group}
 			if o.LoadBuffer {
 				c.Load = o.BufferCache
 			}

@@ -52,15 +52,16 @@ type Options struct {
 // TokensConfig configures a Tokens.
 type TokensConfig struct {
 	Options
-	Steps    int // of the run: no rollouts for later steps begin
-	MaxNew   int // tokens of an action at most
-	MaxTotal int // tokens of all actions of an episode at most; 0 = MaxNew
-	Greedy   bool
-	Rewards  *reward.Text // nil = the task's own
-	Seed     uint64
-	Verbose  bool // note every sample
-	Now      func() time.Time
-	Group    *dist.Group // the ranks that play together; nil = this process only
+	Steps       int // of the run: no rollouts for later steps begin
+	MaxNew      int // tokens of an action at most
+	MaxThinking int // tokens of a thought at most; 0 = no limit
+	MaxTotal    int // tokens of all actions of an episode at most; 0 = MaxNew
+	Greedy      bool
+	Rewards     *reward.Text // nil = the task's own
+	Seed        uint64
+	Verbose     bool // note every sample
+	Now         func() time.Time
+	Group       *dist.Group // the ranks that play together; nil = this process only
 }
 
 // maxOversampling bounds the prompts of a step with dynamic sampling, in multiples of PromptsPerStep.
@@ -161,7 +162,7 @@ func (t *Tokens) Generations() int { return t.state.Generations }
 func (t *Tokens) rollout(at rl.At) Config {
 	c := t.config
 	return Config{
-		Group: c.Group, Samples: c.SamplesPerPrompt, MaxNew: c.MaxNew, Sampling: c.Sampling.Torch(), Seed: c.Seed,
+		Group: c.Group, Samples: c.SamplesPerPrompt, MaxNew: c.MaxNew, MaxThinking: c.MaxThinking, Sampling: c.Sampling.Torch(), Seed: c.Seed,
 		Step: uint64(at.Step), Version: at.Version, Rewards: c.Rewards, Centre: &t.state.Centre, Timeout: seconds(c.StepTimeout),
 	}
 }

@@ -6,20 +6,23 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
-	"github.com/rltrain/rltrain/torch"
 )
 
-// action is a completion that the environment answers.
+// action is a message that the environment answers, or its beginning.
 type action struct {
 	envs.Action
 	policy.Completion
-	text   string // of the completion; the action may be its beginning
-	ends   []int  // length of the text after each token
-	answer chan answer
+	text    string // of the message; the action may be its beginning
+	ends    []int  // length of the text after each token
+	before  int    // tokens of the message that the trajectory has already
+	thought int    // bytes of the message's thought
+	closed  bool   // the thought has ended
+	answer  chan answer
 }
 
 type answer struct {
@@ -56,17 +59,14 @@ func (r *rollout) hand(ctx context.Context, episodes []*episode, completions []p
 		if e.done {
 			continue // it failed to begin
 		}
-		text, ends, err := r.sampler.Policy().DecodeEnds(completion.IDs)
+		a, err := e.act(r.sampler.Policy(), completion)
 		if err != nil {
 			return err
 		}
-		a := &action{Completion: completion, Action: envs.Action{Text: text, Stop: envs.StopEnd}, text: text, ends: ends, answer: make(chan answer, 1)}
-		if at, stop := policy.FirstStop(text, e.shown.Stop); at >= 0 {
-			a.Action = envs.Action{Text: text[:at+len(stop)], Stop: envs.StopString}
-		} else if completion.Reason == torch.ReasonLength {
-			a.Stop = envs.StopLength
-		}
 		e.action = a
+		if r.goesOn(e, a) {
+			continue
+		}
 		step := func() {
 			s, err := asked(ctx, r, func(ctx context.Context) (envs.Step, error) { return e.env.Step(ctx, a.Action) })
 			a.answer <- answer{s, err}
@@ -110,6 +110,9 @@ func (r *rollout) settle(ctx context.Context, e *episode) error {
 	if a == nil {
 		return nil
 	}
+	if r.goesOn(e, a) {
+		return r.goOn(e, a)
+	}
 	began := r.now()
 	got := <-a.answer
 	r.environment += r.now().Sub(began)
@@ -136,11 +139,15 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 	if math.IsInf(step.Reward, 0) {
 		return fmt.Errorf("the environment gives the reward %v; a reward is finite, or NaN if there is none", step.Reward)
 	}
-	kept := keptTokens(a, step.Keep)
+	step.Keep += a.thought
+	kept := keptTokens(a.ends, step.Keep) - a.before
+	if kept < 0 {
+		return errors.New("the environment keeps only a part of what the model generated before the limit of thinking; leave out max_thinking_tokens")
+	}
 	for i, id := range a.IDs[:kept] {
 		e.AppendSampled(id, a.BehaviorLogProbs[i], a.LogProbs[i])
 	}
-	at := endBefore(a.ends, kept)
+	at := endBefore(a.ends, a.before+kept)
 	given, err := r.sampler.Policy().Tokenizer.EncodeRaw(a.text[at:max(step.Keep, at)]+step.Append, false)
 	if err != nil {
 		return err
@@ -154,6 +161,7 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 		e.AppendGiven(reply...)
 	}
 	e.Info, e.Tools, e.done = step.Info, step.Tools, step.Done
+	e.thinks(a)
 	e.answered++
 	e.written.WriteString(a.text[:step.Keep])
 	e.spent += len(a.IDs)
@@ -168,23 +176,26 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 		e.EndTurn(0) // until it is scored
 		r.unscored = append(r.unscored, turnID{e.group, e.Index, len(e.Turns) - 1})
 		r.shown = append(r.shown, envs.Completion{
-			Observation: e.shown, Text: e.written.String(), Action: a.Action, Info: step.Info, Reward: step.Reward, Continues: !step.Done,
-			Said: step.Said, Tools: step.Tools,
+			Observation: e.shown, Text: e.written.String(), Generated: a.text[:step.Keep], Info: step.Info, Reward: step.Reward, Continues: !step.Done,
+			Action: envs.Action{Text: a.Action.Text, Stop: a.Action.Stop, Thinking: strings.Join(e.thoughts, "\n")}, Said: step.Said, Tools: step.Tools,
 		})
+	}
+	if !step.Continues {
+		e.thoughts = nil
 	}
 	e.written.WriteString(step.Added())
 	return nil
 }
 
-// keptTokens is how many of an action's tokens are within its first bytes.
-func keptTokens(a *action, bytes int) int {
-	kept := len(a.IDs)
-	for kept > 0 && a.ends[kept-1] > bytes {
+// keptTokens is how many of the tokens whose texts have these ends are within the first bytes.
+func keptTokens(ends []int, bytes int) int {
+	kept := len(ends)
+	for kept > 0 && ends[kept-1] > bytes {
 		kept--
 	}
-	if kept < len(a.IDs) {
+	if kept < len(ends) {
 		// Tokens that end within a character share it with a token that is taken back.
-		for kept > 0 && a.ends[kept-1] == endBefore(a.ends, kept-1) {
+		for kept > 0 && ends[kept-1] == endBefore(ends, kept-1) {
 			kept--
 		}
 	}

@@ -13,6 +13,7 @@
 //	go run ./scripts/experiment hacks
 //	go run ./scripts/experiment objectives
 //	go run ./scripts/experiment decisions --clinc FOLDER --mmlu FILE
+//	go run ./scripts/experiment tools
 //	go run ./scripts/experiment tables
 //
 // An experiment runs the program itself for each (setting, seed), and writes each result to docs/results at once: a
@@ -119,6 +120,9 @@ var experiments = []struct {
 		flags.StringVar(&e.only, "only", "", "this setting alone")
 		return e.run
 	}},
+	{"tools", "tools", 1, 3, func(c *experiment, _ *flag.FlagSet) func(ctx context.Context) error {
+		return (&toolsExperiment{experiment: c}).run
+	}},
 	{"decisions", "decisions", 1, 3, func(c *experiment, flags *flag.FlagSet) func(ctx context.Context) error {
 		e := &decisionsExperiment{experiment: c}
 		flags.StringVar(&e.clinc, "clinc", "", "folder of CLINC150's data_full.json and domains.json")
@@ -167,6 +171,9 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		if err := writeDecisionsTable(filepath.Join("docs", "results", "decisions.md"), filepath.Join("docs", "results", "decisions.json")); err != nil {
+			return err
+		}
+		if err := writeToolsTable(filepath.Join("docs", "results", "tools.md"), filepath.Join("docs", "results", "tools.json")); err != nil {
 			return err
 		}
 		return writeTables(filepath.Join("docs", "results.md"), filepath.Join("docs", "results"))

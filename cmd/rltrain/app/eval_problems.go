@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/report"
@@ -107,6 +108,9 @@ func (r problemResults) String() string {
 		if set.Classes != nil {
 			b.WriteString("outcomes: " + classes(set.Classes) + "\n")
 		}
+		if use := set.tools(); use != nil {
+			fmt.Fprintf(&b, "tool calls: read=%s failed=%s malformed=%s\n", report.Count(int64(use.Calls)), report.Count(int64(use.Failed)), report.Count(int64(use.Malformed)))
+		}
 		if len(set.Kinds) > 0 {
 			rows = nil
 			for _, kind := range set.Kinds {
@@ -117,6 +121,22 @@ func (r problemResults) String() string {
 		b.WriteString("\n")
 	}
 	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// tools counts the tool calls of all samples; nil without tools.
+func (s problemSet) tools() (sum *envs.ToolUse) {
+	for _, row := range s.Rows {
+		for _, one := range row.Samples {
+			if one.Tools == nil {
+				continue
+			}
+			if sum == nil {
+				sum = &envs.ToolUse{}
+			}
+			sum.Calls, sum.Failed, sum.Malformed = sum.Calls+one.Tools.Calls, sum.Failed+one.Tools.Failed, sum.Malformed+one.Tools.Malformed
+		}
+	}
+	return sum
 }
 
 // skipped warns of problems and samples without a verdict.

@@ -175,6 +175,7 @@ type attempt struct {
 	Stop      envs.StopReason `json:"stop"`
 	Why       string          `json:"why,omitempty"`   // it is not correct
 	Tests     *envs.Tests     `json:"tests,omitempty"` // programs only
+	Tools     *envs.ToolUse   `json:"tools,omitempty"` // episodes with tools only
 }
 
 // sampleRow is a line of --output-rows.
@@ -291,7 +292,7 @@ func (x problemEval) set(ctx context.Context, c *cli.Context, sampler *policy.Sa
 	}
 	tooLong, unscored, failed := map[int]bool{}, map[[2]int]bool{}, map[[2]int]string{}
 	how := rollout.Config{
-		Samples: x.samples, MaxNew: settings.Answers.MaxNewTokens, Sampling: x.sampling, Seed: settings.General.Seed,
+		Samples: x.samples, MaxNew: settings.Answers.MaxNewTokens, MaxThinking: settings.Answers.MaxThinking, Sampling: x.sampling, Seed: settings.General.Seed,
 		Failed: func(episode, sample int, err error) {
 			skip := sampleRow{Row: episode + 1, Sample: sample + 1, attempt: attempt{Why: err.Error()}}
 			switch why := fmt.Sprintf("problem %d: %v", episode, err); {
@@ -380,6 +381,9 @@ func attemptsAt(ctx context.Context, p *policy.CausalLM, task envs.Task, index i
 		if info := x.Info; info != nil {
 			one.Correct, one.Formatted, one.Answer, one.Tier, one.Tests = info.Correct, info.FormatOK, info.Answer, info.FoundBy, info.Tests
 			row.Truth, row.Kind = info.Truth, info.Kind
+		}
+		if x.Tools.Offered {
+			one.Tools = &x.Tools
 		}
 		one.Why = whyWrong(x.Info)
 		row.Samples, row.infos = append(row.Samples, one), append(row.infos, x.Info)

@@ -119,6 +119,9 @@ func (c *Config) check() (found []error) {
 	if c.Learning != nil {
 		add(c.Learning.Check(samples))
 	}
+	if c.Answers != nil && c.Answers.MaxThinking >= max(1, c.ActionTokens()) {
+		add(envs.OptionErrorf("max_thinking_tokens", "%d leaves no tokens for the answer: lower it below the %d tokens of a completion", c.Answers.MaxThinking, c.ActionTokens()))
+	}
 	if f := c.Fresh; f != nil {
 		if longest := c.LongestAnswer(); f.OverlongBuffer > longest {
 			add(envs.OptionErrorf("overlong_buffer", "%d is more than the longest completion, %d tokens", f.OverlongBuffer, longest))

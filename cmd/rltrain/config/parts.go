@@ -163,6 +163,7 @@ type Warmup struct {
 // Answers is how exercises are answered and judged.
 type Answers struct {
 	MaxNewTokens int `option:"max_new_tokens" default:"160" range:"[1,1048576]" common:"true" help:"longest completion, in tokens; for a line see max_line_tokens"`
+	MaxThinking  int `option:"max_thinking_tokens" default:"0" range:"[0,1048576]" help:"longest thought of a message, in tokens; at the limit rltrain appends the end tag, which is not trained on (0 = no limit)"`
 	EvalSamples  int `option:"eval_samples" default:"200" range:"[1,1048576]" help:"held-out problems per evaluation"`
 }
 

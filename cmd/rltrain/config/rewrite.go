@@ -361,13 +361,13 @@ func (l *loading) put(key, text string, source Source) {
 var rewardFunctions = map[string]string{
 	"accuracy_reward":               "accuracy",
 	"reasoning_accuracy_reward":     "accuracy",
-	"think_format_reward":           `expr:'hasPrefix(text, "<think>") && lastIndexOf(text, "<think>") == 0 && indexOf(text, "</think>") > 0'`,
+	"think_format_reward":           `expr:'hasPrefix(completion, "<think>") && lastIndexOf(completion, "<think>") == 0 && indexOf(completion, "</think>") > 0'`,
 	"get_soft_overlong_punishment":  softOverlong,
 	"soft_overlong_punishment":      softOverlong,
 	"get_repetition_penalty_reward": "",
 	"get_cosine_scaled_reward":      "",
 	"accuracy":                      "accuracy",
-	"format":                        `expr:'hasPrefix(text, "<think>\n") && indexOf(text, "\n</think>\n<answer>\n") > 0 && (hasSuffix(text, "\n</answer>") || indexOf(text, "\n</answer>\n") > 0)'`,
+	"format":                        `expr:'hasPrefix(completion, "<think>\n") && indexOf(completion, "\n</think>\n<answer>\n") > 0 && (hasSuffix(completion, "\n</answer>") || indexOf(completion, "\n</answer>\n") > 0)'`,
 	"tag_count":                     `expr:'` + once(`<think>\n`) + ` + ` + once(`\n</think>\n`) + ` + ` + once(`\n<answer>\n`) + ` + ` + once(`\n</answer>`) + `'`,
 	"reasoning_steps":               "",
 	"cosine":                        "",
@@ -381,11 +381,11 @@ var rewardFunctions = map[string]string{
 }
 
 // softOverlong is 0 up to 1024 tokens, −1 from 1280, and linear between.
-const softOverlong = `expr:'length <= 1024 ? 0 : (length >= 1280 ? -1 : (1024 - length) / 256)'`
+const softOverlong = `expr:'len(completion) <= 1024 ? 0 : (len(completion) >= 1280 ? -1 : (1024 - len(completion)) / 256)'`
 
 // once scores a quarter if a text has a tag exactly once.
 func once(tag string) string {
-	return fmt.Sprintf(`(indexOf(text, "%s") >= 0 && indexOf(text, "%s") == lastIndexOf(text, "%s") ? 0.25 : 0)`, tag, tag, tag)
+	return fmt.Sprintf(`(indexOf(completion, "%s") >= 0 && indexOf(completion, "%s") == lastIndexOf(completion, "%s") ? 0.25 : 0)`, tag, tag, tag)
 }
 
 // combineRewards sets reward from the functions, their weights and the reward model.

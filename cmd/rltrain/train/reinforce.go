@@ -193,7 +193,7 @@ func (t *trainer) slots() int {
 func (t *trainer) source(sampler rollout.Generator, task envs.Task, rewards *reward.Text) (train.Source, error) {
 	c := t.config
 	s := rollout.Setup{Options: c.SourceOptions, Sampler: sampler, Task: task, Rollout: rollout.TokensConfig{
-		Steps: t.rlSteps(), MaxNew: c.ActionTokens(), MaxTotal: c.LongestAnswer(), Greedy: c.Learning.Needs().Greedy,
+		Steps: t.rlSteps(), MaxNew: c.ActionTokens(), MaxThinking: c.Answers.MaxThinking, MaxTotal: c.LongestAnswer(), Greedy: c.Learning.Needs().Greedy,
 		Rewards: rewards, Seed: c.General.Seed, Now: time.Now, Group: t.group,
 	}}
 	if c.Samples.Name == rollout.Buffer {

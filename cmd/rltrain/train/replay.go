@@ -114,23 +114,25 @@ func replayed(ctx context.Context, task envs.Task, r *rl.Record) (turns []envs.C
 	}
 	var written strings.Builder
 	for i, text := range actions {
-		action := envs.Action{Text: text, Stop: envs.StopReason(r.Stop)}
+		stop := envs.StopReason(r.Stop)
 		if i < len(actions)-1 {
-			action.Stop = envs.StopEnd
+			stop = envs.StopEnd
 			if slices.ContainsFunc(shown.Stop, func(stop string) bool { return strings.HasSuffix(text, stop) }) {
-				action.Stop = envs.StopString
+				stop = envs.StopString
 			}
 		}
+		action, thought, _ := envs.NewAction(text, stop, i == 0 && envs.OpensThought(r.Shown))
 		step, err := env.Step(ctx, action)
 		if err != nil {
 			return nil, err
 		}
-		written.WriteString(text[:min(step.Keep, len(text))])
+		kept := text[:min(thought+step.Keep, len(text))]
+		written.WriteString(kept)
 		if step.Info != nil {
 			r.Correct, r.Form, r.Tier, r.Kind = step.Info.Correct, step.Info.FormatOK, step.Info.FoundBy, step.Info.Kind
 		}
 		if step.Done || !step.Continues {
-			turns = append(turns, envs.Completion{Observation: shown, Text: written.String(), Action: action, Info: step.Info, Reward: step.Reward, Said: step.Said, Tools: step.Tools})
+			turns = append(turns, envs.Completion{Observation: shown, Text: written.String(), Generated: kept, Action: action, Info: step.Info, Reward: step.Reward, Said: step.Said, Tools: step.Tools})
 		}
 		if step.Done {
 			return turns, nil

@@ -296,6 +296,7 @@ const firstPromptNote = "First prompt (%d tokens):\n%s"
 func (t *trainer) evaluation() rollout.Config {
 	c := t.config
 	o := rollout.Config{Group: t.group, Samples: 1, MaxNew: c.Answers.MaxNewTokens, Seed: c.General.Seed, Failed: func(int, int, error) {}}
+	o.MaxThinking = c.Answers.MaxThinking
 	if t.evalLines() {
 		o.MaxNew = c.StepLines().MaxTokens
 	}

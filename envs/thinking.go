@@ -1,0 +1,70 @@
+package envs
+
+import (
+	"strings"
+
+	"github.com/rltrain/rltrain/envs/dataset"
+)
+
+// ThoughtTags begin and end the thoughts of models that think before they answer: most models', and Magistral's.
+var ThoughtTags = [][2]string{{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}}
+
+// SplitThought splits a message of a model after its thought, whose end tag belongs to the thought. opened says that the prompt
+// ended with the tag that begins one. A thought without an end tag is all of the text, and not closed. The first at bytes are
+// the thought, 0 if there is none; thinking is its text without tags.
+func SplitThought(text string, opened bool) (thinking string, at int, closed bool) {
+	for _, tags := range ThoughtTags {
+		begun := strings.TrimLeft(text, " \n")
+		inside, tagged := strings.CutPrefix(begun, tags[0])
+		end := strings.LastIndex(text, tags[1])
+		switch {
+		case end >= 0:
+			return strings.TrimSpace(strings.TrimPrefix(strings.TrimLeft(text[:end], " \n"), tags[0])), end + len(tags[1]), true
+		case tagged:
+			return strings.TrimSpace(inside), len(text), false
+		}
+	}
+	if opened && text != "" {
+		return strings.TrimSpace(text), len(text), false
+	}
+	return "", 0, false
+}
+
+// OpensThought reports whether a prompt ends with the tag that begins a thought.
+func OpensThought(prompt string) bool {
+	prompt = strings.TrimSpace(prompt)
+	for _, tags := range ThoughtTags {
+		if strings.HasSuffix(prompt, tags[0]) {
+			return true
+		}
+	}
+	return false
+}
+
+// NewAction makes an action of a message. Its first thought bytes, with the newlines after the end tag, are not in its Text. A
+// message that a stop string ends within its thought is text. opened is that of SplitThought.
+func NewAction(text string, stop StopReason, opened bool) (a Action, thought int, closed bool) {
+	a = Action{Text: text, Stop: stop}
+	thinking, at, closed := SplitThought(text, opened)
+	if at == 0 || stop == StopString && !closed {
+		return a, 0, false
+	}
+	a.Thinking, a.Text = thinking, strings.TrimLeft(text[at:], "\n")
+	return a, len(text) - len(a.Text), closed
+}
+
+// Message is the action as a message of the conversation. It has the thought as reasoning_content, which chat templates read.
+func (a Action) Message() Message {
+	m := Message{Role: RoleAssistant, Content: a.Text}
+	if a.Thinking != "" {
+		m.Fields = dataset.Object{{Name: "role", Value: m.Role}, {Name: "content", Value: m.Content}, {Name: "reasoning_content", Value: a.Thinking}}
+	}
+	return m
+}
+
+// ThinkingUse counts the thoughts of an episode.
+type ThinkingUse struct {
+	Tokens   int `json:"tokens"`   // sampled in thoughts
+	Thoughts int `json:"thoughts"` // messages with one
+	Closed   int `json:"closed"`   // thoughts that the model ended
+}
