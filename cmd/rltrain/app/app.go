@@ -23,6 +23,7 @@ import (
 	_ "github.com/rltrain/rltrain/envs/digits"
 	_ "github.com/rltrain/rltrain/envs/intent"
 	_ "github.com/rltrain/rltrain/envs/math"
+	_ "github.com/rltrain/rltrain/envs/agent"
 	_ "github.com/rltrain/rltrain/envs/play"
 	_ "github.com/rltrain/rltrain/envs/preference"
 	_ "github.com/rltrain/rltrain/envs/prompts"
