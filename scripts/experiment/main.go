@@ -120,7 +120,7 @@ var experiments = []struct {
 		flags.StringVar(&e.only, "only", "", "this setting alone")
 		return e.run
 	}},
-	{"tools", "tools", 1, 3, func(c *experiment, _ *flag.FlagSet) func(ctx context.Context) error {
+	{"tools", "tools", 11, 3, func(c *experiment, _ *flag.FlagSet) func(ctx context.Context) error {
 		return (&toolsExperiment{experiment: c}).run
 	}},
 	{"decisions", "decisions", 1, 3, func(c *experiment, flags *flag.FlagSet) func(ctx context.Context) error {
