@@ -139,7 +139,7 @@ func (a *adapter) pairs() ([]lora.Pair, error) {
 			return nil, err
 		}
 		if a.start != nil {
-			pairs[i] = joined(pairs[i], a.start[i])
+			pairs[i] = joined(pairs[i], a.start[i], a.stored().Scale())
 		}
 	}
 	return pairs, nil

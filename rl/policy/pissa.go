@@ -65,9 +65,9 @@ func doubled(c lora.Config) lora.Config {
 	return c
 }
 
-// joined is the pair that changes the model in files as pair changes the one without start: B·A − B₀·A₀.
-func joined(pair, start lora.Pair) lora.Pair {
-	both := lora.Pair{Module: pair.Module, R: 2 * pair.R, In: pair.In, Out: pair.Out, Scale: pair.Scale, A: slices.Concat(pair.A, start.A)}
+// joined is the pair that changes the model in files as pair changes the one without start: B·A − B₀·A₀. scale is that of doubled.
+func joined(pair, start lora.Pair, scale float64) lora.Pair {
+	both := lora.Pair{Module: pair.Module, R: 2 * pair.R, In: pair.In, Out: pair.Out, Scale: scale, A: slices.Concat(pair.A, start.A)}
 	for o := range pair.Out {
 		both.B = append(both.B, pair.B[o*pair.R:(o+1)*pair.R]...)
 		for _, v := range start.B[o*pair.R : (o+1)*pair.R] {

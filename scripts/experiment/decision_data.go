@@ -207,7 +207,7 @@ func (e *decisionsExperiment) knownCases() ([]decisionCase, error) {
 // mmluCases are short questions of MMLU-Pro with ten options.
 func (e *decisionsExperiment) mmluCases() ([]decisionCase, error) {
 	parts := []string{dataset.Train, dataset.Test, dataset.Val}
-	wanted, taken := map[string]int{dataset.Train: 1200, dataset.Test: 300, dataset.Val: 100}, map[string]int{}
+	wanted, taken := map[string]int{dataset.Train: 320, dataset.Test: 200, dataset.Val: 80}, map[string]int{}
 	var cases []decisionCase
 	for r, err := range dataset.Records(e.mmlu) {
 		if err != nil {
