@@ -201,7 +201,7 @@ func (l learner) learn(t testing.TB, steps int) (losses []float64) {
 			rows, targets = append(rows, int64(i)), append(targets, p.Tokens[i+1])
 		}
 	}
-	adam := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: l.params})
+	adam := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: l.params})
 	defer adam.Close()
 	for range steps {
 		err := torch.Do(torch.Train, func(s *torch.Scope) error {

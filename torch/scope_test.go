@@ -139,7 +139,7 @@ func TestAdamW(t *testing.T) {
 	start := []float32{1, -2, 0.5}
 	p := must.Get(torch.Parameter(start, 3))(t)
 	defer p.Close()
-	o := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: []*torch.Var{p}, WeightDecay: decay})
+	o := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: []*torch.Var{p}, WeightDecay: decay})
 	defer o.Close()
 
 	want := []float64{1, -2, 0.5}
@@ -206,21 +206,21 @@ func TestAdamWClipsGroupsApart(t *testing.T) {
 		for i, p := range params {
 			groups = append(groups, torch.ParamGroup{Params: []*torch.Var{p}, Apart: test.apart[i]})
 		}
-		o := torch.NewAdamW(torch.AdamEps, append(groups, torch.ParamGroup{Apart: true})...)
+		o := torch.NewOptimizer(torch.AdamEps, append(groups, torch.ParamGroup{Apart: true})...)
 		backward(1)
 		norm, err := o.Step(make([]float64, 4), test.limit) // learning rate 0: the parameters stay
 		must.Do(t, err)
-		first, _, err := o.Moments()
+		states, err := o.States()
 		must.Do(t, err)
 		for i, want := range test.want {
-			moment := must.Get(first[i].Read())(t)
+			moment := must.Get(states[2*i].Read())(t)
 			got := 10 * float64(moment[0])
 			expect.True(t, math.Abs(got-want) <= 1e-4 && math.Abs(norm-test.norm) <= 1e-4, "%+v: gradient %d is clipped to %v, the norm is %v", test, i, got, norm)
 		}
 		o.Close()
 	}
 
-	o := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: params[:2]}, torch.ParamGroup{Params: params[2:], Apart: true})
+	o := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: params[:2]}, torch.ParamGroup{Params: params[2:], Apart: true})
 	defer o.Close()
 	must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 		for i, p := range params {
@@ -242,7 +242,7 @@ func TestNonFiniteGradientChangesNothing(t *testing.T) {
 	torchtest.NoLeaks(t)
 	p := must.Get(torch.Parameter([]float32{200}, 1))(t)
 	defer p.Close()
-	o := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: []*torch.Var{p}})
+	o := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: []*torch.Var{p}})
 	defer o.Close()
 	must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 		s.Backward(s.Sum(s.Exp(p.T())))

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/rltrain/rltrain/lora"
@@ -307,15 +308,21 @@ func (p *CausalLM) Version() uint64 { return p.version }
 
 // Groups implements Policy. Norms and biases, which have one dimension, do not decay.
 func (p *CausalLM) Groups() []Group {
-	matrices, vectors := Group{Role: Body, Decay: true}, Group{Role: Body}
-	for _, v := range p.body() {
-		if shape, err := v.Shape(); err == nil && len(shape) == 1 {
-			vectors.Params = append(vectors.Params, v)
-		} else {
-			matrices.Params = append(matrices.Params, v)
-		}
+	hidden, matrices, vectors := Group{Role: Body, Decay: true, Hidden: true}, Group{Role: Body, Decay: true}, Group{Role: Body}
+	layers := map[*torch.Var]bool{}
+	for name, v := range p.model.Weights {
+		layers[v] = p.model.Trainable && strings.HasPrefix(name, "layers.")
 	}
-	return append([]Group{matrices, vectors}, p.value.groups()...)
+	for _, v := range p.body() {
+		group := &matrices
+		if shape, err := v.Shape(); err == nil && len(shape) == 1 {
+			group = &vectors
+		} else if layers[v] {
+			group = &hidden
+		}
+		group.Params = append(group.Params, v)
+	}
+	return append([]Group{hidden, matrices, vectors}, p.value.groups()...)
 }
 
 // Trainable says whether there is something to train: an adapter that is not merged, or all weights.

@@ -76,4 +76,5 @@ type Group struct {
 	Role   Role
 	Params []*torch.Var
 	Decay  bool // weight decay applies: to matrices, not to norms and biases
+	Hidden bool // matrices of layers, all of whose weights are trained
 }

@@ -64,7 +64,7 @@ func (s Snapshot) each(doing string, w Weights, do func(v *torch.Var, data []flo
 
 // Files of a checkpoint, besides those of SaveWeights.
 const (
-	optimizerFile = "optimizer.safetensors" // <moment>.<parameter>, in the order of the optimizer's groups
+	optimizerFile = "optimizer.safetensors" // torch.Optimizer.States
 	bestFile      = "best.safetensors"      // <parameter>, in the order of Params: the best weights so far
 	referenceFile = "reference.safetensors" // <parameter>, in the order of Params: the reference policy
 	stateFile     = "state.json"
@@ -73,7 +73,7 @@ const (
 // TrainingState is everything that changes during training.
 type TrainingState struct {
 	Weights   Weights
-	Optimizer *torch.AdamW
+	Optimizer *torch.Optimizer
 	Best      Snapshot // nil if there is none yet
 	Reference Snapshot // nil if the reference policy is not a copy of the weights
 	State     any      // everything else; must round-trip through JSON exactly
@@ -97,17 +97,17 @@ func (t *TrainingState) save(dir string) error {
 	if err := t.Weights.SaveWeights(dir); err != nil {
 		return err
 	}
-	first, second, err := t.Optimizer.Moments()
+	states, err := t.Optimizer.States()
 	if err != nil {
 		return err
 	}
 	var sources []safetensors.Source
-	for i := range first {
-		n, err := first[i].Elements()
+	for _, state := range states {
+		n, err := state.Elements()
 		if err != nil {
 			return err
 		}
-		sources = append(sources, flat("first."+strconv.Itoa(i), n, first[i].Read), flat("second."+strconv.Itoa(i), n, second[i].Read))
+		sources = append(sources, flat(state.Name, n, state.Read))
 	}
 	if err := safetensors.WriteSources(filepath.Join(dir, optimizerFile), sources, nil); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (t *TrainingState) restore(dir string) error {
 	if err := json.Unmarshal(saved.State, t.State); err != nil {
 		return fmt.Errorf("%s: %w", filepath.Join(dir, stateFile), err)
 	}
-	if err := t.readMoments(filepath.Join(dir, optimizerFile)); err != nil {
+	if err := t.readStates(filepath.Join(dir, optimizerFile)); err != nil {
 		return err
 	}
 	if err := t.Optimizer.Continue(saved.OptimizerSteps); err != nil {
@@ -163,28 +163,23 @@ func (t *TrainingState) restore(dir string) error {
 	return nil
 }
 
-// readMoments restores the optimizer's moments one tensor at a time.
-func (t *TrainingState) readMoments(path string) error {
-	first, second, err := t.Optimizer.Moments()
+// readStates restores what the optimizer remembers, one tensor at a time.
+func (t *TrainingState) readStates(path string) error {
+	states, err := t.Optimizer.States()
 	if err != nil {
 		return err
 	}
 	return readAll(path, func(file *safetensors.File) error {
-		if n := len(file.Names()); n != 2*len(first) {
-			return fmt.Errorf("%s has moments of %d parameters, want %d", path, n/2, len(first))
+		if n := len(file.Names()); n != len(states) {
+			return fmt.Errorf("%s has %d tensors, want %d", path, n, len(states))
 		}
-		for _, moment := range []struct {
-			name string
-			of   []*torch.Var
-		}{{"first", first}, {"second", second}} {
-			for i, v := range moment.of {
-				data, err := file.Float32s(moment.name + "." + strconv.Itoa(i))
-				if err == nil {
-					err = v.Write(data)
-				}
-				if err != nil {
-					return fmt.Errorf("%s: %s moment of parameter %d: %w", path, moment.name, i, err)
-				}
+		for _, state := range states {
+			data, err := file.Float32s(state.Name)
+			if err == nil {
+				err = state.Write(data)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %s: %w", path, state.Name, err)
 			}
 		}
 		return nil

@@ -61,7 +61,7 @@ func (p *pair) values(t *testing.T) Snapshot {
 }
 
 // step descends on the sum of squares.
-func (p *pair) step(t *testing.T, o *torch.AdamW) {
+func (p *pair) step(t *testing.T, o *torch.Optimizer) {
 	t.Helper()
 	must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
 		for _, v := range p.vars {
@@ -98,8 +98,8 @@ func values(name string, data ...float32) safetensors.Tensor {
 // TestTrainingStateResumesExactly trains a few steps before and after a checkpoint.
 func TestTrainingStateResumesExactly(t *testing.T) {
 	torchtest.NoLeaks(t)
-	optimizer := func(p *pair) *torch.AdamW {
-		o := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: p.vars, WeightDecay: 0.1})
+	optimizer := func(p *pair) *torch.Optimizer {
+		o := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: p.vars, WeightDecay: 0.1})
 		t.Cleanup(o.Close)
 		return o
 	}
@@ -131,7 +131,7 @@ func TestTrainingStateResumesExactly(t *testing.T) {
 func TestTrainingStateRefuses(t *testing.T) {
 	torchtest.NoLeaks(t)
 	p := newPair(t)
-	o := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: p.vars})
+	o := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: p.vars})
 	defer o.Close()
 	p.step(t, o)
 	for name, test := range map[string]struct {
@@ -146,12 +146,12 @@ func TestTrainingStateRefuses(t *testing.T) {
 		"optimiser missing": {func(dir string) error { return os.Remove(filepath.Join(dir, optimizerFile)) }, []string{optimizerFile}},
 		"optimiser of others": {func(dir string) error {
 			return safetensors.Write(filepath.Join(dir, optimizerFile), []safetensors.Tensor{values("first.0", 1, 2), values("second.0", 1, 2)}, nil)
-		}, []string{"moments of 1 parameters, want 2"}},
+		}, []string{"has 2 tensors, want 4"}},
 		"moment misshapen": {func(dir string) error {
 			return safetensors.Write(filepath.Join(dir, optimizerFile), []safetensors.Tensor{
 				values("first.0", 1), values("second.0", 1), values("first.1", 1), values("second.1", 1),
 			}, nil)
-		}, []string{"first moment of parameter 0"}},
+		}, []string{"first.0: "}},
 		"best cut short": {func(dir string) error { return Snapshot{{1, 2}}.write(filepath.Join(dir, bestFile)) }, []string{bestFile}},
 	} {
 		t.Run(name, func(t *testing.T) {

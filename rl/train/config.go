@@ -29,13 +29,20 @@ type Optimisation struct {
 	WarmupRatio  float64 `option:"warmup_ratio" default:"0" range:"[0,1]" needs:"lr_scheduler_type!=constant" help:"fraction of the updates with a rising learning rate; the first of them has a rate of 0"`
 	WarmupSteps  int     `option:"warmup_steps" default:"0" range:"[0,)" needs:"lr_scheduler_type!=constant" help:"number of updates with a rising learning rate; overrides warmup_ratio"`
 	MinRate      float64 `option:"min_lr_rate" default:"0" range:"[0,1]" needs:"lr_scheduler_type=cosine_with_min_lr" help:"learning rate at the end, as a fraction of the peak"`
-	WeightDecay  float64 `option:"weight_decay" default:"0" range:"[0,)" help:"weight decay of AdamW, decoupled; not on norms and biases"`
+	Optim        string  `option:"optim" default:"adamw" allowed:"adamw,adamw_8bit,muon" help:"optimiser; adamw_8bit = AdamW with its moments in 8 bits; muon = Muon for the matrices of the layers and AdamW for other weights, when all weights are trained"`
+	WeightDecay  float64 `option:"weight_decay" default:"0" range:"[0,)" help:"weight decay, decoupled; not on norms and biases"`
 	AdamBeta1    float64 `option:"adam_beta1" default:"0.9" range:"[0,1)" help:"decay of AdamW's first moment"`
 	AdamBeta2    float64 `option:"adam_beta2" default:"0.999" range:"[0,1)" help:"decay of AdamW's second moment"`
 	AdamEpsilon  float64 `option:"adam_epsilon" default:"1e-8" range:"(0,)" help:"epsilon of AdamW"`
 	MaxGradNorm  float64 `option:"max_grad_norm" default:"1" range:"[0,)" help:"clip gradients to this norm (0 = off)"`
 	RouterCoef   float64 `option:"router_aux_loss_coef" default:"0" range:"[0,)" help:"weight of the loss that balances a mixture's experts, over the tokens of a forward pass, as in TRL (0 = off)"`
 }
+
+// Values of Optim.
+const (
+	OptimAdamW8 = "adamw_8bit"
+	OptimMuon   = "muon"
+)
 
 // Updates says how often a step's samples are learned from.
 type Updates struct {

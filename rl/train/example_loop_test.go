@@ -50,7 +50,7 @@ func Example_loop() {
 	defer p.Close()
 	sampler := get(p.NewSampler(prompts * samples))
 	defer sampler.Close()
-	optimizer := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: p.Params()})
+	optimizer := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: p.Params()})
 	defer optimizer.Close()
 
 	var first, last float64

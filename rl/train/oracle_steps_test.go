@@ -221,9 +221,15 @@ func (c oracleCase) compare(t *testing.T) {
 			expect.True(t, has && math.Abs(got.Get(name)-value) <= 2e-4*(0.05+math.Abs(value)), "step %d: %s is %v, by hand %v", at+1, name, got.Get(name), value)
 		}
 	}
-	first, second, err := trainer.updater.optimizer.Moments()
-	must.Do(t, err)
-	m, v := joined(t, first), joined(t, second)
+	var m, v []float32
+	for i, state := range must.Get(trainer.updater.optimizer.States())(t) { // the two moments of each weight
+		values := must.Get(state.Read())(t)
+		if i%2 == 0 {
+			m = append(m, values...)
+		} else {
+			v = append(v, values...)
+		}
+	}
 	for name, pair := range map[string][2][]float32{
 		"first moments":  {m, narrow(o.m)[:len(m)]},
 		"second moments": {v, narrow(o.v)[:len(v)]},

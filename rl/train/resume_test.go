@@ -176,6 +176,8 @@ func everyRun() map[string]resumable {
 		"tokens × grpo, pissa": ofTokens(newGRPO, func(t testing.TB, r int) *policy.CausalLM {
 			return tinyTokenOf(t, policy.Config{R: r, Init: policy.InitPiSSA})
 		}, 4, func(r *tokenRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
+		"tokens × grpo, muon":      ofTokens(newGRPO, tinyToken, 0, func(r *tokenRun) { r.Optim = OptimMuon }),
+		"tokens × ppo, adamw_8bit": ofTokens(newPPO, tinyToken, 0, func(r *tokenRun) { r.Optim = OptimAdamW8 }),
 		"tokens × grpo, moving reference": ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) {
 			r.KLCoef, r.KLType, r.ReferenceSync = 0.1, "k3", ReferenceSync{Sync: true, Alpha: 0.6, Every: 2}
 		}),

@@ -17,7 +17,7 @@ import (
 type updater struct {
 	*passes
 	schedule  rl.Schedule
-	optimizer *torch.AdamW
+	optimizer *torch.Optimizer
 	roles     []policy.Role // of the optimiser's groups
 	body      []*torch.Var  // trained weights, without the heads
 	number    int           // of the update in its step
@@ -42,7 +42,7 @@ func newUpdater(p *passes) (*updater, error) {
 		if g.Role == policy.Value && !t.needs.Values {
 			continue
 		}
-		group := torch.ParamGroup{Params: g.Params, Apart: g.Role == policy.Value}
+		group := torch.ParamGroup{Params: g.Params, Apart: g.Role == policy.Value, Muon: g.Hidden && t.config.Optim == OptimMuon, EightBit: t.config.Optim == OptimAdamW8}
 		if g.Decay {
 			group.WeightDecay = t.config.WeightDecay
 		}
@@ -54,7 +54,10 @@ func newUpdater(p *passes) (*updater, error) {
 	if len(t.body) == 0 {
 		return nil, errors.New("the policy has no weights to train: it was loaded without an adapter, or with a merged one")
 	}
-	t.optimizer = torch.NewAdamW(t.config.AdamEpsilon, groups...)
+	if t.config.Optim == OptimMuon && !slices.ContainsFunc(groups, func(g torch.ParamGroup) bool { return g.Muon && len(g.Params) > 0 }) {
+		return nil, errors.New("optim muon is for the matrices of layers of a language model all of whose weights are trained: use optim adamw, or --tuning full")
+	}
+	t.optimizer = torch.NewOptimizer(t.config.AdamEpsilon, groups...)
 	t.optimizer.Beta1, t.optimizer.Beta2 = t.config.AdamBeta1, t.config.AdamBeta2
 	return t, nil
 }

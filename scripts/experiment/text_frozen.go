@@ -145,7 +145,7 @@ func fit(parts map[string]*vectors, labels []string, width int, c float64,
 		weight.Close()
 		return val, test, err
 	}
-	optimizer := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: []*torch.Var{weight, bias}})
+	optimizer := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: []*torch.Var{weight, bias}})
 	defer func() { optimizer.Close(); torch.CloseAll(weight, bias) }()
 	scores := func(s *torch.Scope, v *vectors) torch.Tensor {
 		return s.Linear(s.Floats(v.x, int64(len(v.label)), int64(width)), weight.T(), bias.T())

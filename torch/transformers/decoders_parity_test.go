@@ -286,7 +286,7 @@ func TestCausalAdapterStepsEqualPEFT(t *testing.T) {
 				return
 			}
 			params := slices.Collect(maps.Values(c.adapt(t)))
-			adam := torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: params, WeightDecay: 0.01})
+			adam := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: params, WeightDecay: 0.01})
 			defer adam.Close()
 			var losses []float32
 			for range c.want(t, "losses") {

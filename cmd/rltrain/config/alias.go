@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl/train"
 )
 
 // alias is another name of a key.
@@ -152,14 +153,21 @@ var ofTheStage = map[string][]string{
 	"learning_rate": {"rl_learning_rate"}, "max_grad_norm": {"rl_max_grad_norm"}, "weight_decay": {"rl_weight_decay"},
 	"lr_scheduler_type": {"rl_lr_scheduler_type"}, "warmup_ratio": {"rl_warmup_ratio"}, "warmup_steps": {"rl_warmup_steps"},
 	"max_steps": {"num_steps", "rl_episodes"}, "epochs": {"rl_epochs"},
-	"adam_beta1": {"rl_adam_beta1"}, "adam_beta2": {"rl_adam_beta2"}, "adam_epsilon": {"rl_adam_epsilon"}, "min_lr_rate": {"rl_min_lr_rate"}, "early_stopping_patience": {"rl_early_stopping_patience"},
+	"optim": {"rl_optim"}, "adam_beta1": {"rl_adam_beta1"}, "adam_beta2": {"rl_adam_beta2"}, "adam_epsilon": {"rl_adam_epsilon"}, "min_lr_rate": {"rl_min_lr_rate"}, "early_stopping_patience": {"rl_early_stopping_patience"},
 	"early_stopping_threshold": {"rl_early_stopping_threshold"}, "metric_for_best_model": {"rl_metric_for_best"},
 }
 
 // otherValues are what other programs call the values of a key.
 var otherValues = map[string]map[string]string{
-	"dtype": {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "none": "auto", "None": "auto"},
+	"dtype": {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "none": "auto"},
 	"top_k": {"-1": "0"},
+	"optim": optimisers, "rl_optim": optimisers,
+}
+
+// optimisers are the names of transformers. Nothing is paged here.
+var optimisers = map[string]string{
+	"adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "paged_adamw_32bit": "adamw", "paged_adamw": "adamw",
+	"adamw_bnb_8bit": train.OptimAdamW8, "paged_adamw_8bit": train.OptimAdamW8,
 }
 
 // unset are the values that null stands for. Elsewhere it leaves the default.

@@ -11,6 +11,7 @@ import (
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/train"
 	"github.com/rltrain/rltrain/torch/hub"
 )
 
@@ -109,6 +110,7 @@ func (c *Config) check() (found []error) {
 	}
 	add(c.checkJudge())
 	add(c.checkStart())
+	add(c.checkOptimiser())
 	samples := 1
 	switch {
 	case c.Fresh != nil:
@@ -165,6 +167,16 @@ func (c *Config) checkStart() error {
 		return envs.OptionErrorf("init_lora_weights", "%s is for language models that generate", policy.InitPiSSA)
 	case start == policy.InitPiSSA && c.Tokens.Quantize != "none":
 		return envs.OptionErrorf("init_lora_weights", "%s changes the weights, which quantize=%s would round: use one of them", policy.InitPiSSA, c.Tokens.Quantize)
+	}
+	return nil
+}
+
+// checkOptimiser refuses Muon where no matrices of layers are trained.
+func (c *Config) checkOptimiser() error {
+	for _, key := range []string{"optim", "rl_optim"} {
+		if c.Text(key) == train.OptimMuon && (c.Tokens == nil || c.Pretrained() == "" && !c.FullTuning()) {
+			return envs.OptionErrorf(key, "%s is for language models all of whose weights are trained: use adamw, or --tuning full", train.OptimMuon)
+		}
 	}
 	return nil
 }

@@ -77,8 +77,6 @@ var rules = slices.Concat(
 	only(uploadsNothing, "push_to_hub", "false"),
 	only(uploadsNothing, "push_to_hub_revision", "false"),
 	only(uploadsNothing, "push_model", "false"),
-	[]rule{{name: "optim", why: "the optimiser is AdamW, with its moments in fp32", values: []string{"adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw", "paged_adamw_32bit"},
-		near: []string{"adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit"}}},
 	[]rule{{name: "importance_sampling_level", why: "sequence is algorithm gspo", values: []string{"token", "sequence", "sequence_token"}}},
 	only("losses always count the tokens of all processes", "average_tokens_across_devices", "true"),
 	only("4-bit weights are nf4", "bnb_4bit_quant_type", "nf4"),

@@ -423,7 +423,7 @@ func parse(o *options.Option, e entry) (any, error) {
 		}
 		v = options.Value{Text: known}
 	}
-	if known, ok := otherValues[o.Name][v.Text]; ok && v.Syntax != options.List {
+	if known, ok := otherValues[o.Name][strings.ToLower(v.Text)]; ok && v.Syntax != options.List {
 		v.Text = known
 	}
 	if o.Name == "device" && v.Syntax != options.List {

@@ -36,7 +36,7 @@ func TestForeignNames(t *testing.T) {
 		{"--task chat --model m --config c.yaml", "datasets:\n- path: a\n- path: b\n- id: c\n  weight: 0.5\n", `dataset=a dataset_mix=["b=1",_SPACE_"c=0.5"]`},
 		{"--task prompts --model m --config c.yaml", "dataset_mixer:\n  a: 1.0\n  b: 2\n", `dataset=a dataset_mix=["b=2"]`},
 		{"--task chat --dataset d --model m --push_to_hub False --config c.yaml", "push_to_hub: true\nhub_model_id: a\n", ""},
-		{"--task chat --dataset d --model m --load_in_4bit --torch_dtype bfloat16 --optim adamw_8bit --use_rslora --output_dir o --save_path p --save_model", "", "quantize=nf4 use_rslora=true output_dir=o"},
+		{"--task chat --dataset d --model m --load_in_4bit --torch_dtype bfloat16 --optim adamw_8bit --use_rslora --output_dir o --save_path p --save_model", "", "quantize=nf4 optim=adamw_8bit use_rslora=true output_dir=o"},
 		{"--task chat --dataset d --model m --config c.yaml", "init_lora_weights: true\nr: 4\n", "lora_r=4 init_lora_weights=kaiming"},
 		{"--task prompts --dataset d --model m --algorithm rft --update-epochs 2 --minibatches 3", "", "algorithm=rft update_epochs=2 minibatches=3"},
 		{"--task chat --dataset d --model m --config c.yaml", "use_adaptive_entropy: false\nentropy_coef: 0.0\nentropy_target: 0.2\ntop_entropy_quantile: 1.0\nsync_ref_model: false\n", ""},

@@ -58,7 +58,7 @@ type run struct {
 
 	// Used only on the server's thread.
 	policy    *policy.CausalLM // nil on disk
-	optimizer *torch.AdamW
+	optimizer *torch.Optimizer
 	gradient  bool // there is one
 	partial   bool // a request has added only a part of its gradient
 	snapshots []*sampler
@@ -233,7 +233,7 @@ func (r *run) reset() {
 	if r.optimizer != nil {
 		r.optimizer.Close()
 	}
-	r.optimizer = torch.NewAdamW(torch.AdamEps, torch.ParamGroup{Params: r.policy.Params()})
+	r.optimizer = torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: r.policy.Params()})
 }
 
 // free releases the memory of a run.
