@@ -317,7 +317,7 @@ func (p *CausalLM) Groups() []Group {
 		group := &matrices
 		if shape, err := v.Shape(); err == nil && len(shape) == 1 {
 			group = &vectors
-		} else if layers[v] {
+		} else if len(shape) == 2 && layers[v] {
 			group = &hidden
 		}
 		group.Params = append(group.Params, v)
