@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
@@ -82,19 +81,6 @@ func (p *CausalLM) checkCalls(messages []chat.Message, in envs.TemplateInputs) e
 	}
 	return nil
 }
-
-// drops is what a template leaves out of conversations with tools.
-type drops struct{ calls, results bool }
-
-// probed remembers the drops of a template for inputs.
-type probed struct {
-	lock     sync.Mutex
-	template *template.Templates
-	known    map[string]drops // by inputs
-}
-
-// mostProbed bounds the inputs that are remembered.
-const mostProbed = 1024
 
 // dropped probes the template once for each inputs.
 func (p *CausalLM) dropped(in envs.TemplateInputs) drops {

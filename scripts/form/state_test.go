@@ -52,6 +52,8 @@ var unsaved = map[string]string{
 	"rl.AnswerScores.RewardError":     "standard error of what is written",
 	"rl.KLController.horizon":         option,
 	"rl.KLController.target":          option,
+	"rl.Trajectory.Joined":            "records have them; no episode that is saved is recorded again",
+	"rl.Trajectory.Thinking":          "records have them; no episode that is saved is recorded again",
 	"rl.Trajectory.Parts":             "records have them; no episode that is saved is recorded again",
 	"rl.Trajectory.Tools":             "records have them; no episode that is saved is recorded again",
 	"envs.ToolUse.Offered":            "of Trajectory.Tools",

@@ -126,7 +126,7 @@ func TestDoctorRefuses(t *testing.T) {
 	}{
 		{"doctor --task sum_digits", 2, "--task: needs --model with a language model"},
 		{"doctor --model MODEL --task chat", 2, "--task: does not apply; MODEL is a classifier"},
-		{"doctor --model MODEL --task gsm9k", 2, `--task: "gsm9k" is none of chat, preference, code, reverse_digits, sum_digits, a_letter, env, gsm8k, math, prompts`},
+		{"doctor --model MODEL --task gsm9k", 2, `--task: "gsm9k" is none of chat, preference, code, reverse_digits, sum_digits, a_letter, agent, env, gsm8k, math, prompts`},
 		{"doctor --model BASE", 1, "BASE is an encoder (bert), not a language model; use it for classification tasks"},
 		{"doctor --model TMP", 1, "--model: model folder TMP has neither a config.json nor a GGUF file: it is not a model"},
 		{"doctor --model TINY", 1, "transformers: open TINY/tokenizer.json: no such file or directory"},

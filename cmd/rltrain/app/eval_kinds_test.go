@@ -124,7 +124,7 @@ func TestEvalAnswersRefuses(t *testing.T) {
 	}{
 		{"--task gsm8k", 2, "eval --task gsm8k needs --model DIR (a language model or an adapter) or --completions FILE"},
 		{"--task chat", 2, "eval --task chat needs --model DIR and --dataset FILE"},
-		{"--task talk", 2, `--task: "talk" is none of intent, a_letter, chat, code, decisions, env, gsm8k, math, preference, prompts, reverse_digits, sum_digits, text`},
+		{"--task talk", 2, `--task: "talk" is none of intent, a_letter, agent, chat, code, decisions, env, gsm8k, math, preference, prompts, reverse_digits, sum_digits, text`},
 		{"--completions TMP/a.jsonl", 2, "--completions: choose a --task with answers: gsm8k, math, prompts, reverse_digits, sum_digits"},
 		{"--task math --model MODEL --completions TMP/a.jsonl", 2, "--model: does not apply with --completions FILE"},
 		{"--task math --threads 2 --completions TMP/a.jsonl", 2, "--threads: does not apply with --completions FILE"},

@@ -122,7 +122,7 @@ func TestUsageErrors(t *testing.T) {
 		{"eval --modle MODEL", "unknown option --modle of eval; did you mean --model?"},
 		{"eval MODEL", `unexpected argument "MODEL": eval takes only options, as --name=value`},
 		{"eval", "eval needs --model: the folder of a classifier, or a Hugging Face id"},
-		{"compare --task chat MODEL MODEL", `--task: "chat" is none of intent, text, a_letter, code, env, gsm8k, math, prompts, reverse_digits, sum_digits, preference`},
+		{"compare --task chat MODEL MODEL", `--task: "chat" is none of intent, text, a_letter, agent, code, env, gsm8k, math, prompts, reverse_digits, sum_digits, preference`},
 		{"eval --model MODEL --device gpu", `--device: unknown device "gpu"; use auto, cpu, cuda or cuda:NUMBER`},
 		{"eval --model MODEL --split dev", `--split: "dev" is not one of test, val, train, all`},
 		{"eval --model MODEL --text-column q", "--text-column: needs --dataset FILE"},
@@ -238,7 +238,7 @@ func TestCompletionOfValues(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"--task":                              "chat\ncode\ndecisions\nenv\ngsm8k\nintent\nmath\npreference\nprompts\nreverse_digits\nsum_digits\ntext\n",
+		"--task":                              "agent\nchat\ncode\ndecisions\nenv\ngsm8k\nintent\nmath\npreference\nprompts\nreverse_digits\nsum_digits\ntext\n",
 		"train --task sum_digits --algorithm": tokens,
 		"--task intent --algorithm":           labels,
 		"train --task=gsm8k --sym-calc":       "false\ntrue\n",

@@ -134,14 +134,8 @@ func (c *Config) check() (found []error) {
 			add(envs.OptionErrorf("curriculum_column", "gives prompts an order, but difficulty_pools samples them: leave one out"))
 		}
 		add(f.Remote.Check())
-		if len(f.Remote.URLs) > 0 && c.Pretrained() == "" && c.FullTuning() {
-			add(envs.OptionErrorf("rollout_url", "servers take adapters, but this run trains all weights: use --tuning lora"))
-		}
-		if len(f.Remote.URLs) > 0 && c.Tokens != nil && len(c.Tokens.LoRA.Full) > 0 {
-			add(envs.OptionErrorf("rollout_url", "servers take low-rank pairs alone: leave out lora_modules_to_save"))
-		}
-		if len(f.Remote.URLs) > 0 && f.Filtered() {
-			add(envs.OptionErrorf("rollout_url", "%w", rollout.ErrFiltered))
+		if len(f.Remote.URLs) > 0 {
+			add(c.checkServers())
 		}
 		if answers := f.PromptsPerStep * f.SamplesPerPrompt; c.Minibatches != nil && c.Minibatches.Minibatches > answers {
 			add(envs.OptionErrorf("minibatches", "%d is more than the %d completions of a step", c.Minibatches.Minibatches, answers))
@@ -154,6 +148,21 @@ func (c *Config) check() (found []error) {
 		}
 	}
 	return found
+}
+
+// checkServers returns what rollout servers cannot do.
+func (c *Config) checkServers() error {
+	var found []error
+	if c.Pretrained() == "" && c.FullTuning() {
+		found = append(found, envs.OptionErrorf("rollout_url", "servers take adapters, but this run trains all weights: use --tuning lora"))
+	}
+	if c.Tokens != nil && len(c.Tokens.LoRA.Full) > 0 {
+		found = append(found, envs.OptionErrorf("rollout_url", "servers take low-rank pairs alone: leave out lora_modules_to_save"))
+	}
+	if c.Fresh.Filtered() {
+		found = append(found, envs.OptionErrorf("rollout_url", "%w", rollout.ErrFiltered))
+	}
+	return errors.Join(found...)
 }
 
 // checkStart returns what is wrong with the start of the adapter.
