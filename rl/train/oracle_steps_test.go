@@ -10,7 +10,6 @@ import (
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
-	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
@@ -240,15 +239,6 @@ func (c oracleCase) compare(t *testing.T) {
 	}
 	steps := trainer.updater.optimizer.Steps()
 	expect.True(t, steps == o.count, "%d updates, by hand %d", steps, o.count)
-}
-
-func joined(t *testing.T, vs []*torch.Var) (all []float32) {
-	t.Helper()
-	for _, v := range vs {
-		data := must.Get(v.Read())(t)
-		all = append(all, data...)
-	}
-	return all
 }
 
 // weightsOf64 returns a table's weights, 0 for a missing value head.
