@@ -200,7 +200,8 @@ typedef struct {
   int32_t distance;
   /* Of layers with a "router": experts, how many of them a token passes, and the width of each (as
    * intermediate_size). The outputs of the most probable ones are added, times their probabilities, which
-   * router_norm divides by their sum. shared_size: width of the MLP that all tokens pass besides; 0 = none. */
+   * router_norm divides by their sum. shared_size: width of the MLP that all tokens pass besides; 0 = none.
+   */
   int64_t experts, experts_per_token, expert_size, shared_size;
   int32_t router_norm;
   /* An expert's gate g and up u become min(g, limit)·σ(alpha·g) and 1 + u within ±limit; 0 = as gated. */
@@ -210,12 +211,12 @@ typedef struct {
 /* Builds a model on n named weights, which it retains. Names: embed.weight [V, H]; positions.weight [P, H] if
  * rotary_dim is 0, optional with distances; types.weight [T, H]; embed_norm; embed_proj [H, E]; distances;
  * layers.N.attn_norm, q [heads·d, H], k, v [kv·d, H] or qkv, q_norm, k_norm [d] or as wide as q and k, o [H,
- * heads·d], post_attn_norm, mlp_norm, gate, up [I, H] or gate_up [2I, H], down [H, I], post_mlp_norm; router [E,
- * H], experts.M.gate, up and down, shared_gate [1, H], whose sigmoid multiplies the MLP that all tokens pass;
- * norm; head [V, H], absent if the output is tied to embed. A layer with a router is one of experts: on the CPU,
- * gated, one sum after the other, without post_norms. Each name ends in ".weight", with an optional ".bias".
- * Layer norms have biases if "norm" has one, and always with norm_after. Linear weights may be F32, BF16 or
- * F16; others are F32. A weight that requires a gradient is trained.
+ * heads·d], post_attn_norm, mlp_norm, gate, up [I, H] or gate_up [2I, H], down [H, I], post_mlp_norm; router
+ * [E, H], experts.M.gate, up and down, shared_gate [1, H], whose sigmoid multiplies the MLP that all tokens
+ * pass; norm; head [V, H], absent if the output is tied to embed. A layer with a router is one of experts: on
+ * the CPU, gated, one sum after the other, without post_norms. Each name ends in ".weight", with an optional
+ * ".bias". Layer norms have biases if "norm" has one, and always with norm_after. Linear weights may be F32,
+ * BF16 or F16; others are F32. A weight that requires a gradient is trained.
  *
  * A linear weight of a layer, or head, may be quantised: layers.N.q.nf4 instead of layers.N.q.weight, U8
  * [out, bytes per row] on the CPU, in the format of the operator rltrain::quantize or of a GGUF file. They
@@ -249,9 +250,9 @@ typedef struct {
 
 /* Computes the hidden states of the last layer, after the final norm if there is one: [N, H] fp32, or [M, H]
  * with rows. load, if not NULL, receives [2, E] of a model with experts, sums over all tokens and layers with
- * experts: the probabilities of each expert, and the tokens that it got. Errors: tokens, positions or boundaries
- * that are out of range or inconsistent, a field that the model does not support. Several passes of a model may
- * run concurrently. */
+ * experts: the probabilities of each expert, and the tokens that it got. Errors: tokens, positions or
+ * boundaries that are out of range or inconsistent, a field that the model does not support. Several passes
+ * of a model may run concurrently. */
 rlt_error* rlt_model_forward(rlt_model* model, int32_t mode, const rlt_model_input* input, rlt_tensor* hidden,
                              rlt_tensor* load);
 /* Frees the model, which no engine may still use; NULL is allowed. */

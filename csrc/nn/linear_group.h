@@ -46,8 +46,8 @@ class LinearGroup {
     LowRank low;  // all of that; a width of 0 where there is none
   };
 
-  // Borrows layers, which must outlive it; of undefined ones the group is empty. With gated, they are gate and up, whose panels alternate, or a
-  // layer that holds gate's rows and then as many of up.
+  // Borrows layers, which must outlive it; of undefined ones the group is empty. With gated, they are gate
+  // and up, whose panels alternate, or a layer that holds gate's rows and then as many of up.
   explicit LinearGroup(std::vector<const Linear*> layers, bool gated = false);
 
   // The layers' outputs, activated, or activation(gate) · up; x [N, in]. A result of one layer, or of gate

@@ -284,8 +284,7 @@ void Network::mlp(size_t layer, Workspace& w) const {
   const int64_t width = inner_width(block);
   block.up.multiply(rows_of(w, w.h, c.hidden_size), {c.activation, c.gated != 0}, w.inner.data(), width);
   if (from.shared_gate.weight.defined()) {
-    at::from_blob(w.inner.data(), {rows, width}, at::kFloat)
-        .mul_(from.shared_gate.forward(h, {}).sigmoid());
+    at::from_blob(w.inner.data(), {rows, width}, at::kFloat).mul_(from.shared_gate.forward(h, {}).sigmoid());
   }
   add_linear(block.down, block.post_mlp_norm, rows_of(w, w.inner, width), w);
 }
