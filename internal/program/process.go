@@ -5,50 +5,25 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"os/exec"
-	"sync"
-	"syscall"
 	"time"
 )
 
 // process is a running program. One goroutine uses the other ends of its channels.
 type process struct {
-	command   *exec.Cmd
-	control   io.Closer     // ends the guard
+	child     *child
 	questions chan []byte   // input lines; closing it closes the input
 	answers   chan []byte   // output lines; closed at end of output
 	killed    chan struct{} // closed by kill
-	errors    lastLine
-	answered  bool // it has replied at least once
+	answered  bool          // it has replied at least once
 }
 
-// start starts a program under a guard, so that kill and the end of this process end all of its children. env is its
-// environment, nil for that of this process.
+// start starts a program with an environment, nil for that of this process.
 func start(words, env []string) (*process, error) {
-	command, control, err := guarded(words, env)
+	c, input, output, err := launch(words, env)
 	if err != nil {
-		return nil, fmt.Errorf("starting the program: %w", err)
+		return nil, err
 	}
-	r := &process{
-		command: command, control: control,
-		questions: make(chan []byte, maxWaiting), answers: make(chan []byte), killed: make(chan struct{}),
-	}
-	r.command.Stderr = &r.errors
-	// A process that escaped the guard may keep the pipes open.
-	r.command.WaitDelay = closeLimit
-	defer r.command.ExtraFiles[0].Close()
-	input, err := r.command.StdinPipe()
-	if err != nil {
-		return nil, fmt.Errorf("starting the program: %w", err)
-	}
-	output, err := r.command.StdoutPipe()
-	if err != nil {
-		return nil, fmt.Errorf("starting the program: %w", err)
-	}
-	if err := r.command.Start(); err != nil {
-		control.Close()
-		return nil, fmt.Errorf("starting the program: %w", err)
-	}
+	r := &process{child: c, questions: make(chan []byte, maxWaiting), answers: make(chan []byte), killed: make(chan struct{})}
 	go r.write(input)
 	go r.read(output)
 	return r, nil
@@ -101,16 +76,12 @@ func (r *process) full() bool { return len(r.questions) == cap(r.questions) }
 
 // kill ends the program with its children and returns its exit status and its last line of standard error.
 func (r *process) kill() (status, lastWords string) {
-	_ = r.control.Close() // the guard ends all
-	// The pid is not reused before Wait.
-	late := time.AfterFunc(closeLimit, func() { _ = syscall.Kill(-r.command.Process.Pid, syscall.SIGKILL) })
-	defer late.Stop()
 	close(r.killed)
 	status = "exit status 0"
-	if err := r.command.Wait(); err != nil {
+	if err := r.child.kill(); err != nil {
 		status = err.Error()
 	}
-	return status, r.errors.String()
+	return status, r.child.errors.String()
 }
 
 // finish closes the input, waits for the end of the output, then kills what is left.
@@ -125,37 +96,4 @@ func (r *process) finish(limit time.Duration) {
 		}
 	}
 	r.kill()
-}
-
-// lastLine keeps the start of the last non-empty line.
-type lastLine struct {
-	lock       sync.Mutex
-	line, last []byte // the current line, and the last complete one
-}
-
-// Write implements io.Writer.
-func (l *lastLine) Write(text []byte) (int, error) {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	for line := range bytes.Lines(text) {
-		l.line = append(l.line, line[:min(len(line), maxLastLine-len(l.line))]...)
-		if line[len(line)-1] == '\n' {
-			if trimmed := bytes.TrimSpace(l.line); len(trimmed) > 0 {
-				l.last = bytes.Clone(trimmed)
-			}
-			l.line = l.line[:0]
-		}
-	}
-	return len(text), nil
-}
-
-const maxLastLine = 512
-
-func (l *lastLine) String() string {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	if trimmed := bytes.TrimSpace(l.line); len(trimmed) > 0 {
-		return string(trimmed)
-	}
-	return string(l.last)
 }
