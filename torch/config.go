@@ -125,13 +125,11 @@ type ModelConfig struct {
 	// probabilities of those by their sum. SharedSize is the width of the MLP that all tokens pass besides; 0 = none.
 	Experts, ExpertsPerToken, ExpertSize, SharedSize int
 	RouterNorm                                       bool
-	// Gates and ups of experts become min(g, limit)·σ(alpha·g) and 1 + u within ±limit; 0 = as Gated says.
-	ExpertLimit, ExpertAlpha float64
-	Distance                 Distance
-	QuerySpan                int
-	Windows                  []int // [Layers] attention window in tokens, 0 = unlimited; nil: all 0
-	RopeOf                   []int // [Layers] index into Ropes; nil with RotaryDim 0
-	Ropes                    []Rope
+	Distance                                         Distance
+	QuerySpan                                        int
+	Windows                                          []int // [Layers] attention window in tokens, 0 = unlimited; nil: all 0
+	RopeOf                                           []int // [Layers] index into Ropes; nil with RotaryDim 0
+	Ropes                                            []Rope
 }
 
 // check validates the slice lengths, which the core cannot.
@@ -191,7 +189,6 @@ func (c ModelConfig) native(pins *runtime.Pinner) C.rlt_model_config {
 		embedding_size: C.int64_t(c.EmbeddingSize), shared_layers: cBool(c.SharedLayers), distance: C.int32_t(c.Distance),
 		experts: C.int64_t(c.Experts), experts_per_token: C.int64_t(c.ExpertsPerToken), expert_size: C.int64_t(c.ExpertSize),
 		shared_size: C.int64_t(c.SharedSize), router_norm: cBool(c.RouterNorm),
-		expert_limit: C.double(c.ExpertLimit), expert_alpha: C.double(c.ExpertAlpha),
 		windows: &windows[0], n_ropes: C.int32_t(len(ropes)),
 	}
 	pins.Pin(native.windows)

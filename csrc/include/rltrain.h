@@ -21,7 +21,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_ABI_VERSION 13
+#define RLT_ABI_VERSION 14
 
 typedef uintptr_t rlt_tensor; /* owned at::TensorImpl*, 0 = undefined */
 typedef uintptr_t rlt_op;     /* borrowed, never freed */
@@ -204,8 +204,6 @@ typedef struct {
    */
   int64_t experts, experts_per_token, expert_size, shared_size;
   int32_t router_norm;
-  /* An expert's gate g and up u become min(g, limit)·σ(alpha·g) and 1 + u within ±limit; 0 = as gated. */
-  double expert_limit, expert_alpha;
 } rlt_model_config;
 
 /* Builds a model on n named weights, which it retains. Names: embed.weight [V, H]; positions.weight [P, H] if

@@ -41,10 +41,8 @@ void check_sizes(const rlt_model_config& c) {
   TORCH_CHECK(c.norm_eps >= 0 && c.attention_scale >= 0 && c.attention_softcap >= 0 && c.logit_softcap >= 0 &&
                   c.logit_divisor >= 0 && c.query_growth >= 0,
               "norm_eps, attention_scale, softcaps, logit_divisor and query_growth must not be negative");
-  TORCH_CHECK(c.experts >= 0 && c.shared_size >= 0 && c.expert_limit >= 0,
-              "experts, shared_size and "
-              "expert_limit must not be negative, got ",
-              c.experts, ", ", c.shared_size, " and ", c.expert_limit);
+  TORCH_CHECK(c.experts >= 0 && c.shared_size >= 0, "experts and shared_size must not be negative, got ",
+              c.experts, " and ", c.shared_size);
   TORCH_CHECK(
       c.experts == 0 || (c.experts_per_token > 0 && c.experts_per_token <= c.experts && c.expert_size > 0),
       "experts_per_token ", c.experts_per_token, " of ", c.experts, " experts of expert_size ",

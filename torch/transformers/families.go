@@ -56,7 +56,6 @@ type family struct {
 	conv1D  bool                // files store linear weights as [in, out]
 	old     map[string]string   // name suffixes and their spellings in older files
 	joined  map[string][]string // name suffixes of tensors that hold the rows of several, for each expert "E" in turn
-	woven   bool                // joined tensors have the rows of these in turn, and matrices [in, out] for each expert
 	ignored []string            // patterns of tensors to ignore, see ignores
 	// targets are the default LoRA targets in PEFT. PEFT has none for phi3, which gets the equivalent layer.
 	targets []string
@@ -161,10 +160,8 @@ type TensorSpec struct {
 
 // Joined is a tensor of a folder with the rows of several of the model's, all of one shape.
 type Joined struct {
-	Name         string
-	At, Len      int  // the model's tensor is in part At of Len
-	First, Every int  // the rows of the part that it is: First, First + Every, ...
-	Turned       bool // the part is stored as [in, out]
+	Name    string
+	At, Len int // the model's tensor is part At of Len
 }
 
 // part says which part of a tensor in a folder s is.
@@ -174,20 +171,15 @@ func (s TensorSpec) part(name string) Joined {
 			return j
 		}
 	}
-	return Joined{Name: name, Len: 1, Every: 1, Turned: s.Transposed}
+	return Joined{Name: name, Len: 1}
 }
 
-// direct reports whether the part is the tensor's rows as they are.
-func (j Joined) direct() bool { return j.Every == 1 && !j.Turned }
-
-// stored is the shape of the part of a file's tensor that has s.
-func (s TensorSpec) stored(j Joined) []int64 {
-	shape := slices.Clone(s.Shape)
-	shape[0] *= int64(j.Every)
-	if j.Turned {
-		slices.Reverse(shape)
+// stored is the tensor's shape in files.
+func (s TensorSpec) stored() []int64 {
+	if s.Transposed {
+		return []int64{s.Shape[1], s.Shape[0]}
 	}
-	return shape
+	return s.Shape
 }
 
 // A moduleRow is one module of a family: a linear layer, an embedding or, with one dimension, a norm.

@@ -162,11 +162,8 @@ func (c *Config) join(specs []TensorSpec, module string, e, layer int) []TensorS
 			if at < 0 {
 				continue
 			}
-			j := Joined{At: at, Len: len(parts), Every: 1}
-			switch {
-			case fam.woven:
-				j = Joined{At: e, Len: c.NumExperts, First: at, Every: len(parts), Turned: len(specs[i].Shape) == 2}
-			case strings.Contains(module, ".E."):
+			j := Joined{At: at, Len: len(parts)}
+			if strings.Contains(module, ".E.") {
 				j.At, j.Len = e*len(parts)+at, c.NumExperts*len(parts)
 			}
 			for _, p := range fam.prefixes {

@@ -64,7 +64,7 @@ func (c *Config) head(spec TensorSpec) bool {
 func (o CausalOptions) blocks(files *safetensors.Model, name string, spec TensorSpec, head bool, change func([]float32)) (torch.QuantType, *torch.Var, error) {
 	_, entry, _ := files.Entry(name)
 	nf4 := isNF4(files, name) && torch.NF4.RowBytes(spec.Shape[1]) > 0
-	if !packed(entry) && !nf4 || !spec.layer() && !head || !spec.part(name).direct() || change != nil || o.DType != "" || o.trains(spec.Name) {
+	if !packed(entry) && !nf4 || !spec.layer() && !head || spec.Transposed || change != nil || o.DType != "" || o.trains(spec.Name) {
 		return "", nil, nil
 	}
 	if nf4 {
