@@ -48,7 +48,7 @@ func play(kind string) {
 	function := object{"name": "add", "parameters": object{"type": "object"}}
 	said := func(more ...any) string {
 		talk = append(talk, more...)
-		got, status := send(key, "/chat/completions", object{"model": "m", "messages": talk, "tools": []any{object{"type": "function", "function": function}}, "temperature": 0.5})
+		got, status := send(key, "/chat/completions", object{"model": "m", "messages": talk, "tools": []any{object{"type": "function", "function": function}}, "temperature": 0.5, "response_format": object{"type": "text"}})
 		if status != http.StatusOK {
 			return fmt.Sprint(status)
 		}
@@ -90,9 +90,18 @@ func play(kind string) {
 	case "hangs":
 		said()
 		select {}
-	case "streams":
-		got, status := send(key, "/chat/completions", object{"messages": talk, "stream": true})
-		fmt.Fprintln(os.Stderr, status, got)
+	case "fields":
+		var refused []string
+		for _, field := range []string{`"stream":true`, `"n":2`, `"response_format":{"type":"json_object"}`, `"stop":["x"]`, `"chat_template_kwargs":{}`, `"Messages":[]`, `"tool_choice":"required"`} {
+			body := object{"messages": talk, "tools": []any{object{"type": "function", "function": function}}}
+			if json.Unmarshal([]byte("{"+field+"}"), &body) != nil {
+				os.Exit(5)
+			}
+			got, status := send(key, "/chat/completions", body)
+			message := fmt.Sprint(got["error"].(object)["message"])
+			refused = append(refused, fmt.Sprint(status, " ", strings.FieldsFunc(message, func(r rune) bool { return r == ' ' || r == ':' })[0]))
+		}
+		fmt.Fprintln(os.Stderr, strings.Join(refused, ","))
 	}
 }
 
@@ -136,7 +145,7 @@ func TestEpisodes(t *testing.T) {
 // TestOddAgents: what goes wrong is an error of the episode, or a response to the agent.
 func TestOddAgents(t *testing.T) {
 	for kind, want := range map[string]string{
-		"mute": "ended without a call", "streams": "ended without a call … 400 … streaming is not supported", "no reward": "its last line is \"\" (exit status 4: \"oops\")",
+		"mute": "ended without a call", "fields": "ended without a call … 400 stream,400 n,400 response_format,400 stop,400 chat_template_kwargs,400 Messages,400 tool_choice", "no reward": "its last line is \"\" (exit status 4: \"oops\")",
 		"forgets": "message 1 differs", "hangs": "timeout",
 	} {
 		task := opened(t, kind, envs.Settings{"agent_timeout": map[bool]string{true: "1", false: "30"}[kind == "hangs"]})

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
-	"strings"
 	"sync"
 	"time"
 
@@ -23,9 +22,10 @@ import (
 // task is the agent of a run.
 type task struct {
 	*options
-	seed   uint64
-	format *tools.Format // of the model's tool calls; nil if its chat template does not describe tools
-	server *server
+	program []string // with its arguments
+	seed    uint64
+	format  *tools.Format // of the model's tool calls; nil if its chat template does not describe tools
+	server  *server
 }
 
 // Len implements envs.Task: an agent has episodes without end.
@@ -111,7 +111,7 @@ func (e *episode) begin() error {
 		return err
 	}
 	env := append(program.Environment(), "OPENAI_BASE_URL="+address, "OPENAI_API_KEY="+key)
-	run, err := program.Start(strings.TrimPrefix(e.Agent, command), env, append(question, '\n'))
+	run, err := program.Start(e.program, env, append(question, '\n'))
 	e.lock.Lock()
 	e.key, e.run = key, run
 	e.lock.Unlock()

@@ -69,10 +69,11 @@ func (o *options) Task(s envs.Setup) (envs.Task, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	if _, err := program.New(strings.TrimPrefix(o.Agent, command), 0, nil); err != nil {
+	program, err := program.Look(strings.TrimPrefix(o.Agent, command))
+	if err != nil {
 		return nil, &envs.OptionError{Option: "agent", Err: err}
 	}
-	t := &task{options: o, seed: s.Seed, server: &server{open: map[string]*episode{}}}
+	t := &task{options: o, program: program, seed: s.Seed, server: &server{open: map[string]*episode{}}}
 	if s.ToolTemplate != nil && *s.ToolTemplate != "" {
 		t.format = tools.FormatOf(*s.ToolTemplate)
 	}

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -16,6 +15,7 @@ import (
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/envs/tools"
+	"github.com/rltrain/rltrain/internal/jsonapi"
 )
 
 // longest is how many bytes a request may have.
@@ -185,29 +185,31 @@ func asText(calls []any) (out []any) {
 	return out
 }
 
-// read reads a request. The policy's own settings say how tokens are sampled.
+// neutral are the fields of requests that have no effect, with the values that they may have. rltrain's options say how tokens are
+// sampled.
+var neutral = map[string][]string{
+	"model": {jsonapi.Any}, "temperature": {jsonapi.Any}, "top_p": {jsonapi.Any}, "top_k": {jsonapi.Any}, "min_p": {jsonapi.Any}, "seed": {jsonapi.Any},
+	"max_tokens": {jsonapi.Any}, "max_completion_tokens": {jsonapi.Any}, "user": {jsonapi.Any}, "metadata": {jsonapi.Any}, "store": {jsonapi.Any},
+	"n": {"1"}, "stream": {"false"}, "stream_options": {}, "stop": {"[]"}, "logprobs": {"false"}, "top_logprobs": {"0"}, "logit_bias": {"{}"},
+	"presence_penalty": {"0", "0.0"}, "frequency_penalty": {"0", "0.0"}, "repetition_penalty": {"1", "1.0"},
+	"response_format": {`{"type":"text"}`}, "modalities": {`["text"]`}, "parallel_tool_calls": {"true"}, "service_tier": {`"auto"`},
+}
+
+// read reads a request. Fields that would have an effect elsewhere and have none here are errors.
 func read(body io.Reader, calling bool) (*call, error) {
 	data, err := io.ReadAll(body)
 	if err != nil {
 		return nil, err
 	}
-	var q struct {
-		Messages, Tools json.RawMessage
-		Choice          json.RawMessage `json:"tool_choice"`
-		N               *int
-		Stream          bool
-	}
+	var q map[string]json.RawMessage
 	if err := json.Unmarshal(data, &q); err != nil {
 		return nil, fmt.Errorf("the body is no JSON object of a chat request: %w", err)
 	}
-	switch {
-	case q.Stream:
-		return nil, errors.New("stream: streaming is not supported; pass false")
-	case q.N != nil && *q.N != 1:
-		return nil, errors.New("n: an episode goes on with one message; pass 1")
+	if _, err := jsonapi.DropNeutral(q, []string{"messages", "tools", "tool_choice"}, neutral); err != nil {
+		return nil, fmt.Errorf("%w for an agent; leave it out", err)
 	}
 	c := &call{answer: make(chan reply, 1)}
-	value, err := dataset.Parse(string(q.Messages))
+	value, err := dataset.Parse(string(q["messages"]))
 	if err == nil {
 		c.messages, err = chat.Messages(value, false)
 	}
@@ -217,14 +219,14 @@ func read(body io.Reader, calling bool) (*call, error) {
 	if last := c.messages[len(c.messages)-1]; last.Role() == "assistant" {
 		return nil, errors.New("messages: the last message is the assistant's, but the model generates that one")
 	}
-	choice := strings.Trim(string(q.Choice), `"`)
-	if len(q.Tools) == 0 || string(q.Tools) == "null" || string(q.Tools) == "[]" || choice == "none" {
+	choice, described := strings.Trim(string(q["tool_choice"]), `"`), jsonapi.Compact(q["tools"])
+	if described == "" || described == "null" || described == "[]" || choice == "none" {
 		return c, nil
 	}
 	if choice != "" && choice != "null" && choice != "auto" {
 		return nil, errors.New("tool_choice: want auto or none")
 	}
-	value, err = dataset.Parse(string(q.Tools))
+	value, err = dataset.Parse(described)
 	list, ok := value.([]any)
 	if err != nil || !ok {
 		return nil, errors.New("tools: want a list")
@@ -235,11 +237,7 @@ func read(body io.Reader, calling bool) (*call, error) {
 	if !calling {
 		return nil, errors.New("tools: the model's chat template does not describe tools; pass --chat-template FILE, or use another model")
 	}
-	var b bytes.Buffer
-	if err := json.Compact(&b, q.Tools); err != nil {
-		return nil, err
-	}
-	c.list, c.tools = list, b.String()
+	c.list, c.tools = list, described
 	return c, nil
 }
 

@@ -2,7 +2,6 @@ package program
 
 import (
 	"bytes"
-	"os/exec"
 	"sync"
 )
 
@@ -15,15 +14,8 @@ type Once struct {
 	last, status, said string // once done
 }
 
-// Start starts the program of a command line with an environment and an input.
-func Start(line string, env []string, input []byte) (*Once, error) {
-	command, err := Words(line)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := exec.LookPath(command[0]); err != nil {
-		return nil, err
-	}
+// Start starts the program of a command, which [Look] returned, with an environment and an input.
+func Start(command, env []string, input []byte) (*Once, error) {
 	p, err := start(command, env)
 	if err != nil {
 		return nil, err

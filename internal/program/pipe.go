@@ -3,7 +3,6 @@ package program
 import (
 	"fmt"
 	"io"
-	"os/exec"
 	"sync"
 )
 
@@ -17,11 +16,8 @@ type Pipe struct {
 
 // Open starts the program of a command line.
 func Open(line string) (*Pipe, error) {
-	words, err := Words(line)
+	words, err := Look(line)
 	if err != nil {
-		return nil, err
-	}
-	if _, err := exec.LookPath(words[0]); err != nil {
 		return nil, err
 	}
 	c, input, output, err := launch(words, Environment())

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"time"
 
 	"github.com/rltrain/rltrain/internal/within"
@@ -44,11 +43,8 @@ type Program struct {
 // New looks up the program of a command line without starting it. timeout applies to each question;
 // late, unless nil, gets the error of each question that is not answered in time, at once.
 func New(line string, timeout time.Duration, late func(error)) (*Program, error) {
-	command, err := Words(line)
+	command, err := Look(line)
 	if err != nil {
-		return nil, err
-	}
-	if _, err := exec.LookPath(command[0]); err != nil {
 		return nil, err
 	}
 	return &Program{command: command, timeout: timeout, late: late, turn: make(chan struct{}, 1)}, nil

@@ -2,8 +2,19 @@ package program
 
 import (
 	"errors"
+	"os/exec"
 	"strings"
 )
+
+// Look splits a command as [Words] does and looks up its program.
+func Look(command string) ([]string, error) {
+	words, err := Words(command)
+	if err != nil {
+		return nil, err
+	}
+	words[0], err = exec.LookPath(words[0])
+	return words, err
+}
 
 // Words splits a command into words with a shell's quoting rules: '…' is literal, in "…" a backslash escapes " and \,
 // and outside quotes a backslash escapes any character.

@@ -3,6 +3,7 @@ package rollout
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -16,8 +17,12 @@ type places struct {
 	envs.Task
 	free   *atomic.Int64
 	varied bool
+	waits  bool // episodes begin together
 	shown  *atomic.Int64
 }
+
+func (places) Replies() []string { return nil }
+func (p places) Waits() bool     { return p.waits }
 
 func (p places) Episode(part envs.Part, index int) (envs.Env, error) {
 	e, err := p.Task.Episode(part, index)
@@ -58,10 +63,13 @@ func TestPlaces(t *testing.T) {
 	m := sampler(t, p, 4)
 	want := played(t, m, dialogues(3), indices, sampled).Groups
 	for _, c := range []struct {
-		places int64
-		varied bool
-	}{{1, false}, {2, false}, {3, false}, {4, false}, {6, false}, {9, false}, {100, true}, {2, true}} {
-		task := places{Task: dialogues(3), free: &atomic.Int64{}, varied: c.varied, shown: &atomic.Int64{}}
+		places        int64
+		varied, waits bool
+	}{
+		{1, false, false}, {2, false, false}, {3, false, false}, {4, false, false}, {6, false, false}, {9, false, false}, {100, true, false}, {2, true, false},
+		{1, false, true}, {2, false, true}, {3, false, true}, {4, false, true}, {6, false, true}, {9, false, true}, {2, true, true},
+	} {
+		task := places{Task: dialogues(3), free: &atomic.Int64{}, varied: c.varied, waits: c.waits, shown: &atomic.Int64{}}
 		task.free.Store(c.places)
 		groups := played(t, m, task, indices, sampled).Groups
 		expect.Same(t, c.places, task.free.Load(), "free places at the end")
@@ -81,6 +89,36 @@ func TestPlaces(t *testing.T) {
 		sampledAs(t, p, samples, 1)
 		expect.True(t, len(texts) > 3, "%d places: the samples are alike", c.places)
 	}
+}
+
+// together is a task whose episodes begin once n of them do.
+type together struct {
+	places
+	all *sync.WaitGroup
+}
+
+func (g together) Episode(part envs.Part, index int) (envs.Env, error) {
+	e, err := g.Task.Episode(part, index)
+	return &meeting{Env: e, all: g.all}, err
+}
+
+type meeting struct {
+	envs.Env
+	all *sync.WaitGroup
+}
+
+func (m *meeting) Reset(ctx context.Context) (envs.Observation, error) {
+	m.all.Done()
+	m.all.Wait()
+	return m.Env.Reset(ctx)
+}
+
+// TestBeginTogether: the episodes of programs and servers do not wait for the start of others.
+func TestBeginTogether(t *testing.T) {
+	m := sampler(t, tiny(t), 4)
+	task := together{places{Task: dialogues(3), waits: true}, &sync.WaitGroup{}}
+	task.all.Add(9)
+	expect.Equal(t, played(t, m, dialogues(3), []int{4, 11, 5}, sampled).Groups, played(t, m, task, []int{4, 11, 5}, sampled).Groups)
 }
 
 // TestNoPlace: asynchronous rollouts need a place for each episode.

@@ -164,6 +164,7 @@ type rollout struct {
 
 	groups   []rl.Group
 	begun    int                   // samples of the episodes so far, in their order
+	width    int                   // how many of them begin at the same time at most
 	prompts  [][]int32             // of the episodes that begin
 	streams  []uint64              // of their random numbers
 	each     bool                  // the samples of an episode begin with prompts of their own, or not all of them at the same time
@@ -188,60 +189,6 @@ type episode struct {
 	begun    begunMessage
 	thoughts []string // of the turn that goes on
 	done     bool
-}
-
-// open begins the episodes that have not begun, or as many of them as run at the same time.
-func (r *rollout) open(ctx context.Context, task envs.Task, part envs.Part, indices []int) error {
-	r.prefetched = r.prefetched || r.config.Timeout > 0 || waits(task)
-	r.slots = make(chan struct{}, parallelEpisodes)
-	if r.groups == nil {
-		r.groups = make([]rl.Group, len(indices))
-	}
-	samples := r.config.Samples
-	r.prompts, r.streams, r.running, r.each = nil, nil, nil, r.begun%samples > 0
-	for first := r.begun; r.begun < len(indices)*samples; {
-		i := r.begun / samples
-		if err := ctx.Err(); err != nil {
-			return err // beginning a million episodes takes long
-		}
-		var prompt []int32
-		var begun []*episode
-		for sample := r.begun % samples; sample < samples; sample++ {
-			e, shown, err := r.begin(ctx, task, part, indices[i], sample)
-			if errors.Is(err, envs.ErrFull) {
-				if r.begun > first {
-					break
-				}
-				err = r.fail(ctx, e, err)
-			}
-			if err != nil {
-				return fmt.Errorf("episode %d: %w", indices[i], err)
-			}
-			r.begun++
-			if len(shown) > 0 {
-				r.each = r.each || prompt != nil && !slices.Equal(prompt, shown)
-				prompt = shown
-			}
-			e.group = i
-			r.groups[i] = append(r.groups[i], &e.Trajectory)
-			begun = append(begun, e)
-		}
-		if prompt != nil {
-			r.running = append(r.running, begun...)
-			r.prompts, r.streams = append(r.prompts, prompt), append(r.streams, uint64(indices[i]))
-		}
-		if r.begun%samples > 0 || len(begun) == 0 {
-			r.each = r.each || len(begun) > 0
-			return nil
-		}
-	}
-	return nil
-}
-
-// waits tells whether the episodes of a task run at the same time because they wait.
-func waits(task envs.Task) bool {
-	conversing, ok := task.(envs.Conversing)
-	return ok && conversing.Waits()
 }
 
 // close closes the episodes.
@@ -349,41 +296,6 @@ func (r *rollout) next(ctx context.Context, see func(*episode, policy.Completion
 		return r.hand(ctx, r.running[prompt:], completions)
 	})
 }
-
-// begin starts a sample and returns the tokens of what it shows, none if the episode failed. The error may be envs.ErrFull.
-func (r *rollout) begin(ctx context.Context, task envs.Task, part envs.Part, index, sample int) (*episode, []int32, error) {
-	e := &episode{Trajectory: rl.Trajectory{Prompt: index, Index: sample, Version: r.config.Version}}
-	began := r.now()
-	env, err := task.Episode(part, index)
-	if err != nil {
-		return nil, nil, err
-	}
-	if closer, ok := env.(io.Closer); ok {
-		r.closers = append(r.closers, closer)
-	}
-	shown, err := asked(ctx, r, env.Reset)
-	r.environment += r.now().Sub(began)
-	if err != nil {
-		if e.done = true; errors.Is(err, envs.ErrFull) {
-			return e, nil, err
-		}
-		return e, nil, r.fail(ctx, e, err)
-	}
-	prompt, err := r.sampler.Policy().EncodeObservation(shown)
-	if err != nil {
-		return nil, nil, err
-	}
-	if limit := r.sampler.Policy().MaxLength(); len(prompt)+r.config.MaxNew > limit {
-		e.done = true
-		return e, nil, r.fail(ctx, e, fmt.Errorf("%w: %d prompt tokens and %d new ones exceed the model's %d positions", ErrTooLong, len(prompt), r.config.MaxNew, limit))
-	}
-	e.env, e.shown = env, shown
-	e.AppendGiven(prompt...)
-	return e, prompt, nil
-}
-
-// ErrTooLong is the error of an episode whose prompt the policy cannot read.
-var ErrTooLong = errors.New("prompt too long")
 
 // asked is what an environment answers within its timeout.
 func asked[T any](ctx context.Context, r *rollout, do func(ctx context.Context) (T, error)) (T, error) {

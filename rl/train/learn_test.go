@@ -189,3 +189,14 @@ func TestBestWeightsAreReturned(t *testing.T) {
 		"the best is of step %d with %.3f, the last has %.3f; this learning rate should have broken the policy", result.BestStep, best.Accuracy, last.Accuracy)
 	expect.True(t, slices.EqualFunc(before, after, slices.Equal), "the policy that came back is not the one that was given")
 }
+
+// TestAgentsLearn: the model of an agent, a program that calls it twice an episode, learns what the agent rewards.
+func TestAgentsLearn(t *testing.T) {
+	r := newTokenRun(newGRPO)
+	r.Steps, r.task, r.maxNew, r.PromptsPerStep, r.SamplesPerPrompt, r.LearningRate = 8, agents(t), 1, 2, 8, 0.04
+	var said recorded
+	must.Get(r.on(t.Context(), t, tinyChat(t, 0), said.hooks()))(t)
+	rewards := said.figure("reward")
+	first, last := (rewards[0]+rewards[1])/2, (rewards[6]+rewards[7])/2
+	expect.True(t, last > first+0.3, "rewards %v", rewards)
+}

@@ -16,6 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	_ "github.com/rltrain/rltrain/envs/agent"
+	"github.com/rltrain/rltrain/envs/agent/agenttest"
 	_ "github.com/rltrain/rltrain/envs/code"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
@@ -27,6 +29,7 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // resumable is a run that can be started any number of times.
@@ -83,6 +86,35 @@ func ofPrograms(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, 
 	return ofTokens(func() algo.Algorithm { return &algo.Reinforce{Start: 0.5, Decay: 0.7} }, tinyToken, 0, func(r *tokenRun) {
 		r.task, r.maxNew, r.PromptsPerStep, r.SamplesPerPrompt, r.evaluated = task, 1, 1, 4, 1
 	})(ctx, t, h)
+}
+
+// tinyChat is tinyToken with a chat template.
+func tinyChat(t testing.TB, r int) *policy.CausalLM {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	dir := t.TempDir() + "/tiny"
+	must.Do(t, policy.TinyChatModel(dir, 2, 32, 3))
+	p := must.Get(policy.NewCausalLM(policy.Config{Dir: dir, Full: r == 0, R: r, Alpha: 2 * float64(r), Seed: 5}))(t)
+	t.Cleanup(p.Close)
+	return p
+}
+
+// agents has a program play the episodes.
+func agents(t testing.TB) envs.Task {
+	t.Helper()
+	task := must.Get(envs.New("agent", envs.Setup{Seed: 1}, envs.Settings{"agent": must.Get(agenttest.Command())(t)}))(t)
+	t.Cleanup(func() { _ = task.(io.Closer).Close() })
+	return task
+}
+
+// ofAgents runs the task agent; each run starts its agents again.
+func ofAgents(change func(r *tokenRun)) resumable {
+	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
+		return ofTokens(newGRPO, tinyChat, 4, func(r *tokenRun) {
+			r.task, r.maxNew, r.PromptsPerStep, r.SamplesPerPrompt, r.evaluated = agents(t), 2, 2, 4, 2
+			change(r)
+		})(ctx, t, h)
+	}
 }
 
 func ofReplays(a algo.Algorithm, rank int) resumable {
@@ -156,6 +188,8 @@ func everyRun() map[string]resumable {
 			r.servers, r.Async, r.MaxStaleness, r.task = 2, true, 2, spelling{}
 		}),
 		"programs × reinforce":       ofPrograms,
+		"agents × grpo":              ofAgents(func(*tokenRun) {}),
+		"async agents × grpo":        ofAgents(func(r *tokenRun) { r.Async, r.MaxStaleness = true, 1 }),
 		"replay × replay":            ofReplays(&bounds, 0),
 		"replay × replay_kl":         ofReplays(&algo.ReplayKL{Replay: bounds, Coef: 0.25}, 0),
 		"replay × replay_kl adapter": ofReplays(&algo.ReplayKL{Replay: bounds, Coef: 0.25}, 4),

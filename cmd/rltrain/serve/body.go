@@ -9,10 +9,11 @@ import (
 	"net/http"
 	"os"
 	"reflect"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/rltrain/rltrain/internal/jsonapi"
 )
 
 // counted is a body whose bytes count among those of all requests.
@@ -68,18 +69,8 @@ func decode(data []byte, into any, neutral map[string][]string) error {
 	if err := json.Unmarshal(data, &fields); err != nil || fields == nil {
 		return refuse(http.StatusBadRequest, "", "the body is not a JSON object%s", because(err))
 	}
-	known := fieldNames(reflect.TypeOf(into).Elem())
-	for name, value := range fields {
-		allowed, listed := neutral[name]
-		switch {
-		case listed && (string(value) == "null" || slices.Contains(allowed, compact(value)) || slices.Contains(allowed, any_)):
-			delete(fields, name)
-		case listed:
-			return bad(name, "%s %.100s is not supported", name, compact(value))
-		case !slices.Contains(known, name):
-			name = clipped(name)
-			return bad(name, "%s is not supported", name)
-		}
+	if name, err := jsonapi.DropNeutral(fields, fieldNames(reflect.TypeOf(into).Elem()), neutral); err != nil {
+		return bad(clipped(name), "%v", err)
 	}
 	rest, err := json.Marshal(fields)
 	if err != nil {

@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"bytes"
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
@@ -10,6 +9,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/rltrain/rltrain/internal/jsonapi"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -29,20 +29,9 @@ const (
 	longestStop   = 1024
 )
 
-func compact(value json.RawMessage) string {
-	var b bytes.Buffer
-	if json.Compact(&b, value) != nil {
-		return string(value)
-	}
-	return b.String()
-}
-
-// any_ allows every value of a neutral field.
-const any_ = "*"
-
 // commonNeutral lists fields of both routes with the values that have no effect.
 var commonNeutral = map[string][]string{
-	"presence_penalty": {"0", "0.0"}, "frequency_penalty": {"0", "0.0"}, "logit_bias": {"{}"}, "user": {any_}, "metadata": {any_}, "store": {"false"},
+	"presence_penalty": {"0", "0.0"}, "frequency_penalty": {"0", "0.0"}, "logit_bias": {"{}"}, "user": {jsonapi.Any}, "metadata": {jsonapi.Any}, "store": {"false"},
 	"ignore_eos": {"false"}, "min_tokens": {"0"}, "include_stop_str_in_output": {"false"}, "spaces_between_special_tokens": {"true"},
 	"use_beam_search": {"false"}, "length_penalty": {"1", "1.0"}, "prompt_logprobs": {}, "allowed_token_ids": {}, "bad_words": {"[]"},
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/rltrain/rltrain/internal/jsonapi"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch/transformers/decision"
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
@@ -73,7 +74,7 @@ func (s *Server) decide(w http.ResponseWriter, r *http.Request) error {
 
 // parse reads the state and the questions.
 func (q *decisionBody) parse(decider *policy.Decider) (state jinja.Value, questions []decision.Question, err error) {
-	if len(q.Assets) > 0 && compact(q.Assets) != "{}" {
+	if len(q.Assets) > 0 && jsonapi.Compact(q.Assets) != "{}" {
 		return nil, nil, bad("assets", "assets: the model reads no images")
 	}
 	if len(q.State) == 0 {

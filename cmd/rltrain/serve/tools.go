@@ -7,6 +7,7 @@ import (
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/envs/tools"
+	"github.com/rltrain/rltrain/internal/jsonapi"
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
@@ -41,7 +42,7 @@ func (q *chatBody) toolUse(p *policy.CausalLM, e *chat.Example) (*toolUse, error
 	if err != nil {
 		return nil, err
 	}
-	if len(q.Tools) == 0 || string(q.Tools) == "null" || compact(q.Tools) == "[]" {
+	if len(q.Tools) == 0 || string(q.Tools) == "null" || jsonapi.Compact(q.Tools) == "[]" {
 		if mode != "none" && mode != "auto" {
 			return nil, bad("tool_choice", "tool_choice needs tools")
 		}
