@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/expect"
@@ -118,7 +119,9 @@ func TestBeginTogether(t *testing.T) {
 	m := sampler(t, tiny(t), 4)
 	task := together{places{Task: dialogues(3), waits: true}, &sync.WaitGroup{}}
 	task.all.Add(9)
-	expect.Equal(t, played(t, m, dialogues(3), []int{4, 11, 5}, sampled).Groups, played(t, m, task, []int{4, 11, 5}, sampled).Groups)
+	c := sampled
+	c.Timeout = 5 * time.Second
+	expect.Equal(t, played(t, m, dialogues(3), []int{4, 11, 5}, c).Groups, played(t, m, task, []int{4, 11, 5}, c).Groups)
 }
 
 // TestNoPlace: asynchronous rollouts need a place for each episode.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rltrain/rltrain/envs/agent/agenttest"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/policy"
@@ -50,8 +51,8 @@ func (r recipe) in(out string) string {
 	return filepath.Join(out, r.stage)
 }
 
-// recipes are runs of each algorithm on tiny models. START is a language model, BASE an encoder, ROWS labelled texts,
-// PAIRS preferences, and WORDS preferences in words the encoder knows.
+// recipes are runs of each algorithm on tiny models. START is a language model, CHAT one with a chat template, AGENT an agent,
+// BASE an encoder, ROWS labelled texts, PAIRS preferences, and WORDS preferences in words the encoder knows.
 var recipes = map[string]recipe{
 	"sft": {"sum_digits_supervised", `--task sum_digits --mode supervised --tiny-layers 1 --tiny-hidden 32 --max-steps 24 --batch-size 4 --warmup-check-every 8
 		--warmup-until 1 --eval-samples 16 --max-new-tokens 12`, 24},
@@ -67,6 +68,8 @@ var recipes = map[string]recipe{
 	"distill":            {"sum_digits_rl", tokenArgs + ` --algorithm distill --teacher START --divergence jsd`, 8},
 	"grpo of programs": {"code_rl", `--task code --mode rl_only --pretrained-model START --algorithm grpo --num-steps 6 --eval-every 3 --prompts-per-step 2 --samples-per-prompt 2
 		--eval-samples 4 --fresh-samples 2 --max-new-tokens 12 --max-turns 2 --reward tests,style=0.1`, 6},
+	"agents": {"agent_rl", `--task agent --agent AGENT --mode rl_only --pretrained-model CHAT --algorithm grpo --num-steps 8 --eval-every 3 --prompts-per-step 2
+		--samples-per-prompt 4 --eval-samples 4 --fresh-samples 2 --max-new-tokens 4`, 8},
 	"reinforce of labels": {"intent_classifier_rl", labelArgs + ` --algorithm reinforce`, 4},
 	"rloo of labels":      {"intent_classifier_rl", labelArgs + ` --algorithm rloo`, 4},
 	"grpo of labels":      {"intent_classifier_rl", labelArgs + ` --algorithm grpo --update-epochs 2`, 4},
@@ -99,6 +102,7 @@ func newLab(t *testing.T) lab {
 	t.Helper()
 	f := folders{tmp: t.TempDir(), base: policytest.Encoder(t)}
 	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
+	must.Do(t, policy.TinyChatModel(f.expand("TMP/chat"), 1, 32, 1))
 	var rows strings.Builder
 	rows.WriteString("text,label\n")
 	for i := range 60 {
@@ -146,8 +150,9 @@ func (l lab) command(t *testing.T, r recipe, out string, more ...string) *exec.C
 	if !slices.Contains(more, "--save-steps") {
 		more = append(more, "--save-steps", "2")
 	}
+	agent := must.Get(agenttest.Command())(t)
 	for _, arg := range strings.Fields(r.args) {
-		args = append(args, strings.NewReplacer("START", l.tmp+"/start", "BASE", l.base, "ROWS", l.tmp+"/rows.csv", "PAIRS", l.tmp+"/pairs.jsonl", "WORDS", l.tmp+"/words.jsonl", "'", "").Replace(arg))
+		args = append(args, strings.NewReplacer("AGENT", agent, "CHAT", l.tmp+"/chat", "START", l.tmp+"/start", "BASE", l.base, "ROWS", l.tmp+"/rows.csv", "PAIRS", l.tmp+"/pairs.jsonl", "WORDS", l.tmp+"/words.jsonl", "'", "").Replace(arg))
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], append(args, more...)...)
 	cmd.Env = append(os.Environ(), asProgram+"=1", "OMP_NUM_THREADS=1")
@@ -223,7 +228,7 @@ func (l lab) writing(r recipe, out string) bool {
 // equal an uninterrupted run. "make crash" does the same for all algorithms and many more moments.
 func TestKilled(t *testing.T) {
 	l := newLab(t)
-	for _, name := range []string{"sft", "ppo", "grpo", "dpo", "dqn of labels", "decisions"} {
+	for _, name := range []string{"sft", "ppo", "grpo", "dpo", "dqn of labels", "decisions", "agents"} {
 		t.Run(name, func(t *testing.T) {
 			r, k := recipes[name], kills{}
 			whole, parts := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "out")
