@@ -52,7 +52,7 @@ var shopCommands = []string{
 		"--seed SEED --output-dir OUT",
 	shopAsked + "--model OUT/chat_supervised --output OUT/start.json",
 	"--task prompts --mode rl_only --pretrained-model OUT/chat_supervised --dataset WORK/train.jsonl --eval-dataset WORK/test.jsonl --tools WORK/tools.json --kind-column kind --max-turns 4 " +
-		"--max-new-tokens 56 --eval-every 1000 --fresh-samples 0 --eval-samples 1 --num-steps 36 --prompts-per-step 8 --samples-per-prompt 8 --rl-learning-rate 5e-5 --keep last --seed SEED --output-dir OUT",
+		"--max-new-tokens 56 --eval-every 1000 --fresh-samples 0 --eval-samples 1 --num-steps 48 --prompts-per-step 8 --samples-per-prompt 8 --rl-learning-rate 5e-5 --keep last --seed SEED --output-dir OUT",
 	shopAsked + "--model OUT/prompts_rl --output OUT/end.json",
 }
 

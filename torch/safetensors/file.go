@@ -116,7 +116,18 @@ func (f *File) Bytes(name string) ([]byte, error) {
 	if !ok {
 		return nil, f.missing(name)
 	}
+	return f.bytes(e)
+}
+
+// bytes reads the data that e describes.
+func (f *File) bytes(e Entry) ([]byte, error) {
 	switch {
+	case e.derived != nil:
+		values, err := e.derived()
+		if err != nil {
+			return nil, err
+		}
+		return FromFloat32sAs(e.DType, e.Name, e.Shape, values).Data, nil
 	case e.Strides != nil:
 		return f.gather(e)
 	case e.Converted != nil:
@@ -178,7 +189,14 @@ func (f *File) each(name string, e Entry, use func(values []float32) error) erro
 	if !e.DType.widens() {
 		return fmt.Errorf("safetensors: %s: tensor %s: cannot convert %s to float32; want F32, F16 or BF16", f.Path(), quote(name), e.DType)
 	}
-	if e.Converted != nil {
+	switch {
+	case e.derived != nil:
+		values, err := e.derived()
+		if err != nil {
+			return err
+		}
+		return use(values)
+	case e.Converted != nil:
 		return f.dequantize(e, use)
 	}
 	width := e.DType.Size()

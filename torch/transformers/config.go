@@ -11,6 +11,7 @@ import (
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/smallfile"
 	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/unpack"
 )
 
 // Config is config.json: a model's shape and the description that the core builds it from. Field names follow the
@@ -59,7 +60,8 @@ type Config struct {
 	core    torch.ModelConfig
 	dynamic bool // the rope's kind
 	ropes   []ropeSource
-	kinds   [][]string // of each layer, where the family has kinds of layers
+	kinds   [][]string      // of each layer, where the family has kinds of layers
+	stored  []unpack.Format // of quantised weights
 
 	withoutPositions bool                   // no learned positions, though nothing rotates
 	distanceRows     int                    // of the table of distances in files
@@ -125,8 +127,9 @@ func parseConfig(data []byte, table map[string]*family) (*Config, error) {
 		}
 	}
 	c.family, f.own, f.older, f.read = fam, fam.own, fam.older, map[string]bool{}
-	top.forbidQuantization()
-	f.forbidQuantization()
+	if c.stored = top.quantised(); f != top {
+		c.stored = append(c.stored, f.quantised()...)
+	}
 	c.readSizes(f)
 	if fam.encoder != nil {
 		c.readEncoder(f, fam.encoder)

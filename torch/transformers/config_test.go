@@ -100,7 +100,7 @@ func TestLoadConfigRefuses(t *testing.T) {
 		{"positions", `"use_cache": true`, `"position_embedding_type": "relative_key"`, `position_embedding_type "relative_key"`},
 		{"decoder", `"is_decoder": false`, `"is_decoder": true`, "is_decoder true"},
 		{"cross-attention", `"add_cross_attention": false`, `"add_cross_attention": true`, "add_cross_attention true"},
-		{"quantised", `"use_cache": true`, `"quantization_config": {"bits": 4, "quant_method": "bitsandbytes"}`, "quantised (bitsandbytes); name the model that they were made of, with --model where an adapter names this one"},
+		{"quantised", `"use_cache": true`, `"quantization_config": {"load_in_4bit": true, "quant_method": "bitsandbytes"}`, "quantization_config: bnb_4bit_quant_type is \"\", want nf4"},
 		{"pruned", `"use_cache": true`, `"pruned_heads": {"1": [0]}`, "pruned_heads"},
 		{"padding token", `"pad_token_id": 0`, `"pad_token_id": 32`, "pad_token_id 32 is outside the vocabulary of 32"},
 		{"label gap", `"2": "other"`, `"3": "other"`, "id2label has 3 labels but none for class 2"},

@@ -185,7 +185,7 @@ func TestLoadCausalConfigRefuses(t *testing.T) {
 		{"llama", `,"hidden_act":"tanh"`, `hidden_act "tanh" is not supported`},
 		{"llama", `,"rms_norm_eps":0`, "rms_norm_eps 0 is not between 0 and 1"},
 		{"llama", `,"attention_bias":1`, "attention_bias: 1 is not a boolean"},
-		{"llama", `,"quantization_config":{"bits":4}`, "quantization_config is not supported"},
+		{"llama", `,"quantization_config":{"bits":4}`, `quant_method "" is not supported, want one of`},
 		{"llama", `,"layer_types":["full_attention"]`, "layer_types is not supported"},
 		{"granite", `,"logits_scaling":0`, "logits_scaling 0 is not above 0"},
 		{"granitemoehybrid", ``, "layer_types has other layers"},

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+
+	"github.com/rltrain/rltrain/torch/unpack"
 )
 
 // fields reads the members of a JSON object and keeps the first error.
@@ -97,15 +99,17 @@ func (f *fields) object(key string) *fields {
 	return &fields{raw: value(f, key, map[string]json.RawMessage(nil)), at: f.at + key + "."}
 }
 
-// forbidQuantization refuses quantised weights, except NF4 of bitsandbytes.
-func (f *fields) forbidQuantization() {
-	if q := value(f, quantKey, map[string]any{}); len(q) > 0 {
-		how, _ := q["quant_method"].(string)
-		if how == "bitsandbytes" && q["load_in_4bit"] == true && q["bnb_4bit_quant_type"] == "nf4" {
-			return
-		}
-		f.fail("quantization_config is not supported: the weights are quantised (%s); name the model that they were made of, with --model where an adapter names this one", cmp.Or(how, "no quant_method"))
+// quantised reads how the weights are stored, nil if they are not quantised.
+func (f *fields) quantised() []unpack.Format {
+	raw := f.raw[quantKey]
+	if len(raw) == 0 || f.isNull(quantKey) {
+		return nil
 	}
+	formats, err := unpack.Read(raw)
+	if err != nil {
+		f.fail("%s: %v", quantKey, err)
+	}
+	return formats
 }
 
 func kindOf(v any) string {

@@ -129,6 +129,53 @@ func TestBitsandbytesFolder(t *testing.T) {
 	}
 }
 
+// TestPackedFolder: a folder whose layers a package quantised gives the model of the values, with adapters' changes, and Save
+// writes these values.
+func TestPackedFolder(t *testing.T) {
+	torchtest.NoLeaks(t)
+	plain, stored, saved := filepath.Join(t.TempDir(), "plain"), t.TempDir(), t.TempDir()
+	shape := transformers.LlamaShape{Vocab: 50, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 128, RopeTheta: 1e4}
+	must.Do(t, transformers.WriteLlama(plain, shape, safetensors.BF16, 3))
+	var dense, packed []safetensors.Tensor
+	for name, tensor := range tensorsOf(t, plain) {
+		if !strings.Contains(name, "_proj.") {
+			dense, packed = append(dense, tensor), append(packed, tensor)
+			continue
+		}
+		values := must.Get(tensor.Float32s())(t)
+		codes := make([]byte, len(values))
+		for i, v := range values {
+			code := int8(max(-127, min(127, v*1024)))
+			codes[i], values[i] = byte(code), float32(code)/1024
+		}
+		scale := make([]float32, tensor.Shape[0])
+		for i := range scale {
+			scale[i] = 1. / 1024
+		}
+		dense = append(dense, safetensors.FromFloat32sAs(safetensors.BF16, name, tensor.Shape, values))
+		packed = append(packed, safetensors.Tensor{Name: name, DType: safetensors.I8, Shape: tensor.Shape, Data: codes},
+			safetensors.FromFloat32sAs(safetensors.BF16, name+"_scale", []int64{tensor.Shape[0], 1}, scale))
+	}
+	must.Do(t, safetensors.Write(filepath.Join(plain, "model.safetensors"), dense, nil))
+	must.Do(t, safetensors.Write(filepath.Join(stored, "model.safetensors"), packed, nil))
+	config := string(must.Get(os.ReadFile(filepath.Join(plain, "config.json")))(t))
+	must.Write(t, filepath.Join(stored, "config.json"), strings.Replace(config, "{", `{"quantization_config": {"quant_method": "compressed-tensors", "format": "int-quantized"},`, 1))
+	logits := func(dir, dtype string) []float32 {
+		t.Helper()
+		c := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: dtype}))(t)
+		defer c.Close()
+		return causalCase{Causal: c}.read(t, [][]int32{{3, 1, 4, 1, 5, 9}, {2, 6}}, false)
+	}
+	for _, dtype := range []string{"", "fp32", "int8", "nf4"} {
+		expect.Equal(t, logits(stored, dtype), logits(plain, dtype))
+	}
+	c := must.Get(transformers.LoadCausal(stored, transformers.CausalOptions{}))(t)
+	defer c.Close()
+	must.Do(t, c.Save(saved, transformers.SaveOptions{}))
+	expect.Equal(t, tensorsOf(t, saved), tensorsOf(t, plain))
+	expect.Equal(t, logits(saved, ""), logits(plain, ""))
+}
+
 // nf4Tensors returns a weight of the folder dir as bitsandbytes stores it.
 func nf4Tensors(t *testing.T, dir string, w safetensors.Tensor) []safetensors.Tensor {
 	t.Helper()

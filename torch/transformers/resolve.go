@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/unpack"
 )
 
 // Resolve finds the model's tensors in a folder and maps the core's names to the names in the file. Names may have the
@@ -14,9 +15,14 @@ import (
 // classification head if the folder has them. If config.json ties the output layer to the embedding and the file has
 // both, they must be equal.
 //
+// Weights that a package for quantisation stored become tensors of their values first.
+//
 // A tensor that is missing, unknown, stored twice, of the wrong shape, or not F32, F16 or BF16 is an error that names
 // it.
 func (c *Config) Resolve(m *safetensors.Model) (map[string]string, error) {
+	if err := unpack.Weights(m, c.stored); err != nil {
+		return nil, fmt.Errorf("transformers: %s: %w", m.Path(), err)
+	}
 	ignored := families[c.ModelType].ignored
 	if c.Scored {
 		ignored = append(slices.Clone(ignored), "score.weight")

@@ -289,9 +289,9 @@ func TestAdapterOfQuantisedWeights(t *testing.T) {
 	}
 	want := answer("MODEL")
 	must.Do(t, os.CopyFS(f.expand("TMP/whole"), os.DirFS(f.base)))
-	f.edit(t, "BASE/config.json", `{`, `{"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true},`)
+	f.edit(t, "BASE/config.json", `{`, `{"quantization_config": {"quant_method": "hqq"},`)
 	code, _, stderr := f.rltrain("ab\n", append(greedy, "MODEL")...)
-	advice := "the weights are quantised (bitsandbytes); name the model that they were made of, with --model where an adapter names this one"
+	advice := "name the model that it was made of, with --model where an adapter names this one"
 	expect.True(t, code == 1 && strings.Contains(stderr, advice), "exit code %d, %q", code, stderr)
 	expect.Same(t, want, answer("TMP/whole", "--adapter", "MODEL"), "answer")
 }
