@@ -35,11 +35,12 @@ func (g *grid) values(r *reader) ([]float32, error) {
 	if r.err != nil {
 		return nil, r.err
 	}
+	if c.block == nil {
+		c.block = func(in int) int { return in / g.across }
+	}
 	blocks := make([]int, g.in)
 	for i := range blocks {
-		if blocks[i] = i / g.across; c.block != nil {
-			blocks[i] = c.block(i)
-		}
+		blocks[i] = c.block(i)
 	}
 	values := make([]float32, g.out*g.in)
 	for o := range g.out {
