@@ -166,19 +166,19 @@ fields. Remove a field from config.json if you know that it changes nothing.
 
 ## Quantised weights
 
-A folder whose config.json has `+"`quantization_config`"+` loads like any other. Adapters train on it, and `+"`rltrain export`"+` writes the merged
+A folder whose config.json has ` + "`quantization_config`" + ` loads like any other. Adapters train on it, and ` + "`rltrain export`" + ` writes the merged
 model with dense weights.
 
-| `+"`quant_method`"+` | formats | in memory |
+| ` + "`quant_method`" + ` | formats | in memory |
 | --- | --- | --- |
-| `+"`bitsandbytes`"+` | NF4, also with double quantisation | 4 bits |
-| `+"`bitsandbytes`"+` | 8 bits | float16 |
-| `+"`gptq`"+` | gptq and gptq_v2 with 2, 3, 4 or 8 bits, also in order of activation | the scales' dtype |
-| `+"`awq`"+` | gemm, 4 bits | the scales' dtype |
-| `+"`fp8`"+` | blocks or one scale, also scales that are powers of two | bfloat16 |
-| `+"`compressed-tensors`"+` | pack-quantized with 1 to 8 bits, int-quantized, float-quantized, naive-quantized | the scales' dtype |
+| ` + "`bitsandbytes`" + ` | NF4, also with double quantisation | 4 bits |
+| ` + "`bitsandbytes`" + ` | 8 bits | float16 |
+| ` + "`gptq`" + ` | gptq and gptq_v2 with 2, 3, 4 or 8 bits, also in order of activation | the scales' dtype |
+| ` + "`awq`" + ` | gemm, 4 bits | the scales' dtype |
+| ` + "`fp8`" + ` | blocks or one scale, also scales that are powers of two | bfloat16 |
+| ` + "`compressed-tensors`" + ` | pack-quantized with 1 to 8 bits, int-quantized, float-quantized, naive-quantized | the scales' dtype |
 
-GGUF files keep their blocks. Weights have the bits that the package itself dequantises to. Activations are not quantised. `+"`--quantize`"+`
+GGUF files keep their blocks. Weights have the bits that the package itself dequantises to. Activations are not quantised. ` + "`--quantize`" + `
 packs them again, to nf4 or int8, where memory is short.
 
 ## Not supported
