@@ -33,6 +33,8 @@ func (h *Held) Do(f func(s *Scope) error) (err error) {
 		case nil:
 		case *Error:
 			err = failure
+		case failed:
+			err = failure.error
 		default:
 			panic(failure)
 		}

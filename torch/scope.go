@@ -87,6 +87,8 @@ func Do(mode Mode, f func(s *Scope) error) (err error) {
 		case nil:
 		case *Error:
 			err = failure
+		case failed:
+			err = failure.error
 		default:
 			panic(failure)
 		}

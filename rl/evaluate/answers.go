@@ -125,9 +125,14 @@ func crossEntropy(labels []int, probs [][]float32) float64 {
 	return sum / float64(max(1, len(labels)))
 }
 
+// Validated is a language model, here or on a service.
+type Validated interface {
+	Validate(ctx context.Context, samples []*rl.Sample) (policy.Validation, error)
+}
+
 // Loss evaluates a language model by its loss on validation samples every so many steps, one epoch. Without samples it is
 // nil: no evaluation.
-func Loss(p *policy.CausalLM, validation []*rl.Sample, every int) *Plan {
+func Loss(p Validated, validation []*rl.Sample, every int) *Plan {
 	if len(validation) == 0 {
 		return nil
 	}
@@ -137,15 +142,16 @@ func Loss(p *policy.CausalLM, validation []*rl.Sample, every int) *Plan {
 			return Scores{}, err
 		}
 		epoch := (steps + every - 1) / every
+		row := report.Row{"epoch": float64(epoch), "eval_loss": v.Loss, "eval_perplexity": v.Perplexity()}
+		line := fmt.Sprintf("Epoch %d: validation loss=%.4f, perplexity=%.3f", epoch, v.Loss, v.Perplexity())
+		if !v.Partial {
+			row["eval_mean_token_accuracy"], row["eval_entropy"] = v.Accuracy, v.Entropy
+			line += fmt.Sprintf(", token accuracy=%.4f", v.Accuracy)
+		}
 		return Scores{
 			Name: "loss", Score: -v.Loss, Value: v,
-			Row: report.Row{
-				"epoch": float64(epoch), "eval_loss": v.Loss, "eval_perplexity": v.Perplexity(),
-				"eval_mean_token_accuracy": v.Accuracy, "eval_entropy": v.Entropy,
-			},
-			Line: func(int) string {
-				return fmt.Sprintf("Epoch %d: validation loss=%.4f, perplexity=%.3f, token accuracy=%.4f", epoch, v.Loss, v.Perplexity(), v.Accuracy)
-			},
+			Row:  row,
+			Line: func(int) string { return line },
 		}, nil
 	}}
 }

@@ -125,16 +125,23 @@ func (p *CausalLM) LoadWeights(dir string) error {
 // of a full model.
 func (p *CausalLM) Save(dir string) error {
 	err := p.SaveWeights(dir)
-	if err == nil && !p.model.Trainable {
-		err = transformers.CopyExtras(dir, p.dir)
-	}
-	if err == nil {
+	if err == nil && p.model.Trainable {
 		err = p.saveText(dir)
+	} else if err == nil {
+		err = p.SaveText(dir)
 	}
 	if err != nil {
 		return fmt.Errorf("saving the policy: %w", err)
 	}
 	return nil
+}
+
+// SaveText writes what an adapter's folder has besides the adapter: tokenizer, templates and ends.
+func (p *CausalLM) SaveText(dir string) error {
+	if err := transformers.CopyExtras(dir, p.dir); err != nil {
+		return err
+	}
+	return p.saveText(dir)
 }
 
 // Quantized are the types of the base model's quantized weights, such as "nf4" or "q4_k"; none where it has none.

@@ -63,6 +63,7 @@ type Validation struct {
 	Accuracy float64 `json:"accuracy"`
 	Entropy  float64 `json:"entropy"` // mean, in nats
 	Labels   int     `json:"labels"`
+	Partial  bool    `json:"partial,omitempty"` // Accuracy and Entropy are unknown
 }
 
 // Perplexity is exp(Loss).

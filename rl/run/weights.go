@@ -23,11 +23,21 @@ type Weights interface {
 	Changed()
 }
 
-// Snapshot is a copy of all trainable weights, in the order of Params.
+// Keeper is implemented by weights that are not in this process. Copies stay where the weights are, under a number.
+type Keeper interface {
+	Keep() (number int, err error)
+	Return(number int) error
+}
+
+// Snapshot is a copy of all trainable weights, in the order of Params. That of a Keeper is a number.
 type Snapshot [][]float32
 
 // TakeSnapshot copies the weights.
 func TakeSnapshot(w Weights) (Snapshot, error) {
+	if k, ok := w.(Keeper); ok {
+		number, err := k.Keep()
+		return Snapshot{{float32(number)}}, err
+	}
 	var s Snapshot
 	for _, v := range w.Params() {
 		data, err := v.Read()
@@ -40,10 +50,22 @@ func TakeSnapshot(w Weights) (Snapshot, error) {
 }
 
 // Take copies the weights into s.
-func (s Snapshot) Take(w Weights) error { return s.each("copying", w, (*torch.Var).ReadInto) }
+func (s Snapshot) Take(w Weights) error {
+	if _, ok := w.(Keeper); ok {
+		other, err := TakeSnapshot(w)
+		copy(s, other)
+		return err
+	}
+	return s.each("copying", w, (*torch.Var).ReadInto)
+}
 
 // PutBack writes the snapshot into the weights.
 func (s Snapshot) PutBack(w Weights) error {
+	if k, ok := w.(Keeper); ok {
+		err := k.Return(int(s[0][0]))
+		w.Changed()
+		return err
+	}
 	err := s.each("restoring", w, (*torch.Var).Write)
 	w.Changed()
 	return err
@@ -70,10 +92,20 @@ const (
 	stateFile     = "state.json"
 )
 
+// Optimizer moves weights along their gradients. *torch.Optimizer does it in this process.
+type Optimizer interface {
+	// Step takes a learning rate per group of weights, and clips the gradient to a norm of maxNorm (0 = no clipping).
+	Step(rates []float64, maxNorm float64) (norm float64, err error)
+	States() ([]torch.OptimizerState, error)
+	Steps() int
+	Continue(steps int) error
+	Close()
+}
+
 // TrainingState is everything that changes during training.
 type TrainingState struct {
 	Weights   Weights
-	Optimizer *torch.Optimizer
+	Optimizer Optimizer
 	Best      Snapshot // nil if there is none yet
 	Reference Snapshot // nil if the reference policy is not a copy of the weights
 	State     any      // everything else; must round-trip through JSON exactly
@@ -154,6 +186,9 @@ func (t *TrainingState) restore(dir string) error {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
 	n := len(t.Weights.Params())
+	if _, ok := t.Weights.(Keeper); ok {
+		n = 1
+	}
 	for name, s := range map[string]*Snapshot{bestFile: &t.Best, referenceFile: &t.Reference} {
 		var err error
 		if *s, err = readSnapshot(filepath.Join(dir, name), n); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -115,6 +115,7 @@ type update struct {
 	right, judged   float64            // actions that were the most likely, of those that should be
 	quarters        [4]quarter         // of completions of four tokens and more
 	idle            bool               // there is no gradient
+	blind           bool               // the policy gives log π alone, no entropies and ranks
 	focus           *focus             // nil = all actions are learned from
 	selected        algo.Selection     // by the algorithm
 }
@@ -151,7 +152,9 @@ func (u *update) fill(m rl.Meter, norm float64, needs algo.Needs, accuracy strin
 	if needs.Scores {
 		return
 	}
-	m.Mean("entropy", u.entropy, u.actions)
+	if !u.blind {
+		m.Mean("entropy", u.entropy, u.actions)
+	}
 	for i, q := range u.quarters {
 		if q.actions > 0 {
 			m.Mean(fmt.Sprintf("entropy/quarter_%d", i+1), q.entropy, q.actions)
@@ -179,8 +182,14 @@ func (u *update) count(s *torch.Scope, part []*rl.Sample, out policy.Output, nee
 	if needs.Scores {
 		return
 	}
-	u.entropy += s.Item(s.Sum(out.Entropy))
+	u.blind = out.Rank == nil
+	if !u.blind {
+		u.entropy += s.Item(s.Sum(out.Entropy))
+	}
 	if !needs.Rewards {
+		if u.blind {
+			return
+		}
 		ranks := out.Rank(s)
 		for _, x := range part {
 			if needs.Together && x.Index > 0 { // the rejected side should not be likely
@@ -197,15 +206,9 @@ func (u *update) count(s *torch.Scope, part []*rl.Sample, out policy.Output, nee
 		}
 		return
 	}
-	rl.PerSample(part, s.Read(out.Entropy), func(x *rl.Sample, v []float32) {
-		if len(v) < len(u.quarters) {
-			return
-		}
-		for i, h := range v {
-			q := &u.quarters[len(u.quarters)*i/len(v)]
-			q.entropy, q.actions = q.entropy+float64(h), q.actions+1
-		}
-	})
+	if !u.blind {
+		rl.PerSample(part, s.Read(out.Entropy), u.divide)
+	}
 	rl.PerSample(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) {
 		if x.Old == nil {
 			x.Old = v
@@ -226,6 +229,17 @@ func (u *update) count(s *torch.Scope, part []*rl.Sample, out policy.Output, nee
 			u.clip(sum/float64(len(v)), float64(x.Advantage[0]), needs.Clip)
 		}
 	})
+}
+
+// divide adds the entropies of a sample's actions to the quarters.
+func (u *update) divide(_ *rl.Sample, entropies []float32) {
+	if len(entropies) < len(u.quarters) {
+		return
+	}
+	for i, h := range entropies {
+		q := &u.quarters[len(u.quarters)*i/len(entropies)]
+		q.entropy, q.actions = q.entropy+float64(h), q.actions+1
+	}
 }
 
 // clip counts a ratio e^d, and whether it is clipped.

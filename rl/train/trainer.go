@@ -232,6 +232,9 @@ func (t *Trainer) learn(step *rl.Step) error {
 	if err := measureGPU(m); err != nil {
 		return err
 	}
+	if far, ok := t.policy.(distant); ok {
+		far.Measure(m)
+	}
 	t.state.Step++
 	if err := t.scorer.renew(); err != nil {
 		return err

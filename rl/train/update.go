@@ -10,6 +10,7 @@ import (
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/torch"
 )
 
@@ -17,7 +18,7 @@ import (
 type updater struct {
 	*passes
 	schedule  rl.Schedule
-	optimizer *torch.Optimizer
+	optimizer run.Optimizer
 	roles     []policy.Role // of the optimiser's groups
 	body      []*torch.Var  // trained weights, without the heads
 	number    int           // of the update in its step
@@ -36,6 +37,14 @@ func newUpdater(p *passes) (*updater, error) {
 	}
 	if t.schedule, err = rl.NewSchedule(p.config.Schedule, p.config.Steps, p.config.WarmupRatio, p.config.WarmupSteps, p.config.MinRate); err != nil {
 		return nil, err
+	}
+	if far, ok := p.policy.(distant); ok {
+		if err := t.refuse(); err != nil {
+			return nil, err
+		}
+		t.roles = []policy.Role{policy.Body}
+		t.optimizer = far.Optimizer(p.config.AdamBeta1, p.config.AdamBeta2, p.config.AdamEpsilon, p.config.WeightDecay)
+		return t, nil
 	}
 	var groups []torch.ParamGroup
 	for _, g := range t.policy.Groups() {
@@ -57,8 +66,9 @@ func newUpdater(p *passes) (*updater, error) {
 	if t.config.Optim == OptimMuon && !slices.ContainsFunc(groups, func(g torch.ParamGroup) bool { return g.Muon && len(g.Params) > 0 }) {
 		return nil, errors.New("optim muon is for the matrices of layers of a language model all of whose weights are trained: use optim adamw, or --tuning full")
 	}
-	t.optimizer = torch.NewOptimizer(t.config.AdamEpsilon, groups...)
-	t.optimizer.Beta1, t.optimizer.Beta2 = t.config.AdamBeta1, t.config.AdamBeta2
+	adam := torch.NewOptimizer(t.config.AdamEpsilon, groups...)
+	adam.Beta1, adam.Beta2 = t.config.AdamBeta1, t.config.AdamBeta2
+	t.optimizer = adam
 	return t, nil
 }
 

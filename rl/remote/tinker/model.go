@@ -1,0 +1,229 @@
+package tinker
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+)
+
+// Sizes of a request, as in Tinker's client.
+const (
+	mostExamples = 1024
+	mostTokens   = 1 << 19
+)
+
+// model is an adapter on the service, with its optimizer.
+type model struct {
+	service *service
+	id      string
+	// repeats says that the service recognises a repeated request by its number.
+	repeats bool
+	// averages says that the service divides the gradient of each example by the sum of its weights, and the sum of all by the
+	// number of examples. Others add up.
+	averages bool
+
+	lock   sync.Mutex
+	number int // of the last request
+	saves  int // of weights, for their names
+}
+
+// example is a sequence with a target for each of its tokens.
+type example struct {
+	tokens, targets []int32
+	inputs          map[string][]float32 // of the loss, one number per target
+}
+
+// promise is what the service returns for a request that it has taken.
+type promise struct {
+	ID string `json:"request_id"`
+}
+
+// adapter describes a new model.
+type adapter struct {
+	Rank      int    `json:"rank"`
+	Seed      uint64 `json:"seed"`
+	MLP       bool   `json:"train_mlp"`
+	Attention bool   `json:"train_attn"`
+	Output    bool   `json:"train_unembed"`
+}
+
+// create makes the number-th model of the session.
+func (s *service) create(ctx context.Context, base string, a adapter, number int) (*model, error) {
+	var p promise
+	body := map[string]any{"type": "create_model", "session_id": s.session, "model_seq_id": number, "base_model": base, "lora_config": a}
+	if err := s.post(ctx, "create_model", body, &p, true); err != nil {
+		return nil, err
+	}
+	var made struct {
+		ID string `json:"model_id"`
+	}
+	if err := s.result(ctx, p.ID, &made); err != nil {
+		return nil, err
+	}
+	return &model{service: s, id: made.ID}, nil
+}
+
+// ask posts a request for the model and returns the id of its result. Requests run in the order of their numbers.
+func (m *model) ask(ctx context.Context, path string, body map[string]any, repeat bool) (string, error) {
+	m.lock.Lock() // so that they also arrive in order
+	defer m.lock.Unlock()
+	m.number++
+	return m.repeat(ctx, path, body, repeat)
+}
+
+// repeat posts a request with the number of the last one.
+func (m *model) repeat(ctx context.Context, path string, body map[string]any, repeat bool) (string, error) {
+	body["type"], body["model_id"], body["seq_id"] = path, m.id, m.number
+	var p promise
+	err := m.service.post(ctx, path, body, &p, repeat || m.repeats)
+	return p.ID, err
+}
+
+// do posts a request that may run twice and waits for its result.
+func (m *model) do(ctx context.Context, path string, body map[string]any, into any) error {
+	id, err := m.ask(ctx, path, body, true)
+	if err != nil {
+		return err
+	}
+	return m.service.result(ctx, id, into)
+}
+
+// body is an example as JSON.
+func (e example) body() map[string]any {
+	inputs := map[string]any{"target_tokens": map[string]any{"data": e.targets, "dtype": "int64", "shape": []int{len(e.targets)}}}
+	for name, values := range e.inputs {
+		inputs[name] = map[string]any{"data": values, "dtype": "float32", "shape": []int{len(values)}}
+	}
+	return map[string]any{
+		"model_input":    map[string]any{"chunks": []any{map[string]any{"type": "encoded_text", "tokens": e.tokens}}},
+		"loss_fn_inputs": inputs,
+	}
+}
+
+// requests divides examples into requests.
+func requests(examples []example) (parts [][]example) {
+	tokens := 0
+	for i, e := range examples {
+		if n := len(e.tokens); i == 0 || tokens+n > mostTokens || len(parts[len(parts)-1]) == mostExamples {
+			parts, tokens = append(parts, nil), 0
+		}
+		tokens += len(e.tokens)
+		parts[len(parts)-1] = append(parts[len(parts)-1], e)
+	}
+	return parts
+}
+
+// submit posts examples for "forward" or "forward_backward" with a loss and returns the ids of the results.
+func (m *model) submit(ctx context.Context, path, loss string, examples []example) (ids []string, err error) {
+	for _, part := range requests(examples) {
+		var data []any
+		for _, e := range part {
+			data = append(data, e.body())
+		}
+		input := map[string]any{"data": data, "loss_fn": loss}
+		id, err := m.ask(ctx, path, map[string]any{path + "_input": input}, path == "forward")
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+// passed is the result of a forward pass.
+type passed struct {
+	Outputs []struct {
+		LogProbs struct {
+			Data []float32 `json:"data"`
+		} `json:"logprobs"`
+	} `json:"loss_fn_outputs"`
+	Metrics map[string]float64 `json:"metrics"`
+}
+
+// forward returns log π of the targets of examples.
+func (m *model) forward(ctx context.Context, examples []example) (all [][]float32, err error) {
+	ids, err := m.submit(ctx, "forward", "cross_entropy", examples)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		var r passed
+		if err := m.service.result(ctx, id, &r); err != nil {
+			return nil, err
+		}
+		for _, o := range r.Outputs {
+			all = append(all, o.LogProbs.Data)
+		}
+	}
+	for i, e := range examples {
+		if len(all) != len(examples) || len(all[i]) != len(e.targets) {
+			return nil, fmt.Errorf("%s: the log-probabilities of %d examples do not fit the %d of the request", m.service.url, len(all), len(examples))
+		}
+	}
+	return all, nil
+}
+
+// examine finds out how the service treats repeated requests and sums, with a forward pass of an example that changes nothing.
+func (m *model) examine(ctx context.Context, e example) error {
+	input := map[string]any{"forward_input": map[string]any{"data": []any{e.body()}, "loss_fn": "cross_entropy"}}
+	first, err := m.ask(ctx, "forward", input, true)
+	if err != nil {
+		return err
+	}
+	second, err := m.repeat(ctx, "forward", input, true)
+	if err != nil {
+		return err
+	}
+	m.repeats = first == second
+	for _, id := range slices.Compact([]string{first, second}) {
+		var r passed
+		if err := m.service.result(ctx, id, &r); err != nil {
+			return err
+		}
+		_, sums := r.Metrics["loss:sum"]
+		m.averages = !sums
+	}
+	return nil
+}
+
+// weigh gives examples the inputs of a loss whose gradient is Σ slope·∇log π, where now are log π as they are.
+func (m *model) weigh(examples []example, slopes, now [][]float32) (loss string) {
+	for i := range examples {
+		e := &examples[i]
+		weights := make([]float32, len(slopes[i]))
+		for j, s := range slopes[i] {
+			weights[j] = -s
+		}
+		if !m.averages {
+			e.inputs, loss = map[string][]float32{"weights": weights}, "cross_entropy"
+			continue
+		}
+		// Each weight is 1, for a known sum. The ratio of importance sampling is 1 too.
+		for j := range weights {
+			weights[j] *= float32(len(weights) * len(examples))
+		}
+		e.inputs, loss = map[string][]float32{"advantages": weights, "logprobs": now[i]}, "importance_sampling"
+	}
+	return loss
+}
+
+// save keeps the weights, with the optimizer's state, on the service.
+func (m *model) save(ctx context.Context) (path string, err error) {
+	return m.saved(ctx, "save_weights", map[string]any{})
+}
+
+func (m *model) saved(ctx context.Context, how string, body map[string]any) (path string, err error) {
+	m.saves++
+	body["path"] = fmt.Sprintf("rltrain-%d", m.saves)
+	var made struct {
+		Path string `json:"path"`
+	}
+	err = m.do(ctx, how, body, &made)
+	return made.Path, err
+}
+
+// load takes over weights, and with optimizer its state.
+func (m *model) load(ctx context.Context, path string, optimizer bool) error {
+	return m.do(ctx, "load_weights", map[string]any{"path": path, "optimizer": optimizer}, &struct{}{})
+}
