@@ -47,7 +47,7 @@ func LoadCausalLM(ctx context.Context, client *hub.Client, model, adapter, dtype
 		return nil, err
 	}
 	if own {
-		base, err := saved.base(ctx, client)
+		base, err := saved.base(ctx, client, hub.Weights)
 		if err != nil {
 			return nil, err
 		}

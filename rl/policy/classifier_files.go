@@ -233,7 +233,7 @@ func (p *Classifier) load(ctx context.Context, client *hub.Client, dir, dtype st
 		if err = a.besideHead(p.Pooling == transformers.PoolMean); err != nil {
 			return err
 		}
-		if base, err = a.base(ctx, client); err != nil {
+		if base, err = a.base(ctx, client, hub.Weights); err != nil {
 			return err
 		}
 	}

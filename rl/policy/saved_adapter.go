@@ -27,13 +27,13 @@ func readAdapter(dir string) (savedAdapter, error) {
 }
 
 // base finds the model that the adapter is for, at the revision that it names.
-func (a savedAdapter) base(ctx context.Context, client *hub.Client) (hub.Model, error) {
+func (a savedAdapter) base(ctx context.Context, client *hub.Client, need hub.Need) (hub.Model, error) {
 	name, revision := a.Config.BaseModel, a.Config.Revision
 	// A folder has no revisions.
 	if _, err := os.Stat(name); err != nil && revision != "" && revision != "main" {
 		name += "@" + revision
 	}
-	model, err := client.Model(ctx, name, hub.Weights)
+	model, err := client.Model(ctx, name, need)
 	if err == nil {
 		err = cmp.Or(model.CheckBase(), a.Config.CheckBase(model.Dir))
 	}

@@ -1,7 +1,12 @@
 package policy
 
 import (
+	"context"
+
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/torch/hub"
 	"github.com/rltrain/rltrain/torch/transformers"
 	template "github.com/rltrain/rltrain/torch/transformers/chat"
 	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
@@ -27,6 +32,37 @@ func ReadCausalLM(dir string) (*CausalLM, error) {
 	if err := p.loadText(dir); err != nil {
 		p.Close()
 		return nil, err
+	}
+	return p, nil
+}
+
+// LoadText is LoadCausalLM without the weights: what it returns renders, encodes and decodes texts.
+func LoadText(ctx context.Context, client *hub.Client, model string) (*CausalLM, error) {
+	found, err := client.Model(ctx, model, hub.NoWeights)
+	if err != nil {
+		return nil, err
+	}
+	base, adapter := found, ""
+	if files.Exist(found.Dir, lora.ConfigFile) {
+		saved, err := readAdapter(found.Dir)
+		if err != nil {
+			return nil, err
+		}
+		if base, err = saved.base(ctx, client, hub.NoWeights); err != nil {
+			return nil, err
+		}
+		adapter = found.Dir
+	}
+	p, err := ReadCausalLM(base.Dir)
+	if err != nil {
+		return nil, err
+	}
+	p.BaseModel = base.Name
+	if adapter != "" {
+		if err := p.readText(adapter); err != nil {
+			p.Close()
+			return nil, err
+		}
 	}
 	return p, nil
 }

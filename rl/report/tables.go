@@ -20,7 +20,7 @@ type Split struct {
 type Header struct {
 	Task, Stage      string
 	Model            string // name or folder
-	Total, Trainable int64  // parameters; Total includes Trainable
+	Total, Trainable int64  // parameters; Total includes Trainable, and is 0 if a service has them
 	Device           string
 	Threads          int
 	Data             string // name or file
@@ -30,10 +30,6 @@ type Header struct {
 
 // String returns the block, with a line feed after every line.
 func (h Header) String() string {
-	percent := 0.0
-	if h.Total > 0 {
-		percent = 100 * float64(h.Trainable) / float64(h.Total)
-	}
 	sizes := make([]string, len(h.Splits))
 	for i, s := range h.Splits {
 		sizes[i] = s.Name + " " + Count(int64(s.Rows))
@@ -42,9 +38,13 @@ func (h Header) String() string {
 	if len(sizes) > 0 {
 		data += " (" + strings.Join(sizes, ", ") + ")"
 	}
+	trainable := "an adapter on a service"
+	if h.Total > 0 {
+		trainable = fmt.Sprintf("%s of %s parameters (%.2f%%)", Count(h.Trainable), Count(h.Total), 100*float64(h.Trainable)/float64(h.Total))
+	}
 	lines := [][2]string{
 		{"model", h.Model},
-		{"trainable", fmt.Sprintf("%s of %s parameters (%.2f%%)", Count(h.Trainable), Count(h.Total), percent)},
+		{"trainable", trainable},
 		{"device", fmt.Sprintf("%s, %s", h.Device, Plural(h.Threads, "thread"))},
 		{"data", data},
 		{"output", h.Output},

@@ -122,7 +122,7 @@ func TestTrainingStateResumesExactly(t *testing.T) {
 			expect.Same(t, 1, resumed.changed, "%d changes reported", resumed.changed)
 			expect.Equal(t, &counters{2, 1.0 / 3}, back.State, "state")
 			expect.Equal(t, []Snapshot{extra.best, extra.reference}, []Snapshot{back.Best, back.Reference}, "best and reference")
-			resumed.step(t, back.Optimizer)
+			resumed.step(t, back.Optimizer.(*torch.Optimizer))
 			expect.Equal(t, whole.values(t), resumed.values(t), "weights a step later")
 		})
 	}

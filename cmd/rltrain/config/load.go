@@ -133,7 +133,7 @@ func loadAll(layers [][]entry, found *faults) *loading {
 	}
 	l.checkNeeds()
 	if found.none() {
-		for _, err := range c.check() {
+		for _, err := range append(c.check(), l.checkEngine()...) {
 			found.add(err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/rltrain/rltrain/rl/decisions"
 	"github.com/rltrain/rltrain/rl/judge"
 	"github.com/rltrain/rltrain/rl/remote"
+	"github.com/rltrain/rltrain/rl/remote/tinker"
 	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/rl/train"
@@ -99,6 +100,7 @@ func (o *FrozenWeights) WeightType() string {
 type TokenModel struct {
 	FrozenWeights
 	Spoken
+	tinker.Options
 	train.Checkpointing
 	Tuning string    `option:"tuning" default:"auto" allowed:"auto,lora,full" needs:"!pretrained_model" help:"weights to train: lora = an adapter, full = all; auto = full for model tiny, else lora"`
 	LoRA   TokenLoRA `needs:"!pretrained_model,tuning=lora or tuning=auto and model!=tiny"`
@@ -111,7 +113,7 @@ func (o *TokenModel) Check() error {
 	if o.Hidden%32 != 0 {
 		return envs.OptionErrorf("tiny_hidden", "%d is not a multiple of 32", o.Hidden)
 	}
-	if err := o.Conversations.Check(); err != nil {
+	if err := errors.Join(o.Conversations.Check(), o.Options.Check()); err != nil {
 		return err
 	}
 	return o.FrozenWeights.Check()

@@ -50,14 +50,18 @@ func (t *trainer) prefer(ctx context.Context) error {
 	loss := strings.Trim(c.Text("dpo_loss"), "[]")
 	source := epochs.NewPreferences(rows.Units, c.Pairs.BatchSize, mismatch, c.General.Seed)
 	w := &work{
-		stage: rlStage, what: "preferences, " + c.RL.Algorithm + " loss " + loss, from: p.BaseModel, policy: p,
+		stage: rlStage, what: "preferences, " + c.RL.Algorithm + " loss " + loss, from: p.BaseModel,
 		source: source, algorithm: c.Learning, settings: t.reinforced(updates(c.Pairs.Epochs, c.Pairs.MaxSteps, source.PerEpoch()), tokenMicroTokens, "loss"),
 		label: c.RL.Algorithm, unit: "update",
+	}
+	defer w.close()
+	if _, err := t.trained(ctx, w, p, c.Pretrained()); err != nil {
+		return err
 	}
 	notePreferences(w, rows, held, p.LimitLength(c.Pairs.MaxLength))
 	noteEnds(w, p)
 	w.settings.Checkpointing, w.settings.ReferenceSync = c.Tokens.Checkpointing, c.Pairs.ReferenceSync
-	w.settings.Evaluate = evaluate.Preferences(p, c.Learning, held.Units, cmp.Or(c.Pairs.EvalEvery, source.PerEpoch()))
+	w.settings.Evaluate = evaluate.Preferences(w.policy, c.Learning, held.Units, cmp.Or(c.Pairs.EvalEvery, source.PerEpoch()))
 	switch {
 	case needs.Reference && c.Pairs.Precompute:
 		w.settings.Precompute = slices.Concat(slices.Concat(rows.Units...), slices.Concat(held.Units...))

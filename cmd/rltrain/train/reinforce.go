@@ -39,10 +39,13 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 	}
 	defer closeTask(task)
 	w := &work{
-		stage: rlStage, what: "reinforcement learning with " + c.RL.Algorithm, from: cmp.Or(start, c.General.Model), policy: p,
+		stage: rlStage, what: "reinforcement learning with " + c.RL.Algorithm, from: cmp.Or(start, c.General.Model),
 		algorithm: c.Learning, settings: t.reinforced(t.rlSteps(), tokenMicroTokens, "reward"), label: c.RL.Algorithm, unit: "step",
 	}
 	defer w.close()
+	if _, err := t.trained(ctx, w, p, start); err != nil {
+		return err
+	}
 	if n := task.Len(envs.Train); n > 0 {
 		w.splits = []report.Split{{Name: "train", Rows: n}, {Name: "held out", Rows: task.Len(envs.Eval)}}
 	}
@@ -162,12 +165,7 @@ func (t *trainer) otherModels(ctx context.Context, w *work, p *policy.CausalLM) 
 func (t *trainer) writer(ctx context.Context, w *work, stage *run.Stage, p *policy.CausalLM) (rollout.Generator, error) {
 	f := t.config.Fresh
 	if f == nil || len(f.Remote.URLs) == 0 {
-		sampler, err := p.NewSampler(t.slots())
-		if err != nil {
-			return nil, err
-		}
-		w.closing(sampler.Close)
-		return sampler, nil
+		return t.sampler(ctx, w, stage, p, t.slots())
 	}
 	servers, err := remote.New(ctx, p, remote.Config{
 		Options: f.Remote, Key: os.Getenv("ROLLOUT_API_KEY"), Temperature: f.Temperature, Positions: t.config.LongestAnswer() + 1, Group: t.group,

@@ -31,7 +31,7 @@ func (t *trainer) supervise(ctx context.Context) error {
 	}
 	defer p.Close()
 	w := &work{
-		stage: supervisedStage, what: "supervised fine-tuning with LoRA", from: p.BaseModel, policy: p,
+		stage: supervisedStage, what: "supervised fine-tuning with LoRA", from: p.BaseModel,
 		label: "supervised", unit: "update",
 	}
 	sft := &algo.SFT{}
@@ -40,6 +40,10 @@ func (t *trainer) supervise(ctx context.Context) error {
 	}
 	w.algorithm = sft
 	defer w.close()
+	learned, err := t.trained(ctx, w, p, c.Pretrained())
+	if err != nil {
+		return err
+	}
 	if p.Full() {
 		w.what = "supervised fine-tuning of all weights"
 	}
@@ -82,12 +86,12 @@ func (t *trainer) supervise(ctx context.Context) error {
 	if c.TextSFT != nil && c.TextSFT.EvalEvery > 0 {
 		every = c.TextSFT.EvalEvery
 	}
-	w.settings.Evaluate = evaluate.Loss(p, policy.Samples(held.Sequences), every)
+	w.settings.Evaluate = evaluate.Loss(learned, policy.Samples(held.Sequences), every)
 	if w.settings.Evaluate != nil && c.TextSFT != nil {
 		w.settings.Evaluate.Metric = c.TextSFT.Metric
 	}
 	if task != nil {
-		t.demonstrate(w, p, task)
+		t.demonstrate(ctx, w, p, task)
 	} else {
 		w.finish = func(ctx context.Context, stage *run.Stage, result train.Result) error {
 			return t.finishTexts(ctx, stage, p, source.PerEpoch(), result)
@@ -139,8 +143,12 @@ func (t *trainer) finishTexts(ctx context.Context, stage *run.Stage, p *policy.C
 		}
 		epoch := (result.BestStep + perEpoch - 1) / perEpoch
 		line += fmt.Sprintf(". Best epoch: %d (validation loss %.4f, perplexity %.3f)", epoch, best.Loss, best.Perplexity())
+		accuracy := fmt.Sprintf("%.1f", 100*best.Accuracy)
+		if best.Partial {
+			accuracy = "unknown"
+		}
 		results = report.Table{Headers: []string{"held-out loss", "perplexity", "token accuracy %"},
-			Rows: [][]string{{fmt.Sprintf("%.4f", best.Loss), fmt.Sprintf("%.3f", best.Perplexity()), fmt.Sprintf("%.1f", 100*best.Accuracy)}}}
+			Rows: [][]string{{fmt.Sprintf("%.4f", best.Loss), fmt.Sprintf("%.3f", best.Perplexity()), accuracy}}}
 	}
 	if err := t.tryRecords(ctx, stage, chat.LanguageModelling, chat.PromptCompletion); err != nil {
 		return err
@@ -153,14 +161,13 @@ const samplerSlots = 64
 
 // demonstrate has a stage train on demonstrations until enough of the sampled answers to held-out problems of each kind
 // are correct, if that is checked, and evaluate greedy answers in the end.
-func (t *trainer) demonstrate(w *work, p *policy.CausalLM, task envs.Task) {
+func (t *trainer) demonstrate(ctx context.Context, w *work, p *policy.CausalLM, task envs.Task) {
 	c := t.config
-	var sampler *policy.Sampler
-	w.open = func(*run.Stage) (err error) {
-		if sampler, err = p.NewSampler(samplerSlots); err != nil {
+	var sampler rollout.Generator
+	w.open = func(stage *run.Stage) (err error) {
+		if sampler, err = t.sampler(ctx, w, stage, p, samplerSlots); err != nil {
 			return err
 		}
-		w.closing(sampler.Close)
 		if every := c.Warmup.CheckEvery; every > 0 {
 			w.settings.Evaluate = &evaluate.Plan{Every: every, First: true, Run: (&warmup{t, sampler, task}).check}
 		}
@@ -193,7 +200,7 @@ const firstLook = 50
 // warmup evaluates a policy that is trained on demonstrations.
 type warmup struct {
 	*trainer
-	sampler *policy.Sampler
+	sampler rollout.Generator
 	task    envs.Task
 }
 

@@ -139,10 +139,13 @@ func (t *trainer) taskFor(ctx context.Context, p *policy.CausalLM) (envs.Task, e
 // startingModel is the model of --model with what is to be trained, or the trained policy in start.
 func (t *trainer) startingModel(ctx context.Context, start, stage string) (*policy.CausalLM, error) {
 	c := t.config
+	if start != "" && files.Same(start, t.stageDir(stage)) {
+		return nil, c.Errorf("pretrained_model", "%s is the folder that this run writes; choose another --output-dir", start)
+	}
+	if c.Tokens.Engine != "" {
+		return t.readText(ctx, start)
+	}
 	if start != "" {
-		if files.Same(start, t.stageDir(stage)) {
-			return nil, c.Errorf("pretrained_model", "%s is the folder that this run writes; choose another --output-dir", start)
-		}
 		p, err := policy.LoadCausalLM(ctx, t.hub, start, "", t.dtype(), true)
 		if err != nil {
 			return nil, c.Errorf("pretrained_model", "%v", err)

@@ -11,6 +11,7 @@ import (
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/remote/tinker"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/rl/train"
@@ -140,7 +141,8 @@ func (t *trainer) saves(stage *run.Stage, w *work, result train.Result) bool {
 	}
 	what, saved := map[bool]string{true: "RL", false: "Training"}[w.stage == rlStage && t.config.Pairs == nil], "the saved weights are those of the start"
 	p, language := w.policy.(*policy.CausalLM)
-	unsaved := language && !p.Full()
+	_, far := w.policy.(*tinker.Policy)
+	unsaved := far || language && !p.Full()
 	if unsaved {
 		saved = "no adapter was saved; use " + w.from
 		if last, _, _, err := run.LatestCheckpoint(stage.Dir()); err == nil && last != "" {
@@ -217,6 +219,9 @@ func (t *trainer) reinforced(steps, microTokens int, summary string) train.Confi
 func (t *trainer) memory(usual int) train.Memory {
 	m := t.config.General.Memory
 	if m.MicroTokens == 0 {
+		if o := t.config.Tokens; o != nil && o.Engine != "" {
+			return m // the service divides batches itself
+		}
 		m.MicroTokens = usual
 		if device, err := torch.DeviceInUse(); err == nil && device != "cpu" {
 			m.MicroTokens *= 4

@@ -129,6 +129,9 @@ func (s *service) find(ctx context.Context, name, local string) (string, error) 
 	return "", fmt.Errorf("%s: the service has the models %s; choose one with engine_model", s.url, strings.Join(names, ", "))
 }
 
+// Name is what the service calls the base model.
+func (p *Policy) Name() string { return p.name }
+
 // Close ends the session. The service keeps what was saved.
 func (p *Policy) Close() {
 	p.drop()

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
@@ -16,6 +18,7 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 	rltrun "github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/rl/train"
+	"github.com/rltrain/rltrain/torch"
 )
 
 // engine is a policy that is trained by a server under test.
@@ -86,20 +89,24 @@ var objectives = map[string]func(c *train.Config) algo.Algorithm{
 	},
 }
 
-// learnt are the losses and the norms of the gradient of five steps.
-func learnt(t *testing.T, p policy.Policy, objective func(c *train.Config) algo.Algorithm) (losses, norms []float64) {
+// learnt are the losses and the norms of the gradient of steps up to the n-th.
+func learnt(t *testing.T, p policy.Policy, objective func(c *train.Config) algo.Algorithm, n int, h rltrun.Hooks) (losses, norms []float64) {
 	t.Helper()
-	c := train.Defaults(5)
+	c := train.Defaults(n)
 	c.LearningRate, c.Schedule, c.MaxGradNorm = 1e-2, "constant", 0.5
 	a := objective(&c)
-	_, err := train.Run(t.Context(), p, recorded{func() *rl.Step { return recordedTexts(a.Needs().Rewards) }}, a, c, rltrun.Hooks{Row: func(row report.Row) error {
+	h.Row = func(row report.Row) error {
 		if loss, ok := row["loss"].(float64); ok {
 			losses, norms = append(losses, loss), append(norms, row["grad_norm"].(float64))
+			if _, far := p.(*tinker.Policy); far {
+				forward, backward := row["engine/forward_tokens"].(float64), row["engine/backward_tokens"].(float64)
+				expect.True(t, forward >= backward && backward > 0, "%g tokens forward, %g backward", forward, backward)
+			}
 		}
 		return nil
-	}})
+	}
+	_, err := train.Run(t.Context(), p, recorded{func() *rl.Step { return recordedTexts(a.Needs().Rewards) }}, a, c, h)
 	must.Do(t, err)
-	expect.Require(t, len(losses) == 5, "%d rows of 5 steps", len(losses))
 	return losses, norms
 }
 
@@ -108,18 +115,100 @@ func TestEngineEqualsTrainer(t *testing.T) {
 	s := start(t, filepath.Join(t.TempDir(), "model"), t.TempDir(), 8)
 	remote := map[string][2][]float64{}
 	for name, objective := range objectives {
-		losses, norms := learnt(t, s.engine(7, ""), objective)
+		losses, norms := learnt(t, s.engine(7, ""), objective, 5, rltrun.Hooks{})
 		remote[name] = [2][]float64{losses, norms}
 	}
 	s.stop()
 	for name, objective := range objectives {
 		p := must.Get(policy.NewCausalLM(policy.Config{Dir: s.model, R: 4, Alpha: alpha, Seed: 7, Targets: []string{policy.AllLinear}}))(t)
-		losses, norms := learnt(t, p, objective)
+		losses, norms := learnt(t, p, objective, 5, rltrun.Hooks{})
 		p.Close()
+		expect.Require(t, len(losses) == 5 && len(remote[name][0]) == 5, "%s: %d and %d rows of 5 steps", name, len(losses), len(remote[name][0]))
 		for i := range losses {
 			expect.True(t, math.Abs(losses[i]-remote[name][0][i]) < 1e-5, "%s, step %d: loss %g on the service, %g here", name, i+1, remote[name][0][i], losses[i])
 			expect.True(t, math.Abs(norms[i]/remote[name][1][i]-1) < 1e-3, "%s, step %d: gradient's norm %g on the service, %g here", name, i+1, remote[name][1][i], norms[i])
 		}
 		expect.True(t, losses[4] != losses[0], "%s: nothing was learned", name)
 	}
+}
+
+// TestEngineResumes trains on after a checkpoint, in a new session of a server that was stopped meanwhile.
+func TestEngineResumes(t *testing.T) {
+	model, runs := filepath.Join(t.TempDir(), "model"), t.TempDir()
+	s := start(t, model, runs, 4)
+	want, _ := learnt(t, s.engine(3, ""), objectives["grpo"], 5, rltrun.Hooks{})
+	dir := t.TempDir()
+	got, _ := learnt(t, s.engine(3, ""), objectives["grpo"], 3, rltrun.Hooks{Save: func(_ int, write func(dir string) error) error { return write(dir) }})
+	s.stop()
+	s = start(t, model, runs, 4)
+	p := s.engine(4, "")
+	rest, _ := learnt(t, p, objectives["grpo"], 5, rltrun.Hooks{Resume: dir})
+	expect.Equal(t, want, append(got, rest...))
+
+	// Weights come back by their number, in another process too.
+	kept := must.Get(rltrun.TakeSnapshot(p))(t)
+	validate := func(p *tinker.Policy) float64 {
+		return must.Get(p.Validate(t.Context(), recordedTexts(false).Samples))(t).Loss
+	}
+	before := validate(p)
+	learnt(t, p, objectives["sft"], 2, rltrun.Hooks{})
+	after := validate(p)
+	must.Do(t, p.SaveWeights(dir))
+	other := s.engine(5, "")
+	must.Do(t, other.LoadWeights(dir))
+	expect.Same(t, after, validate(other), "loss of the loaded weights")
+	must.Do(t, kept.PutBack(other))
+	expect.Same(t, before, validate(other), "loss of the weights that were put back")
+	expect.True(t, before != after, "nothing was learned")
+}
+
+// TestEngineSaves compares the downloaded adapter with the service's, and starts another run from it.
+func TestEngineSaves(t *testing.T) {
+	s := tiny(t)
+	p := s.engine(3, "")
+	learnt(t, p, objectives["sft"], 3, rltrun.Hooks{})
+	dir := t.TempDir()
+	must.Do(t, p.Save(dir))
+	samples := recordedTexts(false).Samples
+	want := must.Get(p.Validate(t.Context(), samples))(t).Loss
+	expect.Same(t, want, must.Get(s.engine(9, dir).Validate(t.Context(), samples))(t).Loss, "loss of a run that starts from the folder")
+	s.stop()
+	local := must.Get(policy.LoadCausalLM(t.Context(), nil, dir, "", "", false))(t)
+	defer local.Close()
+	got := must.Get(local.Validate(t.Context(), samples))(t).Loss
+	expect.True(t, math.Abs(got-want) < 1e-6, "the downloaded adapter has loss %g, the service's %g", got, want)
+}
+
+// TestEngineSamples compares completions with a forward pass of the same weights.
+func TestEngineSamples(t *testing.T) {
+	s := tiny(t)
+	p := s.engine(3, "")
+	learnt(t, p, objectives["sft"], 3, rltrun.Hooks{})
+	sampler, gap, err := p.NewSampler(t.Context())
+	must.Do(t, err)
+	expect.True(t, gap < 1e-5, "sampler and training differ by %g", gap)
+	prompts := [][]int32{{5, 6}, {7}, {9, 10, 11}}
+	sample := func(o policy.GenerateOptions) (all []policy.Completion) {
+		o.Samples, o.MaxNew = 3, 8
+		must.Do(t, sampler.Generate(t.Context(), prompts, o, func(i int, some []policy.Completion) error {
+			expect.Require(t, len(all) == 3*i && len(some) == 3, "prompt %d comes after %d completions", i, len(all))
+			all = append(all, some...)
+			return nil
+		}))
+		return all
+	}
+	hot := policy.GenerateOptions{Seed: 4, Sampling: torch.Sampling{Temperature: 1}}
+	first := sample(hot)
+	expect.Equal(t, first, sample(hot), "the same seed")
+	hot.Streams = []uint64{7, 8, 9}
+	expect.True(t, !cmp.Equal(first, sample(hot)), "other streams give the same completions")
+	greedy := sample(policy.GenerateOptions{})
+	expect.Equal(t, greedy[0], greedy[1], "greedy completions")
+	learnt(t, p, objectives["sft"], 3, rltrun.Hooks{})
+	hot.Streams = nil
+	expect.True(t, !cmp.Equal(first, sample(hot)), "training changed no completion")
+	m := rl.Meter{}
+	p.Measure(m)
+	expect.Same(t, 6, m.Get("engine/prompt_tokens"), "tokens of prompts since the last step")
+	expect.True(t, m.Get("engine/sampled_tokens") >= 9, "costs %v", m)
 }
