@@ -11,7 +11,7 @@ import (
 // harmless are the fields of config.json that change no number here: settings of training, generation and speed, names,
 // versions, and fields that a family reads only next to others. transformers ignores fields that a model_type does not have.
 var harmless = strings.Fields(`
-	architectures auto_map base_model_tp_plan cache_implementation chunk_size_feed_forward cls_token_id cross_attention_hidden_size
+	activation_function architectures auto_map base_model_tp_plan cache_implementation chunk_size_feed_forward cls_token_id cross_attention_hidden_size
 	custom_pipelines decoder_start_token_id directionality dtype finetuning_task forced_bos_token_id forced_eos_token_id
 	gradient_checkpointing id2label image_token_id initializer_cutoff_factor initializer_factor initializer_range is_composition
 	is_decoder is_encoder_decoder is_llama_config label2id language legacy license mask_token_id model_max_length model_type name
@@ -19,7 +19,7 @@ var harmless = strings.Fields(`
 	prefix pretraining_tp problem_type pruned_heads quantization_config return_dict router_aux_loss_coef router_jitter_noise sep_token_id
 	summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj task_specific_params
 	tf_legacy_loss tie_encoder_decoder tie_weights_ tie_word_embeddings tokenizer_class torch_dtype torchscript
-	transformers.js_config transformers_version unk_token_id unsloth_fixed unsloth_version use_bfloat16 use_cache
+	transformers.js_config transformers_version unk_token_id unsloth_fixed unsloth_version use_bfloat16 use_cache use_mrope
 
 	attention_dropout attention_probs_dropout_prob attn_pdrop classifier_dropout classifier_dropout_prob dropout embd_pdrop
 	embedding_dropout hidden_dropout hidden_dropout_prob layerdrop mlp_dropout pooler_dropout qa_dropout resid_pdrop
