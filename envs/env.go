@@ -100,7 +100,9 @@ type Step struct {
 	Reply string
 	// Results are the messages of the tools that the action called, after Append. They follow the assistant's message like
 	// a Reply; a step has one of the two.
-	Results   []Message
+	Results []Message
+	// Anew, after Append, is the conversation that the model reads next in place of its own tokens and a Reply or Results.
+	Anew      *Observation
 	Continues bool
 	Reward    float64 // of the turn; NaN if scoring failed
 	Done      bool

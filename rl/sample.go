@@ -26,6 +26,10 @@ type Sample struct {
 
 	Margin float64 // by how much it should be better than those after it in its unit, for reward models
 
+	// Earlier are the segments of the episode before this one, in their order: samples without rewards that have the episode's
+	// advantage. Step.Samples and Step.Groups do not list them.
+	Earlier []*Sample
+
 	// Rewards has the reward of each action, [M], without penalties; NaN if it failed. A sample without actions, which others
 	// are compared with, has one.
 	Rewards          []float64
@@ -72,6 +76,18 @@ func (s *Sample) Fill(advantage float64) {
 	for i := range s.Advantage {
 		s.Advantage[i] = float32(advantage)
 	}
+}
+
+// WithEarlier lists samples, each after its earlier segments.
+func WithEarlier(samples []*Sample) []*Sample {
+	if !slices.ContainsFunc(samples, func(x *Sample) bool { return x.Earlier != nil }) {
+		return samples
+	}
+	var all []*Sample
+	for _, x := range samples {
+		all = append(append(all, x.Earlier...), x)
+	}
+	return all
 }
 
 // Minibatches divides n samples at random into count parts of nearly equal size or, if size is above 0, into parts of that

@@ -19,6 +19,9 @@ const (
 
 // Trajectory is the token stream of one episode. Sampled tokens are never tokenized again. Tokens, Source, BehaviorLogProbs and
 // LogProbs have one entry per token; consecutive turns cover every sampled token.
+//
+// A trajectory has several segments if the conversation that the model reads was written anew, such as by a chat template that drops
+// earlier thoughts. A segment has the tokens that the model read, its own alone.
 type Trajectory struct {
 	Prompt  int    `json:"prompt"`  // number of the episode
 	Index   int    `json:"sample"`  // number of the sample, from 0
@@ -28,6 +31,8 @@ type Trajectory struct {
 	Source           []Source  `json:"source"`
 	BehaviorLogProbs []float32 `json:"behavior_logprobs"` // nats, of the distribution sampled from; 0 for given tokens
 	LogProbs         []float32 `json:"logprobs"`          // log π in nats, at temperature 1, unfiltered; 0 for given tokens
+
+	Segments []int `json:"segments,omitempty"` // where the segments after the first begin
 
 	Turns []Turn          `json:"turns"`
 	Stop  envs.StopReason `json:"stop"` // why the last action ended
@@ -90,6 +95,25 @@ func (t *Trajectory) add(token int32, source Source, behavior, logProb float32) 
 	t.BehaviorLogProbs, t.LogProbs = append(t.BehaviorLogProbs, behavior), append(t.LogProbs, logProb)
 }
 
+// BeginSegment begins another segment, with tokens that the policy did not sample.
+func (t *Trajectory) BeginSegment(tokens ...int32) {
+	t.Segments = append(t.Segments, len(t.Tokens))
+	t.AppendGiven(tokens...)
+}
+
+// segment is where the segment of a token begins.
+func (t *Trajectory) segment(at int) int {
+	for i := len(t.Segments) - 1; i >= 0; i-- {
+		if t.Segments[i] <= at {
+			return t.Segments[i]
+		}
+	}
+	return 0
+}
+
+// Context is the tokens of the last segment, after which the model goes on.
+func (t *Trajectory) Context() []int32 { return t.Tokens[t.segment(len(t.Tokens)):] }
+
 // EndTurn ends a turn after the last token. If it has no tokens, its reward goes to the previous turn.
 func (t *Trajectory) EndTurn(reward float64) {
 	if n := len(t.Turns); n > 0 && t.Turns[n-1].End == len(t.Tokens) {
@@ -137,7 +161,8 @@ func (t *Trajectory) Len() int {
 }
 
 // Sample converts the trajectory to a sample: sampled tokens are actions, and the reward of a turn is that of its last action.
-// The reward of a turn without an action goes to the action before it, or to the first. temperature is that of the trainer.
+// The reward of a turn without an action goes to the action before it, or to the first. The sample is that of the last segment with
+// an action and has all rewards; the others are its Earlier. temperature is that of the trainer.
 func (t *Trajectory) Sample(temperature float64) *Sample {
 	return t.sample(0, len(t.Turns), temperature)
 }
@@ -148,20 +173,32 @@ func (t *Trajectory) TurnSample(turn int, temperature float64) *Sample {
 }
 
 func (t *Trajectory) sample(from, to int, temperature float64) *Sample {
-	s := &Sample{Prompt: t.Prompt, Index: t.Index, Version: t.Version, Truncated: t.Stop == envs.StopLength}
 	logProbs := t.BehaviorLogProbs
 	if temperature == 1 {
 		logProbs = t.LogProbs // also if the distribution was filtered
 	}
-	owed := 0.0
+	begin := func() *Sample {
+		return &Sample{Prompt: t.Prompt, Index: t.Index, Version: t.Version, Truncated: t.Stop == envs.StopLength}
+	}
+	s, begun, owed := begin(), 0, 0.0
 	for turn := from; turn < to; turn++ {
 		for at := t.turnStart(turn); at < t.Turns[turn].End; at++ {
 			if t.Source[at] != Sampled {
 				continue
 			}
-			s.Rows, s.Actions = append(s.Rows, at-1), append(s.Actions, t.Tokens[at])
+			if start := t.segment(at); start != begun && s.Len() > 0 {
+				next := begin()
+				next.Earlier = append(s.Earlier, s)
+				for _, r := range s.Rewards {
+					owed += r
+				}
+				s.Earlier, s.Rewards = nil, make([]float64, s.Len())
+				s = next
+			}
+			begun = t.segment(at)
+			s.Rows, s.Actions = append(s.Rows, at-1-begun), append(s.Actions, t.Tokens[at])
 			s.BehaviorLogProbs, s.Rewards = append(s.BehaviorLogProbs, logProbs[at]), append(s.Rewards, 0)
-			s.Tokens = t.Tokens[:at+1]
+			s.Tokens = t.Tokens[begun : at+1]
 		}
 		if owed += t.Turns[turn].Reward; len(s.Rewards) > 0 {
 			s.Rewards[len(s.Rewards)-1] += owed
@@ -180,6 +217,11 @@ func (t *Trajectory) Validate() error {
 	if n == 0 {
 		return errors.New("trajectory without tokens")
 	}
+	for i, start := range t.Segments {
+		if start <= 0 || start >= n || i > 0 && start <= t.Segments[i-1] {
+			return fmt.Errorf("trajectory of %d tokens: segment %d begins at %d", n, i+2, start)
+		}
+	}
 	end := 0
 	for i, turn := range t.Turns {
 		if turn.End <= end || turn.End > n {
@@ -191,8 +233,8 @@ func (t *Trajectory) Validate() error {
 		switch {
 		case s > Sampled:
 			return fmt.Errorf("trajectory: token %d has the source %d", i, s)
-		case s == Sampled && i == 0:
-			return errors.New("trajectory: the first token is sampled, and nothing predicts it")
+		case s == Sampled && t.segment(i) == i:
+			return fmt.Errorf("trajectory: token %d is the first of a segment and sampled, and nothing predicts it", i)
 		case s == Sampled && i >= end:
 			return fmt.Errorf("trajectory: token %d is sampled and in no turn", i)
 		}

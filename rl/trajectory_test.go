@@ -43,9 +43,34 @@ func TestTrajectory(t *testing.T) {
 	expect.True(t, math.IsNaN((&Trajectory{}).Reward()), "a trajectory without turns has a reward")
 }
 
+// TestSegments: each segment with an action is a sample after its own tokens alone, and the last one has all rewards.
+func TestSegments(t *testing.T) {
+	tr := twoTurns()
+	tr.Turns[1].Reward = 2
+	tr.BeginSegment(30) // without an action
+	tr.BeginSegment(31, 32)
+	tr.AppendSampled(40, -2, -3)
+	tr.EndTurn(1)
+	tr.BeginSegment(33)
+	tr.AppendGiven(34)
+	tr.EndTurn(4)
+	must.Do(t, tr.Validate())
+	expect.Equal(t, []int32{33, 34}, tr.Context())
+	x := tr.Sample(1)
+	first := &Sample{Prompt: 3, Index: 1, Version: 7, Tokens: []int32{10, 11, 20, 12, 21, 22}, Rows: []int{1, 3, 4}, Actions: []int32{20, 21, 22}, BehaviorLogProbs: []float32{-0.6, -0.35, -1.5}, Rewards: []float64{0, 0, 0}}
+	last := &Sample{Prompt: 3, Index: 1, Version: 7, Tokens: []int32{31, 32, 40}, Rows: []int{1}, Actions: []int32{40}, BehaviorLogProbs: []float32{-3}, Rewards: []float64{7.5}, Earlier: []*Sample{first}}
+	expect.Equal(t, last, x)
+	expect.Equal(t, []*Sample{first, last, first}, WithEarlier([]*Sample{last, first}))
+	turn := tr.TurnSample(2, 1)
+	turn.Earlier = x.Earlier
+	turn.Rewards[0] += 6.5
+	expect.Equal(t, x, turn) // the turn before and that after it have no action of their own here
+}
+
 func TestTrajectoryJSON(t *testing.T) {
 	before := twoTurns()
 	before.Info = &envs.Info{Correct: true, FoundBy: "tag"}
+	before.BeginSegment(1)
 	encoded := must.Get(json.Marshal(before))(t)
 	var after Trajectory
 	must.Do(t, json.Unmarshal(encoded, &after))
@@ -62,7 +87,9 @@ func TestTrajectoryValidate(t *testing.T) {
 		"turns out of order":     {func(t *Trajectory) { t.Turns[1].End = 5 }, "turn 1 ends at 5"},
 		"turn beyond the end":    {func(t *Trajectory) { t.Turns[1].End = 7 }, "turn 1 ends at 7"},
 		"unknown source":         {func(t *Trajectory) { t.Source[1] = 2 }, "token 1 has the source 2"},
-		"first token sampled":    {func(t *Trajectory) { t.Source[0] = Sampled }, "first token"},
+		"first token sampled":    {func(t *Trajectory) { t.Source[0] = Sampled }, "token 0 is the first"},
+		"empty segment":          {func(t *Trajectory) { t.Segments = []int{0} }, "segment 2 begins at 0"},
+		"segment of an action":   {func(t *Trajectory) { t.Segments = []int{2} }, "token 2 is the first of a segment"},
 		"sampled and in no turn": {func(t *Trajectory) { t.Turns = t.Turns[:1] }, "token 5 is sampled"},
 	} {
 		tr := twoTurns()

@@ -95,9 +95,12 @@ func (e *episode) Reset(ctx context.Context) (envs.Observation, error) {
 		return envs.Observation{}, fmt.Errorf("agent: %w", err)
 	}
 	e.pending, e.said, e.tools = c, c.messages, c.tools
-	o := envs.Observation{Messages: chat.Said(c.messages)}
-	o.Tools = c.list
-	return o, nil
+	return *c.shown(), nil
+}
+
+// shown is what the model reads of a call that continues no other.
+func (c *call) shown() *envs.Observation {
+	return &envs.Observation{Messages: chat.Said(c.messages), TemplateInputs: envs.TemplateInputs{Tools: c.list}}
 }
 
 // begin starts the agent with a key of its own.
@@ -191,11 +194,10 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	e.turn++
 	c, err := e.wait(ctx)
 	if err == nil && c != nil {
-		if step.Results, err = e.continues(c); err == nil {
-			e.pending, e.said = c, c.messages
-		} else {
-			c.answer <- reply{status: 400, fault: err.Error()}
+		if step.Results = e.continues(c); step.Results == nil {
+			step.Anew = c.shown()
 		}
+		e.pending, e.said, e.tools = c, c.messages, c.tools
 	}
 	if err == nil && c == nil {
 		var v verdict
@@ -243,23 +245,24 @@ func (e *episode) answered(a envs.Action) dataset.Object {
 	return m.With("tool_calls", list)
 }
 
-// continues returns what a call adds to the conversation.
-func (e *episode) continues(c *call) ([]envs.Message, error) {
+// continues returns what a call adds to the conversation: messages of the user and of tools after the answer to the call before; nil
+// if it is another conversation.
+func (e *episode) continues(c *call) []envs.Message {
 	if len(c.messages) <= len(e.said) || c.tools != e.tools {
-		return nil, errors.New("a call must continue the conversation of the one before: the same tools, its messages, its answer and new ones")
+		return nil
 	}
 	for i, m := range e.said {
 		if !same(m, c.messages[i]) {
-			return nil, fmt.Errorf("message %d differs from that of the call before; an agent has one conversation, which each call continues", i+1)
+			return nil
 		}
 	}
 	added := chat.Said(c.messages[len(e.said):])
-	for i, m := range added {
+	for _, m := range added {
 		if m.Role != envs.RoleUser && m.Role != envs.RoleTool {
-			return nil, fmt.Errorf("message %d follows an answer and has the role %s; want user or tool", len(e.said)+i+1, words.Quote(m.Role))
+			return nil
 		}
 	}
-	return e.named(added), nil
+	return e.named(added)
 }
 
 // named gives results of tools the names that chat templates read, which OpenAI's messages lack.

@@ -107,7 +107,7 @@ func (p *CausalLM) firstEnd(text string) int {
 }
 
 // DropsThoughts reports whether the chat template drops the thought of an assistant's message once a message of a role
-// follows. An episode keeps it, since its tokens stay as they are.
+// follows. What an episode has after it is then another segment.
 func (p *CausalLM) DropsThoughts(role string) bool {
 	if p.Templates == nil {
 		return false

@@ -21,6 +21,18 @@ var replyTemplates = map[string]string{
 		`{% else %} {{ m.content }}</s>{% endif %}{% endfor %}`,
 	"plain": `{% for t in tools or [] %}{{ t | tojson }};{% endfor %}{% for m in messages %}{{ m.role }}: {{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %}
 {% endfor %}{% if add_generation_prompt %}assistant: {% endif %}`,
+	"gemma": `{{ bos_token }}{% for m in messages %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}
+{{ m.content | trim }}<end_of_turn>
+{% endfor %}{% if add_generation_prompt %}<start_of_turn>model
+{% endif %}`,
+	"phi3": `{% for m in messages %}<|{{ m.role }}|>
+{{ m.content }}<|end|>
+{% endfor %}{% if add_generation_prompt %}<|assistant|>
+{% else %}{{ eos_token }}{% endif %}`,
+	"granite": `{% for t in tools or [] %}<|start_of_role|>available_tools<|end_of_role|>{{ t | tojson }}<|end_of_text|>
+{% endfor %}{% for m in messages %}<|start_of_role|>{{ 'tool_response' if m.role == 'tool' else m.role }}<|end_of_role|>{{ m.content }}{% if m.tool_calls %}<|tool_call|>{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}{% endif %}<|end_of_text|>
+{% endfor %}{% if add_generation_prompt %}<|start_of_role|>assistant<|end_of_role|>{% endif %}`,
+	"deepseek r1": `{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}<｜User｜>{{ m.content }}{% else %}<｜Assistant｜>{{ m.content.split('</think>')[-1] }}<｜end▁of▁sentence｜>{% endif %}{% endfor %}{% if add_generation_prompt %}<｜Assistant｜>{% endif %}`,
 }
 
 // TestRepliesAsTemplatesWriteThem: what follows a turn with tool calls, or a plain turn, is what the complete conversation has
@@ -31,7 +43,7 @@ func TestRepliesAsTemplatesWriteThem(t *testing.T) {
 	for name, text := range replyTemplates {
 		templates[name] = text
 	}
-	ends := map[string]string{"qwen2.5": "<|im_end|>", "qwen2.5 marked": "<|im_end|>", "qwen3": "<|im_end|>", "qwen3 marked": "<|im_end|>", "llama3.1": "<|eot_id|>", "mistral": "</s>", "plain": ""}
+	ends := map[string]string{"qwen2.5": "<|im_end|>", "qwen2.5 marked": "<|im_end|>", "qwen3": "<|im_end|>", "qwen3 marked": "<|im_end|>", "llama3.1": "<|eot_id|>", "mistral": "</s>", "plain": "", "gemma": "", "phi3": "", "granite": "", "deepseek r1": ""}
 	tool := must.Get(dataset.Parse(`{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object","properties":{}}}}`))(t)
 	in := envs.TemplateInputs{Tools: []any{tool}}
 	for name, end := range ends {
@@ -47,6 +59,9 @@ func TestRepliesAsTemplatesWriteThem(t *testing.T) {
 		} {
 			if strings.Count(c.said, "call0000") > 1 && name == "llama3.1" {
 				continue // it knows single calls only
+			}
+			if strings.Contains(c.said, "call0000") && !strings.Contains(templates[name], "tool_calls") {
+				continue // it knows no calls
 			}
 			replies := messagesOf(t, c.replies)
 			before := joined(messagesOf(t, `[{"role":"user","content":"q"}]`), messagesOf(t, "["+c.said+"]"))
@@ -86,7 +101,13 @@ func joined(a, b []envs.Message) []envs.Message { return append(append([]envs.Me
 func TestDroppedThoughts(t *testing.T) {
 	var templates map[string]string
 	must.Do(t, json.Unmarshal(must.Get(os.ReadFile("testdata/tools/templates.json"))(t), &templates))
-	for name, want := range map[string][2]bool{"qwen3": {true, false}, "qwen3 marked": {false, false}, "qwen2.5": {false, false}, "llama3.1": {false, true}} {
+	for name, text := range replyTemplates {
+		templates[name] = text
+	}
+	for name, want := range map[string][2]bool{
+		"qwen3": {true, false}, "qwen3 marked": {false, false}, "qwen2.5": {false, false}, "llama3.1": {false, true}, "gemma": {false, false}, "phi3": {false, false},
+		"granite": {false, false}, "deepseek r1": {true, true}, "plain": {false, false},
+	} {
 		p := toolPolicy(t, templates[name], "<|im_end|>")
 		got := [2]bool{p.DropsThoughts(envs.RoleUser), p.DropsThoughts(envs.RoleTool)}
 		expect.Same(t, want, got, "%s, after the user and after a tool", name)

@@ -138,12 +138,16 @@ func describe(m rl.Meter, p *policy.CausalLM, all []*rl.Trajectory, rewards [][]
 	}
 	toolFigures(m, all)
 	thinkingFigures(m, all)
-	ended, tokens := 0.0, 0
+	ended, tokens, segments := 0.0, 0, 0
 	for _, x := range all {
 		tokens += x.Len()
+		segments += len(x.Segments)
 		if x.Stop == envs.StopEnd || x.Stop == envs.StopString {
 			ended++
 		}
+	}
+	if segments > 0 {
+		m.Mean("segments", n+float64(segments), n)
 	}
 	kinds := map[string]rl.AnswerCount{}
 	for kind, score := range scores.Kinds {

@@ -288,7 +288,7 @@ func (r *rollout) next(ctx context.Context, see func(*episode, policy.Completion
 	var limits []int
 	for _, e := range r.running {
 		limits = append(limits, r.limit(e))
-		prompts = append(prompts, e.Tokens)
+		prompts = append(prompts, e.Context())
 		streams = append(streams, rl.Stream(uint64(e.Prompt), uint64(e.Index), uint64(e.answered)).Uint64())
 	}
 	return r.act(ctx, prompts, streams, limits, 1, func(prompt int, completions []policy.Completion) error {

@@ -92,17 +92,17 @@ func (r *Replay) load(path string) error {
 	p := r.player.sampler.Policy()
 	for _, e := range r.buffer.State().Entries {
 		x := e.Trajectory
-		if len(x.Tokens) > p.MaxLength() {
-			return fmt.Errorf("%s: a trajectory has %d tokens, the model has %d positions", path, len(x.Tokens), p.MaxLength())
-		}
 		for _, token := range x.Tokens {
 			if token < 0 || int(token) >= p.VocabSize() {
 				return fmt.Errorf("%s: token %d is not one of the model's %d: the buffer belongs to another model", path, token, p.VocabSize())
 			}
 		}
 		for _, turn := range e.Turns {
-			if x.TurnSample(turn, 1).Len() == 0 {
+			switch s := x.TurnSample(turn, 1); {
+			case s.Len() == 0:
 				return fmt.Errorf("%s: a turn has no sampled token to learn from", path)
+			case len(s.Tokens) > p.MaxLength():
+				return fmt.Errorf("%s: a trajectory has %d tokens, the model has %d positions", path, len(s.Tokens), p.MaxLength())
 			}
 		}
 	}

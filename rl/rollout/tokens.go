@@ -282,16 +282,18 @@ func (t *Tokens) step(r collection, at rl.At) (*rl.Step, error) {
 				}
 			}
 			x := trajectory.Sample(c.Temperature)
-			if c.Filtered() && c.Temperature != 1 {
-				x.BehaviorLogProbs = nil // of a filtered distribution, which the trainer cannot compute
+			for _, part := range rl.WithEarlier([]*rl.Sample{x}) {
+				if c.Filtered() && c.Temperature != 1 {
+					part.BehaviorLogProbs = nil // of a filtered distribution, which the trainer cannot compute
+				}
+				part.Episode = episode
 			}
-			x.Episode = episode
 			episode++
 			if x.Len() == 0 {
 				x.Rewards = []float64{trajectory.Reward()} // compared with the others, but not learnt from
 			}
 			if c.OverlongBuffer > 0 {
-				x.Overlong = rl.OverlongPenalty(x.Len(), c.MaxTotal, c.OverlongBuffer)
+				x.Overlong = rl.OverlongPenalty(trajectory.Len(), c.MaxTotal, c.OverlongBuffer)
 			}
 			samples = append(samples, x)
 			switch {

@@ -92,7 +92,7 @@ func unfinished(running []*episode, limit int) []*episode {
 	for _, e := range running {
 		switch {
 		case e.done:
-		case len(e.Tokens) > limit:
+		case len(e.Context()) > limit:
 			e.Stop = envs.StopLength
 			if n := len(e.Turns); n == 0 || e.Turns[n-1].End < len(e.Tokens) {
 				e.EndTurn(0)
@@ -133,7 +133,7 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 	if step.Keep < 0 || step.Keep > len(a.Action.Text) {
 		return fmt.Errorf("the environment keeps %d bytes of an action of %d", step.Keep, len(a.Action.Text))
 	}
-	if step.Keep == 0 && step.Append+step.Reply == "" && step.Results == nil && !step.Done {
+	if step.Keep == 0 && step.Append+step.Reply == "" && step.Results == nil && step.Anew == nil && !step.Done {
 		return errors.New("the environment keeps none of an action, appends nothing and continues, which would never end")
 	}
 	if math.IsInf(step.Reward, 0) {
@@ -153,7 +153,16 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 		return err
 	}
 	e.AppendGiven(given...)
-	if replies := step.Replies(); replies != nil {
+	anew := r.anew(e, a, &step)
+	switch replies := step.Replies(); {
+	case anew != nil:
+		e.shown.TemplateInputs, e.shown.Stop = anew.TemplateInputs, anew.Stop
+		prompt, err := r.sampler.Policy().EncodeObservation(*anew)
+		if err != nil {
+			return err
+		}
+		e.BeginSegment(prompt...)
+	case replies != nil:
 		reply, err := r.sampler.Policy().EncodeReply(e.shown.TemplateInputs, replies, a.Action.Stop == envs.StopEnd)
 		if err != nil {
 			return err
@@ -185,6 +194,23 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 	}
 	e.written.WriteString(step.Added())
 	return nil
+}
+
+// anew is the conversation that the model reads next where it does not go on after its tokens, so that a segment begins: the
+// environment has written it anew, or the chat template drops a thought of it; else nil.
+func (r *rollout) anew(e *episode, a *action, step *envs.Step) *envs.Observation {
+	replies := step.Replies()
+	switch {
+	case step.Done:
+		return nil
+	case step.Anew != nil:
+		return step.Anew
+	case replies == nil || a.thought == 0 || e.shown.Messages == nil || len(step.Said) == 0 || !r.sampler.Policy().DropsThoughts(replies[0].Role):
+		return nil
+	}
+	o := e.shown
+	o.Messages = step.Said
+	return &o
 }
 
 // keptTokens is how many of the tokens whose texts have these ends are within the first bytes.

@@ -198,12 +198,16 @@ func (t *Trainer) learn(step *rl.Step) error {
 	if t.needs.Choose != nil {
 		t.needs.Choose(step)
 	}
+	episodes := step.Samples
+	if step.Samples = rl.WithEarlier(episodes); len(step.Samples) > len(episodes) && t.needs.Together {
+		return fmt.Errorf("step %d: an episode has several segments, which the algorithm cannot learn from; choose another algorithm, such as grpo", t.state.Step+1)
+	}
 	if err := t.scorer.score(step); err != nil {
 		return fmt.Errorf("step %d: %w", t.state.Step+1, err)
 	}
 	scoring := t.hooks.Time().Sub(began)
 	m.Mean("time/logprobs", scoring.Seconds(), 1)
-	if err := t.algorithm.Prepare(step); err != nil {
+	if err := t.prepare(step, episodes); err != nil {
 		return fmt.Errorf("step %d: %w", t.state.Step+1, err)
 	}
 	if step.Prefetched && t.needs.Weighs() {
@@ -246,6 +250,26 @@ func (t *Trainer) learn(step *rl.Step) error {
 		step.Notes = append(step.Notes, fmt.Sprintf("warning: step %d has no sample to learn from; the policy does not change", t.state.Step))
 	}
 	return nil
+}
+
+// prepare sets the advantages of a step of episodes. Algorithms with values estimate those of each action; the others compare
+// episodes, and the earlier segments of one have its advantage.
+func (t *Trainer) prepare(step *rl.Step, episodes []*rl.Sample) error {
+	if t.needs.Values {
+		return t.algorithm.Prepare(step)
+	}
+	all := step.Samples
+	step.Samples = episodes
+	err := t.algorithm.Prepare(step)
+	for _, x := range step.Samples {
+		for _, e := range x.Earlier {
+			if len(x.Advantage) > 0 {
+				e.Fill(float64(x.Advantage[0]))
+			}
+		}
+	}
+	step.Samples = all
+	return err
 }
 
 // checkpoint is what a checkpoint holds.

@@ -354,3 +354,33 @@ func TestReplayWithKLInReward(t *testing.T) {
 	kl := said.figure("kl/k1")
 	expect.True(t, result.Steps == 6 && kl[0] == 0 && kl[5] != 0, "%d steps, KL %v", result.Steps, kl)
 }
+
+// TestEarlierSegments: the segments of an episode have its advantage, and one with a value head estimates those of their actions.
+func TestEarlierSegments(t *testing.T) {
+	sample := func(episode int, reward float64) *rl.Sample {
+		x := &rl.Sample{Episode: episode, Actions: []int32{1, 2}, Rewards: []float64{0, reward}, Value: []float32{0, 0}}
+		x.Earlier = []*rl.Sample{{Episode: episode, Actions: []int32{3}, Rewards: []float64{0}, Value: []float32{0}}}
+		return x
+	}
+	for name, want := range map[string][]float32{"grpo": {1, 1, -1, -1}, "reinforce++": {1, 1, -1, -1}, "ppo": {1, 1, 0, 0}} {
+		d := must.Get(algo.Find(name))(t)
+		a := d.New()
+		if ppo, ok := a.(*algo.PPO); ok {
+			ppo.Whiten, ppo.Lambda, ppo.Gamma = false, 1, 1
+		}
+		good, bad := sample(0, 1), sample(1, 0)
+		step := &rl.Step{Groups: [][]*rl.Sample{{good, bad}}, Samples: rl.WithEarlier([]*rl.Sample{good, bad}), Figures: rl.Meter{}}
+		trainer := &Trainer{training: &training{algorithm: a, needs: a.Needs()}}
+		must.Do(t, trainer.prepare(step, []*rl.Sample{good, bad}))
+		expect.True(t, len(step.Samples) == 4, "%s: %d samples", name, len(step.Samples))
+		var got []float32
+		for _, x := range []*rl.Sample{good.Earlier[0], good, bad.Earlier[0], bad} {
+			expect.Require(t, len(x.Advantage) == x.Len(), "%s: %d advantages of %d actions", name, len(x.Advantage), x.Len())
+			got = append(got, float32(math.Round(float64(x.Advantage[0])*10)/10))
+		}
+		if name == "grpo" {
+			want = []float32{0.7, 0.7, -0.7, -0.7}
+		}
+		expect.Equal(t, want, got, name)
+	}
+}

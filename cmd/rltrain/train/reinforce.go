@@ -103,7 +103,7 @@ func noteThoughts(w *work, p *policy.CausalLM, task envs.Task) {
 	}
 	for _, role := range conversing.Replies() {
 		if p.DropsThoughts(role) {
-			w.note(fmt.Sprintf("note: the chat template drops earlier thoughts once a message of the role %s follows; rollouts keep them, since sampled tokens stay as they are", role))
+			w.note(fmt.Sprintf("note: the chat template drops earlier thoughts once a message of the role %s follows; each such message begins another segment of its episode, a sample of its own with the episode's advantage", role))
 		}
 	}
 }

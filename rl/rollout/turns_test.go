@@ -1,0 +1,75 @@
+package rollout
+
+import (
+	"context"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch/torchtest"
+)
+
+// TestSegmentsOfAnEpisode: where the environment writes the conversation anew, the model reads that alone, and each segment is a
+// sample of the log-probabilities that the model has there.
+func TestSegmentsOfAnEpisode(t *testing.T) {
+	p := tiny(t)
+	anew := &envs.Observation{Text: "another text"}
+	task := script(scripted{whole: true, steps: []envs.Step{{Append: ";", Reward: 1}, {Anew: anew, Reward: 2}, {Append: ";"}, {Done: true, Reward: 3}}})
+	var samples []*rl.Sample
+	for _, x := range played(t, sampler(t, p, 4), task, []int{0, 1}, sampled).Groups[0] {
+		must.Do(t, x.Validate())
+		expect.True(t, len(x.Segments) == 1 && x.Reward() == 6, "segments at %v, reward %v", x.Segments, x.Reward())
+		s := x.Sample(1)
+		expect.True(t, len(s.Earlier) == 1 && s.Reward() == 6 && s.Earlier[0].Len()+s.Len() == x.Len(), "%+v", s)
+		shown := must.Get(p.EncodeObservation(*anew))(t)
+		expect.True(t, slices.Equal(shown, s.Tokens[:len(shown)]), "the segment begins with %v, want %v", s.Tokens, shown)
+		samples = append(samples, s.Earlier[0], s)
+	}
+	sampledAs(t, p, samples, 1)
+}
+
+// thinker is an episode in which the user answers a thought.
+type thinker struct{ said []envs.Message }
+
+func (e *thinker) Reset(context.Context) (envs.Observation, error) {
+	e.said = []envs.Message{{Role: envs.RoleUser, Content: "1"}}
+	return envs.Observation{Messages: slices.Clone(e.said)}, nil
+}
+
+func (e *thinker) Step(_ context.Context, a envs.Action) (envs.Step, error) {
+	e.said = append(e.said, a.Message(), envs.Message{Role: envs.RoleUser, Content: "2"})
+	return envs.Step{Keep: len(a.Text), Reply: "2", Said: slices.Clone(e.said), Done: len(e.said) > 4, Reward: 1}, nil
+}
+
+// TestDroppedThoughts: a chat template that drops thoughts begins a segment after each, as the model will read it when it is used; a
+// template that keeps them, and a message without a thought, do not.
+func TestDroppedThoughts(t *testing.T) {
+	for _, c := range []struct {
+		template, text string
+		segments       int
+	}{
+		{"{% for m in messages %}{{ m.role }}:{{ m.content.split('</think>')[-1] }};{% endfor %}", "<think>a</think>b", 1},
+		{"{% for m in messages %}{{ m.role }}:{{ m.content.split('</think>')[-1] }};{% endfor %}", "b", 0},
+		{"{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}", "<think>a</think>b", 0},
+	} {
+		torchtest.NoLeaks(t)
+		dir := t.TempDir() + "/tiny"
+		must.Do(t, policy.TinyChatModel(dir, 1, 32, 3))
+		must.Do(t, os.WriteFile(dir+"/chat_template.jinja", []byte(c.template), 0o600))
+		p := must.Get(policy.NewCausalLM(policy.Config{Dir: dir, Full: true, Seed: 5}))(t)
+		t.Cleanup(p.Close)
+		m := &parted{sampler(t, p, 1), []string{c.text, "c"}}
+		played := must.Get(Play(t.Context(), m, endless(func(envs.Part, int) envs.Env { return &thinker{} }), envs.Train, []int{0}, Config{Samples: 1, MaxNew: 30}))(t)
+		x := played.Groups[0][0]
+		expect.Same(t, c.segments, len(x.Segments), "%s", c.text)
+		if c.segments > 0 {
+			text := must.Get(p.Tokenizer.Decode(x.Context(), false))(t)
+			expect.Same(t, "user:1;assistant:b;user:2;c;user:2;", text, "the last segment")
+		}
+	}
+}
