@@ -10,7 +10,7 @@ type Batch struct {
 	Actions []int64   // [M]
 	Lengths []int     // [S] actions of each sequence
 	Options [][]int32 // [S] Sample.Options; nil without decisions
-	Dropout []uint64  // [S] keys of the dropout masks; nil without dropout
+	Dropout []uint64  // [S] keys of the dropout masks and of the noise; nil without both
 }
 
 // NewBatch makes a batch of samples with at least one action each.

@@ -105,7 +105,7 @@ func TestEngine(t *testing.T) {
 	t.Run("adapter", func(t *testing.T) {
 		e := newEngine(t, m, torch.EngineConfig{Slots: 3})
 		a, b := constant(t, rng, 2, 16), constant(t, rng, 16, 2)
-		must.Do(t, m.Adapt("layers.1.q", a, b, 2))
+		must.Do(t, m.Adapt("layers.1.q", a, b, nil, 2))
 		must.Do(t, e.Refresh())
 		adapted := request
 		adapted.Adapter = 1

@@ -70,15 +70,21 @@ func (m *Model) open() *C.rlt_model {
 	return m.model
 }
 
-// Adapt puts the adapter y += scale·B·A·dropout(x) on the named linear layer. a [r, in], b [out, r]. The model retains
-// both. A second call for the layer replaces the first.
-func (m *Model) Adapt(layer string, a, b *Var, scale float64) error {
+// Adapt puts the adapter y += scale·B·A·dropout(x) on the named linear layer. a [r, in], b [out, r]. With magnitude [out], a
+// Parameter, each row of W + scale·B·A has that norm (DoRA); nil = none. The model retains all. A second call for the layer
+// replaces the first.
+func (m *Model) Adapt(layer string, a, b, magnitude *Var, scale float64) error {
 	name := C.CString(layer)
 	defer C.free(unsafe.Pointer(name))
-	err := nativeError("Adapt", C.rlt_model_adapt(m.open(), name, a.open(), b.open(), C.double(scale)))
+	var norms C.rlt_tensor
+	if magnitude != nil {
+		norms = magnitude.open()
+	}
+	err := nativeError("Adapt", C.rlt_model_adapt(m.open(), name, a.open(), b.open(), norms, C.double(scale)))
 	runtime.KeepAlive(m)
 	runtime.KeepAlive(a)
 	runtime.KeepAlive(b)
+	runtime.KeepAlive(magnitude)
 	return err
 }
 
@@ -86,6 +92,8 @@ func (m *Model) Adapt(layer string, a, b *Var, scale float64) error {
 type Pass struct {
 	Adapter bool    // false: the base model, which is the reference policy
 	Dropout Dropout // of the adapters' input
+	// Noise, if not nil, returns what is added to the embeddings of a batch's tokens, a row for each.
+	Noise func(p Packed) []float32
 	// Checkpoint keeps only each block's input for Backward and recomputes the rest (Chen 2016): the same gradients in about
 	// a third more time.
 	Checkpoint bool
@@ -117,6 +125,10 @@ func (s *Scope) Hidden(m *Model, p Packed, pass Pass) (hidden, cuSeqlens Tensor)
 	}
 	if pass.Dropout.P > 0 {
 		input.row_keys = s.Ints(pass.Dropout.rowKeys(p), n).handle
+	}
+	if pass.Noise != nil {
+		noise := pass.Noise(p)
+		input.noise = s.Floats(noise, n, int64(len(noise))/n).handle
 	}
 	var h, load C.rlt_tensor
 	var loads *C.rlt_tensor

@@ -170,7 +170,7 @@ func adaptAll(t testing.TB, m *torch.Model, c torch.ModelConfig, rank int, rng *
 			t.Cleanup(a.Close)
 			b := must.Get(torch.Parameter(drawn(int64(l.out*rank), draw), int64(l.out), int64(rank)))(t)
 			t.Cleanup(b.Close)
-			must.Do(t, m.Adapt(fmt.Sprintf("layers.%d.%s", n, l.name), a, b, 2))
+			must.Do(t, m.Adapt(fmt.Sprintf("layers.%d.%s", n, l.name), a, b, nil, 2))
 			params = append(params, a, b)
 		}
 	}

@@ -91,8 +91,8 @@ func (s *Scope) quantize(m *moment8, by dynamicMap, values Tensor) {
 	scales := s.call(opAMax, operand(s.call(opAbs, operand(blocks))), integers(1), boolean(keep))
 	divisor := s.call(opClamp, operand(scales), scalar(math.SmallestNonzeroFloat32), none) // of blocks of zeros
 	codes := s.call(opBucketize, operand(s.call(opDivTensor, operand(blocks), operand(divisor))), operand(by.halves.T()), boolean(asInt32), boolean(right))
-	s.call(opCopyInto, operand(m.codes.T()), operand(codes))
-	s.call(opCopyInto, operand(m.scales.T()), operand(scales))
+	s.Store(m.codes, codes)
+	s.Store(m.scales, scales)
 }
 
 // move8 moves a parameter whose moments are kept in 8 bits, as bitsandbytes' AdamW8bit does.

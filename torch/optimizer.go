@@ -26,6 +26,25 @@ type ParamGroup struct {
 	EightBit    bool // AdamW's moments are kept in 8 bits where that is possible
 }
 
+// StateBytes is the memory that the optimiser keeps for the group.
+func (g ParamGroup) StateBytes() (bytes int64, err error) {
+	for _, p := range g.Params {
+		n, err := p.Elements()
+		if err != nil {
+			return 0, err
+		}
+		switch {
+		case g.Muon:
+			bytes += 4 * n
+		case g.EightBit && fitsMoment8(n):
+			bytes += 2 * (n + 4*n/block8)
+		default:
+			bytes += 8 * n
+		}
+	}
+	return bytes, nil
+}
+
 // Optimizer is Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2), in fp32, or what a group says.
 type Optimizer struct {
 	Beta1, Beta2 float64 // decay of the moments of the next step: 0.9 and 0.999 unless set
@@ -185,7 +204,9 @@ func (o *Optimizer) Step(rates []float64, maxNorm float64) (norm float64, err er
 		at := 0
 		for i, g := range o.groups {
 			if n := len(g.Params); n > 0 {
-				o.move(s, g, grads[at:at+n], o.states[at:at+n], rates[i])
+				if err := o.move(s, g, grads[at:at+n], o.states[at:at+n], rates[i]); err != nil {
+					return err
+				}
 				at += n
 			}
 		}
@@ -198,23 +219,31 @@ func (o *Optimizer) Step(rates []float64, maxNorm float64) (norm float64, err er
 }
 
 // move moves the parameters of a group by its rate.
-func (o *Optimizer) move(s *Scope, g ParamGroup, grads []Tensor, states []*optimizerState, rate float64) {
+func (o *Optimizer) move(s *Scope, g ParamGroup, grads []Tensor, states []*optimizerState, rate float64) error {
 	var params, plain, first, second, counts []Tensor
 	for i, state := range states {
 		p := g.Params[i].T()
-		switch {
-		case g.Muon:
-			s.muon(p, grads[i], state.first.T(), rate, g.WeightDecay)
-		case state.first8 != nil:
-			o.move8(s, p, grads[i], state, rate, g.WeightDecay)
-		default:
+		if !g.Muon && state.first8 == nil {
 			params, plain, counts = append(params, p), append(plain, grads[i]), append(counts, state.count.T())
 			first, second = append(first, state.first.T()), append(second, state.second.T())
+			continue
+		}
+		// What a parameter takes meanwhile is free before the next one.
+		if err := Do(NoGrad, func(s *Scope) error {
+			if g.Muon {
+				s.muon(p, grads[i], state.first.T(), rate, g.WeightDecay)
+			} else {
+				o.move8(s, p, grads[i], state, rate, g.WeightDecay)
+			}
+			return nil
+		}); err != nil {
+			return err
 		}
 	}
 	if len(params) > 0 {
 		o.adamW(s, params, plain, first, second, counts, rate, g.WeightDecay)
 	}
+	return nil
 }
 
 // adamW moves parameters and their moments in fp32.
@@ -266,7 +295,7 @@ func (s OptimizerState) Elements() (int64, error) { return s.v.Elements() }
 // Write overwrites the values.
 func (s OptimizerState) Write(data []float32) error {
 	return Do(NoGrad, func(scope *Scope) error {
-		scope.call(opCopyInto, operand(s.v.T()), operand(scope.Floats(data, scope.Shape(s.v.T())...)))
+		scope.Store(s.v, scope.Floats(data, scope.Shape(s.v.T())...))
 		return nil
 	})
 }

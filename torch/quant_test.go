@@ -176,7 +176,7 @@ func newLearner(t testing.TB, quant torch.QuantType) learner {
 			b := must.Get(torch.Parameter(make([]float32, 4*out), out, 4))(t)
 			t.Cleanup(a.Close)
 			t.Cleanup(b.Close)
-			must.Do(t, l.model.Adapt(fmt.Sprintf("layers.%d.%s", n, name), a, b, 2))
+			must.Do(t, l.model.Adapt(fmt.Sprintf("layers.%d.%s", n, name), a, b, nil, 2))
 			l.params = append(l.params, a, b)
 		}
 	}

@@ -148,6 +148,9 @@ func (s *Scope) Keep(t Tensor) *Var {
 	panic("torch: Keep of a tensor that this scope does not own")
 }
 
+// Store copies t, of the same shape, into v.
+func (s *Scope) Store(v *Var, t Tensor) { s.call(opCopyInto, operand(v.T()), operand(t)) }
+
 // T returns v as an operand.
 func (v *Var) T() Tensor { return Tensor{v.handle, &v.owner} }
 

@@ -306,10 +306,10 @@ func TestClosedModelsAndVarsAreCaught(t *testing.T) {
 		}()
 		f()
 	}
-	caught("an adapter of a closed Var", "use of a Var after it was closed", func() { _ = m.Adapt("layers.0.attn.q", a, a, 1) })
+	caught("an adapter of a closed Var", "use of a Var after it was closed", func() { _ = m.Adapt("layers.0.attn.q", a, a, nil, 1) })
 	m.Close()
 	m.Close()
-	caught("Adapt", "use of a Model after it was closed", func() { _ = m.Adapt("layers.0.attn.q", a, a, 1) })
+	caught("Adapt", "use of a Model after it was closed", func() { _ = m.Adapt("layers.0.attn.q", a, a, nil, 1) })
 	caught("NewEngine", "use of a Model after it was closed", func() { _, _ = torch.NewEngine(m, torch.EngineConfig{Slots: 1}) })
 	caught("Hidden", "use of a Model after it was closed", func() {
 		_ = torch.Do(torch.NoGrad, func(s *torch.Scope) error {

@@ -36,8 +36,12 @@ rlt_error* rlt_model_new(const rlt_model_config* config, const char* const* name
   });
 }
 
-rlt_error* rlt_model_adapt(rlt_model* model, const char* layer, rlt_tensor a, rlt_tensor b, double scale) {
-  return rlt::guard([&] { model->net.adapt(layer, rlt::borrow(a), rlt::borrow(b), scale); });
+rlt_error* rlt_model_adapt(rlt_model* model, const char* layer, rlt_tensor a, rlt_tensor b,
+                           rlt_tensor magnitude, double scale) {
+  return rlt::guard([&] {
+    const at::Tensor norms = magnitude != 0 ? rlt::borrow(magnitude) : at::Tensor();
+    model->net.adapt(layer, rlt::borrow(a), rlt::borrow(b), scale, norms);
+  });
 }
 
 rlt_error* rlt_model_forward(rlt_model* model, int32_t mode, const rlt_model_input* input, rlt_tensor* hidden,
@@ -55,6 +59,11 @@ rlt_error* rlt_model_forward(rlt_model* model, int32_t mode, const rlt_model_inp
     check_range(batch.tokens, n, model->net.config().vocab_size, "tokens");
     check_range(batch.positions, n, model->net.positions_left(), "positions");
     if (batch.rows.defined()) check_range(batch.rows, batch.rows.numel(), n, "rows");
+    if (input->noise != 0) {
+      batch.noise = rlt::borrow(input->noise);
+      TORCH_CHECK(batch.noise.sizes() == c10::IntArrayRef({n, model->net.embed().size(1)}), "noise: want [", n,
+                  ", ", model->net.embed().size(1), "], got ", batch.noise.sizes());
+    }
     for (at::Tensor* part : {&batch.tokens, &batch.positions, &batch.rows}) {
       if (part->defined() && !device.is_cpu() && part->is_cpu()) {
         *part = part->pin_memory().to(device, /*non_blocking=*/true);

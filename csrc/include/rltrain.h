@@ -21,7 +21,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_ABI_VERSION 14
+#define RLT_ABI_VERSION 15
 
 typedef uintptr_t rlt_tensor; /* owned at::TensorImpl*, 0 = undefined */
 typedef uintptr_t rlt_op;     /* borrowed, never freed */
@@ -227,9 +227,11 @@ rlt_error* rlt_model_new(const rlt_model_config* config, const char* const* name
                          int32_t n, rlt_model** model);
 
 /* Puts an adapter y += scale·B·A·dropout(x) on a linear layer ("layers.0.q"): a [r, in], b [out, r], both
- * retained. Replaces the layer's previous adapter. Errors: no such layer, a misshapen a or b, a layer whose
- * weight is trained. Changes the model; engines see the adapter after their next refresh. */
-rlt_error* rlt_model_adapt(rlt_model* model, const char* layer, rlt_tensor a, rlt_tensor b, double scale);
+ * retained. With magnitude [out], which is trained, each row of W + scale·B·A has that norm (DoRA); 0 = none.
+ * Replaces the layer's previous adapter. Errors: no such layer, a misshapen tensor, a layer whose weight is
+ * trained. Changes the model; engines see the adapter after their next refresh, but take no magnitude. */
+rlt_error* rlt_model_adapt(rlt_model* model, const char* layer, rlt_tensor a, rlt_tensor b,
+                           rlt_tensor magnitude, double scale);
 
 /* One packed batch. */
 typedef struct {
@@ -243,6 +245,7 @@ typedef struct {
   int32_t adapter;     /* 0: ignore adapters, as for the reference policy */
   double dropout;      /* of the adapters' input, 0 = off */
   rlt_tensor row_keys; /* [N] int64, a key for each token; only with dropout */
+  rlt_tensor noise;    /* [N, H] fp32, or 0: added to the tokens' embeddings, which may be narrower than H */
   int32_t checkpoint;  /* keep only the input of each block, and recompute the rest in backward */
 } rlt_model_input;
 

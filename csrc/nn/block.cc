@@ -150,6 +150,7 @@ std::vector<at::Tensor> parameters(const Block& block, bool adapted) {
     if (adapted) {
       add(layer.a);
       add(layer.b);
+      add(layer.magnitude);
     }
   };
   for (Linear Block::*const member : kLinears) add_linear(block.*member);

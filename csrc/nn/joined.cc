@@ -127,7 +127,7 @@ bool JoinedLinear::fits() const {
   const at::ScalarType type = layers_[0]->weight.scalar_type();  // uint8 where quantised
   if (type != at::kFloat && type != at::kBFloat16) return false;
   return std::all_of(layers_.begin(), layers_.end(), [&](const Linear* l) {
-    return l->weight.scalar_type() == type && !l->weight.requires_grad() &&
+    return l->weight.scalar_type() == type && !l->weight.requires_grad() && !l->magnitude.defined() &&
            !(l->bias.defined() && l->bias.requires_grad());
   });
 }

@@ -18,12 +18,16 @@ struct AdapterPass {
   OptionalTensor row_keys;  // [N] int64; set where dropout > 0
 };
 
-struct Linear {
+struct Adapter {
+  at::Tensor a, b;       // [r, in], [out, r]; undefined without an adapter
+  at::Tensor magnitude;  // [out] of DoRA; undefined without
+  double scale = 0;      // α/r
+};
+
+struct Linear : Adapter {
   at::Tensor weight, bias;  // [out, in], or rows of blocks where quantised; [out] or undefined
   Quant quant = Quant::kNone;
   int64_t inputs = 0;  // where quantised
-  at::Tensor a, b;     // [r, in], [out, r]; undefined without an adapter
-  double scale = 0;    // α/r
   int64_t index = 0;   // among the model's linear layers: tells their dropout masks apart
 
   bool quantised() const { return quant != Quant::kNone; }
@@ -41,6 +45,7 @@ struct Linear {
   OptionalTensor shift() const { return bias.defined() ? OptionalTensor(bias) : std::nullopt; }
 
   at::Tensor forward(const at::Tensor& x, const AdapterPass& pass) const {
+    if (pass.on && magnitude.defined()) return decomposed(x, pass);
     if (quantised() && (!pass.on || !a.defined())) return quant_linear(x, weight, quant, shift());
     if (quantised()) {
       return quant_lora_linear(x, weight, quant, shift(), a, b, scale, pass.dropout, pass.row_keys, index);
@@ -48,6 +53,9 @@ struct Linear {
     if (!pass.on || !a.defined()) return rlt::linear(x, weight, shift());
     return std::get<0>(rlt::lora_linear(x, weight, shift(), a, b, scale, pass.dropout, pass.row_keys, index));
   }
+  // y = magnitude/‖W + scale·B·A‖ ⊙ (W + scale·B·A) x + bias by rows (Liu 2024, eq. 5), with norms that have no
+  // gradient (eq. 11). Dropout is as in PEFT: x where nothing is trained, dropout(x) in the rest of the sum.
+  at::Tensor decomposed(const at::Tensor& x, const AdapterPass& pass) const;
 };
 
 // The outputs of layers of the same input. On the CPU frozen layers share their passes over x and its
@@ -56,7 +64,7 @@ inline std::vector<at::Tensor> forward_all(const std::vector<const Linear*>& lay
                                            const AdapterPass& pass) {
   bool together = x.is_cpu() && pass.dropout == 0, adapted = false;
   for (const Linear* l : layers) {
-    together = together && !l->quantised() && l->frozen();
+    together = together && !l->quantised() && l->frozen() && !l->magnitude.defined();
     adapted = adapted || (pass.on && l->a.defined());
   }
   std::vector<at::Tensor> out;

@@ -192,6 +192,7 @@ LinearGroup::Adapters LinearGroup::pack_adapters(const std::vector<const Linear*
   int64_t columns = 0;
   for (const Linear* layer : layers) {
     const bool adapted = layer->a.defined();
+    TORCH_CHECK(!layer->magnitude.defined(), "an engine takes no magnitudes of DoRA");
     column.push_back(columns);
     bs.push_back(adapted ? dense(layer->b) : at::Tensor());
     if (!adapted) continue;

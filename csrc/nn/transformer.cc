@@ -193,16 +193,19 @@ bool Transformer::joined(const AdapterPass& pass) const {
   return true;
 }
 
-void Transformer::adapt(const std::string& layer, const at::Tensor& a, const at::Tensor& b, double scale) {
-  nn::adapt(linears_, layer, a, b, scale);
+void Transformer::adapt(const std::string& layer, const at::Tensor& a, const at::Tensor& b, double scale,
+                        const at::Tensor& magnitude) {
+  nn::adapt(linears_, layer, {a, b, magnitude, scale});
 }
 
-at::Tensor Transformer::embed(const at::Tensor& tokens, const at::Tensor& positions) const {
+at::Tensor Transformer::embed(const Batch& in) const {
   const Config& c = *config_;
+  const at::Tensor &tokens = in.tokens, &positions = in.positions;
   // A GPU would add the gradients of many tokens in any order.
   at::Tensor x =
       (embed_.is_cpu() ? at::embedding(embed_, tokens) : select_rows(embed_, tokens)).to(at::kFloat);
   if (c.embedding_scale != 1) x = x.mul(c.embedding_scale);
+  if (in.noise.defined()) x = x.add(in.noise);
   if (types_.defined()) x = x.add(types_.select(0, 0));
   if (positions_.defined()) {
     const at::Tensor place =
@@ -244,7 +247,7 @@ at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool c
                 "a rope that switches by length does not let sequences continue another");
     rotations.push_back(rotate(rope, in.positions, cu, in.cu_seqlens.numel() - 1));
   }
-  at::Tensor x = embed(in.tokens, in.positions);
+  at::Tensor x = embed(in);
   const auto layers = static_cast<size_t>(c.layers);
   for (size_t n = 0; n < layers; ++n) {
     const size_t stored = c.shared_layers ? 0 : n;  // dropout drops the same features in layers that are one

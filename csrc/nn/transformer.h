@@ -36,6 +36,7 @@ struct Batch {
   at::Tensor cu_seqlens;         // [S+1] int32
   at::Tensor continues;          // [S] int32 as varlen_attention has it, undefined for none; positions go on
   at::Tensor rows;               // [M] int64: the last block works for these alone; undefined for all
+  at::Tensor noise;              // [N, E]: added to the embeddings of tokens; undefined for none
 };
 
 struct Groups;  // of block.h
@@ -53,7 +54,8 @@ class Transformer {
                      at::Tensor* load = nullptr) const;
 
   // Puts an adapter on the named linear layer, "layers.0.q".
-  void adapt(const std::string& layer, const at::Tensor& a, const at::Tensor& b, double scale);
+  void adapt(const std::string& layer, const at::Tensor& a, const at::Tensor& b, double scale,
+             const at::Tensor& magnitude = {});
 
   const Config& config() const { return *config_; }
   const std::vector<Block>& blocks() const;
@@ -66,7 +68,7 @@ class Transformer {
   const Linear& head() const { return head_; }  // weight is embed() where tied
 
  private:
-  at::Tensor embed(const at::Tensor& tokens, const at::Tensor& positions) const;
+  at::Tensor embed(const Batch& in) const;
   bool grouped(int64_t rows, const AdapterPass& pass) const;
   bool joined(const AdapterPass& pass) const;
 

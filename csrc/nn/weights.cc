@@ -64,19 +64,38 @@ void Loader::finish() const {
   }
 }
 
-void adapt(const std::map<std::string, Linear*>& linears, const std::string& layer, const at::Tensor& a,
-           const at::Tensor& b, double scale) {
+void adapt(const std::map<std::string, Linear*>& linears, const std::string& layer, const Adapter& adapter) {
   const auto found = linears.find(layer);
   TORCH_CHECK(found != linears.end(), "the model has no linear layer ", layer);
   Linear& linear = *found->second;
+  const at::Tensor &a = adapter.a, &b = adapter.b, &magnitude = adapter.magnitude;
   TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(0) == b.size(1) && a.size(1) == linear.in() &&
                   b.size(0) == linear.out(),
               "adapter of ", layer, ": A ", a.sizes(), " and B ", b.sizes(), " do not fit its weight [",
               linear.out(), ", ", linear.in(), "]");
   TORCH_CHECK(!linear.weight.requires_grad(), "adapter of ", layer, ": its weight is trained itself");
-  linear.a = a;
-  linear.b = b;
-  linear.scale = scale;
+  TORCH_CHECK(!magnitude.defined() ||
+                  (magnitude.requires_grad() && magnitude.sizes() == c10::IntArrayRef({linear.out()})),
+              "adapter of ", layer, ": want ", linear.out(), " magnitudes that are trained");
+  static_cast<Adapter&>(linear) = adapter;
+}
+
+at::Tensor Linear::decomposed(const at::Tensor& x, const AdapterPass& pass) const {
+  const at::Tensor adapted = dense().to(at::kFloat).add(b.detach().matmul(a.detach()), scale);
+  const at::Tensor factor = magnitude.div(adapted.norm(2, {1}));
+  Linear plain = *this;
+  plain.magnitude = plain.bias = at::Tensor();
+  AdapterPass all;
+  all.on = true;
+  at::Tensor y;
+  if (pass.dropout > 0) {
+    const at::Tensor mask = hash_dropout(x.new_ones(x.sizes()), *pass.row_keys, index, pass.dropout);
+    const at::Tensor kept = x.mul(mask);
+    y = plain.forward(kept, all).mul(factor).add(plain.forward(x.sub(kept), {}));
+  } else {
+    y = plain.forward(x, all).mul(factor);
+  }
+  return bias.defined() ? y.add(bias) : y;
 }
 
 }  // namespace rlt::nn

@@ -36,8 +36,7 @@ class Loader {
   std::set<std::string> taken_;
 };
 
-// Puts an adapter a [r, in], b [out, r] on the named layer of linears.
-void adapt(const std::map<std::string, Linear*>& linears, const std::string& layer, const at::Tensor& a,
-           const at::Tensor& b, double scale);
+// Puts an adapter on the named layer of linears.
+void adapt(const std::map<std::string, Linear*>& linears, const std::string& layer, const Adapter& adapter);
 
 }  // namespace rlt::nn

@@ -36,10 +36,11 @@ TEST(abi_model_forward) {
   Handles h;
   const rlt_tensor a = h.give(random.normal({2, 20}).requires_grad_(true)),
                    b = h.give(random.normal({24, 2}).requires_grad_(true));
-  EXPECT_OK(rlt_model_adapt(m.model, "layers.1.v", a, b, 2));
-  EXPECT_ERROR("no linear layer", rlt_model_adapt(m.model, "pooler.dense", a, b, 2));
-  EXPECT_ERROR("do not fit", rlt_model_adapt(m.model, "layers.1.down", a, b, 2));
-  EXPECT_ERROR("do not fit", rlt_model_adapt(m.model, "layers.1.v", 0, b, 2));
+  EXPECT_OK(rlt_model_adapt(m.model, "layers.1.v", a, b, 0, 2));
+  EXPECT_ERROR("no linear layer", rlt_model_adapt(m.model, "pooler.dense", a, b, 0, 2));
+  EXPECT_ERROR("do not fit", rlt_model_adapt(m.model, "layers.1.down", a, b, 0, 2));
+  EXPECT_ERROR("do not fit", rlt_model_adapt(m.model, "layers.1.v", 0, b, 0, 2));
+  EXPECT_ERROR("want 24 magnitudes that are trained", rlt_model_adapt(m.model, "layers.1.v", a, b, a, 2));
 
   rlt_model_input input{};
   input.tokens = h.give(rlt::test::vector_of<int64_t>({0, 30, 3}));
@@ -66,11 +67,11 @@ TEST(abi_model_forward_refuses_bad_batches) {
   Model m(random);
   Handles h;
   const rlt_tensor a = h.give(random.normal({2, 20})), b = h.give(random.normal({24, 2}));
-  EXPECT_OK(rlt_model_adapt(m.model, "layers.0.q", a, b, 1));
+  EXPECT_OK(rlt_model_adapt(m.model, "layers.0.q", a, b, 0, 1));
   using Ids = std::vector<int64_t>;
   const auto ids = [&](const Ids& values) { return h.give(rlt::test::vector_of(values)); };
   const rlt_model_input good{
-      ids({0, 30, 3}), ids({0, 1, 0}), h.give(rlt::test::borders({2, 1})), 0, 0, 1, 0, 0, 0};
+      ids({0, 30, 3}), ids({0, 1, 0}), h.give(rlt::test::borders({2, 1})), 0, 0, 1, 0, 0, 0, 0};
   rlt_tensor hidden = 0;
   const auto run = [&](rlt_tensor rlt_model_input::*field, rlt_tensor value) {
     rlt_model_input input = good;
@@ -95,6 +96,7 @@ TEST(abi_model_forward_refuses_bad_batches) {
   EXPECT_ERROR("rows: 3 at 1", run(&rlt_model_input::rows, ids({0, 3})));
   EXPECT_ERROR("rows: -1 at 0", run(&rlt_model_input::rows, ids({-1})));
   EXPECT_ERROR("rows: want", run(&rlt_model_input::rows, good.cu_seqlens));
+  EXPECT_ERROR("noise: want [3, 20]", run(&rlt_model_input::noise, a));
   EXPECT_ERROR("run from 0 to 3", run(cu, h.give(rlt::test::borders({2}))));
   EXPECT_ERROR("run from 0 to 3", run(cu, h.give(rlt::test::borders({2, 3}))));
   EXPECT_ERROR("falls", run(cu, h.give(rlt::test::vector_of<int32_t>({0, 4, 3}))));
@@ -159,8 +161,8 @@ TEST(abi_decoder) {
   EXPECT_OK(rlt_model_new(&shape.config(), names.data(), tensors.data(), n, &model));
   const rlt_tensor a = h.give(random.normal({2, 20}).requires_grad_(true)),
                    b = h.give(random.normal({24, 2}).requires_grad_(true));
-  EXPECT_OK(rlt_model_adapt(model, "layers.0.q", a, b, 2));
-  EXPECT_ERROR("no linear layer", rlt_model_adapt(model, "layers.0.query", a, b, 2));
+  EXPECT_OK(rlt_model_adapt(model, "layers.0.q", a, b, 0, 2));
+  EXPECT_ERROR("no linear layer", rlt_model_adapt(model, "layers.0.query", a, b, 0, 2));
 
   rlt_model_input input{};
   input.tokens = h.give(rlt::test::vector_of<int64_t>({0, 30, 3}));

@@ -279,6 +279,38 @@ TEST(lora_linear_on_a_weight_of_two_bytes) {
   }
 }
 
+// W x + b + (s - 1) W x' + s scale B A x', of x' with dropout and s = m / ‖W + scale B A‖, as PEFT has it.
+TEST(dora_equals_its_definition) {
+  Random random(28);
+  const Lora l = random_lora(random, 12, 20, 6, 4);
+  const at::Tensor values = random.normal({6}), weights = random.normal({12, 6});
+  for (const double p : {0.0, 0.25}) {
+    rlt::nn::Linear layer;
+    layer.weight = l.w, layer.bias = l.bias, layer.scale = l.scale, layer.index = 3;
+    layer.a = leaf(l.a), layer.b = leaf(l.b), layer.magnitude = leaf(values);
+    rlt::nn::AdapterPass pass;
+    pass.on = true, pass.dropout = p, pass.row_keys = l.keys;
+    const at::Tensor x = leaf(l.x), x_ref = leaf(l.x, at::kDouble), a = leaf(l.a, at::kDouble),
+                     b = leaf(l.b, at::kDouble), m = leaf(values, at::kDouble), w = l.w.to(at::kDouble);
+    const at::Tensor mask = rlt::hash_dropout(at::ones(x.sizes(), at::kFloat), l.keys, 3, p);
+    const at::Tensor kept = x_ref.mul(mask.to(at::kDouble));
+    const at::Tensor s = m.div(w.add(b.matmul(a), l.scale).norm(2, {1}).detach());
+    const at::Tensor low = at::linear(at::linear(kept, a), b).mul(l.scale);
+    const at::Tensor want =
+        reference_linear(x_ref, l.w, l.bias).add(at::linear(kept, w).mul(s.sub(1))).add(low.mul(s));
+    const at::Tensor y = layer.forward(x, pass);
+    EXPECT_AT_MOST(relative(y, want), 1e-5, "forward");
+    y.backward(weights);
+    want.backward(weights.to(at::kDouble));
+    EXPECT_AT_MOST(relative(x.grad(), x_ref.grad()), 1e-5, "gradient of x");
+    EXPECT_AT_MOST(relative(layer.a.grad(), a.grad()), 1e-5, "gradient of a");
+    EXPECT_AT_MOST(relative(layer.b.grad(), b.grad()), 1e-5, "gradient of b");
+    EXPECT_AT_MOST(relative(layer.magnitude.grad(), m.grad()), 1e-5, "gradient of the magnitudes");
+    pass.on = false;
+    EXPECT_AT_MOST(relative(layer.forward(x, pass), reference_linear(x, l.w, l.bias)), 1e-5, "without it");
+  }
+}
+
 TEST(lora_linear_trains_its_weight_where_asked) {
   Random random(24);
   const Lora l = random_lora(random, 12, 20, 6, 4);

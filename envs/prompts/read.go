@@ -1,12 +1,9 @@
 package prompts
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
-	"math"
-	"strconv"
 	"strings"
 
 	"github.com/rltrain/rltrain/envs"
@@ -146,7 +143,7 @@ func (c columns) prompt(r dataset.Record) (e prompt, err error) {
 		if c.asked == "messages" {
 			e.messages, err = messages(c.asked, value, r.Padded)
 		} else {
-			e.text, err = text(r.Fields, c.asked)
+			e.text, err = r.Fields.Text(c.asked)
 		}
 	}
 	for _, column := range []struct {
@@ -154,58 +151,14 @@ func (c columns) prompt(r dataset.Record) (e prompt, err error) {
 		into *string
 	}{{c.answer, &e.answer}, {c.kind, &e.kind}, {c.solution, &e.solution}} {
 		if column.name != "" && err == nil {
-			*column.into, err = text(r.Fields, column.name)
+			*column.into, err = r.Fields.Text(column.name)
 		}
 	}
 	e.answer = right(e.answer)
 	if c.rank != "" && err == nil {
-		e.rank, err = number(r.Fields, c.rank)
+		e.rank, err = r.Fields.Number(c.rank)
 	}
 	return e, err
-}
-
-// text returns a column as text, numbers and booleans as JSON.
-func text(row dataset.Object, column string) (string, error) {
-	value, ok := row.Get(column)
-	wrong := func(what string) (string, error) { return "", fmt.Errorf("column %s %s", words.Quote(column), what) }
-	switch v := value.(type) {
-	case nil:
-		if ok {
-			return wrong("is null; fill it or remove the row")
-		}
-		return wrong("is missing (the first row has it)")
-	case string:
-		if strings.TrimSpace(v) == "" {
-			return wrong("is empty; fill it or remove the row")
-		}
-		return v, nil
-	case int64:
-		return strconv.FormatInt(v, 10), nil
-	case float64:
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return wrong("is not a finite number")
-		}
-		return strconv.FormatFloat(v, 'f', -1, 64), nil
-	case bool:
-		return strconv.FormatBool(v), nil
-	case json.Number:
-		return v.String(), nil
-	default:
-		return wrong("is " + dataset.Kind(value) + "; want text or a number")
-	}
-}
-
-// number returns a column that holds a finite number, or its text.
-func number(row dataset.Object, column string) (float64, error) {
-	written, err := text(row, column)
-	if err != nil {
-		return 0, err
-	}
-	x, err := strconv.ParseFloat(strings.TrimSpace(written), 64)
-	if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
-		return 0, fmt.Errorf("column %s is %s; want a number", words.Quote(column), words.Quote(written))
-	}
-	return x, nil
 }
 
 // messages reads a conversation that does not end with the assistant.

@@ -93,7 +93,7 @@ func (o *options) Answers(path, field string) (verifiers []envs.Verifier, usual 
 		if _, ok := r.Fields.Get(o.AnswerColumn); !ok && verifiers == nil {
 			return nil, "", envs.OptionErrorf("answer_column", "%s has no column %s; its columns are %s", r.File, words.Quote(o.AnswerColumn), words.List(r.Fields.Names()))
 		}
-		gold, err := text(r.Fields, o.AnswerColumn)
+		gold, err := r.Fields.Text(o.AnswerColumn)
 		if err != nil {
 			return nil, "", fmt.Errorf("%s: %w", r.Place(), err)
 		}

@@ -142,5 +142,13 @@ func number(v reflect.Value) float64 {
 	return 0
 }
 
+// Excludes reports whether the option has no effect if the option name has that value, whatever the others.
+func (o *Option) Excludes(name, value string) bool {
+	differs := func(t test) bool { return t.name == name && t.op == "=" && !slices.Contains(t.values, value) }
+	return slices.ContainsFunc(slices.Concat(o.outer, o.needs), func(c condition) bool {
+		return !slices.ContainsFunc(c, func(tests []test) bool { return !slices.ContainsFunc(tests, differs) })
+	})
+}
+
 // Applies reports whether the option has an effect, given the values of the others.
 func (s *Set) Applies(o *Option) bool { return s.Missing(o) == "" }

@@ -52,10 +52,11 @@ type Needs struct {
 	SharedValues bool
 	// Teacher names the model of Batch.Divergence: a folder, or a name on the hub; "" = none.
 	Teacher   string
-	Greedy    bool   // Step.Greedy, the reward of each prompt's greedy completion
-	Single    bool   // preferences are single responses, good or bad, instead of pairs
-	Dropout   bool   // turn the adapter's dropout on
-	Reduction string // of Batch.Weight
+	Greedy    bool    // Step.Greedy, the reward of each prompt's greedy completion
+	Single    bool    // preferences are single responses, good or bad, instead of pairs
+	Dropout   bool    // turn the adapter's dropout on
+	Noise     float64 // policy.Pass.Noise, with Dropout
+	Reduction string  // of Batch.Weight
 	// ByAction means that the loss is a sum over actions multiplied by Batch.Weight, so that some can be left out.
 	ByAction bool
 	// ByAdvantage means that a sample whose advantages are all 0 has no gradient, and needs no backward pass.

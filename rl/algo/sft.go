@@ -14,6 +14,9 @@ import (
 type SFT struct {
 	Dynamic bool
 	Smoothing
+	// Noise is the α of uniform noise in ±α/√(L·E) on the embeddings of a language model's tokens, of E elements each in a
+	// sequence of L (Jain et al. 2023, "NEFTune"); 0 = none.
+	Noise            float64
 	FeatureAlignment float64 `option:"feature_alignment" default:"0" range:"[0,)" help:"weight of a penalty on the norms of the adapter's matrices (0 = off)"`
 }
 
@@ -29,7 +32,7 @@ type Smoothing struct {
 func (a *SFT) Check(int) error { return nil }
 
 // Needs implements Algorithm.
-func (a *SFT) Needs() Needs { return Needs{Dropout: true} }
+func (a *SFT) Needs() Needs { return Needs{Dropout: true, Noise: a.Noise} }
 
 // Prepare implements Algorithm.
 func (a *SFT) Prepare(*rl.Step) error { return nil }

@@ -2,6 +2,7 @@
 package epochs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 // The order is a function of the seed and the step, so its only state is a count.
 type Source struct {
 	bins      [][]*rl.Sample // packed samples
+	ranks     []float64      // of bins, in whose order an epoch takes them; nil = any order
 	batchSize int
 	seed      uint64
 	tokens    int64
@@ -39,6 +41,9 @@ func newSource(bins [][]*rl.Sample, batchSize int, seed uint64) *Source {
 	return &Source{bins: bins, batchSize: batchSize, seed: seed, epoch: -1}
 }
 
+// Rank has each epoch take the samples in ascending order of ranks, equal ones shuffled. Packed samples have none.
+func (e *Source) Rank(ranks []float64) { e.ranks = ranks }
+
 // PerEpoch is the number of steps of an epoch.
 func (e *Source) PerEpoch() int { return (len(e.bins) + e.batchSize - 1) / e.batchSize }
 
@@ -50,6 +55,9 @@ func (e *Source) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	epoch, batch := at.Step/e.PerEpoch(), at.Step%e.PerEpoch()
 	if epoch != e.epoch {
 		e.epoch, e.order = epoch, rl.Stream(e.seed, rl.StreamShuffle, uint64(epoch)).Perm(len(e.bins))
+		if e.ranks != nil {
+			slices.SortStableFunc(e.order, func(i, j int) int { return cmp.Compare(e.ranks[i], e.ranks[j]) })
+		}
 	}
 	step := &rl.Step{Figures: rl.Meter{}}
 	for _, bin := range e.order[batch*e.batchSize : min((batch+1)*e.batchSize, len(e.order))] {
@@ -72,6 +80,9 @@ func (e *Source) Restore(state json.RawMessage) error { return json.Unmarshal(st
 // Sum is a checksum of all samples, to check that ranks have the same data.
 func (e *Source) Sum() uint64 {
 	h := fnv.New64a()
+	if e.ranks != nil {
+		fmt.Fprintln(h, e.ranks)
+	}
 	for _, bin := range e.bins {
 		for _, x := range bin {
 			fmt.Fprintln(h, x.Tokens, x.Actions, x.Truth)

@@ -1,6 +1,7 @@
 package epochs_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/expect"
@@ -26,4 +27,31 @@ func TestSum(t *testing.T) {
 		expect.True(t, sum(change) != same, "%s changes nothing", name)
 	}
 	expect.Same(t, same, sum(func(*rl.Sample) {}), "equal samples have different sums")
+}
+
+// TestRank: each epoch takes all samples in the order of their ranks, equal ones in any order.
+func TestRank(t *testing.T) {
+	var samples []*rl.Sample
+	ranks := []float64{2, 1, 1, 0.5, 2, 1, 1, -3}
+	for i := range ranks {
+		samples = append(samples, &rl.Sample{Tokens: []int32{1}, Actions: []int32{1}, Prompt: i})
+	}
+	source := must.Get(epochs.New(samples, 3, 0, 1))(t)
+	unranked := source.Sum()
+	source.Rank(ranks)
+	expect.True(t, source.Sum() != unranked, "ranks of another order have the same sum")
+	var orders [][]int
+	for epoch := range 2 {
+		var order []int
+		for step := range source.PerEpoch() {
+			for _, x := range must.Get(source.Next(t.Context(), rl.At{Step: epoch*source.PerEpoch() + step}))(t).Samples {
+				order = append(order, x.Prompt)
+			}
+		}
+		expect.True(t, slices.IsSortedFunc(order, func(i, j int) int { return int(2 * (ranks[i] - ranks[j])) }), "epoch %d takes %v", epoch, order)
+		orders = append(orders, order)
+	}
+	expect.True(t, !slices.Equal(orders[0], orders[1]), "both epochs take %v", orders[0])
+	slices.Sort(orders[0])
+	expect.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 7}, orders[0], "samples of an epoch")
 }

@@ -24,9 +24,10 @@ type adapter struct {
 // adaptedLayer is a linear layer with its pair.
 type adaptedLayer struct {
 	transformers.Linear
-	r     int
-	scale float64    // what b·a is multiplied by
-	a, b  *torch.Var // [r, in], [out, r]
+	r         int
+	scale     float64    // what b·a is multiplied by
+	a, b      *torch.Var // [r, in], [out, r]
+	magnitude *torch.Var // [out] with DoRA, else nil
 }
 
 // attach puts pairs on the layers of the model.
@@ -40,8 +41,9 @@ func (a *adapter) attach(model *torch.Model, linears []transformers.Linear, pair
 		if err != nil {
 			return fmt.Errorf("policy: adapter of %s: %w", pair.Module, err)
 		}
+		l.Layer = layers[pair.Module]
 		a.layers = append(a.layers, l)
-		if err := model.Adapt(layers[pair.Module], l.a, l.b, l.scale); err != nil {
+		if err := model.Adapt(l.Layer, l.a, l.b, l.magnitude, l.scale); err != nil {
 			return fmt.Errorf("policy: %w", err)
 		}
 	}
@@ -50,9 +52,6 @@ func (a *adapter) attach(model *torch.Model, linears []transformers.Linear, pair
 
 // newAdaptedLayer makes the tensors of a pair: constants if it is frozen, else parameters.
 func newAdaptedLayer(pair lora.Pair, frozen bool) (adaptedLayer, error) {
-	if pair.Magnitude != nil {
-		return adaptedLayer{}, errors.New("DoRA is not supported here")
-	}
 	hold := torch.Parameter
 	if frozen {
 		hold = torch.Constant
@@ -66,9 +65,23 @@ func newAdaptedLayer(pair lora.Pair, frozen bool) (adaptedLayer, error) {
 		a.Close()
 		return adaptedLayer{}, err
 	}
-	return adaptedLayer{
+	l := adaptedLayer{
 		Linear: transformers.Linear{Name: pair.Module, In: pair.In, Out: pair.Out}, r: pair.R, scale: pair.Scale, a: a, b: b,
-	}, nil
+	}
+	if pair.Magnitude != nil {
+		if l.magnitude, err = hold(pair.Magnitude, int64(pair.Out)); err != nil {
+			torch.CloseAll(a, b)
+		}
+	}
+	return l, err
+}
+
+// vars are A, B and, with DoRA, the magnitudes.
+func (l adaptedLayer) vars() []*torch.Var {
+	if l.magnitude == nil {
+		return []*torch.Var{l.a, l.b}
+	}
+	return []*torch.Var{l.a, l.b, l.magnitude}
 }
 
 func (l adaptedLayer) pair() (lora.Pair, error) {
@@ -77,14 +90,18 @@ func (l adaptedLayer) pair() (lora.Pair, error) {
 		return lora.Pair{}, err
 	}
 	b, err := l.b.Read()
-	return lora.Pair{Module: l.Name, R: l.r, In: l.In, Out: l.Out, Scale: l.scale, A: a, B: b}, err
+	pair := lora.Pair{Module: l.Name, R: l.r, In: l.In, Out: l.Out, Scale: l.scale, A: a, B: b}
+	if err == nil && l.magnitude != nil {
+		pair.Magnitude, err = l.magnitude.Read()
+	}
+	return pair, err
 }
 
-// params are A and B of each layer, then the weights that are trained in full.
+// params are those of each layer, then the weights that are trained in full.
 func (a *adapter) params() []*torch.Var {
 	var params []*torch.Var
 	for _, l := range a.layers {
-		params = append(params, l.a, l.b)
+		params = append(params, l.vars()...)
 	}
 	for _, t := range a.full {
 		params = append(params, t.v)
@@ -96,6 +113,9 @@ func (a *adapter) params() []*torch.Var {
 func (a *adapter) size() (n int64) {
 	for _, l := range a.layers {
 		n += int64(l.r * (l.In + l.Out))
+		if l.magnitude != nil {
+			n += int64(l.Out)
+		}
 	}
 	return n
 }
@@ -193,7 +213,11 @@ func (a *adapter) load(dir string, prefixed bool) (extra map[string]safetensors.
 				return nil, fmt.Errorf("%s: adapter of %s: %w", dir, l.Name, err)
 			}
 		}
-		if err := errors.Join(l.a.Write(pair.A), l.b.Write(pair.B)); err != nil {
+		err := errors.Join(l.a.Write(pair.A), l.b.Write(pair.B))
+		if l.magnitude != nil {
+			err = errors.Join(err, l.magnitude.Write(pair.Magnitude))
+		}
+		if err != nil {
 			return nil, fmt.Errorf("%s: adapter of %s: %w", dir, l.Name, err)
 		}
 	}
@@ -234,6 +258,6 @@ func (a *adapter) changes() (map[string]func([]float32), error) {
 
 func (a *adapter) close() {
 	for _, l := range a.layers {
-		torch.CloseAll(l.a, l.b)
+		torch.CloseAll(l.vars()...)
 	}
 }

@@ -34,14 +34,19 @@ type backbone struct {
 }
 
 // newAdapter puts new pairs on the model, which change nothing yet and are a function of the seed. l has what depends on the
-// kind of policy.
-func (b *backbone) newAdapter(c Config, l lora.Config) error {
+// kind of policy; complete, unless nil, adds to the pairs.
+func (b *backbone) newAdapter(c Config, l lora.Config, complete func([]lora.Pair) error) error {
 	l = c.lora(l, b.config)
 	l.BaseModel = b.BaseModel
 	pairs := b.adapter.start
 	if pairs == nil {
 		var err error
 		if pairs, err = initialPairs(b.config.Linears(), b.config.ExpertModules(), l, c.Init, rl.Stream(c.Seed, rl.StreamInit, 0)); err != nil {
+			return err
+		}
+	}
+	if complete != nil {
+		if err := complete(pairs); err != nil {
 			return err
 		}
 	}

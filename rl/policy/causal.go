@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"sort"
 	"strings"
@@ -120,7 +122,10 @@ func (p *CausalLM) adapt(c Config) error {
 		return nil
 	}
 	p.adapter.frozen = c.Frozen
-	return p.newAdapter(c, c.causal(p.config))
+	if c.DoRA {
+		return p.newAdapter(c, c.causal(p.config), p.magnitudes)
+	}
+	return p.newAdapter(c, c.causal(p.config), nil)
 }
 
 // causal is what the configuration of a language model's adapter has of the model.
@@ -176,6 +181,9 @@ func (p *CausalLM) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 	if pass.Dropout {
 		how.Dropout = torch.Dropout{P: p.adapter.config.Dropout, Keys: b.Dropout}
 	}
+	if pass.Noise > 0 {
+		how.Noise = p.noise(b, pass.Noise)
+	}
 	var load torch.Tensor
 	if pass.Load {
 		how.Load = &load
@@ -192,6 +200,23 @@ func (p *CausalLM) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 		out.Values = p.value.of(s, hidden, pass)
 	}
 	return out
+}
+
+// noise is uniform in ±alpha/√(L·E) for each of the E elements of a token's embedding, in a sequence of L tokens (Jain et al.
+// 2023, "NEFTune", algorithm 1). It is a function of the sequence's key.
+func (p *CausalLM) noise(b *rl.Batch, alpha float64) func(torch.Packed) []float32 {
+	width := cmp.Or(p.config.Core().EmbeddingSize, p.width())
+	return func(packed torch.Packed) []float32 {
+		noise := make([]float32, len(packed.Tokens)*width)
+		for i, key := range b.Dropout {
+			rng := rand.New(rand.NewPCG(key, 1))
+			bound := alpha / math.Sqrt(float64(len(b.Sequences[i])*width))
+			for j := int(packed.CuSeqlens[i]) * width; j < int(packed.CuSeqlens[i+1])*width; j++ {
+				noise[j] = float32((2*rng.Float64() - 1) * bound)
+			}
+		}
+		return noise
+	}
 }
 
 // states are the last layer's states of the rows of sequences that lie end to end, [len(rows), H].
@@ -234,7 +259,7 @@ func (p *CausalLM) pack(ids [][]int32, rows []int64, pass torch.Pass) (torch.Pac
 	for j, i := range of {
 		rows[j] -= int64(starts[i] - moved[i])
 	}
-	if pass.Dropout.P > 0 {
+	if pass.Dropout.P > 0 || pass.Noise != nil {
 		return torch.Pack(read), rows
 	}
 	packed, place := torch.PackShared(read, limits)

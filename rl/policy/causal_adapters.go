@@ -50,7 +50,7 @@ func (p *CausalLM) WithNewAdapter(c Config) (*CausalLM, error) {
 
 // share is p without its adapter. source is the folder of another one.
 func (p *CausalLM) share(source string) (*CausalLM, error) {
-	model, err := p.model.Share()
+	model, err := p.model.Share(nil)
 	if err != nil {
 		return nil, err
 	}

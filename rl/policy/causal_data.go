@@ -23,6 +23,7 @@ type Sequence struct {
 	IDs []int32
 	// Labels says of each token whether it is trained on; the first never is.
 	Labels []bool
+	Rank   float64 // of EncodeOptions.Curriculum
 	// shortened means that the prompt was rendered without the opening of a thought; see promptWithin.
 	shortened bool
 }
@@ -76,10 +77,11 @@ func (x *TokenExamples) Join(y TokenExamples) {
 
 // EncodeOptions say which tokens of an example are trained on.
 type EncodeOptions struct {
-	SkipBad        bool // drop rows that cannot be encoded; otherwise they are an error
-	MaxLength      int  // cut examples after this many tokens; 0 = the model's positions
-	CompletionOnly bool // train on the completion, not on the prompt
-	AssistantOnly  bool // train on what the template marks as the assistant's, not on the other messages
+	SkipBad        bool   // drop rows that cannot be encoded; otherwise they are an error
+	MaxLength      int    // cut examples after this many tokens; 0 = the model's positions
+	CompletionOnly bool   // train on the completion, not on the prompt
+	AssistantOnly  bool   // train on what the template marks as the assistant's, not on the other messages
+	Curriculum     string // column with the rank of an example; "" = none
 }
 
 // Encode turns texts, conversations, and prompts with completions into sequences. They end with the token that ends a text,
@@ -90,7 +92,13 @@ func (p *CausalLM) Encode(examples iter.Seq2[chat.Example, error], o EncodeOptio
 	var out TokenExamples
 	var err error
 	out.Bad.Skip = o.SkipBad
-	encode := func(e chat.Example) (Sequence, error) { return p.encodeExample(e, o) }
+	encode := func(e chat.Example) (Sequence, error) {
+		q, err := p.encodeExample(e, o)
+		if err == nil && o.Curriculum != "" {
+			q.Rank, err = e.Extra.Number(o.Curriculum)
+		}
+		return q, err
+	}
 	tools := sync.OnceValue(p.ReadsTools)
 	out.Null, err = encodeAll(&out.Bad, examples, encode, func(e chat.Example, q Sequence) {
 		out.add(e, q, o)

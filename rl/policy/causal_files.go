@@ -62,7 +62,7 @@ func LoadCausalLM(ctx context.Context, client *hub.Client, model, adapter, dtype
 		return nil, err
 	}
 	only := saved.MergedOnly()
-	if trainable && saved.fullModules() {
+	if trainable && saved.trainable() {
 		only, c.ModulesToSave = "", saved.Config.ModulesToSave
 	}
 	if only != "" {
@@ -228,8 +228,8 @@ func (p *CausalLM) SaveGGUF(path, name string, kind gguf.Type) error {
 // SaveAdapterGGUF writes the adapter alone, for llama.cpp's --lora. Scales that differ between layers are multiplied into
 // B, as a file has one alpha.
 func (p *CausalLM) SaveAdapterGGUF(path, name string) error {
-	if len(p.adapter.layers) == 0 {
-		return fmt.Errorf("writing %s: the model has no low-rank adapter; export the merged model instead", path)
+	if len(p.adapter.layers) == 0 || p.adapter.config.DoRA {
+		return fmt.Errorf("writing %s: the model has no low-rank adapter without magnitudes; export the merged model instead", path)
 	}
 	config := p.model.Config
 	e, err := convert.Export(config.ModelType)

@@ -109,7 +109,7 @@ func (p *Classifier) makeOnEncoder(model *transformers.Model, c Config) error {
 	if p.Pooling == transformers.PoolFamily {
 		l = lora.Config{TaskType: lora.SequenceClassification, Prefix: p.config.Prefix(), ModulesToSave: p.config.HeadModules()}
 	}
-	if err := p.newAdapter(c, l); err != nil {
+	if err := p.newAdapter(c, l, nil); err != nil {
 		return err
 	}
 	return p.newHead(c.Seed)

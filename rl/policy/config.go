@@ -19,6 +19,7 @@ type Config struct {
 	R         int      // rank of the adapter; 0 = no adapter
 	Alpha     float64  // the adapter is scaled by Alpha/R
 	RSLoRA    bool     // the adapter is scaled by Alpha/√R
+	DoRA      bool     // CausalLM: the adapter has the norms of the rows of adapted weights too (Liu et al. 2024, "DoRA", eq. 5)
 	Dropout   float64  // of the adapter's input
 	Targets   []string // endings of the adapted layers' names, or AllLinear alone; empty = the family's
 	Seed      uint64   // of the adapter and the head
@@ -58,7 +59,7 @@ const (
 
 // lora is the configuration of a new adapter on model. l has what depends on the kind of policy.
 func (c Config) lora(l lora.Config, model *transformers.Config) lora.Config {
-	l.Revision, l.R, l.Alpha, l.RSLoRA, l.Dropout, l.TargetModules.Names = c.Revision, c.R, c.Alpha, c.RSLoRA, c.Dropout, c.Targets
+	l.Revision, l.R, l.Alpha, l.RSLoRA, l.DoRA, l.Dropout, l.TargetModules.Names = c.Revision, c.R, c.Alpha, c.RSLoRA, c.DoRA, c.Dropout, c.Targets
 	switch {
 	case len(c.Targets) == 0:
 		l.TargetModules.Names = model.DefaultTargets()

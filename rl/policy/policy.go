@@ -35,6 +35,7 @@ type Pass struct {
 	Values      bool    // compute values; the policy has a value head
 	EndToEnd    bool    // the gradient of the values reaches the other weights too
 	Dropout     bool    // of the adapter's input, by the keys of the batch
+	Noise       float64 // alpha of the noise on the embeddings of a CausalLM's tokens (NEFTune), by the keys of the batch; 0 = none
 	Load        bool    // measure the load of a mixture's experts
 	Checkpoint  bool    // keep only each block's input for the gradient: less memory, a third more time
 	Temperature float64 // divides the logits of a language model; a classifier ignores it

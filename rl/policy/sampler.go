@@ -54,6 +54,7 @@ type Completion struct {
 // Sampler generates completions with a policy. On the CPU it holds a packed copy of the weights.
 type Sampler struct {
 	policy   *CausalLM
+	merged   *mergedCopy // with DoRA what the engine generates from, else nil
 	engine   *torch.Engine
 	slots    int
 	version  uint64 // of the weights that the engine has
@@ -63,15 +64,31 @@ type Sampler struct {
 
 // NewSampler makes a sampler that runs slots completions at a time; it must be closed before the policy.
 func (p *CausalLM) NewSampler(slots int) (*Sampler, error) {
-	engine, err := torch.NewEngine(p.core, torch.EngineConfig{Slots: slots, EOS: p.eos})
-	if err != nil {
+	m := &Sampler{policy: p, slots: slots, version: p.version, requests: map[int64]*request{}}
+	core := p.core
+	var err error
+	if p.adapter.config.DoRA {
+		if m.merged, err = p.newMergedCopy(); err != nil {
+			return nil, fmt.Errorf("generating: %w", err)
+		}
+		core = m.merged.model.Model
+	}
+	if m.engine, err = torch.NewEngine(core, torch.EngineConfig{Slots: slots, EOS: p.eos}); err != nil {
+		if m.merged != nil {
+			m.merged.close()
+		}
 		return nil, fmt.Errorf("generating: %w", err)
 	}
-	return &Sampler{policy: p, engine: engine, slots: slots, version: p.version, requests: map[int64]*request{}}, nil
+	return m, nil
 }
 
 // Close frees the sampler.
-func (m *Sampler) Close() { m.engine.Close() }
+func (m *Sampler) Close() {
+	m.engine.Close()
+	if m.merged != nil {
+		m.merged.close()
+	}
+}
 
 // Policy is the policy that generates.
 func (m *Sampler) Policy() *CausalLM { return m.policy }
@@ -80,6 +97,11 @@ func (m *Sampler) Policy() *CausalLM { return m.policy }
 func (m *Sampler) refresh() error {
 	if m.version == m.policy.version {
 		return nil
+	}
+	if m.merged != nil {
+		if err := m.merged.refresh(m.policy); err != nil {
+			return fmt.Errorf("generating: %w", err)
+		}
 	}
 	if err := m.engine.Refresh(); err != nil {
 		return fmt.Errorf("generating: %w", err)
@@ -126,6 +148,9 @@ func (m *Sampler) Submit(prompt []int32, stream uint64, o GenerateOptions, hear 
 	adapter := 1 + o.Adapter
 	if o.Base {
 		adapter = 0
+	}
+	if m.merged != nil && adapter != 1 {
+		return 0, errors.New("generating: a DoRA adapter that is trained is in the weights, so nothing but the policy generates from them")
 	}
 	id, err = m.engine.Submit(torch.Request{
 		Prompt: prompt, Samples: o.Samples, MaxNew: o.MaxNew, Sampling: o.Sampling, Seed: o.Seed, Stream: stream, Adapter: adapter,

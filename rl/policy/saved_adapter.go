@@ -73,11 +73,14 @@ func (a savedAdapter) besideHead(bare bool) error {
 	return nil
 }
 
-// fullModules says whether the adapter is pairs and full modules that can be trained further.
-func (a savedAdapter) fullModules() bool {
+// trainable says whether the adapter is what can be trained further: pairs, their magnitudes and full modules.
+func (a savedAdapter) trainable() bool {
 	rest := a.Adapter
-	rest.Extra, rest.Config.ModulesToSave = nil, nil
-	return len(a.Config.ModulesToSave) > 0 && !a.Config.WeightTying && rest.MergedOnly() == ""
+	if len(rest.Config.ModulesToSave) > 0 && !rest.Config.WeightTying {
+		rest.Extra, rest.Config.ModulesToSave = nil, nil
+	}
+	rest.Config.DoRA = false
+	return rest.MergedOnly() == ""
 }
 
 // changes are what merging the adapter does to the weights of a model, which it fits, by name.

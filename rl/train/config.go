@@ -38,6 +38,34 @@ type Optimisation struct {
 	RouterCoef   float64 `option:"router_aux_loss_coef" default:"0" range:"[0,)" help:"weight of the loss that balances a mixture's experts, over the tokens of a forward pass, as in TRL (0 = off)"`
 }
 
+// group is how the weights of a policy's group are trained.
+func (o Optimisation) group(g policy.Group) torch.ParamGroup {
+	group := torch.ParamGroup{Params: g.Params, Apart: g.Role == policy.Value, Muon: g.Hidden && o.Optim == OptimMuon, EightBit: o.Optim == OptimAdamW8}
+	if g.Decay {
+		group.WeightDecay = o.WeightDecay
+	}
+	return group
+}
+
+// Bytes is the memory of the gradients and the optimiser's state of a policy.
+func (o Optimisation) Bytes(p policy.Policy) (bytes int64, err error) {
+	for _, g := range p.Groups() {
+		state, err := o.group(g).StateBytes()
+		if err != nil {
+			return 0, err
+		}
+		bytes += state
+		for _, v := range g.Params {
+			n, err := v.Elements()
+			if err != nil {
+				return 0, err
+			}
+			bytes += 4 * n
+		}
+	}
+	return bytes, nil
+}
+
 // Values of Optim.
 const (
 	OptimAdamW8 = "adamw_8bit"

@@ -190,5 +190,9 @@ func (p *passes) explainMemory(cause error) error {
 		}
 		elements += n
 	}
-	return fmt.Errorf("%w; gradients and AdamW's state of %s trained weights take %s bytes: train an adapter, or one of lower rank", cause, report.Count(elements), report.Count(12*elements))
+	bytes, err := p.config.Bytes(p.policy)
+	if err != nil {
+		return errors.Join(cause, err)
+	}
+	return fmt.Errorf("%w; gradients and the optimiser's state of %s trained weights take %s bytes: train an adapter, or one of lower rank", cause, report.Count(elements), report.Count(bytes))
 }

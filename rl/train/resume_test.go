@@ -35,13 +35,16 @@ import (
 // resumable is a run that can be started any number of times.
 type resumable func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error)
 
-func supervised(p func(t *testing.T) policy.Policy, samples []*rl.Sample, packing int, judge func(t *testing.T, p policy.Policy) *evaluate.Plan) resumable {
+func supervised(p func(t *testing.T) policy.Policy, samples []*rl.Sample, packing int, judge func(t *testing.T, p policy.Policy) *evaluate.Plan, changes ...func(*algo.SFT, *epochs.Source)) resumable {
 	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
-		p := p(t)
+		p, sft := p(t), &algo.SFT{FeatureAlignment: 0.01}
 		source := must.Get(epochs.New(samples, 3, packing, 5))(t)
 		c := Config{Steps: 7, HeadRate: 3e-2, Seed: 3, Memory: Memory{MicroTokens: limitOf(ctx, 0)}, Evaluate: judge(t, p),
 			Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "cosine", WarmupSteps: 3, WeightDecay: 0.1, MaxGradNorm: 0.5}}
-		result, err := Run(ctx, p, source, &algo.SFT{FeatureAlignment: 0.01}, c, h)
+		for _, change := range changes {
+			change(sft, source)
+		}
+		result, err := Run(ctx, p, source, sft, c, h)
 		return p, result, err
 	}
 }
@@ -148,8 +151,12 @@ func everyRun() map[string]resumable {
 		"epochs × sft of labels": supervised(label, tinyExamples(13, 1).Samples(), 0, judgeLabels),
 		"epochs × sft of tokens": supervised(token, policy.Samples(texts(13)), 0, judgeLoss),
 		"packed epochs × sft":    supervised(token, policy.Samples(texts(29)), 14, judgeLoss),
-		"labels × ppo":           ofLabels("accuracy,f1=0.5", func(*labelRun) {}),
-		"labels × expected":      ofLabels("calibration,f1=0.1", func(r *labelRun) { r.TargetKL = 0.002 }),
+		"epochs × sft with noise and ranks": supervised(token, policy.Samples(texts(13)), 0, judgeLoss, func(a *algo.SFT, s *epochs.Source) {
+			a.Noise = 5
+			s.Rank([]float64{2, 1, 1, 1, 0, 0, 3, 3, 1, 0, 1, 2, 0})
+		}),
+		"labels × ppo":      ofLabels("accuracy,f1=0.5", func(*labelRun) {}),
+		"labels × expected": ofLabels("calibration,f1=0.1", func(r *labelRun) { r.TargetKL = 0.002 }),
 		"labels × a warning": ofLabels("expr:'0.1'", func(r *labelRun) {
 			r.AllowNone = true
 			r.algorithm, r.Epochs, r.MinibatchSize = &algo.Reinforce{Decay: 0.5}, 1, 0
@@ -209,6 +216,9 @@ func everyRun() map[string]resumable {
 		"tokens × grpo, modules to save": ofTokens(newGRPO, savedToken, 4, func(r *tokenRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
 		"tokens × grpo, pissa": ofTokens(newGRPO, func(t testing.TB, r int) *policy.CausalLM {
 			return tinyTokenOf(t, policy.Config{R: r, Init: policy.InitPiSSA})
+		}, 4, func(r *tokenRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
+		"tokens × grpo, dora": ofTokens(newGRPO, func(t testing.TB, r int) *policy.CausalLM {
+			return tinyTokenOf(t, policy.Config{R: r, DoRA: true})
 		}, 4, func(r *tokenRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
 		"tokens × grpo, muon":      ofTokens(newGRPO, tinyToken, 0, func(r *tokenRun) { r.Optim = OptimMuon }),
 		"tokens × ppo, adamw_8bit": ofTokens(newPPO, tinyToken, 0, func(r *tokenRun) { r.Optim = OptimAdamW8 }),

@@ -9,6 +9,7 @@ import (
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -52,4 +53,23 @@ func TestLabelSmoothingAsTransformers(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestNoiseIsOfTrainingAlone: the noise moves the loss that is trained on, and differs from step to step; an evaluation has none.
+func TestNoiseIsOfTrainingAlone(t *testing.T) {
+	losses := map[float64]float64{}
+	for _, alpha := range []float64{0, 20} {
+		p := tinyToken(t, 4)
+		samples := policy.Samples(texts(3))
+		config := Config{Steps: 1, Optimisation: Optimisation{LearningRate: 1e-3, Schedule: "constant"}}
+		trainer := must.Get(New(p, fixed(nil), &algo.SFT{Noise: alpha}, config, (&recorded{}).hooks()))(t)
+		defer trainer.Close()
+		before := must.Get(evaluate.Loss(p, samples, 1).Run(t.Context(), 0))(t).Score
+		losses[alpha] = must.Get(trainer.updater.gradient(samples))(t).figures["loss"]
+		trainer.state.Step++
+		next := must.Get(trainer.updater.gradient(samples))(t).figures["loss"]
+		expect.True(t, (math.Abs(next-losses[alpha]) > 1e-4) == (alpha > 0), "noise %g: losses %v and %v of two steps", alpha, losses[alpha], next)
+		expect.Same(t, before, must.Get(evaluate.Loss(p, samples, 1).Run(t.Context(), 0))(t).Score, "noise %g: score of an evaluation", alpha)
+	}
+	expect.True(t, math.Abs(losses[0]-losses[20]) > 1e-3, "losses are %v", losses)
 }

@@ -51,10 +51,7 @@ func newUpdater(p *passes) (*updater, error) {
 		if g.Role == policy.Value && !t.needs.Values {
 			continue
 		}
-		group := torch.ParamGroup{Params: g.Params, Apart: g.Role == policy.Value, Muon: g.Hidden && t.config.Optim == OptimMuon, EightBit: t.config.Optim == OptimAdamW8}
-		if g.Decay {
-			group.WeightDecay = t.config.WeightDecay
-		}
+		group := t.config.group(g)
 		if g.Role == policy.Body {
 			t.body = append(t.body, g.Params...)
 		}
@@ -258,7 +255,7 @@ func (t *updater) run(u *update, batch, learning, idle []*rl.Sample, first bool)
 	return t.forward(torch.Train, learning[done:], func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
 		pass := t.pass()
 		if t.needs.Dropout {
-			pass.Dropout = true
+			pass.Dropout, pass.Noise = true, t.needs.Noise
 			for _, x := range part {
 				b.Dropout = append(b.Dropout, rl.Stream(t.config.Seed, rl.StreamDropout, uint64(t.state.Step), uint64(x.Prompt)).Uint64())
 			}

@@ -137,10 +137,16 @@ func (c *Causal) build() (err error) {
 	return err
 }
 
-// Share returns another model on the same weights, for other adapters. Close it before c; it leaves the weights open.
-func (c *Causal) Share() (*Causal, error) {
+// Share returns another model on the same weights, for other adapters. own, by the core's names, takes the place of some of
+// them; nil = none. Close it before c; it leaves all weights open.
+func (c *Causal) Share(own map[string]*torch.Var) (*Causal, error) {
 	shared := *c
 	shared.Model, shared.shared = nil, true
+	shared.Weights = maps.Clone(c.Weights)
+	for name := range own {
+		delete(shared.Weights, quantName(name, c.quants[name]))
+	}
+	maps.Copy(shared.Weights, own)
 	if err := shared.build(); err != nil {
 		return nil, fmt.Errorf("transformers: %s: %w", c.Dir, err)
 	}

@@ -170,7 +170,7 @@ func (c causalCase) adapt(t *testing.T) map[string]*torch.Var {
 			t.Cleanup(v.Close)
 			params[key], pair[i] = v, v
 		}
-		must.Do(t, c.Model.Adapt(linear.Layer, pair[0], pair[1], 3.0/2))
+		must.Do(t, c.Model.Adapt(linear.Layer, pair[0], pair[1], nil, 3.0/2))
 	}
 	return params
 }

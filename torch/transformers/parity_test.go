@@ -122,7 +122,7 @@ func (f fixture) adaptFrom(t *testing.T, scale float64) map[string]*torch.Var {
 			t.Cleanup(v.Close)
 			params[key], pair[i] = v, v
 		}
-		must.Do(t, f.model.Encoder.Adapt(linear.Layer, pair[0], pair[1], scale))
+		must.Do(t, f.model.Encoder.Adapt(linear.Layer, pair[0], pair[1], nil, scale))
 	}
 	return params
 }

@@ -121,12 +121,24 @@ func (c *Causal) Quantised() []torch.QuantType {
 }
 
 // dequantized returns the weight of a quantised layer as products use it, in the shape of its spec.
-func (c *Causal) dequantized(spec TensorSpec) ([]float32, error) {
-	quant := c.quants[spec.Name]
-	dense, err := c.Weights[quantName(spec.Name, quant)].Dequantize(quant, spec.Shape[1], torch.BF16)
+func (c *Causal) dequantized(spec TensorSpec) (data []float32, err error) {
+	err = c.Dense(spec.Name, spec.Shape[1], func(weight *torch.Var) error {
+		data, err = weight.Read()
+		return err
+	})
+	return data, err
+}
+
+// Dense calls use with the weight of that name and number of inputs, as products use it if it is quantised.
+func (c *Causal) Dense(name string, in int64, use func(weight *torch.Var) error) error {
+	quant, ok := c.quants[name]
+	if !ok {
+		return use(c.Weights[name])
+	}
+	dense, err := c.Weights[quantName(name, quant)].Dequantize(quant, in, torch.BF16)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer dense.Close()
-	return dense.Read()
+	return use(dense)
 }

@@ -77,7 +77,9 @@ func newCatalogue(definitions []envs.Definition) *catalogue {
 		having := map[string][]choice{}
 		for _, ch := range choices {
 			for _, o := range options.MustRead(ch.parts()).All() {
-				having[o.Name] = append(having[o.Name], ch)
+				if !o.Excludes("mode", ch.mode) {
+					having[o.Name] = append(having[o.Name], ch)
+				}
 			}
 		}
 		return having

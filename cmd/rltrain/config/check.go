@@ -159,6 +159,9 @@ func (c *Config) checkServers() error {
 	if c.Tokens != nil && len(c.Tokens.LoRA.Full) > 0 {
 		found = append(found, envs.OptionErrorf("rollout_url", "servers take low-rank pairs alone: leave out lora_modules_to_save"))
 	}
+	if c.Tokens != nil && c.Tokens.LoRA.DoRA {
+		found = append(found, envs.OptionErrorf("rollout_url", "servers take low-rank pairs alone: leave out use_dora"))
+	}
 	if c.Fresh.Filtered() {
 		found = append(found, envs.OptionErrorf("rollout_url", "%w", rollout.ErrFiltered))
 	}

@@ -83,7 +83,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--task=gsm8k", "--dataset=d", "--cache-dir=h"}, want: "--cache-dir: set the variables HF_HOME or HF_HUB_CACHE"},
 		{args: []string{"--task=gsm8k", "--dataset=d", "--qlora"}, want: "--qlora: write quantize=nf4 and tuning=lora"},
 		{args: []string{"--task=gsm8k", "--dataset=d", "--optim=sgd"}, want: `--optim: "sgd" is not one of adamw, adamw_8bit, muon`},
-		{args: []string{"--push_to_hub", "--use_dora", "--neftune_noise_alpha", "5"}, want: `--push_to_hub: "true": … use false; --use_dora: "true": … use false; --neftune_noise_alpha: "5": … use 0`},
+		{args: []string{"--push_to_hub", "--use_dora", "--neftune_noise_alpha", "5"}, want: `--push_to_hub: "true": … use false; --use_dora: does not apply to task intent; … --neftune_noise_alpha: does not apply to task intent; it applies to chat`},
 		{args: []string{"--task=sum_digits", "--lora-r=4"}, want: "--lora-r: … with --tuning lora"},
 		{args: []string{"--a\nb"}, want: `unknown option --a\nb`},
 		{args: []string{"--classifier.rl_training.gamma=1"}, want: "unknown option --classifier.rl_training.gamma"},
@@ -96,7 +96,7 @@ func TestUsageErrors(t *testing.T) {
 		// All mistakes are reported at once, each with its closest match.
 		{args: []string{"--epoch", "3", "--batch=4", "--gama", "1", "--seed=x"}, want: `unknown option --epoch; did you mean --epochs (Supervised stage)?; unknown option --batch; did you mean --batch-size (Supervised stage)?; unknown option --gama; did you mean --gamma (Reinforcement learning stage)?; --seed: "x" is not an integer of at least 0`},
 		{args: []string{"--epochs=0", "--mode=rl", "--rl-episodes=two", "stray"}, env: "RLTRAIN_EPOCH=3", yaml: "lora_r: 0", want: `unexpected argument "stray": write settings as --name=value; unknown environment variable RLTRAIN_EPOCH; did you mean RLTRAIN_EPOCHS (Supervised stage)?; c.yaml:1:1: lora_r: 0 is out of range; it must be 1 to 1024; --epochs: 0 is out of range; it must be at least 1; --mode: "rl" is not one of supervised_then_rl, supervised, rl_only; --rl-episodes: "two" is not an integer`},
-		{args: []string{"--use-dora", "--scale_reward=none"}, want: `unknown option --scale_reward; did you mean --scale-rewards (Reinforcement learning stage)?; --use-dora: "true": rltrain loads DoRA adapters, but trains only LoRA; remove it or use false`},
+		{args: []string{"--streaming", "--scale_reward=none"}, want: `unknown option --scale_reward; did you mean --scale-rewards (Reinforcement learning stage)?; --streaming: "true": rows are held in memory; see max_samples; remove it or use false`},
 
 		// Errors that involve several options.
 		{args: []string{"--task=sum_digits", "--baseline=none", "--advantage-scale=group"}, want: "baseline none cannot be divided by the group's standard deviation: choose baseline group, or scale none"},
@@ -110,6 +110,9 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--optim=muon"}, want: "--optim: … --tuning full"},
 		{args: []string{"--init-lora-weights=pissa"}, want: "--init-lora-weights: … language models"},
 		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--init-lora-weights=pissa", "--quantize=nf4"}, want: "--init-lora-weights: … quantize=nf4"},
+		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--use-dora", "--init-lora-weights=pissa"}, want: "--use-dora: applies only with another --init-lora-weights than pissa"},
+		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--curriculum-column=c", "--packing"}, want: "--curriculum-column: applies only with --packing=false"},
+		{args: []string{"--task=intent", "--mode=supervised", "--rl-share=0.2"}, want: "--rl-share: does not apply to mode supervised; it applies to supervised_then_rl"},
 		{args: []string{"--task=sum_digits", "--judge-url=http://host"}, want: "--judge-url: … --judge"},
 		{args: []string{"--task=sum_digits", "--judge=m", "--reward=rubric:r.yaml", "--async"}, want: "--judge: … async"},
 		{args: []string{"--task=prompts", "--dataset=d", "--difficulty-pools", "--curriculum-column=c"}, want: "--curriculum-column: … difficulty_pools"},

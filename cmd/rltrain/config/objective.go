@@ -164,9 +164,9 @@ func initOfPEFT(_ *loading, e entry) ([]entry, error) {
 	return []entry{e}, nil
 }
 
-// smoothingOfSFT drops a 0 where there is no such option.
-func (l *loading) smoothingOfSFT(e entry) ([]entry, error) {
-	if l.set.Find(e.name) != nil || !sameValue("0", e.value.Text) {
+// offElsewhere drops 0 or false where there is no such option.
+func (l *loading) offElsewhere(e entry) ([]entry, error) {
+	if l.set.Find(e.name) != nil || !sameValue("0", e.value.Text) && switched(e.value) != "false" {
 		return []entry{e}, nil
 	}
 	l.needless = append(l.needless, e.name)

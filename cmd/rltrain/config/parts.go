@@ -41,6 +41,7 @@ type LoRA struct {
 // TokenLoRA is the adapter of a language model, and what is trained beside it.
 type TokenLoRA struct {
 	LoRA
+	DoRA bool     `option:"use_dora" needs:"init_lora_weights!=pissa" help:"train the norm of each row of an adapted weight beside its direction (DoRA)"`
 	Full []string `option:"lora_modules_to_save" help:"modules to train in full, in fp32, and to save beside the adapter, by the end of their name: lm_head,embed_tokens"`
 }
 
@@ -149,11 +150,13 @@ type LanguageModelSFT struct {
 	EvalEvery       int     `option:"eval_every" range:"[0,)" help:"updates between evaluations (0 = after each epoch)"`
 	Loss            string  `option:"sft_loss" default:"nll" allowed:"nll,dft" help:"training loss: nll = the negative log-likelihood, dft = the same with each token weighted by its probability (dynamic fine-tuning); evaluations always use nll"`
 	algo.Smoothing  `needs:"sft_loss=nll"`
-	Packing         bool   `option:"packing" needs:"max_length" help:"fill each row of a batch with complete examples up to max_length tokens"`
-	CompletionOnly  bool   `option:"completion_only_loss" default:"true" help:"train only on the completion of a row with prompt and completion"`
-	Metric          string `option:"metric_for_best_model" default:"loss" allowed:"loss,mean_token_accuracy" help:"validation metric that selects the best epoch"`
-	AssistantOnly   bool   `option:"assistant_only_loss" default:"true" help:"train only on the assistant's messages of a conversation"`
-	ShowExample     bool   `option:"show_example" percommand:"true" incidental:"true" help:"print the first training example with the trained tokens in colour, or between « and » where the output is no terminal"`
+	Noise           float64 `option:"neftune_noise_alpha" default:"0" range:"[0,)" help:"uniform noise on embeddings in training, at most this over the square root of the elements of a row's embeddings (NEFTune; 5 is common; 0 = off)"`
+	Curriculum      string  `option:"curriculum_column" needs:"!packing" help:"column with a number: each epoch takes the rows in ascending order of it, equal ones shuffled"`
+	Packing         bool    `option:"packing" needs:"max_length" help:"fill each row of a batch with complete examples up to max_length tokens"`
+	CompletionOnly  bool    `option:"completion_only_loss" default:"true" help:"train only on the completion of a row with prompt and completion"`
+	Metric          string  `option:"metric_for_best_model" default:"loss" allowed:"loss,mean_token_accuracy" help:"validation metric that selects the best epoch"`
+	AssistantOnly   bool    `option:"assistant_only_loss" default:"true" help:"train only on the assistant's messages of a conversation"`
+	ShowExample     bool    `option:"show_example" percommand:"true" incidental:"true" help:"print the first training example with the trained tokens in colour, or between « and » where the output is no terminal"`
 }
 
 // Warmup is how long worked solutions are imitated.

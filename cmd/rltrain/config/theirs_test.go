@@ -100,7 +100,7 @@ func TestForeignNames(t *testing.T) {
 func TestForeignErrors(t *testing.T) {
 	const grpo = "--task prompts --algorithm grpo --dataset d --model m "
 	for _, test := range []struct{ command, yaml, want string }{
-		{"--task chat --dataset d --config c.yaml", "epohcs: 1\nmodel_init_kwargs: {dtipe: fp32}\nuse_dora: true\nlearning_rate: fast\n", "c.yaml:1:1: unknown key epohcs; … epochs (Supervised stage) … c.yaml:2:21: unknown key model_init_kwargs.dtipe; … dtype … c.yaml:3:1: use_dora: … c.yaml:4:1: learning_rate: "},
+		{"--task chat --dataset d --config c.yaml", "epohcs: 1\nmodel_init_kwargs: {dtipe: fp32}\nuse_dora: true\nlearning_rate: fast\n", "c.yaml:1:1: unknown key epohcs; … epochs (Supervised stage) … c.yaml:2:21: unknown key model_init_kwargs.dtipe; … dtype … c.yaml:4:1: learning_rate: … c.yaml:3:1: use_dora: "},
 		{"--task chat --dataset d --config c.yaml", "datasets:\n- path: a\n  weight: 0.5\n- path: b\n", "c.yaml:1:1: datasets: … the first"},
 		{"--task chat --dataset d --config c.yaml", "datasets:\n- path: a\n- path: b\n  config: c\n", "c.yaml:1:1: datasets: … config"},
 		{"--task chat --dataset d --model m --label_smoothing_factor 0.1 --sft-loss dft", "", "--label_smoothing_factor: … --sft-loss"},

@@ -168,11 +168,11 @@ func describeLanguageModel(s *shared.Sheet, dir, task string, adapter int64) err
 	if err != nil {
 		return err
 	}
-	policy, err := policy.ReadCausalLM(dir)
+	lm, err := policy.ReadCausalLM(dir)
 	if err != nil {
 		return err
 	}
-	defer policy.Close()
+	defer lm.Close()
 	parameters, tied := int64(0), ""
 	for _, spec := range c.TensorNames() {
 		if spec.Group == "tied" {
@@ -198,19 +198,29 @@ func describeLanguageModel(s *shared.Sheet, dir, task string, adapter int64) err
 		limit = "at most"
 	}
 	s.Row("context", "%s tokens %s", report.Count(int64(c.MaxPositionEmbeddings)), limit)
-	s.Row("end tokens", "%s", shared.EOSNames(policy))
-	s.Row("special tokens", "%s", specialTokens(policy))
-	s.Row("start tokens", "%s", shared.TokenNames(policy, policy.Tokenizer.Opening(), "none"))
-	if policy.Templates == nil {
+	s.Row("end tokens", "%s", shared.EOSNames(lm))
+	s.Row("special tokens", "%s", specialTokens(lm))
+	s.Row("start tokens", "%s", shared.TokenNames(lm, lm.Tokenizer.Opening(), "none"))
+	if lm.Templates == nil {
 		s.Row("chat template", "none: accepts plain text only, no messages")
 	} else {
-		s.Row("chat template", "%s", strings.Join(policy.Templates.Names(), ", "))
+		s.Row("chat template", "%s", strings.Join(lm.Templates.Names(), ", "))
 	}
-	if err := describeExample(s, policy, task); err != nil {
+	if err := describeExample(s, lm, task); err != nil {
 		return err
 	}
+	s.Row("learning rate", "for SFT about %s with LoRA of any rank, %s with --tuning full (rule of thumb of LoRA Without Regret)", advised(c, false), advised(c, true))
 	s.Head("Memory estimates")
 	return memoryRows(s, c, parameters, stored, adapter)
+}
+
+// advised is policy.AdvisedRate as text.
+func advised(c *transformers.Config, full bool) string {
+	low, high := policy.AdvisedRate(c, full)
+	if low == high {
+		return fmt.Sprintf("%.1e", low)
+	}
+	return fmt.Sprintf("%.1e to %.1e", low, high)
 }
 
 // languageConfig is transformers.LoadCausalConfig with a better error for encoders.

@@ -58,8 +58,14 @@ func (t *trainer) rlSteps() int {
 }
 
 // plan says what a stage is going to do, and what follows.
-func (t *trainer) plan(w *work, trainable int64) string {
+func (t *trainer) plan(w *work) (string, error) {
 	c := t.config
+	// What is in memory now, gradients and moments, and the activations of a micro-batch.
+	memory, err := w.settings.Bytes(w.policy)
+	if err != nil {
+		return "", err
+	}
+	memory += run.PeakMemory()
 	text := "Plan: " + t.amount(w.stage, w.unit, w.settings.Steps)
 	if w.stage == supervisedStage && c.RL != nil {
 		text += "; then RL, " + t.amount(rlStage, "step", t.rlSteps())
@@ -67,14 +73,12 @@ func (t *trainer) plan(w *work, trainable int64) string {
 	if n := w.settings.Evaluate; n != nil && n.Rows > 0 {
 		text += fmt.Sprintf("; %s per evaluation", report.Plural(n.Rows, "held-out row"))
 	}
-	// What is in memory now, gradients and AdamW's moments, and the activations of a micro-batch.
-	memory := run.PeakMemory() + 12*trainable
 	samples, _ := t.sizes(w.stage)
 	memory += w.policy.ActivationBytes(w.settings.Checkpoint) * int64(passTokens(w.settings.MicroTokens, samples, w.longest))
 	if w.stage == rlStage && w.longest > 0 && c.Answers != nil {
 		memory += w.policy.CacheBytes() * int64(t.slots()*w.longest)
 	}
-	return text + fmt.Sprintf("; at most about %.1f GiB of memory", float64(memory)/(1<<30))
+	return text + fmt.Sprintf("; at most about %.1f GiB of memory", float64(memory)/(1<<30)), nil
 }
 
 // passTokens is how many tokens a pass has at most: those of a micro-batch, or of all samples of a step if they are fewer,

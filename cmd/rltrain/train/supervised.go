@@ -36,7 +36,7 @@ func (t *trainer) supervise(ctx context.Context) error {
 	}
 	sft := &algo.SFT{}
 	if c.TextSFT != nil {
-		sft.Dynamic, sft.Smoothing = c.TextSFT.Loss == "dft", c.TextSFT.Smoothing
+		sft.Dynamic, sft.Smoothing, sft.Noise = c.TextSFT.Loss == "dft", c.TextSFT.Smoothing, c.TextSFT.Noise
 	}
 	w.algorithm = sft
 	defer w.close()
@@ -69,6 +69,13 @@ func (t *trainer) supervise(ctx context.Context) error {
 	source, err := epochs.New(policy.Samples(rows.Sequences), c.Supervised.BatchSize, packing, c.General.Seed)
 	if err != nil {
 		return err
+	}
+	if c.TextSFT != nil && c.TextSFT.Curriculum != "" {
+		ranks := make([]float64, len(rows.Sequences))
+		for i, s := range rows.Sequences {
+			ranks[i] = s.Rank
+		}
+		source.Rank(ranks)
 	}
 	for _, s := range rows.Sequences {
 		w.longest = max(w.longest, len(s.IDs))
@@ -274,13 +281,15 @@ func (t *trainer) records(ctx context.Context, p *policy.CausalLM) (rows, held p
 	if err != nil {
 		return rows, held, c.Blame(err)
 	}
-	o := policy.EncodeOptions{SkipBad: records.SkipBad, MaxLength: c.TextSFT.MaxLength, CompletionOnly: c.TextSFT.CompletionOnly, AssistantOnly: c.TextSFT.AssistantOnly}
+	o := policy.EncodeOptions{SkipBad: records.SkipBad, MaxLength: c.TextSFT.MaxLength, CompletionOnly: c.TextSFT.CompletionOnly, AssistantOnly: c.TextSFT.AssistantOnly, Curriculum: c.TextSFT.Curriculum}
 	encode := func(records iter.Seq2[dataset.Record, error]) (policy.TokenExamples, error) {
 		return p.Encode(chat.Examples(records, chat.LanguageModelling, chat.PromptCompletion), o)
 	}
 	if rows, err = encode(records.Train); err != nil {
 		return rows, held, err
 	}
+	ranked := o.Curriculum
+	o.Curriculum = "" // validation rows have no order
 	if records.Validation != nil {
 		if held, err = encode(records.Validation); err != nil {
 			return rows, held, err
@@ -289,6 +298,7 @@ func (t *trainer) records(ctx context.Context, p *policy.CausalLM) (rows, held p
 	if len(held.Sequences) == 0 {
 		rows.Sequences, held.Sequences = keepForValidation(rows.Sequences, c.TextSFT.ValidationShare, c.General.Seed)
 	}
+	o.Curriculum = ranked
 	for _, more := range records.Mixed {
 		mixed, err := encode(more)
 		if err != nil {

@@ -295,12 +295,38 @@ func (t *trainer) describeStep(w *work, source *small, took phases) {
 			s.Row("", "%d does not divide %s: the last batch of an epoch has %d", c.Supervised.BatchSize, report.Plural(w.splits[0].Rows, "row"), rest)
 		}
 	}
+	if text := advice(w); text != "" {
+		s.Row("learning rate", "%s", text)
+	}
 	learned := rl.Tokens(source.step.Samples)
 	s.Row("measured", "%s with %s: rollout %s, reward %s, update %s", report.Plural(len(source.step.Samples), "sample"), report.Plural(learned, "token"),
 		report.Duration(took.rollout), report.Duration(took.reward), report.Duration(took.update))
 	step := t.stepTime(w, source, took, n)
 	s.Row("extrapolated", "at most about %s/step, %s in all without evaluations", report.Duration(step), report.Duration(step*time.Duration(w.settings.Steps)))
 	t.trial.memory = max(t.trial.memory, t.expected(w, source, n))
+}
+
+// farRate is by what factor a learning rate may differ from the advised one without a word.
+const farRate = 5
+
+// advice warns of a learning rate for SFT of a language model that is far from the advised one; "" = it is not.
+func advice(w *work) string {
+	p, ok := w.policy.(*policy.CausalLM)
+	if !ok || w.stage != supervisedStage {
+		return ""
+	}
+	low, high := p.AdvisedRate()
+	rate, kind := w.settings.LearningRate, "an adapter"
+	if p.Full() {
+		kind = "all weights"
+	}
+	switch {
+	case rate > farRate*high:
+		return fmt.Sprintf("warning: lower --learning-rate %g if the loss diverges: it is %.0f times the %.1e of the rule of thumb for %s of this model", rate, rate/high, high, kind)
+	case rate < low/farRate:
+		return fmt.Sprintf("warning: raise --learning-rate %g if the loss falls slowly: it is 1/%.0f of the %.1e of the rule of thumb for %s of this model", rate, low/rate, low, kind)
+	}
+	return ""
 }
 
 // stepTime is how long a step of the run takes at most.

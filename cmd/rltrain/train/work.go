@@ -172,7 +172,11 @@ func (t *trainer) begin(stage *run.Stage, w *work) error {
 	if earlier := stage.Home(); stage.Dir() != earlier {
 		w.note("The earlier run in " + earlier + " moves to " + earlier + ".1 when this one saves")
 	}
-	w.note(t.plan(w, trainable))
+	plan, err := t.plan(w)
+	if err != nil {
+		return err
+	}
+	w.note(plan)
 	for _, line := range append([]string{header.String()}, w.notes...) {
 		if err := stage.Printf("%s", line); err != nil {
 			return err

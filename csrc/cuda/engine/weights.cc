@@ -56,6 +56,7 @@ bool Product::set_adapter(int32_t number, const std::vector<const nn::Linear*>& 
   for (const nn::Linear* layer : layers) {
     const int64_t rows = layer->weight.size(0);
     if (layer->a.defined()) {
+      TORCH_CHECK(!layer->magnitude.defined(), "an engine takes no magnitudes of DoRA");
       const int64_t r = layer->a.size(0);
       to.a.narrow(0, column, r).copy_(layer->a);
       to.b.narrow(0, row, rows).narrow(1, column, r).copy_(layer->b.mul(layer->scale));

@@ -1,0 +1,183 @@
+package policy
+
+import (
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/hub"
+	"github.com/rltrain/rltrain/torch/torchtest"
+)
+
+type doraFixture struct {
+	IDs       []int32
+	Steps     [][]float32 // log-probabilities before each update
+	Gradients struct {
+		A []float32 `json:"lora_A"`
+		B []float32 `json:"lora_B"`
+		M []float32 `json:"lora_magnitude_vector"`
+	}
+	Start []float32
+	Noise struct {
+		Alpha, Bound float64
+		Added        []float32
+		LogProbs     []float32 `json:"log_probs"`
+	}
+}
+
+// TestDoRAAsPEFT trains an adapter of PEFT further: its scores, gradients and updates are PEFT's, what it saves and merges are what
+// it is, and the sampler generates with it.
+func TestDoRAAsPEFT(t *testing.T) {
+	torchtest.NoLeaks(t)
+	var want doraFixture
+	must.Do(t, files.LoadJSON(filepath.Join("testdata", "dora.json"), &want))
+	base := adapterBase(t, "llama")
+	p := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, changeAdapter(t, "dora", map[string]any{"base_model_name_or_path": base}), "", "", true))(t)
+	defer p.Close()
+	sampler := must.Get(p.NewSampler(1))(t)
+	defer sampler.Close()
+	sequence := Sequence{IDs: want.IDs, Labels: slices.Repeat([]bool{true}, len(want.IDs))}
+	sequence.Labels[0] = false
+	first := p.adapter.layers[:2] // down_proj and q_proj
+	optimizer := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: p.Params()})
+	defer optimizer.Close()
+	near := cmpopts.EquateApprox(1e-4, 2e-5)
+	for step, logProbs := range want.Steps {
+		expect.Equal(t, logProbs, doraScores(t, p, want.IDs), near, "log-probabilities")
+		if step == 0 {
+			of := func(choose func(l adaptedLayer) *torch.Var) (grads []float32) {
+				gradients(t, p, []Sequence{sequence}, 0, true) // leaves none
+				must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+					descend(s, p, sequence)
+					for _, l := range first {
+						g, _ := s.Grad(choose(l))
+						grads = append(grads, s.Read(g)[:8]...)
+					}
+					return nil
+				}))
+				must.Do(t, torch.ZeroGrad(p.Params()))
+				return grads
+			}
+			expect.Equal(t, want.Gradients.A, of(func(l adaptedLayer) *torch.Var { return l.a }), near, "gradients of A")
+			expect.Equal(t, want.Gradients.B, of(func(l adaptedLayer) *torch.Var { return l.b }), near, "gradients of B")
+			expect.Equal(t, want.Gradients.M, of(func(l adaptedLayer) *torch.Var { return l.magnitude }), near, "gradients of magnitudes")
+		}
+		must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+			descend(s, p, sequence)
+			return nil
+		}))
+		must.Get(optimizer.Step([]float64{1e-2}, 0))(t)
+		p.Changed()
+	}
+	trained := doraScores(t, p, want.IDs)
+	var written Completion
+	must.Do(t, sampler.Generate(t.Context(), [][]int32{want.IDs[:3]}, GenerateOptions{Samples: 1, MaxNew: 8}, func(_ int, c []Completion) error {
+		written = c[0]
+		return nil
+	}))
+	rescored := must.Get(p.Score(t.Context(), [][]int32{want.IDs[:3]}, [][]int32{written.IDs}, 1))(t)[0].LogProbs
+	expect.Equal(t, rescored, written.LogProbs, cmpopts.EquateApprox(0, 1e-4), "log-probabilities while generating")
+	saved, merged := t.TempDir(), filepath.Join(t.TempDir(), "merged")
+	must.Do(t, p.Save(saved))
+	must.Do(t, p.Merge(merged, ""))
+	for _, dir := range []string{saved, merged} {
+		for _, trainable := range []bool{false, true} {
+			q := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", trainable))(t)
+			defer q.Close()
+			expect.Equal(t, trained, doraScores(t, q, want.IDs), cmpopts.EquateApprox(0, 2e-5), "log-probabilities of what was saved")
+		}
+	}
+	_, trainable := p.Parameters()
+	expect.Same(t, weightsOf(t, saved), trainable, "trainable weights")
+	expect.Failure(p.WithAdapter(saved))(t, "magnitudes of DoRA")
+}
+
+// descend adds the gradients of a sequence's mean negative log-likelihood.
+func descend(s *torch.Scope, p *CausalLM, q Sequence) {
+	x := Samples([]Sequence{q})
+	out := p.Forward(s, rl.NewBatch(x), Pass{Temperature: 1})
+	s.Backward(s.Scale(s.Sum(out.LogProbs), -1/float64(x[0].Len())))
+}
+
+func doraScores(t *testing.T, p *CausalLM, ids []int32) []float32 {
+	t.Helper()
+	return must.Get(p.Score(t.Context(), [][]int32{ids[:1]}, [][]int32{ids[1:]}, 1))(t)[0].LogProbs
+}
+
+// TestNewDoRA: a new adapter has PEFT's magnitudes and changes nothing.
+func TestNewDoRA(t *testing.T) {
+	var want doraFixture
+	must.Do(t, files.LoadJSON(filepath.Join("testdata", "dora.json"), &want))
+	base := adapterBase(t, "llama")
+	p := must.Get(NewCausalLM(Config{Dir: base, R: 2, Alpha: 4, DoRA: true, Targets: []string{"down_proj", "q_proj"}}))(t)
+	defer p.Close()
+	expect.Same(t, true, must.Get(p.Fresh())(t), "the base model is the reference")
+	var start []float32
+	pairs := must.Get(p.adapter.pairs())(t)
+	slices.SortFunc(pairs, func(a, b lora.Pair) int { return strings.Compare(a.Module, b.Module) })
+	for _, pair := range pairs[:2] {
+		start = append(start, pair.Magnitude...)
+	}
+	expect.Equal(t, want.Start, start, cmpopts.EquateApprox(1e-6, 0), "magnitudes")
+	bare := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, base, "", "", false))(t)
+	defer bare.Close()
+	expect.Equal(t, doraScores(t, bare, want.IDs), doraScores(t, p, want.IDs), cmpopts.EquateApprox(0, 1e-5), "log-probabilities")
+	// On quantized weights it starts from those, and the sampler generates as it scores.
+	for _, dora := range []bool{false, true} {
+		q := must.Get(NewCausalLM(Config{Dir: base, R: 2, Alpha: 4, DoRA: dora, DType: "int8"}))(t)
+		defer q.Close()
+		sampler := must.Get(q.NewSampler(1))(t)
+		defer sampler.Close()
+		start = append(start[:0], doraScores(t, q, want.IDs)...)
+		expect.Equal(t, start, doraScores(t, p, want.IDs), cmpopts.EquateApprox(0, 0.1), "log-probabilities")
+		must.Do(t, sampler.Generate(t.Context(), [][]int32{want.IDs[:3]}, GenerateOptions{Samples: 1, MaxNew: 8}, func(_ int, c []Completion) error {
+			rescored := must.Get(q.Score(t.Context(), [][]int32{want.IDs[:3]}, [][]int32{c[0].IDs}, 1))(t)[0].LogProbs
+			expect.Equal(t, rescored, c[0].LogProbs, cmpopts.EquateApprox(0, 0.03), "log-probabilities while generating")
+			return nil
+		}))
+	}
+}
+
+// TestNoiseAsTransformers adds transformers' noise to embeddings, and looks at the size of our own.
+func TestNoiseAsTransformers(t *testing.T) {
+	var want doraFixture
+	must.Do(t, files.LoadJSON(filepath.Join("testdata", "dora.json"), &want))
+	p := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, adapterBase(t, "llama"), "", "", false))(t)
+	defer p.Close()
+	rows, targets := make([]int64, len(want.IDs)-1), make([]int64, len(want.IDs)-1)
+	for i := range rows {
+		rows[i], targets[i] = int64(i), int64(want.IDs[i+1])
+	}
+	width := p.width()
+	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		states := p.states(s, [][]int32{want.IDs}, rows, torch.Pass{Adapter: true, Noise: func(packed torch.Packed) []float32 {
+			return want.Noise.Added[:len(packed.Tokens)*width] // the last token predicts nothing
+		}})
+		got, _, _ := p.logProbs(s, states, targets, 1)
+		expect.Equal(t, want.Noise.LogProbs, s.Read(got), cmpopts.EquateApprox(0, 1e-4), "log-probabilities")
+		return nil
+	}))
+	twice := &rl.Batch{Sequences: [][]int32{want.IDs[:5], want.IDs}, Dropout: []uint64{4, 9}}
+	both := p.noise(twice, want.Noise.Alpha)(torch.Pack(twice.Sequences))
+	alone := p.noise(&rl.Batch{Sequences: twice.Sequences[1:], Dropout: twice.Dropout[1:]}, want.Noise.Alpha)(torch.Pack(twice.Sequences[1:]))
+	expect.Equal(t, alone, both[5*width:], "noise of a sequence, in any batch")
+	size := func(noise []float32) (most, deviation float64) {
+		for _, x := range noise {
+			most, deviation = max(most, math.Abs(float64(x))), deviation+float64(x)*float64(x)
+		}
+		return most, math.Sqrt(deviation / float64(len(noise)))
+	}
+	most, deviation := size(alone)
+	expect.True(t, most <= want.Noise.Bound && most > 0.97*want.Noise.Bound && math.Abs(deviation/want.Noise.Bound-1/math.Sqrt(3)) < 0.03,
+		"noise up to %g with a standard deviation of %g, want uniform in ±%g", most, deviation, want.Noise.Bound)
+}
