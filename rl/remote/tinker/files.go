@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 // savedFile says where the service keeps the weights of a folder.
@@ -98,6 +100,9 @@ func (p *Policy) save(dir string) error {
 	if err := p.service.download(p.ctx, path, temporary); err != nil {
 		return err
 	}
+	if err := complete(temporary); err != nil {
+		return fmt.Errorf("the service's adapter: %w", err)
+	}
 	a, err := lora.Load(temporary)
 	if err != nil {
 		return fmt.Errorf("the service's adapter: %w", err)
@@ -110,6 +115,30 @@ func (p *Policy) save(dir string) error {
 		return err
 	}
 	return p.SaveWeights(dir)
+}
+
+// complete names the adapted modules in the configuration of an adapter that does not, as SkyRL's.
+func complete(dir string) error {
+	path, config := filepath.Join(dir, lora.ConfigFile), map[string]any{}
+	if err := files.LoadJSON(path, &config); err != nil {
+		return err
+	}
+	if config["target_modules"] != nil {
+		return nil
+	}
+	weights, err := safetensors.Open(filepath.Join(dir, lora.WeightsFile))
+	if err != nil {
+		return err
+	}
+	defer weights.Close()
+	modules := map[string]bool{}
+	for _, name := range weights.Names() {
+		if module, _, ok := strings.Cut(name, ".lora_"); ok {
+			modules[module[strings.LastIndex(module, ".")+1:]] = true
+		}
+	}
+	config["target_modules"], config["task_type"] = slices.Sorted(maps.Keys(modules)), lora.CausalLM
+	return files.SaveJSON(path, config)
 }
 
 // download writes the files of an adapter that the service keeps at path, tinker://MODEL/KIND/NAME.

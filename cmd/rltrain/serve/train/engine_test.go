@@ -3,8 +3,11 @@ package train
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"math"
+	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,6 +23,23 @@ import (
 	"github.com/rltrain/rltrain/rl/train"
 	"github.com/rltrain/rltrain/torch"
 )
+
+// engineService is a server under test: another one at TINKER_BASE_URL, which has the model of the folder TINKER_MODEL, or one
+// of a tiny model whose runs are in dir.
+func engineService(t *testing.T, model, dir string) *service {
+	if address := os.Getenv("TINKER_BASE_URL"); address != "" {
+		return &service{t: t, url: address + "/api/v1/", model: os.Getenv("TINKER_MODEL"), stop: func() {}}
+	}
+	return start(t, model, dir, 8)
+}
+
+// closeness is how much losses, and norms of gradients relative to each other, may differ from those of this process.
+func closeness() (loss, norm float64) {
+	if os.Getenv("TINKER_BASE_URL") != "" {
+		return 1e-3, 1e-2
+	}
+	return 1e-5, 1e-3
+}
 
 // engine is a policy that is trained by a server under test.
 func (s *service) engine(seed uint64, from string) *tinker.Policy {
@@ -94,6 +114,9 @@ func learnt(t *testing.T, p policy.Policy, objective func(c *train.Config) algo.
 	t.Helper()
 	c := train.Defaults(n)
 	c.LearningRate, c.Schedule, c.MaxGradNorm = 1e-2, "constant", 0.5
+	if os.Getenv("TINKER_BASE_URL") != "" {
+		c.MaxGradNorm = 0 // SkyRL does not clip
+	}
 	a := objective(&c)
 	h.Row = func(row report.Row) error {
 		if loss, ok := row["loss"].(float64); ok {
@@ -112,21 +135,28 @@ func learnt(t *testing.T, p policy.Policy, objective func(c *train.Config) algo.
 
 // TestEngineEqualsTrainer trains a policy on the service and one in this process.
 func TestEngineEqualsTrainer(t *testing.T) {
-	s := start(t, filepath.Join(t.TempDir(), "model"), t.TempDir(), 8)
+	s := engineService(t, filepath.Join(t.TempDir(), "model"), t.TempDir())
 	remote := map[string][2][]float64{}
-	for name, objective := range objectives {
-		losses, norms := learnt(t, s.engine(7, ""), objective, 5, rltrun.Hooks{})
+	begin := t.TempDir()
+	for i, name := range slices.Sorted(maps.Keys(objectives)) {
+		p := s.engine(7, "")
+		if i == 0 {
+			must.Do(t, p.Save(begin))
+		}
+		losses, norms := learnt(t, p, objectives[name], 5, rltrun.Hooks{})
 		remote[name] = [2][]float64{losses, norms}
+		p.Close()
 	}
 	s.stop()
+	closeLoss, closeNorm := closeness()
 	for name, objective := range objectives {
-		p := must.Get(policy.NewCausalLM(policy.Config{Dir: s.model, R: 4, Alpha: alpha, Seed: 7, Targets: []string{policy.AllLinear}}))(t)
+		p := must.Get(policy.LoadCausalLM(t.Context(), nil, begin, "", "", true))(t)
 		losses, norms := learnt(t, p, objective, 5, rltrun.Hooks{})
 		p.Close()
 		expect.Require(t, len(losses) == 5 && len(remote[name][0]) == 5, "%s: %d and %d rows of 5 steps", name, len(losses), len(remote[name][0]))
 		for i := range losses {
-			expect.True(t, math.Abs(losses[i]-remote[name][0][i]) < 1e-5, "%s, step %d: loss %g on the service, %g here", name, i+1, remote[name][0][i], losses[i])
-			expect.True(t, math.Abs(norms[i]/remote[name][1][i]-1) < 1e-3, "%s, step %d: gradient's norm %g on the service, %g here", name, i+1, remote[name][1][i], norms[i])
+			expect.True(t, math.Abs(losses[i]-remote[name][0][i]) < closeLoss, "%s, step %d: loss %g on the service, %g here", name, i+1, remote[name][0][i], losses[i])
+			expect.True(t, math.Abs(norms[i]/remote[name][1][i]-1) < closeNorm, "%s, step %d: gradient's norm %g on the service, %g here", name, i+1, remote[name][1][i], norms[i])
 		}
 		expect.True(t, losses[4] != losses[0], "%s: nothing was learned", name)
 	}
@@ -135,15 +165,21 @@ func TestEngineEqualsTrainer(t *testing.T) {
 // TestEngineResumes trains on after a checkpoint, in a new session of a server that was stopped meanwhile.
 func TestEngineResumes(t *testing.T) {
 	model, runs := filepath.Join(t.TempDir(), "model"), t.TempDir()
-	s := start(t, model, runs, 4)
+	s := engineService(t, model, runs)
 	want, _ := learnt(t, s.engine(3, ""), objectives["grpo"], 5, rltrun.Hooks{})
 	dir := t.TempDir()
 	got, _ := learnt(t, s.engine(3, ""), objectives["grpo"], 3, rltrun.Hooks{Save: func(_ int, write func(dir string) error) error { return write(dir) }})
 	s.stop()
-	s = start(t, model, runs, 4)
+	s = engineService(t, model, runs)
 	p := s.engine(4, "")
 	rest, _ := learnt(t, p, objectives["grpo"], 5, rltrun.Hooks{Resume: dir})
-	expect.Equal(t, want, append(got, rest...))
+	limit := 0.0 // our server resumes exactly
+	if os.Getenv("TINKER_BASE_URL") != "" {
+		limit, _ = closeness()
+	}
+	for i, loss := range append(got, rest...) {
+		expect.True(t, math.Abs(loss-want[i]) <= limit, "step %d: loss %g, without the stop %g", i+1, loss, want[i])
+	}
 
 	// Weights come back by their number, in another process too.
 	kept := must.Get(rltrun.TakeSnapshot(p))(t)
@@ -164,7 +200,7 @@ func TestEngineResumes(t *testing.T) {
 
 // TestEngineSaves compares the downloaded adapter with the service's, and starts another run from it.
 func TestEngineSaves(t *testing.T) {
-	s := tiny(t)
+	s := engineService(t, filepath.Join(t.TempDir(), "model"), t.TempDir())
 	p := s.engine(3, "")
 	learnt(t, p, objectives["sft"], 3, rltrun.Hooks{})
 	dir := t.TempDir()
@@ -176,17 +212,19 @@ func TestEngineSaves(t *testing.T) {
 	local := must.Get(policy.LoadCausalLM(t.Context(), nil, dir, "", "", false))(t)
 	defer local.Close()
 	got := must.Get(local.Validate(t.Context(), samples))(t).Loss
-	expect.True(t, math.Abs(got-want) < 1e-6, "the downloaded adapter has loss %g, the service's %g", got, want)
+	closeLoss, _ := closeness()
+	expect.True(t, math.Abs(got-want) < closeLoss, "the downloaded adapter has loss %g, the service's %g", got, want)
 }
 
 // TestEngineSamples compares completions with a forward pass of the same weights.
 func TestEngineSamples(t *testing.T) {
-	s := tiny(t)
+	s := engineService(t, filepath.Join(t.TempDir(), "model"), t.TempDir())
 	p := s.engine(3, "")
 	learnt(t, p, objectives["sft"], 3, rltrun.Hooks{})
 	sampler, gap, err := p.NewSampler(t.Context())
 	must.Do(t, err)
-	expect.True(t, gap < 1e-5, "sampler and training differ by %g", gap)
+	closeLoss, _ := closeness()
+	expect.True(t, gap <= closeLoss, "sampler and training differ by %g", gap)
 	prompts := [][]int32{{5, 6}, {7}, {9, 10, 11}}
 	sample := func(o policy.GenerateOptions) (all []policy.Completion) {
 		o.Samples, o.MaxNew = 3, 8
