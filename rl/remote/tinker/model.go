@@ -3,6 +3,7 @@ package tinker
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 )
@@ -226,4 +227,12 @@ func (m *model) saved(ctx context.Context, how string, body map[string]any) (pat
 // load takes over weights, and with optimizer its state.
 func (m *model) load(ctx context.Context, path string, optimizer bool) error {
 	return m.do(ctx, "load_weights", map[string]any{"path": path, "optimizer": optimizer}, &struct{}{})
+}
+
+// unload has the service free the memory of the model if it responds at once.
+func (m *model) unload() {
+	ctx, stop := context.WithTimeout(context.Background(), beat)
+	defer stop()
+	body := map[string]any{"type": "unload_model", "model_id": m.id, "seq_id": m.number + 1}
+	_ = m.service.send(ctx, http.MethodPost, "unload_model", body, nil) // it ends with the session anyway
 }

@@ -135,6 +135,11 @@ func (p *Policy) Name() string { return p.name }
 // Close ends the session. The service keeps what was saved.
 func (p *Policy) Close() {
 	p.drop()
+	for _, m := range []*model{p.base, p.model} {
+		if m != nil {
+			m.unload()
+		}
+	}
 	p.service.close()
 }
 
