@@ -194,7 +194,10 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	e.turn++
 	c, err := e.wait(ctx)
 	if err == nil && c != nil {
-		if step.Results = e.continues(c); step.Results == nil {
+		if c.tools == e.tools {
+			step.Results = chat.Continuation(e.said, c.messages)
+		}
+		if step.Results == nil {
 			step.Anew = c.shown()
 		}
 		e.pending, e.said, e.tools = c, c.messages, c.tools
@@ -243,83 +246,6 @@ func (e *episode) answered(a envs.Action) dataset.Object {
 		e.called++
 	}
 	return m.With("tool_calls", list)
-}
-
-// continues returns what a call adds to the conversation: messages of the user and of tools after the answer to the call before; nil
-// if it is another conversation.
-func (e *episode) continues(c *call) []envs.Message {
-	if len(c.messages) <= len(e.said) || c.tools != e.tools {
-		return nil
-	}
-	for i, m := range e.said {
-		if !same(m, c.messages[i]) {
-			return nil
-		}
-	}
-	added := chat.Said(c.messages[len(e.said):])
-	for _, m := range added {
-		if m.Role != envs.RoleUser && m.Role != envs.RoleTool {
-			return nil
-		}
-	}
-	return e.named(added)
-}
-
-// named gives results of tools the names that chat templates read, which OpenAI's messages lack.
-func (e *episode) named(results []envs.Message) []envs.Message {
-	for i, m := range results {
-		id, _ := m.Fields.Get("tool_call_id")
-		if name, ok := m.Fields.Get("name"); m.Role != envs.RoleTool || ok && name != nil {
-			continue
-		}
-		for _, call := range calls(e.said[len(e.said)-1]) {
-			if known, _ := call.Get("id"); known == id {
-				described, _ := call.Get("function")
-				function, _ := described.(dataset.Object)
-				name, _ := function.Get("name")
-				results[i].Fields = m.Fields.With("name", name)
-			}
-		}
-	}
-	return results
-}
-
-// calls returns the tool calls of a message.
-func calls(m chat.Message) (all []dataset.Object) {
-	value, _ := dataset.Object(m).Get("tool_calls")
-	list, _ := value.([]any)
-	for _, one := range list {
-		call, _ := one.(dataset.Object)
-		all = append(all, call)
-	}
-	return all
-}
-
-// same reports whether two messages have the same role, text and calls; clients add fields and drop others.
-func same(a, b chat.Message) bool {
-	if a.Role() != b.Role() || a.Text() != b.Text() {
-		return false
-	}
-	x, y := calls(a), calls(b)
-	for i := range x {
-		if len(x) != len(y) {
-			return false
-		}
-		if called(x[i]) != called(y[i]) {
-			return false
-		}
-	}
-	return len(x) == len(y)
-}
-
-// called is the name and the arguments of a call.
-func called(call dataset.Object) string {
-	described, _ := call.Get("function")
-	function, _ := described.(dataset.Object)
-	name, _ := function.Get("name")
-	arguments, _ := function.Get("arguments")
-	text, _ := json.Marshal([]any{name, arguments}) // of JSON
-	return string(text)
 }
 
 // stop ends the agent, and its key.

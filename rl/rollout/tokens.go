@@ -77,6 +77,8 @@ type Tokens struct {
 	task    envs.Task
 	state   tokensState
 	flights []*flight // of state.Flights; fewer after a resume
+
+	recorded []rl.Group // sessions that take the place of rollouts; nil = none
 }
 
 // tokensState is all that changes from step to step.
@@ -216,6 +218,9 @@ func (t *Tokens) collectNow(ctx context.Context, at rl.At) (collection, error) {
 	config := t.rollout(at)
 	config.Failed = r.failed.add
 	play := func(indices []int) (Played, error) {
+		if t.recorded != nil {
+			return t.replayed(indices), nil
+		}
 		p, err := play(ctx, t.sampler, t.task, envs.Train, indices, config, c.Now)
 		r.environment += p.Environment
 		return p, err
@@ -271,7 +276,7 @@ func upFrom(first, n int) []int {
 // step makes a step of a collection.
 func (t *Tokens) step(r collection, at rl.At) (*rl.Step, error) {
 	c := t.config
-	step := &rl.Step{Greedy: r.greedy, Prefetched: c.Async || t.servers != nil, Figures: rl.Meter{}}
+	step := &rl.Step{Greedy: r.greedy, Prefetched: c.Async || t.servers != nil || t.recorded != nil, Figures: rl.Meter{}}
 	episode := 0
 	for _, group := range r.kept {
 		var samples []*rl.Sample

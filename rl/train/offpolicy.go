@@ -21,9 +21,9 @@ import (
 // What is left out counts in means over tokens and completions. A product over many tokens has a large spread, a geometric mean a
 // small one, so their bounds differ: 0.98 and 1.02 suit geometric_mask.
 type OffPolicy struct {
-	Mode string  `option:"importance_sampling" default:"auto" allowed:"auto,token_truncate,token_mask,sequence_truncate,sequence_mask,geometric_mask,none" needs:"async or rollout_url" help:"correction for completions of older policies and of servers, by the ratio of the policy's probability to the sampler's: of each token, the whole completion or its geometric mean; truncated to importance_sampling_min and _max, or masked outside of them; auto = sequence_truncate for rloo and vespo, else token_truncate"`
-	Low  float64 `option:"importance_sampling_min" default:"0" range:"[0,1]" needs:"async or rollout_url,importance_sampling!=none" help:"smallest importance weight"`
-	High float64 `option:"importance_sampling_max" default:"3" range:"[1,)" needs:"async or rollout_url,importance_sampling!=none" help:"largest importance weight"`
+	Mode string  `option:"importance_sampling" default:"auto" allowed:"auto,token_truncate,token_mask,sequence_truncate,sequence_mask,geometric_mask,none" needs:"async or rollout_url or source=recorded" help:"correction for completions of older policies and of servers, by the ratio of the policy's probability to the sampler's: of each token, the whole completion or its geometric mean; truncated to importance_sampling_min and _max, or masked outside of them; auto = sequence_truncate for rloo and vespo, else token_truncate"`
+	Low  float64 `option:"importance_sampling_min" default:"0" range:"[0,1]" needs:"async or rollout_url or source=recorded,importance_sampling!=none" help:"smallest importance weight"`
+	High float64 `option:"importance_sampling_max" default:"3" range:"[1,)" needs:"async or rollout_url or source=recorded,importance_sampling!=none" help:"largest importance weight"`
 }
 
 // mode is the correction for a loss with such a ratio.

@@ -120,6 +120,29 @@ func ofAgents(change func(r *tokenRun)) resumable {
 	}
 }
 
+// ofRecorded learns from 24 recorded sessions in groups of 4, some with two segments.
+func ofRecorded(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
+	path := filepath.Join(t.TempDir(), rollout.RecordedFile)
+	var lines []byte
+	for i := range 24 {
+		reward := float64(i*i%5) / 4
+		one := rollout.Recorded{Session: fmt.Sprint(i), Group: fmt.Sprint(i / 4), Temperature: 1, Reward: &reward}
+		x := &one.Trajectory
+		for turn := range 1 + i%2 {
+			if turn > 0 {
+				x.BeginSegment(5, 6)
+			}
+			x.AppendGiven(int32(7 + i/4))
+			x.AppendSampled(int32(20+i%3), -3, -3)
+			x.AppendSampled(int32(30+i%5), -4, -4)
+			x.EndTurn(0)
+		}
+		lines = append(append(lines, must.Get(json.Marshal(one))(t)...), '\n')
+	}
+	must.Do(t, os.WriteFile(path, lines, 0o600))
+	return ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) { r.recorded, r.SamplesPerPrompt = path, 4 })(ctx, t, h)
+}
+
 func ofReplays(a algo.Algorithm, rank int) resumable {
 	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
 		r := newReplayRun(a)
@@ -195,6 +218,7 @@ func everyRun() map[string]resumable {
 			r.servers, r.Async, r.MaxStaleness, r.task = 2, true, 2, spelling{}
 		}),
 		"programs × reinforce":       ofPrograms,
+		"recorded × grpo":            ofRecorded,
 		"agents × grpo":              ofAgents(func(*tokenRun) {}),
 		"async agents × grpo":        ofAgents(func(r *tokenRun) { r.Async, r.MaxStaleness = true, 1 }),
 		"replay × replay":            ofReplays(&bounds, 0),

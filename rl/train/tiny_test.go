@@ -302,12 +302,13 @@ type tokenRun struct {
 	every     int    // steps between evaluations
 	Config
 
-	holds   int  // tokens that fit in memory; 0 = unlimited
-	taught  bool // by another tiny model with the same tokens
-	servers int  // rollout servers; 0 = the policy's sampler
-	quirk   func(i int, s *rolloutServer)
-	told    func(line string)
-	group   *dist.Group
+	holds    int    // tokens that fit in memory; 0 = unlimited
+	taught   bool   // by another tiny model with the same tokens
+	servers  int    // rollout servers; 0 = the policy's sampler
+	recorded string // file of sessions that take the place of rollouts
+	quirk    func(i int, s *rolloutServer)
+	told     func(line string)
+	group    *dist.Group
 }
 
 func newTokenRun(algorithm func() algo.Algorithm) tokenRun {
@@ -336,10 +337,11 @@ func (r tokenRun) source(t testing.TB, p *policy.CausalLM) (*rollout.Tokens, wri
 	if r.rewards != "" {
 		rewards = must.Get(reward.ParseText(r.rewards, nil, reward.Options{Critic: func(string) (envs.Critic, error) { return smalls{}, nil }}))(t)
 	}
-	source := must.Get(rollout.NewTokens(sampler, r.task, rollout.TokensConfig{
-		Options: r.Options, Steps: r.Steps, MaxNew: r.maxNew, Greedy: r.greedy, Rewards: rewards, Seed: r.Seed, Group: r.group,
-	}))(t)
-	return source, sampler
+	c := rollout.TokensConfig{Options: r.Options, Steps: r.Steps, MaxNew: r.maxNew, Greedy: r.greedy, Rewards: rewards, Seed: r.Seed, Group: r.group}
+	if r.recorded != "" {
+		return must.Get(rollout.NewRecorded(sampler, r.task, c, r.recorded))(t), sampler
+	}
+	return must.Get(rollout.NewTokens(sampler, r.task, c))(t), sampler
 }
 
 func (r tokenRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h run.Hooks) (Result, error) {

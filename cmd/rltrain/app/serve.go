@@ -60,6 +60,7 @@ supported. A decision model with a head answers /v1/systemone alone.`,
 			&cli.StringFlag{Name: "api-key", Usage: "require this key in every request, as Authorization: Bearer KEY", EnvVars: []string{"RLTRAIN_API_KEY"}},
 			&cli.StringFlag{Name: "name", Aliases: []string{"served-model-name"}, Usage: "model name in requests", DefaultText: "the last element of --model"},
 			&cli.StringFlag{Name: "train", Usage: "let clients train LoRA adapters with the Tinker API; runs and checkpoints are kept in this folder", DefaultText: "the server does not train"},
+			&cli.StringFlag{Name: "record", Usage: "let clients open sessions, and keep their tokens, log-probs and rewards in this folder, for --source recorded", DefaultText: "the server records nothing"},
 			&cli.StringSliceFlag{Name: "adapter-dir", Usage: "allow requests to load adapters from this folder and below; repeatable", DefaultText: "requests cannot load adapters"},
 			ignoreGenerationFlag(),
 		}, config.OptionFlags(options.MustRead(&o)), flags),
@@ -71,7 +72,7 @@ supported. A decision model with a head answers /v1/systemone alone.`,
 func serveConfig(c *cli.Context, o serveOptions) (serving.Config, error) {
 	s := serving.Config{
 		Name: cmp.Or(c.String("name"), servedName(c.String("model"))), Adapters: map[string]string{}, AdapterDirs: c.StringSlice("adapter-dir"), MaxAdapters: o.MaxAdapters,
-		Slots: o.BatchSize, Queue: o.Queue, Key: c.String("api-key"), Raw: o.LogProbs == "raw_logprobs",
+		Slots: o.BatchSize, Queue: o.Queue, Key: c.String("api-key"), Record: c.String("record"), Raw: o.LogProbs == "raw_logprobs",
 		Timeout: time.Duration(o.Timeout * float64(time.Second)), Grace: time.Duration(o.Grace * float64(time.Second)),
 	}
 	if c.IsSet("api-key") && s.Key == "" {

@@ -80,11 +80,29 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 		}
 		q.MaxTokens = q.MaxCompletion
 	}
-	o, err := q.options(l, s.defaults(or(q.TopLogProbs, 0) > 0), 1)
+	defaults := s.defaults(or(q.TopLogProbs, 0) > 0)
+	one, err := s.sessionOf(r)
 	if err != nil {
 		return err
 	}
-	prompt, use, err := s.chatPrompt(r.Context(), l, &q)
+	if one != nil {
+		defaults = unfiltered(1)
+	}
+	o, err := q.options(l, defaults, 1)
+	if err != nil {
+		return err
+	}
+	var call *recordedCall
+	if one != nil {
+		if err := one.take(r.Context()); err != nil {
+			return err
+		}
+		defer one.give()
+		if call, err = one.call(l.name, o); err != nil {
+			return err
+		}
+	}
+	prompt, use, err := s.chatPrompt(r.Context(), l, &q, call)
 	if err != nil {
 		return err
 	}
@@ -101,6 +119,9 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	f := &form{
 		id: "chatcmpl-" + newID(), object: "chat.completion", piece: "chat.completion.chunk", lane: l, job: &job{prompts: [][]int32{prompt}, options: o}, top: top,
 		choice: q.choice(l.policy, use),
+	}
+	if call != nil {
+		call.prompt, f.recorded = prompt, call
 	}
 	if err := s.allowTop(f, "top_logprobs", len(prompt)); err != nil {
 		return err
@@ -160,7 +181,7 @@ func templateArgs(data json.RawMessage) (dataset.Object, error) {
 }
 
 // chatPrompt is the tokens of a request's messages, of which there is at least one, and how the model may call tools.
-func (s *Server) chatPrompt(ctx context.Context, l *lane, q *chatBody) (prompt []int32, use *toolUse, err error) {
+func (s *Server) chatPrompt(ctx context.Context, l *lane, q *chatBody, call *recordedCall) (prompt []int32, use *toolUse, err error) {
 	if len(q.Messages) == 0 {
 		return nil, nil, bad("messages", "messages is missing")
 	}
@@ -176,7 +197,11 @@ func (s *Server) chatPrompt(ctx context.Context, l *lane, q *chatBody) (prompt [
 		if err == nil {
 			e.Prompt.Messages, err = chat.Messages(value, false)
 		}
-		if err == nil {
+		switch {
+		case err != nil:
+		case call != nil:
+			prompt, err = call.encode(l.policy, e)
+		default:
 			prompt, err = l.policy.EncodePrompt(e)
 		}
 		if err == nil && len(prompt) == 0 {

@@ -41,6 +41,9 @@ type Config struct {
 	// Defaults are how requests sample that say nothing; the zero value is OpenAI's defaults.
 	Defaults torch.Sampling
 
+	// Record is a folder: requests may open sessions, whose tokens and rewards are kept there; "" = none.
+	Record string
+
 	Raw  bool // return log-probs before temperature and filters
 	Logf func(format string, args ...any)
 }
@@ -52,6 +55,8 @@ type Server struct {
 	engine  *engine
 	figures *figures
 	started time.Time
+
+	recorder *recorder // of Config.Record; nil without it
 
 	preparing, preparingLong chan struct{} // places for requests that are decoded, or whose texts become tokens
 
@@ -89,7 +94,16 @@ func create(first *lane, c Config) (*Server, error) {
 	s := &Server{config: c, base: first.policy, figures: newFigures(), started: time.Now(), lanes: map[string]*lane{}, preparing: make(chan struct{}, runtime.NumCPU()), preparingLong: make(chan struct{}, runtime.NumCPU())}
 	s.engine = &engine{slots: c.Slots, most: c.Queue, logf: c.Logf, figures: s.figures, finished: make(chan struct{}), called: make(chan struct{}, 1), running: map[*job]struct{}{}}
 	s.open(first)
+	if c.Record != "" {
+		var err error
+		if s.recorder, err = openRecorder(c.Record); err != nil {
+			return nil, err
+		}
+		s.AllowSigned(s.inSession)
+		s.added = append(s.added, route{"POST /v1/sessions", s.openSession}, route{"DELETE /v1/sessions", s.abandon}, route{"POST /v1/reward", s.reward})
+	}
 	if err := s.engine.start(); err != nil {
+		s.closeRecorder()
 		return nil, err
 	}
 	for _, name := range sortedKeys(c.Adapters) {
@@ -102,11 +116,15 @@ func create(first *lane, c Config) (*Server, error) {
 }
 
 // Close frees a server without calling Serve.
-func (s *Server) Close() { s.engine.close() }
+func (s *Server) Close() {
+	s.engine.close()
+	s.closeRecorder()
+}
 
 // Serve serves requests until ctx ends. Then it rejects new requests and gives running ones Config.Grace to finish. It
 // returns the error of ctx or of the listener.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	defer s.closeRecorder()
 	server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
 	running, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)

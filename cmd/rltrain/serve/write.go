@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -22,7 +23,18 @@ type form struct {
 	echo              []string // texts of the prompts, which choices begin with; nil = without
 	top               int      // alternatives of each token; −1 = no log-probs
 	choice            func(*part) any
+	recorded          *recordedCall                // of a session; nil = none
 	scored            map[int][]policy.TopLogProbs // of prompts without a completion: all of their choices are equal
+}
+
+// chosen describes a part of the response, which a session records.
+func (f *form) chosen(p *part) (any, error) {
+	c := f.choice(p)
+	if f.recorded == nil {
+		return c, nil
+	}
+	one := c.(chatChoice)
+	return c, f.recorded.hear(f.lane.policy, cmp.Or(one.Message, one.Delta), p.done)
 }
 
 func newID() string {
@@ -124,7 +136,9 @@ func (s *Server) whole(ctx context.Context, w http.ResponseWriter, f *form, coun
 				s.engine.cancel(f.job)
 				return err
 			}
-			choices[n.choice] = f.choice(p)
+			if choices[n.choice], err = f.chosen(p); err != nil {
+				return err
+			}
 		}
 	}
 	count.Total = count.Prompt + count.Completion
@@ -157,7 +171,12 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, q *sampling,
 			p.first = !p.offsets.begun
 			p.offsets.begun = true
 			count.Completion += p.written
-			events.send(answer{f.id, f.piece, time.Now().Unix(), f.lane.name, []any{f.choice(p)}, nil})
+			choice, err := f.chosen(p)
+			if err != nil {
+				s.engine.cancel(f.job)
+				return err
+			}
+			events.send(answer{f.id, f.piece, time.Now().Unix(), f.lane.name, []any{choice}, nil})
 		}
 		if events.err != nil { // the client disconnected or does not read
 			s.engine.cancel(f.job)
