@@ -64,6 +64,7 @@ var unsaved = map[string]string{
 	"rollout.Labels.texts":            "made of the data",
 	"rollout.Labels.train":            "made of the data",
 	"rollout.Replay.config":           option,
+	"rollout.Tokens.recorded":         "of a file",
 	"rollout.Tokens.sampler":          "has no memory",
 	"rollout.Tokens.servers":          "has no memory",
 	"rollout.Tokens.task":             "has no memory",
