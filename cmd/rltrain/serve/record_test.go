@@ -49,7 +49,9 @@ func TestRecordedSessions(t *testing.T) {
 			defer r.Body.Close()
 			text := ""
 			for line := range strings.Lines(string(must.Get(io.ReadAll(r.Body))(t))) {
-				var one struct{ Choices []struct{ Delta struct{ Content string } } }
+				var one struct {
+					Choices []struct{ Delta struct{ Content string } }
+				}
 				if json.Unmarshal([]byte(strings.TrimPrefix(line, "data: ")), &one) == nil && len(one.Choices) > 0 {
 					text += one.Choices[0].Delta.Content
 				}
