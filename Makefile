@@ -103,6 +103,7 @@ compat: all wheel bundle ## test the packages, and the core for arm64 under qemu
 	@scripts/compat.sh -r scripts/serve.txt scripts/serve.py
 	@scripts/compat.sh -r scripts/serve_train.txt scripts/serve_train.py
 	@scripts/compat.sh -r scripts/serve_train_json.txt scripts/serve_train.py
+	@$(GOENV) scripts/compat.sh -r scripts/engine.txt scripts/engine.py
 	@scripts/compat.sh -r scripts/harness.txt scripts/harness.py
 	@scripts/compat.sh -r scripts/environments.txt scripts/environments.py
 	@scripts/compat.sh

@@ -140,7 +140,7 @@ func (s *service) result(ctx context.Context, id string, into any) error {
 		asked := time.Now()
 		err := s.post(ctx, "retrieve_future", body, &raw, true)
 		if is(err, http.StatusGone, http.StatusNotFound) {
-			return fmt.Errorf("%w: the service has lost request %s; it may have restarted", err, id)
+			return fmt.Errorf("%s: the service has lost request %s, as after a restart; resume the run: %w", s.url, id, errors.Unwrap(err))
 		}
 		if err != nil {
 			return err

@@ -88,7 +88,7 @@ func TestEngineEnds(t *testing.T) {
 		want  []string
 	}{
 		"gone": {drop, []string{"no success in 300ms", "http://127.0.0.1"}},
-		"lost": {func(w http.ResponseWriter) { w.WriteHeader(http.StatusGone) }, []string{"has lost request", "may have restarted"}},
+		"lost": {func(w http.ResponseWriter) { w.WriteHeader(http.StatusGone) }, []string{"has lost request", "resume the run"}},
 		"broken": {func(w http.ResponseWriter) {
 			_, _ = w.Write([]byte(`{"error": "out of memory", "category": "server"}`))
 		}, []string{"out of memory"}},
