@@ -15,6 +15,7 @@ var (
 const (
 	block8    = 256  // values that share a scale
 	minimum8  = 4096 // values of the smallest tensor whose moments are kept in 8 bits
+	part8     = 4096 // blocks whose moments are in fp32 at a time
 	byteType  = 0    // of c10::ScalarType
 	int32Type = 3
 )
@@ -76,30 +77,53 @@ func dynamicValues(signed bool) []float32 {
 	return values
 }
 
-// dequantize is the moment in the shape of a parameter.
-func (s *Scope) dequantize(m *moment8, by dynamicMap, shape []int64) Tensor {
-	const nonBlocking, copied = false, false
-	codes := s.call(opTo, operand(s.View(m.codes.T(), -1)), integer(int32Type), boolean(nonBlocking), boolean(copied))
-	values := s.View(s.call(opIndexSelect, operand(by.values.T()), integer(0), operand(codes)), -1, block8)
-	return s.View(s.Mul(values, m.scales.T()), shape...)
+// part is n rows of a tensor, from one on.
+func (s *Scope) part(t Tensor, from, n int64) Tensor {
+	return s.call(opNarrow, operand(t), integer(0), integer(from), integer(n))
 }
 
-// quantize overwrites m with values.
-func (s *Scope) quantize(m *moment8, by dynamicMap, values Tensor) {
+// dequantize is n blocks of the moment, from one on, [n, block8].
+func (s *Scope) dequantize(m *moment8, by dynamicMap, from, n int64) Tensor {
+	const nonBlocking, copied = false, false
+	codes := s.call(opTo, operand(s.View(s.part(m.codes.T(), from, n), -1)), integer(int32Type), boolean(nonBlocking), boolean(copied))
+	values := s.View(s.call(opIndexSelect, operand(by.values.T()), integer(0), operand(codes)), n, block8)
+	return s.Mul(values, s.part(m.scales.T(), from, n))
+}
+
+// quantize overwrites blocks of m, from one on.
+func (s *Scope) quantize(m *moment8, by dynamicMap, from int64, blocks Tensor) {
 	const keep, asInt32, right = true, true, false
-	blocks := s.View(values, -1, block8)
+	n := s.Shape(blocks)[0]
 	scales := s.call(opAMax, operand(s.call(opAbs, operand(blocks))), integers(1), boolean(keep))
 	divisor := s.call(opClamp, operand(scales), scalar(math.SmallestNonzeroFloat32), none) // of blocks of zeros
 	codes := s.call(opBucketize, operand(s.call(opDivTensor, operand(blocks), operand(divisor))), operand(by.halves.T()), boolean(asInt32), boolean(right))
-	s.Store(m.codes, codes)
-	s.Store(m.scales, scales)
+	s.call(opCopyInto, operand(s.part(m.codes.T(), from, n)), operand(codes))
+	s.call(opCopyInto, operand(s.part(m.scales.T(), from, n)), operand(scales))
 }
 
-// move8 moves a parameter whose moments are kept in 8 bits, as bitsandbytes' AdamW8bit does.
-func (o *Optimizer) move8(s *Scope, p, grad Tensor, state *optimizerState, rate, decay float64) {
-	shape := s.Shape(p)
-	first, second := s.dequantize(state.first8, o.states8.first, shape), s.dequantize(state.second8, o.states8.second, shape)
-	o.adamW(s, []Tensor{p}, []Tensor{grad}, []Tensor{first}, []Tensor{second}, []Tensor{state.count.T()}, rate, decay)
-	s.quantize(state.first8, o.states8.first, first)
-	s.quantize(state.second8, o.states8.second, second)
+// move8 moves a parameter whose moments are kept in 8 bits, as bitsandbytes' AdamW8bit does, a part at a time: the moments of all of it
+// in fp32 would take more memory than the 8 bits save.
+func (o *Optimizer) move8(p, grad Tensor, state *optimizerState, rate, decay float64) error {
+	elements, err := state.first8.codes.Elements()
+	if err != nil {
+		return err
+	}
+	blocks, count := elements/block8, []Tensor{state.count.T()}
+	for from := int64(0); from < blocks; from += part8 {
+		n := min(part8, blocks-from)
+		if err := Do(NoGrad, func(s *Scope) error {
+			if from == 0 {
+				s.callInto(nil, opForeachAdd, operands(count), scalar(1))
+			}
+			part := func(t Tensor) []Tensor { return []Tensor{s.part(s.View(t, -1, block8), from, n)} }
+			first, second := s.dequantize(state.first8, o.states8.first, from, n), s.dequantize(state.second8, o.states8.second, from, n)
+			o.adamW(s, part(p), part(grad), []Tensor{first}, []Tensor{second}, count, rate, decay)
+			s.quantize(state.first8, o.states8.first, from, first)
+			s.quantize(state.second8, o.states8.second, from, second)
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }

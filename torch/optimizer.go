@@ -228,28 +228,29 @@ func (o *Optimizer) move(s *Scope, g ParamGroup, grads []Tensor, states []*optim
 			first, second = append(first, state.first.T()), append(second, state.second.T())
 			continue
 		}
-		// What a parameter takes meanwhile is free before the next one.
-		if err := Do(NoGrad, func(s *Scope) error {
-			if g.Muon {
+		err := error(nil)
+		if g.Muon { // what it takes meanwhile is free before the next one
+			err = Do(NoGrad, func(s *Scope) error {
 				s.muon(p, grads[i], state.first.T(), rate, g.WeightDecay)
-			} else {
-				o.move8(s, p, grads[i], state, rate, g.WeightDecay)
-			}
-			return nil
-		}); err != nil {
+				return nil
+			})
+		} else {
+			err = o.move8(p, grads[i], state, rate, g.WeightDecay)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	if len(params) > 0 {
+		s.callInto(nil, opForeachAdd, operands(counts), scalar(1))
 		o.adamW(s, params, plain, first, second, counts, rate, g.WeightDecay)
 	}
 	return nil
 }
 
-// adamW moves parameters and their moments in fp32.
+// adamW moves parameters and their moments in fp32, given the number of their steps.
 func (o *Optimizer) adamW(s *Scope, params, grads, first, second, counts []Tensor, rate, decay float64) {
 	const amsgrad, maximize = false, false
-	s.callInto(nil, opForeachAdd, operands(counts), scalar(1))
 	s.callInto(nil, opFusedAdamW, operands(params), operands(grads), operands(first), operands(second), operands(nil), operands(counts),
 		real64(rate), real64(o.Beta1), real64(o.Beta2), real64(decay), real64(o.Eps), boolean(amsgrad), boolean(maximize))
 }

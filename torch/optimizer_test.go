@@ -2,6 +2,8 @@ package torch_test
 
 import (
 	"math"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/expect"
@@ -59,5 +61,60 @@ func TestOptimizersOfOthers(t *testing.T) {
 				expect.True(t, math.Abs(float64(got[97*i])-value) < 2e-4, "%s: value %d is %g, want %g", name, 97*i, got[97*i], value)
 			}
 		}
+	}
+}
+
+// TestMomentsOfALongParameter: moments in 8 bits are the same whether a parameter is long or in two halves.
+func TestMomentsOfALongParameter(t *testing.T) {
+	torchtest.NoLeaks(t)
+	const n = 5000 * 256
+	values, gradient := make([]float32, n), make([]float32, n)
+	for i := range values {
+		values[i], gradient[i] = float32(math.Sin(float64(i))), float32(math.Cos(float64(i))*math.Pow(10, -float64(i/1000%5)))
+	}
+	moved := func(parts int) (all []float32) {
+		var params []*torch.Var
+		for i := range parts {
+			p := must.Get(torch.Parameter(values[i*n/parts:(i+1)*n/parts], int64(n/parts)))(t)
+			defer p.Close()
+			params = append(params, p)
+		}
+		o := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: params, WeightDecay: 0.1, EightBit: true})
+		defer o.Close()
+		for range 2 {
+			must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+				for i, p := range params {
+					s.Backward(s.Sum(s.Mul(p.T(), s.Floats(gradient[i*n/parts:(i+1)*n/parts], int64(n/parts)))))
+				}
+				return nil
+			}))
+			must.Get(o.Step([]float64{0.01}, 0))(t)
+		}
+		for _, p := range params {
+			all = append(all, must.Get(p.Read())(t)...)
+		}
+		return all
+	}
+	expect.True(t, slices.Equal(moved(2), moved(1)), "a long parameter moves elsewhere")
+}
+
+// TestBytesOfTheOptimizer: a group's StateBytes are the size of its moments.
+func TestBytesOfTheOptimizer(t *testing.T) {
+	torchtest.NoLeaks(t)
+	p, odd := must.Get(torch.Parameter(make([]float32, 64*128), 64, 128))(t), must.Get(torch.Parameter(make([]float32, 65*3), 65, 3))(t)
+	defer torch.CloseAll(p, odd)
+	for _, g := range []torch.ParamGroup{{}, {Muon: true}, {EightBit: true}} {
+		g.Params = []*torch.Var{p, odd}
+		o := torch.NewOptimizer(torch.AdamEps, g)
+		defer o.Close()
+		var held int64
+		for _, state := range must.Get(o.States())(t) {
+			size := int64(4)
+			if strings.HasPrefix(state.Name, "first8.") || strings.HasPrefix(state.Name, "second8.") {
+				size = 1
+			}
+			held += size * must.Get(state.Elements())(t)
+		}
+		expect.Same(t, held, must.Get(g.StateBytes())(t), "Muon %t, 8 bits %t: bytes", g.Muon, g.EightBit)
 	}
 }

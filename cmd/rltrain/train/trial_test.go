@@ -3,12 +3,15 @@ package train
 import (
 	"context"
 	"encoding/json"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/rollout"
 )
 
@@ -36,6 +39,22 @@ func TestTrialTakesTheHeaviestStep(t *testing.T) {
 		}
 		expect.True(t, source.samples == 8 && source.longest == 16000 && source.tokens == 8*16000,
 			"%s: the step has %d samples with %d tokens, the longest %d; want those before the cut", name, source.samples, source.tokens, source.longest)
+	}
+}
+
+// TestAdviceOfRates: only rates for SFT that are far from the rule of thumb get a warning.
+func TestAdviceOfRates(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "tiny") // a llama of hidden size 32: 0.0126 for an adapter
+	must.Do(t, policy.TinyModel(dir, 1, 32, 1))
+	p := must.Get(policy.NewCausalLM(policy.Config{Dir: dir, R: 2, Alpha: 4}))(t)
+	defer p.Close()
+	for rate, want := range map[float64]string{1e-3: "raise --learning-rate 0.001 ", 4e-3: "", 0.05: "", 0.1: "lower --learning-rate 0.1 "} {
+		w := &work{stage: supervisedStage, policy: p}
+		w.settings.LearningRate = rate
+		got := advice(w)
+		expect.True(t, (got == "") == (want == "") && strings.Contains(got, want), "rate %g: %q, want %q", rate, got, want)
+		w.stage = rlStage
+		expect.Same(t, "", advice(w), "advice for RL")
 	}
 }
 
