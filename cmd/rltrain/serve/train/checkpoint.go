@@ -124,8 +124,7 @@ func (c *checkpoint) describe(dir string) error {
 
 // saveOrder asks for a checkpoint.
 type saveOrder struct {
-	ModelID   string            `json:"model_id"`
-	Seq       *int              `json:"seq_id"`
+	addressed
 	Name      *string           `json:"path"`
 	TTL       *int              `json:"ttl_seconds"`
 	Overwrite bool              `json:"overwrite"`

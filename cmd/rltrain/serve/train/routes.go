@@ -78,6 +78,24 @@ func promise(id string, err error) (any, error) {
 	return map[string]any{"request_id": id}, nil
 }
 
+// addressed is what requests for a run have.
+type addressed struct {
+	ModelID string `json:"model_id"`
+	Seq     *int   `json:"seq_id"`
+}
+
+// queue decodes a request for a run into o, of which at is a part, and has do answer it when its turn comes.
+func (t *Trainer) queue(data []byte, o any, at *addressed, do func(ctx context.Context, r *run) (tinker.Outcome, error)) (any, error) {
+	if err := decode(data, o); err != nil {
+		return nil, err
+	}
+	r, err := t.run(at.ModelID)
+	if err != nil {
+		return nil, err
+	}
+	return promise(r.submit(at.Seq, 0, func(ctx context.Context) (tinker.Outcome, error) { return do(ctx, r) }))
+}
+
 // clientConfig chooses what newer clients send.
 func (t *Trainer) clientConfig(*http.Request, []byte) (any, error) {
 	return map[string]any{"pjwt_auth_enabled": false, "credential_default_source": "api_key", "parallel_fwdbwd_chunks": true, "proto_write_fwdbwd": true, "fwd_via_fwdbwd": true}, nil
@@ -172,44 +190,29 @@ func (t *Trainer) postExamples(q *http.Request, data []byte) (any, error) {
 
 func (t *Trainer) optimStep(_ *http.Request, data []byte) (any, error) {
 	var o struct {
-		ModelID string          `json:"model_id"`
-		Seq     *int            `json:"seq_id"`
-		Other   json.RawMessage `json:"optimizer_params"`
-		Adam    *adam           `json:"adam_params"`
+		addressed
+		Other json.RawMessage `json:"optimizer_params"`
+		Adam  *adam           `json:"adam_params"`
 	}
 	o.Adam = defaultAdam()
-	if err := decode(data, &o); err != nil {
-		return nil, err
-	}
-	r, err := t.run(o.ModelID)
-	if err != nil {
-		return nil, err
-	}
-	return promise(r.submit(o.Seq, 0, func(ctx context.Context) (tinker.Outcome, error) {
+	return t.queue(data, &o, &o.addressed, func(ctx context.Context, r *run) (tinker.Outcome, error) {
 		if len(o.Other) > 0 || o.Adam == nil {
 			return nil, mistake{errors.New("optimizer_params is not supported; use adam_params")}
 		}
 		return r.step(ctx, o.Adam)
-	}))
+	})
 }
 
 // saver saves weights of a kind. Those for a sampler without a name make a sampling session.
 func (t *Trainer) saver(kind string) func(*http.Request, []byte) (any, error) {
 	return func(_ *http.Request, data []byte) (any, error) {
 		var o saveOrder
-		if err := decode(data, &o); err != nil {
-			return nil, err
-		}
-		r, err := t.run(o.ModelID)
-		if err != nil {
-			return nil, err
-		}
-		return promise(r.submit(o.Seq, 0, func(ctx context.Context) (tinker.Outcome, error) {
+		return t.queue(data, &o, &o.addressed, func(ctx context.Context, r *run) (tinker.Outcome, error) {
 			if kind == samplerKind && o.Name == nil && o.Sampling != nil {
 				return r.publish(ctx, *o.Sampling)
 			}
 			return r.save(ctx, o, kind)
-		}))
+		})
 	}
 }
 

@@ -99,20 +99,10 @@ func (t *Trainer) getInfo(_ *http.Request, data []byte) (any, error) {
 
 // unload moves a run to disk: an idle one costs no memory.
 func (t *Trainer) unload(_ *http.Request, data []byte) (any, error) {
-	var o struct {
-		ModelID string `json:"model_id"`
-		Seq     *int   `json:"seq_id"`
-	}
-	if err := decode(data, &o); err != nil {
-		return nil, err
-	}
-	r, err := t.run(o.ModelID)
-	if err != nil {
-		return nil, err
-	}
-	return promise(r.submit(o.Seq, 0, func(context.Context) (tinker.Outcome, error) {
+	var at addressed
+	return t.queue(data, &at, &at, func(_ context.Context, r *run) (tinker.Outcome, error) {
 		return tinker.Reply{"type": "unload_model", "model_id": r.ID}, nil
-	}))
+	})
 }
 
 func (t *Trainer) weightsInfo(_ *http.Request, data []byte) (any, error) {
