@@ -35,6 +35,7 @@ var unsaved = map[string]string{
 	"epochs.Source.bins":              "made of the data",
 	"epochs.Source.epoch":             "follows from the step",
 	"epochs.Source.order":             "follows from the step",
+	"epochs.Source.ranks":             "made of the data",
 	"epochs.Source.seed":              option,
 	"evaluate.PreferenceScores.Units": "rows of eval, which writes them to a file of their own",
 	"evaluate.RewardScores.Units":     "rows of eval, which writes them to a file of their own",
