@@ -123,7 +123,7 @@ func (p *CausalLM) adapt(c Config) error {
 	}
 	p.adapter.frozen = c.Frozen
 	if c.DoRA {
-		return p.newAdapter(c, c.causal(p.config), p.magnitudes)
+		return p.newAdapter(c, c.causal(p.config), func(pairs []lora.Pair) error { return magnitudes(p.model, pairs) })
 	}
 	return p.newAdapter(c, c.causal(p.config), nil)
 }

@@ -10,14 +10,14 @@ import (
 )
 
 // magnitudes starts DoRA: each row of a weight has the norm that it has without the pair, whose product is zero.
-func (p *CausalLM) magnitudes(pairs []lora.Pair) error {
+func magnitudes(model *transformers.Causal, pairs []lora.Pair) error {
 	layers := map[string]string{} // the core's names
-	for _, linear := range p.config.Linears() {
+	for _, linear := range model.Config.Linears() {
 		layers[linear.Name] = linear.Layer
 	}
 	for i := range pairs {
 		pair := &pairs[i]
-		if err := p.model.Dense(layers[pair.Module]+".weight", int64(pair.In), func(weight *torch.Var) error {
+		if err := model.Dense(layers[pair.Module]+".weight", int64(pair.In), func(weight *torch.Var) error {
 			values, err := weight.Read()
 			pair.Magnitude = make([]float32, pair.Out)
 			for o := range len(values) / pair.In {
@@ -36,21 +36,23 @@ func (p *CausalLM) magnitudes(pairs []lora.Pair) error {
 }
 
 // mergedCopy is a model with a DoRA adapter in its weights, from which the engine generates: it adds pairs to what a layer
-// computes, but scales no rows. Other weights are the policy's.
+// computes, but scales no rows. Other weights are those of the model that it copies.
 type mergedCopy struct {
+	of      *transformers.Causal
+	layers  []adaptedLayer
 	model   *transformers.Causal
-	weights []*torch.Var // of the adapted layers
+	weights []*torch.Var // of layers
 }
 
-func (p *CausalLM) newMergedCopy() (m *mergedCopy, err error) {
-	m = &mergedCopy{}
+func newMergedCopy(of *transformers.Causal, layers []adaptedLayer) (m *mergedCopy, err error) {
+	m = &mergedCopy{of: of, layers: layers}
 	defer func() {
 		if err != nil {
 			m.close()
 		}
 	}()
 	weights := map[string]*torch.Var{}
-	for _, l := range p.adapter.layers {
+	for _, l := range layers {
 		// The engine packs parameters again at each refresh.
 		v, err := torch.Parameter(make([]float32, l.Out*l.In), int64(l.Out), int64(l.In))
 		if err != nil {
@@ -58,16 +60,16 @@ func (p *CausalLM) newMergedCopy() (m *mergedCopy, err error) {
 		}
 		m.weights, weights[l.Layer+".weight"] = append(m.weights, v), v
 	}
-	if err = m.refresh(p); err == nil {
-		m.model, err = p.model.Share(weights)
+	if err = m.refresh(); err == nil {
+		m.model, err = of.Share(weights)
 	}
 	return m, err
 }
 
-// refresh takes over the policy's adapter: W + scale·B·A, with rows of the magnitudes.
-func (m *mergedCopy) refresh(p *CausalLM) error {
-	for i, l := range p.adapter.layers {
-		if err := p.model.Dense(l.Layer+".weight", int64(l.In), func(weight *torch.Var) error {
+// refresh takes over the adapter as it is now: W + scale·B·A, with rows of the magnitudes.
+func (m *mergedCopy) refresh() error {
+	for i, l := range m.layers {
+		if err := m.of.Dense(l.Layer+".weight", int64(l.In), func(weight *torch.Var) error {
 			return torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 				w := s.Add(s.Scale(s.MatMul(l.b.T(), l.a.T()), l.scale), weight.T())
 				inverse := s.Exp(s.Scale(s.Log(s.SumLast(s.Mul(w, w))), -0.5))

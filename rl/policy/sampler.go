@@ -68,7 +68,7 @@ func (p *CausalLM) NewSampler(slots int) (*Sampler, error) {
 	core := p.core
 	var err error
 	if p.adapter.config.DoRA {
-		if m.merged, err = p.newMergedCopy(); err != nil {
+		if m.merged, err = newMergedCopy(p.model, p.adapter.layers); err != nil {
 			return nil, fmt.Errorf("generating: %w", err)
 		}
 		core = m.merged.model.Model
@@ -99,7 +99,7 @@ func (m *Sampler) refresh() error {
 		return nil
 	}
 	if m.merged != nil {
-		if err := m.merged.refresh(m.policy); err != nil {
+		if err := m.merged.refresh(); err != nil {
 			return fmt.Errorf("generating: %w", err)
 		}
 	}

@@ -62,20 +62,9 @@ func (t *trainer) supervise(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	packing := 0
-	if c.TextSFT != nil && c.TextSFT.Packing {
-		packing = c.TextSFT.MaxLength
-	}
-	source, err := epochs.New(policy.Samples(rows.Sequences), c.Supervised.BatchSize, packing, c.General.Seed)
+	source, err := t.epochs(rows.Sequences)
 	if err != nil {
 		return err
-	}
-	if c.TextSFT != nil && c.TextSFT.Curriculum != "" {
-		ranks := make([]float64, len(rows.Sequences))
-		for i, s := range rows.Sequences {
-			ranks[i] = s.Rank
-		}
-		source.Rank(ranks)
 	}
 	for _, s := range rows.Sequences {
 		w.longest = max(w.longest, len(s.IDs))
@@ -106,6 +95,23 @@ func (t *trainer) supervise(ctx context.Context) error {
 	}
 	_, err = t.learn(ctx, w)
 	return err
+}
+
+// epochs is the source of the sequences of a data set.
+func (t *trainer) epochs(sequences []policy.Sequence) (*epochs.Source, error) {
+	c, packing := t.config, 0
+	if c.TextSFT != nil && c.TextSFT.Packing {
+		packing = c.TextSFT.MaxLength
+	}
+	source, err := epochs.New(policy.Samples(sequences), c.Supervised.BatchSize, packing, c.General.Seed)
+	if err == nil && c.TextSFT != nil && c.TextSFT.Curriculum != "" {
+		ranks := make([]float64, len(sequences))
+		for i, s := range sequences {
+			ranks[i] = s.Rank
+		}
+		source.Rank(ranks)
+	}
+	return source, err
 }
 
 // noteEnds says where texts end.
