@@ -1,11 +1,9 @@
 package train
 
 import (
-	"errors"
-	"fmt"
-
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/run"
 )
 
@@ -16,34 +14,30 @@ type distant interface {
 	Measure(m rl.Meter) // what the service computed since the last step
 }
 
-// refuse returns an error if the algorithm or the configuration needs more of a distant policy than log π.
-func (t *training) refuse() error {
-	c, n := t.config, t.needs
-	var found []error
+// CheckDistant returns an error, of the option, if an algorithm or a configuration needs more of a policy on a service than
+// log π.
+func CheckDistant(a algo.Algorithm, c Config) error {
+	c, n := c.complete(), a.Needs()
 	for _, x := range []struct {
 		option string
 		used   bool
 		why    string
 	}{
-		{"algorithm", n.Values, "has a value head"},
-		{"algorithm", n.Labels || n.Scores, "has no log-probabilities of tokens"},
-		{"algorithm", n.Teacher != "", "compares all tokens of the policy with its teacher's"},
+		{"algorithm", n.Values, "it needs a value head"},
+		{"algorithm", n.Labels || n.Scores, "it needs more than the log-probabilities of tokens"},
+		{"algorithm", n.Teacher != "", "it needs the probabilities of all tokens"},
 		{"entropy_coef", c.EntropyCoef != 0, "needs the probabilities of all tokens"},
 		{"use_adaptive_entropy", c.Adaptive, "needs the probabilities of all tokens"},
 		{"top_entropy_quantile", c.TopEntropy < 1, "needs the probabilities of all tokens"},
 		{"router_aux_loss_coef", c.RouterCoef > 0, "needs the load of the experts"},
-		{"gradient_checkpointing", c.Checkpoint, "is the service's to choose"},
-		{"optim", c.Optim != "" && c.Optim != "adamw", "is not the service's: use adamw"},
+		{"optim", c.Optim != "" && c.Optim != "adamw", "a service has adamw"},
 		{"sync_ref_model", c.Sync, "needs the weights"},
 		{"ref_update_every", c.ReferenceEvery > 0, "needs the weights: set it to 0"},
-		{"temperature", c.Temperature != 1, "must be 1: the service's log-probabilities are those at temperature 1"},
+		{"temperature", c.Temperature != 1, "its log-probabilities are those at temperature 1"},
 	} {
 		if x.used {
-			found = append(found, envs.OptionErrorf(x.option, "%s; a policy on a service (--engine) gives the log-probabilities of its tokens alone", x.why))
+			return envs.OptionErrorf(x.option, "cannot be combined with a policy on a service (--engine): %s", x.why)
 		}
 	}
-	if t.hooks.Group.Size() > 1 {
-		found = append(found, fmt.Errorf("several processes cannot train one policy on a service (--engine)"))
-	}
-	return errors.Join(found...)
+	return nil
 }

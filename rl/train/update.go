@@ -39,7 +39,7 @@ func newUpdater(p *passes) (*updater, error) {
 		return nil, err
 	}
 	if far, ok := p.policy.(distant); ok {
-		if err := t.refuse(); err != nil {
+		if err := CheckDistant(p.algorithm, p.config); err != nil {
 			return nil, err
 		}
 		t.roles = []policy.Role{policy.Body}

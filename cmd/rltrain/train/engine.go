@@ -9,6 +9,7 @@ import (
 	"github.com/rltrain/rltrain/rl/remote/tinker"
 	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/rl/run"
+	"github.com/rltrain/rltrain/rl/train"
 )
 
 // mostGap is a difference of log-probabilities, in nats, beyond which a sampler is hardly the policy.
@@ -50,6 +51,12 @@ func (t *trainer) trained(ctx context.Context, w *work, p *policy.CausalLM, star
 	o := c.Tokens.Options
 	if o.Engine == "" {
 		return p, nil
+	}
+	if err := train.CheckDistant(w.algorithm, w.settings); err != nil {
+		return nil, c.Blame(err)
+	}
+	if t.group != nil {
+		return nil, c.Errorf("engine", "is for one process alone: the service divides the work")
 	}
 	far, err := tinker.New(context.WithoutCancel(ctx), p, tinker.Config{
 		URL: o.URL(), Key: os.Getenv("TINKER_API_KEY"), Model: o.Name, Rank: c.Tokens.LoRA.R, Seed: c.General.Seed, From: start,

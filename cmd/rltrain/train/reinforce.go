@@ -43,9 +43,6 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 		algorithm: c.Learning, settings: t.reinforced(t.rlSteps(), tokenMicroTokens, "reward"), label: c.RL.Algorithm, unit: "step",
 	}
 	defer w.close()
-	if _, err := t.trained(ctx, w, p, start); err != nil {
-		return err
-	}
 	if n := task.Len(envs.Train); n > 0 {
 		w.splits = []report.Split{{Name: "train", Rows: n}, {Name: "held out", Rows: task.Len(envs.Eval)}}
 	}
@@ -68,6 +65,9 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 		return err
 	}
 	t.measured(&w.settings)
+	if _, err := t.trained(ctx, w, p, start); err != nil {
+		return err
+	}
 	evaluation := t.evaluation()
 	evaluation.Rewards = rewards
 	var sampler rollout.Generator

@@ -121,7 +121,7 @@ func TestEngineRefuses(t *testing.T) {
 		"entropy_coef":         func(c *train.Config) algo.Algorithm { c.EntropyCoef = 0.1; return algo.New[algo.GRPO]() },
 		"top_entropy_quantile": func(c *train.Config) algo.Algorithm { c.TopEntropy = 0.5; return algo.New[algo.GRPO]() },
 		"temperature":          func(c *train.Config) algo.Algorithm { c.Temperature = 0.7; return algo.New[algo.GRPO]() },
-		"value head":           func(*train.Config) algo.Algorithm { return algo.New[algo.PPO]() },
+		"algorithm":            func(*train.Config) algo.Algorithm { return algo.New[algo.PPO]() },
 		"sync_ref_model": func(c *train.Config) algo.Algorithm {
 			c.KLCoef, c.Sync, c.Samples = 0.1, true, 2
 			return algo.New[algo.GRPO]()
