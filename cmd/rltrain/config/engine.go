@@ -38,6 +38,7 @@ func (l *loading) checkEngine() []error {
 		why    string
 	}{
 		{"lora_alpha", lora.Alpha != 32, "a service has 32"},
+		{"use_dora", lora.DoRA, "a service trains low-rank pairs alone"},
 		{"use_rslora", lora.RSLoRA, "a service scales by 32 / lora_r"},
 		{"init_lora_weights", lora.Init != "kaiming", "a service has its own start"},
 		{"lora_target_modules", len(lora.Targets) > 0, "a service adapts attention and MLPs"},

@@ -34,11 +34,7 @@ func (t *trainer) supervise(ctx context.Context) error {
 		stage: supervisedStage, what: "supervised fine-tuning with LoRA", from: p.BaseModel,
 		label: "supervised", unit: "update",
 	}
-	sft := &algo.SFT{}
-	if c.TextSFT != nil {
-		sft.Dynamic, sft.Smoothing, sft.Noise = c.TextSFT.Loss == "dft", c.TextSFT.Smoothing, c.TextSFT.Noise
-	}
-	w.algorithm = sft
+	w.algorithm = t.sft()
 	defer w.close()
 	learned, err := t.trained(ctx, w, p, c.Pretrained())
 	if err != nil {
@@ -112,6 +108,15 @@ func (t *trainer) epochs(sequences []policy.Sequence) (*epochs.Source, error) {
 		source.Rank(ranks)
 	}
 	return source, err
+}
+
+// sft is the loss of the supervised stage.
+func (t *trainer) sft() *algo.SFT {
+	a := &algo.SFT{}
+	if o := t.config.TextSFT; o != nil {
+		a.Dynamic, a.Smoothing, a.Noise = o.Loss == "dft", o.Smoothing, o.Noise
+	}
+	return a
 }
 
 // noteEnds says where texts end.
