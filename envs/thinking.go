@@ -30,6 +30,87 @@ func SplitThought(text string, opened bool) (thinking string, at int, closed boo
 	return "", 0, false
 }
 
+// ThoughtReader splits a message into its thought and the rest while it is generated. It ends the thought at the first end tag.
+type ThoughtReader struct {
+	opened, decided, closed bool
+	thought, content        bool   // some of it was returned
+	rest                    string // that is neither yet
+}
+
+// NewThoughtReader begins a message; opened says that the prompt ended with the tag that begins a thought.
+func NewThoughtReader(opened bool) *ThoughtReader {
+	return &ThoughtReader{opened: opened, decided: opened}
+}
+
+// Add appends a piece of the message, and returns what is certain so far of the thought, without white space around it, and of the
+// content. over says that no other piece follows.
+func (r *ThoughtReader) Add(piece string, over bool) (thinking, content string) {
+	r.rest += piece
+	if !r.decided && !r.decide(over) {
+		return "", ""
+	}
+	if r.opened && !r.closed {
+		thinking = r.think(over)
+	}
+	if r.opened && !r.closed {
+		return thinking, ""
+	}
+	if r.opened && !r.content {
+		r.rest = strings.TrimLeft(r.rest, "\n")
+	}
+	if r.rest == "" {
+		return thinking, ""
+	}
+	content, r.rest, r.content = r.rest, "", true
+	return thinking, content
+}
+
+// decide looks for the tag that begins a thought.
+func (r *ThoughtReader) decide(over bool) bool {
+	begun := strings.TrimLeft(r.rest, " \n")
+	for _, tags := range ThoughtTags {
+		rest, found := strings.CutPrefix(begun, tags[0])
+		switch {
+		case found:
+			r.opened, r.decided, r.rest = true, true, rest
+			return true
+		case !over && strings.HasPrefix(tags[0], begun):
+			return false
+		}
+	}
+	r.decided = true
+	return true
+}
+
+// think takes what is certain to be thought from the rest: all but white space and a part of an end tag at its end.
+func (r *ThoughtReader) think(over bool) (thinking string) {
+	end, after := len(r.rest), len(r.rest)
+	for _, tags := range ThoughtTags {
+		if at := strings.Index(r.rest, tags[1]); at >= 0 && at < end {
+			end, after, r.closed = at, at+len(tags[1]), true
+		}
+	}
+	if !r.closed && !over {
+		for _, tags := range ThoughtTags {
+			for n := range tags[1] {
+				if n > 0 && strings.HasSuffix(r.rest, tags[1][:n]) {
+					end = min(end, len(r.rest)-n)
+				}
+			}
+		}
+	}
+	thinking = strings.TrimRight(r.rest[:end], " \n")
+	if !r.closed && !over {
+		after = len(thinking)
+	}
+	r.rest = r.rest[after:]
+	if !r.thought {
+		thinking = strings.TrimLeft(thinking, " \n")
+		r.thought = thinking != ""
+	}
+	return thinking
+}
+
 // OpensThought reports whether a prompt ends with the tag that begins a thought.
 func OpensThought(prompt string) bool {
 	prompt = strings.TrimSpace(prompt)

@@ -1,6 +1,7 @@
 package envs
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/expect"
@@ -32,4 +33,33 @@ func TestNewAction(t *testing.T) {
 		thinking, _ := m.Fields.Get("reasoning_content")
 		expect.True(t, m.Content == c.text && (c.thinking == "" && m.Fields == nil || thinking == c.thinking), "%q: %+v", c.message, m)
 	}
+}
+
+// FuzzThoughtReader: the pieces of a message give the same thought and content as the message, which are those of an action.
+func FuzzThoughtReader(f *testing.F) {
+	for _, text := range []string{"<think>a\n b</think>\n\nc </think> d", " \n<think>\n\n</think>\n\nx", "plain <think>", "<thin", "[THINK]a[/THI", "a</think>\nb", "", "<think>a<", "\n"} {
+		f.Add(text, false, uint8(1))
+		f.Add(text, true, uint8(3))
+	}
+	f.Fuzz(func(t *testing.T, text string, opened bool, size uint8) {
+		var got [2]string
+		r := NewThoughtReader(opened)
+		for rest := text; ; {
+			n := min(len(rest), int(size)+1)
+			thinking, content := r.Add(rest[:n], n == len(rest))
+			got[0], got[1] = got[0]+thinking, got[1]+content
+			if rest = rest[n:]; rest == "" {
+				break
+			}
+		}
+		thinking, content := NewThoughtReader(opened).Add(text, true)
+		if got != [2]string{thinking, content} {
+			t.Fatalf("%q in pieces: %q, at once: %q and %q", text, got, thinking, content)
+		}
+		closings := strings.Count(text, "</think>") + strings.Count(text, "[/THINK]")
+		begins := strings.HasPrefix(strings.TrimLeft(text, " \n"), "<think>") && !strings.Contains(text, "THINK")
+		if a, _, closed := NewAction(text, StopEnd, opened); closings == 1 && begins && closed && !opened && (a.Thinking != strings.TrimSpace(thinking) || a.Text != content) {
+			t.Fatalf("%q: %q and %q, but the action has %q and %q", text, thinking, content, a.Thinking, a.Text)
+		}
+	})
 }

@@ -34,6 +34,8 @@ type chatMessage struct {
 	Role    string  `json:"role,omitempty"`
 	Content *string `json:"content"`
 
+	Reasoning string `json:"reasoning_content,omitempty"` // the thought, without its tags
+
 	Calls []toolCall `json:"tool_calls,omitempty"`
 }
 
@@ -118,7 +120,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	}
 	f := &form{
 		id: "chatcmpl-" + newID(), object: "chat.completion", piece: "chat.completion.chunk", lane: l, job: &job{prompts: [][]int32{prompt}, options: o}, top: top,
-		choice: q.choice(l.policy, use),
+		choice: q.choice(l.policy, use, thinkingOf(l.policy, prompt, &q.sampling)),
 	}
 	if call != nil {
 		call.prompt, f.recorded = prompt, call
@@ -129,11 +131,15 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	return s.write(w, r, &q.sampling, f)
 }
 
-// choice describes a part of the response. use is nil if the model may not call tools.
-func (q *chatBody) choice(of *policy.CausalLM, use *toolUse) func(*part) any {
+// choice describes a part of the response. use is nil if the model may not call tools, k if it does not think.
+func (q *chatBody) choice(of *policy.CausalLM, use *toolUse, k *thinking) func(*part) any {
 	return func(p *part) any {
 		c := chatChoice{Index: p.index, Reason: p.reason()}
-		said := &chatMessage{Content: &p.text}
+		said := &chatMessage{}
+		if k != nil {
+			p = k.split(p, said)
+		}
+		said.Content = &p.text
 		if use != nil {
 			use.split(p, said, q.Stream)
 		}

@@ -104,7 +104,7 @@ func TestToolRefusals(t *testing.T) {
 
 // toolChoices are the choices of a response whose text comes in pieces, as JSON with a fixed id.
 func toolChoices(t *testing.T, q chatBody, use *toolUse, reason torch.Reason, pieces ...string) (all []string) {
-	choice := q.choice(nil, use)
+	choice := q.choice(nil, use, nil)
 	for i, text := range pieces {
 		p := &part{text: text, first: i == 0}
 		if i == len(pieces)-1 {
