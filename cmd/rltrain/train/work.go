@@ -145,7 +145,7 @@ func (t *trainer) saves(stage *run.Stage, w *work, result train.Result) bool {
 	unsaved := far || language && !p.Full()
 	if unsaved {
 		saved = "no adapter was saved; use " + w.from
-		if last, _, _, err := run.LatestCheckpoint(stage.Dir()); err == nil && last != "" {
+		if last, _, _, err := run.LatestCheckpoint(stage.Dir()); err == nil && last != "" && !far {
 			saved += ", or the adapter after training, " + filepath.Join(stage.Home(), strings.TrimPrefix(last, stage.Dir()))
 		}
 	}
