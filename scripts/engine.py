@@ -1,7 +1,7 @@
 """Check `rltrain --engine` with SkyRL's service on a CPU. Run by `make compat`; rltrain itself needs no Python.
 
 The Go tests TestEngine… compare losses and gradients of SFT, GRPO with KL, CISPO, GSPO, DPO and SimPO with those of rltrain's own
-trainer. Then a run learns arithmetic, its service is killed, and the run is resumed. SkyRL compiles for minutes.
+trainer. Then a run learns to be brief, its service is killed, and the run is resumed. SkyRL compiles for minutes.
 """
 import json
 import os
@@ -77,7 +77,7 @@ def rows(folder):
 def main():
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
-        steps = os.environ.get("STEPS", "600")  # of SFT, for a model that RL can improve
+        steps = os.environ.get("STEPS", "200")  # of SFT, for a model that ends its answers
         base = train(folder / "base", "--mode", "supervised", "--max-steps", steps, "--eval-samples", "50")
         print(base.communicate()[0], flush=True)
         model = folder / "base" / f"{TASK}_supervised"
@@ -91,7 +91,7 @@ def main():
 
         # Learn, with the service killed on the way.
         learn = ["--mode", "rl_only", "--algorithm", "grpo", "--model", model, "--tuning", "lora", "--num-steps", "12", "--prompts-per-step", "8", "--samples-per-prompt", "8",
-                 "--rl-learning-rate", "1e-3", "--eval-every", "12", "--eval-samples", "50", "--fresh-samples", "0", "--logging-steps", "1", "--save-steps", "2", "--max-new-tokens", "64"]
+                 "--reward", "expr:-0.02*length", "--rl-learning-rate", "1e-3", "--rl-lr-scheduler-type", "constant", "--eval-every", "12", "--eval-samples", "50", "--fresh-samples", "0", "--logging-steps", "1", "--save-steps", "2", "--max-new-tokens", "64"]
         run = train(folder / "rl", *learn, "--engine", "tinker:" + address)
         for line in run.stdout:
             print(line, end="", flush=True)
@@ -103,7 +103,7 @@ def main():
         print(run.communicate()[0], flush=True)
         check("the run resumes", run.returncode == 0)
         rewards = [row["reward"] for row in rows(folder / "rl") if "reward" in row]
-        check("it has learned", len(rewards) >= 12 and sum(rewards[-4:]) > sum(rewards[:4]), rewards)
+        check("it has learned", len(rewards) >= 12 and sum(rewards[-4:]) > sum(rewards[:4]) + 0.4, rewards)
         kill(process)
     if failed:
         sys.exit(f"{len(failed)} checks failed: {', '.join(failed)}")
