@@ -20,7 +20,7 @@ func TestReasoning(t *testing.T) {
 	}{
 		{[]string{"<thi", "nk>\nWhy ", call, "? </th", "ink>\n\nYes", "."}, false, "Why " + call + "?", "Yes.", 0},
 		{[]string{"Why?\n</think>\n", "\n" + call}, true, "Why?", "", 1},
-		{[]string{"no end"}, true, "no end", "", 0},
+		{[]string{"no", " end <"}, true, "no end <", "", 0},
 		{[]string{"Yes", ", 1 < 2."}, false, "", "Yes, 1 < 2.", 0},
 	} {
 		for _, stream := range []bool{false, true} {
