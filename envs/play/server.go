@@ -40,7 +40,7 @@ func (g *serverGame) reset(ctx context.Context) (answer, error) {
 	}
 	a := answer{reward: r.Reward, done: r.Done}
 	if g.tools != nil {
-		g.turns = tools.NewTurns(session, g.format, callsPerTurn*g.options.MaxTurns)
+		g.turns = tools.NewTurns(session, g.format, callsPerTurn*g.options.MaxTurns, false)
 		a.used = g.turns.Used()
 	}
 	text, err := r.Text()

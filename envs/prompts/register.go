@@ -60,6 +60,7 @@ type options struct {
 	Tools        string       `option:"tools" arg:"FILE" help:"JSON list of tools that the model may call: name, description, parameters (a JSON schema), and run: cmd:PROGRAM, python, a URL, or mcp: and the program or URL of an MCP server"`
 	ToolTimeout  float64      `option:"tool_timeout" default:"10" range:"[0.001,86400]" arg:"SECONDS" needs:"tools" incidental:"true" help:"seconds that a tool may take for one call; a call without an answer by then gets an error"`
 	MaxToolCalls int          `option:"max_tool_calls" default:"16" range:"[1,65536]" needs:"tools" help:"maximum tool calls per episode; further calls are answered with an error"`
+	Parsing      string       `option:"tool_parsing" default:"loose" allowed:"loose,strict" needs:"tools" help:"loose = read tool calls with small faults, such as a missing end tag, as servers do; strict = answer them with an error"`
 	Unsafe       bool         `option:"unsafe_exec" needs:"tools" help:"if no sandbox works, tools run Python with resource limits only; the programs can read and change everything that you can"`
 }
 

@@ -299,7 +299,7 @@ func (t *task) Episode(part envs.Part, index int) (envs.Env, error) {
 func (t *task) episode(e prompt) envs.Env {
 	one := &episode{task: t, prompt: e}
 	if t.tools != nil {
-		one.used = tools.NewTurns(t.tools.Begin(), t.calls, t.options.MaxToolCalls)
+		one.used = tools.NewTurns(t.tools.Begin(), t.calls, t.options.MaxToolCalls, t.options.Parsing == "strict")
 	}
 	if t.worked {
 		return demonstrated{one}

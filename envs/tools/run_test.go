@@ -243,7 +243,7 @@ func act(text string) envs.Action {
 // TestTurns: calls become a message and results with the same ids, what cannot be read is answered, and both are counted.
 func TestTurns(t *testing.T) {
 	s := opened(t, 20*time.Second, "cmd:sh "+writeFile(t, "counter.sh", counter), "")
-	turns := tools.NewTurns(s.Begin(), tools.Hermes, 3)
+	turns := tools.NewTurns(s.Begin(), tools.Hermes, 3, false)
 	defer turns.Close()
 	for _, c := range []struct{ text, said, results string }{
 		{"Just text with { in it.", `{"role":"assistant","content":"Just text with { in it."}`, ""},
@@ -266,6 +266,13 @@ func TestTurns(t *testing.T) {
 		expect.Equal(t, c.results, got)
 	}
 	expect.Equal(t, envs.ToolUse{Offered: true, Calls: 4, Failed: 2, Malformed: 1}, turns.Used())
+	strict := tools.NewTurns(s.Begin(), tools.Hermes, 3, true)
+	defer strict.Close()
+	for _, text := range []string{`<tool_call>{"name": "f", "arguments": {}}</tool_call>`, `<tool_call>{"name": "f", "arguments": {}}`, "No call."} {
+		_, _, err := strict.Answer(t.Context(), act(text))
+		must.Do(t, err)
+	}
+	expect.Equal(t, envs.ToolUse{Offered: true, Calls: 1, Malformed: 1}, strict.Used())
 }
 
 // TestBrokenCalls: in each format, a call that cannot be read is told from a text without one.
@@ -281,7 +288,7 @@ func TestBrokenCalls(t *testing.T) {
 		{tools.Llama, "<|python_tag|>f(", true}, {tools.Llama, `{"name": "f", "parameters": {`, true}, {tools.Llama, "{1, 2} is a set", false},
 		{tools.JSON, "```json\n{\"name\": \"f\",\n```", true}, {tools.JSON, "```python\nprint(1)\n```", false}, {tools.JSON, "Fine.", false},
 	} {
-		turns := tools.NewTurns(s.Begin(), c.format, 1)
+		turns := tools.NewTurns(s.Begin(), c.format, 1, false)
 		_, results, err := turns.Answer(t.Context(), act(c.text))
 		expect.True(t, err == nil && (len(results) == 1) == c.broken && (turns.Used().Malformed == 1) == c.broken, "%s, %q: %v, %v", c.format.Name, c.text, results, err)
 		content, calls := c.format.Parse(strings.ReplaceAll(c.format.Example(), "{…}", "{}"))

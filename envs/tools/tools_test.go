@@ -175,3 +175,29 @@ func FuzzReader(f *testing.F) {
 		}
 	})
 }
+
+// TestExactly: what Force, the arguments and the end of the format make is exact, with other white space too; what is only readable is
+// not.
+func TestExactly(t *testing.T) {
+	for _, f := range []*tools.Format{tools.Hermes, tools.Mistral, tools.Llama, tools.JSON} {
+		written := strings.NewReplacer("NAME", "f", "{…}", `{"x": "a  b\" }"}`).Replace(f.Example())
+		expect.True(t, f.Exactly(written) && f.Exactly("So: "+written) != (f == tools.Llama), "%s: %s", f.Name, written)
+		expect.True(t, f.Exactly(strings.ReplaceAll(written, ": ", ":\n ")), "%s: other white space", f.Name)
+		for what, text := range map[string]string{
+			"text after it": written + " so", "no end": written[:len(written)-2], "no call": "So", "a member more": strings.Replace(written, `{"name"`, `{"n": 1, "name"`, 1),
+			"other arguments": strings.NewReplacer("arguments", "parameters", "parameters", "arguments").Replace(written),
+		} {
+			expect.True(t, !f.Exactly(text), "%s: %s: %s", f.Name, what, text)
+		}
+	}
+	for text, f := range map[string]*tools.Format{
+		`<tool_call>{"name": "f", "arguments": {}}</tool_call><tool_call>{"name": "g", "arguments": {}}</tool_call>`: tools.Hermes,
+		`[TOOL_CALLS] [{"name": "f", "arguments": {"x": 1}, "id": "abcdefghi"}, {"name": "g", "arguments": {}}]`:     tools.Mistral,
+		`[TOOL_CALLS]f[ARGS]{"x": 1}[TOOL_CALLS]g[ARGS]{}`:                                                           tools.Mistral,
+		`[TOOL_CALLS]f{"x": 1}`: tools.Mistral,
+		`<|python_tag|>{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}`: tools.Llama,
+		"```json\n[{\"name\": \"f\", \"arguments\": {}}]\n```":                           tools.JSON,
+	} {
+		expect.True(t, f.Exactly(text), "%s", text)
+	}
+}

@@ -13,6 +13,7 @@ type Turns struct {
 	caller   Caller
 	format   *Format
 	maxCalls int
+	strict   bool
 	used     envs.ToolUse
 }
 
@@ -22,9 +23,10 @@ type Caller interface {
 	Close() error
 }
 
-// NewTurns begins an episode whose model writes calls in a format, maxCalls of them at most.
-func NewTurns(caller Caller, format *Format, maxCalls int) *Turns {
-	return &Turns{caller: caller, format: format, maxCalls: maxCalls, used: envs.ToolUse{Offered: true}}
+// NewTurns begins an episode whose model writes calls in a format, maxCalls of them at most. With strict, a message whose calls are
+// not written exactly as the format has them is one whose calls cannot be read.
+func NewTurns(caller Caller, format *Format, maxCalls int, strict bool) *Turns {
+	return &Turns{caller: caller, format: format, maxCalls: maxCalls, strict: strict, used: envs.ToolUse{Offered: true}}
 }
 
 // Used returns what the episode's calls were so far.
@@ -38,10 +40,10 @@ func (t *Turns) Close() error { return t.caller.Close() }
 func (t *Turns) Answer(ctx context.Context, a envs.Action) (said envs.Message, results []envs.Message, err error) {
 	said = a.Message()
 	content, calls := t.format.Parse(a.Text)
-	if len(calls) == 0 {
-		if !t.format.attempts(a.Text) {
-			return said, nil, nil
-		}
+	if len(calls) == 0 && !t.format.attempts(a.Text) {
+		return said, nil, nil
+	}
+	if len(calls) == 0 || t.strict && !t.format.Exactly(a.Text) {
 		t.used.Malformed++
 		return said, []envs.Message{t.result("unknown", "error: the tool call cannot be read; write "+t.format.Example())}, nil
 	}
