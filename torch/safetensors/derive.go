@@ -36,7 +36,7 @@ func (m *Model) Derive(name string, dtype DType, shape []int64, parts []string, 
 		delete(m.home, part)
 	}
 	e := Entry{Name: name, DType: dtype, Shape: shape, Size: size}
-	e.derived = func() ([]float32, error) {
+	e.Derived = func() ([]float32, error) {
 		data, err := values(func(part string) (Tensor, error) {
 			from := raws[part]
 			data, err := from.file.bytes(from.entry)

@@ -122,8 +122,8 @@ func (f *File) Bytes(name string) ([]byte, error) {
 // bytes reads the data that e describes.
 func (f *File) bytes(e Entry) ([]byte, error) {
 	switch {
-	case e.derived != nil:
-		values, err := e.derived()
+	case e.Derived != nil:
+		values, err := e.Derived()
 		if err != nil {
 			return nil, err
 		}
@@ -190,8 +190,8 @@ func (f *File) each(name string, e Entry, use func(values []float32) error) erro
 		return fmt.Errorf("safetensors: %s: tensor %s: cannot convert %s to float32; want F32, F16 or BF16", f.Path(), quote(name), e.DType)
 	}
 	switch {
-	case e.derived != nil:
-		values, err := e.derived()
+	case e.Derived != nil:
+		values, err := e.Derived()
 		if err != nil {
 			return err
 		}

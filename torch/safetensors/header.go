@@ -37,12 +37,12 @@ type Entry struct {
 	// Converted is how a GGUF file stores a tensor that Bytes and Float32s convert: quantised, or with other rows or
 	// values; nil elsewhere.
 	Converted *convert.Weight
-
-	derived func() ([]float32, error)
+	// Derived computes the values of a tensor that [Model.Derive] made; nil elsewhere.
+	Derived func() ([]float32, error)
 }
 
 // Direct reports whether the elements are stored at Offset, contiguous and row-major.
-func (e Entry) Direct() bool { return e.Strides == nil && e.Converted == nil && e.derived == nil }
+func (e Entry) Direct() bool { return e.Strides == nil && e.Converted == nil && e.Derived == nil }
 
 // parseHeader reads a header. The data starts at byte dataStart of the file and has dataLen bytes. Entries are in data
 // order.
