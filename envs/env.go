@@ -104,6 +104,7 @@ type Step struct {
 	// Anew, after Append, is the conversation that the model reads next in place of its own tokens and a Reply or Results.
 	Anew      *Observation
 	Continues bool
+	Masked    bool    // the policy does not learn from the action
 	Reward    float64 // of the turn; NaN if scoring failed
 	Done      bool
 	Info      *Info // the verification of the episode; nil until then

@@ -71,6 +71,7 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 	e.turn++
 	last := e.turn == e.options.MaxTurns || a.Stop == envs.StopLength
 	if e.used != nil && !last {
+		before := e.used.Used().Malformed
 		said, results, err := e.used.Answer(ctx, a)
 		if err != nil {
 			return envs.Step{}, err
@@ -78,6 +79,7 @@ func (e *episode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
 		if results != nil {
 			e.said = append(append(e.said, said), results...)
 			step.Results, step.Continues = results, true
+			step.Masked = e.options.MaskMalformed && e.used.Used().Malformed > before
 			return e.tell(step), nil
 		}
 	}

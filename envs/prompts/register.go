@@ -44,24 +44,25 @@ type options struct {
 	Config  string `option:"dataset_config" needs:"dataset" help:"configuration of --dataset, if it has several"`
 	dataset.Mixture
 	dataset.OnBadRow
-	EvalDataset  string       `option:"eval_dataset" arg:"FILE|NAME" help:"evaluation prompts; reads the test split if there is one (default: the validation split of --dataset, else its last eval_samples rows)"`
-	FewShot      string       `option:"few_shot_dataset" arg:"FILE" help:"file of few-shot examples to show before each prompt"`
-	SystemPrompt string       `option:"system_prompt" arg:"FILE|TEXT" help:"system prompt: a text file, or the text itself if it has several words"`
-	PromptColumn string       `option:"prompt_column" help:"column of --dataset with the prompt: text or messages (default: prompt, else messages)"`
-	AnswerColumn string       `option:"answer_column" default:"answer" help:"column of --dataset with the correct answer, or else solution; without it, set --reward"`
-	KindColumn   string       `option:"kind_column" help:"column of --dataset with a category; metrics are reported per category"`
-	Curriculum   string       `option:"curriculum_column" help:"column of --dataset with a number: each pass over the training prompts takes them in ascending order, equal ones shuffled"`
-	Match        answer.Match `option:"answer_match" default:"math" allowed:"math,numeric,units,exact" help:"how to compare answers: mathematical meaning, number, quantity with unit, or exact text"`
-	Form         answer.Form  `option:"answer_form" default:"final" allowed:"final,any" help:"final = an answer with a calculation left to do, such as 74 - 70, is wrong; any = every answer with the right meaning is correct"`
-	Stop         string       `option:"stop" arg:"A,B,..." help:"stop strings, kept in the completion; \\n is a newline, \\, a comma"`
-	Turns        string       `option:"turns_cmd" arg:"PROGRAM" help:"program that replies to the model in multi-turn episodes, over JSON lines"`
-	TurnsTimeout float64      `option:"turns_timeout" default:"60" range:"[0.001,86400]" arg:"SECONDS" needs:"turns_cmd" incidental:"true" help:"seconds that the turn program may take for one reply; an episode without a reply in time ends without a reward"`
-	MaxTurns     int          `option:"max_turns" default:"8" range:"[1,1024]" needs:"turns_cmd or tools" help:"maximum model turns per episode, those that call tools included"`
-	Tools        string       `option:"tools" arg:"FILE" help:"JSON list of tools that the model may call: name, description, parameters (a JSON schema), and run: cmd:PROGRAM, python, a URL, or mcp: and the program or URL of an MCP server"`
-	ToolTimeout  float64      `option:"tool_timeout" default:"10" range:"[0.001,86400]" arg:"SECONDS" needs:"tools" incidental:"true" help:"seconds that a tool may take for one call; a call without an answer by then gets an error"`
-	MaxToolCalls int          `option:"max_tool_calls" default:"16" range:"[1,65536]" needs:"tools" help:"maximum tool calls per episode; further calls are answered with an error"`
-	Parsing      string       `option:"tool_parsing" default:"loose" allowed:"loose,strict" needs:"tools" help:"loose = read tool calls with small faults, such as a missing end tag, as servers do; strict = answer them with an error"`
-	Unsafe       bool         `option:"unsafe_exec" needs:"tools" help:"if no sandbox works, tools run Python with resource limits only; the programs can read and change everything that you can"`
+	EvalDataset   string       `option:"eval_dataset" arg:"FILE|NAME" help:"evaluation prompts; reads the test split if there is one (default: the validation split of --dataset, else its last eval_samples rows)"`
+	FewShot       string       `option:"few_shot_dataset" arg:"FILE" help:"file of few-shot examples to show before each prompt"`
+	SystemPrompt  string       `option:"system_prompt" arg:"FILE|TEXT" help:"system prompt: a text file, or the text itself if it has several words"`
+	PromptColumn  string       `option:"prompt_column" help:"column of --dataset with the prompt: text or messages (default: prompt, else messages)"`
+	AnswerColumn  string       `option:"answer_column" default:"answer" help:"column of --dataset with the correct answer, or else solution; without it, set --reward"`
+	KindColumn    string       `option:"kind_column" help:"column of --dataset with a category; metrics are reported per category"`
+	Curriculum    string       `option:"curriculum_column" help:"column of --dataset with a number: each pass over the training prompts takes them in ascending order, equal ones shuffled"`
+	Match         answer.Match `option:"answer_match" default:"math" allowed:"math,numeric,units,exact" help:"how to compare answers: mathematical meaning, number, quantity with unit, or exact text"`
+	Form          answer.Form  `option:"answer_form" default:"final" allowed:"final,any" help:"final = an answer with a calculation left to do, such as 74 - 70, is wrong; any = every answer with the right meaning is correct"`
+	Stop          string       `option:"stop" arg:"A,B,..." help:"stop strings, kept in the completion; \\n is a newline, \\, a comma"`
+	Turns         string       `option:"turns_cmd" arg:"PROGRAM" help:"program that replies to the model in multi-turn episodes, over JSON lines"`
+	TurnsTimeout  float64      `option:"turns_timeout" default:"60" range:"[0.001,86400]" arg:"SECONDS" needs:"turns_cmd" incidental:"true" help:"seconds that the turn program may take for one reply; an episode without a reply in time ends without a reward"`
+	MaxTurns      int          `option:"max_turns" default:"8" range:"[1,1024]" needs:"turns_cmd or tools" help:"maximum model turns per episode, those that call tools included"`
+	Tools         string       `option:"tools" arg:"FILE" help:"JSON list of tools that the model may call: name, description, parameters (a JSON schema), and run: cmd:PROGRAM, python, a URL, or mcp: and the program or URL of an MCP server"`
+	ToolTimeout   float64      `option:"tool_timeout" default:"10" range:"[0.001,86400]" arg:"SECONDS" needs:"tools" incidental:"true" help:"seconds that a tool may take for one call; a call without an answer by then gets an error"`
+	MaxToolCalls  int          `option:"max_tool_calls" default:"16" range:"[1,65536]" needs:"tools" help:"maximum tool calls per episode; further calls are answered with an error"`
+	Parsing       string       `option:"tool_parsing" default:"loose" allowed:"loose,strict" needs:"tools" help:"loose = read tool calls with small faults, such as a missing end tag, as servers do; strict = answer them with an error"`
+	MaskMalformed bool         `option:"mask_malformed" needs:"tools" help:"do not learn from messages with a tool call that cannot be read; the rest of the episode counts as before"`
+	Unsafe        bool         `option:"unsafe_exec" needs:"tools" help:"if no sandbox works, tools run Python with resource limits only; the programs can read and change everything that you can"`
 }
 
 // Check reports conflicting options.

@@ -40,7 +40,7 @@ func toolTask(t *testing.T, settings envs.Settings) (envs.Task, error) {
 
 // TestToolEpisode: calls are answered within the turn, rewards see the conversation, and the last text is verified.
 func TestToolEpisode(t *testing.T) {
-	task := must.Get(toolTask(t, envs.Settings{"max_turns": "4"}))(t)
+	task := must.Get(toolTask(t, envs.Settings{"max_turns": "4", "mask_malformed": "true"}))(t)
 	defer func() { must.Do(t, task.(io.Closer).Close()) }()
 	expect.Equal(t, []string{envs.RoleTool}, task.(envs.Conversing).Replies())
 	e, shown, err := envs.Begin(t.Context(), task, envs.Eval, 0)
@@ -52,6 +52,7 @@ func TestToolEpisode(t *testing.T) {
 		for _, text := range []string{call, broken} {
 			step := must.Get(e.Step(t.Context(), envs.Action{Text: text, Stop: envs.StopEnd}))(t)
 			expect.True(t, !step.Done && step.Continues && step.Keep == len(text) && step.Reward == 0 && len(step.Results) == 1 && step.Info == nil, "%s: %+v", text, step)
+			expect.Same(t, text == broken, step.Masked, "%s is masked", text)
 		}
 		step := must.Get(e.Step(t.Context(), envs.Action{Text: "The answer is 42.", Stop: envs.StopEnd}))(t)
 		expect.True(t, step.Done && !step.Continues && step.Reward == 1 && step.Info.Correct, "%+v", step)

@@ -145,6 +145,10 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 		return errors.New("the environment keeps only a part of what the model generated before the limit of thinking; leave out max_thinking_tokens")
 	}
 	for i, id := range a.IDs[:kept] {
+		if step.Masked {
+			e.AppendGiven(id)
+			continue
+		}
 		e.AppendSampled(id, a.BehaviorLogProbs[i], a.LogProbs[i])
 	}
 	at := endBefore(a.ends, a.before+kept)

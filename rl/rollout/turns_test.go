@@ -33,6 +33,28 @@ func TestSegmentsOfAnEpisode(t *testing.T) {
 	sampledAs(t, p, samples, 1)
 }
 
+// TestMaskedActions: the policy reads a masked action later and does not learn from it; the episode's reward is as before.
+func TestMaskedActions(t *testing.T) {
+	p := tiny(t)
+	play := func(masked bool) *rl.Trajectory {
+		task := script(scripted{whole: true, steps: []envs.Step{{Append: ";", Continues: true}, {Append: ";", Continues: true, Masked: masked}, {Done: true, Reward: 3}}})
+		return played(t, sampler(t, p, 4), task, []int{0}, sampled).Groups[0][0]
+	}
+	plain, masked := play(false), play(true)
+	must.Do(t, masked.Validate())
+	expect.Equal(t, plain.Tokens, masked.Tokens)
+	a, b := plain.Sample(1), masked.Sample(1)
+	var skipped []int
+	for _, row := range a.Rows {
+		if !slices.Contains(b.Rows, row) {
+			skipped = append(skipped, row)
+		}
+	}
+	expect.True(t, len(skipped) > 0 && len(skipped)+b.Len() == a.Len() && skipped[len(skipped)-1]-skipped[0] == len(skipped)-1, "rows %v, masked %v", a.Rows, b.Rows)
+	expect.True(t, a.Reward() == 3 && b.Reward() == 3, "rewards %v and %v", a.Reward(), b.Reward())
+	sampledAs(t, p, []*rl.Sample{b}, 1)
+}
+
 // thinker is an episode in which the user answers a thought.
 type thinker struct{ said []envs.Message }
 
