@@ -37,11 +37,11 @@ func TestTimeIsUp(t *testing.T) {
 // contradict the training rows.
 func TestKeptWeights(t *testing.T) {
 	l := newLab(t)
-	r := recipe{"chat_supervised", `--task chat --model tiny --tiny-layers 1 --tiny-hidden 32 --dataset TMP/chat --epochs 8 --batch-size 4 --learning-rate 0.01 --tuning full`, 0}
+	r := recipe{"chat_supervised", `--task chat --model tiny --tiny-layers 1 --tiny-hidden 32 --dataset TMP/split --epochs 8 --batch-size 4 --learning-rate 0.01 --tuning full`, 0}
 	r.args = strings.ReplaceAll(r.args, "TMP", l.tmp)
-	must.Do(t, os.Mkdir(l.expand("TMP/chat"), 0o755))
-	l.write(t, "TMP/chat/train.jsonl", strings.Repeat(`{"prompt":"ab","completion":" ba"}`+"\n", 16))
-	l.write(t, "TMP/chat/validation.jsonl", strings.Repeat(`{"prompt":"ab","completion":" 7+7"}`+"\n", 4))
+	must.Do(t, os.Mkdir(l.expand("TMP/split"), 0o755))
+	l.write(t, "TMP/split/train.jsonl", strings.Repeat(`{"prompt":"ab","completion":" ba"}`+"\n", 16))
+	l.write(t, "TMP/split/validation.jsonl", strings.Repeat(`{"prompt":"ab","completion":" 7+7"}`+"\n", 4))
 	weights := func(keep, name string) []byte {
 		t.Helper()
 		out := filepath.Join(l.tmp, keep)
