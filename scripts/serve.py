@@ -177,7 +177,7 @@ def tools(client):
         ("strict", "function.strict", {"tools": [strict]}), ("a tool that is not there", 'no tool "sub"', {"tools": [ADD], "tool_choice": {"type": "function", "function": {"name": "sub"}}}),
         ("tool_choice without tools", "needs tools", {"tool_choice": "required"}), ("two tools of one name", "duplicate name", {"tools": [ADD, ADD]}),
         ("another kind of tool", "type: want", {"tools": [{"type": "web_search"}]}),
-        ("arguments that are not JSON", "arguments: want a JSON object", {"tools": [ADD], "messages": [{"role": "assistant", "tool_calls": [{"id": "x", "type": "function", "function": {"name": "add", "arguments": "3, 4"}}]}]}),
+        ("arguments that are not JSON", "arguments: invalid JSON", {"tools": [ADD], "messages": [{"role": "assistant", "tool_calls": [{"id": "x", "type": "function", "function": {"name": "add", "arguments": "3, 4"}}]}]}),
     ]:
         refused(f"tools: {name}", openai.BadRequestError, lambda more=more: ask(more.pop("messages", talk), **more), words)
 
