@@ -61,8 +61,8 @@ rlt_error* rlt_model_forward(rlt_model* model, int32_t mode, const rlt_model_inp
     if (batch.rows.defined()) check_range(batch.rows, batch.rows.numel(), n, "rows");
     if (input->noise != 0) {
       batch.noise = rlt::borrow(input->noise);
-      TORCH_CHECK(batch.noise.sizes() == c10::IntArrayRef({n, model->net.embed().size(1)}), "noise: want [", n,
-                  ", ", model->net.embed().size(1), "], got ", batch.noise.sizes());
+      TORCH_CHECK(batch.noise.sizes() == c10::IntArrayRef({n, model->net.embed().size(1)}), "noise: want [",
+                  n, ", ", model->net.embed().size(1), "], got ", batch.noise.sizes());
     }
     for (at::Tensor* part : {&batch.tokens, &batch.positions, &batch.rows}) {
       if (part->defined() && !device.is_cpu() && part->is_cpu()) {
