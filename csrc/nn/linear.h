@@ -53,8 +53,9 @@ struct Linear : Adapter {
     if (!pass.on || !a.defined()) return rlt::linear(x, weight, shift());
     return std::get<0>(rlt::lora_linear(x, weight, shift(), a, b, scale, pass.dropout, pass.row_keys, index));
   }
-  // y = magnitude/‖W + scale·B·A‖ ⊙ (W + scale·B·A) x + bias by rows (Liu 2024, eq. 5), with norms that have no
-  // gradient (eq. 11). Dropout is as in PEFT: x where nothing is trained, dropout(x) in the rest of the sum.
+  // y = magnitude/‖W + scale·B·A‖ ⊙ (W + scale·B·A) x + bias by rows (Liu 2024, eq. 5), with norms that have
+  // no gradient (eq. 11). Dropout is as in PEFT: x where nothing is trained, dropout(x) in the rest of the
+  // sum.
   at::Tensor decomposed(const at::Tensor& x, const AdapterPass& pass) const;
 };
 
