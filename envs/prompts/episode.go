@@ -38,7 +38,7 @@ func (e *episode) Reset(context.Context) (envs.Observation, error) {
 	e.said, e.turn, e.done = slices.Clone(e.prompt.said()), 0, false
 	if e.used != nil && e.used.Used().Calls+e.used.Used().Malformed > 0 {
 		_ = e.used.Close()
-		e.used = tools.NewTurns(e.tools.Begin(), e.calls, e.options.MaxToolCalls, e.options.Parsing == "strict")
+		e.used = e.turns()
 	}
 	return e.shown(e.prompt), nil
 }

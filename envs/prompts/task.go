@@ -299,12 +299,17 @@ func (t *task) Episode(part envs.Part, index int) (envs.Env, error) {
 func (t *task) episode(e prompt) envs.Env {
 	one := &episode{task: t, prompt: e}
 	if t.tools != nil {
-		one.used = tools.NewTurns(t.tools.Begin(), t.calls, t.options.MaxToolCalls, t.options.Parsing == "strict")
+		one.used = t.turns()
 	}
 	if t.worked {
 		return demonstrated{one}
 	}
 	return one
+}
+
+// turns begins the tool calls of an episode.
+func (t *task) turns() *tools.Turns {
+	return tools.NewTurns(t.tools.Begin(), t.calls, t.options.MaxToolCalls, t.options.Parsing == "strict")
 }
 
 // Close stops the turn program and the tools.

@@ -32,10 +32,7 @@ type adaptedLayer struct {
 
 // attach puts pairs on the layers of the model.
 func (a *adapter) attach(model *torch.Model, linears []transformers.Linear, pairs []lora.Pair) error {
-	layers := map[string]string{} // the core's names
-	for _, linear := range linears {
-		layers[linear.Name] = linear.Layer
-	}
+	layers := layerNames(linears)
 	for _, pair := range pairs {
 		l, err := newAdaptedLayer(pair, a.frozen)
 		if err != nil {
@@ -48,6 +45,15 @@ func (a *adapter) attach(model *torch.Model, linears []transformers.Linear, pair
 		}
 	}
 	return nil
+}
+
+// layerNames are the core's names of linear layers, by their modules.
+func layerNames(linears []transformers.Linear) map[string]string {
+	layers := map[string]string{}
+	for _, linear := range linears {
+		layers[linear.Name] = linear.Layer
+	}
+	return layers
 }
 
 // newAdaptedLayer makes the tensors of a pair: constants if it is frozen, else parameters.

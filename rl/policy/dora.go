@@ -11,10 +11,7 @@ import (
 
 // magnitudes starts DoRA: each row of a weight has the norm that it has without the pair, whose product is zero.
 func magnitudes(model *transformers.Causal, pairs []lora.Pair) error {
-	layers := map[string]string{} // the core's names
-	for _, linear := range model.Config.Linears() {
-		layers[linear.Name] = linear.Layer
-	}
+	layers := layerNames(model.Config.Linears())
 	for i := range pairs {
 		pair := &pairs[i]
 		if err := model.Dense(layers[pair.Module]+".weight", int64(pair.In), func(weight *torch.Var) error {

@@ -117,10 +117,8 @@ func (r *Recorded) check(p *policy.CausalLM, temperature float64) error {
 			return fmt.Errorf("the session has %d tokens in a row, the model has %d positions", len(s.Tokens), p.MaxLength())
 		}
 	}
-	for _, token := range x.Tokens {
-		if token < 0 || int(token) >= p.VocabSize() {
-			return fmt.Errorf("token %d is not one of the model's %d: another model sampled the session", token, p.VocabSize())
-		}
+	if i := unknownToken(p, x.Tokens); i >= 0 {
+		return fmt.Errorf("token %d is not one of the model's %d: another model sampled the session", x.Tokens[i], p.VocabSize())
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/rltrain/rltrain/envs/reward"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/dist"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // ReplayOptions say how a step samples turns from a replay buffer.
@@ -92,10 +93,8 @@ func (r *Replay) load(path string) error {
 	p := r.player.sampler.Policy()
 	for _, e := range r.buffer.State().Entries {
 		x := e.Trajectory
-		for _, token := range x.Tokens {
-			if token < 0 || int(token) >= p.VocabSize() {
-				return fmt.Errorf("%s: token %d is not one of the model's %d: the buffer belongs to another model", path, token, p.VocabSize())
-			}
+		if i := unknownToken(p, x.Tokens); i >= 0 {
+			return fmt.Errorf("%s: token %d is not one of the model's %d: the buffer belongs to another model", path, x.Tokens[i], p.VocabSize())
 		}
 		for _, turn := range e.Turns {
 			switch s := x.TurnSample(turn, 1); {
@@ -107,6 +106,11 @@ func (r *Replay) load(path string) error {
 		}
 	}
 	return nil
+}
+
+// unknownToken is the index of the first token that a policy does not have, −1 for none.
+func unknownToken(p *policy.CausalLM, tokens []int32) int {
+	return slices.IndexFunc(tokens, func(token int32) bool { return token < 0 || int(token) >= p.VocabSize() })
 }
 
 // Len is the number of turns in the buffer.

@@ -1,60 +1,83 @@
 package safetensors
 
-import (
-	"fmt"
-	"slices"
-)
+import "fmt"
 
-// Derive puts a tensor into the model whose values are computed from the tensors named by parts, which leave it. values is
-// called each time that the tensor is read, with a function that reads a part; it returns the elements, row-major, which are
-// rounded to dtype. Errors: the size of the shape.
-func (m *Model) Derive(name string, dtype DType, shape []int64, parts []string, values func(raw func(part string) (Tensor, error)) ([]float32, error)) error {
-	size, err := byteSize(dtype, shape)
+// Derived is a tensor whose values are computed from others.
+type Derived struct {
+	Name  string
+	DType DType
+	Shape []int64
+	Parts []string // what it is computed from
+	// Values is called each time that the tensor is read, with a function that reads a part. It returns the elements, row-major,
+	// which are rounded to DType.
+	Values func(raw func(part string) (Tensor, error)) ([]float32, error)
+}
+
+// Derive puts tensors into the model, each in the place of the first of its parts. Parts and hidden tensors leave it, though not
+// their files. Errors: the size of a shape.
+func (m *Model) Derive(all []Derived, hidden []string) error {
+	gone, become := map[string]bool{}, map[string]string{} // by the old name
+	for _, name := range hidden {
+		gone[name] = true
+	}
+	entries, homes := make([]Entry, len(all)), make([]*File, len(all))
+	for i, d := range all {
+		home := m.home[d.Parts[0]]
+		e, err := d.entry(m)
+		if err != nil {
+			return fmt.Errorf("safetensors: %s: tensor %s: %w", home.Path(), quote(d.Name), err)
+		}
+		entries[i], homes[i], become[d.Parts[0]] = e, home, d.Name
+		for _, part := range d.Parts {
+			gone[part] = true
+		}
+	}
+	var names []string
+	for _, name := range m.names {
+		if derived, ok := become[name]; ok {
+			names = append(names, derived)
+		} else if !gone[name] {
+			names = append(names, name)
+		}
+	}
+	for name := range gone {
+		delete(m.home, name)
+	}
+	for i, e := range entries {
+		homes[i].index[e.Name] = len(homes[i].entries)
+		homes[i].entries = append(homes[i].entries, e)
+		m.home[e.Name] = homes[i]
+	}
+	m.names = names
+	return nil
+}
+
+// entry describes the tensor.
+func (d Derived) entry(m *Model) (Entry, error) {
+	size, err := byteSize(d.DType, d.Shape)
 	if err != nil {
-		return err
+		return Entry{}, err
 	}
 	type stored struct {
 		file  *File
 		entry Entry
 	}
 	raws := map[string]stored{}
-	home := m.home[parts[0]]
-	var names []string
-	for _, n := range m.names {
-		switch {
-		case n == parts[0]:
-			names = append(names, name)
-		case !slices.Contains(parts, n):
-			names = append(names, n)
-		}
-	}
-	m.names = names
-	for _, part := range parts {
+	for _, part := range d.Parts {
 		f := m.home[part]
 		e, _ := f.Lookup(part)
 		raws[part] = stored{f, e}
-		delete(m.home, part)
 	}
-	e := Entry{Name: name, DType: dtype, Shape: shape, Size: size}
-	e.Derived = func() ([]float32, error) {
-		data, err := values(func(part string) (Tensor, error) {
+	path := m.home[d.Parts[0]].Path()
+	return Entry{Name: d.Name, DType: d.DType, Shape: d.Shape, Size: size, Derived: func() (Tensor, error) {
+		values, err := d.Values(func(part string) (Tensor, error) {
 			from := raws[part]
 			data, err := from.file.bytes(from.entry)
 			return Tensor{Name: part, DType: from.entry.DType, Shape: from.entry.Shape, Data: data}, err
 		})
 		if err != nil {
-			return nil, fmt.Errorf("safetensors: %s: tensor %s: %w", home.Path(), quote(name), err)
+			return Tensor{}, fmt.Errorf("safetensors: %s: tensor %s: %w", path, quote(d.Name), err)
 		}
-		return FromFloat32sAs(dtype, name, shape, data).Float32s()
-	}
-	home.index[name] = len(home.entries)
-	home.entries = append(home.entries, e)
-	m.home[name] = home
-	return nil
-}
-
-// Hide removes a tensor from the model, not from its file.
-func (m *Model) Hide(name string) {
-	delete(m.home, name)
-	m.names = slices.DeleteFunc(m.names, func(n string) bool { return n == name })
+		return FromFloat32sAs(d.DType, d.Name, d.Shape, values), nil
+	}}, nil
 }

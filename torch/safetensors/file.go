@@ -123,11 +123,8 @@ func (f *File) Bytes(name string) ([]byte, error) {
 func (f *File) bytes(e Entry) ([]byte, error) {
 	switch {
 	case e.Derived != nil:
-		values, err := e.Derived()
-		if err != nil {
-			return nil, err
-		}
-		return FromFloat32sAs(e.DType, e.Name, e.Shape, values).Data, nil
+		t, err := e.Derived()
+		return t.Data, err
 	case e.Strides != nil:
 		return f.gather(e)
 	case e.Converted != nil:
@@ -191,7 +188,11 @@ func (f *File) each(name string, e Entry, use func(values []float32) error) erro
 	}
 	switch {
 	case e.Derived != nil:
-		values, err := e.Derived()
+		t, err := e.Derived()
+		if err != nil {
+			return err
+		}
+		values, err := t.Float32s()
 		if err != nil {
 			return err
 		}

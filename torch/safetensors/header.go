@@ -37,8 +37,8 @@ type Entry struct {
 	// Converted is how a GGUF file stores a tensor that Bytes and Float32s convert: quantised, or with other rows or
 	// values; nil elsewhere.
 	Converted *convert.Weight
-	// Derived computes the values of a tensor that [Model.Derive] made; nil elsewhere.
-	Derived func() ([]float32, error)
+	// Derived computes a tensor that [Model.Derive] made; nil elsewhere.
+	Derived func() (Tensor, error)
 }
 
 // Direct reports whether the elements are stored at Offset, contiguous and row-major.

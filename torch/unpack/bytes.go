@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/rltrain/rltrain/torch/safetensors"
 )
@@ -77,11 +78,11 @@ func openBytes(p *parts, scale string, block []int, dtype safetensors.DType) (*g
 	if err != nil {
 		return nil, err
 	}
-	floats := []safetensors.DType{safetensors.F16, safetensors.BF16, safetensors.F32}
+	kinds := slices.Clone(floats)
 	if dtype != "" {
-		floats = append(floats, safetensors.U8)
+		kinds = append(kinds, safetensors.U8)
 	}
-	scales, scaled, err := p.matrix(scale, floats...)
+	scales, scaled, err := p.matrix(scale, kinds...)
 	if err != nil {
 		return nil, err
 	}

@@ -76,7 +76,7 @@ func openPacked(p *parts, known, sizes []int) (*grid, error) {
 	if err != nil {
 		return nil, err
 	}
-	scales, dtype, err := p.matrix("weight_scale", safetensors.F16, safetensors.BF16, safetensors.F32)
+	scales, dtype, err := p.matrix("weight_scale", floats...)
 	if err != nil {
 		return nil, err
 	}

@@ -36,19 +36,11 @@ func gptq(config json.RawMessage) ([]Format, error) {
 }
 
 func openGPTQ(p *parts, bits, group int, less uint32) (*grid, error) {
-	weight, _, err := p.shape("qweight", 2, safetensors.I32)
+	c, err := p.columns()
 	if err != nil {
 		return nil, err
 	}
-	zeros, _, err := p.shape("qzeros", 2, safetensors.I32)
-	if err != nil {
-		return nil, err
-	}
-	scales, dtype, err := p.shape("scales", 2, safetensors.F16, safetensors.BF16, safetensors.F32)
-	if err != nil {
-		return nil, err
-	}
-	out, groups, in := weight[1], scales[0], weight[0]*32/bits
+	out, groups, in := c.weight[1], c.scales[0], c.weight[0]*32/bits
 	grouped := p.has("g_idx")
 	if grouped {
 		indices, _, err := p.shape("g_idx", 1, safetensors.I32)
@@ -57,19 +49,13 @@ func openGPTQ(p *parts, bits, group int, less uint32) (*grid, error) {
 		}
 		in = indices[0]
 	}
-	if err := p.want("qweight", weight, wordsOf(in, bits), out); err != nil {
-		return nil, err
-	}
-	if err := p.want("scales", scales, groups, out); err != nil {
-		return nil, err
-	}
-	if err := p.want("qzeros", zeros, groups, wordsOf(out, bits)); err != nil {
+	if err := cmp.Or(p.want("qweight", c.weight, wordsOf(in, bits), out), p.fit(c, out, bits)); err != nil {
 		return nil, err
 	}
 	if group, err = p.groupSize(in, groups, group); err != nil && !grouped {
 		return nil, err
 	}
-	return &grid{out: out, in: in, dtype: dtype, across: group, down: 1, read: func(r *reader) content {
+	return &grid{out: out, in: in, dtype: c.dtype, across: group, down: 1, read: func(r *reader) content {
 		codes, zeros, scales := r.words("qweight"), r.words("qzeros"), r.floats("scales")
 		c := content{
 			code: func(o, i int) float32 { return float32(bitsAt(codes, o, out, i, bits)) },
@@ -83,6 +69,28 @@ func openGPTQ(p *parts, bits, group int, less uint32) (*grid, error) {
 		}
 		return c
 	}}, nil
+}
+
+// columns are the shapes of what GPTQ and AWQ have alike: qweight, qzeros and scales.
+type columns struct {
+	weight, zeros, scales []int
+	dtype                 safetensors.DType // of the scales
+}
+
+func (p *parts) columns() (c columns, err error) {
+	if c.weight, _, err = p.shape("qweight", 2, safetensors.I32); err == nil {
+		c.zeros, _, err = p.shape("qzeros", 2, safetensors.I32)
+	}
+	if err == nil {
+		c.scales, c.dtype, err = p.shape("scales", 2, floats...)
+	}
+	return c, err
+}
+
+// fit refuses scales [groups, out] and zeros [groups, out·bits/32] of other shapes.
+func (p *parts) fit(c columns, out, bits int) error {
+	groups := c.scales[0]
+	return cmp.Or(p.want("scales", c.scales, groups, out), p.want("qzeros", c.zeros, groups, wordsOf(out, bits)))
 }
 
 // awqOrder is where AWQ puts the eight codes of a word: code i of a word is that of output awqOrder[i].
@@ -113,23 +121,12 @@ func awq(config json.RawMessage) ([]Format, error) {
 }
 
 func openAWQ(p *parts, group int) (*grid, error) {
-	weight, _, err := p.shape("qweight", 2, safetensors.I32)
+	c, err := p.columns()
 	if err != nil {
 		return nil, err
 	}
-	zeros, _, err := p.shape("qzeros", 2, safetensors.I32)
-	if err != nil {
-		return nil, err
-	}
-	scales, dtype, err := p.shape("scales", 2, safetensors.F16, safetensors.BF16, safetensors.F32)
-	if err != nil {
-		return nil, err
-	}
-	in, out, groups := weight[0], 8*weight[1], scales[0]
-	if err := p.want("scales", scales, groups, out); err != nil {
-		return nil, err
-	}
-	if err := p.want("qzeros", zeros, groups, weight[1]); err != nil {
+	in, out, groups := c.weight[0], 8*c.weight[1], c.scales[0]
+	if err := p.fit(c, out, 4); err != nil {
 		return nil, err
 	}
 	if group, err = p.groupSize(in, groups, group); err != nil {
@@ -139,7 +136,7 @@ func openAWQ(p *parts, group int) (*grid, error) {
 	for i, output := range awqOrder {
 		place[output] = 4 * i
 	}
-	return &grid{out: out, in: in, dtype: dtype, across: group, down: 1, read: func(r *reader) content {
+	return &grid{out: out, in: in, dtype: c.dtype, across: group, down: 1, read: func(r *reader) content {
 		codes, zeros, scales := r.words("qweight"), r.words("qzeros"), r.floats("scales")
 		at := func(words []uint32, row, o int) float32 { return float32(words[row*out/8+o/8] >> place[o%8] & 15) }
 		return content{

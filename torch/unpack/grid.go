@@ -56,7 +56,10 @@ func (g *grid) values(r *reader) ([]float32, error) {
 	return values, nil
 }
 
-// parts reads the tensors of a weight.
+// floats are the dtypes of scales.
+var floats = []safetensors.DType{safetensors.F16, safetensors.BF16, safetensors.F32}
+
+// parts reads the shapes of a weight's tensors.
 type parts struct {
 	m    *safetensors.Model
 	base string // the weight's name up to the last dot

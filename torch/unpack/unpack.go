@@ -53,47 +53,56 @@ func Read(config json.RawMessage) ([]Format, error) {
 // Weights puts one tensor in the place of each stored weight's parts. Its values are computed when it is read.
 // Errors name the tensor.
 func Weights(m *safetensors.Model, formats []Format) error {
+	var derived []safetensors.Derived
+	var hidden []string
+	used := map[string]bool{}
 	for _, f := range formats {
 		for _, name := range m.Names() {
 			base, ok := strings.CutSuffix(name, f.end)
-			if !ok || !strings.HasSuffix(base, ".") {
+			if !ok || !strings.HasSuffix(base, ".") || used[name] {
 				continue
 			}
-			if err := f.weight(m, base); err != nil {
+			d, err := f.weight(m, base)
+			if err != nil {
 				return fmt.Errorf("tensor %s: %w", name, err)
+			}
+			derived = append(derived, d)
+			for _, part := range d.Parts {
+				used[part] = true
 			}
 		}
 	}
 	for _, f := range formats {
 		for _, name := range m.Names() {
-			for _, end := range f.unused {
-				if strings.HasSuffix(name, "."+end) {
-					m.Hide(name)
-				}
+			if slices.ContainsFunc(f.unused, func(end string) bool { return strings.HasSuffix(name, "."+end) }) {
+				hidden = append(hidden, name)
 			}
 		}
 	}
-	return nil
+	return m.Derive(derived, hidden)
 }
 
-// weight replaces the tensors of one weight.
-func (f Format) weight(m *safetensors.Model, base string) error {
+// weight is the tensor in the place of one weight's.
+func (f Format) weight(m *safetensors.Model, base string) (safetensors.Derived, error) {
 	p := &parts{m: m, base: base}
 	used := []string{base + f.end}
 	for _, end := range f.parts {
 		end, optional := strings.CutSuffix(end, "?")
-		switch _, _, ok := m.Entry(base + end); {
-		case ok:
+		switch {
+		case p.has(end):
 			used = append(used, base+end)
 		case !optional:
-			return fmt.Errorf("%s%s is missing", base, end)
+			return safetensors.Derived{}, fmt.Errorf("%s%s is missing", base, end)
 		}
 	}
 	g, err := f.open(p)
 	if err != nil {
-		return err
+		return safetensors.Derived{}, err
 	}
-	return m.Derive(base+"weight", g.dtype, []int64{int64(g.out), int64(g.in)}, used, func(raw func(string) (safetensors.Tensor, error)) ([]float32, error) {
-		return g.values(&reader{base: base, raw: raw})
-	})
+	return safetensors.Derived{
+		Name: base + "weight", DType: g.dtype, Shape: []int64{int64(g.out), int64(g.in)}, Parts: used,
+		Values: func(raw func(string) (safetensors.Tensor, error)) ([]float32, error) {
+			return g.values(&reader{base: base, raw: raw})
+		},
+	}, nil
 }

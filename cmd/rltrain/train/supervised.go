@@ -293,25 +293,24 @@ func (t *trainer) records(ctx context.Context, p *policy.CausalLM) (rows, held p
 		return rows, held, c.Blame(err)
 	}
 	o := policy.EncodeOptions{SkipBad: records.SkipBad, MaxLength: c.TextSFT.MaxLength, CompletionOnly: c.TextSFT.CompletionOnly, AssistantOnly: c.TextSFT.AssistantOnly, Curriculum: c.TextSFT.Curriculum}
-	encode := func(records iter.Seq2[dataset.Record, error]) (policy.TokenExamples, error) {
+	encode := func(records iter.Seq2[dataset.Record, error], o policy.EncodeOptions) (policy.TokenExamples, error) {
 		return p.Encode(chat.Examples(records, chat.LanguageModelling, chat.PromptCompletion), o)
 	}
-	if rows, err = encode(records.Train); err != nil {
+	if rows, err = encode(records.Train, o); err != nil {
 		return rows, held, err
 	}
-	ranked := o.Curriculum
-	o.Curriculum = "" // validation rows have no order
 	if records.Validation != nil {
-		if held, err = encode(records.Validation); err != nil {
+		unordered := o
+		unordered.Curriculum = ""
+		if held, err = encode(records.Validation, unordered); err != nil {
 			return rows, held, err
 		}
 	}
 	if len(held.Sequences) == 0 {
 		rows.Sequences, held.Sequences = keepForValidation(rows.Sequences, c.TextSFT.ValidationShare, c.General.Seed)
 	}
-	o.Curriculum = ranked
 	for _, more := range records.Mixed {
-		mixed, err := encode(more)
+		mixed, err := encode(more, o)
 		if err != nil {
 			return rows, held, err
 		}
