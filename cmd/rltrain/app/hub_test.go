@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -112,6 +113,24 @@ func TestLanguageModelsByName(t *testing.T) {
 	} {
 		f.refused(t, want, strings.Fields(args)...)
 	}
+}
+
+// TestServicesHaveTheWeights: with --engine the hub is asked for what the model is, not for its weights.
+func TestServicesHaveTheWeights(t *testing.T) {
+	f := tiny(t)
+	serve(t, map[string]string{"models/org/tiny": f.model})
+	service := httptest.NewServer(http.NotFoundHandler())
+	defer service.Close()
+	f.write(t, "TMP/rows.jsonl", strings.Repeat(`{"prompt":"1:","completion":"1"}`+"\n", 20))
+	f.refused(t, "create_session", "--task", "chat", "--model", "org/tiny", "--dataset", "TMP/rows.jsonl", "--tuning", "lora", "--engine", "tinker:"+service.URL, "--output-dir", "TMP/far")
+	var fetched []string
+	must.Do(t, filepath.WalkDir(os.Getenv("HF_HOME"), func(path string, entry os.DirEntry, err error) error {
+		if strings.Contains(path, commit) {
+			fetched = append(fetched, entry.Name())
+		}
+		return err
+	}))
+	expect.True(t, slices.Contains(fetched, "config.json") && !slices.Contains(fetched, "model.safetensors"), "fetched: %v", fetched)
 }
 
 // says runs the program and returns its standard output.

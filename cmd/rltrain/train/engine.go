@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"os"
 
@@ -31,10 +32,7 @@ func (t *trainer) readText(ctx context.Context, start string) (*policy.CausalLM,
 		if err != nil {
 			return nil, err
 		}
-		start = model.Dir
-		if model.Name != "" {
-			start = model.Name
-		}
+		start = cmp.Or(model.Name, model.Dir)
 	}
 	p, err := policy.LoadText(ctx, t.hub, start)
 	if err != nil {

@@ -233,7 +233,11 @@ func (t *trainer) chooseStamp() error {
 
 // baseModel finds the model of --model.
 func (t *trainer) baseModel(ctx context.Context) (hub.Model, error) {
-	model, err := t.hub.Model(ctx, t.config.General.Model, hub.Weights)
+	need := hub.Weights
+	if o := t.config.Tokens; o != nil && o.Engine != "" {
+		need = hub.NoWeights // the service has them
+	}
+	model, err := t.hub.Model(ctx, t.config.General.Model, need)
 	if err != nil {
 		return hub.Model{}, t.config.Errorf("model", "%v", err)
 	}
