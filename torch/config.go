@@ -125,11 +125,14 @@ type ModelConfig struct {
 	// probabilities of those by their sum. SharedSize is the width of the MLP that all tokens pass besides; 0 = none.
 	Experts, ExpertsPerToken, ExpertSize, SharedSize int
 	RouterNorm                                       bool
-	Distance                                         Distance
-	QuerySpan                                        int
-	Windows                                          []int // [Layers] attention window in tokens, 0 = unlimited; nil: all 0
-	RopeOf                                           []int // [Layers] index into Ropes; nil with RotaryDim 0
-	Ropes                                            []Rope
+	// With ExpertLimit l and ExpertAlpha a, an expert's gate g and up u become min(g, l)·σ(a·min(g, l)) and 1 + u, u
+	// within ±l; 0 = as Gated.
+	ExpertLimit, ExpertAlpha float64
+	Distance                 Distance
+	QuerySpan                int
+	Windows                  []int // [Layers] attention window in tokens, 0 = unlimited; nil: all 0
+	RopeOf                   []int // [Layers] index into Ropes; nil with RotaryDim 0
+	Ropes                    []Rope
 }
 
 // check validates the slice lengths, which the core cannot.
@@ -188,7 +191,7 @@ func (c ModelConfig) native(pins *runtime.Pinner) C.rlt_model_config {
 		logit_divisor: C.double(c.LogitDivisor), query_growth: C.double(c.QueryGrowth), query_span: C.int64_t(c.QuerySpan),
 		embedding_size: C.int64_t(c.EmbeddingSize), shared_layers: cBool(c.SharedLayers), distance: C.int32_t(c.Distance),
 		experts: C.int64_t(c.Experts), experts_per_token: C.int64_t(c.ExpertsPerToken), expert_size: C.int64_t(c.ExpertSize),
-		shared_size: C.int64_t(c.SharedSize), router_norm: cBool(c.RouterNorm),
+		shared_size: C.int64_t(c.SharedSize), router_norm: cBool(c.RouterNorm), expert_limit: C.double(c.ExpertLimit), expert_alpha: C.double(c.ExpertAlpha),
 		windows: &windows[0], n_ropes: C.int32_t(len(ropes)),
 	}
 	pins.Pin(native.windows)

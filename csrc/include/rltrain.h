@@ -21,7 +21,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_ABI_VERSION 15
+#define RLT_ABI_VERSION 16
 
 typedef uintptr_t rlt_tensor; /* owned at::TensorImpl*, 0 = undefined */
 typedef uintptr_t rlt_op;     /* borrowed, never freed */
@@ -204,17 +204,21 @@ typedef struct {
    */
   int64_t experts, experts_per_token, expert_size, shared_size;
   int32_t router_norm;
+  /* An expert's gate g and up u become min(g, limit)·σ(alpha·g) and 1 + u within ±limit; 0 = as gated. */
+  double expert_limit, expert_alpha;
 } rlt_model_config;
 
 /* Builds a model on n named weights, which it retains. Names: embed.weight [V, H]; positions.weight [P, H] if
  * rotary_dim is 0, optional with distances; types.weight [T, H]; embed_norm; embed_proj [H, E]; distances;
  * layers.N.attn_norm, q [heads·d, H], k, v [kv·d, H] or qkv, q_norm, k_norm [d] or as wide as q and k, o [H,
- * heads·d], post_attn_norm, mlp_norm, gate, up [I, H] or gate_up [2I, H], down [H, I], post_mlp_norm; router
- * [E, H], experts.M.gate, up and down, shared_gate [1, H], whose sigmoid multiplies the MLP that all tokens
- * pass; norm; head [V, H], absent if the output is tied to embed. A layer with a router is one of experts: on
- * the CPU, gated, one sum after the other, without post_norms. Each name ends in ".weight", with an optional
- * ".bias". Layer norms have biases if "norm" has one, and always with norm_after. Linear weights may be F32,
- * BF16 or F16; others are F32. A weight that requires a gradient is trained.
+ * heads·d], sinks [heads], scores of each head that have no value; or conv [H, taps] with qkv [3H, H] and o
+ * [H, H] instead of attention: C · conv(B · x), where qkv makes B, C and x; post_attn_norm, mlp_norm, gate,
+ * up [I, H] or gate_up [2I, H], down [H, I], post_mlp_norm; router [E, H], experts.M.gate, up and down,
+ * shared_gate [1, H], whose sigmoid multiplies the MLP that all tokens pass; norm; head [V, H], absent if the
+ * output is tied to embed. Layers with a router, sinks or a conv run on the CPU only; with a router gated,
+ * one sum after the other, without post_norms. Each name ends in ".weight", with an optional ".bias". Layer
+ * norms have biases if "norm" has one, and always with norm_after. Linear weights may be F32, BF16 or F16;
+ * others are F32. A weight that requires a gradient is trained.
  *
  * A linear weight of a layer, or head, may be quantised: layers.N.q.nf4 instead of layers.N.q.weight, U8
  * [out, bytes per row] on the CPU, in the format of the operator rltrain::quantize or of a GGUF file. They

@@ -12,6 +12,7 @@
 #include "nn/distance.h"
 #include "ops/block.h"
 #include "ops/packed.h"
+#include "ops/sinks.h"
 
 namespace rlt::nn {
 namespace {
@@ -28,8 +29,8 @@ at::Tensor wanted(const BlockPass& pass, const at::Tensor& x) {
   return pass.rows.defined() ? select_rows(x, pass.rows) : x;
 }
 
-std::vector<const Linear*> qkv_layers(const Config& c, const Block& b) {
-  if (c.qkv != RLT_QKV_SPLIT) return {&b.qkv};
+std::vector<const Linear*> qkv_layers(const Block& b) {
+  if (b.qkv.weight.defined()) return {&b.qkv};
   return {&b.q, &b.k, &b.v};
 }
 
@@ -55,7 +56,7 @@ std::vector<at::Tensor> outputs(const BlockPass& pass, LinearGroup Groups::*grou
 
 Heads project(const Block& block, const BlockPass& pass, const at::Tensor& x) {
   const Config& c = *pass.config;
-  const auto found = outputs(pass, &Groups::qkv, &Joints::qkv, qkv_layers(c, block), x, pass.adapter);
+  const auto found = outputs(pass, &Groups::qkv, &Joints::qkv, qkv_layers(block), x, pass.adapter);
   if (c.qkv == RLT_QKV_SPLIT) return {found[0], found[1], found[2]};
   const at::Tensor& all = found[0];
   if (c.qkv == RLT_QKV_FUSED) {
@@ -94,6 +95,11 @@ at::Tensor close(const BlockPass& pass, const Linear& layer, LinearGroup Groups:
 at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x,
                   const at::Tensor& residual) {
   const Config& c = *pass.config;
+  if (block.conv.defined()) {
+    const auto wide = outputs(pass, &Groups::qkv, &Joints::qkv, {&block.qkv}, x, pass.adapter);
+    const at::Tensor mixed = wanted(pass, convolve(block, pass, wide[0]));
+    return close(pass, block.o, &Groups::o, &Joints::o, block.post_attn_norm, mixed, residual);
+  }
   const Heads heads = project(block, pass, x);
   if (c.distance != RLT_DISTANCE_NONE) {
     const at::Tensor mixed = distance_attention(block, pass, heads.q, heads.k, heads.v);
@@ -101,10 +107,15 @@ at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x
   }
   at::Tensor q = place(pass, block.q_norm, heads.q);
   if (pass.query_factor.defined()) q = q.mul(pass.query_factor);
+  const at::Tensor k = place(pass, block.k_norm, heads.k);
+  const at::ScalarType type = (c.qkv == RLT_QKV_SPLIT ? block.q : block.qkv).type();
   const at::Tensor mixed =
-      std::get<0>(varlen_attention(q, place(pass, block.k_norm, heads.k), heads.v, pass.cu_seqlens, c.heads,
-                                   c.attention_scale, c.bidirectional == 0, pass.window, c.attention_softcap,
-                                   pass.continues, (c.qkv == RLT_QKV_SPLIT ? block.q : block.qkv).type()));
+      block.sinks.defined()
+          ? sink_attention(q, k, heads.v, pass.cu_seqlens, c.heads, c.attention_scale, pass.window,
+                           pass.continues, type, block.sinks)
+          : std::get<0>(varlen_attention(q, k, heads.v, pass.cu_seqlens, c.heads, c.attention_scale,
+                                         c.bidirectional == 0, pass.window, c.attention_softcap,
+                                         pass.continues, type));
   return close(pass, block.o, &Groups::o, &Joints::o, block.post_attn_norm, wanted(pass, mixed), residual);
 }
 
@@ -139,6 +150,7 @@ std::vector<at::Tensor> parameters(const Block& block, bool adapted) {
   const auto add = [&](const at::Tensor& t) {
     if (t.defined() && t.requires_grad()) found.push_back(t);
   };
+  for (const at::Tensor* t : {&block.sinks, &block.conv, &block.conv_bias}) add(*t);
   for (const Norm* norm : {&block.attn_norm, &block.q_norm, &block.k_norm, &block.post_attn_norm,
                            &block.mlp_norm, &block.post_mlp_norm}) {
     add(norm->weight);
@@ -226,8 +238,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
 
 MlpGroups::MlpGroups(const Mlp& m, bool gated) : up(up_layers(m), gated), down({&m.down}) {}
 
-Groups::Groups(const Config& c, const Block& b)
-    : MlpGroups(b, c.gated != 0), qkv(qkv_layers(c, b)), o({&b.o}) {
+Groups::Groups(const Config& c, const Block& b) : MlpGroups(b, c.gated != 0), qkv(qkv_layers(b)), o({&b.o}) {
   for (const Mlp& expert : b.experts) experts.emplace_back(expert, false);
 }
 

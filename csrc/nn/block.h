@@ -66,6 +66,8 @@ struct BlockPass {
   Rotation rotation;                 // undefined with learned positions
   at::Tensor distances;              // around 0, as far as the longest sequence needs; undefined without
   at::Tensor query_factor;           // [N, 1], undefined where queries keep their lengths
+  // Of convolutions: for each row the one 1, 2, ... tokens before it in its text, N for none, [N] int64 each.
+  std::vector<at::Tensor> earlier;
   AdapterPass adapter;
   int64_t window = 0;
   const Groups* groups = nullptr;        // null: not by groups
@@ -73,6 +75,9 @@ struct BlockPass {
   at::Tensor rows;                       // [M] int64: those that are wanted of the block, undefined for all
   AdapterPass wanted;                    // adapter as it is for those rows
 };
+
+// What the convolution of a block makes of its "qkv" [N, 3H], [N, H].
+at::Tensor convolve(const Block& block, const BlockPass& pass, const at::Tensor& wide);
 
 // Whether a gradient of anything in it is asked for, adapters included.
 bool trained(const Block& block);

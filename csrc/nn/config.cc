@@ -47,6 +47,8 @@ void check_sizes(const rlt_model_config& c) {
       c.experts == 0 || (c.experts_per_token > 0 && c.experts_per_token <= c.experts && c.expert_size > 0),
       "experts_per_token ", c.experts_per_token, " of ", c.experts, " experts of expert_size ",
       c.expert_size);
+  TORCH_CHECK(c.expert_limit >= 0 && (c.expert_limit == 0 || c.expert_alpha > 0), "expert_limit ",
+              c.expert_limit, " with expert_alpha ", c.expert_alpha);
   TORCH_CHECK(c.query_growth == 0 || c.query_span > 0, "query_growth needs a positive query_span, got ",
               c.query_span);
 }

@@ -36,14 +36,20 @@ struct Deal {
   at::Tensor rows, place;
 };
 
+at::Tensor gate(const Config& c, const at::Tensor& gate, const at::Tensor& up) {
+  if (c.expert_limit == 0) return gated_act(gate, up, c.activation);
+  const at::Tensor grown = gate.clamp_max(c.expert_limit).mul(c.expert_alpha);
+  return gated_act(grown, up.clamp(-c.expert_limit, c.expert_limit).add(1), RLT_ACT_SILU)
+      .mul(1 / c.expert_alpha);
+}
+
 at::Tensor pass_through(const Config& c, const Mlp& mlp, const MlpGroups* groups, const at::Tensor& x) {
   if (groups != nullptr) {
     const at::Tensor wide = groups->up.forward(x, false);
-    return groups->down.forward(gated_act(groups->up.part(wide, 0), groups->up.part(wide, 1), c.activation),
-                                false);
+    return groups->down.forward(gate(c, groups->up.part(wide, 0), groups->up.part(wide, 1)), false);
   }
   const auto wide = forward_all({&mlp.gate, &mlp.up}, x, {});
-  return mlp.down.forward(gated_act(wide[0], wide[1], c.activation), {});
+  return mlp.down.forward(gate(c, wide[0], wide[1]), {});
 }
 
 }  // namespace

@@ -5,10 +5,12 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 #include "kernels/parallel.h"
@@ -65,6 +67,34 @@ bool has_linear(const Loader& load, const std::string& name) {
                      [&](const QuantFormat& f) { return load.has(name + "." + f.name); });
 }
 
+void load_convolution(Loader& load, const std::string& at, int64_t width, Block& block) {
+  const int64_t taps = load.columns(at + "conv.weight");
+  TORCH_CHECK(taps > 1, "weight ", at, "conv.weight needs two columns or more");
+  block.conv = load.tensor(at + "conv.weight", {width, taps});
+  if (load.has(at + "conv.bias")) block.conv_bias = load.tensor(at + "conv.bias", {width});
+  TORCH_CHECK(block.conv.is_cpu(), "a model with convolutions runs on the CPU only: use --device cpu");
+}
+
+// The rows that come 1, 2, ... and so on up to `most` tokens before each one, N for none.
+std::vector<at::Tensor> earlier_rows(const int32_t* cu, const int32_t* continues, int64_t sequences,
+                                     int64_t most) {
+  const int64_t rows = cu[sequences];
+  std::vector<int64_t> before(static_cast<size_t>(rows) + 1, rows), at(before);
+  for (int64_t s = 0; s < sequences; ++s) {
+    for (int64_t i = cu[s]; i < cu[s + 1]; ++i) before[static_cast<size_t>(i)] = i - 1;
+    const bool first = continues == nullptr || continues[s] < 0;
+    if (cu[s] < cu[s + 1])
+      before[static_cast<size_t>(cu[s])] = first ? rows : int64_t{cu[continues[s] + 1]} - 1;
+  }
+  std::iota(at.begin(), at.end(), int64_t{0});
+  std::vector<at::Tensor> found;
+  for (int64_t lag = 0; lag < most; ++lag) {
+    for (int64_t& row : at) row = before[static_cast<size_t>(row)];
+    found.push_back(at::tensor(c10::IntArrayRef(at.data(), static_cast<size_t>(rows)), at::kLong));
+  }
+  return found;
+}
+
 // They take no adapters.
 void load_experts(Loader& load, const std::string& at, const Config& c, Block& block) {
   TORCH_CHECK(c.experts > 0, "weight ", at, "router.weight is of a model with experts");
@@ -118,20 +148,28 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
     };
     const bool before = c.post_norms != RLT_POST_NORMS_ONLY;
     if (before && (n > 0 || !c.embed_norm || c.norm_after)) block.attn_norm = norm(at + "attn_norm", width);
-    if (c.qkv == RLT_QKV_SPLIT) {
+    const bool convolves = load.has(at + "conv.weight");
+    if (convolves) {
+      take(block.qkv, "qkv", width, 3 * width);
+      load_convolution(load, at, width, block);
+    } else if (c.qkv == RLT_QKV_SPLIT) {
       take(block.q, "q", width, queries);
       take(block.k, "k", width, keys);
       take(block.v, "v", width, keys);
     } else {
       take(block.qkv, "qkv", width, queries + 2 * keys);
     }
-    if (c.qk_norm) {
+    if (c.qk_norm && !convolves) {
       const bool all = c.qk_norm == RLT_QK_NORM_ALL;
       block.q_norm = norm(at + "q_norm", all ? queries : c.head_dim);
       block.k_norm = norm(at + "k_norm", all ? keys : c.head_dim);
     }
     const bool experts = load.has(at + "router.weight");
-    take(block.o, "o", queries, width);
+    if (load.has(at + "sinks.weight")) {
+      block.sinks = load.tensor(at + "sinks.weight", {c.heads});
+      TORCH_CHECK(block.sinks.is_cpu(), "a model with sinks runs on the CPU only: use --device cpu");
+    }
+    take(block.o, "o", convolves ? width : queries, width);
     if (before && c.residual != RLT_RESIDUAL_SHARED_NORM) block.mlp_norm = norm(at + "mlp_norm", width);
     if (const int64_t inner = experts ? c.shared_size : c.intermediate_size; inner > 0) {
       if (c.fused_gate_up) {
@@ -227,7 +265,7 @@ at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool c
   // Where nothing is recorded, the operators go straight to the device's kernels: few rows wait for the rest.
   std::optional<at::AutoDispatchBelowADInplaceOrView> below;
   if (!at::GradMode::is_enabled()) below.emplace();
-  BlockPass batch{config_, in.cu_seqlens, in.continues, {}, {}, {}, pass, 0, nullptr, nullptr, {}, pass};
+  BlockPass batch{config_, in.cu_seqlens, in.continues, {}, {}, {}, {}, pass, 0, nullptr, nullptr, {}, pass};
   if (c.query_growth > 0) {
     const at::Tensor spans = in.positions.div(c.query_span, "floor").to(at::kDouble).add(1);
     batch.query_factor = spans.log().mul(c.query_growth).add(1).to(at::kFloat).unsqueeze(1);
@@ -239,6 +277,14 @@ at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool c
       longest = std::max<int64_t>(longest, cu[s + 1] - cu[s]);
     batch.distances = distances_.narrow(c.distance == RLT_DISTANCE_BIAS ? 1 : 0, c.max_positions - longest,
                                         2 * longest - 1);
+  }
+  int64_t taps = 0;
+  for (const Block& block : blocks()) taps = block.conv.defined() ? std::max(taps, block.conv.size(1)) : taps;
+  if (taps > 0) {
+    const int64_t sequences = in.cu_seqlens.numel() - 1;
+    const int32_t* continues =
+        checked_continues(in.continues.defined() ? OptionalTensor(in.continues) : std::nullopt, sequences);
+    batch.earlier = earlier_rows(cu, continues, sequences, taps - 1);
   }
   const bool grouped = this->grouped(in.tokens.numel(), pass), joined = !grouped && this->joined(pass);
   std::vector<Rotation> rotations;

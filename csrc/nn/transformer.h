@@ -28,6 +28,8 @@ struct Block : Mlp {
   Linear q, k, v, qkv, o;
   Linear router, shared_gate;
   std::vector<Mlp> experts;
+  at::Tensor sinks;            // [heads], or undefined
+  at::Tensor conv, conv_bias;  // [H, taps], [H]: a convolution takes the place of attention
 };
 
 // Sequences without padding. Fields that may be undefined say so.

@@ -19,6 +19,11 @@ class Loader {
   explicit Loader(const Weights& weights) : weights_(weights) {}
 
   bool has(const std::string& name) const { return weights_.count(name) != 0; }
+  // Columns of a matrix.
+  int64_t columns(const std::string& name) const {
+    const at::Tensor& t = weights_.at(name);
+    return t.dim() == 2 ? t.size(1) : 0;
+  }
   // An F32 weight.
   at::Tensor tensor(const std::string& name, c10::IntArrayRef shape);
   // A weight that may be stored as F32, BF16 or F16; a trained one is F32.

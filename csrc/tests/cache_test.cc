@@ -35,7 +35,7 @@ float element(const float* panel, bool halves, int64_t k, int64_t column) {
 TEST(cache_keeps_what_is_written_while_it_grows) {
   for (const int64_t d : {64, 20}) {
     CacheShape shape{2, d, {}};
-    for (const bool halves : {false, true, true}) shape.add_layer(halves);
+    for (const bool halves : {false, true, true}) shape.add_layer(halves, 0);
     CpuSegment segment(shape);
     segment.resize(300);
     std::vector<float> key(static_cast<size_t>(d)), value(key.size());

@@ -258,6 +258,13 @@ func everyRun() map[string]resumable {
 		"little memory × ppo":                      ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.Epochs, r.Minibatches, r.MicroTokens, r.holds, r.OOMRetry = 2, 2, 200, 190, true }),
 		"several turns × ppo":                      ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.task, r.OverlongBuffer, r.Options.Temperature = spelling{}, 2, 0.7 }),
 	}
+	for name, fields := range unlikeLlama {
+		r := 4
+		if name == "experts" { // which take no adapters
+			r = 0
+		}
+		runs["tokens × grpo, "+name] = ofTokens(newGRPO, func(t testing.TB, r int) *policy.CausalLM { return tinyFamily(t, fields, r) }, r, nothing)
+	}
 	for _, name := range []string{"gspo", "cispo", "sapo", "gmpo", "dppo", "vespo", "reinforce++", "clip_cov", "kl_cov"} {
 		d, err := algo.Find(name)
 		if err != nil {

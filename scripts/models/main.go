@@ -52,6 +52,8 @@ var notes = map[string]note{
 	"ministral":        {models: "Ministral 8B 2410", more: "windows"},
 	"ministral3":       {models: "Devstral 2", more: "YaRN; queries grow with positions", gpu: "not tried; generation on a CPU only"},
 	"mistral":          {models: "Mistral 7B, Mistral Small", more: "windows"},
+	"gpt_oss":          {models: "gpt-oss 20B, 120B", more: "sinks, windows, YaRN", gpu: refusedThere},
+	"lfm2":             {models: "LFM2 350M to 2.6B", more: "layers of gated convolutions", gpu: refusedThere},
 	"mixtral":          {models: "Mixtral 8x7B, 8x22B", more: "windows", gpu: refusedThere},
 	"olmoe":            {models: "OLMoE", refused: "`clip_qkv`", gpu: refusedThere},
 	"qwen2_moe":        {models: "Qwen1.5-MoE, Qwen2 57B-A14B", more: "windows; some layers without experts", refused: "`qkv_bias` false", gpu: refusedThere},
@@ -153,7 +155,7 @@ transformers. Encoders classify and give features. All read their tokenizer from
 
 - **compared**: configurations with random weights whose logits, greedy tokens and gradients tests compare with transformers.
 - **GPU**: "tested" where the family's kinds of blocks have run on an H100; the operators of the others have run on a CPU only.
-  Models with experts are refused there.
+  Models with experts or convolutions are refused there.
 - **refused**: what config.json may ask for and rltrain does not do; loading fails and names the field.
 `
 
@@ -176,6 +178,7 @@ model with dense weights.
 | ` + "`gptq`" + ` | gptq and gptq_v2 with 2, 3, 4 or 8 bits, also in order of activation | the scales' dtype |
 | ` + "`awq`" + ` | gemm, 4 bits | the scales' dtype |
 | ` + "`fp8`" + ` | blocks or one scale, also scales that are powers of two | bfloat16 |
+| ` + "`mxfp4`" + ` | experts of gpt-oss | bfloat16 |
 | ` + "`compressed-tensors`" + ` | pack-quantized with 1 to 8 bits, int-quantized, float-quantized, naive-quantized | the scales' dtype |
 
 GGUF files keep their blocks. Weights have the bits that the package itself dequantises to. Activations are not quantised. ` + "`--quantize`" + `
@@ -183,10 +186,9 @@ packs them again, to nf4 or int8, where memory is short.
 
 ## Not supported
 
-- gpt_oss
 - adapters on experts and routers. PEFT takes gate_proj, up_proj and down_proj of these models for the experts'
   and is given adapters on attention
-- recurrent and convolution layers: qwen3_5, lfm2, mamba, Granite 4 H
+- recurrent layers: qwen3_5, mamba, Granite 4 H
 - jina v2 encoders, which need code of their own: transformers has no class for them
 - gemma3n, gemma4
 - quantised weights in other formats than those of the next section

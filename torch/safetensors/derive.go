@@ -11,6 +11,8 @@ type Derived struct {
 	// Values is called each time that the tensor is read, with a function that reads a part. It returns the elements, row-major,
 	// which are rounded to DType.
 	Values func(raw func(part string) (Tensor, error)) ([]float32, error)
+	// Split means that Values makes a fraction of the tensor of the same fraction of each part.
+	Split bool
 }
 
 // Derive puts tensors into the model, each in the place of the first of its parts. Parts and hidden tensors leave it, though not
@@ -62,22 +64,31 @@ func (d Derived) entry(m *Model) (Entry, error) {
 		file  *File
 		entry Entry
 	}
-	raws := map[string]stored{}
+	raws, split := map[string]stored{}, d.Split
 	for _, part := range d.Parts {
 		f := m.home[part]
 		e, _ := f.Lookup(part)
 		raws[part] = stored{f, e}
+		split = split && e.Direct()
 	}
 	path := m.home[d.Parts[0]].Path()
-	return Entry{Name: d.Name, DType: d.DType, Shape: d.Shape, Size: size, Derived: func() (Tensor, error) {
+	return Entry{Name: d.Name, DType: d.DType, Shape: d.Shape, Size: size, Derived: func(at, of int) (Tensor, error) {
 		values, err := d.Values(func(part string) (Tensor, error) {
 			from := raws[part]
-			data, err := from.file.bytes(from.entry)
-			return Tensor{Name: part, DType: from.entry.DType, Shape: from.entry.Shape, Data: data}, err
+			e := from.entry
+			if split {
+				e.Size /= int64(of)
+				e.Offset += int64(at) * e.Size
+			}
+			data, err := from.file.bytes(e)
+			return Tensor{Name: part, DType: e.DType, Shape: e.Shape, Data: data}, err
 		})
 		if err != nil {
 			return Tensor{}, fmt.Errorf("safetensors: %s: tensor %s: %w", path, quote(d.Name), err)
 		}
-		return FromFloat32sAs(d.DType, d.Name, d.Shape, values), nil
+		if !split {
+			values = values[at*len(values)/of : (at+1)*len(values)/of]
+		}
+		return FromFloat32sAs(d.DType, d.Name, []int64{int64(len(values))}, values), nil
 	}}, nil
 }

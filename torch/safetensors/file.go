@@ -123,7 +123,7 @@ func (f *File) Bytes(name string) ([]byte, error) {
 func (f *File) bytes(e Entry) ([]byte, error) {
 	switch {
 	case e.Derived != nil:
-		t, err := e.Derived()
+		t, err := e.Derived(0, 1)
 		return t.Data, err
 	case e.Strides != nil:
 		return f.gather(e)
@@ -151,6 +151,13 @@ func (f *File) part(name string, at, of int) ([]float32, error) {
 	e, ok := f.Lookup(name)
 	if !ok {
 		return nil, f.missing(name)
+	}
+	if e.Derived != nil {
+		t, err := e.Derived(at, of)
+		if err != nil {
+			return nil, err
+		}
+		return t.Float32s()
 	}
 	direct := e.Direct()
 	if direct {
@@ -188,7 +195,7 @@ func (f *File) each(name string, e Entry, use func(values []float32) error) erro
 	}
 	switch {
 	case e.Derived != nil:
-		t, err := e.Derived()
+		t, err := e.Derived(0, 1)
 		if err != nil {
 			return err
 		}

@@ -38,7 +38,7 @@ type Entry struct {
 	// values; nil elsewhere.
 	Converted *convert.Weight
 	// Derived computes a tensor that [Model.Derive] made; nil elsewhere.
-	Derived func() (Tensor, error)
+	Derived func(at, of int) (Tensor, error)
 }
 
 // Direct reports whether the elements are stored at Offset, contiguous and row-major.

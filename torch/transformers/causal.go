@@ -228,7 +228,7 @@ func (o CausalOptions) load(files *safetensors.Model, name string, spec TensorSp
 			dtype = asked
 		}
 	}
-	if !spec.Transposed && !trained && change == nil && !isNF4(files, name) {
+	if !trained && change == nil && !isNF4(files, name) {
 		return mapAs(files, name, dtype, spec)
 	}
 	data, err := spec.Read(files, name)
@@ -261,10 +261,10 @@ func (c *Config) changes(change map[string]func([]float32)) (map[string]func([]f
 }
 
 // matrix reports whether a tensor is an embedding or linear weight. Embeddings of positions, types and distances do not count,
-// nor do those that choose and weigh experts.
+// nor do those that choose and weigh experts, nor convolutions.
 func (s TensorSpec) matrix() bool {
 	return len(s.Shape) == 2 && !slices.Contains([]string{"positions.weight", "types.weight", distanceWeight}, s.Name) &&
-		!strings.HasSuffix(s.Name, ".router.weight") && !strings.HasSuffix(s.Name, ".shared_gate.weight")
+		!strings.HasSuffix(s.Name, ".router.weight") && !strings.HasSuffix(s.Name, ".shared_gate.weight") && !strings.HasSuffix(s.Name, ".conv.weight")
 }
 
 func (s TensorSpec) elements() int64 {
@@ -277,16 +277,45 @@ func (s TensorSpec) elements() int64 {
 
 // Read returns the tensor's values as float32, in the shape of the spec.
 func (s TensorSpec) Read(files *safetensors.Model, name string) (data []float32, err error) {
+	part := s.part(name)
 	if isNF4(files, name) {
-		data, err = nf4Values(files, name, s.stored())
+		data, err = nf4Values(files, name, s.stored(part))
 	} else {
-		part := s.part(name)
 		data, err = files.Part(name, part.At, part.Len)
 	}
-	if err == nil && s.Transposed {
-		data = transpose(data, int(s.Shape[1]), int(s.Shape[0]))
+	if err != nil || part.direct() {
+		return data, err
 	}
-	return data, err
+	return s.pick(data, part), nil
+}
+
+// pick returns the values of s in a part of a tensor.
+func (s TensorSpec) pick(data []float32, part Joined) []float32 {
+	rows, columns := int(s.Shape[0]), int(s.elements()/s.Shape[0])
+	if part.Turned {
+		data = transpose(data, columns, rows*part.Every)
+	}
+	if part.Every == 1 {
+		return data
+	}
+	own := make([]float32, 0, rows*columns)
+	for row := part.First; row < rows*part.Every; row += part.Every {
+		own = append(own, data[row*columns:(row+1)*columns]...)
+	}
+	return own
+}
+
+// put writes the values of s to a part of a tensor.
+func (s TensorSpec) put(values, to []float32, part Joined) {
+	rows, columns := int(s.Shape[0]), int(s.elements()/s.Shape[0])
+	for i, v := range values {
+		row, column := part.First+i/columns*part.Every, i%columns
+		if part.Turned {
+			to[column*rows*part.Every+row] = v
+		} else {
+			to[row*columns+column] = v
+		}
+	}
 }
 
 // transpose turns m [rows, columns] into [columns, rows].

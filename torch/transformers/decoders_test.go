@@ -69,6 +69,8 @@ func TestCausalDefaults(t *testing.T) {
 		{"gpt2", `,"scale_attn_weights":false,"n_inner":null`, 2, 8, 1e-5, 1, torch.GELUTanh, true, nil, 0, 0, 0, 0},
 		{"gemma2", `,"hidden_act":"relu","hidden_activation":null`, 4, 256, 1e-6, 1.0 / 16, torch.GELUTanh, true, []int{4096, 0, 4096, 0}, 256, 1e4, 50, 30},
 		{"gemma2", `,"attn_logit_softcapping":null,"final_logit_softcapping":null,"layer_types":["full_attention","full_attention","sliding_attention","full_attention"]`, 4, 256, 1e-6, 1.0 / 16, torch.GELUTanh, true, []int{0, 0, 4096, 0}, 256, 1e4, 0, 0},
+		{"gpt_oss", `,"num_attention_heads":8,"rope_parameters":{"rope_type":"default"}`, 8, 64, 1e-5, 0.125, torch.SiLU, false, []int{128, 0, 128, 0}, 64, 150_000, 0, 0},
+		{"lfm2", `,"num_key_value_heads":2`, 2, 4, 1e-5, 0.5, torch.SiLU, true, nil, 4, 1e6, 0, 0},
 		{"mixtral", `,"num_attention_heads":8`, 8, 2, 1e-5, 1 / math.Sqrt(2), torch.SiLU, false, nil, 2, 1e6, 0, 0},
 		{"olmoe", ``, 4, 4, 1e-5, 0.5, torch.SiLU, false, nil, 4, 1e4, 0, 0},
 		{"qwen3_moe", `,"sliding_window":8`, 4, 4, 1e-6, 0.5, torch.SiLU, false, nil, 4, 1e4, 0, 0},
@@ -102,6 +104,7 @@ func TestExperts(t *testing.T) {
 		normed                          bool
 	}{
 		{"mixtral", `,"num_key_value_heads":4`, "ssss", 8, 2, 24, 0, true},
+		{"gpt_oss", `,"num_attention_heads":8,"rope_parameters":{"rope_type":"default"}`, "ssss", 128, 4, 24, 0, true},
 		{"olmoe", `,"norm_topk_prob":true`, "ssss", 64, 8, 24, 0, true},
 		{"granitemoe", `,"num_local_experts":3`, "ssss", 3, 2, 24, 0, true},
 		{"granitemoehybrid", `,"layer_types":["attention","attention","attention","attention"]`, "ssss", 8, 2, 24, 1024, true},
@@ -191,6 +194,9 @@ func TestLoadCausalConfigRefuses(t *testing.T) {
 		{"granitemoehybrid", ``, "layer_types has other layers"},
 		{"granitemoehybrid", `,"num_local_experts":-1`, "num_local_experts -1 is not between"},
 		{"mixtral", `,"num_key_value_heads":4,"num_local_experts":4,"num_experts_per_tok":5`, "num_experts_per_tok 5 is not between 1 and 4"},
+		{"gpt_oss", `,"num_attention_heads":8`, "rope_parameters is missing"},
+		{"lfm2", `,"num_key_value_heads":2,"layer_types":["conv","conv","conv","conv"]`, "layer_types has 4 entries, want one for each of 4 layers, with attention in some"},
+		{"lfm2", `,"num_key_value_heads":2,"layer_types":["conv","mamba","conv","conv"]`, `layer_types has "mamba"`},
 		{"olmoe", `,"clip_qkv":8`, "clip_qkv is not supported"},
 		{"qwen3_moe", `,"decoder_sparse_step":0`, "decoder_sparse_step 0 is not between"},
 		{"qwen3_moe", `,"mlp_only_layers":[true]`, "mlp_only_layers: [true] is not a"},

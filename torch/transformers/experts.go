@@ -103,6 +103,17 @@ func qwen2MoeFields(f *fields, c *Config) {
 	}
 }
 
+// gptOSSFields reads gpt-oss's fields. Layers slide in turn unless layer_types decides.
+func gptOSSFields(f *fields, c *Config) {
+	c.slide(f, f.window(128), func(layer int) bool { return layer%2 == 0 })
+	if !f.has("rope_parameters") && !f.has("rope_scaling") {
+		f.fail("rope_parameters is missing")
+	}
+	c.NumExperts = f.size("num_local_experts", value(f, "num_experts", 128), maxExperts)
+	c.mix(f, value(f, "experts_per_token", 4), c.IntermediateSize, true, everyLayer)
+	c.core.ExpertLimit, c.core.ExpertAlpha = f.positive("swiglu_limit", 7), f.positive("swiglu_alpha", 1.702)
+}
+
 // mixture is a decoder, some or all of whose layers have experts.
 func mixture(fam family, experts []moduleRow, rows ...[]moduleRow) *family {
 	made := decoder(fam, rows...)
@@ -124,5 +135,17 @@ var mixtures = map[string]*family{
 			{"up", "mlp.shared_expert.up_proj", "SH", ""},
 			{"down", "mlp.shared_expert.down_proj", "HS", ""},
 		}), llamaNorms, splitRows(always, "")),
+	"gpt_oss": mixture(family{
+		kvHeads: 8, headDim: 64, eps: 1e-5, theta: 150_000, attentionBias: true, special: gptOSSFields, woven: true,
+		joined: map[string][]string{
+			"gate_up_proj": {"E.gate.weight", "E.up.weight"}, "gate_up_proj_bias": {"E.gate.bias", "E.up.bias"},
+			"down_proj": {"E.down.weight"}, "down_proj_bias": {"E.down.bias"}, "sinks": {"sinks.weight"},
+		},
+	}, []moduleRow{
+		{"router", "mlp.router", "XH", always},
+		{"experts.E.gate", "mlp.experts.E.gate", "MH", always},
+		{"experts.E.up", "mlp.experts.E.up", "MH", always},
+		{"experts.E.down", "mlp.experts.E.down", "HM", always},
+	}, llamaNorms, splitRows("attention_bias", "attention_bias"), []moduleRow{{"sinks", "self_attn.sinks", "N", ""}}),
 	"granitemoe": mixture(family{eps: 1e-6, special: graniteMoeFields, joined: graniteJoined}, graniteExperts, llamaNorms, splitRows("attention_bias", "attention_bias")),
 }

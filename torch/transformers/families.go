@@ -12,7 +12,7 @@ import (
 // A family describes the fields, names and shapes of a model_type. To add one, add a table.
 //
 // Shapes use one letter per dimension: V vocabulary, P positions, T token types, H hidden, I intermediate, G
-// 2·intermediate, E embeddings, R buckets of distances, N heads, Q all query heads, K all key heads, F queries, keys and values, D one head, C classes, X experts, M width of an expert, S of what all tokens pass.
+// 2·intermediate, E embeddings, R buckets of distances, N heads, Q all query heads, K all key heads, F queries, keys and values, D one head, C classes, X experts, M width of an expert, S of what all tokens pass, B three H, L taps of a convolution.
 type family struct {
 	// own maps usual field names to the family's names.
 	own map[string]string
@@ -52,11 +52,13 @@ type family struct {
 	layers   string      // "layers.N."
 	rows     []moduleRow // within a layer
 	// kinds are further rows, of layers of each kind; Config.kinds says which a layer has.
-	kinds   map[string][]moduleRow
-	conv1D  bool                // files store linear weights as [in, out]
-	old     map[string]string   // name suffixes and their spellings in older files
-	joined  map[string][]string // name suffixes of tensors that hold the rows of several, for each expert "E" in turn
-	ignored []string            // patterns of tensors to ignore, see ignores
+	kinds  map[string][]moduleRow
+	conv1D bool                // files store linear weights as [in, out]
+	old    map[string]string   // name suffixes and their spellings in older files
+	joined map[string][]string // name suffixes of tensors that hold the rows of several, for each expert "E" in turn
+	// woven means that joined tensors have a matrix [in, out] for each expert, whose columns are those of the joined in turn.
+	woven   bool
+	ignored []string // patterns of tensors to ignore, see ignores
 	// targets are the default LoRA targets in PEFT. PEFT has none for phi3, which gets the equivalent layer.
 	targets []string
 
@@ -104,13 +106,16 @@ func modelTypes(table map[string]*family) string {
 
 // has reports whether each layer has a module of this name.
 func (fam *family) has(layer string) bool {
-	is := func(r moduleRow) bool { return r.layer == layer }
-	for _, rows := range fam.kinds {
-		if slices.ContainsFunc(rows, is) {
-			return true
-		}
+	return slices.ContainsFunc(fam.allRows(), func(r moduleRow) bool { return r.layer == layer })
+}
+
+// allRows are the modules of layers of any kind.
+func (fam *family) allRows() []moduleRow {
+	rows := slices.Clone(fam.rows)
+	for _, more := range fam.kinds {
+		rows = append(rows, more...)
 	}
-	return slices.ContainsFunc(fam.rows, is)
+	return rows
 }
 
 // postNorms says where the rows have norms.
@@ -126,7 +131,7 @@ func (fam *family) postNorms() torch.PostNorms {
 
 // qkNorm says what the norms of the rows span.
 func (fam *family) qkNorm() torch.QKNorm {
-	for _, r := range fam.rows {
+	for _, r := range fam.allRows() {
 		if r.layer == "q_norm" && r.shape == "D" {
 			return torch.QKNormHeads
 		} else if r.layer == "q_norm" {
@@ -160,8 +165,10 @@ type TensorSpec struct {
 
 // Joined is a tensor of a folder with the rows of several of the model's, all of one shape.
 type Joined struct {
-	Name    string
-	At, Len int // the model's tensor is part At of Len
+	Name         string
+	At, Len      int  // the model's tensor is in part At of Len
+	First, Every int  // the rows of the part that it is: First, First + Every, ...
+	Turned       bool // the part is stored as [in, out]
 }
 
 // part says which part of a tensor in a folder s is.
@@ -171,15 +178,20 @@ func (s TensorSpec) part(name string) Joined {
 			return j
 		}
 	}
-	return Joined{Name: name, Len: 1}
+	return Joined{Name: name, Len: 1, Every: 1, Turned: s.Transposed}
 }
 
-// stored is the tensor's shape in files.
-func (s TensorSpec) stored() []int64 {
-	if s.Transposed {
-		return []int64{s.Shape[1], s.Shape[0]}
+// direct reports whether the part is the tensor's rows as they are.
+func (j Joined) direct() bool { return j.Every == 1 && !j.Turned }
+
+// stored is the shape of the part of a file's tensor that has s.
+func (s TensorSpec) stored(j Joined) []int64 {
+	shape := slices.Clone(s.Shape)
+	shape[0] *= int64(j.Every)
+	if j.Turned {
+		slices.Reverse(shape)
 	}
-	return s.Shape
+	return shape
 }
 
 // A moduleRow is one module of a family: a linear layer, an embedding or, with one dimension, a norm.
@@ -201,7 +213,7 @@ type Linear struct {
 
 // adaptable reports whether the module is a linear layer that can have an adapter.
 func (r moduleRow) adaptable() bool {
-	return len(r.shape) == 2 && !strings.HasPrefix(r.layer, "experts.") && r.layer != "router" && r.layer != "shared_gate"
+	return len(r.shape) == 2 && !strings.HasPrefix(r.layer, "experts.") && r.layer != "router" && r.layer != "shared_gate" && r.layer != "conv"
 }
 
 // each lists the row for each of n experts, or once if it has no "E".

@@ -154,15 +154,16 @@ var dtypes = map[safetensors.DType]torch.DType{"F32": torch.F32, "F16": torch.F1
 // are not aligned, have strides or are quantised are copied too.
 func mapAs(files *safetensors.Model, name string, dtype torch.DType, spec TensorSpec) (*torch.Var, error) {
 	path, entry, _ := files.Entry(name)
-	if part := spec.part(name); part.Len > 1 {
-		if !entry.Direct() {
-			data, err := spec.Read(files, name)
-			if err != nil {
-				return nil, err
-			}
-			return constantAs(data, spec.Shape, dtype)
+	part := spec.part(name)
+	if !part.direct() || part.Len > 1 && !entry.Direct() {
+		data, err := spec.Read(files, name)
+		if err != nil {
+			return nil, err
 		}
-		entry.Shape = spec.Shape
+		return constantAs(data, spec.Shape, dtype)
+	}
+	entry.Shape = spec.Shape // in files, convolutions have a dimension of 1 and experts one of their own
+	if part.Len > 1 {
 		entry.Offset += int64(part.At) * spec.elements() * entry.DType.Size()
 	}
 	if !entry.Direct() {

@@ -162,8 +162,11 @@ func (c *Config) join(specs []TensorSpec, module string, e, layer int) []TensorS
 			if at < 0 {
 				continue
 			}
-			j := Joined{At: at, Len: len(parts)}
-			if strings.Contains(module, ".E.") {
+			j := Joined{At: at, Len: len(parts), Every: 1}
+			switch {
+			case fam.woven && strings.Contains(module, ".E."):
+				j = Joined{At: e, Len: c.NumExperts, First: at, Every: len(parts), Turned: len(specs[i].Shape) == 2}
+			case strings.Contains(module, ".E."):
 				j.At, j.Len = e*len(parts)+at, c.NumExperts*len(parts)
 			}
 			for _, p := range fam.prefixes {
@@ -236,6 +239,10 @@ func (c *Config) dim(letter rune) int {
 		return c.core.ExpertSize
 	case 'S':
 		return c.core.SharedSize
+	case 'B':
+		return 3 * c.HiddenSize
+	case 'L':
+		return c.taps
 	case '1':
 		return 1
 	}

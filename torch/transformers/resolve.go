@@ -89,7 +89,7 @@ func find(spec TensorSpec, m *safetensors.Model) (string, error) {
 			continue
 		}
 		part := spec.part(name)
-		want, shape := slices.Clone(spec.stored()), slices.Clone(e.Shape)
+		want, shape := spec.stored(part), slices.Clone(e.Shape)
 		want[0] *= int64(part.Len)
 		for len(shape) > len(want) { // a matrix for each expert
 			shape[1] *= shape[0]

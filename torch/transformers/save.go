@@ -135,7 +135,7 @@ func (c *Causal) sources(files *safetensors.Model, change map[string]func([]floa
 			source.Data = func() ([]byte, error) { return files.Bytes(name) }
 		default:
 			if packed(entry) || isNF4(files, name) {
-				source.DType, source.Shape = safetensors.BF16, parts[0].stored()
+				source.DType, source.Shape = safetensors.BF16, parts[0].stored(parts[0].part(name))
 			}
 			if dtype != "" {
 				source.DType = dtype
@@ -177,12 +177,9 @@ func (c *Causal) stored(files *safetensors.Model, name string, parts []TensorSpe
 		if change := changes[spec.Name]; change != nil {
 			change(data)
 		}
-		if spec.Transposed {
-			data = transpose(data, int(spec.Shape[0]), int(spec.Shape[1]))
-		}
 		part := spec.part(name)
 		each := len(all) / part.Len
-		copy(all[part.At*each:], data)
+		spec.put(data, all[part.At*each:(part.At+1)*each], part)
 	}
 	return safetensors.FromFloat32sAs(source.DType, source.Name, source.Shape, all).Data, nil
 }

@@ -1,5 +1,5 @@
-// Package unpack reads the weights that quantisation packages store in a model folder: GPTQ, AWQ, FP8, compressed-tensors
-// and int8 of bitsandbytes. Each such weight becomes one tensor with the values that the package multiplies by.
+// Package unpack reads the weights that quantisation packages store in a model folder: GPTQ, AWQ, FP8, MXFP4,
+// compressed-tensors and int8 of bitsandbytes. Each such weight becomes one tensor with the values that the package multiplies by.
 package unpack
 
 import (
@@ -22,6 +22,8 @@ type Format struct {
 	unused []string
 	// open reads what the parts' shapes tell.
 	open func(p *parts) (*grid, error)
+	// stack is in place of open where a tensor holds the weights of all experts.
+	stack func(p *parts) (safetensors.Derived, error)
 }
 
 // methods are the known values of quant_method.
@@ -31,6 +33,7 @@ var methods = map[string]func(config json.RawMessage) ([]Format, error){
 	"fp8":                fp8,
 	"compressed-tensors": compressedTensors,
 	"bitsandbytes":       bitsandbytes,
+	"mxfp4":              mxfp4,
 }
 
 // Read reads quantization_config of config.json and refuses what is not known. NF4 of bitsandbytes has no format here: the
@@ -94,6 +97,11 @@ func (f Format) weight(m *safetensors.Model, base string) (safetensors.Derived, 
 		case !optional:
 			return safetensors.Derived{}, fmt.Errorf("%s%s is missing", base, end)
 		}
+	}
+	if f.stack != nil {
+		d, err := f.stack(p)
+		d.Parts = used
+		return d, err
 	}
 	g, err := f.open(p)
 	if err != nil {

@@ -64,20 +64,28 @@ func (f folder) open(t *testing.T) (*safetensors.Model, error) {
 // TestPackages: each package's weights have the bits that the package dequantises them to, and nothing else stays in the folder.
 func TestPackages(t *testing.T) {
 	cases := fixture(t)
-	expect.True(t, len(cases) == 20, "%d cases", len(cases))
+	expect.True(t, len(cases) == 21, "%d cases", len(cases))
 	listed := cases["gptq_v2"] // which lists the group of each input
 	listed.config = strings.Replace(listed.config, `"group_size": 32`, `"group_size": 48`, 1)
 	cases["gptq_v2 with other groups"] = listed
 	for name, f := range cases {
 		t.Run(name, func(t *testing.T) {
 			m := must.Get(f.open(t))(t)
-			expect.Equal(t, m.Names(), []string{"layer.weight"})
-			_, e, _ := m.Entry("layer.weight")
+			weight := "layer.weight"
+			if name == "mxfp4" {
+				weight = "layer.gate_up_proj"
+			}
+			expect.Equal(t, m.Names(), []string{weight})
+			_, e, _ := m.Entry(weight)
 			want := f.dequantized
 			expect.Equal(t, []any{e.DType, e.Shape}, []any{want.DType, want.Shape})
-			got := must.Get(m.Bytes("layer.weight"))(t)
+			got := must.Get(m.Bytes(weight))(t)
 			expect.True(t, slices.Equal(got, want.Data), "bits differ from the package's")
-			wide := must.Get(m.Float32s("layer.weight"))(t)
+			wide := must.Get(m.Float32s(weight))(t)
+			parts := int(want.Shape[0])
+			for at := range parts {
+				expect.True(t, slices.Equal(must.Get(m.Part(weight, at, parts))(t), wide[at*len(wide)/parts:(at+1)*len(wide)/parts]), "part %d differs", at)
+			}
 			if diff := cmp.Diff(must.Get(want.Float32s())(t), wide); diff != "" {
 				t.Errorf("values (-want +got):\n%s", diff)
 			}
@@ -94,7 +102,7 @@ func TestRefused(t *testing.T) {
 		change       *safetensors.Tensor // a part in the place of another
 		want         string
 	}{
-		{of: "awq", old: "awq", new: "hqq", want: `quant_method "hqq" is not supported, want one of awq, bitsandbytes, compressed-tensors, fp8, gptq`},
+		{of: "awq", old: "awq", new: "hqq", want: `quant_method "hqq" is not supported, want one of awq, bitsandbytes, compressed-tensors, fp8, gptq, mxfp4`},
 		{of: "awq", old: "gemm", new: "gemv", want: `version "gemv" is not supported`},
 		{of: "awq", old: `"bits": 4`, new: `"bits": 3`, want: "bits is 3, want 4"},
 		{of: "awq", old: `"group_size": 32`, new: `"group_size": 16`, want: "layer: 64 inputs with 2 scales do not fit group_size [16]"},
@@ -112,6 +120,8 @@ func TestRefused(t *testing.T) {
 		{of: "packed4", old: `"ignore"`, new: `"transform_config": {"config_groups": {"a": {}}}, "ignore"`, want: "the weights are rotated"},
 		{of: "packed4", drop: "weight_shape", want: "tensor layer.weight_packed: layer.weight_shape is missing"},
 		{of: "bnb8", change: &safetensors.Tensor{Name: "layer.SCB", DType: "F32", Shape: []int64{1}, Data: make([]byte, 4)}, want: "layer.SCB has shape [1], want [6]"},
+		{of: "mxfp4", change: &safetensors.Tensor{Name: "layer.gate_up_proj_scales", DType: "U8", Shape: []int64{3, 10, 1}, Data: make([]byte, 30)}, want: "layer.gate_up_proj_blocks has shape [3 10 2 16], want [3 10 1 16]"},
+		{of: "mxfp4", drop: "gate_up_proj_scales", want: "layer.gate_up_proj_scales is missing"},
 		{of: "bnb8", old: "load_in_8bit", new: "load_in_4bit", want: `bnb_4bit_quant_type is "", want nf4`},
 	} {
 		f := cases[c.of]

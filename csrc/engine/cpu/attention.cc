@@ -2,6 +2,8 @@
 // Queries, keys, values and probabilities are rounded where training rounds them, so that both compute the
 // same log-probabilities.
 
+#include <cmath>
+
 #include "engine/cpu/network.h"
 #include "kernels/parallel.h"
 
@@ -137,7 +139,8 @@ void Network::attend(const Block& block, int64_t layer, Workspace& w, int64_t ro
   t.c += std::max(cut, origin) - origin;
   score(kept(span.tail), tail_panel, end - cut);
 
-  for (int r = 0; r < t.rows; ++r) to_probabilities(block, scores + r * stride + (low - origin), end - low);
+  for (int r = 0; r < t.rows; ++r)
+    to_probabilities(block, first + r, scores + r * stride + (low - origin), end - low);
 
   // A head whose width is no multiple of a panel is summed in a place of its own.
   float* const out = w.attended.data() + (row * c.heads + first) * d;
@@ -163,12 +166,13 @@ void Network::attend(const Block& block, int64_t layer, Workspace& w, int64_t ro
   for (int r = 0; r < t.rows && t.c != out; ++r) std::copy_n(t.c + r * values, d, out + r * d);
 }
 
-void Network::to_probabilities(const Block& block, float* scores, int64_t n) const {
+void Network::to_probabilities(const Block& block, int64_t head, float* scores, int64_t n) const {
   const auto scale = static_cast<float>(config().attention_scale),
              cap = static_cast<float>(config().attention_softcap);
   if (cap > 0) kernels().softcap(scores, n, scale / cap, cap);
   float peak;
-  const float sum = kernels().softmax(scores, n, cap > 0 ? 1 : scale, &peak);
+  float sum = kernels().softmax(scores, n, cap > 0 ? 1 : scale, &peak);
+  if (!block.sinks.empty()) sum += std::exp(block.sinks[static_cast<size_t>(head)] - scale * peak);
   kernels().scale(scores, 1 / sum, scores, n);
   if (block.rounds()) round_in_place(scores, n);
 }

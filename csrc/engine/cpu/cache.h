@@ -20,16 +20,28 @@ struct CacheShape {
   std::vector<bool> halves;
   std::vector<int64_t> before = {0};  // that a position takes in the layers before each, and in all
 
-  void add_layer(bool in_halves) {
+  // Of convolutions instead of attention: words of each that its last tokens take, and those before it.
+  std::vector<int64_t> recent = {};
+  int64_t recent_words = 0;
+
+  void add_layer(bool in_halves, int64_t convolved) {
     const auto layer = static_cast<int64_t>(halves.size());
     halves.push_back(in_halves);
+    recent.push_back(convolved == 0 ? -1 : recent_words);
+    recent_words += convolved;
     before.push_back(before.back() + heads * (key_words(layer) + value_words(layer)));
   }
   int64_t layers() const { return static_cast<int64_t>(halves.size()); }
   bool in_halves(int64_t layer) const { return halves[static_cast<size_t>(layer)]; }
   int64_t value_dim() const { return panels_of(head_dim) * kPanel; }
-  int64_t key_words(int64_t layer) const { return in_halves(layer) ? words_of(head_dim) : head_dim; }
-  int64_t value_words(int64_t layer) const { return in_halves(layer) ? value_dim() / 2 : value_dim(); }
+  int64_t key_words(int64_t layer) const {
+    if (recent[static_cast<size_t>(layer)] >= 0) return 0;
+    return in_halves(layer) ? words_of(head_dim) : head_dim;
+  }
+  int64_t value_words(int64_t layer) const {
+    if (recent[static_cast<size_t>(layer)] >= 0) return 0;
+    return in_halves(layer) ? value_dim() / 2 : value_dim();
+  }
 };
 
 // Both are panels for the tile kernels. Keys of 16 positions are a panel [head_dim][16], so scores are q
@@ -39,12 +51,12 @@ struct CacheShape {
 class CpuSegment final : public Segment {
  public:
   // Borrows shape, which must outlive it.
-  explicit CpuSegment(const CacheShape& shape) : shape_(shape) {}
+  explicit CpuSegment(const CacheShape& shape) : shape_(shape), recent_(shape.recent_words) {}
 
   // Memory comes with grow; what there is stays.
   void resize(int64_t positions) override {
     limit_ = whole(positions);
-    capacity_ = std::min(limit_, data_.size() / shape_.before.back() / kStep * kStep);
+    capacity_ = std::min(limit_, data_.size() / std::max<int64_t>(1, shape_.before.back()) / kStep * kStep);
   }
   // Makes room for so many of the positions that resize has asked for, and keeps those that are there: most
   // completions end before they are as long as they may be.
@@ -102,6 +114,9 @@ class CpuSegment final : public Segment {
     }
   }
 
+  // What a layer's convolution keeps of the last positions, a row for each in turn.
+  float* recent(int64_t layer) { return recent_.data() + shape_.recent[static_cast<size_t>(layer)]; }
+
   // [H] of the last token, where an item asked for it.
   std::vector<float> hidden;
 
@@ -130,7 +145,7 @@ class CpuSegment final : public Segment {
 
   const CacheShape& shape_;
   int64_t limit_ = 0, capacity_ = 0;  // positions
-  Buffer<float> data_;
+  Buffer<float> data_, recent_;
 };
 
 // A segment that a CPU's runner has made.

@@ -21,7 +21,11 @@ Network::Network(const nn::Transformer& decoder)
   TORCH_CHECK(decoder.embed().is_contiguous(), "embed.weight must be dense");
   for (size_t i = 0; i < blocks_.size(); ++i) build_block(decoder.groups(i), blocks_[i]);
   refresh();
-  for (const Block& block : blocks_) cache_shape_.add_layer(block.rounds());
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const at::Tensor& conv = decoder.blocks()[i].conv;
+    const bool convolves = conv.defined();
+    cache_shape_.add_layer(!convolves && blocks_[i].rounds(), convolves ? conv.numel() - conv.size(0) : 0);
+  }
 }
 
 void Network::build_block(const nn::Groups& from, Block& to) const {
@@ -81,6 +85,8 @@ void Network::refresh() {
     to.k_norm = read(from.k_norm);
     to.post_attn_norm = read(from.post_attn_norm);
     to.mlp_norm = read(from.mlp_norm);
+    to.sinks = read({from.sinks, {}}).weight;
+    to.conv = read({from.conv, from.conv_bias});
     to.post_mlp_norm = read(from.post_mlp_norm);
     qkv_width_ = std::max(qkv_width_, to.qkv.width());
     inner_width_ = std::max(inner_width_, inner_width(to));
@@ -108,11 +114,7 @@ Network::Norm Network::read(const nn::Norm& norm) const {
     const at::Tensor dense = t.detach().cpu().contiguous();
     return std::vector<float>(dense.const_data_ptr<float>(), dense.const_data_ptr<float>() + dense.numel());
   };
-  Norm out{values(norm.weight), values(norm.bias)};
-  if (config().norm == RLT_NORM_RMS_PLUS_ONE) {
-    for (float& w : out.weight) w += 1;
-  }
-  return out;
+  return {values(norm.weight), values(norm.bias)};
 }
 
 void Network::apply(const Norm& norm, const float* x, float* y, int64_t n) const {
@@ -124,7 +126,7 @@ void Network::apply(const Norm& norm, const float* x, float* y, int64_t n) const
     kernels().layer_norm(x, norm.weight.data(), norm.bias.empty() ? nullptr : norm.bias.data(), y, n, eps,
                          &mean);
   } else {
-    kernels().rms_norm(x, norm.weight.data(), 0, y, n, eps);
+    kernels().rms_norm(x, norm.weight.data(), config().norm == RLT_NORM_RMS_PLUS_ONE ? 1 : 0, y, n, eps);
   }
 }
 
@@ -160,7 +162,7 @@ void Network::reserve(Workspace& w, int64_t rows, int64_t outs, int64_t position
   w.h.reserve(rows * c.hidden_size);
   // Also the output of a layer whose sum with x waits for a norm.
   w.qkv.reserve(rows * std::max(qkv_width_, panels_of(c.hidden_size) * kPanel));
-  w.attended.reserve(rows * c.heads * c.head_dim);
+  w.attended.reserve(rows * std::max(c.heads * c.head_dim, c.hidden_size));
   w.inner.reserve(rows * inner_width_);
   w.rotations.reserve(rows * static_cast<int64_t>(c.rope_list.size()) * c.rotary_dim);
   // The first key seen need not begin a panel, nor the last one end it.
@@ -250,8 +252,12 @@ void Network::forward(Workspace& w) const {
     const Block& block = blocks_[n];
     apply_rows(block.attn_norm, w.x, w.h.data(), rows);
     block.qkv.multiply(rows_of(w, w.h, c.hidden_size), {}, w.qkv.data(), block.qkv.width());
-    if (c.qk_norm == RLT_QK_NORM_ALL) norm_all_heads(block, w);
-    attention(block, static_cast<int64_t>(n), w);
+    if (!block.conv.weight.empty()) {
+      convolve(block, static_cast<int64_t>(n), w);
+    } else {
+      if (c.qk_norm == RLT_QK_NORM_ALL) norm_all_heads(block, w);
+      attention(block, static_cast<int64_t>(n), w);
+    }
     if (c.residual == RLT_RESIDUAL_PARALLEL) apply_rows(block.mlp_norm, w.x, w.h.data(), rows);
     add_linear(block.o, block.post_attn_norm, rows_of(w, w.attended, block.o.in()), w);
     if (c.residual == RLT_RESIDUAL_SEQUENTIAL) apply_rows(block.mlp_norm, w.x, w.h.data(), rows);

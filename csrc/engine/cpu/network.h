@@ -73,6 +73,8 @@ class Network {
   struct Block {
     Norm attn_norm, q_norm, k_norm, post_attn_norm, mlp_norm, post_mlp_norm;
     PackedLinear qkv, o, up, down;  // up: gate and up alternating where gated
+    std::vector<float> sinks;       // of each head; empty without
+    Norm conv;                      // taps and bias of a convolution; empty without
     // Where head 0 of q, k, v starts in a row of qkv, and how far the next one is.
     int64_t q, k, v, stride;
 
@@ -98,8 +100,10 @@ class Network {
   void fetch(int64_t layer, const Workspace& w, int64_t row, int64_t head) const;
   void attend(const Block& block, int64_t layer, Workspace& w, int64_t row, int64_t head, int64_t first,
               int64_t heads, float* scores) const;
-  // Turns the scores of a query's n keys into its probabilities.
-  void to_probabilities(const Block& block, float* scores, int64_t n) const;
+  // Turns the scores of a query's n keys into its head's probabilities.
+  void to_probabilities(const Block& block, int64_t head, float* scores, int64_t n) const;
+  // Takes the place of attention.
+  void convolve(const Block& block, int64_t layer, Workspace& w) const;
   void prompts(const Block& block, int64_t layer, Workspace& w) const;
   void attend_prompt(const Block& block, int64_t layer, Workspace& w, const Workspace::Prompt& prompt,
                      int64_t head, int64_t begin, int64_t end) const;

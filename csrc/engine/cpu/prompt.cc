@@ -69,7 +69,7 @@ void Network::attend_prompt(const Block& block, int64_t layer, Workspace& w, con
       float* const row = scores.data() + r * stride;
       const int64_t last = position + r / group, hidden = first_seen(layer, last) - low - from,
                     count = last + 1 - low - from - hidden;
-      to_probabilities(block, row + hidden, count);
+      to_probabilities(block, head * group + r % group, row + hidden, count);
       std::fill_n(row, hidden, 0.0f);
       std::fill(row + hidden + count, row + columns, 0.0f);
     }

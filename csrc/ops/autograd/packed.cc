@@ -1,9 +1,12 @@
 // Gradients of the operators on packed batches.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/logaddexp.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "ops/autograd/rounded.h"
 #include "ops/packed.h"
+#include "ops/sinks.h"
 
 namespace rlt {
 namespace {
@@ -17,14 +20,19 @@ struct Attention : torch::autograd::Function<Attention> {
                                const at::Tensor& v, const at::Tensor& cu_seqlens, int64_t heads, double scale,
                                bool causal, int64_t window, double softcap,
                                const std::optional<at::Tensor>& continues,
-                               std::optional<at::ScalarType> compute) {
+                               std::optional<at::ScalarType> compute, const at::Tensor& sinks) {
     const at::AutoDispatchBelowADInplaceOrView below;
     const at::ScalarType type = compute.value_or(at::kFloat);
     const at::Tensor q_in = rounded(q, type), k_in = rounded(k, type), v_in = rounded(v, type);
     auto [out, lse] = varlen_attention(q_in, k_in, v_in, cu_seqlens, heads, scale, causal, window, softcap,
                                        continues, compute);
+    if (sinks.numel() > 0) {  // a key more, whose value is 0
+      const at::Tensor all = at::logaddexp(lse, sinks.unsqueeze(1));
+      out.view({out.size(0), heads, -1}).mul_(lse.sub(all).exp().t().unsqueeze(2));
+      lse = all;
+    }
     ctx->save_for_backward(
-        {q_in, k_in, v_in, rounded(out, type), lse, cu_seqlens, continues.value_or(at::Tensor())});
+        {q_in, k_in, v_in, rounded(out, type), lse, cu_seqlens, continues.value_or(at::Tensor()), sinks});
     ctx->saved_data["heads"] = heads;
     ctx->saved_data["scale"] = scale;
     ctx->saved_data["causal"] = causal;
@@ -43,10 +51,14 @@ struct Attention : torch::autograd::Function<Attention> {
         data["scale"].toDouble(), data["causal"].toBool(), data["window"].toInt(), data["softcap"].toDouble(),
         s[6].defined() ? std::optional<at::Tensor>(s[6]) : std::nullopt,
         data["compute"].toOptional<at::ScalarType>());
-    variable_list found(11);
+    variable_list found(12);
     found[0] = q;
     found[1] = k;
     found[2] = v;
+    if (s[7].numel() > 0) {
+      const at::Tensor slope = grads[0].mul(s[3]).view({grads[0].size(0), s[7].size(0), -1}).sum(2);
+      found[11] = s[7].sub(s[4].t()).exp().mul(slope).sum(0).neg();
+    }
     return found;
   }
 };
@@ -86,8 +98,8 @@ std::tuple<at::Tensor, at::Tensor> attention_autograd(const at::Tensor& q, const
                                                       int64_t window, double softcap,
                                                       const std::optional<at::Tensor>& continues,
                                                       std::optional<at::ScalarType> compute) {
-  const auto out =
-      Attention::apply(q, k, v, cu_seqlens, heads, scale, causal, window, softcap, continues, compute);
+  const auto out = Attention::apply(q, k, v, cu_seqlens, heads, scale, causal, window, softcap, continues,
+                                    compute, at::empty({0}));
   return {out[0], out[1]};
 }
 
@@ -105,6 +117,15 @@ at::Tensor segment_mean_autograd(const at::Tensor& x, const at::Tensor& cu_seqle
 }
 
 }  // namespace
+
+at::Tensor sink_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const at::Tensor& cu_seqlens, int64_t heads, double scale, int64_t window,
+                          const at::Tensor& continues, at::ScalarType compute, const at::Tensor& sinks) {
+  const auto sequences = continues.defined() ? std::optional<at::Tensor>(continues) : std::nullopt;
+  return Attention::apply(q, k, v, cu_seqlens, heads, scale, /*causal=*/true, window, /*softcap=*/0.0,
+                          sequences, compute, sinks)[0];
+}
+
 }  // namespace rlt
 
 TORCH_LIBRARY_IMPL(rltrain, Autograd, m) {

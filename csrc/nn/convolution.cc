@@ -1,0 +1,24 @@
+// Gated short convolutions (LFM2): B, C and x of a token's "qkv" make C · (taps of B · x).
+#include <ATen/ops/cat.h>
+
+#include "nn/block.h"
+#include "ops/packed.h"
+
+namespace rlt::nn {
+
+at::Tensor convolve(const Block& block, const BlockPass& pass, const at::Tensor& wide) {
+  const auto parts = wide.chunk(3, 1);
+  const at::Tensor gated = parts[0].mul(parts[2]);
+  const int64_t taps = block.conv.size(1);
+  const at::Tensor padded =
+      at::cat({gated, gated.new_zeros({1, gated.size(1)})});  // what comes before a text
+  at::Tensor sum = gated.mul(block.conv.select(1, taps - 1));
+  for (int64_t lag = 1; lag < taps; ++lag) {
+    const at::Tensor& rows = pass.earlier[static_cast<size_t>(lag - 1)];
+    sum = sum.add(select_rows(padded, rows).mul(block.conv.select(1, taps - 1 - lag)));
+  }
+  if (block.conv_bias.defined()) sum = sum.add(block.conv_bias);
+  return parts[1].mul(sum);
+}
+
+}  // namespace rlt::nn

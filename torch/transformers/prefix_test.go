@@ -1,0 +1,137 @@
+package transformers_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
+	"github.com/rltrain/rltrain/torch/transformers"
+)
+
+// switches reports whether a model's positions depend on the length of the text.
+func (c causalCase) switches() bool {
+	return slices.ContainsFunc(c.Config.Core().Ropes, func(r torch.Rope) bool { return r.SwitchLength > 0 })
+}
+
+// families are texts of the fixture after common prompts, and alone.
+func (c causalCase) families() (all [][]int32, limits []int) {
+	long, short := c.sequences[3], c.sequences[4]
+	for _, ids := range [][]int32{
+		slices.Concat(long, short), slices.Concat(long, short[4:]), long, c.sequences[1], slices.Concat(short, long[:2]), slices.Concat(short, long),
+	} {
+		all, limits = append(all, ids), append(limits, len(ids)-1)
+	}
+	limits[2] = len(long)
+	return all, limits
+}
+
+// gradients returns the logits of packed texts and the gradients of all weights.
+func (c causalCase) gradients(t *testing.T, p torch.Packed, place []int64) (logits []float32, grads map[string][]float32) {
+	t.Helper()
+	grads = map[string][]float32{}
+	must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+		hidden, _ := s.Hidden(c.Model, p, torch.Pass{Checkpoint: true})
+		all := c.head(s, s.Rows(hidden, s.Ints(place, int64(len(place)))))
+		logits = s.Read(all)
+		s.Backward(s.Scale(s.Sum(s.Mul(all, all)), 1e-2))
+		for name, v := range c.Weights {
+			if grad, ok := s.Grad(v); ok {
+				grads[name] = s.Read(grad)
+			}
+		}
+		return nil
+	}))
+	must.Do(t, torch.ZeroGrad(slices.Collect(func(yield func(*torch.Var) bool) {
+		for _, v := range c.Weights {
+			if !yield(v) {
+				return
+			}
+		}
+	})))
+	return logits, grads
+}
+
+// TestPackedPromptsChangeNothing: logits and gradients are those of each text alone, in batches of texts and in batches that
+// compute a common prompt once. No state passes from one text to the next.
+func TestPackedPromptsChangeNothing(t *testing.T) {
+	for _, name := range causalCases(t) {
+		t.Run(name, func(t *testing.T) {
+			c := openCausal(t, name, transformers.CausalOptions{Trainable: true})
+			if c.switches() {
+				return
+			}
+			texts, limits := c.families()
+			var want []float32
+			sums := map[string][]float32{}
+			for _, ids := range texts {
+				p, place := torch.PackShared([][]int32{ids}, []int{0})
+				logits, grads := c.gradients(t, p, place)
+				want = append(want, logits...)
+				for name, grad := range grads {
+					if sums[name] == nil {
+						sums[name] = make([]float32, len(grad))
+					}
+					for i, g := range grad {
+						sums[name][i] += g
+					}
+				}
+			}
+			for _, most := range [][]int{limits, make([]int, len(texts))} {
+				p, place := torch.PackShared(texts, most)
+				logits, grads := c.gradients(t, p, place)
+				torchtest.Near(t, logits, want, tolerance, "logits")
+				expect.Equal(t, len(grads), len(sums))
+				for name, sum := range sums {
+					torchtest.Near(t, grads[name], sum, tolerance, name)
+				}
+			}
+		})
+	}
+}
+
+// TestEngineStepsEqualTraining: three samples of a prompt and one of another have the log-probabilities of training, however
+// many tokens a step takes.
+func TestEngineStepsEqualTraining(t *testing.T) {
+	for _, name := range causalCases(t) {
+		t.Run(name, func(t *testing.T) {
+			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
+			if c.switches() {
+				return
+			}
+			var first [][]int32
+			for _, tokens := range []int{4, 7, 64} {
+				texts := [][]int32{c.sequences[3], c.sequences[3], c.sequences[3], c.sequences[1]}
+				engine := must.Get(torch.NewEngine(c.Model, torch.EngineConfig{Slots: 3}))(t)
+				defer engine.Close()
+				sampling := torch.Sampling{Temperature: 1}
+				must.Get(engine.Submit(torch.Request{Prompt: texts[0], Samples: 3, MaxNew: 9, Seed: 5, Sampling: sampling}))(t)
+				must.Get(engine.Submit(torch.Request{Prompt: texts[3], Samples: 1, MaxNew: 12, Seed: 5, Sampling: sampling}))(t)
+				raw := make([][]float32, len(texts))
+				for engine.Unfinished() > 0 {
+					for _, e := range must.Get(engine.Step(tokens))(t) {
+						i := int(e.Request-1)*3 + e.Sample
+						texts[i], raw[i] = append(slices.Clip(texts[i]), e.Token), append(raw[i], e.Raw)
+					}
+				}
+				for i, ids := range texts {
+					prompt := len(ids) - len(raw[i])
+					must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+						logProbs := s.Read(s.LogSoftmax(c.logits(s, [][]int32{ids}, false)))
+						for j, got := range raw[i] {
+							want := logProbs[(prompt+j-1)*c.Config.VocabSize+int(ids[prompt+j])]
+							torchtest.Near(t, []float32{got}, []float32{want}, tolerance, "log-probability")
+						}
+						return nil
+					}))
+				}
+				if first == nil {
+					first = texts
+				}
+				expect.Equal(t, first, texts)
+			}
+		})
+	}
+}
