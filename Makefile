@@ -109,6 +109,7 @@ compat: all wheel bundle ## test the packages, and the core for arm64 under qemu
 	@scripts/compat.sh
 	@scripts/compat.sh scripts/trl_options.py
 	@scripts/compat.sh scripts/trl_runs.py
+	@scripts/compat.sh scripts/families.py
 	@scripts/compat.sh scripts/decisions.py
 	@scripts/compat.sh scripts/gguf_parity.py
 	@scripts/compat.sh scripts/gguf_export.py

@@ -36,6 +36,7 @@ import cases  # noqa: E402
 import torch  # noqa: E402
 from checks import LIMIT, ROOT, attempt, check, loads_in_peft, results, rltrain  # noqa: E402
 from language import FAMILIES, check_language_models  # noqa: E402
+from family_tokenizers import family_cases  # noqa: E402
 from llama_tokenizers import llama_cases  # noqa: E402
 from preferences import check_preferences  # noqa: E402
 from sft import sft_cases  # noqa: E402
@@ -215,7 +216,7 @@ def go(command, **environment):
     """Return the output of a go command, run in the environment of the tests."""
     done = subprocess.run(["bash", "-euc", f'env="$(scripts/setup/env.sh)"; eval "$env"; {command}'], cwd=ROOT, capture_output=True, text=True,
                           env={**os.environ, **{k: str(v) for k, v in environment.items()}})
-    if done.returncode != 0:
+    if done.returncode != 0 or "no tests to run" in done.stdout:
         raise RuntimeError(f"{command}: {(done.stdout + done.stderr).strip()[:2000]}")
     return done.stdout
 
@@ -268,7 +269,7 @@ def check_tokenizers(scratch):
         named.append(source.stem)
     path = scratch / "tokenizers.jsonl"
     count = write_cases(path, rows)
-    go("go test -count=1 -run TestTokenizerAsTransformers ./torch/transformers", RLTRAIN_TOKENIZER_CASES=path)
+    go("go test -count=1 -run TestTokenizerAsTransformers ./torch/transformers/tokenizer", RLTRAIN_TOKENIZER_CASES=path)
     check("tokenizers of the Go module", len(named) > 1, f"{', '.join(named)}: {count} cases")
 
 
@@ -277,8 +278,17 @@ def check_llama_tokenizers(scratch):
     data = pathlib.Path(go("go list -m -f '{{.Dir}}' github.com/daulet/tokenizers").strip()) / "test" / "data"
     path = scratch / "llama-tokenizers.jsonl"
     count = write_cases(path, llama_cases(scratch, (data / "long_text.txt").read_text(encoding="utf-8")))
-    go("go test -count=1 -run TestTokenizerAsTransformers ./torch/transformers", RLTRAIN_TOKENIZER_CASES=path)
+    go("go test -count=1 -run TestTokenizerAsTransformers ./torch/transformers/tokenizer", RLTRAIN_TOKENIZER_CASES=path)
     check("Llama tokenizers", count >= 1800, f"{count} cases")
+
+
+def check_family_tokenizers(scratch):
+    """Check the tokenizers of transformers' families, trained on the documentation."""
+    path = scratch / "family-tokenizers.jsonl"
+    text = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
+    count = write_cases(path, family_cases(scratch, text))
+    go("go test -count=1 -run TestTokenizerAsTransformers ./torch/transformers/tokenizer", RLTRAIN_TOKENIZER_CASES=path)
+    check("tokenizers of families", count >= 5000, f"{count} cases")
 
 
 def short_texts():
@@ -425,6 +435,8 @@ def main():
             check_tokenizers(scratch)
         with attempt("Llama tokenizers"):
             check_llama_tokenizers(scratch)
+        with attempt("tokenizers of families"):
+            check_family_tokenizers(scratch)
         with attempt("data sets of TRL's SFTTrainer"):
             check_sft(scratch)
         with attempt("preferences against TRL's trainers"):

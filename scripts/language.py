@@ -12,14 +12,20 @@ VOCABULARY = 99  # of rltrain's tiny model, whose tokenizer all of these use
 SHAPE = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=1, pad_token_id=0,
              tie_word_embeddings=False, initializer_range=0.2)
+EXPERTS = dict(num_experts=4, num_experts_per_tok=2)
 FAMILIES = {
     "llama": {}, "mistral": dict(sliding_window=5), "qwen2": {}, "qwen3": dict(head_dim=16), "phi": {}, "phi3": {},
     "gpt_neox": {}, "gpt2": dict(n_embd=32, n_inner=48, n_layer=2, n_head=4, n_positions=64, tie_word_embeddings=True),
     "gemma2": dict(head_dim=16, query_pre_attn_scalar=16, sliding_window=5, tie_word_embeddings=True),
     "gemma3_text": dict(head_dim=16, query_pre_attn_scalar=16, sliding_window=5, tie_word_embeddings=True),
+    "smollm3": {}, "granite": dict(embedding_multiplier=3.0, residual_multiplier=0.3, logits_scaling=1.5), "olmo2": {},
+    "olmo3": dict(sliding_window=5), "ministral": dict(head_dim=8, sliding_window=5), "exaone4": dict(sliding_window=5),
+    "cohere2": dict(sliding_window=5), "glm4": dict(head_dim=8), "starcoder2": dict(sliding_window=5), "stablelm": {},
+    "mixtral": EXPERTS, "qwen3_moe": dict(head_dim=16, moe_intermediate_size=24, **EXPERTS), "olmoe": EXPERTS, "granitemoe": dict(num_local_experts=4, num_experts_per_tok=2),
 }
 TARGETS = {"phi3": ["qkv_proj", "down_proj"], "gpt2": ["c_attn", "mlp.c_proj"], "gpt_neox": ["query_key_value", "dense_4h_to_h"],
-           "phi": ["q_proj", "dense", "fc2"]}
+           "phi": ["q_proj", "dense", "fc2"], "starcoder2": ["q_proj", "v_proj", "c_proj"], "mixtral": ["q_proj", "v_proj"],
+           "qwen3_moe": ["q_proj", "v_proj"], "olmoe": ["q_proj", "v_proj"], "granitemoe": ["q_proj", "v_proj"]}
 
 
 def settings(family):

@@ -188,3 +188,10 @@ func TestDistributedTable(t *testing.T) {
 	text := r.markdown()
 	expect.Contains(t, text, "2 cores", "2.00 ± 1.41", "0.50 ± 0.35", "4.00", "1.000 ms more", "100 bytes", "2.00 MB in 200.0 ms", "|  512 | ")
 }
+
+// A family with half of a Llama's weights that takes as long is twice as slow.
+func TestFamiliesTable(t *testing.T) {
+	var s familySpeed
+	must.Do(t, json.Unmarshal([]byte(`{"weights": 2e6, "llama_weights": 4e6, "rounds": [{"own": [3, 0.5], "llama": [3, 1], "transformers": [9, 2]}]}`), &s))
+	expect.Contains(t, familiesResults{"x": s}.markdown(), "3.000", "2.00×", "3.00×", "0.500", "1.00×", "4.00×")
+}

@@ -1,0 +1,232 @@
+"""Compare language models of all families with transformers: part of `make compat`. With --speed, measure them instead.
+
+Without --speed: the smallest published model of each family, with random weights: as published if it is small, else with its
+widths, heads, vocabulary and experts, but two layers. The log-probabilities of texts and 20 greedy tokens must equal those of transformers.
+
+With --speed: models of about SmolLM2's widths, each beside a Llama, in turns: an SFT step with LoRA, and greedy decoding, with
+rltrain and with transformers + PEFT. Written to docs/results/families.json, which a repeated call completes; `go run
+./scripts/experiment tables` makes the table. Run it on a quiet machine.
+"""
+import argparse
+import json
+import math
+import os
+import pathlib
+import statistics
+import tempfile
+import time
+
+import torch
+from checks import LIMIT, ROOT, attempt, check, results, rltrain
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+PUBLISHED = ROOT / "torch" / "transformers" / "testdata" / "published.json"
+# Families of which that file has no model: the defaults of transformers' configurations are those of a published one.
+DEFAULTS = ["cohere2", "exaone4", "glm4", "granitemoe", "granitemoehybrid", "ministral", "ministral3", "olmo3", "qwen2_moe"]
+SMALL = 200e6  # parameters of a model that keeps all its layers
+LAYERS = 2  # of the others; more where layers alternate
+GREEDY = 20
+GAP = 1e-3  # between the two best logits; what comes after a smaller one may differ
+
+SPEED = ROOT / "docs" / "results" / "families.json"
+WIDE = dict(vocab_size=4096, hidden_size=576, num_hidden_layers=8, num_attention_heads=9, num_key_value_heads=3, intermediate_size=1536,
+            max_position_embeddings=2048, bos_token_id=1, eos_token_id=2, pad_token_id=0, tie_word_embeddings=True)
+# Eight experts, of which two see a token: as much arithmetic as the dense model's.
+EXPERTS = dict(intermediate_size=768, moe_intermediate_size=768, num_experts=8, num_experts_per_tok=2)
+FAMILIES = {
+    "llama": {}, "qwen3": dict(head_dim=64), "smollm3": {}, "granite": {}, "olmo2": {}, "olmo3": dict(sliding_window=128),
+    "ministral": dict(head_dim=64, sliding_window=128), "exaone4": dict(sliding_window=128), "cohere2": dict(sliding_window=128),
+    "glm4": dict(head_dim=64), "starcoder2": dict(intermediate_size=2304), "stablelm": {},
+    "gemma3_text": dict(head_dim=64, sliding_window=128), "mixtral": EXPERTS, "qwen3_moe": dict(head_dim=64, **EXPERTS),
+    "olmoe": EXPERTS, "granitemoe": dict(intermediate_size=768, num_local_experts=8, num_experts_per_tok=2),
+}
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+ROWS, LENGTH, PROMPT, NEW, RANK, STEPS = 8, 256, 32, 64, 16, 4
+
+
+def few_layers(config):
+    """Keep the first layers and what lists them, and all that is published about a layer."""
+    count = max(LAYERS, len(set(getattr(config, "layer_types", None) or [])))
+    for name, value in vars(config).items():
+        if isinstance(value, list) and len(value) == config.num_hidden_layers:
+            setattr(config, name, value[:count])
+    config.num_hidden_layers = count
+    return config
+
+
+def write_tokenizer(folder, size):
+    """Write a tokenizer of single words, which has an id for each row of the embedding."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    words = {f"w{i}": i for i in range(size)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="w1", eos_token="w2", pad_token="w0").save_pretrained(folder)
+
+
+def write_model(config, folder, seed=7):
+    torch.manual_seed(seed)
+    config.bos_token_id, config.eos_token_id, config.pad_token_id = 1, 2, 0
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.dim() == 1:  # biases of 0 and scales of 1 would hide a missing term
+                p.add_(0.1 * torch.randn(p.shape))
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    write_tokenizer(folder, config.vocab_size)
+    return model
+
+
+@torch.no_grad()
+def wanted(model, rows):
+    scores = []
+    for ids in rows:
+        logits = model(torch.tensor([ids]), use_cache=False).logits[0]
+        scores.append(logits.double().log_softmax(-1)[:-1].gather(-1, torch.tensor(ids[1:])[:, None])[:, 0])
+    ids = list(rows[0])
+    for _ in range(GREEDY):
+        best = model(torch.tensor([ids]), use_cache=False).logits[0, -1].topk(2)
+        if best.values[0] - best.values[1] < GAP or best.indices[0] == 2:
+            break
+        ids.append(best.indices[0].item())
+    return scores, ids[len(rows[0]):]
+
+
+def check_published(name, config, folder):
+    model = write_model(config, folder)
+    draw = torch.Generator().manual_seed(5)
+    rows = [torch.randint(3, config.vocab_size, (n,), generator=draw).tolist() for n in (9, 70, 300)]
+    scores, greedy = wanted(model, rows)
+    count = sum(p.numel() for p in model.parameters())
+    del model
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps({"prompt_ids": ids[:1], "completion_ids": ids[1:]}) + "\n" for ids in rows))
+    out = rltrain("score", "--input", path, "--model", folder, "--dtype", "fp32")
+    got = [torch.tensor(json.loads(line)["logprobs"], dtype=torch.float64) for line in out.splitlines()]
+    differ = max((a - b).abs().max().item() for a, b in zip(scores, got, strict=True))
+    check(f"{name}, {config.num_hidden_layers} layers, {count / 1e6:.0f} M", differ <= LIMIT, f"log-probabilities differ by {differ:.1e}")
+    path.write_text(json.dumps({"prompt_ids": rows[0]}) + "\n")
+    out = rltrain("generate", "--input", path, "--model", folder, "--dtype", "fp32", "--temperature", 0, "--max-new-tokens", GREEDY)
+    ids = json.loads(out)["completion_ids"][:len(greedy)]
+    check(f"{name}: greedy tokens", ids == greedy, f"{len(greedy)} tokens" if ids == greedy else f"{ids} instead of {greedy}")
+
+
+def smallest():
+    """Return the smallest published configuration of each family."""
+    shapes = {}
+    for name, entry in json.loads(PUBLISHED.read_text()).items():
+        family = entry["config"]["model_type"]
+        if family not in shapes or entry["parameters"] < shapes[family][1]["parameters"]:
+            shapes[family] = name, entry
+    return shapes | {family: ("as transformers has it", {"parameters": math.inf, "config": {}}) for family in DEFAULTS}
+
+
+def check_all(only):
+    for family, (name, entry) in smallest().items():
+        if only and only != family:
+            continue
+        fields = {k: v for k, v in entry["config"].items() if k not in ("model_type", "architectures", "auto_map", "torch_dtype", "dtype")}
+        with tempfile.TemporaryDirectory() as temporary, attempt(family):
+            config = AutoConfig.for_model(family, **fields)
+            check_published(f"{family}, {name}", config if entry["parameters"] < SMALL else few_layers(config), pathlib.Path(temporary) / "model")
+
+
+def active(model):
+    """Return the number of matrix entries that a token meets, but for the embedding."""
+    config = model.config
+    share = config.num_experts_per_tok / 8 if hasattr(config, "num_experts_per_tok") else 1
+    return sum(p.numel() * (share if ".experts." in n else 1) for n, p in model.named_parameters() if p.dim() > 1 and "embed" not in n)
+
+
+def own_speed(folder, threads):
+    """Return the seconds of an SFT step and of a decoded token of all rows, by rltrain."""
+    words = " ".join(f"w{3 + i * 7 % 4000}" for i in range(LENGTH - 9))
+    data = folder / "talk.jsonl"
+    data.write_text("".join(json.dumps({"prompt": "w5 w6 w7 w8 w9 w10 w11 w12", "completion": words}) + "\n" for _ in range(ROWS * STEPS)))
+    with tempfile.TemporaryDirectory() as output:
+        rltrain("--task", "chat", "--mode", "supervised", "--model", folder, "--dataset", data, "--eval-dataset", data, "--eval-samples", 1,
+                "--output-dir", output, "--tuning", "lora", "--lora-r", RANK, "--lora-target-modules", ",".join(ATTENTION), "--dtype", "fp32",
+                "--batch-size", ROWS, "--max-steps", STEPS, "--logging-steps", 1, "--threads", threads)
+        lines = map(json.loads, next(pathlib.Path(output).glob("*/logs/metrics.jsonl")).read_text().splitlines())
+        step = min(line["time/step"] for line in lines if "time/step" in line)
+    prompts = folder / "prompts.jsonl"
+    prompts.write_text((json.dumps({"prompt_ids": list(range(5, 5 + PROMPT))}) + "\n") * ROWS)
+    taken = []
+    for tokens in (1, NEW):
+        start = time.perf_counter()
+        rltrain("generate", "--input", prompts, "--output", folder / "out.jsonl", "--model", folder, "--dtype", "fp32", "--temperature", 0,
+                "--max-new-tokens", tokens, "--batch-size", ROWS, "--threads", threads)
+        taken.append(time.perf_counter() - start)
+        (folder / "out.jsonl").unlink()
+    return step, (taken[1] - taken[0]) / (NEW - 1)
+
+
+def peer_speed(folder, threads):
+    """Return the same of transformers and PEFT."""
+    torch.set_num_threads(threads)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    prompt, times = torch.arange(5, 5 + PROMPT).repeat(ROWS, 1), []
+    for tokens in (1, NEW):
+        start = time.perf_counter()
+        model.generate(prompt, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, eos_token_id=None, pad_token_id=0)
+        times.append(time.perf_counter() - start)
+    model = get_peft_model(model, LoraConfig(r=RANK, lora_alpha=32, target_modules=ATTENTION)).train()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
+    ids, steps = torch.arange(3, 3 + LENGTH).repeat(ROWS, 1), []
+    for _ in range(STEPS):
+        start = time.perf_counter()
+        model(ids, labels=ids, use_cache=False).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        steps.append(time.perf_counter() - start)
+    return min(steps), (times[1] - times[0]) / (NEW - 1)
+
+
+def measure(only, threads, rounds):
+    found = json.loads(SPEED.read_text()) if SPEED.exists() else {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folders, sizes = {}, {}
+        for family in dict.fromkeys(["llama", *([only] if only else FAMILIES)]):
+            folders[family] = pathlib.Path(temporary) / family
+            config = AutoConfig.for_model(family, **{**WIDE, **FAMILIES[family]})
+            sizes[family] = active(write_model(config, folders[family]))
+        for family, folder in folders.items():
+            if family in found or family == "llama":
+                continue
+            pairs = []
+            for round_ in range(rounds):
+                sides = [folder, folders["llama"]] if round_ % 2 == 0 else [folders["llama"], folder]
+                taken = {side: own_speed(side, threads) for side in sides}
+                pairs.append({"own": taken[folder], "llama": taken[folders["llama"]], "transformers": peer_speed(folder, threads)})
+            found[family] = {"weights": sizes[family], "llama_weights": sizes["llama"], "threads": threads, "rounds": pairs}
+            print(family, *summary(found[family]), flush=True)
+            SPEED.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def summary(row):
+    """Return the medians of: a step, a decoded token, both beside llama's for each weight, both of transformers beside ours."""
+    per_weight = row["llama_weights"] / row["weights"]
+    values = []
+    for i in range(2):
+        values += [statistics.median(r["own"][i] for r in row["rounds"]),
+                   statistics.median(r["own"][i] / r["llama"][i] for r in row["rounds"]) * per_weight,
+                   statistics.median(r["transformers"][i] / r["own"][i] for r in row["rounds"])]
+    return [round(v, 4) for v in values]
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--speed", action="store_true")
+    options.add_argument("--only", help="this model_type alone")
+    options.add_argument("--threads", type=int, default=os.cpu_count())
+    options.add_argument("--rounds", type=int, default=3)
+    o = options.parse_args()
+    if o.speed:
+        return measure(o.only, o.threads, o.rounds)
+    check_all(o.only)
+    print(f"{results['passed']} checks passed, {results['failed']} failed")
+    return 1 if results["failed"] else 0
+
+
+raise SystemExit(main())
