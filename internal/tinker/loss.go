@@ -55,6 +55,7 @@ type Loss struct {
 	advantage []float64            // or weight
 	config    map[string]float64   // of all tokens
 	own       map[string][]float64 // of each token
+	mask      []float64            // 0 = a target without a loss, whose log π nobody reads; nil = all count
 }
 
 // NewLoss reads the inputs of a loss. Errors name the field.
@@ -81,6 +82,8 @@ func NewLoss(name string, config map[string]float64, d Datum) (*Loss, error) {
 			into = &x.advantage
 		case name != "cross_entropy" && input == "logprobs":
 			into = &x.sampled
+		case input == "mask":
+			into = &x.mask
 		case !setting:
 			return nil, fmt.Errorf("loss_fn_inputs %.40q is not supported by %s", input, name)
 		}
@@ -96,6 +99,9 @@ func NewLoss(name string, config map[string]float64, d Datum) (*Loss, error) {
 			x.own[input] = *into
 		}
 	}
+	if x.mask != nil && !slices.ContainsFunc(x.mask, func(m float64) bool { return m != 0 }) {
+		return nil, fmt.Errorf("mask: every number is 0; leave the example out")
+	}
 	switch {
 	case name != "cross_entropy" && (x.sampled == nil || x.advantage == nil):
 		return nil, fmt.Errorf("%s needs logprobs and advantages", name)
@@ -104,6 +110,9 @@ func NewLoss(name string, config map[string]float64, d Datum) (*Loss, error) {
 	}
 	return x, nil
 }
+
+// Reads says whether the loss reads log π of the i-th target.
+func (x *Loss) Reads(i int) bool { return x.mask == nil || x.mask[i] != 0 }
 
 // At is the sum of the loss over targets with log-probabilities l, and −∂/∂l of it.
 func (x *Loss) At(l []float32) (loss float64, weights []float32) {
@@ -116,6 +125,9 @@ func (x *Loss) At(l []float32) (loss float64, weights []float32) {
 		}
 		for name, values := range x.own {
 			config[name] = values[i]
+		}
+		if !x.Reads(i) {
+			continue
 		}
 		if x.advantage[i] == 0 && x.function.config["beta"] == 0 {
 			continue // 0 · ∞ is no number

@@ -32,6 +32,7 @@ type model struct {
 // example is a sequence with a target for each of its tokens.
 type example struct {
 	tokens, targets []int32
+	mask            []float32            // 1 for targets that are actions, 0 for others; nil = all
 	inputs          map[string][]float32 // of the loss, one number per target
 }
 
@@ -90,11 +91,17 @@ func (m *model) do(ctx context.Context, path string, body map[string]any, into a
 	return m.service.result(ctx, id, into)
 }
 
-// body is an example as JSON.
-func (e example) body() map[string]any {
+// body is an example as JSON, with its mask for a service that knows masks.
+func (e example) body(masks bool) map[string]any {
 	inputs := map[string]any{"target_tokens": map[string]any{"data": e.targets, "dtype": "int64", "shape": []int{len(e.targets)}}}
-	for name, values := range e.inputs {
+	floats := func(name string, values []float32) {
 		inputs[name] = map[string]any{"data": values, "dtype": "float32", "shape": []int{len(values)}}
+	}
+	for name, values := range e.inputs {
+		floats(name, values)
+	}
+	if masks && e.mask != nil {
+		floats("mask", e.mask)
 	}
 	return map[string]any{
 		"model_input":    map[string]any{"chunks": []any{map[string]any{"type": "encoded_text", "tokens": e.tokens}}},
@@ -120,7 +127,7 @@ func (m *model) submit(ctx context.Context, path, loss string, examples []exampl
 	for _, part := range requests(examples) {
 		var data []any
 		for _, e := range part {
-			data = append(data, e.body())
+			data = append(data, e.body(m.service.masks))
 		}
 		input := map[string]any{"data": data, "loss_fn": loss}
 		id, err := m.ask(ctx, path, map[string]any{path + "_input": input}, path == "forward")
@@ -167,7 +174,7 @@ func (m *model) forward(ctx context.Context, examples []example) (all [][]float3
 
 // examine finds out how the service treats repeated requests and sums, with a forward pass of an example that changes nothing.
 func (m *model) examine(ctx context.Context, e example) error {
-	input := map[string]any{"forward_input": map[string]any{"data": []any{e.body()}, "loss_fn": "cross_entropy"}}
+	input := map[string]any{"forward_input": map[string]any{"data": []any{e.body(false)}, "loss_fn": "cross_entropy"}}
 	first, err := m.ask(ctx, "forward", input, true)
 	if err != nil {
 		return err

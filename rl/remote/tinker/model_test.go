@@ -41,7 +41,8 @@ func TestLayOut(t *testing.T) {
 	examples, places := layOut(rl.NewBatch(samples))
 	unexported := cmp.AllowUnexported(example{}, place{})
 	diff := cmp.Diff([]example{
-		{tokens: []int32{1, 2, 3}, targets: []int32{2, 3, 9}}, {tokens: []int32{5, 6}, targets: []int32{7, 9}}, {tokens: []int32{5}, targets: []int32{8}},
+		{tokens: []int32{1, 2, 3}, targets: []int32{2, 3, 9}, mask: []float32{0, 1, 1}},
+		{tokens: []int32{5, 6}, targets: []int32{7, 9}, mask: []float32{1, 1}}, {tokens: []int32{5}, targets: []int32{8}, mask: []float32{1}},
 	}, examples, unexported)
 	expect.True(t, diff == "", "examples: %s", diff)
 	diff = cmp.Diff([]place{{0, 1}, {0, 2}, {1, 0}, {2, 0}, {1, 1}}, places, unexported)

@@ -107,6 +107,7 @@ func (p *Policy) create(ctx context.Context, number int) (*model, error) {
 // find is the service's name of a base model.
 func (s *service) find(ctx context.Context, name, local string) (string, error) {
 	var can struct {
+		Masks  bool `json:"loss_fn_masks"`
 		Models []struct {
 			Name string `json:"model_name"`
 		} `json:"supported_models"`
@@ -114,6 +115,7 @@ func (s *service) find(ctx context.Context, name, local string) (string, error) 
 	if err := s.send(ctx, "GET", "get_server_capabilities", nil, &can); err != nil {
 		return "", fmt.Errorf("%s: %w", s.url, err)
 	}
+	s.masks = can.Masks
 	var names []string
 	for _, m := range can.Models {
 		names = append(names, m.Name)
@@ -195,7 +197,7 @@ func (p *Policy) pass(b *rl.Batch, base bool) (one pass, logProbs []float32, err
 	return one, logProbs, nil
 }
 
-// layOut makes examples of a batch. Tokens without an action have the next token as their target, without a weight. A token
+// layOut makes examples of a batch. Tokens without an action have the next token as their target, which the mask leaves out. A token
 // with several actions is in several examples.
 func layOut(b *rl.Batch) (examples []example, places []place) {
 	begin, row := int64(0), 0
@@ -209,10 +211,10 @@ func layOut(b *rl.Batch) (examples []example, places []place) {
 			}
 			if k == len(taken) {
 				taken = append(taken, map[int]bool{})
-				examples = append(examples, example{tokens: ids, targets: append(slices.Clone(ids[1:]), ids[0])})
+				examples = append(examples, example{tokens: ids, targets: append(slices.Clone(ids[1:]), ids[0]), mask: make([]float32, len(ids))})
 			}
 			taken[k][at] = true
-			examples[first+k].targets[at] = int32(b.Actions[row])
+			examples[first+k].targets[at], examples[first+k].mask[at] = int32(b.Actions[row]), 1
 			places = append(places, place{first + k, at})
 			row++
 		}
@@ -223,7 +225,7 @@ func layOut(b *rl.Batch) (examples []example, places []place) {
 				last = max(last, at)
 			}
 			e := &examples[first+k]
-			e.tokens, e.targets = e.tokens[:last+1], e.targets[:last+1]
+			e.tokens, e.targets, e.mask = e.tokens[:last+1], e.targets[:last+1], e.mask[:last+1]
 		}
 	}
 	return examples, places

@@ -34,6 +34,7 @@ type service struct {
 	key      string
 	patience time.Duration // for a service that does not respond
 	session  string
+	masks    bool               // it leaves out targets that a mask of the client's leaves out
 	stop     context.CancelFunc // of the heartbeat
 }
 

@@ -207,6 +207,7 @@ func (r *run) load(ctx context.Context, path string, optimizer bool) (tinker.Out
 		return nil, mistake{fmt.Errorf("checkpoint %s is of another kind of adapter: rank %d (train_attn %t, train_mlp %t) of %s", c.path(), c.run.Rank, c.run.Attention, c.run.MLP, c.run.BaseModel)}
 	}
 	err = r.ask(ctx, func() error {
+		r.trainer.release()
 		r.gradient = false
 		r.reset()
 		if err := torch.ZeroGrad(r.policy.Params()); err != nil {

@@ -51,7 +51,7 @@ func (t *Trainer) restRoutes() {
 }
 
 func (t *Trainer) capabilities(*http.Request) (any, error) {
-	return map[string]any{"supported_models": []any{
+	return map[string]any{"loss_fn_masks": true, "supported_models": []any{
 		map[string]any{"model_name": t.config.Name, "max_context_length": t.base.MaxLength(), "trainable": true, "sampleable": true},
 	}}, nil
 }

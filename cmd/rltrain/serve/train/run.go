@@ -238,6 +238,9 @@ func (r *run) reset() {
 
 // free releases the memory of a run.
 func (r *run) free() {
+	if k := r.trainer.kept; k != nil && k.run == r {
+		r.trainer.release()
+	}
 	r.optimizer.Close()
 	r.policy.Close()
 	r.optimizer, r.policy, r.gradient = nil, nil, false

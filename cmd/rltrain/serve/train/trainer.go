@@ -66,6 +66,8 @@ type Trainer struct {
 	loaded   map[string]*snapshot // by folder
 	clock    uint64               // orders the uses of runs and snapshots
 
+	kept *kept // used only on the server's thread; nil = none
+
 	figures struct{ steps, tokens, evictions atomic.Int64 }
 }
 

@@ -14,9 +14,11 @@ import (
 
 // example is an example with what its loss reads.
 type example struct {
-	sample *rl.Sample
-	width  int
-	loss   *tinker.Loss
+	sample  *rl.Sample // with the actions that the loss reads
+	targets []int      // which targets they are
+	all     int        // targets
+	width   int
+	loss    *tinker.Loss
 }
 
 // examples checks the examples of a request.
@@ -48,12 +50,17 @@ func (t *Trainer) example(e *tinker.Examples, d tinker.Datum) (one example, err 
 	if err != nil {
 		return one, err
 	}
-	x := &rl.Sample{Tokens: d.Tokens, Actions: targets}
-	for i := range targets {
-		x.Rows = append(x.Rows, i/width)
+	one = example{sample: &rl.Sample{Tokens: d.Tokens}, all: len(targets), width: width}
+	if one.loss, err = tinker.NewLoss(e.Loss, e.Config, d); err != nil {
+		return one, err
 	}
-	loss, err := tinker.NewLoss(e.Loss, e.Config, d)
-	return example{x, width, loss}, err
+	for i, target := range targets {
+		if one.loss.Reads(i) {
+			one.sample.Rows, one.sample.Actions = append(one.sample.Rows, i/width), append(one.sample.Actions, target)
+			one.targets = append(one.targets, i)
+		}
+	}
+	return one, nil
 }
 
 // forward computes log-probabilities and the loss of examples and, unless the request asks for a forward pass alone, adds its
@@ -69,7 +76,7 @@ func (r *run) forward(ctx context.Context, e *tinker.Examples) (tinker.Outcome, 
 	for _, part := range rl.MicroBatches(len(all), r.trainer.part(), tokens) {
 		err := r.ask(ctx, func() error {
 			r.partial = !e.ForwardOnly
-			loss, err := r.pass(all[part[0]:part[1]], e.ForwardOnly, result)
+			loss, err := r.pass(all[part[0]:part[1]], e.ForwardOnly, part[0] == 0, result)
 			sum += loss
 			return err
 		})
@@ -90,37 +97,69 @@ func (r *run) forward(ctx context.Context, e *tinker.Examples) (tinker.Outcome, 
 	})
 }
 
-// pass is a forward pass over some examples and, unless only forward, back.
-func (r *run) pass(part []example, only bool, result *tinker.ForwardResult) (sum float64, err error) {
-	samples := make([]*rl.Sample, len(part))
-	for i, x := range part {
-		samples[i] = x.sample
-	}
-	mode := torch.Train
-	if only {
-		mode = torch.NoGrad
-	}
-	err = torch.Do(mode, func(s *torch.Scope) error {
-		out := r.policy.Forward(s, rl.NewBatch(samples), policy.Pass{Temperature: 1})
-		logProbs := s.Read(out.LogProbs)
+// pass is a forward pass over some examples, the first ones of a request or others, and unless only forward, back.
+func (r *run) pass(part []example, only, first bool, result *tinker.ForwardResult) (sum float64, err error) {
+	visit := func(s *torch.Scope, logProbs torch.Tensor) error {
 		var weights []float32
-		for _, x := range part {
-			n := x.sample.Len()
-			loss, w := x.loss.At(logProbs[:n])
-			sum += loss
-			weights = append(weights, w...)
-			result.LogProbs, result.Widths = append(result.LogProbs, logProbs[:n:n]), append(result.Widths, x.width)
-			logProbs = logProbs[n:]
-		}
+		sum, weights = read(part, s.Read(logProbs), result)
 		if math.IsNaN(sum) || math.IsInf(sum, 0) {
 			return &torch.NonFiniteError{What: "loss", Value: sum}
 		}
 		if !only {
-			s.Backward(s.Neg(s.Sum(s.Mul(out.LogProbs, s.Floats(weights, int64(len(weights)))))))
+			s.Backward(s.Neg(s.Sum(s.Mul(logProbs, s.Floats(weights, int64(len(weights)))))))
 		}
 		return nil
+	}
+	if first && !only && r.trainer.kept.fits(r, part) {
+		defer r.trainer.release()
+		err = r.trainer.kept.back(visit)
+		return sum, err
+	}
+	if first {
+		r.trainer.release()
+	}
+	how, mode := policy.Pass{Temperature: 1}, torch.Train
+	if only {
+		mode = torch.NoGrad
+		if how.Base, err = r.policy.Fresh(); err != nil { // then the adapter changes nothing
+			return 0, err
+		}
+		if first && !how.Base {
+			err = r.keep(part, how, visit)
+			return sum, err
+		}
+	}
+	err = torch.Do(mode, func(s *torch.Scope) error {
+		return visit(s, r.policy.Forward(s, batch(part), how).LogProbs)
 	})
 	return sum, err
+}
+
+func batch(part []example) *rl.Batch {
+	samples := make([]*rl.Sample, len(part))
+	for i, x := range part {
+		samples[i] = x.sample
+	}
+	return rl.NewBatch(samples)
+}
+
+// read adds log π of the actions of examples to a result and returns their loss with its weights. Targets that the loss does
+// not read have log π 0.
+func read(part []example, logProbs []float32, result *tinker.ForwardResult) (sum float64, weights []float32) {
+	for _, x := range part {
+		all := make([]float32, x.all)
+		for i, at := range x.targets {
+			all[at] = logProbs[i]
+		}
+		logProbs = logProbs[len(x.targets):]
+		loss, w := x.loss.At(all)
+		sum += loss
+		for _, at := range x.targets {
+			weights = append(weights, w[at])
+		}
+		result.LogProbs, result.Widths = append(result.LogProbs, all), append(result.Widths, x.width)
+	}
+	return sum, weights
 }
 
 // discard drops the gradient of a run after an error, since a part of it may be missing.
@@ -165,6 +204,7 @@ func (r *run) step(ctx context.Context, a *adam) (tinker.Outcome, error) {
 		if !r.gradient {
 			return mistake{errors.New("there is no gradient: call forward_backward before optim_step")}
 		}
+		r.trainer.release()
 		o := r.optimizer
 		o.Beta1, o.Beta2, o.Eps = a.Beta1, a.Beta2, a.Eps
 		o.SetDecay(a.Decay)
