@@ -204,7 +204,7 @@ func (r *run) step(ctx context.Context, a *adam) (tinker.Outcome, error) {
 		if !r.gradient {
 			return mistake{errors.New("there is no gradient: call forward_backward before optim_step")}
 		}
-		r.trainer.release()
+		r.trainer.release() // what it kept read these weights
 		o := r.optimizer
 		o.Beta1, o.Beta2, o.Eps = a.Beta1, a.Beta2, a.Eps
 		o.SetDecay(a.Decay)
