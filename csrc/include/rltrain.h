@@ -21,7 +21,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_ABI_VERSION 16
+#define RLT_ABI_VERSION 17
 
 typedef uintptr_t rlt_tensor; /* owned at::TensorImpl*, 0 = undefined */
 typedef uintptr_t rlt_op;     /* borrowed, never freed */
@@ -206,14 +206,19 @@ typedef struct {
   int32_t router_norm;
   /* An expert's gate g and up u become min(g, limit)·σ(alpha·g) and 1 + u within ±limit; 0 = as gated. */
   double expert_limit, expert_alpha;
+  int64_t delta_key_heads; /* of layers with an "a_log" */
+  int32_t gated_queries; /* "q" [2·heads·d, H] makes a query and a gate of each head in turn; what attention
+                            returns is multiplied by the gate's sigmoid. Only with RLT_QKV_SPLIT */
 } rlt_model_config;
 
 /* Builds a model on n named weights, which it retains. Names: embed.weight [V, H]; positions.weight [P, H] if
  * rotary_dim is 0, optional with distances; types.weight [T, H]; embed_norm; embed_proj [H, E]; distances;
  * layers.N.attn_norm, q [heads·d, H], k, v [kv·d, H] or qkv, q_norm, k_norm [d] or as wide as q and k, o [H,
  * heads·d], sinks [heads], scores of each head that have no value; or conv [H, taps] with qkv [3H, H] and o
- * [H, H] instead of attention: C · conv(B · x), where qkv makes B, C and x; post_attn_norm, mlp_norm, gate,
- * up [I, H] or gate_up [2I, H], down [H, I], post_mlp_norm; router [E, H], experts.M.gate, up and down,
+ * [H, H] instead of attention: C · conv(B · x), where qkv makes B, C and x; or a_log and dt_bias [n],
+ * delta_norm [v], conv [2·K + n·v, taps], qkv [2·K + n·v, H], z [n·v, H], rate and decay [n, H] and o [H,
+ * n·v], a gated delta rule with keys of width K in delta_key_heads heads; post_attn_norm, mlp_norm, gate, up
+ * [I, H] or gate_up [2I, H], down [H, I], post_mlp_norm; router [E, H], experts.M.gate, up and down,
  * shared_gate [1, H], whose sigmoid multiplies the MLP that all tokens pass; norm; head [V, H], absent if the
  * output is tied to embed. Layers with a router, sinks or a conv run on the CPU only; with a router gated,
  * one sum after the other, without post_norms. Each name ends in ".weight", with an optional ".bias". Layer

@@ -23,6 +23,7 @@ using torch::autograd::variable_list;
 
 struct Heads {
   at::Tensor q, k, v;  // [N, heads·d], [N, kv_heads·d] twice
+  at::Tensor gate;     // as q, undefined without gated_queries
 };
 
 at::Tensor wanted(const BlockPass& pass, const at::Tensor& x) {
@@ -30,6 +31,7 @@ at::Tensor wanted(const BlockPass& pass, const at::Tensor& x) {
 }
 
 std::vector<const Linear*> qkv_layers(const Block& b) {
+  if (b.a_log.defined()) return {&b.qkv, &b.z, &b.rate, &b.decay};
   if (b.qkv.weight.defined()) return {&b.qkv};
   return {&b.q, &b.k, &b.v};
 }
@@ -57,16 +59,21 @@ std::vector<at::Tensor> outputs(const BlockPass& pass, LinearGroup Groups::*grou
 Heads project(const Block& block, const BlockPass& pass, const at::Tensor& x) {
   const Config& c = *pass.config;
   const auto found = outputs(pass, &Groups::qkv, &Joints::qkv, qkv_layers(block), x, pass.adapter);
-  if (c.qkv == RLT_QKV_SPLIT) return {found[0], found[1], found[2]};
   const at::Tensor& all = found[0];
+  if (c.gated_queries) {
+    const auto both = all.view({all.size(0), c.heads, 2, c.head_dim}).unbind(2);
+    const auto flat = [&](const at::Tensor& t) { return t.reshape({all.size(0), c.heads * c.head_dim}); };
+    return {flat(both[0]), found[1], found[2], flat(both[1])};
+  }
+  if (c.qkv == RLT_QKV_SPLIT) return {all, found[1], found[2], {}};
   if (c.qkv == RLT_QKV_FUSED) {
     const int64_t queries = c.heads * c.head_dim, keys = c.kv_heads * c.head_dim;
     const auto parts = all.split_with_sizes({queries, keys, keys}, 1);
-    return {parts[0], parts[1], parts[2]};
+    return {parts[0], parts[1], parts[2], {}};
   }
   const auto parts = all.view({all.size(0), c.heads, 3, c.head_dim}).unbind(2);
   const auto flat = [&](const at::Tensor& t) { return t.reshape({all.size(0), c.heads * c.head_dim}); };
-  return {flat(parts[0]), flat(parts[1]), flat(parts[2])};
+  return {flat(parts[0]), flat(parts[1]), flat(parts[2]), {}};
 }
 
 // Norms and rotation of q or k.
@@ -96,8 +103,10 @@ at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x
                   const at::Tensor& residual) {
   const Config& c = *pass.config;
   if (block.conv.defined()) {
-    const auto wide = outputs(pass, &Groups::qkv, &Joints::qkv, {&block.qkv}, x, pass.adapter);
-    const at::Tensor mixed = wanted(pass, convolve(block, pass, wide[0]));
+    const auto wide = outputs(pass, &Groups::qkv, &Joints::qkv, qkv_layers(block), x, pass.adapter);
+    const at::Tensor all =
+        block.a_log.defined() ? delta_rule(block, pass, wide) : convolve(block, pass, wide[0]);
+    const at::Tensor mixed = wanted(pass, all);
     return close(pass, block.o, &Groups::o, &Joints::o, block.post_attn_norm, mixed, residual);
   }
   const Heads heads = project(block, pass, x);
@@ -109,13 +118,13 @@ at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x
   if (pass.query_factor.defined()) q = q.mul(pass.query_factor);
   const at::Tensor k = place(pass, block.k_norm, heads.k);
   const at::ScalarType type = (c.qkv == RLT_QKV_SPLIT ? block.q : block.qkv).type();
-  const at::Tensor mixed =
-      block.sinks.defined()
-          ? sink_attention(q, k, heads.v, pass.cu_seqlens, c.heads, c.attention_scale, pass.window,
-                           pass.continues, type, block.sinks)
-          : std::get<0>(varlen_attention(q, k, heads.v, pass.cu_seqlens, c.heads, c.attention_scale,
-                                         c.bidirectional == 0, pass.window, c.attention_softcap,
-                                         pass.continues, type));
+  at::Tensor mixed = block.sinks.defined()
+                         ? sink_attention(q, k, heads.v, pass.cu_seqlens, c.heads, c.attention_scale,
+                                          pass.window, pass.continues, type, block.sinks)
+                         : std::get<0>(varlen_attention(q, k, heads.v, pass.cu_seqlens, c.heads,
+                                                        c.attention_scale, c.bidirectional == 0, pass.window,
+                                                        c.attention_softcap, pass.continues, type));
+  if (heads.gate.defined()) mixed = mixed.mul(heads.gate.sigmoid());
   return close(pass, block.o, &Groups::o, &Joints::o, block.post_attn_norm, wanted(pass, mixed), residual);
 }
 
@@ -140,8 +149,9 @@ at::Tensor mlp(const Block& block, const BlockPass& pass, const at::Tensor& x, c
   return close(pass, block.down, &Groups::down, &Joints::down, block.post_mlp_norm, inner, sum);
 }
 
-constexpr Linear Block::*kLinears[] = {&Block::q, &Block::k,      &Block::v,          &Block::qkv,
-                                       &Block::o, &Block::router, &Block::shared_gate};
+constexpr Linear Block::*kLinears[] = {&Block::q,    &Block::k,      &Block::v,           &Block::qkv,
+                                       &Block::o,    &Block::router, &Block::shared_gate, &Block::z,
+                                       &Block::rate, &Block::decay};
 constexpr Linear Mlp::*kMlpLinears[] = {&Mlp::gate, &Mlp::up, &Mlp::gate_up, &Mlp::down};
 
 // The tensors of a block whose gradients are asked for.
@@ -150,7 +160,9 @@ std::vector<at::Tensor> parameters(const Block& block, bool adapted) {
   const auto add = [&](const at::Tensor& t) {
     if (t.defined() && t.requires_grad()) found.push_back(t);
   };
-  for (const at::Tensor* t : {&block.sinks, &block.conv, &block.conv_bias}) add(*t);
+  for (const at::Tensor* t :
+       {&block.sinks, &block.conv, &block.conv_bias, &block.a_log, &block.dt_bias, &block.delta_norm})
+    add(*t);
   for (const Norm* norm : {&block.attn_norm, &block.q_norm, &block.k_norm, &block.post_attn_norm,
                            &block.mlp_norm, &block.post_mlp_norm}) {
     add(norm->weight);

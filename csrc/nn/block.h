@@ -78,6 +78,10 @@ struct BlockPass {
 
 // What the convolution of a block makes of its "qkv" [N, 3H], [N, H].
 at::Tensor convolve(const Block& block, const BlockPass& pass, const at::Tensor& wide);
+// What the gated delta rule of a block makes of its qkv, z, rate and decay, [N, n·v].
+at::Tensor delta_rule(const Block& block, const BlockPass& pass, const std::vector<at::Tensor>& wide);
+// Of each channel of x [N, channels], the taps over the last tokens of its text.
+at::Tensor apply_taps(const Block& block, const BlockPass& pass, const at::Tensor& x);
 
 // Whether a gradient of anything in it is asked for, adapters included.
 bool trained(const Block& block);

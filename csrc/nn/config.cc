@@ -82,6 +82,8 @@ void check_choices(const rlt_model_config& c) {
   TORCH_CHECK(c.experts == 0 || (c.gated && !c.post_norms && !c.norm_after && !c.bidirectional &&
                                  !c.shared_layers && c.residual == RLT_RESIDUAL_SEQUENTIAL),
               "experts are for gated causal blocks of one sum after the other, with norms before only");
+  TORCH_CHECK(!c.gated_queries || (c.qkv == RLT_QKV_SPLIT && c.distance == RLT_DISTANCE_NONE),
+              "gated_queries needs separate q, k and v, without distances");
   TORCH_CHECK(!c.fused_gate_up || c.gated, "fused_gate_up without gated");
   TORCH_CHECK(!c.qk_norm || c.norm != RLT_NORM_LAYER, "qk_norm is an RMS norm: the others must be too");
 }

@@ -68,7 +68,7 @@ bool has_linear(const Loader& load, const std::string& name) {
 }
 
 void load_convolution(Loader& load, const std::string& at, int64_t width, Block& block) {
-  const int64_t taps = load.columns(at + "conv.weight");
+  const int64_t taps = load.size(at + "conv.weight", 1);
   TORCH_CHECK(taps > 1, "weight ", at, "conv.weight needs two columns or more");
   block.conv = load.tensor(at + "conv.weight", {width, taps});
   if (load.has(at + "conv.bias")) block.conv_bias = load.tensor(at + "conv.bias", {width});
@@ -127,6 +127,7 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
   };
   const int64_t narrow = c.embedding_size > 0 ? c.embedding_size : width, distances = 2 * c.max_positions - 1;
   embed_ = load.stored("embed.weight", {c.vocab_size, narrow});
+  TORCH_CHECK(!c.gated_queries || embed_.is_cpu(), "gated_queries run on the CPU only: use --device cpu");
   if (c.rotary_dim == 0 && (c.distance == RLT_DISTANCE_NONE || load.has("positions.weight"))) {
     positions_ = load.tensor("positions.weight", {c.max_positions, narrow}).slice(0, c.first_position);
   }
@@ -149,11 +150,28 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
     const bool before = c.post_norms != RLT_POST_NORMS_ONLY;
     if (before && (n > 0 || !c.embed_norm || c.norm_after)) block.attn_norm = norm(at + "attn_norm", width);
     const bool convolves = load.has(at + "conv.weight");
-    if (convolves) {
+    int64_t mixed = convolves ? width : queries;  // that "o" takes
+    if (load.has(at + "a_log.weight")) {
+      const int64_t channels = load.size(at + "conv.weight", 0), values = load.size(at + "a_log.weight", 0),
+                    each = load.size(at + "delta_norm.weight", 0), keys_left = channels - values * each;
+      TORCH_CHECK(c.delta_key_heads > 0 && values % c.delta_key_heads == 0 && keys_left > 0 &&
+                      keys_left % (2 * c.delta_key_heads) == 0,
+                  at, ": ", values, " value heads of ", each, " and ", channels, " channels do not fit ",
+                  c.delta_key_heads, " key heads");
+      mixed = values * each;
+      take(block.qkv, "qkv", width, channels);
+      take(block.z, "z", width, mixed);
+      take(block.rate, "rate", width, values);
+      take(block.decay, "decay", width, values);
+      block.a_log = load.tensor(at + "a_log.weight", {values});
+      block.dt_bias = load.tensor(at + "dt_bias.weight", {values});
+      block.delta_norm = load.tensor(at + "delta_norm.weight", {each});
+      load_convolution(load, at, channels, block);
+    } else if (convolves) {
       take(block.qkv, "qkv", width, 3 * width);
       load_convolution(load, at, width, block);
     } else if (c.qkv == RLT_QKV_SPLIT) {
-      take(block.q, "q", width, queries);
+      take(block.q, "q", width, c.gated_queries ? 2 * queries : queries);
       take(block.k, "k", width, keys);
       take(block.v, "v", width, keys);
     } else {
@@ -169,7 +187,7 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
       block.sinks = load.tensor(at + "sinks.weight", {c.heads});
       TORCH_CHECK(block.sinks.is_cpu(), "a model with sinks runs on the CPU only: use --device cpu");
     }
-    take(block.o, "o", convolves ? width : queries, width);
+    take(block.o, "o", mixed, width);
     if (before && c.residual != RLT_RESIDUAL_SHARED_NORM) block.mlp_norm = norm(at + "mlp_norm", width);
     if (const int64_t inner = experts ? c.shared_size : c.intermediate_size; inner > 0) {
       if (c.fused_gate_up) {

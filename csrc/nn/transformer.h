@@ -29,7 +29,10 @@ struct Block : Mlp {
   Linear router, shared_gate;
   std::vector<Mlp> experts;
   at::Tensor sinks;            // [heads], or undefined
-  at::Tensor conv, conv_bias;  // [H, taps], [H]: a convolution takes the place of attention
+  at::Tensor conv, conv_bias;  // [channels, taps], [channels]: a convolution takes the place of attention
+  // Of a gated delta rule behind the convolution, undefined elsewhere: [n], [n], [v].
+  Linear z, rate, decay;
+  at::Tensor a_log, dt_bias, delta_norm;
 };
 
 // Sequences without padding. Fields that may be undefined say so.

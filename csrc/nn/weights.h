@@ -19,10 +19,10 @@ class Loader {
   explicit Loader(const Weights& weights) : weights_(weights) {}
 
   bool has(const std::string& name) const { return weights_.count(name) != 0; }
-  // Columns of a matrix.
-  int64_t columns(const std::string& name) const {
-    const at::Tensor& t = weights_.at(name);
-    return t.dim() == 2 ? t.size(1) : 0;
+  // The size of a weight's dimension, 0 where it has none.
+  int64_t size(const std::string& name, int64_t dim) const {
+    const auto found = weights_.find(name);
+    return found == weights_.end() || found->second.dim() <= dim ? 0 : found->second.size(dim);
   }
   // An F32 weight.
   at::Tensor tensor(const std::string& name, c10::IntArrayRef shape);

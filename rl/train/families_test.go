@@ -18,6 +18,10 @@ import (
 var unlikeLlama = map[string]map[string]any{
 	"experts":      {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
 	"convolutions": {"model_type": "lfm2", "layer_types": []string{"conv", "full_attention"}, "block_auto_adjust_ff_dim": false, "block_multiple_of": 8},
+	"delta rules": {
+		"model_type": "qwen3_5_text", "layer_types": []string{"linear_attention", "full_attention"}, "linear_num_key_heads": 2,
+		"linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 6, "head_dim": 16,
+	},
 }
 
 // tinyFamily is tinyToken with other layers.

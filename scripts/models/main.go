@@ -57,6 +57,8 @@ var notes = map[string]note{
 	"mixtral":          {models: "Mixtral 8x7B, 8x22B", more: "windows", gpu: refusedThere},
 	"olmoe":            {models: "OLMoE", refused: "`clip_qkv`", gpu: refusedThere},
 	"qwen2_moe":        {models: "Qwen1.5-MoE, Qwen2 57B-A14B", more: "windows; some layers without experts", refused: "`qkv_bias` false", gpu: refusedThere},
+	"qwen3_5":          {models: "Qwen3.5 dense", more: "text part; three layers of four with gated delta rules, gated attention", refused: "images", gpu: refusedThere},
+	"qwen3_5_text":     {models: "Qwen3.5 dense", more: "three layers of four with gated delta rules, gated attention", gpu: refusedThere},
 	"qwen3_moe":        {models: "Qwen3 30B-A3B, 235B-A22B, Qwen3-Coder", more: "windows; some layers without experts", gpu: refusedThere},
 	"granitemoe":       {models: "Granite 3 1B-A400M, 3B-A800M", more: "multipliers", gpu: refusedThere},
 	"mistral3":         {models: "Ministral 3, Mistral Small 3.1", more: "text part; mistral or ministral3", refused: "images", gpu: "as the text part"},
@@ -155,7 +157,7 @@ transformers. Encoders classify and give features. All read their tokenizer from
 
 - **compared**: configurations with random weights whose logits, greedy tokens and gradients tests compare with transformers.
 - **GPU**: "tested" where the family's kinds of blocks have run on an H100; the operators of the others have run on a CPU only.
-  Models with experts or convolutions are refused there.
+  Models with experts, convolutions or delta rules are refused there.
 - **refused**: what config.json may ask for and rltrain does not do; loading fails and names the field.
 `
 
@@ -188,7 +190,7 @@ packs them again, to nf4 or int8, where memory is short.
 
 - adapters on experts and routers. PEFT takes gate_proj, up_proj and down_proj of these models for the experts'
   and is given adapters on attention
-- recurrent layers: qwen3_5, mamba, Granite 4 H
+- recurrent layers: mamba, Granite 4 H; qwen3_next
 - jina v2 encoders, which need code of their own: transformers has no class for them
 - gemma3n, gemma4
 - quantised weights in other formats than those of the next section

@@ -148,7 +148,7 @@ func TestLoadCausalSpellings(t *testing.T) {
 }
 
 func TestTrainableWeights(t *testing.T) {
-	for _, name := range []string{"llama_linear", "gpt2", "granitemoe", "qwen2_moe_mixed", "gpt_oss", "lfm2_biased"} {
+	for _, name := range []string{"llama_linear", "gpt2", "granitemoe", "qwen2_moe_mixed", "gpt_oss", "lfm2_biased", "qwen3_5_text"} {
 		t.Run(name, func(t *testing.T) {
 			c := openCausal(t, name, transformers.CausalOptions{Trainable: true})
 			torchtest.Near(t, c.read(t, c.sequences, false), c.want(t, "logits"), tolerance, "logits")
@@ -177,7 +177,7 @@ func TestTrainableWeights(t *testing.T) {
 
 // TestSaveMerged: a merged model computes the same as the adapted one.
 func TestSaveMerged(t *testing.T) {
-	for _, name := range []string{"llama", "gpt2", "gpt_neox", "phi3_window", "gemma3", "mistral3_small", "granitemoehybrid", "glm4", "cohere2", "granitemoe", "qwen2_moe_mixed", "gpt_oss_mxfp4", "lfm2"} {
+	for _, name := range []string{"llama", "gpt2", "gpt_neox", "phi3_window", "gemma3", "mistral3_small", "granitemoehybrid", "glm4", "cohere2", "granitemoe", "qwen2_moe_mixed", "gpt_oss_mxfp4", "lfm2", "qwen3_5"} {
 		t.Run(name, func(t *testing.T) {
 			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
 			c.adapt(t)

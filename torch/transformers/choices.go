@@ -287,7 +287,7 @@ func lfm2Fields(f *fields, c *Config) {
 		for i := range c.NumHiddenLayers {
 			kind := "conv"
 			if attends == nil || slices.Contains(attends, i) {
-				kind = "full_attention"
+				kind = fullAttention
 			}
 			types = append(types, kind)
 		}
@@ -298,7 +298,7 @@ func lfm2Fields(f *fields, c *Config) {
 		}
 		c.kinds = append(c.kinds, []string{kind})
 	}
-	if len(types) != c.NumHiddenLayers || !slices.Contains(types, "full_attention") {
+	if len(types) != c.NumHiddenLayers || !slices.Contains(types, fullAttention) {
 		f.fail("layer_types has %d entries, want one for each of %d layers, with attention in some", len(types), c.NumHiddenLayers)
 	}
 	inner := value(f, "block_ff_dim", c.IntermediateSize)

@@ -25,9 +25,10 @@ type Config struct {
 	NumKeyValueHeads      int // 0: the number of heads
 	HeadDim               int // 0: HiddenSize over NumAttentionHeads
 	IntermediateSize      int
-	EmbeddingSize         int     // of token embeddings; 0: HiddenSize
-	NumExperts            int     // of layers that have some
-	taps                  int     // of convolutions
+	EmbeddingSize         int // of token embeddings; 0: HiddenSize
+	NumExperts            int // of layers that have some
+	taps                  int // of convolutions
+	delta                 delta
 	HiddenAct             string  // "gelu", the exact one with erf, or another of the core's
 	LayerNormEps          float64 // of any norm
 	MaxPositionEmbeddings int
@@ -441,7 +442,7 @@ func (c *Config) ActivationBytes(checkpointed bool) int64 {
 func (c *Config) CacheBytes() int64 {
 	layers := c.NumHiddenLayers
 	for _, kinds := range c.kinds {
-		if slices.Contains(kinds, "conv") { // which keep a few tokens however long the text is
+		if slices.Contains(kinds, "conv") || slices.Contains(kinds, linearAttention) { // which keep a few tokens however long the text is
 			layers--
 		}
 	}

@@ -69,7 +69,7 @@ func decoder(fam family, rows ...[]moduleRow) *family {
 }
 
 // decoders are the causal language models.
-var decoders = merged(mixtures, map[string]*family{
+var decoders = merged(mixtures, recurrent, map[string]*family{
 	"llama": decoder(family{
 		eps: 1e-6,
 	}, llamaNorms, splitRows("attention_bias", "attention_bias"), gatedRows("mlp_bias")),
@@ -247,7 +247,7 @@ func lfm2() *family {
 		{"down", "feed_forward.w2", "HI", ""},
 	})
 	fam.kinds = map[string][]moduleRow{
-		"full_attention": {
+		fullAttention: {
 			{"q", "self_attn.q_proj", "QH", ""},
 			{"k", "self_attn.k_proj", "KH", ""},
 			{"v", "self_attn.v_proj", "KH", ""},

@@ -243,6 +243,16 @@ func (c *Config) dim(letter rune) int {
 		return 3 * c.HiddenSize
 	case 'L':
 		return c.taps
+	case 'J':
+		return 2 * c.NumAttentionHeads * c.headDim()
+	case 'A':
+		return c.delta.values
+	case 'O':
+		return c.delta.valueDim
+	case 'W':
+		return c.delta.values * c.delta.valueDim
+	case 'U':
+		return 2*c.delta.keys*c.delta.keyDim + c.delta.values*c.delta.valueDim
 	case '1':
 		return 1
 	}

@@ -19,8 +19,10 @@ func (c causalCase) switches() bool {
 // families are texts of the fixture after common prompts, and alone.
 func (c causalCase) families() (all [][]int32, limits []int) {
 	long, short := c.sequences[3], c.sequences[4]
+	thrice := slices.Concat(long, long, long) // longer than a chunk of a delta rule with what follows
 	for _, ids := range [][]int32{
 		slices.Concat(long, short), slices.Concat(long, short[4:]), long, c.sequences[1], slices.Concat(short, long[:2]), slices.Concat(short, long),
+		slices.Concat(thrice, short), slices.Concat(thrice, long),
 	} {
 		all, limits = append(all, ids), append(limits, len(ids)-1)
 	}
@@ -85,7 +87,8 @@ func TestPackedPromptsChangeNothing(t *testing.T) {
 				torchtest.Near(t, logits, want, tolerance, "logits")
 				expect.Equal(t, len(grads), len(sums))
 				for name, sum := range sums {
-					torchtest.Near(t, grads[name], sum, tolerance, name)
+					largest := torchtest.MaxDiff(sum, make([]float32, len(sum)))
+					torchtest.Near(t, grads[name], sum, tolerance*max(1, largest), name)
 				}
 			}
 		})

@@ -64,7 +64,7 @@ void Network::place(const Block& block, int64_t layer, Workspace& w, int64_t row
   };
   const auto factor = static_cast<float>(c.query_factor(position));
   for (int64_t h = head * group; h < (head + 1) * group; ++h) {
-    float* const q = base + block.q + h * block.stride;
+    float* const q = base + block.q + h * block.q_stride;
     turn(q, block.q_norm);
     if (factor != 1) kernels().scale(q, factor, q, c.head_dim);
     if (block.rounds()) round_in_place(q, c.head_dim);
@@ -123,8 +123,8 @@ void Network::attend(const Block& block, int64_t layer, Workspace& w, int64_t ro
 
   Tile t;
   t.rows = static_cast<int>(heads);
-  t.a = w.qkv.data() + row * block.qkv.width() + block.q + first * block.stride;
-  t.a_stride = block.stride;
+  t.a = w.qkv.data() + row * block.qkv.width() + block.q + first * block.q_stride;
+  t.a_stride = block.q_stride;
   t.c = scores;
   t.c_stride = stride;
   t.k = d;

@@ -22,9 +22,14 @@ Network::Network(const nn::Transformer& decoder)
   for (size_t i = 0; i < blocks_.size(); ++i) build_block(decoder.groups(i), blocks_[i]);
   refresh();
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    const at::Tensor& conv = decoder.blocks()[i].conv;
-    const bool convolves = conv.defined();
-    cache_shape_.add_layer(!convolves && blocks_[i].rounds(), convolves ? conv.numel() - conv.size(0) : 0);
+    const nn::Block& from = decoder.blocks()[i];
+    const bool convolves = from.conv.defined();
+    int64_t words = convolves ? from.conv.numel() - from.conv.size(0) : 0;
+    if (from.a_log.defined()) {
+      const int64_t out = from.z.out(), k = (from.qkv.out() - out) / (2 * config().delta_key_heads);
+      words += k * out;
+    }
+    cache_shape_.add_layer(!convolves && blocks_[i].rounds(), words);
   }
 }
 
@@ -33,9 +38,10 @@ void Network::build_block(const nn::Groups& from, Block& to) const {
   const int64_t d = c.head_dim, queries = c.heads * d, keys = c.kv_heads * d;
   to.q = 0;
   to.stride = c.qkv == RLT_QKV_INTERLEAVED ? 3 * d : d;
+  to.q_stride = c.gated_queries ? 2 * d : to.stride;
   switch (c.qkv) {
     case RLT_QKV_SPLIT:  // each begins a panel
-      to.k = panels_of(queries) * kPanel;
+      to.k = panels_of(c.gated_queries ? 2 * queries : queries) * kPanel;
       to.v = to.k + panels_of(keys) * kPanel;
       break;
     case RLT_QKV_FUSED:
@@ -45,6 +51,12 @@ void Network::build_block(const nn::Groups& from, Block& to) const {
     default:
       to.k = d;
       to.v = 2 * d;
+  }
+  if (const auto& layers = from.qkv.layers(); layers.size() == 4) {
+    const auto after = [&](size_t i) { return panels_of(layers[i]->out()) * kPanel; };
+    to.z = after(0);
+    to.rate = to.z + after(1);
+    to.decays = to.rate + after(2);
   }
   to.qkv = PackedLinear(from.qkv);
   to.o = PackedLinear(from.o);
@@ -75,7 +87,7 @@ void Network::set_adapter(int32_t number, const nn::Transformer* from) {
 }
 
 void Network::refresh() {
-  qkv_width_ = inner_width_ = 0;
+  qkv_width_ = inner_width_ = mixed_width_ = 0;
   for_linears([](PackedLinear& layer) { layer.refresh(); });
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const nn::Block& from = decoder_.blocks()[i];
@@ -87,6 +99,9 @@ void Network::refresh() {
     to.mlp_norm = read(from.mlp_norm);
     to.sinks = read({from.sinks, {}}).weight;
     to.conv = read({from.conv, from.conv_bias});
+    to.decay = read({from.a_log, from.dt_bias});
+    to.delta = read({from.delta_norm, {}});
+    mixed_width_ = std::max(mixed_width_, from.o.in());
     to.post_mlp_norm = read(from.post_mlp_norm);
     qkv_width_ = std::max(qkv_width_, to.qkv.width());
     inner_width_ = std::max(inner_width_, inner_width(to));
@@ -143,6 +158,15 @@ void Network::norm_all_heads(const Block& block, Workspace& w) const {
                });
 }
 
+void Network::gate_heads(const Block& block, Workspace& w) const {
+  const nn::Config& c = config();
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const std::vector<int64_t> sizes = {static_cast<int64_t>(w.rows.size()), c.heads, c.head_dim};
+  const at::Tensor gates = at::from_blob(w.qkv.data() + block.q + c.head_dim, sizes,
+                                         {block.qkv.width(), block.q_stride, 1}, at::kFloat);
+  at::from_blob(w.attended.data(), sizes, at::kFloat).mul_(gates.sigmoid());
+}
+
 void Network::apply_rows(const Norm& norm, const Buffer<float>& x, float* y, int64_t rows) const {
   const int64_t n = config().hidden_size;
   parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
@@ -162,7 +186,7 @@ void Network::reserve(Workspace& w, int64_t rows, int64_t outs, int64_t position
   w.h.reserve(rows * c.hidden_size);
   // Also the output of a layer whose sum with x waits for a norm.
   w.qkv.reserve(rows * std::max(qkv_width_, panels_of(c.hidden_size) * kPanel));
-  w.attended.reserve(rows * std::max(c.heads * c.head_dim, c.hidden_size));
+  w.attended.reserve(rows * mixed_width_);
   w.inner.reserve(rows * inner_width_);
   w.rotations.reserve(rows * static_cast<int64_t>(c.rope_list.size()) * c.rotary_dim);
   // The first key seen need not begin a panel, nor the last one end it.
@@ -252,11 +276,14 @@ void Network::forward(Workspace& w) const {
     const Block& block = blocks_[n];
     apply_rows(block.attn_norm, w.x, w.h.data(), rows);
     block.qkv.multiply(rows_of(w, w.h, c.hidden_size), {}, w.qkv.data(), block.qkv.width());
-    if (!block.conv.weight.empty()) {
+    if (!block.delta.weight.empty()) {
+      delta_rule(block, static_cast<int64_t>(n), w);
+    } else if (!block.conv.weight.empty()) {
       convolve(block, static_cast<int64_t>(n), w);
     } else {
       if (c.qk_norm == RLT_QK_NORM_ALL) norm_all_heads(block, w);
       attention(block, static_cast<int64_t>(n), w);
+      if (c.gated_queries) gate_heads(block, w);
     }
     if (c.residual == RLT_RESIDUAL_PARALLEL) apply_rows(block.mlp_norm, w.x, w.h.data(), rows);
     add_linear(block.o, block.post_attn_norm, rows_of(w, w.attended, block.o.in()), w);

@@ -75,8 +75,11 @@ class Network {
     PackedLinear qkv, o, up, down;  // up: gate and up alternating where gated
     std::vector<float> sinks;       // of each head; empty without
     Norm conv;                      // taps and bias of a convolution; empty without
+    // Of a gated delta rule: a_log and dt_bias, and the norm of what it reads.
+    Norm decay, delta;
     // Where head 0 of q, k, v starts in a row of qkv, and how far the next one is.
-    int64_t q, k, v, stride;
+    int64_t q, k, v, stride, q_stride;
+    int64_t z, rate, decays;  // where those of a gated delta rule start
 
     // Whether attention multiplies in bfloat16, as training does with the same weights, and keeps keys and
     // values in it.
@@ -91,6 +94,7 @@ class Network {
   void apply(const Norm& norm, const float* x, float* y, int64_t n) const;
   void apply_rows(const Norm& norm, const Buffer<float>& x, float* y, int64_t rows) const;
   void norm_all_heads(const Block& block, Workspace& w) const;
+  void gate_heads(const Block& block, Workspace& w) const;
 
   void list_rows(Workspace& w) const;
   void embed(Workspace& w) const;
@@ -104,6 +108,15 @@ class Network {
   void to_probabilities(const Block& block, int64_t head, float* scores, int64_t n) const;
   // Takes the place of attention.
   void convolve(const Block& block, int64_t layer, Workspace& w) const;
+  void delta_rule(const Block& block, int64_t layer, Workspace& w) const;
+  // Of each channel that in(row, channel) gives, the taps over the last tokens to out(row, channel, sum).
+  template <class In, class Out>
+  void apply_taps(const Block& block, int64_t layer, Workspace& w, int64_t channels, const In& in,
+                  const Out& out) const;
+  // The segment that keeps a position.
+  static CpuSegment& segment_at(const Work& span, int64_t position) {
+    return kept(position < span.prefix_length ? span.prefix : span.tail);
+  }
   void prompts(const Block& block, int64_t layer, Workspace& w) const;
   void attend_prompt(const Block& block, int64_t layer, Workspace& w, const Workspace::Prompt& prompt,
                      int64_t head, int64_t begin, int64_t end) const;
@@ -131,7 +144,7 @@ class Network {
   nn::LinearGroup head_group_;
   PackedLinear head_;
   CacheShape cache_shape_;
-  int64_t qkv_width_ = 0, inner_width_ = 0;
+  int64_t qkv_width_ = 0, inner_width_ = 0, mixed_width_ = 0;
 };
 
 }  // namespace rlt::engine

@@ -56,8 +56,8 @@ void Network::attend_prompt(const Block& block, int64_t layer, Workspace& w, con
     const int64_t rows = std::min(tokens, end - first) * group, position = span.position + first;
     const auto row_of = [&](int64_t r) { return prompt.row + first + r / group; };
     for (int64_t r = 0; r < rows; ++r) {
-      const float* q =
-          w.qkv.data() + row_of(r) * block.qkv.width() + block.q + (head * group + r % group) * block.stride;
+      const float* q = w.qkv.data() + row_of(r) * block.qkv.width() + block.q +
+                       (head * group + r % group) * block.q_stride;
       std::copy_n(q, d, queries.data() + r * d);
     }
     // Keys from `from` on, counted from low, of which panels are scored whole.

@@ -1,0 +1,102 @@
+package transformers
+
+import (
+	"slices"
+
+	"github.com/rltrain/rltrain/torch"
+)
+
+// Kinds of layers: of attention, and of gated delta rules.
+const fullAttention, linearAttention = "full_attention", "linear_attention"
+
+// delta are the heads of a gated delta rule.
+type delta struct{ keys, keyDim, values, valueDim int }
+
+// qwen35Fields reads the fields of Qwen 3.5's language models: three layers of four have gated delta rules.
+func qwen35Fields(f *fields, c *Config) {
+	c.taps = f.size("linear_conv_kernel_dim", 4, 1<<10)
+	c.delta = delta{
+		keys: f.size("linear_num_key_heads", 16, maxLayers), keyDim: f.size("linear_key_head_dim", 128, 1<<14),
+		values: f.size("linear_num_value_heads", 32, maxLayers), valueDim: f.size("linear_value_head_dim", 128, 1<<14),
+	}
+	every := f.size("full_attention_interval", 4, maxLayers)
+	if f.err != nil {
+		return
+	}
+	types := value(f, "layer_types", []string(nil))
+	for i := range c.NumHiddenLayers {
+		kind := linearAttention
+		if (i+1)%every == 0 {
+			kind = fullAttention
+		}
+		if types != nil && i < len(types) {
+			kind = types[i]
+		}
+		if c.family.kinds[kind] == nil {
+			f.fail("layer_types has %.40q, want %q or %q", kind, fullAttention, linearAttention)
+		}
+		c.kinds = append(c.kinds, []string{kind})
+	}
+	switch {
+	case f.err != nil:
+	case types != nil && len(types) != c.NumHiddenLayers:
+		f.fail("layer_types has %d entries, want one for each of %d layers", len(types), c.NumHiddenLayers)
+	case c.delta.values%c.delta.keys != 0:
+		f.fail("linear_num_value_heads %d is not a multiple of linear_num_key_heads %d", c.delta.values, c.delta.keys)
+	case c.taps < 2:
+		f.fail("linear_conv_kernel_dim %d is below 2", c.taps)
+	case c.core.Activation != torch.SiLU:
+		f.fail("hidden_act %.40q is not supported, want \"silu\"", c.HiddenAct)
+	case !value(f, "attn_output_gate", true):
+		f.fail("attn_output_gate false is not supported")
+	case activations[text(f, "output_gate_type", "swish")] != torch.SiLU:
+		f.fail("output_gate_type %.40q is not supported, want \"swish\"", text(f, "output_gate_type", ""))
+	}
+	// Of the part that predicts several tokens, which is not read.
+	for _, key := range []string{"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype"} {
+		f.spelled(key)
+	}
+	c.core.DeltaKeyHeads, c.core.GatedQueries = c.delta.keys, true
+	rope := f.ropeObject()
+	for _, key := range []string{"mrope_section", "mrope_interleaved"} { // of images
+		delete(rope.raw, key)
+	}
+	c.addRope(f, rope, c.ropeInputs(f))
+}
+
+func qwen35(fam family) *family {
+	fam.kvHeads, fam.headDim, fam.eps, fam.partial = 4, 256, 1e-6, 0.25
+	fam.normKind, fam.special = torch.NormRMSPlusOne, qwen35Fields
+	fam.joined = map[string][]string{"A_log": {"a_log.weight"}, "dt_bias": {"dt_bias.weight"}}
+	made := decoder(fam, llamaNorms, gatedRows(""))
+	attention := slices.Concat(headNorms, splitRows("attention_bias", "attention_bias"))
+	for i := range attention {
+		if attention[i].layer == "q" {
+			attention[i].shape = "JH"
+		}
+	}
+	made.kinds = map[string][]moduleRow{
+		fullAttention: attention,
+		linearAttention: {
+			{"qkv", "linear_attn.in_proj_qkv", "UH", ""},
+			{"z", "linear_attn.in_proj_z", "WH", ""},
+			{"rate", "linear_attn.in_proj_b", "AH", ""},
+			{"decay", "linear_attn.in_proj_a", "AH", ""},
+			{"conv", "linear_attn.conv1d", "UL", ""},
+			{"a_log", "linear_attn.a_log", "A", ""},
+			{"dt_bias", "linear_attn.dt_bias", "A", ""},
+			{"delta_norm", "linear_attn.norm", "O", ""},
+			{"o", "linear_attn.out_proj", "HW", ""},
+		},
+	}
+	return made
+}
+
+// recurrent are the causal language models with states beside the keys and values.
+var recurrent = map[string]*family{
+	"qwen3_5_text": qwen35(family{ignored: []string{"mtp.*"}}),
+	"qwen3_5": qwen35(family{
+		inner: "text_config", prefixes: languagePrefixes, heads: languageHeads,
+		ignored: append(slices.Clone(visionTower), "model.visual.*", "mtp.*"),
+	}),
+}
