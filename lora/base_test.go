@@ -45,8 +45,7 @@ func inFile(t *testing.T, dir string) string {
 
 func loadBase(t *testing.T, dir string) lora.Config {
 	t.Helper()
-	a, err := lora.Load(dir)
-	must.Do(t, err)
+	a := must.Get(lora.Load(dir))(t)
 	return a.Config
 }
 

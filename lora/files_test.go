@@ -174,9 +174,8 @@ func TestLoadRefuses(t *testing.T) {
 			path := filepath.Join(dir, "adapter_model.safetensors")
 			must.Do(t, safetensors.Write(path, tt.change(readAll(t, path)), nil))
 			_, err := lora.Load(dir)
-			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("error %v, want %q and the path", err, tt.want)
-			}
+			expect.True(t, err != nil && strings.Contains(err.Error(), tt.want) && strings.Contains(err.Error(), path) && !strings.Contains(err.Error(), "\n"),
+				"error %v, want %q and the path", err, tt.want)
 		})
 	}
 }

@@ -115,8 +115,7 @@ func TestStoredTables(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			a, err := Load(storedAdapter(t, tt.targets, tt.tensors...))
-			must.Do(t, err)
+			a := must.Get(Load(storedAdapter(t, tt.targets, tt.tensors...)))(t)
 			pairs, extra := a.Pairs, a.Extra
 			expect.True(t, len(pairs) == 1 && pairs[0].Module == "model.a.q_proj", "pairs %v", pairs)
 			got := map[string][]float32{}

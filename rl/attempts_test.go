@@ -190,9 +190,8 @@ func TestRejectionThresholdIsTheBest(t *testing.T) {
 		}
 		chosen := must.Get(rl.RejectionThreshold(in, out))(t)
 		for i := range 41 { // a threshold is a probability
-			if other := float64(i) / 40; value(other) > value(chosen)+1e-9 {
-				t.Fatalf("%v is worth %v, the chosen %v %v", other, value(other), chosen, value(chosen))
-			}
+			other := float64(i) / 40
+			expect.Require(t, value(other) <= value(chosen)+1e-9, "%v is worth %v, the chosen %v %v", other, value(other), chosen, value(chosen))
 		}
 	}
 }

@@ -40,10 +40,9 @@ func TestTokenLogProbs(t *testing.T) {
 		{"tight softcap", weight, nil, torch.HeadOptions{Softcap: 1e-6}, []float32{ln(1.0 / 3), ln(1.0 / 3)}, []float32{ln(3), ln(3)}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			hidden, err := torch.Parameter([]float32{1, 1}, 2, 1)
-			must.Do(t, err)
+			hidden := must.Get(torch.Parameter([]float32{1, 1}, 2, 1))(t)
 			defer hidden.Close()
-			err = torch.Do(torch.Train, func(s *torch.Scope) error {
+			err := torch.Do(torch.Train, func(s *torch.Scope) error {
 				var bias *torch.Tensor
 				if tc.bias != nil {
 					b := s.Floats(tc.bias, 3)

@@ -63,9 +63,8 @@ func TestNothingReached(t *testing.T) {
 	} {
 		p := &Problem{Text: "x", Program: test.tests, Entry: "f"}
 		v, err := j.Run(t.Context(), p, test.program, nil)
-		if err != nil || v.Class == Pass || v.Passed() > 0 || v.Fault != test.fault || !strings.Contains(v.Message, test.message) {
-			t.Errorf("%q: %+v, %v, want %q", test.tests, v, err, test.message)
-		}
+		expect.True(t, err == nil && v.Class != Pass && v.Passed() <= 0 && v.Fault == test.fault && strings.Contains(v.Message, test.message),
+			"%q: %+v, %v, want %q", test.tests, v, err, test.message)
 	}
 }
 

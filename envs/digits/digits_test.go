@@ -171,9 +171,8 @@ func TestDifficulty(t *testing.T) {
 			}
 			what := fmt.Sprintf("%s %+v, %v", test.name, task.options, part)
 			expect.Equal(t, test.lengths, slices.Sorted(maps.Keys(lengths)), what)
-			if least < test.least || least > test.least+test.closer || most > test.most || most < test.most-test.closer {
-				t.Errorf("%s: numbers from %d to %d, want close to %d and %d", what, least, most, test.least, test.most)
-			}
+			expect.True(t, least >= test.least && least <= test.least+test.closer && most <= test.most && most >= test.most-test.closer,
+				"%s: numbers from %d to %d, want close to %d and %d", what, least, most, test.least, test.most)
 		}
 	}
 }

@@ -62,6 +62,7 @@ func TestReadRefuses(t *testing.T) {
 		`{"problem": " ", "solution": "#### 1"}`: "the question is empty",
 		official(2) + "nonsense":                 ":3:2: invalid JSON",
 		"null":                                   "null, want an object",
+		"[]":                                     ": no problems",
 	} {
 		path := must.File(t, "problems.jsonl", content)
 		_, err := Read(&dataset.Faults{}, file(path), GSM8K, "")
@@ -128,12 +129,6 @@ func TestJudge(t *testing.T) {
 	if got := (Problem{Task: MATH, Answer: "1", Kind: "Level 2"}).Verify("", answer.Math); got.Kind != "Level 2" {
 		t.Errorf("a judgement of the kind %q", got.Kind)
 	}
-}
-
-func TestReadRefusesAFileWithoutProblems(t *testing.T) {
-	path := must.File(t, "problems.json", "[]")
-	_, err := Read(&dataset.Faults{}, file(path), GSM8K, "")
-	expect.True(t, err != nil && err.Error() == path+": no problems", "error %v", err)
 }
 
 func file(path string) Files { return Files{Name: path, Paths: []string{path}} }

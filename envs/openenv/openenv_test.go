@@ -268,8 +268,7 @@ func TestTools(t *testing.T) {
 		return seen(`{"result":{"n":[1]}}`, `,"reward":0.5`)
 	}
 	s := opened(t, f, 20*time.Second)
-	text, err := json.Marshal(s.Tools())
-	must.Do(t, err)
+	text := must.Get(json.Marshal(s.Tools()))(t)
 	expect.Equal(t, `[{"type":"function","function":{"name":"press","description":"Presses.","parameters":{"type":"object","properties":{"key":{"type":"string"}}}}}]`, string(text))
 	e, first, err := s.Begin(t.Context(), nil)
 	must.Do(t, err)

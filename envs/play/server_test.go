@@ -77,8 +77,7 @@ func TestServers(t *testing.T) {
 			expect.True(t, step.Done && step.Info.Correct && !step.Info.FormatOK && !step.Info.FreeForm && step.Reward == 3 && step.Info.Kind == "", "%+v %+v", step, step.Info)
 		},
 		func(e envs.Env) {
-			_, err := e.Step(t.Context(), envs.Action{Stop: envs.StopCancelled})
-			must.Do(t, err)
+			must.Get(e.Step(t.Context(), envs.Action{Stop: envs.StopCancelled}))(t)
 		},
 		func(e envs.Env) { must.Do(t, e.(io.Closer).Close()) },
 	} {

@@ -90,9 +90,8 @@ func TestExpressionsThatFail(t *testing.T) {
 		{"max(['a', 'b'])", sample, "column 1: "},
 	} {
 		value, err := evaluate(t, test.source, test.completion)
-		if err == nil || !math.IsNaN(value) || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: value %g, error %v; want one with %q", test.source, value, err, test.want)
-		}
+		expect.True(t, err != nil && math.IsNaN(value) && strings.Contains(err.Error(), test.want) && !strings.Contains(err.Error(), "\n"),
+			"%s: value %g, error %v; want one with %q", test.source, value, err, test.want)
 	}
 	// Fields that the expression does not read may be missing.
 	expect.Result(evaluate(t, "length", unverified))(t, 21, "length of an episode that was not verified")

@@ -105,8 +105,7 @@ func TestParallel(t *testing.T) {
 
 func TestAllFailed(t *testing.T) {
 	r := parseText(t, "expr:1/0,length=0.1", map[string]envs.Reward{"length": lengthReward}, Options{})
-	scores, err := r.Score(t.Context(), completions("a", "b"), 1)
-	must.Do(t, err)
+	scores := must.Get(r.Score(t.Context(), completions("a", "b"), 1))(t)
 	want := "rewards failed for all 2 samples: reward expr:1/0: the value is +Inf"
 	err = scores.AllFailed()
 	expect.True(t, err != nil && err.Error() == want, "error %v, want %s", err, want)

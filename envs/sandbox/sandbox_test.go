@@ -172,9 +172,8 @@ func TestAttacks(t *testing.T) {
 			program := strings.NewReplacer("OUTSIDE", outside, "PARENT", strconv.Itoa(os.Getpid())).Replace(common + a.program)
 			began := time.Now()
 			o := must.Get(s.RunText(t.Context(), limits, python, program, nil))(t)
-			if strings.Contains(o.Stdout, "ESCAPED") || strings.Contains(o.Stdout, "a secret") || o.Status == SandboxError {
-				t.Errorf("%s: %s %.300q %.600q %s", a.name, o.Status, o.Stdout, o.Stderr, o.Error)
-			}
+			expect.True(t, !strings.Contains(o.Stdout, "ESCAPED") && !strings.Contains(o.Stdout, "a secret") && o.Status != SandboxError,
+				"%s: %s %.300q %.600q %s", a.name, o.Status, o.Stdout, o.Stderr, o.Error)
 			took := time.Since(began)
 			expect.True(t, took <= limits.Wall+8*time.Second, "%s took %v", a.name, took)
 			if testing.Verbose() {

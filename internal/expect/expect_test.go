@@ -12,11 +12,7 @@ func TestNames(t *testing.T) {
 	for want, ok := range map[string]bool{
 		"a.csv:3": true, `:3 … "x" … 1`: true, `"x" … :3`: false, `"y"`: false, "": true,
 	} {
-		if expect.Names(err, want) != ok {
-			t.Errorf("Names(%q) is %t", want, !ok)
-		}
+		expect.True(t, expect.Names(err, want) == ok, "Names(%q) is %t", want, !ok)
 	}
-	if expect.Names(nil, "") {
-		t.Error("nil has text")
-	}
+	expect.True(t, !expect.Names(nil, ""), "nil has text")
 }

@@ -35,9 +35,8 @@ func TestWriteRegular(t *testing.T) {
 	must.Do(t, Write(path, []byte("two"), 0o600))
 	old, err := io.ReadAll(before)
 	info, statErr := os.Stat(path)
-	if err != nil || statErr != nil || string(old) != "one" || must.Read(t, path) != "two" || info.Mode().Perm() != 0o640 {
-		t.Errorf("who had it open reads %q, then it is %q with %v; %v, %v", old, must.Read(t, path), info.Mode(), err, statErr)
-	}
+	expect.True(t, err == nil && statErr == nil && string(old) == "one" && must.Read(t, path) == "two" && info.Mode().Perm() == 0o640,
+		"who had it open reads %q, then it is %q with %v; %v, %v", old, must.Read(t, path), info.Mode(), err, statErr)
 	expect.Equal(t, []string{"out"}, names(t, dir))
 }
 

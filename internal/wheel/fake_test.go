@@ -91,6 +91,18 @@ func (i *fakeIndex) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// rest is the part of the wheel that a request asks for; its headers are sent.
+func (i *fakeIndex) rest(w http.ResponseWriter, r *http.Request) []byte {
+	from := 0
+	_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from)
+	w.Header().Set("Content-Length", fmt.Sprint(len(i.wheel)-from))
+	if from > 0 {
+		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(i.wheel)-1, len(i.wheel)))
+		w.WriteHeader(http.StatusPartialContent)
+	}
+	return i.wheel[from:]
+}
+
 // counting counts the bytes of the wheel.
 type counting struct {
 	http.ResponseWriter

@@ -174,16 +174,7 @@ func TestTwentyCuts(t *testing.T) {
 			return false
 		}
 		cuts--
-		from := 0
-		_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from)
-		rest := i.wheel[from:]
-		if from > 0 {
-			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(i.wheel)-1, len(i.wheel)))
-		}
-		w.Header().Set("Content-Length", fmt.Sprint(len(rest)))
-		if from > 0 {
-			w.WriteHeader(http.StatusPartialContent)
-		}
+		rest := i.rest(w, r)
 		_, _ = w.Write(rest[:min(len(rest)-1, 1<<20+random.IntN(1<<20))])
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
@@ -208,13 +199,8 @@ func TestTwentyKills(t *testing.T) {
 			if r.URL.Path != "/files/p-1.whl" {
 				return false
 			}
-			from := 0
-			_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from)
-			if from > 0 {
-				w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(i.wheel)-1, len(i.wheel)))
-				w.WriteHeader(http.StatusPartialContent)
-			}
-			_, _ = w.Write(i.wheel[from:min(len(i.wheel)-1, from+int(after))])
+			rest := i.rest(w, r)
+			_, _ = w.Write(rest[:min(len(rest)-1, int(after))])
 			_ = http.NewResponseController(w).Flush()
 			once()
 			<-r.Context().Done()

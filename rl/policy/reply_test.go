@@ -136,8 +136,7 @@ func TestSingleCallTemplates(t *testing.T) {
 	p := toolPolicy(t, templates["llama3.1"], "<|eot_id|>")
 	defer p.Close()
 	replies := messagesOf(t, `[{"role":"tool","tool_call_id":"call00000","name":"f","content":"42"},{"role":"tool","tool_call_id":"call00001","name":"f","content":"43"}]`)
-	ids, err := p.EncodeReply(envs.TemplateInputs{}, replies, true)
-	must.Do(t, err)
+	ids := must.Get(p.EncodeReply(envs.TemplateInputs{}, replies, true))(t)
 	text := must.Get(p.Tokenizer.Decode(ids, false))(t)
 	expect.True(t, strings.Index(text, "42") < strings.Index(text, "43") && strings.HasPrefix(text, "<|start_header_id|>"), "%q", text)
 }

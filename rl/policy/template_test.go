@@ -24,8 +24,7 @@ func conversational(t *testing.T, text string) *CausalLM {
 	t.Helper()
 	p := tinyPolicy(t, Config{})
 	var err error
-	p.Templates, err = template.Parse("test", text)
-	must.Do(t, err)
+	p.Templates = must.Get(template.Parse("test", text))(t)
 	return p
 }
 
@@ -151,8 +150,7 @@ func TestEnds(t *testing.T) {
 		{turns, "<none>", nil, nil, ""},
 	} {
 		must.Do(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(c.template), 0o644))
-		p, err := NewCausalLM(Config{Dir: dir, Full: true})
-		must.Do(t, err)
+		p := must.Get(NewCausalLM(Config{Dir: dir, Full: true}))(t)
 		if c.token != "" {
 			err = p.EndAt(c.token)
 		}
@@ -201,9 +199,8 @@ func TestTextOfAdapters(t *testing.T) {
 		must.Do(t, p.SaveFull(whole, ""))
 		merged := must.Get(ReadCausalLM(whole))(t)
 		for what, q := range map[string]*CausalLM{"loaded": p, "merged": merged} {
-			if !slices.Equal(q.EOS(), []int32{1, 2, 3}) || q.Templates == nil || !strings.Contains(q.Templates.Source(), "mine") {
-				t.Errorf("%s, %s: it ends at %v, or has no template of its own", name, what, q.EOS())
-			}
+			expect.True(t, slices.Equal(q.EOS(), []int32{1, 2, 3}) && q.Templates != nil && strings.Contains(q.Templates.Source(), "mine"),
+				"%s, %s: it ends at %v, or has no template of its own", name, what, q.EOS())
 		}
 		merged.Close()
 		p.Close()

@@ -247,9 +247,8 @@ func TestLanguageLabelRoundTrip(t *testing.T) {
 			for i := range before {
 				near(t, "a merged probability", after[i], before[i], 1e-5)
 			}
-			if m.Pooling != pooling || m.MaxLength != p.MaxLength || m.Adapted() || !slices.Equal(m.Labels, artLabels) {
-				t.Errorf("merged: pooling %s, %d tokens, labels %q, adapted %v", m.Pooling, m.MaxLength, m.Labels, m.Adapted())
-			}
+			expect.True(t, m.Pooling == pooling && m.MaxLength == p.MaxLength && !m.Adapted() && slices.Equal(m.Labels, artLabels),
+				"merged: pooling %s, %d tokens, labels %q, adapted %v", m.Pooling, m.MaxLength, m.Labels, m.Adapted())
 			var config map[string]any
 			must.Do(t, files.LoadJSON(filepath.Join(merged, "config.json"), &config))
 			want := map[string]string{PoolLast: "LlamaForSequenceClassification", PoolScore: "LlamaForCausalLM"}[pooling]

@@ -60,8 +60,7 @@ func TestMetricsResume(t *testing.T) {
 	offset := write(m, 1, 2)
 	write(m, 3)
 	m.Close()
-	file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
-	must.Do(t, err)
+	file := must.Get(os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0))(t)
 	if _, err := file.WriteString(`{"step`); err != nil { // a kill in the middle of a line
 		t.Fatal(err)
 	}
@@ -74,7 +73,7 @@ func TestMetricsResume(t *testing.T) {
 	got := must.Read(t, path)
 	expect.True(t, got == want && end == int64(len(want)), "%q, offset %d; want %q", got, end, want)
 
-	_, err = OpenLines(path, end+1)
+	_, err := OpenLines(path, end+1)
 	expect.Line(t, err, path, "44 bytes", "byte 45")
 	_, err = OpenLines(path, end-1)
 	expect.Line(t, err, path, "not the end of a line")

@@ -91,8 +91,7 @@ func TestHTML(t *testing.T) {
 	}
 	golden(t, "report_started.html", page())
 
-	m, err := OpenLines(filepath.Join(dir, "logs", "metrics.jsonl"), 0)
-	must.Do(t, err)
+	m := must.Get(OpenLines(filepath.Join(dir, "logs", "metrics.jsonl"), 0))(t)
 	for _, row := range ppoRows() {
 		must.Do(t, m.Write(row))
 	}
@@ -115,7 +114,7 @@ func TestHTML(t *testing.T) {
 	}
 
 	must.Write(t, filepath.Join(dir, "logs", "metrics.jsonl"), "{}\nrubbish\n")
-	_, err = WriteHTML(dir, about)
+	_, err := WriteHTML(dir, about)
 	expect.Line(t, err, "metrics.jsonl: line 2")
 }
 

@@ -102,9 +102,8 @@ func TestLabelsAreReproduced(t *testing.T) {
 						out := p.Forward(s, rl.NewBatch(batch), policy.Pass{Values: true})
 						logProbs, values := s.Read(out.LogProbs), s.Read(out.Values)
 						for k, x := range batch {
-							if x.Old[0] != logProbs[k] || x.BehaviorLogProbs[0] != logProbs[k] || x.Value[0] != values[k] || x.Value[0] == 0 {
-								t.Errorf("step %d, text %d: %v and %v, then %v and %v", i+1, x.Prompt, x.Old[0], x.Value[0], logProbs[k], values[k])
-							}
+							expect.True(t, x.Old[0] == logProbs[k] && x.BehaviorLogProbs[0] == logProbs[k] && x.Value[0] == values[k] && x.Value[0] != 0,
+								"step %d, text %d: %v and %v, then %v and %v", i+1, x.Prompt, x.Old[0], x.Value[0], logProbs[k], values[k])
 						}
 						return nil
 					}))

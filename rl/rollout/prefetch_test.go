@@ -76,9 +76,8 @@ func TestPrefetchedEpisodesAreThoseOfTheStep(t *testing.T) {
 		a, b := next(t, plain, i), next(t, ahead, i)
 		for k, x := range a.Samples {
 			y := b.Samples[k]
-			if !cmp.Equal(x.Tokens, y.Tokens) || !cmp.Equal(x.BehaviorLogProbs, y.BehaviorLogProbs) || !cmp.Equal(x.Rewards, y.Rewards) || x.Prompt != y.Prompt {
-				t.Fatalf("step %d, sample %d: without prefetching %+v, with it %+v", i+1, k, x, y)
-			}
+			expect.Require(t, cmp.Equal(x.Tokens, y.Tokens) && cmp.Equal(x.BehaviorLogProbs, y.BehaviorLogProbs) && cmp.Equal(x.Rewards, y.Rewards) && x.Prompt == y.Prompt,
+				"step %d, sample %d: without prefetching %+v, with it %+v", i+1, k, x, y)
 		}
 	}
 }

@@ -127,9 +127,8 @@ func TestReplayBuffer(t *testing.T) {
 	c.Load, c.Save, c.BufferSize = path, "", 1000
 	second := replay(t, m, spelling, c)
 	expect.Same(t, 48, second.Len(), "the buffer starts with %d turns", second.Len())
-	if step := next(t, second, 0); step.Figures.Get("buffer/size") != 48+24 {
-		t.Errorf("%v turns", step.Figures.Get("buffer/size"))
-	}
+	step := next(t, second, 0)
+	expect.True(t, step.Figures.Get("buffer/size") == 48+24, "%v turns", step.Figures.Get("buffer/size"))
 	after, err := os.ReadFile(path)
 	expect.True(t, err == nil && string(before) == string(after), "the file that the buffer was read from has changed, %v", err)
 }

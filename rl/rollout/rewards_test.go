@@ -56,9 +56,8 @@ func TestRewardsJudgeTurns(t *testing.T) {
 			expect.Equal(t, want, x.Turns[turn].Reward, cmpopts.EquateNaNs(), fmt.Sprintf("turn %q", text))
 		}
 	}
-	if len(judged.Scores.Total) != 2*8*3 || failures == 0 || judged.Scores.Rewards[1].Failures != failures || judged.Scores.Rewards[0].Failures != 0 {
-		t.Errorf("%d scores, %d failures: %+v", len(judged.Scores.Total), failures, judged.Scores.Rewards)
-	}
+	expect.True(t, len(judged.Scores.Total) == 2*8*3 && failures != 0 && judged.Scores.Rewards[1].Failures == failures && judged.Scores.Rewards[0].Failures == 0,
+		"%d scores, %d failures: %+v", len(judged.Scores.Total), failures, judged.Scores.Rewards)
 
 	// The input of a reward: the prompt, the full text, the turn, and the task's reward.
 	var lock sync.Mutex // turns are scored concurrently
@@ -102,9 +101,7 @@ func TestRewardsOfAStep(t *testing.T) {
 		}
 		return float64(c.Action.Text[0]), nil
 	})}
-	var err error
-	c.Rewards, err = reward.ParseText("flaky,expr:'length'=0.5", own, reward.Options{})
-	must.Do(t, err)
+	c.Rewards = must.Get(reward.ParseText("flaky,expr:'length'=0.5", own, reward.Options{}))(t)
 	for _, greedy := range []bool{false, true} {
 		c.Greedy = greedy
 		step := next(t, tokens(t, m, letters, c), 0)
@@ -247,9 +244,7 @@ func (lengthCritic) Score(_ context.Context, completions []envs.Completion) ([]f
 func TestModelsAreCentredOnTheFirstRollout(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	c := tokensConfig()
-	var err error
-	c.Rewards, err = reward.ParseText("model:x=2", nil, reward.Options{Critic: func(string) (envs.Critic, error) { return lengthCritic{}, nil }})
-	must.Do(t, err)
+	c.Rewards = must.Get(reward.ParseText("model:x=2", nil, reward.Options{Critic: func(string) (envs.Critic, error) { return lengthCritic{}, nil }}))(t)
 	mean := func(src *Tokens, step int) float64 {
 		s := must.Get(src.Next(t.Context(), rl.At{Step: step}))(t)
 		return s.Figures.Get("reward")

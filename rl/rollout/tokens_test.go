@@ -44,9 +44,8 @@ func TestSamplesOfAStep(t *testing.T) {
 	c.PromptsPerStep, c.SamplesPerPrompt, c.MaxNew, c.MaxTotal, c.OverlongBuffer = 2, 3, 2, 6, 4
 	src := tokens(t, m, spelling, c)
 	step := must.Get(src.Next(t.Context(), rl.At{Step: 3, Version: 7}))(t)
-	if len(step.Groups) != 2 || len(step.Samples) != 6 || step.Prefetched || step.Greedy != nil || src.Generations() != 6 {
-		t.Fatalf("%d groups, %d samples, %d generations", len(step.Groups), len(step.Samples), src.Generations())
-	}
+	expect.Require(t, len(step.Groups) == 2 && len(step.Samples) == 6 && !step.Prefetched && step.Greedy == nil && src.Generations() == 6,
+		"%d groups, %d samples, %d generations", len(step.Groups), len(step.Samples), src.Generations())
 	for i, x := range step.Samples {
 		expect.True(t, x == step.Groups[i/3][i%3] && x.Episode == i && x.Prompt == i/3 && x.Index == i%3 && x.Version == 7,
 			"sample %d: prompt %d, sample %d, episode %d, version %d", i, x.Prompt, x.Index, x.Episode, x.Version)

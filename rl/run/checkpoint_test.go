@@ -119,9 +119,8 @@ func TestDamagedCheckpoints(t *testing.T) {
 			}
 			must.Do(t, d.damage(filepath.Join(run, "checkpoints", "checkpoint-3")))
 			step, skipped := latest(t, run)
-			if step != 2 || len(skipped) != 1 || !strings.HasPrefix(skipped[0], "checkpoint-3: ") || !strings.Contains(skipped[0], d.want) {
-				t.Errorf("latest is %d, skipped %q; want 2 and checkpoint-3: %s", step, skipped, d.want)
-			}
+			expect.True(t, step == 2 && len(skipped) == 1 && strings.HasPrefix(skipped[0], "checkpoint-3: ") && strings.Contains(skipped[0], d.want),
+				"latest is %d, skipped %q; want 2 and checkpoint-3: %s", step, skipped, d.want)
 			// The run goes back to step 2 and then saves at other steps than before. The damaged later checkpoint must
 			// not survive, nor displace an intact one.
 			saveStep(t, run, 2, 2)

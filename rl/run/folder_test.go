@@ -51,15 +51,14 @@ func TestRunFromCreateToFinish(t *testing.T) {
 	expect.Line(t, r.Finish(StatusFailed, "", end), "called twice")
 
 	want.Status, want.Ending, want.Ended = StatusFinished, "training completed", &end
-	finished, err := ReadRun(dir)
-	must.Do(t, err)
+	finished := must.Get(ReadRun(dir))(t)
 	want.PeakMemory = finished.PeakMemory
 	expect.True(t, want.PeakMemory >= 1<<20, "a process that held %d bytes at most", want.PeakMemory)
 	expect.Equal(t, want, finished)
 	facts := finished.About().Facts
 	expect.True(t, facts[0].Value == "finished: training completed" && (facts[3].Value == "60 min 00 s" || facts[3].Value == "1 h 00 min"), "facts %v", facts)
 	expect.Equal(t, []string{"logs", "run.json"}, names(t, dir))
-	_, err = Resume(dir, false)
+	_, err := Resume(dir, false)
 	expect.Line(t, err, dir, "finished", "nothing to resume")
 }
 

@@ -96,9 +96,8 @@ func TestLateTrackerHasAllRows(t *testing.T) {
 	s, _ = tracking(t, dir, map[string]string{"WANDB_MODE": "disabled"}, TensorBoard, WandB)
 	steps(t, s, 3, 3)
 	must.Do(t, s.Finish(func() error { return nil }))
-	if only(t, dir, boardFile...) != only(t, uninterrupted(t, map[string]string{"WANDB_MODE": "disabled"}, 3), boardFile...) {
-		t.Error("the event file differs from that of a run that was tracked from the start")
-	}
+	expect.True(t, only(t, dir, boardFile...) == only(t, uninterrupted(t, map[string]string{"WANDB_MODE": "disabled"}, 3), boardFile...),
+		"the event file differs from that of a run that was tracked from the start")
 	_, err = os.Stat(filepath.Join(dir, "wandb"))
 	expect.True(t, err != nil, "W&B is written though it is disabled")
 }

@@ -191,7 +191,7 @@ func TestScoreRewardsByHand(t *testing.T) {
 	}
 	scores := must.Get(m.Scores(t.Context(), sequences))(t)
 	right, loss, brier, n, at := 0.0, 0.0, 0.0, 0.0, 0
-	mean := mean(scores)
+	mean := average(scores)
 	expect.True(t, math.Abs(v.MeanReward-mean) <= 1e-9, "mean reward %v, want %v", v.MeanReward, mean)
 	for _, unit := range units {
 		for i := range unit {
@@ -206,9 +206,8 @@ func TestScoreRewardsByHand(t *testing.T) {
 		}
 		at += len(unit)
 	}
-	if math.Abs(v.Accuracy-right/n) > 1e-9 || math.Abs(v.Loss-loss/n) > 1e-6 || math.Abs(v.Brier-brier/n) > 1e-6 || v.Longer.Value != 0.5 {
-		t.Errorf("%+v; want accuracy %v, loss %v, Brier %v", v, right/n, loss/n, brier/n)
-	}
+	expect.True(t, math.Abs(v.Accuracy-right/n) <= 1e-9 && math.Abs(v.Loss-loss/n) <= 1e-6 && math.Abs(v.Brier-brier/n) <= 1e-6 && v.Longer.Value == 0.5,
+		"%+v; want accuracy %v, loss %v, Brier %v", v, right/n, loss/n, brier/n)
 }
 
 // TestRuleOfLength: the direction comes from the training pairs, the accuracy from the held-out ones.

@@ -284,9 +284,8 @@ func TestScoreOfPreferences(t *testing.T) {
 		}
 		margin, loss = margin+m/6, loss-math.Log(sigma(m))/6
 	}
-	if math.Abs(v.Accuracy.Value-right/6) > 1e-9 || math.Abs(v.Margin.Value-margin) > 1e-4 || math.Abs(v.Loss-loss) > 1e-4 {
-		t.Errorf("%s; want accuracy %v, margin %v, loss %v", v, right/6, margin, loss)
-	}
+	expect.True(t, math.Abs(v.Accuracy.Value-right/6) <= 1e-9 && math.Abs(v.Margin.Value-margin) <= 1e-4 && math.Abs(v.Loss-loss) <= 1e-4,
+		"%s; want accuracy %v, margin %v, loss %v", v, right/6, margin, loss)
 	// So many pairs that they go through the model in several parts have the same mean.
 	many := must.Get(evaluate.ScorePreferences(t.Context(), p, a, slices.Repeat(units, 60)))(t)
 	expect.True(t, math.Abs(many.Loss-loss) <= 1e-4, "60 times the pairs: loss %v, want %v", many.Loss, loss)

@@ -187,9 +187,8 @@ func TestFiguresOfObjectives(t *testing.T) {
 		}))
 		expect.True(t, math.Abs(figures[name]-want) <= 1e-6, "%s %v, want %v", name, figures[name], want)
 	}
-	if (&algo.ReinforcePlusPlus{Baseline: "group"}).Check(1) == nil || (&algo.ReinforcePlusPlus{Baseline: "none"}).Check(1) != nil {
-		t.Error("a prompt's mean needs two samples, and only that")
-	}
+	expect.True(t, (&algo.ReinforcePlusPlus{Baseline: "group"}).Check(1) != nil && (&algo.ReinforcePlusPlus{Baseline: "none"}).Check(1) == nil,
+		"a prompt's mean needs two samples, and only that")
 }
 
 // TestPenaltiesKeepTheirScale: penalties of eight right answers are not scaled up to the difference

@@ -98,7 +98,7 @@ func TestEachAlgorithmLearns(t *testing.T) {
 			var said recorded
 			result := must.Get(r.on(t.Context(), t, tinyToken(t, 0), said.hooks()))(t)
 			rewards := said.figure("reward")
-			first, last := mean(rewards[:3]), mean(rewards[len(rewards)-3:])
+			first, last := average(rewards[:3]), average(rewards[len(rewards)-3:])
 			expect.True(t, first <= 0.5 && last >= 0.9, "reward went from %.3f to %.3f", first, last)
 			before, best := decoded[rl.AnswerScores](t, result.Before), decoded[rl.AnswerScores](t, result.Best)
 			expect.True(t, before.Accuracy <= 0.5 && best.Accuracy >= 0.9, "evaluation went from %+v to %+v", before, best)
@@ -117,14 +117,6 @@ func TestEachAlgorithmLearns(t *testing.T) {
 			expect.True(t, strings.HasPrefix(lines, "Evaluation: ") && strings.Contains(lines, "[SYNC 25] "), "lines:\n%s", lines)
 		})
 	}
-}
-
-func mean(values []float64) float64 {
-	sum := 0.0
-	for _, v := range values {
-		sum += v
-	}
-	return sum / float64(len(values))
 }
 
 func TestReplayedTurnsTeach(t *testing.T) {

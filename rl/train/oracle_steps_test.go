@@ -49,12 +49,6 @@ func oracleCases(t *testing.T) []oracleCase {
 	group := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, g, _ []float64, _, _ bool) float64 {
 		return r - average(g)
 	})
-	scaled := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, g, _ []float64, differ, _ bool) float64 {
-		if !differ {
-			return r - average(g)
-		}
-		return (r - average(g)) / (deviation(g) + 1e-4)
-	})
 	byAll := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, g, everyone []float64, _, differ bool) float64 {
 		return (r - average(g)) / (deviation(everyone) + 1e-4)
 	})
@@ -108,7 +102,7 @@ func oracleCases(t *testing.T) []oracleCase {
 
 		{name: "reinforce, no baseline", algorithm: reinforce("none", "", ""), config: with(entropy), reduction: "sequence", advantages: none, loss: policyGradient},
 		{name: "reinforce, group", algorithm: reinforce("group", "", "token"), config: with(), reduction: "token", advantages: group, loss: policyGradient},
-		{name: "reinforce, group scaled", algorithm: reinforce("group", "group", "dr_grpo"), config: with(), reduction: "dr_grpo", advantages: scaled, loss: policyGradient},
+		{name: "reinforce, group scaled", algorithm: reinforce("group", "group", "dr_grpo"), config: with(), reduction: "dr_grpo", advantages: standardised, loss: policyGradient},
 		{name: "reinforce, group scaled by all", algorithm: reinforce("group", "batch", ""), config: with(), reduction: "sequence", advantages: byAll, loss: policyGradient},
 		{name: "reinforce, leave one out", algorithm: reinforce("leave_one_out", "", ""), config: with(kl("k3", false)), reduction: "sequence", advantages: others, loss: policyGradient},
 		{name: "reinforce, batch", algorithm: reinforce("batch", "", ""), config: with(kl("k1", true)), reduction: "sequence", advantages: batch, loss: policyGradient},
@@ -123,29 +117,29 @@ func oracleCases(t *testing.T) []oracleCase {
 		{name: "rloo, prefetched", clip: clip, prefetched: true, algorithm: rloo, config: with(twice, kl("k2", false)), advantages: others, loss: sequenceSurrogate},
 		{name: "rloo, divergence in the reward", clip: clip, algorithm: rloo, config: with(twice, kl("k3", true)), advantages: others, loss: sequenceSurrogate},
 
-		{name: "grpo", clip: clip, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: scaled, loss: surrogate},
-		{name: "grpo, entropy and k2", clip: clip, algorithm: grpo("", "sequence"), config: with(twice, entropy, kl("k2", false)), reduction: "sequence", advantages: scaled, loss: surrogate},
-		{name: "grpo, adaptive k3", clip: clip, algorithm: grpo("", ""), config: with(twice, kl("k3", false), adaptive, clipped), reduction: "token", advantages: scaled, loss: surrogate},
-		{name: "grpo, k3 times the ratio", clip: clip, algorithm: grpo("", ""), config: with(twice, kl("k3", false), corrected, betas), reduction: "token", advantages: scaled, loss: surrogate},
-		{name: "grpo, k3 times the ratio, far from the old policy", asked: true, clip: clip, algorithm: grpo("", "sequence"), config: with(twice, kl("k3", false), corrected), reduction: "sequence", advantages: scaled, loss: surrogate},
-		{name: "grpo by samples, masked ones", masked: 5, clip: clip, algorithm: grpo("", "sequence"), config: with(twice, kl("k2", false)), reduction: "sequence", advantages: scaled, loss: surrogate},
+		{name: "grpo", clip: clip, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: standardised, loss: surrogate},
+		{name: "grpo, entropy and k2", clip: clip, algorithm: grpo("", "sequence"), config: with(twice, entropy, kl("k2", false)), reduction: "sequence", advantages: standardised, loss: surrogate},
+		{name: "grpo, adaptive k3", clip: clip, algorithm: grpo("", ""), config: with(twice, kl("k3", false), adaptive, clipped), reduction: "token", advantages: standardised, loss: surrogate},
+		{name: "grpo, k3 times the ratio", clip: clip, algorithm: grpo("", ""), config: with(twice, kl("k3", false), corrected, betas), reduction: "token", advantages: standardised, loss: surrogate},
+		{name: "grpo, k3 times the ratio, far from the old policy", asked: true, clip: clip, algorithm: grpo("", "sequence"), config: with(twice, kl("k3", false), corrected), reduction: "sequence", advantages: standardised, loss: surrogate},
+		{name: "grpo by samples, masked ones", masked: 5, clip: clip, algorithm: grpo("", "sequence"), config: with(twice, kl("k2", false)), reduction: "sequence", advantages: standardised, loss: surrogate},
 		{name: "dr grpo, masked samples", masked: 5, clip: clip, algorithm: grpo("none", "dr_grpo"), config: with(entropy), reduction: "dr_grpo", advantages: group, loss: surrogate},
-		{name: "grpo by tokens, masked samples", masked: 5, clip: clip, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: scaled, loss: surrogate},
+		{name: "grpo by tokens, masked samples", masked: 5, clip: clip, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: standardised, loss: surrogate},
 		{name: "rloo, masked samples", masked: 3, clip: clip, algorithm: rloo, config: with(), advantages: others, loss: sequenceSurrogate},
 		{name: "dr grpo", clip: clip, algorithm: grpo("none", "dr_grpo"), config: with(twice, entropy), reduction: "dr_grpo", advantages: group, loss: surrogate},
-		{name: "grpo, k1 in the reward", clip: clip, algorithm: grpo("", ""), config: with(twice, kl("k1", true), adaptive), reduction: "token", advantages: scaled, loss: surrogate},
+		{name: "grpo, k1 in the reward", clip: clip, algorithm: grpo("", ""), config: with(twice, kl("k1", true), adaptive), reduction: "token", advantages: standardised, loss: surrogate},
 		{name: "grpo, k2 in the reward, by all", clip: clip, algorithm: grpo("batch", ""), config: with(twice, kl("k2", true)), reduction: "token", advantages: byAll, loss: surrogate},
-		{name: "grpo, prefetched", clip: clip, prefetched: true, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: scaled, loss: surrogate},
-		{name: "grpo, far from the old policy", asked: true, clip: clip, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: scaled, loss: surrogate},
-		{name: "grpo, stopped", clip: clip, algorithm: grpo("", ""), config: with(twice, func(c *Config) { c.TargetKL = 0.001 }), reduction: "token", advantages: scaled, loss: surrogate},
-		{name: "grpo, stopped in the second pass", clip: clip, algorithm: grpo("", ""), config: with(twice, func(c *Config) { c.TargetKL = 0.004 }), reduction: "token", advantages: scaled, loss: surrogate},
+		{name: "grpo, prefetched", clip: clip, prefetched: true, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: standardised, loss: surrogate},
+		{name: "grpo, far from the old policy", asked: true, clip: clip, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: standardised, loss: surrogate},
+		{name: "grpo, stopped", clip: clip, algorithm: grpo("", ""), config: with(twice, func(c *Config) { c.TargetKL = 0.001 }), reduction: "token", advantages: standardised, loss: surrogate},
+		{name: "grpo, stopped in the second pass", clip: clip, algorithm: grpo("", ""), config: with(twice, func(c *Config) { c.TargetKL = 0.004 }), reduction: "token", advantages: standardised, loss: surrogate},
 
 		{name: "ppo, one sample at a time", clip: clip, algorithm: ppo(0.8, 0.1, true), config: with(func(c *Config) { c.MinibatchSize = 1 }), advantages: estimated(0.8, 0.9, true), loss: actorCritic(0.1)},
-		{name: "grpo, entropy below its target from 0", clip: clip, algorithm: grpo("", ""), config: with(controlled(10)), reduction: "token", advantages: scaled, loss: surrogate},
-		{name: "grpo, uncertain tokens", clip: clip, algorithm: grpo("", ""), config: with(twice, entropy, uncertain, kl("k2", false)), reduction: "token", advantages: scaled, loss: surrogate},
-		{name: "grpo by samples, uncertain tokens", clip: clip, algorithm: grpo("", "sequence"), config: with(twice, uncertain, controlled(1.55)), reduction: "sequence", advantages: scaled, loss: surrogate},
-		{name: "grpo, entropy below its target", clip: clip, algorithm: grpo("", ""), config: with(twice, entropy, controlled(10)), reduction: "token", advantages: scaled, loss: surrogate},
-		{name: "grpo, entropy above its target", clip: clip, algorithm: grpo("", ""), config: with(twice, entropy, controlled(0.1)), reduction: "token", advantages: scaled, loss: surrogate},
+		{name: "grpo, entropy below its target from 0", clip: clip, algorithm: grpo("", ""), config: with(controlled(10)), reduction: "token", advantages: standardised, loss: surrogate},
+		{name: "grpo, uncertain tokens", clip: clip, algorithm: grpo("", ""), config: with(twice, entropy, uncertain, kl("k2", false)), reduction: "token", advantages: standardised, loss: surrogate},
+		{name: "grpo by samples, uncertain tokens", clip: clip, algorithm: grpo("", "sequence"), config: with(twice, uncertain, controlled(1.55)), reduction: "sequence", advantages: standardised, loss: surrogate},
+		{name: "grpo, entropy below its target", clip: clip, algorithm: grpo("", ""), config: with(twice, entropy, controlled(10)), reduction: "token", advantages: standardised, loss: surrogate},
+		{name: "grpo, entropy above its target", clip: clip, algorithm: grpo("", ""), config: with(twice, entropy, controlled(0.1)), reduction: "token", advantages: standardised, loss: surrogate},
 
 		{name: "ppo", clip: clip, algorithm: ppo(1, 0.1, true), config: with(twice, entropy, clipped), advantages: estimated(1, 0.9, true), loss: actorCritic(0.1)},
 		{name: "ppo, discounted, no clip of values", clip: clip, algorithm: ppo(0.8, 0, false), config: with(twice, kl("k3", false)), advantages: estimated(0.8, 0.9, false), loss: actorCritic(0)},

@@ -136,9 +136,8 @@ func TestReferenceMovesTowardsThePolicy(t *testing.T) {
 		second, _ := after(2)
 		last, got := after(5)
 		fourth, want := after(4)
-		if len(got) != len(fourth) || slices.EqualFunc(fourth, last, slices.Equal) {
-			t.Fatalf("rank %d: %d of %d weights of the reference, or the last step changes nothing", rank, len(got), len(fourth))
-		}
+		expect.Require(t, len(got) == len(fourth) && !slices.EqualFunc(fourth, last, slices.Equal),
+			"rank %d: %d of %d weights of the reference, or the last step changes nothing", rank, len(got), len(fourth))
 		diff := cmp.Diff(want, got)
 		expect.True(t, diff == "", "rank %d: step 5 moves the reference (-before +after):\n%s", rank, diff)
 		for i := range got {

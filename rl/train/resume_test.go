@@ -396,21 +396,3 @@ func TestResultsDoNotDependOnGenerators(t *testing.T) {
 		}
 	}
 }
-
-// TestStopIsNotAnError cancels the context between two steps: the current step is finished and a checkpoint saved.
-func TestStopIsNotAnError(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var saved []int
-	h := run.Hooks{
-		Row: func(row report.Row) error {
-			if row["step"] == 2.0 {
-				cancel()
-			}
-			return nil
-		},
-		Save: func(step int, write func(string) error) error { saved = append(saved, step); return write(t.TempDir()) },
-	}
-	_, err := newTokenRun(newReinforce).on(ctx, t, tinyToken(t, 0), h)
-	expect.True(t, errors.Is(err, run.ErrStopped) && cmp.Equal(saved, []int{2}), "error %v, saved %v", err, saved)
-}

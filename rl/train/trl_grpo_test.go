@@ -110,15 +110,7 @@ func TestGRPOAsTRL(t *testing.T) {
 				near("mean entropy", trainer.state.Entropy.Last, c.Entropy)
 				near("next coefficient", trainer.state.Entropy.Coef, c.NextCoef)
 			}
-			grad := gradientOf(t, p, 24, 40)
-			norm := 0.0
-			for _, g := range grad {
-				norm += float64(g) * float64(g)
-			}
-			near("norm of the gradient", math.Sqrt(norm), c.GradientNorm)
-			for i, g := range c.Gradient {
-				near("gradient", float64(grad[i]), g)
-			}
+			nearGradient(t, p, near, c.GradientNorm, c.Gradient)
 		})
 	}
 }

@@ -112,15 +112,7 @@ func TestPreferencesAsTRL(t *testing.T) {
 					near(figure, u.figures[figure], value)
 				}
 			}
-			grad := gradientOf(t, p, 24, 40)
-			norm := 0.0
-			for _, g := range grad {
-				norm += float64(g) * float64(g)
-			}
-			near("norm of the gradient", math.Sqrt(norm), w.GradientNorm)
-			for i, g := range w.Gradient {
-				near("gradient", float64(grad[i]), g)
-			}
+			nearGradient(t, p, near, w.GradientNorm, w.Gradient)
 		})
 	}
 }
@@ -141,4 +133,17 @@ func gradientOf(t *testing.T, p *policy.CausalLM, rows, columns int64) (grad []f
 	}
 	expect.Require(t, len(grad) == int(rows*columns), "%d values of the gradient", len(grad))
 	return grad
+}
+
+// nearGradient compares the gradient of the first down projection, and its norm, with TRL's.
+func nearGradient(t *testing.T, p *policy.CausalLM, near func(what string, got, want float64), norm float64, want []float64) {
+	t.Helper()
+	grad, square := gradientOf(t, p, 24, 40), 0.0
+	for _, g := range grad {
+		square += float64(g) * float64(g)
+	}
+	near("norm of the gradient", math.Sqrt(square), norm)
+	for i, g := range want {
+		near("gradient", float64(grad[i]), g)
+	}
 }

@@ -82,6 +82,16 @@ func TestResume(t *testing.T) {
 	}
 }
 
+// begin sends the headers of the rest of a file that a request asks for, and returns where it begins.
+func begin(w http.ResponseWriter, r *http.Request, size int) (from int) {
+	if _, err := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from); err == nil {
+		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, size-1, size))
+		w.Header().Set("Content-Length", fmt.Sprint(size-from))
+		w.WriteHeader(http.StatusPartialContent)
+	}
+	return from
+}
+
 func TestCutConnections(t *testing.T) {
 	h, c := newFake(t), newTester()
 	blob := oneFile(h)
@@ -90,12 +100,7 @@ func TestCutConnections(t *testing.T) {
 		if len(cuts) == 0 {
 			return false
 		}
-		from := 0
-		if _, err := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from); err == nil {
-			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(content)-1, len(content)))
-			w.Header().Set("Content-Length", fmt.Sprint(len(content)-from))
-			w.WriteHeader(http.StatusPartialContent)
-		}
+		from := begin(w, r, len(content))
 		n := cuts[0] - from
 		cuts = cuts[1:]
 		cut(w, content[from:], n)
@@ -294,6 +299,15 @@ func TestTokenStaysAtTheHub(t *testing.T) {
 	expect.Equal(t, want, seen)
 }
 
+// stall sends 1,000 bytes and no more.
+func stall(w http.ResponseWriter, r *http.Request, content string) bool {
+	w.Header().Set("Content-Length", fmt.Sprint(len(content)))
+	_, _ = w.Write([]byte(content[:1000]))
+	_ = http.NewResponseController(w).Flush()
+	<-r.Context().Done()
+	return true
+}
+
 // The client retries if a store stalls.
 func TestSilence(t *testing.T) {
 	h, c := newFake(t), newTester()
@@ -304,11 +318,7 @@ func TestSilence(t *testing.T) {
 		if awake.Load() {
 			return false
 		}
-		w.Header().Set("Content-Length", fmt.Sprint(len(content)))
-		_, _ = w.Write([]byte(content[:1000]))
-		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done()
-		return true
+		return stall(w, r, content)
 	}
 	s := must.Get(c.session(repo{modelKind, "org/name", mainBranch}))(t)
 	s.bytesTimeout = 200 * time.Millisecond
@@ -324,13 +334,7 @@ func TestCancel(t *testing.T) {
 	h, c := newFake(t), newTester()
 	blob := oneFile(h)
 	ctx, cancel := context.WithCancel(t.Context())
-	h.deliver = func(w http.ResponseWriter, r *http.Request, content string) bool {
-		w.Header().Set("Content-Length", fmt.Sprint(len(content)))
-		_, _ = w.Write([]byte(content[:1000]))
-		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done()
-		return true
-	}
+	h.deliver = stall
 	c.Progress = func(_ string, done, _ int64) {
 		if done > 500 {
 			cancel()
@@ -364,23 +368,16 @@ func TestDrip(t *testing.T) {
 	h, c := newFake(t), newTester()
 	oneFile(h)
 	h.deliver = func(w http.ResponseWriter, r *http.Request, content string) bool {
-		var from int
-		_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from)
-		if from > 0 {
-			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(content)-1, len(content)))
-			w.WriteHeader(http.StatusPartialContent)
-		}
-		for i := from; r.Context().Err() == nil && i < len(content); i++ {
+		for i := begin(w, r, len(content)); r.Context().Err() == nil && i < len(content); i++ {
 			_, _ = w.Write([]byte(content[i : i+1]))
 			_ = http.NewResponseController(w).Flush()
 		}
 		return true
 	}
-	s, err := c.session(repo{modelKind, "org/name", mainBranch})
-	must.Do(t, err)
+	s := must.Get(c.session(repo{modelKind, "org/name", mainBranch}))(t)
 	var ticks atomic.Int64
 	s.Now = func() time.Time { return time.Unix(ticks.Add(1), 0) } // a second per look at the clock
-	_, err = s.model(t.Context(), Weights, "")
+	_, err := s.model(t.Context(), Weights, "")
 	wantError(t, "drip", err, "model.safetensors: ", " sends ", " bytes in 1m", "; tried 5 times")
 	log := storeLog(h)
 	expect.True(t, len(log) == 5 && strings.Contains(log[4], "bytes="), "it did not continue where it stopped: %q", log)
@@ -404,10 +401,9 @@ func TestUnsizedFile(t *testing.T) {
 		}
 		return true
 	}
-	s, err := c.session(repo{modelKind, "org/name", mainBranch})
-	must.Do(t, err)
+	s := must.Get(c.session(repo{modelKind, "org/name", mainBranch}))(t)
 	s.unsized = 1 << 20
-	_, err = s.model(t.Context(), NoWeights, "")
+	_, err := s.model(t.Context(), NoWeights, "")
 	wantError(t, "endless", err, "config.json: ", " sends more than 1048576 bytes of a file of unknown size")
 }
 

@@ -237,9 +237,8 @@ func TestGGUFModels(t *testing.T) {
 			t.Errorf("%s: got %+v, %v; want %s", c.model, got, err, c.name)
 			continue
 		}
-		if strings.HasSuffix(c.name, ".gguf") && !(exists(filepath.Join(got.Dir, "config.json")) && exists(filepath.Join(got.Dir, "model.gguf"))) {
-			t.Errorf("%s: %s is not a model folder", c.model, got.Dir)
-		}
+		expect.True(t, !strings.HasSuffix(c.name, ".gguf") || exists(filepath.Join(got.Dir, "config.json")) && exists(filepath.Join(got.Dir, "model.gguf")),
+			"%s: %s is not a model folder", c.model, got.Dir)
 	}
 }
 

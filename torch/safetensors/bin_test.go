@@ -104,9 +104,8 @@ func TestOpenModelRefusesBin(t *testing.T) {
 				must.Write(t, filepath.Join(dir, name), text)
 			}
 			_, err := safetensors.OpenModel(dir)
-			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("error %v, want %q", err, tt.want)
-			}
+			expect.True(t, err != nil && strings.Contains(err.Error(), tt.want) && strings.Contains(err.Error(), dir) && !strings.Contains(err.Error(), "\n"),
+				"error %v, want %q", err, tt.want)
 		})
 	}
 }

@@ -159,9 +159,8 @@ func TestFloat32sWidens(t *testing.T) {
 		must.Do(t, err)
 		fromTensor := must.Get(tensor.Float32s())(t)
 		for i, want := range tt.want {
-			if math.Float32bits(fromFile[i]) != math.Float32bits(want) || math.Float32bits(fromTensor[i]) != math.Float32bits(want) {
-				t.Errorf("%s element %d = %v from the file, %v from the tensor, want %v", tt.dtype, i, fromFile[i], fromTensor[i], want)
-			}
+			expect.True(t, math.Float32bits(fromFile[i]) == math.Float32bits(want) && math.Float32bits(fromTensor[i]) == math.Float32bits(want),
+				"%s element %d = %v from the file, %v from the tensor, want %v", tt.dtype, i, fromFile[i], fromTensor[i], want)
 		}
 	}
 	nan := safetensors.Tensor{Name: "x", DType: safetensors.F16, Shape: []int64{1}, Data: u16(0x7e00)}

@@ -79,9 +79,8 @@ func TestOpenModelRefuses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := writeShards(t, tt.index)
 			_, err := safetensors.OpenModel(dir)
-			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("error %v, want %q", err, tt.want)
-			}
+			expect.True(t, err != nil && strings.Contains(err.Error(), tt.want) && strings.Contains(err.Error(), dir) && !strings.Contains(err.Error(), "\n"),
+				"error %v, want %q", err, tt.want)
 		})
 	}
 }

@@ -88,9 +88,8 @@ func TestLoadCausalRefuses(t *testing.T) {
 			torchtest.NoLeaks(t)
 			dir := folder(t, tt.model, tt.change)
 			_, err := transformers.LoadCausal(dir, transformers.CausalOptions{})
-			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("error %v, want %q", err, tt.want)
-			}
+			expect.True(t, err != nil && strings.Contains(err.Error(), tt.want) && strings.Contains(err.Error(), dir) && !strings.Contains(err.Error(), "\n"),
+				"error %v, want %q", err, tt.want)
 		})
 	}
 }

@@ -106,9 +106,8 @@ func TestResolveRefuses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			m := openWeights(t, tt.tensors)
 			_, err := c.Resolve(m)
-			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), m.Path()) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("error %v, want %q", err, tt.want)
-			}
+			expect.True(t, err != nil && strings.Contains(err.Error(), tt.want) && strings.Contains(err.Error(), m.Path()) && !strings.Contains(err.Error(), "\n"),
+				"error %v, want %q", err, tt.want)
 		})
 	}
 }

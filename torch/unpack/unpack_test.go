@@ -86,9 +86,8 @@ func TestPackages(t *testing.T) {
 			for at := range parts {
 				expect.True(t, slices.Equal(must.Get(m.Part(weight, at, parts))(t), wide[at*len(wide)/parts:(at+1)*len(wide)/parts]), "part %d differs", at)
 			}
-			if diff := cmp.Diff(must.Get(want.Float32s())(t), wide); diff != "" {
-				t.Errorf("values (-want +got):\n%s", diff)
-			}
+			diff := cmp.Diff(must.Get(want.Float32s())(t), wide)
+			expect.True(t, diff == "", "values (-want +got):\n%s", diff)
 		})
 	}
 }

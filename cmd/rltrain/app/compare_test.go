@@ -38,9 +38,8 @@ func TestCompare(t *testing.T) {
 		{"Brier", results.Comparison.Brier, results.A.Brier, results.B.Brier},
 	} {
 		d := figure.d
-		if d.A != figure.a || d.B != figure.b || d.Difference != d.B-d.A || d.Interval[0] > d.Difference || d.Interval[1] < d.Difference {
-			t.Errorf("%s: %+v of %v and %v", figure.name, d, figure.a, figure.b)
-		}
+		expect.True(t, d.A == figure.a && d.B == figure.b && d.Difference == d.B-d.A && d.Interval[0] <= d.Difference && d.Interval[1] >= d.Difference,
+			"%s: %+v of %v and %v", figure.name, d, figure.a, figure.b)
 	}
 	expect.True(t, results.A.Model == f.model && results.B.Model == other && results.Comparison.N == len(evalTexts),
 		"A %s, B %s, %d texts", results.A.Model, results.B.Model, results.Comparison.N)

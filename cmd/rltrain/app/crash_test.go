@@ -46,8 +46,7 @@ func TestCrash(t *testing.T) {
 					compareRuns(t, r, whole, parts) // it finished before the kill: compare it and start again
 					again++
 					took = took * 9 / 10 // the machine was busier during the timed run
-					err := os.RemoveAll(parts)
-					must.Do(t, err)
+					must.Do(t, os.RemoveAll(parts))
 				}
 				l.finish(t, r, parts, "--resume=auto")
 				compareRuns(t, r, whole, parts)

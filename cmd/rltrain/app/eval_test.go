@@ -66,14 +66,12 @@ func TestEval(t *testing.T) {
 				expect.True(t, class.Label == labels[i] && class.Support == support[class.Label],
 					"class %d is %s with %d texts, want %s with %d", i, class.Label, class.Support, labels[i], support[labels[i]])
 			}
-			if results.Cut != 1 || results.Split != "all" || results.Dataset != f.expand("TMP/eval.csv") || results.Model != f.model {
-				t.Errorf("cut %d, split %s, dataset %s, model %s", results.Cut, results.Split, results.Dataset, results.Model)
-			}
+			expect.True(t, results.Cut == 1 && results.Split == "all" && results.Dataset == f.expand("TMP/eval.csv") && results.Model == f.model,
+				"cut %d, split %s, dataset %s, model %s", results.Cut, results.Split, results.Dataset, results.Model)
 			in := results.Intervals.Accuracy
 			expect.True(t, in[0] <= results.Accuracy && in[1] >= results.Accuracy && in[0] != in[1], "interval %v around %v", in, results.Accuracy)
-			if results.LatencyP50 == nil || results.LatencyP95 == nil || *results.LatencyP50 <= 0 || *results.LatencyP95 < *results.LatencyP50 {
-				t.Errorf("latency %v, %v", results.LatencyP50, results.LatencyP95)
-			}
+			expect.True(t, results.LatencyP50 != nil && results.LatencyP95 != nil && *results.LatencyP50 > 0 && *results.LatencyP95 >= *results.LatencyP50,
+				"latency %v, %v", results.LatencyP50, results.LatencyP95)
 			expect.Contains(t, out,
 				"split all: 8 texts, 1 of them cut to the model's length", fmt.Sprintf("accuracy      %.4f", results.Accuracy), "animals",
 				f.expand("Wrote MODEL/eval/logs/eval_results.json, MODEL/eval/plots/reliability.png, MODEL/eval/plots/confusion.png"),
@@ -222,9 +220,8 @@ func TestModelCutAnywhere(t *testing.T) {
 		for i := range 12 {
 			f.write(t, name, string(whole[:i*len(whole)/12]))
 			code, stdout, stderr := f.rltrain("a cat\n", "predict", "--model", "MODEL")
-			if code != 1 || stdout != "" || !strings.Contains(stderr, f.expand(filepath.Dir(name))) || strings.Count(stderr, "\n") != 1 {
-				t.Errorf("%s cut to %d of %d bytes: exit code %d, printed %q, error %q", name, i*len(whole)/12, len(whole), code, stdout, stderr)
-			}
+			expect.True(t, code == 1 && stdout == "" && strings.Contains(stderr, f.expand(filepath.Dir(name))) && strings.Count(stderr, "\n") == 1,
+				"%s cut to %d of %d bytes: exit code %d, printed %q, error %q", name, i*len(whole)/12, len(whole), code, stdout, stderr)
 		}
 		f.write(t, name, string(whole))
 	}

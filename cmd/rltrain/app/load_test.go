@@ -57,8 +57,7 @@ func TestLoadTrainingOnKilledServers(t *testing.T) {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	adapters := filepath.Join(tmp, "adapters")
-	err := os.Mkdir(adapters, 0o755)
-	must.Do(t, err)
+	must.Do(t, os.Mkdir(adapters, 0o755))
 	base := exec.Command(binary, "--task", "reverse_digits", "--mode", "supervised", "--output-dir", tmp, "--tiny-layers", "2", "--tiny-hidden", "64",
 		"--max-steps", "40", "--warmup-check-every", "0", "--eval-samples", "10", "--threads", "1")
 	if out, err := base.CombinedOutput(); err != nil {
@@ -85,8 +84,7 @@ func TestLoadTrainingOnKilledServers(t *testing.T) {
 			for rank := 1; rank < ranks; rank++ {
 				other := exec.Command(binary, args...)
 				other.Env, other.Stderr = of(rank), os.Stderr
-				err := other.Start()
-				must.Do(t, err)
+				must.Do(t, other.Start())
 				defer func() {
 					expect.NoError(t, other.Wait(), "%s, rank %d", name, rank)
 				}()
@@ -104,7 +102,7 @@ func TestLoadTrainingOnKilledServers(t *testing.T) {
 				kill = nil
 			}
 		}
-		err = run.Wait()
+		err := run.Wait()
 		expect.Require(t, err == nil, "%v\n%s%s", err, said, complaints.String())
 		expect.True(t, len(servers) <= 1 || strings.Contains(said, "sending its prompts to 1 others"), "%s: the log does not mention the killed server:\n%s", name, said)
 		checkpoint = filepath.Join(output, "reverse_digits_rl", "checkpoints", "checkpoint-8")

@@ -42,8 +42,7 @@ func newLanguageModel(t *testing.T) folders {
 	p := must.Get(policy.NewCausalLM(policy.Config{Dir: f.base, R: 4, Alpha: 8, Seed: 1}))(t)
 	defer p.Close()
 	must.Do(t, p.Save(f.model))
-	a, err := lora.Load(f.model)
-	must.Do(t, err)
+	a := must.Get(lora.Load(f.model))(t)
 	for _, pair := range a.Pairs { // a zero adapter would hide mistakes
 		for i := range pair.B {
 			pair.B[i] = float32(i%7-3) / 4

@@ -76,9 +76,8 @@ func TestPromptsLearn(t *testing.T) {
 			f.must(t, "", with(promptRun("--reward", spec), "--output-dir", dir)...)
 			var scores struct{ Before, After, Last *rl.AnswerScores }
 			must.Do(t, files.LoadJSON(filepath.Join(dir, "prompts_rl", "logs", "eval_results.json"), &scores))
-			if scores.Before.Reward == nil || scores.After.Reward == nil || *scores.After.Reward < 0.9 || *scores.Before.Reward > 0.5 {
-				t.Errorf("mean reward before and after: %+v, %+v; want at most 0.5, and at least 0.9", scores.Before, scores.After)
-			}
+			expect.True(t, scores.Before.Reward != nil && scores.After.Reward != nil && *scores.After.Reward >= 0.9 && *scores.Before.Reward <= 0.5,
+				"mean reward before and after: %+v, %+v; want at most 0.5, and at least 0.9", scores.Before, scores.After)
 			for _, row := range must.Get(report.ReadMetrics(filepath.Join(dir, "prompts_rl", "logs", "metrics.jsonl")))(t) {
 				failed, _ := row["failed_rewards"].(float64)
 				expect.True(t, failed <= 0, "%v rewards failed in step %v", failed, row["step"])

@@ -50,9 +50,8 @@ func TestResume(t *testing.T) {
 	weights := must.Read(t, filepath.Join(dir, "model.safetensors"))
 	checkpoint := filepath.Join(dir, "checkpoints", "checkpoint-1")
 	train("--num-steps", "3", "--logging-steps", "1", "--resume-from-checkpoint", checkpoint)
-	if again := must.Read(t, filepath.Join(dir, "model.safetensors")); steps() != 3 || again != weights {
-		t.Errorf("%d steps from an earlier checkpoint, the same weights: %v", steps(), again == weights)
-	}
+	again := must.Read(t, filepath.Join(dir, "model.safetensors"))
+	expect.True(t, steps() == 3 && again == weights, "%d steps from an earlier checkpoint, the same weights: %v", steps(), again == weights)
 	for more, want := range map[string]string{
 		"--num-steps 3 --temperature 2 --resume":                      "--temperature: the run in " + dir + " began with 1, not 2",
 		"--num-steps 2 --resume":                                      "--num-steps: the run in " + dir + " is at 3 steps, past 2",
@@ -100,8 +99,7 @@ func TestResumeKnowsInputs(t *testing.T) {
 	}
 	code, _, errs := train("--num-steps", "1", "--resume=auto")
 	expect.Require(t, code == 0, "%v", errs)
-	record, err := run.ReadRun(dir)
-	must.Do(t, err)
+	record := must.Get(run.ReadRun(dir))(t)
 	for setting, name := range map[string]string{"dataset": "rows.jsonl", "reward": "judge.sh", "model": "model"} {
 		expect.True(t, record.Inputs[setting][f.expand("TMP/"+name)] != "", "run.json has no sum of %s %s: %v", setting, name, record.Inputs)
 	}
@@ -123,9 +121,8 @@ func TestResumeKnowsInputs(t *testing.T) {
 	expect.True(t, code == 0, "an allowed change: exit code %d, %q", code, errs)
 	inexact := func(setting string) {
 		t.Helper()
-		if record, err = run.ReadRun(dir); err != nil || !slices.ContainsFunc(record.Inexact, func(why string) bool { return strings.HasPrefix(why, setting+": ") }) {
-			t.Errorf("run.json says %q, %v", record.Inexact, err)
-		}
+		inexact := must.Get(run.ReadRun(dir))(t).Inexact
+		expect.True(t, slices.ContainsFunc(inexact, func(why string) bool { return strings.HasPrefix(why, setting+": ") }), "run.json says %q", inexact)
 	}
 	inexact("dataset")
 	f.write(t, f.expand("TMP/judge.sh"), files["judge.sh"]+"# changed\n")

@@ -260,9 +260,8 @@ func TestRouterAlgorithms(t *testing.T) {
 		if c.RL.Algorithm != name || c.General.Mode != envs.SupervisedThenRL || c.RL.Optimisation.LearningRate != 2e-5 || c.LabelRollouts.BatchSize != 24 || c.LabelRollouts.Reward != "f1" {
 			t.Errorf("%s: %+v, %+v", name, c.RL, c.LabelRollouts)
 		}
-		if (name == "ppo") != (c.Updates != nil && c.Updates.Epochs == 3) || (name == "dqn") != (c.LabelReplay != nil) {
-			t.Errorf("%s: updates %+v, replay %+v", name, c.Updates, c.LabelReplay)
-		}
+		expect.True(t, (name == "ppo") == (c.Updates != nil && c.Updates.Epochs == 3) && (name == "dqn") == (c.LabelReplay != nil),
+			"%s: updates %+v, replay %+v", name, c.Updates, c.LabelReplay)
 	}
 }
 

@@ -165,9 +165,8 @@ func TestRefusals(t *testing.T) {
 		if got.Error.Param != nil {
 			param = *got.Error.Param
 		}
-		if status != c.status || got.Error.Code != status || param != c.param || !strings.Contains(got.Error.Message, c.want) {
-			t.Errorf("%.80s: status %d, param %q, %s\nwant %d, %q, %s", c.body, status, param, got.Error.Message, c.status, c.param, c.want)
-		}
+		expect.True(t, status == c.status && got.Error.Code == status && param == c.param && strings.Contains(got.Error.Message, c.want),
+			"%.80s: status %d, param %q, %s\nwant %d, %q, %s", c.body, status, param, got.Error.Message, c.status, c.param, c.want)
 	}
 	status, text := s.ask(t, "/v1/load_lora_adapter", `{"lora_name":"`+strings.Repeat("a", longestOrder)+`"}`)
 	expect.Same(t, http.StatusRequestEntityTooLarge, status, "a long request for an adapter: status %d, %s", status, text)

@@ -44,9 +44,8 @@ func TestToolsAreInThePrompt(t *testing.T) {
 	} {
 		got := s.complete(t, "/v1/chat/completions", fmt.Sprintf(askTools, c.fields))
 		// A forced call that the model does not finish is content.
-		if got.Usage.Prompt != len(c.prompt+c.forced) || !strings.HasPrefix(got.Choices[0].Message.Content, c.forced) || *got.Choices[0].Reason != "length" {
-			t.Errorf("%s: %d tokens, %+v, want %d and %q", c.fields, got.Usage.Prompt, got.Choices[0], len(c.prompt+c.forced), c.forced)
-		}
+		expect.True(t, got.Usage.Prompt == len(c.prompt+c.forced) && strings.HasPrefix(got.Choices[0].Message.Content, c.forced) && *got.Choices[0].Reason == "length",
+			"%s: %d tokens, %+v, want %d and %q", c.fields, got.Usage.Prompt, got.Choices[0], len(c.prompt+c.forced), c.forced)
 		text := must.Get(json.Marshal(c.prompt + c.forced))(t)
 		same := s.complete(t, "/v1/completions", fmt.Sprintf(`{"model":"tiny","prompt":%s,"add_special_tokens":false,"max_tokens":4,"seed":3}`, text))
 		expect.Same(t, c.forced+same.Choices[0].Text, got.Choices[0].Message.Content,
@@ -83,9 +82,8 @@ func TestToolRefusals(t *testing.T) {
 		status, text := s.ask(t, "/v1/chat/completions", body)
 		var got said
 		must.Do(t, json.Unmarshal([]byte(text), &got))
-		if status != 400 || got.Error == nil || got.Error.Param == nil || *got.Error.Param != c.param || !strings.Contains(got.Error.Message, c.want) {
-			t.Errorf("%s: status %d, %s, want %s: %s", c.fields, status, text, c.param, c.want)
-		}
+		expect.True(t, status == 400 && got.Error != nil && got.Error.Param != nil && *got.Error.Param == c.param && strings.Contains(got.Error.Message, c.want),
+			"%s: status %d, %s, want %s: %s", c.fields, status, text, c.param, c.want)
 	}
 	for _, c := range []struct{ call, want string }{
 		{`5`, "message 1: tool_calls: got"},

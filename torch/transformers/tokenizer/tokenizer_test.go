@@ -114,9 +114,8 @@ func TestLoadRefuses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := must.Folder(t, map[string]string{"tokenizer.json": tt.tokenizer, "tokenizer_config.json": tt.config})
 			_, err := Load(dir)
-			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("error %v, want %q", err, tt.want)
-			}
+			expect.True(t, err != nil && strings.Contains(err.Error(), tt.want) && strings.Contains(err.Error(), dir) && !strings.Contains(err.Error(), "\n"),
+				"error %v, want %q", err, tt.want)
 		})
 	}
 	expect.Failure(Load(t.TempDir()))(t, "tokenizer.json")
