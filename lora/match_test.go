@@ -120,8 +120,8 @@ func TestStoredTables(t *testing.T) {
 			expect.True(t, len(pairs) == 1 && pairs[0].Module == "model.a.q_proj", "pairs %v", pairs)
 			got := map[string][]float32{}
 			for name, tensor := range extra {
-				got[name], err = tensor.Float32s()
-				expect.True(t, err == nil && tensor.Name == name, "%s is called %s, %v", name, tensor.Name, err)
+				got[name] = must.Get(tensor.Float32s())(t)
+				expect.Same(t, name, tensor.Name, "the name of a tensor")
 			}
 			expect.Equal(t, tt.want, got)
 		})

@@ -169,8 +169,7 @@ func TestRejectionThreshold(t *testing.T) {
 		got, err := rl.RejectionThreshold(test.in, test.out)
 		expect.True(t, err == nil && math.Abs(got-test.want) <= 1e-9, "%s: %v, %v, want %v", test.name, got, err, test.want)
 	}
-	_, err := rl.RejectionThreshold(nil, sure(false, 1))
-	expect.True(t, err != nil, "a threshold without rows in scope")
+	expect.Fails(rl.RejectionThreshold(nil, sure(false, 1)))(t, "a threshold without rows in scope")
 }
 
 // TestRejectionThresholdIsTheBest tries all thresholds.

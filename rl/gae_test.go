@@ -174,8 +174,7 @@ func TestTransitionsAreFirstInFirstOut(t *testing.T) {
 		err := small.Restore([]byte(bad))
 		expect.True(t, err != nil && small.Len() == 0, "%.40s is restored: %v", bad, err)
 	}
-	_, err := rl.NewTransitions(0)
-	expect.True(t, err != nil, "a buffer of 0")
+	expect.Fails(rl.NewTransitions(0))(t, "a buffer of 0")
 }
 
 // TestScheduleAt has factors worked out from transformers' formulas: step/W in the warm-up, then 1, 1 − d or ½(1 + cos πd),

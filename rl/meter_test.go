@@ -120,8 +120,7 @@ func TestReplayIsFirstInFirstOut(t *testing.T) {
 	r := newReplay(t, 3)
 	expect.True(t, r.Sample(Stream(1), 2) == nil, "an empty buffer deals")
 	for i := range 3 {
-		skipped := r.Add(twoTurns(), []float64{float64(2 * i), float64(2*i + 1)})
-		expect.True(t, skipped == 0, "%d skipped", skipped)
+		expect.Same(t, 0, r.Add(twoTurns(), []float64{float64(2 * i), float64(2*i + 1)}), "skipped")
 	}
 	expect.Equal(t, []float64{3, 4, 5}, returnsOf(r))
 	skipped := r.Add(twoTurns(), []float64{nan, math.Inf(1)})
@@ -131,8 +130,7 @@ func TestReplayIsFirstInFirstOut(t *testing.T) {
 		seen[e.Return] = true
 	}
 	expect.Same(t, 3, len(seen), "50 samples saw %v", seen)
-	diff := cmp.Diff(r.Sample(Stream(2), 9), r.Sample(Stream(2), 9), cmpopts.EquateNaNs())
-	expect.True(t, diff == "", "the same stream deals differently")
+	expect.Same(t, "", cmp.Diff(r.Sample(Stream(2), 9), r.Sample(Stream(2), 9), cmpopts.EquateNaNs()), "the same stream deals differently")
 }
 
 func TestReplayEvictionKeepsMemoryBounded(t *testing.T) {

@@ -181,14 +181,12 @@ func TestKLController(t *testing.T) {
 		t.Errorf("a fixed coefficient became %g", fixed.Coef())
 	}
 	for _, bad := range [][3]float64{{-1, 0, 0}, {0, 6, 100}, {0.1, 6, 0}, {0.1, 0, 5}, {0.1, -6, -1}, {math.NaN(), 0, 0}, {math.Inf(1), 0, 0}} {
-		_, err := NewKLController(bad[0], bad[1], bad[2])
-		expect.True(t, err != nil, "%v is taken", bad)
+		expect.Fails(NewKLController(bad[0], bad[1], bad[2]))(t, "%v is taken", bad)
 	}
 }
 
 func TestParseKLKind(t *testing.T) {
 	k, err := ParseKLKind("k3")
 	expect.True(t, k == K3 && err == nil, "%v, %v", k, err)
-	_, err = ParseKLKind("k4")
-	expect.True(t, err != nil, "k4 is taken")
+	expect.Fails(ParseKLKind("k4"))(t, "k4 is taken")
 }

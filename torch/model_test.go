@@ -74,11 +74,10 @@ func newDecoder(t testing.TB, c torch.ModelConfig, weights map[string]*torch.Var
 
 func hidden(t testing.TB, m *torch.Model, p torch.Packed, pass torch.Pass) (data []float32) {
 	t.Helper()
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		h, _ := s.Hidden(m, p, pass)
 		data = s.Read(h)
-		return nil
-	}))
+	})
 	return data
 }
 
@@ -180,7 +179,7 @@ func adaptAll(t testing.TB, m *torch.Model, c torch.ModelConfig, rank int, rng *
 // gradients runs a step whose loss is a thousandth of the sum of squared hidden states, and returns the gradients.
 func gradients(t testing.TB, m *torch.Model, p torch.Packed, pass torch.Pass, params []*torch.Var) (found [][]float32) {
 	t.Helper()
-	must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 		h, _ := s.Hidden(m, p, pass)
 		s.Backward(s.Scale(s.Sum(s.Mul(h, h)), 1e-3))
 		for i, v := range params {
@@ -188,8 +187,7 @@ func gradients(t testing.TB, m *torch.Model, p torch.Packed, pass torch.Pass, pa
 			expect.Require(t, ok, "parameter %d has no gradient", i)
 			found = append(found, s.Read(grad))
 		}
-		return nil
-	}))
+	})
 	must.Do(t, torch.ZeroGrad(params))
 	return found
 }

@@ -72,11 +72,10 @@ func TestTokenLogProbsOfStoredWeights(t *testing.T) {
 	must.Do(t, err)
 	defer exact.Close()
 	judge := func(weight *torch.Var) (values []float32) {
-		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 			logprobs, entropy, _ := s.TokenLogProbs(s.Floats([]float32{0.25, -0.75}, 1, 2), weight.T(), nil, []int64{1}, torch.HeadOptions{})
 			values = append(s.Read(logprobs), s.Read(entropy)...)
-			return nil
-		}))
+		})
 		return values
 	}
 	want := judge(exact)
@@ -103,13 +102,12 @@ func BenchmarkOperator(b *testing.B) {
 	const operators = 1000
 	data := make([]float32, 16)
 	for b.Loop() {
-		must.Do(b, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		torchtest.Do(b, torch.NoGrad, func(s *torch.Scope) {
 			x := s.Floats(data, 4, 4)
 			for range operators {
 				s.Mul(x, x)
 			}
-			return nil
-		}))
+		})
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*operators), "ns/operator")
 }
@@ -129,13 +127,12 @@ func stepModel(b *testing.B) (*torch.Model, *torch.Var, []*torch.Var) {
 
 // learn is a step's forward and backward pass: the mean log-probability of each next token.
 func learn(b *testing.B, m *torch.Model, head *torch.Var, batch torch.Packed, params []*torch.Var) {
-	must.Do(b, torch.Do(torch.Train, func(s *torch.Scope) error {
+	torchtest.Do(b, torch.Train, func(s *torch.Scope) {
 		h, _ := s.Hidden(m, batch, torch.Pass{Adapter: true})
 		targets := append(append([]int64{}, batch.Tokens[1:]...), 0)
 		logprobs, _, _ := s.TokenLogProbs(h, head.T(), nil, targets, torch.HeadOptions{})
 		s.Backward(s.Sum(logprobs))
-		return nil
-	}))
+	})
 	must.Do(b, torch.ZeroGrad(params))
 }
 

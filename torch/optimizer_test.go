@@ -40,10 +40,9 @@ func TestOptimizersOfOthers(t *testing.T) {
 				for i := range gradient {
 					gradient[i] = float32((2 + math.Cos(float64(i*step))) * float64(1-2*(i%2)) * math.Pow(10, -float64(i/256%5)))
 				}
-				must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+				torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 					s.Backward(s.Sum(s.Mul(p.T(), s.Floats(gradient, want.Shape...))))
-					return nil
-				}))
+				})
 				if step == 3 && moved {
 					old := o
 					o = restarted()
@@ -82,12 +81,11 @@ func TestMomentsOfALongParameter(t *testing.T) {
 		o := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: params, WeightDecay: 0.1, EightBit: true})
 		defer o.Close()
 		for range 2 {
-			must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+			torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 				for i, p := range params {
 					s.Backward(s.Sum(s.Mul(p.T(), s.Floats(gradient[i*n/parts:(i+1)*n/parts], int64(n/parts)))))
 				}
-				return nil
-			}))
+			})
 			must.Get(o.Step([]float64{0.01}, 0))(t)
 		}
 		for _, p := range params {

@@ -114,11 +114,9 @@ func TestBlocksEqualGGUF(t *testing.T) {
 
 func TestQuantizedRefuses(t *testing.T) {
 	expect.Failure(torch.NF4.Blocks(make([]byte, 71), 2, 64))(t, "71 bytes are not 2 rows")
-	n := torch.Q4_K.RowBytes(576)
-	expect.True(t, n == 0, "a row of 576 values of q4_k has %d bytes", n)
+	expect.Same(t, 0, torch.Q4_K.RowBytes(576), "a row of 576 values of q4_k has bytes")
 	expect.True(t, !torch.QuantType("q3_k").Known(), "q3_k is known")
-	_, err := torch.JoinNF4(make([]byte, 64), make([]float32, 1), 128)
-	expect.True(t, err != nil, "no error for a missing scale")
+	expect.Fails(torch.JoinNF4(make([]byte, 64), make([]float32, 1), 128))(t, "no error for a missing scale")
 }
 
 // learner is a small decoder with adapters that learns a fixed text.

@@ -16,7 +16,7 @@ import (
 // logitsOf returns the logits of each token of ids, by the forward pass of training.
 func logitsOf(t *testing.T, m *torch.Model, head *torch.Var, c torch.ModelConfig, ids []int32) (rows [][]float64) {
 	t.Helper()
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		h, _ := s.Hidden(m, torch.Pack([][]int32{ids}), torch.Pass{})
 		flat := s.Read(s.Linear(h, head.T(), s.Floats(make([]float32, c.VocabSize), int64(c.VocabSize))))
 		for row := range slices.Chunk(flat, c.VocabSize) {
@@ -26,8 +26,7 @@ func logitsOf(t *testing.T, m *torch.Model, head *torch.Var, c torch.ModelConfig
 			}
 			rows = append(rows, wide)
 		}
-		return nil
-	}))
+	})
 	return rows
 }
 

@@ -17,7 +17,7 @@ import (
 
 func TestOperators(t *testing.T) {
 	torchtest.NoLeaks(t)
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		a := s.Floats([]float32{1, 2, 3, 4, 5, 6}, 2, 3)
 		index := s.Ints([]int64{2, 0}, 2)
 		for _, tc := range []struct {
@@ -42,8 +42,7 @@ func TestOperators(t *testing.T) {
 		} {
 			expect.Equal(t, tc.want, s.Read(tc.got), tc.name)
 		}
-		return nil
-	}))
+	})
 }
 
 // A refused call leaves no state behind for the next one.
@@ -88,20 +87,18 @@ func TestGradModeBelongsToTheScope(t *testing.T) {
 		})
 		expect.Same(t, err == nil, tc.want, "mode %v: backward gave %v", tc.mode, err)
 	}
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		g, ok := s.Grad(p)
 		expect.True(t, ok && s.Item(g) == 6, "gradient of p² at 3: %v %v, want 6", ok, s.Item(g))
-		return nil
-	}))
+	})
 }
 
 func TestUseAfterCloseIsCaught(t *testing.T) {
 	torchtest.NoLeaks(t)
 	var stale torch.Tensor
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		stale = s.Floats([]float32{1}, 1)
-		return nil
-	}))
+	})
 	defer func() {
 		r, ok := recover().(string)
 		expect.True(t, ok && strings.Contains(r, "after its scope"), "recovered %v, want the panic about a closed scope", r)
@@ -145,10 +142,9 @@ func TestAdamW(t *testing.T) {
 	want := []float64{1, -2, 0.5}
 	m, v := make([]float64, 3), make([]float64, 3)
 	for step := 1; step <= 3; step++ {
-		must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+		torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 			s.Backward(s.Sum(s.Mul(p.T(), p.T())))
-			return nil
-		}))
+		})
 		norm := must.Get(o.Step([]float64{rate}, limit))(t)
 		wantNorm := 0.0
 		for _, x := range want {
@@ -183,12 +179,11 @@ func TestAdamWClipsGroupsApart(t *testing.T) {
 	}
 	backward := func(scale float64) {
 		t.Helper()
-		must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+		torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 			for _, p := range params {
 				s.Backward(s.Scale(s.Sum(s.Mul(p.T(), p.T())), scale/2))
 			}
-			return nil
-		}))
+		})
 	}
 	for _, test := range []struct {
 		apart [3]bool
@@ -221,12 +216,11 @@ func TestAdamWClipsGroupsApart(t *testing.T) {
 
 	o := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: params[:2]}, torch.ParamGroup{Params: params[2:], Apart: true})
 	defer o.Close()
-	must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 		for i, p := range params {
 			s.Backward(s.Scale(s.Sum(p.T()), []float64{1, 1, math.Inf(1)}[i]))
 		}
-		return nil
-	}))
+	})
 	var nonFinite *torch.NonFiniteError
 	_, err := o.Step([]float64{1, 1}, limit)
 	expect.True(t, errors.As(err, &nonFinite), "error %v, want that a norm is not finite", err)
@@ -243,10 +237,9 @@ func TestNonFiniteGradientChangesNothing(t *testing.T) {
 	defer p.Close()
 	o := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: []*torch.Var{p}})
 	defer o.Close()
-	must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 		s.Backward(s.Sum(s.Exp(p.T())))
-		return nil
-	}))
+	})
 	var nonFinite *torch.NonFiniteError
 	_, err := o.Step([]float64{1}, 1)
 	expect.True(t, errors.As(err, &nonFinite), "got %v, want a NonFiniteError", err)

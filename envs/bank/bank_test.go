@@ -63,13 +63,11 @@ func TestOrder(t *testing.T) {
 		expect.True(t, e == want && err == nil, "problem %d is %q, %v", i, e, err)
 	}
 	for _, at := range []int{-1, 2} {
-		_, err := b.At(envs.Eval, at)
-		expect.True(t, err != nil, "there is an problem %d of 2", at)
+		expect.Fails(b.At(envs.Eval, at))(t, "there is an problem %d of 2", at)
 	}
 	dropped, err := b.FilterPrompts(func(e string) (bool, error) { return e > "c", nil })
 	expect.True(t, dropped == 3 && err == nil && b.Len(envs.Train) == 4 && b.Len(envs.Eval) == 2, "%d dropped, %v", dropped, err)
-	_, err = b.At(envs.Train, 6)
-	expect.True(t, err == nil, "%v", err)
+	must.Get(b.At(envs.Train, 6))(t)
 }
 
 // TestRank: every pass is in ascending order, with equal ones in another order each time.

@@ -349,8 +349,7 @@ func TestRewards(t *testing.T) {
 		for _, r := range rewards {
 			got, err := r.New(o, nil)(context.Background(), c)
 			expect.True(t, err == nil && math.Abs(got-want[r.Name]) <= 1e-12, "%s of %+v: %v, %v, want %v", r.Name, v, got, err, want[r.Name])
-			_, err = r.New(o, nil)(context.Background(), envs.Completion{Reward: math.NaN()})
-			expect.True(t, err != nil, "%s has a value of a program that was not run", r.Name)
+			expect.Fails(r.New(o, nil)(context.Background(), envs.Completion{Reward: math.NaN()}))(t, "%s has a value of a program that was not run", r.Name)
 		}
 		got := o.reward(v)
 		expect.True(t, math.Abs(got-test.tests) <= 1e-12, "reward of %+v: %v, want %v", v, got, test.tests)
@@ -425,8 +424,7 @@ func TestBadRows(t *testing.T) {
 	o := options("skip")
 	made := must.Get(o.Task(envs.Setup{HeldOut: 1, Tell: func(line string) { told = append(told, line) }}))(t)
 	defer made.(*task).Close()
-	n := made.Len(envs.Train)
-	expect.True(t, n == 3, "%d training problems", n)
+	expect.Same(t, 3, made.Len(envs.Train), "training problems")
 	expect.True(t, len(told) == 2 && strings.Contains(told[0], "2 rows skipped") && strings.Contains(told[1], "the reference solution fails its tests"), "told %q", told)
 }
 

@@ -52,7 +52,7 @@ func TestLabelIndex(t *testing.T) {
 	rows := []Row{{Label: "law", File: "f.csv", Line: 2}, {Label: "math", File: "f.csv", Line: 3}, {Label: "law", File: "f.csv", Line: 9}}
 	got := must.Get(LabelIndex(rows, []string{"health", "law", "math"}))(t)
 	expect.Equal(t, []int{1, 2, 1}, got)
-	_, err = LabelIndex(rows, []string{"law", "maths"})
+	_, err := LabelIndex(rows, []string{"law", "maths"})
 	expect.Same(t, `f.csv:3: label "math" is not one of law, maths; did you mean "maths"?`, text(err), "error")
 }
 

@@ -62,8 +62,7 @@ func TestProblemsDoNotRepeatWithinAPass(t *testing.T) {
 				expect.Same(t, test.n, len(seen), "%s, %s, %s: %d different problems among the first %d", name, title, part, len(seen), test.n)
 			}
 			if part == envs.Eval {
-				_, err := few.Episode(part, n)
-				expect.True(t, err != nil, "%s: problem %d of the %d to be verified by", name, n, n)
+				expect.Fails(few.Episode(part, n))(t, "%s: problem %d of the %d to be verified by", name, n, n)
 				continue
 			}
 			first, again := map[uint64]bool{}, map[uint64]bool{}

@@ -244,8 +244,7 @@ func TestTrainingProblemsAreShuffledEachTimeAround(t *testing.T) {
 		expect.Same(t, 10, len(slices.Compact(slices.Sorted(slices.Values(order)))), "not every problem once: %v", order)
 	}
 	for _, index := range []int{-1, 0} {
-		_, err := task.Episode(envs.Eval, index)
-		expect.True(t, err != nil, "there is an evaluation episode %d", index)
+		expect.Fails(task.Episode(envs.Eval, index))(t, "there is an evaluation episode %d", index)
 	}
 }
 
@@ -273,8 +272,7 @@ func TestStepwise(t *testing.T) {
 	}
 	got := step(t, e, "The answer is: 4\n", envs.StopString)
 	expect.True(t, got.Done && got.Reward == 1 && got.Info.Correct, "the answer: %+v", got)
-	_, err := e.Step(t.Context(), envs.Action{Text: "x"})
-	expect.True(t, err != nil, "a step after the end is taken")
+	expect.Fails(e.Step(t.Context(), envs.Action{Text: "x"}))(t, "a step after the end is taken")
 
 	start(t, e)
 	for i := range 3 {
@@ -392,8 +390,7 @@ func TestNewRefuses(t *testing.T) {
 	} {
 		expect.Failure(envs.New(GSM8K, test.setup, test.settings))(t, test.want)
 	}
-	_, err := envs.New(GSM8K, envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "2", "sym_calc": "true", "answer_match": "units"})
-	expect.True(t, err == nil, "%v", err)
+	must.Get(envs.New(GSM8K, envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "2", "sym_calc": "true", "answer_match": "units"}))(t)
 }
 
 // A data set with splits, as on the hub, trains on its training rows and evaluates on its test rows.

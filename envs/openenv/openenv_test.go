@@ -320,8 +320,7 @@ func TestHostileServers(t *testing.T) {
 		expect.True(t, expect.Names(err, want), "%.60s: %v, want %s", schema, err, want)
 	}
 	for address, want := range map[string]string{"": "want ws://", "ftp://x": "want ws://", "ws://x?a": "want ws://", "ws://127.0.0.1:1": "connection refused"} {
-		_, err := openenv.Open(t.Context(), address, time.Second, 1)
-		expect.Error(t, err, want)
+		expect.Failure(openenv.Open(t.Context(), address, time.Second, 1))(t, want)
 	}
 }
 
@@ -375,8 +374,7 @@ func TestTasks(t *testing.T) {
 		expect.Equal(t, want, strings.Join(got, ", "))
 	}
 	f := &fake{action: oneText, paths: map[string]string{"/list_environments": `["e"]`, "/e/splits": `[{"name":"a"}]`, "/e/num_tasks": `{"num_tasks":"x"}`}}
-	_, err := openenv.Open(t.Context(), served(t, f), time.Second, 1)
-	expect.Error(t, err, `tasks: split "a"`, "no number of tasks")
+	expect.Failure(openenv.Open(t.Context(), served(t, f), time.Second, 1))(t, `tasks: split "a"`, "no number of tasks")
 }
 
 func FuzzMessages(f *testing.F) {

@@ -88,8 +88,7 @@ func TestServers(t *testing.T) {
 		expect.True(t, strings.HasPrefix(step.Reply, "error: the message is not a JSON object") && !step.Done && step.Reward == 0, "%+v", step)
 		end(e)
 		expect.Same(t, 0, open.Load(), "open sessions")
-		_, err = e.Step(t.Context(), say("x"))
-		expect.True(t, err != nil, "a step after the end")
+		expect.Fails(e.Step(t.Context(), say("x")))(t, "a step after the end")
 	}
 }
 
@@ -101,8 +100,7 @@ func TestClosedWhileItBegins(t *testing.T) {
 	expect.True(t, shown.Messages[0].Content == "b" && open.Load() == 0, "%+v, %d open sessions", shown, open.Load())
 	e := must.Get(task.Episode(envs.Train, 0))(t)
 	must.Do(t, e.(io.Closer).Close())
-	_, err := e.Reset(t.Context())
-	expect.Error(t, err, "closed")
+	expect.Failure(e.Reset(t.Context()))(t, "closed")
 	expect.Same(t, 0, open.Load(), "open sessions")
 }
 
@@ -123,8 +121,7 @@ func TestServersWithTools(t *testing.T) {
 	template := "<tool_call>"
 	_, err := envs.New("env", envs.Setup{Text: true}, envs.Settings{"env": env})
 	expect.Error(t, err, "need a chat template")
-	_, err = envs.New("env", envs.Setup{ToolTemplate: new(string)}, envs.Settings{"env": env})
-	expect.Error(t, err, "does not describe")
+	expect.Failure(envs.New("env", envs.Setup{ToolTemplate: new(string)}, envs.Settings{"env": env}))(t, "does not describe")
 	_, _, err = envs.Begin(t.Context(), made(t, envs.Setup{ToolTemplate: &template}, envs.Settings{"env": env}), envs.Train, 0)
 	expect.Error(t, err, "the observation of reset is empty", "--system-prompt")
 	task := made(t, envs.Setup{ToolTemplate: &template}, envs.Settings{"env": env, "system_prompt": "Open the door."})

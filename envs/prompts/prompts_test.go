@@ -136,8 +136,7 @@ func TestEpisode(t *testing.T) {
 		e, _ := begin(t, task)
 		step := must.Get(e.Step(t.Context(), test.action))(t)
 		expect.Equal(t, test.want, step, cmpopts.EquateNaNs(), fmt.Sprintf("%+v", test.action))
-		_, err := e.Step(t.Context(), test.action)
-		expect.True(t, err != nil, "an episode continues after its end")
+		expect.Fails(e.Step(t.Context(), test.action))(t, "an episode continues after its end")
 	}
 	open := newTask(t, envs.Setup{EvalOnly: true}, envs.Settings{"dataset": must.File(t, "q.jsonl", `{"prompt": "a"}`)})
 	e, _ := begin(t, open)
@@ -209,8 +208,7 @@ func TestTurnProgramThatHangs(t *testing.T) {
 func TestRightAnswer(t *testing.T) {
 	v, err := rightAnswer(t.Context(), envs.Completion{Reward: 1})
 	expect.True(t, v == 1 && err == nil, "%v, %v", v, err)
-	_, err = rightAnswer(t.Context(), envs.Completion{Reward: math.NaN()})
-	expect.True(t, err != nil, "a row without an answer has a reward")
+	expect.Fails(rightAnswer(t.Context(), envs.Completion{Reward: math.NaN()}))(t, "a row without an answer has a reward")
 }
 
 func FuzzReadReply(f *testing.F) {
@@ -273,8 +271,7 @@ func TestMixture(t *testing.T) {
 	// a4 is held out.
 	expect.Equal(t, map[string]int{"a0": 1, "a1": 1, "a2": 1, "a3": 1, "b1": 1, "b3": 1, "c": 2}, n)
 	settings["dataset_mix"] = filepath.Join(t.TempDir(), "missing.jsonl") + "=1"
-	_, err := envs.New("prompts", envs.Setup{HeldOut: 1}, settings)
-	expect.Error(t, err, "missing.jsonl")
+	expect.Failure(envs.New("prompts", envs.Setup{HeldOut: 1}, settings))(t, "missing.jsonl")
 }
 
 func TestCurriculum(t *testing.T) {
@@ -295,8 +292,7 @@ func TestCurriculum(t *testing.T) {
 		{"level", `"hard"`, `column "level"`}, {"level", "null", `column "level"`}, {"depth", "1", "option curriculum_column"},
 	} {
 		settings["dataset"], settings["curriculum_column"] = must.File(t, "wrong.jsonl", `{"prompt":"c","answer":1,"level":`+c.level+`}`), c.column
-		_, err := envs.New("prompts", envs.Setup{}, settings)
-		expect.Error(t, err, c.want)
+		expect.Failure(envs.New("prompts", envs.Setup{}, settings))(t, c.want)
 	}
 }
 

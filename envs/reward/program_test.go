@@ -51,8 +51,7 @@ func judge(t *testing.T, r *Text, texts ...string) (values []float64, errs []str
 func TestProgramIsAskedAboutTexts(t *testing.T) {
 	command, dir := shell(t, `printf '%s\n' "$line" >> "$dir/asked"; `+good)
 	r := parseText(t, command+"=0.5,expr:1", nil, Options{})
-	_, err := os.Stat(filepath.Join(dir, "asked"))
-	expect.True(t, err != nil, "the program runs before it is asked")
+	expect.Fails(os.Stat(filepath.Join(dir, "asked")))(t, "the program runs before it is asked")
 	batch := []envs.Completion{sample, {Observation: envs.Observation{Text: "Say <a> & \"b\".\n"}, Text: "no", Action: envs.Action{Text: "o"}}}
 	scores := must.Get(r.Score(t.Context(), batch, 1))(t)
 	expect.Equal(t, []float64{1.5, 1.5}, scores.Total, "totals")
@@ -179,8 +178,7 @@ func held(t *testing.T, dir string) <-chan struct{} {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		_, err := os.ReadFile(path)
-		expect.True(t, err == nil, "%v", err)
+		must.Get(os.ReadFile(path))(t)
 	}()
 	return gone
 }
@@ -215,8 +213,7 @@ func TestProgramEndsWithTheContext(t *testing.T) {
 	must.Do(t, syscall.Mkfifo(asked, 0o600))
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		_, err := os.ReadFile(asked)
-		expect.True(t, err == nil, "%v", err)
+		must.Get(os.ReadFile(asked))(t)
 		cancel()
 	}()
 	r := parseText(t, command, nil, Options{})
@@ -233,8 +230,7 @@ func TestCloseLetsAProgramFinish(t *testing.T) {
 	values, errs := judge(t, r, "a")
 	expect.Require(t, values[0] == 1, "%v, %q", values, errs)
 	r.Close()
-	_, err := os.Stat(filepath.Join(dir, "finished"))
-	expect.True(t, err == nil, "%v", err)
+	must.Get(os.Stat(filepath.Join(dir, "finished")))(t)
 	r.Close()
 	_, errs = judge(t, r, "a")
 	expect.Same(t, "the program is closed", errs[0], "after Close: %q", errs)

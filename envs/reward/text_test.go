@@ -107,7 +107,7 @@ func TestAllFailed(t *testing.T) {
 	r := parseText(t, "expr:1/0,length=0.1", map[string]envs.Reward{"length": lengthReward}, Options{})
 	scores := must.Get(r.Score(t.Context(), completions("a", "b"), 1))(t)
 	want := "rewards failed for all 2 samples: reward expr:1/0: the value is +Inf"
-	err = scores.AllFailed()
+	err := scores.AllFailed()
 	expect.True(t, err != nil && err.Error() == want, "error %v, want %s", err, want)
 	scores, err = r.Score(t.Context(), nil, 1)
 	expect.True(t, err == nil && scores.AllFailed() == nil, "no samples: %v, %v", err, scores.AllFailed())
@@ -154,8 +154,7 @@ func TestParseTextErrors(t *testing.T) {
 		expect.Failure(ParseText(test.spec, functions(own), Options{}))(t, test.want)
 	}
 	for _, name := range []string{"", "expr", "cmd", "model", "rubric", "a,b", "a=b", "cmd:x", "a b"} {
-		_, err := ParseText("expr:1", functions(map[string]envs.Reward{name: lengthReward}), Options{})
-		expect.True(t, err != nil, "a reward of a task may be called %q", name)
+		expect.Fails(ParseText("expr:1", functions(map[string]envs.Reward{name: lengthReward}), Options{}))(t, "a reward of a task may be called %q", name)
 	}
 }
 

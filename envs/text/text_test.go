@@ -121,8 +121,7 @@ func TestEpisodes(t *testing.T) {
 				reward = 1
 			}
 			expect.Equal(t, envs.Step{Keep: len(test.answer), Done: true, Reward: reward, Info: &test.info}, step, test.answer)
-			_, err := e.Step(ctx, envs.Action{})
-			expect.True(t, err != nil, "a second answer is taken")
+			expect.Fails(e.Step(ctx, envs.Action{}))(t, "a second answer is taken")
 		}
 	}
 	made := must.Get((&options{Template: "{text} Is that {labels}?"}).Task(envs.Setup{Seed: 1, Text: true}))(t)
@@ -130,6 +129,5 @@ func TestEpisodes(t *testing.T) {
 	if shown, _ := e.Reset(ctx); shown.Text != e.(*episode).row.Text+` Is that "negative" or "positive"?` {
 		t.Errorf("shown %q", shown.Text)
 	}
-	_, err := made.Episode(envs.Eval, made.Len(envs.Eval))
-	expect.True(t, err != nil, "a held-out row past the last")
+	expect.Fails(made.Episode(envs.Eval, made.Len(envs.Eval)))(t, "a held-out row past the last")
 }

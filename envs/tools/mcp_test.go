@@ -123,15 +123,13 @@ func TestHostileServers(t *testing.T) {
 		"cmd:sh -c 'yes | tr -d \"\\\\n\"'": "does not answer", html.URL: "does not answer", long.URL: "does not answer", "http://127.0.0.1:1/": "refused",
 	} {
 		path := writeFile(t, "tools.json", fmt.Sprintf(`[{"run":%q}]`, "mcp:"+run))
-		_, err := tools.Open(t.Context(), path, time.Second, false)
-		expect.Error(t, err, path, "tool mcp:", want)
+		expect.Failure(tools.Open(t.Context(), path, time.Second, false))(t, path, "tool mcp:", want)
 	}
 	program := "cmd:env " + asServer + "=1 " + must.Get(os.Executable())(t)
 	for file, want := range map[string]string{
 		`[{"run":"mcp:python"}]`: ":1:2: run: want mcp:cmd:PROGRAM", `[{"run":"mcp:"}]`: ":1:2: run: got", `[{"run":"mcp:cmd:x","parameters":{"type":"string"}}]`: ":1:2: parameters: type",
 		`[{"run":"mcp:` + program + `","name":"f"}]`: `no tool "f"; its tools are "count", "other"`, `[{"run":"mcp:` + program + `"},{"run":"cmd:true","name":"count"}]`: `a second tool "count"`,
 	} {
-		_, err := tools.Open(t.Context(), writeFile(t, "tools.json", file), time.Second, false)
-		expect.Error(t, err, want)
+		expect.Failure(tools.Open(t.Context(), writeFile(t, "tools.json", file), time.Second, false))(t, want)
 	}
 }

@@ -87,6 +87,7 @@ func NoError(t testing.TB, err error, what string, args ...any) {
 // Error expects an error that names all of want, as Names has it.
 func Error(t testing.TB, err error, want ...string) {
 	t.Helper()
+	True(t, err != nil, "no error, want one with %q", want)
 	for _, part := range want {
 		if !Names(err, part) {
 			t.Errorf("error %v, want one with %q", err, part)
@@ -99,6 +100,14 @@ func Failure[T any](_ T, err error) func(t testing.TB, want ...string) {
 	return func(t testing.TB, want ...string) {
 		t.Helper()
 		Error(t, err, want...)
+	}
+}
+
+// Fails expects a call with two results to fail; the rest says what is wrong where it does not.
+func Fails[T any](_ T, err error) func(t testing.TB, wrong string, args ...any) {
+	return func(t testing.TB, wrong string, args ...any) {
+		t.Helper()
+		True(t, err != nil, wrong, args...)
 	}
 }
 

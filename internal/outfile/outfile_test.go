@@ -76,8 +76,7 @@ func TestWriteToDevicesAndPipes(t *testing.T) {
 			got <- string(data) + errorText(err)
 		}()
 		expect.NoError(t, Write(filepath.Join(dir, name), []byte("through"), 0o644), "Write")
-		text := <-got
-		expect.True(t, text == "through", "%q came out of the pipe", text)
+		expect.Same(t, "through", <-got, "came out of the pipe")
 	}
 	expect.Equal(t, []string{"link", "pipe"}, names(t, dir))
 	read, write, err := os.Pipe()

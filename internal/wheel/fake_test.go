@@ -140,8 +140,7 @@ func wantSet(t *testing.T, i *fakeIndex, cache string) {
 		got, err := os.ReadFile(filepath.Join(dir, name))
 		expect.True(t, string(got) == want, "%s: %q, %v", name, got, err)
 	}
-	_, err := os.Stat(filepath.Join(dir, "__init__.py"))
-	expect.True(t, err != nil, "other members were unpacked")
+	expect.Fails(os.Stat(filepath.Join(dir, "__init__.py")))(t, "other members were unpacked")
 	expect.True(t, i.set().complete(dir), "the folder is not complete")
 	wantFiles(t, filepath.Join(cache, "downloads"), ".lock")
 	wantFiles(t, filepath.Join(cache, "a"), "set-1")

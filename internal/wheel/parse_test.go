@@ -98,8 +98,7 @@ func FuzzIndex(f *testing.F) {
 		page := parseHTML(base, data)
 		for name, found := range page {
 			expect.True(t, !strings.Contains(name, "/"), "a file is called %q", name)
-			_, err := url.Parse(found.address)
-			expect.True(t, err == nil, "%v", err)
+			must.Get(url.Parse(found.address))(t)
 		}
 		files, err := parseJSON(base, data)
 		expect.True(t, err != nil || files != nil, "neither files nor an error")

@@ -42,8 +42,7 @@ func TestLosses(t *testing.T) {
 	} {
 		a := &Supervised{LossOptions: LossOptions{Kind: test.loss, Smoothing: test.smoothing}}
 		value, grad := a.value(test.kind, a.smooth(target), probs)
-		diff := cmp.Diff(test.value, value, close) + cmp.Diff(test.grad, grad, close)
-		expect.True(t, diff == "", "%s of %s: %s", test.loss, test.kind, diff)
+		expect.Same(t, "", cmp.Diff(test.value, value, close)+cmp.Diff(test.grad, grad, close), "%s of %s", test.loss, test.kind)
 	}
 }
 
@@ -74,10 +73,8 @@ func TestRewards(t *testing.T) {
 	r := must.Get(NewRewards("cost:"+costs, cases))(t)
 	expect.Equal(t, -0.5*0-0.5*1, r.Of(0, 0))
 	must.Do(t, os.WriteFile(costs, []byte(`{"a":{"z":10}}`), 0o644))
-	_, err := NewRewards("cost:"+costs, cases)
-	expect.Error(t, err, `"z"`)
-	_, err = NewRewards("cmd:true", cases)
-	expect.Error(t, err, "one option only")
+	expect.Failure(NewRewards("cost:"+costs, cases))(t, `"z"`)
+	expect.Failure(NewRewards("cmd:true", cases))(t, "one option only")
 }
 
 // TestObservedIsUnbiased: over the choices of the behaviour policy, the estimate of what one option got is the answer.

@@ -75,7 +75,8 @@ func TestStrangersAreRejected(t *testing.T) {
 	guests := greet(t.Context(), listener, "token")
 	knock := func(m *message, text string) *link {
 		t.Helper()
-		conn := must.Get(net.Dial("tcp", listener.Addr().String()))(t)
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		must.Do(t, err)
 		t.Cleanup(func() { conn.Close() })
 		l := newLink(conn, time.Minute)
 		if m != nil {

@@ -151,8 +151,7 @@ func TestCancelledQuestion(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := serve(t, Options{}, func(int, map[string]any) (int, string) { cancel(); return 503, "" })
 	c.pause = mostPause
-	_, err := c.Choose(ctx, asked("?"), yesNo)
-	expect.Error(t, err, context.Canceled.Error())
+	expect.Failure(c.Choose(ctx, asked("?"), yesNo))(t, context.Canceled.Error())
 }
 
 // TestEqualQuestionsAreAskedOnce: at the same time, later, and by a later run with the same file.
@@ -194,8 +193,7 @@ func TestEqualQuestionsAreAskedOnce(t *testing.T) {
 	expect.True(t, err == nil && requests.Load() == 11, "%v, %d requests", err, requests.Load())
 
 	must.Do(t, os.WriteFile(path, []byte("epochs: 3\n"), 0o600))
-	_, err = New(Options{URL: "http://host", Cache: path}, "m", "")
-	expect.Error(t, err, "verdicts.jsonl:1")
+	expect.Failure(New(Options{URL: "http://host", Cache: path}, "m", ""))(t, "verdicts.jsonl:1")
 }
 
 func TestAddresses(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // anotherTiny is a model of another width with tinyPolicy's tokens.
@@ -34,12 +35,11 @@ func distributions(t *testing.T, p *CausalLM, x *rl.Sample, temperature float64)
 		asked = append(asked, &y)
 	}
 	all := make([][]float64, x.Len())
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		for i, l := range s.Read(p.Forward(s, rl.NewBatch(asked), Pass{Temperature: temperature}).LogProbs) {
 			all[i%x.Len()] = append(all[i%x.Len()], float64(l))
 		}
-		return nil
-	}))
+	})
 	return all
 }
 
@@ -96,12 +96,11 @@ func TestDiverge(t *testing.T) {
 			}))
 			for n, v := range p.Params() {
 				var slopes []float32
-				must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+				torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 					g, ok := s.Grad(v)
 					expect.Require(t, ok, "parameter %d has no gradient", n)
 					slopes = s.Read(g)
-					return nil
-				}))
+				})
 				if n%5 > 0 {
 					continue // enough of them
 				}

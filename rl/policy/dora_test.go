@@ -57,14 +57,13 @@ func TestDoRAAsPEFT(t *testing.T) {
 		if step == 0 {
 			of := func(choose func(l adaptedLayer) *torch.Var) (grads []float32) {
 				gradients(t, p, []Sequence{sequence}, 0, true) // leaves none
-				must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+				torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 					descend(s, p, sequence)
 					for _, l := range first {
 						g, _ := s.Grad(choose(l))
 						grads = append(grads, s.Read(g)[:8]...)
 					}
-					return nil
-				}))
+				})
 				must.Do(t, torch.ZeroGrad(p.Params()))
 				return grads
 			}
@@ -72,10 +71,9 @@ func TestDoRAAsPEFT(t *testing.T) {
 			expect.Equal(t, want.Gradients.B, of(func(l adaptedLayer) *torch.Var { return l.b }), near, "gradients of B")
 			expect.Equal(t, want.Gradients.M, of(func(l adaptedLayer) *torch.Var { return l.magnitude }), near, "gradients of magnitudes")
 		}
-		must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+		torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 			descend(s, p, sequence)
-			return nil
-		}))
+		})
 		must.Get(optimizer.Step([]float64{1e-2}, 0))(t)
 		p.Changed()
 	}
@@ -159,14 +157,13 @@ func TestNoiseAsTransformers(t *testing.T) {
 		rows[i], targets[i] = int64(i), int64(want.IDs[i+1])
 	}
 	width := p.width()
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		states := p.states(s, [][]int32{want.IDs}, rows, torch.Pass{Adapter: true, Noise: func(packed torch.Packed) []float32 {
 			return want.Noise.Added[:len(packed.Tokens)*width] // the last token predicts nothing
 		}})
 		got, _, _ := p.logProbs(s, states, targets, 1)
 		expect.Equal(t, want.Noise.LogProbs, s.Read(got), cmpopts.EquateApprox(0, 1e-4), "log-probabilities")
-		return nil
-	}))
+	})
 	twice := &rl.Batch{Sequences: [][]int32{want.IDs[:5], want.IDs}, Dropout: []uint64{4, 9}}
 	both := p.noise(twice, want.Noise.Alpha)(torch.Pack(twice.Sequences))
 	alone := p.noise(&rl.Batch{Sequences: twice.Sequences[1:], Dropout: twice.Dropout[1:]}, want.Noise.Alpha)(torch.Pack(twice.Sequences[1:]))

@@ -84,8 +84,7 @@ func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
 				if pooling == transformers.PoolFamily {
 					var want []string
 					must.JSON(t, filepath.Join(encoder, "adapter_names.json"), &want)
-					diff := cmp.Diff(want, tensorNames(t, filepath.Join(dir, "adapter_model.safetensors")))
-					expect.True(t, diff == "", "tensors of the adapter (-PEFT +ours)\n%s", diff)
+					expect.Same(t, "", cmp.Diff(want, tensorNames(t, filepath.Join(dir, "adapter_model.safetensors"))), "tensors of the adapter (-PEFT +ours)\n")
 				}
 				merged := filepath.Join(t.TempDir(), "merged")
 				must.Do(t, adapted.Merge(merged, ""))

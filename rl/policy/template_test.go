@@ -23,7 +23,6 @@ import (
 func conversational(t *testing.T, text string) *CausalLM {
 	t.Helper()
 	p := tinyPolicy(t, Config{})
-	var err error
 	p.Templates = must.Get(template.Parse("test", text))(t)
 	return p
 }
@@ -150,7 +149,8 @@ func TestEnds(t *testing.T) {
 		{turns, "<none>", nil, nil, ""},
 	} {
 		must.Do(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(c.template), 0o644))
-		p := must.Get(NewCausalLM(Config{Dir: dir, Full: true}))(t)
+		p, err := NewCausalLM(Config{Dir: dir, Full: true})
+		must.Do(t, err)
 		if c.token != "" {
 			err = p.EndAt(c.token)
 		}

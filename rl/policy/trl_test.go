@@ -16,6 +16,7 @@ import (
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // trlCase is a data set with the tokens and labels that TRL's SFTTrainer makes from it.
@@ -94,11 +95,10 @@ func lossOf(t *testing.T, p *policy.CausalLM, sequences []policy.Sequence) float
 		begin += len(q.IDs)
 	}
 	loss := 0.0
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		for _, x := range s.Read(p.Forward(s, &batch, policy.Pass{Temperature: 1}).LogProbs) {
 			loss -= float64(x) / float64(len(batch.Rows))
 		}
-		return nil
-	}))
+	})
 	return loss
 }

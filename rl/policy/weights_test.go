@@ -77,10 +77,9 @@ var kinds = []kind{
 // valuesOf returns V of a batch.
 func valuesOf(t *testing.T, p policy.Policy, b *rl.Batch) (values []float32) {
 	t.Helper()
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		values = s.Read(p.Forward(s, b, policy.Pass{Values: true, Temperature: 1}).Values)
-		return nil
-	}))
+	})
 	return values
 }
 
@@ -179,7 +178,7 @@ func TestInferencePolicies(t *testing.T) {
 			for _, trainable := range []bool{false, true} {
 				p := kind.load(t, saved, trainable)
 				adapter := p.Params()[1] // b of the first layer
-				must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+				torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 					out := p.Forward(s, kind.batch, policy.Pass{Temperature: 1})
 					logProbs[trainable] = s.Read(out.LogProbs)
 					if kind.name == "label" || trainable {
@@ -187,8 +186,7 @@ func TestInferencePolicies(t *testing.T) {
 					}
 					_, has := s.Grad(adapter)
 					expect.True(t, has == trainable, "loaded with trainable %v: the adapter has a gradient: %v", trainable, has)
-					return nil
-				}))
+				})
 			}
 			expect.Equal(t, logProbs[true], logProbs[false], cmpopts.EquateApprox(0, 1e-5), "log-probabilities")
 		})
@@ -199,7 +197,7 @@ func TestValuesSendNoGradientToTheBody(t *testing.T) {
 	for _, kind := range kinds {
 		p := kind.make(t)
 		must.Do(t, p.AddValueHead())
-		must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+		torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 			s.Backward(s.Sum(p.Forward(s, kind.batch, policy.Pass{Values: true, Temperature: 1}).Values))
 			for _, g := range p.Groups() {
 				for _, v := range g.Params {
@@ -207,8 +205,7 @@ func TestValuesSendNoGradientToTheBody(t *testing.T) {
 					expect.Same(t, g.Role == policy.Value, has, "%s: weights of the %s have a gradient", kind.name, g.Role)
 				}
 			}
-			return nil
-		}))
+		})
 		must.Do(t, torch.ZeroGrad(p.Params()))
 	}
 }

@@ -96,7 +96,7 @@ func TestScoredLabelsEqualSeparateScores(t *testing.T) {
 			grads := map[bool][][]float32{}
 			probs := map[bool][]float32{}
 			for _, brute := range []bool{true, false} {
-				must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+				torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 					var loss torch.Tensor
 					if brute {
 						for i, row := range oneByOne(s, p, prompts, false) {
@@ -123,8 +123,7 @@ func TestScoredLabelsEqualSeparateScores(t *testing.T) {
 						expect.Require(t, ok, "a parameter without a gradient")
 						grads[brute] = append(grads[brute], s.Read(grad))
 					}
-					return nil
-				}))
+				})
 				must.Do(t, torch.ZeroGrad(p.Params()))
 			}
 			near(t, "probabilities", probs[false], probs[true], 1e-5)
@@ -143,7 +142,7 @@ func TestScoredLabelsEqualSeparateScores(t *testing.T) {
 // adapter.
 func baseScores(t *testing.T, p *Classifier, prompts [][]int32, adapted float32) {
 	t.Helper()
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		got := s.Read(s.Exp(p.Forward(s, &rl.Batch{Sequences: prompts, Actions: []int64{0}}, Pass{Base: true}).Labels))
 		var want []float32
 		for _, l := range oneByOne(s, p, prompts, true)[0] {
@@ -151,8 +150,7 @@ func baseScores(t *testing.T, p *Classifier, prompts [][]int32, adapted float32)
 		}
 		near(t, "the base model", got, want, 1e-5)
 		expect.True(t, math.Abs(float64(got[0]-adapted)) >= 1e-6, "the adapter changes nothing")
-		return nil
-	}))
+	})
 }
 
 // TestScoredValues: a prompt's value is read at its last token, whatever the labels.
@@ -166,14 +164,13 @@ func TestScoredValues(t *testing.T) {
 	}
 	must.Do(t, p.value.out.Weight.Write(weight))
 	prompts := encoded(t, p, "a wave", "the old law of 1812")
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		got := s.Read(p.Forward(s, &rl.Batch{Sequences: prompts, Actions: []int64{0, 1}}, Pass{Values: true}).Values)
 		states := p.lm.lastStates(s, prompts, torch.Pass{Adapter: true})
 		want := s.Read(s.Squeeze(s.Linear(states, p.value.out.Weight.T(), p.value.out.Bias.T())))
 		near(t, "a value", got, want, 1e-4)
 		expect.True(t, got[0] != got[1], "two prompts have the same value")
-		return nil
-	}))
+	})
 }
 
 // TestScoredDropout: a prompt keeps its dropout mask in any batch.
@@ -181,7 +178,7 @@ func TestScoredDropout(t *testing.T) {
 	torchtest.NoLeaks(t)
 	p := languageLabel(t, TinyModel, Config{Labels: artLabels, Prompt: ask, Dropout: 0.5})
 	prompts := encoded(t, p, "a wave", "the old law of 1812")
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		scores := func(prompts [][]int32, keys ...uint64) []float32 {
 			return s.Read(p.Forward(s, &rl.Batch{Sequences: prompts, Actions: make([]int64, len(prompts)), Dropout: keys}, Pass{Dropout: true}).Labels)
 		}
@@ -189,8 +186,7 @@ func TestScoredDropout(t *testing.T) {
 		near(t, "the first prompt's", scores(prompts[:1], 7), together[:3], 1e-5)
 		near(t, "the second prompt's", scores(prompts[1:], 8), together[3:], 1e-5)
 		expect.True(t, math.Abs(float64(scores(prompts[1:], 7)[0]-together[3])) >= 1e-5, "another key drops the same")
-		return nil
-	}))
+	})
 }
 
 func near(t *testing.T, what string, got, want []float32, tolerance float64) {
@@ -265,12 +261,11 @@ func TestLastToken(t *testing.T) {
 	together := must.Get(p.Probs(t.Context(), ids))(t)
 	for i := range ids {
 		var want []float32
-		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 			states, _ := s.Hidden(p.lm.core, torch.Pack(ids[i:i+1]), torch.Pass{Adapter: true})
 			last := s.Rows(states, s.Ints([]int64{int64(len(ids[i]) - 1)}, 1))
 			want = s.Read(s.Exp(s.LogSoftmax(s.Linear(last, p.head.out.Weight.T(), p.head.out.Bias.T()))))
-			return nil
-		}))
+		})
 		near(t, "a probability", together[i], want, 1e-5)
 	}
 	expect.True(t, math.Abs(float64(together[0][0]-together[1][0])) >= 1e-6, "the last but one letter changes nothing")
@@ -354,14 +349,13 @@ func BenchmarkScore(b *testing.B) {
 	})
 	b.Run("alone", func(b *testing.B) {
 		for b.Loop() {
-			must.Do(b, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			torchtest.Do(b, torch.NoGrad, func(s *torch.Scope) {
 				for _, row := range oneByOne(s, p, [][]int32{prompt}, false) {
 					for _, l := range row {
 						s.Item(l)
 					}
 				}
-				return nil
-			}))
+			})
 		}
 	})
 }

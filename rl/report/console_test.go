@@ -240,6 +240,5 @@ func TestTableAlignment(t *testing.T) {
 		{"a", "9 s", "1 correct: What is 94 + 49? 143"},
 		{"b", "1 min 10 s", "0 wrong: I do not know what that is"},
 	})
-	rule := strings.Split(got, "\n")[1]
-	expect.True(t, rule == "| --- | ---------: | ----------------------------------- |", "rule %q in\n%s", rule, got)
+	expect.Same(t, "| --- | ---------: | ----------------------------------- |", strings.Split(got, "\n")[1], "rule in\n%s", got)
 }

@@ -52,8 +52,7 @@ func TestPage(t *testing.T) {
 	)
 	expect.True(t, !strings.Contains(text, "<script"), "the page runs something")
 	expect.Same(t, "", regexp.MustCompile(`(?i)(src|href)="[^d#]|url\(|@import|https?:`).FindString(text), "the page asks for something")
-	n := strings.Count(text, "too far &amp; away")
-	expect.True(t, n == 1, "the alarm is shown %d times", n)
+	expect.Same(t, 1, strings.Count(text, "too far &amp; away"), "the alarm is shown times")
 	watched, err := HTML(dir, About{Title: "digits"}, true)
 	expect.True(t, err == nil && strings.Contains(string(watched), `fetch("stamp")`), "a watched page does not look for more: %v", err)
 }
@@ -95,8 +94,7 @@ func TestPageOfLabels(t *testing.T) {
 		records = append(records, rl.Record{Step: 2, Prompt: i, Shown: "a text", Written: "law", Truth: []string{"law", "physics"}[i%2], Correct: i%2 == 0, Reward: rl.Number(1 - i%2), Advantage: 0.5})
 	}
 	page := must.Get(HTML(must.Folder(t, map[string]string{"logs/completions.jsonl": lines(t, records...)}), About{}, false))(t)
-	n := strings.Count(string(page), `<div class="shown">`)
-	expect.True(t, n == labelTexts, "%d texts, want %d", n, labelTexts)
+	expect.Same(t, labelTexts, strings.Count(string(page), `<div class="shown">`), "texts")
 	expect.True(t, strings.Contains(string(page), "law, correct: physics"), "the right label is missing")
 }
 

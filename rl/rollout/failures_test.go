@@ -86,8 +86,7 @@ func TestFailedEpisodesAreSkipped(t *testing.T) {
 		for i := range 2 {
 			steps = append(steps, next(t, src, i))
 		}
-		passed := time.Since(began)
-		expect.True(t, passed == time.Minute, "%v passed", passed)
+		expect.Same(t, time.Minute, time.Since(began), "passed")
 		for i, want := range [][3]float64{{24, 8, 24}, {0, 0, 0}} { // of 4 × 8 samples
 			f := steps[i].Figures
 			expect.Same(t, want, [3]float64{f.Get("failed_episodes"), f.Get("timeouts"), f.Get("failed_rewards")}, "step %d: failed, out of time, without reward", i+1)

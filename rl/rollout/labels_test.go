@@ -98,15 +98,14 @@ func TestLabelsAreReproduced(t *testing.T) {
 					for _, n := range part[bounds[0]:bounds[1]] {
 						batch = append(batch, step.Samples[n])
 					}
-					must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+					torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 						out := p.Forward(s, rl.NewBatch(batch), policy.Pass{Values: true})
 						logProbs, values := s.Read(out.LogProbs), s.Read(out.Values)
 						for k, x := range batch {
 							expect.True(t, x.Old[0] == logProbs[k] && x.BehaviorLogProbs[0] == logProbs[k] && x.Value[0] == values[k] && x.Value[0] != 0,
 								"step %d, text %d: %v and %v, then %v and %v", i+1, x.Prompt, x.Old[0], x.Value[0], logProbs[k], values[k])
 						}
-						return nil
-					}))
+					})
 				}
 			}
 		}
@@ -320,8 +319,7 @@ func TestLabelReplay(t *testing.T) {
 	} {
 		bad := o
 		change(&bad)
-		_, err := NewLabelReplay(player, LabelReplayConfig{LabelReplayOptions: bad, BatchSize: 4, Steps: 8})
-		expect.True(t, err != nil, "%+v is accepted", bad)
+		expect.Fails(NewLabelReplay(player, LabelReplayConfig{LabelReplayOptions: bad, BatchSize: 4, Steps: 8}))(t, "%+v is accepted", bad)
 	}
 }
 

@@ -131,6 +131,5 @@ func TestNoPlace(t *testing.T) {
 	c := tokensConfig()
 	c.Async, c.MaxStaleness = true, 1
 	s := tokens(t, sampler(t, tiny(t), 4), task, c)
-	_, err := s.Next(t.Context(), rl.At{})
-	expect.Error(t, err, "asynchronous rollouts", "after 2 of")
+	expect.Failure(s.Next(t.Context(), rl.At{}))(t, "asynchronous rollouts", "after 2 of")
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // TestSamplesDoNotDependOnBatch plays the same episodes together and one by one, in few slots and many.
@@ -179,10 +180,9 @@ func TestLogProbabilities(t *testing.T) {
 func sampledAs(t *testing.T, p *policy.CausalLM, samples []*rl.Sample, temperature float64) {
 	t.Helper()
 	var logProbs []float32
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		logProbs = s.Read(p.Forward(s, rl.NewBatch(samples), policy.Pass{Temperature: temperature}).LogProbs)
-		return nil
-	}))
+	})
 	for _, x := range samples {
 		for i, drawn := range x.BehaviorLogProbs {
 			expect.True(t, math.Abs(float64(drawn-logProbs[i])) <= 1e-4, "temperature %v: sampler's log π %v, trainer's %v", temperature, drawn, logProbs[i])

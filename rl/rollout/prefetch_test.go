@@ -57,8 +57,7 @@ func TestPrefetching(t *testing.T) {
 					expect.Same(t, uint64(i)-age, x.Version, "step %d: a sample of version", i+1)
 				}
 			}
-			hours := int(time.Since(began) / time.Hour)
-			expect.True(t, hours == test.hours, "staleness %d: %d hours, want %d", test.staleness, hours, test.hours)
+			expect.Same(t, test.hours, int(time.Since(began)/time.Hour), "staleness %d: hours", test.staleness)
 			n := len(src.state.Flights)
 			expect.True(t, n == 0 && src.state.Cursor == c.Steps*c.PromptsPerStep, "%d rollouts are begun that no step asks for; the next episode is %d", n, src.state.Cursor)
 		})
@@ -123,8 +122,7 @@ func TestStoppedPrefetchResumesExactly(t *testing.T) {
 			expect.Equal(t, want[i], encoded(t, next(t, resumed, i)), fmt.Sprintf("step %d, stopped at episode %d", i+1, at))
 			learn(t, second, i)
 		}
-		flights := len(resumed.state.Flights)
-		expect.True(t, flights == 0, "%d rollouts remain", flights)
+		expect.Same(t, 0, len(resumed.state.Flights), "rollouts remain")
 	}
 }
 

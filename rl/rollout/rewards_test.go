@@ -257,8 +257,7 @@ func TestModelsAreCentredOnTheFirstRollout(t *testing.T) {
 	expect.True(t, math.Abs(want) >= 1e-6 && math.Abs(want) <= 10, "mean reward %v of the second rollout", want)
 	resumed := tokens(t, m, letters, c)
 	must.Do(t, resumed.Restore(state))
-	got := mean(resumed, 1)
-	expect.True(t, got == want, "mean reward %v of the second rollout of a resumed run, want %v", got, want)
+	expect.Same(t, want, mean(resumed, 1), "mean reward of the second rollout of a resumed run")
 	plain := sampled
 	plain.Rewards = c.Rewards
 	for _, x := range slices.Concat(played(t, m, letters, []int{0}, plain).Groups...) {

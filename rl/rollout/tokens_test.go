@@ -242,8 +242,7 @@ func TestRecordsOfTurns(t *testing.T) {
 // three bytes, the last two one of two.
 func TestKeptTokens(t *testing.T) {
 	for bytes, want := range []int{0, 0, 0, 3, 4, 4, 6} {
-		got := keptTokens([]int{0, 0, 3, 4, 4, 6}, bytes)
-		expect.True(t, got == want, "%d tokens are within %d bytes, want %d", got, bytes, want)
+		expect.Same(t, want, keptTokens([]int{0, 0, 3, 4, 4, 6}, bytes), "tokens are within %d bytes", bytes)
 	}
 }
 
@@ -290,8 +289,7 @@ func TestOutcomesAreTheLastTurns(t *testing.T) {
 		for _, reward := range test.rewards {
 			played.Groups = append(played.Groups, rl.Group{trajectory(1, []float64{reward}, "a", "b")})
 		}
-		got := accepted(played)
-		expect.True(t, got == test.want, "rewards %v: %d accepted, want %d", test.rewards, got, test.want)
+		expect.Same(t, test.want, accepted(played), "rewards %v: accepted", test.rewards)
 	}
 }
 

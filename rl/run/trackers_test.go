@@ -98,8 +98,7 @@ func TestLateTrackerHasAllRows(t *testing.T) {
 	must.Do(t, s.Finish(func() error { return nil }))
 	expect.True(t, only(t, dir, boardFile...) == only(t, uninterrupted(t, map[string]string{"WANDB_MODE": "disabled"}, 3), boardFile...),
 		"the event file differs from that of a run that was tracked from the start")
-	_, err = os.Stat(filepath.Join(dir, "wandb"))
-	expect.True(t, err != nil, "W&B is written though it is disabled")
+	expect.Fails(os.Stat(filepath.Join(dir, "wandb")))(t, "W&B is written though it is disabled")
 }
 
 // TestRunContinuesWithoutATracker that cannot be written, with one warning.
@@ -111,11 +110,9 @@ func TestRunContinuesWithoutATracker(t *testing.T) {
 	steps(t, s, 1, 4)
 	must.Do(t, s.Finish(func() error { return nil }))
 	for _, name := range []string{TensorBoard, WandB} {
-		n := strings.Count(out.String(), "warning: continuing without "+name+": ")
-		expect.True(t, n == 1, "%d warnings of %s in %q", n, name, out)
+		expect.Same(t, 1, strings.Count(out.String(), "warning: continuing without "+name+": "), "warnings of %s in %q", name, out)
 	}
-	got := strings.Count(read(t, dir, "logs", "metrics.jsonl"), "\n")
-	expect.True(t, got == 4, "%d rows of metrics", got)
+	expect.Same(t, 4, strings.Count(read(t, dir, "logs", "metrics.jsonl"), "\n"), "rows of metrics")
 }
 
 // spentCPU is the process's processor time.

@@ -63,12 +63,11 @@ func (p *pair) values(t *testing.T) Snapshot {
 // step descends on the sum of squares.
 func (p *pair) step(t *testing.T, o *torch.Optimizer) {
 	t.Helper()
-	must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 		for _, v := range p.vars {
 			s.Backward(s.Sum(s.Mul(v.T(), v.T())))
 		}
-		return nil
-	}))
+	})
 	must.Get(o.Step([]float64{0.1}, 0))(t)
 	p.Changed()
 }

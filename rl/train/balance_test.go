@@ -7,13 +7,14 @@ import (
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // TestBalanceOfExperts: three tokens choose two of four experts each, in half of a minibatch.
 func TestBalanceOfExperts(t *testing.T) {
 	load := must.Get(torch.Parameter([]float32{1.5, 0.9, 0.3, 0.3, 3, 2, 1, 0}, 2, 4))(t)
 	defer load.Close()
-	must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 		figures := map[string]float64{}
 		loss := balance(s, load.T(), 0.5, figures)
 		want := 0.5 * 4 * (3*1.5 + 2*0.9 + 1*0.3) / 9 // equation 4 of Fedus 2021
@@ -25,6 +26,5 @@ func TestBalanceOfExperts(t *testing.T) {
 			want := []float64{3, 2, 1, 0, 0, 0, 0, 0}[i] * 0.5 * 4 / 9
 			expect.True(t, math.Abs(float64(g)-want) < 1e-6, "gradient %d is %g, want %g", i, g, want)
 		}
-		return nil
-	}))
+	})
 }

@@ -68,14 +68,13 @@ func TestBradleyTerryByHand(t *testing.T) {
 			at := 0
 			for _, end := range append(cuts, len(samples)) {
 				v := must.Get(torch.Parameter(scores[at:end:end], int64(end-at)))(t)
-				must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+				torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 					l := a.Loss(s, &algo.Batch{Scores: v.T(), Samples: float64(len(samples)), Whole: samples, Part: samples[at:end], Figures: figures, Bounds: bounds})
 					loss += s.Item(l)
 					s.Backward(l)
 					g, _ := s.Grad(v)
 					grad = append(grad, s.Read(g)...)
-					return nil
-				}))
+				})
 				v.Close()
 				at = end
 			}
@@ -102,11 +101,10 @@ func TestBradleyTerryByHand(t *testing.T) {
 		expect.True(t, figures["min_reward"] == slices.Min(exact) && figures["max_reward"] == slices.Max(exact), "%v of %v", figures, exact)
 	}
 	figures, bounds := map[string]float64{}, rl.Meter{}
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		b := &algo.Batch{Scores: s.Floats([]float32{2, 1, 0, 3}, 4), Samples: 4, Whole: slices.Concat(units[0], units[2]), Part: slices.Concat(units[0], units[2]), Figures: figures, Bounds: bounds}
 		(&algo.BradleyTerry{}).Loss(s, b)
-		return nil
-	}))
+	})
 	delete(figures, "loss")
 	want := map[string]float64{"margin": (1.0 - 3) / 2, "accuracy": 0.5, "mean_reward": 1.5}
 	expect.Equal(t, want, figures)

@@ -20,6 +20,7 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // somePairs returns n pairs of answers of 1 to 5 tokens with prompts and reference log-probabilities, and log π of all
@@ -57,7 +58,7 @@ func pairLoss(t *testing.T, a *algo.DPO, samples []*rl.Sample, logProbs []float3
 		}
 		v := must.Get(torch.Parameter(logProbs[:m:m], int64(m)))(t)
 		logProbs = logProbs[m:]
-		must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+		torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 			b := &algo.Batch{LogProbs: v.T(), Samples: float64(len(samples)), Actions: actions, Whole: samples, Part: part, Figures: figures}
 			l := a.Loss(s, b)
 			loss += s.Item(l)
@@ -65,8 +66,7 @@ func pairLoss(t *testing.T, a *algo.DPO, samples []*rl.Sample, logProbs []float3
 			g, ok := s.Grad(v)
 			expect.True(t, ok, "no gradient")
 			grad = append(grad, s.Read(g)...)
-			return nil
-		}))
+		})
 		v.Close()
 	}
 	return loss, grad, figures
@@ -122,8 +122,7 @@ func TestPreferenceLossesByHand(t *testing.T) {
 			}
 			again, inParts, partFigures := pairLoss(t, a, samples, logProbs, 2, 8)
 			near := cmpopts.EquateApprox(1e-5, 1e-6)
-			diff := cmp.Diff(loss, again, near) + cmp.Diff(grad, inParts, near) + cmp.Diff(figures, partFigures, near)
-			expect.True(t, diff == "", "in parts: %s", diff)
+			expect.Same(t, "", cmp.Diff(loss, again, near)+cmp.Diff(grad, inParts, near)+cmp.Diff(figures, partFigures, near), "in parts")
 		})
 	}
 }
@@ -266,13 +265,12 @@ func TestScoreOfPreferences(t *testing.T) {
 	units := preferred(t, p, 6)
 	var sums []float64
 	for _, x := range slices.Concat(units...) {
-		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 			l := s.Read(p.Forward(s, rl.NewBatch([]*rl.Sample{x}), policy.Pass{Temperature: 1}).LogProbs)
 			sums = append(sums, rl.Total(l))
 			x.Reference = make([]float32, len(l))
 			x.Reference[0] = float32(-2 - x.Index)
-			return nil
-		}))
+		})
 	}
 	a := newDPO("sigmoid")
 	v := must.Get(evaluate.ScorePreferences(t.Context(), p, a, units))(t)
@@ -335,10 +333,9 @@ func TestScoreOfSingles(t *testing.T) {
 	samples := slices.Concat(preferred(t, p, 3)...)
 	aside := epochs.Mismatches(samples, 96)
 	sum := func(x *rl.Sample) (l float64) {
-		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 			l = rl.Total(s.Read(p.Forward(s, rl.NewBatch([]*rl.Sample{x}), policy.Pass{Temperature: 1}).LogProbs))
-			return nil
-		}))
+		})
 		return l
 	}
 	k := 0.0
@@ -388,6 +385,5 @@ func TestMismatchedAnswers(t *testing.T) {
 	if z := epochs.Mismatched(x, y, 2); z != nil {
 		t.Errorf("an answer without room: %+v", z)
 	}
-	_, err := json.Marshal(source.State())
-	expect.True(t, err == nil, "%v", err)
+	must.Get(json.Marshal(source.State()))(t)
 }

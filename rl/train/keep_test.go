@@ -21,6 +21,7 @@ import (
 	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // TestKeep keeps the best weights, the last, or both, and says when the start was the best.
@@ -180,11 +181,10 @@ func TestFiguresOfObjectives(t *testing.T) {
 			a = &algo.VESPO{PositiveDecay: math.Ln2 / 2, NegativeDecay: math.Ln2}
 		}
 		figures := map[string]float64{}
-		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 			of := func(values ...float32) torch.Tensor { return s.Floats(values, 3) }
 			a.Loss(s, &algo.Batch{LogProbs: of(now...), Old: of(low, low, low), Advantage: of(1, 1, -1), Weight: of(1, 1, 1), Samples: 2, Actions: 3, Part: part, Figures: figures})
-			return nil
-		}))
+		})
 		expect.True(t, math.Abs(figures[name]-want) <= 1e-6, "%s %v, want %v", name, figures[name], want)
 	}
 	expect.True(t, (&algo.ReinforcePlusPlus{Baseline: "group"}).Check(1) != nil && (&algo.ReinforcePlusPlus{Baseline: "none"}).Check(1) == nil,

@@ -35,8 +35,7 @@ func TestSupervisedTrainingOfLabelsLearns(t *testing.T) {
 	best := decoded[evaluate.LabelScores](t, result.Best)
 	first := r.figure("accuracy")[0]
 	expect.True(t, first <= 0.6 && best.Accuracy >= 0.9, "accuracy from %.3f on the first batch to %.3f on others, want from chance to at least 0.9", first, best.Accuracy)
-	n := len(r.rows) - len(r.steps())
-	expect.True(t, n == 4, "%d evaluations in 4 epochs", n)
+	expect.Same(t, 4, len(r.rows)-len(r.steps()), "evaluations in 4 epochs")
 }
 
 // texts are prompts of 3 tokens that determine completions of 2 or 4.

@@ -231,8 +231,7 @@ func (c oracleCase) compare(t *testing.T) {
 		e := torchtest.RelativeError(pair[0], pair[1])
 		expect.True(t, e < 3e-4, "%s are off by %.2g of themselves", name, e)
 	}
-	steps := trainer.updater.optimizer.Steps()
-	expect.True(t, steps == o.count, "%d updates, by hand %d", steps, o.count)
+	expect.Same(t, o.count, trainer.updater.optimizer.Steps(), "updates, by hand")
 }
 
 // weightsOf64 returns a table's weights, 0 for a missing value head.

@@ -37,10 +37,9 @@ func (r *remembering) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 // asked returns a policy's scores of samples.
 func asked(t *testing.T, p policy.Policy, samples []*rl.Sample, pass policy.Pass) (logProbs []float32) {
 	t.Helper()
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		logProbs = s.Read(p.Forward(s, rl.NewBatch(samples), pass).LogProbs)
-		return nil
-	}))
+	})
 	return logProbs
 }
 
@@ -138,8 +137,7 @@ func TestReferenceMovesTowardsThePolicy(t *testing.T) {
 		fourth, want := after(4)
 		expect.Require(t, len(got) == len(fourth) && !slices.EqualFunc(fourth, last, slices.Equal),
 			"rank %d: %d of %d weights of the reference, or the last step changes nothing", rank, len(got), len(fourth))
-		diff := cmp.Diff(want, got)
-		expect.True(t, diff == "", "rank %d: step 5 moves the reference (-before +after):\n%s", rank, diff)
+		expect.Same(t, "", cmp.Diff(want, got), "rank %d: step 5 moves the reference (-before +after):\n", rank)
 		for i := range got {
 			for j := range got[i] {
 				want := 0.25*fourth[i][j] + 0.75*(0.25*second[i][j]+0.75*start[i][j])
@@ -281,7 +279,7 @@ func TestEntropyOfPolicies(t *testing.T) {
 			x.Actions = []int32{int32(choice)}
 			batch = append(batch, &x)
 		}
-		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 			out := test.p.Forward(s, rl.NewBatch(batch), policy.Pass{Temperature: test.temperature})
 			sum, total := 0.0, 0.0
 			for _, l := range s.Read(out.LogProbs) {
@@ -294,7 +292,6 @@ func TestEntropyOfPolicies(t *testing.T) {
 			if slices.Sort(ranks); ranks[0] != 0 || ranks[len(ranks)-1] != int64(test.choices-1) {
 				t.Errorf("%s: ranks from %d to %d of %d", name, ranks[0], ranks[len(ranks)-1], test.choices)
 			}
-			return nil
-		}))
+		})
 	}
 }

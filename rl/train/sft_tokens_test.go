@@ -147,14 +147,13 @@ func TestOrthogonalStart(t *testing.T) {
 		p := spellingPolicy(t, policy.Config{R: 4, Alpha: 8, Seed: 2, Init: map[bool]string{true: policy.InitOrthogonal}[orthogonal]})
 		samples := copies(t, p)
 		var gap float64
-		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 			b := rl.NewBatch(samples)
 			own, base := s.Read(p.Forward(s, b, policy.Pass{Temperature: 1}).LogProbs), s.Read(p.Forward(s, b, policy.Pass{Temperature: 1, Base: true}).LogProbs)
 			for i := range own {
 				gap = max(gap, math.Abs(float64(own[i])-float64(base[i])))
 			}
-			return nil
-		}))
+		})
 		expect.True(t, gap < 1e-4, "orthogonal %v: the adapter changes a log-probability by %g", orthogonal, gap)
 		before := must.Get(run.TakeSnapshot(p))(t)
 		source := must.Get(epochs.New(samples, len(samples), 0, 3))(t)

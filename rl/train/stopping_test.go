@@ -319,6 +319,5 @@ func TestAlarmOfADivergence(t *testing.T) {
 		Steps: 3, Samples: 4, Optimisation: Optimisation{Schedule: "constant"}, Reference: other,
 		Regularisation: Regularisation{KLCoef: 0.1, KLType: "k2"},
 	}, said.hooks()))(t)
-	n := strings.Count(strings.Join(said.lines, "\n"), "warning: kl: ")
-	expect.True(t, n == 1, "%d alarms in %q", n, said.lines)
+	expect.Same(t, 1, strings.Count(strings.Join(said.lines, "\n"), "warning: kl: "), "alarms in %q", said.lines)
 }

@@ -123,12 +123,11 @@ func gradientOf(t *testing.T, p *policy.CausalLM, rows, columns int64) (grad []f
 	for _, v := range p.Params() {
 		shape := must.Get(v.Shape())(t)
 		if slices.Equal(shape, []int64{rows, columns}) && grad == nil {
-			must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 				if g, ok := s.Grad(v); ok {
 					grad = s.Read(g)
 				}
-				return nil
-			}))
+			})
 		}
 	}
 	expect.Require(t, len(grad) == int(rows*columns), "%d values of the gradient", len(grad))

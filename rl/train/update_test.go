@@ -48,14 +48,13 @@ func prepared(t *testing.T, tr *Trainer, step *rl.Step) {
 func gradientsOf(t *testing.T, p run.Weights) []float32 {
 	t.Helper()
 	var all []float32
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		for _, v := range p.Params() {
 			if g, ok := s.Grad(v); ok {
 				all = append(all, s.Read(g)...)
 			}
 		}
-		return nil
-	}))
+	})
 	must.Do(t, torch.ZeroGrad(p.Params()))
 	return all
 }
@@ -292,13 +291,12 @@ func TestTargetKLStopsTheUpdatesOfAStep(t *testing.T) {
 	var said recorded
 	p := tinyToken(t, 0)
 	must.Get(r.on(t.Context(), t, p, said.hooks()))(t)
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		for i, v := range p.Params() {
 			grad, ok := s.Grad(v)
 			expect.True(t, !ok || s.Item(s.Sum(s.Mul(grad, grad))) == 0, "the gradient of weight %d stays for the next step", i)
 		}
-		return nil
-	}))
+	})
 	if n := said.figure("updates")[0]; n == 0 || n > 5 || !strings.Contains(strings.Join(said.lines, "\n"), fmt.Sprintf("step 1: updates ended after %v: the KL exceeds 1.5 × target_kl 0.001", n)) {
 		t.Errorf("%v updates:\n%s", n, strings.Join(said.lines, "\n"))
 	}
@@ -311,14 +309,13 @@ func TestLargeKLPullsBack(t *testing.T) {
 		v := must.Get(torch.Parameter([]float32{float32(d)}, 1))(t)
 		defer v.Close()
 		var value, slope float64
-		must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+		torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 			loss := lossOfKL(s, "k3", v.T(), s.Floats([]float32{0}, 1), s.Floats([]float32{2}, 1))
 			value = s.Item(loss)
 			s.Backward(loss)
 			g, _ := s.Grad(v)
 			slope = s.Item(g)
-			return nil
-		}))
+		})
 		beyond := math.Max(d, -20)
 		wantSlope := 2 * (1 - math.Exp(-beyond))
 		want := 2*(math.Exp(-beyond)-1+beyond) + (d-beyond)*wantSlope
@@ -338,8 +335,7 @@ func TestReplayBuffer(t *testing.T) {
 	r.Steps, r.load, r.save, r.BufferSize = 1, path, "", 1000
 	var said recorded
 	must.Get(r.on(t.Context(), t, tinyToken(t, 0), said.hooks()))(t)
-	n := said.figure("buffer/size")[0]
-	expect.True(t, n == 48+24, "%v turns in the buffer", n)
+	expect.Same(t, 48+24, said.figure("buffer/size")[0], "turns in the buffer")
 }
 
 // TestReplayWithKLInReward: a minibatch of replayed turns may begin with one that has been scored and go on with others.

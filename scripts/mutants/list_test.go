@@ -17,8 +17,7 @@ func TestParse(t *testing.T) {
 	want := []fault{{"a.go", "x + y", "x - y", "a", "TestSum/of two", 3}, {"a.go", "1", "2", "b", "TestOne", 6}}
 	expect.Equal(t, want, got, cmp.AllowUnexported(fault{}))
 	for _, text := range []string{"", "@ a.go\n- x\n+ x\n= a Test", "- x\n+ y\n= a Test", "@ a.go\n- x\n+ y\n= a"} {
-		_, err := parse(text)
-		expect.True(t, err != nil, "%q is read", text)
+		expect.Fails(parse(text))(t, "%q is read", text)
 	}
 }
 

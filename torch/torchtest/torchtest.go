@@ -55,6 +55,14 @@ func appendTo(path, text string) error {
 	return errors.Join(err, f.Close())
 }
 
+// Do runs f in a scope, as torch.Do does, and ends the test at an error.
+func Do(t testing.TB, mode torch.Mode, f func(s *torch.Scope)) {
+	t.Helper()
+	if err := torch.Do(mode, func(s *torch.Scope) error { f(s); return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
 var watched sync.Map // tests that NoLeaks watches
 
 // NoLeaks fails t if the test ends with more live tensor handles than it had at the first call, or if a Var was left to the

@@ -29,8 +29,7 @@ func TestCompletionsDoNotDependOnTheBatch(t *testing.T) {
 			defer m.Close()
 			want := completions(t, m, count, 1)
 			for _, slots := range []int{5, 24, 90} {
-				diff := cmp.Diff(want, completions(t, m, count, slots))
-				expect.True(t, diff == "", "one at a time (-), up to %d at a time (+):\n%s", slots, diff)
+				expect.Same(t, "", cmp.Diff(want, completions(t, m, count, slots)), "one at a time (-), up to %d at a time (+):\n", slots)
 			}
 		})
 	}

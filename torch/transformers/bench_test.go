@@ -6,6 +6,7 @@ import (
 
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
@@ -27,10 +28,9 @@ func BenchmarkHidden(b *testing.B) {
 		packed := torch.Pack(sequences)
 		b.Run(fmt.Sprintf("%dx32", size), func(b *testing.B) {
 			for b.Loop() {
-				must.Do(b, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+				torchtest.Do(b, torch.NoGrad, func(s *torch.Scope) {
 					s.Hidden(model.Encoder, packed, torch.Pass{})
-					return nil
-				}))
+				})
 			}
 		})
 	}

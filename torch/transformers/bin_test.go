@@ -34,11 +34,10 @@ func TestBinLoadsAsSafetensors(t *testing.T) {
 
 func hiddenOf(t *testing.T, model *torch.Model) (data []float32) {
 	t.Helper()
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		hidden, _ := s.Hidden(model, torch.Pack([][]int32{{5, 6, 7, 8}, {9}}), torch.Pass{})
 		data = s.Read(hidden)
-		return nil
-	}))
+	})
 	return data
 }
 

@@ -24,8 +24,7 @@ func TestEncodersRefuse(t *testing.T) {
 		{"deberta-v2", deberta + `,"pooler_hidden_act":"mish"`, `pooler_hidden_act "mish" is not supported`},
 		{"deberta-v2", deberta + `,"position_buckets":100`, "position_buckets 100 do not fit 32 positions"},
 	} {
-		_, err := parseConfig([]byte(small(tt.kind, tt.more)), encoders)
-		expect.Error(t, err, tt.want)
+		expect.Failure(parseConfig([]byte(small(tt.kind, tt.more)), encoders))(t, tt.want)
 	}
 }
 

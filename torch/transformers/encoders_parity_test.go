@@ -72,11 +72,10 @@ func TestEncoderFamiliesEqualTransformers(t *testing.T) {
 			odd := strings.HasSuffix(name, "_odd")
 			expect.True(t, f.model.PoolerNorm != nil || odd == (f.model.Head == nil), "a folder with a head: %v", !odd)
 			read := func(sequences [][]int32) (hidden, logits []float32) {
-				must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+				torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 					h, _ := s.Hidden(f.model.Encoder, torch.Pack(sequences), torch.Pass{})
 					hidden, logits = s.Read(h), s.Read(f.logits(s, sequences, head, false))
-					return nil
-				}))
+				})
 				return hidden, logits
 			}
 			hidden, logits := read(f.sequences)
@@ -100,15 +99,14 @@ func TestEncoderFamiliesGradientsEqualPEFT(t *testing.T) {
 			head := f.headParams(t)
 			params := f.adaptFrom(t, 3.0/2)
 			maps.Copy(params, head)
-			must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+			torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 				logits := f.logits(s, f.sequences, head, true)
 				torchtest.Near(t, s.Read(logits), f.want(t, "adapted_logits"), tolerance, "logits")
 				loss := s.Scale(s.Sum(s.Pick(s.LogSoftmax(logits), s.Ints(f.labels, int64(len(f.labels))))), -1/float64(len(f.labels)))
 				torchtest.Near(t, s.Read(loss), f.want(t, "loss"), tolerance, "loss")
 				s.Backward(loss)
 				compareGradients(t, s, params, f.want)
-				return nil
-			}))
+			})
 		})
 	}
 }

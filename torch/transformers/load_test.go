@@ -23,11 +23,10 @@ func TestEncodersHoldMatricesInTwoBytes(t *testing.T) {
 				m := must.Get(load(dir, config, matrices))(t)
 				defer m.Close()
 				packed := torch.Pack([][]int32{{2, 5, 3, 4}, {6, 2}})
-				must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+				torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 					h, _ := s.Hidden(m.Encoder, packed, torch.Pass{})
 					states = s.Read(h)
-					return nil
-				}))
+				})
 				return states
 			}
 			whole := hidden(torch.F32)

@@ -67,15 +67,14 @@ func TestHiddenStatesEqualTransformers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := open(t, name)
 			var packed, single []float32
-			must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 				hidden, _ := s.Hidden(f.model.Encoder, torch.Pack(f.sequences), torch.Pass{Adapter: true})
 				packed = s.Read(hidden)
 				for _, ids := range f.sequences {
 					hidden, _ := s.Hidden(f.model.Encoder, torch.Pack([][]int32{ids}), torch.Pass{Adapter: true})
 					single = append(single, s.Read(hidden)...)
 				}
-				return nil
-			}))
+			})
 			want := f.want(t, "hidden")
 			torchtest.Near(t, packed, want, tolerance, "packed: hidden states")
 			torchtest.Near(t, single, packed, 1e-5, "packed and one by one")
@@ -91,11 +90,10 @@ func TestHiddenStatesInBF16(t *testing.T) {
 			model := must.Get(transformers.Load(filepath.Join("testdata", name), "bf16"))(t)
 			defer model.Close()
 			var got []float32
-			must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+			torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 				hidden, _ := s.Hidden(model.Encoder, torch.Pack(f.sequences), torch.Pass{})
 				got = s.Read(hidden)
-				return nil
-			}))
+			})
 			d := torchtest.MaxDiff(got, f.want(t, "hidden"))
 			expect.True(t, d <= 0.06 && d >= 1e-5, "hidden states differ by %g", d)
 		})
@@ -155,7 +153,7 @@ func TestLogitsAndAdapterGradientsEqualPEFT(t *testing.T) {
 			f := open(t, name)
 			params := f.adapt(t)
 			weight, bias := f.head(t)
-			must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+			torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 				hidden, cu := s.Hidden(f.model.Encoder, torch.Pack(f.sequences), torch.Pass{Adapter: true})
 				logits := s.Linear(s.SegmentMean(hidden, cu), weight.T(), bias.T())
 				picked := s.Pick(s.LogSoftmax(logits), s.Ints(f.labels, int64(len(f.labels))))
@@ -164,8 +162,7 @@ func TestLogitsAndAdapterGradientsEqualPEFT(t *testing.T) {
 				torchtest.Near(t, s.Read(loss), f.want(t, "loss"), tolerance, "loss")
 				s.Backward(loss)
 				compareGradients(t, s, params, f.want)
-				return nil
-			}))
+			})
 		})
 	}
 }
@@ -173,18 +170,17 @@ func TestLogitsAndAdapterGradientsEqualPEFT(t *testing.T) {
 func TestAdapterOffIsTheBaseModel(t *testing.T) {
 	f := open(t, "bert")
 	f.adapt(t)
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		hidden, _ := s.Hidden(f.model.Encoder, torch.Pack(f.sequences), torch.Pass{})
 		torchtest.Near(t, s.Read(hidden), f.want(t, "hidden"), tolerance, "hidden states from the base model's")
-		return nil
-	}))
+	})
 }
 
 func TestFamilyPoolingEqualsSequenceClassification(t *testing.T) {
 	for _, name := range []string{"bert", "bert_odd"} {
 		f := open(t, name)
 		weight, bias := f.head(t)
-		must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 			packed := torch.Pack(f.sequences)
 			hidden, _ := s.Hidden(f.model.Encoder, packed, torch.Pass{})
 			firsts := make([]int64, packed.Len())
@@ -194,8 +190,7 @@ func TestFamilyPoolingEqualsSequenceClassification(t *testing.T) {
 			pooled := s.Tanh(s.FrozenLinear(s.Rows(hidden, s.Ints(firsts, int64(len(firsts)))), f.model.Pooler.Weight.T(), f.model.Pooler.Bias.T()))
 			logits := s.Linear(pooled, weight.T(), bias.T())
 			torchtest.Near(t, s.Read(logits), f.want(t, "family_logits"), tolerance, fmt.Sprintf("%s: logits", name))
-			return nil
-		}))
+		})
 	}
 }
 
@@ -209,15 +204,14 @@ func TestDropoutDoesNotDependOnBatch(t *testing.T) {
 		hidden, _ := s.Hidden(f.model.Encoder, torch.Pack(sequences), torch.Pass{Adapter: true, Dropout: torch.Dropout{P: p, Keys: keys}})
 		return s.Read(hidden)
 	}
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 		long := f.sequences[3]
 		alone := run(s, [][]int32{long}, 11)
 		batched := run(s, [][]int32{f.sequences[1], long}, 5, 11)
 		d := torchtest.MaxDiff(alone, batched[len(batched)-len(alone):])
 		expect.True(t, d <= 1e-5, "the same key gave another mask in a batch: %g", d)
 		expect.True(t, torchtest.MaxDiff(alone, run(s, [][]int32{long}, 12)) >= 1e-3, "two keys gave one mask")
-		return nil
-	}))
+	})
 }
 
 func TestInputsOutOfRangeAreErrors(t *testing.T) {

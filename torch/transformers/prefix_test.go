@@ -34,7 +34,7 @@ func (c causalCase) families() (all [][]int32, limits []int) {
 func (c causalCase) gradients(t *testing.T, p torch.Packed, place []int64) (logits []float32, grads map[string][]float32) {
 	t.Helper()
 	grads = map[string][]float32{}
-	must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 		hidden, _ := s.Hidden(c.Model, p, torch.Pass{Checkpoint: true})
 		all := c.head(s, s.Rows(hidden, s.Ints(place, int64(len(place)))))
 		logits = s.Read(all)
@@ -44,8 +44,7 @@ func (c causalCase) gradients(t *testing.T, p torch.Packed, place []int64) (logi
 				grads[name] = s.Read(grad)
 			}
 		}
-		return nil
-	}))
+	})
 	must.Do(t, torch.ZeroGrad(slices.Collect(func(yield func(*torch.Var) bool) {
 		for _, v := range c.Weights {
 			if !yield(v) {
@@ -121,14 +120,13 @@ func TestEngineStepsEqualTraining(t *testing.T) {
 				}
 				for i, ids := range texts {
 					prompt := len(ids) - len(raw[i])
-					must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+					torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 						logProbs := s.Read(s.LogSoftmax(c.logits(s, [][]int32{ids}, false)))
 						for j, got := range raw[i] {
 							want := logProbs[(prompt+j-1)*c.Config.VocabSize+int(ids[prompt+j])]
 							torchtest.Near(t, []float32{got}, []float32{want}, tolerance, "log-probability")
 						}
-						return nil
-					}))
+					})
 				}
 				if first == nil {
 					first = texts

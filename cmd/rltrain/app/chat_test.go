@@ -41,8 +41,7 @@ func TestTextPromptsGoThroughTheChatTemplate(t *testing.T) {
 	}
 	text := completion("--input", "TMP/text.jsonl")
 	for _, same := range [][]string{{"--input", "TMP/messages.jsonl"}, {"--raw", "--input", "TMP/rendered.jsonl"}} {
-		got := completion(same...)
-		expect.True(t, got == text, "%q gives %q, the text prompt %q", same, got, text)
+		expect.Same(t, text, completion(same...), "%q gives, the text prompt", same)
 	}
 	got := completion("--raw", "--input", "TMP/text.jsonl")
 	expect.True(t, got != text, "--raw changes nothing: %q", got)

@@ -50,8 +50,7 @@ func TestCompare(t *testing.T) {
 	must.JSON(t, f.expand("TMP/eval/logs/eval_results.json"), &alone)
 	expect.True(t, alone.Brier == results.B.Brier && alone.Accuracy == results.B.Accuracy,
 		"eval gives accuracy %v and Brier %v, compare %v and %v", alone.Accuracy, alone.Brier, results.B.Accuracy, results.B.Brier)
-	_, err := os.Stat(f.model + "/logs")
-	expect.True(t, err != nil, "compare wrote into the model's folder")
+	expect.Fails(os.Stat(f.model+"/logs"))(t, "compare wrote into the model's folder")
 }
 
 // Models with a different label order are compared label by label.

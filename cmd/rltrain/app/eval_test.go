@@ -112,8 +112,7 @@ func TestEvalChoosesRows(t *testing.T) {
 		must.JSON(t, f.expand("TMP/out/logs/eval_results.json"), &results)
 		expect.True(t, results.Split == test.split && results.N == test.n, "%q: %d rows of split %s, want %d of %s", test.more, results.N, results.Split, test.n, test.split)
 	}
-	_, err := os.Stat(f.model + "/logs")
-	expect.True(t, err != nil, "--output-dir left logs in the model's folder")
+	expect.Fails(os.Stat(f.model+"/logs"))(t, "--output-dir left logs in the model's folder")
 }
 
 // Without --dataset, eval uses the built-in test questions and refuses a classifier with other labels.

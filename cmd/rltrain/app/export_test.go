@@ -44,8 +44,7 @@ func TestExport(t *testing.T) {
 	} {
 		code, stdout, stderr := f.rltrain("", append([]string{"export", "--model", adapter}, args...)...)
 		expect.Require(t, code == 0 && strings.HasPrefix(stdout, f.expand(name)+"\n"), "%q: exit code %d, %q, %s", args, code, stdout, stderr)
-		got := f.greedy(t, name)
-		expect.True(t, got == want, "%s answers %q, the adapter %q", name, got, want)
+		expect.Same(t, want, f.greedy(t, name), "%s answers, the adapter", name)
 	}
 	modelfile, err := os.ReadFile(f.expand("TMP/gguf/Modelfile"))
 	if err != nil || !strings.HasPrefix(string(modelfile), "FROM ./chat_supervised-f32.gguf\n") || !strings.Contains(string(modelfile), `PARAMETER stop "<|im_end|>"`) {

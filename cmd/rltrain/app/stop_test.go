@@ -54,8 +54,7 @@ func TestKeptWeights(t *testing.T) {
 	expect.Require(t, !bytes.Equal(best, last), "the best weights are the last: the test shows nothing")
 	expect.True(t, bytes.Equal(weights("both", ""), best) && bytes.Equal(weights("both", "last"), last),
 		"--keep both: the folder has not the best weights, or its subfolder last not the last")
-	_, err := os.Stat(filepath.Join(r.in(filepath.Join(l.tmp, "best")), "last"))
-	expect.True(t, err != nil, "--keep best has a subfolder last")
+	expect.Fails(os.Stat(filepath.Join(r.in(filepath.Join(l.tmp, "best")), "last")))(t, "--keep best has a subfolder last")
 }
 
 // TestSecondInterrupt: the first Ctrl-C waits for the update, the second ends the process at once; the resumed run equals an

@@ -63,8 +63,7 @@ func TestText(t *testing.T) {
 			}
 			expect.Require(t, err == nil && p.Pooling == test.pooling && slices.Equal(p.Labels, labels), "pooling %q, labels %q: %v", p.Pooling, p.Labels, err)
 			for _, name := range []string{"training_curves.png", "README.md", "adapter_model.safetensors", "checkpoints/checkpoint-2"} {
-				_, err = os.Stat(filepath.Join(dir, name))
-				expect.True(t, err == nil, "%v", err)
+				must.Get(os.Stat(filepath.Join(dir, name)))(t)
 			}
 			log := must.Read(t, filepath.Join(dir, "logs", "training_log.txt"))
 			expect.True(t, strings.Contains(log, test.log), "no %q in\n%s", test.log, log)

@@ -216,8 +216,7 @@ func TestProblemsEndToEnd(t *testing.T) {
 		"--pretrained-model", "TMP/both/gsm8k_supervised", "--load-buffer", "", "--output-dir", "TMP/more")...)
 	size := rows[1]["buffer/size"].(float64)
 	expect.True(t, size > 4, "%v turns after a start with a buffer", size)
-	_, err := os.Stat(f.expand("TMP/buffer_updated.jsonl"))
-	expect.True(t, err == nil, "%v", err)
+	must.Get(os.Stat(f.expand("TMP/buffer_updated.jsonl")))(t)
 	f.problems(t, "TMP/overlap.jsonl", 15, 3)
 	for _, test := range []struct {
 		want    string
@@ -231,6 +230,5 @@ func TestProblemsEndToEnd(t *testing.T) {
 	} {
 		f.refused(t, test.want, with(options, append([]string{"--output-dir", "TMP/wrong"}, test.changed...)...)...)
 	}
-	_, err = os.Stat(f.expand("TMP/wrong/gsm8k_rl"))
-	expect.True(t, err != nil, "a run that failed to start left its folder")
+	expect.Fails(os.Stat(f.expand("TMP/wrong/gsm8k_rl")))(t, "a run that failed to start left its folder")
 }

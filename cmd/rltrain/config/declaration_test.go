@@ -102,8 +102,7 @@ func TestPretrainedPolicy(t *testing.T) {
 	must.Do(t, os.WriteFile(filepath.Join(adapter, "adapter_config.json"), []byte("{}"), 0o644))
 	for dir, want := range map[string]string{adapter: "8", full: "64"} {
 		c := must.Get(Load([]string{"--task", "sum_digits", "--mode", "rl_only", "--pretrained-model", dir}, nil))(t)
-		got := c.Text("prompts_per_step")
-		expect.True(t, got == want, "%s prompts a step, want %s", got, want)
+		expect.Same(t, want, c.Text("prompts_per_step"), "prompts a step")
 	}
 }
 

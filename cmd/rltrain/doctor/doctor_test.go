@@ -81,8 +81,7 @@ func TestEveryOperatorHasAPath(t *testing.T) {
 	}
 	slices.Sort(want)
 	slices.Sort(got)
-	diff := cmp.Diff(slices.Compact(want), got)
-	expect.True(t, diff == "", "operators (-of the core +described):\n%s", diff)
+	expect.Same(t, "", cmp.Diff(slices.Compact(want), got), "operators (-of the core +described):\n")
 }
 
 func TestVLLMVerdict(t *testing.T) {

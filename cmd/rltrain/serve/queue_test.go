@@ -166,8 +166,7 @@ func TestStopLetsRequestsEnd(t *testing.T) {
 	err := <-s.ended
 	expect.True(t, err == context.Canceled, "it ended with %v", err)
 	s.ended <- nil
-	_, err = http.Get(s.url + "/health")
-	expect.True(t, err != nil, "it answers after its end")
+	expect.Fails(http.Get(s.url+"/health"))(t, "it answers after its end")
 }
 
 func (s *running) waiting() int {
@@ -211,8 +210,7 @@ func TestBodiesAreBounded(t *testing.T) {
 	err := <-s.ended
 	expect.True(t, errors.Is(err, context.Canceled), "%v", err)
 	s.ended <- nil // for the clean-up
-	n := s.bodies.Load()
-	expect.True(t, n == 0, "%d bytes are still counted", n)
+	expect.Same(t, 0, s.bodies.Load(), "bytes are still counted")
 }
 
 // TestHosts: without a key, a page cannot reach the server by a domain that it points to this machine.

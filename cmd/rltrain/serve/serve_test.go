@@ -346,8 +346,7 @@ func TestContentParts(t *testing.T) {
 		`"messages":[{"role":"user","content":"a question"}],"chat_template_kwargs":null`:                        10,
 		`"messages":[{"role":"user","content":[{"type":"text","text":"a "},{"type":"text","text":"question"}]}]`: 11,
 	} {
-		got := s.complete(t, "/v1/chat/completions", `{"model":"tiny","max_tokens":1,`+body+`}`).Usage.Prompt
-		expect.True(t, got == want, "%s: %d tokens, want %d", body, got, want)
+		expect.Same(t, want, s.complete(t, "/v1/chat/completions", `{"model":"tiny","max_tokens":1,`+body+`}`).Usage.Prompt, "%s: tokens", body)
 	}
 	status, text := s.ask(t, "/v1/chat/completions", `{"model":"tiny","messages":[{"role":"user","content":"a"}],"chat_template_kwargs":[1]}`)
 	expect.True(t, status == http.StatusBadRequest && strings.Contains(text, "chat_template_kwargs"), "%d, %s", status, text)

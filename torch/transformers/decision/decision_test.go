@@ -54,11 +54,9 @@ func TestParseRefuses(t *testing.T) {
 		`{"a":{"type":"score","criteria":[]},"b":{"type":"nothing"}}`: `question "b": type must be`,
 	} {
 		c := Config{Labels: map[string][]string{Choice: {"1"}}}
-		_, err := c.Parse(value(t, text).(*jinja.Dict))
-		expect.Error(t, err, want)
+		expect.Failure(c.Parse(value(t, text).(*jinja.Dict)))(t, want)
 	}
-	_, err := (&Config{}).Parse(value(t, `{"a":{},"b":{},"c":{"type":"noul"}}`).(*jinja.Dict))
-	expect.Error(t, err, `question "a"`, `question "b"`)
+	expect.Failure((&Config{}).Parse(value(t, `{"a":{},"b":{},"c":{"type":"noul"}}`).(*jinja.Dict)))(t, `question "a"`, `question "b"`)
 }
 
 func TestAnswers(t *testing.T) {
@@ -227,8 +225,7 @@ func TestTemplateAsksAsTheGeneralPrompt(t *testing.T) {
 				q := parse(t, c, `{"q":`+asks+`}`)
 				want := must.Get(general.Prompts(value(t, state), q))(t)
 				got := must.Get(own.Asker(r).Prompts(value(t, state), q))(t)
-				diff := cmp.Diff(want[0].Pieces, got[0].Pieces)
-				expect.True(t, diff == "", "%s %s: %s", state, asks, diff)
+				expect.Same(t, "", cmp.Diff(want[0].Pieces, got[0].Pieces), "%s %s", state, asks)
 			}
 		}
 		q := parse(t, c, `{"q":{"type":"score","instructions":"How?","criteria":["low",["x"]]}}`)[0]

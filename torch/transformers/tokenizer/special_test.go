@@ -141,8 +141,7 @@ func TestDecodeRefuses(t *testing.T) {
 	d := tok.NewDecoder(false)
 	for _, id := range []int32{-1, 333, 1 << 30} {
 		expect.Failure(tok.Decode([]int32{1, id}, false))(t, "no token has the id")
-		_, err := d.Push(id)
-		expect.True(t, err != nil, "%d is pushed", id)
+		expect.Fails(d.Push(id))(t, "%d is pushed", id)
 	}
 	characters := load(t, change(t, "characters", map[string]map[string]any{"tokenizer.json": {"model": map[string]any{"type": "WordLevel", "unk_token": "a", "vocab": map[string]any{"a": 0, "\x00": 1}}, "added_tokens": []any{}}}))
 	expect.Failure(characters.Decode([]int32{0, 1}, false))(t, "NUL byte")
@@ -159,8 +158,7 @@ func TestDecodeNUL(t *testing.T) {
 		ids = append(append(ids, nul), ids...)
 		text, err := tok.Decode(ids, false)
 		expect.True(t, err == nil && strings.HasPrefix(text, "the\uFFFD") && strings.HasSuffix(text, "the"), "%s: %q, %v", dir, text, err)
-		pushed := pushAll(t, tok, ids, false)
-		expect.True(t, pushed == text, "%s: %q token by token, %q at once", dir, pushed, text)
+		expect.Same(t, text, pushAll(t, tok, ids, false), "%s: token by token, at once", dir)
 	}
 }
 
@@ -174,8 +172,7 @@ func TestDecodeNULWithoutAnInvalidByte(t *testing.T) {
 	tok.bytes.invalid = -1
 	text, err := tok.Decode(ids, false)
 	expect.True(t, err == nil && text == want, "%q, %v; want %q", text, err, want)
-	pushed := pushAll(t, tok, ids, false)
-	expect.True(t, pushed == text, "%q token by token, %q at once", pushed, text)
+	expect.Same(t, text, pushAll(t, tok, ids, false), "token by token, at once")
 }
 
 // Push returns only final text: never part of a character, and each character as soon as it is complete.
@@ -247,8 +244,7 @@ func FuzzDecoder(f *testing.F) {
 				ids[i] = min(ids[i], int32(len(tok.vocab.known)-1))
 			}
 			whole := must.Get(tok.Decode(ids, skip))(t)
-			pushed := pushAll(t, tok, ids, skip)
-			expect.True(t, pushed == whole, "%v: %q token by token, %q together", ids, pushed, whole)
+			expect.Same(t, whole, pushAll(t, tok, ids, skip), "%v: token by token, together", ids)
 		}
 	})
 }
