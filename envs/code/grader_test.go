@@ -3,7 +3,6 @@ package code
 import (
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -35,47 +34,6 @@ func newTestGrader(t testing.TB) *Grader {
 		expect.NoError(t, j.Close(), "Close")
 	})
 	return j
-}
-
-// TestReferences runs the published solutions and mutations of them, if RLTRAIN_TASK_DATA names the folder of the data.
-func TestReferences(t *testing.T) {
-	folder := os.Getenv("RLTRAIN_TASK_DATA")
-	if folder == "" {
-		t.Skip("RLTRAIN_TASK_DATA does not name the folder with humaneval and mbpp")
-	}
-	j := newTestGrader(t)
-	j.limits.CPU = 10 * time.Second // one solution takes two seconds on a busy machine
-	for _, set := range []struct {
-		file string
-		n    int
-	}{{"humaneval/HumanEval.jsonl.gz", 164}, {"mbpp/sanitized-mbpp.json", 427}} {
-		problems, err := Read(&dataset.Faults{}, folder+"/"+set.file, "python", "")
-		expect.Require(t, err == nil && len(problems) == set.n, "%s: %d problems, %v", set.file, len(problems), err)
-		passed := 0
-		began := time.Now()
-		for _, p := range problems {
-			v := must.Get(j.Run(t.Context(), &p, p.complete(p.Solution), p.Tests))(t)
-			if v.Class == Pass {
-				passed++
-			} else {
-				t.Errorf("%s: %+v", p.Name, v)
-			}
-		}
-		t.Logf("%s: %d of %d in %v", set.file, passed, len(problems), time.Since(began))
-		for i, p := range problems {
-			if i%10 != 0 && os.Getenv("RLTRAIN_ALL") == "" {
-				continue
-			}
-			for _, wrong := range []string{"    pass\n", "    return None\n", "    return object()\n", "    raise SystemExit(0)\n"} {
-				program := p.complete(wrong)
-				if p.Prefix == "" {
-					program = strings.Split(p.Solution, "\n")[0] + "\n" + wrong
-				}
-				v, err := j.Run(t.Context(), &p, program, p.Tests)
-				expect.True(t, err == nil && v.Class != Pass, "%s: %q: %+v, %v", p.Name, wrong, v, err)
-			}
-		}
-	}
 }
 
 // TestNotGraded makes the sandbox fail: the program is not graded then, and is graded when the sandbox works again.

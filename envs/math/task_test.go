@@ -62,12 +62,13 @@ func TestReadRefuses(t *testing.T) {
 		`{"problem": " ", "solution": "#### 1"}`: "the question is empty",
 		official(2) + "nonsense":                 ":3:2: invalid JSON",
 		"null":                                   "null, want an object",
-		"[]":                                     ": no problems",
 	} {
 		path := must.File(t, "problems.jsonl", content)
 		_, err := Read(&dataset.Faults{}, file(path), GSM8K, "")
 		expect.True(t, err != nil && strings.Contains(err.Error(), want) && strings.HasPrefix(err.Error(), path), "%q: error %v, want one with %q", content, err, want)
 	}
+	path := must.File(t, "problems.json", "[]")
+	expect.Failure(Read(&dataset.Faults{}, file(path), GSM8K, ""))(t, path+": no problems")
 }
 
 func FuzzNewProblem(f *testing.F) {

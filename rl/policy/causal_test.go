@@ -19,6 +19,8 @@ import (
 	template "github.com/rltrain/rltrain/torch/transformers/chat"
 )
 
+func TestMain(m *testing.M) { torchtest.Main(m) }
+
 // tinyPolicy is a policy on a small character-level model, closed at the end of the test.
 func tinyPolicy(t *testing.T, c Config) *CausalLM {
 	t.Helper()
@@ -227,25 +229,13 @@ func TestAnswersShareTheirPrompt(t *testing.T) {
 	together := score(ids, rows, targets)
 	// By themselves, sequences also read their last token, so that every row is compared.
 	alone := slices.Concat(score(ids[:1], []int64{9, 10, 11}, []int64{20, 21, 0})[:2], score(ids[1:2], []int64{9, 10, 11, 12}, []int64{30, 31, 32, 0})[:3], score(ids[2:], []int64{0, 1, 2}, []int64{41, 42, 0})[:2])
-	d := relative(together, alone)
+	d := torchtest.RelativeError(together, alone)
 	expect.True(t, d <= 1e-6, "log-probabilities differ by %.1e from those of separate sequences", d)
 	slices.Reverse(rows)
 	slices.Reverse(targets)
 	backwards := score(ids, rows, targets)
 	slices.Reverse(backwards)
 	expect.Equal(t, together, backwards, "read from the last to the first")
-}
-
-func relative(got, want []float32) float64 {
-	var diff, norm float64
-	for i := range want {
-		d := float64(got[i] - want[i])
-		diff, norm = diff+d*d, norm+float64(want[i])*float64(want[i])
-	}
-	if norm == 0 {
-		return math.Sqrt(diff)
-	}
-	return math.Sqrt(diff / norm)
 }
 
 // TestStopStringsEndCompletions generates a completion, then generates it again with a part of it as the stop string.
@@ -356,20 +346,4 @@ func TestScoreAgreesWithSampling(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestRandomToken counts the weights and the sequence memory of a benchmark model.
-func TestRandomToken(t *testing.T) {
-	torchtest.NoLeaks(t)
-	shape := transformers.LlamaShape{Vocab: 40, Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 48, RopeTheta: 1e4}
-	p := must.Get(RandomCausalLM(shape, torch.F32, Config{R: 4, Alpha: 8, Targets: []string{"q_proj", "down_proj"}, Seed: 3}))(t)
-	defer p.Close()
-	// q is 32 by 32, down 48 to 32.
-	_, trainable := p.Parameters()
-	expect.True(t, trainable == 2*4*(32+32+48+32), "%d trainable weights", trainable)
-	v, err := p.Validate(t.Context(), Samples([]Sequence{
-		{IDs: []int32{3, 9, 27, 4}, Labels: []bool{false, true, true, true}},
-		{IDs: []int32{5, 6}, Labels: []bool{false, true}},
-	}))
-	expect.True(t, err == nil && v.Labels == 4 && v.Loss >= 2 && v.Loss <= 6, "%+v, %v; want 4 labels at about log 40", v, err)
 }

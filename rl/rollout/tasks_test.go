@@ -17,6 +17,8 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
+func TestMain(m *testing.M) { torchtest.Main(m) }
+
 // tiny is a policy on a random model of 2 layers and 2,048 positions.
 func tiny(t *testing.T) *policy.CausalLM {
 	t.Helper()

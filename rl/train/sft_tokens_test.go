@@ -130,6 +130,8 @@ func TestRandomTokenLearns(t *testing.T) {
 			{IDs: []int32{3, 9, 27, 4}, Labels: []bool{false, true, true, true}},
 			{IDs: []int32{5, 6}, Labels: []bool{false, true}},
 		})
+		_, trainable := p.Parameters()
+		expect.Same(t, 2*4*(32+32+48+32), trainable, "trainable weights: q is 32 by 32, down 48 to 32")
 		before := validate(t, p, samples)
 		for _, checkpoint := range []bool{false, true} {
 			must.Get((lessons{epochs: 5, batch: 2, checkpoint: checkpoint}).train(t.Context(), p, samples, nil, run.Hooks{}))(t)

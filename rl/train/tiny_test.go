@@ -21,6 +21,8 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
+func TestMain(m *testing.M) { torchtest.Main(m) }
+
 // recorded is the output of a run.
 type recorded struct {
 	rows  []report.Row

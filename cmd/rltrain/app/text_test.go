@@ -53,8 +53,7 @@ func TestText(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			out := "TMP/" + strings.ReplaceAll(test.name, " ", "_")
 			options := slices.Concat(few, strings.Fields(test.options), []string{"--output-dir", out})
-			code, _, errs := f.rltrain("", options...)
-			expect.Require(t, code == 0, "exit code %d: %s", code, errs)
+			f.says(t, "", options...)
 			dir := f.stageOf(t, out, test.algorithm)
 			p, err := policy.ReadClassifier(dir)
 			labels := []string{"high", "low", "lower"}
@@ -84,8 +83,7 @@ func TestText(t *testing.T) {
 			more := slices.Concat(few, strings.Fields("--algorithm ppo --policy "+map[bool]string{true: "score", false: "head"}[test.pooling == policy.PoolScore]),
 				[]string{"--rl-episodes", "1", "--pretrained-model", dir, "--output-dir", out + "_more"})
 			more = drop(more, "--rl-episodes")
-			code, _, errs = f.rltrain("", append(more, "--rl-episodes", "1")...)
-			expect.True(t, code == 0, "going on: exit code %d: %s", code, errs)
+			f.says(t, "", append(more, "--rl-episodes", "1")...)
 			more[slices.Index(more, "--policy")+1] = map[bool]string{false: "score", true: "head"}[test.pooling == policy.PoolScore]
 			f.refused(t, "reads texts in another way", append(more, "--rl-episodes", "1")...)
 		})
@@ -103,8 +101,7 @@ func TestTextResumes(t *testing.T) {
 		return must.Read(t, filepath.Join(f.stageOf(t, out, "ppo"), "checkpoints", "checkpoint-4", "adapter_model.safetensors"))
 	}
 	for _, run := range []string{"--rl-episodes 4 --output-dir TMP/whole", "--rl-episodes 2 --output-dir TMP/parts", "--rl-episodes 4 --output-dir TMP/parts --resume"} {
-		code, _, errs := f.rltrain("", append(options, strings.Fields(run)...)...)
-		expect.Require(t, code == 0, "%s: exit code %d: %s", run, code, errs)
+		f.says(t, "", append(options, strings.Fields(run)...)...)
 	}
 	expect.Same(t, weights("TMP/parts"), weights("TMP/whole"), "the weights differ")
 }

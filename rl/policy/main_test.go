@@ -1,9 +1,0 @@
-package policy_test
-
-import (
-	"testing"
-
-	"github.com/rltrain/rltrain/torch/torchtest"
-)
-
-func TestMain(m *testing.M) { torchtest.Main(m) }

@@ -1,9 +1,0 @@
-package train_test
-
-import (
-	"testing"
-
-	"github.com/rltrain/rltrain/torch/torchtest"
-)
-
-func TestMain(m *testing.M) { torchtest.Main(m) }
