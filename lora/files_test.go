@@ -221,8 +221,7 @@ func TestDoRAAndTying(t *testing.T) {
 	diff := cmp.Diff(pairs, got.Pairs)
 	expect.True(t, diff == "" && err == nil, "%v %v", err, diff)
 	expect.True(t, got.Config.DoRA && got.Config.WeightTying && len(got.Extra) == len(extra), "%+v, %d tensors", got.Config, len(got.Extra))
-	f := must.Get(safetensors.Open(filepath.Join(dir, "adapter_model.safetensors")))(t)
-	defer f.Close()
+	f := must.Open(safetensors.Open(filepath.Join(dir, "adapter_model.safetensors")))(t)
 	e, ok := f.Lookup("base_model.model.bert." + pairs[0].Module + ".lora_magnitude_vector")
 	expect.True(t, ok && len(e.Shape) == 1, "%v", f.Names())
 }

@@ -57,8 +57,7 @@ func TestFill(t *testing.T) {
 
 func TestHeldGoesOn(t *testing.T) {
 	torchtest.NoLeaks(t)
-	w := must.Get(torch.Parameter([]float32{2, 3}, 2))(t)
-	defer w.Close()
+	w := must.Open(torch.Parameter([]float32{2, 3}, 2))(t)
 	var y torch.Tensor
 	held := must.Get(torch.Hold(torch.Train, func(s *torch.Scope) error {
 		y = s.Mul(w.T(), w.T())

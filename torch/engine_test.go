@@ -48,9 +48,7 @@ func complete(t testing.TB, e *torch.Engine, maxTokens int) map[sampleKey]comple
 
 func newEngine(t testing.TB, m *torch.Model, c torch.EngineConfig) *torch.Engine {
 	t.Helper()
-	e := must.Get(torch.NewEngine(m, c))(t)
-	t.Cleanup(e.Close)
-	return e
+	return must.Open(torch.NewEngine(m, c))(t)
 }
 
 func submit(t testing.TB, e *torch.Engine, r torch.Request) int64 {
@@ -121,9 +119,7 @@ func TestEngine(t *testing.T) {
 
 func constant(t testing.TB, rng *rand.Rand, dims ...int64) *torch.Var {
 	t.Helper()
-	v := must.Get(torch.Constant(drawn(dims[0]*dims[1], func() float32 { return float32(rng.NormFloat64()) }), dims...))(t)
-	t.Cleanup(v.Close)
-	return v
+	return must.Open(torch.Constant(drawn(dims[0]*dims[1], func() float32 { return float32(rng.NormFloat64()) }), dims...))(t)
 }
 
 func TestEngineRefuses(t *testing.T) {

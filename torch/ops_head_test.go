@@ -40,8 +40,7 @@ func TestTokenLogProbs(t *testing.T) {
 		{"tight softcap", weight, nil, torch.HeadOptions{Softcap: 1e-6}, []float32{ln(1.0 / 3), ln(1.0 / 3)}, []float32{ln(3), ln(3)}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			hidden := must.Get(torch.Parameter([]float32{1, 1}, 2, 1))(t)
-			defer hidden.Close()
+			hidden := must.Open(torch.Parameter([]float32{1, 1}, 2, 1))(t)
 			err := torch.Do(torch.Train, func(s *torch.Scope) error {
 				var bias *torch.Tensor
 				if tc.bias != nil {

@@ -28,8 +28,7 @@ func TestOptimizersOfOthers(t *testing.T) {
 			for i := range values {
 				values[i] = float32(math.Sin(float64(i)))
 			}
-			p := must.Get(torch.Parameter(values, want.Shape...))(t)
-			defer p.Close()
+			p := must.Open(torch.Parameter(values, want.Shape...))(t)
 			restarted := func() *torch.Optimizer {
 				o := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: []*torch.Var{p}, WeightDecay: 0.1, Muon: name[0] == 'm', EightBit: name[0] == 'a'})
 				t.Cleanup(o.Close)

@@ -45,8 +45,7 @@ func dequantize(t testing.TB, q torch.QuantType, rows []byte, out, in int64, dty
 // same weight to the same bits.
 func TestQuantizedEqualsBitsandbytes(t *testing.T) {
 	torchtest.NoLeaks(t)
-	f := must.Get(safetensors.Open("testdata/quantized.safetensors"))(t)
-	defer f.Close()
+	f := must.Open(safetensors.Open("testdata/quantized.safetensors"))(t)
 	floats := func(name string) []float32 {
 		t.Helper()
 		return must.Get(f.Float32s(name))(t)

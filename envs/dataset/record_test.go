@@ -136,8 +136,7 @@ func TestRecordsInFlatMemory(t *testing.T) {
 	files := []string{filepath.Join(dir, "a.jsonl.gz"), filepath.Join(dir, "a.json"), filepath.Join(dir, "a.csv"), filepath.Join(dir, "a.parquet")}
 	var outs []*os.File
 	for _, file := range files {
-		f := must.Get(os.Create(file))(t)
-		defer f.Close()
+		f := must.Open(os.Create(file))(t)
 		outs = append(outs, f)
 	}
 	z := gzip.NewWriter(outs[0])

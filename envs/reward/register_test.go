@@ -174,8 +174,7 @@ func TestCentre(t *testing.T) {
 }
 
 func TestModelScoresTheChosenLabel(t *testing.T) {
-	r := must.Get(ParseLabels("model:'a=b',accuracy=10", []string{"yes", "never"}, critics(&lengthCritic{})))(t)
-	defer r.Close()
+	r := must.Open(ParseLabels("model:'a=b',accuracy=10", []string{"yes", "never"}, critics(&lengthCritic{})))(t)
 	s, err := r.Score(t.Context(), []Choice{{Text: "is it?", Action: 1, Truth: 1}, {Text: "", Action: 0, Truth: 1}})
 	expect.Require(t, err == nil && !r.Enumerable(), "%v %v", err, r.Enumerable())
 	expect.Equal(t, []float64{6 + 5 + 10, 3}, s.Total)

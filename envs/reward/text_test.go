@@ -26,9 +26,7 @@ func functions(byName map[string]envs.Reward) (all []Definition) {
 
 func parseText(t testing.TB, spec string, own map[string]envs.Reward, o Options) *Text {
 	t.Helper()
-	r := must.Get(ParseText(spec, functions(own), o))(t)
-	t.Cleanup(r.Close)
-	return r
+	return must.Open(ParseText(spec, functions(own), o))(t)
 }
 
 // completions of one turn each.

@@ -22,8 +22,7 @@ func TestPortable(t *testing.T) {
 		t.Skipf("no C compiler: %v %s", err, out)
 	}
 	must.Do(t, Portable(library))
-	file := must.Get(elf.Open(library))(t)
-	defer file.Close()
+	file := must.Open(elf.Open(library))(t)
 	_, dirs, err := Dependencies(file, "/here")
 	must.Do(t, err)
 	want := []string{"/here"}

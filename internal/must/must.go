@@ -3,6 +3,7 @@ package must
 
 import (
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,6 +14,25 @@ func Get[T any](v T, err error) func(t testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
 		Do(t, err)
+		return v
+	}
+}
+
+// Open is Get for something that has to be closed: the test closes it at its end.
+func Open[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		Do(t, err)
+		t.Cleanup(func() {
+			switch c := any(v).(type) {
+			case interface{ Close() }:
+				c.Close()
+			case io.Closer:
+				_ = c.Close() // the test looks at it where it matters
+			default:
+				t.Errorf("%T has no Close", v)
+			}
+		})
 		return v
 	}
 }

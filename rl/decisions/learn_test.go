@@ -142,8 +142,7 @@ func TestSaved(t *testing.T) {
 	dir := t.TempDir()
 	must.Do(t, p.Save(dir))
 	merged := filepath.Join(t.TempDir(), "merged")
-	head := must.Get(policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "fp32", false))(t)
-	defer head.Close()
+	head := must.Open(policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "fp32", false))(t)
 	must.Do(t, head.Merge(merged, ""))
 	answersAs(t, merged, cases, p.Probs(cases, logProbs))
 	again := answersAs(t, dir, cases, p.Probs(cases, logProbs))
@@ -154,8 +153,7 @@ func TestSaved(t *testing.T) {
 // answersAs loads a decision model and checks its probabilities.
 func answersAs(t *testing.T, dir string, cases []envs.Decision, want [][]float64) *policy.Decider {
 	t.Helper()
-	p := must.Get(policy.LoadDecider(t.Context(), &hub.Client{}, dir, "", false, time.Now()))(t)
-	t.Cleanup(p.Close)
+	p := must.Open(policy.LoadDecider(t.Context(), &hub.Client{}, dir, "", false, time.Now()))(t)
 	got := p.Probs(cases, must.Get(p.LogProbs(t.Context(), encode(t, p, cases)))(t))
 	for i := range want {
 		for k := range want[i] {
@@ -171,8 +169,7 @@ func TestLanguageModel(t *testing.T) {
 	dir := t.TempDir() + "/tiny"
 	must.Do(t, policy.TinyChatModel(dir, 2, 32, 3))
 	lm := must.Get(policy.NewCausalLM(policy.Config{Dir: dir, R: 4, Alpha: 8, Seed: 1}))(t)
-	p := must.Get(policy.NewScoringDecider(lm))(t)
-	defer p.Close()
+	p := must.Open(policy.NewScoringDecider(lm))(t)
 	cases := subjects(t)[:6]
 	samples := encode(t, p, cases)
 	together := must.Get(p.LogProbs(t.Context(), samples))(t)
@@ -193,8 +190,7 @@ func TestLanguageModel(t *testing.T) {
 	saved, merged := filepath.Join(t.TempDir(), "saved"), filepath.Join(t.TempDir(), "merged")
 	must.Do(t, os.Mkdir(saved, 0o755))
 	must.Do(t, p.Save(saved))
-	adapter := must.Get(policy.LoadCausalLM(t.Context(), &hub.Client{}, saved, "", "", false))(t)
-	defer adapter.Close()
+	adapter := must.Open(policy.LoadCausalLM(t.Context(), &hub.Client{}, saved, "", "", false))(t)
 	must.Do(t, adapter.Merge(merged, ""))
 	answersAs(t, merged, cases, p.Probs(cases, together))
 	questions := must.Get(p.Parse(named))(t)

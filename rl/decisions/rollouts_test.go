@@ -134,8 +134,7 @@ func TestEncodeDecisions(t *testing.T) {
 	dir := t.TempDir() + "/tiny"
 	must.Do(t, policy.TinyChatModel(dir, 2, 32, 3))
 	lm := must.Get(policy.NewCausalLM(policy.Config{Dir: dir, R: 4, Alpha: 8, Seed: 1}))(t)
-	scoring := must.Get(policy.NewScoringDecider(lm))(t)
-	defer scoring.Close()
+	scoring := must.Open(policy.NewScoringDecider(lm))(t)
 	cases := subjects(t)[:4]
 	cases[1].Target, cases[1].Feedback = nil, &envs.Feedback{Chosen: 1, Reward: 1, Probability: 0.5}
 	cases[2].Row, cases[3].Row = 0, 0

@@ -214,8 +214,7 @@ func TestRankThatEndsBeforeAllMet(t *testing.T) {
 }
 
 func TestJoinRefuses(t *testing.T) {
-	busy := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer busy.Close()
+	busy := must.Open(net.Listen("tcp", "127.0.0.1:0"))(t)
 	port := busy.Addr().(*net.TCPAddr).Port
 	for _, test := range []struct {
 		name  string

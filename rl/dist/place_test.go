@@ -70,8 +70,7 @@ func TestFirstHost(t *testing.T) {
 
 // TestStrangersAreRejected: a client without the token, or with another protocol, is disconnected silently.
 func TestStrangersAreRejected(t *testing.T) {
-	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer listener.Close()
+	listener := must.Open(net.Listen("tcp", "127.0.0.1:0"))(t)
 	guests := greet(t.Context(), listener, "token")
 	knock := func(m *message, text string) *link {
 		t.Helper()

@@ -98,19 +98,16 @@ func TestAdaptersOfPEFT(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(adapterCases)) {
 		t.Run(name, func(t *testing.T) {
 			base := adapterBase(t, adapterCases[name])
-			bare := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, base, "", "", false))(t)
-			defer bare.Close()
+			bare := must.Open(LoadCausalLM(t.Context(), &hub.Client{}, base, "", "", false))(t)
 			checkScores(t, bare, want.IDs, want.LogProbs[adapterCases[name]])
 
 			// The adapter's folder names its base model.
-			p := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, changeAdapter(t, name, map[string]any{"base_model_name_or_path": base}), "", "", false))(t)
-			defer p.Close()
+			p := must.Open(LoadCausalLM(t.Context(), &hub.Client{}, changeAdapter(t, name, map[string]any{"base_model_name_or_path": base}), "", "", false))(t)
 			checkScores(t, p, want.IDs, want.LogProbs[name])
 
 			merged := filepath.Join(t.TempDir(), "merged")
 			must.Do(t, p.Merge(merged, ""))
-			m := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, merged, "", "", false))(t)
-			defer m.Close()
+			m := must.Open(LoadCausalLM(t.Context(), &hub.Client{}, merged, "", "", false))(t)
 			checkScores(t, m, want.IDs, want.LogProbs[name])
 			if name == "embedding" || name == "head" || strings.HasPrefix(name, "dora") {
 				checkTrainedInFull(t, base, name, want)
@@ -124,8 +121,7 @@ func TestAdaptersOfPEFT(t *testing.T) {
 			// A saved adapter gives the same scores, and saving it again gives the same files.
 			saved, again := t.TempDir(), t.TempDir()
 			must.Do(t, p.Save(saved))
-			q := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, saved, "", "", false))(t)
-			defer q.Close()
+			q := must.Open(LoadCausalLM(t.Context(), &hub.Client{}, saved, "", "", false))(t)
 			checkScores(t, q, want.IDs, want.LogProbs[name])
 			diff := cmp.Diff(p.adapter.config, q.adapter.config, cmpopts.IgnoreFields(lora.Config{}, "BaseHash"))
 			expect.True(t, diff == "" && q.adapter.config.BaseHash != "", "base weights of hash %q: %s", q.adapter.config.BaseHash, diff)
@@ -268,8 +264,7 @@ func TestAdapterNamesItsRevision(t *testing.T) {
 	folder := changeAdapter(t, "rslora", map[string]any{"base_model_name_or_path": adapterBase(t, "llama"), "revision": "v1.5"})
 	local := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, folder, "", "", false))(t)
 	local.Close()
-	p := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, adapterBase(t, "llama"), dir, "", false))(t)
-	defer p.Close()
+	p := must.Open(LoadCausalLM(t.Context(), &hub.Client{}, adapterBase(t, "llama"), dir, "", false))(t)
 	saved := t.TempDir()
 	must.Do(t, p.Save(saved))
 	a, err := lora.Load(saved)
@@ -286,12 +281,10 @@ func TestAdapterNamesItsRevision(t *testing.T) {
 func TestAdapterAsGGUF(t *testing.T) {
 	dir := adapterData("rslora")
 	pairs := must.Get(lora.Load(dir))(t).Pairs
-	p := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, adapterBase(t, "llama"), dir, "", false))(t)
-	defer p.Close()
+	p := must.Open(LoadCausalLM(t.Context(), &hub.Client{}, adapterBase(t, "llama"), dir, "", false))(t)
 	path := filepath.Join(t.TempDir(), "adapter.gguf")
 	must.Do(t, p.SaveAdapterGGUF(path, "x"))
-	file := must.Get(gguf.Open(path))(t)
-	defer file.Close()
+	file := must.Open(gguf.Open(path))(t)
 	alpha, _, err := file.Float("adapter.lora.alpha")
 	must.Do(t, err)
 	size := func(values []float32, scale float64) (sum float64) {

@@ -26,9 +26,7 @@ func tinyPolicy(t *testing.T, c Config) *CausalLM {
 	t.Helper()
 	c.Dir = filepath.Join(t.TempDir(), "tiny")
 	must.Do(t, TinyModel(c.Dir, 2, 32, 7))
-	p := must.Get(NewCausalLM(c))(t)
-	t.Cleanup(p.Close)
-	return p
+	return must.Open(NewCausalLM(c))(t)
 }
 
 func examplesOf(examples ...chat.Example) iter.Seq2[chat.Example, error] {
@@ -119,9 +117,7 @@ func TestEncodeEndsOnce(t *testing.T) {
 func tinyChat(t *testing.T) *CausalLM {
 	dir := filepath.Join(t.TempDir(), "tiny")
 	must.Do(t, TinyChatModel(dir, 1, 32, 7))
-	p := must.Get(NewCausalLM(Config{Dir: dir}))(t)
-	t.Cleanup(p.Close)
-	return p
+	return must.Open(NewCausalLM(Config{Dir: dir}))(t)
 }
 
 // Assistant messages are trained whether or not the template marks them.
@@ -241,8 +237,7 @@ func TestAnswersShareTheirPrompt(t *testing.T) {
 // TestStopStringsEndCompletions generates a completion, then generates it again with a part of it as the stop string.
 func TestStopStringsEndCompletions(t *testing.T) {
 	p := tinyPolicy(t, Config{})
-	sampler := must.Get(p.NewSampler(2))(t)
-	defer sampler.Close()
+	sampler := must.Open(p.NewSampler(2))(t)
 	prompt := must.Get(p.EncodeText("k:"))(t)
 	generate := func(stop ...string) (c Completion, told string) {
 		t.Helper()
@@ -265,8 +260,7 @@ func TestStopStringsEndCompletions(t *testing.T) {
 // TestStopTokensEndCompletions: a stop token is among the tokens, and its text is not in the text.
 func TestStopTokensEndCompletions(t *testing.T) {
 	p := tinyPolicy(t, Config{})
-	sampler := must.Get(p.NewSampler(2))(t)
-	defer sampler.Close()
+	sampler := must.Open(p.NewSampler(2))(t)
 	generate := func(stop ...int32) (c Completion) {
 		o := GenerateOptions{Samples: 1, MaxNew: 12, Sampling: torch.Sampling{Temperature: 1}, Seed: 3, StopIDs: stop}
 		must.Do(t, sampler.Generate(t.Context(), [][]int32{must.Get(p.EncodeText("k:"))(t)}, o, func(_ int, all []Completion) error { c = all[0]; return nil }))
@@ -307,8 +301,7 @@ func TestAdaptersAreUnloaded(t *testing.T) {
 func TestTopLogProbsInParts(t *testing.T) {
 	torchtest.NoLeaks(t)
 	shape := transformers.LlamaShape{Vocab: defaultPartLogits / 3, Hidden: 8, Layers: 1, Heads: 2, KVHeads: 2, Intermediate: 16, RopeTheta: 1e4}
-	p := must.Get(RandomCausalLM(shape, torch.F32, Config{R: 1, Alpha: 1, Targets: []string{"q_proj"}, Seed: 3}))(t)
-	defer p.Close()
+	p := must.Open(RandomCausalLM(shape, torch.F32, Config{R: 1, Alpha: 1, Targets: []string{"q_proj"}, Seed: 3}))(t)
 	ids := []int32{3, 900, 27, 4, 70000, 6, 1, 12}
 	plain, top := must.Get(p.TopLogProbs(t.Context(), ids, 1, 0, 1))(t), must.Get(p.TopLogProbs(t.Context(), ids, 1, 2, 1))(t)
 	for i := range plain {
@@ -319,8 +312,7 @@ func TestTopLogProbsInParts(t *testing.T) {
 // TestScoreAgreesWithSampling compares the log-probabilities of a completion with those recorded while sampling it.
 func TestScoreAgreesWithSampling(t *testing.T) {
 	p := tinyPolicy(t, Config{})
-	sampler := must.Get(p.NewSampler(3))(t)
-	defer sampler.Close()
+	sampler := must.Open(p.NewSampler(3))(t)
 	prompts, completions := [][]int32{{5, 6, 7}, {8}}, make([][]int32, 2)
 	var sampled [][]float32
 	o := GenerateOptions{Samples: 1, MaxNew: 6, Sampling: torch.Sampling{Temperature: 0.5, TopK: 5}, Seed: 3}

@@ -20,9 +20,7 @@ import (
 
 func loadPolicy(t *testing.T, dir string) *policy.Classifier {
 	t.Helper()
-	p := must.Get(policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", false))(t)
-	t.Cleanup(p.Close)
-	return p
+	return must.Open(policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", false))(t)
 }
 
 // probabilities of some texts, 3 to 12 tokens long.
@@ -70,8 +68,7 @@ func TestMergedPolicyPredictsTheSame(t *testing.T) {
 			expect.Equal(t, adapted.Labels, merged.Labels, "labels")
 			want := probabilities(t, adapted)
 			torchtest.Near(t, probabilities(t, merged), want, 1e-5, "probabilities")
-			plain := must.Get(policy.NewClassifier(policy.Config{Dir: encoder, Labels: adapted.Labels, Pooling: test.pooling, R: 2, Alpha: 4, Seed: 1}))(t)
-			defer plain.Close()
+			plain := must.Open(policy.NewClassifier(policy.Config{Dir: encoder, Labels: adapted.Labels, Pooling: test.pooling, R: 2, Alpha: 4, Seed: 1}))(t)
 			diff := torchtest.MaxDiff(probabilities(t, plain), want)
 			expect.True(t, diff >= 1e-2, "the adapter changes probabilities by %g only: the test shows nothing", diff)
 
@@ -83,8 +80,7 @@ func TestMergedPolicyPredictsTheSame(t *testing.T) {
 			must.JSON(t, filepath.Join(dir, "config.json"), &config)
 			expect.Equal(t, []string{test.architecture}, config.Architectures, "architectures")
 			expect.True(t, config.ID2Label["2"] == "animals" && config.Label2ID["animals"] == 2, "labels in config.json: %v, %v", config.ID2Label, config.Label2ID)
-			file := must.Get(safetensors.Open(filepath.Join(dir, "model.safetensors")))(t)
-			defer file.Close()
+			file := must.Open(safetensors.Open(filepath.Join(dir, "model.safetensors")))(t)
 			_, ok := file.Lookup(test.sample)
 			expect.True(t, ok && len(file.Names()) == test.tensors, "%d tensors, want %d and %s among them: %v", len(file.Names()), test.tensors, test.sample, file.Names())
 			// A run that starts from the merged model reads the pooling from the folder.

@@ -20,9 +20,7 @@ func anotherTiny(t *testing.T) *CausalLM {
 	t.Helper()
 	dir := t.TempDir() + "/other"
 	must.Do(t, TinyModel(dir, 1, 64, 11))
-	p := must.Get(NewCausalLM(Config{Dir: dir}))(t)
-	t.Cleanup(p.Close)
-	return p
+	return must.Open(NewCausalLM(Config{Dir: dir}))(t)
 }
 
 // distributions is log π of every token at each action, in float64 from the policy's log-probabilities.
@@ -153,7 +151,6 @@ func TestSameTokens(t *testing.T) {
 	text := must.Get(os.ReadFile(path))(t)
 	swapped := strings.NewReplacer(`"a":`, `"b":`, `"b":`, `"a":`).Replace(string(text))
 	must.Do(t, os.WriteFile(path, []byte(swapped), 0o600))
-	other := must.Get(NewCausalLM(Config{Dir: dir}))(t)
-	defer other.Close()
+	other := must.Open(NewCausalLM(Config{Dir: dir}))(t)
 	expect.Error(t, p.CheckSameTokenizer(other), `2 of 99 tokens differ, such as "a"`)
 }

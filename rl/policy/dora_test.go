@@ -117,8 +117,7 @@ func TestNewDoRA(t *testing.T) {
 	var want doraFixture
 	must.Do(t, files.LoadJSON(filepath.Join("testdata", "dora.json"), &want))
 	base := adapterBase(t, "llama")
-	p := must.Get(NewCausalLM(Config{Dir: base, R: 2, Alpha: 4, DoRA: true, Targets: []string{"down_proj", "q_proj"}}))(t)
-	defer p.Close()
+	p := must.Open(NewCausalLM(Config{Dir: base, R: 2, Alpha: 4, DoRA: true, Targets: []string{"down_proj", "q_proj"}}))(t)
 	expect.Same(t, true, must.Get(p.Fresh())(t), "the base model is the reference")
 	var start []float32
 	pairs := must.Get(p.adapter.pairs())(t)
@@ -127,15 +126,12 @@ func TestNewDoRA(t *testing.T) {
 		start = append(start, pair.Magnitude...)
 	}
 	expect.Equal(t, want.Start, start, cmpopts.EquateApprox(1e-6, 0), "magnitudes")
-	bare := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, base, "", "", false))(t)
-	defer bare.Close()
+	bare := must.Open(LoadCausalLM(t.Context(), &hub.Client{}, base, "", "", false))(t)
 	expect.Equal(t, doraScores(t, bare, want.IDs), doraScores(t, p, want.IDs), cmpopts.EquateApprox(0, 1e-5), "log-probabilities")
 	// On quantized weights it starts from those, and the sampler generates as it scores.
 	for _, dora := range []bool{false, true} {
-		q := must.Get(NewCausalLM(Config{Dir: base, R: 2, Alpha: 4, DoRA: dora, DType: "int8"}))(t)
-		defer q.Close()
-		sampler := must.Get(q.NewSampler(1))(t)
-		defer sampler.Close()
+		q := must.Open(NewCausalLM(Config{Dir: base, R: 2, Alpha: 4, DoRA: dora, DType: "int8"}))(t)
+		sampler := must.Open(q.NewSampler(1))(t)
 		start = append(start[:0], doraScores(t, q, want.IDs)...)
 		expect.Equal(t, start, doraScores(t, p, want.IDs), cmpopts.EquateApprox(0, 0.1), "log-probabilities")
 		must.Do(t, sampler.Generate(t.Context(), [][]int32{want.IDs[:3]}, GenerateOptions{Samples: 1, MaxNew: 8}, func(_ int, c []Completion) error {
@@ -150,8 +146,7 @@ func TestNewDoRA(t *testing.T) {
 func TestNoiseAsTransformers(t *testing.T) {
 	var want doraFixture
 	must.Do(t, files.LoadJSON(filepath.Join("testdata", "dora.json"), &want))
-	p := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, adapterBase(t, "llama"), "", "", false))(t)
-	defer p.Close()
+	p := must.Open(LoadCausalLM(t.Context(), &hub.Client{}, adapterBase(t, "llama"), "", "", false))(t)
 	rows, targets := make([]int64, len(want.IDs)-1), make([]int64, len(want.IDs)-1)
 	for i := range rows {
 		rows[i], targets[i] = int64(i), int64(want.IDs[i+1])

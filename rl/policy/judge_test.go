@@ -27,8 +27,7 @@ func tinyJudge(t *testing.T) (*Judge, string) {
 	expect.Require(t, err != nil && strings.Contains(err.Error(), "no chat template"), "a judge without a template: error %v", err)
 	text := "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"
 	must.Do(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(text), 0o600))
-	j := must.Get(NewJudge(dir, "", time.Time{}))(t)
-	t.Cleanup(j.Close)
+	j := must.Open(NewJudge(dir, "", time.Time{}))(t)
 	return j, dir
 }
 

@@ -37,14 +37,10 @@ func TestFrozenWeightsAreStoredOnce(t *testing.T) {
 	must.Do(t, TinyModel(c.Dir, 4, 512, 7))
 	file := must.Get(os.Stat(filepath.Join(c.Dir, "model.safetensors")))(t)
 	open := func() *CausalLM {
-		p := must.Get(NewCausalLM(c))(t)
-		t.Cleanup(p.Close)
-		return p
+		return must.Open(NewCausalLM(c))(t)
 	}
 	sample := func(p *CausalLM) *Sampler {
-		m := must.Get(p.NewSampler(4))(t)
-		t.Cleanup(m.Close)
-		return m
+		return must.Open(p.NewSampler(4))(t)
 	}
 	complete := func(m *Sampler) {
 		must.Do(t, m.Generate(t.Context(), [][]int32{{5, 6, 7}}, GenerateOptions{Samples: 4, MaxNew: 8}, func(int, []Completion) error { return nil }))
@@ -79,11 +75,9 @@ func TestFrozenWeightsAreStoredOnce(t *testing.T) {
 func TestCacheGrowsWithCompletions(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "model")
 	must.Do(t, TinyModel(dir, 2, 256, 7))
-	p := must.Get(NewCausalLM(Config{Dir: dir}))(t)
-	defer p.Close()
+	p := must.Open(NewCausalLM(Config{Dir: dir}))(t)
 	const samples, longest = 16, 2000
-	m := must.Get(p.NewSampler(samples))(t)
-	defer m.Close()
+	m := must.Open(p.NewSampler(samples))(t)
 	write := func(longest, tokens int) {
 		t.Helper()
 		id := must.Get(m.Submit([]int32{5, 6, 7}, 0, GenerateOptions{Samples: samples, MaxNew: longest, Sampling: torch.Sampling{Temperature: 1}}, func(Progress) {}))(t)

@@ -66,8 +66,7 @@ func TestPartsChangeNothing(t *testing.T) {
 			if c.Dir == "" {
 				build = func(c Config) (*Classifier, error) { return RandomClassifier(encoder, c) }
 			}
-			p := must.Get(build(c))(t)
-			defer p.Close()
+			p := must.Open(build(c))(t)
 			perturbed(t, p)
 			m := &RewardModel{p, -1, ""}
 			cases[name+" "+kind] = part{func(tokens int) { p.PartTokens = tokens }, func() (all []float64) {
@@ -82,8 +81,7 @@ func TestPartsChangeNothing(t *testing.T) {
 		}
 	}
 
-	lm := must.Get(NewCausalLM(Config{Dir: tiny, R: 4, Alpha: 8, Seed: 5}))(t)
-	defer lm.Close()
+	lm := must.Open(NewCausalLM(Config{Dir: tiny, R: 4, Alpha: 8, Seed: 5}))(t)
 	perturbed(t, lm)
 	prompts, completions := [][]int32{}, [][]int32{}
 	for _, ids := range sequences {
@@ -108,15 +106,13 @@ func TestPartsChangeNothing(t *testing.T) {
 		v := must.Get(lm.Validate(t.Context(), samples))(t)
 		return []float64{v.Loss, v.Entropy, v.Accuracy, float64(v.Labels)}
 	}}
-	judge := must.Get(NewJudge(chat, "", time.Time{}))(t)
-	defer judge.Close()
+	judge := must.Open(NewJudge(chat, "", time.Time{}))(t)
 	cases["judge"] = part{func(tokens int) { judge.policy.PartTokens = tokens }, func() []float64 {
 		return must.Get(judge.Choose(t.Context(), question("Answer:"), []string{"No", "Yes", "1", "10", "12"}))(t)
 	}}
 
 	// A teacher's divergence is split by logits: for one action, for 7, for all.
-	teacher := must.Get(NewCausalLM(Config{Dir: chat, Seed: 9}))(t)
-	defer teacher.Close()
+	teacher := must.Open(NewCausalLM(Config{Dir: chat, Seed: 9}))(t)
 	for _, kind := range []string{ReverseKL, ForwardKL, JSD} {
 		d := Divergence{Kind: kind, Mix: 0.3}
 		cases["teacher "+kind] = part{func(tokens int) {

@@ -98,8 +98,7 @@ func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
 					return
 				}
 				// The merged folder has the fixture's layout, unless that has no prefix.
-				again := must.Get(policy.NewClassifier(policy.Config{Dir: merged, Labels: adapted.Labels, R: 2, Alpha: 4}))(t)
-				defer again.Close()
+				again := must.Open(policy.NewClassifier(policy.Config{Dir: merged, Labels: adapted.Labels, R: 2, Alpha: 4}))(t)
 				torchtest.Near(t, probabilities(t, again), want, 1e-5, "as a base model, probabilities")
 				fixture, names := tensorNames(t, filepath.Join(encoder, "model.safetensors")), tensorNames(t, filepath.Join(merged, "model.safetensors"))
 				published := strings.HasSuffix(folder.Name(), "_published") // in names of code of its own

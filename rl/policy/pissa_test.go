@@ -23,12 +23,10 @@ func TestPiSSA(t *testing.T) {
 		return must.Get(p.Score(t.Context(), [][]int32{sequence[0][:1]}, [][]int32{sequence[0][1:]}, 1))(t)[0].LogProbs
 	}
 	near := cmpopts.EquateApprox(0, 1e-4)
-	bare := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, base, "", "", false))(t)
-	defer bare.Close()
+	bare := must.Open(LoadCausalLM(t.Context(), &hub.Client{}, base, "", "", false))(t)
 	for _, stabilised := range []bool{false, true} {
 		c := Config{Dir: base, R: 3, Alpha: 6, RSLoRA: stabilised, Init: InitPiSSA, Targets: []string{"q_proj", "down_proj"}}
-		p := must.Get(NewCausalLM(c))(t)
-		defer p.Close()
+		p := must.Open(NewCausalLM(c))(t)
 		expect.Equal(t, score(bare), score(p), near, "log-probabilities at the start")
 		expect.Same(t, false, must.Get(p.Fresh())(t), "the model without its adapter is the reference")
 		if !stabilised {
@@ -60,13 +58,11 @@ func TestPiSSA(t *testing.T) {
 		saved, merged := t.TempDir(), filepath.Join(t.TempDir(), "merged")
 		must.Do(t, p.Save(saved))
 		must.Do(t, p.SaveFull(merged, ""))
-		again := must.Get(NewCausalLM(c))(t)
-		defer again.Close()
+		again := must.Open(NewCausalLM(c))(t)
 		must.Do(t, again.LoadWeights(saved))
 		expect.Equal(t, changed, score(again), "log-probabilities after resuming")
 		for _, dir := range []string{saved, merged} {
-			q := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false))(t)
-			defer q.Close()
+			q := must.Open(LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false))(t)
 			expect.Equal(t, changed, score(q), near, "log-probabilities of what was saved")
 		}
 	}

@@ -23,10 +23,8 @@ import (
 func TestRewardModelOfLabels(t *testing.T) {
 	torchtest.NoLeaks(t)
 	dir := policytest.Classifier(t, policytest.Encoder(t), transformers.PoolMean, "bad", "good")
-	p := must.Get(policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", false))(t)
-	defer p.Close()
-	m := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, dir+"#good"))(t)
-	defer m.Close()
+	p := must.Open(policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", false))(t)
+	m := must.Open(policy.LoadRewardModel(t.Context(), &hub.Client{}, dir+"#good"))(t)
 	var sequences [][]int32
 	for _, text := range []string{"the judge", "a"} {
 		ids := must.Get(m.Encode(answered(text+"\n", " law ?")))(t)
@@ -52,8 +50,7 @@ func TestRewardModelOfTransformers(t *testing.T) {
 	torchtest.NoLeaks(t)
 	dir := policytest.Classifier(t, policytest.Encoder(t), transformers.PoolFamily, "LABEL_0")
 	expect.Failure(policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", false))(t, "is a reward model")
-	p := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, dir))(t)
-	defer p.Close()
+	p := must.Open(policy.LoadRewardModel(t.Context(), &hub.Client{}, dir))(t)
 	for folder, want := range map[string]bool{dir: true, t.TempDir(): false} {
 		expect.Same(t, want, policy.IsRewardFolder(folder), "IsRewardFolder(%s)", folder)
 	}
@@ -95,8 +92,7 @@ func TestRewardModelOfALanguageModel(t *testing.T) {
 	torchtest.NoLeaks(t)
 	base := filepath.Join(t.TempDir(), "tiny")
 	must.Do(t, policy.TinyModel(base, 2, 32, 3))
-	m := must.Get(policy.NewRewardModel(policy.Config{Dir: base, R: 4, Alpha: 8, Seed: 5, MaxLength: 40}))(t)
-	defer m.Close()
+	m := must.Open(policy.NewRewardModel(policy.Config{Dir: base, R: 4, Alpha: 8, Seed: 5, MaxLength: 40}))(t)
 	squares, n := 0.0, 0.0
 	for _, g := range m.Groups() {
 		for _, v := range g.Params {
@@ -124,13 +120,11 @@ func TestRewardModelOfALanguageModel(t *testing.T) {
 	together := must.Get(m.Scores(t.Context(), sequences))(t)
 	dir := t.TempDir()
 	must.Do(t, m.Save(dir))
-	loaded := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, dir))(t)
-	defer loaded.Close()
+	loaded := must.Open(policy.LoadRewardModel(t.Context(), &hub.Client{}, dir))(t)
 	merged := filepath.Join(t.TempDir(), "merged")
 	must.Do(t, loaded.Merge(merged, ""))
 	expect.True(t, policy.IsRewardFolder(merged), "the merged folder is no reward model's")
-	full := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, merged))(t)
-	defer full.Close()
+	full := must.Open(policy.LoadRewardModel(t.Context(), &hub.Client{}, merged))(t)
 	scores, err := full.Scores(t.Context(), sequences)
 	expect.Require(t, err == nil && full.MaxLength == m.MaxLength, "%v %v", err, full.MaxLength)
 	for i, score := range scores {

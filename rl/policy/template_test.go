@@ -182,8 +182,7 @@ func TestEndsOfAnAdapter(t *testing.T) {
 	must.Do(t, p.EndAt("<unk>"))
 	dir := t.TempDir()
 	must.Do(t, p.Save(dir))
-	again := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false))(t)
-	defer again.Close()
+	again := must.Open(LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false))(t)
 	expect.True(t, slices.Equal(again.EOS(), []int32{2, 1}) && again.Tokenizer.Special()["eos_token"] == "<unk>",
 		"it ends at %v, named %s", again.EOS(), again.Tokenizer.Special()["eos_token"])
 }

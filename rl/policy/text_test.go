@@ -26,9 +26,7 @@ func TestObservationsBecomeTokens(t *testing.T) {
 	dir := t.TempDir() + "/tiny"
 	must.Do(t, TinyModel(dir, 1, 32, 3))
 	load := func() *CausalLM {
-		p := must.Get(NewCausalLM(Config{Dir: dir}))(t)
-		t.Cleanup(p.Close)
-		return p
+		return must.Open(NewCausalLM(Config{Dir: dir}))(t)
 	}
 	user, opened := envs.Message{Role: envs.RoleUser, Content: "two"}, envs.Message{Role: envs.RoleAssistant, Content: "so: "}
 	expect.Failure(load().EncodeObservation(envs.Observation{Messages: []envs.Message{user}}))(t, "chat template")
@@ -66,8 +64,7 @@ func TestSpell(t *testing.T) {
 func TestReply(t *testing.T) {
 	dir := t.TempDir() + "/tiny"
 	must.Do(t, TinyChatModel(dir, 1, 32, 3))
-	p := must.Get(NewCausalLM(Config{Dir: dir}))(t)
-	defer p.Close()
+	p := must.Open(NewCausalLM(Config{Dir: dir}))(t)
 	said := []envs.Message{{Role: envs.RoleUser, Content: "a"}, {Role: envs.RoleAssistant, Content: "b"}, {Role: envs.RoleUser, Content: "c"}}
 	want := must.Get(p.EncodeObservation(envs.Observation{Messages: said}))(t)
 	for _, ended := range []bool{true, false} {

@@ -28,9 +28,7 @@ func tinyToken(t *testing.T, r int) *policy.CausalLM {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "tiny")
 	must.Do(t, policy.TinyModel(dir, 1, 32, 7))
-	p := must.Get(policy.NewCausalLM(policy.Config{Dir: dir, Full: r == 0, R: r, Alpha: 2 * float64(r), Seed: 5}))(t)
-	t.Cleanup(p.Close)
-	return p
+	return must.Open(policy.NewCausalLM(policy.Config{Dir: dir, Full: r == 0, R: r, Alpha: 2 * float64(r), Seed: 5}))(t)
 }
 
 // kind is a kind of policy, with a batch for it.
@@ -49,9 +47,7 @@ var kinds = []kind{
 		}),
 		make: func(t *testing.T) policy.Policy { return tinyToken(t, 2) },
 		load: func(t *testing.T, dir string, trainable bool) policy.Policy {
-			p := must.Get(policy.LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", trainable))(t)
-			t.Cleanup(p.Close)
-			return p
+			return must.Open(policy.LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", trainable))(t)
 		},
 	},
 	{
@@ -60,16 +56,12 @@ var kinds = []kind{
 			{Tokens: []int32{2, 5, 3}, Actions: []int32{1}}, {Tokens: []int32{2, 7, 8, 3}, Actions: []int32{0}},
 		}),
 		make: func(t *testing.T) policy.Policy {
-			p := must.Get(policy.NewClassifier(policy.Config{
+			return must.Open(policy.NewClassifier(policy.Config{
 				Dir: policytest.Encoder(t), Labels: []string{"law", "physics"}, Pooling: transformers.PoolMean, R: 2, Alpha: 4, Seed: 1,
 			}))(t)
-			t.Cleanup(p.Close)
-			return p
 		},
 		load: func(t *testing.T, dir string, trainable bool) policy.Policy {
-			p := must.Get(policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", trainable))(t)
-			t.Cleanup(p.Close)
-			return p
+			return must.Open(policy.LoadClassifier(t.Context(), &hub.Client{}, dir, "", trainable))(t)
 		},
 	},
 }
@@ -244,8 +236,7 @@ func TestUntrainedAdapter(t *testing.T) {
 	check(adapted, false, "an adapter of which one weight was trained")
 	dir := t.TempDir()
 	must.Do(t, adapted.Save(dir))
-	loaded := must.Get(policy.LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", true))(t)
-	defer loaded.Close()
+	loaded := must.Open(policy.LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", true))(t)
 	check(loaded, false, "a trained adapter that was loaded")
 	check(kinds[1].make(t), false, "a classifier, whose head is part of it")
 }
@@ -254,8 +245,7 @@ func TestUntrainedAdapter(t *testing.T) {
 func TestSamplersUseChangedWeights(t *testing.T) {
 	for _, r := range []int{0, 4} {
 		p := tinyToken(t, r)
-		old := must.Get(p.NewSampler(2))(t)
-		defer old.Close()
+		old := must.Open(p.NewSampler(2))(t)
 		type written struct {
 			IDs      []int32
 			LogProbs []float32
@@ -280,8 +270,7 @@ func TestSamplersUseChangedWeights(t *testing.T) {
 			t.Fatal(err)
 		}
 		after := write(old)
-		fresh := must.Get(p.NewSampler(2))(t)
-		defer fresh.Close()
+		fresh := must.Open(p.NewSampler(2))(t)
 		expect.Equal(t, write(fresh), after, fmt.Sprintf("rank %d: a sampler from before and a new one differ", r))
 		expect.True(t, !cmp.Equal(before, after), "rank %d: other weights write the same: the test shows nothing", r)
 	}

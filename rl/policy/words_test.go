@@ -34,8 +34,7 @@ func languageLabel(t testing.TB, write func(dir string, layers, width int, seed 
 	t.Helper()
 	c.Dir, c.R, c.Alpha, c.Seed = filepath.Join(t.TempDir(), "tiny"), 4, 8, 5
 	must.Do(t, write(c.Dir, 2, 32, 3))
-	p := must.Get(NewClassifier(c))(t)
-	t.Cleanup(p.Close)
+	p := must.Open(NewClassifier(c))(t)
 	for k, v := range p.Params() {
 		values := must.Get(v.Read())(t)
 		for i := range values {
@@ -209,8 +208,7 @@ func TestLanguageLabelRoundTrip(t *testing.T) {
 			before := must.Get(p.Probs(t.Context(), ids))(t)
 			dir := t.TempDir()
 			must.Do(t, p.Save(dir))
-			q := must.Get(LoadClassifier(t.Context(), &hub.Client{}, dir, "", true))(t)
-			defer q.Close()
+			q := must.Open(LoadClassifier(t.Context(), &hub.Client{}, dir, "", true))(t)
 			expect.True(t, q.Pooling == pooling && q.MaxLength == p.MaxLength && slices.Equal(q.Labels, artLabels) && q.Adapted(),
 				"loaded: pooling %s, %d tokens, labels %q", q.Pooling, q.MaxLength, q.Labels)
 			must.Do(t, q.AddValueHead())
@@ -237,8 +235,7 @@ func TestLanguageLabelRoundTrip(t *testing.T) {
 			if err := os.RemoveAll(p.dir); err != nil { // a merged model needs no base
 				t.Fatal(err)
 			}
-			m := must.Get(LoadClassifier(t.Context(), &hub.Client{}, merged, "", false))(t)
-			defer m.Close()
+			m := must.Open(LoadClassifier(t.Context(), &hub.Client{}, merged, "", false))(t)
 			after := must.Get(m.Probs(t.Context(), encoded(t, m, "a wave", "the law")))(t)
 			for i := range before {
 				near(t, "a merged probability", after[i], before[i], 1e-5)

@@ -55,16 +55,12 @@ func newBench(t testing.TB, servers int) *bench {
 
 func newPolicy(t testing.TB, dir string) *policy.CausalLM {
 	t.Helper()
-	p := must.Get(policy.NewCausalLM(policy.Config{Dir: dir, R: 2, Alpha: 4, Seed: 3}))(t)
-	t.Cleanup(p.Close)
-	return p
+	return must.Open(policy.NewCausalLM(policy.Config{Dir: dir, R: 2, Alpha: 4, Seed: 3}))(t)
 }
 
 func (b *bench) start(t testing.TB) *Servers {
 	t.Helper()
-	s := must.Get(New(t.Context(), b.policy, b.config))(t)
-	t.Cleanup(s.Close)
-	return s
+	return must.Open(New(t.Context(), b.policy, b.config))(t)
 }
 
 // learn changes the policy's weights.

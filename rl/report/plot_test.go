@@ -199,8 +199,7 @@ func TestManyClassesFitAPage(t *testing.T) {
 	}
 	path := filepath.Join(plotDir(t), "confusion_77.png")
 	must.Do(t, Confusion(path, names, counts))
-	file := must.Get(os.Open(path))(t)
-	defer file.Close()
+	file := must.Open(os.Open(path))(t)
 	size := must.Get(png.DecodeConfig(file))(t)
 	expect.True(t, size.Width <= 1600 && size.Height <= 1600, "a picture of %d × %d pixels", size.Width, size.Height)
 }
@@ -209,8 +208,7 @@ func TestManyClassesFitAPage(t *testing.T) {
 func TestReliabilityShowsBothBars(t *testing.T) {
 	path := filepath.Join(plotDir(t), "underconfident.png")
 	must.Do(t, Reliability(path, []Bin{{Low: 0, High: 1, Confidence: 0.2, Accuracy: 0.9, Count: 10}}))
-	file := must.Get(os.Open(path))(t)
-	defer file.Close()
+	file := must.Open(os.Open(path))(t)
 	img := must.Get(png.Decode(file))(t)
 	blue := blend(palette[0], 0.6)
 	seen, bounds := 0, img.Bounds()

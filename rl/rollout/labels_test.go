@@ -30,11 +30,10 @@ var labelNames = []string{"a", "b", "c"}
 func classifier(t *testing.T) *policy.Classifier {
 	t.Helper()
 	torchtest.NoLeaks(t)
-	p := must.Get(policy.RandomClassifier(&transformers.Config{
+	p := must.Open(policy.RandomClassifier(&transformers.Config{
 		ModelType: "bert", VocabSize: 50, HiddenSize: 32, NumHiddenLayers: 2, NumAttentionHeads: 4,
 		IntermediateSize: 64, HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 32, TypeVocabSize: 1,
 	}, policy.Config{Labels: labelNames, Pooling: transformers.PoolMean, R: 4, Alpha: 8, Dropout: 0.1, Seed: 1, BaseModel: "random"}))(t)
-	t.Cleanup(p.Close)
 	must.Do(t, p.AddValueHead())
 	snapshot := must.Get(run.TakeSnapshot(p))(t)
 	rng := rand.New(rand.NewPCG(4, 0))
@@ -63,9 +62,7 @@ func examples(n int) policy.Examples {
 
 func labelRewards(t *testing.T, list string) *reward.Labels {
 	t.Helper()
-	r := must.Get(reward.ParseLabels(list, labelNames, reward.Options{}))(t)
-	t.Cleanup(r.Close)
-	return r
+	return must.Open(reward.ParseLabels(list, labelNames, reward.Options{}))(t)
 }
 
 func labelsConfig() LabelsConfig {

@@ -25,16 +25,12 @@ func tiny(t *testing.T) *policy.CausalLM {
 	torchtest.NoLeaks(t)
 	dir := filepath.Join(t.TempDir(), "tiny")
 	must.Do(t, policy.TinyModel(dir, 2, 32, 3))
-	p := must.Get(policy.NewCausalLM(policy.Config{Dir: dir, Full: true, Seed: 5}))(t)
-	t.Cleanup(p.Close)
-	return p
+	return must.Open(policy.NewCausalLM(policy.Config{Dir: dir, Full: true, Seed: 5}))(t)
 }
 
 func sampler(t *testing.T, p *policy.CausalLM, slots int) *policy.Sampler {
 	t.Helper()
-	m := must.Get(p.NewSampler(slots))(t)
-	t.Cleanup(m.Close)
-	return m
+	return must.Open(p.NewSampler(slots))(t)
 }
 
 var sampled = Config{Samples: 3, MaxNew: 4, Sampling: torch.Sampling{Temperature: 1}, Seed: 9, Step: 2}

@@ -83,8 +83,7 @@ func TestDroppedThoughts(t *testing.T) {
 		dir := t.TempDir() + "/tiny"
 		must.Do(t, policy.TinyChatModel(dir, 1, 32, 3))
 		must.Do(t, os.WriteFile(dir+"/chat_template.jinja", []byte(c.template), 0o600))
-		p := must.Get(policy.NewCausalLM(policy.Config{Dir: dir, Full: true, Seed: 5}))(t)
-		t.Cleanup(p.Close)
+		p := must.Open(policy.NewCausalLM(policy.Config{Dir: dir, Full: true, Seed: 5}))(t)
 		m := &parted{sampler(t, p, 1), []string{c.text, "c"}}
 		played := must.Get(Play(t.Context(), m, endless(func(envs.Part, int) envs.Env { return &thinker{} }), envs.Train, []int{0}, Config{Samples: 1, MaxNew: 30}))(t)
 		x := played.Groups[0][0]

@@ -22,8 +22,7 @@ func newPair(t *testing.T) *pair {
 	t.Helper()
 	p := &pair{}
 	for _, data := range [][]float32{{1, 2}, {3, 4, 5}} {
-		v := must.Get(torch.Parameter(data, int64(len(data))))(t)
-		t.Cleanup(v.Close)
+		v := must.Open(torch.Parameter(data, int64(len(data))))(t)
 		p.vars = append(p.vars, v)
 	}
 	return p

@@ -12,8 +12,7 @@ import (
 
 // TestBalanceOfExperts: three tokens choose two of four experts each, in half of a minibatch.
 func TestBalanceOfExperts(t *testing.T) {
-	load := must.Get(torch.Parameter([]float32{1.5, 0.9, 0.3, 0.3, 3, 2, 1, 0}, 2, 4))(t)
-	defer load.Close()
+	load := must.Open(torch.Parameter([]float32{1.5, 0.9, 0.3, 0.3, 3, 2, 1, 0}, 2, 4))(t)
 	torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 		figures := map[string]float64{}
 		loss := balance(s, load.T(), 0.5, figures)

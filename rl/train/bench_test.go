@@ -15,8 +15,7 @@ import (
 func supervisedStep(t testing.TB, p *policy.Classifier, examples policy.Examples) func() {
 	t.Helper()
 	source := must.Get(epochs.New(examples.Samples(), examples.Len(), 0, 1))(t)
-	tr := must.Get(New(p, source, &algo.SFT{}, Config{Steps: 1 << 30, Optimisation: Optimisation{LearningRate: 1e-3, Schedule: "constant", MaxGradNorm: 1}}, run.Hooks{LogEvery: 1 << 20}))(t)
-	t.Cleanup(tr.Close)
+	tr := must.Open(New(p, source, &algo.SFT{}, Config{Steps: 1 << 30, Optimisation: Optimisation{LearningRate: 1e-3, Schedule: "constant", MaxGradNorm: 1}}, run.Hooks{LogEvery: 1 << 20}))(t)
 	return func() {
 		must.Get(tr.Step(t.Context()))(t)
 	}

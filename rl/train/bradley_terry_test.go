@@ -120,9 +120,7 @@ func tinyReward(t testing.TB, encoder bool) *policy.RewardModel {
 	} else {
 		must.Do(t, policy.TinyModel(dir, 2, 32, 3))
 	}
-	m := must.Get(policy.NewRewardModel(policy.Config{Dir: dir, R: 4, Alpha: 8, Seed: 5}))(t)
-	t.Cleanup(m.Close)
-	return m
+	return must.Open(policy.NewRewardModel(policy.Config{Dir: dir, R: 4, Alpha: 8, Seed: 5}))(t)
 }
 
 // scored returns n units of two or three answers; more of token 5 is better.

@@ -54,7 +54,5 @@ func tinyFamily(t testing.TB, fields map[string]any, r int) *policy.CausalLM {
 		tensors = append(tensors, safetensors.FromFloat32s(spec.Candidates[0], spec.Shape, data))
 	}
 	must.Do(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), tensors, nil))
-	p := must.Get(policy.NewCausalLM(policy.Config{Dir: dir, Full: r == 0, R: r, Alpha: 2 * float64(r), Seed: 5}))(t)
-	t.Cleanup(p.Close)
-	return p
+	return must.Open(policy.NewCausalLM(policy.Config{Dir: dir, Full: r == 0, R: r, Alpha: 2 * float64(r), Seed: 5}))(t)
 }

@@ -202,8 +202,7 @@ func (c oracleCase) compare(t *testing.T) {
 	if config.KLCoef > 0 || a.Needs().Reference {
 		config.Reference = other
 	}
-	trainer := must.Get(New(p, fixed(source), a, config, (&recorded{}).hooks()))(t)
-	defer trainer.Close()
+	trainer := must.Open(New(p, fixed(source), a, config, (&recorded{}).hooks()))(t)
 	o := &oracle{c: c, x: weightsOf64(t, p), m: make([]float64, all), v: make([]float64, all), coef: config.KLCoef, moving: 0.3, bonus: config.EntropyCoef, certain: math.NaN()}
 	reference := weightsOf64(t, other)
 	for at, factor := range []float64{1, 3. / 4, 1. / 2} {

@@ -60,8 +60,7 @@ func TestTrainRefuses(t *testing.T) {
 	}
 	scaled := algo.New[algo.GRPO]()
 	scaled.Scale = "mean"
-	tr := must.Get(New(p, fixed(signalStep([4]float64{0, -1, 0, 0}, false)), scaled, Config{Steps: 3, Samples: 2, Optimisation: Optimisation{Schedule: "linear"}}, run.Hooks{}))(t)
-	defer tr.Close()
+	tr := must.Open(New(p, fixed(signalStep([4]float64{0, -1, 0, 0}, false)), scaled, Config{Steps: 3, Samples: 2, Optimisation: Optimisation{Schedule: "linear"}}, run.Hooks{}))(t)
 	expect.Failure(tr.Step(t.Context()))(t, "step 1: advantage_scale mean … -1")
 	unreadable := func(at int) *rl.Step {
 		step := signalStep([4]float64{0, 1, 0, 0}, false)(at)
@@ -69,8 +68,7 @@ func TestTrainRefuses(t *testing.T) {
 		step.Samples[0].Rows = []int{1}
 		return step
 	}
-	scored := must.Get(New(tinyToken(t, 4), fixed(unreadable), newPPO(), Config{Steps: 3, Samples: 2, Optimisation: Optimisation{Schedule: "linear"}}, run.Hooks{}))(t)
-	defer scored.Close()
+	scored := must.Open(New(tinyToken(t, 4), fixed(unreadable), newPPO(), Config{Steps: 3, Samples: 2, Optimisation: Optimisation{Schedule: "linear"}}, run.Hooks{}))(t)
 	expect.Failure(scored.Step(t.Context()))(t, "step 1: … 1073741824")
 }
 

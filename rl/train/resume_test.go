@@ -97,9 +97,7 @@ func tinyChat(t testing.TB, r int) *policy.CausalLM {
 	torchtest.NoLeaks(t)
 	dir := t.TempDir() + "/tiny"
 	must.Do(t, policy.TinyChatModel(dir, 2, 32, 3))
-	p := must.Get(policy.NewCausalLM(policy.Config{Dir: dir, Full: r == 0, R: r, Alpha: 2 * float64(r), Seed: 5}))(t)
-	t.Cleanup(p.Close)
-	return p
+	return must.Open(policy.NewCausalLM(policy.Config{Dir: dir, Full: r == 0, R: r, Alpha: 2 * float64(r), Seed: 5}))(t)
 }
 
 // agents has a program play the episodes.

@@ -28,9 +28,7 @@ func spellingPolicy(t *testing.T, c policy.Config) *policy.CausalLM {
 	t.Helper()
 	c.Dir = filepath.Join(t.TempDir(), "tiny")
 	must.Do(t, policy.TinyModel(c.Dir, 2, 32, 7))
-	p := must.Get(policy.NewCausalLM(c))(t)
-	t.Cleanup(p.Close)
-	return p
+	return must.Open(policy.NewCausalLM(c))(t)
 }
 
 // copies has examples that repeat a letter.
@@ -80,10 +78,8 @@ func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {
 	expect.True(t, v.Loss <= 0.05 && v.Accuracy >= 0.99, "loss %.3f, accuracy %.3f after %d updates", v.Loss, v.Accuracy, result.Version)
 	dir := t.TempDir()
 	must.Do(t, p.Save(dir))
-	loaded := must.Get(policy.LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false))(t)
-	defer loaded.Close()
-	sampler := must.Get(loaded.NewSampler(4))(t)
-	defer sampler.Close()
+	loaded := must.Open(policy.LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false))(t)
+	sampler := must.Open(loaded.NewSampler(4))(t)
 	var prompts, completions [][]int32
 	for _, letter := range []string{"a", "q", "z"} {
 		ids := must.Get(loaded.EncodeText(letter + ":"))(t)
@@ -108,8 +104,7 @@ func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {
 func TestGenerateStopsAtStringsAndReportsFinalText(t *testing.T) {
 	p := spellingPolicy(t, policy.Config{Full: true})
 	must.Get(quick.train(t.Context(), p, copies(t, p), nil, run.Hooks{}))(t)
-	sampler := must.Get(p.NewSampler(2))(t)
-	defer sampler.Close()
+	sampler := must.Open(p.NewSampler(2))(t)
 	prompt := must.Get(p.EncodeText("k:"))(t)
 	told := ""
 	o := policy.GenerateOptions{Samples: 1, MaxNew: 4, Stop: []string{"k"}, OnText: func(_, _ int, text string) { told += text }}
@@ -124,8 +119,7 @@ func TestRandomTokenLearns(t *testing.T) {
 	torchtest.NoLeaks(t)
 	shape := transformers.LlamaShape{Vocab: 40, Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 48, RopeTheta: 1e4}
 	for _, dtype := range []torch.DType{torch.F32, torch.BF16} {
-		p := must.Get(policy.RandomCausalLM(shape, dtype, policy.Config{R: 4, Alpha: 8, Targets: []string{"q_proj", "down_proj"}, Seed: 3}))(t)
-		defer p.Close()
+		p := must.Open(policy.RandomCausalLM(shape, dtype, policy.Config{R: 4, Alpha: 8, Targets: []string{"q_proj", "down_proj"}, Seed: 3}))(t)
 		samples := policy.Samples([]policy.Sequence{
 			{IDs: []int32{3, 9, 27, 4}, Labels: []bool{false, true, true, true}},
 			{IDs: []int32{5, 6}, Labels: []bool{false, true}},

@@ -28,8 +28,7 @@ func TestLabelSmoothingAsTransformers(t *testing.T) {
 	must.Do(t, files.LoadJSON("testdata/label_smoothing.json", &want))
 	for _, c := range want.Cases {
 		for _, limit := range []int{0, 10} {
-			p := must.Get(policy.NewCausalLM(policy.Config{Dir: policytest.Fixture(t, "causal/llama"), Full: true}))(t)
-			defer p.Close()
+			p := must.Open(policy.NewCausalLM(policy.Config{Dir: policytest.Fixture(t, "causal/llama"), Full: true}))(t)
 			var samples []*rl.Sample
 			for i, row := range want.Rows {
 				x := answered(i, 0, row.Prompt, row.Completion, 0)
@@ -37,8 +36,7 @@ func TestLabelSmoothingAsTransformers(t *testing.T) {
 				samples = append(samples, x)
 			}
 			config := Config{Steps: 1, Optimisation: Optimisation{LearningRate: 1e-3, Schedule: "constant"}, Memory: Memory{MicroTokens: limit}}
-			trainer := must.Get(New(p, fixed(nil), &algo.SFT{Smoothing: algo.Smoothing{Factor: c.Epsilon}}, config, (&recorded{}).hooks()))(t)
-			defer trainer.Close()
+			trainer := must.Open(New(p, fixed(nil), &algo.SFT{Smoothing: algo.Smoothing{Factor: c.Epsilon}}, config, (&recorded{}).hooks()))(t)
 			u := must.Get(trainer.updater.gradient(samples))(t)
 			near := func(what string, got, want float64) {
 				expect.True(t, math.Abs(got-want) <= 1e-5*(1+math.Abs(want)), "epsilon %g, %d tokens a pass: %s %v, transformers has %v", c.Epsilon, limit, what, got, want)
@@ -62,8 +60,7 @@ func TestNoiseIsOfTrainingAlone(t *testing.T) {
 		p := tinyToken(t, 4)
 		samples := policy.Samples(texts(3))
 		config := Config{Steps: 1, Optimisation: Optimisation{LearningRate: 1e-3, Schedule: "constant"}}
-		trainer := must.Get(New(p, fixed(nil), &algo.SFT{Noise: alpha}, config, (&recorded{}).hooks()))(t)
-		defer trainer.Close()
+		trainer := must.Open(New(p, fixed(nil), &algo.SFT{Noise: alpha}, config, (&recorded{}).hooks()))(t)
 		before := must.Get(evaluate.Loss(p, samples, 1).Run(t.Context(), 0))(t).Score
 		losses[alpha] = must.Get(trainer.updater.gradient(samples))(t).figures["loss"]
 		trainer.state.Step++

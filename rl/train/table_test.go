@@ -37,9 +37,7 @@ func newTable(t testing.TB, seed uint64) *tablePolicy {
 		for _, d := range dims {
 			n *= d
 		}
-		v := must.Get(torch.Parameter(normals(rng, int(n), 0.7), dims...))(t)
-		t.Cleanup(v.Close)
-		return v
+		return must.Open(torch.Parameter(normals(rng, int(n), 0.7), dims...))(t)
 	}
 	p := &tablePolicy{logits: parameter(symbols, symbols), bias: parameter(symbols), base: normals(rng, symbols*symbols, 0.7)}
 	t.Cleanup(func() { torch.CloseAll(p.value) })

@@ -77,12 +77,10 @@ var labelNames = []string{"a", "b", "c"}
 func tinyLabel(t testing.TB) *policy.Classifier {
 	t.Helper()
 	torchtest.NoLeaks(t)
-	p := must.Get(policy.RandomClassifier(&transformers.Config{
+	return must.Open(policy.RandomClassifier(&transformers.Config{
 		ModelType: "bert", VocabSize: 50, HiddenSize: 16, NumHiddenLayers: 2, NumAttentionHeads: 2,
 		IntermediateSize: 32, HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 32, TypeVocabSize: 1,
 	}, policy.Config{Labels: labelNames, Pooling: transformers.PoolMean, R: 4, Alpha: 8, Dropout: 0.1, Seed: 1, BaseModel: "random"}))(t)
-	t.Cleanup(p.Close)
-	return p
 }
 
 // tinyLanguageLabel is a classifier on a language model, with a head on the last token; if scored, it scores the
@@ -95,9 +93,7 @@ func tinyLanguageLabel(t testing.TB, scored bool) *policy.Classifier {
 	if scored {
 		c.Prompt = func(bool) envs.Observation { return envs.Observation{Text: policy.TextMark + ":"} }
 	}
-	p := must.Get(policy.NewClassifier(c))(t)
-	t.Cleanup(p.Close)
-	return p
+	return must.Open(policy.NewClassifier(c))(t)
 }
 
 // tinyExamples are sequences of 3 to 12 noise tokens around two tokens that determine the label.
@@ -186,9 +182,7 @@ func tinyTokenOf(t testing.TB, c policy.Config) *policy.CausalLM {
 	torchtest.NoLeaks(t)
 	c.Dir, c.Alpha, c.Dropout, c.Seed = t.TempDir()+"/tiny", 2*float64(c.R), 0.1, 5
 	must.Do(t, policy.TinyModel(c.Dir, 2, 32, 3))
-	p := must.Get(policy.NewCausalLM(c))(t)
-	t.Cleanup(p.Close)
-	return p
+	return must.Open(policy.NewCausalLM(c))(t)
 }
 
 // savedToken is one that trains its output layer and embedding, which the model ties, beside the adapter.
@@ -203,9 +197,7 @@ func quantizedToken(t testing.TB, r int) *policy.CausalLM {
 	torchtest.NoLeaks(t)
 	dir := t.TempDir()
 	must.Do(t, policy.TinyModel(dir+"/tiny", 2, 64, 3))
-	p := must.Get(policy.NewCausalLM(policy.Config{Dir: dir + "/tiny", DType: "nf4", R: r, Alpha: 2 * float64(r), Dropout: 0.1, Seed: 5}))(t)
-	t.Cleanup(p.Close)
-	return p
+	return must.Open(policy.NewCausalLM(policy.Config{Dir: dir + "/tiny", DType: "nf4", R: r, Alpha: 2 * float64(r), Dropout: 0.1, Seed: 5}))(t)
 }
 
 // trainedToken is one with an adapter trained in an earlier stage.

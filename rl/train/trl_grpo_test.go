@@ -73,8 +73,7 @@ func TestGRPOAsTRL(t *testing.T) {
 	must.Do(t, files.LoadJSON("testdata/trl_grpo.json", &want))
 	for _, c := range want.Cases {
 		t.Run(fmt.Sprintf("%s by %s, delta %g, beta %g, corrected %v, masked %v, top %g, entropy %g %v", c.LossType, c.Level, c.Delta, c.Beta, c.Corrected, c.Masked, c.Quantile, c.Coef, c.Adaptive), func(t *testing.T) {
-			p := must.Get(policy.NewCausalLM(policy.Config{Dir: policytest.Fixture(t, "causal/llama"), Full: true}))(t)
-			defer p.Close()
+			p := must.Open(policy.NewCausalLM(policy.Config{Dir: policytest.Fixture(t, "causal/llama"), Full: true}))(t)
 			step := &rl.Step{Figures: rl.Meter{}}
 			for i, row := range want.Rows {
 				x := answered(i, 0, row.Prompt, row.Completion, 0)
@@ -93,8 +92,7 @@ func TestGRPOAsTRL(t *testing.T) {
 			if c.Adaptive != nil {
 				config.EntropyControl = EntropyControl{Adaptive: true, Target: c.Adaptive.Target, Delta: 0.005, Max: 1}
 			}
-			trainer := must.Get(New(p, fixed(func(int) *rl.Step { return step }), a, config, (&recorded{}).hooks()))(t)
-			defer trainer.Close()
+			trainer := must.Open(New(p, fixed(func(int) *rl.Step { return step }), a, config, (&recorded{}).hooks()))(t)
 			trainer.updater.masked = float64(step.Masked) / float64(len(step.Samples))
 			if c.Adaptive != nil {
 				trainer.state.Entropy = &entropyState{Coef: c.Coef, Last: c.Adaptive.Last}

@@ -66,8 +66,7 @@ func TestPreferencesAsTRL(t *testing.T) {
 	}
 	for name, w := range want.Losses {
 		t.Run(name, func(t *testing.T) {
-			p := must.Get(policy.NewCausalLM(policy.Config{Dir: policytest.Fixture(t, "causal/llama"), Full: true}))(t)
-			defer p.Close()
+			p := must.Open(policy.NewCausalLM(policy.Config{Dir: policytest.Fixture(t, "causal/llama"), Full: true}))(t)
 			a := &algo.DPO{Losses: strings.Split(name, ","), Beta: want.Beta, Smoothing: w.Smoothing, SimPOGamma: want.Gamma, CPOAlpha: want.Alpha, DesirableWeight: 1, UndesirableWeight: 1}
 			if len(w.Weights) == 2 {
 				a.Weights = []string{"1", "0.5"}

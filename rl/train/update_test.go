@@ -27,8 +27,7 @@ func collected(t *testing.T, p *policy.CausalLM, r tokenRun) (*Trainer, *rl.Step
 	defer sampler.Close()
 	step := must.Get(source.Next(t.Context(), rl.At{}))(t)
 	r.Samples = r.SamplesPerPrompt
-	tr := must.Get(New(p, source, r.algorithm(), r.Config, run.Hooks{}))(t)
-	t.Cleanup(tr.Close)
+	tr := must.Open(New(p, source, r.algorithm(), r.Config, run.Hooks{}))(t)
 	tr.scorer.reference = must.Get(newReference(p, tr.config.Reference, tr.config.ReferenceEvery > 0, tr.refers()))(t)
 	return tr, step
 }
@@ -129,8 +128,7 @@ func TestMicroBatchesChangeNoSFT(t *testing.T) {
 		samples []*rl.Sample
 	}{"labels": {tinyLabel(t), examples}, "tokens": {trainedToken(t, 4), sequences}} {
 		source := must.Get(epochs.New(test.samples, len(test.samples), 0, 1))(t)
-		tr := must.Get(New(test.p, source, &algo.SFT{FeatureAlignment: 0.1}, Config{Steps: 9, Optimisation: Optimisation{Schedule: "constant"}, Seed: 1}, run.Hooks{}))(t)
-		defer tr.Close()
+		tr := must.Open(New(test.p, source, &algo.SFT{FeatureAlignment: 0.1}, Config{Steps: 9, Optimisation: Optimisation{Schedule: "constant"}, Seed: 1}, run.Hooks{}))(t)
 		gradient := func(limit, step int) []float32 {
 			tr.config.MicroTokens, tr.state.Step = limit, step
 			must.Get(tr.updater.gradient(test.samples))(t)
@@ -226,7 +224,7 @@ func TestNothingToLearnChangesNothing(t *testing.T) {
 // TestStepsWithoutGradientKeepTheVersion gives every sample the same reward.
 func TestStepsWithoutGradientKeepTheVersion(t *testing.T) {
 	p := newTable(t, 1)
-	tr := must.Get(New(p, fixed(func(at int) *rl.Step {
+	tr := must.Open(New(p, fixed(func(at int) *rl.Step {
 		step := tokenStep(at)
 		for _, group := range step.Groups {
 			for _, x := range group {
@@ -239,7 +237,6 @@ func TestStepsWithoutGradientKeepTheVersion(t *testing.T) {
 		}
 		return step
 	}), newGRPO(), Config{Steps: 3, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Samples: 4}, run.Hooks{}))(t)
-	defer tr.Close()
 	before := weightsOf(t, p)
 	for range 2 {
 		m := must.Get(tr.Step(t.Context()))(t)
@@ -278,8 +275,7 @@ func (a *infinite) Loss(s *torch.Scope, b *algo.Batch) torch.Tensor {
 
 func TestNonFiniteLossStops(t *testing.T) {
 	p := newTable(t, 1)
-	tr := must.Get(New(p, fixed(tokenStep), &infinite{&algo.Reinforce{Baseline: "none"}}, Config{Steps: 1, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}}, run.Hooks{}))(t)
-	defer tr.Close()
+	tr := must.Open(New(p, fixed(tokenStep), &infinite{&algo.Reinforce{Baseline: "none"}}, Config{Steps: 1, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}}, run.Hooks{}))(t)
 	before := weightsOf(t, p)
 	expect.Failure(tr.Step(t.Context()))(t, "step 1 … the loss is +Inf")
 	expect.True(t, slices.EqualFunc(before, weightsOf(t, p), slices.Equal), "the weights have changed")
@@ -306,8 +302,7 @@ func TestTargetKLStopsTheUpdatesOfAStep(t *testing.T) {
 // points back.
 func TestLargeKLPullsBack(t *testing.T) {
 	for _, d := range []float64{-1000, -30, -20.5, -19.5, -1, 0, 3, 40} {
-		v := must.Get(torch.Parameter([]float32{float32(d)}, 1))(t)
-		defer v.Close()
+		v := must.Open(torch.Parameter([]float32{float32(d)}, 1))(t)
 		var value, slope float64
 		torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 			loss := lossOfKL(s, "k3", v.T(), s.Floats([]float32{0}, 1), s.Floats([]float32{2}, 1))

@@ -27,8 +27,7 @@ func open(t *testing.T, path string) *gguf.File {
 // Every type dequantises to the same bits as in the Python package gguf.
 func TestDequantize(t *testing.T) {
 	f := open(t, "testdata/types.gguf")
-	want := must.Get(safetensors.Open("testdata/types.safetensors"))(t)
-	defer want.Close()
+	want := must.Open(safetensors.Open("testdata/types.safetensors"))(t)
 	expect.Require(t, len(f.Tensors()) == 14, "%d tensors, want one of each of 14 types", len(f.Tensors()))
 	for _, tensor := range f.Tensors() {
 		expect.True(t, tensor.Name == string(tensor.Type) && slices.Equal(tensor.Shape, []int64{3, 512}), "tensor %s has type %s and shape %v", tensor.Name, tensor.Type, tensor.Shape)

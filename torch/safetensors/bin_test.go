@@ -29,8 +29,7 @@ func openKinds(t *testing.T) *safetensors.Model {
 // same tensors in safetensors.
 func TestBinEqualsSafetensors(t *testing.T) {
 	m := openKinds(t)
-	want := must.Get(safetensors.Open(filepath.Join(kinds, "same.safetensors")))(t)
-	defer want.Close()
+	want := must.Open(safetensors.Open(filepath.Join(kinds, "same.safetensors")))(t)
 	diff := cmp.Diff(slices.Sorted(slices.Values(want.Names())), slices.Sorted(slices.Values(m.Names())))
 	expect.Require(t, diff == "", "%v", diff)
 	first := m.Names()[0]
@@ -76,8 +75,7 @@ func TestOpenModelPrefersSafetensors(t *testing.T) {
 	dir := t.TempDir()
 	must.Write(t, filepath.Join(dir, "pytorch_model.bin"), "nonsense")
 	must.Do(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), []safetensors.Tensor{safetensors.FromInt64s("x", nil, []int64{1})}, nil))
-	m := must.Get(safetensors.OpenModel(dir))(t)
-	defer m.Close()
+	m := must.Open(safetensors.OpenModel(dir))(t)
 	expect.Equal(t, []string{"x"}, m.Names())
 }
 

@@ -39,8 +39,7 @@ func TestOpen(t *testing.T) {
 		entry("b", "I64", "[1]", "[4,12]") + "," + entry("scalar", "F32", "[]", "[0,4]") + "," +
 		entry("none", "F16", "[3,0]", "[12,12]") + "}  "
 	path := writeRaw(t, rawFile(header, "\x00\x00\x80\x3f"+"\x07\x00\x00\x00\x00\x00\x00\x00"))
-	f := must.Get(safetensors.Open(path))(t)
-	defer f.Close()
+	f := must.Open(safetensors.Open(path))(t)
 	expect.Equal(t, []string{"scalar", "b", "none"}, f.Names())
 	expect.Equal(t, map[string]string{"format": "pt", "note": "hi"}, f.Metadata())
 	got, _ := f.Lookup("b")
@@ -180,8 +179,7 @@ func TestFloat32sAcrossReads(t *testing.T) {
 		safetensors.FromFloat32s("a", []int64{1}, []float32{-1}),
 		safetensors.FromFloat32s("x", []int64{int64(len(want))}, want),
 	}, nil))
-	f := must.Get(safetensors.Open(path))(t)
-	defer f.Close()
+	f := must.Open(safetensors.Open(path))(t)
 	got := must.Get(f.Float32s("x"))(t)
 	expect.True(t, cmp.Equal(want, got), "the elements differ")
 	// The file may shrink while it is open.

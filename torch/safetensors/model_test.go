@@ -34,8 +34,7 @@ func writeShards(t *testing.T, index string) string {
 
 func TestOpenModelSharded(t *testing.T) {
 	dir := writeShards(t, `{"metadata":{"total_size":12,"more":[1,{"x":null}]},"weight_map":{"c":"`+shard2+`","a":"`+shard1+`","b":"`+shard2+`"}}`)
-	m := must.Get(safetensors.OpenModel(dir))(t)
-	defer m.Close()
+	m := must.Open(safetensors.OpenModel(dir))(t)
 	expect.Equal(t, []string{"a", "b", "c"}, m.Names())
 	path, e, ok := m.Entry("c")
 	expect.True(t, ok && path == filepath.Join(dir, shard2) && e.Size == 4, "c is at %s, %+v, %v", path, e, ok)
@@ -49,8 +48,7 @@ func TestOpenModelSharded(t *testing.T) {
 func TestOpenModelPrefersSingle(t *testing.T) {
 	dir := writeShards(t, "nonsense")
 	must.Do(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), []safetensors.Tensor{safetensors.FromInt64s("x", nil, []int64{1})}, nil))
-	m := must.Get(safetensors.OpenModel(dir))(t)
-	defer m.Close()
+	m := must.Open(safetensors.OpenModel(dir))(t)
 	expect.Equal(t, []string{"x"}, m.Names())
 	expect.Same(t, filepath.Join(dir, "model.safetensors"), m.Path(), "path")
 }

@@ -37,8 +37,7 @@ func TestWriteBytes(t *testing.T) {
 		expect.Require(t, diff == "", "%v", diff)
 		slices.Reverse(tensors)
 	}
-	f := must.Get(safetensors.Open(path))(t)
-	defer f.Close()
+	f := must.Open(safetensors.Open(path))(t)
 	v, err := f.Float32s("b<&>é")
 	expect.True(t, err == nil && v[0] == 2, "read back %v, %v", v, err)
 }

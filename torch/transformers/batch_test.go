@@ -25,8 +25,7 @@ func TestCompletionsDoNotDependOnTheBatch(t *testing.T) {
 	shape := transformers.LlamaShape{Vocab: 512, Hidden: 192, Layers: 2, Heads: 6, KVHeads: 2, Intermediate: 512, RopeTheta: 1e4}
 	for _, kind := range []string{"fp32", "bf16", "int8", "nf4", "q8_0", "q4_0"} {
 		t.Run(kind, func(t *testing.T) {
-			m := must.Get(randomModel(shape, kind))(t)
-			defer m.Close()
+			m := must.Open(randomModel(shape, kind))(t)
 			want := completions(t, m, count, 1)
 			for _, slots := range []int{5, 24, 90} {
 				expect.Same(t, "", cmp.Diff(want, completions(t, m, count, slots)), "one at a time (-), up to %d at a time (+):\n", slots)

@@ -17,15 +17,13 @@ func TestBinLoadsAsSafetensors(t *testing.T) {
 	torchtest.NoLeaks(t)
 	var states [2][]float32
 	for i, dir := range []string{"encoders", "bin"} {
-		model := must.Get(transformers.Load(filepath.Join("testdata", dir, "distilbert_odd"), ""))(t)
-		defer model.Close()
+		model := must.Open(transformers.Load(filepath.Join("testdata", dir, "distilbert_odd"), ""))(t)
 		states[i] = hiddenOf(t, model.Encoder)
 	}
 	torchtest.Near(t, states[0], states[1], 0, "the encoders")
 	for _, options := range []transformers.CausalOptions{{}, {Trainable: true}, {DType: "bf16"}} {
 		for i, dir := range []string{"causal", "bin"} {
-			model := must.Get(transformers.LoadCausal(filepath.Join("testdata", dir, "llama_dynamic"), options))(t)
-			defer model.Close()
+			model := must.Open(transformers.LoadCausal(filepath.Join("testdata", dir, "llama_dynamic"), options))(t)
 			states[i] = hiddenOf(t, model.Model)
 		}
 		torchtest.Near(t, states[0], states[1], 0, fmt.Sprintf("with %+v, the language models", options))
@@ -44,11 +42,9 @@ func hiddenOf(t *testing.T, model *torch.Model) (data []float32) {
 // TestBinSavesAsSafetensors: a model loaded from pytorch_model.bin is saved in safetensors.
 func TestBinSavesAsSafetensors(t *testing.T) {
 	torchtest.NoLeaks(t)
-	from := must.Get(transformers.LoadCausal(filepath.Join("testdata", "bin", "llama_dynamic"), transformers.CausalOptions{}))(t)
-	defer from.Close()
+	from := must.Open(transformers.LoadCausal(filepath.Join("testdata", "bin", "llama_dynamic"), transformers.CausalOptions{}))(t)
 	dir := t.TempDir()
 	must.Do(t, from.Save(dir, transformers.SaveOptions{}))
-	again := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
-	defer again.Close()
+	again := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 	torchtest.Near(t, hiddenOf(t, from.Model), hiddenOf(t, again.Model), 0, "the saved model")
 }

@@ -111,8 +111,7 @@ func TestTiedOutputLayerMayBeThere(t *testing.T) {
 		head.Name = "lm_head.weight"
 		m["h"] = head
 	})
-	model := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
-	defer model.Close()
+	model := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 	expect.Same(t, model.Weights["embed.weight"], model.Head, "the output layer is not the embedding")
 	saved := t.TempDir()
 	must.Do(t, model.Save(saved, transformers.SaveOptions{}))
@@ -140,8 +139,7 @@ func TestLoadCausalSpellings(t *testing.T) {
 	}
 	text := must.Get(json.Marshal(map[string]any{"weight_map": index}))(t)
 	must.Write(t, filepath.Join(dir, "model.safetensors.index.json"), string(text))
-	model := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
-	defer model.Close()
+	model := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 	c.Causal = model
 	torchtest.Near(t, c.read(t, c.sequences, false), c.want(t, "logits"), tolerance, "logits")
 }
@@ -194,8 +192,7 @@ func TestSaveMerged(t *testing.T) {
 			}
 			dir := t.TempDir()
 			must.Do(t, c.Save(dir, transformers.SaveOptions{Change: merge, DType: "fp32"}))
-			merged := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
-			defer merged.Close()
+			merged := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 			torchtest.Near(t, causalCase{Causal: merged}.read(t, c.sequences, false), want, tolerance, "logits")
 		})
 	}
@@ -212,8 +209,7 @@ func TestSaveUnchanged(t *testing.T) {
 		must.Do(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
 		must.Write(t, filepath.Join(dir, name), text)
 	}
-	model := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
-	defer model.Close()
+	model := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
 	expect.Equal(t, []int32{2, 3, 4}, model.EOS())
 	saved := t.TempDir()
 	const module = "model.layers.1.mlp.down_proj"

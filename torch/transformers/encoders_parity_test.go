@@ -47,8 +47,7 @@ func (f fixture) headParams(t *testing.T) map[string]*torch.Var {
 			entry, ok := f.expected.Lookup(module + end)
 			expect.Require(t, ok, "no %s in the fixture", module+end)
 			want := f.want(t, module+end)
-			v := must.Get(torch.Parameter(want, entry.Shape...))(t)
-			t.Cleanup(v.Close)
+			v := must.Open(torch.Parameter(want, entry.Shape...))(t)
 			params[module+end] = v
 			if own == nil {
 				continue

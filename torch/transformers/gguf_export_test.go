@@ -19,9 +19,7 @@ import (
 // loadFP32 loads a model folder.
 func loadFP32(t *testing.T, dir string) *transformers.Causal {
 	t.Helper()
-	model := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
-	t.Cleanup(model.Close)
-	return model
+	return must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
 }
 
 // exported writes a model as GGUF, reads it again and returns the folder.
@@ -51,8 +49,7 @@ func TestExportRoundTrip(t *testing.T) {
 				if d := torchtest.MaxDiff(got, want); d > 2e-5 { // Gemma's norms are rounded once more
 					t.Errorf("logits differ by %g", d)
 				}
-				tk := must.Get(tokenizer.Load(again))(t)
-				defer tk.Close()
+				tk := must.Open(tokenizer.Load(again))(t)
 				for _, text := range c.Texts {
 					ids, err := tk.EncodeRaw(text.Text, true)
 					expect.True(t, err == nil && slices.Equal(ids, text.IDs), "%q: tokens %v, %v, want %v", text.Text, ids, err, text.IDs)
@@ -73,8 +70,7 @@ func TestExportTypes(t *testing.T) {
 	for _, kind := range []gguf.Type{gguf.F16, gguf.BF16, gguf.Q8_0, gguf.Q4_0, gguf.Q4_1, gguf.Q4_K} {
 		path := filepath.Join(t.TempDir(), "m.gguf")
 		must.Do(t, model.SaveGGUF(path, transformers.GGUFOptions{Type: kind}))
-		f := must.Get(gguf.Open(path))(t)
-		defer f.Close()
+		f := must.Open(gguf.Open(path))(t)
 		want := map[string]gguf.Type{"blk.0.attn_norm.weight": gguf.F32, "blk.1.ffn_up.weight": kind, "token_embd.weight": kind, "output.weight": kind}
 		if strings.HasPrefix(string(kind), "Q4") {
 			want["token_embd.weight"], want["output.weight"] = gguf.Q8_0, gguf.Q8_0
@@ -97,8 +93,7 @@ func TestExportChanges(t *testing.T) {
 		"model.layers.0.mlp.up_proj.weight": func(w []float32) { w[0] += 1 },
 		"model.embed_tokens.weight":         func(w []float32) { w[5] += 1 }, // unties the output layer
 	}
-	changed := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32", Change: change}))(t)
-	defer changed.Close()
+	changed := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32", Change: change}))(t)
 	want := causalCase{Causal: changed}.read(t, [][]int32{c.IDs}, false)
 	again := exported(t, loadFP32(t, dir), transformers.GGUFOptions{Type: gguf.F32, Change: change, Set: []gguf.Pair{{Key: "tokenizer.chat_template", Value: "own"}}})
 	template, err := os.ReadFile(filepath.Join(again, "chat_template.jinja"))

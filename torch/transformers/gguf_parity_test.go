@@ -64,8 +64,7 @@ func TestGGUFLogits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			torchtest.NoLeaks(t)
 			want := readCase(t, name)
-			model := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
-			defer model.Close()
+			model := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
 			logits := causalCase{Causal: model}.read(t, [][]int32{want.IDs}, false)
 			for i, p := range want.Positions {
 				for j, w := range want.Logits[i] {
@@ -81,8 +80,7 @@ func TestGGUFLogits(t *testing.T) {
 func TestGGUFTokens(t *testing.T) {
 	for name, dir := range ggufFolders(t) {
 		t.Run(name, func(t *testing.T) {
-			tk := must.Get(tokenizer.Load(dir))(t)
-			defer tk.Close()
+			tk := must.Open(tokenizer.Load(dir))(t)
 			for _, c := range readCase(t, name).Texts {
 				expect.Equal(t, c.IDs, must.Get(tk.EncodeRaw(c.Text, true))(t), c.Text)
 			}

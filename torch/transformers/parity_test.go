@@ -27,8 +27,7 @@ func open(t *testing.T, name string) fixture {
 	t.Helper()
 	torchtest.NoLeaks(t)
 	dir := filepath.Join("testdata", name)
-	model := must.Get(transformers.Load(dir, ""))(t)
-	t.Cleanup(model.Close)
+	model := must.Open(transformers.Load(dir, ""))(t)
 	expected := must.Get(safetensors.Open(filepath.Join(dir, "expected.safetensors")))(t)
 	t.Cleanup(func() { _ = expected.Close() })
 	f := fixture{model: model, expected: expected, labels: ints(t, expected, "labels")}
@@ -87,8 +86,7 @@ func TestHiddenStatesInBF16(t *testing.T) {
 	for _, name := range []string{"bert", "bert_odd"} {
 		t.Run(name, func(t *testing.T) {
 			f := open(t, name)
-			model := must.Get(transformers.Load(filepath.Join("testdata", name), "bf16"))(t)
-			defer model.Close()
+			model := must.Open(transformers.Load(filepath.Join("testdata", name), "bf16"))(t)
 			var got []float32
 			torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
 				hidden, _ := s.Hidden(model.Encoder, torch.Pack(f.sequences), torch.Pass{})
@@ -116,8 +114,7 @@ func (f fixture) adaptFrom(t *testing.T, scale float64) map[string]*torch.Var {
 			key := linear.Name + "." + matrix + ".weight"
 			entry, ok := f.expected.Lookup(key)
 			expect.Require(t, ok, "no %s in the fixture", key)
-			v := must.Get(torch.Parameter(f.want(t, key), entry.Shape...))(t)
-			t.Cleanup(v.Close)
+			v := must.Open(torch.Parameter(f.want(t, key), entry.Shape...))(t)
 			params[key], pair[i] = v, v
 		}
 		must.Do(t, f.model.Encoder.Adapt(linear.Layer, pair[0], pair[1], nil, scale))
@@ -128,10 +125,8 @@ func (f fixture) adaptFrom(t *testing.T, scale float64) map[string]*torch.Var {
 func (f fixture) head(t *testing.T) (weight, bias *torch.Var) {
 	t.Helper()
 	entry, _ := f.expected.Lookup("classifier.weight")
-	weight = must.Get(torch.Constant(f.want(t, "classifier.weight"), entry.Shape...))(t)
-	t.Cleanup(weight.Close)
-	bias = must.Get(torch.Constant(f.want(t, "classifier.bias"), entry.Shape[0]))(t)
-	t.Cleanup(bias.Close)
+	weight = must.Open(torch.Constant(f.want(t, "classifier.weight"), entry.Shape...))(t)
+	bias = must.Open(torch.Constant(f.want(t, "classifier.bias"), entry.Shape[0]))(t)
 	return weight, bias
 }
 

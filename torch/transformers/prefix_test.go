@@ -106,8 +106,7 @@ func TestEngineStepsEqualTraining(t *testing.T) {
 			var first [][]int32
 			for _, tokens := range []int{4, 7, 64} {
 				texts := [][]int32{c.sequences[3], c.sequences[3], c.sequences[3], c.sequences[1]}
-				engine := must.Get(torch.NewEngine(c.Model, torch.EngineConfig{Slots: 3}))(t)
-				defer engine.Close()
+				engine := must.Open(torch.NewEngine(c.Model, torch.EngineConfig{Slots: 3}))(t)
 				sampling := torch.Sampling{Temperature: 1}
 				must.Get(engine.Submit(torch.Request{Prompt: texts[0], Samples: 3, MaxNew: 9, Seed: 5, Sampling: sampling}))(t)
 				must.Get(engine.Submit(torch.Request{Prompt: texts[3], Samples: 1, MaxNew: 12, Seed: 5, Sampling: sampling}))(t)

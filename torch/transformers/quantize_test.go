@@ -35,8 +35,7 @@ func TestQuantizeOnLoading(t *testing.T) {
 			rounding := torchtest.RelativeError(openCausal(t, name, transformers.CausalOptions{DType: "bf16"}).read(t, c.sequences, false), want)
 			dir := t.TempDir()
 			must.Do(t, c.Save(dir, transformers.SaveOptions{}))
-			saved := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
-			defer saved.Close()
+			saved := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
 			again := causalCase{Causal: saved}.read(t, c.sequences, false)
 			// On processors with fast bf16, a quantised model computes in it: the saved model must be as close as the
 			// bf16 model is to itself in fp32.
@@ -53,17 +52,14 @@ func TestBlocksStayAsStored(t *testing.T) {
 			torchtest.NoLeaks(t)
 			_, kind, _ := strings.Cut(name, "-")
 			quant := torch.QuantType(strings.ToLower(kind))
-			c := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
-			defer c.Close()
+			c := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 			got := c.Quantised()
 			expect.True(t, slices.Contains(got, quant) == quant.Known(), "quantised as %v", got)
-			plain := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
-			defer plain.Close()
+			plain := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
 			ids := [][]int32{readCase(t, name).IDs}
 			e := torchtest.RelativeError(causalCase{Causal: c}.read(t, ids, false), causalCase{Causal: plain}.read(t, ids, false))
 			expect.True(t, e <= 0.03, "logits differ by %g", e)
-			wide := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "bf16"}))(t)
-			defer wide.Close()
+			wide := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "bf16"}))(t)
 			diff := cmp.Diff(generated(t, wide, ids[0], 8), generated(t, c, ids[0], 8))
 			expect.True(t, !quant.Known() || diff == "", "generated tokens with bf16 weights (-), with blocks (+):\n%s", diff)
 		})
@@ -117,8 +113,7 @@ func TestBitsandbytesFolder(t *testing.T) {
 	if got := logits(stored, ""); torchtest.MaxDiff(got, want) != 0 {
 		t.Errorf("logits differ by %g", torchtest.MaxDiff(got, want))
 	}
-	c := must.Get(transformers.LoadCausal(stored, transformers.CausalOptions{}))(t)
-	defer c.Close()
+	c := must.Open(transformers.LoadCausal(stored, transformers.CausalOptions{}))(t)
 	saved := t.TempDir()
 	must.Do(t, c.Save(saved, transformers.SaveOptions{}))
 	// Products of few rows with dense weights may add in another order.
@@ -169,8 +164,7 @@ func TestPackedFolder(t *testing.T) {
 	for _, dtype := range []string{"", "fp32", "int8", "nf4"} {
 		expect.Equal(t, logits(stored, dtype), logits(plain, dtype))
 	}
-	c := must.Get(transformers.LoadCausal(stored, transformers.CausalOptions{}))(t)
-	defer c.Close()
+	c := must.Open(transformers.LoadCausal(stored, transformers.CausalOptions{}))(t)
 	must.Do(t, c.Save(saved, transformers.SaveOptions{}))
 	expect.Equal(t, tensorsOf(t, saved), tensorsOf(t, plain))
 	expect.Equal(t, logits(saved, ""), logits(plain, ""))

@@ -23,16 +23,14 @@ func TestTiny(t *testing.T) {
 	torchtest.NoLeaks(t)
 	dir := t.TempDir()
 	must.Do(t, transformers.WriteTiny(dir, 2, 64, 7))
-	model := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
-	defer model.Close()
+	model := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 	got := model.EOS()
 	expect.True(t, cmp.Equal(got, []int32{1}) && model.Config.Pad == 0 && model.Config.BOS == -1, "ends with %v, padding %d, begins with %d", got, model.Config.Pad, model.Config.BOS)
 	// 99 tokens; a layer has 4 H² of attention, 12 H² of MLP and two norms.
 	if want := int64(99*64 + 2*(16*64*64+2*64) + 64); model.Parameters != want {
 		t.Errorf("%d parameters, want %d", model.Parameters, want)
 	}
-	tokenizer := must.Get(tokenizer.Load(dir))(t)
-	defer tokenizer.Close()
+	tokenizer := must.Open(tokenizer.Load(dir))(t)
 	const text = "What is 12*3?\n\n[ANSWER] {36} ~"
 	ids, cut, err := tokenizer.Encode(text, 100)
 	expect.Require(t, err == nil && !cut, "%v %v", err, cut)
@@ -85,10 +83,8 @@ func TestRandomLlama(t *testing.T) {
 		shape.QKVBias = d.biased
 		dir := t.TempDir()
 		must.Do(t, transformers.WriteLlama(dir, shape, d.inFile, 7))
-		stored := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
-		defer stored.Close()
-		random := must.Get(transformers.RandomLlama(shape, d.dtype, 7))(t)
-		defer random.Close()
+		stored := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
+		random := must.Open(transformers.RandomLlama(shape, d.dtype, 7))(t)
 		_, biased := random.Weights["layers.1.v.bias"]
 		expect.True(t, random.Config.ModelType == d.kind && biased == d.biased, "a %s, biases: %v; want a %s", random.Config.ModelType, biased, d.kind)
 		expect.True(t, random.Parameters == stored.Parameters && len(random.Weights) == len(stored.Weights),
@@ -98,8 +94,7 @@ func TestRandomLlama(t *testing.T) {
 			want := must.Get(stored.Weights[name].Read())(t)
 			expect.True(t, slices.Equal(got, want), "%s, %s: the values differ from those in the file", d.inFile, name)
 		}
-		tokenizer := must.Get(tokenizer.Load(dir))(t)
-		defer tokenizer.Close()
+		tokenizer := must.Open(tokenizer.Load(dir))(t)
 		expect.Result(tokenizer.Decode([]int32{4 + 'a' - ' ', 119}, false))(t, "a<119>", "the last token decodes as")
 	}
 }

@@ -67,8 +67,7 @@ func TestExportAdapter(t *testing.T) {
 	} {
 		path := f.expand("TMP/" + name + ".gguf")
 		f.says(t, "", append([]string{"export", "--output", path}, args...)...)
-		file := must.Get(gguf.Open(path))(t)
-		defer file.Close()
+		file := must.Open(gguf.Open(path))(t)
 		files[name] = file
 	}
 	kind, _, _ := files["lora"].Text("adapter.type")

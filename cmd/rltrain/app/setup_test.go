@@ -21,8 +21,7 @@ import (
 func packaged(t *testing.T) {
 	t.Helper()
 	core := must.Get(torch.Library())(t)
-	file := must.Get(elf.Open(core))(t)
-	defer file.Close()
+	file := must.Open(elf.Open(core))(t)
 	_, dirs, err := libtorch.Dependencies(file, "$ORIGIN")
 	must.Do(t, err)
 	path := strings.Join(dirs, ":")

@@ -235,8 +235,7 @@ func TestSlowBodies(t *testing.T) {
 		path, key string
 		status    string
 	}{{"/v1/completions", "secret", "408"}, {"/v1/completions", "", "401"}, {"/nothing", "secret", "404"}} {
-		connection := must.Get(net.Dial("tcp", strings.TrimPrefix(s.url, "http://")))(t)
-		defer connection.Close()
+		connection := must.Open(net.Dial("tcp", strings.TrimPrefix(s.url, "http://")))(t)
 		fmt.Fprintf(connection, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 1000\r\n\r\n{", c.path, c.key)
 		all, err := io.ReadAll(connection) // ends when the server closes the connection
 		expect.True(t, err == nil && strings.Contains(string(all), "HTTP/1.1 "+c.status), "%s, key %q: %q, %v", c.path, c.key, all, err)

@@ -77,8 +77,7 @@ func TestRowsOfDecisionsStayWhole(t *testing.T) {
 func TestDecisionsAreWatched(t *testing.T) {
 	dir := t.TempDir() + "/tiny"
 	must.Do(t, policy.TinyChatModel(dir, 1, 32, 3))
-	p := must.Get(policy.NewScoringDecider(must.Get(policy.NewCausalLM(policy.Config{Dir: dir, R: 2, Alpha: 4, Seed: 1}))(t)))(t)
-	defer p.Close()
+	p := must.Open(policy.NewScoringDecider(must.Get(policy.NewCausalLM(policy.Config{Dir: dir, R: 2, Alpha: 4, Seed: 1}))(t)))(t)
 	cases := someDecisions(t, 10)
 	samples, _, err := p.Encode(cases)
 	must.Do(t, err)

@@ -48,8 +48,7 @@ func TestMentioned(t *testing.T) {
 func TestMarked(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "tiny")
 	must.Do(t, policy.TinyModel(dir, 1, 32, 1))
-	p := must.Get(policy.ReadCausalLM(dir))(t)
-	defer p.Close()
+	p := must.Open(policy.ReadCausalLM(dir))(t)
 	ids := must.Get(p.Tokenizer.EncodeRaw("abcde", false))(t)
 	for _, c := range []struct {
 		labels []bool

@@ -46,8 +46,7 @@ func TestTrialTakesTheHeaviestStep(t *testing.T) {
 func TestAdviceOfRates(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "tiny") // a llama of hidden size 32: 0.0126 for an adapter
 	must.Do(t, policy.TinyModel(dir, 1, 32, 1))
-	p := must.Get(policy.NewCausalLM(policy.Config{Dir: dir, R: 2, Alpha: 4}))(t)
-	defer p.Close()
+	p := must.Open(policy.NewCausalLM(policy.Config{Dir: dir, R: 2, Alpha: 4}))(t)
 	for rate, want := range map[float64]string{1e-3: "raise --learning-rate 0.001 ", 4e-3: "", 0.05: "", 0.1: "lower --learning-rate 0.1 "} {
 		w := &work{stage: supervisedStage, policy: p}
 		w.settings.LearningRate = rate
