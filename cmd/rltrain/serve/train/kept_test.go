@@ -34,7 +34,11 @@ func TestForwardBeforeGradient(t *testing.T) {
 	got := c.lessons(1)
 	for _, between := range []func(){
 		func() { expect.True(t, kept(), "the pass was not kept") },
-		func() { c.do("forward", c.next(forward(data(1)[:2]))) }, // other examples
+		func() { // the same targets after another first token
+			changed := data(1)
+			changed[0]["model_input"] = object{"chunks": []any{object{"tokens": []int{20, 6, 7}}}}
+			c.do("forward", c.next(forward(changed)))
+		},
 		func() {
 			other.do("forward", other.next(forward(data(1))))
 			expect.True(t, !kept(), "two passes are kept")
