@@ -33,6 +33,7 @@ type Sample struct {
 	// Rewards has the reward of each action, [M], without penalties; NaN if it failed. A sample without actions, which others
 	// are compared with, has one.
 	Rewards          []float64
+	Ends             []int     // actions that end a turn or a step, in order; nil for data
 	Overlong         float64   // length penalty of the episode, at most 0
 	Truncated        bool      // cut at the token limit
 	BehaviorLogProbs []float32 // [M] log π of each action under the policy that sampled it; nil for data
@@ -69,6 +70,13 @@ func (s *Sample) Penalised() float64 {
 
 // HasReward says whether the sample has a reward.
 func (s *Sample) HasReward() bool { return !math.IsNaN(s.Reward()) }
+
+// end notes that the last action ends a turn or a step.
+func (s *Sample) end() {
+	if last := s.Len() - 1; len(s.Ends) == 0 || s.Ends[len(s.Ends)-1] != last {
+		s.Ends = append(s.Ends, last)
+	}
+}
 
 // Fill sets the advantage of all actions.
 func (s *Sample) Fill(advantage float64) {

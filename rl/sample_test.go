@@ -22,18 +22,18 @@ func TestSampleOfATrajectory(t *testing.T) {
 	}{
 		{"whole", tr.Sample(1), &Sample{
 			Tokens: []int32{10, 11, 20, 12, 21, 22}, Rows: []int{1, 3, 4}, Actions: []int32{20, 21, 22},
-			Rewards: []float64{0, 0.5, 2}, BehaviorLogProbs: []float32{-0.6, -0.35, -1.5},
+			Rewards: []float64{0, 0.5, 2}, Ends: []int{1, 2}, BehaviorLogProbs: []float32{-0.6, -0.35, -1.5},
 		}},
 		// Log-probabilities sampled at another temperature are compared at that temperature.
 		{"temperature", tr.Sample(0.7), &Sample{
 			Tokens: []int32{10, 11, 20, 12, 21, 22}, Rows: []int{1, 3, 4}, Actions: []int32{20, 21, 22},
-			Rewards: []float64{0, 0.5, 2}, BehaviorLogProbs: []float32{-0.5, -0.25, -1},
+			Rewards: []float64{0, 0.5, 2}, Ends: []int{1, 2}, BehaviorLogProbs: []float32{-0.5, -0.25, -1},
 		}},
 		{"first turn", tr.TurnSample(0, 1), &Sample{
-			Tokens: []int32{10, 11, 20, 12, 21}, Rows: []int{1, 3}, Actions: []int32{20, 21}, Rewards: []float64{0, 0.5}, BehaviorLogProbs: []float32{-0.6, -0.35},
+			Tokens: []int32{10, 11, 20, 12, 21}, Rows: []int{1, 3}, Actions: []int32{20, 21}, Rewards: []float64{0, 0.5}, Ends: []int{1}, BehaviorLogProbs: []float32{-0.6, -0.35},
 		}},
 		{"second turn", tr.TurnSample(1, 1), &Sample{
-			Tokens: []int32{10, 11, 20, 12, 21, 22}, Rows: []int{4}, Actions: []int32{22}, Rewards: []float64{2}, BehaviorLogProbs: []float32{-1.5},
+			Tokens: []int32{10, 11, 20, 12, 21, 22}, Rows: []int{4}, Actions: []int32{22}, Rewards: []float64{2}, Ends: []int{0}, BehaviorLogProbs: []float32{-1.5},
 		}},
 	} {
 		test.want.Prompt, test.want.Index, test.want.Version = 3, 1, 7

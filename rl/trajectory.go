@@ -35,7 +35,8 @@ type Trajectory struct {
 	Segments []int `json:"segments,omitempty"` // where the segments after the first begin
 
 	Turns []Turn          `json:"turns"`
-	Stop  envs.StopReason `json:"stop"` // why the last action ended
+	Steps []Turn          `json:"steps,omitempty"` // steps within turns, in order, each with a reward besides that of its turn
+	Stop  envs.StopReason `json:"stop"`            // why the last action ended
 	Info  *envs.Info      `json:"info,omitempty"`
 	Tools envs.ToolUse    `json:"-"`
 	// Joined are the tokens at which a message goes on that the limit of thinking cut.
@@ -136,17 +137,20 @@ func (t *Trajectory) Reward() float64 {
 		return math.NaN()
 	}
 	sum := 0.0
-	for _, turn := range t.Turns {
-		sum += turn.Reward
+	for _, reward := range t.Rewards() {
+		sum += reward
 	}
 	return sum
 }
 
-// Rewards lists the rewards of the turns.
+// Rewards lists the rewards of the turns, with their steps.
 func (t *Trajectory) Rewards() []float64 {
-	rewards := make([]float64, len(t.Turns))
+	rewards, steps := make([]float64, len(t.Turns)), t.Steps
 	for i, turn := range t.Turns {
-		rewards[i] = turn.Reward
+		for ; len(steps) > 0 && steps[0].End <= turn.End; steps = steps[1:] {
+			rewards[i] += steps[0].Reward
+		}
+		rewards[i] += turn.Reward
 	}
 	return rewards
 }
@@ -160,8 +164,8 @@ func (t *Trajectory) Len() int {
 	return n
 }
 
-// Sample converts the trajectory to a sample: sampled tokens are actions, and the reward of a turn is that of its last action.
-// The reward of a turn without an action goes to the action before it, or to the first. The sample is that of the last segment with
+// Sample converts the trajectory to a sample: sampled tokens are actions, and the reward of a turn or step is that of its last
+// action. The reward of one without an action goes to the action before it, or to the first. The sample is that of the last segment with
 // an action and has all rewards; the others are its Earlier. temperature is that of the trainer.
 func (t *Trajectory) Sample(temperature float64) *Sample {
 	return t.sample(0, len(t.Turns), temperature)
@@ -181,8 +185,22 @@ func (t *Trajectory) sample(from, to int, temperature float64) *Sample {
 		return &Sample{Prompt: t.Prompt, Index: t.Index, Version: t.Version, Truncated: t.Stop == envs.StopLength}
 	}
 	s, begun, owed := begin(), 0, 0.0
+	pay := func(reward float64) {
+		if owed += reward; s.Len() > 0 {
+			s.Rewards[s.Len()-1] += owed
+			owed = 0
+			s.end()
+		}
+	}
+	steps := t.Steps
+	for len(steps) > 0 && from < to && steps[0].End <= t.turnStart(from) {
+		steps = steps[1:]
+	}
 	for turn := from; turn < to; turn++ {
 		for at := t.turnStart(turn); at < t.Turns[turn].End; at++ {
+			for ; len(steps) > 0 && steps[0].End <= at; steps = steps[1:] {
+				pay(steps[0].Reward)
+			}
 			if t.Source[at] != Sampled {
 				continue
 			}
@@ -192,7 +210,7 @@ func (t *Trajectory) sample(from, to int, temperature float64) *Sample {
 				for _, r := range s.Rewards {
 					owed += r
 				}
-				s.Earlier, s.Rewards = nil, make([]float64, s.Len())
+				s.Earlier, s.Rewards, s.Ends = nil, make([]float64, s.Len()), nil
 				s = next
 			}
 			begun = t.segment(at)
@@ -200,10 +218,10 @@ func (t *Trajectory) sample(from, to int, temperature float64) *Sample {
 			s.BehaviorLogProbs, s.Rewards = append(s.BehaviorLogProbs, logProbs[at]), append(s.Rewards, 0)
 			s.Tokens = t.Tokens[begun : at+1]
 		}
-		if owed += t.Turns[turn].Reward; len(s.Rewards) > 0 {
-			s.Rewards[len(s.Rewards)-1] += owed
-			owed = 0
+		for ; len(steps) > 0 && steps[0].End <= t.Turns[turn].End; steps = steps[1:] {
+			pay(steps[0].Reward)
 		}
+		pay(t.Turns[turn].Reward)
 	}
 	return s
 }

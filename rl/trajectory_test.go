@@ -58,7 +58,7 @@ func TestSegments(t *testing.T) {
 	expect.Equal(t, []int32{33, 34}, tr.Context())
 	x := tr.Sample(1)
 	first := &Sample{Prompt: 3, Index: 1, Version: 7, Tokens: []int32{10, 11, 20, 12, 21, 22}, Rows: []int{1, 3, 4}, Actions: []int32{20, 21, 22}, BehaviorLogProbs: []float32{-0.6, -0.35, -1.5}, Rewards: []float64{0, 0, 0}}
-	last := &Sample{Prompt: 3, Index: 1, Version: 7, Tokens: []int32{31, 32, 40}, Rows: []int{1}, Actions: []int32{40}, BehaviorLogProbs: []float32{-3}, Rewards: []float64{7.5}, Earlier: []*Sample{first}}
+	last := &Sample{Prompt: 3, Index: 1, Version: 7, Tokens: []int32{31, 32, 40}, Rows: []int{1}, Actions: []int32{40}, BehaviorLogProbs: []float32{-3}, Rewards: []float64{7.5}, Ends: []int{0}, Earlier: []*Sample{first}}
 	expect.Equal(t, last, x)
 	expect.Equal(t, []*Sample{first, last, first}, WithEarlier([]*Sample{last, first}))
 	turn := tr.TurnSample(2, 1)
@@ -189,4 +189,19 @@ func TestParseKLKind(t *testing.T) {
 	k, err := ParseKLKind("k3")
 	expect.True(t, k == K3 && err == nil, "%v, %v", k, err)
 	expect.Fails(ParseKLKind("k4"))(t, "k4 is taken")
+}
+
+// TestStepsWithinTurns: the reward of a step goes to its last action, and what none is given for ends with the turn.
+func TestStepsWithinTurns(t *testing.T) {
+	tr := twoTurns()
+	tr.Turns[1].Reward = 2
+	tr.Steps = []Turn{{3, 8}, {4, 16}} // the second ends with a given token
+	x := tr.Sample(1)
+	expect.Equal(t, []float64{24, 0.5, 2}, x.Rewards)
+	expect.Equal(t, []int{0, 1, 2}, x.Ends)
+	expect.Equal(t, []float64{24.5, 2}, tr.Rewards())
+	expect.Same(t, 26.5, tr.Reward(), "reward")
+	x = tr.TurnSample(1, 1)
+	expect.Equal(t, []float64{2}, x.Rewards)
+	expect.Equal(t, []int{0}, x.Ends)
 }

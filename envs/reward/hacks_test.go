@@ -27,9 +27,10 @@ var hackedRewards = map[string]map[string]float64{
 		"expr:'correct'": 0, "expr:'correct and formatted'": 0, "expr:'correct ? 1 : -1'": -1, "expr:'correct - 0.001*length'": 0, "expr:'answer == truth and correct'": 0,
 		"expr:'0.9*correct + 0.1*formatted'": 0.1, "accuracy,expr:'formatted'=0.2": 0.2, // the format only scores its weight
 	},
-	"cmd":    {"cmd:'sh ZERO'": 0},
-	"rubric": {"rubric:RUBRIC": 0},
-	"model":  nil, // what a reward model likes depends on the model
+	"cmd":     {"cmd:'sh ZERO'": 0},
+	"rubric":  {"rubric:RUBRIC": 0},
+	"model":   nil, // what a reward model likes depends on the model
+	"process": nil,
 }
 
 // strictJudge says Yes only to what looks like the end of the judge's own prompt.

@@ -49,13 +49,16 @@ type Setup struct {
 	Critic   func(name string) (envs.Critic, error)
 }
 
-// TextReward scores completions, by Each or by Batch. Scoring has no side effects. A stateful reward updates its state in
+// TextReward scores completions, by Each, Batch or Steps. Scoring has no side effects. A stateful reward updates its state in
 // Observe, which runs once per rollout, and saves it in checkpoints with State and Restore.
 type TextReward struct {
 	// Each scores one completion. It runs concurrently, each call for at most the timeout.
 	Each envs.Reward
 	// Batch scores several completions; an entry of errs says why one has no score.
 	Batch func(ctx context.Context, completions []envs.Completion) (values []float64, errs []error)
+
+	// Steps scores the steps of several completions instead; the value of a completion is their sum.
+	Steps func(ctx context.Context, completions []envs.Completion) (steps [][]Step, errs []error)
 
 	late func(error) // see Setup.Late
 

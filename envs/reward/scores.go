@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Scores are the rewards of a batch.
@@ -12,6 +13,8 @@ type Scores struct {
 	// scale. All other totals are finite, even as float32.
 	Total   []float64
 	Rewards []Score // in list order
+	// Steps are the weighted scores of each sample's steps, by their ends, which are parts of Total; nil if no reward has steps.
+	Steps [][]Step
 }
 
 // Score is one reward of a batch.
@@ -24,6 +27,12 @@ type Score struct {
 	Std      float64   `json:"std"`  // unbiased standard deviation; 0 for fewer than two
 	Failures int       `json:"failures"`
 	Failure  string    `json:"failure,omitempty"` // the first failure
+}
+
+// Step is a step of a completion.
+type Step struct {
+	End   int     // bytes of Completion.Generated up to its end
+	Value float64 // its reward
 }
 
 // AllFailed returns an error with the first failure if no sample of a non-empty batch has a total, else nil.
@@ -45,9 +54,23 @@ func (s Scores) AllFailed() error {
 type results struct {
 	values []float64
 	errs   []error
+	steps  [][]Step // nil if the reward has none
 }
 
-func newResults(n int) results { return results{make([]float64, n), make([]error, n)} }
+func newResults(n int) results { return results{values: make([]float64, n), errs: make([]error, n)} }
+
+// stepped wraps the steps of n samples.
+func stepped(steps [][]Step, errs []error, n int) results {
+	values := make([]float64, len(steps))
+	for i, one := range steps {
+		for _, step := range one {
+			values[i] += step.Value
+		}
+	}
+	said := batched(values, errs, n)
+	said.steps = steps
+	return said
+}
 
 // batched wraps the results of a batch function; a failure is NaN.
 func batched(values []float64, errs []error, n int) results {
@@ -57,7 +80,7 @@ func batched(values []float64, errs []error, n int) results {
 				values[i] = math.NaN()
 			}
 		}
-		return results{values, errs}
+		return results{values: values, errs: errs}
 	}
 	said := newResults(n)
 	for i := range said.errs {
@@ -71,6 +94,9 @@ func weigh(pieces []piece, said []results, n int) Scores {
 	s := Scores{Total: make([]float64, n), Rewards: make([]Score, len(pieces))}
 	for j, p := range pieces {
 		score := Score{Name: p.name, Weight: p.weight, Values: said[j].values}
+		if said[j].steps != nil && s.Steps == nil {
+			s.Steps = make([][]Step, n)
+		}
 		for i, err := range said[j].errs {
 			value := score.Values[i]
 			if err == nil && !fits(value, p.weight, len(pieces)) {
@@ -83,12 +109,23 @@ func weigh(pieces []piece, said []results, n int) Scores {
 				}
 			}
 			s.Total[i] += p.weight * score.Values[i]
+			if steps := said[j].steps; steps != nil && err == nil {
+				s.addSteps(i, steps[i], p.weight)
+			}
 		}
 		score.N = n - score.Failures
 		score.Mean, score.Std = moments(score.Values, score.N)
 		s.Rewards[j] = score
 	}
 	return s
+}
+
+// addSteps adds the steps of a reward to those of sample i.
+func (s *Scores) addSteps(i int, steps []Step, weight float64) {
+	for _, step := range steps {
+		s.Steps[i] = append(s.Steps[i], Step{step.End, weight * step.Value})
+	}
+	slices.SortStableFunc(s.Steps[i], func(a, b Step) int { return a.End - b.End })
 }
 
 var errGradient = errors.New("the gradient is not finite")

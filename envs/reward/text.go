@@ -154,6 +154,10 @@ func (r *Text) Close() {
 
 // score scores completions; those interrupted by ctx get an error.
 func (r TextReward) score(ctx context.Context, completions []envs.Completion, parallel int, timeout time.Duration) results {
+	if r.Steps != nil {
+		steps, errs := r.Steps(ctx, completions)
+		return stepped(steps, errs, len(completions))
+	}
 	if r.Batch != nil {
 		values, errs := r.Batch(ctx, completions)
 		return batched(values, errs, len(completions))

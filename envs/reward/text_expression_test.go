@@ -166,7 +166,7 @@ func FuzzTextExpression(f *testing.F) {
 		c := completions(text)[0]
 		c.Info = &envs.Info{Correct: true, Answer: "1", Truth: text}
 		values, errs := x.score(t.Context(), []envs.Completion{c, {}})
-		said := results{values, errs}
+		said := results{values: values, errs: errs}
 		for i, err := range said.errs {
 			expect.True(t, err == nil || !strings.ContainsAny(err.Error(), "\n\r"), "sample %d: the error has several lines: %q", i, err)
 		}

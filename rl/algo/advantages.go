@@ -79,12 +79,8 @@ func (a AdvantageScale) Prepare(step *rl.Step) error { return compare(step, a.gr
 // count in the baseline.
 func compare(step *rl.Step, by rl.Advantages, given []float64) error {
 	penalised, rewards := step.Penalised(), step.Rewards()
-	if by.Scale == rl.ScaleMean {
-		for _, r := range slices.Concat(rewards...) {
-			if r < 0 {
-				return fmt.Errorf("advantage_scale mean divides by the mean reward of a prompt, so rewards must not be negative: one is %g", r)
-			}
-		}
+	if err := divisible(by, rewards); err != nil {
+		return err
 	}
 	advantages := by.Of(penalised, rewards, given)
 	step.Spread(advantages)
@@ -102,6 +98,70 @@ func compare(step *rl.Step, by rl.Advantages, given []float64) error {
 	}
 	step.Figures.Mean("baseline/mean", removed, n)
 	return nil
+}
+
+// divisible rejects negative rewards where their mean divides.
+func divisible(by rl.Advantages, rewards [][]float64) error {
+	for _, r := range slices.Concat(rewards...) {
+		if by.Scale == rl.ScaleMean && r < 0 {
+			return fmt.Errorf("advantage_scale mean divides by the mean reward of a prompt, so rewards must not be negative: one is %g", r)
+		}
+	}
+	return nil
+}
+
+// compareSteps compares the rewards of the steps of a prompt's samples with each other. The advantage of an action is the sum over
+// the steps that end at it or later.
+func compareSteps(step *rl.Step, by rl.Advantages) error {
+	net, raw := make([][]float64, len(step.Groups)), make([][]float64, len(step.Groups))
+	for g, group := range step.Groups {
+		for _, x := range group {
+			ofStep, unpenalised := stepRewards(x)
+			net[g], raw[g] = append(net[g], ofStep...), append(raw[g], unpenalised...)
+		}
+	}
+	if err := divisible(by, raw); err != nil {
+		return err
+	}
+	for g, advantages := range by.Of(net, raw, nil) {
+		for _, x := range step.Groups[g] {
+			ends := stepsOf(x)
+			sum := 0.0
+			x.Fill(0)
+			for k, at := len(ends)-1, x.Len()-1; at >= 0; at-- {
+				for ; k >= 0 && ends[k] == at; k-- {
+					sum += advantages[k]
+				}
+				x.Advantage[at] = float32(sum)
+			}
+			advantages = advantages[len(ends):]
+		}
+	}
+	return nil
+}
+
+// stepsOf are the last actions of the steps of a sample. A sample without them is one step.
+func stepsOf(x *rl.Sample) []int {
+	if len(x.Ends) == 0 || !x.HasReward() {
+		return []int{x.Len() - 1}
+	}
+	return x.Ends
+}
+
+// stepRewards are the rewards of the steps of a sample, with penalties and without; NaN if the sample has no reward.
+func stepRewards(x *rl.Sample) (net, raw []float64) {
+	if x.Len() == 0 || !x.HasReward() {
+		return []float64{x.Penalised()}, []float64{x.Reward()}
+	}
+	at := 0
+	for _, end := range stepsOf(x) {
+		sum, unpenalised := 0.0, 0.0
+		for ; at <= end; at++ {
+			sum, unpenalised = sum+income(x, at), unpenalised+x.Rewards[at]
+		}
+		net, raw = append(net, sum), append(raw, unpenalised)
+	}
+	return net, raw
 }
 
 // income is the reward of an action, net of its penalties; the last action of a sample also gets the penalty of its length.

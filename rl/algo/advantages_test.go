@@ -98,3 +98,28 @@ func TestDefaultsPassTheirChecks(t *testing.T) {
 	}
 	expect.Error(t, options.Check(&GRPO{}), "clip_low")
 }
+
+// TestProcessSupervision compares with equation 20 of DeepSeekMath by hand: with the rewards R of all steps of the prompt,
+// A of an action is Σ (R_k − mean R)/std R over the steps k that end at it or later.
+func TestProcessSupervision(t *testing.T) {
+	group := []*rl.Sample{
+		{Actions: []int32{1, 1, 1, 1}, Rewards: []float64{0, 1, 0, 3}, Ends: []int{1, 3}},
+		{Actions: []int32{1, 1}, Rewards: []float64{0, 5}, Ends: []int{1}, Overlong: -1},
+		{Actions: []int32{1, 1}, Rewards: []float64{math.NaN(), 2}, Ends: []int{0, 1}}, // it failed
+		{Rewards: []float64{2}},
+	}
+	a := New[GRPO]()
+	a.Process = true
+	must.Do(t, a.Prepare(&rl.Step{Figures: rl.Meter{}, Groups: [][]*rl.Sample{group}}))
+	// Rewards 1, 3, 5−1, 2: mean 2.5, squares 2.25 + 0.25 + 2.25 + 0.25 = 5.
+	by := math.Sqrt(5./3) + 1e-4
+	for i, want := range [][]float64{{-1 / by, -1 / by, 0.5 / by, 0.5 / by}, {1.5 / by, 1.5 / by}, {0, 0}, {}} {
+		expect.Same(t, len(want), len(group[i].Advantage), "advantages of sample %d", i)
+		for at, want := range want {
+			got := float64(group[i].Advantage[at])
+			expect.True(t, math.Abs(got-want) < 1e-7, "sample %d, action %d: %v, want %v", i, at, got, want)
+		}
+	}
+	a.Scale, group[0].Rewards[1] = "mean", -1
+	expect.Error(t, a.Prepare(&rl.Step{Figures: rl.Meter{}, Groups: [][]*rl.Sample{group}}), "must not be negative")
+}

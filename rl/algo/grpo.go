@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
 )
 
@@ -12,13 +13,17 @@ import (
 //
 //	L = −Σ w·min(min(ρ, δ)·A, clip(ρ, 1−low, 1+high)·A)
 //
-// where δ is infinite by default. With advantage_scale mean, A = (r − mean)/mean, it is MaxRL (arXiv 2602.02710).
+// where δ is infinite by default. With process supervision (section 4.1.3 there), the rewards of all steps of the prompt's samples
+// are compared with each other, and A of an action is the sum over the steps that end at it or later.
+//
+// With advantage_scale mean, A = (r − mean)/mean, it is MaxRL (arXiv 2602.02710).
 // The trainer adds the KL to a reference.
 type GRPO struct {
 	AdvantageScale
 	Reduction
 	Clip
 	TwoSided
+	Process bool `option:"process_supervision" needs:"episodes" help:"compare the rewards of all steps of a prompt's completions; the advantage of a token is the sum over the steps that end after it (steps: reward process, or lines with step_mode line)"`
 }
 
 func init() {
@@ -29,6 +34,14 @@ func init() {
 // Check implements Algorithm.
 func (a *GRPO) Check(samples int) error {
 	return errors.Join(a.AdvantageScale.Check(samples), a.TwoSided.check(a.Clip))
+}
+
+// Prepare implements Algorithm.
+func (a *GRPO) Prepare(step *rl.Step) error {
+	if a.Process {
+		return compareSteps(step, a.group())
+	}
+	return a.AdvantageScale.Prepare(step)
 }
 
 // Needs implements Algorithm.

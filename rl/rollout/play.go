@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -68,6 +69,7 @@ type Played struct {
 	Environment time.Duration // spent in the episodes and rewards, or waiting for them; 0 without a clock
 
 	Unscored []turnID        // turns that Scores are of, in their order
+	Steps    [][]rl.Turn     // within them, with the rewards that Scores.Total has of them; nil if no reward has steps
 	Failed   []failedEpisode // for Config.Failed
 }
 
@@ -142,7 +144,14 @@ func (p Played) settled(c Config) Played {
 	}
 	for i, at := range p.Unscored {
 		x := p.Groups[at.Group][at.Sample]
-		x.Turns[at.Turn].Reward += p.Scores.Total[i]
+		total := p.Scores.Total[i]
+		if p.Steps != nil && !math.IsNaN(total) {
+			for _, step := range p.Steps[i] {
+				total -= step.Reward
+			}
+			x.Steps = append(x.Steps, p.Steps[i]...)
+		}
+		x.Turns[at.Turn].Reward += total
 		for n, one := range p.Scores.Rewards {
 			if n == len(x.Parts) {
 				x.Parts = append(x.Parts, rl.RecordedValue{Name: one.Name})
@@ -172,6 +181,7 @@ type rollout struct {
 	first    [][]policy.Completion // the first actions, by group; nil if no sample of the group could begin
 	unscored []turnID              // finished turns, for Config.Rewards
 	shown    []envs.Completion     // what the rewards see of each
+	messages []message             // the message of each
 	failed   []failedEpisode
 	closers  []io.Closer // episodes that have something to close
 }
@@ -256,6 +266,7 @@ func (r *rollout) finish(ctx context.Context) (Played, error) {
 		if p.Scores, err = r.config.Rewards.Score(ctx, r.shown, parallelEpisodes); err != nil {
 			return Played{}, err
 		}
+		p.Steps = stepsOf(p.Scores.Steps, r.messages)
 		r.environment += r.now().Sub(began)
 	}
 	p.Environment = r.environment

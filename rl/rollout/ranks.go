@@ -40,6 +40,7 @@ func (p Played) join(q Played) Played {
 		p.Unscored = append(p.Unscored, turnID{at.Group + len(p.Groups), at.Sample, at.Turn})
 	}
 	p.Groups = append(p.Groups, q.Groups...)
+	p.Steps = append(p.Steps, q.Steps...)
 	p.Scores = joinScores(p.Scores, q.Scores)
 	p.Environment = max(p.Environment, q.Environment)
 	p.Failed = append(p.Failed, q.Failed...)

@@ -271,3 +271,43 @@ func population(values []float64) float64 {
 	n := float64(len(values))
 	return std * math.Sqrt((n-1)/n)
 }
+
+// TestStepsOfTurns: each letter of a turn is a step. Its reward goes to its token; that of the last step, and all other rewards, go to
+// the last token of the turn.
+func TestStepsOfTurns(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	c := sampled
+	each := reward.Definition{Name: "each", Help: "1, 2, 3 …", Text: func(reward.Setup) (reward.TextReward, error) {
+		return reward.TextReward{Steps: func(_ context.Context, completions []envs.Completion) ([][]reward.Step, []error) {
+			all := make([][]reward.Step, len(completions))
+			for i, c := range completions {
+				for at := range len(c.Generated) {
+					all[i] = append(all[i], reward.Step{End: at + 1, Value: float64(at + 1)})
+				}
+			}
+			return all, make([]error, len(completions))
+		}}, nil
+	}}
+	c.Rewards = must.Get(reward.ParseText("each=2,expr:'10'", []reward.Definition{each}, reward.Options{}))(t)
+	steps := 0
+	for _, x := range slices.Concat(played(t, m, spelling, []int{0, 1}, c).Groups...) {
+		var want []float64
+		for turn := range x.Turns {
+			n, ids := len(turnText(t, m.Policy(), x, turn)), x.TurnSample(turn, 1).Actions
+			before := 0
+			for at := range ids { // some have no text
+				sum, end := 0.0, len(must.Get(m.Policy().Tokenizer.Decode(ids[:at+1], true))(t))
+				if end > before && end < n {
+					sum = 2 * float64(end)
+				}
+				if at == len(ids)-1 {
+					sum = 2*float64(n) + 10
+				}
+				want, before = append(want, sum), end
+			}
+			steps += n
+		}
+		expect.Equal(t, want, x.Sample(1).Rewards)
+	}
+	expect.True(t, steps > 30, "%d steps", steps)
+}

@@ -144,6 +144,7 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 	if kept < 0 {
 		return errors.New("the environment keeps only a part of what the model generated before the limit of thinking; leave out max_thinking_tokens")
 	}
+	written := message{len(e.Tokens) - a.before, a.ends[:a.before+kept]}
 	for i, id := range a.IDs[:kept] {
 		if step.Masked {
 			e.AppendGiven(id)
@@ -188,6 +189,7 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 	default:
 		e.EndTurn(0) // until it is scored
 		r.unscored = append(r.unscored, turnID{e.group, e.Index, len(e.Turns) - 1})
+		r.messages = append(r.messages, written)
 		r.shown = append(r.shown, envs.Completion{
 			Observation: e.shown, Text: e.written.String(), Generated: a.text[:step.Keep], Info: step.Info, Reward: step.Reward, Continues: !step.Done,
 			Action: envs.Action{Text: a.Action.Text, Stop: a.Action.Stop, Thinking: strings.Join(e.thoughts, "\n")}, Said: step.Said, Tools: step.Tools,

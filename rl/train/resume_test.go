@@ -200,6 +200,7 @@ func everyRun() map[string]resumable {
 		"tokens × reinforce":          ofTokens(func() algo.Algorithm { return &algo.Reinforce{Start: 0.5, Decay: 0.7} }, tinyToken, 0, nothing),
 		"tokens × no signal":          ofTokens(func() algo.Algorithm { return &algo.Reinforce{Start: 0.5, Decay: 0.99} }, tinyToken, 0, func(r *tokenRun) { r.rewards, r.AllowNone = "expr:'0.1'", true }),
 		"tokens × reinforce, a model": ofTokens(func() algo.Algorithm { return &algo.Reinforce{Baseline: "none"} }, tinyToken, 0, func(r *tokenRun) { r.rewards = "model:smalls" }),
+		"tokens × grpo, process":      ofTokens(newProcess, tinyToken, 0, func(r *tokenRun) { r.rewards = "process(model=smalls,separator=a,total=last)" }),
 		"tokens × greedy":             ofTokens(func() algo.Algorithm { return &algo.Reinforce{Baseline: "greedy"} }, tinyToken, 4, func(r *tokenRun) { r.greedy = true }),
 		"tokens × distill":            ofTokens(func() algo.Algorithm { return &algo.Distill{Teacher: "given", Divergence: "jsd", Mix: 0.5} }, tinyToken, 4, func(r *tokenRun) { r.taught = true }),
 		"tokens × rloo":               ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Minibatches = 2 }),

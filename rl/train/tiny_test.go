@@ -413,7 +413,10 @@ func (r replayRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h r
 
 func newReinforce() algo.Algorithm { return &algo.Reinforce{Decay: 0.9} }
 func newRLOO() algo.Algorithm      { return &algo.RLOO{Clip: algo.Clip{Low: 0.2, High: 0.2}} }
-func newGRPO() algo.Algorithm      { return &algo.GRPO{Clip: algo.Clip{Low: 0.2, High: 0.2}} }
+func newProcess() algo.Algorithm {
+	return &algo.GRPO{Clip: algo.Clip{Low: 0.2, High: 0.2}, Process: true}
+}
+func newGRPO() algo.Algorithm { return &algo.GRPO{Clip: algo.Clip{Low: 0.2, High: 0.2}} }
 func newPPO() algo.Algorithm {
 	return &algo.PPO{Clip: algo.Clip{Low: 0.2, High: 0.2}, Gamma: 1, Lambda: 0.95, ValueClip: 0.2, ValueCoef: 0.5, Whiten: true}
 }

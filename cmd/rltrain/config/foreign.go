@@ -134,7 +134,6 @@ var rules = slices.Concat(
 	refuse("use num_steps: steps of prompts_per_step times samples_per_prompt completions", "total_episodes"),
 	refuse("use reward=tests,model:DIR", "use_reward_model"),
 	refuse("write quantize=nf4 and tuning=lora", "qlora"),
-	refuse("use step_mode=line and a judge", "process_supervision"),
 	refuse("use model=tiny for a test without a download", "local_test"),
 	refuse("the judge's prompt is built in; choose one with reward", "reward_model_sys_prompt_path"),
 	refuse("set a weight in reward, such as reward=score=0.2", "judge_scale"),
