@@ -22,8 +22,16 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 PUBLISHED = ROOT / "torch" / "transformers" / "testdata" / "published.json"
-# Families of which that file has no model: the defaults of transformers' configurations are those of a published one.
-DEFAULTS = ["cohere2", "exaone4", "glm4", "granitemoe", "granitemoehybrid", "ministral", "ministral3", "olmo3", "qwen2_moe"]
+# Families of which that file has no model. Without fields, the defaults of transformers' configuration are those of a published one.
+GRANITE = dict(embedding_multiplier=12.0, attention_multiplier=0.015625, residual_multiplier=0.22, logits_scaling=6.0, tie_word_embeddings=True)
+OTHERS = {
+    "cohere2": {}, "exaone4": {}, "glm4": {}, "lfm2": {}, "ministral": {}, "ministral3": {}, "olmo3": {}, "qwen2_moe": {},
+    "granitemoe": dict(vocab_size=49155, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, num_key_value_heads=8,
+                       intermediate_size=512, num_local_experts=32, num_experts_per_tok=8, **GRANITE),
+    "granitemoehybrid": dict(vocab_size=100352, hidden_size=1024, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=4,
+                             shared_intermediate_size=2048, num_local_experts=0, layer_types=["attention"] * 28,
+                             position_embedding_type="rope", **GRANITE),
+}
 SMALL = 200e6  # parameters of a model that keeps all its layers
 LAYERS = 2  # of the others; more where layers alternate
 GREEDY = 20
@@ -119,7 +127,7 @@ def smallest():
         family = entry["config"]["model_type"]
         if family not in shapes or entry["parameters"] < shapes[family][1]["parameters"]:
             shapes[family] = name, entry
-    return shapes | {family: ("as transformers has it", {"parameters": math.inf, "config": {}}) for family in DEFAULTS}
+    return shapes | {family: ("published widths", {"parameters": math.inf, "config": fields}) for family, fields in OTHERS.items()}
 
 
 def check_all(only):
