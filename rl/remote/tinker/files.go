@@ -189,6 +189,9 @@ func (s *service) get(ctx context.Context, client *http.Client, address string) 
 	return nil, fmt.Errorf("%s: status %d", address, answer.StatusCode)
 }
 
+// mostArchive is the largest archive of an adapter, in bytes after decompression.
+const mostArchive = 16 << 30
+
 // unpack writes the files of an adapter out of an archive, tar or compressed tar.
 func unpack(from io.Reader, dir string) error {
 	buffered := bufio.NewReader(from)
@@ -199,7 +202,7 @@ func unpack(from io.Reader, dir string) error {
 		}
 	}
 	wanted := []string{lora.ConfigFile, lora.WeightsFile}
-	for archive := tar.NewReader(plain); len(wanted) > 0; {
+	for archive := tar.NewReader(io.LimitReader(plain, mostArchive)); len(wanted) > 0; {
 		entry, err := archive.Next()
 		if err != nil {
 			return fmt.Errorf("the archive of the adapter: %s is missing: %w", strings.Join(wanted, ", "), err)
@@ -208,6 +211,9 @@ func unpack(from io.Reader, dir string) error {
 		at := slices.Index(wanted, name)
 		if at < 0 || entry.Typeflag != tar.TypeReg {
 			continue
+		}
+		if entry.Size > mostArchive {
+			return fmt.Errorf("the archive of the adapter: %s has %d bytes, more than %d", name, entry.Size, int64(mostArchive))
 		}
 		wanted = slices.Delete(wanted, at, at+1)
 		file, err := os.Create(filepath.Join(dir, name))

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"math"
+	"os"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -65,6 +67,15 @@ func TestRequests(t *testing.T) {
 		expect.True(t, len(part) <= mostExamples && tokens <= mostTokens && len(part) > 0, "a request of %d examples, %d tokens", len(part), tokens)
 	}
 	expect.Same(t, len(examples), n, "examples")
+}
+
+// An archive that says that it is larger than memory and disks is refused before a byte of it is written.
+func TestUnpackRefusesGiants(t *testing.T) {
+	var data bytes.Buffer
+	must.Do(t, tar.NewWriter(&data).WriteHeader(&tar.Header{Name: lora.WeightsFile, Typeflag: tar.TypeReg, Size: 1 << 40, Mode: 0o644}))
+	dir := t.TempDir()
+	expect.Error(t, unpack(&data, dir), lora.WeightsFile, "1099511627776")
+	expect.Equal(t, 0, len(must.Get(os.ReadDir(dir))(t)))
 }
 
 // FuzzUnpack reads archives of anything.
