@@ -35,7 +35,7 @@ type AnswerScores struct {
 	Kinds map[string]KindScore `json:"kinds,omitempty"`
 	// Reward is the mean reward, if the policy is evaluated by it.
 	Reward      *float64 `json:"reward,omitempty"`
-	RewardError float64  `json:"-"` // standard error of it
+	RewardError float64  `json:"reward_standard_error,omitempty"`
 }
 
 // Verified reports whether answers were compared with correct ones.

@@ -1,6 +1,7 @@
 package evaluate
 
 import (
+	"encoding/json"
 	"math"
 	"testing"
 
@@ -48,4 +49,13 @@ func TestLinesOfScores(t *testing.T) {
 	for line, more := range map[string]string{pairs.String(): "-4.00 chosen, -5.00 rejected", rewards.String(): "ECE 0.1250, Brier 0.3750"} {
 		expect.Contains(t, line, "loss 7.0000", "accuracy 50.0 %", "25.0–75.0, n = 8", "margin 2.0000 (1.0000 to 3.0000)", more)
 	}
+}
+
+// A run keeps its evaluations in its state: what they say must not change on the way.
+func TestScoresFromFile(t *testing.T) {
+	reward := 1.5
+	s := rl.AnswerScores{N: 4, Reward: &reward, RewardError: 0.5, FoundBy: map[string]float64{"none": 1}}
+	var kept rl.AnswerScores
+	must.Do(t, json.Unmarshal(must.Get(json.Marshal(s))(t), &kept))
+	expect.Equal(t, "mean reward 1.5000 (n = 4, 95 % CI 0.5200–2.4800)", DescribeAnswers(kept))
 }

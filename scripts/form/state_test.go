@@ -50,7 +50,6 @@ var unsaved = map[string]string{
 	"reward.Score.Values":             "the samples of the step have them",
 	"reward.Text.counts":              "of the judge; each step takes them",
 	"reward.Text.timeout":             option,
-	"rl.AnswerScores.RewardError":     "standard error of what is written",
 	"rl.KLController.horizon":         option,
 	"rl.KLController.target":          option,
 	"rl.Trajectory.Joined":            "records have them; no episode that is saved is recorded again",
