@@ -239,6 +239,13 @@ def check_chat_templates(scratch):
     check("chat templates of TRL", templates, f"{len(templates)} templates, {count} conversations")
 
 
+def same_tokens(path, rows):
+    """Compare rltrain's tokens with those of cases, and return their number."""
+    count = write_cases(path, rows)
+    go("go test -count=1 -run TestTokenizerAsTransformers ./torch/transformers/tokenizer", RLTRAIN_TOKENIZER_CASES=path)
+    return count
+
+
 def check_tokenizers(scratch):
     """Check the tokenizer.json files of the Go module: ids, spans and decoding of 1,000 mixed strings, and decoding of
     random ids."""
@@ -267,27 +274,21 @@ def check_tokenizers(scratch):
         fine.sort()
         rows += [cases.ids_case(tokenizer, str(folder), draw.choices(fine, k=draw.randrange(1, 60))) for _ in range(200)]
         named.append(source.stem)
-    path = scratch / "tokenizers.jsonl"
-    count = write_cases(path, rows)
-    go("go test -count=1 -run TestTokenizerAsTransformers ./torch/transformers/tokenizer", RLTRAIN_TOKENIZER_CASES=path)
+    count = same_tokens(scratch / "tokenizers.jsonl", rows)
     check("tokenizers of the Go module", len(named) > 1, f"{', '.join(named)}: {count} cases")
 
 
 def check_llama_tokenizers(scratch):
     """Check Llama tokenizers, for each class and model type that changes how transformers encodes the start of a text."""
     data = pathlib.Path(go("go list -m -f '{{.Dir}}' github.com/daulet/tokenizers").strip()) / "test" / "data"
-    path = scratch / "llama-tokenizers.jsonl"
-    count = write_cases(path, llama_cases(scratch, (data / "long_text.txt").read_text(encoding="utf-8")))
-    go("go test -count=1 -run TestTokenizerAsTransformers ./torch/transformers/tokenizer", RLTRAIN_TOKENIZER_CASES=path)
+    count = same_tokens(scratch / "llama-tokenizers.jsonl", llama_cases(scratch, (data / "long_text.txt").read_text(encoding="utf-8")))
     check("Llama tokenizers", count >= 1800, f"{count} cases")
 
 
 def check_family_tokenizers(scratch):
     """Check the tokenizers of transformers' families, trained on the documentation."""
-    path = scratch / "family-tokenizers.jsonl"
     text = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
-    count = write_cases(path, family_cases(scratch, text))
-    go("go test -count=1 -run TestTokenizerAsTransformers ./torch/transformers/tokenizer", RLTRAIN_TOKENIZER_CASES=path)
+    count = same_tokens(scratch / "family-tokenizers.jsonl", family_cases(scratch, text))
     check("tokenizers of families", count >= 5000, f"{count} cases")
 
 

@@ -12,13 +12,13 @@ import json
 import math
 import os
 import pathlib
-import statistics
 import tempfile
 import time
 
 import torch
 from checks import LIMIT, ROOT, attempt, check, results, rltrain
 from peft import LoraConfig, get_peft_model
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 PUBLISHED = ROOT / "torch" / "transformers" / "testdata" / "published.json"
@@ -65,7 +65,6 @@ def few_layers(config):
 
 def write_tokenizer(folder, size):
     """Write a tokenizer of single words, which has an id for each row of the embedding."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
     words = {f"w{i}": i for i in range(size)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -143,7 +142,7 @@ def check_all(only):
 def active(model):
     """Return the number of matrix entries that a token meets, but for the embedding."""
     config = model.config
-    share = config.num_experts_per_tok / 8 if hasattr(config, "num_experts_per_tok") else 1
+    share = config.num_experts_per_tok / EXPERTS["num_experts"] if hasattr(config, "num_experts_per_tok") else 1
     return sum(p.numel() * (share if ".experts." in n else 1) for n, p in model.named_parameters() if p.dim() > 1 and "embed" not in n)
 
 
@@ -208,19 +207,8 @@ def measure(only, threads, rounds):
                 taken = {side: own_speed(side, threads) for side in sides}
                 pairs.append({"own": taken[folder], "llama": taken[folders["llama"]], "transformers": peer_speed(folder, threads)})
             found[family] = {"weights": sizes[family], "llama_weights": sizes["llama"], "threads": threads, "rounds": pairs}
-            print(family, *summary(found[family]), flush=True)
+            print(family, pairs, flush=True)
             SPEED.write_text(json.dumps(found, indent=1) + "\n")
-
-
-def summary(row):
-    """Return the medians of: a step, a decoded token, both beside llama's for each weight, both of transformers beside ours."""
-    per_weight = row["llama_weights"] / row["weights"]
-    values = []
-    for i in range(2):
-        values += [statistics.median(r["own"][i] for r in row["rounds"]),
-                   statistics.median(r["own"][i] / r["llama"][i] for r in row["rounds"]) * per_weight,
-                   statistics.median(r["transformers"][i] / r["own"][i] for r in row["rounds"])]
-    return [round(v, 4) for v in values]
 
 
 def main():

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"math"
 	"strings"
+
+	"github.com/rltrain/rltrain/envs"
 )
 
 func init() {
@@ -13,16 +15,21 @@ func init() {
 			if s.Argument == "" {
 				return TextReward{}, errors.New("missing model; write model:DIR")
 			}
-			if s.Critic == nil {
-				return TextReward{}, errors.New("reward models are not available here")
-			}
-			critic, err := s.Critic(s.Argument)
+			critic, err := s.critic(s.Argument)
 			if err != nil {
 				return TextReward{}, err
 			}
 			return TextReward{Batch: critic.Score}, nil
 		},
 	})
+}
+
+// critic opens a reward model.
+func (s Setup) critic(name string) (envs.Critic, error) {
+	if s.Critic == nil {
+		return nil, errors.New("reward models are not available here")
+	}
+	return s.Critic(name)
 }
 
 // Centre shifts the zero of reward models to the mean of their first scores. A reward model is trained on differences, so

@@ -29,10 +29,8 @@ func init() {
 				return TextReward{}, errors.New("missing model; write process(model=DIR)")
 			case o.Separator == "":
 				return TextReward{}, errors.New("the separator is empty; leave it out for \\n")
-			case s.Critic == nil:
-				return TextReward{}, errors.New("reward models are not available here")
 			}
-			critic, err := s.Critic(o.Model)
+			critic, err := s.critic(o.Model)
 			if err != nil {
 				return TextReward{}, err
 			}

@@ -102,8 +102,11 @@ func compare(step *rl.Step, by rl.Advantages, given []float64) error {
 
 // divisible rejects negative rewards where their mean divides.
 func divisible(by rl.Advantages, rewards [][]float64) error {
+	if by.Scale != rl.ScaleMean {
+		return nil
+	}
 	for _, r := range slices.Concat(rewards...) {
-		if by.Scale == rl.ScaleMean && r < 0 {
+		if r < 0 {
 			return fmt.Errorf("advantage_scale mean divides by the mean reward of a prompt, so rewards must not be negative: one is %g", r)
 		}
 	}

@@ -282,22 +282,8 @@ func smolLM3Fields(f *fields, c *Config) {
 // lfm2Fields reads LFM2's fields: which layers convolve, and the width of MLPs.
 func lfm2Fields(f *fields, c *Config) {
 	c.taps = f.size("conv_L_cache", 3, 1<<10)
-	types := value(f, "layer_types", []string(nil))
-	if attends := value(f, "full_attn_idxs", []int(nil)); types == nil {
-		for i := range c.NumHiddenLayers {
-			kind := "conv"
-			if attends == nil || slices.Contains(attends, i) {
-				kind = fullAttention
-			}
-			types = append(types, kind)
-		}
-	}
-	for _, kind := range types {
-		if c.family.kinds[kind] == nil {
-			f.fail("layer_types has %.40q, want \"full_attention\" or \"conv\"", kind)
-		}
-		c.kinds = append(c.kinds, []string{kind})
-	}
+	attends := value(f, "full_attn_idxs", []int(nil))
+	types := c.alternate(f, convolution, func(layer int) bool { return attends == nil || slices.Contains(attends, layer) })
 	if len(types) != c.NumHiddenLayers || !slices.Contains(types, fullAttention) {
 		f.fail("layer_types has %d entries, want one for each of %d layers, with attention in some", len(types), c.NumHiddenLayers)
 	}

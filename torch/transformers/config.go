@@ -442,7 +442,7 @@ func (c *Config) ActivationBytes(checkpointed bool) int64 {
 func (c *Config) CacheBytes() int64 {
 	layers := c.NumHiddenLayers
 	for _, kinds := range c.kinds {
-		if slices.Contains(kinds, "conv") || slices.Contains(kinds, linearAttention) { // which keep a few tokens however long the text is
+		if slices.Contains(kinds, convolution) || slices.Contains(kinds, linearAttention) { // which keep a few tokens however long the text is
 			layers--
 		}
 	}

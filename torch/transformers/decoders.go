@@ -255,7 +255,7 @@ func lfm2() *family {
 			{"k_norm", "self_attn.k_layernorm", "D", ""},
 			{"o", "self_attn.out_proj", "HQ", ""},
 		},
-		"conv": {
+		convolution: {
 			{"qkv", "conv.in_proj", "BH", "conv_bias"},
 			{"conv", "conv.conv", "HL", "conv_bias"},
 			{"o", "conv.out_proj", "HH", "conv_bias"},

@@ -6,8 +6,28 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// Kinds of layers: of attention, and of gated delta rules.
-const fullAttention, linearAttention = "full_attention", "linear_attention"
+// Kinds of layers: of attention, of gated delta rules, and of gated convolutions.
+const fullAttention, linearAttention, convolution = "full_attention", "linear_attention", "conv"
+
+// alternate takes the kinds of layers from layer_types, which are of attention or of another kind. Without the field, attends
+// says which are of attention. The caller compares the number of types with that of layers.
+func (c *Config) alternate(f *fields, other string, attends func(layer int) bool) []string {
+	types := value(f, "layer_types", []string(nil))
+	for i := 0; i < c.NumHiddenLayers && !f.has("layer_types"); i++ {
+		kind := other
+		if attends(i) {
+			kind = fullAttention
+		}
+		types = append(types, kind)
+	}
+	for _, kind := range types {
+		if c.family.kinds[kind] == nil {
+			f.fail("layer_types has %.40q, want %q or %q", kind, fullAttention, other)
+		}
+		c.kinds = append(c.kinds, []string{kind})
+	}
+	return types
+}
 
 // delta are the heads of a gated delta rule.
 type delta struct{ keys, keyDim, values, valueDim int }
@@ -23,23 +43,10 @@ func qwen35Fields(f *fields, c *Config) {
 	if f.err != nil {
 		return
 	}
-	types := value(f, "layer_types", []string(nil))
-	for i := range c.NumHiddenLayers {
-		kind := linearAttention
-		if (i+1)%every == 0 {
-			kind = fullAttention
-		}
-		if types != nil && i < len(types) {
-			kind = types[i]
-		}
-		if c.family.kinds[kind] == nil {
-			f.fail("layer_types has %.40q, want %q or %q", kind, fullAttention, linearAttention)
-		}
-		c.kinds = append(c.kinds, []string{kind})
-	}
+	types := c.alternate(f, linearAttention, func(layer int) bool { return (layer+1)%every == 0 })
 	switch {
 	case f.err != nil:
-	case types != nil && len(types) != c.NumHiddenLayers:
+	case len(types) != c.NumHiddenLayers:
 		f.fail("layer_types has %d entries, want one for each of %d layers", len(types), c.NumHiddenLayers)
 	case c.delta.values%c.delta.keys != 0:
 		f.fail("linear_num_value_heads %d is not a multiple of linear_num_key_heads %d", c.delta.values, c.delta.keys)
