@@ -67,7 +67,7 @@ func (t *Templates) turn(text string, messages []Message, i int, o Options) (jin
 	return jinja.Span{}, errUnplaced
 }
 
-var errUnplaced = errors.New("the chat template writes the turn in another way when others follow, so that what the assistant says cannot be told; give a template that marks it with {% generation %}")
+var errUnplaced = errors.New("the chat template writes this turn differently when other messages follow, so the assistant's text cannot be located; use a template that marks it with {% generation %}")
 
 // opening renders the first n messages, and the same plus the opening of the assistant's next turn.
 func (t *Templates) opening(text string, messages []Message, n int, o Options) (before, opened string, err error) {
