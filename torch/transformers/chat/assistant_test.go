@@ -92,7 +92,7 @@ func TestRenderAssistantMarked(t *testing.T) {
 func TestRenderAssistantRefuses(t *testing.T) {
 	messages := []chat.Message{chat.NewMessage("user", "a"), chat.NewMessage("assistant", "one"), chat.NewMessage("user", "c")}
 	for text, want := range map[string]string{
-		`{% for m in messages %}{{ m.content }}{% if loop.last %}.{% else %},{% endif %}{% endfor %}`:                             "message 2: the chat template writes the turn in another way when others follow",
+		`{% for m in messages %}{{ m.content }}{% if loop.last %}.{% else %},{% endif %}{% endfor %}`:                             "message 2: the chat template writes this turn differently when other messages follow",
 		`{% for m in messages %}{{ m.content }}{% endfor %}{% if messages | length == 1 %}{{ raise_exception('no') }}{% endif %}`: "message 2: rendering what comes before it",
 		`{{ messages | length }}`: "message 2: the chat template writes",
 	} {
