@@ -49,32 +49,38 @@ func Call(ctx context.Context, client *http.Client, method, url, key string, bod
 	if key != "" {
 		r.Header.Set("Authorization", "Bearer "+key)
 	}
+	answered, _, err := Send(client, r, most)
+	if err != nil || into == nil {
+		return err
+	}
+	if err := json.Unmarshal(answered, into); err != nil {
+		return Transient{fmt.Errorf("decoding the response: %w", err)} // it may be truncated
+	}
+	return nil
+}
+
+// Send sends a request as Call does and returns the response with its header.
+func Send(client *http.Client, r *http.Request, most int64) (data []byte, header http.Header, err error) {
 	answer, err := client.Do(r)
 	if err == nil {
 		defer answer.Body.Close()
 		data, err = io.ReadAll(io.LimitReader(answer.Body, most+1))
 	}
 	switch {
-	case err != nil && ctx.Err() != nil:
-		return ctx.Err()
+	case err != nil && r.Context().Err() != nil:
+		return nil, nil, r.Context().Err()
 	case err != nil:
-		return Transient{err}
+		return nil, nil, Transient{err}
 	case int64(len(data)) > most:
-		return fmt.Errorf("response is longer than %d bytes", most)
+		return nil, nil, fmt.Errorf("response is longer than %d bytes", most)
 	case answer.StatusCode/100 != 2:
 		err := &Status{answer.StatusCode, reason(data), answer.Header}
 		if answer.StatusCode >= 500 || answer.StatusCode == http.StatusTooManyRequests || answer.StatusCode == http.StatusRequestTimeout {
-			return Transient{err}
+			return nil, nil, Transient{err}
 		}
-		return err
+		return nil, nil, err
 	}
-	if into == nil {
-		return nil
-	}
-	if err := json.Unmarshal(data, into); err != nil {
-		return Transient{fmt.Errorf("decoding the response: %w", err)} // it may be truncated
-	}
-	return nil
+	return data, answer.Header, nil
 }
 
 // reason returns the message of an OpenAI error, or the text itself.

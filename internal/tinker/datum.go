@@ -53,6 +53,41 @@ type Examples struct {
 	ForwardOnly bool
 }
 
+// MarshalJSON implements [json.Marshaler].
+func (e *Examples) MarshalJSON() ([]byte, error) {
+	kind := "forward_backward"
+	if e.ForwardOnly {
+		kind = "forward"
+	}
+	input := map[string]any{"data": e.Data, "loss_fn": e.Loss}
+	if len(e.Config) > 0 {
+		input["loss_fn_config"] = e.Config
+	}
+	return json.Marshal(map[string]any{"type": kind, "model_id": e.ModelID, "seq_id": e.Seq, kind + "_input": input})
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (d Datum) MarshalJSON() ([]byte, error) {
+	inputs := map[string]any{}
+	for name, t := range d.Inputs {
+		if name == targets {
+			ids, err := t.tokens()
+			if err != nil {
+				return nil, err
+			}
+			inputs[name] = map[string]any{"data": ids, "dtype": "int64", "shape": t.Shape}
+			continue
+		}
+		data := make([]float32, len(t.Data))
+		for i, x := range t.Data {
+			data[i] = float32(x)
+		}
+		inputs[name] = Floats(data, t.Shape...)
+	}
+	chunk := map[string]any{"type": "encoded_text", "tokens": d.Tokens}
+	return json.Marshal(map[string]any{"model_input": map[string]any{"chunks": []any{chunk}}, "loss_fn_inputs": inputs})
+}
+
 // UnmarshalJSON implements [json.Unmarshaler]. A forward pass has forward_input.
 func (e *Examples) UnmarshalJSON(data []byte) error {
 	type input struct {
@@ -112,7 +147,7 @@ func (e *Examples) expand() (err error) {
 
 // Targets are the tokens to predict: width of them for the state of each token.
 func (d Datum) Targets() (ids []int32, width int, err error) {
-	t, ok := d.Inputs["target_tokens"]
+	t, ok := d.Inputs[targets]
 	switch {
 	case !ok:
 		return nil, 0, fmt.Errorf("target_tokens is missing")
@@ -134,7 +169,7 @@ func (d Datum) named(name string) ([]float64, error) {
 	if !ok {
 		return nil, fmt.Errorf("%s is missing", name)
 	}
-	if targets := d.Inputs["target_tokens"]; !slices.Equal(t.Shape, targets.Shape) {
+	if targets := d.Inputs[targets]; !slices.Equal(t.Shape, targets.Shape) {
 		return nil, fmt.Errorf("%s has shape %v, target_tokens %v", name, t.Shape, targets.Shape)
 	}
 	return t.Data, nil

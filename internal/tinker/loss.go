@@ -76,7 +76,7 @@ func NewLoss(name string, config map[string]float64, d Datum) (*Loss, error) {
 		into := new([]float64)
 		_, setting := f.config[input]
 		switch {
-		case input == "target_tokens":
+		case input == targets:
 			continue
 		case name == "cross_entropy" && input == "weights", name != "cross_entropy" && input == "advantages":
 			into = &x.advantage
@@ -106,7 +106,7 @@ func NewLoss(name string, config map[string]float64, d Datum) (*Loss, error) {
 	case name != "cross_entropy" && (x.sampled == nil || x.advantage == nil):
 		return nil, fmt.Errorf("%s needs logprobs and advantages", name)
 	case x.advantage == nil:
-		x.advantage = slices.Repeat([]float64{1}, len(d.Inputs["target_tokens"].Data))
+		x.advantage = slices.Repeat([]float64{1}, len(d.Inputs[targets].Data))
 	}
 	return x, nil
 }

@@ -89,6 +89,9 @@ func numbers[T any](data []byte, size int, of func([]byte) T) ([]T, error) {
 
 func int32Of(b []byte) int32 { return int32(binary.LittleEndian.Uint32(b)) }
 func int64Of(b []byte) int64 { return int64(binary.LittleEndian.Uint64(b)) }
+func float32Of(b []byte) float32 {
+	return math.Float32frombits(binary.LittleEndian.Uint32(b))
+}
 
 // Types of the numbers of a tensor.
 const (
@@ -241,9 +244,7 @@ func tensorOf(message []byte) (Tensor, error) {
 	}
 	switch kind {
 	case typeFloat32:
-		s.Data, err = numbers(values, 4, func(b []byte) float64 {
-			return float64(math.Float32frombits(binary.LittleEndian.Uint32(b)))
-		})
+		s.Data, err = numbers(values, 4, func(b []byte) float64 { return float64(float32Of(b)) })
 	case typeInt64:
 		s.Data, err = numbers(values, 8, func(b []byte) float64 { return float64(int64Of(b)) })
 	case typeInt32:

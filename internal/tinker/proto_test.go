@@ -95,6 +95,13 @@ func TestRequest(t *testing.T) {
 	var fromProto Examples
 	must.Do(t, fromProto.UnmarshalProto(data))
 	expect.True(t, reflect.DeepEqual(fromJSON, fromProto), "JSON %+v, protocol buffer %+v", fromJSON, fromProto)
+	var again [2]Examples // as the client sends them
+	must.Do(t, again[0].UnmarshalProto(fromJSON.Proto()))
+	must.Do(t, json.Unmarshal(must.Get(json.Marshal(&fromJSON))(t), &again[1]))
+	for i, got := range again {
+		expect.True(t, reflect.DeepEqual(fromJSON, got), "sent %+v, received %+v in form %d", fromJSON, got, i)
+	}
+	must.Do(t, proto.Unmarshal(fromJSON.Proto(), message(t, "ForwardBackwardRequest")))
 	for n := range data { // a message that was cut is an error or another request, and nothing worse
 		_ = new(Examples).UnmarshalProto(data[:n])
 	}
@@ -121,6 +128,14 @@ func TestResults(t *testing.T) {
 		}
 	}
 	expect.Equal(t, forward.LogProbs, got)
+	for _, read := range []func(r *ForwardResult) error{
+		func(r *ForwardResult) error { return r.UnmarshalProto(forward.Proto()) },
+		func(r *ForwardResult) error { return json.Unmarshal(must.Get(json.Marshal(forward))(t), r) },
+	} {
+		var r ForwardResult
+		must.Do(t, read(&r))
+		expect.Equal(t, &ForwardResult{LogProbs: forward.LogProbs, Metrics: forward.Metrics}, &r)
+	}
 	expect.Same(t, 3.0, get(m, "metrics").Map().Get(protoreflect.ValueOfString("loss:sum").MapKey()).Float(), "loss")
 
 	sample := &SampleResult{
@@ -129,6 +144,11 @@ func TestResults(t *testing.T) {
 	}
 	m = message(t, "SampleResponse")
 	must.Do(t, proto.Unmarshal(sample.Proto(), m))
+	backwards := appendBytes(appendBytes(nil, 1, make([]byte, 8)), 2, appendInts(nil, []int32{8, 0, 0, 0}))
+	expect.Error(t, new(ForwardResult).add(backwards), "bytes 8 to 0 of 8")
+	var received SampleResult
+	must.Do(t, received.UnmarshalProto(sample.Proto()))
+	expect.Equal(t, sample.Sequences, received.Sequences)
 	first := get(m, "sequences").List().Get(0).Message()
 	expect.Same(t, 1, get(first, "stop_reason").Enum(), "reason of the first completion")
 	expect.Equal(t, appendInts(nil, []int32{1, 2}), get(first, "tokens").Bytes())
@@ -205,6 +225,7 @@ func FuzzExamples(f *testing.F) {
 	f.Add([]byte(`{"forward_input":{"data":[{"loss_fn_inputs":{"target_tokens":{"data":[1],"shape":[1,2],"sparse_crow_indices":[0,1],"sparse_col_indices":[0]}}}]}}`))
 	f.Add([]byte(strings.Repeat("\x1a\x08\x0a\x06\x0a\x04\x0a\x02\x0a\x00", 2)))
 	f.Fuzz(func(_ *testing.T, data []byte) {
+		_, _ = new(ForwardResult).UnmarshalProto(data), new(SampleResult).UnmarshalProto(data)
 		var e Examples
 		if json.Unmarshal(data, &e) != nil && e.UnmarshalProto(data) != nil {
 			return

@@ -51,11 +51,27 @@ func (r *ForwardResult) Proto() (message []byte) {
 		from = to
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Metrics)) {
-		entry := appendBytes(nil, 1, []byte(name))
-		entry = protowire.AppendTag(entry, 2, protowire.Fixed64Type)
-		message = appendBytes(message, 3, protowire.AppendFixed64(entry, math.Float64bits(r.Metrics[name])))
+		message = appendBytes(message, 3, appendMetric(name, r.Metrics[name]))
 	}
 	return message
+}
+
+// UnmarshalJSON reads LogProbs and Metrics.
+func (r *ForwardResult) UnmarshalJSON(data []byte) error {
+	var body struct {
+		Outputs []struct {
+			LogProbs struct {
+				Data []float32 `json:"data"`
+			} `json:"logprobs"`
+		} `json:"loss_fn_outputs"`
+		Metrics map[string]float64 `json:"metrics"`
+	}
+	err := json.Unmarshal(data, &body)
+	*r = ForwardResult{Metrics: body.Metrics}
+	for _, o := range body.Outputs {
+		r.LogProbs = append(r.LogProbs, o.LogProbs.Data)
+	}
+	return err
 }
 
 // record is an ArrayRecord of examples.
@@ -86,10 +102,10 @@ type Sequence struct {
 
 // SampleResult has completions of a prompt.
 type SampleResult struct {
-	Sequences []Sequence
-	Prompt    []float32 // log π of the prompt's tokens, the first of which has none; nil unless asked for
-	Top       []Top     // for each token of the prompt; nil unless asked for
-	Width     int       // of Top
+	Sequences []Sequence `json:"sequences"`
+	Prompt    []float32  `json:"-"` // log π of the prompt's tokens, the first of which has none; nil unless asked for
+	Top       []Top      `json:"-"` // for each token of the prompt; nil unless asked for
+	Width     int        `json:"-"` // of Top
 }
 
 // Top are the most likely tokens in place of a token.
@@ -166,6 +182,12 @@ func appendBytes(message []byte, number protowire.Number, data []byte) []byte {
 
 func appendNumber(message []byte, number protowire.Number, value uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(message, number, protowire.VarintType), value)
+}
+
+// appendMetric makes an item of a map from names to numbers.
+func appendMetric(name string, x float64) []byte {
+	entry := protowire.AppendTag(appendBytes(nil, 1, []byte(name)), 2, protowire.Fixed64Type)
+	return protowire.AppendFixed64(entry, math.Float64bits(x))
 }
 
 func appendInts(data []byte, values []int32) []byte {

@@ -61,6 +61,15 @@ func (s Tensor) dense() (Tensor, error) {
 	return t, nil
 }
 
+// Vector is a tensor of one dimension.
+func Vector[T int32 | float32](values []T) Tensor {
+	t := Tensor{Data: make([]float64, len(values)), Shape: []int{len(values)}}
+	for i, x := range values {
+		t.Data[i] = float64(x)
+	}
+	return t
+}
+
 // clip is the beginning of a shape that an error quotes.
 func clip(shape []int) []int { return shape[:min(len(shape), 8)] }
 

@@ -1,10 +1,11 @@
 package policy
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/rltrain/rltrain/lora"
 )
 
 // WithAdapter is p's model with the adapter of a folder instead of p's own. Both share the weights and the tokenizer, which
@@ -24,16 +25,43 @@ func (p *CausalLM) WithAdapter(dir string) (*CausalLM, error) {
 	if only := saved.MergedOnly(); only != "" {
 		return nil, fmt.Errorf("%s has %s, and only low-rank pairs can share a model; write a full model with rltrain merge", dir, only)
 	}
-	q, err := p.share(dir)
+	q, err := p.with(dir, saved.Adapter)
 	if err != nil {
 		return nil, err
 	}
-	q.adapter.frozen = true
-	if err := cmp.Or(q.readTemplate(dir), q.attach(saved.Config, saved.Pairs)); err != nil {
+	if err := q.readTemplate(dir); err != nil {
 		q.Close()
 		return nil, err
 	}
 	return q, nil
+}
+
+// with is p's model with the pairs of an adapter, which came from the folder source.
+func (p *CausalLM) with(source string, a lora.Adapter) (*CausalLM, error) {
+	q, err := p.share(source)
+	if err != nil {
+		return nil, err
+	}
+	q.adapter.frozen = true
+	if err := q.attach(a.Config, a.Pairs); err != nil {
+		q.Close()
+		return nil, err
+	}
+	return q, nil
+}
+
+// Snapshot is p as it is now: its adapter's pairs, and a policy with a copy of them for Sampler.Load. Close the copy before the
+// model that p shares.
+func (p *CausalLM) Snapshot() (a lora.Adapter, frozen *CausalLM, err error) {
+	if !p.Adapted() || len(p.adapter.full) > 0 {
+		return a, nil, errors.New("only low-rank pairs can share a model")
+	}
+	a.Config = p.adapter.stored()
+	if a.Pairs, err = p.adapter.pairs(); err != nil {
+		return a, nil, err
+	}
+	frozen, err = p.with("", a)
+	return a, frozen, err
 }
 
 // WithNewAdapter is p's model with a new adapter to train, which c describes, instead of p's own. Both share the weights and

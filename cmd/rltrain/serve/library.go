@@ -54,21 +54,19 @@ func (s *Server) Stopping() error {
 // Adapter generates with an adapter on the server's model.
 type Adapter struct{ lane *lane }
 
-// OpenAdapter loads the adapter of a folder. It must run within Ask.
-func (s *Server) OpenAdapter(dir string) (*Adapter, error) {
+// OpenAdapter makes an adapter of a policy that shares the server's model, and closes the policy after its last completion, or at
+// once if there is an error. It must run within Ask.
+func (s *Server) OpenAdapter(p *policy.CausalLM) (*Adapter, error) {
 	if s.engine.sampler == nil {
+		p.Close()
 		return nil, errFailed
-	}
-	p, err := s.base.WithAdapter(dir)
-	if err != nil {
-		return nil, err
 	}
 	number, err := s.engine.sampler.Load(p)
 	if err != nil {
 		p.Close()
 		return nil, err
 	}
-	a := &Adapter{&lane{name: s.config.Name, dir: dir, policy: p, adapter: number}}
+	a := &Adapter{&lane{name: s.config.Name, policy: p, adapter: number}}
 	s.engine.lanes = append(s.engine.lanes, a.lane)
 	return a, nil
 }

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+
+	"github.com/rltrain/rltrain/internal/tinker"
 )
 
 // Sizes of a request, as in Tinker's client.
@@ -68,15 +70,22 @@ func (s *service) create(ctx context.Context, base string, a adapter, number int
 
 // ask posts a request for the model and returns the id of its result. Requests run in the order of their numbers.
 func (m *model) ask(ctx context.Context, path string, body map[string]any, repeat bool) (string, error) {
+	return m.next(ctx, path, func(number int) any {
+		body["type"], body["model_id"], body["seq_id"] = path, m.id, number
+		return body
+	}, repeat)
+}
+
+// next posts the request that has the next number.
+func (m *model) next(ctx context.Context, path string, body func(number int) any, repeat bool) (string, error) {
 	m.lock.Lock() // so that they also arrive in order
 	defer m.lock.Unlock()
 	m.number++
-	return m.repeat(ctx, path, body, repeat)
+	return m.post(ctx, path, body(m.number), repeat)
 }
 
-// repeat posts a request with the number of the last one.
-func (m *model) repeat(ctx context.Context, path string, body map[string]any, repeat bool) (string, error) {
-	body["type"], body["model_id"], body["seq_id"] = path, m.id, m.number
+// post posts a request with a number.
+func (m *model) post(ctx context.Context, path string, body any, repeat bool) (string, error) {
 	var p promise
 	err := m.service.post(ctx, path, body, &p, repeat || m.repeats)
 	return p.ID, err
@@ -91,22 +100,16 @@ func (m *model) do(ctx context.Context, path string, body map[string]any, into a
 	return m.service.result(ctx, id, into)
 }
 
-// body is an example as JSON, with its mask for a service that knows masks.
-func (e example) body(masks bool) map[string]any {
-	inputs := map[string]any{"target_tokens": map[string]any{"data": e.targets, "dtype": "int64", "shape": []int{len(e.targets)}}}
-	floats := func(name string, values []float32) {
-		inputs[name] = map[string]any{"data": values, "dtype": "float32", "shape": []int{len(values)}}
-	}
+// datum is an example for the service, with its mask if the service knows masks.
+func (e example) datum(masks bool) tinker.Datum {
+	d := tinker.Datum{Tokens: e.tokens, Inputs: map[string]tinker.Tensor{"target_tokens": tinker.Vector(e.targets)}}
 	for name, values := range e.inputs {
-		floats(name, values)
+		d.Inputs[name] = tinker.Vector(values)
 	}
 	if masks && e.mask != nil {
-		floats("mask", e.mask)
+		d.Inputs["mask"] = tinker.Vector(e.mask)
 	}
-	return map[string]any{
-		"model_input":    map[string]any{"chunks": []any{map[string]any{"type": "encoded_text", "tokens": e.tokens}}},
-		"loss_fn_inputs": inputs,
-	}
+	return d
 }
 
 // requests divides examples into requests.
@@ -122,15 +125,20 @@ func requests(examples []example) (parts [][]example) {
 	return parts
 }
 
-// submit posts examples for "forward" or "forward_backward" with a loss and returns the ids of the results.
-func (m *model) submit(ctx context.Context, path, loss string, examples []example) (ids []string, err error) {
+// order is a request for a pass of examples.
+func (m *model) order(loss string, examples []example, forward bool) *tinker.Examples {
+	o := &tinker.Examples{ModelID: m.id, Loss: loss, ForwardOnly: forward}
+	for _, e := range examples {
+		o.Data = append(o.Data, e.datum(m.service.masks))
+	}
+	return o
+}
+
+// submit posts examples for a forward pass, or for one and its gradient, with a loss and returns the ids of the results.
+func (m *model) submit(ctx context.Context, loss string, examples []example, forward bool) (ids []string, err error) {
 	for _, part := range requests(examples) {
-		var data []any
-		for _, e := range part {
-			data = append(data, e.body(m.service.masks))
-		}
-		input := map[string]any{"data": data, "loss_fn": loss}
-		id, err := m.ask(ctx, path, map[string]any{path + "_input": input}, path == "forward")
+		o := m.order(loss, part, forward)
+		id, err := m.next(ctx, m.service.path(o), func(number int) any { o.Seq = &number; return o }, forward)
 		if err != nil {
 			return nil, err
 		}
@@ -139,30 +147,26 @@ func (m *model) submit(ctx context.Context, path, loss string, examples []exampl
 	return ids, nil
 }
 
-// passed is the result of a forward pass.
-type passed struct {
-	Outputs []struct {
-		LogProbs struct {
-			Data []float32 `json:"data"`
-		} `json:"logprobs"`
-	} `json:"loss_fn_outputs"`
-	Metrics map[string]float64 `json:"metrics"`
+// path is where examples go.
+func (s *service) path(o *tinker.Examples) string {
+	if o.ForwardOnly && !s.binary {
+		return "forward"
+	}
+	return "forward_backward"
 }
 
 // forward returns log π of the targets of examples.
 func (m *model) forward(ctx context.Context, examples []example) (all [][]float32, err error) {
-	ids, err := m.submit(ctx, "forward", "cross_entropy", examples)
+	ids, err := m.submit(ctx, "cross_entropy", examples, true)
 	if err != nil {
 		return nil, err
 	}
 	for _, id := range ids {
-		var r passed
+		var r tinker.ForwardResult
 		if err := m.service.result(ctx, id, &r); err != nil {
 			return nil, err
 		}
-		for _, o := range r.Outputs {
-			all = append(all, o.LogProbs.Data)
-		}
+		all = append(all, r.LogProbs...)
 	}
 	for i, e := range examples {
 		if len(all) != len(examples) || len(all[i]) != len(e.targets) {
@@ -174,18 +178,18 @@ func (m *model) forward(ctx context.Context, examples []example) (all [][]float3
 
 // examine finds out how the service treats repeated requests and sums, with a forward pass of an example that changes nothing.
 func (m *model) examine(ctx context.Context, e example) error {
-	input := map[string]any{"forward_input": map[string]any{"data": []any{e.body(false)}, "loss_fn": "cross_entropy"}}
-	first, err := m.ask(ctx, "forward", input, true)
+	o := m.order("cross_entropy", []example{e}, true)
+	first, err := m.next(ctx, m.service.path(o), func(number int) any { o.Seq = &number; return o }, true)
 	if err != nil {
 		return err
 	}
-	second, err := m.repeat(ctx, "forward", input, true)
+	second, err := m.post(ctx, m.service.path(o), o, true)
 	if err != nil {
 		return err
 	}
 	m.repeats = first == second
 	for _, id := range slices.Compact([]string{first, second}) {
-		var r passed
+		var r tinker.ForwardResult
 		if err := m.service.result(ctx, id, &r); err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rltrain/rltrain/internal/tinker"
 	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -35,7 +36,7 @@ func (o *optimizer) Step(rates []float64, maxNorm float64) (norm float64, err er
 	}
 	m := p.model
 	loss := m.weigh(examples, slopes, now)
-	ids, err := m.submit(p.ctx, "forward_backward", loss, examples)
+	ids, err := m.submit(p.ctx, loss, examples, false)
 	if err != nil {
 		return 0, err
 	}
@@ -45,7 +46,7 @@ func (o *optimizer) Step(rates []float64, maxNorm float64) (norm float64, err er
 		return 0, err
 	}
 	for _, id := range ids {
-		if err := p.service.result(p.ctx, id, &passed{}); err != nil {
+		if err := p.service.result(p.ctx, id, &tinker.ForwardResult{}); err != nil {
 			return 0, err
 		}
 	}

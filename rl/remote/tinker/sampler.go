@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/rltrain/rltrain/internal/tinker"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/run"
@@ -89,13 +90,6 @@ func (p *Policy) publish(ctx context.Context) error {
 	}
 	s.id, s.of, s.request = made.ID, p.version, 0
 	return nil
-}
-
-// sequence is a completion as the service returns it.
-type sequence struct {
-	Reason   string    `json:"stop_reason"`
-	Tokens   []int32   `json:"tokens"`
-	LogProbs []float32 `json:"logprobs"`
 }
 
 // Generate samples completions with the current weights, as policy.Sampler.Generate does.
@@ -185,9 +179,7 @@ func (m *Sampler) one(ctx context.Context, prompt []int32, number, i int, o poli
 	if err := p.service.post(ctx, "asample", body, &at, true); err != nil {
 		return nil, err
 	}
-	var r struct {
-		Sequences []sequence `json:"sequences"`
-	}
+	var r tinker.SampleResult
 	if err := p.service.result(ctx, at.ID, &r); err != nil {
 		return nil, err
 	}
@@ -205,7 +197,7 @@ func (m *Sampler) one(ctx context.Context, prompt []int32, number, i int, o poli
 }
 
 // completion checks a sequence and decodes it.
-func (p *Policy) completion(s sequence, o policy.GenerateOptions, ends []int32) (c policy.Completion, err error) {
+func (p *Policy) completion(s tinker.Sequence, o policy.GenerateOptions, ends []int32) (c policy.Completion, err error) {
 	n := len(s.Tokens)
 	switch {
 	case n == 0 || n > o.MaxNew || len(s.LogProbs) != n:

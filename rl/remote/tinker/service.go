@@ -4,6 +4,8 @@
 package tinker
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rltrain/rltrain/internal/jsonapi"
+	"github.com/rltrain/rltrain/internal/tinker"
 	"github.com/rltrain/rltrain/internal/transfer"
 )
 
@@ -35,6 +38,7 @@ type service struct {
 	patience time.Duration // for a service that does not respond
 	session  string
 	masks    bool               // it leaves out targets that a mask of the client's leaves out
+	binary   bool               // it knows protocol buffers, which are shorter and quicker than JSON
 	stop     context.CancelFunc // of the heartbeat
 }
 
@@ -68,6 +72,13 @@ func connect(ctx context.Context, address, key string, patience time.Duration) (
 		return nil, err
 	}
 	s.session = made.Session
+	var config struct {
+		Examples bool `json:"proto_write_fwdbwd"`
+		Forward  bool `json:"fwd_via_fwdbwd"`
+	}
+	if err := s.send(ctx, http.MethodPost, "client/config", map[string]any{"sdk_version": "0.38.0"}, &config); err == nil { // older services have none
+		s.binary = config.Examples && config.Forward
+	}
 	alive, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	go func() {
@@ -91,9 +102,42 @@ func (s *service) close() {
 	s.client.CloseIdleConnections()
 }
 
-// send sends one request.
-func (s *service) send(ctx context.Context, method, path string, body, into any) error {
-	return jsonapi.Call(ctx, s.client, method, s.url+"/api/v1/"+path, "", body, into, mostBytes)
+// reply is a response as it came.
+type reply struct {
+	data   []byte
+	binary bool // a protocol buffer
+}
+
+// send sends one request. A *reply gets the response as it is.
+func (s *service) send(ctx context.Context, method, path string, body, into any) (err error) {
+	data, kind := []byte(nil), "application/json"
+	if examples, ok := body.(*tinker.Examples); ok && s.binary {
+		data, kind = examples.Proto(), tinker.Protobuf
+	} else if body != nil {
+		if data, err = json.Marshal(body); err != nil {
+			return err
+		}
+	}
+	r, err := http.NewRequestWithContext(ctx, method, s.url+"/api/v1/"+path, bytes.NewReader(data))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", kind)
+	if s.binary {
+		r.Header.Set("Accept", "application/json, "+tinker.Protobuf)
+	}
+	data, header, err := jsonapi.Send(s.client, r, mostBytes)
+	if err != nil || into == nil {
+		return err
+	}
+	if as, ok := into.(*reply); ok {
+		*as = reply{data, header.Get("Content-Type") == tinker.Protobuf}
+		return nil
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return jsonapi.Temporary(fmt.Errorf("decoding the response: %w", err)) // it may be truncated
+	}
+	return nil
 }
 
 // is says whether err is a response with one of these codes.
@@ -133,35 +177,39 @@ func (s *service) post(ctx context.Context, path string, body, into any, repeat 
 	}
 }
 
-// result waits for the result of a request.
+// result waits for the result of a request. into may be a protocol buffer.
 func (s *service) result(ctx context.Context, id string, into any) error {
 	body := map[string]any{"request_id": id}
 	for {
-		var raw json.RawMessage
+		var answer reply
 		asked := time.Now()
-		err := s.post(ctx, "retrieve_future", body, &raw, true)
+		err := s.post(ctx, "retrieve_future", body, &answer, true)
 		if is(err, http.StatusGone, http.StatusNotFound) {
 			return fmt.Errorf("%s: the service has lost request %s, as after a restart; resume the run: %w", s.url, id, errors.Unwrap(err))
 		}
 		if err != nil {
 			return err
 		}
-		var reply struct {
-			Type  string `json:"type"`
-			Error string `json:"error"`
-		}
-		switch err := json.Unmarshal(raw, &reply); {
-		case err != nil:
-			return fmt.Errorf("%s: the result of request %s: %w", s.url, id, err)
-		case reply.Type == "try_again":
-			if err := transfer.Wait(ctx, shortest-time.Since(asked)); err != nil { // of a service that does not wait itself
-				return err
+		if message, ok := into.(interface{ UnmarshalProto([]byte) error }); ok && answer.binary {
+			err = message.UnmarshalProto(answer.data)
+		} else {
+			var state struct {
+				Type  string `json:"type"`
+				Error string `json:"error"`
 			}
-			continue
-		case reply.Error != "":
-			return fmt.Errorf("%s: %s", s.url, reply.Error)
+			err = json.Unmarshal(answer.data, &state)
+			if err == nil && state.Type == "try_again" {
+				if err := transfer.Wait(ctx, shortest-time.Since(asked)); err != nil { // of a service that does not wait itself
+					return err
+				}
+				continue
+			}
+			if state.Error != "" {
+				return fmt.Errorf("%s: %s", s.url, state.Error)
+			}
+			err = cmp.Or(err, json.Unmarshal(answer.data, into))
 		}
-		if err := json.Unmarshal(raw, into); err != nil {
+		if err != nil {
 			return fmt.Errorf("%s: the result of request %s: %w", s.url, id, err)
 		}
 		return nil

@@ -48,12 +48,16 @@ func drop(w http.ResponseWriter) {
 }
 
 // TestEngineRepeats lets every third request fail: refused, lost on the way there, or lost on the way back. The losses are those
-// of a network without faults.
+// of a network without faults. The client that has them also knows no protocol buffers.
 func TestEngineRepeats(t *testing.T) {
 	s := tiny(t)
 	want, _ := learnt(t, s.engine(7, ""), objectives["grpo"], 4, rltrun.Hooks{})
 	var n, faults atomic.Int64
 	p := s.between(func(w http.ResponseWriter, r *http.Request, pass http.Handler) bool {
+		if strings.HasSuffix(r.URL.Path, "client/config") {
+			w.WriteHeader(http.StatusNotFound)
+			return true
+		}
 		at := n.Add(1)
 		if at%3 != 0 || strings.HasSuffix(r.URL.Path, "capabilities") {
 			return false

@@ -22,8 +22,6 @@ func newID() string {
 	return hex.EncodeToString(random[:])
 }
 
-const protobuf = "application/x-protobuf"
-
 // routes adds the API to the server.
 func (t *Trainer) routes() {
 	for name, answer := range map[string]func(r *http.Request, data []byte) (any, error){
@@ -174,7 +172,7 @@ func (t *Trainer) create(d Run, seq int) (*run, error) {
 func (t *Trainer) postExamples(q *http.Request, data []byte) (any, error) {
 	e := &tinker.Examples{}
 	kind, _, _ := mime.ParseMediaType(q.Header.Get("Content-Type"))
-	if kind == protobuf {
+	if kind == tinker.Protobuf {
 		if err := e.UnmarshalProto(data); err != nil {
 			return nil, serve.Refuse(http.StatusUnprocessableEntity, "", "the body is not a ForwardBackwardRequest: %.300s", err.Error())
 		}
@@ -326,8 +324,8 @@ func (t *Trainer) retrieve(w http.ResponseWriter, r *http.Request) error {
 		serve.WriteJSON(w, http.StatusOK, failure(fut.err))
 		return nil
 	}
-	if data := fut.outcome.Proto(); data != nil && strings.Contains(r.Header.Get("Accept"), protobuf) {
-		w.Header().Set("Content-Type", protobuf)
+	if data := fut.outcome.Proto(); data != nil && strings.Contains(r.Header.Get("Accept"), tinker.Protobuf) {
+		w.Header().Set("Content-Type", tinker.Protobuf)
 		_, err := w.Write(data)
 		return err
 	}

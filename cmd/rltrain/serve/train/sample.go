@@ -14,6 +14,7 @@ import (
 
 	"github.com/rltrain/rltrain/cmd/rltrain/serve"
 	"github.com/rltrain/rltrain/internal/tinker"
+	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
 )
@@ -43,7 +44,11 @@ func (t *Trainer) borrow(dir string) (*snapshot, error) {
 	defer t.lock.Unlock()
 	s := t.loaded[dir]
 	if s == nil {
-		adapter, err := t.server.OpenAdapter(dir)
+		p, err := t.base.WithAdapter(dir)
+		if err != nil {
+			return nil, err
+		}
+		adapter, err := t.server.OpenAdapter(p)
 		if err != nil {
 			return nil, err
 		}
@@ -99,44 +104,49 @@ func (t *Trainer) forget(dir string) {
 	}
 }
 
-// publish makes a sampling session with the weights of a run as they are now. The run keeps the newest of them.
+// publish makes a sampling session with the weights of a run as they are now. The run keeps the newest of them. They can sample at
+// once: their files, for later when others have taken their place in memory, are written meanwhile.
 func (r *run) publish(ctx context.Context, seq int) (tinker.Outcome, error) {
 	t := r.trainer
 	s := &sampler{id: fmt.Sprintf("%s:sample:%d", r.Session, seq)}
 	s.dir = filepath.Join(r.dir, unnamedFolder, fmt.Sprint(seq))
-	if err := os.MkdirAll(s.dir, 0o755); err != nil {
-		return nil, err
-	}
-	err := r.ask(ctx, func() error {
-		if err := r.policy.SaveAdapter(s.dir); err != nil {
+	t.forget(s.dir)
+	var pairs lora.Adapter
+	var old []*sampler
+	live := &snapshot{users: 1} // the writer
+	if err := r.ask(ctx, func() (err error) {
+		var frozen *policy.CausalLM
+		if pairs, frozen, err = r.policy.Snapshot(); err != nil {
+			return err
+		}
+		if live.adapter, err = t.server.OpenAdapter(frozen); err != nil {
 			return err
 		}
 		r.snapshots = append(r.snapshots, s)
-		t.lock.Lock()
-		defer t.lock.Unlock()
-		t.samplers[s.id] = s
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	var old []*sampler
-	if err := t.server.Ask(ctx, func() error {
 		n := max(0, len(r.snapshots)-mostSnapshots)
 		old, r.snapshots = r.snapshots[:n:n], r.snapshots[n:]
+		t.lock.Lock()
+		defer t.lock.Unlock()
+		t.samplers[s.id], t.loaded[s.dir], live.stamp = s, live, t.tick()
+		for _, s := range old {
+			s.gone = true
+		}
 		return nil
 	}); err != nil {
 		return nil, err
 	}
-	for _, s := range old {
-		t.lock.Lock()
-		s.gone = true
-		t.lock.Unlock()
-		t.forget(s.dir)
-		if err := os.RemoveAll(s.dir); err != nil {
-			t.config.Logf("removing an old snapshot: %v", err)
+	t.workers.Go(func() {
+		if err := lora.Save(s.dir, pairs.Config, pairs.Pairs, nil); err != nil {
+			t.config.Logf("writing a snapshot: %v", err)
 		}
-	}
+		t.giveBack(live)
+		for _, s := range old {
+			t.forget(s.dir)
+			if err := os.RemoveAll(s.dir); err != nil {
+				t.config.Logf("removing an old snapshot: %v", err)
+			}
+		}
+	})
 	return tinker.Reply{"type": "save_weights_for_sampler", "sampling_session_id": s.id}, nil
 }
 
