@@ -40,6 +40,7 @@ type Sample struct {
 
 	Old       []float32 // [M] log π before the step's updates
 	Reference []float32 // [M] log π of the reference policy; nil without one
+	Teacher   []float32 // [M] log π of the teacher at temperature 1 or the trainer's; nil without one
 	Value     []float32 // [M] V before the step's updates; nil without a value head
 	Penalty   []float64 // [M] KL penalty in the reward; nil if the reward has none
 

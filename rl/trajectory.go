@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 
 	"github.com/rltrain/rltrain/envs"
@@ -17,8 +18,8 @@ const (
 	Sampled               // from the policy
 )
 
-// Trajectory is the token stream of one episode. Sampled tokens are never tokenized again. Tokens, Source, BehaviorLogProbs and
-// LogProbs have one entry per token; consecutive turns cover every sampled token.
+// Trajectory is the token stream of one episode. Sampled tokens are never tokenized again. Tokens, Source, BehaviorLogProbs,
+// LogProbs and Teacher have one entry per token; consecutive turns cover every sampled token.
 //
 // A trajectory has several segments if the conversation that the model reads was written anew, such as by a chat template that drops
 // earlier thoughts. A segment has the tokens that the model read, its own alone.
@@ -31,6 +32,7 @@ type Trajectory struct {
 	Source           []Source  `json:"source"`
 	BehaviorLogProbs []float32 `json:"behavior_logprobs"` // nats, of the distribution sampled from; 0 for given tokens
 	LogProbs         []float32 `json:"logprobs"`          // log π in nats, at temperature 1, unfiltered; 0 for given tokens
+	Teacher          []float32 `json:"-"`                 // log π of a teacher on a server; nil without one
 
 	Segments []int `json:"segments,omitempty"` // where the segments after the first begin
 
@@ -114,6 +116,22 @@ func (t *Trajectory) segment(at int) int {
 
 // Context is the tokens of the last segment, after which the model goes on.
 func (t *Trajectory) Context() []int32 { return t.Tokens[t.segment(len(t.Tokens)):] }
+
+// Contexts are the segments with a sampled token, each up to its last one, by the index of their first token.
+func (t *Trajectory) Contexts() iter.Seq2[int, []int32] {
+	return func(yield func(int, []int32) bool) {
+		for at := len(t.Tokens) - 1; at >= 0; at-- {
+			if t.Source[at] != Sampled {
+				continue
+			}
+			from := t.segment(at)
+			if !yield(from, t.Tokens[from:at+1]) {
+				return
+			}
+			at = from
+		}
+	}
+}
 
 // EndTurn ends a turn after the last token. If it has no tokens, its reward goes to the previous turn.
 func (t *Trajectory) EndTurn(reward float64) {
@@ -216,6 +234,9 @@ func (t *Trajectory) sample(from, to int, temperature float64) *Sample {
 			begun = t.segment(at)
 			s.Rows, s.Actions = append(s.Rows, at-1-begun), append(s.Actions, t.Tokens[at])
 			s.BehaviorLogProbs, s.Rewards = append(s.BehaviorLogProbs, logProbs[at]), append(s.Rewards, 0)
+			if t.Teacher != nil {
+				s.Teacher = append(s.Teacher, t.Teacher[at])
+			}
 			s.Tokens = t.Tokens[begun : at+1]
 		}
 		for ; len(steps) > 0 && steps[0].End <= t.Turns[turn].End; steps = steps[1:] {
@@ -231,6 +252,9 @@ func (t *Trajectory) Validate() error {
 	n := len(t.Tokens)
 	if len(t.Source) != n || len(t.BehaviorLogProbs) != n || len(t.LogProbs) != n {
 		return fmt.Errorf("trajectory of %d tokens has %d sources, %d and %d log-probabilities", n, len(t.Source), len(t.BehaviorLogProbs), len(t.LogProbs))
+	}
+	if t.Teacher != nil && len(t.Teacher) != n {
+		return fmt.Errorf("trajectory of %d tokens has %d log-probabilities of a teacher", n, len(t.Teacher))
 	}
 	if n == 0 {
 		return errors.New("trajectory without tokens")

@@ -50,8 +50,11 @@ type Needs struct {
 	// SharedValues means that the gradient of Batch.Value reaches all weights, not only the value head, and that the loss
 	// needs no values from before the update.
 	SharedValues bool
-	// Teacher names the model of Batch.Divergence: a folder, or a name on the hub; "" = none.
+	// Teacher names the model of Batch.Divergence or, if Sampled, of Sample.Teacher: a folder, a name on the hub or on Server; "" =
+	// none.
 	Teacher   string
+	Sampled   bool
+	Server    TeacherServer
 	Greedy    bool    // Step.Greedy, the reward of each prompt's greedy completion
 	Single    bool    // preferences are single responses, good or bad, instead of pairs
 	Dropout   bool    // turn the adapter's dropout on

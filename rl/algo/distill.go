@@ -3,6 +3,7 @@ package algo
 import (
 	"errors"
 
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
@@ -15,11 +16,26 @@ import (
 //
 // with D the reverse KL, the forward KL or the Jensen–Shannon divergence. There is no gradient through the sampling, and
 // rewards are only measured.
+//
+// The divergence "sampled" needs the teacher's probability of the sampled token alone, so the teacher may be on a server (Lu et al.
+// 2025, On-Policy Distillation). With the advantage A = log q − log π_old of each token and ρ = π/π_old,
+//
+//	L = −Σ w·ρ·A
+//
+// whose gradient at ρ = 1 is that of the reverse KL in expectation, without the later tokens' divergence.
 type Distill struct {
-	Teacher    string  `option:"teacher" arg:"DIR|NAME" help:"teacher of algorithm distill: a language model with the same tokenizer"`
-	Divergence string  `option:"divergence" default:"reverse" allowed:"reverse,forward,jsd" help:"divergence to the teacher: reverse KL (mode-seeking), forward KL (mode-covering) or Jensen-Shannon"`
+	Teacher    string  `option:"teacher" arg:"DIR|NAME" help:"teacher of algorithm distill: a language model with the same tokenizer; with teacher_url the server's name of it"`
+	Divergence string  `option:"divergence" default:"reverse" allowed:"reverse,forward,jsd,sampled" help:"divergence to the teacher: reverse KL (mode-seeking), forward KL (mode-covering), Jensen-Shannon, or the reverse KL as estimated by the sampled tokens (sampled)"`
 	Mix        float64 `option:"jsd_beta" default:"0.5" range:"(0,1)" needs:"divergence=jsd" help:"weight of the teacher in the mixture of the Jensen-Shannon divergence"`
+	Server     TeacherServer
 	Reduction
+}
+
+// TeacherServer is where a teacher is that another program serves.
+type TeacherServer struct {
+	URL         string  `option:"teacher_url" needs:"teacher,divergence=sampled" incidental:"true" help:"server of the teacher with OpenAI's API, such as http://host:8000/v1: rltrain serve or vLLM; empty = in this process. TEACHER_API_KEY sets the API key"`
+	Concurrency int     `option:"teacher_concurrency" default:"16" range:"[1,1024]" needs:"teacher_url" incidental:"true" help:"requests to the teacher at the same time"`
+	Timeout     float64 `option:"teacher_timeout" default:"600" range:"[1,1e6]" needs:"teacher_url" incidental:"true" help:"seconds that the teacher may take for one completion"`
 }
 
 func init() {
@@ -27,29 +43,52 @@ func init() {
 		New: func() Algorithm { return &Distill{} }})
 }
 
+// sampled is the divergence that reads the teacher's probability of sampled tokens alone.
+const sampled = "sampled"
+
 // Check implements Algorithm.
 func (a *Distill) Check(int) error {
-	if a.Teacher == "" {
+	switch {
+	case a.Teacher == "":
 		return errors.New("algorithm distill needs teacher, a language model with the policy's tokenizer")
+	case a.Server.URL != "" && a.Divergence != sampled:
+		return envs.OptionErrorf("teacher_url", "needs divergence sampled: a server returns the probabilities of sampled tokens alone")
 	}
 	return nil
 }
 
 // Needs implements Algorithm.
 func (a *Distill) Needs() Needs {
-	return Needs{Rewards: true, Teacher: a.Teacher, Repeats: true, Reduction: a.Reduction.or(ReduceToken)}
+	needs := Needs{Rewards: true, Teacher: a.Teacher, Repeats: true, Reduction: a.Reduction.or(ReduceToken)}
+	if a.Divergence == sampled {
+		needs.Repeats, needs.Ratio, needs.Clip = false, ActionRatio, unclipped
+		needs.Sampled, needs.Server, needs.ByAction = true, a.Server, true
+	}
+	return needs
 }
 
 // Prepare implements Algorithm: rewards do not count.
 func (a *Distill) Prepare(step *rl.Step) error {
+	own, taught, n := 0.0, 0.0, 0.0
 	for _, x := range step.Samples {
 		x.Fill(0)
+		for i, q := range x.Teacher {
+			x.Advantage[i] = q - x.Old[i]
+			own, taught, n = own+float64(x.Old[i]), taught+float64(q), n+1
+		}
+	}
+	if n > 0 {
+		step.Figures.Mean("divergence", own-taught, n)
+		step.Figures.Mean("logps/teacher", taught, n)
 	}
 	return nil
 }
 
 // Loss implements Algorithm.
 func (a *Distill) Loss(s *torch.Scope, b *Batch) torch.Tensor {
+	if a.Divergence == sampled {
+		return s.Neg(s.Sum(s.Mul(b.Weight, s.Mul(b.Ratio(s), b.Advantage))))
+	}
 	loss := b.Divergence(policy.Divergence{Kind: a.Divergence, Mix: a.Mix})
 	b.Note(s, "divergence", loss)
 	return loss

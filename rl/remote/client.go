@@ -69,6 +69,7 @@ type order struct {
 	TokenIDs          bool     `json:"return_token_ids"`
 	SkipSpecial       bool     `json:"skip_special_tokens"`
 	AddSpecial        bool     `json:"add_special_tokens"`
+	Echo              bool     `json:"echo,omitempty"`
 }
 
 // answered is the response of /v1/completions.
@@ -175,13 +176,18 @@ func (s *server) discover(ctx context.Context, name string, positions int) error
 	if err := s.call(ctx, quickly, http.MethodGet, "/health", nil, nil); err != nil {
 		return err
 	}
+	return s.find(ctx, name, positions, "rollout_model")
+}
+
+// find finds the model that option names, "" = the first that is no adapter.
+func (s *server) find(ctx context.Context, name string, positions int, option string) error {
 	var m models
 	if err := s.call(ctx, quickly, http.MethodGet, "/v1/models", nil, &m); err != nil {
 		return err
 	}
 	var names []string
 	for _, one := range m.Data {
-		if one.Parent != nil {
+		if one.Parent != nil && one.ID != name {
 			continue
 		}
 		names = append(names, one.ID)
@@ -197,7 +203,7 @@ func (s *server) discover(ctx context.Context, name string, positions int) error
 	if name == "" {
 		return errors.New("/v1/models lists no model")
 	}
-	return fmt.Errorf("it has no model %s, only %s; set rollout_model", name, strings.Join(names, ", "))
+	return fmt.Errorf("it has no model %s, only %s; set %s", name, strings.Join(names, ", "), option)
 }
 
 // load loads an adapter on the server. It retries until lag has passed, because files from another machine may arrive late.

@@ -34,7 +34,7 @@ func (s *Servers) try(ctx context.Context, one *server, v *version, how trial) e
 	var prompts, written [][]int32
 	var said []float32
 	for i := range how.prompts {
-		prompt := s.trialPrompt(i)
+		prompt := trialPrompt(s.policy, i)
 		completions, err := s.ask(ctx, one, v, prompt, o, trialSeed+int64(i))
 		if err != nil {
 			return err
@@ -56,7 +56,7 @@ func (s *Servers) try(ctx context.Context, one *server, v *version, how trial) e
 			ErrMismatch, len(said), gap, s.config.Tolerance)
 	}
 	if how.tokenizer {
-		return s.tryTokenizer(ctx, one)
+		return one.sameTokenizer(ctx, s.policy, 0)
 	}
 	return nil
 }
@@ -78,28 +78,28 @@ func (s *Servers) gap(ctx context.Context, prompts, written [][]int32, said []fl
 }
 
 // trialPrompt is a few arbitrary tokens after the start tokens.
-func (s *Servers) trialPrompt(i int) []int32 {
+func trialPrompt(p *policy.CausalLM, i int) []int32 {
 	rng := rl.Stream(trialSeed, uint64(i))
-	prompt := s.policy.Tokenizer.Opening()
+	prompt := p.Tokenizer.Opening()
 	for range 8 {
-		prompt = append(prompt, int32(rng.IntN(s.policy.VocabSize())))
+		prompt = append(prompt, int32(rng.IntN(p.VocabSize())))
 	}
 	return prompt
 }
 
-// tryTokenizer compares the server's tokens of a text with the policy's.
-func (s *Servers) tryTokenizer(ctx context.Context, one *server) error {
-	text, err := s.policy.Tokenizer.Decode(s.trialPrompt(0), true)
+// sameTokenizer compares the server's tokens of the text of a trial prompt with the policy's.
+func (s *server) sameTokenizer(ctx context.Context, p *policy.CausalLM, i int) error {
+	text, err := p.Tokenizer.Decode(trialPrompt(p, i), true)
 	if err != nil {
 		return err
 	}
-	own, err := s.policy.Tokenizer.EncodeRaw(text, false)
+	own, err := p.Tokenizer.EncodeRaw(text, false)
 	if err != nil || len(own) == 0 {
 		return nil // these tokens do not round-trip through text
 	}
 	var a answered
-	q := order{Model: one.base, Prompt: text, N: 1, MaxTokens: 1, Temperature: 1, TopP: 1, RepetitionPenalty: 1, TokenIDs: true}
-	if err := one.call(ctx, one.limit, http.MethodPost, "/v1/completions", q, &a); err != nil {
+	q := order{Model: s.base, Prompt: text, N: 1, MaxTokens: 1, Temperature: 1, TopP: 1, RepetitionPenalty: 1, TokenIDs: true}
+	if err := s.call(ctx, s.limit, http.MethodPost, "/v1/completions", q, &a); err != nil {
 		return err
 	}
 	if len(a.Choices) != 1 || a.Choices[0].PromptIDs == nil {

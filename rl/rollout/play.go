@@ -44,6 +44,9 @@ type Config struct {
 	Rewards *reward.Text
 	Centre  *reward.Centre // of the reward models among them; nil = their scores as they are
 
+	// Teacher sets Teacher of finished trajectories; nil = there is none.
+	Teacher func(ctx context.Context, all []*rl.Trajectory) error
+
 	// Timeout of each Reset and Step of an episode; 0 = none. With a timeout, episodes run on goroutines while the policy
 	// generates: they must not compute with tensors.
 	Timeout time.Duration
@@ -267,6 +270,13 @@ func (r *rollout) finish(ctx context.Context) (Played, error) {
 			return Played{}, err
 		}
 		p.Steps = stepsOf(p.Scores.Steps, r.messages)
+		r.environment += r.now().Sub(began)
+	}
+	if r.config.Teacher != nil {
+		began := r.now()
+		if err := r.config.Teacher(ctx, slices.Concat(r.groups...)); err != nil {
+			return Played{}, err
+		}
 		r.environment += r.now().Sub(began)
 	}
 	p.Environment = r.environment

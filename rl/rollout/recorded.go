@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -124,12 +125,22 @@ func (r *Recorded) check(p *policy.CausalLM, temperature float64) error {
 }
 
 // replayed are recorded groups, the same ones in another order in each pass over them.
-func (t *Tokens) replayed(indices []int) Played {
+func (t *Tokens) replayed(ctx context.Context, indices []int) (Played, error) {
 	var p Played
+	var untaught []*rl.Trajectory
 	for _, i := range indices {
 		n := len(t.recorded)
 		order := rl.Stream(t.config.Seed, rl.StreamRollout, uint64(i/n)).Perm(n)
-		p.Groups = append(p.Groups, t.recorded[order[i%n]])
+		group := t.recorded[order[i%n]]
+		p.Groups = append(p.Groups, group)
+		for _, x := range group {
+			if x.Teacher == nil {
+				untaught = append(untaught, x)
+			}
+		}
 	}
-	return p
+	if t.config.Teacher == nil {
+		return p, nil
+	}
+	return p, t.config.Teacher(ctx, untaught)
 }

@@ -58,10 +58,12 @@ type TokensConfig struct {
 	MaxTotal    int // tokens of all actions of an episode at most; 0 = MaxNew
 	Greedy      bool
 	Rewards     *reward.Text // nil = the task's own
-	Seed        uint64
-	Verbose     bool // note every sample
-	Now         func() time.Time
-	Group       *dist.Group // the ranks that play together; nil = this process only
+	// Teacher sets Teacher of trajectories, at temperature 1; nil = there is none.
+	Teacher func(ctx context.Context, all []*rl.Trajectory) error
+	Seed    uint64
+	Verbose bool // note every sample
+	Now     func() time.Time
+	Group   *dist.Group // the ranks that play together; nil = this process only
 }
 
 // maxOversampling bounds the prompts of a step with dynamic sampling, in multiples of PromptsPerStep.
@@ -165,7 +167,7 @@ func (t *Tokens) rollout(at rl.At) Config {
 	c := t.config
 	return Config{
 		Group: c.Group, Samples: c.SamplesPerPrompt, MaxNew: c.MaxNew, MaxThinking: c.MaxThinking, Sampling: c.Sampling.Torch(), Seed: c.Seed,
-		Step: uint64(at.Step), Version: at.Version, Rewards: c.Rewards, Centre: &t.state.Centre, Timeout: seconds(c.StepTimeout),
+		Step: uint64(at.Step), Version: at.Version, Rewards: c.Rewards, Centre: &t.state.Centre, Teacher: c.Teacher, Timeout: seconds(c.StepTimeout),
 	}
 }
 
@@ -219,7 +221,7 @@ func (t *Tokens) collectNow(ctx context.Context, at rl.At) (collection, error) {
 	config.Failed = r.failed.add
 	play := func(indices []int) (Played, error) {
 		if t.recorded != nil {
-			return t.replayed(indices), nil
+			return t.replayed(ctx, indices)
 		}
 		p, err := play(ctx, t.sampler, t.task, envs.Train, indices, config, c.Now)
 		r.environment += p.Environment

@@ -59,7 +59,13 @@ func objectiveCases(base Config) []oracleCase {
 		return oracleCase{name: "grpo, " + mode, prefetched: true, clip: clip, config: c, reduction: "token", advantages: standardised, loss: surrogate,
 			algorithm: func() algo.Algorithm { return &algo.GRPO{Clip: clip} }}
 	}
+	atOne := twice
+	atOne.Temperature = 1
+	taught := func() algo.Algorithm {
+		return &algo.Distill{Teacher: "given", Divergence: "sampled", Server: algo.TeacherServer{URL: "given", Concurrency: 1, Timeout: 1}}
+	}
 	return []oracleCase{
+		{name: "distill, sampled", samples: withTeacher, clip: free, algorithm: taught, config: atOne, reduction: "token", advantages: nearer, loss: surrogate},
 		{name: "clip cov", clip: clip, algorithm: clipCov(1), config: twice, reduction: "token", advantages: standardised, loss: leftOut},
 		{name: "clip cov, far from the old policy", asked: true, clip: clip, algorithm: clipCov(1), config: twice, reduction: "token", advantages: standardised, loss: leftOut},
 		{name: "kl cov", clip: free, algorithm: klCov, config: twice, reduction: "token", advantages: standardised, loss: covPenalty},
@@ -148,6 +154,26 @@ func withZeros(at int) *rl.Step {
 		}
 	}
 	return step
+}
+
+// withTeacher is tokenStep with a teacher's log π.
+func withTeacher(at int) *rl.Step {
+	step := tokenStep(at)
+	for i, x := range step.Samples {
+		for k := range x.Actions {
+			x.Teacher = append(x.Teacher, -float32(1+(i*7+k*3+at)%5)/2)
+		}
+	}
+	return step
+}
+
+// nearer is the advantage of distillation by sampled tokens: log π of the teacher − log π_old.
+func nearer(_ *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
+	for _, x := range step.Samples {
+		for i := range acts[x] {
+			acts[x][i].adv = float64(x.Teacher[i]) - acts[x][i].old
+		}
+	}
 }
 
 // whiten gives the samples of a step advantages with mean 0 and standard deviation 1.

@@ -167,7 +167,7 @@ func TestAskingTheReferenceLeavesThePolicy(t *testing.T) {
 
 // TestDistillApproachesTheTeacher trains a student with each divergence, which must at least halve.
 func TestDistillApproachesTheTeacher(t *testing.T) {
-	for _, kind := range []string{policy.ReverseKL, policy.ForwardKL, policy.JSD} {
+	for _, kind := range []string{policy.ReverseKL, policy.ForwardKL, policy.JSD, "sampled"} {
 		t.Run(kind, func(t *testing.T) {
 			r := newTokenRun(func() algo.Algorithm { return &algo.Distill{Teacher: "given", Divergence: kind, Mix: 0.5} })
 			r.taught = true

@@ -203,9 +203,13 @@ func everyRun() map[string]resumable {
 		"tokens × grpo, process":      ofTokens(newProcess, tinyToken, 0, func(r *tokenRun) { r.rewards = "process(model=smalls,separator=a,total=last)" }),
 		"tokens × greedy":             ofTokens(func() algo.Algorithm { return &algo.Reinforce{Baseline: "greedy"} }, tinyToken, 4, func(r *tokenRun) { r.greedy = true }),
 		"tokens × distill":            ofTokens(func() algo.Algorithm { return &algo.Distill{Teacher: "given", Divergence: "jsd", Mix: 0.5} }, tinyToken, 4, func(r *tokenRun) { r.taught = true }),
-		"tokens × rloo":               ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Minibatches = 2 }),
-		"tokens × ppo":                ofTokens(newPPO, tinyToken, 0, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 }),
-		"async tokens × rloo":         ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} }),
+		"tokens × distill, sampled":   ofTokens(func() algo.Algorithm { return &algo.Distill{Teacher: "given", Divergence: "sampled"} }, tinyToken, 0, func(r *tokenRun) { r.taught, r.Minibatches = true, 2 }),
+		"async tokens × distill, served": ofTokens(newServedDistill, tinyToken, 4, func(r *tokenRun) {
+			r.taught, r.Async, r.MaxStaleness, r.task = true, true, 2, spelling{}
+		}),
+		"tokens × rloo":       ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Minibatches = 2 }),
+		"tokens × ppo":        ofTokens(newPPO, tinyToken, 0, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 }),
+		"async tokens × rloo": ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} }),
 		"tokens × grpo, difficulty pools": ofTokens(newGRPO, tinyToken, 0, func(r *tokenRun) {
 			r.task, r.Pools, r.DynamicSampling, r.SamplesPerPrompt = few{}, rollout.Pools{ByDifficulty: true, Floor: 0.2}, true, 3
 		}),

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/rltrain/rltrain/rl"
@@ -47,6 +48,11 @@ func (r *scorer) score(step *rl.Step) error {
 			return err
 		}
 		r.penalise(step.Samples)
+	}
+	if r.needs.Sampled && len(step.Samples) > 0 {
+		if err := r.askTeacher(step.Samples); err != nil {
+			return err
+		}
 	}
 	return r.askAside(step.KLSamples)
 }
@@ -112,12 +118,29 @@ func (r *scorer) noteOld(s *torch.Scope, part []*rl.Sample, out policy.Output) {
 	}
 }
 
-// askReference sets Reference of each sample once, however often it was sampled.
+// askReference sets Reference of samples.
 func (r *scorer) askReference(samples []*rl.Sample, p policy.Policy, base bool) error {
+	return r.askOther(samples, p, base, r.known, referenceOf)
+}
+
+// askTeacher sets Teacher of samples, unless their source has done so.
+func (r *scorer) askTeacher(samples []*rl.Sample) error {
+	known := map[*rl.Sample]bool{}
+	for _, x := range samples {
+		known[x] = x.Teacher != nil
+		if !known[x] && r.config.Teacher == nil {
+			return errors.New("the samples of this source have no log-probabilities of the teacher: leave teacher_url out, or choose another source")
+		}
+	}
+	return r.askOther(samples, r.config.Teacher, false, known, teacherOf)
+}
+
+// askOther sets a field of each sample to its log π under another policy, once, however often it was sampled, unless it is known.
+func (r *scorer) askOther(samples []*rl.Sample, p policy.Policy, base bool, known map[*rl.Sample]bool, field func(x *rl.Sample) *[]float32) error {
 	seen := map[*rl.Sample]bool{}
 	var different []*rl.Sample
 	for _, x := range samples {
-		if !seen[x] && !r.known[x] {
+		if !seen[x] && !known[x] {
 			seen[x] = true
 			different = append(different, x)
 		}
@@ -126,12 +149,12 @@ func (r *scorer) askReference(samples []*rl.Sample, p policy.Policy, base bool) 
 	for _, batch := range batches {
 		if err := r.ask(r.own(batch), func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
 			out := p.Forward(s, b, policy.Pass{Base: base, Temperature: r.config.Temperature})
-			rl.PerSample(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) { x.Reference = v })
+			rl.PerSample(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) { *field(x) = v })
 		}); err != nil {
 			return err
 		}
 	}
-	return r.exchange(batches, referenceOf)
+	return r.exchange(batches, field)
 }
 
 // penalise sets Penalty of samples if the KL is part of the reward.

@@ -16,12 +16,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	serving "github.com/rltrain/rltrain/cmd/rltrain/serve"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/remote"
 	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/torch"
 )
 
@@ -179,4 +184,61 @@ func TestDyingServerChangesNothing(t *testing.T) {
 			expect.True(t, strings.Contains(strings.Join(said, "\n"), "sending its prompts to 1 others"), "log %q", said)
 		})
 	}
+}
+
+// teacherModel makes the model of a teacher, of the tokens of tinyToken.
+func teacherModel(t testing.TB) (dir string) {
+	t.Helper()
+	dir = t.TempDir() + "/teacher"
+	must.Do(t, policy.TinyModel(dir, 1, 64, 11))
+	return dir
+}
+
+// servedTeacher starts the server of a teacher.
+func (r tokenRun) servedTeacher(t testing.TB, p *policy.CausalLM) func(context.Context, []*rl.Trajectory) error {
+	t.Helper()
+	needs := r.algorithm().Needs()
+	s := startServer(t, teacherModel(t), t.TempDir())
+	if r.quirk != nil {
+		r.quirk(0, s)
+	}
+	needs.Server.URL = s.url
+	teacher := must.Get(remote.NewTeacher(t.Context(), p, remote.TeacherConfig{
+		TeacherServer: needs.Server, Model: needs.Teacher, Pause: time.Millisecond, Warn: func(format string, args ...any) { r.told(fmt.Sprintf(format, args...)) },
+	}))(t)
+	t.Cleanup(teacher.Close)
+	return teacher.Rate
+}
+
+// TestServedTeacherEqualsLocal: a teacher on a server, which fails now and then, teaches what it teaches in this process. Episodes with
+// several segments count too.
+func TestServedTeacherEqualsLocal(t *testing.T) {
+	train := func(change func(r *tokenRun)) (found []float64, weights run.Snapshot) {
+		r := newTokenRun(newServedDistill)
+		r.taught, r.Steps, r.Optim, r.task = true, 3, "", spelling{}
+		change(&r)
+		var seen recorded
+		p := trainedToken(t, 4)
+		must.Get(r.on(t.Context(), t, p, seen.hooks()))(t)
+		return seen.figure("divergence"), weightsOf(t, p)
+	}
+	var fails atomic.Int32
+	var told []string
+	served, weights := train(func(r *tokenRun) {
+		r.told = func(line string) { told = append(told, line) }
+		r.quirk = func(_ int, s *rolloutServer) {
+			s.before = func(*http.Request) {
+				if n := fails.Add(1); n > 20 && n%7 == 0 {
+					panic(http.ErrAbortHandler)
+				}
+			}
+		}
+	})
+	local, others := train(func(r *tokenRun) {
+		r.algorithm = func() algo.Algorithm { return &algo.Distill{Teacher: "given", Divergence: "sampled"} }
+		r.taught, r.Teacher = false, must.Open(policy.NewCausalLM(policy.Config{Dir: teacherModel(t)}))(t)
+	})
+	expect.Equal(t, local, served, cmpopts.EquateApprox(0, 1e-5))
+	expect.Equal(t, others, weights, cmpopts.EquateApprox(0, 1e-5))
+	expect.True(t, len(told) > 0 && len(told) <= 3 && strings.Contains(told[0], "check the teacher"), "want a warning for each step that waits: %q", told)
 }

@@ -80,6 +80,7 @@ func (r *ranks) exchange(batches [][]*rl.Sample, fields ...func(x *rl.Sample) *[
 func oldOf(x *rl.Sample) *[]float32       { return &x.Old }
 func valueOf(x *rl.Sample) *[]float32     { return &x.Value }
 func referenceOf(x *rl.Sample) *[]float32 { return &x.Reference }
+func teacherOf(x *rl.Sample) *[]float32   { return &x.Teacher }
 
 // shared is what an update measures, as ranks send it.
 type shared struct {

@@ -64,5 +64,5 @@ func (t *training) refers() bool { return t.needs.Reference || t.config.KLCoef >
 // scoresFirst says whether log π_old is needed before the first update of a step.
 func (t *training) scoresFirst() bool {
 	c := t.config
-	return t.needs.Values && !t.needs.SharedValues || t.needs.Ratio != algo.NoRatio && c.repeats() || c.KLCoef > 0 && c.KLInReward
+	return t.needs.Values && !t.needs.SharedValues || t.needs.Sampled || t.needs.Ratio != algo.NoRatio && c.repeats() || c.KLCoef > 0 && c.KLInReward
 }

@@ -297,7 +297,7 @@ type tokenRun struct {
 	Config
 
 	holds    int    // tokens that fit in memory; 0 = unlimited
-	taught   bool   // by another tiny model with the same tokens
+	taught   bool   // by another tiny model with the same tokens, on a server if the algorithm asks one
 	servers  int    // rollout servers; 0 = the policy's sampler
 	recorded string // file of sessions that take the place of rollouts
 	quirk    func(i int, s *rolloutServer)
@@ -332,6 +332,9 @@ func (r tokenRun) source(t testing.TB, p *policy.CausalLM) (*rollout.Tokens, wri
 		rewards = must.Get(reward.ParseText(r.rewards, nil, reward.Options{Critic: func(string) (envs.Critic, error) { return smalls{}, nil }}))(t)
 	}
 	c := rollout.TokensConfig{Options: r.Options, Steps: r.Steps, MaxNew: r.maxNew, Greedy: r.greedy, Rewards: rewards, Seed: r.Seed, Group: r.group}
+	if r.taught && r.algorithm().Needs().Server.URL != "" {
+		c.Teacher = r.servedTeacher(t, p)
+	}
 	if r.recorded != "" {
 		return must.Get(rollout.NewRecorded(sampler, r.task, c, r.recorded))(t), sampler
 	}
@@ -345,7 +348,7 @@ func (r tokenRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h ru
 	source, sampler := r.source(t, p)
 	defer sampler.Close()
 	r.Samples, r.Temperature = r.SamplesPerPrompt, r.Options.Temperature
-	if r.taught {
+	if r.taught && r.algorithm().Needs().Server.URL == "" {
 		r.Teacher = trainedToken(t, 4)
 	}
 	if r.Evaluate == nil {
@@ -411,6 +414,9 @@ func (r replayRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h r
 	return Run(ctx, p, source, r.algorithm, r.Config, h)
 }
 
+func newServedDistill() algo.Algorithm {
+	return &algo.Distill{Teacher: "base", Divergence: "sampled", Server: algo.TeacherServer{URL: "given", Concurrency: 3, Timeout: 60}}
+}
 func newReinforce() algo.Algorithm { return &algo.Reinforce{Decay: 0.9} }
 func newRLOO() algo.Algorithm      { return &algo.RLOO{Clip: algo.Clip{Low: 0.2, High: 0.2}} }
 func newProcess() algo.Algorithm {

@@ -252,10 +252,10 @@ func (t *Trainer) learn(step *rl.Step) error {
 	return nil
 }
 
-// prepare sets the advantages of a step of episodes. Algorithms with values estimate those of each action; the others compare
-// episodes, and the earlier segments of one have its advantage.
+// prepare sets the advantages of a step of episodes. Algorithms with values or a teacher's log π estimate those of each action; the
+// others compare episodes, and the earlier segments of one have its advantage.
 func (t *Trainer) prepare(step *rl.Step, episodes []*rl.Sample) error {
-	if t.needs.Values {
+	if t.needs.Values || t.needs.Sampled {
 		return t.algorithm.Prepare(step)
 	}
 	all := step.Samples

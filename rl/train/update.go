@@ -305,7 +305,7 @@ func (t *updater) batch(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out poli
 	if t.refers() {
 		lb.Reference = vector(func(x *rl.Sample) []float32 { return x.Reference })
 	}
-	if t.needs.Teacher != "" {
+	if t.needs.Teacher != "" && !t.needs.Sampled {
 		lb.Divergence = func(d policy.Divergence) torch.Tensor { return t.diverge(s, b, lb.Weight, out, d) }
 	}
 	if t.needs.Values {

@@ -216,6 +216,8 @@ func TestDistillEndToEnd(t *testing.T) {
 		distill:                           "needs teacher",
 		distill + "--teacher TMP/nowhere": "--teacher: ",
 		distill + "--teacher TMP/large/sum_digits_supervised --jsd-beta 0.3":                                                 "--jsd-beta: applies only with --divergence jsd",
+		distill + "--teacher TMP/large/sum_digits_supervised --teacher-url http://127.0.0.1:1":                               "--teacher-url: applies only with --divergence sampled",
+		distill + "--divergence sampled --teacher x --teacher-url http://127.0.0.1:1":                                        "--teacher-url: http://127.0.0.1:1: ",
 		distill + "--teacher TMP/large/sum_digits_supervised --divergence other":                                             "--divergence: ",
 		strings.Replace(distill, "--algorithm distill", "--algorithm grpo", 1) + "--teacher TMP/large/sum_digits_supervised": "--teacher: applies only with --algorithm distill",
 	} {

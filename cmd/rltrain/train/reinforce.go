@@ -75,7 +75,11 @@ func (t *trainer) reinforce(ctx context.Context, start string, rewards *reward.T
 		if sampler, err = t.writer(ctx, w, stage, p); err != nil {
 			return err
 		}
-		if w.source, err = t.source(sampler, task, rewards); err != nil {
+		teach, err := t.servedTeacher(ctx, w, stage, p)
+		if err != nil {
+			return err
+		}
+		if w.source, err = t.source(sampler, task, rewards, teach); err != nil {
 			return err
 		}
 		w.settings.Evaluate = evaluate.Answers(sampler, task, c.Answers.EvalSamples, c.Rounds.EvalEvery, evaluation)
@@ -143,7 +147,7 @@ func (t *trainer) otherModels(ctx context.Context, w *work, p *policy.CausalLM) 
 		}
 		w.settings.Reference = other
 	}
-	if needs.Teacher == "" {
+	if needs.Teacher == "" || needs.Server.URL != "" {
 		return nil
 	}
 	teacher, err := load("teacher", needs.Teacher)
@@ -159,6 +163,23 @@ func (t *trainer) otherModels(ctx context.Context, w *work, p *policy.CausalLM) 
 	}
 	w.settings.Teacher = teacher
 	return nil
+}
+
+// servedTeacher asks the teacher on a server; nil = there is none.
+func (t *trainer) servedTeacher(ctx context.Context, w *work, stage *run.Stage, p *policy.CausalLM) (func(context.Context, []*rl.Trajectory) error, error) {
+	c, needs := t.config, w.algorithm.Needs()
+	if needs.Server.URL == "" {
+		return nil, nil
+	}
+	teacher, err := remote.NewTeacher(ctx, p, remote.TeacherConfig{
+		TeacherServer: needs.Server, Model: needs.Teacher, Key: os.Getenv("TEACHER_API_KEY"), Positions: c.LongestAnswer() + 1,
+		Warn: func(format string, args ...any) { _ = stage.Printf(format, args...) }, // an error comes again with the next line
+	})
+	if err != nil {
+		return nil, c.Errorf("teacher_url", "%v", err)
+	}
+	w.closing(teacher.Close)
+	return teacher.Rate, stage.Printf("The teacher is %s on %s", needs.Teacher, needs.Server.URL)
 }
 
 // writer is what samples completions: servers, or this process.
@@ -188,11 +209,11 @@ func (t *trainer) slots() int {
 }
 
 // source is what the policy learns from.
-func (t *trainer) source(sampler rollout.Generator, task envs.Task, rewards *reward.Text) (train.Source, error) {
+func (t *trainer) source(sampler rollout.Generator, task envs.Task, rewards *reward.Text, teach func(context.Context, []*rl.Trajectory) error) (train.Source, error) {
 	c := t.config
 	s := rollout.Setup{Options: c.SourceOptions, Sampler: sampler, Task: task, Rollout: rollout.TokensConfig{
 		Steps: t.rlSteps(), MaxNew: c.ActionTokens(), MaxThinking: c.Answers.MaxThinking, MaxTotal: c.LongestAnswer(), Greedy: c.Learning.Needs().Greedy,
-		Rewards: rewards, Seed: c.General.Seed, Now: time.Now, Group: t.group,
+		Rewards: rewards, Teacher: teach, Seed: c.General.Seed, Now: time.Now, Group: t.group,
 	}}
 	if c.Samples.Name == rollout.Buffer {
 		s.Options = &c.Replay.ReplayOptions

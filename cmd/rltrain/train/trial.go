@@ -208,6 +208,9 @@ func shorten(x *rl.Sample, n int) {
 	if x.Rewards != nil {
 		x.Rewards = x.Rewards[from:]
 	}
+	if x.Teacher != nil {
+		x.Teacher = x.Teacher[from:]
+	}
 	if x.BehaviorLogProbs != nil {
 		x.BehaviorLogProbs = x.BehaviorLogProbs[from:]
 	}
