@@ -54,6 +54,7 @@ var unsaved = map[string]string{
 	"rl.KLController.target":          option,
 	"rl.Trajectory.Joined":            "records have them; no episode that is saved is recorded again",
 	"rl.Trajectory.Thinking":          "records have them; no episode that is saved is recorded again",
+	"rl.Trajectory.Teacher":           "the last thing that a finished episode gets; flights begin again, recorded sessions are asked for again",
 	"rl.Trajectory.Parts":             "records have them; no episode that is saved is recorded again",
 	"rl.Trajectory.Tools":             "records have them; no episode that is saved is recorded again",
 	"envs.ToolUse.Offered":            "of Trajectory.Tools",
