@@ -3,6 +3,7 @@ package tinker
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"sync"
@@ -176,25 +177,48 @@ func (m *model) forward(ctx context.Context, examples []example) (all [][]float3
 	return all, nil
 }
 
-// examine finds out how the service treats repeated requests and sums, with a forward pass of an example that changes nothing.
-func (m *model) examine(ctx context.Context, e example) error {
+// examine finds out whether the service recognises repeated requests, and whether it says that it adds up losses, with a forward
+// pass of an example that changes nothing.
+func (m *model) examine(ctx context.Context, e example) (sums bool, err error) {
 	o := m.order("cross_entropy", []example{e}, true)
 	first, err := m.next(ctx, m.service.path(o), func(number int) any { o.Seq = &number; return o }, true)
 	if err != nil {
-		return err
+		return false, err
 	}
 	second, err := m.post(ctx, m.service.path(o), o, true)
 	if err != nil {
-		return err
+		return false, err
 	}
 	m.repeats = first == second
 	for _, id := range slices.Compact([]string{first, second}) {
 		var r tinker.ForwardResult
 		if err := m.service.result(ctx, id, &r); err != nil {
+			return false, err
+		}
+		_, sums = r.Metrics["loss:sum"]
+	}
+	return sums, nil
+}
+
+// measureSums finds out whether the service averages: it compares the norms of the gradients of an example, and of two copies of it
+// with twice the weights, of a fresh model that is not moved.
+func (m *model) measureSums(ctx context.Context, e example) error {
+	var norms [2]float64
+	for i := range norms {
+		e.inputs = map[string][]float32{"weights": slices.Repeat([]float32{float32(i + 1)}, len(e.targets))}
+		adam := map[string]any{"learning_rate": 0, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0, "grad_clip_norm": 0}
+		var err error
+		if norms[i], err = m.step(ctx, "cross_entropy", slices.Repeat([]example{e}, i+1), adam); err != nil {
 			return err
 		}
-		_, sums := r.Metrics["loss:sum"]
-		m.averages = !sums
+	}
+	switch ratio := norms[1] / norms[0]; {
+	case math.Abs(ratio-4) < 0.1:
+		m.averages = false
+	case math.Abs(ratio-1) < 0.1:
+		m.averages = true
+	default:
+		return fmt.Errorf("%s: the service neither adds nor averages gradients: that of an example has norm %g, that of twice two of them %g", m.service.url, norms[0], norms[1])
 	}
 	return nil
 }

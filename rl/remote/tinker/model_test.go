@@ -4,7 +4,11 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"encoding/json"
+	"fmt"
 	"math"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -30,6 +34,47 @@ func TestGradientOfAverages(t *testing.T) {
 			ratio := math.Exp(float64(now[i][j] - e.inputs["logprobs"][j]))
 			got := -ratio * float64(a) / float64(len(slopes[i])) / float64(len(examples))
 			expect.True(t, math.Abs(got-float64(slopes[i][j])) < 1e-6, "gradient %g of target %d, want %g", got, j, slopes[i][j])
+		}
+	}
+}
+
+// TestMeasureSums: two copies of an example with twice the weights have 4 times the gradient where a service adds, and the same
+// where it averages.
+func TestMeasureSums(t *testing.T) {
+	for _, x := range []struct {
+		norms    []string
+		averages bool
+		want     string
+	}{
+		{[]string{`{"grad_norm":0.5}`, `{"x/grad_norm":2}`}, false, ""}, {[]string{`{"grad_norm":0.5}`, `{"grad_norm":0.501}`}, true, ""},
+		{[]string{`{"grad_norm":0.5}`, `{"grad_norm":1}`}, false, "norm 0.5, that of twice two of them 1"}, {[]string{`{}`, `{}`}, false, "NaN"},
+	} {
+		steps, rates := 0, []any{}
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			var body map[string]any
+			must.Do(t, json.NewDecoder(r.Body).Decode(&body))
+			switch {
+			case body["request_id"] == "optim_step":
+				steps++
+				_, _ = fmt.Fprintf(w, `{"metrics":%s}`, x.norms[steps-1])
+			case body["type"] == nil:
+				_, _ = w.Write([]byte("{}"))
+			case body["type"] == "optim_step":
+				rates = append(rates, body["adam_params"].(map[string]any)["learning_rate"])
+				fallthrough
+			default:
+				_, _ = fmt.Fprintf(w, `{"request_id":%q}`, body["type"])
+			}
+		}))
+		m := &model{service: &service{url: server.URL, client: server.Client()}}
+		err := m.measureSums(t.Context(), example{tokens: []int32{1, 2}, targets: []int32{2, 3}})
+		server.Close()
+		expect.Same(t, x.averages, m.averages, "averages")
+		expect.Equal(t, []any{0.0, 0.0}, rates)
+		if x.want != "" {
+			expect.Error(t, err, x.want)
+		} else {
+			must.Do(t, err)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package tinker
 
 import (
+	"context"
 	"math"
 	"slices"
 	"strings"
@@ -34,29 +35,36 @@ func (o *optimizer) Step(rates []float64, maxNorm float64) (norm float64, err er
 	for _, e := range examples {
 		p.spent.backward += len(e.tokens)
 	}
-	m := p.model
-	loss := m.weigh(examples, slopes, now)
-	ids, err := m.submit(p.ctx, loss, examples, false)
+	o.adam["learning_rate"], o.adam["grad_clip_norm"] = rates[0], maxNorm
+	if norm, err = p.model.step(p.ctx, p.model.weigh(examples, slopes, now), examples, o.adam); err != nil {
+		return 0, err
+	}
+	o.steps++
+	return norm, nil
+}
+
+// step moves the weights along the gradient of a loss of examples and returns the norm of the gradient, NaN if the service does
+// not say it.
+func (m *model) step(ctx context.Context, loss string, examples []example, adam map[string]any) (norm float64, err error) {
+	ids, err := m.submit(ctx, loss, examples, false)
 	if err != nil {
 		return 0, err
 	}
-	o.adam["learning_rate"], o.adam["grad_clip_norm"] = rates[0], maxNorm
-	step, err := m.ask(p.ctx, "optim_step", map[string]any{"adam_params": o.adam}, false)
+	step, err := m.ask(ctx, "optim_step", map[string]any{"adam_params": adam}, false)
 	if err != nil {
 		return 0, err
 	}
 	for _, id := range ids {
-		if err := p.service.result(p.ctx, id, &tinker.ForwardResult{}); err != nil {
+		if err := m.service.result(ctx, id, &tinker.ForwardResult{}); err != nil {
 			return 0, err
 		}
 	}
 	var moved struct {
 		Metrics map[string]float64 `json:"metrics"`
 	}
-	if err := p.service.result(p.ctx, step, &moved); err != nil {
+	if err := m.service.result(ctx, step, &moved); err != nil {
 		return 0, err
 	}
-	o.steps++
 	norm = math.NaN()
 	for name, value := range moved.Metrics {
 		if strings.HasSuffix(name, "grad_norm") || strings.HasPrefix(name, "unclipped_grad_l2") {

@@ -92,7 +92,19 @@ func (p *Policy) begin(ctx context.Context) (err error) {
 		return err
 	}
 	ids := p.probe(0)
-	return p.model.examine(ctx, example{tokens: ids[:len(ids)-1], targets: ids[1:]})
+	e := example{tokens: ids[:len(ids)-1], targets: ids[1:]}
+	sums, err := p.model.examine(ctx, e)
+	if err != nil || sums {
+		return err
+	}
+	spare, err := p.create(ctx, 2)
+	if err != nil {
+		return err
+	}
+	defer spare.unload()
+	err = spare.measureSums(ctx, e)
+	p.model.averages = spare.averages
+	return err
 }
 
 // create makes the number-th model of the session, with the weights of the start.
