@@ -23,7 +23,8 @@ type Weights interface {
 	Changed()
 }
 
-// Keeper is implemented by weights that are not in this process. Copies stay where the weights are, under a number.
+// Keeper is implemented by weights that are not in this process. Copies stay where the weights are, under a number below 2²⁴, which
+// a Snapshot holds exactly.
 type Keeper interface {
 	Keep() (number int, err error)
 	Return(number int) error

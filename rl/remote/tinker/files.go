@@ -30,6 +30,8 @@ type saved struct {
 	Path string         `json:"path"` // tinker://...
 	Rank int            `json:"rank"`
 	Kept map[int]string `json:"kept,omitempty"` // paths of other weights of the run by number
+
+	Spent costs `json:"spent,omitzero"` // since the last step
 }
 
 func readSaved(dir string) (s saved, err error) {
@@ -50,7 +52,7 @@ func (p *Policy) SaveWeights(dir string) error {
 	if err != nil {
 		return fmt.Errorf("saving weights on the service: %w", err)
 	}
-	return files.SaveJSON(filepath.Join(dir, savedFile), saved{Path: path, Rank: p.config.Rank, Kept: p.kept})
+	return files.SaveJSON(filepath.Join(dir, savedFile), saved{Path: path, Rank: p.config.Rank, Kept: p.kept, Spent: p.spent})
 }
 
 // LoadWeights implements run.Weights: it takes over what SaveWeights kept.
@@ -65,11 +67,12 @@ func (p *Policy) LoadWeights(dir string) error {
 	if s.Kept != nil {
 		p.kept = s.Kept
 	}
+	p.spent = s.Spent
 	p.Changed()
 	return nil
 }
 
-// Keep implements run.Keeper: the service keeps the weights, which get a number.
+// Keep implements run.Keeper: the service keeps the weights, which get a number from 1.
 func (p *Policy) Keep() (number int, err error) {
 	number = len(p.kept) + 1
 	p.kept[number], err = p.model.save(p.ctx)

@@ -33,7 +33,7 @@ func (o *optimizer) Step(rates []float64, maxNorm float64) (norm float64, err er
 		return 0, err
 	}
 	for _, e := range examples {
-		p.spent.backward += len(e.tokens)
+		p.spent.Backward += len(e.tokens)
 	}
 	o.adam["learning_rate"], o.adam["grad_clip_norm"] = rates[0], maxNorm
 	if norm, err = p.model.step(p.ctx, p.model.weigh(examples, slopes, now), examples, o.adam); err != nil {

@@ -55,7 +55,7 @@ type pass struct {
 type place struct{ example, at int }
 
 // costs count tokens since the last step.
-type costs struct{ forward, backward, prompt, sampled int }
+type costs struct{ Forward, Backward, Prompt, Sampled int }
 
 // New creates an adapter on the service. text has the tokenizer of its base model and stays the caller's. ctx must not end
 // before the policy is closed.
@@ -198,7 +198,7 @@ func (p *Policy) pass(b *rl.Batch, base bool) (one pass, logProbs []float32, err
 	}
 	one.examples, one.places = layOut(b)
 	for _, e := range one.examples {
-		p.spent.forward += len(e.tokens)
+		p.spent.Forward += len(e.tokens)
 	}
 	if one.now, err = m.forward(p.ctx, one.examples); err != nil {
 		return one, nil, err
@@ -276,7 +276,7 @@ func (p *Policy) CacheBytes() int64 { return 0 }
 
 // Measure adds what the service computed since the last call, in tokens.
 func (p *Policy) Measure(m rl.Meter) {
-	for name, n := range map[string]int{"forward": p.spent.forward, "backward": p.spent.backward, "prompt": p.spent.prompt, "sampled": p.spent.sampled} {
+	for name, n := range map[string]int{"forward": p.spent.Forward, "backward": p.spent.Backward, "prompt": p.spent.Prompt, "sampled": p.spent.Sampled} {
 		m.Total("engine/"+name+"_tokens", float64(n))
 	}
 	p.spent = costs{}

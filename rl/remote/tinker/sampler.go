@@ -141,10 +141,10 @@ func (m *Sampler) Generate(ctx context.Context, prompts [][]int32, o policy.Gene
 		if a.err != nil {
 			return fmt.Errorf("generating: prompt %d: %w", i+1, a.err)
 		}
-		p.spent.prompt += len(prompts[i])
+		p.spent.Prompt += len(prompts[i])
 		for _, c := range a.completions {
 			sampled += len(c.IDs)
-			p.spent.sampled += len(c.IDs)
+			p.spent.Sampled += len(c.IDs)
 		}
 		run.Working(ctx, received*o.Samples, len(prompts)*o.Samples, sampled)
 		if err := done(i, a.completions); err != nil {
