@@ -1,6 +1,7 @@
 package lora
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -181,7 +182,7 @@ func (a *Adapter) readPairs(f *safetensors.File, rule *rule, names []string, mod
 			embeddings[name] = p
 			continue
 		}
-		p.Module = strings.TrimPrefix(name, c.Prefix)
+		p.Module = strings.TrimPrefix(cmp.Or(c.parameter(name), name), c.Prefix)
 		a.Pairs = append(a.Pairs, p)
 		if c.LoRABias {
 			bias, _, err := modules[name].read(suffixBias, 1)

@@ -48,6 +48,8 @@ type Config struct {
 	// TargetModules are the adapted modules, minus ExcludeModules and ModulesToSave.
 	TargetModules  Modules
 	ExcludeModules Modules
+	// TargetParameters are target_parameters: ends of the names of tensors of experts, see ExpertParameters.
+	TargetParameters []string
 	// Layers is layers_to_transform: if not empty, modules matched by a suffix are adapted only in these layers.
 	// LayersPattern is layers_pattern: regular expressions for the name before the layer number. Without it, the layer is
 	// the first number that follows at least two name components.
@@ -99,7 +101,7 @@ func (c Config) validate() error {
 		return fmt.Errorf("lora_alpha is %g; it must be positive", c.Alpha)
 	case !(c.Dropout >= 0 && c.Dropout < 1):
 		return fmt.Errorf("lora_dropout is %g; it must be in [0, 1)", c.Dropout)
-	case c.TargetModules.empty():
+	case c.TargetModules.empty() && len(c.TargetParameters) == 0:
 		return errors.New("target_modules is empty")
 	case slices.Contains(c.TargetModules.Names, ""):
 		return errors.New("target_modules contains an empty name")
@@ -121,6 +123,9 @@ func (c Config) validate() error {
 		return fmt.Errorf("lora_bias and use_dora with peft_type %s are not supported", c.Method)
 	case !slices.Contains([]string{"", FeatureExtraction, SequenceClassification, CausalLM}, c.TaskType):
 		return fmt.Errorf("task_type %.40q is not supported; use %q, %q or %q", c.TaskType, FeatureExtraction, SequenceClassification, CausalLM)
+	}
+	if err := c.validateParameters(); err != nil {
+		return err
 	}
 	for key, tokens := range c.Tokens {
 		if len(tokens) == 0 || slices.Min(tokens) < 0 || slices.Max(tokens) > maxToken {
@@ -178,6 +183,12 @@ func (c Config) marshal() ([]byte, error) {
 	if !c.ExcludeModules.empty() { // unknown to PEFT before 0.14
 		fields["exclude_modules"] = c.ExcludeModules
 	}
+	if len(c.TargetParameters) > 0 { // unknown to PEFT before 0.17
+		fields["target_parameters"] = c.TargetParameters
+		if c.TargetModules.empty() {
+			fields["target_modules"] = []string{} // null stands for the family's
+		}
+	}
 	if c.WeightTying { // unknown to PEFT before 0.18
 		fields["ensure_weight_tying"] = true
 	}
@@ -202,7 +213,6 @@ var harmless = []string{"auto_mapping", "eva_config", "inference_mode", "megatro
 // unsupported explains features whose field names do not.
 var unsupported = map[string]string{
 	"layer_replication": "repeated layers",
-	"target_parameters": "adapters of parameters outside linear modules",
 }
 
 // innocentInits are the values of init_lora_weights that keep the base weights. Others (PiSSA, OLoRA, CorDA, LoftQ) change
@@ -247,6 +257,7 @@ func parseConfig(data []byte) (Config, error) {
 	r.get("modules_to_save", (*oneOrMore[string])(&c.ModulesToSave))
 	r.get("ensure_weight_tying", &c.WeightTying)
 	r.get("target_modules", &c.TargetModules)
+	r.get("target_parameters", &c.TargetParameters)
 	r.get("exclude_modules", &c.ExcludeModules)
 	r.get("layers_to_transform", (*oneOrMore[int])(&c.Layers))
 	r.get("layers_pattern", (*oneOrMore[string])(&c.LayersPattern))

@@ -1,6 +1,7 @@
 package lora
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -83,8 +84,12 @@ func (c Config) tensors(pairs []Pair, extra []safetensors.Tensor) ([]safetensors
 		if err := p.check(); err != nil {
 			return nil, err
 		}
-		name := wrapper + c.Prefix + p.Module
-		r, in, out := int64(p.R), int64(p.In), int64(p.Out)
+		name := c.Prefix + p.Module
+		if rule.adapts(name, p.Experts) && p.Experts > 0 {
+			name = c.wrapper(name)
+		}
+		name = wrapper + name
+		r, in, out := int64(p.Width()), int64(p.In), int64(p.Out)
 		list = append(list,
 			safetensors.FromFloat32s(name+suffixA, []int64{r, in}, p.A),
 			safetensors.FromFloat32s(name+suffixB, []int64{out, r}, p.B))
@@ -113,7 +118,7 @@ func (r *rule) describes(pairs []Pair, extra []safetensors.Tensor) error {
 			return fmt.Errorf("module %s has scale %g, but lora_alpha, alpha_pattern and the rank give %g", p.Module, p.Scale, scale)
 		case (p.Magnitude != nil) != r.DoRA:
 			return fmt.Errorf("module %s: use_dora is %t, but the module's magnitude vector exists: %t", p.Module, r.DoRA, p.Magnitude != nil)
-		case !r.means(r.Prefix + p.Module):
+		case !r.adapts(r.Prefix+p.Module, p.Experts):
 			return fmt.Errorf("module %s is not selected by target_modules (%s) and the fields that restrict them", p.Module, r.TargetModules)
 		}
 	}
@@ -160,7 +165,8 @@ func (c Config) savesWhole(name string) bool {
 
 // pair reads the pair of a linear layer, or of an embedding in the orientation [width, tokens].
 func (t tensors) pair(module string, r *rule) (Pair, error) {
-	rank, scale := r.size(module)
+	parameter := r.parameter(module)
+	rank, scale := r.size(cmp.Or(parameter, module))
 	p := Pair{R: rank, Scale: scale}
 	partA, partB := suffixA, suffixB
 	if t.has(suffixEmbeddingA) || t.has(suffixEmbeddingB) {
@@ -168,7 +174,9 @@ func (t tensors) pair(module string, r *rule) (Pair, error) {
 	}
 	var a, b []int
 	var err error
-	if p.A, a, err = t.read(partA, 2); err == nil && a[0] != rank {
+	if p.A, a, err = t.read(partA, 2); err == nil && parameter != "" && a[0]%rank == 0 {
+		p.Experts, rank = a[0]/rank, a[0]
+	} else if err == nil && a[0] != rank {
 		err = fmt.Errorf("tensor %.120q has shape %v, want [%d in] from r and rank_pattern", t.names[partA], a, rank)
 	}
 	if err != nil {
@@ -191,9 +199,20 @@ func (t tensors) pair(module string, r *rule) (Pair, error) {
 	return p, err
 }
 
+// Shape is that of the weight of a linear module, or of each of so many experts.
+type Shape struct{ Out, In, Experts int }
+
+// String describes the shape for errors.
+func (s Shape) String() string {
+	if s.Experts > 0 {
+		return fmt.Sprintf("[%d %d %d]", s.Experts, s.Out, s.In)
+	}
+	return fmt.Sprintf("[%d %d]", s.Out, s.In)
+}
+
 // Fits checks that the adapter is exactly what its configuration describes for a model with the given linear modules:
-// canonical name to [out, in]. Missing, extra and misshapen pairs are errors with the module's name.
-func (a Adapter) Fits(shapes map[string][2]int) error {
+// canonical name to shape. Missing, extra and misshapen pairs are errors with the module's name.
+func (a Adapter) Fits(shapes map[string]Shape) error {
 	rule, err := a.Config.rule()
 	if err != nil {
 		return fmt.Errorf("lora: %w", err)
@@ -205,8 +224,8 @@ func (a Adapter) Fits(shapes map[string][2]int) error {
 		if !ok {
 			return fmt.Errorf("lora: the adapter has module %s, which the model lacks or cannot adapt (it has %s)", p.Module, summary(names))
 		}
-		if shape != [2]int{p.Out, p.In} {
-			return fmt.Errorf("lora: module %s: the adapter is for a weight of shape %v, the model has %v", p.Module, [2]int{p.Out, p.In}, shape)
+		if own := (Shape{p.Out, p.In, p.Experts}); shape != own {
+			return fmt.Errorf("lora: module %s: the adapter is for a weight of shape %v, the model has %v", p.Module, own, shape)
 		}
 		have[p.Module] = true
 	}
@@ -214,7 +233,7 @@ func (a Adapter) Fits(shapes map[string][2]int) error {
 		have[strings.TrimSuffix(change.Tensor, ".weight")] = true
 	}
 	for _, name := range names {
-		if rule.means(a.Config.Prefix+name) && !have[name] {
+		if rule.adapts(a.Config.Prefix+name, shapes[name].Experts) && !have[name] {
 			return fmt.Errorf("lora: target_modules select module %s, but the adapter has no tensors for it", name)
 		}
 	}

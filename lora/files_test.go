@@ -271,12 +271,12 @@ func TestSaveRefuses(t *testing.T) {
 
 func TestFits(t *testing.T) {
 	c, pairs, _ := adapter(lora.SequenceClassification)
-	shapes := func() map[string][2]int {
-		m := map[string][2]int{}
+	shapes := func() map[string]lora.Shape {
+		m := map[string]lora.Shape{}
 		for i := range 2 {
-			m[fmt.Sprintf("encoder.layer.%d.attention.self.query", i)] = [2]int{4, 4}
-			m[fmt.Sprintf("encoder.layer.%d.attention.self.key", i)] = [2]int{4, 4}
-			m[fmt.Sprintf("encoder.layer.%d.intermediate.dense", i)] = [2]int{6, 4}
+			m[fmt.Sprintf("encoder.layer.%d.attention.self.query", i)] = lora.Shape{Out: 4, In: 4}
+			m[fmt.Sprintf("encoder.layer.%d.attention.self.key", i)] = lora.Shape{Out: 4, In: 4}
+			m[fmt.Sprintf("encoder.layer.%d.intermediate.dense", i)] = lora.Shape{Out: 6, In: 4}
 		}
 		return m
 	}
@@ -284,15 +284,15 @@ func TestFits(t *testing.T) {
 	expect.NoError(t, a.Fits(shapes()), "Fits")
 	tests := []struct {
 		name   string
-		change func(map[string][2]int)
+		change func(map[string]lora.Shape)
 		want   string
 	}{
-		{"fewer layers", func(m map[string][2]int) { delete(m, "encoder.layer.1.intermediate.dense") }, "has module encoder.layer.1.intermediate.dense, which the model lacks or cannot adapt (it has encoder.layer.*.attention.self.key, encoder.layer.*.attention.self.query, encoder.layer.*.intermediate.dense)"},
-		{"more layers", func(m map[string][2]int) {
-			m["encoder.layer.10.intermediate.dense"] = [2]int{6, 4}
-			m["encoder.layer.2.intermediate.dense"] = [2]int{6, 4}
+		{"fewer layers", func(m map[string]lora.Shape) { delete(m, "encoder.layer.1.intermediate.dense") }, "has module encoder.layer.1.intermediate.dense, which the model lacks or cannot adapt (it has encoder.layer.*.attention.self.key, encoder.layer.*.attention.self.query, encoder.layer.*.intermediate.dense)"},
+		{"more layers", func(m map[string]lora.Shape) {
+			m["encoder.layer.10.intermediate.dense"] = lora.Shape{Out: 6, In: 4}
+			m["encoder.layer.2.intermediate.dense"] = lora.Shape{Out: 6, In: 4}
 		}, "module encoder.layer.2.intermediate.dense, but the adapter has no tensors"},
-		{"wider", func(m map[string][2]int) { m["encoder.layer.0.intermediate.dense"] = [2]int{8, 4} }, "is for a weight of shape [6 4], the model has [8 4]"},
+		{"wider", func(m map[string]lora.Shape) { m["encoder.layer.0.intermediate.dense"] = lora.Shape{Out: 8, In: 4} }, "is for a weight of shape [6 4], the model has [8 4]"},
 	}
 	for _, tt := range tests {
 		m := shapes()

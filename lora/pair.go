@@ -13,6 +13,9 @@ type Pair struct {
 	Scale      float64   // factor of B·A
 	A          []float32 // [R, In], row-major
 	B          []float32 // [Out, R], row-major
+	// Experts is how many experts the pair is of, 0 for a linear module. With E of them, A [E·R, In] has the rows of one expert after
+	// those of another, and B [Out, R·E] the columns of all experts for one of R beside each other.
+	Experts int
 	// Magnitude is the norm of each row of the adapted weight, [Out], with DoRA; else nil.
 	Magnitude []float32
 }
@@ -28,15 +31,19 @@ func Init(module string, in, out, r int, scale float64, rng *rand.Rand) Pair {
 	return p
 }
 
+// Width is the number of rows of A and columns of B.
+func (p Pair) Width() int { return p.R * max(p.Experts, 1) }
+
 // check reports inconsistent sizes.
 func (p Pair) check() error {
+	width := p.Width()
 	switch {
 	case p.R < 1 || p.In < 1 || p.Out < 1:
 		return fmt.Errorf("module %s: rank %d, in %d and out %d must all be positive", p.Module, p.R, p.In, p.Out)
-	case len(p.A) != p.R*p.In:
-		return fmt.Errorf("module %s: A has %d elements, [%d %d] needs %d", p.Module, len(p.A), p.R, p.In, p.R*p.In)
-	case len(p.B) != p.Out*p.R:
-		return fmt.Errorf("module %s: B has %d elements, [%d %d] needs %d", p.Module, len(p.B), p.Out, p.R, p.Out*p.R)
+	case len(p.A) != width*p.In:
+		return fmt.Errorf("module %s: A has %d elements, [%d %d] needs %d", p.Module, len(p.A), width, p.In, width*p.In)
+	case len(p.B) != p.Out*width:
+		return fmt.Errorf("module %s: B has %d elements, [%d %d] needs %d", p.Module, len(p.B), p.Out, width, p.Out*width)
 	case p.Magnitude != nil && len(p.Magnitude) != p.Out:
 		return fmt.Errorf("module %s: the magnitude vector has %d elements, want %d", p.Module, len(p.Magnitude), p.Out)
 	}
@@ -45,10 +52,10 @@ func (p Pair) check() error {
 
 // MergeInto adds Scale·B·A to w [Out, In], row-major. With Magnitude, it then scales each row to that norm (Liu et al.
 // 2024, "DoRA: Weight-Decomposed Low-Rank Adaptation", eq. 5; the paper's columns are rows here, as in PEFT). It sums
-// in float64 and rounds once. It panics if w has another size.
+// in float64 and rounds once. It panics if w has another size, or if the pair is of experts.
 func (p Pair) MergeInto(w []float32) {
-	if err := p.check(); err != nil {
-		panic("lora: " + err.Error())
+	if err := p.check(); err != nil || p.Experts > 0 {
+		panic(fmt.Sprintf("lora: module %s of %d experts: %v", p.Module, p.Experts, err))
 	}
 	if len(w) != p.Out*p.In {
 		panic(fmt.Sprintf("lora: module %s: the weight has %d elements, [%d %d] needs %d", p.Module, len(w), p.Out, p.In, p.Out*p.In))

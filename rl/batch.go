@@ -10,6 +10,7 @@ type Batch struct {
 	Actions []int64   // [M]
 	Lengths []int     // [S] actions of each sequence
 	Options [][]int32 // [S] Sample.Options; nil without decisions
+	Routes  []Routes  // [S] Sample.Routes; nil if the router decides for all
 	Dropout []uint64  // [S] keys of the dropout masks and of the noise; nil without both
 }
 
@@ -29,6 +30,11 @@ func NewBatch(samples []*Sample) *Batch {
 		}
 		begin += int64(len(s.Tokens))
 		b.Sequences, b.Lengths = append(b.Sequences, s.Tokens), append(b.Lengths, s.Len())
+	}
+	if slices.ContainsFunc(samples, func(s *Sample) bool { return s.Routes != nil }) {
+		for _, s := range samples {
+			b.Routes = append(b.Routes, s.Routes)
+		}
 	}
 	return b
 }

@@ -17,6 +17,7 @@ type Sample struct {
 	Rows    []int   // [M] index of the token whose state predicts each action; nil if the entire text does (a label)
 	Actions []int32 // [M] token ids, or the index of the label or option
 	Options []int32 // of a decision: the tokens, or labels of a classifier, of the options that Actions[0] is one of
+	Routes  Routes  // of the first of Tokens; nil if the router decides for all
 	Truth   int32   // the correct label, if samples have labels
 
 	Prompt  int    // number of the prompt or row

@@ -34,6 +34,9 @@ type Trajectory struct {
 	LogProbs         []float32 `json:"logprobs"`          // log π in nats, at temperature 1, unfiltered; 0 for given tokens
 	Teacher          []float32 `json:"-"`                 // log π of a teacher on a server; nil without one
 
+	Routes     Routes `json:"routes,omitempty"`      // of the first tokens, as far as they are known
+	RouteWidth int    `json:"route_width,omitempty"` // numbers of a token in Routes
+
 	Segments []int `json:"segments,omitempty"` // where the segments after the first begin
 
 	Turns []Turn          `json:"turns"`
@@ -237,7 +240,7 @@ func (t *Trajectory) sample(from, to int, temperature float64) *Sample {
 			if t.Teacher != nil {
 				s.Teacher = append(s.Teacher, t.Teacher[at])
 			}
-			s.Tokens = t.Tokens[begun : at+1]
+			s.Tokens, s.Routes = t.Tokens[begun:at+1], t.routesOf(begun, at+1)
 		}
 		for ; len(steps) > 0 && steps[0].End <= t.Turns[turn].End; steps = steps[1:] {
 			pay(steps[0].Reward)
@@ -258,6 +261,9 @@ func (t *Trajectory) Validate() error {
 	}
 	if n == 0 {
 		return errors.New("trajectory without tokens")
+	}
+	if t.RouteWidth < 0 || t.RouteWidth == 0 && len(t.Routes) > 0 || t.RouteWidth > 0 && (len(t.Routes)%t.RouteWidth != 0 || len(t.Routes) > n*t.RouteWidth) {
+		return fmt.Errorf("trajectory of %d tokens has %d numbers of routes, %d of each token", n, len(t.Routes), t.RouteWidth)
 	}
 	for i, start := range t.Segments {
 		if start <= 0 || start >= n || i > 0 && start <= t.Segments[i-1] {

@@ -128,8 +128,11 @@ type ModelConfig struct {
 	// With ExpertLimit l and ExpertAlpha a, an expert's gate g and up u become min(g, l)·σ(a·min(g, l)) and 1 + u, u
 	// within ±l; 0 = as Gated.
 	ExpertLimit, ExpertAlpha float64
-	DeltaKeyHeads            int  // of layers with gated delta rules
-	GatedQueries             bool // each head of "q" is a query and a gate: its sigmoid multiplies what attention returns
+	RouterSigmoid            bool    // the router's outputs become sigmoids, not a softmax
+	RouterScale              float64 // factor of the experts' sum; 0 = none
+	WovenExperts             bool    // rows of gate and up take turns in adapters of "experts.gate_up"
+	DeltaKeyHeads            int     // of layers with gated delta rules
+	GatedQueries             bool    // each head of "q" is a query and a gate: its sigmoid multiplies what attention returns
 	Distance                 Distance
 	QuerySpan                int
 	Windows                  []int // [Layers] attention window in tokens, 0 = unlimited; nil: all 0
@@ -194,6 +197,7 @@ func (c ModelConfig) native(pins *runtime.Pinner) C.rlt_model_config {
 		embedding_size: C.int64_t(c.EmbeddingSize), shared_layers: cBool(c.SharedLayers), distance: C.int32_t(c.Distance),
 		experts: C.int64_t(c.Experts), experts_per_token: C.int64_t(c.ExpertsPerToken), expert_size: C.int64_t(c.ExpertSize),
 		shared_size: C.int64_t(c.SharedSize), router_norm: cBool(c.RouterNorm), expert_limit: C.double(c.ExpertLimit), expert_alpha: C.double(c.ExpertAlpha),
+		router_sigmoid: cBool(c.RouterSigmoid), router_scale: C.double(c.RouterScale), woven_experts: cBool(c.WovenExperts),
 		delta_key_heads: C.int64_t(c.DeltaKeyHeads), gated_queries: cBool(c.GatedQueries),
 		windows: &windows[0], n_ropes: C.int32_t(len(ropes)),
 	}

@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"runtime"
+	"slices"
 	"unsafe"
 )
 
@@ -95,6 +96,9 @@ type Event struct {
 	Raw     float32 // log-softmax of the model's logits
 	Done    bool
 	Reason  Reason // empty until Done
+	// Routes are the experts of the tokens that ran for this one, of a model with experts: of all the prompt for a sample's
+	// first token, else of the token before it. A token has ExpertsPerToken in each layer with experts.
+	Routes []int16
 }
 
 // Submit queues a request and returns its number, from 1. Errors name the value that is out of range.
@@ -142,6 +146,9 @@ func (e *Engine) Step(maxTokens int) ([]Event, error) {
 		events[i] = Event{
 			Request: int64(native.request), Sample: int(native.sample), Token: int32(native.token),
 			LogProb: float32(native.logprob), Raw: float32(native.raw),
+		}
+		if native.routes != nil {
+			events[i].Routes = slices.Clone(unsafe.Slice((*int16)(native.routes), native.n_routes))
 		}
 		switch native.reason {
 		case C.RLT_STOPPED:

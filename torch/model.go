@@ -72,7 +72,7 @@ func (m *Model) open() *C.rlt_model {
 
 // Adapt puts the adapter y += scale·B·A·dropout(x) on the named linear layer. a [r, in], b [out, r]. With magnitude [out], a
 // Parameter, each row of W + scale·B·A has that norm (DoRA); nil = none. The model retains all. A second call for the layer
-// replaces the first.
+// replaces the first. The experts of a layer have one adapter, see rlt_model_adapt.
 func (m *Model) Adapt(layer string, a, b, magnitude *Var, scale float64) error {
 	name := C.CString(layer)
 	defer C.free(unsafe.Pointer(name))
@@ -119,6 +119,9 @@ func (s *Scope) Hidden(m *Model, p Packed, pass Pass) (hidden, cuSeqlens Tensor)
 	}
 	if p.Continues != nil {
 		input.continues = s.Int32s(p.Continues, int64(len(p.Continues))).handle
+	}
+	if p.Routes != nil {
+		input.routes = s.Int32s(p.Routes, n, int64(len(p.Routes))/n).handle
 	}
 	if pass.Rows != nil {
 		input.rows = s.hostInts(pass.Rows, int64(len(pass.Rows))).handle

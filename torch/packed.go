@@ -8,6 +8,9 @@ type Packed struct {
 	// Continues [S] is the sequence that each one continues, -1 for none; nil: all -1. Continuations directly follow their
 	// sequence and attend to its tokens. Only for decoders, without Dropout and without a Rope with SwitchLength.
 	Continues []int32
+	// Routes are the experts of each token, [N, L·k], where −1 is the first of a token that the router decides; nil: it always
+	// does. See Event.Routes.
+	Routes []int32
 }
 
 // Pack lays sequences end to end.

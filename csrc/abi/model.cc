@@ -64,6 +64,7 @@ rlt_error* rlt_model_forward(rlt_model* model, int32_t mode, const rlt_model_inp
       TORCH_CHECK(batch.noise.sizes() == c10::IntArrayRef({n, model->net.embed().size(1)}), "noise: want [",
                   n, ", ", model->net.embed().size(1), "], got ", batch.noise.sizes());
     }
+    if (input->routes != 0) batch.routes = rlt::borrow(input->routes);
     for (at::Tensor* part : {&batch.tokens, &batch.positions, &batch.rows}) {
       if (part->defined() && !device.is_cpu() && part->is_cpu()) {
         *part = part->pin_memory().to(device, /*non_blocking=*/true);

@@ -101,7 +101,7 @@ void Engine::cancel(int64_t id, int32_t sample) {
   TORCH_CHECK(sample >= 0 && sample < request.options.samples, "request ", id, " has no sample ", sample,
               " of ", request.options.samples);
   if (request.done[static_cast<size_t>(sample)]) return;
-  cancelled_.push_back({id, sample, -1, 0, 0, RLT_CANCELLED});
+  cancelled_.push_back({id, sample, -1, 0, 0, RLT_CANCELLED, nullptr, 0});
   finish(request, sample);
 }
 
@@ -122,6 +122,7 @@ const std::vector<rlt_event>& Engine::step(int64_t max_tokens) {
   check_usable();
   events_.clear();
   events_.swap(cancelled_);
+  routes_.clear();
   admit();
   runner_->reserve(max_tokens, static_cast<int64_t>(slots_.size()), longest_);
   failed_ = true;
@@ -216,6 +217,19 @@ void Engine::add_pick(Item& item, Slot& slot) {
   ++item.picks;
 }
 
+void Engine::add_routes(rlt_event& event, const Slot& slot) {
+  const std::vector<int16_t>& prompt = slot.request->prefix->routes;
+  if (prompt.empty()) return;
+  if (slot.generated == 1) {
+    routes_.push_back(prompt);  // which ends with its request
+    event.routes = routes_.back().data();
+    event.n_routes = static_cast<int64_t>(prompt.size());
+    return;
+  }
+  event.n_routes = static_cast<int64_t>(prompt.size() / slot.request->prompt.size());
+  event.routes = slot.tail->routes.data() + (slot.generated - 2) * event.n_routes;
+}
+
 // Turns draws into events, in the order of slots, and ends samples.
 void Engine::collect() {
   for (Slot& slot : slots_) {
@@ -223,7 +237,7 @@ void Engine::collect() {
     slot.token = std::exchange(slot.draw.token, kNotDrawn);
     if (slot.token == kNotFinite) {
       Request& r = *slot.request;
-      events_.push_back({r.id, slot.sample, -1, 0, 0, RLT_NOT_FINITE});
+      events_.push_back({r.id, slot.sample, -1, 0, 0, RLT_NOT_FINITE, nullptr, 0});
       finish(r, slot.sample);
       continue;
     }
@@ -235,7 +249,8 @@ void Engine::collect() {
     } else if (slot.generated == r.options.max_new) {
       reason = RLT_LENGTH;
     }
-    events_.push_back({r.id, slot.sample, slot.token, slot.draw.logprob, slot.draw.raw, reason});
+    events_.push_back({r.id, slot.sample, slot.token, slot.draw.logprob, slot.draw.raw, reason, nullptr, 0});
+    add_routes(events_.back(), slot);
     if (reason != RLT_GOES_ON) {
       finish(r, slot.sample);
     } else if (r.options.sampling.repetition_penalty > 0) {

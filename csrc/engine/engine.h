@@ -52,6 +52,7 @@ class Engine {
   void add_pick(Item& item, Slot& slot);
   void collect();
   void finish(Request& request, int32_t sample);
+  void add_routes(rlt_event& event, const Slot& slot);
   int64_t unfinished() const;
 
   std::unique_ptr<Runner> runner_;
@@ -61,6 +62,7 @@ class Engine {
   std::vector<Item> items_;
   std::vector<Pick> picks_;
   std::vector<rlt_event> events_, cancelled_;
+  std::vector<std::vector<int16_t>> routes_;  // that events_ point to
   std::set<int32_t> adapters_{0, 1};
   bool failed_ = false;  // a step threw: prompts and slots are ahead of what ran
   int64_t next_id_ = 1, longest_ = 0;

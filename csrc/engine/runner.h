@@ -47,6 +47,9 @@ class Segment {
   virtual ~Segment() = default;
   // Makes room for up to so many positions; what was there is lost.
   virtual void resize(int64_t positions) = 0;
+
+  // Of each position, its experts in the layers that have some.
+  std::vector<int16_t> routes;
 };
 
 // Consecutive tokens of one sequence. Positions [0, prefix_length) are kept in prefix, later ones in tail;

@@ -21,7 +21,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_ABI_VERSION 17
+#define RLT_ABI_VERSION 18
 
 typedef uintptr_t rlt_tensor; /* owned at::TensorImpl*, 0 = undefined */
 typedef uintptr_t rlt_op;     /* borrowed, never freed */
@@ -209,6 +209,9 @@ typedef struct {
   int64_t delta_key_heads; /* of layers with an "a_log" */
   int32_t gated_queries; /* "q" [2·heads·d, H] makes a query and a gate of each head in turn; what attention
                             returns is multiplied by the gate's sigmoid. Only with RLT_QKV_SPLIT */
+  int32_t router_sigmoid;  /* experts have the sigmoids of the router's outputs instead of their softmax */
+  double router_scale;     /* of the experts' sum; 0 = none */
+  int32_t woven_experts;   /* the rows of gate and up take turns in adapters of "experts.gate_up" */
 } rlt_model_config;
 
 /* Builds a model on n named weights, which it retains. Names: embed.weight [V, H]; positions.weight [P, H] if
@@ -218,8 +221,8 @@ typedef struct {
  * [H, H] instead of attention: C · conv(B · x), where qkv makes B, C and x; or a_log and dt_bias [n],
  * delta_norm [v], conv [2·K + n·v, taps], qkv [2·K + n·v, H], z [n·v, H], rate and decay [n, H] and o [H,
  * n·v], a gated delta rule with keys of width K in delta_key_heads heads; post_attn_norm, mlp_norm, gate, up
- * [I, H] or gate_up [2I, H], down [H, I], post_mlp_norm; router [E, H], experts.M.gate, up and down,
- * shared_gate [1, H], whose sigmoid multiplies the MLP that all tokens pass; norm; head [V, H], absent if the
+ * [I, H] or gate_up [2I, H], down [H, I], post_mlp_norm; router [E, H], router_bias [E], added to
+ * the probabilities to choose experts, but not to weigh them, experts.M.gate, up and down, shared_gate [1, H], whose sigmoid multiplies the MLP that all tokens pass; norm; head [V, H], absent if the
  * output is tied to embed. Layers with a router, sinks or a conv run on the CPU only; with a router gated,
  * one sum after the other, without post_norms. Each name ends in ".weight", with an optional ".bias". Layer
  * norms have biases if "norm" has one, and always with norm_after. Linear weights may be F32, BF16 or F16;
@@ -237,8 +240,10 @@ rlt_error* rlt_model_new(const rlt_model_config* config, const char* const* name
 
 /* Puts an adapter y += scale·B·A·dropout(x) on a linear layer ("layers.0.q"): a [r, in], b [out, r], both
  * retained. With magnitude [out], which is trained, each row of W + scale·B·A has that norm (DoRA); 0 = none.
- * Replaces the layer's previous adapter. Errors: no such layer, a misshapen tensor, a layer whose weight is
- * trained. Changes the model; engines see the adapter after their next refresh, but take no magnitude. */
+ * All experts of a layer have one: "layers.0.experts.gate_up" and "layers.0.experts.down", without magnitude:
+ * a [E·r, in] with the rows of one expert after those of another, b [out, r·E] with the columns of the same
+ * rank side by side, rows of gate before those of up. They take no dropout. Replaces the layer's previous
+ * adapter. Errors: no such layer, a misshapen tensor, a layer whose weight is trained. Changes the model; engines see the adapter after their next refresh, but take no magnitude. */
 rlt_error* rlt_model_adapt(rlt_model* model, const char* layer, rlt_tensor a, rlt_tensor b,
                            rlt_tensor magnitude, double scale);
 
@@ -256,6 +261,8 @@ typedef struct {
   rlt_tensor row_keys; /* [N] int64, a key for each token; only with dropout */
   rlt_tensor noise;    /* [N, H] fp32, or 0: added to the tokens' embeddings, which may be narrower than H */
   int32_t checkpoint;  /* keep only the input of each block, and recompute the rest in backward */
+  rlt_tensor routes;   /* [N, L·k] int32, or 0: experts of each token, as rlt_event has them; a token whose
+                          first is -1 gets the most probable ones */
 } rlt_model_input;
 
 /* Computes the hidden states of the last layer, after the final norm if there is one: [N, H] fp32, or [M, H]
@@ -307,6 +314,11 @@ typedef struct {
   float logprob;  /* under the distribution it was sampled from; 0 if greedy */
   float raw;      /* log-softmax of the logits, after logit_softcap but before sampling parameters */
   int32_t reason; /* RLT_GOES_ON, or why the sample ended */
+  /* Of a model with experts: those of the tokens that ran for this one, k in each of the L layers that have
+   * some. They are all of the prompt for the sample's first token, and the token before it for another. NULL
+   * without experts or token. */
+  const int16_t* routes;
+  int64_t n_routes; /* tokens times L·k */
 } rlt_event;
 
 /* Makes an engine for a model, which must outlive it. On the CPU the engine packs a copy of the weights in

@@ -141,7 +141,9 @@ at::Tensor mlp(const Block& block, const BlockPass& pass, const at::Tensor& x, c
                at::Tensor* load) {
   at::Tensor sum = residual;
   if (!block.experts.empty()) {
-    sum = residual.add(mix_experts(*pass.config, block, pass.groups, x, load));
+    Routing routing{pass.adapter.on ? &block.lora : nullptr, pass.routes, nullptr, load};
+    if (pass.routes.defined() && pass.rows.defined()) routing.given = pass.routes.index_select(0, pass.rows);
+    sum = residual.add(mix_experts(*pass.config, block, pass.groups, x, routing));
     if (!block.down.weight.defined()) return sum;
   }
   at::Tensor inner = widen(block, pass, x);
@@ -181,6 +183,11 @@ std::vector<at::Tensor> parameters(const Block& block, bool adapted) {
   for (Linear Mlp::*const member : kMlpLinears) add_linear(block.*member);
   for (const Mlp& expert : block.experts) {
     for (Linear Mlp::*const member : kMlpLinears) add_linear(expert.*member);
+  }
+  for (const Adapter* const adapter : {&block.lora.up, &block.lora.down}) {
+    if (!adapted) break;
+    add(adapter->a);
+    add(adapter->b);
   }
   return found;
 }

@@ -55,9 +55,17 @@ struct Layers {
 inline const std::vector<Block>& Transformer::blocks() const { return layers_->blocks; }
 inline const Groups& Transformer::groups(size_t block) const { return layers_->groups[block]; }
 
-// What the experts of x [N, H] add to it, by groups unless null. Adds to load [2, E] unless null.
+// Where the tokens of a pass go.
+struct Routing {
+  const ExpertLora* lora = nullptr;  // of the experts; null for none
+  at::Tensor given;                  // [N, k] int32, −1 where the router decides; undefined where it always does
+  at::Tensor* chosen = nullptr;      // unless null, becomes [N, k] int64
+  at::Tensor* load = nullptr;        // [2, E], added to unless null
+};
+
+// What the experts of x [N, H] add to it, by groups unless null.
 at::Tensor mix_experts(const Config& config, const Block& block, const Groups* groups, const at::Tensor& x,
-                       at::Tensor* load);
+                       const Routing& routing);
 
 // What a block needs to know of the batch and of its own place.
 struct BlockPass {
@@ -74,7 +82,15 @@ struct BlockPass {
   std::shared_ptr<const Joints> joints;  // null, as groups is: the layers one by one; keeps Layers
   at::Tensor rows;                       // [M] int64: those that are wanted of the block, undefined for all
   AdapterPass wanted;                    // adapter as it is for those rows
+  at::Tensor routes = {};                // Routing::given of the block's tokens
 };
+
+// The width of a delta rule's keys: its channels are heads' queries and keys and then the values.
+inline int64_t delta_key_width(const Config& config, const Block& block) {
+  return (block.qkv.out() - block.z.out()) / (2 * config.delta_key_heads);
+}
+// x and a row of zeros, for rows that are not there.
+inline at::Tensor pad_row(const at::Tensor& x) { return at::cat({x, x.new_zeros({1, x.size(1)})}); }
 
 // What the convolution of a block makes of its "qkv" [N, 3H], [N, H].
 at::Tensor convolve(const Block& block, const BlockPass& pass, const at::Tensor& wide);

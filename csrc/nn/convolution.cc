@@ -1,6 +1,4 @@
 // Gated short convolutions (LFM2): B, C and x of a token's "qkv" make C · (taps of B · x).
-#include <ATen/ops/cat.h>
-
 #include "nn/block.h"
 #include "ops/packed.h"
 
@@ -8,7 +6,7 @@ namespace rlt::nn {
 
 at::Tensor apply_taps(const Block& block, const BlockPass& pass, const at::Tensor& x) {
   const int64_t taps = block.conv.size(1);
-  const at::Tensor padded = at::cat({x, x.new_zeros({1, x.size(1)})});  // what comes before a text
+  const at::Tensor padded = pad_row(x);  // what comes before a text
   at::Tensor sum = x.mul(block.conv.select(1, taps - 1));
   for (int64_t lag = 1; lag < taps; ++lag) {
     const at::Tensor& rows = pass.earlier[static_cast<size_t>(lag - 1)];

@@ -71,7 +71,7 @@ at::Tensor delta_rule(const Block& block, const BlockPass& pass, const std::vect
   const at::Tensor mixed = at::silu(apply_taps(block, pass, wide[0])), rate = wide[2].sigmoid(),
                    decay = at::softplus(wide[3].add(block.dt_bias)).mul(block.a_log.exp()).neg();
   const int64_t rows = mixed.size(0), values = block.a_log.size(0), v = block.delta_norm.size(0),
-                heads = pass.config->delta_key_heads, k = (mixed.size(1) - values * v) / (2 * heads);
+                heads = pass.config->delta_key_heads, k = delta_key_width(*pass.config, block);
   const int64_t sequences = pass.cu_seqlens.numel() - 1;
   const int32_t* cu = checked_cu_seqlens(pass.cu_seqlens, rows);
   const int32_t* continues =
@@ -84,8 +84,7 @@ at::Tensor delta_rule(const Block& block, const BlockPass& pass, const std::vect
     wave.sequences.push_back(s);
     wave.length = std::max<int64_t>(wave.length, cu[s + 1] - cu[s]);
   }
-  const auto padded = [](const at::Tensor& x) { return at::cat({x, x.new_zeros({1, x.size(1)})}); };
-  const at::Tensor all = padded(mixed), decays = padded(decay), rates = padded(rate);
+  const at::Tensor all = pad_row(mixed), decays = pad_row(decay), rates = pad_row(rate);
   std::vector<at::Tensor> made;
   at::Tensor states;  // of the first wave
   int64_t before = 0;

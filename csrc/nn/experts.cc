@@ -1,10 +1,14 @@
 // Mixtures of experts (Shazeer 2017): tokens sorted by their experts, one product for each.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/topk.h>
+#include <ATen/ops/where.h>
+
+#include <optional>
 
 #include "nn/block.h"
 #include "ops/block.h"
@@ -43,33 +47,82 @@ at::Tensor gate(const Config& c, const at::Tensor& gate, const at::Tensor& up) {
       .mul(1 / c.expert_alpha);
 }
 
-at::Tensor pass_through(const Config& c, const Mlp& mlp, const MlpGroups* groups, const at::Tensor& x) {
-  if (groups != nullptr) {
-    const at::Tensor wide = groups->up.forward(x, false);
-    return groups->down.forward(gate(c, groups->up.part(wide, 0), groups->up.part(wide, 1)), false);
+// A of each expert [r, in], and B [out, r].
+struct Split {
+  explicit Split(const Adapter& all, int64_t experts) : scale(all.scale) {
+    if (!all.a.defined()) return;
+    a = all.a.reshape({experts, -1, all.a.size(1)}).unbind(0);
+    b = all.b.reshape({all.b.size(0), -1, experts}).unbind(2);
   }
-  const auto wide = forward_all({&mlp.gate, &mlp.up}, x, {});
-  return mlp.down.forward(gate(c, wide[0], wide[1]), {});
+  at::Tensor add_to(const at::Tensor& y, const at::Tensor& x, size_t expert, const at::Tensor& rows) const {
+    return y.add(x.matmul(a[expert].t()).matmul(rows.t()), scale);
+  }
+
+  std::vector<at::Tensor> a, b;
+  double scale;
+};
+
+struct Loras {
+  Loras(const Config& c, const ExpertLora& lora)
+      : woven(c.woven_experts != 0), up(lora.up, c.experts), down(lora.down, c.experts) {}
+
+  // Of gate, then up.
+  at::Tensor rows(size_t expert, int64_t part) const {
+    const at::Tensor& all = up.b[expert];
+    return woven ? all.slice(0, part, all.size(0), 2) : all.chunk(2, 0)[static_cast<size_t>(part)];
+  }
+
+  bool woven;
+  Split up, down;
+};
+
+at::Tensor pass_through(const Config& c, const Mlp& mlp, const MlpGroups* groups, const Loras* loras,
+                        size_t expert, const at::Tensor& x) {
+  std::vector<at::Tensor> wide;
+  if (groups != nullptr) {
+    const at::Tensor both = groups->up.forward(x, false);
+    wide = {groups->up.part(both, 0), groups->up.part(both, 1)};
+  } else {
+    wide = forward_all({&mlp.gate, &mlp.up}, x, {});
+  }
+  if (loras != nullptr && !loras->up.a.empty()) {
+    for (size_t i = 0; i < 2; ++i)
+      wide[i] = loras->up.add_to(wide[i], x, expert, loras->rows(expert, static_cast<int64_t>(i)));
+  }
+  const at::Tensor inner = gate(c, wide[0], wide[1]);
+  const at::Tensor y = groups != nullptr ? groups->down.forward(inner, false) : mlp.down.forward(inner, {});
+  if (loras == nullptr || loras->down.a.empty()) return y;
+  return loras->down.add_to(y, inner, expert, loras->down.b[expert]);
 }
 
 }  // namespace
 
 at::Tensor mix_experts(const Config& c, const Block& block, const Groups* groups, const at::Tensor& x,
-                       at::Tensor* load) {
-  const at::Tensor probabilities = at::softmax(block.router.forward(x, {}), 1);
-  auto [weights, chosen] = at::topk(probabilities, c.experts_per_token, 1);
-  if (c.router_norm) weights = weights.div(weights.sum(1, true));
-  const Deal deal(chosen, c.experts);
-  if (load != nullptr) {
-    const at::Tensor counts = at::tensor(deal.counts, at::kFloat);
-    *load = load->add(at::stack({probabilities.sum(0), counts}));
+                       const Routing& routing) {
+  const at::Tensor logits = block.router.forward(x, {});
+  const at::Tensor probabilities = c.router_sigmoid ? at::sigmoid(logits) : at::softmax(logits, 1);
+  const at::Tensor ranked = block.router_bias.defined() ? probabilities.add(block.router_bias) : probabilities;
+  at::Tensor chosen = std::get<1>(at::topk(ranked.detach(), c.experts_per_token, 1));
+  if (routing.given.defined()) {
+    chosen = at::where(routing.given.slice(1, 0, 1).ge(0), routing.given.to(at::kLong), chosen);
   }
+  if (routing.chosen != nullptr) *routing.chosen = chosen;
+  at::Tensor weights = probabilities.gather(1, chosen);
+  if (c.router_norm) weights = weights.div(weights.sum(1, true).add(c.router_sigmoid ? 1e-6 : 0));
+  if (c.router_scale != 0) weights = weights.mul(c.router_scale);
+  const Deal deal(chosen, c.experts);
+  if (routing.load != nullptr) {
+    const at::Tensor counts = at::tensor(deal.counts, at::kFloat);
+    *routing.load = routing.load->add(at::stack({probabilities.sum(0), counts}));
+  }
+  std::optional<Loras> loras;
+  if (routing.lora != nullptr) loras.emplace(c, *routing.lora);
   const auto sorted = select_rows(x, deal.rows).split_with_sizes(deal.counts, 0);
   std::vector<at::Tensor> made;
   for (size_t e = 0; e < sorted.size(); ++e) {
     if (deal.counts[e] == 0) continue;  // without a gradient, so optimisers leave it as it is
-    made.push_back(
-        pass_through(c, block.experts[e], groups == nullptr ? nullptr : &groups->experts[e], sorted[e]));
+    made.push_back(pass_through(c, block.experts[e], groups == nullptr ? nullptr : &groups->experts[e],
+                                loras ? &*loras : nullptr, e, sorted[e]));
   }
   const at::Tensor mixed = select_rows(at::cat(made), deal.place);
   return mixed.view({x.size(0), c.experts_per_token, x.size(1)}).mul(weights.unsqueeze(2)).sum(1);

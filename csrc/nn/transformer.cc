@@ -95,11 +95,13 @@ std::vector<at::Tensor> earlier_rows(const int32_t* cu, const int32_t* continues
   return found;
 }
 
-// They take no adapters.
 void load_experts(Loader& load, const std::string& at, const Config& c, Block& block) {
   TORCH_CHECK(c.experts > 0, "weight ", at, "router.weight is of a model with experts");
   block.router = load.linear(at + "router", c.hidden_size, c.experts);
   TORCH_CHECK(block.router.weight.is_cpu(), "a model with experts runs on the CPU only: use --device cpu");
+  if (load.has(at + "router_bias.weight")) {
+    block.router_bias = load.tensor(at + "router_bias.weight", {c.experts});
+  }
   if (load.has(at + "shared_gate.weight")) {
     block.shared_gate = load.linear(at + "shared_gate", c.hidden_size, 1);
   }
@@ -251,7 +253,30 @@ bool Transformer::joined(const AdapterPass& pass) const {
 
 void Transformer::adapt(const std::string& layer, const at::Tensor& a, const at::Tensor& b, double scale,
                         const at::Tensor& magnitude) {
-  nn::adapt(linears_, layer, {a, b, magnitude, scale});
+  const Adapter adapter{a, b, magnitude, scale};
+  if (!adapt_experts(layer, adapter)) nn::adapt(linears_, layer, adapter);
+}
+
+// Whether the layer is one of experts.
+bool Transformer::adapt_experts(const std::string& layer, const Adapter& adapter) {
+  for (size_t n = 0; n < layers_->blocks.size(); ++n) {
+    Block& block = layers_->blocks[n];
+    const std::string at = "layers." + std::to_string(n) + ".experts.";
+    const bool up = layer == at + "gate_up";
+    if (block.experts.empty() || (!up && layer != at + "down")) continue;
+    const Linear& last = block.experts[0].down;
+    const int64_t in = up ? last.out() : last.in(), out = up ? 2 * last.in() : last.out();
+    const at::Tensor &a = adapter.a, &b = adapter.b;
+    TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(0) == b.size(1) && a.size(0) % config_->experts == 0 &&
+                    a.size(1) == in && b.size(0) == out,
+                "adapter of ", layer, ": A ", a.sizes(), " and B ", b.sizes(), " do not fit ",
+                config_->experts, " weights [", out, ", ", in, "]");
+    TORCH_CHECK(!last.weight.requires_grad(), "adapter of ", layer, ": its weights are trained themselves");
+    TORCH_CHECK(!adapter.magnitude.defined(), "adapter of ", layer, ": experts take no magnitudes");
+    (up ? block.lora.up : block.lora.down) = adapter;
+    return true;
+  }
+  return false;
 }
 
 at::Tensor Transformer::embed(const Batch& in) const {
@@ -296,6 +321,13 @@ at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool c
     batch.distances = distances_.narrow(c.distance == RLT_DISTANCE_BIAS ? 1 : 0, c.max_positions - longest,
                                         2 * longest - 1);
   }
+  int64_t routed = 0;  // layers with experts
+  for (const Block& block : blocks()) routed += block.experts.empty() ? 0 : 1;
+  TORCH_CHECK(!in.routes.defined() ||
+                  in.routes.sizes() == c10::IntArrayRef({in.tokens.numel(), routed * c.experts_per_token}),
+              "routes ", in.routes.sizes(), ": want ", in.tokens.numel(), " rows of ", c.experts_per_token,
+              " experts in each of ", routed, " layers");
+  routed = 0;
   int64_t taps = 0;
   for (const Block& block : blocks()) taps = block.conv.defined() ? std::max(taps, block.conv.size(1)) : taps;
   if (taps > 0) {
@@ -324,6 +356,9 @@ at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool c
       if (pass.row_keys) batch.wanted.row_keys = pass.row_keys->index_select(0, in.rows);
     }
     const Block& block = blocks()[stored];
+    if (in.routes.defined() && !block.experts.empty()) {
+      batch.routes = in.routes.narrow(1, routed++ * c.experts_per_token, c.experts_per_token);
+    }
     x = checkpoint ? checkpointed_block(block, batch, x, load) : block_forward(block, batch, x, load);
   }
   if (load != nullptr && in.rows.defined()) x = select_rows(x, in.rows);

@@ -22,12 +22,19 @@ struct Mlp {
   Linear gate, up, gate_up, down;
 };
 
+// Adapters of all experts of a block, as rlt_model_adapt has them; undefined without.
+struct ExpertLora {
+  Adapter up, down;
+};
+
 // A block; its own MLP is that of all tokens.
 struct Block : Mlp {
   Norm attn_norm, q_norm, k_norm, post_attn_norm, mlp_norm, post_mlp_norm;
   Linear q, k, v, qkv, o;
   Linear router, shared_gate;
+  at::Tensor router_bias;  // [E], or undefined
   std::vector<Mlp> experts;
+  ExpertLora lora;
   at::Tensor sinks;            // [heads], or undefined
   at::Tensor conv, conv_bias;  // [channels, taps], [channels]: a convolution takes the place of attention
   // Of a gated delta rule behind the convolution, undefined elsewhere: [n], [n], [v].
@@ -42,6 +49,7 @@ struct Batch {
   at::Tensor continues;          // [S] int32 as varlen_attention has it, undefined for none; positions go on
   at::Tensor rows;               // [M] int64: the last block works for these alone; undefined for all
   at::Tensor noise;              // [N, E]: added to the embeddings of tokens; undefined for none
+  at::Tensor routes;             // [N, L·k] int32 as rlt_model_input has it; undefined for none
 };
 
 struct Groups;  // of block.h
@@ -58,7 +66,7 @@ class Transformer {
   at::Tensor forward(const Batch& batch, const AdapterPass& pass, bool checkpoint = false,
                      at::Tensor* load = nullptr) const;
 
-  // Puts an adapter on the named linear layer, "layers.0.q".
+  // Puts an adapter on the named linear layer, "layers.0.q", or experts, "layers.0.experts.down".
   void adapt(const std::string& layer, const at::Tensor& a, const at::Tensor& b, double scale,
              const at::Tensor& magnitude = {});
 
@@ -76,6 +84,7 @@ class Transformer {
   at::Tensor embed(const Batch& in) const;
   bool grouped(int64_t rows, const AdapterPass& pass) const;
   bool joined(const AdapterPass& pass) const;
+  bool adapt_experts(const std::string& layer, const Adapter& adapter);
 
   std::shared_ptr<const Config> config_;  // shared with the graphs of passes whose backward is due
   at::Tensor embed_, positions_,

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/torch"
@@ -26,7 +27,7 @@ type adaptedLayer struct {
 	transformers.Linear
 	r         int
 	scale     float64    // what b·a is multiplied by
-	a, b      *torch.Var // [r, in], [out, r]
+	a, b      *torch.Var // [r, in], [out, r]; of experts as lora.Pair has them
 	magnitude *torch.Var // [out] with DoRA, else nil
 }
 
@@ -62,17 +63,17 @@ func newAdaptedLayer(pair lora.Pair, frozen bool) (adaptedLayer, error) {
 	if frozen {
 		hold = torch.Constant
 	}
-	a, err := hold(pair.A, int64(pair.R), int64(pair.In))
+	a, err := hold(pair.A, int64(pair.Width()), int64(pair.In))
 	if err != nil {
 		return adaptedLayer{}, err
 	}
-	b, err := hold(pair.B, int64(pair.Out), int64(pair.R))
+	b, err := hold(pair.B, int64(pair.Out), int64(pair.Width()))
 	if err != nil {
 		a.Close()
 		return adaptedLayer{}, err
 	}
 	l := adaptedLayer{
-		Linear: transformers.Linear{Name: pair.Module, In: pair.In, Out: pair.Out}, r: pair.R, scale: pair.Scale, a: a, b: b,
+		Linear: transformers.Linear{Name: pair.Module, In: pair.In, Out: pair.Out, Experts: pair.Experts}, r: pair.R, scale: pair.Scale, a: a, b: b,
 	}
 	if pair.Magnitude != nil {
 		if l.magnitude, err = hold(pair.Magnitude, int64(pair.Out)); err != nil {
@@ -96,7 +97,7 @@ func (l adaptedLayer) pair() (lora.Pair, error) {
 		return lora.Pair{}, err
 	}
 	b, err := l.b.Read()
-	pair := lora.Pair{Module: l.Name, R: l.r, In: l.In, Out: l.Out, Scale: l.scale, A: a, B: b}
+	pair := lora.Pair{Module: l.Name, R: l.r, In: l.In, Out: l.Out, Experts: l.Experts, Scale: l.scale, A: a, B: b}
 	if err == nil && l.magnitude != nil {
 		pair.Magnitude, err = l.magnitude.Read()
 	}
@@ -118,7 +119,7 @@ func (a *adapter) params() []*torch.Var {
 // size is the number of weights of the pairs.
 func (a *adapter) size() (n int64) {
 	for _, l := range a.layers {
-		n += int64(l.r * (l.In + l.Out))
+		n += int64(l.r * max(l.Experts, 1) * (l.In + l.Out))
 		if l.magnitude != nil {
 			n += int64(l.Out)
 		}
@@ -250,16 +251,36 @@ func (a *adapter) writeFull(dir string, tensors map[string]safetensors.Tensor) e
 }
 
 // changes are what merging the adapter does to the model's weights, by name.
-func (a *adapter) changes() (map[string]func([]float32), error) {
+func (a *adapter) changes(model *transformers.Config) (map[string]func([]float32), error) {
 	pairs, err := a.pairs()
 	if err != nil {
 		return nil, err
 	}
 	changes := map[string]func([]float32){}
-	for _, pair := range pairs {
-		changes[pair.Module+".weight"] = pair.MergeInto
-	}
+	merge(model, pairs, func(name string, change func([]float32)) { changes[name] = change })
 	return changes, nil
+}
+
+// merge adds what merging pairs does to the weights of a model, by name.
+func merge(model *transformers.Config, pairs []lora.Pair, add func(name string, change func([]float32))) {
+	layers, names := layerNames(model.ExpertLinears()), map[string]string{}
+	for _, spec := range model.TensorNames() {
+		names[spec.Name] = spec.Candidates[0]
+	}
+	for _, pair := range pairs {
+		if pair.Experts == 0 {
+			add(pair.Module+".weight", pair.MergeInto)
+			continue
+		}
+		layer, kind, _ := strings.Cut(layers[pair.Module], ".experts.")
+		parts := strings.Split(kind, "_") // gate and up, or down
+		for e := range pair.Experts {
+			for i, part := range parts {
+				name := names[fmt.Sprintf("%s.experts.%d.%s.weight", layer, e, part)]
+				add(name, func(weight []float32) { pair.OfExpert(e, i, len(parts), model.WovenExperts()).MergeInto(weight) })
+			}
+		}
+	}
 }
 
 func (a *adapter) close() {

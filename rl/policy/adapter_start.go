@@ -24,7 +24,7 @@ func chosenLinears(linears []transformers.Linear, experts []string, c lora.Confi
 	}
 	for _, target := range c.TargetModules.Names {
 		if slices.Contains(experts, target) {
-			return nil, fmt.Errorf("policy: target %s also means experts, which take no adapters here; choose attention's, or name the layer before it", target)
+			return nil, fmt.Errorf("policy: target %s also means experts, whose adapters lora_target_parameters chooses; choose attention's, or name the layer before it", target)
 		}
 	}
 	var all []transformers.Linear
@@ -34,9 +34,35 @@ func chosenLinears(linears []transformers.Linear, experts []string, c lora.Confi
 	return all, nil
 }
 
+// chosenExperts are the tensors of experts that the config chooses.
+func chosenExperts(model *transformers.Config, c lora.Config) (chosen []transformers.Linear, err error) {
+	if len(c.TargetParameters) == 0 {
+		return nil, nil
+	}
+	all := model.ExpertLinears()
+	if len(all) == 0 {
+		return nil, fmt.Errorf("policy: lora_target_parameters are for models with experts; %s has none", model.ModelType)
+	}
+	var names []string
+	for _, l := range all {
+		names = append(names, l.Name)
+	}
+	matched, err := lora.Match(names, c.TargetParameters)
+	for _, l := range all {
+		if slices.Contains(matched, l.Name) {
+			chosen = append(chosen, l)
+		}
+	}
+	return chosen, err
+}
+
 // initialPairs makes a randomly initialised pair for each linear layer that the targets of a config without patterns match.
-func initialPairs(linears []transformers.Linear, experts []string, c lora.Config, init string, rng *rand.Rand) ([]lora.Pair, error) {
-	chosen, err := chosenLinears(linears, experts, c)
+func initialPairs(model *transformers.Config, c lora.Config, init string, rng *rand.Rand) ([]lora.Pair, error) {
+	chosen, err := chosenLinears(model.Linears(), model.ExpertModules(), c)
+	if err != nil {
+		return nil, err
+	}
+	experts, err := chosenExperts(model, c)
 	if err != nil {
 		return nil, err
 	}
@@ -50,6 +76,11 @@ func initialPairs(linears []transformers.Linear, experts []string, c lora.Config
 	pairs := make([]lora.Pair, len(chosen))
 	for i, linear := range chosen {
 		pairs[i] = start(linear.Name, linear.In, linear.Out, c.R, c.Scale(), rng)
+	}
+	for _, l := range experts {
+		pair := lora.Init(l.Name, l.In, l.Out, c.R*l.Experts, c.Scale(), rng)
+		pair.R, pair.Experts = c.R, l.Experts
+		pairs = append(pairs, pair)
 	}
 	return pairs, nil
 }

@@ -34,6 +34,7 @@ var adapterCases = map[string]string{
 	"tokens_of_both": "untied", "tokens_resized": "untied", "pissa": "llama", "olora": "llama", "eva": "llama", "ia3": "llama",
 	"ia3_conv1d": "gpt2", "vera": "llama", "vera_conv1d": "gpt2", "adalora": "llama", "loha": "llama", "lokr": "llama",
 	"lokr_both": "llama", "oft": "llama", "oft_exact": "untied", "ln_tuning": "gpt2", "trainable_tokens": "llama",
+	"experts": "mixture", "experts_down": "mixture", "experts_woven": "woven",
 }
 
 // mergedCases are merged on loading.

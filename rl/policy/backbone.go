@@ -41,7 +41,7 @@ func (b *backbone) newAdapter(c Config, l lora.Config, complete func([]lora.Pair
 	pairs := b.adapter.start
 	if pairs == nil {
 		var err error
-		if pairs, err = initialPairs(b.config.Linears(), b.config.ExpertModules(), l, c.Init, rl.Stream(c.Seed, rl.StreamInit, 0)); err != nil {
+		if pairs, err = initialPairs(b.config, l, c.Init, rl.Stream(c.Seed, rl.StreamInit, 0)); err != nil {
 			return err
 		}
 	}
@@ -56,7 +56,7 @@ func (b *backbone) newAdapter(c Config, l lora.Config, complete func([]lora.Pair
 // attach puts pairs on the model.
 func (b *backbone) attach(l lora.Config, pairs []lora.Pair) error {
 	b.adapter.config = l
-	return b.adapter.attach(b.core, b.config.Linears(), pairs)
+	return b.adapter.attach(b.core, append(b.config.Linears(), b.config.ExpertLinears()...), pairs)
 }
 
 // width is H, the length of a state.

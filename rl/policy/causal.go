@@ -121,6 +121,9 @@ func (p *CausalLM) adapt(c Config) error {
 	if c.Full || c.R == 0 {
 		return nil
 	}
+	if len(c.Parameters) > 0 && (c.Dropout > 0 || c.DoRA || c.Init == InitPiSSA || c.Init == InitOrthogonal) {
+		return errors.New("policy: lora_target_parameters need lora_dropout 0 and the kaiming start, without use_dora")
+	}
 	p.adapter.frozen = c.Frozen
 	if c.DoRA {
 		return p.newAdapter(c, c.causal(p.config), func(pairs []lora.Pair) error { return magnitudes(p.model, pairs) })
@@ -188,7 +191,7 @@ func (p *CausalLM) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 	if pass.Load {
 		how.Load = &load
 	}
-	hidden := p.states(s, b.Sequences, b.Rows, how)
+	hidden := p.routed(s, b.Sequences, b.Rows, b.Routes, how)
 	logProbs, entropy, rank := p.logProbs(s, hidden, b.Actions, pass.Temperature)
 	out := Output{
 		LogProbs: logProbs, Entropy: entropy, Load: load, Rank: func(s *torch.Scope) []int64 { return s.ReadInts(rank) },
@@ -221,17 +224,39 @@ func (p *CausalLM) noise(b *rl.Batch, alpha float64) func(torch.Packed) []float3
 
 // states are the last layer's states of the rows of sequences that lie end to end, [len(rows), H].
 func (p *CausalLM) states(s *torch.Scope, sequences [][]int32, rows []int64, how torch.Pass) torch.Tensor {
-	var packed torch.Packed
-	packed, how.Rows = p.pack(sequences, rows, how)
+	return p.routed(s, sequences, rows, nil, how)
+}
+
+// routed are states with the experts of routes, nil if the router decides.
+func (p *CausalLM) routed(s *torch.Scope, sequences [][]int32, rows []int64, routes []rl.Routes, how torch.Pass) torch.Tensor {
+	packed, places, kept := p.pack(sequences, rows, how)
+	how.Rows = kept
+	packed.Routes = spread(routes, p.config.RouteWidth(), places, len(packed.Tokens))
 	states, _ := s.Hidden(p.core, packed, how)
 	return states
 }
 
+// spread are the routes of n packed tokens, of which places are those of each sequence; nil if none is known.
+func spread(routes []rl.Routes, width int, places [][]int64, n int) []int32 {
+	if width == 0 || !slices.ContainsFunc(routes, func(r rl.Routes) bool { return len(r) > 0 }) {
+		return nil
+	}
+	all := slices.Repeat([]int32{-1}, n*width)
+	for i, own := range routes {
+		for t, place := range places[i][:min(len(places[i]), len(own)/width)] {
+			for j, expert := range own[t*width : (t+1)*width] {
+				all[int(place)*width+j] = int32(expert)
+			}
+		}
+	}
+	return all
+}
+
 // pack puts sequences end to end, each up to the last of its rows. The common beginning of neighbours, up to the first row,
-// is there once. It returns the new places of the rows.
-func (p *CausalLM) pack(ids [][]int32, rows []int64, pass torch.Pass) (torch.Packed, []int64) {
+// is there once. It returns the places of each sequence's tokens, and the new places of the rows.
+func (p *CausalLM) pack(ids [][]int32, rows []int64, pass torch.Pass) (packed torch.Packed, places [][]int64, moved []int64) {
 	if slices.ContainsFunc(p.config.Core().Ropes, func(r torch.Rope) bool { return r.SwitchLength > 0 }) {
-		return torch.Pack(ids), rows // a token's state depends on how long its sequence is
+		return torch.Pack(ids), inPlace(ids), rows // a token's state depends on how long its sequence is
 	}
 	starts := make([]int, len(ids)+1)
 	first, last := make([]int, len(ids)), make([]int, len(ids)) // rows of each sequence
@@ -247,23 +272,39 @@ func (p *CausalLM) pack(ids [][]int32, rows []int64, pass torch.Pass) (torch.Pac
 		first[i], last[i] = min(first[i], at), max(last[i], at)
 	}
 	read, limits := slices.Clone(ids), make([]int, len(ids))
-	moved := make([]int, len(ids)+1) // starts after cutting
+	cut := make([]int, len(ids)+1) // starts after cutting
 	for i, sequence := range ids {
 		if last[i] >= 0 {
 			read[i] = sequence[:last[i]+1]
 		}
 		limits[i] = first[i] + 1 // the token after a row is no prompt any more
-		moved[i+1] = moved[i] + len(read[i])
+		cut[i+1] = cut[i] + len(read[i])
 	}
 	rows = slices.Clone(rows)
 	for j, i := range of {
-		rows[j] -= int64(starts[i] - moved[i])
+		rows[j] -= int64(starts[i] - cut[i])
 	}
 	if pass.Dropout.P > 0 || pass.Noise != nil {
-		return torch.Pack(read), rows
+		return torch.Pack(read), inPlace(read), rows
 	}
 	packed, place := torch.PackShared(read, limits)
-	return packed, each(rows, func(row int64) int64 { return place[row] })
+	for i := range read {
+		places = append(places, place[cut[i]:cut[i+1]])
+	}
+	return packed, places, each(rows, func(row int64) int64 { return place[row] })
+}
+
+// inPlace are the places of the tokens of sequences that lie end to end.
+func inPlace(sequences [][]int32) (places [][]int64) {
+	next := int64(0)
+	for _, ids := range sequences {
+		own := make([]int64, len(ids))
+		for i := range own {
+			own[i], next = next, next+1
+		}
+		places = append(places, own)
+	}
+	return places
 }
 
 // each is value of every item.

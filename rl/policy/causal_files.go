@@ -187,7 +187,7 @@ func tinyModel(dir string, layers, hidden int, seed uint64, write func(dir strin
 
 // mergedChanges are what the adapter, if there is one, makes of the model's weights.
 func (p *CausalLM) mergedChanges() (map[string]func([]float32), error) {
-	changes, err := p.adapter.changes()
+	changes, err := p.adapter.changes(p.config)
 	if err == nil {
 		maps.Copy(changes, p.merged)
 	}
@@ -228,8 +228,8 @@ func (p *CausalLM) SaveGGUF(path, name string, kind gguf.Type) error {
 // SaveAdapterGGUF writes the adapter alone, for llama.cpp's --lora. Scales that differ between layers are multiplied into
 // B, as a file has one alpha.
 func (p *CausalLM) SaveAdapterGGUF(path, name string) error {
-	if len(p.adapter.layers) == 0 || p.adapter.config.DoRA {
-		return fmt.Errorf("writing %s: the model has no low-rank adapter without magnitudes; export the merged model instead", path)
+	if len(p.adapter.layers) == 0 || p.adapter.config.DoRA || len(p.adapter.config.TargetParameters) > 0 {
+		return fmt.Errorf("writing %s: the model has no low-rank adapter of linear layers alone, without magnitudes; export the merged model instead", path)
 	}
 	config := p.model.Config
 	e, err := convert.Export(config.ModelType)

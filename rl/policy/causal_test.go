@@ -209,10 +209,10 @@ func TestAnswersShareTheirPrompt(t *testing.T) {
 	prompt := []int32{3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
 	ids := [][]int32{append(prompt[:10:10], 20, 21), append(prompt[:10:10], 30, 31, 32), {40, 41, 42}}
 	rows, targets := []int64{9, 10, 21, 22, 23, 25, 26}, []int64{20, 21, 30, 31, 32, 41, 42}
-	packed, _ := p.pack(ids, rows, torch.Pass{})
+	packed, _, _ := p.pack(ids, rows, torch.Pass{})
 	n := len(packed.Tokens)
 	expect.True(t, n == 15, "%d tokens are computed, want 10 of the prompt and 5 others: nothing is read off the last ones", n)
-	if packed, _ := p.pack(ids, rows, torch.Pass{Dropout: torch.Dropout{P: 0.1}}); len(packed.Tokens) != 25 {
+	if packed, _, _ := p.pack(ids, rows, torch.Pass{Dropout: torch.Dropout{P: 0.1}}); len(packed.Tokens) != 25 {
 		t.Errorf("with dropout %d tokens are computed, want 25: completions have different masks", len(packed.Tokens))
 	}
 	score := func(ids [][]int32, rows, targets []int64) (logProbs []float32) {

@@ -115,7 +115,7 @@ func (p *Classifier) mergedTensors() ([]safetensors.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	changes, err := p.adapter.changes()
+	changes, err := p.adapter.changes(p.config)
 	if err != nil {
 		return nil, err
 	}

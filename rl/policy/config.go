@@ -12,19 +12,20 @@ import (
 
 // Config says how a policy is made of a model folder.
 type Config struct {
-	Dir       string   // model folder
-	BaseModel string   // name of the base model in saved files; "" = Dir
-	Revision  string   // commit of the base model in saved files; "" = none
-	DType     string   // of frozen weights: "fp32", "bf16", "fp16", of a language model "nf4" and "int8" too; "" = as transformers.Load and CausalOptions have it
-	R         int      // rank of the adapter; 0 = no adapter
-	Alpha     float64  // the adapter is scaled by Alpha/R
-	RSLoRA    bool     // the adapter is scaled by Alpha/√R
-	DoRA      bool     // CausalLM: the adapter has the norms of the rows of adapted weights too (Liu et al. 2024, "DoRA", eq. 5)
-	Dropout   float64  // of the adapter's input
-	Targets   []string // endings of the adapted layers' names, or AllLinear alone; empty = the family's
-	Seed      uint64   // of the adapter and the head
-	Frozen    bool     // the adapter is used, not trained
-	Init      string   // how the adapter starts: InitOrthogonal or InitPiSSA; else lora.Init
+	Dir        string   // model folder
+	BaseModel  string   // name of the base model in saved files; "" = Dir
+	Revision   string   // commit of the base model in saved files; "" = none
+	DType      string   // of frozen weights: "fp32", "bf16", "fp16", of a language model "nf4" and "int8" too; "" = as transformers.Load and CausalOptions have it
+	R          int      // rank of the adapter; 0 = no adapter
+	Alpha      float64  // the adapter is scaled by Alpha/R
+	RSLoRA     bool     // the adapter is scaled by Alpha/√R
+	DoRA       bool     // CausalLM: the adapter has the norms of the rows of adapted weights too (Liu et al. 2024, "DoRA", eq. 5)
+	Dropout    float64  // of the adapter's input
+	Parameters []string // endings of the adapted names of transformers.Config.ExpertLinears
+	Targets    []string // endings of the adapted layers' names, or AllLinear alone; empty = the family's
+	Seed       uint64   // of the adapter and the head
+	Frozen     bool     // the adapter is used, not trained
+	Init       string   // how the adapter starts: InitOrthogonal or InitPiSSA; else lora.Init
 
 	Full bool // CausalLM: train all weights, in fp32, instead of an adapter
 	// ModulesToSave are the ends of the names of modules that a CausalLM trains in full, in fp32, beside the adapter.
@@ -60,6 +61,7 @@ const (
 // lora is the configuration of a new adapter on model. l has what depends on the kind of policy.
 func (c Config) lora(l lora.Config, model *transformers.Config) lora.Config {
 	l.Revision, l.R, l.Alpha, l.RSLoRA, l.DoRA, l.Dropout, l.TargetModules.Names = c.Revision, c.R, c.Alpha, c.RSLoRA, c.DoRA, c.Dropout, c.Targets
+	l.TargetParameters = c.Parameters
 	switch {
 	case len(c.Targets) == 0:
 		l.TargetModules.Names = model.DefaultTargets()

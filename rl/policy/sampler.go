@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
@@ -48,7 +49,9 @@ type Completion struct {
 	IDs              []int32   // with the token that ended it
 	LogProbs         []float32 // log π of each token, of the logits as they are
 	BehaviorLogProbs []float32 // log-probability of each token in the distribution it was sampled from; 0 if greedy
-	Reason           torch.Reason
+	// Routes are the experts of the prompt's tokens and of all but the last of IDs, see rl.Routes; nil without experts.
+	Routes rl.Routes `json:",omitempty"`
+	Reason torch.Reason
 }
 
 // Sampler generates completions with a policy. On the CPU it holds a packed copy of the weights.
@@ -283,6 +286,7 @@ func (m *Sampler) take(w *request, e torch.Event) error {
 		return nil
 	}
 	r.IDs, r.LogProbs, r.BehaviorLogProbs = append(r.IDs, e.Token), append(r.LogProbs, e.Raw), append(r.BehaviorLogProbs, e.LogProb)
+	r.Routes = append(r.Routes, e.Routes...)
 	stops := slices.Contains(o.StopIDs, e.Token)
 	ends := e.Done || stops
 	if !stops && !(o.Special && e.Reason == torch.ReasonStop) {

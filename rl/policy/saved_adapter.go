@@ -100,9 +100,7 @@ func (a savedAdapter) changes(model *transformers.Config) (map[string]func([]flo
 		}
 		add(name, func(weight []float32) { copy(weight, data) })
 	}
-	for _, pair := range a.Pairs {
-		add(pair.Module+".weight", pair.MergeInto)
-	}
+	merge(model, a.Pairs, add)
 	specs := tensorsOf(model)
 	tokens := map[string]func([]float32){} // by the core's name
 	for _, change := range a.Changes {
@@ -124,9 +122,9 @@ func (a savedAdapter) changes(model *transformers.Config) (map[string]func([]flo
 }
 
 func fits(model *transformers.Config, a lora.Adapter) error {
-	shapes := map[string][2]int{}
-	for _, linear := range model.Linears() {
-		shapes[strings.TrimPrefix(linear.Name, a.Config.Prefix)] = [2]int{linear.Out, linear.In}
+	shapes := map[string]lora.Shape{}
+	for _, linear := range append(model.Linears(), model.ExpertLinears()...) {
+		shapes[strings.TrimPrefix(linear.Name, a.Config.Prefix)] = lora.Shape{Out: linear.Out, In: linear.In, Experts: linear.Experts}
 	}
 	return a.Fits(shapes)
 }

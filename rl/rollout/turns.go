@@ -119,6 +119,7 @@ func (r *rollout) settle(ctx context.Context, e *episode) error {
 	e.action, e.Stop = nil, a.Stop
 	if got.err != nil {
 		e.done = true
+		e.AppendRoutes(a.Routes, len(a.IDs), len(a.IDs))
 		for i, id := range a.IDs {
 			e.AppendSampled(id, a.BehaviorLogProbs[i], a.LogProbs[i])
 		}
@@ -145,6 +146,7 @@ func (r *rollout) keep(e *episode, a *action, step envs.Step) error {
 		return errors.New("the environment keeps only a part of what the model generated before the limit of thinking; leave out max_thinking_tokens")
 	}
 	written := message{len(e.Tokens) - a.before, a.ends[:a.before+kept]}
+	e.AppendRoutes(a.Routes, len(a.IDs), kept)
 	for i, id := range a.IDs[:kept] {
 		if step.Masked {
 			e.AppendGiven(id)

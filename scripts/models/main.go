@@ -54,11 +54,14 @@ var notes = map[string]note{
 	"mistral":          {models: "Mistral 7B, Mistral Small", more: "windows"},
 	"gpt_oss":          {models: "gpt-oss 20B, 120B", more: "sinks, windows, YaRN", gpu: refusedThere},
 	"lfm2":             {models: "LFM2 350M to 2.6B", more: "layers of gated convolutions", gpu: refusedThere},
+	"lfm2_moe":         {models: "LFM2 8B-A1B", more: "sigmoid router; layers of gated convolutions, some without experts", gpu: refusedThere},
 	"mixtral":          {models: "Mixtral 8x7B, 8x22B", more: "windows", gpu: refusedThere},
 	"olmoe":            {models: "OLMoE", refused: "`clip_qkv`", gpu: refusedThere},
 	"qwen2_moe":        {models: "Qwen1.5-MoE, Qwen2 57B-A14B", more: "windows; some layers without experts", refused: "`qkv_bias` false", gpu: refusedThere},
 	"qwen3_5":          {models: "Qwen3.5 dense", more: "text part; three layers of four with gated delta rules, gated attention", refused: "images", gpu: refusedThere},
 	"qwen3_5_text":     {models: "Qwen3.5 dense", more: "three layers of four with gated delta rules, gated attention", gpu: refusedThere},
+	"qwen3_5_moe":      {models: "Qwen3.5 35B-A3B, 122B-A10B", more: "text part; three layers of four with gated delta rules, gated attention", refused: "images", gpu: refusedThere},
+	"qwen3_5_moe_text": {models: "Qwen3.5 35B-A3B, 122B-A10B", more: "three layers of four with gated delta rules, gated attention", gpu: refusedThere},
 	"qwen3_moe":        {models: "Qwen3 30B-A3B, 235B-A22B, Qwen3-Coder", more: "windows; some layers without experts", gpu: refusedThere},
 	"granitemoe":       {models: "Granite 3 1B-A400M, 3B-A800M", more: "multipliers", gpu: refusedThere},
 	"mistral3":         {models: "Ministral 3, Mistral Small 3.1", more: "text part; mistral or ministral3", refused: "images", gpu: "as the text part"},
@@ -186,10 +189,18 @@ model with dense weights.
 GGUF files keep their blocks. Weights have the bits that the package itself dequantises to. Activations are not quantised. ` + "`--quantize`" + `
 packs them again, to nf4 or int8, where memory is short.
 
+## Models with experts
+
+` + "`--lora-target-parameters mlp.experts.gate_up_proj,mlp.experts.down_proj`" + ` puts adapters on the experts, beside those of
+` + "`--lora-target-modules`" + `. Names are those of transformers 5, where Granite's and LFM2's end otherwise before ` + "`experts`" + `.
+The adapters have the form of PEFT's ` + "`target_parameters`" + ` and take no dropout. ` + "`rltrain merge`" + ` writes them into the weights.
+
+Tokens that rltrain sampled pass the same experts in training as in sampling, prompts included (router replay). A router near a tie
+then changes neither log π nor the importance ratio. Tokens of data sets and of ` + "`--rollout-url`" + ` go where the router sends them.
+
 ## Not supported
 
-- adapters on experts and routers. PEFT takes gate_proj, up_proj and down_proj of these models for the experts'
-  and is given adapters on attention
+- adapters on routers
 - recurrent layers: mamba, Granite 4 H; qwen3_next
 - jina v2 encoders, which need code of their own: transformers has no class for them
 - gemma3n, gemma4

@@ -279,14 +279,34 @@ func smolLM3Fields(f *fields, c *Config) {
 	c.still(f, still)
 }
 
-// lfm2Fields reads LFM2's fields: which layers convolve, and the width of MLPs.
-func lfm2Fields(f *fields, c *Config) {
+// lfm2MoeFields reads the fields of LFM2's models with experts.
+func lfm2MoeFields(f *fields, c *Config) {
+	c.convolve(f)
+	c.NumExperts = f.size("num_experts", 32, maxExperts)
+	first := value(f, "num_dense_layers", 2)
+	c.mix(f, 4, f.size("moe_intermediate_size", 1792, 1<<20), value(f, "norm_topk_prob", true), func(layer int) bool { return layer >= first })
+	c.core.RouterSigmoid, c.core.RouterScale = true, f.positive("routed_scaling_factor", 1)
+	for i := range c.kinds {
+		if value(f, "use_expert_bias", true) && i >= first {
+			c.kinds[i] = append(c.kinds[i], biased)
+		}
+	}
+}
+
+// convolve reads which layers of LFM2 convolve.
+func (c *Config) convolve(f *fields) {
 	c.taps = f.size("conv_L_cache", 3, 1<<10)
 	attends := value(f, "full_attn_idxs", []int(nil))
 	types := c.alternate(f, convolution, func(layer int) bool { return attends == nil || slices.Contains(attends, layer) })
 	if len(types) != c.NumHiddenLayers || !slices.Contains(types, fullAttention) {
 		f.fail("layer_types has %d entries, want one for each of %d layers, with attention in some", len(types), c.NumHiddenLayers)
 	}
+	c.TieWordEmbeddings = value(f, "tie_embedding", c.TieWordEmbeddings)
+}
+
+// lfm2Fields reads LFM2's fields: which layers convolve, and the width of MLPs.
+func lfm2Fields(f *fields, c *Config) {
+	c.convolve(f)
 	inner := value(f, "block_ff_dim", c.IntermediateSize)
 	step, factor := f.size("block_multiple_of", 256, 1<<16), f.positive("block_ffn_dim_multiplier", 1)
 	if value(f, "block_auto_adjust_ff_dim", true) {
@@ -297,7 +317,6 @@ func lfm2Fields(f *fields, c *Config) {
 		f.fail("an MLP of width %d is not supported", inner)
 	}
 	c.IntermediateSize, c.core.IntermediateSize = inner, inner
-	c.TieWordEmbeddings = value(f, "tie_embedding", c.TieWordEmbeddings)
 	for _, key := range strings.Fields("block_dim block_use_swiglu block_use_xavier_init block_norm_eps block_mlp_init_scale block_out_init_scale conv_dim conv_dim_out conv_use_xavier_init num_heads") {
 		f.spelled(key) // transformers does not read it
 	}

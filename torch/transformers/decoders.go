@@ -96,7 +96,6 @@ var decoders = merged(mixtures, recurrent, map[string]*family{
 		{"gate_up", "shared_mlp.input_linear", "GH", ""},
 		{"down", "shared_mlp.output_linear", "HI", ""},
 	}),
-	"lfm2":  lfm2(),
 	"olmo2": decoder(family{eps: 1e-5}, outputNorms, allNorms, splitRows("attention_bias", "attention_bias"), gatedRows("")),
 	"olmo3": decoder(family{
 		eps: 1e-5, theta: 5e5, special: olmo3Fields,
@@ -234,35 +233,6 @@ var decoders = merged(mixtures, recurrent, map[string]*family{
 	// The larger models include a vision tower, which is ignored: text does not need it.
 	"gemma3": gemma3Family("text_config", languagePrefixes, languageHeads, visionTower),
 })
-
-// lfm2 has layers of attention and of gated convolutions.
-func lfm2() *family {
-	fam := decoder(family{
-		eps: 1e-5, theta: 1e6, tied: true, special: lfm2Fields, kvHeads: 8,
-		own:  map[string]string{"rms_norm_eps": "norm_eps"},
-		base: []moduleRow{{"embed", "embed_tokens", "VH", ""}, {"norm", "embedding_norm", "H", ""}},
-	}, rmsRows("attn_norm", "operator_norm", "mlp_norm", "ffn_norm"), []moduleRow{
-		{"gate", "feed_forward.w1", "IH", ""},
-		{"up", "feed_forward.w3", "IH", ""},
-		{"down", "feed_forward.w2", "HI", ""},
-	})
-	fam.kinds = map[string][]moduleRow{
-		fullAttention: {
-			{"q", "self_attn.q_proj", "QH", ""},
-			{"k", "self_attn.k_proj", "KH", ""},
-			{"v", "self_attn.v_proj", "KH", ""},
-			{"q_norm", "self_attn.q_layernorm", "D", ""},
-			{"k_norm", "self_attn.k_layernorm", "D", ""},
-			{"o", "self_attn.out_proj", "HQ", ""},
-		},
-		convolution: {
-			{"qkv", "conv.in_proj", "BH", "conv_bias"},
-			{"conv", "conv.conv", "HL", "conv_bias"},
-			{"o", "conv.out_proj", "HH", "conv_bias"},
-		},
-	}
-	return fam
-}
 
 func gemma3Family(inner string, prefixes, heads, ignored []string) *family {
 	return decoder(family{

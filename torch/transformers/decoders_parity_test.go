@@ -117,7 +117,7 @@ func TestCausalLogitsEqualTransformers(t *testing.T) {
 			for _, ids := range c.sequences {
 				single = append(single, c.read(t, [][]int32{ids}, false)...)
 			}
-			torchtest.Near(t, single, packed, 1e-5, "packed and one by one")
+			torchtest.Near(t, single, packed, 3e-5, "packed and one by one")
 		})
 	}
 }
@@ -157,13 +157,23 @@ func TestCausalEngineTokensEqualTransformers(t *testing.T) {
 	}
 }
 
+// adapt puts PEFT's pairs on all linear layers and experts.
 func (c causalCase) adapt(t *testing.T) map[string]*torch.Var {
 	t.Helper()
+	return c.adaptThese(t, append(c.Config.Linears(), c.Config.ExpertLinears()...))
+}
+
+func (c causalCase) adaptThese(t *testing.T, linears []transformers.Linear) map[string]*torch.Var {
+	t.Helper()
 	params := map[string]*torch.Var{}
-	for _, linear := range c.Config.Linears() {
+	for _, linear := range linears {
+		module := linear.Name
+		if linear.Experts > 0 { // both tensors of a layer have pairs, one wrapped by the other
+			module = strings.TrimSuffix(strings.Replace(module, ".gate_up_proj", ".base_layer", 1), ".down_proj")
+		}
 		var pair [2]*torch.Var
 		for i, matrix := range []string{"lora_A", "lora_B"} {
-			key := linear.Name + "." + matrix + ".weight"
+			key := module + "." + matrix + ".weight"
 			entry, ok := c.expected.Lookup(key)
 			expect.Require(t, ok, "no %s in the fixture", key)
 			v := must.Get(torch.Parameter(c.want(t, key), entry.Shape...))(t)
@@ -227,12 +237,10 @@ func TestCausalGradientsEqualTransformers(t *testing.T) {
 				}
 			}
 			// Those of all experts are one where files have them in one.
-			name := func(s transformers.TensorSpec) string {
-				if len(s.Joined) > 0 {
-					return s.Joined[0].Name
-				}
-				return s.Path
-			}
+			files := must.Get(safetensors.OpenModel(c.Dir))(t)
+			names := must.Get(c.Config.Resolve(files))(t)
+			files.Close()
+			name := func(s transformers.TensorSpec) string { return names[s.Name] }
 			slices.SortStableFunc(specs, func(a, b transformers.TensorSpec) int { return strings.Compare(name(a), name(b)) })
 			want := c.want(t, "whole")
 			must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
@@ -242,7 +250,7 @@ func TestCausalGradientsEqualTransformers(t *testing.T) {
 				for at, spec := range specs {
 					v := c.Weights[spec.Name]
 					grad, ok := s.Grad(v)
-					expect.Require(t, ok || strings.Contains(spec.Name, ".experts."), "%s has no gradient", spec.Name)
+					expect.Require(t, ok || strings.Contains(spec.Name, ".experts.") || strings.Contains(spec.Name, ".router_bias."), "%s has no gradient", spec.Name)
 					if at == 0 || name(spec) != name(specs[at-1]) {
 						i++
 						dot, squares, weights = 0, 0, 0
@@ -261,7 +269,7 @@ func TestCausalGradientsEqualTransformers(t *testing.T) {
 					}
 					// A bias of keys shifts all scores of a query equally, and the only expert of a token has weight 1: the
 					// gradient is rounding alone.
-					if (strings.HasSuffix(spec.Name, ".k.bias") || strings.Contains(spec.Name, ".router.")) && squares < 1e-12 {
+					if (strings.HasSuffix(spec.Name, ".k.bias") || strings.Contains(spec.Name, ".router")) && squares < 1e-12 {
 						continue
 					}
 					limit := 2*tolerance*math.Sqrt(squares*weights) + 1e-9
@@ -373,7 +381,7 @@ func TestTargets(t *testing.T) {
 		}
 		selected, err := lora.Match(names, targets)
 		diff := cmp.Diff(names, selected)
-		mixed := config.ModelType == "lfm2" || strings.HasPrefix(config.ModelType, "qwen3_5") || strings.HasPrefix(config.ModelType, "qwen") && strings.HasSuffix(config.ModelType, "_moe")
+		mixed := strings.HasPrefix(config.ModelType, "lfm2") || strings.HasPrefix(config.ModelType, "qwen3_5") || strings.HasPrefix(config.ModelType, "qwen") && strings.HasSuffix(config.ModelType, "_moe")
 		alike := mixed || len(targets)*layers == len(names)
 		expect.True(t, err == nil && diff == "" && alike, "%s: %v select other modules than all (error %v)\n%s", config.ModelType, targets, err, diff)
 		for _, target := range config.DefaultTargets() {

@@ -18,6 +18,14 @@ func expertRows(router, gate, up, down string) []moduleRow {
 // qwenExperts are the modules of Qwen's layers with experts and those that imitate them.
 var qwenExperts = expertRows("mlp.gate", "mlp.experts.E.gate_proj", "mlp.experts.E.up_proj", "mlp.experts.E.down_proj")
 
+// qwenShared are the modules of the MLP that all tokens pass beside Qwen's experts.
+var qwenShared = []moduleRow{
+	{"shared_gate", "mlp.shared_expert_gate", "1H", ""},
+	{"gate", "mlp.shared_expert.gate_proj", "SH", ""},
+	{"up", "mlp.shared_expert.up_proj", "SH", ""},
+	{"down", "mlp.shared_expert.down_proj", "HS", ""},
+}
+
 // graniteExperts are Granite's, whose files have those of all experts in two tensors, graniteJoined.
 var (
 	graniteExperts = expertRows("block_sparse_moe.router.layer", "block_sparse_moe.experts.E.gate", "block_sparse_moe.experts.E.up", "block_sparse_moe.experts.E.down")
@@ -31,10 +39,14 @@ var (
 func (c *Config) mix(f *fields, perToken, width int, normed bool, has func(layer int) bool) {
 	c.core.Experts, c.core.ExpertSize, c.core.RouterNorm = c.NumExperts, width, normed
 	c.core.ExpertsPerToken = f.size("num_experts_per_tok", perToken, max(c.NumExperts, 1))
-	c.kinds = make([][]string, c.NumHiddenLayers)
+	if c.kinds == nil {
+		c.kinds = make([][]string, c.NumHiddenLayers)
+	}
 	for i := range c.kinds {
-		if c.kinds[i] = []string{dense}; has(i) {
-			c.kinds[i] = []string{sparse}
+		if has(i) {
+			c.kinds[i] = append(c.kinds[i], sparse)
+		} else {
+			c.kinds[i] = append(c.kinds[i], dense)
 		}
 	}
 }
@@ -111,6 +123,7 @@ func gptOSSFields(f *fields, c *Config) {
 	}
 	c.NumExperts = f.size("num_local_experts", value(f, "num_experts", 128), maxExperts)
 	c.mix(f, value(f, "experts_per_token", 4), c.IntermediateSize, true, everyLayer)
+	c.core.WovenExperts = true
 	c.core.ExpertLimit, c.core.ExpertAlpha = f.positive("swiglu_limit", 7), f.positive("swiglu_alpha", 1.702)
 }
 
@@ -123,18 +136,13 @@ func mixture(fam family, experts []moduleRow, rows ...[]moduleRow) *family {
 
 // mixtures are the causal language models with experts.
 var mixtures = map[string]*family{
-	"mixtral": mixture(family{kvHeads: 8, eps: 1e-5, theta: 1e6, special: mixtralFields},
+	"mixtral": mixture(family{experts: "mlp.experts", kvHeads: 8, eps: 1e-5, theta: 1e6, special: mixtralFields},
 		expertRows("block_sparse_moe.gate", "block_sparse_moe.experts.E.w1", "block_sparse_moe.experts.E.w3", "block_sparse_moe.experts.E.w2"),
 		llamaNorms, splitRows("", "")),
 	"olmoe":     mixture(family{eps: 1e-5, special: olmoeFields}, qwenExperts, llamaNorms, allNorms, splitRows("attention_bias", "attention_bias")),
 	"qwen3_moe": mixture(family{kvHeads: 4, eps: 1e-6, special: qwen3MoeFields}, qwenExperts, llamaNorms, headNorms, splitRows("attention_bias", "attention_bias")),
 	"qwen2_moe": mixture(family{kvHeads: 16, eps: 1e-6, special: qwen2MoeFields},
-		slices.Concat(qwenExperts, []moduleRow{
-			{"shared_gate", "mlp.shared_expert_gate", "1H", ""},
-			{"gate", "mlp.shared_expert.gate_proj", "SH", ""},
-			{"up", "mlp.shared_expert.up_proj", "SH", ""},
-			{"down", "mlp.shared_expert.down_proj", "HS", ""},
-		}), llamaNorms, splitRows(always, "")),
+		slices.Concat(qwenExperts, qwenShared), llamaNorms, splitRows(always, "")),
 	"gpt_oss": mixture(family{
 		kvHeads: 8, headDim: 64, eps: 1e-5, theta: 150_000, attentionBias: true, special: gptOSSFields, woven: true,
 		joined: map[string][]string{

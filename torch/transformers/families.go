@@ -58,6 +58,7 @@ type family struct {
 	joined map[string][]string // name suffixes of tensors that hold the rows of several, for each expert "E" in turn
 	// woven means that joined tensors have a matrix [in, out] for each expert, whose columns are those of the joined in turn.
 	woven   bool
+	experts string   // module of a layer's experts, if files call it otherwise than transformers
 	ignored []string // patterns of tensors to ignore, see ignores
 	// targets are the default LoRA targets in PEFT. PEFT has none for phi3, which gets the equivalent layer.
 	targets []string
@@ -209,11 +210,12 @@ type Linear struct {
 	Name    string // of the module in transformers' model, as PEFT spells it
 	Layer   string // the core's name
 	In, Out int
+	Experts int // how many experts of a layer have such a weight; 0: it is the layer's
 }
 
 // adaptable reports whether the module is a linear layer that can have an adapter.
 func (r moduleRow) adaptable() bool {
-	return len(r.shape) == 2 && !strings.HasPrefix(r.layer, "experts.") && r.layer != "router" && r.layer != "shared_gate" && r.layer != "conv"
+	return len(r.shape) == 2 && !strings.HasPrefix(r.layer, "experts.") && r.layer != "router" && r.layer != "router_bias" && r.layer != "shared_gate" && r.layer != "conv"
 }
 
 // each lists the row for each of n experts, or once if it has no "E".

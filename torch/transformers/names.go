@@ -40,6 +40,34 @@ func (c *Config) Linears() []Linear {
 	return list
 }
 
+// ExpertLinears lists the layers' tensors of all experts that can have LoRA adapters, by transformers' names, which files need not
+// have. They are named by lora.ExpertParameters.
+func (c *Config) ExpertLinears() (list []Linear) {
+	fam := families[c.ModelType]
+	for i := range c.storedLayers() {
+		rows := c.rowsOf(i)
+		at := slices.IndexFunc(rows, func(row moduleRow) bool { return row.layer == "experts.E.gate" })
+		if at < 0 {
+			continue
+		}
+		module, _, _ := strings.Cut(rows[at].module, ".E.")
+		name := fam.prefixes[0] + numbered(fam.layers, i) + cmp.Or(fam.experts, module)
+		layer, width := numbered("layers.N.experts.", i), c.core.ExpertSize
+		list = append(list,
+			Linear{Name: name + ".gate_up_proj", Layer: layer + "gate_up", Out: 2 * width, In: c.HiddenSize, Experts: c.NumExperts},
+			Linear{Name: name + ".down_proj", Layer: layer + "down", Out: c.HiddenSize, In: width, Experts: c.NumExperts})
+	}
+	return list
+}
+
+// RouteWidth is the number of experts that a token passes in all layers.
+func (c *Config) RouteWidth() int {
+	return len(c.ExpertLinears()) / 2 * c.core.ExpertsPerToken
+}
+
+// WovenExperts reports whether rows of gate and up take turns in a tensor of ExpertLinears.
+func (c *Config) WovenExperts() bool { return families[c.ModelType].woven }
+
 // ExpertModules are the last parts of the names of experts' linear modules.
 func (c *Config) ExpertModules() (names []string) {
 	for _, row := range families[c.ModelType].kinds[sparse] {

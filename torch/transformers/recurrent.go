@@ -1,6 +1,7 @@
 package transformers
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/rltrain/rltrain/torch"
@@ -71,6 +72,26 @@ func qwen35Fields(f *fields, c *Config) {
 	c.addRope(f, rope, c.ropeInputs(f))
 }
 
+// qwen35MoeFields reads those of models whose layers all have experts.
+func qwen35MoeFields(f *fields, c *Config) {
+	qwen35Fields(f, c)
+	c.NumExperts = f.size("num_experts", 256, maxExperts)
+	c.mix(f, 8, f.size("moe_intermediate_size", 512, 1<<20), true, everyLayer)
+	c.core.SharedSize = c.IntermediateSize
+}
+
+// qwen35Moe is a family of qwen35 with experts.
+func qwen35Moe(fam family) *family {
+	fam.own, fam.sizes = map[string]string{"intermediate_size": "shared_expert_intermediate_size"}, map[string]int{"intermediate_size": 512}
+	made := qwen35(fam)
+	made.kvHeads, made.special = 2, qwen35MoeFields
+	made.rows = llamaNorms
+	made.joined["gate_up_proj"] = []string{"E.gate_proj.weight", "E.up_proj.weight"}
+	made.joined["down_proj"] = []string{"E.down_proj.weight"}
+	made.kinds[sparse] = slices.Concat(qwenExperts, qwenShared)
+	return made
+}
+
 func qwen35(fam family) *family {
 	fam.kvHeads, fam.headDim, fam.eps, fam.partial = 4, 256, 1e-6, 0.25
 	fam.normKind, fam.special = torch.NormRMSPlusOne, qwen35Fields
@@ -99,11 +120,67 @@ func qwen35(fam family) *family {
 	return made
 }
 
+// ofImages are Qwen 3.5's models with their vision towers, which are ignored.
+var ofImages = family{
+	inner: "text_config", prefixes: languagePrefixes, heads: languageHeads,
+	ignored: append(slices.Clone(visionTower), "model.visual.*", "mtp.*"),
+}
+
+// lfm2Kinds are LFM2's layers of attention and of gated convolutions.
+var lfm2Kinds = map[string][]moduleRow{
+	fullAttention: {
+		{"q", "self_attn.q_proj", "QH", ""},
+		{"k", "self_attn.k_proj", "KH", ""},
+		{"v", "self_attn.v_proj", "KH", ""},
+		{"q_norm", "self_attn.q_layernorm", "D", ""},
+		{"k_norm", "self_attn.k_layernorm", "D", ""},
+		{"o", "self_attn.out_proj", "HQ", ""},
+	},
+	convolution: {
+		{"qkv", "conv.in_proj", "BH", "conv_bias"},
+		{"conv", "conv.conv", "HL", "conv_bias"},
+		{"o", "conv.out_proj", "HH", "conv_bias"},
+	},
+}
+
+var lfm2MLP = []moduleRow{
+	{"gate", "feed_forward.w1", "IH", ""},
+	{"up", "feed_forward.w3", "IH", ""},
+	{"down", "feed_forward.w2", "HI", ""},
+}
+
+// lfm2With is LFM2 with further rows and kinds.
+func lfm2With(special func(*fields, *Config), rows []moduleRow, kinds map[string][]moduleRow) *family {
+	fam := decoder(family{
+		eps: 1e-5, theta: 1e6, tied: true, special: special, kvHeads: 8,
+		own:    map[string]string{"rms_norm_eps": "norm_eps"},
+		base:   []moduleRow{{"embed", "embed_tokens", "VH", ""}, {"norm", "embedding_norm", "H", ""}},
+		joined: map[string][]string{"expert_bias": {"expert_bias.weight"}},
+	}, rmsRows("attn_norm", "operator_norm", "mlp_norm", "ffn_norm"), rows)
+	fam.kinds = kinds
+	maps.Copy(fam.kinds, lfm2Kinds)
+	return fam
+}
+
+func lfm2() *family { return lfm2With(lfm2Fields, lfm2MLP, map[string][]moduleRow{}) }
+
+// biased are layers whose experts are chosen with a bias.
+const biased = "biased"
+
+func lfm2Moe() *family {
+	return lfm2With(lfm2MoeFields, nil, map[string][]moduleRow{
+		dense:  lfm2MLP,
+		sparse: expertRows("feed_forward.gate", "feed_forward.experts.E.w1", "feed_forward.experts.E.w3", "feed_forward.experts.E.w2"),
+		biased: {{"router_bias", "feed_forward.expert_bias", "X", ""}},
+	})
+}
+
 // recurrent are the causal language models with states beside the keys and values.
 var recurrent = map[string]*family{
-	"qwen3_5_text": qwen35(family{ignored: []string{"mtp.*"}}),
-	"qwen3_5": qwen35(family{
-		inner: "text_config", prefixes: languagePrefixes, heads: languageHeads,
-		ignored: append(slices.Clone(visionTower), "model.visual.*", "mtp.*"),
-	}),
+	"qwen3_5_text":     qwen35(family{ignored: []string{"mtp.*"}}),
+	"qwen3_5":          qwen35(ofImages),
+	"qwen3_5_moe_text": qwen35Moe(family{ignored: []string{"mtp.*"}}),
+	"qwen3_5_moe":      qwen35Moe(ofImages),
+	"lfm2":             lfm2(),
+	"lfm2_moe":         lfm2Moe(),
 }

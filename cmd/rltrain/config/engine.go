@@ -42,6 +42,7 @@ func (l *loading) checkEngine() []error {
 		{"use_rslora", lora.RSLoRA, "a service scales by 32 / lora_r"},
 		{"init_lora_weights", lora.Init != "kaiming", "a service has its own start"},
 		{"lora_target_modules", len(lora.Targets) > 0, "a service adapts attention and MLPs"},
+		{"lora_target_parameters", len(lora.Parameters) > 0, "a service adapts attention and MLPs"},
 		{"lora_dropout", lora.Dropout > 0, "a service has no dropout"},
 		{"lora_modules_to_save", len(lora.Full) > 0, "a service trains low-rank pairs alone"},
 		{"quantize", m.Quantize != "none", "the service has the weights: choose their type there"},

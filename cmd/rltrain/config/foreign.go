@@ -113,7 +113,6 @@ var rules = slices.Concat(
 	refuse("columns are found by name; see text_column", "dataset_kwargs"),
 	refuse("name one data set as dataset and others in dataset_mix; a file of settings may list them", "datasets", "dataset_mixture", "dataset_mixer"),
 	refuse("use train_split and eval_split; a file of settings may list both", "dataset_splits"),
-	refuse("rltrain adapts linear modules; see lora_target_modules", "lora_target_parameters"),
 	refuse("adapters start at zero", "loftq_config"),
 	refuse(uploadsNothing, "log_completions_hub_repo"),
 	refuse("max_turns limits the model's messages, those that call tools included; tools lists the tools", "max_tool_calling_iterations"),

@@ -41,8 +41,9 @@ type LoRA struct {
 // TokenLoRA is the adapter of a language model, and what is trained beside it.
 type TokenLoRA struct {
 	LoRA
-	DoRA bool     `option:"use_dora" needs:"init_lora_weights!=pissa" help:"train the norm of each row of an adapted weight beside its direction (DoRA)"`
-	Full []string `option:"lora_modules_to_save" help:"modules to train in full, in fp32, and to save beside the adapter, by the end of their name: lm_head,embed_tokens"`
+	Parameters []string `option:"lora_target_parameters" needs:"!use_dora" help:"tensors of experts that get an adapter, by the end of their name: mlp.experts.gate_up_proj,mlp.experts.down_proj"`
+	DoRA       bool     `option:"use_dora" needs:"init_lora_weights!=pissa" help:"train the norm of each row of an adapted weight beside its direction (DoRA)"`
+	Full       []string `option:"lora_modules_to_save" help:"modules to train in full, in fp32, and to save beside the adapter, by the end of their name: lm_head,embed_tokens"`
 }
 
 // LabelModel is how a classifier reads.

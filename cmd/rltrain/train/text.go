@@ -161,7 +161,7 @@ func (t *trainer) startingModel(ctx context.Context, start, stage string) (*poli
 		lora = config.TokenLoRA{}
 	}
 	o := adapter(lora.Adapter, model, c.General.Seed)
-	o.Dropout, o.DoRA, o.Full, o.ModulesToSave = lora.Dropout, lora.DoRA, c.FullTuning(), lora.Full
+	o.Dropout, o.DoRA, o.Full, o.ModulesToSave, o.Parameters = lora.Dropout, lora.DoRA, c.FullTuning(), lora.Full, lora.Parameters
 	o.DType = t.dtype()
 	p, err := policy.NewCausalLM(o)
 	if err != nil {

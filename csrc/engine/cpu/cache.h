@@ -23,6 +23,7 @@ struct CacheShape {
   // Of convolutions instead of attention: words of each that its last tokens take, and those before it.
   std::vector<int64_t> recent = {};
   int64_t recent_words = 0;
+  int64_t routed = 0;  // experts of a position, in all layers
 
   void add_layer(bool in_halves, int64_t convolved) {
     const auto layer = static_cast<int64_t>(halves.size());
@@ -61,6 +62,8 @@ class CpuSegment final : public Segment {
   // Makes room for so many of the positions that resize has asked for, and keeps those that are there: most
   // completions end before they are as long as they may be.
   void grow(int64_t positions) {
+    const auto routed = static_cast<size_t>(positions * shape_.routed);
+    if (routes.size() < routed) routes.resize(routed);
     if (positions <= capacity_) return;
     CpuSegment larger(shape_);
     larger.capacity_ = std::min(limit_, std::max({2 * capacity_, whole(positions), kFirst}));

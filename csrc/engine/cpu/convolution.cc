@@ -67,7 +67,7 @@ void Network::delta_rule(const Block& block, int64_t layer, Workspace& w) const 
              values = static_cast<int64_t>(block.decay.weight.size());
   const int64_t heads = config().delta_key_heads, taken = block.o.in(), width = block.qkv.width(),
                 channels = decoder_.blocks()[static_cast<size_t>(layer)].qkv.out(),
-                k = (channels - taken) / (2 * heads),
+                k = nn::delta_key_width(config(), decoder_.blocks()[static_cast<size_t>(layer)]),
                 kept_words = static_cast<int64_t>(block.conv.weight.size()) - channels;
   float* const all = w.qkv.data();
   apply_taps(

@@ -25,9 +25,10 @@ Network::Network(const nn::Transformer& decoder)
     const nn::Block& from = decoder.blocks()[i];
     const bool convolves = from.conv.defined();
     int64_t words = convolves ? from.conv.numel() - from.conv.size(0) : 0;
-    if (from.a_log.defined()) {
-      const int64_t out = from.z.out(), k = (from.qkv.out() - out) / (2 * config().delta_key_heads);
-      words += k * out;
+    if (from.a_log.defined()) words += nn::delta_key_width(config(), from) * from.z.out();
+    if (!from.experts.empty()) {
+      blocks_[i].routed = cache_shape_.routed;
+      cache_shape_.routed += config().experts_per_token;
     }
     cache_shape_.add_layer(!convolves && blocks_[i].rounds(), words);
   }
@@ -77,6 +78,7 @@ void Network::for_linears(const F& f) {
 void Network::set_adapter(int32_t number, const nn::Transformer* from) {
   if (from != nullptr) check_shares_weights(decoder_, *from);
   for (size_t i = 0; i < blocks_.size(); ++i) {
+    copy_lora(blocks_[i], number, from == nullptr ? nn::ExpertLora() : from->blocks()[i].lora);
     PackedLinear* const to[] = {&blocks_[i].qkv, &blocks_[i].o, &blocks_[i].up, &blocks_[i].down};
     for (size_t j = 0; j < 4; ++j) {
       if (to[j]->empty()) continue;
@@ -86,12 +88,25 @@ void Network::set_adapter(int32_t number, const nn::Transformer* from) {
   }
 }
 
+// A copy: adapters are trained while it is in use.
+void Network::copy_lora(Block& block, int32_t number, const nn::ExpertLora& from) {
+  const auto at = static_cast<size_t>(number);
+  if (block.loras.size() < at) block.loras.resize(at);
+  block.loras[at - 1] = from;
+  for (nn::Adapter* const adapter : {&block.loras[at - 1].up, &block.loras[at - 1].down}) {
+    if (!adapter->a.defined()) continue;
+    adapter->a = adapter->a.detach().clone();
+    adapter->b = adapter->b.detach().clone();
+  }
+}
+
 void Network::refresh() {
   qkv_width_ = inner_width_ = mixed_width_ = 0;
   for_linears([](PackedLinear& layer) { layer.refresh(); });
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const nn::Block& from = decoder_.blocks()[i];
     Block& to = blocks_[i];
+    if (!from.experts.empty()) copy_lora(to, 1, from.lora);
     to.attn_norm = read(from.attn_norm);
     to.q_norm = read(from.q_norm);
     to.k_norm = read(from.k_norm);
@@ -302,6 +317,41 @@ void Network::forward(Workspace& w) const {
   }
 }
 
+// The rows of each adapter pass the experts by themselves.
+void Network::mix(size_t layer, Workspace& w) const {
+  const nn::Config& c = config();
+  const Block& block = blocks_[layer];
+  int64_t begin = 0;
+  const auto run = [&](int64_t end, const nn::ExpertLora* lora) {
+    if (begin == end) return;
+    const std::vector<int64_t> sizes = {end - begin, c.hidden_size};
+    const at::Tensor h = at::from_blob(w.h.data() + begin * c.hidden_size, sizes, at::kFloat);
+    at::Tensor chosen;
+    nn::Routing routing;
+    routing.lora = lora;
+    routing.chosen = &chosen;
+    at::from_blob(w.x.data() + begin * c.hidden_size, sizes, at::kFloat)
+        .add_(nn::mix_experts(c, decoder_.blocks()[layer], &decoder_.groups(layer), h, routing));
+    const int64_t* expert = chosen.const_data_ptr<int64_t>();
+    for (; begin < end; ++begin) {
+      const auto [s, position] = w.rows[static_cast<size_t>(begin)];
+      const Work& span = w.spans[static_cast<size_t>(s)];
+      const int64_t at = position < span.prefix_length ? position : position - span.prefix_length;
+      int16_t* const to = segment_at(span, position).routes.data() + at * cache_shape_.routed + block.routed;
+      for (int64_t i = 0; i < c.experts_per_token; ++i) to[i] = static_cast<int16_t>(*expert++);
+    }
+  };
+  for (const auto& [first, end, number] : w.adapted) {
+    const auto at = static_cast<size_t>(number) - 1;
+    if (at >= block.loras.size()) continue;
+    const nn::ExpertLora& lora = block.loras[at];
+    if (!lora.up.a.defined() && !lora.down.a.defined()) continue;
+    run(first, nullptr);
+    run(end, &lora);
+  }
+  run(static_cast<int64_t>(w.rows.size()), nullptr);
+}
+
 void Network::mlp(size_t layer, Workspace& w) const {
   const nn::Config& c = config();
   const Block& block = blocks_[layer];
@@ -310,8 +360,7 @@ void Network::mlp(size_t layer, Workspace& w) const {
   const at::AutoDispatchBelowADInplaceOrView below;
   const at::Tensor h = at::from_blob(w.h.data(), {rows, c.hidden_size}, at::kFloat);
   if (!from.experts.empty()) {
-    at::from_blob(w.x.data(), h.sizes(), at::kFloat)
-        .add_(nn::mix_experts(c, from, &decoder_.groups(layer), h, nullptr));
+    mix(layer, w);
     if (block.up.empty()) return;
   }
   const int64_t width = inner_width(block);

@@ -77,6 +77,9 @@ class Network {
     Norm conv;                      // taps and bias of a convolution; empty without
     // Of a gated delta rule: a_log and dt_bias, and the norm of what it reads.
     Norm decay, delta;
+    // Copies of adapters of experts, by number, from 1; those beyond the end have none.
+    std::vector<nn::ExpertLora> loras;
+    int64_t routed = -1;  // where its experts are in a segment's routes of a position; -1: it has none
     // Where head 0 of q, k, v starts in a row of qkv, and how far the next one is.
     int64_t q, k, v, stride, q_stride;
     int64_t z, rate, decays;  // where those of a gated delta rule start
@@ -90,6 +93,7 @@ class Network {
   template <class F>
   void for_linears(const F& f);
   Norm read(const nn::Norm& norm) const;
+  static void copy_lora(Block& block, int32_t number, const nn::ExpertLora& from);
   // Copies x where the model has no such norm.
   void apply(const Norm& norm, const float* x, float* y, int64_t n) const;
   void apply_rows(const Norm& norm, const Buffer<float>& x, float* y, int64_t rows) const;
@@ -126,6 +130,7 @@ class Network {
     return window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
   }
   void mlp(size_t layer, Workspace& w) const;
+  void mix(size_t layer, Workspace& w) const;
   // Of a row of the MLP of all tokens.
   int64_t inner_width(const Block& block) const { return block.up.width() / (config().gated ? 2 : 1); }
   // x += layer(in), through norm where there is one.
