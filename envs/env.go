@@ -271,6 +271,14 @@ type Critic interface {
 	Score(ctx context.Context, completions []Completion) (scores []float64, errs []error)
 }
 
+// StepCritic is a critic that scores the steps of completions.
+type StepCritic interface {
+	Critic
+	// Steps returns the scores of each completion at the ends of its steps, bytes of its Generated, which separator ends. An entry of
+	// errs says why a completion has none.
+	Steps(ctx context.Context, completions []Completion, ends [][]int, separator string) (scores [][]float64, errs []error)
+}
+
 // Conversing is a task whose episodes go on after the model's first message.
 type Conversing interface {
 	Task

@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode"
 
 	"github.com/rltrain/rltrain/envs"
 )
 
 // processOptions are the options of the reward process.
 type processOptions struct {
-	Model     string `option:"model" arg:"DIR" help:"reward model or classifier, as in model:DIR"`
+	Model     string `option:"model" arg:"DIR" help:"reward model or classifier, as in model:DIR, or a process reward model of TRL"`
 	Separator string `option:"separator" default:"\\n" help:"what ends a step; \\n is a newline"`
 	Total     string `option:"total" default:"sum" allowed:"sum,mean,last,min" help:"what the rewards of the steps add up to: the sum, mean, last or smallest of the scores"`
 }
@@ -30,9 +29,13 @@ func init() {
 			case o.Separator == "":
 				return TextReward{}, errors.New("the separator is empty; leave it out for \\n")
 			}
-			critic, err := s.critic(o.Model)
+			model, err := s.critic(o.Model)
 			if err != nil {
 				return TextReward{}, err
+			}
+			critic, ok := model.(envs.StepCritic)
+			if !ok {
+				return TextReward{}, fmt.Errorf("%s cannot score steps", o.Model)
 			}
 			return TextReward{Steps: func(ctx context.Context, completions []envs.Completion) ([][]Step, []error) {
 				return o.steps(ctx, critic, completions)
@@ -41,31 +44,19 @@ func init() {
 	})
 }
 
-// steps scores each completion up to the end of each of its steps.
-func (o processOptions) steps(ctx context.Context, critic envs.Critic, completions []envs.Completion) ([][]Step, []error) {
-	all, errs := make([][]Step, len(completions)), make([]error, len(completions))
-	var cut []envs.Completion
+// steps scores each completion at the end of each of its steps.
+func (o processOptions) steps(ctx context.Context, critic envs.StepCritic, completions []envs.Completion) ([][]Step, []error) {
+	ends := make([][]int, len(completions))
 	for i, c := range completions {
-		before := strings.TrimSuffix(c.Text, c.Generated)
-		for _, end := range stepEnds(c.Generated, o.Separator) {
-			part := c
-			if end < len(c.Generated) {
-				part.Text = before + strings.TrimRightFunc(c.Generated[:end], unicode.IsSpace)
-			}
-			cut, all[i] = append(cut, part), append(all[i], Step{End: end})
-		}
+		ends[i] = stepEnds(c.Generated, o.Separator)
 	}
-	scores, failures := critic.Score(ctx, cut)
-	for i, steps := range all {
-		own := scores[:len(steps)]
-		for k := range steps {
-			if failures[k] != nil && errs[i] == nil {
-				errs[i] = fmt.Errorf("step %d of %d: %w", k+1, len(steps), failures[k])
-			}
-			steps[k].Value = own[k]
+	scores, errs := critic.Steps(ctx, completions, ends, o.Separator)
+	all := make([][]Step, len(completions))
+	for i := range all {
+		for k, score := range scores[i] {
+			all[i] = append(all[i], Step{End: ends[i][k], Value: score})
 		}
-		scores, failures = scores[len(steps):], failures[len(steps):]
-		o.share(steps)
+		o.share(all[i])
 	}
 	return all, errs
 }

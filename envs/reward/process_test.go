@@ -28,10 +28,24 @@ func (s scripted) Score(_ context.Context, completions []envs.Completion) ([]flo
 	return scores, errs
 }
 
+func (s scripted) Steps(ctx context.Context, completions []envs.Completion, ends [][]int, separator string) ([][]float64, []error) {
+	all, errs := make([][]float64, len(completions)), make([]error, len(completions))
+	for i, c := range completions {
+		var parts []envs.Completion
+		for _, end := range ends[i] {
+			parts = append(parts, envs.Completion{Text: strings.TrimSuffix(c.Text, c.Generated) + strings.TrimSuffix(c.Generated[:end], separator)})
+		}
+		var failed []error
+		all[i], failed = s.Score(ctx, parts)
+		errs[i] = errors.Join(failed...)
+	}
+	return all, errs
+}
+
 func TestProcessRewards(t *testing.T) {
 	// The first turn has been scored already; blank lines belong to the step before them.
 	c := envs.Completion{Text: "earlier a\n\nb\nc", Generated: "a\n\nb\nc", Action: envs.Action{Text: "a\n\nb\nc"}}
-	judge := scripted{"earlier a": 3, "earlier a\n\nb": 1, "earlier a\n\nb\nc": 2}
+	judge := scripted{"earlier a\n": 3, "earlier a\n\nb": 1, "earlier a\n\nb\nc": 2}
 	for total, want := range map[string][]float64{"sum": {3, 1, 2}, "mean": {1, 1. / 3, 2. / 3}, "last": {3, -2, 1}, "min": {3, -2, 0}} {
 		list := fmt.Sprintf("process(model=DIR,total=%s)=0.5,expr:'10'", total)
 		r := must.Get(ParseText(list, nil, Options{Critic: func(name string) (envs.Critic, error) {
@@ -46,7 +60,7 @@ func TestProcessRewards(t *testing.T) {
 		near := cmpopts.EquateApprox(0, 1e-12)
 		expect.Equal(t, [][]Step{steps, nil}, scores.Steps, near, total)
 		expect.Equal(t, sum/2+10, scores.Total[0], near, total)
-		expect.Contains(t, scores.Rewards[0].Failure, "step 1 of 2", `unknown text "?"`)
+		expect.Contains(t, scores.Rewards[0].Failure, `unknown text "?"`)
 	}
 }
 

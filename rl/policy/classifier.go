@@ -171,6 +171,8 @@ func (p *Classifier) nameHead() {
 	case PoolScore:
 	case PoolLast:
 		p.head.parts = []headPart{{scoreWeight, []int64{classes, width}, &p.head.out.Weight}}
+	case PoolStep:
+		p.head.layer("score", classes, width, &p.head.out)
 	case transformers.PoolFamily:
 		dense, out := p.config.HeadLayers()
 		p.head.layer(out, classes, width, &p.head.out)

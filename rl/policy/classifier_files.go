@@ -88,7 +88,7 @@ func (p *Classifier) readHead(dir string, extra map[string]safetensors.Tensor) (
 		return p.head.readFile(filepath.Join(dir, headFile))
 	case p.model != nil && p.model.Head != nil && extra == nil:
 		return p.folderHead()
-	case p.Pooling == PoolLast && extra == nil: // merged
+	case (p.Pooling == PoolLast || p.Pooling == PoolStep) && extra == nil: // merged
 		file, err := safetensors.OpenModel(dir)
 		if err != nil {
 			return nil, err
@@ -225,7 +225,7 @@ func (p *Classifier) load(ctx context.Context, client *hub.Client, dir, dtype st
 	}()
 	var a savedAdapter // none in the folder of a merged model
 	base := hub.Model{Dir: dir}
-	onLanguageModel := p.Pooling == PoolLast || p.Pooling == PoolScore
+	onLanguageModel := p.Pooling == PoolLast || p.Pooling == PoolScore || p.Pooling == PoolStep
 	if files.Exist(dir, lora.ConfigFile) {
 		if a, err = readAdapter(dir); err != nil {
 			return err
@@ -249,8 +249,8 @@ func (p *Classifier) load(ctx context.Context, client *hub.Client, dir, dtype st
 		return err
 	}
 	p.BaseModel, p.source = a.Config.BaseModel, dir
-	if limit := p.limit(); p.IsReward() && p.lm != nil {
-		p.shorten() // reward_model.json need not be there
+	if limit := p.limit(); (p.MaxLength == 0 || p.IsReward()) && p.lm != nil {
+		p.shorten() // no file of ours need be there
 	} else if p.MaxLength < 1 || p.MaxLength > limit {
 		return fmt.Errorf("%s: max_length is %d, the model reads 1 to %d tokens", filepath.Join(dir, policyFile), p.MaxLength, limit)
 	}
@@ -285,7 +285,7 @@ func (p *Classifier) loadOnEncoder(base hub.Model, a savedAdapter, dtype string,
 
 func (p *Classifier) loadOnLanguageModel(base hub.Model, a savedAdapter, dtype string, frozen bool) error {
 	merged := a.dir == ""
-	lm, err := NewCausalLM(Config{Dir: base.Dir, BaseModel: base.Name, Revision: base.Commit, DType: dtype, scored: merged && p.Pooling == PoolLast, pooled: p.Pooling == PoolLast})
+	lm, err := NewCausalLM(Config{Dir: base.Dir, BaseModel: base.Name, Revision: base.Commit, DType: dtype, scored: merged && p.Pooling != PoolScore, pooled: p.Pooling != PoolScore})
 	if err != nil {
 		return err
 	}

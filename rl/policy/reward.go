@@ -3,6 +3,7 @@ package policy
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -70,6 +71,8 @@ func LoadRewardModel(ctx context.Context, client *hub.Client, name string) (*Rew
 	}
 	m := &RewardModel{p, -1, name}
 	switch several := !p.IsReward(); {
+	case p.Pooling == PoolStep && label == "" && len(p.Labels) == 2:
+		m.class = 1 // that a step is right
 	case several && label == "":
 		err = fmt.Errorf("%s has %d labels, %s, and no single score; name the label whose probability is the score, as in %s#%s",
 			name, len(p.Labels), words.List(p.Labels), name, p.Labels[len(p.Labels)-1])
@@ -101,6 +104,9 @@ func readRewardModel(dir string) (*Classifier, error) {
 		p.MaxLength = record.MaxLength
 		return p, nil
 	}
+	if isLanguageModel(dir) {
+		return readScored(dir)
+	}
 	config, err := transformers.LoadConfig(dir)
 	if err != nil {
 		return nil, err
@@ -108,6 +114,34 @@ func readRewardModel(dir string) (*Classifier, error) {
 	p.Labels, p.Pooling, p.MaxLength = config.ID2Label, transformers.PoolFamily, config.MaxLength()
 	for i := len(p.Labels); i < config.NumLabels; i++ {
 		p.Labels = append(p.Labels, fmt.Sprintf("LABEL_%d", i))
+	}
+	return p, nil
+}
+
+// readScored reads what the folder of a sequence or token classifier of transformers on a language model says of it.
+func readScored(dir string) (*Classifier, error) {
+	path := filepath.Join(dir, "config.json")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var config struct {
+		Architectures []string          `json:"architectures"`
+		Labels        map[string]string `json:"id2label"`
+	}
+	if err := json.Unmarshal(data, &config); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	p := &Classifier{Pooling: PoolLast}
+	for i := range cmp.Or(len(config.Labels), 2) { // transformers leaves two labels out that have no names
+		p.Labels = append(p.Labels, cmp.Or(config.Labels[strconv.Itoa(i)], fmt.Sprintf("LABEL_%d", i)))
+	}
+	name := strings.Join(config.Architectures, ", ")
+	switch {
+	case strings.Contains(name, "ForTokenClassification"):
+		p.Pooling = PoolStep
+	case !strings.Contains(name, "ForSequenceClassification"):
+		return nil, fmt.Errorf("%s: a language model (%s) without a score layer: train it with --task reward, or choose a reward model", dir, name)
 	}
 	return p, nil
 }
@@ -133,6 +167,9 @@ func (m *RewardModel) Forward(s *torch.Scope, b *rl.Batch, pass Pass) Output {
 // ends a text, as in training; an encoder reads RewardText. More than MaxLength tokens are an error, since a cut completion
 // has another reward.
 func (m *RewardModel) Encode(e chat.Example) (ids []int32, err error) {
+	if m.Pooling == PoolStep {
+		return nil, fmt.Errorf("%s is a process reward model, which scores steps: use it as process(model=%s)", m.name, m.name)
+	}
 	long := false
 	if m.lm != nil {
 		e.Format = chat.PromptCompletion
@@ -183,10 +220,15 @@ func Answered(c envs.Completion) (e chat.Example) {
 // scores are r of S sequences, [S].
 func (m *RewardModel) scores(s *torch.Scope, sequences [][]int32, how torch.Pass) torch.Tensor {
 	_, logits := m.read(s, sequences, how)
+	return m.scoresOf(s, logits, len(sequences))
+}
+
+// scoresOf are the scores of n rows of logits [n, C].
+func (m *RewardModel) scoresOf(s *torch.Scope, logits torch.Tensor, n int) torch.Tensor {
 	if m.class < 0 {
 		return s.Squeeze(logits)
 	}
-	classes := slices.Repeat([]int64{int64(m.class)}, len(sequences))
+	classes := slices.Repeat([]int64{int64(m.class)}, n)
 	return s.Exp(s.Pick(s.LogSoftmax(logits), s.Ints(classes, int64(len(classes)))))
 }
 

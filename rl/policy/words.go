@@ -16,6 +16,8 @@ const (
 	// PoolScore has no head: the text is put into a prompt, and the log-probability of each label's text after it is the
 	// label's logit.
 	PoolScore = "score"
+	// PoolStep reads the states of the tokens that end steps, as transformers' …ForTokenClassification in TRL's process reward models.
+	PoolStep = "step"
 )
 
 // TextMark is the place of the text in a prompt.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/rltrain/rltrain/envs"
@@ -371,6 +372,17 @@ func (smalls) Score(_ context.Context, completions []envs.Completion) ([]float64
 		}
 	}
 	return scores, make([]error, len(completions))
+}
+
+func (c smalls) Steps(ctx context.Context, completions []envs.Completion, ends [][]int, _ string) ([][]float64, []error) {
+	all := make([][]float64, len(completions))
+	for i, x := range completions {
+		for _, end := range ends[i] {
+			scores, _ := c.Score(ctx, []envs.Completion{{Text: strings.TrimSpace(x.Generated[:end])}})
+			all[i] = append(all[i], scores[0])
+		}
+	}
+	return all, make([]error, len(completions))
 }
 
 // replayRun is a small run on turns from a replay buffer.

@@ -48,7 +48,7 @@ type CausalOptions struct {
 	// folder: adapters are merged here. If only one of a tied embedding and output layer is changed, or each
 	// separately, they become two weights.
 	Change map[string]func(weight []float32)
-	// Scored accepts the folder of a sequence classifier: see Config.
+	// Scored accepts the folder of a sequence or token classifier: see Config.
 	Scored bool
 	// Pooled is for a classifier of the hidden states: those are not divided as they are for logits.
 	Pooled bool
@@ -76,7 +76,9 @@ func LoadCausal(dir string, o CausalOptions) (*Causal, error) {
 		return nil, err
 	}
 	defer files.Close()
-	config.Scored = o.Scored
+	if config.Scored = o.Scored; o.Scored && !slices.ContainsFunc(config.headSpec().Candidates, func(name string) bool { return slices.Contains(files.Names(), name) }) {
+		config.TieWordEmbeddings = true // a classifier has no output layer
+	}
 	names, err := config.Resolve(files)
 	if err != nil {
 		return nil, err

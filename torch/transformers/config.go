@@ -37,7 +37,7 @@ type Config struct {
 	TieWordEmbeddings bool    // the output layer is the embedding
 	EOS               []int32 // eos_token_id, which may be a list; nil if missing
 	BOS, Pad          int32   // -1 if missing
-	Scored            bool    // the folder may be a sequence classifier's, with a score layer that the caller reads
+	Scored            bool    // the folder may be a sequence or token classifier's, with a score layer that the caller reads
 
 	// Fields of encoders.
 	TypeVocabSize int // 0 if the family has no token types

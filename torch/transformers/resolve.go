@@ -25,7 +25,7 @@ func (c *Config) Resolve(m *safetensors.Model) (map[string]string, error) {
 	}
 	ignored := families[c.ModelType].ignored
 	if c.Scored {
-		ignored = append(slices.Clone(ignored), "score.weight")
+		ignored = append(slices.Clone(ignored), "score.weight", "score.bias")
 	}
 	names, err := resolve(c.TensorNames(), ignored, m)
 	if err == nil && c.TieWordEmbeddings {

@@ -2,6 +2,7 @@ package shared
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/rltrain/rltrain/envs"
@@ -130,6 +131,17 @@ func (m critic) Score(ctx context.Context, completions []envs.Completion) ([]flo
 		for _, i := range of {
 			errs[i] = err
 		}
+	}
+	return scores, errs
+}
+
+// Steps implements envs.StepCritic.
+func (m critic) Steps(ctx context.Context, completions []envs.Completion, ends [][]int, separator string) (scores [][]float64, errs []error) {
+	if err := m.thread.Do(ctx, func(ctx context.Context) error {
+		scores, errs = m.model.Steps(ctx, completions, ends, separator)
+		return nil
+	}); err != nil {
+		return make([][]float64, len(completions)), slices.Repeat([]error{err}, len(completions))
 	}
 	return scores, errs
 }
