@@ -49,7 +49,7 @@ func TestMeasureSums(t *testing.T) {
 		{[]string{`{"grad_norm":0.5}`, `{"x/grad_norm":2}`}, false, ""}, {[]string{`{"grad_norm":0.5}`, `{"grad_norm":0.501}`}, true, ""},
 		{[]string{`{"grad_norm":0.5}`, `{"grad_norm":1}`}, false, "norm 0.5, that of twice two of them 1"}, {[]string{`{}`, `{}`}, false, "NaN"},
 	} {
-		steps, rates := 0, []any{}
+		steps, gradients, rates := 0, 0, []any{}
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			var body map[string]any
 			must.Do(t, json.NewDecoder(r.Body).Decode(&body))
@@ -58,8 +58,10 @@ func TestMeasureSums(t *testing.T) {
 				steps++
 				_, _ = fmt.Fprintf(w, `{"metrics":%s}`, x.norms[steps-1])
 			case body["type"] == nil:
+				gradients++
 				_, _ = w.Write([]byte("{}"))
 			case body["type"] == "optim_step":
+				expect.Same(t, steps+1, gradients, "gradients before a step")
 				rates = append(rates, body["adam_params"].(map[string]any)["learning_rate"])
 				fallthrough
 			default:

@@ -50,14 +50,26 @@ func (m *model) step(ctx context.Context, loss string, examples []example, adam 
 	if err != nil {
 		return 0, err
 	}
+	gradients := func() error {
+		for _, id := range ids {
+			if err := m.service.result(ctx, id, &tinker.ForwardResult{}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if !m.repeats { // SkyRL 0.3.0 may take a step that arrives meanwhile before the gradient, without an error
+		if err := gradients(); err != nil {
+			return 0, err
+		}
+		ids = nil
+	}
 	step, err := m.ask(ctx, "optim_step", map[string]any{"adam_params": adam}, false)
 	if err != nil {
 		return 0, err
 	}
-	for _, id := range ids {
-		if err := m.service.result(ctx, id, &tinker.ForwardResult{}); err != nil {
-			return 0, err
-		}
+	if err := gradients(); err != nil {
+		return 0, err
 	}
 	var moved struct {
 		Metrics map[string]float64 `json:"metrics"`
