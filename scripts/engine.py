@@ -79,7 +79,7 @@ def main():
         process, address = start(folder, model)
         tests = subprocess.run(["go", "test", "-count=1", "-v", "-timeout", "60m", "-run", "TestEngine(Equals|Resumes|Saves|Samples)", "./cmd/rltrain/serve/train"],
                                cwd=ROOT, env=os.environ | {"TINKER_BASE_URL": address, "TINKER_MODEL": str(model)}, capture_output=True, text=True)
-        print(tests.stdout)
+        print(tests.stdout, flush=True)
         for outcome, name in re.findall(r"--- (PASS|FAIL): (\w+)", tests.stdout):
             check(f"{name} against SkyRL", outcome == "PASS")
         check("the Go tests ran", tests.returncode == 0, tests.stdout[-2000:] + tests.stderr[-2000:])
@@ -91,7 +91,7 @@ def main():
         run = train(folder / "rl", *learn, "--engine", "tinker:" + address)
         for line in run.stdout:
             print(line, end="", flush=True)
-            if "grpo 5/20" in line:
+            if re.match("grpo +5/20 ", line):
                 kill(process)
         check("a killed service ends the run with an error", run.wait() == 1)
         process, address = start(folder, model)

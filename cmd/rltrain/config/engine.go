@@ -52,7 +52,7 @@ func (l *loading) checkEngine() []error {
 		{"rl_optim", c.RL != nil && optimiser(&c.RL.Optimisation), "a service has adamw"},
 		{"label_smoothing_factor", smoothing > 0, "needs the probabilities of all tokens"},
 		{"metric_for_best_model", c.TextSFT != nil && c.TextSFT.Metric != "loss", "needs the ranks of tokens: use loss"},
-		{"rollout_url", remote, "the service samples too: leave it out"},
+		{"rollout_url", remote, "the service samples; its adapters are not files that other servers can load"},
 		{"async", async, "a service samples between the updates: leave it out"},
 		{"min_p", filtered, "a service samples without min_p and repetition_penalty"},
 	} {
