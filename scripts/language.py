@@ -22,10 +22,17 @@ FAMILIES = {
     "olmo3": dict(sliding_window=5), "ministral": dict(head_dim=8, sliding_window=5), "exaone4": dict(sliding_window=5),
     "cohere2": dict(sliding_window=5), "glm4": dict(head_dim=8), "starcoder2": dict(sliding_window=5), "stablelm": {},
     "mixtral": EXPERTS, "qwen3_moe": dict(head_dim=16, moe_intermediate_size=24, **EXPERTS), "olmoe": EXPERTS, "granitemoe": dict(num_local_experts=4, num_experts_per_tok=2),
+    "gpt_oss": dict(num_local_experts=4, num_experts_per_tok=2, head_dim=8, rope_parameters=dict(rope_type="default", rope_theta=100.0)),
+    "lfm2_moe": dict(layer_types=["conv", "full_attention"], num_dense_layers=1, moe_intermediate_size=24, **EXPERTS),
+    "qwen3_5_moe_text": dict(layer_types=["linear_attention", "full_attention"], head_dim=16, moe_intermediate_size=24,
+                             shared_expert_intermediate_size=16, linear_num_key_heads=2, linear_num_value_heads=4,
+                             linear_key_head_dim=8, linear_value_head_dim=8, **EXPERTS),
 }
+SPARSE = ["mixtral", "qwen3_moe", "olmoe", "granitemoe", "gpt_oss", "lfm2_moe", "qwen3_5_moe_text"]
+PARAMETERS = ["experts.gate_up_proj", "experts.down_proj"]
 TARGETS = {"phi3": ["qkv_proj", "down_proj"], "gpt2": ["c_attn", "mlp.c_proj"], "gpt_neox": ["query_key_value", "dense_4h_to_h"],
            "phi": ["q_proj", "dense", "fc2"], "starcoder2": ["q_proj", "v_proj", "c_proj"], "mixtral": ["q_proj", "v_proj"],
-           "qwen3_moe": ["q_proj", "v_proj"], "olmoe": ["q_proj", "v_proj"], "granitemoe": ["q_proj", "v_proj"]}
+           **{family: ["q_proj", "v_proj"] for family in ("qwen3_moe", "olmoe", "granitemoe", "gpt_oss", "lfm2_moe", "qwen3_5_moe_text")}}
 
 
 def settings(family):
@@ -34,6 +41,8 @@ def settings(family):
     common = dict(r=3, lora_alpha=7, target_modules=targets, fan_in_fan_out=family == "gpt2")
     first = targets[0]
     yield "dora", common | dict(use_dora=True)
+    if family in SPARSE:
+        yield "experts", common | dict(target_parameters=PARAMETERS, rank_pattern={r".*\.gate_up_proj": 2})
     if family in ("llama", "gpt2"):  # the other cases cover the differences between families
         yield "lora", common
         yield "patterns", common | dict(rank_pattern={rf"1\..*\.{first}": 5, first: 2}, alpha_pattern={targets[-1]: 11})
@@ -105,7 +114,8 @@ def check_family(family, scratch, tiny, rows):
     with attempt(f"{family}: trained by rltrain"):
         output = scratch / "trained" / family
         rltrain("--task", "chat", "--model", base, "--dataset", scratch / "talk.jsonl", "--output-dir", output, "--tuning", "lora", "--lora-r", 4,
-                "--epochs", 2, "--learning-rate", "1e-2", "--threads", 1)
+                "--epochs", 2, "--learning-rate", "1e-2", "--threads", 1,
+                *(["--lora-target-parameters", ",".join(PARAMETERS)] if family in SPARSE else []))
         folder = output / "chat_supervised"
         model = loads_in_peft(f"{family}: trained by rltrain, in PEFT", AutoModelForCausalLM.from_pretrained(base), folder)
         wanted = log_probs(model, rows)
@@ -121,7 +131,7 @@ def check_family(family, scratch, tiny, rows):
             model.save_pretrained(folder, save_embedding_layers=True if kind in ("lm_head", "embed_tokens") else "auto")
             wanted = log_probs(PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder).eval(), rows)
             equal(f"{family}: {kind} of PEFT = rltrain score", wanted, scored(rows, scratch, "--model", base, "--adapter", folder))
-            if family in ("llama", "gpt2") and kind in ("dora", "modules_to_save"):
+            if kind == "experts" or family in ("llama", "gpt2") and kind in ("dora", "modules_to_save"):
                 merges(f"{family} {kind}", folder, wanted, rows, scratch)
 
 
