@@ -25,7 +25,8 @@ PUBLISHED = ROOT / "torch" / "transformers" / "testdata" / "published.json"
 # Families of which that file has no model. Without fields, the defaults of transformers' configuration are those of a published one.
 GRANITE = dict(embedding_multiplier=12.0, attention_multiplier=0.015625, residual_multiplier=0.22, logits_scaling=6.0, tie_word_embeddings=True)
 OTHERS = {
-    "cohere2": {}, "exaone4": {}, "glm4": {}, "lfm2": {}, "ministral": {}, "ministral3": {}, "olmo3": {}, "qwen2_moe": {},
+    "cohere2": {}, "exaone4": {}, "glm4": {}, "ministral": {}, "ministral3": {}, "olmo3": {}, "qwen2_moe": {},
+    "lfm2_moe": dict(num_hidden_layers=24, layer_types=["conv", "full_attention"] * 12, num_dense_layers=1),
     "granitemoe": dict(vocab_size=49155, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, num_key_value_heads=8,
                        intermediate_size=512, num_local_experts=32, num_experts_per_tok=8, **GRANITE),
     "granitemoehybrid": dict(vocab_size=100352, hidden_size=1024, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=4,
@@ -42,14 +43,20 @@ WIDE = dict(vocab_size=4096, hidden_size=576, num_hidden_layers=8, num_attention
             max_position_embeddings=2048, bos_token_id=1, eos_token_id=2, pad_token_id=0, tie_word_embeddings=True)
 # Eight experts, of which two see a token: as much arithmetic as the dense model's.
 EXPERTS = dict(intermediate_size=768, moe_intermediate_size=768, num_experts=8, num_experts_per_tok=2)
+DELTA = dict(linear_num_key_heads=9, linear_num_value_heads=9, linear_key_head_dim=64, linear_value_head_dim=64)
 FAMILIES = {
     "llama": {}, "qwen3": dict(head_dim=64), "smollm3": {}, "granite": {}, "olmo2": {}, "olmo3": dict(sliding_window=128),
     "ministral": dict(head_dim=64, sliding_window=128), "exaone4": dict(sliding_window=128), "cohere2": dict(sliding_window=128),
     "glm4": dict(head_dim=64), "starcoder2": dict(intermediate_size=2304), "stablelm": {},
     "gemma3_text": dict(head_dim=64, sliding_window=128), "mixtral": EXPERTS, "qwen3_moe": dict(head_dim=64, **EXPERTS),
     "olmoe": EXPERTS, "granitemoe": dict(intermediate_size=768, num_local_experts=8, num_experts_per_tok=2),
+    "gpt_oss": dict(intermediate_size=768, num_local_experts=8, num_experts_per_tok=2, head_dim=64, sliding_window=128,
+                    rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
+    "lfm2": dict(layer_types=["conv", "conv", "full_attention", "conv"] * 2, block_auto_adjust_ff_dim=False),
+    "lfm2_moe": dict(layer_types=["conv", "conv", "full_attention", "conv"] * 2, num_dense_layers=0, **EXPERTS),
+    "qwen3_5_text": dict(head_dim=64, **DELTA), "qwen3_5_moe_text": dict(head_dim=64, shared_expert_intermediate_size=768, **EXPERTS, **DELTA),
 }
-ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+ATTENTION = ["q_proj", "k_proj", "v_proj"]  # whose names are alike
 ROWS, LENGTH, PROMPT, NEW, RANK, STEPS = 8, 256, 32, 64, 16, 4
 
 
