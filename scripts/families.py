@@ -61,8 +61,9 @@ ROWS, LENGTH, PROMPT, NEW, RANK, STEPS = 8, 256, 32, 64, 16, 4
 
 
 def few_layers(config):
-    """Keep the first layers and what lists them, and all that is published about a layer."""
-    count = max(LAYERS, len(set(getattr(config, "layer_types", None) or [])))
+    """Keep the first layers, one of each kind at least, and what lists them, and all that is published about a layer."""
+    types = getattr(config, "layer_types", None) or []
+    count = max([LAYERS, *(types.index(kind) + 1 for kind in set(types))])
     for name, value in vars(config).items():
         if isinstance(value, list) and len(value) == config.num_hidden_layers:
             setattr(config, name, value[:count])
