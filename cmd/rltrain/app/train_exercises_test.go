@@ -207,7 +207,7 @@ func TestDistillEndToEnd(t *testing.T) {
 	const supervised = "train --task sum_digits --mode supervised --tiny-layers 1 --max-steps 1 --warmup-check-every 0 --eval-samples 2 --threads 1 "
 	f.must(t, "", strings.Fields(supervised+"--tiny-hidden 64 --output-dir TMP/large")...)
 	f.must(t, "", strings.Fields(supervised+"--tiny-hidden 32 --output-dir TMP/small")...)
-	const distill = "train --task sum_digits --mode rl_only --pretrained-model TMP/small/sum_digits_supervised --algorithm distill --num-steps 2 --eval-every 2 " +
+	const distill = "train --task sum_digits --mode rl_only --pretrained-model TMP/small/sum_digits_supervised --algorithm distill --num-steps 2 --eval-every 0 " +
 		"--prompts-per-step 2 --samples-per-prompt 2 --max-new-tokens 4 --eval-samples 2 --fresh-samples 0 --threads 1 --output-dir TMP/small --logging-steps 1 "
 	f.must(t, "", strings.Fields(distill+"--teacher TMP/large/sum_digits_supervised --divergence jsd --jsd-beta 0.3")...)
 	metrics, err := os.ReadFile(f.expand("TMP/small/sum_digits_rl/logs/metrics.jsonl"))

@@ -361,7 +361,7 @@ func (c *Config) LongestAnswer() int {
 	return c.Answers.MaxNewTokens
 }
 
-// EvalEvery is how many steps of reinforcement learning there are between evaluations.
+// EvalEvery is how many steps of reinforcement learning there are between evaluations; 0 = there are none between.
 func (c *Config) EvalEvery() int {
 	if c.LabelRollouts != nil {
 		return c.LabelRollouts.EvalEvery

@@ -252,7 +252,7 @@ type RL struct {
 // LabelRollouts is what a classifier learns from.
 type LabelRollouts struct {
 	Episodes  int     `option:"rl_episodes" default:"3" range:"[1,)" extends:"true" common:"true" help:"rollouts, each followed by updates; the best weights by validation are kept"`
-	EvalEvery int     `option:"eval_every" default:"1" range:"[1,)" common:"true" help:"rollouts between evaluations; the best weights are kept"`
+	EvalEvery int     `option:"eval_every" default:"1" range:"[0,)" common:"true" help:"rollouts between evaluations; the best weights are kept (0 = evaluate before the first rollout and after the last)"`
 	Share     float64 `option:"rl_share" default:"0" range:"[0,0.9]" needs:"mode=supervised_then_rl" help:"fraction of each label's training rows that only the RL stage sees (0 = both stages see all rows)"`
 	rollout.LabelOptions
 	train.Signal
@@ -295,7 +295,7 @@ func (o *LabelRollouts) Check() error {
 // Rounds is how often a language model is improved and judged.
 type Rounds struct {
 	Steps     int    `option:"num_steps" default:"30" range:"[1,)" extends:"true" common:"true" help:"steps: a rollout and its updates"`
-	EvalEvery int    `option:"eval_every" default:"5" range:"[1,)" common:"true" help:"steps between evaluations; the best weights are kept"`
+	EvalEvery int    `option:"eval_every" default:"5" range:"[0,)" common:"true" help:"steps between evaluations; the best weights are kept (0 = evaluate before the first step and after the last)"`
 	Metric    string `option:"rl_metric_for_best" default:"auto" help:"evaluation metric that selects the best weights: accuracy, format_rate, reward or accuracy/KIND; auto = reward with --reward, else accuracy"`
 	train.Signal
 	FreshSamples int `option:"fresh_samples" default:"200" range:"[0,1048576]" help:"unseen test problems for a final evaluation (0 = none)"`

@@ -60,12 +60,16 @@ func (t *trainer) rlSteps() int {
 // plan says what a stage is going to do, and what follows.
 func (t *trainer) plan(w *work) (string, error) {
 	c := t.config
-	// What is in memory now, gradients and moments, and the activations of a micro-batch.
+	// What is in memory now, gradients and moments, copies of weights, and the activations of a micro-batch.
 	memory, err := w.settings.Bytes(w.policy)
 	if err != nil {
 		return "", err
 	}
-	memory += run.PeakMemory()
+	copies, err := copiedBytes(w)
+	if err != nil {
+		return "", err
+	}
+	memory += run.PeakMemory() + copies
 	text := "Plan: " + t.amount(w.stage, w.unit, w.settings.Steps)
 	if w.stage == supervisedStage && c.RL != nil {
 		text += "; then RL, " + t.amount(rlStage, "step", t.rlSteps())
@@ -79,6 +83,26 @@ func (t *trainer) plan(w *work) (string, error) {
 		memory += w.policy.CacheBytes() * int64(t.slots()*w.longest)
 	}
 	return text + fmt.Sprintf("; at most about %.1f GiB of memory", float64(memory)/(1<<30)), nil
+}
+
+// savedCopies of the largest weight are in memory while a checkpoint is written: as it was read, as it is stored, as bytes, and two of
+// earlier weights, which are freed late.
+const savedCopies = 5
+
+// copiedBytes is the memory of the best weights, and of writing a checkpoint.
+func copiedBytes(w *work) (bytes int64, err error) {
+	if _, trainable := w.policy.Parameters(); w.settings.Evaluate != nil {
+		bytes = 4 * trainable
+	}
+	largest := int64(0)
+	for _, v := range w.policy.Params() {
+		n, err := v.Elements()
+		if err != nil {
+			return 0, err
+		}
+		largest = max(largest, n)
+	}
+	return bytes + 4*savedCopies*largest, nil
 }
 
 // passTokens is how many tokens a pass has at most: those of a micro-batch, or of all samples of a step if they are fewer,
@@ -112,7 +136,11 @@ func (t *trainer) estimate(p *run.Phases, w *work, steps int) string {
 	left := time.Duration(steps) * step
 	measured := "without evaluations"
 	if once, e := p.Spent(run.PhaseEvaluation), w.settings.Evaluate; once > 0 && e != nil {
-		left += once * time.Duration(1+steps/max(1, e.Every))
+		times := 1 // after the last step
+		if e.Every > 0 {
+			times += steps / e.Every
+		}
+		left += once * time.Duration(times)
 		measured = "with evaluations"
 	}
 	if left == 0 && (w.stage != supervisedStage || c.RL == nil) {

@@ -54,7 +54,7 @@ func (t *trainer) stage(name string, train func(stage *run.Stage) error) (finish
 		from = ""
 	}
 	saveEvery := c.Saving.SaveSteps
-	if c.Task.Stamped && name == rlStage && c.Source("save_steps") == (config.Source{}) {
+	if c.Task.Stamped && name == rlStage && c.Source("save_steps") == (config.Source{}) && c.EvalEvery() > 0 {
 		saveEvery = c.EvalEvery()
 	}
 	stage, err := run.OpenStage(run.StageConfig{

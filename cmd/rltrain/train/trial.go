@@ -280,12 +280,14 @@ func (t *trainer) describe(w *work, source *small, took phases) error {
 		s.Row("steps", "%s; the first gave no sample to learn from", report.Count(int64(w.settings.Steps)))
 		return nil
 	}
-	t.describeStep(w, source, took)
+	if err := t.describeStep(w, source, took); err != nil {
+		return err
+	}
 	return t.describeSamples(w, source)
 }
 
 // describeStep says what a step of the run is, what was measured of a small one, and what follows for the run.
-func (t *trainer) describeStep(w *work, source *small, took phases) {
+func (t *trainer) describeStep(w *work, source *small, took phases) error {
 	c, s, n := t.config, &t.trial.sheet, t.whole(w, source)
 	s.Row("steps", "%s", report.Count(int64(w.settings.Steps)))
 	upTo := "up to "
@@ -306,7 +308,9 @@ func (t *trainer) describeStep(w *work, source *small, took phases) {
 		report.Duration(took.rollout), report.Duration(took.reward), report.Duration(took.update))
 	step := t.stepTime(w, source, took, n)
 	s.Row("extrapolated", "at most about %s/step, %s in all without evaluations", report.Duration(step), report.Duration(step*time.Duration(w.settings.Steps)))
-	t.trial.memory = max(t.trial.memory, t.expected(w, source, n))
+	expected, err := t.expected(w, source, n)
+	t.trial.memory = max(t.trial.memory, expected)
+	return err
 }
 
 // farRate is by what factor a learning rate may differ from the advised one without a word.
@@ -382,18 +386,19 @@ func (t *trainer) whole(w *work, source *small) (n wholeStep) {
 }
 
 // expected is how much memory a stage takes at most: what the dry run took, the activations of a larger forward pass, the KV
-// cache of more and longer completions, and a copy of the best weights.
-func (t *trainer) expected(w *work, source *small, n wholeStep) int64 {
+// cache of more and longer completions, and copies of weights.
+func (t *trainer) expected(w *work, source *small, n wholeStep) (int64, error) {
+	copies, err := copiedBytes(w)
+	if err != nil {
+		return 0, err
+	}
 	c, epochs := t.config, max(1, w.settings.Epochs)
 	pass := n.tokens * epochs / n.updates
 	if limit := w.settings.MicroTokens; limit > 0 {
 		pass = min(pass, limit)
 	}
 	pass = max(pass, n.longest) - rl.Tokens(source.step.Samples)
-	memory := run.PeakMemory() + trialRest + w.policy.ActivationBytes(w.settings.Checkpoint)*int64(max(0, pass))
-	if _, trainable := w.policy.Parameters(); w.settings.Evaluate != nil {
-		memory += 4 * trainable
-	}
+	memory := run.PeakMemory() + trialRest + copies + w.policy.ActivationBytes(w.settings.Checkpoint)*int64(max(0, pass))
 	if c.Answers != nil {
 		slots := samplerSlots
 		if w.stage == rlStage {
@@ -401,7 +406,7 @@ func (t *trainer) expected(w *work, source *small, n wholeStep) int64 {
 		}
 		memory += w.policy.CacheBytes() * int64(slots*(n.longest+c.LongestAnswer()))
 	}
-	return memory
+	return memory, nil
 }
 
 // describeSamples shows what is learnt from: the first sample of a supervised stage, with its mask, or the first prompt and
