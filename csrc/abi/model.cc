@@ -20,6 +20,17 @@ void check_range(const at::Tensor& ids, int64_t rows, int64_t limit, const char*
   }
 }
 
+// Checks experts here likewise.
+void check_routes(const at::Tensor& routes, int64_t experts) {
+  TORCH_CHECK(routes.scalar_type() == at::kInt && routes.is_contiguous() && routes.is_cpu(),
+              "routes: want int32 values, got ", routes.scalar_type(), " ", routes.sizes());
+  const int32_t* values = routes.const_data_ptr<int32_t>();
+  for (int64_t i = 0; i < routes.numel(); ++i) {
+    TORCH_CHECK(values[i] >= -1 && values[i] < experts, "routes: ", values[i], " at ", i, " is not in [-1, ",
+                experts, ")");
+  }
+}
+
 rlt::nn::Weights named(const char* const* names, const rlt_tensor* tensors, int32_t n) {
   rlt::nn::Weights weights;
   for (int32_t i = 0; i < n; ++i) weights.emplace(names[i], rlt::borrow(tensors[i]));
@@ -64,7 +75,10 @@ rlt_error* rlt_model_forward(rlt_model* model, int32_t mode, const rlt_model_inp
       TORCH_CHECK(batch.noise.sizes() == c10::IntArrayRef({n, model->net.embed().size(1)}), "noise: want [",
                   n, ", ", model->net.embed().size(1), "], got ", batch.noise.sizes());
     }
-    if (input->routes != 0) batch.routes = rlt::borrow(input->routes);
+    if (input->routes != 0) {
+      batch.routes = rlt::borrow(input->routes);
+      check_routes(batch.routes, model->net.config().experts);
+    }
     for (at::Tensor* part : {&batch.tokens, &batch.positions, &batch.rows}) {
       if (part->defined() && !device.is_cpu() && part->is_cpu()) {
         *part = part->pin_memory().to(device, /*non_blocking=*/true);

@@ -71,7 +71,7 @@ TEST(abi_model_forward_refuses_bad_batches) {
   using Ids = std::vector<int64_t>;
   const auto ids = [&](const Ids& values) { return h.give(rlt::test::vector_of(values)); };
   const rlt_model_input good{
-      ids({0, 30, 3}), ids({0, 1, 0}), h.give(rlt::test::borders({2, 1})), 0, 0, 1, 0, 0, 0, 0};
+      ids({0, 30, 3}), ids({0, 1, 0}), h.give(rlt::test::borders({2, 1})), 0, 0, 1, 0, 0, 0, 0, 0};
   rlt_tensor hidden = 0;
   const auto run = [&](rlt_tensor rlt_model_input::*field, rlt_tensor value) {
     rlt_model_input input = good;
@@ -97,6 +97,8 @@ TEST(abi_model_forward_refuses_bad_batches) {
   EXPECT_ERROR("rows: -1 at 0", run(&rlt_model_input::rows, ids({-1})));
   EXPECT_ERROR("rows: want", run(&rlt_model_input::rows, good.cu_seqlens));
   EXPECT_ERROR("noise: want [3, 20]", run(&rlt_model_input::noise, a));
+  EXPECT_ERROR("routes: want int32", run(&rlt_model_input::routes, a));
+  EXPECT_ERROR("routes: 0 at 0 is not in [-1, 0)", run(&rlt_model_input::routes, good.cu_seqlens));
   EXPECT_ERROR("run from 0 to 3", run(cu, h.give(rlt::test::borders({2}))));
   EXPECT_ERROR("run from 0 to 3", run(cu, h.give(rlt::test::borders({2, 3}))));
   EXPECT_ERROR("falls", run(cu, h.give(rlt::test::vector_of<int32_t>({0, 4, 3}))));

@@ -123,7 +123,7 @@ inline at::Tensor hidden_states(const nn::Transformer& decoder, const std::vecto
   nn::AdapterPass pass;
   pass.on = adapter;
   return decoder.forward(
-      {vector_of(tokens), vector_of(positions), borders({static_cast<int64_t>(ids.size())}), {}, {}, {}},
+      {vector_of(tokens), vector_of(positions), borders({static_cast<int64_t>(ids.size())}), {}, {}, {}, {}},
       pass);
 }
 

@@ -171,7 +171,7 @@ TEST(transformer_that_is_frozen_equals_one_that_is_trained) {
       for (int64_t i = 0; i < n; ++i) positions.push_back(i);
     }
     rlt::nn::Batch batch{
-        random.ints(23, s.c.vocab_size), rlt::test::vector_of(positions), borders({5, 1, 17}), {}, {}, {}};
+        random.ints(23, s.c.vocab_size), rlt::test::vector_of(positions), borders({5, 1, 17}), {}, {}, {}, {}};
     rlt::nn::AdapterPass pass;
     for (const bool on : {true, false}) {
       pass.on = on;

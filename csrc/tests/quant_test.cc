@@ -240,7 +240,7 @@ TEST(quantised_models_equal_the_models_that_they_dequantise_to) {
       rlt::nn::AdapterPass pass;
       pass.on = true;
       const rlt::nn::Batch batch{
-          tokens, rlt::test::vector_of(positions), rlt::test::borders({25, 35}), {}, {}, {}};
+          tokens, rlt::test::vector_of(positions), rlt::test::borders({25, 35}), {}, {}, {}, {}};
       std::vector<at::Tensor> results;
       for (const bool checkpoint : {false, true}) {
         const at::Tensor y = model.forward(batch, pass, checkpoint);
