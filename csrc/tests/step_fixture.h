@@ -45,7 +45,7 @@ class Step {
     pass.dropout = 0.1;
     pass.row_keys = keys_;
     const at::Tensor hidden = model_.forward(
-        {tokens_, positions_, cu_, {}, bidirectional_ ? at::Tensor() : rows_, {}}, pass, checkpoint);
+        {tokens_, positions_, cu_, {}, bidirectional_ ? at::Tensor() : rows_, {}, {}}, pass, checkpoint);
     at::Tensor loss;
     if (bidirectional_) {
       loss = segment_mean(hidden, cu_).sum();
