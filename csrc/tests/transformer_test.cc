@@ -259,7 +259,7 @@ at::Tensor run(const Transformer& model, const Batch& batch, bool adapted, doubl
   pass.on = adapted;
   pass.dropout = dropout;
   if (dropout > 0) pass.row_keys = batch.keys;
-  return model.forward({batch.tokens, batch.positions, batch.cu, {}, rows, {}}, pass, checkpoint);
+  return model.forward({batch.tokens, batch.positions, batch.cu, {}, rows, {}, {}}, pass, checkpoint);
 }
 
 // All weights as trained leaves, in the type of the pass.
