@@ -2,16 +2,19 @@
 
 Runs both in turn and prints the ratio of each pair's time per step, for the models tiny and smollm2. Both get the same threads; the
 client of the service needs next to none. Run it on a quiet machine: python3 scripts/bench_engine.py --pairs 5
+
+A model that has its pairs in the results file is not measured again; `go run ./scripts/experiment tables` makes the table.
 """
 import argparse
 import json
-import math
 import os
 import pathlib
 import re
 import subprocess
 import tempfile
 import threading
+
+from bench_pairs import processor
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BINARY = os.environ.get("RLTRAIN", str(ROOT / "bin" / "rltrain"))
@@ -46,28 +49,32 @@ def main():
     options.add_argument("--steps", type=int, default=8)
     options.add_argument("--threads", type=int, default=os.cpu_count())
     options.add_argument("--models", default="tiny,smollm2")
+    options.add_argument("--out", type=pathlib.Path, default=ROOT / "docs" / "results" / "engine.json")
     o = options.parse_args()
+    results = json.loads(o.out.read_text()) if o.out.exists() else {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         prompts = folder / "prompts.jsonl"
         prompts.write_text("".join(json.dumps({"prompt": f"What is {i} plus {j}?"}) + "\n" for i in range(20) for j in range(10)))
         for model in o.models.split(","):
+            name = f"{model}, {o.threads} thread{'s' if o.threads > 1 else ''}"
+            if name in results:
+                continue
             if model == "tiny":  # a run makes the folder of random weights
                 step_time(folder / "make", "tiny", prompts, WARM + 1, "--seed", "1", "--threads", o.threads)
                 model = next((folder / "make").glob("tiny-*"))
             server, address = serve(model, folder / "runs", o.threads)
             try:
-                logs = []
+                pairs = []
                 for i in range(o.pairs):
                     pair = {}
                     for where in ("here", "there")[:: 1 if i % 2 == 0 else -1]:
                         args = ("--engine", "tinker:" + address, "--threads", 1) if where == "there" else ("--dtype", "fp32", "--threads", o.threads)
                         pair[where] = step_time(folder / f"{model.name if isinstance(model, pathlib.Path) else model}-{where}-{i}", model, prompts, o.steps, *args)
-                    logs.append(math.log(pair["there"] / pair["here"]))
-                    print(f"{model}: {pair['here']:.3f} s a step here, {pair['there']:.3f} s with --engine, ratio {pair['there'] / pair['here']:.3f}", flush=True)
-                mean = sum(logs) / len(logs)
-                error = math.sqrt(sum((x - mean) ** 2 for x in logs) / max(1, len(logs) - 1) / len(logs))
-                print(f"{model}: ratio {math.exp(mean):.3f} (standard error {100 * error:.1f} %, {len(logs)} pairs, {o.threads} threads)", flush=True)
+                    pairs.append((pair["here"], pair["there"]))
+                    print(f"{name}: {pair['here']:.3f} s a step here, {pair['there']:.3f} s with --engine, ratio {pair['there'] / pair['here']:.3f}", flush=True)
+                results[name] = {"processor": processor(), "threads": o.threads, "pairs": pairs}
+                o.out.write_text(json.dumps(results, indent=1) + "\n")
             finally:
                 server.terminate()
                 server.wait()

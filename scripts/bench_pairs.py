@@ -81,4 +81,5 @@ def main():
         options.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -194,3 +194,9 @@ func TestFamiliesTable(t *testing.T) {
 	must.Do(t, json.Unmarshal([]byte(`{"weights": 2e6, "llama_weights": 4e6, "rounds": [{"own": [3, 0.5], "llama": [3, 1], "transformers": [9, 2]}]}`), &s))
 	expect.Contains(t, familiesResults{"x": s}.markdown(), "3.000", "2.00×", "3.00×", "0.500", "1.00×", "4.00×")
 }
+
+// Ratios of times have a geometric mean: twice and half as long is as long.
+func TestEngineTable(t *testing.T) {
+	text := engineResults{"x": {Processor: "p", Pairs: [][2]float64{{1, 2}, {4, 2}}}}.markdown()
+	expect.Contains(t, text, "| x ", "4.000", "2.000", " 1.00 ", "69.3 %")
+}

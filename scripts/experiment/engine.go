@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/rltrain/rltrain/rl/report"
+)
+
+// engineResults is engine.json, which scripts/bench_engine.py writes: GRPO steps with --engine on a service beside steps in one process.
+type engineResults map[string]enginePairs // by model and threads
+
+// enginePairs are measured in turn.
+type enginePairs struct {
+	Processor string       `json:"processor"`
+	Threads   int          `json:"threads"`
+	Pairs     [][2]float64 `json:"pairs"` // seconds of a step in the process, and with --engine
+}
+
+func (r engineResults) markdown() string {
+	var rows [][]string
+	for _, name := range slices.Sorted(maps.Keys(r)) {
+		p := r[name]
+		var here, there, logs []float64
+		for _, pair := range p.Pairs {
+			here, there = append(here, pair[0]), append(there, pair[1])
+			logs = append(logs, math.Log(pair[1]/pair[0]))
+		}
+		mean, standardError := meanWithError(logs)
+		rows = append(rows, []string{name, p.Processor, strconv.Itoa(len(logs)), fmt.Sprintf("%.3f", middle(here)), fmt.Sprintf("%.3f", middle(there)),
+			fmt.Sprintf("%.2f", math.Exp(mean)), fmt.Sprintf("%.1f %%", 100*standardError)})
+	}
+	return report.MarkdownTable([]string{"model", "processor", "pairs", "in one process, s", "with --engine, s", "ratio", "standard error"}, rows)
+}
+
+// meanWithError is a mean with its standard error.
+func meanWithError(x []float64) (mean, standardError float64) {
+	n := float64(len(x))
+	for _, v := range x {
+		mean += v / n
+	}
+	for _, v := range x {
+		standardError += (v - mean) * (v - mean) / max(1, n-1) / n
+	}
+	return mean, math.Sqrt(standardError)
+}
