@@ -85,10 +85,13 @@ func (p *CausalLM) load(c Config, full []transformers.TensorSpec) error {
 		}
 	}
 	model, err := transformers.LoadCausal(c.Dir, options)
-	if err = cmp.Or(err, failed); err != nil {
-		return err
+	if err != nil {
+		return cmp.Or(failed, err)
 	}
-	p.use(model, cmp.Or(c.BaseModel, c.Dir))
+	p.use(model, cmp.Or(c.BaseModel, c.Dir)) // Close frees it, also after failed
+	if failed != nil {
+		return failed
+	}
 	for _, spec := range full {
 		p.adapter.full = append(p.adapter.full, fullTensor{spec, model.Weights[spec.Name]})
 	}

@@ -12,11 +12,13 @@ import (
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/lora"
 	"github.com/rltrain/rltrain/torch/hub"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // TestPiSSA: the start is PEFT's up to the signs of singular vectors and changes no output, at any scale; what is saved after an update
 // is an ordinary adapter of the model in files, and can be put back.
 func TestPiSSA(t *testing.T) {
+	torchtest.NoLeaks(t)
 	base := adapterBase(t, "llama")
 	sequence := [][]int32{{7, 41, 12, 88, 3, 60, 23}}
 	score := func(p *CausalLM) []float32 {
