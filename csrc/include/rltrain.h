@@ -209,9 +209,9 @@ typedef struct {
   int64_t delta_key_heads; /* of layers with an "a_log" */
   int32_t gated_queries; /* "q" [2·heads·d, H] makes a query and a gate of each head in turn; what attention
                             returns is multiplied by the gate's sigmoid. Only with RLT_QKV_SPLIT */
-  int32_t router_sigmoid;  /* experts have the sigmoids of the router's outputs instead of their softmax */
-  double router_scale;     /* of the experts' sum; 0 = none */
-  int32_t woven_experts;   /* the rows of gate and up take turns in adapters of "experts.gate_up" */
+  int32_t router_sigmoid; /* experts have the sigmoids of the router's outputs instead of their softmax */
+  double router_scale;    /* of the experts' sum; 0 = none */
+  int32_t woven_experts;  /* the rows of gate and up take turns in adapters of "experts.gate_up" */
 } rlt_model_config;
 
 /* Builds a model on n named weights, which it retains. Names: embed.weight [V, H]; positions.weight [P, H] if
@@ -222,11 +222,12 @@ typedef struct {
  * delta_norm [v], conv [2·K + n·v, taps], qkv [2·K + n·v, H], z [n·v, H], rate and decay [n, H] and o [H,
  * n·v], a gated delta rule with keys of width K in delta_key_heads heads; post_attn_norm, mlp_norm, gate, up
  * [I, H] or gate_up [2I, H], down [H, I], post_mlp_norm; router [E, H], router_bias [E], added to
- * the probabilities to choose experts, but not to weigh them, experts.M.gate, up and down, shared_gate [1, H], whose sigmoid multiplies the MLP that all tokens pass; norm; head [V, H], absent if the
- * output is tied to embed. Layers with a router, sinks or a conv run on the CPU only; with a router gated,
- * one sum after the other, without post_norms. Each name ends in ".weight", with an optional ".bias". Layer
- * norms have biases if "norm" has one, and always with norm_after. Linear weights may be F32, BF16 or F16;
- * others are F32. A weight that requires a gradient is trained.
+ * the probabilities to choose experts, but not to weigh them, experts.M.gate, up and down, shared_gate [1,
+ * H], whose sigmoid multiplies the MLP that all tokens pass; norm; head [V, H], absent if the output is tied
+ * to embed. Layers with a router, sinks or a conv run on the CPU only; with a router gated, one sum after the
+ * other, without post_norms. Each name ends in ".weight", with an optional ".bias". Layer norms have biases
+ * if "norm" has one, and always with norm_after. Linear weights may be F32, BF16 or F16; others are F32. A
+ * weight that requires a gradient is trained.
  *
  * A linear weight of a layer, or head, may be quantised: layers.N.q.nf4 instead of layers.N.q.weight, U8
  * [out, bytes per row] on the CPU, in the format of the operator rltrain::quantize or of a GGUF file. They
@@ -243,7 +244,8 @@ rlt_error* rlt_model_new(const rlt_model_config* config, const char* const* name
  * All experts of a layer have one: "layers.0.experts.gate_up" and "layers.0.experts.down", without magnitude:
  * a [E·r, in] with the rows of one expert after those of another, b [out, r·E] with the columns of the same
  * rank side by side, rows of gate before those of up. They take no dropout. Replaces the layer's previous
- * adapter. Errors: no such layer, a misshapen tensor, a layer whose weight is trained. Changes the model; engines see the adapter after their next refresh, but take no magnitude. */
+ * adapter. Errors: no such layer, a misshapen tensor, a layer whose weight is trained. Changes the model;
+ * engines see the adapter after their next refresh, but take no magnitude. */
 rlt_error* rlt_model_adapt(rlt_model* model, const char* layer, rlt_tensor a, rlt_tensor b,
                            rlt_tensor magnitude, double scale);
 

@@ -101,7 +101,8 @@ at::Tensor mix_experts(const Config& c, const Block& block, const Groups* groups
                        const Routing& routing) {
   const at::Tensor logits = block.router.forward(x, {});
   const at::Tensor probabilities = c.router_sigmoid ? at::sigmoid(logits) : at::softmax(logits, 1);
-  const at::Tensor ranked = block.router_bias.defined() ? probabilities.add(block.router_bias) : probabilities;
+  const at::Tensor ranked =
+      block.router_bias.defined() ? probabilities.add(block.router_bias) : probabilities;
   at::Tensor chosen = std::get<1>(at::topk(ranked.detach(), c.experts_per_token, 1));
   if (routing.given.defined()) {
     chosen = at::where(routing.given.slice(1, 0, 1).ge(0), routing.given.to(at::kLong), chosen);

@@ -170,8 +170,13 @@ TEST(transformer_that_is_frozen_equals_one_that_is_trained) {
     for (const int64_t n : {5, 1, 17}) {
       for (int64_t i = 0; i < n; ++i) positions.push_back(i);
     }
-    rlt::nn::Batch batch{
-        random.ints(23, s.c.vocab_size), rlt::test::vector_of(positions), borders({5, 1, 17}), {}, {}, {}, {}};
+    rlt::nn::Batch batch{random.ints(23, s.c.vocab_size),
+                         rlt::test::vector_of(positions),
+                         borders({5, 1, 17}),
+                         {},
+                         {},
+                         {},
+                         {}};
     rlt::nn::AdapterPass pass;
     for (const bool on : {true, false}) {
       pass.on = on;
