@@ -117,7 +117,11 @@ func TestCausalLogitsEqualTransformers(t *testing.T) {
 			for _, ids := range c.sequences {
 				single = append(single, c.read(t, [][]int32{ids}, false)...)
 			}
-			torchtest.Near(t, single, packed, 3e-5, "packed and one by one")
+			within := 1e-5
+			if name == "qwen3_5_moe_text" { // differs by 2.2e-5, more than all others
+				within = 3e-5
+			}
+			torchtest.Near(t, single, packed, within, "packed and one by one")
 		})
 	}
 }
