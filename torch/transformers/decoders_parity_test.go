@@ -118,8 +118,8 @@ func TestCausalLogitsEqualTransformers(t *testing.T) {
 				single = append(single, c.read(t, [][]int32{ids}, false)...)
 			}
 			within := 1e-5
-			if name == "qwen3_5_moe_text" { // differs by 2.2e-5, more than all others
-				within = 3e-5
+			if strings.HasPrefix(name, "qwen3_5") { // delta rules: up to 2.2e-5 with AVX512, 5.5e-5 with the base kernels
+				within = tolerance
 			}
 			torchtest.Near(t, single, packed, within, "packed and one by one")
 		})
