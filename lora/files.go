@@ -199,7 +199,7 @@ func (t tensors) pair(module string, r *rule) (Pair, error) {
 	return p, err
 }
 
-// Shape is that of the weight of a linear module, or of each of so many experts.
+// Shape is the shape [Out, In] of the weight of a linear module, or of each expert if Experts is not 0.
 type Shape struct{ Out, In, Experts int }
 
 // String describes the shape for errors.

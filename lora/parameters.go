@@ -74,8 +74,8 @@ func (r *rule) adapts(name string, experts int) bool {
 	return r.means(name)
 }
 
-// OfExpert is the pair of one expert. With part of parts, it is that of every so many rows of B from part on if woven, or of
-// that part of B's rows.
+// OfExpert is the pair of one expert, for one of the parts that its rows of B are divided into: rows part, part+parts, part+2·parts …
+// if woven, else a block of consecutive rows.
 func (p Pair) OfExpert(expert, part, parts int, woven bool) Pair {
 	own := Pair{Module: p.Module, R: p.R, In: p.In, Out: p.Out / parts, Scale: p.Scale, A: p.A[expert*p.R*p.In : (expert+1)*p.R*p.In]}
 	for o := range own.Out {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 )
 
@@ -33,7 +34,7 @@ func (s *Status) Error() string { return fmt.Sprintf("status %d: %.300s", s.Code
 // Call sends a request with body as JSON, unless that is nil, and the key as a bearer token, unless that is "". It decodes a
 // response of at most most bytes into into, unless that is nil. A response without success is a Status. Temporary errors are
 // Transient; if ctx ends first, the error is that of ctx.
-func Call(ctx context.Context, client *http.Client, method, url, key string, body, into any, most int64) error {
+func Call(ctx context.Context, client *http.Client, method, address, key string, body, into any, most int64) error {
 	var data []byte
 	if body != nil {
 		var err error
@@ -41,7 +42,7 @@ func Call(ctx context.Context, client *http.Client, method, url, key string, bod
 			return err
 		}
 	}
-	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(data))
+	r, err := http.NewRequestWithContext(ctx, method, address, bytes.NewReader(data))
 	if err != nil {
 		return err
 	}
@@ -53,10 +54,21 @@ func Call(ctx context.Context, client *http.Client, method, url, key string, bod
 	if err != nil || into == nil {
 		return err
 	}
-	if err := json.Unmarshal(answered, into); err != nil {
-		return Transient{fmt.Errorf("decoding the response: %w", err)} // it may be truncated
+	return Decode(answered, into)
+}
+
+// Decode decodes the JSON of a response. An error is Transient, because the response may be truncated.
+func Decode(data []byte, into any) error {
+	if err := json.Unmarshal(data, into); err != nil {
+		return Transient{fmt.Errorf("decoding the response: %w", err)}
 	}
 	return nil
+}
+
+// IsAddress reports whether text is the address of a server: http or https, without user and query.
+func IsAddress(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https") && u.User == nil && u.RawQuery == ""
 }
 
 // Send sends a request as Call does and returns the response with its header.

@@ -62,17 +62,17 @@ func (a *Distill) Needs() Needs {
 
 // Prepare implements Algorithm: rewards do not count.
 func (a *Distill) Prepare(step *rl.Step) error {
-	own, taught, n := 0.0, 0.0, 0.0
+	student, teacher, n := 0.0, 0.0, 0.0 // sums of log π, and the number of actions
 	for _, x := range step.Samples {
 		x.Fill(0)
 		for i, q := range x.Teacher {
 			x.Advantage[i] = q - x.Old[i]
-			own, taught, n = own+float64(x.Old[i]), taught+float64(q), n+1
+			student, teacher, n = student+float64(x.Old[i]), teacher+float64(q), n+1
 		}
 	}
 	if n > 0 {
-		step.Figures.Mean("divergence", own-taught, n)
-		step.Figures.Mean("logps/teacher", taught, n)
+		step.Figures.Mean("divergence", student-teacher, n)
+		step.Figures.Mean("logps/teacher", teacher, n)
 	}
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,8 +29,7 @@ func (o *Options) Check() error {
 	if o.URL == "" {
 		return nil
 	}
-	u, err := url.Parse(o.URL)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" {
+	if !jsonapi.IsAddress(o.URL) {
 		return envs.OptionErrorf("judge_url", "%.200q is not an address such as http://host:8000/v1", o.URL)
 	}
 	return nil

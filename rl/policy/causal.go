@@ -234,14 +234,16 @@ func (p *CausalLM) states(s *torch.Scope, sequences [][]int32, rows []int64, how
 func (p *CausalLM) routed(s *torch.Scope, sequences [][]int32, rows []int64, routes []rl.Routes, how torch.Pass) torch.Tensor {
 	packed, places, kept := p.pack(sequences, rows, how)
 	how.Rows = kept
-	packed.Routes = spread(routes, p.config.RouteWidth(), places, len(packed.Tokens))
+	if slices.ContainsFunc(routes, func(r rl.Routes) bool { return len(r) > 0 }) {
+		packed.Routes = spread(routes, p.config.RouteWidth(), places, len(packed.Tokens))
+	}
 	states, _ := s.Hidden(p.core, packed, how)
 	return states
 }
 
-// spread are the routes of n packed tokens, of which places are those of each sequence; nil if none is known.
+// spread are the routes of n packed tokens, of which places are those of each sequence; nil for a model without experts.
 func spread(routes []rl.Routes, width int, places [][]int64, n int) []int32 {
-	if width == 0 || !slices.ContainsFunc(routes, func(r rl.Routes) bool { return len(r) > 0 }) {
+	if width == 0 {
 		return nil
 	}
 	all := slices.Repeat([]int32{-1}, n*width)

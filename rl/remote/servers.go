@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,8 +37,7 @@ type Options struct {
 // Check rejects invalid addresses.
 func (o Options) Check() error {
 	for _, text := range o.URLs {
-		u, err := url.Parse(text)
-		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" {
+		if !jsonapi.IsAddress(text) {
 			return &envs.OptionError{Option: "rollout_url", Err: fmt.Errorf("%.200q is not an address such as http://host:8000", text)}
 		}
 	}

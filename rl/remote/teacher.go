@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/jsonapi"
 	"github.com/rltrain/rltrain/internal/transfer"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
@@ -37,8 +37,7 @@ type Teacher struct {
 // NewTeacher connects to the server. A server without the model, with another tokenizer, or that does not return the log-probabilities
 // of a prompt is an error.
 func NewTeacher(ctx context.Context, p *policy.CausalLM, c TeacherConfig) (*Teacher, error) {
-	u, err := url.Parse(c.URL)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" {
+	if !jsonapi.IsAddress(c.URL) {
 		return nil, fmt.Errorf("%.200q is not an address such as http://host:8000/v1", c.URL)
 	}
 	if c.Pause == 0 {
@@ -149,12 +148,12 @@ const mostPause = time.Minute
 
 // rate sets Teacher of a trajectory.
 func (t *Teacher) rate(ctx context.Context, x *rl.Trajectory, warn func(error)) error {
-	taught := make([]float32, len(x.Tokens))
+	logProbs := make([]float32, len(x.Tokens))
 	for from, ids := range x.Contexts() {
 		for pause := t.config.Pause; ; pause = min(2*pause, mostPause) {
 			logs, err := t.ask(ctx, ids)
 			if err == nil {
-				copy(taught[from+1:], logs)
+				copy(logProbs[from+1:], logs)
 				break
 			}
 			if ctx.Err() != nil || !passing(err) {
@@ -166,6 +165,6 @@ func (t *Teacher) rate(ctx context.Context, x *rl.Trajectory, warn func(error)) 
 			}
 		}
 	}
-	x.Teacher = taught
+	x.Teacher = logProbs
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/rltrain/rltrain/envs"
@@ -127,20 +128,14 @@ func (r *Recorded) check(p *policy.CausalLM, temperature float64) error {
 // replayed are recorded groups, the same ones in another order in each pass over them.
 func (t *Tokens) replayed(ctx context.Context, indices []int) (Played, error) {
 	var p Played
-	var untaught []*rl.Trajectory
 	for _, i := range indices {
 		n := len(t.recorded)
 		order := rl.Stream(t.config.Seed, rl.StreamRollout, uint64(i/n)).Perm(n)
-		group := t.recorded[order[i%n]]
-		p.Groups = append(p.Groups, group)
-		for _, x := range group {
-			if x.Teacher == nil {
-				untaught = append(untaught, x)
-			}
-		}
+		p.Groups = append(p.Groups, t.recorded[order[i%n]])
 	}
 	if t.config.Teacher == nil {
 		return p, nil
 	}
-	return p, t.config.Teacher(ctx, untaught)
+	scored := func(x *rl.Trajectory) bool { return x.Teacher != nil } // in an earlier pass
+	return p, t.config.Teacher(ctx, slices.DeleteFunc(slices.Concat(p.Groups...), scored))
 }

@@ -49,10 +49,7 @@ func (r *rollout) goesOn(e *episode, a *action) bool {
 // goOn appends an action that the limit of thinking cut. If its thought has not ended, the end tag follows as given tokens.
 func (r *rollout) goOn(e *episode, a *action) error {
 	p := r.sampler.Policy()
-	e.AppendRoutes(a.Routes, len(a.IDs), len(a.IDs))
-	for i, id := range a.IDs {
-		e.AppendSampled(id, a.BehaviorLogProbs[i], a.LogProbs[i])
-	}
+	e.appendSampled(a)
 	var given []int32
 	if a.thought > 0 && !a.closed {
 		var err error

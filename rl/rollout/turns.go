@@ -119,14 +119,19 @@ func (r *rollout) settle(ctx context.Context, e *episode) error {
 	e.action, e.Stop = nil, a.Stop
 	if got.err != nil {
 		e.done = true
-		e.AppendRoutes(a.Routes, len(a.IDs), len(a.IDs))
-		for i, id := range a.IDs {
-			e.AppendSampled(id, a.BehaviorLogProbs[i], a.LogProbs[i])
-		}
+		e.appendSampled(a)
 		e.EndTurn(math.NaN())
 		return r.fail(ctx, e, got.err)
 	}
 	return r.keep(e, a, got.Step)
+}
+
+// appendSampled appends all tokens of an action.
+func (e *episode) appendSampled(a *action) {
+	e.AppendRoutes(a.Routes, len(a.IDs), len(a.IDs))
+	for i, id := range a.IDs {
+		e.AppendSampled(id, a.BehaviorLogProbs[i], a.LogProbs[i])
+	}
 }
 
 // keep appends an action and the step that answers it.

@@ -157,12 +157,12 @@ func lfm2With(special func(*fields, *Config), rows []moduleRow, kinds map[string
 		base:   []moduleRow{{"embed", "embed_tokens", "VH", ""}, {"norm", "embedding_norm", "H", ""}},
 		joined: map[string][]string{"expert_bias": {"expert_bias.weight"}},
 	}, rmsRows("attn_norm", "operator_norm", "mlp_norm", "ffn_norm"), rows)
-	fam.kinds = kinds
-	maps.Copy(fam.kinds, lfm2Kinds)
+	fam.kinds = maps.Clone(lfm2Kinds)
+	maps.Copy(fam.kinds, kinds)
 	return fam
 }
 
-func lfm2() *family { return lfm2With(lfm2Fields, lfm2MLP, map[string][]moduleRow{}) }
+func lfm2() *family { return lfm2With(lfm2Fields, lfm2MLP, nil) }
 
 // biased are layers whose experts are chosen with a bias.
 const biased = "biased"

@@ -135,11 +135,16 @@ func (m *model) order(loss string, examples []example, forward bool) *tinker.Exa
 	return o
 }
 
+// run posts the request for a pass and returns the id of its result.
+func (m *model) run(ctx context.Context, o *tinker.Examples) (string, error) {
+	return m.next(ctx, m.service.path(o), func(number int) any { o.Seq = &number; return o }, o.ForwardOnly)
+}
+
 // submit posts examples for a forward pass, or for one and its gradient, with a loss and returns the ids of the results.
 func (m *model) submit(ctx context.Context, loss string, examples []example, forward bool) (ids []string, err error) {
 	for _, part := range requests(examples) {
 		o := m.order(loss, part, forward)
-		id, err := m.next(ctx, m.service.path(o), func(number int) any { o.Seq = &number; return o }, forward)
+		id, err := m.run(ctx, o)
 		if err != nil {
 			return nil, err
 		}
@@ -181,7 +186,7 @@ func (m *model) forward(ctx context.Context, examples []example) (all [][]float3
 // pass of an example that changes nothing.
 func (m *model) examine(ctx context.Context, e example) (sums bool, err error) {
 	o := m.order("cross_entropy", []example{e}, true)
-	first, err := m.next(ctx, m.service.path(o), func(number int) any { o.Seq = &number; return o }, true)
+	first, err := m.run(ctx, o)
 	if err != nil {
 		return false, err
 	}

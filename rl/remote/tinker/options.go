@@ -2,10 +2,10 @@ package tinker
 
 import (
 	"fmt"
-	"net/url"
 	"strings"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/internal/jsonapi"
 )
 
 // Options choose a service.
@@ -22,8 +22,7 @@ func (o Options) Check() error {
 	if o.Engine == "" {
 		return nil
 	}
-	u, err := url.Parse(o.URL())
-	if err != nil || !strings.HasPrefix(o.Engine, "tinker:") || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" {
+	if !strings.HasPrefix(o.Engine, "tinker:") || !jsonapi.IsAddress(o.URL()) {
 		return &envs.OptionError{Option: "engine", Err: fmt.Errorf("%.200q is not an address such as tinker:http://host:8000", o.Engine)}
 	}
 	return nil

@@ -134,10 +134,7 @@ func (s *service) send(ctx context.Context, method, path string, body, into any)
 		*as = reply{data, header.Get("Content-Type") == tinker.Protobuf}
 		return nil
 	}
-	if err := json.Unmarshal(data, into); err != nil {
-		return jsonapi.Temporary(fmt.Errorf("decoding the response: %w", err)) // it may be truncated
-	}
-	return nil
+	return jsonapi.Decode(data, into)
 }
 
 // is says whether err is a response with one of these codes.
