@@ -27,7 +27,7 @@ LAUNCH = PREPARE + """
 import sys, uvicorn, skyrl.tinker.api as api
 from skyrl.tinker.config import EngineConfig, config_to_argv
 api._build_uv_run_cmd_engine = lambda parent, config: [sys.executable, "-c", sys.argv[3], *config_to_argv(config)]
-api.app.state.engine_config = EngineConfig(base_model=sys.argv[1], backend="jax", backend_config={"max_lora_adapters": 12, "max_lora_rank": 16},
+api.app.state.engine_config = EngineConfig(base_model=sys.argv[1], backend="jax", backend_config={"max_lora_adapters": 8, "max_lora_rank": 16, "train_micro_batch_size": 8, "sample_max_num_sequences": 32},
                                            checkpoints_base=sys.argv[4], database_url=sys.argv[5])
 uvicorn.run(api.app, host="127.0.0.1", port=int(sys.argv[2]))
 """
@@ -44,7 +44,7 @@ def start(folder, model):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    environment = {"JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"} | os.environ
     command = [sys.executable, "-c", LAUNCH, str(model), str(port), ENGINE, str(folder / "checkpoints"), f"sqlite:///{folder}/skyrl.db"]
     with open(folder / "skyrl.log", "a") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)

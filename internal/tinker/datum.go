@@ -1,7 +1,9 @@
 package tinker
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -88,13 +90,42 @@ func (d Datum) MarshalJSON() ([]byte, error) {
 	return json.Marshal(map[string]any{"model_input": map[string]any{"chunks": []any{chunk}}, "loss_fn_inputs": inputs})
 }
 
+// mostData limits the examples of a request: an empty one takes 2 bytes of a body, and 100 here.
+const mostData = 1 << 16
+
+var errData = fmt.Errorf("data has more than %d examples", mostData)
+
+// dataList are the examples of a request.
+type dataList []Datum
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (all *dataList) UnmarshalJSON(text []byte) error {
+	*all = nil
+	list := json.NewDecoder(bytes.NewReader(text))
+	if token, err := list.Token(); err != nil || token == nil {
+		return err
+	} else if token != json.Delim('[') {
+		return errors.New("data is not a list")
+	}
+	for list.More() {
+		var d struct {
+			Input  Input             `json:"model_input"`
+			Inputs map[string]Tensor `json:"loss_fn_inputs"`
+		}
+		if err := list.Decode(&d); err != nil {
+			return fmt.Errorf("data %d: %w", len(*all), err)
+		}
+		if *all = append(*all, Datum{d.Input.Tokens, d.Inputs}); len(*all) > mostData {
+			return errData
+		}
+	}
+	return nil
+}
+
 // UnmarshalJSON implements [json.Unmarshaler]. A forward pass has forward_input.
 func (e *Examples) UnmarshalJSON(data []byte) error {
 	type input struct {
-		Data []struct {
-			Input  Input             `json:"model_input"`
-			Inputs map[string]Tensor `json:"loss_fn_inputs"`
-		} `json:"data"`
+		Data   dataList                   `json:"data"`
 		Loss   string                     `json:"loss_fn"`
 		Config map[string]json.RawMessage `json:"loss_fn_config"`
 	}
@@ -114,10 +145,7 @@ func (e *Examples) UnmarshalJSON(data []byte) error {
 	if in == nil || body.Backward != nil && body.Forward != nil {
 		return fmt.Errorf("want one of forward_backward_input and forward_input")
 	}
-	*e = Examples{ModelID: body.ModelID, Seq: body.Seq, Loss: in.Loss, Config: map[string]float64{}, ForwardOnly: body.Backward == nil}
-	for _, d := range in.Data {
-		e.Data = append(e.Data, Datum{d.Input.Tokens, d.Inputs})
-	}
+	*e = Examples{ModelID: body.ModelID, Seq: body.Seq, Data: in.Data, Loss: in.Loss, Config: map[string]float64{}, ForwardOnly: body.Backward == nil}
 	for name, value := range in.Config {
 		var x float64
 		if err := json.Unmarshal(value, &x); err != nil {

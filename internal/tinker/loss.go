@@ -114,11 +114,11 @@ func NewLoss(name string, config map[string]float64, d Datum) (*Loss, error) {
 // Reads says whether the loss reads log π of the i-th target.
 func (x *Loss) Reads(i int) bool { return x.mask == nil || x.mask[i] != 0 }
 
-// At is the sum of the loss over targets with log-probabilities l, and −∂/∂l of it.
-func (x *Loss) At(l []float32) (loss float64, weights []float32) {
+// At is the sum of the loss over some targets with log-probabilities l, and −∂/∂l of it.
+func (x *Loss) At(targets []int, l []float32) (loss float64, weights []float32) {
 	weights = make([]float32, len(l))
 	config := maps.Clone(x.config)
-	for i, log := range l {
+	for k, i := range targets {
 		q := 0.0
 		if x.sampled != nil {
 			q = x.sampled[i]
@@ -126,15 +126,12 @@ func (x *Loss) At(l []float32) (loss float64, weights []float32) {
 		for name, values := range x.own {
 			config[name] = values[i]
 		}
-		if !x.Reads(i) {
-			continue
-		}
 		if x.advantage[i] == 0 && x.function.config["beta"] == 0 {
 			continue // 0 · ∞ is no number
 		}
-		term, weight := x.function.term(float64(log), q, x.advantage[i], config)
+		term, weight := x.function.term(float64(l[k]), q, x.advantage[i], config)
 		loss += term
-		weights[i] = float32(weight)
+		weights[k] = float32(weight)
 	}
 	return loss, weights
 }

@@ -122,7 +122,9 @@ func (e *Examples) read(message []byte) error {
 			if d, err = datumOf(f); err != nil {
 				return fmt.Errorf("data %d: %w", len(e.Data), err)
 			}
-			e.Data = append(e.Data, d)
+			if e.Data = append(e.Data, d); len(e.Data) > mostData {
+				return errData
+			}
 		case 4:
 			e.Loss = string(f.bytes)
 		case 5:

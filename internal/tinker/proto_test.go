@@ -170,10 +170,14 @@ func TestBadExamples(t *testing.T) {
 		`{"forward_input":{"data":[{"loss_fn_inputs":{"a":{"data":[1],"shape":[1,2],"sparse_crow_indices":[0,1],"sparse_col_indices":[2]}}}]}}`: "column 2",
 		`{"forward_input":{"data":[{"loss_fn_inputs":{"a":{"data":[1],"shape":[1,2],"sparse_crow_indices":[0,5],"sparse_col_indices":[0]}}}]}}`: "0 to 5 of 1",
 		`{"forward_input":{"loss_fn_config":{"a":"b"}}}`:                                                                                        "not a number",
+		`{"forward_input":{"data":{}}}`:                                          "not a list",
+		`{"forward_input":{"data":[{},[]]}}`:                                     "data 1",
+		`{"forward_input":{"data":[{}` + strings.Repeat(",{}", mostData) + `]}}`: "more than 65536 examples",
 		`{}`: "forward_backward_input",
 	} {
 		expect.Error(t, json.Unmarshal([]byte(body), new(Examples)), want)
 	}
+	expect.Error(t, new(Examples).UnmarshalProto([]byte(strings.Repeat("\x1a\x00", mostData+1))), "more than 65536 examples")
 }
 
 // TestLosses compares weights with differences of the loss, and refuses bad inputs by name.
@@ -195,7 +199,7 @@ func TestLosses(t *testing.T) {
 				r := min(max(math.Exp(l-q), 0.8), 1.2)
 				want = r * a
 			}
-			_, weights := x.At([]float32{float32(l)})
+			_, weights := x.At([]int{0}, []float32{float32(l)})
 			if kink := math.Abs(math.Exp(l-q)-0.8) < 1e-3 || math.Abs(math.Exp(l-q)-1.2) < 1e-3; !kink {
 				expect.True(t, math.Abs(want-float64(weights[0])) < 1e-5*(1+math.Abs(want)), "%s at %g, %g, %g: weight %g, want %g", name, l, q, a, weights[0], want)
 			}
@@ -217,7 +221,7 @@ func TestLosses(t *testing.T) {
 func TestOwnBounds(t *testing.T) {
 	two := func(a, b float64) Tensor { return Tensor{Data: []float64{a, b}, Shape: []int{2}} }
 	d := Datum{[]int32{1, 2}, map[string]Tensor{"target_tokens": two(3, 4), "advantages": two(1, 1), "logprobs": two(-1, -1), clipHigh: two(1.1, 5)}}
-	_, weights := must.Get(NewLoss("cispo", map[string]float64{clipHigh: 9}, d))(t).At([]float32{0, 0})
+	_, weights := must.Get(NewLoss("cispo", map[string]float64{clipHigh: 9}, d))(t).At([]int{0, 1}, []float32{0, 0})
 	expect.Equal(t, []float32{1.1, float32(math.E)}, weights)
 }
 
@@ -233,7 +237,13 @@ func FuzzExamples(f *testing.F) {
 		for _, d := range e.Data {
 			if ids, _, err := d.Targets(); err == nil {
 				if x, err := NewLoss(e.Loss, e.Config, d); err == nil {
-					x.At(make([]float32, len(ids)))
+					var read []int
+					for i := range ids {
+						if x.Reads(i) {
+							read = append(read, i)
+						}
+					}
+					x.At(read, make([]float32, len(read)))
 				}
 			}
 		}

@@ -44,6 +44,9 @@ func (t *Trainer) borrow(dir string) (*snapshot, error) {
 	defer t.lock.Unlock()
 	s := t.loaded[dir]
 	if s == nil {
+		if err := t.unwritten[dir]; err != nil {
+			return nil, serve.Refuse(http.StatusNotFound, "sampling_session_id", "these weights are gone: others took their place in memory, and the server could not write them to disk; free some space and save the weights again: %v", err)
+		}
 		p, err := t.base.WithAdapter(dir)
 		if err != nil {
 			return nil, err
@@ -75,6 +78,15 @@ func (t *Trainer) shrink() {
 		}
 		t.server.CloseAdapter(t.loaded[oldest].adapter)
 		delete(t.loaded, oldest)
+	}
+}
+
+// written remembers whether the files of a folder could not be written.
+func (t *Trainer) written(dir string, err error) {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	if delete(t.unwritten, dir); err != nil {
+		t.unwritten[dir] = err
 	}
 }
 
@@ -136,12 +148,15 @@ func (r *run) publish(ctx context.Context, seq int) (tinker.Outcome, error) {
 		return nil, err
 	}
 	t.workers.Go(func() {
-		if err := lora.Save(s.dir, pairs.Config, pairs.Pairs, nil); err != nil {
+		err := lora.Save(s.dir, pairs.Config, pairs.Pairs, nil)
+		if err != nil {
 			t.config.Logf("writing a snapshot: %v", err)
 		}
+		t.written(s.dir, err)
 		t.giveBack(live)
 		for _, s := range old {
 			t.forget(s.dir)
+			t.written(s.dir, nil)
 			if err := os.RemoveAll(s.dir); err != nil {
 				t.config.Logf("removing an old snapshot: %v", err)
 			}

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
@@ -203,6 +205,37 @@ func TestSampling(t *testing.T) {
 	expect.True(t, status == http.StatusNotFound, "status %d, %v", status, reply)
 }
 
+// TestUnwritten: a snapshot whose files cannot be written serves from memory, and names the cause once it had to leave it.
+func TestUnwritten(t *testing.T) {
+	s := tiny(t)
+	c := s.client(1)
+	blocked := filepath.Join(s.runs[c.id].dir, unnamedFolder)
+	must.Do(t, os.WriteFile(blocked, nil, 0o644)) // where a folder should be
+	first := c.sampler(0)
+	want, _ := c.sequences(object{"sampling_session_id": first})
+	for i := range s.config.Adapters {
+		c.sampler(1 + i)
+	}
+	s.workers.Wait()
+	ask := func() (int, object) {
+		body := sampleOf(object{"max_tokens": 6, "seed": 3})
+		body["sampling_session_id"], body["prompt"] = first, object{"chunks": []any{object{"tokens": []int{5, 6}}}}
+		return s.ask("POST", "asample", body)
+	}
+	status, reply := ask()
+	expect.Same(t, http.StatusNotFound, status, "status")
+	expect.Contains(t, text(reply["error"]), "could not write them", "not a directory")
+	// Saved again, they are there.
+	must.Do(t, os.Remove(blocked))
+	first = c.sampler(0)
+	for i := range s.config.Adapters {
+		c.sampler(10 + i)
+	}
+	s.workers.Wait()
+	got, _ := c.sequences(object{"sampling_session_id": first})
+	expect.Equal(t, want, got)
+}
+
 // TestCheckpoints saves, lists, loads, expires and removes checkpoints.
 func TestCheckpoints(t *testing.T) {
 	s := tiny(t)
@@ -266,6 +299,46 @@ func TestCheckpoints(t *testing.T) {
 	status, _ = s.ask("DELETE", "training_runs/"+c.id+"/checkpoints/weights/a", nil)
 	expect.Same(t, http.StatusOK, status, "status of a removal")
 	expect.Failure(s.at(path))(t, "not found")
+}
+
+// TestManyTargets: an example with more targets than a pass takes goes through several, with the result of examples with fewer.
+func TestManyTargets(t *testing.T) {
+	s := tiny(t)
+	c := s.client(1)
+	c.lessons(2)
+	const tokens, width = 3, 3000
+	ids, targets := []int{5, 6, 7}, make([]int, tokens*width)
+	for i := range targets {
+		targets[i] = i * i % s.base.VocabSize()
+	}
+	expect.True(t, len(targets) > 2*s.part(), "%d targets are %d passes at most", len(targets), len(targets)/s.part())
+	pass := func(some []int, shape ...int) (logs []any, loss float64) {
+		one := datum(ids, some, object{"weights": object{"data": slices.Repeat([]float64{0.01}, len(some)), "shape": shape}})
+		one["loss_fn_inputs"].(object)["target_tokens"].(object)["shape"] = shape
+		out := c.do("forward_backward", c.next(examples("cross_entropy", []any{one})))
+		return out["loss_fn_outputs"].([]any)[0].(object)["logprobs"].(object)["data"].([]any), out["metrics"].(object)["loss:sum"].(float64)
+	}
+	step := func() float64 {
+		return c.do("optim_step", c.next(object{"adam_params": object{"learning_rate": 0}}))["metrics"].(object)["grad_norm"].(float64)
+	}
+	before := s.figures.tokens.Load()
+	whole, loss := pass(targets, tokens, width)
+	expect.Same(t, 3*tokens, s.figures.tokens.Load()-before, "tokens of the passes")
+	norm := step()
+	sum := 0.0
+	for k := 0; k < width; k += 1000 { // columns
+		var some []int
+		for at := range tokens {
+			some = append(some, targets[at*width+k:at*width+k+1000]...)
+		}
+		logs, l := pass(some, tokens, 1000)
+		sum += l
+		for at := range tokens {
+			expect.Equal(t, logs[at*1000:at*1000+1000], whole[at*width+k:at*width+k+1000], cmpopts.EquateApprox(0, 1e-5))
+		}
+	}
+	expect.True(t, math.Abs(loss-sum) < 1e-4*math.Abs(sum), "loss %g, in parts %g", loss, sum)
+	expect.True(t, math.Abs(step()/norm-1) < 1e-4, "norm of the gradient %g", norm)
 }
 
 // TestRefusals: what is wrong with a request is said at once, or with the result if later requests count on its number.

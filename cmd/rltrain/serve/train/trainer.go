@@ -59,12 +59,13 @@ type Trainer struct {
 	ending  <-chan struct{} // closed when the server should stop
 	workers sync.WaitGroup
 
-	lock     sync.Mutex
-	sessions map[string]*session
-	runs     map[string]*run
-	samplers map[string]*sampler
-	loaded   map[string]*snapshot // by folder
-	clock    uint64               // orders the uses of runs and snapshots
+	lock      sync.Mutex
+	sessions  map[string]*session
+	runs      map[string]*run
+	samplers  map[string]*sampler
+	loaded    map[string]*snapshot // by folder
+	unwritten map[string]error     // why a folder of a snapshot has no files
+	clock     uint64               // orders the uses of runs and snapshots
 
 	kept *kept // used only on the server's thread; nil = none
 
@@ -79,7 +80,7 @@ func New(ctx context.Context, s *serve.Server, p *policy.CausalLM, c Config) (*T
 	if c.Patience == 0 {
 		c.Patience = 20 * time.Second
 	}
-	t := &Trainer{server: s, base: p, config: c, futures: newFutures(), sessions: map[string]*session{}, runs: map[string]*run{}, samplers: map[string]*sampler{}, loaded: map[string]*snapshot{}, ending: ctx.Done()}
+	t := &Trainer{server: s, base: p, config: c, futures: newFutures(), sessions: map[string]*session{}, runs: map[string]*run{}, samplers: map[string]*sampler{}, loaded: map[string]*snapshot{}, unwritten: map[string]error{}, ending: ctx.Done()}
 	t.running, t.stop = context.WithCancel(context.Background())
 	_, _ = rand.Read(t.secret[:]) // never fails
 	if err := t.find(); err != nil {

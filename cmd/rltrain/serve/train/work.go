@@ -12,31 +12,35 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// example is an example with what its loss reads.
+// example is an example with what its loss reads, or a part of one with many targets.
 type example struct {
 	sample  *rl.Sample // with the actions that the loss reads
-	targets []int      // which targets they are
-	all     int        // targets
-	width   int
+	datum   int        // of the request
+	targets []int      // which targets of it they are
 	loss    *tinker.Loss
 }
 
-// examples checks the examples of a request.
-func (t *Trainer) examples(e *tinker.Examples) (all []example, err error) {
+// size is what an example costs of the room in a pass.
+func (x example) size() int { return max(len(x.sample.Tokens), len(x.targets)) }
+
+// examples checks the examples of a request and makes room for their log-probabilities in its result.
+func (t *Trainer) examples(e *tinker.Examples) (all []example, result *tinker.ForwardResult, err error) {
 	if len(e.Data) == 0 {
-		return nil, errors.New("data is empty")
+		return nil, nil, errors.New("data is empty")
 	}
-	for i, d := range e.Data {
-		one, err := t.example(e, d)
+	result = &tinker.ForwardResult{Metrics: map[string]float64{}}
+	for i := range e.Data {
+		parts, err := t.example(e, i, result)
 		if err != nil {
-			return nil, fmt.Errorf("data %d: %w", i, err)
+			return nil, nil, fmt.Errorf("data %d: %w", i, err)
 		}
-		all = append(all, one)
+		all = append(all, parts...)
 	}
-	return all, nil
+	return all, result, nil
 }
 
-func (t *Trainer) example(e *tinker.Examples, d tinker.Datum) (one example, err error) {
+func (t *Trainer) example(e *tinker.Examples, at int, result *tinker.ForwardResult) (parts []example, err error) {
+	d := e.Data[at]
 	targets, width, err := d.Targets()
 	if err == nil {
 		err = t.known("model_input", d.Tokens)
@@ -48,32 +52,36 @@ func (t *Trainer) example(e *tinker.Examples, d tinker.Datum) (one example, err 
 		err = fmt.Errorf("model_input has %d tokens, more than the model's %d positions", len(d.Tokens), t.base.MaxLength())
 	}
 	if err != nil {
-		return one, err
+		return nil, err
 	}
-	one = example{sample: &rl.Sample{Tokens: d.Tokens}, all: len(targets), width: width}
-	if one.loss, err = tinker.NewLoss(e.Loss, e.Config, d); err != nil {
-		return one, err
+	loss, err := tinker.NewLoss(e.Loss, e.Config, d)
+	if err != nil {
+		return nil, err
 	}
 	for i, target := range targets {
-		if one.loss.Reads(i) {
-			one.sample.Rows, one.sample.Actions = append(one.sample.Rows, i/width), append(one.sample.Actions, target)
-			one.targets = append(one.targets, i)
+		if !loss.Reads(i) {
+			continue
 		}
+		if n := len(parts); n == 0 || len(parts[n-1].targets) == t.part() {
+			parts = append(parts, example{sample: &rl.Sample{Tokens: d.Tokens}, datum: at, loss: loss})
+		}
+		x := &parts[len(parts)-1]
+		x.sample.Rows, x.sample.Actions = append(x.sample.Rows, i/width), append(x.sample.Actions, target)
+		x.targets = append(x.targets, i)
 	}
-	return one, nil
+	result.LogProbs, result.Widths = append(result.LogProbs, make([]float32, len(targets))), append(result.Widths, width)
+	return parts, nil
 }
 
 // forward computes log-probabilities and the loss of examples and, unless the request asks for a forward pass alone, adds its
 // gradient to that of the run.
 func (r *run) forward(ctx context.Context, e *tinker.Examples) (tinker.Outcome, error) {
-	all, err := r.trainer.examples(e)
+	all, result, err := r.trainer.examples(e)
 	if err != nil {
 		return nil, mistake{err}
 	}
-	result := &tinker.ForwardResult{Metrics: map[string]float64{}}
-	tokens := func(i int) int { return len(all[i].sample.Tokens) }
 	sum := 0.0
-	for _, part := range rl.MicroBatches(len(all), r.trainer.part(), tokens) {
+	for _, part := range rl.MicroBatches(len(all), r.trainer.part(), func(i int) int { return all[i].size() }) {
 		err := r.ask(ctx, func() error {
 			r.partial = !e.ForwardOnly
 			loss, err := r.pass(all[part[0]:part[1]], e.ForwardOnly, part[0] == 0, result)
@@ -83,8 +91,8 @@ func (r *run) forward(ctx context.Context, e *tinker.Examples) (tinker.Outcome, 
 		if err != nil {
 			return nil, r.discard(ctx, e.ForwardOnly, err)
 		}
-		for i := part[0]; i < part[1]; i++ {
-			r.trainer.figures.tokens.Add(int64(tokens(i)))
+		for _, x := range all[part[0]:part[1]] {
+			r.trainer.figures.tokens.Add(int64(len(x.sample.Tokens)))
 		}
 	}
 	result.Metrics["loss:sum"] = sum
@@ -143,21 +151,16 @@ func batch(part []example) *rl.Batch {
 	return rl.NewBatch(samples)
 }
 
-// read adds log π of the actions of examples to a result and returns their loss with its weights. Targets that the loss does
+// read puts log π of the actions of examples into a result and returns their loss with its weights. Targets that the loss does
 // not read have log π 0.
 func read(part []example, logProbs []float32, result *tinker.ForwardResult) (sum float64, weights []float32) {
 	for _, x := range part {
-		all := make([]float32, x.all)
+		n := len(x.targets)
 		for i, at := range x.targets {
-			all[at] = logProbs[i]
+			result.LogProbs[x.datum][at] = logProbs[i]
 		}
-		logProbs = logProbs[len(x.targets):]
-		loss, w := x.loss.At(all)
-		sum += loss
-		for _, at := range x.targets {
-			weights = append(weights, w[at])
-		}
-		result.LogProbs, result.Widths = append(result.LogProbs, all), append(result.Widths, x.width)
+		loss, w := x.loss.At(x.targets, logProbs[:n])
+		sum, weights, logProbs = sum+loss, append(weights, w...), logProbs[n:]
 	}
 	return sum, weights
 }
