@@ -1,7 +1,8 @@
 """Check `rltrain --engine` with SkyRL's service on a CPU. Run by `make compat`; rltrain itself needs no Python.
 
 The Go tests TestEngine… compare losses and gradients of SFT, GRPO with KL, CISPO, GSPO, DPO and SimPO with those of rltrain's own
-trainer. Then a run learns sums, its service is killed, and the run is resumed. SkyRL compiles for minutes.
+trainer, for a small model and for SmolLM2. Then a run learns sums; it is killed and resumed, and so is its service. SkyRL compiles for
+minutes. The results go to docs/results/skyrl.json. Parts can be chosen: engine.py tiny smollm2 learn
 """
 import json
 import os
@@ -49,7 +50,7 @@ def start(folder, model):
     with open(folder / "skyrl.log", "a") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
     address = f"http://127.0.0.1:{port}"
-    for _ in range(600):
+    for _ in range(1200):
         try:
             urllib.request.urlopen(address + "/api/v1/healthz", timeout=1)
             return process, address
@@ -67,43 +68,76 @@ def kill(process):
 
 def train(output, *args):
     command = [BINARY, "--task", TASK, "--output-dir", output, "--threads", "1", *args]
-    return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+
+
+def compare(name, folder, model, tests):
+    """Run Go tests on the model's service and return the largest differences from rltrain's own trainer."""
+    process, address = start(folder, model)
+    command = ["go", "test", "-count=1", "-v", "-timeout", "60m", "-run", tests, "./cmd/rltrain/serve/train"]
+    environment = os.environ | {"TINKER_BASE_URL": address, "TINKER_MODEL": str(model)}
+    began = time.time()
+    tests = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    print(tests.stdout, flush=True)
+    for outcome, test in re.findall(r"--- (PASS|FAIL): (\S+)", tests.stdout):
+        check(f"{name}: {test} against SkyRL", outcome == "PASS")
+    check(f"{name}: the Go tests ran", tests.returncode == 0, tests.stdout[-2000:] + tests.stderr[-2000:])
+    kill(process)
+    differences = re.findall(r"(\w+): losses differ by up to (\S+), norms by (\S+)", tests.stdout)
+    return {"minutes": round((time.time() - began) / 60, 1), "objectives": {x: {"loss": float(loss), "norm": float(norm)} for x, loss, norm in differences}}
+
+
+def killed_after(step, run, process):
+    """Kill a process with SIGKILL when the run has made a step."""
+    for line in run.stdout:
+        print(line, end="", flush=True)
+        if re.match(f"grpo +{step}/", line):
+            os.killpg(process.pid, signal.SIGKILL)
+    return run.wait()
+
+
+def learn(folder, model):
+    """Have a run learn, kill it on the way, and then the service."""
+    options = ["--mode", "rl_only", "--algorithm", "grpo", "--model", model, "--tuning", "lora", "--num-steps", "20", "--minibatches", "4", "--reward", "accuracy",
+               "--rl-learning-rate", "3e-4", "--rl-lr-scheduler-type", "constant", "--eval-every", "20", "--eval-samples", "300", "--fresh-samples", "0", "--keep", "last",
+               "--logging-steps", "1", "--save-steps", "2", "--seed", "1"]
+    process, address = start(folder, model)
+    run = train(folder / "rl", *options, "--engine", "tinker:" + address)
+    check("the run is killed", killed_after(3, run, run) == -signal.SIGKILL)
+    run = train(folder / "rl", *options, "--engine", "tinker:" + address, "--resume")
+    check("a killed service ends the run with an error", killed_after(7, run, process) == 1)
+    process.wait()
+    process, address = start(folder, model)
+    run = train(folder / "rl", *options, "--engine", "tinker:" + address, "--resume")
+    print(run.communicate()[0], flush=True)
+    check("the run resumes", run.returncode == 0)
+    kill(process)
+    scores = json.loads((folder / "rl" / f"{TASK}_rl" / "logs" / "eval_results.json").read_text())
+    before, last = scores["before"]["correct"], scores["last"]["correct"]  # of 300 held-out problems
+    check("it has learned arithmetic", last - before >= 12, f"{before} of 300 at the start, {last} at the end")
+    return {"steps": 20, "problems": 300, "before": before, "after": last}
 
 
 def main():
+    out = ROOT / "docs" / "results" / "skyrl.json"
+    parts = sys.argv[1:] or ["tiny", "smollm2", "learn"]
+    results = json.loads(out.read_text()) if out.exists() else {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
-        base = train(folder / "base", "--mode", "supervised", "--warmup-until", "0.2", "--warmup-check-every", "25", "--seed", "2")
-        print(base.communicate()[0], flush=True)
         model = folder / "base" / f"{TASK}_supervised"
-        process, address = start(folder, model)
-        tests = subprocess.run(["go", "test", "-count=1", "-v", "-timeout", "60m", "-run", "TestEngine(Equals|Resumes|Saves|Samples)", "./cmd/rltrain/serve/train"],
-                               cwd=ROOT, env=os.environ | {"TINKER_BASE_URL": address, "TINKER_MODEL": str(model)}, capture_output=True, text=True)
-        print(tests.stdout, flush=True)
-        for outcome, name in re.findall(r"--- (PASS|FAIL): (\w+)", tests.stdout):
-            check(f"{name} against SkyRL", outcome == "PASS")
-        check("the Go tests ran", tests.returncode == 0, tests.stdout[-2000:] + tests.stderr[-2000:])
-
-        # Learn, with the service killed on the way.
-        learn = ["--mode", "rl_only", "--algorithm", "grpo", "--model", model, "--tuning", "lora", "--num-steps", "20", "--minibatches", "4", "--reward", "accuracy",
-                 "--rl-learning-rate", "3e-4", "--rl-lr-scheduler-type", "constant", "--eval-every", "20", "--eval-samples", "300", "--fresh-samples", "0", "--keep", "last",
-                 "--logging-steps", "1", "--save-steps", "2", "--seed", "1"]
-        run = train(folder / "rl", *learn, "--engine", "tinker:" + address)
-        for line in run.stdout:
-            print(line, end="", flush=True)
-            if re.match("grpo +5/20 ", line):
-                kill(process)
-        check("a killed service ends the run with an error", run.wait() == 1)
-        process, address = start(folder, model)
-        run = train(folder / "rl", *learn, "--engine", "tinker:" + address, "--resume")
-        print(run.communicate()[0], flush=True)
-        check("the run resumes", run.returncode == 0)
-        scores = json.loads((folder / "rl" / f"{TASK}_rl" / "logs" / "eval_results.json").read_text())
-        before, last = scores["before"]["correct"], scores["last"]["correct"]  # of 300 held-out problems
-        check("it has learned arithmetic", last - before >= 12, f"{before} of 300 at the start, {last} at the end")
-        kill(process)
+        if parts != ["smollm2"]:
+            base = train(folder / "base", "--mode", "supervised", "--warmup-until", "0.2", "--warmup-check-every", "25", "--seed", "2")
+            print(base.communicate()[0], flush=True)
+        if "tiny" in parts:
+            results["tiny"] = compare("tiny", folder, model, "TestEngine(Equals|Resumes|Saves|Samples)")
+        if "smollm2" in parts:
+            subprocess.run([BINARY, "export", "--model", "smollm2", "--format", "hf", "--dtype", "fp32", "--output", folder / "smollm2"], check=True)
+            results["smollm2"] = compare("smollm2", folder, folder / "smollm2", "TestEngineEquals.*/(sft|grpo|dpo)")
+        if "learn" in parts:
+            results["learn"] = learn(folder, model)
     if failed:
         sys.exit(f"{len(failed)} checks failed: {', '.join(failed)}")
+    out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 main()

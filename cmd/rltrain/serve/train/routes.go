@@ -84,14 +84,37 @@ type addressed struct {
 
 // queue decodes a request for a run into o, of which at is a part, and has do answer it when its turn comes.
 func (t *Trainer) queue(data []byte, o any, at *addressed, do func(ctx context.Context, r *run) (tinker.Outcome, error)) (any, error) {
-	if err := decode(data, o); err != nil {
-		return nil, err
+	wrong := decode(data, o)
+	if wrong != nil {
+		*at = numbered(data)
+	}
+	return t.submit(*at, 0, wrong, do)
+}
+
+// numbered reads what a request that is wrong elsewhere has of addressed.
+func numbered(data []byte) (at addressed) {
+	if json.Unmarshal(data, &at) != nil {
+		return addressed{}
+	}
+	return at
+}
+
+// submit queues a request for a run. What is wrong with it the client hears with the result if the request has a number, since the
+// requests after it wait for that number.
+func (t *Trainer) submit(at addressed, bytes int64, wrong error, do func(ctx context.Context, r *run) (tinker.Outcome, error)) (any, error) {
+	if wrong != nil && (at.ModelID == "" || at.Seq == nil) {
+		return nil, wrong
 	}
 	r, err := t.run(at.ModelID)
 	if err != nil {
 		return nil, err
 	}
-	return promise(r.submit(at.Seq, 0, func(ctx context.Context) (tinker.Outcome, error) { return do(ctx, r) }))
+	return promise(r.submit(at.Seq, bytes, func(ctx context.Context) (tinker.Outcome, error) {
+		if wrong != nil {
+			return nil, mistake{wrong}
+		}
+		return do(ctx, r)
+	}))
 }
 
 // clientConfig chooses what newer clients send.
@@ -167,23 +190,21 @@ func (t *Trainer) create(d Run, seq int) (*run, error) {
 	return t.open(d)
 }
 
-// postExamples queues a forward pass. What is wrong with its examples the client hears with the result, since the requests
-// after it wait for its sequence number.
+// postExamples queues a forward pass.
 func (t *Trainer) postExamples(q *http.Request, data []byte) (any, error) {
 	e := &tinker.Examples{}
 	kind, _, _ := mime.ParseMediaType(q.Header.Get("Content-Type"))
-	if kind == tinker.Protobuf {
-		if err := e.UnmarshalProto(data); err != nil {
-			return nil, serve.Refuse(http.StatusUnprocessableEntity, "", "the body is not a ForwardBackwardRequest: %.300s", err.Error())
-		}
-	} else if err := decode(data, e); err != nil {
-		return nil, err
+	var wrong error
+	if kind != tinker.Protobuf {
+		wrong = decode(data, e)
+	} else if err := e.UnmarshalProto(data); err != nil {
+		wrong = serve.Refuse(http.StatusUnprocessableEntity, "", "the body is not a ForwardBackwardRequest: %.300s", err.Error())
 	}
-	r, err := t.run(e.ModelID)
-	if err != nil {
-		return nil, err
+	at := addressed{e.ModelID, e.Seq}
+	if wrong != nil && kind != tinker.Protobuf {
+		at = numbered(data)
 	}
-	return promise(r.submit(e.Seq, int64(len(data)), func(ctx context.Context) (tinker.Outcome, error) { return r.forward(ctx, e) }))
+	return t.submit(at, int64(len(data)), wrong, func(ctx context.Context, r *run) (tinker.Outcome, error) { return r.forward(ctx, e) })
 }
 
 func (t *Trainer) optimStep(_ *http.Request, data []byte) (any, error) {

@@ -121,8 +121,7 @@ func (t *Trainer) forget(dir string) {
 func (r *run) publish(ctx context.Context, seq int) (tinker.Outcome, error) {
 	t := r.trainer
 	s := &sampler{id: fmt.Sprintf("%s:sample:%d", r.Session, seq)}
-	s.dir = filepath.Join(r.dir, unnamedFolder, fmt.Sprint(seq))
-	t.forget(s.dir)
+	s.dir = filepath.Join(r.dir, unnamedFolder, newID()) // seq may come again
 	var pairs lora.Adapter
 	var old []*sampler
 	live := &snapshot{users: 1} // the writer
