@@ -39,6 +39,15 @@ func NewBatch(samples []*Sample) *Batch {
 	return b
 }
 
+// NewTeacherBatch makes a batch of samples as a teacher reads them. Its actions are those of NewBatch.
+func NewTeacherBatch(samples []*Sample) *Batch {
+	read := make([]*Sample, len(samples))
+	for i, x := range samples {
+		read[i] = x.ForTeacher()
+	}
+	return NewBatch(read)
+}
+
 // Spread gives each action the value of its sequence. values [S].
 func (b *Batch) Spread(values []float64) []float32 {
 	out := make([]float32, 0, len(b.Actions))

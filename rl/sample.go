@@ -27,6 +27,9 @@ type Sample struct {
 
 	Margin float64 // by how much it should be better than those after it in its unit, for reward models
 
+	// Context is what a teacher reads in place of the tokens before the first action; nil = the same tokens.
+	Context []int32
+
 	// Earlier are the segments of the episode before this one, in their order: samples without rewards that have the episode's
 	// advantage. Step.Samples and Step.Groups do not list them.
 	Earlier []*Sample
@@ -72,6 +75,19 @@ func (s *Sample) Penalised() float64 {
 
 // HasReward says whether the sample has a reward.
 func (s *Sample) HasReward() bool { return !math.IsNaN(s.Reward()) }
+
+// ForTeacher is the sample as a teacher reads it: with its Context.
+func (s *Sample) ForTeacher() *Sample {
+	if s.Context == nil {
+		return s
+	}
+	first := s.Rows[0] + 1
+	x := &Sample{Tokens: slices.Concat(s.Context, s.Tokens[first:]), Rows: make([]int, s.Len()), Actions: s.Actions}
+	for i, row := range s.Rows {
+		x.Rows[i] = row - first + len(s.Context)
+	}
+	return x
+}
 
 // end notes that the last action ends a turn or a step.
 func (s *Sample) end() {

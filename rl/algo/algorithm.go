@@ -50,9 +50,11 @@ type Needs struct {
 	// SharedValues means that the gradient of Batch.Value reaches all weights, not only the value head, and that the loss
 	// needs no values from before the update.
 	SharedValues bool
-	// Teacher names the model of Batch.Divergence or, if Sampled, of Sample.Teacher: a folder, a name on the hub or on Server; "" =
-	// none.
+	// Teacher names the model of Batch.Divergence or, if Sampled, of Sample.Teacher: a folder, a name on the hub or on Server, or
+	// TeacherSelf; "" = none.
 	Teacher   string
+	Self      SelfTeacher    // with TeacherSelf
+	Context   TeacherContext // Sample.Context
 	Sampled   bool
 	Server    TeacherServer
 	Greedy    bool    // Step.Greedy, the reward of each prompt's greedy completion

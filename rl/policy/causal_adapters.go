@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/rl/run"
 )
 
 // WithAdapter is p's model with the adapter of a folder instead of p's own. Both share the weights and the tokenizer, which
@@ -70,6 +71,46 @@ func (p *CausalLM) WithNewAdapter(c Config) (*CausalLM, error) {
 	q, err := p.share("")
 	if err == nil {
 		if err = q.adapt(c); err != nil {
+			q.Close()
+		}
+	}
+	return q, err
+}
+
+// Copy is a policy with p's weights as they are now, in the order of p's Params. If p has an adapter, both share the model: close p
+// after the copy.
+func (p *CausalLM) Copy() (*CausalLM, error) {
+	switch {
+	case p.model.Trainable:
+		return p.copyModel()
+	case len(p.adapter.full) > 0:
+		return nil, errors.New("a copy of the policy would share the modules of modules_to_save, which training changes")
+	}
+	pairs := make([]lora.Pair, len(p.adapter.layers))
+	for i, l := range p.adapter.layers {
+		var err error
+		if pairs[i], err = l.pair(); err != nil {
+			return nil, err
+		}
+	}
+	q, err := p.share("")
+	if err == nil {
+		if err = q.attach(p.adapter.config, pairs); err != nil {
+			q.Close()
+		}
+	}
+	return q, err
+}
+
+// copyModel is Copy of a policy all of whose weights are trained.
+func (p *CausalLM) copyModel() (*CausalLM, error) {
+	weights, err := run.TakeSnapshot(p)
+	if err != nil {
+		return nil, err
+	}
+	q, err := NewCausalLM(Config{Dir: p.dir, BaseModel: p.BaseModel, Full: true})
+	if err == nil {
+		if err = weights.PutBack(q); err != nil {
 			q.Close()
 		}
 	}

@@ -57,6 +57,9 @@ func NewRecorded(sampler Generator, task envs.Task, c TokensConfig, path string)
 	if c.Async || c.Greedy || c.ByDifficulty {
 		return nil, errors.New("async, difficulty_pools and baseline greedy do not apply to recorded sessions")
 	}
+	if c.Context.Used() {
+		return nil, envs.OptionErrorf("teacher_context", "does not apply to recorded sessions, whose prompts are tokens alone")
+	}
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, RecordedFile)
 	}

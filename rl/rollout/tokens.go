@@ -10,6 +10,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/reward"
 	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/dist"
 	"github.com/rltrain/rltrain/rl/remote"
 	"github.com/rltrain/rltrain/torch"
@@ -60,6 +61,7 @@ type TokensConfig struct {
 	Rewards     *reward.Text // nil = the task's own
 	// Teacher sets Teacher of trajectories, at temperature 1; nil = there is none.
 	Teacher func(ctx context.Context, all []*rl.Trajectory) error
+	Context algo.TeacherContext // of Sample.Context
 	Seed    uint64
 	Verbose bool // note every sample
 	Now     func() time.Time
@@ -106,7 +108,7 @@ func NewTokens(sampler Generator, task envs.Task, c TokensConfig) (*Tokens, erro
 	if servers != nil && c.Filtered() {
 		return nil, fmt.Errorf("rollout_url %w", ErrFiltered)
 	}
-	return &Tokens{config: c, sampler: sampler, servers: servers, task: task}, errors.Join(c.Check(), c.checkPools(task))
+	return &Tokens{config: c, sampler: sampler, servers: servers, task: task}, errors.Join(c.Check(), c.checkPools(task), c.checkContext(task))
 }
 
 // ErrFiltered refuses sampling filters with importance weights.
@@ -191,7 +193,7 @@ func (t *Tokens) Next(ctx context.Context, at rl.At) (*rl.Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.step(r, at)
+	return t.step(ctx, r, at)
 }
 
 // collect plays the episodes of a step. It is an error if all rewards failed.
@@ -276,7 +278,7 @@ func upFrom(first, n int) []int {
 }
 
 // step makes a step of a collection.
-func (t *Tokens) step(r collection, at rl.At) (*rl.Step, error) {
+func (t *Tokens) step(ctx context.Context, r collection, at rl.At) (*rl.Step, error) {
 	c := t.config
 	step := &rl.Step{Greedy: r.greedy, Prefetched: c.Async || t.servers != nil || t.recorded != nil, Figures: rl.Meter{}}
 	episode := 0
@@ -312,6 +314,9 @@ func (t *Tokens) step(r collection, at rl.At) (*rl.Step, error) {
 			}
 		}
 		step.Groups = append(step.Groups, samples)
+	}
+	if err := t.contexts(ctx, step, r.kept, at); err != nil {
+		return nil, err
 	}
 	t.state.Generations += len(r.groups) * c.SamplesPerPrompt
 	step.Records = func(prompts int) ([]rl.Record, error) {
@@ -351,7 +356,7 @@ func (t *Tokens) notes(step *rl.Step, r collection, at rl.At) error {
 	return nil
 }
 
-// written is the text after the prompt, with the environment's.
+// written is the text after the prompt, with the environment's and special tokens.
 func (t *Tokens) written(x *rl.Trajectory) (string, error) {
 	for first, source := range x.Source {
 		if source == rl.Sampled {

@@ -90,6 +90,7 @@ const (
 	optimizerFile = "optimizer.safetensors" // torch.Optimizer.States
 	bestFile      = "best.safetensors"      // <parameter>, in the order of Params: the best weights so far
 	referenceFile = "reference.safetensors" // <parameter>, in the order of Params: the reference policy
+	teacherFile   = "teacher.safetensors"   // <parameter>, in the order of Params: the policy's teacher
 	stateFile     = "state.json"
 )
 
@@ -109,6 +110,7 @@ type TrainingState struct {
 	Optimizer Optimizer
 	Best      Snapshot // nil if there is none yet
 	Reference Snapshot // nil if the reference policy is not a copy of the weights
+	Teacher   Snapshot // nil if the teacher is not one
 	State     any      // everything else; must round-trip through JSON exactly
 }
 
@@ -145,7 +147,7 @@ func (t *TrainingState) save(dir string) error {
 	if err := safetensors.WriteSources(filepath.Join(dir, optimizerFile), sources, nil); err != nil {
 		return err
 	}
-	for name, s := range map[string]Snapshot{bestFile: t.Best, referenceFile: t.Reference} {
+	for name, s := range map[string]Snapshot{bestFile: t.Best, referenceFile: t.Reference, teacherFile: t.Teacher} {
 		if s == nil {
 			continue
 		}
@@ -160,7 +162,7 @@ func (t *TrainingState) save(dir string) error {
 	return files.SaveJSON(filepath.Join(dir, stateFile), encodedState{t.Optimizer.Steps(), encoded})
 }
 
-// Restore reads what Save wrote: into Weights, Optimizer, Best, Reference and, through its pointer, State.
+// Restore reads what Save wrote: into Weights, Optimizer, Best, Reference, Teacher and, through its pointer, State.
 func (t *TrainingState) Restore(dir string) error {
 	if err := t.restore(dir); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
@@ -190,7 +192,7 @@ func (t *TrainingState) restore(dir string) error {
 	if _, ok := t.Weights.(Keeper); ok {
 		n = 1
 	}
-	for name, s := range map[string]*Snapshot{bestFile: &t.Best, referenceFile: &t.Reference} {
+	for name, s := range map[string]*Snapshot{bestFile: &t.Best, referenceFile: &t.Reference, teacherFile: &t.Teacher} {
 		var err error
 		if *s, err = readSnapshot(filepath.Join(dir, name), n); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

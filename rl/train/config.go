@@ -180,7 +180,7 @@ type Config struct {
 	Reference      policy.Policy
 	ReferenceEvery int // steps; 0 = never
 
-	Teacher policy.Policy // for an algorithm that needs one in this process
+	Teacher policy.Policy // for an algorithm that needs another model in this process
 
 	Stopping
 	Signal
@@ -263,7 +263,7 @@ func (c Config) check(a algo.Algorithm, needs algo.Needs) error {
 		return errors.New("reduction dr_grpo needs the length of the longest completion: set Longest")
 	case c.TopEntropy < 1 && !needs.ByAction:
 		return errors.New("the algorithm does not weigh its actions one by one: leave top_entropy_quantile at 1, or choose another algorithm")
-	case needs.Teacher != "" && needs.Server.URL == "" && c.Teacher == nil:
+	case needs.Teacher != "" && needs.Teacher != algo.TeacherSelf && needs.Server.URL == "" && c.Teacher == nil:
 		return errors.New("the algorithm needs a teacher")
 	case needs.Server.URL != "" && c.Temperature != 1:
 		return fmt.Errorf("temperature %v: a teacher on a server gives log-probabilities at temperature 1: set temperature to 1, or leave teacher_url out", c.Temperature)

@@ -26,6 +26,7 @@ func CheckDistant(a algo.Algorithm, c Config) error {
 		{"algorithm", n.Values, "it needs a value head"},
 		{"algorithm", n.Labels || n.Scores, "it needs more than the log-probabilities of tokens"},
 		{"algorithm", n.Teacher != "" && !n.Sampled, "it needs the probabilities of all tokens: use divergence sampled"},
+		{"teacher", n.Teacher == algo.TeacherSelf, "self needs the weights"},
 		{"neftune_noise_alpha", n.Noise > 0, "a service has no noise"},
 		{"entropy_coef", c.EntropyCoef != 0, "needs the probabilities of all tokens"},
 		{"use_adaptive_entropy", c.Adaptive, "needs the probabilities of all tokens"},

@@ -42,12 +42,17 @@ func (r *reference) follow(p policy.Policy, alpha float32) error {
 	if err := r.take(p); err != nil || alpha == 1 {
 		return err
 	}
-	for i, values := range r.weights {
+	mix(r.weights, was, alpha)
+	return nil
+}
+
+// mix makes now alpha times itself plus 1 - alpha times was.
+func mix(now, was run.Snapshot, alpha float32) {
+	for i, values := range now {
 		for j, w := range values {
 			values[j] = alpha*w + (1-alpha)*was[i][j]
 		}
 	}
-	return nil
 }
 
 // ask runs forward, passes without gradients, with the weights of the reference.

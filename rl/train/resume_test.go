@@ -207,9 +207,14 @@ func everyRun() map[string]resumable {
 		"async tokens × distill, served": ofTokens(newServedDistill, tinyToken, 4, func(r *tokenRun) {
 			r.taught, r.Async, r.MaxStaleness, r.task = true, true, 2, spelling{}
 		}),
-		"tokens × rloo":       ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Minibatches = 2 }),
-		"tokens × ppo":        ofTokens(newPPO, tinyToken, 0, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 }),
-		"async tokens × rloo": ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} }),
+		"tokens × sdft": ofTokens(newSDFT, tinyToken, 4, func(r *tokenRun) { r.task, r.Minibatches = worked{}, 2 }),
+		"async tokens × sdpo": ofTokens(newSDPO("ema"), tinyToken, 0, func(r *tokenRun) {
+			r.Minibatches, r.Async, r.MaxStaleness = 2, true, 2
+		}),
+		"tokens × sdpo, current weights": ofTokens(newSDPO("live"), trainedToken, 4, func(*tokenRun) {}),
+		"tokens × rloo":                  ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Minibatches = 2 }),
+		"tokens × ppo":                   ofTokens(newPPO, tinyToken, 0, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 }),
+		"async tokens × rloo":            ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} }),
 		"tokens × grpo, difficulty pools": ofTokens(newGRPO, tinyToken, 0, func(r *tokenRun) {
 			r.task, r.Pools, r.DynamicSampling, r.SamplesPerPrompt = few{}, rollout.Pools{ByDifficulty: true, Floor: 0.2}, true, 3
 		}),

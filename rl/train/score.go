@@ -13,6 +13,7 @@ import (
 type scorer struct {
 	*passes
 	reference *reference
+	copied    *policy.CausalLM    // teacher self, unless it has the policy's current weights; else nil
 	known     map[*rl.Sample]bool // samples of Config.Precompute whose Reference is computed
 }
 
@@ -22,11 +23,17 @@ func (r *scorer) takeReference() (err error) {
 	if err != nil {
 		return err
 	}
+	if err := r.takeTeacher(nil); err != nil {
+		return err
+	}
 	return r.precompute()
 }
 
-// renew moves the reference to the policy, or towards it, if that is due.
+// renew moves the reference to the policy, or towards it, and so its teacher, if that is due.
 func (r *scorer) renew() error {
+	if err := r.renewTeacher(); err != nil {
+		return err
+	}
 	every, alpha := r.config.ReferenceEvery, 1.0
 	if r.config.Sync {
 		every, alpha = r.config.Every, r.config.Alpha
@@ -120,7 +127,9 @@ func (r *scorer) noteOld(s *torch.Scope, part []*rl.Sample, out policy.Output) {
 
 // askReference sets Reference of samples.
 func (r *scorer) askReference(samples []*rl.Sample, p policy.Policy, base bool) error {
-	return r.askOther(samples, p, base, r.known, referenceOf)
+	return r.askOther(samples, r.known, referenceOf, func(s *torch.Scope, _ []*rl.Sample, b *rl.Batch) policy.Output {
+		return p.Forward(s, b, policy.Pass{Base: base, Temperature: r.config.Temperature})
+	})
 }
 
 // askTeacher sets Teacher of samples, unless their source has done so.
@@ -132,11 +141,11 @@ func (r *scorer) askTeacher(samples []*rl.Sample) error {
 			return errors.New("the samples of this source have no log-probabilities of the teacher: leave teacher_url out, or choose another source")
 		}
 	}
-	return r.askOther(samples, r.config.Teacher, false, known, teacherOf)
+	return r.askOther(samples, known, teacherOf, r.teach)
 }
 
 // askOther sets a field of each sample to its log π under another policy, once, however often it was sampled, unless it is known.
-func (r *scorer) askOther(samples []*rl.Sample, p policy.Policy, base bool, known map[*rl.Sample]bool, field func(x *rl.Sample) *[]float32) error {
+func (r *scorer) askOther(samples []*rl.Sample, known map[*rl.Sample]bool, field func(x *rl.Sample) *[]float32, ask func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) policy.Output) error {
 	seen := map[*rl.Sample]bool{}
 	var different []*rl.Sample
 	for _, x := range samples {
@@ -148,8 +157,7 @@ func (r *scorer) askOther(samples []*rl.Sample, p policy.Policy, base bool, know
 	batches := r.minibatches(different, 0)
 	for _, batch := range batches {
 		if err := r.ask(r.own(batch), func(s *torch.Scope, part []*rl.Sample, b *rl.Batch) {
-			out := p.Forward(s, b, policy.Pass{Base: base, Temperature: r.config.Temperature})
-			rl.PerSample(part, s.Read(out.LogProbs), func(x *rl.Sample, v []float32) { *field(x) = v })
+			rl.PerSample(part, s.Read(ask(s, part, b).LogProbs), func(x *rl.Sample, v []float32) { *field(x) = v })
 		}); err != nil {
 			return err
 		}

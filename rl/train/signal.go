@@ -7,6 +7,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/report"
 )
 
@@ -19,11 +20,11 @@ const SignalHelp = "run SFT first (--mode supervised_then_rl), use easier prompt
 // seek counts the steps without a signal from the first step on, and warns after the first.
 func (t *training) seek(step *rl.Step) error {
 	s := &t.state
-	if s.Silent != s.Step-1 || !t.needs.Rewards || t.needs.Teacher != "" || step.Records == nil {
+	if s.Silent != s.Step-1 || !t.needs.Rewards || t.needs.Teacher != "" && !t.bySuccess() || step.Records == nil {
 		return nil
 	}
 	records, err := step.Records(-1)
-	if err != nil || len(step.Samples) > 0 && !silent(records, t.needs.ByAdvantage) {
+	if err != nil || len(step.Samples) > 0 && (t.bySuccess() || !silent(records, t.needs.ByAdvantage)) {
 		return err
 	}
 	infos := make([]*envs.Info, len(records))
@@ -45,7 +46,7 @@ func (t *training) seek(step *rl.Step) error {
 		return nil
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "warning: nothing to learn from in the first step: no prompt has completions with different rewards. To get a signal, %s", help)
+	fmt.Fprintf(&b, "warning: nothing to learn from in the first step: no prompt has %s. To get a signal, %s", t.signal(), help)
 	if verified {
 		fmt.Fprintf(&b, "\n  correct: %d of %d = %.1f %% (95 %% CI %.1f–%.1f)", scores.Correct, scores.N, 100*scores.Accuracy, 100*scores.Interval[0], 100*scores.Interval[1])
 	}
@@ -58,6 +59,17 @@ func (t *training) seek(step *rl.Step) error {
 		fmt.Fprintf(&b, "\n  prompt %d, reward %.4g: %q", r.Prompt, float64(r.Reward), report.Shortened(r.Written, 120))
 	}
 	return t.hooks.Logf("%s", b.String())
+}
+
+// bySuccess says whether completions teach only others of their prompt, and only if they succeed.
+func (t *training) bySuccess() bool { return t.needs.Context.Kind == algo.Sibling }
+
+// signal is what a prompt needs, so that something can be learned from it.
+func (t *training) signal() string {
+	if t.bySuccess() {
+		return fmt.Sprintf("a completion with a reward of at least %g (success_reward_threshold) for another to learn from", t.needs.Context.Success)
+	}
+	return "completions with different rewards"
 }
 
 // silent says whether no reward tells a better sample from a worse one: those of each prompt are equal, and those of all
@@ -84,5 +96,5 @@ func (t *training) lost() error {
 	if n := t.state.Silent; t.config.AllowNone || n < silentSteps || n < t.state.Step || t.state.Step == t.config.Steps {
 		return nil
 	}
-	return fmt.Errorf("stopped after step %d: no prompt had completions with different rewards in any step, so nothing can be learned; %s. To continue anyway, add --resume --allow-no-signal", t.state.Step, SignalHelp)
+	return fmt.Errorf("stopped after step %d: no prompt had %s in any step, so nothing can be learned; %s. To continue anyway, add --resume --allow-no-signal", t.state.Step, t.signal(), SignalHelp)
 }

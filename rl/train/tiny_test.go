@@ -228,6 +228,17 @@ func (letters) Episode(part envs.Part, index int) (envs.Env, error) {
 	return &letterEpisode{fmt.Sprintf("%s %d:", part, index%7)}, nil
 }
 
+// worked is letters with solutions.
+type worked struct{ letters }
+
+func (worked) Episode(part envs.Part, index int) (envs.Env, error) {
+	return workedEpisode{&letterEpisode{fmt.Sprintf("%s %d:", part, index%7)}}, nil
+}
+
+type workedEpisode struct{ *letterEpisode }
+
+func (e workedEpisode) Solution() string { return e.shown[len(e.shown)-2:] + "abc" }
+
 // few is letters with 20 training episodes.
 type few struct{ letters }
 
@@ -332,7 +343,7 @@ func (r tokenRun) source(t testing.TB, p *policy.CausalLM) (*rollout.Tokens, wri
 	if r.rewards != "" {
 		rewards = must.Get(reward.ParseText(r.rewards, nil, reward.Options{Critic: func(string) (envs.Critic, error) { return smalls{}, nil }}))(t)
 	}
-	c := rollout.TokensConfig{Options: r.Options, Steps: r.Steps, MaxNew: r.maxNew, Greedy: r.greedy, Rewards: rewards, Seed: r.Seed, Group: r.group}
+	c := rollout.TokensConfig{Options: r.Options, Steps: r.Steps, MaxNew: r.maxNew, Greedy: r.greedy, Context: r.algorithm().Needs().Context, Rewards: rewards, Seed: r.Seed, Group: r.group}
 	if r.taught && r.algorithm().Needs().Server.URL != "" {
 		c.Teacher = r.servedTeacher(t, p)
 	}
@@ -428,6 +439,19 @@ func (r replayRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h r
 
 func newServedDistill() algo.Algorithm {
 	return &algo.Distill{Teacher: "base", Divergence: "sampled", Server: algo.TeacherServer{URL: "given", Concurrency: 3, Timeout: 60}}
+}
+func newSDFT() algo.Algorithm {
+	return &algo.Distill{Teacher: algo.TeacherSelf, Divergence: "jsd", Mix: 0.3, Self: algo.SelfTeacher{Kind: "ema", Rate: 0.3, Every: 2},
+		Context: algo.TeacherContext{Kind: algo.Demonstration, Prompt: "{solution} {prompt}"}}
+}
+
+// newSDPO compares sampled tokens, or with the teacher's current weights all.
+func newSDPO(kind string) func() algo.Algorithm {
+	divergence := map[string]string{"ema": "sampled", "live": "reverse"}[kind]
+	return func() algo.Algorithm {
+		return &algo.Distill{Teacher: algo.TeacherSelf, Divergence: divergence, Self: algo.SelfTeacher{Kind: kind, Rate: 0.3, Every: 1},
+			Context: algo.TeacherContext{Kind: algo.Sibling, Prompt: "{prompt}{solution} {prompt}", Success: 1}}
+	}
 }
 func newReinforce() algo.Algorithm { return &algo.Reinforce{Decay: 0.9} }
 func newRLOO() algo.Algorithm      { return &algo.RLOO{Clip: algo.Clip{Low: 0.2, High: 0.2}} }

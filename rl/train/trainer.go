@@ -95,6 +95,9 @@ func New(p policy.Policy, src Source, a algo.Algorithm, c Config, h run.Hooks) (
 func (t *Trainer) Close() {
 	t.updater.release()
 	t.updater.optimizer.Close()
+	if t.scorer.copied != nil {
+		t.scorer.copied.Close()
+	}
 }
 
 // run takes all steps, with evaluations and checkpoints.
@@ -293,6 +296,11 @@ func (t *Trainer) save() error {
 	t.hooks.Phases.Begin(run.PhaseCheckpoint)
 	c := t.checkpoint()
 	c.Reference = t.scorer.reference.weights
+	if t.scorer.copied != nil {
+		if c.Teacher, err = run.TakeSnapshot(t.scorer.copied); err != nil {
+			return fmt.Errorf("checkpoint: %w", err)
+		}
+	}
 	return t.hooks.Save(s.Step, c.Save)
 }
 
@@ -316,7 +324,7 @@ func (t *Trainer) resume() error {
 		}
 	}
 	t.scorer.reference = &reference{policy: t.config.Reference, weights: c.Reference}
-	return nil
+	return t.scorer.takeTeacher(c.Teacher)
 }
 
 // stopped turns the end of a context into run.ErrStopped, and saves a checkpoint if it can. A step under way has changed

@@ -306,7 +306,7 @@ func (t *updater) batch(s *torch.Scope, part []*rl.Sample, b *rl.Batch, out poli
 		lb.Reference = vector(func(x *rl.Sample) []float32 { return x.Reference })
 	}
 	if t.needs.Teacher != "" && !t.needs.Sampled {
-		lb.Divergence = func(d policy.Divergence) torch.Tensor { return t.diverge(s, b, lb.Weight, out, d) }
+		lb.Divergence = func(d policy.Divergence) torch.Tensor { return t.diverge(s, part, b, lb.Weight, out, d) }
 	}
 	if t.needs.Values {
 		lb.Value = out.Values
@@ -364,9 +364,9 @@ func balance(s *torch.Scope, load torch.Tensor, share float64, figures map[strin
 }
 
 // diverge evaluates the teacher on a batch.
-func (t *updater) diverge(s *torch.Scope, b *rl.Batch, weight torch.Tensor, student policy.Output, d policy.Divergence) (loss torch.Tensor) {
+func (t *updater) diverge(s *torch.Scope, part []*rl.Sample, b *rl.Batch, weight torch.Tensor, student policy.Output, d policy.Divergence) (loss torch.Tensor) {
 	if err := torch.Do(torch.NoGrad, func(asked *torch.Scope) (err error) {
-		loss, err = policy.Diverge(s, student, t.config.Teacher.Forward(asked, b, policy.Pass{Temperature: t.config.Temperature}), d, s.Read(weight))
+		loss, err = policy.Diverge(s, student, t.teach(asked, part, b), d, s.Read(weight))
 		return err
 	}); err != nil {
 		panic(err) // of an operator; torch.Do around this pass returns it

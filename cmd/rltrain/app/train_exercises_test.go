@@ -212,7 +212,12 @@ func TestDistillEndToEnd(t *testing.T) {
 	f.must(t, "", strings.Fields(distill+"--teacher TMP/large/sum_digits_supervised --divergence jsd --jsd-beta 0.3")...)
 	metrics, err := os.ReadFile(f.expand("TMP/small/sum_digits_rl/logs/metrics.jsonl"))
 	expect.True(t, err == nil && strings.Count(string(metrics), `"divergence":`) == 2, "want the KL of 2 steps: %v\n%s", err, metrics)
+	f.must(t, "", strings.Fields(strings.NewReplacer("--algorithm distill", "--algorithm sdft", "TMP/small --", "TMP/self --").Replace(distill))...)
+	metrics, err = os.ReadFile(f.expand("TMP/self/sum_digits_rl/logs/metrics.jsonl"))
+	expect.True(t, err == nil && strings.Count(string(metrics), `"teacher/context_ratio":1,`) == 2, "want a solution for each completion of 2 steps: %v\n%s", err, metrics)
 	for args, want := range map[string]string{
+		distill + "--teacher self": "needs teacher_context",
+		strings.Replace(distill, "--algorithm distill --", "--algorithm sdpo --", 1) + "--success-reward-threshold 1 --teacher-prompt x": "--teacher-prompt: must contain {prompt}",
 		distill:                           "needs teacher",
 		distill + "--teacher TMP/nowhere": "--teacher: ",
 		distill + "--teacher TMP/large/sum_digits_supervised --jsd-beta 0.3":                                                 "--jsd-beta: applies only with --divergence jsd",

@@ -138,6 +138,22 @@ var rules = slices.Concat(
 	refuse("set a weight in reward, such as reward=score=0.2", "judge_scale"),
 	refuse("distillation always uses the student's own completions", "lmbda"),
 	refuse("use task=chat on the teacher's texts", "seq_kd"),
+
+	// Those of TRL's experimental trainers SDFT and SDPO.
+	only("the loss has no term of rewards", "distillation_weight", "1"),
+	only("the ratio of algorithm distill has no clip", "distillation_is_clip", "none"),
+	only("divergences are over all tokens; use divergence", "distillation_add_tail", "false"),
+	only("all tokens of a completion count", "num_loss_tokens_to_skip", "0"),
+	only("completions are those of the policy's prompt", "generate_from_teacher", "false"),
+	only("the teacher is in this process", "use_teacher_server", "false"),
+	only("use teacher_context=demonstration for another context", "use_successful_as_teacher", "true"),
+	only("a completion does not teach itself", "dont_reprompt_on_self_success", "true"),
+	only("the teacher reads the solution and the feedback", "environment_feedback_only_without_solution", "false"),
+	only("the teacher reads thoughts too", "remove_thinking_from_demonstration", "false"),
+	refuse("divergences are over all tokens; use divergence", "distillation_topk"),
+	refuse("a prompt of the teacher that is too long is not cut; its completion is not learned from", "max_reprompt_len"),
+	refuse("use teacher_prompt", "solution_template", "feedback_template"),
+	needless("rltrain warns of steps without anything to learn", "diagnostics_…"),
 )
 
 // needless accepts every value of the names.

@@ -22,6 +22,8 @@ var objectiveNames = map[string][]string{
 	"max_rl":                       {"grpo", "advantage_scale=mean"},
 	"maxrl":                        {"grpo", "advantage_scale=mean"},
 	"opo":                          {reinforce, "baseline=length"},
+	"sdft":                         {"distill", "teacher=self", "teacher_context=demonstration"},
+	"sdpo":                         {"distill", "teacher=self", "teacher_context=sibling"},
 	"remax":                        {reinforce, "baseline=greedy"},
 	"reinforce_plus_plus":          {"reinforce++"},
 	"reinforce_plus_plus_baseline": {"reinforce++", "plus_baseline=group"},
@@ -171,4 +173,39 @@ func (l *loading) offElsewhere(e entry) ([]entry, error) {
 	}
 	l.needless = append(l.needless, e.name)
 	return nil, nil
+}
+
+// distillationAlpha reads the divergence of TRL's self-distillation.
+func (l *loading) distillationAlpha(e entry) ([]entry, error) {
+	alpha, err := strconv.ParseFloat(e.value.Text, 64)
+	mode, _ := pick("distillation_mode", l.layers)
+	switch {
+	case err != nil || !(alpha >= 0 && alpha <= 1):
+		return nil, fmt.Errorf("%v must be a number from 0 to 1", e.value)
+	case mode == "sampled_token" && alpha != 1:
+		return nil, fmt.Errorf("%v: distillation_mode sampled_token estimates the reverse KL, which is 1", e.value)
+	case mode == "sampled_token":
+		return nil, nil
+	case alpha == 0:
+		return []entry{e.as("divergence", "forward")}, nil
+	case alpha == 1:
+		return []entry{e.as("divergence", "reverse")}, nil
+	}
+	return []entry{e.as("divergence", "jsd"), e.as("jsd_beta", e.value.Text)}, nil
+}
+
+// distillationMode reads which tokens TRL's self-distillation compares.
+func (l *loading) distillationMode(e entry) ([]entry, error) {
+	switch e.value.Text {
+	case "sampled_token":
+		return []entry{e.as("divergence", "sampled")}, nil
+	case "full_logits":
+		return nil, nil
+	}
+	return nil, fmt.Errorf("%v is not one of full_logits, sampled_token", e.value)
+}
+
+// teacherPrompt reads the prompt of a teacher that TRL's self-distillation has.
+func teacherPrompt(_ *loading, e entry) ([]entry, error) {
+	return []entry{e.as("teacher_prompt", strings.ReplaceAll(e.value.Text, "{privileged_context}", "{solution}"))}, nil
 }

@@ -52,6 +52,10 @@ func init() {
 		"neftune_noise_alpha":       {"the same, in SFT; 0 may be given in any run", (*loading).offElsewhere},
 		"disable_dropout":           {"true: only SFT has dropout, on the adapter; in RL also false", (*loading).noDropout},
 		"shuffle_dataset":           {"rows are shuffled, by seed", (*loading).shuffle},
+		"distillation_alpha":        {"`divergence`: 0 → forward, 1 → reverse, else jsd with that `jsd_beta`", (*loading).distillationAlpha},
+		"distillation_mode":         {"sampled_token → `divergence` sampled; full_logits: see `distillation_alpha`", (*loading).distillationMode},
+		"teacher_prompt_template":   {"`teacher_prompt`, with {solution} for {privileged_context}", teacherPrompt},
+		"reprompt_template":         {"`teacher_prompt`", teacherPrompt},
 		"project":                   {"`wandb_project`; huggingface is TRL's for trackio", (*loading).project},
 		"run_name":                  {"the same, with `report_to` wandb", (*loading).runName},
 	}

@@ -73,6 +73,8 @@ func TestForeignNames(t *testing.T) {
 		{"--task prompts --dataset d --model m --algorithm opo", "", "algorithm=reinforce baseline=length"},
 		{"--task prompts --dataset d --model m --algorithm maxrl", "", "algorithm=grpo advantage_scale=mean"},
 		{"--task prompts --dataset d --model m --algorithm reinforce_plus_plus_baseline", "", `algorithm="reinforce++" plus_baseline=group`},
+		{"--task prompts --dataset d --model m --algorithm sdft --distillation_mode full_logits --distillation_alpha 0.3 --teacher_model_kind base --teacher_prompt_template {prompt}:{privileged_context}", "", "algorithm=distill teacher=self teacher_context=demonstration divergence=jsd jsd_beta=0.3 teacher_model_kind=base teacher_prompt=\"{prompt}:{solution}\""},
+		{"--task prompts --dataset d --model m --algorithm sdpo --distillation_mode sampled_token --distillation_alpha 1 --teacher_update_rate 0.1 --distillation_weight 1", "", "algorithm=distill teacher=self teacher_context=sibling divergence=sampled teacher_update_rate=0.1"},
 		// RLOO subtracts the KL from the reward.
 		{"--task prompts --algorithm rloo --dataset d --model m --beta 0.05", "", "algorithm=rloo kl_coef=0.05 kl_in_reward=true kl_type=k1"},
 		{"--task prompts --algorithm rloo --dataset d --model m --beta 0", "", "algorithm=rloo"},
@@ -119,6 +121,8 @@ func TestForeignErrors(t *testing.T) {
 		{"--task prompts --algorithm dpo --dataset d --model m --async --importance-sampling token_mask", "", "--importance-sampling: … --algorithm"},
 		{grpo + "--delta 1.1", "", "--delta: 1.1 … above 1 + clip_high"},
 		{grpo + "--sapo_temperature_neg 1.2", "", "--sapo_temperature_neg: … --algorithm sapo"},
+		{"--task prompts --dataset d --model m --algorithm sdpo --distillation_mode topk_logits --distillation_alpha 2 --distillation_topk 20", "", `--distillation_mode: "topk_logits" is not one of full_logits, sampled_token … --distillation_alpha: "2" must … distillation_topk: … over all tokens`},
+		{"--task prompts --dataset d --model m --algorithm sdpo --distillation_mode sampled_token --distillation_alpha 0.5", "", `--distillation_alpha: "0.5": … reverse KL`},
 		{grpo + "--shuffle_dataset False", "", "--shuffle_dataset: false: "},
 		{"--task chat --dataset d --loss_type dtf", "", `--loss_type: "dtf": SFT has the losses nll and dft`},
 		{"--task chat --dataset d --greater_is_better True", "", "--greater_is_better: metric loss is better if it is less"},

@@ -15,6 +15,7 @@ import (
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/reward"
 	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/remote"
@@ -147,7 +148,7 @@ func (t *trainer) otherModels(ctx context.Context, w *work, p *policy.CausalLM) 
 		}
 		w.settings.Reference = other
 	}
-	if needs.Teacher == "" || needs.Server.URL != "" {
+	if needs.Teacher == "" || needs.Teacher == algo.TeacherSelf || needs.Server.URL != "" {
 		return nil
 	}
 	teacher, err := load("teacher", needs.Teacher)
@@ -213,7 +214,7 @@ func (t *trainer) source(sampler rollout.Generator, task envs.Task, rewards *rew
 	c := t.config
 	s := rollout.Setup{Options: c.SourceOptions, Sampler: sampler, Task: task, Rollout: rollout.TokensConfig{
 		Steps: t.rlSteps(), MaxNew: c.ActionTokens(), MaxThinking: c.Answers.MaxThinking, MaxTotal: c.LongestAnswer(), Greedy: c.Learning.Needs().Greedy,
-		Rewards: rewards, Teacher: teach, Seed: c.General.Seed, Now: time.Now, Group: t.group,
+		Context: c.Learning.Needs().Context, Rewards: rewards, Teacher: teach, Seed: c.General.Seed, Now: time.Now, Group: t.group,
 	}}
 	if c.Samples.Name == rollout.Buffer {
 		s.Options = &c.Replay.ReplayOptions

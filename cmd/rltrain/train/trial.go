@@ -208,6 +208,7 @@ func shorten(x *rl.Sample, n int) {
 	if x.Rewards != nil {
 		x.Rewards = x.Rewards[from:]
 	}
+	x.Context = x.Context[max(0, len(x.Context)-n):]
 	if x.Teacher != nil {
 		x.Teacher = x.Teacher[from:]
 	}
