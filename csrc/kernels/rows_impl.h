@@ -46,11 +46,11 @@ float peak(const float* x, int64_t n) {
   if (n >= 4 * kLanes) {
     V tops[4] = {vec(x), vec(x + kLanes), vec(x + 2 * kLanes), vec(x + 3 * kLanes)};
     for (i = 4 * kLanes; i + 4 * kLanes <= n; i += 4 * kLanes) {
-      RLT_UNROLL for (int j = 0; j < 4; ++j) tops[j] = larger(tops[j], vec(x + i + j * kLanes));
+      RLT_UNROLL for (int j = 0; j < 4; ++j) tops[j] = larger(vec(x + i + j * kLanes), tops[j]);
     }
     top = fold_peak(larger(larger(tops[0], tops[1]), larger(tops[2], tops[3])));
   }
-  for (; i < n; ++i) top = larger(top, x[i]);
+  for (; i < n; ++i) top = larger(x[i], top);
   return top;
 }
 

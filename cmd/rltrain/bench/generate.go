@@ -79,6 +79,9 @@ func (b *generateBench) run(ctx context.Context, reps int) (*result, error) {
 		return nil, err
 	}
 	decode := full.Best - first.Best
+	if decode <= 0 {
+		return nil, fmt.Errorf("%d tokens took %.4f s and the first of them %.4f s: other work disturbs the measurement; stop it and try again", b.New, full.Best, first.Best)
+	}
 	step, bytes := decode/float64(b.New-1), stepBytes(shape, layer, head, dtype, b.Batch, b.Prompt+b.New/2)
 	decoding, rate := float64(b.Batch*(b.New-1))/decode, float64(b.Batch*b.New)/full.Best
 	return &result{

@@ -111,9 +111,10 @@ class CpuSegment final : public Segment {
     const Panels k = keys(layer, head), v = values(layer, head);
     float* const panel = writable(k) + position / kPanel * k.panel_stride + position % kPanel;
     for (int64_t j = 0; j < shape_.head_dim; ++j) panel[j * kPanel] = key[j];
-    for (int64_t j = 0; j < shape_.value_dim(); ++j) {
-      writable(v)[j / kPanel * v.panel_stride + position * kPanel + j % kPanel] =
-          j < shape_.head_dim ? value[j] : 0;
+    float* row = writable(v) + position * kPanel;
+    for (int64_t j = 0; j < shape_.value_dim(); j += kPanel, row += v.panel_stride) {
+      const int64_t n = std::min(kPanel, shape_.head_dim - j);
+      std::fill_n(std::copy_n(value + j, n, row), kPanel - n, 0.0f);
     }
   }
 
