@@ -36,6 +36,43 @@ func (r engineResults) markdown() string {
 	return report.MarkdownTable([]string{"model", "processor", "pairs", "in one process, s", "with --engine, s", "ratio", "standard error"}, rows)
 }
 
+// engineMemory is engine_memory.json, which scripts/bench_engine.py --memory writes: MB of the client by model and kind.
+type engineMemory map[string]map[string]struct {
+	Middle int `json:"middle"`
+	Most   int `json:"most"`
+}
+
+func (r engineMemory) markdown() string {
+	var rows [][]string
+	for _, model := range slices.Sorted(maps.Keys(r)) {
+		row := []string{model}
+		for _, kind := range []string{"Rss", "Pss", "Private", "heap of C and C++", "libtorch's files"} {
+			row = append(row, fmt.Sprintf("%d, %d", r[model][kind].Middle, r[model][kind].Most))
+		}
+		rows = append(rows, row)
+	}
+	return report.MarkdownTable([]string{"model", "resident", "with its share of shared pages", "private", "of these the heap of C++", "files of libtorch, shared"}, rows)
+}
+
+// skyrlResults is skyrl.json, which scripts/engine.py writes: the largest differences between a service and rltrain's own trainer.
+type skyrlResults map[string]struct {
+	Objectives map[string]struct {
+		Loss float64 `json:"loss"`
+		Norm float64 `json:"norm"`
+	} `json:"objectives"`
+}
+
+func (r skyrlResults) markdown() string {
+	var rows [][]string
+	for _, model := range slices.Sorted(maps.Keys(r)) {
+		for _, name := range slices.Sorted(maps.Keys(r[model].Objectives)) {
+			x := r[model].Objectives[name]
+			rows = append(rows, []string{model, name, fmt.Sprintf("%.1g", x.Loss), fmt.Sprintf("%.1g %%", 100*x.Norm)})
+		}
+	}
+	return report.MarkdownTable([]string{"model", "objective", "loss", "norm of the gradient"}, rows)
+}
+
 // meanWithError is a mean with its standard error.
 func meanWithError(x []float64) (mean, standardError float64) {
 	n := float64(len(x))

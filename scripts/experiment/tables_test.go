@@ -199,4 +199,10 @@ func TestFamiliesTable(t *testing.T) {
 func TestEngineTable(t *testing.T) {
 	text := engineResults{"x": {Processor: "p", Pairs: [][2]float64{{1, 2}, {4, 2}}}}.markdown()
 	expect.Contains(t, text, "| x ", "4.000", "2.000", " 1.00 ", "69.3 %")
+	var memory engineMemory
+	must.Do(t, json.Unmarshal([]byte(`{"x": {"Private": {"middle": 71, "most": 90}}}`), &memory))
+	expect.Contains(t, memory.markdown(), "| x ", "71, 90")
+	var gaps skyrlResults
+	must.Do(t, json.Unmarshal([]byte(`{"x": {"objectives": {"sft": {"loss": 2e-5, "norm": 0.001}}}, "learn": {"after": 3}}`), &gaps))
+	expect.Contains(t, gaps.markdown(), "| x ", "sft", "2e-05", "0.1 %")
 }
