@@ -343,18 +343,22 @@ func TestReplayWithKLInReward(t *testing.T) {
 	expect.True(t, result.Steps == 6 && kl[0] == 0 && kl[5] != 0, "%d steps, KL %v", result.Steps, kl)
 }
 
-// TestEarlierSegments: the segments of an episode have its advantage, and one with a value head estimates those of their actions.
+// TestEarlierSegments: the segments of an episode have its advantage; those of their actions are estimated with a value head, and by a
+// teacher.
 func TestEarlierSegments(t *testing.T) {
 	sample := func(episode int, reward float64) *rl.Sample {
-		x := &rl.Sample{Episode: episode, Actions: []int32{1, 2}, Rewards: []float64{0, reward}, Value: []float32{0, 0}}
-		x.Earlier = []*rl.Sample{{Episode: episode, Actions: []int32{3}, Rewards: []float64{0}, Value: []float32{0}}}
+		x := &rl.Sample{Episode: episode, Actions: []int32{1, 2}, Rewards: []float64{0, reward}, Value: []float32{0, 0}, Old: []float32{-2, -2}, Teacher: []float32{-1, -1}}
+		x.Earlier = []*rl.Sample{{Episode: episode, Actions: []int32{3}, Rewards: []float64{0}, Value: []float32{0}, Old: []float32{-2}, Teacher: []float32{-2.5}}}
 		return x
 	}
-	for name, want := range map[string][]float32{"grpo": {1, 1, -1, -1}, "reinforce++": {1, 1, -1, -1}, "ppo": {1, 1, 0, 0}} {
+	for name, want := range map[string][]float32{"grpo": {1, 1, -1, -1}, "reinforce++": {1, 1, -1, -1}, "ppo": {1, 1, 0, 0}, "distill": {-0.5, 1, -0.5, 1}} {
 		d := must.Get(algo.Find(name))(t)
 		a := d.New()
-		if ppo, ok := a.(*algo.PPO); ok {
-			ppo.Whiten, ppo.Lambda, ppo.Gamma = false, 1, 1
+		switch a := a.(type) {
+		case *algo.PPO:
+			a.Whiten, a.Lambda, a.Gamma = false, 1, 1
+		case *algo.Distill:
+			a.Divergence = "sampled"
 		}
 		good, bad := sample(0, 1), sample(1, 0)
 		step := &rl.Step{Groups: [][]*rl.Sample{{good, bad}}, Samples: rl.WithEarlier([]*rl.Sample{good, bad}), Figures: rl.Meter{}}
