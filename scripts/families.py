@@ -26,6 +26,9 @@ PUBLISHED = ROOT / "torch" / "transformers" / "testdata" / "published.json"
 GRANITE = dict(embedding_multiplier=12.0, attention_multiplier=0.015625, residual_multiplier=0.22, logits_scaling=6.0, tie_word_embeddings=True)
 OTHERS = {
     "cohere2": {}, "exaone4": {}, "glm4": {}, "ministral": {}, "ministral3": {}, "olmo3": {}, "qwen2_moe": {},
+    "gemma4_text": dict(hidden_size=1536, intermediate_size=6144, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=1,
+                        num_kv_shared_layers=2, use_double_wide_mlp=True, final_logit_softcapping=30.0,
+                        layer_types=["sliding_attention", "full_attention"] * 2),
     "lfm2_moe": dict(num_hidden_layers=24, layer_types=["conv", "full_attention"] * 12, num_dense_layers=1),
     "granitemoe": dict(vocab_size=49155, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, num_key_value_heads=8,
                        intermediate_size=512, num_local_experts=32, num_experts_per_tok=8, **GRANITE),
@@ -62,6 +65,8 @@ ROWS, LENGTH, PROMPT, NEW, RANK, STEPS = 8, 256, 32, 64, 16, 4
 
 def few_layers(config):
     """Keep the first layers, one of each kind at least, and what lists them, and all that is published about a layer."""
+    if getattr(config, "num_kv_shared_layers", 0):  # whose last layers need the first
+        return config
     types = getattr(config, "layer_types", None) or []
     count = max([LAYERS, *(types.index(kind) + 1 for kind in set(types))])
     for name, value in vars(config).items():

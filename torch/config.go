@@ -81,15 +81,19 @@ const (
 // Rope is a rotary position embedding (Su 2021): the angle is position · InvFreq[i], and Factor scales
 // cosine and sine. Sequences longer than SwitchLength use LongInvFreq; with SwitchLength 0 none do.
 type Rope struct {
-	InvFreq, LongInvFreq []float64 // [RotaryDim/2]; LongInvFreq is nil if unused
+	InvFreq, LongInvFreq []float64 // one for each two features that rotate, up to RotaryDim/2; LongInvFreq is nil if unused
 	Factor, LongFactor   float64
 	SwitchLength         int
 }
 
+// LayerShape is what a layer has in place of the model's sizes. Its attention reads the keys and values of layer KeysOf, an earlier
+// one or itself.
+type LayerShape struct{ KVHeads, HeadDim, IntermediateSize, KeysOf int }
+
 // ModelConfig is the architecture of a transformer.
 type ModelConfig struct {
 	VocabSize, HiddenSize, Layers, Heads, KVHeads, HeadDim, IntermediateSize, MaxPositions int
-	// RotaryDim is the number of leading head features that rotate, even; 0 means learned positions.
+	// RotaryDim is the largest number of leading head features that rotate, even; 0 means learned positions.
 	RotaryDim int
 	// TokenTypes is the size of the token type table, whose first row is added to all embeddings; 0 = no table.
 	TokenTypes int
@@ -138,6 +142,8 @@ type ModelConfig struct {
 	Windows                  []int // [Layers] attention window in tokens, 0 = unlimited; nil: all 0
 	RopeOf                   []int // [Layers] index into Ropes; nil with RotaryDim 0
 	Ropes                    []Rope
+	Shapes                   []LayerShape // [Layers]; nil if all layers have the model's sizes
+	ValueNorm                bool         // an RMS norm without weights of each head's values
 }
 
 // check validates the slice lengths, which the core cannot.
@@ -151,9 +157,12 @@ func (c ModelConfig) check() error {
 	if n := len(c.RopeOf); c.RotaryDim != 0 && n != c.Layers {
 		return fmt.Errorf("torch: NewModel: RopeOf has %d entries for %d layers", n, c.Layers)
 	}
+	if n := len(c.Shapes); n != 0 && n != c.Layers {
+		return fmt.Errorf("torch: NewModel: %d shapes for %d layers", n, c.Layers)
+	}
 	for i, r := range c.Ropes {
-		if len(r.InvFreq) != c.RotaryDim/2 || r.LongInvFreq != nil && len(r.LongInvFreq) != c.RotaryDim/2 {
-			return fmt.Errorf("torch: NewModel: rope %d has %d and %d frequencies, want half of the %d rotating features", i, len(r.InvFreq), len(r.LongInvFreq), c.RotaryDim)
+		if n := len(r.InvFreq); n > c.RotaryDim/2 || n < c.RotaryDim/2 && c.Shapes == nil || r.LongInvFreq != nil && len(r.LongInvFreq) != n {
+			return fmt.Errorf("torch: NewModel: rope %d has %d and %d frequencies, want half of the %d rotating features", i, n, len(r.LongInvFreq), c.RotaryDim)
 		}
 	}
 	return nil
@@ -181,6 +190,13 @@ func (c ModelConfig) native(pins *runtime.Pinner) C.rlt_model_config {
 		ropes[i] = C.rlt_rope{
 			inv_freq: floats(r.InvFreq), long_inv_freq: floats(r.LongInvFreq),
 			factor: C.double(r.Factor), long_factor: C.double(r.LongFactor), switch_length: C.int64_t(r.SwitchLength),
+			features: C.int64_t(2 * len(r.InvFreq)),
+		}
+	}
+	shapes := make([]C.rlt_layer_shape, len(c.Shapes))
+	for i, s := range c.Shapes {
+		shapes[i] = C.rlt_layer_shape{
+			kv_heads: C.int64_t(s.KVHeads), head_dim: C.int64_t(s.HeadDim), intermediate_size: C.int64_t(s.IntermediateSize), keys_of: C.int64_t(s.KeysOf),
 		}
 	}
 	native := C.rlt_model_config{
@@ -198,13 +214,17 @@ func (c ModelConfig) native(pins *runtime.Pinner) C.rlt_model_config {
 		experts: C.int64_t(c.Experts), experts_per_token: C.int64_t(c.ExpertsPerToken), expert_size: C.int64_t(c.ExpertSize),
 		shared_size: C.int64_t(c.SharedSize), router_norm: cBool(c.RouterNorm), expert_limit: C.double(c.ExpertLimit), expert_alpha: C.double(c.ExpertAlpha),
 		router_sigmoid: cBool(c.RouterSigmoid), router_scale: C.double(c.RouterScale), woven_experts: cBool(c.WovenExperts),
-		delta_key_heads: C.int64_t(c.DeltaKeyHeads), gated_queries: cBool(c.GatedQueries),
+		delta_key_heads: C.int64_t(c.DeltaKeyHeads), gated_queries: cBool(c.GatedQueries), value_norm: cBool(c.ValueNorm),
 		windows: &windows[0], n_ropes: C.int32_t(len(ropes)),
 	}
 	pins.Pin(native.windows)
 	if len(ropeOf) > 0 {
 		native.ropes = &ropeOf[0]
 		pins.Pin(native.ropes)
+	}
+	if len(shapes) > 0 {
+		native.shapes = &shapes[0]
+		pins.Pin(native.shapes)
 	}
 	if len(ropes) > 0 {
 		native.rope_tables = &ropes[0]

@@ -10,9 +10,9 @@
 
 namespace rlt::engine {
 
-// A block's groups: qkv, o, up and down.
-inline std::array<const nn::LinearGroup*, 4> groups_of(const nn::Groups& g) {
-  return {&g.qkv, &g.o, &g.up, &g.down};
+// A block's groups.
+inline std::array<const nn::LinearGroup*, 6> groups_of(const nn::Groups& g) {
+  return {&g.qkv, &g.o, &g.up, &g.down, &g.input_gate, &g.input_proj};
 }
 
 inline void check_shares_weights(const nn::Transformer& ours, const nn::Transformer& theirs) {

@@ -21,7 +21,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_ABI_VERSION 18
+#define RLT_ABI_VERSION 19
 
 typedef uintptr_t rlt_tensor; /* owned at::TensorImpl*, 0 = undefined */
 typedef uintptr_t rlt_op;     /* borrowed, never freed */
@@ -159,15 +159,22 @@ enum { RLT_DISTANCE_NONE = 0, RLT_DISTANCE_BIAS = 1, RLT_DISTANCE_CONTENT = 2 };
 /* A rotary embedding (RoPE, Su 2021): angle = position · inv_freq[i], cos and sin times
  * factor. Sequences longer than switch_length use the long table (0: none do). */
 typedef struct {
-  const double* inv_freq;      /* [rotary_dim / 2] */
+  const double* inv_freq;      /* [features / 2] */
   const double* long_inv_freq; /* the same, or NULL */
   double factor, long_factor;
   int64_t switch_length;
+  int64_t features; /* leading features of a head that rotate, even, at most rotary_dim */
 } rlt_rope;
+
+/* What a layer has in place of the model's sizes. Its attention reads the keys and values of layer keys_of,
+ * an earlier one with the same heads that makes some, or its own. */
+typedef struct {
+  int64_t kv_heads, head_dim, intermediate_size, keys_of;
+} rlt_layer_shape;
 
 typedef struct {
   int64_t vocab_size, hidden_size, layers, heads, kv_heads, head_dim, intermediate_size, max_positions;
-  int64_t rotary_dim;     /* leading features of a head that rotate, even; 0: learned positions */
+  int64_t rotary_dim;     /* the most leading features of a head that rotate, even; 0: learned positions */
   int64_t token_types;    /* rows of "types", the first of which is added to all embeddings; 0: no types */
   int64_t first_position; /* row of position 0 in the table of max_positions learned positions */
   int32_t norm, activation, qkv, residual;
@@ -212,6 +219,9 @@ typedef struct {
   int32_t router_sigmoid; /* experts have the sigmoids of the router's outputs instead of their softmax */
   double router_scale;    /* of the experts' sum; 0 = none */
   int32_t woven_experts;  /* the rows of gate and up take turns in adapters of "experts.gate_up" */
+  const rlt_layer_shape* shapes; /* [layers]; NULL if all layers have the model's sizes. Only with
+                                    RLT_QKV_SPLIT and without shared_layers, experts and gated_queries */
+  int32_t value_norm;            /* an RMS norm without weights of each head's values; as shapes */
 } rlt_model_config;
 
 /* Builds a model on n named weights, which it retains. Names: embed.weight [V, H]; positions.weight [P, H] if
@@ -224,10 +234,15 @@ typedef struct {
  * [I, H] or gate_up [2I, H], down [H, I], post_mlp_norm; router [E, H], router_bias [E], added to
  * the probabilities to choose experts, but not to weigh them, experts.M.gate, up and down, shared_gate [1,
  * H], whose sigmoid multiplies the MLP that all tokens pass; norm; head [V, H], absent if the output is tied
- * to embed. Layers with a router, sinks or a conv run on the CPU only; with a router gated, one sum after the
- * other, without post_norms. Each name ends in ".weight", with an optional ".bias". Layer norms have biases
- * if "norm" has one, and always with norm_after. Linear weights may be F32, BF16 or F16; others are F32. A
- * weight that requires a gradient is trained.
+ * to embed. Layers with keys_of another have no k, v and k_norm; those without v have k's outputs as values,
+ * only with value_norm. With inputs [V, L·P], inputs_proj [L·P, H] and inputs_norm [P], each of the L layers
+ * has input_gate [P, H], input_proj [H, P] and post_input_norm, and adds
+ * post_input_norm(input_proj(activation(input_gate(x)) · i)) at its end, where i is P features of
+ * (√P·inputs[token] + inputs_norm(inputs_proj(e) / √H)) / √2, with e the embedding. A layer's output is times
+ * its scalar [1], which is not trained. Layers with a router, sinks or a conv, and models with value_norm,
+ * run on the CPU only; with a router gated, one sum after the other, without post_norms. Each name ends in
+ * ".weight", with an optional ".bias". Layer norms have biases if "norm" has one, and always with norm_after.
+ * Linear weights may be F32, BF16 or F16; others are F32. A weight that requires a gradient is trained.
  *
  * A linear weight of a layer, or head, may be quantised: layers.N.q.nf4 instead of layers.N.q.weight, U8
  * [out, bytes per row] on the CPU, in the format of the operator rltrain::quantize or of a GGUF file. They

@@ -33,6 +33,8 @@ at::Tensor wanted(const BlockPass& pass, const at::Tensor& x) {
 std::vector<const Linear*> qkv_layers(const Block& b) {
   if (b.a_log.defined()) return {&b.qkv, &b.z, &b.rate, &b.decay};
   if (b.qkv.weight.defined()) return {&b.qkv};
+  if (!b.k.weight.defined()) return {&b.q};
+  if (!b.v.weight.defined()) return {&b.q, &b.k};
   return {&b.q, &b.k, &b.v};
 }
 
@@ -65,7 +67,8 @@ Heads project(const Block& block, const BlockPass& pass, const at::Tensor& x) {
     const auto flat = [&](const at::Tensor& t) { return t.reshape({all.size(0), c.heads * c.head_dim}); };
     return {flat(both[0]), found[1], found[2], flat(both[1])};
   }
-  if (c.qkv == RLT_QKV_SPLIT) return {all, found[1], found[2], {}};
+  if (found.size() == 1 && c.qkv == RLT_QKV_SPLIT) return {all, {}, {}, {}};
+  if (c.qkv == RLT_QKV_SPLIT) return {all, found[1], found.back(), {}};
   if (c.qkv == RLT_QKV_FUSED) {
     const int64_t queries = c.heads * c.head_dim, keys = c.kv_heads * c.head_dim;
     const auto parts = all.split_with_sizes({queries, keys, keys}, 1);
@@ -76,13 +79,18 @@ Heads project(const Block& block, const BlockPass& pass, const at::Tensor& x) {
   return {flat(parts[0]), flat(parts[1]), flat(parts[2]), {}};
 }
 
+// Of each head, or of all together; x itself without a norm.
+at::Tensor norm_heads(const Config& c, const Norm& norm, const at::Tensor& x) {
+  if (!norm.weight.defined()) return x;
+  return apply_norm(c, norm, x.reshape({-1, norm.weight.size(0)})).view(x.sizes());
+}
+
 // Norms and rotation of q or k.
-at::Tensor place(const BlockPass& pass, const Norm& norm, const at::Tensor& x) {
+at::Tensor place(const Block& block, const BlockPass& pass, const Norm& norm, const at::Tensor& x) {
   const Config& c = *pass.config;
-  at::Tensor y = x;
-  if (c.qk_norm) y = apply_norm(c, norm, x.reshape({-1, norm.weight.size(0)})).view(x.sizes());
+  at::Tensor y = norm_heads(c, norm, x);
   if (c.rope_pairs) y = pairs_to_halves(c, y);
-  return c.rotary_dim > 0 ? rope(y, pass.rotation.cos, pass.rotation.sin, c.head_dim, false) : y;
+  return c.rotary_dim > 0 ? rope(y, pass.rotation.cos, pass.rotation.sin, block.head_dim, false) : y;
 }
 
 // What leads back into the sum: residual plus layer(x) through its norm, without residual where that is
@@ -91,16 +99,15 @@ at::Tensor close(const BlockPass& pass, const Linear& layer, LinearGroup Groups:
                  JoinedLinear Joints::*joint, const Norm& norm, const at::Tensor& x,
                  const at::Tensor& residual) {
   const Config& c = *pass.config;
-  if (pass.groups != nullptr && residual.defined() && !c.post_norms) {
+  if (pass.groups != nullptr && residual.defined() && !norm.weight.defined()) {
     return (pass.groups->*group).forward_add(x, pass.wanted.on, residual);
   }
-  at::Tensor y = outputs(pass, group, joint, {&layer}, x, pass.wanted)[0];
-  if (c.post_norms) y = apply_norm(c, norm, y);
+  const at::Tensor y = apply_norm(c, norm, outputs(pass, group, joint, {&layer}, x, pass.wanted)[0]);
   return residual.defined() ? residual.add(y) : y;
 }
 
-at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x,
-                  const at::Tensor& residual) {
+at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x, const at::Tensor& residual,
+                  Aside& aside) {
   const Config& c = *pass.config;
   if (block.conv.defined()) {
     const auto wide = outputs(pass, &Groups::qkv, &Joints::qkv, qkv_layers(block), x, pass.adapter);
@@ -114,15 +121,22 @@ at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x
     const at::Tensor mixed = distance_attention(block, pass, heads.q, heads.k, heads.v);
     return close(pass, block.o, &Groups::o, &Joints::o, block.post_attn_norm, wanted(pass, mixed), residual);
   }
-  at::Tensor q = place(pass, block.q_norm, heads.q);
+  at::Tensor q = place(block, pass, block.q_norm, heads.q), k = pass.keys, v = pass.values;
   if (pass.query_factor.defined()) q = q.mul(pass.query_factor);
-  const at::Tensor k = place(pass, block.k_norm, heads.k);
+  if (!k.defined()) {
+    k = place(block, pass, block.k_norm, heads.k);
+    v = norm_heads(c, block.v_norm, heads.v);
+  }
+  if (block.lends) {
+    aside.keys = k;
+    aside.values = v;
+  }
   const at::ScalarType type = (c.qkv == RLT_QKV_SPLIT ? block.q : block.qkv).type();
   at::Tensor mixed = block.sinks.defined()
-                         ? sink_attention(q, k, heads.v, pass.cu_seqlens, c.heads, c.attention_scale,
-                                          pass.window, pass.continues, type, block.sinks)
-                         : std::get<0>(varlen_attention(q, k, heads.v, pass.cu_seqlens, c.heads,
-                                                        c.attention_scale, c.bidirectional == 0, pass.window,
+                         ? sink_attention(q, k, v, pass.cu_seqlens, c.heads, c.attention_scale, pass.window,
+                                          pass.continues, type, block.sinks)
+                         : std::get<0>(varlen_attention(q, k, v, pass.cu_seqlens, c.heads, c.attention_scale,
+                                                        c.bidirectional == 0, pass.window,
                                                         c.attention_softcap, pass.continues, type));
   if (heads.gate.defined()) mixed = mixed.mul(heads.gate.sigmoid());
   return close(pass, block.o, &Groups::o, &Joints::o, block.post_attn_norm, wanted(pass, mixed), residual);
@@ -138,10 +152,11 @@ at::Tensor widen(const Block& block, const BlockPass& pass, const at::Tensor& x)
 }
 
 at::Tensor mlp(const Block& block, const BlockPass& pass, const at::Tensor& x, const at::Tensor& residual,
-               at::Tensor* load) {
+               Aside& aside) {
   at::Tensor sum = residual;
   if (!block.experts.empty()) {
-    Routing routing{pass.adapter.on ? &block.lora : nullptr, pass.routes, nullptr, load};
+    Routing routing{pass.adapter.on ? &block.lora : nullptr, pass.routes, nullptr,
+                    pass.loads ? &aside.load : nullptr};
     if (pass.routes.defined() && pass.rows.defined()) routing.given = pass.routes.index_select(0, pass.rows);
     sum = residual.add(mix_experts(*pass.config, block, pass.groups, x, routing));
     if (!block.down.weight.defined()) return sum;
@@ -151,9 +166,24 @@ at::Tensor mlp(const Block& block, const BlockPass& pass, const at::Tensor& x, c
   return close(pass, block.down, &Groups::down, &Joints::down, block.post_mlp_norm, inner, sum);
 }
 
+// What the token's own input to the block adds.
+at::Tensor add_input(const Block& block, const BlockPass& pass, const at::Tensor& x) {
+  if (!block.input_gate.weight.defined()) return x;
+  const int32_t activation = pass.config->activation;
+  at::Tensor gate;
+  if (pass.groups != nullptr) {
+    gate = pass.groups->input_gate.forward(x, pass.wanted.on, activation);
+  } else {
+    gate = activate(activation, outputs(pass, &Groups::input_gate, &Joints::input_gate, {&block.input_gate},
+                                        x, pass.wanted)[0]);
+  }
+  return close(pass, block.input_proj, &Groups::input_proj, &Joints::input_proj, block.post_input_norm,
+               gate.mul(wanted(pass, pass.input)), x);
+}
+
 constexpr Linear Block::*kLinears[] = {&Block::q,    &Block::k,      &Block::v,           &Block::qkv,
                                        &Block::o,    &Block::router, &Block::shared_gate, &Block::z,
-                                       &Block::rate, &Block::decay};
+                                       &Block::rate, &Block::decay,  &Block::input_gate,  &Block::input_proj};
 constexpr Linear Mlp::*kMlpLinears[] = {&Mlp::gate, &Mlp::up, &Mlp::gate_up, &Mlp::down};
 
 // The tensors of a block whose gradients are asked for.
@@ -166,7 +196,7 @@ std::vector<at::Tensor> parameters(const Block& block, bool adapted) {
        {&block.sinks, &block.conv, &block.conv_bias, &block.a_log, &block.dt_bias, &block.delta_norm})
     add(*t);
   for (const Norm* norm : {&block.attn_norm, &block.q_norm, &block.k_norm, &block.post_attn_norm,
-                           &block.mlp_norm, &block.post_mlp_norm}) {
+                           &block.mlp_norm, &block.post_mlp_norm, &block.post_input_norm}) {
     add(norm->weight);
     add(norm->bias);
   }
@@ -194,8 +224,8 @@ std::vector<at::Tensor> parameters(const Block& block, bool adapted) {
 
 // A block and its pass, for as long as backward may come. Copies share the tensors.
 struct Recipe : torch::CustomClassHolder {
-  Recipe(const Block& b, const BlockPass& p, std::vector<at::Tensor> ps, bool l)
-      : block(b), pass(p), params(std::move(ps)), loads(l) {
+  Recipe(const Block& b, const BlockPass& p, std::vector<at::Tensor> ps)
+      : block(b), pass(p), params(std::move(ps)) {
     for (const at::Tensor& t : params) versions.push_back(t._version());
   }
 
@@ -211,15 +241,25 @@ struct Recipe : torch::CustomClassHolder {
   BlockPass pass;
   std::vector<at::Tensor> params;
   std::vector<int64_t> versions;
-  bool loads;
 };
 
-// block_forward's result, and load where that is asked for.
-variable_list cook(const Recipe& recipe, const at::Tensor& x) {
-  if (!recipe.loads) return {block_forward(recipe.block, recipe.pass, x, nullptr)};
-  at::Tensor load = at::zeros({2, recipe.pass.config->experts});
-  at::Tensor y = block_forward(recipe.block, recipe.pass, x, &load);
-  return {y, load};
+// What a pass has that other blocks, or the embeddings, have made.
+constexpr at::Tensor BlockPass::*kGiven[] = {&BlockPass::distances, &BlockPass::input, &BlockPass::keys,
+                                             &BlockPass::values};
+
+bool given(const BlockPass& pass, at::Tensor BlockPass::*member) {
+  return (pass.*member).defined() && (pass.*member).requires_grad();
+}
+
+// block_forward's result, and what there is of Aside.
+variable_list cook(const Block& block, const BlockPass& pass, const at::Tensor& x) {
+  Aside aside;
+  if (pass.loads) aside.load = at::zeros({2, pass.config->experts});
+  variable_list made{block_forward(block, pass, x, aside)};
+  for (const at::Tensor& t : {aside.load, aside.keys, aside.values}) {
+    if (t.defined()) made.push_back(t);
+  }
+  return made;
 }
 
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
@@ -229,7 +269,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
     ctx->save_for_backward({x});
     ctx->saved_data["recipe"] = c10::IValue::make_capsule(recipe);
     ctx->saved_data["needs_x"] = x.requires_grad();
-    return cook(*recipe, x);
+    return cook(recipe->block, recipe->pass, x);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -239,8 +279,14 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
     const at::AutoGradMode grad(true);
     const at::Tensor x = ctx->get_saved_variables()[0].detach().requires_grad_(needs_x);
     variable_list wanted = recipe->params;
+    BlockPass pass = recipe->pass;  // whose tensors are cut from what made them, as x is
+    for (at::Tensor BlockPass::*const member : kGiven) {
+      if (!given(pass, member)) continue;
+      pass.*member = (pass.*member).detach().requires_grad_();
+      wanted.push_back(pass.*member);
+    }
     if (needs_x) wanted.push_back(x);
-    variable_list found = torch::autograd::grad(cook(*recipe, x), wanted, grads, std::nullopt,
+    variable_list found = torch::autograd::grad(cook(recipe->block, pass, x), wanted, grads, std::nullopt,
                                                 /*create_graph=*/false, /*allow_unused=*/true);
     Variable grad_x;
     if (needs_x) {
@@ -257,14 +303,26 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
 
 MlpGroups::MlpGroups(const Mlp& m, bool gated) : up(up_layers(m), gated), down({&m.down}) {}
 
-Groups::Groups(const Config& c, const Block& b) : MlpGroups(b, c.gated != 0), qkv(qkv_layers(b)), o({&b.o}) {
+Groups::Groups(const Config& c, const Block& b)
+    : MlpGroups(b, c.gated != 0),
+      qkv(qkv_layers(b)),
+      o({&b.o}),
+      input_gate({&b.input_gate}),
+      input_proj({&b.input_proj}) {
   for (const Mlp& expert : b.experts) experts.emplace_back(expert, false);
 }
 
 Joints::Joints(const Groups& g)
-    : qkv(g.qkv.layers()), o(g.o.layers()), up(g.up.layers()), down(g.down.layers()) {}
+    : qkv(g.qkv.layers()),
+      o(g.o.layers()),
+      up(g.up.layers()),
+      down(g.down.layers()),
+      input_gate(g.input_gate.layers()),
+      input_proj(g.input_proj.layers()) {}
 
-bool Joints::fit() const { return qkv.fits() && o.fits() && up.fits() && down.fits(); }
+bool Joints::fit() const {
+  return qkv.fits() && o.fits() && up.fits() && down.fits() && input_gate.fits() && input_proj.fits();
+}
 
 bool trained(const Block& block) { return !parameters(block, true).empty(); }
 
@@ -280,33 +338,43 @@ at::Tensor norm_of_sum(const Config& c, const Norm& norm, const at::Tensor& x, c
   return std::get<0>(add_layer_norm(x, y, norm.weight, norm.bias, c.norm_eps));
 }
 
-at::Tensor block_forward(const Block& block, const BlockPass& pass, const at::Tensor& x, at::Tensor* load) {
+at::Tensor block_forward(const Block& block, const BlockPass& pass, const at::Tensor& x, Aside& aside) {
   const Config& c = *pass.config;
   if (c.norm_after) {
-    const at::Tensor middle = norm_of_sum(c, block.attn_norm, attend(block, pass, x, {}), wanted(pass, x));
-    return norm_of_sum(c, block.mlp_norm, mlp(block, pass, middle, {}, load), middle);
+    const at::Tensor mixed = attend(block, pass, x, {}, aside);
+    const at::Tensor middle = norm_of_sum(c, block.attn_norm, mixed, wanted(pass, x));
+    return norm_of_sum(c, block.mlp_norm, mlp(block, pass, middle, {}, aside), middle);
   }
   const at::Tensor normed = apply_norm(c, block.attn_norm, x);
-  const at::Tensor middle = attend(block, pass, normed, wanted(pass, x));
+  const at::Tensor middle = attend(block, pass, normed, wanted(pass, x), aside);
+  at::Tensor y;
   switch (c.residual) {
     case RLT_RESIDUAL_SHARED_NORM:
-      return mlp(block, pass, wanted(pass, normed), middle, load);
+      y = mlp(block, pass, wanted(pass, normed), middle, aside);
+      break;
     case RLT_RESIDUAL_PARALLEL:
-      return mlp(block, pass, apply_norm(c, block.mlp_norm, wanted(pass, x)), middle, load);
+      y = mlp(block, pass, apply_norm(c, block.mlp_norm, wanted(pass, x)), middle, aside);
+      break;
     default:
-      return mlp(block, pass, apply_norm(c, block.mlp_norm, middle), middle, load);
+      y = mlp(block, pass, apply_norm(c, block.mlp_norm, middle), middle, aside);
   }
+  y = add_input(block, pass, y);
+  return block.scalar.defined() ? y.mul(block.scalar) : y;
 }
 
-at::Tensor checkpointed_block(const Block& block, const BlockPass& pass, const at::Tensor& x,
-                              at::Tensor* load) {
-  if (!at::GradMode::is_enabled()) return block_forward(block, pass, x, load);
+at::Tensor checkpointed_block(const Block& block, const BlockPass& pass, const at::Tensor& x, Aside& aside) {
+  if (!at::GradMode::is_enabled()) return block_forward(block, pass, x, aside);
   std::vector<at::Tensor> params = parameters(block, pass.adapter.on);
-  if (pass.distances.defined() && pass.distances.requires_grad()) params.push_back(pass.distances);
-  const bool loads = load != nullptr && !block.experts.empty();
-  const auto recipe = c10::make_intrusive<Recipe>(block, pass, params, loads);
+  const auto recipe = c10::make_intrusive<Recipe>(block, pass, params);
+  for (at::Tensor BlockPass::*const member : kGiven) {
+    if (given(pass, member)) params.push_back(pass.*member);
+  }
   const variable_list made = Checkpoint::apply(x, at::TensorList(params), recipe);
-  if (loads) *load = load->add(made[1]);
+  if (pass.loads) aside.load = aside.load.add(made[1]);
+  if (block.lends) {
+    aside.keys = made[made.size() - 2];
+    aside.values = made.back();
+  }
   return made[0];
 }
 

@@ -30,7 +30,7 @@ struct MlpGroups {
 struct Groups : MlpGroups {
   Groups(const Config& config, const Block& block);
 
-  LinearGroup qkv, o;
+  LinearGroup qkv, o, input_gate, input_proj;
   std::deque<MlpGroups> experts;  // of gate and up one after the other; a group cannot move
 };
 
@@ -39,7 +39,7 @@ struct Joints {
   explicit Joints(const Groups& groups);
   bool fit() const;
 
-  JoinedLinear qkv, o, up, down;
+  JoinedLinear qkv, o, up, down, input_gate, input_proj;
 };
 
 // A model's blocks and what points into them. A graph whose backward is due keeps them when the model is
@@ -83,6 +83,15 @@ struct BlockPass {
   at::Tensor rows;                       // [M] int64: those that are wanted of the block, undefined for all
   AdapterPass wanted;                    // adapter as it is for those rows
   at::Tensor routes = {};                // Routing::given of the block's tokens
+  at::Tensor input = {};                 // [N, P], undefined without Inputs
+  at::Tensor keys = {}, values = {};     // those of the block that keys_of names, where it is another
+  bool loads = false;                    // whether Aside::load is wanted
+};
+
+// What a block makes beside its rows; undefined where it makes none.
+struct Aside {
+  at::Tensor load;          // [2, E], as Routing::load
+  at::Tensor keys, values;  // as attention reads them, of a block that lends
 };
 
 // The width of a delta rule's keys: its channels are heads' queries and keys and then the values.
@@ -119,13 +128,12 @@ inline at::Tensor pairs_to_halves(const Config& c, const at::Tensor& x) {
 }
 
 // x plus what attention and MLP make of it, in the wanted rows. x [N, H], result [M, H].
-// Adds to load as mix_experts does.
-at::Tensor block_forward(const Block& block, const BlockPass& pass, const at::Tensor& x, at::Tensor* load);
+// Adds to aside.load as mix_experts does.
+at::Tensor block_forward(const Block& block, const BlockPass& pass, const at::Tensor& x, Aside& aside);
 
 // The same, keeping only x for backward (Chen 2016): backward computes the block again and differentiates
 // that. The adapters' dropout is a hash, so it drops the same features again. Backward refuses parameters
 // that have changed since.
-at::Tensor checkpointed_block(const Block& block, const BlockPass& pass, const at::Tensor& x,
-                              at::Tensor* load);
+at::Tensor checkpointed_block(const Block& block, const BlockPass& pass, const at::Tensor& x, Aside& aside);
 
 }  // namespace rlt::nn

@@ -9,12 +9,14 @@ namespace {
 
 Rope owned(const rlt_rope& table, int64_t rotary_dim) {
   TORCH_CHECK(table.inv_freq != nullptr, "a rope without inv_freq");
+  TORCH_CHECK(table.features > 0 && table.features % 2 == 0 && table.features <= rotary_dim, "a rope of ",
+              table.features, " features: want an even number up to rotary_dim ", rotary_dim);
   TORCH_CHECK(table.switch_length >= 0 && (table.switch_length == 0 || table.long_inv_freq != nullptr),
               "a rope that switches at ", table.switch_length, " needs long_inv_freq");
   Rope rope;
-  rope.inv_freq.assign(table.inv_freq, table.inv_freq + rotary_dim / 2);
+  rope.inv_freq.assign(table.inv_freq, table.inv_freq + table.features / 2);
   if (table.long_inv_freq != nullptr) {
-    rope.long_inv_freq.assign(table.long_inv_freq, table.long_inv_freq + rotary_dim / 2);
+    rope.long_inv_freq.assign(table.long_inv_freq, table.long_inv_freq + table.features / 2);
   }
   rope.factor = table.factor;
   rope.long_factor = table.long_factor;
@@ -30,8 +32,9 @@ void check_sizes(const rlt_model_config& c) {
               ", max_positions ", c.max_positions);
   TORCH_CHECK(c.heads > 0 && c.kv_heads > 0 && c.heads % c.kv_heads == 0, c.heads,
               " heads do not divide into groups of ", c.kv_heads, " key heads");
-  TORCH_CHECK(c.rotary_dim >= 0 && c.rotary_dim % 2 == 0 && c.rotary_dim <= c.head_dim, "rotary_dim ",
-              c.rotary_dim, " must be even and at most head_dim ", c.head_dim);
+  TORCH_CHECK(
+      c.rotary_dim >= 0 && c.rotary_dim % 2 == 0 && (c.rotary_dim <= c.head_dim || c.shapes != nullptr),
+      "rotary_dim ", c.rotary_dim, " must be even and at most head_dim ", c.head_dim);
   TORCH_CHECK(c.embedding_size >= 0, "embedding_size must not be negative, got ", c.embedding_size);
   TORCH_CHECK(c.token_types >= 0, "token_types must not be negative, got ", c.token_types);
   TORCH_CHECK(c.first_position == 0 ||
@@ -84,8 +87,35 @@ void check_choices(const rlt_model_config& c) {
               "experts are for gated causal blocks of one sum after the other, with norms before only");
   TORCH_CHECK(!c.gated_queries || (c.qkv == RLT_QKV_SPLIT && c.distance == RLT_DISTANCE_NONE),
               "gated_queries needs separate q, k and v, without distances");
+  TORCH_CHECK(
+      (c.shapes == nullptr && !c.value_norm) ||
+          (c.qkv == RLT_QKV_SPLIT && !c.shared_layers && c.experts == 0 && !c.gated_queries &&
+           c.distance == RLT_DISTANCE_NONE && !c.rope_pairs && c.qk_norm != RLT_QK_NORM_ALL),
+      "shapes and value_norm need separate q, k and v, without shared_layers, experts, gated_queries, "
+      "distances, rope_pairs and norms of all heads");
   TORCH_CHECK(!c.fused_gate_up || c.gated, "fused_gate_up without gated");
   TORCH_CHECK(!c.qk_norm || c.norm != RLT_NORM_LAYER, "qk_norm is an RMS norm: the others must be too");
+}
+
+// The layers' shapes, of which those that read another's keys have as many heads.
+std::vector<rlt_layer_shape> checked_shapes(const rlt_model_config& c) {
+  std::vector<rlt_layer_shape> all;
+  for (int64_t n = 0; n < c.layers; ++n) {
+    const rlt_layer_shape s =
+        c.shapes != nullptr ? c.shapes[n] : rlt_layer_shape{c.kv_heads, c.head_dim, c.intermediate_size, n};
+    TORCH_CHECK(s.kv_heads > 0 && s.head_dim > 0 && s.intermediate_size > 0 && c.heads % s.kv_heads == 0,
+                "layer ", n, ": ", c.heads, " heads of ", s.head_dim, ", ", s.kv_heads,
+                " key heads, intermediate_size ", s.intermediate_size);
+    TORCH_CHECK(s.keys_of >= 0 && s.keys_of <= n, "layer ", n, ": keys of layer ", s.keys_of);
+    if (s.keys_of < n) {
+      const rlt_layer_shape& from = all[static_cast<size_t>(s.keys_of)];
+      TORCH_CHECK(from.keys_of == s.keys_of && from.kv_heads == s.kv_heads && from.head_dim == s.head_dim,
+                  "layer ", n, ": keys of layer ", s.keys_of, ", which makes none of ", s.kv_heads,
+                  " heads of ", s.head_dim);
+    }
+    all.push_back(s);
+  }
+  return all;
 }
 
 }  // namespace
@@ -121,6 +151,15 @@ Config::Config(const rlt_model_config& config) : rlt_model_config(config) {
       rope_list.push_back(owned(config.rope_tables[i], config.rotary_dim));
     }
   }
+  layer_shapes = checked_shapes(config);
+  if (config.rotary_dim > 0) {
+    for (size_t n = 0; n < layer_shapes.size(); ++n) {
+      const size_t half = rope_list[static_cast<size_t>(layer_ropes[n])].inv_freq.size();
+      TORCH_CHECK(2 * static_cast<int64_t>(half) <= layer_shapes[n].head_dim, "layer ", n, ": heads of ",
+                  layer_shapes[n].head_dim, " with a rope of ", 2 * half, " features");
+    }
+  }
+  shapes = nullptr;
   windows = nullptr;  // the caller's: the vectors have them now
   ropes = nullptr;
   rope_tables = nullptr;

@@ -30,6 +30,7 @@ struct Config : rlt_model_config {
   }
 
   std::vector<int64_t> layer_windows;
+  std::vector<rlt_layer_shape> layer_shapes;
   std::vector<int32_t> layer_ropes;
   std::vector<Rope> rope_list;
 };

@@ -10,11 +10,14 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <numeric>
 #include <optional>
 
 #include "kernels/parallel.h"
 #include "nn/block.h"
+#include "nn/block_loader.h"
 #include "ops/packed.h"
 #include "ops/send.h"
 
@@ -59,22 +62,6 @@ Rotation rotate(const Rope& rope, const at::Tensor& positions, const int32_t* cu
   return out;
 }
 
-// Whether there is a weight of a linear layer, in any type.
-bool has_linear(const Loader& load, const std::string& name) {
-  const QuantFormat* const formats = quant_formats();
-  return load.has(name + ".weight") ||
-         std::any_of(formats, formats + kQuantFormats,
-                     [&](const QuantFormat& f) { return load.has(name + "." + f.name); });
-}
-
-void load_convolution(Loader& load, const std::string& at, int64_t width, Block& block) {
-  const int64_t taps = load.size(at + "conv.weight", 1);
-  TORCH_CHECK(taps > 1, "weight ", at, "conv.weight needs two columns or more");
-  block.conv = load.tensor(at + "conv.weight", {width, taps});
-  if (load.has(at + "conv.bias")) block.conv_bias = load.tensor(at + "conv.bias", {width});
-  TORCH_CHECK(block.conv.is_cpu(), "a model with convolutions runs on the CPU only: use --device cpu");
-}
-
 // The rows that come 1, 2, ... and so on up to `most` tokens before each one, N for none.
 std::vector<at::Tensor> earlier_rows(const int32_t* cu, const int32_t* continues, int64_t sequences,
                                      int64_t most) {
@@ -95,119 +82,41 @@ std::vector<at::Tensor> earlier_rows(const int32_t* cu, const int32_t* continues
   return found;
 }
 
-void load_experts(Loader& load, const std::string& at, const Config& c, Block& block) {
-  TORCH_CHECK(c.experts > 0, "weight ", at, "router.weight is of a model with experts");
-  block.router = load.linear(at + "router", c.hidden_size, c.experts);
-  TORCH_CHECK(block.router.weight.is_cpu(), "a model with experts runs on the CPU only: use --device cpu");
-  if (load.has(at + "router_bias.weight")) {
-    block.router_bias = load.tensor(at + "router_bias.weight", {c.experts});
-  }
-  if (load.has(at + "shared_gate.weight")) {
-    block.shared_gate = load.linear(at + "shared_gate", c.hidden_size, 1);
-  }
-  for (int64_t m = 0; m < c.experts; ++m) {
-    const std::string name = at + "experts." + std::to_string(m) + ".";
-    block.experts.push_back({load.linear(name + "gate", c.hidden_size, c.expert_size),
-                             load.linear(name + "up", c.hidden_size, c.expert_size),
-                             {},
-                             load.linear(name + "down", c.expert_size, c.hidden_size)});
-  }
-}
-
 }  // namespace
 
 Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
     : config_(std::make_shared<Config>(config)), layers_(std::make_shared<Layers>()) {
   const Config& c = *config_;
-  const int64_t width = c.hidden_size, queries = c.heads * c.head_dim, keys = c.kv_heads * c.head_dim;
+  const int64_t width = c.hidden_size;
   Loader load(weights);
-  const bool biased = c.norm == RLT_NORM_LAYER && (c.norm_after || load.has("norm.bias"));
-  const auto norm = [&](const std::string& name, int64_t n) {
-    Norm made{load.tensor(name + ".weight", {n}), {}};
-    if (biased) made.bias = load.tensor(name + ".bias", {n});
-    return made;
-  };
+  BlockLoader blocks(load, c, linears_);
   const int64_t narrow = c.embedding_size > 0 ? c.embedding_size : width, distances = 2 * c.max_positions - 1;
   embed_ = load.stored("embed.weight", {c.vocab_size, narrow});
+  TORCH_CHECK(!c.value_norm || embed_.is_cpu(),
+              "a model with value_norm runs on the CPU only: use --device cpu");
   TORCH_CHECK(!c.gated_queries || embed_.is_cpu(), "gated_queries run on the CPU only: use --device cpu");
   if (c.rotary_dim == 0 && (c.distance == RLT_DISTANCE_NONE || load.has("positions.weight"))) {
     positions_ = load.tensor("positions.weight", {c.max_positions, narrow}).slice(0, c.first_position);
   }
   if (c.token_types > 0) types_ = load.tensor("types.weight", {c.token_types, narrow});
-  if (c.embed_norm) embed_norm_ = norm("embed_norm", narrow);
+  if (c.embed_norm) embed_norm_ = blocks.norm("embed_norm", narrow);
   if (c.embedding_size > 0) embed_proj_ = load.linear("embed_proj", narrow, width);
+  if (const int64_t each = load.size("inputs_norm.weight", 0); each > 0) {
+    inputs_.table = load.stored("inputs.weight", {c.vocab_size, c.layers * each});
+    inputs_.proj = load.linear("inputs_proj", width, c.layers * each);
+    inputs_.norm = blocks.norm("inputs_norm", each);
+  }
   if (c.distance == RLT_DISTANCE_BIAS) distances_ = load.tensor("distances.weight", {c.heads, distances});
   if (c.distance == RLT_DISTANCE_CONTENT) distances_ = load.tensor("distances.weight", {distances, width});
 
   layers_->blocks.resize(c.shared_layers ? 1 : static_cast<size_t>(c.layers));
-  int64_t index = 0;
+  for (size_t n = 0; n < layers_->blocks.size(); ++n) blocks.read(n, layers_->blocks[n]);
   for (size_t n = 0; n < layers_->blocks.size(); ++n) {
-    Block& block = layers_->blocks[n];
-    const std::string at = "layers." + std::to_string(n) + ".";
-    const auto take = [&](Linear& into, const std::string& name, int64_t in, int64_t out) {
-      into = load.linear(at + name, in, out);
-      into.index = index++;
-      linears_[at + name] = &into;
-    };
-    const bool before = c.post_norms != RLT_POST_NORMS_ONLY;
-    if (before && (n > 0 || !c.embed_norm || c.norm_after)) block.attn_norm = norm(at + "attn_norm", width);
-    const bool convolves = load.has(at + "conv.weight");
-    int64_t mixed = convolves ? width : queries;  // that "o" takes
-    if (load.has(at + "a_log.weight")) {
-      const int64_t channels = load.size(at + "conv.weight", 0), values = load.size(at + "a_log.weight", 0),
-                    each = load.size(at + "delta_norm.weight", 0), keys_left = channels - values * each;
-      TORCH_CHECK(c.delta_key_heads > 0 && values % c.delta_key_heads == 0 && keys_left > 0 &&
-                      keys_left % (2 * c.delta_key_heads) == 0,
-                  at, ": ", values, " value heads of ", each, " and ", channels, " channels do not fit ",
-                  c.delta_key_heads, " key heads");
-      mixed = values * each;
-      take(block.qkv, "qkv", width, channels);
-      take(block.z, "z", width, mixed);
-      take(block.rate, "rate", width, values);
-      take(block.decay, "decay", width, values);
-      block.a_log = load.tensor(at + "a_log.weight", {values});
-      block.dt_bias = load.tensor(at + "dt_bias.weight", {values});
-      block.delta_norm = load.tensor(at + "delta_norm.weight", {each});
-      load_convolution(load, at, channels, block);
-    } else if (convolves) {
-      take(block.qkv, "qkv", width, 3 * width);
-      load_convolution(load, at, width, block);
-    } else if (c.qkv == RLT_QKV_SPLIT) {
-      take(block.q, "q", width, c.gated_queries ? 2 * queries : queries);
-      take(block.k, "k", width, keys);
-      take(block.v, "v", width, keys);
-    } else {
-      take(block.qkv, "qkv", width, queries + 2 * keys);
-    }
-    if (c.qk_norm && !convolves) {
-      const bool all = c.qk_norm == RLT_QK_NORM_ALL;
-      block.q_norm = norm(at + "q_norm", all ? queries : c.head_dim);
-      block.k_norm = norm(at + "k_norm", all ? keys : c.head_dim);
-    }
-    const bool experts = load.has(at + "router.weight");
-    if (load.has(at + "sinks.weight")) {
-      block.sinks = load.tensor(at + "sinks.weight", {c.heads});
-      TORCH_CHECK(block.sinks.is_cpu(), "a model with sinks runs on the CPU only: use --device cpu");
-    }
-    take(block.o, "o", mixed, width);
-    if (before && c.residual != RLT_RESIDUAL_SHARED_NORM) block.mlp_norm = norm(at + "mlp_norm", width);
-    if (const int64_t inner = experts ? c.shared_size : c.intermediate_size; inner > 0) {
-      if (c.fused_gate_up) {
-        take(block.gate_up, "gate_up", width, 2 * inner);
-      } else {
-        if (c.gated) take(block.gate, "gate", width, inner);
-        take(block.up, "up", width, inner);
-      }
-      take(block.down, "down", inner, width);
-    }
-    if (experts) load_experts(load, at, c, block);
-    if (c.post_norms) {
-      block.post_attn_norm = norm(at + "post_attn_norm", width);
-      block.post_mlp_norm = norm(at + "post_mlp_norm", width);
-    }
+    const size_t from = layers_->blocks[n].keys_of;
+    if (from != n) layers_->blocks[from].lends = true;
   }
-  if (!c.norm_after) norm_ = norm("norm", width);
-  if (has_linear(load, "head")) {
+  if (!c.norm_after) norm_ = blocks.norm("norm", width);
+  if (load.has_linear("head")) {
     head_ = load.linear("head", width, c.vocab_size);
   } else {
     head_.weight = embed_;
@@ -228,7 +137,8 @@ bool Transformer::grouped(int64_t rows, const AdapterPass& pass) const {
   const auto frozen = [](const at::Tensor& t) { return !t.defined() || !t.requires_grad(); };
   return rows <= kFew && pass.dropout == 0 && embed_.is_cpu() && frozen(embed_) && frozen(positions_) &&
          frozen(types_) && frozen(embed_norm_.weight) && frozen(embed_norm_.bias) &&
-         embed_proj_.frozen_or_none() && frozen(distances_) &&
+         embed_proj_.frozen_or_none() && frozen(distances_) && frozen(inputs_.table) &&
+         inputs_.proj.frozen_or_none() && frozen(inputs_.norm.weight) &&
          std::none_of(blocks().begin(), blocks().end(), trained);
 }
 
@@ -242,7 +152,8 @@ bool Transformer::joined(const AdapterPass& pass) const {
   const std::lock_guard<std::mutex> lock(layers_->copying);
   std::vector<at::Tensor> to, from;
   for (const Joints& joints : all) {
-    for (const JoinedLinear* layers : {&joints.qkv, &joints.o, &joints.up, &joints.down}) {
+    for (const JoinedLinear* layers :
+         {&joints.qkv, &joints.o, &joints.up, &joints.down, &joints.input_gate, &joints.input_proj}) {
       layers->list_copies(to, from);
     }
   }
@@ -298,6 +209,18 @@ at::Tensor Transformer::embed(const Batch& in) const {
   return c.embedding_size > 0 ? embed_proj_.forward(x, {}) : x;
 }
 
+// [N, P] of each block; x are the tokens' embeddings.
+std::vector<at::Tensor> Transformer::block_inputs(const at::Tensor& tokens, const at::Tensor& x) const {
+  const int64_t each = inputs_.norm.weight.size(0);
+  const at::Tensor own = at::embedding(inputs_.table, tokens).to(at::kFloat).view({-1, each}),
+                   made = inputs_.proj.forward(x, {}).view({-1, each});
+  return apply_norm(*config_, inputs_.norm, made.mul(1 / std::sqrt(static_cast<double>(x.size(1)))))
+      .add(own, std::sqrt(static_cast<double>(each)))
+      .mul(std::sqrt(0.5))
+      .view({x.size(0), config_->layers, each})
+      .unbind(1);
+}
+
 at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool checkpoint,
                                 at::Tensor* load) const {
   const Config& c = *config_;
@@ -344,6 +267,11 @@ at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool c
     rotations.push_back(rotate(rope, in.positions, cu, in.cu_seqlens.numel() - 1));
   }
   at::Tensor x = embed(in);
+  std::vector<at::Tensor> inputs;
+  if (inputs_.table.defined()) inputs = block_inputs(in.tokens, x);
+  Aside aside;
+  if (load != nullptr) aside.load = *load;
+  std::map<size_t, Aside> lent;
   const auto layers = static_cast<size_t>(c.layers);
   for (size_t n = 0; n < layers; ++n) {
     const size_t stored = c.shared_layers ? 0 : n;  // dropout drops the same features in layers that are one
@@ -359,8 +287,15 @@ at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool c
     if (in.routes.defined() && !block.experts.empty()) {
       batch.routes = in.routes.narrow(1, routed++ * c.experts_per_token, c.experts_per_token);
     }
-    x = checkpoint ? checkpointed_block(block, batch, x, load) : block_forward(block, batch, x, load);
+    if (!inputs.empty()) batch.input = inputs[n];
+    const bool borrows = block.keys_of != stored;
+    batch.keys = borrows ? lent[block.keys_of].keys : at::Tensor();
+    batch.values = borrows ? lent[block.keys_of].values : at::Tensor();
+    batch.loads = load != nullptr && !block.experts.empty();
+    x = checkpoint ? checkpointed_block(block, batch, x, aside) : block_forward(block, batch, x, aside);
+    if (block.lends) lent[n] = aside;
   }
+  if (load != nullptr) *load = aside.load;
   if (load != nullptr && in.rows.defined()) x = select_rows(x, in.rows);
   if (c.norm_after) return x;
   x = apply_norm(c, norm_, x);

@@ -29,8 +29,15 @@ struct ExpertLora {
 
 // A block; its own MLP is that of all tokens.
 struct Block : Mlp {
+  int64_t kv_heads = 0, head_dim = 0;
+  size_t keys_of = 0;  // the block whose keys and values attention reads
+  bool lends = false;  // later blocks read this one's
   Norm attn_norm, q_norm, k_norm, post_attn_norm, mlp_norm, post_mlp_norm;
+  Norm v_norm;  // of ones, with value_norm
   Linear q, k, v, qkv, o;
+  Linear input_gate, input_proj;  // of a model with inputs to each block
+  Norm post_input_norm;
+  at::Tensor scalar;  // [1], or undefined
   Linear router, shared_gate;
   at::Tensor router_bias;  // [E], or undefined
   std::vector<Mlp> experts;
@@ -50,6 +57,13 @@ struct Batch {
   at::Tensor rows;               // [M] int64: the last block works for these alone; undefined for all
   at::Tensor noise;              // [N, E]: added to the embeddings of tokens; undefined for none
   at::Tensor routes;             // [N, L·k] int32 as rlt_model_input has it; undefined for none
+};
+
+// Inputs [L, P] of each token to the blocks, beside the embedding. Undefined without.
+struct Inputs {
+  at::Tensor table;  // [V, L·P]
+  Linear proj;
+  Norm norm;
 };
 
 struct Groups;  // of block.h
@@ -79,9 +93,11 @@ class Transformer {
   const at::Tensor& positions() const { return positions_; }  // [P, H], undefined with RoPE
   const Norm& norm() const { return norm_; }
   const Linear& head() const { return head_; }  // weight is embed() where tied
+  const Inputs& inputs() const { return inputs_; }
 
  private:
   at::Tensor embed(const Batch& in) const;
+  std::vector<at::Tensor> block_inputs(const at::Tensor& tokens, const at::Tensor& x) const;
   bool grouped(int64_t rows, const AdapterPass& pass) const;
   bool joined(const AdapterPass& pass) const;
   bool adapt_experts(const std::string& layer, const Adapter& adapter);
@@ -92,6 +108,7 @@ class Transformer {
   at::Tensor distances_;  // undefined without
   Norm embed_norm_, norm_;
   Linear embed_proj_, head_;
+  Inputs inputs_;
   std::shared_ptr<Layers> layers_;          // shared with those graphs too
   std::map<std::string, Linear*> linears_;  // point into layers_
 };

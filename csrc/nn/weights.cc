@@ -1,5 +1,7 @@
 #include "nn/weights.h"
 
+#include <algorithm>
+
 namespace rlt::nn {
 
 at::Tensor Loader::find(const std::string& name, c10::IntArrayRef shape) {
@@ -41,6 +43,12 @@ at::Tensor Loader::rows(const std::string& name, const QuantFormat& format, int6
       ": quantised weights run on the CPU only; load the model without --quantize, or use --device cpu");
   taken_.insert(name);
   return t;
+}
+
+bool Loader::has_linear(const std::string& name) const {
+  const QuantFormat* const formats = quant_formats();
+  return has(name + ".weight") || std::any_of(formats, formats + kQuantFormats,
+                                              [&](const QuantFormat& f) { return has(name + "." + f.name); });
 }
 
 Linear Loader::linear(const std::string& name, int64_t in, int64_t out) {

@@ -34,15 +34,17 @@ float element(const float* panel, bool halves, int64_t k, int64_t column) {
 
 TEST(cache_keeps_what_is_written_while_it_grows) {
   for (const int64_t d : {64, 20}) {
-    CacheShape shape{2, d, {}};
-    for (const bool halves : {false, true, true}) shape.add_layer(halves, 0);
+    CacheShape shape;
+    for (const bool halves : {false, true, true}) shape.add_layer(2, halves ? d : d + 3, halves, 0);
+    shape.add_layer(0, d, false, 0);
     CpuSegment segment(shape);
     segment.resize(300);
-    std::vector<float> key(static_cast<size_t>(d)), value(key.size());
+    std::vector<float> key(static_cast<size_t>(d + 3)), value(key.size());
     const auto check = [&](int64_t count) {
       int64_t wrong = 0;
       for (int64_t layer = 0; layer < 3; ++layer) {
-        const bool halves = shape.in_halves(layer);
+        const bool halves = shape.layer(layer).halves;
+        const int64_t d = shape.layer(layer).head_dim;
         for (int64_t head = 0; head < 2; ++head) {
           const rlt::Panels k = segment.keys(layer, head), v = segment.values(layer, head);
           for (int64_t p = 0; p < count; ++p) {
@@ -62,7 +64,7 @@ TEST(cache_keeps_what_is_written_while_it_grows) {
       segment.clear_after(p, p + 1);
       for (int64_t layer = 0; layer < 3; ++layer) {
         for (int64_t head = 0; head < 2; ++head) {
-          for (int64_t j = 0; j < d; ++j) {
+          for (int64_t j = 0; j < shape.layer(layer).head_dim; ++j) {
             key[static_cast<size_t>(j)] = key_at(layer, head, p, j);
             value[static_cast<size_t>(j)] = value_at(layer, head, p, j);
           }

@@ -48,7 +48,9 @@ struct DecoderChoices {
           std::pow(100.0, -2.0 * static_cast<double>(i) / static_cast<double>(config.rotary_dim)));
       slow.push_back(frequencies.back() / 4);
     }
-    tables = {{frequencies.data(), slow.data(), 1, 1.25, switch_length}, {slow.data(), nullptr, 1, 1, 0}};
+    const int64_t turned = config.rotary_dim;
+    tables = {{frequencies.data(), slow.data(), 1, 1.25, switch_length, turned},
+              {slow.data(), nullptr, 1, 1, 0, turned}};
     config.windows = windows.data();
     config.ropes = ropes.data();
     config.rope_tables = tables.data();

@@ -35,6 +35,7 @@ struct Shape {
   const rlt_model_config& config() {
     for (rlt_rope& table : tables) {
       table.inv_freq = frequencies.data();
+      table.features = c.rotary_dim;
       if (table.factor == 0) table.factor = 1;
       if (table.switch_length > 0) table.long_inv_freq = long_frequencies.data();
     }

@@ -365,7 +365,9 @@ func (p *CausalLM) body() []*torch.Var {
 	params := p.adapter.params()
 	if p.model.Trainable {
 		for _, name := range slices.Sorted(maps.Keys(p.model.Weights)) {
-			params = append(params, p.model.Weights[name])
+			if p.model.Trains(name) {
+				params = append(params, p.model.Weights[name])
+			}
 		}
 	}
 	return params

@@ -22,6 +22,10 @@ var unlikeLlama = map[string]map[string]any{
 		"model_type": "qwen3_5_text", "layer_types": []string{"linear_attention", "full_attention"}, "linear_num_key_heads": 2,
 		"linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 6, "head_dim": 16,
 	},
+	"keys of earlier layers": {
+		"model_type": "gemma4_text", "num_hidden_layers": 4, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 6, "sliding_window": 8,
+		"layer_types": []string{"sliding_attention", "full_attention", "sliding_attention", "full_attention"}, "head_dim": 8, "global_head_dim": 12,
+	},
 }
 
 // tinyFamily is tinyToken with other layers.
@@ -35,6 +39,9 @@ func tinyFamily(t testing.TB, fields map[string]any, r int) *policy.CausalLM {
 	must.Do(t, json.Unmarshal(must.Get(os.ReadFile(path))(t), &config))
 	for key, value := range fields {
 		config[key] = value
+	}
+	if fields["hidden_size_per_layer_input"] != nil {
+		config["vocab_size_per_layer_input"] = config["vocab_size"]
 	}
 	must.Write(t, path, string(must.Get(json.Marshal(config))(t)))
 	random := rand.New(rand.NewPCG(3, 4))

@@ -35,6 +35,8 @@ type note struct {
 const (
 	tested       = "tested"
 	refusedThere = "refused"
+
+	gemma4 = "norms of values; windows, two RoPEs, two widths of heads; inputs to each layer, layers with keys of earlier ones"
 )
 
 var notes = map[string]note{
@@ -43,6 +45,8 @@ var notes = map[string]note{
 	"gemma2":           {models: "Gemma 2", more: "windows, soft caps", refused: "`use_bidirectional_attention`", gpu: tested},
 	"gemma3":           {models: "Gemma 3 4B to 27B", more: "text part; windows, two RoPEs", refused: "images", gpu: tested},
 	"gemma3_text":      {models: "Gemma 3 270M, 1B", more: "windows, two RoPEs", refused: "`use_bidirectional_attention`", gpu: tested},
+	"gemma4":           {models: "Gemma 4 E2B, E4B, 31B", more: gemma4, refused: "images, sounds, experts", gpu: refusedThere},
+	"gemma4_text":      {models: "Gemma 4 E2B, E4B, 31B", more: gemma4, refused: "`use_bidirectional_attention` \"all\", `enable_moe_block`", gpu: refusedThere},
 	"glm4":             {models: "GLM-4 0414"},
 	"gpt2":             {models: "GPT-2, DistilGPT2", refused: "`scale_attn_by_inverse_layer_idx`, `add_cross_attention`", gpu: tested},
 	"gpt_neox":         {models: "Pythia, GPT-NeoX", more: "or one after the other", gpu: tested},
@@ -160,7 +164,7 @@ transformers. Encoders classify and give features. All read their tokenizer from
 
 - **compared**: configurations with random weights whose logits, greedy tokens and gradients tests compare with transformers.
 - **GPU**: "tested" where the family's kinds of blocks have run on an H100; the operators of the others have run on a CPU only.
-  Models with experts, convolutions or delta rules are refused there.
+  Models with experts, convolutions, delta rules or norms of values are refused there.
 - **refused**: what config.json may ask for and rltrain does not do; loading fails and names the field.
 `
 
@@ -203,7 +207,8 @@ then changes neither log π nor the importance ratio. Tokens of data sets and of
 - adapters on routers
 - recurrent layers: mamba, Granite 4 H; qwen3_next
 - jina v2 encoders, which need code of their own: transformers has no class for them
-- gemma3n, gemma4
+- gemma3n; Gemma 4 with experts (26B-A4B)
+- adapters on Gemma 4's per_layer_model_projection, which is outside of the layers
 - quantised weights in other formats than those of the next section
 - classifiers of granite, granitemoehybrid, cohere2 and mistral3 load in rltrain only: transformers has no class for them
 `

@@ -20,7 +20,7 @@ type Causal struct {
 	Head, HeadBias *torch.Var
 	Weights        map[string]*torch.Var // by the core's names, see rltrain.h
 	Parameters     int64                 // number of weights, tied ones counted once
-	Trainable      bool                  // all Weights are parameters
+	Trainable      bool                  // all Weights but constants are parameters
 	// Generation is the content of generation_config.json.
 	Generation GenerationConfig
 
@@ -110,7 +110,9 @@ func LoadCausal(dir string, o CausalOptions) (*Causal, error) {
 			c.Close()
 			return nil, err
 		}
-		c.Parameters += spec.elements()
+		if !constant(spec.Name) {
+			c.Parameters += spec.elements()
+		}
 	}
 	if err := c.build(); err != nil {
 		c.Close()
@@ -178,16 +180,21 @@ func (c *Causal) EOS() []int32 {
 
 // trains reports whether the weight with the core's name is a parameter.
 func (o CausalOptions) trains(name string) bool {
-	return o.Trainable || slices.Contains(o.Trained, name)
+	return (o.Trainable || slices.Contains(o.Trained, name)) && !constant(name)
 }
+
+// constant reports whether training leaves the weight with the core's name as it is.
+func constant(name string) bool { return strings.HasSuffix(name, ".scalar.weight") }
 
 // splits reports whether the options give one of a tied embedding and output layer values that the other lacks.
 func (o CausalOptions) splits(changes map[string]func([]float32), name string) bool {
 	return changes[name] != nil || slices.Contains(o.Trained, name)
 }
 
-// trains reports whether the weight with the core's name is a parameter.
-func (c *Causal) trains(name string) bool { return c.Trainable || slices.Contains(c.trained, name) }
+// Trains reports whether the weight with the core's name is a parameter.
+func (c *Causal) Trains(name string) bool {
+	return CausalOptions{Trainable: c.Trainable, Trained: c.trained}.trains(name)
+}
 
 // load adds one weight to c according to the options, quantised to quant unless that is "".
 func (c *Causal) load(files *safetensors.Model, name string, spec TensorSpec, change func([]float32), o CausalOptions, quant torch.QuantType) error {

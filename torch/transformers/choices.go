@@ -119,15 +119,16 @@ func gemma3Fields(f *fields, c *Config) {
 		return
 	}
 	sliding := c.slide(f, f.window(4096), func(layer int) bool { return (layer+1)%pattern != 0 })
-	c.ropesByKind(f, c.ropeInputs(f), f.positive("rope_local_base_freq", 1e4), sliding)
+	local := c.ropeInputs(f)
+	local.theta = f.positive("rope_local_base_freq", 1e4)
+	c.ropesByKind(f, c.ropeInputs(f), local, sliding)
 }
 
-// ropesByKind adds a rope for layers with full attention and another one, with base theta, for those that slide.
-func (c *Config) ropesByKind(f *fields, in ropeInputs, theta float64, sliding []bool) {
-	full, local := f.nestedRopes()
-	c.addRope(f, full, in)
-	in.theta = theta
-	c.addRope(f, local, in)
+// ropesByKind adds a rope for layers with full attention and another one for those that slide.
+func (c *Config) ropesByKind(f *fields, whole, local ropeInputs, sliding []bool) {
+	full, slides := f.nestedRopes()
+	c.addRope(f, full, whole)
+	c.addRope(f, slides, local)
 	for i, s := range sliding {
 		if f.err == nil && s {
 			c.core.RopeOf[i] = 1
@@ -151,7 +152,9 @@ func (c *Config) still(f *fields, is func(layer int) bool) {
 // olmo3Fields reads Olmo 3's fields. Layers that slide rotate without scaling unless rope_parameters says otherwise.
 func olmo3Fields(f *fields, c *Config) {
 	sliding := c.slide(f, f.window(4096), func(layer int) bool { return (layer+1)%4 != 0 })
-	c.ropesByKind(f, c.ropeInputs(f), c.family.theta, sliding)
+	local := c.ropeInputs(f)
+	local.theta = c.family.theta
+	c.ropesByKind(f, c.ropeInputs(f), local, sliding)
 }
 
 // exaone4Fields reads EXAONE 4's fields: if some layers have a window, the others have no positions.
@@ -384,7 +387,9 @@ func modernBert(f *fields, c *Config) {
 	}
 	in := ropeInputs{headDim: c.HeadDim, maxPositions: c.MaxPositionEmbeddings, wholeHead: true, partial: 1}
 	in.theta = f.positive("global_rope_theta", 160_000)
-	c.ropesByKind(f, in, f.positive("local_rope_theta", 10_000), sliding)
+	local := in
+	local.theta = f.positive("local_rope_theta", 10_000)
+	c.ropesByKind(f, in, local, sliding)
 	if c.dynamic {
 		f.fail("rope_type \"dynamic\" is not supported for this model_type")
 	}

@@ -20,6 +20,9 @@ func small(kind, more string) string {
 	return `{"model_type":"` + kind + `","vocab_size":50,"hidden_size":16,"num_hidden_layers":4,"num_attention_heads":4,"intermediate_size":24,"max_position_embeddings":32` + more + `}`
 }
 
+// gemma4Few are fields of Gemma 4 without inputs beside the hidden states.
+const gemma4Few = `,"hidden_size_per_layer_input":0`
+
 func mustParse(t *testing.T, text string) *Config {
 	t.Helper()
 	return must.Get(parseConfig([]byte(text), decoders))(t)
@@ -72,6 +75,8 @@ func TestCausalDefaults(t *testing.T) {
 		{"gpt_oss", `,"num_attention_heads":8,"rope_parameters":{"rope_type":"default"}`, 8, 64, 1e-5, 0.125, torch.SiLU, false, []int{128, 0, 128, 0}, 64, 150_000, 0, 0},
 		{"qwen3_5_text", `,"rope_parameters":{"mrope_section":[1,2]}`, 4, 256, 1e-6, 1.0 / 16, torch.SiLU, false, nil, 64, 1e4, 0, 0},
 		{"lfm2", `,"num_key_value_heads":2`, 2, 4, 1e-5, 0.5, torch.SiLU, true, nil, 4, 1e6, 0, 0},
+		{"gemma4_text", `,"vocab_size_per_layer_input":50`, 4, 256, 1e-6, 1, torch.GELUTanh, true, []int{512, 512, 512, 0}, 512, 1e6, 0, 0},
+		{"gemma4_text", `,"hidden_size_per_layer_input":0,"num_key_value_heads":2,"final_logit_softcapping":30,"layer_types":["full_attention","full_attention","sliding_attention","full_attention"]`, 2, 256, 1e-6, 1, torch.GELUTanh, true, []int{0, 0, 512, 0}, 512, 1e6, 0, 30},
 		{"mixtral", `,"num_attention_heads":8`, 8, 2, 1e-5, 1 / math.Sqrt(2), torch.SiLU, false, nil, 2, 1e6, 0, 0},
 		{"olmoe", ``, 4, 4, 1e-5, 0.5, torch.SiLU, false, nil, 4, 1e4, 0, 0},
 		{"qwen3_moe", `,"sliding_window":8`, 4, 4, 1e-6, 0.5, torch.SiLU, false, nil, 4, 1e4, 0, 0},
@@ -204,6 +209,14 @@ func TestLoadCausalConfigRefuses(t *testing.T) {
 		{"qwen3_5_text", `,"hidden_act":"gelu"`, `hidden_act "gelu" is not supported, want "silu"`},
 		{"lfm2", `,"num_key_value_heads":2,"layer_types":["conv","conv","conv","conv"]`, "layer_types has 4 entries, want one for each of 4 layers, with attention in some"},
 		{"lfm2", `,"num_key_value_heads":2,"layer_types":["conv","mamba","conv","conv"]`, `layer_types has "mamba"`},
+		{"gemma4_text", `,"enable_moe_block":true`, "enable_moe_block true is not supported"},
+		{"gemma4_text", `,"use_bidirectional_attention":"all"`, `use_bidirectional_attention "all" is not supported`},
+		{"gemma4_text", ``, "vocab_size_per_layer_input 262144 is not supported, want vocab_size 50"},
+		{"gemma4_text", gemma4Few + `,"num_kv_shared_layers":4`, "num_kv_shared_layers 4 is not between 0 and 3"},
+		{"gemma4_text", gemma4Few + `,"num_kv_shared_layers":1`, "layer 3 has no earlier layer of its kind"},
+		{"gemma4_text", gemma4Few + `,"attention_k_eq_v":true,"num_global_key_value_heads":3`, "layer 3: num_attention_heads 4 is not a multiple of 3 key heads"},
+		{"gemma4_text", gemma4Few + `,"per_layer_config":{"0":{"head_dim":8}}`, "layers 0 and 1 are of one kind, but have heads of other sizes"},
+		{"gemma4_text", gemma4Few + `,"per_layer_config":{"3":{"sliding_window":8}}`, "per_layer_config.3.sliding_window is not supported, want head_dim and num_key_value_heads"},
 		{"olmoe", `,"clip_qkv":8`, "clip_qkv is not supported"},
 		{"qwen3_moe", `,"decoder_sparse_step":0`, "decoder_sparse_step 0 is not between"},
 		{"qwen3_moe", `,"mlp_only_layers":[true]`, "mlp_only_layers: [true] is not a"},

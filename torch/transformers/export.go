@@ -42,7 +42,7 @@ func (c *Causal) Export(change map[string]func(weight []float32), use func([]Exp
 			continue
 		}
 		list = append(list, ExportedTensor{spec, func() (data []float32, err error) {
-			if v := c.Weights[spec.Name]; c.trains(spec.Name) && v != nil {
+			if v := c.Weights[spec.Name]; c.Trains(spec.Name) && v != nil {
 				data, err = v.Read()
 				data = slices.Clone(data)
 			} else {

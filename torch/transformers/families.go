@@ -12,7 +12,7 @@ import (
 // A family describes the fields, names and shapes of a model_type. To add one, add a table.
 //
 // Shapes use one letter per dimension: V vocabulary, P positions, T token types, H hidden, I intermediate, G
-// 2·intermediate, E embeddings, R buckets of distances, N heads, Q all query heads, K all key heads, F queries, keys and values, D one head, C classes, X experts, M width of an expert, S of what all tokens pass, B three H, L taps of a convolution, J twice Q. Of delta rules: A value heads, O one of them, W all of them, U keys twice and W.
+// 2·intermediate, E embeddings, R buckets of distances, N heads, Q all query heads, K all key heads, F queries, keys and values, D one head, C classes, X experts, M width of an expert, S of what all tokens pass, B three H, L taps of a convolution, J twice Q. Z and Y a token's input to one layer and to all. Of delta rules: A value heads, O one of them, W all of them, U keys twice and W.
 type family struct {
 	// own maps usual field names to the family's names.
 	own map[string]string

@@ -6,6 +6,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/rltrain/rltrain/torch"
 )
 
 // rowsOf lists the modules of a layer.
@@ -33,7 +35,7 @@ func (c *Config) Linears() []Linear {
 			list = append(list, Linear{
 				Name:  fam.prefixes[0] + numbered(fam.layers+row.module, i),
 				Layer: numbered("layers.N."+row.layer, i),
-				Out:   c.dim(rune(row.shape[0])), In: c.dim(rune(row.shape[1])),
+				Out:   c.dim(rune(row.shape[0]), i), In: c.dim(rune(row.shape[1]), i),
 			})
 		}
 	}
@@ -150,7 +152,7 @@ func (c *Config) specs(row moduleRow, layer int, group string) []TensorSpec {
 	fam := families[c.ModelType]
 	name := numbered(row.layer, layer)
 	if name == fam.without || name == "positions" && c.withoutPositions || name == "types" && c.TypeVocabSize == 0 ||
-		name == "embed_proj" && c.widened() == 0 || name == "distances_norm" && !c.normedDistances {
+		name == "embed_proj" && c.widened() == 0 || strings.HasPrefix(name, "inputs") && c.inputSize == 0 || name == "distances_norm" && !c.normedDistances {
 		return nil
 	}
 	prefixes, prefix := fam.prefixes, fam.prefixOf()
@@ -160,7 +162,7 @@ func (c *Config) specs(row moduleRow, layer int, group string) []TensorSpec {
 	tensor := func(end, shape string) TensorSpec {
 		module := numbered(row.module, layer) + end
 		spec := TensorSpec{
-			Name: name + end, Path: prefixes[0] + module, Prefix: prefix, Shape: c.shape(shape), Group: group,
+			Name: name + end, Path: prefixes[0] + module, Prefix: prefix, Shape: c.shape(shape, layer), Group: group,
 			Transposed: fam.conv1D && strings.HasPrefix(name, "layers.") && len(shape) == 2,
 		}
 		for _, p := range prefixes {
@@ -216,22 +218,31 @@ func (c *Config) headSpec() TensorSpec {
 }
 
 func (c *Config) headPart(end, shape, group string) TensorSpec {
-	spec := TensorSpec{Name: "head" + end, Path: families[c.ModelType].heads[0] + end, Shape: c.shape(shape), Group: group}
+	spec := TensorSpec{Name: "head" + end, Path: families[c.ModelType].heads[0] + end, Shape: c.shape(shape, 0), Group: group}
 	for _, name := range families[c.ModelType].heads {
 		spec.Candidates = append(spec.Candidates, name+end)
 	}
 	return spec
 }
 
-func (c *Config) shape(letters string) []int64 {
+func (c *Config) shape(letters string, layer int) []int64 {
 	shape := make([]int64, len(letters))
 	for i, letter := range letters {
-		shape[i] = int64(c.dim(letter))
+		shape[i] = int64(c.dim(letter, layer))
 	}
 	return shape
 }
 
-func (c *Config) dim(letter rune) int {
+// layerShape is what a layer has of its own, or the model's sizes.
+func (c *Config) layerShape(layer int) torch.LayerShape {
+	if c.core.Shapes != nil {
+		return c.core.Shapes[layer]
+	}
+	return torch.LayerShape{KVHeads: c.kvHeads(), HeadDim: c.headDim(), IntermediateSize: c.IntermediateSize, KeysOf: layer}
+}
+
+func (c *Config) dim(letter rune, layer int) int {
+	own := c.layerShape(layer)
 	switch letter {
 	case 'V':
 		return c.VocabSize
@@ -248,19 +259,19 @@ func (c *Config) dim(letter rune) int {
 	case 'H':
 		return c.HiddenSize
 	case 'I':
-		return c.IntermediateSize
+		return own.IntermediateSize
 	case 'G':
-		return 2 * c.IntermediateSize
+		return 2 * own.IntermediateSize
 	case 'Q':
-		return c.NumAttentionHeads * c.headDim()
+		return c.NumAttentionHeads * own.HeadDim
 	case 'K':
-		return c.kvHeads() * c.headDim()
+		return own.KVHeads * own.HeadDim
 	case 'F':
-		return (c.NumAttentionHeads + 2*c.kvHeads()) * c.headDim()
+		return (c.NumAttentionHeads + 2*own.KVHeads) * own.HeadDim
 	case 'C':
 		return c.NumLabels
 	case 'D':
-		return c.headDim()
+		return own.HeadDim
 	case 'X':
 		return c.NumExperts
 	case 'M':
@@ -272,7 +283,11 @@ func (c *Config) dim(letter rune) int {
 	case 'L':
 		return c.taps
 	case 'J':
-		return 2 * c.NumAttentionHeads * c.headDim()
+		return 2 * c.NumAttentionHeads * own.HeadDim
+	case 'Z':
+		return c.inputSize
+	case 'Y':
+		return c.inputSize * c.NumHiddenLayers
 	case 'A':
 		return c.delta.values
 	case 'O':

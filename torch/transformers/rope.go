@@ -305,7 +305,7 @@ func (c *Config) addRope(f, parameters *fields, in ropeInputs) {
 		kind: kind, theta: value(parameters, "rope_theta", in.theta), factor: value(parameters, "factor", 0.0),
 		original: cmp.Or(in.original, value(parameters, "original_max_position_embeddings", in.maxPositions)),
 	})
-	c.core.RotaryDim = rotary
+	c.core.RotaryDim = max(c.core.RotaryDim, rotary)
 	c.core.Ropes = append(c.core.Ropes, table)
 	if c.core.RopeOf == nil {
 		c.core.RopeOf = make([]int, c.NumHiddenLayers)

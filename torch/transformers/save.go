@@ -159,7 +159,7 @@ func (c *Causal) stored(files *safetensors.Model, name string, parts []TensorSpe
 	same := entry.DType == source.DType
 	for _, spec := range parts {
 		_, quantised := c.quants[spec.Name]
-		same = same && !c.trains(spec.Name) && !quantised && changes[spec.Name] == nil
+		same = same && !c.Trains(spec.Name) && !quantised && changes[spec.Name] == nil
 	}
 	if same {
 		return files.Bytes(name)
@@ -186,7 +186,7 @@ func (c *Causal) stored(files *safetensors.Model, name string, parts []TensorSpe
 
 // current returns a weight as it is now, in the shape of its spec.
 func (c *Causal) current(files *safetensors.Model, name string, spec TensorSpec) ([]float32, error) {
-	if c.trains(spec.Name) {
+	if c.Trains(spec.Name) {
 		return c.Weights[spec.Name].Read()
 	}
 	if _, quantised := c.quants[spec.Name]; quantised {

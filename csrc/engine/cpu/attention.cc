@@ -24,19 +24,19 @@ void rotate_pairs(float* x, const float* cosines, const float* sines, int64_t ha
 void Network::attention(const Block& block, int64_t layer, Workspace& w) const {
   const nn::Config& c = config();
   if (!w.prompts.empty()) prompts(block, layer, w);
-  const int64_t group = c.heads / c.kv_heads, width = (group + 2) * c.head_dim;
+  const int64_t group = c.heads / block.kv_heads, width = (group + 2) * block.head_dim;
   int64_t longest = 1;
   for (const Work& span : w.spans) longest = std::max(longest, span.position + span.count);
   // A tile has the queries of a group of heads that share their keys, or some of them.
   const int64_t parts = (group + together() - 1) / together();
-  const int64_t tasks = static_cast<int64_t>(w.written.size()) * c.kv_heads;
-  const int64_t work = 8 * width + 2 * longest * c.head_dim * group;
+  const int64_t tasks = static_cast<int64_t>(w.written.size()) * block.kv_heads;
+  const int64_t work = 8 * width + 2 * longest * block.head_dim * group;
   share(tasks, 1, std::max<int64_t>(1, (1 << 17) / work), [&](int64_t i, int64_t, int64_t next) {
-    const auto row_of = [&](int64_t task) { return w.written[static_cast<size_t>(task / c.kv_heads)]; };
-    const int64_t row = row_of(i), head = i % c.kv_heads;
+    const auto row_of = [&](int64_t task) { return w.written[static_cast<size_t>(task / block.kv_heads)]; };
+    const int64_t row = row_of(i), head = i % block.kv_heads;
     float* scores = w.scores.data() + thread_number() * score_area(w);
     place(block, layer, w, row, head);
-    if (next < tasks) fetch(layer, w, row_of(next), next % c.kv_heads);
+    if (next < tasks) fetch(block, w, row_of(next), next % block.kv_heads);
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t first = group * part / parts;
       attend(block, layer, w, row, head, head * group + first, group * (part + 1) / parts - first, scores);
@@ -45,56 +45,64 @@ void Network::attention(const Block& block, int64_t layer, Workspace& w) const {
 }
 
 // Norms and rotates a row's queries of the heads that share key head `head`, and moves that head's key and
-// value to the cache.
+// value, where the layer makes some, to the cache.
 void Network::place(const Block& block, int64_t layer, Workspace& w, int64_t row, int64_t head) const {
   const nn::Config& c = config();
   const auto [s, position] = w.rows[static_cast<size_t>(row)];
   const Work& span = w.spans[static_cast<size_t>(s)];
   float* base = w.qkv.data() + row * block.qkv.width();
-  const int64_t half = c.rotary_dim / 2, group = c.heads / c.kv_heads;
-  const float* rotation = nullptr;
-  if (half > 0) {
+  const int64_t group = c.heads / block.kv_heads, d = block.head_dim;
+  int64_t half = 0;
+  const float *cosines = nullptr, *sines = nullptr;
+  if (c.rotary_dim > 0) {
     const auto ropes = static_cast<int64_t>(c.rope_list.size());
-    rotation = w.rotations.data() + (row * ropes + c.layer_ropes[static_cast<size_t>(layer)]) * c.rotary_dim;
+    const auto rope = static_cast<size_t>(c.layer_ropes[static_cast<size_t>(layer)]);
+    half = static_cast<int64_t>(c.rope_list[rope].inv_freq.size());
+    cosines = w.rotations.data() + (row * ropes + static_cast<int64_t>(rope)) * c.rotary_dim;
+    sines = cosines + c.rotary_dim / 2;
   }
   const auto turn = [&](float* x, const Norm& norm) {
-    if (c.qk_norm == RLT_QK_NORM_HEADS) apply(norm, x, x, c.head_dim);
-    if (c.rope_pairs) return rotate_pairs(x, rotation, rotation + half, half);
-    if (half > 0) kernels().rotate(x, rotation, rotation + half, 1, x, half, 2 * half);
+    if (c.qk_norm == RLT_QK_NORM_HEADS) apply(norm, x, x, d);
+    if (c.rope_pairs) return rotate_pairs(x, cosines, sines, half);
+    if (half > 0) kernels().rotate(x, cosines, sines, 1, x, half, 2 * half);
   };
   const auto factor = static_cast<float>(c.query_factor(position));
   for (int64_t h = head * group; h < (head + 1) * group; ++h) {
     float* const q = base + block.q + h * block.q_stride;
     turn(q, block.q_norm);
-    if (factor != 1) kernels().scale(q, factor, q, c.head_dim);
-    if (block.rounds()) round_in_place(q, c.head_dim);
+    if (factor != 1) kernels().scale(q, factor, q, d);
+    if (block.rounds()) round_in_place(q, d);
   }
+  if (block.keys_of != layer) return;
   float *k = base + block.k + head * block.stride, *v = base + block.v + head * block.stride;
-  turn(k, block.k_norm);
-  if (position < span.prefix_length) {
-    kept(span.prefix).write(layer, head, position, k, v);
-  } else {
-    kept(span.tail).write(layer, head, position - span.prefix_length, k, v);
+  static thread_local Buffer<float> normed;  // as k may be v too
+  if (!block.v_norm.weight.empty()) {
+    normed.reserve(d);
+    apply(block.v_norm, v, normed.data(), d);
+    v = normed.data();
   }
+  turn(k, block.k_norm);
+  const int64_t at = position < span.prefix_length ? position : position - span.prefix_length;
+  segment_at(span, position).write(layer, head, at, k, v);
 }
 
 // Asks for the first keys and values that the next token of a sequence will be compared with: since the pass
 // before, all weights have gone through the caches. What comes behind them the processor sees coming.
-void Network::fetch(int64_t layer, const Workspace& w, int64_t row, int64_t head) const {
+void Network::fetch(const Block& block, const Workspace& w, int64_t row, int64_t head) const {
   constexpr int64_t kPositions = 64, kLine = 16;  // words
   const auto ask = [](const float* data, int64_t count) {
     for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(data + i, 0, 2);
   };
-  const CacheShape& shape = cache_shape();
+  const CacheShape::Layer& shape = cache_shape().layer(block.keys_of);
   const auto [s, position] = w.rows[static_cast<size_t>(row)];
   const Work& span = w.spans[static_cast<size_t>(s)];
   const int64_t end = position + 1, cut = std::min(end, span.prefix_length);
   const auto ask_segment = [&](CpuSegment& segment, int64_t positions) {
     const int64_t n = std::min(positions, kPositions), columns = shape.value_dim() / kPanel;
-    const Panels keys = segment.keys(layer, head), values = segment.values(layer, head);
+    const Panels keys = segment.keys(block.keys_of, head), values = segment.values(block.keys_of, head);
     ask(keys.data, panels_of(n) * keys.panel_stride);
     for (int64_t p = 0; p < columns; ++p) {
-      ask(values.data + p * values.panel_stride, n * shape.value_words(layer) / columns);
+      ask(values.data + p * values.panel_stride, n * shape.value_words() / columns);
     }
   };
   if (cut > 0) ask_segment(kept(span.prefix), cut);
@@ -107,7 +115,7 @@ void Network::fetch(int64_t layer, const Workspace& w, int64_t row, int64_t head
 void Network::attend(const Block& block, int64_t layer, Workspace& w, int64_t row, int64_t head,
                      int64_t first, int64_t heads, float* scores) const {
   const nn::Config& c = config();
-  const int64_t d = c.head_dim, values = cache_shape().value_dim();
+  const int64_t d = block.head_dim, values = cache_shape().layer(block.keys_of).value_dim();
   const auto [s, position] = w.rows[static_cast<size_t>(row)];
   const Work& span = w.spans[static_cast<size_t>(s)];
   // Keys [low, end) are seen; scores begin at key `origin`, where a panel does.
@@ -129,7 +137,7 @@ void Network::attend(const Block& block, int64_t layer, Workspace& w, int64_t ro
   t.c_stride = stride;
   t.k = d;
   const auto score = [&](const CpuSegment& segment, int64_t panel, int64_t positions) {
-    const Panels keys = segment.keys(layer, head);
+    const Panels keys = segment.keys(block.keys_of, head);
     t.b = keys.data + panel * keys.panel_stride;
     t.panel_stride = halves * keys.panel_stride;
     t.panels = panels_of(positions) - panel;
@@ -150,7 +158,7 @@ void Network::attend(const Block& block, int64_t layer, Workspace& w, int64_t ro
   t.c_stride = values;
   // Positions [begin, end) of a segment by the probabilities from `from` on.
   const auto sum = [&](const CpuSegment& segment, float* from, int64_t begin, int64_t end) {
-    const Panels rows = segment.values(layer, head);
+    const Panels rows = segment.values(block.keys_of, head);
     const int64_t before = begin % halves;  // a position that shares the first word
     for (int r = 0; r < t.rows && before > 0; ++r) from[r * stride - 1] = 0;
     t.a = from - before;

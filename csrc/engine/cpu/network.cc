@@ -5,6 +5,8 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 
 #include "engine/shared_weights.h"
 #include "kernels/parallel.h"
@@ -16,10 +18,11 @@ Network::Network(const nn::Transformer& decoder)
     : decoder_(decoder),
       blocks_(decoder.blocks().size()),
       head_group_({&decoder.head()}),
+      inputs_group_({&decoder.inputs().proj}),
       head_(head_group_),
-      cache_shape_{decoder.config().kv_heads, decoder.config().head_dim, {}} {
+      inputs_(inputs_group_) {
   TORCH_CHECK(decoder.embed().is_contiguous(), "embed.weight must be dense");
-  for (size_t i = 0; i < blocks_.size(); ++i) build_block(decoder.groups(i), blocks_[i]);
+  for (size_t i = 0; i < blocks_.size(); ++i) build_block(decoder.blocks()[i], decoder.groups(i), blocks_[i]);
   refresh();
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const nn::Block& from = decoder.blocks()[i];
@@ -30,20 +33,27 @@ Network::Network(const nn::Transformer& decoder)
       blocks_[i].routed = cache_shape_.routed;
       cache_shape_.routed += config().experts_per_token;
     }
-    cache_shape_.add_layer(!convolves && blocks_[i].rounds(), words);
+    const Block& block = blocks_[i];
+    cache_shape_.add_layer(convolves || block.lender != &block ? 0 : block.kv_heads, block.head_dim,
+                           block.rounds(), words);
+    value_width_ = std::max(value_width_, cache_shape_.layers.back().value_dim());
   }
 }
 
-void Network::build_block(const nn::Groups& from, Block& to) const {
+void Network::build_block(const nn::Block& block, const nn::Groups& from, Block& to) {
   const nn::Config& c = config();
-  const int64_t d = c.head_dim, queries = c.heads * d, keys = c.kv_heads * d;
+  const int64_t d = block.head_dim, queries = c.heads * d, keys = block.kv_heads * d;
+  to.kv_heads = block.kv_heads;
+  to.head_dim = d;
+  to.keys_of = static_cast<int64_t>(block.keys_of);
+  to.lender = &blocks_[block.keys_of];
   to.q = 0;
   to.stride = c.qkv == RLT_QKV_INTERLEAVED ? 3 * d : d;
   to.q_stride = c.gated_queries ? 2 * d : to.stride;
   switch (c.qkv) {
     case RLT_QKV_SPLIT:  // each begins a panel
       to.k = panels_of(c.gated_queries ? 2 * queries : queries) * kPanel;
-      to.v = to.k + panels_of(keys) * kPanel;
+      to.v = block.v.weight.defined() ? to.k + panels_of(keys) * kPanel : to.k;
       break;
     case RLT_QKV_FUSED:
       to.k = queries;
@@ -63,15 +73,19 @@ void Network::build_block(const nn::Groups& from, Block& to) const {
   to.o = PackedLinear(from.o);
   to.up = PackedLinear(from.up);
   to.down = PackedLinear(from.down);
+  to.input_gate = PackedLinear(from.input_gate);
+  to.input_proj = PackedLinear(from.input_proj);
 }
 
 template <class F>
 void Network::for_linears(const F& f) {
   for (Block& block : blocks_) {
-    for (PackedLinear* layer : {&block.qkv, &block.o, &block.up, &block.down}) {
+    for (PackedLinear* layer :
+         {&block.qkv, &block.o, &block.up, &block.down, &block.input_gate, &block.input_proj}) {
       if (!layer->empty()) f(*layer);
     }
   }
+  if (!inputs_.empty()) f(inputs_);
   f(head_);
 }
 
@@ -79,8 +93,9 @@ void Network::set_adapter(int32_t number, const nn::Transformer* from) {
   if (from != nullptr) check_shares_weights(decoder_, *from);
   for (size_t i = 0; i < blocks_.size(); ++i) {
     copy_lora(blocks_[i], number, from == nullptr ? nn::ExpertLora() : from->blocks()[i].lora);
-    PackedLinear* const to[] = {&blocks_[i].qkv, &blocks_[i].o, &blocks_[i].up, &blocks_[i].down};
-    for (size_t j = 0; j < 4; ++j) {
+    PackedLinear* const to[] = {&blocks_[i].qkv,  &blocks_[i].o,          &blocks_[i].up,
+                                &blocks_[i].down, &blocks_[i].input_gate, &blocks_[i].input_proj};
+    for (size_t j = 0; j < std::size(to); ++j) {
       if (to[j]->empty()) continue;
       to[j]->set_adapter(number, from == nullptr ? std::vector<const nn::Linear*>()
                                                  : groups_of(from->groups(i))[j]->layers());
@@ -110,6 +125,9 @@ void Network::refresh() {
     to.attn_norm = read(from.attn_norm);
     to.q_norm = read(from.q_norm);
     to.k_norm = read(from.k_norm);
+    to.v_norm = read(from.v_norm);
+    to.post_input_norm = read(from.post_input_norm);
+    if (from.scalar.defined()) to.scalar = from.scalar.item<float>();
     to.post_attn_norm = read(from.post_attn_norm);
     to.mlp_norm = read(from.mlp_norm);
     to.sinks = read({from.sinks, {}}).weight;
@@ -120,17 +138,21 @@ void Network::refresh() {
     to.post_mlp_norm = read(from.post_mlp_norm);
     qkv_width_ = std::max(qkv_width_, to.qkv.width());
     inner_width_ = std::max(inner_width_, inner_width(to));
+    if (!to.input_gate.empty()) inner_width_ = std::max(inner_width_, to.input_gate.width());
   }
   norm_ = read(decoder_.norm());
+  inputs_norm_ = read(decoder_.inputs().norm);
   embed_ = decoder_.embed().detach().cpu();
   if (decoder_.positions().defined()) positions_ = decoder_.positions().detach().cpu();
 }
 
 int64_t Network::bytes() const {
-  int64_t sum = head_.bytes();
+  int64_t sum = head_.bytes() + inputs_.bytes();
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const Block& b = blocks_[i];
-    for (const PackedLinear* layer : {&b.qkv, &b.o, &b.up, &b.down}) sum += layer->bytes();
+    for (const PackedLinear* layer : {&b.qkv, &b.o, &b.up, &b.down, &b.input_gate, &b.input_proj}) {
+      sum += layer->bytes();
+    }
     for (const nn::Mlp& expert : decoder_.blocks()[i].experts) {
       for (const nn::Linear* layer : {&expert.gate, &expert.up, &expert.down}) sum += layer->weight.nbytes();
     }
@@ -203,6 +225,7 @@ void Network::reserve(Workspace& w, int64_t rows, int64_t outs, int64_t position
   w.qkv.reserve(rows * std::max(qkv_width_, panels_of(c.hidden_size) * kPanel));
   w.attended.reserve(rows * mixed_width_);
   w.inner.reserve(rows * inner_width_);
+  if (!inputs_.empty()) w.inputs.reserve(rows * inputs_.width());
   w.rotations.reserve(rows * static_cast<int64_t>(c.rope_list.size()) * c.rotary_dim);
   // The first key seen need not begin a panel, nor the last one end it.
   w.score_stride = std::max(w.score_stride, positions + 2 * kPanel);
@@ -251,6 +274,44 @@ void Network::embed(Workspace& w) const {
   });
 }
 
+// [L, P] of each row, as Transformer::block_inputs makes them.
+void Network::fill_inputs(Workspace& w) const {
+  const int64_t width = config().hidden_size, each = static_cast<int64_t>(inputs_norm_.weight.size());
+  inputs_.multiply({w.x.data(), width, static_cast<int64_t>(w.rows.size())}, {}, w.inputs.data(),
+                   inputs_.width());
+  const auto shrink = static_cast<float>(1 / std::sqrt(static_cast<double>(width))),
+             grow = static_cast<float>(std::sqrt(static_cast<double>(each)));
+  const int64_t all = config().layers * each;
+  parallel_for(0, static_cast<int64_t>(w.rows.size()), grain(8 * all), [&](int64_t begin, int64_t end) {
+    static thread_local Buffer<float> wide;
+    wide.reserve(all);
+    for (int64_t i = begin; i < end; ++i) {
+      const auto [s, position] = w.rows[static_cast<size_t>(i)];
+      const Work& span = w.spans[static_cast<size_t>(s)];
+      const float* const own =
+          float_rows(decoder_.inputs().table, span.tokens[position - span.position], 1, wide.data());
+      float* const row = w.inputs.data() + i * inputs_.width();
+      kernels().scale(row, shrink, row, all);
+      for (int64_t at = 0; at < all; at += each) apply(inputs_norm_, row + at, row + at, each);
+      kernels().add_scaled(grow, own, row, all);
+      kernels().scale(row, static_cast<float>(std::sqrt(0.5)), row, all);
+    }
+  });
+}
+
+void Network::add_input(size_t layer, Workspace& w) const {
+  const nn::Config& c = config();
+  const Block& block = blocks_[layer];
+  const auto rows = static_cast<int64_t>(w.rows.size()),
+             each = static_cast<int64_t>(inputs_norm_.weight.size()), width = block.input_gate.width();
+  block.input_gate.multiply(rows_of(w, w.x, c.hidden_size), {c.activation}, w.inner.data(), width);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const at::Tensor own = at::from_blob(w.inputs.data() + static_cast<int64_t>(layer) * each, {rows, each},
+                                       {inputs_.width(), 1}, at::kFloat);
+  at::from_blob(w.inner.data(), {rows, each}, {width, 1}, at::kFloat).mul_(own);
+  add_linear(block.input_proj, block.post_input_norm, rows_of(w, w.inner, width), w);
+}
+
 // For each row and rope [rotary_dim]: cosines, then sines.
 void Network::fill_rotations(Workspace& w) const {
   const nn::Config& c = config();
@@ -285,6 +346,7 @@ void Network::forward(Workspace& w) const {
   }
   list_rows(w);
   embed(w);
+  if (!inputs_.empty()) fill_inputs(w);
   fill_rotations(w);
   const auto rows = static_cast<int64_t>(w.rows.size());
   for (size_t n = 0; n < blocks_.size(); ++n) {
@@ -304,6 +366,8 @@ void Network::forward(Workspace& w) const {
     add_linear(block.o, block.post_attn_norm, rows_of(w, w.attended, block.o.in()), w);
     if (c.residual == RLT_RESIDUAL_SEQUENTIAL) apply_rows(block.mlp_norm, w.x, w.h.data(), rows);
     mlp(n, w);
+    if (!block.input_gate.empty()) add_input(n, w);
+    if (block.scalar != 1) kernels().scale(w.x.data(), block.scalar, w.x.data(), rows * c.hidden_size);
   }
   int64_t row = 0;
   for (const Work& span : w.spans) {

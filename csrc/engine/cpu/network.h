@@ -24,7 +24,7 @@ struct Workspace {
   Buffer<float> logits;     // [outs, logits_stride]
 
   // Of the network.
-  Buffer<float> x, h, qkv, attended, inner, rotations;
+  Buffer<float> x, h, qkv, attended, inner, rotations, inputs;
   Buffer<float> scores;  // for each thread: rows of scores, and as many of values
   int64_t score_stride = 0;
   struct Row {
@@ -71,8 +71,13 @@ class Network {
     std::vector<float> weight, bias;
   };
   struct Block {
-    Norm attn_norm, q_norm, k_norm, post_attn_norm, mlp_norm, post_mlp_norm;
+    Norm attn_norm, q_norm, k_norm, v_norm, post_attn_norm, mlp_norm, post_mlp_norm, post_input_norm;
     PackedLinear qkv, o, up, down;  // up: gate and up alternating where gated
+    PackedLinear input_gate, input_proj;
+    float scalar = 1;
+    int64_t kv_heads = 0, head_dim = 0;
+    int64_t keys_of = 0;            // the layer whose keys and values attention reads
+    const Block* lender = nullptr;  // that layer's block
     std::vector<float> sinks;       // of each head; empty without
     Norm conv;                      // taps and bias of a convolution; empty without
     // Of a gated delta rule: a_log and dt_bias, and the norm of what it reads.
@@ -86,10 +91,10 @@ class Network {
 
     // Whether attention multiplies in bfloat16, as training does with the same weights, and keeps keys and
     // values in it.
-    bool rounds() const { return qkv.element() == Element::kBF16 && kernels().multiply_pairs; }
+    bool rounds() const { return lender->qkv.element() == Element::kBF16 && kernels().multiply_pairs; }
   };
 
-  void build_block(const nn::Groups& from, Block& to) const;
+  void build_block(const nn::Block& block, const nn::Groups& from, Block& to);
   template <class F>
   void for_linears(const F& f);
   Norm read(const nn::Norm& norm) const;
@@ -102,10 +107,12 @@ class Network {
 
   void list_rows(Workspace& w) const;
   void embed(Workspace& w) const;
+  void fill_inputs(Workspace& w) const;
+  void add_input(size_t layer, Workspace& w) const;
   void fill_rotations(Workspace& w) const;
   void attention(const Block& block, int64_t layer, Workspace& w) const;
   void place(const Block& block, int64_t layer, Workspace& w, int64_t row, int64_t head) const;
-  void fetch(int64_t layer, const Workspace& w, int64_t row, int64_t head) const;
+  void fetch(const Block& block, const Workspace& w, int64_t row, int64_t head) const;
   void attend(const Block& block, int64_t layer, Workspace& w, int64_t row, int64_t head, int64_t first,
               int64_t heads, float* scores) const;
   // Turns the scores of a query's n keys into its head's probabilities.
@@ -138,18 +145,17 @@ class Network {
   Rows rows_of(const Workspace& w, const Buffer<float>& data, int64_t stride) const;
   // Query rows that are compared with keys together, at most: those of a token's heads that share keys.
   static int64_t together() { return kernels().multiply_f32.rows; }
-  int64_t score_area(const Workspace& w) const {
-    return together() * (w.score_stride + cache_shape().value_dim());
-  }
+  int64_t score_area(const Workspace& w) const { return together() * (w.score_stride + value_width_); }
 
   const nn::Transformer& decoder_;
   std::vector<Block> blocks_;
   Norm norm_;
+  Norm inputs_norm_;
   at::Tensor embed_, positions_;  // the decoder's own where that is on the CPU, else copies
-  nn::LinearGroup head_group_;
-  PackedLinear head_;
+  nn::LinearGroup head_group_, inputs_group_;
+  PackedLinear head_, inputs_;
   CacheShape cache_shape_;
-  int64_t qkv_width_ = 0, inner_width_ = 0, mixed_width_ = 0;
+  int64_t qkv_width_ = 0, inner_width_ = 0, mixed_width_ = 0, value_width_ = 0;
 };
 
 }  // namespace rlt::engine

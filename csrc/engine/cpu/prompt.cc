@@ -18,18 +18,19 @@ int64_t step_start(int64_t key) { return key / kKeyStep * kKeyStep; }
 
 void Network::prompts(const Block& block, int64_t layer, Workspace& w) const {
   const nn::Config& c = config();
-  const int64_t group = c.heads / c.kv_heads, width = (group + 2) * c.head_dim;
+  const int64_t group = c.heads / block.kv_heads, width = (group + 2) * block.head_dim;
   for (const Workspace::Prompt& p : w.prompts) {
-    parallel_for(0, p.span->count * c.kv_heads, grain(8 * width), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) place(block, layer, w, p.row + i / c.kv_heads, i % c.kv_heads);
+    parallel_for(0, p.span->count * block.kv_heads, grain(8 * width), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        place(block, layer, w, p.row + i / block.kv_heads, i % block.kv_heads);
     });
   }
   // Each part packs the keys that it sees: as few as leave none of the threads without work.
   const auto spans = static_cast<int64_t>(w.prompts.size());
-  const int64_t parts = spans * c.kv_heads >= 2 * thread_count() ? 1 : thread_count();
-  share(spans * c.kv_heads * parts, 1, 1, [&](int64_t task, int64_t, int64_t) {
-    const int64_t part = task % parts, head = task / parts % c.kv_heads;
-    const Workspace::Prompt& p = w.prompts[static_cast<size_t>(task / parts / c.kv_heads)];
+  const int64_t parts = spans * block.kv_heads >= 2 * thread_count() ? 1 : thread_count();
+  share(spans * block.kv_heads * parts, 1, 1, [&](int64_t task, int64_t, int64_t) {
+    const int64_t part = task % parts, head = task / parts % block.kv_heads;
+    const Workspace::Prompt& p = w.prompts[static_cast<size_t>(task / parts / block.kv_heads)];
     attend_prompt(block, layer, w, p, head, p.span->count * part / parts, p.span->count * (part + 1) / parts);
   });
 }
@@ -41,11 +42,12 @@ void Network::attend_prompt(const Block& block, int64_t layer, Workspace& w, con
   static thread_local Buffer<float> queries, scores, sums;
   const nn::Config& c = config();
   const Work& span = *prompt.span;
-  const int64_t d = c.head_dim, values = cache_shape().value_dim(), group = c.heads / c.kv_heads;
+  const int64_t d = block.head_dim, values = cache_shape().layer(block.keys_of).value_dim(),
+                group = c.heads / block.kv_heads;
   const int64_t low = step_start(first_seen(layer, span.position + begin)), keys = span.position + end - low;
   const bool pairs = block.rounds();
   // From key `low` on.
-  Panels k = kept(span.prefix).keys(layer, head), v = kept(span.prefix).values(layer, head);
+  Panels k = kept(span.prefix).keys(block.keys_of, head), v = kept(span.prefix).values(block.keys_of, head);
   k.data += low / kPanel * k.panel_stride;
   v.data += (pairs ? low / 2 : low) * kPanel;
   const int64_t tokens = std::max<int64_t>(1, kBlockRows / group), stride = panels_of(keys) * kPanel;
