@@ -210,5 +210,5 @@ then changes neither log π nor the importance ratio. Tokens of data sets and of
 - gemma3n; Gemma 4 with experts (26B-A4B)
 - adapters on Gemma 4's per_layer_model_projection, which is outside of the layers
 - quantised weights in other formats than those of the next section
-- classifiers of granite, granitemoehybrid, cohere2 and mistral3 load in rltrain only: transformers has no class for them
+- classifiers of gemma4, granite, granitemoehybrid, cohere2 and mistral3 load in rltrain only: transformers has no class for them
 `
