@@ -70,6 +70,12 @@ func TestOrder(t *testing.T) {
 	must.Get(b.At(envs.Train, 6))(t)
 }
 
+func TestAdd(t *testing.T) {
+	b := must.Get(bank.Divide(1, "thing", source("t", "a b"), source("e", "x y"), nil, 0, self))(t)
+	b.Add(strings.Fields("a c x d"), []string{"d"}, self)
+	expect.Equal(t, []string{"a", "b", "a", "c"}, b.Train, "without the example d and the evaluation problem x")
+}
+
 // TestRank: every pass is in ascending order, with equal ones in another order each time.
 func TestRank(t *testing.T) {
 	b := must.Get(bank.Divide(1, "thing", source("t", "aa b cc d eee f gg h i"), source("e", "x y"), nil, 0, self))(t)

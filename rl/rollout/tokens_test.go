@@ -298,3 +298,13 @@ func TestSyncLine(t *testing.T) {
 	want := "1/3 correct 2/3 formatted "
 	expect.True(t, strings.Contains(line, want), "%q lacks %q", line, want)
 }
+
+// TestFiltered: each filter alone, since importance weights would compare what it leaves of a distribution with all of it.
+func TestFiltered(t *testing.T) {
+	for _, c := range []Sampling{{TopK: 1}, {TopP: 0.9}, {MinP: 0.1}, {RepetitionPenalty: 1.1}, {RepetitionPenalty: 0.9}} {
+		expect.True(t, c.Filtered(), "%+v", c)
+	}
+	for _, c := range []Sampling{{}, {Temperature: 0.5}, {TopP: 1, RepetitionPenalty: 1}} {
+		expect.True(t, !c.Filtered(), "%+v", c)
+	}
+}
