@@ -78,13 +78,6 @@ type Needs struct {
 	ImplicitReward func(x *rl.Sample, logProb float64) float64
 }
 
-// TeacherServer is where a teacher is that another program serves.
-type TeacherServer struct {
-	URL         string  `option:"teacher_url" needs:"teacher,divergence=sampled" incidental:"true" help:"server of the teacher with OpenAI's API, such as http://host:8000/v1: rltrain serve or vLLM; empty = in this process. TEACHER_API_KEY sets the API key"`
-	Concurrency int     `option:"teacher_concurrency" default:"16" range:"[1,1024]" needs:"teacher_url" incidental:"true" help:"requests to the teacher at the same time"`
-	Timeout     float64 `option:"teacher_timeout" default:"600" range:"[1,1e6]" needs:"teacher_url" incidental:"true" help:"seconds that the teacher may take for one completion"`
-}
-
 // Selection has a number for each action of the samples of a minibatch.
 type Selection map[*rl.Sample][]float32
 

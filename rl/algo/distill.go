@@ -2,8 +2,6 @@ package algo
 
 import (
 	"errors"
-	"fmt"
-	"strings"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/rl"
@@ -37,86 +35,6 @@ type Distill struct {
 	Reduction
 }
 
-// SelfTeacher says which weights of the policy its teacher has, if that is the policy itself. With ema, after every Every steps
-//
-//	w_teacher ← Rate · w + (1 − Rate) · w_teacher
-//
-// for each trained weight w; of an adapter, for its two matrices.
-type SelfTeacher struct {
-	Kind  string  `option:"teacher_model_kind" default:"ema" allowed:"ema,base,live" needs:"teacher=self" help:"weights of teacher self: an exponential moving average of the policy's (ema), those it started with (base), or its current ones (live)"`
-	Rate  float64 `option:"teacher_update_rate" default:"0.05" range:"(0,1]" needs:"teacher=self,teacher_model_kind=ema" help:"weight of the policy in the moving average"`
-	Every int     `option:"teacher_sync_steps" default:"1" range:"[1,)" needs:"teacher=self,teacher_model_kind=ema" help:"steps between updates of the moving average"`
-}
-
-// Values of SelfTeacher.Kind that need no moving average.
-const (
-	TeacherBase = "base"
-	TeacherLive = "live"
-)
-
-// TeacherContext says what the teacher reads besides the prompt. Completions without a context are not learned from.
-//
-//   - demonstration: the solution of the episode (Shenfeld et al. 2026, "Self-Distillation Enables Continual Learning": SDFT)
-//   - sibling: the first other completion of the prompt whose reward is at least Success (Hübotter et al. 2026, "Reinforcement
-//     Learning via Self-Distillation": SDPO), and with Feedback what the tests of the completion's program said
-type TeacherContext struct {
-	Kind     string  `option:"teacher_context" default:"none" allowed:"none,demonstration,sibling" needs:"teacher" help:"what the teacher reads besides the prompt: the task's solution (demonstration), or another completion of the prompt that succeeded (sibling)"`
-	Prompt   string  `option:"teacher_prompt" arg:"TEXT" needs:"teacher_context!=none" help:"the teacher's prompt, with {prompt}, {solution} and, with include_environment_feedback, {feedback}; \\n is a newline (default: that of the paper)"`
-	Success  float64 `option:"success_reward_threshold" default:"1" needs:"teacher_context=sibling" help:"smallest reward of a completion that others learn from"`
-	Feedback bool    `option:"include_environment_feedback" needs:"teacher_context=sibling" help:"the teacher also reads the message of the tests that the completion's program failed (task code)"`
-}
-
-// Values of TeacherContext.Kind.
-const (
-	Demonstration = "demonstration"
-	Sibling       = "sibling"
-)
-
-// Used says whether there is a context.
-func (c TeacherContext) Used() bool { return c.Kind == Demonstration || c.Kind == Sibling }
-
-// Fill returns the teacher's prompt. solution or feedback may be "".
-func (c TeacherContext) Fill(prompt, solution, feedback string) string {
-	text := strings.ReplaceAll(c.Prompt, `\n`, "\n")
-	switch {
-	case c.Kind == Sibling:
-		if solution != "" {
-			solution = "\nCorrect solution:\n\n" + solution + "\n\n"
-		}
-		if feedback != "" {
-			feedback = "\nThe following is feedback from your unsuccessful earlier attempt:\n\n" + feedback + "\n\n"
-		}
-		if text == "" {
-			text = "{prompt}{solution}{feedback}\n\nCorrectly solve the original question.\n"
-		}
-	case text == "":
-		text = "{prompt}\n\nThis is an example for a response to the question:\n{solution}\n\nNow answer with a response of your own, including the thinking process:\n"
-	}
-	return strings.NewReplacer("{prompt}", prompt, "{solution}", solution, "{feedback}", feedback).Replace(text)
-}
-
-// check returns what is wrong with a context, given the number of samples per prompt.
-func (c TeacherContext) check(samplesPerPrompt int) error {
-	if !c.Used() {
-		return nil
-	}
-	if c.Kind == Sibling && samplesPerPrompt < 2 && !c.Feedback {
-		return envs.OptionErrorf("teacher_context", "sibling needs at least 2 samples_per_prompt")
-	}
-	for _, part := range []struct {
-		name string
-		want bool
-	}{{"{prompt}", true}, {"{solution}", !c.Feedback}} {
-		if c.Prompt != "" && part.want && !strings.Contains(c.Prompt, part.name) {
-			return envs.OptionErrorf("teacher_prompt", "must contain %s", part.name)
-		}
-	}
-	if c.Prompt != "" && c.Feedback != strings.Contains(c.Prompt, "{feedback}") {
-		return envs.OptionErrorf("teacher_prompt", "{feedback} and include_environment_feedback need each other")
-	}
-	return nil
-}
-
 func init() {
 	Register(Definition{Name: "distill", Help: "on-policy distillation: the policy's completions, each token compared with a teacher", Tokens: true,
 		New: func() Algorithm { return &Distill{} }})
@@ -124,9 +42,6 @@ func init() {
 
 // sampled is the divergence that reads the teacher's probability of sampled tokens alone.
 const sampled = "sampled"
-
-// TeacherSelf is the name of the policy as its own teacher.
-const TeacherSelf = "self"
 
 // Check implements Algorithm.
 func (a *Distill) Check(samplesPerPrompt int) error {
@@ -138,7 +53,7 @@ func (a *Distill) Check(samplesPerPrompt int) error {
 	case a.Server.URL != "" && (a.Teacher == TeacherSelf || a.Context.Used()):
 		return envs.OptionErrorf("teacher_url", "is for a teacher that reads what the policy reads: leave out teacher self and teacher_context")
 	case a.Teacher == TeacherSelf && !a.Context.Used():
-		return fmt.Errorf("teacher self needs teacher_context: without one it knows no more than the policy")
+		return errors.New("teacher self needs teacher_context: without one it knows no more than the policy")
 	}
 	return a.Context.check(samplesPerPrompt)
 }

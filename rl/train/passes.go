@@ -13,7 +13,8 @@ import (
 // passes runs forward passes that fit into memory.
 type passes struct {
 	*ranks
-	kept *kept
+	kept   *kept
+	copied *policy.CausalLM // teacher self, unless it has the policy's current weights; else nil
 
 	micro, micros, tokens int // micro-batches and tokens of a step's updates so far; micros is 0 outside of them
 }

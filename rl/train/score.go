@@ -13,7 +13,6 @@ import (
 type scorer struct {
 	*passes
 	reference *reference
-	copied    *policy.CausalLM    // teacher self, unless it has the policy's current weights; else nil
 	known     map[*rl.Sample]bool // samples of Config.Precompute whose Reference is computed
 }
 

@@ -11,16 +11,16 @@ import (
 )
 
 // teach evaluates the teacher on a part, as it reads it.
-func (p *passes) teach(s *torch.Scope, part []*rl.Sample, b *rl.Batch) policy.Output {
-	if p.needs.Context.Used() {
+func (r *passes) teach(s *torch.Scope, part []*rl.Sample, b *rl.Batch) policy.Output {
+	if r.needs.Context.Used() {
 		b = rl.NewTeacherBatch(part)
 	}
-	return p.config.Teacher.Forward(s, b, policy.Pass{Temperature: p.config.Temperature})
+	return r.config.Teacher.Forward(s, b, policy.Pass{Temperature: r.config.Temperature})
 }
 
 // takeTeacher makes the policy its own teacher, if the algorithm wants it: its current weights, or a copy of it with the weights of a
 // checkpoint (nil = as they are now).
-func (r *scorer) takeTeacher(weights run.Snapshot) error {
+func (r *passes) takeTeacher(weights run.Snapshot) error {
 	if r.needs.Teacher != algo.TeacherSelf {
 		return nil
 	}
@@ -46,7 +46,7 @@ func (r *scorer) takeTeacher(weights run.Snapshot) error {
 }
 
 // renewTeacher moves the moving average to the policy if that is due.
-func (r *scorer) renewTeacher() error {
+func (r *passes) renewTeacher() error {
 	c := r.needs.Self
 	if r.copied == nil || c.Kind == algo.TeacherBase || r.state.Step%max(1, c.Every) != 0 {
 		return nil
