@@ -128,16 +128,19 @@ def main():
         if parts != ["smollm2"]:
             base = train(folder / "base", "--mode", "supervised", "--warmup-until", "0.2", "--warmup-check-every", "25", "--seed", "2")
             print(base.communicate()[0], flush=True)
-        if "tiny" in parts:
-            results["tiny"] = compare("tiny", folder, model, "TestEngine(Equals|Resumes|Saves|Samples)")
-        if "smollm2" in parts:
-            subprocess.run([BINARY, "export", "--model", "smollm2", "--format", "hf", "--dtype", "fp32", "--output", folder / "smollm2"], check=True)
-            results["smollm2"] = compare("smollm2", folder, folder / "smollm2", "TestEngineEquals.*/(sft|grpo|dpo)")
-        if "learn" in parts:
-            results["learn"] = learn(folder, model)
+        for part in parts:
+            if part == "learn":
+                result = learn(folder, model)
+            elif part == "smollm2":
+                subprocess.run([BINARY, "export", "--model", "smollm2", "--format", "hf", "--dtype", "fp32", "--output", folder / "smollm2"], check=True)
+                result = compare(part, folder, folder / "smollm2", "TestEngineEquals.*/(sft|grpo|dpo)")
+            else:
+                result = compare(part, folder, model, "TestEngine(Equals|Resumes|Saves|Samples)")
+            if not failed:
+                results[part] = result
+                out.write_text(json.dumps(results, indent=1) + "\n")
     if failed:
         sys.exit(f"{len(failed)} checks failed: {', '.join(failed)}")
-    out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 main()
