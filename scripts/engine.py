@@ -71,11 +71,11 @@ def train(output, *args):
     return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
 
 
-def compare(name, folder, model, tests):
+def compare(name, folder, model, rate, tests):
     """Run Go tests on the model's service and return the largest differences from rltrain's own trainer."""
     process, address = start(folder, model)
     command = ["go", "test", "-count=1", "-v", "-timeout", "60m", "-run", tests, "./cmd/rltrain/serve/train"]
-    environment = os.environ | {"TINKER_BASE_URL": address, "TINKER_MODEL": str(model)}
+    environment = os.environ | {"TINKER_BASE_URL": address, "TINKER_MODEL": str(model), "TINKER_LEARNING_RATE": rate}
     began = time.time()
     tests = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     print(tests.stdout, flush=True)
@@ -133,9 +133,9 @@ def main():
                 result = learn(folder, model)
             elif part == "smollm2":
                 subprocess.run([BINARY, "export", "--model", "smollm2", "--format", "hf", "--dtype", "fp32", "--output", folder / "smollm2"], check=True)
-                result = compare(part, folder, folder / "smollm2", "TestEngineEquals.*/(sft|grpo|dpo)")
+                result = compare(part, folder, folder / "smollm2", "1e-4", "TestEngineEquals.*/(sft|grpo|dpo)")
             else:
-                result = compare(part, folder, model, "TestEngine(Equals|Resumes|Saves|Samples)")
+                result = compare(part, folder, model, "1e-3", "TestEngine(Equals|Resumes|Saves|Samples)")
             if not failed:
                 results[part] = result
                 out.write_text(json.dumps(results, indent=1) + "\n")
