@@ -84,7 +84,7 @@ def compare(name, folder, model, rate, tests):
     check(f"{name}: the Go tests ran", tests.returncode == 0, tests.stdout[-2000:] + tests.stderr[-2000:])
     kill(process)
     differences = re.findall(r"(\w+): losses differ by up to (\S+), norms by (\S+)", tests.stdout)
-    return {"minutes": round((time.time() - began) / 60, 1), "objectives": {x: {"loss": float(loss), "norm": float(norm)} for x, loss, norm in differences}}
+    return {"minutes": round((time.time() - began) / 60, 1), "objectives": {x: {"rate": float(rate), "loss": float(loss), "norm": float(norm)} for x, loss, norm in differences}}
 
 
 def killed_after(step, run, process):

@@ -57,6 +57,7 @@ func (r engineMemory) markdown() string {
 // skyrlResults is skyrl.json, which scripts/engine.py writes: the largest differences between a service and rltrain's own trainer.
 type skyrlResults map[string]struct {
 	Objectives map[string]struct {
+		Rate float64 `json:"rate"` // learning rate
 		Loss float64 `json:"loss"`
 		Norm float64 `json:"norm"`
 	} `json:"objectives"`
@@ -67,10 +68,10 @@ func (r skyrlResults) markdown() string {
 	for _, model := range slices.Sorted(maps.Keys(r)) {
 		for _, name := range slices.Sorted(maps.Keys(r[model].Objectives)) {
 			x := r[model].Objectives[name]
-			rows = append(rows, []string{model, name, fmt.Sprintf("%.1g", x.Loss), fmt.Sprintf("%.1g %%", 100*x.Norm)})
+			rows = append(rows, []string{model, name, fmt.Sprintf("%.0e", x.Rate), fmt.Sprintf("%.1g", x.Loss), fmt.Sprintf("%.1g %%", 100*x.Norm)})
 		}
 	}
-	return report.MarkdownTable([]string{"model", "objective", "loss", "norm of the gradient"}, rows)
+	return report.MarkdownTable([]string{"model", "objective", "learning rate", "loss", "norm of the gradient"}, rows)
 }
 
 // meanWithError is a mean with its standard error.
