@@ -26,7 +26,7 @@ func (c TokensConfig) checkContext(task envs.Task) error {
 		return err
 	}
 	if _, ok := episode.(envs.Demonstrator); !ok {
-		return envs.OptionErrorf("teacher_context", "demonstration needs a task with solutions; rows of task prompts have them in a column solution or completion")
+		return envs.OptionErrorf("teacher_context", "a demonstration needs a task with solutions; rows of task prompts have them in a column solution or completion")
 	}
 	return closeEpisode(episode)
 }

@@ -120,6 +120,9 @@ func (c *Config) check() (found []error) {
 	}
 	if c.Learning != nil {
 		add(c.Learning.Check(samples))
+		if _, tested := c.Settings.(envs.ProgramSource); c.Learning.Needs().Context.Feedback && !tested {
+			add(envs.OptionErrorf("include_environment_feedback", "is for tasks that run tests, such as code"))
+		}
 	}
 	if c.Answers != nil && c.Answers.MaxThinking >= max(1, c.ActionTokens()) {
 		add(envs.OptionErrorf("max_thinking_tokens", "%d leaves no tokens for the answer: lower it below the %d tokens of a completion", c.Answers.MaxThinking, c.ActionTokens()))

@@ -123,6 +123,7 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--task=prompts", "--dataset=d", "--difficulty-pools", "--curriculum-column=c"}, want: "--curriculum-column: … difficulty_pools"},
 		{args: []string{"--task=sum_digits", "--async", "--dynamic-sampling"}, want: "dynamic_sampling does not work with async: the next prompts depend on rewards that are not known yet"},
 		{args: []string{"--task=sum_digits", "--async", "--top-k=5"}, want: "async needs importance weights over the unfiltered distribution: leave out top_k, top_p, min_p and repetition_penalty"},
+		{args: []string{"--task=sum_digits", "--algorithm=sdpo", "--include-environment-feedback"}, want: "--include-environment-feedback: is for tasks that run tests, such as code"},
 		{args: []string{"--task=sum_digits", "--baseline=moving", "--advantage-scale=batch"}, want: "baseline moving cannot be divided by the batch's standard deviation: where the rewards agree nothing bounds the result; choose scale none"},
 		{args: []string{"--task=sum_digits", "--kl-coef=0.1", "--kl-type=k1"}, want: "--kl-type: k1 as a loss has a gradient of mean 0: use k2 or k3, or kl_in_reward"},
 

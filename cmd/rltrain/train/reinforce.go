@@ -223,7 +223,8 @@ func (t *trainer) source(sampler rollout.Generator, task envs.Task, rewards *rew
 		s.Rollout.Options, s.Rollout.Verbose = c.Fresh.Options, c.Fresh.Verbose
 	}
 	t.trial.limit(&s)
-	return c.Samples.New(s)
+	source, err := c.Samples.New(s)
+	return source, c.Blame(err)
 }
 
 // filterPrompts drops training prompts that leave the policy no room for a token, and says how many there were. longest is
