@@ -92,6 +92,8 @@ def write_model(config, folder, seed=7):
         for name, p in model.named_parameters():
             if p.dim() == 1:  # biases of 0 and scales of 1 would hide a missing term
                 p.add_(0.1 * torch.randn(p.shape))
+            if config.model_type == "gemma4_text" and name.endswith(("q_norm.weight", "k_norm.weight")):
+                p.mul_(0.2)  # scores have no other scale: of heads of length √512 they would multiply rounding
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     write_tokenizer(folder, config.vocab_size)
