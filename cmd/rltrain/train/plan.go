@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/run"
 )
@@ -89,11 +90,14 @@ func (t *trainer) plan(w *work) (string, error) {
 // earlier weights, which are freed late.
 const savedCopies = 5
 
-// copiedBytes is the memory of the best weights, and of writing a checkpoint.
+// copiedBytes is the memory of the best weights, of the reference, of the policy as its own teacher, and of writing a checkpoint.
 func copiedBytes(w *work) (bytes int64, err error) {
-	if _, trainable := w.policy.Parameters(); w.settings.Evaluate != nil {
-		bytes = 4 * trainable
+	copies, err := weightCopies(w)
+	if err != nil {
+		return 0, err
 	}
+	_, trainable := w.policy.Parameters()
+	bytes = 4 * trainable * copies
 	largest := int64(0)
 	for _, v := range w.policy.Params() {
 		n, err := v.Elements()
@@ -103,6 +107,30 @@ func copiedBytes(w *work) (bytes int64, err error) {
 		largest = max(largest, n)
 	}
 	return bytes + 4*savedCopies*largest, nil
+}
+
+// weightCopies is how many copies of the trained weights are in memory beside the policy's.
+func weightCopies(w *work) (copies int64, err error) {
+	needs := w.algorithm.Needs()
+	if w.settings.Evaluate != nil {
+		copies++ // the best
+	}
+	if (needs.Reference || w.settings.KLCoef > 0) && w.settings.Reference == nil {
+		fresh, err := w.policy.Fresh()
+		if err != nil {
+			return 0, err
+		}
+		if !fresh || w.settings.Sync || w.settings.ReferenceEvery > 0 {
+			copies += 2 // the reference, and the policy while it has the reference's weights
+		}
+	}
+	if needs.Teacher == algo.TeacherSelf && needs.Self.Kind != algo.TeacherLive {
+		copies++
+		if needs.Self.Kind != algo.TeacherBase {
+			copies += 3 // the next teacher is the mean of two; an earlier one is freed late
+		}
+	}
+	return copies, nil
 }
 
 // passTokens is how many tokens a pass has at most: those of a micro-batch, or of all samples of a step if they are fewer,
