@@ -124,6 +124,7 @@ struct Joined : torch::autograd::Function<Joined> {
 }  // namespace
 
 bool JoinedLinear::fits() const {
+  if (layers_.empty()) return true;
   const at::ScalarType type = layers_[0]->weight.scalar_type();  // uint8 where quantised
   if (type != at::kFloat && type != at::kBFloat16) return false;
   return std::all_of(layers_.begin(), layers_.end(), [&](const Linear* l) {
@@ -133,6 +134,7 @@ bool JoinedLinear::fits() const {
 }
 
 void JoinedLinear::list_copies(std::vector<at::Tensor>& to, std::vector<at::Tensor>& from) const {
+  if (layers_.empty()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   const at::Tensor& first = layers_[0]->weight;
   const at::TensorOptions options = first.options().dtype(type_of_products(first));

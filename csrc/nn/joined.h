@@ -18,7 +18,7 @@ inline bool joins_on_cpu = false;
 
 class JoinedLinear {
  public:
-  // Borrows layers, which must outlive it.
+  // Borrows layers, which must outlive it; none, for a block without them, fit and have nothing to copy.
   explicit JoinedLinear(std::vector<const Linear*> layers) : layers_(std::move(layers)) {}
 
   // Whether it can stand for its layers: their weights are frozen and of one type, float32 or bfloat16.
