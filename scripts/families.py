@@ -167,7 +167,7 @@ def own_speed(folder, threads):
     data = folder / "talk.jsonl"
     data.write_text("".join(json.dumps({"prompt": "w5 w6 w7 w8 w9 w10 w11 w12", "completion": words}) + "\n" for _ in range(ROWS * STEPS)))
     with tempfile.TemporaryDirectory() as output:
-        rltrain("--task", "chat", "--mode", "supervised", "--model", folder, "--dataset", data, "--eval-dataset", data, "--eval-samples", 1,
+        rltrain("--task", "chat", "--mode", "supervised", "--model", folder, "--dataset", data,
                 "--output-dir", output, "--tuning", "lora", "--lora-r", RANK, "--lora-target-modules", ",".join(ATTENTION), "--dtype", "fp32",
                 "--batch-size", ROWS, "--max-steps", STEPS, "--logging-steps", 1, "--threads", threads)
         lines = map(json.loads, next(pathlib.Path(output).glob("*/logs/metrics.jsonl")).read_text().splitlines())
