@@ -122,6 +122,16 @@ func TestCausalLogitsEqualTransformers(t *testing.T) {
 				within = tolerance
 			}
 			torchtest.Near(t, single, packed, within, "packed and one by one")
+			vocab := c.Config.VocabSize
+			rows := []int64{int64(len(packed)/vocab - 1), 0, 3}
+			var wanted []float32
+			for _, row := range rows {
+				wanted = append(wanted, packed[int(row)*vocab:][:vocab]...)
+			}
+			torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
+				hidden, _ := s.Hidden(c.Model, torch.Pack(c.sequences), torch.Pass{Rows: rows})
+				torchtest.Near(t, s.Read(c.head(s, hidden)), wanted, within, "some rows alone")
+			})
 		})
 	}
 }
