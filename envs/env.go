@@ -307,8 +307,13 @@ func Begin(ctx context.Context, task Task, part Part, index int) (Env, Observati
 // Show returns the first observation of an episode, which is closed again.
 func Show(ctx context.Context, task Task, part Part, index int) (Observation, error) {
 	episode, shown, err := Begin(ctx, task, part, index)
+	return shown, cmp.Or(err, Close(episode))
+}
+
+// Close closes an episode if it has something to close.
+func Close(episode Env) error {
 	if closer, ok := episode.(io.Closer); ok {
-		err = cmp.Or(err, closer.Close())
+		return closer.Close()
 	}
-	return shown, err
+	return nil
 }

@@ -79,18 +79,15 @@ func (c TeacherContext) check(samplesPerPrompt int) error {
 	if !c.Used() {
 		return nil
 	}
-	if c.Kind == Sibling && samplesPerPrompt < 2 && !c.Feedback {
+	has := func(part string) bool { return c.Prompt == "" || strings.Contains(c.Prompt, part) }
+	switch {
+	case c.Kind == Sibling && samplesPerPrompt < 2 && !c.Feedback:
 		return envs.OptionErrorf("teacher_context", "sibling needs at least 2 samples_per_prompt")
-	}
-	for _, part := range []struct {
-		name string
-		want bool
-	}{{"{prompt}", true}, {"{solution}", !c.Feedback}} {
-		if c.Prompt != "" && part.want && !strings.Contains(c.Prompt, part.name) {
-			return envs.OptionErrorf("teacher_prompt", "must contain %s", part.name)
-		}
-	}
-	if c.Prompt != "" && c.Feedback != strings.Contains(c.Prompt, "{feedback}") {
+	case !has("{prompt}"):
+		return envs.OptionErrorf("teacher_prompt", "must contain {prompt}")
+	case !has("{solution}") && !c.Feedback:
+		return envs.OptionErrorf("teacher_prompt", "must contain {solution}")
+	case c.Prompt != "" && has("{feedback}") != c.Feedback:
 		return envs.OptionErrorf("teacher_prompt", "{feedback} and include_environment_feedback need each other")
 	}
 	return nil

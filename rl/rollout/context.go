@@ -1,10 +1,10 @@
 package rollout
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -28,7 +28,7 @@ func (c TokensConfig) checkContext(task envs.Task) error {
 	if _, ok := episode.(envs.Demonstrator); !ok {
 		return envs.OptionErrorf("teacher_context", "a demonstration needs a task with solutions; rows of task prompts have them in a column solution or completion")
 	}
-	return closeEpisode(episode)
+	return envs.Close(episode)
 }
 
 // contexts sets Context of the samples of a step for which there is a clue.
@@ -94,22 +94,12 @@ func (t *Tokens) read(ctx context.Context, group rl.Group) (shown envs.Observati
 		}
 	}
 	episode, shown, err := envs.Begin(ctx, t.task, envs.Train, group[0].Prompt)
-	if err != nil {
-		return shown, nil, err
-	}
-	if d, ok := episode.(envs.Demonstrator); ok && c.Kind == algo.Demonstration {
+	if d, ok := episode.(envs.Demonstrator); ok && err == nil && c.Kind == algo.Demonstration {
 		for i := range clues {
 			clues[i].solution = strings.TrimSpace(d.Solution())
 		}
 	}
-	return shown, clues, closeEpisode(episode)
-}
-
-func closeEpisode(episode envs.Env) error {
-	if closer, ok := episode.(io.Closer); ok {
-		return closer.Close()
-	}
-	return nil
+	return shown, clues, cmp.Or(err, envs.Close(episode))
 }
 
 // siblings are the clues from the others of a group: the first other one that succeeded, and what the tests said.
@@ -143,7 +133,7 @@ func (t *Tokens) siblings(group rl.Group) ([]clue, error) {
 
 // response is the text after the prompt of an episode, with the environment's.
 func (t *Tokens) response(x *rl.Trajectory) (string, error) {
-	text, _, err := t.sampler.Policy().DecodeEnds(x.Tokens[slices.Index(x.Source, rl.Sampled):])
+	text, _, err := t.sampler.Policy().DecodeEnds(completed(x))
 	return text, err
 }
 

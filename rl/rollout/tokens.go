@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rltrain/rltrain/envs"
@@ -358,10 +359,14 @@ func (t *Tokens) notes(step *rl.Step, r collection, at rl.At) error {
 
 // written is the text after the prompt, with the environment's and special tokens.
 func (t *Tokens) written(x *rl.Trajectory) (string, error) {
-	for first, source := range x.Source {
-		if source == rl.Sampled {
-			return t.sampler.Policy().Tokenizer.Decode(x.Tokens[first:], false)
-		}
+	return t.sampler.Policy().Tokenizer.Decode(completed(x), false)
+}
+
+// completed are the tokens from the first that was sampled on.
+func completed(x *rl.Trajectory) []int32 {
+	first := slices.Index(x.Source, rl.Sampled)
+	if first < 0 {
+		return nil
 	}
-	return "", nil
+	return x.Tokens[first:]
 }

@@ -3,6 +3,7 @@ package train
 import (
 	"errors"
 
+	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/run"
 )
@@ -16,19 +17,50 @@ type reference struct {
 // newReference makes other the reference, or the policy as it is now. A new adapter needs no snapshot unless again says
 // that more will be taken: without the adapter, the policy is the reference.
 func newReference(p, other policy.Policy, again, refers bool) (*reference, error) {
-	r := &reference{policy: other}
-	if !refers || other != nil {
-		return r, nil
-	}
-	fresh, err := p.Fresh()
+	copied, err := copiesReference(p, other, again, refers)
 	if err != nil {
 		return nil, err
 	}
-	if fresh && !again {
+	r := &reference{policy: other}
+	if !copied {
 		return r, nil
 	}
 	return r, r.take(p)
 }
+
+// copiesReference says whether newReference keeps a copy of the policy's weights.
+func copiesReference(p, other policy.Policy, again, refers bool) (bool, error) {
+	if !refers || other != nil {
+		return false, nil
+	}
+	fresh, err := p.Fresh()
+	return !fresh || again, err
+}
+
+// Copies is how many copies of the trained weights training has in memory at most, beside the policy's own.
+func (c Config) Copies(p policy.Policy, a algo.Algorithm) (n int64, err error) {
+	needs := a.Needs()
+	if c.Evaluate != nil {
+		n++ // the best
+	}
+	copied, err := copiesReference(p, c.Reference, c.renews(), c.refers(needs))
+	if copied {
+		n += 2 // the reference, and the policy while it has the reference's weights
+	}
+	if needs.Teacher == algo.TeacherSelf && needs.Self.Kind != algo.TeacherLive {
+		n++
+		if needs.Self.Kind != algo.TeacherBase {
+			n += 3 // the next teacher is the mean of two; an earlier one is freed late
+		}
+	}
+	return n, err
+}
+
+// refers says whether log π_ref is needed.
+func (c Config) refers(needs algo.Needs) bool { return needs.Reference || c.KLCoef > 0 }
+
+// renews says whether the reference changes.
+func (c Config) renews() bool { return c.ReferenceEvery > 0 || c.Sync }
 
 // take makes the policy as it is now the reference.
 func (r *reference) take(p policy.Policy) (err error) {

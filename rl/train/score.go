@@ -18,7 +18,7 @@ type scorer struct {
 
 // takeReference makes the policy as it is now the reference, unless another model is, and precomputes its answers.
 func (r *scorer) takeReference() (err error) {
-	r.reference, err = newReference(r.policy, r.config.Reference, r.config.ReferenceEvery > 0 || r.config.Sync, r.refers())
+	r.reference, err = newReference(r.policy, r.config.Reference, r.config.renews(), r.refers())
 	if err != nil {
 		return err
 	}

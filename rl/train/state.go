@@ -59,7 +59,7 @@ type evaluations struct {
 }
 
 // refers says whether log π_ref is needed.
-func (t *training) refers() bool { return t.needs.Reference || t.config.KLCoef > 0 }
+func (t *training) refers() bool { return t.config.refers(t.needs) }
 
 // scoresFirst says whether log π_old is needed before the first update of a step.
 func (t *training) scoresFirst() bool {

@@ -75,13 +75,10 @@ func (r skyrlResults) markdown() string {
 }
 
 // meanWithError is a mean with its standard error.
-func meanWithError(x []float64) (mean, standardError float64) {
-	n := float64(len(x))
+func meanWithError(x []float64) (m, standardError float64) {
+	n, m, squares := float64(len(x)), mean(x), 0.0
 	for _, v := range x {
-		mean += v / n
+		squares += (v - m) * (v - m)
 	}
-	for _, v := range x {
-		standardError += (v - mean) * (v - mean) / max(1, n-1) / n
-	}
-	return mean, math.Sqrt(standardError)
+	return m, math.Sqrt(squares / max(1, n-1) / n)
 }

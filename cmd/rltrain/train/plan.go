@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/run"
 )
@@ -92,7 +91,7 @@ const savedCopies = 5
 
 // copiedBytes is the memory of the best weights, of the reference, of the policy as its own teacher, and of writing a checkpoint.
 func copiedBytes(w *work) (bytes int64, err error) {
-	copies, err := weightCopies(w)
+	copies, err := w.settings.Copies(w.policy, w.algorithm)
 	if err != nil {
 		return 0, err
 	}
@@ -107,30 +106,6 @@ func copiedBytes(w *work) (bytes int64, err error) {
 		largest = max(largest, n)
 	}
 	return bytes + 4*savedCopies*largest, nil
-}
-
-// weightCopies is how many copies of the trained weights are in memory beside the policy's.
-func weightCopies(w *work) (copies int64, err error) {
-	needs := w.algorithm.Needs()
-	if w.settings.Evaluate != nil {
-		copies++ // the best
-	}
-	if (needs.Reference || w.settings.KLCoef > 0) && w.settings.Reference == nil {
-		fresh, err := w.policy.Fresh()
-		if err != nil {
-			return 0, err
-		}
-		if !fresh || w.settings.Sync || w.settings.ReferenceEvery > 0 {
-			copies += 2 // the reference, and the policy while it has the reference's weights
-		}
-	}
-	if needs.Teacher == algo.TeacherSelf && needs.Self.Kind != algo.TeacherLive {
-		copies++
-		if needs.Self.Kind != algo.TeacherBase {
-			copies += 3 // the next teacher is the mean of two; an earlier one is freed late
-		}
-	}
-	return copies, nil
 }
 
 // passTokens is how many tokens a pass has at most: those of a micro-batch, or of all samples of a step if they are fewer,

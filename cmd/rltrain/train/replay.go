@@ -3,7 +3,6 @@ package train
 import (
 	"context"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strings"
@@ -105,9 +104,7 @@ func replayed(ctx context.Context, task envs.Task, r *rl.Record) (turns []envs.C
 	if err != nil {
 		return nil, err
 	}
-	if closer, ok := env.(io.Closer); ok {
-		defer closer.Close()
-	}
+	defer envs.Close(env)
 	actions := r.Actions
 	if actions == nil {
 		actions = []string{r.Written}
