@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp/cmpopts"
-
 	"github.com/rltrain/rltrain/internal/expect"
 )
 
@@ -222,13 +220,4 @@ func TestSharesKnowEarlierTiers(t *testing.T) {
 	var w Watch
 	w.Shares(map[string]float64{"tag": 1})
 	expect.Equal(t, map[string]float64{"tag": 0, "none": 1}, w.Shares(map[string]float64{"none": 1}))
-}
-
-func TestMeanHealth(t *testing.T) {
-	got := meanHealth([]Health{
-		{Correct: 0.2, Formatted: 0.4, Length: 10, ZeroStd: 0.5, Tiers: map[string]float64{"tag": 0.5}},
-		{Correct: 0.4, Formatted: 0.8, Length: 30, ZeroStd: 0.7, Tiers: map[string]float64{"tag": 0.3, "phrase": 0.2}},
-	})
-	want := Health{Correct: 0.3, Formatted: 0.6, Length: 20, ZeroStd: 0.6, Tiers: map[string]float64{"tag": 0.4, "phrase": 0.1}}
-	expect.Equal(t, want, got, cmpopts.EquateApprox(0, 1e-12))
 }

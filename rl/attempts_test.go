@@ -246,14 +246,9 @@ func TestCountRewarded(t *testing.T) {
 		{"one list for many", many("0 1 2 3 4 5", number, 6), rl.Rewarded{N: 6, Same: 6, Repeats: "0 1 2 3 4 5"}},
 		{"one label for many without a reference", many("positive", func(int) string { return "" }, 9), rl.Rewarded{N: 9}},
 		{"one text for many without a reference", many("I love this very much!", func(int) string { return "" }, 9), rl.Rewarded{N: 9, Same: 9, Repeats: "I love this very much!"}},
+		{"rewards at the mean, but for rounding", []rl.Outcome{{Text: "x", Reward: 1}, {Text: "y", Reward: 1 + 2e-9}}, rl.Rewarded{N: 2}},
 		{"negative rewards", []rl.Outcome{{Prompt: sum, Text: "74 - 70", Truth: "4", Reward: -1}, {Prompt: sum, Text: "I do not know", Truth: "4", Reward: -2}}, rl.Rewarded{N: 1, Echoes: 1, Echo: "74 - 70"}},
 	} {
 		expect.Equal(t, test.want, rl.CountRewarded(test.all), test.name)
 	}
-}
-
-// TestRoundedMean: rewards that differ from the mean by no more than rounding count as the mean.
-func TestRoundedMean(t *testing.T) {
-	r := rl.CountRewarded([]rl.Outcome{{Text: "x", Reward: 1}, {Text: "y", Reward: 1 + 2e-9}})
-	expect.True(t, r.N == 2, "%d of 2 rewards are at the mean", r.N)
 }

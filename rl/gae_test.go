@@ -58,10 +58,6 @@ func discountedSum(t *testing.T, gamma, lambda float64) {
 	}
 }
 
-func TestGAEPanicsOnUnequalLengths(t *testing.T) {
-	expect.Panic(t, func() { rl.GAE([]float32{1, 2}, []float32{1}, []bool{true, true}, 0, 1, 1) })
-}
-
 func TestWhiten(t *testing.T) {
 	for _, test := range []struct {
 		name    string

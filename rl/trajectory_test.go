@@ -98,14 +98,6 @@ func TestTrajectoryValidate(t *testing.T) {
 	}
 }
 
-// TestShortestTrajectory has one token and a turn whose action was dropped.
-func TestShortestTrajectory(t *testing.T) {
-	var tr Trajectory
-	tr.AppendGiven(1)
-	tr.EndTurn(0)
-	expect.NoError(t, tr.Validate(), "Validate")
-}
-
 // TestEmptyTurnRewardsTheTurnBefore has an environment that drops an action and ends.
 func TestEmptyTurnRewardsTheTurnBefore(t *testing.T) {
 	tr := twoTurns()

@@ -77,21 +77,9 @@ func TestExpectedByHand(t *testing.T) {
 		want float64
 		grad []float64
 	}{
-		{"accuracy,expr:0*confidence", 0.25, []float64{0, 1, 0}},
 		{"accuracy=3,expr:0*confidence", 0.75, []float64{0, 3, 0}},
 		// Σ(π−1[y])² = .25+.5625+.0625 = .875, R = .5625; grad = R − (π − 1[y])
 		{"calibration", 0.5625, []float64{0.0625, 1.3125, 0.3125}},
-		// J = Σ π_a² and its gradient 2π
-		{"expr:confidence", 0.375, []float64{1, 0.5, 0.5}},
-		// R = log π_y for every a: J = log π_y·Σπ
-		{"expr:log(probs[label])", math.Log(0.25), []float64{math.Log(0.25), math.Log(0.25) + 4, math.Log(0.25)}},
-		// R = H: grad = H − log π − 1
-		{"expr:entropy", 1.5 * math.Ln2, []float64{2.5*math.Ln2 - 1, 3.5*math.Ln2 - 1, 3.5*math.Ln2 - 1}},
-		// R = the highest probability, that of label 0
-		{"expr:max(probs)", 0.5, []float64{1.5, 0.5, 0.5}},
-		// R_a = [a=y]·probs["c"]: J = π_y·π_c
-		{`expr:correct*probs.c`, 0.0625, []float64{0, 0.25, 0.25}},
-		{`expr:correct*probs["c"]`, 0.0625, []float64{0, 0.25, 0.25}},
 		{"calibration,expr:confidence=2", 0.5625 + 0.75, []float64{2.0625, 2.3125, 1.3125}},
 	} {
 		r := parseLabels(t, test.spec, "a", "b", "c")

@@ -78,8 +78,6 @@ func TestExpressionsThatFail(t *testing.T) {
 		want       string
 	}{
 		{"correct", unverified, "no verified answer for this episode"},
-		{"1 + formatted", unverified, "no verified answer for this episode"},
-		{`length > 5 or answer == ""`, unverified, "no verified answer for this episode"},
 		{"truth == '1' ? 1 : 0", unverified, "no verified answer for this episode"},
 		{"1/formatted", sample, "the value is +Inf"},
 		{"log(-1)", sample, "the value is NaN"},
@@ -101,7 +99,6 @@ func TestTextExpressionErrors(t *testing.T) {
 	for _, test := range []struct{ source, want string }{
 		{"lenght", `column 1: unknown name "lenght"; did you mean "length"?`},
 		{"1 + confidence", "column 5: confidence is available only in rewards of classifiers"},
-		{"-confidence", "column 2: confidence is available only in rewards of classifiers"},
 		{"probs[0]", "column 1: probs is available only in rewards of classifiers"},
 		{"$env", `column 1: unknown name "$env"`},
 		{"text", "column 1: the reward must be a number"},
@@ -116,18 +113,10 @@ func TestTextExpressionErrors(t *testing.T) {
 		{`text matches "("`, "column 6: "},
 		{"1..1000000", "column 2: operator .. is not supported"},
 		{"sum(map(1..10, # * 2))", `unknown function "sum"`},
-		{"count(split(text, ''), true)", `unknown function "count"`},
-		{"repeat(text, 1000000)", `unknown function "repeat"`},
 		{"len(replace(text, '', text))", `column 5: unknown function "replace"`},
-		{"now() > 0", `unknown function "now"`},
 		{"lenn(text)", `unknown function "lenn"; did you mean "len"?`},
 		{"let x = text + text; len(x + x)", "this construct is not supported"},
-		{"length; 1", "this construct is not supported"},
-		{"{'a': 1}.a", "this construct is not supported"},
-		{"nil ?? 1", "this construct is not supported"},
-		{"text?.a", "this construct is not supported"},
 		{"text.upper()", "this construct is not supported"},
-		{"len(text | filter(true))", `unknown function "filter"`},
 		{"1 % 0", "divide by zero"},
 		{strings.Repeat("1+", 3000) + "1", "maximum 4096"},
 	} {

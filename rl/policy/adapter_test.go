@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"context"
 	"encoding/json"
 	"maps"
 	"math"
@@ -21,6 +20,7 @@ import (
 	"github.com/rltrain/rltrain/torch/gguf"
 	"github.com/rltrain/rltrain/torch/hub"
 	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/torchtest"
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
@@ -84,13 +84,28 @@ func changeAdapter(t *testing.T, name string, members map[string]any) string {
 	return dir
 }
 
+// scoresOf are the log-probabilities of the tokens after the first.
+func scoresOf(t *testing.T, p *CausalLM, ids []int32) []float32 {
+	t.Helper()
+	return must.Get(p.Score(t.Context(), [][]int32{ids[:1]}, [][]int32{ids[1:]}, 1))(t)[0].LogProbs
+}
+
 // checkScores compares the policy's log-probabilities with PEFT's.
 func checkScores(t *testing.T, p *CausalLM, ids []int32, want []float64) {
 	t.Helper()
-	scored := must.Get(p.Score(context.Background(), [][]int32{ids[:1]}, [][]int32{ids[1:]}, 1))(t)
-	for i, got := range scored[0].LogProbs {
+	for i, got := range scoresOf(t, p, ids) {
 		expect.True(t, math.Abs(float64(got)-want[i]) <= 1e-4, "token %d: log-probability %g, want %g", i+1, got, want[i])
 	}
+}
+
+// generatesAsItScores compares log-probabilities while generating with those of the finished completion.
+func generatesAsItScores(t *testing.T, p *CausalLM, sampler *Sampler, prompt []int32, limit float64) {
+	t.Helper()
+	must.Do(t, sampler.Generate(t.Context(), [][]int32{prompt}, GenerateOptions{Samples: 1, MaxNew: 8}, func(_ int, c []Completion) error {
+		rescored := must.Get(p.Score(t.Context(), [][]int32{prompt}, [][]int32{c[0].IDs}, 1))(t)[0].LogProbs
+		torchtest.Near(t, c[0].LogProbs, rescored, limit, "log-probabilities while generating")
+		return nil
+	}))
 }
 
 func TestAdaptersOfPEFT(t *testing.T) {
@@ -162,23 +177,14 @@ func checkTrainedInFull(t *testing.T, base, name string, want adapterExpectation
 		must.Do(t, full.v.Write(values))
 	}
 	p.Changed()
-	score := func(p *CausalLM) []float32 {
-		return must.Get(p.Score(t.Context(), [][]int32{want.IDs[:1]}, [][]int32{want.IDs[1:]}, 1))(t)[0].LogProbs
-	}
-	changed := score(p)
-	var written Completion
-	must.Do(t, sampler.Generate(t.Context(), [][]int32{want.IDs[:3]}, GenerateOptions{Samples: 1, MaxNew: 8}, func(_ int, c []Completion) error {
-		written = c[0]
-		return nil
-	}))
-	rescored := must.Get(p.Score(t.Context(), [][]int32{want.IDs[:3]}, [][]int32{written.IDs}, 1))(t)[0].LogProbs
-	expect.Equal(t, rescored, written.LogProbs, cmpopts.EquateApprox(0, 1e-4), "log-probabilities while generating")
+	changed := scoresOf(t, p, want.IDs)
+	generatesAsItScores(t, p, sampler, want.IDs[:3], 1e-4)
 	must.Do(t, p.Save(saved))
 	must.Do(t, p.SaveFull(merged, ""))
 	for _, dir := range []string{saved, merged} {
 		q := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", false))(t)
 		defer q.Close()
-		expect.Equal(t, changed, score(q), cmpopts.EquateApprox(0, 1e-5), "log-probabilities of what was saved")
+		expect.Equal(t, changed, scoresOf(t, q, want.IDs), cmpopts.EquateApprox(0, 1e-5), "log-probabilities of what was saved")
 	}
 }
 

@@ -53,7 +53,7 @@ func TestDoRAAsPEFT(t *testing.T) {
 	defer optimizer.Close()
 	near := cmpopts.EquateApprox(1e-4, 2e-5)
 	for step, logProbs := range want.Steps {
-		expect.Equal(t, logProbs, doraScores(t, p, want.IDs), near, "log-probabilities")
+		expect.Equal(t, logProbs, scoresOf(t, p, want.IDs), near, "log-probabilities")
 		if step == 0 {
 			of := func(choose func(l adaptedLayer) *torch.Var) (grads []float32) {
 				gradients(t, p, []Sequence{sequence}, 0, true) // leaves none
@@ -77,14 +77,8 @@ func TestDoRAAsPEFT(t *testing.T) {
 		must.Get(optimizer.Step([]float64{1e-2}, 0))(t)
 		p.Changed()
 	}
-	trained := doraScores(t, p, want.IDs)
-	var written Completion
-	must.Do(t, sampler.Generate(t.Context(), [][]int32{want.IDs[:3]}, GenerateOptions{Samples: 1, MaxNew: 8}, func(_ int, c []Completion) error {
-		written = c[0]
-		return nil
-	}))
-	rescored := must.Get(p.Score(t.Context(), [][]int32{want.IDs[:3]}, [][]int32{written.IDs}, 1))(t)[0].LogProbs
-	expect.Equal(t, rescored, written.LogProbs, cmpopts.EquateApprox(0, 1e-4), "log-probabilities while generating")
+	trained := scoresOf(t, p, want.IDs)
+	generatesAsItScores(t, p, sampler, want.IDs[:3], 1e-4)
 	saved, merged := t.TempDir(), filepath.Join(t.TempDir(), "merged")
 	must.Do(t, p.Save(saved))
 	must.Do(t, p.Merge(merged, ""))
@@ -92,7 +86,7 @@ func TestDoRAAsPEFT(t *testing.T) {
 		for _, trainable := range []bool{false, true} {
 			q := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, dir, "", "", trainable))(t)
 			defer q.Close()
-			expect.Equal(t, trained, doraScores(t, q, want.IDs), cmpopts.EquateApprox(0, 2e-5), "log-probabilities of what was saved")
+			expect.Equal(t, trained, scoresOf(t, q, want.IDs), cmpopts.EquateApprox(0, 2e-5), "log-probabilities of what was saved")
 		}
 	}
 	_, trainable := p.Parameters()
@@ -105,11 +99,6 @@ func descend(s *torch.Scope, p *CausalLM, q Sequence) {
 	x := Samples([]Sequence{q})
 	out := p.Forward(s, rl.NewBatch(x), Pass{Temperature: 1})
 	s.Backward(s.Scale(s.Sum(out.LogProbs), -1/float64(x[0].Len())))
-}
-
-func doraScores(t *testing.T, p *CausalLM, ids []int32) []float32 {
-	t.Helper()
-	return must.Get(p.Score(t.Context(), [][]int32{ids[:1]}, [][]int32{ids[1:]}, 1))(t)[0].LogProbs
 }
 
 // TestNewDoRA: a new adapter has PEFT's magnitudes and changes nothing.
@@ -127,18 +116,14 @@ func TestNewDoRA(t *testing.T) {
 	}
 	expect.Equal(t, want.Start, start, cmpopts.EquateApprox(1e-6, 0), "magnitudes")
 	bare := must.Open(LoadCausalLM(t.Context(), &hub.Client{}, base, "", "", false))(t)
-	expect.Equal(t, doraScores(t, bare, want.IDs), doraScores(t, p, want.IDs), cmpopts.EquateApprox(0, 1e-5), "log-probabilities")
+	expect.Equal(t, scoresOf(t, bare, want.IDs), scoresOf(t, p, want.IDs), cmpopts.EquateApprox(0, 1e-5), "log-probabilities")
 	// On quantized weights it starts from those, and the sampler generates as it scores.
 	for _, dora := range []bool{false, true} {
 		q := must.Open(NewCausalLM(Config{Dir: base, R: 2, Alpha: 4, DoRA: dora, DType: "int8"}))(t)
 		sampler := must.Open(q.NewSampler(1))(t)
-		start = append(start[:0], doraScores(t, q, want.IDs)...)
-		expect.Equal(t, start, doraScores(t, p, want.IDs), cmpopts.EquateApprox(0, 0.1), "log-probabilities")
-		must.Do(t, sampler.Generate(t.Context(), [][]int32{want.IDs[:3]}, GenerateOptions{Samples: 1, MaxNew: 8}, func(_ int, c []Completion) error {
-			rescored := must.Get(q.Score(t.Context(), [][]int32{want.IDs[:3]}, [][]int32{c[0].IDs}, 1))(t)[0].LogProbs
-			expect.Equal(t, rescored, c[0].LogProbs, cmpopts.EquateApprox(0, 0.03), "log-probabilities while generating")
-			return nil
-		}))
+		start = append(start[:0], scoresOf(t, q, want.IDs)...)
+		expect.Equal(t, start, scoresOf(t, p, want.IDs), cmpopts.EquateApprox(0, 0.1), "log-probabilities")
+		generatesAsItScores(t, q, sampler, want.IDs[:3], 0.03)
 	}
 }
 

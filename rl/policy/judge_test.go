@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
-	task "github.com/rltrain/rltrain/envs/math"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -71,19 +70,4 @@ func TestJudgeChoosesByProbability(t *testing.T) {
 		expect.Equal(t, want, got, cmpopts.EquateApprox(1e-4, 0), choices)
 	}
 	expect.Failure(j.Choose(t.Context(), question(strings.Repeat("so ", 700)), []string{"No", "Yes"}))(t, "reads 2048")
-}
-
-// TestJudgeRewardsSteps has a model judge the lines of a solution.
-func TestJudgeRewardsSteps(t *testing.T) {
-	j, _ := tinyJudge(t)
-	c := envs.Completion{
-		Observation: envs.Observation{Messages: []envs.Message{{Role: envs.RoleUser, Content: "What is 2+2?"}}},
-		Text:        "We add.\nIt is 4.\n", Action: envs.Action{Text: "It is 4.\n"},
-	}
-	// A model with random weights is indifferent: about 5.5 of 10, and equal odds of Yes for each of three letters.
-	got, err := task.ScoreReward(j, 0.2)(t.Context(), c)
-	expect.True(t, err == nil && got > 0.02 && got < 0.2, "score %v, %v", got, err)
-	if got, err := task.AspectsReward(j, 1)(t.Context(), c); err != nil || !(got > 0 && got < 1) {
-		t.Errorf("aspects %v, %v", got, err)
-	}
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // perturbed returns p with changed weights in its adapter and heads.
-func perturbed[P Policy](t *testing.T, p P) P {
+func perturbed[P Policy](t testing.TB, p P) P {
 	t.Helper()
 	for k, v := range p.Params() {
 		values := must.Get(v.Read())(t)

@@ -20,10 +20,7 @@ import (
 func TestPiSSA(t *testing.T) {
 	torchtest.NoLeaks(t)
 	base := adapterBase(t, "llama")
-	sequence := [][]int32{{7, 41, 12, 88, 3, 60, 23}}
-	score := func(p *CausalLM) []float32 {
-		return must.Get(p.Score(t.Context(), [][]int32{sequence[0][:1]}, [][]int32{sequence[0][1:]}, 1))(t)[0].LogProbs
-	}
+	score := func(p *CausalLM) []float32 { return scoresOf(t, p, []int32{7, 41, 12, 88, 3, 60, 23}) }
 	near := cmpopts.EquateApprox(0, 1e-4)
 	bare := must.Open(LoadCausalLM(t.Context(), &hub.Client{}, base, "", "", false))(t)
 	for _, stabilised := range []bool{false, true} {

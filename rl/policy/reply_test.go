@@ -1,8 +1,7 @@
 package policy_test
 
 import (
-	"encoding/json"
-	"os"
+	"maps"
 	"strings"
 	"testing"
 
@@ -35,14 +34,18 @@ var replyTemplates = map[string]string{
 	"deepseek r1": `{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}<｜User｜>{{ m.content }}{% else %}<｜Assistant｜>{{ m.content.split('</think>')[-1] }}<｜end▁of▁sentence｜>{% endif %}{% endfor %}{% if add_generation_prompt %}<｜Assistant｜>{% endif %}`,
 }
 
+// toolTemplates are these and those of TRL's cases.
+func toolTemplates(t *testing.T) (templates map[string]string) {
+	t.Helper()
+	must.JSON(t, "testdata/tools/templates.json", &templates)
+	maps.Copy(templates, replyTemplates)
+	return templates
+}
+
 // TestRepliesAsTemplatesWriteThem: what follows a turn with tool calls, or a plain turn, is what the complete conversation has
 // there, for one call and for several.
 func TestRepliesAsTemplatesWriteThem(t *testing.T) {
-	var templates map[string]string
-	must.Do(t, json.Unmarshal(must.Get(os.ReadFile("testdata/tools/templates.json"))(t), &templates))
-	for name, text := range replyTemplates {
-		templates[name] = text
-	}
+	templates := toolTemplates(t)
 	ends := map[string]string{"qwen2.5": "<|im_end|>", "qwen2.5 marked": "<|im_end|>", "qwen3": "<|im_end|>", "qwen3 marked": "<|im_end|>", "llama3.1": "<|eot_id|>", "mistral": "</s>", "plain": "", "gemma": "", "phi3": "", "granite": "", "deepseek r1": ""}
 	tool := must.Get(dataset.Parse(`{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object","properties":{}}}}`))(t)
 	in := envs.TemplateInputs{Tools: []any{tool}}
@@ -99,11 +102,7 @@ func joined(a, b []envs.Message) []envs.Message { return append(append([]envs.Me
 
 // TestDroppedThoughts: Qwen 3 drops thoughts once the user speaks, but not after tools.
 func TestDroppedThoughts(t *testing.T) {
-	var templates map[string]string
-	must.Do(t, json.Unmarshal(must.Get(os.ReadFile("testdata/tools/templates.json"))(t), &templates))
-	for name, text := range replyTemplates {
-		templates[name] = text
-	}
+	templates := toolTemplates(t)
 	for name, want := range map[string][2]bool{
 		"qwen3": {true, false}, "qwen3 marked": {false, false}, "qwen2.5": {false, false}, "llama3.1": {false, true}, "gemma": {false, false}, "phi3": {false, false},
 		"granite": {false, false}, "deepseek r1": {true, true}, "plain": {false, false},
@@ -117,8 +116,7 @@ func TestDroppedThoughts(t *testing.T) {
 
 // TestMarksOfCallsAreText: the special token that begins a call is part of an action's text.
 func TestMarksOfCallsAreText(t *testing.T) {
-	var templates map[string]string
-	must.Do(t, json.Unmarshal(must.Get(os.ReadFile("testdata/tools/templates.json"))(t), &templates))
+	templates := toolTemplates(t)
 	const text = `<|python_tag|>{"name": "é", "parameters": {}}`
 	for name, want := range map[string]string{"llama3.1": text, "qwen2.5": strings.TrimPrefix(text, "<|python_tag|>")} {
 		p := toolPolicy(t, templates[name], "<|eot_id|>")
@@ -131,8 +129,7 @@ func TestMarksOfCallsAreText(t *testing.T) {
 
 // TestSingleCallTemplates: results of several calls follow even where the template writes single calls only.
 func TestSingleCallTemplates(t *testing.T) {
-	var templates map[string]string
-	must.Do(t, json.Unmarshal(must.Get(os.ReadFile("testdata/tools/templates.json"))(t), &templates))
+	templates := toolTemplates(t)
 	p := toolPolicy(t, templates["llama3.1"], "<|eot_id|>")
 	defer p.Close()
 	replies := messagesOf(t, `[{"role":"tool","tool_call_id":"call00000","name":"f","content":"42"},{"role":"tool","tool_call_id":"call00001","name":"f","content":"43"}]`)

@@ -32,8 +32,7 @@ type toolTalk struct {
 
 // TestToolTalksAsTRL: conversations with tools have the tokens and labels of TRL, whatever shape their rows have.
 func TestToolTalksAsTRL(t *testing.T) {
-	var templates map[string]string
-	must.Do(t, json.Unmarshal(must.Get(os.ReadFile("testdata/tools/templates.json"))(t), &templates))
+	templates := toolTemplates(t)
 	policies := map[string]*policy.CausalLM{}
 	n := 0
 	for line := range strings.Lines(string(must.Get(os.ReadFile("testdata/tools/cases.jsonl"))(t))) {

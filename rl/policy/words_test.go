@@ -34,15 +34,7 @@ func languageLabel(t testing.TB, write func(dir string, layers, width int, seed 
 	t.Helper()
 	c.Dir, c.R, c.Alpha, c.Seed = filepath.Join(t.TempDir(), "tiny"), 4, 8, 5
 	must.Do(t, write(c.Dir, 2, 32, 3))
-	p := must.Open(NewClassifier(c))(t)
-	for k, v := range p.Params() {
-		values := must.Get(v.Read())(t)
-		for i := range values {
-			values[i] += 0.02 * float32((i+k)%7-3)
-		}
-		must.Do(t, v.Write(values))
-	}
-	return p
+	return perturbed(t, must.Open(NewClassifier(c))(t))
 }
 
 var artLabels = []string{"art", "art history", "law"}
@@ -125,13 +117,13 @@ func TestScoredLabelsEqualSeparateScores(t *testing.T) {
 				})
 				must.Do(t, torch.ZeroGrad(p.Params()))
 			}
-			near(t, "probabilities", probs[false], probs[true], 1e-5)
+			torchtest.Near(t, probs[false], probs[true], 1e-5, "probabilities")
 			for k := range grads[true] {
-				near(t, "a gradient", grads[false][k], grads[true][k], 1e-4)
+				torchtest.Near(t, grads[false][k], grads[true][k], 1e-4, "a gradient")
 			}
 			expect.True(t, probs[true][0] != probs[true][3], "two prompts have the same probabilities")
 			alone := must.Get(p.Probs(t.Context(), prompts[2:3]))(t)
-			near(t, "one prompt alone", alone[0], probs[true][6:9], 1e-5)
+			torchtest.Near(t, alone[0], probs[true][6:9], 1e-5, "one prompt alone")
 			baseScores(t, p, prompts[:1], probs[true][0])
 		})
 	}
@@ -147,7 +139,7 @@ func baseScores(t *testing.T, p *Classifier, prompts [][]int32, adapted float32)
 		for _, l := range oneByOne(s, p, prompts, true)[0] {
 			want = append(want, float32(math.Exp(s.Item(l))))
 		}
-		near(t, "the base model", got, want, 1e-5)
+		torchtest.Near(t, got, want, 1e-5, "the base model")
 		expect.True(t, math.Abs(float64(got[0]-adapted)) >= 1e-6, "the adapter changes nothing")
 	})
 }
@@ -167,7 +159,7 @@ func TestScoredValues(t *testing.T) {
 		got := s.Read(p.Forward(s, &rl.Batch{Sequences: prompts, Actions: []int64{0, 1}}, Pass{Values: true}).Values)
 		states := p.lm.lastStates(s, prompts, torch.Pass{Adapter: true})
 		want := s.Read(s.Squeeze(s.Linear(states, p.value.out.Weight.T(), p.value.out.Bias.T())))
-		near(t, "a value", got, want, 1e-4)
+		torchtest.Near(t, got, want, 1e-4, "a value")
 		expect.True(t, got[0] != got[1], "two prompts have the same value")
 	})
 }
@@ -182,18 +174,10 @@ func TestScoredDropout(t *testing.T) {
 			return s.Read(p.Forward(s, &rl.Batch{Sequences: prompts, Actions: make([]int64, len(prompts)), Dropout: keys}, Pass{Dropout: true}).Labels)
 		}
 		together := scores(prompts, 7, 8)
-		near(t, "the first prompt's", scores(prompts[:1], 7), together[:3], 1e-5)
-		near(t, "the second prompt's", scores(prompts[1:], 8), together[3:], 1e-5)
+		torchtest.Near(t, scores(prompts[:1], 7), together[:3], 1e-5, "the first prompt's")
+		torchtest.Near(t, scores(prompts[1:], 8), together[3:], 1e-5, "the second prompt's")
 		expect.True(t, math.Abs(float64(scores(prompts[1:], 7)[0]-together[3])) >= 1e-5, "another key drops the same")
 	})
-}
-
-func near(t *testing.T, what string, got, want []float32, tolerance float64) {
-	t.Helper()
-	expect.Require(t, len(got) == len(want), "%s: %d values, want %d", what, len(got), len(want))
-	for i := range got {
-		expect.True(t, math.Abs(float64(got[i]-want[i])) <= tolerance*(1+math.Abs(float64(want[i]))), "%s %d is %v, want %v", what, i, got[i], want[i])
-	}
 }
 
 // TestLanguageLabelRoundTrip saves and loads classifiers on language models, with a value head, and restores weights.
@@ -216,7 +200,7 @@ func TestLanguageLabelRoundTrip(t *testing.T) {
 				t.Helper()
 				after := must.Get(p.Probs(t.Context(), encoded(t, p, "a wave", "the law")))(t)
 				for i := range before {
-					near(t, "a probability", after[i], before[i], 0)
+					torchtest.Near(t, after[i], before[i], 0, "a probability")
 				}
 			}
 			same(q)
@@ -238,7 +222,7 @@ func TestLanguageLabelRoundTrip(t *testing.T) {
 			m := must.Open(LoadClassifier(t.Context(), &hub.Client{}, merged, "", false))(t)
 			after := must.Get(m.Probs(t.Context(), encoded(t, m, "a wave", "the law")))(t)
 			for i := range before {
-				near(t, "a merged probability", after[i], before[i], 1e-5)
+				torchtest.Near(t, after[i], before[i], 1e-5, "a merged probability")
 			}
 			expect.True(t, m.Pooling == pooling && m.MaxLength == p.MaxLength && !m.Adapted() && slices.Equal(m.Labels, artLabels),
 				"merged: pooling %s, %d tokens, labels %q, adapted %v", m.Pooling, m.MaxLength, m.Labels, m.Adapted())
@@ -263,7 +247,7 @@ func TestLastToken(t *testing.T) {
 			last := s.Rows(states, s.Ints([]int64{int64(len(ids[i]) - 1)}, 1))
 			want = s.Read(s.Exp(s.LogSoftmax(s.Linear(last, p.head.out.Weight.T(), p.head.out.Bias.T()))))
 		})
-		near(t, "a probability", together[i], want, 1e-5)
+		torchtest.Near(t, together[i], want, 1e-5, "a probability")
 	}
 	expect.True(t, math.Abs(float64(together[0][0]-together[1][0])) >= 1e-6, "the last but one letter changes nothing")
 	for _, v := range p.Params() {
@@ -325,34 +309,4 @@ func TestScoringRefuses(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", record, err, want)
 		}
 	}
-}
-
-// BenchmarkScore scores 14 labels after a prompt of 64 tokens: with the prompt computed once, and for each label.
-func BenchmarkScore(b *testing.B) {
-	lm := must.Get(RandomCausalLM(transformers.LlamaShape{Vocab: 8192, Hidden: 512, Layers: 8, Heads: 8, KVHeads: 4, Intermediate: 1408, RopeTheta: 10000}, torch.F32, Config{Seed: 1}))(b)
-	p := &Classifier{Labels: make([]string, 14), Pooling: PoolScore, lm: lm}
-	defer lm.Close()
-	prompt := make([]int32, 64)
-	for i := range prompt {
-		prompt[i] = int32(100 + 7*i)
-	}
-	for k := range p.Labels {
-		p.words.tokens = append(p.words.tokens, []int32{int32(1000 + k), int32(2000 + k), 5})
-	}
-	b.Run("together", func(b *testing.B) {
-		for b.Loop() {
-			must.Get(p.Probs(b.Context(), [][]int32{prompt}))(b)
-		}
-	})
-	b.Run("alone", func(b *testing.B) {
-		for b.Loop() {
-			torchtest.Do(b, torch.NoGrad, func(s *torch.Scope) {
-				for _, row := range oneByOne(s, p, [][]int32{prompt}, false) {
-					for _, l := range row {
-						s.Item(l)
-					}
-				}
-			})
-		}
-	})
 }

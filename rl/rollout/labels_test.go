@@ -1,9 +1,6 @@
 package rollout
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -261,17 +258,6 @@ func TestBestReturn(t *testing.T) {
 		best = max(best, next(t, src, i).Figures.Get("reward"))
 		expect.Same(t, best, src.BestReturn(), "step %d: best return", i+1)
 	}
-}
-
-func TestLabelsStop(t *testing.T) {
-	src := labels(t, classifier(t), labelRewards(t, "f1"), labelsConfig())
-	before := must.Get(json.Marshal(src.State()))(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := src.Next(ctx, rl.At{})
-	expect.True(t, errors.Is(err, context.Canceled), "error %v", err)
-	after, err := json.Marshal(src.State())
-	expect.True(t, err == nil && string(before) == string(after), "a cancelled step leaves the state %s, %v; it was %s", after, err, before)
 }
 
 func TestLabelsRefuse(t *testing.T) {

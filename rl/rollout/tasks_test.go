@@ -71,25 +71,10 @@ func (e endless) Episode(part envs.Part, index int) (envs.Env, error) { return e
 // letters rewards an action that begins with a small letter with 1 and others with 0: a bandit with many arms, a
 // quarter of which are rewarded.
 var letters = endless(func(part envs.Part, index int) envs.Env {
-	return &letterEpisode{fmt.Sprintf("%s %d:", part, index%7)}
+	return &spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%7), last: 1}
 })
 
-type letterEpisode struct{ shown string }
-
-func (e *letterEpisode) Reset(context.Context) (envs.Observation, error) {
-	return envs.Observation{Text: e.shown}, nil
-}
-
 func small(text string) bool { return text != "" && text[0] >= 'a' && text[0] <= 'z' }
-
-func (e *letterEpisode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
-	info := &envs.Info{Correct: small(a.Text), FormatOK: a.Stop == envs.StopEnd, FoundBy: "letter"}
-	reward := 0.0
-	if info.Correct {
-		reward = 1
-	}
-	return envs.Step{Keep: len(a.Text), Reward: reward, Done: true, Info: info}, nil
-}
 
 // dialogues has the given number of actions per episode, keeps two bytes of each and replies with a mark; the first of
 // two actions is half a turn.
@@ -112,18 +97,18 @@ func (d *dialogue) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 
 // spelling rewards each action that begins with a small letter with 1, and ends after three.
 var spelling = endless(func(part envs.Part, index int) envs.Env {
-	return &spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%5)}
+	return &spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%5), last: 3}
 })
 
 // lines is spelling with actions that end at stop strings.
 var lines = endless(func(part envs.Part, index int) envs.Env {
-	return &spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%5), stop: strings.Split("abcdefghijklmnopqrstuvwxyz", "")}
+	return &spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%5), last: 3, stop: strings.Split("abcdefghijklmnopqrstuvwxyz", "")}
 })
 
 type spellingEpisode struct {
-	shown        string
-	stop         []string
-	turns, right int
+	shown              string
+	stop               []string
+	last, turns, right int
 }
 
 func (e *spellingEpisode) Reset(context.Context) (envs.Observation, error) {
@@ -131,14 +116,17 @@ func (e *spellingEpisode) Reset(context.Context) (envs.Observation, error) {
 }
 
 func (e *spellingEpisode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
-	step := envs.Step{Keep: len(a.Text), Append: ";"}
+	e.turns++
+	step := envs.Step{Keep: len(a.Text), Done: e.turns == e.last}
 	if small(a.Text) {
 		step.Reward = 1
 		e.right++
 	}
-	e.turns++
-	if step.Done = e.turns == 3; step.Done {
-		step.Info = &envs.Info{Correct: e.right == 3, FormatOK: true, FoundBy: "letters"}
+	if e.last > 1 {
+		step.Append = ";"
+	}
+	if step.Done {
+		step.Info = &envs.Info{Correct: e.right == e.last, FormatOK: a.Stop == envs.StopEnd, FoundBy: "letters"}
 	}
 	return step, nil
 }
@@ -150,7 +138,7 @@ func wordy(long func(index int) bool) endless {
 		if long(index) {
 			shown = strings.Repeat("x", 3000)
 		}
-		return &letterEpisode{shown}
+		return &spellingEpisode{shown: shown, last: 1}
 	}
 }
 

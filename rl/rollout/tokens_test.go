@@ -293,12 +293,6 @@ func TestOutcomesAreTheLastTurns(t *testing.T) {
 	}
 }
 
-func TestSyncLine(t *testing.T) {
-	line := syncLine([]*envs.Info{{Correct: true, FormatOK: true}, {FormatOK: true}, {}}, "")(rl.Meter{})
-	want := "1/3 correct 2/3 formatted "
-	expect.True(t, strings.Contains(line, want), "%q lacks %q", line, want)
-}
-
 // TestFiltered: each filter alone, since importance weights would compare what it leaves of a distribution with all of it.
 func TestFiltered(t *testing.T) {
 	for _, c := range []Sampling{{TopK: 1}, {TopP: 0.9}, {MinP: 0.1}, {RepetitionPenalty: 1.1}, {RepetitionPenalty: 0.9}} {

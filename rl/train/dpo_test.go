@@ -8,7 +8,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/internal/expect"
@@ -23,108 +22,20 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// somePairs returns n pairs of answers of 1 to 5 tokens with prompts and reference log-probabilities, and log π of all
-// their actions in order.
-func somePairs(n int) (samples []*rl.Sample, logProbs []float32) {
-	rng := rand.New(rand.NewPCG(4, 2))
-	for pair := range n {
-		for side := range 2 {
-			x := &rl.Sample{Tokens: []int32{1, 2, 3}, Prompt: pair, Index: side, Truth: int32(1 - side)}
-			for i := range 1 + rng.IntN(5) {
-				x.Tokens, x.Rows, x.Actions = append(x.Tokens, int32(i)), append(x.Rows, 2+i), append(x.Actions, int32(i))
-				x.Reference = append(x.Reference, -float32(0.1+rng.Float64()))
-				logProbs = append(logProbs, -float32(0.1+rng.Float64()))
-			}
-			samples = append(samples, x)
-		}
-	}
-	return samples, logProbs
-}
-
-// pairLoss is the loss and its gradient [M], with the batch split at the given samples.
-func pairLoss(t *testing.T, a *algo.DPO, samples []*rl.Sample, logProbs []float32, parts ...int) (loss float64, grad []float32, figures map[string]float64) {
+// figuresOf are the figures of a loss of these samples.
+func figuresOf(t *testing.T, a *algo.DPO, samples []*rl.Sample, logProbs []float32) map[string]float64 {
 	t.Helper()
-	figures = map[string]float64{}
-	parts = append(append([]int{0}, parts...), len(samples))
-	actions := 0
-	for _, x := range samples {
-		actions += x.Len()
-	}
-	for i := 1; i < len(parts); i++ {
-		part := samples[parts[i-1]:parts[i]]
-		m := 0
-		for _, x := range part {
-			m += x.Len()
-		}
-		v := must.Get(torch.Parameter(logProbs[:m:m], int64(m)))(t)
-		logProbs = logProbs[m:]
-		torchtest.Do(t, torch.Train, func(s *torch.Scope) {
-			b := &algo.Batch{LogProbs: v.T(), Samples: float64(len(samples)), Actions: actions, Whole: samples, Part: part, Figures: figures}
-			l := a.Loss(s, b)
-			loss += s.Item(l)
-			s.Backward(l)
-			g, ok := s.Grad(v)
-			expect.True(t, ok, "no gradient")
-			grad = append(grad, s.Read(g)...)
-		})
-		v.Close()
-	}
-	return loss, grad, figures
+	b := &algo.Batch{Samples: float64(len(samples)), Actions: len(logProbs), Whole: samples, Part: samples, Figures: map[string]float64{}}
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
+		b.LogProbs = s.Floats(logProbs, int64(len(logProbs)))
+		expect.True(t, math.Abs(s.Item(a.Loss(s, b))-b.Figures["loss"]) <= 1e-6, "figure loss %v", b.Figures["loss"])
+	})
+	delete(b.Figures, "loss")
+	return b.Figures
 }
 
 func newDPO(losses ...string) *algo.DPO {
 	return &algo.DPO{Losses: losses, Beta: 0.4, CPOAlpha: 0.7, SimPOGamma: 0.3, DesirableWeight: 1.5, UndesirableWeight: 0.5}
-}
-
-// TestPreferenceLossesByHand compares each loss and its gradient with its definition in float64, and with itself in
-// smaller parts.
-func TestPreferenceLossesByHand(t *testing.T) {
-	smooth := func(a *algo.DPO) *algo.DPO { a.Smoothing = 0.2; return a }
-	weighted := newDPO("sigmoid", "sft", "simpo")
-	weighted.Weights = []string{"0.5", "2", "1"}
-	kto := newDPO("kto")
-	must.Do(t, kto.Prepare(&rl.Step{KLSamples: []*rl.Sample{{Old: []float32{klByHand}, Reference: []float32{0}}}, Figures: rl.Meter{}}))
-	cases := map[string]*algo.DPO{"sigmoid smoothed": smooth(newDPO("sigmoid")), "robust": smooth(newDPO("robust")), "cpo smoothed": smooth(newDPO("cpo")),
-		"simpo smoothed": smooth(newDPO("simpo")), "weighted": weighted, "kto": kto}
-	for _, name := range []string{"sigmoid", "hinge", "ipo", "apo_zero", "apo_down", "cpo", "simpo", "orpo", "sft"} {
-		cases[name] = newDPO(name)
-	}
-	for name, a := range cases {
-		t.Run(name, func(t *testing.T) {
-			samples, logProbs := somePairs(5)
-			expect.True(t, a.Needs().Reference != slices.Contains([]string{"cpo", "simpo", "orpo", "sft"}, a.Losses[0]), "needs a reference: %t", a.Needs().Reference)
-			if !a.Needs().Reference {
-				for _, x := range samples {
-					x.Reference = nil
-				}
-			}
-			oracle := dpoOracle
-			if a.Unpaired() {
-				oracle = ktoOracle
-			}
-			exact := make([]float64, len(logProbs))
-			for i, l := range logProbs {
-				exact[i] = float64(l)
-			}
-			loss, grad, figures := pairLoss(t, a, samples, logProbs)
-			want := oracle(a, samples, exact)
-			expect.True(t, math.Abs(loss-want) <= 1e-6*(1+math.Abs(want)), "loss %v, want %v", loss, want)
-			expect.True(t, math.Abs(figures["loss"]-loss) <= 1e-6, "figure loss %v of loss %v", figures["loss"], loss)
-			for i := range exact {
-				const step = 1e-5
-				at := func(d float64) float64 {
-					moved := slices.Clone(exact)
-					moved[i] += d
-					return oracle(a, samples, moved)
-				}
-				want := (at(step) - at(-step)) / (2 * step)
-				expect.True(t, math.Abs(float64(grad[i])-want) <= 2e-6, "gradient %v of action %d, want %v", grad[i], i, want)
-			}
-			again, inParts, partFigures := pairLoss(t, a, samples, logProbs, 2, 8)
-			near := cmpopts.EquateApprox(1e-5, 1e-6)
-			expect.Same(t, "", cmp.Diff(loss, again, near)+cmp.Diff(grad, inParts, near)+cmp.Diff(figures, partFigures, near), "in parts")
-		})
-	}
 }
 
 // TestFiguresOfPairs computes TRL's metrics by hand.
@@ -137,25 +48,20 @@ func TestFiguresOfPairs(t *testing.T) {
 	}
 	samples := slices.Concat(pair(0, 0, -1, -2), pair(0, 0, -1, -1))
 	logProbs := []float32{-0.5, -3, -2, -1.5}
-	_, _, figures := pairLoss(t, newDPO("sigmoid"), samples, logProbs)
 	want := map[string]float64{
 		"rewards/chosen": 0.4 * (0.5 - 1) / 2, "rewards/rejected": 0.4 * (-1 - 0.5) / 2, "rewards/margins": 0.4 * (1.5 - 0.5) / 2,
 		"rewards/accuracies": 0.5, "logps/chosen": -1.25, "logps/rejected": -2.25,
 	}
-	delete(figures, "loss")
 	near := cmpopts.EquateApprox(1e-5, 1e-6)
-	expect.Equal(t, want, figures, near)
+	expect.Equal(t, want, figuresOf(t, newDPO("sigmoid"), samples, logProbs), near)
 	for _, name := range []string{"cpo", "orpo", "sft"} { // the mean of −log π(chosen) a token
-		_, _, figures := pairLoss(t, newDPO(name), samples, logProbs)
-		expect.True(t, math.Abs(figures["nll_loss"]-1.25) <= 1e-6, "%s: nll_loss %v, want 1.25", name, figures["nll_loss"])
+		expect.Equal(t, 1.25, figuresOf(t, newDPO(name), samples, logProbs)["nll_loss"], near, name)
 	}
-	_, _, figures = pairLoss(t, newDPO("kto"), samples[:3], logProbs[:3])
-	delete(figures, "loss")
 	want = map[string]float64{
 		"rewards/chosen": 0.4 * (0.5 - 1) / 2, "rewards/rejected": 0.4 * -1, "rewards/margins": 0.4 * ((0.5-1)/2 + 1),
 		"logps/chosen": -1.25, "logps/rejected": -3,
 	}
-	expect.Equal(t, want, figures, near)
+	expect.Equal(t, want, figuresOf(t, newDPO("kto"), samples[:3], logProbs[:3]), near)
 }
 
 func TestConflictingPreferenceOptions(t *testing.T) {
@@ -387,3 +293,5 @@ func TestMismatchedAnswers(t *testing.T) {
 	}
 	must.Get(json.Marshal(source.State()))(t)
 }
+
+func sigma(x float64) float64 { return 1 / (1 + math.Exp(-x)) }

@@ -10,7 +10,6 @@ import (
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
-	"github.com/rltrain/rltrain/rl/epochs"
 	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/torch"
@@ -20,22 +19,6 @@ func decoded[T any](t *testing.T, data json.RawMessage) (value T) {
 	t.Helper()
 	must.Do(t, json.Unmarshal(data, &value))
 	return value
-}
-
-func TestSupervisedTrainingOfLabelsLearns(t *testing.T) {
-	p := tinyLabel(t)
-	train := tinyExamples(256, 1)
-	source := must.Get(epochs.New(train.Samples(), 8, 0, 3))(t)
-	judge := must.Get(evaluate.Labels(p, tinyExamples(128, 2), evaluate.MetricAccuracy, source.PerEpoch(), nil))(t)
-	var r recorded
-	result := must.Get(Run(t.Context(), p, source, &algo.SFT{}, Config{
-		Steps: 4 * source.PerEpoch(), Seed: 3, Evaluate: judge, HeadRate: 1e-2,
-		Optimisation: Optimisation{LearningRate: 1e-2, WeightDecay: 0.01, Schedule: "cosine", WarmupRatio: 0.06, MaxGradNorm: 1},
-	}, r.hooks()))(t)
-	best := decoded[evaluate.LabelScores](t, result.Best)
-	first := r.figure("accuracy")[0]
-	expect.True(t, first <= 0.6 && best.Accuracy >= 0.9, "accuracy from %.3f on the first batch to %.3f on others, want from chance to at least 0.9", first, best.Accuracy)
-	expect.Same(t, 4, len(r.rows)-len(r.steps()), "evaluations in 4 epochs")
 }
 
 // texts are prompts of 3 tokens that determine completions of 2 or 4.
@@ -56,22 +39,13 @@ func texts(n int) []policy.Sequence {
 }
 
 func TestReinforcementOfLabelsLearns(t *testing.T) {
-	for _, rewards := range []string{"accuracy", "f1", "calibration", "expr:'correct - confidence*(1-correct)'"} {
+	for _, rewards := range []string{"accuracy", "calibration"} {
 		t.Run(rewards, func(t *testing.T) {
 			result := must.Get(newLabelRun(rewards).on(t.Context(), t, tinyLabel(t), (&recorded{}).hooks()))(t)
 			before, best := decoded[evaluate.LabelScores](t, result.Before), decoded[evaluate.LabelScores](t, result.Best)
 			expect.True(t, best.Accuracy >= 0.85 && before.Accuracy <= 0.6, "validation accuracy from %.3f to %.3f, want from chance to at least 0.85", before.Accuracy, best.Accuracy)
 		})
 	}
-	t.Run("reinforce", func(t *testing.T) {
-		r := newLabelRun("accuracy")
-		r.algorithm, r.Epochs, r.MinibatchSize, r.Steps, r.BufferSize, r.BatchSize = &algo.Reinforce{Baseline: "batch"}, 1, 0, 100, 64, 64
-		r.Schedule, r.LearningRate, r.HeadRate = "constant", 0.02, 0.02
-		r.EntropyCoef = 0.1
-		result := must.Get(r.on(t.Context(), t, tinyLabel(t), (&recorded{}).hooks()))(t)
-		best := decoded[evaluate.LabelScores](t, result.Best)
-		expect.True(t, best.Accuracy >= 0.85, "validation accuracy %.3f", best.Accuracy)
-	})
 }
 
 // TestEachAlgorithmLearns raises the mean reward of a one-turn task from chance to nearly 1.
@@ -81,12 +55,9 @@ func TestEachAlgorithmLearns(t *testing.T) {
 		algorithm func() algo.Algorithm
 		change    func(r *tokenRun)
 	}{
-		{"reinforce", newReinforce, func(*tokenRun) {}},
 		{"reinforce greedy", func() algo.Algorithm { return &algo.Reinforce{Baseline: "greedy", Decay: 0.9} }, func(r *tokenRun) { r.greedy = true }},
 		{"reinforce async", newReinforce, func(r *tokenRun) { r.Async = true }},
-		{"rloo", newRLOO, func(*tokenRun) {}},
 		{"grpo", newGRPO, func(*tokenRun) {}},
-		{"ppo", newPPO, func(*tokenRun) {}},
 		{"rft", func() algo.Algorithm { return &algo.RFT{MinReward: 1, Keep: "all"} }, func(*tokenRun) {}},
 		{"ppo twice", newPPO, func(r *tokenRun) { r.Epochs, r.EntropyCoef = 2, 1e-3 }},
 	} {
@@ -163,22 +134,6 @@ func TestAlarmsOnCollapse(t *testing.T) {
 		return !strings.HasPrefix(line, "warning: collapse: go back with --resume-from-checkpoint")
 	})
 	expect.Same(t, 1, len(collapses), "%d alarms in\n%s", len(collapses), strings.Join(said.lines, "\n"))
-}
-
-// TestBestWeightsAreReturned ruins a good policy with a huge learning rate. Training returns the initial weights, and
-// the result has the metric of the last weights too.
-func TestBestWeightsAreReturned(t *testing.T) {
-	p := tinyLabel(t)
-	must.Get(newLabelRun("accuracy").on(t.Context(), t, p, (&recorded{}).hooks()))(t)
-	r := newLabelRun("accuracy")
-	before := must.Get(p.Probs(t.Context(), r.validation.IDs))(t)
-	r.LearningRate, r.HeadRate, r.Steps = 0.7, 0.7, 2
-	result := must.Get(r.on(t.Context(), t, p, (&recorded{}).hooks()))(t)
-	after := must.Get(p.Probs(t.Context(), r.validation.IDs))(t)
-	best, last := decoded[evaluate.LabelScores](t, result.Best), decoded[evaluate.LabelScores](t, result.Last)
-	expect.Require(t, result.BestStep == 0 && last.Accuracy < best.Accuracy,
-		"the best is of step %d with %.3f, the last has %.3f; this learning rate should have broken the policy", result.BestStep, best.Accuracy, last.Accuracy)
-	expect.True(t, slices.EqualFunc(before, after, slices.Equal), "the policy that came back is not the one that was given")
 }
 
 // TestAgentsLearn: the model of an agent, a program that calls it twice an episode, learns what the agent rewards.

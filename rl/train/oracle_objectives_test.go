@@ -26,7 +26,6 @@ func objectiveCases(base Config) []oracleCase {
 		}
 	}
 	cispo := func() algo.Algorithm { return &algo.CISPO{Floor: 0.8, Cap: 1.3} }
-	sapo := func() algo.Algorithm { return &algo.SAPO{Positive: 1.2, Negative: 2} }
 	gmpo := func() algo.Algorithm { return &algo.GMPO{Low: 0.1, High: 0.2} }
 	dppo := func(divergence string, delta float64) func() algo.Algorithm {
 		return func() algo.Algorithm { return &algo.DPPO{Divergence: divergence, Delta: delta, Cap: 1.4} }
@@ -35,9 +34,6 @@ func objectiveCases(base Config) []oracleCase {
 		return func() algo.Algorithm { return &algo.ClipCov{Clip: clip, Fraction: fraction, Low: 0.1, High: 0.8} }
 	}
 	klCov := func() algo.Algorithm { return &algo.KLCov{Fraction: 0.3, Coef: 0.7} }
-	vespo := func() algo.Algorithm {
-		return &algo.VESPO{PositivePower: 2, PositiveDecay: 3, NegativePower: 1, NegativeDecay: 0.5}
-	}
 	plus := func(baseline string, gamma float64) func() algo.Algorithm {
 		return func() algo.Algorithm { return &algo.ReinforcePlusPlus{Baseline: baseline, Gamma: gamma, Clip: clip} }
 	}
@@ -80,12 +76,10 @@ func objectiveCases(base Config) []oracleCase {
 		{name: "gspo, prefetched", prefetched: true, clip: narrow, algorithm: gspo(0, ""), config: twice, reduction: "sequence", advantages: standardised, loss: ratioOfTokens},
 		{name: "cispo", clip: capped, algorithm: cispo, config: twice, reduction: "token", advantages: standardised, loss: cappedWeights(0.8, 1.3)},
 		{name: "cispo, far from the old policy", asked: true, clip: capped, algorithm: cispo, config: twice, reduction: "token", advantages: standardised, loss: cappedWeights(0.8, 1.3)},
-		{name: "sapo", asked: true, clip: free, algorithm: sapo, config: twice, reduction: "sequence", advantages: standardised, loss: gated(1.2, 2)},
 		{name: "gmpo", asked: true, clip: bounded, algorithm: gmpo, config: twice, reduction: "sequence", advantages: standardised, loss: geometric(0.1, 0.2)},
 		{name: "gmpo, masked samples", masked: 3, clip: bounded, algorithm: gmpo, config: twice, reduction: "sequence", advantages: standardised, loss: geometric(0.1, 0.2)},
 		{name: "dppo, total variation", asked: true, clip: algo.Clip{Low: 1, High: 0.4}, algorithm: dppo("tv", 0.1), config: twice, reduction: "token", advantages: standardised, loss: unmoved(0.1, 1.4, apart)},
 		{name: "dppo, KL", asked: true, clip: algo.Clip{Low: 1, High: 0.4}, algorithm: dppo("kl", 0.02), config: twice, reduction: "token", advantages: standardised, loss: unmoved(0.02, 1.4, binaryKL)},
-		{name: "vespo", asked: true, clip: free, algorithm: vespo, config: twice, reduction: "token", advantages: standardised, loss: smoothWeights},
 		{name: "reinforce++", clip: clip, algorithm: plus("none", 0.8), config: penalised, reduction: "token", advantages: whitenedReturns(0.8), loss: surrogate},
 		{name: "reinforce++, baseline", clip: clip, algorithm: plus("group", 1), config: twice, reduction: "token", advantages: whitenedComparison, loss: surrogate},
 		{name: "grpo, two-sided", delta: 1.4, asked: true, clip: clip, algorithm: twoSided, config: twice, reduction: "token", advantages: standardised, loss: surrogate},
@@ -324,20 +318,6 @@ func cappedWeights(floor, most float64) func(o *oracle, acts []action, n float64
 	}
 }
 
-// gated is SAPO's.
-func gated(positive, negative float64) func(o *oracle, acts []action, n float64) float64 {
-	return func(o *oracle, acts []action, n float64) (sum float64) {
-		for _, a := range acts {
-			t := negative
-			if a.adv > 0 {
-				t = positive
-			}
-			sum -= o.weight(a, n, float64(len(acts))) * a.adv * 4 / t / (1 + math.Exp(-t*(math.Exp(a.lp-a.old)-1)))
-		}
-		return sum
-	}
-}
-
 // geometric is GMPO's.
 func geometric(low, high float64) func(o *oracle, acts []action, n float64) float64 {
 	return func(o *oracle, acts []action, n float64) (sum float64) {
@@ -376,20 +356,6 @@ func unmoved(delta, most float64, distance func(p, q float64) float64) func(o *o
 		}
 		return sum
 	}
-}
-
-// smoothWeights is VESPO's, with the numbers of its case.
-func smoothWeights(o *oracle, acts []action, n float64) (sum float64) {
-	sums, _ := logRatios(o.look(o.x, acts))
-	for _, a := range acts {
-		k, lambda := 2.0, 3.0
-		if a.adv < 0 {
-			k, lambda = 1, 0.5
-		}
-		w := math.Exp(sums[a.x])
-		sum -= o.weight(a, n, float64(len(acts))) * math.Pow(w, k) * math.Exp(lambda*(1-w)) * a.adv * a.lp
-	}
-	return sum
 }
 
 // whole says whether an algorithm has one ratio per sample.

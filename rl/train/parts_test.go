@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/internal/expect"
-	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/dist"
 	"github.com/rltrain/rltrain/rl/dist/disttest"
 	"github.com/rltrain/rltrain/rl/report"
@@ -95,34 +94,5 @@ func TestPartsAndRanksChangeNoStep(t *testing.T) {
 				compare(what, first(0, ranks))
 			}
 		})
-	}
-}
-
-// TestRanksChangeNoGradientOfUncertainTokens: which tokens are learned from depends on the entropies of all ranks.
-func TestRanksChangeNoGradientOfUncertainTokens(t *testing.T) {
-	var want []float32
-	for _, groups := range [][]*dist.Group{{nil}, disttest.Groups(t, 2), disttest.Groups(t, 3)} {
-		got := make([][]float32, len(groups))
-		disttest.Each(len(groups), func(rank int) {
-			r := newTokenRun(newGRPO)
-			r.TopEntropy, r.EntropyCoef, r.task, r.maxNew = 0.4, 0.05, spelling{}, 8
-			tr, step := collected(t, tinyToken(t, 4), r)
-			tr.hooks.Group = groups[rank]
-			for i, x := range step.Samples {
-				x.Old, x.Advantage = nil, nil
-				for range x.Actions {
-					x.Advantage = append(x.Advantage, float32(i%3)-1.2)
-				}
-			}
-			must.Get(tr.updater.gradient(step.Samples))(t)
-			got[rank] = gradientsOf(t, tr.policy)
-		})
-		if want == nil {
-			want = got[0]
-		}
-		for rank, g := range got {
-			e := torchtest.RelativeError(g, want)
-			expect.True(t, e < 1e-5, "rank %d of %d: the gradient differs by %v", rank, len(groups), e)
-		}
 	}
 }

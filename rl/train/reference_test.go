@@ -180,18 +180,6 @@ func TestDistillApproachesTheTeacher(t *testing.T) {
 	}
 }
 
-// TestDistillIgnoresRewards compares weights after two steps with different rewards.
-func TestDistillIgnoresRewards(t *testing.T) {
-	after := func(rewards string) run.Snapshot {
-		r := newTokenRun(func() algo.Algorithm { return &algo.Distill{Teacher: "given"} })
-		r.taught, r.Steps, r.rewards = true, 2, rewards
-		p := tinyToken(t, 4)
-		must.Get(r.on(t.Context(), t, p, (&recorded{}).hooks()))(t)
-		return weightsOf(t, p)
-	}
-	expect.True(t, slices.EqualFunc(after(""), after("expr:'length'=-1"), slices.Equal), "the weights differ")
-}
-
 // TestAlarmsOfATeacher: equal rewards raise no alarm if a teacher supervises, and training improves as the loss falls.
 // The truncated completions still raise theirs.
 func TestAlarmsOfATeacher(t *testing.T) {
@@ -220,45 +208,6 @@ func TestDistillNeedsATeacher(t *testing.T) {
 	p := tinyToken(t, 4)
 	_, err := New(p, epochs.NewPreferences([][]*rl.Sample{policy.Samples(texts(1))}, 1, 0, 1), &algo.Distill{Teacher: "given"}, Config{Steps: 1, Optimisation: Optimisation{LearningRate: 1, Schedule: "linear"}}, (&recorded{}).hooks())
 	expect.True(t, err != nil && err.Error() == "the algorithm needs a teacher", "without the teacher: %v", err)
-}
-
-func TestEpochsShowEverythingOnce(t *testing.T) {
-	source := must.Get(epochs.New(policy.Samples(texts(10)), 3, 0, 1))(t)
-	expect.Require(t, source.PerEpoch() == 4, "%d steps an epoch", source.PerEpoch())
-	var orders [][]int
-	for epoch := range 3 {
-		var seen []int
-		for i := range 4 {
-			step := must.Get(source.Next(t.Context(), rl.At{Step: 4*epoch + i}))(t)
-			for _, x := range step.Samples {
-				seen = append(seen, x.Prompt)
-			}
-		}
-		orders = append(orders, seen)
-		expect.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, slices.Sorted(slices.Values(seen)), fmt.Sprintf("epoch %d", epoch))
-	}
-	expect.True(t, !cmp.Equal(orders[0], orders[1]) && !cmp.Equal(orders[1], orders[2]), "two epochs have one order: %v", orders)
-}
-
-// TestEachStepHasNewPrompts even if a step skips some.
-func TestEachStepHasNewPrompts(t *testing.T) {
-	for name, change := range map[string]func(r *tokenRun){
-		"plain": func(*tokenRun) {}, "dynamic": func(r *tokenRun) { r.DynamicSampling = true }, "async": func(r *tokenRun) { r.Async = true },
-	} {
-		r := newTokenRun(newGRPO)
-		r.SamplesPerPrompt, r.Steps = 2, 3
-		change(&r)
-		source, sampler := r.source(t, tinyToken(t, 0))
-		defer sampler.Close()
-		last := -1
-		for at := range 3 {
-			step := must.Get(source.Next(t.Context(), rl.At{Step: at}))(t)
-			for _, x := range step.Samples {
-				expect.True(t, x.Index != 0 || x.Prompt > last, "%s: step %d repeats prompt %d", name, at+1, x.Prompt)
-				last = max(last, x.Prompt)
-			}
-		}
-	}
 }
 
 // TestEntropyOfPolicies is −Σ p log p over all actions.

@@ -13,8 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs"
 	_ "github.com/rltrain/rltrain/envs/agent"
 	"github.com/rltrain/rltrain/envs/agent/agenttest"
@@ -375,32 +373,4 @@ func plain(t *testing.T, r Result) string {
 func weightsOf(t *testing.T, p run.Weights) run.Snapshot {
 	t.Helper()
 	return must.Get(run.TakeSnapshot(p))(t)
-}
-
-// TestResultsDoNotDependOnGenerators generates for different numbers of problems at a time.
-func TestResultsDoNotDependOnGenerators(t *testing.T) {
-	var want []string
-	for _, generators := range []int{1, 2, 16} {
-		r := newTokenRun(newGRPO)
-		r.Steps, r.NumGenerators, r.task, r.evaluated = 3, generators, spelling{}, 5
-		var said recorded
-		must.Get(r.on(t.Context(), t, tinyToken(t, 0), said.hooks()))(t)
-		got := encoded(t, said.rows)
-		if want == nil {
-			want = got
-		}
-		expect.Equal(t, want, got, fmt.Sprintf("%d generators", generators))
-	}
-	want = nil
-	for _, slots := range []int{1, 4} {
-		r := newReplayRun(&algo.Replay{Min: 0, Max: 10})
-		r.Steps, r.slots = 3, slots
-		var said recorded
-		must.Get(r.on(t.Context(), t, tinyToken(t, 0), said.hooks()))(t)
-		if got := encoded(t, said.rows); want == nil {
-			want = got
-		} else if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%d slots: %s", slots, diff)
-		}
-	}
 }

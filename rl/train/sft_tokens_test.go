@@ -101,19 +101,6 @@ func TestTokenSFTLearnsAndGeneratesWhatItLearned(t *testing.T) {
 	}
 }
 
-func TestGenerateStopsAtStringsAndReportsFinalText(t *testing.T) {
-	p := spellingPolicy(t, policy.Config{Full: true})
-	must.Get(quick.train(t.Context(), p, copies(t, p), nil, run.Hooks{}))(t)
-	sampler := must.Open(p.NewSampler(2))(t)
-	prompt := must.Get(p.EncodeText("k:"))(t)
-	told := ""
-	o := policy.GenerateOptions{Samples: 1, MaxNew: 4, Stop: []string{"k"}, OnText: func(_, _ int, text string) { told += text }}
-	must.Do(t, sampler.Generate(t.Context(), [][]int32{prompt}, o, func(_ int, c []policy.Completion) error {
-		expect.True(t, c[0].Text == "" && c[0].Reason == torch.ReasonStop && len(c[0].IDs) == 1 && told == "", "got %+v, reported %q", c[0], told)
-		return nil
-	}))
-}
-
 // TestRandomTokenLearns with weights of either dtype, with and without gradient checkpointing.
 func TestRandomTokenLearns(t *testing.T) {
 	torchtest.NoLeaks(t)

@@ -10,6 +10,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/expect"
@@ -320,4 +323,53 @@ func TestAlarmOfADivergence(t *testing.T) {
 		Regularisation: Regularisation{KLCoef: 0.1, KLType: "k2"},
 	}, said.hooks()))(t)
 	expect.Same(t, 1, strings.Count(strings.Join(said.lines, "\n"), "warning: kl: "), "alarms in %q", said.lines)
+}
+
+// TestKeep keeps the last weights, or the best and the last.
+func TestKeep(t *testing.T) {
+	for _, both := range []bool{false, true} {
+		p, last := newTable(t, 1), run.Snapshot(nil)
+		script := scripted{scores: map[int]float64{0: 0.1, 1: 0.5, 2: 0.4}}
+		c := Config{Steps: 2, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: script.evaluation(t, p, 1)}
+		c.Evaluate.KeepBest = both
+		kept := script.seen
+		if both {
+			c.KeepLast = func() error { last = weightsOf(t, p); return nil }
+		}
+		must.Get(Run(t.Context(), p, fixed(tokenStep), newGRPO(), c, run.Hooks{}))(t)
+		want := map[bool]run.Snapshot{false: kept[2], true: kept[1]}[both]
+		expect.Equal(t, want, weightsOf(t, p), "weights at the end")
+		expect.True(t, !both || cmp.Equal(kept[2], last), "other weights are kept as the last")
+	}
+}
+
+// TestTimeLimit stops a run between two steps, saved, when the next would end after the deadline; the resumed run has the
+// weights of an uninterrupted one.
+func TestTimeLimit(t *testing.T) {
+	dir := t.TempDir()
+	train := func(h run.Hooks) (run.Snapshot, Result, error) {
+		p := newTable(t, 1)
+		result, err := Run(t.Context(), p, fixed(tokenStep), newGRPO(), Config{Steps: 6, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}}, h)
+		return weightsOf(t, p), result, err
+	}
+	want, _, err := train(run.Hooks{})
+	must.Do(t, err)
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	var saved []int
+	h := run.Hooks{
+		Now: func() time.Time { return now }, Deadline: now.Add(35 * time.Second),
+		Progress: func(int, int, string) { now = now.Add(10 * time.Second) }, // a step takes that long
+		Save:     func(step int, write func(string) error) error { saved = append(saved, step); return write(dir) },
+	}
+	if _, _, err = train(h); !errors.Is(err, run.ErrTimeUp) || !errors.Is(err, run.ErrStopped) || !slices.Equal(saved, []int{3}) {
+		t.Fatalf("error %v, saved %v", err, saved)
+	}
+	expect.True(t, strings.Contains(err.Error(), "time limit"), "error %v", err)
+	got, result, err := train(run.Hooks{Resume: dir})
+	expect.True(t, err == nil && result.Steps == 6 && slices.EqualFunc(want, got, slices.Equal),
+		"resumed: %+v, %v; equal weights: %v", result, err, slices.EqualFunc(want, got, slices.Equal))
+	// A process takes at least one step.
+	now, saved = now.Add(time.Hour), nil
+	_, _, err = train(h)
+	expect.True(t, errors.Is(err, run.ErrTimeUp) && slices.Equal(saved, []int{1}), "error %v, saved %v", err, saved)
 }

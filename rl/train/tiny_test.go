@@ -225,17 +225,17 @@ type letters struct{}
 
 func (letters) Len(envs.Part) int { return 0 }
 func (letters) Episode(part envs.Part, index int) (envs.Env, error) {
-	return &letterEpisode{fmt.Sprintf("%s %d:", part, index%7)}, nil
+	return &spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%7), last: 1}, nil
 }
 
 // worked is letters with solutions.
 type worked struct{ letters }
 
 func (worked) Episode(part envs.Part, index int) (envs.Env, error) {
-	return workedEpisode{&letterEpisode{fmt.Sprintf("%s %d:", part, index%7)}}, nil
+	return workedEpisode{&spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%7), last: 1}}, nil
 }
 
-type workedEpisode struct{ *letterEpisode }
+type workedEpisode struct{ *spellingEpisode }
 
 func (e workedEpisode) Solution() string { return e.shown[len(e.shown)-2:] + "abc" }
 
@@ -249,34 +249,19 @@ func (few) Len(part envs.Part) int {
 	return 0
 }
 
-type letterEpisode struct{ shown string }
-
-func (e *letterEpisode) Reset(context.Context) (envs.Observation, error) {
-	return envs.Observation{Text: e.shown}, nil
-}
-
 func small(text string) bool { return text != "" && text[0] >= 'a' && text[0] <= 'z' }
-
-func (e *letterEpisode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
-	info := &envs.Info{Correct: small(a.Text), FormatOK: a.Stop == envs.StopEnd, FoundBy: "letter"}
-	step := envs.Step{Keep: len(a.Text), Done: true, Info: info}
-	if info.Correct {
-		step.Reward = 1
-	}
-	return step, nil
-}
 
 // spelling rewards each action that begins with a small letter with 1, and ends after three.
 type spelling struct{}
 
 func (spelling) Len(envs.Part) int { return 0 }
 func (spelling) Episode(part envs.Part, index int) (envs.Env, error) {
-	return &spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%5)}, nil
+	return &spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%5), last: 3}, nil
 }
 
 type spellingEpisode struct {
-	shown        string
-	turns, right int
+	shown              string
+	last, turns, right int
 }
 
 func (e *spellingEpisode) Reset(context.Context) (envs.Observation, error) {
@@ -284,14 +269,17 @@ func (e *spellingEpisode) Reset(context.Context) (envs.Observation, error) {
 }
 
 func (e *spellingEpisode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
-	step := envs.Step{Keep: len(a.Text), Append: ";"}
+	e.turns++
+	step := envs.Step{Keep: len(a.Text), Done: e.turns == e.last}
 	if small(a.Text) {
 		step.Reward = 1
 		e.right++
 	}
-	e.turns++
-	if step.Done = e.turns == 3; step.Done {
-		step.Info = &envs.Info{Correct: e.right == 3, FormatOK: true, FoundBy: "letters"}
+	if e.last > 1 {
+		step.Append = ";"
+	}
+	if step.Done {
+		step.Info = &envs.Info{Correct: e.right == e.last, FormatOK: a.Stop == envs.StopEnd, FoundBy: "letters"}
 	}
 	return step, nil
 }

@@ -67,7 +67,7 @@ func TestPreferencesAsTRL(t *testing.T) {
 	for name, w := range want.Losses {
 		t.Run(name, func(t *testing.T) {
 			p := must.Open(policy.NewCausalLM(policy.Config{Dir: policytest.Fixture(t, "causal/llama"), Full: true}))(t)
-			a := &algo.DPO{Losses: strings.Split(name, ","), Beta: want.Beta, Smoothing: w.Smoothing, SimPOGamma: want.Gamma, CPOAlpha: want.Alpha, DesirableWeight: 1, UndesirableWeight: 1}
+			a := &algo.DPO{Losses: strings.Split(name, ","), Beta: want.Beta, Smoothing: w.Smoothing, SimPOGamma: want.Gamma, CPOAlpha: want.Alpha, DesirableWeight: 1.5, UndesirableWeight: 0.5}
 			if len(w.Weights) == 2 {
 				a.Weights = []string{"1", "0.5"}
 			}

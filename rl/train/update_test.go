@@ -13,7 +13,6 @@ import (
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
-	"github.com/rltrain/rltrain/rl/epochs"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/torch"
@@ -118,29 +117,6 @@ func TestFirstRatioIsExactlyOne(t *testing.T) {
 			expect.Same(t, 0.0, row[name], "the first update has %s %v, want exactly 0", name, row[name])
 		}
 	})
-}
-
-// TestMicroBatchesChangeNoSFT with dropout, which depends on the sample only.
-func TestMicroBatchesChangeNoSFT(t *testing.T) {
-	examples, sequences := tinyExamples(24, 1).Samples(), policy.Samples(texts(24))
-	for name, test := range map[string]struct {
-		p       policy.Policy
-		samples []*rl.Sample
-	}{"labels": {tinyLabel(t), examples}, "tokens": {trainedToken(t, 4), sequences}} {
-		source := must.Get(epochs.New(test.samples, len(test.samples), 0, 1))(t)
-		tr := must.Open(New(test.p, source, &algo.SFT{FeatureAlignment: 0.1}, Config{Steps: 9, Optimisation: Optimisation{Schedule: "constant"}, Seed: 1}, run.Hooks{}))(t)
-		gradient := func(limit, step int) []float32 {
-			tr.config.MicroTokens, tr.state.Step = limit, step
-			must.Get(tr.updater.gradient(test.samples))(t)
-			return gradientsOf(t, test.p)
-		}
-		want := gradient(0, 0)
-		for _, limit := range []int{1, 30, 100} {
-			e := torchtest.RelativeError(gradient(limit, 0), want)
-			expect.True(t, e < 1e-5, "%s, %d tokens a pass: the gradient differs by %v", name, limit, e)
-		}
-		expect.True(t, torchtest.RelativeError(gradient(0, 1), want) >= 1e-3, "%s: another step has the same dropout", name)
-	}
 }
 
 // everything is an algorithm that needs a backward pass for every sample.
@@ -319,18 +295,6 @@ func TestLargeKLPullsBack(t *testing.T) {
 		got := 2 * rl.K3.Value(d, 0)
 		expect.True(t, math.Abs(got-want) <= 1e-9*(1e-3+math.Abs(want)), "the metric at %v is %v, want %v", d, got, want)
 	}
-}
-
-// TestReplayBuffer starts a run with another run's buffer.
-func TestReplayBuffer(t *testing.T) {
-	path := t.TempDir() + "/buffer.jsonl"
-	r := newReplayRun(&algo.Replay{Min: 0, Max: 10})
-	r.Steps, r.save = 2, path
-	must.Get(r.on(t.Context(), t, tinyToken(t, 0), run.Hooks{}))(t)
-	r.Steps, r.load, r.save, r.BufferSize = 1, path, "", 1000
-	var said recorded
-	must.Get(r.on(t.Context(), t, tinyToken(t, 0), said.hooks()))(t)
-	expect.Same(t, 48+24, said.figure("buffer/size")[0], "turns in the buffer")
 }
 
 // TestReplayWithKLInReward: a minibatch of replayed turns may begin with one that has been scored and go on with others.

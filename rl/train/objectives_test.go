@@ -1,0 +1,184 @@
+package train
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/files"
+	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/algo"
+	"github.com/rltrain/rltrain/rl/evaluate"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/policy/policytest"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
+)
+
+// TestOlderVersionsAreNotTheSamplersError: the mismatch between sampler and trainer is measured only on samples of the
+// current weights; older versions are expected to differ.
+func TestOlderVersionsAreNotTheSamplersError(t *testing.T) {
+	of := func(version uint64, old, drawn float32) *rl.Sample {
+		return &rl.Sample{Actions: []int32{1}, Version: version, Old: []float32{old}, BehaviorLogProbs: []float32{drawn}}
+	}
+	m := rl.Meter{}
+	compareSampler(m, []*rl.Sample{of(7, -1, -1.25), of(7, -1, -0.25), of(6, -1, -9), {Actions: []int32{1}, Version: 7}}, 7)
+	const name = "sampling/sampling_logp_difference/"
+	mean, most := m.Get(name+"mean"), m.Get(name+"max")
+	expect.True(t, mean == 0.5 && most == 0.75, "differences of 0.25 and 0.75 have mean %v and maximum %v", mean, most)
+}
+
+// TestFiguresOfObjectives: DPPO reports the fraction of tokens that it leaves out, VESPO the mean weight of a completion.
+func TestFiguresOfObjectives(t *testing.T) {
+	low, high := float32(math.Log(0.3)), float32(math.Log(0.9))
+	sample := func(advantage float32, old ...float32) *rl.Sample {
+		return &rl.Sample{Actions: make([]int32, len(old)), Old: old, Advantage: slices.Repeat([]float32{advantage}, len(old))}
+	}
+	now := []float32{high, low, high}
+	part := []*rl.Sample{sample(1, low, low), sample(-1, low)} // the first token moved far in the advantage's direction
+	for name, want := range map[string]float64{"dppo/masked_ratio": 1. / 3, "vespo/phi_mean": (0.5 + 0.25) / 2} {
+		var a algo.Algorithm = &algo.DPPO{Divergence: "tv", Delta: 0.2, Cap: 20}
+		if name == "vespo/phi_mean" { // with k = 0 a weight is exp(λ − λ·ratio)
+			a = &algo.VESPO{PositiveDecay: math.Ln2 / 2, NegativeDecay: math.Ln2}
+		}
+		figures := map[string]float64{}
+		torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
+			of := func(values ...float32) torch.Tensor { return s.Floats(values, 3) }
+			a.Loss(s, &algo.Batch{LogProbs: of(now...), Old: of(low, low, low), Advantage: of(1, 1, -1), Weight: of(1, 1, 1), Samples: 2, Actions: 3, Part: part, Figures: figures})
+		})
+		expect.True(t, math.Abs(figures[name]-want) <= 1e-6, "%s %v, want %v", name, figures[name], want)
+	}
+	expect.True(t, (&algo.ReinforcePlusPlus{Baseline: "group"}).Check(1) != nil && (&algo.ReinforcePlusPlus{Baseline: "none"}).Check(1) == nil,
+		"a prompt's mean needs two samples, and only that")
+}
+
+// TestSamplerAndTrainerAgree at temperatures other than 1, in one turn and in several.
+func TestSamplerAndTrainerAgree(t *testing.T) {
+	for _, temperature := range []float64{1, 0.6, 1.7} {
+		r := newTokenRun(newGRPO)
+		r.task, r.Options.Temperature, r.Steps = spelling{}, temperature, 3
+		var said recorded
+		must.Get(r.on(t.Context(), t, trainedToken(t, 4), said.hooks()))(t)
+		replayed := newReplayRun(&algo.Replay{Min: 0, Max: 10})
+		replayed.ReplayOptions.Temperature, replayed.Steps = temperature, 3
+		must.Get(replayed.on(t.Context(), t, trainedToken(t, 4), said.hooks()))(t)
+		for i, d := range said.figure("sampling/sampling_logp_difference/max") {
+			expect.True(t, d <= 1e-4, "temperature %v, row %d: sampler and trainer differ by %v", temperature, i, d)
+		}
+	}
+}
+
+// TestBalanceOfExperts: three tokens choose two of four experts each, in half of a minibatch.
+func TestBalanceOfExperts(t *testing.T) {
+	load := must.Open(torch.Parameter([]float32{1.5, 0.9, 0.3, 0.3, 3, 2, 1, 0}, 2, 4))(t)
+	torchtest.Do(t, torch.Train, func(s *torch.Scope) {
+		figures := map[string]float64{}
+		loss := balance(s, load.T(), 0.5, figures)
+		want := 0.5 * 4 * (3*1.5 + 2*0.9 + 1*0.3) / 9 // equation 4 of Fedus 2021
+		expect.True(t, math.Abs(float64(s.Read(loss)[0])-want) < 1e-6, "loss %v, want %g", s.Read(loss), want)
+		expect.True(t, math.Abs(figures["router_aux_loss"]-want) < 1e-6 && figures["router_max_load"] == 0.5*3*4/6, "%v", figures)
+		s.Backward(loss)
+		grad, _ := s.Grad(load)
+		for i, g := range s.Read(grad) {
+			want := []float64{3, 2, 1, 0, 0, 0, 0, 0}[i] * 0.5 * 4 / 9
+			expect.True(t, math.Abs(float64(g)-want) < 1e-6, "gradient %d is %g, want %g", i, g, want)
+		}
+	})
+}
+
+// TestRFTIsSFTOnAcceptedCompletions compares the weights after several passes over a few steps.
+func TestRFTIsSFTOnAcceptedCompletions(t *testing.T) {
+	good := func(x *rl.Sample) bool { return x.HasReward() && x.Penalised() >= 0.6 }
+	config := Config{Steps: 3, Samples: 4, Seed: 3, Optimisation: Optimisation{LearningRate: 0.05, Schedule: "constant"}, Updates: Updates{Epochs: 3}, Minibatches: 2}
+	after, left := map[string]any{}, 0
+	for name, a := range map[string]algo.Algorithm{"rft": &algo.RFT{MinReward: 0.6, Keep: "all"}, "sft": &repeated{}} {
+		p := newTable(t, 7)
+		source := fixed(func(n int) *rl.Step {
+			step := tokenStep(n)
+			step.Figures = rl.Meter{}
+			if name == "sft" {
+				var kept []*rl.Sample
+				for _, x := range step.Samples {
+					if good(x) {
+						kept = append(kept, x)
+					}
+				}
+				left += len(step.Samples) - len(kept)
+				step.Samples = kept
+			}
+			return step
+		})
+		must.Get(Run(t.Context(), p, source, a, config, (&recorded{}).hooks()))(t)
+		after[name] = weightsOf(t, p)
+	}
+	expect.True(t, left > 5, "only %d samples are left out", left)
+	expect.Equal(t, after["sft"], after["rft"], cmpopts.EquateApprox(1e-5, 1e-6))
+}
+
+// repeated is SFT that may pass over its samples several times.
+type repeated struct{ algo.SFT }
+
+// Needs implements algo.Algorithm.
+func (r *repeated) Needs() algo.Needs { return algo.Needs{Repeats: true} }
+
+// TestLabelSmoothingAsTransformers compares loss and gradients with LabelSmoother's, in one forward pass and in several.
+func TestLabelSmoothingAsTransformers(t *testing.T) {
+	torchtest.NoLeaks(t)
+	var want struct {
+		Rows  []struct{ Prompt, Completion []int32 }
+		Cases []struct {
+			Epsilon, Loss  float64
+			Gradient, Head []float64
+		}
+	}
+	must.Do(t, files.LoadJSON("testdata/label_smoothing.json", &want))
+	for _, c := range want.Cases {
+		for _, limit := range []int{0, 10} {
+			p := must.Open(policy.NewCausalLM(policy.Config{Dir: policytest.Fixture(t, "causal/llama"), Full: true}))(t)
+			var samples []*rl.Sample
+			for i, row := range want.Rows {
+				x := answered(i, 0, row.Prompt, row.Completion, 0)
+				x.Reference = nil
+				samples = append(samples, x)
+			}
+			config := Config{Steps: 1, Optimisation: Optimisation{LearningRate: 1e-3, Schedule: "constant"}, Memory: Memory{MicroTokens: limit}}
+			trainer := must.Open(New(p, fixed(nil), &algo.SFT{Smoothing: algo.Smoothing{Factor: c.Epsilon}}, config, (&recorded{}).hooks()))(t)
+			u := must.Get(trainer.updater.gradient(samples))(t)
+			near := func(what string, got, want float64) {
+				expect.True(t, math.Abs(got-want) <= 1e-5*(1+math.Abs(want)), "epsilon %g, %d tokens a pass: %s %v, transformers has %v", c.Epsilon, limit, what, got, want)
+			}
+			near("loss", u.figures["loss"], c.Loss)
+			grad, head := gradientOf(t, p, 24, 40), gradientOf(t, p, 61, 24)
+			for i, g := range c.Gradient {
+				near("gradient", float64(grad[i]), g)
+			}
+			for i, g := range c.Head {
+				near("gradient of the head", float64(head[i]), g)
+			}
+		}
+	}
+}
+
+// TestNoiseIsOfTrainingAlone: noise and dropout move the loss that is trained on, and differ from step to step; an evaluation has none.
+func TestNoiseIsOfTrainingAlone(t *testing.T) {
+	losses := map[string]float64{}
+	for name, c := range map[string]struct {
+		p     *policy.CausalLM
+		alpha float64
+	}{"none": {tinyToken(t, 4), 0}, "noise": {tinyToken(t, 4), 20}, "dropout": {trainedToken(t, 4), 0}} {
+		samples := policy.Samples(texts(3))
+		config := Config{Steps: 1, Optimisation: Optimisation{LearningRate: 1e-3, Schedule: "constant"}}
+		trainer := must.Open(New(c.p, fixed(nil), &algo.SFT{Noise: c.alpha}, config, (&recorded{}).hooks()))(t)
+		before := must.Get(evaluate.Loss(c.p, samples, 1).Run(t.Context(), 0))(t).Score
+		losses[name] = must.Get(trainer.updater.gradient(samples))(t).figures["loss"]
+		trainer.state.Step++
+		next := must.Get(trainer.updater.gradient(samples))(t).figures["loss"]
+		expect.True(t, (math.Abs(next-losses[name]) > 1e-4) == (name != "none"), "%s: losses %v and %v of two steps", name, losses[name], next)
+		expect.Same(t, before, must.Get(evaluate.Loss(c.p, samples, 1).Run(t.Context(), 0))(t).Score, "%s: score of an evaluation", name)
+	}
+	expect.True(t, math.Abs(losses["none"]-losses["noise"]) > 1e-3, "losses are %v", losses)
+}
