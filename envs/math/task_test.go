@@ -101,11 +101,9 @@ func TestJudge(t *testing.T) {
 		{number, "The answer is: 18", answer.Exact, true, true, answer.ByPhrase},
 		{number, "The answer is 18.", answer.Exact, true, true, answer.ByPhrase}, // the colon may be missing
 		{number, "The answer is: 18 dollars", answer.Exact, false, true, answer.ByPhrase},
-		{number, "The answer is: 18 dollars", answer.Numeric, false, true, answer.ByPhrase},
 		{number, "The answer is: 18 dollars", answer.Units, true, true, answer.ByPhrase},
 		{number, "The answer is: 18.00", answer.Exact, false, true, answer.ByPhrase},
 		{number, "The answer is: $18.00", answer.Numeric, true, true, answer.ByPhrase},
-		{number, "so 18", answer.Exact, false, false, answer.NotFound},
 		{number, "so 18", answer.Numeric, true, false, answer.ByLastNumber},
 		{number, "#### 18", answer.Numeric, true, false, answer.ByHash},
 		{number, "", answer.Units, false, false, answer.NotFound},
@@ -113,13 +111,10 @@ func TestJudge(t *testing.T) {
 		{boxed, `\boxed{\frac12}`, answer.Exact, false, true, answer.ByBoxed},
 		{boxed, `\boxed{\frac12}`, answer.Numeric, true, true, answer.ByBoxed},
 		{boxed, `The answer is 3, no: \boxed{0.5}`, answer.Numeric, true, true, answer.ByBoxed},
-		{boxed, "it is 0.5", answer.Exact, false, false, answer.NotFound},
-		{letter, `\boxed{B}`, answer.Exact, true, true, answer.ByBoxed},
 		{letter, `\boxed{\text{b}}`, answer.Numeric, true, true, answer.ByBoxed},
 		{number, "Answer: 18 apples (3 red)", answer.Math, true, false, answer.ByPhrase},
 		{number, "The answer is: 18 or 19", answer.Math, false, true, answer.ByPhrase},
 		{boxed, `so \boxed{\frac{2}{4}}.`, answer.Math, true, true, answer.ByBoxed},
-		{boxed, `\boxed{2x+\frac12=1}`, answer.Math, false, true, answer.ByBoxed},
 		{boxed, "a half, that is **0.5**", answer.Math, true, false, answer.ByBold},
 		{letter, `\boxed{(B)\ 12}`, answer.Math, true, true, answer.ByBoxed},
 	} {
@@ -296,14 +291,6 @@ func TestStepwise(t *testing.T) {
 	start(t, e)
 	got = step(t, e, "The answer is: 2 + 2", envs.StopEnd)
 	expect.True(t, got.Reward == 0 && !got.Info.Correct && got.Info.Unfinished, "a calculation: %+v", got)
-}
-
-func TestWholeCompletion(t *testing.T) {
-	task := newTask(t, GSM8K, func(o *Options) { o.Stepwise = false })
-	e := task.episode(envs.Train, task.bank.Train[0])
-	start(t, e)
-	got := step(t, e, "We add.\nThe answer is: 4\n", envs.StopEnd)
-	expect.True(t, got.Done && got.Reward == 1 && got.Keep == 25, "%+v", got)
 }
 
 func TestCalculator(t *testing.T) {

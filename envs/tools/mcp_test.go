@@ -65,7 +65,7 @@ func TestModelContextProtocol(t *testing.T) {
 	defer served.Close()
 	program := "cmd:env " + asServer + "=1 " + must.Get(os.Executable())(t)
 	for _, run := range []string{program, served.URL} {
-		path := writeFile(t, "tools.json", fmt.Sprintf(`[{"run":"mcp:%s"}]`, run))
+		path := must.File(t, "tools.json", fmt.Sprintf(`[{"run":"mcp:%s"}]`, run))
 		s := must.Get(tools.Open(t.Context(), path, 20*time.Second, false))(t)
 		text := fmt.Sprint(s.Descriptions())
 		expect.Contains(t, text, "count", "Counts.", "other", "key")
@@ -93,7 +93,7 @@ func TestModelContextProtocol(t *testing.T) {
 		expect.Failure(a.Call(t.Context(), asked("other", "{}")))(t, "the episode is over")
 		must.Do(t, s.Close())
 	}
-	one := must.Get(tools.Open(t.Context(), writeFile(t, "tools.json", fmt.Sprintf(`[{"run":"mcp:%s","name":"count","description":"Other words."}]`, program)), time.Second, false))(t)
+	one := must.Get(tools.Open(t.Context(), must.File(t, "tools.json", fmt.Sprintf(`[{"run":"mcp:%s","name":"count","description":"Other words."}]`, program)), time.Second, false))(t)
 	expect.Contains(t, fmt.Sprint(one.Descriptions()), "Other words.", "key")
 	of := one.Begin()
 	defer of.Close()
@@ -122,7 +122,7 @@ func TestHostileServers(t *testing.T) {
 		"cmd:sh -c 'echo oops >&2; exit 3'": "oops", "cmd:yes": "does not answer", "cmd:./no-such-program": "no-such-program",
 		"cmd:sh -c 'yes | tr -d \"\\\\n\"'": "does not answer", html.URL: "does not answer", long.URL: "does not answer", "http://127.0.0.1:1/": "refused",
 	} {
-		path := writeFile(t, "tools.json", fmt.Sprintf(`[{"run":%q}]`, "mcp:"+run))
+		path := must.File(t, "tools.json", fmt.Sprintf(`[{"run":%q}]`, "mcp:"+run))
 		expect.Failure(tools.Open(t.Context(), path, time.Second, false))(t, path, "tool mcp:", want)
 	}
 	program := "cmd:env " + asServer + "=1 " + must.Get(os.Executable())(t)
@@ -130,6 +130,6 @@ func TestHostileServers(t *testing.T) {
 		`[{"run":"mcp:python"}]`: ":1:2: run: want mcp:cmd:PROGRAM", `[{"run":"mcp:"}]`: ":1:2: run: got", `[{"run":"mcp:cmd:x","parameters":{"type":"string"}}]`: ":1:2: parameters: type",
 		`[{"run":"mcp:` + program + `","name":"f"}]`: `no tool "f"; its tools are "count", "other"`, `[{"run":"mcp:` + program + `"},{"run":"cmd:true","name":"count"}]`: `a second tool "count"`,
 	} {
-		expect.Failure(tools.Open(t.Context(), writeFile(t, "tools.json", file), time.Second, false))(t, want)
+		expect.Failure(tools.Open(t.Context(), must.File(t, "tools.json", file), time.Second, false))(t, want)
 	}
 }

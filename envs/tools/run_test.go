@@ -20,17 +20,10 @@ import (
 	"github.com/rltrain/rltrain/internal/must"
 )
 
-func writeFile(t testing.TB, name, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	must.Do(t, os.WriteFile(path, []byte(text), 0o600))
-	return path
-}
-
 // opened are the tools of a file with one tool.
 func opened(t testing.TB, timeout time.Duration, run, more string) *tools.Set {
 	t.Helper()
-	path := writeFile(t, "tools.json", fmt.Sprintf(`[{"name":"f","run":%q%s}]`, run, more))
+	path := must.File(t, "tools.json", fmt.Sprintf(`[{"name":"f","run":%q%s}]`, run, more))
 	s := must.Get(tools.Open(t.Context(), path, timeout, false))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
@@ -41,7 +34,7 @@ func asked(name, arguments string) tools.Call {
 }
 
 func TestRead(t *testing.T) {
-	path := writeFile(t, "tools.json", `[
+	path := must.File(t, "tools.json", `[
  {"name": "add", "description": "Adds.", "run": "cmd:python3 add.py", "parameters": {"type": "object", "properties": {"a": {"type": "number"}}, "required": ["a"]}},
  {"name": "look-up", "run": "http://127.0.0.1:80/x", "parameters": null},
  {"name": "py", "run": "python"}]`)
@@ -77,11 +70,11 @@ func TestReadErrors(t *testing.T) {
 		"[{\"name\":\"f\",\"run\":\"cmd:x\"},\n{\"name\":\"f\",\"run\":\"cmd:y\"}]":     `:2:1: name: a second tool "f"`,
 		`{"name":`: "invalid JSON",
 	} {
-		path := writeFile(t, "tools.json", text)
+		path := must.File(t, "tools.json", text)
 		_, err := tools.Read(path)
 		expect.True(t, err != nil && strings.HasPrefix(err.Error(), path+":") && expect.Names(err, want), "%s: %v, want %s", text, err, want)
 	}
-	_, err := tools.Open(t.Context(), writeFile(t, "tools.json", `[{"name":"f","run":"cmd:./no-such-program"}]`), time.Second, false)
+	_, err := tools.Open(t.Context(), must.File(t, "tools.json", `[{"name":"f","run":"cmd:./no-such-program"}]`), time.Second, false)
 	expect.Error(t, err, "tools.json", "tool f", "no-such-program")
 }
 
@@ -93,7 +86,7 @@ while IFS= read -r line; do id=${line#*:}; id=${id%%,*}; n=$((n+1)); echo "{\"id
 // TestSessions: a program runs once in a session, and does not see the environment variables.
 func TestSessions(t *testing.T) {
 	t.Setenv("SECRET", "key")
-	s := opened(t, 20*time.Second, "cmd:sh "+writeFile(t, "counter.sh", counter), "")
+	s := opened(t, 20*time.Second, "cmd:sh "+must.File(t, "counter.sh", counter), "")
 	a, b := s.Begin(), s.Begin()
 	for i, of := range []*tools.Session{a, a, b, a} {
 		text, err := of.Call(t.Context(), asked("f", "{}"))
@@ -107,7 +100,7 @@ func TestSessions(t *testing.T) {
 
 // TestProgramThatForgets: a program that dies after an answer fails the next call, which no other process answers in its place.
 func TestProgramThatForgets(t *testing.T) {
-	s := opened(t, 20*time.Second, "cmd:sh "+writeFile(t, "once.sh", `IFS= read -r line; id=${line#*:}; echo "{\"id\":${id%%,*},\"result\":\"first\"}"; IFS= read -r line`), "")
+	s := opened(t, 20*time.Second, "cmd:sh "+must.File(t, "once.sh", `IFS= read -r line; id=${line#*:}; echo "{\"id\":${id%%,*},\"result\":\"first\"}"; IFS= read -r line`), "")
 	of := s.Begin()
 	defer of.Close()
 	for i, want := range []string{"", "exited without an answer", ""} {
@@ -117,7 +110,7 @@ func TestProgramThatForgets(t *testing.T) {
 }
 
 func TestArguments(t *testing.T) {
-	s := opened(t, 20*time.Second, "cmd:sh "+writeFile(t, "counter.sh", counter), `,"parameters":{"type":"object","properties":{
+	s := opened(t, 20*time.Second, "cmd:sh "+must.File(t, "counter.sh", counter), `,"parameters":{"type":"object","properties":{
 		"a":{"type":"integer"},"b":{"type":["string","null"],"enum":["x",null]},"c":{"type":"array"}},"required":["a"]}`)
 	of := s.Begin()
 	defer of.Close()
@@ -159,7 +152,7 @@ func TestHostilePrograms(t *testing.T) {
 		"a long result":       {`while IFS= read -r line; do id=${line#*:}; id=${id%%,*}; printf '{"id":%s,"result":"' $id; head -c 100000 /dev/zero | tr '\0' x; echo '"}'; done`, strings.Repeat("x", 8192) + "\n[cut after 8192 of 100000 bytes]", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := opened(t, time.Second, "cmd:sh "+writeFile(t, "tool.sh", c.script), "")
+			s := opened(t, time.Second, "cmd:sh "+must.File(t, "tool.sh", c.script), "")
 			of := s.Begin()
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
@@ -222,7 +215,7 @@ func TestHTTP(t *testing.T) {
 }
 
 func TestPython(t *testing.T) {
-	path := writeFile(t, "tools.json", `[{"name":"py","run":"python"}]`)
+	path := must.File(t, "tools.json", `[{"name":"py","run":"python"}]`)
 	s, err := tools.Open(t.Context(), path, 10*time.Second, false)
 	if err != nil {
 		t.Skip(err)
@@ -242,7 +235,7 @@ func act(text string) envs.Action {
 
 // TestTurns: calls become a message and results with the same ids, what cannot be read is answered, and both are counted.
 func TestTurns(t *testing.T) {
-	s := opened(t, 20*time.Second, "cmd:sh "+writeFile(t, "counter.sh", counter), "")
+	s := opened(t, 20*time.Second, "cmd:sh "+must.File(t, "counter.sh", counter), "")
 	turns := tools.NewTurns(s.Begin(), tools.Hermes, 3, false)
 	defer turns.Close()
 	for _, c := range []struct{ text, said, results string }{
@@ -300,7 +293,7 @@ func FuzzRead(f *testing.F) {
 	f.Add(`[{"name":"f","run":"python","parameters":{"type":"object","properties":{"code":{"type":["string"]}},"required":["code"]}}]`, `{"code":5}`)
 	f.Add(`{"name":"f","run":"http://h/","parameters":{"properties":{"a":{"enum":[1,null]}},"additionalProperties":true}}`, `{"a":1,"b":2}`)
 	f.Fuzz(func(t *testing.T, text, arguments string) {
-		path := writeFile(t, "tools.json", text)
+		path := must.File(t, "tools.json", text)
 		all, err := tools.Read(path)
 		if err != nil {
 			expect.Require(t, strings.HasPrefix(err.Error(), path) && !strings.ContainsAny(err.Error(), "\n\x00"), "error %q", err)

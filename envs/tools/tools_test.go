@@ -132,7 +132,6 @@ func TestNames(t *testing.T) {
 		{`1`, "tool 1: got the number"},
 		{function(`"name": "a"`) + `,{"type": "web_search"}`, `tool 2: type: want "function"`},
 		{`{"type": "function"}`, "tool 1: function: got null, want an object"},
-		{function(`"name": ""`), "tool 1: function.name"},
 		{function(`"name": "a b"`), "tool 1: function.name"},
 		{function(`"name": "` + strings.Repeat("a", 129) + `"`), "tool 1: function.name"},
 		{function(`"name": "a", "description": 1`), "tool 1: function.description: want a string"},

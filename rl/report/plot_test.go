@@ -79,14 +79,6 @@ func confusionCounts() [][]int {
 	return counts
 }
 
-// plotDir is the folder for the pictures; set PLOT_DIR to look at them.
-func plotDir(t *testing.T) string {
-	if dir := os.Getenv("PLOT_DIR"); dir != "" {
-		return dir
-	}
-	return t.TempDir()
-}
-
 func TestPictures(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -106,7 +98,7 @@ func TestPictures(t *testing.T) {
 		}, []string{"Training loss"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			base := filepath.Join(plotDir(t), strings.ReplaceAll(test.name, " ", "_"))
+			base := filepath.Join(t.TempDir(), strings.ReplaceAll(test.name, " ", "_"))
 			must.Do(t, test.draw(base+".png"))
 			svg := must.Get(os.ReadFile(base + ".svg"))(t)
 			for _, text := range test.texts {
@@ -197,7 +189,7 @@ func TestManyClassesFitAPage(t *testing.T) {
 			counts[i][rng.IntN(n)]++
 		}
 	}
-	path := filepath.Join(plotDir(t), "confusion_77.png")
+	path := filepath.Join(t.TempDir(), "confusion_77.png")
 	must.Do(t, Confusion(path, names, counts))
 	file := must.Open(os.Open(path))(t)
 	size := must.Get(png.DecodeConfig(file))(t)
@@ -206,7 +198,7 @@ func TestManyClassesFitAPage(t *testing.T) {
 
 // TestReliabilityShowsBothBars has a bin with accuracy above confidence: both bars must be visible.
 func TestReliabilityShowsBothBars(t *testing.T) {
-	path := filepath.Join(plotDir(t), "underconfident.png")
+	path := filepath.Join(t.TempDir(), "underconfident.png")
 	must.Do(t, Reliability(path, []Bin{{Low: 0, High: 1, Confidence: 0.2, Accuracy: 0.9, Count: 10}}))
 	file := must.Open(os.Open(path))(t)
 	img := must.Get(png.Decode(file))(t)

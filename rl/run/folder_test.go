@@ -32,10 +32,12 @@ func mustCreate(t *testing.T, dir string) *Run {
 	return must.Get(Create(dir, 3, testInfo()))(t)
 }
 
-func names(t *testing.T, dir string) []string {
+func names(t *testing.T, dir string) (all []string) {
 	t.Helper()
-	entries := must.Get(os.ReadDir(dir))(t)
-	return entryNames(entries)
+	for _, e := range must.Get(os.ReadDir(dir))(t) {
+		all = append(all, e.Name())
+	}
+	return all
 }
 
 func TestRunFromCreateToFinish(t *testing.T) {
@@ -236,14 +238,6 @@ func TestResumeWithoutARun(t *testing.T) {
 	expect.Line(t, err, "run.json", "line 2")
 }
 
-func entryNames(entries []os.DirEntry) []string {
-	names := make([]string, len(entries))
-	for i, e := range entries {
-		names[i] = e.Name()
-	}
-	return names
-}
-
 // TestReadRunRefuses: a file that is no record of a run of this program is not taken for an unfinished one.
 func TestReadRunRefuses(t *testing.T) {
 	for text, want := range map[string]string{
@@ -294,7 +288,7 @@ func TestStageResumesFromANamedCheckpoint(t *testing.T) {
 	expect.Equal(t, []string{"checkpoint-2"}, names(t, filepath.Join(dir, "checkpoints")), "checkpoints")
 	steps(t, again, 3, 4)
 	must.Do(t, again.Finish(func() error { return nil }))
-	expect.Same(t, "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"step\":4}\n", read(t, dir, "logs", "metrics.jsonl"), "metrics:\n")
+	expect.Same(t, "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"step\":4}\n", must.Read(t, filepath.Join(dir, "logs", "metrics.jsonl")), "metrics:\n")
 }
 
 // TestFinishedStageResumesForMoreSteps and logs it.

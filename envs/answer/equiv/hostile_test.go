@@ -147,13 +147,3 @@ func count(n *f.Node) int {
 	}
 	return size
 }
-
-func BenchmarkHostile(b *testing.B) {
-	for name, answer := range hostile() {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				Compare(answer, answer+"+1")
-			}
-		})
-	}
-}
