@@ -61,15 +61,8 @@ func TestGenerateThenScore(t *testing.T) {
 		fmt.Fprintf(&prompts, `{"id":%d,"prompt":%q}`+"\n", i, strings.Repeat("ab ", 1+i%9))
 	}
 	f.write(t, "TMP/in.jsonl", prompts.String())
-	outputs := map[string]string{}
-	for _, batch := range []string{"1", "7", "32"} {
-		code, _, stderr := f.rltrain("", "generate", "--model", "MODEL", "--input", "TMP/in.jsonl", "--output", "TMP/"+batch+".jsonl",
-			"--max-new-tokens", "12", "-n", "3", "--batch-size", batch)
-		expect.Require(t, code == 0 && strings.Contains(stderr, `end tokens: "<eos>" (1)`), "exit code %d, %q", code, stderr)
-		data := must.Get(os.ReadFile(f.expand("TMP/" + batch + ".jsonl")))(t)
-		outputs[batch] = string(data)
-	}
-	expect.True(t, outputs["1"] == outputs["7"] && outputs["1"] == outputs["32"], "completions depend on --batch-size")
+	code, _, stderr := f.rltrain("", strings.Fields("generate --model MODEL --input TMP/in.jsonl --output TMP/7.jsonl --max-new-tokens 12 -n 3 --batch-size 7")...)
+	expect.Require(t, code == 0 && strings.Contains(stderr, `end tokens: "<eos>" (1)`), "exit code %d, %q", code, stderr)
 	rows := readOutput(t, f.expand("TMP/7.jsonl"))
 	expect.Require(t, len(rows) == 120, "%d rows, want 120", len(rows))
 	distinct := map[string]bool{}
@@ -139,14 +132,11 @@ func TestLanguageCommandsRefuse(t *testing.T) {
 		{"generate --model MODEL --input TMP/good.jsonl --max-new-tokens 4000", "--max-new-tokens: 4000 leaves no room"},
 		{"generate --model MODEL --input TMP/messages.jsonl", "no chat template"},
 		{"generate --model MODEL --input TMP/nothing.jsonl", "TMP/nothing.jsonl:1"},
-		{"generate --model MODEL --input TMP/good.jsonl --temperature -1", "--temperature: -1 is out of range"},
-		{"generate --model MODEL --input TMP/good.jsonl --max-new-tokens 0", "--max-new-tokens: 0 is out of range; it must be 1 to 1048576"},
 		{"generate --model MODEL --resume", "--resume needs --input FILE"},
 		{"generate --model MODEL --input TMP/good.jsonl --resume", "--resume: needs --output FILE"},
 		{"generate --model MODEL --bf16 --dtype fp32", "--dtype (fp32) and --bf16 (bf16) conflict"},
 		{"score --model MODEL", "score needs --input FILE"},
 		{"score --model MODEL --input TMP/empty.jsonl", "TMP/empty.jsonl:1: no completion or completion_ids"},
-		{"score --model MODEL --input TMP/long.jsonl", "no completion or completion_ids"},
 		{"score --model MODEL --input TMP/huge.jsonl", "TMP/huge.jsonl:2: transformers: the text has 4194305 bytes, more than the "},
 		{"score --model MODEL --input TMP/longer.jsonl", "TMP/longer.jsonl:1: prompt has 2050 tokens; at most 2047 fit into the context of 2048 tokens\n"},
 	} {
@@ -169,7 +159,7 @@ func TestChatTrainingLeavesAFolderToGenerateWith(t *testing.T) {
 			"--epochs", "2", "--batch-size", "4"}, args...)...)
 		return code, stderr
 	}
-	if code, stderr := train("TMP/out", "--tiny-layers", "1", "--tiny-hidden", "32"); code != 0 {
+	if code, stderr := train("TMP/out", "--tiny-layers", "1", "--tiny-hidden", "32", "--tuning", "lora"); code != 0 {
 		t.Fatalf("exit code %d, %q", code, stderr)
 	}
 	code, out, _ := f.rltrain("3:", "generate", "--model", "TMP/out/chat_supervised", "--max-new-tokens", "3")
@@ -177,6 +167,8 @@ func TestChatTrainingLeavesAFolderToGenerateWith(t *testing.T) {
 	if code, stderr := train("TMP/more", "--pretrained-model", "TMP/out/chat_supervised"); code != 0 {
 		t.Errorf("going on: exit code %d, %q", code, stderr)
 	}
+	logged := must.Read(t, f.expand("TMP/more/chat_supervised/logs/training_log.txt"))
+	expect.True(t, strings.HasPrefix(logged, "chat: supervised fine-tuning with LoRA\n"), "the log of a continued adapter begins %.80q", logged)
 	if code, stderr := train("TMP/all", "--tiny-layers", "1", "--tiny-hidden", "32", "--validation-share", "0"); code != 0 || !strings.Contains(must.Read(t, f.expand("TMP/all/chat_supervised/logs/training_log.txt")), "(train 40, validation 0)") {
 		t.Errorf("no rows for validation: exit code %d, %q", code, stderr)
 	}
@@ -247,10 +239,7 @@ func TestGenerateWritesToADevice(t *testing.T) {
 	f := tiny(t)
 	f.write(t, "TMP/in.jsonl", `{"prompt":"ab"}`+"\n")
 	must.Do(t, os.Symlink("/dev/null", f.expand("TMP/out.jsonl")))
-	for _, command := range []string{"generate --max-new-tokens 3", "generate --max-new-tokens 3"} {
-		args := append(strings.Fields(command), "--model", "MODEL", "--input", "TMP/in.jsonl", "--output", "TMP/out.jsonl")
-		f.says(t, "", args...)
-	}
+	f.says(t, "", strings.Fields("generate --max-new-tokens 3 --model MODEL --input TMP/in.jsonl --output TMP/out.jsonl")...)
 	expect.Result(os.Readlink(f.expand("TMP/out.jsonl")))(t, "/dev/null", "the link leads to")
 }
 
@@ -292,4 +281,148 @@ func TestAdapterOfQuantisedWeights(t *testing.T) {
 	advice := "name the model that it was made of, with --model where an adapter names this one"
 	expect.True(t, code == 1 && strings.Contains(stderr, advice), "exit code %d, %q", code, stderr)
 	expect.Same(t, want, answer("TMP/whole", "--adapter", "MODEL"), "answer")
+}
+
+// ggufModel returns the folder of a small GGUF model whose chat template writes "role: content" lines.
+func ggufModel(t *testing.T) folders {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	tmp := t.TempDir()
+	t.Setenv("RLTRAIN_CACHE", filepath.Join(tmp, "cache"))
+	data := must.Get(os.ReadFile(filepath.Join("..", "..", "..", "torch", "transformers", "testdata", "gguf", "llama-Q4_1.gguf")))(t)
+	model := filepath.Join(tmp, "tiny.gguf")
+	must.Do(t, os.WriteFile(model, data, 0o644))
+	return folders{model: model, tmp: tmp}
+}
+
+// A text prompt becomes a user message if the model has a chat template, unless --raw is given.
+func TestTextPromptsGoThroughTheChatTemplate(t *testing.T) {
+	f := ggufModel(t)
+	f.write(t, "TMP/text.jsonl", `{"id":1,"prompt":"hi"}`+"\n")
+	f.write(t, "TMP/messages.jsonl", `{"id":1,"messages":[{"role":"user","content":"hi"}]}`+"\n")
+	f.write(t, "TMP/rendered.jsonl", `{"id":1,"prompt":"user: hi\n"}`+"\n")
+	completion := func(args ...string) string {
+		t.Helper()
+		code, out, stderr := f.rltrain("", append([]string{"generate", "--model", "MODEL", "--temperature", "0", "--max-new-tokens", "12"}, args...)...)
+		expect.Require(t, code == 0, "%q: exit code %d, %s", args, code, stderr)
+		var row outputRow
+		must.Do(t, json.Unmarshal([]byte(out), &row))
+		return row.Completion
+	}
+	text := completion("--input", "TMP/text.jsonl")
+	for _, same := range [][]string{{"--input", "TMP/messages.jsonl"}, {"--raw", "--input", "TMP/rendered.jsonl"}} {
+		expect.Same(t, text, completion(same...), "%q gives, the text prompt", same)
+	}
+	got := completion("--raw", "--input", "TMP/text.jsonl")
+	expect.True(t, got != text, "--raw changes nothing: %q", got)
+	if code, _, stderr := f.rltrain("hi\n", "generate", "--model", "MODEL", "--max-new-tokens", "1"); code != 0 || strings.Count(stderr, "--raw") != 1 {
+		t.Errorf("exit code %d; want one note about the template: %q", code, stderr)
+	}
+}
+
+func TestSamplingDefaultsOfTheModel(t *testing.T) {
+	f := tiny(t)
+	f.write(t, "MODEL/generation_config.json", `{"eos_token_id": 1, "temperature": 0, "top_p": 0.5}`)
+	args := []string{"generate", "--model", "MODEL", "--max-new-tokens", "20"}
+	_, greedy, _ := f.rltrain("ab\n", append(args, "--temperature", "0")...)
+	_, got, stderr := f.rltrain("ab\n", args...)
+	expect.True(t, got == greedy && strings.Contains(stderr, "temperature=0 top_p=0.5"), "got %q, want the greedy %q; stderr %q", got, greedy, stderr)
+	for _, more := range [][]string{{"--ignore-generation-config"}, {"--temperature", "1", "--top-p", "0"}} {
+		code, got, _ := f.rltrain("ab\n", append(args, more...)...)
+		expect.True(t, code == 0 && got != greedy, "%q: the completion is greedy all the same", more)
+	}
+}
+
+func TestChat(t *testing.T) {
+	f := ggufModel(t)
+	chat := func(input string, args ...string) (stdout, stderr string) {
+		t.Helper()
+		code, stdout, stderr := f.rltrain(input, append([]string{"chat", "--model", "MODEL", "--max-new-tokens", "8", "--temperature", "0"}, args...)...)
+		expect.Require(t, code == 0, "exit code %d: %s", code, stderr)
+		return stdout, stderr
+	}
+	once, _ := chat("hi\n")
+	twice, _ := chat("hi\n\nhi\n")
+	expect.True(t, strings.HasPrefix(twice, once) && twice != once+once, "two messages gave %q, one gave %q: the history has no effect", twice, once)
+	for name, input := range map[string]string{"reset": "hi\n/reset\nhi\n", "system and back": "hi\n/reset\n/system be brief\n/system -\nhi\n"} {
+		again, _ := chat(input)
+		expect.True(t, again == once+once, "%s: got %q, want %q twice", name, again, once)
+	}
+	system, _ := chat("hi\n", "--system", "be brief")
+	later, _ := chat("/system be brief\nhi\n")
+	expect.True(t, later == system && system != once, "/system gives %q, --system %q, none %q", later, system, once)
+	if short, stderr := chat("/set max_new_tokens 1\nhi\n"); len(short) >= len(once) || !strings.Contains(stderr, "[max_new_tokens 1]") {
+		t.Errorf("/set has no effect: %q, %q", short, stderr)
+	}
+	for input, want := range map[string]string{
+		"/help": "/adapter on|off", "/what": "/what", "/set": "temperature 0", "/set temperature x": `"x"`, "/set temperature -1": "temperature: -1",
+		"/set nothing 1": "nothing", "/adapter off": "no adapter", "/system": "(none)", "/set top-k=5": "[top_k 5]",
+	} {
+		stdout, stderr := chat(input + "\n/quit\nhi\n")
+		expect.True(t, stdout == "" && strings.Contains(stderr, want), "%s: got %q and %q, want %q", input, stdout, stderr, want)
+	}
+	f.usage(t, "--top-p: 2", "chat", "--model", "MODEL", "--top-p", "2")
+}
+
+// A conversation longer than the context drops its oldest turns; a message that is too long gets an error.
+func TestChatForgets(t *testing.T) {
+	f := ggufModel(t)
+	input := strings.Repeat("the cat sat on the mat and the dog ran\n", 8)
+	code, stdout, stderr := f.rltrain(input, "chat", "--model", "MODEL", "--max-new-tokens", "4")
+	expect.True(t, code == 0 && strings.Contains(stderr, "forgotten") && strings.Count(stdout, "\n") >= 8, "exit code %d, %q, %q", code, stdout, stderr)
+	code, _, stderr = f.rltrain(strings.Repeat("x", 500)+"\nhi\n", "chat", "--model", "MODEL", "--max-new-tokens", "4")
+	expect.True(t, code == 0 && strings.Contains(stderr, "128 positions"), "exit code %d, %q", code, stderr)
+}
+
+func TestChatAdapter(t *testing.T) {
+	f, adapter := trainedAdapter(t)
+	args := []string{"chat", "--max-new-tokens", "8", "--temperature", "0", "--model"}
+	_, base, _ := f.rltrain("hi\n", append(args, "MODEL")...)
+	_, stdout, _ := f.rltrain("hi\n/reset\n/adapter off\nhi\n/reset\n/adapter on\nhi\n", append(args, adapter)...)
+	with, _, _ := strings.Cut(stdout, "\n")
+	expect.True(t, stdout == with+"\n"+base+with+"\n" && with+"\n" != base, "adapter on, off, on: %q; base model: %q", stdout, base)
+}
+
+// A hook receives interrupts until it is released.
+func TestOnInterrupt(t *testing.T) {
+	hook := &interruptHook{}
+	ctx := context.WithValue(t.Context(), hookKey{}, hook)
+	n := 0
+	release := onInterrupt(ctx, func() { n++ })
+	expect.True(t, hook.handled() && n == 1, "the hook was not called: %d", n)
+	release()
+	expect.True(t, !hook.handled() && n == 1, "the hook was called after its release: %d", n)
+}
+
+// TestChosenGGUF of a folder with several, in every command that takes a language model.
+func TestChosenGGUF(t *testing.T) {
+	f := ggufModel(t)
+	data := must.Get(os.ReadFile(f.model))(t)
+	must.Do(t, os.Mkdir(f.expand("TMP/many"), 0o755))
+	f.write(t, "TMP/many/a.gguf", string(data))
+	f.write(t, "TMP/many/b.gguf", string(data))
+	f.write(t, "TMP/rows.jsonl", `{"prompt":"hi","completion":"yes"}`+"\n")
+	for _, command := range []string{
+		"generate --model TMP/many", "chat --model TMP/many", "export --model TMP/many --output TMP/out.gguf", "doctor --model TMP/many",
+		"train --task chat --dataset TMP/rows.jsonl --model TMP/many --validation-share 0 --dry-run",
+	} {
+		if code, _, stderr := f.rltrain("", strings.Fields(command)...); code == 0 || !strings.Contains(stderr, "--gguf-file a.gguf") {
+			t.Errorf("%s: exit code %d, %q; want a word about --gguf-file", command, code, stderr)
+		}
+		if code, out, stderr := inProcess(t, f, strings.Fields(command+" --gguf-file b.gguf")...); code != 0 {
+			t.Errorf("%s --gguf-file b.gguf: exit code %d, %q, %q", command, code, out, stderr)
+		}
+	}
+	for command, want := range map[string]string{
+		"generate --gguf-file b.gguf":                                    "--model",
+		"generate --model TMP/many --gguf-file c.gguf":                   "c.gguf",
+		"generate --model TMP/many/a.gguf --gguf-file b.gguf":            "a.gguf",
+		"train --task sum_digits --gguf-file b.gguf":                     "--model",
+		"train --task sum_digits --model TMP/many --gguf-file none.gguf": "none.gguf",
+		"predict --model TMP/many --gguf-file b.gguf":                    "gguf-file",
+	} {
+		f.usage(t, want, strings.Fields(command)...)
+	}
+	_, out, _ := inProcess(t, f, strings.Fields("--task sum_digits --model TMP/many --gguf-file b.gguf --print-config")...)
+	expect.True(t, strings.Contains(out, "many/b.gguf"), "--print-config does not name the file:\n%s", out)
 }

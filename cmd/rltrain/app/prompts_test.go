@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,7 +13,6 @@ import (
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
-	"github.com/rltrain/rltrain/torch/transformers"
 )
 
 // questions writes n made-up questions without answers.
@@ -47,46 +44,22 @@ n=$((n + 1))
 done
 `
 
-const pythonJudge = `
-import json, os, sys
-open(sys.argv[1], "a").write("begun\n")
-for n, line in enumerate(sys.stdin, 1):
-    q = json.loads(line)
-    print(json.dumps({"id": q["id"], "reward": sum(c in "aeiou" for c in q["text"]) / 2}), flush=True)
-    if n == 500:
-        os.kill(os.getpid(), 9)
-`
-
-// TestPromptsLearn trains on questions without answers, with a custom reward.
+// TestPromptsLearn trains on questions without answers, with a program that rewards and is killed after each 500 questions.
 func TestPromptsLearn(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	f.questions(t, "TMP/q.jsonl", 200)
 	f.write(t, "TMP/judge.sh", shellJudge)
-	f.write(t, "TMP/judge.py", pythonJudge)
-	for name, spec := range map[string]string{
-		"expression": `expr:'text matches "[aeiou]" ? 1 : 0'`,
-		"sh":         f.expand("cmd:'sh TMP/judge.sh TMP/begun-sh'"),
-		"python3":    f.expand("cmd:'python3 TMP/judge.py TMP/begun-python3'"),
-	} {
-		t.Run(name, func(t *testing.T) {
-			if _, err := exec.LookPath(name); err != nil && name == "python3" {
-				t.Skip("needs python3")
-			}
-			dir := f.expand("TMP/" + name)
-			f.must(t, "", with(promptRun("--reward", spec), "--output-dir", dir)...)
-			var scores struct{ Before, After, Last *rl.AnswerScores }
-			must.Do(t, files.LoadJSON(filepath.Join(dir, "prompts_rl", "logs", "eval_results.json"), &scores))
-			expect.True(t, scores.Before.Reward != nil && scores.After.Reward != nil && *scores.After.Reward >= 0.9 && *scores.Before.Reward <= 0.5,
-				"mean reward before and after: %+v, %+v; want at most 0.5, and at least 0.9", scores.Before, scores.After)
-			for _, row := range must.Get(report.ReadMetrics(filepath.Join(dir, "prompts_rl", "logs", "metrics.jsonl")))(t) {
-				failed, _ := row["failed_rewards"].(float64)
-				expect.True(t, failed <= 0, "%v rewards failed in step %v", failed, row["step"])
-			}
-			if begun, err := os.ReadFile(f.expand("TMP/begun-" + name)); name != "expression" && (err != nil || strings.Count(string(begun), "begun") < 3) {
-				t.Errorf("the program began %q, %v; it is killed after each 500 questions", begun, err)
-			}
-		})
+	f.must(t, "", promptRun("--reward", f.expand("cmd:'sh TMP/judge.sh TMP/begun'"))...)
+	var scores struct{ Before, After *rl.AnswerScores }
+	must.Do(t, files.LoadJSON(f.expand("TMP/prompts_rl/logs/eval_results.json"), &scores))
+	expect.True(t, scores.Before.Reward != nil && scores.After.Reward != nil && *scores.After.Reward >= 0.9 && *scores.Before.Reward <= 0.5,
+		"mean reward before and after: %+v, %+v; want at most 0.5, and at least 0.9", scores.Before, scores.After)
+	for _, row := range must.Get(report.ReadMetrics(f.expand("TMP/prompts_rl/logs/metrics.jsonl")))(t) {
+		failed, _ := row["failed_rewards"].(float64)
+		expect.True(t, failed <= 0, "%v rewards failed in step %v", failed, row["step"])
 	}
+	begun := must.Read(t, f.expand("TMP/begun"))
+	expect.True(t, strings.Count(begun, "begun") >= 3, "the program began %q", begun)
 }
 
 // TestPromptsKeepBestReward selects the best policy by the named rewards, whatever the reference answers.
@@ -279,22 +252,95 @@ func TestTurnsOfAConversation(t *testing.T) {
 	expect.True(t, turns != 0, "no sample has a second turn: %+v", results.Sets[0].Rows)
 }
 
-// TestPromptsRewardedByAModel uses the probability of a classifier's label as the reward of a completion.
-func TestPromptsRewardedByAModel(t *testing.T) {
-	f := newFolders(t, transformers.PoolFamily)
-	f.questions(t, "TMP/q.jsonl", 20)
-	spec := "model:" + f.model + "#" + labels[0] + "=2"
-	f.must(t, "", with(promptRun("--reward", spec), "--num-steps", "2", "--logging-steps", "1")...)
-	rows := must.Get(report.ReadMetrics(f.expand("TMP/prompts_rl/logs/metrics.jsonl")))(t)
-	name := "rewards/" + strings.TrimSuffix(spec, "=2") + "/mean"
-	found := 0
-	for _, row := range rows {
-		if mean, ok := row[name].(float64); ok {
-			found++
-			expect.True(t, mean > 0 && mean < 1 && row["failed_rewards"] == 0.0, "mean probability %v, %v failed", mean, row["failed_rewards"])
+// TestToolsInTraining teaches a small model to call a tool, then trains it with the tool that answers. Resumed from its first
+// step, the run ends the same.
+func TestToolsInTraining(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	must.Do(t, policy.TinyChatModel(f.expand("TMP/start"), 1, 32, 7))
+	f.write(t, "TMP/template.jinja", `{% for t in tools or [] %}{{ t.function.name }};{% endfor %}{% for m in messages %}[{{ m.role }}]{{ m.content or '' }}`+
+		`{% for c in m.tool_calls or [] %}<tool_call>{"name":"{{ c.function.name }}","arguments":{{ c.function.arguments | tojson }}}</tool_call>{% endfor %}<eos>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}`)
+	f.write(t, "TMP/tools.json", `[{"name": "f", "run": "cmd:sh TMP/tool.sh"}]`)
+	f.edit(t, "TMP/tools.json", "TMP/tool.sh", f.expand("TMP/tool.sh"))
+	f.write(t, "TMP/tool.sh", `while IFS= read -r line; do id=${line#*:}; id=${id%%,*}; echo "{\"id\":$id,\"result\":\"zz\"}"; done`+"\n")
+	f.write(t, "TMP/reward.sh", `while IFS= read -r line; do
+echo "$line" >> ASKED
+id=${line#*:}; id=${id%%,*}
+case $line in *'"role":"tool"'*) echo "{\"id\":$id,\"reward\":1}" ;; *) echo "{\"id\":$id,\"reward\":0}" ;; esac
+done
+`)
+	f.edit(t, "TMP/reward.sh", "ASKED", f.expand("TMP/asked"))
+	const tool = `"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{}}}}]`
+	const demo = `{"messages":[{"role":"user","content":"go %d"},{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":"{}"}}]},{"role":"tool","content":"zz"},{"role":"assistant","content":"zz"}],` + tool + "}\n"
+	var demos, questions strings.Builder
+	for i := range 16 {
+		fmt.Fprintf(&demos, demo, i)
+		fmt.Fprintf(&questions, `{"messages":[{"role":"user","content":"go %d"}],"answer":"zz"}`+"\n", i)
+	}
+	f.write(t, "TMP/demos.jsonl", demos.String())
+	f.write(t, "TMP/q.jsonl", questions.String())
+	f.must(t, "", strings.Fields(`train --task chat --dataset TMP/demos.jsonl --model TMP/start --chat-template TMP/template.jinja --tuning full --max-steps 150
+		--batch-size 8 --learning-rate 0.01 --validation-share 0 --output-dir TMP`)...)
+	prompts := func(dir string, more ...string) []string {
+		return append(strings.Fields(`train --task prompts --mode rl_only --dataset TMP/q.jsonl --pretrained-model TMP/chat_supervised --tools TMP/tools.json
+			--max-new-tokens 64 --eval-samples 4 --fresh-samples 0 --prompts-per-step 2 --samples-per-prompt 4 --save-steps 1 --output-dir `+dir), more...)
+	}
+	rewards := []string{"--reward", "answer,cmd:sh " + f.expand("TMP/reward.sh")}
+	f.must(t, "", append(prompts("TMP/a", "--num-steps", "2"), rewards...)...)
+
+	calls := 0.0
+	for _, row := range must.Get(report.ReadMetrics(f.expand("TMP/a/prompts_rl/logs/metrics.jsonl")))(t) {
+		if n, ok := row["tools/call_frequency"].(float64); ok {
+			calls = max(calls, n)
 		}
 	}
-	expect.True(t, found != 0, "no %s in %v", name, rows)
-	code, _, stderr := f.rltrain("", with(promptRun("--reward", "model:TMP/none"), "--output-dir", "TMP/no")...)
-	expect.True(t, code != 0 && (strings.Contains(stderr, "TMP/none") || strings.Contains(stderr, "/none")), "a model that is not there: exit code %d, %s", code, stderr)
+	expect.True(t, calls > 0, "no calls in the metrics")
+	asked := must.Read(t, f.expand("TMP/asked"))
+	expect.Contains(t, asked, `"messages":[{"role":"user","content":"go `, `"},{"role":"assistant","content":"","tool_calls":[{"id":"call00000"`,
+		`{"role":"tool","tool_call_id":"call00000","name":"f","content":"zz"}`, `"tools":{"calls":1,"failed":0,"malformed":0}`)
+	answered := false
+	for line := range strings.Lines(must.Read(t, f.expand("TMP/a/prompts_rl/logs/completions.jsonl"))) {
+		var r rl.Record
+		must.Do(t, json.Unmarshal([]byte(line), &r))
+		if r.Tools != nil && r.Tools.Calls == 1 && len(r.Actions) == 2 {
+			answered = true
+			expect.Contains(t, r.Written, `<tool_call>{"name":"f","arguments":{}}</tool_call>`, "[tool]zz", "[assistant]")
+			expect.True(t, !strings.Contains(strings.Join(r.Tokens, ""), "[tool]"), "the result is among the sampled tokens: %q", r.Tokens)
+		}
+	}
+	expect.True(t, answered, "no completion has a call and an answer")
+	const steps = "TMP/a/prompts_rl/checkpoints/"
+	files := map[string]string{}
+	for _, name := range []string{"model.safetensors", "optimizer.safetensors", "state.json"} {
+		files[name] = must.Read(t, f.expand(steps+"checkpoint-2/"+name))
+	}
+	f.must(t, "", append(prompts("TMP/a", "--num-steps", "2", "--resume-from-checkpoint", f.expand(steps+"checkpoint-1")), rewards...)...)
+	for name, want := range files {
+		expect.True(t, must.Read(t, f.expand(steps+"checkpoint-2/"+name)) == want, "%s differs after a resume", name)
+	}
+}
+
+func TestToolsRefused(t *testing.T) {
+	f := folders{tmp: t.TempDir()}
+	must.Do(t, policy.TinyChatModel(f.expand("TMP/start"), 1, 32, 7))
+	f.write(t, "TMP/tools.json", `[{"name": "f", "run": "cmd:true"}]`)
+	f.write(t, "TMP/bad.json", `[{"name": "f"}]`)
+	var questions strings.Builder
+	for i := range 8 {
+		fmt.Fprintf(&questions, `{"prompt":"go %d","answer":"zz"}`+"\n", i)
+	}
+	f.write(t, "TMP/q.jsonl", questions.String())
+	for more, want := range map[string]string{
+		"--tools TMP/tools.json":              "--tools: the model's chat template does not describe tools",
+		"--tools TMP/tools.json --model tiny": "--tools: tools need a chat template",
+		"--tools TMP/bad.json":                "--tools: TMP/bad.json:1:2: run: ",
+		"--tools TMP/none.json":               "--tools: ",
+		"--max-tool-calls 3":                  "--max-tool-calls: applies only with --tools FILE",
+		"--tool-timeout 3":                    "--tool-timeout: applies only with --tools FILE",
+	} {
+		args := strings.Fields("train --task prompts --mode rl_only --dataset TMP/q.jsonl --output-dir TMP/out --eval-samples 2 " + more)
+		if !strings.Contains(more, "--model") {
+			args = append(args, "--model", "TMP/start")
+		}
+		f.refused(t, f.expand(want), args...)
+	}
 }

@@ -1,12 +1,16 @@
 package app
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/rltrain/rltrain/cmd/rltrain/shared"
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
@@ -57,9 +61,8 @@ func TestWarmUpOfDigits(t *testing.T) {
 
 // TestFilesOfALanguageModelRun: example prompts, a model card, and a report of its completions.
 func TestFilesOfALanguageModelRun(t *testing.T) {
-	f := folders{tmp: t.TempDir()}
-	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
-	f.must(t, "", drop(exercise(), "--tiny-layers", "--tiny-hidden")...)
+	f := started(t)
+	f.must(t, "", exercise()...)
 	dir := f.expand("TMP/out/sum_digits_rl")
 	f.says(t, "", "generate", "--model", dir, "--input", dir+"/logs/try.jsonl", "--output", "TMP/tried.jsonl", "--max-new-tokens", "4")
 	rows := strings.Count(must.Read(t, f.expand("TMP/tried.jsonl")), "\n")
@@ -86,17 +89,24 @@ func TestFilesOfALanguageModelRun(t *testing.T) {
 	f.refused(t, "did you mean "+dir+"?", "generate", "--model", "TMP/out", "--input", "TMP/tried.jsonl")
 }
 
+// started has a language model in TMP/start.
+func started(t *testing.T) folders {
+	t.Helper()
+	f := folders{tmp: t.TempDir()}
+	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
+	return f
+}
+
 // exercise are the options of a very short run.
-func exercise(more ...string) []string {
-	return append(strings.Fields(`train --task sum_digits --mode rl_only --tiny-layers 1 --tiny-hidden 32 --pretrained-model TMP/start
-		--num-steps 1 --prompts-per-step 2 --samples-per-prompt 2 --eval-samples 2 --fresh-samples 0 --max-new-tokens 6 --output-dir TMP/out`), more...)
+func exercise() []string {
+	return strings.Fields(`train --task sum_digits --mode rl_only --pretrained-model TMP/start
+		--num-steps 1 --prompts-per-step 2 --samples-per-prompt 2 --eval-samples 2 --fresh-samples 0 --max-new-tokens 6 --output-dir TMP/out`)
 }
 
 // TestRewards trains with a list of rewards, and fails if each of them fails.
 func TestRewards(t *testing.T) {
-	f := folders{tmp: t.TempDir()}
-	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
-	options := drop(exercise(), "--tiny-layers", "--tiny-hidden")
+	f := started(t)
+	options := exercise()
 	f.must(t, "", append(options, "--reward", "accuracy,expr:'length'=0.5")...)
 	rows := must.Get(report.ReadMetrics(f.expand("TMP/out/sum_digits_rl/logs/metrics.jsonl")))(t)
 	if reward, length := rows[1]["reward"].(float64), rows[1]["rewards/expr:length/mean"].(float64); reward <= 0 || reward != length/2 {
@@ -114,15 +124,13 @@ func TestRewards(t *testing.T) {
 		"--reward score":                  "--reward: score asks a language model: name one with --judge",
 		"--reward accuracy --judge TMP/x": "--judge: no reward in accuracy asks a language model",
 	} {
-		code, _, stderr := f.rltrain("", append(strings.Fields("--task gsm8k --dataset TMP/train.jsonl --model TMP/start --output-dir TMP/out --eval-samples 2"), strings.Fields(args)...)...)
-		expect.True(t, code == shared.ExitUsage && strings.Contains(stderr, want), "%s: exit code %d, %q; want %q", args, code, stderr, want)
+		f.usage(t, want, strings.Fields("--task gsm8k --dataset TMP/train.jsonl --model TMP/start --output-dir TMP/out --eval-samples 2 "+args)...)
 	}
 }
 
 // TestLongPrompts skips prompts longer than the context, and says what to do if all are.
 func TestLongPrompts(t *testing.T) {
-	f := folders{tmp: t.TempDir()}
-	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
+	f := started(t)
 	f.problems(t, "TMP/train.jsonl", 0, 10)
 	long := strings.Repeat("x", 3000)
 	f.write(t, "TMP/some.jsonl", must.Read(t, f.expand("TMP/train.jsonl"))+`{"question": "`+long+`", "answer": "#### 1"}`+"\n")
@@ -134,16 +142,14 @@ func TestLongPrompts(t *testing.T) {
 	log := must.Read(t, f.expand("TMP/out/gsm8k_rl/logs/training_log.txt"))
 	want := "warning: 1 of 11 training prompts leave no room for 4 new tokens"
 	expect.True(t, strings.Contains(log, want), "no %q in\n%s", want, log)
-	code, _, stderr := f.rltrain("", append(options, "--dataset", "TMP/all.jsonl", "--few-shot", "1")...)
-	want = "10 of 10 training prompts leave no room for 4 new tokens in the model's 2048 positions: lower --max-new-tokens, or show fewer examples with --few-shot"
-	expect.True(t, code == 1 && strings.Contains(stderr, want), "exit code %d, %q; want %q", code, stderr, want)
+	f.refused(t, "10 of 10 training prompts leave no room for 4 new tokens in the model's 2048 positions: lower --max-new-tokens, or show fewer examples with --few-shot",
+		append(options, "--dataset", "TMP/all.jsonl", "--few-shot", "1")...)
 }
 
 func TestTooManySolutions(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
-	code, _, stderr := f.rltrain("", strings.Fields("train --task sum_digits --mode supervised --batch-size 1048576 --max-steps 5 --tiny-layers 1 --tiny-hidden 32 --output-dir TMP")...)
-	want := "--batch-size: 1048576: 5 updates need 5242880 demonstrations, all made before the first; the limit is 4194304"
-	expect.True(t, code == 2 && strings.Contains(stderr, want), "exit code %d, %q, want %q", code, stderr, want)
+	f.usage(t, "--batch-size: 1048576: 5 updates need 5242880 demonstrations, all made before the first; the limit is 4194304",
+		strings.Fields("train --task sum_digits --mode supervised --batch-size 1048576 --max-steps 5 --tiny-layers 1 --tiny-hidden 32 --output-dir TMP")...)
 }
 
 // TestCodeEndToEnd trains on demonstrations of one-line problems, then on their tests, which Python runs.
@@ -179,14 +185,14 @@ func TestModelsAsRewards(t *testing.T) {
 	f.questions(t, "TMP/q.jsonl", 20)
 	critic := policytest.Classifier(t, policytest.Encoder(t), transformers.PoolMean, "bad", "good")
 	short := func(spec string) []string {
-		return strings.Fields(f.expand(`train --task prompts --dataset TMP/q.jsonl --model tiny --tiny-layers 1 --tiny-hidden 32 --max-new-tokens 2 --output-dir TMP
-			--eval-samples 4 --fresh-samples 0 --num-steps 2 --eval-every 2 --prompts-per-step 2 --samples-per-prompt 4 --reward ` + spec))
+		return strings.Fields(`train --task prompts --dataset TMP/q.jsonl --model tiny --tiny-layers 1 --tiny-hidden 32 --max-new-tokens 2 --output-dir TMP
+			--eval-samples 4 --fresh-samples 0 --num-steps 2 --eval-every 2 --prompts-per-step 2 --samples-per-prompt 4 --reward ` + spec)
 	}
-	f.must(t, "", short("model:"+critic+"#good=2,expr:'length'")...)
-	refused := func(want string, args ...string) {
-		t.Helper()
-		code, _, stderr := f.rltrain("", args...)
-		expect.True(t, code == 2 && strings.Contains(stderr, want) && strings.Count(stderr, "\n") == 1, "%v: exit code %d, error %q; want 2, …%s…", args, code, stderr, want)
+	spec := "model:" + critic + "#good"
+	f.must(t, "", short(spec+"=2,expr:'length' --logging-steps 1")...)
+	for _, row := range must.Get(report.ReadMetrics(f.expand("TMP/prompts_rl/logs/metrics.jsonl")))(t)[1:3] {
+		mean, ok := row["rewards/"+spec+"/mean"].(float64)
+		expect.True(t, ok && mean > 0 && mean < 1 && row["failed_rewards"] == 0.0, "metrics %v", row)
 	}
 	for spec, want := range map[string]string{
 		"model:" + critic:           `--reward: reward "model:` + critic,
@@ -194,11 +200,11 @@ func TestModelsAsRewards(t *testing.T) {
 		"model:TMP/nowhere":         "nowhere",
 		"rubric:TMP/q.jsonl":        "not a list of questions and weights",
 	} {
-		refused(want, short(f.expand(spec))...)
+		f.usage(t, want, short(spec)...)
 	}
 	f.write(t, "TMP/rubric.yaml", "- question: Is it right?\n")
-	refused("rubric.yaml asks a language model: name one with --judge", short(f.expand("rubric:TMP/rubric.yaml"))...)
-	refused("--judge: no reward asks a judge: add --reward rubric:FILE", strings.Fields(f.expand("train --task sum_digits --judge TMP/x --output-dir TMP"))...)
+	f.usage(t, "rubric.yaml asks a language model: name one with --judge", short("rubric:TMP/rubric.yaml")...)
+	f.usage(t, "--judge: no reward asks a judge: add --reward rubric:FILE", strings.Fields("train --task sum_digits --judge TMP/x --output-dir TMP")...)
 }
 
 // TestDistillEndToEnd distils a teacher of another width, and refuses models that cannot be a teacher.
@@ -228,4 +234,73 @@ func TestDistillEndToEnd(t *testing.T) {
 	} {
 		f.usage(t, want, strings.Fields(args)...)
 	}
+}
+
+// TestAlarmsOfRuns provokes each alarm with a run that fails in that way. Each alarm is logged once, with advice; a
+// healthy run raises none.
+func TestAlarmsOfRuns(t *testing.T) {
+	const (
+		letters = `--task prompts --dataset TMP/letters.jsonl --model tiny --tiny-layers 1 --tiny-hidden 32 --prompts-per-step 4 --samples-per-prompt 8 --fresh-samples 0 --eval-samples 30 --eval-every 99 `
+		one     = letters + `--max-new-tokens 1 `
+		several = letters + `--max-new-tokens 16 --stop a,b,c,d,e,f,g,h `
+		fast    = `--rl-learning-rate 0.02 `
+	)
+	f := folders{tmp: t.TempDir()}
+	f.alarming(t)
+	limit := []string{"missing_end", "truncation"} // one token is too few to end a completion
+	for _, test := range []struct {
+		name, args string
+		want       []string
+	}{
+		{"all earn the same", one + `--num-steps 6 --allow-no-signal --reward expr:'1'`, append([]string{"equal_rewards"}, limit...)},
+		{"a kind that is never right", one + fast + `--num-steps 14 --kind-column sort`, []string{"equal_rewards", "missing_end", "never_right", "truncation"}},
+		{"shorter and shorter", several + fast + `--num-steps 40 --reward expr:'-length'`, []string{"equal_rewards", "length_drift", "tier_drift"}},
+		{"one reward dominates", several + `--num-steps 6 --reward expr:'length',expr:'text~contains~"b"'=0.1`, []string{"dominant_reward"}},
+		{"far from the reference", one + `--rl-learning-rate 0.05 --num-steps 25 --kl-coef 0.001 --reward expr:'text~in~["a","e","i"]'`, []string{"equal_rewards", "kl", "missing_end", "strict", "truncation"}},
+		{"judgements that fail", one + `--num-steps 2 --reward cmd:sh~TMP/failing.sh`, []string{"failed_rewards"}},
+		{"what is right is not paid any more", one + fast + `--num-steps 50 --allow-no-signal --reward cmd:sh~TMP/turning.sh`, []string{"collapse", "equal_rewards", "missing_end", "strict", "truncation"}},
+		{"texts learnt by heart", `--task chat --dataset TMP/noise.jsonl --model tiny --tiny-layers 1 --tiny-hidden 64 --epochs 16 --learning-rate 0.01 --lr-scheduler-type constant_with_warmup --validation-share 0.5 --batch-size 4`, []string{"overfitting"}},
+		{"well", several + `--num-steps 12 --reward expr:'text~contains~"b"'`, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "out")
+			args := strings.Fields(f.expand(test.args) + " --output-dir " + out)
+			for i := range args {
+				args[i] = strings.ReplaceAll(args[i], "~", " ")
+			}
+			f.says(t, "", args...)
+			logs, err := filepath.Glob(filepath.Join(out, "*", "logs", "training_log.txt"))
+			expect.Require(t, err == nil && len(logs) == 1, "%q, %v", logs, err)
+			log := must.Get(os.ReadFile(logs[0]))(t)
+			var got []string
+			for _, alarm := range regexp.MustCompile(`(?m)^warning: (\w+): (.*)$`).FindAllStringSubmatch(string(log), -1) {
+				got = append(got, alarm[1])
+				expect.True(t, regexp.MustCompile(`^(add|choose|fix|hold out|go back|lower|raise|read|train|try|use) .*: `).MatchString(alarm[2]), "no advice comes first in %q", alarm[0])
+			}
+			slices.Sort(got)
+			diff := cmp.Diff(test.want, got)
+			expect.True(t, diff == "", "alarms (-want +got):\n%s\n%s", diff, log)
+		})
+	}
+}
+
+// alarming writes the data and reward programs of TestAlarmsOfRuns.
+func (f folders) alarming(t *testing.T) {
+	t.Helper()
+	var letters, noise strings.Builder
+	for i := range 60 {
+		fmt.Fprintf(&letters, "{\"prompt\":\"Name a letter, question %d: \",\"answer\":%q,\"sort\":%q}\n", i, []string{"a", "zz"}[i%2], []string{"short", "long"}[i%2])
+	}
+	const code = "bdfaecfdabcaefdcbeadfcbaedfbcdeafcbdaefc"
+	for i := range 24 {
+		fmt.Fprintf(&noise, "{\"text\":%q}\n", code[i:i+8]+code[(7*i)%30:(7*i)%30+4])
+	}
+	answering := func(reward string) string {
+		return "n=0\nwhile IFS= read -r line; do\n n=$((n+1)); id=${line#*:}; id=${id%%,*}; r=0\n " + reward + "\ndone\n"
+	}
+	say := `echo "{\"id\":$id,\"reward\":$r}"`
+	f.write(t, "TMP/letters.jsonl", letters.String())
+	f.write(t, "TMP/noise.jsonl", noise.String())
+	f.write(t, "TMP/failing.sh", answering(`if [ $((n % 5)) = 0 ]; then echo "{\"id\":$id,\"error\":\"no\"}"; else r=$((n % 3)); `+say+"; fi"))
+	f.write(t, "TMP/turning.sh", answering(`case $line in *'"text":"a"'*) r=1 ;; esac; [ $n -gt 800 ] && r=$((1 - r)); `+say))
 }

@@ -11,13 +11,11 @@ import (
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
-	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // TestTrial describes a run of both stages before it starts, and leaves no files.
 func TestTrial(t *testing.T) {
-	f := folders{tmp: t.TempDir()}
-	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
+	f := started(t)
 	t.Setenv("TMPDIR", f.tmp)
 	before := f.files(t)
 	run := `--task sum_digits --mode supervised_then_rl --tiny-layers 1 --tiny-hidden 32 --warmup-check-every 0 --max-steps 7 --num-steps 9 --prompts-per-step 3
@@ -40,8 +38,7 @@ func TestTrial(t *testing.T) {
 
 // TestTrialIsBounded asks for more than could be computed in a test: a dry run's work does not depend on these options.
 func TestTrialIsBounded(t *testing.T) {
-	f := folders{tmp: t.TempDir()}
-	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
+	f := started(t)
 	f.write(t, "TMP/long.jsonl", strings.Repeat(`{"text": "`+strings.Repeat("one two three ", 400)+"\"}\n", 64))
 	measured := regexp.MustCompile(`measured +(\d+) samples? with (\d+) tokens`)
 	for _, command := range []string{
@@ -71,11 +68,9 @@ func inProcess(t *testing.T, f folders, args ...string) (code int, stdout, stder
 
 // TestAdapterWithoutModulesIsRefused before a folder is created; the error lists the available modules.
 func TestAdapterWithoutModulesIsRefused(t *testing.T) {
-	f := folders{tmp: t.TempDir()}
-	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
-	code, _, stderr := f.rltrain("", strings.Fields(f.expand("--task sum_digits --mode rl_only --model TMP/start --use-lora --lora-target-modules nothing_so --output-dir TMP/out"))...)
-	want := `lora: target "nothing_so" matches no module; choose from model.layers.*.self_attn.q_proj`
-	expect.True(t, code != 0 && strings.Contains(stderr, want), "exit code %d, %q; want …%s…", code, stderr, want)
+	f := started(t)
+	f.refused(t, `lora: target "nothing_so" matches no module; choose from model.layers.*.self_attn.q_proj`,
+		strings.Fields("--task sum_digits --mode rl_only --model TMP/start --use-lora --lora-target-modules nothing_so --output-dir TMP/out")...)
 	_, err := os.Stat(f.expand("TMP/out/sum_digits_rl"))
 	expect.True(t, errors.Is(err, fs.ErrNotExist), "the run's folder: %v, want none", err)
 }
