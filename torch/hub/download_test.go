@@ -333,11 +333,11 @@ func TestSilence(t *testing.T) {
 func TestCancel(t *testing.T) {
 	h, c := newFake(t), newTester()
 	blob := oneFile(h)
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancelCause(t.Context())
 	h.deliver = stall
 	c.Progress = func(_ string, done, _ int64) {
 		if done > 500 {
-			cancel()
+			cancel(errors.New("interrupt")) // as a signal: the error is still the caller's cancellation
 		}
 	}
 	_, err := c.Model(ctx, "org/name", Weights)
@@ -346,21 +346,6 @@ func TestCancel(t *testing.T) {
 	c.get(t, "org/name")
 	log := storeLog(h)
 	expect.True(t, log[len(log)-1] == "STORE model.safetensors bytes=1000-" && must.Read(t, blob) == weights, "it did not continue where it stopped: %q", log)
-}
-
-// A signal has its own cause; the returned error is still the caller's cancellation.
-func TestCancelWithAReason(t *testing.T) {
-	h, c := newFake(t), newTester()
-	oneFile(h)
-	ctx, cancel := context.WithCancelCause(t.Context())
-	h.deliver = func(w http.ResponseWriter, r *http.Request, content string) bool {
-		_ = http.NewResponseController(w).Flush()
-		cancel(errors.New("interrupt"))
-		<-r.Context().Done()
-		return true
-	}
-	_, err := c.Model(ctx, "org/name", Weights)
-	expect.True(t, errors.Is(err, context.Canceled), "got %v", err)
 }
 
 // The client asks a slow store again for the remaining bytes, and gives up if that does not help.

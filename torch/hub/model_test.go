@@ -121,6 +121,7 @@ func TestModelFiles(t *testing.T) {
 			files: map[string]string{"adapter_config.json": "{}", "adapter_model.safetensors": "ab", "adapter_model.bin": "p", "optimizer.bin": "o"},
 			want:  []string{"adapter_config.json", "adapter_model.safetensors"},
 		},
+		"pickled adapter": {files: map[string]string{"adapter_config.json": "{}", "adapter_model.bin": "p"}, want: []string{"adapter_config.json", "adapter_model.bin"}},
 		"encoder with pooling": {
 			files: map[string]string{"config.json": "{}", "modules.json": "[]", "1_Pooling/config.json": "{}", "model.safetensors": "w"},
 			want:  []string{"1_Pooling/config.json", "config.json", "model.safetensors", "modules.json"},
@@ -250,21 +251,6 @@ func TestOddCaches(t *testing.T) {
 	}
 	for _, line := range h.taken() {
 		expect.True(t, !strings.HasPrefix(line, "STORE") && !strings.HasSuffix(line, "/config.json"), "%s: it was there", line)
-	}
-}
-
-// Old adapters are pickled; they are fetched if there is nothing newer.
-func TestModelFetchesPickledAdapters(t *testing.T) {
-	for _, both := range []bool{false, true} {
-		h, c := newFake(t), newTester()
-		files := map[string]string{"adapter_config.json": "{}", "adapter_model.bin": "pickle"}
-		if both {
-			files["adapter_model.safetensors"] = "tensors"
-		}
-		h.publish(commit1, files, name)
-		m := c.get(t, "org/name")
-		_, err := os.Stat(filepath.Join(m.Dir, "adapter_model.bin"))
-		expect.True(t, (err == nil) != both, "with safetensors: %t; the pickled adapter exists: %t", both, err == nil)
 	}
 }
 

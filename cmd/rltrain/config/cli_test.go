@@ -161,3 +161,48 @@ func TestHelpGolden(t *testing.T) {
 	}
 	golden(t, "testdata/help_differences.txt", differences.String())
 }
+
+// trlCommandLines are the command lines in the scripts of TRL 1.16 and in its documentation, and of open-r1's, with files
+// in place of the Hub's names. want is the error; "" if it runs.
+var trlCommandLines = []struct{ line, want string }{
+	{"sft --model_name_or_path M --dataset_name D --learning_rate 2.0e-5 --num_train_epochs 1 --packing --per_device_train_batch_size 2 --gradient_accumulation_steps 8 --eos_token <|im_end|> --eval_strategy steps --eval_steps 100 --output_dir Qwen2-0.5B-SFT --push_to_hub",
+		"--push_to_hub: … uploads nothing … hf upload … remove it"},
+	{"sft --model_name_or_path M --dataset_name D --learning_rate 2.0e-4 --num_train_epochs 1 --packing --per_device_train_batch_size 2 --gradient_accumulation_steps 8 --eos_token <|im_end|> --eval_strategy steps --eval_steps 100 --use_peft --lora_r 32 --lora_alpha 16 --output_dir Qwen2-0.5B-SFT", ""},
+	{"dpo --dataset_name D --model_name_or_path M --learning_rate 5.0e-7 --num_train_epochs 1 --per_device_train_batch_size 2 --max_steps 1000 --gradient_accumulation_steps 8 --eval_strategy steps --eval_steps 50 --output_dir Qwen2-0.5B-DPO --no_remove_unused_columns", ""},
+	{"dpo --dataset_name D --model_name_or_path M --learning_rate 5.0e-6 --num_train_epochs 1 --per_device_train_batch_size 2 --max_steps 1000 --gradient_accumulation_steps 8 --eval_strategy steps --eval_steps 50 --output_dir Qwen2-0.5B-DPO --no_remove_unused_columns --use_peft --lora_r 32 --lora_alpha 16", ""},
+	{"kto --dataset_name D --model_name_or_path=M --per_device_train_batch_size 16 --num_train_epochs 1 --learning_rate 5e-7 --lr_scheduler_type=cosine --gradient_accumulation_steps 1 --eval_steps 500 --output_dir=kto-aligned-model --warmup_steps 0.1 --logging_first_step", ""},
+	{"kto --dataset_name D --model_name_or_path=M --per_device_train_batch_size 8 --num_train_epochs 1 --learning_rate 5e-7 --lr_scheduler_type=cosine --gradient_accumulation_steps 1 --eval_steps 500 --output_dir=kto-aligned-model-lora --warmup_steps 0.1 --logging_first_step --use_peft --load_in_4bit --lora_target_modules=all-linear --lora_r=16 --lora_alpha=16", ""},
+	{"distillation --model_name_or_path M --teacher_model_name_or_path N --dataset_name D --learning_rate 2.0e-5 --num_train_epochs 1 --output_dir Qwen2.5-0.5B-Distillation", ""},
+	{"distillation --model_name_or_path M --teacher_model_name_or_path N --dataset_name D --learning_rate 2.0e-4 --num_train_epochs 1 --output_dir Qwen2.5-0.5B-Distillation --use_peft --lora_r 32 --lora_alpha 16", ""},
+	{"sft --torch_dtype bfloat16 --model_name_or_path M --packing --run_name 20b-full-eager --attn_implementation kernels-community/vllm-flash-attn3 --dataset_num_proc 12 --dataset_name D --gradient_checkpointing --max_length 4096 --per_device_train_batch_size 2 --num_train_epochs 1 --logging_steps 1 --warmup_ratio 0.03 --lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs {\"min_lr_rate\":0.1} --output_dir gpt-oss-20b-multilingual-reasoner --report_to trackio --seed 42",
+		`--report_to: "trackio" is not one of tensorboard, wandb, none`},
+	{"reward --model_name_or_path M --dataset_name D --output_dir Qwen2-0.5B-Reward --per_device_train_batch_size 8 --num_train_epochs 1 --gradient_checkpointing True --learning_rate 1.0e-5 --eval_strategy steps --eval_steps 50 --max_length 2048", ""},
+	{"reward --model_name_or_path M --dataset_name D --output_dir Qwen2-0.5B-Reward-LoRA --per_device_train_batch_size 8 --num_train_epochs 1 --gradient_checkpointing True --learning_rate 1.0e-4 --eval_strategy steps --eval_steps 50 --max_length 2048 --use_peft --lora_task_type SEQ_CLS --lora_r 32 --lora_alpha 16", ""},
+	{"grpo --model_name_or_path M --dataset_name D --reward_funcs accuracy_reward", ""},
+	{"grpo --model_name_or_path M --dataset_name D --reward_funcs accuracy_reward think_format_reward --output_dir g --num_generations 8 --use_vllm --vllm_mode colocate --learning_rate 1e-5 --dtype bfloat16 --max_completion_length 1024 --use_peft --lora_target_modules q_proj v_proj --log_completions --logging_steps 2 --gradient_checkpointing", ""},
+	{"rloo --model_name_or_path M --dataset_name D --reward_funcs accuracy_reward --output_dir o", ""},
+	{"orpo --dataset_name D --model_name_or_path=M --per_device_train_batch_size 4 --max_steps 1000 --learning_rate 8e-5 --gradient_accumulation_steps 1 --logging_steps 10 --eval_steps 500 --output_dir=gpt2-aligned-orpo --warmup_steps 150 --report_to wandb --bf16 --logging_first_step --no_remove_unused_columns --use_peft --lora_r=16 --lora_alpha=16", ""},
+	{"cpo --dataset_name D --model_name_or_path=M --per_device_train_batch_size 4 --max_steps 1000 --learning_rate 8e-6 --gradient_accumulation_steps 1 --logging_steps 10 --eval_steps 500 --output_dir=gpt2-aligned-cpo --warmup_steps 150 --report_to wandb --bf16 --logging_first_step --no_remove_unused_columns", ""},
+	{"ppo --dataset_name D --dataset_train_split descriptiveness --learning_rate 3e-6 --output_dir models/minimal/ppo --per_device_train_batch_size 64 --gradient_accumulation_steps 1 --total_episodes 10000 --model_name_or_path M --missing_eos_penalty 1.0",
+		"--dataset_train_split: … --total_episodes: … num_steps … --missing_eos_penalty: "},
+	{"dpo --model_name_or_path M --reward_model_path R --dataset_name D --learning_rate 5.0e-7 --output_dir pythia-1b-tldr-online-dpo --per_device_train_batch_size 8 --gradient_accumulation_steps 16 --warmup_ratio 0.1 --missing_eos_penalty 1.0",
+		"--reward_model_path: … reward=model:DIR; --missing_eos_penalty: "},
+	{"sft --model_name_or_path M --dataset_name D --dataset_config all --eos_token <|im_end|> --learning_rate 4.0e-5 --num_train_epochs 5 --max_seq_length 32768 --per_device_train_batch_size 2 --gradient_checkpointing --bf16 --use_liger_kernel --output_dir data/OpenR1-Distill-7B", ""},
+	{"sft --model_name_or_path M --dataset_name D --per_device_train_batch_size 1 --gradient_accumulation_steps 8 --output_dir o --optim paged_adamw_8bit --use_peft --load_in_4bit --bnb_4bit_quant_type nf4 --bf16 --tf32 --report_to none --max_steps 100 --neftune_noise_alpha 5 --assistant_only_loss",
+		"--tf32: "},
+}
+
+// TestTRLCommandLines: each command line runs, or is refused with all reasons at once.
+func TestTRLCommandLines(t *testing.T) {
+	for _, test := range trlCommandLines {
+		t.Run(test.line[:min(60, len(test.line))], func(t *testing.T) {
+			out, err := runApp(t, strings.Fields(test.line)...)
+			switch {
+			case test.want == "" && (err != nil || !strings.HasPrefix(out, "train ")):
+				t.Errorf("%q, %v", out, err)
+			case test.want != "" && !expect.Names(err, test.want):
+				t.Errorf("\n got %v\nwant %s", err, test.want)
+			}
+		})
+	}
+}

@@ -17,24 +17,17 @@ func TestUsageErrors(t *testing.T) {
 	}{
 		// Names.
 		{args: []string{"--epoch", "3"}, want: "unknown option --epoch; … --epochs"},
-		{args: []string{"--reward-metrics=f1"}, want: "unknown option --reward-metrics; … --reward-metric"},
-		{args: []string{"--batch"}, want: "unknown option --batch; … --batch-size"},
-		{args: []string{"--zzz"}, want: "unknown option --zzz"},
 		{args: []string{"-epochs", "3"}, want: "unknown option -epochs; … --epochs"},
 		{args: []string{"--lr=1"}, want: "--lr: use learning_rate (supervised stage) or rl_learning_rate"},
 		{args: []string{"--task=chat", "--dataset=d", "--pooling=mean"}, want: "--pooling: … task chat; … intent, preference, text"},
 		{args: []string{"--algorithm=grop"}, want: `--algorithm: "grop" … a2c, dqn, grpo, ppo, reinforce, rloo … grpo?`},
 		{args: []string{"--algorithm=dqn", "--entropy-coef=0.1"}, want: "--entropy-coef: … with --algorithm a2c or grpo or ppo or reinforce or rloo"},
-		{args: []string{"--algorithm=ppo", "--epsilon-start=0.5"}, want: "--epsilon-start: … with --algorithm dqn"},
 		{args: []string{"--algorithm=dqn", "--epsilon-start=0.5", "--epsilon-end=0.6"}, want: "--epsilon-end: 0.6 is above epsilon_start 0.5; exploration must not grow"},
-		{args: []string{"--algorithm=grpo", "--samples-per-prompt=1"}, want: "baseline group … at least 2 samples"},
 		{args: []string{"--buffer-size=16", "--samples-per-prompt=32"}, want: "--buffer-size: 16 is less than samples_per_prompt 32: it holds no text with all its samples"},
-		{args: []string{"--task=sum_digits", "--mode=rl_only"}, want: "mode rl_only needs --pretrained-model DIR, the folder of a finished supervised stage"},
 		{args: []string{"--task=sum_digits", "--clip-low=0.1"}, want: "--clip-low: … with --algorithm … grpo … ppo … rloo"},
 		{args: []string{"--task=sum_digits", "--minibatches=2"}, want: "--minibatches: … with another --algorithm than … reinforce"},
 		{args: []string{"--task=sum_digits", "--baseline-start=0"}, want: "--baseline-start: … with --baseline auto or moving"},
 		{args: []string{"--algorithm=dpo"}, want: "task preference needs --dataset FILE, with columns chosen and rejected, or prompt, completion and label"},
-		{args: []string{"--mode=reward_model"}, want: "task preference needs --dataset FILE, with columns chosen and rejected, or prompt, completion and label"},
 		{args: []string{"--algorithm=dpo", "--dataset=d", "--cpo-alpha=2"}, want: "--cpo-alpha: … with --dpo-loss cpo"},
 		{args: []string{"--algorithm=dpo", "--dataset=d", "--loss-type=ipo", "--label-smoothing=0.1"}, want: "--label-smoothing: … with --dpo-loss sigmoid or robust or cpo or simpo"},
 		{args: []string{"--task=sum_digits", "--algorithm=dpo", "--loss-type=kto"}, want: "--loss-type: kto takes single responses, and the policy's completions are compared in pairs; choose another loss"},
@@ -50,7 +43,6 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--task=reverse_digits", "--digits-count=3"}, want: "--digits-count: … task reverse_digits; … sum_digits"},
 		{args: []string{"--task=chat", "--dataset=d", "--mode=rl_only"}, want: `--mode: "rl_only": the only choice is supervised`},
 		{args: []string{"--task=sum_digits", "--batch-size=99999999999"}, want: "--batch-size: 99999999999 … 1 to 1048576"},
-		{args: []string{"--rl-batch-size=99999999999"}, want: "--rl-batch-size: 99999999999 … 1 to 1048576"},
 		{args: []string{"--task=chat"}, want: "task chat needs --dataset FILE, with a column text or messages, or prompt and completion"},
 		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--tiny-layers=2"}, want: "--tiny-layers: … with --model tiny"},
 		{args: []string{"--task=sum_digits", "--mode=rl_only", "--pretrained-model=p", "--tiny-layers=2"}, want: "--tiny-layers: … without --pretrained-model"},
@@ -62,7 +54,6 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--engine=tinker:http://h", "--lora-alpha=16"}, want: "--lora-alpha: cannot be combined with --engine: a service has 32"},
 		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--engine=tinker:http://h", "--label-smoothing-factor=0.1"}, want: "--label-smoothing-factor: cannot be combined with --engine: needs the probabilities of all tokens"},
 		{args: []string{"--task=gsm8k"}, want: "task gsm8k needs --dataset FILE, with columns question and answer, or problem and solution"},
-		{args: []string{"--gradient-accumulation-steps=0"}, want: "--gradient-accumulation-steps: must be an integer from 1 to 1048576"},
 		{args: []string{"--gradient-accumulation-steps=2.5"}, want: "--gradient-accumulation-steps: must be an integer from 1 to 1048576"},
 		{args: []string{"--steps-per-generation=2"}, want: "--steps-per-generation: use minibatches, with an algorithm that samples new completions"},
 		{args: strings.Fields("--task sum_digits --mode rl_only --model m --per-device-train-batch-size 5 --gradient-accumulation-steps 3 --num-generations 4"),
@@ -89,10 +80,8 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--task=gsm8k", "--dataset=d", "--qlora"}, want: "--qlora: write quantize=nf4 and tuning=lora"},
 		{args: []string{"--task=gsm8k", "--dataset=d", "--optim=sgd"}, want: `--optim: "sgd" is not one of adamw, adamw_8bit, muon`},
 		{args: []string{"--push_to_hub", "--use_dora", "--neftune_noise_alpha", "5"}, want: `--push_to_hub: "true": … use false; --use_dora: does not apply to task intent; … --neftune_noise_alpha: does not apply to task intent; it applies to chat`},
-		{args: []string{"--task=sum_digits", "--lora-r=4"}, want: "--lora-r: … with --tuning lora"},
 		{args: []string{"--a\nb"}, want: `unknown option --a\nb`},
 		{args: []string{"--classifier.rl_training.gamma=1"}, want: "unknown option --classifier.rl_training.gamma"},
-		{env: "RLTRAIN_EPOCH=3", want: "unknown environment variable RLTRAIN_EPOCH; … RLTRAIN_EPOCHS"},
 		{env: "RLTRAIN_epochs=3", want: "unknown environment variable RLTRAIN_epochs; … RLTRAIN_EPOCHS"},
 		{yaml: "seed: 1\nepoch: 3", want: "c.yaml:2:1: unknown key epoch; … epochs"},
 		{args: []string{"--mode", "supervised", "--pretrained-model", "m", "--lora-r", "4"}, want: "--lora-r: … without --pretrained-model"},
@@ -105,14 +94,12 @@ func TestUsageErrors(t *testing.T) {
 
 		// Errors that involve several options.
 		{args: []string{"--task=sum_digits", "--baseline=none", "--advantage-scale=group"}, want: "baseline none cannot be divided by the group's standard deviation: choose baseline group, or scale none"},
-		{args: []string{"--task=sum_digits", "--algorithm=rloo", "--samples-per-prompt=1"}, want: "baseline leave_one_out … at least 2 samples"},
 		{args: []string{"--task=sum_digits", "--algorithm=grpo", "--samples-per-prompt=1"}, want: "baseline group … at least 2 samples"},
 		{args: []string{"--task=sum_digits", "--algorithm=ppo", "--value-coef=0"}, want: "--value-coef: 0 … more than 0"},
 		{args: []string{"--task=sum_digits", "--async", "--baseline=greedy"}, want: "baseline greedy does not work with async: the greedy completions would be of another policy; choose baseline group or batch"},
 		{args: []string{"--task=sum_digits", "--judge=m", "--reward=rubric:r.yaml", "--judge-url=host:8000"}, want: "--judge-url: … host:8000"},
 		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--init-lora-weights=orthogonal", "--lora-r=7"}, want: "--init-lora-weights: … 7"},
 		{args: []string{"--optim=muon"}, want: "--optim: … --tuning full"},
-		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--optim=muon"}, want: "--optim: … --tuning full"},
 		{args: []string{"--init-lora-weights=pissa"}, want: "--init-lora-weights: … language models"},
 		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--init-lora-weights=pissa", "--quantize=nf4"}, want: "--init-lora-weights: … quantize=nf4"},
 		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--use-dora", "--init-lora-weights=pissa"}, want: "--use-dora: applies only with another --init-lora-weights than pissa"},
@@ -141,36 +128,25 @@ func TestUsageErrors(t *testing.T) {
 		// Values.
 		{args: []string{"--epochs", "two"}, want: `--epochs: "two" … integer`},
 		{args: []string{"--epochs=2.5"}, want: `--epochs: "2.5" … integer`},
-		{args: []string{"--epochs="}, want: `--epochs: "" … integer`},
-		{args: []string{"--epochs=99999999999999999999"}, want: `--epochs: "99999999999999999999" … integer`},
 		{yaml: "epochs: " + strings.Repeat("[", 40000), want: "c.yaml: line 1: nested more than 100 deep"},
 		{args: []string{"--epochs=0"}, want: "--epochs: 0 … at least 1"},
 		{args: []string{"--seed=-1"}, want: `--seed: "-1" … integer of at least 0`},
 		{args: []string{"--warmup-ratio", "1.5"}, want: "--warmup-ratio: 1.5 … 0 to 1"},
 		{args: []string{"--task=sum_digits", "--step-timeout=1e-12"}, want: "--step-timeout: 1e-12 … 0, or 0.001 to 1000000"},
-		{args: []string{"--task=sum_digits", "--step-timeout=1e300"}, want: "--step-timeout: 1e300 … 0, or 0.001 to 1000000"},
 		{args: []string{"--lora-dropout=1"}, want: "--lora-dropout: 1 … at least 0 and less than 1"},
 		{args: []string{"--clip-low=0"}, want: "--clip-low: 0 … more than 0 and less than 1"},
 		{args: []string{"--learning_rate", "-1e-3"}, want: "--learning_rate: -1e-3 … more than 0"},
 		{args: []string{"--learning-rate=NaN"}, want: `--learning-rate: "NaN" … number`},
-		{args: []string{"--learning-rate=inf"}, want: `--learning-rate: "inf" … number`},
 		{args: []string{"--resume=yes"}, want: `--resume: "yes" … true or false`},
 		{args: []string{"--model=a\x00b"}, want: `--model: "a\x00b" is not valid UTF-8 text without NUL bytes`},
 		{args: []string{"--lora-target-modules=query,,key"}, want: `--lora-target-modules: "query,,key" is not a list of names`},
 		{args: []string{"--task=cobol"}, want: `--task: "cobol" … chat, code, decisions, env, gsm8k, intent, math, preference, prompts, reverse_digits, sum_digits, text`},
-		{args: []string{"--mode=rl"}, want: `--mode: "rl" … supervised_then_rl, supervised, rl_only`},
 		{args: []string{"--device=cuda:x"}, want: `--device: unknown device "cuda:x"; use auto, cpu, cuda or cuda:NUMBER`},
-		{args: []string{"--report-to=mlflow"}, want: `--report-to: "mlflow" … tensorboard, wandb, none`},
 		{args: []string{"--report-to=none,wandb"}, want: `--report-to: none cannot be combined`},
 		{args: []string{"--mode=reward_model", "--dataset=p.jsonl", "--model=tiny"}, want: `--model: tiny has random weights, and an adapter on them makes no reward model: use a trained model, such as the folder of a supervised stage`},
 		{args: []string{"--wandb-project=p"}, want: `--wandb-project: needs report_to=wandb`},
-		{args: []string{"--enable-feature-alignment=0.2"}, want: `--enable-feature-alignment: "0.2" … true or false`},
-		{env: "RLTRAIN_EPOCHS=two", want: `RLTRAIN_EPOCHS: "two" … integer`},
 		{yaml: "epochs: 2.5", want: `c.yaml:1:1: epochs: "2.5" … integer`},
-		{yaml: "epochs: '2'", want: `c.yaml:1:1: epochs: "2" … integer`},
 		{yaml: "seed: true", want: `c.yaml:1:1: seed: "true" … integer of at least 0`},
-		{yaml: "gamma: .inf", want: `c.yaml:1:1: gamma: ".inf" … number`},
-		{yaml: "whiten_advantages: 'true'", want: `c.yaml:1:1: whiten_advantages: "true" … true or false`},
 		{yaml: "model: 12", want: `c.yaml:1:1: model: 12 is not text; put it in quotes: "12"`},
 		{yaml: "model: [a]", want: "c.yaml:1:1: model: expected text, not a list"},
 		{yaml: "model: {a: b}", want: "c.yaml:1:1: model: must be a value or a list, not a section"},
@@ -180,12 +156,12 @@ func TestUsageErrors(t *testing.T) {
 
 		// Shape of the file.
 		{yaml: "# nothing\n", want: "c.yaml: no settings"},
+		{yaml: strings.Repeat("#", maxFileSize+1), want: "c.yaml: configuration files are limited to 262144 bytes"},
 		{yaml: "- a", want: "c.yaml:1:1: write settings as key: value"},
 		{yaml: "seed: 1\nseed: 2", want: `c.yaml:2:1: mapping key "seed" already defined at [1:1]`},
 		{yaml: "seed: [1", want: "c.yaml:1:7: sequence end token ']' not found"},
 		{yaml: "seed: 1\n---\nepochs: 2", want: "c.yaml: 2 YAML documents; use one"},
 		{yaml: "config: d.yaml", want: "c.yaml:1:1: config: belongs on the command line, not in a file; remove it"},
-		{yaml: "resume: true", want: "c.yaml:1:1: resume: belongs on the command line, not in a file; remove it"},
 		{yaml: "classifier: 3", want: "c.yaml:1:1: classifier: needs a section rl_training"},
 		{yaml: "classifier:\n  category_model: {}", want: "c.yaml:1:1: classifier: needs a section rl_training, the only one that is read"},
 		{yaml: "classifier:\n  rl_training: true", want: "c.yaml:2:3: classifier.rl_training: needs keys such as enabled, learning_rate and reward_metric"},
@@ -193,7 +169,6 @@ func TestUsageErrors(t *testing.T) {
 		{yaml: "classifier:\n  rl_training:\n    algorithm: dpo", want: `c.yaml:3:5: classifier.rl_training.algorithm: "dpo" … a2c, dqn, grpo, ppo, reinforce, rloo … ppo?`},
 		{yaml: "classifier:\n  rl_training:\n    enabled: maybe", want: `c.yaml:3:5: classifier.rl_training.enabled: "maybe" … true or false`},
 		{yaml: "classifier:\n  rl_training: {enabled: false, gamma: 2}", want: "c.yaml:2:33: classifier.rl_training.gamma: 2 … 0 to 1"},
-		{yaml: "epohcs: 3\nclassifier:\n  rl_training: {gamma: 1}", want: "c.yaml:1:1: unknown key epohcs; … epochs"},
 
 		// Two names, two values.
 		{args: []string{"--epochs=2", "--epochs=3"}, want: "--epochs: given twice: 2 and 3; keep one"},
@@ -230,11 +205,4 @@ func TestUsageErrors(t *testing.T) {
 			expect.True(t, errors.As(err, &usage), "%T is not a *UsageError", err)
 		})
 	}
-}
-
-func TestOversizedFile(t *testing.T) {
-	inFolder(t, strings.Repeat("#", maxFileSize+1))
-	_, err := Load([]string{"--config=c.yaml"}, nil)
-	want := "c.yaml: configuration files are limited to 262144 bytes"
-	expect.True(t, err != nil && err.Error() == want, "got %v, want %s", err, want)
 }

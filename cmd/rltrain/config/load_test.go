@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
@@ -243,26 +242,6 @@ func TestMissingConfigFile(t *testing.T) {
 	_, err := Load([]string{"--config", path}, nil)
 	want := "reading the configuration: open " + path + ": no such file or directory"
 	expect.True(t, err != nil && err.Error() == want, "got %v, want %s", err, want)
-}
-
-// TestRouterAlgorithms reads a router's file, whose RL section has every setting whatever the algorithm.
-func TestRouterAlgorithms(t *testing.T) {
-	for _, name := range []string{"ppo", "a2c", "dqn"} {
-		path := filepath.Join(t.TempDir(), "router.yaml")
-		text := "classifier:\n  rl_training:\n    enabled: true\n    algorithm: " + name +
-			"\n    learning_rate: 2e-5\n    gamma: 0.9\n    batch_size: 24\n    update_epochs: 3\n    reward_metric: f1\n"
-		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
-		c, err := Load([]string{"--config", path}, nil)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		if c.RL.Algorithm != name || c.General.Mode != envs.SupervisedThenRL || c.RL.Optimisation.LearningRate != 2e-5 || c.LabelRollouts.BatchSize != 24 || c.LabelRollouts.Reward != "f1" {
-			t.Errorf("%s: %+v, %+v", name, c.RL, c.LabelRollouts)
-		}
-		expect.True(t, (name == "ppo") == (c.Updates != nil && c.Updates.Epochs == 3) && (name == "dqn") == (c.LabelReplay != nil),
-			"%s: updates %+v, replay %+v", name, c.Updates, c.LabelReplay)
-	}
 }
 
 func TestRewardTimeIsInSeconds(t *testing.T) {

@@ -157,31 +157,6 @@ func TestChatAlternatives(t *testing.T) {
 	}
 }
 
-func TestTopLogProbsAreADistribution(t *testing.T) {
-	s := start(t, Config{})
-	must.Do(t, s.engine.ask(t.Context(), func() error {
-		got, err := s.base.TopLogProbs(t.Context(), []int32{5, 6, 7}, 1, 4, 1)
-		if err != nil {
-			return err
-		}
-		all, err := s.base.TopLogProbs(t.Context(), []int32{5, 6, 7}, 1, s.base.VocabSize(), 1)
-		if err != nil {
-			return err
-		}
-		for i, one := range got {
-			sum := 0.0
-			for _, l := range all[i].LogProbs {
-				sum += math.Exp(float64(l))
-			}
-			if math.Abs(sum-1) > 1e-5 || !slices.Equal(one.IDs, all[i].IDs[:4]) || !slices.IsSortedFunc(all[i].LogProbs, func(a, b float32) int { return int(math.Copysign(1, float64(b-a))) }) {
-				t.Errorf("token %d: probabilities sum to %v; the best 4 are %v, of all %v", i+1, sum, one.IDs, all[i].IDs[:4])
-			}
-		}
-		_, err = s.base.TopLogProbs(t.Context(), []int32{5}, 1, 4, 1)
-		return err
-	}))
-}
-
 // TestPromptsAreEvaluatedOnce: without completions, all choices of a prompt share one evaluation.
 func TestPromptsAreEvaluatedOnce(t *testing.T) {
 	s := start(t, Config{})

@@ -213,7 +213,6 @@ func TestBodiesAreBounded(t *testing.T) {
 	expect.Same(t, 0, s.bodies.Load(), "bytes are still counted")
 }
 
-// TestHosts: without a key, a page cannot reach the server by a domain that it points to this machine.
 // TestTimesOfSlowRequests: a request that takes longer than the last bucket counts too.
 func TestTimesOfSlowRequests(t *testing.T) {
 	f := newFigures()
@@ -221,6 +220,7 @@ func TestTimesOfSlowRequests(t *testing.T) {
 	expect.True(t, f.times[len(buckets)] == 1 && f.seconds == 3600, "times %v, %v s", f.times, f.seconds)
 }
 
+// TestHosts: without a key, a page cannot reach the server by a domain that it points to this machine.
 func TestHosts(t *testing.T) {
 	open, keyed := start(t, Config{}), start(t, Config{Key: "secret"})
 	for host, want := range map[string]int{
