@@ -1,6 +1,8 @@
 package lora
 
 import (
+	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -157,5 +159,53 @@ func TestOneChange(t *testing.T) {
 		}, nil))
 		a, err := Load(dir)
 		expect.True(t, (err == nil) == (want == "") && (err != nil || len(a.Changes) == 1) && (err == nil || expect.Names(err, want)), "%s: %d changes, %v, want %q", targets, len(a.Changes), err, want)
+	}
+}
+
+func TestRotation(t *testing.T) {
+	const n = 3
+	q := skew([]float32{0.2, -0.1, 0.3}, n)
+	exact := rotation(q, n, 0)
+	for i := range n {
+		for j := range n {
+			dot, want := 0.0, 0.0
+			for k := range n {
+				dot += exact[i*n+k] * exact[j*n+k]
+			}
+			if i == j {
+				want = 1
+			}
+			expect.True(t, math.Abs(dot-want) <= 1e-12, "rows %d and %d: %g", i, j, dot)
+		}
+	}
+	// The series has the other sign, and its last term has half the factor of the others.
+	for terms, tolerance := range map[int]float64{1: 0.7, 2: 0.3, 4: 0.1, 5: 0.03, 40: 1e-12} {
+		series := rotation(q, n, terms)
+		for i := range n {
+			for j := range n {
+				d := math.Abs(series[i*n+j] - exact[j*n+i])
+				expect.True(t, d <= tolerance, "%d terms: element %d, %d differs by %g", terms, i, j, d)
+			}
+		}
+	}
+}
+
+// TestOrthogonalStart: the product is 0 up to rounding, and the elements of both matrices have the variance of PEFT's, 1/200.
+func TestOrthogonalStart(t *testing.T) {
+	for _, r := range []int{2, 8, 64} {
+		const in, out = 96, 160
+		p := InitOrthogonal("m", in, out, r, 2, rand.New(rand.NewPCG(1, uint64(r))))
+		expect.True(t, p.check() == nil && p.R == r && p.Scale == 2, "%v", p.check())
+		square := func(m []float32) (mean float64) {
+			for _, x := range m {
+				mean += float64(x) * float64(x) / float64(len(m))
+			}
+			return mean
+		}
+		a, b := square(p.A)*200, square(p.B)*200
+		expect.True(t, math.Abs(a-1) < 0.25 && math.Abs(b-1) < 0.25, "rank %d: mean squares are %.3f and %.3f of PEFT's", r, a, b)
+		w := make([]float32, out*in)
+		p.MergeInto(w)
+		expect.True(t, math.Sqrt(square(w)) < 1e-6, "rank %d: the product is %g on average", r, math.Sqrt(square(w)))
 	}
 }

@@ -32,8 +32,7 @@ func withDriver(t *testing.T, there bool) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "driver")
 	if there {
-		err := os.WriteFile(file, nil, 0o600)
-		expect.Require(t, err == nil, "%v", err)
+		test.Do(t, os.WriteFile(file, nil, 0o600))
 	}
 	before := driverFiles
 	driverFiles = []string{file}
@@ -48,8 +47,7 @@ func coreIn(t *testing.T, cuda string) {
 		if data == "" {
 			continue
 		}
-		err := os.WriteFile(filepath.Join(folder, name), []byte(data), 0o600)
-		expect.Require(t, err == nil, "%v", err)
+		test.Do(t, os.WriteFile(filepath.Join(folder, name), []byte(data), 0o600))
 	}
 	t.Setenv("RLTRAIN_LIB", folder)
 }
@@ -95,10 +93,8 @@ func TestCUDALibraryOpens(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	err = Open(0)
-	expect.Require(t, err == nil, "%v", err)
-	err = openCUDA(path)
-	expect.Require(t, err == nil, "%v", err)
+	test.Do(t, Open(0))
+	test.Do(t, openCUDA(path))
 	real := hasDriver()
 	withDriver(t, true)
 	_, err = Device{cuda: true}.resolve()
@@ -120,16 +116,12 @@ func TestMissingLibraryIsNamed(t *testing.T) {
 
 // TestTruncatedLibraryIsAnError: the system's loader would map the file, and the process would crash later.
 func TestTruncatedLibraryIsAnError(t *testing.T) {
-	path, err := findLibrary()
-	expect.Require(t, err == nil, "%v", err)
-	err = checkWhole(path, map[string]bool{})
-	expect.Require(t, err == nil, "the complete library: %v", err)
-	data, err := os.ReadFile(path)
-	expect.Require(t, err == nil, "%v", err)
+	path := test.Get(findLibrary())(t)
+	test.Do(t, checkWhole(path, map[string]bool{}))
+	data := test.Get(os.ReadFile(path))(t)
 	for _, share := range []float64{0, 0.0001, 0.1, 0.5, 0.9, 0.999} {
 		cut := filepath.Join(t.TempDir(), libraryName)
-		err = os.WriteFile(cut, data[:int(share*float64(len(data)))], 0o600)
-		expect.Require(t, err == nil, "%v", err)
+		test.Do(t, os.WriteFile(cut, data[:int(share*float64(len(data)))], 0o600))
 		expect.Error(t, checkWhole(cut, map[string]bool{}), cut)
 	}
 }
@@ -195,8 +187,7 @@ func TestSpeedsAreMeasuredOnce(t *testing.T) {
 		{"a", "{", 3}, {"b", "", 4}, {"b", "null", 5}, {"b", `{"b": []}`, 6}, {"b", "", 6},
 	} {
 		if step.content != "" {
-			err := os.WriteFile(path, []byte(step.content), 0o644)
-			expect.Require(t, err == nil, "%v", err)
+			test.Do(t, os.WriteFile(path, []byte(step.content), 0o644))
 		}
 		expect.Equal(t, want, speedsFor(step.processor, path, measure), fmt.Sprintf("%v:", step))
 		expect.Same(t, step.measured, measured, "%v: measured %d times, want %d", step, measured, step.measured)

@@ -106,8 +106,7 @@ func TestBlocksEqualGGUF(t *testing.T) {
 		in := int64(values) * 4
 		got := q.RowBytes(in)
 		expect.True(t, got == int64(4*size), "%s: rows of %d values have %d bytes, want %d", q, in, got, 4*size)
-		want := kind.Dequantize(rows)
-		expect.Equal(t, bits(want), bits(dequantize(t, q, rows, blocks/4, in, torch.F32)), q)
+		expect.Equal(t, bits(kind.Dequantize(rows)), bits(dequantize(t, q, rows, blocks/4, in, torch.F32)), q)
 	}
 }
 

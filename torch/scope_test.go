@@ -75,8 +75,7 @@ func TestErrorsNameTheOperator(t *testing.T) {
 
 func TestGradModeBelongsToTheScope(t *testing.T) {
 	torchtest.NoLeaks(t)
-	p := must.Get(torch.Parameter([]float32{3}, 1))(t)
-	defer p.Close()
+	p := must.Open(torch.Parameter([]float32{3}, 1))(t)
 	for _, tc := range []struct {
 		mode torch.Mode
 		want bool
@@ -134,8 +133,7 @@ func TestAdamW(t *testing.T) {
 	torchtest.NoLeaks(t)
 	const rate, decay, limit = 0.1, 0.01, 0.5
 	start := []float32{1, -2, 0.5}
-	p := must.Get(torch.Parameter(start, 3))(t)
-	defer p.Close()
+	p := must.Open(torch.Parameter(start, 3))(t)
 	o := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: []*torch.Var{p}, WeightDecay: decay})
 	defer o.Close()
 
@@ -233,8 +231,7 @@ func TestAdamWClipsGroupsApart(t *testing.T) {
 
 func TestNonFiniteGradientChangesNothing(t *testing.T) {
 	torchtest.NoLeaks(t)
-	p := must.Get(torch.Parameter([]float32{200}, 1))(t)
-	defer p.Close()
+	p := must.Open(torch.Parameter([]float32{200}, 1))(t)
 	o := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: []*torch.Var{p}})
 	defer o.Close()
 	torchtest.Do(t, torch.Train, func(s *torch.Scope) {

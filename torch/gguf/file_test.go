@@ -19,8 +19,7 @@ import (
 
 func open(t *testing.T, path string) *gguf.File {
 	t.Helper()
-	f := must.Get(gguf.Open(path))(t)
-	t.Cleanup(func() { f.Close() })
+	f := must.Open(gguf.Open(path))(t)
 	return f
 }
 

@@ -1,6 +1,9 @@
 package transformers
 
 import (
+	"encoding/json"
+	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -137,4 +140,147 @@ func FuzzParseConfig(f *testing.F) {
 		}
 		expect.True(t, c.HiddenSize%c.NumAttentionHeads == 0 && c.PadTokenID >= -1 && c.PadTokenID < c.VocabSize && len(c.ID2Label) <= c.NumLabels, "inconsistent: %+v", c)
 	})
+}
+
+// TestEncodersRefuse: choices of encoders that the core does not have.
+func TestEncodersRefuse(t *testing.T) {
+	const deberta = `,"relative_attention":true,"share_att_key":true,"pos_att_type":"c2p|p2c","pad_token_id":0`
+	for _, tt := range []struct{ kind, more, want string }{
+		{"albert", `,"num_hidden_groups":2`, "num_hidden_groups 2 is not supported"},
+		{"albert", `,"inner_group_num":3`, "inner_group_num 3 is not supported"},
+		{"albert", `,"embedding_size":0`, "embedding_size 0 is not between"},
+		{"mpnet", `,"relative_attention_num_buckets":16`, "relative_attention_num_buckets 16 is not supported"},
+		{"mpnet", `,"pad_token_id":2`, "pad_token_id 2 is not supported"},
+		{"deberta-v2", ``, "only relative_attention true"},
+		{"deberta-v2", `,"relative_attention":true,"share_att_key":true,"pos_att_type":["c2p"]`, `pos_att_type "c2p|p2c" are supported`},
+		{"deberta-v2", `,"relative_attention":true,"pos_att_type":"p2c|c2p"`, "share_att_key true"},
+		{"deberta-v2", deberta + `,"conv_kernel_size":3`, "conv_kernel_size 3 is not supported"},
+		{"deberta-v2", deberta + `,"embedding_size":8`, "embedding_size 8 is not supported"},
+		{"deberta-v2", deberta + `,"attention_head_size":8`, "attention_head_size 8 is not supported"},
+		{"deberta-v2", deberta + `,"pooler_hidden_act":"mish"`, `pooler_hidden_act "mish" is not supported`},
+		{"deberta-v2", deberta + `,"position_buckets":100`, "position_buckets 100 do not fit 32 positions"},
+	} {
+		expect.Failure(parseConfig([]byte(small(tt.kind, tt.more)), encoders))(t, tt.want)
+	}
+}
+
+// TestBuckets: distances of MPNet and of DeBERTa v3 (256 buckets, 512 positions), by their formulas.
+func TestBuckets(t *testing.T) {
+	for distance, want := range map[int]int{0: 0, 7: 7, 8: 8, -1: 17, 127: 15, 128: 15, 500: 15, -127: 31, -128: 31, -500: 31} {
+		expect.Equal(t, want, mpnetBucket(distance), distance)
+	}
+	for distance, want := range map[int]int{0: 0, 128: 128, 129: 129, 511: 255, -128: -128, -300: -207, -511: -255} {
+		expect.Equal(t, want, debertaBucket(distance, 256, 512), distance)
+	}
+}
+
+func FuzzParseEncoderConfig(f *testing.F) {
+	for kind := range encoders {
+		f.Add([]byte(small(kind, `,"relative_attention":true,"share_att_key":true,"pos_att_type":"c2p|p2c","position_buckets":8`)))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := parseConfig(data, encoders)
+		if err != nil || c.bucketOf == nil || c.MaxPositionEmbeddings > 1<<12 {
+			return
+		}
+		for distance := 1 - c.MaxPositionEmbeddings; distance < c.MaxPositionEmbeddings; distance++ {
+			bucket := c.bucketOf(distance)
+			expect.Require(t, bucket >= 0 && bucket < c.distanceRows, "bucket %d of %d for distance %d", bucket, c.distanceRows, distance)
+		}
+	})
+}
+
+const modernConfig = `{
+  "model_type": "modernbert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 5, "num_attention_heads": 2,
+  "intermediate_size": 6, "max_position_embeddings": 64, "pad_token_id": 0, "position_embedding_type": "absolute"
+}`
+
+func TestModernBertBlocks(t *testing.T) {
+	for name, tc := range map[string]struct {
+		from, to        string
+		windows, ropeOf []int
+	}{
+		"defaults":    {"{", "{", []int{0, 65, 65, 0, 65}, []int{0, 1, 1, 0, 1}},
+		"an odd band": {"{", `{"local_attention": 9, "global_attn_every_n_layers": 2,`, []int{0, 5, 0, 5, 0}, []int{0, 1, 0, 1, 0}},
+		"all global":  {"{", `{"global_attn_every_n_layers": 1,`, nil, []int{0, 0, 0, 0, 0}},
+		"by layer": {
+			"{", `{"layer_types": ["sliding_attention", "full_attention", "full_attention", "full_attention", "sliding_attention"],`,
+			[]int{65, 0, 0, 0, 65}, []int{1, 0, 0, 0, 1},
+		},
+	} {
+		c, err := parseConfig([]byte(swap(t, modernConfig, tc.from, tc.to)), encoders)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		expect.Equal(t, tc.windows, c.core.Windows, fmt.Sprintf("%s: windows", name))
+		expect.Equal(t, tc.ropeOf, c.core.RopeOf, fmt.Sprintf("%s: ropes", name))
+		w := c.core.Ropes
+		expect.True(t, len(w) == 2 && w[0].InvFreq[1] == 1/400.0 && w[1].InvFreq[1] == 1/100.0, "%s: ropes %+v", name, w)
+	}
+}
+
+func TestModernBertRefuses(t *testing.T) {
+	for _, tt := range []struct{ from, to, want string }{
+		{"{", `{"classifier_pooling": "max",`, `classifier_pooling "max" is not supported`},
+		{"{", `{"classifier_activation": "gelu_new",`, `classifier_activation "gelu_new" is not supported`},
+		{"{", `{"hidden_activation": "mish",`, `hidden_activation "mish" is not supported`},
+		{"{", `{"norm_eps": 2,`, "norm_eps 2 is not between"},
+		{"{", `{"local_attention": 0,`, "local_attention 0 is not between"},
+		{"{", `{"global_attn_every_n_layers": 0,`, "global_attn_every_n_layers 0 is not between"},
+		{"{", `{"layer_types": ["full_attention"],`, "layer_types has 1 entries"},
+		{"{", `{"rope_scaling": {"type": "linear", "factor": 2},`, "rope_scaling is not supported"},
+		{"{", `{"rope_parameters": {"full_attention": {"rope_type": "dynamic", "factor": 2}},`, `rope_type "dynamic" is not supported`},
+		{"{", `{"rope_parameters": {"rope_theta": 5},`, "want full_attention and sliding_attention"},
+		{"{", `{"global_rope_theta": -1,`, "global_rope_theta -1 is not above 0"},
+		{"{", `{"norm_bias": 1,`, "norm_bias: 1 is not a boolean"},
+		{`"pad_token_id": 0`, `"norm_bias": true`, "pad_token_id 50283 is outside the vocabulary of 30"},
+		{`"num_attention_heads": 2`, `"num_attention_heads": 8`, "would rotate, want an even number"},
+	} {
+		_, err := parseConfig([]byte(swap(t, modernConfig, tt.from, tt.to)), encoders)
+		expect.True(t, err != nil && strings.Contains(err.Error(), tt.want) && !strings.Contains(err.Error(), "\n"), "%s: error %v, want %q", tt.to, err, tt.want)
+	}
+}
+
+// TestNoFieldOfTransformersIsUnknown parses config.json of every family as transformers saves it.
+func TestNoFieldOfTransformersIsUnknown(t *testing.T) {
+	configs := map[string]json.RawMessage{}
+	must.Do(t, json.Unmarshal(must.Get(os.ReadFile(filepath.Join("testdata", "configs.json")))(t), &configs))
+	for kind := range families {
+		if configs[kind] == nil && !strings.HasPrefix(kind, "renamed_") { // of TestRegisterFamily
+			t.Errorf("no configuration of %s", kind)
+		}
+	}
+	for kind, text := range configs {
+		c, err := parseConfig(text, families)
+		if err != nil {
+			t.Errorf("%s: %v", kind, err)
+		} else {
+			expect.Equal(t, []UnknownField(nil), c.Unknown, kind)
+		}
+	}
+}
+
+// TestPublishedFields: fields that published models have beside those of transformers' classes.
+func TestPublishedFields(t *testing.T) {
+	for kind, more := range map[string]string{
+		"albert":           `,"down_scale_factor":1,"gap_size":0,"net_structure_type":0,"num_memory_blocks":0`,
+		"bert":             `,"directionality":"bidi","pooler_fc_size":768,"pooler_num_attention_heads":12,"pooler_num_fc_layers":3,"pooler_size_per_head":128,"pooler_type":"first_token_transform"`,
+		"cohere2":          `,"layer_switch":4,"order_of_interleaved_layers":"local_attn_first","position_embedding_type":"rope_gptj","rotary_pct":1.0,"use_embedding_sharing":true,"use_gated_activation":true,"use_parallel_block":true`,
+		"granitemoehybrid": `,"num_local_experts":0,"layer_types":["attention","attention","attention","attention"],"init_method":"mup","normalization_function":"rmsnorm","position_embedding_type":"nope","mamba_n_heads":48`,
+		"llama":            `,"is_llama_config":true,"rope_interleaved":false,"transformers.js_config":{"kv_cache_dtype":{"q4f16":"float16"}},"unsloth_fixed":true`,
+		"phi3":             `,"full_attn_mod":1,"interpolate_factor":1`,
+		"starcoder2":       `,"mlp_type":"default","norm_type":"layer_norm"`,
+	} {
+		expect.Equal(t, []UnknownField(nil), must.Get(parseConfig([]byte(small(kind, more)), families))(t).Unknown, kind)
+	}
+}
+
+func TestUnknownFields(t *testing.T) {
+	c := mustParse(t, small("llama", `,"_private":1,"dropout":0.1,"use_qk_norm":false,"favourite_colour":"red","attention_sinks":0`))
+	expect.Equal(t, []UnknownField{
+		{"attention_sinks", "0", false}, {"favourite_colour", `"red"`, false}, {"use_qk_norm", "false", false},
+	}, c.Unknown)
+	_, err := parseConfig([]byte(small("llama", `,"favourite_colour":"red","use_qk_norm":true`)), decoders)
+	expect.Error(t, err, `use_qk_norm true is not a field that is known for model_type "llama"`)
 }

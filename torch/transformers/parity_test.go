@@ -28,8 +28,7 @@ func open(t *testing.T, name string) fixture {
 	torchtest.NoLeaks(t)
 	dir := filepath.Join("testdata", name)
 	model := must.Open(transformers.Load(dir, ""))(t)
-	expected := must.Get(safetensors.Open(filepath.Join(dir, "expected.safetensors")))(t)
-	t.Cleanup(func() { _ = expected.Close() })
+	expected := must.Open(safetensors.Open(filepath.Join(dir, "expected.safetensors")))(t)
 	f := fixture{model: model, expected: expected, labels: ints(t, expected, "labels")}
 	tokens := ints(t, expected, "tokens")
 	for _, n := range ints(t, expected, "lengths") {

@@ -1,6 +1,9 @@
 package transformers
 
 import (
+	"encoding/json"
+	"math"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -9,7 +12,9 @@ import (
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 // zeros makes a tensor of a shape.
@@ -39,8 +44,7 @@ func openWeights(t *testing.T, tensors []safetensors.Tensor) *safetensors.Model 
 	t.Helper()
 	dir := t.TempDir()
 	must.Do(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), tensors, nil))
-	m := must.Get(safetensors.OpenModel(dir))(t)
-	t.Cleanup(func() { m.Close() })
+	m := must.Open(safetensors.OpenModel(dir))(t)
 	return m
 }
 
@@ -190,5 +194,87 @@ func TestRegisterFamily(t *testing.T) {
 	expect.True(t, got.HiddenSize == want.HiddenSize && reflect.DeepEqual(got.Core(), want.Core()), "got %+v, want %+v", got.Core(), want.Core())
 	for _, wrong := range [][2]string{{"llama", "llama"}, {"", "llama"}, {"other", "lama"}} {
 		expect.Panic(t, func() { RegisterFamily(wrong[0], wrong[1], nil) })
+	}
+}
+
+// openFixture opens weights quantised by bitsandbytes; scripts/fixtures/quantized.py writes them.
+func openFixture(t *testing.T) *safetensors.Model {
+	t.Helper()
+	dir := t.TempDir()
+	data, err := os.ReadFile(filepath.Join("..", "testdata", "quantized.safetensors"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "model.safetensors"), data, 0o600)
+	}
+	must.Do(t, err)
+	files := must.Open(safetensors.OpenModel(dir))(t)
+	return files
+}
+
+// TestNF4EqualsBitsandbytes: weights have the same values as in bitsandbytes, also with nested scales.
+func TestNF4EqualsBitsandbytes(t *testing.T) {
+	torchtest.NoLeaks(t)
+	files := openFixture(t)
+	for _, name := range []string{"f32", "bf16", "double"} {
+		want := must.Get(files.Float32s(name + ".dequantized"))(t)
+		got := must.Get(nf4Values(files, name+".weight", []int64{6, 192}))(t)
+		if name != "f32" { // bitsandbytes returns the type of its input
+			v := must.Get(constantAs(got, []int64{6, 192}, torch.BF16))(t)
+			got = must.Get(v.Read())(t)
+			v.Close()
+		}
+		for i := range want {
+			expect.Require(t, math.Float32bits(got[i]) == math.Float32bits(want[i]), "%s: value %d is %g, want %g", name, i, got[i], want[i])
+		}
+	}
+	for _, shape := range [][]int64{{6, 191}, {192, 6}} {
+		expect.Fails(nf4Values(files, "f32.weight", shape))(t, "shape %v is taken for [6 192]", shape)
+	}
+}
+
+// TestEncodersHoldMatricesInTwoBytes as on a GPU: embeddings and linear layers are rounded to 8 bits, and nothing else.
+func TestEncodersHoldMatricesInTwoBytes(t *testing.T) {
+	const root = "testdata/encoders"
+	for _, entry := range must.Get(os.ReadDir(root))(t) {
+		t.Run(entry.Name(), func(t *testing.T) {
+			torchtest.NoLeaks(t)
+			dir := filepath.Join(root, entry.Name())
+			config := must.Get(LoadConfig(dir))(t)
+			hidden := func(matrices torch.DType) (states []float32) {
+				m := must.Get(load(dir, config, matrices))(t)
+				defer m.Close()
+				packed := torch.Pack([][]int32{{2, 5, 3, 4}, {6, 2}})
+				torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
+					h, _ := s.Hidden(m.Encoder, packed, torch.Pass{})
+					states = s.Read(h)
+				})
+				return states
+			}
+			whole := hidden(torch.F32)
+			d := torchtest.RelativeError(hidden(torch.BF16), whole)
+			expect.True(t, d != 0 && d <= 0.05, "hidden states differ by %g of their length, want some rounding", d)
+		})
+	}
+}
+
+// TestPublishedModels: configurations of published models, with their fields as they stand on the hub, are read, and have as
+// many parameters as their pages say.
+func TestPublishedModels(t *testing.T) {
+	var models map[string]struct {
+		Parameters int64
+		Config     json.RawMessage
+	}
+	must.Do(t, json.Unmarshal(must.Get(os.ReadFile(filepath.Join("testdata", "published.json")))(t), &models))
+	expect.True(t, len(models) >= 12, "%d models", len(models))
+	for name, m := range models {
+		t.Run(name, func(t *testing.T) {
+			c := must.Get(parseConfig(m.Config, decoders))(t)
+			n := int64(0)
+			for _, spec := range c.TensorNames() {
+				if spec.Group != "tied" {
+					n += spec.elements()
+				}
+			}
+			expect.Same(t, m.Parameters, n, "parameters")
+		})
 	}
 }

@@ -2,10 +2,13 @@ package transformers_test
 
 import (
 	"bytes"
+	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -96,5 +99,122 @@ func TestRandomLlama(t *testing.T) {
 		}
 		tokenizer := must.Open(tokenizer.Load(dir))(t)
 		expect.Result(tokenizer.Decode([]int32{4 + 'a' - ' ', 119}, false))(t, "a<119>", "the last token decodes as")
+	}
+}
+
+// TestBinLoadsAsSafetensors: the same weights in pytorch_model.bin, in one file or in shards, make a bit-identical
+// model. scripts/fixtures/pickles.py writes them.
+func TestBinLoadsAsSafetensors(t *testing.T) {
+	torchtest.NoLeaks(t)
+	var states [2][]float32
+	for i, dir := range []string{"encoders", "bin"} {
+		model := must.Open(transformers.Load(filepath.Join("testdata", dir, "distilbert_odd"), ""))(t)
+		states[i] = hiddenOf(t, model.Encoder)
+	}
+	torchtest.Near(t, states[0], states[1], 0, "the encoders")
+	for _, options := range []transformers.CausalOptions{{}, {Trainable: true}, {DType: "bf16"}} {
+		for i, dir := range []string{"causal", "bin"} {
+			model := must.Open(transformers.LoadCausal(filepath.Join("testdata", dir, "llama_dynamic"), options))(t)
+			states[i] = hiddenOf(t, model.Model)
+		}
+		torchtest.Near(t, states[0], states[1], 0, fmt.Sprintf("with %+v, the language models", options))
+	}
+}
+
+func hiddenOf(t *testing.T, model *torch.Model) (data []float32) {
+	t.Helper()
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
+		hidden, _ := s.Hidden(model, torch.Pack([][]int32{{5, 6, 7, 8}, {9}}), torch.Pass{})
+		data = s.Read(hidden)
+	})
+	return data
+}
+
+// TestBinSavesAsSafetensors: a model loaded from pytorch_model.bin is saved in safetensors.
+func TestBinSavesAsSafetensors(t *testing.T) {
+	torchtest.NoLeaks(t)
+	from := must.Open(transformers.LoadCausal(filepath.Join("testdata", "bin", "llama_dynamic"), transformers.CausalOptions{}))(t)
+	dir := t.TempDir()
+	must.Do(t, from.Save(dir, transformers.SaveOptions{}))
+	again := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
+	torchtest.Near(t, hiddenOf(t, from.Model), hiddenOf(t, again.Model), 0, "the saved model")
+}
+
+// TestCompletionsDoNotDependOnTheBatch: each completion has the same tokens and log-probs, to the bit, whatever is
+// generated at the same time. RLTRAIN_COMPLETIONS sets the number of completions per type of weights.
+func TestCompletionsDoNotDependOnTheBatch(t *testing.T) {
+	count := 60
+	if text := os.Getenv("RLTRAIN_COMPLETIONS"); text != "" {
+		count = must.Get(strconv.Atoi(text))(t)
+	}
+	shape := transformers.LlamaShape{Vocab: 512, Hidden: 192, Layers: 2, Heads: 6, KVHeads: 2, Intermediate: 512, RopeTheta: 1e4}
+	for _, kind := range []string{"fp32", "bf16", "int8", "nf4", "q8_0", "q4_0"} {
+		t.Run(kind, func(t *testing.T) {
+			m := must.Open(randomModel(shape, kind))(t)
+			want := completions(t, m, count, 1)
+			for _, slots := range []int{5, 24, 90} {
+				expect.Same(t, "", cmp.Diff(want, completions(t, m, count, slots)), "one at a time (-), up to %d at a time (+):\n", slots)
+			}
+		})
+	}
+}
+
+func randomModel(shape transformers.LlamaShape, kind string) (*transformers.Causal, error) {
+	switch kind {
+	case "fp32":
+		return transformers.RandomLlama(shape, torch.F32, 3)
+	case "bf16":
+		return transformers.RandomLlama(shape, torch.BF16, 3)
+	default:
+		return transformers.RandomQuantized(shape, torch.QuantType(kind), 3)
+	}
+}
+
+// completions generates to count prompts of 1 to 40 tokens, in up to slots at a time, and returns the events by prompt.
+func completions(t *testing.T, m *transformers.Causal, count, slots int) map[string][]torch.Event {
+	t.Helper()
+	e := must.Get(torch.NewEngine(m.Model, torch.EngineConfig{Slots: slots}))(t)
+	defer e.Close()
+	found := map[string][]torch.Event{}
+	for i := range count {
+		rng := rand.New(rand.NewPCG(9, uint64(i)))
+		prompt := make([]int32, 1+rng.IntN(40))
+		for j := range prompt {
+			prompt[j] = rng.Int32N(512)
+		}
+		must.Get(e.Submit(torch.Request{Prompt: prompt, Samples: 1, MaxNew: 1 + rng.IntN(12), Seed: 2, Stream: uint64(i), Sampling: torch.Sampling{Temperature: 1}}))(t)
+	}
+	for e.Unfinished() > 0 {
+		for _, event := range must.Get(e.Step(max(64, slots)))(t) {
+			key := fmt.Sprint(event.Request)
+			found[key] = append(found[key], event)
+		}
+	}
+	return found
+}
+
+// BenchmarkHidden is a forward pass, without gradients, of an encoder with MiniLM's shape.
+func BenchmarkHidden(b *testing.B) {
+	model := must.Get(transformers.Random(&transformers.Config{
+		ModelType: "bert", VocabSize: 30522, HiddenSize: 384, NumHiddenLayers: 6, NumAttentionHeads: 12, IntermediateSize: 1536,
+		HiddenAct: "gelu", LayerNormEps: 1e-12, MaxPositionEmbeddings: 512, TypeVocabSize: 2,
+	}, "", 1))(b)
+	defer model.Close()
+	for _, size := range []int{1, 32} {
+		sequences := make([][]int32, size)
+		for i := range sequences {
+			sequences[i] = make([]int32, 32)
+			for j := range sequences[i] {
+				sequences[i][j] = int32(1000 + 32*i + j)
+			}
+		}
+		packed := torch.Pack(sequences)
+		b.Run(fmt.Sprintf("%dx32", size), func(b *testing.B) {
+			for b.Loop() {
+				torchtest.Do(b, torch.NoGrad, func(s *torch.Scope) {
+					s.Hidden(model.Encoder, packed, torch.Pass{})
+				})
+			}
+		})
 	}
 }

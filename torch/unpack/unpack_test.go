@@ -52,8 +52,7 @@ func (f folder) open(t *testing.T) (*safetensors.Model, error) {
 	t.Helper()
 	dir := t.TempDir()
 	must.Do(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), slices.Collect(maps.Values(f.tensors)), nil))
-	m := must.Get(safetensors.OpenModel(dir))(t)
-	t.Cleanup(func() { _ = m.Close() })
+	m := must.Open(safetensors.OpenModel(dir))(t)
 	formats, err := unpack.Read(json.RawMessage(f.config))
 	if err == nil {
 		err = unpack.Weights(m, formats)

@@ -111,8 +111,7 @@ func golden(t *testing.T, file, got string) {
 	if *update {
 		must.Do(t, os.WriteFile(file, []byte(got), 0o644))
 	}
-	want := must.Get(os.ReadFile(file))(t)
-	expect.Equal(t, string(want), got, fmt.Sprintf("go test -update rewrites %s", file))
+	expect.Equal(t, string(must.Get(os.ReadFile(file))(t)), got, fmt.Sprintf("go test -update rewrites %s", file))
 }
 
 func TestAliasesPointAtKeys(t *testing.T) {

@@ -229,7 +229,6 @@ func TestTemplateAsksAsTheGeneralPrompt(t *testing.T) {
 			}
 		}
 		q := parse(t, c, `{"q":{"type":"score","instructions":"How?","criteria":["low",["x"]]}}`)[0]
-		again := must.Get(ParseQuestion("q", q.Request()))(t)
-		expect.Equal(t, q.Options, again.Options)
+		expect.Equal(t, q.Options, must.Get(ParseQuestion("q", q.Request()))(t).Options)
 	}
 }

@@ -138,8 +138,7 @@ func TestEngineRefuses(t *testing.T) {
 		expect.Require(t, err != nil, "%s: no error", option)
 		expect.Contains(t, err.Error(), option)
 	}
-	words := must.Get(policy.ReadCausalLM(tiny(t).model))(t)
-	defer words.Close()
+	words := must.Open(policy.ReadCausalLM(tiny(t).model))(t)
 	for text, c := range map[string]tinker.Config{
 		"has no tinker.json":         {URL: "http://127.0.0.1:1", From: t.TempDir()},
 		"the service has the models": {URL: tiny(t).root(), Key: "tml-key", Model: "other", Rank: 4},

@@ -221,8 +221,7 @@ func TestEngineSaves(t *testing.T) {
 	want := must.Get(p.Validate(t.Context(), samples))(t).Loss
 	alike(t, want, must.Get(s.engine(9, dir).Validate(t.Context(), samples))(t).Loss, "loss of a run that starts from the folder")
 	s.stop()
-	local := must.Get(policy.LoadCausalLM(t.Context(), nil, dir, "", "", false))(t)
-	defer local.Close()
+	local := must.Open(policy.LoadCausalLM(t.Context(), nil, dir, "", "", false))(t)
 	got := must.Get(local.Validate(t.Context(), samples))(t).Loss
 	closeLoss, _ := closeness()
 	expect.True(t, math.Abs(got-want) < closeLoss, "the downloaded adapter has loss %g, the service's %g", got, want)
