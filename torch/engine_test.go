@@ -68,18 +68,6 @@ func TestEngine(t *testing.T) {
 	expect.Require(t, len(want) == 3 && want[sampleKey{1, 0}].Reason == torch.ReasonLength && len(want[sampleKey{1, 2}].Tokens) == 8, "completions %+v", want)
 	expect.True(t, !cmp.Equal(want[sampleKey{1, 0}].Tokens, want[sampleKey{1, 1}].Tokens), "two samples are alike")
 
-	t.Run("batched", func(t *testing.T) {
-		e := newEngine(t, m, torch.EngineConfig{Slots: 5})
-		submit(t, e, request)
-		other := request
-		other.Stream++
-		id := submit(t, e, other)
-		got := complete(t, e, 100)
-		for key, c := range want {
-			expect.Equal(t, c, got[key], fmt.Sprintf("sample %v", key))
-			expect.True(t, !cmp.Equal(c.Tokens, got[sampleKey{id, key.sample}].Tokens), "another stream gave the same tokens")
-		}
-	})
 	t.Run("eos and cancel", func(t *testing.T) {
 		eos := want[sampleKey{1, 0}].Tokens[2]
 		e := newEngine(t, m, torch.EngineConfig{Slots: 3, EOS: []int32{eos}})

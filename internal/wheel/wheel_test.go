@@ -71,28 +71,6 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-// A download continues where an earlier process stopped, and restarts if the partial file is damaged.
-func TestInstallContinues(t *testing.T) {
-	for name, half := range map[string]func(wheel []byte) []byte{
-		"half":     func(wheel []byte) []byte { return wheel[:len(wheel)/2] },
-		"whole":    func(wheel []byte) []byte { return wheel },
-		"damaged":  func(wheel []byte) []byte { return bytes.Repeat([]byte("x"), len(wheel)/2) },
-		"too long": func(wheel []byte) []byte { return append(bytes.Clone(wheel), 'x') },
-	} {
-		t.Run(name, func(t *testing.T) {
-			i := newIndex(t, 1<<16)
-			cache := t.TempDir()
-			part := filepath.Join(cache, "downloads", "p-1.whl.part")
-			must.Do(t, os.MkdirAll(filepath.Dir(part), 0o755))
-			must.Do(t, os.WriteFile(part, half(i.wheel), 0o644))
-			must.Get(patient(cache).Install(t.Context(), i.set()))(t)
-			wantSet(t, i, cache)
-			want := int64(len(i.wheel) - len(half(i.wheel)))
-			expect.True(t, name != "half" || i.sent == want, "%d bytes were sent again, want %d", i.sent, want)
-		})
-	}
-}
-
 func TestInstallRefuses(t *testing.T) {
 	page := func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -165,26 +143,6 @@ func TestFullDisk(t *testing.T) {
 	expect.Failure(patient(cache).Install(t.Context(), i.set()))(t, "the disk of "+cache+" is full", "RLTRAIN_CACHE")
 }
 
-// Connections that end early at random are continued.
-func TestTwentyCuts(t *testing.T) {
-	i := newIndex(t, 48<<20)
-	random, cuts := rand.New(rand.NewPCG(1, 2)), 20
-	i.answer = func(w http.ResponseWriter, r *http.Request) bool {
-		if r.URL.Path != "/files/p-1.whl" || cuts == 0 {
-			return false
-		}
-		cuts--
-		rest := i.rest(w, r)
-		_, _ = w.Write(rest[:min(len(rest)-1, 1<<20+random.IntN(1<<20))])
-		_ = http.NewResponseController(w).Flush()
-		panic(http.ErrAbortHandler)
-	}
-	cache := t.TempDir()
-	must.Get(patient(cache).Install(t.Context(), i.set()))(t)
-	wantSet(t, i, cache)
-	expect.Same(t, 0, cuts, "%d cuts are left", cuts)
-}
-
 // A process that is killed 20 times at random leaves nothing that is used, and the bytes that it received are not
 // requested again.
 func TestTwentyKills(t *testing.T) {
@@ -237,35 +195,6 @@ func TestProcessesAtOnce(t *testing.T) {
 	all.Wait()
 	wantSet(t, i, cache)
 	expect.Same(t, int64(len(i.wheel)), i.sent, "%d bytes were sent, want %d", i.sent, len(i.wheel))
-}
-
-// An interrupted download keeps its bytes.
-func TestInterrupted(t *testing.T) {
-	i := newIndex(t, 1<<20)
-	ctx, cancel := context.WithCancel(t.Context())
-	i.answer = func(w http.ResponseWriter, r *http.Request) bool {
-		if r.URL.Path != "/files/p-1.whl" {
-			return false
-		}
-		_, _ = w.Write(i.wheel[:len(i.wheel)/2])
-		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done()
-		return true
-	}
-	cache := t.TempDir()
-	c := patient(cache)
-	c.Progress = func(_ string, done, _ int64) {
-		if done == int64(len(i.wheel)/2) {
-			cancel()
-		}
-	}
-	_, err := c.Install(ctx, i.set())
-	expect.True(t, errors.Is(err, context.Canceled), "got %v", err)
-	i.answer, c.Progress = nil, nil
-	must.Get(c.Install(t.Context(), i.set()))(t)
-	wantSet(t, i, cache)
-	want := int64(len(i.wheel) - len(i.wheel)/2)
-	expect.True(t, i.sent == want, "%d bytes were sent again, want %d", i.sent, want)
 }
 
 // A folder that Save made serves a machine without network access, as does a folder of pip's find-links.

@@ -85,13 +85,25 @@ func TestQuantizeRefuses(t *testing.T) {
 	expect.Failure(transformers.LoadCausal(filepath.Join("testdata", "causal", "llama"), transformers.CausalOptions{DType: "int8", Trainable: true}))(t, "dtype int8 is not possible")
 }
 
+// writePlain writes a small model in bfloat16.
+func writePlain(t *testing.T, dir string) {
+	t.Helper()
+	shape := transformers.LlamaShape{Vocab: 50, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 128, RopeTheta: 1e4}
+	must.Do(t, transformers.WriteLlama(dir, shape, safetensors.BF16, 3))
+}
+
+func logitsOf(t *testing.T, dir, dtype string) []float32 {
+	t.Helper()
+	c := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{DType: dtype}))(t)
+	return causalCase{Causal: c}.read(t, [][]int32{{3, 1, 4, 1, 5, 9}, {2, 6}}, false)
+}
+
 // TestBitsandbytesFolder: NF4 weights stored by bitsandbytes give a model bit-identical to quantising the weights on
 // loading, and Save writes a folder without quantisation.
 func TestBitsandbytesFolder(t *testing.T) {
 	torchtest.NoLeaks(t)
 	plain, stored := filepath.Join(t.TempDir(), "plain"), t.TempDir()
-	shape := transformers.LlamaShape{Vocab: 50, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 128, RopeTheta: 1e4}
-	must.Do(t, transformers.WriteLlama(plain, shape, safetensors.BF16, 3))
+	writePlain(t, plain)
 	var tensors []safetensors.Tensor
 	for name, tensor := range tensorsOf(t, plain) {
 		if !strings.Contains(name, "_proj.") {
@@ -103,21 +115,15 @@ func TestBitsandbytesFolder(t *testing.T) {
 	must.Do(t, safetensors.Write(filepath.Join(stored, "model.safetensors"), tensors, nil))
 	config := must.Get(os.ReadFile(filepath.Join(plain, "config.json")))(t)
 	must.Write(t, filepath.Join(stored, "config.json"), strings.Replace(string(config), "{", `{"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_type": "nf4"},`, 1))
-	logits := func(dir, dtype string) []float32 {
-		t.Helper()
-		c := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: dtype}))(t)
-		defer c.Close()
-		return causalCase{Causal: c}.read(t, [][]int32{{3, 1, 4, 1, 5, 9}, {2, 6}}, false)
-	}
-	want := logits(plain, "nf4")
-	if got := logits(stored, ""); torchtest.MaxDiff(got, want) != 0 {
+	want := logitsOf(t, plain, "nf4")
+	if got := logitsOf(t, stored, ""); torchtest.MaxDiff(got, want) != 0 {
 		t.Errorf("logits differ by %g", torchtest.MaxDiff(got, want))
 	}
 	c := must.Open(transformers.LoadCausal(stored, transformers.CausalOptions{}))(t)
 	saved := t.TempDir()
 	must.Do(t, c.Save(saved, transformers.SaveOptions{}))
 	// Products of few rows with dense weights may add in another order.
-	got := logits(saved, "")
+	got := logitsOf(t, saved, "")
 	expect.True(t, torchtest.MaxDiff(got, want) <= 1e-5, "logits of what was saved differ by %g", torchtest.MaxDiff(got, want))
 	for name, tensor := range tensorsOf(t, saved) {
 		expect.Same(t, safetensors.BF16, tensor.DType, "%s was saved as", name)
@@ -129,8 +135,7 @@ func TestBitsandbytesFolder(t *testing.T) {
 func TestPackedFolder(t *testing.T) {
 	torchtest.NoLeaks(t)
 	plain, stored, saved := filepath.Join(t.TempDir(), "plain"), t.TempDir(), t.TempDir()
-	shape := transformers.LlamaShape{Vocab: 50, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 128, RopeTheta: 1e4}
-	must.Do(t, transformers.WriteLlama(plain, shape, safetensors.BF16, 3))
+	writePlain(t, plain)
 	var dense, packed []safetensors.Tensor
 	for name, tensor := range tensorsOf(t, plain) {
 		if !strings.Contains(name, "_proj.") {
@@ -155,19 +160,13 @@ func TestPackedFolder(t *testing.T) {
 	must.Do(t, safetensors.Write(filepath.Join(stored, "model.safetensors"), packed, nil))
 	config := string(must.Get(os.ReadFile(filepath.Join(plain, "config.json")))(t))
 	must.Write(t, filepath.Join(stored, "config.json"), strings.Replace(config, "{", `{"quantization_config": {"quant_method": "compressed-tensors", "format": "int-quantized"},`, 1))
-	logits := func(dir, dtype string) []float32 {
-		t.Helper()
-		c := must.Get(transformers.LoadCausal(dir, transformers.CausalOptions{DType: dtype}))(t)
-		defer c.Close()
-		return causalCase{Causal: c}.read(t, [][]int32{{3, 1, 4, 1, 5, 9}, {2, 6}}, false)
-	}
 	for _, dtype := range []string{"", "fp32", "int8", "nf4"} {
-		expect.Equal(t, logits(stored, dtype), logits(plain, dtype))
+		expect.Equal(t, logitsOf(t, stored, dtype), logitsOf(t, plain, dtype))
 	}
 	c := must.Open(transformers.LoadCausal(stored, transformers.CausalOptions{}))(t)
 	must.Do(t, c.Save(saved, transformers.SaveOptions{}))
 	expect.Equal(t, tensorsOf(t, saved), tensorsOf(t, plain))
-	expect.Equal(t, logits(saved, ""), logits(plain, ""))
+	expect.Equal(t, logitsOf(t, saved, ""), logitsOf(t, plain, ""))
 }
 
 // nf4Tensors returns a weight of the folder dir as bitsandbytes stores it.

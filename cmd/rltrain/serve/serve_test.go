@@ -92,6 +92,7 @@ func TestRefusals(t *testing.T) {
 		want       string
 	}{
 		{completion, `{`, 400, "", "the body is not a JSON object"},
+		{completion, `[]`, 400, "", "the body is not a JSON object"},
 		{completion, `null`, 400, "", "the body is not a JSON object"},
 		{completion, `{"prompt":"a"}`, 400, "model", "model is missing"},
 		{completion, `{"model":"gpt","prompt":"a"}`, 404, "model", "not found; available: tiny"},

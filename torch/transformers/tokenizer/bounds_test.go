@@ -162,14 +162,3 @@ func TestEncodeDocument(t *testing.T) {
 		})
 	}
 }
-
-// A row of twenty megabytes at a typical maximum length.
-func BenchmarkEncodeLong(b *testing.B) {
-	tok := load(b, "testdata/bytes")
-	long := strings.Repeat("the law of force ", 20<<20/17)
-	b.ReportAllocs()
-	for b.Loop() {
-		_, _, err := tok.Encode(long, 512)
-		expect.Require(b, err == nil, "%v", err)
-	}
-}

@@ -161,20 +161,6 @@ func TestEncodeConcurrently(t *testing.T) {
 	wg.Wait()
 }
 
-func BenchmarkEncode(b *testing.B) {
-	tok := load(b, wordpiece)
-	for name, text := range map[string]string{"short": "what is the law of force?", "long": strings.Repeat("unhappiness dogs! ", 100)} {
-		b.Run(name, func(b *testing.B) {
-			b.SetBytes(int64(len(text)))
-			b.ReportAllocs()
-			for b.Loop() {
-				_, _, err := tok.Encode(text, 128)
-				expect.Require(b, err == nil, "%v", err)
-			}
-		})
-	}
-}
-
 func swap(t testing.TB, text, from, to string) string {
 	t.Helper()
 	expect.Require(t, strings.Contains(text, from), "no %q to replace", from)
