@@ -121,9 +121,7 @@ func TestEvalAnswersRefuses(t *testing.T) {
 		{"--task sum_digits --completions TMP/e.jsonl", 1, `TMP/e.jsonl:1: field "completion" is missing or not text`},
 		{"--task sum_digits --completions TMP/f.jsonl", 1, `TMP/f.jsonl:1: field "answer": missing`},
 	} {
-		code, stdout, stderr := f.rltrain("", append([]string{"eval"}, strings.Fields(test.args)...)...)
-		want := "rltrain: " + f.expand(test.want) + "\n"
-		expect.True(t, code == test.code && stderr == want && stdout == "", "%s: exit code %d, printed %q\n got %swant %s", test.args, code, stdout, stderr, want)
+		f.fails(t, test.code, test.want, strings.Fields("eval "+test.args)...)
 	}
 }
 
@@ -155,13 +153,11 @@ func TestEvalChat(t *testing.T) {
 		loss, tokens = loss+row.Loss*float64(row.Tokens), tokens+row.Tokens
 	}
 	expect.True(t, tokens == v.Tokens && math.Abs(loss/float64(tokens)-v.Loss.Value) <= 1e-9, "the rows have %d tokens with loss %v, the whole %+v", tokens, loss/float64(tokens), v)
-	for args, want := range map[string]string{
+	f.usages(t, "", map[string]string{
 		"eval --task chat --model TMP/chat_supervised":                                   "needs --model DIR and --dataset FILE",
 		"eval --task chat --model TMP/chat_supervised --dataset TMP/rows.jsonl --beta 1": "--beta: does not apply to task chat",
 		"eval --model TMP/chat_supervised --dataset TMP/rows.jsonl":                      "trained on task chat; pass --task chat",
-	} {
-		f.usage(t, want, strings.Fields(args)...)
-	}
+	})
 }
 
 // TestEvalPrograms grades the programs in a file.
@@ -251,8 +247,7 @@ func TestAnswer(t *testing.T) {
 		{"1", "answer needs 2 arguments, GOLD ANSWER, not 1"},
 		{"--answer-match fuzzy 1 2", `--answer-match: unknown answer match "fuzzy"; choose numeric, exact, units or math`},
 	} {
-		code, _, stderr := f.rltrain("", append([]string{"answer"}, strings.Fields(test.args)...)...)
-		expect.True(t, code == shared.ExitUsage && stderr == "rltrain: "+test.want+"\n", "%s: exit code %d, %s", test.args, code, stderr)
+		f.fails(t, shared.ExitUsage, test.want, strings.Fields("answer "+test.args)...)
 	}
 }
 
@@ -305,15 +300,13 @@ func TestRescore(t *testing.T) {
 	out = f.must(t, "", "rescore", file)
 	expect.True(t, strings.Contains(out, " 11 rewards and"), "a changed reward:\n%s", out)
 	f.write(t, "TMP/other.jsonl", `{"question": "x"}`+"\n")
-	for args, want := range map[string]string{
+	f.refusals(t, "", map[string]string{
 		"rescore TMP/other.jsonl":                      "other.jsonl:1: no step or prompt",
 		"rescore TMP/none.jsonl":                       "none.jsonl: no such file",
 		"rescore " + file + " --reward accurate":       `--reward: unknown reward "accurate"`,
 		"rescore TMP/start/config.json":                "config.json:1: ",
 		"rescore " + file + " --config TMP/nowhere.ym": "nowhere.ym",
-	} {
-		f.refused(t, want, strings.Fields(args)...)
-	}
+	})
 }
 
 // TestRescoreLabels does the same with a classifier's choices.

@@ -301,9 +301,7 @@ func TestCompareNeedsTheSameLabels(t *testing.T) {
 		{[]string{"a", "animals", "b", "c", "d", "e", "f", "law", "physics"}, `only OTHER has "a", "b", "c", "d", "e" and 1 more`},
 	} {
 		other := policytest.Classifier(t, f.base, transformers.PoolMean, test.labels...)
-		code, _, stderr := f.rltrain("", "compare", "MODEL", other, "--dataset", evalFile(t, f))
-		want := "rltrain: the models have different labels: " + strings.ReplaceAll(f.expand(test.want), "OTHER", other) + "\n"
-		expect.True(t, code == 1 && stderr == want, "exit code %d\n got %swant %s", code, stderr, want)
+		f.fails(t, 1, "the models have different labels: "+strings.ReplaceAll(test.want, "OTHER", other), "compare", "MODEL", other, "--dataset", evalFile(t, f))
 	}
 }
 
@@ -329,7 +327,7 @@ func TestCompareByRewards(t *testing.T) {
 	f.must(t, "", strings.Fields(compare+"--reward expr:'length' TMP/a TMP/a")...)
 	r = read()
 	expect.True(t, r.Mean.Difference == 0 && r.Wins.Value == 0.5 && r.Mean.A == 3, "a model compared with itself: %+v", r)
-	for args, want := range map[string]string{
+	f.usages(t, "", map[string]string{
 		compare + "TMP/a TMP/b":                                                                            "needs --dataset FILE with prompts, and --reward",
 		compare + "--reward model:TMP/nowhere TMP/a TMP/b":                                                 "--reward: ",
 		compare + "--reward accuracy TMP/a TMP/b":                                                          "--reward: ",
@@ -338,9 +336,7 @@ func TestCompareByRewards(t *testing.T) {
 		compare + "--reward expr:'length' --n 0 TMP/a TMP/b":                                               "--n: 0 is out of range",
 		compare + "--reward expr:'length' --model TMP/a TMP/a TMP/b":                                       "name two folders of models or adapters",
 		strings.Replace(compare, "new-tokens 3", "new-tokens x", 1) + "--reward expr:'length' TMP/a TMP/b": "--max-new-tokens: \"x\"",
-	} {
-		f.usage(t, want, strings.Fields(args)...)
-	}
+	})
 	f.usage(t, "--reward: does not apply to task sum_digits", strings.Fields("compare --task sum_digits --reward expr:'length' TMP/a TMP/b")...)
 }
 
@@ -355,7 +351,7 @@ func TestReports(t *testing.T) {
 	out := f.must(t, "", "report", dir, dir+".1", "--output", "TMP/both.html")
 	both := must.Read(t, f.expand("TMP/both.html"))
 	expect.True(t, strings.Contains(out, "both.html") && strings.Contains(both, "<td>seed</td><td>2</td><td>1</td>"), "printed %q, and the page does not say what differs", out)
-	for args, want := range map[string]string{
+	f.refusals(t, "", map[string]string{
 		"report":                           "report needs 1 argument, DIR..., not 0",
 		"report TMP/start":                 "is not a run folder",
 		"report " + dir + " TMP/start":     "is not a run folder",
@@ -363,10 +359,7 @@ func TestReports(t *testing.T) {
 		"report " + dir + " --port 80":     "--port: needs --watch",
 		"report DIR --watch --output x":    "--output: conflicts with --watch",
 		"report DIR --watch --port 123456": "--port: 123456 is out of range",
-	} {
-		code, _, errs := f.rltrain("", strings.Fields(args)...)
-		expect.True(t, code != 0 && strings.Contains(errs, f.expand(want)), "%s: exit code %d, %q; want %q", args, code, errs, want)
-	}
+	})
 	before := f.files(t)
 	handler := watched([]string{dir}, "127.0.0.1:1234")
 	ask := func(path, host string) (int, string) {

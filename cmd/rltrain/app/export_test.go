@@ -23,10 +23,8 @@ func trainedAdapter(t *testing.T) (f folders, adapter string) {
 	t.Helper()
 	f = ggufModel(t)
 	f.write(t, "TMP/rows.jsonl", strings.Repeat(`{"prompt":"hi","completion":"the cat sat"}`+"\n", 12))
-	if code, _, stderr := f.rltrain("", "--task", "chat", "--model", "MODEL", "--dataset", "TMP/rows.jsonl", "--output-dir", "TMP/out",
-		"--lora-r", "4", "--lora-target-modules", "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "--learning-rate", "0.05", "--epochs", "10"); code != 0 {
-		t.Fatal(stderr)
-	}
+	f.says(t, "", "--task", "chat", "--model", "MODEL", "--dataset", "TMP/rows.jsonl", "--output-dir", "TMP/out",
+		"--lora-r", "4", "--lora-target-modules", "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "--learning-rate", "0.05", "--epochs", "10")
 	return f, f.expand("TMP/out/chat_supervised")
 }
 
@@ -213,9 +211,7 @@ func TestMergeRefuses(t *testing.T) {
 		{"merge --model MODEL --output MODEL", "writing the model: MODEL is not empty; choose a new folder", 1},
 	} {
 		expand := strings.NewReplacer("CLASSIFIER", classifier.model).Replace
-		code, stdout, stderr := f.rltrain("", strings.Fields(expand(test.args))...)
-		want := "rltrain: " + f.expand(expand(test.want)) + "\n"
-		expect.True(t, code == test.code && stderr == want && stdout == "", "%s: exit code %d, printed %q\n got %swant %s", test.args, code, stdout, stderr, want)
+		f.fails(t, test.code, expand(test.want), strings.Fields(expand(test.args))...)
 	}
 	f.edit(t, "MODEL/adapter_config.json", "CAUSAL_LM", "FEATURE_EXTRACTION")
 	_, _, stderr := f.rltrain("", "merge", "--model", "MODEL", "--output", "TMP/m")

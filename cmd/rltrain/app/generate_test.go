@@ -188,9 +188,7 @@ func TestGenerateResumes(t *testing.T) {
 	args := func(output string, more ...string) []string {
 		return append([]string{"generate", "--model", "MODEL", "--input", "TMP/in.jsonl", "--output", output, "--max-new-tokens", "40", "--n", "2", "--batch-size", "4"}, more...)
 	}
-	if code, _, stderr := f.rltrain("", args("TMP/whole.jsonl")...); code != 0 {
-		t.Fatalf("exit code %d, %q", code, stderr)
-	}
+	f.says(t, "", args("TMP/whole.jsonl")...)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	part := f.expand("TMP/out.jsonl.partial")
 	go func() {
@@ -226,9 +224,7 @@ func TestGenerateResumes(t *testing.T) {
 	} {
 		f.usage(t, c.want, c.args...)
 	}
-	if code, _, stderr := f.rltrain("", args("TMP/out.jsonl", "--resume")...); code != 0 {
-		t.Fatalf("exit code %d, %q", code, stderr)
-	}
+	f.says(t, "", args("TMP/out.jsonl", "--resume")...)
 	expect.True(t, must.Read(t, f.expand("TMP/whole.jsonl")) == must.Read(t, f.expand("TMP/out.jsonl")), "the rows differ from those of a command that was never stopped")
 	left, err := filepath.Glob(f.expand("TMP/*.partial*"))
 	expect.True(t, err == nil && len(left) == 0, "left over: %v, %v", left, err)
@@ -277,9 +273,7 @@ func TestAdapterOfQuantisedWeights(t *testing.T) {
 	want := answer("MODEL")
 	must.Do(t, os.CopyFS(f.expand("TMP/whole"), os.DirFS(f.base)))
 	f.edit(t, "BASE/config.json", `{`, `{"quantization_config": {"quant_method": "hqq"},`)
-	code, _, stderr := f.rltrain("ab\n", append(greedy, "MODEL")...)
-	advice := "name the model that it was made of, with --model where an adapter names this one"
-	expect.True(t, code == 1 && strings.Contains(stderr, advice), "exit code %d, %q", code, stderr)
+	f.refused(t, "name the model that it was made of, with --model where an adapter names this one", append(greedy, "MODEL")...)
 	expect.Same(t, want, answer("TMP/whole", "--adapter", "MODEL"), "answer")
 }
 
@@ -406,23 +400,19 @@ func TestChosenGGUF(t *testing.T) {
 		"generate --model TMP/many", "chat --model TMP/many", "export --model TMP/many --output TMP/out.gguf", "doctor --model TMP/many",
 		"train --task chat --dataset TMP/rows.jsonl --model TMP/many --validation-share 0 --dry-run",
 	} {
-		if code, _, stderr := f.rltrain("", strings.Fields(command)...); code == 0 || !strings.Contains(stderr, "--gguf-file a.gguf") {
-			t.Errorf("%s: exit code %d, %q; want a word about --gguf-file", command, code, stderr)
-		}
+		f.refused(t, "--gguf-file a.gguf", strings.Fields(command)...)
 		if code, out, stderr := inProcess(t, f, strings.Fields(command+" --gguf-file b.gguf")...); code != 0 {
 			t.Errorf("%s --gguf-file b.gguf: exit code %d, %q, %q", command, code, out, stderr)
 		}
 	}
-	for command, want := range map[string]string{
+	f.usages(t, "", map[string]string{
 		"generate --gguf-file b.gguf":                                    "--model",
 		"generate --model TMP/many --gguf-file c.gguf":                   "c.gguf",
 		"generate --model TMP/many/a.gguf --gguf-file b.gguf":            "a.gguf",
 		"train --task sum_digits --gguf-file b.gguf":                     "--model",
 		"train --task sum_digits --model TMP/many --gguf-file none.gguf": "none.gguf",
 		"predict --model TMP/many --gguf-file b.gguf":                    "gguf-file",
-	} {
-		f.usage(t, want, strings.Fields(command)...)
-	}
+	})
 	_, out, _ := inProcess(t, f, strings.Fields("--task sum_digits --model TMP/many --gguf-file b.gguf --print-config")...)
 	expect.True(t, strings.Contains(out, "many/b.gguf"), "--print-config does not name the file:\n%s", out)
 }

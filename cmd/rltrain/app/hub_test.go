@@ -104,15 +104,13 @@ func TestLanguageModelsByName(t *testing.T) {
 	if code, _, stderr := f.rltrain("", append(train, "--output-dir", "TMP/again")...); code != 0 || downloads.Load() != before {
 		t.Errorf("offline: exit code %d, %q, %d downloads", code, stderr, downloads.Load()-before)
 	}
-	for args, want := range map[string]string{
+	f.refusals(t, "", map[string]string{
 		"generate --model org/none":                                          "--model: model \"org/none\" is neither a folder nor in",
 		"--task chat --model org/tiny --dataset org/none":                    "dataset \"org/none\" is neither a file nor a folder",
 		"--task chat --model org/adapter --dataset org/data":                 "it is an adapter, not a base model; to continue from an adapter use --pretrained-model",
 		"--task chat --model org/tiny --dataset org/data":                    `choose one with --dataset-config: "main", "none"`,
 		"--task chat --model org/tiny --dataset-config x --dataset rows.csv": "stat rows.csv: no such file or directory",
-	} {
-		f.refused(t, want, strings.Fields(args)...)
-	}
+	})
 }
 
 // TestServicesHaveTheWeights: with --engine the hub is asked for what the model is, not for its weights.
@@ -187,13 +185,11 @@ func TestPromptsByName(t *testing.T) {
 	expect.Same(t, 5, judged.After.N, "evaluated prompts")
 	printed := f.says(t, "", strings.Fields("eval --task prompts --dataset org/prompts --model TMP/out/prompts_rl --max-new-tokens 2")...)
 	expect.True(t, strings.Contains(printed, "org/prompts: task=prompts problems=4"), "eval printed %s", printed)
-	for args, want := range map[string]string{
+	f.refusals(t, "--task prompts --model TMP/tiny --output-dir TMP/no ", map[string]string{
 		"--dataset org/none":                               `--dataset: dataset "org/none" is neither a file nor a folder`,
 		"--dataset org/prompts --dataset-config x":         "--dataset",
 		"--dataset org/prompts --eval-dataset org/missing": `--eval-dataset: dataset "org/missing" is neither`,
-	} {
-		f.refused(t, want, strings.Fields("--task prompts --model TMP/tiny --output-dir TMP/no "+args)...)
-	}
+	})
 }
 
 func TestModels(t *testing.T) {
@@ -213,9 +209,7 @@ func TestModels(t *testing.T) {
 		"rltrain models pull smollm2", "Apache-2.0", "org/mine", "mit", f.expand("TMP/cache/models/org/mine"), "some/repo", "tiny",
 	)
 	expect.Same(t, f.expand("TMP/cache/models/org/mine\n"), f.must(t, "", "models", "pull", "org/mine"), "pull of a model in the cache prints")
-	for args, want := range map[string]string{
+	f.refusals(t, "", map[string]string{
 		"models pull smollm2": "HF_HUB_OFFLINE", "models pull": "NAME", "models pull a b": "NAME", "models list": "list",
-	} {
-		f.refused(t, want, strings.Fields(args)...)
-	}
+	})
 }

@@ -52,11 +52,11 @@ func (f folders) rltrain(stdin string, args ...string) (code int, stdout, stderr
 	return code, out.String(), errs.String()
 }
 
-// refused expects the program to fail with want in its error.
+// refused expects the program to fail with want in its error, as expect.Names has it.
 func (f folders) refused(t *testing.T, want string, args ...string) {
 	t.Helper()
 	code, _, stderr := f.rltrain("", args...)
-	expect.True(t, code != 0 && strings.Contains(stderr, f.expand(want)), "%q: exit code %d, %q; want %q", args, code, stderr, want)
+	expect.True(t, code != 0 && expect.Names(errors.New(stderr), f.expand(want)), "%q: exit code %d, %q; want %q", args, code, stderr, want)
 }
 
 // usage is refused for a mistake in the call, with want in the last line.
@@ -65,6 +65,29 @@ func (f folders) usage(t *testing.T, want string, args ...string) {
 	code, _, stderr := f.rltrain("", args...)
 	lines := strings.Split(strings.TrimSuffix(stderr, "\n"), "\n")
 	expect.True(t, code == shared.ExitUsage && strings.Contains(lines[len(lines)-1], f.expand(want)), "%q: exit code %d, %q; want %q", args, code, stderr, want)
+}
+
+// refusals are refused, usages are mistakes in the call: what follows prefix, and the text that the error has.
+func (f folders) refusals(t *testing.T, prefix string, calls map[string]string) {
+	t.Helper()
+	for args, want := range calls {
+		f.refused(t, want, strings.Fields(prefix+args)...)
+	}
+}
+
+func (f folders) usages(t *testing.T, prefix string, calls map[string]string) {
+	t.Helper()
+	for args, want := range calls {
+		f.usage(t, want, strings.Fields(prefix+args)...)
+	}
+}
+
+// fails expects an error of one line and nothing else.
+func (f folders) fails(t *testing.T, code int, want string, args ...string) {
+	t.Helper()
+	got, stdout, stderr := f.rltrain("", args...)
+	want = "rltrain: " + f.expand(want) + "\n"
+	expect.True(t, got == code && stderr == want && stdout == "", "%q: exit code %d, printed %q\n got %swant %s", args, got, stdout, stderr, want)
 }
 
 // must runs the program and fails the test on an error.
@@ -142,9 +165,7 @@ func TestUsageErrors(t *testing.T) {
 		{"report", "report needs 1 argument, DIR..., not 0"},
 		{"completion tcsh", `completion: unknown shell "tcsh"; choose bash, zsh or fish`},
 	} {
-		code, stdout, stderr := f.rltrain("", strings.Fields(test.args)...)
-		want := "rltrain: " + f.expand(test.want) + "\n"
-		expect.True(t, code == 2 && stderr == want && stdout == "", "%s: exit code %d, printed %q\n got %swant %s", test.args, code, stdout, stderr, want)
+		f.fails(t, shared.ExitUsage, test.want, strings.Fields(test.args)...)
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
@@ -85,8 +84,7 @@ func TestCustomTask(t *testing.T) {
 		"--held -1":                 "--held: -1 is out of range; it must be at least 0",
 		"--digits-max 99":           "does not apply to task a_letter",
 	} {
-		code, _, stderr := f.rltrain("", append(options, strings.Fields(wrong)...)...)
-		expect.True(t, code == shared.ExitUsage && strings.Contains(stderr, want) && strings.Count(stderr, "\n") == 1, "%s: exit %d, %q; want %q", wrong, code, stderr, want)
+		f.usage(t, want, append(options, strings.Fields(wrong)...)...)
 	}
 }
 

@@ -138,8 +138,7 @@ func TestPromptsRefuse(t *testing.T) {
 		"--reward expr:1 --max-turns 3":             "--max-turns: applies only with --turns-cmd PROGRAM",
 		"--mode supervised_then_rl --reward expr:1": "--mode: supervised_then_rl trains on demonstrations, and TMP/q.jsonl has none; choose rl_only",
 	} {
-		code, _, stderr := f.rltrain("", with(promptRun(), strings.Fields(wrong)...)...)
-		expect.True(t, code != 0 && strings.Contains(stderr, f.expand(want)) && strings.Count(stderr, "rltrain: ") == 1, "%s: exit %d, %q; want %q", wrong, code, stderr, f.expand(want))
+		f.refused(t, want, with(promptRun(), strings.Fields(wrong)...)...)
 	}
 }
 
@@ -209,7 +208,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 	if !strings.Contains(greedy, "evaluate at least 30 problems") || !strings.Contains(greedy, "sum_digits: task=sum_digits problems=6 samples_per_problem=1 temperature=0") || !strings.Contains(greedy, "kind") {
 		t.Errorf("printed\n%s", greedy)
 	}
-	for wrong, want := range map[string]string{
+	f.refusals(t, "eval ", map[string]string{
 		"--model TMP/new --task prompts":                                                   "task prompts needs --dataset FILE",
 		"--model TMP/new --task prompts --dataset TMP/q.jsonl":                             `the data has no answers to compare with: TMP/q.jsonl has no column "answer"`,
 		"--model TMP/new --task prompts --dataset TMP/aa.jsonl --n 0":                      "--n: 0 is out of range",
@@ -221,9 +220,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 		"--model TMP/new --task sum_digits --output TMP/prompts_rl/logs/eval_results.json": "holds the evaluation of the training run TMP/prompts_rl; choose another file",
 		"--task sum_digits":     "eval --task sum_digits needs --model DIR (a language model or an adapter) or --completions FILE",
 		"--model TMP/new --n 3": "--n: does not apply to task intent",
-	} {
-		f.refused(t, want, append([]string{"eval"}, strings.Fields(wrong)...)...)
-	}
+	})
 	f.usage(t, "name two folders of models or adapters", strings.Fields("compare TMP/new TMP/prompts_rl --task sum_digits --adapter TMP/x")...)
 }
 

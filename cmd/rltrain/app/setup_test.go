@@ -48,17 +48,14 @@ func TestCommandsNeedLibtorch(t *testing.T) {
 	} {
 		code, _, stderr := f.rltrain("", strings.Fields(args)...)
 		expect.True(t, code == 1 && strings.Contains(stderr, "rltrain setup") && strings.Contains(stderr, "--yes") && strings.Count(stderr, "\n") == 1, "%s: exit %d, %q", args, code, stderr)
-		code, _, stderr = f.rltrain("", append(strings.Fields(args), "--yes")...)
-		expect.True(t, code == 1 && strings.Contains(stderr, "no-index"), "%s --yes: exit %d, %q", args, code, stderr)
+		f.refused(t, "no-index", append(strings.Fields(args), "--yes")...)
 	}
 	entries := must.Get(os.ReadDir(f.tmp))(t)
 	expect.True(t, len(entries) == 0, "%v was written", entries)
 	if code, out, stderr := f.rltrain("", "setup"); code != 1 || out != "" || !strings.Contains(stderr, "no-index") {
 		t.Errorf("setup: exit %d, %q, %q", code, out, stderr)
 	}
-	if code, _, stderr := f.rltrain("", "setup", "--offline", f.tmp); code != 1 || !strings.Contains(stderr, "torch-") || !strings.Contains(stderr, "--export") {
-		t.Errorf("setup --offline of an empty folder: exit %d, %q", code, stderr)
-	}
+	f.refused(t, "torch- … --export", "setup", "--offline", f.tmp)
 }
 
 // TestSetup: with libtorch there is nothing to download.
@@ -70,12 +67,9 @@ func TestSetup(t *testing.T) {
 	}
 	out := f.must(t, "", "setup")
 	expect.True(t, strings.Contains(out, "libtorch "+libtorch.Version) && strings.Contains(out, "rltrain is ready"), "setup prints %q", out)
-	for args, want := range map[string]string{
-		"setup --device tpu": `"tpu" is not one of cpu, cuda`, "setup --offline a --export b": "exclude each other", "setup --offline TMP/none": "is not a folder",
-	} {
-		code, _, stderr := f.rltrain("", strings.Fields(args)...)
-		expect.True(t, code == 2 && strings.Contains(stderr, want), "%s: exit %d, %q", args, code, stderr)
-	}
+	f.usages(t, "setup ", map[string]string{
+		"--device tpu": `"tpu" is not one of cpu, cuda`, "--offline a --export b": "exclude each other", "--offline TMP/none": "is not a folder",
+	})
 }
 
 // TestVersion: --json says what runs here.
@@ -242,10 +236,8 @@ func TestDoctorRefuses(t *testing.T) {
 		{"doctor --model TMP", 1, "--model: model folder TMP has neither a config.json nor a GGUF file: it is not a model"},
 		{"doctor --model TINY", 1, "transformers: open TINY/tokenizer.json: no such file or directory"},
 	} {
-		expand := func(text string) string { return f.expand(strings.ReplaceAll(text, "TINY", tiny.base)) }
-		code, stdout, stderr := f.rltrain("", strings.Fields(expand(test.args))...)
-		want := "rltrain: " + expand(test.want) + "\n"
-		expect.True(t, code == test.code && stderr == want && stdout == "", "%s: exit code %d, printed %q\n got %swant %s", test.args, code, stdout, stderr, want)
+		expand := strings.NewReplacer("TINY", tiny.base).Replace
+		f.fails(t, test.code, expand(test.want), strings.Fields(expand(test.args))...)
 	}
 
 	// doctor describes an adapter even if its base model is unknown.

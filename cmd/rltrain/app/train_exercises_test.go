@@ -77,12 +77,10 @@ func TestFilesOfALanguageModelRun(t *testing.T) {
 		expect.Contains(t, got, want...)
 	}
 	f.usage(t, "is a language model, trained on task sum_digits; use rltrain generate", "predict", "--model", dir)
-	for args, want := range map[string]string{
+	f.usages(t, "", map[string]string{
 		"eval --dataset x.jsonl --model " + dir:        "trained on task sum_digits; pass --task sum_digits",
 		"compare --dataset x.jsonl " + dir + " " + dir: "trained on task sum_digits; pass --task sum_digits",
-	} {
-		f.usage(t, want, strings.Fields(args)...)
-	}
+	})
 	f.refused(t, "did you mean "+dir+"?", "generate", "--model", "TMP/out/sum_digits_rll", "--input", "TMP/tried.jsonl")
 	f.refused(t, "out has sum_digits_rl", "generate", "--model", "TMP/out/another", "--input", "TMP/tried.jsonl")
 	// The folder of all runs is not a model, but the error names the models in it.
@@ -120,12 +118,10 @@ func TestRewards(t *testing.T) {
 		f.refused(t, want, append(options, "--reward", reward)...)
 	}
 	f.problems(t, "TMP/train.jsonl", 0, 20)
-	for args, want := range map[string]string{
+	f.usages(t, "--task gsm8k --dataset TMP/train.jsonl --model TMP/start --output-dir TMP/out --eval-samples 2 ", map[string]string{
 		"--reward score":                  "--reward: score asks a language model: name one with --judge",
 		"--reward accuracy --judge TMP/x": "--judge: no reward in accuracy asks a language model",
-	} {
-		f.usage(t, want, strings.Fields("--task gsm8k --dataset TMP/train.jsonl --model TMP/start --output-dir TMP/out --eval-samples 2 "+args)...)
-	}
+	})
 }
 
 // TestLongPrompts skips prompts longer than the context, and says what to do if all are.
@@ -221,7 +217,7 @@ func TestDistillEndToEnd(t *testing.T) {
 	f.must(t, "", strings.Fields(strings.NewReplacer("--algorithm distill", "--algorithm sdft", "TMP/small --", "TMP/self --").Replace(distill))...)
 	metrics, err = os.ReadFile(f.expand("TMP/self/sum_digits_rl/logs/metrics.jsonl"))
 	expect.True(t, err == nil && strings.Count(string(metrics), `"teacher/context_ratio":1,`) == 2, "want a solution for each completion of 2 steps: %v\n%s", err, metrics)
-	for args, want := range map[string]string{
+	f.usages(t, "", map[string]string{
 		distill + "--teacher self": "needs teacher_context",
 		strings.Replace(distill, "--algorithm distill --", "--algorithm sdpo --", 1) + "--success-reward-threshold 1 --teacher-prompt x": "--teacher-prompt: must contain {prompt}",
 		distill:                           "needs teacher",
@@ -231,9 +227,7 @@ func TestDistillEndToEnd(t *testing.T) {
 		distill + "--divergence sampled --teacher x --teacher-url http://127.0.0.1:1":                                        "--teacher-url: http://127.0.0.1:1: ",
 		distill + "--teacher TMP/large/sum_digits_supervised --divergence other":                                             "--divergence: ",
 		strings.Replace(distill, "--algorithm distill", "--algorithm grpo", 1) + "--teacher TMP/large/sum_digits_supervised": "--teacher: applies only with --algorithm distill",
-	} {
-		f.usage(t, want, strings.Fields(args)...)
-	}
+	})
 }
 
 // TestAlarmsOfRuns provokes each alarm with a run that fails in that way. Each alarm is logged once, with advice; a
