@@ -218,14 +218,10 @@ func TestOneLine(t *testing.T) {
 func TestHelpAndVersion(t *testing.T) {
 	var f folders
 	for args, want := range map[string]string{
-		"":               "rltrain COMMAND --help",
-		"--help":         "rltrain COMMAND --help",
-		"--version":      "rltrain version " + shared.Version,
-		"eval --help":    "--split value",
-		"help compare":   "rltrain compare [command options] DIR_A DIR_B",
-		"predict --help": "--top value",
-		"train --help":   "--rl-episodes N",
-		"merge -h":       "head.safetensors",
+		"":             "rltrain COMMAND --help",
+		"--version":    "rltrain version " + shared.Version,
+		"help compare": "rltrain compare [command options] DIR_A DIR_B",
+		"merge -h":     "head.safetensors",
 	} {
 		out := f.must(t, "", strings.Fields(args)...)
 		expect.True(t, strings.Contains(out, want), "%s: no %q in\n%s", args, want, out)
@@ -293,7 +289,6 @@ func TestSandboxCommand(t *testing.T) {
 	}{
 		{"print(6 * 7)", "", sandbox.OK, "42\n"},
 		{"while True: pass", "--timeout 0.3", sandbox.Timeout, ""},
-		{"x = bytearray(3 << 30)", "", sandbox.Memory, ""},
 		{"raise SystemExit(3)", "", sandbox.Failed, ""},
 	} {
 		var out, errors strings.Builder
