@@ -3,8 +3,6 @@ package torch_test
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -121,11 +119,7 @@ func TestOutOfMemoryIsKnown(t *testing.T) {
 // TestHeaderIsSmallAndDocumented reads the C header: few functions, each with a comment and an entry in the list of
 // symbols looked up at load time.
 func TestHeaderIsSmallAndDocumented(t *testing.T) {
-	read := func(path ...string) string {
-		data := must.Get(os.ReadFile(filepath.Join(path...)))(t)
-		return string(data)
-	}
-	header, loader := read("..", "csrc", "include", "rltrain.h"), read("loader.c")
+	header, loader := must.Read(t, "../csrc/include/rltrain.h"), must.Read(t, "loader.c")
 	declared := regexp.MustCompile(`(?m)^[a-z_0-9]+[ *a-z_0-9]*?(rlt_[a-z_]+)\([^;]*\);`).FindAllStringSubmatchIndex(header, -1)
 	n := len(declared)
 	expect.True(t, n >= 20 && n <= 40, "%d functions, want 20 to 40", n)

@@ -47,8 +47,7 @@ func TestLinks(t *testing.T) {
 
 // TestReadmeIsShort: details belong in docs.
 func TestReadmeIsShort(t *testing.T) {
-	text := must.Get(os.ReadFile(filepath.Join(root, "README.md")))(t)
-	n := strings.Count(string(text), "\n")
+	n := strings.Count(must.Read(t, filepath.Join(root, "README.md")), "\n")
 	expect.True(t, n <= 120, "README.md has %d lines, want at most 120", n)
 }
 

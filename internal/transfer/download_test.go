@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"testing"
 	"time"
 
@@ -26,6 +25,6 @@ func TestPartialFileWithoutAChecksum(t *testing.T) {
 		Advance: func(n int64) { received += n },
 	}
 	must.Do(t, d.Receive(t.Context()))
-	got := string(must.Get(os.ReadFile(path))(t))
+	got := must.Read(t, path)
 	expect.True(t, got == whole && received == int64(len(whole)), "%q after %d bytes, want %q", got, received, whole)
 }

@@ -23,8 +23,7 @@ import (
 
 func open(t *testing.T, path string) *gguf.File {
 	t.Helper()
-	f := must.Open(gguf.Open(path))(t)
-	return f
+	return must.Open(gguf.Open(path))(t)
 }
 
 // Every type dequantises to the same bits as in the Python package gguf.

@@ -181,15 +181,11 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// tinyGGUF is the content of a small GGUF model.
-func tinyGGUF(t *testing.T) string {
-	t.Helper()
-	data := must.Get(os.ReadFile(filepath.Join("..", "transformers", "testdata", "gguf", "llama-Q4_1.gguf")))(t)
-	return string(data)
-}
+// tinyGGUF is a small GGUF model.
+const tinyGGUF = "../transformers/testdata/gguf/llama-Q4_1.gguf"
 
 func TestGGUFModels(t *testing.T) {
-	content := tinyGGUF(t)
+	content := must.Read(t, tinyGGUF)
 	h := newFake(t)
 	here := must.Get(os.Getwd())(t)
 	h.refs["models/org/one@main"] = commit1
@@ -244,7 +240,7 @@ func TestGGUFModels(t *testing.T) {
 
 // A changed file is read again.
 func TestGGUFChanges(t *testing.T) {
-	content := tinyGGUF(t)
+	content := must.Read(t, tinyGGUF)
 	newFake(t)
 	must.Write(t, "m.gguf", content)
 	first := must.Get(new(Client).Model(t.Context(), "m.gguf", Weights))(t)

@@ -132,16 +132,10 @@ func TestWriteSourcesRefuses(t *testing.T) {
 // kinds is a folder with a pytorch_model.bin, written by scripts/fixtures/pickles.py.
 var kinds = filepath.Join("testdata", "kinds")
 
-func openKinds(t *testing.T) *safetensors.Model {
-	t.Helper()
-	m := must.Open(safetensors.OpenModel(kinds))(t)
-	return m
-}
-
 // TestBinEqualsSafetensors: every dtype, views with strides and offsets, and shared storages read as the bytes of the
 // same tensors in safetensors.
 func TestBinEqualsSafetensors(t *testing.T) {
-	m := openKinds(t)
+	m := must.Open(safetensors.OpenModel(kinds))(t)
 	want := must.Open(safetensors.Open(filepath.Join(kinds, "same.safetensors")))(t)
 	diff := cmp.Diff(slices.Sorted(slices.Values(want.Names())), slices.Sorted(slices.Values(m.Names())))
 	expect.Require(t, diff == "", "%v", diff)

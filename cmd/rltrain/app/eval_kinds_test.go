@@ -182,9 +182,8 @@ func TestEvalPrograms(t *testing.T) {
 		t.Skip(complaint)
 	}
 	expect.Require(t, code == 0 && strings.Contains(printed, "1 of 3 programs pass (2 of 2 problems)"), "exit code %d: %s%s", code, printed, complaint)
-	data := must.Get(os.ReadFile(output))(t)
 	var got programResults
-	must.Do(t, json.Unmarshal(data, &got))
+	must.JSON(t, output, &got)
 	want := map[string]int{"pass": 1, "wrong": 1, "empty": 1}
 	diff := cmp.Diff(want, got.Classes)
 	expect.True(t, diff == "" && got.N == 3 && got.Passed == 1 && got.Pass1 == .25 && got.TestRate == .5 && got.Excluded == 0 && len(got.PassAt) == 1, "%+v %s", got, diff)

@@ -110,18 +110,9 @@ func (f folders) write(t *testing.T, name, text string) {
 
 func (f folders) edit(t *testing.T, name, old, new string) {
 	t.Helper()
-	data := must.Get(os.ReadFile(f.expand(name)))(t)
-	expect.Require(t, strings.Contains(string(data), old), "%s has no %q", name, old)
-	f.write(t, name, strings.Replace(string(data), old, new, 1))
-}
-
-func (f folders) cut(t *testing.T, name string, bytes int64) {
-	t.Helper()
-	info, err := os.Stat(f.expand(name))
-	if err == nil {
-		err = os.Truncate(f.expand(name), info.Size()-bytes)
-	}
-	must.Do(t, err)
+	text := must.Read(t, f.expand(name))
+	expect.Require(t, strings.Contains(text, old), "%s has no %q", name, old)
+	f.write(t, name, strings.Replace(text, old, new, 1))
 }
 
 func (f folders) remove(t *testing.T, name string) {
@@ -234,8 +225,7 @@ func TestReport(t *testing.T) {
 		"versions": {}, "device": "cpu", "threads": 2, "cpu": "", "seed": 1, "started": "2025-01-02T03:04:05Z", "pid": 1}`)
 	f.must(t, "", "eval", "--model", "MODEL", "--dataset", evalFile(t, f))
 	expect.Same(t, f.expand("MODEL/report.html\n"), f.must(t, "", "report", "MODEL"), "must")
-	page := must.Get(os.ReadFile(f.expand("MODEL/report.html")))(t)
-	expect.Contains(t, string(page), "intent: supervised", "<h2>Evaluation by rltrain eval</h2>", "<h3>reliability (rltrain eval)</h3>")
+	expect.Contains(t, must.Read(t, f.expand("MODEL/report.html")), "intent: supervised", "<h2>Evaluation by rltrain eval</h2>", "<h3>reliability (rltrain eval)</h3>")
 }
 
 func TestCompletion(t *testing.T) {

@@ -131,7 +131,7 @@ func TestPredictLines(t *testing.T) {
 		{"NUL in a later batch", strings.Repeat("the cat\n", 40) + "\x00\n", "", 1, strings.Repeat(cat, 40) + "\n", "standard input, line 41: transformers: the text has a NUL byte at byte 0\nrltrain: could not read 1 of 41 lines; they have blank predictions"},
 		{"invalid UTF-8 as JSON", "\xff\nthe cat\n", "--json", 1, "null\n" + catJSON, "standard input, line 1: transformers: the text is not valid UTF-8 at byte 0\nrltrain: could not read 1 of 2 lines; they have blank predictions"},
 		{"endless line", "the cat\n" + strings.Repeat("x", 3<<20) + "\nthe cat", "", 1, cat + "\n" + cat, "standard input, line 2: line is longer than 1048576 bytes\nrltrain: could not read 1 of 3 lines; they have blank predictions"},
-		{"long text", long + "\nthe cat\n", "", 0, f.first(t, long) + cat, "truncated 1 of 2 texts to 12 tokens"},
+		{"long text", long + "\nthe cat\n", "", 0, f.says(t, long, "predict", "--model", "MODEL") + cat, "truncated 1 of 2 texts to 12 tokens"},
 	} {
 		code, stdout, stderr := f.rltrain(test.stdin, append([]string{"predict", "--model", "MODEL"}, strings.Fields(test.args)...)...)
 		if test.stderr != "" {
@@ -140,14 +140,6 @@ func TestPredictLines(t *testing.T) {
 		expect.True(t, code == test.code && stdout == test.stdout && stderr == test.stderr,
 			"%s: exit code %d, want %d\n%s%s", test.name, code, test.code, cmp.Diff(test.stdout, stdout), cmp.Diff(test.stderr, stderr))
 	}
-}
-
-// first is the prediction for one text.
-func (f folders) first(t *testing.T, text string) string {
-	t.Helper()
-	code, stdout, _ := f.rltrain(text, "predict", "--model", "MODEL")
-	expect.Require(t, code == 0, "exit code %d", code)
-	return stdout
 }
 
 // Each prediction is flushed before the next text is sent, as a program at the other end of two pipes needs. An interrupt stops

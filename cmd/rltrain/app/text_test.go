@@ -28,14 +28,6 @@ func (f folders) letters(t *testing.T, name string) {
 	f.write(t, name, text)
 }
 
-// stageOf is the only folder that a run of task text has created.
-func (f folders) stageOf(t *testing.T, out, algorithm string) string {
-	t.Helper()
-	found, err := filepath.Glob(f.expand(out) + "/classification_" + algorithm + "_*")
-	expect.Require(t, err == nil && len(found) == 1, "%d folders of %s in %s: %v", len(found), algorithm, out, err)
-	return found[0]
-}
-
 // TestText trains each kind of policy from an untrained model, then uses the result.
 func TestText(t *testing.T) {
 	torchtest.NoLeaks(t)
@@ -56,7 +48,9 @@ func TestText(t *testing.T) {
 			out := "TMP/" + strings.ReplaceAll(test.name, " ", "_")
 			options := slices.Concat(few, strings.Fields(test.options), []string{"--output-dir", out})
 			f.says(t, "", options...)
-			dir := f.stageOf(t, out, test.algorithm)
+			found := must.Get(filepath.Glob(f.expand(out) + "/classification_" + test.algorithm + "_*"))(t)
+			expect.Require(t, len(found) == 1, "%d folders of %s in %s", len(found), test.algorithm, out)
+			dir := found[0]
 			p, err := policy.ReadClassifier(dir)
 			labels := []string{"high", "low", "lower"}
 			if strings.Contains(test.options, "--labels") {

@@ -2,7 +2,6 @@ package config
 
 import (
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -208,8 +207,7 @@ func FuzzArguments(f *testing.F) {
 
 // TestTableOfTRL: the table is complete, and each line has every column.
 func TestTableOfTRL(t *testing.T) {
-	data := must.Get(os.ReadFile("trl.tsv"))(t)
-	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	lines := strings.Split(strings.TrimSpace(must.Read(t, "trl.tsv")), "\n")
 	got := strings.Split(lines[0], "\t")[2:]
 	expect.True(t, slices.Equal(got, trlColumns), "columns %v, want %v", got, trlColumns)
 	for _, line := range lines {
@@ -258,9 +256,8 @@ func TestEveryDefaultOfTRLIsAccepted(t *testing.T) {
 
 // TestSystems pastes commands of other trainers.
 func TestSystems(t *testing.T) {
-	data := must.Get(os.ReadFile("testdata/systems.txt"))(t)
 	command, tested := "", 0
-	for line := range strings.Lines(string(data)) {
+	for line := range strings.Lines(must.Read(t, "testdata/systems.txt")) {
 		line = strings.TrimSpace(line)
 		if rest, ok := strings.CutPrefix(line, "$ "); ok {
 			command = rest

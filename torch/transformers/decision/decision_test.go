@@ -2,8 +2,6 @@ package decision
 
 import (
 	"math"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -25,16 +23,6 @@ func parse(t testing.TB, c Config, text string) []Question {
 }
 
 func noControls() []string { return nil }
-
-// write writes the files of a model's folder.
-func write(t testing.TB, files map[string]string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, text := range files {
-		must.Do(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
-	}
-	return dir
-}
 
 func TestParseRefuses(t *testing.T) {
 	for text, want := range map[string]string{
@@ -120,7 +108,7 @@ func TestGeneralPrompt(t *testing.T) {
 
 // TestPieces: control tokens of a request are text, those of the template are tokens, and a mark ends a piece.
 func TestPieces(t *testing.T) {
-	dir := write(t, map[string]string{TemplateFile: `<s>{{ state }}{% for q in questions %}|{{ q.name }}:{{ q.options|join(",") }}<|mark|>{% endfor %}<|split|>end`})
+	dir := must.Folder(t, map[string]string{TemplateFile: `<s>{{ state }}{% for q in questions %}|{{ q.name }}:{{ q.options|join(",") }}<|mark|>{% endfor %}<|split|>end`})
 	c, found, err := Load(dir)
 	must.Do(t, err)
 	expect.True(t, found, "the template was not found")
@@ -140,7 +128,7 @@ func TestPieces(t *testing.T) {
 	prompts = must.Get(c.Asker(r).Prompts(state, questions[:1]))(t)
 	expect.Equal(t, []Piece{{Text: "<s>a<s>xb" + quoteEnd + "c|p:true,false", Mark: true}, {Text: ""}, {Text: "end"}}, prompts[0].Pieces)
 	// Without a mark the model is read at the end, of one question.
-	c, _, err = Load(write(t, map[string]string{TemplateFile: `{{ question.name }} {{ questions|length }}`}))
+	c, _, err = Load(must.Folder(t, map[string]string{TemplateFile: `{{ question.name }} {{ questions|length }}`}))
 	must.Do(t, err)
 	expect.Equal(t, 1, len(must.Get(c.Asker(r).Prompts(state, questions[:1]))(t)))
 	expect.Failure(c.Asker(r).Prompts(state, questions))(t, "writes 1 <|mark|> for 2 questions")
@@ -162,12 +150,12 @@ func TestLoadRefuses(t *testing.T) {
 		`{"noul_options":["true","yes"]}`: "noul_options",
 		`{"adapter":"lora"}`:              `adapter "lora"`,
 	} {
-		_, _, err := Load(write(t, map[string]string{ConfigFile: text}))
+		_, _, err := Load(must.Folder(t, map[string]string{ConfigFile: text}))
 		expect.Error(t, err, want, ConfigFile)
 	}
-	_, _, err := Load(write(t, map[string]string{TemplateFile: "{% if %}"}))
+	_, _, err := Load(must.Folder(t, map[string]string{TemplateFile: "{% if %}"}))
 	expect.Error(t, err, TemplateFile)
-	c, found, err := Load(write(t, map[string]string{ConfigFile: `{"sort_choices":true,"temperature":{"score":2},"adapter":null}`}))
+	c, found, err := Load(must.Folder(t, map[string]string{ConfigFile: `{"sort_choices":true,"temperature":{"score":2},"adapter":null}`}))
 	must.Do(t, err)
 	expect.True(t, found && c.TemperatureOf(Score) == 2 && c.TemperatureOf(Noul) == 1, "found %t, %+v", found, c)
 	if _, found, err := Load(t.TempDir()); found || err != nil {

@@ -19,14 +19,12 @@ const wordpiece = "testdata/wordpiece"
 
 func load(t testing.TB, dir string) *Tokenizer {
 	t.Helper()
-	tok := must.Open(Load(dir))(t)
-	return tok
+	return must.Open(Load(dir))(t)
 }
 
 func read(t testing.TB, name string) string {
 	t.Helper()
-	data := must.Get(os.ReadFile(filepath.Join(wordpiece, name)))(t)
-	return string(data)
+	return must.Read(t, filepath.Join(wordpiece, name))
 }
 
 // encode.json has transformers' tokens for the same texts; its tokenizer.json asks for truncation at 4 and padding to
@@ -57,9 +55,9 @@ func TestEncode(t *testing.T) {
 
 // Without a tokenizer_config.json, tokenizer.json decides the truncation side.
 func TestEncodeCutsAsTokenizerJSONSays(t *testing.T) {
-	file := swap(t, read(t, "tokenizer.json"), `"direction": "Right",
+	file := strings.Replace(read(t, "tokenizer.json"), `"direction": "Right",
   "max_length"`, `"direction": "Left",
-  "max_length"`)
+  "max_length"`, 1)
 	tok := load(t, must.Folder(t, map[string]string{"tokenizer.json": file}))
 	ids, cut, err := tok.Encode("the law of force", 4)
 	want := []int32{2, 7, 8, 3}
@@ -159,12 +157,6 @@ func TestEncodeConcurrently(t *testing.T) {
 		})
 	}
 	wg.Wait()
-}
-
-func swap(t testing.TB, text, from, to string) string {
-	t.Helper()
-	expect.Require(t, strings.Contains(text, from), "no %q to replace", from)
-	return strings.Replace(text, from, to, 1)
 }
 
 func TestSPMRefuses(t *testing.T) {
