@@ -1,7 +1,6 @@
 package lora
 
 import (
-	"math"
 	"os"
 	"strings"
 	"testing"
@@ -9,20 +8,6 @@ import (
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
-
-func TestScale(t *testing.T) {
-	for _, tt := range []struct {
-		c    Config
-		want float64
-	}{
-		{Config{R: 8, Alpha: 16}, 2},
-		{Config{R: 16, Alpha: 4}, 0.25},
-		{Config{R: 16, Alpha: 4, RSLoRA: true}, 1},
-	} {
-		got := tt.c.Scale()
-		expect.True(t, math.Abs(got-tt.want) <= 1e-15, "%+v: scale %g, want %g", tt.c, got, tt.want)
-	}
-}
 
 func TestMarshal(t *testing.T) {
 	c := Config{

@@ -3,7 +3,6 @@ package torch_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -230,21 +229,6 @@ func TestAdamWClipsGroupsApart(t *testing.T) {
 	must.Do(t, torch.ZeroGrad(params))
 }
 
-func TestNonFiniteGradientChangesNothing(t *testing.T) {
-	torchtest.NoLeaks(t)
-	p := must.Open(torch.Parameter([]float32{200}, 1))(t)
-	o := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: []*torch.Var{p}})
-	defer o.Close()
-	torchtest.Do(t, torch.Train, func(s *torch.Scope) {
-		s.Backward(s.Sum(s.Exp(p.T())))
-	})
-	var nonFinite *torch.NonFiniteError
-	_, err := o.Step([]float64{1}, 1)
-	expect.True(t, errors.As(err, &nonFinite), "got %v, want a NonFiniteError", err)
-	got, _ := p.Read()
-	expect.True(t, got[0] == 200, "the parameter moved to %v", got[0])
-}
-
 func TestThreadRunsOnOneOSThreadAndCarriesPanics(t *testing.T) {
 	thread := torch.NewThread()
 	defer thread.Close()
@@ -361,34 +345,4 @@ func TestTokenLogProbs(t *testing.T) {
 			must.Do(t, err)
 		})
 	}
-}
-
-func TestTokenLogProbsOfStoredWeights(t *testing.T) {
-	torchtest.NoLeaks(t)
-	exact, err := torch.Constant([]float32{1, -2, 0.5, 3, -0.25, 4}, 3, 2) // in every type, like the hidden state
-	must.Do(t, err)
-	defer exact.Close()
-	judge := func(weight *torch.Var) (values []float32) {
-		torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
-			logprobs, entropy, _ := s.TokenLogProbs(s.Floats([]float32{0.25, -0.75}, 1, 2), weight.T(), nil, []int64{1}, torch.HeadOptions{})
-			values = append(s.Read(logprobs), s.Read(entropy)...)
-		})
-		return values
-	}
-	want := judge(exact)
-	for _, dtype := range []torch.DType{torch.BF16, torch.F16} {
-		stored := must.Get(exact.To(dtype))(t)
-		expect.Equal(t, want, judge(stored), fmt.Sprintf("type %d", dtype))
-		stored.Close()
-	}
-}
-
-func TestTokenLogProbsNamesABadTarget(t *testing.T) {
-	torchtest.NoLeaks(t)
-	err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-		s.TokenLogProbs(s.Floats([]float32{1, 1}, 2, 1), s.Floats([]float32{1, 1, 1}, 3, 1), nil, []int64{2, 3}, torch.HeadOptions{})
-		return nil
-	})
-	var native *torch.Error
-	expect.True(t, errors.As(err, &native) && strings.Contains(native.Text, "target 3 at position 1"), "error %v", err)
 }
