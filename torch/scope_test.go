@@ -346,3 +346,13 @@ func TestTokenLogProbs(t *testing.T) {
 		})
 	}
 }
+
+func TestTokenLogProbsNamesABadTarget(t *testing.T) {
+	torchtest.NoLeaks(t)
+	err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+		s.TokenLogProbs(s.Floats([]float32{1, 1}, 2, 1), s.Floats([]float32{1, 1, 1}, 3, 1), nil, []int64{2, 3}, torch.HeadOptions{})
+		return nil
+	})
+	var native *torch.Error
+	expect.True(t, errors.As(err, &native) && strings.Contains(native.Text, "target 3 at position 1"), "error %v", err)
+}
