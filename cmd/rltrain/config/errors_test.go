@@ -127,7 +127,6 @@ func TestUsageErrors(t *testing.T) {
 
 		// Values.
 		{args: []string{"--epochs", "two"}, want: `--epochs: "two" … integer`},
-		{args: []string{"--epochs=2.5"}, want: `--epochs: "2.5" … integer`},
 		{yaml: "epochs: " + strings.Repeat("[", 40000), want: "c.yaml: line 1: nested more than 100 deep"},
 		{args: []string{"--epochs=0"}, want: "--epochs: 0 … at least 1"},
 		{args: []string{"--seed=-1"}, want: `--seed: "-1" … integer of at least 0`},
@@ -136,10 +135,6 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--lora-dropout=1"}, want: "--lora-dropout: 1 … at least 0 and less than 1"},
 		{args: []string{"--clip-low=0"}, want: "--clip-low: 0 … more than 0 and less than 1"},
 		{args: []string{"--learning_rate", "-1e-3"}, want: "--learning_rate: -1e-3 … more than 0"},
-		{args: []string{"--learning-rate=NaN"}, want: `--learning-rate: "NaN" … number`},
-		{args: []string{"--resume=yes"}, want: `--resume: "yes" … true or false`},
-		{args: []string{"--model=a\x00b"}, want: `--model: "a\x00b" is not valid UTF-8 text without NUL bytes`},
-		{args: []string{"--lora-target-modules=query,,key"}, want: `--lora-target-modules: "query,,key" is not a list of names`},
 		{args: []string{"--task=cobol"}, want: `--task: "cobol" … chat, code, decisions, env, gsm8k, intent, math, preference, prompts, reverse_digits, sum_digits, text`},
 		{args: []string{"--device=cuda:x"}, want: `--device: unknown device "cuda:x"; use auto, cpu, cuda or cuda:NUMBER`},
 		{args: []string{"--report-to=none,wandb"}, want: `--report-to: none cannot be combined`},
