@@ -76,12 +76,16 @@ def few_layers(config):
     return config
 
 
+def word(i):
+    """Return the text of a token; no special one is the beginning of another."""
+    return f"<{i}>"
+
+
 def write_tokenizer(folder, size):
     """Write a tokenizer of single words, which has an id for each row of the embedding."""
-    words = {f"w{i}": i for i in range(size)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer = Tokenizer(models.WordLevel({word(i): i for i in range(size)}, unk_token=word(0)))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="w1", eos_token="w2", pad_token="w0").save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=word(1), eos_token=word(2), pad_token=word(0)).save_pretrained(folder)
 
 
 def write_model(config, folder, seed=7):
@@ -163,15 +167,17 @@ def active(model):
 
 def own_speed(folder, threads):
     """Return the seconds of an SFT step and of a decoded token of all rows, by rltrain."""
-    words = " ".join(f"w{3 + i * 7 % 4000}" for i in range(LENGTH - 9))
+    prompt, completion = (" ".join(word(3 + i * 7 % 4000) for i in range(n)) for n in (8, LENGTH - 9))  # and the end token
     data = folder / "talk.jsonl"
-    data.write_text("".join(json.dumps({"prompt": "w5 w6 w7 w8 w9 w10 w11 w12", "completion": words}) + "\n" for _ in range(ROWS * STEPS)))
+    data.write_text((json.dumps({"prompt": prompt, "completion": " " + completion}) + "\n") * ROWS * STEPS)
     with tempfile.TemporaryDirectory() as output:
         rltrain("--task", "chat", "--mode", "supervised", "--model", folder, "--dataset", data,
                 "--output-dir", output, "--tuning", "lora", "--lora-r", RANK, "--lora-target-modules", ",".join(ATTENTION), "--dtype", "fp32",
                 "--batch-size", ROWS, "--max-steps", STEPS, "--logging-steps", 1, "--threads", threads)
         lines = map(json.loads, next(pathlib.Path(output).glob("*/logs/metrics.jsonl")).read_text().splitlines())
-        step = min(line["time/step"] for line in lines if "time/step" in line)
+        steps = [line for line in lines if "time/step" in line]
+        assert steps[0]["num_tokens"] == ROWS * LENGTH, f"{steps[0]['num_tokens']} tokens a step"
+        step = min(line["time/step"] for line in steps)
     prompts = folder / "prompts.jsonl"
     prompts.write_text((json.dumps({"prompt_ids": list(range(5, 5 + PROMPT))}) + "\n") * ROWS)
     taken = []
@@ -180,6 +186,8 @@ def own_speed(folder, threads):
         rltrain("generate", "--input", prompts, "--output", folder / "out.jsonl", "--model", folder, "--dtype", "fp32", "--temperature", 0,
                 "--max-new-tokens", tokens, "--batch-size", ROWS, "--threads", threads)
         taken.append(time.perf_counter() - start)
+        lengths = {len(json.loads(line)["completion_ids"]) for line in (folder / "out.jsonl").read_text().splitlines()}
+        assert lengths == {tokens}, f"completions of {lengths} tokens instead of {tokens}"
         (folder / "out.jsonl").unlink()
     return step, (taken[1] - taken[0]) / (NEW - 1)
 
