@@ -174,7 +174,7 @@ void multiply_few(const Call& call, Tile t, int64_t first) {
 }
 
 // t has its rows, of which the first is `row`, counts its panels and says where they are and the sums go.
-void multiply_tile(const Call& call, Tile t, int64_t row, int64_t first) {
+void multiply_tile(const Call& call, Tile& t, int64_t row, int64_t first) {
   t.k = call.by.k;
   t.panel_stride = call.by.elements;
   if (call.group.bias != nullptr) t.bias = call.group.bias + first * kPanel;
@@ -189,7 +189,7 @@ void multiply_tile(const Call& call, Tile t, int64_t row, int64_t first) {
 }
 
 // Rows [row, row + t.rows), panels [begin, end).
-void multiply_plain(const Call& call, Tile t, int64_t row, int64_t begin, int64_t end) {
+void multiply_plain(const Call& call, Tile& t, int64_t row, int64_t begin, int64_t end) {
   t.panels = end - begin;
   t.c = call.y + row * call.y_stride + begin * kPanel;
   t.c_stride = call.y_stride;
@@ -212,7 +212,7 @@ void multiply_plain(const Call& call, Tile t, int64_t row, int64_t begin, int64_
   }
 }
 
-void multiply_gated(const Call& call, Tile t, int64_t row, int64_t first) {
+void multiply_gated(const Call& call, Tile& t, int64_t row, int64_t first) {
   alignas(64) float both[kMostRows * kGatedPanels * kPanel];
   t.c = both;
   t.c_stride = t.panels * kPanel;

@@ -41,17 +41,16 @@ float dot(const float* x, const float* y, int64_t n) {
 }
 
 float peak(const float* x, int64_t n) {
-  float top = x[0];
-  int64_t i = 0;
-  if (n >= 4 * kLanes) {
-    V tops[4] = {vec(x), vec(x + kLanes), vec(x + 2 * kLanes), vec(x + 3 * kLanes)};
-    for (i = 4 * kLanes; i + 4 * kLanes <= n; i += 4 * kLanes) {
-      RLT_UNROLL for (int j = 0; j < 4; ++j) tops[j] = larger(vec(x + i + j * kLanes), tops[j]);
-    }
-    top = fold_peak(larger(larger(tops[0], tops[1]), larger(tops[2], tops[3])));
+  if (n < kLanes) return fold_peak(load(x, n, x[0]));
+  V tops[4];
+  RLT_UNROLL for (int j = 0; j < 4; ++j) tops[j] = vec(x);
+  int64_t i = kLanes;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    RLT_UNROLL for (int j = 0; j < 4; ++j) tops[j] = larger(vec(x + i + j * kLanes), tops[j]);
   }
-  for (; i < n; ++i) top = larger(x[i], top);
-  return top;
+  for (; i + kLanes <= n; i += kLanes) tops[0] = larger(vec(x + i), tops[0]);
+  tops[1] = larger(vec(x + n - kLanes), tops[1]);  // some of them again
+  return fold_peak(larger(larger(tops[0], tops[1]), larger(tops[2], tops[3])));
 }
 
 int64_t at_least(const float* x, int64_t n, float bound, int32_t* ids) {

@@ -56,9 +56,12 @@ RLT_INLINE float fold_sum(V x) {
 }
 
 RLT_INLINE float fold_peak(V x) {
-  float peak = x[0];
-  for (int j = 1; j < kLanes; ++j) peak = larger(peak, x[j]);
-  return peak;
+  alignas(64) static constexpr int32_t kLane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const I lane = *reinterpret_cast<const I*>(kLane);
+  RLT_UNROLL for (int width = kLanes / 2; width > 0; width /= 2) {
+    x = larger(x, __builtin_shuffle(x, lane ^ width));
+  }
+  return x[0];
 }
 
 // exp(x) to 2.8 ulp, or 3.1 without fused multiply-adds, for x in [-87, 88]; below it is 0. Cody-Waite

@@ -108,8 +108,12 @@ class CpuSegment final : public Segment {
     for (int64_t j = 0; j < layer.head_dim; ++j) panel[j * kPanel] = key[j];
     float* row = writable(v) + position * kPanel;
     for (int64_t j = 0; j < layer.value_dim(); j += kPanel, row += v.panel_stride) {
-      const int64_t count = std::min(kPanel, layer.head_dim - j);
-      std::fill_n(std::copy_n(value + j, count, row), kPanel - count, 0.0f);
+      const int64_t count = layer.head_dim - j;
+      if (count >= kPanel) {
+        std::copy_n(value + j, kPanel, row);  // of a fixed length: needs no call
+      } else {
+        std::fill_n(std::copy_n(value + j, count, row), kPanel - count, 0.0f);
+      }
     }
   }
 
