@@ -6,9 +6,10 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// quantizedResults is quantized.json, which scripts/quantized.py writes.
+// quantizedResults is what scripts/quantized.py writes: quantized.json by CPU time of a thread, quantized_zen.json by the clock.
 type quantizedResults struct {
 	CPU   map[string]quantizedSpeed `json:"cpu"`
+	Clock map[string]quantizedSpeed `json:"speed"`
 	QLoRA map[string]qloraRun       `json:"qlora"`
 }
 
@@ -50,7 +51,11 @@ func (r quantizedResults) markdown() string {
 	}
 	var rows [][]string
 	for _, name := range []string{"f32", "bf16", "q8_0", "q4_0", "q4_1", "int8", "nf4"} {
-		if s, measured := r.CPU[name]; measured {
+		s, measured := r.CPU[name]
+		if r.CPU == nil {
+			s, measured = r.Clock[name]
+		}
+		if measured {
 			rows = append(rows, []string{name, fmt.Sprintf("%.0f", s.Ours.Bytes/1e6), fmt.Sprintf("%.1f", 1e3*s.Ours.Step), times(s.BF16.Step, s.Ours.Step), times(s.Peer.Step, s.Ours.Step), times(s.Peer.Prompt, s.Ours.Prompt)})
 		}
 	}
