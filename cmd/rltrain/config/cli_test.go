@@ -35,6 +35,7 @@ func newApp(t *testing.T, log *strings.Builder) *cli.App {
 			}),
 			{Name: "eval", Flags: flags, Action: record},
 			{Name: "compare", ArgsUsage: "DIR_A DIR_B", Flags: flags, Action: record},
+			{Name: "models", Action: record, Subcommands: []*cli.Command{{Name: "pull", ArgsUsage: "NAME", Action: record}}},
 		},
 	}
 }
@@ -69,6 +70,8 @@ func TestApp(t *testing.T) {
 		{"eval --text_column q --dataset a,b.csv --resume", "eval dataset=a,b.csv text=q args= resume"},
 		{"compare A B --dataset d.csv", "compare dataset=d.csv text=text args=A|B"},
 		{"compare A --resume B", "compare dataset= text=text args=A|B resume"},
+		{"models", "models dataset= text= args="},
+		{"models pull a", "pull dataset= text= args=a"},
 		{"compare -- A --b", "compare dataset= text=text args=A|--b"},
 	} {
 		t.Run(test.args, func(t *testing.T) {
@@ -80,6 +83,9 @@ func TestApp(t *testing.T) {
 func TestAppErrors(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
 		{"evil", "unknown command evil; did you mean eval?"},
+		{"models --dataset d", "models needs a command: pull"},
+		{"models pul a", "unknown command pul of models; did you mean pull?"},
+		{"trl", "unknown command trl"},
 		{"trl sft --dataset_name d", "unknown command trl; leave it out: rltrain sft"},
 		{"vllm-serve --model m", "unknown command vllm-serve; use rltrain serve"},
 		{"rolo --model m", "unknown command rolo; did you mean rloo?"},
@@ -118,6 +124,7 @@ func TestAppHelp(t *testing.T) {
 		"--help":                 "compare",
 		"help":                   "compare",
 		"help eval":              "--text-column value",
+		"models --help":          "pull",
 		"eval A --help":          "--text-column value",
 		"train --help":           "--rl-episodes N",
 		"help train":             "--rl-episodes N",
