@@ -228,31 +228,3 @@ func TestCheckpointGivesTheSameGradients(t *testing.T) {
 	d := torchtest.MaxDiff(hidden(t, adapted, batch, torch.Pass{}), hidden(t, adapted, batch, torch.Pass{Adapter: true}))
 	expect.True(t, d >= 1e-3, "the adapter changed nothing")
 }
-
-// BenchmarkDecoderStep is a LoRA step, without head and optimiser, of a decoder with 135 million parameters and
-// adapters of rank 8 on all linear layers, on 8 sequences of 256 tokens. GFLOP/s counts the minimum: a forward and a
-// backward product per frozen weight.
-func BenchmarkDecoderStep(b *testing.B) {
-	c := torch.ModelConfig{
-		VocabSize: 49152, HiddenSize: 576, Layers: 30, Heads: 9, KVHeads: 3, HeadDim: 64, IntermediateSize: 1536, MaxPositions: 2048,
-		RotaryDim: 64, Gated: true, NormEps: 1e-5, AttentionScale: 0.125, EmbeddingScale: 1,
-		RopeOf: make([]int, 30), Ropes: []torch.Rope{{InvFreq: make([]float64, 32), Factor: 1}},
-	}
-	rng := rand.New(rand.NewPCG(5, 1))
-	lengths := make([]int, 8)
-	for i := range lengths {
-		lengths[i] = 256
-	}
-	batch := torch.Pack(sequences(rng, c.VocabSize, lengths...))
-	m := newDecoder(b, c, decoderWeights(b, c, rng, torch.Constant))
-	params := adaptAll(b, m, c, 8, rng)
-	for _, checkpoint := range []bool{false, true} {
-		b.Run(fmt.Sprintf("checkpoint=%v", checkpoint), func(b *testing.B) {
-			for b.Loop() {
-				gradients(b, m, batch, torch.Pass{Adapter: true, Checkpoint: checkpoint}, params)
-			}
-			const linear = 30 * (576*(9+3+3+9)*64 + 3*576*1536)
-			b.ReportMetric(4*linear*float64(len(batch.Tokens))*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
-		})
-	}
-}

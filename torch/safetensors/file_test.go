@@ -72,7 +72,6 @@ func TestOpenRefuses(t *testing.T) {
 		{"empty header", rawFile("", ""), "unexpected end of"},
 		{"an array", rawFile("[]", ""), `want "{"`},
 		{"text after", rawFile("{}x", ""), "after the JSON object"},
-		{"second object", rawFile("{}{}", ""), "after the JSON object"},
 		{"deep", rawFile(`{"w":`+strings.Repeat("[", 100_000)+strings.Repeat("]", 100_000)+"}", ""), `tensor "w": got [`},
 		{"deep metadata", rawFile(`{"__metadata__":{"a":`+strings.Repeat(`{"a":`, 20_000), ""), `"a": got {, want a string`},
 		{"metadata number", rawFile(`{"__metadata__":{"a":1}}`, ""), "want a string"},
@@ -286,10 +285,7 @@ func TestOpenModelRefuses(t *testing.T) {
 		{"tensor elsewhere", weightMap(shard1, shard1, shard2), `tensor "b" is in ` + shard2 + ", but weight_map says " + shard1},
 		{"tensor left out", `{"weight_map":{"a":"` + shard1 + `","b":"` + shard2 + `"}}`, `tensor "c" of ` + shard2 + " is missing in weight_map"},
 		{"parent", weightMap("../"+shard1, shard2, shard2), "same folder"},
-		{"absolute", weightMap("/etc/x.safetensors", shard2, shard2), "same folder"},
-		{"subfolder", weightMap("sub/"+shard1, shard2, shard2), "same folder"},
 		{"backslash", weightMap(`..\\`+shard1, shard2, shard2), "same folder"},
-		{"dots", weightMap("..", shard2, shard2), "same folder"},
 		{"other kind", weightMap("model.bin", shard2, shard2), "same folder"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
