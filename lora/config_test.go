@@ -74,6 +74,7 @@ func TestParseConfigRefuses(t *testing.T) {
 		{"layer replication", `"layer_replication":[[0,4],[2,5]]`, `"layer_replication" is [[0,4],[2,5]]`},
 		{"alora", `"alora_invocation_tokens":[1,2]`, `"alora_invocation_tokens" is [1,2], which is not supported`},
 		{"rank by module", `"rank_pattern":{"query":0}`, `rank_pattern: "query" has rank 0`},
+		{"rank null", `"rank_pattern":{"query":null}`, `rank_pattern: {"query":null} has the wrong type`},
 		{"ranks in a list", `"rank_pattern":[4]`, `rank_pattern: [4] has the wrong type`},
 		{"expression of ranks", `"rank_pattern":{"a)|(b":4}`, `rank_pattern: pattern "a)|(b" is not supported`},
 		{"alpha by module", `"alpha_pattern":{"query":-1}`, `alpha_pattern: "query" has alpha -1; it must be positive`},

@@ -72,6 +72,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"empty header", rawFile("", ""), "unexpected end of"},
 		{"an array", rawFile("[]", ""), `want "{"`},
 		{"text after", rawFile("{}x", ""), "after the JSON object"},
+		{"second object", rawFile("{}{}", ""), "after the JSON object"},
 		{"deep", rawFile(`{"w":`+strings.Repeat("[", 100_000)+strings.Repeat("]", 100_000)+"}", ""), `tensor "w": got [`},
 		{"deep metadata", rawFile(`{"__metadata__":{"a":`+strings.Repeat(`{"a":`, 20_000), ""), `"a": got {, want a string`},
 		{"metadata number", rawFile(`{"__metadata__":{"a":1}}`, ""), "want a string"},
