@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -148,4 +149,158 @@ func TestEvaluateRefusesShapesThatDoNotFit(t *testing.T) {
 	} {
 		expect.Panic(t, call, name)
 	}
+}
+
+func TestPercentiles(t *testing.T) {
+	for _, test := range []struct {
+		x    []float64
+		q    float64
+		want float64
+	}{
+		{[]float64{7}, 0.95, 7},
+		{[]float64{3, 1, 2}, 0, 1},
+		{[]float64{3, 1, 2}, 0.5, 2},
+		{[]float64{3, 1, 2}, 1, 3},
+		{[]float64{10, 20}, 0.25, 12.5},
+		{[]float64{4, 3, 2, 1, 0}, 0.975, 3.9},
+	} {
+		got := percentiles(test.x, test.q)[0]
+		expect.True(t, math.Abs(got-test.want) <= 1e-12, "quantile %g of %v = %g, want %g", test.q, test.x, got, test.want)
+	}
+}
+
+// TestRatioEstimate: the ratio is that of the sums, not the mean of ratios, and rows that agree have no interval.
+func TestRatioEstimate(t *testing.T) {
+	got := RatioEstimate([]float64{1, 8}, []float64{1, 2})
+	expect.True(t, got.Value == 3 && got.Interval[0] == 1 && got.Interval[1] == 4, "%+v", got)
+	got = RatioEstimate([]float64{2, 4, 6}, []float64{1, 2, 3})
+	expect.True(t, got.Value == 2 && got.Interval == (Interval{2, 2}), "%+v", got)
+	expect.Same(t, Estimate{}, RatioEstimate(nil, nil), "RatioEstimate")
+}
+
+func TestRateEstimate(t *testing.T) {
+	for _, test := range []struct {
+		rows []float64
+		want Estimate
+	}{
+		{make([]float64, 38), Estimate{0, Interval{0, 0.0918}}},
+		{[]float64{1, 1, 1, 1}, Estimate{1, Interval{0.5101, 1}}},
+		{[]float64{1, 0, 0.5, 0.5}, Estimate{0.5, Interval{0.1500, 0.8500}}},
+		{[]float64{0.25, 0.25, 0.25, 0.25}, Estimate{0.25, Interval{0.0456, 0.6994}}},
+		{nil, Estimate{}},
+	} {
+		expect.Equal(t, test.want, RateEstimate(test.rows), cmpopts.EquateApprox(0, 1e-4), test.rows)
+	}
+	// Several attempts at each problem: the bootstrap over problems. Quantities are no rates.
+	e := RateEstimate([]float64{0.25, 0.75, 0.5, 0.25, 1, 0})
+	expect.True(t, e.Interval[0] > 0 && e.Interval[1] < 1, "%+v", e)
+	if e := MeanEstimate(make([]float64, 38)); e.Interval != (Interval{}) {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestCompareAgreesWithEvaluate(t *testing.T) {
+	truth, a := classifier(5, 150, 0.6, 0.9)
+	_, b := classifier(5, 150, 0.8, 0.8)
+	labels := []string{"x", "y", "z"}
+	ea, eb := Evaluate(labels, truth, a), Evaluate(labels, truth, b)
+	c := Compare(3, truth, a, b)
+	for name, test := range map[string]struct {
+		got  Difference
+		a, b float64
+	}{
+		"accuracy": {c.Accuracy, ea.Accuracy, eb.Accuracy},
+		"f1_macro": {c.F1Macro, ea.F1Macro, eb.F1Macro},
+		"ece":      {c.ECE, ea.ECE, eb.ECE},
+		"brier":    {c.Brier, ea.Brier, eb.Brier},
+	} {
+		expect.True(t, test.got.A == test.a && test.got.B == test.b && test.got.Difference == test.b-test.a, "%s: %+v, want A %g and B %g", name, test.got, test.a, test.b)
+	}
+	expect.Equal(t, c, Compare(3, truth, a, b), "a second comparison differs")
+}
+
+func TestCompareRuns(t *testing.T) {
+	truth, a := classifier(7, 120, 0.6, 0.9)
+	_, b := classifier(7, 120, 0.8, 0.8)
+	alone := Compare(3, truth, a, b)
+	expect.Equal(t, alone, CompareRuns(3, truth, [][][]float32{a, a}, [][][]float32{b, b}), "the same pair twice is not the pair")
+	// Swapping the two sides must negate every resample.
+	c := CompareRuns(3, truth, [][][]float32{a, b}, [][][]float32{b, a})
+	want := (alone.Brier.A + alone.Brier.B) / 2
+	expect.True(t, math.Abs(c.Brier.A-want) <= 1e-12 && c.Brier.Difference == 0 && c.Brier.Interval == (Interval{}), "Brier %+v, want %g on both sides and no difference", c.Brier, want)
+}
+
+// The same predictions with better-fitting confidences on every row: pairing must show the Brier gain that two separate
+// intervals would miss, and no change in accuracy.
+func TestCompareUsesThePairing(t *testing.T) {
+	truth, a := classifier(6, 200, 0.75, 0.95)
+	b := make([][]float32, len(a))
+	for i, p := range a {
+		b[i] = make([]float32, len(p))
+		for k, v := range p {
+			b[i][k] = 0.95*v + 0.05/3
+		}
+	}
+	c := Compare(3, truth, a, b)
+	expect.True(t, c.Brier.Interval[1] < 0, "Brier difference %+v: the interval should be below 0", c.Brier)
+	expect.Same(t, Interval{}, c.Accuracy.Interval, "accuracy difference %+v, want exactly none", c.Accuracy)
+}
+
+// calibrated returns predictions that are right as often as their confidence says. Their calibration error is pure
+// noise, which resampling adds to.
+func calibrated(seed uint64, n int) (truth []int, probs [][]float32) {
+	rng := Stream(seed, 5)
+	for range n {
+		confidence, guess := 0.4+0.6*rng.Float32(), rng.IntN(3)
+		p := []float32{(1 - confidence) / 2, (1 - confidence) / 2, (1 - confidence) / 2}
+		p[guess] = confidence
+		if rng.Float32() >= confidence {
+			guess = (guess + 1 + rng.IntN(2)) % 3
+		}
+		truth, probs = append(truth, guess), append(probs, p)
+	}
+	return truth, probs
+}
+
+// TestIntervalsContainEstimates has few rows, so nearly all resamples exceed the estimated calibration error.
+func TestIntervalsContainEstimates(t *testing.T) {
+	labels := []string{"x", "y", "z"}
+	atAnEnd := 0
+	for seed := range uint64(60) {
+		truth, a := calibrated(100+seed, 40+4*int(seed))
+		_, b := calibrated(200+seed, 40+4*int(seed)) // of other rows: most are wrong
+		e := Evaluate(labels, truth, a)
+		c := Compare(3, truth, a, b)
+		if e.Intervals.ECE[0] == e.ECE {
+			atAnEnd++
+		}
+		for name, test := range map[string]struct {
+			estimate float64
+			in       Interval
+		}{
+			"accuracy": {e.Accuracy, e.Intervals.Accuracy}, "f1_macro": {e.F1Macro, e.Intervals.F1Macro},
+			"f1_weighted": {e.F1Weighted, e.Intervals.F1Weighted}, "ece": {e.ECE, e.Intervals.ECE}, "brier": {e.Brier, e.Intervals.Brier},
+			"difference of accuracy": {c.Accuracy.Difference, c.Accuracy.Interval}, "difference of f1_macro": {c.F1Macro.Difference, c.F1Macro.Interval},
+			"difference of ece": {c.ECE.Difference, c.ECE.Interval}, "difference of brier": {c.Brier.Difference, c.Brier.Interval},
+		} {
+			expect.True(t, test.estimate >= test.in[0] && test.estimate <= test.in[1], "seed %d, %d rows: %s %g is outside %v", seed, len(truth), name, test.estimate, test.in)
+		}
+	}
+	expect.True(t, atAnEnd != 0, "no calibration error is below the percentiles of its resamples: the test shows nothing")
+}
+
+func TestCompareMeans(t *testing.T) {
+	var a, b []float64
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		x := rng.Float64()
+		a, b = append(a, x), append(b, x+0.01+0.02*rng.NormFloat64())
+	}
+	d := CompareMeans(append(a, math.NaN(), 1), append(b, 1, math.NaN()))
+	expect.True(t, d.Difference >= 0.005 && d.Difference <= 0.015 && math.Abs(d.B-d.A-d.Difference) <= 1e-12, "difference %+v, want about 0.01", d)
+	// The pairing is used: the means themselves are uncertain by 0.04.
+	expect.True(t, d.Interval[0] > 0 && d.Interval[1]-d.Interval[0] <= 0.01, "interval %v, want about ±0.003 without 0", d.Interval)
+	same := CompareMeans(a, a)
+	expect.True(t, same.Difference == 0 && same.Interval == (Interval{}), "a set against itself: %+v", same)
+	expect.Same(t, Difference{}, CompareMeans([]float64{math.NaN()}, []float64{1}), "without rows")
 }

@@ -1,16 +1,13 @@
 package chat
 
 import (
-	"bufio"
 	"fmt"
-	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"github.com/parquet-go/parquet-go"
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/dataset"
@@ -84,71 +81,25 @@ func unpadded(e Example) Example {
 	return e
 }
 
-// manyRows is the number of rows in TestMemory's files, and maxGrowth the allowed heap growth while reading one, in
-// bytes.
-const (
-	manyRows  = 1_000_000
-	maxGrowth = 32 << 20
-)
-
 // TestMemory: memory use does not grow with the file.
 func TestMemory(t *testing.T) {
-	question := func(i int) string { return "What is " + strconv.Itoa(i) + " times " + strconv.Itoa(i+1) + "?" }
-	for name, write := range map[string]func(f *os.File) error{
-		"many.jsonl": func(f *os.File) error {
-			w := bufio.NewWriterSize(f, 1<<20)
-			for i := range manyRows {
-				if _, err := w.WriteString(`{"prompt":"` + question(i) + `","answer":` + strconv.Itoa(i) + "}\n"); err != nil {
-					return err
-				}
-			}
-			return w.Flush()
-		},
-		"many.parquet": func(f *os.File) error {
-			type row struct {
-				Prompt string `parquet:"prompt"`
-				Answer int64  `parquet:"answer"`
-			}
-			w := parquet.NewGenericWriter[row](f)
-			rows := make([]row, 10_000)
-			for begin := 0; begin < manyRows; begin += len(rows) {
-				for i := range rows {
-					rows[i] = row{question(begin + i), int64(begin + i)}
-				}
-				if _, err := w.Write(rows); err != nil {
-					return err
-				}
-				if begin%250_000 == 0 {
-					if err := w.Flush(); err != nil { // ends a row group
-						return err
-					}
-				}
-			}
-			return w.Close()
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), name)
-			f := must.Get(os.Create(path))(t)
-			must.Do(t, write(f))
-			must.Do(t, f.Close())
-			heap := func() uint64 {
-				runtime.GC()
-				var m runtime.MemStats
-				runtime.ReadMemStats(&m)
-				return m.HeapAlloc
-			}
-			before, most, n := heap(), uint64(0), 0
-			for e, err := range Examples(dataset.Records(path), PromptOnly) {
-				must.Do(t, err)
-				if n++; n%100_000 == 0 {
-					most = max(most, heap())
-					expect.Require(t, e.Prompt.Text == question(n-1), "row %d is %q", n, e.Prompt.Text)
-				}
-			}
-			expect.True(t, n == manyRows && most <= before+maxGrowth, "%d rows; the heap grew from %d to %d bytes", n, before, most)
-		})
+	const rows = 300_000
+	path := must.File(t, "many.jsonl", strings.Repeat(`{"prompt":"What is 6 times 7?","answer":42}`+"\n", rows))
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
 	}
+	before, n := heap(), 0
+	for e, err := range Examples(dataset.Records(path), PromptOnly) {
+		must.Do(t, err)
+		if n++; n%100_000 == 0 {
+			expect.True(t, heap() <= before+8<<20 && e.Prompt.Text == "What is 6 times 7?", "row %d is %q; the heap grew by %d bytes",
+				n, e.Prompt.Text, heap()-before)
+		}
+	}
+	expect.Same(t, rows, n, "rows")
 }
 
 // Nulls of JSON are meant; those in structs of Parquet and Arrow may stand for missing fields.

@@ -1,6 +1,9 @@
 package dataset
 
 import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/parquet-go/parquet-go"
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
@@ -145,5 +149,198 @@ func TestPipeInAFolder(t *testing.T) {
 		expect.Error(t, err, "README.md: not a regular file")
 	case <-time.After(time.Minute):
 		t.Fatal("it waits")
+	}
+}
+
+func all(t *testing.T, files ...string) []Object {
+	t.Helper()
+	var out []Object
+	for r, err := range Records(files...) {
+		must.Do(t, err)
+		out = append(out, r.Fields)
+	}
+	return out
+}
+
+// Parquet files give the same records as their rows in JSON Lines.
+func TestParquet(t *testing.T) {
+	for file, lines := range map[string]string{
+		"messages.parquet":        "messages.jsonl",
+		"many_zstd_v2.parquet":    "many.jsonl",
+		"many_gzip_plain.parquet": "many.jsonl",
+		"many_none_delta.parquet": "many.jsonl",
+	} {
+		t.Run(file, func(t *testing.T) {
+			want := all(t, filepath.Join("testdata", lines))
+			expect.Equal(t, want, all(t, filepath.Join("testdata", file)))
+		})
+	}
+}
+
+func TestParquetTypes(t *testing.T) {
+	want := []Object{
+		{
+			{"bool", true}, {"int8", int64(-8)}, {"uint32", int64(4294967295)}, {"uint64", json.Number("18446744073709551615")},
+			{"float", 0.5}, {"double", 1e300}, {"text", "é"}, {"binary", []byte("\x00\xff")}, {"fixed", []byte("ab")},
+			{"date", "2024-02-29"}, {"local", "2024-02-29T13:14:15.123456"}, {"utc", "2024-02-29T13:14:15.123456Z"}, {"clock", "13:14:15.123456"},
+			{"decimal", json.Number("-1.50")}, {"big", json.Number("123456789012345678901234567890")}, {"null", nil}, {"class", "law"},
+			{"map", Object{{"k", int64(1)}, {"l", nil}}},
+			{"nested", []any{[]any{int64(1), int64(2)}, []any{}, nil}},
+			{"struct", Object{{"a", nil}, {"b", Object{{"c", []any{nil, "x"}}}}}},
+		},
+		{
+			{"bool", nil}, {"int8", nil}, {"uint32", nil}, {"uint64", int64(7)},
+			{"float", nil}, {"double", nil}, {"text", nil}, {"binary", nil}, {"fixed", nil},
+			{"date", nil}, {"local", "1969-12-31T23:59:59.999"}, {"utc", nil}, {"clock", nil},
+			{"decimal", json.Number("0.05")}, {"big", nil}, {"null", nil}, {"class", nil},
+			{"map", nil}, {"nested", nil}, {"struct", nil},
+		},
+	}
+	expect.Equal(t, want, all(t, filepath.Join("testdata", "types.parquet")))
+}
+
+// oldList is a list as old writers annotate one.
+type oldList struct{ parquet.Group }
+
+func (oldList) Type() parquet.Type { return parquet.List(parquet.Int(64)).Type() }
+
+// TestParquetOldLists: the one field of a list's repeated group is the element, unless the group's name says that the
+// group is.
+func TestParquetOldLists(t *testing.T) {
+	for group, want := range map[string]any{
+		"list": []any{int64(3)}, "array": []any{Object{{"x", int64(3)}}}, "l_tuple": []any{Object{{"x", int64(3)}}},
+	} {
+		path := filepath.Join(t.TempDir(), group+".parquet")
+		f := must.Get(os.Create(path))(t)
+		schema := parquet.NewSchema("s", parquet.Group{"l": oldList{parquet.Group{group: parquet.Repeated(parquet.Group{"x": parquet.Int(64)})}}})
+		w := parquet.NewWriter(f, schema)
+		must.Get(w.WriteRows([]parquet.Row{{parquet.Int64Value(3).Level(0, 1, 0)}}))(t)
+		must.Do(t, w.Close())
+		must.Do(t, f.Close())
+		expect.Equal(t, []Object{{{"l", want}}}, all(t, path), group)
+	}
+}
+
+func TestParquetRows(t *testing.T) {
+	rows, err := Read(filepath.Join("testdata", "types.parquet"), Columns{Text: "date", Label: "uint64"})
+	want := `testdata/types.parquet:2: column "date": got null, want a string`
+	expect.Same(t, want, text(err), "error %q, want %q, rows %v", text(err), want, rows)
+	_, err = Read(filepath.Join("testdata", "types.parquet"), Columns{Text: "txt", Label: "uint64"})
+	want = `testdata/types.parquet: no column "txt"; columns are "bool", "int8", "uint32", "uint64", "float", "double", "text", "binary", "fixed", "date", "local", "utc", "clock", "decimal", "big", "null", "class", "map", "nested", "struct"; did you mean "text"?`
+	expect.Same(t, want, text(err), "error")
+	rows, err = Read(filepath.Join("testdata", "types.parquet"), Columns{Text: "local", Label: "uint64"})
+	expect.True(t, err == nil && len(rows) == 2 && rows[0].Label == "18446744073709551615" && rows[1].Line == 2, "rows %v, error %v", rows, err)
+}
+
+// A truncated or changed file gives an error or records, never a panic.
+func TestParquetDamaged(t *testing.T) {
+	whole := must.Get(os.ReadFile(filepath.Join("testdata", "messages.parquet")))(t)
+	for n := 0; n < len(whole); n += 7 {
+		expect.Require(t, readBytes(whole[:n]) != nil, "no error in the first %d of %d bytes", n, len(whole))
+	}
+	for i := range whole {
+		changed := append([]byte(nil), whole...)
+		changed[i] ^= 0xff
+		checkLine(t, readBytes(changed))
+	}
+}
+
+// A folder of save_to_disk has the saved splits and rows.
+func TestSaveToDisk(t *testing.T) {
+	parts := must.Get(Find("", filepath.Join("testdata", "saved")))(t)
+	d, err := Reader{}.Divide(parts)
+	expect.Require(t, err == nil && d.Given, "%v %v", d.Given, err)
+	want := all(t, filepath.Join("testdata", "messages.jsonl"))
+	var train, held []Object
+	for r, err := range d.Train {
+		must.Do(t, err)
+		train = append(train, r.Fields)
+	}
+	for r, err := range d.Validation {
+		must.Do(t, err)
+		held = append(held, r.Fields)
+	}
+	diff := cmp.Diff(want, train) + cmp.Diff(want[:1], held)
+	expect.True(t, diff == "", "(-want +got):\n%s", diff)
+	alone, err := Find("", filepath.Join("testdata", "saved_alone"))
+	expect.Require(t, err == nil && len(alone) == 1 && alone[0].Split == "train" && len(alone[0].Files) == 3, "%v %v", alone, err)
+	var ids []int64
+	for _, fields := range all(t, alone[0].Files...) {
+		id, _ := fields.Get("id")
+		ids = append(ids, id.(int64))
+	}
+	expect.Equal(t, []int64{0, 1, 2, 3, 4, 5, 6}, ids)
+}
+
+func TestArrowRefused(t *testing.T) {
+	saved := must.Get(os.ReadFile(filepath.Join("testdata", "saved", "train", "data-00000-of-00001.arrow")))(t)
+	for name, content := range map[string][]byte{"empty": nil, "text": []byte("hello, this is no Arrow"), "short": saved[:len(saved)/2], "zeros": make([]byte, 4096)} {
+		path := filepath.Join(t.TempDir(), "rows.arrow")
+		must.Do(t, os.WriteFile(path, content, 0o644))
+		var failed error
+		for _, err := range Records(path) {
+			failed = err
+		}
+		if name == "zeros" && failed == nil {
+			continue // a stream that ends at once
+		}
+		expect.True(t, failed != nil && strings.Contains(failed.Error(), "rows.arrow: not an Arrow stream, or damaged") && !strings.Contains(failed.Error(), "\n"), "%s: %v", name, failed)
+	}
+	expect.Failure(Reader{}.Rows([]Part{{"train", []string{filepath.Join("testdata", "saved_alone", "data-00000-of-00003.arrow")}}}, Columns{Label: "nope"}, &Faults{}))(t, `no column "nope"; columns are`)
+}
+
+// Any bytes give records or a one-line error.
+func FuzzArrow(f *testing.F) {
+	saved := must.Get(os.ReadFile(filepath.Join("testdata", "saved", "train", "data-00000-of-00001.arrow")))(f)
+	f.Add(saved)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		n := 0
+		err := readArrowFrom(bytes.NewReader(data), int64(len(data)), "x.arrow", nil, func(Record) error {
+			if n++; n > 10000 {
+				return errStop
+			}
+			return nil
+		})
+		expect.True(t, err == nil || !strings.Contains(err.Error(), "\n"), "%q", err)
+	})
+}
+
+// TestUnpackBound: a file that unpacks to very much more than its size is refused, and the reader hears that it takes long.
+func TestUnpackBound(t *testing.T) {
+	defer func(most int64) { maxUnpacked = most }(maxUnpacked)
+	maxUnpacked = 16 << 20
+	said := ""
+	reader := Reader{Progress: func(line string) { said = line }}
+	write := func(name string, row string, rows int) string {
+		t.Helper()
+		var packed bytes.Buffer
+		z := gzip.NewWriter(&packed)
+		for range rows {
+			must.Get(z.Write([]byte(row)))(t)
+		}
+		must.Do(t, z.Close())
+		path := filepath.Join(t.TempDir(), name)
+		must.Do(t, os.WriteFile(path, packed.Bytes(), 0o600))
+		return path
+	}
+	count := func(path string) (n int, err error) {
+		for _, err = range reader.Records(path) {
+			if err != nil {
+				return n, err
+			}
+			n++
+		}
+		return n, nil
+	}
+	long := `{"text":"` + strings.Repeat("x", 1<<20) + `"}` + "\n"
+	if n, err := count(write("bomb.jsonl.gz", long, 300)); err == nil || !strings.Contains(err.Error(), "unpack it yourself") || n > 17 {
+		t.Errorf("%d rows, %v", n, err)
+	}
+	if n, err := count(write("small.jsonl.gz", long, 12)); err != nil || n != 12 {
+		t.Errorf("below the bound: %d rows, %v", n, err)
+	}
+	maxUnpacked = 1 << 40
+	if n, err := count(write("large.jsonl.gz", long, 260)); err != nil || n != 260 || !strings.Contains(said, "256 MiB") {
+		t.Errorf("%d rows, %v, progress %q", n, err, said)
 	}
 }

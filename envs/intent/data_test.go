@@ -102,95 +102,59 @@ func words(text string) []string {
 	})
 }
 
-func wordPairs(text string) []string {
+// numbers of the different pairs of words of a text, and of its groups of four characters, are sorted. ids has the numbers so far.
+func numbers(text string, ids map[string]int) (pairs, grams []int) {
+	number := func(piece string) int {
+		if _, ok := ids[piece]; !ok {
+			ids[piece] = len(ids)
+		}
+		return ids[piece]
+	}
 	w := slices.Concat([]string{"^"}, words(text), []string{"$"})
-	var pairs []string
 	for i := range len(w) - 1 {
-		pairs = append(pairs, w[i]+" "+w[i+1])
+		pairs = append(pairs, number(w[i]+" "+w[i+1]))
 	}
-	return distinct(pairs)
-}
-
-func charGrams(text string) []string {
 	runes := []rune(" " + strings.Join(words(text), " ") + " ")
-	var grams []string
 	for i := range len(runes) - 3 {
-		grams = append(grams, string(runes[i:i+4]))
+		grams = append(grams, number(string(runes[i:i+4])))
 	}
-	return distinct(grams)
+	slices.Sort(pairs)
+	slices.Sort(grams)
+	return slices.Compact(pairs), slices.Compact(grams)
 }
 
-func distinct(pieces []string) []string {
-	slices.Sort(pieces)
-	return slices.Compact(pieces)
-}
-
-func jaccard(shared, a, b float64) float64 { return shared / (a + b - shared) }
-func cosine(shared, a, b float64) float64  { return shared / math.Sqrt(a*b) }
-
-// similarity of the questions i > j
-type similarity struct {
-	i, j         int
-	pairs, grams float64
-}
-
-func (s similarity) near() bool { return s.pairs >= minPairs || s.grams >= minGrams }
-
-// compare calls yield for every two texts that share a piece.
-func compare(texts []string, yield func(similarity)) {
-	pairs := overlaps(texts, wordPairs, jaccard)
-	grams := overlaps(texts, charGrams, cosine)
-	for i := range texts {
-		for j := range i {
-			if s := (similarity{i, j, pairs[i][j], grams[i][j]}); s.pairs > 0 || s.grams > 0 {
-				yield(s)
-			}
+// shared is how many numbers two sorted lists have in common.
+func shared(a, b []int) (n float64) {
+	for len(a) > 0 && len(b) > 0 {
+		c := a[0] - b[0]
+		if c == 0 {
+			n++
+		}
+		if c <= 0 {
+			a = a[1:]
+		}
+		if c >= 0 {
+			b = b[1:]
 		}
 	}
-}
-
-// overlaps returns measure(shared pieces, pieces of i, pieces of j) at [i][j]
-// for j < i. An index from piece to texts makes the work linear in the matches.
-func overlaps(texts []string, pieces func(string) []string, measure func(shared, a, b float64) float64) [][]float64 {
-	index := map[string][]int{}
-	size := make([]float64, len(texts))
-	out := make([][]float64, len(texts))
-	for i, text := range texts {
-		out[i] = make([]float64, i)
-		own := pieces(text)
-		size[i] = float64(len(own))
-		for _, piece := range own {
-			for _, j := range index[piece] {
-				out[i][j]++
-			}
-			index[piece] = append(index[piece], i)
-		}
-		for j := range i {
-			out[i][j] = measure(out[i][j], size[i], size[j])
-		}
-	}
-	return out
+	return n
 }
 
 func TestNoNearDuplicates(t *testing.T) {
 	rows := Builtin()
-	var texts []string
-	for _, r := range rows {
-		texts = append(texts, r.Text)
-	}
-	var pairs, grams similarity // the closest across splits
-	compare(texts, func(s similarity) {
-		a, b := rows[s.i], rows[s.j]
-		expect.True(t, !s.near(), "near-duplicates (word pairs %.2f, characters %.2f):\n%s:%d: %s\n%s:%d: %s", s.pairs, s.grams, a.File, a.Line, a.Text, b.File, b.Line, b.Text)
-		if a.Split != b.Split {
-			if s.pairs > pairs.pairs {
-				pairs = s
-			}
-			if s.grams > grams.grams {
-				grams = s
+	ids := map[string]int{}
+	var pairs, grams [][]int
+	for i, r := range rows {
+		p, g := numbers(r.Text, ids)
+		pairs, grams = append(pairs, p), append(grams, g)
+		for j := range i {
+			same := shared(p, pairs[j])
+			overlap := same / (float64(len(p)+len(pairs[j])) - same)
+			cosine := shared(g, grams[j]) / math.Sqrt(float64(len(g)*len(grams[j])))
+			if overlap >= minPairs || cosine >= minGrams {
+				t.Errorf("near-duplicates (word pairs %.2f, characters %.2f):\n%s:%d: %s\n%s:%d: %s",
+					overlap, cosine, r.File, r.Line, r.Text, rows[j].File, rows[j].Line, rows[j].Text)
 			}
 		}
-	})
-	t.Logf("closest across splits by word pairs, %.3f: %q, %q", pairs.pairs, rows[pairs.i].Text, rows[pairs.j].Text)
-	t.Logf("closest across splits by characters, %.3f: %q, %q", grams.grams, rows[grams.i].Text, rows[grams.j].Text)
+	}
 }

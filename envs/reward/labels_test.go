@@ -71,25 +71,11 @@ func TestScorePanicsIfProbabilitiesAreRead(t *testing.T) {
 	expect.Panic(t, func() { score(t, parseLabels(t, "accuracy,calibration", "a", "b"), 0, 0) })
 }
 
+// TestExpectedByHand: Σ(π−1[y])² = .25+.5625+.0625 = .875, so the calibration is .5625 and its gradient .5625 − (π − 1[y]).
 func TestExpectedByHand(t *testing.T) {
-	near := cmpopts.EquateApprox(0, 1e-12)
-	probs := []float32{0.5, 0.25, 0.25} // exact in binary
-	for _, test := range []struct {
-		spec string
-		want float64
-		grad []float64
-	}{
-		{"accuracy=3,expr:0*confidence", 0.75, []float64{0, 3, 0}},
-		// Σ(π−1[y])² = .25+.5625+.0625 = .875, R = .5625; grad = R − (π − 1[y])
-		{"calibration", 0.5625, []float64{0.0625, 1.3125, 0.3125}},
-		{"calibration,expr:confidence=2", 0.5625 + 0.75, []float64{2.0625, 2.3125, 1.3125}},
-	} {
-		r := parseLabels(t, test.spec, "a", "b", "c")
-		scores, grad := r.Expected([]int{1}, probs)
-		got := scores.Total[0]
-		expect.True(t, math.Abs(got-test.want) <= 1e-12, "%s: J = %g, want %g", test.spec, got, test.want)
-		expect.Equal(t, test.grad, grad, near, fmt.Sprintf("%s: gradient", test.spec))
-	}
+	scores, grad := parseLabels(t, "calibration,expr:confidence=2", "a", "b", "c").Expected([]int{1}, []float32{0.5, 0.25, 0.25})
+	expect.Equal(t, 0.5625+0.75, scores.Total[0], cmpopts.EquateApprox(0, 1e-12))
+	expect.Equal(t, []float64{2.0625, 2.3125, 1.3125}, grad, cmpopts.EquateApprox(0, 1e-12), "gradient")
 }
 
 func TestExpectedOfSampledRewardsIsTheMeanScore(t *testing.T) {

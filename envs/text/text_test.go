@@ -145,7 +145,6 @@ func TestFindLabel(t *testing.T) {
 		{"I think that this is POSITIVE!", "positive", byMention},
 		{"Art history", "art history", byLabel},
 		{"It is about art history.", "art history", byMention},
-		{"It is about art.", "art", byMention},
 		{"c++", "C++", byLabel},
 		{"It is C++ code", "C++", byMention},
 		{"n/a", "N/A", byLabel},
@@ -154,7 +153,6 @@ func TestFindLabel(t *testing.T) {
 		// none
 		{"", "", ""},
 		{"positive or negative", "", ""},
-		{"positive/negative", "", ""},
 		{"positive, negative, art, art history", "", ""},
 		{"not positive", "", ""},
 		{"It isn't negative.", "", ""},
@@ -162,7 +160,6 @@ func TestFindLabel(t *testing.T) {
 		{"nonpositive", "", ""},
 		{"partly", "", ""},
 		{"positives", "", ""},
-		{"neutral", "", ""},
 		{"art and art history", "", ""},
 	} {
 		label, by := named.find(test.response, labels)

@@ -1,10 +1,59 @@
 package epochs
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/rl"
 )
+
+// TestSum: ranks whose samples differ in anything that training reads have different sums.
+func TestSum(t *testing.T) {
+	sum := func(change func(x *rl.Sample)) uint64 {
+		samples := []*rl.Sample{{Tokens: []int32{1, 2}, Actions: []int32{2}}, {Tokens: []int32{3}, Actions: []int32{4}, Truth: 1}}
+		change(samples[1])
+		return must.Get(New(samples, 1, 0, 1))(t).Sum()
+	}
+	same := sum(func(*rl.Sample) {})
+	for name, change := range map[string]func(x *rl.Sample){
+		"a token":  func(x *rl.Sample) { x.Tokens[0] = 5 },
+		"a length": func(x *rl.Sample) { x.Tokens = []int32{3, 3} },
+		"a label":  func(x *rl.Sample) { x.Actions[0] = 5 },
+		"a truth":  func(x *rl.Sample) { x.Truth = 0 },
+	} {
+		expect.True(t, sum(change) != same, "%s changes nothing", name)
+	}
+	expect.Same(t, same, sum(func(*rl.Sample) {}), "equal samples have different sums")
+}
+
+// TestRank: each epoch takes all samples in the order of their ranks, equal ones in any order.
+func TestRank(t *testing.T) {
+	var samples []*rl.Sample
+	ranks := []float64{2, 1, 1, 0.5, 2, 1, 1, -3}
+	for i := range ranks {
+		samples = append(samples, &rl.Sample{Tokens: []int32{1}, Actions: []int32{1}, Prompt: i})
+	}
+	source := must.Get(New(samples, 3, 0, 1))(t)
+	unranked := source.Sum()
+	source.Rank(ranks)
+	expect.True(t, source.Sum() != unranked, "ranks of another order have the same sum")
+	var orders [][]int
+	for epoch := range 2 {
+		var order []int
+		for step := range source.PerEpoch() {
+			for _, x := range must.Get(source.Next(t.Context(), rl.At{Step: epoch*source.PerEpoch() + step}))(t).Samples {
+				order = append(order, x.Prompt)
+			}
+		}
+		expect.True(t, slices.IsSortedFunc(order, func(i, j int) int { return int(2 * (ranks[i] - ranks[j])) }), "epoch %d takes %v", epoch, order)
+		orders = append(orders, order)
+	}
+	expect.True(t, !slices.Equal(orders[0], orders[1]), "both epochs take %v", orders[0])
+	slices.Sort(orders[0])
+	expect.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 7}, orders[0], "samples of an epoch")
+}
 
 func TestBestFit(t *testing.T) {
 	for _, c := range []struct {

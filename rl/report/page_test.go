@@ -174,15 +174,6 @@ func TestModelCards(t *testing.T) {
 	local.Results, local.Versions, local.Settings = Table{}, nil, nil
 	merged := testCard("mean")
 	merged.Adapter, merged.Stage, merged.Data, merged.Results, merged.Versions, merged.Settings = false, "", "", Table{}, nil, nil
-	for name, card := range map[string]Card{
-		"card_mean.md": testCard("mean"), "card_family.md": testCard("family"), "card_local.md": local, "card_merged.md": merged,
-	} {
-		text := must.Get(card.Markdown())(t)
-		golden(t, name, text)
-	}
-}
-
-func TestLanguageCards(t *testing.T) {
 	adapter := Card{
 		Name: "gsm8k_rl", Task: "gsm8k", Stage: "reinforcement learning with grpo", BaseModel: "Qwen/Qwen2.5-0.5B-Instruct", Adapter: true, Chat: true,
 		Data:     "Trained on train.jsonl.",
@@ -190,6 +181,7 @@ func TestLanguageCards(t *testing.T) {
 		Settings: []Setting{{"num_steps", "30"}}, Versions: []Setting{{"rltrain", "0.1.0"}},
 	}
 	for name, card := range map[string]Card{
+		"card_mean.md": testCard("mean"), "card_family.md": testCard("family"), "card_local.md": local, "card_merged.md": merged,
 		"card_language_adapter.md": adapter,
 		"card_language_merged.md":  {Name: "mine", BaseModel: "Qwen/Qwen2.5-0.5B-Instruct", Merged: true, Chat: true},
 		"card_language_whole.md":   {Name: "sum_digits_rl", Task: "sum_digits", Stage: "rl", BaseModel: "./tiny"},

@@ -244,3 +244,60 @@ func TestEntropyOfPolicies(t *testing.T) {
 		})
 	}
 }
+
+// TestTeacherFollows: the teacher has the weights of the start, their moving average, or the current ones, with an adapter and without,
+// and training does not move it otherwise.
+func TestTeacherFollows(t *testing.T) {
+	for _, rank := range []int{0, 4} {
+		for kind, self := range map[string]algo.SelfTeacher{"base": {Kind: "base"}, "ema": {Kind: "ema", Rate: 0.25, Every: 2}, "live": {Kind: "live"}} {
+			t.Run(fmt.Sprint(kind, rank), func(t *testing.T) {
+				torchtest.NoLeaks(t)
+				p := trainedToken(t, rank)
+				r := newTokenRun(func() algo.Algorithm {
+					a := newSDFT().(*algo.Distill)
+					a.Self = self
+					return a
+				})
+				r.task, r.SamplesPerPrompt, r.NumGenerators = worked{}, 2, 1
+				source, sampler := r.source(t, p)
+				defer sampler.Close()
+				trainer := must.Open(New(p, source, r.algorithm(), r.Config, (&recorded{}).hooks()))(t)
+				want := must.Get(run.TakeSnapshot(p))(t)
+				for step := range 4 {
+					must.Get(trainer.Step(t.Context()))(t)
+					now := must.Get(run.TakeSnapshot(p))(t)
+					expect.True(t, !slices.Equal(now[1], want[1]), "step %d changes nothing", step)
+					for i := range want {
+						for j, w := range want[i] {
+							switch {
+							case kind == "live":
+								want[i][j] = now[i][j]
+							case kind == "ema" && step%2 == 1:
+								want[i][j] = 0.25*now[i][j] + 0.75*w
+							}
+						}
+					}
+					got := must.Get(run.TakeSnapshot(trainer.config.Teacher))(t)
+					expect.Equal(t, want, got, fmt.Sprintf("weights after step %d", step))
+				}
+			})
+		}
+	}
+}
+
+func newServedDistill() algo.Algorithm {
+	return &algo.Distill{Teacher: "base", Divergence: "sampled", Server: algo.TeacherServer{URL: "given", Concurrency: 3, Timeout: 60}}
+}
+func newSDFT() algo.Algorithm {
+	return &algo.Distill{Teacher: algo.TeacherSelf, Divergence: "jsd", Mix: 0.3, Self: algo.SelfTeacher{Kind: "ema", Rate: 0.3, Every: 2},
+		Context: algo.TeacherContext{Kind: algo.Demonstration, Prompt: "{solution} {prompt}"}}
+}
+
+// newSDPO compares sampled tokens, or with the teacher's current weights all.
+func newSDPO(kind string) func() algo.Algorithm {
+	divergence := map[string]string{"ema": "sampled", "live": "reverse"}[kind]
+	return func() algo.Algorithm {
+		return &algo.Distill{Teacher: algo.TeacherSelf, Divergence: divergence, Self: algo.SelfTeacher{Kind: kind, Rate: 0.3, Every: 1},
+			Context: algo.TeacherContext{Kind: algo.Sibling, Prompt: "{prompt}{solution} {prompt}", Success: 1}}
+	}
+}

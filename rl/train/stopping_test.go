@@ -26,7 +26,7 @@ import (
 
 // TestPatience ends a run after the given number of evaluations without a new best, also across a resume.
 func TestPatience(t *testing.T) {
-	scores := map[int]float64{0: 0.1, 1: 0.5, 2: 0.4, 3: 0.52, 4: 0.5, 5: 0.51, 6: 0.9, 7: 0.9, 8: 0.9}
+	scores := map[int]float64{0: 0.1, 1: 0.5, 2: 0.5, 3: 0.52, 4: 0.5, 5: 0.51, 6: 0.9, 7: 0.9, 8: 0.9}
 	for _, test := range []struct {
 		stopping   Stopping
 		last, best int

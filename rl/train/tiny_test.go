@@ -425,22 +425,6 @@ func (r replayRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h r
 	return Run(ctx, p, source, r.algorithm, r.Config, h)
 }
 
-func newServedDistill() algo.Algorithm {
-	return &algo.Distill{Teacher: "base", Divergence: "sampled", Server: algo.TeacherServer{URL: "given", Concurrency: 3, Timeout: 60}}
-}
-func newSDFT() algo.Algorithm {
-	return &algo.Distill{Teacher: algo.TeacherSelf, Divergence: "jsd", Mix: 0.3, Self: algo.SelfTeacher{Kind: "ema", Rate: 0.3, Every: 2},
-		Context: algo.TeacherContext{Kind: algo.Demonstration, Prompt: "{solution} {prompt}"}}
-}
-
-// newSDPO compares sampled tokens, or with the teacher's current weights all.
-func newSDPO(kind string) func() algo.Algorithm {
-	divergence := map[string]string{"ema": "sampled", "live": "reverse"}[kind]
-	return func() algo.Algorithm {
-		return &algo.Distill{Teacher: algo.TeacherSelf, Divergence: divergence, Self: algo.SelfTeacher{Kind: kind, Rate: 0.3, Every: 1},
-			Context: algo.TeacherContext{Kind: algo.Sibling, Prompt: "{prompt}{solution} {prompt}", Success: 1}}
-	}
-}
 func newReinforce() algo.Algorithm { return &algo.Reinforce{Decay: 0.9} }
 func newRLOO() algo.Algorithm      { return &algo.RLOO{Clip: algo.Clip{Low: 0.2, High: 0.2}} }
 func newProcess() algo.Algorithm {
