@@ -46,7 +46,8 @@ func school(t *testing.T) folders {
 func (f folders) learn(t *testing.T, options ...string) []report.Row {
 	t.Helper()
 	f.must(t, "", options...)
-	all := must.Get(report.ReadMetrics(f.output(options, "logs", "metrics.jsonl")))(t)
+	dir := f.expand(options[slices.Index(options, "--output-dir")+1])
+	all := must.Get(report.ReadMetrics(filepath.Join(dir, "gsm8k_rl", "logs", "metrics.jsonl")))(t)
 	var rows []report.Row
 	for _, row := range all {
 		// Everything after this depends on the clock.
@@ -54,17 +55,6 @@ func (f folders) learn(t *testing.T, options ...string) []report.Row {
 		rows = append(rows, row)
 	}
 	return rows
-}
-
-// output is a file of the last stage that options train.
-func (f folders) output(options []string, name ...string) string {
-	dir := ""
-	for i, option := range options {
-		if option == "--output-dir" {
-			dir = f.expand(options[i+1])
-		}
-	}
-	return filepath.Join(append([]string{dir, "gsm8k_rl"}, name...)...)
 }
 
 // short makes a gsm8k run take a fraction of a second; a judge scores it, because random weights never

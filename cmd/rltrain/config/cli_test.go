@@ -12,9 +12,10 @@ import (
 	"github.com/rltrain/rltrain/internal/must"
 )
 
-// newApp builds an application as main does; each command that runs is appended to log.
-func newApp(t *testing.T, log *strings.Builder) *cli.App {
+// runApp runs an application as main builds it, and returns the commands that ran.
+func runApp(t *testing.T, args ...string) (string, error) {
 	t.Helper()
+	var log strings.Builder
 	flags := Flags("dataset", "text_column", "batch_size", "lora_dropout", "seed", "resume", "device")
 	record := func(c *cli.Context) error {
 		log.WriteString(c.Command.Name + " dataset=" + c.String("dataset") + " text=" + c.String("text-column") +
@@ -24,10 +25,10 @@ func newApp(t *testing.T, log *strings.Builder) *cli.App {
 		}
 		return nil
 	}
-	return &cli.App{
+	app := &cli.App{
 		Name:      "rltrain",
-		Writer:    log,
-		ErrWriter: log,
+		Writer:    &log,
+		ErrWriter: &log,
 		Commands: []*cli.Command{
 			TrainCommand(nil, func(_ context.Context, c *Config) error {
 				log.WriteString("train " + c.General.Mode)
@@ -38,12 +39,6 @@ func newApp(t *testing.T, log *strings.Builder) *cli.App {
 			{Name: "models", Action: record, Subcommands: []*cli.Command{{Name: "pull", ArgsUsage: "NAME", Action: record}}},
 		},
 	}
-}
-
-func runApp(t *testing.T, args ...string) (string, error) {
-	t.Helper()
-	var log strings.Builder
-	app := newApp(t, &log)
 	argv, err := Arguments(app, append([]string{"rltrain"}, args...))
 	if err == nil {
 		err = app.Run(argv)

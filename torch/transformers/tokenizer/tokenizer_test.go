@@ -231,7 +231,7 @@ func checkTokens(t *testing.T, tok *Tokenizer, c tokenCase) {
 	same := func(what string, want, got any, err error) {
 		t.Helper()
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
-			t.Errorf("%s: %s of %.60q, ids %.40v: %v %s", filepath.Base(c.Dir), what, val(c.Text), c.Special, err, diff)
+			t.Errorf("%s: %s of %.60q, ids %.40v: %v %s", filepath.Base(c.Dir), what, must.Get(json.Marshal(c.Text))(t), c.Special, err, diff)
 		}
 	}
 	if c.Text != nil {
@@ -257,13 +257,6 @@ func checkTokens(t *testing.T, tok *Tokenizer, c tokenCase) {
 		same("text", d.want, text, err)
 		same("text token by token", d.want, pushAll(t, tok, c.Special, d.skip), nil)
 	}
-}
-
-func val(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }
 
 func pushAll(t testing.TB, tok *Tokenizer, ids []int32, skip bool) string {
