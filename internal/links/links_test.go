@@ -97,7 +97,3 @@ func withoutCode(text string) string {
 	}
 	return b.String()
 }
-
-func TestAnchor(t *testing.T) {
-	expect.Same(t, "what-a-run-leaves-behind-and-why", anchor("## What a run leaves behind, and `why`"), "anchor")
-}
