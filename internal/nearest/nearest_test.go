@@ -22,3 +22,12 @@ func TestName(t *testing.T) {
 		expect.Same(t, want, Name(name, candidates), "%q", name)
 	}
 }
+
+func TestEditDistance(t *testing.T) {
+	for _, test := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"abc", "", 3}, {"kitten", "sitting", 3}, {"ca", "ac", 1}, {"abcd", "acbd", 1}} {
+		expect.Same(t, test.want, editDistance(test.a, test.b), "%s, %s", test.a, test.b)
+	}
+}
