@@ -27,7 +27,8 @@ func TestRounding(t *testing.T) {
 		half, bf16 uint16
 	}{
 		{1 + 1.0/2048, 0x3c00, 0x3f80}, {1 + 3.0/2048, 0x3c02, 0x3f80}, // ties to even
-		{1 + 1.0/256, 0x3c04, 0x3f80}, {1 + 3.0/256, 0x3c0c, 0x3f82}, {65519, 0x7bff, 0x4780}, {3.0 / (1 << 25), 0x0002, 0x33c0}, {math.MaxFloat32, 0x7c00, 0x7f80},
+		{1 + 1.0/256, 0x3c04, 0x3f80}, {1 + 3.0/256, 0x3c0c, 0x3f82}, {65519, 0x7bff, 0x4780},
+		{3.0 / (1 << 25), 0x0002, 0x33c0}, {math.MaxFloat32, 0x7c00, 0x7f80},
 		{65520, 0x7c00, 0x4780}, {1e-8, 0, 0x322c}, {float32(math.Inf(-1)), 0xfc00, 0xff80}, {float32(math.Copysign(0, -1)), 0x8000, 0x8000},
 	} {
 		h, b := half.ToFloat16(c.v), half.ToBFloat16(c.v)

@@ -121,7 +121,8 @@ func TestModelFiles(t *testing.T) {
 			files: map[string]string{"adapter_config.json": "{}", "adapter_model.safetensors": "ab", "adapter_model.bin": "p", "optimizer.bin": "o"},
 			want:  []string{"adapter_config.json", "adapter_model.safetensors"},
 		},
-		"pickled adapter": {files: map[string]string{"adapter_config.json": "{}", "adapter_model.bin": "p"}, want: []string{"adapter_config.json", "adapter_model.bin"}},
+		"pickled adapter": {files: map[string]string{"adapter_config.json": "{}", "adapter_model.bin": "p"},
+			want: []string{"adapter_config.json", "adapter_model.bin"}},
 		"encoder with pooling": {
 			files: map[string]string{"config.json": "{}", "modules.json": "[]", "1_Pooling/config.json": "{}", "model.safetensors": "w"},
 			want:  []string{"1_Pooling/config.json", "config.json", "model.safetensors", "modules.json"},

@@ -80,7 +80,8 @@ func FuzzParseListing(f *testing.F) {
 		}
 		expect.Same(t, 40, len(commit), "commit %q", commit)
 		for name, file := range found {
-			inside := strings.HasPrefix(filepath.Join("/cache", name), "/cache/") && !strings.ContainsAny(name, "\\:\x00") // on any system
+			// Inside on any system.
+			inside := strings.HasPrefix(filepath.Join("/cache", name), "/cache/") && !strings.ContainsAny(name, "\\:\x00")
 			expect.True(t, inside && file.size >= -1, "%q of size %d", name, file.size)
 		}
 	})

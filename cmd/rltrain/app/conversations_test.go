@@ -24,8 +24,10 @@ func TestTrainOnConversations(t *testing.T) {
 	f.write(t, "TMP/bad.jsonl", rows+`{"messages":[{"role":"user","content":"hi"}]}`+"\n"+`{"messages":[{"role":"user","content":5}]}`+"\n")
 	train := strings.Fields("--task chat --model MODEL --tuning full --learning-rate 0.02 --threads 1 --validation-share 0 --output-dir TMP/out --dataset")
 
-	f.refused(t, "--on-bad-row skip … bad.jsonl:34: … bad.jsonl:33: no message is the assistant's", append(train, "TMP/bad.jsonl")...)
-	code, _, stderr := f.rltrain("", append(train, "TMP/bad.jsonl", "--on-bad-row", "skip", "--epochs", "20", "--template-date", "2026-02-03")...)
+	f.refused(t, "--on-bad-row skip … bad.jsonl:34: … bad.jsonl:33: no message is the assistant's",
+		append(train, "TMP/bad.jsonl")...)
+	code, _, stderr := f.rltrain("",
+		append(train, "TMP/bad.jsonl", "--on-bad-row", "skip", "--epochs", "20", "--template-date", "2026-02-03")...)
 	log := must.Read(t, f.expand("TMP/out/chat_supervised/logs/training_log.txt"))
 	expect.Contains(t, log,
 		"2 rows skipped", "Trained tokens: 128 of 1248 in 32 examples; the assistant's messages only (TRL: all messages",

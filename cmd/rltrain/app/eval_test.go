@@ -153,7 +153,8 @@ func TestBadInput(t *testing.T) {
 		}, "predict --model TMP", "loading the model: model folder TMP has neither a config.json nor a GGUF file: it is not a model; did you mean TMP/intent_classifier_rl?"},
 		{"no config.json", func(t *testing.T, f folders) { f.remove(t, "BASE/config.json") }, "predict --model MODEL",
 			"loading the model: MODEL/adapter_config.json: base_model_name_or_path: model folder BASE has neither a config.json nor a GGUF file: it is not a model"},
-		{"base cut short", func(t *testing.T, f folders) { must.Do(t, os.Truncate(f.expand("BASE/model.safetensors"), 1000)) }, "predict --model MODEL",
+		{"base cut short", func(t *testing.T, f folders) { must.Do(t, os.Truncate(f.expand("BASE/model.safetensors"), 1000)) },
+			"predict --model MODEL",
 			`loading the model: MODEL/adapter_config.json: base_model_name_or_path: BASE has other weights...`},
 		{"head of other labels", func(t *testing.T, f folders) {
 			must.Do(t, safetensors.Write(f.model+"/head.safetensors", []safetensors.Tensor{
@@ -301,7 +302,8 @@ func TestCompareNeedsTheSameLabels(t *testing.T) {
 		{[]string{"a", "animals", "b", "c", "d", "e", "f", "law", "physics"}, `only OTHER has "a", "b", "c", "d", "e" and 1 more`},
 	} {
 		other := policytest.Classifier(t, f.base, transformers.PoolMean, test.labels...)
-		f.fails(t, 1, "the models have different labels: "+strings.ReplaceAll(test.want, "OTHER", other), "compare", "MODEL", other, "--dataset", evalFile(t, f))
+		f.fails(t, 1, "the models have different labels: "+strings.ReplaceAll(test.want, "OTHER", other), "compare", "MODEL",
+			other, "--dataset", evalFile(t, f))
 	}
 }
 

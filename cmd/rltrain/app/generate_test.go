@@ -61,7 +61,8 @@ func TestGenerateThenScore(t *testing.T) {
 		fmt.Fprintf(&prompts, `{"id":%d,"prompt":%q}`+"\n", i, strings.Repeat("ab ", 1+i%9))
 	}
 	f.write(t, "TMP/in.jsonl", prompts.String())
-	code, _, stderr := f.rltrain("", strings.Fields("generate --model MODEL --input TMP/in.jsonl --output TMP/7.jsonl --max-new-tokens 12 -n 3 --batch-size 7")...)
+	code, _, stderr := f.rltrain("",
+		strings.Fields("generate --model MODEL --input TMP/in.jsonl --output TMP/7.jsonl --max-new-tokens 12 -n 3 --batch-size 7")...)
 	expect.Require(t, code == 0 && strings.Contains(stderr, `end tokens: "<eos>" (1)`), "exit code %d, %q", code, stderr)
 	rows := readOutput(t, f.expand("TMP/7.jsonl"))
 	expect.Require(t, len(rows) == 120, "%d rows, want 120", len(rows))
@@ -168,7 +169,8 @@ func TestChatTrainingLeavesAFolderToGenerateWith(t *testing.T) {
 		t.Errorf("going on: exit code %d, %q", code, stderr)
 	}
 	logged := must.Read(t, f.expand("TMP/more/chat_supervised/logs/training_log.txt"))
-	expect.True(t, strings.HasPrefix(logged, "chat: supervised fine-tuning with LoRA\n"), "the log of a continued adapter begins %.80q", logged)
+	expect.True(t, strings.HasPrefix(logged, "chat: supervised fine-tuning with LoRA\n"),
+		"the log of a continued adapter begins %.80q", logged)
 	if code, stderr := train("TMP/all", "--tiny-layers", "1", "--tiny-hidden", "32", "--validation-share", "0"); code != 0 || !strings.Contains(must.Read(t, f.expand("TMP/all/chat_supervised/logs/training_log.txt")), "(train 40, validation 0)") {
 		t.Errorf("no rows for validation: exit code %d, %q", code, stderr)
 	}

@@ -61,7 +61,8 @@ func (f folders) rltrain(stdin string, args ...string) (code int, stdout, stderr
 func (f folders) refused(t *testing.T, want string, args ...string) {
 	t.Helper()
 	code, _, stderr := f.rltrain("", args...)
-	expect.True(t, code != 0 && expect.Names(errors.New(stderr), f.expand(want)), "%q: exit code %d, %q; want %q", args, code, stderr, want)
+	expect.True(t, code != 0 && expect.Names(errors.New(stderr), f.expand(want)), "%q: exit code %d, %q; want %q", args, code,
+		stderr, want)
 }
 
 // usage is refused for a mistake in the call, with want in the last line.
@@ -69,7 +70,8 @@ func (f folders) usage(t *testing.T, want string, args ...string) {
 	t.Helper()
 	code, _, stderr := f.rltrain("", args...)
 	lines := strings.Split(strings.TrimSuffix(stderr, "\n"), "\n")
-	expect.True(t, code == shared.ExitUsage && strings.Contains(lines[len(lines)-1], f.expand(want)), "%q: exit code %d, %q; want %q", args, code, stderr, want)
+	expect.True(t, code == shared.ExitUsage && strings.Contains(lines[len(lines)-1], f.expand(want)),
+		"%q: exit code %d, %q; want %q", args, code, stderr, want)
 }
 
 // refusals are refused, usages are mistakes in the call: what follows prefix, and the text that the error has.
@@ -92,7 +94,8 @@ func (f folders) fails(t *testing.T, code int, want string, args ...string) {
 	t.Helper()
 	got, stdout, stderr := f.rltrain("", args...)
 	want = "rltrain: " + f.expand(want) + "\n"
-	expect.True(t, got == code && stderr == want && stdout == "", "%q: exit code %d, printed %q\n got %swant %s", args, got, stdout, stderr, want)
+	expect.True(t, got == code && stderr == want && stdout == "", "%q: exit code %d, printed %q\n got %swant %s", args, got,
+		stdout, stderr, want)
 }
 
 // must runs the program and fails the test on an error.
@@ -225,7 +228,8 @@ func TestReport(t *testing.T) {
 		"versions": {}, "device": "cpu", "threads": 2, "cpu": "", "seed": 1, "started": "2025-01-02T03:04:05Z", "pid": 1}`)
 	f.must(t, "", "eval", "--model", "MODEL", "--dataset", evalFile(t, f))
 	expect.Same(t, f.expand("MODEL/report.html\n"), f.must(t, "", "report", "MODEL"), "must")
-	expect.Contains(t, must.Read(t, f.expand("MODEL/report.html")), "intent: supervised", "<h2>Evaluation by rltrain eval</h2>", "<h3>reliability (rltrain eval)</h3>")
+	expect.Contains(t, must.Read(t, f.expand("MODEL/report.html")), "intent: supervised", "<h2>Evaluation by rltrain eval</h2>",
+		"<h3>reliability (rltrain eval)</h3>")
 }
 
 func TestCompletion(t *testing.T) {

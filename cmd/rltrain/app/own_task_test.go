@@ -73,7 +73,8 @@ func TestCustomTask(t *testing.T) {
 	dir := filepath.Join(f.tmp, "a_letter_rl")
 	must.Do(t, files.LoadJSON(filepath.Join(dir, "logs", "eval_results.json"), &scores))
 	expect.True(t, scores.Before.Accuracy == 0 && scores.After.Accuracy == 1, "right before: %v, after: %v; want 0 and 1", scores.Before.Accuracy, scores.After.Accuracy)
-	expect.Contains(t, "\n"+must.Read(t, filepath.Join(dir, "config.yaml")), "\ntask: a_letter", "letters: xyz  # --letters", "held: 4  # --held")
+	expect.Contains(t, "\n"+must.Read(t, filepath.Join(dir, "config.yaml")), "\ntask: a_letter", "letters: xyz  # --letters",
+		"held: 4  # --held")
 	for wrong, want := range map[string]string{
 		"--mode supervised_then_rl": `--mode: "supervised_then_rl": the only choice is rl_only`,
 		"--size 3":                  "unknown option --size",
@@ -140,7 +141,8 @@ func TestExampleModule(t *testing.T) {
 
 	// Load the trained model through the module's model family.
 	model := filepath.Join(dir, "models", "count_letters_supervised")
-	renamed := strings.NewReplacer(`"llama"`, `"letter_llama"`, `"hidden_size"`, `"width"`).Replace(must.Read(t, filepath.Join(model, "config.json")))
+	config := must.Read(t, filepath.Join(model, "config.json"))
+	renamed := strings.NewReplacer(`"llama"`, `"letter_llama"`, `"hidden_size"`, `"width"`).Replace(config)
 	must.Do(t, os.WriteFile(filepath.Join(model, "config.json"), []byte(renamed), 0o644))
 	run(dir, program, append(small, "--mode", "rl_only", "--pretrained-model", model, "--output-dir", "own", "--algorithm", "best_of", "--keep-best", "0.5",
 		"--source", "repeated", "--prompt-steps", "2", "--reward", "accuracy,short(words=2)=0.1", "--keep-completions", "-1", "--logging-steps", "1")...)

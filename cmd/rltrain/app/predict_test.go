@@ -131,7 +131,8 @@ func TestPredictLines(t *testing.T) {
 		{"NUL in a later batch", strings.Repeat("the cat\n", 40) + "\x00\n", "", 1, strings.Repeat(cat, 40) + "\n", "standard input, line 41: transformers: the text has a NUL byte at byte 0\nrltrain: could not read 1 of 41 lines; they have blank predictions"},
 		{"invalid UTF-8 as JSON", "\xff\nthe cat\n", "--json", 1, "null\n" + catJSON, "standard input, line 1: transformers: the text is not valid UTF-8 at byte 0\nrltrain: could not read 1 of 2 lines; they have blank predictions"},
 		{"endless line", "the cat\n" + strings.Repeat("x", 3<<20) + "\nthe cat", "", 1, cat + "\n" + cat, "standard input, line 2: line is longer than 1048576 bytes\nrltrain: could not read 1 of 3 lines; they have blank predictions"},
-		{"long text", long + "\nthe cat\n", "", 0, f.says(t, long, "predict", "--model", "MODEL") + cat, "truncated 1 of 2 texts to 12 tokens"},
+		{"long text", long + "\nthe cat\n", "", 0, f.says(t, long, "predict", "--model", "MODEL") + cat,
+			"truncated 1 of 2 texts to 12 tokens"},
 	} {
 		code, stdout, stderr := f.rltrain(test.stdin, append([]string{"predict", "--model", "MODEL"}, strings.Fields(test.args)...)...)
 		if test.stderr != "" {

@@ -88,7 +88,8 @@ func TestMovingReferenceOfPairs(t *testing.T) {
 		}
 	}
 	expect.True(t, losses >= 2, "%d losses: %v", losses, rows)
-	f.usage(t, "--precompute-ref: applies only with --sync-ref-model=false", strings.Fields("train --task preference --algorithm dpo --sync-ref-model --precompute-ref"+tinyPreference)...)
+	f.usage(t, "--precompute-ref: applies only with --sync-ref-model=false",
+		strings.Fields("train --task preference --algorithm dpo --sync-ref-model --precompute-ref"+tinyPreference)...)
 }
 
 // TestNothingGained: a run that did not beat its start saves no adapter, and says where the trained one is.

@@ -52,7 +52,8 @@ func TestPromptsLearn(t *testing.T) {
 	f.must(t, "", promptRun("--reward", f.expand("cmd:'sh TMP/judge.sh TMP/begun'"))...)
 	var scores struct{ Before, After, Last *rl.AnswerScores }
 	must.Do(t, files.LoadJSON(f.expand("TMP/prompts_rl/logs/eval_results.json"), &scores))
-	expect.True(t, scores.Before.Reward != nil && scores.After.Reward != nil && *scores.After.Reward >= 0.9 && *scores.Before.Reward <= 0.5,
+	expect.True(t,
+		scores.Before.Reward != nil && scores.After.Reward != nil && *scores.After.Reward >= 0.9 && *scores.Before.Reward <= 0.5,
 		"mean reward before and after: %+v, %+v; want at most 0.5, and at least 0.9", scores.Before, scores.After)
 	for _, row := range must.Get(report.ReadMetrics(f.expand("TMP/prompts_rl/logs/metrics.jsonl")))(t) {
 		failed, _ := row["failed_rewards"].(float64)

@@ -141,7 +141,7 @@ func TestLongPrompts(t *testing.T) {
 	log := must.Read(t, f.expand("TMP/out/gsm8k_rl/logs/training_log.txt"))
 	want := "warning: 1 of 11 training prompts leave no room for 4 new tokens"
 	expect.True(t, strings.Contains(log, want), "no %q in\n%s", want, log)
-	f.refused(t, "10 of 10 training prompts leave no room for 4 new tokens in the model's 2048 positions: lower --max-new-tokens, or show fewer examples with --few-shot",
+	f.refused(t, "10 of 10 training prompts leave no room for 4 new tokens in the model's 2048 positions: … with --few-shot",
 		append(options, "--dataset", "TMP/all.jsonl", "--few-shot", "1")...)
 }
 
@@ -203,7 +203,8 @@ func TestModelsAsRewards(t *testing.T) {
 	}
 	f.write(t, "TMP/rubric.yaml", "- question: Is it right?\n")
 	f.usage(t, "rubric.yaml asks a language model: name one with --judge", short("rubric:TMP/rubric.yaml")...)
-	f.usage(t, "--judge: no reward asks a judge: add --reward rubric:FILE", strings.Fields("train --task sum_digits --judge TMP/x --output-dir TMP")...)
+	f.usage(t, "--judge: no reward asks a judge: add --reward rubric:FILE",
+		strings.Fields("train --task sum_digits --judge TMP/x --output-dir TMP")...)
 }
 
 // TestDistillEndToEnd distils a teacher of another width, and refuses models that cannot be a teacher.

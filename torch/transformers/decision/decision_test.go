@@ -108,7 +108,8 @@ func TestGeneralPrompt(t *testing.T) {
 
 // TestPieces: control tokens of a request are text, those of the template are tokens, and a mark ends a piece.
 func TestPieces(t *testing.T) {
-	dir := must.Folder(t, map[string]string{TemplateFile: `<s>{{ state }}{% for q in questions %}|{{ q.name }}:{{ q.options|join(",") }}<|mark|>{% endfor %}<|split|>end`})
+	dir := must.Folder(t,
+		map[string]string{TemplateFile: `<s>{{ state }}{% for q in questions %}|{{ q.name }}:{{ q.options|join(",") }}<|mark|>{% endfor %}<|split|>end`})
 	c, found, err := Load(dir)
 	must.Do(t, err)
 	expect.True(t, found, "the template was not found")
@@ -155,7 +156,8 @@ func TestLoadRefuses(t *testing.T) {
 	}
 	_, _, err := Load(must.Folder(t, map[string]string{TemplateFile: "{% if %}"}))
 	expect.Error(t, err, TemplateFile)
-	c, found, err := Load(must.Folder(t, map[string]string{ConfigFile: `{"sort_choices":true,"temperature":{"score":2},"adapter":null}`}))
+	c, found, err := Load(must.Folder(t,
+		map[string]string{ConfigFile: `{"sort_choices":true,"temperature":{"score":2},"adapter":null}`}))
 	must.Do(t, err)
 	expect.True(t, found && c.TemperatureOf(Score) == 2 && c.TemperatureOf(Noul) == 1, "found %t, %+v", found, c)
 	if _, found, err := Load(t.TempDir()); found || err != nil {

@@ -231,7 +231,8 @@ func checkTokens(t *testing.T, tok *Tokenizer, c tokenCase) {
 	same := func(what string, want, got any, err error) {
 		t.Helper()
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
-			t.Errorf("%s: %s of %.60q, ids %.40v: %v %s", filepath.Base(c.Dir), what, must.Get(json.Marshal(c.Text))(t), c.Special, err, diff)
+			t.Errorf("%s: %s of %.60q, ids %.40v: %v %s", filepath.Base(c.Dir), what, must.Get(json.Marshal(c.Text))(t),
+				c.Special, err, diff)
 		}
 	}
 	if c.Text != nil {

@@ -50,7 +50,8 @@ func TestEqualsTrainer(t *testing.T) {
 	}
 	s.stop()
 
-	p := must.Open(policy.NewCausalLM(policy.Config{Dir: s.model, R: 4, Alpha: alpha, Seed: 7, Targets: []string{policy.AllLinear}}))(t)
+	p := must.Open(policy.NewCausalLM(policy.Config{Dir: s.model, R: 4, Alpha: alpha, Seed: 7,
+		Targets: []string{policy.AllLinear}}))(t)
 	source := must.Get(epochs.New(samples, len(samples), 0, 1))(t)
 	var local []float64
 	must.Get(train.Run(t.Context(), p, source, &algo.SFT{}, train.Config{Steps: steps, Optimisation: train.Optimisation{
