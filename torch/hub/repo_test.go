@@ -232,6 +232,25 @@ func TestGGUFModels(t *testing.T) {
 	}
 }
 
+// All parts of a split file are fetched, and no others.
+func TestSplitGGUF(t *testing.T) {
+	const parts = "../gguf/testdata/split-0000"
+	first, second := must.Read(t, parts+"1-of-00002.gguf"), must.Read(t, parts+"2-of-00002.gguf")
+	h, c := newFake(t), newTester()
+	h.publish(commit1, map[string]string{
+		"m-00001-of-00002.gguf": first, "m-00002-of-00002.gguf": second, "n-00002-of-00002.gguf": second, "m-00002-of-00003.gguf": second,
+	}, name)
+	c.refuses(t, "org/name/m-00001-of-00002.gguf", "token_embd.weight is missing") // both were read
+	var fetched []string
+	for _, line := range h.taken() {
+		if file, ok := strings.CutPrefix(line, "GET /org/name/resolve/"+commit1+"/"); ok {
+			fetched = append(fetched, file)
+		}
+	}
+	slices.Sort(fetched)
+	expect.Equal(t, []string{"m-00001-of-00002.gguf", "m-00002-of-00002.gguf"}, fetched)
+}
+
 // A changed file is read again.
 func TestGGUFChanges(t *testing.T) {
 	content := must.Read(t, tinyGGUF)
