@@ -29,6 +29,9 @@ OTHERS = {
     "gemma4_text": dict(hidden_size=1536, intermediate_size=6144, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=1,
                         num_kv_shared_layers=2, use_double_wide_mlp=True, final_logit_softcapping=30.0,
                         layer_types=["sliding_attention", "full_attention"] * 2),
+    "gemma3n_text": dict(hidden_size=2048, intermediate_size=8192, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2,
+                         num_kv_shared_layers=2, activation_sparsity_pattern=[0.95, 0.95, 0.0, 0.0],
+                         layer_types=["sliding_attention", "full_attention"] * 2),
     "lfm2_moe": dict(num_hidden_layers=24, layer_types=["conv", "full_attention"] * 12, num_dense_layers=1),
     "granitemoe": dict(vocab_size=49155, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, num_key_value_heads=8,
                        intermediate_size=512, num_local_experts=32, num_experts_per_tok=8, **GRANITE),
@@ -96,7 +99,7 @@ def write_model(config, folder, seed=7):
         for name, p in model.named_parameters():
             if p.dim() == 1:  # biases of 0 and scales of 1 would hide a missing term
                 p.add_(0.1 * torch.randn(p.shape))
-            if config.model_type == "gemma4_text" and name.endswith(("q_norm.weight", "k_norm.weight")):
+            if config.model_type in ("gemma3n_text", "gemma4_text") and name.endswith(("q_norm.weight", "k_norm.weight")):
                 p.mul_(0.2)  # scores have no other scale: of heads of length √512 they would multiply rounding
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)

@@ -87,8 +87,11 @@ type Rope struct {
 }
 
 // LayerShape is what a layer has in place of the model's sizes. Its attention reads the keys and values of layer KeysOf, an earlier
-// one or itself.
-type LayerShape struct{ KVHeads, HeadDim, IntermediateSize, KeysOf int }
+// one or itself. With Sparsity, that share of gate's outputs is about 0.
+type LayerShape struct {
+	KVHeads, HeadDim, IntermediateSize, KeysOf int
+	Sparsity                                   float64
+}
 
 // ModelConfig is the architecture of a transformer.
 type ModelConfig struct {
@@ -197,6 +200,7 @@ func (c ModelConfig) native(pins *runtime.Pinner) C.rlt_model_config {
 	for i, s := range c.Shapes {
 		shapes[i] = C.rlt_layer_shape{
 			kv_heads: C.int64_t(s.KVHeads), head_dim: C.int64_t(s.HeadDim), intermediate_size: C.int64_t(s.IntermediateSize), keys_of: C.int64_t(s.KeysOf),
+			sparsity: C.double(s.Sparsity),
 		}
 	}
 	native := C.rlt_model_config{

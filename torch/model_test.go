@@ -143,11 +143,12 @@ func TestNewDecoderErrors(t *testing.T) {
 		"heads":       {func(c *torch.ModelConfig) { c.KVHeads = 3 }, "4 heads do not divide"},
 		"shape":       {func(c *torch.ModelConfig) { c.IntermediateSize = 25 }, "weight layers.0.gate.weight has shape [24, 16], want [25, 16]"},
 		"shapes":      {func(c *torch.ModelConfig) { c.Shapes = make([]torch.LayerShape, 3) }, "3 shapes for 2 layers"},
-		"own heads":   {func(c *torch.ModelConfig) { c.Shapes = []torch.LayerShape{{2, 4, 24, 0}, {3, 4, 24, 1}} }, "layer 1: 4 heads of 4, 3 key heads"},
-		"later keys":  {func(c *torch.ModelConfig) { c.Shapes = []torch.LayerShape{{2, 4, 24, 1}, {2, 4, 24, 1}} }, "layer 0: keys of layer 1"},
-		"other keys":  {func(c *torch.ModelConfig) { c.Shapes = []torch.LayerShape{{2, 4, 24, 0}, {2, 6, 24, 0}} }, "layer 1: keys of layer 0, which makes none of 2 heads of 6"},
-		"narrow head": {func(c *torch.ModelConfig) { c.Shapes = []torch.LayerShape{{2, 4, 24, 0}, {2, 2, 24, 1}} }, "layer 1: heads of 2 with a rope of 4 features"},
-		"borrowed":    {func(c *torch.ModelConfig) { c.Shapes = []torch.LayerShape{{2, 4, 24, 0}, {2, 4, 24, 0}} }, "no place for weight layers.1.k.weight"},
+		"own heads":   {func(c *torch.ModelConfig) { c.Shapes = []torch.LayerShape{{2, 4, 24, 0, 0}, {3, 4, 24, 1, 0}} }, "layer 1: 4 heads of 4, 3 key heads"},
+		"sparsity":    {func(c *torch.ModelConfig) { c.Shapes = []torch.LayerShape{{2, 4, 24, 0, 0}, {2, 4, 24, 1, 1}} }, "layer 1: sparsity 1 is not from 0 to below 1"},
+		"later keys":  {func(c *torch.ModelConfig) { c.Shapes = []torch.LayerShape{{2, 4, 24, 1, 0}, {2, 4, 24, 1, 0}} }, "layer 0: keys of layer 1"},
+		"other keys":  {func(c *torch.ModelConfig) { c.Shapes = []torch.LayerShape{{2, 4, 24, 0, 0}, {2, 6, 24, 0, 0}} }, "layer 1: keys of layer 0, which makes none of 2 heads of 6"},
+		"narrow head": {func(c *torch.ModelConfig) { c.Shapes = []torch.LayerShape{{2, 4, 24, 0, 0}, {2, 2, 24, 1, 0}} }, "layer 1: heads of 2 with a rope of 4 features"},
+		"borrowed":    {func(c *torch.ModelConfig) { c.Shapes = []torch.LayerShape{{2, 4, 24, 0, 0}, {2, 4, 24, 0, 0}} }, "no place for weight layers.1.k.weight"},
 		"learned":     {func(c *torch.ModelConfig) { c.RotaryDim, c.RopeOf, c.Ropes = 0, nil, nil }, "weight positions.weight is missing"},
 	} {
 		c := smallDecoder()

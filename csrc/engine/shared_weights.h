@@ -11,8 +11,8 @@
 namespace rlt::engine {
 
 // A block's groups.
-inline std::array<const nn::LinearGroup*, 6> groups_of(const nn::Groups& g) {
-  return {&g.qkv, &g.o, &g.up, &g.down, &g.input_gate, &g.input_proj};
+inline std::array<const nn::LinearGroup*, 8> groups_of(const nn::Groups& g) {
+  return {&g.qkv, &g.o, &g.up, &g.down, &g.input_gate, &g.input_proj, &g.laurel_left, &g.laurel_right};
 }
 
 inline void check_shares_weights(const nn::Transformer& ours, const nn::Transformer& theirs) {

@@ -21,7 +21,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define RLT_ABI_VERSION 19
+#define RLT_ABI_VERSION 20
 
 typedef uintptr_t rlt_tensor; /* owned at::TensorImpl*, 0 = undefined */
 typedef uintptr_t rlt_op;     /* borrowed, never freed */
@@ -167,9 +167,11 @@ typedef struct {
 } rlt_rope;
 
 /* What a layer has in place of the model's sizes. Its attention reads the keys and values of layer keys_of,
- * an earlier one with the same heads that makes some, or its own. */
+ * an earlier one with the same heads that makes some, or its own. With sparsity p > 0, gate's outputs become
+ * what is above mean + d·deviation of a token's, less that, where p of a normal distribution is below d. */
 typedef struct {
   int64_t kv_heads, head_dim, intermediate_size, keys_of;
+  double sparsity;
 } rlt_layer_shape;
 
 typedef struct {
@@ -235,11 +237,17 @@ typedef struct {
  * the probabilities to choose experts, but not to weigh them, experts.M.gate, up and down, shared_gate [1,
  * H], whose sigmoid multiplies the MLP that all tokens pass; norm; head [V, H], absent if the output is tied
  * to embed. Layers with keys_of another have no k, v and k_norm; those without v have k's outputs as values,
- * only with value_norm. With inputs [V, L·P], inputs_proj [L·P, H] and inputs_norm [P], each of the L layers
- * has input_gate [P, H], input_proj [H, P] and post_input_norm, and adds
+ * only with value_norm. With laurel_left [R, H], laurel_right [H, R] and post_laurel_norm, attention's sum is
+ * added to y + post_laurel_norm(laurel_right(laurel_left(y))) and divided by √2, where y is attn_norm's
+ * output. With inputs [V, L·P], inputs_proj [L·P, H] and inputs_norm [P], each of the L layers has input_gate
+ * [P, H], input_proj [H, P] and post_input_norm, and adds
  * post_input_norm(input_proj(activation(input_gate(x)) · i)) at its end, where i is P features of
  * (√P·inputs[token] + inputs_norm(inputs_proj(e) / √H)) / √2, with e the embedding. A layer's output is times
- * its scalar [1], which is not trained. Layers with a router, sinks or a conv, and models with value_norm,
+ * its scalar [1], which is not trained. Only the first rows of inputs may be there: other tokens have row 0.
+ * With spread.S and merge.S [H, H], one for each stream but the first, there are S streams of hidden states
+ * (AltUp); each layer has streams_norm [H], streams_router [S, H], predict [S², S], correct [S, S], and maybe
+ * streams_scale [H], of the first stream where its input reads it. What the input makes is added to the other
+ * streams. Layers with a router, sinks or a conv, and models with value_norm,
  * run on the CPU only; with a router gated, one sum after the other, without post_norms. Each name ends in
  * ".weight", with an optional ".bias". Layer norms have biases if "norm" has one, and always with norm_after.
  * Linear weights may be F32, BF16 or F16; others are F32. A weight that requires a gradient is trained.

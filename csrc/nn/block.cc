@@ -1,15 +1,20 @@
 #include "nn/block.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/layer_norm.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/std_mean.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include "nn/activate.h"
 #include "nn/distance.h"
+#include "nn/streams.h"
 #include "ops/block.h"
 #include "ops/packed.h"
 #include "ops/sinks.h"
@@ -144,10 +149,12 @@ at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x
 
 at::Tensor widen(const Block& block, const BlockPass& pass, const at::Tensor& x) {
   const Config& c = *pass.config;
-  if (pass.groups != nullptr) return pass.groups->up.forward(x, pass.wanted.on, c.activation);
+  if (pass.groups != nullptr && !block.cutoff)
+    return pass.groups->up.forward(x, pass.wanted.on, c.activation);
   auto parts = outputs(pass, &Groups::up, &Joints::up, up_layers(block), x, pass.wanted);
   if (!c.gated) return activate(c.activation, parts[0]);
   if (c.fused_gate_up) parts = parts[0].chunk(2, 1);
+  if (block.cutoff) parts[0] = keep_top(parts[0], *block.cutoff);
   return gated_act(parts[0], parts[1], c.activation);
 }
 
@@ -166,9 +173,22 @@ at::Tensor mlp(const Block& block, const BlockPass& pass, const at::Tensor& x, c
   return close(pass, block.down, &Groups::down, &Joints::down, block.post_mlp_norm, inner, sum);
 }
 
-// What the token's own input to the block adds.
-at::Tensor add_input(const Block& block, const BlockPass& pass, const at::Tensor& x) {
-  if (!block.input_gate.weight.defined()) return x;
+// Half of the squares of middle and of x with a low-rank map of itself; middle where there is none.
+at::Tensor add_laurel(const Block& block, const BlockPass& pass, const at::Tensor& x,
+                      const at::Tensor& middle) {
+  if (!block.laurel_left.weight.defined()) return middle;
+  const at::Tensor low =
+      outputs(pass, &Groups::laurel_left, &Joints::laurel_left, {&block.laurel_left}, x, pass.wanted)[0];
+  return close(pass, block.laurel_right, &Groups::laurel_right, &Joints::laurel_right, block.post_laurel_norm,
+               low, x)
+      .add(middle)
+      .mul(std::sqrt(0.5));
+}
+
+// What the token's own input to the block makes of x, and residual where that is defined.
+at::Tensor add_input(const Block& block, const BlockPass& pass, const at::Tensor& x,
+                     const at::Tensor& residual) {
+  if (!block.input_gate.weight.defined()) return residual;
   const int32_t activation = pass.config->activation;
   at::Tensor gate;
   if (pass.groups != nullptr) {
@@ -178,12 +198,26 @@ at::Tensor add_input(const Block& block, const BlockPass& pass, const at::Tensor
                                         x, pass.wanted)[0]);
   }
   return close(pass, block.input_proj, &Groups::input_proj, &Joints::input_proj, block.post_input_norm,
-               gate.mul(wanted(pass, pass.input)), x);
+               gate.mul(wanted(pass, pass.input)), residual);
 }
 
-constexpr Linear Block::*kLinears[] = {&Block::q,    &Block::k,      &Block::v,           &Block::qkv,
-                                       &Block::o,    &Block::router, &Block::shared_gate, &Block::z,
-                                       &Block::rate, &Block::decay,  &Block::input_gate,  &Block::input_proj};
+constexpr Linear Block::*kLinears[] = {&Block::q,
+                                       &Block::k,
+                                       &Block::v,
+                                       &Block::qkv,
+                                       &Block::o,
+                                       &Block::router,
+                                       &Block::shared_gate,
+                                       &Block::z,
+                                       &Block::rate,
+                                       &Block::decay,
+                                       &Block::input_gate,
+                                       &Block::input_proj,
+                                       &Block::laurel_left,
+                                       &Block::laurel_right,
+                                       &Block::streams_router,
+                                       &Block::predict,
+                                       &Block::correct};
 constexpr Linear Mlp::*kMlpLinears[] = {&Mlp::gate, &Mlp::up, &Mlp::gate_up, &Mlp::down};
 
 // The tensors of a block whose gradients are asked for.
@@ -192,11 +226,12 @@ std::vector<at::Tensor> parameters(const Block& block, bool adapted) {
   const auto add = [&](const at::Tensor& t) {
     if (t.defined() && t.requires_grad()) found.push_back(t);
   };
-  for (const at::Tensor* t :
-       {&block.sinks, &block.conv, &block.conv_bias, &block.a_log, &block.dt_bias, &block.delta_norm})
+  for (const at::Tensor* t : {&block.sinks, &block.conv, &block.conv_bias, &block.a_log, &block.dt_bias,
+                              &block.delta_norm, &block.streams_scale})
     add(*t);
-  for (const Norm* norm : {&block.attn_norm, &block.q_norm, &block.k_norm, &block.post_attn_norm,
-                           &block.mlp_norm, &block.post_mlp_norm, &block.post_input_norm}) {
+  for (const Norm* norm :
+       {&block.attn_norm, &block.q_norm, &block.k_norm, &block.post_attn_norm, &block.mlp_norm,
+        &block.post_mlp_norm, &block.post_input_norm, &block.post_laurel_norm, &block.streams_norm}) {
     add(norm->weight);
     add(norm->bias);
   }
@@ -304,11 +339,13 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
 MlpGroups::MlpGroups(const Mlp& m, bool gated) : up(up_layers(m), gated), down({&m.down}) {}
 
 Groups::Groups(const Config& c, const Block& b)
-    : MlpGroups(b, c.gated != 0),
+    : MlpGroups(b, c.gated && !b.cutoff),
       qkv(qkv_layers(b)),
       o({&b.o}),
       input_gate({&b.input_gate}),
-      input_proj({&b.input_proj}) {
+      input_proj({&b.input_proj}),
+      laurel_left({&b.laurel_left}),
+      laurel_right({&b.laurel_right}) {
   for (const Mlp& expert : b.experts) experts.emplace_back(expert, false);
 }
 
@@ -318,10 +355,13 @@ Joints::Joints(const Groups& g)
       up(g.up.layers()),
       down(g.down.layers()),
       input_gate(g.input_gate.layers()),
-      input_proj(g.input_proj.layers()) {}
+      input_proj(g.input_proj.layers()),
+      laurel_left(g.laurel_left.layers()),
+      laurel_right(g.laurel_right.layers()) {}
 
 bool Joints::fit() const {
-  return qkv.fits() && o.fits() && up.fits() && down.fits() && input_gate.fits() && input_proj.fits();
+  return qkv.fits() && o.fits() && up.fits() && down.fits() && input_gate.fits() && input_proj.fits() &&
+         laurel_left.fits() && laurel_right.fits();
 }
 
 bool trained(const Block& block) { return !parameters(block, true).empty(); }
@@ -338,7 +378,15 @@ at::Tensor norm_of_sum(const Config& c, const Norm& norm, const at::Tensor& x, c
   return std::get<0>(add_layer_norm(x, y, norm.weight, norm.bias, c.norm_eps));
 }
 
-at::Tensor block_forward(const Block& block, const BlockPass& pass, const at::Tensor& x, Aside& aside) {
+at::Tensor keep_top(const at::Tensor& x, double cutoff) {
+  const auto [deviation, mean] = at::std_mean(x, 1, /*unbiased=*/false, /*keepdim=*/true);
+  return at::relu(x.sub(mean.add(deviation, cutoff)));
+}
+
+namespace {
+
+// x [N, H] plus what attention and MLP make of it.
+at::Tensor sum_layers(const Block& block, const BlockPass& pass, const at::Tensor& x, Aside& aside) {
   const Config& c = *pass.config;
   if (c.norm_after) {
     const at::Tensor mixed = attend(block, pass, x, {}, aside);
@@ -346,19 +394,34 @@ at::Tensor block_forward(const Block& block, const BlockPass& pass, const at::Te
     return norm_of_sum(c, block.mlp_norm, mlp(block, pass, middle, {}, aside), middle);
   }
   const at::Tensor normed = apply_norm(c, block.attn_norm, x);
-  const at::Tensor middle = attend(block, pass, normed, wanted(pass, x), aside);
-  at::Tensor y;
+  at::Tensor middle = attend(block, pass, normed, wanted(pass, x), aside);
   switch (c.residual) {
     case RLT_RESIDUAL_SHARED_NORM:
-      y = mlp(block, pass, wanted(pass, normed), middle, aside);
-      break;
+      return mlp(block, pass, wanted(pass, normed), middle, aside);
     case RLT_RESIDUAL_PARALLEL:
-      y = mlp(block, pass, apply_norm(c, block.mlp_norm, wanted(pass, x)), middle, aside);
-      break;
+      return mlp(block, pass, apply_norm(c, block.mlp_norm, wanted(pass, x)), middle, aside);
     default:
-      y = mlp(block, pass, apply_norm(c, block.mlp_norm, middle), middle, aside);
+      middle = add_laurel(block, pass, wanted(pass, normed), middle);
+      return mlp(block, pass, apply_norm(c, block.mlp_norm, middle), middle, aside);
   }
-  y = add_input(block, pass, y);
+}
+
+// The same of the first of streams, by which the others are corrected; the block's input is for those.
+at::Tensor sum_streams(const Block& block, const BlockPass& pass, const at::Tensor& x, Aside& aside) {
+  at::Tensor predicted = predict(*pass.config, block, x);
+  const at::Tensor y = sum_layers(block, pass, predicted.select(1, 0), aside);
+  if (pass.rows.defined()) predicted = predicted.index_select(0, pass.rows);
+  const at::Tensor all = correct(*pass.config, block, predicted, y);
+  const at::Tensor more = add_input(block, pass, first_scaled(block, all), {});
+  return at::cat({all.narrow(1, 0, 1), all.narrow(1, 1, all.size(1) - 1).add(more.unsqueeze(1))}, 1);
+}
+
+}  // namespace
+
+at::Tensor block_forward(const Block& block, const BlockPass& pass, const at::Tensor& x, Aside& aside) {
+  if (block.streams_router.weight.defined()) return sum_streams(block, pass, x, aside);
+  at::Tensor y = sum_layers(block, pass, x, aside);
+  y = add_input(block, pass, y, y);
   return block.scalar.defined() ? y.mul(block.scalar) : y;
 }
 

@@ -30,7 +30,7 @@ struct MlpGroups {
 struct Groups : MlpGroups {
   Groups(const Config& config, const Block& block);
 
-  LinearGroup qkv, o, input_gate, input_proj;
+  LinearGroup qkv, o, input_gate, input_proj, laurel_left, laurel_right;
   std::deque<MlpGroups> experts;  // of gate and up one after the other; a group cannot move
 };
 
@@ -39,7 +39,7 @@ struct Joints {
   explicit Joints(const Groups& groups);
   bool fit() const;
 
-  JoinedLinear qkv, o, up, down, input_gate, input_proj;
+  JoinedLinear qkv, o, up, down, input_gate, input_proj, laurel_left, laurel_right;
 };
 
 // A model's blocks and what points into them. A graph whose backward is due keeps them when the model is
@@ -114,6 +114,9 @@ bool trained(const Block& block);
 // norm of the kind that the configuration asks for, x itself where the model has none; x [N, H].
 at::Tensor apply_norm(const Config& config, const Norm& norm, const at::Tensor& x);
 
+// What of x is above the mean of its row by cutoff standard deviations, less that bound.
+at::Tensor keep_top(const at::Tensor& x, double cutoff);
+
 // The same of x + y, in one pass where the norm is a frozen one with a bias.
 at::Tensor norm_of_sum(const Config& config, const Norm& norm, const at::Tensor& x, const at::Tensor& y);
 
@@ -127,7 +130,8 @@ inline at::Tensor pairs_to_halves(const Config& c, const at::Tensor& x) {
   return at::cat({halves, all.narrow(2, turned, c.head_dim - turned)}, 2).view(x.sizes());
 }
 
-// x plus what attention and MLP make of it, in the wanted rows. x [N, H], result [M, H].
+// x plus what attention and MLP make of it, in the wanted rows. x [N, H], result [M, H]; of a model with
+// streams x [N, S, H], result [M, S, H].
 // Adds to aside.load as mix_experts does.
 at::Tensor block_forward(const Block& block, const BlockPass& pass, const at::Tensor& x, Aside& aside);
 

@@ -1,8 +1,19 @@
 #include "nn/block_loader.h"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 
+#include <cmath>
+
 namespace rlt::nn {
+namespace {
+
+// How far above a normal distribution's mean `share` of it ends.
+double deviations(double share) {
+  return std::sqrt(2.0) * at::full({}, 2 * share - 1, at::kDouble).erfinv().item<double>();
+}
+
+}  // namespace
 
 BlockLoader::BlockLoader(Loader& load, const Config& config, std::map<std::string, Linear*>& linears)
     : load_(load),
@@ -57,6 +68,28 @@ void BlockLoader::read(size_t n, Block& block) {
     block.post_input_norm = norm(at + "post_input_norm", width);
   }
   if (load_.has(at + "scalar.weight")) block.scalar = load_.tensor(at + "scalar.weight", {1});
+  if (shape.sparsity > 0) block.cutoff = deviations(shape.sparsity);
+  if (const int64_t rank = load_.outputs(at + "laurel_left"); rank > 0) {
+    take(block.laurel_left, at + "laurel_left", width, rank);
+    take(block.laurel_right, at + "laurel_right", rank, width);
+    block.post_laurel_norm = norm(at + "post_laurel_norm", width);
+  }
+  if (load_.has(at + "streams_router.weight")) read_streams(at, block);
+}
+
+// AltUp's, whose first stream the block works on.
+void BlockLoader::read_streams(const std::string& at, Block& block) {
+  const int64_t width = c_.hidden_size, streams = load_.size(at + "streams_router.weight", 0);
+  TORCH_CHECK(block.input_gate.weight.defined() &&
+                  load_.has("spread." + std::to_string(streams - 2) + ".weight") && !block.scalar.defined(),
+              at, "streams_router.weight of ", streams,
+              " streams is for models with so many, inputs and no scalar");
+  block.streams_router = load_.linear(at + "streams_router", width, streams);
+  block.predict = load_.linear(at + "predict", streams, streams * streams);
+  block.correct = load_.linear(at + "correct", streams, streams);
+  block.streams_norm = norm(at + "streams_norm", width);
+  if (load_.has(at + "streams_scale.weight"))
+    block.streams_scale = load_.tensor(at + "streams_scale.weight", {width});
 }
 
 // Returns the width of what attention makes, as read_delta does.

@@ -22,6 +22,7 @@ class BlockLoader {
   int64_t read_delta(const std::string& at, Block& block);
   void read_convolution(const std::string& at, int64_t channels, Block& block);
   void read_experts(const std::string& at, Block& block);
+  void read_streams(const std::string& at, Block& block);
   void read_mlp(const std::string& at, int64_t inner, Block& block);
 
   Loader& load_;

@@ -101,11 +101,15 @@ void check_choices(const rlt_model_config& c) {
 std::vector<rlt_layer_shape> checked_shapes(const rlt_model_config& c) {
   std::vector<rlt_layer_shape> all;
   for (int64_t n = 0; n < c.layers; ++n) {
-    const rlt_layer_shape s =
-        c.shapes != nullptr ? c.shapes[n] : rlt_layer_shape{c.kv_heads, c.head_dim, c.intermediate_size, n};
+    const rlt_layer_shape s = c.shapes != nullptr
+                                  ? c.shapes[n]
+                                  : rlt_layer_shape{c.kv_heads, c.head_dim, c.intermediate_size, n, 0};
     TORCH_CHECK(s.kv_heads > 0 && s.head_dim > 0 && s.intermediate_size > 0 && c.heads % s.kv_heads == 0,
                 "layer ", n, ": ", c.heads, " heads of ", s.head_dim, ", ", s.kv_heads,
                 " key heads, intermediate_size ", s.intermediate_size);
+    TORCH_CHECK(s.sparsity == 0 || (s.sparsity > 0 && s.sparsity < 1 && c.gated && !c.fused_gate_up),
+                "layer ", n, ": sparsity ", s.sparsity,
+                " is not from 0 to below 1, or of an MLP without gate and up");
     TORCH_CHECK(s.keys_of >= 0 && s.keys_of <= n, "layer ", n, ": keys of layer ", s.keys_of);
     if (s.keys_of < n) {
       const rlt_layer_shape& from = all[static_cast<size_t>(s.keys_of)];

@@ -18,6 +18,7 @@
 #include "kernels/parallel.h"
 #include "nn/block.h"
 #include "nn/block_loader.h"
+#include "nn/streams.h"
 #include "ops/packed.h"
 #include "ops/send.h"
 
@@ -102,13 +103,15 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
   if (c.embed_norm) embed_norm_ = blocks.norm("embed_norm", narrow);
   if (c.embedding_size > 0) embed_proj_ = load.linear("embed_proj", narrow, width);
   if (const int64_t each = load.size("inputs_norm.weight", 0); each > 0) {
-    inputs_.table = load.stored("inputs.weight", {c.vocab_size, c.layers * each});
+    const int64_t rows = std::min(c.vocab_size, load.size("inputs.weight", 0));
+    inputs_.table = load.stored("inputs.weight", {rows, c.layers * each});
     inputs_.proj = load.linear("inputs_proj", width, c.layers * each);
     inputs_.norm = blocks.norm("inputs_norm", each);
   }
   if (c.distance == RLT_DISTANCE_BIAS) distances_ = load.tensor("distances.weight", {c.heads, distances});
   if (c.distance == RLT_DISTANCE_CONTENT) distances_ = load.tensor("distances.weight", {distances, width});
 
+  read_streams(load);
   layers_->blocks.resize(c.shared_layers ? 1 : static_cast<size_t>(c.layers));
   for (size_t n = 0; n < layers_->blocks.size(); ++n) blocks.read(n, layers_->blocks[n]);
   for (size_t n = 0; n < layers_->blocks.size(); ++n) {
@@ -129,17 +132,31 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
   }
 }
 
+void Transformer::read_streams(Loader& load) {
+  const int64_t width = config_->hidden_size;
+  for (int64_t i = 0; load.has("spread." + std::to_string(i) + ".weight"); ++i) {
+    streams_.spread.push_back(load.linear("spread." + std::to_string(i), width, width));
+    streams_.merge.push_back(load.linear("merge." + std::to_string(i), width, width));
+  }
+  TORCH_CHECK(streams_.spread.empty() || embed_.is_cpu(),
+              "a model with streams runs on the CPU only: use --device cpu");
+}
+
 // Few rows wait for the weights, which a group reads once; many are faster in a library's products. What is
 // trained goes through the layers with gradients and without, so that both give the same bits: the first
 // ratio of an update is 1.
 bool Transformer::grouped(int64_t rows, const AdapterPass& pass) const {
   constexpr int64_t kFew = 256;
   const auto frozen = [](const at::Tensor& t) { return !t.defined() || !t.requires_grad(); };
+  const auto all_frozen = [](const std::vector<Linear>& maps) {
+    return std::all_of(maps.begin(), maps.end(), [](const Linear& map) { return map.frozen(); });
+  };
   return rows <= kFew && pass.dropout == 0 && embed_.is_cpu() && frozen(embed_) && frozen(positions_) &&
          frozen(types_) && frozen(embed_norm_.weight) && frozen(embed_norm_.bias) &&
          embed_proj_.frozen_or_none() && frozen(distances_) && frozen(inputs_.table) &&
          inputs_.proj.frozen_or_none() && frozen(inputs_.norm.weight) &&
-         std::none_of(blocks().begin(), blocks().end(), trained);
+         std::none_of(blocks().begin(), blocks().end(), trained) && all_frozen(streams_.spread) &&
+         all_frozen(streams_.merge);
 }
 
 // A GPU's passes are as long as it takes to start their operators, unless their batches are large. Brings the
@@ -152,8 +169,8 @@ bool Transformer::joined(const AdapterPass& pass) const {
   const std::lock_guard<std::mutex> lock(layers_->copying);
   std::vector<at::Tensor> to, from;
   for (const Joints& joints : all) {
-    for (const JoinedLinear* layers :
-         {&joints.qkv, &joints.o, &joints.up, &joints.down, &joints.input_gate, &joints.input_proj}) {
+    for (const JoinedLinear* layers : {&joints.qkv, &joints.o, &joints.up, &joints.down, &joints.input_gate,
+                                       &joints.input_proj, &joints.laurel_left, &joints.laurel_right}) {
       layers->list_copies(to, from);
     }
   }
@@ -212,7 +229,8 @@ at::Tensor Transformer::embed(const Batch& in) const {
 // [N, P] of each block; x are the tokens' embeddings.
 std::vector<at::Tensor> Transformer::block_inputs(const at::Tensor& tokens, const at::Tensor& x) const {
   const int64_t each = inputs_.norm.weight.size(0);
-  const at::Tensor own = at::embedding(inputs_.table, tokens).to(at::kFloat).view({-1, each}),
+  const at::Tensor known = tokens.mul(tokens.lt(inputs_.table.size(0)));  // the rest have the first row
+  const at::Tensor own = at::embedding(inputs_.table, known).to(at::kFloat).view({-1, each}),
                    made = inputs_.proj.forward(x, {}).view({-1, each});
   return apply_norm(*config_, inputs_.norm, made.mul(1 / std::sqrt(static_cast<double>(x.size(1)))))
       .add(own, std::sqrt(static_cast<double>(each)))
@@ -269,6 +287,7 @@ at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool c
   at::Tensor x = embed(in);
   std::vector<at::Tensor> inputs;
   if (inputs_.table.defined()) inputs = block_inputs(in.tokens, x);
+  if (!streams_.spread.empty()) x = spread(streams_, x);
   Aside aside;
   if (load != nullptr) aside.load = *load;
   std::map<size_t, Aside> lent;
@@ -298,6 +317,7 @@ at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool c
   if (load != nullptr) *load = aside.load;
   if (load != nullptr && in.rows.defined()) x = select_rows(x, in.rows);
   if (c.norm_after) return x;
+  if (!streams_.spread.empty()) x = merge(streams_, x);
   x = apply_norm(c, norm_, x);
   return c.logit_divisor > 0 ? x.mul(1 / c.logit_divisor) : x;
 }

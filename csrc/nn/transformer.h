@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,15 @@ struct Block : Mlp {
   Linear q, k, v, qkv, o;
   Linear input_gate, input_proj;  // of a model with inputs to each block
   Norm post_input_norm;
-  at::Tensor scalar;  // [1], or undefined
+  at::Tensor scalar;             // [1], or undefined
+  std::optional<double> cutoff;  // of gate's outputs, in standard deviations above a row's mean
+  // Of a LAuReL (Menghani 2024), undefined without.
+  Linear laurel_left, laurel_right;
+  Norm post_laurel_norm;
+  // Of a model with streams, undefined elsewhere.
+  Linear streams_router, predict, correct;  // [S, H], [S², S], [S, S]
+  Norm streams_norm;
+  at::Tensor streams_scale;  // [H]
   Linear router, shared_gate;
   at::Tensor router_bias;  // [E], or undefined
   std::vector<Mlp> experts;
@@ -64,6 +73,11 @@ struct Inputs {
   at::Tensor table;  // [V, L·P]
   Linear proj;
   Norm norm;
+};
+
+// Maps [H, H] of the embedding to each stream but the first, and back. Empty without streams.
+struct Streams {
+  std::vector<Linear> spread, merge;
 };
 
 struct Groups;  // of block.h
@@ -94,10 +108,12 @@ class Transformer {
   const Norm& norm() const { return norm_; }
   const Linear& head() const { return head_; }  // weight is embed() where tied
   const Inputs& inputs() const { return inputs_; }
+  const Streams& streams() const { return streams_; }
 
  private:
   at::Tensor embed(const Batch& in) const;
   std::vector<at::Tensor> block_inputs(const at::Tensor& tokens, const at::Tensor& x) const;
+  void read_streams(Loader& load);
   bool grouped(int64_t rows, const AdapterPass& pass) const;
   bool joined(const AdapterPass& pass) const;
   bool adapt_experts(const std::string& layer, const Adapter& adapter);
@@ -109,6 +125,7 @@ class Transformer {
   Norm embed_norm_, norm_;
   Linear embed_proj_, head_;
   Inputs inputs_;
+  Streams streams_;
   std::shared_ptr<Layers> layers_;          // shared with those graphs too
   std::map<std::string, Linear*> linears_;  // point into layers_
 };

@@ -45,10 +45,10 @@ at::Tensor Loader::rows(const std::string& name, const QuantFormat& format, int6
   return t;
 }
 
-bool Loader::has_linear(const std::string& name) const {
-  const QuantFormat* const formats = quant_formats();
-  return has(name + ".weight") || std::any_of(formats, formats + kQuantFormats,
-                                              [&](const QuantFormat& f) { return has(name + "." + f.name); });
+int64_t Loader::outputs(const std::string& name) const {
+  int64_t found = size(name + ".weight", 0);
+  for (int i = 0; i < kQuantFormats && found == 0; ++i) found = size(name + "." + quant_formats()[i].name, 0);
+  return found;
 }
 
 Linear Loader::linear(const std::string& name, int64_t in, int64_t out) {

@@ -20,7 +20,9 @@ class Loader {
 
   bool has(const std::string& name) const { return weights_.count(name) != 0; }
   // Whether there is a weight of a linear layer, in any type.
-  bool has_linear(const std::string& name) const;
+  bool has_linear(const std::string& name) const { return outputs(name) > 0; }
+  // How many outputs that layer has, 0 where there is none.
+  int64_t outputs(const std::string& name) const;
   // The size of a weight's dimension, 0 where it has none.
   int64_t size(const std::string& name, int64_t dim) const {
     const auto found = weights_.find(name);

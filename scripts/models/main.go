@@ -36,7 +36,8 @@ const (
 	tested       = "tested"
 	refusedThere = "refused"
 
-	gemma4 = "norms of values; windows, two RoPEs, two widths of heads; inputs to each layer, layers with keys of earlier ones"
+	gemma3n = "norms of values; windows, two RoPEs; inputs to each layer, layers with keys of earlier ones; AltUp, LAuReL, sparse MLPs in some"
+	gemma4  = "norms of values; windows, two RoPEs, two widths of heads; inputs to each layer, layers with keys of earlier ones"
 )
 
 var notes = map[string]note{
@@ -45,6 +46,8 @@ var notes = map[string]note{
 	"gemma2":           {models: "Gemma 2", more: "windows, soft caps", refused: "`use_bidirectional_attention`", gpu: tested},
 	"gemma3":           {models: "Gemma 3 4B to 27B", more: "text part; windows, two RoPEs", refused: "images", gpu: tested},
 	"gemma3_text":      {models: "Gemma 3 270M, 1B", more: "windows, two RoPEs", refused: "`use_bidirectional_attention`", gpu: tested},
+	"gemma3n":          {models: "Gemma 3n E2B, E4B", more: gemma3n, refused: "images, sounds", gpu: refusedThere},
+	"gemma3n_text":     {models: "Gemma 3n E2B, E4B", more: gemma3n, refused: "`altup_active_idx` above 0", gpu: refusedThere},
 	"gemma4":           {models: "Gemma 4 E2B, E4B, 31B", more: gemma4, refused: "images, sounds, experts", gpu: refusedThere},
 	"gemma4_text":      {models: "Gemma 4 E2B, E4B, 31B", more: gemma4, refused: "`use_bidirectional_attention` \"all\", `enable_moe_block`", gpu: refusedThere},
 	"glm4":             {models: "GLM-4 0414"},
@@ -207,8 +210,9 @@ then changes neither log π nor the importance ratio. Tokens of data sets and of
 - adapters on routers
 - recurrent layers: mamba, Granite 4 H; qwen3_next
 - jina v2 encoders, which need code of their own: transformers has no class for them
-- gemma3n; Gemma 4 with experts (26B-A4B)
-- adapters on Gemma 4's per_layer_model_projection, which is outside of the layers
+- Gemma 4 with experts (26B-A4B)
+- adapters on what Gemma 3n and 4 have outside of the layers (per_layer_model_projection, altup_projections), and on AltUp's routers and
+  coefficients
 - quantised weights in other formats than those of the next section
-- classifiers of gemma4, granite, granitemoehybrid, cohere2 and mistral3 load in rltrain only: transformers has no class for them
+- classifiers of gemma3n, gemma4, granite, granitemoehybrid, cohere2 and mistral3 load in rltrain only: transformers has no class for them
 `

@@ -3,6 +3,7 @@ package transformers
 import (
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -272,8 +273,8 @@ func (c *Config) changes(change map[string]func([]float32)) (map[string]func([]f
 // matrix reports whether a tensor is an embedding or linear weight. Embeddings of positions, types and distances do not count,
 // nor do those that choose and weigh experts, nor convolutions.
 func (s TensorSpec) matrix() bool {
-	return len(s.Shape) == 2 && !slices.Contains([]string{"positions.weight", "types.weight", distanceWeight}, s.Name) &&
-		!strings.HasSuffix(s.Name, ".router.weight") && !strings.HasSuffix(s.Name, ".shared_gate.weight") && !strings.HasSuffix(s.Name, ".conv.weight")
+	module := strings.TrimPrefix(path.Ext(strings.TrimSuffix(s.Name, ".weight")), ".")
+	return len(s.Shape) == 2 && !slices.Contains([]string{"positions.weight", "types.weight", distanceWeight}, s.Name) && !slices.Contains(weighing, module)
 }
 
 func (s TensorSpec) elements() int64 {

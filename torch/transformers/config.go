@@ -25,10 +25,12 @@ type Config struct {
 	NumKeyValueHeads      int // 0: the number of heads
 	HeadDim               int // 0: HiddenSize over NumAttentionHeads
 	IntermediateSize      int
-	EmbeddingSize         int // of token embeddings; 0: HiddenSize
-	NumExperts            int // of layers that have some
-	taps                  int // of convolutions
-	inputSize             int // of a token's input to each layer beside its embedding; 0 for none
+	EmbeddingSize         int   // of token embeddings; 0: HiddenSize
+	NumExperts            int   // of layers that have some
+	taps                  int   // of convolutions
+	inputSize, inputRows  int   // of a token's input to each layer beside its embedding, 0 for none; and of their table
+	laurelRank, streams   int   // of a low-rank map beside attention; streams of hidden states, 0 for one
+	layerWidths           []int // intermediate_size of each layer; nil if all have IntermediateSize
 	delta                 delta
 	HiddenAct             string  // "gelu", the exact one with erf, or another of the core's
 	LayerNormEps          float64 // of any norm
@@ -65,6 +67,7 @@ type Config struct {
 	ropes   []ropeSource
 	kinds   [][]string      // of each layer, where the family has kinds of layers
 	stored  []unpack.Format // of quantised weights
+	unused  []string        // patterns of tensors to ignore, beside those of the family
 
 	withoutPositions bool                   // no learned positions, though nothing rotates
 	distanceRows     int                    // of the table of distances in files
@@ -175,7 +178,7 @@ func (c *Config) readSizes(f *fields) {
 	c.MaxPositionEmbeddings = size("max_position_embeddings", maxPositions)
 	if fam.fourfold && !f.has("intermediate_size") {
 		c.IntermediateSize = 4 * c.HiddenSize
-	} else {
+	} else if c.readWidths(f); c.layerWidths == nil {
 		c.IntermediateSize = size("intermediate_size", 1<<20)
 	}
 	if fam.embeddingSize > 0 {
@@ -204,6 +207,31 @@ func (c *Config) readSizes(f *fields) {
 	if f.err == nil && c.NumAttentionHeads%c.NumKeyValueHeads != 0 {
 		f.fail("num_attention_heads %d is not a multiple of num_key_value_heads %d", c.NumAttentionHeads, c.NumKeyValueHeads)
 	}
+}
+
+// readWidths reads a list of intermediate_size, of a family that may have one.
+func (c *Config) readWidths(f *fields) {
+	if raw := f.raw["intermediate_size"]; !families[c.ModelType].widths || len(raw) == 0 || raw[0] != '[' {
+		return
+	}
+	c.layerWidths = value(f, "intermediate_size", []int{})
+	if f.err == nil && len(c.layerWidths) != c.NumHiddenLayers {
+		f.fail("intermediate_size has %d entries, want one for each of %d layers", len(c.layerWidths), c.NumHiddenLayers)
+	}
+	for _, width := range c.layerWidths {
+		if width < 1 || width > 1<<20 {
+			f.fail("intermediate_size: %d is not between 1 and %d", width, 1<<20)
+		}
+		c.IntermediateSize = max(c.IntermediateSize, width)
+	}
+}
+
+// layerWidth is the intermediate_size of a layer.
+func (c *Config) layerWidth(layer int) int {
+	if c.layerWidths == nil {
+		return c.IntermediateSize
+	}
+	return c.layerWidths[layer]
 }
 
 // readEncoder reads the fields of classifiers.

@@ -69,7 +69,7 @@ func decoder(fam family, rows ...[]moduleRow) *family {
 }
 
 // decoders are the causal language models.
-var decoders = merged(mixtures, recurrent, gemma4, map[string]*family{
+var decoders = merged(mixtures, recurrent, gemma3n, gemma4, map[string]*family{
 	"llama": decoder(family{
 		eps: 1e-6,
 	}, llamaNorms, splitRows("attention_bias", "attention_bias"), gatedRows("mlp_bias")),

@@ -395,7 +395,7 @@ func TestTargets(t *testing.T) {
 		}
 		selected, err := lora.Match(names, targets)
 		diff := cmp.Diff(names, selected)
-		mixed := strings.HasPrefix(config.ModelType, "lfm2") || strings.HasPrefix(config.ModelType, "gemma4") || strings.HasPrefix(config.ModelType, "qwen3_5") || strings.HasPrefix(config.ModelType, "qwen") && strings.HasSuffix(config.ModelType, "_moe")
+		mixed := strings.HasPrefix(config.ModelType, "lfm2") || strings.HasPrefix(config.ModelType, "gemma4") || strings.HasPrefix(config.ModelType, "gemma3n") || strings.HasPrefix(config.ModelType, "qwen3_5") || strings.HasPrefix(config.ModelType, "qwen") && strings.HasSuffix(config.ModelType, "_moe")
 		alike := mixed || len(targets)*layers == len(names)
 		expect.True(t, err == nil && diff == "" && alike, "%s: %v select other modules than all (error %v)\n%s", config.ModelType, targets, err, diff)
 		for _, target := range config.DefaultTargets() {

@@ -23,6 +23,9 @@ func small(kind, more string) string {
 // gemma4Few are fields of Gemma 4 without inputs beside the hidden states.
 const gemma4Few = `,"hidden_size_per_layer_input":0`
 
+// gemma3nFew is a table of few inputs.
+const gemma3nFew = `,"vocab_size_per_layer_input":50`
+
 func mustParse(t *testing.T, text string) *Config {
 	t.Helper()
 	return must.Get(parseConfig([]byte(text), decoders))(t)
@@ -77,6 +80,8 @@ func TestCausalDefaults(t *testing.T) {
 		{"lfm2", `,"num_key_value_heads":2`, 2, 4, 1e-5, 0.5, torch.SiLU, true, nil, 4, 1e6, 0, 0},
 		{"gemma4_text", `,"vocab_size_per_layer_input":50`, 4, 256, 1e-6, 1, torch.GELUTanh, true, []int{512, 512, 512, 0}, 512, 1e6, 0, 0},
 		{"gemma4_text", `,"hidden_size_per_layer_input":0,"num_key_value_heads":2,"final_logit_softcapping":30,"layer_types":["full_attention","full_attention","sliding_attention","full_attention"]`, 2, 256, 1e-6, 1, torch.GELUTanh, true, []int{0, 0, 512, 0}, 512, 1e6, 0, 30},
+		{"gemma3n_text", `,"vocab_size_per_layer_input":50,"num_kv_shared_layers":1,"layer_types":["full_attention","sliding_attention","full_attention","full_attention"]`, 2, 256, 1e-6, 1, torch.GELUTanh, true, []int{0, 512, 0, 0}, 256, 1e6, 0, 30},
+		{"gemma3n_text", `,"vocab_size_per_layer_input":20,"num_kv_shared_layers":0,"num_key_value_heads":4,"final_logit_softcapping":2`, 4, 256, 1e-6, 1, torch.GELUTanh, true, []int{512, 512, 512, 512}, 256, 1e6, 0, 2},
 		{"mixtral", `,"num_attention_heads":8`, 8, 2, 1e-5, 1 / math.Sqrt(2), torch.SiLU, false, nil, 2, 1e6, 0, 0},
 		{"olmoe", ``, 4, 4, 1e-5, 0.5, torch.SiLU, false, nil, 4, 1e4, 0, 0},
 		{"qwen3_moe", `,"sliding_window":8`, 4, 4, 1e-6, 0.5, torch.SiLU, false, nil, 4, 1e4, 0, 0},
@@ -217,6 +222,16 @@ func TestLoadCausalConfigRefuses(t *testing.T) {
 		{"gemma4_text", gemma4Few + `,"attention_k_eq_v":true,"num_global_key_value_heads":3`, "layer 3: num_attention_heads 4 is not a multiple of 3 key heads"},
 		{"gemma4_text", gemma4Few + `,"per_layer_config":{"0":{"head_dim":8}}`, "layers 0 and 1 are of one kind, but have heads of other sizes"},
 		{"gemma4_text", gemma4Few + `,"per_layer_config":{"3":{"sliding_window":8}}`, "per_layer_config.3.sliding_window is not supported, want head_dim and num_key_value_heads"},
+		{"gemma3n_text", ``, "vocab_size_per_layer_input 262144 is not supported, want at most vocab_size 50"},
+		{"gemma3n_text", gemma3nFew, "num_kv_shared_layers 15 is not between 0 and 3"},
+		{"gemma3n_text", gemma3nFew + `,"altup_active_idx":1`, "altup_active_idx 1 is not supported, want 0"},
+		{"gemma3n_text", gemma3nFew + `,"altup_num_inputs":1`, "altup_num_inputs 1 is not supported, want 2 or more"},
+		{"gemma3n_text", gemma3nFew + `,"activation_sparsity_pattern":[0.5]`, "activation_sparsity_pattern has 1 entries, want one for each of 4 layers"},
+		{"gemma3n_text", gemma3nFew + `,"activation_sparsity_pattern":[0,0,0,1]`, "activation_sparsity_pattern: 1 is not from 0 to below 1"},
+		{"gemma3n_text", gemma3nFew + `,"num_kv_shared_layers":0,"attention_k_eq_v":true`, "attention_k_eq_v true is not a field"},
+		{"gemma3n", `,"text_config":{"intermediate_size":[8,8]}`, "text_config.intermediate_size has 2 entries, want one for each of 35 layers"},
+		{"gemma3n", `,"text_config":{"num_hidden_layers":2,"intermediate_size":[8,0]}`, "text_config.intermediate_size: 0 is not between 1 and"},
+		{"llama", `,"intermediate_size":[8,8,8,8]`, "intermediate_size: [8,8,8,8] is not a whole number"},
 		{"olmoe", `,"clip_qkv":8`, "clip_qkv is not supported"},
 		{"qwen3_moe", `,"decoder_sparse_step":0`, "decoder_sparse_step 0 is not between"},
 		{"qwen3_moe", `,"mlp_only_layers":[true]`, "mlp_only_layers: [true] is not a"},

@@ -12,7 +12,7 @@ import (
 // A family describes the fields, names and shapes of a model_type. To add one, add a table.
 //
 // Shapes use one letter per dimension: V vocabulary, P positions, T token types, H hidden, I intermediate, G
-// 2·intermediate, E embeddings, R buckets of distances, N heads, Q all query heads, K all key heads, F queries, keys and values, D one head, C classes, X experts, M width of an expert, S of what all tokens pass, B three H, L taps of a convolution, J twice Q. Z and Y a token's input to one layer and to all. Of delta rules: A value heads, O one of them, W all of them, U keys twice and W.
+// 2·intermediate, E embeddings, R buckets of distances, N heads, Q all query heads, K all key heads, F queries, keys and values, D one head, C classes, X experts, M width of an expert, S of what all tokens pass, B three H, L taps of a convolution, J twice Q. Z and Y a token's input to one layer and to all, r rows of these, l rank of a LAuReL, s streams, t their square. Of delta rules: A value heads, O one of them, W all of them, U keys twice and W.
 type family struct {
 	// own maps usual field names to the family's names.
 	own map[string]string
@@ -32,6 +32,7 @@ type family struct {
 	ropeAlias        map[string]string // the family's other names of rope_types
 	tied             bool
 	fourfold         bool // intermediate_size defaults to 4·hidden_size
+	widths           bool // intermediate_size may be a list, with one of each layer
 	attentionBias    bool // default of the field
 	ropePairs        bool // see torch.ModelConfig
 	embeddingSize    int  // default of the field; 0 if the family has none
@@ -215,18 +216,23 @@ type Linear struct {
 
 // adaptable reports whether the module is a linear layer that can have an adapter.
 func (r moduleRow) adaptable() bool {
-	return len(r.shape) == 2 && !strings.HasPrefix(r.layer, "experts.") && r.layer != "router" && r.layer != "router_bias" && r.layer != "shared_gate" && r.layer != "conv"
+	return len(r.shape) == 2 && !strings.HasPrefix(r.layer, "experts.") && !slices.Contains(weighing, r.layer)
 }
+
+// weighing are modules of a layer that choose and weigh what others make, and convolutions. They have no adapters and stay float32.
+var weighing = []string{"router", "router_bias", "shared_gate", "conv", "streams_router", "predict", "correct"}
 
 // each lists the row for each of n experts, or once if it has no "E".
 func (r moduleRow) each(n int) []moduleRow {
-	if !strings.Contains(r.layer, ".E.") {
+	if !strings.Contains(r.layer+".", ".E.") {
 		return []moduleRow{r}
 	}
 	rows := make([]moduleRow, n)
 	for e := range rows {
-		number := "." + strconv.Itoa(e) + "."
-		rows[e] = moduleRow{strings.Replace(r.layer, ".E.", number, 1), strings.Replace(r.module, ".E.", number, 1), r.shape, r.bias}
+		replace := func(name string) string {
+			return strings.TrimSuffix(strings.Replace(name+".", ".E.", "."+strconv.Itoa(e)+".", 1), ".")
+		}
+		rows[e] = moduleRow{replace(r.layer), replace(r.module), r.shape, r.bias}
 	}
 	return rows
 }

@@ -2,6 +2,7 @@ package transformers
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -10,7 +11,8 @@ import (
 	"github.com/rltrain/rltrain/torch"
 )
 
-// Kinds of Gemma 4's layers: with keys of their own, with values that are not their keys, and with inputs beside the hidden states.
+// Kinds of the layers of Gemma 3n and 4: with keys of their own, with values that are not their keys, and with inputs beside the
+// hidden states.
 const ownKeys, ownValues, withInput = "keys", "values", "inputs"
 
 // gemma4Fields reads Gemma 4's fields, of models without experts.
@@ -22,19 +24,28 @@ func gemma4Fields(f *fields, c *Config) {
 	if seen := text(f, "use_bidirectional_attention", "vision"); seen != "vision" { // which is of images alone
 		f.fail("use_bidirectional_attention %.40q is not supported, want null or \"vision\"", seen)
 	}
-	c.core.EmbeddingScale, c.core.AttentionScale, c.core.ValueNorm = math.Sqrt(float64(c.HiddenSize)), 1, true
 	c.core.LogitSoftcap = f.softcap("final_logit_softcapping", 0)
 	if size := c.family.sizes["hidden_size_per_layer_input"]; size > 0 && !f.isNull("hidden_size_per_layer_input") && value(f, "hidden_size_per_layer_input", size) != 0 {
 		c.inputSize = f.size("hidden_size_per_layer_input", size, maxWidth)
 	}
-	if rows := f.size("vocab_size_per_layer_input", 262144, maxVocab); f.err == nil && c.inputSize > 0 && rows != c.VocabSize {
-		f.fail("vocab_size_per_layer_input %d is not supported, want vocab_size %d", rows, c.VocabSize)
+	c.inputRows = f.size("vocab_size_per_layer_input", 262144, maxVocab)
+	if f.err == nil && c.inputSize > 0 && c.inputRows != c.VocabSize {
+		f.fail("vocab_size_per_layer_input %d is not supported, want vocab_size %d", c.inputRows, c.VocabSize)
 	}
 	sliding := c.slide(f, f.window(c.family.sizes["sliding_window"]), func(layer int) bool { return (layer+1)%6 != 0 })
 	if last := len(sliding) - 1; f.err == nil && sliding[last] { // as in transformers
 		sliding[last], c.core.Windows[last] = false, 0
 	}
-	if c.shapeLayers(f, sliding); f.err != nil {
+	same, wide := value(f, "attention_k_eq_v", false), value(f, "use_double_wide_mlp", false)
+	heads := c.fullHeads(f, same, sliding)
+	c.shapeLayers(f, sliding, value(f, "num_kv_shared_layers", 0), func(layer int, borrows bool) (torch.LayerShape, bool) {
+		shape := torch.LayerShape{KVHeads: heads[layer].keys, HeadDim: heads[layer].dim, IntermediateSize: c.IntermediateSize}
+		if wide && borrows {
+			shape.IntermediateSize *= 2
+		}
+		return shape, !same || sliding[layer]
+	})
+	if f.err != nil {
 		return
 	}
 	if !f.has("rope_parameters") {
@@ -45,40 +56,39 @@ func gemma4Fields(f *fields, c *Config) {
 	c.ropesByKind(f, full, local, sliding)
 }
 
-// shapeLayers gives layers with full attention heads of their own, and the last layers the keys and values of an earlier one.
-func (c *Config) shapeLayers(f *fields, sliding []bool) {
-	same := value(f, "attention_k_eq_v", false)
-	borrowing := value(f, "num_kv_shared_layers", 0)
-	wide := value(f, "use_double_wide_mlp", false)
+// shapeLayers gives layers the shapes that shape returns, with whether they make values, and the last ones the keys and values of an
+// earlier layer. Files may have those that they do without.
+func (c *Config) shapeLayers(f *fields, sliding []bool, borrowing int, shape func(layer int, borrows bool) (torch.LayerShape, bool)) {
+	c.core.EmbeddingScale, c.core.AttentionScale, c.core.ValueNorm = math.Sqrt(float64(c.HiddenSize)), 1, true
 	if f.err == nil && (borrowing < 0 || borrowing >= len(sliding)) {
 		f.fail("num_kv_shared_layers %d is not between 0 and %d, the layers below the last", borrowing, len(sliding)-1)
 	}
-	heads := c.fullHeads(f, same, sliding)
 	if f.err != nil {
 		return
 	}
 	first := len(sliding) - borrowing
 	c.kinds = make([][]string, len(sliding))
 	for i, slides := range sliding {
-		shape := torch.LayerShape{KVHeads: heads[i].keys, HeadDim: heads[i].dim, IntermediateSize: c.IntermediateSize, KeysOf: i}
+		own, values := shape(i, i >= first)
+		own.KeysOf = i
 		if i >= first {
-			for shape.KeysOf = first - 1; shape.KeysOf >= 0 && sliding[shape.KeysOf] != slides; {
-				shape.KeysOf--
+			for own.KeysOf = first - 1; own.KeysOf >= 0 && sliding[own.KeysOf] != slides; {
+				own.KeysOf--
 			}
-			if shape.KeysOf < 0 {
+			if own.KeysOf < 0 {
 				f.fail("layer %d has no earlier layer of its kind whose keys it could share", i)
 				return
 			}
-			if wide {
-				shape.IntermediateSize *= 2
+			for _, unused := range []string{"k_proj", "v_proj", "k_norm", "v_norm"} {
+				c.unused = append(c.unused, fmt.Sprintf("*layers.%d.self_attn.%s.weight", i, unused), fmt.Sprintf("*layers.%d.self_attn.%s.bias", i, unused))
 			}
-		} else if c.kinds[i] = append(c.kinds[i], ownKeys); !same || slides {
+		} else if c.kinds[i] = append(c.kinds[i], ownKeys); values {
 			c.kinds[i] = append(c.kinds[i], ownValues)
 		}
 		if c.inputSize > 0 {
 			c.kinds[i] = append(c.kinds[i], withInput)
 		}
-		c.core.Shapes = append(c.core.Shapes, shape)
+		c.core.Shapes = append(c.core.Shapes, own)
 	}
 }
 
@@ -118,19 +128,17 @@ func (c *Config) fullHeads(f *fields, same bool, sliding []bool) []headSizes {
 	return heads
 }
 
-// gemma4Family is Gemma 4 with the defaults of sizes and the place of its tensors in fam.
-func gemma4Family(fam family) *family {
-	fam.kvHeads, fam.headDim, fam.eps, fam.activation, fam.theta, fam.tied = 4, 256, 1e-6, "gelu_pytorch_tanh", 1e6, true
-	fam.own, fam.special = map[string]string{"hidden_act": "hidden_activation"}, gemma4Fields
-	fam.base = append(slices.Clone(llamaBase),
-		moduleRow{"inputs", "embed_tokens_per_layer", "VY", ""},
-		moduleRow{"inputs_proj", "per_layer_model_projection", "YH", ""},
-		moduleRow{"inputs_norm", "per_layer_projection_norm", "Z", ""})
-	fam.joined = map[string][]string{"layer_scalar": {"layer_scalar.weight"}}
+// laterGemma is Gemma 3n or 4 with the defaults of sizes, the place of its tensors, and what each has beside the other in fam and rows.
+func laterGemma(fam family, rows ...moduleRow) *family {
+	fam.headDim, fam.eps, fam.activation, fam.theta, fam.tied = 256, 1e-6, "gelu_pytorch_tanh", 1e6, true
+	fam.own = map[string]string{"hidden_act": "hidden_activation"}
+	fam.base = slices.Concat(llamaBase, fam.base, []moduleRow{
+		{"inputs", "embed_tokens_per_layer", "rY", ""},
+		{"inputs_proj", "per_layer_model_projection", "YH", ""},
+		{"inputs_norm", "per_layer_projection_norm", "Z", ""},
+	})
 	attention := splitRows("attention_bias", "attention_bias")
-	made := decoder(fam, gemmaNorms, []moduleRow{
-		attention[0], headNorms[0], attention[3], {"scalar", "layer_scalar", "1", ""},
-	}, gatedRows(""))
+	made := decoder(fam, gemmaNorms, []moduleRow{attention[0], headNorms[0], attention[3]}, rows, gatedRows(""))
 	made.kinds = map[string][]moduleRow{
 		ownKeys:   {attention[1], headNorms[1]},
 		ownValues: {attention[2]},
@@ -140,8 +148,13 @@ func gemma4Family(fam family) *family {
 			{"post_input_norm", "post_per_layer_input_norm", "H", ""},
 		},
 	}
-	made.targets = []string{"q_proj", "v_proj"}
 	return made
+}
+
+func gemma4Family(fam family) *family {
+	fam.kvHeads, fam.sizes, fam.special = 4, gemma4Sizes, gemma4Fields
+	fam.joined = map[string][]string{"layer_scalar": {"layer_scalar.weight"}}
+	return laterGemma(fam, moduleRow{"scalar", "layer_scalar", "1", ""})
 }
 
 var (
@@ -152,7 +165,7 @@ var (
 	// Of images and sounds, which text does not need.
 	towers = append(slices.Clone(visionTower), "model.audio_tower.*", "model.embed_vision.*", "model.embed_audio.*")
 	gemma4 = map[string]*family{
-		"gemma4_text": gemma4Family(family{sizes: gemma4Sizes}),
-		"gemma4":      gemma4Family(family{sizes: gemma4Sizes, inner: "text_config", prefixes: languagePrefixes, heads: languageHeads, ignored: towers}),
+		"gemma4_text": gemma4Family(family{}),
+		"gemma4":      gemma4Family(family{inner: "text_config", prefixes: languagePrefixes, heads: languageHeads, ignored: towers}),
 	}
 )

@@ -12,11 +12,11 @@ func (c *Config) ActivationBytes(checkpointed bool) int64 {
 		if core := c.core; core.Experts > 0 { // each of whose experts has its own copy of the token
 			inner = core.SharedSize + core.ExpertsPerToken*(core.ExpertSize+c.HiddenSize)
 		}
-		block := 4*c.HiddenSize + 2*(c.NumAttentionHeads+own.KVHeads)*own.HeadDim + 3*inner + 3*c.inputSize
+		block := 4*c.HiddenSize + 3*c.laurelRank + 4*c.streams*c.HiddenSize + 2*(c.NumAttentionHeads+own.KVHeads)*own.HeadDim + 3*inner + 3*c.inputSize
 		all, most = all+block, max(most, block)
 	}
 	if checkpointed {
-		return int64(4 * (c.NumHiddenLayers*(c.HiddenSize+c.inputSize) + most))
+		return int64(4 * (c.NumHiddenLayers*(max(c.streams, 1)*c.HiddenSize+c.inputSize) + most))
 	}
 	return int64(4 * all)
 }

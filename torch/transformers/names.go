@@ -113,9 +113,11 @@ func (c *Config) Prefix() string { return families[c.ModelType].prefixOf() }
 func (c *Config) TensorNames() []TensorSpec {
 	fam := families[c.ModelType]
 	var specs []TensorSpec
-	for _, row := range fam.base {
-		if row.layer != "norm" {
-			specs = append(specs, c.specs(row, 0, "")...)
+	for _, all := range fam.base {
+		for _, row := range all.each(c.streams - 1) {
+			if row.layer != "norm" {
+				specs = append(specs, c.specs(row, 0, "")...)
+			}
 		}
 	}
 	for i := range c.storedLayers() {
@@ -288,6 +290,14 @@ func (c *Config) dim(letter rune, layer int) int {
 		return c.inputSize
 	case 'Y':
 		return c.inputSize * c.NumHiddenLayers
+	case 'r':
+		return c.inputRows
+	case 'l':
+		return c.laurelRank
+	case 's':
+		return c.streams
+	case 't':
+		return c.streams * c.streams
 	case 'A':
 		return c.delta.values
 	case 'O':

@@ -23,9 +23,9 @@ func (c *Config) Resolve(m *safetensors.Model) (map[string]string, error) {
 	if err := unpack.Weights(m, c.stored); err != nil {
 		return nil, fmt.Errorf("transformers: %s: %w", m.Path(), err)
 	}
-	ignored := families[c.ModelType].ignored
+	ignored := slices.Concat(families[c.ModelType].ignored, c.unused)
 	if c.Scored {
-		ignored = append(slices.Clone(ignored), "score.weight", "score.bias")
+		ignored = append(ignored, "score.weight", "score.bias")
 	}
 	names, err := resolve(c.TensorNames(), ignored, m)
 	if err == nil && c.TieWordEmbeddings {

@@ -10,6 +10,8 @@
 
 #include "engine/shared_weights.h"
 #include "kernels/parallel.h"
+#include "nn/streams.h"
+#include "ops/block.h"
 #include "ops/widen.h"
 
 namespace rlt::engine {
@@ -69,20 +71,16 @@ void Network::build_block(const nn::Block& block, const nn::Groups& from, Block&
     to.rate = to.z + after(1);
     to.decays = to.rate + after(2);
   }
-  to.qkv = PackedLinear(from.qkv);
-  to.o = PackedLinear(from.o);
-  to.up = PackedLinear(from.up);
-  to.down = PackedLinear(from.down);
-  to.input_gate = PackedLinear(from.input_gate);
-  to.input_proj = PackedLinear(from.input_proj);
+  to.cutoff = block.cutoff;
+  const auto groups = groups_of(from);
+  for (size_t i = 0; i < groups.size(); ++i) to.*kLinears[i] = PackedLinear(*groups[i]);
 }
 
 template <class F>
 void Network::for_linears(const F& f) {
   for (Block& block : blocks_) {
-    for (PackedLinear* layer :
-         {&block.qkv, &block.o, &block.up, &block.down, &block.input_gate, &block.input_proj}) {
-      if (!layer->empty()) f(*layer);
+    for (PackedLinear Block::*const layer : kLinears) {
+      if (!(block.*layer).empty()) f(block.*layer);
     }
   }
   if (!inputs_.empty()) f(inputs_);
@@ -93,12 +91,11 @@ void Network::set_adapter(int32_t number, const nn::Transformer* from) {
   if (from != nullptr) check_shares_weights(decoder_, *from);
   for (size_t i = 0; i < blocks_.size(); ++i) {
     copy_lora(blocks_[i], number, from == nullptr ? nn::ExpertLora() : from->blocks()[i].lora);
-    PackedLinear* const to[] = {&blocks_[i].qkv,  &blocks_[i].o,          &blocks_[i].up,
-                                &blocks_[i].down, &blocks_[i].input_gate, &blocks_[i].input_proj};
-    for (size_t j = 0; j < std::size(to); ++j) {
-      if (to[j]->empty()) continue;
-      to[j]->set_adapter(number, from == nullptr ? std::vector<const nn::Linear*>()
-                                                 : groups_of(from->groups(i))[j]->layers());
+    for (size_t j = 0; j < std::size(kLinears); ++j) {
+      PackedLinear& to = blocks_[i].*kLinears[j];
+      if (to.empty()) continue;
+      to.set_adapter(number, from == nullptr ? std::vector<const nn::Linear*>()
+                                             : groups_of(from->groups(i))[j]->layers());
     }
   }
 }
@@ -127,6 +124,7 @@ void Network::refresh() {
     to.k_norm = read(from.k_norm);
     to.v_norm = read(from.v_norm);
     to.post_input_norm = read(from.post_input_norm);
+    to.post_laurel_norm = read(from.post_laurel_norm);
     if (from.scalar.defined()) to.scalar = from.scalar.item<float>();
     to.post_attn_norm = read(from.post_attn_norm);
     to.mlp_norm = read(from.mlp_norm);
@@ -138,7 +136,9 @@ void Network::refresh() {
     to.post_mlp_norm = read(from.post_mlp_norm);
     qkv_width_ = std::max(qkv_width_, to.qkv.width());
     inner_width_ = std::max(inner_width_, inner_width(to));
-    if (!to.input_gate.empty()) inner_width_ = std::max(inner_width_, to.input_gate.width());
+    for (const PackedLinear* layer : {&to.input_gate, &to.laurel_left}) {
+      if (!layer->empty()) inner_width_ = std::max(inner_width_, layer->width());
+    }
   }
   norm_ = read(decoder_.norm());
   inputs_norm_ = read(decoder_.inputs().norm);
@@ -150,9 +150,7 @@ int64_t Network::bytes() const {
   int64_t sum = head_.bytes() + inputs_.bytes();
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const Block& b = blocks_[i];
-    for (const PackedLinear* layer : {&b.qkv, &b.o, &b.up, &b.down, &b.input_gate, &b.input_proj}) {
-      sum += layer->bytes();
-    }
+    for (PackedLinear Block::*const layer : kLinears) sum += (b.*layer).bytes();
     for (const nn::Mlp& expert : decoder_.blocks()[i].experts) {
       for (const nn::Linear* layer : {&expert.gate, &expert.up, &expert.down}) sum += layer->weight.nbytes();
     }
@@ -274,44 +272,6 @@ void Network::embed(Workspace& w) const {
   });
 }
 
-// [L, P] of each row, as Transformer::block_inputs makes them.
-void Network::fill_inputs(Workspace& w) const {
-  const int64_t width = config().hidden_size, each = static_cast<int64_t>(inputs_norm_.weight.size());
-  inputs_.multiply({w.x.data(), width, static_cast<int64_t>(w.rows.size())}, {}, w.inputs.data(),
-                   inputs_.width());
-  const auto shrink = static_cast<float>(1 / std::sqrt(static_cast<double>(width))),
-             grow = static_cast<float>(std::sqrt(static_cast<double>(each)));
-  const int64_t all = config().layers * each;
-  parallel_for(0, static_cast<int64_t>(w.rows.size()), grain(8 * all), [&](int64_t begin, int64_t end) {
-    static thread_local Buffer<float> wide;
-    wide.reserve(all);
-    for (int64_t i = begin; i < end; ++i) {
-      const auto [s, position] = w.rows[static_cast<size_t>(i)];
-      const Work& span = w.spans[static_cast<size_t>(s)];
-      const float* const own =
-          float_rows(decoder_.inputs().table, span.tokens[position - span.position], 1, wide.data());
-      float* const row = w.inputs.data() + i * inputs_.width();
-      kernels().scale(row, shrink, row, all);
-      for (int64_t at = 0; at < all; at += each) apply(inputs_norm_, row + at, row + at, each);
-      kernels().add_scaled(grow, own, row, all);
-      kernels().scale(row, static_cast<float>(std::sqrt(0.5)), row, all);
-    }
-  });
-}
-
-void Network::add_input(size_t layer, Workspace& w) const {
-  const nn::Config& c = config();
-  const Block& block = blocks_[layer];
-  const auto rows = static_cast<int64_t>(w.rows.size()),
-             each = static_cast<int64_t>(inputs_norm_.weight.size()), width = block.input_gate.width();
-  block.input_gate.multiply(rows_of(w, w.x, c.hidden_size), {c.activation}, w.inner.data(), width);
-  const at::AutoDispatchBelowADInplaceOrView below;
-  const at::Tensor own = at::from_blob(w.inputs.data() + static_cast<int64_t>(layer) * each, {rows, each},
-                                       {inputs_.width(), 1}, at::kFloat);
-  at::from_blob(w.inner.data(), {rows, each}, {width, 1}, at::kFloat).mul_(own);
-  add_linear(block.input_proj, block.post_input_norm, rows_of(w, w.inner, width), w);
-}
-
 // For each row and rope [rotary_dim]: cosines, then sines.
 void Network::fill_rotations(Workspace& w) const {
   const nn::Config& c = config();
@@ -334,6 +294,29 @@ Rows Network::rows_of(const Workspace& w, const Buffer<float>& data, int64_t str
   return {data.data(), stride, static_cast<int64_t>(w.rows.size()), &w.adapted};
 }
 
+// Adds to w.x what attention and MLP make of it.
+void Network::run_block(size_t n, Workspace& w) const {
+  const nn::Config& c = config();
+  const Block& block = blocks_[n];
+  const auto rows = static_cast<int64_t>(w.rows.size());
+  apply_rows(block.attn_norm, w.x, w.h.data(), rows);
+  block.qkv.multiply(rows_of(w, w.h, c.hidden_size), {}, w.qkv.data(), block.qkv.width());
+  if (!block.delta.weight.empty()) {
+    delta_rule(block, static_cast<int64_t>(n), w);
+  } else if (!block.conv.weight.empty()) {
+    convolve(block, static_cast<int64_t>(n), w);
+  } else {
+    if (c.qk_norm == RLT_QK_NORM_ALL) norm_all_heads(block, w);
+    attention(block, static_cast<int64_t>(n), w);
+    if (c.gated_queries) gate_heads(block, w);
+  }
+  if (c.residual == RLT_RESIDUAL_PARALLEL) apply_rows(block.mlp_norm, w.x, w.h.data(), rows);
+  add_linear(block.o, block.post_attn_norm, rows_of(w, w.attended, block.o.in()), w);
+  if (!block.laurel_left.empty()) add_laurel(block, w);
+  if (c.residual == RLT_RESIDUAL_SEQUENTIAL) apply_rows(block.mlp_norm, w.x, w.h.data(), rows);
+  mlp(n, w);
+}
+
 void Network::forward(Workspace& w) const {
   const nn::Config& c = config();
   for (const Work& span : w.spans) {
@@ -349,26 +332,21 @@ void Network::forward(Workspace& w) const {
   if (!inputs_.empty()) fill_inputs(w);
   fill_rotations(w);
   const auto rows = static_cast<int64_t>(w.rows.size());
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const at::Tensor x = at::from_blob(w.x.data(), {rows, c.hidden_size}, at::kFloat);
+  at::Tensor streams;
+  if (!decoder_.streams().spread.empty()) streams = nn::spread(decoder_.streams(), x);
   for (size_t n = 0; n < blocks_.size(); ++n) {
-    const Block& block = blocks_[n];
-    apply_rows(block.attn_norm, w.x, w.h.data(), rows);
-    block.qkv.multiply(rows_of(w, w.h, c.hidden_size), {}, w.qkv.data(), block.qkv.width());
-    if (!block.delta.weight.empty()) {
-      delta_rule(block, static_cast<int64_t>(n), w);
-    } else if (!block.conv.weight.empty()) {
-      convolve(block, static_cast<int64_t>(n), w);
-    } else {
-      if (c.qk_norm == RLT_QK_NORM_ALL) norm_all_heads(block, w);
-      attention(block, static_cast<int64_t>(n), w);
-      if (c.gated_queries) gate_heads(block, w);
+    if (streams.defined()) {
+      run_streams(n, w, streams);
+      continue;
     }
-    if (c.residual == RLT_RESIDUAL_PARALLEL) apply_rows(block.mlp_norm, w.x, w.h.data(), rows);
-    add_linear(block.o, block.post_attn_norm, rows_of(w, w.attended, block.o.in()), w);
-    if (c.residual == RLT_RESIDUAL_SEQUENTIAL) apply_rows(block.mlp_norm, w.x, w.h.data(), rows);
-    mlp(n, w);
+    const Block& block = blocks_[n];
+    run_block(n, w);
     if (!block.input_gate.empty()) add_input(n, w);
     if (block.scalar != 1) kernels().scale(w.x.data(), block.scalar, w.x.data(), rows * c.hidden_size);
   }
+  if (streams.defined()) x.copy_(nn::merge(decoder_.streams(), streams));
   int64_t row = 0;
   for (const Work& span : w.spans) {
     row += span.count;
@@ -428,7 +406,16 @@ void Network::mlp(size_t layer, Workspace& w) const {
     if (block.up.empty()) return;
   }
   const int64_t width = inner_width(block);
-  block.up.multiply(rows_of(w, w.h, c.hidden_size), {c.activation, c.gated != 0}, w.inner.data(), width);
+  if (block.cutoff) {
+    block.up.multiply(rows_of(w, w.h, c.hidden_size), {}, w.inner.data(), width);
+    const auto half = [&](int64_t begin) {
+      return at::from_blob(w.inner.data() + begin, {rows, from.up.out()}, {width, 1}, at::kFloat);
+    };
+    const at::Tensor gate = half(0);
+    gate.copy_(gated_act(nn::keep_top(gate, *block.cutoff), half(width / 2), c.activation));
+  } else {
+    block.up.multiply(rows_of(w, w.h, c.hidden_size), {c.activation, c.gated != 0}, w.inner.data(), width);
+  }
   if (from.shared_gate.weight.defined()) {
     at::from_blob(w.inner.data(), {rows, width}, at::kFloat).mul_(from.shared_gate.forward(h, {}).sigmoid());
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/cpu/cache.h"
@@ -71,9 +72,11 @@ class Network {
     std::vector<float> weight, bias;
   };
   struct Block {
-    Norm attn_norm, q_norm, k_norm, v_norm, post_attn_norm, mlp_norm, post_mlp_norm, post_input_norm;
+    Norm attn_norm, q_norm, k_norm, v_norm, post_attn_norm, mlp_norm, post_mlp_norm, post_input_norm,
+        post_laurel_norm;
     PackedLinear qkv, o, up, down;  // up: gate and up alternating where gated
-    PackedLinear input_gate, input_proj;
+    PackedLinear input_gate, input_proj, laurel_left, laurel_right;
+    std::optional<double> cutoff;
     float scalar = 1;
     int64_t kv_heads = 0, head_dim = 0;
     int64_t keys_of = 0;            // the layer whose keys and values attention reads
@@ -93,6 +96,10 @@ class Network {
     // values in it.
     bool rounds() const { return lender->qkv.element() == Element::kBF16 && kernels().multiply_pairs; }
   };
+  // In the order of groups_of.
+  static constexpr PackedLinear Block::*kLinears[] = {
+      &Block::qkv,        &Block::o,          &Block::up,          &Block::down,
+      &Block::input_gate, &Block::input_proj, &Block::laurel_left, &Block::laurel_right};
 
   void build_block(const nn::Block& block, const nn::Groups& from, Block& to);
   template <class F>
@@ -109,6 +116,9 @@ class Network {
   void embed(Workspace& w) const;
   void fill_inputs(Workspace& w) const;
   void add_input(size_t layer, Workspace& w) const;
+  void add_laurel(const Block& block, Workspace& w) const;
+  void run_block(size_t layer, Workspace& w) const;
+  void run_streams(size_t layer, Workspace& w, at::Tensor& streams) const;
   void fill_rotations(Workspace& w) const;
   void attention(const Block& block, int64_t layer, Workspace& w) const;
   void place(const Block& block, int64_t layer, Workspace& w, int64_t row, int64_t head) const;
@@ -138,8 +148,10 @@ class Network {
   }
   void mlp(size_t layer, Workspace& w) const;
   void mix(size_t layer, Workspace& w) const;
-  // Of a row of the MLP of all tokens.
-  int64_t inner_width(const Block& block) const { return block.up.width() / (config().gated ? 2 : 1); }
+  // Of a row of the MLP of all tokens; with gate beside up where a cutoff comes between.
+  int64_t inner_width(const Block& block) const {
+    return block.up.width() / (config().gated && !block.cutoff ? 2 : 1);
+  }
   // x += layer(in), through norm where there is one.
   void add_linear(const PackedLinear& layer, const Norm& norm, const Rows& in, Workspace& w) const;
   Rows rows_of(const Workspace& w, const Buffer<float>& data, int64_t stride) const;
