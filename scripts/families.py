@@ -29,6 +29,10 @@ OTHERS = {
     "gemma4_text": dict(hidden_size=1536, intermediate_size=6144, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=1,
                         num_kv_shared_layers=2, use_double_wide_mlp=True, final_logit_softcapping=30.0,
                         layer_types=["sliding_attention", "full_attention"] * 2),
+    "gemma4_mixed": dict(model_type="gemma4_text", hidden_size=2816, intermediate_size=2112, num_hidden_layers=2, num_attention_heads=16,
+                         num_key_value_heads=8, num_global_key_value_heads=2, attention_k_eq_v=True, hidden_size_per_layer_input=0,
+                         final_logit_softcapping=30.0, sliding_window=1024, enable_moe_block=True, num_experts=16, top_k_experts=8,
+                         moe_intermediate_size=704, layer_types=["sliding_attention", "full_attention"]),
     "gemma3n_text": dict(hidden_size=2048, intermediate_size=8192, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2,
                          num_kv_shared_layers=2, activation_sparsity_pattern=[0.95, 0.95, 0.0, 0.0],
                          layer_types=["sliding_attention", "full_attention"] * 2),
@@ -157,7 +161,7 @@ def check_all(only):
             continue
         fields = {k: v for k, v in entry["config"].items() if k not in ("model_type", "architectures", "auto_map", "torch_dtype", "dtype")}
         with tempfile.TemporaryDirectory() as temporary, attempt(family):
-            config = AutoConfig.for_model(family, **fields)
+            config = AutoConfig.for_model(entry["config"].get("model_type", family), **fields)
             check_published(f"{family}, {name}", config if entry["parameters"] < SMALL else few_layers(config), pathlib.Path(temporary) / "model")
 
 

@@ -222,7 +222,7 @@ typedef struct {
   double router_scale;    /* of the experts' sum; 0 = none */
   int32_t woven_experts;  /* the rows of gate and up take turns in adapters of "experts.gate_up" */
   const rlt_layer_shape* shapes; /* [layers]; NULL if all layers have the model's sizes. Only with
-                                    RLT_QKV_SPLIT and without shared_layers, experts and gated_queries */
+                                    RLT_QKV_SPLIT and without shared_layers and gated_queries */
   int32_t value_norm;            /* an RMS norm without weights of each head's values; as shapes */
 } rlt_model_config;
 
@@ -235,20 +235,23 @@ typedef struct {
  * n·v], a gated delta rule with keys of width K in delta_key_heads heads; post_attn_norm, mlp_norm, gate, up
  * [I, H] or gate_up [2I, H], down [H, I], post_mlp_norm; router [E, H], router_bias [E], added to
  * the probabilities to choose experts, but not to weigh them, experts.M.gate, up and down, shared_gate [1,
- * H], whose sigmoid multiplies the MLP that all tokens pass; norm; head [V, H], absent if the output is tied
- * to embed. Layers with keys_of another have no k, v and k_norm; those without v have k's outputs as values,
- * only with value_norm. With laurel_left [R, H], laurel_right [H, R] and post_laurel_norm, attention's sum is
- * added to y + post_laurel_norm(laurel_right(laurel_left(y))) and divided by √2, where y is attn_norm's
- * output. With inputs [V, L·P], inputs_proj [L·P, H] and inputs_norm [P], each of the L layers has input_gate
- * [P, H], input_proj [H, P] and post_input_norm, and adds
+ * H], whose sigmoid multiplies the MLP that all tokens pass; with post_norms also router_norm, experts_norm,
+ * post_experts_norm and post_shared_norm [H] and expert_scale [E]: experts then read experts_norm(x), x being
+ * what mlp_norm reads, and the router router_norm(x) / √H; their sum, each times its scale, is
+ * post_experts_norm's input, and with post_shared_norm(MLP) post_mlp_norm's; norm; head [V, H], absent if the
+ * output is tied to embed. Layers with keys_of another have no k, v and k_norm; those without v have k's
+ * outputs as values, only with value_norm. With laurel_left [R, H], laurel_right [H, R] and post_laurel_norm,
+ * attention's sum is added to y + post_laurel_norm(laurel_right(laurel_left(y))) and divided by √2, where y
+ * is attn_norm's output. With inputs [V, L·P], inputs_proj [L·P, H] and inputs_norm [P], each of the L layers
+ * has input_gate [P, H], input_proj [H, P] and post_input_norm, and adds
  * post_input_norm(input_proj(activation(input_gate(x)) · i)) at its end, where i is P features of
  * (√P·inputs[token] + inputs_norm(inputs_proj(e) / √H)) / √2, with e the embedding. A layer's output is times
  * its scalar [1], which is not trained. Only the first rows of inputs may be there: other tokens have row 0.
  * With spread.S and merge.S [H, H], one for each stream but the first, there are S streams of hidden states
  * (AltUp); each layer has streams_norm [H], streams_router [S, H], predict [S², S], correct [S, S], and maybe
  * streams_scale [H], of the first stream where its input reads it. What the input makes is added to the other
- * streams. Layers with a router, sinks or a conv, and models with value_norm,
- * run on the CPU only; with a router gated, one sum after the other, without post_norms. Each name ends in
+ * streams. Layers with a router, sinks or a conv, and models with value_norm, run on the CPU only; with a
+ * router gated, one sum after the other. Each name ends in
  * ".weight", with an optional ".bias". Layer norms have biases if "norm" has one, and always with norm_after.
  * Linear weights may be F32, BF16 or F16; others are F32. A weight that requires a gradient is trained.
  *
@@ -262,13 +265,13 @@ typedef struct {
 rlt_error* rlt_model_new(const rlt_model_config* config, const char* const* names, const rlt_tensor* tensors,
                          int32_t n, rlt_model** model);
 
-/* Puts an adapter y += scale·B·A·dropout(x) on a linear layer ("layers.0.q"): a [r, in], b [out, r], both
- * retained. With magnitude [out], which is trained, each row of W + scale·B·A has that norm (DoRA); 0 = none.
- * All experts of a layer have one: "layers.0.experts.gate_up" and "layers.0.experts.down", without magnitude:
- * a [E·r, in] with the rows of one expert after those of another, b [out, r·E] with the columns of the same
- * rank side by side, rows of gate before those of up. They take no dropout. Replaces the layer's previous
- * adapter. Errors: no such layer, a misshapen tensor, a layer whose weight is trained. Changes the model;
- * engines see the adapter after their next refresh, but take no magnitude. */
+/* Puts an adapter y += scale·B·A·dropout(x) on a linear layer ("layers.0.q", "inputs_proj"): a [r, in], b
+ * [out, r], both retained. With magnitude [out], which is trained, each row of W + scale·B·A has that norm
+ * (DoRA); 0 = none. All experts of a layer have one: "layers.0.experts.gate_up" and "layers.0.experts.down",
+ * without magnitude: a [E·r, in] with the rows of one expert after those of another, b [out, r·E] with the
+ * columns of the same rank side by side, rows of gate before those of up. They take no dropout. Replaces the
+ * layer's previous adapter. Errors: no such layer, a misshapen tensor, a layer whose weight is trained.
+ * Changes the model; engines see the adapter after their next refresh, but take no magnitude. */
 rlt_error* rlt_model_adapt(rlt_model* model, const char* layer, rlt_tensor a, rlt_tensor b,
                            rlt_tensor magnitude, double scale);
 

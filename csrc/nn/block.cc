@@ -165,7 +165,14 @@ at::Tensor mlp(const Block& block, const BlockPass& pass, const at::Tensor& x, c
     Routing routing{pass.adapter.on ? &block.lora : nullptr, pass.routes, nullptr,
                     pass.loads ? &aside.load : nullptr};
     if (pass.routes.defined() && pass.rows.defined()) routing.given = pass.routes.index_select(0, pass.rows);
-    sum = residual.add(mix_experts(*pass.config, block, pass.groups, x, routing));
+    const Config& c = *pass.config;
+    if (block.experts_norm.weight.defined()) {
+      const at::Tensor mixed = mix_experts(c, block, pass.groups, residual, routing);
+      const at::Tensor both = close(pass, block.down, &Groups::down, &Joints::down, block.post_shared_norm,
+                                    widen(block, pass, x), mixed);
+      return residual.add(apply_norm(c, block.post_mlp_norm, both));
+    }
+    sum = residual.add(mix_experts(c, block, pass.groups, x, routing));
     if (!block.down.weight.defined()) return sum;
   }
   at::Tensor inner = widen(block, pass, x);
@@ -227,11 +234,12 @@ std::vector<at::Tensor> parameters(const Block& block, bool adapted) {
     if (t.defined() && t.requires_grad()) found.push_back(t);
   };
   for (const at::Tensor* t : {&block.sinks, &block.conv, &block.conv_bias, &block.a_log, &block.dt_bias,
-                              &block.delta_norm, &block.streams_scale})
+                              &block.delta_norm, &block.streams_scale, &block.expert_scale})
     add(*t);
   for (const Norm* norm :
        {&block.attn_norm, &block.q_norm, &block.k_norm, &block.post_attn_norm, &block.mlp_norm,
-        &block.post_mlp_norm, &block.post_input_norm, &block.post_laurel_norm, &block.streams_norm}) {
+        &block.post_mlp_norm, &block.post_input_norm, &block.post_laurel_norm, &block.streams_norm,
+        &block.router_norm, &block.experts_norm, &block.post_experts_norm, &block.post_shared_norm}) {
     add(norm->weight);
     add(norm->bias);
   }

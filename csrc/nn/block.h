@@ -63,7 +63,7 @@ struct Routing {
   at::Tensor* load = nullptr;    // [2, E], added to unless null
 };
 
-// What the experts of x [N, H] add to it, by groups unless null.
+// What the experts of x [N, H] add to it, by groups unless null. Experts beside an MLP norm x themselves.
 at::Tensor mix_experts(const Config& config, const Block& block, const Groups* groups, const at::Tensor& x,
                        const Routing& routing);
 

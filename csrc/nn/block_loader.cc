@@ -54,7 +54,8 @@ void BlockLoader::read(size_t n, Block& block) {
   take(block.o, at + "o", mixed, width);
   if (before && c_.residual != RLT_RESIDUAL_SHARED_NORM) block.mlp_norm = norm(at + "mlp_norm", width);
   const bool experts = load_.has(at + "router.weight");
-  if (const int64_t inner = experts ? c_.shared_size : shape.intermediate_size; inner > 0) {
+  const bool shares = experts && !load_.has(at + "experts_norm.weight");
+  if (const int64_t inner = shares ? c_.shared_size : shape.intermediate_size; inner > 0) {
     read_mlp(at, inner, block);
   }
   if (experts) read_experts(at, block);
@@ -163,6 +164,15 @@ void BlockLoader::read_experts(const std::string& at, Block& block) {
   TORCH_CHECK(block.router.weight.is_cpu(), "a model with experts runs on the CPU only: use --device cpu");
   if (load_.has(at + "router_bias.weight")) {
     block.router_bias = load_.tensor(at + "router_bias.weight", {c_.experts});
+  }
+  TORCH_CHECK(load_.has(at + "experts_norm.weight") == (c_.post_norms == RLT_POST_NORMS_ALSO), at,
+              "experts_norm.weight is for models with norms before and after, and only for these");
+  if (c_.post_norms) {
+    block.router_norm = norm(at + "router_norm", width);
+    block.experts_norm = norm(at + "experts_norm", width);
+    block.post_experts_norm = norm(at + "post_experts_norm", width);
+    block.post_shared_norm = norm(at + "post_shared_norm", width);
+    block.expert_scale = load_.tensor(at + "expert_scale.weight", {c_.experts});
   }
   if (load_.has(at + "shared_gate.weight")) block.shared_gate = load_.linear(at + "shared_gate", width, 1);
   for (int64_t m = 0; m < c_.experts; ++m) {

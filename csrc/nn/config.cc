@@ -82,17 +82,17 @@ void check_choices(const rlt_model_config& c) {
               "norm_after is for blocks of one sum after the other, without post_norms");
   TORCH_CHECK(c.qkv != RLT_QKV_INTERLEAVED || c.kv_heads == c.heads,
               "interleaved qkv needs a key head for each of ", c.heads, " heads, got ", c.kv_heads);
-  TORCH_CHECK(c.experts == 0 || (c.gated && !c.post_norms && !c.norm_after && !c.bidirectional &&
-                                 !c.shared_layers && c.residual == RLT_RESIDUAL_SEQUENTIAL),
-              "experts are for gated causal blocks of one sum after the other, with norms before only");
+  TORCH_CHECK(
+      c.experts == 0 || (c.gated && c.post_norms != RLT_POST_NORMS_ONLY && !c.norm_after &&
+                         !c.bidirectional && !c.shared_layers && c.residual == RLT_RESIDUAL_SEQUENTIAL),
+      "experts are for gated causal blocks of one sum after the other, with norms before");
   TORCH_CHECK(!c.gated_queries || (c.qkv == RLT_QKV_SPLIT && c.distance == RLT_DISTANCE_NONE),
               "gated_queries needs separate q, k and v, without distances");
-  TORCH_CHECK(
-      (c.shapes == nullptr && !c.value_norm) ||
-          (c.qkv == RLT_QKV_SPLIT && !c.shared_layers && c.experts == 0 && !c.gated_queries &&
-           c.distance == RLT_DISTANCE_NONE && !c.rope_pairs && c.qk_norm != RLT_QK_NORM_ALL),
-      "shapes and value_norm need separate q, k and v, without shared_layers, experts, gated_queries, "
-      "distances, rope_pairs and norms of all heads");
+  TORCH_CHECK((c.shapes == nullptr && !c.value_norm) ||
+                  (c.qkv == RLT_QKV_SPLIT && !c.shared_layers && !c.gated_queries &&
+                   c.distance == RLT_DISTANCE_NONE && !c.rope_pairs && c.qk_norm != RLT_QK_NORM_ALL),
+              "shapes and value_norm need separate q, k and v, without shared_layers, gated_queries, "
+              "distances, rope_pairs and norms of all heads");
   TORCH_CHECK(!c.fused_gate_up || c.gated, "fused_gate_up without gated");
   TORCH_CHECK(!c.qk_norm || c.norm != RLT_NORM_LAYER, "qk_norm is an RMS norm: the others must be too");
 }

@@ -8,6 +8,7 @@
 #include <ATen/ops/topk.h>
 #include <ATen/ops/where.h>
 
+#include <cmath>
 #include <optional>
 
 #include "nn/block.h"
@@ -99,7 +100,10 @@ at::Tensor pass_through(const Config& c, const Mlp& mlp, const MlpGroups* groups
 
 at::Tensor mix_experts(const Config& c, const Block& block, const Groups* groups, const at::Tensor& x,
                        const Routing& routing) {
-  const at::Tensor logits = block.router.forward(x, {});
+  const bool beside = block.experts_norm.weight.defined();
+  const at::Tensor judged =
+      beside ? apply_norm(c, block.router_norm, x).mul(1 / std::sqrt(static_cast<double>(x.size(1)))) : x;
+  const at::Tensor logits = block.router.forward(judged, {});
   const at::Tensor probabilities = c.router_sigmoid ? at::sigmoid(logits) : at::softmax(logits, 1);
   const at::Tensor ranked =
       block.router_bias.defined() ? probabilities.add(block.router_bias) : probabilities;
@@ -110,6 +114,7 @@ at::Tensor mix_experts(const Config& c, const Block& block, const Groups* groups
   if (routing.chosen != nullptr) *routing.chosen = chosen;
   at::Tensor weights = probabilities.gather(1, chosen);
   if (c.router_norm) weights = weights.div(weights.sum(1, true).add(c.router_sigmoid ? 1e-6 : 0));
+  if (beside) weights = weights.mul(block.expert_scale.take(chosen));
   if (c.router_scale != 0) weights = weights.mul(c.router_scale);
   const Deal deal(chosen, c.experts);
   if (routing.load != nullptr) {
@@ -118,7 +123,8 @@ at::Tensor mix_experts(const Config& c, const Block& block, const Groups* groups
   }
   std::optional<Loras> loras;
   if (routing.lora != nullptr) loras.emplace(c, *routing.lora);
-  const auto sorted = select_rows(x, deal.rows).split_with_sizes(deal.counts, 0);
+  const auto sorted =
+      select_rows(apply_norm(c, block.experts_norm, x), deal.rows).split_with_sizes(deal.counts, 0);
   std::vector<at::Tensor> made;
   for (size_t e = 0; e < sorted.size(); ++e) {
     if (deal.counts[e] == 0) continue;  // without a gradient, so optimisers leave it as it is
@@ -126,7 +132,9 @@ at::Tensor mix_experts(const Config& c, const Block& block, const Groups* groups
                                 loras ? &*loras : nullptr, e, sorted[e]));
   }
   const at::Tensor mixed = select_rows(at::cat(made), deal.place);
-  return mixed.view({x.size(0), c.experts_per_token, x.size(1)}).mul(weights.unsqueeze(2)).sum(1);
+  const at::Tensor sum =
+      mixed.view({x.size(0), c.experts_per_token, x.size(1)}).mul(weights.unsqueeze(2)).sum(1);
+  return apply_norm(c, block.post_experts_norm, sum);
 }
 
 }  // namespace rlt::nn

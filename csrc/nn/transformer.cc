@@ -106,6 +106,7 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
     const int64_t rows = std::min(c.vocab_size, load.size("inputs.weight", 0));
     inputs_.table = load.stored("inputs.weight", {rows, c.layers * each});
     inputs_.proj = load.linear("inputs_proj", width, c.layers * each);
+    inputs_.proj.index = -1;  // those of blocks count from 0
     inputs_.norm = blocks.norm("inputs_norm", each);
   }
   if (c.distance == RLT_DISTANCE_BIAS) distances_ = load.tensor("distances.weight", {c.heads, distances});
@@ -154,7 +155,7 @@ bool Transformer::grouped(int64_t rows, const AdapterPass& pass) const {
   return rows <= kFew && pass.dropout == 0 && embed_.is_cpu() && frozen(embed_) && frozen(positions_) &&
          frozen(types_) && frozen(embed_norm_.weight) && frozen(embed_norm_.bias) &&
          embed_proj_.frozen_or_none() && frozen(distances_) && frozen(inputs_.table) &&
-         inputs_.proj.frozen_or_none() && frozen(inputs_.norm.weight) &&
+         inputs_.proj.frozen_or_none() && frozen(inputs_.proj.a) && frozen(inputs_.norm.weight) &&
          std::none_of(blocks().begin(), blocks().end(), trained) && all_frozen(streams_.spread) &&
          all_frozen(streams_.merge);
 }
@@ -182,6 +183,9 @@ bool Transformer::joined(const AdapterPass& pass) const {
 void Transformer::adapt(const std::string& layer, const at::Tensor& a, const at::Tensor& b, double scale,
                         const at::Tensor& magnitude) {
   const Adapter adapter{a, b, magnitude, scale};
+  if (layer == "inputs_proj" && inputs_.table.defined()) {  // linears_ points into the blocks alone
+    return nn::adapt({{layer, &inputs_.proj}}, layer, adapter);
+  }
   if (!adapt_experts(layer, adapter)) nn::adapt(linears_, layer, adapter);
 }
 
@@ -227,11 +231,12 @@ at::Tensor Transformer::embed(const Batch& in) const {
 }
 
 // [N, P] of each block; x are the tokens' embeddings.
-std::vector<at::Tensor> Transformer::block_inputs(const at::Tensor& tokens, const at::Tensor& x) const {
+std::vector<at::Tensor> Transformer::block_inputs(const at::Tensor& tokens, const at::Tensor& x,
+                                                  const AdapterPass& pass) const {
   const int64_t each = inputs_.norm.weight.size(0);
   const at::Tensor known = tokens.mul(tokens.lt(inputs_.table.size(0)));  // the rest have the first row
   const at::Tensor own = at::embedding(inputs_.table, known).to(at::kFloat).view({-1, each}),
-                   made = inputs_.proj.forward(x, {}).view({-1, each});
+                   made = inputs_.proj.forward(x, pass).view({-1, each});
   return apply_norm(*config_, inputs_.norm, made.mul(1 / std::sqrt(static_cast<double>(x.size(1)))))
       .add(own, std::sqrt(static_cast<double>(each)))
       .mul(std::sqrt(0.5))
@@ -286,7 +291,7 @@ at::Tensor Transformer::forward(const Batch& in, const AdapterPass& pass, bool c
   }
   at::Tensor x = embed(in);
   std::vector<at::Tensor> inputs;
-  if (inputs_.table.defined()) inputs = block_inputs(in.tokens, x);
+  if (inputs_.table.defined()) inputs = block_inputs(in.tokens, x, pass);
   if (!streams_.spread.empty()) x = spread(streams_, x);
   Aside aside;
   if (load != nullptr) aside.load = *load;

@@ -49,6 +49,10 @@ struct Block : Mlp {
   at::Tensor streams_scale;  // [H]
   Linear router, shared_gate;
   at::Tensor router_bias;  // [E], or undefined
+  // Of experts beside the MLP, undefined elsewhere: what the router reads, what they read and make, what the
+  // MLP makes; [E], factors of the experts.
+  Norm router_norm, experts_norm, post_experts_norm, post_shared_norm;
+  at::Tensor expert_scale;
   std::vector<Mlp> experts;
   ExpertLora lora;
   at::Tensor sinks;            // [heads], or undefined
@@ -112,7 +116,8 @@ class Transformer {
 
  private:
   at::Tensor embed(const Batch& in) const;
-  std::vector<at::Tensor> block_inputs(const at::Tensor& tokens, const at::Tensor& x) const;
+  std::vector<at::Tensor> block_inputs(const at::Tensor& tokens, const at::Tensor& x,
+                                       const AdapterPass& pass) const;
   void read_streams(Loader& load);
   bool grouped(int64_t rows, const AdapterPass& pass) const;
   bool joined(const AdapterPass& pass) const;

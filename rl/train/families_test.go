@@ -26,6 +26,11 @@ var unlikeLlama = map[string]map[string]any{
 		"model_type": "gemma4_text", "num_hidden_layers": 4, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 6, "sliding_window": 8,
 		"layer_types": []string{"sliding_attention", "full_attention", "sliding_attention", "full_attention"}, "head_dim": 8, "global_head_dim": 12,
 	},
+	"experts beside MLPs": {
+		"model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "sliding_window": 8, "enable_moe_block": true, "num_experts": 4,
+		"top_k_experts": 2, "moe_intermediate_size": 16, "layer_types": []string{"sliding_attention", "full_attention"}, "head_dim": 8,
+		"global_head_dim": 12,
+	},
 	"streams": {
 		"model_type": "gemma3n_text", "num_hidden_layers": 3, "num_kv_shared_layers": 1, "hidden_size_per_layer_input": 6, "sliding_window": 8,
 		"layer_types": []string{"sliding_attention", "full_attention", "full_attention"}, "head_dim": 8, "laurel_rank": 4,

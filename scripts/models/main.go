@@ -37,50 +37,53 @@ const (
 	refusedThere = "refused"
 
 	gemma3n = "norms of values; windows, two RoPEs; inputs to each layer, layers with keys of earlier ones; AltUp, LAuReL, sparse MLPs in some"
-	gemma4  = "norms of values; windows, two RoPEs, two widths of heads; inputs to each layer, layers with keys of earlier ones"
+	unified = "norms of values; windows, two RoPEs, two widths of heads; layers with keys of earlier ones"
+	gemma4  = "norms of values; windows, two RoPEs, two widths of heads; inputs to each layer, layers with keys of earlier ones; experts beside the MLP in some"
 )
 
 var notes = map[string]note{
-	"cohere2":          {models: "Command R7B, Tiny Aya", more: "windows; no positions on other layers", refused: "`use_qk_norm`"},
-	"exaone4":          {models: "EXAONE 4.0", more: "windows; then no positions on other layers", refused: "`sliding_window_pattern` in letters without `layer_types`"},
-	"gemma2":           {models: "Gemma 2", more: "windows, soft caps", refused: "`use_bidirectional_attention`", gpu: tested},
-	"gemma3":           {models: "Gemma 3 4B to 27B", more: "text part; windows, two RoPEs", refused: "images", gpu: tested},
-	"gemma3_text":      {models: "Gemma 3 270M, 1B", more: "windows, two RoPEs", refused: "`use_bidirectional_attention`", gpu: tested},
-	"gemma3n":          {models: "Gemma 3n E2B, E4B", more: gemma3n, refused: "images, sounds", gpu: refusedThere},
-	"gemma3n_text":     {models: "Gemma 3n E2B, E4B", more: gemma3n, refused: "`altup_active_idx` above 0", gpu: refusedThere},
-	"gemma4":           {models: "Gemma 4 E2B, E4B, 31B", more: gemma4, refused: "images, sounds, experts", gpu: refusedThere},
-	"gemma4_text":      {models: "Gemma 4 E2B, E4B, 31B", more: gemma4, refused: "`use_bidirectional_attention` \"all\", `enable_moe_block`", gpu: refusedThere},
-	"glm4":             {models: "GLM-4 0414"},
-	"gpt2":             {models: "GPT-2, DistilGPT2", refused: "`scale_attn_by_inverse_layer_idx`, `add_cross_attention`", gpu: tested},
-	"gpt_neox":         {models: "Pythia, GPT-NeoX", more: "or one after the other", gpu: tested},
-	"granite":          {models: "Granite 3", more: "multipliers"},
-	"granitemoehybrid": {models: "Granite 4 Micro, 350M, 1B", more: "multipliers; no positions; experts in some", refused: "Mamba layers"},
-	"llama":            {models: "Llama 2 and 3, TinyLlama, SmolLM, SmolLM2", gpu: tested},
-	"ministral":        {models: "Ministral 8B 2410", more: "windows"},
-	"ministral3":       {models: "Devstral 2", more: "YaRN; queries grow with positions", gpu: "not tried; generation on a CPU only"},
-	"mistral":          {models: "Mistral 7B, Mistral Small", more: "windows"},
-	"gpt_oss":          {models: "gpt-oss 20B, 120B", more: "sinks, windows, YaRN", gpu: refusedThere},
-	"lfm2":             {models: "LFM2 350M to 2.6B", more: "layers of gated convolutions", gpu: refusedThere},
-	"lfm2_moe":         {models: "LFM2 8B-A1B", more: "sigmoid router; layers of gated convolutions, some without experts", gpu: refusedThere},
-	"mixtral":          {models: "Mixtral 8x7B, 8x22B", more: "windows", gpu: refusedThere},
-	"olmoe":            {models: "OLMoE", refused: "`clip_qkv`", gpu: refusedThere},
-	"qwen2_moe":        {models: "Qwen1.5-MoE, Qwen2 57B-A14B", more: "windows; some layers without experts", refused: "`qkv_bias` false", gpu: refusedThere},
-	"qwen3_5":          {models: "Qwen3.5 dense", more: "text part; three layers of four with gated delta rules, gated attention", refused: "images", gpu: refusedThere},
-	"qwen3_5_text":     {models: "Qwen3.5 dense", more: "three layers of four with gated delta rules, gated attention", gpu: refusedThere},
-	"qwen3_5_moe":      {models: "Qwen3.5 35B-A3B, 122B-A10B", more: "text part; three layers of four with gated delta rules, gated attention", refused: "images", gpu: refusedThere},
-	"qwen3_5_moe_text": {models: "Qwen3.5 35B-A3B, 122B-A10B", more: "three layers of four with gated delta rules, gated attention", gpu: refusedThere},
-	"qwen3_moe":        {models: "Qwen3 30B-A3B, 235B-A22B, Qwen3-Coder", more: "windows; some layers without experts", gpu: refusedThere},
-	"granitemoe":       {models: "Granite 3 1B-A400M, 3B-A800M", more: "multipliers", gpu: refusedThere},
-	"mistral3":         {models: "Ministral 3, Mistral Small 3.1", more: "text part; mistral or ministral3", refused: "images", gpu: "as the text part"},
-	"olmo2":            {models: "OLMo 2"},
-	"olmo3":            {models: "Olmo 3", more: "windows, two RoPEs"},
-	"phi":              {models: "Phi-1, 1.5, 2", refused: "`qk_layernorm`", gpu: tested},
-	"phi3":             {models: "Phi-3, Phi-3.5, Phi-4", more: "windows, LongRoPE", gpu: tested},
-	"qwen2":            {models: "Qwen2, Qwen2.5", more: "windows", gpu: tested},
-	"qwen3":            {models: "Qwen3", more: "windows", gpu: tested},
-	"smollm3":          {models: "SmolLM3", more: "layers without positions, windows"},
-	"stablelm":         {models: "StableLM 2, 3B", refused: "`use_parallel_residual`, `qk_layernorm`"},
-	"starcoder2":       {models: "StarCoder2", more: "windows"},
+	"cohere2":             {models: "Command R7B, Tiny Aya", more: "windows; no positions on other layers", refused: "`use_qk_norm`"},
+	"exaone4":             {models: "EXAONE 4.0", more: "windows; then no positions on other layers", refused: "`sliding_window_pattern` in letters without `layer_types`"},
+	"gemma2":              {models: "Gemma 2", more: "windows, soft caps", refused: "`use_bidirectional_attention`", gpu: tested},
+	"gemma3":              {models: "Gemma 3 4B to 27B", more: "text part; windows, two RoPEs", refused: "images", gpu: tested},
+	"gemma3_text":         {models: "Gemma 3 270M, 1B", more: "windows, two RoPEs", refused: "`use_bidirectional_attention`", gpu: tested},
+	"gemma3n":             {models: "Gemma 3n E2B, E4B", more: gemma3n, refused: "images, sounds", gpu: refusedThere},
+	"gemma3n_text":        {models: "Gemma 3n E2B, E4B", more: gemma3n, refused: "`altup_active_idx` above 0", gpu: refusedThere},
+	"gemma4":              {models: "Gemma 4 E2B, E4B, 26B-A4B, 31B", more: gemma4, refused: "images, sounds", gpu: refusedThere},
+	"gemma4_text":         {models: "Gemma 4 E2B, E4B, 26B-A4B, 31B", more: gemma4, refused: "`use_bidirectional_attention` \"all\"", gpu: refusedThere},
+	"gemma4_unified":      {models: "Gemma 4 12B", more: unified, refused: "images, sounds", gpu: refusedThere},
+	"gemma4_unified_text": {models: "Gemma 4 12B", more: unified, refused: "`use_bidirectional_attention` \"all\"", gpu: refusedThere},
+	"glm4":                {models: "GLM-4 0414"},
+	"gpt2":                {models: "GPT-2, DistilGPT2", refused: "`scale_attn_by_inverse_layer_idx`, `add_cross_attention`", gpu: tested},
+	"gpt_neox":            {models: "Pythia, GPT-NeoX", more: "or one after the other", gpu: tested},
+	"granite":             {models: "Granite 3", more: "multipliers"},
+	"granitemoehybrid":    {models: "Granite 4 Micro, 350M, 1B", more: "multipliers; no positions; experts in some", refused: "Mamba layers"},
+	"llama":               {models: "Llama 2 and 3, TinyLlama, SmolLM, SmolLM2", gpu: tested},
+	"ministral":           {models: "Ministral 8B 2410", more: "windows"},
+	"ministral3":          {models: "Devstral 2", more: "YaRN; queries grow with positions", gpu: "not tried; generation on a CPU only"},
+	"mistral":             {models: "Mistral 7B, Mistral Small", more: "windows"},
+	"gpt_oss":             {models: "gpt-oss 20B, 120B", more: "sinks, windows, YaRN", gpu: refusedThere},
+	"lfm2":                {models: "LFM2 350M to 2.6B", more: "layers of gated convolutions", gpu: refusedThere},
+	"lfm2_moe":            {models: "LFM2 8B-A1B", more: "sigmoid router; layers of gated convolutions, some without experts", gpu: refusedThere},
+	"mixtral":             {models: "Mixtral 8x7B, 8x22B", more: "windows", gpu: refusedThere},
+	"olmoe":               {models: "OLMoE", refused: "`clip_qkv`", gpu: refusedThere},
+	"qwen2_moe":           {models: "Qwen1.5-MoE, Qwen2 57B-A14B", more: "windows; some layers without experts", refused: "`qkv_bias` false", gpu: refusedThere},
+	"qwen3_5":             {models: "Qwen3.5 dense", more: "text part; three layers of four with gated delta rules, gated attention", refused: "images", gpu: refusedThere},
+	"qwen3_5_text":        {models: "Qwen3.5 dense", more: "three layers of four with gated delta rules, gated attention", gpu: refusedThere},
+	"qwen3_5_moe":         {models: "Qwen3.5 35B-A3B, 122B-A10B", more: "text part; three layers of four with gated delta rules, gated attention", refused: "images", gpu: refusedThere},
+	"qwen3_5_moe_text":    {models: "Qwen3.5 35B-A3B, 122B-A10B", more: "three layers of four with gated delta rules, gated attention", gpu: refusedThere},
+	"qwen3_moe":           {models: "Qwen3 30B-A3B, 235B-A22B, Qwen3-Coder", more: "windows; some layers without experts", gpu: refusedThere},
+	"granitemoe":          {models: "Granite 3 1B-A400M, 3B-A800M", more: "multipliers", gpu: refusedThere},
+	"mistral3":            {models: "Ministral 3, Mistral Small 3.1", more: "text part; mistral or ministral3", refused: "images", gpu: "as the text part"},
+	"olmo2":               {models: "OLMo 2"},
+	"olmo3":               {models: "Olmo 3", more: "windows, two RoPEs"},
+	"phi":                 {models: "Phi-1, 1.5, 2", refused: "`qk_layernorm`", gpu: tested},
+	"phi3":                {models: "Phi-3, Phi-3.5, Phi-4", more: "windows, LongRoPE", gpu: tested},
+	"qwen2":               {models: "Qwen2, Qwen2.5", more: "windows", gpu: tested},
+	"qwen3":               {models: "Qwen3", more: "windows", gpu: tested},
+	"smollm3":             {models: "SmolLM3", more: "layers without positions, windows"},
+	"stablelm":            {models: "StableLM 2, 3B", refused: "`use_parallel_residual`, `qk_layernorm`"},
+	"starcoder2":          {models: "StarCoder2", more: "windows"},
 
 	"bert":        {models: "BERT, MiniLM, e5, bge, gte (small and base)", gpu: tested},
 	"distilbert":  {models: "DistilBERT", gpu: tested},
@@ -210,9 +213,7 @@ then changes neither log π nor the importance ratio. Tokens of data sets and of
 - adapters on routers
 - recurrent layers: mamba, Granite 4 H; qwen3_next
 - jina v2 encoders, which need code of their own: transformers has no class for them
-- Gemma 4 with experts (26B-A4B)
-- adapters on what Gemma 3n and 4 have outside of the layers (per_layer_model_projection, altup_projections), and on AltUp's routers and
-  coefficients
+- adapters on Gemma 3n's AltUp (altup_projections, routers, coefficients)
 - quantised weights in other formats than those of the next section
-- classifiers of gemma3n, gemma4, granite, granitemoehybrid, cohere2 and mistral3 load in rltrain only: transformers has no class for them
+- classifiers of gemma3n, gemma4, gemma4_unified, granite, granitemoehybrid, cohere2 and mistral3 load in rltrain only: transformers has no class for them
 `

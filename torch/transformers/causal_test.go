@@ -145,7 +145,7 @@ func TestLoadCausalSpellings(t *testing.T) {
 }
 
 func TestTrainableWeights(t *testing.T) {
-	for _, name := range []string{"llama_linear", "gpt2", "granitemoe", "qwen2_moe_mixed", "gpt_oss", "lfm2_biased", "qwen3_5_text", "gemma4_text_same", "gemma3n_text"} {
+	for _, name := range []string{"llama_linear", "gpt2", "granitemoe", "qwen2_moe_mixed", "gpt_oss", "lfm2_biased", "qwen3_5_text", "gemma4_text_same", "gemma4_text_mixed", "gemma3n_text"} {
 		t.Run(name, func(t *testing.T) {
 			c := openCausal(t, name, transformers.CausalOptions{Trainable: true})
 			torchtest.Near(t, c.read(t, c.sequences, false), c.want(t, "logits"), tolerance, "logits")
@@ -158,7 +158,7 @@ func TestTrainableWeights(t *testing.T) {
 			for key, tensor := range tensorsOf(t, c.Dir) {
 				got := saved[key]
 				values := must.Get(tensor.Float32s())(t)
-				if strings.HasSuffix(key, "norm.weight") && !strings.Contains(key, "layers") || strings.HasSuffix(key, "ln_f.weight") {
+				if strings.HasSuffix(key, "norm.weight") && !strings.Contains(key, "layer") || strings.HasSuffix(key, "ln_f.weight") {
 					values = make([]float32, len(values))
 				}
 				read := must.Get(got.Float32s())(t)
@@ -174,7 +174,7 @@ func TestTrainableWeights(t *testing.T) {
 
 // TestSaveMerged: a merged model computes the same as the adapted one.
 func TestSaveMerged(t *testing.T) {
-	for _, name := range []string{"llama", "gpt2", "gpt_neox", "phi3_window", "gemma3", "mistral3_small", "granitemoehybrid", "glm4", "cohere2", "granitemoe", "qwen2_moe_mixed", "gpt_oss_mxfp4", "lfm2", "qwen3_5", "qwen3_5_moe", "lfm2_moe", "gemma4_text", "gemma4", "gemma3n_text", "gemma3n_text_full", "gemma3n"} {
+	for _, name := range []string{"llama", "gpt2", "gpt_neox", "phi3_window", "gemma3", "mistral3_small", "granitemoehybrid", "glm4", "cohere2", "granitemoe", "qwen2_moe_mixed", "gpt_oss_mxfp4", "lfm2", "qwen3_5", "qwen3_5_moe", "lfm2_moe", "gemma4_text", "gemma4", "gemma4_mixed", "gemma3n_text", "gemma3n_text_full", "gemma3n"} {
 		t.Run(name, func(t *testing.T) {
 			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
 			c.adaptThese(t, c.Config.Linears())

@@ -209,31 +209,6 @@ func (c *Config) readSizes(f *fields) {
 	}
 }
 
-// readWidths reads a list of intermediate_size, of a family that may have one.
-func (c *Config) readWidths(f *fields) {
-	if raw := f.raw["intermediate_size"]; !families[c.ModelType].widths || len(raw) == 0 || raw[0] != '[' {
-		return
-	}
-	c.layerWidths = value(f, "intermediate_size", []int{})
-	if f.err == nil && len(c.layerWidths) != c.NumHiddenLayers {
-		f.fail("intermediate_size has %d entries, want one for each of %d layers", len(c.layerWidths), c.NumHiddenLayers)
-	}
-	for _, width := range c.layerWidths {
-		if width < 1 || width > 1<<20 {
-			f.fail("intermediate_size: %d is not between 1 and %d", width, 1<<20)
-		}
-		c.IntermediateSize = max(c.IntermediateSize, width)
-	}
-}
-
-// layerWidth is the intermediate_size of a layer.
-func (c *Config) layerWidth(layer int) int {
-	if c.layerWidths == nil {
-		return c.IntermediateSize
-	}
-	return c.layerWidths[layer]
-}
-
 // readEncoder reads the fields of classifiers.
 func (c *Config) readEncoder(f *fields, fam *encoderFamily) {
 	if fam.types > 0 {

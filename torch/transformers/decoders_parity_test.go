@@ -158,15 +158,46 @@ func TestCausalEngineTokensEqualTransformers(t *testing.T) {
 	for _, name := range causalCases(t) {
 		t.Run(name, func(t *testing.T) {
 			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
-			if slices.ContainsFunc(c.Config.Core().Ropes, func(r torch.Rope) bool { return r.SwitchLength > 0 }) {
-				t.Skip("the engine rotates all tokens for the sequence's full length")
-			}
+			c.skipSwitching(t)
 			want := c.ids(t, "greedy")
 			var got []int32
-			for _, e := range generated(t, c.Causal, c.sequences[1], len(want)) {
+			for _, e := range generated(t, c.Causal, c.sequences[1], len(want), 0) {
 				got = append(got, e.Token)
 			}
 			expect.Equal(t, want, got)
+		})
+	}
+}
+
+func (c causalCase) skipSwitching(t *testing.T) {
+	if slices.ContainsFunc(c.Config.Core().Ropes, func(r torch.Rope) bool { return r.SwitchLength > 0 }) {
+		t.Skip("the engine rotates all tokens for the sequence's full length")
+	}
+}
+
+// TestCausalEngineWithAdaptersEqualsTraining: with adapters on all that can have some, the engine's log-probabilities are those of a
+// training pass.
+func TestCausalEngineWithAdaptersEqualsTraining(t *testing.T) {
+	for _, name := range causalCases(t) {
+		t.Run(name, func(t *testing.T) {
+			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
+			c.skipSwitching(t)
+			c.adapt(t)
+			ids := slices.Clone(c.sequences[1])
+			events := generated(t, c.Causal, ids, 20, 1)
+			var got, want []float32
+			for _, e := range events {
+				ids, got = append(ids, e.Token), append(got, e.Raw)
+			}
+			logits, vocab := c.read(t, [][]int32{ids}, true), c.Config.VocabSize
+			for i, e := range events {
+				row, sum := logits[(len(c.sequences[1])-1+i)*vocab:][:vocab], 0.0
+				for _, x := range row {
+					sum += math.Exp(float64(x))
+				}
+				want = append(want, row[e.Token]-float32(math.Log(sum)))
+			}
+			torchtest.Near(t, got, want, tolerance, "log-probabilities")
 		})
 	}
 }
@@ -292,6 +323,12 @@ func TestCausalGradientsEqualTransformers(t *testing.T) {
 					}
 				}
 				expect.Equal(t, len(want), 2*(i+1))
+				for name, v := range c.Weights {
+					if strings.HasSuffix(name, ".scalar.weight") { // a buffer of transformers'
+						_, trained := s.Grad(v)
+						expect.True(t, !trained, "%s is trained", name)
+					}
+				}
 				return nil
 			}))
 		})

@@ -122,6 +122,7 @@ func TestExperts(t *testing.T) {
 		{"granitemoehybrid", `,"num_local_experts":0,"layer_types":["attention","attention","attention","attention"]`, "dddd", 0, 0, 0, 0, false},
 		{"qwen3_moe", ``, "ssss", 128, 8, 768, 0, false},
 		{"qwen3_moe", `,"num_local_experts":16,"num_experts_per_tok":3,"moe_intermediate_size":8,"mlp_only_layers":[0,9]`, "dsss", 16, 3, 8, 0, false},
+		{"gemma4_text", gemma4Few + `,"enable_moe_block":true,"num_experts":4,"moe_intermediate_size":8,"top_k_experts":3`, "ssss", 4, 3, 8, 24, true},
 		{"qwen2_moe", `,"num_key_value_heads":4,"decoder_sparse_step":2`, "dsds", 60, 4, 1408, 5632, false},
 	} {
 		c := mustParse(t, small(tt.kind, tt.more))
@@ -214,7 +215,8 @@ func TestLoadCausalConfigRefuses(t *testing.T) {
 		{"qwen3_5_text", `,"hidden_act":"gelu"`, `hidden_act "gelu" is not supported, want "silu"`},
 		{"lfm2", `,"num_key_value_heads":2,"layer_types":["conv","conv","conv","conv"]`, "layer_types has 4 entries, want one for each of 4 layers, with attention in some"},
 		{"lfm2", `,"num_key_value_heads":2,"layer_types":["conv","mamba","conv","conv"]`, `layer_types has "mamba"`},
-		{"gemma4_text", `,"enable_moe_block":true`, "enable_moe_block true is not supported"},
+		{"gemma4_text", gemma4Few + `,"enable_moe_block":true`, "num_experts is missing"},
+		{"gemma4_text", gemma4Few + `,"enable_moe_block":true,"num_experts":4,"moe_intermediate_size":8,"top_k_experts":5`, "top_k_experts 5 is not between 1 and 4"},
 		{"gemma4_text", `,"use_bidirectional_attention":"all"`, `use_bidirectional_attention "all" is not supported`},
 		{"gemma4_text", ``, "vocab_size_per_layer_input 262144 is not supported, want vocab_size 50"},
 		{"gemma4_text", gemma4Few + `,"num_kv_shared_layers":4`, "num_kv_shared_layers 4 is not between 0 and 3"},
@@ -313,9 +315,13 @@ func FuzzParseCausalConfig(f *testing.F) {
 			return
 		}
 		d := c.Core()
-		expect.True(t, c.NumAttentionHeads%c.NumKeyValueHeads == 0 && c.HeadDim >= 1 && d.RotaryDim%2 == 0 && d.RotaryDim <= c.HeadDim, "inconsistent: %+v", c)
+		widest := c.HeadDim
+		for _, shape := range d.Shapes {
+			widest = max(widest, shape.HeadDim)
+		}
+		expect.True(t, c.NumAttentionHeads%c.NumKeyValueHeads == 0 && c.HeadDim >= 1 && d.RotaryDim%2 == 0 && d.RotaryDim <= widest, "inconsistent: %+v", c)
 		for _, r := range d.Ropes {
-			expect.True(t, len(r.InvFreq) == d.RotaryDim/2 && (r.LongInvFreq == nil || len(r.LongInvFreq) == d.RotaryDim/2),
+			expect.True(t, (len(r.InvFreq) == d.RotaryDim/2 || d.Shapes != nil && len(r.InvFreq) < d.RotaryDim/2) && (r.LongInvFreq == nil || len(r.LongInvFreq) == len(r.InvFreq)),
 				"%d and %d frequencies for %d features", len(r.InvFreq), len(r.LongInvFreq), d.RotaryDim)
 		}
 		expect.True(t, (len(d.Windows) == 0 || len(d.Windows) == c.NumHiddenLayers) && (d.RotaryDim <= 0 || len(d.RopeOf) == c.NumHiddenLayers), "windows %v, ropes %v", d.Windows, d.RopeOf)

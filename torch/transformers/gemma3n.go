@@ -69,6 +69,31 @@ func (c *Config) sparsity(f *fields) []float64 {
 	return all
 }
 
+// readWidths reads a list of intermediate_size, of a family that may have one.
+func (c *Config) readWidths(f *fields) {
+	if raw := f.raw["intermediate_size"]; !families[c.ModelType].widths || len(raw) == 0 || raw[0] != '[' {
+		return
+	}
+	c.layerWidths = value(f, "intermediate_size", []int{})
+	if f.err == nil && len(c.layerWidths) != c.NumHiddenLayers {
+		f.fail("intermediate_size has %d entries, want one for each of %d layers", len(c.layerWidths), c.NumHiddenLayers)
+	}
+	for _, width := range c.layerWidths {
+		if width < 1 || width > 1<<20 {
+			f.fail("intermediate_size: %d is not between 1 and %d", width, 1<<20)
+		}
+		c.IntermediateSize = max(c.IntermediateSize, width)
+	}
+}
+
+// layerWidth is the intermediate_size of a layer.
+func (c *Config) layerWidth(layer int) int {
+	if c.layerWidths == nil {
+		return c.IntermediateSize
+	}
+	return c.layerWidths[layer]
+}
+
 func gemma3nFamily(fam family) *family {
 	fam.kvHeads, fam.special, fam.widths = 2, gemma3nFields, true
 	fam.sizes = map[string]int{

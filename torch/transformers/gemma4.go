@@ -15,12 +15,8 @@ import (
 // hidden states.
 const ownKeys, ownValues, withInput = "keys", "values", "inputs"
 
-// gemma4Fields reads Gemma 4's fields, of models without experts.
+// gemma4Fields reads Gemma 4's fields.
 func gemma4Fields(f *fields, c *Config) {
-	f.forbid("enable_moe_block")
-	for _, key := range []string{"num_experts", "top_k_experts", "moe_intermediate_size"} { // of such a block
-		f.spelled(key)
-	}
 	if seen := text(f, "use_bidirectional_attention", "vision"); seen != "vision" { // which is of images alone
 		f.fail("use_bidirectional_attention %.40q is not supported, want null or \"vision\"", seen)
 	}
@@ -45,6 +41,13 @@ func gemma4Fields(f *fields, c *Config) {
 		}
 		return shape, !same || sliding[layer]
 	})
+	for _, key := range []string{"num_experts", "num_experts_per_tok", "moe_intermediate_size"} {
+		f.spelled(key) // read or not, they belong to the model_type
+	}
+	if value(f, "enable_moe_block", false) {
+		c.NumExperts, c.core.SharedSize = f.size("num_experts", required, maxExperts), c.IntermediateSize
+		c.mix(f, required, f.size("moe_intermediate_size", required, 1<<20), true, everyLayer)
+	}
 	if f.err != nil {
 		return
 	}
@@ -131,7 +134,7 @@ func (c *Config) fullHeads(f *fields, same bool, sliding []bool) []headSizes {
 // laterGemma is Gemma 3n or 4 with the defaults of sizes, the place of its tensors, and what each has beside the other in fam and rows.
 func laterGemma(fam family, rows ...moduleRow) *family {
 	fam.headDim, fam.eps, fam.activation, fam.theta, fam.tied = 256, 1e-6, "gelu_pytorch_tanh", 1e6, true
-	fam.own = map[string]string{"hidden_act": "hidden_activation"}
+	fam.own = map[string]string{"hidden_act": "hidden_activation", "num_experts_per_tok": "top_k_experts"}
 	fam.base = slices.Concat(llamaBase, fam.base, []moduleRow{
 		{"inputs", "embed_tokens_per_layer", "rY", ""},
 		{"inputs_proj", "per_layer_model_projection", "YH", ""},
@@ -152,9 +155,19 @@ func laterGemma(fam family, rows ...moduleRow) *family {
 }
 
 func gemma4Family(fam family) *family {
-	fam.kvHeads, fam.sizes, fam.special = 4, gemma4Sizes, gemma4Fields
-	fam.joined = map[string][]string{"layer_scalar": {"layer_scalar.weight"}}
-	return laterGemma(fam, moduleRow{"scalar", "layer_scalar", "1", ""})
+	fam.kvHeads, fam.special = 4, gemma4Fields
+	fam.joined = map[string][]string{
+		"layer_scalar": {"layer_scalar.weight"}, "router.scale": {"router.scale.weight"}, "router.per_expert_scale": {"router.per_expert_scale.weight"},
+		"experts.gate_up_proj": {"experts.E.gate.weight", "experts.E.up.weight"}, "experts.down_proj": {"experts.E.down.weight"},
+	}
+	made := laterGemma(fam, moduleRow{"scalar", "layer_scalar", "1", ""})
+	made.kinds[sparse] = append(expertRows("router.proj", "experts.E.gate", "experts.E.up", "experts.E.down"),
+		moduleRow{"router_norm", "router.scale", "H", ""},
+		moduleRow{"expert_scale", "router.per_expert_scale", "X", ""},
+		moduleRow{"experts_norm", "pre_feedforward_layernorm_2", "H", ""},
+		moduleRow{"post_experts_norm", "post_feedforward_layernorm_2", "H", ""},
+		moduleRow{"post_shared_norm", "post_feedforward_layernorm_1", "H", ""})
+	return made
 }
 
 var (
@@ -162,10 +175,17 @@ var (
 		"vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30, "num_attention_heads": 8,
 		"max_position_embeddings": 131072, "sliding_window": 512, "hidden_size_per_layer_input": 256,
 	}
+	// Of models whose images and sounds pass no towers.
+	unifiedSizes = map[string]int{
+		"vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30, "num_attention_heads": 8,
+		"max_position_embeddings": 262144, "sliding_window": 1024,
+	}
 	// Of images and sounds, which text does not need.
 	towers = append(slices.Clone(visionTower), "model.audio_tower.*", "model.embed_vision.*", "model.embed_audio.*")
 	gemma4 = map[string]*family{
-		"gemma4_text": gemma4Family(family{}),
-		"gemma4":      gemma4Family(family{inner: "text_config", prefixes: languagePrefixes, heads: languageHeads, ignored: towers}),
+		"gemma4_text":         gemma4Family(family{sizes: gemma4Sizes}),
+		"gemma4":              gemma4Family(family{sizes: gemma4Sizes, inner: "text_config", prefixes: languagePrefixes, heads: languageHeads, ignored: towers}),
+		"gemma4_unified_text": gemma4Family(family{sizes: unifiedSizes}),
+		"gemma4_unified":      gemma4Family(family{sizes: unifiedSizes, inner: "text_config", prefixes: languagePrefixes, heads: languageHeads, ignored: towers}),
 	}
 )

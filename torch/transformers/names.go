@@ -27,6 +27,10 @@ func (c *Config) rowsOf(layer int) []moduleRow {
 func (c *Config) Linears() []Linear {
 	fam := families[c.ModelType]
 	var list []Linear
+	if c.inputSize > 0 {
+		at := slices.IndexFunc(fam.base, func(row moduleRow) bool { return row.layer == "inputs_proj" })
+		list = append(list, Linear{Name: fam.prefixes[0] + fam.base[at].module, Layer: "inputs_proj", Out: c.dim('Y', 0), In: c.HiddenSize})
+	}
 	for i := range c.storedLayers() {
 		for _, row := range c.rowsOf(i) {
 			if !row.adaptable() {
@@ -83,7 +87,7 @@ func (c *Config) ExpertModules() (names []string) {
 // DefaultTargets are the family's default LoRA targets in PEFT. A target is a full name, or a suffix after a dot.
 func (c *Config) DefaultTargets() []string { return slices.Clone(families[c.ModelType].targets) }
 
-// AllTargets are LoRA targets that select every one of Linears: what follows the layer's number in their names.
+// AllTargets are LoRA targets that select every one of Linears: what follows the layer's number in their names, or the last part.
 func (c *Config) AllTargets() (targets []string) { return c.TargetsOf(true, true) }
 
 // TargetsOf are those that select the linear layers of attention, of the MLPs, or both.
@@ -95,6 +99,9 @@ func (c *Config) TargetsOf(attention, mlp bool) (targets []string) {
 		}
 		parts := strings.Split(linear.Name, ".")
 		number := slices.IndexFunc(parts, func(part string) bool { return strings.Trim(part, "0123456789") == "" })
+		if number < 0 {
+			number = len(parts) - 2
+		}
 		if target := strings.Join(parts[number+1:], "."); !slices.Contains(targets, target) {
 			targets = append(targets, target)
 		}

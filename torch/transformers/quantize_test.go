@@ -60,17 +60,17 @@ func TestBlocksStayAsStored(t *testing.T) {
 			e := torchtest.RelativeError(causalCase{Causal: c}.read(t, ids, false), causalCase{Causal: plain}.read(t, ids, false))
 			expect.True(t, e <= 0.03, "logits differ by %g", e)
 			wide := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "bf16"}))(t)
-			diff := cmp.Diff(generated(t, wide, ids[0], 8), generated(t, c, ids[0], 8))
+			diff := cmp.Diff(generated(t, wide, ids[0], 8, 0), generated(t, c, ids[0], 8, 0))
 			expect.True(t, !quant.Known() || diff == "", "generated tokens with bf16 weights (-), with blocks (+):\n%s", diff)
 		})
 	}
 }
 
-// generated returns the events of greedy decoding: n tokens and their log-probs.
-func generated(t *testing.T, c *transformers.Causal, prompt []int32, n int) (all []torch.Event) {
+// generated returns the events of greedy decoding with an adapter: n tokens and their log-probs.
+func generated(t *testing.T, c *transformers.Causal, prompt []int32, n, adapter int) (all []torch.Event) {
 	e := must.Get(torch.NewEngine(c.Model, torch.EngineConfig{Slots: 1}))(t)
 	defer e.Close()
-	must.Get(e.Submit(torch.Request{Prompt: prompt, Samples: 1, MaxNew: n, Seed: 1}))(t)
+	must.Get(e.Submit(torch.Request{Prompt: prompt, Samples: 1, MaxNew: n, Seed: 1, Adapter: adapter}))(t)
 	for e.Unfinished() > 0 {
 		events := must.Get(e.Step(torch.StepTokens()))(t)
 		all = append(all, events...)

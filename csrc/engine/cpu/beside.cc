@@ -16,8 +16,7 @@ namespace rlt::engine {
 // [L, P] of each row, as Transformer::block_inputs makes them.
 void Network::fill_inputs(Workspace& w) const {
   const int64_t width = config().hidden_size, each = static_cast<int64_t>(inputs_norm_.weight.size());
-  inputs_.multiply({w.x.data(), width, static_cast<int64_t>(w.rows.size())}, {}, w.inputs.data(),
-                   inputs_.width());
+  inputs_.multiply(rows_of(w, w.x, width), {}, w.inputs.data(), inputs_.width());
   const auto shrink = static_cast<float>(1 / std::sqrt(static_cast<double>(width))),
              grow = static_cast<float>(std::sqrt(static_cast<double>(each)));
   const int64_t all = config().layers * each;

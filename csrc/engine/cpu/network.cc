@@ -89,6 +89,10 @@ void Network::for_linears(const F& f) {
 
 void Network::set_adapter(int32_t number, const nn::Transformer* from) {
   if (from != nullptr) check_shares_weights(decoder_, *from);
+  if (!inputs_.empty()) {
+    inputs_.set_adapter(number, from == nullptr ? std::vector<const nn::Linear*>()
+                                                : std::vector<const nn::Linear*>{&from->inputs().proj});
+  }
   for (size_t i = 0; i < blocks_.size(); ++i) {
     copy_lora(blocks_[i], number, from == nullptr ? nn::ExpertLora() : from->blocks()[i].lora);
     for (size_t j = 0; j < std::size(kLinears); ++j) {
@@ -125,6 +129,7 @@ void Network::refresh() {
     to.v_norm = read(from.v_norm);
     to.post_input_norm = read(from.post_input_norm);
     to.post_laurel_norm = read(from.post_laurel_norm);
+    to.post_shared_norm = read(from.post_shared_norm);
     if (from.scalar.defined()) to.scalar = from.scalar.item<float>();
     to.post_attn_norm = read(from.post_attn_norm);
     to.mlp_norm = read(from.mlp_norm);
@@ -360,20 +365,19 @@ void Network::forward(Workspace& w) const {
 }
 
 // The rows of each adapter pass the experts by themselves.
-void Network::mix(size_t layer, Workspace& w) const {
+void Network::mix(size_t layer, Workspace& w, const at::Tensor& x) const {
   const nn::Config& c = config();
   const Block& block = blocks_[layer];
   int64_t begin = 0;
   const auto run = [&](int64_t end, const nn::ExpertLora* lora) {
     if (begin == end) return;
-    const std::vector<int64_t> sizes = {end - begin, c.hidden_size};
-    const at::Tensor h = at::from_blob(w.h.data() + begin * c.hidden_size, sizes, at::kFloat);
     at::Tensor chosen;
     nn::Routing routing;
     routing.lora = lora;
     routing.chosen = &chosen;
-    at::from_blob(w.x.data() + begin * c.hidden_size, sizes, at::kFloat)
-        .add_(nn::mix_experts(c, decoder_.blocks()[layer], &decoder_.groups(layer), h, routing));
+    at::from_blob(w.x.data() + begin * c.hidden_size, {end - begin, c.hidden_size}, at::kFloat)
+        .add_(nn::mix_experts(c, decoder_.blocks()[layer], &decoder_.groups(layer),
+                              x.narrow(0, begin, end - begin), routing));
     const int64_t* expert = chosen.const_data_ptr<int64_t>();
     for (; begin < end; ++begin) {
       const auto [s, position] = w.rows[static_cast<size_t>(begin)];
@@ -400,9 +404,16 @@ void Network::mlp(size_t layer, Workspace& w) const {
   const nn::Block& from = decoder_.blocks()[layer];
   const auto rows = static_cast<int64_t>(w.rows.size());
   const at::AutoDispatchBelowADInplaceOrView below;
-  const at::Tensor h = at::from_blob(w.h.data(), {rows, c.hidden_size}, at::kFloat);
+  const at::Tensor h = at::from_blob(w.h.data(), {rows, c.hidden_size}, at::kFloat),
+                   x = at::from_blob(w.x.data(), {rows, c.hidden_size}, at::kFloat);
+  const bool beside = from.experts_norm.weight.defined();  // the MLP's sum with what experts make is normed
+  at::Tensor residual;
   if (!from.experts.empty()) {
-    mix(layer, w);
+    if (beside) {
+      residual = x.clone();
+      x.zero_();
+    }
+    mix(layer, w, beside ? residual : h);
     if (block.up.empty()) return;
   }
   const int64_t width = inner_width(block);
@@ -419,7 +430,11 @@ void Network::mlp(size_t layer, Workspace& w) const {
   if (from.shared_gate.weight.defined()) {
     at::from_blob(w.inner.data(), {rows, width}, at::kFloat).mul_(from.shared_gate.forward(h, {}).sigmoid());
   }
-  add_linear(block.down, block.post_mlp_norm, rows_of(w, w.inner, width), w);
+  add_linear(block.down, beside ? block.post_shared_norm : block.post_mlp_norm, rows_of(w, w.inner, width),
+             w);
+  if (!beside) return;
+  apply_rows(block.post_mlp_norm, w.x, w.x.data(), rows);
+  x.add_(residual);
 }
 
 void Network::add_linear(const PackedLinear& layer, const Norm& norm, const Rows& in, Workspace& w) const {

@@ -73,7 +73,7 @@ class Network {
   };
   struct Block {
     Norm attn_norm, q_norm, k_norm, v_norm, post_attn_norm, mlp_norm, post_mlp_norm, post_input_norm,
-        post_laurel_norm;
+        post_laurel_norm, post_shared_norm;
     PackedLinear qkv, o, up, down;  // up: gate and up alternating where gated
     PackedLinear input_gate, input_proj, laurel_left, laurel_right;
     std::optional<double> cutoff;
@@ -147,7 +147,8 @@ class Network {
     return window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
   }
   void mlp(size_t layer, Workspace& w) const;
-  void mix(size_t layer, Workspace& w) const;
+  // Adds to w.x what experts make of x, [rows, H].
+  void mix(size_t layer, Workspace& w, const at::Tensor& x) const;
   // Of a row of the MLP of all tokens; with gate beside up where a cutoff comes between.
   int64_t inner_width(const Block& block) const {
     return block.up.width() / (config().gated && !block.cutoff ? 2 : 1);
