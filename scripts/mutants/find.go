@@ -91,8 +91,11 @@ func (m *module) check(pkg listed, texts map[string][]byte) (*checked, []types.E
 // find returns the mutants of a package in a random order that depends on seed.
 func (m *module) find(pkg listed, seed uint64) ([]mutant, error) {
 	c, faults, err := m.check(pkg, nil)
-	if err != nil || len(faults) > 0 {
-		return nil, fmt.Errorf("%s: %w, %v", pkg.ImportPath, err, faults)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", pkg.ImportPath, err)
+	}
+	if len(faults) > 0 {
+		return nil, fmt.Errorf("%s has no types without cgo or does not compile, so it cannot be sampled: %w", pkg.ImportPath, faults[0])
 	}
 	var all []mutant
 	for _, file := range c.files {
