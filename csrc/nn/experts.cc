@@ -127,9 +127,13 @@ at::Tensor mix_experts(const Config& c, const Block& block, const Groups* groups
       select_rows(apply_norm(c, block.experts_norm, x), deal.rows).split_with_sizes(deal.counts, 0);
   std::vector<at::Tensor> made;
   for (size_t e = 0; e < sorted.size(); ++e) {
-    if (deal.counts[e] == 0) continue;  // without a gradient, so optimisers leave it as it is
-    made.push_back(pass_through(c, block.experts[e], groups == nullptr ? nullptr : &groups->experts[e],
-                                loras ? &*loras : nullptr, e, sorted[e]));
+    const bool met = deal.counts[e] > 0;
+    // The gradient of one that no token meets is 0 where it is wanted.
+    if (!met && !(at::GradMode::is_enabled() && block.experts[e].up.weight.requires_grad())) continue;
+    const at::Tensor y =
+        pass_through(c, block.experts[e], groups == nullptr ? nullptr : &groups->experts[e],
+                     loras ? &*loras : nullptr, e, met ? sorted[e] : x.new_zeros({1, x.size(1)}));
+    made.push_back(met ? y : y.slice(0, 0, 0));
   }
   const at::Tensor mixed = select_rows(at::cat(made), deal.place);
   const at::Tensor sum =

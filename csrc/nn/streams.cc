@@ -9,7 +9,8 @@ namespace {
 
 // x with rows as long as those of like.
 at::Tensor match(const at::Tensor& x, const at::Tensor& like) {
-  const at::Tensor want = like.square().mean(1, true).sqrt();
+  // A row of zeros has no direction in which its length grows: its gradient is 0 instead of NaN.
+  const at::Tensor want = like.square().mean(1, true).clamp_min(1e-30).sqrt();
   return x.mul(want).div(x.square().mean(1, true).clamp_min(1e-5).sqrt());
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/safetensors"
 	"github.com/rltrain/rltrain/torch/torchtest"
 	"github.com/rltrain/rltrain/torch/transformers"
@@ -289,5 +291,38 @@ func TestGenerationConfig(t *testing.T) {
 	}
 	if got, err := transformers.LoadGenerationConfig(t.TempDir(), config); err != nil || got.Temperature != 1 {
 		t.Errorf("without the file: %+v, %v", got, err)
+	}
+}
+
+// TestGradientsWithoutTokens: experts that no token of a step meets have gradients of 0, as other tools' have, which keep all experts in
+// one tensor; and a token whose row of the embedding is 0 has finite ones.
+func TestGradientsWithoutTokens(t *testing.T) {
+	for _, name := range causalCases(t) {
+		c := openCausal(t, name, transformers.CausalOptions{Trainable: true})
+		token := c.sequences[0][:1]
+		embed := must.Get(c.Weights["embed.weight"].Read())(t)
+		width := c.Config.HiddenSize
+		clear(embed[int(token[0])*width : (int(token[0])+1)*width])
+		must.Do(t, c.Weights["embed.weight"].Write(embed))
+		must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+			hidden, _ := s.Hidden(c.Model, torch.Pack([][]int32{token}), torch.Pass{})
+			s.Backward(s.Sum(s.Mul(hidden, hidden)))
+			unmet := 0
+			for key, v := range c.Weights {
+				grad, ok := s.Grad(v)
+				if !ok {
+					expect.True(t, !strings.Contains(key, ".experts."), "%s: %s has no gradient", name, key)
+					continue
+				}
+				sum := s.Item(s.Sum(s.Mul(grad, grad)))
+				expect.True(t, !math.IsNaN(sum), "%s: the gradient of %s is NaN", name, key)
+				if strings.Contains(key, ".experts.") && sum == 0 {
+					unmet++
+				}
+			}
+			d := c.Config.Core()
+			expect.True(t, unmet > 0 || d.ExpertsPerToken == d.Experts, "%s: one token met all experts", name)
+			return nil
+		}))
 	}
 }
