@@ -410,6 +410,11 @@ func TestTrainingTakesTheSamplersRoutes(t *testing.T) {
 		expect.True(t, furthest(mode, Pass{}) < 1e-5, "log π differs by %g with the sampler's experts", furthest(mode, Pass{}))
 		expect.True(t, furthest(mode, Pass{Checkpoint: true}) < 1e-5, "log π of blocks that are computed again differs by %g", furthest(mode, Pass{Checkpoint: true}))
 	}
+	must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+		out := p.Forward(s, rl.NewBatch(batch), Pass{Temperature: 1, Load: true})
+		expect.Equal(t, []int64{2, 5}, s.Shape(out.Load), "the load of experts")
+		return nil
+	}))
 	for _, x := range batch {
 		x.Routes = nil
 	}

@@ -109,6 +109,16 @@ func TestPartsChangeNothing(t *testing.T) {
 		v := must.Get(lm.Validate(t.Context(), samples))(t)
 		return []float64{v.Loss, v.Entropy, v.Accuracy, float64(v.Labels)}
 	}}
+	decider, decisions := &Decider{decides: lm, lm: lm}, []*rl.Sample{}
+	for _, ids := range sequences {
+		decisions = append(decisions, &rl.Sample{Tokens: ids, Rows: []int{len(ids) - 1}, Actions: []int32{0}, Options: []int32{5, ids[0] + 4, 9}[:2+len(ids)%2]})
+	}
+	cases["decisions"] = part{limitLM, func() (all []float64) {
+		for _, logProbs := range must.Get(decider.LogProbs(t.Context(), decisions))(t) {
+			all = append(all, wide(logProbs...)...)
+		}
+		return all
+	}}
 	judge := must.Open(NewJudge(chat, "", time.Time{}))(t)
 	cases["judge"] = part{func(tokens int) { judge.policy.PartTokens = tokens }, func() []float64 {
 		return must.Get(judge.Choose(t.Context(), question("Answer:"), []string{"No", "Yes", "1", "10", "12"}))(t)

@@ -95,6 +95,7 @@ func TestContextsOfAStep(t *testing.T) {
 	expect.True(t, step.Figures.Get("teacher/too_long") == 8 && strings.Contains(strings.Join(step.Notes, ""), "8 completions of step 1"), "%v: %q", step.Figures, step.Notes)
 	c.Context.Kind, c.Context.Success = algo.Sibling, 1
 	step = next(t, tokens(t, m, letters, c), 0)
+	expect.True(t, !strings.Contains(strings.Join(step.Notes, ""), "not learned from"), "%q", step.Notes)
 	for _, group := range step.Groups {
 		good := 0
 		for _, x := range group {

@@ -304,6 +304,9 @@ func TestLabelReplay(t *testing.T) {
 		change(&bad)
 		expect.Fails(NewLabelReplay(player, LabelReplayConfig{LabelReplayOptions: bad, BatchSize: 4, Steps: 8}))(t, "%+v is accepted", bad)
 	}
+	for _, bad := range []LabelReplayConfig{{LabelReplayOptions: o, Steps: 8}, {LabelReplayOptions: o, BatchSize: 4}} {
+		expect.Failure(NewLabelReplay(player, bad))(t, "at least 1")
+	}
 }
 
 func TestExplore(t *testing.T) {

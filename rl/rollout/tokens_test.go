@@ -234,6 +234,7 @@ func TestRecordsOfTurns(t *testing.T) {
 		for _, r := range all {
 			expect.True(t, len(r.Actions) == 3 && strings.Join(r.Actions, between) == strings.TrimSuffix(r.Written, between), "actions %q of %q", r.Actions, r.Written)
 			expect.Same(t, strings.Join(r.Actions, ""), strings.NewReplacer("<unk>", "", "<pad>", "").Replace(strings.Join(r.Tokens, "")), "tokens %q", r.Tokens)
+			expect.True(t, r.Tools == nil, "%+v without tools", r.Tools)
 			written += len(r.Written)
 		}
 		expect.True(t, written >= len(all), "nothing was written")

@@ -64,6 +64,20 @@ func TestFiguresOfPairs(t *testing.T) {
 	expect.Equal(t, want, figuresOf(t, newDPO("kto"), samples[:3], logProbs[:3]), near)
 }
 
+// TestAccuracyOfPairs: a chosen action is right if it was the most likely one; rejected ones do not count.
+func TestAccuracyOfPairs(t *testing.T) {
+	var samples []*rl.Sample
+	for i, n := range []int{1, 2, 1, 1} {
+		samples = append(samples, &rl.Sample{Index: i % 2, Actions: make([]int32, n)})
+	}
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
+		var u update
+		out := policy.Output{Entropy: s.Floats(make([]float32, 5), 5), Rank: func(*torch.Scope) []int64 { return []int64{0, 0, 0, 1, 0} }}
+		u.count(s, samples, out, algo.Needs{Together: true})
+		expect.True(t, u.right == 1 && u.judged == 2, "%v of %v are right, want 1 of 2", u.right, u.judged)
+	})
+}
+
 func TestConflictingPreferenceOptions(t *testing.T) {
 	for want, change := range map[string]func(a *algo.DPO){
 		"has no label_smoothing": func(a *algo.DPO) { a.Losses, a.Smoothing = []string{"sigmoid", "ipo"}, 0.1 },
