@@ -64,6 +64,15 @@ func headOn(t testing.TB, cases []envs.Decision) *policy.Decider {
 	return p
 }
 
+// scoringOn is a tiny language model that scores options.
+func scoringOn(t *testing.T) *policy.Decider {
+	t.Helper()
+	dir := t.TempDir() + "/tiny"
+	must.Do(t, policy.TinyChatModel(dir, 2, 32, 3))
+	lm := must.Get(policy.NewCausalLM(policy.Config{Dir: dir, R: 4, Alpha: 8, Seed: 1}))(t)
+	return must.Open(policy.NewScoringDecider(lm))(t)
+}
+
 func encode(t testing.TB, p *policy.Decider, cases []envs.Decision) []*rl.Sample {
 	t.Helper()
 	samples, _, err := p.Encode(cases)
@@ -167,10 +176,7 @@ func answersAs(t *testing.T, dir string, cases []envs.Decision, want [][]float64
 // TestLanguageModel: answers do not depend on which questions of the state are asked together, and are those of the server.
 func TestLanguageModel(t *testing.T) {
 	torchtest.NoLeaks(t)
-	dir := t.TempDir() + "/tiny"
-	must.Do(t, policy.TinyChatModel(dir, 2, 32, 3))
-	lm := must.Get(policy.NewCausalLM(policy.Config{Dir: dir, R: 4, Alpha: 8, Seed: 1}))(t)
-	p := must.Open(policy.NewScoringDecider(lm))(t)
+	p := scoringOn(t)
 	cases := subjects(t)[:6]
 	samples := encode(t, p, cases)
 	together := must.Get(p.LogProbs(t.Context(), samples))(t)
@@ -316,10 +322,7 @@ func TestCalibrateAgain(t *testing.T) {
 // have as many tokens as the limit.
 func TestEncodeDecisions(t *testing.T) {
 	torchtest.NoLeaks(t)
-	dir := t.TempDir() + "/tiny"
-	must.Do(t, policy.TinyChatModel(dir, 2, 32, 3))
-	lm := must.Get(policy.NewCausalLM(policy.Config{Dir: dir, R: 4, Alpha: 8, Seed: 1}))(t)
-	scoring := must.Open(policy.NewScoringDecider(lm))(t)
+	scoring := scoringOn(t)
 	cases := subjects(t)[:4]
 	cases[1].Target, cases[1].Feedback = nil, &envs.Feedback{Chosen: 1, Reward: 1, Probability: 0.5}
 	cases[2].Row, cases[3].Row = 0, 0

@@ -49,13 +49,13 @@ func (r quantizedResults) markdown() string {
 		}
 		return fmt.Sprintf("%.2f×", a/b)
 	}
+	speeds := r.CPU
+	if speeds == nil {
+		speeds = r.Clock
+	}
 	var rows [][]string
 	for _, name := range []string{"f32", "bf16", "q8_0", "q4_0", "q4_1", "int8", "nf4"} {
-		s, measured := r.CPU[name]
-		if r.CPU == nil {
-			s, measured = r.Clock[name]
-		}
-		if measured {
+		if s, measured := speeds[name]; measured {
 			rows = append(rows, []string{name, fmt.Sprintf("%.0f", s.Ours.Bytes/1e6), fmt.Sprintf("%.1f", 1e3*s.Ours.Step), times(s.BF16.Step, s.Ours.Step), times(s.Peer.Step, s.Ours.Step), times(s.Peer.Prompt, s.Ours.Prompt)})
 		}
 	}

@@ -1,10 +1,6 @@
 package transformers
 
-import (
-	"math"
-
-	"github.com/rltrain/rltrain/torch"
-)
+import "github.com/rltrain/rltrain/torch"
 
 // scaled are layers of Gemma 3n that scale the first of the streams.
 const scaled = "scaled"
@@ -62,7 +58,7 @@ func (c *Config) sparsity(f *fields) []float64 {
 		f.fail("activation_sparsity_pattern has %d entries, want one for each of %d layers", len(all), c.NumHiddenLayers)
 	}
 	for _, share := range all {
-		if !(share >= 0 && share < 1) || math.IsNaN(share) {
+		if !(share >= 0 && share < 1) { // nor NaN
 			f.fail("activation_sparsity_pattern: %g is not from 0 to below 1", share)
 		}
 	}
