@@ -367,9 +367,13 @@ Joints::Joints(const Groups& g)
       laurel_left(g.laurel_left.layers()),
       laurel_right(g.laurel_right.layers()) {}
 
+std::array<const JoinedLinear*, 8> Joints::all() const {
+  return {&qkv, &o, &up, &down, &input_gate, &input_proj, &laurel_left, &laurel_right};
+}
+
 bool Joints::fit() const {
-  return qkv.fits() && o.fits() && up.fits() && down.fits() && input_gate.fits() && input_proj.fits() &&
-         laurel_left.fits() && laurel_right.fits();
+  const auto layers = all();
+  return std::all_of(layers.begin(), layers.end(), [](const JoinedLinear* layer) { return layer->fits(); });
 }
 
 bool trained(const Block& block) { return !parameters(block, true).empty(); }

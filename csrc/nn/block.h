@@ -3,6 +3,7 @@
 
 #include <ATen/ops/cat.h>
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -38,6 +39,7 @@ struct Groups : MlpGroups {
 struct Joints {
   explicit Joints(const Groups& groups);
   bool fit() const;
+  std::array<const JoinedLinear*, 8> all() const;
 
   JoinedLinear qkv, o, up, down, input_gate, input_proj, laurel_left, laurel_right;
 };

@@ -83,8 +83,8 @@ void BlockLoader::read_streams(const std::string& at, Block& block) {
   const int64_t width = c_.hidden_size, streams = load_.size(at + "streams_router.weight", 0);
   TORCH_CHECK(block.input_gate.weight.defined() &&
                   load_.has("spread." + std::to_string(streams - 2) + ".weight") && !block.scalar.defined(),
-              at, "streams_router.weight of ", streams,
-              " streams is for models with so many, inputs and no scalar");
+              at, "streams_router.weight has ", streams,
+              " streams: the model must have as many, inputs to each layer, and no scalar");
   block.streams_router = load_.linear(at + "streams_router", width, streams);
   block.predict = load_.linear(at + "predict", streams, streams * streams);
   block.correct = load_.linear(at + "correct", streams, streams);

@@ -170,10 +170,7 @@ bool Transformer::joined(const AdapterPass& pass) const {
   const std::lock_guard<std::mutex> lock(layers_->copying);
   std::vector<at::Tensor> to, from;
   for (const Joints& joints : all) {
-    for (const JoinedLinear* layers : {&joints.qkv, &joints.o, &joints.up, &joints.down, &joints.input_gate,
-                                       &joints.input_proj, &joints.laurel_left, &joints.laurel_right}) {
-      layers->list_copies(to, from);
-    }
+    for (const JoinedLinear* layers : joints.all()) layers->list_copies(to, from);
   }
   const at::AutoDispatchBelowADInplaceOrView below;
   if (!to.empty()) at::_foreach_copy_(to, from);
