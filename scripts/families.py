@@ -55,22 +55,22 @@ WIDE = dict(vocab_size=4096, hidden_size=576, num_hidden_layers=8, num_attention
 EXPERTS = dict(intermediate_size=768, moe_intermediate_size=768, num_experts=8, num_experts_per_tok=2)
 DELTA = dict(linear_num_key_heads=9, linear_num_value_heads=9, linear_key_head_dim=64, linear_value_head_dim=64)
 FAMILIES = {
-    "llama": {}, "qwen3": dict(head_dim=64), "smollm3": {}, "granite": {}, "olmo2": {}, "olmo3": dict(sliding_window=128),
-    "ministral": dict(head_dim=64, sliding_window=128), "exaone4": dict(sliding_window=128), "cohere2": dict(sliding_window=128),
+    "llama": {}, "qwen3": dict(head_dim=64), "smollm3": {}, "granite": {}, "olmo2": {}, "olmo3": dict(sliding_window=512),
+    "ministral": dict(head_dim=64, sliding_window=512), "exaone4": dict(sliding_window=512), "cohere2": dict(sliding_window=512),
     "glm4": dict(head_dim=64), "starcoder2": dict(intermediate_size=2304), "stablelm": {},
-    "gemma3_text": dict(head_dim=64, sliding_window=128),
-    "gemma4_text": dict(head_dim=64, global_head_dim=64, sliding_window=128, layer_types=["sliding_attention", "full_attention"] * 4,
+    "gemma3_text": dict(head_dim=64, sliding_window=512),
+    "gemma4_text": dict(head_dim=64, global_head_dim=64, sliding_window=512, layer_types=["sliding_attention", "full_attention"] * 4,
                         hidden_size_per_layer_input=64, vocab_size_per_layer_input=4096),
     "mixtral": EXPERTS, "qwen3_moe": dict(head_dim=64, **EXPERTS),
     "olmoe": EXPERTS, "granitemoe": dict(intermediate_size=768, num_local_experts=8, num_experts_per_tok=2),
-    "gpt_oss": dict(intermediate_size=768, num_local_experts=8, num_experts_per_tok=2, head_dim=64, sliding_window=128,
+    "gpt_oss": dict(intermediate_size=768, num_local_experts=8, num_experts_per_tok=2, head_dim=64, sliding_window=512,
                     rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
     "lfm2": dict(layer_types=["conv", "conv", "full_attention", "conv"] * 2, block_auto_adjust_ff_dim=False),
     "lfm2_moe": dict(layer_types=["conv", "conv", "full_attention", "conv"] * 2, num_dense_layers=0, **EXPERTS),
     "qwen3_5_text": dict(head_dim=64, **DELTA), "qwen3_5_moe_text": dict(head_dim=64, shared_expert_intermediate_size=768, **EXPERTS, **DELTA),
 }
 ATTENTION = ["q_proj", "k_proj", "v_proj"]  # whose names are alike
-ROWS, LENGTH, PROMPT, NEW, RANK, STEPS = 8, 256, 32, 64, 16, 4
+ROWS, LENGTH, PROMPT, NEW, RANK, STEPS = 8, 256, 32, 256, 16, 4
 
 
 def few_layers(config):

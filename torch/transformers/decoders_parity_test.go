@@ -112,7 +112,13 @@ func TestCausalLogitsEqualTransformers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
 			packed := c.read(t, c.sequences, false)
-			torchtest.Near(t, packed, c.want(t, "logits"), tolerance, "logits")
+			limit := tolerance
+			if strings.HasPrefix(name, "qwen3_5") {
+				// Delta rules multiply rounding. With eight seeds of qwen3_5_text_biased, transformers is 1e-5 to 1.7e-4 from
+				// its results in float64, AVX512 1.3e-5 to 1.8e-4 and the base kernels 8e-6 to 1.4e-4.
+				limit = 2 * tolerance
+			}
+			torchtest.Near(t, packed, c.want(t, "logits"), limit, "logits")
 			var single []float32
 			for _, ids := range c.sequences {
 				single = append(single, c.read(t, [][]int32{ids}, false)...)
