@@ -152,14 +152,23 @@ func TestStoredTablesRefused(t *testing.T) {
 
 // TestOneChange: an adapter may change one module alone, and not none.
 func TestOneChange(t *testing.T) {
-	for targets, want := range map[string]string{`["q_proj"]`: "", `["k_proj"]`: "model.a.q_proj is not selected"} {
-		dir := must.Folder(t, map[string]string{ConfigFile: `{"peft_type":"LOHA","r":1,"alpha":1,"target_modules":` + targets + `,"task_type":"CAUSAL_LM"}`})
+	for _, c := range []struct {
+		targets, want string
+		rows          int64
+	}{{`["q_proj"]`, "", 2}, {`["k_proj"]`, "model.a.q_proj is not selected", 2}, {`["q_proj"]`, "[2 2] and [3 2] differ", 3}} {
+		dir := must.Folder(t, map[string]string{ConfigFile: `{"peft_type":"LOHA","r":1,"alpha":1,"target_modules":` + c.targets + `,"task_type":"CAUSAL_LM"}`})
 		must.Do(t, safetensors.Write(filepath.Join(dir, WeightsFile), []safetensors.Tensor{
-			table("model.a.q_proj.hada_w1_a", 2, 1, 1, 2), table("model.a.q_proj.hada_w1_b", 1, 2, 1, 2), table("model.a.q_proj.hada_w2_a", 2, 1, 1, 2), table("model.a.q_proj.hada_w2_b", 1, 2, 1, 2),
+			table("model.a.q_proj.hada_w1_a", 2, 1, 1, 2), table("model.a.q_proj.hada_w1_b", 1, 2, 1, 2), table("model.a.q_proj.hada_w2_a", c.rows, 1, make([]float32, c.rows)...), table("model.a.q_proj.hada_w2_b", 1, 2, 1, 2),
 		}, nil))
 		a, err := Load(dir)
-		expect.True(t, (err == nil) == (want == "") && (err != nil || len(a.Changes) == 1) && (err == nil || expect.Names(err, want)), "%s: %d changes, %v, want %q", targets, len(a.Changes), err, want)
+		expect.True(t, (err == nil) == (c.want == "") && (err != nil || len(a.Changes) == 1) && (err == nil || expect.Names(err, c.want)), "%+v: %d changes, %v", c, len(a.Changes), err)
 	}
+	dir := must.Folder(t, map[string]string{ConfigFile: `{"peft_type":"ADALORA","init_r":2,"lora_alpha":1,"target_modules":["q_proj"],"task_type":"CAUSAL_LM"}`})
+	must.Do(t, safetensors.Write(filepath.Join(dir, WeightsFile), []safetensors.Tensor{
+		table("model.a.q_proj.lora_A", 0, 2), table("model.a.q_proj.lora_B", 2, 0), table("model.a.q_proj.lora_E", 0, 1),
+	}, nil))
+	lost := must.Get(Load(dir))(t)
+	expect.True(t, len(lost.Changes) == 1 && lost.Changes[0].Fits([]int64{3, 2}) == nil, "a module that lost all its ranks: %+v", lost.Changes)
 }
 
 func TestRotation(t *testing.T) {

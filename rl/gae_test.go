@@ -58,6 +58,16 @@ func discountedSum(t *testing.T, gamma, lambda float64) {
 	}
 }
 
+// TestOverlongPenalty grows from 0 to 1 over the buffer, which may be all tokens.
+func TestOverlongPenalty(t *testing.T) {
+	for _, c := range []struct {
+		length, most, buffer int
+		want                 float64
+	}{{1, 6, 4, 0}, {3, 6, 4, -0.25}, {6, 6, 4, -1}, {7, 6, 4, -1}, {3, 6, 6, -0.5}} {
+		expect.Same(t, c.want, rl.OverlongPenalty(c.length, c.most, c.buffer), "%+v", c)
+	}
+}
+
 func TestWhiten(t *testing.T) {
 	for _, test := range []struct {
 		name    string

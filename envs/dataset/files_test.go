@@ -20,7 +20,7 @@ import (
 
 func TestChoose(t *testing.T) {
 	readme := "---\nlicense: mit\nconfigs:\n- config_name: main\n  data_files:\n  - split: train\n    path: main/train-*\n  - split: test\n    path:\n    - \"main/b[0-9].json\"\n    - ./main/a?.json\n" +
-		"- config_name: socratic\n  data_files: \"**/s.csv\"\n- config_name: dir\n  data_dir: more\n---\n# A data set\n"
+		"- config_name: socratic\n  data_files: [\"**/s.csv\", \"t**.tsv\"]\n- config_name: dir\n  data_dir: more\n---\n# A data set\n"
 	for _, tt := range []struct {
 		name, config, readme string
 		files                []string
@@ -47,7 +47,7 @@ func TestChoose(t *testing.T) {
 
 		{"README", "main", readme, []string{"main/train-b.txt", "main/train-a.txt", "main/b1.json", "main/b11.json", "main/a1.json", "main/x/train-c"},
 			[]Part{{"train", []string{"main/train-a.txt", "main/train-b.txt"}}, {"test", []string{"main/b1.json", "main/a1.json"}}}, ""},
-		{"README, any depth", "socratic", readme, []string{"s.csv", "a/b/s.csv", "as.csv"}, []Part{{"train", []string{"a/b/s.csv", "s.csv"}}}, ""},
+		{"README, any depth", "socratic", readme, []string{"s.csv", "a/b/s.csv", "as.csv", "t/u/v.tsv", "t_tsv"}, []Part{{"train", []string{"a/b/s.csv", "s.csv", "t/u/v.tsv"}}}, ""},
 		{"README, folder", "dir", readme, []string{"more/test.csv", "more/train.csv", "train.csv"}, []Part{{"train", []string{"more/train.csv"}}, {"test", []string{"more/test.csv"}}}, ""},
 		{"README, which", "", readme, nil, nil, `the data set has several configurations; choose one with --dataset-config: "main", "socratic", "dir"`},
 		{"README, no files", "main", readme, []string{"main/train-a"}, nil, `no files match "main/b[0-9].json", which README.md names for split "test" of the configuration "main"`},

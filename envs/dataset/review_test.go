@@ -128,7 +128,10 @@ func TestClassNames(t *testing.T) {
 			b.Field(1).(*array.Int64Builder).Append(label)
 		}
 		w := ipc.NewWriter(f, ipc.WithSchema(schema))
-		must.Do(t, w.Write(b.NewRecordBatch()))
+		batch := b.NewRecordBatch()
+		for at := range batch.NumRows() {
+			must.Do(t, w.Write(batch.NewSlice(at, at+1)))
+		}
 		must.Do(t, w.Close())
 		return path
 	}
@@ -139,7 +142,7 @@ func TestClassNames(t *testing.T) {
 		wantErr   string
 	}{
 		{"a.parquet", featuresKey, []int64{1, 0, 1}, []string{"positive", "negative"}, ""},
-		{"a.arrow", featuresKey, []int64{1, 0, 1}, []string{"positive", "negative"}, ""},
+		{"a.arrow", featuresKey, slices.Repeat([]int64{1, 0, 1}, 9), []string{"positive", "negative"}, ""},
 		{"b.parquet", "other", []int64{1, 0, 1}, []string{"0", "1"}, ""},
 		{"c.parquet", featuresKey, []int64{1, 0, -1}, nil, "c.parquet:3: column \"label\": the row has no label"},
 		{"d.arrow", featuresKey, []int64{1, 0, 2}, nil, "d.arrow:3: column \"label\": 2 is the number of none of the 2 classes"},

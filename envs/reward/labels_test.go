@@ -332,6 +332,7 @@ var forms = []struct {
 	{"(correct ? %s : -%s)", func(o outcome, x, y float64) float64 { return choose(o.action == o.truth, x, -y) }},
 	{`(label == "a" or predicted in ["b", "c"] ? %s : %s)`, func(o outcome, x, y float64) float64 { return choose(o.truth == 0 || o.action > 0, x, y) }},
 	{`(predicted not in ["b"] and not correct ? %s : %s)`, func(o outcome, x, y float64) float64 { return choose(o.action != 1 && o.action != o.truth, x, y) }},
+	{"(correct >= 1 or correct > 1 ? %s : %s)", func(o outcome, x, y float64) float64 { return choose(o.action == o.truth, x, y) }},
 	{"(0 < correct <= 1 ? %s : %s)", func(o outcome, x, y float64) float64 { return choose(o.action == o.truth, x, y) }},
 	{"(exp(-(%s)**2) - abs(%s - 0.3))", func(_ outcome, x, y float64) float64 { return math.Exp(-x*x) - math.Abs(y-0.3) }},
 	{"(log(1 + (%s)^2) + sqrt(1 + (%s)^2))", func(_ outcome, x, y float64) float64 { return math.Log(1+x*x) + math.Sqrt(1+y*y) }},

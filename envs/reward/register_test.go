@@ -274,6 +274,7 @@ func TestParseLabelsErrors(t *testing.T) {
 	for _, test := range []struct{ spec, want string }{
 		{"", "empty item"},
 		{"accuracy,", "empty item"},
+		{"=2=3", "empty item"},
 		{"acuracy", `unknown reward "acuracy"; did you mean "accuracy"?`},
 		{"quality", `unknown reward "quality"; choose`},
 		{"judge.sh", "to run a program write cmd:'sh judge.sh'"},

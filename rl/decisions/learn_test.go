@@ -156,8 +156,14 @@ func TestSaved(t *testing.T) {
 	must.Do(t, head.Merge(merged, ""))
 	answersAs(t, merged, cases, p.Probs(cases, logProbs))
 	again := answersAs(t, dir, cases, p.Probs(cases, logProbs))
-	_, _, err := again.Encode([]envs.Decision{{State: "law", Question: asks(t, "animal", `{"type":"choice","criteria":{"a":null}}`), File: "f", Line: 3}})
-	expect.Error(t, err, "f:3", `question "animal"`)
+	for name, question := range map[string]string{
+		"animal": `{"type":"choice","criteria":{"true":null,"false":null}}`, "subject": `{"type":"choice","criteria":{"a":null}}`, "animals": `{"type":"noul"}`,
+	} {
+		_, _, err := again.Encode([]envs.Decision{{State: "law", Question: asks(t, name, question), File: "f", Line: 3}})
+		expect.Error(t, err, "f:3", `question "`+name+`"`)
+	}
+	_, _, err := again.Encode([]envs.Decision{{State: "\x00", Question: cases[0].Question, File: "f", Line: 4}})
+	expect.Error(t, err, "f:4: state: ")
 }
 
 // answersAs loads a decision model and checks its probabilities.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,8 +11,8 @@ import (
 )
 
 // WithAdapter is p's model with the adapter of a folder instead of p's own. Both share the weights and the tokenizer, which
-// the new policy's Close leaves alone: close p after it. A chat template in the folder is the new policy's. WithAdapter refuses an adapter that replaces weights, since it needs
-// a model of its own.
+// the new policy's Close leaves alone: close p after it. A chat template and ends
+// in the folder are the new policy's. WithAdapter refuses an adapter that replaces weights, since it needs a model of its own.
 func (p *CausalLM) WithAdapter(dir string) (*CausalLM, error) {
 	if p.merged != nil {
 		return nil, fmt.Errorf("%s has an adapter merged into its weights and takes no other one", p.BaseModel)
@@ -30,7 +31,7 @@ func (p *CausalLM) WithAdapter(dir string) (*CausalLM, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := q.readTemplate(dir); err != nil {
+	if err := cmp.Or(q.readTemplate(dir), q.readEnds(dir)); err != nil {
 		q.Close()
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/torch"
@@ -21,6 +23,24 @@ func anotherTiny(t *testing.T) *CausalLM {
 	dir := t.TempDir() + "/other"
 	must.Do(t, TinyModel(dir, 1, 64, 11))
 	return must.Open(NewCausalLM(Config{Dir: dir}))(t)
+}
+
+// capped is a model whose logits have a soft cap.
+func capped(t *testing.T, limit float64) *CausalLM {
+	t.Helper()
+	dir := adapterBase(t, "../../../../torch/transformers/testdata/causal/gemma2")
+	for name, change := range map[string]func(map[string]any){
+		"config.json": func(c map[string]any) { c["final_logit_softcapping"] = limit },
+		"tokenizer.json": func(c map[string]any) {
+			maps.DeleteFunc(c["model"].(map[string]any)["vocab"].(map[string]any), func(_ string, id any) bool { return id.(float64) > 60 })
+		},
+	} {
+		var content map[string]any
+		must.Do(t, files.LoadJSON(filepath.Join(dir, name), &content))
+		change(content)
+		must.Do(t, files.SaveJSON(filepath.Join(dir, name), content))
+	}
+	return must.Open(NewCausalLM(Config{Dir: dir, Full: true}))(t)
 }
 
 // distributions is log π of every token at each action, in float64 from the policy's log-probabilities.
@@ -66,11 +86,15 @@ func (d Divergence) apart(p, q []float64) float64 {
 // TestDiverge compares each divergence with its definition in float64, and its gradient with finite differences for
 // some weights of the head, a layer and the tied embedding.
 func TestDiverge(t *testing.T) {
-	p, teacher := tinyPolicy(t, Config{Full: true}), anotherTiny(t)
+	tiny, other, low, high := tinyPolicy(t, Config{Full: true}), anotherTiny(t), capped(t, 1), capped(t, 3)
 	x := &rl.Sample{Tokens: []int32{3, 9, 14, 20, 8, 1}, Rows: []int{1, 2, 3, 4}, Actions: []int32{14, 20, 8, 1}}
 	weight, temperature := []float32{0.5, 0.25, 1, 2}, 0.7
-	for _, d := range []Divergence{{Kind: ReverseKL}, {Kind: ForwardKL}, {Kind: JSD, Mix: 0.3}} {
-		t.Run(d.Kind, func(t *testing.T) {
+	for _, test := range []struct {
+		Divergence
+		p, teacher *CausalLM
+	}{{Divergence{Kind: ReverseKL}, tiny, other}, {Divergence{Kind: ForwardKL}, low, high}, {Divergence{Kind: JSD, Mix: 0.3}, tiny, other}} {
+		t.Run(test.Kind, func(t *testing.T) {
+			d, p, teacher := test.Divergence, test.p, test.teacher
 			value := func() float64 {
 				student, taught := distributions(t, p, x, temperature), distributions(t, teacher, x, temperature)
 				sum := 0.0
@@ -109,7 +133,7 @@ func TestDiverge(t *testing.T) {
 					}
 				}
 				values := must.Get(v.Read())(t)
-				const step = 1e-2
+				const step = 1e-3
 				shifted := func(by float32) float64 {
 					old := values[at]
 					values[at] = old + by

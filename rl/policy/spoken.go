@@ -85,6 +85,11 @@ func (p *CausalLM) readText(dir string) error {
 			return fmt.Errorf("%s: eos_token of tokenizer_config.json: %w", dir, err)
 		}
 	}
+	return p.readEnds(dir)
+}
+
+// readEnds takes over the ends in the generation_config.json of an adapter's folder.
+func (p *CausalLM) readEnds(dir string) error {
 	generation, err := transformers.LoadGenerationConfig(dir, p.config)
 	if err != nil {
 		return err

@@ -50,6 +50,7 @@ func TestPromptsAsTemplatesSeeThem(t *testing.T) {
 		"clock":                            {template: "{{ strftime_now('%d %b %Y') }}", row: "{" + ask + "}", want: "03 Feb 2026"},
 		"date_string":                      {template: "{% if date_string is not defined %}{% set date_string = strftime_now('%F') %}{% endif %}{{ date_string }}", row: "{" + ask + `,"chat_template_kwargs":{"date_string":"today"}}`, want: "today"},
 		"tools":                            {template: "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}", row: "{" + ask + `,"tools":[{"name":"f","p":{"default":null,"n":12345678901234567890123}}]}`, want: `{"name": "f", "p": {"default": null, "n": 12345678901234567890123}}`},
+		"tools that are texts":             {template: joined, row: "{" + ask + `,"tools":["f"]}`, wantErr: "tool 1 is a string, want an object"},
 		"documents":                        {template: "{% for d in documents or [] %}{{ d.title }}{% endfor %}", row: "{" + ask + `,"documents":[{"title":"a"},{"title":"b"}]}`, want: "ab"},
 		"arguments of all conversations":   {template: "{{ think }}{{ depth }}", row: "{" + ask + `,"chat_template_kwargs":{"depth":2}}`, want: "False2"},
 		"calls":                            {template: said, row: `{"prompt":[{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":{"a":null}}}]},{"role":"tool","content":"4"}]}`, want: `assistant=CALL{"a": null};tool=4;`},

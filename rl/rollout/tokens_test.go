@@ -181,8 +181,11 @@ func TestFiguresOfAStep(t *testing.T) {
 	}
 	share := f.Get("frac_reward_zero_std")
 	expect.True(t, share >= 0.5 && share == step.Health.ZeroStd, "%v of the prompts have equal rewards, the alarms receive %v", share, step.Health.ZeroStd)
-	line := step.Line(f)
-	expect.True(t, strings.HasPrefix(line, fmt.Sprintf("[SYNC  0] %.0f/32 correct %.0f/32 formatted ", right, formatted)), "line %q", line)
+	f.Last("step", 7)
+	for i, name := range []string{"generation", "environment", "logprobs", "update"} {
+		f.Last("time/"+name, float64(int(1)<<i)/8)
+	}
+	expect.Contains(t, step.Line(f), fmt.Sprintf("[SYNC  7] %.0f/32 correct %.0f/32 formatted ", right, formatted), "gen=375ms train=1500ms")
 	again := next(t, src, 1)
 	if n := again.Figures.Get("num_tokens"); n <= prompts {
 		t.Errorf("%v tokens after another step, %v before", n, prompts)

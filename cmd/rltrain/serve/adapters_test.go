@@ -55,6 +55,7 @@ func TestAdaptersComeAndGo(t *testing.T) {
 	for name, dir := range map[string]string{"a": allowed + "/a", "b": allowed + "/b", "c": allowed + "/deep/c", "x": outside + "/x"} {
 		adapter(t, s, dir, uint64(name[0]))
 	}
+	must.Write(t, allowed+"/a/generation_config.json", `{"eos_token_id":[2,20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39]}`)
 	must.Do(t, os.Symlink(outside+"/x", allowed+"/link"))
 	load := func(name, path string, want int, text string) {
 		t.Helper()
@@ -78,6 +79,7 @@ func TestAdaptersComeAndGo(t *testing.T) {
 	o := policy.GenerateOptions{Samples: 3, MaxNew: 8, Seed: 4, Sampling: torch.Sampling{Temperature: 1, TopP: 1, RepetitionPenalty: 1}}
 	want := map[string][]policy.Completion{"tiny": direct(t, s, "", prompt, o)[0], "a": direct(t, s, allowed+"/a", prompt, o)[0], "b": direct(t, s, allowed+"/b", prompt, o)[0]}
 	expect.Require(t, !slices.Equal(want["a"][0].IDs, want["b"][0].IDs) || !slices.Equal(want["a"][1].IDs, want["b"][1].IDs), "the adapters write the same")
+	expect.Require(t, slices.ContainsFunc(want["a"], func(c policy.Completion) bool { return len(c.IDs) < 8 }), "no completion ends at an end of the adapter's own")
 	var clients sync.WaitGroup
 	for i := range 12 {
 		name := []string{"tiny", "a", "b"}[i%3]
