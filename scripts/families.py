@@ -238,8 +238,8 @@ def measure(only, threads, rounds):
             for round_ in range(rounds):
                 sides = [folder, folders["llama"]] if round_ % 2 == 0 else [folders["llama"], folder]
                 taken = {side: own_speed(side, threads) for side in sides}
-                pairs.append({"own": taken[folder], "llama": taken[folders["llama"]], "transformers": peer_speed(folder, threads)})
-            found[family] = {"weights": sizes[family], "llama_weights": sizes["llama"], "threads": threads, "rounds": pairs}
+                pairs.append({"own": taken[folder], "beside": taken[folders["llama"]], "transformers": peer_speed(folder, threads)})
+            found[family] = {"weights": sizes[family], "beside_weights": sizes["llama"], "threads": threads, "rounds": pairs}
             print(family, pairs, flush=True)
             SPEED.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -353,7 +353,8 @@ Groups::Groups(const Config& c, const Block& b)
       input_gate({&b.input_gate}),
       input_proj({&b.input_proj}),
       laurel_left({&b.laurel_left}),
-      laurel_right({&b.laurel_right}) {
+      laurel_right({&b.laurel_right}),
+      router({&b.router}) {
   for (const Mlp& expert : b.experts) experts.emplace_back(expert, false);
 }
 

@@ -31,7 +31,7 @@ struct MlpGroups {
 struct Groups : MlpGroups {
   Groups(const Config& config, const Block& block);
 
-  LinearGroup qkv, o, input_gate, input_proj, laurel_left, laurel_right;
+  LinearGroup qkv, o, input_gate, input_proj, laurel_left, laurel_right, router;
   std::deque<MlpGroups> experts;  // of gate and up one after the other; a group cannot move
 };
 

@@ -49,6 +49,7 @@ struct Shape {
   std::string name;
   rlt_model_config c{};
   bool biases = false, norm_biases = true, tied = false, absolute = true;
+  int64_t streams = 0;  // of Gemma 3n, with what its blocks have beside these
   std::vector<double> frequencies, long_frequencies;
   std::vector<int64_t> windows;
   std::vector<int32_t> rope_of;

@@ -1,18 +1,7 @@
-// Transformers against a reference from composite float64 operators, one sequence at a time.
+// Transformers against plain_transformer.h.
 #include "nn/transformer.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/embedding.h>
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/layer_norm.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/relu.h>
-#include <ATen/ops/silu.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/tensor.h>
 
 #include <cstring>
 #include <memory>
@@ -21,237 +10,33 @@
 #include "abi_support.h"
 #include "check.h"
 #include "nn/joined.h"
-#include "ops/linear.h"
-#include "transformer_fixture.h"
+#include "plain_transformer.h"
 
 namespace {
 
 using rlt::nn::AdapterPass;
 using rlt::nn::Transformer;
 using rlt::nn::Weights;
+using rlt::test::Adapter;
+using rlt::test::Adapters;
 using rlt::test::all_shapes;
+using rlt::test::Batch;
 using rlt::test::borders;
 using rlt::test::distance;
+using rlt::test::kAdapterScale;
 using rlt::test::leaf;
+using rlt::test::Lengths;
 using rlt::test::linear_layers;
+using rlt::test::Plain;
 using rlt::test::Random;
+using rlt::test::random_batch;
 using rlt::test::random_weights;
 using rlt::test::relative;
 using rlt::test::same_bits;
 using rlt::test::Shape;
 using rlt::test::total;
-using Lengths = std::vector<int64_t>;
 
 const Lengths kLengths{5, 1, 17, 9, 30, 2};
-
-struct Batch {
-  Lengths lengths;
-  at::Tensor tokens, positions, cu, keys;
-};
-
-Batch random_batch(Random& random, const Lengths& lengths, int64_t vocab) {
-  Batch batch{lengths, random.ints(total(lengths), vocab), {}, borders(lengths), {}};
-  std::vector<int64_t> positions;
-  for (const int64_t n : lengths) {
-    for (int64_t i = 0; i < n; ++i) positions.push_back(i);
-  }
-  batch.positions = rlt::test::vector_of(positions);
-  batch.keys = random.ints(total(lengths), 1000000);
-  return batch;
-}
-
-struct Adapter {
-  at::Tensor a, b;
-};
-using Adapters = std::map<std::string, Adapter>;
-constexpr double kAdapterScale = 0.7;
-
-// The reference transformer in float64.
-class Plain {
- public:
-  Plain(const Shape& s, const Weights& weights, const Adapters& adapters, double dropout = 0)
-      : s_(s), c_(s.c), weights_(weights), adapters_(adapters), dropout_(dropout) {}
-
-  at::Tensor forward(const Batch& batch) {
-    std::vector<at::Tensor> rows;
-    int64_t first = 0;
-    for (const int64_t n : batch.lengths) {
-      keys_ = batch.keys.narrow(0, first, n);
-      rows.push_back(sequence(batch.tokens.narrow(0, first, n)));
-      first += n;
-    }
-    return at::cat(rows, 0);
-  }
-
- private:
-  at::Tensor sequence(const at::Tensor& tokens) {
-    n_ = tokens.numel();
-    at::Tensor x = at::embedding(weight("embed.weight"), tokens).mul(c_.embedding_scale);
-    if (c_.rotary_dim == 0 && s_.absolute)
-      x = x.add(weight("positions.weight").narrow(0, c_.first_position, n_));
-    if (c_.token_types > 0) x = x.add(weight("types.weight")[0]);
-    if (c_.embed_norm) x = norm(x, "embed_norm");
-    if (c_.embedding_size > 0) x = x.matmul(weight("embed_proj.weight").t()).add(weight("embed_proj.bias"));
-    for (layer_ = 0; layer_ < c_.layers; ++layer_) {
-      if (c_.norm_after) {
-        x = norm(x.add(attention(x)), at("attn_norm"));
-        x = norm(x.add(mlp(x)), at("mlp_norm"));
-        continue;
-      }
-      const bool bare = (c_.embed_norm && layer_ == 0) || c_.post_norms == RLT_POST_NORMS_ONLY;
-      const at::Tensor attended = post("post_attn_norm", attention(bare ? x : norm(x, at("attn_norm"))));
-      if (c_.residual == RLT_RESIDUAL_SEQUENTIAL) {
-        x = x.add(attended);
-        const bool only = c_.post_norms == RLT_POST_NORMS_ONLY;
-        x = x.add(post("post_mlp_norm", mlp(only ? x : norm(x, at("mlp_norm")))));
-      } else {
-        const bool shared = c_.residual == RLT_RESIDUAL_SHARED_NORM;
-        x = x.add(attended).add(mlp(norm(x, at(shared ? "attn_norm" : "mlp_norm"))));
-      }
-    }
-    if (c_.norm_after) return x;
-    return norm(x, "norm").div(c_.logit_divisor > 0 ? c_.logit_divisor : 1);
-  }
-
-  int64_t stored() const { return c_.shared_layers ? 0 : layer_; }
-  std::string at(const char* name) const { return "layers." + std::to_string(stored()) + "." + name; }
-  at::Tensor weight(const std::string& name) const { return weights_.at(name).to(at::kDouble); }
-  at::Tensor norm(const at::Tensor& x, const std::string& name) const {
-    const at::Tensor w = weight(name + ".weight");
-    if (c_.norm == RLT_NORM_LAYER) {
-      const at::Tensor bias = s_.norm_biases ? weight(name + ".bias") : at::Tensor();
-      return at::layer_norm(x, {x.size(-1)}, w, bias, c_.norm_eps);
-    }
-    return x.mul(x.square().mean(-1, true).add(c_.norm_eps).rsqrt())
-        .mul(c_.norm == RLT_NORM_RMS_PLUS_ONE ? w.add(1) : w);
-  }
-  at::Tensor post(const char* name, const at::Tensor& x) const {
-    return c_.post_norms ? norm(x, at(name)) : x;
-  }
-  at::Tensor linear(const at::Tensor& x, const char* name, bool drops = true) const {
-    const std::string full = at(name);
-    at::Tensor y = x.matmul(weight(full + ".weight").t());
-    if (s_.biases) y = y.add(weight(full + ".bias"));
-    const auto found = adapters_.find(full);
-    if (found == adapters_.end()) return y;
-    at::Tensor dropped = x;
-    if (dropout_ > 0 && drops) {
-      const std::vector<rlt::test::Layer> layers = linear_layers(c_, stored());
-      size_t i = 0;
-      while (layers[i].name != full) ++i;
-      dropped = x.mul(rlt::hash_dropout(
-          at::ones(x.sizes(), at::kFloat), keys_,
-          stored() * static_cast<int64_t>(layers.size()) + static_cast<int64_t>(i), dropout_));
-    }
-    return y.add(dropped.matmul(found->second.a.t()).matmul(found->second.b.t()), kAdapterScale);
-  }
-  at::Tensor turned(const at::Tensor& x) const {  // [n, d]
-    if (c_.rotary_dim == 0) return x;
-    const rlt_rope& table = s_.tables[static_cast<size_t>(s_.rope_of[static_cast<size_t>(layer_)])];
-    const bool is_long = table.switch_length > 0 && n_ > table.switch_length;
-    const at::Tensor angles = at::arange(n_, at::kDouble)
-                                  .unsqueeze(1)
-                                  .mul(rlt::test::vector_of(is_long ? s_.long_frequencies : s_.frequencies));
-    const double factor = is_long ? table.long_factor : (table.factor == 0 ? 1 : table.factor);
-    const int64_t half = c_.rotary_dim / 2;
-    const at::Tensor cos = angles.cos().mul(factor), sin = angles.sin().mul(factor);
-    if (c_.rope_pairs) {
-      const auto parts = x.narrow(1, 0, 2 * half).reshape({n_, half, 2}).unbind(2);
-      const at::Tensor a = parts[0].mul(cos).sub(parts[1].mul(sin)),
-                       b = parts[1].mul(cos).add(parts[0].mul(sin));
-      return at::cat(
-          {at::stack({a, b}, 2).reshape({n_, 2 * half}), x.narrow(1, 2 * half, c_.head_dim - 2 * half)}, 1);
-    }
-    const at::Tensor low = x.narrow(1, 0, half), high = x.narrow(1, half, half);
-    return at::cat({low.mul(cos).sub(high.mul(sin)), high.mul(cos).add(low.mul(sin)),
-                    x.narrow(1, 2 * half, c_.head_dim - 2 * half)},
-                   1);
-  }
-  at::Tensor attention(const at::Tensor& x) {
-    const int64_t d = c_.head_dim;
-    at::Tensor all;  // heads of q, then of k, then of v
-    if (c_.qkv == RLT_QKV_SPLIT) {
-      all = at::cat({linear(x, "q"), linear(x, "k"), linear(x, "v")}, 1);
-    } else {
-      all = linear(x, "qkv");
-      if (c_.qkv == RLT_QKV_INTERLEAVED) {
-        all = all.view({n_, c_.heads, 3, d}).transpose(1, 2).reshape({n_, 3 * c_.heads * d});
-      }
-    }
-    if (c_.qk_norm == RLT_QK_NORM_ALL) {
-      const auto parts = all.split_with_sizes({c_.heads * d, c_.kv_heads * d, c_.kv_heads * d}, 1);
-      all = at::cat({norm(parts[0], at("q_norm")), norm(parts[1], at("k_norm")), parts[2]}, 1);
-    }
-    const auto head = [&](int64_t i) { return all.narrow(1, i * d, d); };
-    const auto normed = [&](const at::Tensor& t, const char* name) {
-      return c_.qk_norm == RLT_QK_NORM_HEADS ? norm(t, at(name)) : t;
-    };
-    const at::Tensor index = at::arange(n_, at::kLong), back = index.unsqueeze(1).sub(index.unsqueeze(0));
-    const int64_t window = s_.windows[static_cast<size_t>(layer_)];
-    at::Tensor hidden = c_.bidirectional ? back.gt(n_) : back.lt(0);
-    if (window > 0) hidden = hidden.logical_or(back.abs().ge(window));
-    at::Tensor far_q, far_k;  // of distances from -(n - 1) to n - 1
-    if (c_.distance == RLT_DISTANCE_CONTENT) {
-      const at::Tensor rows = weight("distances.weight").narrow(0, c_.max_positions - n_, 2 * n_ - 1);
-      far_q = linear(rows, "q", false), far_k = linear(rows, "k", false);
-    }
-    // [n, n] of [n, 2n - 1]: row i has the column of distance i - j.
-    const auto at_distance = [&](const at::Tensor& t) { return t.gather(1, back.add(n_ - 1)); };
-    std::vector<at::Tensor> columns;
-    for (int64_t h = 0; h < c_.heads; ++h) {
-      const int64_t kv = h / (c_.heads / c_.kv_heads);
-      const at::Tensor q = turned(normed(head(h), "q_norm")),
-                       k = turned(normed(head(c_.heads + kv), "k_norm"));
-      at::Tensor scores = q.matmul(k.t());
-      if (c_.distance == RLT_DISTANCE_CONTENT) {
-        // k_j of the distance i - j is row j, column i - j: gathered from the rows of j - i, which are turned
-        // around.
-        scores = scores.add(at_distance(q.matmul(far_k.narrow(1, h * d, d).t())))
-                     .add(at_distance(k.matmul(far_q.narrow(1, h * d, d).t()).flip(1)).t());
-      }
-      scores = scores.mul(c_.attention_scale);
-      if (c_.distance == RLT_DISTANCE_BIAS) {
-        const at::Tensor bias = weight("distances.weight")[h].narrow(0, c_.max_positions - n_, 2 * n_ - 1);
-        scores = scores.add(at_distance(bias.unsqueeze(0).expand({n_, 2 * n_ - 1})));
-      }
-      if (c_.query_growth > 0) {
-        const at::Tensor spans = index.div(c_.query_span, "floor").to(at::kDouble).add(1);
-        scores = scores.mul(spans.log().mul(c_.query_growth).add(1).unsqueeze(1));
-      }
-      if (c_.attention_softcap > 0)
-        scores = scores.div(c_.attention_softcap).tanh().mul(c_.attention_softcap);
-      columns.push_back(
-          scores.masked_fill(hidden, -INFINITY).softmax(-1).matmul(head(c_.heads + c_.kv_heads + kv)));
-    }
-    return linear(at::cat(columns, 1), "o");
-  }
-  at::Tensor activated(const at::Tensor& x) const {
-    switch (c_.activation) {
-      case RLT_ACT_SILU:
-        return at::silu(x);
-      case RLT_ACT_GELU:
-        return at::gelu(x);
-      case RLT_ACT_GELU_TANH:
-        return at::gelu(x, "tanh");
-      default:
-        return at::relu(x);
-    }
-  }
-  at::Tensor mlp(const at::Tensor& x) const {
-    if (!c_.gated) return linear(activated(linear(x, "up")), "down");
-    if (!c_.fused_gate_up) return linear(activated(linear(x, "gate")).mul(linear(x, "up")), "down");
-    const auto parts = linear(x, "gate_up").split(c_.intermediate_size, 1);
-    return linear(activated(parts[0]).mul(parts[1]), "down");
-  }
-
-  const Shape& s_;
-  const rlt_model_config& c_;
-  const Weights& weights_;
-  const Adapters& adapters_;
-  double dropout_;
-  at::Tensor keys_;
-  int64_t n_ = 0, layer_ = 0;
-};
 
 at::Tensor run(const Transformer& model, const Batch& batch, bool adapted, double dropout = 0,
                bool checkpoint = false, const at::Tensor& rows = {}) {
@@ -289,11 +74,53 @@ void put_on(Transformer& decoder, const Adapters& adapters) {
   for (const auto& [name, ab] : adapters) decoder.adapt(name, ab.a, ab.b, kAdapterScale);
 }
 
+// Gemma 3n's, but for the shares of its MLPs that are cut off.
+Shape gemma3n() {
+  return rlt::test::shape("gemma3n", [](Shape& s) {
+    s.c.activation = RLT_ACT_GELU_TANH;
+    s.c.post_norms = RLT_POST_NORMS_ALSO;
+    s.c.qk_norm = 1;
+    s.streams = 3;
+  });
+}
+
+void add_streams(Random& random, const Shape& s, Weights& w) {
+  const int64_t width = s.c.hidden_size, each = 5, rank = 4;
+  const auto linear = [&](const std::string& name, int64_t in, int64_t out) {
+    w[name + ".weight"] = random.normal({out, in}, 0.25);
+  };
+  const auto norm = [&](const std::string& name, int64_t n) {
+    w[name + ".weight"] = random.normal({n}, 0.2, 1);
+  };
+  w["inputs.weight"] = random.normal({s.c.vocab_size, s.c.layers * each});
+  linear("inputs_proj", width, s.c.layers * each);
+  norm("inputs_norm", each);
+  for (int64_t i = 0; i + 1 < s.streams; ++i) {
+    linear("spread." + std::to_string(i), width, width);
+    linear("merge." + std::to_string(i), width, width);
+  }
+  for (int64_t n = 0; n < s.c.layers; ++n) {
+    const std::string at = "layers." + std::to_string(n) + ".";
+    linear(at + "input_gate", width, each);
+    linear(at + "input_proj", each, width);
+    linear(at + "laurel_left", width, rank);
+    linear(at + "laurel_right", rank, width);
+    w[at + "streams_router.weight"] = random.normal({s.streams, width}, 3);
+    linear(at + "predict", s.streams, s.streams * s.streams);
+    linear(at + "correct", s.streams, s.streams);
+    for (const char* const name : {"post_input_norm", "post_laurel_norm", "streams_norm", "streams_scale"})
+      norm(at + name, width);
+  }
+}
+
 TEST(transformer_trained_whole_equals_the_plain_one) {
-  for (Shape& s : all_shapes()) {
+  std::vector<Shape> shapes = all_shapes();
+  shapes.push_back(gemma3n());
+  for (Shape& s : shapes) {
     Random random(91);
-    const Weights weights = random_weights(random, s), ours = trained(weights, at::kFloat),
-                  reference = trained(weights, at::kDouble);
+    Weights weights = random_weights(random, s);
+    if (s.streams > 0) add_streams(random, s, weights);
+    const Weights ours = trained(weights, at::kFloat), reference = trained(weights, at::kDouble);
     const Batch batch = random_batch(random, kLengths, s.c.vocab_size);
     const at::Tensor y = run(Transformer(s.config(), ours), batch, false);
     const at::Tensor want = Plain(s, reference, {}).forward(batch);

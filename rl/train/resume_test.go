@@ -265,11 +265,13 @@ func everyRun() map[string]resumable {
 		"several turns × ppo":                      ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.task, r.OverlongBuffer, r.Options.Temperature = spelling{}, 2, 0.7 }),
 	}
 	for name, fields := range unlikeLlama {
+		family := func(t testing.TB, r int) *policy.CausalLM { return tinyFamily(t, fields, r) }
 		r := 4
 		if name == "experts" { // which take no adapters
 			r = 0
+			runs["async tokens × grpo, experts"] = ofTokens(newGRPO, family, r, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} })
 		}
-		runs["tokens × grpo, "+name] = ofTokens(newGRPO, func(t testing.TB, r int) *policy.CausalLM { return tinyFamily(t, fields, r) }, r, nothing)
+		runs["tokens × grpo, "+name] = ofTokens(newGRPO, family, r, nothing)
 	}
 	for _, name := range []string{"gspo", "cispo", "sapo", "gmpo", "dppo", "vespo", "reinforce++", "clip_cov", "kl_cov"} {
 		d, err := algo.Find(name)

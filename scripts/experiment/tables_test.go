@@ -191,7 +191,7 @@ func TestDistributedTable(t *testing.T) {
 // A family with half of a Llama's weights that takes as long is twice as slow.
 func TestFamiliesTable(t *testing.T) {
 	var s familySpeed
-	must.Do(t, json.Unmarshal([]byte(`{"weights": 2e6, "llama_weights": 4e6, "rounds": [{"own": [3, 0.5], "llama": [3, 1], "transformers": [9, 2]}]}`), &s))
+	must.Do(t, json.Unmarshal([]byte(`{"weights": 2e6, "beside_weights": 4e6, "rounds": [{"own": [3, 0.5], "beside": [3, 1], "transformers": [9, 2]}]}`), &s))
 	expect.Contains(t, familiesResults{"x": s}.markdown(), "3.000", "2.00×", "3.00×", "0.500", "1.00×", "4.00×")
 }
 

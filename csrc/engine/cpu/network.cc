@@ -72,6 +72,10 @@ void Network::build_block(const nn::Block& block, const nn::Groups& from, Block&
     to.decays = to.rate + after(2);
   }
   to.cutoff = block.cutoff;
+  to.router = PackedLinear(from.router);
+  for (const nn::MlpGroups& expert : from.experts) {
+    to.experts.push_back({PackedLinear(expert.up), PackedLinear(expert.down)});
+  }
   const auto groups = groups_of(from);
   for (size_t i = 0; i < groups.size(); ++i) to.*kLinears[i] = PackedLinear(*groups[i]);
 }
@@ -81,6 +85,11 @@ void Network::for_linears(const F& f) {
   for (Block& block : blocks_) {
     for (PackedLinear Block::*const layer : kLinears) {
       if (!(block.*layer).empty()) f(block.*layer);
+    }
+    if (!block.experts.empty()) f(block.router);
+    for (Expert& expert : block.experts) {
+      f(expert.up);
+      f(expert.down);
     }
   }
   if (!inputs_.empty()) f(inputs_);
@@ -122,7 +131,7 @@ void Network::refresh() {
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const nn::Block& from = decoder_.blocks()[i];
     Block& to = blocks_[i];
-    if (!from.experts.empty()) copy_lora(to, 1, from.lora);
+    if (!to.experts.empty()) read_experts(from, to);
     to.attn_norm = read(from.attn_norm);
     to.q_norm = read(from.q_norm);
     to.k_norm = read(from.k_norm);
@@ -153,12 +162,10 @@ void Network::refresh() {
 
 int64_t Network::bytes() const {
   int64_t sum = head_.bytes() + inputs_.bytes();
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    const Block& b = blocks_[i];
+  for (const Block& b : blocks_) {
     for (PackedLinear Block::*const layer : kLinears) sum += (b.*layer).bytes();
-    for (const nn::Mlp& expert : decoder_.blocks()[i].experts) {
-      for (const nn::Linear* layer : {&expert.gate, &expert.up, &expert.down}) sum += layer->weight.nbytes();
-    }
+    sum += b.router.bytes();
+    for (const Expert& expert : b.experts) sum += expert.up.bytes() + expert.down.bytes();
   }
   return sum;
 }
@@ -229,6 +236,7 @@ void Network::reserve(Workspace& w, int64_t rows, int64_t outs, int64_t position
   w.attended.reserve(rows * mixed_width_);
   w.inner.reserve(rows * inner_width_);
   if (!inputs_.empty()) w.inputs.reserve(rows * inputs_.width());
+  for (const Block& block : blocks_) reserve_experts(block, w, rows);
   w.rotations.reserve(rows * static_cast<int64_t>(c.rope_list.size()) * c.rotary_dim);
   // The first key seen need not begin a panel, nor the last one end it.
   w.score_stride = std::max(w.score_stride, positions + 2 * kPanel);
@@ -364,40 +372,6 @@ void Network::forward(Workspace& w) const {
   }
 }
 
-// The rows of each adapter pass the experts by themselves.
-void Network::mix(size_t layer, Workspace& w, const at::Tensor& x) const {
-  const nn::Config& c = config();
-  const Block& block = blocks_[layer];
-  int64_t begin = 0;
-  const auto run = [&](int64_t end, const nn::ExpertLora* lora) {
-    if (begin == end) return;
-    at::Tensor chosen;
-    nn::Routing routing;
-    routing.lora = lora;
-    routing.chosen = &chosen;
-    at::from_blob(w.x.data() + begin * c.hidden_size, {end - begin, c.hidden_size}, at::kFloat)
-        .add_(nn::mix_experts(c, decoder_.blocks()[layer], &decoder_.groups(layer),
-                              x.narrow(0, begin, end - begin), routing));
-    const int64_t* expert = chosen.const_data_ptr<int64_t>();
-    for (; begin < end; ++begin) {
-      const auto [s, position] = w.rows[static_cast<size_t>(begin)];
-      const Work& span = w.spans[static_cast<size_t>(s)];
-      const int64_t at = position < span.prefix_length ? position : position - span.prefix_length;
-      int16_t* const to = segment_at(span, position).routes.data() + at * cache_shape_.routed + block.routed;
-      for (int64_t i = 0; i < c.experts_per_token; ++i) to[i] = static_cast<int16_t>(*expert++);
-    }
-  };
-  for (const auto& [first, end, number] : w.adapted) {
-    const auto at = static_cast<size_t>(number) - 1;
-    if (at >= block.loras.size()) continue;
-    const nn::ExpertLora& lora = block.loras[at];
-    if (!lora.up.a.defined() && !lora.down.a.defined()) continue;
-    run(first, nullptr);
-    run(end, &lora);
-  }
-  run(static_cast<int64_t>(w.rows.size()), nullptr);
-}
-
 void Network::mlp(size_t layer, Workspace& w) const {
   const nn::Config& c = config();
   const Block& block = blocks_[layer];
@@ -408,7 +382,7 @@ void Network::mlp(size_t layer, Workspace& w) const {
                    x = at::from_blob(w.x.data(), {rows, c.hidden_size}, at::kFloat);
   const bool beside = from.experts_norm.weight.defined();  // the MLP's sum with what experts make is normed
   at::Tensor residual;
-  if (!from.experts.empty()) {
+  if (!block.experts.empty()) {
     if (beside) {
       residual = x.clone();
       x.zero_();

@@ -26,6 +26,11 @@ struct Workspace {
 
   // Of the network.
   Buffer<float> x, h, qkv, attended, inner, rotations, inputs;
+  // Of experts: rows sorted by expert, gates and ups of one, what all make; of each row the router's outputs,
+  // the experts, their shares of the sum, and where in `sorted` the row is for each.
+  Buffer<float> sorted, wide, made, routed;
+  std::vector<int64_t> chosen, place;
+  std::vector<float> shares;
   Buffer<float> scores;  // for each thread: rows of scores, and as many of values
   int64_t score_stride = 0;
   struct Row {
@@ -71,6 +76,9 @@ class Network {
   struct Norm {
     std::vector<float> weight, bias;
   };
+  struct Expert {
+    PackedLinear up, down;  // up: gate, then up
+  };
   struct Block {
     Norm attn_norm, q_norm, k_norm, v_norm, post_attn_norm, mlp_norm, post_mlp_norm, post_input_norm,
         post_laurel_norm, post_shared_norm;
@@ -85,6 +93,10 @@ class Network {
     Norm conv;                      // taps and bias of a convolution; empty without
     // Of a gated delta rule: a_log and dt_bias, and the norm of what it reads.
     Norm decay, delta;
+    PackedLinear router;
+    std::vector<Expert> experts;
+    Norm router_norm, experts_norm, post_experts_norm;
+    std::vector<float> router_bias, expert_scale;  // [E], or empty
     // Copies of adapters of experts, by number, from 1; those beyond the end have none.
     std::vector<nn::ExpertLora> loras;
     int64_t routed = -1;  // where its experts are in a segment's routes of a position; -1: it has none
@@ -147,8 +159,13 @@ class Network {
     return window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
   }
   void mlp(size_t layer, Workspace& w) const;
-  // Adds to w.x what experts make of x, [rows, H].
+  // Adds to w.x what experts make of x, [rows, H]; mix_rows for rows [begin, end) without adapters.
   void mix(size_t layer, Workspace& w, const at::Tensor& x) const;
+  void mix_rows(const Block& block, Workspace& w, const float* x, int64_t begin, int64_t end) const;
+  void choose(const Block& block, float* logits, int64_t* chosen, float* shares) const;
+  void gate_expert(float* gate, float* up) const;
+  void reserve_experts(const Block& block, Workspace& w, int64_t rows) const;
+  void read_experts(const nn::Block& from, Block& to);
   // Of a row of the MLP of all tokens; with gate beside up where a cutoff comes between.
   int64_t inner_width(const Block& block) const {
     return block.up.width() / (config().gated && !block.cutoff ? 2 : 1);
