@@ -24,7 +24,7 @@ GATED = dict(intermediate_size=1024)  # three matrices instead of two
 QUERY_VALUE, PROJECTIONS = ["query", "value"], ["q_proj", "v_proj"]
 FAMILIES = {  # fields of the configuration, targets of LoRA
     "bert": ({}, QUERY_VALUE), "roberta": ({}, QUERY_VALUE), "xlm-roberta": ({}, QUERY_VALUE), "electra": (dict(embedding_size=384), QUERY_VALUE),
-    "albert": (dict(embedding_size=128), QUERY_VALUE), "mpnet": ({}, ["attn.q", "attn.v"]),
+    "albert": (dict(embedding_size=128), QUERY_VALUE), "mpnet": (dict(pad_token_id=1, bos_token_id=0), ["attn.q", "attn.v"]),
     "distilbert": (dict(dim=384, n_layers=6, n_heads=6, hidden_dim=1536), ["q_lin", "v_lin"]),
     "deberta-v2": (dict(relative_attention=True, position_buckets=32, norm_rel_ebd="layer_norm", share_att_key=True, pos_att_type="p2c|c2p",
                         position_biased_input=False, type_vocab_size=0), ["query_proj", "value_proj"]),

@@ -1,7 +1,7 @@
 """Compare language models of all families with transformers: part of `make compat`. With --speed, measure them instead.
 
 Without --speed: the smallest published model of each family, with random weights: as published if it is small, else with its
-widths, heads, vocabulary and experts, but two layers. The log-probabilities of texts and 20 greedy tokens must equal those of transformers.
+widths, heads and experts, but two layers and at most 32768 rows of the embedding, in bfloat16. The log-probabilities of texts and 20 greedy tokens must equal those of transformers.
 
 With --speed: models of about SmolLM2's widths, each beside a Llama, in turns: an SFT step with LoRA, and greedy decoding, with
 rltrain and with transformers + PEFT. Written to docs/results/families.json, which a repeated call completes; `go run
@@ -44,7 +44,8 @@ OTHERS = {
                              position_embedding_type="rope", **GRANITE),
 }
 SMALL = 200e6  # parameters of a model that keeps all its layers
-LAYERS = 2  # of the others; more where layers alternate
+LAYERS = 2  # of the others, or one of each kind
+ROWS_OF_EMBEDDING = 32768  # of the others, at most
 GREEDY = 20
 GAP = 1e-3  # between the two best logits; what comes after a smaller one may differ
 
@@ -74,15 +75,16 @@ ROWS, LENGTH, PROMPT, NEW, RANK, STEPS = 8, 256, 32, 256, 16, 4
 
 
 def few_layers(config):
-    """Keep the first layers, one of each kind at least, and what lists them, and all that is published about a layer."""
+    """Keep the first layers, or the first of each kind, and what lists them, and all that is published about a layer."""
     if getattr(config, "num_kv_shared_layers", 0):  # whose last layers need the first
         return config
-    types = getattr(config, "layer_types", None) or []
-    count = max([LAYERS, *(types.index(kind) + 1 for kind in set(types))])
+    types = getattr(config, "layer_types", None) or [None] * config.num_hidden_layers
+    kept = sorted({*range(LAYERS)} if len(set(types)) == 1 else {types.index(kind) for kind in types})
     for name, value in vars(config).items():
         if isinstance(value, list) and len(value) == config.num_hidden_layers:
-            setattr(config, name, value[:count])
-    config.num_hidden_layers = count
+            setattr(config, name, [value[i] for i in kept])
+    config.num_hidden_layers = len(kept)
+    config.vocab_size = min(config.vocab_size, ROWS_OF_EMBEDDING)
     return config
 
 
@@ -108,7 +110,12 @@ def write_model(config, folder, seed=7):
                 p.add_(0.1 * torch.randn(p.shape))
             if config.model_type in ("gemma3n_text", "gemma4_text") and name.endswith(("q_norm.weight", "k_norm.weight")):
                 p.mul_(0.2)  # scores have no other scale: of heads of length √512 they would multiply rounding
-    model.save_pretrained(folder)
+    published = torch.bfloat16 if sum(p.numel() for p in model.parameters()) > SMALL else torch.float32
+    for dtype in dict.fromkeys((published, torch.float32)):
+        for p in model.parameters():
+            p.data = p.data.to(dtype)
+        if dtype == published:
+            model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     write_tokenizer(folder, config.vocab_size)
     return model
@@ -162,9 +169,10 @@ def check_all(only):
     for family, (name, entry) in smallest().items():
         if only and only != family:
             continue
-        fields = {k: v for k, v in entry["config"].items() if k not in ("model_type", "architectures", "auto_map", "torch_dtype", "dtype")}
+        text = entry["config"].get("text_config", entry["config"])
+        fields = {k: v for k, v in text.items() if k not in ("model_type", "architectures", "auto_map", "torch_dtype", "dtype", "quantization_config")}
         with tempfile.TemporaryDirectory() as temporary, attempt(family):
-            config = AutoConfig.for_model(entry["config"].get("model_type", family), **fields)
+            config = AutoConfig.for_model(text.get("model_type", family), **fields)
             check_published(f"{family}, {name}", config if entry["parameters"] < SMALL else few_layers(config), pathlib.Path(temporary) / "model")
 
 
