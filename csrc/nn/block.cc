@@ -162,8 +162,7 @@ at::Tensor mlp(const Block& block, const BlockPass& pass, const at::Tensor& x, c
                Aside& aside) {
   at::Tensor sum = residual;
   if (!block.experts.empty()) {
-    Routing routing{pass.adapter.on ? &block.lora : nullptr, pass.routes, nullptr,
-                    pass.loads ? &aside.load : nullptr};
+    Routing routing{pass.adapter.on ? &block.lora : nullptr, pass.routes, pass.loads ? &aside.load : nullptr};
     if (pass.routes.defined() && pass.rows.defined()) routing.given = pass.routes.index_select(0, pass.rows);
     const Config& c = *pass.config;
     if (block.experts_norm.weight.defined()) {

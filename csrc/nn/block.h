@@ -60,10 +60,12 @@ inline const Groups& Transformer::groups(size_t block) const { return layers_->g
 // Where the tokens of a pass go.
 struct Routing {
   const ExpertLora* lora = nullptr;  // of the experts; null for none
-  at::Tensor given;  // [N, k] int32, −1 where the router decides; undefined where it always does
-  at::Tensor* chosen = nullptr;  // unless null, becomes [N, k] int64
-  at::Tensor* load = nullptr;    // [2, E], added to unless null
+  at::Tensor given;            // [N, k] int32, −1 where the router decides; undefined where it always does
+  at::Tensor* load = nullptr;  // [2, E], added to unless null
 };
+
+// A block's experts with their parts of its adapters of all.
+std::vector<Mlp> adapted_experts(const Config& config, const Block& block);
 
 // What the experts of x [N, H] add to it, by groups unless null. Experts beside an MLP norm x themselves.
 at::Tensor mix_experts(const Config& config, const Block& block, const Groups* groups, const at::Tensor& x,

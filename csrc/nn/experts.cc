@@ -98,6 +98,25 @@ at::Tensor pass_through(const Config& c, const Mlp& mlp, const MlpGroups* groups
 
 }  // namespace
 
+std::vector<Mlp> adapted_experts(const Config& c, const Block& block) {
+  if (!block.lora.up.a.defined() && !block.lora.down.a.defined()) return block.experts;
+  const Loras loras(c, block.lora);
+  std::vector<Mlp> experts = block.experts;
+  const auto put = [](Linear& layer, const Split& from, size_t expert, const at::Tensor& b) {
+    layer.a = from.a[expert];
+    layer.b = b;
+    layer.scale = from.scale;
+  };
+  for (size_t e = 0; e < experts.size(); ++e) {
+    if (!loras.up.a.empty()) {
+      put(experts[e].gate, loras.up, e, loras.rows(e, 0));
+      put(experts[e].up, loras.up, e, loras.rows(e, 1));
+    }
+    if (!loras.down.a.empty()) put(experts[e].down, loras.down, e, loras.down.b[e]);
+  }
+  return experts;
+}
+
 at::Tensor mix_experts(const Config& c, const Block& block, const Groups* groups, const at::Tensor& x,
                        const Routing& routing) {
   const bool beside = block.experts_norm.weight.defined();
@@ -111,7 +130,6 @@ at::Tensor mix_experts(const Config& c, const Block& block, const Groups* groups
   if (routing.given.defined()) {
     chosen = at::where(routing.given.slice(1, 0, 1).ge(0), routing.given.to(at::kLong), chosen);
   }
-  if (routing.chosen != nullptr) *routing.chosen = chosen;
   at::Tensor weights = probabilities.gather(1, chosen);
   if (c.router_norm) weights = weights.div(weights.sum(1, true).add(c.router_sigmoid ? 1e-6 : 0));
   if (beside) weights = weights.mul(block.expert_scale.take(chosen));

@@ -209,6 +209,45 @@ func TestCausalEngineWithAdaptersEqualsTraining(t *testing.T) {
 }
 
 // adapt puts PEFT's pairs on all linear layers and experts.
+// TestAdaptersOfExpertsMix: requests with two adapters and without one get the same together and alone.
+func TestAdaptersOfExpertsMix(t *testing.T) {
+	for _, name := range []string{"mixtral", "gpt_oss", "gemma4_text_mixed"} {
+		t.Run(name, func(t *testing.T) {
+			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
+			c.adapt(t)
+			other := causalCase{Causal: must.Get(c.Share(nil))(t), expected: c.expected}
+			t.Cleanup(other.Close)
+			other.adaptThese(t, c.Config.ExpertLinears()[:1])
+			e := must.Get(torch.NewEngine(c.Model, torch.EngineConfig{Slots: 3}))(t)
+			t.Cleanup(e.Close)
+			must.Do(t, e.SetAdapter(2, other.Model))
+			prompt := c.sequences[1]
+			adapters, together := map[int64]int{}, [3][]float32{}
+			for adapter := range together {
+				adapters[must.Get(e.Submit(torch.Request{Prompt: prompt, Samples: 1, MaxNew: 12, Seed: 1, Adapter: adapter}))(t)] = adapter
+			}
+			for e.Unfinished() > 0 {
+				for _, event := range must.Get(e.Step(torch.StepTokens()))(t) {
+					at := &together[adapters[event.Request]]
+					*at = append(*at, event.Raw)
+				}
+			}
+			for adapter, got := range together {
+				model := c.Causal
+				if adapter == 2 {
+					model, adapter = other.Causal, 1
+				}
+				var want []float32
+				for _, event := range generated(t, model, prompt, 12, adapter) {
+					want = append(want, event.Raw)
+				}
+				expect.Equal(t, want, got, "log-probabilities")
+			}
+			expect.True(t, together[0][0] != together[1][0] && together[1][0] != together[2][0], "adapters change nothing: %v", together)
+		})
+	}
+}
+
 func (c causalCase) adapt(t *testing.T) map[string]*torch.Var {
 	t.Helper()
 	return c.adaptThese(t, append(c.Config.Linears(), c.Config.ExpertLinears()...))

@@ -1,7 +1,4 @@
 // Mixtures of experts, as nn::mix_experts has them: tokens sorted by their experts, one product for each.
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/from_blob.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -13,12 +10,27 @@
 namespace rlt::engine {
 
 void Network::read_experts(const nn::Block& from, Block& to) {
-  copy_lora(to, 1, from.lora);
+  adapt_experts(to, 1, &from);
   to.router_norm = read(from.router_norm);
   to.experts_norm = read(from.experts_norm);
   to.post_experts_norm = read(from.post_experts_norm);
   to.router_bias = read({from.router_bias, {}}).weight;
   to.expert_scale = read({from.expert_scale, {}}).weight;
+}
+
+// A copy: adapters are trained while it is in use.
+void Network::adapt_experts(Block& block, int32_t number, const nn::Block* from) const {
+  std::vector<nn::Mlp> layers;
+  if (from != nullptr) layers = nn::adapted_experts(config(), *from);
+  for (size_t e = 0; e < block.experts.size(); ++e) {
+    std::vector<const nn::Linear*> up, down;
+    if (!layers.empty()) {
+      up = {&layers[e].gate, &layers[e].up};
+      down = {&layers[e].down};
+    }
+    block.experts[e].up.set_adapter(number, up);
+    block.experts[e].down.set_adapter(number, down);
+  }
 }
 
 void Network::reserve_experts(const Block& block, Workspace& w, int64_t rows) const {
@@ -78,9 +90,42 @@ void Network::gate_expert(float* gate, float* up) const {
   kernels().scale(gate, 1 / alpha, gate, n);
 }
 
-void Network::mix_rows(const Block& block, Workspace& w, const float* x, int64_t begin, int64_t end) const {
+// Writes the experts of all rows to the segments that keep their positions.
+void Network::record_routes(const Block& block, const Workspace& w) const {
+  const int64_t* expert = w.chosen.data();
+  for (const auto& [s, position] : w.rows) {
+    const Work& span = w.spans[static_cast<size_t>(s)];
+    const int64_t at = position < span.prefix_length ? position : position - span.prefix_length;
+    int16_t* const to = segment_at(span, position).routes.data() + at * cache_shape_.routed + block.routed;
+    for (int64_t i = 0; i < config().experts_per_token; ++i) to[i] = static_cast<int16_t>(*expert++);
+  }
+}
+
+// Sorts the rows' choices by expert. Returns where each expert's begin, and adds which of an expert's go
+// through adapters: they are in order of their rows.
+std::vector<int64_t> Network::deal(const Block& block, Workspace& w,
+                                   std::vector<std::vector<NumberedRows>>& adapted) const {
+  std::vector<int64_t> first(block.experts.size() + 1);
+  for (const int64_t e : w.chosen) ++first[static_cast<size_t>(e) + 1];
+  for (size_t e = 1; e < first.size(); ++e) first[e] += first[e - 1];
+  std::vector<int64_t> next = first;
+  for (size_t i = 0; i < w.chosen.size(); ++i) w.place[i] = next[static_cast<size_t>(w.chosen[i])]++;
+  adapted.resize(block.experts.size());
+  const auto k = static_cast<size_t>(config().experts_per_token);
+  for (const auto& [begin, end, number] : w.adapted) {
+    for (auto i = static_cast<size_t>(begin) * k; i < static_cast<size_t>(end) * k; ++i) {
+      const auto e = static_cast<size_t>(w.chosen[i]);
+      const int64_t at = w.place[i] - first[e];
+      if (adapted[e].empty() || adapted[e].back().adapter != number) adapted[e].push_back({at, at, number});
+      adapted[e].back().end = at + 1;
+    }
+  }
+  return first;
+}
+
+void Network::mix(const Block& block, Workspace& w, const float* x) const {
   const nn::Config& c = config();
-  const int64_t n = c.hidden_size, rows = end - begin, k = c.experts_per_token;
+  const int64_t n = c.hidden_size, rows = static_cast<int64_t>(w.rows.size()), k = c.experts_per_token;
   const float* judged = x;
   if (!block.router_norm.weight.empty()) {
     parallel_for(0, rows, grain(n), [&](int64_t from, int64_t to) {
@@ -101,26 +146,24 @@ void Network::mix_rows(const Block& block, Workspace& w, const float* x, int64_t
     for (; i < to; ++i)
       choose(block, w.routed.data() + i * logits, w.chosen.data() + i * k, w.shares.data() + i * k);
   });
+  record_routes(block, w);
 
-  std::vector<int64_t> first(block.experts.size() + 1);  // of each expert's rows in w.sorted
-  for (const int64_t e : w.chosen) ++first[static_cast<size_t>(e) + 1];
-  for (size_t e = 1; e < first.size(); ++e) first[e] += first[e - 1];
-  std::vector<int64_t> next = first;
-  for (size_t i = 0; i < w.chosen.size(); ++i) w.place[i] = next[static_cast<size_t>(w.chosen[i])]++;
+  std::vector<std::vector<NumberedRows>> adapted;
+  const std::vector<int64_t> first = deal(block, w, adapted);
   parallel_for(0, rows * k, grain(n), [&](int64_t from, int64_t to) {
     for (int64_t i = from; i < to; ++i)
       apply(block.experts_norm, x + i / k * n, w.sorted.data() + w.place[static_cast<size_t>(i)] * n, n);
   });
-
   const int64_t width = block.experts[0].up.width(), made = block.experts[0].down.width();
   for (size_t e = 0; e < block.experts.size(); ++e) {
     const int64_t from = first[e], count = first[e + 1] - from;
     if (count == 0) continue;
-    block.experts[e].up.multiply({w.sorted.data() + from * n, n, count}, {}, w.wide.data(), width);
+    const auto& [up, down] = block.experts[e];
+    up.multiply({w.sorted.data() + from * n, n, count, &adapted[e]}, {}, w.wide.data(), width);
     parallel_for(0, count, grain(8 * width), [&](int64_t at, int64_t to) {
       for (; at < to; ++at) gate_expert(w.wide.data() + at * width, w.wide.data() + at * width + width / 2);
     });
-    block.experts[e].down.multiply({w.wide.data(), width, count}, {}, w.made.data() + from * made, made);
+    down.multiply({w.wide.data(), width, count, &adapted[e]}, {}, w.made.data() + from * made, made);
   }
   parallel_for(0, rows, grain(k * n), [&](int64_t from, int64_t to) {
     for (int64_t i = from; i < to; ++i) {
@@ -129,47 +172,9 @@ void Network::mix_rows(const Block& block, Workspace& w, const float* x, int64_t
       for (auto at = static_cast<size_t>(i * k); at < static_cast<size_t>((i + 1) * k); ++at)
         kernels().add_scaled(w.shares[at], w.made.data() + w.place[at] * made, sum, n);
       apply(block.post_experts_norm, sum, sum, n);
-      kernels().add_scaled(1, sum, w.x.data() + (begin + i) * n, n);
+      kernels().add_scaled(1, sum, w.x.data() + i * n, n);
     }
   });
-}
-
-// The rows of each adapter of experts pass them by themselves, by training's operators.
-void Network::mix(size_t layer, Workspace& w, const at::Tensor& x) const {
-  const nn::Config& c = config();
-  const Block& block = blocks_[layer];
-  int64_t begin = 0;
-  const auto run = [&](int64_t end, const nn::ExpertLora* lora) {
-    if (begin == end) return;
-    const at::Tensor rows = x.narrow(0, begin, end - begin);
-    at::Tensor chosen;
-    if (lora == nullptr) {
-      mix_rows(block, w, rows.const_data_ptr<float>(), begin, end);
-    } else {
-      nn::Routing routing;
-      routing.lora = lora;
-      routing.chosen = &chosen;
-      at::from_blob(w.x.data() + begin * c.hidden_size, rows.sizes(), at::kFloat)
-          .add_(nn::mix_experts(c, decoder_.blocks()[layer], &decoder_.groups(layer), rows, routing));
-    }
-    const int64_t* expert = lora == nullptr ? w.chosen.data() : chosen.const_data_ptr<int64_t>();
-    for (; begin < end; ++begin) {
-      const auto [s, position] = w.rows[static_cast<size_t>(begin)];
-      const Work& span = w.spans[static_cast<size_t>(s)];
-      const int64_t at = position < span.prefix_length ? position : position - span.prefix_length;
-      int16_t* const to = segment_at(span, position).routes.data() + at * cache_shape_.routed + block.routed;
-      for (int64_t i = 0; i < c.experts_per_token; ++i) to[i] = static_cast<int16_t>(*expert++);
-    }
-  };
-  for (const auto& [first, end, number] : w.adapted) {
-    const auto at = static_cast<size_t>(number) - 1;
-    if (at >= block.loras.size()) continue;
-    const nn::ExpertLora& lora = block.loras[at];
-    if (!lora.up.a.defined() && !lora.down.a.defined()) continue;
-    run(first, nullptr);
-    run(end, &lora);
-  }
-  run(static_cast<int64_t>(w.rows.size()), nullptr);
 }
 
 }  // namespace rlt::engine

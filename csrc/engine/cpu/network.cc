@@ -103,25 +103,13 @@ void Network::set_adapter(int32_t number, const nn::Transformer* from) {
                                                 : std::vector<const nn::Linear*>{&from->inputs().proj});
   }
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    copy_lora(blocks_[i], number, from == nullptr ? nn::ExpertLora() : from->blocks()[i].lora);
+    adapt_experts(blocks_[i], number, from == nullptr ? nullptr : &from->blocks()[i]);
     for (size_t j = 0; j < std::size(kLinears); ++j) {
       PackedLinear& to = blocks_[i].*kLinears[j];
       if (to.empty()) continue;
       to.set_adapter(number, from == nullptr ? std::vector<const nn::Linear*>()
                                              : groups_of(from->groups(i))[j]->layers());
     }
-  }
-}
-
-// A copy: adapters are trained while it is in use.
-void Network::copy_lora(Block& block, int32_t number, const nn::ExpertLora& from) {
-  const auto at = static_cast<size_t>(number);
-  if (block.loras.size() < at) block.loras.resize(at);
-  block.loras[at - 1] = from;
-  for (nn::Adapter* const adapter : {&block.loras[at - 1].up, &block.loras[at - 1].down}) {
-    if (!adapter->a.defined()) continue;
-    adapter->a = adapter->a.detach().clone();
-    adapter->b = adapter->b.detach().clone();
   }
 }
 
@@ -387,7 +375,7 @@ void Network::mlp(size_t layer, Workspace& w) const {
       residual = x.clone();
       x.zero_();
     }
-    mix(layer, w, beside ? residual : h);
+    mix(block, w, (beside ? residual : h).const_data_ptr<float>());
     if (block.up.empty()) return;
   }
   const int64_t width = inner_width(block);

@@ -97,8 +97,6 @@ class Network {
     std::vector<Expert> experts;
     Norm router_norm, experts_norm, post_experts_norm;
     std::vector<float> router_bias, expert_scale;  // [E], or empty
-    // Copies of adapters of experts, by number, from 1; those beyond the end have none.
-    std::vector<nn::ExpertLora> loras;
     int64_t routed = -1;  // where its experts are in a segment's routes of a position; -1: it has none
     // Where head 0 of q, k, v starts in a row of qkv, and how far the next one is.
     int64_t q, k, v, stride, q_stride;
@@ -117,7 +115,6 @@ class Network {
   template <class F>
   void for_linears(const F& f);
   Norm read(const nn::Norm& norm) const;
-  static void copy_lora(Block& block, int32_t number, const nn::ExpertLora& from);
   // Copies x where the model has no such norm.
   void apply(const Norm& norm, const float* x, float* y, int64_t n) const;
   void apply_rows(const Norm& norm, const Buffer<float>& x, float* y, int64_t rows) const;
@@ -159,9 +156,12 @@ class Network {
     return window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
   }
   void mlp(size_t layer, Workspace& w) const;
-  // Adds to w.x what experts make of x, [rows, H]; mix_rows for rows [begin, end) without adapters.
-  void mix(size_t layer, Workspace& w, const at::Tensor& x) const;
-  void mix_rows(const Block& block, Workspace& w, const float* x, int64_t begin, int64_t end) const;
+  // Adds to w.x what experts make of x [rows, H].
+  void mix(const Block& block, Workspace& w, const float* x) const;
+  std::vector<int64_t> deal(const Block& block, Workspace& w,
+                            std::vector<std::vector<NumberedRows>>& adapted) const;
+  void record_routes(const Block& block, const Workspace& w) const;
+  void adapt_experts(Block& block, int32_t number, const nn::Block* from) const;
   void choose(const Block& block, float* logits, int64_t* chosen, float* shares) const;
   void gate_expert(float* gate, float* up) const;
   void reserve_experts(const Block& block, Workspace& w, int64_t rows) const;
