@@ -53,7 +53,8 @@ SPEED = ROOT / "docs" / "results" / "families.json"
 WIDE = dict(vocab_size=4096, hidden_size=576, num_hidden_layers=8, num_attention_heads=9, num_key_value_heads=3, intermediate_size=1536,
             max_position_embeddings=2048, bos_token_id=1, eos_token_id=2, pad_token_id=0, tie_word_embeddings=True)
 # Eight experts, of which two see a token: as much arithmetic as the dense model's.
-EXPERTS = dict(intermediate_size=768, moe_intermediate_size=768, num_experts=8, num_experts_per_tok=2)
+EXPERTS = dict(intermediate_size=768, num_experts=8, num_experts_per_tok=2)
+MOE = dict(moe_intermediate_size=768, **EXPERTS)
 DELTA = dict(linear_num_key_heads=9, linear_num_value_heads=9, linear_key_head_dim=64, linear_value_head_dim=64)
 FAMILIES = {
     "llama": {}, "qwen3": dict(head_dim=64), "smollm3": {}, "granite": {}, "olmo2": {}, "olmo3": dict(sliding_window=512),
@@ -62,13 +63,13 @@ FAMILIES = {
     "gemma3_text": dict(head_dim=64, sliding_window=512),
     "gemma4_text": dict(head_dim=64, global_head_dim=64, sliding_window=512, layer_types=["sliding_attention", "full_attention"] * 4,
                         hidden_size_per_layer_input=64, vocab_size_per_layer_input=4096),
-    "mixtral": EXPERTS, "qwen3_moe": dict(head_dim=64, **EXPERTS),
+    "mixtral": EXPERTS, "qwen3_moe": dict(head_dim=64, **MOE),
     "olmoe": EXPERTS, "granitemoe": dict(intermediate_size=768, num_local_experts=8, num_experts_per_tok=2),
     "gpt_oss": dict(intermediate_size=768, num_local_experts=8, num_experts_per_tok=2, head_dim=64, sliding_window=512,
                     rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
     "lfm2": dict(layer_types=["conv", "conv", "full_attention", "conv"] * 2, block_auto_adjust_ff_dim=False),
-    "lfm2_moe": dict(layer_types=["conv", "conv", "full_attention", "conv"] * 2, num_dense_layers=0, **EXPERTS),
-    "qwen3_5_text": dict(head_dim=64, **DELTA), "qwen3_5_moe_text": dict(head_dim=64, shared_expert_intermediate_size=768, **EXPERTS, **DELTA),
+    "lfm2_moe": dict(layer_types=["conv", "conv", "full_attention", "conv"] * 2, num_dense_layers=0, **MOE),
+    "qwen3_5_text": dict(head_dim=64, **DELTA), "qwen3_5_moe_text": dict(head_dim=64, shared_expert_intermediate_size=768, **MOE, **DELTA),
 }
 ATTENTION = ["q_proj", "k_proj", "v_proj"]  # whose names are alike
 ROWS, LENGTH, PROMPT, NEW, RANK, STEPS = 8, 256, 32, 256, 16, 4
