@@ -212,20 +212,20 @@ func ReturnsToGo(rewards []float64, gamma float64) []float64 {
 //	δ_t = r_t + γ·V_{t+1}·(1−done_t) − V_t
 //	A_t = δ_t + γλ·(1−done_t)·A_{t+1}        returns_t = A_t + V_t
 //
-// rewards, values and done have one entry per step. done[t] says that step t ended its episode. last is the value of the state
-// after the final step, if that step is not done. λ = 0 gives the one-step TD residual, λ = 1 the discounted return minus the
-// value. Sums are in float64. It panics if the lengths differ.
+// rewards, values and done have one entry per step. done[t] says that step t ended its episode; the
+// last step ends one too. λ = 0 gives the one-step TD residual, λ = 1 the discounted return minus the value. Sums are in float64.
+// It panics if the lengths differ.
 //
 // Source: Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage Estimation", equations 11, 12
 // and 16.
-func GAE(rewards, values []float32, done []bool, last float32, gamma, lambda float64) (advantages, returns []float32) {
+func GAE(rewards, values []float32, done []bool, gamma, lambda float64) (advantages, returns []float32) {
 	n := len(rewards)
 	if len(values) != n || len(done) != n {
 		panic(fmt.Sprintf("rl.GAE: %d rewards, %d values, %d done flags: the lengths must agree", n, len(values), len(done)))
 	}
 	both := make([]float32, 2*n)
 	advantages, returns = both[:n:n], both[n:]
-	next, advantage := float64(last), 0.0
+	next, advantage := 0.0, 0.0
 	for t := n - 1; t >= 0; t-- {
 		if done[t] {
 			next, advantage = 0, 0

@@ -95,15 +95,17 @@ func TestAlarms(t *testing.T) {
 	} {
 		var w Watch
 		var names []string
+		text := ""
 		for i, h := range test.history {
 			if i%3 == 2 {
 				w = throughJSON(t, w) // as in a resumed run
 			}
 			for _, alarm := range w.Step(h, DefaultAlarmLimits()) {
-				names = append(names, alarm.Name)
+				names, text = append(names, alarm.Name), alarm.Text
 			}
 		}
 		expect.Equal(t, test.want, names, test.name)
+		expect.True(t, test.name != "drift" || strings.Contains(text, "rose from 10 % to 42 %"), "drift: %s", text)
 		expect.True(t, len(w.First) <= 5 && len(w.Recent) <= 10, "%s: %d and %d steps are kept", test.name, len(w.First), len(w.Recent))
 	}
 }

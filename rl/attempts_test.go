@@ -208,8 +208,10 @@ func TestSelective(t *testing.T) {
 	expect.Equal(t, []rl.Sureness{{0.9, true}, {0.8, true}, {0.7, false}, {0.6, false}}, rows, "sureness")
 	want := []rl.Covered{{1, float64(float32(0.6)), 4, 0.5}, {0.75, float64(float32(0.7)), 3, 2.0 / 3}, {0.5, float64(float32(0.8)), 2, 1}}
 	expect.Equal(t, want, rl.Selective(rows))
-	all := rl.Selective([]rl.Sureness{{0.5, true}, {0.5, false}})
-	expect.True(t, len(all) == 1 && all[0].N == 2, "equally confident rows are separated: %v", all)
+	for n := 1; n <= 2; n++ {
+		all := rl.Selective([]rl.Sureness{{0.5, true}, {0.5, false}}[:n])
+		expect.True(t, len(all) == 1 && all[0].N == n, "equally confident rows are separated: %v", all)
+	}
 }
 
 func TestCountRewarded(t *testing.T) {

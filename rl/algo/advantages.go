@@ -189,7 +189,7 @@ func estimate(step *rl.Step, gamma, lambda float64, whiten bool) {
 			done = append(done, at == x.Len()-1 && (i == len(step.Samples)-1 || step.Samples[i+1].Episode != x.Episode))
 		}
 	}
-	advantages, returns := rl.GAE(rewards, values, done, 0, gamma, lambda)
+	advantages, returns := rl.GAE(rewards, values, done, gamma, lambda)
 	if len(returns) > 0 {
 		step.Figures.Mean("explained_variance", rl.ExplainedVariance(values, returns), 1)
 	}

@@ -106,7 +106,7 @@ func TestPairsOfOwnAnswers(t *testing.T) {
 		}
 		return all
 	}
-	a, b, c, d := group(0, 2, 2, 1), group(1, 1), group(3, math.NaN(), -1), group(5, 7)
+	a, b, c, d := group(0, 2, 2, 0), group(1, 1), group(3, math.NaN(), -1), group(5, 7)
 	d[0].Overlong, d[1].Overlong = 0, -3
 	step := &rl.Step{Groups: [][]*rl.Sample{a, b, c, d}, Figures: rl.Meter{}}
 	for _, g := range step.Groups {
