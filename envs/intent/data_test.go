@@ -2,7 +2,6 @@ package intent
 
 import (
 	"encoding/json"
-	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -79,82 +78,9 @@ func TestBuiltinLengths(t *testing.T) {
 	}
 }
 
-// Two questions are near-duplicates if either measure reaches its bound.
-//
-// Of m words, m-1 of the m+1 word pairs (both ends of the text included)
-// survive when one word is replaced, so the two versions overlap by
-// (m-1)/(m+3): at least 1/3 from three words upwards. That bound therefore
-// catches every question that is another with one word exchanged. Questions of
-// the set that merely begin alike stay below it.
-//
-// Misspellings, inflection and reordered clauses destroy word pairs but leave
-// most groups of four characters, so those catch what the first measure lets
-// pass. Texts with nothing in common but function words stay below 0.6.
-const (
-	minPairs = 1.0 / 3
-	minGrams = 0.6
-)
-
 // words returns the words of a text in lower case without punctuation.
 func words(text string) []string {
 	return strings.FieldsFunc(strings.ToLower(text), func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '\''
 	})
-}
-
-// numbers of the different pairs of words of a text, and of its groups of four characters, are sorted. ids has the numbers so far.
-func numbers(text string, ids map[string]int) (pairs, grams []int) {
-	number := func(piece string) int {
-		if _, ok := ids[piece]; !ok {
-			ids[piece] = len(ids)
-		}
-		return ids[piece]
-	}
-	w := slices.Concat([]string{"^"}, words(text), []string{"$"})
-	for i := range len(w) - 1 {
-		pairs = append(pairs, number(w[i]+" "+w[i+1]))
-	}
-	runes := []rune(" " + strings.Join(words(text), " ") + " ")
-	for i := range len(runes) - 3 {
-		grams = append(grams, number(string(runes[i:i+4])))
-	}
-	slices.Sort(pairs)
-	slices.Sort(grams)
-	return slices.Compact(pairs), slices.Compact(grams)
-}
-
-// shared is how many numbers two sorted lists have in common.
-func shared(a, b []int) (n float64) {
-	for len(a) > 0 && len(b) > 0 {
-		c := a[0] - b[0]
-		if c == 0 {
-			n++
-		}
-		if c <= 0 {
-			a = a[1:]
-		}
-		if c >= 0 {
-			b = b[1:]
-		}
-	}
-	return n
-}
-
-func TestNoNearDuplicates(t *testing.T) {
-	rows := Builtin()
-	ids := map[string]int{}
-	var pairs, grams [][]int
-	for i, r := range rows {
-		p, g := numbers(r.Text, ids)
-		pairs, grams = append(pairs, p), append(grams, g)
-		for j := range i {
-			same := shared(p, pairs[j])
-			overlap := same / (float64(len(p)+len(pairs[j])) - same)
-			cosine := shared(g, grams[j]) / math.Sqrt(float64(len(g)*len(grams[j])))
-			if overlap >= minPairs || cosine >= minGrams {
-				t.Errorf("near-duplicates (word pairs %.2f, characters %.2f):\n%s:%d: %s\n%s:%d: %s",
-					overlap, cosine, r.File, r.Line, r.Text, rows[j].File, rows[j].Line, rows[j].Text)
-			}
-		}
-	}
 }

@@ -49,6 +49,7 @@ func TestScore(t *testing.T) {
 		{`expr:'predicted == "other" && label != predicted ? 1 : 0'`, 2, 0, 1},
 		{`expr:'label == predicted'=2`, 2, 2, 2},
 		{`expr:'not correct'`, 2, 2, 0},
+		{`expr:'(label == "law") == (label in ["law"]) ? 1 : 0'`, 0, 0, 1},
 	} {
 		r := parseLabels(t, test.spec, labels...)
 		expect.True(t, !r.ReadsProbs(), "%s: reads probabilities", test.spec)

@@ -67,9 +67,6 @@ func FixedQuestions(cases []envs.Decision) (all []decision.Question, err error) 
 	return all, nil
 }
 
-// Scores tells whether a language model reads the questions.
-func (p *Decider) Scores() bool { return p.lm != nil }
-
 // BaseModel is the name of the base model.
 func (p *Decider) BaseModel() string { return p.base().BaseModel }
 

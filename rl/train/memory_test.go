@@ -140,6 +140,15 @@ func TestRepeatedStepsLoseNothing(t *testing.T) {
 	}
 }
 
+// TestBytes: a weight has a gradient and two moments.
+func TestBytes(t *testing.T) {
+	p, n := tinyToken(t, 4), int64(0)
+	for _, v := range p.Params() {
+		n += must.Get(v.Elements())(t)
+	}
+	expect.Result(Optimisation{}.Bytes(p))(t, 3*4*n, "bytes")
+}
+
 // TestOutOfMemoryAdvice: the error names the option and a value.
 func TestOutOfMemoryAdvice(t *testing.T) {
 	for _, test := range []struct {

@@ -208,3 +208,197 @@ func TestTRLCommandLines(t *testing.T) {
 		})
 	}
 }
+
+func TestUsageErrors(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		env  string
+		yaml string
+		want string
+	}{
+		// Names.
+		{args: []string{"--epoch", "3"}, want: "unknown option --epoch; … --epochs"},
+		{args: []string{"-epochs", "3"}, want: "unknown option -epochs; … --epochs"},
+		{args: []string{"--lr=1"}, want: "--lr: use learning_rate (supervised stage) or rl_learning_rate"},
+		{args: []string{"--task=chat", "--dataset=d", "--pooling=mean"}, want: "--pooling: … task chat; … intent, preference, text"},
+		{args: []string{"--algorithm=grop"}, want: `--algorithm: "grop" … a2c, dqn, grpo, ppo, reinforce, rloo … grpo?`},
+		{args: []string{"--algorithm=dqn", "--entropy-coef=0.1"}, want: "--entropy-coef: … with --algorithm a2c or grpo or ppo or reinforce or rloo"},
+		{args: []string{"--algorithm=dqn", "--epsilon-start=0.5", "--epsilon-end=0.6"}, want: "--epsilon-end: 0.6 is above epsilon_start 0.5; exploration must not grow"},
+		{args: []string{"--buffer-size=16", "--samples-per-prompt=32"}, want: "--buffer-size: 16 is less than samples_per_prompt 32: it holds no text with all its samples"},
+		{args: []string{"--task=sum_digits", "--clip-low=0.1"}, want: "--clip-low: … with --algorithm … grpo … ppo … rloo"},
+		{args: []string{"--task=sum_digits", "--minibatches=2"}, want: "--minibatches: … with another --algorithm than … reinforce"},
+		{args: []string{"--task=sum_digits", "--baseline-start=0"}, want: "--baseline-start: … with --baseline auto or moving"},
+		{args: []string{"--algorithm=dpo"}, want: "task preference needs --dataset FILE, with columns chosen and rejected, or prompt, completion and label"},
+		{args: []string{"--algorithm=dpo", "--dataset=d", "--cpo-alpha=2"}, want: "--cpo-alpha: … with --dpo-loss cpo"},
+		{args: []string{"--algorithm=dpo", "--dataset=d", "--loss-type=ipo", "--label-smoothing=0.1"}, want: "--label-smoothing: … with --dpo-loss sigmoid or robust or cpo or simpo"},
+		{args: []string{"--task=sum_digits", "--algorithm=dpo", "--loss-type=kto"}, want: "--loss-type: kto takes single responses, and the policy's completions are compared in pairs; choose another loss"},
+		{args: []string{"--task=sum_digits", "--use_dpo", "--samples-per-prompt=1"}, want: "--samples-per-prompt: 1 is too few: a pair needs at least 2"},
+		{args: []string{"--task=sum_digits", "--algorithm=gpro"}, want: `--algorithm: "gpro" … a2c, … rloo, … did you mean grpo?`},
+		{args: []string{"--task=text", "--algorithm=dqn", "--policy=generate"}, want: "--algorithm: dqn needs --policy head or score"},
+		{args: []string{"--task=text", "--algorithm=distill", "--policy=head"}, want: "--algorithm: distill needs --policy generate"},
+		{args: []string{"--task=sum_digits", "--max-staleness=2"}, want: "--max-staleness: … with --async"},
+		{args: []string{"--task=sum_digits", "--kl-type=k1"}, want: "--kl-type: … with --kl-coef above 0"},
+		{args: []string{"--task=sum_digits", "--kl-coef=0.1", "--kl-horizon=9"}, want: "--kl-horizon: … with --kl-target above 0"},
+		{args: []string{"--task=sum_digits", "--overlong-buffer=200"}, want: "--overlong-buffer: 200 is more than the longest completion, 160 tokens"},
+		{args: []string{"--task=sum_digits", "--algorithm=grpo", "--minibatches=300"}, want: "--minibatches: 300 is more than the 256 completions of a step"},
+		{args: []string{"--task=reverse_digits", "--digits-count=3"}, want: "--digits-count: … task reverse_digits; … sum_digits"},
+		{args: []string{"--task=chat", "--dataset=d", "--mode=rl_only"}, want: `--mode: "rl_only": the only choice is supervised`},
+		{args: []string{"--task=sum_digits", "--batch-size=99999999999"}, want: "--batch-size: 99999999999 … 1 to 1048576"},
+		{args: []string{"--task=chat"}, want: "task chat needs --dataset FILE, with a column text or messages, or prompt and completion"},
+		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--tiny-layers=2"}, want: "--tiny-layers: … with --model tiny"},
+		{args: []string{"--task=sum_digits", "--mode=rl_only", "--pretrained-model=p", "--tiny-layers=2"}, want: "--tiny-layers: … without --pretrained-model"},
+		{args: []string{"--task=sum_digits", "--mode=rl_only", "--pretrained-model=p", "--model=m"}, want: "--model: cannot be combined with --pretrained-model"},
+		{args: []string{"--task=chat", "--dataset=d", "--tuning=full", "--lora-r=2"}, want: "--lora-r: … with --tuning lora"},
+		{args: []string{"--task=sum_digits", "--tuning=lora", "--engine=http://host:8000"}, want: `--engine: "http://host:8000" is not an address such as tinker:http://host:8000`},
+		{args: []string{"--task=sum_digits", "--engine-model=m"}, want: "--engine-model: … with --engine"},
+		{args: []string{"--task=sum_digits", "--engine=tinker:http://h"}, want: "--tuning: a service (--engine) trains adapters: use --tuning lora"},
+		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--engine=tinker:http://h", "--lora-alpha=16"}, want: "--lora-alpha: cannot be combined with --engine: a service has 32"},
+		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--engine=tinker:http://h", "--label-smoothing-factor=0.1"}, want: "--label-smoothing-factor: cannot be combined with --engine: needs the probabilities of all tokens"},
+		{args: []string{"--task=gsm8k"}, want: "task gsm8k needs --dataset FILE, with columns question and answer, or problem and solution"},
+		{args: []string{"--gradient-accumulation-steps=2.5"}, want: "--gradient-accumulation-steps: must be an integer from 1 to 1048576"},
+		{args: []string{"--steps-per-generation=2"}, want: "--steps-per-generation: use minibatches, with an algorithm that samples new completions"},
+		{args: strings.Fields("--task sum_digits --mode rl_only --model m --per-device-train-batch-size 5 --gradient-accumulation-steps 3 --num-generations 4"),
+			want: "--per-device-train-batch-size: 5 × 3 completions per step are not a multiple of 4 samples per prompt; set prompts_per_step and samples_per_prompt"},
+		{args: strings.Fields("--task sum_digits --mode rl_only --model m --per-device-train-batch-size 8 --prompts-per-step 3 --num-generations 4"),
+			want: "--per-device-train-batch-size: prompts_per_step already sets the prompts of a step; keep one of the two"},
+		{args: strings.Fields("--task sum_digits --mode rl_only --model m --algorithm grpo --steps-per-generation 3 --gradient-accumulation-steps 2"),
+			want: "--gradient-accumulation-steps: 3 batches per rollout are not a multiple of 2 batches per update"},
+		{args: []string{"--task=sum_digits", "--num-iterations=4"}, want: "--num-iterations: … with another --algorithm than … reinforce"},
+		{args: []string{"--task=math", "--dataset=d", "--sym-calc"}, want: "--sym-calc: … task math; … gsm8k"},
+		{args: []string{"--task=gsm8k", "--dataset=d", "--sym-calc", "--annotate=false"}, want: "--sym-calc: needs <<expression=result>> in the prompt, but annotate=false removes it; drop one of the two"},
+		{args: []string{"--task=gsm8k", "--dataset=d", "--samples-per-prompt=4"}, want: "--samples-per-prompt: … with another --algorithm than reinforce_replay or reinforce_replay_kl or reinforce_replay_nll"},
+		{args: []string{"--task=gsm8k", "--dataset=d", "--algorithm=grpo", "--num-update-steps=4"}, want: "--num-update-steps: … with --algorithm reinforce_replay or reinforce_replay_kl or reinforce_replay_nll"},
+		{args: []string{"--task=gsm8k", "--dataset=d", "--algorithm=grpo", "--max-line-tokens=4"}, want: "--max-line-tokens: … with --step-mode line"},
+		{args: []string{"--task=gsm8k", "--dataset=d", "--reinforce-loss=distiller", "--kl-coeff=1"}, want: "--kl-coeff: … with another --algorithm than reinforce_replay or reinforce_replay_nll"},
+		{args: []string{"--task=gsm8k", "--dataset=d", "--ref-model-name=m", "--update-ref-iterations=1"}, want: "--update-ref-iterations: … without --reference-model"},
+		{args: []string{"--task=gsm8k", "--dataset=d", "--eval-top-p=0.5"}, want: "--eval-top-p: … with --eval-temperature above 0"},
+		{args: []string{"--task=gsm8k", "--dataset=d", "--judge-scale=2"}, want: "--judge-scale: set a weight in reward, such as reward=score=0.2"},
+		{args: []string{"--task=gsm8k", "--dataset=d", "--cache-buffer"}, want: "--cache-buffer: … with --buffer-cache FILE"},
+		{args: []string{"--task=gsm8k", "--dataset=d", "--buffer-cache-path=b.pkl"}, want: "--buffer-cache-path: b.pkl: reading a Python pickle runs code; the buffer is a file of JSON lines: name it .jsonl"},
+		{args: []string{"--task=gsm8k", "--dataset=d", "--num-update-steps=8"}, want: "--rl-batch-size: 32 is more than num_update_steps 8: no batch would fill"},
+		{args: []string{"--task=gsm8k", "--dataset=d", "--return-min=11"}, want: "--return-min: 11 is above return_max 10"},
+		{args: []string{"--task=gsm8k", "--dataset=d", "--cache-dir=h"}, want: "--cache-dir: set the variables HF_HOME or HF_HUB_CACHE"},
+		{args: []string{"--task=gsm8k", "--dataset=d", "--qlora"}, want: "--qlora: write quantize=nf4 and tuning=lora"},
+		{args: []string{"--task=gsm8k", "--dataset=d", "--optim=sgd"}, want: `--optim: "sgd" is not one of adamw, adamw_8bit, muon`},
+		{args: []string{"--push_to_hub", "--use_dora", "--neftune_noise_alpha", "5"}, want: `--push_to_hub: "true": … use false; --use_dora: does not apply to task intent; … --neftune_noise_alpha: does not apply to task intent; it applies to chat`},
+		{args: []string{"--a\nb"}, want: `unknown option --a\nb`},
+		{args: []string{"--classifier.rl_training.gamma=1"}, want: "unknown option --classifier.rl_training.gamma"},
+		{env: "RLTRAIN_epochs=3", want: "unknown environment variable RLTRAIN_epochs; … RLTRAIN_EPOCHS"},
+		{yaml: "seed: 1\nepoch: 3", want: "c.yaml:2:1: unknown key epoch; … epochs"},
+		{args: []string{"--mode", "supervised", "--pretrained-model", "m", "--lora-r", "4"}, want: "--lora-r: … without --pretrained-model"},
+		{yaml: "bert_model: {model_id: m}", want: "c.yaml:1:1: unknown key bert_model; … base_model"},
+
+		// All mistakes are reported at once, each with its closest match.
+		{args: []string{"--epoch", "3", "--batch=4", "--gama", "1", "--seed=x"}, want: `unknown option --epoch; did you mean --epochs (Supervised stage)?; unknown option --batch; did you mean --batch-size (Supervised stage)?; unknown option --gama; did you mean --gamma (Reinforcement learning stage)?; --seed: "x" is not an integer of at least 0`},
+		{args: []string{"--epochs=0", "--mode=rl", "--rl-episodes=two", "stray"}, env: "RLTRAIN_EPOCH=3", yaml: "lora_r: 0", want: `unexpected argument "stray": write settings as --name=value; unknown environment variable RLTRAIN_EPOCH; did you mean RLTRAIN_EPOCHS (Supervised stage)?; c.yaml:1:1: lora_r: 0 is out of range; it must be 1 to 1024; --epochs: 0 is out of range; it must be at least 1; --mode: "rl" is not one of supervised_then_rl, supervised, rl_only; --rl-episodes: "two" is not an integer`},
+		{args: []string{"--streaming", "--scale_reward=none"}, want: `unknown option --scale_reward; did you mean --scale-rewards (Reinforcement learning stage)?; --streaming: "true": rows are held in memory; see max_samples; remove it or use false`},
+
+		// Errors that involve several options.
+		{args: []string{"--task=sum_digits", "--baseline=none", "--advantage-scale=group"}, want: "baseline none cannot be divided by the group's standard deviation: choose baseline group, or scale none"},
+		{args: []string{"--task=sum_digits", "--algorithm=grpo", "--samples-per-prompt=1"}, want: "baseline group … at least 2 samples"},
+		{args: []string{"--task=sum_digits", "--algorithm=ppo", "--value-coef=0"}, want: "--value-coef: 0 … more than 0"},
+		{args: []string{"--task=sum_digits", "--async", "--baseline=greedy"}, want: "baseline greedy does not work with async: the greedy completions would be of another policy; choose baseline group or batch"},
+		{args: []string{"--task=sum_digits", "--judge=m", "--reward=rubric:r.yaml", "--judge-url=host:8000"}, want: "--judge-url: … host:8000"},
+		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--init-lora-weights=orthogonal", "--lora-r=7"}, want: "--init-lora-weights: … 7"},
+		{args: []string{"--optim=muon"}, want: "--optim: … --tuning full"},
+		{args: []string{"--init-lora-weights=pissa"}, want: "--init-lora-weights: … language models"},
+		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--init-lora-weights=pissa", "--quantize=nf4"}, want: "--init-lora-weights: … quantize=nf4"},
+		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--use-dora", "--init-lora-weights=pissa"}, want: "--use-dora: applies only with another --init-lora-weights than pissa"},
+		{args: []string{"--task=chat", "--dataset=d", "--model=m", "--curriculum-column=c", "--packing"}, want: "--curriculum-column: applies only with --packing=false"},
+		{args: []string{"--task=intent", "--mode=supervised", "--rl-share=0.2"}, want: "--rl-share: does not apply to mode supervised; it applies to supervised_then_rl"},
+		{args: []string{"--task=sum_digits", "--judge-url=http://host"}, want: "--judge-url: … --judge"},
+		{args: []string{"--task=sum_digits", "--judge=m", "--reward=rubric:r.yaml", "--async"}, want: "--judge: … async"},
+		{args: []string{"--task=prompts", "--dataset=d", "--difficulty-pools", "--curriculum-column=c"}, want: "--curriculum-column: … difficulty_pools"},
+		{args: []string{"--task=sum_digits", "--async", "--dynamic-sampling"}, want: "dynamic_sampling does not work with async: the next prompts depend on rewards that are not known yet"},
+		{args: []string{"--task=sum_digits", "--async", "--top-k=5"}, want: "async needs importance weights over the unfiltered distribution: leave out top_k, top_p, min_p and repetition_penalty"},
+		{args: []string{"--task=sum_digits", "--algorithm=sdpo", "--include-environment-feedback"}, want: "--include-environment-feedback: is for tasks that run tests, such as code"},
+		{args: []string{"--task=sum_digits", "--baseline=moving", "--advantage-scale=batch"}, want: "baseline moving cannot be divided by the batch's standard deviation: where the rewards agree nothing bounds the result; choose scale none"},
+		{args: []string{"--task=sum_digits", "--kl-coef=0.1", "--kl-type=k1"}, want: "--kl-type: k1 as a loss has a gradient of mean 0: use k2 or k3, or kl_in_reward"},
+
+		// Episodes with one action have nothing to discount.
+		{args: []string{"--gamma=0.9", "--gae-lambda=0.9"}, want: "--gamma: applies only where an episode has several actions; --gae-lambda: applies only where an episode has several actions"},
+		{args: []string{"--task=sum_digits", "--gamma=0.9"}, want: "--gamma: … with --algorithm a2c or ppo or … reinforce_replay"},
+
+		// Shape of the command line.
+		{args: []string{"models"}, want: `unexpected argument "models" … --name=value`},
+		{args: []string{"--epochs=2", "--", "x"}, want: `unexpected argument "x" … --name=value`},
+		{args: []string{"-1"}, want: `unexpected argument "-1" … --name=value`},
+		{args: []string{"--epochs"}, want: "--epochs: needs a value"},
+		{args: []string{"--mode", "--epochs", "3"}, want: "--mode: needs a value, but --epochs follows; write --mode=VALUE if the value starts with --"},
+
+		// Values.
+		{args: []string{"--epochs", "two"}, want: `--epochs: "two" … integer`},
+		{yaml: "epochs: " + strings.Repeat("[", 40000), want: "c.yaml: line 1: nested more than 100 deep"},
+		{args: []string{"--epochs=0"}, want: "--epochs: 0 … at least 1"},
+		{args: []string{"--seed=-1"}, want: `--seed: "-1" … integer of at least 0`},
+		{args: []string{"--warmup-ratio", "1.5"}, want: "--warmup-ratio: 1.5 … 0 to 1"},
+		{args: []string{"--task=sum_digits", "--step-timeout=1e-12"}, want: "--step-timeout: 1e-12 … 0, or 0.001 to 1000000"},
+		{args: []string{"--lora-dropout=1"}, want: "--lora-dropout: 1 … at least 0 and less than 1"},
+		{args: []string{"--clip-low=0"}, want: "--clip-low: 0 … more than 0 and less than 1"},
+		{args: []string{"--learning_rate", "-1e-3"}, want: "--learning_rate: -1e-3 … more than 0"},
+		{args: []string{"--task=cobol"}, want: `--task: "cobol" … chat, code, decisions, env, gsm8k, intent, math, preference, prompts, reverse_digits, sum_digits, text`},
+		{args: []string{"--device=cuda:x"}, want: `--device: unknown device "cuda:x"; use auto, cpu, cuda or cuda:NUMBER`},
+		{args: []string{"--report-to=none,wandb"}, want: `--report-to: none cannot be combined`},
+		{args: []string{"--mode=reward_model", "--dataset=p.jsonl", "--model=tiny"}, want: `--model: tiny has random weights, and an adapter on them makes no reward model: use a trained model, such as the folder of a supervised stage`},
+		{args: []string{"--wandb-project=p"}, want: `--wandb-project: needs report_to=wandb`},
+		{yaml: "epochs: 2.5", want: `c.yaml:1:1: epochs: "2.5" … integer`},
+		{yaml: "seed: true", want: `c.yaml:1:1: seed: "true" … integer of at least 0`},
+		{yaml: "model: 12", want: `c.yaml:1:1: model: 12 is not text; put it in quotes: "12"`},
+		{yaml: "model: [a]", want: "c.yaml:1:1: model: expected text, not a list"},
+		{yaml: "model: {a: b}", want: "c.yaml:1:1: model: must be a value or a list, not a section"},
+		{yaml: "model:", want: "c.yaml:1:1: model: has no value; add one or remove the key"},
+		{yaml: "model: &m x", want: "c.yaml:1:1: model: anchors, aliases and tags are not supported; write the value"},
+		{yaml: "lora_target_modules: [a, 3, [b]]", want: "c.yaml:1:1: lora_target_modules: must be a value or a list, not a section"},
+
+		// Shape of the file.
+		{yaml: "# nothing\n", want: "c.yaml: no settings"},
+		{yaml: strings.Repeat("#", maxFileSize+1), want: "c.yaml: configuration files are limited to 262144 bytes"},
+		{yaml: "- a", want: "c.yaml:1:1: write settings as key: value"},
+		{yaml: "seed: 1\nseed: 2", want: `c.yaml:2:1: mapping key "seed" already defined at [1:1]`},
+		{yaml: "seed: [1", want: "c.yaml:1:7: sequence end token ']' not found"},
+		{yaml: "seed: 1\n---\nepochs: 2", want: "c.yaml: 2 YAML documents; use one"},
+		{yaml: "config: d.yaml", want: "c.yaml:1:1: config: belongs on the command line, not in a file; remove it"},
+		{yaml: "classifier: 3", want: "c.yaml:1:1: classifier: needs a section rl_training"},
+		{yaml: "classifier:\n  category_model: {}", want: "c.yaml:1:1: classifier: needs a section rl_training, the only one that is read"},
+		{yaml: "classifier:\n  rl_training: true", want: "c.yaml:2:3: classifier.rl_training: needs keys such as enabled, learning_rate and reward_metric"},
+		{yaml: "classifier:\n  rl_training:\n    gama: 1", want: "c.yaml:3:5: unknown key classifier.rl_training.gama; … gamma"},
+		{yaml: "classifier:\n  rl_training:\n    algorithm: dpo", want: `c.yaml:3:5: classifier.rl_training.algorithm: "dpo" … a2c, dqn, grpo, ppo, reinforce, rloo … ppo?`},
+		{yaml: "classifier:\n  rl_training:\n    enabled: maybe", want: `c.yaml:3:5: classifier.rl_training.enabled: "maybe" … true or false`},
+		{yaml: "classifier:\n  rl_training: {enabled: false, gamma: 2}", want: "c.yaml:2:33: classifier.rl_training.gamma: 2 … 0 to 1"},
+
+		// Two names, two values.
+		{args: []string{"--epochs=2", "--epochs=3"}, want: "--epochs: given twice: 2 and 3; keep one"},
+		{args: []string{"--reward=f1", "--reward-metric=accuracy"}, want: "--reward … --reward-metric … reward … f1 and accuracy"},
+		{env: "RLTRAIN_LORA_R=1 RLTRAIN_LORA_RANK=2", want: "RLTRAIN_LORA_R … RLTRAIN_LORA_RANK … lora_r … 1 and 2"},
+		{yaml: "update_epochs: 5\nclassifier:\n  rl_training: {update_epochs: 6}", want: "c.yaml:3:17: update_epochs … classifier.rl_training.update_epochs … update_epochs … 5 and 6"},
+		{yaml: "mode: supervised\nclassifier:\n  rl_training: {enabled: true}", want: "c.yaml:3:17: mode … classifier.rl_training.enabled … mode … supervised and supervised_then_rl"},
+
+		// Settings that do not apply.
+		{args: []string{"--mode=supervised", "--rl-episodes=3"}, want: "--rl-episodes: … mode supervised; … supervised_then_rl and rl_only"},
+		{args: []string{"--mode=rl_only", "--pretrained-model=m", "--epochs=2"}, want: "--epochs: … mode rl_only; … supervised_then_rl and supervised"},
+		{args: []string{"--pretrained-model=m"}, want: "--pretrained-model: … mode supervised_then_rl (the default); … supervised and rl_only"},
+		{args: []string{"--mode=supervised"}, env: "RLTRAIN_TARGET_KL=1", want: "RLTRAIN_TARGET_KL: … mode supervised; … supervised_then_rl and rl_only"},
+		{yaml: "mode: supervised\nrl_episodes: 4", want: "c.yaml:2:1: rl_episodes: … mode supervised (set at c.yaml:1:1); … supervised_then_rl and rl_only"},
+		{args: []string{"--target-kl=1"}, env: "RLTRAIN_MODE=supervised", want: "--target-kl: … mode supervised (set by RLTRAIN_MODE); … supervised_then_rl and rl_only"},
+		{args: []string{"--text-column=t"}, want: "--text-column: … with --dataset FILE|NAME"},
+		{args: []string{"--reward-expr=correct"}, want: "--reward-expr: … with --reward custom"},
+
+		// Settings that need each other.
+		{args: []string{"--mode=rl_only"}, want: "mode rl_only needs --pretrained-model DIR, the folder of a finished supervised stage"},
+		{args: []string{"--reward-metric=custom"}, want: "--reward-metric: custom needs --reward-expr, such as 'correct - 0.5*(1-correct)*confidence'"},
+		{args: []string{"--reward=custom", `--reward-expr=label == 'a' or label == "b"`}, want: "--reward-expr: mixes single and double quotes; use one kind"},
+		{args: []string{"--dataset=d.csv", "--text-column=label"}, want: `--label-column: is "label", as text_column is; name two columns`},
+		{args: []string{"--buffer-size=8", "--rl-batch-size=16", "--samples-per-prompt=1"}, want: "--buffer-size: 8 is less than rl_batch_size 16: no batch would fill"},
+	} {
+		t.Run(test.want, func(t *testing.T) {
+			inFolder(t, test.yaml)
+			if test.yaml != "" {
+				test.args = append(test.args, "--config=c.yaml")
+			}
+			_, err := Load(test.args, strings.Fields(test.env))
+			expect.True(t, expect.Names(err, test.want) && (strings.Contains(test.want, " … ") || err.Error() == test.want), "\n got %s\nwant %s", err, test.want)
+			var usage *UsageError
+			expect.True(t, errors.As(err, &usage), "%T is not a *UsageError", err)
+		})
+	}
+}
