@@ -56,26 +56,30 @@ constexpr int kMostRows = 32;  // that any product takes
 // How a panel of bfloat16 is kept in fewer bits (quant_panels.h): in blocks of k, each with a scale for each
 // of the 16 outputs and something to add where `adds`, as float16 or float32. w = T(q)·scale·factor + addend.
 struct FewBits {
-  // T(q) is a signed byte q (q - 128 of a byte if scales are float16 and there is multiply_few), else the
+  // T(q) is a signed byte q (q - 128 of a byte if scales are float16 and unpacks_rows), else the
   // value in the table for four bits.
   bool bytes;
   bool adds;
   bool halves;         // scales are float16
-  int64_t values;      // of k that share a scale; the last block may be shorter
+  int64_t values;      // of k that share a scale
   const float* table;  // [16]
   float factor;        // 1: none
+  int64_t block;       // bytes of a block
+  // Panels that are kept together, 1 or 2, and which of them this is: of each block the scales of both, then
+  // 64 bytes of the one and of the other in turns.
+  int64_t together, index;
 };
 
-// A panel in few bits, and how many bytes past it to prefetch.
+// A panel in few bits.
 struct FewPanel {
   const FewBits* by;
   const uint8_t* blocks;
-  int64_t ahead;
+  int64_t ahead;  // bytes past it to prefetch
 };
 struct FewProduct {
   void (*multiply)(const Tile&, const FewPanel* panels);
-  int rows;    // of a tile, at most
-  int panels;  // at most
+  int rows;      // of a tile, at most
+  int together;  // panels that are kept together for it
 };
 
 // What a row of logits z adds to a softmax: over its elements, with e = exp(z - peak).
@@ -165,10 +169,11 @@ struct Kernels {
                           float grad_entropy, float inverse, float curvature);
 
   // ---- weights of few bits ----
-  // Writes k rows of a panel, a multiple of 32, as multiply_bf16 takes it; with multiply_few, k values of
+  // Writes k rows of a panel, a multiple of 32, as multiply_bf16 takes it; with unpacks_rows, k values of
   // each output, a stride apart. Returns the end of the blocks. Prefetches `ahead` bytes past what it reads.
   const uint8_t* (*unpack)(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead, uint16_t* rows,
                            int64_t stride);
+  bool unpacks_rows;
   // multiply_pairs by panels of few bits, with a [k words][rows]. Null where that is not faster than
   // unpacking panels for multiply_pairs.
   FewProduct multiply_few;

@@ -33,27 +33,36 @@ RLT_INLINE Line twice(const uint8_t* from, bool halves) {
   return line;
 }
 
-// Those of the table that the low four bits number.
-RLT_INLINE V look_up(const float* table, U q) {
+// The 16 values that four bits stand for, in registers where there are enough.
+struct Table {
+  V part[kVectors];
+
+  RLT_INLINE Table of(const float* values) {
+    Table t;
+    RLT_UNROLL for (int v = 0; v < kVectors; ++v) t.part[v] = vec(values + v * kLanes);
+    return t;
+  }
+  // Those that the low four bits number.
+  RLT_INLINE V look_up(const Table& t, U q) {
 #if defined(__AVX512F__)
-  return (V)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)q, (__m512)vec(table));
+    return (V)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)q, (__m512)t.part[0]);
 #elif defined(__AVX2__)
-  const __m256 low = _mm256_permutevar8x32_ps((__m256)vec(table), (__m256i)q),
-               high = _mm256_permutevar8x32_ps((__m256)vec(table + 8), (__m256i)q);
-  return (V)_mm256_blendv_ps(low, high, (__m256)(q << 28));
+    const __m256 low = _mm256_permutevar8x32_ps((__m256)t.part[0], (__m256i)q),
+                 high = _mm256_permutevar8x32_ps((__m256)t.part[1], (__m256i)q);
+    return (V)_mm256_blendv_ps(low, high, (__m256)(q << 28));
 #elif defined(RLT_NEON)
-  // The 64 bytes of the table, four for each number.
-  const U first = (q & 15) * 0x04040404U + 0x03020100U;
-  const auto* const bytes = reinterpret_cast<const uint8_t*>(table);
-  const uint8x16x4_t all = {
-      {vld1q_u8(bytes), vld1q_u8(bytes + 16), vld1q_u8(bytes + 32), vld1q_u8(bytes + 48)}};
-  return (V)vqtbl4q_u8(all, (uint8x16_t)first);
+    // The 64 bytes of the table, four for each number.
+    const U first = (q & 15) * 0x04040404U + 0x03020100U;
+    const uint8x16x4_t all = {
+        {(uint8x16_t)t.part[0], (uint8x16_t)t.part[1], (uint8x16_t)t.part[2], (uint8x16_t)t.part[3]}};
+    return (V)vqtbl4q_u8(all, (uint8x16_t)first);
 #else
-  V x = {};
-  for (int j = 0; j < kLanes; ++j) x[j] = table[q[j] & 15];
-  return x;
+    V x = {};
+    for (int j = 0; j < kLanes; ++j) x[j] = t.part[(q[j] & 15) / kLanes][(q[j] & 15) % kLanes];
+    return x;
 #endif
-}
+  }
+};
 
 RLT_INLINE V signed_bytes(const uint8_t* q) {
 #if defined(__AVX512F__)
@@ -68,10 +77,17 @@ RLT_INLINE V signed_bytes(const uint8_t* q) {
   return __builtin_convertvector(x, V);
 }
 
-// Rounds to the nearest, ties to even; weights are finite and not subnormal.
+#if defined(__AVX512BF16__)
+// Rounds to the nearest, ties to even.
+RLT_INLINE V rounded(const Line& line) {
+  return (V)_mm512_cvtne2ps_pbh((__m512)line.part[1], (__m512)line.part[0]);
+}
+#endif
+
+// The same; weights are finite and not subnormal.
 RLT_INLINE void put(const Line& line, uint16_t* words) {
 #if defined(__AVX512BF16__)
-  _mm512_storeu_si512(words, (__m512i)_mm512_cvtne2ps_pbh((__m512)line.part[1], (__m512)line.part[0]));
+  vec(reinterpret_cast<float*>(words)) = rounded(line);
 #else
   RLT_UNROLL for (int v = 0; v < kFloats; ++v) {
     const U bits = (U)line.part[v];
@@ -81,49 +97,128 @@ RLT_INLINE void put(const Line& line, uint16_t* words) {
 #endif
 }
 
-template <bool kBytes, bool kAdds, bool kFactor>
-RLT_INLINE const uint8_t* unpack_as(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead,
-                                    uint16_t* words) {
-  constexpr int64_t kRows = kBytes ? 2 : 4;  // of words, that 64 bytes hold
-  const int64_t scales = kPanel * (by.halves ? 2 : 4);
-  for (int64_t first = 0; first < k; first += by.values) {
-    const Line scale = twice(blocks, by.halves);
-    Line addend = {};
-    if (kAdds) addend = twice(blocks + scales, by.halves);
-    __builtin_prefetch(blocks + ahead, 0, 3);
-    blocks += kAdds ? 2 * scales : scales;
-    const int64_t rows = (k - first < by.values ? k - first : by.values) / 2;
-    for (int64_t row = 0; row < rows; row += kRows, blocks += 64) {
-      __builtin_prefetch(blocks + ahead, 0, 3);
-      RLT_UNROLL for (int i = 0; i < kRows; ++i, words += 2 * kPanel) {
-        Line line;
-        RLT_UNROLL for (int v = 0; v < kFloats; ++v) {
-          V x;
-          if (kBytes) {
-            x = signed_bytes(blocks + i * 2 * kPanel + v * kLanes);
-          } else {
-            const U q = *reinterpret_cast<const U*>(blocks + v % kVectors * 4 * kLanes);
-            x = look_up(by.table, q >> (4 * (2 * i + v / kVectors)));
+// Has `take` have the lines of k values, in order, of a panel or of all that are kept together. Returns the
+// end of the blocks.
+template <int Panels, bool kBytes, bool kAdds, bool kFactor, class Take>
+RLT_INLINE const uint8_t* lines_as(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead,
+                                   const Take& take) {
+  constexpr int64_t kRows = kBytes ? 2 : 4;  // lines that 64 bytes hold
+  const bool halves = by.halves;
+  const int64_t together = by.together, index = Panels > 1 ? 0 : by.index, values = by.values,
+                addends = kPanel * (halves ? 2 : 4), scales = kAdds ? 2 * addends : addends,
+                bytes = together * by.block;
+  const float factor = by.factor;
+  Table table = {};
+  if (!kBytes) table = Table::of(by.table);
+  for (int64_t first = 0; first < k; first += values, blocks += bytes) {
+    Line scale[Panels], addend[Panels];
+    RLT_UNROLL for (int p = 0; p < Panels; ++p) {
+      const uint8_t* const numbers = blocks + (index + p) * scales;
+      scale[p] = twice(numbers, halves);
+      if (kAdds) addend[p] = twice(numbers + addends, halves);
+      __builtin_prefetch(numbers + ahead, 0, 3);
+    }
+    const uint8_t* q = blocks + together * scales + index * 64;
+    for (int64_t row = 0; row < values / 2; row += kRows, q += together * 64) {
+      RLT_UNROLL for (int p = 0; p < Panels; ++p) {
+        __builtin_prefetch(q + p * 64 + ahead, 0, 3);
+        RLT_UNROLL for (int i = 0; i < kRows; ++i) {
+          Line line;
+          RLT_UNROLL for (int v = 0; v < kFloats; ++v) {
+            V x;
+            if (kBytes) {
+              x = signed_bytes(q + p * 64 + i * 2 * kPanel + v * kLanes);
+            } else {
+              const U four = *reinterpret_cast<const U*>(q + p * 64 + v % kVectors * 4 * kLanes);
+              x = Table::look_up(table, four >> (4 * (2 * i + v / kVectors)));
+            }
+            x *= scale[p].part[v];
+            if (kFactor) x *= factor;
+            // Keeps the compiler from making the product and the sum one operation with one rounding.
+            if (kAdds) asm("" : RLT_REGISTER(x));
+            line.part[v] = kAdds ? x + addend[p].part[v] : x;
           }
-          x *= scale.part[v];
-          if (kFactor) x *= by.factor;
-          // Keeps the compiler from making the product and the sum one operation with one rounding.
-          if (kAdds) asm("" : RLT_REGISTER(x));
-          line.part[v] = kAdds ? x + addend.part[v] : x;
+          take(p, first / 2 + row + i, line);
         }
-        put(line, words);
       }
     }
   }
   return blocks;
 }
 
+template <int Panels, class Take>
+RLT_INLINE const uint8_t* lines(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead,
+                                const Take& take) {
+  if (by.adds) return lines_as<Panels, false, true, false>(by, blocks, k, ahead, take);
+  if (!by.bytes) return lines_as<Panels, false, false, false>(by, blocks, k, ahead, take);
+  if (by.factor != 1) return lines_as<Panels, true, false, true>(by, blocks, k, ahead, take);
+  return lines_as<Panels, true, false, false>(by, blocks, k, ahead, take);
+}
+
 const uint8_t* unpack(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead, uint16_t* panel,
                       int64_t) {
-  if (by.adds) return unpack_as<false, true, false>(by, blocks, k, ahead, panel);
-  if (!by.bytes) return unpack_as<false, false, false>(by, blocks, k, ahead, panel);
-  if (by.factor != 1) return unpack_as<true, false, true>(by, blocks, k, ahead, panel);
-  return unpack_as<true, false, false>(by, blocks, k, ahead, panel);
+  return lines<1>(
+      by, blocks, k, ahead, [&](int, int64_t, const Line& line) __attribute__((always_inline)) {
+        put(line, panel);
+        panel += 2 * kPanel;
+      });
 }
+
+#if defined(__AVX512BF16__)
+// Lines are multiplied as they come, in registers: in the order of multiply_pairs, to the same bits.
+template <int Rows, int Panels>
+RLT_INLINE void multiply_panels(const Tile& t, const FewPanel& from, int64_t panel) {
+  V sum[Panels][Rows] = {};
+  lines<Panels>(
+      *from.by, from.blocks, 2 * t.k,
+      from.ahead, [&](int p, int64_t k, const Line& line) __attribute__((always_inline)) {
+        const V w = rounded(line);
+        RLT_UNROLL for (int i = 0; i < Rows; ++i) {
+          Pairs::add_product(sum[p][i], Pairs::spread(t.a + k * Rows + i), w);
+        }
+      });
+  RLT_UNROLL for (int p = 0; p < Panels; ++p, ++panel) {
+    RLT_UNROLL for (int i = 0; i < Rows; ++i) {
+      float* const c = t.c + i * t.c_stride + panel * kPanel;
+      V y = sum[p][i];
+      if (t.bias != nullptr) y += vec(t.bias + panel * kPanel);
+      vec(c) = t.store == Store::kAdd ? y + vec(c) : y;
+    }
+  }
+}
+
+// Two sums at once: one alone waits longer for its last product than a line takes.
+template <int Rows>
+void multiply_rows(const Tile& t, const FewPanel* panels) {
+  for (int64_t p = 0; p < t.panels;) {
+    const bool two = panels[p].by->together == 2 && panels[p].by->index == 0 && p + 1 < t.panels;
+    if (two) {
+      multiply_panels<Rows, 2>(t, panels[p], p);
+    } else {
+      multiply_panels<Rows, 1>(t, panels[p], p);
+    }
+    p += two ? 2 : 1;
+  }
+}
+
+void multiply(const Tile& t, const FewPanel* panels) {
+  switch (t.rows) {
+    case 1:
+      return multiply_rows<1>(t, panels);
+    case 2:
+      return multiply_rows<2>(t, panels);
+    case 3:
+      return multiply_rows<3>(t, panels);
+    case 4:
+      return multiply_rows<4>(t, panels);
+    case 5:
+      return multiply_rows<5>(t, panels);
+    case 6:
+      return multiply_rows<6>(t, panels);
+    default:
+      refuse_tile(t.rows, kTileRows);
+  }
+}
+#endif
 
 }  // namespace few

@@ -25,7 +25,8 @@ struct QuantRows {
 //     with the four bits of four outputs for an element of k;
 //   - to panels (quant_impl.h): for k in steps of 8 (4 if values are bytes) 64 bytes. Two rows of k are 32
 //     bytes, or the same four bits of 16 words for the first 16 floats and the next four for the others.
-// Missing outputs, and k past the last, are zeros.
+// Missing outputs, and k past the last, are zeros. Panels of one type that follow each other are kept
+// together if multiply_few takes them so.
 class QuantPanels {
  public:
   QuantPanels() = default;

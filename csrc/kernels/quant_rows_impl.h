@@ -173,12 +173,11 @@ const uint8_t* unpack(const FewBits& by, const uint8_t* blocks, int64_t k, int64
                       int64_t stride) {
   const int64_t numbers = kPanel * (by.halves ? 2 : 4);
   for (int64_t first = 0; first < k; first += by.values, rows += by.values) {
-    const int64_t n = k - first < by.values ? k - first : by.values;
+    const int64_t n = by.values;
     Numbers scale, addend;
     Numbers::read(blocks, by.halves, scale);
     if (by.adds) Numbers::read(blocks + numbers, by.halves, addend);
     const uint8_t* const q = blocks + numbers * (by.adds ? 2 : 1);
-    const uint8_t* const end = q + n * kPanel / (by.bytes ? 1 : 2);
     fetch(blocks + ahead);
     if (by.adds) {
       unpack_fours<true>(by, scale, addend, q, n, ahead, rows, stride);
@@ -191,7 +190,7 @@ const uint8_t* unpack(const FewBits& by, const uint8_t* blocks, int64_t k, int64
     } else {
       unpack_bytes<Signed, 32>(by, scale, q, n, ahead, rows, stride);
     }
-    blocks = end;
+    blocks += by.block;
   }
   return blocks;
 }

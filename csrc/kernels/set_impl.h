@@ -25,7 +25,8 @@ namespace {
 // Takes weights from there:
 #include "kernels/amx_impl.h"
 constexpr Product kMultiplyPairs{amx::multiply<amx::RLT_TILES>, amx::kRows};
-constexpr FewProduct kMultiplyFew{amx::multiply_few<amx::RLT_TILES>, amx::kHeight, amx::kFewPanels};
+constexpr FewProduct kMultiplyFew{amx::multiply_few<amx::RLT_TILES>, amx::kHeight, 1};
+constexpr bool kUnpacksRows = true;
 #elif defined(RLT_MMLA)
 #include "kernels/neon_impl.h"
 constexpr Product kMultiplyPairs{mmla::multiply<mmla::RLT_MMLA>, kTileRows};
@@ -36,7 +37,12 @@ constexpr Product kMultiplyPairs{nullptr, 0};
 #endif
 #if !defined(RLT_TILES)
 #include "kernels/quant_impl.h"
+constexpr bool kUnpacksRows = false;
+#if defined(__AVX512BF16__)
+constexpr FewProduct kMultiplyFew{few::multiply, kTileRows, 2};
+#else
 constexpr FewProduct kMultiplyFew{nullptr, 0, 0};
+#endif
 #endif
 
 constexpr Kernels kKernels{panels_at_once(kTileRows, 1),
@@ -72,6 +78,7 @@ constexpr Kernels kKernels{panels_at_once(kTileRows, 1),
                            moments,
                            logits_backward,
                            few::unpack,
+                           kUnpacksRows,
                            kMultiplyFew};
 
 }  // namespace

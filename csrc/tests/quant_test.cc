@@ -50,10 +50,10 @@ int64_t inputs_of(const QuantFormat& f) {
   return f.values > 64 ? 2 * f.values : f.values > 1 ? 6 * f.values : 101;
 }
 
-Linear quantised_layer(Random& random, const QuantFormat& f, int64_t out) {
+Linear quantised_layer(Random& random, const QuantFormat& f, int64_t out, int64_t in) {
   Linear made;
   made.quant = f.quant;
-  made.inputs = f.values > 1 ? 512 - f.values % 256 : 301;
+  made.inputs = in;
   made.weight = random_rows(random, f, out, made.inputs);
   made.bias = random.normal({out});
   made.a = random.normal({3, made.inputs}, 0.1);
@@ -141,18 +141,21 @@ TEST(unpacked_panels_equal_dequantised_rows) {
 }
 
 // Products with panels of few bits are those with the panels that they unpack to, to the bit: one row, a
-// tile, many.
+// tile, many. A group may have layers of two formats.
 TEST(products_unpack_weights_a_step_at_a_time) {
   Random random(407);
+  const QuantFormat any = formats()[0];
   for (const QuantFormat& f : formats()) {
-    Linear gate = quantised_layer(random, f, 80), up = quantised_layer(random, f, 80);
+    const int64_t in = f.values > 1 ? 512 - f.values % 256 : 301;
+    Linear gate = quantised_layer(random, f, 80, in),
+           up = quantised_layer(random, f.quant == Quant::kQ4_1 ? any : f, 80, in);
     Linear dense[2] = {gate, up};
     for (Linear& l : dense) l.weight = l.dense(), l.quant = Quant::kNone;
     for (const bool gated : {false, true}) {
       for_kernels(f.quant == Quant::kNF4, [&] {
         const rlt::nn::LinearGroup few({&gate, &up}, gated), plain({&dense[0], &dense[1]}, gated),
             last({&gate}), last_plain({&dense[0]});
-        for (const int64_t rows : {1, 2, 33, 70}) {
+        for (const int64_t rows : {1, 3, 6, 33, 70}) {
           const at::Tensor x = random.normal({rows, gate.in()}), y = random.normal({rows, 80});
           const int32_t activation = gated ? RLT_ACT_SILU : rlt::kNoActivation;
           for (const bool adapted : {false, true}) {
