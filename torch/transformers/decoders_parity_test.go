@@ -209,7 +209,8 @@ func TestCausalEngineWithAdaptersEqualsTraining(t *testing.T) {
 }
 
 // adapt puts PEFT's pairs on all linear layers and experts.
-// TestAdaptersOfExpertsMix: requests with two adapters and without one get the same together and alone.
+// TestAdaptersOfExpertsMix: requests with two adapters and without one get the same together and alone. Of two samples each,
+// some share a thread.
 func TestAdaptersOfExpertsMix(t *testing.T) {
 	for _, name := range []string{"mixtral", "gpt_oss", "gemma4_text_mixed"} {
 		t.Run(name, func(t *testing.T) {
@@ -218,18 +219,20 @@ func TestAdaptersOfExpertsMix(t *testing.T) {
 			other := causalCase{Causal: must.Get(c.Share(nil))(t), expected: c.expected}
 			t.Cleanup(other.Close)
 			other.adaptThese(t, c.Config.ExpertLinears()[:1])
-			e := must.Get(torch.NewEngine(c.Model, torch.EngineConfig{Slots: 3}))(t)
+			e := must.Get(torch.NewEngine(c.Model, torch.EngineConfig{Slots: 6}))(t)
 			t.Cleanup(e.Close)
 			must.Do(t, e.SetAdapter(2, other.Model))
 			prompt := c.sequences[1]
 			adapters, together := map[int64]int{}, [3][]float32{}
 			for adapter := range together {
-				adapters[must.Get(e.Submit(torch.Request{Prompt: prompt, Samples: 1, MaxNew: 12, Seed: 1, Adapter: adapter}))(t)] = adapter
+				adapters[must.Get(e.Submit(torch.Request{Prompt: prompt, Samples: 2, MaxNew: 12, Seed: 1, Adapter: adapter}))(t)] = adapter
 			}
 			for e.Unfinished() > 0 {
 				for _, event := range must.Get(e.Step(torch.StepTokens()))(t) {
-					at := &together[adapters[event.Request]]
-					*at = append(*at, event.Raw)
+					if event.Sample == 0 {
+						at := &together[adapters[event.Request]]
+						*at = append(*at, event.Raw)
+					}
 				}
 			}
 			for adapter, got := range together {
