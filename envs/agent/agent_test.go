@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,7 +22,7 @@ import (
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "agent" {
 		play(os.Args[2])
-		os.Exit(0)
+		syscall.Exit(0) // without a word about GOCOVERDIR
 	}
 	os.Exit(m.Run())
 }
@@ -37,7 +38,7 @@ func play(kind string) {
 		q.Header.Set("Authorization", "Bearer "+key)
 		r, err := http.DefaultClient.Do(q)
 		if err != nil {
-			os.Exit(3)
+			syscall.Exit(3)
 		}
 		var got object
 		_ = json.NewDecoder(r.Body).Decode(&got)
@@ -82,7 +83,7 @@ func play(kind string) {
 	case "no reward":
 		said()
 		fmt.Fprintln(os.Stderr, "oops")
-		os.Exit(4)
+		syscall.Exit(4)
 	case "forgets":
 		said()
 		talk = talk[:0]
@@ -95,7 +96,7 @@ func play(kind string) {
 		for _, field := range []string{`"stream":true`, `"n":2`, `"response_format":{"type":"json_object"}`, `"stop":["x"]`, `"chat_template_kwargs":{}`, `"Messages":[]`, `"tool_choice":"required"`} {
 			body := object{"messages": talk, "tools": []any{object{"type": "function", "function": function}}}
 			if json.Unmarshal([]byte("{"+field+"}"), &body) != nil {
-				os.Exit(5)
+				syscall.Exit(5)
 			}
 			got, status := send(key, "/chat/completions", body)
 			message := fmt.Sprint(got["error"].(object)["message"])
