@@ -230,6 +230,7 @@ func TestRubric(t *testing.T) {
 			t.Errorf("%q: %v; want …%s…", text, err, want)
 		}
 	}
+	expect.Failure(ParseText("rubric:"+path, nil, Options{}))(t, "a rubric needs a judge")
 	expect.Failure(ParseText("rubric:nowhere.yaml", nil, Options{Judge: &politeJudge{}}))(t, "nowhere.yaml")
 }
 

@@ -295,6 +295,7 @@ func TestAdaptersAreUnloaded(t *testing.T) {
 	}
 	expect.Same(t, first, must.Get(sampler.Load(one))(t), "the free place")
 	expect.NoError(t, generate(first), "a loaded adapter")
+	expect.Error(t, sampler.Generate(t.Context(), [][]int32{{}}, GenerateOptions{Samples: 1, MaxNew: 2}, nil), "prompt 1 is empty")
 }
 
 // TestTopLogProbsInParts: a long text's rows are read part by part.

@@ -216,7 +216,12 @@ func TestEvaluateGreedily(t *testing.T) {
 }
 
 // short has ten held-out episodes, each with the parity of its index.
-type short struct{ envs.Task }
+type short struct {
+	envs.Task
+	rewarded bool
+}
+
+func (s short) MeanReward() bool { return s.rewarded }
 
 func (short) Len(part envs.Part) int {
 	if part == envs.Eval {
@@ -236,8 +241,9 @@ func (short) Episode(part envs.Part, index int) (envs.Env, error) {
 func TestEvaluateFiniteParts(t *testing.T) {
 	m := sampler(t, tiny(t), 4)
 	for _, test := range []struct{ from, n, count, correct int }{{0, 4, 4, 2}, {1, 4, 4, 2}, {1, 3, 3, 1}, {8, 100, 2, 1}, {10, 5, 0, 0}, {99, 5, 0, 0}} {
-		scores, err := Evaluate(t.Context(), m, short{}, test.from, test.n, sampled)
+		scores, err := Evaluate(t.Context(), m, short{rewarded: test.count > 0}, test.from, test.n, sampled)
 		expect.True(t, err == nil && scores.N == test.count && scores.Correct == test.correct, "%+v: %d of %d, %v", test, scores.Correct, scores.N, err)
+		expect.True(t, test.count == 0 || scores.Accepted != nil && *scores.Accepted == 0, "%+v: the reward, 0 each time, accepts %v", test, scores.Accepted)
 	}
 }
 

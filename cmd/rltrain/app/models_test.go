@@ -4,6 +4,7 @@ import (
 	"crypto/sha1"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,8 +16,213 @@ import (
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
+	"github.com/rltrain/rltrain/lora"
+	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch/gguf"
+	"github.com/rltrain/rltrain/torch/safetensors"
+	"github.com/rltrain/rltrain/torch/torchtest"
 	"github.com/rltrain/rltrain/torch/transformers"
 )
+
+// trainedAdapter trains an adapter on ggufModel for a few steps, in TMP/out/chat_supervised.
+func trainedAdapter(t *testing.T) (f folders, adapter string) {
+	t.Helper()
+	f = ggufModel(t)
+	f.write(t, "TMP/rows.jsonl", strings.Repeat(`{"prompt":"hi","completion":"the cat sat"}`+"\n", 12))
+	f.says(t, "", "--task", "chat", "--model", "MODEL", "--dataset", "TMP/rows.jsonl", "--output-dir", "TMP/out",
+		"--lora-r", "4", "--lora-target-modules", "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "--learning-rate", "0.05", "--epochs", "10")
+	return f, f.expand("TMP/out/chat_supervised")
+}
+
+// greedy is a model's greedy response to "hi".
+func (f folders) greedy(t *testing.T, model string) string {
+	t.Helper()
+	code, stdout, stderr := f.rltrain("hi\n", "generate", "--model", model, "--temperature", "0", "--max-new-tokens", "12")
+	expect.Require(t, code == 0, "%s: exit code %d, %s", model, code, stderr)
+	return stdout
+}
+
+// A merged model answers as before, exported as a GGUF file or as a folder.
+func TestExport(t *testing.T) {
+	f, adapter := trainedAdapter(t)
+	want := f.greedy(t, adapter)
+	expect.Require(t, want != f.greedy(t, "MODEL"), "the adapter changes nothing")
+	for name, args := range map[string][]string{
+		"TMP/gguf/chat_supervised-f32.gguf": {"--quantize", "f32", "--output", "TMP/gguf"},
+		"TMP/named.gguf":                    {"--quantize", "F32", "--output", "TMP/named.gguf"},
+		"TMP/hf":                            {"--format", "hf", "--output", "TMP/hf"},
+	} {
+		code, stdout, stderr := f.rltrain("", append([]string{"export", "--model", adapter}, args...)...)
+		expect.Require(t, code == 0 && strings.HasPrefix(stdout, f.expand(name)+"\n"), "%q: exit code %d, %q, %s", args, code, stdout, stderr)
+		expect.Same(t, want, f.greedy(t, name), "%s answers, the adapter", name)
+	}
+	modelfile, err := os.ReadFile(f.expand("TMP/gguf/Modelfile"))
+	if err != nil || !strings.HasPrefix(string(modelfile), "FROM ./chat_supervised-f32.gguf\n") || !strings.Contains(string(modelfile), `PARAMETER stop "<|im_end|>"`) {
+		t.Errorf("Modelfile: %q, %v", modelfile, err)
+	}
+	for _, kind := range []string{"f16", "bf16", "q8_0", "q4_0", "q4_1", "q4_k"} {
+		f.says(t, "", "export", "--model", adapter, "--quantize", kind, "--output", "TMP/"+kind+".gguf")
+		f.greedy(t, "TMP/"+kind+".gguf")
+	}
+}
+
+// Base weights plus the exported adapter must equal the merged weights.
+func TestExportAdapter(t *testing.T) {
+	f, adapter := trainedAdapter(t)
+	files := map[string]*gguf.File{}
+	for name, args := range map[string][]string{
+		"lora":   {"--model", adapter, "--adapter-only"},
+		"merged": {"--model", adapter, "--quantize", "f32"},
+		"base":   {"--model", "MODEL", "--quantize", "f32"},
+	} {
+		path := f.expand("TMP/" + name + ".gguf")
+		f.says(t, "", append([]string{"export", "--output", path}, args...)...)
+		file := must.Open(gguf.Open(path))(t)
+		files[name] = file
+	}
+	kind, _, _ := files["lora"].Text("adapter.type")
+	expect.True(t, kind == "lora", "adapter.type is %q", kind)
+	alpha, _, _ := files["lora"].Float("adapter.lora.alpha")
+	values := func(file, name string) ([]float32, []int64) {
+		t.Helper()
+		tensor, ok := files[file].Tensor(name)
+		expect.Require(t, ok, "%s has no tensor %s", file, name)
+		return files[file].Float32s(tensor), tensor.Shape
+	}
+	n := len(files["lora"].Tensors())
+	expect.True(t, n == 2*2*7, "%d tensors, want a pair for each of 7 matrices of 2 layers", n)
+	for _, name := range []string{"blk.0.attn_q.weight", "blk.1.attn_k.weight", "blk.0.attn_output.weight", "blk.1.ffn_down.weight"} {
+		a, shape := values("lora", name+".lora_a")
+		b, _ := values("lora", name+".lora_b")
+		base, _ := values("base", name)
+		merged, _ := values("merged", name)
+		r, in := int(shape[0]), int(shape[1])
+		changed := false
+		for i, want := range merged {
+			sum := 0.0
+			for k := range r {
+				sum += float64(b[i/in*r+k]) * float64(a[k*in+i%in])
+			}
+			got := float64(base[i]) + alpha/float64(r)*sum
+			expect.Require(t, math.Abs(got-float64(want)) <= 1e-5, "%s: value %d is %g, merged %g", name, i, got, want)
+			changed = changed || want != base[i]
+		}
+		expect.True(t, changed, "%s: the adapter changes nothing", name)
+	}
+}
+
+func TestExportRefuses(t *testing.T) {
+	f := ggufModel(t)
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--output", "TMP/x"}, 2, "--model"},
+		{[]string{"--model", "MODEL"}, 2, "--output"},
+		{[]string{"--model", "MODEL", "--output", "TMP/x", "--format", "onnx"}, 2, `"onnx"`},
+		{[]string{"--model", "MODEL", "--output", "TMP/x", "--quantize", "q2_k"}, 2, `"q2_k"`},
+		{[]string{"--model", "MODEL", "--output", "TMP/x", "--format", "hf", "--quantize", "f16"}, 2, "--quantize"},
+		{[]string{"--model", "MODEL", "--output", "TMP/x", "--dtype", "bf16"}, 2, "--dtype"},
+		{[]string{"--model", "MODEL", "--output", "TMP/x", "--adapter-only"}, 1, "no low-rank adapter"},
+	} {
+		code, _, stderr := f.rltrain("", append([]string{"export"}, c.args...)...)
+		expect.True(t, code == c.code && strings.Contains(stderr, c.want), "%q: exit code %d, %q", c.args, code, stderr)
+	}
+	if _, err := os.Stat(filepath.Join(f.tmp, "x")); err == nil {
+		left, _ := os.ReadDir(filepath.Join(f.tmp, "x"))
+		expect.True(t, len(left) == 0, "files were left: %v", left)
+	}
+}
+
+func TestMergedFolderServesEveryCommand(t *testing.T) {
+	for _, pooling := range []string{transformers.PoolMean, transformers.PoolFamily} {
+		t.Run(pooling, func(t *testing.T) {
+			f := newFolders(t, pooling)
+			expect.Same(t, f.expand("TMP/merged\n"), f.must(t, "", "merge", "--model", "MODEL", "--output", "TMP/merged"), "printed")
+			input := "the cat\na court is the law\nlight is a wave\n"
+			if err := os.RemoveAll(f.base); err != nil { // a merged model needs no base
+				t.Fatal(err)
+			}
+			got := f.must(t, input, "predict", "--model", "TMP/merged")
+			expect.True(t, strings.Count(got, "\t") == 3, "predicted %q", got)
+			f.must(t, "", "eval", "--model", "TMP/merged", "--dataset", evalFile(t, f))
+		})
+	}
+}
+
+// newLanguageModel creates a small language model in BASE and an adapter for it in MODEL.
+func newLanguageModel(t *testing.T) folders {
+	t.Helper()
+	torchtest.NoLeaks(t)
+	f := folders{model: t.TempDir(), base: filepath.Join(t.TempDir(), "tiny"), tmp: t.TempDir()}
+	must.Do(t, policy.TinyModel(f.base, 2, 32, 7))
+	p := must.Get(policy.NewCausalLM(policy.Config{Dir: f.base, R: 4, Alpha: 8, Seed: 1}))(t)
+	defer p.Close()
+	must.Do(t, p.Save(f.model))
+	a := must.Get(lora.Load(f.model))(t)
+	for _, pair := range a.Pairs { // a zero adapter would hide mistakes
+		for i := range pair.B {
+			pair.B[i] = float32(i%7-3) / 4
+		}
+	}
+	must.Do(t, lora.Save(f.model, a.Config, a.Pairs, nil))
+	return f
+}
+
+func TestMergeLanguageModel(t *testing.T) {
+	f := newLanguageModel(t)
+	f.write(t, "TMP/p.jsonl", `{"prompt": "ab", "completion": "cd"}`+"\n")
+	scores := func(model string) string {
+		return f.must(t, "", "score", "--model", model, "--input", "TMP/p.jsonl", "--dtype", "fp32", "--output", "TMP/scores.jsonl") +
+			must.Read(t, f.expand("TMP/scores.jsonl"))
+	}
+	sum := func(line string) float64 {
+		var row struct {
+			Sum float64 `json:"sum_logprob"`
+		}
+		must.Do(t, json.Unmarshal([]byte(line), &row))
+		return row.Sum
+	}
+	want, base := sum(scores("MODEL")), sum(scores("BASE"))
+	expect.Require(t, math.Abs(want-base) >= 0.01, "the adapter does not matter: %v with it, %v without", want, base)
+	for dtype, limit := range map[string]float64{"": 1e-4, "fp32": 1e-4, "bf16": 0.05, "fp16": 0.01} {
+		out := "TMP/merged" + dtype
+		args := []string{"merge", "--model", "MODEL", "--output", out}
+		if dtype != "" {
+			args = append(args, "--dtype", dtype)
+		}
+		expect.Same(t, f.expand(out+"\n"), f.must(t, "", args...), "printed")
+		got := sum(scores(out))
+		expect.True(t, math.Abs(got-want) <= limit, "dtype %q: the merged model says %v, the adapter %v", dtype, got, want)
+		files := must.Get(safetensors.OpenModel(f.expand(out)))(t)
+		_, entry, _ := files.Entry("model.embed_tokens.weight")
+		files.Close()
+		expect.Same(t, map[string]safetensors.DType{"": "F32", "fp32": "F32", "bf16": "BF16", "fp16": "F16"}[dtype], entry.DType, "dtype %q: stored as", dtype)
+	}
+}
+
+func TestMergeRefuses(t *testing.T) {
+	f := newLanguageModel(t)
+	classifier := newFolders(t, transformers.PoolFamily)
+	for _, test := range []struct {
+		args, want string
+		code       int
+	}{
+		{"merge --model MODEL --output TMP/m --dtype int8", `--dtype: "int8" is not one of fp32, bf16, fp16`, 2},
+		{"merge --output TMP/m", "merge needs --model: a classifier, a reward model or an adapter of a language model", 2},
+		{"merge --model CLASSIFIER --output TMP/m --dtype bf16", "--dtype: does not apply; CLASSIFIER is a classifier on an encoder", 2},
+		{"merge --model BASE --output TMP/m", "BASE has no adapter to merge: no label_policy.json and no adapter_config.json", 1},
+		{"merge --model TMP/none --output TMP/m", "--model: model folder TMP/none does not exist", 1},
+		{"merge --model MODEL --output MODEL", "writing the model: MODEL is not empty; choose a new folder", 1},
+	} {
+		expand := strings.NewReplacer("CLASSIFIER", classifier.model).Replace
+		f.fails(t, test.code, expand(test.want), strings.Fields(expand(test.args))...)
+	}
+	f.edit(t, "MODEL/adapter_config.json", "CAUSAL_LM", "FEATURE_EXTRACTION")
+	_, _, stderr := f.rltrain("", "merge", "--model", "MODEL", "--output", "TMP/m")
+	expect.Same(t, f.expand("rltrain: MODEL does not fit BASE: task_type is FEATURE_EXTRACTION; an adapter of a language model has CAUSAL_LM\n"), stderr, "stderr")
+}
 
 const commit = "0123456789abcdef0123456789abcdef01234567"
 
