@@ -143,3 +143,27 @@ func TestFolder(t *testing.T) {
 	expect.Error(t, Folder(path, fill), "is not empty; choose a new folder")
 	expect.Error(t, Folder(filepath.Join(path, "file"), fill), "choose a new folder")
 }
+
+// TestAppender: a file goes on at a length that it had, which may be its end, and has what several writers append.
+func TestAppender(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	expect.Fails(AppendAt(path, 3))(t, "a file that is not there goes on")
+	length := int64(0)
+	for _, more := range []string{"abc", "def", ""} {
+		a := must.Get(AppendAt(path, length))(t)
+		expect.Same(t, path, a.Name(), "name")
+		must.Do(t, a.Append([]byte(more)))
+		length = must.Get(a.Sync())(t)
+		must.Do(t, a.Close())
+	}
+	expect.Same(t, 6, length, "length")
+	expect.Failure(AppendAt(path, 7))(t, "it has 6 bytes, the checkpoint is at byte 7")
+	a := must.Open(AppendAt(path, 4))(t)
+	var writers sync.WaitGroup
+	for range 20 {
+		writers.Go(func() { expect.NoError(t, a.Append([]byte("x")), "appending") })
+	}
+	writers.Wait()
+	expect.Result(a.Sync())(t, 24, "length")
+	expect.Same(t, "abcd"+strings.Repeat("x", 20), must.Read(t, path), "content")
+}
