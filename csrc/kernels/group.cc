@@ -52,7 +52,7 @@ struct Call {
   const float* turned = nullptr;  // x [k][rows] for multiply_few
 
   // Panels of few bits are unpacked for each tile, which is the only one.
-  bool in_steps() const { return group.quant != nullptr && rows <= by.multiply.rows; }
+  bool in_steps() const { return group.quant != nullptr && (turned != nullptr || rows <= by.multiply.rows); }
 };
 
 const char* panel_at(const Group& g, int64_t p) {
@@ -235,7 +235,7 @@ void multiply_panels(const Call& call, int64_t begin, int64_t end, int64_t next)
   } else if (!call.in_steps()) {
     weights = unpacked(g, begin, end, 0, g.padded_in(), next);
   }
-  const int64_t tiles = tiles_of(call.rows, call.by.multiply);
+  const int64_t tiles = call.in_steps() ? 1 : tiles_of(call.rows, call.by.multiply);
   for (int64_t i = 0; i < tiles; ++i) {
     const int64_t row = tile_begin(call.rows, tiles, i);
     Tile t;

@@ -187,36 +187,32 @@ RLT_INLINE void multiply_panels(const Tile& t, const FewPanel& from, int64_t pan
   }
 }
 
-// Two sums at once: one alone waits longer for its last product than a line takes.
+// More rows than these have sums enough in one panel.
+constexpr int kRowsOfTwo = 6;
+constexpr int kMostRowsOfFew = 16;
+
+// Two panels at once where they are few rows: one sum alone waits longer for its last product than a line
+// takes.
 template <int Rows>
 void multiply_rows(const Tile& t, const FewPanel* panels) {
-  for (int64_t p = 0; p < t.panels;) {
-    const bool two = panels[p].by->together == 2 && panels[p].by->index == 0 && p + 1 < t.panels;
-    if (two) {
-      multiply_panels<Rows, 2>(t, panels[p], p);
+  for (int64_t p = 0; p < t.panels; ++p) {
+    const FewBits& by = *panels[p].by;
+    if (Rows <= kRowsOfTwo && by.together == 2 && by.index == 0 && p + 1 < t.panels) {
+      multiply_panels<Rows, Rows <= kRowsOfTwo ? 2 : 1>(t, panels[p], p);
+      ++p;
     } else {
       multiply_panels<Rows, 1>(t, panels[p], p);
     }
-    p += two ? 2 : 1;
   }
 }
 
+template <int Rows = kMostRowsOfFew>
 void multiply(const Tile& t, const FewPanel* panels) {
-  switch (t.rows) {
-    case 1:
-      return multiply_rows<1>(t, panels);
-    case 2:
-      return multiply_rows<2>(t, panels);
-    case 3:
-      return multiply_rows<3>(t, panels);
-    case 4:
-      return multiply_rows<4>(t, panels);
-    case 5:
-      return multiply_rows<5>(t, panels);
-    case 6:
-      return multiply_rows<6>(t, panels);
-    default:
-      refuse_tile(t.rows, kTileRows);
+  if (t.rows == Rows) return multiply_rows<Rows>(t, panels);
+  if constexpr (Rows > 1) {
+    multiply<Rows - 1>(t, panels);
+  } else {
+    refuse_tile(t.rows, kMostRowsOfFew);
   }
 }
 #endif

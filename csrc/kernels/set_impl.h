@@ -39,7 +39,7 @@ constexpr Product kMultiplyPairs{nullptr, 0};
 #include "kernels/quant_impl.h"
 constexpr bool kUnpacksRows = false;
 #if defined(__AVX512BF16__)
-constexpr FewProduct kMultiplyFew{few::multiply, kTileRows, 2};
+constexpr FewProduct kMultiplyFew{few::multiply<>, few::kMostRowsOfFew, 2};
 #else
 constexpr FewProduct kMultiplyFew{nullptr, 0, 0};
 #endif
