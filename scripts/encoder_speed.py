@@ -37,11 +37,11 @@ def write_model(family, folder):
     config = AutoConfig.for_model(family, **{**SHAPE, **FAMILIES[family][0]})
     model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
     model.save_pretrained(folder)
-    words = {f"w{i}": i for i in range(config.vocab_size)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w3"))
+    words = {f"w{i}" if i > 3 else f"[{i}]": i for i in range(config.vocab_size)}  # no word begins with a special token
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[3]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(single="w1 $A w2", pair="w1 $A w2 $B w2", special_tokens=[("w1", 1), ("w2", 2)])
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, cls_token="w1", sep_token="w2", pad_token="w0", unk_token="w3").save_pretrained(folder)
+    tokenizer.post_processor = processors.TemplateProcessing(single="[1] $A [2]", pair="[1] $A [2] $B [2]", special_tokens=[("[1]", 1), ("[2]", 2)])
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, cls_token="[1]", sep_token="[2]", pad_token="[0]", unk_token="[3]").save_pretrained(folder)
     uses = config.num_hidden_layers if family == "albert" else 1  # of layers that are one
     return sum(p.numel() * uses for n, p in model.base_model.named_parameters() if p.dim() > 1 and "embed" not in n)
 
