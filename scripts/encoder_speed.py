@@ -11,9 +11,10 @@ import time
 
 import torch
 from checks import ROOT, rltrain
-from peft import LoraConfig, get_peft_model
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedTokenizerFast
+from family_speed import measure, own_steps, peer_steps, word, write_tokenizer
+from peft import LoraConfig
+from tokenizers import processors
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 RESULTS = ROOT / "docs" / "results" / "encoders.json"
 LABELS = ["a", "b", "c"]
@@ -37,17 +38,15 @@ def write_model(family, folder):
     config = AutoConfig.for_model(family, **{**SHAPE, **FAMILIES[family][0]})
     model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
     model.save_pretrained(folder)
-    words = {f"w{i}" if i > 3 else f"[{i}]": i for i in range(config.vocab_size)}  # no word begins with a special token
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[3]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(single="[1] $A [2]", pair="[1] $A [2] $B [2]", special_tokens=[("[1]", 1), ("[2]", 2)])
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, cls_token="[1]", sep_token="[2]", pad_token="[0]", unk_token="[3]").save_pretrained(folder)
+    ends = processors.TemplateProcessing(single=f"{word(1)} $A {word(2)}", pair=f"{word(1)} $A {word(2)} $B {word(2)}",
+                                         special_tokens=[(word(1), 1), (word(2), 2)])
+    write_tokenizer(folder, config.vocab_size, ends, cls_token=1, sep_token=2, pad_token=0)
     uses = config.num_hidden_layers if family == "albert" else 1  # of layers that are one
     return sum(p.numel() * uses for n, p in model.base_model.named_parameters() if p.dim() > 1 and "embed" not in n)
 
 
 def write_rows(path, count):
-    path.write_text("".join(json.dumps({"text": " ".join(f"w{4 + (i * 31 + j * 7) % 4000}" for j in range(LENGTH - 2)),
+    path.write_text("".join(json.dumps({"text": " ".join(word(4 + (i * 31 + j * 7) % 4000) for j in range(LENGTH - 2)),
                                         "label": LABELS[i % len(LABELS)]}) + "\n" for i in range(count)))
 
 
@@ -57,10 +56,8 @@ def own_speed(folder, threads):
     write_rows(rows, ROWS * BATCHES)
     write_rows(one, 1)
     with tempfile.TemporaryDirectory() as output:
-        rltrain("--mode", "supervised", "--model", folder, "--dataset", rows, "--output-dir", output,
-                "--lora-r", RANK, "--dtype", "fp32", "--batch-size", ROWS, "--max-steps", STEPS, "--logging-steps", 1, "--threads", threads)
-        lines = map(json.loads, next(pathlib.Path(output).glob("*/logs/metrics.jsonl")).read_text().splitlines())
-        step = min(line["time/step"] for line in lines if "time/step" in line)
+        step = own_steps(output, ROWS * LENGTH, "--model", folder, "--dataset", rows, "--lora-r", RANK, "--batch-size", ROWS,
+                         "--max-steps", STEPS, "--threads", threads)
         model = next(pathlib.Path(output).glob("*_supervised"))
         best = {one: float("inf"), rows: float("inf")}
         for path in (one, rows) * 2:
@@ -76,21 +73,14 @@ def peer_speed(folder, family, threads):
     torch.set_num_threads(threads)
     model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
     ids, labels = torch.arange(4, 4 + ROWS * LENGTH).view(ROWS, LENGTH) % 4000, torch.arange(ROWS) % len(LABELS)
-    steps, passes = [], []
+    passes = []
     with torch.no_grad():
         for _ in range(STEPS):
             start = time.perf_counter()
             model(input_ids=ids)
             passes.append(time.perf_counter() - start)
-    model = get_peft_model(model, LoraConfig(r=RANK, lora_alpha=16, target_modules=FAMILIES[family][1], task_type="SEQ_CLS")).train()
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
-    for _ in range(STEPS):
-        start = time.perf_counter()
-        model(input_ids=ids, labels=labels).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        steps.append(time.perf_counter() - start)
-    return min(steps), min(passes)
+    lora = LoraConfig(r=RANK, lora_alpha=16, target_modules=FAMILIES[family][1], task_type="SEQ_CLS")
+    return peer_steps(model, lora, STEPS, input_ids=ids, labels=labels), min(passes)
 
 
 def main():
@@ -99,22 +89,7 @@ def main():
     options.add_argument("--threads", type=int, default=os.cpu_count())
     options.add_argument("--rounds", type=int, default=2)
     o = options.parse_args()
-    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    with tempfile.TemporaryDirectory() as temporary:
-        bert = pathlib.Path(temporary) / "bert"
-        bert_weights = write_model("bert", bert)
-        for family in [o.only] if o.only else FAMILIES:
-            if family in found or family == "bert":
-                continue
-            folder, rounds = pathlib.Path(temporary) / family, []
-            weights = write_model(family, folder)
-            for i in range(o.rounds):
-                sides = [folder, bert] if i % 2 == 0 else [bert, folder]
-                taken = {side: own_speed(side, o.threads) for side in sides}
-                rounds.append({"own": taken[folder], "beside": taken[bert], "transformers": peer_speed(folder, family, o.threads)})
-            found[family] = {"weights": weights, "beside_weights": bert_weights, "threads": o.threads, "rounds": rounds}
-            print(family, rounds, flush=True)
-            RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    measure(RESULTS, [o.only] if o.only else FAMILIES, "bert", write_model, own_speed, peer_speed, o.threads, o.rounds)
 
 
 main()

@@ -17,9 +17,9 @@ import time
 
 import torch
 from checks import LIMIT, ROOT, attempt, check, results, rltrain
-from peft import LoraConfig, get_peft_model
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+from family_speed import measure, own_steps, peer_steps, word, write_tokenizer
+from peft import LoraConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 PUBLISHED = ROOT / "torch" / "transformers" / "testdata" / "published.json"
 # Families of which that file has no model. Without fields, the defaults of transformers' configuration are those of a published one.
@@ -89,18 +89,6 @@ def few_layers(config):
     return config
 
 
-def word(i):
-    """Return the text of a token; no special one is the beginning of another."""
-    return f"<{i}>"
-
-
-def write_tokenizer(folder, size):
-    """Write a tokenizer of single words, which has an id for each row of the embedding."""
-    tokenizer = Tokenizer(models.WordLevel({word(i): i for i in range(size)}, unk_token=word(0)))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=word(1), eos_token=word(2), pad_token=word(0)).save_pretrained(folder)
-
-
 def write_model(config, folder, seed=7):
     torch.manual_seed(seed)
     config.bos_token_id, config.eos_token_id, config.pad_token_id = 1, 2, 0
@@ -118,7 +106,7 @@ def write_model(config, folder, seed=7):
         if dtype == published:
             model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
-    write_tokenizer(folder, config.vocab_size)
+    write_tokenizer(folder, config.vocab_size, bos_token=1, eos_token=2, pad_token=0)
     return model
 
 
@@ -190,13 +178,8 @@ def own_speed(folder, threads):
     data = folder / "talk.jsonl"
     data.write_text((json.dumps({"prompt": prompt, "completion": " " + completion}) + "\n") * ROWS * STEPS)
     with tempfile.TemporaryDirectory() as output:
-        rltrain("--task", "chat", "--mode", "supervised", "--model", folder, "--dataset", data,
-                "--output-dir", output, "--tuning", "lora", "--lora-r", RANK, "--lora-target-modules", ",".join(ATTENTION), "--dtype", "fp32",
-                "--batch-size", ROWS, "--max-steps", STEPS, "--logging-steps", 1, "--threads", threads)
-        lines = map(json.loads, next(pathlib.Path(output).glob("*/logs/metrics.jsonl")).read_text().splitlines())
-        steps = [line for line in lines if "time/step" in line]
-        assert steps[0]["num_tokens"] == ROWS * LENGTH, f"{steps[0]['num_tokens']} tokens a step"
-        step = min(line["time/step"] for line in steps)
+        step = own_steps(output, ROWS * LENGTH, "--task", "chat", "--model", folder, "--dataset", data, "--tuning", "lora", "--lora-r", RANK,
+                         "--lora-target-modules", ",".join(ATTENTION), "--batch-size", ROWS, "--max-steps", STEPS, "--threads", threads)
     prompts = folder / "prompts.jsonl"
     prompts.write_text((json.dumps({"prompt_ids": list(range(5, 5 + PROMPT))}) + "\n") * ROWS)
     taken = {1: math.inf, NEW: math.inf}  # the best of several: starting takes longer than some tokens
@@ -211,7 +194,7 @@ def own_speed(folder, threads):
     return step, (taken[NEW] - taken[1]) / (NEW - 1)
 
 
-def peer_speed(folder, threads):
+def peer_speed(folder, _, threads):
     """Return the same of transformers and PEFT."""
     torch.set_num_threads(threads)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -220,37 +203,13 @@ def peer_speed(folder, threads):
         start = time.perf_counter()
         model.generate(prompt, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, eos_token_id=None, pad_token_id=0)
         times.append(time.perf_counter() - start)
-    model = get_peft_model(model, LoraConfig(r=RANK, lora_alpha=32, target_modules=ATTENTION)).train()
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
-    ids, steps = torch.arange(3, 3 + LENGTH).repeat(ROWS, 1), []
-    for _ in range(STEPS):
-        start = time.perf_counter()
-        model(ids, labels=ids, use_cache=False).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        steps.append(time.perf_counter() - start)
-    return min(steps), (times[1] - times[0]) / (NEW - 1)
+    ids = torch.arange(3, 3 + LENGTH).repeat(ROWS, 1)
+    lora = LoraConfig(r=RANK, lora_alpha=32, target_modules=ATTENTION)
+    return peer_steps(model, lora, STEPS, input_ids=ids, labels=ids, use_cache=False), (times[1] - times[0]) / (NEW - 1)
 
 
-def measure(only, threads, rounds):
-    found = json.loads(SPEED.read_text()) if SPEED.exists() else {}
-    with tempfile.TemporaryDirectory() as temporary:
-        folders, sizes = {}, {}
-        for family in dict.fromkeys(["llama", *([only] if only else FAMILIES)]):
-            folders[family] = pathlib.Path(temporary) / family
-            config = AutoConfig.for_model(family, **{**WIDE, **FAMILIES[family]})
-            sizes[family] = active(write_model(config, folders[family]))
-        for family, folder in folders.items():
-            if family in found or family == "llama":
-                continue
-            pairs = []
-            for round_ in range(rounds):
-                sides = [folder, folders["llama"]] if round_ % 2 == 0 else [folders["llama"], folder]
-                taken = {side: own_speed(side, threads) for side in sides}
-                pairs.append({"own": taken[folder], "beside": taken[folders["llama"]], "transformers": peer_speed(folder, threads)})
-            found[family] = {"weights": sizes[family], "beside_weights": sizes["llama"], "threads": threads, "rounds": pairs}
-            print(family, pairs, flush=True)
-            SPEED.write_text(json.dumps(found, indent=1) + "\n")
+def write_family(family, folder):
+    return active(write_model(AutoConfig.for_model(family, **{**WIDE, **FAMILIES[family]}), folder))
 
 
 def main():
@@ -261,7 +220,7 @@ def main():
     options.add_argument("--rounds", type=int, default=3)
     o = options.parse_args()
     if o.speed:
-        return measure(o.only, o.threads, o.rounds)
+        return measure(SPEED, [o.only] if o.only else FAMILIES, "llama", write_family, own_speed, peer_speed, o.threads, o.rounds)
     check_all(o.only)
     print(f"{results['passed']} checks passed, {results['failed']} failed")
     return 1 if results["failed"] else 0
