@@ -212,9 +212,8 @@ func ReturnsToGo(rewards []float64, gamma float64) []float64 {
 //	δ_t = r_t + γ·V_{t+1}·(1−done_t) − V_t
 //	A_t = δ_t + γλ·(1−done_t)·A_{t+1}        returns_t = A_t + V_t
 //
-// rewards, values and done have one entry per step. done[t] says that step t ended its episode; the
-// last step ends one too. λ = 0 gives the one-step TD residual, λ = 1 the discounted return minus the value. Sums are in float64.
-// It panics if the lengths differ.
+// rewards, values and done have one entry per step. done[t] says that step t ended its episode; the last step ends one too. λ = 0
+// gives the one-step TD residual, λ = 1 the discounted return minus the value. Sums are in float64. It panics if the lengths differ.
 //
 // Source: Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage Estimation", equations 11, 12
 // and 16.

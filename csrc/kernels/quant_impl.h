@@ -195,13 +195,15 @@ constexpr int kMostRowsOfFew = 16;
 // takes.
 template <int Rows>
 void multiply_rows(const Tile& t, const FewPanel* panels) {
-  for (int64_t p = 0; p < t.panels; ++p) {
+  constexpr int kAtOnce = Rows <= kRowsOfTwo ? 2 : 1;
+  for (int64_t p = 0; p < t.panels;) {
     const FewBits& by = *panels[p].by;
-    if (Rows <= kRowsOfTwo && by.together == 2 && by.index == 0 && p + 1 < t.panels) {
-      multiply_panels<Rows, Rows <= kRowsOfTwo ? 2 : 1>(t, panels[p], p);
-      ++p;
+    if (by.together == kAtOnce && by.index == 0 && p + kAtOnce <= t.panels) {
+      multiply_panels<Rows, kAtOnce>(t, panels[p], p);
+      p += kAtOnce;
     } else {
       multiply_panels<Rows, 1>(t, panels[p], p);
+      ++p;
     }
   }
 }

@@ -117,11 +117,11 @@ RLT_INLINE void fetch(const uint8_t* from) { __builtin_prefetch(from, 0, 2); }
 
 // A block of 16 outputs whose values are bytes; kRun of k follow each other.
 template <class Values, int64_t kRun>
-RLT_INLINE void unpack_bytes(const FewBits& by, const Numbers& scale, const uint8_t* q, int64_t n,
-                             int64_t ahead, uint16_t* rows, int64_t stride) {
+RLT_INLINE void unpack_bytes(const FewBits& by, const Numbers& scale, const uint8_t* q, int64_t ahead,
+                             uint16_t* rows, int64_t stride) {
   Numbers shift;
   if (Values::kZero != 0) Numbers::scaled(scale, -Values::kZero, shift);
-  for (int64_t k = 0; k < n; k += kRun, rows += kRun) {
+  for (int64_t k = 0; k < by.values; k += kRun, rows += kRun) {
     RLT_UNROLL for (int64_t r = 0; r < kPanel; ++r, q += kRun) {
       if (r * kRun % 64 == 0) fetch(q + ahead);
       V x[kRun / kPanel][kVectors];
@@ -144,7 +144,7 @@ RLT_INLINE void unpack_bytes(const FewBits& by, const Numbers& scale, const uint
 // The same of four bits. Each value of an output is one of 16.
 template <bool kAdds>
 RLT_INLINE void unpack_fours(const FewBits& by, const Numbers& scale, const Numbers& addend, const uint8_t* q,
-                             int64_t n, int64_t ahead, uint16_t* rows, int64_t stride) {
+                             int64_t ahead, uint16_t* rows, int64_t stride) {
   constexpr int64_t kBytes = 32 * kPanel / 2;  // of 32 k
   for (int64_t r = 0; r < kPanel; r += 4, q += 64, rows += 4 * stride) {
     Table tables[4];
@@ -158,7 +158,7 @@ RLT_INLINE void unpack_fours(const FewBits& by, const Numbers& scale, const Numb
       }
       tables[i] = Table::of(x);
     }
-    for (int64_t k = 0; k < n; k += 32) {
+    for (int64_t k = 0; k < by.values; k += 32) {
       const uint8_t* const from = q + k / 32 * kBytes;
       fetch(from + ahead);
       Table::look_up<0>(tables[0], from, rows + k);
@@ -173,22 +173,21 @@ const uint8_t* unpack(const FewBits& by, const uint8_t* blocks, int64_t k, int64
                       int64_t stride) {
   const int64_t numbers = kPanel * (by.halves ? 2 : 4);
   for (int64_t first = 0; first < k; first += by.values, rows += by.values) {
-    const int64_t n = by.values;
     Numbers scale, addend;
     Numbers::read(blocks, by.halves, scale);
     if (by.adds) Numbers::read(blocks + numbers, by.halves, addend);
     const uint8_t* const q = blocks + numbers * (by.adds ? 2 : 1);
     fetch(blocks + ahead);
     if (by.adds) {
-      unpack_fours<true>(by, scale, addend, q, n, ahead, rows, stride);
+      unpack_fours<true>(by, scale, addend, q, ahead, rows, stride);
     } else if (!by.bytes) {
-      unpack_fours<false>(by, scale, addend, q, n, ahead, rows, stride);
+      unpack_fours<false>(by, scale, addend, q, ahead, rows, stride);
     } else if (by.halves) {
-      unpack_bytes<Offset, 32>(by, scale, q, n, ahead, rows, stride);
+      unpack_bytes<Offset, 32>(by, scale, q, ahead, rows, stride);
     } else if (by.values == 16) {
-      unpack_bytes<Signed, 16>(by, scale, q, n, ahead, rows, stride);
+      unpack_bytes<Signed, 16>(by, scale, q, ahead, rows, stride);
     } else {
-      unpack_bytes<Signed, 32>(by, scale, q, n, ahead, rows, stride);
+      unpack_bytes<Signed, 32>(by, scale, q, ahead, rows, stride);
     }
     blocks += by.block;
   }

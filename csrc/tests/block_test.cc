@@ -1,8 +1,5 @@
 // RMS norm, rotary embeddings and gated activations against float64 composites.
 #include <ATen/ops/cat.h>
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/relu.h>
-#include <ATen/ops/silu.h>
 
 #include <string>
 
@@ -82,19 +79,6 @@ TEST(rope_turns_pairs_of_halves) {
   EXPECT_THROWS("do not fit", rlt::rope(x, cos, random.normal({4, 2}), 6, false));
 }
 
-at::Tensor plain(const at::Tensor& x, int64_t activation) {
-  switch (activation) {
-    case RLT_ACT_SILU:
-      return at::silu(x);
-    case RLT_ACT_GELU:
-      return at::gelu(x);
-    case RLT_ACT_GELU_TANH:
-      return at::gelu(x, "tanh");
-    default:
-      return at::relu(x);
-  }
-}
-
 TEST(gated_act_equals_activation_times_up) {
   Random random(84);
   for (const int64_t activation : {RLT_ACT_SILU, RLT_ACT_GELU, RLT_ACT_GELU_TANH, RLT_ACT_RELU}) {
@@ -105,7 +89,8 @@ TEST(gated_act_equals_activation_times_up) {
       const auto parts = fused.split(37, 1);
       const at::Tensor gate = leaf(g, at::kDouble), up = leaf(u, at::kDouble);
       const at::Tensor y = rlt::gated_act(parts[0], parts[1], activation),
-                       want = plain(gate, activation).mul(up), upstream = random.normal(y.sizes());
+                       want = rlt::test::plain_activation(activation, gate).mul(up),
+                       upstream = random.normal(y.sizes());
       y.backward(upstream);
       want.backward(upstream.to(at::kDouble));
       const std::string at =

@@ -4,11 +4,8 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
-#include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/relu.h>
-#include <ATen/ops/silu.h>
 #include <ATen/ops/stack.h>
 
 #include <cmath>
@@ -246,18 +243,7 @@ class Plain {
     }
     return linear(at::cat(columns, 1), "o");
   }
-  at::Tensor activated(const at::Tensor& x) const {
-    switch (c_.activation) {
-      case RLT_ACT_SILU:
-        return at::silu(x);
-      case RLT_ACT_GELU:
-        return at::gelu(x);
-      case RLT_ACT_GELU_TANH:
-        return at::gelu(x, "tanh");
-      default:
-        return at::relu(x);
-    }
-  }
+  at::Tensor activated(const at::Tensor& x) const { return plain_activation(c_.activation, x); }
   at::Tensor mlp(const at::Tensor& x) const {
     if (!c_.gated) return linear(activated(linear(x, "up")), "down");
     if (!c_.fused_gate_up) return linear(activated(linear(x, "gate")).mul(linear(x, "up")), "down");

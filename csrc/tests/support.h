@@ -3,6 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/silu.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +16,7 @@
 
 #include "check.h"
 #include "kernels/kernels.h"
+#include "rltrain.h"
 
 namespace rlt::test {
 
@@ -52,6 +56,20 @@ at::Tensor vector_of(const std::vector<T>& values) {
   at::Tensor t = at::empty({static_cast<int64_t>(values.size())}, c10::CppTypeToScalarType<T>::value);
   std::copy(values.begin(), values.end(), t.mutable_data_ptr<T>());
   return t;
+}
+
+// An activation as ATen has it.
+inline at::Tensor plain_activation(int64_t activation, const at::Tensor& x) {
+  switch (activation) {
+    case RLT_ACT_SILU:
+      return at::silu(x);
+    case RLT_ACT_GELU:
+      return at::gelu(x);
+    case RLT_ACT_GELU_TANH:
+      return at::gelu(x, "tanh");
+    default:
+      return at::relu(x);
+  }
 }
 
 // Boundaries (cu_seqlens) of packed sequences of these lengths.

@@ -11,8 +11,8 @@ import (
 )
 
 // WithAdapter is p's model with the adapter of a folder instead of p's own. Both share the weights and the tokenizer, which
-// the new policy's Close leaves alone: close p after it. A chat template and ends
-// in the folder are the new policy's. WithAdapter refuses an adapter that replaces weights, since it needs a model of its own.
+// the new policy's Close leaves alone: close p after it. A chat template and ends in the folder are the new policy's. WithAdapter
+// refuses an adapter that replaces weights, since it needs a model of its own.
 func (p *CausalLM) WithAdapter(dir string) (*CausalLM, error) {
 	if p.merged != nil {
 		return nil, fmt.Errorf("%s has an adapter merged into its weights and takes no other one", p.BaseModel)

@@ -88,7 +88,7 @@ func (p *CausalLM) readText(dir string) error {
 	return p.readEnds(dir)
 }
 
-// readEnds takes over the ends in the generation_config.json of an adapter's folder.
+// readEnds adds the ends in a folder's generation_config.json to the model's.
 func (p *CausalLM) readEnds(dir string) error {
 	generation, err := transformers.LoadGenerationConfig(dir, p.config)
 	if err != nil {
