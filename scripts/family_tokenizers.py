@@ -1,8 +1,11 @@
 """Tokenizers of the families of language models and encoders in transformers: part of compat.py."""
+import importlib.util
+import pathlib
 import random
 
 import cases
 import transformers
+from gemma4_tokenizer import gemma4
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 TEXTS = 300
@@ -40,6 +43,17 @@ def tokenizers(corpus):
         yield name, getattr(transformers, name)().train_new_from_iterator(corpus, VOCABULARY)
     for name, pattern in PATTERNS.items():
         yield name, byte_level(pattern, corpus)
+    yield "gemma4", gemma4(corpus, VOCABULARY)
+
+
+def gemma4_talks(tokenizer):
+    """Yield conversations in Gemma 4's published chat template, with tools and thoughts."""
+    template = (pathlib.Path(importlib.util.find_spec("trl").origin).parent / "chat_templates" / "gemma4_v5.jinja").read_text(encoding="utf-8")
+    tools = [cases.tool("weather", {"city": {"type": "string", "enum": ["Paris", "東京"]}}, ["city"])]
+    for messages in cases.conversations().values():
+        messages = [{k: v for k, v in m.items() if v is not None} for m in messages]
+        for given, thinking in [(None, False), (tools, True)]:
+            yield tokenizer.apply_chat_template(messages, chat_template=template, tools=given, enable_thinking=thinking, add_generation_prompt=thinking, tokenize=False)
 
 
 def family_cases(scratch, text):
@@ -51,6 +65,8 @@ def family_cases(scratch, text):
         tokenizer.save_pretrained(folder)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         trimmed = isinstance(tokenizer.backend_tokenizer.post_processor, (processors.ByteLevel, processors.RobertaProcessing))
+        if name == "gemma4":
+            yield from (cases.token_case(tokenizer, str(folder), talk) for talk in gemma4_talks(tokenizer))
         special = sorted(tokenizer.all_special_tokens)
         for i, one in enumerate(texts):
             if i % 3 == 0:
