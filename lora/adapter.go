@@ -169,6 +169,13 @@ func inModel(name string) string {
 func (a *Adapter) readPairs(f *safetensors.File, rule *rule, names []string, modules map[string]tensors) error {
 	c := &a.Config
 	embeddings := map[string]Pair{}
+	names, experts, err := a.joinExperts(rule, names, modules)
+	if err == nil && len(experts) > 0 {
+		rule, err = c.rule()
+	}
+	if err != nil {
+		return err
+	}
 	for _, name := range names {
 		p, err := modules[name].pair(name, rule)
 		if err != nil {
@@ -192,8 +199,12 @@ func (a *Adapter) readPairs(f *safetensors.File, rule *rule, names []string, mod
 			a.Changes = append(a.Changes, addBias(name, bias, p.Scale))
 		}
 	}
+	for _, p := range experts {
+		p.Module = strings.TrimPrefix(p.Module, c.Prefix)
+		a.Pairs = append(a.Pairs, p)
+	}
+	slices.SortFunc(a.Pairs, func(a, b Pair) int { return compareNames(a.Module, b.Module) })
 	all := a.Pairs
-	var err error
 	if a.Pairs, err = mergeStored(f, *c, slices.Clone(all), embeddings, a.Extra); err != nil {
 		return err
 	}

@@ -153,16 +153,22 @@ func (r *rule) ofLayers(name string) bool {
 	return false
 }
 
-// size is a module's rank and scale: from the first matching pattern, else the defaults.
+// size is a module's rank and scale.
 func (r *rule) size(name string) (rank int, scale float64) {
-	rank, alpha := r.R, r.Alpha
+	rank, alpha := r.rankAndAlpha(name)
+	return rank, scaleOf(alpha, rank, r.RSLoRA)
+}
+
+// rankAndAlpha are a module's: from the first matching pattern, else the defaults.
+func (r *rule) rankAndAlpha(name string) (rank int, alpha float64) {
+	rank, alpha = r.R, r.Alpha
 	if i := slices.IndexFunc(r.ranks, func(re *regexp.Regexp) bool { return re.MatchString(name) }); i >= 0 {
 		rank = r.RankPattern[i].Value
 	}
 	if i := slices.IndexFunc(r.alphas, func(re *regexp.Regexp) bool { return re.MatchString(name) }); i >= 0 {
 		alpha = r.AlphaPattern[i].Value
 	}
-	return rank, scaleOf(alpha, rank, r.RSLoRA)
+	return rank, alpha
 }
 
 // summary lists names with layer numbers collapsed, in at most about two lines.

@@ -35,6 +35,7 @@ var adapterCases = map[string]string{
 	"ia3_conv1d": "gpt2", "vera": "llama", "vera_conv1d": "gpt2", "adalora": "llama", "loha": "llama", "lokr": "llama",
 	"lokr_both": "llama", "oft": "llama", "oft_exact": "untied", "ln_tuning": "gpt2", "trainable_tokens": "llama",
 	"experts": "mixture", "experts_down": "mixture", "experts_woven": "woven",
+	"per_expert": "mixture", "per_expert_mixtral": "mixtral", "per_expert_rslora": "mixture", "per_expert_down": "mixtral",
 }
 
 // mergedCases are merged on loading.
@@ -244,6 +245,8 @@ func TestAdaptersThatDoNotFit(t *testing.T) {
 		{"too few scales", llama, "ia3", map[string]any{"target_modules": []string{"k_proj", "v_proj", "down_proj", "up_proj"}}, "target_modules select module model.layers.0.mlp.up_proj, but"},
 		{"scales that are not meant", llama, "ia3", map[string]any{"target_modules": []string{"k_proj", "v_proj"}}, "module model.layers.0.mlp.down_proj is not selected by target_modules"},
 		{"projections for less inputs", other, "vera", nil, "the adapter is for the shape [32, 1 to 48], the model has [64 256]"},
+		{"fewer experts", adapterBase(t, "mixture"), "per_expert_mixtral", nil, "module model.layers.0.mlp.experts.down_proj: the adapter is for a weight of shape [3 16 12], the model has [5 16 12]"},
+		{"experts of other layers", adapterBase(t, "mixture"), "per_expert_rslora", map[string]any{"layers_to_transform": []int{0}}, "experts.0.down_proj.lora_A.weight\" belongs to no module of target_modules"},
 		{"a classifier's", llama, "rslora", map[string]any{"task_type": lora.FeatureExtraction}, "task_type is FEATURE_EXTRACTION"},
 		{"no expression", llama, "regex", map[string]any{"target_modules": "(?!model).*"}, "target_modules: pattern \"(?!model).*\" is not supported"},
 	} {
