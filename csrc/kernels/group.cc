@@ -37,6 +37,11 @@ PanelProduct product_of(const Group& g) {
   return {k.multiply_bf16, g.in, 2 * kPanel * words, 2 * kPanel};
 }
 
+// Rows of x that products with panels of few bits take: all of a panel, whose last may be zeros.
+int64_t few_rows(const PanelProduct& by, const Group& g) {
+  return kernels().multiply_pairs ? by.k : g.padded_in();
+}
+
 // A call that is under way.
 struct Call {
   int64_t rows;
@@ -169,6 +174,7 @@ void multiply_few(const Call& call, Tile t, int64_t first) {
   FewPanel panels[kStepPanels];
   t.a = call.turned;
   t.a_stride = call.rows;
+  t.k = few_rows(call.by, call.group);
   for (int64_t p = 0; p < t.panels; ++p) panels[p] = call.group.quant->at(first + p, first + p + call.hop);
   by.multiply(t, panels);
 }
@@ -326,9 +332,14 @@ void multiply_prepared(int64_t rows, const Prepared& x, const Group& group,
   Call call{rows, x, group, by, adapted, finish, y, y_stride};
   if (group.quant != nullptr && rows <= kernels().multiply_few.rows) {
     static thread_local Buffer<float> turned;
-    turned.reserve(rows * by.k);
-    if (rows > 1) transpose(rows, by.k, x.x, turned.data(), rows);
-    call.turned = rows > 1 ? turned.data() : x.x.data;
+    const int64_t k = few_rows(by, group);
+    const bool fits = rows == 1 && k == by.k;
+    turned.reserve(rows * k);
+    if (!fits) {
+      transpose(rows, by.k, x.x, turned.data(), rows);
+      std::fill_n(turned.data() + rows * by.k, rows * (k - by.k), 0.0f);
+    }
+    call.turned = fits ? x.x.data : turned.data();
   }
   const int64_t step = call.in_steps() ? kStepPanels : panels_of_step(rows, group, finish);
   share(group.panels, step, grain_of(kPanel * rows * group.in),

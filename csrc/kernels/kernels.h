@@ -56,11 +56,12 @@ constexpr int kMostRows = 32;  // that any product takes
 // How a panel of bfloat16 is kept in fewer bits (quant_panels.h): in blocks of k, each with a scale for each
 // of the 16 outputs and something to add where `adds`, as float16 or float32. w = T(q)·scale·factor + addend.
 struct FewBits {
-  // T(q) is a signed byte q (q - 128 of a byte if scales are float16 and unpacks_rows), else the
+  // T(q) is a signed byte q (q - 128 of a byte if scales are float16 and the layout is by rows), else the
   // value in the table for four bits.
   bool bytes;
   bool adds;
   bool halves;         // scales are float16
+  bool counts;         // table[q] = table[0] + q, and table[0] is 0 where something is added
   int64_t values;      // of k that share a scale
   const float* table;  // [16]
   float factor;        // 1: none
@@ -69,6 +70,9 @@ struct FewBits {
   // 64 bytes of the one and of the other in turns.
   int64_t together, index;
 };
+
+// In which order a panel's values lie (quant_panels.h).
+enum class FewLayout { kRows, kPairs, kPlain };
 
 // A panel in few bits.
 struct FewPanel {
@@ -169,13 +173,14 @@ struct Kernels {
                           float grad_entropy, float inverse, float curvature);
 
   // ---- weights of few bits ----
-  // Writes k rows of a panel, a multiple of 32, as multiply_bf16 takes it; with unpacks_rows, k values of
-  // each output, a stride apart. Returns the end of the blocks. Prefetches `ahead` bytes past what it reads.
+  // Writes k rows of a panel, a multiple of 32, as multiply_bf16 takes it; with FewLayout::kRows, k values
+  // of each output, a stride apart. Returns the end of the blocks. Prefetches `ahead` bytes past what it
+  // reads.
   const uint8_t* (*unpack)(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead, uint16_t* rows,
                            int64_t stride);
-  bool unpacks_rows;
-  // multiply_pairs by panels of few bits, with a [k words][rows]. Null where that is not faster than
-  // unpacking panels for multiply_pairs.
+  FewLayout few_layout;
+  // multiply_pairs by panels of few bits, with a [k words][rows], or multiply_bf16 where there is none of
+  // those, with a [k][rows]. Null where that is not faster than unpacking panels.
   FewProduct multiply_few;
 };
 

@@ -2,8 +2,14 @@
 
 namespace few {
 
-// Vectors of floats that 16 words of two bfloat16 are made of. Float j is that of output j/2, of the first
-// row of k where j is even and of the second where it is odd.
+#if defined(__AVX512BF16__)
+constexpr FewLayout kLayout = FewLayout::kPairs;
+#else
+constexpr FewLayout kLayout = FewLayout::kPlain;
+#endif
+
+// Vectors of floats that 16 words of two bfloat16 are made of: the 16 outputs of a row of k, then those of
+// the next; with kPairs each output's two side by side.
 constexpr int kFloats = 2 * kVectors;
 struct Line {
   V part[kFloats];
@@ -17,18 +23,14 @@ RLT_INLINE Line twice(const uint8_t* from, bool halves) {
                                     : vec(reinterpret_cast<const float*>(from) + v * kLanes);
   }
   Line line;
-#if defined(__AVX512F__)
+#if defined(__AVX512BF16__)
   const __m512i low = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
   const V x = vec(wide);
   line.part[0] = (V)_mm512_maskz_permutexvar_ps(0xffff, low, (__m512)x);
   line.part[1] =
       (V)_mm512_maskz_permutexvar_ps(0xffff, _mm512_add_epi32(low, _mm512_set1_epi32(8)), (__m512)x);
 #else
-  RLT_UNROLL for (int v = 0; v < kFloats; ++v) {
-    float both[kLanes];
-    for (int j = 0; j < kLanes; ++j) both[j] = wide[(v * kLanes + j) / 2];
-    line.part[v] = vec(both);
-  }
+  RLT_UNROLL for (int v = 0; v < kFloats; ++v) line.part[v] = vec(wide + v % kVectors * kLanes);
 #endif
   return line;
 }
@@ -77,29 +79,32 @@ RLT_INLINE V signed_bytes(const uint8_t* q) {
   return __builtin_convertvector(x, V);
 }
 
+// Rounds to the nearest, ties to even; weights are finite and not subnormal.
 #if defined(__AVX512BF16__)
-// Rounds to the nearest, ties to even.
 RLT_INLINE V rounded(const Line& line) {
   return (V)_mm512_cvtne2ps_pbh((__m512)line.part[1], (__m512)line.part[0]);
 }
-#endif
 
-// The same; weights are finite and not subnormal.
 RLT_INLINE void put(const Line& line, uint16_t* words) {
-#if defined(__AVX512BF16__)
   vec(reinterpret_cast<float*>(words)) = rounded(line);
-#else
-  RLT_UNROLL for (int v = 0; v < kFloats; ++v) {
-    const U bits = (U)line.part[v];
-    *reinterpret_cast<H*>(words + v * kLanes) =
-        __builtin_convertvector((bits + 0x7fff + (bits >> 16 & 1)) >> 16, H);
-  }
-#endif
 }
+#else
+RLT_INLINE V rounded(V x) {
+  const U bits = (U)x;
+  return (V)((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000);
+}
+
+RLT_INLINE void put(const Line& line, uint16_t* words) {
+  RLT_UNROLL for (int v = 0; v < kVectors; ++v) {
+    *reinterpret_cast<U*>(words + 2 * v * kLanes) =
+        (U)rounded(line.part[v]) >> 16 | (U)rounded(line.part[kVectors + v]);
+  }
+}
+#endif
 
 // Has `take` have the lines of k values, in order, of a panel or of all that are kept together. Returns the
 // end of the blocks.
-template <int Panels, bool kBytes, bool kAdds, bool kFactor, class Take>
+template <int Panels, bool kBytes, bool kAdds, bool kFactor, bool kCounts, class Take>
 RLT_INLINE const uint8_t* lines_as(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead,
                                    const Take& take) {
   constexpr int64_t kRows = kBytes ? 2 : 4;  // lines that 64 bytes hold
@@ -129,8 +134,10 @@ RLT_INLINE const uint8_t* lines_as(const FewBits& by, const uint8_t* blocks, int
             if (kBytes) {
               x = signed_bytes(q + p * 64 + i * 2 * kPanel + v * kLanes);
             } else {
-              const U four = *reinterpret_cast<const U*>(q + p * 64 + v % kVectors * 4 * kLanes);
-              x = Table::look_up(table, four >> (4 * (2 * i + v / kVectors)));
+              const U words = *reinterpret_cast<const U*>(q + p * 64 + v % kVectors * 4 * kLanes),
+                      four = words >> (4 * (2 * i + v / kVectors));
+              x = kCounts ? __builtin_convertvector((I)(four & 15), V) : Table::look_up(table, four);
+              if (kCounts && !kAdds) x += by.table[0];
             }
             x *= scale[p].part[v];
             if (kFactor) x *= factor;
@@ -149,10 +156,16 @@ RLT_INLINE const uint8_t* lines_as(const FewBits& by, const uint8_t* blocks, int
 template <int Panels, class Take>
 RLT_INLINE const uint8_t* lines(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead,
                                 const Take& take) {
-  if (by.adds) return lines_as<Panels, false, true, false>(by, blocks, k, ahead, take);
-  if (!by.bytes) return lines_as<Panels, false, false, false>(by, blocks, k, ahead, take);
-  if (by.factor != 1) return lines_as<Panels, true, false, true>(by, blocks, k, ahead, take);
-  return lines_as<Panels, true, false, false>(by, blocks, k, ahead, take);
+#if defined(__AVX512F__)
+  constexpr bool kCounts = false;  // looking up is a single operation
+#else
+  constexpr bool kCounts = true;
+#endif
+  if (by.adds) return lines_as<Panels, false, true, false, kCounts>(by, blocks, k, ahead, take);
+  if (by.counts) return lines_as<Panels, false, false, false, kCounts>(by, blocks, k, ahead, take);
+  if (!by.bytes) return lines_as<Panels, false, false, false, false>(by, blocks, k, ahead, take);
+  if (by.factor != 1) return lines_as<Panels, true, false, true, false>(by, blocks, k, ahead, take);
+  return lines_as<Panels, true, false, false, false>(by, blocks, k, ahead, take);
 }
 
 const uint8_t* unpack(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead, uint16_t* panel,
@@ -164,32 +177,56 @@ const uint8_t* unpack(const FewBits& by, const uint8_t* blocks, int64_t k, int64
       });
 }
 
+#if defined(__AVX2__)
+// Rows of x that a line takes: of words, or of floats.
 #if defined(__AVX512BF16__)
-// Lines are multiplied as they come, in registers: in the order of multiply_pairs, to the same bits.
+constexpr int kLineRows = 1;
+#else
+constexpr int kLineRows = 2;
+#endif
+
+// Adds a line's products with those rows, which lie one behind the other.
+template <int Rows>
+RLT_INLINE void add_products(const float* a, const Line& line, V (&sum)[Rows][kVectors]) {
+#if defined(__AVX512BF16__)
+  const V w = rounded(line);
+  RLT_UNROLL for (int i = 0; i < Rows; ++i) Pairs::add_product(sum[i][0], Pairs::spread(a + i), w);
+#else
+  RLT_UNROLL for (int v = 0; v < kFloats; ++v) {
+    const V w = rounded(line.part[v]);
+    RLT_UNROLL for (int i = 0; i < Rows; ++i) {
+      BF16::add_product(sum[i][v % kVectors], BF16::spread(a + v / kVectors * Rows + i), w);
+    }
+  }
+#endif
+}
+
+// Lines are multiplied as they come, in registers: in the order of multiply_pairs, or of multiply_bf16 where
+// there is none of those, to the same bits.
 template <int Rows, int Panels>
 RLT_INLINE void multiply_panels(const Tile& t, const FewPanel& from, int64_t panel) {
-  V sum[Panels][Rows] = {};
+  V sum[Panels][Rows][kVectors] = {};
   lines<Panels>(
-      *from.by, from.blocks, 2 * t.k,
+      *from.by, from.blocks, t.k * 2 / kLineRows,
       from.ahead, [&](int p, int64_t k, const Line& line) __attribute__((always_inline)) {
-        const V w = rounded(line);
-        RLT_UNROLL for (int i = 0; i < Rows; ++i) {
-          Pairs::add_product(sum[p][i], Pairs::spread(t.a + k * Rows + i), w);
-        }
+        add_products<Rows>(t.a + k * kLineRows * Rows, line, sum[p]);
       });
   RLT_UNROLL for (int p = 0; p < Panels; ++p, ++panel) {
     RLT_UNROLL for (int i = 0; i < Rows; ++i) {
-      float* const c = t.c + i * t.c_stride + panel * kPanel;
-      V y = sum[p][i];
-      if (t.bias != nullptr) y += vec(t.bias + panel * kPanel);
-      vec(c) = t.store == Store::kAdd ? y + vec(c) : y;
+      RLT_UNROLL for (int v = 0; v < kVectors; ++v) {
+        const int64_t column = panel * kPanel + v * kLanes;
+        V& c = vec(t.c + i * t.c_stride + column);
+        V y = sum[p][i][v];
+        if (t.bias != nullptr) y += vec(t.bias + column);
+        c = t.store == Store::kAdd ? y + c : y;
+      }
     }
   }
 }
 
-// More rows than these have sums enough in one panel.
-constexpr int kRowsOfTwo = 6;
-constexpr int kMostRowsOfFew = 16;
+// More rows than the first have sums enough in one panel; with more than the second, unpacking panels for
+// multiply_bf16 is as fast.
+constexpr int kRowsOfTwo = kLanes == 16 ? 6 : 1, kMostRowsOfFew = kLanes == 16 ? 16 : 2;
 
 // Two panels at once where they are few rows: one sum alone waits longer for its last product than a line
 // takes.

@@ -16,19 +16,19 @@ constexpr float kCentred[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5
 FewBits kind_of(Quant quant) {
   switch (quant) {
     case Quant::kInt8:
-      return {true, false, false, QuantPanels::kStep, nullptr, kInt8Factor, 0, 1, 0};
+      return {true, false, false, false, QuantPanels::kStep, nullptr, kInt8Factor, 0, 1, 0};
     case Quant::kNF4:
-      return {false, false, false, 64, kNF4Values, 1, 0, 1, 0};
+      return {false, false, false, false, 64, kNF4Values, 1, 0, 1, 0};
     case Quant::kQ4_0:
-      return {false, false, true, 32, kCentred, 1, 0, 1, 0};
+      return {false, false, true, true, 32, kCentred, 1, 0, 1, 0};
     case Quant::kQ4_1:
-      return {false, true, true, 32, kCounted, 1, 0, 1, 0};
+      return {false, true, true, true, 32, kCounted, 1, 0, 1, 0};
     case Quant::kQ8_0:
-      return {true, false, true, 32, nullptr, 1, 0, 1, 0};
+      return {true, false, true, false, 32, nullptr, 1, 0, 1, 0};
     case Quant::kQ4_K:  // scales are products of two numbers
-      return {false, true, false, 32, kCounted, 1, 0, 1, 0};
+      return {false, true, false, true, 32, kCounted, 1, 0, 1, 0};
     default:
-      return {true, false, false, 16, nullptr, 1, 0, 1, 0};
+      return {true, false, false, false, 16, nullptr, 1, 0, 1, 0};
   }
 }
 
@@ -40,8 +40,7 @@ FewBits bits_of(Quant quant, int64_t k) {
   return by;
 }
 
-// Whether kernels() unpack panels to rows of outputs.
-bool by_rows() { return kernels().unpacks_rows; }
+bool by_rows() { return kernels().few_layout == FewLayout::kRows; }
 
 // From a panel's first block to that of value k.
 int64_t bytes_of(const FewBits& by, int64_t k) { return k / by.values * by.together * by.block; }
@@ -56,7 +55,8 @@ void put_values(const FewBits& by, const int8_t* q, int64_t n, int64_t r, uint8_
     both = static_cast<uint8_t>(both | (value & 15) << (high * 4));
   };
   for (int64_t k = 0; k < n; ++k) {
-    const int64_t at = 2 * r + k % 2;  // among the 32 floats of two rows of k
+    // Among the 32 floats of two rows of k.
+    const int64_t at = kernels().few_layout == FewLayout::kPairs ? 2 * r + k % 2 : k % 2 * kPanel + r;
     if (by.bytes && in_rows) {
       byte_at(k / run * run * kPanel + r * run + k % run) =
           static_cast<uint8_t>(q[k] + (by.halves ? 128 : 0));

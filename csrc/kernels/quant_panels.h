@@ -20,11 +20,11 @@ struct QuantRows {
 
 // A panel is blocks of k as FewBits has them: the outputs' scales and addends, then their values, in the
 // order in which kernels() unpack them, so panels fit the kernels that were in use when they were made:
-//   - to rows (quant_rows_impl.h): for each 32 of k (16 if a block has no more) bytes by output, or words,
-//   each
+//   - kRows (quant_rows_impl.h): for each 32 of k (16 if a block has no more) bytes by output, or words, each
 //     with the four bits of four outputs for an element of k;
-//   - to panels (quant_impl.h): for k in steps of 8 (4 if values are bytes) 64 bytes. Two rows of k are 32
-//     bytes, or the same four bits of 16 words for the first 16 floats and the next four for the others.
+//   - kPairs, kPlain (quant_impl.h): for k in steps of 8 (4 if values are bytes) 64 bytes. Two rows of k are
+//     32 bytes, or the same four bits of 16 words for the first 16 floats and the next four for the others;
+//     with kPairs the two of an output are side by side.
 // Missing outputs, and k past the last, are zeros. Panels of one type that follow each other are kept
 // together if multiply_few takes them so.
 class QuantPanels {

@@ -26,7 +26,7 @@ namespace {
 #include "kernels/amx_impl.h"
 constexpr Product kMultiplyPairs{amx::multiply<amx::RLT_TILES>, amx::kRows};
 constexpr FewProduct kMultiplyFew{amx::multiply_few<amx::RLT_TILES>, amx::kHeight, 1};
-constexpr bool kUnpacksRows = true;
+constexpr FewLayout kFewLayout = FewLayout::kRows;
 #elif defined(RLT_MMLA)
 #include "kernels/neon_impl.h"
 constexpr Product kMultiplyPairs{mmla::multiply<mmla::RLT_MMLA>, kTileRows};
@@ -37,8 +37,8 @@ constexpr Product kMultiplyPairs{nullptr, 0};
 #endif
 #if !defined(RLT_TILES)
 #include "kernels/quant_impl.h"
-constexpr bool kUnpacksRows = false;
-#if defined(__AVX512BF16__)
+constexpr FewLayout kFewLayout = few::kLayout;
+#if defined(__AVX512BF16__) || (defined(__AVX2__) && RLT_LANES == 8)
 constexpr FewProduct kMultiplyFew{few::multiply<>, few::kMostRowsOfFew, 2};
 #else
 constexpr FewProduct kMultiplyFew{nullptr, 0, 0};
@@ -78,7 +78,7 @@ constexpr Kernels kKernels{panels_at_once(kTileRows, 1),
                            moments,
                            logits_backward,
                            few::unpack,
-                           kUnpacksRows,
+                           kFewLayout,
                            kMultiplyFew};
 
 }  // namespace
