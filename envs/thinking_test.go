@@ -53,13 +53,10 @@ func FuzzThoughtReader(f *testing.F) {
 			}
 		}
 		thinking, content := NewThoughtReader(opened).Add(text, true)
-		if got != [2]string{thinking, content} {
-			t.Fatalf("%q in pieces: %q, at once: %q and %q", text, got, thinking, content)
-		}
+		expect.Require(t, got == [2]string{thinking, content}, "%q in pieces: %q, at once: %q and %q", text, got, thinking, content)
 		closings := strings.Count(text, "</think>") + strings.Count(text, "[/THINK]")
 		begins := strings.HasPrefix(strings.TrimLeft(text, " \n"), "<think>") && !strings.Contains(text, "THINK")
-		if a, _, closed := NewAction(text, StopEnd, opened); closings == 1 && begins && closed && !opened && (a.Thinking != strings.TrimSpace(thinking) || a.Text != content) {
-			t.Fatalf("%q: %q and %q, but the action has %q and %q", text, thinking, content, a.Thinking, a.Text)
-		}
+		a, _, closed := NewAction(text, StopEnd, opened)
+		expect.Require(t, closings != 1 || !begins || !closed || opened || a.Thinking == strings.TrimSpace(thinking) && a.Text == content, "%q: %q and %q, but the action has %q and %q", text, thinking, content, a.Thinking, a.Text)
 	})
 }

@@ -148,9 +148,8 @@ func TestKLController(t *testing.T) {
 		expect.True(t, math.Abs(c.Coef()-test.want) <= 1e-12, "update %d: coefficient %g, want %g", i, c.Coef(), test.want)
 	}
 	fixed := must.Get(NewKLController(0.1, 0, 0))(t)
-	if fixed.Update(100, 10); fixed.Coef() != 0.1 {
-		t.Errorf("a fixed coefficient became %g", fixed.Coef())
-	}
+	fixed.Update(100, 10)
+	expect.True(t, fixed.Coef() == 0.1, "a fixed coefficient became %g", fixed.Coef())
 	for _, bad := range [][3]float64{{-1, 0, 0}, {0, 6, 100}, {0.1, 6, 0}, {0.1, 0, 5}, {0.1, -6, -1}, {math.NaN(), 0, 0}, {math.Inf(1), 0, 0}} {
 		expect.Fails(NewKLController(bad[0], bad[1], bad[2]))(t, "%v is taken", bad)
 	}

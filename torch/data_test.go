@@ -165,9 +165,8 @@ func TestPackSharedStoresPrefixesOnce(t *testing.T) {
 		at := 0
 		for i, ids := range test.sequences {
 			for position, id := range ids {
-				if row := place[at]; p.Tokens[row] != int64(id) || p.Positions[row] != int64(position) {
-					t.Errorf("%s: token %d of sequence %d is %d at position %d, want %d at %d", name, position, i, p.Tokens[row], p.Positions[row], id, position)
-				}
+				row := place[at]
+				expect.True(t, p.Tokens[row] == int64(id) && p.Positions[row] == int64(position), "%s: token %d of sequence %d is %d at position %d, want %d at %d", name, position, i, p.Tokens[row], p.Positions[row], id, position)
 				at++
 			}
 		}

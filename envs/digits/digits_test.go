@@ -55,9 +55,8 @@ func TestAnswerAndSolution(t *testing.T) {
 		shown := must.Get(e.Reset(t.Context()))(t)
 		expect.True(t, shown.Text == e.short() && shown.Text != "" && shown.Messages == nil, "shown %+v", shown)
 		e.options.Short = false
-		if got := e.Solution(); got != test.plain || len(test.numbers) == 2 && test.numbers[0] == 12 && !strings.HasSuffix(systemPrompt(test.task), got) {
-			t.Errorf("in words: %q, want %q, also in the prompt", got, test.plain)
-		}
+		got := e.Solution()
+		expect.True(t, got == test.plain && (len(test.numbers) != 2 || test.numbers[0] != 12 || strings.HasSuffix(systemPrompt(test.task), got)), "in words: %q, want %q, also in the prompt", got, test.plain)
 	}
 }
 
@@ -235,9 +234,8 @@ func TestHacks(t *testing.T) {
 	for _, text := range hacks.Answers["4"] {
 		for _, form := range []string{text, "[ANSWER] " + text, "The answer is " + text, text + " [ANSWER]"} {
 			info := verify(answer.Extract(form), form, 4)
-			if info.CheckForm(answer.FinalForm); info.Correct && info.Answer != "4" {
-				t.Errorf("%q is taken for 4, found by %s as %q", form, info.FoundBy, info.Answer)
-			}
+			info.CheckForm(answer.FinalForm)
+			expect.True(t, !info.Correct || info.Answer == "4", "%q is taken for 4, found by %s as %q", form, info.FoundBy, info.Answer)
 		}
 	}
 }

@@ -171,9 +171,7 @@ func TestTaskParts(t *testing.T) {
 		}, 2, 3, 2}, // 0 and 1 are examples; the last three of 2 3 4 5 2 3 4 5 are held out, with their duplicates
 	} {
 		task := newTask(t, GSM8K, test.change)
-		if task.Len(envs.Train) != test.train || task.Len(envs.Eval) != test.eval || len(task.examples) != test.examples {
-			t.Errorf("%s: %d, %d and %d problems, want %d, %d and %d", test.name, task.Len(envs.Train), task.Len(envs.Eval), len(task.examples), test.train, test.eval, test.examples)
-		}
+		expect.True(t, task.Len(envs.Train) == test.train && task.Len(envs.Eval) == test.eval && len(task.examples) == test.examples, "%s: %d, %d and %d problems, want %d, %d and %d", test.name, task.Len(envs.Train), task.Len(envs.Eval), len(task.examples), test.train, test.eval, test.examples)
 	}
 }
 
@@ -210,9 +208,8 @@ func TestRewardOfTurns(t *testing.T) {
 	for i, line := range []string{"We add.\n", "2+2=4.\n", "The answer is: 4\n"} {
 		got := step(t, e, line, envs.StopString)
 		expect.True(t, (i >= 2 || got.Reward == 0.25) && (i != 2 || stdmath.IsNaN(got.Reward)), "line %d: reward %v", i, got.Reward)
-		if c := judged[i]; c.Action.Text != line || !strings.HasSuffix(c.Text, line) || (c.Info != nil) != (i == 2) || c.Observation.Messages[0].Content != "What is 2+2?" {
-			t.Errorf("line %d: completion %+v", i, c)
-		}
+		c := judged[i]
+		expect.True(t, c.Action.Text == line && strings.HasSuffix(c.Text, line) && (c.Info != nil) == (i == 2) && c.Observation.Messages[0].Content == "What is 2+2?", "line %d: completion %+v", i, c)
 	}
 	e = task.episode(envs.Eval, task.bank.Eval[0])
 	if o := start(t, e); o.Stop != nil {
@@ -247,9 +244,7 @@ func TestTrainingProblemsAreShuffledEachTimeAround(t *testing.T) {
 func TestConversation(t *testing.T) {
 	task := newTask(t, GSM8K, func(o *Options) { o.Calculator = true })
 	o := start(t, task.episode(envs.Train, task.bank.Train[0]))
-	if len(o.Messages) != 6 || !strings.Contains(o.Messages[0].Content, "<<expression=result>>") || !strings.Contains(o.Messages[2].Content, "<<0+0=0>>") || o.Messages[5].Content != "What is 2+2?" {
-		t.Errorf("%+v", o.Messages)
-	}
+	expect.True(t, len(o.Messages) == 6 && strings.Contains(o.Messages[0].Content, "<<expression=result>>") && strings.Contains(o.Messages[2].Content, "<<0+0=0>>") && o.Messages[5].Content == "What is 2+2?", "%+v", o.Messages)
 	expect.Equal(t, []string{"\n", ">>"}, o.Stop)
 	task = newTask(t, GSM8K, func(o *Options) { o.Annotate, o.Stepwise = false, false })
 	e := task.episode(envs.Train, task.bank.Train[0])
@@ -422,9 +417,7 @@ func TestJudgeRewards(t *testing.T) {
 	}
 	scorer := &judge{shares: []float64{0, 0, 0, 0, 0.5, 0, 0, 0, 0, 0.5}}
 	got, err := ScoreReward(scorer, 0.2)(t.Context(), c)
-	if err != nil || stdmath.Abs(got-0.15) > 1e-12 { // .2·(.5·5+.5·10)/10
-		t.Errorf("score %v, %v, want 0.15", got, err)
-	}
+	expect.True(t, err == nil && stdmath.Abs(got-0.15) <= 1e-12, "score %v, %v, want 0.15", got, err) // .2·(.5·5+.5·10)/10
 	text := scorer.asked[0].Messages[1].Content
 	expect.Contains(t, text, "Problem:\nWhat is 2+2?\n", "Solution so far:\nWe add.\n", "Next step:\nIt is 4.")
 	last := scorer.asked[0].Messages[2]

@@ -104,9 +104,7 @@ func TestExpectedOfABatchIsThatOfItsSamples(t *testing.T) {
 	scores, grad := r.Expected(truths, probs)
 	for i := range truths {
 		one, slope := r.Expected(truths[i:i+1], probs[2*i:2*i+2])
-		if i == 2 != math.IsNaN(scores.Total[i]) { // log 0
-			t.Errorf("sample %d: total %g", i, scores.Total[i])
-		}
+		expect.True(t, i == 2 == math.IsNaN(scores.Total[i]), "sample %d: total %g", i, scores.Total[i]) // log 0
 		expect.Equal(t, one.Total[0], scores.Total[i], cmpopts.EquateNaNs(), fmt.Sprintf("sample %d: total", i))
 		expect.Equal(t, slope, grad[2*i:2*i+2], fmt.Sprintf("sample %d: gradient", i))
 	}

@@ -146,8 +146,7 @@ func TestProgramsThatMisbehave(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			command, _ := shell(t, test.body)
 			values, errs := judge(t, parseText(t, command, nil, Options{}), test.texts...)
-			diff := cmp.Diff(test.want, values, cmpopts.EquateNaNs())
-			expect.True(t, diff == "", "values (-want +got):\n%s\n%q", diff, errs)
+			expect.Equal(t, test.want, values, cmpopts.EquateNaNs(), fmt.Sprintf("values:\n%q", errs))
 			for i, err := range errs {
 				failed := test.want[i] != test.want[i]
 				expect.True(t, (!failed || strings.Contains(err, test.failure)) && (failed || err == ""), "sample %d: error %q, want one with %q", i, err, test.failure)
@@ -190,8 +189,7 @@ func TestProgramThatHangsIsKilledWithItsChildren(t *testing.T) {
 	var warnings []string
 	r := parseText(t, command, nil, Options{Timeout: 2 * time.Second, Warn: func(line string) { warnings = append(warnings, line) }})
 	values, errs := judge(t, r, "a", "hang", "hang", "b")
-	diff := cmp.Diff([]float64{1, nan, nan, 1}, values, cmpopts.EquateNaNs())
-	expect.True(t, diff == "", "values (-want +got):\n%s\n%q", diff, errs)
+	expect.Equal(t, []float64{1, nan, nan, 1}, values, cmpopts.EquateNaNs(), fmt.Sprintf("values:\n%q", errs))
 	expect.True(t, len(warnings) == 1 && strings.Contains(warnings[0], "--reward-timeout") && strings.Contains(warnings[0], "timeout after 2s"), "warnings %q, want one", warnings)
 	expect.Same(t, `timeout after 2s; last line of standard error: "stuck"`, errs[1], "error")
 	<-gone
@@ -202,8 +200,7 @@ func TestSlowProgramIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	command, _ := shell(t, "sleep 0.7; "+good)
 	values, errs := judge(t, parseText(t, command, nil, Options{Timeout: 2 * time.Second}), "a", "b", "c", "d")
-	diff := cmp.Diff([]float64{1, 1, 1, 1}, values, cmpopts.EquateNaNs())
-	expect.True(t, diff == "", "values (-want +got):\n%s\n%q", diff, errs)
+	expect.Equal(t, []float64{1, 1, 1, 1}, values, cmpopts.EquateNaNs(), fmt.Sprintf("values:\n%q", errs))
 }
 
 func TestProgramEndsWithTheContext(t *testing.T) {

@@ -226,9 +226,8 @@ func TestRubric(t *testing.T) {
 		"- {question: a, points: 3}":                  "unknown field",
 	} {
 		write(text)
-		if _, err := ParseText("rubric:"+path, nil, Options{Judge: &politeJudge{}}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%q: %v; want …%s…", text, err, want)
-		}
+		_, err := ParseText("rubric:"+path, nil, Options{Judge: &politeJudge{}})
+		expect.True(t, err != nil && strings.Contains(err.Error(), want) && strings.Contains(err.Error(), path) && !strings.Contains(err.Error(), "\n"), "%q: %v; want …%s…", text, err, want)
 	}
 	expect.Failure(ParseText("rubric:"+path, nil, Options{}))(t, "a rubric needs a judge")
 	expect.Failure(ParseText("rubric:nowhere.yaml", nil, Options{Judge: &politeJudge{}}))(t, "nowhere.yaml")

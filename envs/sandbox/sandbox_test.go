@@ -100,9 +100,7 @@ func TestStatus(t *testing.T) {
 				l.Wall = test.wall
 			}
 			o := must.Get(s.RunText(t.Context(), l, python, test.program, []byte(test.stdin)))(t)
-			if o.Status != test.status || o.ExitCode != test.code || test.signal != 0 && o.Signal != test.signal || !strings.Contains(o.Stdout, test.out) || !strings.Contains(o.Stderr, test.err) {
-				t.Errorf("%.80q: %s, exit code %d, signal %d, %.200q, %.400q %s", test.program, o.Status, o.ExitCode, o.Signal, o.Stdout, o.Stderr, o.Error)
-			}
+			expect.True(t, o.Status == test.status && o.ExitCode == test.code && (test.signal == 0 || o.Signal == test.signal) && strings.Contains(o.Stdout, test.out) && strings.Contains(o.Stderr, test.err), "%.80q: %s, exit code %d, signal %d, %.200q, %.400q %s", test.program, o.Status, o.ExitCode, o.Signal, o.Stdout, o.Stderr, o.Error)
 			expect.True(t, o.Status != Timeout || o.CPU <= 2*l.Wall.Seconds(), "%.80q: %v s of processor time", test.program, o.CPU)
 		}
 	})

@@ -48,8 +48,6 @@ func TestChecksFail(t *testing.T) {
 	} {
 		r := &reported{TB: t}
 		check(r)
-		if !r.failed {
-			t.Errorf("%s reports nothing", name)
-		}
+		expect.True(t, r.failed, "%s reports nothing", name)
 	}
 }

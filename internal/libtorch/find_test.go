@@ -87,9 +87,7 @@ func TestMissingIsNamed(t *testing.T) {
 			t.Setenv("LIBTORCH", test.variable)
 			_, err := Find(empty)
 			var missing *Missing
-			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), Version) || errors.As(err, &missing) != (test.variable == "") {
-				t.Errorf("got %v, want %q in it, and the version", err, test.want)
-			}
+			expect.True(t, err != nil && strings.Contains(err.Error(), test.want) && strings.Contains(err.Error(), Version) && errors.As(err, &missing) == (test.variable == ""), "got %v, want %q in it, and the version", err, test.want)
 			expect.True(t, test.variable != "" || strings.Contains(err.Error(), "rltrain setup"), "%v does not say how to get it", err)
 		})
 	}

@@ -53,9 +53,7 @@ func TestRead(t *testing.T) {
 	expect.Equal(t, want, names)
 	expect.True(t, o.Inner.Rate == 0.2 && o.Twice.Rate == 0.1 && o.On && o.Count == 5 && o.Seed == 42 && o.Kind == "a" && len(o.Names) == 2 && o.Plain == "kept", "defaults: %+v", o)
 	count, kind, rate := s.Find("count"), s.Find("kind"), s.Find("in_rate")
-	if count.Group != "Own" || !count.Incidental || count.Arg != "COUNT" || rate.Group != "Inner" || rate.Arg != "X" || !kind.PerCommand || s.Find("Plain") != nil {
-		t.Errorf("tags: %+v, %+v, %+v", count, kind, rate)
-	}
+	expect.True(t, count.Group == "Own" && count.Incidental && count.Arg == "COUNT" && rate.Group == "Inner" && rate.Arg == "X" && kind.PerCommand && s.Find("Plain") == nil, "tags: %+v, %+v, %+v", count, kind, rate)
 	kind.Set("c")
 	expect.True(t, o.Kind == "c" && kind.Get() == "c" && kind.Default() == "a", "kind is %v, read as %v", o.Kind, kind.Get())
 }

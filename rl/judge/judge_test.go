@@ -34,9 +34,8 @@ func serve(t *testing.T, o Options, respond func(n int, body map[string]any) (co
 	var n atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var body map[string]any
-		if err := json.NewDecoder(r.Body).Decode(&body); err != nil || r.URL.Path != "/v1/chat/completions" || r.Header.Get("Authorization") != "Bearer secret" {
-			t.Errorf("%s: %v", r.URL.Path, err)
-		}
+		err := json.NewDecoder(r.Body).Decode(&body)
+		expect.True(t, err == nil && r.URL.Path == "/v1/chat/completions" && r.Header.Get("Authorization") == "Bearer secret", "%s: %v", r.URL.Path, err)
 		code, text := respond(int(n.Add(1)), body)
 		w.WriteHeader(code)
 		fmt.Fprint(w, text)
@@ -174,9 +173,8 @@ func TestEqualQuestionsAreAskedOnce(t *testing.T) {
 		var wait sync.WaitGroup
 		for i := range 60 {
 			wait.Go(func() {
-				if _, err := c.Choose(t.Context(), asked(fmt.Sprint(i%10)), yesNo); err != nil {
-					t.Error(err)
-				}
+				_, err := c.Choose(t.Context(), asked(fmt.Sprint(i%10)), yesNo)
+				expect.True(t, err == nil, "%v", err)
 			})
 		}
 		wait.Wait()
@@ -218,8 +216,6 @@ func FuzzVerdict(f *testing.F) {
 			return
 		}
 		shares, err := r.verdict(yesNo)
-		if err == nil && !(line{"k", shares}).valid() {
-			t.Errorf("%q has the verdict %v", text, shares)
-		}
+		expect.True(t, err != nil || (line{"k", shares}).valid(), "%q has the verdict %v", text, shares)
 	})
 }

@@ -266,9 +266,8 @@ func TestSamplersUseChangedWeights(t *testing.T) {
 				weights[i] += 0.05 * float32(i%7-3)
 			}
 		}
-		if err := snapshot.PutBack(p); err != nil { // this calls Changed
-			t.Fatal(err)
-		}
+		must.Do(t, snapshot.PutBack(p)) // this calls Changed
+
 		after := write(old)
 		fresh := must.Open(p.NewSampler(2))(t)
 		expect.Equal(t, write(fresh), after, fmt.Sprintf("rank %d: a sampler from before and a new one differ", r))

@@ -125,9 +125,7 @@ func TestServersUseCurrentWeights(t *testing.T) {
 			if o.Model == "base" {
 				continue
 			}
-			if o.TopP == nil || o.TopK == nil || o.MinP == nil || o.RepetitionPenalty == nil || o.Temperature == nil || o.LogProbs == nil || *o.LogProbs != 0 || !o.TokenIDs || !slices.Equal(o.StopIDs, b.policy.EOS()) {
-				t.Errorf("a request relies on the server's defaults: %+v", o)
-			}
+			expect.True(t, o.TopP != nil && o.TopK != nil && o.MinP != nil && o.RepetitionPenalty != nil && o.Temperature != nil && o.LogProbs != nil && *o.LogProbs == 0 && o.TokenIDs && slices.Equal(o.StopIDs, b.policy.EOS()), "a request relies on the server's defaults: %+v", o)
 			if o.MaxTokens == 10 {
 				seeds[o.Seed] = true
 				writing++

@@ -209,9 +209,7 @@ func TestReliabilityShowsBothBars(t *testing.T) {
 			seen++
 		}
 	}
-	if seen < 200 { // of about 450 rows that the bar has in the upper half
-		t.Errorf("%d pixels of the accuracy bar are in view", seen)
-	}
+	expect.True(t, seen >= 200, "%d pixels of the accuracy bar are in view", seen) // of about 450 rows that the bar has in the upper half
 }
 
 func TestBins(t *testing.T) {

@@ -121,9 +121,8 @@ func TestNoEpisodeBegins(t *testing.T) {
 		return &unreliableEpisode{Env: letters(part, index), index: 3}
 	})
 	step := next(t, tokens(t, sampler(t, tiny(t), 8), closed, tokensConfig()), 0)
-	if notes := strings.Join(step.Notes, "\n"); len(step.Samples) != 0 || !strings.Contains(notes, "warning: 32 episodes of step 1 failed") || !strings.Contains(notes, "no room") {
-		t.Errorf("%d samples, notes %q", len(step.Samples), notes)
-	}
+	notes := strings.Join(step.Notes, "\n")
+	expect.True(t, len(step.Samples) == 0 && strings.Contains(notes, "warning: 32 episodes of step 1 failed") && strings.Contains(notes, "no room"), "%d samples, notes %q", len(step.Samples), notes)
 }
 
 // TestFailedEpisodesKeepTokens as a turn without a reward; episodes that failed to start have no tokens.
@@ -159,16 +158,14 @@ func TestPromptsThatAreTooLong(t *testing.T) {
 			for _, x := range step.Samples {
 				expect.True(t, !odd(x.Prompt), "async %t: a sample of episode %d", async, x.Prompt)
 			}
-			if notes := strings.Join(step.Notes, "\n"); !strings.Contains(notes, "failed and are dropped, 0 of them because of the timeout; the first: episode "+[]string{"1", "5"}[i]) {
-				t.Errorf("async %t: notes %q", async, notes)
-			}
+			notes := strings.Join(step.Notes, "\n")
+			expect.True(t, strings.Contains(notes, "failed and are dropped, 0 of them because of the timeout; the first: episode "+[]string{"1", "5"}[i]), "async %t: notes %q", async, notes)
 		}
 		all := func(int) bool { return true }
 		for _, greedy := range []bool{false, !async} {
 			c.Greedy = greedy
-			if _, err := tokens(t, m, wordy(all), c).Next(t.Context(), rl.At{}); !errors.Is(err, ErrTooLong) || !strings.Contains(err.Error(), "no prompt of step 1 fits the model") || !strings.Contains(err.Error(), "few_shot") {
-				t.Errorf("async %t, greedy %t: error %v", async, greedy, err)
-			}
+			_, err := tokens(t, m, wordy(all), c).Next(t.Context(), rl.At{})
+			expect.True(t, errors.Is(err, ErrTooLong) && strings.Contains(err.Error(), "no prompt of step 1 fits the model") && strings.Contains(err.Error(), "few_shot"), "async %t, greedy %t: error %v", async, greedy, err)
 		}
 	}
 }

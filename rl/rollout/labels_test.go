@@ -150,9 +150,8 @@ func TestLabelsAreSampledFromThePolicy(t *testing.T) {
 				paid = 1
 			}
 			expect.True(t, x.Reward() == paid && int(x.Truth) == e.Labels[x.Prompt] && slices.Equal(x.Tokens, e.IDs[x.Prompt]) && x.Version == uint64(i), "step %d: sample %+v", i+1, x)
-			if want := math.Log(float64(probs[x.Prompt][x.Actions[0]])); math.Abs(float64(x.BehaviorLogProbs[0])-want) > 1e-4 || x.Value != nil {
-				t.Errorf("step %d: log π is %v, want %v; value %v", i+1, x.BehaviorLogProbs[0], want, x.Value)
-			}
+			want := math.Log(float64(probs[x.Prompt][x.Actions[0]]))
+			expect.True(t, math.Abs(float64(x.BehaviorLogProbs[0])-want) <= 1e-4 && x.Value == nil, "step %d: log π is %v, want %v; value %v", i+1, x.BehaviorLogProbs[0], want, x.Value)
 		}
 	}
 	for k := range counts {
@@ -188,9 +187,7 @@ func TestFailedRewardsOfLabels(t *testing.T) {
 	notes := strings.Join(step.Notes, "\n")
 	expect.True(t, strings.Contains(notes, fmt.Sprintf("warning: the reward of %v of 40 texts failed; they are dropped", failed)), "notes %q", notes)
 	f := step.Figures
-	if f.Get("reward") != 1.5 || f.Get("rewards/expr:1/correct/failures") != failed || f.Get("rewards/accuracy/failures") != 0 || f.Get("rewards/accuracy/mean") != (40-failed)/40 {
-		t.Errorf("figures %v", f)
-	}
+	expect.True(t, f.Get("reward") == 1.5 && f.Get("rewards/expr:1/correct/failures") == failed && f.Get("rewards/accuracy/failures") == 0 && f.Get("rewards/accuracy/mean") == (40-failed)/40, "figures %v", f)
 	src := labels(t, p, labelRewards(t, "expr:'1/(correct-correct)'"), labelsConfig())
 	expect.Failure(src.Next(t.Context(), rl.At{}))(t, "rewards failed for all 40 samples")
 }
@@ -284,9 +281,8 @@ func TestLabelReplay(t *testing.T) {
 	src := must.Get(NewLabelReplay(player, LabelReplayConfig{LabelReplayOptions: o, BatchSize: 4, Steps: 8, Seed: 1}))(t)
 	for at, epsilon := range []float64{0.9, 0.7, 0.5, 0.3, 0.1, 0.1} {
 		step := must.Get(src.Next(t.Context(), rl.At{Step: at, Version: uint64(at)}))(t)
-		if got := step.Figures.Get("epsilon"); math.Abs(got-epsilon) > 1e-12 || len(step.Samples) != 12 || step.Figures.Get("buffer/size") != float64(min(20, 5*(at+1))) {
-			t.Errorf("step %d: epsilon %v, %d samples, a buffer of %v", at, got, len(step.Samples), step.Figures.Get("buffer/size"))
-		}
+		got := step.Figures.Get("epsilon")
+		expect.True(t, math.Abs(got-epsilon) <= 1e-12 && len(step.Samples) == 12 && step.Figures.Get("buffer/size") == float64(min(20, 5*(at+1))), "step %d: epsilon %v, %d samples, a buffer of %v", at, got, len(step.Samples), step.Figures.Get("buffer/size"))
 		expect.Contains(t, step.Line(step.Figures), fmt.Sprintf("epsilon=%.3f, buffer=%d", epsilon, min(20, 5*(at+1))))
 		for _, x := range step.Samples {
 			want := 0.0

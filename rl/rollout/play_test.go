@@ -57,9 +57,8 @@ func TestTurnsOfAnEpisode(t *testing.T) {
 		marks, run := 0, 0
 		for i, source := range x.Source {
 			if source == rl.Sampled {
-				if run++; run > 2 {
-					t.Errorf("%d tokens stand of an action", run)
-				}
+				run++
+				expect.True(t, run <= 2, "%d tokens stand of an action", run)
 				// At temperature 1 the two come from the same distribution, summed in different orders.
 				expect.True(t, x.BehaviorLogProbs[i] < 0 && math.Abs(float64(x.LogProbs[i]-x.BehaviorLogProbs[i])) <= 1e-5,
 					"log-probabilities %v and %v", x.BehaviorLogProbs[i], x.LogProbs[i])

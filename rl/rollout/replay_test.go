@@ -43,9 +43,7 @@ func TestReplayGivesTurnsWithTheirReturns(t *testing.T) {
 		step := next(t, src, i)
 		learn(t, p, i)
 		f := step.Figures
-		if f.Get("buffer/size") != float64(min(48, 24*(i+1))) || src.Len() != min(48, 24*(i+1)) || f.Get("buffer/added") != 24 || f.Get("buffer/skipped") != 0 || f.Get("episode_length") != 3 {
-			t.Errorf("step %d: %v", i+1, f)
-		}
+		expect.True(t, f.Get("buffer/size") == float64(min(48, 24*(i+1))) && src.Len() == min(48, 24*(i+1)) && f.Get("buffer/added") == 24 && f.Get("buffer/skipped") == 0 && f.Get("episode_length") == 3, "step %d: %v", i+1, f)
 		if want := min(32, src.Len()); len(step.Samples) != want || len(step.Groups) != 0 || step.Prefetched {
 			t.Errorf("step %d: %d samples, want %d", i+1, len(step.Samples), want)
 		}
@@ -99,9 +97,7 @@ func TestReplaySkips(t *testing.T) {
 		c.NumUpdateSteps = 200
 		step := next(t, replay(t, m, test.task, c), 0)
 		f := step.Figures
-		if f.Get("buffer/added") != test.added || f.Get("buffer/skipped") != test.skipped || f.Get("failed_episodes") != test.failed || len(step.Samples) != int(test.added) {
-			t.Errorf("%s: %d samples, %v", name, len(step.Samples), f)
-		}
+		expect.True(t, f.Get("buffer/added") == test.added && f.Get("buffer/skipped") == test.skipped && f.Get("failed_episodes") == test.failed && len(step.Samples) == int(test.added), "%s: %d samples, %v", name, len(step.Samples), f)
 		expect.True(t, math.IsNaN(test.reward) || f.Get("reward") == test.reward, "%s: reward %v", name, f.Get("reward"))
 		expect.Same(t, test.failed > 0, len(step.Notes) > 0, "%s: notes %q", name, step.Notes)
 		// There are no groups whose equal rewards an alarm could be about.
@@ -262,9 +258,7 @@ func FuzzRecorded(f *testing.F) {
 		}
 		for _, s := range rl.WithEarlier([]*rl.Sample{one.Trajectory.Sample(1)}) {
 			for i, row := range s.Rows {
-				if row < 0 || row+1 >= len(s.Tokens) || s.Tokens[row+1] != s.Actions[i] {
-					t.Fatalf("action %d of %+v is not after its row", i, s)
-				}
+				expect.Require(t, row >= 0 && row+1 < len(s.Tokens) && s.Tokens[row+1] == s.Actions[i], "action %d of %+v is not after its row", i, s)
 			}
 		}
 	})

@@ -77,9 +77,8 @@ func TestRewardsJudgeTurns(t *testing.T) {
 		if small(text) {
 			earned = 1
 		}
-		if written += text; s.Observation.Text != "train 4:" || s.Text != written || s.Action.Text != text || s.Reward != earned || (s.Info != nil) != (turn == 2) {
-			t.Errorf("turn %d: the reward sees %+v, want the turn %q of %q", turn, s, text, written)
-		}
+		written += text
+		expect.True(t, s.Observation.Text == "train 4:" && s.Text == written && s.Action.Text == text && s.Reward == earned && (s.Info != nil) == (turn == 2), "turn %d: the reward sees %+v, want the turn %q of %q", turn, s, text, written)
 		written += ";"
 	}
 	expect.True(t, len(seen) == 3 && x.Reward() == 3, "%d judgements, a reward of %v", len(seen), x.Reward())
@@ -107,9 +106,7 @@ func TestRewardsOfAStep(t *testing.T) {
 		step := next(t, tokens(t, m, letters, c), 0)
 		f := step.Figures
 		failed := f.Get("failed_rewards")
-		if failed == 0 || failed == 32 || len(step.Samples) != 32-int(failed) || f.Get("rewards/flaky/failures") != failed || f.Get("rewards/expr:length/failures") != 0 {
-			t.Errorf("%v of 32 failed, %d samples: %v", failed, len(step.Samples), f)
-		}
+		expect.True(t, failed != 0 && failed != 32 && len(step.Samples) == 32-int(failed) && f.Get("rewards/flaky/failures") == failed && f.Get("rewards/expr:length/failures") == 0, "%v of 32 failed, %d samples: %v", failed, len(step.Samples), f)
 		var flaky, length, total []float64
 		for _, x := range slices.Concat(step.Groups...) {
 			text := must.Get(m.Policy().Tokenizer.Decode(x.Actions, true))(t)
@@ -176,9 +173,8 @@ func TestRewardsOfReplacedPromptsCount(t *testing.T) {
 	}
 	src := tokens(t, sampler(t, tiny(t), 8), fixed, c)
 	f := next(t, src, 0).Figures
-	if want := 8 * ((src.state.Cursor + 1) / 2); src.state.Cursor < 5 || f.Get("rewards/flaky/failures") != float64(want) || f.Get("failed_rewards") != float64(want) {
-		t.Errorf("%v and %v of %d episodes' judgements failed, want %d", f.Get("rewards/flaky/failures"), f.Get("failed_rewards"), src.state.Cursor, want)
-	}
+	want := 8 * ((src.state.Cursor + 1) / 2)
+	expect.True(t, src.state.Cursor >= 5 && f.Get("rewards/flaky/failures") == float64(want) && f.Get("failed_rewards") == float64(want), "%v and %v of %d episodes' judgements failed, want %d", f.Get("rewards/flaky/failures"), f.Get("failed_rewards"), src.state.Cursor, want)
 }
 
 // moments are the mean and the unbiased standard deviation.

@@ -128,9 +128,8 @@ func TestAKillBetweenTheTwoMoves(t *testing.T) {
 	r := mustCreate(t, dir)
 	end(t, r, "mark-old", false, StatusFinished)
 	end(t, mustCreate(t, dir), "mark-new", true, StatusStopped)
-	if err := os.Rename(dir, dir+newSuffix); err != nil { // as before the second move
-		t.Fatal(err)
-	}
+	must.Do(t, os.Rename(dir, dir+newSuffix)) // as before the second move
+
 	again := must.Get(Resume(dir, false))(t)
 	must.Do(t, again.Finish(StatusStopped, "", noon))
 	expect.Equal(t, map[string]string{"mark-old": "out.1", "mark-new": "out"}, where(t, dir))

@@ -85,9 +85,7 @@ func TestEachAlgorithmLearns(t *testing.T) {
 				if row["updates"] != 0.0 {
 					version++
 				}
-				if row["policy_version"] != version { // a step that changes no weight makes no new version
-					t.Errorf("step %d ends with version %v, want %v", i+1, row["policy_version"], version)
-				}
+				expect.True(t, row["policy_version"] == version, "step %d ends with version %v, want %v", i+1, row["policy_version"], version) // a step that changes no weight makes no new version
 			}
 			lines := strings.Join(said.lines, "\n")
 			expect.True(t, strings.HasPrefix(lines, "Evaluation: ") && strings.Contains(lines, "[SYNC 25] "), "lines:\n%s", lines)

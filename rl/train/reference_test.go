@@ -199,8 +199,7 @@ func TestAlarmsOfATeacher(t *testing.T) {
 			alarms = append(alarms, name)
 		}
 	}
-	diff := cmp.Diff([]string{"truncation", "missing_end", "overfitting"}, alarms)
-	expect.True(t, diff == "", "(-want +got):\n%s\n%s", diff, strings.Join(said.lines, "\n"))
+	expect.Equal(t, []string{"truncation", "missing_end", "overfitting"}, alarms, strings.Join(said.lines, "\n"))
 }
 
 func TestDistillNeedsATeacher(t *testing.T) {
@@ -238,9 +237,8 @@ func TestEntropyOfPolicies(t *testing.T) {
 			got := float64(s.Read(out.Entropy)[0])
 			expect.True(t, math.Abs(got-sum) <= 1e-4 && math.Abs(total-1) <= 1e-5, "%s: entropy %v, want %v; probabilities add up to %v", name, got, sum, total)
 			ranks := out.Rank(s)
-			if slices.Sort(ranks); ranks[0] != 0 || ranks[len(ranks)-1] != int64(test.choices-1) {
-				t.Errorf("%s: ranks from %d to %d of %d", name, ranks[0], ranks[len(ranks)-1], test.choices)
-			}
+			slices.Sort(ranks)
+			expect.True(t, ranks[0] == 0 && ranks[len(ranks)-1] == int64(test.choices-1), "%s: ranks from %d to %d of %d", name, ranks[0], ranks[len(ranks)-1], test.choices)
 		})
 	}
 }

@@ -74,9 +74,8 @@ func TestPatience(t *testing.T) {
 			expect.Same(t, wantStops, stops, "%+v: stopped %d times, want %d", test.stopping, stops, wantStops)
 			expect.True(t, result.Steps == test.last && result.BestStep == test.best,
 				"%+v: ended after step %d, best %d; want %d and %d", test.stopping, result.Steps, result.BestStep, test.last, test.best)
-			if got := said.lines[len(said.lines)-1]; strings.HasPrefix(got, "Early stopping") != (test.line != "") || test.line != "" && got != test.line {
-				t.Errorf("%+v: last line %q, want %q", test.stopping, got, test.line)
-			}
+			got := said.lines[len(said.lines)-1]
+			expect.True(t, strings.HasPrefix(got, "Early stopping") == (test.line != "") && (test.line == "" || got == test.line), "%+v: last line %q, want %q", test.stopping, got, test.line)
 		}
 	}
 	expect.Failure(Run(t.Context(), newTable(t, 1), fixed(tokenStep), newGRPO(), Config{Steps: 1, Samples: 4, Optimisation: Optimisation{Schedule: "constant"}, Stopping: Stopping{Patience: 1}}, run.Hooks{}))(t, "early_stopping_patience")
@@ -361,9 +360,8 @@ func TestTimeLimit(t *testing.T) {
 		Progress: func(int, int, string) { now = now.Add(10 * time.Second) }, // a step takes that long
 		Save:     func(step int, write func(string) error) error { saved = append(saved, step); return write(dir) },
 	}
-	if _, _, err = train(h); !errors.Is(err, run.ErrTimeUp) || !errors.Is(err, run.ErrStopped) || !slices.Equal(saved, []int{3}) {
-		t.Fatalf("error %v, saved %v", err, saved)
-	}
+	_, _, err = train(h)
+	expect.Require(t, errors.Is(err, run.ErrTimeUp) && errors.Is(err, run.ErrStopped) && slices.Equal(saved, []int{3}), "error %v, saved %v", err, saved)
 	expect.True(t, strings.Contains(err.Error(), "time limit"), "error %v", err)
 	got, result, err := train(run.Hooks{Resume: dir})
 	expect.True(t, err == nil && result.Steps == 6 && slices.EqualFunc(want, got, slices.Equal),

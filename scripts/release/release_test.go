@@ -65,9 +65,7 @@ func TestSBOM(t *testing.T) {
 		Components   []struct{ Name, Version, Scope string }
 	}
 	must.Do(t, json.Unmarshal(must.Get(r.sbom(all))(t), &list))
-	if len(list.SerialNumber) != len("urn:uuid:")+36 || list.Components[0].Name != "m" || list.Components[2].Name != "torch" || list.Components[2].Scope != "required" {
-		t.Errorf("got %+v", list)
-	}
+	expect.True(t, len(list.SerialNumber) == len("urn:uuid:")+36 && list.Components[0].Name == "m" && list.Components[2].Name == "torch" && list.Components[2].Scope == "required", "got %+v", list)
 	text := string(licences(all))
 	expect.True(t, strings.Count(text, "\ntext\n") == 1 && strings.Contains(text, "\nm, n\n"), "got %q", text)
 }

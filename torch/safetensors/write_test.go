@@ -135,9 +135,7 @@ func TestBinEqualsSafetensors(t *testing.T) {
 		wide := must.Get(want.Float32s(name))(t)
 		expect.True(t, slices.Equal(floats, wide), "%s is %v, want %v", name, floats, wide)
 	}
-	if strided != 5 { // column, turned, steps, turned_bf16, deep
-		t.Errorf("%d tensors with strides", strided)
-	}
+	expect.True(t, strided == 5, "%d tensors with strides", strided) // column, turned, steps, turned_bf16, deep
 	for pair, want := range map[[2]string]bool{{"turned", "turned"}: true, {"whole", "whole"}: true, {"whole", "rows"}: false} {
 		expect.Result(m.Same(pair[0], pair[1]))(t, want, "%v are the same", pair)
 	}

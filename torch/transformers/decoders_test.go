@@ -141,14 +141,10 @@ func TestExperts(t *testing.T) {
 // TestGemma3TextConfig: the larger models leave most fields of their language model to defaults.
 func TestGemma3TextConfig(t *testing.T) {
 	c := mustParse(t, `{"model_type":"gemma3","eos_token_id":[1,106],"text_config":{"hidden_size":2560,"intermediate_size":10240,"model_type":"gemma3_text","num_hidden_layers":34,"rope_scaling":{"factor":8.0,"rope_type":"linear"},"sliding_window":1024},"vision_config":{}}`)
-	if c.VocabSize != 262208 || c.NumAttentionHeads != 8 || c.NumKeyValueHeads != 4 || c.HeadDim != 256 || !c.TieWordEmbeddings || c.MaxPositionEmbeddings != 131072 {
-		t.Errorf("shape %+v", c)
-	}
+	expect.True(t, c.VocabSize == 262208 && c.NumAttentionHeads == 8 && c.NumKeyValueHeads == 4 && c.HeadDim == 256 && c.TieWordEmbeddings && c.MaxPositionEmbeddings == 131072, "shape %+v", c)
 	expect.Equal(t, []int32{1, 106}, c.EOS)
 	d := c.Core()
-	if d.Windows[5] != 0 || d.Windows[4] != 1024 || d.RopeOf[5] != 0 || d.RopeOf[4] != 1 || d.Ropes[0].InvFreq[0] != 1.0/8 || d.Ropes[1].InvFreq[0] != 1 {
-		t.Errorf("windows %v, ropes %v", d.Windows, d.RopeOf)
-	}
+	expect.True(t, d.Windows[5] == 0 && d.Windows[4] == 1024 && d.RopeOf[5] == 0 && d.RopeOf[4] == 1 && d.Ropes[0].InvFreq[0] == 1.0/8 && d.Ropes[1].InvFreq[0] == 1, "windows %v, ropes %v", d.Windows, d.RopeOf)
 	names := c.TensorNames()
 	expect.Same(t, "model.language_model.embed_tokens.weight", names[0].Candidates[0], "the embedding is called %v", names[0].Candidates)
 }
@@ -288,9 +284,7 @@ func TestLoadCausalConfigRefuses(t *testing.T) {
 		t.Run(tt.kind+tt.more, func(t *testing.T) {
 			dir := must.Folder(t, map[string]string{"config.json": small(tt.kind, tt.more)})
 			_, err := LoadCausalConfig(dir)
-			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), filepath.Join(dir, "config.json")) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("error %v, want %q and the path", err, tt.want)
-			}
+			expect.True(t, err != nil && strings.Contains(err.Error(), tt.want) && strings.Contains(err.Error(), filepath.Join(dir, "config.json")) && !strings.Contains(err.Error(), "\n"), "error %v, want %q and the path", err, tt.want)
 		})
 	}
 }

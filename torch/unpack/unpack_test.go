@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/safetensors"
@@ -85,8 +83,7 @@ func TestPackages(t *testing.T) {
 			for at := range parts {
 				expect.True(t, slices.Equal(must.Get(m.Part(weight, at, parts))(t), wide[at*len(wide)/parts:(at+1)*len(wide)/parts]), "part %d differs", at)
 			}
-			diff := cmp.Diff(must.Get(want.Float32s())(t), wide)
-			expect.True(t, diff == "", "values (-want +got):\n%s", diff)
+			expect.Equal(t, must.Get(want.Float32s())(t), wide, "values")
 		})
 	}
 }

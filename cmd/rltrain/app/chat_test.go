@@ -287,9 +287,7 @@ func TestRewardModelEndToEnd(t *testing.T) {
 	m.Close()
 	f.must(t, "", strings.Fields("eval --task preference --threads 1 --model TMP/preference_reward --dataset TMP/p.jsonl --output TMP/e.json --output-rows TMP/rows.jsonl")...)
 	rows := f.pairRows(t, "TMP/rows.jsonl")
-	if len(rows) != 60 || !strings.Contains(*rows[0].Chosen, "law") || !strings.Contains(*rows[0].Rejected, "wave") || rows[0].LogPChosen != nil || rows[0].Margin != *rows[0].RewardChosen-*rows[0].RewardRejected {
-		t.Errorf("%+v", rows)
-	}
+	expect.True(t, len(rows) == 60 && strings.Contains(*rows[0].Chosen, "law") && strings.Contains(*rows[0].Rejected, "wave") && rows[0].LogPChosen == nil && rows[0].Margin == *rows[0].RewardChosen-*rows[0].RewardRejected, "%+v", rows)
 	f.must(t, "", "merge", "--model", "TMP/preference_reward", "--output-dir", "TMP/merged")
 	f.must(t, "", strings.Fields("eval --task preference --threads 1 --model TMP/merged --dataset TMP/p.jsonl --output TMP/m.json")...)
 	var merged rewardResults

@@ -139,9 +139,8 @@ func TestEvalChat(t *testing.T) {
 	var v textResults
 	must.Do(t, files.LoadJSON(f.expand("TMP/e.json"), &v))
 	logged := must.Read(t, f.expand("TMP/chat_supervised/logs/training_log.txt"))
-	if want := fmt.Sprintf("Epoch 2: validation loss=%.4f, perplexity=%.3f, token accuracy=%.4f", v.Loss.Value, v.Perplexity.Value, v.Accuracy.Value); !strings.Contains(logged, want) {
-		t.Errorf("the log lacks %q:\n%s", want, logged)
-	}
+	want := fmt.Sprintf("Epoch 2: validation loss=%.4f, perplexity=%.3f, token accuracy=%.4f", v.Loss.Value, v.Perplexity.Value, v.Accuracy.Value)
+	expect.True(t, strings.Contains(logged, want), "the log lacks %q:\n%s", want, logged)
 	expect.True(t, v.N == 6 && v.Loss.Interval[0] <= v.Loss.Value && v.Loss.Interval[1] >= v.Loss.Value, "%+v", v)
 	loss, tokens := 0.0, 0
 	for r, err := range dataset.Records(f.expand("TMP/texts.jsonl")) {
@@ -282,9 +281,7 @@ func TestRescore(t *testing.T) {
 		records, err := readRecords(file)
 		expect.Require(t, err == nil && len(records) == 12, "%d answers, %v", len(records), err)
 		first := records[0]
-		if len(first.Each) != 2 || first.Reward != 2*first.Each[0].Value+first.Each[1].Value || first.Shown == "" || len(first.Tokens) == 0 || first.Tier == "" || records[11].Step != 2 {
-			t.Errorf("the first answer: %+v", first)
-		}
+		expect.True(t, len(first.Each) == 2 && first.Reward == 2*first.Each[0].Value+first.Each[1].Value && first.Shown != "" && len(first.Tokens) != 0 && first.Tier != "" && records[11].Step == 2, "the first answer: %+v", first)
 		expect.True(t, slices.ContainsFunc(records, func(r rl.Record) bool { return r.Advantage != 0 }) && (algorithm == "ppo") == (first.Value != nil),
 			"advantages %v and %v, values %v", first.Advantage, records[1].Advantage, first.Value)
 		out := f.must(t, "", "rescore", file, "--output", "TMP/again.jsonl")

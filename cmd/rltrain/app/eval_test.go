@@ -323,9 +323,7 @@ func TestCompareByRewards(t *testing.T) {
 	}
 	stdout := f.must(t, "", strings.Fields(compare+"--reward model:"+critic+"#good -n 4 TMP/a TMP/b")...)
 	r := read()
-	if r.Prompts != 2 || r.TooLong != 1 || r.Failed != 1 || r.Mean.A <= 0 || r.Mean.A == r.Mean.B || !strings.Contains(stdout, "skipped 1 prompts that leave no room") {
-		t.Errorf("%+v\n%s", r, stdout)
-	}
+	expect.True(t, r.Prompts == 2 && r.TooLong == 1 && r.Failed == 1 && r.Mean.A > 0 && r.Mean.A != r.Mean.B && strings.Contains(stdout, "skipped 1 prompts that leave no room"), "%+v\n%s", r, stdout)
 	f.must(t, "", strings.Fields(compare+"--reward expr:'length' TMP/a TMP/a")...)
 	r = read()
 	expect.True(t, r.Mean.Difference == 0 && r.Wins.Value == 0.5 && r.Mean.A == 3, "a model compared with itself: %+v", r)

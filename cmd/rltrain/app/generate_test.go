@@ -403,9 +403,8 @@ func TestChosenGGUF(t *testing.T) {
 		"train --task chat --dataset TMP/rows.jsonl --model TMP/many --validation-share 0 --dry-run",
 	} {
 		f.refused(t, "--gguf-file a.gguf", strings.Fields(command)...)
-		if code, out, stderr := inProcess(t, f, strings.Fields(command+" --gguf-file b.gguf")...); code != 0 {
-			t.Errorf("%s --gguf-file b.gguf: exit code %d, %q, %q", command, code, out, stderr)
-		}
+		code, out, stderr := inProcess(t, f, strings.Fields(command+" --gguf-file b.gguf")...)
+		expect.True(t, code == 0, "%s --gguf-file b.gguf: exit code %d, %q, %q", command, code, out, stderr)
 	}
 	f.usages(t, "", map[string]string{
 		"generate --gguf-file b.gguf":                                    "--model",

@@ -57,9 +57,7 @@ func TestExport(t *testing.T) {
 		expect.Same(t, want, f.greedy(t, name), "%s answers, the adapter", name)
 	}
 	modelfile, err := os.ReadFile(f.expand("TMP/gguf/Modelfile"))
-	if err != nil || !strings.HasPrefix(string(modelfile), "FROM ./chat_supervised-f32.gguf\n") || !strings.Contains(string(modelfile), `PARAMETER stop "<|im_end|>"`) {
-		t.Errorf("Modelfile: %q, %v", modelfile, err)
-	}
+	expect.True(t, err == nil && strings.HasPrefix(string(modelfile), "FROM ./chat_supervised-f32.gguf\n") && strings.Contains(string(modelfile), `PARAMETER stop "<|im_end|>"`), "Modelfile: %q, %v", modelfile, err)
 	for _, kind := range []string{"f16", "bf16", "q8_0", "q4_0", "q4_1", "q4_k"} {
 		f.says(t, "", "export", "--model", adapter, "--quantize", kind, "--output", "TMP/"+kind+".gguf")
 		f.greedy(t, "TMP/"+kind+".gguf")
@@ -141,9 +139,8 @@ func TestMergedFolderServesEveryCommand(t *testing.T) {
 			f := newFolders(t, pooling)
 			expect.Same(t, f.expand("TMP/merged\n"), f.must(t, "", "merge", "--model", "MODEL", "--output", "TMP/merged"), "printed")
 			input := "the cat\na court is the law\nlight is a wave\n"
-			if err := os.RemoveAll(f.base); err != nil { // a merged model needs no base
-				t.Fatal(err)
-			}
+			must.Do(t, os.RemoveAll(f.base)) // a merged model needs no base
+
 			got := f.must(t, input, "predict", "--model", "TMP/merged")
 			expect.True(t, strings.Count(got, "\t") == 3, "predicted %q", got)
 			f.must(t, "", "eval", "--model", "TMP/merged", "--dataset", evalFile(t, f))

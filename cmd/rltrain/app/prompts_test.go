@@ -206,9 +206,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 	expect.True(t, c.Problems == 30 && c.Mean.Difference > 0 && c.Mean.Interval[0] > 0 && len(c.Kinds) == 2 && c.Kinds[1].Mean.Difference == 0, "%+v", c)
 	expect.Contains(t, out, "B - A", "pass@1 of 0", "majority@4")
 	greedy := f.must(t, "", strings.Fields("eval --task sum_digits --model TMP/prompts_rl --eval-samples 6 --max-new-tokens 4 --digits-max 99")...)
-	if !strings.Contains(greedy, "evaluate at least 30 problems") || !strings.Contains(greedy, "sum_digits: task=sum_digits problems=6 samples_per_problem=1 temperature=0") || !strings.Contains(greedy, "kind") {
-		t.Errorf("printed\n%s", greedy)
-	}
+	expect.True(t, strings.Contains(greedy, "evaluate at least 30 problems") && strings.Contains(greedy, "sum_digits: task=sum_digits problems=6 samples_per_problem=1 temperature=0") && strings.Contains(greedy, "kind"), "printed\n%s", greedy)
 	f.refusals(t, "eval ", map[string]string{
 		"--model TMP/new --task prompts":                                                   "task prompts needs --dataset FILE",
 		"--model TMP/new --task prompts --dataset TMP/q.jsonl":                             `the data has no answers to compare with: TMP/q.jsonl has no column "answer"`,

@@ -240,9 +240,8 @@ func TestRanksEnd(t *testing.T) {
 			must.Do(t, all.processes[killed].Kill())
 			died := time.Now()
 			codes, outputs := all.wait()
-			if took := time.Since(died); codes[1-killed] != 1 || !strings.Contains(outputs[1-killed], fmt.Sprintf("rank %d", killed)) || took > 30*time.Second {
-				t.Errorf("after %v, exit code %d:\n%s", took, codes[1-killed], outputs[1-killed])
-			}
+			took := time.Since(died)
+			expect.True(t, codes[1-killed] == 1 && strings.Contains(outputs[1-killed], fmt.Sprintf("rank %d", killed)) && took <= 30*time.Second, "after %v, exit code %d:\n%s", took, codes[1-killed], outputs[1-killed])
 		})
 	}
 	t.Run("wrong options", func(t *testing.T) {
@@ -251,9 +250,8 @@ func TestRanksEnd(t *testing.T) {
 				return []string{[]string{"--seed", "--sead"}[1-(rank+wrong)%2], "5", "--dist-timeout", "300"}
 			})
 			codes, outputs := all.wait()
-			if other := 1 - wrong; codes[wrong] != 2 || codes[other] != 1 || !strings.Contains(outputs[other], fmt.Sprintf("rank %d cannot take part: unknown option --sead", wrong)) {
-				t.Errorf("exit codes %v:\n%s\n%s", codes, outputs[0], outputs[1])
-			}
+			other := 1 - wrong
+			expect.True(t, codes[wrong] == 2 && codes[other] == 1 && strings.Contains(outputs[other], fmt.Sprintf("rank %d cannot take part: unknown option --sead", wrong)), "exit codes %v:\n%s\n%s", codes, outputs[0], outputs[1])
 		}
 	})
 	t.Run("options", func(t *testing.T) {

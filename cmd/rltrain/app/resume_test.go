@@ -112,9 +112,8 @@ func TestResumeKnowsInputs(t *testing.T) {
 		was := must.Read(t, path)
 		f.write(t, path, strings.Replace(was+"\n", "question 7", "question 70", 1))
 		for _, steps := range []string{"1", "2"} { // finished, and to be extended
-			if code, _, errs := train("--num-steps", steps, "--resume"); code == 0 || !strings.Contains(errs, "--"+test.setting+": ") || !strings.Contains(errs, "--allow-changed "+test.setting) {
-				t.Errorf("%s changed, %s steps: exit code %d, %q", test.file, steps, code, errs)
-			}
+			code, _, errs := train("--num-steps", steps, "--resume")
+			expect.True(t, code != 0 && strings.Contains(errs, "--"+test.setting+": ") && strings.Contains(errs, "--allow-changed "+test.setting), "%s changed, %s steps: exit code %d, %q", test.file, steps, code, errs)
 		}
 		f.write(t, path, was)
 	}

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
@@ -276,8 +274,7 @@ func TestAlarmsOfRuns(t *testing.T) {
 				expect.True(t, regexp.MustCompile(`^(add|choose|fix|hold out|go back|lower|raise|read|train|try|use) .*: `).MatchString(alarm[2]), "no advice comes first in %q", alarm[0])
 			}
 			slices.Sort(got)
-			diff := cmp.Diff(test.want, got)
-			expect.True(t, diff == "", "alarms (-want +got):\n%s\n%s", diff, log)
+			expect.Equal(t, test.want, got, fmt.Sprintf("alarms:\n%s", log))
 		})
 	}
 }

@@ -29,8 +29,7 @@ func TestConsent(t *testing.T) {
 	}
 	var out bytes.Buffer
 	for _, yes := range []bool{false, true} {
-		if got, err := (Consent{Yes: yes, Stdin: strings.NewReader("y\n"), Stderr: &out}).agrees(); got != yes || err != nil || out.Len() > 0 {
-			t.Errorf("without a terminal: %v, %v, %q", got, err, &out)
-		}
+		got, err := (Consent{Yes: yes, Stdin: strings.NewReader("y\n"), Stderr: &out}).agrees()
+		expect.True(t, got == yes && err == nil && out.Len() <= 0, "without a terminal: %v, %v, %q", got, err, &out)
 	}
 }

@@ -235,9 +235,8 @@ func TestTrialLimitsRollouts(t *testing.T) {
 	expect.True(t, labels.BufferSize == trialSamples && labels.Samples == trialSamples, "a classifier's rollouts: %+v", labels)
 	var none *trial
 	same := asked
-	if none.limit(&same); same.Rollout.MaxNew != asked.Rollout.MaxNew {
-		t.Error("a run that is no trial is limited")
-	}
+	none.limit(&same)
+	expect.True(t, same.Rollout.MaxNew == asked.Rollout.MaxNew, "a run that is no trial is limited")
 }
 
 // someDecisions are n rows of one to three questions, every fifth row without answers.
