@@ -36,10 +36,9 @@ func saveFor(t *testing.T, dir, base string) {
 func inFile(t *testing.T, dir string) string {
 	t.Helper()
 	data := must.Get(os.ReadFile(filepath.Join(dir, lora.ConfigFile)))(t)
-	var c struct {
+	c := must.Into[struct {
 		Base string `json:"base_model_name_or_path"`
-	}
-	must.Do(t, json.Unmarshal(data, &c))
+	}](t, json.Unmarshal, data)
 	return c.Base
 }
 

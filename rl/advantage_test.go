@@ -124,8 +124,7 @@ func TestAdvantagesCheck(t *testing.T) {
 func throughJSON[T any](t *testing.T, state T) T {
 	t.Helper()
 	encoded := must.Get(json.Marshal(state))(t)
-	var back T
-	must.Do(t, json.Unmarshal(encoded, &back))
+	back := must.Into[T](t, json.Unmarshal, encoded)
 	return back
 }
 

@@ -74,8 +74,7 @@ func TestTrajectoryJSON(t *testing.T) {
 	before.Info = &envs.Info{Correct: true, FoundBy: "tag"}
 	before.BeginSegment(1)
 	encoded := must.Get(json.Marshal(before))(t)
-	var after Trajectory
-	must.Do(t, json.Unmarshal(encoded, &after))
+	after := must.Into[Trajectory](t, json.Unmarshal, encoded)
 	expect.Equal(t, before, &after, cmpopts.EquateNaNs())
 }
 

@@ -16,11 +16,10 @@ import (
 // them, without a break and with the state moved to another optimiser after two steps.
 func TestOptimizersOfOthers(t *testing.T) {
 	torchtest.NoLeaks(t)
-	var wanted map[string]struct {
+	wanted := must.JSON[map[string]struct {
 		Shape  []int64   `json:"shape"`
 		Values []float64 `json:"values"`
-	}
-	must.JSON(t, "testdata/optimizers.json", &wanted)
+	}](t, "testdata/optimizers.json")
 	for name, want := range wanted {
 		for _, moved := range []bool{false, true} {
 			n := int(want.Shape[0] * want.Shape[1])

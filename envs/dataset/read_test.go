@@ -386,8 +386,7 @@ func FuzzReadJSON(f *testing.F) {
 			}
 			return
 		}
-		var elements []json.RawMessage
-		must.Do(t, json.Unmarshal([]byte(text), &elements))
+		elements := must.Into[[]json.RawMessage](t, json.Unmarshal, []byte(text))
 		expect.Require(t, len(elements) == len(rows), "%d rows of %d elements", len(rows), len(elements))
 		for i, r := range rows {
 			sameRow(t, r, elements[i])

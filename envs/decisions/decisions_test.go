@@ -70,8 +70,7 @@ func TestFaultsAreJSON(t *testing.T) {
 	expect.Equal(t, 3, len(all))
 	var got []string
 	for _, line := range told[:len(told)-1] {
-		var f Fault
-		must.Do(t, json.Unmarshal([]byte(line), &f))
+		f := must.Into[Fault](t, json.Unmarshal, []byte(line))
 		expect.True(t, filepath.Base(f.File) == "a.jsonl" && f.What != "", "%v", line)
 		got = append(got, strings.Join([]string{string(rune('0' + f.Line)), f.Field}, " "))
 	}

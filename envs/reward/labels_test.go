@@ -164,8 +164,7 @@ func TestLookingObservesNothing(t *testing.T) {
 	after, _ := r.Expected(truths, probs)
 	expect.True(t, !cmp.Equal(before.Total, after.Total), "observing a rollout changes nothing")
 	want := f1State{TruePositive: []float64{1, 0}, Predicted: []float64{2, 0}, True: []float64{1, 1}}
-	var counts f1State
-	must.Do(t, json.Unmarshal(r.State().States["f1"], &counts))
+	counts := must.Into[f1State](t, json.Unmarshal, []byte(r.State().States["f1"]))
 	if diff := cmp.Diff(want, counts, cmpopts.EquateApprox(0.01, 0)); diff != "" { // counts fade
 		t.Errorf("counts (-want +got):\n%s", diff)
 	}

@@ -165,8 +165,7 @@ func TestCentre(t *testing.T) {
 	first, later := score("a", "abc", "unreadable"), score("abcdef")
 	c.Apply(&first)
 	state := must.Get(json.Marshal(c))(t)
-	var resumed Centre
-	must.Do(t, json.Unmarshal(state, &resumed))
+	resumed := must.Into[Centre](t, json.Unmarshal, state)
 	resumed.Apply(&later)
 	// 2·(score − 2) + length
 	expect.Equal(t, [][]float64{{2*(1-2) + 1, 2*(3-2) + 3}, {2*(6-2) + 6}}, [][]float64{first.Total[:2], later.Total})

@@ -19,8 +19,7 @@ func TestJSON(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.json")
 	want := state{1 << 53, 0.1 + 0.2, "<a & b>"}
 	must.Do(t, files.SaveJSON(path, want))
-	var got state
-	must.Do(t, files.LoadJSON(path, &got))
+	got := must.Into[state](t, files.LoadJSON, path)
 	expect.Equal(t, want, got)
 	expect.Line(t, files.SaveJSON(path, state{Best: math.NaN()}), path, "NaN")
 	expect.NoError(t, files.LoadJSON(path, &got), "a refused value damaged the file")

@@ -74,8 +74,15 @@ func Read(t testing.TB, path string) string {
 	return string(Get(os.ReadFile(path))(t))
 }
 
-// JSON reads a file of JSON.
-func JSON(t testing.TB, path string, into any) {
+// Into returns what read reads into a T: must.Into[Config](t, json.Unmarshal, data).
+func Into[T, From any](t testing.TB, read func(From, any) error, from From) (into T) {
 	t.Helper()
-	Do(t, json.Unmarshal([]byte(Read(t, path)), into))
+	Do(t, read(from, &into))
+	return into
+}
+
+// JSON reads a file of JSON.
+func JSON[T any](t testing.TB, path string) T {
+	t.Helper()
+	return Into[T](t, json.Unmarshal, []byte(Read(t, path)))
 }

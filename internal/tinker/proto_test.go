@@ -54,8 +54,7 @@ func TestRequest(t *testing.T) {
 	const body = `{"model_id":"m","seq_id":7,"forward_backward_input":{"loss_fn":"ppo","loss_fn_config":{"clip_low_threshold":0.5},"data":[
 {"model_input":{"chunks":[{"type":"encoded_text","tokens":[5]},{"tokens":[6]}]},
  "loss_fn_inputs":{"target_tokens":{"data":[3,0,4,9],"dtype":"int64","shape":[2,2]},"advantages":{"data":[0.5,0,0,-1.5],"dtype":"float32","shape":[2,2]}}}]}}`
-	var fromJSON Examples
-	must.Do(t, json.Unmarshal([]byte(body), &fromJSON))
+	fromJSON := must.Into[Examples](t, json.Unmarshal, []byte(body))
 
 	m := message(t, "ForwardBackwardRequest")
 	set(m, "model_id", "m")

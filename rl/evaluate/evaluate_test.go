@@ -55,7 +55,6 @@ func TestLinesOfScores(t *testing.T) {
 func TestScoresFromFile(t *testing.T) {
 	reward := 1.5
 	s := rl.AnswerScores{N: 4, Reward: &reward, RewardError: 0.5, FoundBy: map[string]float64{"none": 1}}
-	var kept rl.AnswerScores
-	must.Do(t, json.Unmarshal(must.Get(json.Marshal(s))(t), &kept))
+	kept := must.Into[rl.AnswerScores](t, json.Unmarshal, must.Get(json.Marshal(s))(t))
 	expect.Equal(t, "mean reward 1.5000 (n = 4, 95 % CI 0.5200–2.4800)", DescribeAnswers(kept))
 }

@@ -75,8 +75,7 @@ func changeAdapter(t *testing.T, name string, members map[string]any) string {
 	dir := t.TempDir()
 	copyFiles(t, adapterData(name), dir)
 	path := filepath.Join(dir, lora.ConfigFile)
-	var config map[string]json.RawMessage
-	must.Do(t, files.LoadJSON(path, &config))
+	config := must.Into[map[string]json.RawMessage](t, files.LoadJSON, path)
 	for key, value := range members {
 		text := must.Get(json.Marshal(value))(t)
 		config[key] = text
@@ -110,8 +109,7 @@ func generatesAsItScores(t *testing.T, p *CausalLM, sampler *Sampler, prompt []i
 }
 
 func TestAdaptersOfPEFT(t *testing.T) {
-	var want adapterExpectation
-	must.Do(t, files.LoadJSON(adapterData("expected.json"), &want))
+	want := must.Into[adapterExpectation](t, files.LoadJSON, adapterData("expected.json"))
 	for _, name := range slices.Sorted(maps.Keys(adapterCases)) {
 		t.Run(name, func(t *testing.T) {
 			base := adapterBase(t, adapterCases[name])

@@ -82,12 +82,11 @@ func TestMergedPolicyPredictsTheSame(t *testing.T) {
 			diff := torchtest.MaxDiff(probabilities(t, plain), want)
 			expect.True(t, diff >= 1e-2, "the adapter changes probabilities by %g only: the test shows nothing", diff)
 
-			var config struct {
+			config := must.JSON[struct {
 				Architectures []string          `json:"architectures"`
 				ID2Label      map[string]string `json:"id2label"`
 				Label2ID      map[string]int    `json:"label2id"`
-			}
-			must.JSON(t, filepath.Join(dir, "config.json"), &config)
+			}](t, filepath.Join(dir, "config.json"))
 			expect.Equal(t, []string{test.architecture}, config.Architectures, "architectures")
 			expect.True(t, config.ID2Label["2"] == "animals" && config.Label2ID["animals"] == 2, "labels in config.json: %v, %v", config.ID2Label, config.Label2ID)
 			file := must.Open(safetensors.Open(filepath.Join(dir, "model.safetensors")))(t)
@@ -131,14 +130,12 @@ func TestMergeRefuses(t *testing.T) {
 func TestMergedConfigNamesItsDType(t *testing.T) {
 	torchtest.NoLeaks(t)
 	encoder := policytest.Encoder(t)
-	var config map[string]any
-	must.JSON(t, filepath.Join(encoder, "config.json"), &config)
+	config := must.JSON[map[string]any](t, filepath.Join(encoder, "config.json"))
 	config["dtype"], config["torch_dtype"] = "bfloat16", "bfloat16" // "torch_dtype" is what older releases of transformers write
 	must.Do(t, files.SaveJSON(filepath.Join(encoder, "config.json"), config))
 	dir := filepath.Join(t.TempDir(), "merged")
 	must.Do(t, loadPolicy(t, policytest.Classifier(t, encoder, transformers.PoolMean, "law", "physics")).Merge(dir, ""))
-	clear(config)
-	must.JSON(t, filepath.Join(dir, "config.json"), &config)
+	config = must.JSON[map[string]any](t, filepath.Join(dir, "config.json"))
 	for _, key := range []string{"dtype", "torch_dtype"} {
 		expect.Same(t, "float32", config[key], "%s", key)
 	}
@@ -215,14 +212,12 @@ func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
 				limit := adapted.MaxLength
 				expect.True(t, limit >= 19, "texts of %d tokens at most", limit)
 				if pooling == transformers.PoolFamily {
-					var want []string
-					must.JSON(t, filepath.Join(encoder, "adapter_names.json"), &want)
+					want := must.JSON[[]string](t, filepath.Join(encoder, "adapter_names.json"))
 					expect.Same(t, "", cmp.Diff(want, tensorNames(t, filepath.Join(dir, "adapter_model.safetensors"))), "tensors of the adapter (-PEFT +ours)\n")
 				}
 				merged := filepath.Join(t.TempDir(), "merged")
 				must.Do(t, adapted.Merge(merged, ""))
-				var config map[string]json.RawMessage
-				must.JSON(t, filepath.Join(merged, "config.json"), &config)
+				config := must.JSON[map[string]json.RawMessage](t, filepath.Join(merged, "config.json"))
 				n, ok := config["initializer_cutoff_factor"]
 				expect.True(t, !ok || string(n) == "2.0", "a float of config.json became %s, which transformers refuses", n)
 				want := probabilities(t, adapted)

@@ -41,8 +41,7 @@ func TestToolTalksAsTRL(t *testing.T) {
 	policies := map[string]*policy.CausalLM{}
 	n := 0
 	for line := range strings.Lines(string(must.Get(os.ReadFile("testdata/tools/cases.jsonl"))(t))) {
-		var c toolTalk
-		must.Do(t, json.Unmarshal([]byte(line), &c))
+		c := must.Into[toolTalk](t, json.Unmarshal, []byte(line))
 		p := policies[c.Template]
 		if p == nil {
 			p = toolPolicy(t, templates[c.Template], c.End)
@@ -170,9 +169,9 @@ var replyTemplates = map[string]string{
 }
 
 // toolTemplates are these and those of TRL's cases.
-func toolTemplates(t *testing.T) (templates map[string]string) {
+func toolTemplates(t *testing.T) map[string]string {
 	t.Helper()
-	must.JSON(t, "testdata/tools/templates.json", &templates)
+	templates := must.JSON[map[string]string](t, "testdata/tools/templates.json")
 	maps.Copy(templates, replyTemplates)
 	return templates
 }
@@ -295,8 +294,7 @@ func TestEncodeAsTRL(t *testing.T) {
 	}
 	data := must.Get(os.ReadFile(file))(t)
 	for line := range strings.Lines(string(data)) {
-		var c trlCase
-		must.Do(t, json.Unmarshal([]byte(line), &c))
+		c := must.Into[trlCase](t, json.Unmarshal, []byte(line))
 		t.Run(c.Name, func(t *testing.T) { checkAsTRL(t, c) })
 	}
 }

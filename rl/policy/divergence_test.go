@@ -35,8 +35,7 @@ func capped(t *testing.T, limit float64) *CausalLM {
 			maps.DeleteFunc(c["model"].(map[string]any)["vocab"].(map[string]any), func(_ string, id any) bool { return id.(float64) > 60 })
 		},
 	} {
-		var content map[string]any
-		must.Do(t, files.LoadJSON(filepath.Join(dir, name), &content))
+		content := must.Into[map[string]any](t, files.LoadJSON, filepath.Join(dir, name))
 		change(content)
 		must.Do(t, files.SaveJSON(filepath.Join(dir, name), content))
 	}

@@ -39,8 +39,7 @@ type doraFixture struct {
 // it is, and the sampler generates with it.
 func TestDoRAAsPEFT(t *testing.T) {
 	torchtest.NoLeaks(t)
-	var want doraFixture
-	must.Do(t, files.LoadJSON(filepath.Join("testdata", "dora.json"), &want))
+	want := must.Into[doraFixture](t, files.LoadJSON, filepath.Join("testdata", "dora.json"))
 	base := adapterBase(t, "llama")
 	p := must.Get(LoadCausalLM(t.Context(), &hub.Client{}, changeAdapter(t, "dora", map[string]any{"base_model_name_or_path": base}), "", "", true))(t)
 	defer p.Close()
@@ -103,8 +102,7 @@ func descend(s *torch.Scope, p *CausalLM, q Sequence) {
 
 // TestNewDoRA: a new adapter has PEFT's magnitudes and changes nothing.
 func TestNewDoRA(t *testing.T) {
-	var want doraFixture
-	must.Do(t, files.LoadJSON(filepath.Join("testdata", "dora.json"), &want))
+	want := must.Into[doraFixture](t, files.LoadJSON, filepath.Join("testdata", "dora.json"))
 	base := adapterBase(t, "llama")
 	p := must.Open(NewCausalLM(Config{Dir: base, R: 2, Alpha: 4, DoRA: true, Targets: []string{"down_proj", "q_proj"}}))(t)
 	expect.Same(t, true, must.Get(p.Fresh())(t), "the base model is the reference")
@@ -129,8 +127,7 @@ func TestNewDoRA(t *testing.T) {
 
 // TestNoiseAsTransformers adds transformers' noise to embeddings, and looks at the size of our own.
 func TestNoiseAsTransformers(t *testing.T) {
-	var want doraFixture
-	must.Do(t, files.LoadJSON(filepath.Join("testdata", "dora.json"), &want))
+	want := must.Into[doraFixture](t, files.LoadJSON, filepath.Join("testdata", "dora.json"))
 	p := must.Open(LoadCausalLM(t.Context(), &hub.Client{}, adapterBase(t, "llama"), "", "", false))(t)
 	rows, targets := make([]int64, len(want.IDs)-1), make([]int64, len(want.IDs)-1)
 	for i := range rows {

@@ -226,8 +226,7 @@ func TestLanguageLabelRoundTrip(t *testing.T) {
 			}
 			expect.True(t, m.Pooling == pooling && m.MaxLength == p.MaxLength && !m.Adapted() && slices.Equal(m.Labels, artLabels),
 				"merged: pooling %s, %d tokens, labels %q, adapted %v", m.Pooling, m.MaxLength, m.Labels, m.Adapted())
-			var config map[string]any
-			must.Do(t, files.LoadJSON(filepath.Join(merged, "config.json"), &config))
+			config := must.Into[map[string]any](t, files.LoadJSON, filepath.Join(merged, "config.json"))
 			want := map[string]string{PoolLast: "LlamaForSequenceClassification", PoolScore: "LlamaForCausalLM"}[pooling]
 			expect.True(t, reflect.DeepEqual(config["architectures"], []any{want}), "architectures %q, want %s", config["architectures"], want)
 		})

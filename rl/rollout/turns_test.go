@@ -174,7 +174,7 @@ func TestThinkingLimit(t *testing.T) {
 
 // TestTeacherPromptsAsTRL compares which completions get a teacher's prompt, and its text, with TRL's trainers.
 func TestTeacherPromptsAsTRL(t *testing.T) {
-	var want struct {
+	want := must.Into[struct {
 		Siblings []struct {
 			Rewards   []float64
 			Feedbacks []string
@@ -182,8 +182,7 @@ func TestTeacherPromptsAsTRL(t *testing.T) {
 			Prompts   []string
 		}
 		Demonstration struct{ Template, Prompt string }
-	}
-	must.Do(t, files.LoadJSON("testdata/trl_sdpo.json", &want))
+	}](t, files.LoadJSON, "testdata/trl_sdpo.json")
 	m := sampler(t, tiny(t), 8)
 	for _, c := range want.Siblings {
 		src := tokens(t, m, letters, tokensConfig())

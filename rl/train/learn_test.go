@@ -21,12 +21,6 @@ import (
 	"github.com/rltrain/rltrain/torch/transformers"
 )
 
-func decoded[T any](t *testing.T, data json.RawMessage) (value T) {
-	t.Helper()
-	must.Do(t, json.Unmarshal(data, &value))
-	return value
-}
-
 // texts are prompts of 3 tokens that determine completions of 2 or 4.
 func texts(n int) []policy.Sequence {
 	var all []policy.Sequence
@@ -48,7 +42,7 @@ func TestReinforcementOfLabelsLearns(t *testing.T) {
 	for _, rewards := range []string{"accuracy", "calibration"} {
 		t.Run(rewards, func(t *testing.T) {
 			result := must.Get(newLabelRun(rewards).on(t.Context(), t, tinyLabel(t), (&recorded{}).hooks()))(t)
-			before, best := decoded[evaluate.LabelScores](t, result.Before), decoded[evaluate.LabelScores](t, result.Best)
+			before, best := must.Into[evaluate.LabelScores](t, json.Unmarshal, []byte(result.Before)), must.Into[evaluate.LabelScores](t, json.Unmarshal, []byte(result.Best))
 			expect.True(t, best.Accuracy >= 0.85 && before.Accuracy <= 0.6, "validation accuracy from %.3f to %.3f, want from chance to at least 0.85", before.Accuracy, best.Accuracy)
 		})
 	}
@@ -76,7 +70,7 @@ func TestEachAlgorithmLearns(t *testing.T) {
 			rewards := said.figure("reward")
 			first, last := average(rewards[:3]), average(rewards[len(rewards)-3:])
 			expect.True(t, first <= 0.5 && last >= 0.9, "reward went from %.3f to %.3f", first, last)
-			before, best := decoded[rl.AnswerScores](t, result.Before), decoded[rl.AnswerScores](t, result.Best)
+			before, best := must.Into[rl.AnswerScores](t, json.Unmarshal, []byte(result.Before)), must.Into[rl.AnswerScores](t, json.Unmarshal, []byte(result.Best))
 			expect.True(t, before.Accuracy <= 0.5 && best.Accuracy >= 0.9, "evaluation went from %+v to %+v", before, best)
 			version := 0.0
 			for i, row := range said.steps() {

@@ -132,14 +132,13 @@ func (r *repeated) Needs() algo.Needs { return algo.Needs{Repeats: true} }
 // TestLabelSmoothingAsTransformers compares loss and gradients with LabelSmoother's, in one forward pass and in several.
 func TestLabelSmoothingAsTransformers(t *testing.T) {
 	torchtest.NoLeaks(t)
-	var want struct {
+	want := must.Into[struct {
 		Rows  []struct{ Prompt, Completion []int32 }
 		Cases []struct {
 			Epsilon, Loss  float64
 			Gradient, Head []float64
 		}
-	}
-	must.Do(t, files.LoadJSON("testdata/label_smoothing.json", &want))
+	}](t, files.LoadJSON, "testdata/label_smoothing.json")
 	for _, c := range want.Cases {
 		for _, limit := range []int{0, 10} {
 			p := must.Open(policy.NewCausalLM(policy.Config{Dir: policytest.Fixture(t, "causal/llama"), Full: true}))(t)

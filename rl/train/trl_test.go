@@ -54,8 +54,7 @@ func answered(unit, index int, prompt, answer []int32, sum float32) *rl.Sample {
 // TestPreferencesAsTRL compares loss, metrics and gradient with TRL's on the same model and batch.
 func TestPreferencesAsTRL(t *testing.T) {
 	torchtest.NoLeaks(t)
-	var want trlPreferences
-	must.Do(t, files.LoadJSON("testdata/trl.json", &want))
+	want := must.Into[trlPreferences](t, files.LoadJSON, "testdata/trl.json")
 	var pairs, single []*rl.Sample
 	for i, pair := range want.Pairs {
 		pairs = append(pairs, answered(i, 0, pair.Prompt, pair.Chosen, want.Reference.Chosen[i]), answered(i, 1, pair.Prompt, pair.Rejected, want.Reference.Rejected[i]))
@@ -201,8 +200,7 @@ func (c *trlCase) objective() algo.Algorithm {
 // tokens of the highest entropy alone, and an entropy bonus whose coefficient adapts.
 func TestGRPOAsTRL(t *testing.T) {
 	torchtest.NoLeaks(t)
-	var want trlGRPO
-	must.Do(t, files.LoadJSON("testdata/trl_grpo.json", &want))
+	want := must.Into[trlGRPO](t, files.LoadJSON, "testdata/trl_grpo.json")
 	for _, c := range want.Cases {
 		t.Run(fmt.Sprintf("%s by %s, delta %g, beta %g, corrected %v, masked %v, top %g, entropy %g %v", c.LossType, c.Level, c.Delta, c.Beta, c.Corrected, c.Masked, c.Quantile, c.Coef, c.Adaptive), func(t *testing.T) {
 			p := must.Open(policy.NewCausalLM(policy.Config{Dir: policytest.Fixture(t, "causal/llama"), Full: true}))(t)
@@ -249,7 +247,7 @@ func TestGRPOAsTRL(t *testing.T) {
 // the same prompts. One completion has no context. The loss of sampled tokens has another value in TRL and the same gradient.
 func TestSelfDistillationAsTRL(t *testing.T) {
 	torchtest.NoLeaks(t)
-	var want struct {
+	want := must.Into[struct {
 		Rows []struct{ Prompt, Context, Completion []int32 }
 		// Cases: Alpha is 0 for the forward KL, 1 for the reverse one, else jsd_beta.
 		Cases []struct {
@@ -259,8 +257,7 @@ func TestSelfDistillationAsTRL(t *testing.T) {
 			GradientNorm       float64 `json:"gradient_norm"`
 			Gradient           []float64
 		}
-	}
-	must.Do(t, files.LoadJSON("testdata/trl_self_distillation.json", &want))
+	}](t, files.LoadJSON, "testdata/trl_self_distillation.json")
 	for _, c := range want.Cases {
 		t.Run(fmt.Sprintf("%s, alpha %g, temperature %g", c.Mode, c.Alpha, c.Temperature), func(t *testing.T) {
 			p := must.Open(policy.NewCausalLM(policy.Config{Dir: policytest.Fixture(t, "causal/llama"), Full: true}))(t)

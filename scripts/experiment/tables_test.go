@@ -190,8 +190,7 @@ func TestDistributedTable(t *testing.T) {
 
 // A family with half of a Llama's weights that takes as long is twice as slow.
 func TestFamiliesTable(t *testing.T) {
-	var s familySpeed
-	must.Do(t, json.Unmarshal([]byte(`{"weights": 2e6, "beside_weights": 4e6, "rounds": [{"own": [3, 0.5], "beside": [3, 1], "transformers": [9, 2]}]}`), &s))
+	s := must.Into[familySpeed](t, json.Unmarshal, []byte(`{"weights": 2e6, "beside_weights": 4e6, "rounds": [{"own": [3, 0.5], "beside": [3, 1], "transformers": [9, 2]}]}`))
 	expect.Contains(t, familiesResults{"x": s}.markdown(), "3.000", "2.00×", "3.00×", "0.500", "1.00×", "4.00×")
 }
 
@@ -199,10 +198,8 @@ func TestFamiliesTable(t *testing.T) {
 func TestEngineTable(t *testing.T) {
 	text := engineResults{"x": {Processor: "p", Pairs: [][2]float64{{1, 2}, {4, 2}}}}.markdown()
 	expect.Contains(t, text, "| x ", "4.000", "2.000", " 1.00 ", "69.3 %")
-	var memory engineMemory
-	must.Do(t, json.Unmarshal([]byte(`{"x": {"Private": {"middle": 71, "most": 90}}}`), &memory))
+	memory := must.Into[engineMemory](t, json.Unmarshal, []byte(`{"x": {"Private": {"middle": 71, "most": 90}}}`))
 	expect.Contains(t, memory.markdown(), "| x ", "71, 90")
-	var gaps skyrlResults
-	must.Do(t, json.Unmarshal([]byte(`{"x": {"objectives": {"sft": {"loss": 2e-5, "norm": 0.001}}}, "learn": {"after": 3}}`), &gaps))
+	gaps := must.Into[skyrlResults](t, json.Unmarshal, []byte(`{"x": {"objectives": {"sft": {"loss": 2e-5, "norm": 0.001}}}, "learn": {"after": 3}}`))
 	expect.Contains(t, gaps.markdown(), "| x ", "sft", "2e-05", "0.1 %")
 }

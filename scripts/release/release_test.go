@@ -60,11 +60,10 @@ func TestZip(t *testing.T) {
 func TestSBOM(t *testing.T) {
 	r := &release{version: "1.2.3", commit: time.Unix(1_700_000_000, 0).UTC()}
 	all := []component{{"m", "v1", "MIT", "pkg:golang/m@v1", []string{"text"}}, {"n", "v2", "MIT", "pkg:golang/n@v2", []string{"text"}}}
-	var list struct {
+	list := must.Into[struct {
 		SerialNumber string
 		Components   []struct{ Name, Version, Scope string }
-	}
-	must.Do(t, json.Unmarshal(must.Get(r.sbom(all))(t), &list))
+	}](t, json.Unmarshal, must.Get(r.sbom(all))(t))
 	expect.True(t, len(list.SerialNumber) == len("urn:uuid:")+36 && list.Components[0].Name == "m" && list.Components[2].Name == "torch" && list.Components[2].Scope == "required", "got %+v", list)
 	text := string(licences(all))
 	expect.True(t, strings.Count(text, "\ntext\n") == 1 && strings.Contains(text, "\nm, n\n"), "got %q", text)

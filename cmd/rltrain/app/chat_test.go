@@ -172,11 +172,10 @@ func TestPreferencesEndToEnd(t *testing.T) {
 	f.write(t, "TMP/p.jsonl", pairsOfLetters(40))
 	for _, loss := range []string{"sigmoid,sft --loss-weights 1,0.1 --precompute-ref", "kto"} {
 		f.must(t, "", strings.Fields("train --task preference --algorithm dpo --epochs 4 --learning-rate 0.01 --beta 0.5 --loss-type "+loss+tinyPreference)...)
-		var v struct {
+		v := must.Into[struct {
 			Before, Best evaluate.PreferenceScores
 			Step         int `json:"best_step"`
-		}
-		must.Do(t, files.LoadJSON(f.expand("TMP/preference_rl/logs/eval_results.json"), &v))
+		}](t, files.LoadJSON, f.expand("TMP/preference_rl/logs/eval_results.json"))
 		expect.True(t, math.Abs(v.Before.Margin.Value) <= 1e-6 && v.Best.Accuracy.Value >= 0.9 && v.Best.Loss < v.Before.Loss, "%s: %s, then %s", loss, v.Before, v.Best)
 		f.reports(t, "TMP/preference_rl", v.Before.Loss, v.Best.Loss, v.Best.Accuracy.Value, v.Best.Accuracy.Interval[0], v.Best.Margin.Value, v.Best.Chosen.Value)
 	}
@@ -188,8 +187,7 @@ func TestPreferencesEndToEnd(t *testing.T) {
 		t.Errorf("%+v", three)
 	}
 	f.must(t, "", strings.Fields(evaluate+"TMP/preference_rl --reference TMP/tiny-chat-1x32-seed42")...)
-	var v preferenceResults
-	must.Do(t, files.LoadJSON(f.expand("TMP/e.json"), &v))
+	v := must.Into[preferenceResults](t, files.LoadJSON, f.expand("TMP/e.json"))
 	expect.True(t, v.N == 40 && v.Accuracy.Value >= 0.9 && v.Margin.Value > 0 && v.Chosen.Value > v.Rejected.Value && v.PreferenceScores.Loss <= 0.5, "%+v", v)
 	// Pairs split into single rows, which the trained model should tell apart.
 	f.must(t, "", strings.Fields(evaluate+"TMP/preference_rl --reference TMP/tiny-chat-1x32-seed42 --loss-type kto --output-rows TMP/single.jsonl")...)
@@ -275,12 +273,11 @@ func TestRewardModelEndToEnd(t *testing.T) {
 	}
 	f.write(t, "TMP/p.jsonl", strings.Join(strings.SplitAfter(b.String(), "\n")[:60], ""))
 	f.must(t, "", strings.Fields("train --mode reward_model --data_path TMP/p.jsonl --model BASE --learning_rate 0.01 --epochs 2 --batch-size 8 --validation-share 0.3 --threads 1 --center-rewards-coefficient 0.01 --output-dir TMP")...)
-	var v struct {
+	v := must.Into[struct {
 		Before, Best evaluate.RewardScores
 		Step         int                 `json:"best_step"`
 		Rule         evaluate.LengthRule `json:"length_rule"`
-	}
-	must.Do(t, files.LoadJSON(f.expand("TMP/preference_reward/logs/eval_results.json"), &v))
+	}](t, files.LoadJSON, f.expand("TMP/preference_reward/logs/eval_results.json"))
 	expect.True(t, v.Best.Accuracy >= 0.95 && v.Best.N == 18 && v.Rule.Accuracy.Value == 0.5, "%s, %s", v.Best, v.Rule)
 	f.reports(t, "TMP/preference_reward", v.Before.Loss, v.Best.Loss, v.Best.Accuracy, v.Best.Interval[0], v.Best.Margin.Value, v.Best.MeanReward)
 	m := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, f.expand("TMP/preference_reward")))(t)

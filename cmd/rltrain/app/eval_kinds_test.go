@@ -73,8 +73,7 @@ func TestEvalAnswers(t *testing.T) {
 			f.write(t, "TMP/"+test.file, test.text)
 			args := []string{"eval", "--task", test.task, "--completions", "TMP/" + test.file, "--output", "TMP/logs/results.json"}
 			out := f.must(t, "", append(args, strings.Fields(test.args)...)...)
-			var results answerResults
-			must.JSON(t, f.expand("TMP/logs/results.json"), &results)
+			results := must.JSON[answerResults](t, f.expand("TMP/logs/results.json"))
 			got := map[answer.Match]int{}
 			for match, scores := range results.Matches {
 				got[match] = scores.Correct
@@ -136,8 +135,7 @@ func TestEvalChat(t *testing.T) {
 	f.must(t, "", strings.Fields("train --task chat --dataset TMP/rows.jsonl --model tiny --tiny-layers 1 --tiny-hidden 32 --epochs 2 --keep last --threads 1 --output-dir TMP")...)
 	out := f.must(t, "", strings.Fields("eval --task chat --threads 1 --model TMP/chat_supervised --dataset TMP/rows.jsonl --output TMP/e.json --output-rows TMP/texts.jsonl")...)
 	expect.True(t, strings.Contains(out, "perplexity") && strings.Contains(out, "6 texts") && strings.Contains(out, "evaluate at least 30 texts"), "printed %s", out)
-	var v textResults
-	must.Do(t, files.LoadJSON(f.expand("TMP/e.json"), &v))
+	v := must.Into[textResults](t, files.LoadJSON, f.expand("TMP/e.json"))
 	logged := must.Read(t, f.expand("TMP/chat_supervised/logs/training_log.txt"))
 	want := fmt.Sprintf("Epoch 2: validation loss=%.4f, perplexity=%.3f, token accuracy=%.4f", v.Loss.Value, v.Perplexity.Value, v.Accuracy.Value)
 	expect.True(t, strings.Contains(logged, want), "the log lacks %q:\n%s", want, logged)
@@ -181,8 +179,7 @@ func TestEvalPrograms(t *testing.T) {
 		t.Skip(complaint)
 	}
 	expect.Require(t, code == 0 && strings.Contains(printed, "1 of 3 programs pass (2 of 2 problems)"), "exit code %d: %s%s", code, printed, complaint)
-	var got programResults
-	must.JSON(t, output, &got)
+	got := must.JSON[programResults](t, output)
 	want := map[string]int{"pass": 1, "wrong": 1, "empty": 1}
 	diff := cmp.Diff(want, got.Classes)
 	expect.True(t, diff == "" && got.N == 3 && got.Passed == 1 && got.Pass1 == .25 && got.TestRate == .5 && got.Excluded == 0 && len(got.PassAt) == 1, "%+v %s", got, diff)
@@ -256,8 +253,7 @@ func TestAnswerRows(t *testing.T) {
 	text := must.Get(os.ReadFile(f.expand("TMP/rows/rows.jsonl")))(t)
 	var rows []answerRow
 	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
-		var row answerRow
-		must.Do(t, json.Unmarshal([]byte(line), &row))
+		row := must.Into[answerRow](t, json.Unmarshal, []byte(line))
 		rows = append(rows, row)
 	}
 	want := []answerRow{

@@ -45,8 +45,7 @@ func TestEval(t *testing.T) {
 		t.Run(pooling, func(t *testing.T) {
 			f := newFolders(t, pooling)
 			out := f.must(t, "", "eval", "--task", "intent", "--model", "MODEL", "--dataset", evalFile(t, f), "--output-rows", "TMP/rows.jsonl")
-			var results shared.LabelResults
-			must.JSON(t, f.expand("MODEL/eval/logs/eval_results.json"), &results)
+			results := must.JSON[shared.LabelResults](t, f.expand("MODEL/eval/logs/eval_results.json"))
 
 			right := strings.Count(must.Read(t, f.expand("TMP/rows.jsonl")), `"correct":true`)
 			if want := float64(right) / float64(len(evalTexts)); results.Accuracy != want {
@@ -114,8 +113,7 @@ func TestEvalChoosesRows(t *testing.T) {
 	} {
 		told := f.must(t, "", append(args, strings.Fields(test.more)...)...)
 		expect.Same(t, test.split == "all", strings.Contains(told, "including any that the model was trained on"), "%q: training rows are spoken of", test.more)
-		var results shared.LabelResults
-		must.JSON(t, f.expand("TMP/out/logs/eval_results.json"), &results)
+		results := must.JSON[shared.LabelResults](t, f.expand("TMP/out/logs/eval_results.json"))
 		expect.True(t, results.Split == test.split && results.N == test.n, "%q: %d rows of split %s, want %d of %s", test.more, results.N, results.Split, test.n, test.split)
 	}
 	expect.Fails(os.Stat(f.model+"/logs"))(t, "--output-dir left logs in the model's folder")
@@ -126,8 +124,7 @@ func TestEvalBuiltin(t *testing.T) {
 	f := newFolders(t, transformers.PoolMean)
 	f.model = policytest.Classifier(t, f.base, transformers.PoolMean, intent.Labels()...)
 	f.must(t, "", "eval", "--model", "MODEL", "--max-samples", "28")
-	var results shared.LabelResults
-	must.JSON(t, f.model+"/eval/logs/eval_results.json", &results)
+	results := must.JSON[shared.LabelResults](t, f.model+"/eval/logs/eval_results.json")
 	expect.True(t, results.N == 28 && results.Split == "test" && results.Dataset == "built-in questions", "%d rows of %s, split %s", results.N, results.Dataset, results.Split)
 }
 
@@ -225,8 +222,7 @@ func TestEvalKeepsTrainingMetrics(t *testing.T) {
 	f.must(t, "", "eval", "--model", "MODEL", "--dataset", file)
 	f.must(t, "", "eval", "--model", "MODEL", "--dataset", file, "--output", "TMP/some/figures.json")
 	expect.Same(t, "the run's own", must.Read(t, f.model+"/logs/eval_results.json"), "eval wrote over the run's results")
-	var results shared.LabelResults
-	must.JSON(t, f.expand("TMP/some/figures.json"), &results)
+	results := must.JSON[shared.LabelResults](t, f.expand("TMP/some/figures.json"))
 	expect.True(t, results.N != 0, "--output has no figures")
 }
 
@@ -235,8 +231,7 @@ func TestCompare(t *testing.T) {
 	other := policytest.Classifier(t, f.base, transformers.PoolFamily, labels...)
 	data := evalFile(t, f)
 	out := f.must(t, "", "compare", "MODEL", other, "--dataset", data, "--output", "TMP/new/results.json")
-	var results compareResults
-	must.JSON(t, f.expand("TMP/new/results.json"), &results)
+	results := must.JSON[compareResults](t, f.expand("TMP/new/results.json"))
 	for _, figure := range []struct {
 		name string
 		d    rl.Difference
@@ -256,8 +251,7 @@ func TestCompare(t *testing.T) {
 	expect.Contains(t, out, "A: "+f.model, "B: "+other, "B - A", "animals")
 	// compare evaluates like eval and writes no other file.
 	f.must(t, "", "eval", "--model", other, "--dataset", data, "--output-dir", "TMP/eval")
-	var alone shared.LabelResults
-	must.JSON(t, f.expand("TMP/eval/logs/eval_results.json"), &alone)
+	alone := must.JSON[shared.LabelResults](t, f.expand("TMP/eval/logs/eval_results.json"))
 	expect.True(t, alone.Brier == results.B.Brier && alone.Accuracy == results.B.Accuracy,
 		"eval gives accuracy %v and Brier %v, compare %v and %v", alone.Accuracy, alone.Brier, results.B.Accuracy, results.B.Brier)
 	expect.Fails(os.Stat(f.model+"/logs"))(t, "compare wrote into the model's folder")
@@ -285,8 +279,7 @@ func TestCompareReordersLabels(t *testing.T) {
 	for setting, want := range map[string]bool{"epochs   2  3": true, "lora_r      8": true, "seed": false} {
 		expect.Same(t, want, strings.Contains(out, setting), "settings that differ: %q is there: %v\n%s", setting, !want, out)
 	}
-	var results compareResults
-	must.JSON(t, f.expand("TMP/results.json"), &results)
+	results := must.JSON[compareResults](t, f.expand("TMP/results.json"))
 	c := results.Comparison
 	expect.True(t, c.Accuracy.Difference == 0 && c.F1Macro.Difference == 0 && max(c.Brier.Difference, -c.Brier.Difference) <= 1e-6, "%+v", c)
 }

@@ -47,8 +47,7 @@ func readOutput(t *testing.T, path string) []outputRow {
 	data := must.Get(os.ReadFile(path))(t)
 	var rows []outputRow
 	for line := range bytes.Lines(data) {
-		var r outputRow
-		must.Do(t, json.Unmarshal(line, &r))
+		r := must.Into[outputRow](t, json.Unmarshal, line)
 		rows = append(rows, r)
 	}
 	return rows
@@ -301,8 +300,7 @@ func TestTextPromptsGoThroughTheChatTemplate(t *testing.T) {
 		t.Helper()
 		code, out, stderr := f.rltrain("", append([]string{"generate", "--model", "MODEL", "--temperature", "0", "--max-new-tokens", "12"}, args...)...)
 		expect.Require(t, code == 0, "%q: exit code %d, %s", args, code, stderr)
-		var row outputRow
-		must.Do(t, json.Unmarshal([]byte(out), &row))
+		row := must.Into[outputRow](t, json.Unmarshal, []byte(out))
 		return row.Completion
 	}
 	text := completion("--input", "TMP/text.jsonl")

@@ -187,8 +187,7 @@ func TestPredictEndsQuietlyWithItsReader(t *testing.T) {
 // surest is the probability that predict gives the most likely label.
 func surest(t *testing.T, f folders, text string) float64 {
 	t.Helper()
-	var answer struct{ Probability float64 }
-	must.Do(t, json.Unmarshal([]byte(f.must(t, text, "predict", "--model", "MODEL", "--json")), &answer))
+	answer := must.Into[struct{ Probability float64 }](t, json.Unmarshal, []byte(f.must(t, text, "predict", "--model", "MODEL", "--json")))
 	return answer.Probability
 }
 
@@ -206,8 +205,7 @@ func TestPredictRejects(t *testing.T) {
 			want = fmt.Sprintf("%s\t%.4f\n", rejected, p)
 		}
 		expect.Same(t, want, f.must(t, "the cat", "predict", "--model", "MODEL", "--rejection", at), "--rejection %s", at)
-		var answer prediction
-		must.Do(t, json.Unmarshal([]byte(f.must(t, "the cat", "predict", "--model", "MODEL", "--json", "--rejection", at)), &answer))
+		answer := must.Into[prediction](t, json.Unmarshal, []byte(f.must(t, "the cat", "predict", "--model", "MODEL", "--json", "--rejection", at)))
 		expect.True(t, answer.Rejected == test.rejected && answer.Label == label, "--rejection %s: %+v", at, answer)
 	}
 	for _, wrong := range []string{"1.5", "-0.1", "NaN"} {
@@ -239,8 +237,7 @@ func TestEvalOutOfScope(t *testing.T) {
 		chosen    string
 	}{{nil, threshold, "val"}, {[]string{"--rejection", "0.36"}, 0.36, ""}} {
 		printed := f.must(t, "", append(append(args, "--out-of-scope-label", "other"), test.more...)...)
-		var results shared.LabelResults
-		must.JSON(t, f.expand("TMP/out/logs/eval_results.json"), &results)
+		results := must.JSON[shared.LabelResults](t, f.expand("TMP/out/logs/eval_results.json"))
 		want := must.Get(rl.MeasureOutOfScope(test.threshold, in[1], out[1]))(t)
 		got := results.OutOfScope
 		if got == nil || got.N != 2 || got.InScope != 6 || results.N != 6 || got.Chosen != test.chosen || got.Label != "other" ||
@@ -306,16 +303,14 @@ func TestText(t *testing.T) {
 			}
 			log := must.Read(t, filepath.Join(dir, "logs", "training_log.txt"))
 			expect.True(t, strings.Contains(log, test.log), "no %q in\n%s", test.log, log)
-			var results struct {
+			results := must.JSON[struct {
 				N        int
 				Accuracy float64
-			}
-			must.JSON(t, filepath.Join(dir, "logs", "eval_results.json"), &results)
+			}](t, filepath.Join(dir, "logs", "eval_results.json"))
 			expect.Same(t, 12, results.N, "measured on %d rows, want the 12 test rows", results.N)
 			// eval reproduces the training metrics and agrees with predict.
-			var again struct{ Accuracy float64 }
 			f.must(t, "", "eval", "--task", "text", "--model", dir, "--dataset", "TMP/rows.csv", "--output-dir", "TMP/eval")
-			must.JSON(t, f.expand("TMP/eval/logs/eval_results.json"), &again)
+			again := must.JSON[shared.LabelResults](t, f.expand("TMP/eval/logs/eval_results.json"))
 			expect.Same(t, results.Accuracy, again.Accuracy, "eval finds %v, the run %v", again.Accuracy, results.Accuracy)
 			label, _, _ := strings.Cut(f.must(t, "a cat\n", "predict", "--model", dir), "\t")
 			expect.True(t, slices.Contains(p.Labels, label), "predicted %q", label)
@@ -375,8 +370,7 @@ func TestDecisions(t *testing.T) {
 		"--rl-batch-size 12 --eval-every 1 --threads 1 --output-dir TMP/out")...)
 	expect.Require(t, code == 0, "%v", errs)
 	dir := f.expand("TMP/out/decisions_rl")
-	var settings struct{ Temperature map[string]float64 }
-	must.JSON(t, filepath.Join(dir, "decision.json"), &settings)
+	settings := must.JSON[struct{ Temperature map[string]float64 }](t, filepath.Join(dir, "decision.json"))
 	expect.True(t, len(settings.Temperature) == 3 && strings.Contains(must.Read(t, filepath.Join(dir, "decision_template.jinja")), "question.options"), "decision.json %v", settings)
 	// A bad row keeps its place and says what is wrong; the others are answered.
 	f.write(t, "TMP/asked.jsonl", `{"state":"a","questions":{"q":{"type":"score","criteria":["x","y"]}},"id":7}`+"\n"+
@@ -384,11 +378,10 @@ func TestDecisions(t *testing.T) {
 	code, out, errs := f.rltrain("", "predict", "--model", dir, "--input", "TMP/asked.jsonl", "--threads", "1")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	expect.Require(t, code == 1 && len(lines) == 3 && strings.Contains(errs, "1 rows could not be answered"), "exit code %d, %d lines, %s", code, len(lines), errs)
-	var first struct {
+	first := must.Into[struct {
 		ID      int
 		Answers map[string]struct{ Probabilities map[string]float64 }
-	}
-	must.Do(t, json.Unmarshal([]byte(lines[0]), &first))
+	}](t, json.Unmarshal, []byte(lines[0]))
 	p := first.Answers["q"].Probabilities
 	expect.True(t, first.ID == 7 && math.Abs(p["0"]+p["1"]-1) <= 1e-6, "answers %s", lines[0])
 	expect.True(t, strings.Contains(lines[1], `"errors":[{"file":`) && strings.Contains(lines[1], `"line":2,"field":"questions.q"`), "errors %s", lines[1])

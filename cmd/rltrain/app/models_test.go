@@ -175,10 +175,9 @@ func TestMergeLanguageModel(t *testing.T) {
 			must.Read(t, f.expand("TMP/scores.jsonl"))
 	}
 	sum := func(line string) float64 {
-		var row struct {
+		row := must.Into[struct {
 			Sum float64 `json:"sum_logprob"`
-		}
-		must.Do(t, json.Unmarshal([]byte(line), &row))
+		}](t, json.Unmarshal, []byte(line))
 		return row.Sum
 	}
 	want, base := sum(scores("MODEL")), sum(scores("BASE"))
@@ -288,8 +287,7 @@ func TestLanguageModelsByName(t *testing.T) {
 	expect.Require(t, code == 0 && stderr == "", "exit code %d, %q", code, stderr)
 	// Model: weights, two configurations, two tokenizer files. Dataset: a card and two splits.
 	expect.Same(t, 5+3, downloads.Load(), "%d files were fetched", downloads.Load())
-	var adapter map[string]any
-	must.JSON(t, f.expand("TMP/out/chat_supervised/adapter_config.json"), &adapter)
+	adapter := must.JSON[map[string]any](t, f.expand("TMP/out/chat_supervised/adapter_config.json"))
 	expect.True(t, adapter["base_model_name_or_path"] == "org/tiny" && adapter["revision"] == commit, "the adapter names %v at %v", adapter["base_model_name_or_path"], adapter["revision"])
 	byFolder := f.says(t, "1:", "generate", "--model", "TMP/out/chat_supervised", "--max-new-tokens", "5")
 	for name, args := range map[string][]string{
@@ -381,10 +379,9 @@ func TestPromptsByName(t *testing.T) {
 	f.says(t, "", strings.Fields("--task prompts --dataset org/prompts --model TMP/tiny --max-new-tokens 2 --prompts-per-step 2 --samples-per-prompt 2 "+
 		"--num-steps 1 --keep last --eval-samples 5 --fresh-samples 0 --output-dir TMP/out")...)
 	expect.Same(t, 2, downloads.Load(), "%d files were fetched for training", downloads.Load())
-	var judged struct {
+	judged := must.JSON[struct {
 		After struct{ N int }
-	}
-	must.JSON(t, f.expand("TMP/out/prompts_rl/logs/eval_results.json"), &judged)
+	}](t, f.expand("TMP/out/prompts_rl/logs/eval_results.json"))
 	expect.Same(t, 5, judged.After.N, "evaluated prompts")
 	printed := f.says(t, "", strings.Fields("eval --task prompts --dataset org/prompts --model TMP/out/prompts_rl --max-new-tokens 2")...)
 	expect.True(t, strings.Contains(printed, "org/prompts: task=prompts problems=4"), "eval printed %s", printed)

@@ -95,8 +95,7 @@ func TestUngradedSamples(t *testing.T) {
 		--num-steps 1 --prompts-per-step 1 --samples-per-prompt 2 --letters abcdefghijklmnopqrstuvwxyz --output-dir TMP`)...)
 	eval := strings.Fields("eval --task a_letter --model TMP/a_letter_rl --limit 12 --n 4 --max-new-tokens 1 --letters abcdefghijklmnopqrstuvwxyz --output TMP/found.json --unknown")
 	out := f.must(t, "", append(eval, "bcdfghjklmnpqrstvwxyz0123456789.,:;!?()")...)
-	var found problemResults
-	must.Do(t, files.LoadJSON(filepath.Join(f.tmp, "found.json"), &found))
+	found := must.Into[problemResults](t, files.LoadJSON, filepath.Join(f.tmp, "found.json"))
 	set, tried, right := found.Sets[0], 0, 0
 	for _, row := range set.Rows {
 		tried, right = tried+len(row.Samples), right+row.Correct
@@ -153,8 +152,7 @@ func TestExampleModule(t *testing.T) {
 	}
 	var prompts [3]map[string]bool
 	for line := range strings.Lines(must.Read(t, filepath.Join(dir, "own", "count_letters_rl", "logs", "completions.jsonl"))) {
-		var r rl.Record
-		must.Do(t, json.Unmarshal([]byte(line), &r))
+		r := must.Into[rl.Record](t, json.Unmarshal, []byte(line))
 		if prompts[r.Step] == nil {
 			prompts[r.Step] = map[string]bool{}
 		}

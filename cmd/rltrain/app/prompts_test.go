@@ -50,8 +50,7 @@ func TestPromptsLearn(t *testing.T) {
 	f.questions(t, "TMP/q.jsonl", 200)
 	f.write(t, "TMP/judge.sh", shellJudge)
 	f.must(t, "", promptRun("--reward", f.expand("cmd:'sh TMP/judge.sh TMP/begun'"))...)
-	var scores struct{ Before, After, Last *rl.AnswerScores }
-	must.Do(t, files.LoadJSON(f.expand("TMP/prompts_rl/logs/eval_results.json"), &scores))
+	scores := must.Into[struct{ Before, After, Last *rl.AnswerScores }](t, files.LoadJSON, f.expand("TMP/prompts_rl/logs/eval_results.json"))
 	expect.True(t,
 		scores.Before.Reward != nil && scores.After.Reward != nil && *scores.After.Reward >= 0.9 && *scores.Before.Reward <= 0.5,
 		"mean reward before and after: %+v, %+v; want at most 0.5, and at least 0.9", scores.Before, scores.After)
@@ -68,8 +67,7 @@ func TestPromptsKeepBestReward(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	f.write(t, "TMP/q.jsonl", letters(200))
 	f.must(t, "", promptRun("--reward", `expr:'text matches "[aeiou]" ? 1 : 0'`)...)
-	var scores struct{ Before, After, Last *rl.AnswerScores }
-	must.Do(t, files.LoadJSON(f.expand("TMP/prompts_rl/logs/eval_results.json"), &scores))
+	scores := must.Into[struct{ Before, After, Last *rl.AnswerScores }](t, files.LoadJSON, f.expand("TMP/prompts_rl/logs/eval_results.json"))
 	expect.True(t, scores.After.Reward != nil && *scores.After.Reward >= 0.9 && scores.After.Accuracy == 0 && scores.After.Verified(), "%+v", scores.After)
 }
 
@@ -166,8 +164,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 	before := must.Get(os.ReadFile(f.expand("TMP/prompts_rl/logs/eval_results.json")))(t)
 	args := strings.Fields("--task prompts --dataset TMP/aa.jsonl,TMP/a.jsonl --n 4 --max-new-tokens 2 --output TMP/out/results.json --output-rows TMP/out/rows.jsonl")
 	out := f.must(t, "", append([]string{"eval", "--model", "TMP/prompts_rl"}, args...)...)
-	var results problemResults
-	must.JSON(t, f.expand("TMP/out/results.json"), &results)
+	results := must.JSON[problemResults](t, f.expand("TMP/out/results.json"))
 	expect.Require(t, len(results.Sets) == 2 && results.Sets[0].Problems == 30 && results.Sets[0].N == 4 && len(results.Sets[0].Rows) == 30, "%+v", results)
 	// The figures must match the samples in the file.
 	for _, set := range results.Sets {
@@ -200,8 +197,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 	expect.True(t, string(after) == string(before), "the training run's results have changed")
 
 	out = f.must(t, "", append([]string{"compare", "TMP/new", "TMP/prompts_rl", "--kind-column", "sort"}, strings.Fields("--task prompts --dataset TMP/aa.jsonl --n 4 --max-new-tokens 2 --output TMP/compared.json")...)...)
-	var compared problemComparison
-	must.JSON(t, f.expand("TMP/compared.json"), &compared)
+	compared := must.JSON[problemComparison](t, f.expand("TMP/compared.json"))
 	c := compared.Comparisons[0]
 	expect.True(t, c.Problems == 30 && c.Mean.Difference > 0 && c.Mean.Interval[0] > 0 && len(c.Kinds) == 2 && c.Kinds[1].Mean.Difference == 0, "%+v", c)
 	expect.Contains(t, out, "B - A", "pass@1 of 0", "majority@4")
@@ -235,8 +231,7 @@ func TestTurnsOfAConversation(t *testing.T) {
 		"--max-new-tokens", "64", "--n", "4", "--output", "TMP/r.json")
 	want := "warning: skipped 1 problems that leave no room for 64 new tokens"
 	expect.True(t, strings.Contains(out, want), "no %q in\n%s", want, out)
-	var results problemResults
-	must.JSON(t, f.expand("TMP/r.json"), &results)
+	results := must.JSON[problemResults](t, f.expand("TMP/r.json"))
 	set := results.Sets[0]
 	expect.Require(t, set.TooLong == 1 && set.Problems == 2 && set.Rows[1].Index == 2 && set.Failed == 0, "%+v", set.PassScores)
 	turns := 0
@@ -295,8 +290,7 @@ done
 		`{"role":"tool","tool_call_id":"call00000","name":"f","content":"zz"}`, `"tools":{"calls":1,"failed":0,"malformed":0}`)
 	answered := false
 	for line := range strings.Lines(must.Read(t, f.expand("TMP/a/prompts_rl/logs/completions.jsonl"))) {
-		var r rl.Record
-		must.Do(t, json.Unmarshal([]byte(line), &r))
+		r := must.Into[rl.Record](t, json.Unmarshal, []byte(line))
 		if r.Tools != nil && r.Tools.Calls == 1 && len(r.Actions) == 2 {
 			answered = true
 			expect.Contains(t, r.Written, `<tool_call>{"name":"f","arguments":{}}</tool_call>`, "[tool]zz", "[assistant]")

@@ -137,8 +137,7 @@ func TestResumeKnowsInputs(t *testing.T) {
 		code, _, errs := train(append(strings.Fields(more), "--num-steps", "3", "--resume")...)
 		expect.True(t, code != 0 && strings.Contains(errs, want), "%s: exit code %d, %q; want %q", more, code, errs, want)
 	}
-	var all map[string]any
-	must.JSON(t, dir+"/run.json", &all)
+	all := must.JSON[map[string]any](t, dir+"/run.json")
 	delete(all, "config") // as earlier versions wrote it
 	text := must.Get(json.Marshal(all))(t)
 	f.write(t, dir+"/run.json", string(text))

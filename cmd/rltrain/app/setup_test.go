@@ -76,8 +76,7 @@ func TestSetup(t *testing.T) {
 func TestVersion(t *testing.T) {
 	var f folders
 	expect.Same(t, "rltrain version "+shared.Version+"\n", f.must(t, "", "version"), "must")
-	var b build
-	must.Do(t, json.Unmarshal([]byte(f.must(t, "", "version", "--json")), &b))
+	b := must.Into[build](t, json.Unmarshal, []byte(f.must(t, "", "version", "--json")))
 	expect.True(t, b.Version == shared.Version && b.ABI == torch.ABIVersion && b.Libtorch.Version == libtorch.Version && b.Libtorch.Folder != "" && b.Core != "", "got %+v", b)
 	packaged(t)
 	must.Do(t, json.Unmarshal([]byte(f.must(t, "", "version", "--json")), &b))

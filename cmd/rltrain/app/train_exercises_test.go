@@ -33,14 +33,12 @@ func TestWarmUpOfDigits(t *testing.T) {
 	expect.True(t, strings.Contains(got, "Supervised training complete after 0 updates"), "log:\n%s", got)
 	f.must(t, "", append(drop(options, "--tiny-layers", "--tiny-hidden"), "--mode", "rl_only", "--pretrained-model", dir,
 		"--num-steps", "1", "--prompts-per-step", "2", "--samples-per-prompt", "2", "--fresh-samples", "3")...)
-	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
-	must.Do(t, files.LoadJSON(filepath.Join(f.tmp, "reverse_digits_rl", "logs", "eval_results.json"), &scores))
+	scores := must.Into[struct{ Before, After, Last, Fresh *rl.AnswerScores }](t, files.LoadJSON, filepath.Join(f.tmp, "reverse_digits_rl", "logs", "eval_results.json"))
 	expect.True(t, scores.Before.N == 2 && scores.After.N == 2 && scores.Last.N == 2 && scores.Fresh.N == 3 && scores.Fresh.Interval[1] != 0, "evaluations %+v", scores)
 	f.must(t, "", with(options, "--mode", "supervised", "--warmup-until", "0", "--max-steps", "2", "--tiny-hidden", "64")...)
-	var saved struct {
+	saved := must.JSON[struct {
 		Hidden int `json:"hidden_size"`
-	}
-	must.JSON(t, filepath.Join(dir, "config.json"), &saved)
+	}](t, filepath.Join(dir, "config.json"))
 	expect.Same(t, 64, saved.Hidden, "a model of width")
 	// The previous run stays complete, and its name did not point to the new run until that was written.
 	for path, want := range map[string]string{dir: "tiny_hidden: 64", dir + ".1": "tiny_hidden: 32"} {
@@ -158,8 +156,7 @@ func TestCodeEndToEnd(t *testing.T) {
 		t.Skip(complaint)
 	}
 	expect.Require(t, code == 0 && complaint == "", "exit code %d: %s", code, complaint)
-	var earned []map[string]float64
-	must.Do(t, files.LoadJSON(f.expand("TMP/code_rl/logs/rewards.json"), &earned))
+	earned := must.Into[[]map[string]float64](t, files.LoadJSON, f.expand("TMP/code_rl/logs/rewards.json"))
 	expect.Require(t, len(earned) == 2, "%v", earned)
 	for i, row := range earned {
 		mean, ok := row["rewards/tests/mean"]

@@ -196,11 +196,9 @@ func TestProblemsEndToEnd(t *testing.T) {
 		"--buffer-cache", "TMP/buffer.jsonl", "--cache-buffer", "--output-dir", "TMP/both",
 	}
 	f.must(t, "", options...)
-	var record run.Record
-	must.Do(t, files.LoadJSON(f.expand("TMP/both/gsm8k_rl/run.json"), &record))
+	record := must.Into[run.Record](t, files.LoadJSON, f.expand("TMP/both/gsm8k_rl/run.json"))
 	expect.Equal(t, map[string]string{"WANDB_PROJECT": "apples"}, record.Environment, "environment")
-	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
-	must.Do(t, files.LoadJSON(f.expand("TMP/both/gsm8k_rl/logs/eval_results.json"), &scores))
+	scores := must.Into[struct{ Before, After, Last, Fresh *rl.AnswerScores }](t, files.LoadJSON, f.expand("TMP/both/gsm8k_rl/logs/eval_results.json"))
 	expect.True(t, scores.Before.N == 6 && scores.After.N == 6 && scores.Last.N == 6 && scores.Fresh == nil, "%+v", scores)
 	rows := f.learn(t, with(drop(options, "--model", "--tiny-layers", "--tiny-hidden", "--max-steps", "--batch-size"), "--mode", "rl_only",
 		"--pretrained-model", "TMP/both/gsm8k_supervised", "--load-buffer", "", "--output-dir", "TMP/more")...)

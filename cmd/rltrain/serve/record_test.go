@@ -82,8 +82,7 @@ func TestRecordedSessions(t *testing.T) {
 
 	text := must.Read(t, path)
 	expect.True(t, !strings.Contains(text, key) && !strings.Contains(text, sessionKey), "the key is in the file")
-	var one rollout.Recorded
-	must.Do(t, json.Unmarshal([]byte(text), &one))
+	one := must.Into[rollout.Recorded](t, json.Unmarshal, []byte(text))
 	x := &one.Trajectory
 	must.Do(t, x.Validate())
 	expect.True(t, one.Group == "g" && *one.Reward == 0.5 && one.Temperature == 1 && one.Model == "tiny" && len(x.Turns) == 4 && len(x.Segments) == 1, "%+v", one)

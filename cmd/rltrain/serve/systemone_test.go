@@ -40,7 +40,7 @@ func TestDecisions(t *testing.T) {
 		"pick":{"type":"choice","criteria":{"a":"x","b":null,"c":null}},
 		"much":{"type":"score","criteria":["no","all"]}}}`)
 	expect.Require(t, status == http.StatusOK, "status %d: %s", status, text)
-	var got struct {
+	got := must.Into[struct {
 		Model   string
 		Answers struct {
 			Sure struct{ Noul float64 }
@@ -55,8 +55,7 @@ func TestDecisions(t *testing.T) {
 			}
 		}
 		Usage map[string]int
-	}
-	must.Do(t, json.Unmarshal([]byte(text), &got))
+	}](t, json.Unmarshal, []byte(text))
 	tokens := 0
 	// odds are the probabilities of one-token labels after a prompt.
 	odds := func(prompt string, temperature float64, labels ...string) []float64 {
@@ -230,8 +229,7 @@ func TestHead(t *testing.T) {
 		return server, p.Close, err
 	})
 	status, text := s.ask(t, "/v1/systemone", `{"model":"head","state":"hello","questions":{"sure":{"type":"noul"},"team":{"type":"choice","criteria":{"a":null,"b":null,"c":null}}}}`)
-	var got struct{ Answers json.RawMessage }
-	must.Do(t, json.Unmarshal([]byte(text), &got))
+	got := must.Into[struct{ Answers json.RawMessage }](t, json.Unmarshal, []byte(text))
 	expect.True(t, status == http.StatusOK && closeNumbers(strings.ReplaceAll(direct, " ", ""), string(got.Answers)), "%d %s, want %s", status, text, direct)
 	for path, body := range map[string]string{
 		"/v1/systemone":        `{"model":"head","state":"x","questions":{"team":{"type":"choice","criteria":{"a":null,"z":null}}}}`,

@@ -81,8 +81,7 @@ func TestToolRefusals(t *testing.T) {
 			body = strings.TrimSuffix(body, "}") + `,"tool_choice":"required"}`
 		}
 		status, text := s.ask(t, "/v1/chat/completions", body)
-		var got said
-		must.Do(t, json.Unmarshal([]byte(text), &got))
+		got := must.Into[said](t, json.Unmarshal, []byte(text))
 		expect.True(t, status == 400 && got.Error != nil && got.Error.Param != nil && *got.Error.Param == c.param && strings.Contains(got.Error.Message, c.want),
 			"%s: status %d, %s, want %s: %s", c.fields, status, text, c.param, c.want)
 	}

@@ -67,8 +67,7 @@ func TestRenderAsTransformers(t *testing.T) {
 		data := must.Get(os.ReadFile(file))(t)
 		n := 0
 		for line := range strings.Lines(string(data)) {
-			var c chatCase
-			must.Do(t, json.Unmarshal([]byte(line), &c))
+			c := must.Into[chatCase](t, json.Unmarshal, []byte(line))
 			n++
 			t.Run(c.Name, func(t *testing.T) { checkChat(t, c) })
 		}

@@ -25,8 +25,7 @@ func readCases(t testing.TB) (*Dict, []templateCase) {
 	v := must.Get(ParseJSON([]byte(variables)))(t)
 	var cases []templateCase
 	for line := range strings.Lines(rest) {
-		var c templateCase
-		must.Do(t, json.Unmarshal([]byte(line), &c))
+		c := must.Into[templateCase](t, json.Unmarshal, []byte(line))
 		cases = append(cases, c)
 	}
 	return v.(*Dict), cases

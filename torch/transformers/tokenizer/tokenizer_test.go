@@ -65,8 +65,7 @@ func TestEncodeCutsAsTokenizerJSONSays(t *testing.T) {
 }
 
 func TestEncodeWithoutSpecialTokens(t *testing.T) {
-	var file map[string]any
-	must.Do(t, json.Unmarshal([]byte(read(t, "tokenizer.json")), &file))
+	file := must.Into[map[string]any](t, json.Unmarshal, []byte(read(t, "tokenizer.json")))
 	file["post_processor"] = nil
 	data := must.Get(json.Marshal(file))(t)
 	tok := load(t, must.Folder(t, map[string]string{"tokenizer.json": string(data)}))
@@ -211,8 +210,7 @@ func TestTokenizerAsTransformers(t *testing.T) {
 		loaded := map[string]*Tokenizer{}
 		n := 0
 		for line := range strings.Lines(string(data)) {
-			var c tokenCase
-			must.Do(t, json.Unmarshal([]byte(line), &c))
+			c := must.Into[tokenCase](t, json.Unmarshal, []byte(line))
 			if !filepath.IsAbs(c.Dir) {
 				c.Dir = filepath.Join(filepath.Dir(file), c.Dir)
 			}
