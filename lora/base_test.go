@@ -115,8 +115,7 @@ func TestCheckBase(t *testing.T) {
 func TestHashWeights(t *testing.T) {
 	root := t.TempDir()
 	write := func(name, text string) {
-		path := filepath.Join(root, filepath.FromSlash(name))
-		must.Write(t, path, text)
+		must.Write(t, filepath.Join(root, filepath.FromSlash(name)), text)
 	}
 	write("none/config.json", "{}")
 	write("one/model.safetensors", "a")

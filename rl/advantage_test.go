@@ -132,7 +132,6 @@ func TestStatsOf(t *testing.T) {
 	raw := [][]float64{{1, 0}, {1, 1}, {nan, 2}, {nan, nan}}
 	got := StatsOf(raw)
 	// scored: 1 0 1 1 2, mean 1, squares 0+1+0+0+1, unbiased variance 2/4; group means 1/2, 1, 2 with variance 7/12
-	want := GroupStats{Mean: 1, Std: math.Sqrt(0.5), StdErr: math.Sqrt(7.0 / 36), ZeroStd: 0.75, Failed: 3}
-	expect.Equal(t, want, got, cmpopts.EquateApprox(0, 1e-12))
+	expect.Equal(t, GroupStats{Mean: 1, Std: math.Sqrt(0.5), StdErr: math.Sqrt(7.0 / 36), ZeroStd: 0.75, Failed: 3}, got, cmpopts.EquateApprox(0, 1e-12))
 	expect.Equal(t, GroupStats{}, StatsOf(nil))
 }

@@ -127,8 +127,7 @@ func TestKindsAreScoredApart(t *testing.T) {
 	got := rl.ScoreAnswers([]*envs.Info{
 		{Correct: true, Kind: "2x1"}, {Correct: true, Kind: "2x1"}, {Kind: "4x3"}, {Correct: true, Kind: "4x3"}, {Kind: "4x3"}, nil,
 	})
-	want := map[string]rl.KindScore{"2x1": {2, 2, 1, nil}, "4x3": {3, 1, 1. / 3, nil}}
-	expect.Equal(t, want, got.Kinds)
+	expect.Equal(t, map[string]rl.KindScore{"2x1": {2, 2, 1, nil}, "4x3": {3, 1, 1. / 3, nil}}, got.Kinds)
 	expect.True(t, got.Weakest() == 1./3 && got.Accuracy == 0.5, "the weakest %v of accuracy %v", got.Weakest(), got.Accuracy)
 }
 
@@ -206,8 +205,7 @@ func TestMeasureOutOfScope(t *testing.T) {
 func TestSelective(t *testing.T) {
 	rows := rl.SurenessOf([]int{0, 1, 1, -1}, [][]float32{{0.9, 0.1}, {0.2, 0.8}, {0.7, 0.3}, {0.4, 0.6}})
 	expect.Equal(t, []rl.Sureness{{0.9, true}, {0.8, true}, {0.7, false}, {0.6, false}}, rows, "sureness")
-	want := []rl.Covered{{1, float64(float32(0.6)), 4, 0.5}, {0.75, float64(float32(0.7)), 3, 2.0 / 3}, {0.5, float64(float32(0.8)), 2, 1}}
-	expect.Equal(t, want, rl.Selective(rows))
+	expect.Equal(t, []rl.Covered{{1, float64(float32(0.6)), 4, 0.5}, {0.75, float64(float32(0.7)), 3, 2.0 / 3}, {0.5, float64(float32(0.8)), 2, 1}}, rl.Selective(rows))
 	for n := 1; n <= 2; n++ {
 		all := rl.Selective([]rl.Sureness{{0.5, true}, {0.5, false}}[:n])
 		expect.True(t, len(all) == 1 && all[0].N == n, "equally confident rows are separated: %v", all)

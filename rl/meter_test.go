@@ -99,8 +99,7 @@ func TestMeterJSONIsExact(t *testing.T) {
 	m.Max("least", math.SmallestNonzeroFloat64)
 	m.Total("most", math.MaxFloat64)
 	m.Last("negative zero", math.Copysign(0, -1))
-	back := throughJSON(t, m)
-	expect.Equal(t, m, back)
+	expect.Equal(t, m, throughJSON(t, m))
 }
 
 func newReplay(t *testing.T, capacity int) *Replay {

@@ -135,8 +135,7 @@ func TestImplicitText(t *testing.T) {
 			t.Errorf("%v: %v", tt, err)
 			continue
 		}
-		want := []string{tt.prompt, tt.chosen[len(tt.prompt):], tt.rejected[len(tt.prompt):]}
-		expect.Equal(t, want, []string{got[0].Prompt.Text, got[0].Chosen.Text, got[0].Rejected.Text}, tt)
+		expect.Equal(t, []string{tt.prompt, tt.chosen[len(tt.prompt):], tt.rejected[len(tt.prompt):]}, []string{got[0].Prompt.Text, got[0].Chosen.Text, got[0].Rejected.Text}, tt)
 	}
 }
 

@@ -70,8 +70,7 @@ func TestChoose(t *testing.T) {
 func TestFind(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"sub/train.jsonl", "sub/test.jsonl", "other.csv", "plain.csv"} {
-		p := filepath.Join(dir, name)
-		must.Write(t, p, "a\n1\n")
+		must.Write(t, filepath.Join(dir, name), "a\n1\n")
 	}
 	in := func(name string) string { return filepath.Join(dir, name) }
 	for _, tt := range []struct {
@@ -171,8 +170,7 @@ func TestParquet(t *testing.T) {
 		"many_none_delta.parquet": "many.jsonl",
 	} {
 		t.Run(file, func(t *testing.T) {
-			want := all(t, filepath.Join("testdata", lines))
-			expect.Equal(t, want, all(t, filepath.Join("testdata", file)))
+			expect.Equal(t, all(t, filepath.Join("testdata", lines)), all(t, filepath.Join("testdata", file)))
 		})
 	}
 }

@@ -41,8 +41,7 @@ func count(rows []Row) map[string]int {
 }
 
 func TestLabels(t *testing.T) {
-	labels := must.Get(Labels(rowsOf(map[string]int{"c": 2, "a": 1, "e": 3})))(t)
-	expect.Equal(t, []string{"a", "c", "e"}, labels)
+	expect.Equal(t, []string{"a", "c", "e"}, must.Get(Labels(rowsOf(map[string]int{"c": 2, "a": 1, "e": 3})))(t))
 	for want, rows := range map[string][]Row{
 		`no rows; training needs rows with at least two labels`:                nil,
 		`f.csv: all 3 rows have label "b"; training needs at least two labels`: rowsOf(map[string]int{"b": 3}),
@@ -54,8 +53,7 @@ func TestLabels(t *testing.T) {
 
 func TestLabelIndex(t *testing.T) {
 	rows := []Row{{Label: "law", File: "f.csv", Line: 2}, {Label: "math", File: "f.csv", Line: 3}, {Label: "law", File: "f.csv", Line: 9}}
-	got := must.Get(LabelIndex(rows, []string{"health", "law", "math"}))(t)
-	expect.Equal(t, []int{1, 2, 1}, got)
+	expect.Equal(t, []int{1, 2, 1}, must.Get(LabelIndex(rows, []string{"health", "law", "math"}))(t))
 	_, err := LabelIndex(rows, []string{"law", "maths"})
 	expect.Same(t, `f.csv:3: label "math" is not one of law, maths; did you mean "maths"?`, text(err), "error")
 }
@@ -137,8 +135,7 @@ func TestSplitPinned(t *testing.T) {
 	for _, r := range slices.Concat(val, test) {
 		got = append(got, r.Split+" "+r.Text)
 	}
-	want := []string{"val b2", "val a5", "val b7", "test a2", "test b8", "test a9"}
-	expect.Equal(t, want, got)
+	expect.Equal(t, []string{"val b2", "val a5", "val b7", "test a2", "test b8", "test a9"}, got)
 }
 
 func TestSplitKeepsEqualTextsTogether(t *testing.T) {
@@ -330,8 +327,7 @@ func TestDivide(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			for name, content := range tt.files {
-				path := filepath.Join(dir, filepath.FromSlash(name))
-				must.Write(t, path, content)
+				must.Write(t, filepath.Join(dir, filepath.FromSlash(name)), content)
 			}
 			parts := must.Get(Find("", dir))(t)
 			d := must.Get(Reader{}.Divide(parts))(t)

@@ -121,8 +121,7 @@ func TestStepVerifies(t *testing.T) {
 	} {
 		e := &Episode{task: Sum, numbers: []int{12, 345, 67}, options: Options{Count: 4, Max: 999, RequireTag: test.requireTag}}
 		step := must.Get(e.Step(t.Context(), envs.Action{Text: test.text}))(t)
-		want := envs.Step{Keep: len(test.text), Reward: test.reward, Done: true, Info: &test.info}
-		expect.Equal(t, want, step, test.text)
+		expect.Equal(t, envs.Step{Keep: len(test.text), Reward: test.reward, Done: true, Info: &test.info}, step, test.text)
 		expect.Fails(e.Step(t.Context(), envs.Action{}))(t, "a second answer is taken")
 	}
 }

@@ -15,8 +15,7 @@ import (
 
 func TestBuiltin(t *testing.T) {
 	rows := Builtin()
-	labels := must.Get(dataset.Labels(rows))(t)
-	expect.Equal(t, Labels(), labels, "labels")
+	expect.Equal(t, Labels(), must.Get(dataset.Labels(rows))(t), "labels")
 	seen := map[string]dataset.Row{}
 	for _, r := range rows {
 		expect.True(t, strings.TrimSpace(r.Text) == r.Text && r.Text != "" && utf8.ValidString(r.Text) && !strings.ContainsAny(r.Text, "\x00\n\t"), "%s:%d: text %q", r.File, r.Line, r.Text)

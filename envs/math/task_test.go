@@ -418,8 +418,7 @@ func TestJudgeRewards(t *testing.T) {
 	scorer := &judge{shares: []float64{0, 0, 0, 0, 0.5, 0, 0, 0, 0, 0.5}}
 	got, err := ScoreReward(scorer, 0.2)(t.Context(), c)
 	expect.True(t, err == nil && stdmath.Abs(got-0.15) <= 1e-12, "score %v, %v, want 0.15", got, err) // .2·(.5·5+.5·10)/10
-	text := scorer.asked[0].Messages[1].Content
-	expect.Contains(t, text, "Problem:\nWhat is 2+2?\n", "Solution so far:\nWe add.\n", "Next step:\nIt is 4.")
+	expect.Contains(t, scorer.asked[0].Messages[1].Content, "Problem:\nWhat is 2+2?\n", "Solution so far:\nWe add.\n", "Next step:\nIt is 4.")
 	last := scorer.asked[0].Messages[2]
 	expect.True(t, last.Role == envs.RoleAssistant && last.Content == "Score (from 1 to 10):", "the judge's last message: %+v", last)
 

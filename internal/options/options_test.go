@@ -49,8 +49,7 @@ func TestRead(t *testing.T) {
 	for _, option := range s.All() {
 		names = append(names, option.Name)
 	}
-	want := strings.Fields("flag on count seed kind names path same other in_rate in_warm twice_rate twice_warm last")
-	expect.Equal(t, want, names)
+	expect.Equal(t, strings.Fields("flag on count seed kind names path same other in_rate in_warm twice_rate twice_warm last"), names)
 	expect.True(t, o.Inner.Rate == 0.2 && o.Twice.Rate == 0.1 && o.On && o.Count == 5 && o.Seed == 42 && o.Kind == "a" && len(o.Names) == 2 && o.Plain == "kept", "defaults: %+v", o)
 	count, kind, rate := s.Find("count"), s.Find("kind"), s.Find("in_rate")
 	expect.True(t, count.Group == "Own" && count.Incidental && count.Arg == "COUNT" && rate.Group == "Inner" && rate.Arg == "X" && kind.PerCommand && s.Find("Plain") == nil, "tags: %+v, %+v, %+v", count, kind, rate)

@@ -72,8 +72,7 @@ func TestBestFit(t *testing.T) {
 			for i := range items {
 				items[i] = i
 			}
-			got := bestFit(items, func(i int) int { return c.lengths[i] }, c.size)
-			expect.Equal(t, c.want, got, "bins")
+			expect.Equal(t, c.want, bestFit(items, func(i int) int { return c.lengths[i] }, c.size), "bins")
 		})
 	}
 }

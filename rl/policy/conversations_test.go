@@ -214,8 +214,7 @@ func TestRepliesAsTemplatesWriteThem(t *testing.T) {
 			if end == "" || end == "</s>" {
 				continue
 			}
-			ended := must.Get(p.Tokenizer.Decode(must.Get(p.EncodeReply(in, replies, true))(t), false))(t)
-			expect.Same(t, strings.TrimPrefix(rest, end), ended, "%s: after an end token", name)
+			expect.Same(t, strings.TrimPrefix(rest, end), must.Get(p.Tokenizer.Decode(must.Get(p.EncodeReply(in, replies, true))(t), false))(t), "%s: after an end token", name)
 		}
 		p.Close()
 	}
@@ -242,8 +241,7 @@ func TestDroppedThoughts(t *testing.T) {
 		"granite": {false, false}, "deepseek r1": {true, true}, "plain": {false, false},
 	} {
 		p := toolPolicy(t, templates[name], "<|im_end|>")
-		got := [2]bool{p.DropsThoughts(envs.RoleUser), p.DropsThoughts(envs.RoleTool)}
-		expect.Same(t, want, got, "%s, after the user and after a tool", name)
+		expect.Same(t, want, [2]bool{p.DropsThoughts(envs.RoleUser), p.DropsThoughts(envs.RoleTool)}, "%s, after the user and after a tool", name)
 		p.Close()
 	}
 }

@@ -68,8 +68,7 @@ func TestJudgeChoosesByProbability(t *testing.T) {
 		for i := range want {
 			want[i] /= sum
 		}
-		got := must.Get(j.Choose(t.Context(), question("Answer:"), choices))(t)
-		expect.Equal(t, want, got, cmpopts.EquateApprox(1e-4, 0), choices)
+		expect.Equal(t, want, must.Get(j.Choose(t.Context(), question("Answer:"), choices))(t), cmpopts.EquateApprox(1e-4, 0), choices)
 	}
 	expect.Failure(j.Choose(t.Context(), question(strings.Repeat("so ", 700)), []string{"No", "Yes"}))(t, "reads 2048")
 }

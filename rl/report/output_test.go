@@ -260,8 +260,7 @@ func TestMetricsLines(t *testing.T) {
 {"a":true,"m":null,"z":"<a & \"b\">\n"}
 {}
 `
-	got := must.Read(t, path)
-	expect.Equal(t, want, got)
+	expect.Equal(t, want, must.Read(t, path))
 	expect.Same(t, int64(len(want)), offset, "offset %d of %d bytes", offset, len(want))
 	read := must.Get(ReadMetrics(path))(t)
 	wantRows := []Row{
@@ -394,6 +393,5 @@ func TestRowLine(t *testing.T) {
 
 func TestTracked(t *testing.T) {
 	got := Tracked(Row{"step": 3, "policy_version": uint64(2), "eval_accuracy/long": 0.5, "rewards/a/mean": 1.0, "note": "x"})
-	want := map[string]float64{"train/global_step": 3, "train/policy_version": 2, "eval/accuracy/long": 0.5, "train/rewards/a/mean": 1}
-	expect.Equal(t, want, got)
+	expect.Equal(t, map[string]float64{"train/global_step": 3, "train/policy_version": 2, "eval/accuracy/long": 0.5, "train/rewards/a/mean": 1}, got)
 }

@@ -265,7 +265,6 @@ func TestReportOfALanguageModel(t *testing.T) {
 				"<td>best, unseen test problems</td>", "<td>three numbers</td><td>25/50</td><td>45/50</td>",
 			}
 		}
-		page := must.Read(t, path)
-		expect.Contains(t, page, want...)
+		expect.Contains(t, must.Read(t, path), want...)
 	}
 }

@@ -230,8 +230,7 @@ func TestBins(t *testing.T) {
 }
 
 func TestRunningMean(t *testing.T) {
-	got := runningMean([]float64{1, 2, 3, 4, 5}, 3)
-	expect.Equal(t, []float64{1, 1.5, 2, 3, 4}, got)
+	expect.Equal(t, []float64{1, 1.5, 2, 3, 4}, runningMean([]float64{1, 2, 3, 4, 5}, 3))
 }
 
 func TestTicks(t *testing.T) {

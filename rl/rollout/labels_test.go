@@ -239,8 +239,7 @@ func TestLabelsLog(t *testing.T) {
 	}
 	src := labels(t, classifier(t), labelRewards(t, "expr:'0.1'"), c)
 	step := next(t, src, 1)
-	want := []string{"PPO Episode 2/3", "Collected rollout: 40 steps, avg return=0.1000, reward_metric=expr:0.1"}
-	expect.Equal(t, want, lines, "lines")
+	expect.Equal(t, []string{"PPO Episode 2/3", "Collected rollout: 40 steps, avg return=0.1000, reward_metric=expr:0.1"}, lines, "lines")
 	m := rl.Meter{}
 	m.Mean("policy_loss", 0.5, 1)
 	m.Mean("grad_norm", 2, 1)

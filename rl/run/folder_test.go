@@ -47,8 +47,7 @@ func TestRunFromCreateToFinish(t *testing.T) {
 	running := must.Get(ReadRun(dir))(t)
 	want := Record{Program: "rltrain", Info: testInfo(), PID: os.Getpid(), Status: StatusRunning}
 	expect.Equal(t, want, running)
-	path := must.Get(r.File("logs", "metrics.jsonl"))(t)
-	must.Write(t, path, "")
+	must.Write(t, must.Get(r.File("logs", "metrics.jsonl"))(t), "")
 	end := noon.Add(time.Hour)
 	must.Do(t, r.Finish(StatusFinished, "training completed", end))
 	expect.Line(t, r.Finish(StatusFailed, "", end), "called twice")
@@ -310,8 +309,7 @@ func TestSum(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()
-		path := filepath.Join(dir, name)
-		must.Write(t, path, text)
+		must.Write(t, filepath.Join(dir, name), text)
 	}
 	sum := func(name string) string {
 		t.Helper()

@@ -136,8 +136,7 @@ func TestBrokenSamplesAreKept(t *testing.T) {
 	path := filepath.Join(dir, "logs", "nonfinite.json")
 	expect.Line(t, err, "step 4: ", cause.Error(), path)
 	expect.True(t, errors.Is(err, cause), "the cause is lost")
-	text := strings.Join(strings.Fields(must.Read(t, path)), "")
-	expect.Contains(t, text, `"step":4`, `"prompts":[7,9]`, `"cause":"thegradient'snormisNaN"`, `"rewards":[1]`)
+	expect.Contains(t, strings.Join(strings.Fields(must.Read(t, path)), ""), `"step":4`, `"prompts":[7,9]`, `"cause":"thegradient'snormisNaN"`, `"rewards":[1]`)
 	must.Do(t, s.Close(StatusFailed, "broken"))
 }
 
@@ -328,8 +327,7 @@ func TestPhases(t *testing.T) {
 	now = now.Add(time.Second)
 	Working(ctx, 40, 200, 0)
 	p.Move(PhaseCheckpoint, PhaseReward, 5) // more than there is
-	want := []string{"rollout", "rollout 24/64 samples, 100 tokens/s", "update", "update 3/8 micro-batches", "evaluation", "evaluation 40/200"}
-	expect.Equal(t, want, shown)
+	expect.Equal(t, []string{"rollout", "rollout 24/64 samples, 100 tokens/s", "update", "update 3/8 micro-batches", "evaluation", "evaluation 40/200"}, shown)
 	seconds := p.seconds(map[string]float64{PhaseRollout: 6})
 	expect.Equal(t, map[string]float64{PhaseRollout: 10, PhaseReward: 2, PhaseUpdate: 3, PhaseEvaluation: 1, PhaseCheckpoint: 0}, seconds)
 	expect.Same(t, "rollout 62 %, update 19 %, reward 12 %, evaluation 6 %, checkpoint 0 %", Shares(seconds), "Shares")

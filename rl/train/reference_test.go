@@ -275,8 +275,7 @@ func TestTeacherFollows(t *testing.T) {
 							}
 						}
 					}
-					got := must.Get(run.TakeSnapshot(trainer.config.Teacher))(t)
-					expect.Equal(t, want, got, fmt.Sprintf("weights after step %d", step))
+					expect.Equal(t, want, must.Get(run.TakeSnapshot(trainer.config.Teacher))(t), fmt.Sprintf("weights after step %d", step))
 				}
 			})
 		}

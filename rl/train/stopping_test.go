@@ -336,8 +336,7 @@ func TestKeep(t *testing.T) {
 			c.KeepLast = func() error { last = weightsOf(t, p); return nil }
 		}
 		must.Get(Run(t.Context(), p, fixed(tokenStep), newGRPO(), c, run.Hooks{}))(t)
-		want := map[bool]run.Snapshot{false: kept[2], true: kept[1]}[both]
-		expect.Equal(t, want, weightsOf(t, p), "weights at the end")
+		expect.Equal(t, map[bool]run.Snapshot{false: kept[2], true: kept[1]}[both], weightsOf(t, p), "weights at the end")
 		expect.True(t, !both || cmp.Equal(kept[2], last), "other weights are kept as the last")
 	}
 }

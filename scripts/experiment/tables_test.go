@@ -106,8 +106,7 @@ func TestQuantizedTable(t *testing.T) {
 	must.Do(t, json.Unmarshal([]byte(`{"cpu": {"nf4": {"ours": {"step_s": 0.01, "prompt_s": 0.2, "step_bytes": 1.2e8}, "bf16": {"step_s": 0.016}, "peer": {}}},
  "qlora": {"nf4": {"losses": [3, 2], "peak_bytes": 1073741824, "peak_without_activations_bytes": 536870912,
  "peak_own_without_activations_bytes": 268435456}}}`), &r))
-	text := strings.Join(strings.Fields(r.markdown()), " ")
-	expect.Contains(t, text, "| nf4 | 120 | 10.0 | 1.60× | | |", "| nf4 | 2.500 | 1024 | 512 | 256 |")
+	expect.Contains(t, strings.Join(strings.Fields(r.markdown()), " "), "| nf4 | 120 | 10.0 | 1.60× | | |", "| nf4 | 2.500 | 1024 | 512 | 256 |")
 }
 
 // TestGPUTables compares measurements with the device's peak, and marks missing ones.
@@ -147,8 +146,7 @@ func TestSumRows(t *testing.T) {
 func TestSumTable(t *testing.T) {
 	r := realResults{Runs: []realRun{{Row: "objectives: dapo", Seed: 1, Figures: []realFigure{
 		{When: atStart, N: 300, Value: 0.1, Interval: rl.Interval{0.05, 0.15}}, {When: afterRL, N: 300, Value: 0.5, Interval: rl.Interval{0.4, 0.6}}}}}}
-	table := r.sumTable(sumObjectives)
-	expect.Contains(t, table, "dapo", "10.0 [5.0, 15.0]", "50.0 [40.0, 60.0]")
+	expect.Contains(t, r.sumTable(sumObjectives), "dapo", "10.0 [5.0, 15.0]", "50.0 [40.0, 60.0]")
 	expect.True(t, !strings.Contains(r.sumTable(sumGRPO), "dapo"), "a table shows another group's runs")
 }
 
@@ -184,8 +182,7 @@ func TestDistributedTable(t *testing.T) {
 	}, Links: []link{{Ranks: 3, Latency: 0.002, Rate: 1e9}}, Load: &weightLoad{Bytes: 2e6, Seconds: []float64{0.3, 0.2}}}
 	m := r.measured()
 	expect.True(t, m.exchanges == 6 && m.token == 100 && m.hop == 0.001 && math.Abs(m.load-1e-7) <= 1e-15, "measured %+v", m)
-	text := r.markdown()
-	expect.Contains(t, text, "2 cores", "2.00 ± 1.41", "0.50 ± 0.35", "4.00", "1.000 ms more", "100 bytes", "2.00 MB in 200.0 ms", "|  512 | ")
+	expect.Contains(t, r.markdown(), "2 cores", "2.00 ± 1.41", "0.50 ± 0.35", "4.00", "1.000 ms more", "100 bytes", "2.00 MB in 200.0 ms", "|  512 | ")
 }
 
 // A family with half of a Llama's weights that takes as long is twice as slow.
@@ -196,8 +193,7 @@ func TestFamiliesTable(t *testing.T) {
 
 // Ratios of times have a geometric mean: twice and half as long is as long.
 func TestEngineTable(t *testing.T) {
-	text := engineResults{"x": {Processor: "p", Pairs: [][2]float64{{1, 2}, {4, 2}}}}.markdown()
-	expect.Contains(t, text, "| x ", "4.000", "2.000", " 1.00 ", "69.3 %")
+	expect.Contains(t, engineResults{"x": {Processor: "p", Pairs: [][2]float64{{1, 2}, {4, 2}}}}.markdown(), "| x ", "4.000", "2.000", " 1.00 ", "69.3 %")
 	memory := must.Into[engineMemory](t, json.Unmarshal, []byte(`{"x": {"Private": {"middle": 71, "most": 90}}}`))
 	expect.Contains(t, memory.markdown(), "| x ", "71, 90")
 	gaps := must.Into[skyrlResults](t, json.Unmarshal, []byte(`{"x": {"objectives": {"sft": {"loss": 2e-5, "norm": 0.001}}}, "learn": {"after": 3}}`))

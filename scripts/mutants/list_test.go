@@ -14,8 +14,7 @@ import (
 
 func TestParse(t *testing.T) {
 	got := must.Get(parse("Losses\n@ a.go\n- x + y\n+ x - y\n= a TestSum/of two\n- 1\n+ 2\n= b TestOne\n"))(t)
-	want := []fault{{"a.go", "x + y", "x - y", "a", "TestSum/of two", 3}, {"a.go", "1", "2", "b", "TestOne", 6}}
-	expect.Equal(t, want, got, cmp.AllowUnexported(fault{}))
+	expect.Equal(t, []fault{{"a.go", "x + y", "x - y", "a", "TestSum/of two", 3}, {"a.go", "1", "2", "b", "TestOne", 6}}, got, cmp.AllowUnexported(fault{}))
 	for _, text := range []string{"", "@ a.go\n- x\n+ x\n= a Test", "- x\n+ y\n= a Test", "@ a.go\n- x\n+ y\n= a"} {
 		expect.Fails(parse(text))(t, "%q is read", text)
 	}

@@ -13,7 +13,6 @@ import (
 func TestPagesAreCurrent(t *testing.T) {
 	for name, page := range pages {
 		before := must.Get(os.ReadFile(filepath.Join("../../docs", name)))(t)
-		want := must.Get(page(string(before)))(t)
-		expect.Equal(t, want, string(before), fmt.Sprintf("docs/%s is out of date; run go run ./scripts/options", name))
+		expect.Equal(t, must.Get(page(string(before)))(t), string(before), fmt.Sprintf("docs/%s is out of date; run go run ./scripts/options", name))
 	}
 }

@@ -295,8 +295,7 @@ func TestTokenStaysAtTheHub(t *testing.T) {
 		return true
 	}
 	c.get(t, "org/name")
-	want := map[string][]string{"hub": {"Bearer hf_secret"}, "store": {""}, "far": {""}}
-	expect.Equal(t, want, seen)
+	expect.Equal(t, map[string][]string{"hub": {"Bearer hf_secret"}, "store": {""}, "far": {""}}, seen)
 }
 
 // stall sends 1,000 bytes and no more.

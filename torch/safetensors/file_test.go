@@ -43,8 +43,7 @@ func TestOpen(t *testing.T) {
 	expect.Equal(t, []string{"scalar", "b", "none"}, f.Names())
 	expect.Equal(t, map[string]string{"format": "pt", "note": "hi"}, f.Metadata())
 	got, _ := f.Lookup("b")
-	want := safetensors.Entry{Name: "b", DType: "I64", Shape: []int64{1}, Offset: int64(8 + len(header) + 4), Size: 8}
-	expect.Equal(t, want, got)
+	expect.Equal(t, safetensors.Entry{Name: "b", DType: "I64", Shape: []int64{1}, Offset: int64(8 + len(header) + 4), Size: 8}, got)
 	v, err := f.Float32s("scalar")
 	expect.True(t, err == nil && v[0] == 1, "scalar = %v, %v", v, err)
 	v, err = f.Float32s("none")

@@ -68,8 +68,7 @@ func TestLoadConfig(t *testing.T) {
 		})},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := must.Get(LoadConfig(must.Folder(t, map[string]string{"config.json": tt.text})))(t)
-			expect.Equal(t, tt.want, got, cmpopts.IgnoreUnexported(Config{}))
+			expect.Equal(t, tt.want, must.Get(LoadConfig(must.Folder(t, map[string]string{"config.json": tt.text})))(t), cmpopts.IgnoreUnexported(Config{}))
 		})
 	}
 }

@@ -99,8 +99,7 @@ func TestCausalDefaults(t *testing.T) {
 				theta = tt.theta // the first frequency is 1 for any base
 			}
 			got := []any{c.NumKeyValueHeads, c.HeadDim, d.NormEps, d.AttentionScale, d.Activation, c.TieWordEmbeddings, d.RotaryDim, math.Round(theta), d.AttentionSoftcap, d.LogitSoftcap}
-			want := []any{tt.kvHeads, tt.headDim, tt.eps, tt.scale, tt.activation, tt.tied, tt.rotary, tt.theta, tt.attentionCap, tt.logitCap}
-			expect.Equal(t, want, got)
+			expect.Equal(t, []any{tt.kvHeads, tt.headDim, tt.eps, tt.scale, tt.activation, tt.tied, tt.rotary, tt.theta, tt.attentionCap, tt.logitCap}, got)
 			expect.Equal(t, tt.windows, d.Windows)
 		})
 	}

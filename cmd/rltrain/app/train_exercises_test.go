@@ -72,8 +72,7 @@ func TestFilesOfALanguageModelRun(t *testing.T) {
 		"report.html":    {"<td>before</td><td>2</td>", "<h3>Held-out accuracy", "<h2>Completions</h2>"},
 		"logs/try.jsonl": {`{"prompt":"`},
 	} {
-		got := must.Read(t, filepath.Join(dir, name))
-		expect.Contains(t, got, want...)
+		expect.Contains(t, must.Read(t, filepath.Join(dir, name)), want...)
 	}
 	f.usage(t, "is a language model, trained on task sum_digits; use rltrain generate", "predict", "--model", dir)
 	f.usages(t, "", map[string]string{

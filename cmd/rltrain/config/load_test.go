@@ -288,8 +288,7 @@ func TestDiff(t *testing.T) {
 	if d := Diff(a, load("--epochs=2", "--resume", "--output-dir=elsewhere", "--keep-runs=1", "--logging-steps=1", "--save-steps=5", "--threads=3")); d != nil {
 		t.Errorf("incidental settings differ: %v", d)
 	}
-	want := []Difference{{"epochs", "2", "4", true}, {"reward", "accuracy", "f1", false}}
-	expect.Equal(t, want, Diff(a, load("--epochs=4", "--reward=f1")))
+	expect.Equal(t, []Difference{{"epochs", "2", "4", true}, {"reward", "accuracy", "f1", false}}, Diff(a, load("--epochs=4", "--reward=f1")))
 	modes := Diff(load("--mode=supervised", "--epochs=3"), load("--mode=rl_only", "--pretrained-model=m", "--target-kl=0.02"))
 	for _, d := range []Difference{{"mode", "supervised", "rl_only", false}, {"pretrained_model", `""`, "m", false}, {"epochs", "3", "", false}, {"target_kl", "", "0.02", false}} {
 		expect.True(t, strings.Contains(diffText(modes), diffText([]Difference{d})), "%v is missing in %v", d, modes)

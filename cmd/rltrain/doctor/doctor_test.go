@@ -56,8 +56,7 @@ func TestStrongest(t *testing.T) {
 	for _, f := range got {
 		rows = append(rows, string(f.Tier)+" "+f.How)
 	}
-	want := []string{"namespaces unprivileged", "landlock with a user", "landlock without", "unsafe seccomp"}
-	expect.Equal(t, want, rows)
+	expect.Equal(t, []string{"namespaces unprivileged", "landlock with a user", "landlock without", "unsafe seccomp"}, rows)
 }
 
 // TestEveryOperatorHasAPath: each operator of the core has its row, which gradients share.

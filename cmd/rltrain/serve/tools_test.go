@@ -146,8 +146,7 @@ func TestToolCallsInResponses(t *testing.T) {
 			`{"index":0,"delta":{"role":"assistant","content":"a"},"logprobs":null,"finish_reason":null}`,
 			`{"index":0,"delta":{"content":" \u003ctool b"},"logprobs":null,"finish_reason":"stop"}`}},
 	} {
-		got := toolChoices(t, chatBody{sampling: sampling{Stream: c.stream}}, c.use, torch.ReasonStop, c.pieces...)
-		expect.Equal(t, c.want, got, c.name)
+		expect.Equal(t, c.want, toolChoices(t, chatBody{sampling: sampling{Stream: c.stream}}, c.use, torch.ReasonStop, c.pieces...), c.name)
 	}
 }
 

@@ -44,8 +44,7 @@ func TestFileResumesAtItsCheckpoint(t *testing.T) {
 	must.Do(t, again.Close(noon, 0))
 	data := must.Get(os.ReadFile(path))(t)
 	got := must.Get(Read(bytes.NewReader(data)))(t)
-	want := []Scalar{{1, "train/loss", 0.5}, {1, "train/reward", -1}, {2, "train/loss", 0.25}}
-	expect.Equal(t, want, got)
+	expect.Equal(t, []Scalar{{1, "train/loss", 0.5}, {1, "train/reward", -1}, {2, "train/loss", 0.25}}, got)
 	for i := range data {
 		broken := bytes.Clone(data)
 		broken[i] ^= 1

@@ -81,8 +81,7 @@ func TestWriteFolder(t *testing.T) {
 	} {
 		expect.Same(t, want, config[key], "config.json: %s", key)
 	}
-	generation := map[string]any{"eos_token_id": []any{0.0}, "bos_token_id": nil, "pad_token_id": nil, "temperature": 0.5}
-	expect.Equal(t, generation, read("generation_config.json"))
+	expect.Equal(t, map[string]any{"eos_token_id": []any{0.0}, "bos_token_id": nil, "pad_token_id": nil, "temperature": 0.5}, read("generation_config.json"))
 	expect.Result(os.Readlink(filepath.Join(dir, convert.WeightsFile)))(t, path, "the link leads to")
 	text, err := os.ReadFile(filepath.Join(dir, "chat_template.jinja"))
 	expect.True(t, err == nil && string(text) == "{{ messages }}", "chat template %q, %v", text, err)

@@ -158,8 +158,7 @@ func TestClock(t *testing.T) {
 
 func TestGenerationInAString(t *testing.T) {
 	out := must.Get(render("a{% set x %}{% generation %}b{% endgeneration %}{% endset %}{% generation %}c{% generation %}d{% endgeneration %}{% endgeneration %}{{ x }}", NewDict()))(t)
-	want := Rendering{Text: "acdb", Generated: []Span{{2, 3}, {1, 3}}, Unplaced: true}
-	expect.Equal(t, want, out)
+	expect.Equal(t, Rendering{Text: "acdb", Generated: []Span{{2, 3}, {1, 3}}, Unplaced: true}, out)
 }
 
 func TestParseJSON(t *testing.T) {
