@@ -1,4 +1,4 @@
-package remote
+package remote_test
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/dist/disttest"
 	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/remote"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
@@ -27,9 +28,10 @@ type bench struct {
 	dir     string // of the model
 	policy  *policy.CausalLM
 	servers []*fakeServer
-	config  Config
+	config  remote.Config
 	lock    sync.Mutex
 	said    []string
+	hear    func(line string) // nil = nobody
 }
 
 func newBench(t testing.TB, servers int) *bench {
@@ -37,14 +39,18 @@ func newBench(t testing.TB, servers int) *bench {
 	torchtest.NoLeaks(t)
 	dir := filepath.Join(t.TempDir(), "model")
 	must.Do(t, policy.TinyModel(dir, 1, 32, 5))
-	b := &bench{dir: dir, policy: newPolicy(t, dir), config: Config{
-		Options: Options{Dir: filepath.Join(t.TempDir(), "adapters"), Tolerance: 0.01, Timeout: 60}, Temperature: 0.7, Positions: 40,
+	b := &bench{dir: dir, policy: newPolicy(t, dir), config: remote.Config{
+		Options: remote.Options{Dir: filepath.Join(t.TempDir(), "adapters"), Tolerance: 0.01, Timeout: 60}, Temperature: 0.7, Positions: 40,
 		Retry: 5 * time.Millisecond, Lag: time.Minute,
 	}}
 	b.config.Warn = func(format string, args ...any) {
 		b.lock.Lock()
-		defer b.lock.Unlock()
-		b.said = append(b.said, fmt.Sprintf(format, args...))
+		line := fmt.Sprintf(format, args...)
+		b.said = append(b.said, line)
+		b.lock.Unlock()
+		if b.hear != nil {
+			b.hear(line)
+		}
 	}
 	for range servers {
 		one := newFakeServer(t, dir)
@@ -59,9 +65,9 @@ func newPolicy(t testing.TB, dir string) *policy.CausalLM {
 	return must.Open(policy.NewCausalLM(policy.Config{Dir: dir, R: 2, Alpha: 4, Seed: 3}))(t)
 }
 
-func (b *bench) start(t testing.TB) *Servers {
+func (b *bench) start(t testing.TB) *remote.Servers {
 	t.Helper()
-	return must.Open(New(t.Context(), b.policy, b.config))(t)
+	return must.Open(remote.New(t.Context(), b.policy, b.config))(t)
 }
 
 // learn changes the policy's weights.
@@ -175,7 +181,7 @@ func TestIgnoredAdapterEndsTheRun(t *testing.T) {
 	b.servers[0].Unlock()
 	b.learn(t)
 	err := s.Generate(t.Context(), prompts, options(), func(int, []policy.Completion) error { return nil })
-	expect.True(t, errors.Is(err, ErrMismatch), "%v, want %v", err, ErrMismatch)
+	expect.True(t, errors.Is(err, remote.ErrMismatch), "%v, want %v", err, remote.ErrMismatch)
 }
 
 // TestStepWaitsForAServer: without a healthy server the step logs that it waits. It continues with the first server that
@@ -191,10 +197,8 @@ func TestStepWaitsForAServer(t *testing.T) {
 			b.servers[1].Die()
 			b.servers[0].Forget()
 			var once sync.Once
-			warn := s.config.Warn
-			s.config.Warn = func(format string, args ...any) {
-				warn(format, args...)
-				if strings.Contains(fmt.Sprintf(format, args...), "the step waits") {
+			b.hear = func(line string) {
+				if strings.Contains(line, "the step waits") {
 					once.Do(rise)
 				}
 			}
@@ -223,11 +227,7 @@ func TestGenerateEndsWithItsContext(t *testing.T) {
 	s := b.start(t)
 	b.servers[0].Die()
 	ctx, cancel := context.WithCancel(t.Context())
-	warn := s.config.Warn
-	s.config.Warn = func(format string, args ...any) {
-		warn(format, args...)
-		cancel()
-	}
+	b.hear = func(string) { cancel() }
 	err := s.Generate(ctx, prompts, options(), func(int, []policy.Completion) error { return nil })
 	expect.True(t, errors.Is(err, context.Canceled), "%v", err)
 }
@@ -250,16 +250,18 @@ func newRanks(t *testing.T, size, servers int) []*bench {
 }
 
 // begun starts each rank's servers; closing them is collective.
-func begun(t *testing.T, ranks []*bench) []*Servers {
+func begun(t *testing.T, ranks []*bench) []*remote.Servers {
 	t.Helper()
-	all, errs := make([]*Servers, len(ranks)), make([]error, len(ranks))
-	disttest.Each(len(ranks), func(rank int) { all[rank], errs[rank] = New(t.Context(), ranks[rank].policy, ranks[rank].config) })
+	all, errs := make([]*remote.Servers, len(ranks)), make([]error, len(ranks))
+	disttest.Each(len(ranks), func(rank int) {
+		all[rank], errs[rank] = remote.New(t.Context(), ranks[rank].policy, ranks[rank].config)
+	})
 	must.Do(t, errors.Join(errs...))
 	return all
 }
 
 // share has all ranks publish their weights.
-func share(t *testing.T, all []*Servers) {
+func share(t *testing.T, all []*remote.Servers) {
 	t.Helper()
 	errs := make([]error, len(all))
 	disttest.Each(len(all), func(rank int) { errs[rank] = all[rank].Share(t.Context()) })
@@ -329,8 +331,7 @@ func TestRanksMustShareWeights(t *testing.T) {
 	}()
 	for rank, b := range ranks {
 		b.learn(t)
-		err := all[rank].Generate(t.Context(), prompts, options(), nil)
-		expect.True(t, errors.Is(err, errNotShared), "rank %d: %v", rank, err)
+		expect.Error(t, all[rank].Generate(t.Context(), prompts, options(), nil), "the policy's weights changed after Share")
 	}
 }
 
@@ -339,6 +340,6 @@ func TestRanksStopOnRefusal(t *testing.T) {
 	ranks := newRanks(t, 2, 1)
 	ranks[0].servers[0].Raw = true
 	errs := make([]error, len(ranks))
-	disttest.Each(len(ranks), func(rank int) { _, errs[rank] = New(t.Context(), ranks[rank].policy, ranks[rank].config) })
-	expect.True(t, errors.Is(errs[0], ErrMismatch) && errs[1] != nil && errs[1].Error() == "rank 0: "+errs[0].Error(), "rank 0: %v\nrank 1: %v", errs[0], errs[1])
+	disttest.Each(len(ranks), func(rank int) { _, errs[rank] = remote.New(t.Context(), ranks[rank].policy, ranks[rank].config) })
+	expect.True(t, errors.Is(errs[0], remote.ErrMismatch) && errs[1] != nil && errs[1].Error() == "rank 0: "+errs[0].Error(), "rank 0: %v\nrank 1: %v", errs[0], errs[1])
 }

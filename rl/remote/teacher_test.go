@@ -1,4 +1,4 @@
-package remote
+package remote_test
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/remote"
 )
 
 // teacherReply is the response of a teacher's server, in which a token's log-probability is −id/1024.
@@ -152,7 +153,7 @@ func TestTeacher(t *testing.T) {
 			if c.model != "" {
 				model = c.model
 			}
-			teacher, err := NewTeacher(t.Context(), p, TeacherConfig{
+			teacher, err := remote.NewTeacher(t.Context(), p, remote.TeacherConfig{
 				TeacherServer: algo.TeacherServer{URL: server.URL + "/v1/", Concurrency: 2, Timeout: 60}, Model: model, Key: "secret", Positions: positions,
 				Warn: func(string, ...any) { warns++ }, Pause: 1,
 			})
@@ -187,7 +188,7 @@ func TestTeacherEndsWithItsContext(t *testing.T) {
 	server := serveTeacher(t, p, func(n int, _ *teacherReply) int { return map[bool]int{true: 503}[n > 1] })
 	ctx, cancel := context.WithCancel(t.Context())
 	var said string
-	teacher := must.Get(NewTeacher(ctx, p, TeacherConfig{
+	teacher := must.Get(remote.NewTeacher(ctx, p, remote.TeacherConfig{
 		TeacherServer: algo.TeacherServer{URL: server.URL, Concurrency: 1, Timeout: 60}, Model: "teacher", Key: "secret", Pause: time.Hour,
 		Warn: func(format string, args ...any) {
 			said = fmt.Sprintf(format, args...)
@@ -341,7 +342,7 @@ func TestRefused(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t, 1)
 			c.quirk(t, b)
-			s, err := New(t.Context(), b.policy, b.config)
+			s, err := remote.New(t.Context(), b.policy, b.config)
 			if err == nil {
 				s.Close()
 			}
@@ -385,7 +386,7 @@ func TestLagIsBounded(t *testing.T) {
 	b := newBench(t, 1)
 	b.config.Lag = time.Nanosecond
 	b.servers[0].Before = times(1000, "/v1/load_lora_adapter", answer(404))
-	s, err := New(t.Context(), b.policy, b.config)
+	s, err := remote.New(t.Context(), b.policy, b.config)
 	if err == nil {
 		s.Close()
 	}

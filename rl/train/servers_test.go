@@ -1,24 +1,18 @@
 package train
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	serving "github.com/rltrain/rltrain/cmd/rltrain/serve"
+	"github.com/rltrain/rltrain/cmd/rltrain/serve/servetest"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
@@ -27,93 +21,12 @@ import (
 	"github.com/rltrain/rltrain/rl/remote"
 	"github.com/rltrain/rltrain/rl/rollout"
 	"github.com/rltrain/rltrain/rl/run"
-	"github.com/rltrain/rltrain/torch"
 )
 
 // writer is closed by its test.
 type writer interface {
 	rollout.Generator
 	Close()
-}
-
-// rolloutServer serves a model as rltrain serve does.
-type rolloutServer struct {
-	url    string
-	before func(r *http.Request) // of each request; nil = nothing
-
-	lock   sync.Mutex
-	loaded []string     // adapters
-	direct http.Handler // the server without before
-}
-
-// startServer starts a server of the model in a folder that loads adapters from below adapters; it ends with the test.
-func startServer(t testing.TB, model, adapters string) *rolloutServer {
-	t.Helper()
-	thread := torch.NewThread()
-	s, started, ended := &rolloutServer{}, make(chan error), make(chan error)
-	ctx, stop := context.WithCancel(context.Background())
-	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	go func() {
-		ended <- thread.Do(ctx, func(ctx context.Context) error {
-			p, err := policy.NewCausalLM(policy.Config{Dir: model})
-			if err != nil {
-				started <- err
-				return err
-			}
-			defer p.Close()
-			server, err := serving.New(p, serving.Config{
-				Name: "base", AdapterDirs: []string{adapters}, MaxAdapters: 8, Slots: 4, Queue: 64, Logf: func(string, ...any) {},
-			})
-			if err != nil {
-				started <- err
-				return err
-			}
-			s.direct = server.Handler()
-			started <- nil
-			return server.Serve(ctx, listener)
-		})
-	}()
-	must.Do(t, <-started)
-	front := httptest.NewServer(s)
-	s.url = front.URL
-	t.Cleanup(func() {
-		front.CloseClientConnections()
-		front.Close()
-		stop()
-		<-ended
-		thread.Close()
-	})
-	return s
-}
-
-// ServeHTTP notes which adapters are loaded.
-func (s *rolloutServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if s.before != nil {
-		s.before(r)
-	}
-	if r.URL.Path == "/v1/load_lora_adapter" {
-		var body bytes.Buffer
-		var order struct {
-			Name string `json:"lora_name"`
-		}
-		_ = json.NewDecoder(io.TeeReader(r.Body, &body)).Decode(&order) // the server says what is wrong
-		r.Body = io.NopCloser(&body)
-		s.lock.Lock()
-		s.loaded = append(s.loaded, order.Name)
-		s.lock.Unlock()
-	}
-	s.direct.ServeHTTP(w, r)
-}
-
-// forget unloads all adapters, as a restart does.
-func (s *rolloutServer) forget() {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	for _, name := range s.loaded {
-		order := fmt.Sprintf(`{"lora_name":%q}`, name)
-		s.direct.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/v1/unload_lora_adapter", strings.NewReader(order)))
-	}
-	s.loaded = nil
 }
 
 // serve starts servers of the policy's base model.
@@ -128,11 +41,11 @@ func (r tokenRun) serve(t testing.TB, p *policy.CausalLM) (writer, error) {
 		},
 	}
 	for i := range r.servers {
-		s := startServer(t, p.BaseModel, c.Dir)
+		s := servetest.Start(t, p.BaseModel, c.Dir)
 		if r.quirk != nil {
 			r.quirk(i, s)
 		}
-		c.URLs = append(c.URLs, s.url)
+		c.URLs = append(c.URLs, s.URL)
 	}
 	return remote.New(t.Context(), p, c)
 }
@@ -142,7 +55,7 @@ func (r tokenRun) serve(t testing.TB, p *policy.CausalLM) (writer, error) {
 func TestDyingServerChangesNothing(t *testing.T) {
 	for _, ahead := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ahead=%v", ahead), func(t *testing.T) {
-			train := func(servers int, quirk func(int, *rolloutServer), told func(string)) (weights [][]float32) {
+			train := func(servers int, quirk func(int, *servetest.Front), told func(string)) (weights [][]float32) {
 				r := newTokenRun(newGRPO)
 				r.Steps, r.evaluated, r.every, r.servers, r.quirk, r.told = 5, 4, 2, servers, quirk, told
 				r.Async = ahead
@@ -165,19 +78,20 @@ func TestDyingServerChangesNothing(t *testing.T) {
 			}
 			want := train(1, nil, nil)
 			var said []string
-			got := train(2, func(i int, s *rolloutServer) {
+			got := train(2, func(i int, s *servetest.Front) {
 				if i == 1 {
 					return
 				}
 				var asked atomic.Int64
-				s.before = func(r *http.Request) {
+				s.Before = func(_ http.ResponseWriter, r *http.Request) bool {
 					if r.URL.Path != "/v1/completions" {
-						return
+						return false
 					}
 					if n := asked.Add(1); n > 12 && n < 16 { // in the middle of a step
-						s.forget()
+						s.Forget()
 						panic(http.ErrAbortHandler)
 					}
+					return false
 				}
 			}, func(line string) { said = append(said, line) })
 			expect.Equal(t, want, got, "weights")
@@ -198,11 +112,11 @@ func teacherModel(t testing.TB) (dir string) {
 func (r tokenRun) servedTeacher(t testing.TB, p *policy.CausalLM) func(context.Context, []*rl.Trajectory) error {
 	t.Helper()
 	needs := r.algorithm().Needs()
-	s := startServer(t, teacherModel(t), t.TempDir())
+	s := servetest.Start(t, teacherModel(t), t.TempDir())
 	if r.quirk != nil {
 		r.quirk(0, s)
 	}
-	needs.Server.URL = s.url
+	needs.Server.URL = s.URL
 	teacher := must.Get(remote.NewTeacher(t.Context(), p, remote.TeacherConfig{
 		TeacherServer: needs.Server, Model: needs.Teacher, Pause: time.Millisecond, Warn: func(format string, args ...any) { r.told(fmt.Sprintf(format, args...)) },
 	}))(t)
@@ -226,11 +140,12 @@ func TestServedTeacherEqualsLocal(t *testing.T) {
 	var told []string
 	served, weights := train(func(r *tokenRun) {
 		r.told = func(line string) { told = append(told, line) }
-		r.quirk = func(_ int, s *rolloutServer) {
-			s.before = func(*http.Request) {
+		r.quirk = func(_ int, s *servetest.Front) {
+			s.Before = func(http.ResponseWriter, *http.Request) bool {
 				if n := fails.Add(1); n > 20 && n%7 == 0 {
 					panic(http.ErrAbortHandler)
 				}
+				return false
 			}
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rltrain/rltrain/cmd/rltrain/serve/servetest"
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/reward"
 	"github.com/rltrain/rltrain/internal/must"
@@ -300,7 +301,7 @@ type tokenRun struct {
 	taught   bool   // by another tiny model with the same tokens, on a server if the algorithm asks one
 	servers  int    // rollout servers; 0 = the policy's sampler
 	recorded string // file of sessions that take the place of rollouts
-	quirk    func(i int, s *rolloutServer)
+	quirk    func(i int, s *servetest.Front)
 	told     func(line string)
 	group    *dist.Group
 }

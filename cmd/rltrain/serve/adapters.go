@@ -82,7 +82,8 @@ func (s *Server) load(name, dir string) error {
 	case s.base == nil:
 		return errNoText
 	case taken:
-		return bad("lora_name", "adapter %q is already loaded; unload it first, or choose another name", name)
+		// Ranks that share this server look for vLLM's words "already been loaded".
+		return bad("lora_name", "adapter %q has already been loaded; unload it first, or choose another name", name)
 	case len(s.engine.lanes) > s.config.MaxAdapters:
 		return bad("lora_name", "%d adapters are loaded, the limit of --max-adapters; unload one first", len(s.engine.lanes)-1)
 	case s.engine.sampler == nil:

@@ -68,10 +68,10 @@ func TestAdaptersComeAndGo(t *testing.T) {
 	load("x", "a", 400, "absolute path")
 	load("x", allowed+"/nothing", 404, "not found")
 	load("x", allowed+"/deep", 404, "no adapter_config.json")
-	load("tiny", allowed+"/a", 400, "is already loaded")
+	load("tiny", allowed+"/a", 400, "has already been loaded")
 	load("", allowed+"/a", 400, "lora_name")
 	load("a", allowed+"/a", 200, "Success")
-	load("a", allowed+"/b", 400, "is already loaded")
+	load("a", allowed+"/b", 400, "has already been loaded")
 	load("b", allowed+"/b", 200, "Success")
 	load("c", allowed+"/deep/c", 400, "--max-adapters")
 
