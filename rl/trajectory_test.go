@@ -69,15 +69,6 @@ func TestSegments(t *testing.T) {
 	expect.Equal(t, x, turn) // the turn before and that after it have no action of their own here
 }
 
-func TestTrajectoryJSON(t *testing.T) {
-	before := twoTurns()
-	before.Info = &envs.Info{Correct: true, FoundBy: "tag"}
-	before.BeginSegment(1)
-	encoded := must.Get(json.Marshal(before))(t)
-	after := must.Into[Trajectory](t, json.Unmarshal, encoded)
-	expect.Equal(t, before, &after, cmpopts.EquateNaNs())
-}
-
 func TestTrajectoryValidate(t *testing.T) {
 	for _, test := range map[string]struct {
 		change func(*Trajectory)

@@ -128,8 +128,7 @@ func TestReadRefuses(t *testing.T) {
 		"twice.jsonl":    {`{"name":"a","prompt":"x","tests":"assert 1"}` + "\n" + `{"name":"a","prompt":"y","tests":"assert 1"}`, `twice.jsonl:2: duplicate problem name "a"`},
 		"nul.jsonl":      {`{"prompt":"x\u0000","tests":"assert 1"}`, "NUL"},
 	} {
-		path := must.File(t, name, test.text)
-		expect.Failure(Read(&dataset.Faults{}, path, "python", ""))(t, test.want, name)
+		expect.Failure(Read(&dataset.Faults{}, must.File(t, name, test.text), "python", ""))(t, test.want, name)
 	}
 	folder := filepath.Dir(must.File(t, "a/problem_description.txt", "x"))
 	expect.Failure(Read(&dataset.Faults{}, filepath.Dir(folder), "q", PythonToQ))(t, "reading python_sol.py")

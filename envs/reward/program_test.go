@@ -53,13 +53,11 @@ func TestProgramIsAskedAboutTexts(t *testing.T) {
 	r := parseText(t, command+"=0.5,expr:1", nil, Options{})
 	expect.Fails(os.Stat(filepath.Join(dir, "asked")))(t, "the program runs before it is asked")
 	batch := []envs.Completion{sample, {Observation: envs.Observation{Text: "Say <a> & \"b\".\n"}, Text: "no", Action: envs.Action{Text: "o"}}}
-	scores := must.Get(r.Score(t.Context(), batch, 1))(t)
-	expect.Equal(t, []float64{1.5, 1.5}, scores.Total, "totals")
+	expect.Equal(t, []float64{1.5, 1.5}, must.Get(r.Score(t.Context(), batch, 1))(t).Total, "totals")
 	want := `{"id":1,"prompt":"6 times 7?","text":"is the answer: Öl 42\n","written":"6 times 7\nis the answer: Öl 42\n","answer":"42","truth":"42.0","correct":true,"formatted":false}
 {"id":2,"prompt":"Say <a> & \"b\".\n","text":"o","written":"no","answer":null,"truth":null,"correct":null,"formatted":null}
 `
-	got := must.Get(os.ReadFile(filepath.Join(dir, "asked")))(t)
-	expect.Equal(t, want, string(got), "questions")
+	expect.Equal(t, want, string(must.Get(os.ReadFile(filepath.Join(dir, "asked")))(t)), "questions")
 }
 
 func TestProgramScoresLabels(t *testing.T) {
@@ -249,8 +247,7 @@ func TestTextIsUsedByManyAtATime(t *testing.T) {
 				}
 				texts, want = append(texts, text), append(want, total)
 			}
-			scores := must.Get(r.Score(t.Context(), completions(texts...), 4))(t)
-			expect.Equal(t, want, scores.Total)
+			expect.Equal(t, want, must.Get(r.Score(t.Context(), completions(texts...), 4))(t).Total)
 		})
 	}
 }

@@ -63,8 +63,7 @@ func newIndex(t *testing.T, size int) *fakeIndex {
 	var b bytes.Buffer
 	w := zip.NewWriter(&b)
 	for name, content := range map[string][]byte{"p/lib/big.so": noise(size), "p/lib/sub/x.txt": []byte("x"), "p/__init__.py": []byte("no"), "p-1.dist-info/LICENSE": []byte("licence")} {
-		f := must.Get(w.Create(name))(t)
-		must.Get(f.Write(content))(t)
+		must.Get(must.Get(w.Create(name))(t).Write(content))(t)
 	}
 	must.Do(t, w.Close())
 	i := &fakeIndex{wheel: b.Bytes()}

@@ -88,8 +88,7 @@ func TestObservedIsUnbiased(t *testing.T) {
 	}
 	expect.Equal(t, target, mean, close)
 	// The weight of rare choices is bounded: 1/0.05.
-	got := Observed(envs.Feedback{Chosen: 0, Reward: 1, Probability: 1e-6}, []float32{0, 1})
-	expect.Equal(t, 20.0, got[0])
+	expect.Equal(t, 20.0, Observed(envs.Feedback{Chosen: 0, Reward: 1, Probability: 1e-6}, []float32{0, 1})[0])
 }
 
 func TestEvaluate(t *testing.T) {

@@ -64,8 +64,7 @@ func adapterBase(t *testing.T, model string) string {
 func copyFiles(t *testing.T, from, to string) {
 	t.Helper()
 	for _, f := range must.Get(os.ReadDir(from))(t) {
-		data := must.Get(os.ReadFile(filepath.Join(from, f.Name())))(t)
-		must.Do(t, os.WriteFile(filepath.Join(to, f.Name()), data, 0o600))
+		must.Do(t, os.WriteFile(filepath.Join(to, f.Name()), must.Get(os.ReadFile(filepath.Join(from, f.Name())))(t), 0o600))
 	}
 }
 
@@ -189,8 +188,7 @@ func checkTrainedInFull(t *testing.T, base, name string, want adapterExpectation
 // TestNewModulesToSave: without its adapter, a policy that trains modules in full is not what it was.
 func TestNewModulesToSave(t *testing.T) {
 	for _, modules := range [][]string{nil, {"lm_head"}} {
-		p := tinyPolicy(t, Config{R: 2, Alpha: 4, ModulesToSave: modules})
-		expect.Same(t, modules == nil, must.Get(p.Fresh())(t), "the base model is the reference")
+		expect.Same(t, modules == nil, must.Get(tinyPolicy(t, Config{R: 2, Alpha: 4, ModulesToSave: modules}).Fresh())(t), "the base model is the reference")
 	}
 	expect.Failure(NewCausalLM(Config{Dir: adapterBase(t, "gpt2"), R: 2, Alpha: 4, ModulesToSave: []string{"c_fc"}}))(t, "module transformer.h.0.mlp.c_fc cannot be trained in full")
 	expect.Failure(NewCausalLM(Config{Dir: adapterBase(t, "llama"), R: 2, Alpha: 4, ModulesToSave: []string{"x"}}))(t, `target "x" matches no module; choose from model.embed_tokens`)
@@ -277,8 +275,7 @@ func TestAdapterNamesItsRevision(t *testing.T) {
 	a, err := lora.Load(saved)
 	config := a.Config
 	expect.True(t, err == nil && config.BaseModel == "org/name" && config.Revision == "v1.5", "%s at %q, error %v; want org/name at v1.5", config.BaseModel, config.Revision, err)
-	fresh := tinyPolicy(t, Config{R: 2, Alpha: 4, BaseModel: "org/name", Revision: "0123"})
-	must.Do(t, fresh.Save(saved))
+	must.Do(t, tinyPolicy(t, Config{R: 2, Alpha: 4, BaseModel: "org/name", Revision: "0123"}).Save(saved))
 	a, err = lora.Load(saved)
 	config = a.Config
 	expect.True(t, err == nil && config.Revision == "0123", "revision %q, error %v; want 0123", config.Revision, err)

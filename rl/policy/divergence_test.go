@@ -157,8 +157,6 @@ func TestSameTokens(t *testing.T) {
 	must.Do(t, TinyModel(dir, 1, 32, 1))
 	path := filepath.Join(dir, "tokenizer.json")
 	text := must.Get(os.ReadFile(path))(t)
-	swapped := strings.NewReplacer(`"a":`, `"b":`, `"b":`, `"a":`).Replace(string(text))
-	must.Do(t, os.WriteFile(path, []byte(swapped), 0o600))
-	other := must.Open(NewCausalLM(Config{Dir: dir}))(t)
-	expect.Error(t, p.CheckSameTokenizer(other), `2 of 99 tokens differ, such as "a"`)
+	must.Do(t, os.WriteFile(path, []byte(strings.NewReplacer(`"a":`, `"b":`, `"b":`, `"a":`).Replace(string(text))), 0o600))
+	expect.Error(t, p.CheckSameTokenizer(must.Open(NewCausalLM(Config{Dir: dir}))(t)), `2 of 99 tokens differ, such as "a"`)
 }

@@ -40,8 +40,7 @@ func TestObservationsBecomeTokens(t *testing.T) {
 		{envs.Observation{Messages: []envs.Message{user}}, "user:two assistant:"},
 		{envs.Observation{Messages: []envs.Message{user, opened}}, "user:two assistant:so: "},
 	} {
-		ids := must.Get(p.EncodeObservation(test.shown))(t)
-		expect.Result(p.Tokenizer.Decode(ids, false))(t, test.want, "Decode")
+		expect.Result(p.Tokenizer.Decode(must.Get(p.EncodeObservation(test.shown))(t), false))(t, test.want, "Decode")
 	}
 }
 
@@ -145,8 +144,7 @@ func TestWriteMappingBytes(t *testing.T) {
 }
 `
 	for _, name := range []string{"label_mapping.json", "category_mapping.json"} {
-		got := must.Get(os.ReadFile(filepath.Join(dir, name)))(t)
-		expect.Equal(t, want, string(got), name)
+		expect.Equal(t, want, string(must.Get(os.ReadFile(filepath.Join(dir, name)))(t)), name)
 	}
 }
 

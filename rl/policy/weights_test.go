@@ -269,8 +269,7 @@ func TestSamplersUseChangedWeights(t *testing.T) {
 		must.Do(t, snapshot.PutBack(p)) // this calls Changed
 
 		after := write(old)
-		fresh := must.Open(p.NewSampler(2))(t)
-		expect.Equal(t, write(fresh), after, fmt.Sprintf("rank %d: a sampler from before and a new one differ", r))
+		expect.Equal(t, write(must.Open(p.NewSampler(2))(t)), after, fmt.Sprintf("rank %d: a sampler from before and a new one differ", r))
 		expect.True(t, !cmp.Equal(before, after), "rank %d: other weights write the same: the test shows nothing", r)
 	}
 }

@@ -149,8 +149,7 @@ func golden(t *testing.T, name, got string) {
 		must.Do(t, os.MkdirAll("testdata", 0o755))
 		must.Do(t, os.WriteFile(path, []byte(got), 0o644))
 	}
-	want := must.Get(os.ReadFile(path))(t)
-	expect.Equal(t, string(want), got, path)
+	expect.Equal(t, string(must.Get(os.ReadFile(path))(t)), got, path)
 }
 
 func testCard(pooling string) Card {

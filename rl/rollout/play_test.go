@@ -399,8 +399,7 @@ func TestNoPlace(t *testing.T) {
 	task.free.Store(2)
 	c := tokensConfig()
 	c.Async, c.MaxStaleness = true, 1
-	s := tokens(t, sampler(t, tiny(t), 4), task, c)
-	expect.Failure(s.Next(t.Context(), rl.At{}))(t, "asynchronous rollouts", "after 2 of")
+	expect.Failure(tokens(t, sampler(t, tiny(t), 4), task, c).Next(t.Context(), rl.At{}))(t, "asynchronous rollouts", "after 2 of")
 	task.free.Store(0)
 	expect.Failure(Play(t.Context(), sampler(t, tiny(t), 4), task, envs.Train, []int{0}, sampled))(t, "no more episodes can run")
 }

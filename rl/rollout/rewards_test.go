@@ -44,8 +44,7 @@ func TestRewardsJudgeTurns(t *testing.T) {
 	judged := played(t, m, spelling, []int{0, 1}, c)
 	failures := 0
 	for i, x := range slices.Concat(judged.Groups...) {
-		before := slices.Concat(plain.Groups...)[i]
-		expect.Equal(t, before.Tokens, x.Tokens, "rewards change what is written")
+		expect.Equal(t, slices.Concat(plain.Groups...)[i].Tokens, x.Tokens, "rewards change what is written")
 		for turn := range x.Turns {
 			text := turnText(t, m.Policy(), x, turn)
 			want := 2*float64(len(text)) + 10

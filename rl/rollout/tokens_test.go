@@ -394,8 +394,7 @@ func TestPoolsOfASource(t *testing.T) {
 			}
 			expect.True(t, len(prompts) == len(taken.Groups), "%s: step %d has a prompt twice", name, step)
 		}
-		settled := src.state.Settled
-		expect.True(t, len(settled) > 0, "%s: no prompt is settled", name)
+		expect.True(t, len(src.state.Settled) > 0, "%s: no prompt is settled", name)
 		taken := next(t, src, 6)
 		expect.Same(t, float64(len(src.state.Settled))/12, taken.Figures.Get("settled_prompts"), "%s: settled prompts", name)
 	}

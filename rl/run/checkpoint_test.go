@@ -338,8 +338,7 @@ func TestTrainingStateResumesExactly(t *testing.T) {
 			o := optimizer(whole)
 			whole.step(t, o)
 			whole.step(t, o)
-			saved := TrainingState{Weights: whole, Optimizer: o, Best: extra.best, Reference: extra.reference, State: counters{2, 1.0 / 3}}
-			must.Do(t, saved.Save(dir))
+			must.Do(t, (&TrainingState{Weights: whole, Optimizer: o, Best: extra.best, Reference: extra.reference, State: counters{2, 1.0 / 3}}).Save(dir))
 			whole.step(t, o)
 
 			resumed := newPair(t)
@@ -382,11 +381,9 @@ func TestTrainingStateRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			saved := TrainingState{Weights: p, Optimizer: o, State: counters{}}
-			must.Do(t, saved.Save(dir))
+			must.Do(t, (&TrainingState{Weights: p, Optimizer: o, State: counters{}}).Save(dir))
 			must.Do(t, test.change(dir))
-			back := TrainingState{Weights: p, Optimizer: o, State: &counters{}}
-			expect.Line(t, back.Restore(dir), append(test.want, "checkpoint: ")...)
+			expect.Line(t, (&TrainingState{Weights: p, Optimizer: o, State: &counters{}}).Restore(dir), append(test.want, "checkpoint: ")...)
 		})
 	}
 }

@@ -129,8 +129,7 @@ func TestAKillBetweenTheTwoMoves(t *testing.T) {
 	end(t, mustCreate(t, dir), "mark-new", true, StatusStopped)
 	must.Do(t, os.Rename(dir, dir+newSuffix)) // as before the second move
 
-	again := must.Get(Resume(dir, false))(t)
-	must.Do(t, again.Finish(StatusStopped, "", noon))
+	must.Do(t, must.Get(Resume(dir, false))(t).Finish(StatusStopped, "", noon))
 	expect.Equal(t, map[string]string{"mark-old": "out.1", "mark-new": "out"}, where(t, dir))
 }
 
@@ -200,8 +199,7 @@ func TestOneProcessAFolder(t *testing.T) {
 	_, err = Resume(dir, false)
 	expect.Line(t, err, dir, pid)
 	must.Do(t, r.Finish(StatusStopped, "interrupted", noon))
-	again := must.Get(Resume(dir, false))(t)
-	must.Do(t, again.Finish(StatusStopped, "interrupted", noon))
+	must.Do(t, must.Get(Resume(dir, false))(t).Finish(StatusStopped, "interrupted", noon))
 }
 
 func TestResume(t *testing.T) {

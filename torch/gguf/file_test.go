@@ -322,8 +322,7 @@ func TestOpenRefusesNonFiles(t *testing.T) {
 // Opening a file with one large array allocates no memory for it.
 func TestOpenIsFrugal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.gguf")
-	r := header(0, 1).put("a.b", uint32(9), uint32(0), uint64(64<<20))
-	must.Do(t, os.WriteFile(path, r.data(64<<20), 0o644))
+	must.Do(t, os.WriteFile(path, header(0, 1).put("a.b", uint32(9), uint32(0), uint64(64<<20)).data(64<<20), 0o644))
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	f, err := gguf.Open(path)

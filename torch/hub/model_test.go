@@ -194,8 +194,7 @@ func TestOffline(t *testing.T) {
 		expect.Same(t, online, c.get(t, model), "offline")
 	}
 	c.refuses(t, "org/name@v1", "nothing of org/name@v1 is in the cache", "HF_HUB_OFFLINE forbids downloads")
-	shard := filepath.Join(online.Dir, "model-00002-of-00002.safetensors")
-	must.Do(t, os.Remove(shard))
+	must.Do(t, os.Remove(filepath.Join(online.Dir, "model-00002-of-00002.safetensors")))
 	c.refuses(t, "org/name", "model-00002-of-00002.safetensors: not in the cache", "HF_HUB_OFFLINE forbids downloads")
 	must.Do(t, os.Remove(filepath.Join(online.Dir, "model.safetensors.index.json")))
 	c.refuses(t, "org/name", "weights: not in the cache")
@@ -276,8 +275,7 @@ func TestModelOfAShortCommit(t *testing.T) {
 	for _, revision := range []string{"111111", "1111112", "g111111"} {
 		c.refuses(t, "org/name@"+revision, "nothing of org/name@"+revision+" is in the cache")
 	}
-	other := filepath.Join(filepath.Dir(m.Dir), "1111111"+commit2[7:])
-	must.Do(t, os.Mkdir(other, 0o755))
+	must.Do(t, os.Mkdir(filepath.Join(filepath.Dir(m.Dir), "1111111"+commit2[7:]), 0o755))
 	c.refuses(t, "org/name@1111111", "nothing of")
 }
 

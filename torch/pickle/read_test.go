@@ -65,8 +65,7 @@ func archive(t testing.TB, records ...record) []byte {
 	var b bytes.Buffer
 	w := zip.NewWriter(&b)
 	for _, r := range records {
-		f := must.Get(w.CreateHeader(&zip.FileHeader{Name: r.name, Method: r.method}))(t)
-		must.Get(f.Write([]byte(r.data)))(t)
+		must.Get(must.Get(w.CreateHeader(&zip.FileHeader{Name: r.name, Method: r.method}))(t).Write([]byte(r.data)))(t)
 	}
 	must.Do(t, w.Close())
 	return b.Bytes()

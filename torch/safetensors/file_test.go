@@ -179,8 +179,7 @@ func TestFloat32sAcrossReads(t *testing.T) {
 		safetensors.FromFloat32s("x", []int64{int64(len(want))}, want),
 	}, nil))
 	f := must.Open(safetensors.Open(path))(t)
-	got := must.Get(f.Float32s("x"))(t)
-	expect.True(t, cmp.Equal(want, got), "the elements differ")
+	expect.True(t, cmp.Equal(want, must.Get(f.Float32s("x"))(t)), "the elements differ")
 	// The file may shrink while it is open.
 	must.Do(t, os.Truncate(path, 1000))
 	expect.Failure(f.Float32s("x"))(t, `reading tensor "x"`)
@@ -204,8 +203,7 @@ func FuzzOpen(f *testing.F) {
 		for _, name := range file.Names() {
 			e, ok := file.Lookup(name)
 			expect.Require(t, ok, "no entry for %q", name)
-			data := must.Get(file.Bytes(name))(t)
-			expect.Same(t, string(raw[e.Offset:e.Offset+e.Size]), string(data), "%q reads other bytes", name)
+			expect.Same(t, string(raw[e.Offset:e.Offset+e.Size]), string(must.Get(file.Bytes(name))(t)), "%q reads other bytes", name)
 			for i := e.Offset; i < e.Offset+e.Size; i++ {
 				expect.Require(t, !covered[i], "byte %d belongs to two tensors", i)
 				covered[i] = true

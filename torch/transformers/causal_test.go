@@ -26,8 +26,7 @@ import (
 func folder(t *testing.T, name string, change func(map[string]safetensors.Tensor)) string {
 	t.Helper()
 	from, dir := filepath.Join("testdata", "causal", name), t.TempDir()
-	config := must.Get(os.ReadFile(filepath.Join(from, "config.json")))(t)
-	must.Write(t, filepath.Join(dir, "config.json"), string(config))
+	must.Write(t, filepath.Join(dir, "config.json"), string(must.Get(os.ReadFile(filepath.Join(from, "config.json")))(t)))
 	tensors := tensorsOf(t, from)
 	change(tensors)
 	must.Do(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), slices.Collect(maps.Values(tensors)), nil))
@@ -139,8 +138,7 @@ func TestLoadCausalSpellings(t *testing.T) {
 	for shard, tensors := range shards {
 		must.Do(t, safetensors.Write(filepath.Join(dir, shard), tensors, nil))
 	}
-	text := must.Get(json.Marshal(map[string]any{"weight_map": index}))(t)
-	must.Write(t, filepath.Join(dir, "model.safetensors.index.json"), string(text))
+	must.Write(t, filepath.Join(dir, "model.safetensors.index.json"), string(must.Get(json.Marshal(map[string]any{"weight_map": index}))(t)))
 	model := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
 	c.Causal = model
 	torchtest.Near(t, c.read(t, c.sequences, false), c.want(t, "logits"), tolerance, "logits")
@@ -152,8 +150,7 @@ func TestTrainableWeights(t *testing.T) {
 			c := openCausal(t, name, transformers.CausalOptions{Trainable: true})
 			torchtest.Near(t, c.read(t, c.sequences, false), c.want(t, "logits"), tolerance, "logits")
 			// The weights are copies: writing to one does not change the file.
-			norm := c.Weights["norm.weight"]
-			must.Do(t, norm.Write(make([]float32, c.Config.HiddenSize)))
+			must.Do(t, c.Weights["norm.weight"].Write(make([]float32, c.Config.HiddenSize)))
 			dir := t.TempDir()
 			must.Do(t, c.Save(dir, transformers.SaveOptions{}))
 			saved := tensorsOf(t, dir)

@@ -163,8 +163,7 @@ func TestPackedFolder(t *testing.T) {
 	for _, dtype := range []string{"", "fp32", "int8", "nf4"} {
 		expect.Equal(t, logitsOf(t, stored, dtype), logitsOf(t, plain, dtype))
 	}
-	c := must.Open(transformers.LoadCausal(stored, transformers.CausalOptions{}))(t)
-	must.Do(t, c.Save(saved, transformers.SaveOptions{}))
+	must.Do(t, must.Open(transformers.LoadCausal(stored, transformers.CausalOptions{}))(t).Save(saved, transformers.SaveOptions{}))
 	expect.Equal(t, tensorsOf(t, saved), tensorsOf(t, plain))
 	expect.Equal(t, logitsOf(t, saved, ""), logitsOf(t, plain, ""))
 }

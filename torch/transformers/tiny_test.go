@@ -94,8 +94,7 @@ func TestRandomLlama(t *testing.T) {
 			"%d parameters in %d weights, in files %d in %d", random.Parameters, len(random.Weights), stored.Parameters, len(stored.Weights))
 		for name, v := range random.Weights {
 			got := must.Get(v.Read())(t)
-			want := must.Get(stored.Weights[name].Read())(t)
-			expect.True(t, slices.Equal(got, want), "%s, %s: the values differ from those in the file", d.inFile, name)
+			expect.True(t, slices.Equal(got, must.Get(stored.Weights[name].Read())(t)), "%s, %s: the values differ from those in the file", d.inFile, name)
 		}
 		tokenizer := must.Open(tokenizer.Load(dir))(t)
 		expect.Result(tokenizer.Decode([]int32{4 + 'a' - ' ', 119}, false))(t, "a<119>", "the last token decodes as")

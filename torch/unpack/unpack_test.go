@@ -76,8 +76,7 @@ func TestPackages(t *testing.T) {
 			_, e, _ := m.Entry(weight)
 			want := f.dequantized
 			expect.Equal(t, []any{e.DType, e.Shape}, []any{want.DType, want.Shape})
-			got := must.Get(m.Bytes(weight))(t)
-			expect.True(t, slices.Equal(got, want.Data), "bits differ from the package's")
+			expect.True(t, slices.Equal(must.Get(m.Bytes(weight))(t), want.Data), "bits differ from the package's")
 			wide := must.Get(m.Float32s(weight))(t)
 			parts := int(want.Shape[0])
 			for at := range parts {
@@ -145,7 +144,6 @@ func TestBadContent(t *testing.T) {
 		bad.Data = slices.Clone(bad.Data)
 		bad.Data[0] = 9
 		f.tensors[c.part] = bad
-		m := must.Get(f.open(t))(t)
-		expect.Failure(m.Bytes("layer.weight"))(t, c.want)
+		expect.Failure(must.Get(f.open(t))(t).Bytes("layer.weight"))(t, c.want)
 	}
 }

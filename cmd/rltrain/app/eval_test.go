@@ -222,8 +222,7 @@ func TestEvalKeepsTrainingMetrics(t *testing.T) {
 	f.must(t, "", "eval", "--model", "MODEL", "--dataset", file)
 	f.must(t, "", "eval", "--model", "MODEL", "--dataset", file, "--output", "TMP/some/figures.json")
 	expect.Same(t, "the run's own", must.Read(t, f.model+"/logs/eval_results.json"), "eval wrote over the run's results")
-	results := must.JSON[shared.LabelResults](t, f.expand("TMP/some/figures.json"))
-	expect.True(t, results.N != 0, "--output has no figures")
+	expect.True(t, must.JSON[shared.LabelResults](t, f.expand("TMP/some/figures.json")).N != 0, "--output has no figures")
 }
 
 func TestCompare(t *testing.T) {

@@ -177,8 +177,7 @@ func TestRecipeOfOneLoss(t *testing.T) {
 		"--algorithm ppo":             "0",
 		"--algorithm grpo --beta 0.1": "0.1",
 	} {
-		c := must.Get(Load(strings.Fields("--task gsm8k --dataset d "+args), nil))(t)
-		expect.Same(t, want, c.Text("kl_coef"), "%s: kl_coef", args)
+		expect.Same(t, want, must.Get(Load(strings.Fields("--task gsm8k --dataset d "+args), nil))(t).Text("kl_coef"), "%s: kl_coef", args)
 	}
 }
 

@@ -43,8 +43,7 @@ func TestFileResumesAtItsCheckpoint(t *testing.T) {
 	must.Do(t, again.Row(noon, 2, map[string]float64{"train/loss": 0.25}))
 	must.Do(t, again.Close(noon, 0))
 	data := must.Get(os.ReadFile(path))(t)
-	got := must.Get(Read(bytes.NewReader(data)))(t)
-	expect.Equal(t, []Scalar{{1, "train/loss", 0.5}, {1, "train/reward", -1}, {2, "train/loss", 0.25}}, got)
+	expect.Equal(t, []Scalar{{1, "train/loss", 0.5}, {1, "train/reward", -1}, {2, "train/loss", 0.25}}, must.Get(Read(bytes.NewReader(data)))(t))
 	for i := range data {
 		broken := bytes.Clone(data)
 		broken[i] ^= 1

@@ -133,6 +133,5 @@ func TestInterleave(t *testing.T) {
 	convert.Interleave(values, heads, width)
 	expect.True(t, values[width] == 3*width, "row 1 begins with %g", values[width]) // the second row is the first of the head's second half
 	raw := must.Get(gguf.F32.Quantize(values))(t)
-	w := convert.Weight{Heads: heads, Tensor: gguf.Tensor{Shape: []int64{rows, width}}}
-	expect.Equal(t, want, gguf.F32.Dequantize(w.Rows(raw)))
+	expect.Equal(t, want, gguf.F32.Dequantize(convert.Weight{Heads: heads, Tensor: gguf.Tensor{Shape: []int64{rows, width}}}.Rows(raw)))
 }

@@ -41,8 +41,7 @@ func TestParseRefuses(t *testing.T) {
 		`{"a":{"type":"score","criteria":["x",null]}}`:                "level 1 must be",
 		`{"a":{"type":"score","criteria":[]},"b":{"type":"nothing"}}`: `question "b": type must be`,
 	} {
-		c := Config{Labels: map[string][]string{Choice: {"1"}}}
-		expect.Failure(c.Parse(value(t, text).(*jinja.Dict)))(t, want)
+		expect.Failure((&Config{Labels: map[string][]string{Choice: {"1"}}}).Parse(value(t, text).(*jinja.Dict)))(t, want)
 	}
 	expect.Failure((&Config{}).Parse(value(t, `{"a":{},"b":{},"c":{"type":"noul"}}`).(*jinja.Dict)))(t, `question "a"`, `question "b"`)
 }
@@ -101,8 +100,7 @@ func TestGeneralPrompt(t *testing.T) {
 		{Config{}, `"x"`, `{"type":"score","criteria":["low","high"]}`,
 			"x\n\nA. low\nB. high\nAnswer with the letter of the level that fits best (A to B) only."},
 	} {
-		q := parse(t, test.config, `{"q":`+test.asks+`}`)
-		expect.Equal(t, test.want, must.Get(general(value(t, test.state), q[0]))(t), test.asks)
+		expect.Equal(t, test.want, must.Get(general(value(t, test.state), parse(t, test.config, `{"q":`+test.asks+`}`)[0]))(t), test.asks)
 	}
 }
 
@@ -214,8 +212,7 @@ func TestTemplateAsksAsTheGeneralPrompt(t *testing.T) {
 			} {
 				q := parse(t, c, `{"q":`+asks+`}`)
 				want := must.Get(general.Prompts(value(t, state), q))(t)
-				got := must.Get(own.Asker(r).Prompts(value(t, state), q))(t)
-				expect.Same(t, "", cmp.Diff(want[0].Pieces, got[0].Pieces), "%s %s", state, asks)
+				expect.Same(t, "", cmp.Diff(want[0].Pieces, must.Get(own.Asker(r).Prompts(value(t, state), q))(t)[0].Pieces), "%s %s", state, asks)
 			}
 		}
 		q := parse(t, c, `{"q":{"type":"score","instructions":"How?","criteria":["low",["x"]]}}`)[0]

@@ -67,8 +67,7 @@ func TestExpansion(t *testing.T) {
 		`{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Sequence","decoders":[{"type":"Prepend","prepend":"a"}]}]}`:               2,
 		`{"type":"Precompiled","precompiled_charsmap":"` + base64.StdEncoding.EncodeToString([]byte("\x02\x00\x00\x00ab1234\x0012345\x00")) + `"}`: 5,
 	} {
-		value := must.Into[any](t, json.Unmarshal, []byte(part))
-		expect.Same(t, want, must.Get(expansion(value))(t), "%s", part)
+		expect.Same(t, want, must.Get(expansion(must.Into[any](t, json.Unmarshal, []byte(part))))(t), "%s", part)
 	}
 }
 
