@@ -12,6 +12,7 @@ import (
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/rl/rollout/rollouttest"
 	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -61,20 +62,12 @@ func next(t *testing.T, src interface {
 	return must.Get(src.Next(t.Context(), rl.At{Step: step, Version: uint64(step)}))(t)
 }
 
-// endless is a task without a last episode; index makes its episodes.
-type endless func(part envs.Part, index int) envs.Env
+type endless = rollouttest.Endless
 
-func (endless) Len(envs.Part) int { return 0 }
+var letters, spelling, small = rollouttest.Spelling(7, 1), rollouttest.Spelling(5, 3), rollouttest.Small
 
-func (e endless) Episode(part envs.Part, index int) (envs.Env, error) { return e(part, index), nil }
-
-// letters rewards an action that begins with a small letter with 1 and others with 0: a bandit with many arms, a
-// quarter of which are rewarded.
-var letters = endless(func(part envs.Part, index int) envs.Env {
-	return &spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%7), last: 1}
-})
-
-func small(text string) bool { return text != "" && text[0] >= 'a' && text[0] <= 'z' }
+// lines is spelling with actions that end at stop strings.
+var lines = rollouttest.Spelling(5, 3, strings.Split("abcdefghijklmnopqrstuvwxyz", "")...)
 
 // dialogues has the given number of actions per episode, keeps two bytes of each and replies with a mark; the first of
 // two actions is half a turn.
@@ -95,42 +88,6 @@ func (d *dialogue) Step(_ context.Context, a envs.Action) (envs.Step, error) {
 	}, nil
 }
 
-// spelling rewards each action that begins with a small letter with 1, and ends after three.
-var spelling = endless(func(part envs.Part, index int) envs.Env {
-	return &spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%5), last: 3}
-})
-
-// lines is spelling with actions that end at stop strings.
-var lines = endless(func(part envs.Part, index int) envs.Env {
-	return &spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%5), last: 3, stop: strings.Split("abcdefghijklmnopqrstuvwxyz", "")}
-})
-
-type spellingEpisode struct {
-	shown              string
-	stop               []string
-	last, turns, right int
-}
-
-func (e *spellingEpisode) Reset(context.Context) (envs.Observation, error) {
-	return envs.Observation{Text: e.shown, Stop: e.stop}, nil
-}
-
-func (e *spellingEpisode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
-	e.turns++
-	step := envs.Step{Keep: len(a.Text), Done: e.turns == e.last}
-	if small(a.Text) {
-		step.Reward = 1
-		e.right++
-	}
-	if e.last > 1 {
-		step.Append = ";"
-	}
-	if step.Done {
-		step.Info = &envs.Info{Correct: e.right == e.last, FormatOK: a.Stop == envs.StopEnd, FoundBy: "letters"}
-	}
-	return step, nil
-}
-
 // wordy has prompts longer than the context for the indices that long selects.
 func wordy(long func(index int) bool) endless {
 	return func(part envs.Part, index int) envs.Env {
@@ -138,7 +95,7 @@ func wordy(long func(index int) bool) endless {
 		if long(index) {
 			shown = strings.Repeat("x", 3000)
 		}
-		return &spellingEpisode{shown: shown, last: 1}
+		return &rollouttest.Word{Shown: shown, Last: 1}
 	}
 }
 

@@ -64,7 +64,7 @@ func TestFiguresOfObjectives(t *testing.T) {
 func TestSamplerAndTrainerAgree(t *testing.T) {
 	for _, temperature := range []float64{1, 0.6, 1.7} {
 		r := newTokenRun(newGRPO)
-		r.task, r.Options.Temperature, r.Steps = spelling{}, temperature, 3
+		r.task, r.Options.Temperature, r.Steps = spelling, temperature, 3
 		var said recorded
 		must.Get(r.on(t.Context(), t, trainedToken(t, 4), said.hooks()))(t)
 		replayed := newReplayRun(&algo.Replay{Min: 0, Max: 10})

@@ -147,39 +147,6 @@ func TestReferenceMovesTowardsThePolicy(t *testing.T) {
 	}
 }
 
-// TestAskingTheReferenceLeavesThePolicy checks that the swapped weights are restored.
-func TestAskingTheReferenceLeavesThePolicy(t *testing.T) {
-	p := trainedToken(t, 4)
-	r := must.Get(newReference(p, nil, false, true))(t)
-	first := p.Params()[1]
-	values := must.Get(first.Read())(t)
-	values[0]++
-	must.Do(t, first.Write(values))
-	before := weightsOf(t, p)
-	inside := float32(0)
-	must.Do(t, r.ask(p, func(policy.Policy, bool) error {
-		inside = weightsOf(t, p)[1][0]
-		return nil
-	}))
-	expect.True(t, math.Abs(float64(inside-(values[0]-1))) <= 1e-6, "the reference has the weight %v, want %v", inside, values[0]-1)
-	expect.True(t, slices.EqualFunc(before, weightsOf(t, p), slices.Equal), "the policy's weights have changed")
-}
-
-// TestDistillApproachesTheTeacher trains a student with each divergence, which must at least halve.
-func TestDistillApproachesTheTeacher(t *testing.T) {
-	for _, kind := range []string{policy.ReverseKL, policy.ForwardKL, policy.JSD, "sampled"} {
-		t.Run(kind, func(t *testing.T) {
-			r := newTokenRun(func() algo.Algorithm { return &algo.Distill{Teacher: "given", Divergence: kind, Mix: 0.5} })
-			r.taught = true
-			var seen recorded
-			must.Get(r.on(t.Context(), t, tinyToken(t, 4), seen.hooks()))(t)
-			found := seen.figure("divergence")
-			first, last := found[0], found[len(found)-1]
-			expect.True(t, first > 0 && last < first/2, "KL %v at first, %v at the end", first, last)
-		})
-	}
-}
-
 // TestAlarmsOfATeacher: equal rewards raise no alarm if a teacher supervises, and training improves as the loss falls.
 // The truncated completions still raise theirs.
 func TestAlarmsOfATeacher(t *testing.T) {

@@ -203,7 +203,7 @@ func everyRun() map[string]resumable {
 		"tokens × distill":            ofTokens(func() algo.Algorithm { return &algo.Distill{Teacher: "given", Divergence: "jsd", Mix: 0.5} }, tinyToken, 4, func(r *tokenRun) { r.taught = true }),
 		"tokens × distill, sampled":   ofTokens(func() algo.Algorithm { return &algo.Distill{Teacher: "given", Divergence: "sampled"} }, tinyToken, 0, func(r *tokenRun) { r.taught, r.Minibatches = true, 2 }),
 		"async tokens × distill, served": ofTokens(newServedDistill, tinyToken, 4, func(r *tokenRun) {
-			r.taught, r.Async, r.MaxStaleness, r.task = true, true, 2, spelling{}
+			r.taught, r.Async, r.MaxStaleness, r.task = true, true, 2, spelling
 		}),
 		"tokens × sdft": ofTokens(newSDFT, tinyToken, 4, func(r *tokenRun) { r.task, r.Minibatches = worked{}, 2 }),
 		"async tokens × sdpo": ofTokens(newSDPO("ema"), tinyToken, 0, func(r *tokenRun) {
@@ -212,16 +212,16 @@ func everyRun() map[string]resumable {
 		"tokens × sdpo, current weights": ofTokens(newSDPO("live"), trainedToken, 4, func(*tokenRun) {}),
 		"tokens × rloo":                  ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Minibatches = 2 }),
 		"tokens × ppo":                   ofTokens(newPPO, tinyToken, 0, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 }),
-		"async tokens × rloo":            ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} }),
+		"async tokens × rloo":            ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling }),
 		"tokens × grpo, difficulty pools": ofTokens(newGRPO, tinyToken, 0, func(r *tokenRun) {
-			r.task, r.Pools, r.DynamicSampling, r.SamplesPerPrompt = few{}, rollout.Pools{ByDifficulty: true, Floor: 0.2}, true, 3
+			r.task, r.Pools, r.DynamicSampling, r.SamplesPerPrompt = few{letters}, rollout.Pools{ByDifficulty: true, Floor: 0.2}, true, 3
 		}),
 		"async tokens × rloo, difficulty pools": ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) {
-			r.task, r.Pools, r.Async, r.MaxStaleness, r.SamplesPerPrompt = few{}, rollout.Pools{ByDifficulty: true, Floor: 0.2}, true, 2, 3
+			r.task, r.Pools, r.Async, r.MaxStaleness, r.SamplesPerPrompt = few{letters}, rollout.Pools{ByDifficulty: true, Floor: 0.2}, true, 2, 3
 		}),
 		"servers × grpo": ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) { r.servers, r.Options.Temperature = 2, 0.8 }),
 		"servers ahead × rloo": ofTokens(newRLOO, tinyToken, 4, func(r *tokenRun) {
-			r.servers, r.Async, r.MaxStaleness, r.task = 2, true, 2, spelling{}
+			r.servers, r.Async, r.MaxStaleness, r.task = 2, true, 2, spelling
 		}),
 		"programs × reinforce":       ofPrograms,
 		"recorded × grpo":            ofRecorded,
@@ -262,14 +262,14 @@ func everyRun() map[string]resumable {
 		"units × reward model on a language model": ofRewards(false),
 		"tokens × dpo of own answers":              ofTokens(func() algo.Algorithm { return &algo.OnlineDPO{DPO: *newDPO("sigmoid")} }, tinyToken, 4, func(r *tokenRun) {}),
 		"little memory × ppo":                      ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.Epochs, r.Minibatches, r.MicroTokens, r.holds, r.OOMRetry = 2, 2, 200, 190, true }),
-		"several turns × ppo":                      ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.task, r.OverlongBuffer, r.Options.Temperature = spelling{}, 2, 0.7 }),
+		"several turns × ppo":                      ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.task, r.OverlongBuffer, r.Options.Temperature = spelling, 2, 0.7 }),
 	}
 	for name, fields := range unlikeLlama {
 		family := func(t testing.TB, r int) *policy.CausalLM { return tinyFamily(t, fields, r) }
 		r := 4
 		if name == "experts" { // which take no adapters
 			r = 0
-			runs["async tokens × grpo, experts"] = ofTokens(newGRPO, family, r, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} })
+			runs["async tokens × grpo, experts"] = ofTokens(newGRPO, family, r, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling })
 		}
 		runs["tokens × grpo, "+name] = ofTokens(newGRPO, family, r, nothing)
 	}
@@ -282,7 +282,7 @@ func everyRun() map[string]resumable {
 	}
 	runs["tokens × rft"] = ofTokens(func() algo.Algorithm { return &algo.RFT{MinReward: 1, Keep: "all"} }, tinyToken, 4, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 })
 	runs["tokens × gpg"] = ofTokens(func() algo.Algorithm { return algo.New[algo.GPG]() }, tinyToken, 0, nothing)
-	runs["async tokens × gspo"] = ofTokens(func() algo.Algorithm { return algo.New[algo.GSPO]() }, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} })
+	runs["async tokens × gspo"] = ofTokens(func() algo.Algorithm { return algo.New[algo.GSPO]() }, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling })
 	return runs
 }
 
@@ -300,10 +300,10 @@ func TestStoppedRunEqualsUninterrupted(t *testing.T) {
 	for name, again := range map[string]resumable{
 		"labels × ppo":        ofLabels("accuracy,f1=0.5", func(*labelRun) {}),
 		"tokens × grpo":       ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
-		"async tokens × rloo": ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling{} }),
+		"async tokens × rloo": ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling }),
 		"replay × replay_kl":  ofReplays(&algo.ReplayKL{Replay: algo.Replay{Min: 0, Max: 10}, Coef: 0.25}, 4),
 		"servers ahead × rloo": ofTokens(newRLOO, tinyToken, 4, func(r *tokenRun) {
-			r.servers, r.Async, r.MaxStaleness, r.task = 1, true, 1, spelling{}
+			r.servers, r.Async, r.MaxStaleness, r.task = 1, true, 1, spelling
 		}),
 	} {
 		t.Run(name, func(t *testing.T) { resumes(t, again, false) })

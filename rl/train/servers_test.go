@@ -129,7 +129,7 @@ func (r tokenRun) servedTeacher(t testing.TB, p *policy.CausalLM) func(context.C
 func TestServedTeacherEqualsLocal(t *testing.T) {
 	train := func(change func(r *tokenRun)) (found []float64, weights run.Snapshot) {
 		r := newTokenRun(newServedDistill)
-		r.taught, r.Steps, r.Optim, r.task = true, 3, "", spelling{}
+		r.taught, r.Steps, r.Optim, r.task = true, 3, "", spelling
 		change(&r)
 		var seen recorded
 		p := trainedToken(t, 4)

@@ -18,6 +18,7 @@ import (
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/rollout"
+	"github.com/rltrain/rltrain/rl/rollout/rollouttest"
 	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/torch/torchtest"
 	"github.com/rltrain/rltrain/torch/transformers"
@@ -220,69 +221,27 @@ func trainedToken(t testing.TB, r int) *policy.CausalLM {
 	return p
 }
 
-// letters rewards an action that begins with a small letter with 1 and others with 0: a bandit with many arms, a
-// quarter of which are rewarded.
-type letters struct{}
-
-func (letters) Len(envs.Part) int { return 0 }
-func (letters) Episode(part envs.Part, index int) (envs.Env, error) {
-	return &spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%7), last: 1}, nil
-}
+var letters, spelling = rollouttest.Spelling(7, 1), rollouttest.Spelling(5, 3)
 
 // worked is letters with solutions.
-type worked struct{ letters }
+type worked struct{ rollouttest.Endless }
 
 func (worked) Episode(part envs.Part, index int) (envs.Env, error) {
-	return workedEpisode{&spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%7), last: 1}}, nil
+	return workedEpisode{letters(part, index).(*rollouttest.Word)}, nil
 }
 
-type workedEpisode struct{ *spellingEpisode }
+type workedEpisode struct{ *rollouttest.Word }
 
-func (e workedEpisode) Solution() string { return e.shown[len(e.shown)-2:] + "abc" }
+func (e workedEpisode) Solution() string { return e.Shown[len(e.Shown)-2:] + "abc" }
 
-// few is letters with 20 training episodes.
-type few struct{ letters }
+// few has 20 training episodes.
+type few struct{ rollouttest.Endless }
 
 func (few) Len(part envs.Part) int {
 	if part == envs.Train {
 		return 20
 	}
 	return 0
-}
-
-func small(text string) bool { return text != "" && text[0] >= 'a' && text[0] <= 'z' }
-
-// spelling rewards each action that begins with a small letter with 1, and ends after three.
-type spelling struct{}
-
-func (spelling) Len(envs.Part) int { return 0 }
-func (spelling) Episode(part envs.Part, index int) (envs.Env, error) {
-	return &spellingEpisode{shown: fmt.Sprintf("%s %d:", part, index%5), last: 3}, nil
-}
-
-type spellingEpisode struct {
-	shown              string
-	last, turns, right int
-}
-
-func (e *spellingEpisode) Reset(context.Context) (envs.Observation, error) {
-	return envs.Observation{Text: e.shown}, nil
-}
-
-func (e *spellingEpisode) Step(_ context.Context, a envs.Action) (envs.Step, error) {
-	e.turns++
-	step := envs.Step{Keep: len(a.Text), Done: e.turns == e.last}
-	if small(a.Text) {
-		step.Reward = 1
-		e.right++
-	}
-	if e.last > 1 {
-		step.Append = ";"
-	}
-	if step.Done {
-		step.Info = &envs.Info{Correct: e.right == e.last, FormatOK: a.Stop == envs.StopEnd, FoundBy: "letters"}
-	}
-	return step, nil
 }
 
 // tokenRun is a small run on a language model's rollouts.
@@ -308,7 +267,7 @@ type tokenRun struct {
 
 func newTokenRun(algorithm func() algo.Algorithm) tokenRun {
 	return tokenRun{
-		algorithm: algorithm, task: letters{}, maxNew: 3,
+		algorithm: algorithm, task: letters, maxNew: 3,
 		Options: rollout.Options{PromptsPerStep: 4, SamplesPerPrompt: 8, NumGenerators: 2, Sampling: rollout.Sampling{Temperature: 1}, MaxStaleness: 1},
 		Config: Config{
 			Steps: 25, Optimisation: Optimisation{LearningRate: 0.02, Schedule: "constant", MaxGradNorm: 1}, ValueRate: 0.02,
@@ -366,7 +325,7 @@ func (smalls) Score(_ context.Context, completions []envs.Completion) ([]float64
 	for i, c := range completions {
 		scores[i] = 5
 		for _, letter := range c.Text {
-			if small(string(letter)) {
+			if rollouttest.Small(string(letter)) {
 				scores[i] += 0.5
 			}
 		}
@@ -413,7 +372,7 @@ func (r replayRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h r
 	r.MicroTokens = limitOf(ctx, r.MicroTokens)
 	sampler := must.Get(p.NewSampler(r.slots))(t)
 	defer sampler.Close()
-	source, err := rollout.NewReplay(sampler, spelling{}, rollout.ReplayConfig{
+	source, err := rollout.NewReplay(sampler, spelling, rollout.ReplayConfig{
 		ReplayOptions: r.ReplayOptions, MaxNew: r.maxNew, Seed: r.Seed, Load: r.load, Save: r.save, Group: h.Group,
 	})
 	if err != nil {
@@ -421,7 +380,7 @@ func (r replayRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h r
 	}
 	r.Config.Temperature = r.ReplayOptions.Temperature
 	if r.Evaluate == nil {
-		r.Evaluate = evaluate.Answers(sampler, spelling{}, r.evaluated, r.every, rollout.Config{MaxNew: r.maxNew, Seed: r.Seed}.Greedy())
+		r.Evaluate = evaluate.Answers(sampler, spelling, r.evaluated, r.every, rollout.Config{MaxNew: r.maxNew, Seed: r.Seed}.Greedy())
 	}
 	return Run(ctx, p, source, r.algorithm, r.Config, h)
 }
