@@ -126,6 +126,16 @@ func TestMergeRefuses(t *testing.T) {
 	expect.Equal(t, []string{"empty", "file", "full"}, namesIn(t, parent), "left behind")
 }
 
+// TestOneToken loads a classifier that reads a single token.
+func TestOneToken(t *testing.T) {
+	torchtest.NoLeaks(t)
+	dir := policytest.Classifier(t, policytest.Encoder(t), transformers.PoolMean, "law", "physics")
+	settings := must.JSON[map[string]any](t, filepath.Join(dir, "label_policy.json"))
+	settings["max_length"] = 1
+	must.Do(t, files.SaveJSON(filepath.Join(dir, "label_policy.json"), settings))
+	expect.Same(t, 1, loadPolicy(t, dir).MaxLength, "max_length")
+}
+
 // A base model in another dtype is merged in float32, and its config.json says so.
 func TestMergedConfigNamesItsDType(t *testing.T) {
 	torchtest.NoLeaks(t)

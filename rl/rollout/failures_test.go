@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,6 +101,20 @@ func TestFailedEpisodesAreSkipped(t *testing.T) {
 	})
 }
 
+// closedOnce is an episode that may be closed once.
+type closedOnce struct {
+	envs.Env
+	t      *testing.T
+	closed atomic.Bool
+	closes *atomic.Int64
+}
+
+func (e *closedOnce) Close() error {
+	expect.True(e.t, !e.closed.Swap(true), "an episode is closed twice")
+	e.closes.Add(1)
+	return nil
+}
+
 // TestFailuresOfARolloutAreErrors if there is no callback for them.
 func TestFailuresOfARolloutAreErrors(t *testing.T) {
 	m := sampler(t, tiny(t), 4)
@@ -107,6 +122,12 @@ func TestFailuresOfARolloutAreErrors(t *testing.T) {
 	c.Timeout = time.Hour
 	expect.Failure(Play(t.Context(), m, unreliable(nil), envs.Train, []int{2, 1}, c))(t, "episode 1, sample 0: panic: broken")
 	expect.Failure(Play(t.Context(), m, unreliable(nil), envs.Train, []int{2, 3}, c))(t, "episode 3: no room")
+	var closes atomic.Int64
+	all := endless(func(part envs.Part, index int) envs.Env {
+		return &closedOnce{Env: unreliable(nil)(part, index), t: t, closes: &closes}
+	})
+	expect.Failure(Play(t.Context(), m, all, envs.Train, []int{2, 3, 4}, c))(t, "episode 3: no room")
+	expect.Same(t, 9, closes.Load(), "episodes closed")
 	ctx, cancel := context.WithCancel(t.Context())
 	release := make(chan struct{})
 	defer close(release)
