@@ -366,7 +366,9 @@ func TestCausalGradientsEqualTransformers(t *testing.T) {
 						continue
 					}
 					limit := 2*tolerance*math.Sqrt(squares*weights) + 1e-9
-					expect.True(t, math.Abs(dot-float64(want[2*i])) <= limit && math.Abs(squares/float64(want[2*i+1])-1) <= 2*tolerance, "%s: gradient·weight %g and |gradient|² %g, want %g and %g", name(spec), dot, squares, want[2*i], want[2*i+1])
+					if math.Abs(dot-float64(want[2*i])) > limit || math.Abs(squares/float64(want[2*i+1])-1) > 2*tolerance { // not NaN, of an expert without tokens
+						t.Errorf("%s: gradient·weight %g and |gradient|² %g, want %g and %g", name(spec), dot, squares, want[2*i], want[2*i+1])
+					}
 				}
 				expect.Equal(t, len(want), 2*(i+1))
 				for name, v := range c.Weights {
