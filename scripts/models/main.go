@@ -216,7 +216,8 @@ then changes neither log π nor the importance ratio. Tokens of data sets and of
 - adapters on routers
 - recurrent layers: mamba, Granite 4 H; qwen3_next
 - jina v2 encoders, which need code of their own: transformers has no class for them
-- adapters on Gemma 3n's AltUp (altup_projections, routers, coefficients)
+- adapters on Gemma 3n's AltUp (altup_projections, altup_unembed_projections, modality_router, coefficients): all-linear skips them here,
+  while PEFT's all-linear adapts them, and rltrain refuses such an adapter by the module's name
 - quantised weights in other formats than those of the next section
 - classifiers of gemma3n, gemma4, gemma4_unified, granite, granitemoehybrid, cohere2 and mistral3 load in rltrain only: transformers has no class for them
 `
