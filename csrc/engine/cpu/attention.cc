@@ -3,6 +3,7 @@
 // same log-probabilities.
 
 #include <cmath>
+#include <vector>
 
 #include "engine/cpu/network.h"
 #include "kernels/parallel.h"
@@ -147,8 +148,11 @@ void Network::attend(const Block& block, int64_t layer, Workspace& w, int64_t ro
   t.c += std::max(cut, origin) - origin;
   score(kept(span.tail), tail_panel, end - cut);
 
+  static thread_local std::vector<float> shares;  // that keys have
+  shares.resize(static_cast<size_t>(heads));
   for (int r = 0; r < t.rows; ++r)
-    to_probabilities(block, first + r, scores + r * stride + (low - origin), end - low);
+    shares[static_cast<size_t>(r)] =
+        to_probabilities(block, first + r, scores + r * stride + (low - origin), end - low);
 
   // A head whose width is no multiple of a panel is summed in a place of its own.
   float* const out = w.attended.data() + (row * c.heads + first) * d;
@@ -171,18 +175,20 @@ void Network::attend(const Block& block, int64_t layer, Workspace& w, int64_t ro
   const int64_t begin = std::max(cut, low);
   if (in_prefix) sum(kept(span.prefix), scores + (low - origin), low, cut);
   sum(kept(span.tail), scores + (begin - origin), begin - cut, end - cut);
-  for (int r = 0; r < t.rows && t.c != out; ++r) std::copy_n(t.c + r * values, d, out + r * d);
+  for (int r = 0; r < t.rows && (t.c != out || !block.sinks.empty()); ++r)
+    kernels().scale(t.c + r * values, shares[static_cast<size_t>(r)], out + r * d, d);
 }
 
-void Network::to_probabilities(const Block& block, int64_t head, float* scores, int64_t n) const {
+float Network::to_probabilities(const Block& block, int64_t head, float* scores, int64_t n) const {
   const auto scale = static_cast<float>(config().attention_scale),
              cap = static_cast<float>(config().attention_softcap);
   if (cap > 0) kernels().softcap(scores, n, scale / cap, cap);
   float peak;
-  float sum = kernels().softmax(scores, n, cap > 0 ? 1 : scale, &peak);
-  if (!block.sinks.empty()) sum += std::exp(block.sinks[static_cast<size_t>(head)] - scale * peak);
+  const float sum = kernels().softmax(scores, n, cap > 0 ? 1 : scale, &peak);
   kernels().scale(scores, 1 / sum, scores, n);
   if (block.rounds()) round_in_place(scores, n);
+  if (block.sinks.empty()) return 1;
+  return sum / (sum + std::exp(block.sinks[static_cast<size_t>(head)] - scale * peak));
 }
 
 }  // namespace rlt::engine

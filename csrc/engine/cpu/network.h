@@ -134,8 +134,10 @@ class Network {
   void fetch(const Block& block, const Workspace& w, int64_t row, int64_t head) const;
   void attend(const Block& block, int64_t layer, Workspace& w, int64_t row, int64_t head, int64_t first,
               int64_t heads, float* scores) const;
-  // Turns the scores of a query's n keys into its head's probabilities.
-  void to_probabilities(const Block& block, int64_t head, float* scores, int64_t n) const;
+  // Turns the scores of a query's n keys into its head's probabilities. Returns what the keys have of 1, the
+  // rest of which sinks have: the sum of values is to be multiplied by it. As in sink_attention, the
+  // probabilities are rounded before.
+  float to_probabilities(const Block& block, int64_t head, float* scores, int64_t n) const;
   // Takes the place of attention.
   void convolve(const Block& block, int64_t layer, Workspace& w) const;
   void delta_rule(const Block& block, int64_t layer, Workspace& w) const;

@@ -39,7 +39,7 @@ void Network::prompts(const Block& block, int64_t layer, Workspace& w) const {
 void Network::attend_prompt(const Block& block, int64_t layer, Workspace& w, const Workspace::Prompt& prompt,
                             int64_t head, int64_t begin, int64_t end) const {
   if (begin == end) return;
-  static thread_local Buffer<float> queries, scores, sums;
+  static thread_local Buffer<float> queries, scores, sums, shares;
   const nn::Config& c = config();
   const Work& span = *prompt.span;
   const int64_t d = block.head_dim, values = cache_shape().layer(block.keys_of).value_dim(),
@@ -54,6 +54,7 @@ void Network::attend_prompt(const Block& block, int64_t layer, Workspace& w, con
   queries.reserve(tokens * group * d);
   scores.reserve(tokens * group * stride);
   sums.reserve(tokens * group * values);
+  shares.reserve(tokens * group);
   for (int64_t first = begin; first < end; first += tokens) {
     const int64_t rows = std::min(tokens, end - first) * group, position = span.position + first;
     const auto row_of = [&](int64_t r) { return prompt.row + first + r / group; };
@@ -71,7 +72,7 @@ void Network::attend_prompt(const Block& block, int64_t layer, Workspace& w, con
       float* const row = scores.data() + r * stride;
       const int64_t last = position + r / group, hidden = first_seen(layer, last) - low - from,
                     count = last + 1 - low - from - hidden;
-      to_probabilities(block, head * group + r % group, row + hidden, count);
+      shares.data()[r] = to_probabilities(block, head * group + r % group, row + hidden, count);
       std::fill_n(row, hidden, 0.0f);
       std::fill(row + hidden + count, row + columns, 0.0f);
     }
@@ -80,7 +81,7 @@ void Network::attend_prompt(const Block& block, int64_t layer, Workspace& w, con
                 sums.data(), values);
     for (int64_t r = 0; r < rows; ++r) {
       float* const out = w.attended.data() + (row_of(r) * c.heads + head * group + r % group) * d;
-      std::copy_n(sums.data() + r * values, d, out);
+      kernels().scale(sums.data() + r * values, shares.data()[r], out, d);
     }
   }
 }
