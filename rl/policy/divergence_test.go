@@ -111,7 +111,8 @@ func TestDiverge(t *testing.T) {
 					return err
 				}
 				got := s.Item(loss)
-				expect.True(t, math.Abs(got-want) <= 1e-4*math.Abs(want), "divergence %v, want %v", got, want)
+				// Log-probabilities in float32 have an error of some 1e-7 whatever the divergence.
+				expect.True(t, math.Abs(got-want) <= 1e-4*math.Abs(want)+1e-6, "divergence %v, want %v", got, want)
 				s.Backward(loss)
 				return nil
 			}))
