@@ -6,7 +6,8 @@ import (
 	"github.com/rltrain/rltrain/rl/report"
 )
 
-// quantizedResults is what scripts/quantized.py writes: quantized.json by CPU time of a thread, quantized_zen.json by the clock.
+// quantizedResults is what scripts/quantized.py writes: quantized.json by CPU time of a thread, quantized_zen.json and quantized_avx2.json
+// by the clock.
 type quantizedResults struct {
 	CPU   map[string]quantizedSpeed `json:"cpu"`
 	Clock map[string]quantizedSpeed `json:"speed"`

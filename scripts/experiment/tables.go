@@ -47,7 +47,7 @@ func writeTables(page, folder string) error {
 			return err
 		}
 	}
-	for name, table := range map[string]interface{ markdown() string }{"gpu": &gpuResults{}, "latency": &latencyResults{}, "weights": &weightsResults{}, "quantized": &quantizedResults{}, "quantized_zen": &quantizedResults{}, "families": &familiesResults{}, "encoders": &encodersResults{}, "engine": &engineResults{}, "engine_memory": &engineMemory{}, "skyrl": &skyrlResults{}} {
+	for name, table := range map[string]interface{ markdown() string }{"gpu": &gpuResults{}, "latency": &latencyResults{}, "weights": &weightsResults{}, "quantized": &quantizedResults{}, "quantized_zen": &quantizedResults{}, "quantized_avx2": &quantizedResults{}, "families": &familiesResults{}, "encoders": &encodersResults{}, "engine": &engineResults{}, "engine_memory": &engineMemory{}, "skyrl": &skyrlResults{}} {
 		if err := add(name, readJSON, table, func() string { return table.markdown() }); err != nil {
 			return err
 		}
