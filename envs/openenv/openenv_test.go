@@ -32,7 +32,8 @@ type fake struct {
 
 	lock                 sync.Mutex
 	open, ended, refused int
-	full                 chan struct{} // nil, or told of refusals
+	handlers             sync.WaitGroup // of sessions
+	full                 chan struct{}  // nil, or told of refusals
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -51,6 +52,8 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (f *fake) session(w http.ResponseWriter, r *http.Request) {
+	f.handlers.Add(1)
+	defer f.handlers.Done()
 	conn, err := websocket.Accept(w, r, nil)
 	if err != nil {
 		return
@@ -309,6 +312,7 @@ func TestHostileServers(t *testing.T) {
 		_, _, err := s.Begin(t.Context(), nil)
 		expect.True(t, err != nil && strings.Contains(err.Error(), c.want), "%s: %v, want %s", name, err, c.want)
 		expect.Same(t, name == "silence", errors.Is(err, within.ErrTimeout), "%s", name)
+		f.handlers.Wait() // one may still be writing when the client has gone
 		open, _ := f.sessions()
 		expect.Same(t, 0, open, "open sessions after %s", name)
 	}
