@@ -89,10 +89,7 @@ RLT_INLINE void put(const Line& line, uint16_t* words) {
   vec(reinterpret_cast<float*>(words)) = rounded(line);
 }
 #else
-RLT_INLINE V rounded(V x) {
-  const U bits = (U)x;
-  return (V)((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000);
-}
+RLT_INLINE V rounded(V x) { return (V)(round_high(x) & 0xffff0000); }
 
 RLT_INLINE void put(const Line& line, uint16_t* words) {
   RLT_UNROLL for (int v = 0; v < kVectors; ++v) {

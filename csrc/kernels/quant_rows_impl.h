@@ -69,9 +69,7 @@ RLT_INLINE void put(const V (&x)[kVectors], uint16_t* words) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), (__m256i)_mm512_cvtneps_pbh((__m512)x[0]));
 #else
   RLT_UNROLL for (int v = 0; v < kVectors; ++v) {
-    const U bits = (U)x[v];
-    *reinterpret_cast<H*>(words + v * kLanes) =
-        __builtin_convertvector((bits + 0x7fff + (bits >> 16 & 1)) >> 16, H);
+    *reinterpret_cast<H*>(words + v * kLanes) = __builtin_convertvector(round_high(x[v]) >> 16, H);
   }
 #endif
 }

@@ -26,6 +26,13 @@ RLT_INLINE V larger(V a, V b) { return (a > b) | (a != a) ? a : b; }
 RLT_INLINE float larger(float a, float b) { return a > b || a != a ? a : b; }
 RLT_INLINE V clamp(V x, float low, float high) { return x < low ? splat(low) : (x > high ? splat(high) : x); }
 
+// The bits of x, whose upper half is x as bfloat16, rounded to the nearest, ties to even; x is finite and not
+// subnormal.
+RLT_INLINE U round_high(V x) {
+  const U bits = (U)x;
+  return bits + 0x7fff + (bits >> 16 & 1);
+}
+
 // The next vector of a row that has n elements left; those that it lacks are `rest`.
 RLT_INLINE V load(const float* x, int64_t n, float rest = 0) {
   if (n >= kLanes) return vec(x);

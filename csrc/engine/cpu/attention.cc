@@ -3,7 +3,6 @@
 // same log-probabilities.
 
 #include <cmath>
-#include <vector>
 
 #include "engine/cpu/network.h"
 #include "kernels/parallel.h"
@@ -148,11 +147,9 @@ void Network::attend(const Block& block, int64_t layer, Workspace& w, int64_t ro
   t.c += std::max(cut, origin) - origin;
   score(kept(span.tail), tail_panel, end - cut);
 
-  static thread_local std::vector<float> shares;  // that keys have
-  shares.resize(static_cast<size_t>(heads));
+  float shares[kMostRows];  // that keys have
   for (int r = 0; r < t.rows; ++r)
-    shares[static_cast<size_t>(r)] =
-        to_probabilities(block, first + r, scores + r * stride + (low - origin), end - low);
+    shares[r] = to_probabilities(block, first + r, scores + r * stride + (low - origin), end - low);
 
   // A head whose width is no multiple of a panel is summed in a place of its own.
   float* const out = w.attended.data() + (row * c.heads + first) * d;
@@ -175,8 +172,8 @@ void Network::attend(const Block& block, int64_t layer, Workspace& w, int64_t ro
   const int64_t begin = std::max(cut, low);
   if (in_prefix) sum(kept(span.prefix), scores + (low - origin), low, cut);
   sum(kept(span.tail), scores + (begin - origin), begin - cut, end - cut);
-  for (int r = 0; r < t.rows && (t.c != out || !block.sinks.empty()); ++r)
-    kernels().scale(t.c + r * values, shares[static_cast<size_t>(r)], out + r * d, d);
+  if (t.c == out && block.sinks.empty()) return;
+  for (int r = 0; r < t.rows; ++r) kernels().scale(t.c + r * values, shares[r], out + r * d, d);
 }
 
 float Network::to_probabilities(const Block& block, int64_t head, float* scores, int64_t n) const {

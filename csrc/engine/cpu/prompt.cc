@@ -72,7 +72,7 @@ void Network::attend_prompt(const Block& block, int64_t layer, Workspace& w, con
       float* const row = scores.data() + r * stride;
       const int64_t last = position + r / group, hidden = first_seen(layer, last) - low - from,
                     count = last + 1 - low - from - hidden;
-      shares.data()[r] = to_probabilities(block, head * group + r % group, row + hidden, count);
+      shares[r] = to_probabilities(block, head * group + r % group, row + hidden, count);
       std::fill_n(row, hidden, 0.0f);
       std::fill(row + hidden + count, row + columns, 0.0f);
     }
@@ -81,7 +81,7 @@ void Network::attend_prompt(const Block& block, int64_t layer, Workspace& w, con
                 sums.data(), values);
     for (int64_t r = 0; r < rows; ++r) {
       float* const out = w.attended.data() + (row_of(r) * c.heads + head * group + r % group) * d;
-      kernels().scale(sums.data() + r * values, shares.data()[r], out, d);
+      kernels().scale(sums.data() + r * values, shares[r], out, d);
     }
   }
 }
