@@ -68,9 +68,7 @@ func TestMovedBaseModelIsFound(t *testing.T) {
 	c := loadBase(t, at("moved/stage"))
 	expect.True(t, c.BaseModel == at("moved/tiny") && c.CheckBase(c.BaseModel) == nil, "after a move: %s, %v", c.BaseModel, c.CheckBase(c.BaseModel))
 	must.Do(t, os.Rename(at("runs"), at("elsewhere")))
-	if c := loadBase(t, at("elsewhere/stage")); c.BaseModel != far {
-		t.Error(c.BaseModel)
-	}
+	expect.Same(t, far, loadBase(t, at("elsewhere/stage")).BaseModel, "base model")
 }
 
 // The file does not store a relative folder as typed.
@@ -82,9 +80,7 @@ func TestBaseModelSeenFromTheWorkingFolder(t *testing.T) {
 	adapter := must.Get(filepath.Abs("models/stage"))(t)
 	t.Chdir(t.TempDir())
 	baseFolder(t, "../tiny", "v") // not the folder next to the adapter
-	if c := loadBase(t, adapter); c.BaseModel != filepath.Join(filepath.Dir(adapter), "tiny") {
-		t.Error(c.BaseModel)
-	}
+	expect.Same(t, filepath.Join(filepath.Dir(adapter), "tiny"), loadBase(t, adapter).BaseModel, "base model")
 	// PEFT's relative paths are relative to the working directory, unless the adapter's folder has them.
 	baseFolder(t, "here/base", "w")
 	data := must.Get(os.ReadFile(filepath.Join(adapter, lora.ConfigFile)))(t)

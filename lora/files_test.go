@@ -254,6 +254,7 @@ func TestSaveRefuses(t *testing.T) {
 		{"magnitude without DoRA", func(p *parts) { p.pairs[1].Magnitude = make([]float32, 6) }, ": use_dora is false, but the module's magnitude vector exists: true"},
 		{"DoRA without magnitude", func(p *parts) { p.c.DoRA = true }, ": use_dora is true, but the module's magnitude vector exists: false"},
 		{"sizes", func(p *parts) { p.pairs[0].In = 0 }, "must all be positive"},
+		{"no rank", func(p *parts) { p.pairs[0] = lora.Pair{Module: p.pairs[0].Module, In: 4, Out: 6} }, "must all be positive"},
 		{"twice", func(p *parts) { p.pairs = append(p.pairs, p.pairs[0]) }, "duplicate tensor"},
 	}
 	for _, tt := range tests {

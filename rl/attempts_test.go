@@ -239,6 +239,7 @@ func TestCountRewarded(t *testing.T) {
 		{"a label without a reference", []rl.Outcome{{Prompt: "positive or negative?", Text: "positive", Reward: 1}}, rl.Rewarded{N: 1}},
 		{"a copy without a reference", []rl.Outcome{{Prompt: "Say something about the sea.", Text: "about the sea", Reward: 1}}, rl.Rewarded{N: 1, Echoes: 1, Echo: "about the sea"}},
 		{"one text for many", many("correct answer: see above", number, 4), rl.Rewarded{N: 4, Same: 4, Repeats: "correct answer: see above"}},
+		{"two texts for as many", append(many("b: see above for it", number, 4), many("a: see above for it", number, 4)...), rl.Rewarded{N: 8, Same: 4, Repeats: "a: see above for it"}},
 		{"one text for few", many("correct answer: see above", number, 3), rl.Rewarded{N: 3}},
 		{"one text that answers", many("yes", func(int) string { return "yes" }, 9), rl.Rewarded{N: 9}},
 		{"one list for many", many("0 1 2 3 4 5", number, 6), rl.Rewarded{N: 6, Same: 6, Repeats: "0 1 2 3 4 5"}},

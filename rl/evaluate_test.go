@@ -180,9 +180,7 @@ func TestRateEstimate(t *testing.T) {
 	// Several attempts at each problem: the bootstrap over problems. Quantities are no rates.
 	e := RateEstimate([]float64{0.25, 0.75, 0.5, 0.25, 1, 0})
 	expect.True(t, e.Interval[0] > 0 && e.Interval[1] < 1, "%+v", e)
-	if e := MeanEstimate(make([]float64, 38)); e.Interval != (Interval{}) {
-		t.Errorf("%+v", e)
-	}
+	expect.Same(t, Interval{}, MeanEstimate(make([]float64, 38)).Interval, "interval of equal values")
 }
 
 func TestCompareRuns(t *testing.T) {

@@ -149,14 +149,14 @@ func TestKLController(t *testing.T) {
 func TestStepsWithinTurns(t *testing.T) {
 	tr := twoTurns()
 	tr.Turns[1].Reward = 2
-	tr.Steps = []Turn{{3, 8}, {4, 16}} // the second ends with a given token
+	tr.Steps = []Turn{{3, 8}, {4, 16}, {6, 32}} // the second ends with a given token, the third with its turn
 	x := tr.Sample(1)
-	expect.Equal(t, []float64{24, 0.5, 2}, x.Rewards)
+	expect.Equal(t, []float64{24, 0.5, 34}, x.Rewards)
 	expect.Equal(t, []int{0, 1, 2}, x.Ends)
-	expect.Equal(t, []float64{24.5, 2}, tr.Rewards())
-	expect.Same(t, 26.5, tr.Reward(), "reward")
+	expect.Equal(t, []float64{24.5, 34}, tr.Rewards())
+	expect.Same(t, 58.5, tr.Reward(), "reward")
 	x = tr.TurnSample(1, 1)
-	expect.Equal(t, []float64{2}, x.Rewards)
+	expect.Equal(t, []float64{34}, x.Rewards)
 	expect.Equal(t, []int{0}, x.Ends)
 }
 

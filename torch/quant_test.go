@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch"
@@ -75,9 +73,7 @@ func TestQuantizedEqualsBitsandbytes(t *testing.T) {
 		expect.Equal(t, rows, quantize(torch.NF4, c.dtype), fmt.Sprintf("%s quantised to nf4", c.name))
 	}
 	rows := must.Get(torch.JoinInt8(raw("int8.weight"), floats("int8.SCB")))(t)
-	if diff := cmp.Diff(bits(floats("int8.dequantized")), bits(dequantize(t, torch.Int8, rows, out, in, torch.F32))); diff != "" {
-		t.Errorf("int8 dequantised (-bitsandbytes +core):\n%s", diff)
-	}
+	expect.Equal(t, bits(floats("int8.dequantized")), bits(dequantize(t, torch.Int8, rows, out, in, torch.F32)), "int8 dequantised as by bitsandbytes")
 	expect.Equal(t, rows, quantize(torch.Int8, torch.F16), "quantised to int8")
 }
 

@@ -75,9 +75,7 @@ func TestBalance(t *testing.T) {
 		}
 		expect.Equal(t, tt.want, got, fmt.Sprintf("max %d", tt.max))
 	}
-	if got := Balance(nil, 10); len(got) != 0 {
-		t.Errorf("Balance(nil) = %v", got)
-	}
+	expect.Same(t, 0, len(Balance(nil, 10)), "balanced rows of none")
 }
 
 func TestCounts(t *testing.T) {
@@ -144,9 +142,7 @@ func TestSplitKeepsEqualTextsTogether(t *testing.T) {
 		rows = append(rows, Row{Text: rows[2*i].Text, Label: rows[i].Label})
 	}
 	train, val, test := Split(rows, 3)
-	if n := len(train) + len(val) + len(test); n != len(rows) {
-		t.Errorf("%d rows in the parts, want %d", n, len(rows))
-	}
+	expect.Same(t, len(rows), len(train)+len(val)+len(test), "rows in the parts")
 	part := map[string]string{}
 	for _, r := range slices.Concat(train, val, test) {
 		other, ok := part[r.Text]

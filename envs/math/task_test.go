@@ -122,9 +122,7 @@ func TestJudge(t *testing.T) {
 		expect.True(t, got.Correct == test.correct && got.FormatOK == test.formatted && got.FoundBy == string(test.tier),
 			"%q by %s: %+v, want correct %t, formatted %t, tier %s", test.text, test.match, got, test.correct, test.formatted, test.tier)
 	}
-	if got := (Problem{Task: MATH, Answer: "1", Kind: "Level 2"}).Verify("", answer.Math); got.Kind != "Level 2" {
-		t.Errorf("a judgement of the kind %q", got.Kind)
-	}
+	expect.Same(t, "Level 2", (Problem{Task: MATH, Answer: "1", Kind: "Level 2"}).Verify("", answer.Math).Kind, "kind of a judgement")
 }
 
 func file(path string) Files { return Files{Name: path, Paths: []string{path}} }
@@ -212,9 +210,7 @@ func TestRewardOfTurns(t *testing.T) {
 		expect.True(t, c.Action.Text == line && strings.HasSuffix(c.Text, line) && (c.Info != nil) == (i == 2) && c.Observation.Messages[0].Content == "What is 2+2?", "line %d: completion %+v", i, c)
 	}
 	e = task.episode(envs.Eval, task.bank.Eval[0])
-	if o := start(t, e); o.Stop != nil {
-		t.Errorf("stops at %q", o.Stop)
-	}
+	expect.Equal(t, []string(nil), start(t, e).Stop)
 	if got := step(t, e, "We add.\nThe answer is: 22\n", envs.StopEnd); got.Reward != 1 || len(judged) != 3 {
 		t.Errorf("evaluation reward %v", got.Reward)
 	}
@@ -313,15 +309,11 @@ func TestCalculator(t *testing.T) {
 	}
 	step(t, e, " so\n", envs.StopString)
 	step(t, e, "The answer is: <<2+2=5>>", envs.StopString)
-	if got := step(t, e, ".\n", envs.StopString); got.Done != true {
-		t.Errorf("%+v", got)
-	}
+	expect.True(t, step(t, e, ".\n", envs.StopString).Done, "goes on after the answer")
 	start(t, e)
 	step(t, e, "Adding gives <<2+2=5>>", envs.StopString)
 	step(t, e, ".\n", envs.StopString)
-	if got := step(t, e, "The answer is: 4", envs.StopEnd); got.Reward != 1 {
-		t.Errorf("%+v", got)
-	}
+	expect.Same(t, 1, step(t, e, "The answer is: 4", envs.StopEnd).Reward, "reward")
 }
 
 // TestCalculatorOfWholeSolutions: a line break within an action begins a line, with calculations of its own.

@@ -45,7 +45,7 @@ func lengthReward(_ context.Context, c envs.Completion) (float64, error) {
 
 func TestTextScore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		stuck := make(chan struct{})
+		stuck, warned := make(chan struct{}), []string{}
 		defer close(stuck)
 		moody := func(_ context.Context, c envs.Completion) (float64, error) {
 			switch c.Text {
@@ -60,7 +60,7 @@ func TestTextScore(t *testing.T) {
 			}
 			return 1, nil
 		}
-		r := parseText(t, "length=0.5,mood=2,expr:'words == 1'=-1", map[string]envs.Reward{"length": lengthReward, "mood": moody}, Options{Timeout: time.Hour})
+		r := parseText(t, "length=0.5,mood=2,expr:'words == 1'=-1", map[string]envs.Reward{"length": lengthReward, "mood": moody}, Options{Timeout: time.Hour, Warn: func(line string) { warned = append(warned, line) }})
 		got := must.Get(r.Score(t.Context(), completions("a", "hang", "error", "panic", "nan", "a b"), 3))(t)
 		want := Scores{
 			Total: []float64{1.5, nan, nan, nan, nan, 3.5},
@@ -73,6 +73,7 @@ func TestTextScore(t *testing.T) {
 		}
 		expect.Equal(t, want, got, cmpopts.EquateNaNs(), cmpopts.EquateApprox(0, 1e-12))
 		expect.NoError(t, got.AllFailed(), "AllFailed")
+		expect.True(t, len(warned) == 1 && strings.Contains(warned[0], "timeout after 1h0m0s"), "warnings %q", warned)
 	})
 }
 

@@ -75,6 +75,7 @@ func TestRewards(t *testing.T) {
 	must.Do(t, os.WriteFile(costs, []byte(`{"a":{"z":10}}`), 0o644))
 	expect.Failure(NewRewards("cost:"+costs, cases))(t, `"z"`)
 	expect.Failure(NewRewards("cmd:true", cases))(t, "one option only")
+	expect.Failure(NewRewards("acuracy", nil))(t, "acuracy")
 }
 
 // TestObservedIsUnbiased: over the choices of the behaviour policy, the estimate of what one option got is the answer.

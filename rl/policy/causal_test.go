@@ -98,6 +98,7 @@ func conversationOf(turns ...string) chat.Example {
 
 // A text that already ends with the end token gets no second one.
 func TestEncodeEndsOnce(t *testing.T) {
+	expect.Equal(t, []bool{false, true}, Sequence{IDs: []int32{4, 5}}.labelsAfter(nil).Labels, "nothing comes before the first token")
 	p := tinyPolicy(t, Config{})
 	text := func(s string) chat.Example {
 		return chat.Example{Format: chat.LanguageModelling, Text: chat.Content{Text: s}}
@@ -294,6 +295,8 @@ func TestAdaptersAreUnloaded(t *testing.T) {
 	expect.Same(t, first, must.Get(sampler.Load(one))(t), "the free place")
 	expect.NoError(t, generate(first), "a loaded adapter")
 	expect.Error(t, sampler.Generate(t.Context(), [][]int32{{}}, GenerateOptions{Samples: 1, MaxNew: 2}, nil), "prompt 1 is empty")
+	longest := [][]int32{slices.Repeat([]int32{5}, p.MaxLength()-1)}
+	must.Do(t, sampler.Generate(t.Context(), longest, GenerateOptions{Samples: 1, MaxNew: 1}, func(int, []Completion) error { return nil }))
 }
 
 // TestTopLogProbsInParts: a long text's rows are read part by part.

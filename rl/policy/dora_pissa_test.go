@@ -159,6 +159,7 @@ func TestNoiseAsTransformers(t *testing.T) {
 // TestPiSSA: the start is PEFT's up to the signs of singular vectors and changes no output, at any scale; what is saved after an update
 // is an ordinary adapter of the model in files, and can be put back.
 func TestPiSSA(t *testing.T) {
+	expect.Failure(NewCausalLM(Config{Dir: t.TempDir(), R: 4, Alpha: 8, Init: InitPiSSA}))(t, "config.json")
 	torchtest.NoLeaks(t)
 	base := adapterBase(t, "llama")
 	score := func(p *CausalLM) []float32 { return scoresOf(t, p, []int32{7, 41, 12, 88, 3, 60, 23}) }

@@ -109,6 +109,8 @@ func TestFaultsOfConversations(t *testing.T) {
 	pair.Format, pair.Prompt.Messages, pair.Completion.Messages, pair.Text.Messages = chat.PromptCompletion, pair.Text.Messages[:1], pair.Text.Messages[1:], nil
 	odd := conversationOf("user", "q", "assistant", "a")
 	odd.Text.Messages[1][1].Value = []byte("a")
+	unread := conversationOf("user", "q", "assistant", "a")
+	unread.Tools = []any{dataset.Object{}, dataset.Object{{Name: "x", Value: []byte("a")}}}
 	const plain = "{% for m in messages %}{{ m.role + ':' + m.content }}{% endfor %}"
 	for want, c := range map[string]struct {
 		template string
@@ -119,9 +121,12 @@ func TestFaultsOfConversations(t *testing.T) {
 		"no completion": {"{% if messages | length > 1 %}{{ raise_exception('no completion') }}{% endif %}" + plain, pair, EncodeOptions{}},
 		"no messages":   {"{{ raise_exception('no messages') }}", conversationOf("user", "q", "assistant", "a"), EncodeOptions{AssistantOnly: true}},
 		"message 2":     {plain, odd, EncodeOptions{}},
+		"tool 2":        {plain, unread, EncodeOptions{}},
 	} {
 		expect.Failure(conversational(t, c.template).Encode(examplesOf(c.example), c.options))(t, "f:3: … "+want)
 	}
+	opened := "{% for m in messages %}{{ '<' if m.role == 'assistant' }}{{ m.content }}{% endfor %}{% if add_generation_prompt %}>{% endif %}"
+	must.Get(conversational(t, opened).Encode(examplesOf(pair), EncodeOptions{CompletionOnly: true}))(t) // the prompt's messages end the border
 }
 
 // TestUnwritableEnds: a saved model that does not say where texts end is an error.
@@ -204,6 +209,8 @@ func TestTextOfAdapters(t *testing.T) {
 		}
 		merged.Close()
 		p.Close()
+		must.Write(t, filepath.Join(dir, "adapter_config.json"), "{")
+		expect.Failure(LoadText(t.Context(), &hub.Client{}, dir))(t, "adapter_config.json")
 	}
 }
 

@@ -50,6 +50,8 @@ func TestSpell(t *testing.T) {
 	ids := must.Get(p.Tokenizer.EncodeRaw("a+b=", false))(t)
 	text, ends, err := p.DecodeEnds(append(ids, p.EOS()[0]))
 	expect.True(t, err == nil && text == "a+b=" && slices.Equal(ends, []int{1, 2, 3, 4, 4}), "%q, %v, %v; want the text, and no more of it for the end token", text, ends, err)
+	_, _, err = p.DecodeEnds([]int32{1 << 20})
+	expect.Error(t, err, "1048576")
 	// Bytes of a character have no text until it is complete; at the end they are no character.
 	p.Tokenizer = must.Get(tokenizer.Load(filepath.Join("..", "..", "torch", "transformers", "tokenizer", "testdata", "bytes")))(t)
 	ids, err = p.Tokenizer.EncodeRaw("日+日", false)
@@ -112,6 +114,15 @@ func TestEncodePreferences(t *testing.T) {
 			expect.True(t, diff == "" && got.First == test.first, "cut, dropped, equal, null (-want +got):\n%s; first %q, want %q", diff, got.First, test.first)
 		})
 	}
+}
+
+// TestEqualRankings: a row whose best answer is among the others teaches a reward model nothing.
+func TestEqualRankings(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "tiny")
+	must.Do(t, TinyModel(dir, 1, 32, 3))
+	m := must.Open(NewRewardModel(Config{Dir: dir, R: 4, Alpha: 8, MaxLength: 40}))(t)
+	got := must.Get(m.Units(examplesOf(pairOf(1, "a", "b", "c"), pairOf(2, "a", "b", "b")), false))(t)
+	expect.True(t, len(got.Units) == 1 && got.Equal == 1 && got.First == "f:2", "%+v", got)
 }
 
 // withNulls returns examples; rows without a file become null rows.

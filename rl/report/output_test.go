@@ -115,9 +115,7 @@ func TestBarOfResumedWork(t *testing.T) {
 	got := strings.Join(b.parts(time.t.Add(10e9)), " | ")
 	expect.Same(t, "sft  95% | 950/1,000 | 5.0 steps/s | ETA 0:10", got, "got")
 	b = &Bar{label: "sft", unit: "steps", started: time.t} // nothing to do
-	if got := b.line(80, time.t); !strings.HasPrefix(got, "sft 100%") {
-		t.Errorf("%q", got)
-	}
+	expect.Same(t, "sft 100%", b.line(80, time.t)[:8], "line of nothing to do")
 }
 
 func TestProgressWithoutATerminal(t *testing.T) {
@@ -226,9 +224,7 @@ func TestWorkWithinAStep(t *testing.T) {
 		time.advance(1e9)
 		bar.Work("evaluation 40/200")
 	}
-	if got := plain.String(); got != strings.Repeat("grpo  evaluation 40/200\n", 2) {
-		t.Errorf("%q in a minute", got)
-	}
+	expect.Same(t, strings.Repeat("grpo  evaluation 40/200\n", 2), plain.String(), "lines in a minute")
 }
 
 // TestTableAlignment: numbers with their units stand on the right, texts that begin with a number on the left.

@@ -73,9 +73,7 @@ func TestPageOfTheBestRewarded(t *testing.T) {
 	var p page
 	must.Do(t, readAnswers(dir, &p))
 	expect.Equal(t, []string{"Step 1", "Step 3", "Step 5"}, p.Best.Headers)
-	if n := len(p.Best.Rows); n != mostBest {
-		t.Fatalf("%d rows", n)
-	}
+	expect.Require(t, len(p.Best.Rows) == mostBest, "%d rows", len(p.Best.Rows))
 	expect.Equal(t, []string{`11 correct: …user What is 5 - 7? → "text 11 of 1"`, `11 correct: …user What is 5 - 7? → "text 11 of 3"`, `11 correct: …user What is 5 - 7? → "text 11 of 5"`}, p.Best.Rows[0])
 	expect.Same(t, `3 wrong: …user What is 1 - 7? → "text 3 of 3"`, p.Best.Rows[9][1], "Rows")
 	for n, want := range map[int]int{24: 1, 48: 2} { // of one step, of two

@@ -2,7 +2,6 @@ package rollout
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/expect"
-	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
 
@@ -136,7 +134,8 @@ func TestFailuresOfARolloutAreErrors(t *testing.T) {
 	expect.True(t, errors.Is(err, context.Canceled), "error %v", err)
 }
 
-// TestNoEpisodeBegins: a step without samples does not blame the prompts.
+// TestNoEpisodeBegins: a step without samples does not blame the prompts. Samples that begin are played without the others of their
+// group.
 func TestNoEpisodeBegins(t *testing.T) {
 	closed := endless(func(part envs.Part, index int) envs.Env {
 		return &unreliableEpisode{Env: letters(part, index), index: 3}
@@ -144,6 +143,12 @@ func TestNoEpisodeBegins(t *testing.T) {
 	step := next(t, tokens(t, sampler(t, tiny(t), 8), closed, tokensConfig()), 0)
 	notes := strings.Join(step.Notes, "\n")
 	expect.True(t, len(step.Samples) == 0 && strings.Contains(notes, "warning: 32 episodes of step 1 failed") && strings.Contains(notes, "no room"), "%d samples, notes %q", len(step.Samples), notes)
+	var begun atomic.Int32
+	half := endless(func(part envs.Part, index int) envs.Env {
+		return &unreliableEpisode{Env: letters(part, index), index: 2 + int(begun.Add(1)%2)}
+	})
+	step = next(t, tokens(t, sampler(t, tiny(t), 8), half, tokensConfig()), 0)
+	expect.True(t, len(step.Samples) == 16 && step.Figures.Get("failed_episodes") == 16, "%d samples, figures %v", len(step.Samples), step.Figures)
 }
 
 // TestFailedEpisodesKeepTokens as a turn without a reward; episodes that failed to start have no tokens.
@@ -188,31 +193,5 @@ func TestPromptsThatAreTooLong(t *testing.T) {
 			_, err := tokens(t, m, wordy(all), c).Next(t.Context(), rl.At{})
 			expect.True(t, errors.Is(err, ErrTooLong) && strings.Contains(err.Error(), "no prompt of step 1 fits the model") && strings.Contains(err.Error(), "few_shot"), "async %t, greedy %t: error %v", async, greedy, err)
 		}
-	}
-}
-
-// TestSourcesResumeExactly restores each source after each step, with another number of slots, and refuses what is no state.
-func TestSourcesResumeExactly(t *testing.T) {
-	p, c, dynamic := tiny(t), classifier(t), tokensConfig()
-	dynamic.DynamicSampling = true
-	type source interface {
-		Next(ctx context.Context, at rl.At) (*rl.Step, error)
-		State() any
-		Restore(state json.RawMessage) error
-	}
-	for name, create := range map[string]func(slots int) source{
-		"tokens": func(slots int) source { return tokens(t, sampler(t, p, slots), fixed, dynamic) },
-		"replay": func(slots int) source { return replay(t, sampler(t, p, slots), spelling, replayConfig()) },
-		"labels": func(int) source { return labels(t, c, labelRewards(t, "accuracy,f1=0.5"), labelsConfig()) },
-	} {
-		whole, parts := create(8), create(3)
-		for i := range 3 {
-			expect.Equal(t, encoded(t, next(t, whole, i)), encoded(t, next(t, parts, i)), fmt.Sprintf("%s, step %d", name, i+1))
-			state := must.Get(json.Marshal(parts.State()))(t)
-			parts = create(3)
-			must.Do(t, parts.Restore(state))
-			expect.Same(t, string(state), string(must.Get(json.Marshal(parts.State()))(t)), "%s: state", name)
-		}
-		expect.True(t, parts.Restore(json.RawMessage(`["x"]`)) != nil, "%s: a state of another kind is accepted", name)
 	}
 }

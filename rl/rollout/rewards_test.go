@@ -2,7 +2,6 @@ package rollout
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -234,8 +233,8 @@ func (lengthCritic) Score(_ context.Context, completions []envs.Completion) ([]f
 	return scores, make([]error, len(completions))
 }
 
-// TestModelsAreCentredOnTheFirstRollout subtracts the mean of the first rollout from it and from the next one, even
-// after a resume. Evaluations use the raw scores.
+// TestModelsAreCentredOnTheFirstRollout subtracts the mean of the first rollout from it and from the next one.
+// Evaluations use the raw scores.
 func TestModelsAreCentredOnTheFirstRollout(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	c := tokensConfig()
@@ -247,12 +246,8 @@ func TestModelsAreCentredOnTheFirstRollout(t *testing.T) {
 	src := tokens(t, m, letters, c)
 	first := mean(src, 0)
 	expect.True(t, math.Abs(first) <= 1e-9, "mean reward %v of the first rollout", first)
-	state := must.Get(json.Marshal(src.State()))(t)
-	want := mean(src, 1)
-	expect.True(t, math.Abs(want) >= 1e-6 && math.Abs(want) <= 10, "mean reward %v of the second rollout", want)
-	resumed := tokens(t, m, letters, c)
-	must.Do(t, resumed.Restore(state))
-	expect.Same(t, want, mean(resumed, 1), "mean reward of the second rollout of a resumed run")
+	second := mean(src, 1)
+	expect.True(t, math.Abs(second) >= 1e-6 && math.Abs(second) <= 10, "mean reward %v of the second rollout", second)
 	plain := sampled
 	plain.Rewards = c.Rewards
 	for _, x := range slices.Concat(played(t, m, letters, []int{0}, plain).Groups...) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -232,66 +231,7 @@ func TestPrefetchedEpisodesAreThoseOfTheStep(t *testing.T) {
 	}
 }
 
-// TestStoppedPrefetchResumesExactly stops prefetched rollouts in the middle of a step, with the actions of two steps in
-// flight, and resumes them with a new policy.
-func TestStoppedPrefetchResumesExactly(t *testing.T) {
-	c := tokensConfig()
-	c.Steps, c.Async, c.MaxStaleness = 6, true, 2
-	task := dialogues(2)
-	p := tiny(t)
-	whole := tokens(t, sampler(t, p, 8), task, c)
-	var want []string
-	for i := range c.Steps {
-		want = append(want, encoded(t, next(t, whole, i)))
-		learn(t, p, i)
-	}
-
-	for _, at := range []int{1, 9, 13, 22} { // the context ends at this episode
-		ctx, cancel := context.WithCancel(t.Context())
-		first := tiny(t)
-		src := tokens(t, sampler(t, first, 8), cancelling{task, at, cancel}, c)
-		stopped := 0
-		var state []byte
-		for ; ; stopped++ {
-			step, err := src.Next(ctx, rl.At{Step: stopped, Version: uint64(stopped)})
-			if err == nil {
-				expect.Equal(t, want[stopped], encoded(t, step), fmt.Sprintf("step %d, before the stop at episode %d", stopped+1, at))
-				learn(t, first, stopped)
-				continue
-			}
-			expect.Require(t, errors.Is(err, context.Canceled), "%v", err)
-			state = must.Get(json.Marshal(src.State()))(t)
-			break
-		}
-		second := tiny(t)
-		for i := range stopped {
-			learn(t, second, i)
-		}
-		resumed := tokens(t, sampler(t, second, 5), task, c)
-		must.Do(t, resumed.Restore(state))
-		for i := stopped; i < c.Steps; i++ {
-			expect.Equal(t, want[i], encoded(t, next(t, resumed, i)), fmt.Sprintf("step %d, stopped at episode %d", i+1, at))
-			learn(t, second, i)
-		}
-		expect.Same(t, 0, len(resumed.state.Flights), "rollouts remain")
-	}
-}
-
-// cancelling cancels a context when an episode is requested.
-type cancelling struct {
-	envs.Task
-	at     int
-	cancel func()
-}
-
-func (c cancelling) Episode(part envs.Part, index int) (envs.Env, error) {
-	if index == c.at {
-		c.cancel()
-	}
-	return c.Task.Episode(part, index)
-}
-
-// TestPrefetchedOfAnotherTask refuses actions of episodes that the task no longer has.
+// TestPrefetchedOfAnotherTask refuses actions of episodes that the task no longer has, and states of another kind.
 func TestPrefetchedOfAnotherTask(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	c := tokensConfig()
@@ -303,6 +243,10 @@ func TestPrefetchedOfAnotherTask(t *testing.T) {
 	must.Do(t, other.Restore(state))
 	expect.Failure(other.Next(t.Context(), rl.At{Step: 1, Version: 1}))(t, "the task has changed")
 	expect.Error(t, tokens(t, m, letters, c).Restore(bytes.ReplaceAll(state, []byte(`"episodes"`), []byte(`"cursor_of"`))), "step 1", "another version")
+	replayed, labelled := replay(t, m, spelling, replayConfig()), labels(t, classifier(t), labelRewards(t, "accuracy"), labelsConfig())
+	for name, restore := range map[string]func(json.RawMessage) error{"tokens": src.Restore, "replay": replayed.Restore, "labels": labelled.Restore} {
+		expect.True(t, restore(json.RawMessage(`["x"]`)) != nil, "%s: a state of another kind is accepted", name)
+	}
 }
 
 // TestLateFlightsAreOfTheCurrentPolicy: what servers had not generated when a run stopped, the policy of the resumed run generates.

@@ -321,38 +321,6 @@ func values(name string, data ...float32) safetensors.Tensor {
 	return safetensors.FromFloat32s(name, []int64{int64(len(data))}, data)
 }
 
-// TestTrainingStateResumesExactly trains a few steps before and after a checkpoint.
-func TestTrainingStateResumesExactly(t *testing.T) {
-	torchtest.NoLeaks(t)
-	optimizer := func(p *pair) *torch.Optimizer {
-		o := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: p.vars, WeightDecay: 0.1})
-		t.Cleanup(o.Close)
-		return o
-	}
-	for name, extra := range map[string]struct{ best, reference Snapshot }{
-		"nothing else": {}, "best": {best: Snapshot{{7, 8}, {9, 0.1, 0.2}}}, "both": {Snapshot{{7, 8}, {9, 0.1, 0.2}}, Snapshot{{1, 1}, {1, 1, 1.0 / 3}}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			whole := newPair(t)
-			o := optimizer(whole)
-			whole.step(t, o)
-			whole.step(t, o)
-			must.Do(t, (&TrainingState{Weights: whole, Optimizer: o, Best: extra.best, Reference: extra.reference, State: counters{2, 1.0 / 3}}).Save(dir))
-			whole.step(t, o)
-
-			resumed := newPair(t)
-			back := TrainingState{Weights: resumed, Optimizer: optimizer(resumed), State: &counters{}}
-			must.Do(t, back.Restore(dir))
-			expect.Same(t, 1, resumed.changed, "%d changes reported", resumed.changed)
-			expect.Equal(t, &counters{2, 1.0 / 3}, back.State, "state")
-			expect.Equal(t, []Snapshot{extra.best, extra.reference}, []Snapshot{back.Best, back.Reference}, "best and reference")
-			resumed.step(t, back.Optimizer.(*torch.Optimizer))
-			expect.Equal(t, whole.values(t), resumed.values(t), "weights a step later")
-		})
-	}
-}
-
 func TestTrainingStateRefuses(t *testing.T) {
 	torchtest.NoLeaks(t)
 	p := newPair(t)

@@ -228,6 +228,9 @@ func TestPrecomputedReference(t *testing.T) {
 	expect.Equal(t, asked.figure("loss"), precomputed.figure("loss"), cmpopts.EquateApprox(1e-3, 1e-5))
 	first := asked.figure("rewards/margins")[0]
 	expect.True(t, math.Abs(first) <= 1e-6, "margin %v of the adapter that training began with, which is the reference", first)
+	p := trainedToken(t, 4)
+	c := Config{Steps: 1, Optimisation: Optimisation{Schedule: "constant"}, Precompute: []*rl.Sample{{Tokens: []int32{1 << 20, 2}, Rows: []int{0}, Actions: []int32{2}}}}
+	expect.Failure(Run(t.Context(), p, epochs.NewPreferences(preferred(t, p, 3), 1, 0, 1), newDPO("sigmoid"), c, run.Hooks{}))(t, "")
 }
 
 // TestDivergenceOfSingles: the KL estimate from answers to other prompts is never below 0.
@@ -282,6 +285,8 @@ func TestScoreOfSingles(t *testing.T) {
 	}
 	must.Do(t, evaluate.PrepareKL(p, a, aside))
 	v := must.Get(evaluate.ScorePreferences(t.Context(), p, a, units))(t)
+	reward := v.Units[0].Rewards[0]
+	expect.True(t, math.Abs(reward-a.Beta*(2-k)) <= 1e-4, "reward %v of the first answer, want %v", reward, a.Beta*(2-k))
 	expect.True(t, k > 0 && math.Abs(v.Loss-loss) <= 1e-4 && math.Abs(v.Accuracy.Value-right) <= 1e-9, "%s; want loss %v, accuracy %v with K %v", v, loss, right, k)
 }
 
@@ -302,9 +307,7 @@ func TestMismatchedAnswers(t *testing.T) {
 	last := &rl.Sample{Tokens: []int32{4, 6}, Rows: []int{0}, Actions: []int32{6}, Prompt: 6}
 	around := epochs.Mismatches([]*rl.Sample{x, y, last}, 9)
 	expect.True(t, around[0].Actions[0] == 6 && around[1].Actions[0] == 7 && around[2].Actions[0] == 8, "answers %v, %v, %v", around[0].Actions, around[1].Actions, around[2].Actions)
-	if z := epochs.Mismatched(x, y, 2); z != nil {
-		t.Errorf("an answer without room: %+v", z)
-	}
+	expect.True(t, epochs.Mismatched(x, y, 2) == nil, "an answer without room")
 	must.Get(json.Marshal(source.State()))(t)
 }
 

@@ -208,9 +208,7 @@ func TestMemoryStaysFlat(t *testing.T) {
 	}))
 	now := torch.Live()
 	expect.True(t, now == live, "%d handles live at step %d, %d at step %d", now, steps, live, settled)
-	if now := torch.Forgotten(); now != forgotten {
-		t.Errorf("%d Vars were forgotten", now-forgotten)
-	}
+	expect.Same(t, forgotten, torch.Forgotten(), "forgotten Vars")
 	if now := residentMiB(t); now > 1.01*rss {
 		t.Errorf("%.1f MiB resident at step %d, %.1f at step %d", now, steps, rss, settled)
 	}

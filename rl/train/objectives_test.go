@@ -34,6 +34,9 @@ func TestOlderVersionsAreNotTheSamplersError(t *testing.T) {
 	const name = "sampling/sampling_logp_difference/"
 	mean, most := m.Get(name+"mean"), m.Get(name+"max")
 	expect.True(t, mean == 0.5 && most == 0.75, "differences of 0.25 and 0.75 have mean %v and maximum %v", mean, most)
+	older := rl.Meter{}
+	compareSampler(older, []*rl.Sample{of(6, -1, -9)}, 7)
+	expect.Same(t, 0, len(older), "figures of older samples alone")
 }
 
 // TestFiguresOfObjectives: DPPO reports the fraction of tokens that it leaves out, VESPO the mean weight of a completion.

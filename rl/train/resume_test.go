@@ -139,6 +139,28 @@ func ofRecorded(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, 
 	return ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) { r.recorded, r.SamplesPerPrompt = path, 4 })(ctx, t, h)
 }
 
+// impatient ends after step 7: four evaluations without a new best.
+func impatient(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
+	p, script := newTable(t, 1), scripted{scores: map[int]float64{1: 0.1, 3: 0.5, 5: 0.4}}
+	c := Config{
+		Steps: 9, Samples: 4, Memory: Memory{MicroTokens: limitOf(ctx, 0)}, Evaluate: script.evaluation(t, p, 1), Stopping: Stopping{Patience: 4},
+		Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant", MaxGradNorm: 1},
+	}
+	result, err := Run(ctx, p, fixed(tokenStep), newGRPO(), c, h)
+	return p, result, err
+}
+
+// heard tells which episode begins.
+type heard struct {
+	envs.Task
+	begins func(index int)
+}
+
+func (h heard) Episode(part envs.Part, index int) (envs.Env, error) {
+	h.begins(index)
+	return h.Task.Episode(part, index)
+}
+
 func ofReplays(a algo.Algorithm, rank int) resumable {
 	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
 		r := newReplayRun(a)
@@ -223,6 +245,7 @@ func everyRun() map[string]resumable {
 		"servers ahead × rloo": ofTokens(newRLOO, tinyToken, 4, func(r *tokenRun) {
 			r.servers, r.Async, r.MaxStaleness, r.task = 2, true, 2, spelling
 		}),
+		"table × grpo, patience":     impatient,
 		"programs × reinforce":       ofPrograms,
 		"recorded × grpo":            ofRecorded,
 		"agents × grpo":              ofAgents(func(*tokenRun) {}),
@@ -295,8 +318,9 @@ func TestResumedRunEqualsUninterrupted(t *testing.T) {
 }
 
 // TestStoppedRunEqualsUninterrupted stops runs between two steps, as a user does: the next step is abandoned and leaves
-// no trace.
+// no trace. One is also stopped while rollouts of the next steps begin.
 func TestStoppedRunEqualsUninterrupted(t *testing.T) {
+	stops := []int{1, 9, 13, 22} // episodes
 	for name, again := range map[string]resumable{
 		"labels × ppo":        ofLabels("accuracy,f1=0.5", func(*labelRun) {}),
 		"tokens × grpo":       ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
@@ -305,9 +329,22 @@ func TestStoppedRunEqualsUninterrupted(t *testing.T) {
 		"servers ahead × rloo": ofTokens(newRLOO, tinyToken, 4, func(r *tokenRun) {
 			r.servers, r.Async, r.MaxStaleness, r.task = 1, true, 1, spelling
 		}),
+		"async tokens × rloo, stopped within steps": func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
+			ctx, stop := context.WithCancel(ctx)
+			defer stop()
+			return ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) {
+				r.Async, r.MaxStaleness, r.task = true, 2, heard{spelling, func(episode int) {
+					if h.Save != nil && len(stops) > 0 && episode == stops[0] {
+						stops = stops[1:]
+						stop()
+					}
+				}}
+			})(ctx, t, h)
+		},
 	} {
 		t.Run(name, func(t *testing.T) { resumes(t, again, false) })
 	}
+	expect.Same(t, 0, len(stops), "stops that did not come")
 }
 
 // resumes compares a run with one in parts. A killed part ends after its last checkpoint, a stopped part at it.

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -24,7 +22,7 @@ import (
 	"github.com/rltrain/rltrain/rl/run"
 )
 
-// TestPatience ends a run after the given number of evaluations without a new best, also across a resume.
+// TestPatience ends a run after the given number of evaluations without a new best.
 func TestPatience(t *testing.T) {
 	scores := map[int]float64{0: 0.1, 1: 0.5, 2: 0.5, 3: 0.52, 4: 0.5, 5: 0.51, 6: 0.9, 7: 0.9, 8: 0.9}
 	for _, test := range []struct {
@@ -38,45 +36,15 @@ func TestPatience(t *testing.T) {
 		{Stopping{Patience: 3, Threshold: 0.1}, 4, 3, "Early stopping: 3 evaluations in a row without a new best since step 3"},
 		{Stopping{Patience: 1}, 2, 1, "Early stopping: 1 evaluation in a row without a new best since step 1"},
 	} {
-		for _, stopAt := range []int{0, 2, 4} {
-			p := newTable(t, 1)
-			script := scripted{scores: scores}
-			var said recorded
-			var result Result
-			h := said.hooks()
-			h.SaveEvery = 1
-			dir := t.TempDir()
-			h.Save = func(step int, write func(string) error) error {
-				h.Resume = filepath.Join(dir, "checkpoint")
-				if err := os.MkdirAll(h.Resume, 0o755); err != nil {
-					return err
-				}
-				return write(h.Resume)
-			}
-			stops, wantStops := 0, 0
-			if 0 < stopAt && stopAt <= test.last {
-				wantStops = 1
-			}
-			for err := run.ErrStopped; errors.Is(err, run.ErrStopped); {
-				ctx, cancel := context.WithCancel(t.Context())
-				h.Progress = func(done, _ int, _ string) {
-					if done == stopAt && h.Resume != "" {
-						cancel()
-						stops++
-						stopAt = 0
-					}
-				}
-				c := Config{Steps: 8, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: script.evaluation(t, p, 1), Stopping: test.stopping}
-				result, err = Run(ctx, p, fixed(tokenStep), newGRPO(), c, h)
-				cancel()
-				expect.Require(t, err == nil || errors.Is(err, run.ErrStopped), "%v", err)
-			}
-			expect.Same(t, wantStops, stops, "%+v: stopped %d times, want %d", test.stopping, stops, wantStops)
-			expect.True(t, result.Steps == test.last && result.BestStep == test.best,
-				"%+v: ended after step %d, best %d; want %d and %d", test.stopping, result.Steps, result.BestStep, test.last, test.best)
-			got := said.lines[len(said.lines)-1]
-			expect.True(t, strings.HasPrefix(got, "Early stopping") == (test.line != "") && (test.line == "" || got == test.line), "%+v: last line %q, want %q", test.stopping, got, test.line)
-		}
+		p := newTable(t, 1)
+		script := scripted{scores: scores}
+		var said recorded
+		c := Config{Steps: 8, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: script.evaluation(t, p, 1), Stopping: test.stopping}
+		result := must.Get(Run(t.Context(), p, fixed(tokenStep), newGRPO(), c, said.hooks()))(t)
+		expect.True(t, result.Steps == test.last && result.BestStep == test.best,
+			"%+v: ended after step %d, best %d; want %d and %d", test.stopping, result.Steps, result.BestStep, test.last, test.best)
+		got := said.lines[len(said.lines)-1]
+		expect.True(t, strings.HasPrefix(got, "Early stopping") == (test.line != "") && (test.line == "" || got == test.line), "%+v: last line %q, want %q", test.stopping, got, test.line)
 	}
 	expect.Failure(Run(t.Context(), newTable(t, 1), fixed(tokenStep), newGRPO(), Config{Steps: 1, Samples: 4, Optimisation: Optimisation{Schedule: "constant"}, Stopping: Stopping{Patience: 1}}, run.Hooks{}))(t, "early_stopping_patience")
 }
@@ -114,6 +82,7 @@ func TestALongerRun(t *testing.T) {
 	got, err := train(6, run.Hooks{Resume: dir})
 	expect.True(t, err == nil && slices.EqualFunc(want, got, slices.Equal), "%v; the weights are those of a run of 6 steps: %v", err, slices.EqualFunc(want, got, slices.Equal))
 	expect.Failure(train(3, run.Hooks{Resume: dir}))(t, "checkpoint is at step 4, past 3 steps")
+	expect.Failure(train(6, run.Hooks{Resume: t.TempDir()}))(t, "checkpoint: ")
 }
 
 // signalStep has two prompts of two samples with these rewards, and records of them.
@@ -158,7 +127,7 @@ func TestSignal(t *testing.T) {
 	}{
 		{"all wrong", newGRPO, [4]float64{-1, -1, -1, -1}, false, 0, false, 3, []string{"SFT first", "0 of 4", "0.0–49.0", "100 %", `"text 0"`, `"text 1"`, `"text 2"`}, "--allow-no-signal"},
 		{"allowed", newGRPO, [4]float64{-1, -1, -1, -1}, false, 0, true, 6, []string{"SFT first"}, ""},
-		{"all right", newGRPO, [4]float64{1, 1, 1, 1}, true, 0, false, 6, []string{"harder prompts"}, ""},
+		{"all right", newGRPO, [4]float64{1, 1, 1, 1}, true, 0, false, 6, []string{"harder prompts", "4 of 4 = 100.0 %"}, ""},
 		{"equal within prompts", newGRPO, [4]float64{0, 0, 1, 1}, false, 0, false, 3, []string{"SFT first"}, "--allow-no-signal"},
 		{"equal within prompts, compared across them", reinforce, [4]float64{0, 0, 1, 1}, false, 0, false, 6, nil, ""},
 		{"a signal", newGRPO, [4]float64{0, 1, 1, 1}, false, 0, false, 6, nil, ""},
@@ -276,17 +245,17 @@ func TestEvaluationsPickTheBest(t *testing.T) {
 
 // TestRowsGatherSteps writes a row for every two steps, and one for the remainder.
 func TestRowsGatherSteps(t *testing.T) {
-	rows := func(every int) []report.Row {
+	rows := func(every int, now func() time.Time) []report.Row {
 		p := newTable(t, 1)
 		var said recorded
 		h := said.hooks()
-		h.LogEvery = every
+		h.LogEvery, h.Now = every, now
 		must.Get(Run(t.Context(), p, fixed(tokenStep), newGRPO(), Config{
 			Steps: 5, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "linear"},
 		}, h))(t)
 		return said.rows
 	}
-	single, pairs := rows(1), rows(2)
+	single, pairs := rows(1, nil), rows(2, nil)
 	expect.Require(t, len(single) == 5 && len(pairs) == 3, "%d and %d rows", len(single), len(pairs))
 	for i, last := range []int{1, 3, 4} {
 		row := pairs[i]
@@ -302,6 +271,9 @@ func TestRowsGatherSteps(t *testing.T) {
 	for name := range single[0] {
 		expect.True(t, !strings.HasPrefix(name, "time/"), "a run without a clock has %s", name)
 	}
+	seconds := int64(0) // of a clock that each look advances
+	timed := rows(1, func() time.Time { seconds++; return time.Unix(seconds, 0) })[0]
+	expect.Equal(t, []any{1.0, 1.0}, []any{timed["time/logprobs"], timed["time/update"]}, timed)
 }
 
 // TestAlarmOfADivergence: the alarms receive the step's KL.

@@ -80,9 +80,7 @@ func TestModelFillsTheCacheAsPythonDoes(t *testing.T) {
 			wanted[gitOf(content)] = true
 		}
 	}
-	if diff := cmp.Diff(wanted, blobs); diff != "" {
-		t.Error("blobs:", diff)
-	}
+	expect.Equal(t, wanted, blobs, "blobs")
 	want := len(smallFiles) - 3
 	expect.True(t, absent == want, "%d files are known to be absent, want %d", absent, want)
 	expect.True(t, h.leaks <= 0, "the store saw the token %d times", h.leaks)
@@ -93,9 +91,7 @@ func TestModelFillsTheCacheAsPythonDoes(t *testing.T) {
 	expect.True(t, c.done == total && c.total == total, "progress ends at %d of %d, want %d", c.done, c.total, total)
 	h.taken()
 	c.get(t, "org/name")
-	if diff := cmp.Diff([]string{"GET /api/models/org/name/revision/main"}, h.taken()); diff != "" {
-		t.Error("second call:", diff)
-	}
+	expect.Equal(t, []string{"GET /api/models/org/name/revision/main"}, h.taken(), "second call")
 	c.get(t, "org/name@"+commit1)
 	log := h.taken()
 	expect.True(t, len(log) == 0, "a cached commit is requested again: %q", log)
@@ -269,9 +265,7 @@ func TestModelOfAShortCommit(t *testing.T) {
 	m := c.get(t, "org/name@1111111")
 	expect.True(t, m.Commit == commit1 && len(h.taken()) == 0, "%+v, and the Hub was asked", m)
 	t.Setenv("HF_HUB_OFFLINE", "1")
-	if m := c.get(t, "org/name@"+commit1[:12]); m.Commit != commit1 {
-		t.Errorf("%+v", m)
-	}
+	expect.Same(t, commit1, c.get(t, "org/name@"+commit1[:12]).Commit, "commit")
 	for _, revision := range []string{"111111", "1111112", "g111111"} {
 		c.refuses(t, "org/name@"+revision, "nothing of org/name@"+revision+" is in the cache")
 	}

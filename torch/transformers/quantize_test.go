@@ -25,9 +25,7 @@ func TestQuantizeOnLoading(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			plain := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
 			c := openCausal(t, name, transformers.CausalOptions{DType: "int8"})
-			if got := c.Quantised(); !slices.Equal(got, []torch.QuantType{torch.Int8}) {
-				t.Errorf("quantised as %v", got)
-			}
+			expect.Equal(t, []torch.QuantType{torch.Int8}, c.Quantised(), "quantised")
 			expect.Same(t, plain.Parameters, c.Parameters, "%d parameters, want %d", c.Parameters, plain.Parameters)
 			want, got := plain.read(t, c.sequences, false), c.read(t, c.sequences, false)
 			e := torchtest.RelativeError(got, want)
@@ -116,9 +114,7 @@ func TestBitsandbytesFolder(t *testing.T) {
 	config := must.Get(os.ReadFile(filepath.Join(plain, "config.json")))(t)
 	must.Write(t, filepath.Join(stored, "config.json"), strings.Replace(string(config), "{", `{"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_type": "nf4"},`, 1))
 	want := logitsOf(t, plain, "nf4")
-	if got := logitsOf(t, stored, ""); torchtest.MaxDiff(got, want) != 0 {
-		t.Errorf("logits differ by %g", torchtest.MaxDiff(got, want))
-	}
+	expect.Equal(t, want, logitsOf(t, stored, ""), "logits")
 	c := must.Open(transformers.LoadCausal(stored, transformers.CausalOptions{}))(t)
 	saved := t.TempDir()
 	must.Do(t, c.Save(saved, transformers.SaveOptions{}))

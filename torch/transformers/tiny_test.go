@@ -30,9 +30,7 @@ func TestTiny(t *testing.T) {
 	got := model.EOS()
 	expect.True(t, cmp.Equal(got, []int32{1}) && model.Config.Pad == 0 && model.Config.BOS == -1, "ends with %v, padding %d, begins with %d", got, model.Config.Pad, model.Config.BOS)
 	// 99 tokens; a layer has 4 H² of attention, 12 H² of MLP and two norms.
-	if want := int64(99*64 + 2*(16*64*64+2*64) + 64); model.Parameters != want {
-		t.Errorf("%d parameters, want %d", model.Parameters, want)
-	}
+	expect.Same(t, int64(99*64+2*(16*64*64+2*64)+64), model.Parameters, "parameters")
 	tokenizer := must.Open(tokenizer.Load(dir))(t)
 	const text = "What is 12*3?\n\n[ANSWER] {36} ~"
 	ids, cut, err := tokenizer.Encode(text, 100)

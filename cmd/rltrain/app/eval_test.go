@@ -48,9 +48,7 @@ func TestEval(t *testing.T) {
 			results := must.JSON[shared.LabelResults](t, f.expand("MODEL/eval/logs/eval_results.json"))
 
 			right := strings.Count(must.Read(t, f.expand("TMP/rows.jsonl")), `"correct":true`)
-			if want := float64(right) / float64(len(evalTexts)); results.Accuracy != want {
-				t.Errorf("accuracy %v, %v of the rows", results.Accuracy, want)
-			}
+			expect.Same(t, float64(right)/float64(len(evalTexts)), results.Accuracy, "accuracy")
 			// eval and predict must agree.
 			input := ""
 			for _, row := range evalTexts {

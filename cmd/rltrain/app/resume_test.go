@@ -46,13 +46,9 @@ func TestResume(t *testing.T) {
 	}
 	train("--num-steps", "2", "--logging-steps", "1")
 	train("--num-steps", "2", "--resume", "--logging-steps", "2") // nothing to do; logging may change
-	if n := steps(); n != 2 {
-		t.Fatalf("%d steps, want 2", n)
-	}
+	expect.Same(t, 2, steps(), "steps")
 	train("--num-steps", "3", "--logging-steps", "1", "--resume-from-checkpoint", "auto")
-	if n := steps(); n != 3 {
-		t.Errorf("%d steps, want 3", n)
-	}
+	expect.Same(t, 3, steps(), "steps")
 	weights := must.Read(t, filepath.Join(dir, "model.safetensors"))
 	checkpoint := filepath.Join(dir, "checkpoints", "checkpoint-1")
 	train("--num-steps", "3", "--logging-steps", "1", "--resume-from-checkpoint", checkpoint)

@@ -77,9 +77,7 @@ func TestStepBytes(t *testing.T) {
 	got, want := stepBytes(small, 2, 2, torch.BF16, 3, 5), 2.0*(2*layer+10*8+2*cache*3*5)
 	expect.True(t, got == want, "got %v bytes, want %v", got, want)
 	expect.Same(t, 2*stepBytes(small, 2, 2, torch.BF16, 1, 1), stepBytes(small, 4, 4, torch.F32, 1, 1), "in four bytes")
-	if got, want := stepBytes(small, 2, 2, torch.BF16, 1, 1)-stepBytes(small, 0.5, 2, torch.BF16, 1, 1), 1.5*2*layer; got != want {
-		t.Errorf("layers in four bits save %v bytes, want %v", got, want)
-	}
+	expect.Same(t, 1.5*2*layer, stepBytes(small, 2, 2, torch.BF16, 1, 1)-stepBytes(small, 0.5, 2, torch.BF16, 1, 1), "bytes that layers in four bits save")
 }
 
 func TestStepFLOPs(t *testing.T) {
