@@ -36,6 +36,7 @@ var adapterCases = map[string]string{
 	"lokr_both": "llama", "oft": "llama", "oft_exact": "untied", "ln_tuning": "gpt2", "trainable_tokens": "llama",
 	"experts": "mixture", "experts_down": "mixture", "experts_woven": "woven",
 	"per_expert": "mixture", "per_expert_mixtral": "mixtral", "per_expert_rslora": "mixture", "per_expert_down": "mixtral",
+	"per_expert_shared": "qwen2_moe", "per_expert_olmoe": "olmoe",
 }
 
 // mergedCases are merged on loading.
