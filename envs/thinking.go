@@ -6,8 +6,11 @@ import (
 	"github.com/rltrain/rltrain/envs/dataset"
 )
 
-// ThoughtTags begin and end the thoughts of models that think before they answer: most models', and Magistral's.
-var ThoughtTags = [][2]string{{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}}
+// ThoughtTags begin and end the thoughts of models that think before they answer: most models', Magistral's, and Gemma 4's.
+var ThoughtTags = [][2]string{{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}, {"<|channel>thought", "<channel|>"}}
+
+// ThoughtMarks are the texts of tokens in the tags.
+var ThoughtMarks = []string{"<think>", "</think>", "[THINK]", "[/THINK]", "<|channel>", "<channel|>"}
 
 // SplitThought splits a message of a model after its thought, whose end tag belongs to the thought. opened says that the prompt
 // ended with the tag that begins one. A thought without an end tag is all of the text, and not closed. The first at bytes are

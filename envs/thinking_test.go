@@ -19,6 +19,8 @@ func TestNewAction(t *testing.T) {
 		{"Why?\n</think>\nYes.", StopEnd, true, "Why?", "Yes.", true},
 		{"Why?</think>Yes.", StopEnd, false, "Why?", "Yes.", true}, // the prompt of another template
 		{"[THINK]Why?[/THINK]Yes.", StopEnd, false, "Why?", "Yes.", true},
+		{"<|channel>thought\nWhy?\n<channel|>Yes.", StopEnd, false, "Why?", "Yes.", true},
+		{"<|channel>thought\n<channel|>Yes.", StopEnd, false, "", "Yes.", true},
 		{"\n<think>Why", StopLength, false, "Why", "", false},
 		{"Why", StopLength, true, "Why", "", false},
 		{"Why\n", StopString, true, "", "Why\n", false}, // a line of a thought
@@ -37,7 +39,7 @@ func TestNewAction(t *testing.T) {
 
 // FuzzThoughtReader: the pieces of a message give the same thought and content as the message, which are those of an action.
 func FuzzThoughtReader(f *testing.F) {
-	for _, text := range []string{"<think>a\n b</think>\n\nc </think> d", " \n<think>\n\n</think>\n\nx", "plain <think>", "<thin", "[THINK]a[/THI", "a</think>\nb", "", "<think>a<", "\n"} {
+	for _, text := range []string{"<think>a\n b</think>\n\nc </think> d", " \n<think>\n\n</think>\n\nx", "plain <think>", "<thin", "[THINK]a[/THI", "<|channel>thought\na\n<channel|>b", "<|channel>a", "a</think>\nb", "", "<think>a<", "\n"} {
 		f.Add(text, false, uint8(1))
 		f.Add(text, true, uint8(3))
 	}
@@ -54,8 +56,8 @@ func FuzzThoughtReader(f *testing.F) {
 		}
 		thinking, content := NewThoughtReader(opened).Add(text, true)
 		expect.Require(t, got == [2]string{thinking, content}, "%q in pieces: %q, at once: %q and %q", text, got, thinking, content)
-		closings := strings.Count(text, "</think>") + strings.Count(text, "[/THINK]")
-		begins := strings.HasPrefix(strings.TrimLeft(text, " \n"), "<think>") && !strings.Contains(text, "THINK")
+		closings := strings.Count(text, "</think>") + strings.Count(text, "[/THINK]") + strings.Count(text, "<channel|>")
+		begins := strings.HasPrefix(strings.TrimLeft(text, " \n"), "<think>") && !strings.Contains(text, "THINK") && !strings.Contains(text, "channel")
 		a, _, closed := NewAction(text, StopEnd, opened)
 		expect.Require(t, closings != 1 || !begins || !closed || opened || a.Thinking == strings.TrimSpace(thinking) && a.Text == content, "%q: %q and %q, but the action has %q and %q", text, thinking, content, a.Thinking, a.Text)
 	})

@@ -32,6 +32,11 @@ var (
 		Name: "mistral", Marker: "[TOOL_CALLS]", before: "[{\"name\": \"", between: "\", \"arguments\": ", after: "}]", shortIDs: true,
 		begins: marker("[TOOL_CALLS]"), parse: mistral,
 	}
+	// Gemma is <|tool_call>call:name{key:<|"|>value<|"|>,…}<tool_call|> for each call, of Gemma 4.
+	Gemma = &Format{
+		Name: "gemma", Marker: "<|tool_call>", before: "call:", between: "", after: "<tool_call|>",
+		begins: marker("<|tool_call>"), parse: gemma,
+	}
 	// Llama is {"name": …, "parameters": …} at the start of the message, of Llama 3; a semicolon separates calls.
 	Llama = &Format{
 		Name: "llama", Marker: "", before: "{\"name\": \"", between: "\", \"parameters\": ", after: "}",
@@ -51,6 +56,8 @@ func FormatOf(template string) *Format {
 		return Mistral
 	case strings.Contains(template, Hermes.Marker):
 		return Hermes
+	case strings.Contains(template, Gemma.Marker):
+		return Gemma
 	case strings.Contains(template, "<|python_tag|>"):
 		return Llama
 	}
@@ -92,10 +99,12 @@ func (f *Format) NewID() string {
 
 // Special are the markers of the format that tokenizers may treat as special tokens, whose text a decoder then has to keep.
 func (f *Format) Special() []string {
-	if f == Llama {
+	switch f {
+	case Llama:
 		return []string{"<|python_tag|>"}
-	}
-	if f == JSON {
+	case Gemma:
+		return []string{f.Marker, f.after, gemmaQuote}
+	case JSON:
 		return nil
 	}
 	return []string{f.Marker}

@@ -13,8 +13,8 @@ func (f *Format) Exactly(text string) bool {
 	if len(calls) == 0 {
 		return false
 	}
-	found := dense(text[f.begins(text, true):])
-	return slices.ContainsFunc(f.written(calls), func(w string) bool { return dense(w) == found })
+	found := f.dense(text[f.begins(text, true):])
+	return slices.ContainsFunc(f.written(calls), func(w string) bool { return f.dense(w) == found })
 }
 
 // mistralID is what templates of Mistral may write after the arguments.
@@ -43,6 +43,8 @@ func (f *Format) written(calls []Call) []string {
 		return []string{join("", func(c Call) string { return f.Force(c.Name) + string(c.Arguments) + f.after })}
 	case Mistral:
 		return []string{f.Marker + list, join("", named("")), join("", named("[ARGS]"))}
+	case Gemma:
+		return []string{join("", func(c Call) string { return f.Force(c.Name) + asGemma(c.Arguments) + f.after })}
 	case Llama:
 		text := join(";", object("parameters"))
 		return []string{text, "<|python_tag|>" + text}
@@ -50,9 +52,18 @@ func (f *Format) written(calls []Call) []string {
 	return []string{"```json" + join("", object("arguments")) + "```", "```json" + list + "```"}
 }
 
-// dense is a text without the white space outside JSON's strings and without Mistral's ids.
-func dense(text string) string {
+// dense is a text without the white space outside strings and without Mistral's ids.
+func (f *Format) dense(text string) string {
 	var b strings.Builder
+	if f == Gemma {
+		for i, part := range strings.Split(text, gemmaQuote) {
+			if i%2 == 0 {
+				part = strings.Join(strings.Fields(part), "")
+			}
+			b.WriteString(part + gemmaQuote)
+		}
+		return b.String()
+	}
 	quoted, escaped := false, false
 	for _, r := range text {
 		if !quoted && strings.ContainsRune(space, r) {

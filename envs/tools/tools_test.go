@@ -51,6 +51,21 @@ var messages = []struct {
 	{"no name", tools.Mistral, `[TOOL_CALLS][ARGS]{"x": 1}`, message{Content: `[TOOL_CALLS][ARGS]{"x": 1}`}},
 	{"no arguments", tools.Mistral, `[TOOL_CALLS]f`, message{Content: `[TOOL_CALLS]f`}},
 
+	{"all kinds of values", tools.Gemma, "<|tool_call>call:f{a:<|\"|>x \"y\" <b>\n\\<|\"|>,b:[1,-2.5e3,[]],c:{d e:true,f:null},g:{}}<tool_call|>",
+		message{Calls: []tools.Call{call("f", `{"a":"x \"y\" <b>\n\\","b":[1,-2.5e3,[]],"c":{"d e":true,"f":null},"g":{}}`)}}},
+	{"content and two calls", tools.Gemma, "I look.\n<|tool_call>call:f{}<tool_call|><|tool_call>call:g-2{a:<|\"|><|tool_call><|\"|>}<tool_call|>",
+		message{"I look.", []tools.Call{call("f", "{}"), call("g-2", `{"a":"<|tool_call>"}`)}}},
+	{"no end tag", tools.Gemma, "<|tool_call>call:f{x:1}\n", message{Calls: []tools.Call{call("f", `{"x":1}`)}}},
+	{"text after the calls", tools.Gemma, "a <|tool_call>call:f{}<tool_call|> b", message{"a\nb", []tools.Call{call("f", "{}")}}},
+	{"JSON's strings and names", tools.Gemma, `<|tool_call> call: f {"x": "a\n", <|"|>y<|"|> : 1} <tool_call|>`, message{Calls: []tools.Call{call("f", `{"x":"a\n","y":1}`)}}},
+	{"a cut string", tools.Gemma, `a <|tool_call>call:f{x:<|"|>y`, message{Content: `a <|tool_call>call:f{x:<|"|>y`}},
+	{"a word as a value", tools.Gemma, `<|tool_call>call:f{x:y}<tool_call|>`, message{Content: `<|tool_call>call:f{x:y}<tool_call|>`}},
+	{"a comma at the end", tools.Gemma, `<|tool_call>call:f{x:1,}<tool_call|>`, message{Content: `<|tool_call>call:f{x:1,}<tool_call|>`}},
+	{"no name of a value", tools.Gemma, `<|tool_call>call:f{:1}<tool_call|>`, message{Content: `<|tool_call>call:f{:1}<tool_call|>`}},
+	{"no arguments", tools.Gemma, `<|tool_call>call:f<tool_call|>`, message{Content: `<|tool_call>call:f<tool_call|>`}},
+	{"no name", tools.Gemma, `<|tool_call>call:{}<tool_call|>`, message{Content: `<|tool_call>call:{}<tool_call|>`}},
+	{"deep lists", tools.Gemma, `<|tool_call>call:f{x:` + strings.Repeat("[", 1<<9), message{Content: `<|tool_call>call:f{x:` + strings.Repeat("[", 1<<9)}},
+
 	{"parameters", tools.Llama, "\n{\"name\": \"f\", \"parameters\": {\"x\": 1}}", message{Calls: []tools.Call{call("f", `{"x": 1}`)}}},
 	{"python tag and two calls", tools.Llama, `<|python_tag|>{"name": "f", "parameters": {}}; {"name": "g"}`, message{Calls: []tools.Call{call("f", "{}"), call("g", "{}")}}},
 	{"JSON within a text", tools.Llama, `It is {"name": "f"}`, message{Content: `It is {"name": "f"}`}},
@@ -94,15 +109,19 @@ func TestReader(t *testing.T) {
 }
 
 func TestForce(t *testing.T) {
-	for _, f := range []*tools.Format{tools.Hermes, tools.Mistral, tools.Llama, tools.JSON} {
-		closing := map[*tools.Format]string{tools.Hermes: "}\n</tool_call>", tools.Mistral: "}]", tools.Llama: "}", tools.JSON: "}\n```"}[f]
+	for _, f := range []*tools.Format{tools.Hermes, tools.Mistral, tools.Llama, tools.JSON, tools.Gemma} {
+		closing := map[*tools.Format]string{tools.Hermes: "}\n</tool_call>", tools.Mistral: "}]", tools.Llama: "}", tools.JSON: "}\n```", tools.Gemma: "<tool_call|>"}[f]
 		argument := "arguments"
 		if f == tools.Llama {
 			argument = "parameters"
 		}
-		for _, text := range []string{f.Force("get_time") + `{"zone": "UTC"}` + closing, f.Force("") + `get_time", "` + argument + `": {"zone": "UTC"}` + closing} {
+		named, arguments := f.Force("")+`get_time", "`+argument+`": {"zone": "UTC"}`+closing, `{"zone": "UTC"}`
+		if f == tools.Gemma {
+			named, arguments = f.Force("")+`get_time{zone:<|"|>UTC<|"|>}`+closing, `{"zone":"UTC"}`
+		}
+		for _, text := range []string{f.Force("get_time") + `{"zone": "UTC"}` + closing, named} {
 			content, calls := f.Parse(text)
-			expect.Equal(t, message{Calls: []tools.Call{call("get_time", `{"zone": "UTC"}`)}}, message{content, calls}, fmt.Sprintf("%s: %s", f.Name, text))
+			expect.Equal(t, message{Calls: []tools.Call{call("get_time", arguments)}}, message{content, calls}, fmt.Sprintf("%s: %s", f.Name, text))
 		}
 		id := regexp.MustCompile(`^call_[0-9a-f]{24}$`)
 		if f == tools.Mistral {
@@ -118,6 +137,7 @@ func TestFormatOf(t *testing.T) {
 		`{{- '<tool_call>\n{"name": "' }}`:              tools.Hermes,
 		`{{- "[TOOL_CALLS] [" }} <tool_call>`:           tools.Mistral,
 		`{{- "<|python_tag|>" + tool_call.name }}`:      tools.Llama,
+		`{{- '<|tool_call>call:' + function['name'] }}`: tools.Gemma,
 		`{% if tools %}{{ tools | tojson }}{% endif %}`: tools.JSON,
 	} {
 		got := tools.FormatOf(template)
@@ -155,7 +175,7 @@ func FuzzReader(f *testing.F) {
 		f.Add(m.text, 3)
 	}
 	f.Fuzz(func(t *testing.T, text string, size int) {
-		for _, format := range []*tools.Format{tools.Hermes, tools.Mistral, tools.Llama, tools.JSON} {
+		for _, format := range []*tools.Format{tools.Hermes, tools.Mistral, tools.Llama, tools.JSON, tools.Gemma} {
 			content, calls := format.Parse(text)
 			expect.True(t, len(calls) != 0 || content == text, "%s: %q became %q without a call", format.Name, text, content)
 			for _, c := range calls {
@@ -178,15 +198,19 @@ func FuzzReader(f *testing.F) {
 // TestExactly: what Force, the arguments and the end of the format make is exact, with other white space too; what is only readable is
 // not.
 func TestExactly(t *testing.T) {
-	for _, f := range []*tools.Format{tools.Hermes, tools.Mistral, tools.Llama, tools.JSON} {
-		written := strings.NewReplacer("NAME", "f", "{…}", `{"x": "a  b\" }"}`).Replace(f.Example())
+	for _, f := range []*tools.Format{tools.Hermes, tools.Mistral, tools.Llama, tools.JSON, tools.Gemma} {
+		arguments := `{"x": "a  b\" }"}`
+		if f == tools.Gemma {
+			arguments = `{x: <|"|>a  b" }<|"|>,y: [1.50, {z: null}]}`
+		}
+		written := strings.NewReplacer("NAME", "f", "{…}", arguments).Replace(f.Example())
 		expect.True(t, f.Exactly(written) && f.Exactly("So: "+written) != (f == tools.Llama), "%s: %s", f.Name, written)
 		expect.True(t, f.Exactly(strings.ReplaceAll(written, ": ", ":\n ")), "%s: other white space", f.Name)
 		for what, text := range map[string]string{
 			"text after it": written + " so", "no end": written[:len(written)-2], "no call": "So", "a member more": strings.Replace(written, `{"name"`, `{"n": 1, "name"`, 1),
 			"other arguments": strings.NewReplacer("arguments", "parameters", "parameters", "arguments").Replace(written),
 		} {
-			expect.True(t, !f.Exactly(text), "%s: %s: %s", f.Name, what, text)
+			expect.True(t, text == written || !f.Exactly(text), "%s: %s: %s", f.Name, what, text)
 		}
 	}
 	for text, f := range map[string]*tools.Format{
@@ -195,8 +219,10 @@ func TestExactly(t *testing.T) {
 		`[TOOL_CALLS]f[ARGS]{"x": 1}[TOOL_CALLS]g[ARGS]{}`:                                                           tools.Mistral,
 		`[TOOL_CALLS]f{"x": 1}`: tools.Mistral,
 		`<|python_tag|>{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}`: tools.Llama,
+		`<|tool_call>call:f{x:-1}<tool_call|><|tool_call>call:g{}<tool_call|>`:           tools.Gemma,
 		"```json\n[{\"name\": \"f\", \"arguments\": {}}]\n```":                           tools.JSON,
 	} {
 		expect.True(t, f.Exactly(text), "%s", text)
 	}
+	expect.True(t, !tools.Gemma.Exactly(`<|tool_call>call:f{x:"y"}<tool_call|>`), "JSON's strings are not Gemma's")
 }

@@ -113,6 +113,9 @@ func (p *CausalLM) DropsThoughts(role string) bool {
 		return false
 	}
 	said := chat.Turn(envs.RoleAssistant, "<think>\n"+turnMark+"\n</think>\n\n-")
+	if last := envs.ThoughtTags[len(envs.ThoughtTags)-1]; p.EndOfThought() == last[1] { // whose template reads thoughts in a field alone
+		said = chat.Message(dataset.Object(chat.Turn(envs.RoleAssistant, "-")).With("reasoning_content", turnMark))
+	}
 	reply := envs.Message{Role: role, Content: "-", Fields: dataset.Object{
 		{Name: "role", Value: role}, {Name: "tool_call_id", Value: "call00000"}, {Name: "name", Value: "probe"}, {Name: "content", Value: "-"}}}
 	if role == envs.RoleTool {
@@ -172,7 +175,7 @@ func (p *CausalLM) textMarks() map[int32]string {
 		return nil
 	}
 	marks := map[int32]string{}
-	for _, mark := range slices.Concat(tools.FormatOf(p.Templates.Source()).Special(), envs.ThoughtTags[0][:], envs.ThoughtTags[1][:]) {
+	for _, mark := range slices.Concat(tools.FormatOf(p.Templates.Source()).Special(), envs.ThoughtMarks) {
 		if id, ok := p.Tokenizer.TokenID(mark); ok && p.Tokenizer.IsControl(mark) {
 			marks[id] = mark
 		}

@@ -145,6 +145,10 @@ func TestToolCallsInResponses(t *testing.T) {
 		{"a stream without a call", true, use("", false), []string{"a <tool", " b"}, []string{
 			`{"index":0,"delta":{"role":"assistant","content":"a"},"logprobs":null,"finish_reason":null}`,
 			`{"index":0,"delta":{"content":" \u003ctool b"},"logprobs":null,"finish_reason":"stop"}`}},
+		{"Gemma's call", true, &toolUse{format: tools.Gemma, readers: map[int]*tools.Reader{}}, []string{"So <|tool", `_call>call:f{x:<|"`, `|>}<|"|>}<tool_call|>`}, []string{
+			`{"index":0,"delta":{"role":"assistant","content":"So"},"logprobs":null,"finish_reason":null}`,
+			`{"index":0,"delta":{"content":""},"logprobs":null,"finish_reason":null}`,
+			`{"index":0,"delta":{"content":null,"tool_calls":[{"index":0,"id":"ID","type":"function","function":{"name":"f","arguments":"{\"x\":\"}\"}"}}]},"logprobs":null,"finish_reason":"tool_calls"}`}},
 	} {
 		expect.Equal(t, c.want, toolChoices(t, chatBody{sampling: sampling{Stream: c.stream}}, c.use, torch.ReasonStop, c.pieces...), c.name)
 	}
@@ -163,6 +167,8 @@ func TestReasoning(t *testing.T) {
 		{[]string{"Why?\n</think>\n", "\n" + call}, true, "Why?", "", 1},
 		{[]string{"no", " end <"}, true, "no end <", "", 0},
 		{[]string{"Yes", ", 1 < 2."}, false, "", "Yes, 1 < 2.", 0},
+		{[]string{"<|chan", "nel>thought\nWhy?\n<chan", "nel|>", call}, false, "Why?", "", 1},
+		{[]string{"<|channel>thought\n<channel|>", "Yes."}, false, "", "Yes.", 0},
 	} {
 		for _, stream := range []bool{false, true} {
 			pieces := c.pieces
