@@ -51,6 +51,9 @@ func TestLibrariesOfPython(t *testing.T) {
 		expect.Result(libtorch.FindCUDA("", cache))(t, dir, "FindCUDA")
 	}
 	whole()
+	expect.True(t, !libtorch.HasHeaders(dir), "a folder without headers has them")
+	must.Write(t, filepath.Join(dir, "include/ATen/ATen.h"), "")
+	expect.True(t, libtorch.HasHeaders(dir), "headers are not found")
 	cuda := "python3's torch (" + dir + ") has no usable CUDA libraries … rltrain setup --device cuda"
 	for name, want := range map[string]struct{ gone, cut, cuda string }{
 		"libtorch_cpu.so":  {"it has no lib/libtorch_cpu.so", "python3's torch (" + dir + "): ", ""},
