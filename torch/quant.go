@@ -13,7 +13,8 @@ import (
 
 // QuantType is how a frozen linear weight [out, in] is quantised: rows of blocks, each block with its scale. A model
 // takes it under a name such as "layers.0.q.nf4" instead of "layers.0.q.weight", on the CPU only. Its products, in
-// training and in an [Engine], are bit-identical to those of the bfloat16 weight that it dequantises to.
+// training and in an [Engine], are bit-identical to those of the weight that it dequantises to: in bfloat16, or in
+// float32 if the processor has no bfloat16 products. An output layer, "head.nf4", is always bfloat16.
 type QuantType string
 
 // The types, with their numbers in rltrain.h.
@@ -70,11 +71,15 @@ func (v *Var) Quantize(t QuantType) (quantized *Var, err error) {
 	return quantized, err
 }
 
-// Dequantize returns the weight [out, in] stored in v as rows of blocks of t: in F32 exactly as t defines it, or in
-// BF16 as products use it.
-func (v *Var) Dequantize(t QuantType, in int64, dtype DType) (dense *Var, err error) {
+// Dequantize returns the weight [out, in] stored in v as rows of blocks of t: in F32 exactly as t defines it, in BF16,
+// or without a dtype as products of a layer use it.
+func (v *Var) Dequantize(t QuantType, in int64, dtype ...DType) (dense *Var, err error) {
+	as := none
+	if len(dtype) > 0 {
+		as = integer(scalarTypes[dtype[0]])
+	}
 	err = Do(NoGrad, func(s *Scope) error {
-		dense = s.Keep(s.call(opDequantize, operand(v.T()), integer(t.number()), integer(in), integer(scalarTypes[dtype])))
+		dense = s.Keep(s.call(opDequantize, operand(v.T()), integer(t.number()), integer(in), as))
 		return nil
 	})
 	return dense, err

@@ -257,8 +257,8 @@ typedef struct {
  *
  * A linear weight of a layer, or head, may be quantised: layers.N.q.nf4 instead of layers.N.q.weight, U8
  * [out, bytes per row] on the CPU, in the format of the operator rltrain::quantize or of a GGUF file. They
- * are int8, nf4, q4_0, q4_1, q8_0, q4_k and q6_k, numbered from 1 in this order. Products dequantise it to
- * BF16.
+ * are int8, nf4, q4_0, q4_1, q8_0, q4_k and q6_k, numbered from 1 in this order. Products of a layer
+ * dequantise it to BF16, or to F32 where the processor has no products of BF16; those of head to BF16.
  *
  * Copies config and its arrays. The caller owns the model (rlt_model_free). Errors: a missing, unknown or
  * misshapen weight, a choice that is out of range or incompatible with another; the message names it. */

@@ -30,7 +30,7 @@ struct PanelProduct {
 
 PanelProduct product_of(const Group& g) {
   const Kernels& k = kernels();
-  if (g.element == Element::kF32) return {k.multiply_f32, g.in, kPanel * g.in, 4 * kPanel};
+  if (g.element == Element::kF32) return {k.multiply_f32, g.in, kPanel * g.padded_in(), 4 * kPanel};
   if (g.element == Element::kF16) return {k.multiply_f16, g.in, kPanel * g.in, 2 * kPanel};
   const int64_t words = words_of(g.in);
   if (k.multiply_pairs) return {k.multiply_pairs, words, kPanel * words, 4 * kPanel};
@@ -68,7 +68,7 @@ const char* panel_at(const Group& g, int64_t p) {
 // on are the next that it reads after k is through.
 const char* unpacked(const Group& g, int64_t begin, int64_t end, int64_t from, int64_t to, int64_t next) {
   static thread_local Buffer<uint16_t> memory;
-  const int64_t size = g.unpack ? g.panel_bytes() / 2 : kPanel * (to - from);
+  const int64_t size = g.unpack ? g.panel_bytes() / 2 : kPanel * (to - from) * g.element_size() / 2;
   memory.reserve((end - begin) * size);
   if (g.unpack) g.unpack(begin, end, memory.data());
   for (int64_t p = begin; p < end && g.quant != nullptr; ++p) {
@@ -148,15 +148,15 @@ void add_adapters(const Call& call, const Tile& t, int64_t row, int64_t first) {
 // Panels that are unpacked for t alone: a step of k at a time, which comes and goes in the first-level cache.
 // Sums wait for the next step in memory as they are, so this changes no bit.
 void multiply_steps(const Call& call, const Tile& t, int64_t first) {
-  constexpr int64_t kCache = 32 << 10, kBytes = 2 * kPanel;  // of a panel's row of k
-  constexpr int64_t kStep = QuantPanels::kStep;
+  constexpr int64_t kCache = 32 << 10, kStep = QuantPanels::kStep;
   alignas(64) float sums[kMostRows * kStepPanels * kPanel];
   const int64_t k = call.group.padded_in(), columns = t.panels * kPanel,
-                step = std::max(kStep, kCache / (t.panels * kBytes) / kStep * kStep);
+                row_bytes = kPanel * call.group.element_size(),
+                step = std::max(kStep, kCache / (t.panels * row_bytes) / kStep * kStep);
   Tile part = t;
   if (t.store == Store::kAdd) part.c = sums, part.c_stride = columns, part.store = Store::kSet;
   for (int64_t from = 0; from < k; from += step) {
-    const int64_t to = std::min(from + step, k), of_k = call.by.row_bytes / kBytes;
+    const int64_t to = std::min(from + step, k), of_k = call.by.row_bytes / row_bytes;
     part.b = unpacked(call.group, first, first + t.panels, from, to, first + call.hop);
     part.a = t.a + from / of_k;
     part.k = std::min(to / of_k, t.k) - from / of_k;

@@ -15,8 +15,8 @@ namespace rlt {
 
 enum class Element { kF32, kBF16, kF16 };
 
-// Weights as panels of 16 outputs, [in][16] each; BF16 as multiply_bf16 has it, filled up with zeros to whole
-// steps of words.
+// Weights as panels of 16 outputs, [in][16] each; BF16 as multiply_bf16 has it. BF16 and few bits are filled
+// up with zeros to whole steps of words.
 struct Group {
   Element element = Element::kF32;
   int64_t in = 0, panels = 0;
@@ -25,10 +25,10 @@ struct Group {
   // Writes panels [begin, end) to memory of the calling thread, where weights are not kept as panels and are
   // null.
   std::function<void(int64_t begin, int64_t end, void* panels)> unpack = nullptr;
-  const QuantPanels* quant = nullptr;  // BF16 in fewer bits; weights are null then
+  const QuantPanels* quant = nullptr;  // F32 or BF16 in few bits; weights are null then
 
   int64_t element_size() const { return element == Element::kF32 ? 4 : 2; }
-  int64_t padded_in() const { return element == Element::kBF16 ? 2 * words_of(in) : in; }
+  int64_t padded_in() const { return element == Element::kBF16 || quant != nullptr ? 2 * words_of(in) : in; }
   int64_t panel_bytes() const { return kPanel * padded_in() * element_size(); }
 };
 

@@ -53,9 +53,12 @@ struct Product {
 };
 constexpr int kMostRows = 32;  // that any product takes
 
-// How a panel of bfloat16 is kept in fewer bits (quant_panels.h): in blocks of k, each with a scale for each
-// of the 16 outputs and something to add where `adds`, as float16 or float32. w = T(q)·scale·factor + addend.
+// How a panel is kept in few bits (quant_panels.h): in blocks of k, each with a scale for each of the 16
+// outputs and something to add where `adds`, as float16 or float32. w = T(q)·scale·factor + addend. Where
+// something is added the product is exact, so one rounding or two are the same.
 struct FewBits {
+  // Products take w rounded to bfloat16, else as it is in float32. Always where there is multiply_pairs.
+  bool rounds;
   // T(q) is a signed byte q (q - 128 of a byte if scales are float16 and the layout is by rows), else the
   // value in the table for four bits.
   bool bytes;
@@ -173,14 +176,14 @@ struct Kernels {
                           float grad_entropy, float inverse, float curvature);
 
   // ---- weights of few bits ----
-  // Writes k rows of a panel, a multiple of 32, as multiply_bf16 takes it; with FewLayout::kRows, k values
-  // of each output, a stride apart. Returns the end of the blocks. Prefetches `ahead` bytes past what it
-  // reads.
-  const uint8_t* (*unpack)(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead, uint16_t* rows,
+  // Writes k rows of a panel, a multiple of 32, as multiply_bf16 takes it, or multiply_f32 where nothing is
+  // rounded; with FewLayout::kRows, k bfloat16 of each output, a stride apart. Returns the end of the blocks.
+  // Prefetches `ahead` bytes past what it reads.
+  const uint8_t* (*unpack)(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead, void* rows,
                            int64_t stride);
   FewLayout few_layout;
-  // multiply_pairs by panels of few bits, with a [k words][rows], or multiply_bf16 where there is none of
-  // those, with a [k][rows]. Null where that is not faster than unpacking panels.
+  // multiply_pairs by panels of few bits, with a [k words][rows], or where there is none of those
+  // multiply_bf16 or multiply_f32, with a [k][rows]. Null where that is not faster than unpacking panels.
   FewProduct multiply_few;
 };
 

@@ -1,4 +1,4 @@
-// Panels of weights in few bits to panels of bfloat16; part of set_impl.h, inside its namespace.
+// Panels of weights in few bits to panels of bfloat16 or floats; part of set_impl.h, inside its namespace.
 
 namespace few {
 
@@ -99,25 +99,45 @@ RLT_INLINE void put(const Line& line, uint16_t* words) {
 }
 #endif
 
+// What T(q) and the rest of w are made of.
+enum class Form {
+  kBytes,
+  kScaledBytes,  // with a factor
+  kTable,
+  kTableAndAddend,
+  kCount,  // q·scale + addend, where the addend may stand for what the table starts from
+};
+#if defined(__AVX512F__)
+constexpr bool kLooksUp = true;  // that is a single operation
+#else
+constexpr bool kLooksUp = false;
+#endif
+
 // Has `take` have the lines of k values, in order, of a panel or of all that are kept together. Returns the
 // end of the blocks.
-template <int Panels, bool kBytes, bool kAdds, bool kFactor, bool kCounts, class Take>
+template <int Panels, Form kForm, class Take>
 RLT_INLINE const uint8_t* lines_as(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead,
                                    const Take& take) {
-  constexpr int64_t kRows = kBytes ? 2 : 4;  // lines that 64 bytes hold
-  const bool halves = by.halves;
+  constexpr bool kInBytes = kForm == Form::kBytes || kForm == Form::kScaledBytes,
+                 kAdds = kForm == Form::kTableAndAddend || kForm == Form::kCount;
+  constexpr int64_t kRows = kInBytes ? 2 : 4;  // lines that 64 bytes hold
+  const bool halves = by.halves, adds = by.adds;
   const int64_t together = by.together, index = Panels > 1 ? 0 : by.index, values = by.values,
-                addends = kPanel * (halves ? 2 : 4), scales = kAdds ? 2 * addends : addends,
+                addends = kPanel * (halves ? 2 : 4), scales = adds ? 2 * addends : addends,
                 bytes = together * by.block;
-  const float factor = by.factor;
+  const float factor = by.factor, least = kForm == Form::kCount ? by.table[0] : 0;
   Table table = {};
-  if (!kBytes) table = Table::of(by.table);
+  if (!kInBytes && kForm != Form::kCount) table = Table::of(by.table);
   for (int64_t first = 0; first < k; first += values, blocks += bytes) {
     Line scale[Panels], addend[Panels];
     RLT_UNROLL for (int p = 0; p < Panels; ++p) {
       const uint8_t* const numbers = blocks + (index + p) * scales;
       scale[p] = twice(numbers, halves);
-      if (kAdds) addend[p] = twice(numbers + addends, halves);
+      if (kAdds && adds) {
+        addend[p] = twice(numbers + addends, halves);
+      } else {
+        RLT_UNROLL for (int v = 0; v < kFloats; ++v) addend[p].part[v] = scale[p].part[v] * least;
+      }
       __builtin_prefetch(numbers + ahead, 0, 3);
     }
     const uint8_t* q = blocks + together * scales + index * 64;
@@ -128,18 +148,16 @@ RLT_INLINE const uint8_t* lines_as(const FewBits& by, const uint8_t* blocks, int
           Line line;
           RLT_UNROLL for (int v = 0; v < kFloats; ++v) {
             V x;
-            if (kBytes) {
+            if (kInBytes) {
               x = signed_bytes(q + p * 64 + i * 2 * kPanel + v * kLanes);
             } else {
               const U words = *reinterpret_cast<const U*>(q + p * 64 + v % kVectors * 4 * kLanes),
                       four = words >> (4 * (2 * i + v / kVectors));
-              x = kCounts ? __builtin_convertvector((I)(four & 15), V) : Table::look_up(table, four);
-              if (kCounts && !kAdds) x += by.table[0];
+              x = kForm == Form::kCount ? __builtin_convertvector((I)(four & 15), V)
+                                        : Table::look_up(table, four);
             }
             x *= scale[p].part[v];
-            if (kFactor) x *= factor;
-            // Keeps the compiler from making the product and the sum one operation with one rounding.
-            if (kAdds) asm("" : RLT_REGISTER(x));
+            if (kForm == Form::kScaledBytes) x *= factor;
             line.part[v] = kAdds ? x + addend[p].part[v] : x;
           }
           take(p, first / 2 + row + i, line);
@@ -153,24 +171,29 @@ RLT_INLINE const uint8_t* lines_as(const FewBits& by, const uint8_t* blocks, int
 template <int Panels, class Take>
 RLT_INLINE const uint8_t* lines(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead,
                                 const Take& take) {
-#if defined(__AVX512F__)
-  constexpr bool kCounts = false;  // looking up is a single operation
-#else
-  constexpr bool kCounts = true;
-#endif
-  if (by.adds) return lines_as<Panels, false, true, false, kCounts>(by, blocks, k, ahead, take);
-  if (by.counts) return lines_as<Panels, false, false, false, kCounts>(by, blocks, k, ahead, take);
-  if (!by.bytes) return lines_as<Panels, false, false, false, false>(by, blocks, k, ahead, take);
-  if (by.factor != 1) return lines_as<Panels, true, false, true, false>(by, blocks, k, ahead, take);
-  return lines_as<Panels, true, false, false, false>(by, blocks, k, ahead, take);
+  if (by.bytes && by.factor != 1) return lines_as<Panels, Form::kScaledBytes>(by, blocks, k, ahead, take);
+  if (by.bytes) return lines_as<Panels, Form::kBytes>(by, blocks, k, ahead, take);
+  if (!kLooksUp && by.counts) return lines_as<Panels, Form::kCount>(by, blocks, k, ahead, take);
+  if (kLooksUp && by.adds) return lines_as<Panels, Form::kTableAndAddend>(by, blocks, k, ahead, take);
+  return lines_as<Panels, Form::kTable>(by, blocks, k, ahead, take);
 }
 
-const uint8_t* unpack(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead, uint16_t* panel,
+const uint8_t* unpack(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead, void* panel,
                       int64_t) {
+#if !defined(RLT_PAIRS)
+  if (!by.rounds) {
+    auto* floats = static_cast<float*>(panel);
+    return lines<1>(
+        by, blocks, k, ahead, [&](int, int64_t, const Line& line) __attribute__((always_inline)) {
+          RLT_UNROLL for (int v = 0; v < kFloats; ++v, floats += kLanes) vec(floats) = line.part[v];
+        });
+  }
+#endif
+  auto* words = static_cast<uint16_t*>(panel);
   return lines<1>(
       by, blocks, k, ahead, [&](int, int64_t, const Line& line) __attribute__((always_inline)) {
-        put(line, panel);
-        panel += 2 * kPanel;
+        put(line, words);
+        words += 2 * kPanel;
       });
 }
 
@@ -183,30 +206,30 @@ constexpr int kLineRows = 2;
 #endif
 
 // Adds a line's products with those rows, which lie one behind the other.
-template <int Rows>
+template <bool kRounds, int Rows>
 RLT_INLINE void add_products(const float* a, const Line& line, V (&sum)[Rows][kVectors]) {
 #if defined(__AVX512BF16__)
   const V w = rounded(line);
   RLT_UNROLL for (int i = 0; i < Rows; ++i) Pairs::add_product(sum[i][0], Pairs::spread(a + i), w);
 #else
   RLT_UNROLL for (int v = 0; v < kFloats; ++v) {
-    const V w = rounded(line.part[v]);
+    const V w = kRounds ? rounded(line.part[v]) : line.part[v];
     RLT_UNROLL for (int i = 0; i < Rows; ++i) {
-      BF16::add_product(sum[i][v % kVectors], BF16::spread(a + v / kVectors * Rows + i), w);
+      F32::add_product(sum[i][v % kVectors], F32::spread(a + v / kVectors * Rows + i), w);
     }
   }
 #endif
 }
 
-// Lines are multiplied as they come, in registers: in the order of multiply_pairs, or of multiply_bf16 where
-// there is none of those, to the same bits.
-template <int Rows, int Panels>
+// Lines are multiplied as they come, in registers: in the order of multiply_pairs, or of multiply_bf16 and
+// multiply_f32 where there is none of those, to the same bits.
+template <bool kRounds, int Rows, int Panels>
 RLT_INLINE void multiply_panels(const Tile& t, const FewPanel& from, int64_t panel) {
   V sum[Panels][Rows][kVectors] = {};
   lines<Panels>(
       *from.by, from.blocks, t.k * 2 / kLineRows,
       from.ahead, [&](int p, int64_t k, const Line& line) __attribute__((always_inline)) {
-        add_products<Rows>(t.a + k * kLineRows * Rows, line, sum[p]);
+        add_products<kRounds, Rows>(t.a + k * kLineRows * Rows, line, sum[p]);
       });
   RLT_UNROLL for (int p = 0; p < Panels; ++p, ++panel) {
     RLT_UNROLL for (int i = 0; i < Rows; ++i) {
@@ -232,13 +255,18 @@ void multiply_rows(const Tile& t, const FewPanel* panels) {
   constexpr int kAtOnce = Rows <= kRowsOfTwo ? 2 : 1;
   for (int64_t p = 0; p < t.panels;) {
     const FewBits& by = *panels[p].by;
-    if (by.together == kAtOnce && by.index == 0 && p + kAtOnce <= t.panels) {
-      multiply_panels<Rows, kAtOnce>(t, panels[p], p);
-      p += kAtOnce;
-    } else {
-      multiply_panels<Rows, 1>(t, panels[p], p);
-      ++p;
+    const bool all = by.together == kAtOnce && by.index == 0 && p + kAtOnce <= t.panels;
+#if !defined(RLT_PAIRS)
+    if (!by.rounds) {
+      all ? multiply_panels<false, Rows, kAtOnce>(t, panels[p], p)
+          : multiply_panels<false, Rows, 1>(t, panels[p], p);
+    } else
+#endif
+    {
+      all ? multiply_panels<true, Rows, kAtOnce>(t, panels[p], p)
+          : multiply_panels<true, Rows, 1>(t, panels[p], p);
     }
+    p += all ? kAtOnce : 1;
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 
 #include "kernels/gemm.h"
 #include "kernels/parallel.h"
@@ -13,28 +14,28 @@ namespace {
 constexpr float kCounted[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 constexpr float kCentred[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
 
-FewBits kind_of(Quant quant) {
+FewBits kind_of(Quant quant, bool rounds) {
   switch (quant) {
     case Quant::kInt8:
-      return {true, false, false, false, QuantPanels::kStep, nullptr, kInt8Factor, 0, 1, 0};
+      return {rounds, true, false, false, false, QuantPanels::kStep, nullptr, kInt8Factor, 0, 1, 0};
     case Quant::kNF4:
-      return {false, false, false, false, 64, kNF4Values, 1, 0, 1, 0};
+      return {rounds, false, false, false, false, 64, kNF4Values, 1, 0, 1, 0};
     case Quant::kQ4_0:
-      return {false, false, true, true, 32, kCentred, 1, 0, 1, 0};
+      return {rounds, false, false, true, true, 32, kCentred, 1, 0, 1, 0};
     case Quant::kQ4_1:
-      return {false, true, true, true, 32, kCounted, 1, 0, 1, 0};
+      return {rounds, false, true, true, true, 32, kCounted, 1, 0, 1, 0};
     case Quant::kQ8_0:
-      return {true, false, true, false, 32, nullptr, 1, 0, 1, 0};
+      return {rounds, true, false, true, false, 32, nullptr, 1, 0, 1, 0};
     case Quant::kQ4_K:  // scales are products of two numbers
-      return {false, true, false, true, 32, kCounted, 1, 0, 1, 0};
+      return {rounds, false, true, false, true, 32, kCounted, 1, 0, 1, 0};
     default:
-      return {true, false, false, false, 16, nullptr, 1, 0, 1, 0};
+      return {rounds, true, false, false, false, 16, nullptr, 1, 0, 1, 0};
   }
 }
 
 // For panels of k values, which whole blocks hold.
-FewBits bits_of(Quant quant, int64_t k) {
-  FewBits by = kind_of(quant);
+FewBits bits_of(Quant quant, bool rounds, int64_t k) {
+  FewBits by = kind_of(quant, rounds);
   while (k % by.values != 0) by.values /= 2;
   by.block = kPanel * (by.halves ? 2 : 4) * (by.adds ? 2 : 1) + by.values * kPanel / (by.bytes ? 1 : 2);
   return by;
@@ -93,11 +94,13 @@ void pack_rows(const FewBits& by, const QuantRows& from, int64_t in, uint8_t* bl
 
 }  // namespace
 
-QuantPanels::QuantPanels(const std::vector<QuantRows>& panels, int64_t in) : width_(2 * words_of(in)) {
+QuantPanels::QuantPanels(const std::vector<QuantRows>& panels, int64_t in, bool rounds)
+    : width_(2 * words_of(in)) {
+  if (!rounds && !few_are_floats()) throw std::logic_error("these kernels multiply few bits as bfloat16");
   const auto count = static_cast<int64_t>(panels.size());
   int64_t size = 0;
   for (int64_t p = 0; p < count;) {
-    FewBits by = bits_of(panels[static_cast<size_t>(p)].quant, width_);
+    FewBits by = bits_of(panels[static_cast<size_t>(p)].quant, rounds, width_);
     const bool two = kernels().multiply_few.together == 2 && p + 1 < count &&
                      panels[static_cast<size_t>(p)].quant == panels[static_cast<size_t>(p + 1)].quant;
     if (two) by.together = 2;
@@ -120,7 +123,7 @@ FewPanel QuantPanels::at(int64_t panel, int64_t next) const {
   return {&by, blocks() + offset, more ? panels_[static_cast<size_t>(next)].offset - offset : 0};
 }
 
-void QuantPanels::unpack(int64_t panel, int64_t begin, int64_t end, int64_t next, uint16_t* out) const {
+void QuantPanels::unpack(int64_t panel, int64_t begin, int64_t end, int64_t next, void* out) const {
   FewPanel from = at(panel, next);
   const int64_t skipped = bytes_of(*from.by, begin), bytes = bytes_of(*from.by, end) - skipped;
   from.blocks += skipped;
@@ -130,11 +133,11 @@ void QuantPanels::unpack(int64_t panel, int64_t begin, int64_t end, int64_t next
     return;
   }
   alignas(64) float rows[kPanel * kStep / 2];  // words of two values each
-  for (int64_t k = begin; k < end; k += kStep, out += kPanel * kStep) {
+  auto* words = static_cast<float*>(out);
+  for (int64_t k = begin; k < end; k += kStep, words += kPanel * kStep / 2) {
     const int64_t n = std::min(kStep, end - k);
-    auto* const to = reinterpret_cast<uint16_t*>(rows);
-    from.blocks = kernels().unpack(*from.by, from.blocks, n, from.ahead, to, kStep);
-    transpose(kPanel, n / 2, {rows, kStep / 2}, reinterpret_cast<float*>(out), kPanel);
+    from.blocks = kernels().unpack(*from.by, from.blocks, n, from.ahead, rows, kStep);
+    transpose(kPanel, n / 2, {rows, kStep / 2}, words, kPanel);
   }
 }
 

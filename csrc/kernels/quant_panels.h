@@ -18,6 +18,9 @@ struct QuantRows {
   int64_t count;
 };
 
+// Whether layers multiply by weights of few bits as float32 (quant.h).
+inline bool few_are_floats() { return !kernels().multiply_pairs; }
+
 // A panel is blocks of k as FewBits has them: the outputs' scales and addends, then their values, in the
 // order in which kernels() unpack them, so panels fit the kernels that were in use when they were made:
 //   - kRows (quant_rows_impl.h): for each 32 of k (16 if a block has no more) bytes by output, or words, each
@@ -30,16 +33,17 @@ struct QuantRows {
 class QuantPanels {
  public:
   QuantPanels() = default;
-  // Copies panels of `in` values a row.
-  QuantPanels(const std::vector<QuantRows>& panels, int64_t in);
+  // Copies panels of `in` values a row. rounds as in FewBits.
+  QuantPanels(const std::vector<QuantRows>& panels, int64_t in, bool rounds);
 
   bool empty() const { return panels_.empty(); }
   int64_t bytes() const { return memory_.size(); }
   // k that a step begins and ends at, unless it ends the panel.
   static constexpr int64_t kStep = 128;
-  // Writes k [begin, end) of a panel as multiply_bf16 (kernels.h) takes it, end at most whole steps of words,
-  // and prefetches what comes next: of this panel, or of panel `next`, if there is one.
-  void unpack(int64_t panel, int64_t begin, int64_t end, int64_t next, uint16_t* out) const;
+  // Writes k [begin, end) of a panel as multiply_bf16 (kernels.h) takes it, or multiply_f32 where nothing is
+  // rounded, end at most whole steps of words. Prefetches what comes next: of this panel, or of panel `next`,
+  // if there is one.
+  void unpack(int64_t panel, int64_t begin, int64_t end, int64_t next, void* out) const;
   // The whole panel for multiply_few.
   FewPanel at(int64_t panel, int64_t next) const;
 

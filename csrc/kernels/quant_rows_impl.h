@@ -150,8 +150,6 @@ RLT_INLINE void unpack_fours(const FewBits& by, const Numbers& scale, const Numb
       V x[kVectors];
       RLT_UNROLL for (int v = 0; v < kVectors; ++v) {
         x[v] = vec(by.table + v * kLanes) * scale.of[r + i];
-        // Keeps the compiler from making the product and the sum one operation with one rounding.
-        if (kAdds) asm("" : RLT_REGISTER(x[v]));
         if (kAdds) x[v] += addend.of[r + i];
       }
       tables[i] = Table::of(x);
@@ -167,8 +165,9 @@ RLT_INLINE void unpack_fours(const FewBits& by, const Numbers& scale, const Numb
   }
 }
 
-const uint8_t* unpack(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead, uint16_t* rows,
+const uint8_t* unpack(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead, void* out,
                       int64_t stride) {
+  auto* rows = static_cast<uint16_t*>(out);
   const int64_t numbers = kPanel * (by.halves ? 2 : 4);
   for (int64_t first = 0; first < k; first += by.values, rows += by.values) {
     Numbers scale, addend;

@@ -20,6 +20,9 @@ namespace {
 #include "kernels/rows_impl.h"
 #include "kernels/softmax_impl.h"
 #include "kernels/tiles_impl.h"
+#if defined(RLT_MMLA) || defined(__AVX512BF16__)
+#define RLT_PAIRS  // has multiply_pairs
+#endif
 #if defined(RLT_TILES)
 #include "kernels/quant_rows_impl.h"
 // Takes weights from there:
@@ -38,7 +41,7 @@ constexpr Product kMultiplyPairs{nullptr, 0};
 #if !defined(RLT_TILES)
 #include "kernels/quant_impl.h"
 constexpr FewLayout kFewLayout = few::kLayout;
-#if defined(__AVX512BF16__) || (defined(__AVX2__) && RLT_LANES == 8)
+#if defined(__AVX2__)
 constexpr FewProduct kMultiplyFew{few::multiply<>, few::kMostRowsOfFew, 2};
 #else
 constexpr FewProduct kMultiplyFew{nullptr, 0, 0};

@@ -27,17 +27,20 @@ struct Adapter {
 struct Linear : Adapter {
   at::Tensor weight, bias;  // [out, in], or rows of blocks where quantised; [out] or undefined
   Quant quant = Quant::kNone;
-  int64_t inputs = 0;  // where quantised
+  int64_t inputs = 0;    // where quantised
+  bool rounded = false;  // where quantised: to bfloat16 on every processor
   int64_t index = 0;   // among the model's linear layers: tells their dropout masks apart
 
   bool quantised() const { return quant != Quant::kNone; }
   int64_t in() const { return quantised() ? inputs : weight.size(1); }
   int64_t out() const { return weight.size(0); }
   // What products take the weight for.
-  at::ScalarType type() const { return quantised() ? at::kBFloat16 : weight.scalar_type(); }
+  at::ScalarType type() const {
+    return !quantised() ? weight.scalar_type() : rounded ? at::kBFloat16 : quant_type();
+  }
   // The weight [out, in] of that type.
   at::Tensor dense() const {
-    return quantised() ? dequantize(weight, static_cast<int64_t>(quant), inputs) : weight.detach();
+    return quantised() ? dequantize(weight, static_cast<int64_t>(quant), inputs, type()) : weight.detach();
   }
 
   bool frozen_or_none() const { return !weight.defined() || frozen(); }

@@ -154,7 +154,7 @@ std::shared_ptr<const LinearGroup::Weights> LinearGroup::pack_all(std::vector<Se
     const Linear& layer = *layers_[i];
     rows.push_back({layer.quant, layer.weight.const_data_ptr<uint8_t>() + row * layer.weight.size(1), count});
   }
-  made->quant = QuantPanels(rows, group.in);
+  made->quant = QuantPanels(rows, group.in, group.element == Element::kBF16);
   group.quant = &made->quant;
   return made;
 }

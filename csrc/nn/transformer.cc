@@ -122,6 +122,7 @@ Transformer::Transformer(const rlt_model_config& config, const Weights& weights)
   if (!c.norm_after) norm_ = blocks.norm("norm", width);
   if (load.has_linear("head")) {
     head_ = load.linear("head", width, c.vocab_size);
+    head_.rounded = true;  // training and a tied embedding have the same values in bfloat16
   } else {
     head_.weight = embed_;
     if (load.has("head.bias")) head_.bias = load.tensor("head.bias", {c.vocab_size});

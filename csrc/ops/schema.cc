@@ -14,9 +14,10 @@ TORCH_LIBRARY(rltrain, m) {
       "Tensor? row_keys=None, int layer=0) -> (Tensor, Tensor)");
 
   // Rows of blocks of few bits (kernels/quant.h), uint8 [out, row bytes], and back: w [out, in]. quant is a
-  // number of rltrain.h. Only float32 is exact; bfloat16 is what products with rows take for the weight.
+  // number of rltrain.h. float32 is exact; None is what products of layers with rows take for the weight:
+  // bfloat16, or float32 where the processor has no products of bfloat16.
   m.def("quantize(Tensor w, int quant) -> Tensor");
-  m.def("dequantize(Tensor rows, int quant, int columns, ScalarType dtype) -> Tensor");
+  m.def("dequantize(Tensor rows, int quant, int columns, ScalarType? dtype) -> Tensor");
 
   // Their gradients, from that of y [N, out]: of x; of w [out, in]; of x (undefined without needs_x), a and
   // b.

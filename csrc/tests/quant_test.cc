@@ -1,5 +1,5 @@
-// Quantised weights: round trips of blocks, and quantised models against the bfloat16 models they dequantise
-// to, bit for bit.
+// Quantised weights: round trips of blocks, and quantised models against the models that they dequantise to,
+// bit for bit.
 #include "kernels/quant.h"
 
 #include <ATen/ops/empty.h>
@@ -95,7 +95,7 @@ TEST(dequantised_rows_agree) {
     const at::Tensor rows = random_rows(random, f, 16, in),
                      wide = rlt::dequantize(rows, int64_t(f.quant), in, at::kFloat);
     EXPECT(rlt::test::finite(wide));
-    EXPECT(same_bits(rlt::dequantize(rows, int64_t(f.quant), in), wide.to(at::kBFloat16)));
+    EXPECT(same_bits(rlt::dequantize(rows, int64_t(f.quant), in, at::kBFloat16), wide.to(at::kBFloat16)));
   }
 }
 
@@ -120,28 +120,36 @@ TEST(unpacked_panels_equal_dequantised_rows) {
   Random random(406);
   for (const QuantFormat& f : formats()) {
     const int64_t in = f.values > 1 ? 768 - 3 * f.values % 256 : 301, words = rlt::words_of(in);
-    const at::Tensor rows = random_rows(random, f, 16, in),
-                     want = rlt::dequantize(rows, int64_t(f.quant), in);
+    const at::Tensor rows = random_rows(random, f, 16, in);
     for (const int64_t count : {1, 7, 16}) {
       const rlt::QuantRows from{f.quant, rows.const_data_ptr<uint8_t>(), count};
-      for_kernels(true, [&] {
-        const rlt::QuantPanels panels({{f.quant, from.rows, 16}, from}, in);
-        at::Tensor panel = at::empty({words, 16, 2}, at::kBFloat16).fill_(NAN);
-        auto* const out = static_cast<uint16_t*>(panel.mutable_data_ptr());
+      const auto unpacked = [&](bool rounds) {
+        const rlt::QuantPanels panels({{f.quant, from.rows, 16}, from}, in, rounds);
+        at::Tensor panel = at::empty({2 * words, 16}, rounds ? at::kBFloat16 : at::kFloat).fill_(NAN);
+        auto* const out = static_cast<char*>(panel.mutable_data_ptr());
         for (int64_t k = 0; k < 2 * words; k += 256) {
-          panels.unpack(1, k, std::min(k + 256, 2 * words), 0, out + k * 16);
+          panels.unpack(1, k, std::min(k + 256, 2 * words), 0, out + k * 16 * panel.element_size());
         }
-        const at::Tensor turned = panel.permute({1, 0, 2}).reshape({16, 2 * words});
-        EXPECT(same_bits(turned.narrow(0, 0, count).narrow(1, 0, in).contiguous(), want.narrow(0, 0, count)));
-        EXPECT(turned.narrow(0, count, 16 - count).eq(0).all().item<bool>());
-        EXPECT(turned.narrow(1, in, 2 * words - in).eq(0).all().item<bool>());
+        const at::Tensor turned = rounds ? panel.view({words, 16, 2}).permute({1, 0, 2}) : panel.t();
+        return turned.reshape({16, 2 * words});
+      };
+      for_kernels(true, [&] {
+        for (const bool rounds : {false, true}) {
+          if (!rounds && !rlt::few_are_floats()) continue;
+          const at::Tensor panel = unpacked(rounds),
+                           want = rlt::dequantize(rows, int64_t(f.quant), in, panel.scalar_type());
+          EXPECT(
+              same_bits(panel.narrow(0, 0, count).narrow(1, 0, in).contiguous(), want.narrow(0, 0, count)));
+          EXPECT(panel.narrow(0, count, 16 - count).eq(0).all().item<bool>());
+          EXPECT(panel.narrow(1, in, 2 * words - in).eq(0).all().item<bool>());
+        }
       });
     }
   }
 }
 
 // Products with panels of few bits are those with the panels that they unpack to, to the bit: one row, a
-// tile, many. A group may have layers of two formats.
+// tile, many; rounded or not. A group may have layers of two formats.
 TEST(products_unpack_weights_a_step_at_a_time) {
   Random random(407);
   const QuantFormat any = formats()[0];
@@ -149,10 +157,11 @@ TEST(products_unpack_weights_a_step_at_a_time) {
     const int64_t in = f.values > 1 ? 512 - f.values % 256 : 301;
     Linear gate = quantised_layer(random, f, 80, in),
            up = quantised_layer(random, f.quant == Quant::kQ4_1 ? any : f, 80, in);
-    Linear dense[2] = {gate, up};
-    for (Linear& l : dense) l.weight = l.dense(), l.quant = Quant::kNone;
     for (const bool gated : {false, true}) {
       for_kernels(f.quant == Quant::kNF4, [&] {
+        gate.rounded = up.rounded = gated;
+        Linear dense[2] = {gate, up};
+        for (Linear& l : dense) l.weight = l.dense(), l.quant = Quant::kNone;
         const rlt::nn::LinearGroup few({&gate, &up}, gated), plain({&dense[0], &dense[1]}, gated),
             last({&gate}), last_plain({&dense[0]});
         for (const int64_t rows : {1, 2, 3, 6, 16, 33, 70}) {
@@ -205,7 +214,7 @@ Models models_of(Random& random, rlt::test::DecoderChoices& choices, const Quant
   choices.config.head_dim = 32;
   choices.config.rotary_dim = 32;
   choices.config.intermediate_size = 512;
-  choices.type = at::kBFloat16;
+  choices.type = rlt::quant_type();
   Models made;
   made.dense = rlt::test::decoder_weights(choices, random);
   made.quantised = made.dense;

@@ -40,7 +40,9 @@ at::Tensor quantize_cpu(const at::Tensor& w, int64_t quant) {
   return out;
 }
 
-at::Tensor dequantize_cpu(const at::Tensor& rows, int64_t quant, int64_t in, at::ScalarType dtype) {
+at::Tensor dequantize_cpu(const at::Tensor& rows, int64_t quant, int64_t in,
+                          std::optional<at::ScalarType> asked) {
+  const at::ScalarType dtype = asked.value_or(quant_type());
   const QuantFormat& format = checked_format("dequantize", quant);
   const int64_t row_bytes = checked_row_bytes("dequantize", format, in);
   TORCH_CHECK(
