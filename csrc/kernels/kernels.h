@@ -75,7 +75,7 @@ struct FewBits {
 };
 
 // In which order a panel's values lie (quant_panels.h).
-enum class FewLayout { kRows, kPairs, kPlain };
+enum class FewLayout { kRows, kPairs, kPlain, kBytes };
 
 // A panel in few bits.
 struct FewPanel {

@@ -4,6 +4,8 @@ namespace few {
 
 #if defined(__AVX512BF16__)
 constexpr FewLayout kLayout = FewLayout::kPairs;
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+constexpr FewLayout kLayout = FewLayout::kBytes;
 #else
 constexpr FewLayout kLayout = FewLayout::kPlain;
 #endif
@@ -14,6 +16,11 @@ constexpr int kFloats = 2 * kVectors;
 struct Line {
   V part[kFloats];
 };
+
+// Vector v of line i's values of four bits, among higher bits.
+RLT_INLINE U fours(const uint8_t* from, int i, int v) {
+  return *reinterpret_cast<const U*>(from + v % kVectors * 4 * kLanes) >> (4 * (2 * i + v / kVectors));
+}
 
 // The numbers of 16 outputs, each twice.
 RLT_INLINE Line twice(const uint8_t* from, bool halves) {
@@ -35,6 +42,33 @@ RLT_INLINE Line twice(const uint8_t* from, bool halves) {
   return line;
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// The 16 values that four bits stand for, by their bytes: looking up floats takes four times as long.
+struct Table {
+  __m256i bytes[4];
+
+  RLT_INLINE Table of(const float* values) {
+    Table t;
+    for (int i = 0; i < 4; ++i) {
+      alignas(16) uint8_t at[16];
+      for (int q = 0; q < 16; ++q) at[q] = reinterpret_cast<const uint8_t*>(values)[4 * q + i];
+      t.bytes[i] = _mm256_broadcastsi128_si256(*reinterpret_cast<const __m128i*>(at));
+    }
+    return t;
+  }
+  // Line i of those that 64 bytes hold.
+  RLT_INLINE Line look_up(const Table& t, const uint8_t* from, int i) {
+    const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i / 2 * 32)),
+                  q = _mm256_and_si256(i % 2 == 0 ? both : _mm256_srli_epi16(both, 4), _mm256_set1_epi8(15));
+    __m256i part[4];
+    RLT_UNROLL for (int b = 0; b < 4; ++b) part[b] = _mm256_shuffle_epi8(t.bytes[b], q);
+    const __m256i low[2] = {_mm256_unpacklo_epi8(part[0], part[1]), _mm256_unpackhi_epi8(part[0], part[1])},
+                  high[2] = {_mm256_unpacklo_epi8(part[2], part[3]), _mm256_unpackhi_epi8(part[2], part[3])};
+    return {{(V)_mm256_unpacklo_epi16(low[0], high[0]), (V)_mm256_unpackhi_epi16(low[0], high[0]),
+             (V)_mm256_unpacklo_epi16(low[1], high[1]), (V)_mm256_unpackhi_epi16(low[1], high[1])}};
+  }
+};
+#else
 // The 16 values that four bits stand for, in registers where there are enough.
 struct Table {
   V part[kVectors];
@@ -48,10 +82,6 @@ struct Table {
   RLT_INLINE V look_up(const Table& t, U q) {
 #if defined(__AVX512F__)
     return (V)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)q, (__m512)t.part[0]);
-#elif defined(__AVX2__)
-    const __m256 low = _mm256_permutevar8x32_ps((__m256)t.part[0], (__m256i)q),
-                 high = _mm256_permutevar8x32_ps((__m256)t.part[1], (__m256i)q);
-    return (V)_mm256_blendv_ps(low, high, (__m256)(q << 28));
 #elif defined(RLT_NEON)
     // The 64 bytes of the table, four for each number.
     const U first = (q & 15) * 0x04040404U + 0x03020100U;
@@ -64,7 +94,14 @@ struct Table {
     return x;
 #endif
   }
+  // Line i of those that 64 bytes hold.
+  RLT_INLINE Line look_up(const Table& t, const uint8_t* from, int i) {
+    Line line;
+    RLT_UNROLL for (int v = 0; v < kFloats; ++v) line.part[v] = look_up(t, fours(from, i, v));
+    return line;
+  }
 };
+#endif
 
 RLT_INLINE V signed_bytes(const uint8_t* q) {
 #if defined(__AVX512F__)
@@ -108,9 +145,9 @@ enum class Form {
   kCount,  // q·scale + addend, where the addend may stand for what the table starts from
 };
 #if defined(__AVX512F__)
-constexpr bool kLooksUp = true;  // that is a single operation
+constexpr bool kCounts = false;  // looking up is a single operation
 #else
-constexpr bool kLooksUp = false;
+constexpr bool kCounts = true;
 #endif
 
 // Has `take` have the lines of k values, in order, of a panel or of all that are kept together. Returns the
@@ -119,7 +156,8 @@ template <int Panels, Form kForm, class Take>
 RLT_INLINE const uint8_t* lines_as(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead,
                                    const Take& take) {
   constexpr bool kInBytes = kForm == Form::kBytes || kForm == Form::kScaledBytes,
-                 kAdds = kForm == Form::kTableAndAddend || kForm == Form::kCount;
+                 kAdds = kForm == Form::kTableAndAddend || kForm == Form::kCount,
+                 kLooksUp = kForm == Form::kTable || kForm == Form::kTableAndAddend;
   constexpr int64_t kRows = kInBytes ? 2 : 4;  // lines that 64 bytes hold
   const bool halves = by.halves, adds = by.adds;
   const int64_t together = by.together, index = Panels > 1 ? 0 : by.index, values = by.values,
@@ -127,7 +165,7 @@ RLT_INLINE const uint8_t* lines_as(const FewBits& by, const uint8_t* blocks, int
                 bytes = together * by.block;
   const float factor = by.factor, least = kForm == Form::kCount ? by.table[0] : 0;
   Table table = {};
-  if (!kInBytes && kForm != Form::kCount) table = Table::of(by.table);
+  if (kLooksUp) table = Table::of(by.table);
   for (int64_t first = 0; first < k; first += values, blocks += bytes) {
     Line scale[Panels], addend[Panels];
     RLT_UNROLL for (int p = 0; p < Panels; ++p) {
@@ -146,19 +184,14 @@ RLT_INLINE const uint8_t* lines_as(const FewBits& by, const uint8_t* blocks, int
         __builtin_prefetch(q + p * 64 + ahead, 0, 3);
         RLT_UNROLL for (int i = 0; i < kRows; ++i) {
           Line line;
+          if (kLooksUp) line = Table::look_up(table, q + p * 64, i);
           RLT_UNROLL for (int v = 0; v < kFloats; ++v) {
-            V x;
-            if (kInBytes) {
-              x = signed_bytes(q + p * 64 + i * 2 * kPanel + v * kLanes);
-            } else {
-              const U words = *reinterpret_cast<const U*>(q + p * 64 + v % kVectors * 4 * kLanes),
-                      four = words >> (4 * (2 * i + v / kVectors));
-              x = kForm == Form::kCount ? __builtin_convertvector((I)(four & 15), V)
-                                        : Table::look_up(table, four);
-            }
+            V& x = line.part[v];
+            if (kInBytes) x = signed_bytes(q + p * 64 + i * 2 * kPanel + v * kLanes);
+            if (kForm == Form::kCount) x = __builtin_convertvector((I)(fours(q + p * 64, i, v) & 15), V);
             x *= scale[p].part[v];
             if (kForm == Form::kScaledBytes) x *= factor;
-            line.part[v] = kAdds ? x + addend[p].part[v] : x;
+            if (kAdds) x += addend[p].part[v];
           }
           take(p, first / 2 + row + i, line);
         }
@@ -173,8 +206,8 @@ RLT_INLINE const uint8_t* lines(const FewBits& by, const uint8_t* blocks, int64_
                                 const Take& take) {
   if (by.bytes && by.factor != 1) return lines_as<Panels, Form::kScaledBytes>(by, blocks, k, ahead, take);
   if (by.bytes) return lines_as<Panels, Form::kBytes>(by, blocks, k, ahead, take);
-  if (!kLooksUp && by.counts) return lines_as<Panels, Form::kCount>(by, blocks, k, ahead, take);
-  if (kLooksUp && by.adds) return lines_as<Panels, Form::kTableAndAddend>(by, blocks, k, ahead, take);
+  if (kCounts && by.counts) return lines_as<Panels, Form::kCount>(by, blocks, k, ahead, take);
+  if (!kCounts && by.adds) return lines_as<Panels, Form::kTableAndAddend>(by, blocks, k, ahead, take);
   return lines_as<Panels, Form::kTable>(by, blocks, k, ahead, take);
 }
 

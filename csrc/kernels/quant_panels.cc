@@ -65,6 +65,9 @@ void put_values(const FewBits& by, const int8_t* q, int64_t n, int64_t r, uint8_
       byte_at(k / 2 * 2 * kPanel + at) = static_cast<uint8_t>(q[k]);
     } else if (in_rows) {
       four(k / 32 * 32 * kPanel / 2 + r / 4 * 64 + k % 32 * 2 + r % 4 / 2, r % 2, q[k]);
+    } else if (kernels().few_layout == FewLayout::kBytes && !by.counts) {
+      const int64_t line = k % 8 / 2, lane = at % 8;
+      four(k / 8 * 64 + line / 2 * 32 + lane / 4 * 16 + at / 8 * 4 + lane % 4, line % 2, q[k]);
     } else {
       const int64_t nibble = k % 8 / 2 * 2 + at / kPanel, word = at % kPanel;
       four(k / 8 * 64 + 4 * word + nibble / 2, nibble % 2, q[k]);
