@@ -1,6 +1,6 @@
 // Frozen weights of few bits. A row of a weight is stored by itself: blocks of values, each block with its
-// scale. Values are dequantised as the format says. Where the processor has products of bfloat16 they are then
-// rounded to it: a quantised model computes the same bits as the bfloat16 model that it dequantises to.
+// scale. Values are dequantised as the format says. Where the processor has products of bfloat16 they are
+// then rounded to it: a quantised model computes the same bits as the bfloat16 model that it dequantises to.
 // Elsewhere rounding would cost more time than the product, and the bits are those of the float32 model.
 #pragma once
 

@@ -25,11 +25,11 @@ inline bool few_are_floats() { return !kernels().multiply_pairs; }
 // order in which kernels() unpack them, so panels fit the kernels that were in use when they were made:
 //   - kRows (quant_rows_impl.h): for each 32 of k (16 if a block has no more) bytes by output, or words, each
 //     with the four bits of four outputs for an element of k;
-//   - kPairs, kPlain, kBytes (quant_impl.h): for k in steps of 8 (4 if values are bytes) 64 bytes. Two rows of k are
-//     32 bytes, or the same four bits of 16 words for the first 16 floats and the next four for the others;
-//     with kPairs the two of an output are side by side. With kBytes four bits of a table are halves of 32
-//     bytes instead, the low ones for two rows of k and the high ones for the next two: for each 8 outputs of
-//     a row the first four bytes of a quarter of 16, and of the next 16.
+//   - kPairs, kPlain, kBytes (quant_impl.h): for k in steps of 8 (4 if values are bytes) 64 bytes. Two rows
+//     of k are 32 bytes, or the same four bits of 16 words for the first 16 floats and the next four for the
+//     others; with kPairs the two of an output are side by side. With kBytes four bits of a table are halves
+//     of 32 bytes instead, the low ones for two rows of k and the high ones for the next two: for each 8
+//     outputs of a row the first four bytes of a quarter of 16, and of the next 16.
 // Missing outputs, and k past the last, are zeros. Panels of one type that follow each other are kept
 // together if multiply_few takes them so.
 class QuantPanels {

@@ -29,7 +29,7 @@ struct Linear : Adapter {
   Quant quant = Quant::kNone;
   int64_t inputs = 0;    // where quantised
   bool rounded = false;  // where quantised: to bfloat16 on every processor
-  int64_t index = 0;   // among the model's linear layers: tells their dropout masks apart
+  int64_t index = 0;     // among the model's linear layers: tells their dropout masks apart
 
   bool quantised() const { return quant != Quant::kNone; }
   int64_t in() const { return quantised() ? inputs : weight.size(1); }

@@ -35,7 +35,8 @@ at::Tensor quantize(const at::Tensor& w, int64_t quant) {
   return op.call(w, quant);
 }
 
-at::Tensor dequantize(const at::Tensor& rows, int64_t quant, int64_t in, std::optional<at::ScalarType> dtype) {
+at::Tensor dequantize(const at::Tensor& rows, int64_t quant, int64_t in,
+                      std::optional<at::ScalarType> dtype) {
   static const auto op = find<decltype(dequantize)>("rltrain::dequantize");
   return op.call(rows, quant, in, dtype);
 }

