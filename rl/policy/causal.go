@@ -380,22 +380,27 @@ func (p *CausalLM) Changed() { p.version++ }
 func (p *CausalLM) Version() uint64 { return p.version }
 
 // Groups implements Policy. Norms and biases, which have one dimension, do not decay.
-func (p *CausalLM) Groups() []Group {
+func (p *CausalLM) Groups() ([]Group, error) {
 	hidden, matrices, vectors := Group{Role: Body, Decay: true, Hidden: true}, Group{Role: Body, Decay: true}, Group{Role: Body}
 	layers := map[*torch.Var]bool{}
 	for name, v := range p.model.Weights {
 		layers[v] = p.model.Trainable && strings.HasPrefix(name, "layers.")
 	}
 	for _, v := range p.body() {
+		shape, err := v.Shape()
+		if err != nil {
+			return nil, err
+		}
 		group := &matrices
-		if shape, err := v.Shape(); err == nil && len(shape) == 1 {
+		switch {
+		case len(shape) == 1:
 			group = &vectors
-		} else if len(shape) == 2 && layers[v] {
+		case len(shape) == 2 && layers[v]:
 			group = &hidden
 		}
 		group.Params = append(group.Params, v)
 	}
-	return append([]Group{hidden, matrices, vectors}, p.value.groups()...)
+	return append([]Group{hidden, matrices, vectors}, p.value.groups()...), nil
 }
 
 // Trainable says whether there is something to train: an adapter that is not merged, or all weights.

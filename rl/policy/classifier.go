@@ -267,9 +267,9 @@ func (p *Classifier) Fresh() (bool, error) {
 }
 
 // Groups implements Policy. Biases do not decay.
-func (p *Classifier) Groups() []Group {
+func (p *Classifier) Groups() ([]Group, error) {
 	body := Group{Role: Body, Params: p.adapter.params(), Decay: true}
-	return slices.Concat([]Group{body}, p.head.groups(), p.value.groups())
+	return slices.Concat([]Group{body}, p.head.groups(), p.value.groups()), nil
 }
 
 // Forward implements Policy.

@@ -331,7 +331,7 @@ func TestRewardModelOfALanguageModel(t *testing.T) {
 	must.Do(t, policy.TinyModel(base, 2, 32, 3))
 	m := must.Open(policy.NewRewardModel(policy.Config{Dir: base, R: 4, Alpha: 8, Seed: 5, MaxLength: 40}))(t)
 	squares, n := 0.0, 0.0
-	for _, g := range m.Groups() {
+	for _, g := range must.Get(m.Groups())(t) {
 		for _, v := range g.Params {
 			for _, w := range must.Get(v.Read())(t) {
 				if g.Role == policy.Head {

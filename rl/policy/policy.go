@@ -19,7 +19,7 @@ type Policy interface {
 	Forward(s *torch.Scope, b *rl.Batch, p Pass) Output
 
 	// Groups are the parts of Params, for the optimiser.
-	Groups() []Group
+	Groups() ([]Group, error)
 
 	// AddValueHead gives the policy a value head, saved with its weights: the one in the folder that the policy was loaded
 	// from, or one of zeros. It does nothing if the policy has one.

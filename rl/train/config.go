@@ -49,7 +49,11 @@ func (o Optimisation) group(g policy.Group) torch.ParamGroup {
 
 // Bytes is the memory of the gradients and the optimiser's state of a policy.
 func (o Optimisation) Bytes(p policy.Policy) (bytes int64, err error) {
-	for _, g := range p.Groups() {
+	groups, err := p.Groups()
+	if err != nil {
+		return 0, err
+	}
+	for _, g := range groups {
 		state, err := o.group(g).StateBytes()
 		if err != nil {
 			return 0, err

@@ -122,8 +122,12 @@ func (r *ranks) sumGrads() error {
 	if r.hooks.Group.Size() == 1 {
 		return nil
 	}
+	groups, err := r.policy.Groups()
+	if err != nil {
+		return err
+	}
 	var params []*torch.Var
-	for _, group := range r.policy.Groups() {
+	for _, group := range groups {
 		params = append(params, group.Params...)
 	}
 	return r.hooks.Group.SumGrads(params)

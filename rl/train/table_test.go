@@ -102,7 +102,7 @@ func (p *tablePolicy) Params() []*torch.Var {
 	return params
 }
 
-func (p *tablePolicy) Groups() []policy.Group {
+func (p *tablePolicy) Groups() ([]policy.Group, error) {
 	role := policy.Head
 	if p.bodyBias {
 		role = policy.Body
@@ -111,7 +111,7 @@ func (p *tablePolicy) Groups() []policy.Group {
 	if p.value != nil {
 		groups = append(groups, policy.Group{Role: policy.Value, Params: []*torch.Var{p.value}})
 	}
-	return groups
+	return groups, nil
 }
 
 func (p *tablePolicy) AddValueHead() (err error) {

@@ -31,10 +31,10 @@ type mixture interface{ Experts() int }
 // newUpdater makes the optimiser of the policy's weights.
 func newUpdater(p *passes) (*updater, error) {
 	t := &updater{passes: p}
-	var err error
 	if m, ok := p.policy.(mixture); p.config.RouterCoef > 0 && (!ok || m.Experts() == 0) {
 		return nil, envs.OptionErrorf("router_aux_loss_coef", "is for language models with experts, which this policy is not")
 	}
+	var err error
 	if t.schedule, err = rl.NewSchedule(p.config.Schedule, p.config.Steps, p.config.WarmupRatio, p.config.WarmupSteps, p.config.MinRate); err != nil {
 		return nil, err
 	}
@@ -46,8 +46,12 @@ func newUpdater(p *passes) (*updater, error) {
 		t.optimizer = far.Optimizer(p.config.AdamBeta1, p.config.AdamBeta2, p.config.AdamEpsilon, p.config.WeightDecay)
 		return t, nil
 	}
+	parts, err := t.policy.Groups()
+	if err != nil {
+		return nil, err
+	}
 	var groups []torch.ParamGroup
-	for _, g := range t.policy.Groups() {
+	for _, g := range parts {
 		if g.Role == policy.Value && !t.needs.Values {
 			continue
 		}

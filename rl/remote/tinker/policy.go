@@ -255,7 +255,7 @@ func (p *Policy) Params() (all []*torch.Var) {
 func (p *Policy) Changed() { p.version++ }
 
 // Groups implements policy.Policy: the service has the optimizer.
-func (p *Policy) Groups() []policy.Group { return nil }
+func (p *Policy) Groups() ([]policy.Group, error) { return nil, nil }
 
 // AddValueHead implements policy.Policy.
 func (p *Policy) AddValueHead() error {
