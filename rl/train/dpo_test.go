@@ -168,7 +168,7 @@ func preferenceRun(ctx context.Context, t *testing.T, p *policy.CausalLM, a *alg
 	if precompute {
 		c.Precompute = slices.Concat(units...)
 	}
-	return Run(ctx, p, source, a, c, h)
+	return launch(ctx, p, source, a, c, h)
 }
 
 func ofPairs(a func() *algo.DPO, p func(t testing.TB, r int) *policy.CausalLM, rank int, precompute bool) resumable {

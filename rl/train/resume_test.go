@@ -42,7 +42,7 @@ func supervised(p func(t *testing.T) policy.Policy, samples []*rl.Sample, packin
 		for _, change := range changes {
 			change(sft, source)
 		}
-		result, err := Run(ctx, p, source, sft, c, h)
+		result, err := launch(ctx, p, source, sft, c, h)
 		return p, result, err
 	}
 }

@@ -29,16 +29,18 @@ type writer interface {
 	Close()
 }
 
+func (r tokenRun) warn(format string, args ...any) {
+	if r.told != nil {
+		r.told(fmt.Sprintf(format, args...))
+	}
+}
+
 // serve starts servers of the policy's base model.
 func (r tokenRun) serve(t testing.TB, p *policy.CausalLM) (writer, error) {
 	t.Helper()
 	c := remote.Config{
 		Options: remote.Options{Dir: filepath.Join(t.TempDir(), "adapters"), Tolerance: 0.01, Timeout: 60}, Temperature: r.Options.Temperature,
-		Retry: 5 * time.Millisecond, Warn: func(format string, args ...any) {
-			if r.told != nil {
-				r.told(fmt.Sprintf(format, args...))
-			}
-		},
+		Retry: 5 * time.Millisecond, Warn: r.warn,
 	}
 	for i := range r.servers {
 		s := servetest.Start(t, p.BaseModel, c.Dir)
@@ -118,7 +120,7 @@ func (r tokenRun) servedTeacher(t testing.TB, p *policy.CausalLM) func(context.C
 	}
 	needs.Server.URL = s.URL
 	teacher := must.Get(remote.NewTeacher(t.Context(), p, remote.TeacherConfig{
-		TeacherServer: needs.Server, Model: needs.Teacher, Pause: time.Millisecond, Warn: func(format string, args ...any) { r.told(fmt.Sprintf(format, args...)) },
+		TeacherServer: needs.Server, Model: needs.Teacher, Pause: time.Millisecond, Warn: r.warn,
 	}))(t)
 	t.Cleanup(teacher.Close)
 	return teacher.Rate

@@ -171,7 +171,7 @@ func (r labelRun) on(ctx context.Context, t testing.TB, p *policy.Classifier, h 
 	}
 	r.Config.Samples = r.LabelOptions.Samples
 	r.Evaluate = must.Get(evaluate.Labels(p, r.validation, r.metric, 1, rewards))(t)
-	return Run(ctx, within(p, r.holds), source, a, r.Config, h)
+	return launch(ctx, within(p, r.holds), source, a, r.Config, h)
 }
 
 // tinyToken is a policy on a model of 2 layers; it trains all weights, or an adapter if r > 0.
@@ -314,7 +314,7 @@ func (r tokenRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h ru
 	if r.Evaluate == nil {
 		r.Evaluate = evaluate.Answers(sampler, r.task, r.evaluated, r.every, rollout.Config{MaxNew: r.maxNew, Seed: r.Seed}.Greedy())
 	}
-	return Run(ctx, within(p, r.holds), source, r.algorithm(), r.Config, h)
+	return launch(ctx, within(p, r.holds), source, r.algorithm(), r.Config, h)
 }
 
 // smalls is a reward model that counts small letters, on an arbitrary scale.
@@ -382,7 +382,7 @@ func (r replayRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h r
 	if r.Evaluate == nil {
 		r.Evaluate = evaluate.Answers(sampler, spelling, r.evaluated, r.every, rollout.Config{MaxNew: r.maxNew, Seed: r.Seed}.Greedy())
 	}
-	return Run(ctx, p, source, r.algorithm, r.Config, h)
+	return launch(ctx, p, source, r.algorithm, r.Config, h)
 }
 
 func newReinforce() algo.Algorithm { return &algo.Reinforce{Decay: 0.9} }
