@@ -146,7 +146,7 @@ func impatient(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, R
 		Steps: 9, Samples: 4, Memory: Memory{MicroTokens: limitOf(ctx, 0)}, Evaluate: script.evaluation(t, p, 1), Stopping: Stopping{Patience: 4},
 		Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant", MaxGradNorm: 1},
 	}
-	result, err := Run(ctx, p, fixed(tokenStep), newGRPO(), c, h)
+	result, err := launch(ctx, p, fixed(tokenStep), newGRPO(), c, h)
 	return p, result, err
 }
 
