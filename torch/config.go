@@ -107,14 +107,15 @@ type ModelConfig struct {
 	QKV           QKVLayout
 	Residual      Residual
 	// Gated: the MLP is down(act(gate(x)) · up(x)), else down(act(up(x))). FusedGateUp: gate and up are one layer,
-	// "gate_up", gate first.
+	// "gate_up", or "up_gate" with up first.
 	Gated, FusedGateUp bool
 	PostNorms          PostNorms
 	QKNorm             QKNorm
 	RopePairs          bool // head features 2i and 2i+1 rotate together, else i and RotaryDim/2+i
 	// EmbedNorm: a norm of the embeddings. Without NormAfter, the first layer then has no norm before its attention.
 	EmbedNorm bool
-	// NormAfter: norms follow the sums instead of preceding attention and MLP, and there is no final norm.
+	// NormAfter: norms follow the sums instead of preceding attention and MLP, and there is no final norm. A layer's "sum_norm" norms
+	// its input and what attention's norm returns.
 	NormAfter        bool
 	Bidirectional    bool // an encoder: attention also sees later tokens
 	NormEps          float64

@@ -180,15 +180,17 @@ typedef struct {
   int64_t token_types;    /* rows of "types", the first of which is added to all embeddings; 0: no types */
   int64_t first_position; /* row of position 0 in the table of max_positions learned positions */
   int32_t norm, activation, qkv, residual;
-  int32_t gated;         /* MLP is down(act(gate(x)) · up(x)); else down(act(up(x))) */
-  int32_t fused_gate_up; /* gate and up are one layer, "gate_up", gate first; only with gated */
+  int32_t gated; /* MLP is down(act(gate(x)) · up(x)); else down(act(up(x))) */
+  int32_t
+      fused_gate_up; /* gate and up are one layer, "gate_up", or "up_gate" with up first; only with gated */
   int32_t post_norms, qk_norm;
   int32_t rope_pairs; /* features 2i and 2i + 1 rotate together, else i and rotary_dim / 2 + i. Without norms
                          of each head and not with RLT_QKV_INTERLEAVED */
   int32_t embed_norm; /* a norm of the embeddings ("embed_norm"); without norm_after it replaces the first
                          layer's "attn_norm" */
-  int32_t norm_after; /* norms follow the residual additions: "attn_norm" on x + attention, "mlp_norm" on that
-                         + MLP, no final "norm". Only with RLT_RESIDUAL_SEQUENTIAL and without post_norms */
+  int32_t norm_after; /* norms follow the residual additions: "attn_norm" on x + attention, "sum_norm", if
+                         there is one, on x + that, "mlp_norm" on that + MLP, no final "norm". Only with
+                         RLT_RESIDUAL_SEQUENTIAL and without post_norms */
   int32_t bidirectional; /* tokens also attend to later tokens: an encoder */
   double norm_eps;
   double attention_scale;   /* of q·k */
@@ -228,13 +230,13 @@ typedef struct {
 
 /* Builds a model on n named weights, which it retains. Names: embed.weight [V, H]; positions.weight [P, H] if
  * rotary_dim is 0, optional with distances; types.weight [T, H]; embed_norm; embed_proj [H, E]; distances;
- * layers.N.attn_norm, q [heads·d, H], k, v [kv·d, H] or qkv, q_norm, k_norm [d] or as wide as q and k, o [H,
- * heads·d], sinks [heads], scores of each head that have no value; or conv [H, taps] with qkv [3H, H] and o
- * [H, H] instead of attention: C · conv(B · x), where qkv makes B, C and x; or a_log and dt_bias [n],
- * delta_norm [v], conv [2·K + n·v, taps], qkv [2·K + n·v, H], z [n·v, H], rate and decay [n, H] and o [H,
- * n·v], a gated delta rule with keys of width K in delta_key_heads heads; post_attn_norm, mlp_norm, gate, up
- * [I, H] or gate_up [2I, H], down [H, I], post_mlp_norm; router [E, H], router_bias [E], added to
- * the probabilities to choose experts, but not to weigh them, experts.M.gate, up and down, shared_gate [1,
+ * layers.N.attn_norm, sum_norm, q [heads·d, H], k, v [kv·d, H] or qkv, q_norm, k_norm [d] or as wide as q and
+ * k, o [H, heads·d], sinks [heads], scores of each head that have no value; or conv [H, taps] with qkv [3H,
+ * H] and o [H, H] instead of attention: C · conv(B · x), where qkv makes B, C and x; or a_log and dt_bias
+ * [n], delta_norm [v], conv [2·K + n·v, taps], qkv [2·K + n·v, H], z [n·v, H], rate and decay [n, H] and o
+ * [H, n·v], a gated delta rule with keys of width K in delta_key_heads heads; post_attn_norm, mlp_norm, gate,
+ * up [I, H] or gate_up or up_gate [2I, H], down [H, I], post_mlp_norm; router [E, H], router_bias [E], added
+ * to the probabilities to choose experts, but not to weigh them, experts.M.gate, up and down, shared_gate [1,
  * H], whose sigmoid multiplies the MLP that all tokens pass; with post_norms also router_norm, experts_norm,
  * post_experts_norm and post_shared_norm [H] and expert_scale [E]: experts then read experts_norm(x), x being
  * what mlp_norm reads, and the router router_norm(x) / √H; their sum, each times its scale, is

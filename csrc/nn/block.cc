@@ -123,7 +123,8 @@ at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x
   }
   const Heads heads = project(block, pass, x);
   if (c.distance != RLT_DISTANCE_NONE) {
-    const at::Tensor mixed = distance_attention(block, pass, heads.q, heads.k, heads.v);
+    const at::Tensor mixed = distance_attention(block, pass, norm_heads(c, block.q_norm, heads.q),
+                                                norm_heads(c, block.k_norm, heads.k), heads.v);
     return close(pass, block.o, &Groups::o, &Joints::o, block.post_attn_norm, wanted(pass, mixed), residual);
   }
   at::Tensor q = place(block, pass, block.q_norm, heads.q), k = pass.keys, v = pass.values;
@@ -149,11 +150,12 @@ at::Tensor attend(const Block& block, const BlockPass& pass, const at::Tensor& x
 
 at::Tensor widen(const Block& block, const BlockPass& pass, const at::Tensor& x) {
   const Config& c = *pass.config;
-  if (pass.groups != nullptr && !block.cutoff)
+  if (pass.groups != nullptr && !block.cutoff && !block.up_first)
     return pass.groups->up.forward(x, pass.wanted.on, c.activation);
   auto parts = outputs(pass, &Groups::up, &Joints::up, up_layers(block), x, pass.wanted);
   if (!c.gated) return activate(c.activation, parts[0]);
   if (c.fused_gate_up) parts = parts[0].chunk(2, 1);
+  if (block.up_first) std::swap(parts[0], parts[1]);
   if (block.cutoff) parts[0] = keep_top(parts[0], *block.cutoff);
   return gated_act(parts[0], parts[1], c.activation);
 }
@@ -236,9 +238,10 @@ std::vector<at::Tensor> parameters(const Block& block, bool adapted) {
                               &block.delta_norm, &block.streams_scale, &block.expert_scale})
     add(*t);
   for (const Norm* norm :
-       {&block.attn_norm, &block.q_norm, &block.k_norm, &block.post_attn_norm, &block.mlp_norm,
-        &block.post_mlp_norm, &block.post_input_norm, &block.post_laurel_norm, &block.streams_norm,
-        &block.router_norm, &block.experts_norm, &block.post_experts_norm, &block.post_shared_norm}) {
+       {&block.attn_norm, &block.sum_norm, &block.q_norm, &block.k_norm, &block.post_attn_norm,
+        &block.mlp_norm, &block.post_mlp_norm, &block.post_input_norm, &block.post_laurel_norm,
+        &block.streams_norm, &block.router_norm, &block.experts_norm, &block.post_experts_norm,
+        &block.post_shared_norm}) {
     add(norm->weight);
     add(norm->bias);
   }
@@ -346,7 +349,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
 MlpGroups::MlpGroups(const Mlp& m, bool gated) : up(up_layers(m), gated), down({&m.down}) {}
 
 Groups::Groups(const Config& c, const Block& b)
-    : MlpGroups(b, c.gated && !b.cutoff),
+    : MlpGroups(b, c.gated && !b.cutoff && !b.up_first),
       qkv(qkv_layers(b)),
       o({&b.o}),
       input_gate({&b.input_gate}),
@@ -402,7 +405,8 @@ at::Tensor sum_layers(const Block& block, const BlockPass& pass, const at::Tenso
   const Config& c = *pass.config;
   if (c.norm_after) {
     const at::Tensor mixed = attend(block, pass, x, {}, aside);
-    const at::Tensor middle = norm_of_sum(c, block.attn_norm, mixed, wanted(pass, x));
+    at::Tensor middle = norm_of_sum(c, block.attn_norm, mixed, wanted(pass, x));
+    if (block.sum_norm.weight.defined()) middle = norm_of_sum(c, block.sum_norm, middle, wanted(pass, x));
     return norm_of_sum(c, block.mlp_norm, mlp(block, pass, middle, {}, aside), middle);
   }
   const at::Tensor normed = apply_norm(c, block.attn_norm, x);

@@ -42,6 +42,7 @@ void BlockLoader::read(size_t n, Block& block) {
   block.keys_of = static_cast<size_t>(shape.keys_of);
   const bool before = c_.post_norms != RLT_POST_NORMS_ONLY;
   if (before && (n > 0 || !c_.embed_norm || c_.norm_after)) block.attn_norm = norm(at + "attn_norm", width);
+  if (c_.norm_after && load_.has(at + "sum_norm.weight")) block.sum_norm = norm(at + "sum_norm", width);
   int64_t mixed = width;  // that "o" takes
   if (load_.has(at + "a_log.weight")) {
     mixed = read_delta(at, block);
@@ -149,7 +150,8 @@ void BlockLoader::read_convolution(const std::string& at, int64_t channels, Bloc
 void BlockLoader::read_mlp(const std::string& at, int64_t inner, Block& block) {
   const int64_t width = c_.hidden_size;
   if (c_.fused_gate_up) {
-    take(block.gate_up, at + "gate_up", width, 2 * inner);
+    block.up_first = c_.bidirectional && load_.has_linear(at + "up_gate");
+    take(block.gate_up, at + (block.up_first ? "up_gate" : "gate_up"), width, 2 * inner);
   } else {
     if (c_.gated) take(block.gate, at + "gate", width, inner);
     take(block.up, at + "up", width, inner);

@@ -94,7 +94,8 @@ void check_choices(const rlt_model_config& c) {
               "shapes and value_norm need separate q, k and v, without shared_layers, gated_queries, "
               "distances, rope_pairs and norms of all heads");
   TORCH_CHECK(!c.fused_gate_up || c.gated, "fused_gate_up without gated");
-  TORCH_CHECK(!c.qk_norm || c.norm != RLT_NORM_LAYER, "qk_norm is an RMS norm: the others must be too");
+  TORCH_CHECK(!c.qk_norm || c.norm != RLT_NORM_LAYER || c.norm_after,
+              "qk_norm is an RMS norm without norm_after: the others must be too");
 }
 
 // The layers' shapes, of which those that read another's keys have as many heads.

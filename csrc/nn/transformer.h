@@ -31,9 +31,10 @@ struct ExpertLora {
 // A block; its own MLP is that of all tokens.
 struct Block : Mlp {
   int64_t kv_heads = 0, head_dim = 0;
-  size_t keys_of = 0;  // the block whose keys and values attention reads
-  bool lends = false;  // later blocks read this one's
-  Norm attn_norm, q_norm, k_norm, post_attn_norm, mlp_norm, post_mlp_norm;
+  size_t keys_of = 0;     // the block whose keys and values attention reads
+  bool lends = false;     // later blocks read this one's
+  bool up_first = false;  // the rows of gate_up are up's, then gate's
+  Norm attn_norm, sum_norm, q_norm, k_norm, post_attn_norm, mlp_norm, post_mlp_norm;
   Norm v_norm;  // of ones, with value_norm
   Linear q, k, v, qkv, o;
   Linear input_gate, input_proj;  // of a model with inputs to each block

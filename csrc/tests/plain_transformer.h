@@ -76,7 +76,8 @@ class Plain {
 
   at::Tensor block(const at::Tensor& x) {
     if (c_.norm_after) {
-      const at::Tensor middle = norm(x.add(attention(x)), at("attn_norm"));
+      at::Tensor middle = norm(x.add(attention(x)), at("attn_norm"));
+      if (s_.sums) middle = norm(x.add(middle), at("sum_norm"));
       return norm(middle.add(mlp(middle)), at("mlp_norm"));
     }
     const bool only = c_.post_norms == RLT_POST_NORMS_ONLY, bare = (c_.embed_norm && layer_ == 0) || only;
@@ -247,7 +248,8 @@ class Plain {
   at::Tensor mlp(const at::Tensor& x) const {
     if (!c_.gated) return linear(activated(linear(x, "up")), "down");
     if (!c_.fused_gate_up) return linear(activated(linear(x, "gate")).mul(linear(x, "up")), "down");
-    const auto parts = linear(x, "gate_up").split(c_.intermediate_size, 1);
+    auto parts = linear(x, up_first(c_) ? "up_gate" : "gate_up").split(c_.intermediate_size, 1);
+    if (up_first(c_)) std::swap(parts[0], parts[1]);
     return linear(activated(parts[0]).mul(parts[1]), "down");
   }
 

@@ -49,6 +49,7 @@ struct Shape {
   std::string name;
   rlt_model_config c{};
   bool biases = false, norm_biases = true, tied = false, absolute = true;
+  bool sums = false;    // with sum_norm
   int64_t streams = 0;  // of Gemma 3n, with what its blocks have beside these
   std::vector<double> frequencies, long_frequencies;
   std::vector<int64_t> windows;
@@ -222,8 +223,20 @@ inline std::vector<Shape> all_shapes() {
               s.absolute = false;
               s.c.distance = RLT_DISTANCE_CONTENT;
             }),
+      shape("jina_code",
+            [](Shape& s) {
+              post_norm(s);
+              s.absolute = false;
+              s.sums = true;
+              s.c.gated = s.c.fused_gate_up = true;
+              s.c.qk_norm = RLT_QK_NORM_ALL;
+              s.c.distance = RLT_DISTANCE_BIAS;
+            }),
   };
 }
+
+// Whether an MLP's fused layer has up before gate, as jina-embeddings-v2-base-code.
+inline bool up_first(const rlt_model_config& c) { return c.norm_after && c.fused_gate_up; }
 
 // How many layers have weights of their own.
 inline int64_t stored_layers(const rlt_model_config& c) { return c.shared_layers ? 1 : c.layers; }
@@ -249,7 +262,7 @@ inline std::vector<Layer> linear_layers(const rlt_model_config& c, int64_t n) {
   }
   add("o", q, h);
   if (c.fused_gate_up) {
-    add("gate_up", h, 2 * inner);
+    add(up_first(c) ? "up_gate" : "gate_up", h, 2 * inner);
   } else {
     if (c.gated) add("gate", h, inner);
     add("up", h, inner);
@@ -281,6 +294,7 @@ inline nn::Weights random_weights(Random& random, const Shape& s) {
     const std::string at = "layers." + std::to_string(n) + ".";
     const bool before = c.post_norms != RLT_POST_NORMS_ONLY, all = c.qk_norm == RLT_QK_NORM_ALL;
     if (before && (n > 0 || !c.embed_norm || c.norm_after)) norm(at + "attn_norm", c.hidden_size);
+    if (s.sums) norm(at + "sum_norm", c.hidden_size);
     if (before && c.residual != RLT_RESIDUAL_SHARED_NORM) norm(at + "mlp_norm", c.hidden_size);
     if (c.qk_norm) {
       norm(at + "q_norm", (all ? c.heads : 1) * c.head_dim);

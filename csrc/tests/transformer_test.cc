@@ -387,6 +387,10 @@ TEST(transformer_refuses_what_does_not_fit) {
     s.c.fused_gate_up = 1;
     s.c.gated = 0;
   });
+  refuse("qk_norm is an RMS norm", [](Shape& s) {
+    s.c.norm = RLT_NORM_LAYER;
+    s.c.qk_norm = RLT_QK_NORM_HEADS;
+  });
   refuse("window", [](Shape& s) { s.windows[1] = -1; });
   refuse("rope 1 of 1", [](Shape& s) { s.rope_of[0] = 1; });
   refuse("negative", [](Shape& s) { s.c.attention_softcap = -1; });

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/smallfile"
@@ -73,6 +74,7 @@ type Config struct {
 	distanceRows     int                    // of the table of distances in files
 	normedDistances  bool                   // its rows are normed
 	bucketOf         func(distance int) int // the row for a query at i and a key at i - distance
+	slopes           []float64              // by which ALiBi lowers each head's scores for each token of distance; nil without
 }
 
 // LoadConfig reads config.json of an encoder; LoadCausalConfig that of a causal language model. Both accept the
@@ -113,6 +115,12 @@ func parseConfig(data []byte, table map[string]*family) (*Config, error) {
 	}
 	top := &fields{raw: raw}
 	c := &Config{ModelType: text(top, "model_type", "")}
+	if c.ModelType == "bert" && text(top, "position_embedding_type", "") == "alibi" {
+		c.ModelType = "jina_bert"
+		if strings.Contains(string(raw["auto_map"]), "qk-post-norm") || strings.Contains(string(raw["_name_or_path"]), "qk-post-norm") {
+			c.ModelType = "jina_bert_code"
+		}
+	}
 	if top.err != nil {
 		return nil, top.err
 	}
@@ -216,7 +224,7 @@ func (c *Config) readEncoder(f *fields, fam *encoderFamily) {
 	}
 	c.PadTokenID = f.padToken(fam.pad, c.VocabSize)
 	f.labels(c)
-	f.refuse()
+	f.refuse(cmp.Or(fam.positions, "absolute"))
 	switch {
 	case f.err != nil:
 	case fam.offset && c.PadTokenID < 0:
@@ -312,7 +320,7 @@ func (c *Config) plainCore() torch.ModelConfig {
 		IntermediateSize: c.IntermediateSize, MaxPositions: c.MaxPositionEmbeddings,
 		TokenTypes: c.TypeVocabSize, FirstPosition: c.firstPosition(),
 		Norm: fam.normKind, NormEps: c.LayerNormEps, Activation: activations[c.HiddenAct], QKV: fam.qkv, Residual: fam.residual,
-		Gated: fam.has("gate") || fam.has("gate_up"), FusedGateUp: fam.has("gate_up"),
+		Gated: fam.gated(), FusedGateUp: fam.gated() && !fam.has("gate"),
 		PostNorms: fam.postNorms(), QKNorm: fam.qkNorm(), RopePairs: fam.ropePairs,
 		EmbedNorm:     slices.ContainsFunc(fam.base, func(r moduleRow) bool { return r.layer == "embed_norm" }),
 		EmbeddingSize: c.widened(), SharedLayers: fam.shared,
@@ -377,9 +385,9 @@ func (f *fields) activation(key, name string) torch.Activation {
 
 // refuse rejects fields that describe an unsupported model. Fields that change only training, generation or speed in
 // transformers are ignored.
-func (f *fields) refuse() {
-	if p := text(f, "position_embedding_type", "absolute"); p != "absolute" {
-		f.fail("position_embedding_type %.40q is not supported, want \"absolute\"", p)
+func (f *fields) refuse(positions string) {
+	if p := text(f, "position_embedding_type", "absolute"); p != positions {
+		f.fail("position_embedding_type %.40q is not supported, want %q", p, positions)
 	}
 	for _, key := range []string{"is_decoder", "add_cross_attention"} {
 		if value(f, key, false) {

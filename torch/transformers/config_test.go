@@ -147,6 +147,10 @@ func TestEncodersRefuse(t *testing.T) {
 		{"albert", `,"embedding_size":0`, "embedding_size 0 is not between"},
 		{"mpnet", `,"relative_attention_num_buckets":16`, "relative_attention_num_buckets 16 is not supported"},
 		{"mpnet", `,"pad_token_id":2`, "pad_token_id 2 is not supported"},
+		{"bert", `,"position_embedding_type":"alibi"`, `feed_forward_type "original" is not supported`},
+		{"bert", `,"position_embedding_type":"alibi","feed_forward_type":"swiglu","auto_map":{"AutoModel":"jinaai/jina-bert-v2-qk-post-norm--m"}`, `feed_forward_type "swiglu"`},
+		{"bert", `,"position_embedding_type":"relative_key"`, `position_embedding_type "relative_key" is not supported, want "absolute"`},
+		{"jina_bert", `,"feed_forward_type":"geglu"`, `position_embedding_type "absolute" is not supported, want "alibi"`},
 		{"deberta-v2", ``, "only relative_attention true"},
 		{"deberta-v2", `,"relative_attention":true,"share_att_key":true,"pos_att_type":["c2p"]`, `pos_att_type "c2p|p2c" are supported`},
 		{"deberta-v2", `,"relative_attention":true,"pos_att_type":"p2c|c2p"`, "share_att_key true"},
@@ -168,6 +172,14 @@ func TestBuckets(t *testing.T) {
 	for distance, want := range map[int]int{0: 0, 128: 128, 129: 129, 511: 255, -128: -128, -300: -207, -511: -255} {
 		expect.Equal(t, want, debertaBucket(distance, 256, 512), distance)
 	}
+}
+
+// TestAlibiSlopes: of 8 heads, and of 3, whose third one is the first of 4.
+func TestAlibiSlopes(t *testing.T) {
+	expect.Equal(t, []float64{1. / 2, 1. / 4, 1. / 8, 1. / 16, 1. / 32, 1. / 64, 1. / 128, 1. / 256}, alibiSlopes(8), "8 heads")
+	expect.Equal(t, []float64{1. / 16, 1. / 256, 1. / 4}, alibiSlopes(3), "3 heads")
+	expect.Failure(parseConfig([]byte(strings.Replace(small("bert", `,"position_embedding_type":"alibi","feed_forward_type":"geglu"`),
+		`"max_position_embeddings":32`, `"max_position_embeddings":65537`, 1)), encoders))(t, "max_position_embeddings 65537 is not supported with ALiBi")
 }
 
 func FuzzParseEncoderConfig(f *testing.F) {

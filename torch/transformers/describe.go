@@ -30,6 +30,8 @@ func Choices(modelType string) []string {
 		choices = append(choices, map[torch.QKNorm]string{torch.QKNormHeads: "norms of q and k by head", torch.QKNormAll: "norms of all of q and k"}[kind])
 	}
 	switch {
+	case fam.encoder != nil && fam.encoder.positions != "":
+		choices = append(choices, "biases by distance (ALiBi)")
 	case fam.partial < 0:
 		choices = append(choices, "learned positions")
 	case fam.ropePairs:
@@ -46,7 +48,7 @@ func Choices(modelType string) []string {
 	if fam.kinds[sparse] != nil && fam.kinds[dense] != nil {
 		choices = append(choices, "experts")
 	}
-	if !fam.has("gate") && !fam.has("gate_up") {
+	if !fam.gated() {
 		choices = append(choices, "plain MLP")
 	}
 	return choices

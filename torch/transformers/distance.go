@@ -2,6 +2,7 @@ package transformers
 
 import (
 	"math"
+	"math/bits"
 	"strings"
 
 	"github.com/rltrain/rltrain/torch"
@@ -39,6 +40,48 @@ func mpnetBucket(distance int) int {
 	}
 	far := math.Log(float64(n)/single) / math.Log(float64(most)/single) * (half - single)
 	return first + min(single+int(far), half-1)
+}
+
+// jinaBert reads the fields of jina v2's encoders: scores fall with the distance, each head's by its slope (ALiBi, Press 2022).
+func jinaBert(f *fields, c *Config) {
+	absent := map[string]string{"jina_bert": "original", "jina_bert_code": "geglu"}[c.ModelType]
+	kind := text(f, "feed_forward_type", absent)
+	c.HiddenAct = map[string]string{"geglu": "gelu", "reglu": "relu"}[kind]
+	if c.HiddenAct == "" {
+		f.fail("feed_forward_type %.40q is not supported, want \"geglu\" or \"reglu\"", kind)
+	}
+	if c.MaxPositionEmbeddings > 1<<16 {
+		f.fail("max_position_embeddings %d is not supported with ALiBi, want at most %d", c.MaxPositionEmbeddings, 1<<16)
+	}
+	c.core.Activation, c.core.Distance = activations[c.HiddenAct], torch.DistanceBias
+	c.slopes = alibiSlopes(c.NumAttentionHeads)
+}
+
+// alibiSlopes are powers of 2 that fall evenly to 2^-8, if heads is a power of 2. Else the heads beyond the largest one in it have
+// every other slope of twice as many.
+func alibiSlopes(heads int) []float64 {
+	n := 1 << (bits.Len(uint(heads)) - 1)
+	slopes := make([]float64, heads)
+	for i := range slopes {
+		exponent := float64(i + 1)
+		if i >= n {
+			exponent = float64(i-n) + 0.5
+		}
+		slopes[i] = math.Exp2(-8 * exponent / float64(n))
+	}
+	return slopes
+}
+
+// alibi is the core's table of biases, which no file has.
+func (c *Config) alibi() (*torch.Var, error) {
+	far := c.MaxPositionEmbeddings - 1
+	table := make([]float32, 0, len(c.slopes)*(2*far+1))
+	for _, slope := range c.slopes {
+		for distance := -far; distance <= far; distance++ {
+			table = append(table, -float32(slope)*float32(max(distance, -distance)))
+		}
+	}
+	return torch.Constant(table, int64(len(c.slopes)), int64(2*far+1))
 }
 
 // debertaFields reads DeBERTa v2's and v3's fields: queries and keys are compared with those of distances too (He 2021).
@@ -107,8 +150,13 @@ func debertaBucket(distance, buckets, longest int) int {
 	return far
 }
 
-// spreadDistances replaces the table by buckets in weights, and the norm of its rows, by the core's table by distances.
-func (c *Config) spreadDistances(weights map[string]*torch.Var) error {
+// spreadDistances replaces the table by buckets in weights, and the norm of its rows, by the core's table by distances; or adds that
+// of ALiBi.
+func (c *Config) spreadDistances(weights map[string]*torch.Var) (err error) {
+	if c.slopes != nil {
+		weights[distanceWeight], err = c.alibi()
+		return err
+	}
 	table := weights[distanceWeight]
 	if table == nil {
 		return nil
@@ -119,7 +167,7 @@ func (c *Config) spreadDistances(weights map[string]*torch.Var) error {
 	defer norm.Close()
 	defer table.Close()
 	var values []float32 // [buckets, width]
-	err := torch.Do(torch.NoGrad, func(s *torch.Scope) error {
+	err = torch.Do(torch.NoGrad, func(s *torch.Scope) error {
 		x := table.T()
 		if norm.Weight != nil {
 			x = s.LayerNorm(x, norm.Weight.T(), norm.Bias.T(), c.LayerNormEps)

@@ -50,6 +50,26 @@ func roberta(classes string) *family {
 	})
 }
 
+// jina is a family of jina v2's encoders, whose code is on the hub and not in transformers.
+func jina(up, gated, down, mlpNorm string, more ...moduleRow) *family {
+	fam := postNorm(family{
+		eps: 1e-12, special: jinaBert, layers: "encoder.layer.N.",
+		encoder: &encoderFamily{
+			classes: "JinaBert", types: 2, positions: "alibi", prefix: "bert.",
+			pooler: []moduleRow{sameName("pooler.dense", "HH", always)},
+			head:   []moduleRow{sameName("classifier", "CH", always)},
+			out:    "classifier", act: "tanh",
+		},
+		targets: []string{"query", "value"},
+		ignored: []string{"cls.*"},
+	}, withoutPositions, "attention.self.query", "attention.self.key", "attention.self.value",
+		"attention.output.dense", "attention.output.LayerNorm", gated, down, mlpNorm)
+	at := slices.IndexFunc(fam.rows, func(r moduleRow) bool { return r.layer == "up" })
+	fam.rows[at] = moduleRow{up, gated, "GH", ""}
+	fam.rows = append(fam.rows, more...)
+	return fam
+}
+
 // twoLayers is a head with a dense layer of its own.
 var twoLayers = []moduleRow{sameName("classifier.dense", "HH", always), sameName("classifier.out_proj", "CH", always)}
 
@@ -63,7 +83,8 @@ var (
 		{"types", "embeddings.token_type_embeddings", "TE", ""},
 		{"embed_norm", "embeddings.LayerNorm", "E", always},
 	}
-	withoutTypes = slices.DeleteFunc(slices.Clone(bertEmbeddings), func(r moduleRow) bool { return r.layer == "types" })
+	withoutTypes     = slices.DeleteFunc(slices.Clone(bertEmbeddings), func(r moduleRow) bool { return r.layer == "types" })
+	withoutPositions = slices.DeleteFunc(slices.Clone(bertEmbeddings), func(r moduleRow) bool { return r.layer == "positions" })
 )
 
 // encoders are the families of classifiers.
@@ -82,6 +103,11 @@ var encoders = map[string]*family{
 		},
 		ignored: []string{"cls.*"}, // the heads of pretraining
 	}),
+	"jina_bert": jina("gate_up", "mlp.gated_layers", "mlp.wo", "mlp.layernorm"),
+	"jina_bert_code": jina("up_gate", "mlp.up_gated_layer", "mlp.down_layer", "layer_norm_2",
+		moduleRow{"sum_norm", "layer_norm_1", "H", always},
+		moduleRow{"q_norm", "attention.self.layer_norm_q", "H", always},
+		moduleRow{"k_norm", "attention.self.layer_norm_k", "H", always}),
 	"roberta":     roberta("Roberta"),
 	"xlm-roberta": roberta("XLMRoberta"), // bge-m3, multilingual e5
 	"camembert":   roberta("Camembert"),
@@ -179,8 +205,7 @@ var encoders = map[string]*family{
 			"max_position_embeddings": "n_positions", "layer_norm_eps": "layer_norm_epsilon", "rope_theta": "rotary_emb_base",
 		},
 		prefixes: []string{"", "nomic_bert.", "encoder.", "nomic_bert.encoder.", "bert.", "bert.encoder."}, layers: "layers.N.",
-		base: slices.Concat(slices.DeleteFunc(slices.Clone(withoutTypes), func(r moduleRow) bool { return r.layer == "positions" }),
-			[]moduleRow{{"types", "embeddings.token_type_embeddings", "TE", ""}}),
+		base: withoutPositions,
 		rows: slices.Concat(splitRows("", ""), []moduleRow{{"attn_norm", "post_attention_layernorm", "H", always}},
 			gatedRows(""), []moduleRow{{"mlp_norm", "post_mlp_layernorm", "H", always}}),
 		old: map[string]string{

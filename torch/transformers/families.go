@@ -78,7 +78,8 @@ type encoderFamily struct {
 	// types and pad are the defaults of type_vocab_size and pad_token_id. If types is 0, the field does not exist.
 	types, pad int
 	// offset means that positions start after the padding token's id.
-	offset bool
+	offset    bool
+	positions string // the one position_embedding_type; "" for absolute
 	// prefix comes before the encoder's names in task models.
 	prefix string
 	// pooler and head are optional; each is complete or absent.
@@ -110,6 +111,9 @@ func modelTypes(table map[string]*family) string {
 func (fam *family) has(layer string) bool {
 	return slices.ContainsFunc(fam.allRows(), func(r moduleRow) bool { return r.layer == layer })
 }
+
+// gated reports whether MLPs have a gate.
+func (fam *family) gated() bool { return fam.has("gate") || fam.has("gate_up") || fam.has("up_gate") }
 
 // allRows are the modules of layers of any kind.
 func (fam *family) allRows() []moduleRow {

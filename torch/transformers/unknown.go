@@ -12,7 +12,7 @@ import (
 // versions, and fields that a family reads only next to others. transformers ignores fields that a model_type does not have.
 var harmless = strings.Fields(`
 	architectures auto_map base_model_tp_plan cache_implementation chunk_size_feed_forward cls_token_id cross_attention_hidden_size
-	custom_pipelines decoder_start_token_id directionality dtype finetuning_task forced_bos_token_id forced_eos_token_id
+	custom_pipelines decoder_start_token_id directionality dtype emb_pooler finetuning_task forced_bos_token_id forced_eos_token_id
 	gradient_checkpointing id2label image_token_id initializer_cutoff_factor initializer_factor initializer_range is_composition
 	is_decoder is_encoder_decoder is_llama_config label2id language legacy license mask_token_id model_max_length model_type name
 	neftune_noise_alpha num_labels num_nextn_predict_layers output_attentions output_hidden_states output_past output_router_logits
