@@ -180,9 +180,8 @@ typedef struct {
   int64_t token_types;    /* rows of "types", the first of which is added to all embeddings; 0: no types */
   int64_t first_position; /* row of position 0 in the table of max_positions learned positions */
   int32_t norm, activation, qkv, residual;
-  int32_t gated; /* MLP is down(act(gate(x)) · up(x)); else down(act(up(x))) */
-  int32_t
-      fused_gate_up; /* gate and up are one layer, "gate_up", or "up_gate" with up first; only with gated */
+  int32_t gated;         /* MLP is down(act(gate(x)) · up(x)); else down(act(up(x))) */
+  int32_t fused_gate_up; /* gate and up are one layer, "gate_up", gate first, or "up_gate"; only with gated */
   int32_t post_norms, qk_norm;
   int32_t rope_pairs; /* features 2i and 2i + 1 rotate together, else i and rotary_dim / 2 + i. Without norms
                          of each head and not with RLT_QKV_INTERLEAVED */
