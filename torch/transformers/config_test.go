@@ -253,7 +253,9 @@ func TestNoFieldOfTransformersIsUnknown(t *testing.T) {
 	configs := map[string]json.RawMessage{}
 	must.Do(t, json.Unmarshal(must.Get(os.ReadFile(filepath.Join("testdata", "configs.json")))(t), &configs))
 	for kind := range families {
-		expect.True(t, configs[kind] != nil || strings.HasPrefix(kind, "renamed_"), "no configuration of %s", kind) // of TestRegisterFamily
+		renamed := strings.HasPrefix(kind, "renamed_")    // of TestRegisterFamily
+		published := strings.HasPrefix(kind, "jina_bert") // whose code is on the hub
+		expect.True(t, configs[kind] != nil || renamed || published, "no configuration of %s", kind)
 	}
 	for kind, text := range configs {
 		c, err := parseConfig(text, families)
