@@ -57,8 +57,6 @@ constexpr int kMostRows = 32;  // that any product takes
 // outputs and something to add where `adds`, as float16 or float32. w = T(q)·scale·factor + addend. Where
 // something is added the product is exact, so one rounding or two are the same.
 struct FewBits {
-  // Products take w rounded to bfloat16, else as it is in float32. Always where there is multiply_pairs.
-  bool rounds;
   // T(q) is a signed byte q (q - 128 of a byte if scales are float16 and the layout is by rows), else the
   // value in the table for four bits.
   bool bytes;
@@ -72,6 +70,8 @@ struct FewBits {
   // Panels that are kept together, 1 or 2, and which of them this is: of each block the scales of both, then
   // 64 bytes of the one and of the other in turns.
   int64_t together, index;
+  // Products take w rounded to bfloat16, else as it is in float32. Always where there is multiply_pairs.
+  bool rounds = true;
 };
 
 // In which order a panel's values lie (quant_panels.h).

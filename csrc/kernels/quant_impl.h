@@ -10,6 +10,8 @@ constexpr FewLayout kLayout = FewLayout::kBytes;
 constexpr FewLayout kLayout = FewLayout::kPlain;
 #endif
 
+constexpr bool kAlwaysRounds = kMultiplyPairs.rows > 0;
+
 // Vectors of floats that 16 words of two bfloat16 are made of: the 16 outputs of a row of k, then those of
 // the next; with kPairs each output's two side by side.
 constexpr int kFloats = 2 * kVectors;
@@ -142,7 +144,7 @@ enum class Form {
   kScaledBytes,  // with a factor
   kTable,
   kTableAndAddend,
-  kCount,  // q·scale + addend, where the addend may stand for what the table starts from
+  kCount,  // q·scale + addend, which may stand for what the table starts from; 0 has no sign then
 };
 #if defined(__AVX512F__)
 constexpr bool kCounts = false;  // looking up is a single operation
@@ -213,15 +215,13 @@ RLT_INLINE const uint8_t* lines(const FewBits& by, const uint8_t* blocks, int64_
 
 const uint8_t* unpack(const FewBits& by, const uint8_t* blocks, int64_t k, int64_t ahead, void* panel,
                       int64_t) {
-#if !defined(RLT_PAIRS)
-  if (!by.rounds) {
+  if (!kAlwaysRounds && !by.rounds) {
     auto* floats = static_cast<float*>(panel);
     return lines<1>(
         by, blocks, k, ahead, [&](int, int64_t, const Line& line) __attribute__((always_inline)) {
           RLT_UNROLL for (int v = 0; v < kFloats; ++v, floats += kLanes) vec(floats) = line.part[v];
         });
   }
-#endif
   auto* words = static_cast<uint16_t*>(panel);
   return lines<1>(
       by, blocks, k, ahead, [&](int, int64_t, const Line& line) __attribute__((always_inline)) {
@@ -289,15 +289,12 @@ void multiply_rows(const Tile& t, const FewPanel* panels) {
   for (int64_t p = 0; p < t.panels;) {
     const FewBits& by = *panels[p].by;
     const bool all = by.together == kAtOnce && by.index == 0 && p + kAtOnce <= t.panels;
-#if !defined(RLT_PAIRS)
-    if (!by.rounds) {
-      all ? multiply_panels<false, Rows, kAtOnce>(t, panels[p], p)
-          : multiply_panels<false, Rows, 1>(t, panels[p], p);
-    } else
-#endif
-    {
+    if (kAlwaysRounds || by.rounds) {
       all ? multiply_panels<true, Rows, kAtOnce>(t, panels[p], p)
           : multiply_panels<true, Rows, 1>(t, panels[p], p);
+    } else {
+      all ? multiply_panels<kAlwaysRounds, Rows, kAtOnce>(t, panels[p], p)
+          : multiply_panels<kAlwaysRounds, Rows, 1>(t, panels[p], p);
     }
     p += all ? kAtOnce : 1;
   }

@@ -14,28 +14,29 @@ namespace {
 constexpr float kCounted[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 constexpr float kCentred[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
 
-FewBits kind_of(Quant quant, bool rounds) {
+FewBits kind_of(Quant quant) {
   switch (quant) {
     case Quant::kInt8:
-      return {rounds, true, false, false, false, QuantPanels::kStep, nullptr, kInt8Factor, 0, 1, 0};
+      return {true, false, false, false, QuantPanels::kStep, nullptr, kInt8Factor, 0, 1, 0};
     case Quant::kNF4:
-      return {rounds, false, false, false, false, 64, kNF4Values, 1, 0, 1, 0};
+      return {false, false, false, false, 64, kNF4Values, 1, 0, 1, 0};
     case Quant::kQ4_0:
-      return {rounds, false, false, true, true, 32, kCentred, 1, 0, 1, 0};
+      return {false, false, true, true, 32, kCentred, 1, 0, 1, 0};
     case Quant::kQ4_1:
-      return {rounds, false, true, true, true, 32, kCounted, 1, 0, 1, 0};
+      return {false, true, true, true, 32, kCounted, 1, 0, 1, 0};
     case Quant::kQ8_0:
-      return {rounds, true, false, true, false, 32, nullptr, 1, 0, 1, 0};
+      return {true, false, true, false, 32, nullptr, 1, 0, 1, 0};
     case Quant::kQ4_K:  // scales are products of two numbers
-      return {rounds, false, true, false, true, 32, kCounted, 1, 0, 1, 0};
+      return {false, true, false, true, 32, kCounted, 1, 0, 1, 0};
     default:
-      return {rounds, true, false, false, false, 16, nullptr, 1, 0, 1, 0};
+      return {true, false, false, false, 16, nullptr, 1, 0, 1, 0};
   }
 }
 
 // For panels of k values, which whole blocks hold.
 FewBits bits_of(Quant quant, bool rounds, int64_t k) {
-  FewBits by = kind_of(quant, rounds);
+  FewBits by = kind_of(quant);
+  by.rounds = rounds;
   while (k % by.values != 0) by.values /= 2;
   by.block = kPanel * (by.halves ? 2 : 4) * (by.adds ? 2 : 1) + by.values * kPanel / (by.bytes ? 1 : 2);
   return by;

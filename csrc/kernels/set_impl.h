@@ -20,9 +20,6 @@ namespace {
 #include "kernels/rows_impl.h"
 #include "kernels/softmax_impl.h"
 #include "kernels/tiles_impl.h"
-#if defined(RLT_MMLA) || defined(__AVX512BF16__)
-#define RLT_PAIRS  // has multiply_pairs
-#endif
 #if defined(RLT_TILES)
 #include "kernels/quant_rows_impl.h"
 // Takes weights from there:

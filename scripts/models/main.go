@@ -211,9 +211,9 @@ model with dense weights.
 | ` + "`mxfp4`" + ` | experts of gpt-oss | bfloat16 |
 | ` + "`compressed-tensors`" + ` | pack-quantized with 1 to 8 bits, int-quantized, float-quantized, naive-quantized | the scales' dtype |
 
-GGUF files keep their blocks. Weights have the bits that the package itself dequantises to. Activations are not quantised. ` + "`" + `--quantize` + "`" + `
+GGUF files keep their blocks. Weights have the bits that the package itself dequantises to. Activations are not quantised. ` + "`--quantize`" + `
 packs them again, to nf4 or int8, where memory is short. In training and generation, layers compute with the dequantised values: in
-bfloat16, or in float32 if the processor has no bfloat16 products (` + "`" + `rltrain doctor` + "`" + ` names the instruction set), where rounding
+bfloat16, or in float32 if the processor has no bfloat16 products (` + "`rltrain doctor`" + ` names the instruction set), where rounding
 would take longer than the product. The output layer of a GGUF file is always bfloat16.
 
 ## Models with experts
