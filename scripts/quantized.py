@@ -22,8 +22,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 FLAGS = {t: ("--quantize", t) for t in ("nf4", "q8_0", "q4_0", "q4_1", "int8")}
 FLAGS.update({"bf16": ("--dtype", "bf16"), "f32": ("--dtype", "fp32")})
-PROMPT, NEW, DECODE_PROMPT = 512, 48, 64
-AFTER_PROMPT = 16  # tokens after the long prompt: fewer take less time than a prompt's varies by
+PROMPT, NEW, DECODE_PROMPT, AFTER_PROMPT = 512, 48, 64, 2
 
 
 def peer(path, cpu):

@@ -98,9 +98,9 @@ func (p *CausalLM) load(c Config, full []transformers.TensorSpec) error {
 	return nil
 }
 
-// RandomCausalLM is a policy without a tokenizer on a Llama of random weights of dtype, for benchmarks.
-func RandomCausalLM(shape transformers.LlamaShape, dtype torch.DType, c Config) (*CausalLM, error) {
-	model, err := transformers.RandomLlama(shape, dtype, c.Seed)
+// RandomCausalLM is a policy without a tokenizer on transformers.RandomLlama, for benchmarks.
+func RandomCausalLM(shape transformers.LlamaShape, dtype torch.DType, quant torch.QuantType, c Config) (*CausalLM, error) {
+	model, err := transformers.RandomLlama(shape, dtype, quant, c.Seed)
 	if err != nil {
 		return nil, err
 	}

@@ -303,7 +303,7 @@ func TestAdaptersAreUnloaded(t *testing.T) {
 func TestTopLogProbsInParts(t *testing.T) {
 	torchtest.NoLeaks(t)
 	shape := transformers.LlamaShape{Vocab: defaultPartLogits / 3, Hidden: 8, Layers: 1, Heads: 2, KVHeads: 2, Intermediate: 16, RopeTheta: 1e4}
-	p := must.Open(RandomCausalLM(shape, torch.F32, Config{R: 1, Alpha: 1, Targets: []string{"q_proj"}, Seed: 3}))(t)
+	p := must.Open(RandomCausalLM(shape, torch.F32, "", Config{R: 1, Alpha: 1, Targets: []string{"q_proj"}, Seed: 3}))(t)
 	ids := []int32{3, 900, 27, 4, 70000, 6, 1, 12}
 	plain, top := must.Get(p.TopLogProbs(t.Context(), ids, 1, 0, 1))(t), must.Get(p.TopLogProbs(t.Context(), ids, 1, 2, 1))(t)
 	for i := range plain {

@@ -312,7 +312,7 @@ func TestScoringRefuses(t *testing.T) {
 
 // BenchmarkScore scores 14 labels after a prompt of 64 tokens: with the prompt computed once, and for each label.
 func BenchmarkScore(b *testing.B) {
-	lm := must.Get(RandomCausalLM(transformers.LlamaShape{Vocab: 8192, Hidden: 512, Layers: 8, Heads: 8, KVHeads: 4, Intermediate: 1408, RopeTheta: 10000}, torch.F32, Config{Seed: 1}))(b)
+	lm := must.Get(RandomCausalLM(transformers.LlamaShape{Vocab: 8192, Hidden: 512, Layers: 8, Heads: 8, KVHeads: 4, Intermediate: 1408, RopeTheta: 10000}, torch.F32, "", Config{Seed: 1}))(b)
 	p := &Classifier{Labels: make([]string, 14), Pooling: PoolScore, backbone: lm.backbone, lm: lm}
 	defer lm.Close()
 	prompt := make([]int32, 64)

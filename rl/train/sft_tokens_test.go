@@ -106,7 +106,7 @@ func TestRandomTokenLearns(t *testing.T) {
 	torchtest.NoLeaks(t)
 	shape := transformers.LlamaShape{Vocab: 40, Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, Intermediate: 48, RopeTheta: 1e4}
 	for _, dtype := range []torch.DType{torch.F32, torch.BF16} {
-		p := must.Open(policy.RandomCausalLM(shape, dtype, policy.Config{R: 4, Alpha: 8, Targets: []string{"q_proj", "down_proj"}, Seed: 3}))(t)
+		p := must.Open(policy.RandomCausalLM(shape, dtype, "", policy.Config{R: 4, Alpha: 8, Targets: []string{"q_proj", "down_proj"}, Seed: 3}))(t)
 		samples := policy.Samples([]policy.Sequence{
 			{IDs: []int32{3, 9, 27, 4}, Labels: []bool{false, true, true, true}},
 			{IDs: []int32{5, 6}, Labels: []bool{false, true}},

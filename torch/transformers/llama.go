@@ -98,18 +98,10 @@ func (s LlamaShape) write(dir string, dtype safetensors.DType, seed uint64) erro
 	return safetensors.Write(filepath.Join(dir, "model.safetensors"), tensors, nil)
 }
 
-// RandomLlama is the model of WriteLlama without files, for benchmarks. Matrices have type dtype, norms float32.
-func RandomLlama(s LlamaShape, dtype torch.DType, seed uint64) (*Causal, error) {
-	return randomLlama(s, dtype, "", seed)
-}
-
-// RandomQuantized is RandomLlama in BF16 whose layers' linear weights are quantised to quant, and its output layer as well
-// if that is a type of GGUF, as its files have it. Errors: a type that neither the core nor package gguf quantises to.
-func RandomQuantized(s LlamaShape, quant torch.QuantType, seed uint64) (*Causal, error) {
-	return randomLlama(s, torch.BF16, quant, seed)
-}
-
-func randomLlama(s LlamaShape, dtype torch.DType, quant torch.QuantType, seed uint64) (*Causal, error) {
+// RandomLlama is the model of WriteLlama without files, for benchmarks. Matrices have type dtype, norms float32. If quant is
+// not empty, the layers' linear weights are quantised to it, and the output layer as well if it is a type of GGUF, as its
+// files have it. Errors: a type that neither the core nor package gguf quantises to.
+func RandomLlama(s LlamaShape, dtype torch.DType, quant torch.QuantType, seed uint64) (*Causal, error) {
 	text, err := s.config(safetensors.F32)
 	if err != nil {
 		return nil, err

@@ -85,7 +85,7 @@ func TestRandomLlama(t *testing.T) {
 		dir := t.TempDir()
 		must.Do(t, transformers.WriteLlama(dir, shape, d.inFile, 7))
 		stored := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
-		random := must.Open(transformers.RandomLlama(shape, d.dtype, 7))(t)
+		random := must.Open(transformers.RandomLlama(shape, d.dtype, "", 7))(t)
 		_, biased := random.Weights["layers.1.v.bias"]
 		expect.True(t, random.Config.ModelType == d.kind && biased == d.biased, "a %s, biases: %v; want a %s", random.Config.ModelType, biased, d.kind)
 		expect.True(t, random.Parameters == stored.Parameters && len(random.Weights) == len(stored.Weights),
@@ -159,11 +159,11 @@ func TestCompletionsDoNotDependOnTheBatch(t *testing.T) {
 func randomModel(shape transformers.LlamaShape, kind string) (*transformers.Causal, error) {
 	switch kind {
 	case "fp32":
-		return transformers.RandomLlama(shape, torch.F32, 3)
+		return transformers.RandomLlama(shape, torch.F32, "", 3)
 	case "bf16":
-		return transformers.RandomLlama(shape, torch.BF16, 3)
+		return transformers.RandomLlama(shape, torch.BF16, "", 3)
 	default:
-		return transformers.RandomQuantized(shape, torch.QuantType(kind), 3)
+		return transformers.RandomLlama(shape, torch.BF16, torch.QuantType(kind), 3)
 	}
 }
 

@@ -32,19 +32,21 @@ func TestLoraBenchSequences(t *testing.T) {
 
 func TestLanguageBenchRefuses(t *testing.T) {
 	for args, want := range map[string]string{
-		"lora_step --shape huge":             `--shape … huge … tiny`,
-		"lora_step --layout padded":          `--layout … padded … full`,
-		"lora_step --layout mixed --seq 31":  "--seq … 31 … 32",
-		"lora_step --dtype fp16":             `--dtype … fp16 … bf16`,
-		"lora_step --r 129":                  "--r … 129 … 128",
-		"generate --prompt 2000 --new 100":   "--new … 100 … 48",
-		"grpo_step --batch 30 --group 8":     "--batch … 30 … --group 8",
-		"grpo_step --group 1":                "--group … 1 … 4096",
-		"grpo_step --beta -1":                "--beta … -1 … at least 0",
-		"startup --shape smol135 --dtype x":  `--dtype … "x" … bf16`,
-		"startup --shape tiny --threads 0":   "--threads … 0 … 1024",
-		"generate --device gpu":              `--device … gpu`,
-		"lora_step --shape smol135 --reps 0": "--reps … 0 … 65536",
+		"lora_step --shape huge":                  `--shape … huge … tiny`,
+		"lora_step --layout padded":               `--layout … padded … full`,
+		"lora_step --layout mixed --seq 31":       "--seq … 31 … 32",
+		"lora_step --dtype fp16":                  `--dtype … fp16 … bf16`,
+		"lora_step --r 129":                       "--r … 129 … 128",
+		"generate --prompt 2000 --new 100":        "--new … 100 … 48",
+		"generate --batch 40 --prompt 40 --new 2": "--new 2 … 40",
+		"lora_step --quantize q4_k":               `--quantize … q4_k … nf4`,
+		"grpo_step --batch 30 --group 8":          "--batch … 30 … --group 8",
+		"grpo_step --group 1":                     "--group … 1 … 4096",
+		"grpo_step --beta -1":                     "--beta … -1 … at least 0",
+		"startup --shape smol135 --dtype x":       `--dtype … "x" … bf16`,
+		"startup --shape tiny --threads 0":        "--threads … 0 … 1024",
+		"generate --device gpu":                   `--device … gpu`,
+		"lora_step --shape smol135 --reps 0":      "--reps … 0 … 65536",
 	} {
 		app := &cli.App{Commands: []*cli.Command{Command()}, Writer: io.Discard, ExitErrHandler: func(*cli.Context, error) {}}
 		err := app.RunContext(t.Context(), append([]string{"rltrain", "bench"}, strings.Fields(args)...))

@@ -46,7 +46,7 @@ func (b *dpoBench) run(ctx context.Context, reps int) (*result, error) {
 	if err := inRange("prompt", b.Prompt, 1, b.Seq-1); err != nil {
 		return nil, err
 	}
-	p, err := b.policy()
+	p, err := b.policy(dtypes[b.DType], "")
 	if err != nil {
 		return nil, err
 	}

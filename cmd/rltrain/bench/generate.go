@@ -3,8 +3,10 @@ package bench
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
+	"time"
 
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/transformers"
@@ -13,32 +15,30 @@ import (
 // generateBench is the case generate.
 type generateBench struct {
 	randomLlama
-	Quantize string `json:"quantize,omitempty" option:"quantize" allowed:"nf4,int8,q8_0,q4_0,q4_1" help:"quantise a bf16 model: its linear layers to nf4 or int8; q8_0, q4_0, q4_1: also its output layer, to q8_0"`
-	Batch    int    `json:"batch" option:"batch" default:"8" range:"[1,4096]" help:"prompts per batch"`
-	Prompt   int    `json:"prompt" option:"prompt" default:"64" range:"[1,2046]" help:"tokens per prompt"`
-	New      int    `json:"new" option:"new" default:"128" range:"[2,2047]" help:"tokens to generate per prompt, at least 2"`
-	Sample   bool   `json:"-" option:"sample" help:"sample at temperature 1 instead of greedy decoding"`
+	quantization
+	Batch  int  `json:"batch" option:"batch" default:"8" range:"[1,4096]" help:"prompts per batch"`
+	Prompt int  `json:"prompt" option:"prompt" default:"64" range:"[1,2046]" help:"tokens per prompt"`
+	New    int  `json:"new" option:"new" default:"128" range:"[2,2047]" help:"tokens to generate per prompt, at least 2"`
+	Sample bool `json:"-" option:"sample" help:"sample at temperature 1 instead of greedy decoding"`
 }
 
 func (b *generateBench) run(ctx context.Context, reps int) (*result, error) {
 	if err := inRange("new", b.New, 2, llamaLongest-b.Prompt); err != nil {
 		return nil, err
 	}
-	shape, dtype := b.shape(), dtypes[b.DType]
+	shape := b.shape()
+	dtype, quant, kind := b.types(b.DType)
 	perWeight := func(quant torch.QuantType) float64 {
 		return float64(quant.RowBytes(int64(shape.Hidden))) / float64(shape.Hidden)
 	}
-	layer, kind := float64(dtype.Size()), b.DType
-	head := layer
-	draw := func() (*transformers.Causal, error) { return transformers.RandomLlama(shape, dtype, 1) }
-	if quant := torch.QuantType(b.Quantize); quant != "" {
-		dtype, kind, layer, head = torch.BF16, b.Quantize, perWeight(quant), float64(torch.BF16.Size())
-		if strings.HasPrefix(b.Quantize, "q") {
-			head = perWeight(torch.Q8_0) // as a GGUF file has it
-		}
-		draw = func() (*transformers.Causal, error) { return transformers.RandomQuantized(shape, quant, 1) }
+	layer, head := float64(dtype.Size()), float64(dtype.Size())
+	if quant != "" {
+		layer = perWeight(quant)
 	}
-	m, err := draw()
+	if strings.HasPrefix(b.Quantize, "q") {
+		head = perWeight(torch.Q8_0) // as a GGUF file has it
+	}
+	m, err := transformers.RandomLlama(shape, dtype, quant, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -57,18 +57,18 @@ func (b *generateBench) run(ctx context.Context, reps int) (*result, error) {
 	if b.Sample {
 		mode, sampling.Temperature = "sample", 1
 	}
+	step := math.Inf(1)
 	generate := func(tokens int) error {
 		for _, prompt := range prompts {
 			if _, err := engine.Submit(torch.Request{Prompt: prompt, Samples: 1, MaxNew: tokens, Seed: 1, Sampling: sampling}); err != nil {
 				return err
 			}
 		}
-		for engine.Unfinished() > 0 {
-			if _, err := engine.Step(max(torch.StepTokens(), b.Batch)); err != nil {
-				return err
-			}
+		seconds, err := decodeStep(engine, b.Batch)
+		if seconds > 0 {
+			step = min(step, seconds)
 		}
-		return nil
+		return err
 	}
 	full, err := measureStep(ctx, func() error { return generate(b.New) }, reps, kind)
 	if err != nil {
@@ -78,12 +78,11 @@ func (b *generateBench) run(ctx context.Context, reps int) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	decode := full.Best - first.Best
-	if decode <= 0 {
-		return nil, fmt.Errorf("%d tokens took %.4f s and the first of them %.4f s: other work disturbs the measurement; stop it and try again", b.New, full.Best, first.Best)
+	if math.IsInf(step, 1) {
+		return nil, fmt.Errorf("--new %d: the first prompt ends before the last begins, so no step generates for all %d; raise it", b.New, b.Batch)
 	}
-	step, bytes := decode/float64(b.New-1), stepBytes(shape, layer, head, dtype, b.Batch, b.Prompt+b.New/2)
-	decoding, rate := float64(b.Batch*(b.New-1))/decode, float64(b.Batch*b.New)/full.Best
+	bytes := stepBytes(shape, layer, head, dtype, b.Batch, b.Prompt+b.New/2)
+	decoding, rate := float64(b.Batch)/step, float64(b.Batch*b.New)/full.Best
 	return &result{
 		figures: full,
 		more: map[string]any{
@@ -98,4 +97,32 @@ func (b *generateBench) run(ctx context.Context, reps int) (*result, error) {
 		},
 		speed: fmt.Sprintf("%.1f tokens/s", rate),
 	}, nil
+}
+
+// decodeStep runs the engine until it has finished its n requests. It returns the mean seconds of a step in which all of them
+// generate, or 0 if there is none.
+func decodeStep(engine *torch.Engine, n int) (float64, error) {
+	var began, ended time.Time
+	started, steps, done := map[int64]bool{}, 0, false
+	for engine.Unfinished() > 0 {
+		events, err := engine.Step(max(torch.StepTokens(), n))
+		if err != nil {
+			return 0, err
+		}
+		now := time.Now()
+		if len(started) == n && !done {
+			steps, ended = steps+1, now
+		}
+		for _, event := range events {
+			started[event.Request] = true
+			done = done || event.Done
+		}
+		if len(started) == n && began.IsZero() {
+			began = now
+		}
+	}
+	if steps == 0 {
+		return 0, nil
+	}
+	return ended.Sub(began).Seconds() / float64(steps), nil
 }

@@ -14,6 +14,7 @@ import (
 // loraBench is the case lora_step.
 type loraBench struct {
 	adaptedLlama
+	quantization
 	Batch      int    `json:"batch" option:"batch" default:"8" range:"[1,65536]" help:"sequences per batch"`
 	Seq        int    `json:"seq" option:"seq" default:"256" range:"[2,2048]" help:"length of the longest sequence in tokens"`
 	Layout     string `json:"layout" option:"layout" default:"full" allowed:"full,mixed" help:"full: all sequences have length --seq; mixed: lengths spread evenly from 32 to --seq, without padding"`
@@ -43,7 +44,8 @@ func (b *loraBench) run(ctx context.Context, reps int) (*result, error) {
 	if b.Layout == "mixed" && b.Seq < mixedShortest {
 		return nil, fmt.Errorf("--seq %d is below %d, the shortest length of --layout mixed", b.Seq, mixedShortest)
 	}
-	p, err := b.policy()
+	dtype, quant, kind := b.types(b.DType)
+	p, err := b.policy(dtype, quant)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +55,7 @@ func (b *loraBench) run(ctx context.Context, reps int) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := measureTraining(ctx, p, source, &algo.SFT{}, train.Config{Checkpointing: train.Checkpointing{Checkpoint: b.Checkpoint}}, reps, b.DType)
+	f, err := measureTraining(ctx, p, source, &algo.SFT{}, train.Config{Checkpointing: train.Checkpointing{Checkpoint: b.Checkpoint}}, reps, kind)
 	if err != nil {
 		return nil, err
 	}

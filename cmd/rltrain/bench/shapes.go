@@ -63,11 +63,24 @@ func (l adaptedLlama) config() policy.Config {
 	}
 }
 
-func (l adaptedLlama) policy() (*policy.CausalLM, error) {
+func (l adaptedLlama) policy(dtype torch.DType, quant torch.QuantType) (*policy.CausalLM, error) {
 	if err := inRange("r", l.R, 1, l.shape().Hidden); err != nil {
 		return nil, err
 	}
-	return policy.RandomCausalLM(l.shape(), dtypes[l.DType], l.config())
+	return policy.RandomCausalLM(l.shape(), dtype, quant, l.config())
+}
+
+// quantization is a choice of quantised weights for a bf16 model.
+type quantization struct {
+	Quantize string `json:"quantize,omitempty" option:"quantize" allowed:"nf4,int8,q8_0,q4_0,q4_1" help:"quantise a bf16 model: its linear layers to nf4 or int8; q8_0, q4_0, q4_1: also its output layer, to q8_0"`
+}
+
+// types returns the dtype of the matrices, dtype unless some are quantised; the type of those; and a name for both.
+func (q quantization) types(dtype string) (torch.DType, torch.QuantType, string) {
+	if q.Quantize == "" {
+		return dtypes[dtype], "", dtype
+	}
+	return torch.BF16, torch.QuantType(q.Quantize), q.Quantize
 }
 
 // spread returns n lengths: all longest if shortest is 0, else spread evenly from shortest to longest in random order, so

@@ -38,7 +38,7 @@ func measureMismatch(dtype torch.DType) (mismatch, error) {
 	const prompts, length, vocabulary = 16, 32, 512
 	m, err := transformers.RandomLlama(transformers.LlamaShape{
 		Vocab: vocabulary, Hidden: 256, Layers: 4, Heads: 4, KVHeads: 2, Intermediate: 704, RopeTheta: 1e4,
-	}, dtype, 1)
+	}, dtype, "", 1)
 	if err != nil {
 		return mismatch{}, err
 	}
