@@ -86,7 +86,7 @@ func Command() *cli.Command {
 		command("grpo_step", "GRPO step: rollouts, rewards, advantages and updates; random Llama, LoRA on all linear layers", &grpoBench{}),
 		command("dpo_step", "DPO step: reference log-probs, loss and update; random Llama, LoRA on all linear layers", &dpoBench{}),
 		command("startup", "time from process start to the first token of a random language model", &startupBench{}),
-		command("device", "peak performance of the device: a large copy, a large read and a large bf16 matrix product; of a CPU also its kernels", &deviceBench{}),
+		command("device", "peak performance of the device: a large copy, a large read and a large matrix product (in bf16 where that is fast); of a CPU also its kernels", &deviceBench{}),
 	}}
 }
 

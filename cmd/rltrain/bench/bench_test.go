@@ -95,8 +95,15 @@ func TestStepFLOPs(t *testing.T) {
 
 // TestDeviceBenchCounts: rates are work divided by time.
 func TestDeviceBenchCounts(t *testing.T) {
-	r := must.Get(measureDevice(t.Context(), 1, 1<<12, 32))(t)
+	r := must.Get(measureDevice(t.Context(), 1, 1<<12, 32, "fp32"))(t)
 	want := inARow * 2 * 32.0 * 32 * 32 / r.Best / 1e12
 	expect.True(t, math.Abs(r.more["tflop_s"].(float64)/want-1) <= 1e-9, "%v TFLOP/s in %v s, want %v", r.more["tflop_s"], r.Best, want)
-	expect.True(t, r.more["copy_gb_s"].(float64) > 0 && r.Device == "cpu" && r.more["product"] == 32 && r.DType == "bf16", "got %+v", r)
+	expect.True(t, r.more["copy_gb_s"].(float64) > 0 && r.Device == "cpu" && r.more["product"] == 32 && r.DType == "fp32", "got %+v", r)
+}
+
+func TestProductType(t *testing.T) {
+	for set, want := range map[string]string{"avx2": "fp32", "avx512_bf16": "bf16"} {
+		got := productType(torch.Kernels{Set: set, Speeds: []torch.KernelSpeed{{Set: "avx2", F32: 100, BF16: 105}, {Set: "avx512_bf16", F32: 100, BF16: 190}}})
+		expect.Same(t, want, got, "%s", set)
+	}
 }

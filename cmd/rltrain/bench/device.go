@@ -23,16 +23,20 @@ func (*deviceBench) run(ctx context.Context, reps int) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows := productRows
+	rows, dtype := productRows, "bf16"
 	if device == "cpu" {
-		rows = 2048
+		kernels, err := torch.CPUKernels()
+		if err != nil {
+			return nil, err
+		}
+		rows, dtype = 2048, productType(kernels)
 	}
-	return measureDevice(ctx, reps, copiedBytes, rows)
+	return measureDevice(ctx, reps, copiedBytes, rows, dtype)
 }
 
-// measureDevice copies bytes, sums them and multiplies square matrices with the given rows. Times and memory are those of
+// measureDevice copies bytes, sums them and multiplies square matrices with the given rows and dtype. Times and memory are those of
 // the products.
-func measureDevice(ctx context.Context, reps, bytes, rows int) (*result, error) {
+func measureDevice(ctx context.Context, reps, bytes, rows int, dtype string) (*result, error) {
 	rng := rand.New(rand.NewPCG(1, 0))
 	source, err := uniform(rng, bytes/4)
 	if err != nil {
@@ -58,12 +62,12 @@ func measureDevice(ctx context.Context, reps, bytes, rows int) (*result, error) 
 	if err != nil {
 		return nil, err
 	}
-	a, err := bf16(rng, rows)
+	a, err := square(rng, rows, dtype)
 	if err != nil {
 		return nil, err
 	}
 	defer a.Close()
-	b, err := bf16(rng, rows)
+	b, err := square(rng, rows, dtype)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +75,7 @@ func measureDevice(ctx context.Context, reps, bytes, rows int) (*result, error) 
 	f, err := measureStep(ctx, repeatedly(func(s *torch.Scope) error {
 		s.MatMul(a.T(), b.T())
 		return nil
-	}), reps, "bf16")
+	}), reps, dtype)
 	if err != nil {
 		return nil, err
 	}
@@ -82,18 +86,29 @@ func measureDevice(ctx context.Context, reps, bytes, rows int) (*result, error) 
 		more: map[string]any{
 			"copy_gb_s":     copied,         // 1e9 bytes read and written per second
 			"read_gb_s":     read,           // 1e9 bytes read per second, by a sum
-			"tflop_s":       flops,          // of a square bf16 matrix product in libtorch
+			"tflop_s":       flops,          // of a square matrix product in libtorch
 			"product":       rows,           // of the matrices
 			"kernel_speeds": kernels.Speeds, // of the CPU kernels on one thread, with data in cache
 		},
 		about:  f.Device,
 		before: []string{fmt.Sprintf("copy\t%.1f GB/s read and written", copied), fmt.Sprintf("read\t%.1f GB/s", read)},
-		after:  []string{fmt.Sprintf("product\t%.2f TFLOP/s, bf16, %d × %d × %d", flops, rows, rows, rows)},
+		after:  []string{fmt.Sprintf("product\t%.2f TFLOP/s, %s, %d × %d × %d", flops, dtype, rows, rows, rows)},
 	}
 	for _, k := range kernels.Speeds {
 		r.before = append(r.before, fmt.Sprintf("kernels %s\t%.0f GFLOP/s of one thread in fp32, %.0f with bf16 weights", k.Set, k.F32, k.BF16))
 	}
 	return r, nil
+}
+
+// productType is the dtype whose product is measured. libtorch takes minutes for one of bf16 on a processor without
+// instructions for it.
+func productType(kernels torch.Kernels) string {
+	for _, speed := range kernels.Speeds {
+		if speed.Set == kernels.Set && speed.BF16 < 1.2*speed.F32 {
+			return "fp32"
+		}
+	}
+	return "bf16"
 }
 
 // repeatedly calls do inARow times, each in a new scope.
@@ -117,14 +132,14 @@ func uniform(rng *rand.Rand, n int) (*torch.Var, error) {
 	return torch.Constant(values, int64(n))
 }
 
-// bf16 returns a random square matrix.
-func bf16(rng *rand.Rand, rows int) (v *torch.Var, err error) {
+// square returns a random square matrix.
+func square(rng *rand.Rand, rows int, dtype string) (v *torch.Var, err error) {
 	wide, err := uniform(rng, rows*rows)
 	if err != nil {
 		return nil, err
 	}
 	defer wide.Close()
-	narrow, err := wide.To(torch.BF16)
+	narrow, err := wide.To(dtypes[dtype])
 	if err != nil {
 		return nil, err
 	}
