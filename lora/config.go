@@ -1,7 +1,6 @@
 package lora
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -10,6 +9,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/rltrain/rltrain/internal/files"
 )
 
 // Task types, which decide how PEFT wraps the model.
@@ -198,12 +199,7 @@ func (c Config) marshal() ([]byte, error) {
 	if c.LoRABias { // unknown to PEFT before 0.14
 		fields["lora_bias"] = true
 	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	err := enc.Encode(fields)
-	return b.Bytes(), err
+	return files.EncodeJSON(fields)
 }
 
 // harmless are fields that affect neither the adapter's computation nor its file. Any other field unknown to Config must

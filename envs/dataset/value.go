@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/words"
 )
 
@@ -146,11 +147,8 @@ func appendJSON(out []byte, value any) ([]byte, error) {
 }
 
 func appendString(out []byte, s string) ([]byte, error) {
-	var text bytes.Buffer
-	enc := json.NewEncoder(&text)
-	enc.SetEscapeHTML(false)
-	err := enc.Encode(s)
-	return append(out, bytes.TrimSuffix(text.Bytes(), []byte("\n"))...), err
+	text, err := files.EncodeLine(s)
+	return append(out, text...), err
 }
 
 // floatText formats a float so that it is read back as a float.

@@ -1,12 +1,12 @@
 package openenv
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/rltrain/rltrain/envs/dataset"
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/words"
 )
 
@@ -177,11 +177,9 @@ func shown(value any) string {
 	if text, ok := value.(string); ok {
 		return text
 	}
-	var text strings.Builder
-	to := json.NewEncoder(&text)
-	to.SetEscapeHTML(false)
-	if err := to.Encode(value); err != nil {
+	text, err := files.EncodeLine(value)
+	if err != nil {
 		return err.Error()
 	}
-	return strings.TrimSpace(text.String())
+	return string(text)
 }

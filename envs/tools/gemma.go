@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"strings"
+
+	"github.com/rltrain/rltrain/internal/files"
 )
 
 // gemmaQuote is around the strings of Gemma 4, which escapes nothing in them.
@@ -129,11 +131,8 @@ func (r *gemmaReader) literal() bool {
 }
 
 func (r *gemmaReader) string(text string) {
-	var b bytes.Buffer
-	to := json.NewEncoder(&b)
-	to.SetEscapeHTML(false)
-	_ = to.Encode(text) // never fails
-	r.json = append(r.json, bytes.TrimSuffix(b.Bytes(), []byte("\n"))...)
+	line, _ := files.EncodeLine(text) // never fails
+	r.json = append(r.json, line...)
 }
 
 // asGemma is a JSON value as Gemma 4 writes it.

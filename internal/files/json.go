@@ -48,17 +48,26 @@ func EncodeJSON(v any) ([]byte, error) {
 	return buf.Bytes(), err
 }
 
-// SaveLines writes rows to path, atomically, one line of JSON each.
-func SaveLines[T any](path string, rows []T) error {
+// EncodeLine returns v as JSON on one line, without a line feed and without HTML escapes.
+func EncodeLine(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), err
+}
+
+// SaveLines writes rows to path, atomically, one line of JSON each.
+func SaveLines[T any](path string, rows []T) error {
+	var all []byte
 	for i, row := range rows {
-		if err := enc.Encode(row); err != nil {
+		line, err := EncodeLine(row)
+		if err != nil {
 			return fmt.Errorf("writing %s, line %d: %w", path, i+1, err)
 		}
+		all = append(append(all, line...), '\n')
 	}
-	return outfile.Write(path, buf.Bytes(), 0o644)
+	return outfile.Write(path, all, 0o644)
 }
 
 // LoadJSON decodes path into the value that into points to. An unknown field, a wrong type or trailing data is an error

@@ -3,14 +3,13 @@
 package program
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"time"
 
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/within"
 	"github.com/rltrain/rltrain/internal/words"
 )
@@ -266,14 +265,13 @@ func (b *batch[T]) failAll(err error) {
 
 // encode writes a question as one line.
 func encode(question any) ([]byte, error) {
-	var line bytes.Buffer
-	encoder := json.NewEncoder(&line)
-	encoder.SetEscapeHTML(false) // so that programs can search the raw line
-	if err := encoder.Encode(question); err != nil {
+	line, err := files.EncodeLine(question) // which programs can search, as it has no escapes
+	if err != nil {
 		return nil, err
 	}
-	if line.Len() > maxLine {
-		return nil, fmt.Errorf("the question has %d bytes, maximum %d", line.Len(), maxLine)
+	line = append(line, '\n')
+	if len(line) > maxLine {
+		return nil, fmt.Errorf("the question has %d bytes, maximum %d", len(line), maxLine)
 	}
-	return line.Bytes(), nil
+	return line, nil
 }

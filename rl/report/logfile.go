@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/outfile"
 )
 
@@ -39,7 +40,7 @@ func endsLine(path string, offset int64) error {
 
 // Write appends a line of JSON.
 func (l Lines) Write(v any) error {
-	line, err := encodeJSON(v)
+	line, err := files.EncodeLine(v)
 	if err == nil {
 		err = l.Append(append(line, '\n'))
 	}

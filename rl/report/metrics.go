@@ -10,6 +10,8 @@ import (
 	"math"
 	"os"
 	"slices"
+
+	"github.com/rltrain/rltrain/internal/files"
 )
 
 // Row is one line of metrics.jsonl: numbers, strings and booleans by name.
@@ -35,17 +37,7 @@ func (r Row) MarshalJSON() ([]byte, error) {
 		}
 		out[key] = value
 	}
-	return encodeJSON(out)
-}
-
-func encodeJSON(v any) ([]byte, error) {
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
+	return files.EncodeLine(out)
 }
 
 // ReadMetrics reads metrics.jsonl. Numbers become float64, null becomes nil. Errors name the file and line. It skips a last

@@ -13,6 +13,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/outfile"
 )
 
@@ -154,6 +155,6 @@ func settingsTable(name, value string, settings []Setting) string {
 
 // pythonString quotes s for Python, whose string escapes include JSON's.
 func pythonString(s string) (string, error) {
-	text, err := encodeJSON(s)
+	text, err := files.EncodeLine(s)
 	return string(text), err
 }

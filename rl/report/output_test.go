@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
@@ -334,7 +335,7 @@ func FuzzParseMetrics(f *testing.F) {
 		expect.Require(t, len(rows) == bytes.Count(data, []byte("\n")), "%d rows from %q", len(rows), data)
 		var again []byte
 		for _, row := range rows {
-			line := must.Get(encodeJSON(row))(t)
+			line := must.Get(files.EncodeLine(row))(t)
 			expect.Require(t, json.Valid(line), "wrote %q", line)
 			again = append(append(again, line...), '\n')
 		}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,6 +12,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/half"
 	"github.com/rltrain/rltrain/internal/outfile"
 )
@@ -210,13 +210,8 @@ func makeHeader(tensors []Source, metadata map[string]string) ([]byte, error) {
 	return header, nil
 }
 
-// appendJSON appends v without the newline and HTML escapes of the default encoder.
 func appendJSON(buf *bytes.Buffer, v any) error {
-	enc := json.NewEncoder(buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return err
-	}
-	buf.Truncate(buf.Len() - 1)
-	return nil
+	text, err := files.EncodeLine(v)
+	buf.Write(text)
+	return err
 }

@@ -1,8 +1,6 @@
 package transformers
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"iter"
 	"math/rand/v2"
@@ -12,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/outfile"
 	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/gguf"
@@ -34,7 +33,7 @@ func (s LlamaShape) config(dtype safetensors.DType) ([]byte, error) {
 	if s.QKVBias {
 		kind, class = "qwen2", "Qwen2ForCausalLM"
 	}
-	return tidyJSON(map[string]any{
+	return files.EncodeJSON(map[string]any{
 		"architectures": []string{class}, "model_type": kind, "vocab_size": s.Vocab,
 		"hidden_size": s.Hidden, "intermediate_size": s.Intermediate, "num_hidden_layers": s.Layers,
 		"num_attention_heads": s.Heads, "num_key_value_heads": s.KVHeads, "head_dim": s.Hidden / s.Heads,
@@ -68,7 +67,7 @@ func (s LlamaShape) write(dir string, dtype safetensors.DType, seed uint64) erro
 	for id := len(vocabulary); id < s.Vocab; id++ {
 		vocabulary = append(vocabulary, fmt.Sprintf("<%d>", id))
 	}
-	files := map[string][]byte{"config.json": config}
+	texts := map[string][]byte{"config.json": config}
 	for name, content := range map[string]any{
 		"generation_config.json": map[string]any{"eos_token_id": 1, "pad_token_id": 0},
 		"tokenizer.json":         tinyTokenizer(vocabulary[:s.Vocab]),
@@ -78,11 +77,11 @@ func (s LlamaShape) write(dir string, dtype safetensors.DType, seed uint64) erro
 			"pad_token":                    "<pad>", "eos_token": "<eos>", "unk_token": "<unk>",
 		},
 	} {
-		if files[name], err = tidyJSON(content); err != nil {
+		if texts[name], err = files.EncodeJSON(content); err != nil {
 			return err
 		}
 	}
-	for name, text := range files {
+	for name, text := range texts {
 		if err := outfile.Write(filepath.Join(dir, name), text, 0o644); err != nil {
 			return err
 		}
@@ -197,14 +196,4 @@ func randomWeight(c *Config, spec TensorSpec, rng *rand.Rand) []float32 {
 		clear(data[:c.HiddenSize]) // the padding token's row
 	}
 	return data
-}
-
-// tidyJSON is v as indented JSON without escaped characters.
-func tidyJSON(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	err := enc.Encode(v)
-	return b.Bytes(), err
 }

@@ -1,8 +1,6 @@
 package convert
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -10,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/outfile"
 	"github.com/rltrain/rltrain/torch/gguf"
 )
@@ -74,30 +73,26 @@ func folder(f *gguf.File, more map[string]any) (map[string][]byte, error) {
 		generation["eos_token_id"] = ids
 	}
 	maps.Copy(generation, more)
-	files := map[string][]byte{}
+	texts := map[string][]byte{}
 	for name, content := range map[string]any{
-		"config.json": c, "generation_config.json": generation, "tokenizer.json": tokenizer,
+		"config.json": c, "generation_config.json": generation,
 		"tokenizer_config.json": v.config(c["max_position_embeddings"]),
 	} {
-		var b bytes.Buffer
-		enc := json.NewEncoder(&b)
-		enc.SetEscapeHTML(false)
-		if name != "tokenizer.json" {
-			enc.SetIndent("", "  ")
-		}
-		if err := enc.Encode(content); err != nil {
+		if texts[name], err = files.EncodeJSON(content); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		files[name] = b.Bytes()
+	}
+	if texts["tokenizer.json"], err = files.EncodeLine(tokenizer); err != nil {
+		return nil, fmt.Errorf("tokenizer.json: %w", err)
 	}
 	if v.template != "" {
-		files["chat_template.jinja"] = []byte(v.template)
+		texts["chat_template.jinja"] = []byte(v.template)
 	}
 	for name, template := range v.alternate {
 		if template == "" || strings.ContainsAny(name, `/\`) || slices.Contains([]string{"", ".", ".."}, name) {
 			continue
 		}
-		files["additional_chat_templates/"+name+".jinja"] = []byte(template)
+		texts["additional_chat_templates/"+name+".jinja"] = []byte(template)
 	}
-	return files, nil
+	return texts, nil
 }

@@ -1,12 +1,11 @@
 package decision
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"strings"
 
+	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/torch/transformers/chat"
 	"github.com/rltrain/rltrain/torch/transformers/jinja"
 )
@@ -75,11 +74,8 @@ func literal(text string) string {
 	if text == "" {
 		return ""
 	}
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	_ = e.Encode(text) // a string has no errors
-	return "{{ " + strings.TrimSpace(b.String()) + " }}"
+	line, _ := files.EncodeLine(text) // a string has no errors
+	return "{{ " + string(line) + " }}"
 }
 
 // Request is the question as a request has it.
