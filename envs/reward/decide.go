@@ -67,6 +67,9 @@ type CostMatrix map[string]map[string]float64
 
 // ReadCosts reads a cost matrix.
 func ReadCosts(path string) (CostMatrix, error) {
+	if strings.TrimSpace(path) == "" {
+		return nil, errors.New("cost needs a file")
+	}
 	data, err := smallfile.Read(path)
 	if err != nil {
 		return nil, err
@@ -126,9 +129,6 @@ func Costs(spec string) (all map[string]CostMatrix, err error) {
 
 // labelCost is the reward cost:FILE of labels.
 func labelCost(s Setup) (LabelReward, error) {
-	if strings.TrimSpace(s.Argument) == "" {
-		return LabelReward{}, errors.New("needs a file")
-	}
 	m, err := ReadCosts(s.Argument)
 	if err != nil {
 		return LabelReward{}, err
