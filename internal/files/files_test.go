@@ -36,3 +36,10 @@ func TestJSON(t *testing.T) {
 		expect.Line(t, files.LoadJSON(path, &got), path, test.want)
 	}
 }
+
+func TestEncodeLine(t *testing.T) {
+	line := must.Get(files.EncodeLine(map[string]any{"text": "<a & b>\n"}))(t)
+	expect.Same(t, `{"text":"<a & b>\n"}`, string(line), "line")
+	_, err := files.EncodeLine(math.Inf(1))
+	expect.Error(t, err, "Inf")
+}
