@@ -142,9 +142,10 @@ func (e *evaluation) compute(n *node) float64 {
 func (e *evaluation) extreme(n *node) float64 {
 	best := e.forward(n.args[0])
 	for _, arg := range n.args[1:] {
-		v := e.forward(arg)
-		if math.IsNaN(v) || n.op == opMax && v > best || n.op == opMin && v < best {
-			best = v
+		if v := e.forward(arg); n.op == opMax {
+			best = max(best, v)
+		} else {
+			best = min(best, v)
 		}
 	}
 	return best

@@ -131,6 +131,7 @@ func TestFailedLabelRewardsAreMissingAndCounted(t *testing.T) {
 		{"expr:sqrt(probs[1])", []float32{1, 0}, "reward expr:sqrt(probs[1]): the gradient is not finite"},
 		{"expr:exp(1000*confidence)", []float32{0.9, 0.1}, "reward expr:exp(1000*confidence): "},
 		{"calibration", []float32{float32(math.NaN()), 0}, "reward calibration: "},
+		{"expr:(probs[0] - 1)^probs[1]", []float32{1, 0}, "reward expr:(probs[0] - 1)^probs[1]: the gradient is not finite"},
 		{"expr:log(confidence - 0.5)", []float32{0.9, 0.1}, "reward expr:log(confidence - 0.5): "},
 		{"expr:max(confidence, log(-1))", []float32{0.9, 0.1}, "reward expr:max(confidence, log(-1)): "},
 	} {

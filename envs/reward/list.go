@@ -179,7 +179,7 @@ func cutSettings(text string) (envs.Settings, error) {
 	values := envs.Settings{}
 	for text = strings.TrimSpace(text); text != ""; {
 		end, equals := scanBare(text, false)
-		if equals < 0 {
+		if equals < 1 {
 			return nil, fmt.Errorf("%s is not option=value", hintQuote(text[:end]))
 		}
 		name, value := strings.TrimSpace(text[:equals]), strings.TrimSpace(text[equals+1:end])

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -65,13 +66,17 @@ func TestRegisteredReward(t *testing.T) {
 	labels := parseLabels(t, "novelty", "a", "bcd")
 	s, err := labels.Score(t.Context(), []Choice{{Action: 1}, {Action: 0}})
 	expect.True(t, err == nil && cmp.Diff([]float64{3, 1}, s.Total) == "" && !labels.Enumerable(), "labels: %v, %v", s.Total, err)
+	labels.Observe(nil, s)
+	s = must.Get(labels.Score(t.Context(), []Choice{{Action: 1}}))(t)
+	expect.Equal(t, []float64{1}, s.Total, "labels after a rollout")
 }
 
 func TestOptionsOfRewards(t *testing.T) {
 	for spec, want := range map[string]string{
 		"novelty(per=0)":             "out of range",
 		"novelty(par=1)":             "did you mean per",
-		"novelty(per)":               "not option=value",
+		"novelty(per)":               `"per" is not option=value`,
+		"novelty(=1)":                `"=1" is not option=value`,
 		"novelty(per=1,per=2)":       "occurs twice",
 		"novelty(sides=left)":        `"left" is not one of both, above`,
 		"novelty(per=1":              "unclosed",
@@ -211,18 +216,21 @@ func TestRubric(t *testing.T) {
 	}
 	write("- question: Is it polite?\n  weight: 3\n- question: Is it short?\n  weight: -1\n- {question: Is it right?}\n")
 	r := parseText(t, "rubric:"+path+"=2", nil, Options{Judge: &politeJudge{}})
-	expect.True(t, r.Judged() != "", "the list has a rubric")
+	expect.True(t, r.Judged() != "" && r.JudgeCount() == nil, "the list has a rubric, whose judge does not count")
 	s := must.Get(r.Score(t.Context(), completions("please", "go", "mute"), 2))(t)
 	want := []float64{2 * (3*0.75 - 0.5 + 0.5) / 5, 2 * (3*0.5 - 0.75 + 0.75) / 5}
 	diff := cmp.Diff(want, s.Total[:2])
 	expect.True(t, diff == "" && s.Rewards[0].Failures == 1, "%s, %d failures", diff, s.Rewards[0].Failures)
+	write(strings.Repeat("- {question: a}\n", maxQuestions))
+	parseText(t, "rubric:"+path, nil, Options{Judge: &politeJudge{}})
 	for text, want := range map[string]string{
 		"":                "0 questions",
 		"question: one":   "not a list",
 		"- question: ' '": "question 1 is empty",
-		"- {question: a}\n- {question: b, weight: 0}": "question 2 has weight 0",
-		"- {question: a, weight: .nan}":               "has weight NaN",
-		"- {question: a, points: 3}":                  "unknown field",
+		"- {question: a}\n- {question: b, weight: 0}":       "question 2 has weight 0",
+		"- {question: a, weight: .nan}":                     "has weight NaN",
+		"- {question: a, points: 3}":                        "unknown field",
+		strings.Repeat("- {question: a}\n", maxQuestions+1): strconv.Itoa(maxQuestions+1) + " questions",
 	} {
 		write(text)
 		_, err := ParseText("rubric:"+path, nil, Options{Judge: &politeJudge{}})
@@ -298,6 +306,9 @@ func TestParseLabelsErrors(t *testing.T) {
 		{"expr", "write expr:'EXPR'"},
 		{"expr:", "expression is empty"},
 		{"expr:'correct", "unclosed quote"},
+		{"expr:''", "the expression is empty"},
+		{"expr:correct==", "column"},
+		{"expr:correct in [confidence]", "column"},
 		{"expr:'a' == label ? 1 : 0", "after the closing quote"},
 		{"expr:'correct +'", `reward "expr:correct +": column 9: unexpected token EOF`},
 		{"expr:'1 + accurate'", `column 5: unknown name "accurate"`},
@@ -325,7 +336,7 @@ func TestParseLabelsErrors(t *testing.T) {
 		{"expr:'{a: 1}.a'", "only probs has elements"},
 		{"expr:'pow(1)'", "column 1: pow does not take 1 arguments"},
 		{"expr:'log(probs)'", "column 5: probs is a list"},
-		{"expr:'" + strings.Repeat("1+", 3000) + "1'", "maximum 4096"},
+		{"expr:'correct" + strings.Repeat(" ", maxExpression-6) + "'", "4097 bytes, maximum 4096"},
 	} {
 		_, err := ParseLabels(test.spec, []string{"law", "math"}, Options{})
 		if err == nil || !strings.Contains(err.Error(), test.want) {
@@ -334,6 +345,7 @@ func TestParseLabelsErrors(t *testing.T) {
 		}
 		expect.True(t, !strings.Contains(err.Error(), "\n"), "%s: the error has several lines: %q", test.spec, err)
 	}
+	parseLabels(t, "expr:'correct"+strings.Repeat(" ", maxExpression-7)+"'", "law")
 	expect.Fails(ParseLabels("accuracy", nil, Options{}))(t, "no labels: no error")
 }
 

@@ -133,6 +133,7 @@ func TestTotalsFitFloat32(t *testing.T) {
 func TestLargestReward(t *testing.T) {
 	most := float64(math.MaxFloat32)
 	expect.True(t, fits(most, 1, 1) && !fits(math.Nextafter(most, math.Inf(1)), 1, 1), "the bound is not MaxFloat32")
+	expect.True(t, fits(most, 0.5, 2) && !fits(most, 1, 2), "two rewards share it")
 }
 
 func TestParseTextErrors(t *testing.T) {
